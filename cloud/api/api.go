@@ -411,6 +411,7 @@ func (s *server) parse(r *http.Request) (*request, error) {
 	req.kind = &s.Kinds[i]
 	req.ownPath = group == "" && req.kind.Group != ""
 	req.key.Kind = req.kind.storeKind()
+	req.selectOwn()
 	if len(parts) > 1 {
 		req.key.Name = parts[1]
 	}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
 	"maps"
 	"net/http"
 	"slices"
@@ -52,14 +53,31 @@ func fleetVersions(r *http.Request, parts []string) ([]string, bool) {
 	return parts[2:], true
 }
 
-// checkSelected fails if the field selector of the path doesn't select the object.
+// selectOwn adds the field selector of a dialect's kind to a request.
+func (r *request) selectOwn() {
+	d := r.kind.dialect
+	if d == nil || d.Selector == "" {
+		return
+	}
+	fields := d.Selector
+	if more := r.Form.Get("fieldSelector"); more != "" {
+		fields += "," + more
+	}
+	r.Form.Set("fieldSelector", fields)
+	r.selected = true
+}
+
+// checkSelected fails if the field selector of the path doesn't select the object. One that doesn't exist is left to the request.
 func (s *server) checkSelected(r *request) error {
 	sel, err := s.selector(r)
 	if err != nil {
 		return err
 	}
 	stored, err := s.Reader.Get(r.Context(), r.key)
-	if err != nil {
+	switch {
+	case errors.Is(err, resource.NotFound):
+		return nil
+	case err != nil:
 		return r.about(r.key.Name, err)
 	}
 	if ok, err := s.matches(sel, stored); err != nil || ok {

@@ -285,3 +285,61 @@ func TestVersionsAtFlightctlsPaths(t *testing.T) {
 	h.refused(400, "BadRequest", "PATCH", "/api/v1/devices/n1?fieldValidation=Strict", `{"spec":{"templateVersion":"1"}}`, "Content-Type", mergeType)
 	require.Nil(t, h.ok("PATCH", "/api/v1/devices/n1", `{"spec":{"templateVersion":"1"}}`, "Content-Type", mergeType).at("spec.templateVersion"))
 }
+
+// Jobs are Upgrades: each of the three kinds has those that want what it is about.
+func TestJobsAreUpgradesOfTheirAction(t *testing.T) {
+	const jobs = "/apis/operations.kubeedge.io/v1alpha2"
+	job := func(name, spec string) string { return `{"metadata":{"name":"` + name + `"},"spec":` + spec + `}` }
+	h := newHub(t)
+	h.nodes("n1")
+	watched := h.watch(jobs + "/configupdatejobs?watch=true")
+	h.ok("POST", jobs+"/nodeupgradejobs", job("up", `{"version":"v2.0.0","nodeNames":["n1"],"failureTolerate":"0.3","timeoutSeconds":180,"checkItems":["cpu"]}`))
+	h.ok("POST", jobs+"/configupdatejobs", job("set", `{"updateFields":{"log.level":"debug"},"nodeNames":["n1"],"concurrency":2}`))
+	pull := h.do("POST", "/apis/operations.kubeedge.io/v1alpha1/imageprepulljobs", job("pull", `{"imagePrePullTemplate":{"images":["busybox:1"],"nodeNames":["n1"],"retryTimes":1}}`))
+	require.Equal(t, 201, pull.code, "%s", pull.body)
+	require.Contains(t, pull.header.Get("Warning"), "spec.imagePrePullTemplate.retryTimes is kept and not used")
+
+	ours := h.ok("GET", base+"/upgrades", "")
+	require.Equal(t, []string{"pull", "set", "up"}, ours.names())
+	up := h.ok("GET", base+"/upgrades/up", "")
+	require.Equal(t, "30%", up.str("spec.failureBudget"))
+	require.Equal(t, "3m0s", up.str("spec.timeout"))
+	require.EqualValues(t, 80, up.at("spec.checks.cpu"))
+	require.Equal(t, map[string]any{"log.level": "debug"}, h.ok("GET", base+"/upgrades/set", "").at("spec.settings"))
+
+	for kind, name := range map[string]string{"nodeupgradejobs": "up", "configupdatejobs": "set", "imageprepulljobs": "pull"} {
+		require.Equal(t, []string{name}, h.ok("GET", jobs+"/"+kind, "").names())
+		require.Equal(t, name, h.ok("GET", jobs+"/"+kind+"/"+name, "").str("metadata.name"))
+		require.Empty(t, h.ok("GET", jobs+"/"+kind+"?fieldSelector=metadata.name=other", "").names())
+		for _, other := range []string{"up", "set", "pull"} {
+			if other != name {
+				h.refused(404, "NotFound", "GET", jobs+"/"+kind+"/"+other, "")
+				h.refused(404, "NotFound", "DELETE", jobs+"/"+kind+"/"+other, "")
+				h.refused(404, "NotFound", "PATCH", jobs+"/"+kind+"/"+other, `{"spec":{"concurrency":3}}`, "Content-Type", mergeType)
+			}
+		}
+	}
+	event := watched.next()
+	require.Equal(t, "set", event.str("object.metadata.name"))
+	require.Equal(t, "ConfigUpdateJob", event.str("object.kind"))
+
+	// The name is that of one object, whatever it wants.
+	h.refused(409, "AlreadyExists", "POST", jobs+"/configupdatejobs", job("up", `{"updateFields":{"log.level":"info"},"nodeNames":["n1"]}`))
+	for field, bad := range map[string]string{
+		"spec.updateFields":       `{"nodeNames":["n1"]}`,
+		"spec.failureTolerate":    `{"updateFields":{"a":"b"},"failureTolerate":"30%","nodeNames":["n1"]}`,
+		"spec.checkItems[1]":      `{"updateFields":{"a":"b"},"checkItems":["mem","gpu"],"nodeNames":["n1"]}`,
+		"spec.timeoutSeconds":     `{"updateFields":{"a":"b"},"timeoutSeconds":-1,"nodeNames":["n1"]}`,
+		"must be the name of a s": `{"updateFields":{"a b":"c"},"nodeNames":["n1"]}`,
+	} {
+		require.Contains(t, h.refused(422, "Invalid", "POST", jobs+"/configupdatejobs", job("bad", bad)), field)
+	}
+
+	h.ok("PATCH", jobs+"/configupdatejobs/set", `{"metadata":{"labels":{"team":"plant"}}}`, "Content-Type", mergeType)
+	require.Equal(t, "plant", h.ok("GET", base+"/upgrades/set", "").str("metadata.labels.team"))
+	require.Equal(t, "MODIFIED", watched.next().str("type"))
+	h.ok("DELETE", base+"/upgrades/set", "")
+	require.Equal(t, "DELETED", watched.next().str("type"))
+	h.ok("DELETE", jobs+"/imageprepulljobs", "")
+	require.Equal(t, []string{"up"}, h.ok("GET", base+"/upgrades", "").names())
+}

@@ -291,6 +291,7 @@ func upgradeKind(k objects.Kind) Kind {
 			}
 			return []any{u.Spec.Goal(), r.Nodes, r.Succeeded, r.Upgrading, r.Failed, r.Reason, r.Message}
 		}),
+		Fields: map[string]func(any) string{"action": field(func(u *resource.Upgrade) string { return u.Spec.Action() })},
 	}
 }
 

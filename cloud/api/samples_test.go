@@ -52,6 +52,7 @@ func missing(said, got any, at string) (out []string) {
 func TestEverySampleReadsBack(t *testing.T) {
 	h := newHub(t, sealed(t))
 	h.makeHost()
+	h.nodes("n1")
 	files, err := filepath.Glob("../../topics/dialect/testdata/*")
 	require.NoError(t, err)
 	kinds, tried := withDialects(Kinds()), 0

@@ -33,6 +33,8 @@ type Kind struct {
 	BareStatus bool
 	// ReadOnly says that the form is for reading only.
 	ReadOnly bool
+	// Selector is a field selector of the canonical kind: the kind has only the objects that it selects. Empty: all.
+	Selector string
 	// agent says that who writes a status has conditions of its own, among those of others: see mingle.
 	mergesConditions bool
 	// claims are metadata that people write into manifests although it is the server's.
@@ -56,7 +58,7 @@ const canonicalAnnotation = Prefix + resource.Group + "." + resource.Version
 
 // All are all dialects, for each group the newest version first.
 func All() []Kind {
-	return slices.Concat(kubeedgeV1beta1(), kubeedgeV1alpha2(), kubeedgeV1alpha1(), upgradeV1alpha2Kinds(), flightctl(), akri())
+	return slices.Concat(kubeedgeV1beta1(), kubeedgeV1alpha2(), kubeedgeV1alpha1(), upgradeV1alpha2Kinds(), operations(), flightctl(), akri())
 }
 
 // pair makes a Kind's functions of two typed ones. They see spec and status only.
@@ -190,6 +192,8 @@ func (k Kind) Warnings(raw []byte) []string {
 		return cycleWarnings("spec", spec)
 	case flightctlGroup:
 		return sourceWarnings(spec)
+	case operationsGroup:
+		return jobWarnings(spec)
 	}
 	return nil
 }
@@ -608,7 +612,21 @@ func recode(from, to any) error {
 // fieldDescriptions say what fields are that only other groups' forms have, for kubectl explain. What the canonical form has
 // as well, under the same name, is described there.
 var fieldDescriptions = map[string]string{
-	"request": "The request for a certificate, PKCS #10 in PEM, in base64.",
+	// operations.kubeedge.io
+	"action":               "What the node does, or has done.",
+	"actionFlow":           "What the node does now, or what it did last.",
+	"checkItems":           "What may be used to 80 % at most for a node to begin: cpu, mem, disk.",
+	"currentVersion":       "The version that the node has.",
+	"failureTolerate":      "Which share of the nodes may fail before no more begin, from 0 to 1; 0.1 when empty.",
+	"historicVersion":      "The version that the node had before.",
+	"imagePrePullTemplate": "Which images are pulled, on which nodes.",
+	"nodeStatus":           "How far each node is.",
+	"phase":                "How far it is: Init, InProgress, Completed or Failure; of a node Pending, InProgress, Successful, Failure or Unknown.",
+	"state":                "How far it is, in v1alpha1: Init, Upgrading or Pulling, Successful or Failed.",
+	"time":                 "When that was known.",
+	"timeoutSeconds":       "How many seconds a node may take; 600 when empty.",
+	"updateFields":         "Settings of edgecore, by their names with dots, such as link.rate.",
+	"request":              "The request for a certificate, PKCS #10 in PEM, in base64.",
 	// devices.kubeedge.io
 	"actual":             "What the device reported. What a manifest says here is shown until something is known.",
 	"bluetooth":          "Configuration for Bluetooth.",

@@ -43,6 +43,7 @@ var samples = []string{
 	"flightctl-v1beta1-fleet.yaml", "flightctl-v1beta1-repository-http.yaml", "flightctl-v1beta1-repository-ssh.yaml", "flightctl-v1beta1-repository-oci.yaml",
 	"flightctl-v1beta1-sync.yaml",
 	"discovery-handlers-configuration.yaml", "discovery-handlers-configuration.json", "akri-configuration.yaml", "akri-instance.yaml",
+	"kubeedge-job-upgrade.yaml", "kubeedge-job-upgrade-v1alpha2.yaml", "kubeedge-job-config.yaml", "kubeedge-job-images.yaml", "kubeedge-job-images-v1alpha2.yaml",
 }
 
 func fixed(t *testing.T, form tree, fix func(tree)) tree {

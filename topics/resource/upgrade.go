@@ -192,7 +192,7 @@ func (u Upgrade) Validate() error {
 	var p problems
 	u.Metadata.check(&p)
 	s := u.Spec
-	if s.action() == "" {
+	if s.Action() == "" {
 		p.add("spec.version", "is required, unless there are settings or images")
 	}
 	if n := len(s.actions()); n > 1 {
@@ -200,8 +200,8 @@ func (u Upgrade) Validate() error {
 	}
 	checkVersion(&p, "spec.version", s.Version)
 	for field, value := range map[string]string{"upgradeInstaller": s.UpgradeInstaller, "upgradeCmd": s.UpgradeCmd, "artifact": s.Artifact} {
-		if value != "" && s.Version == "" && s.action() != "" {
-			p.add("spec."+field, "must be empty when there are %s: it is of a version", s.action())
+		if value != "" && s.Version == "" && s.Action() != "" {
+			p.add("spec."+field, "must be empty when there are %s: it is of a version", s.Action())
 		}
 	}
 	checkSettings(&p, "spec.settings", s.Settings)
@@ -251,8 +251,8 @@ func (s UpgradeSpec) actions() (list []string) {
 	return list
 }
 
-// action is the field that says what is wanted; empty: none.
-func (s UpgradeSpec) action() string {
+// Action is the field that says what is wanted: version, settings or images; empty: none.
+func (s UpgradeSpec) Action() string {
 	if list := s.actions(); len(list) > 0 {
 		return list[0]
 	}
@@ -261,7 +261,7 @@ func (s UpgradeSpec) action() string {
 
 // Goal is what is wanted of the nodes, for people: the version, or how many settings or images there are.
 func (s UpgradeSpec) Goal() string {
-	switch s.action() {
+	switch s.Action() {
 	case "settings":
 		return countOf(len(s.Settings), "setting")
 	case "images":
@@ -428,7 +428,7 @@ func (u Upgrade) CheckUpdate(prev Upgrade) error {
 	var p problems
 	unchanged(&p, "spec.nodeNames", prev.Spec.NodeNames, u.Spec.NodeNames)
 	unchanged(&p, "spec.labelSelector", prev.Spec.LabelSelector, u.Spec.LabelSelector)
-	if was := prev.Spec.action(); u.Spec.action() != was {
+	if was := prev.Spec.Action(); u.Spec.Action() != was {
 		p.add("spec."+was, "can't be taken away: what an Upgrade is of, its version, settings or images, is immutable")
 	}
 	if waiting := prev.unfinished(); waiting != "" {

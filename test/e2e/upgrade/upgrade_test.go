@@ -24,6 +24,7 @@ import (
 
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/test/disk"
+	"github.com/edgebus/edgebus/test/harness"
 	"github.com/edgebus/edgebus/test/stand"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -74,8 +75,18 @@ func TestSettingsGoThroughAllPrograms(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, string(before), string(after))
 
-	a = n.changesSettings("debug", "log.level: debug")
+	// This one as a job of KubeEdge, which then says how it went in its own words.
+	n.Create("apiVersion: operations.kubeedge.io/v1alpha2\nkind: ConfigUpdateJob\nmetadata: {name: debug}\n" +
+		"spec: {updateFields: {log.level: debug}, nodeNames: [n1], timeoutSeconds: 300, failureTolerate: \"0.3\"}\n")
+	a = n.attempt("debug")
 	require.Equal(t, resource.UpgradeSuccess, a.OperationStatus, "%+v", a)
+	n.Eventually(stand.Soon, func() error {
+		text, err := harness.Call(n.t.Context(), "GET", "http://"+n.Hub.HTTP+"/apis/operations.kubeedge.io/v1alpha2/configupdatejobs/debug", nil)
+		if err == nil && !strings.Contains(string(text), `"phase":"Completed"`) {
+			err = fmt.Errorf("the job is %s", text)
+		}
+		return err
+	})
 	require.NotEqual(t, began, n.began())
 	after, err = os.ReadFile(file)
 	require.NoError(t, err)
