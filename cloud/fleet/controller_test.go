@@ -46,6 +46,7 @@ type hub struct {
 	user   *objects.Controller
 	events sync.Map
 	fail   sync.Map     // nodes that fail whatever they get, or a text
+	agents sync.Map     // what agents of nodes say of the update that they have not made: a condition
 	ahead  atomic.Int64 // of the clock
 	poll   time.Duration
 	broken atomic.Bool // Fleets can't be written
@@ -145,6 +146,10 @@ func (h *hub) answer(ctx context.Context, key store.Key) (time.Duration, error) 
 		}, time.Now())
 		if what, fails := h.fail.Load(key.Name); fails && (what == true || strings.Contains(string(text), what.(string))) {
 			n.Status.Failed = &resource.FailedVersion{RenderedVersion: version, Reason: "HookFailed"}
+			return nil
+		}
+		if says, ok := h.agents.Load(key.Name); ok {
+			n.Status.Conditions = resource.SetCondition(n.Status.Conditions, says.(resource.Condition), time.Now().Add(time.Duration(h.ahead.Load())))
 			return nil
 		}
 		n.Status.RenderedVersion, n.Status.Failed = version, nil
@@ -778,4 +783,50 @@ func TestAFleetCountsItsNodes(t *testing.T) {
 		require.NoError(t, h.user.Delete(h.Context(), store.Key{Kind: resource.KindNode, Name: name}))
 	}
 	counts(`{}`)
+}
+
+// A node whose agent waits for a window of its own policy is waited for. Its time counts from when it begins.
+func TestAgentsThatWaitForTheirWindowsDoNotTimeOut(t *testing.T) {
+	h := newHub(t)
+	h.makeNode("fast", "site=a")
+	h.makeNode("slow", "site=a")
+	says := func(status, reason string) {
+		h.agents.Store("slow", resource.Condition{Type: resource.ConditionUpdating, Status: status, Reason: reason})
+		h.editNode("slow", func(n *resource.Node) { n.Metadata.Annotations["says"] = reason })
+	}
+	h.editNode("slow", func(n *resource.Node) { n.Metadata.Annotations = map[string]string{"a": "b"} })
+	says("False", resource.WaitingForWindow)
+	h.makeFleet("a", "site=a", "one", func(f *resource.Fleet) {
+		f.Spec.RolloutPolicy = &resource.RolloutPolicy{SuccessThreshold: "50%", DefaultUpdateTimeout: "10m"}
+		f.Spec.Template.Spec.UpdatePolicy = &resource.UpdatePolicy{UpdateSchedule: &resource.UpdateSchedule{At: "0 2 * * *"}}
+	})
+	rollout := func(updated, failed int) func() bool {
+		return func() bool {
+			r := h.fleet("a").Status.Rollout
+			return r != nil && r.Nodes == 2 && r.Updated == updated && r.FailedNodes == failed
+		}
+	}
+	h.until("one has it, and the other one waits", rollout(1, 0))
+	looked := func(text string) { // the fleet has been looked at since
+		h.editFleet("a", func(f *resource.Fleet) { f.Spec.RolloutPolicy.SuccessThreshold = text })
+		h.until("it has been looked at", func() bool {
+			f := h.fleet("a")
+			return f.Status.Rollout.ObservedGeneration == f.Metadata.Generation
+		})
+	}
+	h.ahead.Add(int64(5 * time.Hour))
+	looked("51%")
+	require.True(t, rollout(1, 0)(), "%+v", h.fleet("a").Status.Rollout)
+	says("True", "Staging")
+	h.until("it has begun", func() bool {
+		return slices.ContainsFunc(h.node("slow").Status.Conditions, func(c resource.Condition) bool { return c.Reason == "Staging" })
+	})
+	looked("52%")
+	require.True(t, rollout(1, 0)(), "%+v", h.fleet("a").Status.Rollout)
+	h.ahead.Add(int64(11 * time.Minute))
+	looked("53%")
+	h.until("it has not answered in time", rollout(1, 1))
+	h.agents.Delete("slow")
+	h.editNode("slow", func(n *resource.Node) { n.Metadata.Annotations["says"] = "done" })
+	h.until("it has it after all", rollout(2, 0))
 }

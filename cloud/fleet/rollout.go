@@ -21,9 +21,9 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/rollout"
-	"github.com/edgebus/edgebus/cloud/rollout/schedule"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/templates"
+	"github.com/edgebus/edgebus/configs/schedule"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -173,6 +173,9 @@ type member struct {
 	spec     resource.NodeSpec
 	bad      error          // why the template is none for this node
 	goal     rollout.Target // how far it is with the version that is rolled out
+	// waits says that its agent waits for a window of its own, and began is when that last began or ended.
+	waits bool
+	began time.Time
 }
 
 // expand is what a template comes to for the node.
@@ -239,7 +242,12 @@ func (c *rollouts) member(o store.Object) (*member, error) {
 	if i := slices.IndexFunc(s.Conditions, func(c resource.Condition) bool { return c.Type == resource.ConditionSpecRendered }); i >= 0 {
 		n.Status.Conditions = []resource.Condition{{Type: resource.ConditionSpecRendered, Status: s.Conditions[i].Status, ObservedGeneration: s.Conditions[i].ObservedGeneration}}
 	}
-	return &member{Node: n, rev: o.Rev}, nil
+	m := &member{Node: n, rev: o.Rev}
+	if i := slices.IndexFunc(s.Conditions, func(c resource.Condition) bool { return c.Type == resource.ConditionUpdating }); i >= 0 && n.Spec.UpdatePolicy != nil {
+		m.waits = s.Conditions[i].Reason == resource.WaitingForWindow
+		m.began = s.Conditions[i].LastTransitionTime
+	}
+	return m, nil
 }
 
 // version is the version of a fleet's template to roll out. It is made if the template has changed, or if what floats in it
@@ -627,8 +635,11 @@ func (m *member) target(version string) rollout.Target {
 	case notes[assignedAnnotation] != version:
 	case !sameJSON(m.Spec, m.spec): // its labels have changed what the template comes to, or somebody has written the annotation
 	default:
-		t.State = m.applied()
+		t.State, t.Waits = m.applied(), m.waits
 		t.Since, _ = time.Parse(time.RFC3339, notes[sinceAnnotation])
+		if m.began.After(t.Since) { // its time counts from when its window opened
+			t.Since = m.began
+		}
 	}
 	return t
 }

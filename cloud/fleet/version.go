@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/render"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -44,7 +45,7 @@ func (c *rollouts) resolve(ctx context.Context, refs []resource.Reference, notBe
 // references are what floats in a node's spec, images in the files of applications included.
 func references(spec resource.NodeSpec) []resource.Reference {
 	refs := spec.References()
-	mapImages(spec.Applications, func(image string) string {
+	render.MapImages(spec.Applications, func(image string) string {
 		if r := imageReference(image); !strings.HasPrefix(r.Floating, resource.DigestPrefix) {
 			refs = append(refs, r)
 		}
@@ -68,7 +69,7 @@ func freeze(spec resource.NodeSpec, refs []resource.Reference) resource.NodeSpec
 	spec.Config = slices.DeleteFunc(spec.Config, func(item resource.ConfigItem) bool {
 		return len(item.Files) == 0 && (item.GitRef != nil || item.ConfigMapRef != nil || item.OCIRef != nil)
 	})
-	spec.Applications = mapImages(spec.Applications, func(image string) string {
+	spec.Applications = render.MapImages(spec.Applications, func(image string) string {
 		r := imageReference(image)
 		if digest := resolved[r.Key()]; digest != "" {
 			return r.Source + "@" + digest

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/edgebus/edgebus/configs/schedule"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -97,14 +98,23 @@ func Render(spec resource.NodeSpec, lookups Lookups) (out resource.RenderedSpec,
 	if len(b.unresolved) > 0 {
 		return out, nil, b.unresolvedProblem()
 	}
+	if err := checkPolicy(spec.UpdatePolicy); err != nil {
+		return out, nil, err
+	}
 	out = resource.RenderedSpec{
-		OS: spec.OS, Hooks: spec.Hooks, Monitoring: spec.Monitoring, Resources: spec.Resources, Drift: cmp.Or(spec.Drift, resource.DriftRestore),
+		UpdatePolicy: spec.UpdatePolicy, OS: spec.OS, Hooks: spec.Hooks, Monitoring: spec.Monitoring, Resources: spec.Resources, Drift: cmp.Or(spec.Drift, resource.DriftRestore),
 	}
 	if out.Files, err = files.list(); err != nil {
 		return out, nil, err
 	}
 	if out.Applications, err = b.applications(spec.Applications); err != nil {
 		return out, nil, err
+	}
+	if p := spec.UpdatePolicy; p != nil && p.UpdateSchedule != nil { // nobody else pulls them by themselves
+		for i, a := range spec.Applications {
+			at := slices.IndexFunc(out.Applications, func(r resource.RenderedApplication) bool { return r.Name == a.Name })
+			out.Applications[at].Images = imagesOf(spec.Applications[i : i+1])
+		}
 	}
 	raw, err := json.Marshal(out)
 	if err != nil {
@@ -114,6 +124,22 @@ func Render(spec resource.NodeSpec, lookups Lookups) (out resource.RenderedSpec,
 		return out, nil, problem(ReasonTooLarge, "the rendered spec has %d bytes without the contents that travel apart; at most %d are sent to a node", len(raw), MaxManifest)
 	}
 	return out, b.contents, nil
+}
+
+// checkPolicy reads the schedules of a policy as the node's agent does.
+func checkPolicy(p *resource.UpdatePolicy) error {
+	if p == nil {
+		return nil
+	}
+	for field, s := range map[string]*resource.UpdateSchedule{"downloadSchedule": p.DownloadSchedule, "updateSchedule": p.UpdateSchedule} {
+		if s == nil {
+			continue
+		}
+		if _, err := schedule.Parse(*s, ""); err != nil {
+			return problem(ReasonInvalid, "spec.updatePolicy.%s: %v", field, err)
+		}
+	}
+	return nil
 }
 
 // AddBrokers adds optional applications to a rendered spec, and their contents, in the order of their names. One that can't be rendered, for which

@@ -40,6 +40,8 @@ type Target struct {
 	Online, Available bool
 	// NotBefore is when its own window opens; the zero time: it is open.
 	NotBefore time.Time
+	// Waits says that it was started and waits for its own window, which it does without timing out.
+	Waits bool
 	// Held is why its owner doesn't want it to be started; empty: he doesn't mind.
 	Held string
 }
@@ -205,7 +207,7 @@ type plan struct {
 
 // timedOut says whether a target was started too long ago.
 func (p *plan) timedOut(t Target) bool {
-	return t.State == Updating && p.Policy.Timeout > 0 && !p.Now.Before(t.Since.Add(p.Policy.Timeout))
+	return t.State == Updating && !t.Waits && p.Policy.Timeout > 0 && !p.Now.Before(t.Since.Add(p.Policy.Timeout))
 }
 
 // count counts the targets, and notes when the next of them times out.
@@ -222,7 +224,7 @@ func (p *plan) count() {
 			p.d.TimedOut++
 		default:
 			p.d.Updating++
-			if p.Policy.Timeout > 0 {
+			if p.Policy.Timeout > 0 && !t.Waits {
 				p.again(t.Since.Add(p.Policy.Timeout))
 			}
 		}

@@ -167,6 +167,7 @@ type agent struct {
 	monitor      Monitor
 	service      upgrade.Unit
 
+	downloaded     string        // digest of the spec that was downloaded before its window
 	checked        time.Time     // when files were last compared with the spec
 	startAt        time.Time     // when optional applications are started again
 	startWait      time.Duration // how long was waited for that

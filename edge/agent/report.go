@@ -13,7 +13,6 @@ import (
 
 // The types of the agent's own conditions.
 const (
-	conditionUpdating  = "Updating"
 	conditionApplied   = "SpecApplied"
 	conditionDrifted   = "Drifted"
 	conditionRebooted  = "Rebooted"
@@ -52,9 +51,12 @@ func (a *agent) reportNow(before []resource.Condition) resource.AgentReport {
 
 // conditions are the agent's own, without times.
 func conditions(s state, seen seen) []resource.Condition {
-	updating := resource.Condition{Type: conditionUpdating, Status: "False", Reason: "Idle"}
+	updating := resource.Condition{Type: resource.ConditionUpdating, Status: "False", Reason: "Idle"}
 	if seen.step != "" {
-		updating = resource.Condition{Type: conditionUpdating, Status: "True", Reason: seen.step, Message: "version " + seen.version}
+		updating = resource.Condition{Type: resource.ConditionUpdating, Status: "True", Reason: seen.step, Message: "version " + seen.version}
+		if seen.step == stepWindow {
+			updating.Status = "False"
+		}
 		if seen.problem != "" {
 			updating.Message += ": " + seen.problem
 		}

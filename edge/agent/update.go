@@ -21,6 +21,7 @@ import (
 // An update goes through these steps. Until stepSwap nothing is changed and nothing is on disk: after a crash it begins again. From
 // then on each step is on disk before it is done, and doing it again has the same outcome.
 const (
+	stepWindow  = resource.WaitingForWindow
 	stepStage   = "Staging"              // contents are fetched and verified
 	stepBefore  = "BeforeUpdatingHooks"  // hooks before anything is changed
 	stepSwap    = "WritingFiles"         // files are put in place, in one transaction
@@ -247,7 +248,14 @@ func (a *agent) do(ctx context.Context) (again time.Duration) {
 			a.progress("", "", err)
 			return a.idle(ctx)
 		}
-		if err := a.prepare(ctx, *spec); err != nil {
+		wait, err := a.awaitWindows(ctx, *spec)
+		if wait > 0 {
+			return min(wait, a.idle(ctx))
+		}
+		if err == nil {
+			err = a.prepare(ctx, *spec)
+		}
+		if err != nil {
 			return a.unprepared(*spec, err)
 		}
 	}

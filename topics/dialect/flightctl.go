@@ -37,7 +37,8 @@ type hostSpec struct {
 	Decommission    opaque `json:"decommission,omitempty"`
 	Decommissioning opaque `json:"decommissioning,omitempty"`
 	Hooks           opaque `json:"hooks,omitempty"`
-	UpdatePolicy    opaque `json:"updatePolicy,omitempty"`
+
+	UpdatePolicy *resource.UpdatePolicy `json:"updatePolicy,omitempty"`
 }
 
 // application has its files here or in an image if it is a canonical one. Others are only kept.
@@ -447,7 +448,7 @@ func renderedAnnotations(canonical tree) map[string]any {
 }
 
 func (s hostSpec) canonical() resource.NodeSpec {
-	out := resource.NodeSpec{OS: s.OS, Monitoring: s.monitoring(), Resources: s.Resources}
+	out := resource.NodeSpec{OS: s.OS, Monitoring: s.monitoring(), Resources: s.Resources, UpdatePolicy: s.UpdatePolicy}
 	for _, c := range s.Config {
 		if item, ok := c.canonical(); ok {
 			out.Config = append(out.Config, item)
@@ -515,7 +516,7 @@ func (c configItem) canonical() (item resource.ConfigItem, ok bool) {
 }
 
 func showHostSpec(s resource.NodeSpec) hostSpec {
-	out := hostSpec{OS: s.OS, Monitoring: s.Monitoring, Resources: s.Resources}
+	out := hostSpec{OS: s.OS, Monitoring: s.Monitoring, Resources: s.Resources, UpdatePolicy: s.UpdatePolicy}
 	for _, c := range s.Config {
 		item := configItem{Name: c.Name, ConfigType: c.ConfigType, Inline: c.Inline, GitRef: c.GitRef, HTTPRef: c.HTTPRef, OCIRef: c.OCIRef}
 		if c.SecretRef != nil {
@@ -821,6 +822,9 @@ func RenderedDevice(version, name string, spec resource.RenderedSpec, value func
 	}
 	if len(spec.Resources) > 0 {
 		out["resources"] = spec.Resources
+	}
+	if spec.UpdatePolicy != nil {
+		out["updatePolicy"] = spec.UpdatePolicy
 	}
 	if m := spec.Monitoring; m != nil && m.Systemd != nil {
 		out["systemd"] = m.Systemd

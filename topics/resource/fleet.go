@@ -53,8 +53,8 @@ type RolloutPolicy struct {
 	OnFailure string `json:"onFailure,omitempty"`
 	// UpdateSchedule are the times at which nodes may be given another version; any when missing.
 	UpdateSchedule *UpdateSchedule `json:"updateSchedule,omitempty"`
-	// DownloadSchedule are the times at which nodes may download what a version needs; any when missing. A node downloads
-	// when it is given the version, so that is done when both schedules allow it.
+	// DownloadSchedule are the times at which nodes may download what a version needs; any when missing. A node without an updatePolicy
+	// downloads when it is given the version, so that is done when both schedules allow it.
 	DownloadSchedule *UpdateSchedule `json:"downloadSchedule,omitempty"`
 }
 
@@ -63,7 +63,7 @@ type UpdateSchedule struct {
 	// At is when it opens, as a cron expression: minute, hour, day of the month, month and day of the week.
 	At string `json:"at"`
 	// TimeZone is that of the expression, such as Europe/Berlin; Local, which is the default, is each node's own: its annotation
-	// edgebus.io/time-zone, or UTC without one.
+	// edgebus.io/time-zone. Without one it is the time zone of the host in spec.updatePolicy of a Node, and UTC in a rolloutPolicy.
 	// +default=Local
 	TimeZone string `json:"timeZone,omitempty"`
 	// StartGraceDuration is how long it is open, such as 2h, at least 1m; 1h when empty.

@@ -48,7 +48,27 @@ type NodeSpec struct {
 	// +kubebuilder:validation:Enum=restore;report
 	// +default=restore
 	Drift string `json:"drift,omitempty"`
+	// UpdatePolicy says when the node's agent downloads and applies a spec; at once when it is missing.
+	UpdatePolicy *UpdatePolicy `json:"updatePolicy,omitempty"`
 }
+
+// UpdatePolicy are the times at which an agent may begin to download and to apply a spec: this one, so a spec without a policy is applied at once.
+type UpdatePolicy struct {
+	// DownloadSchedule are the times for the download of files' contents and applications' images; any when missing.
+	DownloadSchedule *UpdateSchedule `json:"downloadSchedule,omitempty"`
+	// UpdateSchedule are the times for what changes the host; any when missing.
+	UpdateSchedule *UpdateSchedule `json:"updateSchedule,omitempty"`
+}
+
+func (u *UpdatePolicy) check(p *problems, at string) {
+	if u != nil {
+		u.DownloadSchedule.check(p, at+".downloadSchedule")
+		u.UpdateSchedule.check(p, at+".updateSchedule")
+	}
+}
+
+// WaitingForWindow is the reason of the condition Updating, with the status False, while the agent waits for a time of its UpdatePolicy.
+const WaitingForWindow = "WaitingForWindow"
 
 // What becomes of files that were changed by hand.
 const (
@@ -534,6 +554,8 @@ func ReadyCondition(prev []Condition, state, ended string, now time.Time) []Cond
 
 // The conditions of a Node's rendering, which a Node has from its first spec on.
 const (
+	// ConditionUpdating is True while the node's agent makes an update.
+	ConditionUpdating = "Updating"
 	// ConditionSpecRendered is False while the spec can't be rendered; the node keeps what it was sent before.
 	ConditionSpecRendered = "SpecRendered"
 	// ConditionReferencesResolved is False while the spec refers to something that can't be read. A Node whose spec has
@@ -714,6 +736,7 @@ func (s NodeSpec) check(p *problems, at string, template bool) {
 		m.check(p, fmt.Sprintf("%s.resources[%d]", at, i))
 	}
 	oneOf(p, at+".drift", s.Drift, []string{"", DriftRestore, DriftReport})
+	s.UpdatePolicy.check(p, at+".updatePolicy")
 }
 
 func (s NodeSpec) checkApplications(p *problems, at string, expanded func(string) bool) {

@@ -30,6 +30,8 @@ type RenderedSpec struct {
 	Resources []ResourceMonitor `json:"resources,omitempty"`
 	// Drift is restore or report.
 	Drift string `json:"drift,omitempty"`
+	// UpdatePolicy says when this is downloaded and applied; at once when it is missing.
+	UpdatePolicy *UpdatePolicy `json:"updatePolicy,omitempty"`
 }
 
 // RenderedFile is a file, a directory or a symbolic link.
@@ -56,6 +58,8 @@ type RenderedApplication struct {
 	AppType string            `json:"appType"`
 	Files   []RenderedFile    `json:"files"`
 	EnvVars map[string]string `json:"envVars,omitempty"`
+	// Images are the images of its containers, as far as they can be pulled before the application is started.
+	Images []string `json:"images,omitempty"`
 	// Optional says that the spec is applied whether this application starts or not. One that doesn't start is tried again.
 	Optional bool `json:"optional,omitempty"`
 }

@@ -88,7 +88,7 @@ func (s NodeStatus) ApplicationsSummary() Summary {
 // updatingReason is the step at which an agent's update is; empty: there is none under way.
 func (s NodeStatus) updatingReason() string {
 	for _, c := range s.Conditions {
-		if c.Type == "Updating" && c.Status == "True" {
+		if c.Type == ConditionUpdating && c.Status == "True" {
 			return c.Reason
 		}
 	}

@@ -1,4 +1,4 @@
-// Package schedule says when windows of time are open, in which nodes may be updated.
+// Package schedule says when windows of time are open, in which nodes may be updated: for the hub, and for a node's agent.
 //
 // A window opens at the times of a cron expression. The package never reads a clock.
 package schedule
@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	_ "time/tzdata" // a hub's host may have no time zones
+	_ "time/tzdata" // a host may have no time zones
 
 	"github.com/robfig/cron/v3"
 

@@ -1,4 +1,4 @@
-package fleet
+package render
 
 import (
 	"cmp"
@@ -11,8 +11,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// mapImages replaces the images of applications. Files that are given by digest, and those that can't be read, stay as they are.
-func mapImages(apps []resource.Application, to func(image string) string) []resource.Application {
+// MapImages replaces the images of applications. Files that are given by digest, and those that can't be read, stay as they are.
+func MapImages(apps []resource.Application, to func(image string) string) []resource.Application {
 	apps = slices.Clone(apps)
 	for i, app := range apps {
 		apps[i].Files = slices.Clone(app.Files)
@@ -34,6 +34,16 @@ func mapImages(apps []resource.Application, to func(image string) string) []reso
 		}
 	}
 	return apps
+}
+
+// imagesOf are the images of applications that MapImages finds, sorted.
+func imagesOf(apps []resource.Application) (images []string) {
+	MapImages(apps, func(image string) string {
+		images = append(images, image)
+		return image
+	})
+	slices.Sort(images)
+	return slices.Compact(images)
 }
 
 var (

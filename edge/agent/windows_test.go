@@ -1,0 +1,111 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// newClockedRig returns a rig whose clock stands where the test says, and the images that its engine pulled.
+func newClockedRig(t *testing.T) (r *rig, now *time.Time, pulled *[]string) {
+	t.Helper()
+	r = newRig(t, nil)
+	now, pulled = new(time.Time), new([]string)
+	*now = time.Date(2026, 11, 2, 12, 0, 0, 0, time.UTC)
+	r.o.Now = func() time.Time { return *now }
+	r.agent.o.Now = r.o.Now
+	r.agent.o.pull = func(_ context.Context, image string) error {
+		*pulled = append(*pulled, image)
+		return errors.New("no such registry")
+	}
+	return r, now, pulled
+}
+
+// runs are Applications that run.
+type runs struct{}
+
+func (runs) Files(resource.RenderedApplication) ([]resource.RenderedFile, error) { return nil, nil }
+
+func (runs) Switch(context.Context, []resource.RenderedApplication, []resource.RenderedApplication, []string) ([]string, error) {
+	return nil, nil
+}
+
+func (runs) Start(context.Context, resource.RenderedApplication) error { return nil }
+
+func (runs) Status(_ context.Context, apps []resource.RenderedApplication) (list []resource.ApplicationStatus) {
+	for _, app := range apps {
+		list = append(list, resource.ApplicationStatus{Name: app.Name, Status: "Running"})
+	}
+	return list
+}
+
+func utc(at, open string) *resource.UpdateSchedule {
+	return &resource.UpdateSchedule{At: at, TimeZone: "UTC", StartGraceDuration: open}
+}
+
+// A spec is downloaded in the one window and applied in the other. Meanwhile the agent keeps what it has applied before.
+func TestPolicyHasWindows(t *testing.T) {
+	r, now, pulled := newClockedRig(t)
+	r.send("spec", version("1", text("/etc/a", "one")))
+	r.settle()
+
+	s := version("2", text("/etc/a", "two"))
+	s.UpdatePolicy = &resource.UpdatePolicy{DownloadSchedule: utc("0 20 * * *", "2h"), UpdateSchedule: utc("0 2 * * *", "1h")}
+	s.Applications = []resource.RenderedApplication{{Name: "shop", AppType: resource.AppQuadlet, Images: []string{"quay.io/shop:1"}}}
+	r.applications = runs{}
+	r.send("spec", s)
+	require.Equal(t, lookAgain, r.do(t.Context()))
+	require.Equal(t, "False WaitingForWindow: version 2: it is downloaded from 2026-11-02T20:00:00Z on", r.condition("Updating"))
+	require.Contains(t, r.condition("SpecApplied"), "True Applied: version 1")
+	require.Empty(t, *pulled)
+
+	*now = time.Date(2026, 11, 2, 20, 0, 0, 0, time.UTC)
+	require.Equal(t, lookAgain, r.do(t.Context()))
+	require.Equal(t, "False WaitingForWindow: version 2: it is downloaded, and applied from 2026-11-03T02:00:00Z on", r.condition("Updating"))
+	require.Equal(t, []string{"quay.io/shop:1"}, *pulled, "one that can't be pulled is left to the start")
+	require.Equal(t, "one", r.file("etc/a"))
+
+	// It waits over the end of the download's window, without downloading again.
+	*now = time.Date(2026, 11, 3, 1, 59, 30, 0, time.UTC)
+	require.Equal(t, 30*time.Second, r.do(t.Context()))
+	require.Len(t, *pulled, 1)
+	*now = now.Add(30 * time.Second)
+	r.settle()
+	require.Equal(t, "two", r.file("etc/a"))
+	require.Equal(t, "2", r.reportNow(nil).RenderedVersion)
+	require.Contains(t, r.condition("Updating"), "False Idle")
+}
+
+// A spec without a policy is applied at once, whatever one of the former says: so somebody can end the waiting.
+func TestPolicyIsThatOfTheSpecItself(t *testing.T) {
+	r, _, _ := newClockedRig(t)
+	s := version("1", text("/etc/a", "one"))
+	s.UpdatePolicy = &resource.UpdatePolicy{UpdateSchedule: utc("0 2 * * *", "")}
+	r.send("spec", s)
+	require.Equal(t, lookAgain, r.do(t.Context()))
+	require.Equal(t, "none", r.file("etc/a"))
+	r.send("spec", version("2", text("/etc/a", "two")))
+	r.settle()
+	require.Equal(t, "two", r.file("etc/a"))
+
+	s = version("3", text("/etc/a", "three"))
+	s.UpdatePolicy = &resource.UpdatePolicy{UpdateSchedule: utc("0 12 * * *", "")}
+	r.send("spec", s)
+	r.settle()
+	require.Equal(t, "three", r.file("etc/a"), "the window is open")
+}
+
+func TestPolicyThatCannotBeRead(t *testing.T) {
+	r, _, _ := newClockedRig(t)
+	s := version("1", text("/etc/a", "one"))
+	s.UpdatePolicy = &resource.UpdatePolicy{UpdateSchedule: utc("0 25 * * *", "")}
+	r.send("spec", s)
+	r.settle()
+	require.Contains(t, r.condition("SpecApplied"), `False InvalidSpec: version 1: updatePolicy.updateSchedule: "0 25 * * *" is no cron expression`)
+	require.Equal(t, "none", r.file("etc/a"))
+}
