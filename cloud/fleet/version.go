@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/edgebus/edgebus/cloud/images"
 	"github.com/edgebus/edgebus/cloud/objects"
-	"github.com/edgebus/edgebus/cloud/render"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -45,7 +45,7 @@ func (c *rollouts) resolve(ctx context.Context, refs []resource.Reference, notBe
 // references are what floats in a node's spec, images in the files of applications included.
 func references(spec resource.NodeSpec) []resource.Reference {
 	refs := spec.References()
-	render.MapImages(spec.Applications, func(image string) string {
+	images.Map(spec.Applications, func(image string) string {
 		if r := imageReference(image); !strings.HasPrefix(r.Floating, resource.DigestPrefix) {
 			refs = append(refs, r)
 		}
@@ -69,7 +69,7 @@ func freeze(spec resource.NodeSpec, refs []resource.Reference) resource.NodeSpec
 	spec.Config = slices.DeleteFunc(spec.Config, func(item resource.ConfigItem) bool {
 		return len(item.Files) == 0 && (item.GitRef != nil || item.ConfigMapRef != nil || item.OCIRef != nil)
 	})
-	spec.Applications = render.MapImages(spec.Applications, func(image string) string {
+	spec.Applications = images.Map(spec.Applications, func(image string) string {
 		r := imageReference(image)
 		if digest := resolved[r.Key()]; digest != "" {
 			return r.Source + "@" + digest

@@ -46,7 +46,7 @@ func TestTheExamplesAreRendered(t *testing.T) {
 			}
 		}
 	}
-	require.Len(t, nodes, 3)
+	require.Len(t, nodes, 4)
 	for _, n := range nodes {
 		out, contents, err := render.Render(n.Spec, render.Lookups{
 			ConfigMap: func(namespace, name string) ([]render.Value, error) {
@@ -64,7 +64,10 @@ func TestTheExamplesAreRendered(t *testing.T) {
 			},
 		})
 		require.NoError(t, err, n.Metadata.Name)
-		require.NotEmpty(t, out.Files)
+		require.NotEmpty(t, len(out.Files)+len(out.Applications))
+		if out.UpdatePolicy != nil {
+			require.Equal(t, []string{"registry.example/viewer:2"}, out.Applications[0].Images)
+		}
 		checkSound(t, out, contents)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/edgebus/edgebus/cloud/images"
 	"github.com/edgebus/edgebus/configs/schedule"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -113,7 +114,7 @@ func Render(spec resource.NodeSpec, lookups Lookups) (out resource.RenderedSpec,
 	if p := spec.UpdatePolicy; p != nil && p.UpdateSchedule != nil { // nobody else pulls them by themselves
 		for i, a := range spec.Applications {
 			at := slices.IndexFunc(out.Applications, func(r resource.RenderedApplication) bool { return r.Name == a.Name })
-			out.Applications[at].Images = imagesOf(spec.Applications[i : i+1])
+			out.Applications[at].Images = images.Of(spec.Applications[i : i+1])
 		}
 	}
 	raw, err := json.Marshal(out)

@@ -214,7 +214,7 @@ func forbiddenInRole(role, from, to string) string {
 		return "the object layer and the controllers' runtime know the store, and no other part"
 	case from == "cloud/api" && to == "cloud/control":
 		return "the API serves objects, and controls nothing"
-	case within(to, "cloud/objects", "cloud/control", "cloud/rollout", "cloud/templates"):
+	case within(to, "cloud/objects", "cloud/control", "cloud/rollout", "cloud/templates", "cloud/images"):
 		return ""
 	default:
 		return "parts of a role don't import their siblings; state an interface, and " + role + ".go connects them"

@@ -1,4 +1,5 @@
-package render
+// Package images finds the container images in the files of applications: quadlets and compose files. It never asks a registry for one.
+package images
 
 import (
 	"cmp"
@@ -11,8 +12,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// MapImages replaces the images of applications. Files that are given by digest, and those that can't be read, stay as they are.
-func MapImages(apps []resource.Application, to func(image string) string) []resource.Application {
+// Map replaces the images of applications. Files that are given by digest, and those that can't be read, stay as they are.
+func Map(apps []resource.Application, to func(image string) string) []resource.Application {
 	apps = slices.Clone(apps)
 	for i, app := range apps {
 		apps[i].Files = slices.Clone(app.Files)
@@ -36,14 +37,14 @@ func MapImages(apps []resource.Application, to func(image string) string) []reso
 	return apps
 }
 
-// imagesOf are the images of applications that MapImages finds, sorted.
-func imagesOf(apps []resource.Application) (images []string) {
-	MapImages(apps, func(image string) string {
-		images = append(images, image)
+// Of are the images of applications that Map finds, sorted.
+func Of(apps []resource.Application) (list []string) {
+	Map(apps, func(image string) string {
+		list = append(list, image)
 		return image
 	})
-	slices.Sort(images)
-	return slices.Compact(images)
+	slices.Sort(list)
+	return slices.Compact(list)
 }
 
 var (

@@ -1,4 +1,4 @@
-package render
+package images
 
 import (
 	"strings"
@@ -9,7 +9,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-func TestMapImages(t *testing.T) {
+func TestMap(t *testing.T) {
 	to := func(image string) string { return "<" + image + ">" }
 	for name, c := range map[string]struct{ kind, path, text, want string }{
 		"quadlet": {
@@ -35,16 +35,16 @@ func TestMapImages(t *testing.T) {
 			if c.want == "" {
 				c.want = c.text
 			}
-			require.Equal(t, c.want, MapImages(apps, to)[0].Files[0].Content)
+			require.Equal(t, c.want, Map(apps, to)[0].Files[0].Content)
 			require.Equal(t, c.text, apps[0].Files[0].Content)
 		})
 	}
 }
 
-func FuzzMapImages(f *testing.F) {
+func FuzzMap(f *testing.F) {
 	f.Add("services: {a: &x {image: h:5/a}, b: *x}", "[Container]\nImage=h:5/a")
 	f.Fuzz(func(_ *testing.T, compose, quadlet string) {
-		MapImages([]resource.Application{
+		Map([]resource.Application{
 			{AppType: "compose", Files: []resource.InlineFile{{Path: "compose.yaml", Content: compose}}},
 			{AppType: "quadlet", Files: []resource.InlineFile{{Path: "a.container", Content: quadlet}}},
 		}, strings.ToUpper)
