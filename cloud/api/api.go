@@ -158,6 +158,7 @@ func (s *server) routes() http.Handler {
 			return s.Enroll(w, r, accessIn(r.Context()).id)
 		}))
 		mux.Handle("POST /enroll/nodes/{name}/decommission", s.handle(s.decommission))
+		mux.Handle("PUT /api/v1/devices/{name}/decommission", s.handle(s.unenroll))
 	}
 	if s.Tokens != nil {
 		tokens := s.handle(func(w http.ResponseWriter, r *http.Request) error {

@@ -144,6 +144,20 @@ func (s *server) decommission(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
+// unenroll serves the decommissioning of a Device as flightctl's clients ask for it: {"target": "Unenroll"}.
+func (s *server) unenroll(w http.ResponseWriter, r *http.Request) error {
+	var body struct {
+		Target string `json:"target"`
+	}
+	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+		return badRequest("", "the body can't be read: %v", err)
+	}
+	if body.Target != "Unenroll" {
+		return badRequest("", "target: %.40q: must be Unenroll: the node forgets its keys, and its Node is deleted; nothing else of the host is erased", body.Target)
+	}
+	return s.decommission(w, r)
+}
+
 // deleteObject deletes an object, or marks it as deleted if something has to happen first. It returns the object as it is
 // left, or as it was.
 func (s *server) deleteObject(w http.ResponseWriter, r *request, opts deleteOptions, dry bool) (*objects.Object, error) {
