@@ -77,6 +77,7 @@ type AgentUpgrade struct {
 	Keys     []string   `yaml:"keys,flow"`
 	Sources  []string   `yaml:"sources,flow"`
 	Settings []string   `yaml:"settings,flow"`
+	Services []string   `yaml:"services,flow"`
 	Hold     bool       `yaml:"hold"`
 	Core     AgentCore  `yaml:"core"`
 	Trial    AgentTrial `yaml:"trial"`

@@ -94,6 +94,7 @@ type Options struct {
 	os           OS
 	monitor      Monitor
 	service      upgrade.Unit // of the core; nil: the agent runs the core itself
+	services     func(name string) upgrade.Unit
 	pull         func(ctx context.Context, image string) error
 }
 
@@ -141,6 +142,9 @@ func (o *Options) onHost() {
 	o.applications, o.monitor, o.pull = h.Applications, h, h.Pull
 	if len(o.Config.Upgrade.Core.Run) == 0 && o.Config.Root == "/" {
 		o.service = h.Service(o.Config.Upgrade.Core.Unit)
+	}
+	if o.Config.Root == "/" {
+		o.services = func(name string) upgrade.Unit { return h.Service(name) }
 	}
 	if h.OS != nil && o.Config.Root == "/" {
 		o.os = h.OS
@@ -247,7 +251,7 @@ func (a *agent) openUpgrades() (err error) {
 		Exceeded: func(ctx context.Context, checks resource.UpgradeChecks) error {
 			return monitor.Exceeded(ctx, checks, a.o.Config.Upgrade.Core.Data)
 		},
-		Pull: a.o.pull, Run: a.runUpgradeCommand,
+		Pull: a.o.pull, Run: a.runUpgradeCommand, Service: a.o.services,
 	}
 	if a.service != nil {
 		o.Unit = a.service

@@ -126,6 +126,9 @@ func (u *Upgrader) fetch(ctx context.Context, o resource.UpgradeOrder) error {
 	if err != nil {
 		return err
 	}
+	if err := u.checkFollowers(ctx, programs); err != nil {
+		return err
+	}
 	if has, err := ask(ctx, u.o.Config.Core.Data); err == nil && newest > 0 && has.StoreFormat > newest {
 		return fail(resource.UpgradeFailedFormat, "version %s reads the format %d of the core's store at most, and this node's has the format %d", o.Version, newest, has.StoreFormat)
 	}

@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -168,6 +169,8 @@ type Options struct {
 	Run func(ctx context.Context, argv, env []string) error
 	// Unit is the core's service; nil: there is no systemd.
 	Unit Unit
+	// Service is a service of a name; nil: there is no systemd.
+	Service func(name string) Unit
 	// Changed is called when Status says something else.
 	Changed func()
 	// BeforeStep is called before each step, and before and after the state is written. Tests end the agent in it.
@@ -185,6 +188,7 @@ type Upgrader struct {
 	proven   chan struct{} // closed when this agent has reported
 	taken    *taken        // the last step, while its outcome is not on disk
 	started  string        // the order for whose trial this agent has started the core
+	followed error         // why services don't run the version that is committed
 	fellBack bool          // the present version was damaged, and current leads to the one before now
 	begun    struct {      // the order that is prepared, and since when
 		order string
@@ -682,6 +686,7 @@ func (u *Upgrader) step(ctx context.Context, up *upgrade) error {
 	case stepTrial:
 		return u.trial(ctx, *up)
 	case stepAgent:
+		u.followed = u.follow(ctx)
 		return u.replaceAgent(ctx, up.Order)
 	case stepBack:
 		return u.rollBack(ctx, up)
@@ -793,6 +798,9 @@ func (u *Upgrader) committed(up upgrade, f *Failure) error {
 		o.Reason, o.Log, o.Message = f.Reason, f.Log, "the core is upgraded, and the agent is not: "+f.Message
 		u.log.Error().Str("reason", f.Reason).Msg(o.Message)
 	}
+	if u.followed != nil {
+		o.Message = strings.TrimPrefix(o.Message+"; ", "; ") + "with the new version " + strings.ReplaceAll(u.followed.Error(), "\n", "; ")
+	}
 	if err := u.save(func(s *state) { s.end(o) }); err != nil {
 		return err
 	}
@@ -833,6 +841,7 @@ func (u *Upgrader) rollBack(ctx context.Context, up *upgrade) error {
 		return ctx.Err()
 	}
 	u.core.committed()
+	_ = u.follow(ctx) // one that was started again meanwhile; it is logged
 	if err != nil {
 		up.Failed = &Failure{up.Failed.Reason, fmt.Sprintf("%s; and then %s did not run again: %v", up.Failed.Message, up.before(), err), up.Failed.Log}
 		up.Step = stepFailed

@@ -1,0 +1,76 @@
+package upgrade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// follower is a service of systemd whose process is a program of a version, such as a mapper: it follows the core from version to version.
+type follower struct {
+	Unit
+	name, version, program string
+}
+
+// followers are the services of upgrade.services that run a program below versions/. Those that don't run, or run another program, are left alone.
+func (u *Upgrader) followers(ctx context.Context) (list []follower) {
+	if u.o.Service == nil {
+		return nil
+	}
+	dir, err := filepath.EvalSymlinks(filepath.Join(u.o.Config.Dir, "versions"))
+	if err != nil {
+		return nil
+	}
+	for _, name := range u.o.Config.Services {
+		f := follower{Unit: u.o.Service(name), name: name}
+		pid, err := f.MainPID(ctx)
+		if err != nil || pid == 0 {
+			continue
+		}
+		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+		if err != nil {
+			u.log.Warn().Err(err).Str("service", name).Msg("the program of a service can't be read")
+			continue
+		}
+		exe = strings.TrimSuffix(exe, " (deleted)")
+		if f.program = filepath.Base(exe); filepath.Dir(filepath.Dir(exe)) == dir {
+			f.version = filepath.Base(filepath.Dir(exe))
+			list = append(list, f)
+		}
+	}
+	return list
+}
+
+// checkFollowers fails if a version lacks the program of a service, which could not start any more.
+func (u *Upgrader) checkFollowers(ctx context.Context, programs []resource.ArtifactProgram) error {
+	for _, f := range u.followers(ctx) {
+		if !slices.ContainsFunc(programs, func(p resource.ArtifactProgram) bool { return p.Name == f.program }) {
+			return fail(resource.UpgradeFailedArtifact, "the version has no %s for this host, which %s runs: add it to the Artifact, or have the unit start a program elsewhere", f.program, f.name)
+		}
+	}
+	return nil
+}
+
+// follow starts the services again whose programs are not those of the version that runs.
+func (u *Upgrader) follow(ctx context.Context) error {
+	var all []error
+	current := u.versions.linked(linkCurrent)
+	for _, f := range u.followers(ctx) {
+		if f.version == current || !u.versions.has(current, f.program) {
+			continue
+		}
+		err := f.Restart(ctx)
+		if err != nil {
+			err = fmt.Errorf("%s can't be started again: %w", f.name, err)
+			all = append(all, err)
+		}
+		u.log.Info().Err(err).Str("service", f.name).Str("version", current).Msg("a service is started again")
+	}
+	return errors.Join(all...)
+}
