@@ -72,7 +72,7 @@ func TestFailover(t *testing.T) {
 func TestSlotsProperties(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test's
+	r := rand.New(rand.NewPCG(seed, 0))
 	slots := map[string]string{}
 	for range 5000 {
 		var nodes []discovery.Candidate
