@@ -269,7 +269,9 @@ func (s *server) answerErrors(f func(http.ResponseWriter, *http.Request) error) 
 			s.Log.Error().Err(err).Str("method", r.Method).Str("path", r.URL.Path).Msg("request failed")
 		}
 		if status.Code == http.StatusTooManyRequests || status.Code == http.StatusServiceUnavailable {
-			w.Header().Set("Retry-After", "1") // clients repeat a request only if told when
+			if w.Header().Get("Retry-After") == "" {
+				w.Header().Set("Retry-After", "1") // clients repeat a request only if told when
+			}
 		}
 		writeJSON(w, int(status.Code), status)
 	})

@@ -8,8 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"net/http"
 	"path"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -28,8 +30,9 @@ import (
 // webhookSecret is the key of that value.
 const webhookSecret = "webhook-secret"
 
-// maxWebhook bounds the body of a webhook, in bytes: GitHub sends up to 25 MiB.
-const maxWebhook = 25 << 20
+// maxWebhook bounds the body of a webhook, in bytes: anybody can have one read and hashed. GitHub's bodies may have up to 25 MiB, but one
+// of a push has a few KiB; what is larger is refused, and the source is read after its interval.
+const maxWebhook = 1 << 20
 
 // Webhooks of one Repository beyond webhookBurst at once, or one per webhookInterval for long, are refused: each has the hub read
 // the repository. A refused one loses nothing: the sources are read after their interval anyway.
@@ -54,6 +57,7 @@ func (l *webhookLimits) allow(repository string, now time.Time) bool {
 		if l.of == nil {
 			l.of = map[string]*rate.Limiter{}
 		}
+		maps.DeleteFunc(l.of, func(_ string, limit *rate.Limiter) bool { return limit.TokensAt(now) >= webhookBurst }) // as good as new
 		limit = rate.NewLimiter(rate.Every(webhookInterval), webhookBurst)
 		l.of[repository] = limit
 	}
@@ -76,6 +80,9 @@ func isWebhook(r *http.Request) bool {
 // nobody which Repositories there are.
 func (s *server) webhook(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
+	if r.ContentLength > maxWebhook { // whatever the Repository
+		return refuse(http.StatusRequestEntityTooLarge, "RequestEntityTooLarge", "a webhook has at most %d bytes, this one %d", maxWebhook, r.ContentLength)
+	}
 	audit.Identify(r, "webhook/"+name, "webhook")
 	refused := refuse(http.StatusUnauthorized, "Unauthorized", "a webhook needs a Repository whose Secret has the key %s, and has to prove that it knows its value: "+
 		"X-Hub-Signature-256, X-Gitea-Signature, X-Gitlab-Token, or Authorization: Bearer", webhookSecret)
@@ -93,6 +100,7 @@ func (s *server) webhook(w http.ResponseWriter, r *http.Request) error {
 		return refused
 	}
 	if !s.webhooks.allow(name, s.Now()) {
+		w.Header().Set("Retry-After", strconv.Itoa(int(webhookInterval.Seconds())))
 		return refuse(http.StatusTooManyRequests, "TooManyRequests", "the Repository %s has had too many webhooks: at most %d at once, and one per %v for long",
 			name, webhookBurst, webhookInterval)
 	}

@@ -4,6 +4,8 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,6 +76,7 @@ func TestWebhooksAreLimited(t *testing.T) {
 		h.pass(time.Millisecond)
 		require.Equal(t, 202, h.do("POST", busy, "", "Authorization", "Bearer hunter2").code)
 	}
+	require.Equal(t, "2", h.do("POST", busy, "", "Authorization", "Bearer hunter2").header.Get("Retry-After"))
 	noted := h.ok("GET", base+"/repositories/busy", "").str("status.notifiedAt")
 	h.pass(time.Millisecond)
 	require.Equal(t, "the Repository busy has had too many webhooks: at most 30 at once, and one per 2s for long",
@@ -84,4 +87,25 @@ func TestWebhooksAreLimited(t *testing.T) {
 	require.Equal(t, 202, h.do("POST", other, "", "Authorization", "Bearer hunter2").code)
 	h.pass(webhookInterval)
 	require.Equal(t, 202, h.do("POST", busy, "", "Authorization", "Bearer hunter2").code)
+}
+
+// A body that is too large is refused whatever it is for, before it is read, and limits that are not used up are not kept.
+func TestWebhooksAreBounded(t *testing.T) {
+	h := newHub(t, sealed(t))
+	large := strings.Repeat("x", maxWebhook+1)
+	for _, name := range []string{"r", "nosuch"} {
+		says := h.refused(413, "RequestEntityTooLarge", "POST", "/api/v1/repositories/"+name+"/webhook", large, "X-Gitea-Signature", strings.Repeat("0", 64))
+		require.Equal(t, "a webhook has at most 1048576 bytes, this one 1048577", says)
+	}
+	var l webhookLimits
+	now := time.Now()
+	for i := range 1000 {
+		require.True(t, l.allow(strconv.Itoa(i), now.Add(time.Duration(i)*webhookInterval)))
+	}
+	require.LessOrEqual(t, len(l.of), 2)
+	for range webhookBurst {
+		require.True(t, l.allow("busy", now))
+	}
+	require.True(t, l.allow("another", now))
+	require.False(t, l.allow("busy", now), "what is used up is kept")
 }
