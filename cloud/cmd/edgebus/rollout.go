@@ -203,10 +203,22 @@ func (o *rolloutOptions) status(ctx context.Context) error {
 	return nil
 }
 
+// observed says whether the status of a fleet is about what its present spec and annotations ask for.
+func observed(f resource.Fleet) bool {
+	r := f.Status.Rollout
+	if r == nil || r.ObservedGeneration < f.Metadata.Generation {
+		return false
+	}
+	if to := f.Metadata.Annotations[resource.RollBackAnnotation]; to != "" {
+		return r.TemplateVersion == to
+	}
+	return r.RolledBackFrom == ""
+}
+
 // finished says whether the present template of a fleet, or what is rolled out instead of it, has reached its last batch.
 func finished(f resource.Fleet) bool {
 	r := f.Status.Rollout
-	return r != nil && r.FinishedAt != "" && r.ObservedGeneration >= f.Metadata.Generation
+	return observed(f) && r.FinishedAt != ""
 }
 
 func rolledBackByItself(f resource.Fleet) bool {
@@ -219,7 +231,7 @@ func stopped(f resource.Fleet) bool {
 	c, _ := condition(f.Status.Conditions, "TemplateResolved")
 	unresolved := c.Status == "False" && c.ObservedGeneration >= f.Metadata.Generation
 	r := f.Status.Rollout
-	return unresolved || r != nil && r.Reason == "Halted" && r.ObservedGeneration >= f.Metadata.Generation
+	return unresolved || observed(f) && r.Reason == "Halted"
 }
 
 func whyNot(f resource.Fleet) string {
