@@ -12,7 +12,7 @@ import (
 )
 
 // A ResourceSync applies the manifests of a repository, owns what it applied and nothing else, and deletes what the repository describes no more.
-// It is read when its git server says so, long before its interval is over.
+// Its git server can say that something was pushed: webhook.txtar shows that it is read at once then.
 func TestAResourceSync(t *testing.T) {
 	t.Parallel()
 	const nodes = "apiVersion: edgebus.io/v1alpha1\nkind: Node\nmetadata: {name: sync-%s, labels: {line: %q}}\nspec: {config: [%s]}\n"
@@ -48,7 +48,9 @@ func TestAResourceSync(t *testing.T) {
 		return code
 	}
 	require.Equal(t, 401, hook("guess"))
+	require.Empty(t, ok(t, operator, "GET", ours+"repositories/sync", "").text("status.notifiedAt"))
 	require.Equal(t, 202, hook("hunter2"))
+	require.NotEmpty(t, ok(t, operator, "GET", ours+"repositories/sync", "").text("status.notifiedAt"))
 	until(t, func() error {
 		_, answer, _ := call(t, "", "GET", ours+"nodes/sync-one", "")
 		return same("second", answer.text(content))
