@@ -45,7 +45,6 @@ var programs = sync.OnceValues(func() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	const path = "github.com/edgebus/edgebus/"
 	for _, p := range []struct{ name, pkg, version string }{
 		{"core-1.0.0", "edge/cmd/edgecore", "v1.0.0"},
 		{"core-1.1.0", "edge/cmd/edgecore", "v1.1.0"},
@@ -56,18 +55,28 @@ var programs = sync.OnceValues(func() (map[string]string, error) {
 		{"killedagent", "test/e2e/upgrade/killedagent", "v1.0.0"},
 	} {
 		built[p.name] = filepath.Join(dir, p.name)
-		line := []string{"build", "-trimpath", "-ldflags", "-s -w -X " + path + "configs/daemon.version=" + p.version, "-o", built[p.name]}
+		var flags []string
 		if p.version == "v2.0.0" {
-			line = append(line, "-overlay", overlay)
+			flags = []string{"-overlay", overlay}
 		}
-		cmd := exec.Command("go", append(line, path+p.pkg)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("%s: %w: %s", p.name, err, out)
+		if err := build(".", p.pkg, p.version, built[p.name], flags...); err != nil {
+			return nil, err
 		}
 	}
 	return built, nil
 })
+
+// build builds a program from the sources in a directory.
+func build(sources, pkg, version, file string, flags ...string) error {
+	const path = "github.com/edgebus/edgebus/"
+	line := []string{"build", "-trimpath", "-ldflags", "-s -w -X " + path + "configs/daemon.version=" + version, "-o", file}
+	cmd := exec.Command("go", append(append(line, flags...), path+pkg)...)
+	cmd.Dir, cmd.Env = sources, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", pkg, version, err, out)
+	}
+	return nil
+}
 
 // nextFormat is a file for go build -overlay, with which a core has the store's format after the present one.
 func nextFormat(dir string) (overlay string, err error) {
@@ -103,6 +112,9 @@ func TestMain(m *testing.M) {
 func program(t testing.TB, name string) string {
 	t.Helper()
 	built, err := programs()
+	if strings.HasSuffix(name, "-"+strings.TrimPrefix(versionBefore, "v")) {
+		built, err = programsBefore()
+	}
 	require.NoError(t, err)
 	return built[name]
 }
@@ -171,6 +183,7 @@ type node struct {
 	chain   bool     // the agent is at the core's own broker, and the hub orders upgrades
 	format  int      // of the store, in the manifests
 	agent   string   // the program of the agent, if it is not one of those built
+	from    string   // the version that is installed first, if it is not v1.0.0
 }
 
 const settings = `
@@ -200,7 +213,8 @@ func newNode(t testing.TB, timeout time.Duration, prepare ...func(*node)) *node 
 	if !n.chain {
 		n.broker()
 	}
-	n.install("v1.0.0")
+	n.from = cmp.Or(n.from, "v1.0.0")
+	n.install(n.from)
 	place := n.Node("n1")
 	run, err := json.Marshal([]string{
 		"--data-dir", n.core(), "--node-name", "n1", "--mqtt-listen", place.MQTT, "--http-listen", place.HTTP, "--mqtt-socket", n.coreSocket(),
@@ -214,7 +228,7 @@ func newNode(t testing.TB, timeout time.Duration, prepare ...func(*node)) *node 
 	n.config = filepath.Join(n.Dir, "agent.yaml")
 	n.write(n.config, fmt.Appendf(nil, settings, n.programs(), n.signer.public(), sources, changes, run, n.core(), timeout))
 	n.start()
-	n.runs("v1.0.0")
+	n.runs(n.from)
 	n.writes()
 	return n
 }
@@ -258,6 +272,24 @@ func (n *node) install(version string) {
 	n.write(filepath.Join(dir, "edgecore"), good(n.t, version))
 	require.NoError(n.t, os.Symlink(filepath.Join("versions", version), filepath.Join(n.programs(), "current")))
 	syscall.Sync() // a power cut may come soon
+}
+
+// installAgent puts the agent beside the core, as install.sh does, from where it can replace itself.
+func (n *node) installAgent(version string) {
+	n.t.Helper()
+	text, err := os.ReadFile(program(n.t, "agent-"+strings.TrimPrefix(version, "v")))
+	require.NoError(n.t, err)
+	n.write(filepath.Join(n.programs(), "versions", version, "edgeagent"), text)
+	require.NoError(n.t, os.Symlink(filepath.Join("versions", version), filepath.Join(n.programs(), "agent")))
+	n.agent = filepath.Join(n.programs(), "agent", "edgeagent")
+}
+
+// agentLink is the version of the agent that is started when the present one ends.
+func (n *node) agentLink() string {
+	n.t.Helper()
+	target, err := os.Readlink(filepath.Join(n.programs(), "agent"))
+	require.NoError(n.t, err)
+	return filepath.Base(target)
 }
 
 // broker is where the agent hears of orders, and gets contents.

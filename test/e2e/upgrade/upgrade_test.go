@@ -395,18 +395,7 @@ func certificate(s *httptest.Server) *x509.Certificate { return s.Certificate() 
 // the core upgraded.
 func TestTheAgentReplacesItself(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, 20*time.Second, func(n *node) {
-		text, err := os.ReadFile(program(t, "agent-1.0.0"))
-		require.NoError(t, err)
-		n.write(filepath.Join(n.programs(), "versions", "v1.0.0", "edgeagent"), text)
-		require.NoError(t, os.Symlink("versions/v1.0.0", filepath.Join(n.programs(), "agent")))
-		n.agent = filepath.Join(n.programs(), "agent", "edgeagent")
-	})
-	agent := func() string {
-		target, err := os.Readlink(filepath.Join(n.programs(), "agent"))
-		require.NoError(t, err)
-		return filepath.Base(target)
-	}
+	n := newNode(t, 20*time.Second, func(n *node) { n.installAgent("v1.0.0") })
 	for _, c := range []struct {
 		mode, message string
 		ends          bool
@@ -427,13 +416,13 @@ func TestTheAgentReplacesItself(t *testing.T) {
 				}
 				return nil
 			})
-			require.Equal(t, "v1.0.0", agent(), c.mode)
+			require.Equal(t, "v1.0.0", n.agentLink(), c.mode)
 			n.start() // as its unit does
 		}
 		r := n.outcome(o)
 		require.Equal(t, resource.UpgradeSuccess+" AgentFailed", r.Result+" "+r.Reason, "%s: %+v", c.mode, r)
 		require.Contains(t, r.Message, c.message)
-		require.Equal(t, "v1.1.0 v1.0.0 v1.0.0", r.Version+" "+r.Agent+" "+agent(), c.mode)
+		require.Equal(t, "v1.1.0 v1.0.0 v1.0.0", r.Version+" "+r.Agent+" "+n.agentLink(), c.mode)
 		back := n.bundle("v1.0.0", map[string][]byte{"edgecore": good(t, "v1.0.0")})
 		back.AllowDowngrade = true
 		require.Equal(t, resource.UpgradeSuccess, n.order(back).Result, "%+v", n.last())
@@ -443,7 +432,7 @@ func TestTheAgentReplacesItself(t *testing.T) {
 	require.NoError(t, err)
 	pid := n.Pid("agent")
 	r := n.order(n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0"), "edgeagent": text}))
-	require.Equal(t, "upgrade_success v1.1.0 v1.1.0 v1.1.0", r.Result+" "+r.Version+" "+r.Agent+" "+agent(), "%+v", r)
+	require.Equal(t, "upgrade_success v1.1.0 v1.1.0 v1.1.0", r.Result+" "+r.Version+" "+r.Agent+" "+n.agentLink(), "%+v", r)
 	require.Equal(t, pid, n.Pid("agent"))
 	n.Eventually(stand.Soon, func() error { // the process that observed it is gone
 		if c := children(pid); len(c) > 1 {

@@ -1,0 +1,290 @@
+package upgrade
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/edge/store"
+	"github.com/edgebus/edgebus/test/stand"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// The commit before HEAD, and the version that programs built from it have.
+const (
+	commitBefore  = "HEAD~1"
+	versionBefore = "v0.9.0"
+)
+
+// programsBefore are core and agent, built from the commit before, and below "sources" its sources.
+var programsBefore = sync.OnceValues(func() (map[string]string, error) {
+	now, err := programs() // for its directory, which is removed in the end
+	if err != nil {
+		return nil, err
+	}
+	sources := filepath.Join(now["dir"], "before")
+	archive := filepath.Join(now["dir"], "before.tar")
+	built := map[string]string{"sources": sources, "core-0.9.0": filepath.Join(now["dir"], "core-0.9.0"), "agent-0.9.0": filepath.Join(now["dir"], "agent-0.9.0")}
+	if err := os.Mkdir(sources, 0o755); err != nil {
+		return nil, err
+	}
+	for _, line := range [][]string{{"git", "-C", "../../..", "archive", "--format", "tar", "-o", archive, commitBefore}, {"tar", "-xf", archive, "-C", sources}} {
+		if out, err := exec.Command(line[0], line[1:]...).CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("%v: %w: %s", line, err, out)
+		}
+	}
+	if err := build(sources, "edge/cmd/edgecore", versionBefore, built["core-0.9.0"]); err != nil {
+		return nil, err
+	}
+	return built, build(sources, "edge/cmd/edgeagent", versionBefore, built["agent-0.9.0"])
+})
+
+// needsCommitBefore skips a test where git does not have the commit before, as in a shallow clone. In CI such a test fails.
+func needsCommitBefore(t *testing.T) {
+	t.Helper()
+	stand.Needs(t, "git", "tar")
+	out, err := exec.Command("git", "rev-parse", "--verify", "--end-of-options", commitBefore+"^{commit}").CombinedOutput()
+	if err == nil {
+		if exec.Command("git", "cat-file", "-e", commitBefore+":edge/upgrade").Run() != nil {
+			t.Skip("the commit before is of a time before there were upgrades")
+		}
+		return
+	}
+	text := fmt.Sprintf("git has no commit before this one (a clone has to have a depth of 2 at least): %s", out)
+	if os.Getenv("CI") != "" {
+		t.Fatal(text)
+	}
+	t.Skip(text)
+}
+
+// formatBefore is the newest format of the store that the commit before reads.
+func formatBefore(t *testing.T) int {
+	t.Helper()
+	built, err := programsBefore()
+	require.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(built["sources"], "edge", "store", "database.go"))
+	require.NoError(t, err)
+	m := regexp.MustCompile(`(?m)^const Format = (\d+)$`).FindSubmatch(text)
+	require.NotNil(t, m, "the commit before has no constant Format")
+	format, err := strconv.Atoi(string(m[1]))
+	require.NoError(t, err)
+	return format
+}
+
+// A node with the programs of the commit before takes those of this one, and with a flag goes back, by the commands that people use. Meanwhile
+// clients write on both sides, and what either side has acknowledged both have in the end. What the rig configures, both versions have to know.
+func TestFromTheCommitBeforeAndBack(t *testing.T) {
+	t.Parallel()
+	needsCommitBefore(t)
+	n := newNode(t, 2*time.Minute, func(n *node) {
+		n.chain, n.from = true, versionBefore
+		n.installAgent(versionBefore)
+		n.Create(stand.Model("valve", "{name: set, type: int, accessMode: ReadWrite}", "{name: goal, type: int, accessMode: ReadWrite}", "{name: seen, type: int}") +
+			stand.Device("valve", "virtual", "valve"))
+	})
+	n.known()
+	w := n.load()
+	p, stop := n.exchange()
+	format := formatBefore(t)
+	n.pushes(versionBefore, format)
+	n.pushes("v1.1.0", store.Format)
+
+	w.goesOn()
+	out, err := n.edgebus("upgrade", "start", "v1.1.0", "--node", "n1", "--wait")
+	require.NoError(t, err, out)
+	require.Equal(t, versionBefore+" v1.1.0 ", n.went("v1.1.0"))
+	n.runs("v1.1.0")
+	require.Equal(t, "versions/v1.1.0 v1.1.0", n.link()+" "+n.agentLink())
+	w.goesOn()
+
+	// A commit that raises the format of the store can't be left for the one before.
+	out, err = n.edgebus("upgrade", "start", versionBefore, "--node", "n1", "--allow-downgrade", "--wait")
+	last := versionBefore
+	if format < store.Format {
+		last = "v1.1.0"
+		require.Error(t, err, out)
+		require.Contains(t, out, resource.UpgradeFailedFormat)
+	} else {
+		require.NoError(t, err, out)
+		require.Equal(t, "v1.1.0 "+versionBefore+" ", n.went(versionBefore))
+	}
+	n.runs(last)
+	require.Equal(t, "versions/"+last+" "+last, n.link()+" "+n.agentLink())
+	w.goesOn()
+
+	stop()
+	p.complete()
+	p.mu.Lock()
+	require.Zero(t, p.fresh, "a session was lost")
+	t.Logf("clients of the node's broker were away for %s; %d messages and %s were acknowledged", p.away, len(p.acked), w.counts())
+	p.mu.Unlock()
+	w.complete()
+	n.whole(last)
+}
+
+// went is from which version to which the Upgrade has led the node, and, if only that of the agent failed, why.
+func (n *node) went(name string) string {
+	n.t.Helper()
+	a := n.attempt(name)
+	require.Equal(n.t, resource.UpgradeSuccess, a.OperationStatus, "%+v", a)
+	return a.FromVersion + " " + a.ToVersion + " " + a.Reason
+}
+
+// edgebus runs a command at the hub. One that waits for what does not come gives up.
+func (n *node) edgebus(args ...string) (string, error) {
+	out, err := exec.CommandContext(n.t.Context(), filepath.Join(n.Bin, "edgebus"), append(args, "--server", "http://"+n.Hub.HTTP, "--timeout", "4m")...).CombinedOutput()
+	return string(out), err
+}
+
+// pushes makes an Artifact of the core and the agent of a version.
+func (n *node) pushes(version string, format int) {
+	n.t.Helper()
+	key := filepath.Join(n.Dir, "minisign.key")
+	raw := slices.Concat([]byte("Ed\x00\x00B2"), make([]byte, 48), n.signer.id[:], n.signer.key, make([]byte, 32)) // not encrypted
+	n.write(key, []byte("untrusted comment: a key\n"+base64.StdEncoding.EncodeToString(raw)+"\n"))
+	args := []string{"artifact", "push", "--version", version, "--store-format", strconv.Itoa(format), "--secret-key", key}
+	dir := filepath.Join(n.Dir, "push", version)
+	require.NoError(n.t, os.MkdirAll(dir, 0o755))
+	for _, name := range []string{"core", "agent"} {
+		file := filepath.Join(dir, "edge"+name)
+		require.NoError(n.t, os.Symlink(program(n.t, name+"-"+strings.TrimPrefix(version, "v")), file))
+		args = append(args, file)
+	}
+	out, err := n.edgebus(args...)
+	require.NoError(n.t, err, out)
+}
+
+// load are clients that write all the time: rising numbers, as state and as a stream.
+type load struct {
+	n       *node
+	stop    func() // the writers, and waits until they have ended
+	mu      sync.Mutex
+	writers []*writer
+	counted map[int]bool // numbers of the stream that the hub has
+}
+
+type writer struct {
+	broker, topic string
+	shown         map[string]string // by broker, the topics that have the last value in the end
+	acked         []int
+	sent          int
+}
+
+func (n *node) load() *load {
+	n.t.Helper()
+	const valve = "v1/nodes/n1/devices/valve/"
+	node, hub := n.Core(), n.Hub.MQTT
+	w := &load{n: n, counted: map[int]bool{}, writers: []*writer{
+		{broker: node, topic: valve + "desired/set", shown: map[string]string{node: valve + "desired/set", hub: valve + "override/set"}},
+		{broker: node, topic: valve + "reported/seen", shown: map[string]string{node: valve + "reported/seen", hub: valve + "reported/seen"}},
+		{broker: hub, topic: valve + "desired/goal", shown: map[string]string{node: valve + "desired/goal", hub: valve + "desired/goal"}},
+		{broker: node, topic: valve + "telemetry/count"},
+	}}
+	n.Client(hub, func(o *client.Options) {
+		o.CleanStart, o.SessionExpiry, o.Subscriptions = false, time.Hour, []client.Subscription{{Filter: valve + "telemetry/count", QoS: 1}}
+		o.OnMessage = func(m client.Message) {
+			number, _ := strconv.Atoi(string(bytes.TrimSpace(m.Payload)))
+			w.mu.Lock()
+			w.counted[number] = true
+			w.mu.Unlock()
+		}
+	})
+	ctx, cancel := context.WithCancel(n.t.Context())
+	var all sync.WaitGroup
+	for _, one := range w.writers {
+		c := n.Client(one.broker, nil)
+		all.Go(func() { w.write(ctx, c, one) })
+	}
+	w.stop = func() { cancel(); all.Wait() }
+	n.t.Cleanup(w.stop)
+	return w
+}
+
+func (w *load) write(ctx context.Context, c *client.Client, one *writer) {
+	for i := 1; ctx.Err() == nil; i++ {
+		w.mu.Lock()
+		one.sent = i
+		w.mu.Unlock()
+		if w.n.Publish(c, one.topic, strconv.Itoa(i)) == nil {
+			w.mu.Lock()
+			one.acked = append(one.acked, i)
+			w.mu.Unlock()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// goesOn waits until more writes are acknowledged to each client.
+func (w *load) goesOn() {
+	w.n.t.Helper()
+	before := w.counts()
+	w.n.Eventually(2*stand.Soon, func() error {
+		now := w.counts()
+		for i := range now {
+			if now[i] < before[i]+10 {
+				return fmt.Errorf("%d writes to %s were acknowledged, and %d before", now[i], w.writers[i].topic, before[i])
+			}
+		}
+		return nil
+	})
+}
+
+type counts []int
+
+func (c counts) String() string { return fmt.Sprint([]int(c)) + " writes" }
+
+// counts is how many writes of each client were acknowledged.
+func (w *load) counts() (c counts) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, one := range w.writers {
+		c = append(c, len(one.acked))
+	}
+	return c
+}
+
+// complete ends the writers, and waits until both sides have what was acknowledged: of state the last write or, as the acknowledgement may have
+// been lost, a later one; of the stream each.
+func (w *load) complete() {
+	n := w.n
+	n.t.Helper()
+	w.stop()
+	for _, one := range w.writers {
+		for broker, topic := range one.shown {
+			last := n.Watch(broker, topic, nil)
+			n.Eventually(2*stand.Soon, func() error {
+				m, _ := last.Get(topic)
+				if got, err := strconv.Atoi(string(m.Payload)); err != nil || got < one.acked[len(one.acked)-1] || got > one.sent {
+					return fmt.Errorf("%s has %s %q; %d was acknowledged, %d was sent", broker, topic, m.Payload, one.acked[len(one.acked)-1], one.sent)
+				}
+				return nil
+			})
+		}
+	}
+	stream := w.writers[len(w.writers)-1]
+	n.Eventually(2*stand.Soon, func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if i := slices.IndexFunc(stream.acked, func(number int) bool { return !w.counted[number] }); i >= 0 {
+			return fmt.Errorf("of %d messages of %s that were acknowledged the hub lacks %d", len(stream.acked), stream.topic, stream.acked[i])
+		}
+		return nil
+	})
+}
