@@ -775,6 +775,21 @@ func TestAFleetCountsItsNodes(t *testing.T) {
 		}, patience, time.Millisecond, want)
 	}
 	counts(`{"nodes":3,"summaryStatus":{"Online":3},"updateStatus":{"Unknown":1,"UpToDate":2},"applicationStatus":{"NoApplications":3}}`)
+	status := func(edit func(s *resource.NodeStatus)) {
+		_, err := objects.UpdateStatus(h.Context(), h.user, store.Key{Kind: resource.KindNode, Name: "a"}, func(n *resource.Node) error { edit(&n.Status); return nil })
+		require.NoError(t, err)
+	}
+	status(func(s *resource.NodeStatus) {
+		s.Resources = &resource.ResourceStatus{Disk: resource.SeverityWarning}
+		s.Applications = []resource.ApplicationStatus{{Name: "shop", Status: "Running"}}
+		s.Conditions = resource.SetCondition(s.Conditions, resource.Condition{Type: resource.ConditionUpdating, Status: "True", Reason: "Staging"}, time.Now())
+	})
+	counts(`{"nodes":3,"summaryStatus":{"Degraded":1,"Online":2},"updateStatus":{"Unknown":1,"UpToDate":1,"Updating":1},"applicationStatus":{"Healthy":1,"NoApplications":2}}`)
+	status(func(s *resource.NodeStatus) {
+		s.Resources, s.Applications = nil, nil
+		s.Conditions = resource.SetCondition(s.Conditions, resource.Condition{Type: resource.ConditionUpdating, Status: "False", Reason: "Idle"}, time.Now())
+	})
+	counts(`{"nodes":3,"summaryStatus":{"Online":3},"updateStatus":{"Unknown":1,"UpToDate":2},"applicationStatus":{"NoApplications":3}}`)
 	h.editNode("a", func(n *resource.Node) { n.Metadata.Annotations["offline"] = "yes" })
 	counts(`{"nodes":3,"summaryStatus":{"Online":2,"Unknown":1},"updateStatus":{"Unknown":1,"UpToDate":2},"applicationStatus":{"NoApplications":3}}`)
 	h.editNode("b", func(n *resource.Node) { n.Metadata.Labels["site"] = "yard" })

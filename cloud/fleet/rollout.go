@@ -128,7 +128,7 @@ func (c *rollouts) reconcile(ctx context.Context, key store.Key) (time.Duration,
 func (c *rollouts) showSummary(ctx context.Context, f *resource.Fleet, nodes []*member) error {
 	var sum resource.FleetSummary
 	for _, m := range nodes {
-		sum.Add(m.Status)
+		sum.Add(m.is)
 	}
 	if f.Status.Summary != nil && reflect.DeepEqual(*f.Status.Summary, sum) {
 		return nil
@@ -173,6 +173,7 @@ type member struct {
 	spec     resource.NodeSpec
 	bad      error          // why the template is none for this node
 	goal     rollout.Target // how far it is with the version that is rolled out
+	is       resource.Summaries
 	// waits says that its agent waits for a window of its own, and began is when that last began or ended.
 	waits bool
 	began time.Time
@@ -242,7 +243,7 @@ func (c *rollouts) member(o store.Object) (*member, error) {
 	if i := slices.IndexFunc(s.Conditions, func(c resource.Condition) bool { return c.Type == resource.ConditionSpecRendered }); i >= 0 {
 		n.Status.Conditions = []resource.Condition{{Type: resource.ConditionSpecRendered, Status: s.Conditions[i].Status, ObservedGeneration: s.Conditions[i].ObservedGeneration}}
 	}
-	m := &member{Node: n, rev: o.Rev}
+	m := &member{Node: n, rev: o.Rev, is: s.Summaries()}
 	if i := slices.IndexFunc(s.Conditions, func(c resource.Condition) bool { return c.Type == resource.ConditionUpdating }); i >= 0 && n.Spec.UpdatePolicy != nil {
 		m.waits = s.Conditions[i].Reason == resource.WaitingForWindow
 		m.began = s.Conditions[i].LastTransitionTime

@@ -118,7 +118,7 @@ func TestFleetAndTemplateVersionOfToday(t *testing.T) {
 		if i < 3 {
 			s.State, s.RenderedVersion, s.Applications[0].Status = resource.Offline, "1", "Error"
 		}
-		fleet.Status.Summary.Add(s)
+		fleet.Status.Summary.Add(s.Summaries())
 	}
 	form := shownAs(t, "flightctl.io/v1beta1", fleet)
 	require.Equal(t, json.Number("10"), at(form, "status.devicesSummary.total"))

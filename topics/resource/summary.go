@@ -107,13 +107,21 @@ type FleetSummary struct {
 	ApplicationStatus map[string]int `json:"applicationStatus,omitempty"`
 }
 
+// Summaries are the states of a node that a FleetSummary counts.
+type Summaries struct{ Host, Update, Applications string }
+
+// Summaries says how the node is, in three words.
+func (s NodeStatus) Summaries() Summaries {
+	return Summaries{s.Summary().Status, s.Updated().Status, s.ApplicationsSummary().Status}
+}
+
 // Add counts a node.
-func (f *FleetSummary) Add(s NodeStatus) {
+func (f *FleetSummary) Add(s Summaries) {
 	if f.SummaryStatus == nil {
 		f.SummaryStatus, f.UpdateStatus, f.ApplicationStatus = map[string]int{}, map[string]int{}, map[string]int{}
 	}
 	f.Nodes++
-	f.SummaryStatus[s.Summary().Status]++
-	f.UpdateStatus[s.Updated().Status]++
-	f.ApplicationStatus[s.ApplicationsSummary().Status]++
+	f.SummaryStatus[s.Host]++
+	f.UpdateStatus[s.Update]++
+	f.ApplicationStatus[s.Applications]++
 }
