@@ -43,6 +43,7 @@ func verify(t *testing.T, public, text, signature string) {
 }
 
 func TestArtifactsAreSignedAsMinisignDoes(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	key, err := readSigningKey(write(t, dir, "plain.key", plainKey), strings.NewReader(""), nil)
 	require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 // TestTrial20NewMapper: what edgebus new-mapper writes builds, passes the suite of drivers, and is a program with
 // configuration, TLS and --check-config.
 func TestTrial20NewMapper(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "mapper-knx")
 	source, err := filepath.Abs("../../..")
 	require.NoError(t, err)

@@ -277,6 +277,7 @@ func exists(file string) bool {
 }
 
 func TestWhoDoesNotStopIsKilledInTime(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	g := newProcesses(filepath.Join(dir, "logs"))
 	require.NoError(t, g.start("deaf", []string{"sh", "-c", "trap '' TERM; touch up; while :; do sleep 0.05; done"}, dir))
@@ -288,6 +289,7 @@ func TestWhoDoesNotStopIsKilledInTime(t *testing.T) {
 }
 
 func TestWhatIsKilledComesBack(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	g := newProcesses(filepath.Join(dir, "logs"))
 	g.pause = time.Millisecond
@@ -361,6 +363,7 @@ func hangUp(t *testing.T) string {
 }
 
 func TestNoBrokerIsToldFromAnEmptyTree(t *testing.T) {
+	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // connections are made, and never answered
 	require.NoError(t, err)
 	defer silent.Close()
