@@ -175,7 +175,11 @@ func proves(w http.ResponseWriter, r *http.Request, secret []byte) (bool, error)
 		return false, nil //nolint:nilerr // it is no signature
 	}
 	mac := hmac.New(sha256.New, secret)
-	if _, err := io.Copy(mac, http.MaxBytesReader(w, r.Body, maxWebhook)); err != nil {
+	_, err = io.Copy(mac, http.MaxBytesReader(w, r.Body, maxWebhook))
+	if errors.As(err, new(*http.MaxBytesError)) { // its length was not said before: nobody learns that there is a secret
+		return false, nil
+	}
+	if err != nil {
 		return false, badRequest("", "the body can't be read: %v", err)
 	}
 	return hmac.Equal(mac.Sum(nil), wanted), nil

@@ -4,6 +4,8 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
+	"io"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -97,6 +99,11 @@ func TestWebhooksAreBounded(t *testing.T) {
 		says := h.refused(413, "RequestEntityTooLarge", "POST", "/api/v1/repositories/"+name+"/webhook", large, "X-Gitea-Signature", strings.Repeat("0", 64))
 		require.Equal(t, "a webhook has at most 1048576 bytes, this one 1048577", says)
 	}
+	chunked := httptest.NewRequest("POST", "/", struct{ io.Reader }{strings.NewReader(large)})
+	chunked.Header.Set("X-Gitea-Signature", strings.Repeat("0", 64))
+	ok, err := proves(httptest.NewRecorder(), chunked, []byte("hunter2"))
+	require.NoError(t, err)
+	require.False(t, ok, "a body without a length is read as far as that")
 	var l webhookLimits
 	now := time.Now()
 	for i := range 1000 {
