@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	agenthost "github.com/edgebus/edgebus/edge/agent/host"
-	"github.com/edgebus/edgebus/edge/agent/host/hosttest"
+	"github.com/edgebus/edgebus/test/hosttest"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

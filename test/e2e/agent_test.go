@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/edge/agent/host/hosttest"
+	"github.com/edgebus/edgebus/test/hosttest"
 	"github.com/edgebus/edgebus/test/stand"
 	"github.com/edgebus/edgebus/topics/resource"
 )

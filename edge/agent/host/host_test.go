@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/edge/agent/host"
-	"github.com/edgebus/edgebus/edge/agent/host/hosttest"
+	"github.com/edgebus/edgebus/test/hosttest"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

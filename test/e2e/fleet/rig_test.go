@@ -30,8 +30,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/configs/password"
-	"github.com/edgebus/edgebus/edge/agent/host/hosttest"
 	"github.com/edgebus/edgebus/test/harness"
+	"github.com/edgebus/edgebus/test/hosttest"
 )
 
 // soon is how long a test waits for what should come at once, on a busy machine.

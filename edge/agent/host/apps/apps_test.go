@@ -11,8 +11,8 @@ import (
 
 	"github.com/edgebus/edgebus/edge/agent/host/apps"
 	"github.com/edgebus/edgebus/edge/agent/host/engine"
-	"github.com/edgebus/edgebus/edge/agent/host/hosttest"
 	"github.com/edgebus/edgebus/edge/agent/host/systemd"
+	"github.com/edgebus/edgebus/test/hosttest"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

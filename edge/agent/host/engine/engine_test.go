@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/edge/agent/host/engine"
-	"github.com/edgebus/edgebus/edge/agent/host/hosttest"
+	"github.com/edgebus/edgebus/test/hosttest"
 )
 
 const label = "com.docker.compose.project"

@@ -8,8 +8,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/edge/agent/host/hosttest"
 	"github.com/edgebus/edgebus/edge/agent/host/systemd"
+	"github.com/edgebus/edgebus/test/hosttest"
 )
 
 // start is a client of the stand-in for systemd. A change is in changed.
