@@ -269,12 +269,15 @@ func (c *controller) configuration(ctx context.Context, key store.Key) (time.Dur
 		return c.release(ctx, key, conf)
 	}
 	if !slices.Contains(conf.Metadata.Finalizers, finalizer) {
-		conf, err = objects.Update(ctx, c.as, key, func(conf *resource.Configuration) error {
+		err = objects.Update(ctx, c.as, key, func(conf *resource.Configuration) error {
 			if conf.Metadata.DeletionTimestamp == nil && !slices.Contains(conf.Metadata.Finalizers, finalizer) {
 				conf.Metadata.Finalizers = append(conf.Metadata.Finalizers, finalizer)
 			}
 			return nil
 		})
+		if err == nil {
+			conf, err = objects.Get[resource.Configuration](ctx, c.as, key)
+		}
 		if err != nil {
 			return 0, ignoreGone(err)
 		}
@@ -401,7 +404,7 @@ func (c *controller) release(ctx context.Context, key store.Key, conf *resource.
 			return 0, err
 		}
 	}
-	_, err := objects.Update(ctx, c.as, key, func(conf *resource.Configuration) error {
+	err := objects.Update(ctx, c.as, key, func(conf *resource.Configuration) error {
 		conf.Metadata.Finalizers = slices.DeleteFunc(slices.Clone(conf.Metadata.Finalizers), func(f string) bool { return f == finalizer })
 		return nil
 	})
@@ -420,7 +423,7 @@ func (c *controller) showConfiguration(ctx context.Context, key store.Key, o Ord
 		return nil // it is queued again
 	}
 	handlers, brokers := c.index.handlers(key.Name), c.index.brokers(key.Name)
-	_, err := objects.UpdateStatus(ctx, c.as, key, func(conf *resource.Configuration) error {
+	err := objects.UpdateStatus(ctx, c.as, key, func(conf *resource.Configuration) error {
 		list, m, now := slices.Clone(conf.Status.Conditions), conf.Metadata, c.Now()
 		if problem != "" {
 			list = set(list, m, now, resource.ConditionPropertiesResolved, false, "Unresolved", "nodes keep what they were told before: "+problem)
@@ -556,7 +559,7 @@ func (c *controller) write(ctx context.Context, s InstanceState, next *resource.
 		next = made
 	} else {
 		spec, labels := next.Spec, next.Metadata
-		changed, err := objects.Update(ctx, c.as, key, func(i *resource.Instance) error {
+		err := objects.Update(ctx, c.as, key, func(i *resource.Instance) error {
 			approval := i.Spec.Approval
 			i.Spec, i.Metadata.OwnerReferences = spec, labels.OwnerReferences
 			i.Spec.Approval = approval
@@ -568,6 +571,10 @@ func (c *controller) write(ctx context.Context, s InstanceState, next *resource.
 		if err != nil {
 			return nil, err
 		}
+		changed, err := objects.Get[resource.Instance](ctx, c.as, key)
+		if err != nil {
+			return nil, err
+		}
 		if gone := status.LastSeen != "" && s.Instance.Status.LastSeen == ""; gone {
 			c.record(changed, "Disappeared", "no node sees it any more")
 		}
@@ -576,7 +583,8 @@ func (c *controller) write(ctx context.Context, s InstanceState, next *resource.
 		}
 		next = changed
 	}
-	next, err := objects.UpdateStatus(ctx, c.as, key, func(i *resource.Instance) error {
+	generation := next.Metadata.Generation
+	err := objects.UpdateStatus(ctx, c.as, key, func(i *resource.Instance) error {
 		i.Status.LastSeen = status.LastSeen
 		for _, kind := range []string{resource.ConditionVisible, resource.ConditionBrokerReady} {
 			at := slices.IndexFunc(status.Conditions, func(c resource.Condition) bool { return c.Type == kind })
@@ -585,12 +593,15 @@ func (c *controller) write(ctx context.Context, s InstanceState, next *resource.
 				continue
 			}
 			cond := status.Conditions[at]
-			cond.ObservedGeneration = next.Metadata.Generation
+			cond.ObservedGeneration = generation
 			i.Status.Conditions = resource.SetCondition(slices.Clone(i.Status.Conditions), cond, c.Now())
 		}
 		return nil
 	})
 	if err != nil {
+		return nil, err
+	}
+	if next, err = objects.Get[resource.Instance](ctx, c.as, key); err != nil {
 		return nil, err
 	}
 	var was resource.Condition
@@ -655,7 +666,7 @@ func (c *controller) onboard(ctx context.Context, t *resource.DeviceTemplate, i 
 			p.Name = ""
 		}
 	}
-	_, err = objects.UpdateStatus(ctx, c.as, store.Key{Namespace: i.Metadata.Namespace, Name: i.Metadata.Name}, func(i *resource.Instance) error {
+	err = objects.UpdateStatus(ctx, c.as, store.Key{Namespace: i.Metadata.Namespace, Name: i.Metadata.Name}, func(i *resource.Instance) error {
 		i.Status.Device = p.Name
 		i.Status.Conditions = set(i.Status.Conditions, i.Metadata, c.Now(), resource.ConditionOnboarded, p.Onboarded, p.Reason, p.Message)
 		return nil
@@ -675,7 +686,7 @@ func (c *controller) putDevice(ctx context.Context, p *DevicePlan) (err error) {
 	if !p.Exists {
 		_, err = objects.Create(ctx, c.as, p.Device)
 	} else {
-		_, err = objects.Update(ctx, c.as, key, func(d *resource.Device) error {
+		err = objects.Update(ctx, c.as, key, func(d *resource.Device) error {
 			if !MadeOf(d, p.Device.Metadata.Annotations[instanceAnnotation]) || Edited(d) {
 				return nil // somebody was faster
 			}
@@ -733,7 +744,7 @@ func (c *controller) remove(ctx context.Context, s InstanceState) (time.Duration
 	}
 	key := store.Key{Kind: resource.KindInstance, Namespace: i.Metadata.Namespace, Name: i.Metadata.Name}
 	if slices.Contains(i.Metadata.Finalizers, finalizer) {
-		_, err := objects.Update(ctx, c.as, key, func(i *resource.Instance) error {
+		err := objects.Update(ctx, c.as, key, func(i *resource.Instance) error {
 			i.Metadata.Finalizers = slices.DeleteFunc(slices.Clone(i.Metadata.Finalizers), func(f string) bool { return f == finalizer })
 			return nil
 		})

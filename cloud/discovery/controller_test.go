@@ -176,7 +176,7 @@ func make1[T any](h *hub, text string) {
 
 func change[T any](h *hub, name string, edit func(*T)) {
 	h.Helper()
-	_, err := objects.Update(h.Context(), h.user, store.Key{Namespace: "default", Name: name}, func(v *T) error { edit(v); return nil })
+	err := objects.Update(h.Context(), h.user, store.Key{Namespace: "default", Name: name}, func(v *T) error { edit(v); return nil })
 	require.NoError(h, err)
 }
 
@@ -276,7 +276,7 @@ func TestOrders(t *testing.T) {
 	}, "another value is another version")
 	make1[resource.ConfigMap](h, `{"metadata":{"name":"m","namespace":"default"},"data":{"k":"g"}}`)
 	h.eventually(func() bool { return len(h.order("cams").Values) == 2 }, "the optional value is there")
-	_, err = objects.Update(t.Context(), h.user, store.Key{Name: "n2"}, func(n *resource.Node) error { n.Metadata.Labels["site"] = "a"; return nil })
+	err = objects.Update(t.Context(), h.user, store.Key{Name: "n2"}, func(n *resource.Node) error { n.Metadata.Labels["site"] = "a"; return nil })
 	require.NoError(t, err)
 	h.eventually(func() bool { return slices.Equal(h.order("cams").Nodes, []string{"n1", "n2"}) }, "the label chooses n2")
 	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindNode, Name: "n1"}))
@@ -745,7 +745,7 @@ func TestReportsOfNodesThatAreNotChosen(t *testing.T) {
 // status is what the hub has of a node.
 func (h *hub) status(node string, edit func(*resource.NodeStatus)) {
 	h.Helper()
-	_, err := objects.UpdateStatus(h.Context(), h.user, store.Key{Name: node}, func(n *resource.Node) error { edit(&n.Status); return nil })
+	err := objects.UpdateStatus(h.Context(), h.user, store.Key{Name: node}, func(n *resource.Node) error { edit(&n.Status); return nil })
 	require.NoError(h, err)
 }
 

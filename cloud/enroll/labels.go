@@ -44,6 +44,6 @@ func followSystem(ctx context.Context, as *objects.Controller, key store.Key) er
 	if maps.Equal(labels, n.Metadata.Labels) && maps.Equal(notes, n.Metadata.Annotations) {
 		return nil
 	}
-	_, err = objects.Update(ctx, as, key, func(n *resource.Node) error { n.FollowSystem(); return nil })
+	err = objects.Update(ctx, as, key, func(n *resource.Node) error { n.FollowSystem(); return nil })
 	return err
 }

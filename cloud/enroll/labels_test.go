@@ -40,7 +40,7 @@ func TestLabelsOfANodeThatHasJoinedFollowItsSystem(t *testing.T) {
 	user, key := objs.Controller("user"), store.Key{Kind: resource.KindNode, Name: "n1"}
 	system := func(arch, kernel string) {
 		t.Helper()
-		_, err := objects.UpdateStatus(ctx, user, key, func(n *resource.Node) error {
+		err := objects.UpdateStatus(ctx, user, key, func(n *resource.Node) error {
 			n.Status.SystemInfo = &resource.SystemInfo{Architecture: arch, Kernel: kernel}
 			return nil
 		})
@@ -61,7 +61,7 @@ func TestLabelsOfANodeThatHasJoinedFollowItsSystem(t *testing.T) {
 	generation := n.Metadata.Generation
 	system("arm64", "6.13")
 	labels(map[string]string{"site": "hall", "line": "a", "arch": "arm64", "kernel": "6.13"})
-	_, err = objects.Update(ctx, user, key, func(n *resource.Node) error {
+	err = objects.Update(ctx, user, key, func(n *resource.Node) error {
 		n.Metadata.Labels["arch"] = "special"
 		return nil
 	})
@@ -70,7 +70,7 @@ func TestLabelsOfANodeThatHasJoinedFollowItsSystem(t *testing.T) {
 	labels(map[string]string{"site": "hall", "line": "a", "arch": "special", "kernel": "6.14"})
 	require.Equal(t, generation, n.Metadata.Generation, "the spec is the same")
 
-	_, err = objects.Update(ctx, user, key, func(n *resource.Node) error {
+	err = objects.Update(ctx, user, key, func(n *resource.Node) error {
 		delete(n.Metadata.Labels, "line")
 		return nil
 	})

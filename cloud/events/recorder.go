@@ -21,6 +21,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -321,10 +322,9 @@ func (r *Recorder) uid(ctx context.Context, k key) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	var head struct {
-		Metadata resource.Meta `json:"metadata"`
-	}
-	return head.Metadata.UID, json.Unmarshal(o.Data, &head)
+	var uid string
+	err = json.Unmarshal(rawjson.Field(rawjson.Field(o.Data, "metadata"), "uid"), &uid)
+	return uid, err
 }
 
 // eventName is the name of the Event of a key.

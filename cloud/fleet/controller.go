@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -192,7 +194,7 @@ func (c *owners) node(ctx context.Context, key store.Key) error {
 	if err != nil {
 		return err
 	}
-	n, err := objects.Get[resource.Node](ctx, c.as, key)
+	stored, err := c.Reader.Get(ctx, key)
 	if errors.Is(err, resource.NotFound) {
 		c.overlaps.set(key.Name, nil)
 		return c.showOverlaps(ctx)
@@ -200,9 +202,13 @@ func (c *owners) node(ctx context.Context, key store.Key) error {
 	if err != nil {
 		return err
 	}
-	a := index.Assign(n.Metadata.Owner, n.Metadata.Labels)
-	if before := n.Metadata.Owner; a.Owner != before {
-		n, err = objects.Update(ctx, c.as, key, func(n *resource.Node) error {
+	var m resource.Meta
+	if err := json.Unmarshal(rawjson.Field(stored.Data, "metadata"), &m); err != nil {
+		return fmt.Errorf("the stored %s can't be read: %w", key, err)
+	}
+	a := index.Assign(m.Owner, m.Labels)
+	if before := m.Owner; a.Owner != before {
+		err = objects.Update(ctx, c.as, key, func(n *resource.Node) error {
 			a = index.Assign(n.Metadata.Owner, n.Metadata.Labels)
 			n.Metadata.Owner = a.Owner
 			for _, key := range []string{versionAnnotation, assignedAnnotation, sinceAnnotation, batchAnnotation} {
@@ -213,10 +219,11 @@ func (c *owners) node(ctx context.Context, key store.Key) error {
 		if err != nil {
 			return ignoreGone(err)
 		}
-		c.record(n.Metadata, before)
+		m.Owner = a.Owner
+		c.record(m, before)
 	}
 	c.overlaps.set(key.Name, a.Matching)
-	return errors.Join(c.showOverlaps(ctx), c.showOwners(ctx, n, a))
+	return errors.Join(c.showOverlaps(ctx), c.showOwners(ctx, stored, a))
 }
 
 func ignoreGone(err error) error {
@@ -240,12 +247,11 @@ func (c *owners) record(m resource.Meta, before string) {
 }
 
 // showOwners sets the condition MultipleOwners of a Node. One to which it never applied doesn't have it.
-func (c *owners) showOwners(ctx context.Context, n *resource.Node, a Assignment) error {
-	has := slices.ContainsFunc(n.Status.Conditions, func(c resource.Condition) bool { return c.Type == manyOwners })
-	if len(a.Matching) == 0 && !has {
+func (c *owners) showOwners(ctx context.Context, stored store.Object, a Assignment) error {
+	if len(a.Matching) == 0 && !bytes.Contains(stored.Status, []byte(manyOwners)) {
 		return nil
 	}
-	_, err := objects.UpdateStatus(ctx, c.as, nodeKey(n.Metadata.Name), func(n *resource.Node) error {
+	err := objects.UpdateStatus(ctx, c.as, stored.Key, func(n *resource.Node) error {
 		cond := resource.Condition{Type: manyOwners, Status: "False", Reason: "OneFleet", Message: "at most one fleet matches"}
 		if len(a.Matching) > 0 {
 			cond.Status, cond.Reason, cond.Message = "True", "SeveralFleets", "the fleets "+list(a.Matching)+" match"
@@ -279,7 +285,7 @@ func (c *owners) showOverlaps(ctx context.Context) error {
 }
 
 func (c *owners) showOverlap(ctx context.Context, fleet string) error {
-	_, err := objects.UpdateStatus(ctx, c.as, fleetKey(fleet), func(f *resource.Fleet) error {
+	err := objects.UpdateStatus(ctx, c.as, fleetKey(fleet), func(f *resource.Fleet) error {
 		cond := resource.Condition{
 			Type: overlapping, Status: "False", Reason: "NoOverlap", Message: "no node of it matches another fleet", ObservedGeneration: f.Metadata.Generation,
 		}
@@ -304,7 +310,7 @@ func (c *owners) fleet(ctx context.Context, key store.Key) (time.Duration, error
 	has := slices.Contains(f.Metadata.Finalizers, finalizer)
 	if f.Metadata.DeletionTimestamp == nil {
 		if !has {
-			_, err = objects.Update(ctx, c.as, key, func(f *resource.Fleet) error {
+			err = objects.Update(ctx, c.as, key, func(f *resource.Fleet) error {
 				if f.Metadata.DeletionTimestamp == nil && !slices.Contains(f.Metadata.Finalizers, finalizer) {
 					f.Metadata.Finalizers = append(f.Metadata.Finalizers, finalizer)
 				}
@@ -325,7 +331,7 @@ func (c *owners) fleet(ctx context.Context, key store.Key) (time.Duration, error
 			return 0, err
 		}
 	}
-	_, err = objects.Update(ctx, c.as, key, func(f *resource.Fleet) error {
+	err = objects.Update(ctx, c.as, key, func(f *resource.Fleet) error {
 		f.Metadata.Finalizers = slices.DeleteFunc(f.Metadata.Finalizers, func(s string) bool { return s == finalizer })
 		return nil
 	})

@@ -126,7 +126,7 @@ func (h *hub) start() {
 
 // answer is what renderer and agent of a node say.
 func (h *hub) answer(ctx context.Context, key store.Key) (time.Duration, error) {
-	_, err := objects.UpdateStatus(ctx, h.user, key, func(n *resource.Node) error {
+	err := objects.UpdateStatus(ctx, h.user, key, func(n *resource.Node) error {
 		if n.Metadata.Annotations["offline"] != "" {
 			n.Status.State = resource.Offline
 			return nil
@@ -200,12 +200,12 @@ func (h *hub) fleet(name string) *resource.Fleet {
 }
 
 func (h *hub) editNode(name string, change func(n *resource.Node)) {
-	_, err := objects.Update(h.Context(), h.user, store.Key{Kind: resource.KindNode, Name: name}, func(n *resource.Node) error { change(n); return nil })
+	err := objects.Update(h.Context(), h.user, store.Key{Kind: resource.KindNode, Name: name}, func(n *resource.Node) error { change(n); return nil })
 	require.NoError(h, err)
 }
 
 func (h *hub) editFleet(name string, change func(f *resource.Fleet)) {
-	_, err := objects.Update(h.Context(), h.user, store.Key{Kind: resource.KindFleet, Name: name}, func(f *resource.Fleet) error { change(f); return nil })
+	err := objects.Update(h.Context(), h.user, store.Key{Kind: resource.KindFleet, Name: name}, func(f *resource.Fleet) error { change(f); return nil })
 	require.NoError(h, err)
 }
 
@@ -333,7 +333,7 @@ func TestVersions(t *testing.T) {
 	})
 	require.Equal(t, "a-0000003", h.fleet("a").Metadata.Annotations["fleet-controller/templateVersion"])
 
-	_, err = objects.Update(t.Context(), h.user, store.Key{Kind: resource.KindConfigMap, Namespace: "default", Name: "m"}, func(m *resource.ConfigMap) error {
+	err = objects.Update(t.Context(), h.user, store.Key{Kind: resource.KindConfigMap, Namespace: "default", Name: "m"}, func(m *resource.ConfigMap) error {
 		m.Data["a"] = "2"
 		return nil
 	})
@@ -568,7 +568,7 @@ func TestWhatIsFrozen(t *testing.T) {
 	require.Len(t, version("a-0000001").Spec.References, 1)
 	h.makeNode("n1", "site=a")
 	h.untilMotd("n1", "one") // and nothing else: the ConfigMap is empty
-	_, err = objects.Update(t.Context(), h.user, store.Key{Kind: resource.KindConfigMap, Namespace: "default", Name: "m"}, func(m *resource.ConfigMap) error {
+	err = objects.Update(t.Context(), h.user, store.Key{Kind: resource.KindConfigMap, Namespace: "default", Name: "m"}, func(m *resource.ConfigMap) error {
 		m.Data = map[string]string{"a": "1"}
 		return nil
 	})
@@ -634,7 +634,7 @@ func TestImagesAreFrozen(t *testing.T) {
 		require.NoError(t, err)
 		return condition(h.fleet("a").Status.Conditions, "TemplateResolved") != "" && strings.HasPrefix(condition(r.Status.Conditions, "Accessible"), "False")
 	})
-	_, err = objects.Update(t.Context(), h.user, store.Key{Kind: resource.KindSecret, Namespace: "default", Name: "s"}, func(s *resource.Secret) error {
+	err = objects.Update(t.Context(), h.user, store.Key{Kind: resource.KindSecret, Namespace: "default", Name: "s"}, func(s *resource.Secret) error {
 		s.Data["password"] = []byte("right")
 		return nil
 	})
@@ -776,7 +776,7 @@ func TestAFleetCountsItsNodes(t *testing.T) {
 	}
 	counts(`{"nodes":3,"summaryStatus":{"Online":3},"updateStatus":{"Unknown":1,"UpToDate":2},"applicationStatus":{"NoApplications":3}}`)
 	status := func(edit func(s *resource.NodeStatus)) {
-		_, err := objects.UpdateStatus(h.Context(), h.user, store.Key{Kind: resource.KindNode, Name: "a"}, func(n *resource.Node) error { edit(&n.Status); return nil })
+		err := objects.UpdateStatus(h.Context(), h.user, store.Key{Kind: resource.KindNode, Name: "a"}, func(n *resource.Node) error { edit(&n.Status); return nil })
 		require.NoError(t, err)
 	}
 	status(func(s *resource.NodeStatus) {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -74,11 +74,9 @@ func fleetKey(name string) store.Key { return store.Key{Kind: resource.KindFleet
 
 // ofNode is the fleet of a Node, as key.
 func (m *members) ofNode(o store.Object) []store.Key {
-	var meta struct{ Owner string }
-	if parts, ok := objects.PartsOf(o.Data); !ok || json.Unmarshal(parts.Metadata, &meta) != nil {
-		return nil
-	}
-	fleet, owned := OwnedBy(meta.Owner)
+	var owner string
+	_ = json.Unmarshal(rawjson.Field(rawjson.Field(o.Data, "metadata"), "owner"), &owner) // most have none
+	fleet, owned := OwnedBy(owner)
 	if !owned {
 		return nil
 	}

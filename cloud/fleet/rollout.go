@@ -133,7 +133,7 @@ func (c *rollouts) showSummary(ctx context.Context, f *resource.Fleet, nodes []*
 	if f.Status.Summary != nil && reflect.DeepEqual(*f.Status.Summary, sum) {
 		return nil
 	}
-	_, err := objects.UpdateStatus(ctx, c.as, fleetKey(f.Metadata.Name), func(f *resource.Fleet) error {
+	err := objects.UpdateStatus(ctx, c.as, fleetKey(f.Metadata.Name), func(f *resource.Fleet) error {
 		f.Status.Summary = &sum
 		return nil
 	})
@@ -300,7 +300,7 @@ func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*memb
 	if err != nil {
 		return nil, err
 	}
-	_, err = objects.Update(ctx, c.as, fleetKey(f.Metadata.Name), func(f *resource.Fleet) error {
+	err = objects.Update(ctx, c.as, fleetKey(f.Metadata.Name), func(f *resource.Fleet) error {
 		if f.Metadata.Annotations == nil {
 			f.Metadata.Annotations = make(map[string]string)
 		}
@@ -353,7 +353,7 @@ func (c *rollouts) rollBack(ctx context.Context, f *resource.Fleet, from string,
 		if v.Status.RolledOutAt == "" || v.Metadata.Name == from {
 			continue
 		}
-		_, err := objects.Update(ctx, c.as, fleetKey(f.Metadata.Name), func(f *resource.Fleet) error {
+		err := objects.Update(ctx, c.as, fleetKey(f.Metadata.Name), func(f *resource.Fleet) error {
 			if f.Metadata.Annotations[versionAnnotation] == from {
 				f.Metadata.Annotations[resource.RollBackAnnotation] = v.Metadata.Name
 			}
@@ -450,7 +450,7 @@ func (c *rollouts) showResolved(ctx context.Context, f *resource.Fleet, reason s
 	if why != nil {
 		cond.Status, cond.Reason, cond.Message = "False", reason, why.Error()
 	}
-	_, err := objects.UpdateStatus(ctx, c.as, fleetKey(f.Metadata.Name), func(f *resource.Fleet) error {
+	err := objects.UpdateStatus(ctx, c.as, fleetKey(f.Metadata.Name), func(f *resource.Fleet) error {
 		cond.ObservedGeneration = f.Metadata.Generation
 		f.Status.Conditions = resource.SetCondition(f.Status.Conditions, cond, c.Now())
 		return nil
@@ -697,7 +697,7 @@ func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes
 			continue
 		}
 		group.Go(func() error {
-			_, err := objects.Update(ctx, c.as, nodeKey(name), func(n *resource.Node) error {
+			err := objects.Update(ctx, c.as, nodeKey(name), func(n *resource.Node) error {
 				if n.Metadata.Owner != Owner(v.Spec.Fleet) {
 					return nil // it was released meanwhile
 				}
@@ -750,7 +750,7 @@ func (c *rollouts) showRollout(ctx context.Context, f *resource.Fleet, v, newest
 	if before != nil && *before == *s {
 		return nil
 	}
-	_, err := objects.UpdateStatus(ctx, c.as, fleetKey(f.Metadata.Name), func(f *resource.Fleet) error {
+	err := objects.UpdateStatus(ctx, c.as, fleetKey(f.Metadata.Name), func(f *resource.Fleet) error {
 		f.Status.Rollout = s
 		return nil
 	})
@@ -762,7 +762,7 @@ func (c *rollouts) showRollout(ctx context.Context, f *resource.Fleet, v, newest
 
 // showRolledOut notes at a version that it was rolled out to the end: it is one to roll back to.
 func (c *rollouts) showRolledOut(ctx context.Context, version, at string) error {
-	_, err := objects.UpdateStatus(ctx, c.as, versionKey(version), func(v *resource.TemplateVersion) error {
+	err := objects.UpdateStatus(ctx, c.as, versionKey(version), func(v *resource.TemplateVersion) error {
 		v.Status.RolledOutAt = at
 		return nil
 	})

@@ -175,20 +175,20 @@ func (c *Controller) untyped(k *Kind, v any) (*Object, error) {
 }
 
 // Update changes an object, but for its status: read, change, validate, write; again if somebody else wrote meanwhile. change
-// may be called more than once, and nothing is written if it changes nothing or returns an error.
-func Update[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) error) (*T, error) {
+// may be called more than once, and nothing is written if it changes nothing or returns an error. It must not keep its argument.
+func Update[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) error) error {
 	return update(ctx, c, key, Spec, "update", change)
 }
 
 // UpdateStatus changes the status of an object as Update changes the rest.
-func UpdateStatus[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) error) (*T, error) {
+func UpdateStatus[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) error) error {
 	return update(ctx, c, key, Status, "update status", change)
 }
 
-func update[T any](ctx context.Context, c *Controller, key store.Key, part Part, action string, change func(*T) error) (*T, error) {
+func update[T any](ctx context.Context, c *Controller, key store.Key, part Part, action string, change func(*T) error) error {
 	k, key, err := kindOf[T](c, key)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var before uint64
 	stored, err := c.registry.Change(ctx, key, c.write(part), func(old *Object) (*Object, error) {
@@ -202,6 +202,7 @@ func update[T any](ctx context.Context, c *Controller, key store.Key, part Part,
 		}
 		wanted, err := c.untyped(k, v)
 		if err == nil {
+			wanted.value = v                     // it was decoded for change alone
 			wanted.Metadata.ResourceVersion = "" // repeat after a conflict
 		}
 		return wanted, err
@@ -209,10 +210,7 @@ func update[T any](ctx context.Context, c *Controller, key store.Key, part Part,
 	if err != nil || stored.Rev != before {
 		c.audit(action, key, err)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return typed[T](c, k, stored)
+	return err
 }
 
 // Delete deletes an object, or begins its deletion if it has finalizers.

@@ -34,7 +34,7 @@ type Kind struct {
 	Validate func(ctx context.Context, r store.Reader, old, next any) error
 	// OldStatus says that Validate looks at old's status; otherwise old comes without one. next never has one.
 	OldStatus bool
-	// ValidateStatus checks a status before it is written. Conditions are checked for all kinds alike.
+	// ValidateStatus checks a status before it is written; the object comes without a spec. Conditions are checked for all kinds alike.
 	ValidateStatus func(obj any) error
 	// MaxStatus bounds the status, in bytes, if that is more than for other kinds.
 	MaxStatus int

@@ -335,7 +335,7 @@ func (k *Kind) validateStatus(old, wanted *Object) error {
 	if err := resource.CheckConditions(status.Conditions); err != nil || k.ValidateStatus == nil {
 		return err
 	}
-	typed, err := k.Typed(wanted)
+	typed, err := k.Typed(&Object{TypeMeta: wanted.TypeMeta, Metadata: wanted.Metadata, Status: wanted.Status})
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -141,18 +142,15 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	var node struct {
-		Metadata resource.Meta   `json:"metadata"`
-		Spec     json.RawMessage `json:"spec"`
-	}
+	node, _ := objects.PartsOf(stored.Data)
+	var uid string
 	var spec resource.NodeSpec
-	if err := json.Unmarshal(stored.Data, &node); err != nil {
-		return 0, fmt.Errorf("the stored Node can't be read: %w", err)
+	err = json.Unmarshal(rawjson.Field(node.Metadata, "uid"), &uid)
+	if err == nil && len(node.Spec) > 0 {
+		err = json.Unmarshal(node.Spec, &spec)
 	}
-	if len(node.Spec) > 0 {
-		if err := json.Unmarshal(node.Spec, &spec); err != nil {
-			return 0, fmt.Errorf("the stored Node can't be read: %w", err)
-		}
+	if err != nil {
+		return 0, fmt.Errorf("the stored Node can't be read: %w", err)
 	}
 	brokers, more, err := c.brokers(ctx, key.Name)
 	if err != nil {
@@ -168,7 +166,7 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 	if record.version == 0 && brokers == 0 && (len(node.Spec) == 0 || string(node.Spec) == "{}") && !bytes.Contains(stored.Status, []byte(resource.ConditionSpecRendered)) {
 		return 0, nil // nothing has ever been wanted of it
 	}
-	o := outcome{uid: node.Metadata.UID, version: record.RenderedVersion, refers: len(references)+len(refs) > 0}
+	o := outcome{uid: uid, version: record.RenderedVersion, refers: len(references)+len(refs) > 0}
 	resolved, missing, err := c.resolve(ctx, spec, refs)
 	if err != nil {
 		return 0, err
@@ -177,7 +175,7 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 		return 0, c.report(ctx, key, o)
 	}
 	spec = spec.Freeze(resolved)
-	from := source{UID: node.Metadata.UID}
+	from := source{UID: uid}
 	if from.Inputs, err = c.inputs(ctx, node.Spec, brokers, references, resolved); err != nil {
 		return 0, err
 	}
@@ -542,7 +540,7 @@ func (c *controller) forget(ctx context.Context, node string) error {
 // report writes the outcome of the rendering into the Node's status.
 func (c *controller) report(ctx context.Context, key store.Key, o outcome) error {
 	changed := false
-	_, err := objects.UpdateStatus(ctx, c.Objects, key, func(n *resource.Node) error {
+	err := objects.UpdateStatus(ctx, c.Objects, key, func(n *resource.Node) error {
 		if n.Metadata.UID != o.uid {
 			return nil // another Node, which is looked at next
 		}

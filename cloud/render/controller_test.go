@@ -112,7 +112,7 @@ func (r *rig) node(name string, spec resource.NodeSpec) {
 	n := &resource.Node{Metadata: resource.Meta{Name: name}, Spec: spec}
 	_, err := objects.Create(r.Context(), r.users, n)
 	if err != nil {
-		_, err = objects.Update(r.Context(), r.users, store.Key{Name: name}, func(n *resource.Node) error { n.Spec = spec; return nil })
+		err = objects.Update(r.Context(), r.users, store.Key{Name: name}, func(n *resource.Node) error { n.Spec = spec; return nil })
 	}
 	require.NoError(r, err)
 }
@@ -126,7 +126,7 @@ func (r *rig) configMap(name, value string) {
 	r.Helper()
 	m := &resource.ConfigMap{Metadata: resource.Meta{Namespace: "default", Name: name}, Data: map[string]string{"key": value}}
 	if _, err := objects.Create(r.Context(), r.users, m); err != nil {
-		_, err = objects.Update(r.Context(), r.users, store.Key{Namespace: "default", Name: name}, func(o *resource.ConfigMap) error { o.Data = m.Data; return nil })
+		err = objects.Update(r.Context(), r.users, store.Key{Namespace: "default", Name: name}, func(o *resource.ConfigMap) error { o.Data = m.Data; return nil })
 		require.NoError(r, err)
 	}
 }
@@ -267,7 +267,7 @@ func TestVersionsAreNeverRepeatedForAName(t *testing.T) {
 	// A hub that was restored knows fewer versions than the node.
 	r.node("n2", motd("1"))
 	r.await("n2")
-	_, err := objects.UpdateStatus(t.Context(), r.users, store.Key{Name: "n2"}, func(n *resource.Node) error {
+	err := objects.UpdateStatus(t.Context(), r.users, store.Key{Name: "n2"}, func(n *resource.Node) error {
 		n.Status.RenderedVersion, n.Status.Failed = "500", &resource.FailedVersion{RenderedVersion: "700", Reason: "HookFailed"}
 		return nil
 	})
@@ -315,7 +315,7 @@ func TestPoint27ReferencesFloat(t *testing.T) {
 	r.awaitVersion("n1", "3")
 	one := r.rendered("n1").Files[0].Secret
 	require.Equal(t, "default.wifi", one.Name)
-	_, err = objects.Update(t.Context(), r.users, store.Key{Namespace: "default", Name: "wifi"}, func(s *resource.Secret) error {
+	err = objects.Update(t.Context(), r.users, store.Key{Namespace: "default", Name: "wifi"}, func(s *resource.Secret) error {
 		s.Data = map[string][]byte{"psk": []byte("correct horse")}
 		return nil
 	})
@@ -358,7 +358,7 @@ func TestOnlyWhatConcernsANodeRendersIt(t *testing.T) {
 	settle()
 	before := count()
 	for i := range 20 {
-		_, err := objects.UpdateStatus(t.Context(), r.users, store.Key{Name: fmt.Sprint("n", i)}, func(n *resource.Node) error { n.Status.Version = "v2"; return nil })
+		err := objects.UpdateStatus(t.Context(), r.users, store.Key{Name: fmt.Sprint("n", i)}, func(n *resource.Node) error { n.Status.Version = "v2"; return nil })
 		require.NoError(t, err)
 		r.configMap("unrelated", fmt.Sprint(i))
 	}

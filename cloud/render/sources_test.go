@@ -171,7 +171,7 @@ func TestSizeOfABlob(t *testing.T) {
 	require.Equal(t, "SpecRendered=True:Rendered ", r.await("n1"))
 	r.node("n1", resource.NodeSpec{})
 	require.Equal(t, "SpecRendered=True:Rendered ", r.await("n1"))
-	_, err := objects.Update(t.Context(), r.users, store.Key{Name: "n1"}, func(n *resource.Node) error { n.Spec = file(1 << 50); return nil })
+	err := objects.Update(t.Context(), r.users, store.Key{Name: "n1"}, func(n *resource.Node) error { n.Spec = file(1 << 50); return nil })
 	require.ErrorContains(t, err, "spec.config[0].files[0].size")
 }
 

@@ -92,7 +92,7 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 		return 0, c.release(ctx, key, rs)
 	}
 	if !slices.Contains(rs.Metadata.Finalizers, finalizer) {
-		_, err := objects.Update(ctx, c.as, key, func(r *resource.ResourceSync) error {
+		err := objects.Update(ctx, c.as, key, func(r *resource.ResourceSync) error {
 			if r.Metadata.DeletionTimestamp == nil && !slices.Contains(r.Metadata.Finalizers, finalizer) {
 				r.Metadata.Finalizers = append(r.Metadata.Finalizers, finalizer)
 			}
@@ -434,7 +434,7 @@ func (c *controller) release(ctx context.Context, key store.Key, rs *resource.Re
 		}
 		c.audit("update", of, err)
 	}
-	_, err = objects.Update(ctx, c.as, key, func(r *resource.ResourceSync) error {
+	err = objects.Update(ctx, c.as, key, func(r *resource.ResourceSync) error {
 		r.Metadata.Finalizers = slices.DeleteFunc(r.Metadata.Finalizers, func(f string) bool { return f == finalizer })
 		return nil
 	})
@@ -447,7 +447,7 @@ func (c *controller) release(ctx context.Context, key store.Key, rs *resource.Re
 // report writes what came of it into the status, and records an Event of what can't be applied.
 func (c *controller) report(ctx context.Context, key store.Key, rs *resource.ResourceSync, out outcome) error {
 	changed := resource.Condition{}
-	_, err := objects.UpdateStatus(ctx, c.as, key, func(r *resource.ResourceSync) error {
+	err := objects.UpdateStatus(ctx, c.as, key, func(r *resource.ResourceSync) error {
 		changed = resource.Condition{}
 		r.Status.ObservedCommit, r.Status.ObservedGeneration = out.commit, rs.Metadata.Generation
 		for _, cond := range out.conditions {

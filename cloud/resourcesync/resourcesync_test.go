@@ -141,7 +141,7 @@ func TestManifestsAreAppliedAndPruned(t *testing.T) {
 	require.Equal(t, "ResourceSync/s", m.Metadata.Owner)
 
 	// Users' labels stay, those of the manifest go with it. What is not described any more goes, and what users made stays.
-	_, err = objects.Update(t.Context(), h.user, store.Key{Name: "a"}, func(f *resource.Fleet) error { f.Metadata.Labels["mine"] = "yes"; return nil })
+	err = objects.Update(t.Context(), h.user, store.Key{Name: "a"}, func(f *resource.Fleet) error { f.Metadata.Labels["mine"] = "yes"; return nil })
 	require.NoError(t, err)
 	h.commit(map[string]string{"a.yaml": fleetOf("a", "r.example/os:2", "stage: two")})
 	h.until("b is gone", func() bool { return h.fleet("b") == nil })
@@ -197,7 +197,7 @@ func TestManifestsReferToWhatIsAllowed(t *testing.T) {
 	h.sync("s", "/fleets")
 	h.untilSays("s", "Synced=True Synced: 3 objects")
 	allow := func(kinds ...string) {
-		_, err := objects.Update(t.Context(), h.user, store.Key{Name: "s"}, func(r *resource.ResourceSync) error { r.Spec.Allow = kinds; return nil })
+		err := objects.Update(t.Context(), h.user, store.Key{Name: "s"}, func(r *resource.ResourceSync) error { r.Spec.Allow = kinds; return nil })
 		require.NoError(t, err)
 	}
 	for i, c := range []struct{ kind, field, file string }{
@@ -221,7 +221,7 @@ func TestManifestsReferToWhatIsAllowed(t *testing.T) {
 		h.until("it is applied", func() bool { return h.fleet("a").Spec.Template.Spec.OS.Image == version })
 		h.untilSays("s", "ResourceParsed=True")
 	}
-	_, err = objects.Update(t.Context(), h.user, store.Key{Name: "s"}, func(r *resource.ResourceSync) error { r.Spec.Allow = []string{"Fleet"}; return nil })
+	err = objects.Update(t.Context(), h.user, store.Key{Name: "s"}, func(r *resource.ResourceSync) error { r.Spec.Allow = []string{"Fleet"}; return nil })
 	require.ErrorContains(t, err, `spec.allow[0]: "Fleet" is not one of Secret, Repository`)
 }
 

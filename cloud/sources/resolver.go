@@ -616,7 +616,7 @@ func (s *Resolver) repository(ctx context.Context, key store.Key) (time.Duration
 		}
 		again = min(again, time.Minute)
 	}
-	_, err = objects.UpdateStatus(ctx, s.Objects, key, func(r *resource.Repository) error {
+	err = objects.UpdateStatus(ctx, s.Objects, key, func(r *resource.Repository) error {
 		r.Status.Conditions = resource.SetCondition(r.Status.Conditions, cond, s.Now())
 		return nil
 	})

@@ -97,7 +97,7 @@ func (h *hub) secret(name string, pairs ...string) {
 	}
 	_, err := objects.Create(h.Context(), h.user, &resource.Secret{Metadata: resource.Meta{Namespace: "default", Name: name}, Data: data})
 	if err != nil {
-		_, err = objects.Update(h.Context(), h.user, store.Key{Namespace: "default", Name: name}, func(s *resource.Secret) error { s.Data = data; return nil })
+		err = objects.Update(h.Context(), h.user, store.Key{Namespace: "default", Name: name}, func(s *resource.Secret) error { s.Data = data; return nil })
 	}
 	require.NoError(h, err)
 }
@@ -232,7 +232,7 @@ func TestCredentialsAreCorrected(t *testing.T) {
 	require.Equal(t, users[:2], h.resolver.Users(resource.KindNode)(record))
 	require.Equal(t, users[2:], h.resolver.Users(resource.KindFleet)(record))
 
-	_, err = objects.UpdateStatus(t.Context(), h.user, store.Key{Name: "web"}, func(r *resource.Repository) error { r.Status.NotifiedAt = "now"; return nil })
+	err = objects.UpdateStatus(t.Context(), h.user, store.Key{Name: "web"}, func(r *resource.Repository) error { r.Status.NotifiedAt = "now"; return nil })
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return reads.Load() > before }, patience, time.Millisecond, "a webhook has it read")
 	digests := map[string]bool{}

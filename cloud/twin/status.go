@@ -5,10 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/edgebus/edgebus/broker/tree"
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
@@ -319,9 +322,10 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	var was, s resource.NodeStatus
-	_ = json.Unmarshal(obj.Status, &was) // if that fails, only the time of the last change is lost
-	_ = json.Unmarshal(obj.Status, &s)
+	var s resource.NodeStatus
+	_ = json.Unmarshal(obj.Status, &s) // if that fails, only the time of the last change is lost
+	was := s
+	was.Conditions = slices.Clone(s.Conditions) // they are changed in place
 	now := t.o.Now()
 	if s.State != f.state {
 		s.State, s.LastSeen = f.state, resource.Time(now)
@@ -345,15 +349,10 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 	return err
 }
 
-// generationOf decodes the generation of a stored object; 0 if that fails.
+// generationOf is the generation of a stored object; 0 if it has none.
 func generationOf(data []byte) int64 {
-	var o struct {
-		Metadata struct {
-			Generation int64 `json:"generation"`
-		} `json:"metadata"`
-	}
-	_ = json.Unmarshal(data, &o)
-	return o.Metadata.Generation
+	generation, _ := strconv.ParseInt(string(rawjson.Field(rawjson.Field(data, "metadata"), "generation")), 10, 64)
+	return generation
 }
 
 // writeStatus writes an object's status if it has changed, and returns its new revision, or 0. If expect is not 0 and the object

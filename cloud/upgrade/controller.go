@@ -275,17 +275,18 @@ func (c *controller) show(ctx context.Context, u *resource.Upgrade, p Plan) (*re
 	if reflect.DeepEqual(u.Status, p.Status) {
 		return u, nil
 	}
-	written, err := objects.UpdateStatus(ctx, c.as, upgradeKey(u.Metadata.Name), func(now *resource.Upgrade) error {
+	err := objects.UpdateStatus(ctx, c.as, upgradeKey(u.Metadata.Name), func(now *resource.Upgrade) error {
 		if now.Metadata.UID != u.Metadata.UID || now.Metadata.Generation != u.Metadata.Generation {
 			return errStale
 		}
 		now.Status = p.Status
 		return nil
 	})
-	if err == nil {
-		c.record(u, p)
+	if err != nil {
+		return nil, err
 	}
-	return written, err
+	c.record(u, p)
+	return objects.Get[resource.Upgrade](ctx, c.as, upgradeKey(u.Metadata.Name))
 }
 
 // record records what has happened to nodes, and to the Upgrade.

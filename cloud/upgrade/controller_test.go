@@ -135,7 +135,7 @@ func (h *hub) makeNodes(n int, labels map[string]string) {
 }
 
 func (h *hub) online(node string, is bool) {
-	_, err := objects.UpdateStatus(h.Context(), h.user, store.Key{Kind: resource.KindNode, Name: node}, func(n *resource.Node) error {
+	err := objects.UpdateStatus(h.Context(), h.user, store.Key{Kind: resource.KindNode, Name: node}, func(n *resource.Node) error {
 		n.Status.Version, n.Status.State = "v1.0.0", resource.Offline
 		if is {
 			n.Status.State = resource.Online
@@ -158,7 +158,7 @@ func (h *hub) upgrade(name string, spec resource.UpgradeSpec) {
 }
 
 func (h *hub) change(name string, change func(s *resource.UpgradeSpec)) {
-	_, err := objects.Update(h.Context(), h.user, store.Key{Kind: resource.KindUpgrade, Name: name}, func(u *resource.Upgrade) error {
+	err := objects.Update(h.Context(), h.user, store.Key{Kind: resource.KindUpgrade, Name: name}, func(u *resource.Upgrade) error {
 		change(&u.Spec)
 		return nil
 	})
@@ -355,7 +355,7 @@ func TestValidations(t *testing.T) {
 	h.upgrade("up", resource.UpgradeSpec{Version: "v2.0.0", NodeNames: names})
 	change := func(field, why string, change func(s *resource.UpgradeSpec)) {
 		t.Helper()
-		_, err := objects.Update(t.Context(), h.user, store.Key{Kind: resource.KindUpgrade, Name: "up"}, func(u *resource.Upgrade) error {
+		err := objects.Update(t.Context(), h.user, store.Key{Kind: resource.KindUpgrade, Name: "up"}, func(u *resource.Upgrade) error {
 			change(&u.Spec)
 			return nil
 		})

@@ -43,7 +43,7 @@ func (h *fleetHub) version(name, image, digest string) {
 }
 
 func (h *fleetHub) status(r resource.RolloutStatus) {
-	_, err := objects.UpdateStatus(context.Background(), h.as, store.Key{Kind: resource.KindFleet, Name: "shops"}, func(f *resource.Fleet) error {
+	err := objects.UpdateStatus(context.Background(), h.as, store.Key{Kind: resource.KindFleet, Name: "shops"}, func(f *resource.Fleet) error {
 		r.ObservedGeneration = f.Metadata.Generation
 		f.Status.Rollout = &r
 		return nil
@@ -121,7 +121,7 @@ func TestRolloutPausesAndIsUndone(t *testing.T) {
 	said(t, 0, "rollout", "undo", "shops", "--to", "shops-0000003")
 	require.Empty(t, to())
 
-	_, err := objects.UpdateStatus(t.Context(), h.as, store.Key{Kind: resource.KindTemplateVersion, Name: "shops-0000001"}, func(v *resource.TemplateVersion) error {
+	err := objects.UpdateStatus(t.Context(), h.as, store.Key{Kind: resource.KindTemplateVersion, Name: "shops-0000001"}, func(v *resource.TemplateVersion) error {
 		v.Status.RolledOutAt = time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
 		return nil
 	})
