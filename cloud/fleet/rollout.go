@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -52,14 +51,14 @@ type rollouts struct {
 	polled map[string]time.Time          // by fleet: when its references are looked at again
 	failed map[string]int64              // by fleet: the generation whose template can't be resolved
 	users  map[store.Key]map[string]bool // by ConfigMap or Secret: the fleets that refer to it
-	looked map[string]map[string]*member // by fleet: its nodes at the last look. Those that have not changed are not decoded again.
+	looked map[string]*look              // by fleet: its nodes at the last look. Those that have not changed are not decoded again.
 }
 
 func newRollouts(o Options, m *members, load func(ctx context.Context) error) *rollouts {
 	return &rollouts{
 		Options: o, as: o.Objects.Controller("fleet-rollouts"), members: m, load: load, made: newMembers(),
 		polled: make(map[string]time.Time), failed: make(map[string]int64), users: make(map[store.Key]map[string]bool),
-		looked: make(map[string]map[string]*member),
+		looked: make(map[string]*look),
 	}
 }
 
@@ -165,92 +164,6 @@ func (c *rollouts) untilPoll(fleet string) time.Duration {
 	return max(c.polled[fleet].Sub(c.Now()), c.Retry)
 }
 
-// member is a node of a fleet, and what the template comes to for it.
-type member struct {
-	*resource.Node
-	rev      uint64 // of the store
-	template string // in JSON: what spec was made of
-	spec     resource.NodeSpec
-	bad      error          // why the template is none for this node
-	goal     rollout.Target // how far it is with the version that is rolled out
-	is       resource.Summaries
-	// waits says that its agent waits for a window of its own, and began is when that last began or ended.
-	waits bool
-	began time.Time
-}
-
-// expand is what a template comes to for the node.
-func (m *member) expand(template resource.NodeSpec) {
-	if m.spec, m.bad = Expand(template, m.Metadata); m.bad == nil { // a label may make it one that no node may have
-		m.bad = resource.Node{Metadata: resource.Meta{Name: m.Metadata.Name}, Spec: m.spec}.Validate()
-	}
-}
-
-// nodes are a fleet's nodes, by name.
-func (c *rollouts) nodes(ctx context.Context, f *resource.Fleet) (list []*member, err error) {
-	fleet := f.Metadata.Name
-	text, err := json.Marshal(f.Spec.Template.Spec)
-	if err != nil {
-		return nil, err
-	}
-	template := string(text)
-	c.mu.Lock()
-	before := c.looked[fleet]
-	c.mu.Unlock()
-	now := make(map[string]*member, len(before))
-	for name, seen := range c.members.list(fleet) {
-		o, err := c.Reader.Get(ctx, nodeKey(name))
-		if ignoreGone(err) != nil {
-			return nil, err
-		}
-		m := before[name]
-		if err == nil && (m == nil || m.rev != o.Rev) {
-			if m, err = c.member(o); err != nil {
-				return nil, err
-			}
-		}
-		if err != nil || m.Metadata.Owner != Owner(fleet) {
-			c.members.drop(fleet, name, seen)
-			continue
-		}
-		if m.template != template {
-			m.expand(f.Spec.Template.Spec)
-			m.template = template
-			if m.bad == nil && equality.Semantic.DeepEqual(m.Spec, m.spec) {
-				m.Spec = m.spec // nodes share what the template says without their labels
-			}
-		}
-		now[name] = m
-		mine := *m // what follows changes it
-		list = append(list, &mine)
-	}
-	c.mu.Lock()
-	c.looked[fleet] = now
-	c.mu.Unlock()
-	slices.SortFunc(list, func(a, b *member) int { return cmp.Compare(a.Metadata.Name, b.Metadata.Name) })
-	return list, nil
-}
-
-// member decodes a node, and leaves out what rollouts don't look at: all members of a fleet are in memory.
-func (c *rollouts) member(o store.Object) (*member, error) {
-	n, err := objects.Typed[resource.Node](c.as, o)
-	if err != nil {
-		return nil, err
-	}
-	n.Metadata.ManagedFields = nil
-	s := n.Status
-	n.Status = resource.NodeStatus{State: s.State, SpecVersion: s.SpecVersion, RenderedVersion: s.RenderedVersion, Failed: s.Failed}
-	if i := slices.IndexFunc(s.Conditions, func(c resource.Condition) bool { return c.Type == resource.ConditionSpecRendered }); i >= 0 {
-		n.Status.Conditions = []resource.Condition{{Type: resource.ConditionSpecRendered, Status: s.Conditions[i].Status, ObservedGeneration: s.Conditions[i].ObservedGeneration}}
-	}
-	m := &member{Node: n, rev: o.Rev, is: s.Summaries()}
-	if i := slices.IndexFunc(s.Conditions, func(c resource.Condition) bool { return c.Type == resource.ConditionUpdating }); i >= 0 && n.Spec.UpdatePolicy != nil {
-		m.waits = s.Conditions[i].Reason == resource.WaitingForWindow
-		m.began = s.Conditions[i].LastTransitionTime
-	}
-	return m, nil
-}
-
 // version is the version of a fleet's template to roll out. It is made if the template has changed, or if what floats in it
 // stands for something else now. nil: it can't be made, which a condition says.
 func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*member) (*resource.TemplateVersion, error) {
@@ -334,10 +247,14 @@ func (c *rollouts) rolledBack(ctx context.Context, f *resource.Fleet, newest *re
 	if err != nil || v.Spec.Fleet != f.Metadata.Name {
 		return newest, nil //nolint:nilerr // there is no such version, which edgebus rollout says
 	}
+	t, err := newTemplate(v.Spec.Template.Spec)
+	if err != nil {
+		return nil, err
+	}
 	for _, m := range nodes {
-		m.expand(v.Spec.Template.Spec)
-		if m.bad == nil && !covers(v, references(m.spec)) {
-			m.bad = fmt.Errorf("node %s refers to something that %s has not frozen", m.Metadata.Name, name)
+		m.want(t)
+		if m.bad == nil && !covers(v, m.wanted.refs) {
+			m.bad = fmt.Errorf("node %s refers to something that %s has not frozen", m.name, name)
 		}
 	}
 	return v, nil
@@ -467,7 +384,7 @@ func (c *rollouts) collect(ctx context.Context, f *resource.Fleet, newest string
 	}
 	used := map[string]bool{newest: true, f.Metadata.Annotations[resource.RollBackAnnotation]: true}
 	for _, m := range nodes {
-		used[m.Metadata.Annotations[versionAnnotation]], used[m.Metadata.Annotations[assignedAnnotation]] = true, true
+		used[m.annotations[versionAnnotation]], used[m.annotations[assignedAnnotation]] = true, true
 	}
 	older := slices.DeleteFunc(list, func(v *resource.TemplateVersion) bool { return v.Metadata.Name == newest })
 	if len(older) > 0 {
@@ -526,18 +443,18 @@ func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v, newest *resou
 		in.Progress.Batch = s.Batch
 		in.Progress.Since, _ = time.Parse(time.RFC3339, s.BatchStarted) // the beginning of time if somebody has spoiled it
 	}
+	in.Targets = make([]rollout.Target, 0, len(nodes))
 	opens := windows(in.Now, f.Spec.RolloutPolicy)
 	for _, m := range nodes {
-		if m.bad == nil {
-			m.spec = freeze(m.spec, v.Spec.References)
-		}
 		var notBefore time.Time
 		if m.bad == nil {
-			notBefore, m.bad = opens(m.Node)
+			m.wanted.freeze(v)
+			notBefore, m.bad = opens(m)
 		}
-		m.goal = m.target(version)
-		m.goal.NotBefore = notBefore
-		in.Targets = append(in.Targets, m.goal)
+		t := m.target(version)
+		t.NotBefore = notBefore
+		m.done = t.State == rollout.Done
+		in.Targets = append(in.Targets, t)
 	}
 	d := rollout.Plan(in)
 	if s := f.Status.Rollout; d.Reason == rollout.Halted && v == newest && wantsRollBack(f) && (s == nil || s.TemplateVersion != version || s.FinishedAt == "") {
@@ -560,24 +477,24 @@ func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v, newest *resou
 }
 
 // windows says from when on a node may be given a version: the same for all nodes of a time zone.
-func windows(now time.Time, p *resource.RolloutPolicy) func(n *resource.Node) (time.Time, error) {
+func windows(now time.Time, p *resource.RolloutPolicy) func(*member) (time.Time, error) {
 	type opening struct {
 		at  time.Time
 		err error
 	}
 	known := make(map[string]opening)
-	return func(n *resource.Node) (time.Time, error) {
+	return func(m *member) (time.Time, error) {
 		if p == nil || p.UpdateSchedule == nil && p.DownloadSchedule == nil {
 			return time.Time{}, nil
 		}
-		zone := n.Metadata.Annotations[resource.TimeZoneAnnotation]
+		zone := m.annotations[resource.TimeZoneAnnotation]
 		o, ok := known[zone]
 		if !ok {
 			o.at, o.err = allOpen(now, p, zone)
 			known[zone] = o
 		}
 		if o.err != nil {
-			return o.at, fmt.Errorf("node %s: %w", n.Metadata.Name, o.err)
+			return o.at, fmt.Errorf("node %s: %w", m.name, o.err)
 		}
 		return o.at, nil
 	}
@@ -621,30 +538,6 @@ func withFault(message string, nodes []*member) string {
 	return message + "; " + nodes[i].bad.Error()
 }
 
-// target is how far a node is with a version.
-func (m *member) target(version string) rollout.Target {
-	t := rollout.Target{Name: m.Metadata.Name, Labels: m.Metadata.Labels, Online: m.Status.State == resource.Online}
-	t.Available = t.Online
-	notes := m.Metadata.Annotations
-	if of, n, ok := strings.Cut(notes[batchAnnotation], "/"); ok && of == version {
-		n, _ := strconv.Atoi(n)
-		t.Batch = max(0, n)
-	}
-	switch {
-	case m.bad != nil:
-		t.State = rollout.Failed
-	case notes[assignedAnnotation] != version:
-	case !sameJSON(m.Spec, m.spec): // its labels have changed what the template comes to, or somebody has written the annotation
-	default:
-		t.State, t.Waits = m.applied(), m.waits
-		t.Since, _ = time.Parse(time.RFC3339, notes[sinceAnnotation])
-		if m.began.After(t.Since) { // its time counts from when its window opened
-			t.Since = m.began
-		}
-	}
-	return t
-}
-
 // sameJSON says whether two values are the same as JSON. Inline documents may have been written with their fields in another order.
 func sameJSON[T any](a, b T) bool {
 	if equality.Semantic.DeepEqual(a, b) {
@@ -660,24 +553,6 @@ func sameJSON[T any](a, b T) bool {
 	return reflect.DeepEqual(trees[0], trees[1])
 }
 
-// applied says whether a node is as its spec wants it.
-func (m *member) applied() rollout.State {
-	i := slices.IndexFunc(m.Status.Conditions, func(c resource.Condition) bool { return c.Type == resource.ConditionSpecRendered })
-	switch {
-	case i < 0 && m.Status.SpecVersion == "" && sameJSON(m.Spec, resource.NodeSpec{}):
-		return rollout.Done // nothing has ever been wanted of it, and nothing is: there is nothing to render
-	case i < 0 || m.Status.Conditions[i].ObservedGeneration < m.Metadata.Generation:
-		return rollout.Updating // it is being rendered
-	case m.Status.Conditions[i].Status == "False":
-		return rollout.Failed
-	case m.Status.RenderedVersion == m.Status.SpecVersion:
-		return rollout.Done
-	case m.Status.Failed != nil && m.Status.Failed.RenderedVersion == m.Status.SpecVersion:
-		return rollout.Failed
-	}
-	return rollout.Updating
-}
-
 // write marks nodes with their batch, gives those that start the version, and notes which have it. Those that are left
 // for the last batch need no mark: it is of all that have none.
 func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes []*member, d rollout.Decision) error {
@@ -689,10 +564,10 @@ func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes
 	var group errgroup.Group // without a context: a node that can't be written stops no other
 	group.SetLimit(writers)
 	for _, m := range nodes {
-		name := m.Metadata.Name
+		name := m.name
 		batch := d.Selected[name]
 		marked := batch > 0 && batch < d.Batches
-		done := m.goal.State == rollout.Done && m.Metadata.Annotations[versionAnnotation] != version
+		done := m.done && m.annotations[versionAnnotation] != version
 		if !marked && !started[name] && !done {
 			continue
 		}
@@ -708,7 +583,7 @@ func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes
 					n.Metadata.Annotations[batchAnnotation] = fmt.Sprintf("%s/%d", version, batch)
 				}
 				if started[name] {
-					n.Spec = m.spec
+					n.Spec = m.wanted.frozen
 					n.Metadata.Annotations[assignedAnnotation] = version
 					n.Metadata.Annotations[sinceAnnotation] = c.Now().UTC().Format(time.RFC3339)
 				}

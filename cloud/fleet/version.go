@@ -88,11 +88,13 @@ func referencesOf(template resource.NodeSpec, nodes []*member) []resource.Refere
 			found[r.Key()] = r
 		}
 	}
+	counted := make(map[*wanted]bool)
 	for _, m := range nodes {
-		if m.bad != nil {
+		if m.bad != nil || counted[m.wanted] {
 			continue
 		}
-		for _, r := range references(m.spec) {
+		counted[m.wanted] = true
+		for _, r := range m.wanted.refs {
 			found[r.Key()] = r
 		}
 	}

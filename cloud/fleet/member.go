@@ -1,0 +1,234 @@
+package fleet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
+	"github.com/edgebus/edgebus/cloud/rollout"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// template is the spec of a fleet's template, and what it comes to where that is the same for all nodes.
+type template struct {
+	spec    resource.NodeSpec
+	text    string // in JSON
+	forEach bool   // it depends on the node
+	shared  *wanted
+}
+
+func newTemplate(spec resource.NodeSpec) (*template, error) {
+	text, err := json.Marshal(spec)
+	return &template{spec: spec, text: string(text), forEach: bytes.Contains(text, []byte("{{"))}, err
+}
+
+// wanted is what a template comes to for a node, or for all nodes of a fleet.
+type wanted struct {
+	spec resource.NodeSpec
+	bad  error                // why the template is none for the node
+	refs []resource.Reference // what floats in spec
+
+	version string            // the UID of the version that frozen is of
+	frozen  resource.NodeSpec // spec with what its references stood for when the version was made
+	text    []byte            // frozen in JSON, as it is stored
+}
+
+// of is what the template comes to for a node.
+func (t *template) of(node resource.Meta) *wanted {
+	if t.shared != nil {
+		return t.shared
+	}
+	w := new(wanted)
+	if w.spec, w.bad = Expand(t.spec, node); w.bad == nil { // a label may make it one that no node may have
+		w.bad = resource.Node{Metadata: resource.Meta{Name: node.Name}, Spec: w.spec}.Validate()
+	}
+	if w.bad == nil {
+		w.refs = references(w.spec)
+	}
+	if !t.forEach {
+		t.shared = w
+	}
+	return w
+}
+
+// freeze makes frozen and text those of a version.
+func (w *wanted) freeze(v *resource.TemplateVersion) {
+	if w.version == v.Metadata.UID {
+		return
+	}
+	w.version, w.frozen = v.Metadata.UID, freeze(w.spec, v.Spec.References)
+	w.text, _ = json.Marshal(w.frozen) // it was read from JSON; without a text specs are compared decoded
+}
+
+// is says whether a stored spec is the frozen one. Inline documents may have been written with their fields in another order.
+func (w *wanted) is(stored []byte) bool {
+	if len(stored) == 0 {
+		stored = []byte("{}")
+	}
+	if bytes.Equal(stored, w.text) {
+		return true
+	}
+	var spec resource.NodeSpec
+	return json.Unmarshal(stored, &spec) == nil && sameJSON(spec, w.frozen)
+}
+
+// member is what rollouts look at of a node of a fleet: all members are in memory.
+type member struct {
+	name                string
+	labels, annotations map[string]string
+	generation          int64
+	rev                 uint64 // of the store
+	spec                []byte // as it is stored
+	state               string
+	specVersion         string // that its spec was rendered to
+	appliedVersion      string
+	failedVersion       string
+	rendered            string // the status of the condition SpecRendered; empty: there is none
+	renderedGeneration  int64
+	is                  resource.Summaries
+	// waits says that its agent waits for a window of its own, and began is when that last began or ended.
+	waits bool
+	began time.Time
+
+	// What follows is of the last look.
+	text   string // of the template that wanted is of
+	wanted *wanted
+	bad    error // why the node can't have what is rolled out
+	done   bool  // it has that
+}
+
+// newMember decodes a node.
+func newMember(o store.Object) (m *member, owner string, err error) {
+	parts, _ := objects.PartsOf(o.Data)
+	var meta resource.Meta
+	var s resource.NodeStatus
+	if err := json.Unmarshal(parts.Metadata, &meta); err != nil {
+		return nil, "", fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
+	}
+	if len(o.Status) > 0 {
+		if err := json.Unmarshal(o.Status, &s); err != nil {
+			return nil, "", fmt.Errorf("the status of the stored %s can't be read: %w", o.Key, err)
+		}
+	}
+	m = &member{
+		name: o.Name, labels: meta.Labels, annotations: meta.Annotations, generation: meta.Generation, rev: o.Rev, spec: parts.Spec,
+		state: s.State, specVersion: s.SpecVersion, appliedVersion: s.RenderedVersion, is: s.Summaries(),
+	}
+	if s.Failed != nil {
+		m.failedVersion = s.Failed.RenderedVersion
+	}
+	for _, c := range s.Conditions {
+		switch {
+		case c.Type == resource.ConditionSpecRendered:
+			m.rendered, m.renderedGeneration = c.Status, c.ObservedGeneration
+		case c.Type == resource.ConditionUpdating && rawjson.Field(parts.Spec, "updatePolicy") != nil:
+			m.waits, m.began = c.Reason == resource.WaitingForWindow, c.LastTransitionTime
+		}
+	}
+	return m, meta.Owner, nil
+}
+
+// want has the node want what a template comes to for it.
+func (m *member) want(t *template) {
+	if m.wanted == nil || m.text != t.text {
+		m.text, m.wanted = t.text, t.of(resource.Meta{Name: m.name, Labels: m.labels, Annotations: m.annotations})
+	}
+	m.bad = m.wanted.bad
+}
+
+// target is how far a node is with a version.
+func (m *member) target(version string) rollout.Target {
+	t := rollout.Target{Name: m.name, Labels: m.labels, Online: m.state == resource.Online}
+	t.Available = t.Online
+	if of, n, ok := strings.Cut(m.annotations[batchAnnotation], "/"); ok && of == version {
+		n, _ := strconv.Atoi(n)
+		t.Batch = max(0, n)
+	}
+	switch {
+	case m.bad != nil:
+		t.State = rollout.Failed
+	case m.annotations[assignedAnnotation] != version:
+	case !m.wanted.is(m.spec): // its labels have changed what the template comes to, or somebody has written the annotation
+	default:
+		t.State, t.Waits = m.applied(), m.waits
+		t.Since, _ = time.Parse(time.RFC3339, m.annotations[sinceAnnotation])
+		if m.began.After(t.Since) { // its time counts from when its window opened
+			t.Since = m.began
+		}
+	}
+	return t
+}
+
+// applied says whether a node is as its spec wants it.
+func (m *member) applied() rollout.State {
+	switch {
+	case m.rendered == "" && m.specVersion == "" && (len(m.spec) == 0 || string(m.spec) == "{}"):
+		return rollout.Done // nothing has ever been wanted of it, and nothing is: there is nothing to render
+	case m.rendered == "" || m.renderedGeneration < m.generation:
+		return rollout.Updating // it is being rendered
+	case m.rendered == "False":
+		return rollout.Failed
+	case m.appliedVersion == m.specVersion:
+		return rollout.Done
+	case m.failedVersion != "" && m.failedVersion == m.specVersion:
+		return rollout.Failed
+	}
+	return rollout.Updating
+}
+
+// look is a look at the nodes of a fleet.
+type look struct {
+	template *template
+	members  map[string]*member
+}
+
+// nodes are a fleet's nodes, by name.
+func (c *rollouts) nodes(ctx context.Context, f *resource.Fleet) (list []*member, err error) {
+	fleet := f.Metadata.Name
+	t, err := newTemplate(f.Spec.Template.Spec)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	before := c.looked[fleet]
+	c.mu.Unlock()
+	switch {
+	case before == nil:
+		before = new(look)
+	case before.template.text == t.text:
+		t = before.template
+	}
+	now := &look{t, make(map[string]*member, len(before.members))}
+	for name, seen := range c.members.list(fleet) {
+		o, err := c.Reader.Get(ctx, nodeKey(name))
+		if ignoreGone(err) != nil {
+			return nil, err
+		}
+		m, owner := before.members[name], Owner(fleet)
+		if err == nil && (m == nil || m.rev != o.Rev) {
+			if m, owner, err = newMember(o); err != nil {
+				return nil, err
+			}
+		}
+		if err != nil || owner != Owner(fleet) {
+			c.members.drop(fleet, name, seen)
+			continue
+		}
+		m.want(t)
+		now.members[name] = m
+		list = append(list, m)
+	}
+	c.mu.Lock()
+	c.looked[fleet] = now
+	c.mu.Unlock()
+	slices.SortFunc(list, func(a, b *member) int { return strings.Compare(a.name, b.name) })
+	return list, nil
+}
