@@ -20,6 +20,7 @@ import (
 	"github.com/rs/zerolog"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -51,11 +52,22 @@ type Watch struct {
 	Keys func(o store.Object) []store.Key
 	// DataOnly leaves out changes of the status alone.
 	DataOnly bool
+	// GenerationOnly leaves out changes of status, labels and annotations: what is wanted is the same.
+	GenerationOnly bool
 }
 
 // concerns reports whether a change is one that the controller looks at.
 func (w Watch) concerns(e store.Event) bool {
-	return !w.DataOnly || e.Type != store.Modified || e.Old == nil || !bytes.Equal(e.Old.Data, e.Object.Data)
+	if !w.DataOnly && !w.GenerationOnly || e.Type != store.Modified || e.Old == nil {
+		return true
+	}
+	before, now := e.Old.Data, e.Object.Data
+	if w.GenerationOnly {
+		before, now = rawjson.Field(before, "metadata"), rawjson.Field(now, "metadata")
+		return !bytes.Equal(rawjson.Field(before, "generation"), rawjson.Field(now, "generation")) ||
+			!bytes.Equal(rawjson.Field(before, "uid"), rawjson.Field(now, "uid"))
+	}
+	return !bytes.Equal(before, now)
 }
 
 func (w Watch) keys(o store.Object) []store.Key {

@@ -200,7 +200,12 @@ func update[T any](ctx context.Context, c *Controller, key store.Key, part Part,
 		if err != nil {
 			return nil, err
 		}
-		wanted, err := c.untyped(k, v)
+		var wanted *Object
+		if part == Status {
+			wanted, err = k.withStatus(old, v)
+		} else {
+			wanted, err = c.untyped(k, v)
+		}
 		if err == nil {
 			wanted.value = v                     // it was decoded for change alone
 			wanted.Metadata.ResourceVersion = "" // repeat after a conflict

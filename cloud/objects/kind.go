@@ -146,6 +146,18 @@ func (k *Kind) Untyped(v any) (*Object, error) {
 	return o, err
 }
 
+// withStatus is an object with the status of v.
+func (k *Kind) withStatus(o *Object, v any) (*Object, error) {
+	out := *o
+	_, _, status := commonFields(v)
+	if out.Status = nil; status.IsZero() {
+		return &out, nil
+	}
+	raw, err := json.Marshal(status.Interface())
+	out.Status = raw
+	return &out, err
+}
+
 // OldValue is an object that is going to be replaced, in the Go type of the kind, as Validate gets it.
 func (k *Kind) OldValue(old *Object) (v any, err error) {
 	if k.OldStatus {

@@ -27,7 +27,8 @@ type Object struct {
 
 	rev    uint64 // of the store; 0: not stored
 	noSpec bool   // see Kind.NoSpec
-	// value is the object in the Go type of its kind, if it has been decoded. Its metadata and status may be outdated.
+	// value is the object in the Go type of its kind, if it has been decoded. Its metadata may be outdated, and its status is once
+	// the status has been validated.
 	value any
 }
 

@@ -313,15 +313,15 @@ func (s *Registry) updateStatus(ctx context.Context, key store.Key, old, wanted 
 	if err := s.trackManagers(s.Kind(key.Kind), old, &next, wanted, w); err != nil {
 		return store.Object{}, err
 	}
-	record, err := s.Encode(key, &next)
-	if err != nil || w.DryRun {
-		return record, err
+	record := store.Object{Key: key, Rev: old.rev, Status: next.Status} // without Data only the status is written
+	if w.DryRun || !bytes.Equal(next.Metadata.ManagedFields, old.Metadata.ManagedFields) {
+		var err error
+		if record, err = s.Encode(key, &next); err != nil || w.DryRun {
+			return record, err
+		}
 	}
 	if record.Status == nil {
 		record.Status = json.RawMessage{} // removes it
-	}
-	if bytes.Equal(next.Metadata.ManagedFields, old.Metadata.ManagedFields) {
-		record.Data = nil // is not written
 	}
 	return s.Writer.Update(ctx, record, old.rev)
 }
@@ -332,12 +332,15 @@ func (k *Kind) validateStatus(old, wanted *Object) error {
 	}
 	var status struct{ Conditions []resource.Condition }
 	_ = json.Unmarshal(orEmpty(wanted.Status), &status) // it has been decoded into the kind's Go type
-	if err := resource.CheckConditions(status.Conditions); err != nil || k.ValidateStatus == nil {
+	err := resource.CheckConditions(status.Conditions)
+	if err != nil || k.ValidateStatus == nil {
 		return err
 	}
-	typed, err := k.Typed(&Object{TypeMeta: wanted.TypeMeta, Metadata: wanted.Metadata, Status: wanted.Status})
-	if err != nil {
-		return err
+	typed := wanted.value
+	if typed == nil {
+		if typed, err = k.Typed(&Object{TypeMeta: wanted.TypeMeta, Metadata: wanted.Metadata, Status: wanted.Status}); err != nil {
+			return err
+		}
 	}
 	return k.ValidateStatus(typed)
 }
