@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,7 +21,6 @@ import (
 	"github.com/rs/zerolog"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -52,22 +52,16 @@ type Watch struct {
 	Keys func(o store.Object) []store.Key
 	// DataOnly leaves out changes of the status alone.
 	DataOnly bool
-	// GenerationOnly leaves out changes of status, labels and annotations: what is wanted is the same.
-	GenerationOnly bool
+	// Same leaves out changes to a version that is the same to the controller; nil: none is.
+	Same func(before, now store.Object) bool
 }
 
 // concerns reports whether a change is one that the controller looks at.
 func (w Watch) concerns(e store.Event) bool {
-	if !w.DataOnly && !w.GenerationOnly || e.Type != store.Modified || e.Old == nil {
+	if e.Type != store.Modified || e.Old == nil {
 		return true
 	}
-	before, now := e.Old.Data, e.Object.Data
-	if w.GenerationOnly {
-		before, now = rawjson.Field(before, "metadata"), rawjson.Field(now, "metadata")
-		return !bytes.Equal(rawjson.Field(before, "generation"), rawjson.Field(now, "generation")) ||
-			!bytes.Equal(rawjson.Field(before, "uid"), rawjson.Field(now, "uid"))
-	}
-	return !bytes.Equal(before, now)
+	return (!w.DataOnly || !bytes.Equal(e.Old.Data, e.Object.Data)) && (w.Same == nil || !w.Same(*e.Old, e.Object))
 }
 
 func (w Watch) keys(o store.Object) []store.Key {
@@ -246,9 +240,13 @@ func (l *loop) follow(ctx context.Context, w Watch) (listed bool, err error) {
 			if !w.concerns(e) {
 				continue
 			}
-			l.add(w.keys(e.Object))
-			if e.Old != nil {
-				l.add(w.keys(*e.Old))
+			keys := w.keys(e.Object)
+			l.add(keys)
+			if e.Old == nil {
+				continue
+			}
+			if before := w.keys(*e.Old); !slices.Equal(before, keys) { // else a worker that is quick would be called twice
+				l.add(before)
 			}
 		}
 	}

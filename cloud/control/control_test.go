@@ -272,35 +272,28 @@ func TestDataOnly(t *testing.T) {
 	require.Eventually(t, func() bool { return data.Load() == 3 }, patience, time.Millisecond)
 }
 
-// TestGenerationOnly: a controller that asks for it is called when another thing is wanted, or when the object is another one.
-func TestGenerationOnly(t *testing.T) {
+// TestSame: a controller is not called for a change to what is the same to it.
+func TestSame(t *testing.T) {
 	r := newRig(t)
-	var wanted, any atomic.Int64
-	count := func(n *atomic.Int64, name string, only bool) control.Controller {
+	var some, all atomic.Int64
+	count := func(n *atomic.Int64, name string, same func(before, now store.Object) bool) control.Controller {
 		return control.Controller{
-			Name: name, Watches: []control.Watch{{Kind: "A", GenerationOnly: only}},
+			Name: name, Watches: []control.Watch{{Kind: "A", Same: same}},
 			Reconcile: func(context.Context, store.Key) (time.Duration, error) { n.Add(1); return 0, nil },
 		}
 	}
-	r.run(count(&wanted, "wanted", true), count(&any, "any", false))
-	calls := int64(0)
-	for _, v := range []struct {
-		meta  string
-		wants int64 // calls until then
-	}{
-		{`"uid":"u","generation":1`, 1},
-		{`"uid":"u","generation":1,"labels":{"a":"b"}`, 1},
-		{`"uid":"u","generation":2`, 2},
-		{`"uid":"v","generation":2`, 3},
-	} {
-		r.put("A", "x", `{"metadata":{`+v.meta+`}}`)
-		calls++
-		require.Eventually(t, func() bool { return any.Load() == calls && wanted.Load() >= v.wants }, patience, time.Millisecond)
-		require.Equal(t, v.wants, wanted.Load(), v.meta)
+	r.run(count(&some, "some", func(before, now store.Object) bool { return before.Data[0] == now.Data[0] }), count(&all, "all", nil))
+	for i, v := range []struct {
+		data  string
+		calls int64 // until then
+	}{{"1", 1}, {"10", 1}, {"2", 2}, {"20", 2}} {
+		r.put("A", "x", v.data)
+		require.Eventually(t, func() bool { return all.Load() == int64(i)+1 && some.Load() >= v.calls }, patience, time.Millisecond, v.data)
+		require.Equal(t, v.calls, some.Load(), v.data)
 	}
 	_, err := r.Delete(t.Context(), store.Key{Kind: "A", Name: "x"}, 0)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return wanted.Load() == 4 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return some.Load() == 3 }, patience, time.Millisecond)
 }
 
 // A key with a Pause is called at most once in it, with all that changed meanwhile, and its failures are counted on.

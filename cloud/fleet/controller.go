@@ -68,7 +68,7 @@ func Controllers(o Options) []control.Controller {
 	o.Pause = cmp.Or(o.Pause, 200*time.Millisecond)
 	o.Retry = cmp.Or(o.Retry, time.Second)
 	m := newMembers()
-	own := &owners{Options: o, as: o.Objects.Controller("fleet-owners"), members: m, selectors: map[string]string{}, overlaps: newOverlaps()}
+	own := &owners{Options: o, as: o.Objects.Controller("fleet-owners"), members: m, selectors: map[string]choice{}, overlaps: newOverlaps()}
 	roll := newRollouts(o, m, own.load)
 	return []control.Controller{
 		{
@@ -100,8 +100,14 @@ type owners struct {
 
 	mu        sync.Mutex
 	index     *Index
-	selectors map[string]string // by fleet: what its choice of nodes depends on
+	selectors map[string]choice // by fleet: as it was seen last
 	overlaps  *overlaps
+}
+
+// choice is what a fleet's choice of nodes depends on, at a revision.
+type choice struct {
+	rev uint64
+	of  string
 }
 
 // concerned are the keys that a Fleet concerns: its own, and those of all Nodes if it chooses others than before.
@@ -114,8 +120,11 @@ func (c *owners) concerned(o store.Object) []store.Key {
 	selector, _ := json.Marshal(f.Spec.Selector) // it was read from JSON
 	now := fmt.Sprint(f.Metadata.UID, f.Metadata.DeletionTimestamp != nil, string(selector))
 	c.mu.Lock()
-	same := c.selectors[o.Name] == now
-	c.selectors[o.Name] = now
+	known := c.selectors[o.Name]
+	same := known.of == now || o.Rev < known.rev // it is asked with the version before a change, too
+	if o.Rev >= known.rev {
+		c.selectors[o.Name] = choice{o.Rev, now}
+	}
 	if !same {
 		c.index = nil
 	}

@@ -187,6 +187,14 @@ func PartsOf(data []byte) (p Parts, ok bool) {
 	return p, len(p.Metadata) > 0 && p.Metadata[0] == '{'
 }
 
+// SameGeneration says whether the same is wanted of two versions of a record, which may differ in status, labels and annotations.
+func SameGeneration(before, now store.Object) bool {
+	of := func(o store.Object, field string) []byte {
+		return rawjson.Field(rawjson.Field(o.Data, "metadata"), field)
+	}
+	return bytes.Equal(of(before, "generation"), of(now, "generation")) && bytes.Equal(of(before, "uid"), of(now, "uid"))
+}
+
 // AppendTypeMeta begins an object. Nothing in it needs escaping.
 func AppendTypeMeta(out []byte, t resource.TypeMeta) []byte {
 	out = append(out, '{')

@@ -96,7 +96,7 @@ func NewController(o Options) control.Controller {
 	return control.Controller{
 		Name: "render", Workers: workers, Reconcile: c.reconcile,
 		Watches: []control.Watch{
-			{Kind: resource.KindNode, GenerationOnly: true},
+			{Kind: resource.KindNode, Same: objects.SameGeneration},
 			{Kind: ApplicationsKind, Keys: func(o store.Object) []store.Key { return []store.Key{nodeKey(o.Name)} }},
 			{Kind: resource.KindConfigMap, Keys: referring},
 			{Kind: resource.KindSecret, Keys: referring},
