@@ -344,14 +344,6 @@ func within(a, b string, deadband float64) bool {
 	return math.Abs(x-y) < deadband
 }
 
-func (s step) String() string {
-	names := [...]string{"nothing", "forget", "refuse", "accept", "compare", "apply", "recheck"}
-	if int(s) < len(names) {
-		return names[s]
-	}
-	return fmt.Sprint(uint8(s))
-}
-
 // driveAll writes the desired values of all properties of a device that need it.
 func (w *worker) driveAll(ctx context.Context, d *device) error {
 	for _, name := range w.names(d) {

@@ -1,6 +1,7 @@
 package mappers
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -129,4 +130,13 @@ func TestDeadband(t *testing.T) {
 	require.True(t, p.changed("19.5"))
 	p.appliedVer = 3 // a version was applied: that is news in itself
 	require.True(t, p.changed("20"))
+}
+
+// String names a step in the output of the tests.
+func (s step) String() string {
+	names := [...]string{"nothing", "forget", "refuse", "accept", "compare", "apply", "recheck"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprint(uint8(s))
 }

@@ -81,9 +81,6 @@ func (p *Pusher) Run(ctx context.Context) error {
 	return nil
 }
 
-// Lost is the number of values that were not pushed.
-func (p *Pusher) Lost() int64 { return p.lost.Load() }
-
 // Push queues a value for its targets. It never blocks.
 func (p *Pusher) Push(to resource.Push, v Value) {
 	payload, err := json.Marshal(v)

@@ -96,3 +96,6 @@ func TestTrial16PushIsBounded(t *testing.T) {
 	defer p.mu.Unlock()
 	require.LessOrEqual(t, len(p.targets), maxTargets)
 }
+
+// Lost is the number of values that were not pushed.
+func (p *Pusher) Lost() int64 { return p.lost.Load() }

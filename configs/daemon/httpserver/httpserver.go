@@ -77,15 +77,6 @@ func (s *Server) bind(key, address string, secure *tls.Config) error {
 	return nil
 }
 
-// Addrs are the addresses that are bound, HTTP before HTTPS.
-func (s *Server) Addrs() []net.Addr {
-	addrs := make([]net.Addr, len(s.listeners))
-	for i, l := range s.listeners {
-		addrs[i] = l.Addr()
-	}
-	return addrs
-}
-
 // Connections says how many connections are open, and how often one came at the limit.
 func (s *Server) Connections() (open, full int64) { return s.limit.open.Load(), s.limit.full.Load() }
 

@@ -254,18 +254,6 @@ func (s *Store) Recover() (Recovery, string, error) {
 	return RolledBack, version, s.rollBack()
 }
 
-// Applied is the version that is applied, and its files. While an update is under way it is the old one.
-func (s *Store) Applied() (version string, files []resource.RenderedFile) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range s.applied.Entries {
-		if !e.Implicit {
-			files = append(files, e.RenderedFile)
-		}
-	}
-	return s.applied.Version, files
-}
-
 // Changes are the paths that the update which is under way changes, in their order.
 func (s *Store) Changes() []Change {
 	s.mu.Lock()

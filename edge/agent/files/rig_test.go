@@ -188,3 +188,15 @@ func reason(err error) string {
 	}
 	return ""
 }
+
+// Applied is the version that is applied, and its files. While an update is under way it is the old one.
+func (s *Store) Applied() (version string, files []resource.RenderedFile) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.applied.Entries {
+		if !e.Implicit {
+			files = append(files, e.RenderedFile)
+		}
+	}
+	return s.applied.Version, files
+}

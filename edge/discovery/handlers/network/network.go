@@ -89,9 +89,6 @@ func (d *Dropped) Add(from string, err error) {
 	d.log.Warn().Err(err).Str("from", from).Uint64("dropped", d.count.Add(1)).Msg("what can't be read is dropped")
 }
 
-// Count is how many there were.
-func (d *Dropped) Count() uint64 { return d.count.Load() }
-
 // Interfaces are those on which devices can be asked by multicast: up, with an address, and one of names if there are any.
 func Interfaces(names []string) (list []net.Interface, err error) {
 	all, err := net.Interfaces()
