@@ -73,39 +73,30 @@ func cycleWarnings(at string, v any) (doubts []string) {
 	return doubts
 }
 
-// plainConfig is a configuration's values as texts.
-func plainConfig(config map[string]text) map[string]string {
-	if config == nil {
+// mapValues applies f to each value of m. The result of a nil map is nil.
+func mapValues[A, B any](m map[string]A, f func(A) B) map[string]B {
+	if m == nil {
 		return nil
 	}
-	out := make(map[string]string, len(config))
-	for name, v := range config {
-		out[name] = string(v)
+	out := make(map[string]B, len(m))
+	for name, v := range m {
+		out[name] = f(v)
 	}
 	return out
+}
+
+// plainConfig converts the values of a configuration to plain strings.
+func plainConfig(config map[string]text) map[string]string {
+	return mapValues(config, func(v text) string { return string(v) })
 }
 
 func textConfig(config map[string]string) map[string]text {
-	if config == nil {
-		return nil
-	}
-	out := make(map[string]text, len(config))
-	for name, v := range config {
-		out[name] = text(v)
-	}
-	return out
+	return mapValues(config, func(v string) text { return text(v) })
 }
 
-// configToJSON is a configuration's values as JSON: what looks like a number or boolean is one.
+// configToJSON converts the values of a configuration to JSON: a text that looks like a number or boolean becomes one.
 func configToJSON(config map[string]string) map[string]json.RawMessage {
-	if config == nil {
-		return nil
-	}
-	out := make(map[string]json.RawMessage, len(config))
-	for name, v := range config {
-		out[name] = valueToJSON(v)
-	}
-	return out
+	return mapValues(config, valueToJSON)
 }
 
 func valueToJSON(v string) json.RawMessage {
@@ -624,9 +615,7 @@ func (p protocolV1alpha2) canonical() (out resource.Protocol, err error) {
 		parts = append(parts, p.Common.TCP, p.Common.COM)
 	}
 	for _, part := range parts {
-		for key, v := range part {
-			all[key] = v
-		}
+		maps.Copy(all, part)
 	}
 	out.Type = name
 	if len(all) > 0 {

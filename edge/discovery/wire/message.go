@@ -71,9 +71,9 @@ func CheckName(name string) error {
 	return nil
 }
 
-// fields calls visit with each field of a message: number is that of a varint, text the content of all that has a length. A
-// field of another type is skipped.
-func fields(message []byte, visit func(field protowire.Number, number uint64, text []byte) error) error {
+// Fields calls visit with each field of a protobuf message. Number is the value of a varint, or the bits of a fixed-size field; text is the
+// content of a field with a length, and nil for all others.
+func Fields(message []byte, visit func(field protowire.Number, number uint64, text []byte) error) error {
 	for len(message) > 0 {
 		field, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
@@ -85,20 +85,23 @@ func fields(message []byte, visit func(field protowire.Number, number uint64, te
 		switch kind {
 		case protowire.VarintType:
 			number, n = protowire.ConsumeVarint(message)
+		case protowire.Fixed32Type:
+			var bits uint32
+			bits, n = protowire.ConsumeFixed32(message)
+			number = uint64(bits)
+		case protowire.Fixed64Type:
+			number, n = protowire.ConsumeFixed64(message)
 		case protowire.BytesType:
 			text, n = protowire.ConsumeBytes(message)
 		default:
 			n = protowire.ConsumeFieldValue(field, kind, message)
-			field = 0
 		}
 		if n < 0 {
 			return protowire.ParseError(n)
 		}
 		message = message[n:]
-		if field != 0 {
-			if err := visit(field, number, text); err != nil {
-				return err
-			}
+		if err := visit(field, number, text); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -124,7 +127,7 @@ func message(b []byte, field protowire.Number, value []byte) []byte {
 
 // entry reads an entry of a map.
 func entry(b []byte) (key string, value []byte, err error) {
-	err = fields(b, func(f protowire.Number, _ uint64, t []byte) error {
+	err = Fields(b, func(f protowire.Number, _ uint64, t []byte) error {
 		switch f {
 		case 1:
 			key = string(t)
@@ -163,7 +166,7 @@ func (d Device) appendTo(b []byte) []byte {
 // EachDevice calls visit with each device of a list, or with what is wrong with it. An error says that the rest of the list can't be
 // read.
 func EachDevice(b []byte, visit func(Device, error)) error {
-	return fields(b, func(f protowire.Number, _ uint64, t []byte) error {
+	return Fields(b, func(f protowire.Number, _ uint64, t []byte) error {
 		if f == 1 {
 			visit(parseDevice(t))
 		}
@@ -175,7 +178,7 @@ func parseDevice(b []byte) (d Device, err error) {
 	if len(b) > MaxDevice {
 		return d, fmt.Errorf("a device of %d bytes: at most %d", len(b), MaxDevice)
 	}
-	err = fields(b, func(f protowire.Number, _ uint64, t []byte) error {
+	err = Fields(b, func(f protowire.Number, _ uint64, t []byte) error {
 		switch f {
 		case 1:
 			d.ID = string(t)
@@ -206,7 +209,7 @@ func parseDevice(b []byte) (d Device, err error) {
 }
 
 func parseMount(b []byte) (m Mount, err error) {
-	err = fields(b, func(f protowire.Number, n uint64, t []byte) error {
+	err = Fields(b, func(f protowire.Number, n uint64, t []byte) error {
 		switch f {
 		case 1:
 			m.ContainerPath = string(t)
@@ -221,7 +224,7 @@ func parseMount(b []byte) (m Mount, err error) {
 }
 
 func parseDeviceSpec(b []byte) (s DeviceSpec, err error) {
-	err = fields(b, func(f protowire.Number, _ uint64, t []byte) error {
+	err = Fields(b, func(f protowire.Number, _ uint64, t []byte) error {
 		switch f {
 		case 1:
 			s.ContainerPath = string(t)
@@ -262,7 +265,7 @@ func (r Request) appendTo(b []byte, c Contract) []byte {
 }
 
 func parseRequest(b []byte, c Contract) (r Request, err error) {
-	err = fields(b, func(f protowire.Number, _ uint64, t []byte) error {
+	err = Fields(b, func(f protowire.Number, _ uint64, t []byte) error {
 		switch {
 		case c == Proposal && f == 1:
 			key, value, err := entry(t)
@@ -282,7 +285,7 @@ func parseRequest(b []byte, c Contract) (r Request, err error) {
 				r.Properties = map[string][]byte{}
 			}
 			r.Properties[key] = nil
-			return fields(value, func(f protowire.Number, _ uint64, t []byte) error {
+			return Fields(value, func(f protowire.Number, _ uint64, t []byte) error {
 				if f == 1 {
 					r.Properties[key] = append([]byte{}, t...)
 				}
@@ -313,7 +316,7 @@ func (r Registration) appendTo(b []byte) []byte {
 
 func parseRegistration(b []byte, c Contract) (Registration, error) {
 	r := Registration{Contract: c, Shared: c == Proposal}
-	err := fields(b, func(f protowire.Number, n uint64, t []byte) error {
+	err := Fields(b, func(f protowire.Number, n uint64, t []byte) error {
 		switch {
 		case f == 1:
 			r.Name = string(t)

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/edgebus/edgebus/edge/discovery/handlers/network"
+	"github.com/edgebus/edgebus/edge/discovery/wire"
 )
 
 // zigbee2MQTT is the list that zigbee2mqtt retains at {topic}/bridge/devices.
@@ -290,7 +291,7 @@ const maxMetrics = 10000
 
 // birth reads the metrics of a payload of Sparkplug B (org.eclipse.tahu.protobuf.Payload): the field 2 has them.
 func birth(payload []byte) (metrics []metric, err error) {
-	err = eachField(payload, func(number protowire.Number, _ uint64, value []byte) error {
+	err = wire.Fields(payload, func(number protowire.Number, _ uint64, value []byte) error {
 		if number != 2 || value == nil {
 			return nil
 		}
@@ -298,7 +299,7 @@ func birth(payload []byte) (metrics []metric, err error) {
 			return fmt.Errorf("more than %d metrics", maxMetrics)
 		}
 		var m metric
-		err := eachField(value, func(number protowire.Number, n uint64, text []byte) error {
+		err := wire.Fields(value, func(number protowire.Number, n uint64, text []byte) error {
 			switch number {
 			case 1:
 				m.name = string(text)
@@ -319,40 +320,4 @@ func birth(payload []byte) (metrics []metric, err error) {
 		return err
 	})
 	return metrics, err
-}
-
-// eachField calls visit with each field of a message: a number, or bytes, which are not nil.
-func eachField(message []byte, visit func(number protowire.Number, n uint64, value []byte) error) error {
-	for len(message) > 0 {
-		number, kind, size := protowire.ConsumeTag(message)
-		if size < 0 {
-			return protowire.ParseError(size)
-		}
-		message = message[size:]
-		var n uint64
-		var value []byte
-		switch kind {
-		case protowire.VarintType:
-			n, size = protowire.ConsumeVarint(message)
-		case protowire.Fixed32Type:
-			var x uint32
-			x, size = protowire.ConsumeFixed32(message)
-			n = uint64(x)
-		case protowire.Fixed64Type:
-			n, size = protowire.ConsumeFixed64(message)
-		case protowire.BytesType:
-			value, size = protowire.ConsumeBytes(message)
-			value = append([]byte{}, value...)
-		default:
-			size = protowire.ConsumeFieldValue(number, kind, message)
-		}
-		if size < 0 {
-			return protowire.ParseError(size)
-		}
-		message = message[size:]
-		if err := visit(number, n, value); err != nil {
-			return err
-		}
-	}
-	return nil
 }
