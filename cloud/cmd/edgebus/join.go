@@ -53,9 +53,6 @@ expires.
 		if given := len(args) == 1; given == (list || revoke != "") || list && revoke != "" {
 			return withCode(misused, "give a node's name, or --list, or --revoke ID")
 		}
-		if err := o.open(cmd); err != nil {
-			return err
-		}
 		switch {
 		case list:
 			return listInvitations(cmd, &o, output)
@@ -184,9 +181,6 @@ them. Compare the fingerprint of the key with the one that the node shows. A dec
 		if err != nil {
 			return err
 		}
-		if err := o.open(cmd); err != nil {
-			return err
-		}
 		kind, err := o.Kind(cmd.Context(), "enrollmentrequests")
 		if err != nil {
 			return err
@@ -311,9 +305,6 @@ delete its Node. A node that is away is told when it comes back. Its devices sta
 		cmd.Example = "  edgebus node decommission n1"
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := o.open(cmd); err != nil {
-			return err
-		}
 		for _, node := range args {
 			verb := "/revoke"
 			if decommission {
@@ -354,9 +345,6 @@ and for link.tls.ca of nodes that don't join.
 		Args:    cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := o.open(cmd); err != nil {
-			return err
-		}
 		var list []authority
 		if err := o.Get(cmd.Context(), "/enroll/authority", &list); err != nil {
 			return err
@@ -408,9 +396,6 @@ does not renew it in that time has to join again.
 		Args:    cobra.NoArgs,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := o.open(cmd); err != nil {
-			return err
-		}
 		var list []authority
 		if err := o.Post(cmd.Context(), "/enroll/authority/rotate", map[string]string{"overlap": overlap}, &list); err != nil {
 			return err
