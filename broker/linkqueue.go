@@ -15,8 +15,8 @@ import (
 // linkQueueWindow is how many bytes of the stored messages are in memory as well.
 const linkQueueWindow = 256 << 10
 
-// LinkQueueID is the client id of the link queue's session. No client can have it.
-const LinkQueueID = "$link"
+// linkQueueID is the client id of the link queue's session. No client can have it.
+const linkQueueID = "$link"
 
 // LinkQueueOptions describe the link queue: a durable session of the broker's own, from which the program takes messages with
 // Broker.OpenLinkQueue to send them over its link. When it is full the oldest message is dropped; publishers are never
@@ -76,7 +76,7 @@ func (id Identity) own() bool { return id.Has(topics.RoleHub) }
 // options. Without options it ends a session that was loaded.
 func (b *Broker) makeLinkQueue() {
 	byID := b.clients.byID
-	c := byID[LinkQueueID]
+	c := byID[linkQueueID]
 	if c != nil && (b.opts.LinkQueue == nil || !c.rights().own()) {
 		if n := c.sess.Queued(); n > 0 {
 			b.log.Warn().Int("messages", n).Msg("there is no link any more: what waited for it is dropped")
@@ -90,7 +90,7 @@ func (b *Broker) makeLinkQueue() {
 	}
 	if c == nil {
 		c = b.newLinkQueue()
-		byID[LinkQueueID] = c
+		byID[linkQueueID] = c
 	}
 	b.linkQueue.sess = c.sess
 	wanted := b.opts.LinkQueue.filters()
@@ -113,7 +113,7 @@ func (b *Broker) makeLinkQueue() {
 }
 
 func (b *Broker) newLinkQueue() *client {
-	id := Identity{ClientID: LinkQueueID, Roles: []topics.Role{topics.RoleHub}, Version: 5}
+	id := Identity{ClientID: linkQueueID, Roles: []topics.Role{topics.RoleHub}, Version: 5}
 	c := b.newClient(id, b.store != nil)
 	c.lasting = math.MaxInt64
 	if b.store != nil {
@@ -172,6 +172,6 @@ func (b *Broker) PublishFromLink(m Message, done func(error)) {
 		done(resource.Errorf(resource.Forbidden, m.Topic, "a bridge carries nothing below %s and %s", topics.Prefix, topics.RefusedPrefix))
 		return
 	}
-	m.Publisher = Identity{ClientID: LinkQueueID}
+	m.Publisher = Identity{ClientID: linkQueueID}
 	b.Pass(m, done)
 }

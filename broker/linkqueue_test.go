@@ -148,7 +148,7 @@ func TestWhatCameOverTheLinkDoesNotGoBack(t *testing.T) {
 
 	b.PublishFromLink(Message{Topic: "v1/nodes/n1/spec", QoS: 1}, func(err error) { done <- err })
 	require.Error(t, <-done)
-	require.NotZero(t, dial(t, b).connect(LinkQueueID), "nobody else can be the link")
+	require.NotZero(t, dial(t, b).connect(linkQueueID), "nobody else can be the link")
 }
 
 func TestLinkQueueFiltersFollowTheConfiguration(t *testing.T) {

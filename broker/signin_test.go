@@ -466,7 +466,7 @@ func TestAUserGetsAnotherRole(t *testing.T) {
 
 func TestNobodyIsTheBrokerItself(t *testing.T) {
 	for _, b := range []*Broker{start(t, linkQueueOf([]string{"kept/#"}, nil)), start(t, nil)} {
-		for _, id := range []string{LinkQueueID, "$", "$another"} {
+		for _, id := range []string{linkQueueID, "$", "$another"} {
 			c := dial(t, b)
 			require.Equal(t, byte(codeBadClientID), c.connect(id))
 			require.Contains(t, c.connack.Properties.ReasonString, "begin with $")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -258,9 +259,7 @@ func (o *Opened) Read(ctx context.Context, names []string, within func(context.C
 	if b, ok := o.Session.(BatchReader); ok && len(known) > 0 {
 		err := within(ctx, func(ctx context.Context) error {
 			read, err := b.ReadBatch(ctx, known)
-			for name, r := range read {
-				got[name] = r
-			}
+			maps.Copy(got, read)
 			return err
 		})
 		return got, err

@@ -81,7 +81,7 @@ func check(filter string) error {
 	if topics.IsTree(filter) {
 		return fmt.Errorf("filter %q: rights in the tree below %s follow from the role", filter, topics.Prefix)
 	}
-	for _, level := range strings.Split(filter, "/") {
+	for level := range strings.SplitSeq(filter, "/") {
 		if level != "%u" && level != "%c" && (strings.Contains(level, "%u") || strings.Contains(level, "%c")) {
 			return fmt.Errorf("filter %q: %%u and %%c stand for a whole level", filter)
 		}

@@ -106,7 +106,7 @@ func (r *Refused) Error() string {
 
 // describe makes a text of a reason code and a reason string, which may begin with the code's name.
 func describe(code byte, reason string) string {
-	text := CodeText(code)
+	text := reasonText(code)
 	switch {
 	case reason == "":
 		return fmt.Sprintf("%s (0x%02X)", text, code)
@@ -116,8 +116,8 @@ func describe(code byte, reason string) string {
 	return fmt.Sprintf("%s (0x%02X): %s", text, code, reason)
 }
 
-// CodeText is the specification's name of a reason code, in lower case.
-func CodeText(code byte) string {
+// reasonText is the specification's name of a reason code, in lower case.
+func reasonText(code byte) string {
 	if s, ok := codeText[code]; ok {
 		return s
 	}

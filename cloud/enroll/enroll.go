@@ -420,9 +420,7 @@ func joinedNotes(had resource.Meta, joined string, given, own, follow map[string
 func withLabels(has, given, own map[string]string) map[string]string {
 	labels := map[string]string{}
 	for _, from := range []map[string]string{own, has, given} {
-		for key, value := range from {
-			labels[key] = value
-		}
+		maps.Copy(labels, from)
 	}
 	if len(labels) == 0 {
 		return nil

@@ -22,7 +22,7 @@ type Bearer struct {
 
 // IsToken says whether a password has the form of a token.
 func (b Bearer) IsToken(password string) bool {
-	return IsToken(password) || b.OIDC != nil && IsJWT(password)
+	return IsToken(password) || b.OIDC != nil && isJWT(password)
 }
 
 // Verify says whose token it is. The provider's users have names of their own, too: a person who could choose the name of a

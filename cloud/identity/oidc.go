@@ -83,8 +83,8 @@ func NewOIDC(o OIDCOptions) *OIDC {
 	return v
 }
 
-// IsJWT says whether a password has the form of a JSON Web Token: three parts, the first of which is a JSON object.
-func IsJWT(password string) bool {
+// isJWT says whether a password has the form of a JSON Web Token: three parts, the first of which is a JSON object.
+func isJWT(password string) bool {
 	return strings.HasPrefix(password, "eyJ") && strings.Count(password, ".") == 2 && len(password) <= maxJWT
 }
 

@@ -18,8 +18,8 @@ import (
 // Local is the time zone of a node itself.
 const Local = "Local"
 
-// DefaultOpen is how long a window is open that doesn't say so.
-const DefaultOpen = time.Hour
+// defaultOpen is how long a window is open that doesn't say so.
+const defaultOpen = time.Hour
 
 // Window is a time that comes again and again.
 type Window struct {
@@ -45,7 +45,7 @@ func Parse(s resource.UpdateSchedule, local string) (w Window, err error) {
 	if w.zone, err = time.LoadLocation(zone); err != nil {
 		return w, fmt.Errorf("%q is no time zone, such as Europe/Berlin: %w", zone, err)
 	}
-	w.open = DefaultOpen
+	w.open = defaultOpen
 	if s.StartGraceDuration != "" {
 		if w.open, err = time.ParseDuration(s.StartGraceDuration); err != nil || w.open < time.Minute {
 			return w, fmt.Errorf("%q is no duration of at least 1m", s.StartGraceDuration)

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"path"
 	"path/filepath"
@@ -277,9 +278,7 @@ func (c *configuration) properties() map[string][]byte {
 		p[name] = []byte(value)
 	}
 	if c.request.Secrets != "" {
-		for name, value := range c.secrets.Data {
-			p[name] = value
-		}
+		maps.Copy(p, c.secrets.Data)
 	}
 	return p
 }

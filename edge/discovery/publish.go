@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -212,9 +213,7 @@ func (d *discovery) view(c *configuration) view {
 		version: c.request.Version, absent: c.absent, refused: c.refused, now: time.Now(), grace: d.o.Config.Handlers.Grace,
 		broker: published{instances: make(map[string]instance, len(on.instances)), report: on.report},
 	}
-	for name, i := range on.instances {
-		v.broker.instances[name] = i
-	}
+	maps.Copy(v.broker.instances, on.instances)
 	for _, a := range c.asks {
 		v.asks = append(v.asks, answer{endpoint: a.e.key, state: a.state, message: a.message, devices: a.devices, unsure: a.unsure})
 	}

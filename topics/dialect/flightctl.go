@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -748,9 +749,7 @@ func readRepository(f repositoryForm) (out resource.Repository, err error) {
 		}
 	}
 	found := map[string][]byte{keyCA: s.CA}
-	for key, value := range s.Credentials {
-		found[key] = value
-	}
+	maps.Copy(found, s.Credentials)
 	if c := s.HTTPConfig; c != nil {
 		out.Spec.InsecureSkipVerify = out.Spec.InsecureSkipVerify || c.SkipServerVerification
 		found[keyUser], found[keyPassword], found[keyToken] = []byte(c.Username), []byte(c.Password), []byte(c.Token)

@@ -30,7 +30,7 @@ func whoListens(address string) string {
 	inodes := map[string]bool{}
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, _ := os.ReadFile(table)
-		for _, line := range strings.Split(string(text), "\n") {
+		for line := range strings.SplitSeq(string(text), "\n") {
 			if inode := listener(line, uint16(number)); inode != "" {
 				inodes["socket:["+inode+"]"] = true
 			}

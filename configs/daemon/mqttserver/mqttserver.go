@@ -120,8 +120,8 @@ func taken(path string) bool {
 	return err == nil
 }
 
-// JournalDir is where a broker keeps its sessions, in a program's data directory.
-const JournalDir = "broker"
+// journalDir is where a broker keeps its sessions, in a program's data directory.
+const journalDir = "broker"
 
 // Journal opens what keeps a broker's sessions and retained messages. It is closed
 // after the broker, and tells committed of each of its commits.
@@ -132,13 +132,13 @@ func Journal(dataDir string, log zerolog.Logger, committed func(time.Duration, i
 }
 
 func journalOptions(dataDir string) journal.Options {
-	return journal.Options{Dir: filepath.Join(dataDir, JournalDir), Name: "the broker's journal", Keeps: "the sessions and retained messages"}
+	return journal.Options{Dir: filepath.Join(dataDir, journalDir), Name: "the broker's journal", Keeps: "the sessions and retained messages"}
 }
 
 // Part surveys what a broker keeps in a data directory that no program uses. It reads
 // it as the broker does when it starts, and changes nothing.
 func Part(dataDir string) backup.Part {
-	part := backup.Part{Name: JournalDir}
+	part := backup.Part{Name: journalDir}
 	part.Has, part.Err = survey(dataDir)
 	return part
 }

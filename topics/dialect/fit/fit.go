@@ -48,16 +48,16 @@ func Opaque(t reflect.Type) bool {
 	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-// Deref is what a type is a pointer to, if it is one.
-func Deref(t reflect.Type) reflect.Type {
+// deref is what a type is a pointer to, if it is one.
+func deref(t reflect.Type) reflect.Type {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	return t
 }
 
-// MaxUnknown is how many unknown fields are named. Those beyond it are pruned, and not named.
-const MaxUnknown = 1000
+// maxUnknown is how many unknown fields are named. Those beyond it are pruned, and not named.
+const maxUnknown = 1000
 
 // Unknown are the places of fields that the type doesn't have, in order.
 func Unknown(t reflect.Type, v any) []string { return find(t, v, false) }
@@ -103,7 +103,7 @@ func Clip(path string) string {
 }
 
 func (f *finder) look(t reflect.Type, v any, at *step) {
-	if t = Deref(t); Opaque(t) {
+	if t = deref(t); Opaque(t) {
 		return
 	}
 	switch v := v.(type) {
@@ -126,7 +126,7 @@ func (f *finder) look(t reflect.Type, v any, at *step) {
 			case t.Kind() == reflect.Map:
 				f.look(t.Elem(), v[name], &step{up: at, name: name, nth: -1})
 			case t.Kind() == reflect.Struct:
-				if len(f.out) < MaxUnknown {
+				if len(f.out) < maxUnknown {
 					f.out = append(f.out, (&step{up: at, name: name, nth: -1}).String())
 				}
 				if f.prune {
@@ -146,7 +146,7 @@ func item(at string, i int) string { return fmt.Sprintf("%s[%d]", at, i) }
 func Wrong(t reflect.Type, v any) (at, why string) { return wrong(t, v, "") }
 
 func wrong(t reflect.Type, v any, at string) (string, string) {
-	t = Deref(t)
+	t = deref(t)
 	if v == nil {
 		return "", "" // nothing
 	}

@@ -173,7 +173,7 @@ func (a *Applications) compose(ctx context.Context, project string, args ...stri
 	}
 	args = append(append(program[1:len(program):len(program)], "--project-name", project), args...)
 	cmd := exec.CommandContext(ctx, program[0], args...) //nolint:gosec // a program of the list above, or of the node's own configuration
-	cmd.Dir = filepath.Join(a.o.Root, ComposeDir, project)
+	cmd.Dir = filepath.Join(a.o.Root, composeDir, project)
 	cmd.WaitDelay = 5 * time.Second
 	output := &tail.Writer{}
 	cmd.Stdout, cmd.Stderr = output, output

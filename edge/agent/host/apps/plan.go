@@ -19,8 +19,8 @@ import (
 
 // Where the files of applications go: each has a directory of its own below these.
 const (
-	QuadletDir = "/etc/containers/systemd"
-	ComposeDir = "/etc/compose"
+	quadletDir = "/etc/containers/systemd"
+	composeDir = "/etc/compose"
 )
 
 const (
@@ -32,9 +32,9 @@ const (
 // Dir is an application's directory.
 func Dir(app resource.RenderedApplication) string {
 	if app.AppType == resource.AppCompose {
-		return path.Join(ComposeDir, app.Name)
+		return path.Join(composeDir, app.Name)
 	}
-	return path.Join(QuadletDir, app.Name)
+	return path.Join(quadletDir, app.Name)
 }
 
 // Files are an application's files with absolute paths, with its directory and those of its environment. They are in the order of

@@ -17,8 +17,8 @@ type Packet struct {
 	Data []byte
 }
 
-// MaxDatagram bounds what is read of one.
-const MaxDatagram = 16 << 10
+// maxDatagram bounds what is read of one.
+const maxDatagram = 16 << 10
 
 // Group asks by multicast on the interfaces of a host, over IPv4 and, where there is an address for it, IPv6.
 type Group struct {
@@ -61,7 +61,7 @@ func Join(ctx context.Context, address4, address6 string, names []string, listen
 }
 
 func read(to chan<- Packet, from func([]byte) (int, net.Addr, error)) {
-	b := make([]byte, MaxDatagram)
+	b := make([]byte, maxDatagram)
 	for {
 		n, addr, err := from(b)
 		if err != nil {

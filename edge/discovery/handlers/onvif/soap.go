@@ -105,7 +105,7 @@ func (a announcement) parse(brief bool) (m match, err error) {
 		}
 		m.scopes[network.Clean(scope, maxText)] = true
 	}
-	for _, address := range strings.Fields(a.XAddrs) {
+	for address := range strings.FieldsSeq(a.XAddrs) {
 		if u, err := url.Parse(address); err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https") && len(address) <= maxText && len(m.addresses) < maxAddresses {
 			m.addresses = append(m.addresses, network.Clean(address, maxText))
 		}
