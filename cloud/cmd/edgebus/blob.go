@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -226,25 +227,15 @@ func sameDigest(want string, sum []byte) error {
 
 func newBlobRemove() *cobra.Command {
 	var o hub
-	cmd := &cobra.Command{
+	return o.perArgument(&cobra.Command{
 		Use:     "rm DIGEST...",
 		Short:   "Remove blobs that no spec refers to",
 		Long:    "Remove blobs that no spec refers to, before their time is over (limits.blobs.age). A blob in use is refused.\n\n" + exitCodes,
 		Example: "  edgebus blob rm sha256:…",
-		Args:    cobra.MinimumNArgs(1),
-	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		for _, digest := range args {
-			if _, err := resource.ParseDigest(digest); err != nil {
-				return err
-			}
-			if err := o.Remove(cmd.Context(), blobsPath+"/"+digest); err != nil {
-				return err
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s removed\n", digest)
+	}, func(ctx context.Context, digest string) (string, error) {
+		if _, err := resource.ParseDigest(digest); err != nil {
+			return "", err
 		}
-		return nil
-	}
-	o.flags(cmd)
-	return cmd
+		return digest + " removed", o.Remove(ctx, blobsPath+"/"+digest)
+	})
 }

@@ -51,6 +51,23 @@ func (h *hub) flags(cmd *cobra.Command) {
 	}
 }
 
+// perArgument has a command call f for each of its arguments until one fails. f returns the line to print when it has succeeded.
+func (h *hub) perArgument(cmd *cobra.Command, f func(ctx context.Context, arg string) (done string, err error)) *cobra.Command {
+	cmd.Args = cobra.MinimumNArgs(1)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		for _, arg := range args {
+			done, err := f(cmd.Context(), arg)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), done)
+		}
+		return nil
+	}
+	h.flags(cmd)
+	return cmd
+}
+
 // inTime is the error that a command ends with: its code says so if there was no answer because the time was up.
 func inTime(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) || codeOf(err) != unreachable {

@@ -293,32 +293,20 @@ invitation; its Node and its devices stay.
 
 ` + exitCodes,
 		Example: "  edgebus node revoke n1",
-		Args:    cobra.MinimumNArgs(1),
 	}
-	what := "revoked"
+	verb, done := "/revoke", "revoked"
 	if decommission {
-		cmd.Use, cmd.Short, what = "decommission NODE…", "End a node's part in the bus: it forgets its keys, and its Node is deleted", "decommissioned"
+		verb, done = "/decommission", "decommissioned"
+		cmd.Use, cmd.Short = "decommission NODE…", "End a node's part in the bus: it forgets its keys, and its Node is deleted"
 		cmd.Long = `Take no certificate any more that the node has now, tell it to delete its keys and certificates, end its connections, and
 delete its Node. A node that is away is told when it comes back. Its devices stay, and wait for a node.
 
 ` + exitCodes
 		cmd.Example = "  edgebus node decommission n1"
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		for _, node := range args {
-			verb := "/revoke"
-			if decommission {
-				verb = "/decommission"
-			}
-			if err := o.Post(cmd.Context(), "/enroll/nodes/"+url.PathEscape(node)+verb, struct{}{}, nil); err != nil {
-				return err
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "node %s %s\n", node, what)
-		}
-		return nil
-	}
-	o.flags(cmd)
-	return cmd
+	return o.perArgument(cmd, func(ctx context.Context, node string) (string, error) {
+		return "node " + node + " " + done, o.Post(ctx, "/enroll/nodes/"+url.PathEscape(node)+verb, struct{}{}, nil)
+	})
 }
 
 // authority is one of the hub's as the hub shows it.

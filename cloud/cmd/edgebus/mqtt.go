@@ -373,7 +373,7 @@ func newSessionList() *cobra.Command {
 
 func newSessionEnd() *cobra.Command {
 	var o hub
-	cmd := &cobra.Command{
+	return o.perArgument(&cobra.Command{
 		Use:   "end CLIENT…",
 		Short: "End sessions, their connections and their queues",
 		Long: `End the sessions of clients, by their identifiers. A client that is connected is disconnected (0x98), its will is
@@ -381,17 +381,7 @@ published, and messages that are queued for it are dropped. The client identifie
 
 ` + exitCodes,
 		Example: "  edgebus session end reader-7",
-		Args:    cobra.MinimumNArgs(1),
-	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		for _, id := range args {
-			if err := o.EndSession(cmd.Context(), id); err != nil {
-				return err
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "session of %s ended\n", printable(id, widest))
-		}
-		return nil
-	}
-	o.flags(cmd)
-	return cmd
+	}, func(ctx context.Context, id string) (string, error) {
+		return "session of " + printable(id, widest) + " ended", o.EndSession(ctx, id)
+	})
 }

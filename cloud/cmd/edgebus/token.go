@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/url"
@@ -127,22 +128,12 @@ func newTokenList() *cobra.Command {
 
 func newTokenRevoke() *cobra.Command {
 	var o hub
-	cmd := &cobra.Command{
+	return o.perArgument(&cobra.Command{
 		Use:     "revoke ID…",
 		Short:   "Revoke bearer tokens, and end their connections",
 		Long:    "Revoke tokens by their IDs, or by enough of an ID to tell it from the others (4 digits at least). Their connections end at once.\n\n" + exitCodes,
 		Example: "  edgebus token revoke 3f2a9c",
-		Args:    cobra.MinimumNArgs(1),
-	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		for _, id := range args {
-			if err := o.Remove(cmd.Context(), "/tokens/"+url.PathEscape(id)); err != nil {
-				return err
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "token %s revoked\n", printable(id, widest))
-		}
-		return nil
-	}
-	o.flags(cmd)
-	return cmd
+	}, func(ctx context.Context, id string) (string, error) {
+		return "token " + printable(id, widest) + " revoked", o.Remove(ctx, "/tokens/"+url.PathEscape(id))
+	})
 }
