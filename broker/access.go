@@ -25,8 +25,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// acl derives every right of an identity: to topics from the contract's table, to client
-// identifiers, and to administer the broker. It has no state of connections.
+// accessControl derives every right of an identity: to topics from the contract's table, to client identifiers, and to administer
+// the broker. It holds no state of connections.
 type accessControl struct {
 	rows    map[topics.Kind]topics.Topic
 	node    []topics.Topic // what a node may subscribe to
@@ -76,8 +76,7 @@ func forbidden(topic, format string, args ...any) error {
 	return resource.Errorf(resource.Forbidden, topic, format, args...)
 }
 
-// publish says why the identity may not publish to the topic, which CheckTopic
-// has seen already.
+// publish returns an error if the identity may not publish to the topic. CheckTopic has accepted the topic before.
 func (a *accessControl) publish(id Identity, topic string) error {
 	if !topics.IsTree(topic) {
 		if a.ownTopics(id) {
@@ -110,8 +109,8 @@ func (a *accessControl) publish(id Identity, topic string) error {
 	return forbidden(topic, "%s may not publish here: owner %s", roles(id), row.Owner)
 }
 
-// clientID says why the identity may not connect with a client identifier: those of the links, of nodes that enrol and
-// of mappers are reserved, so that nobody else's session can keep their owners out.
+// clientID returns an error if the identity may not connect with its client identifier. The identifiers of links, of nodes that
+// enrol and of mappers are reserved: a session of another user under such an identifier would keep its owner out.
 func (a *accessControl) clientID(id Identity) error {
 	if strings.HasPrefix(id.ClientID, enrollPrefix) != id.Has(topics.RoleEnrollee) {
 		return resource.Errorf(resource.Forbidden, "", "client identifiers that begin with %s belong to nodes that enrol, and these have no other", enrollPrefix)
@@ -133,19 +132,20 @@ func (a *accessControl) clientID(id Identity) error {
 	return nil
 }
 
-// ownsMapper says whether a mapper of that name is the identity's own: the user's who is called so, if
-// one with the role is, and else of whoever has the role.
+// ownsMapper reports whether a mapper of that name belongs to the identity: to the user of the same name if one has the role
+// mapper, and otherwise to each user with that role.
 func (a *accessControl) ownsMapper(id Identity, mapper string) bool {
 	return id.Has(topics.RoleMapper) && (id.User == mapper || !a.mappers[mapper])
 }
 
-// speaksFor says whether what a mapper says of a mapper is said of itself.
+// ownsMapperTopic reports whether a topic that describes a mapper (its state, its protocols) describes the identity's own mapper.
+// It is true for other roles and other topics.
 func (a *accessControl) ownsMapperTopic(id Identity, role topics.Role, addr topics.Address) bool {
 	ofMapper := addr.Kind == topics.KindMapperState || addr.Kind == topics.KindMapperProtocols
 	return role != topics.RoleMapper || !ofMapper || a.ownsMapper(id, addr.Device)
 }
 
-// groupOwner is whose a shared subscription's group is.
+// groupOwner returns the owner of a shared subscription's group: all users, or the user of the identity.
 func (a *accessControl) groupOwner(id Identity, group string) string {
 	if matchAny(a.groups, group) {
 		return "all"
@@ -153,8 +153,8 @@ func (a *accessControl) groupOwner(id Identity, group string) string {
 	return "user " + id.User
 }
 
-// administers says whether the identity is an operator of everything here: on the hub of all nodes, on a
-// node's broker of that node.
+// administers reports whether the identity is an operator of everything on this broker: of all nodes on the hub, of the node on a
+// node's own broker.
 func (a *accessControl) administers(id Identity) bool {
 	if a.local != "" {
 		return id.Has(topics.RoleOperator) && id.Given(a.local)
@@ -162,43 +162,43 @@ func (a *accessControl) administers(id Identity) bool {
 	return id.AllNodes()
 }
 
-// ownTopics says whether the identity may publish outside the tree.
+// ownTopics reports whether the identity may publish outside the tree.
 func (a *accessControl) ownTopics(id Identity) bool {
 	return id.Has(topics.RoleOperator) || id.Has(topics.RoleMapper)
 }
 
-// ruled is whom the rules for users' own topics are about.
+// ruled returns the identity as the rules for users' own topics see it.
 func ruled(id Identity) acl.Client { return acl.Client{User: id.User, ID: id.ClientID} }
 
-// unruled says whether the identity may publish on all of the users' own topics.
+// unruled reports whether the identity may publish to every topic outside the tree, because no rule applies to it.
 func (a *accessControl) unruled(id Identity) bool {
 	return a.ownTopics(id) && !a.rules().Applies(id.User, acl.Write)
 }
 
-// answered says whether an answer may be published on a response topic in the name of who asks for it. Without that a
-// request would be a way to publish where the rules for users' own topics don't let its sender.
+// answered reports whether the identity may name the response topic in a request. The answer is published there with the sender's
+// rights; otherwise a request could publish where the rules for users' own topics forbid it.
 func (a *accessControl) answered(id Identity, reply string) bool {
 	return topics.IsTree(reply) || id.Node != "" || ownReply(id, reply) || a.rules().Allowed(ruled(id), acl.Write, reply)
 }
 
-// ownReply says whether a topic or filter is for answers to this client alone: reply/{client identifier} and below. Every
-// client that may ask may read these, whatever the rules for users' own topics say, or mappers and edgebus could not ask.
+// ownReply reports whether a topic or filter is for answers to this client alone: reply/{client identifier} and below. Every client
+// that may send requests may read these, whatever the rules for users' own topics say: mappers and edgebus depend on it.
 func ownReply(id Identity, filter string) bool {
 	rest, ok := strings.CutPrefix(filter, "reply/"+id.ClientID)
 	return ok && id.ClientID != "" && !strings.ContainsAny(id.ClientID, "+#/") && (rest == "" || rest[0] == '/')
 }
 
-// readsOwnTopics says whether the identity may subscribe outside the tree. A discoverer may, for devices that announce themselves there.
+// readsOwnTopics reports whether the identity may subscribe outside the tree. A discoverer may, for devices that announce themselves there.
 func (a *accessControl) readsOwnTopics(id Identity) bool {
 	return id.Has(topics.RoleOperator) || id.Has(topics.RoleMapper) || id.Has(topics.RoleViewer) || id.Has(topics.RoleDiscoverer)
 }
 
-// read says whether the identity may receive what is published to the topic.
+// read reports whether the identity may receive what is published to the topic.
 func (a *accessControl) read(id Identity, topic string) bool {
 	if id.own() {
 		return true
 	}
-	if strings.HasPrefix(topic, sysPrefix) { // what all nodes' clients do
+	if strings.HasPrefix(topic, sysPrefix) { // statistics of the clients of all nodes
 		return a.administers(id)
 	}
 	if !topics.IsTree(topic) {
@@ -223,8 +223,8 @@ func (a *accessControl) read(id Identity, topic string) bool {
 	return false
 }
 
-// gets says whether a subscription of the identity's brings it the topic. The bus's own
-// programs ask for the tree by name: a bridge's rule for # is for users' own topics.
+// gets reports whether a subscription of the identity delivers the topic. The bus's own programs receive topics of the tree only
+// through filters below v1/: a bridge's filter # is for users' own topics.
 func (a *accessControl) gets(id Identity, filter, topic string) bool {
 	if (id.own() || id.Has(topics.RoleNode)) && topics.IsTree(topic) && !topics.IsTree(filter) {
 		return false
@@ -232,9 +232,9 @@ func (a *accessControl) gets(id Identity, filter, topic string) bool {
 	return a.read(id, topic)
 }
 
-// subscribe says why the identity may not have the filter at all. Most roles may
-// have a filter that covers more than they may read: read is asked again for each
-// topic. A node may not: what it asks for is fixed, and more is a mistake or worse.
+// subscribe returns an error if the identity may not subscribe to the filter at all. Most roles may subscribe to filters that cover
+// more than they may read: each topic is checked again by read. A node may not: its subscriptions are fixed, and any other is an
+// error or an attack.
 func (a *accessControl) subscribe(id Identity, filter string) error {
 	if id.Has(topics.RoleNode) {
 		return a.nodeSubscribe(id, filter)
@@ -259,7 +259,7 @@ func (a *accessControl) subscribe(id Identity, filter string) error {
 	return forbidden(filter, "node %s is not given to %s", node, who(id))
 }
 
-// reachesTree says whether a filter matches topics of the tree, or of what else the broker has below v1/.
+// reachesTree reports whether a filter matches topics of the tree, or other topics of the broker below v1/.
 func reachesTree(filter string) bool {
 	first, rest, _ := strings.Cut(filter, "/")
 	if first != "+" && first != "v1" {
@@ -295,14 +295,14 @@ func (a *accessControl) nodeSubscribe(id Identity, filter string) error {
 	return forbidden(filter, "the hub's bridge.down gives it to no node %s", id.Node)
 }
 
-// given says whether a users' own topic is one that the node may have.
+// given reports whether the node may receive a topic outside the tree (bridge.down).
 func (a *accessControl) given(node, topic string) bool {
 	return slices.ContainsFunc(a.down, func(d string) bool { return topics.Match(ofNode(d, node), topic) })
 }
 
 func ofNode(filter, node string) string { return strings.ReplaceAll(filter, "{node}", node) }
 
-// Why a role, which the table allows, does not extend to an address. The user's name follows.
+// Reasons why a role that the table allows does not extend to an address. The user's name follows.
 const (
 	notGiven      = "this node or device is not given to"
 	otherProtocol = "the device has a protocol that is not given to"
@@ -314,7 +314,7 @@ const (
 	ofEnrollee = "an enrolment request is named after the client identifier, enroll/{request}, and its node after the user name, enroll/{node}; this is not so for"
 )
 
-// outside says why a role, which the table allows, does not extend to the address; empty: it does.
+// outside returns the reason why a role that the table allows does not extend to the address; empty: it does.
 func (a *accessControl) outside(id Identity, role topics.Role, addr topics.Address) string {
 	switch role {
 	case topics.RoleNode:
@@ -358,8 +358,8 @@ var linkOnly = map[topics.Kind]bool{
 	topics.KindEnroll: true, topics.KindEnrolled: true,
 }
 
-// speaks says why a mapper that was given protocols has nothing to do with a device. What is said of
-// one that the node hasn't is that it is gone, and is for all.
+// checkProtocol returns the reason why a mapper that is limited to some protocols has no right to a device's topics; empty: it has.
+// Topics of a device that the node doesn't have say that the device is gone, and every mapper may read them.
 func (a *accessControl) checkProtocol(id Identity, device string) string {
 	if len(id.Protocols) == 0 || a.protocol == nil {
 		return ""
@@ -378,7 +378,7 @@ func matchAny(globs []string, name string) bool {
 	})
 }
 
-// covers says whether every topic that filter matches is matched by wide, too.
+// covers reports whether every topic that filter matches is matched by wide, too.
 func covers(wide, filter string) bool {
 	for {
 		wl, wrest, wmore := strings.Cut(wide, "/")
@@ -404,10 +404,10 @@ func roles(id Identity) string {
 	return strings.Join(names, "+")
 }
 
-// who names the user behind the roles.
+// who returns the roles and the user's name, for messages.
 func who(id Identity) string { return strings.TrimSuffix(roles(id)+" "+id.User, " ") }
 
-// topicID is a client id as one can stand in a topic.
+// topicID escapes a client identifier for use as a topic level.
 func topicID(clientID string) string {
 	if !strings.ContainsAny(clientID, "%+#") {
 		return clientID
@@ -415,15 +415,15 @@ func topicID(clientID string) string {
 	return strings.NewReplacer("%", "%25", "+", "%2B", "#", "%23").Replace(clientID)
 }
 
-// validText makes a text fit for an MQTT string.
+// validText replaces what an MQTT string must not contain.
 func validText(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "�"), "\x00", "�")
 }
 
-// authenticator knows the users. It is read-only once made.
+// authenticator authenticates users. It is not changed after newAuthenticator.
 type authenticator struct {
 	users map[string]account
-	// slowest stands in for the hash of a user that doesn't exist, or has none.
+	// slowest is compared with when a user doesn't exist or has no hash, so that the time is the same.
 	slowest       password.Hash
 	anonymous     []topics.Role
 	loopbackNodes bool
@@ -433,7 +433,7 @@ type authenticator struct {
 	bearer        Bearer
 	revoked       func(node string, cert *x509.Certificate) string
 	enroll        func(node, token string) error
-	local         map[string]account // by the names or numbers of this host's users
+	local         map[string]account // by name or number of this host's user
 	network       bool               // there are users who sign in by a password or certificate
 }
 
@@ -470,7 +470,7 @@ func newAuthenticator(o Options) (*authenticator, error) {
 	return a, nil
 }
 
-// credentials are what a connection brought with it.
+// credentials are what a connection presents to sign in.
 type credentials struct {
 	user     string
 	password []byte
@@ -478,11 +478,12 @@ type credentials struct {
 	cert     *x509.Certificate // a verified one; nil: none
 	loopback bool              // a loopback listener, and a peer on this host
 	secure   bool              // an MQTT listener with TLS
-	local    *localUser        // who connected over a Unix socket; nil: it is another connection
+	local    *localUser        // the peer of a Unix socket; nil: the connection is not over one
 }
 
-// needed takes off what nobody needs: where anybody of this host may come, and no users are listed that
-// one could be mistaken for (those of the Unix socket sign in nowhere else), a name and a password say nothing. Many clients can't do without.
+// needed removes the user name and password where anonymous loopback is open and no users of the network are listed: they identify
+// no one there, and many clients always send some. Users of the Unix socket don't count as listed, because they sign in nowhere
+// else.
 func (a *authenticator) needed(c credentials) credentials {
 	if a.network || len(a.anonymous) == 0 || !c.loopback || c.cert != nil && c.cert.Subject.CommonName != "" {
 		return c
@@ -493,7 +494,7 @@ func (a *authenticator) needed(c credentials) credentials {
 	return c
 }
 
-// account finds a user. A node's is named after it, and cores call it node/{name}.
+// account finds a user. A node's user has the node's name; cores send it as node/{name}.
 func (a *authenticator) account(user string) (account, bool) {
 	if u, known := a.users[user]; known {
 		return u, true
@@ -503,13 +504,13 @@ func (a *authenticator) account(user string) (account, bool) {
 	return u, isNode && u.Role == topics.RoleNode
 }
 
-// named says whether a certificate says who it is. A password decides before it, so that a person can use
-// a host's certificate for the connection only.
+// named reports whether the certificate identifies the client. A password takes precedence, so that a person can use a host's
+// certificate for the TLS connection only.
 func (c credentials) named() bool {
 	return !c.hasPass && c.cert != nil && c.cert.Subject.CommonName != ""
 }
 
-// identify says who it is that brought no password, or not ok, and then why if there is more to say than that.
+// identify returns the identity of a connection without a password. If ok is false, why is the reason, and may be empty.
 func (a *authenticator) identify(c credentials) (id Identity, why string, ok bool) {
 	switch {
 	case c.named():
@@ -531,7 +532,7 @@ func (a *authenticator) identify(c credentials) (id Identity, why string, ok boo
 	return id, why, ok
 }
 
-// localUser is the identity of a user of this host, who connected over a Unix socket.
+// localUser returns the identity of a user of this host who is connected over a Unix socket, or why there is none.
 func (a *authenticator) localUser(c credentials) (id Identity, why string) {
 	u, known := a.local[c.local.name]
 	if !known || c.local.name == "" {
@@ -548,10 +549,10 @@ func (a *authenticator) localUser(c credentials) (id Identity, why string) {
 	return id, ""
 }
 
-// denied says why somebody is not let in who would be.
+// denied returns the reason why an authenticated identity is refused; empty: it is not.
 func (a *authenticator) denied(id Identity, c credentials) string {
 	name, cert := strings.TrimPrefix(id.User, nodePrefix), c.cert
-	if id.Has(topics.RoleAgent) && c.local == nil { // it receives Secrets, which no network has to carry
+	if id.Has(topics.RoleAgent) && c.local == nil { // it receives Secrets, which must not travel over a network
 		return fmt.Sprintf("%s has the role agent, which only programs of this host have, at the Unix socket (mqtt.socket)", validText(name))
 	}
 	for _, d := range a.deny {
@@ -569,8 +570,8 @@ func (a *authenticator) denied(id Identity, c credentials) string {
 	return ""
 }
 
-// enrollee is a node that asks for its first certificate, if that is what the user name says. Over a connection
-// without TLS its token could be read, so there it is nobody.
+// enrollee returns the name of a node that asks for its first certificate, which its user name says. It is refused over a
+// connection without TLS, where its token could be read.
 func (a *authenticator) enrollee(c credentials) (node string, ok bool) {
 	node, ok = strings.CutPrefix(c.user, enrollPrefix)
 	return node, ok && a.enroll != nil && c.secure && topics.ValidName(node)
@@ -580,7 +581,7 @@ func (a *authenticator) enrollee(c credentials) (node string, ok bool) {
 // user's, whatever users have the node's name.
 const NodeUnit = "edgebus node"
 
-// IsNodeCertificate says whether a certificate is one that a hub has made for a node.
+// IsNodeCertificate reports whether a hub has made the certificate for a node.
 func IsNodeCertificate(cert *x509.Certificate) bool {
 	return slices.Contains(cert.Subject.OrganizationalUnit, NodeUnit)
 }
@@ -594,8 +595,8 @@ func fingerprint(cert *x509.Certificate) string {
 	return new(big.Int).SetBytes(sum[:]).Text(16)
 }
 
-// matches says whether the password is the user's. That it isn't takes as long as the slowest hash for whatever
-// name: the time doesn't tell which users there are.
+// matches reports whether the password is the user's. A mismatch takes as long as the slowest hash for every name, so that the time
+// doesn't reveal which users exist.
 func (a *authenticator) matches(c credentials) bool {
 	u, known := a.account(c.user)
 	if known && u.PasswordHash != "" {
@@ -609,7 +610,7 @@ func (a *authenticator) matches(c credentials) bool {
 	return false
 }
 
-// identity is who a listed user is.
+// identity returns the identity of a user of auth.users.
 func (a *authenticator) identity(u account) Identity {
 	if u.Role == topics.RoleNode {
 		return nodeIdentity(u.Name)
@@ -623,8 +624,8 @@ func (a *authenticator) identity(u account) Identity {
 	return id
 }
 
-// certificate: the authority that signed it vouches for the name. One that is listed is that
-// user; any other is a node's, if that is known.
+// certificate returns the identity that a client certificate proves, or why there is none. A name of auth.users is that user; every
+// other name is a node's, if the node is known.
 func (a *authenticator) certificate(c credentials) (id Identity, why string) {
 	name := c.cert.Subject.CommonName
 	u, listed := a.users[name]
@@ -652,7 +653,7 @@ func (a *authenticator) certificate(c credentials) (id Identity, why string) {
 	return Identity{}, why
 }
 
-// commonNames counts them.
+// commonNames counts the common names of a certificate's subject.
 func commonNames(cert *x509.Certificate) (n int) {
 	for _, part := range cert.Subject.Names {
 		if part.Type.Equal(asn1.ObjectIdentifier{2, 5, 4, 3}) {
@@ -662,8 +663,7 @@ func commonNames(cert *x509.Certificate) (n int) {
 	return n
 }
 
-// otherName says how the name that somebody gave differs from the one in the certificate; empty:
-// not at all, or there is but one of them.
+// otherName returns how the user name differs from the name in the certificate; empty: they agree, or no user name was given.
 func (a *authenticator) otherName(c credentials) string {
 	if c.user == "" {
 		return ""
@@ -690,7 +690,7 @@ func (a *authenticator) loopbackNode(c credentials) (Identity, bool) {
 	return nodeIdentity(name), true
 }
 
-// Client identifiers, and of nodes also user names, begin so.
+// Prefixes of reserved client identifiers; those of nodes are prefixes of their user names as well.
 const (
 	nodePrefix   = "node/"
 	enrollPrefix = "enroll/"
@@ -703,11 +703,9 @@ func nodeIdentity(name string) Identity {
 	return Identity{User: nodeUser(name), Roles: []topics.Role{topics.RoleNode}, Node: name}
 }
 
-// SignIn says who sends an HTTP request, by the rules for who connects over MQTT: a user's name and
-// password, else the certificate of the connection, else anybody of this host over a plain
-// connection of the loopback interface. Wrong passwords of both count together,
-// and so do connections and requests that are under way.
-// A request that is not let in is logged, of a flood not each.
+// SignIn authenticates an HTTP request by the rules of MQTT connections: by user name and password, else by the connection's
+// certificate, else as anonymous over a plain loopback connection. Wrong passwords of both protocols count together, and so do open
+// connections and running requests. Refused requests are logged, at a limited rate.
 func (b *Broker) SignIn(r *http.Request) (Identity, error) {
 	id, err := b.signIn(r)
 	if err == nil {
@@ -727,7 +725,7 @@ func (b *Broker) SignIn(r *http.Request) (Identity, error) {
 	return id, err
 }
 
-// clipped keeps what a stranger sends from filling the log.
+// clipped bounds text from unauthenticated clients for the log.
 func clipped(text string) string {
 	const most = 128
 	if len(text) > most {
@@ -749,7 +747,7 @@ func (b *Broker) signIn(r *http.Request) (Identity, error) {
 		}
 	}
 	shown.cert = verified(r.TLS)
-	expires := time.Time{} // of the certificate, if that is what counts
+	expires := time.Time{} // of the certificate, if it is what identifies the client
 	if shown.named() {
 		if expires = shown.cert.NotAfter; b.opts.Now().After(expires) { // since the connection was made
 			return Identity{}, resource.Errorf(resource.Unauthorized, "", "the certificate of %s has expired", validText(shown.cert.Subject.CommonName))
@@ -782,7 +780,7 @@ func (b *Broker) signIn(r *http.Request) (Identity, error) {
 		b.quotas.requests.Add(id.User, -1)
 		return Identity{}, err
 	}
-	context.AfterFunc(r.Context(), func() { // which ends with the answer
+	context.AfterFunc(r.Context(), func() { // r's context ends with the answer
 		b.quotas.releaseConnection(at)
 		b.quotas.requests.Add(id.User, -1)
 	})
@@ -793,8 +791,8 @@ func (b *Broker) signIn(r *http.Request) (Identity, error) {
 	return id, nil
 }
 
-// namesLoopback says whether a request was meant for the loopback interface. A page of a site whose name was made to point
-// there means that site, and the browser takes the answer for the site's own. No browser leaves the name out.
+// namesLoopback reports whether the request's Host names the loopback interface. It prevents DNS rebinding: a web page whose own
+// name resolves to 127.0.0.1 sends that name, and its browser would let it read the answer. Every browser sends a Host.
 func namesLoopback(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -807,7 +805,7 @@ func namesLoopback(host string) bool {
 }
 
 func addrOf(r *http.Request) net.Addr {
-	at, _ := netip.ParseAddrPort(r.RemoteAddr) // the server's own word
+	at, _ := netip.ParseAddrPort(r.RemoteAddr) // set by net/http, always valid
 	return net.TCPAddrFromAddrPort(at)
 }
 

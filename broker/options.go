@@ -91,7 +91,7 @@ type Auth struct {
 	// LoopbackNodes lets a core on this host connect as node/{name} without a
 	// password, over a loopback listener.
 	LoopbackNodes bool
-	// Node says whether a certificate of a name that no user has, and a node can have, is that node's. nil: any is.
+	// Node reports whether a certificate of a name that no user has, and a node can have, is that node's. nil: any is.
 	Node func(name string) bool
 	// Deny are those who are not let in, whatever they show.
 	Deny []Denied
@@ -112,7 +112,7 @@ type Auth struct {
 
 // Bearer knows users by tokens.
 type Bearer interface {
-	// IsToken says whether a password has the form of a token, and is none of a user's.
+	// IsToken reports whether a password has the form of a token, and is none of a user's.
 	IsToken(password string) bool
 	// Verify says who shows a token. An error of the kind Unauthorized counts as a wrong password; any other says why nobody
 	// can tell now, or why the user may not come in.

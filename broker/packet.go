@@ -82,27 +82,27 @@ type Identity struct {
 	Revoked context.Context
 }
 
-// Has says whether the identity has the role.
+// Has reports whether the identity has the role.
 func (id Identity) Has(role topics.Role) bool { return slices.Contains(id.Roles, role) }
 
-// Given says whether a node is one of an operator's or viewer's.
+// Given reports whether a node is one of an operator's or viewer's.
 func (id Identity) Given(node string) bool { return matchAny(id.Nodes, node) }
 
-// AllNodes says whether the identity is an operator of all nodes: an administrator of the hub.
+// AllNodes reports whether the identity is an operator of all nodes: an administrator of the hub.
 func (id Identity) AllNodes() bool {
 	return id.Has(topics.RoleOperator) && slices.Contains(id.Nodes, "*")
 }
 
-// IsLink says whether the client is a core's link to its hub. A node's user may have other clients beside it.
+// IsLink reports whether the client is a core's link to its hub. A node's user may have other clients beside it.
 func (id Identity) IsLink() bool { return id.Node != "" && id.ClientID == nodeUser(id.Node) }
 
-// same says whether a session of one may be continued by the other: the same user, who may
+// same reports whether a session of one may be continued by the other: the same user, who may
 // have been given another role meanwhile.
 func (id Identity) same(other Identity) bool {
 	return id.User == other.User && id.Node == other.Node && id.own() == other.own()
 }
 
-// sameRights says whether both may read the same.
+// sameRights reports whether both may read the same.
 func (id Identity) sameRights(other Identity) bool {
 	return id.same(other) && slices.Equal(id.Roles, other.Roles) && slices.Equal(id.Nodes, other.Nodes) && slices.Equal(id.Devices, other.Devices) &&
 		slices.Equal(id.Protocols, other.Protocols) && slices.Equal(id.Configurations, other.Configurations) && id.Local == other.Local

@@ -37,7 +37,7 @@ func newStore(j Journal) *store {
 	return s
 }
 
-// ID names a new record.
+// ID returns the id of a new record.
 func (s *store) ID() uint64 { return s.last.Add(1) }
 
 // Read reads records.
@@ -118,10 +118,10 @@ func (s *store) now(changes []journal.Change) error {
 
 // Kinds of the broker's own records. A session's parts are package session's.
 const (
-	kindClient       = session.FirstOtherKind + iota // a durable session: who, how long, since when away, its will
+	kindClient       = session.FirstOtherKind + iota // a durable session: user, expiry, time of disconnection, will
 	kindSubscription                                 // one of its subscriptions
 	kindRetained                                     // a retained message of a users' own topic, and the user for whom it counts
-	kindWill                                         // the will of a session that ends with its connection: who, the will
+	kindWill                                         // the will of a session that ends with its connection, with its user
 )
 
 // recordWith encodes the client's record, with its will.
@@ -351,7 +351,7 @@ func (l *loading) retained(id uint64, d *session.Decoder) error {
 // messages.
 func (l *loading) choose(c *client) {
 	if c.left.IsZero() {
-		c.left = l.now // it was connected when the broker went
+		c.left = l.now // it was connected when the broker stopped
 	}
 	c.left = session.RebaseTime(c.left, l.now)
 	byID := l.b.clients.byID

@@ -165,7 +165,7 @@ func publishError(pk *packets.Packet) string {
 	return propertyError(&pk.Properties)
 }
 
-// propertyMistake is about the properties that a PUBLISH shares with a will.
+// propertyError returns what is wrong with the properties that a PUBLISH shares with a will; empty: nothing.
 func propertyError(p *packets.Properties) string {
 	if strings.ContainsAny(p.ResponseTopic, "+#") {
 		return "wildcard in the response topic"

@@ -292,7 +292,7 @@ func (b *Broker) identifyBearer(remote net.Addr, c credentials) (id Identity, co
 
 const bearerTimeout = 15 * time.Second // for a provider that has to be asked
 
-// mayTry says whether an address has shown few enough wrong tokens; failed counts one.
+// mayTry reports whether an address has shown few enough wrong tokens; failed counts one.
 func (g *loginThrottle) mayTry(address string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -363,7 +363,7 @@ func (t TLSClient) check(prefix string, report reporter) {
 	}
 }
 
-// byCertificate says whether anybody can sign in with a certificate.
+// byCertificate reports whether anybody can sign in with a certificate.
 func (h *Hub) byCertificate() bool { return h.MQTT.TLS.ClientCA+h.HTTP.TLS.ClientCA != "" }
 
 func (c *Core) byCertificate() bool { return c.MQTT.TLS.ClientCA+c.HTTP.TLS.ClientCA != "" }

@@ -416,7 +416,7 @@ func (a Auth) anybody(m MQTT, h HTTP) bool {
 	return a.Anonymous == "loopback" || a.Anonymous == Auto && !slices.ContainsFunc(a.Users, User.overNetwork) && !secure
 }
 
-// overNetwork says whether a user signs in with a password or a certificate. One that is a user of this host, over the Unix
+// overNetwork reports whether a user signs in with a password or a certificate. One that is a user of this host, over the Unix
 // socket, needs neither, and says nothing of who may connect over TCP.
 func (u User) overNetwork() bool { return u.Local == "" || u.PasswordHash != "" }
 
@@ -447,7 +447,7 @@ type User struct {
 // Filters of topics. Nil is none given, which is not the same as an empty list.
 type Filters []string
 
-// IsZero says whether they are left out of YAML.
+// IsZero reports whether they are left out of YAML.
 func (f Filters) IsZero() bool { return f == nil }
 
 // Audit says where the audit log is, and how much of it is kept.

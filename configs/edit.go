@@ -78,7 +78,7 @@ func Merge(text []byte, settings map[string]string) ([]byte, error) {
 	return render(document)
 }
 
-// plain says whether there are no anchors or aliases in a node.
+// plain reports whether there are no anchors or aliases in a node.
 func plain(n *yaml.Node) bool {
 	return n.Anchor == "" && n.Kind != yaml.AliasNode && !slices.ContainsFunc(n.Content, func(n *yaml.Node) bool { return !plain(n) })
 }

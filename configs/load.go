@@ -406,7 +406,7 @@ func pageName(program string) string {
 	}
 }
 
-// HasPage says whether settings of a program are known.
+// HasPage reports whether settings of a program are known.
 func HasPage(program string) bool {
 	_, err := readPage(program)
 	return err == nil

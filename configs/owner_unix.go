@@ -24,7 +24,7 @@ func sameOwner(old string, f *os.File) error {
 	return nil
 }
 
-// writableDir says whether this process may make files in a directory.
+// writableDir reports whether this process may make files in a directory.
 func writableDir(name string) bool {
 	info, err := os.Stat(name)
 	const write, search = 2, 1

@@ -190,7 +190,7 @@ func (p *property) remember(reported resource.TwinValue) {
 	p.recheckDue = applied > 0
 }
 
-// changed says whether value is news against what was reported.
+// changed reports whether value is news against what was reported.
 func (p *property) changed(value string) bool {
 	switch {
 	case !p.reportIsCurrent, p.reportedFor != p.appliedVer:
@@ -201,7 +201,7 @@ func (p *property) changed(value string) bool {
 	return !p.same(value, p.reported)
 }
 
-// satisfies says whether the device has what is wanted, or what is as near to it as it can have.
+// satisfies reports whether the device has what is wanted, or what is as near to it as it can have.
 func (p *property) satisfies(actual, wanted string) bool {
 	if p.same(actual, wanted) {
 		return true
@@ -334,7 +334,7 @@ func (p *property) withoutLimits() resource.Property {
 	return bare
 }
 
-// within says whether two numbers differ by less than the deadband. Other texts are compared as they are.
+// within reports whether two numbers differ by less than the deadband. Other texts are compared as they are.
 func within(a, b string, deadband float64) bool {
 	x, errX := strconv.ParseFloat(a, 64)
 	y, errY := strconv.ParseFloat(b, 64)

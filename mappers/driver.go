@@ -142,7 +142,7 @@ const (
 	Array   Type = "array"
 )
 
-// Numeric says whether values of the type are numbers.
+// Numeric reports whether values of the type are numbers.
 func (t Type) Numeric() bool { return t == Int || t == Float || t == Double }
 
 // Refusal is the error of a device or driver that does not take a value, or can't read a property. Code is one word, for
@@ -216,14 +216,14 @@ func (o *Opened) Close() error {
 	return o.Session.Close()
 }
 
-// CanRead says whether the session is a Reader or a BatchReader.
+// CanRead reports whether the session is a Reader or a BatchReader.
 func (o *Opened) CanRead() bool {
 	_, one := o.Session.(Reader)
 	_, many := o.Session.(BatchReader)
 	return one || many
 }
 
-// CanWrite says whether the driver can write.
+// CanWrite reports whether the driver can write.
 func (o *Opened) CanWrite() bool {
 	_, ok := o.Session.(Writer)
 	return ok
@@ -297,7 +297,7 @@ func (o *Opened) Write(ctx context.Context, name, value string) error {
 // Check says what is wrong with a value for the property: its type, its range or its enumeration; nil: nothing.
 func (p Property) Check(value string) *Refusal { return objection(p.spec(), value) }
 
-// Same says whether two texts are the same value of the property: 21.50 and 21.5 are.
+// Same reports whether two texts are the same value of the property: 21.50 and 21.5 are.
 func (p Property) Same(a, b string) bool {
 	spec := p.spec()
 	return spec.Canonical([]byte(a)) == spec.Canonical([]byte(b))

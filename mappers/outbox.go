@@ -204,7 +204,7 @@ func (o *outbox) done(s *outboxEntry, err error) {
 	o.publishQueued()
 }
 
-// final says whether the broker would refuse the same message again.
+// final reports whether the broker would refuse the same message again.
 func final(err error) bool {
 	var refused *client.Refused
 	if !errors.As(err, &refused) {

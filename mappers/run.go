@@ -234,7 +234,7 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 	m.workers[bus].wakeUp()
 }
 
-// same says whether a bundle brings nothing new, as after every reconnect.
+// same reports whether a bundle brings nothing new, as after every reconnect.
 func same(d *device, info Device, model resource.DeviceModel) bool {
 	was, err1 := json.Marshal(d.info)
 	is, err2 := json.Marshal(info)

@@ -208,7 +208,7 @@ func (w *worker) pingTime(d *device) time.Duration {
 	return min(w.m.o.CallTimeout, max(limit, 4*w.answers))
 }
 
-// current says whether the device's session is by its newest configuration.
+// current reports whether the device's session is by its newest configuration.
 func (w *worker) current(d *device) bool {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()

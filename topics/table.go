@@ -101,7 +101,7 @@ type Topic struct {
 	Doc                string
 }
 
-// Replicated says whether the topic is a key of one of the node's two maps.
+// Replicated reports whether the topic is a key of one of the node's two maps.
 func (t Topic) Replicated() bool {
 	return t.Retain && (t.Owner == OwnerCloud || t.Owner == OwnerEdge)
 }

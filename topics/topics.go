@@ -46,20 +46,20 @@ type Address struct {
 	Name   string // the property, command, call, instance or part, or the rest of a stream's topic
 }
 
-// IsBridged says whether the topic is a users' own that came from a node.
+// IsBridged reports whether the topic is a users' own that came from a node.
 func IsBridged(topic string) bool {
 	rest, ok := strings.CutPrefix(topic, Prefix)
 	_, key, _ := strings.Cut(rest, "/")
 	return ok && strings.HasPrefix(key, "bridge/")
 }
 
-// IsTree says whether the topic is reserved for the bus: v1/nodes, v1/refused and all below them.
+// IsTree reports whether the topic is reserved for the bus: v1/nodes, v1/refused and all below them.
 // Any other below v1 is the users' own.
 func IsTree(topic string) bool {
 	return within(topic, Prefix) || within(topic, RefusedPrefix)
 }
 
-// within says whether a topic is below a prefix, which ends with a slash, or what stands before that.
+// within reports whether a topic is below a prefix, which ends with a slash, or what stands before that.
 func within(topic, prefix string) bool {
 	return strings.HasPrefix(topic, prefix) || topic == prefix[:len(prefix)-1]
 }
@@ -343,10 +343,10 @@ const (
 	propertyRule = "1–253 characters of a–z, A–Z, 0–9, '-', '.' and '_', beginning and ending with a letter or digit"
 )
 
-// ValidName says whether s may name a node, device, configuration, mapper or instance.
+// ValidName reports whether s may name a node, device, configuration, mapper or instance.
 func ValidName(s string) bool { return valid(s, false) }
 
-// ValidProperty says whether s may name a property or a command.
+// ValidProperty reports whether s may name a property or a command.
 func ValidProperty(s string) bool { return valid(s, true) }
 
 // NameRule puts ValidName's rule in words, for error messages.
@@ -439,7 +439,7 @@ func SplitShare(filter string) (group, rest string, err error) {
 	return group, rest, nil
 }
 
-// Match says whether the filter covers the topic, by MQTT's rules. It takes a
+// Match reports whether the filter covers the topic, by MQTT's rules. It takes a
 // plain filter (see SplitShare) and allocates nothing.
 func Match(filter, topic string) bool {
 	if topic != "" && topic[0] == '$' && filter != "" && filter[0] != '$' {

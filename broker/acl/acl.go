@@ -174,12 +174,12 @@ func (r *Rules) parseRule(pattern bool, user string, named bool, rest string) er
 	return nil
 }
 
-// Applies says whether a user's rights of that access are limited at all.
+// Applies reports whether a user's rights of that access are limited at all.
 func (r *Rules) Applies(user string, access Access) bool {
 	return r != nil && (r.all || r.lists[user][access] != nil)
 }
 
-// Allowed says whether a client may publish to a topic (Write) or receive what is published there (Read).
+// Allowed reports whether a client may publish to a topic (Write) or receive what is published there (Read).
 func (r *Rules) Allowed(c Client, access Access, topic string) bool {
 	if !r.Applies(c.User, access) {
 		return true
@@ -198,7 +198,7 @@ func (r *Rules) Allowed(c Client, access Access, topic string) bool {
 	return allowed
 }
 
-// MaySubscribe says whether a client may read at least one of the topics that a filter matches. Which of them it receives is
+// MaySubscribe reports whether a client may read at least one of the topics that a filter matches. Which of them it receives is
 // what Allowed says of each.
 func (r *Rules) MaySubscribe(c Client, filter string) bool {
 	if !r.Applies(c.User, Read) {
@@ -287,7 +287,7 @@ func (o rule) matches(c Client, topic string) bool {
 	return false
 }
 
-// overlap says whether there is a topic that both filters match.
+// overlap reports whether there is a topic that both filters match.
 func overlap(a, b []string) bool {
 	if strings.HasPrefix(a[0], "$") != strings.HasPrefix(b[0], "$") {
 		return false
@@ -304,7 +304,7 @@ func overlap(a, b []string) bool {
 	}
 }
 
-// covers says whether wide matches every topic that filter matches.
+// covers reports whether wide matches every topic that filter matches.
 func covers(wide, filter []string) bool {
 	for i := 0; ; i++ {
 		switch {

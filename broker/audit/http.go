@@ -66,7 +66,7 @@ func (l *Log) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// isReview says whether a POST only asks for something: who one is, and what one may do.
+// isReview reports whether a POST only asks for something: who one is, and what one may do.
 func isReview(path string) bool {
 	return strings.HasPrefix(path, "/apis/authorization.k8s.io/") || strings.HasPrefix(path, "/apis/authentication.k8s.io/")
 }

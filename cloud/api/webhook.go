@@ -48,7 +48,7 @@ type webhookLimits struct {
 	of map[string]*rate.Limiter
 }
 
-// allow says whether one more webhook of a Repository is within its limit.
+// allow reports whether one more webhook of a Repository is within its limit.
 func (l *webhookLimits) allow(repository string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,7 +160,7 @@ func (s *server) webhookSecret(r *http.Request, key store.Key) ([]byte, error) {
 	return secret.Data[webhookSecret], nil
 }
 
-// proves says whether a request shows that its sender knows a secret. The body is read only if it is signed.
+// proves reports whether a request shows that its sender knows a secret. The body is read only if it is signed.
 func proves(w http.ResponseWriter, r *http.Request, secret []byte) (bool, error) {
 	same := func(text string) bool { return text != "" && subtle.ConstantTimeCompare([]byte(text), secret) == 1 }
 	if bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok && same(bearer) || same(r.Header.Get("X-Gitlab-Token")) {

@@ -34,7 +34,7 @@ const (
 // ServerOptions are what a Server is made from.
 type ServerOptions struct {
 	Store *Store
-	// Allowed says whether a node may read a blob.
+	// Allowed reports whether a node may read a blob.
 	Allowed func(ctx context.Context, node, digest string) (bool, error)
 	// Tree gets every publish that is not about blobs.
 	Tree broker.Tree
@@ -211,7 +211,7 @@ func (s *Server) authorize(ctx context.Context, node, digest string) error {
 // Specs finds the blobs that objects of the store refer to.
 type Specs struct{ Reader store.Reader }
 
-// Allowed says whether the rendered spec of a node refers to a blob, or the upgrade that it is ordered.
+// Allowed reports whether the rendered spec of a node refers to a blob, or the upgrade that it is ordered.
 func (s Specs) Allowed(ctx context.Context, node, digest string) (allowed bool, err error) {
 	for _, kind := range []string{resource.KindRenderedSpec, resource.KindUpgradeOrder} {
 		o, err := s.Reader.Get(ctx, store.Key{Kind: kind, Name: node})

@@ -281,7 +281,7 @@ func (s *Store) forget(sum [sha256.Size]byte) {
 	}
 }
 
-// Has says whether there is a blob with that digest, and its size.
+// Has reports whether there is a blob with that digest, and its size.
 func (s *Store) Has(digest string) (size int64, ok bool) {
 	sum, err := resource.ParseDigest(digest)
 	if err != nil {

@@ -79,7 +79,7 @@ type signer struct {
 	number int
 	cert   *x509.Certificate
 	key    crypto.Signer
-	also   []*x509.Certificate // that are trusted beside it
+	also   []*x509.Certificate // trusted as well
 }
 
 type serverPair struct {
@@ -262,7 +262,7 @@ func readKey(name string) (crypto.Signer, error) {
 	return nil, fmt.Errorf("%s holds no private key in PEM", filepath.Base(name))
 }
 
-// make makes an authority and its files, the key first: a certificate without its key would be no use.
+// make makes an authority and its files, the key first, because a certificate without its key is useless.
 func (a *Authority) make(number int) (s signer, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -302,8 +302,8 @@ func encodeCertificates(ders ...[]byte) []byte {
 	return b.Bytes()
 }
 
-// serialAt is a serial number that says when the certificate was made, by which revocation goes: 64 bits of milliseconds
-// since 1970, and 64 random ones.
+// serialAt returns a serial number with the time at which the certificate was made, which revocation compares: 64 bits of
+// milliseconds since 1970, and 64 random bits.
 func serialAt(ms int64) *big.Int {
 	var raw [16]byte
 	binary.BigEndian.PutUint64(raw[:8], uint64(ms))
@@ -375,7 +375,7 @@ func (a *Authority) trusted() (ders [][]byte) {
 	return ders
 }
 
-// drop forgets authorities whose time is over. The caller holds the lock, or nobody else knows the authority yet.
+// drop removes authorities that are no longer trusted. The caller holds the lock, or has not shared the Authority yet.
 func (a *Authority) drop() {
 	now := a.o.Now()
 	for len(a.signers) > 1 {
@@ -390,9 +390,9 @@ func (a *Authority) drop() {
 	}
 }
 
-// Rotate makes a new authority, which signs nodes' certificates from now on. The old ones are trusted for as long as
-// overlap says, and the hub's own certificate is signed by the oldest: so every node that renews its certificate in
-// the meantime has learnt the new authority before it needs it.
+// Rotate makes a new authority, which signs nodes' certificates from now on. The old ones are trusted for as long as overlap says,
+// and the hub's own certificate is signed by the oldest: a node that renews its certificate in the meantime learns the new
+// authority before it needs it.
 func (a *Authority) Rotate(overlap time.Duration) error {
 	if a.o.Cert != "" {
 		return resource.Errorf(resource.Conflict, "", "the authority is the one of the configuration (auth.authority.cert): put the new certificate before the old one in that file, replace the key, and restart the hub")
@@ -405,14 +405,14 @@ func (a *Authority) Rotate(overlap time.Duration) error {
 	}
 	old := a.signers[0].number
 	until := a.o.Now().Add(overlap).UTC()
-	// Those that were replaced before stay in it: their files are still there, and would be trusted again after a restart.
+	// Authorities that were replaced before stay in it: their files still exist, and would be trusted again after a restart.
 	ends := maps.Clone(a.until)
 	ends[old] = until
 	text, err := json.MarshalIndent(state{Until: ends}, "", "  ")
 	if err != nil {
 		return err
 	}
-	// The state first: without a newer authority it says nothing.
+	// The state is written first: without a newer authority it has no effect.
 	if err := datadir.WriteFile(filepath.Join(a.dir(), stateName), text); err != nil {
 		return err
 	}
@@ -456,8 +456,8 @@ func (a *Authority) Status() (list []AuthorityStatus) {
 	return list
 }
 
-// TLS is how a listener serves with the hub's certificate, which is renewed by itself. Clients may show a certificate
-// that an authority of the hub's has signed, or one of those in clientCA (PEM, or nil).
+// TLS returns a listener's configuration with the hub's certificate, which is renewed automatically. Clients may present a
+// certificate signed by one of the hub's authorities, or by one in clientCA (PEM, or nil).
 func (a *Authority) TLS(clientCA []byte, protocols ...string) *tls.Config {
 	at := strings.Join(protocols, ",")
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
@@ -465,8 +465,8 @@ func (a *Authority) TLS(clientCA []byte, protocols ...string) *tls.Config {
 	}}
 }
 
-// config is the configuration of the handshakes that begin now. It is the same until a certificate changes, so that
-// clients can resume their TLS sessions.
+// config returns the configuration for new handshakes. It is the same object until a certificate changes, so that clients can
+// resume their TLS sessions.
 func (a *Authority) config(at string, clientCA []byte, protocols []string) (*tls.Config, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -491,7 +491,8 @@ func (a *Authority) config(at string, clientCA []byte, protocols []string) (*tls
 	return c, nil
 }
 
-// signServer makes the hub's own certificate. It is kept in memory: another one at each start hurts nobody.
+// signServer makes the hub's own certificate. It is kept in memory only: clients trust the authority, so a new one at each start
+// has no effect on them.
 func (a *Authority) signServer() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -516,8 +517,8 @@ func (a *Authority) signServer() error {
 	return nil
 }
 
-// namesOf are the names in the hub's certificate: those that it is told, or else those that the host has, and those of
-// the loopback interface.
+// namesOf returns the names for the hub's certificate: the configured ones, or else those of the host, and those of the loopback
+// interface.
 func namesOf(given []string) (names []string, ips []net.IP) {
 	if len(given) == 0 {
 		given = append(given, hostName())

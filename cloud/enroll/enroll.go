@@ -25,11 +25,11 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// What a hub does about nodes that come without a token (auth.enrollment).
+// Modes of enrolment (auth.enrollment): what the hub does with a node that presents no token.
 const (
 	Ask   = "ask"   // they make an EnrollmentRequest, which a person decides about
 	Token = "token" // they are refused
-	Never = "never" // nobody enrols, not even with a token
+	Never = "never" // no node enrols, not even with a token
 )
 
 // Broker is what the service needs of the hub's broker.
@@ -51,7 +51,7 @@ type Options struct {
 	Presence broker.Presence
 	// Mode is Ask, Token or Never.
 	Mode string
-	// Reserved says whether a name is a user's, and so no node's.
+	// Reserved reports whether a name belongs to a user, so that no node may have it.
 	Reserved func(name string) bool
 	// Address is where nodes reach the hub, host:port.
 	Address func() string
@@ -147,8 +147,8 @@ func (s *Service) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Admit says why a node may not ask for its first certificate in that name, with that token or without one (""). It is
-// asked when the node connects.
+// Admit returns the reason why a node may not ask for its first certificate under that name, with that token or without one ("").
+// The broker calls it when the node connects.
 func (s *Service) Admit(node, token string) error {
 	s.mu.Lock()
 	full := len(s.enrollees) >= maxEnrollees
@@ -172,10 +172,10 @@ func (s *Service) Admit(node, token string) error {
 	return i.check(node, "", s.o.Now())
 }
 
-// Revoked says why a node is not let in that was revoked; see broker.Auth.
+// Revoked returns the reason why a revoked node is refused; see broker.Auth.
 func (a *Authority) Revoked() *Revocations { return a.revoked }
 
-// Publish takes requests to enrol, and passes everything else on.
+// Publish takes requests to enrol, and passes all other messages on.
 func (s *Service) Publish(m broker.Message, done func(error)) {
 	at, err := topics.Parse(m.Topic)
 	if err != nil || at.Kind != topics.KindEnroll {
@@ -245,7 +245,7 @@ func (s *Service) Disconnected(id broker.Identity, cause error) {
 	}
 }
 
-// answer handles a request. What is refused is said in its acknowledgement.
+// answer handles a request. The acknowledgement carries the reason of a refusal.
 func (s *Service) answer(ctx context.Context, j job) {
 	a, err := s.handle(ctx, j)
 	if err != nil {
@@ -300,8 +300,8 @@ func (s *Service) handle(ctx context.Context, j job) (a resource.JoinAnswer, err
 	return a, err
 }
 
-// renew signs the next certificate of a node that has shown one. A node that is let in for another reason, such as that
-// it runs on the hub's own host, must not turn that into a certificate.
+// renew signs the next certificate of a node that has presented one. A node that is authenticated in another way, such as over
+// loopback on the hub's own host, gets no certificate.
 func (s *Service) renew(node string, by broker.Identity, csr resource.CSR) (a resource.JoinAnswer, err error) {
 	if by.Certificate == nil {
 		return a, resource.Errorf(resource.Forbidden, "", "only a node that has signed in with a certificate gets the next one: let it join with an invitation")
@@ -327,8 +327,8 @@ func (s *Service) issue(node string, csr resource.CSR, revoked int64) (a resourc
 	}, nil
 }
 
-// enter makes the Node of a node that joins, or notes in the one that there is that it has. Labels that the hub's side
-// gives replace those that the Node has; the node's own only add to them, and so do those that follow the system information.
+// enter creates the Node of a node that joins, or marks the existing one as joined. Labels given by the invitation or the approver
+// replace those of the Node; labels that the node asks for, and those that follow the system information, are only added.
 func (s *Service) enter(ctx context.Context, node, key string, given, own, follow map[string]string) error {
 	at := store.Key{Kind: resource.KindNode, Name: node}
 	now := s.o.Now().UTC().Truncate(time.Second)
@@ -365,12 +365,12 @@ func (s *Service) enter(ctx context.Context, node, key string, given, own, follo
 	return resource.Errorf(resource.Unavailable, "", "the Node %s is changed by others all the time: try again", node)
 }
 
-// again says whether a write failed in a way that reading anew helps.
+// again reports whether to read and write an object again: another has changed or created it, or the outcome of the write is unknown.
 func again(err error, kind resource.ErrorKind) bool {
 	return errors.Is(err, kind) || errors.Is(err, store.ErrUnknown)
 }
 
-// joinedAs is a stored Node with other annotations and more labels. What else is in it stays as it is.
+// joinedAs returns a stored Node with other annotations and more labels. All other fields stay as they are.
 func joinedAs(data []byte, joined string, given, own, follow map[string]string) ([]byte, error) {
 	var object, meta map[string]json.RawMessage
 	var known resource.Node
@@ -392,8 +392,8 @@ func joinedAs(data []byte, joined string, given, own, follow map[string]string) 
 	return out, errors.Join(err1, err2, err3, err4)
 }
 
-// joinedNotes are the annotations of a Node that has joined. Labels that follow the system information are added to those that the Node
-// has, and what the node itself says of them is noted as given by it.
+// joinedNotes returns the annotations of a Node that has joined. They list the labels that follow the system information, and mark
+// the values that the node itself has given.
 func joinedNotes(had resource.Meta, joined string, given, own, follow map[string]string) map[string]string {
 	notes := map[string]string{}
 	maps.Copy(notes, had.Annotations)
@@ -439,7 +439,7 @@ func (s *Service) readNode(ctx context.Context, name string) (n resource.Node, e
 // Decommission revokes a node's certificates, and tells the node to delete its keys.
 func (s *Service) Decommission(node, by string) error { return s.revoke(node, by, true) }
 
-// revoke ends what a node's certificates are good for, and its connections with it.
+// revoke makes a node's certificates invalid and closes its connections.
 func (s *Service) revoke(node, by string, decommission bool) error {
 	if !topics.ValidName(node) {
 		return resource.Errorf(resource.Invalid, "node", "%.100q is no node's name: %s", node, topics.NameRule())

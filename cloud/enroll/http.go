@@ -20,8 +20,8 @@ type RotateRequest struct {
 	Overlap string `json:"overlap,omitempty"`
 }
 
-// ServeHTTP answers what is below /enroll/: invitations, the authority, and revocation. It is for operators of all
-// nodes; the authority's certificates anybody may read who may read anything.
+// ServeHTTP serves /enroll/: invitations, the authority, and revocation. It is for operators of all nodes; the authority's
+// certificates are also for everyone who may read anything.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Identity) error {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")[1:]
 	is := func(method string, path ...string) bool {

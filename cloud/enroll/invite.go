@@ -24,7 +24,7 @@ const (
 	maxTTL      = 365 * 24 * time.Hour
 	maxUses     = 10_000
 	maxInvites  = 10_000 // that there may be at one time
-	shortID     = 12     // of a token's hash, by which people name an invitation
+	shortID     = 12     // of a token's hash, shown to people as the invitation's ID
 	maxAttempts = 20     // to count down an invitation that others count down as well
 )
 
@@ -52,10 +52,10 @@ type Joined struct {
 	Key  string `json:"key"`
 }
 
-// pattern says whether the invitation is for more names than one.
+// pattern reports whether the invitation is for more than one name.
 func (i Invitation) pattern() bool { return strings.ContainsAny(i.Node, "*?[") }
 
-// check says why a node may not join with the invitation. A key that has used it may use it again.
+// check returns an error if a node may not join with the invitation. A key that has used it may use it again.
 func (i Invitation) check(node, key string, now time.Time) error {
 	switch ok, _ := path.Match(i.Node, node); {
 	case !now.Before(i.Expires):
@@ -65,7 +65,7 @@ func (i Invitation) check(node, key string, now time.Time) error {
 	case key != "" && slices.Contains(i.Joined, Joined{node, key}):
 		return nil
 	case len(i.Joined) >= i.Uses && key == "":
-		return nil // by which key is said later
+		return nil // the key is checked later
 	case len(i.Joined) >= i.Uses:
 		return resource.Errorf(resource.Unauthorized, "token", "the token has been used, as often as it may be (%d): ask for a new invitation; if nobody you know has used it, run edgebus node revoke for %s", i.Uses, i.joinedNames())
 	}
@@ -88,7 +88,7 @@ type InviteRequest struct {
 	TTL    string            `json:"ttl,omitempty"`  // such as 1h; empty: that
 }
 
-// InviteAnswer has the token, which is shown this once.
+// InviteAnswer has the token, which is never shown again.
 type InviteAnswer struct {
 	ID      string `json:"id"`
 	Token   string `json:"token"`
@@ -152,7 +152,7 @@ func (s *Service) invite(ctx context.Context, r InviteRequest, by string) (a Inv
 
 func invitationKey(id string) store.Key { return store.Key{Kind: kindInvitation, Name: id} }
 
-// invitations are all that have not expired; those that have are forgotten.
+// invitations returns all that have not expired, and deletes the others.
 func (s *Service) invitations(ctx context.Context) (list []Invitation, err error) {
 	page, err := s.o.Reader.List(ctx, kindInvitation, store.ListOptions{})
 	if err != nil {
@@ -174,7 +174,7 @@ func (s *Service) invitations(ctx context.Context) (list []Invitation, err error
 	return list, nil
 }
 
-// uninvite revokes the invitation whose ID begins so.
+// uninvite revokes the invitation whose ID has that prefix.
 func (s *Service) uninvite(ctx context.Context, id, by string) error {
 	list, err := s.invitations(ctx)
 	if err != nil {
@@ -211,10 +211,10 @@ func (s *Service) find(ctx context.Context, token string) (i Invitation, rev uin
 	return i, o.Rev, json.Unmarshal(o.Data, &i)
 }
 
-// redeem counts an invitation down for a node and its key. Of two that race for its last use the store takes one: the
-// other's write is a conflict, and finds the invitation used when it reads it again.
+// redeem counts one use of an invitation by a node with its key. If two race for the last use, the store accepts one write; the
+// other is a conflict, and finds the invitation used when it reads it again.
 func (s *Service) redeem(ctx context.Context, token, node, key string) (i Invitation, err error) {
-	s.redeeming.Lock() // or a thousand nodes with one token would mostly meet conflicts
+	s.redeeming.Lock() // otherwise a thousand nodes with one token would mostly run into conflicts
 	defer s.redeeming.Unlock()
 	for range maxAttempts {
 		var rev uint64
@@ -224,7 +224,7 @@ func (s *Service) redeem(ctx context.Context, token, node, key string) (i Invita
 		if err := i.check(node, key, s.o.Now()); err != nil {
 			return i, err
 		}
-		if s.o.Authority.revoked.at(node) != i.Revocation { // or it would join again with the key and the token that it has
+		if s.o.Authority.revoked.at(node) != i.Revocation { // otherwise a revoked node would join again with the same key and token
 			return i, resource.Errorf(resource.Unauthorized, "token", "node %s was revoked, and the token is older than that, or for many nodes: invite it by its name", node)
 		}
 		use := Joined{node, key}
@@ -250,7 +250,7 @@ func (s *Service) redeem(ctx context.Context, token, node, key string) (i Invita
 	return i, resource.Errorf(resource.Unavailable, "", "too many nodes join with this token at once: try again")
 }
 
-// free says why an invitation for many names does not cover a name: a node that has joined already keeps its name.
+// free returns an error if an invitation for many names does not cover a name, because another node has joined under it.
 func (s *Service) free(ctx context.Context, i Invitation, node string) error {
 	if !i.pattern() {
 		return nil
@@ -272,8 +272,8 @@ func (s *Service) free(ctx context.Context, i Invitation, node string) error {
 	return nil
 }
 
-// ForgetInvitations ends all invitations of restored data: one that has been used since the backup was made would
-// count as unused.
+// ForgetInvitations deletes all invitations of restored data: one that has been used since the backup was made would count as
+// unused.
 func ForgetInvitations(ctx context.Context, st interface {
 	store.Reader
 	store.Writer

@@ -13,8 +13,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Labels makes the controller that keeps labels of Nodes as the system information says, where a Node's annotation asks for that; see
-// resource.Node.FollowSystem. It looks at no other Nodes.
+// Labels makes the controller that copies system information into labels of Nodes whose annotation asks for it; see
+// resource.Node.FollowSystem. It ignores all other Nodes.
 func Labels(as *objects.Controller) control.Controller {
 	return control.Controller{
 		Name: "node-labels", Workers: 4,

@@ -22,20 +22,20 @@ const askedAnnotation = resource.Group + "/asked-labels"
 // pending is an EnrollmentRequest that waits for a decision.
 type pending struct{ address string }
 
-// requestName is the EnrollmentRequest of a node and its key: another key is another request, so that nobody can take
-// the place of a node that asks.
+// requestName returns the name of the EnrollmentRequest of a node and its key. Another key makes another request, so that no one
+// can replace the request of a waiting node.
 func requestName(node, key string) string {
 	const most = 200
 	return node[:min(len(node), most)] + "-" + key[:shortID]
 }
 
-// ask makes the EnrollmentRequest of a node, or says what was decided about it.
+// ask creates the EnrollmentRequest of a node, or returns the decision about it.
 func (s *Service) ask(ctx context.Context, node string, by broker.Identity, r resource.JoinRequest, csr resource.CSR) (a resource.JoinAnswer, err error) {
 	name := requestName(node, csr.Key)
 	key := store.Key{Kind: resource.KindEnrollmentRequest, Name: name}
 	s.mu.Lock()
 	if e := s.enrollees[by.ClientID]; e != nil {
-		e.request = name // before it is read: what is decided from here on is told
+		e.request = name // before the request is read: every later decision is sent to the node
 	}
 	s.mu.Unlock()
 	o, err := s.o.Reader.Get(ctx, key)
@@ -55,7 +55,7 @@ func (s *Service) ask(ctx context.Context, node string, by broker.Identity, r re
 	return s.decided(er), nil
 }
 
-// makeRequest keeps a request for a person to decide about, if there is room.
+// makeRequest stores a request for approval, unless the limits are reached.
 func (s *Service) makeRequest(ctx context.Context, name, node string, by broker.Identity, r resource.JoinRequest) (a resource.JoinAnswer, err error) {
 	address := addressOf(by.Remote)
 	s.mu.Lock()
@@ -131,7 +131,7 @@ func nodeOf(er resource.EnrollmentRequest) string {
 	return er.Metadata.Name
 }
 
-// decided is what a node is told of its request.
+// decided returns the answer to the node about its request.
 func (s *Service) decided(er resource.EnrollmentRequest) resource.JoinAnswer {
 	a := resource.JoinAnswer{State: resource.JoinWaiting, Request: er.Metadata.Name}
 	for _, c := range er.Status.Conditions {
@@ -148,8 +148,8 @@ func (s *Service) decided(er resource.EnrollmentRequest) resource.JoinAnswer {
 
 const conditionFailed = "Failed"
 
-// follow carries out what is decided about EnrollmentRequests, and forgets old ones. It looks at all of them from time
-// to time, so that what failed is tried again.
+// follow carries out decisions about EnrollmentRequests, and deletes old requests. It goes through all of them from time to time,
+// so that failed steps are tried again.
 func (s *Service) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := s.followOnce(ctx); err != nil && ctx.Err() == nil {
@@ -162,7 +162,7 @@ func (s *Service) follow(ctx context.Context) {
 	}
 }
 
-// followOnce goes through all requests, and then through what changes, for as long as sweepEvery.
+// followOnce handles all requests, and then each one that changes, for sweepEvery.
 func (s *Service) followOnce(ctx context.Context) error {
 	page, err := s.o.Reader.List(ctx, resource.KindEnrollmentRequest, store.ListOptions{})
 	if err != nil {
@@ -202,7 +202,7 @@ func (s *Service) followOnce(ctx context.Context) error {
 	}
 }
 
-// look does what one request is due for.
+// look carries out the next step of one request.
 func (s *Service) look(ctx context.Context, o store.Object) {
 	er, err := decodeRequest(o)
 	if err != nil {
@@ -239,7 +239,8 @@ func (s *Service) look(ctx context.Context, o store.Object) {
 	}
 }
 
-// carryOut signs what was approved, and writes what was decided into the status. An error is worth another try.
+// carryOut signs the certificate of an approved request, and writes the decision into the status. After an error it can be called
+// again.
 func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) error {
 	node := nodeOf(*er)
 	set := func(kind, reason, message string) {
@@ -266,7 +267,7 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 	follow := resource.ParsePairs(er.Metadata.Annotations[resource.LabelFromAnnotation])
 	if text := er.Metadata.Annotations[askedAnnotation]; text != "" {
 		if err := json.Unmarshal([]byte(text), &own); err != nil {
-			own = nil // somebody changed it: all labels are the approver's
+			own = nil // the labels were edited: all of them are the approver's
 		}
 		given = maps.Clone(given)
 		maps.DeleteFunc(follow, func(key, _ string) bool { // a label of the approver's does not follow
@@ -289,7 +290,7 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 	return nil
 }
 
-// tellWaiting tells those that wait for a request what was decided.
+// tellWaiting sends the decision to the nodes that wait for it.
 func (s *Service) tellWaiting(request string, a resource.JoinAnswer) {
 	var waiting []string
 	s.mu.Lock()

@@ -26,7 +26,7 @@ const (
 	issuedAhead = time.Minute
 )
 
-// Revocation says that a node's certificates that were made until then are not taken any more. A later one is.
+// Revocation is the time up to which a node's certificates are invalid. Later ones are valid.
 type Revocation struct {
 	Node string `json:"node"`
 	// At is in milliseconds since 1970, like the upper half of a certificate's serial number.
@@ -79,7 +79,7 @@ func readRevocations(path string) (list []Revocation, err error) {
 	if err == nil {
 		err = json.Unmarshal(text, &list)
 	}
-	if err != nil { // to begin without it would let revoked nodes in
+	if err != nil { // starting without it would admit revoked nodes
 		return nil, fmt.Errorf("%s/%s can't be read: take it from a backup (%w)", DirName, revokedName, err)
 	}
 	return list, nil
@@ -97,7 +97,7 @@ func writeRevocations(path string, nodes map[string]Revocation) error {
 	return datadir.WriteFile(path, append(text, '\n'))
 }
 
-// add revokes the certificates that a node has. When it returns, that is on disk.
+// add revokes a node's present certificates. The revocation is on disk when it returns.
 func (r *Revocations) add(node, by string, decommissioned bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,8 +110,8 @@ func (r *Revocations) add(node, by string, decommissioned bool) error {
 	return nil
 }
 
-// issue is the time of a certificate that is made now, in ms, which is later than the node's last revocation and not later
-// than the next one. It fails if that last revocation is another one than known.
+// issue returns the time for a certificate that is made now, in ms: later than the node's last revocation, and not later than the
+// next one. It fails if the last revocation is not the one that the caller knows.
 func (r *Revocations) issue(node string, known int64) (ms int64, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -138,7 +138,7 @@ func (r *Revocations) at(node string) int64 {
 	return r.nodes[node].At
 }
 
-// Why says why a node is not let in with a certificate, or without one (nil); empty: it was not revoked.
+// Why returns the reason why a node is refused with a certificate, or without one (nil); empty: it was not revoked.
 func (r *Revocations) Why(node string, cert *x509.Certificate) string {
 	r.mu.RLock()
 	e, revoked := r.nodes[node]
@@ -157,9 +157,8 @@ func (r *Revocations) Why(node string, cert *x509.Certificate) string {
 	return fmt.Sprintf("the certificates of node %s were revoked at %s: it can join again with a new invitation", node, resource.Time(time.UnixMilli(e.At)))
 }
 
-// Merge takes over into a restored data directory what a backup can't know: revocations and rotations of the
-// authority that came after it. from is the data directory that the backup replaces, of the same hub or of none: what
-// another hub's has is left alone.
+// Merge copies into a restored data directory what a backup can't contain: revocations and rotations of the authority after it was
+// made. from is the data directory that the backup replaces; if it belongs to another hub, nothing is copied.
 func Merge(from, into string) error {
 	old, fresh := filepath.Join(from, DirName), filepath.Join(into, DirName)
 	if same, err := sameHub(old, fresh); err != nil || !same {
@@ -202,8 +201,7 @@ func Merge(from, into string) error {
 	return nil
 }
 
-// sameHub says whether both directories have an authority in common, or neither has one because the configuration
-// gives it.
+// sameHub reports whether both directories have an authority in common, or neither has one because the configuration names it.
 func sameHub(old, fresh string) (bool, error) {
 	names, err := filepath.Glob(filepath.Join(fresh, "*.pem"))
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package identity knows the users whose identities are not in the configuration: holders of bearer tokens that the hub made,
-// and people whom an OpenID Connect provider vouches for.
+// Package identity authenticates the users who are not in the configuration: holders of bearer tokens that the hub made, and people
+// with an account at an OpenID Connect provider.
 //
-// It never decides what a user may do; it says who somebody is, with which role, for which nodes, and until when. It never
-// keeps a token, only its SHA-256.
+// It never decides what a user may do; it returns the user's name, role and nodes, and when they expire. It never keeps a token,
+// only its SHA-256.
 package identity
 
 import (
@@ -12,21 +12,21 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Bearer knows the users of both kinds; see broker.Auth.
+// Bearer authenticates users of both kinds; see broker.Auth.
 type Bearer struct {
 	Tokens *Tokens
 	OIDC   *OIDC // nil: no provider is configured
-	// IsNode says whether there is a Node of that name.
+	// IsNode reports whether there is a Node of that name.
 	IsNode func(name string) bool
 }
 
-// IsToken says whether a password has the form of a token.
+// IsToken reports whether a password has the form of a token.
 func (b Bearer) IsToken(password string) bool {
 	return IsToken(password) || b.OIDC != nil && isJWT(password)
 }
 
-// Verify says whose token it is. The provider's users have names of their own, too: a person who could choose the name of a
-// token's holder or of a node would be taken for it.
+// Verify returns the user of a token. A user of the provider must not have the name of a token's holder or of a node, because the
+// hub tells users apart by their names.
 func (b Bearer) Verify(ctx context.Context, token string) (broker.BearerUser, error) {
 	if IsToken(token) {
 		return b.Tokens.Verify(token)

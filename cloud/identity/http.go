@@ -42,7 +42,7 @@ func (t *Tokens) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Ide
 	return resource.Errorf(resource.NotFound, "", "there is nothing at %s %s", r.Method, r.URL.Path)
 }
 
-// mayMake keeps a token from giving more than its maker has, or for longer.
+// mayMake returns an error if a token would have more rights than its maker, or be valid for longer.
 func mayMake(id broker.Identity, r TokenRequest) error {
 	administers := r.Role == topics.RoleController || r.Role == topics.RoleOperator && slices.Contains(r.Nodes, "*")
 	switch {

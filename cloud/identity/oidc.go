@@ -66,7 +66,7 @@ type OIDC struct {
 	verified map[[sha256.Size]byte]broker.BearerUser
 }
 
-// NewOIDC makes a verifier. It does not ask the provider.
+// NewOIDC makes a verifier. It sends nothing to the provider.
 func NewOIDC(o OIDCOptions) *OIDC {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -83,12 +83,12 @@ func NewOIDC(o OIDCOptions) *OIDC {
 	return v
 }
 
-// isJWT says whether a password has the form of a JSON Web Token: three parts, the first of which is a JSON object.
+// isJWT reports whether a password has the form of a JSON Web Token: three parts, the first of which is a JSON object.
 func isJWT(password string) bool {
 	return strings.HasPrefix(password, "eyJ") && strings.Count(password, ".") == 2 && len(password) <= maxJWT
 }
 
-// Verify says who a token's subject is. A token that was verified before is looked up, and not verified again.
+// Verify returns the user that an ID token is for. A token that was verified before is found in a cache, and not verified again.
 func (v *OIDC) Verify(ctx context.Context, token string) (broker.BearerUser, error) {
 	sum := sha256.Sum256([]byte(token))
 	now := v.o.Now()
@@ -98,7 +98,7 @@ func (v *OIDC) Verify(ctx context.Context, token string) (broker.BearerUser, err
 	if ok && now.Before(u.Expires) {
 		return u, nil
 	}
-	// The signature is verified below. A token of another provider must not have this one asked for its keys.
+	// The signature is verified below. A token of another provider must not cause a request to this one.
 	if issuer := issuerOf(token); issuer != v.o.Issuer {
 		return broker.BearerUser{}, resource.Errorf(resource.Unauthorized, "token", "it is of the issuer %.200q, and auth.oidc.issuer is %s", issuer, v.o.Issuer)
 	}
@@ -127,14 +127,14 @@ func (v *OIDC) Verify(ctx context.Context, token string) (broker.BearerUser, err
 	return u, nil
 }
 
-// issuerOf is the issuer that a token names; empty: it is no token that can be read.
+// issuerOf returns the issuer that a token names; empty: it can't be decoded.
 func issuerOf(token string) string {
 	var claims struct {
 		Issuer string `json:"iss"`
 	}
 	if parts := strings.Split(token, "."); len(parts) == 3 {
 		if text, err := base64.RawURLEncoding.DecodeString(parts[1]); err == nil {
-			_ = json.Unmarshal(text, &claims) // then there is none
+			_ = json.Unmarshal(text, &claims) // without claims there is no issuer
 		}
 	}
 	return claims.Issuer
@@ -160,7 +160,7 @@ func (v *OIDC) provider(ctx context.Context, now time.Time) (*oidc.IDTokenVerifi
 	return nil, resource.Errorf(resource.Unavailable, "auth.oidc.issuer", "the OpenID Connect provider %s can't be asked: %v", v.o.Issuer, v.failed)
 }
 
-// user reads the claims that say who somebody is.
+// user makes the user from a token's claims.
 func (v *OIDC) user(id *oidc.IDToken) (broker.BearerUser, error) {
 	var claims map[string]any
 	if err := id.Claims(&claims); err != nil {
@@ -196,7 +196,7 @@ func (v *OIDC) user(id *oidc.IDToken) (broker.BearerUser, error) {
 	return u, nil
 }
 
-// texts are the texts of a claim that is a list or one text.
+// texts returns the strings of a claim that is a list or a single string.
 func texts(claim any) (all []string) {
 	switch c := claim.(type) {
 	case string:

@@ -65,7 +65,7 @@ type NewToken struct {
 type Options struct {
 	Reader store.Reader
 	Writer store.Writer
-	// Taken says whether the name is one of auth.users or a node's: the holder of a token is a user of another name.
+	// Taken reports whether the name is one of auth.users or a node's: the holder of a token is a user of another name.
 	Taken func(name string) bool
 	Log   zerolog.Logger
 	Now   func() time.Time
@@ -119,14 +119,14 @@ func (t *Tokens) add(sum [sha256.Size]byte, one Token) {
 	t.users[one.User]++
 }
 
-// HasUser says whether somebody of that name has a token.
+// HasUser reports whether a user of that name holds a token.
 func (t *Tokens) HasUser(name string) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.users[name] > 0
 }
 
-// IsToken says whether a password has the form of a token that the hub makes.
+// IsToken reports whether a password has the form of a token that the hub makes.
 func IsToken(password string) bool { return strings.HasPrefix(password, prefix) }
 
 // Verify says whose token it is.
@@ -262,7 +262,7 @@ func (t *Tokens) remove(ctx context.Context, one Token) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	h, ok := t.by[sum]
-	if !ok { // somebody else was faster
+	if !ok { // another request has revoked it already
 		return nil
 	}
 	delete(t.by, sum)

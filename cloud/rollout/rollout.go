@@ -36,7 +36,7 @@ type Target struct {
 	Since time.Time
 	// Batch is the batch that it was selected for, as the last decision said; 0: none.
 	Batch int
-	// Online says whether it can be reached, Available whether it does its work. One that is offline is not available.
+	// Online reports whether it can be reached, Available whether it does its work. One that is offline is not available.
 	Online, Available bool
 	// NotBefore is when its own window opens; the zero time: it is open.
 	NotBefore time.Time
@@ -205,7 +205,7 @@ type plan struct {
 	d Decision
 }
 
-// timedOut says whether a target was started too long ago.
+// timedOut reports whether a target was started too long ago.
 func (p *plan) timedOut(t Target) bool {
 	return t.State == Updating && !t.Waits && p.Policy.Timeout > 0 && !p.Now.Before(t.Since.Add(p.Policy.Timeout))
 }
@@ -239,7 +239,7 @@ func (p *plan) again(at time.Time) {
 	}
 }
 
-// stopped says whether nothing at all may be started.
+// stopped reports whether nothing at all may be started.
 func (p *plan) stopped() bool {
 	failed := p.d.Failed + p.d.TimedOut
 	switch most := p.Policy.Failures; {
@@ -315,7 +315,7 @@ func (p *plan) members(each func(t Target)) (n int) {
 	return n
 }
 
-// batchOver says whether no target of the batch is waited for.
+// batchOver reports whether no target of the batch is waited for.
 func (p *plan) batchOver() bool {
 	over := true
 	p.members(func(t Target) {
@@ -356,7 +356,7 @@ func (p *plan) enough() bool {
 	return done >= p.wanted(n)
 }
 
-// succeeded says whether enough of a batch that is over are Done, and stops the rollout otherwise.
+// succeeded reports whether enough of a batch that is over are Done, and stops the rollout otherwise.
 func (p *plan) succeeded() bool {
 	if p.enough() {
 		return true
@@ -366,7 +366,7 @@ func (p *plan) succeeded() bool {
 	return false
 }
 
-// hopeless says whether so many of the batch have failed that it can't succeed any more.
+// hopeless reports whether so many of the batch have failed that it can't succeed any more.
 func (p *plan) hopeless() bool {
 	failed := 0
 	n := p.members(func(t Target) {
@@ -393,7 +393,7 @@ func (b Budget) group(t Target) string {
 
 type group struct{ all, available int }
 
-// takes says whether one target more of a group may become unavailable.
+// takes reports whether one target more of a group may become unavailable.
 func (b Budget) takes(g *group) bool {
 	return (b.MinAvailable == nil || g.available-1 >= *b.MinAvailable) &&
 		(b.MaxUnavailable == nil || g.all-g.available+1 <= *b.MaxUnavailable)
@@ -435,7 +435,7 @@ func (p *plan) start() {
 	}
 }
 
-// works says whether a target counts as available: one that is being updated may stop at any moment.
+// works reports whether a target counts as available: one that is being updated may stop at any moment.
 func (t Target) works() bool { return t.Online && t.Available && t.State != Updating }
 
 // holds is why a pending target can't be started; empty: it can.

@@ -47,7 +47,7 @@ func timeout(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// dueNow says whether one of a hook's conditions holds, or it has none.
+// dueNow reports whether one of a hook's conditions holds, or it has none.
 func dueNow(h resource.Hook, changes []files.Change) bool {
 	return len(h.If) == 0 || slices.ContainsFunc(h.If, func(c resource.HookCondition) bool {
 		return slices.ContainsFunc(changes, func(ch files.Change) bool {

@@ -146,7 +146,7 @@ func digestOf(spec resource.RenderedSpec) string {
 	return resource.DigestOf(text)
 }
 
-// wants says whether a spec is to be applied: it is another than the one that is, and not the one that failed.
+// wants reports whether a spec is to be applied: it is another than the one that is, and not the one that failed.
 func (s state) wants(spec *resource.RenderedSpec) bool {
 	if spec == nil || s.Failed != nil && s.Failed.RenderedVersion == spec.RenderedVersion && s.FailedSpec == digestOf(*spec) {
 		return false
@@ -440,7 +440,7 @@ func (a *agent) stepped(u update, err error) error {
 	}
 }
 
-// empty says whether a step has nothing to do, so that it need not be on disk.
+// empty reports whether a step has nothing to do, so that it need not be on disk.
 func (a *agent) empty(u update) bool {
 	switch u.Step {
 	case stepAfter:
@@ -502,7 +502,7 @@ func (a *agent) reboot(ctx context.Context, u *update) error {
 	return nil
 }
 
-// sameImage says whether a reference, with a digest or without, is that of the booted image.
+// sameImage reports whether a reference, with a digest or without, is that of the booted image.
 func sameImage(booted resource.OSStatus, image string) bool {
 	if name, digest, ok := strings.Cut(image, "@"); ok && booted.ImageDigest != "" {
 		bare, _, _ := strings.Cut(booted.Image, "@")
@@ -511,7 +511,7 @@ func sameImage(booted resource.OSStatus, image string) bool {
 	return booted.Image == image
 }
 
-// wantsOS says whether a spec wants another OS image than the host has booted.
+// wantsOS reports whether a spec wants another OS image than the host has booted.
 func (a *agent) wantsOS(spec resource.RenderedSpec) bool {
 	if spec.OS == nil || spec.OS.Image == "" || a.os == nil {
 		return false

@@ -114,7 +114,7 @@ func (s *server) query(r *http.Request, k *kind) (q query, err error) {
 	return q, nil
 }
 
-// matches says whether an object is one of those that are asked for.
+// matches reports whether an object is one of those that are asked for.
 func (q query) matches(m resource.Meta) bool {
 	namespace := m.Namespace
 	if namespace == "" && q.namespaced {

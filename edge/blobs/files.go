@@ -191,7 +191,7 @@ func (f *files) remove(digest, suffix string) {
 	_ = os.Remove(f.path(digest) + suffix) // what is left is found at the next start
 }
 
-// matches says whether a file has that digest.
+// matches reports whether a file has that digest.
 func matches(path, digest string) bool {
 	found, err := hash(path)
 	return err == nil && found == digest

@@ -37,7 +37,7 @@ func (f *flow) reset() { *f = flow{window: smallestWindow} }
 // length is how long the next range should be.
 func (f *flow) length() int { return min(max(f.window/4, smallestRange), resource.MaxBlobRange) }
 
-// room says whether n more bytes may be requested.
+// room reports whether n more bytes may be requested.
 func (f *flow) room(n int) bool { return f.inflight == 0 || f.inflight+n <= f.window }
 
 func (f *flow) sent(n int) { f.inflight += n }

@@ -291,7 +291,7 @@ func wake(c chan struct{}) {
 	}
 }
 
-// serves says whether an embedded handler is one of the settings.
+// serves reports whether an embedded handler is one of the settings.
 func serves(globs []string, name string) bool {
 	for _, g := range globs {
 		if ok, _ := path.Match(g, name); ok {

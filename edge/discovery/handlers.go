@@ -222,7 +222,7 @@ func (d *discovery) register(r wire.Registration, local bool) error {
 	return nil
 }
 
-// makeRoom says whether one more handler may register. If there are as many as there may be, that which has been away for longest, and
+// makeRoom reports whether one more handler may register. If there are as many as there may be, that which has been away for longest, and
 // for forgetAfter, is forgotten. mu is held.
 func (d *discovery) makeRoom() bool {
 	count := 0

@@ -133,7 +133,7 @@ func (v view) lastReport() (last resource.HandlerReport, ours bool) {
 	return last, err == nil && len(last.Endpoints) > 0
 }
 
-// unknown says whether the broker has an instance that this program has not published since it was connected.
+// unknown reports whether the broker has an instance that this program has not published since it was connected.
 func (v view) unknown() bool {
 	for _, i := range v.broker.instances {
 		if !i.ours {

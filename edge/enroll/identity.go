@@ -61,7 +61,7 @@ func identityOf(dataDir string, pin [sha256.Size]byte) Identity {
 	return Identity{filepath.Join(dataDir, DirName, hex.EncodeToString(pin[:8]))}
 }
 
-// Owned says whether a certificate's file is an identity that the node got by joining, and so renews.
+// Owned reports whether a certificate's file is an identity that the node got by joining, and so renews.
 func Owned(dataDir, file string) bool {
 	rel, err := filepath.Rel(filepath.Join(dataDir, DirName), file)
 	return file != "" && err == nil && filepath.IsLocal(rel)

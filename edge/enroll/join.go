@@ -40,7 +40,7 @@ type JoinOptions struct {
 	Token         string // empty: somebody approves the request
 	// Pin is the fingerprint of the hub's authority, for a node without a token; empty: Confirm is asked.
 	Pin string
-	// Confirm says whether a fingerprint is the hub's authority's.
+	// Confirm reports whether a fingerprint is the hub's authority's.
 	Confirm    func(fingerprint string) error
 	Labels     map[string]string
 	LabelFrom  map[string]string // key of a label, field of the system information
@@ -188,7 +188,7 @@ func (o *JoinOptions) tokenHash() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// already says whether the node has joined this hub, under this name and with this token, if it has one.
+// already reports whether the node has joined this hub, under this name and with this token, if it has one.
 func (o *JoinOptions) already(i Identity) (expires time.Time, yes bool) {
 	cert, err := i.read()
 	if err != nil || cert.Subject.CommonName != o.Node || o.Now().After(cert.NotAfter) {

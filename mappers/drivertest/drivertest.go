@@ -113,7 +113,7 @@ func testRead(t *testing.T, rig Rig) {
 	}
 }
 
-// CheckType says whether value is text of the type.
+// CheckType reports whether value is text of the type.
 func CheckType(typ mappers.Type, value string) error {
 	if value == "" && !typ.Numeric() && typ != mappers.Boolean {
 		return nil // nothing was reported yet

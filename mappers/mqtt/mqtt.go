@@ -332,7 +332,7 @@ func (s *session) await(ctx context.Context, d time.Duration, enough func() bool
 	}
 }
 
-// complete says whether the device has said everything that it can say.
+// complete reports whether the device has said everything that it can say.
 func (s *session) complete() bool {
 	s.driver.mu.Lock()
 	defer s.driver.mu.Unlock()

@@ -249,7 +249,7 @@ func (k Kind) splitClaims(meta, prev tree) (found []difference) {
 	return found
 }
 
-// foreignRevision says whether a resourceVersion can't be one of ours, which are numbers.
+// foreignRevision reports whether a resourceVersion can't be one of ours, which are numbers.
 func foreignRevision(v any) bool {
 	text, ok := v.(string)
 	return ok && strings.Trim(text, "0123456789") != ""

@@ -877,7 +877,7 @@ func readV1beta1(f deviceV1beta1) (d resource.Device, err error) {
 	return d, nil
 }
 
-// isFalse says whether an optional field, whose default is true, is false.
+// isFalse reports whether an optional field, whose default is true, is false.
 func isFalse(said *bool) bool { return said != nil && !*said }
 
 func showV1beta1(d resource.Device) (f deviceV1beta1) {

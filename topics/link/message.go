@@ -214,7 +214,7 @@ type Lineage struct {
 	Nonce uint64
 }
 
-// after says whether l is later than m. N is compared as a serial number (RFC 1982): l is later if it is less than 2^63
+// after reports whether l is later than m. N is compared as a serial number (RFC 1982): l is later if it is less than 2^63
 // ahead. There is no last number, so an owner can always begin a lineage that is later than its peer's.
 func (l Lineage) after(m Lineage) bool {
 	if l.N == 0 || m.N == 0 {
@@ -266,7 +266,7 @@ type Entry struct {
 // weight is how many bytes an entry counts against a Quota.
 func (e *Entry) weight() int { return len(e.Key) + len(e.Origin) + len(e.Value) }
 
-// same says whether two entries are equal for readers. TS and Origin are not compared.
+// same reports whether two entries are equal for readers. TS and Origin are not compared.
 func (e *Entry) same(o *Entry) bool {
 	return e.Deleted == o.Deleted && e.Ver == o.Ver && e.Meta == o.Meta && bytes.Equal(e.Value, o.Value)
 }

@@ -357,7 +357,7 @@ func (n *node) hash() sum {
 func (n *node) weight() int { return n.Entry.weight() + len(n.tail) }
 func (n *node) size() int   { return n.Entry.size() + len(n.tail) }
 
-// holds says whether value is the entry's value.
+// holds reports whether value is the entry's value.
 func (n *node) holds(value []byte) bool {
 	head := len(value) - len(n.tail)
 	return head >= 0 && string(value[head:]) == n.tail && bytes.Equal(value[:head], n.Value)
@@ -451,16 +451,16 @@ func (o *Owner) Connect(n uint64) { o.session = session{n: n, startSeq: o.seq, p
 // Disconnect ends the session.
 func (o *Owner) Disconnect() { o.session = session{} }
 
-// InStep says whether the replica's digest was equal in this connection, with nothing written since.
+// InStep reports whether the replica's digest was equal in this connection, with nothing written since.
 func (o *Owner) InStep() bool { return o.session.inStep }
 
-// CaughtUp says whether the replica has everything that was written before this connection began. Unlike InStep it becomes
+// CaughtUp reports whether the replica has everything that was written before this connection began. Unlike InStep it becomes
 // true while writes continue.
 func (o *Owner) CaughtUp() bool {
 	return o.session.phase == sendingDeltas && o.acked >= o.session.startSeq
 }
 
-// Waiting says whether something that was sent has no answer yet. While it is true the host runs the resend timer, and
+// Waiting reports whether something that was sent has no answer yet. While it is true the host runs the resend timer, and
 // restarts it with each message sent or received.
 func (o *Owner) Waiting() bool {
 	switch t := &o.session; t.phase {

@@ -191,7 +191,7 @@ func (r *Replica) replace(g *partialFull, want *Digest) []Entry {
 	return changes
 }
 
-// hasEntry says whether the map has this entry, TS and Origin included. A FULL stores only entries that it changes.
+// hasEntry reports whether the map has this entry, TS and Origin included. A FULL stores only entries that it changes.
 func (r *Replica) hasEntry(e *Entry) bool {
 	old, ok := r.Get(e.Key)
 	return ok && old.same(e) && old.TS == e.TS && old.Origin == e.Origin
@@ -327,7 +327,7 @@ func (r *Replica) handleHello(m Message) {
 	r.refused = r.quota.exceeded(int(min(m.Keys, most)), int(min(m.Bytes, most)))
 }
 
-// withinQuota says whether the map is within the quota after a DELTA. A DELTA that is not the last chunk may exceed the
+// withinQuota reports whether the map is within the quota after a DELTA. A DELTA that is not the last chunk may exceed the
 // quota although the owner's map doesn't: deletions may follow in the next chunk. Then the replica asks for a FULL.
 func (r *Replica) withinQuota(m Message) bool {
 	keys, bytes := r.Len()+len(m.Entries), r.size

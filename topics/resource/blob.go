@@ -77,7 +77,7 @@ type BlobAnswer struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Done says whether an answer is the last one to its request.
+// Done reports whether an answer is the last one to its request.
 func (a BlobAnswer) Done() bool { return a.Path != "" || a.Error != "" }
 
 // ParseBlobRequest reads a request and checks its digest. Its errors are Invalid.

@@ -303,7 +303,7 @@ func ParseProtocols(payload []byte) ([]string, error) {
 	return list, nil
 }
 
-// SameProtocol says whether two names mean one protocol: Modbus-TCP and modbustcp do.
+// SameProtocol reports whether two names mean one protocol: Modbus-TCP and modbustcp do.
 func SameProtocol(a, b string) bool { return plainName(a) == plainName(b) }
 
 func plainName(protocol string) string {
@@ -379,7 +379,7 @@ func (r Reachability) Condition() Condition {
 	return c
 }
 
-// OnUnknownNode says whether the device is bound to a node that has no Node object.
+// OnUnknownNode reports whether the device is bound to a node that has no Node object.
 func (r Reachability) OnUnknownNode() bool { return r.Node != "" && !r.Registered }
 
 // noMapperReason is why no mapper has reported the device's state.

@@ -402,7 +402,7 @@ func checkHostPaths(p *problems, prefix string, mounts []InstanceMount, devices 
 	}
 }
 
-// CheckUpdate says whether an Instance may follow prev.
+// CheckUpdate reports whether an Instance may follow prev.
 func (n Instance) CheckUpdate(prev Instance) error {
 	var p problems
 	unchanged(&p, "spec.configurationName", prev.Spec.ConfigurationName, n.Spec.ConfigurationName)

@@ -267,12 +267,12 @@ type LabelTerm struct {
 	Values []string `json:"values,omitempty"`
 }
 
-// Empty says whether a selector has no terms; also a missing one is.
+// Empty reports whether a selector has no terms; also a missing one is.
 func (s *LabelSelector) Empty() bool {
 	return s == nil || len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0
 }
 
-// Matches says whether the terms of a selector hold for labels; one without terms matches all.
+// Matches reports whether the terms of a selector hold for labels; one without terms matches all.
 func (s *LabelSelector) Matches(labels map[string]string) bool {
 	if s == nil {
 		return true
@@ -398,7 +398,7 @@ func (v TemplateVersion) Validate() error {
 	return p.err()
 }
 
-// CheckUpdate says whether a TemplateVersion may follow prev: its spec may not change.
+// CheckUpdate reports whether a TemplateVersion may follow prev: its spec may not change.
 func (v TemplateVersion) CheckUpdate(prev TemplateVersion) error {
 	var p problems
 	unchanged(&p, "spec", prev.Spec, v.Spec)
@@ -433,7 +433,7 @@ type RepositorySpec struct {
 	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
 }
 
-// Has says whether an image, without its tag, is in a Repository of type oci.
+// Has reports whether an image, without its tag, is in a Repository of type oci.
 func (s RepositorySpec) Has(image string) bool {
 	_, place, ok := strings.Cut(s.URL, "://")
 	place = strings.TrimSuffix(place, "/")
@@ -459,7 +459,7 @@ type RepositoryStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
-// ConditionAccessible says whether a Repository, or what a ResourceSync refers to, can be read.
+// ConditionAccessible reports whether a Repository, or what a ResourceSync refers to, can be read.
 const ConditionAccessible = "Accessible"
 
 var repositoryTypes = []string{"", "git", "http", "oci"}

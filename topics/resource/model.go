@@ -103,7 +103,7 @@ const (
 
 var dataTypes = []DataType{TypeInt, TypeFloat, TypeDouble, TypeBoolean, TypeString, TypeBytes, TypeObject, TypeArray}
 
-// AccessMode says whether a property can be written.
+// AccessMode reports whether a property can be written.
 // +kubebuilder:validation:Enum=ReadOnly;ReadWrite
 type AccessMode string
 
@@ -208,7 +208,7 @@ func (m DeviceModel) with(protocol string, own []Visitor) DeviceModel {
 	return m
 }
 
-// Writable says whether the property can be wanted.
+// Writable reports whether the property can be wanted.
 func (p Property) Writable() bool { return p.AccessMode == ReadWrite }
 
 func (p Property) dataType() DataType {
@@ -218,7 +218,7 @@ func (p Property) dataType() DataType {
 	return p.Type
 }
 
-// Check says whether value is one of the property's: its type, range and enumeration.
+// Check reports whether value is one of the property's: its type, range and enumeration.
 // Its error names the property and the rule.
 func (p Property) Check(value []byte) error {
 	if len(value) == 0 {
@@ -474,7 +474,7 @@ func (p Property) check(found *problems, at string) {
 	}
 }
 
-// CheckDesired says whether value may be wanted of a property.
+// CheckDesired reports whether value may be wanted of a property.
 func (m *DeviceModel) CheckDesired(property string, value []byte) error {
 	if err := m.CheckWritable(property); err != nil {
 		return err
@@ -483,7 +483,7 @@ func (m *DeviceModel) CheckDesired(property string, value []byte) error {
 	return p.Check(value)
 }
 
-// CheckWritable says whether a property may be wanted at all, or cleared.
+// CheckWritable reports whether a property may be wanted at all, or cleared.
 func (m *DeviceModel) CheckWritable(property string) error {
 	p, ok := m.Property(property)
 	if !ok {
@@ -495,7 +495,7 @@ func (m *DeviceModel) CheckWritable(property string) error {
 	return nil
 }
 
-// CheckKnown says whether the model has the property.
+// CheckKnown reports whether the model has the property.
 func (m *DeviceModel) CheckKnown(property string) error {
 	if _, ok := m.Property(property); !ok {
 		return m.unknown(property)
@@ -507,7 +507,7 @@ func (m *DeviceModel) unknown(property string) error {
 	return Errorf(NotFound, property, "the model %s has no such property; it has %s", m.Metadata.Name, m.propertyNames())
 }
 
-// CheckReported says whether a mapper may report value for a property.
+// CheckReported reports whether a mapper may report value for a property.
 func (m *DeviceModel) CheckReported(property string, value []byte) error {
 	p, ok := m.Property(property)
 	if !ok {

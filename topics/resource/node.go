@@ -533,7 +533,7 @@ func RenewalCondition(prev []Condition, why string, now time.Time) []Condition {
 	return SetCondition(slices.Clone(prev), c, now)
 }
 
-// ConditionReady says whether a node's link to the hub is up.
+// ConditionReady reports whether a node's link to the hub is up.
 const ConditionReady = "Ready"
 
 // ReadyCondition sets the condition Ready. ended is why the last connection of an offline node ended; it is empty if the hub
@@ -563,7 +563,7 @@ const (
 	ConditionReferencesResolved = "ReferencesResolved"
 )
 
-// OfHub says whether only the hub sets a type of condition of a Node.
+// OfHub reports whether only the hub sets a type of condition of a Node.
 func OfHub(condition string) bool {
 	return slices.Contains([]string{
 		ConditionReady, QuotaExceeded, OfAnotherHub, ConditionRenewal, ConditionSpecRendered, ConditionReferencesResolved,
@@ -671,7 +671,7 @@ func (e EnrollmentRequest) node() string {
 	return e.Metadata.Name
 }
 
-// CheckUpdate says whether an EnrollmentRequest may follow prev.
+// CheckUpdate reports whether an EnrollmentRequest may follow prev.
 func (e EnrollmentRequest) CheckUpdate(prev EnrollmentRequest) error {
 	var p problems
 	unchanged(&p, "spec.csr", prev.Spec.CSR, e.Spec.CSR)
@@ -879,7 +879,7 @@ func (m ResourceMonitor) check(p *problems, at string) {
 // frozenTypes are the sources of which a fleet writes into an item what they contained.
 var frozenTypes = []ConfigType{ConfigGit, ConfigHTTP, ConfigOCI, ConfigMapRef}
 
-// IsFrozen says whether a fleet has written into the item what its reference contained.
+// IsFrozen reports whether a fleet has written into the item what its reference contained.
 func (c ConfigItem) IsFrozen() bool {
 	return len(c.Files) > 0 && slices.Contains(frozenTypes, c.ConfigType)
 }

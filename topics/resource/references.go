@@ -46,7 +46,7 @@ type ReferenceKey struct{ Type, Source, Path, Floating string }
 // Key is what tells the reference from others.
 func (r Reference) Key() ReferenceKey { return ReferenceKey{r.Type, r.Source, r.Path, r.Floating} }
 
-// IsSource says whether it refers to something outside of the hub.
+// IsSource reports whether it refers to something outside of the hub.
 func (r Reference) IsSource() bool {
 	return r.Type == RefImage || r.Type == RefGit || r.Type == RefHTTP || r.Type == RefOCI
 }

@@ -132,7 +132,7 @@ func (r RenderedSpec) Blobs() iter.Seq[string] {
 	}
 }
 
-// HasBlobs says whether it has contents that are apart.
+// HasBlobs reports whether it has contents that are apart.
 func (r RenderedSpec) HasBlobs() bool {
 	for range r.Blobs() {
 		return true
@@ -350,10 +350,10 @@ type ApplicationStatus struct {
 	Message string `json:"message,omitempty"`
 }
 
-// Failed says whether the application has failed.
+// Failed reports whether the application has failed.
 func (a ApplicationStatus) Failed() bool { return a.Status == "Error" }
 
-// Runs says whether the application is as it should be: it runs, or has done what it was to do.
+// Runs reports whether the application is as it should be: it runs, or has done what it was to do.
 func (a ApplicationStatus) Runs() bool { return a.Status == "Running" || a.Status == "Completed" }
 
 // ResourceStatus is how a host's resources are: Healthy, Warning, Critical or Unknown. It says Info as Healthy.

@@ -53,7 +53,7 @@ func joined(before, text string) string {
 	return before + ", " + text
 }
 
-// Updated says whether the node is as its rendered spec says.
+// Updated reports whether the node is as its rendered spec says.
 func (s NodeStatus) Updated() Summary {
 	switch updating := s.updatingReason(); {
 	case updating != "":

@@ -109,7 +109,7 @@ func (p Property) twin(get func(branch, property string) (Stored, bool)) (t Twin
 	return t, p.compare(&t)
 }
 
-// compare says whether a property is as it is wanted, and returns whether anything is known of it.
+// compare reports whether a property is as it is wanted, and returns whether anything is known of it.
 func (p Property) compare(t *TwinProperty) (known bool) {
 	t.InSync = t.Desired == nil || t.Reported != nil &&
 		(t.Reported.BasedOn != 0 && t.Reported.BasedOn == t.Desired.Ver ||
@@ -186,7 +186,7 @@ func (d *Device) StatusAfter(prev *Device, status []byte, m *DeviceModel, now ti
 	return json.Marshal(next.Status)
 }
 
-// answersOlder says whether a refusal is of an older desired version, or the hub's own, which is made anew each time.
+// answersOlder reports whether a refusal is of an older desired version, or the hub's own, which is made anew each time.
 func (r *Refusal) answersOlder(ver uint64) bool {
 	return r != nil && (r.Code == NotAllowed || r.Ver != 0 && r.Ver < ver)
 }

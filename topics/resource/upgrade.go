@@ -367,7 +367,7 @@ func (w *UpgradeWindow) check(p *problems, at string) {
 
 var weekdays = []string{"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"} // as time.Weekday counts
 
-// At says whether a window is open at a time, when it closes if it is, and when it opens next if it isn't. A missing one is always open.
+// At reports whether a window is open at a time, when it closes if it is, and when it opens next if it isn't. A missing one is always open.
 // It must be valid.
 func (w *UpgradeWindow) At(now time.Time) (opens, closes time.Time) {
 	if w == nil {
@@ -422,7 +422,7 @@ func (u Upgrade) CheckStatus() error {
 	return p.err()
 }
 
-// CheckUpdate says whether an Upgrade may follow prev: which nodes it is for never changes, and the rest only once every node has
+// CheckUpdate reports whether an Upgrade may follow prev: which nodes it is for never changes, and the rest only once every node has
 // answered. At any time it may be confirmed, paused and aborted.
 func (u Upgrade) CheckUpdate(prev Upgrade) error {
 	var p problems
@@ -490,7 +490,7 @@ func (n UpgradeNode) Last() UpgradeAttempt {
 	return n.History[len(n.History)-1]
 }
 
-// Open says whether an attempt is waited for. One that was not answered in time is not, and remains upgrading.
+// Open reports whether an attempt is waited for. One that was not answered in time is not, and remains upgrading.
 func (a UpgradeAttempt) Open() bool {
 	return a.EndedAt == "" && (a.OperationStatus == "" || a.OperationStatus == UpgradePending || a.OperationStatus == Upgrading)
 }
@@ -629,7 +629,7 @@ func (a Artifact) Validate() error {
 	return p.err()
 }
 
-// CheckUpdate says whether an Artifact may follow prev: its spec may not change.
+// CheckUpdate reports whether an Artifact may follow prev: its spec may not change.
 func (a Artifact) CheckUpdate(prev Artifact) error {
 	var p problems
 	unchanged(&p, "spec", prev.Spec, a.Spec)

@@ -86,7 +86,7 @@ func (s Secret) Validate() error {
 	return p.err()
 }
 
-// CheckUpdate says whether a Secret may follow prev.
+// CheckUpdate reports whether a Secret may follow prev.
 func (s Secret) CheckUpdate(prev Secret) error {
 	var p problems
 	s.Complete()
@@ -120,7 +120,7 @@ func (c ConfigMap) Validate() error {
 	return p.err()
 }
 
-// CheckUpdate says whether a ConfigMap may follow prev.
+// CheckUpdate reports whether a ConfigMap may follow prev.
 func (c ConfigMap) CheckUpdate(prev ConfigMap) error {
 	var p problems
 	if isSet(prev.Immutable) {

@@ -121,7 +121,7 @@ func (d *diagnosis) node(f facts) {
 	d.devices(f)
 }
 
-// alone says whether the node has no hub by its own settings: a hub's answer does not matter then.
+// alone reports whether the node has no hub by its own settings: a hub's answer does not matter then.
 func (f facts) alone() bool { return f.core != nil && f.core.Links[0].State == resource.Alone }
 
 // alone: only the core is looked at.
@@ -139,7 +139,7 @@ func (d *diagnosis) alone(f facts) {
 // signIn is what to do when the hub's API wants to know who asks.
 const signIn = "sign in with --cert and --key, with --user and --password-file, or with a context (edgebus context set)"
 
-// hubRefused says whether the hub answered that the credentials are missing, wrong, or not enough.
+// hubRefused reports whether the hub answered that the credentials are missing, wrong, or not enough.
 func (f facts) hubRefused() bool {
 	kind := resource.KindOf(f.hubErr)
 	return kind == resource.Unauthorized || kind == resource.Forbidden

@@ -203,7 +203,7 @@ func (o *rolloutOptions) status(ctx context.Context) error {
 	return nil
 }
 
-// observed says whether the status of a fleet is about what its present spec and annotations ask for.
+// observed reports whether the status of a fleet is about what its present spec and annotations ask for.
 func observed(f resource.Fleet) bool {
 	r := f.Status.Rollout
 	if r == nil || r.ObservedGeneration < f.Metadata.Generation {
@@ -215,7 +215,7 @@ func observed(f resource.Fleet) bool {
 	return r.RolledBackFrom == ""
 }
 
-// finished says whether the present template of a fleet, or what is rolled out instead of it, has reached its last batch.
+// finished reports whether the present template of a fleet, or what is rolled out instead of it, has reached its last batch.
 func finished(f resource.Fleet) bool {
 	r := f.Status.Rollout
 	return observed(f) && r.FinishedAt != ""
@@ -226,7 +226,7 @@ func rolledBackByItself(f resource.Fleet) bool {
 	return f.Status.Rollout.RolledBackFrom != "" && p != nil && p.OnFailure == resource.OnFailureRollBack
 }
 
-// stopped says whether a rollout waits for somebody: too many nodes have failed, or there is no version to roll out.
+// stopped reports whether a rollout waits for somebody: too many nodes have failed, or there is no version to roll out.
 func stopped(f resource.Fleet) bool {
 	c, _ := condition(f.Status.Conditions, "TemplateResolved")
 	unresolved := c.Status == "False" && c.ObservedGeneration >= f.Metadata.Generation

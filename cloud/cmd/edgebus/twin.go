@@ -389,7 +389,7 @@ func (w desiredWrite) outcome(t resource.TwinProperty) (done bool, err error) {
 	return t.InSync, nil
 }
 
-// heldBack says whether atBoot holds the value back; the next value is not held back.
+// heldBack reports whether atBoot holds the value back; the next value is not held back.
 func heldBack(r *resource.Refusal) bool { return r.Code == "Held" || r.Code == "SafeValue" }
 
 // anew says how to set the same value again, which by itself changes nothing.

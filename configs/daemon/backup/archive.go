@@ -83,7 +83,7 @@ func (f onDisk) Copy(w io.Writer) error {
 	return err
 }
 
-// kept says whether a name in a data directory is data: not a lock, a socket, the audit log, an unfinished file, what can be
+// kept reports whether a name in a data directory is data: not a lock, a socket, the audit log, an unfinished file, what can be
 // downloaded again, or what a restore has moved aside. The audit log tells what this machine did, whatever data it has: it stays where it is.
 func kept(name string) bool {
 	if strings.HasPrefix(name, "audit") && strings.HasSuffix(name, ".log") || name == configs.SocketName { // and rotated ones

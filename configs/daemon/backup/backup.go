@@ -170,7 +170,7 @@ type unreadableError struct{ error }
 
 func (e unreadableError) Unwrap() error { return e.error }
 
-// unreadable says whether an error is of reading data, so that it says nothing about the data.
+// unreadable reports whether an error is of reading data, so that it says nothing about the data.
 func unreadable(err error) bool {
 	for _, reason := range []error{
 		os.ErrPermission, context.Canceled, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS,

@@ -111,7 +111,7 @@ func Socket(o *broker.Options, cfg configs.Core, log zerolog.Logger) {
 	}
 }
 
-// taken says whether a program listens at a Unix socket.
+// taken reports whether a program listens at a Unix socket.
 func taken(path string) bool {
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {

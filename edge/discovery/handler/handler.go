@@ -92,7 +92,7 @@ func InvalidArgument(format string, args ...any) error {
 	return invalidError{fmt.Errorf(format, args...)}
 }
 
-// IsInvalidArgument says whether InvalidArgument made err or one that it wraps.
+// IsInvalidArgument reports whether InvalidArgument made err or one that it wraps.
 func IsInvalidArgument(err error) bool { return errors.As(err, new(invalidError)) }
 
 // Details reads details, which are YAML, into the struct to, over what is set in it. A field that to hasn't is an InvalidArgument,

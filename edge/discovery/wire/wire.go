@@ -126,7 +126,7 @@ func MutualTLS(t configs.TLSClient) (server, client credentials.TransportCredent
 	return credentials.NewTLS(serving), credentials.NewTLS(dialling), nil
 }
 
-// Loopback says whether host:port is an address of this host that no other can reach.
+// Loopback reports whether host:port is an address of this host that no other can reach.
 func Loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)

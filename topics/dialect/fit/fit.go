@@ -42,7 +42,7 @@ func readFields(t reflect.Type) map[string]reflect.Type {
 	return out
 }
 
-// Opaque says whether a type has its own JSON or text decoding, so that its fields are unknown.
+// Opaque reports whether a type has its own JSON or text decoding, so that its fields are unknown.
 func Opaque(t reflect.Type) bool {
 	p := reflect.PointerTo(t)
 	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())

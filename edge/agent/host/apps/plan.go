@@ -312,7 +312,7 @@ func differences(old *resource.RenderedApplication, app resource.RenderedApplica
 	return diff
 }
 
-// concerns says whether one of the files that differ is about a unit: its own, one of its drop-ins, or one that is no unit's, which
+// concerns reports whether one of the files that differ is about a unit: its own, one of its drop-ins, or one that is no unit's, which
 // any container may use.
 func concerns(diff []string, file string) bool {
 	return slices.ContainsFunc(diff, func(p string) bool {

@@ -269,7 +269,7 @@ func (s *Systemd) Match(ctx context.Context, patterns []string) ([]Unit, error) 
 	return sorted(units), nil
 }
 
-// Matches says whether a name matches a pattern, in which * stands for any text.
+// Matches reports whether a name matches a pattern, in which * stands for any text.
 func Matches(pattern, name string) bool {
 	escaped := strings.NewReplacer(`\`, `\\`, `?`, `\?`, `[`, `\[`, "/", "\x00").Replace(pattern)
 	ok, err := path.Match(escaped, strings.ReplaceAll(name, "/", "\x00"))

@@ -34,7 +34,7 @@ func (l *List) Check(field string) error {
 	return handler.InvalidArgument("discoveryDetails: %s.action: %q is neither Include nor Exclude", field, l.Action)
 }
 
-// Takes says whether a thing of which match recognizes items may be found.
+// Takes reports whether a thing of which match recognizes items may be found.
 func (l *List) Takes(match func(item string) bool) bool {
 	if l == nil {
 		return true
@@ -55,7 +55,7 @@ func (f Filter) Check() error {
 	return nil
 }
 
-// Takes says whether the properties are those of a device that is looked for.
+// Takes reports whether the properties are those of a device that is looked for.
 func (f Filter) Takes(properties map[string]string) bool {
 	for name, glob := range f {
 		// A slash is nothing special in a value, but for path.Match it ends what * stands for.

@@ -274,7 +274,7 @@ func (l *look) identify(ctx context.Context) {
 	_ = g.Wait()
 }
 
-// wanted says whether a camera passes the filters that need no question to it.
+// wanted reports whether a camera passes the filters that need no question to it.
 func (l *look) wanted(c *camera) bool {
 	within := func(texts ...string) func(string) bool {
 		return func(item string) bool {

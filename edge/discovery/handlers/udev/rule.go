@@ -79,7 +79,7 @@ func parseTerm(key, braces, operator, value string) (t term, err error) {
 	return t, nil
 }
 
-// regular says whether Akri takes the value for a regular expression, and not for a glob as udev does. Then it may be either.
+// regular reports whether Akri takes the value for a regular expression, and not for a glob as udev does. Then it may be either.
 func (t term) regular() bool {
 	switch t.key {
 	case "ATTR", "SUBSYSTEM":
@@ -125,7 +125,7 @@ func (r rule) match(d *device) bool {
 	return !slices.ContainsFunc(r, func(t term) bool { return t.match(d) == t.not })
 }
 
-// match says whether the device, or, for a key that ends in S, it or one of those above it, has a value that matches.
+// match reports whether the device, or, for a key that ends in S, it or one of those above it, has a value that matches.
 func (t term) match(d *device) bool {
 	switch t.key {
 	case "KERNELS", "SUBSYSTEMS", "DRIVERS", "ATTRS", "TAGS":
