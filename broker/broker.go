@@ -226,9 +226,12 @@ func (b *Broker) Disconnect(clientID, reason string) bool {
 }
 
 // DisconnectNode closes all connections of a node, with a reason for MQTT 5 clients, and ends its sessions.
-func (b *Broker) DisconnectNode(node, reason string) {
-	for _, c := range b.clients.connsOf(nodeUser(node)) {
+// It reports whether the node was connected.
+func (b *Broker) DisconnectNode(node, reason string) bool {
+	conns := b.clients.connsOf(nodeUser(node))
+	for _, c := range conns {
 		c.disconnect(codeAdministrative, errors.New(reason))
 	}
 	b.ForgetNode(node)
+	return len(conns) > 0
 }

@@ -148,7 +148,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	bo.Auth.Node = func(name string) bool { return letsIn(cfg.Auth, tw, name) }
 	bo.Auth.Bearer = bearer
-	bo.Auth.Enroll, bo.Auth.Revoked = nodes.Admit, authority.Revoked().Why
+	bo.Auth.Enroll, bo.Auth.Revoked = nodes.Admit, nodes.Revoked
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}

@@ -60,7 +60,7 @@ type Options struct {
 	Login *Login
 	// Content reads a part of a blob, for what nodes are to apply in the form of flightctl.
 	Content func(digest string, p []byte, offset int64) (int, error)
-	// Decommission takes a node's certificates no more, for good; see Enroll. The Node is deleted after it.
+	// Decommission takes a node's certificates no more, for good; see Enroll.
 	Decommission func(node, by string) error
 	// Ready are the checks of /readyz, by name.
 	Ready map[string]func(context.Context) error

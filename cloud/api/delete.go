@@ -3,8 +3,10 @@ package api
 import (
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -136,6 +138,11 @@ func (s *server) decommission(w http.ResponseWriter, r *http.Request) error {
 	as := r.Clone(r.Context())
 	as.Method, as.Body, as.ContentLength = http.MethodDelete, http.NoBody, 0
 	as.URL.Path, as.URL.RawPath = "/apis/"+resource.APIVersion+"/nodes/"+node, ""
+	return s.afterDecommission(w, as)
+}
+
+// afterDecommission serves what is done with the Node of a decommissioned node, if there is one.
+func (s *server) afterDecommission(w http.ResponseWriter, as *http.Request) error {
 	err := s.object(w, as)
 	if errors.Is(err, resource.NotFound) {
 		writeJSON(w, http.StatusOK, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
@@ -144,8 +151,13 @@ func (s *server) decommission(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// unenroll serves the decommissioning of a Device as flightctl's clients ask for it: {"target": "Unenroll"}.
+// unenroll serves the decommissioning of a Device as flightctl's clients ask for it: {"target": "Unenroll"}. The Device stays until it is
+// deleted, without labels, so that it leaves its fleet.
 func (s *server) unenroll(w http.ResponseWriter, r *http.Request) error {
+	id, node := accessIn(r.Context()).id, r.PathValue("name")
+	if !id.AllNodes() {
+		return resource.Errorf(resource.Forbidden, "", "this is for operators of all nodes")
+	}
 	var body struct {
 		Target string `json:"target"`
 	}
@@ -153,9 +165,17 @@ func (s *server) unenroll(w http.ResponseWriter, r *http.Request) error {
 		return badRequest("", "the body can't be read: %v", err)
 	}
 	if body.Target != "Unenroll" {
-		return badRequest("", "target: %.40q: must be Unenroll: the node forgets its keys, and its Node is deleted; nothing else of the host is erased", body.Target)
+		return badRequest("", "target: %.40q: must be Unenroll: the node forgets its keys; nothing else of the host is erased", body.Target)
 	}
-	return s.decommission(w, r)
+	if err := s.Decommission(node, id.User); err != nil {
+		return err
+	}
+	const unlabelled = `{"metadata": {"labels": null}}`
+	as := r.Clone(r.Context())
+	as.Method, as.Body, as.ContentLength = http.MethodPatch, io.NopCloser(strings.NewReader(unlabelled)), int64(len(unlabelled))
+	as.Header.Set("Content-Type", "application/merge-patch+json")
+	as.URL.Path, as.URL.RawPath = "/api/v1/devices/"+node, ""
+	return s.afterDecommission(w, as)
 }
 
 // deleteObject deletes an object, or marks it as deleted if something has to happen first. It returns the object as it is

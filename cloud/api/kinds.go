@@ -169,7 +169,7 @@ func nodeKind(k objects.Kind) Kind {
 		Kind: k, Plural: "nodes", Singular: "node", Short: []string{"no"},
 		Node: nodeOfNode,
 		Columns: []Column{
-			{Name: "State", Type: "string", Path: ".status.state", Description: "online or offline, as the hub sees its connection."},
+			{Name: "State", Type: "string", Path: ".status.state", Description: "online or offline, as the hub sees its connection; a second word says that its certificates were revoked."},
 			{Name: "Version", Type: "string", Path: ".status.version", Description: "The version of its core."},
 			{Name: "Fleet", Type: "string", Description: "The Fleet that owns it."},
 			{Name: "Devices", Type: "integer", Path: ".status.devices", Description: "How many devices are bound to it."},
@@ -186,12 +186,21 @@ func nodeKind(k objects.Kind) Kind {
 			if n.Spec.OS != nil {
 				image = n.Spec.OS.Image
 			}
-			return []any{orUnknown(n.Status.State), n.Status.Version, fleet, n.Status.Devices, appliedSpec(n.Status), condition(n.Status.Conditions, resource.ConditionReady), n.Status.LastSeen, n.Status.CertificateExpires, n.Status.AgentVersion, image}
+			return []any{nodeState(n.Status), n.Status.Version, fleet, n.Status.Devices, appliedSpec(n.Status), condition(n.Status.Conditions, resource.ConditionReady), n.Status.LastSeen, n.Status.CertificateExpires, n.Status.AgentVersion, image}
 		}),
 		Fields: map[string]func(any) string{
 			"metadata.owner": field(func(n *resource.Node) string { return n.Metadata.Owner }),
 		},
 	}
+}
+
+// nodeState is a node's state, and with a comma why its certificates are taken no more: offline,Decommissioned.
+func nodeState(s resource.NodeStatus) string {
+	state := orUnknown(s.State)
+	if reason := s.RevokedReason(); reason != "" {
+		state += "," + reason
+	}
+	return state
 }
 
 func fleetKind(k objects.Kind) Kind {

@@ -8,11 +8,13 @@ package enroll
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"hash/maphash"
 	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,7 +38,7 @@ const (
 type Broker interface {
 	Publish(broker.Message)
 	Disconnect(clientID, reason string) bool
-	DisconnectNode(node, reason string)
+	DisconnectNode(node, reason string) (connected bool)
 }
 
 // Options are what a Service is made from.
@@ -80,6 +82,7 @@ type Service struct {
 	o Options
 
 	jobs      chan job
+	refused   chan string // nodes that were told why they are not let in
 	redeeming sync.Mutex
 	seed      maphash.Seed
 	names     [64]sync.Mutex // of nodes that join, by their names
@@ -113,7 +116,7 @@ func New(o Options) *Service {
 	def(&o.PerAddress, usualAddress)
 	def(&o.Age, usualAge)
 	return &Service{
-		o: o, jobs: make(chan job, queued), seed: maphash.MakeSeed(),
+		o: o, jobs: make(chan job, queued), refused: make(chan string, queued), seed: maphash.MakeSeed(),
 		enrollees: map[string]*enrollee{}, pending: map[string]pending{},
 	}
 }
@@ -144,6 +147,7 @@ func (s *Service) Run(ctx context.Context) error {
 		s.follow(ctx)
 		return nil
 	})
+	g.Go(func() error { return s.markRefused(ctx) })
 	return g.Wait()
 }
 
@@ -171,9 +175,6 @@ func (s *Service) Admit(node, token string) error {
 	}
 	return i.check(node, "", s.o.Now())
 }
-
-// Revoked returns the reason why a revoked node is refused; see broker.Auth.
-func (a *Authority) Revoked() *Revocations { return a.revoked }
 
 // Publish takes requests to enrol, and passes all other messages on.
 func (s *Service) Publish(m broker.Message, done func(error)) {
@@ -294,7 +295,7 @@ func (s *Service) handle(ctx context.Context, j job) (a resource.JoinAnswer, err
 	if err := s.enter(ctx, node, csr.Key, i.Labels, r.Labels, r.LabelFrom); err != nil {
 		return a, err
 	}
-	if a, err = s.issue(node, csr, i.Revocation); err == nil {
+	if a, err = s.admit(ctx, node, csr, i.Revocation); err == nil {
 		s.o.Log.Info().Str("node", node).Str("invitation", i.ID[:shortID]).Str("remote", by.Remote).Str("key", csr.Key).Msg("a node joined")
 	}
 	return a, err
@@ -313,6 +314,14 @@ func (s *Service) renew(node string, by broker.Identity, csr resource.CSR) (a re
 	}
 	if a, err = s.issue(node, csr, known); err == nil {
 		s.o.Log.Info().Str("node", node).Str("remote", by.Remote).Str("key", csr.Key).Msg("a node's certificate was renewed")
+	}
+	return a, err
+}
+
+// admit signs the certificate of a node that joins.
+func (s *Service) admit(ctx context.Context, node string, csr resource.CSR, revoked int64) (a resource.JoinAnswer, err error) {
+	if a, err = s.issue(node, csr, revoked); err == nil {
+		err = s.mark(ctx, node, joinedAgain)
 	}
 	return a, err
 }
@@ -449,8 +458,83 @@ func (s *Service) revoke(node, by string, decommission bool) error {
 		return err
 	}
 	s.o.Log.Warn().Str("node", node).Str("by", by).Bool("decommissioned", decommission).Msg("a node's certificates were revoked")
-	s.o.Broker().DisconnectNode(node, r.Why(node, nil))
-	return nil
+	told := s.o.Broker().DisconnectNode(node, r.Why(node, nil))
+	return s.mark(context.Background(), node, func(resource.Condition) resource.Condition { return r.condition(node, told) })
+}
+
+// Revoked says why a node is not let in that was revoked; see broker.Auth. A node that proves with its certificate that it is that node, and
+// is refused for it, is told so.
+func (s *Service) Revoked(node string, cert *x509.Certificate) string {
+	why := s.o.Authority.revoked.Why(node, cert)
+	if why != "" && cert != nil {
+		select {
+		case s.refused <- node:
+		default: // it is refused again
+		}
+	}
+	return why
+}
+
+func (s *Service) markRefused(ctx context.Context) error {
+	for {
+		select {
+		case node := <-s.refused:
+			err := s.mark(ctx, node, func(had resource.Condition) resource.Condition {
+				if had.Status == "False" {
+					return had // it has joined again in the meantime
+				}
+				return s.o.Authority.revoked.condition(node, true)
+			})
+			if err != nil && ctx.Err() == nil {
+				s.o.Log.Warn().Err(err).Str("node", node).Msg("that a node was revoked can't be written to its status")
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// joinedAgain is the condition Revoked of a node that has a new certificate.
+func joinedAgain(had resource.Condition) resource.Condition {
+	if had.Status != "" {
+		had.Status, had.Reason, had.Message = "False", resource.ReasonJoined, ""
+	}
+	return had
+}
+
+// mark changes the condition Revoked of a Node, if there is one. next returns it as it is to be; without a status there is to be none.
+func (s *Service) mark(ctx context.Context, node string, next func(had resource.Condition) resource.Condition) error {
+	at := store.Key{Kind: resource.KindNode, Name: node}
+	for range maxAttempts {
+		o, err := s.o.Reader.Get(ctx, at)
+		if errors.Is(err, resource.NotFound) {
+			return nil
+		}
+		var status resource.NodeStatus
+		if err == nil && o.Status != nil {
+			err = json.Unmarshal(o.Status, &status)
+		}
+		if err != nil {
+			return err
+		}
+		var had resource.Condition
+		if i := slices.IndexFunc(status.Conditions, func(c resource.Condition) bool { return c.Type == resource.ConditionRevoked }); i >= 0 {
+			had = status.Conditions[i]
+		}
+		c := next(had)
+		if c.Status == had.Status && c.Reason == had.Reason && c.Message == had.Message {
+			return nil
+		}
+		status.Conditions = resource.SetCondition(status.Conditions, c, s.o.Now())
+		text, err := json.Marshal(status)
+		if err != nil {
+			return err
+		}
+		if _, err = s.o.Writer.Update(ctx, store.Object{Key: at, Status: text}, o.Rev); !again(err, resource.Conflict) {
+			return err
+		}
+	}
+	return resource.Errorf(resource.Unavailable, "", "the Node %s is changed by others all the time: try again", node)
 }
 
 // addressOf is the address that requests are counted for: of IPv6 the /64 prefix, all of which one host may have.

@@ -280,7 +280,7 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 	if err := s.enter(ctx, node, csr.Key, given, own, follow); err != nil {
 		return err
 	}
-	a, err := s.issue(node, csr, revoked)
+	a, err := s.admit(ctx, node, csr, revoked)
 	if err != nil {
 		return err
 	}

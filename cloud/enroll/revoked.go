@@ -157,6 +157,22 @@ func (r *Revocations) Why(node string, cert *x509.Certificate) string {
 	return fmt.Sprintf("the certificates of node %s were revoked at %s: it can join again with a new invitation", node, resource.Time(time.UnixMilli(e.At)))
 }
 
+// condition is what a Node says of its last revocation. told says that the node knows of it.
+func (r *Revocations) condition(node string, told bool) resource.Condition {
+	r.mu.RLock()
+	e := r.nodes[node]
+	r.mu.RUnlock()
+	c := resource.Condition{Type: resource.ConditionRevoked, Status: "True", Reason: resource.ReasonRevoked}
+	c.Message = "the certificates that it had were revoked"
+	switch {
+	case e.Decommissioned && told:
+		c.Reason, c.Message = resource.ReasonDecommissioned, c.Message+", and it was told to delete its keys"
+	case e.Decommissioned:
+		c.Reason, c.Message = resource.ReasonDecommissioning, c.Message+", and it is told to delete its keys when it connects"
+	}
+	return c
+}
+
 // Merge copies into a restored data directory what a backup can't contain: revocations and rotations of the authority after it was
 // made. from is the data directory that the backup replaces; if it belongs to another hub, nothing is copied.
 func Merge(from, into string) error {

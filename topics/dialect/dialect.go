@@ -699,7 +699,7 @@ var fieldDescriptions = map[string]string{
 	"applicationsSummary":    "How the applications are, together.",
 	"info":                   "Why, for people.",
 	"inline":                 "Files with their content, or an Ignition document.",
-	"lifecycle":              "Enrolled, once anything is known of the node.",
+	"lifecycle":              "Enrolled once anything is known of the node, Decommissioning until a decommissioned node was told, Decommissioned, or Unknown if its certificates were revoked.",
 	"renderedVersion":        "The version that the node has applied.",
 	"summary":                "Online, as the hub sees the connection, or Unknown.",
 	"unit":                   "The unit's name.",

@@ -282,6 +282,11 @@ func flightctl() []Kind {
 	device := flightctlKind("Device", "devices", "device", resource.KindNode)
 	device.mergesConditions, device.derived = true, renderedAnnotations
 	device.reconcile = func(form, _ tree) { reconcileSpec(form["spec"]) }
+	today := device.newer()
+	today.reconcile = func(form, canonical tree) {
+		reconcileSpec(form["spec"])
+		reconcileDecommissioning(form, canonical)
+	}
 	fleet := flightctlKind("Fleet", "fleets", "fleet", resource.KindFleet)
 	fleet.reconcile = func(form, _ tree) {
 		spec, _ := form["spec"].(tree)
@@ -303,7 +308,7 @@ func flightctl() []Kind {
 	enrollment := flightctlKind("EnrollmentRequest", "enrollmentrequests", "enrollmentrequest", resource.KindEnrollmentRequest).pair(conversion(readEnrollment, showEnrollment))
 	signing := flightctlKind("CertificateSigningRequest", "certificatesigningrequests", "certificatesigningrequest", resource.KindEnrollmentRequest).pair(conversion(readSigning, showSigning))
 	return []Kind{
-		device.pair(conversion(readHost, showHost)), device.newer().pair(conversion(readHostV1beta1, showHostV1beta1)),
+		device.pair(conversion(readHost, showHost)), today.pair(conversion(readHostV1beta1, showHostV1beta1)),
 		fleet.pair(conversion(readFleet, showFleet)), fleet.newer().pair(conversion(readFleetV1beta1, showFleetV1beta1)),
 		version.pair(conversion(readVersion, showVersion)), frozen.pair(conversion(readVersionV1beta1, showVersionV1beta1)),
 		repository, repository.newer(), sync, sync.newer(),
@@ -433,12 +438,11 @@ func showHostV1beta1(n resource.Node) (f hostV1beta1) {
 
 // summarize sets the summaries of a node of which anything is known.
 func (f *hostStatusV1beta1) summarize(s resource.NodeStatus) {
-	if s.State == "" && s.RenderedVersion == "" {
+	if s.State == "" && s.RenderedVersion == "" && s.RevokedReason() == "" {
 		return
 	}
-	of, updated, applications := s.Summary(), s.Updated(), s.ApplicationsSummary()
-	f.Summary, f.Updated, f.ApplicationsSummary = &of, &updated, &applications
-	f.Lifecycle = &resource.Summary{Status: "Enrolled"}
+	of, updated, applications, lifecycle := s.Summary(), s.Updated(), s.ApplicationsSummary(), s.Lifecycle()
+	f.Summary, f.Updated, f.ApplicationsSummary, f.Lifecycle = &of, &updated, &applications, &lifecycle
 }
 
 // renderedAnnotations are the annotations in which flightctl has the version of what a Device is to apply.
@@ -575,6 +579,26 @@ func reconcileSpec(spec any) {
 	}
 	if monitoring != nil && len(monitoring) == 0 {
 		delete(s, "monitoring")
+	}
+}
+
+// reconcileDecommissioning has spec.decommissioning say what the status does: a node is decommissioned by a request of its own, and not by a
+// manifest that has the field.
+func reconcileDecommissioning(form, canonical tree) {
+	var host struct{ Status resource.NodeStatus }
+	if raw, err := json.Marshal(tree{"status": canonical["status"]}); err == nil {
+		_ = json.Unmarshal(raw, &host) // a status that can't be read says nothing
+	}
+	spec, _ := form["spec"].(tree)
+	switch host.Status.RevokedReason() {
+	case resource.ReasonDecommissioning, resource.ReasonDecommissioned:
+		if spec == nil {
+			spec = tree{}
+			form["spec"] = spec
+		}
+		spec["decommissioning"] = tree{"target": "Unenroll"}
+	default:
+		delete(spec, "decommissioning")
 	}
 }
 

@@ -103,6 +103,30 @@ func TestSummariesOfADevice(t *testing.T) {
 	}
 }
 
+// Whether a Device is part of the bus, and was asked to leave it, follows from the hub's condition, whatever a manifest says.
+func TestLifecycleOfADevice(t *testing.T) {
+	revoked := func(status, reason string) []resource.Condition {
+		return []resource.Condition{{Type: resource.ConditionRevoked, Status: status, Reason: reason}}
+	}
+	for name, c := range map[string]struct {
+		status          resource.NodeStatus
+		lifecycle       any
+		decommissioning any
+	}{
+		"never seen":      {resource.NodeStatus{}, nil, nil},
+		"online":          {resource.NodeStatus{State: resource.Online}, "Enrolled", nil},
+		"offline":         {resource.NodeStatus{State: resource.Offline}, "Enrolled", nil},
+		"revoked":         {resource.NodeStatus{State: resource.Offline, Conditions: revoked("True", resource.ReasonRevoked)}, "Unknown", nil},
+		"decommissioning": {resource.NodeStatus{State: resource.Offline, Conditions: revoked("True", resource.ReasonDecommissioning)}, "Decommissioning", "Unenroll"},
+		"decommissioned":  {resource.NodeStatus{Conditions: revoked("True", resource.ReasonDecommissioned)}, "Decommissioned", "Unenroll"},
+		"joined again":    {resource.NodeStatus{State: resource.Online, Conditions: revoked("False", resource.ReasonJoined)}, "Enrolled", nil},
+	} {
+		form := shownAs(t, "flightctl.io/v1beta1", resource.Node{Status: c.status})
+		require.Equal(t, c.lifecycle, at(form, "status.lifecycle.status"), name)
+		require.Equal(t, c.decommissioning, at(form, "spec.decommissioning.target"), name)
+	}
+}
+
 func TestFleetAndTemplateVersionOfToday(t *testing.T) {
 	spec := resource.NodeSpec{
 		OS:         &resource.NodeOS{Image: "registry.example/os:1"},

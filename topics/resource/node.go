@@ -354,7 +354,7 @@ type NodeStatus struct {
 	// UpdatedAt is when the node last reported its status.
 	UpdatedAt string `json:"updatedAt,omitempty"`
 	// Conditions are the node's own and those of its rendering. Ready says whether its link to the hub is up;
-	// QuotaExceeded and OfAnotherHub are there if they ever were true, CertificateRenewal if a renewal has ever failed,
+	// QuotaExceeded, OfAnotherHub and Revoked are there if they ever were true, CertificateRenewal if a renewal has ever failed,
 	// SpecRendered and ReferencesResolved from the first spec on.
 	// +listType=map
 	// +listMapKey=type
@@ -563,10 +563,31 @@ const (
 	ConditionReferencesResolved = "ReferencesResolved"
 )
 
+// ConditionRevoked is True once the certificates of a node were revoked, and False when it has joined again.
+const ConditionRevoked = "Revoked"
+
+// Reasons of the condition Revoked.
+const (
+	ReasonRevoked         = "Revoked"
+	ReasonDecommissioning = "Decommissioning" // the node was not told yet
+	ReasonDecommissioned  = "Decommissioned"  // the node was told, and deletes its keys
+	ReasonJoined          = "Joined"          // the status is False: it has joined again
+)
+
+// RevokedReason is the reason of the condition Revoked; empty: it is not True.
+func (s NodeStatus) RevokedReason() string {
+	for _, c := range s.Conditions {
+		if c.Type == ConditionRevoked && c.Status == "True" {
+			return c.Reason
+		}
+	}
+	return ""
+}
+
 // OfHub reports whether only the hub sets a type of condition of a Node.
 func OfHub(condition string) bool {
 	return slices.Contains([]string{
-		ConditionReady, QuotaExceeded, OfAnotherHub, ConditionRenewal, ConditionSpecRendered, ConditionReferencesResolved,
+		ConditionReady, ConditionRevoked, QuotaExceeded, OfAnotherHub, ConditionRenewal, ConditionSpecRendered, ConditionReferencesResolved,
 	}, condition)
 }
 

@@ -125,3 +125,16 @@ func (f *FleetSummary) Add(s Summaries) {
 	f.UpdateStatus[s.Update]++
 	f.ApplicationStatus[s.Applications]++
 }
+
+// Lifecycle says whether the node is part of the bus, as flightctl does: Unknown if its certificates were revoked, or nothing is known of it.
+func (s NodeStatus) Lifecycle() Summary {
+	switch reason := s.RevokedReason(); {
+	case reason == ReasonDecommissioning, reason == ReasonDecommissioned:
+		return Summary{Status: reason}
+	case reason != "":
+		return Summary{Status: SummaryUnknown, Info: "its certificates were revoked"}
+	case s.State == "" && s.RenderedVersion == "":
+		return Summary{Status: SummaryUnknown}
+	}
+	return Summary{Status: "Enrolled"}
+}
