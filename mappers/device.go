@@ -16,17 +16,17 @@ import (
 type device struct {
 	key           string // node/name
 	bus           string
-	uid           string // of the Device: another one may have its name
+	uid           string // of the Device: after a deletion another one may have its name
 	info          Device
 	gen           int // counts the configurations
 	props         map[string]*property
 	order         []string // names of props, as in the model
-	isSetUp       bool     // the core has told what was reported before
+	isSetUp       bool     // the core has sent the values that were reported before
 	setupAttempts int      // how often the core was asked
 	gone          bool     // the worker closes and forgets it
 
 	commands []command
-	methods  []resource.DeviceCommand // that the SDK executes by itself
+	methods  []resource.DeviceCommand // executed by the SDK, as writes of properties
 	pushed   map[string]string
 
 	// used by the device's worker only
@@ -39,8 +39,8 @@ type device struct {
 	failures  int
 	lastErr   error // the last failure
 	retryAt   time.Time
-	badConfig bool   // a ConfigError: not before the configuration changes
-	problem   string // what was said of it last; empty: nothing
+	badConfig bool   // a ConfigError: not opened again before the configuration changes
+	problem   string // the reason that was published last; empty: none
 }
 
 // property is the state of one property: the desired, the applied and the current value.
@@ -49,41 +49,41 @@ type property struct {
 	info Property
 
 	desired desiredValue
-	doneVer uint64 // the newest version that needs nothing more: applied, refused, cleared
-	// unsure is set while an earlier write of the wish may or may not have reached the device.
+	doneVer uint64 // the newest version that was applied, refused or cleared
+	// maybeWritten is set while an earlier write may or may not have reached the device.
 	maybeWritten bool
-	retryAt      time.Time // the device could not take it: not before this
+	retryAt      time.Time // the next attempt to write a value that the device could not take
 	retries      int
-	// check is set when the device was opened (again), until it was compared with what was reported before.
+	// recheckDue is set when the device was opened, until its value was compared with the one reported before.
 	recheckDue    bool
 	compared      int    // the configuration under which it was last compared or driven
 	reportedKnown bool   // reported is known: from the core, or because we have reported
 	before        string // what was reported before it was opened
 
-	// nearest is what the device has once a value was written to it; nil: that value.
+	// nearest returns the value that the device has after a value was written to it; nil: the same value.
 	nearest func(value string) (string, error)
 
 	appliedVer      uint64 // the newest version applied: the user property "for"
-	current         string // what the device has, as far as we know
+	current         string // the value that the device has, if known
 	known           bool
 	reported        string // what was last reported
-	reportIsCurrent bool   // and that under this configuration: it needn't be said again
+	reportIsCurrent bool   // it was reported under this configuration, and is not reported again
 	reportedFor     uint64
 
-	problem string    // why it can't be read, as it was said; empty: it can
+	problem string    // the published reason why it can't be read; empty: it can
 	readAt  time.Time // when it was last read; zero: not known
 
 	collectAt time.Time
 	reportAt  time.Time
 }
 
-// desiredValue is a wanted value: what the core says is in force.
+// desiredValue is the desired value that is in force, as the core publishes it.
 type desiredValue struct {
 	value       string
-	ver         uint64 // 0: nothing was ever wanted
+	ver         uint64 // 0: there never was one
 	until       time.Time
-	cleared     bool // cleared: nothing is wanted
-	preexisting bool // it was there before the mapper was
+	cleared     bool // cleared: there is no desired value
+	preexisting bool // it was set before the mapper first drove the device
 }
 
 func speaks(d Driver, protocol string) bool {
@@ -129,8 +129,8 @@ func driverProperty(p resource.Property, v resource.Visitor, visited bool, colle
 	return out
 }
 
-// configure takes a (new) configuration. What was applied of a property that goes on to exist is kept, but the device
-// is compared with it once it is open again; what was refused is tried again.
+// configure takes a (new) configuration. The applied value of a property that still exists is kept, but compared with the device
+// once it is open again; refused values are tried again.
 func (d *device) configure(info Device, m resource.DeviceModel) {
 	old := d.props
 	d.info, d.gen = info, d.gen+1
@@ -139,22 +139,22 @@ func (d *device) configure(info Device, m resource.DeviceModel) {
 		spec, _ := m.Property(p.Name)
 		prop := old[p.Name]
 		if prop == nil {
-			// One that comes later may be on the device already, from a model before; what the core remembers of it is
-			// from under that one.
+			// A property that a later configuration adds may have been written under an earlier model. The value that the core has
+			// of it is from then.
 			prop = &property{compared: 1, maybeWritten: d.gen > 1}
 		}
 		prop.spec, prop.info = spec, p
 		prop.doneVer = prop.appliedVer
 		prop.retryAt, prop.retries = time.Time{}, 0
 		prop.collectAt = time.Time{}
-		prop.reportIsCurrent = false // what was refused for the old model's sake may be right by the new one
+		prop.reportIsCurrent = false // a value that the old model refused may be valid under the new one
 		d.props[p.Name] = prop
 		d.order = append(d.order, p.Name)
 	}
 }
 
-// setDesired takes a wanted value from the core. Older ones than the one known are late copies, but for what is told at a
-// new subscription: that is what holds now, and if its number is lower, the core has begun to count anew.
+// setDesired takes a desired value from the core. A lower version than the known one is a late copy and ignored, unless it is
+// retained: a new subscription gets the value in force, so the core has restarted its count of versions.
 func (p *property) setDesired(w desiredValue, retained bool) bool {
 	switch {
 	case w.ver == p.desired.ver, w.ver < p.desired.ver && !retained:
@@ -166,7 +166,7 @@ func (p *property) setDesired(w desiredValue, retained bool) bool {
 	return true
 }
 
-// rememberProblem takes why the property could not be read before.
+// rememberProblem takes the problem that was published before this start of the mapper.
 func (p *property) rememberProblem(why resource.Problem) {
 	if payload, err := json.Marshal(why); err == nil && p.readAt.IsZero() && p.problem == "" {
 		p.problem = string(payload)
@@ -174,10 +174,11 @@ func (p *property) rememberProblem(why resource.Problem) {
 	}
 }
 
-// remember takes what the core says was reported before, as the answer to a version.
+// remember takes the value that was reported before this start of the mapper, and the version of the desired value that it
+// answered.
 func (p *property) remember(reported resource.TwinValue) {
 	if p.reportedKnown {
-		return // this mapper has reported since: it knows better
+		return // this mapper has reported a newer value since
 	}
 	p.reportedKnown = true
 	value, applied := reported.Value, reported.For
@@ -201,7 +202,7 @@ func (p *property) changed(value string) bool {
 	return !p.same(value, p.reported)
 }
 
-// satisfies reports whether the device has what is wanted, or what is as near to it as it can have.
+// satisfies reports whether the device has the desired value, or the nearest one that it can have.
 func (p *property) satisfies(actual, wanted string) bool {
 	if p.same(actual, wanted) {
 		return true
@@ -217,27 +218,27 @@ func (p *property) same(a, b string) bool {
 	return p.spec.Canonical([]byte(a)) == p.spec.Canonical([]byte(b))
 }
 
-// step is what to do next about one property's wish.
+// step is what to do next about one property's desired value.
 type step uint8
 
 const (
 	nothing step = iota
-	forget       // nothing is wanted any more
-	refuse       // say why it is not applied
-	accept       // the device has it already: say so
+	forget       // the desired value was cleared
+	refuse       // publish why it is not applied
+	accept       // the device has it already: report it
 	compare      // read the device, then apply unless it has it already
 	apply        // write it
-	recheck      // read the device: has it lost what was applied before we started?
+	recheck      // read the device: has it lost the value that was applied before this start?
 )
 
 // plan is a step with the value to apply, or the refusal to publish.
 type plan struct {
 	step    step
 	value   string
-	refusal *Refusal // with compare and apply: said as well, because value is not what was wanted
+	refusal *Refusal // with compare and apply: published too, because value is not the desired one
 }
 
-// plan decides what to do about a property: a pure function of what is known. The rules are in the package's comment.
+// plan decides what to do about a property. It is a pure function of the property's state; the rules are in the package's comment.
 func (p *property) plan(now time.Time, canRead, canWrite bool) plan {
 	w := p.desired
 	switch {
@@ -264,13 +265,13 @@ func (p *property) plan(now time.Time, canRead, canWrite bool) plan {
 	return p.planWrite(w.value, canRead, nil)
 }
 
-// Why a wish waits for a newer one. They are short: they stand in notes of a line.
+// Reasons why a desired value waits for a newer one. They are short, because they are part of one-line notes.
 const (
 	early  = "was wanted before this mapper first drove the device"
 	missed = "the device has lost it"
 )
 
-// safeValueNote is what is said of a wish when the safe value is applied for it; nothing, if that is what was wanted.
+// safeValueNote returns the note on a desired value in whose place the safe value is applied; nil if the two are equal.
 func (p *property) safeValueNote(why string) *Refusal {
 	if p.same(p.desired.value, string(p.spec.SafeValue)) {
 		return nil
@@ -324,10 +325,12 @@ func (p *property) planLost(actual string, anew bool) plan {
 	return do
 }
 
-// objection is the model's opinion of a wanted value. The core has asked it too, but models change.
+// objection returns why the model doesn't allow a desired value; nil: it does. The core checks this too, but the model may have
+// changed since.
 func (p *property) objection(value string) *Refusal { return objection(p.spec, value) }
 
-// withoutLimits is the model's property without what bounds the values that may be wanted: what is, may be beyond it.
+// withoutLimits returns the model's property without its limits for desired values: a value read from the device may be beyond
+// them.
 func (p *property) withoutLimits() resource.Property {
 	bare := p.spec
 	bare.Minimum, bare.Maximum, bare.Enum = nil, nil, nil
@@ -371,7 +374,7 @@ func (w *worker) names(d *device) []string {
 func (w *worker) drive(ctx context.Context, d *device, name string) (more bool, err error) {
 	w.m.mu.Lock()
 	p := d.props[name]
-	if p == nil || d.gen != d.openGen { // configured anew: this session's time is over
+	if p == nil || d.gen != d.openGen { // the configuration has changed: the session is to be closed
 		w.m.mu.Unlock()
 		return false, nil
 	}
@@ -399,7 +402,7 @@ func (w *worker) drive(ctx context.Context, d *device, name string) (more bool, 
 func (w *worker) markDone(d *device, p *property, ver uint64, applied bool) {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
-	if p.desired.ver < ver { // the core has begun to count anew: this is history
+	if p.desired.ver < ver { // the core has restarted its count of versions: this one is obsolete
 		return
 	}
 	p.doneVer = max(p.doneVer, ver)
@@ -409,7 +412,7 @@ func (w *worker) markDone(d *device, p *property, ver uint64, applied bool) {
 	}
 }
 
-// accept notes that the device has what is wanted, and reports it.
+// accept notes that the device has the desired value, and reports it.
 func (w *worker) accept(d *device, p *property, ver uint64, do plan, actual string) error {
 	w.markDone(d, p, ver, true)
 	if do.refusal != nil {
@@ -436,9 +439,9 @@ func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, 
 	name := p.info.Name
 	w.m.mu.Lock()
 	stale := p.desired.ver != ver || d.gen != d.openGen
-	p.maybeWritten = p.maybeWritten || !stale // from here on the device may have it
+	p.maybeWritten = p.maybeWritten || !stale // from here on the device may have been written
 	w.m.mu.Unlock()
-	if stale { // a newer one, or a new configuration, has come while we were reading
+	if stale { // a newer value or configuration has arrived during the read
 		return nil
 	}
 	if err := w.m.drives.add(driveLine{Device: d.key, Property: name, Value: do.value, Ver: ver}, w.m.o.Now()); err != nil {

@@ -6,7 +6,7 @@
 // own retained reports which values it has applied. Its memory doesn't grow with time: it keeps the latest value of each
 // topic, and has one goroutine for each bus.
 //
-// What Run promises about a desired value:
+// Run promises of a desired value:
 //   - It is written at most once for each version, and at most once more for each restart of the mapper and each new
 //     configuration of the device; never an older value after a newer one. A device that has lost the value while it was
 //     away, for example after a power failure, gets it again or the value is refused, as the property's atBoot says. After

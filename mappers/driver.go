@@ -91,7 +91,7 @@ type Commander interface {
 	Command(ctx context.Context, name string, payload []byte) ([]byte, error)
 }
 
-// Device is a device as its driver needs to know it.
+// Device is the driver's view of a device.
 type Device struct {
 	Node, Name string
 	// Bus is spec.protocol.name: which of several configurations of the protocol.
@@ -145,8 +145,8 @@ const (
 // Numeric reports whether values of the type are numbers.
 func (t Type) Numeric() bool { return t == Int || t == Float || t == Double }
 
-// Refusal is the error of a device or driver that does not take a value, or can't read a property. Code is one word, for
-// programs. It is final unless the code is Unavailable.
+// Refusal is the error of a device or driver that refuses a value, or can't read a property. Code is one word, for programs. It is
+// final unless the code is Unavailable.
 type Refusal struct{ Code, Message string }
 
 func (r *Refusal) Error() string { return r.Code + ": " + r.Message }
@@ -156,7 +156,7 @@ const (
 	OutOfRange   = "OutOfRange"   // the value is not one that the property can have
 	ReadOnly     = "ReadOnly"     // the property can't be written
 	Invalid      = "Invalid"      // the value is not of the property's type
-	Rejected     = "Rejected"     // the device said no
+	Rejected     = "Rejected"     // the device refused it
 	NotReachable = "NotReachable" // the configuration doesn't say how to reach the property
 	Expired      = "Expired"      // the value's validUntil had passed before it could be applied
 	Held         = "Held"         // atBoot: hold: an old value is not applied; a newer one will be
@@ -175,7 +175,7 @@ func refusal(err error) (*Refusal, bool) {
 	return r, ok
 }
 
-// ConfigError is a mistake in a Device's or model's configuration: the field's path, and what is wrong there.
+// ConfigError is an error in a Device's or model's configuration: the path of the field, and what is wrong with it.
 type ConfigError struct{ Field, Message string }
 
 func (e *ConfigError) Error() string { return e.Field + ": " + e.Message }

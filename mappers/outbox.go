@@ -33,14 +33,14 @@ type outbox struct {
 
 type outboxEntry struct {
 	m            client.Message
-	dirty        bool // m is not stored, as far as we know
+	dirty        bool // m has not been acknowledged
 	inflight     bool
 	removed      bool
-	refused      bool // m was, for good: it waits for another, or for the device to be there
-	retryRefused bool // what a refusal of the one under way would rest on has changed
+	refused      bool // m was refused for good: it waits for another value, or for the device to exist
+	retryRefused bool // the device has appeared since the publish in flight was sent: a refusal of it doesn't count
 
-	reasserted time.Time // when it was last published again because somebody else had changed it
-	deferNext  bool      // it is under way, and is published again with the next retry
+	reasserted time.Time // when it was last published again because another client had changed it
+	deferNext  bool      // it is in flight, and is published again with the next retry
 }
 
 func newOutbox(publish func(client.Message, func(error)), log zerolog.Logger) *outbox {
@@ -93,8 +93,8 @@ func (o *outbox) connected() {
 	o.publishQueued()
 }
 
-// resendRefused publishes again what was refused of these topics, or is about to be: their
-// device was not there, and is now.
+// resendRefused publishes the refused values of these topics again, because their device exists now. A refusal that is still under
+// way doesn't count.
 func (o *outbox) resendRefused(topics []string) {
 	o.mu.Lock()
 	for _, topic := range topics {
@@ -111,8 +111,8 @@ func (o *outbox) resendRefused(topics []string) {
 	o.publishQueued()
 }
 
-// reassert publishes the value of a topic again that somebody else has cleared or overwritten: at once, and no more than once
-// a second, should two disagree.
+// reassert publishes the value of a topic again that another client has cleared or overwritten: at once, but at most once a second,
+// in case two clients disagree.
 func (o *outbox) reassert(m client.Message, now time.Time) {
 	o.mu.Lock()
 	s := o.entries[m.Topic]

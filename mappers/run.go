@@ -34,7 +34,7 @@ type mapper struct {
 	mu        sync.Mutex
 	devices   map[string]*device
 	workers   map[string]*worker
-	setups    map[string]uint64 // devices to ask the core about, and the number of the asking
+	setups    map[string]uint64 // devices whose setup is due, and the number of the request
 	setupSeq  uint64
 	setupWake chan struct{} // capacity 1
 	stopped   bool
@@ -103,7 +103,7 @@ func (m *mapper) awaitWorkers() error {
 	}
 }
 
-// publishOffline lets the last reports go, and then says that the mapper is offline.
+// publishOffline waits for the last reports to be sent, and then publishes that the mapper is offline.
 func (m *mapper) publishOffline() {
 	if !m.mqtt.Connected() {
 		return
@@ -126,7 +126,7 @@ func (m *mapper) presence(state string) client.Message {
 	return client.Message{Topic: a.String(), Payload: []byte(state), QoS: 1, Retain: true}
 }
 
-// protocols are for people who look for a mapper that speaks another.
+// protocols publishes the mapper's protocols, for people who look for the mapper of a device.
 func (m *mapper) protocols() client.Message {
 	a := topics.Address{Node: m.node, Kind: topics.KindMapperProtocols, Device: m.o.Name}
 	payload, _ := json.Marshal(m.driver.Protocols()) // texts can be written
@@ -174,7 +174,7 @@ func (m *mapper) message(msg client.Message) {
 	}
 }
 
-// othersOnly subscribes to what others write to topics of this mapper's.
+// othersOnly makes a subscription to topics of this mapper that delivers only messages of other clients.
 func othersOnly(filter string) client.Subscription {
 	return client.Subscription{Filter: filter, QoS: 1, NoLocal: true, RetainHandling: 2}
 }
@@ -203,8 +203,8 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 	if s, ok := m.driver.(Sharer); ok {
 		bus = s.Bus(info)
 	}
-	// On another bus it is another goroutine's; and another device of the same name, which
-	// came while the broker was away, has nothing of the old one's.
+	// On another bus the device belongs to another goroutine. A new device of the same name, created while the connection was down,
+	// inherits nothing.
 	if uid := b.Device.Metadata.UID; d != nil && (d.bus != bus || d.uid != uid) {
 		m.drop(d)
 		d = nil
@@ -226,7 +226,7 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 		after[topic] = true
 	}
 	for _, topic := range before {
-		if !after[topic] { // of a property that the model has no more
+		if !after[topic] { // of a property that the model has no longer
 			m.out.remove(topic)
 		}
 	}
@@ -279,7 +279,7 @@ func (m *mapper) drop(d *device) {
 	m.log.Info().Str("device", d.key).Msg("device removed")
 }
 
-// want takes the value in force for a property.
+// want takes the desired value that is in force for a property.
 func (m *mapper) want(a topics.Address, msg client.Message) {
 	w := desiredValue{value: string(msg.Payload), cleared: len(msg.Payload) == 0}
 	w.ver, _ = strconv.ParseUint(msg.Property("ver"), 10, 64)
@@ -429,7 +429,7 @@ func findNode(ctx context.Context, o Options) (string, error) {
 	return found, err
 }
 
-// requestSetup queues a device for the core's answer to: is it still there, what was reported? mu is held.
+// requestSetup queues a request to the core: does the device still exist, and what was reported of it? mu is held.
 func (m *mapper) requestSetup(key string) {
 	m.setupSeq++
 	m.setups[key] = m.setupSeq
@@ -439,7 +439,8 @@ func (m *mapper) requestSetup(key string) {
 	}
 }
 
-// requestSetupAll asks about every device, after each connect: nobody tells a mapper that was away what was removed.
+// requestSetupAll queues such a request for every device after each connect, because the broker doesn't send what was removed
+// meanwhile.
 func (m *mapper) requestSetupAll() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -448,7 +449,7 @@ func (m *mapper) requestSetupAll() {
 	}
 }
 
-// runSetups sets devices up in a goroutine of its own, so that neither the message handler nor a bus waits for the core.
+// runSetups handles these requests in a goroutine of its own, so that neither the message handler nor a bus waits for the core.
 func (m *mapper) runSetups(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -497,9 +498,9 @@ func (m *mapper) pending() map[string]uint64 {
 	return maps.Clone(m.setups)
 }
 
-// finishSetup ends a device's setup; a device that the core doesn't have any more is dropped. What was asked for meanwhile
-// is still to be done: another device of the name, a configuration with a property whose wish was let go by before, or
-// a connection that has no subscriptions yet.
+// finishSetup ends a device's setup, and drops a device that the core no longer has. A request that was queued meanwhile is still
+// to be handled: for another device of the name, for a new property whose desired value was ignored before, or for a connection
+// without subscriptions.
 func (m *mapper) finishSetup(key string, ask uint64, d *device, gone bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -508,7 +509,7 @@ func (m *mapper) finishSetup(key string, ask uint64, d *device, gone bool) {
 	}
 	delete(m.setups, key)
 	if d != nil && gone {
-		m.drop(d) // which asks once more, to end the subscriptions
+		m.drop(d) // which queues one more request, to end the subscriptions
 	}
 }
 

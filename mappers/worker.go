@@ -129,7 +129,7 @@ func (w *worker) prepare(d *device) bool {
 	return ready
 }
 
-// attempt opens a device that is closed, or pings it, and gives it its turn.
+// attempt opens a closed device, or pings an open one, and serves it.
 func (w *worker) attempt(ctx context.Context, d *device) (at time.Time, due bool) {
 	w.m.mu.Lock()
 	info, gen := d.info, d.gen
@@ -259,7 +259,7 @@ func (w *worker) open(ctx context.Context, d *device, info Device) error {
 	w.startPush(ctx, d)
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
-	for _, p := range d.props { // what we knew may have changed while it was away
+	for _, p := range d.props { // the values may have changed while it was offline
 		p.known = false
 		p.collectAt, p.retryAt = time.Time{}, time.Time{}
 		p.nearest = nil
@@ -332,7 +332,7 @@ func (w *worker) topic(d *device, kind topics.Kind, name string) string {
 	return topics.Address{Node: w.m.node, Kind: kind, Device: d.key, Name: name}.String()
 }
 
-// topics are those that say may have used.
+// topics returns the topics to which say may have published for the device.
 func (d *device) topics() []string {
 	base := topics.Address{Node: d.info.Node, Device: d.key}
 	list := []string{}
@@ -362,7 +362,7 @@ func (w *worker) collect(ctx context.Context, d *device) error {
 		return err
 	}
 	if !w.current(d) {
-		return nil // read by the old configuration: that is no news under the new one
+		return nil // read under the old configuration: not valid under the new one
 	}
 	for _, name := range names {
 		r, ok := got[name]
@@ -396,8 +396,8 @@ func (w *worker) check(d *device, name, value string) error {
 	return nil
 }
 
-// due takes the properties that are to be read now, and plans their next reading. Those that are due soon come along:
-// together they cost one request where apart they would cost several.
+// due takes the properties that are to be read now, and plans their next reading. Those that are due soon are included, because one
+// request for all costs less than several.
 func (w *worker) due(d *device) []string {
 	now := w.m.o.Now()
 	w.m.mu.Lock()
@@ -418,7 +418,7 @@ func (w *worker) due(d *device) []string {
 	for _, name := range names {
 		p := d.props[name]
 		p.collectAt = p.collectAt.Add(p.info.Collect)
-		if !p.collectAt.After(now) { // the first time, or behind: what was missed is not made up for
+		if !p.collectAt.After(now) { // the first time, or late: missed readings are not made up for
 			p.collectAt = now.Add(p.info.Collect)
 		}
 	}
@@ -459,7 +459,7 @@ func (w *worker) readOne(ctx context.Context, d *device, name string) (value str
 	return r.Value, read && r.Err == nil, nil
 }
 
-// collectPushed reports what the device has told by itself.
+// collectPushed reports the values that the device has sent by itself.
 func (w *worker) collectPushed(_ context.Context, d *device) error {
 	if !w.current(d) {
 		return nil
@@ -494,7 +494,7 @@ func (w *worker) report(d *device, name, value string) {
 		w.m.out.remove(w.topic(d, topics.KindReadProblem, name))
 	}
 	meets := p.desired.ver > 0 && !p.desired.cleared && p.satisfies(value, p.desired.value)
-	if meets { // then a refusal that was said before is over, and is not said again
+	if meets { // a refusal that was published before is cleared, and not published again
 		w.m.out.remove(w.topic(d, topics.KindRefused, name))
 	}
 	heartbeat := p.info.Report > 0 && !now.Before(p.reportAt)
@@ -515,8 +515,8 @@ func (w *worker) report(d *device, name, value string) {
 	w.publish(d, topics.KindReported, name, value, user)
 }
 
-// publishReadProblem says in public why a property can't be read, and when it last was. One that the driver has no way to read is
-// somebody else's to report.
+// publishReadProblem publishes why a property can't be read, and when it last was. Of a property that the driver can't read at all
+// it publishes nothing, because another client may report it.
 func (w *worker) publishReadProblem(d *device, name string, err error) {
 	w.m.log.Debug().Err(err).Str("device", d.key).Str("property", name).Msg("not read")
 	why := resource.Problem{Code: resource.ReadFailed, Message: stableText(err)}
@@ -545,7 +545,7 @@ func (w *worker) publishReadProblem(d *device, name string, err error) {
 	}
 }
 
-// publishRefusal says in public why a wanted value is not applied.
+// publishRefusal publishes why a desired value is not applied.
 func (w *worker) publishRefusal(d *device, name string, ver uint64, r *Refusal) {
 	payload, err := json.Marshal(resource.Refusal{For: ver, Code: r.Code, Message: r.Message})
 	if err != nil {
@@ -558,7 +558,7 @@ func (w *worker) publishRefusal(d *device, name string, ver uint64, r *Refusal) 
 
 // fail closes a device and plans the next attempt to open it.
 func (w *worker) fail(ctx context.Context, d *device, err error) (time.Time, bool) {
-	if ctx.Err() != nil { // we are being stopped: that says nothing about the device
+	if ctx.Err() != nil { // the mapper is stopping: the error says nothing about the device
 		return time.Time{}, false
 	}
 	w.close(d)
@@ -610,7 +610,8 @@ func (w *worker) publishProblem(d *device, err error) {
 	w.publish(d, topics.KindProblem, "", d.problem, nil)
 }
 
-// stableText is an error's text without what is another with every attempt: then it would be news each time.
+// stableText returns an error's text without the parts that differ with every attempt, so that the same problem is not published
+// again.
 func stableText(err error) string {
 	const most = 500
 	text := err.Error()
@@ -635,10 +636,10 @@ const maxCommands = 16
 type command struct {
 	name  string
 	msg   client.Message
-	until time.Time // its asker waits no longer; zero: it does
+	until time.Time // the caller's deadline; zero: none
 }
 
-// command takes a command for a device of this mapper's.
+// command takes a command for a device of this mapper.
 func (m *mapper) command(a topics.Address, msg client.Message) {
 	c := command{name: a.Name, msg: msg}
 	if msg.Expiry > 0 {
@@ -682,7 +683,7 @@ func (m *mapper) answer(c command, code topics.Code, result []byte, err error) {
 	})
 }
 
-// runCommands executes what waits for a device. An error says that the device is lost.
+// runCommands executes the commands that wait for a device. An error means that the device is lost.
 func (w *worker) runCommands(ctx context.Context, d *device) error {
 	for c, ok := w.nextCommand(d); ok; c, ok = w.nextCommand(d) {
 		if err := w.execute(ctx, d, c); err != nil {
@@ -740,15 +741,15 @@ func (w *worker) execute(ctx context.Context, d *device, c command) error {
 	return err
 }
 
-// method is a command that a Device's spec has: it writes values to properties, at once and once.
+// method is a command of a Device's spec: it writes values to properties, each once and without retry.
 type method struct {
 	m *mapper
 	d *device
 	resource.DeviceCommand
 }
 
-// Command writes the values that the payload has, in order of name. What was written before one that is refused stays so, and
-// the answer says that.
+// Command writes the values of the payload, in the order of names. Values that were written before a refused one stay, and the
+// answer says so.
 func (x *method) Command(ctx context.Context, _ string, payload []byte) ([]byte, error) {
 	if !x.d.session.CanWrite() {
 		return nil, Refuse(ReadOnly, "%s can't be written", x.d.key)
@@ -770,7 +771,7 @@ func (x *method) Command(ctx context.Context, _ string, payload []byte) ([]byte,
 	return nil, nil
 }
 
-// values are those of a payload, if all of them are allowed.
+// values returns the values of a payload if all of them are allowed.
 func (x *method) values(payload []byte) (map[string]string, error) {
 	values := make(map[string]string)
 	members, err := resource.Members(payload)

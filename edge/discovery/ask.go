@@ -20,7 +20,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// ask is one handler that is asked for one version of one Configuration. discovery.mu guards what is below the line.
+// ask is the call of one handler for one version of one Configuration. discovery.mu guards what is below the line.
 type ask struct {
 	d          *discovery
 	c          *configuration
@@ -48,13 +48,13 @@ const (
 	paceBurst     = wire.MaxResponse/paceBytes + 100
 	// flooded is how long a handler must have waited for its list to be read to count as one that sends too much.
 	flooded = 200 * time.Millisecond
-	// refusedPause is how long a handler that has refused the details is left alone, unless it registers again.
+	// refusedPause is the pause after a handler has refused the details, unless it registers again.
 	refusedPause = 10 * time.Minute
 	// wakePause is the shortest pause before a handler is asked again.
 	wakePause = 100 * time.Millisecond
 )
 
-// newAsk asks e, instead of before, if that is not nil, whose devices stay for a while. mu is held.
+// newAsk starts an ask of e. It replaces before, if that is not nil, whose devices are kept for a while. mu is held.
 func (d *discovery) newAsk(c *configuration, e *endpoint, before *ask) *ask {
 	a := &ask{
 		d: d, c: c, e: e, version: c.request.Version, details: c.request.Details, text: c.request.Text(), properties: c.properties(),
@@ -72,7 +72,7 @@ func (d *discovery) newAsk(c *configuration, e *endpoint, before *ask) *ask {
 	return a
 }
 
-// run asks, and asks again, until a is stopped.
+// run calls the handler again and again until a is stopped.
 func (a *ask) run() {
 	failures := 0
 	for a.ctx.Err() == nil {
@@ -120,7 +120,7 @@ func (a *ask) wait(pause time.Duration, woken <-chan struct{}) bool {
 	return true
 }
 
-// once asks the handler, and takes what it finds until it ends.
+// once calls the handler, and takes its lists until the call ends.
 func (a *ask) once() error {
 	ctx, cancel := context.WithCancelCause(a.ctx)
 	defer cancel(nil)
@@ -183,8 +183,8 @@ func (a *ask) paced(ctx context.Context, size int) (flood bool, err error) {
 
 var errStalled = errors.New("it does not accept connections: it has stalled, or its host is away")
 
-// probe ends what is asked when the handler doesn't accept a connection any more. A handler that is stopped, or whose host is gone, can't
-// be told by its silence, and pings are taken amiss by gRPC servers.
+// probe ends the call when the handler no longer accepts a connection. A handler that has stopped, or whose host is gone, is as
+// silent as one without news, and gRPC servers close connections that ping too often.
 func (a *ask) probe(ctx context.Context, cancel context.CancelCauseFunc) {
 	t := time.NewTicker(a.d.o.Timing.Probe)
 	defer t.Stop()
@@ -221,7 +221,7 @@ func (a *ask) connect(ctx context.Context) error {
 	}
 }
 
-// silent takes a handler that says nothing for one that finds nothing.
+// silent treats a handler that sends nothing for a while as one that finds nothing.
 func (a *ask) silent(ctx context.Context) {
 	a.d.mu.Lock()
 	defer a.d.mu.Unlock()
@@ -329,7 +329,7 @@ func payloadOf(d wire.Device, shared bool) ([]byte, error) {
 	return payload, err
 }
 
-// failed notes why the handler has ended, and says whether that is because it refuses what it was asked.
+// failed notes why the call has ended, and reports whether the handler has refused the details.
 func (a *ask) failed(err error) (refused bool) {
 	state, message := resource.HandlerFailing, ""
 	switch s := status.Convert(err); {

@@ -44,8 +44,8 @@ func newBus(d *discovery, servers []string) (*bus, error) {
 	return b, err
 }
 
-// connected forgets what an earlier connection said of the broker's instances: what is there follows. Configurations go on, unless they
-// don't follow within sweep.
+// connected clears what is known of the broker's instances, because retained messages follow on the new connection. Configurations
+// are kept, unless they don't follow within sweep.
 func (b *bus) connected(context.Context, bool) error {
 	b.mu.Lock()
 	b.conns++
@@ -60,7 +60,7 @@ func (b *bus) connected(context.Context, bool) error {
 	}
 	time.AfterFunc(sweep, func() {
 		if node, now, _ := b.connection(); node == "" || now != connection || b.d.ctx.Err() != nil {
-			return // a connection that was lost has not said what there is
+			return // the connection was lost before all retained messages arrived
 		}
 		b.d.mu.Lock()
 		defer b.d.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/edgebus/edgebus/edge/discovery/embedded"
 )
 
-// Main is the program edgediscovery. It returns the exit code: 0, 1 when it failed, 2 when it was told something impossible.
+// Main is the program edgediscovery. It returns the exit code: 0, 1 when it failed, 2 when the command line is wrong.
 func Main(args []string, stdout, stderr io.Writer) int {
 	code := 0
 	root := command(&code, stdout, stderr)

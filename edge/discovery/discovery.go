@@ -88,7 +88,7 @@ type discovery struct {
 	broker         map[string]*published // what the broker has, by Configuration
 }
 
-// configuration is one that this node is given. discovery.mu guards it.
+// configuration is a Configuration that is assigned to this node. discovery.mu guards it.
 type configuration struct {
 	name    string
 	request resource.DiscoveryRequest
@@ -210,7 +210,7 @@ func (d *discovery) request(name string, payload []byte, connection int) {
 	d.reconcile(c)
 }
 
-// forget stops to look for what a Configuration asked for. The core has removed what was found. mu is held.
+// forget stops discovery for a Configuration. The core has removed its instances. mu is held.
 func (d *discovery) forget(c *configuration) {
 	d.log.Info().Str("configuration", c.name).Msg("looking for devices no more")
 	delete(d.configurations, c.name)
@@ -240,7 +240,7 @@ func (d *discovery) secret(name string, payload []byte) {
 	}
 }
 
-// reconcile has each handler that a Configuration names be asked for what it says now, and no other. mu is held.
+// reconcile starts an ask for each handler that a Configuration names, with its present details, and stops all others. mu is held.
 func (d *discovery) reconcile(c *configuration) {
 	r := c.request
 	c.secrets = d.bus.secrets[c.name]

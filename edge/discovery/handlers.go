@@ -21,7 +21,7 @@ const (
 	registrations = "registrations.json"
 	// maxEndpoints bounds how many there are.
 	maxEndpoints = 64
-	// forgetAfter is how long a handler may be away before another may have its place, when there are as many as there may be.
+	// forgetAfter is how long a handler must be away before a new one may replace it when the maximum is reached.
 	forgetAfter = time.Hour
 )
 
@@ -180,7 +180,7 @@ func (d *discovery) target(r wire.Registration, local bool) (string, error) {
 	return address, nil
 }
 
-// register takes a registration. The same one again wakes what waits for the handler.
+// register takes a registration. A repeated one ends the pauses before the handler is asked again.
 func (d *discovery) register(r wire.Registration, local bool) error {
 	e, err := d.newEndpoint(r, local)
 	if err != nil {
@@ -222,8 +222,8 @@ func (d *discovery) register(r wire.Registration, local bool) error {
 	return nil
 }
 
-// makeRoom reports whether one more handler may register. If there are as many as there may be, that which has been away for longest, and
-// for forgetAfter, is forgotten. mu is held.
+// makeRoom reports whether one more handler may register. At the maximum it removes the one that has been away for longest, if that
+// is forgetAfter at least. mu is held.
 func (d *discovery) makeRoom() bool {
 	count := 0
 	var oldest *endpoint

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// publishBurst times instances of a Configuration may be published at once, and publishPerSecond each second: a handler whose
-	// list changes all the time keeps nobody else from the core.
+	// publishBurst instances of a Configuration may be published at once, and publishPerSecond each second, so that a handler whose
+	// list changes all the time leaves capacity to others.
 	publishBurst     = 12_000
 	publishPerSecond = 500
 	// publishWindow is how many publishes of a Configuration wait for the core at once.
@@ -82,9 +82,10 @@ type put struct {
 	payload []byte
 }
 
-// plan compares what handlers say with what the broker has. A device is there while a handler finds it, or did so before it could not be
-// asked any more, for grace. What this program doesn't know is only removed when it knows what all handlers find, or when there has been
-// none for grace and its own report says that there was one.
+// plan compares the handlers' lists with the broker's instances. A device is present while a handler finds it, and for the grace
+// period after a handler that found it became unreachable. Instances that this program has not published are removed only when the
+// lists of all handlers are known, or when there has been no handler for the grace period and this program's own report says that
+// there was one.
 func (v view) plan() (p plan) {
 	want := map[string][]byte{}
 	settled := len(v.asks) > 0
@@ -127,7 +128,7 @@ func (v view) plan() (p plan) {
 	return p
 }
 
-// lastReport is the one that the broker has. ours: it is this program's, which alone names endpoints.
+// lastReport returns the report that the broker has. ours: this program has published it; only its reports name endpoints.
 func (v view) lastReport() (last resource.HandlerReport, ours bool) {
 	err := json.Unmarshal(v.broker.report, &last)
 	return last, err == nil && len(last.Endpoints) > 0
@@ -143,9 +144,9 @@ func (v view) unknown() bool {
 	return false
 }
 
-// report is the one to publish; nil: none. A Configuration with whose handler this program has nothing to do has none of it, since another
-// client may have published one. When the last handler has gone, the report says so until what was found is removed: after a restart
-// nothing else tells what this program has published from what others have.
+// report returns the report to publish; nil: none. For a Configuration whose handler never registered here it is nil, since another
+// client may publish one. After the last handler has gone, the report is kept until the instances are removed: after a restart it
+// is the only sign that this program has published them.
 func (v view) report(removed bool) []byte {
 	if len(v.asks) == 0 {
 		switch last, ours := v.lastReport(); {
@@ -184,7 +185,7 @@ func (v view) report(removed bool) []byte {
 	return v.changed(r)
 }
 
-// changed is a report, or nil if the broker has it already.
+// changed returns the report, or nil if the broker has it already.
 func (v view) changed(r resource.HandlerReport) []byte {
 	payload, err := json.Marshal(r)
 	for err == nil && len(payload) > resource.MaxDiscovered {
@@ -221,7 +222,7 @@ func (d *discovery) view(c *configuration) view {
 	return v
 }
 
-// publish keeps what the broker has of c as it is to be, until ctx ends.
+// publish keeps c's instances and report on the broker up to date until ctx ends.
 func (d *discovery) publish(ctx context.Context, c *configuration) {
 	pace := rate.NewLimiter(publishPerSecond, publishBurst)
 	timer := time.NewTimer(0)
@@ -273,7 +274,7 @@ func sleep(ctx context.Context, t time.Duration) bool {
 	}
 }
 
-// apply publishes a plan, and notes what the core has stored. Its error is the first one; the rest is published all the same.
+// apply publishes a plan, and notes what the core has stored. It returns the first error, and publishes the rest all the same.
 func (d *discovery) apply(ctx context.Context, c *configuration, p plan, node string, connection int, pace *rate.Limiter) error {
 	window := make(chan struct{}, publishWindow)
 	results := make(chan error, len(p.put)+len(p.remove)+1)

@@ -1,7 +1,7 @@
 // Package handler is the SDK of discovery handlers: the interface that every handler implements, and Main, which makes a program
 // of one. The same code is linked into edgediscovery or runs by itself.
 //
-// It never decides what becomes of a device: a handler says what there is, and how often is its own affair.
+// It never decides what is done with a device: a handler lists the devices that exist, and chooses itself how often.
 //
 // A whole handler is
 //
@@ -42,8 +42,8 @@ type Handler interface {
 	// belong to found from then on. found is called by one goroutine at a time.
 	//
 	// details is the text of the Configuration's spec.discoveryHandler.discoveryDetails, usually YAML. properties are the values of
-	// its discoveryProperties, such as credentials: they are never logged, and never put into an error or a Device that nobody
-	// asked for.
+	// its discoveryProperties, such as credentials: they must never be logged, nor put into an error or, without need, into a
+	// Device.
 	//
 	// An error that InvalidArgument made says that details or properties are wrong: the Configuration says so, and the handler is asked
 	// again when they change. After any other error, and after nil before ctx ends, it is asked again with back-off; the devices that it

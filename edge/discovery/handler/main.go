@@ -14,8 +14,8 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon"
 )
 
-// Main is a stand-alone handler as a program, discovery-NAME. It returns the exit code: 0, 1 when it failed, 2 when it was told
-// something impossible.
+// Main is a stand-alone handler as a program, discovery-NAME. It returns the exit code: 0, 1 when it failed, 2 when the command
+// line is wrong.
 func Main(p Program, args []string, stdout, stderr io.Writer) int {
 	name := "discovery-" + strings.ToLower(p.Name)
 	o := Options{Dir: configs.HandlersDir}

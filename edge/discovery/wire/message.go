@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Bounds of what a handler may say. What a device may have is said by the contract of the bus.
+// Bounds of a handler's messages. The limits of a device are in topics/resource.
 const (
 	MaxResponse = 16 << 20 // bytes of a list
 	MaxDevice   = 64 << 10 // bytes of a device
@@ -46,7 +46,7 @@ type DeviceSpec struct {
 	Permissions             string
 }
 
-// clip quotes what may be long or unprintable.
+// clip quotes text that may be long or unprintable.
 func clip(s string) string {
 	if len(s) > 80 {
 		return fmt.Sprintf("%q…", s[:80])

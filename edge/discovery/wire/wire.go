@@ -45,7 +45,7 @@ func (c Contract) names() (registration, register, handler string) {
 // raw is a message as it is on the wire.
 type raw []byte
 
-// codec hands messages through as they are. What calls it knows what they are.
+// codec passes messages through unchanged. Its callers encode and decode them.
 type codec struct{}
 
 func (codec) Name() string { return "proto" }

@@ -79,7 +79,7 @@ type browser struct {
 	address4, address6 string
 }
 
-// settle is how long the handler waits for more answers before it says what it has found, and before it asks what they left out.
+// settle is how long the handler waits for more answers before it reports its list, and before it asks for missing records.
 const settle = 250 * time.Millisecond
 
 // Discover implements handler.Handler.
@@ -185,7 +185,7 @@ func (c *cache) take(data []byte, now time.Time) (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// Those that say what there is come first, whatever their order in the message.
+	// Records that announce services are taken first, whatever their order in the message.
 	order := map[uint16]int{typePTR: 1, typeSRV: 2, typeTXT: 2, typeA: 3, typeAAAA: 3}
 	slices.SortStableFunc(records, func(a, b record) int { return order[a.kind] - order[b.kind] })
 	flushed := map[string]bool{}
@@ -278,7 +278,7 @@ func (c *cache) locate(r record, now time.Time, flushed map[string]bool) bool {
 	return !known || len(addresses) != before
 }
 
-// missing are questions for what was not said of services: where they are. Each is asked a few times.
+// missing returns questions for the missing addresses of services. Each is asked a few times.
 func (c *cache) missing(now time.Time) (list []question) {
 	const most, tries = 50, 3
 	for _, key := range slices.Sorted(maps.Keys(c.instances)) {
@@ -299,7 +299,7 @@ func (c *cache) missing(now time.Time) (list []question) {
 	return list
 }
 
-// devices are the services of which it is known where they are. What has expired is forgotten.
+// devices returns the services whose addresses are known. Expired records are removed.
 func (c *cache) devices(now time.Time) (list []handler.Device) {
 	maps.DeleteFunc(c.instances, func(_ string, i *instance) bool { return i.expires.Before(now) })
 	used := map[string]bool{}

@@ -1,5 +1,5 @@
-// Package modbus is the discovery handler for Modbus TCP: it asks the units of given addresses who they are, by device identification
-// (function 0x2B/0x0E), and takes any answer for a device.
+// Package modbus is the discovery handler for Modbus TCP: it sends device identification requests (function 0x2B/0x0E) to the units
+// of given addresses, and takes any answer for a device.
 //
 // It never asks an address that a Configuration doesn't name, never writes, and has one connection to an address at a time.
 package modbus
@@ -192,7 +192,7 @@ type scan struct {
 	found func([]handler.Device)
 }
 
-// Discover implements handler.Handler. What it finds is said after each address.
+// Discover implements handler.Handler. It reports the list after each address.
 func (s scanner) Discover(ctx context.Context, text string, _ map[string][]byte, found func([]handler.Device)) error {
 	d, err := parse(text)
 	if err != nil {
@@ -234,7 +234,7 @@ func (s *scan) host(ctx context.Context, host string) {
 			return
 		case errors.Is(err, errMalformed):
 			s.dropped.Add(id, err)
-		case errors.Is(err, errClosed) && was: // it talks to a mapper, and to one client at a time
+		case errors.Is(err, errClosed) && was: // the device serves a mapper, and only one client at a time
 			now[id] = known
 		case err == nil:
 			now[id] = handler.Device{ID: id, Properties: properties}
@@ -313,7 +313,7 @@ func (c *conn) close() {
 	}
 }
 
-// identify asks a unit who it is. One that does not know the question, but answers, is a device as well, with less to say.
+// identify reads a unit's device identification. A unit that answers with an exception is a device as well, with fewer properties.
 func (c *conn) identify(ctx context.Context, unit byte) (map[string]string, error) {
 	host, port, err := net.SplitHostPort(c.host)
 	if err != nil {
@@ -330,7 +330,7 @@ func (c *conn) identify(ctx context.Context, unit byte) (map[string]string, erro
 		}
 	}
 	var timeout net.Error
-	if !errors.Is(err, errNoHost) && errors.As(err, &timeout) && timeout.Timeout() { // some leave functions that they don't know unanswered
+	if !errors.Is(err, errNoHost) && errors.As(err, &timeout) && timeout.Timeout() { // some devices don't answer unknown functions
 		_, err = c.request(ctx, unit, []byte{3, 0, 0, 0, 1})
 	}
 	var refused exception

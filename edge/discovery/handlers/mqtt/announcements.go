@@ -147,8 +147,8 @@ func (t *tasmota) message(topic string, payload []byte) error {
 	return t.set(topic, map[string]map[string]string{c.MAC: p})
 }
 
-// shelly is what Shelly devices retain at {prefix}/online, shellies/{id}/online in the first generation, while they are connected, and
-// what those of the first generation say of themselves at shellies/announce.
+// shelly is what Shelly devices retain at {prefix}/online, shellies/{id}/online in the first generation, while they are connected,
+// and the announcements of the first generation at shellies/announce.
 type shelly struct {
 	topic string
 	about map[string]map[string]string // what was announced, by id
@@ -221,8 +221,8 @@ func (s *shelly) announce(payload []byte) error {
 	return nil
 }
 
-// sparkplug are births and deaths of Sparkplug B: {topic}/{group}/NBIRTH/{edge node}, and DBIRTH with a device below it. Births are not retained:
-// a device is found when it is born while the handler listens.
+// sparkplug are births and deaths of Sparkplug B: {topic}/{group}/NBIRTH/{edge node}, and DBIRTH with a device below it. Births are
+// not retained: a device is found only if its birth is published while the handler is connected.
 type sparkplug struct {
 	topic string
 	table

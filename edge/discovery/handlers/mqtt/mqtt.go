@@ -1,8 +1,8 @@
 // Package mqtt is the discovery handler for devices that announce themselves on the node's own broker: by Home Assistant's MQTT
-// discovery, zigbee2mqtt's list of devices, Tasmota's and Shelly's announcements, and births of Sparkplug B. What it finds has the properties that
-// a Device for mapper-mqtt needs.
+// discovery, zigbee2mqtt's list of devices, Tasmota's and Shelly's announcements, and births of Sparkplug B. The devices have the
+// properties that a Device for mapper-mqtt needs.
 //
-// It never publishes: it learns only what is retained, and what devices say while it listens.
+// It never publishes: it finds what is retained, and what devices publish while it is connected.
 package mqtt
 
 import (
@@ -112,7 +112,7 @@ func (l listener) Discover(ctx context.Context, text string, _ map[string][]byte
 			return err
 		case <-look.changed:
 		}
-		// Retained messages come one by one, and so do the devices of a house that has its power back.
+		// Retained messages arrive one by one, and so do the devices of a house after a power failure.
 		select {
 		case err := <-ended:
 			return err
@@ -140,7 +140,7 @@ func (l *look) options(servers []string, log zerolog.Logger) client.Options {
 	o := client.Options{
 		Servers: servers, ClientID: "discovery-mqtt-" + rand.Text()[:8], CleanStart: true, KeepAlive: 10 * time.Second,
 		Attempts: attempts * len(servers), Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}, Log: log,
-		// What was retained comes again on each connection: what was learnt on the one before may be over.
+		// Retained messages are sent again on each connection. What an earlier connection delivered may be obsolete.
 		OnConnect: func(context.Context, bool) error {
 			l.mu.Lock()
 			defer l.mu.Unlock()

@@ -42,10 +42,10 @@ func (l *List) Takes(match func(item string) bool) bool {
 	return slices.ContainsFunc(l.Items, match) != (l.Action == "Exclude")
 }
 
-// Filter chooses found devices by globs for their properties, all of which must match.
+// Filter selects found devices by globs for their properties, all of which must match.
 type Filter map[string]string
 
-// Check refuses a glob that is none.
+// Check refuses an invalid glob.
 func (f Filter) Check() error {
 	for _, name := range slices.Sorted(maps.Keys(f)) {
 		if _, err := path.Match(f[name], ""); err != nil {
@@ -84,12 +84,13 @@ func NewDropped(log zerolog.Logger) *Dropped {
 	return &Dropped{log: log.Sample(&zerolog.BurstSampler{Burst: 1, Period: 10 * time.Second})}
 }
 
-// Add counts one more, from somebody.
+// Add counts and logs one more, with its sender.
 func (d *Dropped) Add(from string, err error) {
 	d.log.Warn().Err(err).Str("from", from).Uint64("dropped", d.count.Add(1)).Msg("what can't be read is dropped")
 }
 
-// Interfaces are those on which devices can be asked by multicast: up, with an address, and one of names if there are any.
+// Interfaces returns the interfaces for multicast queries: those that are up, have an address, and match one of names if there are
+// any.
 func Interfaces(names []string) (list []net.Interface, err error) {
 	all, err := net.Interfaces()
 	if err != nil {
@@ -109,7 +110,7 @@ func Interfaces(names []string) (list []net.Interface, err error) {
 	return list, nil
 }
 
-// Name makes part of a property's name of a text: capitals, digits and underscores, as names of variables of the environment are.
+// Name converts a text to a part of a property's name: capitals, digits and underscores, as in names of environment variables.
 func Name(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -122,7 +123,7 @@ func Name(text string) string {
 	}, text)
 }
 
-// Clean bounds a text that came from the network, and makes it one that a property may have.
+// Clean bounds a text from the network, and replaces what a property must not contain.
 func Clean(text string, most int) string {
 	if len(text) > most {
 		text = text[:most]

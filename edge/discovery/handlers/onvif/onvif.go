@@ -1,5 +1,5 @@
-// Package onvif is the discovery handler for ONVIF devices, as Akri has it: it probes by WS-Discovery on every interface and filters by IP
-// address, MAC address, scope and UUID. With credentials for a device it asks the device who it is.
+// Package onvif is the discovery handler for ONVIF devices, as Akri has it: it probes by WS-Discovery on every interface and
+// filters by IP address, MAC address, scope and UUID. With credentials for a device it reads the device's information.
 //
 // It never sends a request to an address from which no answer came, and a password only as a digest.
 package onvif
@@ -76,7 +76,7 @@ type prober struct {
 const (
 	maxText = 1024
 	misses  = 3 // unanswered probes after which a camera is gone
-	tries   = 3 // to ask a camera who it is
+	tries   = 3 // to read a camera's device information
 )
 
 // camera is a device that has answered.
@@ -117,7 +117,8 @@ func (p prober) Discover(ctx context.Context, text string, properties map[string
 		return err
 	}
 	defer ask.Close()
-	// Who comes and goes says so at the port of the group, which another program may have for itself: then it is noticed later.
+	// Devices announce on the multicast port that they come and go. If another program uses the port exclusively, changes are
+	// noticed at the next probe.
 	var announced <-chan network.Packet
 	if listen, err := network.Join(ctx, p.address4, p.address6, d.Interfaces, true); err == nil {
 		defer listen.Close()
@@ -190,7 +191,7 @@ func (l *look) rest(ctx context.Context, ask *network.Group, announced <-chan ne
 			switch {
 			case err != nil:
 				l.dropped.Add(packet.From.IP.String(), err)
-			case m.hello && l.cameras[m.matches[0].uuid] == nil && time.Since(began) > time.Second: // a flood of them brings no flood of probes
+			case m.hello && l.cameras[m.matches[0].uuid] == nil && time.Since(began) > time.Second: // a flood of announcements must not cause a flood of probes
 				return true
 			case m.bye:
 				c := l.cameras[m.matches[0].uuid]
@@ -232,7 +233,7 @@ func (l *look) take(packet network.Packet, id string) error {
 	return nil
 }
 
-// service is the URL of the camera's device service: one at the address that it has answered from, if it gives one.
+// service returns the URL of the camera's device service: of several, the one at the address that the answer came from.
 func (m match) service(from netip.Addr) string {
 	for _, address := range m.addresses {
 		if hostOf(address) == from {
@@ -251,7 +252,8 @@ func hostOf(address string) netip.Addr {
 	return ip.Unmap()
 }
 
-// identify asks cameras for which there are credentials who they are: only those that have answered from the address of their service.
+// identify reads the device information of cameras with credentials, but only of those that have answered from the address of their
+// service.
 func (l *look) identify(ctx context.Context) {
 	var g errgroup.Group
 	g.SetLimit(8)
@@ -274,7 +276,7 @@ func (l *look) identify(ctx context.Context) {
 	_ = g.Wait()
 }
 
-// wanted reports whether a camera passes the filters that need no question to it.
+// wanted reports whether a camera passes the filters that need no request to it.
 func (l *look) wanted(c *camera) bool {
 	within := func(texts ...string) func(string) bool {
 		return func(item string) bool {

@@ -42,7 +42,7 @@ type message struct {
 	matches    []match
 }
 
-// match is what a camera says of itself.
+// match is one camera's part of a message.
 type match struct {
 	uuid      string
 	scopes    map[string]bool

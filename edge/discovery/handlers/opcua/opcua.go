@@ -157,7 +157,7 @@ func (a application) device(ctx context.Context, asked *url.URL, known hosts) []
 	return []handler.Device{{ID: address, Properties: p}}
 }
 
-// hosts says of names whether they can be resolved.
+// hosts caches whether host names can be resolved.
 type hosts map[string]bool
 
 // reachable is a server's URL, with the host that was asked if its own can't be resolved: many servers name themselves by a name that no

@@ -11,7 +11,7 @@ import (
 // groups are those of the kernel's events, and of udevd's, which follow when the device file is ready.
 const groups = 1 | 2
 
-// uevents sends after each event of the kernel or udevd. What an event says is not looked at: sysfs has the truth.
+// uevents sends after each event of the kernel or udevd. The content of the event is ignored: the handler reads sysfs.
 func uevents(ctx context.Context) (<-chan struct{}, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_KOBJECT_UEVENT)
 	if err != nil {

@@ -47,7 +47,7 @@ func (t tree) devices() ([]*device, error) {
 	return list, nil
 }
 
-// device is one of sysfs. What it has is read when a rule names it.
+// device is a device of sysfs. Its attributes and properties are read when a rule names them.
 type device struct {
 	tree       tree
 	devpath    string // below /sys: /devices/…
