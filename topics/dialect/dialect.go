@@ -14,20 +14,20 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Prefix begins the names of the annotations that keep what a form can't express.
+// Prefix is the prefix of the annotations that keep what a form can't express.
 const Prefix = "dialect.edgebus.io/"
 
 // maxDepth bounds how deep in an object an annotation may go.
 const maxDepth = 100
 
-// Kind is a kind of another group, and what it is here.
+// Kind is a kind of another API group, and its conversion to a canonical kind.
 type Kind struct {
 	Group, Version, Name, Plural, Singular string
-	// Canonical is the name of the kind that it is a form of. Scope is that one's.
+	// Canonical is the name of the canonical kind, and Scope that kind's scope.
 	Canonical string
 	// Form is an empty object: the fields that have a meaning here. Others are kept.
 	Form any
-	// Root is where its own system serves the kind, beside ours: "/api/v1". Empty: nowhere else.
+	// Root is the path where the kind's own system serves it, such as "/api/v1". The API serves it there as well. Empty: none.
 	Root string
 	// BareStatus says that a manifest's status may have unknown fields, because it is never taken as fact.
 	BareStatus bool
@@ -35,25 +35,25 @@ type Kind struct {
 	ReadOnly bool
 	// Selector is a field selector of the canonical kind: the kind has only the objects that it selects. Empty: all.
 	Selector string
-	// agent says that who writes a status has conditions of its own, among those of others: see mingle.
+	// agent says that an agent which writes a status owns some of the conditions: see mergeConditions.
 	mergesConditions bool
-	// claims are metadata that people write into manifests although it is the server's.
+	// claims are metadata that manifests contain although the server sets them.
 	claims []string
 
 	// derived are annotations that follow from the canonical object; nil: not there. They are shown, and never stored.
 	derived  func(canonical tree) map[string]any
 	to, from func([]byte) ([]byte, error)
-	// settle makes fields agree that say the same thing twice, after what was kept was put back.
+	// reconcile makes redundant fields agree after kept values were put back.
 	reconcile func(form, canonical tree)
 }
 
-// APIVersion is what apiVersion says in an object of this kind.
+// APIVersion is the apiVersion of objects of this kind.
 func (k Kind) APIVersion() string { return k.Group + "/" + k.Version }
 
-// annotation is where the canonical form keeps what only this form can say.
+// annotation is the annotation in which the canonical form keeps what only this form can express.
 func (k Kind) annotation() string { return Prefix + k.Group + "." + k.Version }
 
-// canonicalAnnotation is where every other form keeps what only the canonical one can say.
+// canonicalAnnotation is the annotation in which every other form keeps what only the canonical one can express.
 const canonicalAnnotation = Prefix + resource.Group + "." + resource.Version
 
 // All are all dialects, for each group the newest version first.
@@ -180,7 +180,7 @@ func (k Kind) Unknown(raw []byte) []string {
 	return append(out, fit.Unknown(reflect.TypeOf(k.Form), said)...)
 }
 
-// Warnings are about values of an object in this form that mean something that its writer may not expect.
+// Warnings returns warnings about values of an object in this form whose meaning its writer may not expect.
 func (k Kind) Warnings(raw []byte) []string {
 	form, err := parse(raw)
 	if err != nil {
@@ -212,7 +212,7 @@ func (k Kind) Plain(raw []byte) ([]byte, error) {
 	return json.Marshal(form)
 }
 
-// unexpressed is what a form says that has no place in the canonical object.
+// unexpressed returns what the canonical object can't express of a form.
 func (k Kind) unexpressed(form, c tree) ([]difference, error) {
 	seen, err := convert(k.from, c)
 	if err != nil {
@@ -220,20 +220,19 @@ func (k Kind) unexpressed(form, c tree) ([]difference, error) {
 	}
 	found := inMap("", body(seen), body(form))
 	return slices.DeleteFunc(found, func(d difference) bool {
-		// What is known of a status can't be claimed to be otherwise.
+		// A claimed status does not replace a known one.
 		return strings.HasPrefix(d.At, "/status") && d.Was != nil && d.Was != resource.Unknown
 	}), nil
 }
 
-// splitClaims takes out of metadata what is the server's, and returns it. A claim
-// that was made before is only that claim again, and changes nothing; nor does
-// a revision that was never one of ours.
+// splitClaims removes metadata that the server sets, and returns it. A claim that was kept before is ignored, and so is a revision
+// that this server can't have made.
 func (k Kind) splitClaims(meta, prev tree) (found []difference) {
 	was, _ := prev["metadata"].(tree)
 	var before []difference
 	notes, _ := was["annotations"].(tree)
 	text, _ := notes[k.annotation()].(string)
-	_ = unmarshal([]byte(text), &before) // our own, or there is none
+	_ = unmarshal([]byte(text), &before) // the server wrote it, or it doesn't exist
 	for _, name := range k.claims {
 		at := "/metadata/" + name
 		i := slices.IndexFunc(before, func(d difference) bool { return d.At == at })
@@ -249,13 +248,13 @@ func (k Kind) splitClaims(meta, prev tree) (found []difference) {
 	return found
 }
 
-// foreignRevision reports whether a resourceVersion can't be one of ours, which are numbers.
+// foreignRevision reports whether a resourceVersion can't be this server's, whose revisions are numbers.
 func foreignRevision(v any) bool {
 	text, ok := v.(string)
 	return ok && strings.Trim(text, "0123456789") != ""
 }
 
-// Show puts a canonical object into this form.
+// Show converts a canonical object to this form.
 func (k Kind) Show(canonical []byte) ([]byte, error) {
 	c, err := parse(canonical)
 	if err != nil {
@@ -276,7 +275,7 @@ func (k Kind) Show(canonical []byte) ([]byte, error) {
 	}
 	status, _ := c["status"].(tree)
 	kept = slices.DeleteFunc(kept, func(d difference) bool {
-		// What was seen once is not what a manifest claims, also when nobody knows what it is now.
+		// A claimed status is not shown once a status was observed, even if it is unknown now.
 		return strings.HasPrefix(d.At, "/metadata") || d.Was == resource.Unknown && status["lastSeen"] != nil
 	})
 	form, _ = applyAll("", form, kept).(tree)
@@ -335,7 +334,7 @@ func body(o tree) tree {
 	return out
 }
 
-// parse reads an object. null is nothing, wherever it stands.
+// parse reads an object. A null is as if the field were missing.
 func parse(raw []byte) (tree, error) {
 	var o tree
 	if err := unmarshal(raw, &o); err != nil || o == nil {
@@ -462,10 +461,10 @@ func (m meta) keepDifferences(name string, list []difference) {
 	}
 }
 
-// Schema describes the form in OpenAPI 3: the fields that have a meaning here. Others may stand beside them.
+// Schema describes the form in OpenAPI 3: the fields that have a meaning here. Other fields are allowed.
 func (k Kind) Schema() map[string]any { return schema(reflect.TypeOf(k.Form)) }
 
-// Of is what the kind is here, for readers.
+// Of is the canonical kind, for readers.
 func (k Kind) Of() string { return resource.Group + " " + k.Canonical }
 
 func schema(t reflect.Type) tree {
@@ -489,7 +488,7 @@ func schema(t reflect.Type) tree {
 		return tree{"type": "number"}
 	case reflect.Slice:
 		out := tree{"type": "array", "items": schema(t.Elem())}
-		if key := keyOf(t.Elem()); key != "" { // who applies an element has that one, not the list
+		if key := keyOf(t.Elem()); key != "" { // a field manager that applies an element owns the element, not the list
 			out["x-kubernetes-list-type"], out["x-kubernetes-list-map-keys"] = "map", []any{key}
 		}
 		return out
@@ -532,8 +531,7 @@ func keyOf(t reflect.Type) string {
 	return ""
 }
 
-// withStatus is what is stored, in this form, with the status of another: who writes a
-// status changes nothing else.
+// withStatus returns the stored object in this form with the status of another: a write of a status changes nothing else.
 func (k Kind) withStatus(sent tree, old []byte) (tree, error) {
 	raw, err := k.Show(old)
 	if err != nil {
@@ -555,7 +553,7 @@ func (k Kind) withStatus(sent tree, old []byte) (tree, error) {
 	return form, nil
 }
 
-// keepStatus puts back what a status has that the form can't express.
+// keepStatus restores the parts of a status that the form can't express.
 func (k Kind) keepStatus(c, prev tree) error {
 	form, err := convert(k.from, prev)
 	if err != nil {
@@ -609,8 +607,8 @@ func recode(from, to any) error {
 	return unmarshal(raw, to)
 }
 
-// fieldDescriptions say what fields are that only other groups' forms have, for kubectl explain. What the canonical form has
-// as well, under the same name, is described there.
+// fieldDescriptions describe, for kubectl explain, the fields that only other groups' forms have. Fields that the canonical form
+// has under the same name are described there.
 var fieldDescriptions = map[string]string{
 	// operations.kubeedge.io
 	"action":               "What the node does, or has done.",

@@ -10,17 +10,17 @@ import (
 // tree is an object's JSON, with json.Number for numbers.
 type tree = map[string]any
 
-// difference is one place where a tree is not as another form of the same object says it is.
+// difference is one place where a tree differs from the one that another form of the same object converts to.
 type difference struct {
 	// At is a JSON pointer. In a list whose elements have names, name=x is the one that is called x.
 	At string `json:"at"`
-	// Was is what stands there when the other form is put into words again; null: nothing.
+	// Was is the value there after converting the other form; null: none.
 	Was any `json:"was,omitempty"`
-	// Is is what stands there really; null: nothing.
+	// Is is the actual value there; null: none.
 	Is any `json:"is,omitempty"`
 }
 
-// differences are what makes is of was.
+// differences returns the changes that turn was into is.
 func differences(at string, was, is any) []difference {
 	if reflect.DeepEqual(was, is) {
 		return nil
@@ -78,7 +78,7 @@ func inList(at, key string, was, is []any) (found []difference, whole bool) {
 	return found, true
 }
 
-// byName is where the elements of a list are, whose names differ.
+// byName returns the positions of a list's elements by their names, which must differ.
 func byName(list []any, key string) map[string]int {
 	places := make(map[string]int, len(list))
 	for i, element := range list {

@@ -14,8 +14,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// flightctl.io/v1alpha1 and v1beta1: what it calls a Device is the host of an edge core, our Node. Both versions are read alike: a
-// config item's source is the field that it has, whether a configType says so as well or not.
+// flightctl.io/v1alpha1 and v1beta1: what it calls a Device is the host of an edge core, our Node. Both versions are read alike:
+// the field that a config item has determines its source, with or without a configType.
 
 const flightctlGroup = "flightctl.io"
 
@@ -28,7 +28,7 @@ type hostSpec struct {
 	OS         *resource.NodeOS     `json:"os,omitempty"`
 	Config     []configItem         `json:"config,omitempty"`
 	Monitoring *resource.Monitoring `json:"monitoring,omitempty"`
-	// Containers and Systemd are those of Monitoring, before there was that in v1alpha1 and after it in v1beta1.
+	// Containers and Systemd have the contents of Monitoring in versions without that field: before it in v1alpha1, and in v1beta1.
 	Containers   *resource.Patterns         `json:"containers,omitempty"`
 	Systemd      *resource.Patterns         `json:"systemd,omitempty"`
 	Applications []application              `json:"applications,omitempty"`
@@ -93,7 +93,7 @@ type hostV1beta1 struct {
 	Status hostStatusV1beta1 `json:"status,omitzero"`
 }
 
-// hostStatusV1beta1 has summaries, which follow from the rest and are not taken from anybody who writes a status.
+// hostStatusV1beta1 has summaries. They are computed from the rest, and ignored when a status is written.
 type hostStatusV1beta1 struct {
 	Conditions   []resource.Condition     `json:"conditions,omitempty"`
 	SystemInfo   *resource.SystemInfo     `json:"systemInfo,omitempty"`
@@ -295,7 +295,7 @@ func flightctl() []Kind {
 	}
 	version := flightctlKind("TemplateVersion", "templateversions", "templateversion", resource.KindTemplateVersion)
 	frozen := version.newer()
-	frozen.ReadOnly = true // the hub makes them, and nobody writes them
+	frozen.ReadOnly = true // made by the hub, read-only for all clients
 	repository := flightctlKind("Repository", "repositories", "repository", resource.KindRepository).pair(conversion(readRepository, showRepository))
 	sync := flightctlKind("ResourceSync", "resourcesyncs", "resourcesync", resource.KindResourceSync).pair(conversion(
 		func(f resourceSyncForm) (resource.ResourceSync, error) {
@@ -316,7 +316,7 @@ func flightctl() []Kind {
 	}
 }
 
-// newer is the same kind in the version of today.
+// newer returns the same kind in v1beta1.
 func (k Kind) newer() Kind {
 	k.Version = "v1beta1"
 	return k

@@ -15,8 +15,7 @@ import (
 
 const kubeedgeGroup = "devices.kubeedge.io"
 
-// text is text in a manifest that may have come as a number or boolean, or as a
-// whole object: then it is JSON.
+// text is a string that a manifest may also have as a number, a boolean or an object. An object is kept as its JSON.
 type text = resource.Value
 
 func kubeedgeDevice(version string) Kind {
@@ -53,7 +52,7 @@ func fromMillis(ms int64) int64 {
 	return ms
 }
 
-// cycleWarnings doubt that a number of nanoseconds was meant for milliseconds, wherever in a form it stands.
+// cycleWarnings returns a warning for each cycle of a form that is so long that it is read as nanoseconds.
 func cycleWarnings(at string, v any) (doubts []string) {
 	switch v := v.(type) {
 	case tree:
@@ -155,7 +154,7 @@ func (v *value) twin() *resource.TwinValue {
 	return out
 }
 
-// desiredOf is the wanted value of a property: spec says what, status since when.
+// desiredOf returns the desired value of a property: the value from the spec, its time from the status.
 func desiredOf(d resource.Device, name string) *value {
 	v, wanted := d.Spec.Desired[name]
 	if !wanted {
@@ -265,7 +264,7 @@ type deviceV1alpha1 struct {
 	} `json:"status,omitzero"`
 }
 
-// nodeRef is the other way to say nodeName.
+// nodeRef is the alternative to nodeName.
 type nodeRef struct {
 	ID       string `json:"id,omitempty"`
 	Relation opaque `json:"relation,omitempty"`
@@ -624,7 +623,7 @@ func (p protocolV1alpha2) canonical() (out resource.Protocol, err error) {
 	return out, err
 }
 
-// What of Modbus' configuration is about the line.
+// The keys of Modbus' configuration that concern the connection.
 var (
 	tcpKeys = []string{"ip", "port"}
 	comKeys = []string{"serialPort", "baudRate", "dataBits", "parity", "stopBits"}
@@ -738,7 +737,7 @@ type pushHTTP struct {
 	Timeout     opaque `json:"timeout,omitempty"`
 }
 
-// push is where it sends a property's values, if that is anywhere that is known here.
+// push returns the target of a property's values, if it is of a supported type.
 func (m *pushMethod) push(property string) (out resource.Push, ok bool) {
 	if m == nil || m.MQTT == nil && m.HTTP == nil {
 		return out, false
@@ -783,7 +782,7 @@ type methodV1beta1 struct {
 	Properties  []string `json:"propertyNames,omitempty"`
 }
 
-// stateReport: a change of state is told at once here, so that its cycle has nothing to add.
+// stateReport: a change of state is reported at once here, so its cycle has no effect.
 type stateReport struct {
 	ToCloud *bool  `json:"reportToCloud,omitempty"`
 	Cycle   opaque `json:"reportCycle,omitempty"`
@@ -814,7 +813,7 @@ type modelPropertyV1beta1 struct {
 	Visitors    *customized         `json:"visitors,omitempty"`
 }
 
-// deviceStatusV1beta1 is what is known of the Device of the same name: since KubeEdge 1.23 a kind of its own.
+// deviceStatusV1beta1 is the status of the Device of the same name, a kind of its own since KubeEdge 1.23.
 type deviceStatusV1beta1 struct {
 	Spec   opaque `json:"spec,omitempty"`
 	Status struct {
@@ -969,7 +968,7 @@ func visitorsOf(m *resource.DeviceModel, protocol string) *resource.ProtocolVisi
 }
 
 func showModelV1beta1(m resource.DeviceModel) (f modelV1beta1) {
-	if len(m.Spec.PropertyVisitors) > 0 { // there is room for one protocol only
+	if len(m.Spec.PropertyVisitors) > 0 { // the form has one protocol only
 		f.Spec.Protocol, f.Spec.ProtocolConfig = m.Spec.PropertyVisitors[0].Protocol, configToJSON(m.Spec.PropertyVisitors[0].Config)
 	}
 	for _, p := range m.Spec.Properties {

@@ -210,7 +210,7 @@ func termsOf(s resource.UpgradeSpec) (t jobTerms) {
 	return t
 }
 
-// jobWarnings are about fields that are kept, and that nothing acts on.
+// jobWarnings returns warnings about fields that are kept and have no effect.
 func jobWarnings(spec tree) (warnings []string) {
 	at, fields := "spec", spec
 	if template, ok := spec["imagePrePullTemplate"].(tree); ok {
@@ -233,7 +233,7 @@ func jobWarnings(spec tree) (warnings []string) {
 func showJob(u resource.Upgrade, version, action string) (s jobStatus) {
 	r := u.Status.Rollout
 	switch {
-	case r == nil: // nothing is known yet
+	case r == nil: // not observed yet
 	case r.Reason == "Halted", r.Reason == "Aborted", r.Nodes > 0 && r.Failed == r.Nodes:
 		s.Phase, s.Reason = "Failure", r.Message
 	case r.Pending+r.Upgrading > 0:

@@ -148,7 +148,7 @@ type report struct {
 	outcomes map[client.Outcome]int
 	stop     func() // ends requests: the hub is unreachable
 	stopped  bool
-	left     int // that got no answer after that
+	left     int // requests without an answer after that
 	warnings warnings
 	tally
 }
@@ -662,7 +662,7 @@ func (o *exportOptions) kind(ctx context.Context, k client.Kind, write func(clie
 				fmt.Fprintf(o.errs, "edgebus: %s is being deleted, and left out\n", label(k, got.Metadata.Name))
 				continue
 			}
-			if owned(got.Metadata) && k.Name != resource.KindNode { // a Node is there without its Fleet
+			if owned(got.Metadata) && k.Name != resource.KindNode { // a Node exists without its Fleet
 				continue
 			}
 			text, err := exportText(got)

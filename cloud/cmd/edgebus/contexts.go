@@ -137,7 +137,7 @@ func (a *access) resolve() (p place, err error) {
 
 func sameAddress(a, b string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") }
 
-// override puts the credentials of flags in the place of the context's.
+// override replaces the context's credentials by those of flags.
 func (p *place) override(secure configs.TLSClient, who configs.Identity, tokenFile string) error {
 	if who.User != "" && tokenFile != "" {
 		return withCode(misused, "--user signs in with a password, and --token-file with a token: give one of them")
@@ -220,7 +220,7 @@ func dataOr(data []byte, file string) ([]byte, error) {
 	return os.ReadFile(file)
 }
 
-// check finds what is wrong with a hub's addresses and credentials before it is asked.
+// check validates a hub's addresses and credentials before a request is sent.
 func (p *place) check() error {
 	for _, a := range []struct{ flag, address, example string }{
 		{"--server", p.Server, "https://hub.example.org:8443"}, {"--mqtt", p.MQTT, "mqtts://hub.example.org:8883"},
@@ -349,7 +349,7 @@ func (a *access) store(cmd *cobra.Command, k *kubeconfig, name string) error {
 			}
 		}
 		if x.field == "" {
-			setMQTT(c, "") // which would come before the cluster's
+			setMQTT(c, "") // which would take precedence over the cluster's
 			setMQTT(fields, x.value)
 			continue
 		}

@@ -123,7 +123,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.makeDataDir(); err != nil {
 		return err
 	}
-	broken := make(chan os.Signal, 1) // else a broken pipe would end this program before it cleans up
+	broken := make(chan os.Signal, 1) // otherwise a broken pipe would end this program before it cleans up
 	signal.Notify(broken, syscall.SIGPIPE)
 	defer signal.Stop(broken)
 	d.group = newProcesses(filepath.Join(d.dataDir, "logs"))
@@ -447,7 +447,7 @@ func (d *demo) ports() (hub, core string) {
 	return at(d.hubMQTT), at(d.coreMQTT)
 }
 
-// server is the setting with which edgebus asks this hub; empty: it asks it anyway.
+// server is the flag with which edgebus finds this hub; empty: it finds it by default.
 func (d *demo) server() string {
 	if at, err := (&access{httpFlag: "server"}).resolve(); err == nil && at.Server == "http://"+d.hubHTTP {
 		return ""
@@ -488,12 +488,12 @@ func (d *demo) commands() []string {
 	}
 }
 
-// joined says how the node came to the hub.
+// joined says how the node has joined the hub.
 func (d *demo) joined() string {
 	if d.join == "" {
 		return "joined before; the link is MQTT over TLS, with the node's certificate"
 	}
-	line, _, _ := strings.Cut(d.join, " --token ") // which was used up
+	line, _, _ := strings.Cut(d.join, " --token ") // the token has been used
 	return "joined over TLS: edgebus invite " + demoNode + ", " + line + " --token …"
 }
 

@@ -19,7 +19,7 @@ type mark string
 
 const (
 	fine  mark = "ok"
-	look  mark = "look" // nothing is wrong, but it should be known
+	look  mark = "look" // no fault, but worth knowing
 	wrong mark = "wrong"
 )
 
@@ -27,14 +27,14 @@ func (m mark) badness() int { return slices.Index([]mark{fine, look, wrong}, m) 
 
 func (m mark) sign() string { return map[mark]string{fine: "✓", look: "!", wrong: "✗"}[m] }
 
-// finding is one thing that was looked at.
+// finding is the result of one check.
 type finding struct {
 	Mark   mark   `json:"mark"`
 	What   string `json:"what"`
 	Advice string `json:"advice,omitempty"`
 }
 
-// diagnosis is what was found out about a node.
+// diagnosis is the list of findings about a node.
 type diagnosis struct {
 	Node     string               `json:"node"`
 	Verdict  string               `json:"verdict"`
@@ -136,7 +136,7 @@ func (d *diagnosis) alone(f facts) {
 	}
 }
 
-// signIn is what to do when the hub's API wants to know who asks.
+// signIn is the advice for a hub's API that requires credentials.
 const signIn = "sign in with --cert and --key, with --user and --password-file, or with a context (edgebus context set)"
 
 // hubRefused reports whether the hub answered that the credentials are missing, wrong, or not enough.
@@ -151,7 +151,7 @@ func (d *diagnosis) hub(f facts) {
 		d.unasked = true
 		m := wrong
 		if f.core != nil && f.core.Links[0].State == resource.Online {
-			m = look // its API may well be closed from here
+			m = look // its API may not be reachable from this machine by design
 		}
 		if f.hubRefused() {
 			d.add(m, signIn, "the hub at %s did not let us in: %v", f.hubAt, f.hubErr)
@@ -395,7 +395,7 @@ func (f facts) aboutOffline(reason string) (m mark, advice string) {
 	case resource.ReasonNoMapper:
 		const advice = "start a mapper for the device's protocol on the node, or correct its spec.protocol.type"
 		if len(keysWith(f.mappers, func(state string) bool { return state == resource.Online })) == 0 {
-			return look, advice // somebody may publish for it by hand
+			return look, advice // a client other than a mapper may publish its values
 		}
 		return wrong, advice
 	}
@@ -438,7 +438,7 @@ func (d *diagnosis) link(f facts) *resource.Link {
 	}
 	now, _ := resource.ParseTime(f.hub.Now)
 	if len(f.hub.Links) == 0 || f.hub.Links[0].State == resource.Unknown {
-		if core != nil && core.State != resource.Online { // the cause comes first
+		if core != nil && core.State != resource.Online { // the cause is listed first
 			d.add(wrong, connectAdvice(core.LastError), "the core is not connected to %s: %s", core.Peer, cmp.Or(core.LastError, noConnection))
 		}
 		switch {
@@ -567,7 +567,7 @@ func (d *diagnosis) quality(f facts, l resource.Link) {
 		d.direction(l, "the node", "the cloud wants")
 	}
 	if f.core != nil {
-		if f.core.Links[0].OverQuota == "" && l.OverQuota == "" { // else waiting does not help
+		if f.core.Links[0].OverQuota == "" && l.OverQuota == "" { // otherwise waiting does not help
 			d.direction(f.core.Links[0], "the hub", "the node reports")
 		}
 		d.streams(f.core)

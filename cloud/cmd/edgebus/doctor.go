@@ -69,7 +69,7 @@ that this is not known.`,
 	return cmd
 }
 
-// exitCode ends the program with a code; what is to be said was printed.
+// exitCode ends the program with a code. All messages have been printed.
 type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
@@ -192,8 +192,7 @@ func (o doctorOptions) askCore(ctx context.Context) (*resource.LinkReport, error
 	return &core, nil
 }
 
-// waiting are the names of the EnrollmentRequests that nobody has decided about, by node. Without them the rest can still
-// be said.
+// waiting returns the names of the EnrollmentRequests that are not decided, by node. Without them the rest can still be said.
 func (o doctorOptions) waiting(ctx context.Context) map[string][]string {
 	var list struct{ Items []resource.EnrollmentRequest }
 	_ = o.hub(ctx, "/apis/"+resource.APIVersion+"/enrollmentrequests", &list)

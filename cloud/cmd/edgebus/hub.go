@@ -159,8 +159,8 @@ func (h *hub) object(ctx context.Context, kind, name string, into any) (k client
 // label is an object's name in output: device/lamp.
 func label(k client.Kind, name string) string { return cmp.Or(k.Singular, k.Plural) + "/" + name }
 
-// offline finds out which of the nodes are offline, and since when. What the hub shows of their devices is from that time,
-// until it says after a while (30 s) that it is unknown. A node that may not be read is left out.
+// offline returns which of the nodes are offline, and since when. The values of their devices on the hub are from that time, until
+// it says after a while (30 s) that it is unknown. A node that may not be read is left out.
 func (h *hub) offline(ctx context.Context, nodes []string) map[string]time.Time {
 	since := map[string]time.Time{}
 	for _, name := range nodes {

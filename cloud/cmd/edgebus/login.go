@@ -119,7 +119,7 @@ func login(cmd *cobra.Command, k *kubeconfig, name string, given provider) error
 	return nil
 }
 
-// choose finds the provider: by the flags, else as the hub says. What else is known of it from the last login stays.
+// choose finds the provider: by the flags, or else from the hub. Its other settings from the last login are kept.
 func choose(ctx context.Context, o client.Options, p place, given provider) (how provider, err error) {
 	last := p.login
 	how = given
@@ -224,8 +224,8 @@ func (how *provider) signIn(cmd *cobra.Command) (t idToken, err error) {
 	return how.read(ctx, at, got)
 }
 
-// usualScopes are those that say who somebody is, and ask for a refresh token: only those that the provider lists, for some
-// refuse others. A provider that lists none is asked for the two that all know.
+// usualScopes returns the scopes for the user's identity and a refresh token. Only those that the provider lists are requested,
+// because some providers refuse others; if it lists none, the two that all providers support.
 func usualScopes(at *oidc.Provider) []string {
 	var known struct {
 		Scopes []string `json:"scopes_supported"`
@@ -252,7 +252,7 @@ func (how provider) read(ctx context.Context, at *oidc.Provider, got *oauth2.Tok
 	return t, nil
 }
 
-// explain says in plain words why there is no token.
+// explain turns a provider's error into a message for the user.
 func (how provider) explain(err error) error {
 	var answer *oauth2.RetrieveError
 	switch {
@@ -275,7 +275,7 @@ func (how provider) explain(err error) error {
 	return withCode(refused, "the provider %s refused: %s", how.Issuer, printable(cmp.Or(answer.ErrorDescription, answer.ErrorCode, string(answer.Body)), 300))
 }
 
-// whoAmI asks the hub whom it takes the credentials for, and what the user may do.
+// whoAmI asks the hub for the user of the credentials, and for the user's roles.
 func whoAmI(ctx context.Context, o client.Options) (string, error) {
 	hub, err := client.New(o)
 	if err != nil {

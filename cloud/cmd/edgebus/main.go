@@ -134,9 +134,9 @@ const (
 	failed      = 1 // anything else
 	misused     = 2 // the command line can't be understood
 	notFound    = 3 // no such object, or kind
-	refused     = 4 // not valid, not allowed, or changed by somebody else first
+	refused     = 4 // not valid, not allowed, or changed by another client first
 	unreachable = 5 // no answer from the hub
-	late        = 6 // the time was up first
+	late        = 6 // the timeout expired
 )
 
 const exitCodes = `Exit codes: 0 done; 1 failed; 2 the command line can't be understood; 3 not found;
@@ -202,7 +202,7 @@ func (t *tally) err() error {
 	return exitCode(t.code)
 }
 
-// noUse is whether the command was interrupted; then it prints how many objects are left.
+// noUse reports whether the command was interrupted, and prints how many objects are left.
 func noUse(ctx context.Context, errs io.Writer, left int) bool {
 	if ctx.Err() != nil && left > 0 {
 		fmt.Fprintf(errs, "edgebus: not tried: %d more\n", left)

@@ -226,7 +226,8 @@ func rolledBackByItself(f resource.Fleet) bool {
 	return f.Status.Rollout.RolledBackFrom != "" && p != nil && p.OnFailure == resource.OnFailureRollBack
 }
 
-// stopped reports whether a rollout waits for somebody: too many nodes have failed, or there is no version to roll out.
+// stopped reports whether a rollout can't go on without an operator: too many nodes have failed, or there is no version to roll
+// out.
 func stopped(f resource.Fleet) bool {
 	c, _ := condition(f.Status.Conditions, "TemplateResolved")
 	unresolved := c.Status == "False" && c.ObservedGeneration >= f.Metadata.Generation

@@ -95,7 +95,7 @@ const (
 	firstTime   = 2 * time.Second
 )
 
-// printOnce prints the tree when no more of it comes.
+// printOnce prints the tree after its retained topics have arrived.
 func (o treeOptions) printOnce(ctx context.Context, node string, changes <-chan change, out io.Writer) error {
 	v := newView(node)
 	var settled <-chan time.Time // from the first topic on
@@ -212,7 +212,7 @@ func (o treeOptions) connectTime() time.Duration {
 	if o.once {
 		return connectTime
 	}
-	return 0 // the client's own
+	return 0 // the client's default
 }
 
 // attempts is how often a connection is tried: fewer times with --once, which is for scripts.

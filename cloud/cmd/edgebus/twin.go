@@ -152,7 +152,7 @@ func side(v *resource.TwinValue) string {
 	return printable(v.Value, 40)
 }
 
-// note says why the desired and the reported value differ.
+// note returns why the desired and the reported value differ.
 func note(t resource.TwinProperty, now time.Time) string {
 	var notes []string
 	if p := t.Problem; p != nil {
@@ -392,7 +392,7 @@ func (w desiredWrite) outcome(t resource.TwinProperty) (done bool, err error) {
 // heldBack reports whether atBoot holds the value back; the next value is not held back.
 func heldBack(r *resource.Refusal) bool { return r.Code == "Held" || r.Code == "SafeValue" }
 
-// anew says how to set the same value again, which by itself changes nothing.
+// anew returns the hint how to set the same value again, since writing an equal value has no effect.
 func (w desiredWrite) anew() string {
 	return fmt.Sprintf("To set it again, clear the desired value first: edgebus twin set %s %s=", w.device, w.property)
 }
@@ -436,7 +436,7 @@ func (o *twinOptions) await(ctx context.Context, name string, writes []desiredWr
 	return inTime(ctx, err)
 }
 
-// why says what is known of a device that doesn't answer. It takes a second at most: time is up.
+// why returns what is known of a device that doesn't answer. It takes a second at most, because the timeout has expired.
 func (o *twinOptions) why(d resource.Device) string {
 	if d.Spec.NodeName == "" {
 		return "it is bound to no node (spec.nodeName)"

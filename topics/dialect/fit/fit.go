@@ -18,7 +18,7 @@ import (
 // fieldsOf remembers Fields by type: a body may have a hundred thousand items of one.
 var fieldsOf sync.Map
 
-// Fields are those of a struct by their names in JSON, with those of embedded structs. Nobody may change them.
+// Fields returns the fields of a struct by their names in JSON, with those of embedded structs. Callers must not change the map.
 func Fields(t reflect.Type) map[string]reflect.Type {
 	if known, ok := fieldsOf.Load(t); ok {
 		return known.(map[string]reflect.Type)
@@ -48,7 +48,7 @@ func Opaque(t reflect.Type) bool {
 	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-// deref is what a type is a pointer to, if it is one.
+// deref returns the type that a pointer type points to, or the type itself.
 func deref(t reflect.Type) reflect.Type {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -59,10 +59,10 @@ func deref(t reflect.Type) reflect.Type {
 // maxUnknown is how many unknown fields are named. Those beyond it are pruned, and not named.
 const maxUnknown = 1000
 
-// Unknown are the places of fields that the type doesn't have, in order.
+// Unknown returns the paths of fields that the type doesn't have, in order.
 func Unknown(t reflect.Type, v any) []string { return find(t, v, false) }
 
-// Prune takes them out, and says which they were.
+// Prune removes fields that the type doesn't have, and returns their paths.
 func Prune(t reflect.Type, v any) []string { return find(t, v, true) }
 
 func find(t reflect.Type, v any, prune bool) []string {
@@ -93,7 +93,7 @@ func (s *step) String() string {
 	return field(s.up.String(), Clip(s.name))
 }
 
-// Clip keeps a name or a path that somebody sent from filling an answer.
+// Clip bounds a name or a path from a request for use in an answer.
 func Clip(path string) string {
 	const most = 256
 	if len(path) <= most {
