@@ -140,8 +140,8 @@ const (
 )
 
 const exitCodes = `Exit codes: 0 done; 1 failed; 2 the command line can't be understood; 3 not found;
-4 refused by the hub (not valid, not allowed, or changed by somebody else first);
-5 the hub can't be reached; 6 time was up before what was waited for.`
+4 refused by the hub (not valid, not allowed, or changed by another client first);
+5 the hub can't be reached; 6 the timeout expired first.`
 
 // codedError is an error that knows its exit code.
 type codedError struct {
