@@ -31,11 +31,12 @@ const brokerRounds = 5
 
 // whatStandsInTheWay says why the last cases come out nearer to each other than the first.
 const whatStandsInTheWay = `Where many packets arrive together, one system call serves them all, and the ratio is large. With one message in
-flight a client nothing can be put together: each costs two reads and two writes, of which the kernel's TCP takes the
-same from every broker. A profile (perf) of 50 pairs with 1 in flight each: writing to sockets 45 %, reading 16 % (a third of it
+flight for each client nothing can be combined: each message costs two reads and two writes, and the kernel's
+TCP costs every broker the same. A profile (perf) of 50 pairs with 1 in flight each: writing to sockets 45 %, reading 16 % (a third of it
 reads that find nothing, before the runtime's poller waits), the poller 11 %, the broker's own code, its memory and the
-collector 28 %. An event loop of our own instead of the runtime's could save the reads in vain and half of the
-poller, about a tenth; io_uring, which takes many sockets' calls at once, perhaps a third, where it is allowed.`
+collector 28 %. An event loop of our own instead of the runtime's could save the unsuccessful reads and half of
+the poller, about a tenth of the time; io_uring, which handles many sockets in one call, perhaps a third, where
+it is permitted.`
 
 // figures are what one run gave.
 type figures struct {

@@ -92,7 +92,7 @@ func cloudAway(b bench) error {
 		fmt.Fprintf(b.w, "| %s | %s | %.2f | %s | %.2f |\n", t.name, round(h), float64(h)/float64(p50), round(n), float64(n)/float64(p99))
 		worst = max(worst, float64(n)/float64(p99))
 	}
-	fmt.Fprintf(b.w, "\nAim: nobody on the node notices: p99 within 2 times that without trouble: %s.\n", met(worst < 2))
+	fmt.Fprintf(b.w, "\nAim: no effect on the node: p99 within 2 times that without trouble: %s.\n", met(worst < 2))
 	return nil
 }
 

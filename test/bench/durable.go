@@ -47,9 +47,10 @@ func durableUpdates(b bench) error {
 	}
 	fmt.Fprintf(b.w, "\nAims with 256 in flight: within 1.5 times bbolt (%s) and 3 times append+fsync (%s) at every size; 40,000/s with 1,000 keys (%s)\n"+
 		"and 15,000/s with 100,000 (%s); an update costs with 100,000 keys at most twice what it costs with 10,000 (%s).\n\n"+
-		"What the core does beyond a loop that appends, for each update: it reads, checks and decodes a packet, asks the rights, finds\n"+
-		"device and property, checks the value, hashes the entry twice for the digest, and answers in order. Group and disk wait for\n"+
-		"each other, as PUBACK follows the commit: a client with 256 in flight leaves the disk idle while its next 256 are read, and\n"+
+		"Beyond a loop that appends, the core does for each update: it reads, checks and decodes a packet, checks\n"+
+		"the rights, finds device and property, validates the value, hashes the entry twice for the digest, and answers\n"+
+		"in order. The next group waits for the disk and the disk for the next group, because PUBACK follows the\n"+
+		"commit: a client with 256 in flight leaves the disk idle while its next 256 are read, and\n"+
 		"half of the processors while they are synced. [ADR 0011](adr/0011-the-edges-store-is-a-log-before-bbolt.md) has the profile, and what\n"+
 		"other designs would gain.\n",
 		within(1.5, func(f durable) float64 { return f.bbolt / f.rate }), within(3, func(f durable) float64 { return f.file / f.rate }),

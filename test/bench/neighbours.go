@@ -38,10 +38,10 @@ func neighbours(b bench) error {
 	fmt.Fprintf(b.w, "%d clients send themselves a message at QoS 1 ten times a second each, and one sets a value of the tree a hundred times a\n"+
 		"second (on the hub a desired, on the core a reported one), which is acknowledged when it is on disk. On the core another sets a\n"+
 		"desired value twenty times a second, which a mapper answers with a reported one. Programs and limits are as shipped; the program\n"+
-		"has one core, the clients and each flood the other, the flood at a lower priority. So a flood takes what the clients leave of\n"+
-		"theirs, and what is measured is the program, as long as *core used* says that it is busy. Runs with and without the flood take\n"+
-		"turns; medians of %d. Time from publish to arrival, to PUBACK for the tree, and to the reported value's arrival; in brackets how\n"+
-		"many times it is without the flood. Aims: p50 below %.1f, p99 below %.0f times; what misses is bold.\n",
+		"has one core, the clients and each flood the other, the flood at a lower priority. So a flood uses the time that the clients\n"+
+		"leave on their core, and the measurement is of the program, as long as *core used* shows that it is busy. Runs with and\n"+
+		"without the flood alternate; medians of %d. Time from publish to arrival, to PUBACK for the tree, and to the reported value's\n"+
+		"arrival; in brackets the ratio to the run without the flood. Aims: p50 below %.1f, p99 below %.0f times; misses are bold.\n",
 		ownTopics, neighbourRounds, bound50, bound99)
 	for _, h := range []struct {
 		name   string

@@ -71,12 +71,12 @@ func objects(b bench) error {
 }
 
 const objectsWhy = `
-What comes on top of the store: a starting hub decodes each Device and derives what its node is to have before it lets anybody
-in, for a node that comes earlier would be told a part of it as the whole. Only the decoding is spread over all processors, so this
-is the aim that is missed first where they are slow or have other work. Then it looks at each status again, while it answers.
-A list costs the hub copies (see CPU); most of the time is the client's, which reads as many bytes. A patch is two writes of the
-store, the Device and its status, in which the wish shows, and what the node is sent. With as many writers as here processors
-are what it waits for, not the disk.
+The hub's work beyond the store: at its start it decodes each Device and computes its node's keys before it accepts connections,
+because a node that connects earlier would take a part of its keys for all of them. Only the decoding runs on all processors, so
+this aim is the first to be missed on slow or busy ones. Then it checks each status, while it answers requests. For a list the
+hub copies bytes (see CPU); most of the time is the client's, which reads them. A patch writes to the store twice, the Device
+and its status with the desired value, and sends the value to the node. With this many writers the limit is the processors, not
+the disk.
 `
 
 // objectRow is a line of the report.

@@ -69,11 +69,11 @@ func reconnectOne(b bench) error {
 		}
 		fmt.Fprintf(b.w, "| %s | %.3f | %.3f | %.1f | %.3f | %.1f | %s |\n", n.name, s, r, s/r, c, s/c, aim)
 	}
-	fmt.Fprint(b.w, "\nOn loopback nearly all of the time is one goroutine's of the hub, which applies what came and commits it, a group after the other,\n"+
-		"while the core waits. Of the processor time that this takes the hub (`go test ./cloud/twin -run ^$ -bench Reconnect -cpuprofile x`)\n"+
+	fmt.Fprint(b.w, "\nOn loopback nearly all of the time is spent by one goroutine of the hub, which applies and\n"+
+		"commits one group of changes after the other, while the core waits. Of the processor time of the hub (`go test ./cloud/twin -run ^$ -bench Reconnect -cpuprofile x`)\n"+
 		"a quarter goes into finding, comparing, hashing and writing the entries, a quarter into bbolt, and a seventh each into decoding and\n"+
-		"into collecting garbage. To apply a group while the one before is committed would hide bbolt's quarter and the disk, at best; but\n"+
-		"readers, who see only what is durable (docs/adr/0007), would need a state of their own.\n")
+		"into collecting garbage. Applying a group while the one before is committed would at best hide bbolt's\n"+
+		"quarter and the disk; but readers, which see only durable values (docs/adr/0007), would need a separate state.\n")
 	return nil
 }
 
