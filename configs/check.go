@@ -295,7 +295,15 @@ func (o AgentOS) check(report reporter) {
 		}
 	}
 	if set > 0 && missing != "" {
-		report("os."+missing, "is missing: give all five commands of os, or none")
+		report("os."+missing, "is missing: give status, switch, upgrade, rollback and reboot, or none of them")
+	}
+	for _, c := range []struct {
+		key  string
+		argv []string
+	}{{"download", o.Download}, {"switchDownloaded", o.SwitchDownloaded}, {"discard", o.Discard}} {
+		if len(c.argv) > 0 && (c.argv[0] == "" || set == 0 || len(o.Download) == 0) {
+			report("os."+c.key, "is used only with a program, with os.download and with the other commands of os")
+		}
 	}
 }
 

@@ -142,6 +142,10 @@ type AgentOS struct {
 	Upgrade  []string `yaml:"upgrade,flow"`
 	Rollback []string `yaml:"rollback,flow"`
 	Reboot   []string `yaml:"reboot,flow"`
+
+	Download         []string `yaml:"download,flow"`
+	SwitchDownloaded []string `yaml:"switchDownloaded,flow"`
+	Discard          []string `yaml:"discard,flow"`
 }
 
 // AgentMQTT says where a program of the node finds its core.

@@ -624,11 +624,12 @@ func TestAUserIsAddedToTheFile(t *testing.T) {
 // The commands of an OS are all set or none, and those of compose have a program.
 func TestAgentOSAndHost(t *testing.T) {
 	var said []string
-	a := Agent{MQTT: AgentMQTT{Socket: Auto}, Root: "/", Host: AgentHost{Systemd: Auto, Podman: "rel", Docker: "/d", Compose: [][]string{{"x"}, {}}}, OS: AgentOS{Status: []string{"s"}}}
+	a := Agent{MQTT: AgentMQTT{Socket: Auto}, Root: "/", Host: AgentHost{Systemd: Auto, Podman: "rel", Docker: "/d", Compose: [][]string{{"x"}, {}}}, OS: AgentOS{Status: []string{"s"}, Discard: []string{"d"}}}
 	report := func(key, format string, args ...any) { said = append(said, key+" "+fmt.Sprintf(format, args...)) }
 	a.check(report)
 	require.ElementsMatch(t, []string{
-		`host.podman "rel" is neither auto nor an absolute path`, "host.compose[1] has no program", "os.switch is missing: give all five commands of os, or none",
+		`host.podman "rel" is neither auto nor an absolute path`, "host.compose[1] has no program", "os.switch is missing: give status, switch, upgrade, rollback and reboot, or none of them",
+		"os.discard is used only with a program, with os.download and with the other commands of os",
 	}, said)
 	said = nil
 	a.Host, a.OS = AgentHost{Systemd: Auto, Podman: Auto, Docker: Auto}, AgentOS{}

@@ -54,8 +54,11 @@ type Applications interface {
 type OS interface {
 	// Booted is the image that the host has booted.
 	Booted(ctx context.Context) (resource.OSStatus, error)
-	// Switch makes an image the one that is booted next.
-	Switch(ctx context.Context, image string) error
+	// Download downloads an image, and reports whether it could be done before the Switch. Discard deletes what it has left.
+	Download(ctx context.Context, image string) (done bool, err error)
+	Discard(ctx context.Context, image string) error
+	// Switch makes an image the one that is booted next. downloaded says that Download was done.
+	Switch(ctx context.Context, image string, downloaded bool) error
 	// Rollback makes the image that was booted before a Switch the one that the host runs, whether the Switch was done or not, and says
 	// whether the host must be rebooted for it.
 	Rollback(ctx context.Context, before resource.OSStatus) (reboot bool, err error)
@@ -171,7 +174,7 @@ type agent struct {
 	monitor      Monitor
 	service      upgrade.Unit
 
-	downloaded     string        // digest of the spec that was downloaded before its window
+	osDownload     osDownload    // that failed last
 	checked        time.Time     // when files were last compared with the spec
 	startAt        time.Time     // when optional applications are started again
 	startWait      time.Duration // how long was waited for that

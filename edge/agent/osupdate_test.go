@@ -2,9 +2,11 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -22,6 +24,10 @@ type machine struct {
 	falls                    bool // its boot loader goes back to what it had instead of booting what is staged
 	stuck                    bool // it never boots previous
 	boots                    int
+	downloads                int
+	offline                  bool         // its registry can't be reached
+	stored                   []string     // images that were downloaded
+	fromStorage              bool         // the last switch was to a downloaded image
 	point                    func(string) // called before and after each change
 }
 
@@ -39,10 +45,25 @@ func (m *machine) status() osimage.Status {
 	return osimage.Status{Booted: *deployment(m.booted), Staged: deployment(m.staged), Previous: deployment(m.previous), RollbackQueued: m.queued}
 }
 
-func (m *machine) Switch(_ context.Context, image string) error {
+// Download counts the downloads, and puts the image into the machine's storage of images.
+func (m *machine) Download(_ context.Context, image string) (bool, error) {
+	m.downloads++
+	if m.offline {
+		return false, errors.New("no such registry")
+	}
+	m.stored = append(m.stored, image)
+	return true, nil
+}
+
+func (m *machine) Discard(_ context.Context, image string) error {
+	m.stored = slices.DeleteFunc(m.stored, func(stored string) bool { return stored == image })
+	return nil
+}
+
+func (m *machine) Switch(_ context.Context, image string, downloaded bool) error {
 	m.point("before the switch")
-	if m.status().Switching(image) != osimage.DoNothing {
-		m.staged, m.queued = image, false
+	if m.status().Switching(image, downloaded) != osimage.DoNothing {
+		m.staged, m.queued, m.fromStorage = image, false, downloaded
 	}
 	m.point("after the switch")
 	return nil

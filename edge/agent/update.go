@@ -55,11 +55,22 @@ type state struct {
 	Unstarted []string `json:"unstarted,omitempty"`
 	// Update is the update that is being made.
 	Update *update `json:"update,omitempty"`
+	// Downloaded is what was downloaded before its window.
+	Downloaded downloaded `json:"downloaded,omitzero"`
 	// Boot is the boot of the host that the agent saw last, and BootSeen when it first saw it.
 	Boot     string    `json:"boot,omitempty"`
 	BootSeen time.Time `json:"bootSeen,omitzero"`
 	// Rebooted says that the agent has seen another boot before.
 	Rebooted bool `json:"rebooted,omitempty"`
+}
+
+// downloaded is a spec that was downloaded before its window.
+type downloaded struct {
+	// Spec is the digest of the spec.
+	Spec string `json:"spec"`
+	// OSDone says that there is nothing to download for its OS image; OS is the image if it was downloaded, for this spec or an earlier one.
+	OSDone bool   `json:"osDone,omitempty"`
+	OS     string `json:"os,omitempty"`
 }
 
 // update is one that is being made.
@@ -391,8 +402,10 @@ func (a *agent) step(ctx context.Context, u *update) error {
 	case stepHealth:
 		return a.health(ctx, u.Spec)
 	case stepCommit:
+		a.discardOS(ctx, "")
 		return a.endFiles(true)
 	case stepBack:
+		a.discardOS(ctx, "")
 		return a.rollBack(ctx, u)
 	}
 	return failure{resource.FailedInterrupted, fmt.Sprintf("the agent's state has a step %q, which this version does not know", u.Step)}
@@ -411,6 +424,7 @@ func (a *agent) stepped(u update, err error) error {
 	case u.Step == stepCommit:
 		err = a.save(func(s *state) {
 			s.Applied, s.Unstarted, s.Update, s.Failed, s.FailedSpec = u.Spec, u.Unstarted, nil, nil, ""
+			s.Downloaded = downloaded{}
 		})
 		if err == nil {
 			a.applied()
@@ -424,6 +438,7 @@ func (a *agent) stepped(u update, err error) error {
 		}
 		err = a.save(func(s *state) {
 			s.Unstarted, s.Update, s.Failed, s.FailedSpec = u.Unstarted, nil, u.Failed, digestOf(u.Spec)
+			s.Downloaded = downloaded{}
 		})
 		if err == nil {
 			a.log.Warn().Str("rendered_version", u.Spec.RenderedVersion).Str("applied", a.state.Applied.RenderedVersion).Msg("update rolled back")
@@ -468,7 +483,7 @@ func (a *agent) switchOS(ctx context.Context, u *update) error {
 			return err
 		}
 	}
-	return a.os.Switch(ctx, u.Spec.OS.Image)
+	return a.os.Switch(ctx, u.Spec.OS.Image, a.state.Downloaded.OS == u.Spec.OS.Image)
 }
 
 // reboot boots the host into the image that was made the next one, and says whether that succeeded once it has booted again.

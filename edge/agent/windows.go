@@ -28,21 +28,112 @@ func (a *agent) awaitWindows(ctx context.Context, spec resource.RenderedSpec) (w
 	if err != nil {
 		return 0, err
 	}
-	downloaded := a.downloaded == digestOf(spec)
+	digest := digestOf(spec)
+	have := a.state.Downloaded
+	done := have.Spec == digest && have.OSDone
 	switch {
-	case !downloaded && download > 0:
+	case !done && download > 0:
 		return a.waitForWindow(spec, "it is downloaded", download), nil
 	case update <= 0:
 		return 0, nil
-	case !downloaded:
+	case done:
+		return a.waitForWindow(spec, "it is downloaded, and applied", update), nil
+	case have.Spec != digest:
 		a.progress(spec.RenderedVersion, stepStage, nil)
-		if err := a.download(ctx, spec); err != nil {
-			return 0, err
+		if err = a.download(ctx, spec); err == nil {
+			err = a.save(func(s *state) { s.Downloaded = downloaded{Spec: digest, OS: have.OS} })
 		}
-		a.downloaded = digestOf(spec)
-		return a.awaitWindows(ctx, spec) // it may have taken a while
+	default:
+		wait, err = a.downloadOS(ctx, spec, digest, update)
 	}
-	return a.waitForWindow(spec, "it is downloaded, and applied", update), nil
+	if wait > 0 || err != nil {
+		return min(wait, update), err
+	}
+	return a.awaitWindows(ctx, spec) // it may have taken a while
+}
+
+// osDownload is an attempt to download the OS image of a spec that failed.
+type osDownload struct {
+	spec string // digest
+	at   time.Time
+	wait time.Duration // from at to the next attempt
+}
+
+// The download of an OS image that failed is tried again after these times, which double from the first to the last.
+const (
+	firstDownload = 10 * time.Second
+	lastDownload  = 10 * time.Minute
+)
+
+// next returns the wait until the next attempt; 0: it is due. A clock that was set back makes it due.
+func (d osDownload) next(spec string, now time.Time) time.Duration {
+	passed := now.Sub(d.at)
+	if d.spec != spec || passed < 0 {
+		return 0
+	}
+	return max(0, d.wait-passed)
+}
+
+// downloadOS downloads the OS image of a spec whose other contents were downloaded. An image that can't be downloaded before the update's
+// window is left to the switch. wait is the time until the next attempt.
+func (a *agent) downloadOS(ctx context.Context, spec resource.RenderedSpec, digest string, update time.Duration) (wait time.Duration, err error) {
+	if wait := a.osDownload.next(digest, a.o.Now()); wait > 0 {
+		return min(wait, lookAgain), nil
+	}
+	image := ""
+	if spec.OS != nil && a.os != nil {
+		image = spec.OS.Image
+	}
+	current, cancel := a.untilSuperseded(ctx, spec)
+	defer cancel()
+	a.discardOS(current, image)
+	done := false
+	if image != "" {
+		a.progress(spec.RenderedVersion, stepStage, fmt.Errorf("the OS image %s is downloaded", image))
+		done, err = a.fetchOS(current, image)
+	}
+	switch {
+	case current.Err() != nil:
+		return 0, context.Cause(current)
+	case err != nil:
+		wait = firstDownload
+		if a.osDownload.spec == digest {
+			wait = min(2*a.osDownload.wait, lastDownload)
+		}
+		a.osDownload = osDownload{digest, a.o.Now(), wait}
+		a.log.Warn().Err(err).Str("image", image).Dur("retry_in", wait).Msg("an OS image can't be downloaded before the update's window")
+		a.progress(spec.RenderedVersion, stepWindow, fmt.Errorf("it is applied from %s on; until then the download of its OS image is tried again: %w",
+			a.o.Now().Add(update).UTC().Truncate(time.Second).Format(time.RFC3339), err))
+		return min(wait, lookAgain), nil
+	}
+	if !done {
+		image = ""
+	}
+	return 0, a.save(func(s *state) { s.Downloaded = downloaded{Spec: digest, OSDone: true, OS: image} })
+}
+
+// fetchOS downloads an OS image, unless the host has booted it.
+func (a *agent) fetchOS(ctx context.Context, image string) (done bool, err error) {
+	if image == a.state.Downloaded.OS {
+		return true, nil // for an earlier spec
+	}
+	if booted, err := a.os.Booted(ctx); err != nil || sameImage(booted, image) {
+		return false, err
+	}
+	return a.os.Download(ctx, image)
+}
+
+// discardOS deletes an OS image that was downloaded, unless it is the one to keep.
+func (a *agent) discardOS(ctx context.Context, keep string) {
+	image := a.state.Downloaded.OS
+	if image == "" || image == keep || a.os == nil {
+		return
+	}
+	err := a.os.Discard(ctx, image)
+	err = errors.Join(err, a.save(func(s *state) { s.Downloaded.OS = "" }))
+	if err != nil {
+		a.log.Warn().Err(err).Str("image", image).Msg("an OS image that is no longer needed can't be deleted from the images of this host")
+	}
 }
 
 // opens is how long it takes until a window opens; 0 or less: it is open.

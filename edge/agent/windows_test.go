@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -108,4 +109,73 @@ func TestPolicyThatCannotBeRead(t *testing.T) {
 	r.settle()
 	require.Contains(t, r.condition("SpecApplied"), `False InvalidSpec: version 1: updatePolicy.updateSchedule: "0 25 * * *" is no cron expression`)
 	require.Equal(t, "none", r.file("etc/a"))
+}
+
+// The OS image is downloaded in its window, once, whatever ends the agent meanwhile, and the switch has it. Downloads that fail are tried again,
+// at ever longer intervals.
+func TestOSImageIsDownloadedAheadOfTheSwitch(t *testing.T) {
+	r, now, _ := newClockedRig(t)
+	m := &machine{booted: "os:1", previous: "os:0", offline: true, point: func(string) {}}
+	restart := func() {
+		r.stop()
+		r.boot = fmt.Sprint("boot-", m.boots)
+		r.o.os = m
+		r.start()
+	}
+	restart()
+	s := version("2", text("/etc/a", "two"))
+	s.OS = &resource.NodeOS{Image: "os:2"}
+	s.UpdatePolicy = &resource.UpdatePolicy{DownloadSchedule: utc("0 20 * * *", "2h"), UpdateSchedule: utc("0 2 * * *", "1h")}
+	r.send("spec", s)
+	require.Equal(t, lookAgain, r.do(t.Context()))
+	require.Zero(t, m.downloads)
+
+	*now = time.Date(2026, 11, 2, 20, 0, 0, 0, time.UTC)
+	for n, wait := range []time.Duration{firstDownload, 2 * firstDownload} {
+		require.Equal(t, wait, r.do(t.Context()))
+		require.Equal(t, wait, r.do(t.Context()), "it is not tried before")
+		require.Equal(t, n+1, m.downloads)
+		require.Equal(t, "False WaitingForWindow: version 2: it is applied from 2026-11-03T02:00:00Z on; until then the download of its OS image is tried again: no such registry", r.condition("Updating"))
+		*now = now.Add(wait)
+	}
+	m.offline = false
+	require.Positive(t, r.do(t.Context()))
+	require.Equal(t, "False WaitingForWindow: version 2: it is downloaded, and applied from 2026-11-03T02:00:00Z on", r.condition("Updating"))
+	require.Equal(t, 3, m.downloads)
+	require.Empty(t, m.staged, "nothing else is booted before the window")
+
+	*now = time.Date(2026, 11, 3, 1, 59, 30, 0, time.UTC)
+	restart()
+	require.Equal(t, 30*time.Second, r.do(t.Context()))
+	*now = now.Add(30 * time.Second)
+	require.PanicsWithValue(t, killed{}, r.settle, "the reboot ends the agent")
+	restart()
+	r.settle()
+	require.Equal(t, "2", r.reportNow(nil).RenderedVersion)
+	require.Equal(t, "os:2", m.booted)
+	require.True(t, m.fromStorage)
+	require.Equal(t, 3, m.downloads)
+	require.Empty(t, m.stored, "what is no longer needed is deleted")
+}
+
+// An image that was downloaded for a spec that was replaced is deleted, and kept if the next one has it.
+func TestDownloadedOSImageOfAReplacedSpec(t *testing.T) {
+	r, _, _ := newClockedRig(t)
+	m := &machine{booted: "os:1", previous: "os:0", point: func(string) {}}
+	r.o.os, r.os = m, m
+	wanted := func(v, image string) {
+		s := version(v, text("/etc/a", v))
+		s.OS = &resource.NodeOS{Image: image}
+		s.UpdatePolicy = &resource.UpdatePolicy{UpdateSchedule: utc("0 2 * * *", "")}
+		r.send("spec", s)
+		require.Equal(t, lookAgain, r.do(t.Context()))
+	}
+	wanted("1", "os:2")
+	wanted("2", "os:2")
+	require.Equal(t, []string{"os:2"}, m.stored)
+	require.Equal(t, 1, m.downloads, "the image is there")
+	wanted("3", "os:3")
+	require.Equal(t, []string{"os:3"}, m.stored)
+	wanted("4", "os:1")
+	require.Empty(t, m.stored, "the host has booted it")
 }

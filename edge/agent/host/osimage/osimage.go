@@ -1,5 +1,5 @@
 // Package osimage switches a host whose operating system is an image, by bootc or by commands of the same kind. It never downloads an
-// image itself, and it has no memory: its caller notes which image was booted before a switch.
+// image itself, and it has no memory: its caller notes which image was booted before a switch, and which one was downloaded.
 package osimage
 
 import (
@@ -21,6 +21,9 @@ import (
 // `bootc status --json` does.
 type Commands struct {
 	Status, Switch, Upgrade, Rollback, Reboot []string
+	// Download is optional: without it Switch downloads the image. SwitchDownloaded is Switch for an image that was downloaded, if that is
+	// another command, and Discard deletes it where Download has put it, if that is to be done.
+	Download, SwitchDownloaded, Discard []string
 }
 
 // Bootc are the commands of a host with bootc.
@@ -28,6 +31,9 @@ func Bootc() Commands {
 	return Commands{
 		Status: []string{"bootc", "status", "--json"}, Switch: []string{"bootc", "switch", "{image}"}, Upgrade: []string{"bootc", "upgrade"},
 		Rollback: []string{"bootc", "rollback"}, Reboot: []string{"systemctl", "reboot"},
+		Download:         []string{"podman", "pull", "--quiet", "{image}"},
+		SwitchDownloaded: []string{"bootc", "switch", "--transport", "containers-storage", "{image}"},
+		Discard:          []string{"podman", "rmi", "{image}"},
 	}
 }
 
@@ -61,8 +67,9 @@ func (d Deployment) same(o Deployment) bool {
 type Status struct {
 	Booted           Deployment
 	Staged, Previous *Deployment
-	// Tracked is the image that updates come from.
-	Tracked string
+	// Tracked is the image that updates come from, and TrackedLocal says that they come from this host's storage of images.
+	Tracked      string
+	TrackedLocal bool
 	// RollbackQueued says that Previous is booted next.
 	RollbackQueued bool
 }
@@ -76,7 +83,9 @@ func ParseStatus(text []byte) (Status, error) {
 		}
 	}
 	var host struct {
-		Spec   struct{ Image *struct{ Image string } }
+		Spec struct {
+			Image *struct{ Image, Transport string }
+		}
 		Status struct {
 			Booted, Staged, Rollback *entry
 			RollbackQueued           bool
@@ -97,26 +106,29 @@ func ParseStatus(text []byte) (Status, error) {
 	}
 	s := Status{Booted: *booted, Staged: deployment(host.Status.Staged), Previous: deployment(host.Status.Rollback), RollbackQueued: host.Status.RollbackQueued}
 	if host.Spec.Image != nil {
-		s.Tracked = host.Spec.Image.Image
+		s.Tracked, s.TrackedLocal = host.Spec.Image.Image, host.Spec.Image.Transport == "containers-storage"
 	}
 	return s, nil
 }
 
 // What Switching and Returning say is to be done.
 const (
-	DoNothing  = ""
-	DoSwitch   = "switch"
-	DoUpgrade  = "upgrade"
-	DoRollback = "rollback"
+	DoNothing          = ""
+	DoSwitch           = "switch"
+	DoSwitchDownloaded = "switch to what was downloaded"
+	DoUpgrade          = "upgrade"
+	DoRollback         = "rollback"
 )
 
 // Switching says how image becomes the one that is booted next.
-func (s Status) Switching(image string) string {
+func (s Status) Switching(image string, downloaded bool) string {
 	switch {
 	case s.Staged != nil && (s.Staged.Image == image || s.Staged.pinned() == image):
 		return DoNothing
-	case s.Tracked == image && s.Booted.Image != image:
+	case s.Tracked == image && s.Booted.Image != image && s.TrackedLocal == downloaded:
 		return DoUpgrade // bootc takes a switch to what it tracks for done
+	case downloaded:
+		return DoSwitchDownloaded
 	}
 	return DoSwitch
 }
@@ -172,13 +184,43 @@ func (o *OS) Booted(ctx context.Context) (resource.OSStatus, error) {
 	return resource.OSStatus{Image: s.Booted.Image, ImageDigest: s.Booted.Digest}, err
 }
 
-// Switch makes an image the one that is booted next. It may be done again.
-func (o *OS) Switch(ctx context.Context, image string) error {
+// Download downloads an image without changing what is booted next. It reports whether that was done: without a program for it the image is
+// left to Switch.
+func (o *OS) Download(ctx context.Context, image string) (done bool, err error) {
+	if len(o.commands.Download) == 0 {
+		return false, nil
+	}
+	if _, err := exec.LookPath(o.commands.Download[0]); err != nil {
+		return false, nil //nolint:nilerr // the switch needs no such program
+	}
+	_, err = o.run(ctx, o.commands.Download, image)
+	return err == nil, err
+}
+
+// Discard deletes what Download has left.
+func (o *OS) Discard(ctx context.Context, image string) error {
+	if len(o.commands.Discard) == 0 {
+		return nil
+	}
+	_, err := o.run(ctx, o.commands.Discard, image)
+	return err
+}
+
+// Switch makes an image the one that is booted next. It may be done again. If the image was downloaded and is gone, it is downloaded again.
+func (o *OS) Switch(ctx context.Context, image string, downloaded bool) error {
 	s, err := o.Status(ctx)
 	if err != nil {
 		return err
 	}
-	return o.do(ctx, s.Switching(image), image)
+	downloaded = downloaded && len(o.commands.SwitchDownloaded) > 0
+	err = o.do(ctx, s.Switching(image, downloaded), image)
+	if err == nil || !downloaded || ctx.Err() != nil {
+		return err
+	}
+	if again := o.do(ctx, s.Switching(image, false), image); again != nil {
+		return errors.Join(err, again)
+	}
+	return nil
 }
 
 // Rollback makes the image that was booted before a Switch the one that the host runs, and says whether it must be rebooted for that. It
@@ -194,7 +236,9 @@ func (o *OS) Rollback(ctx context.Context, before resource.OSStatus) (reboot boo
 }
 
 func (o *OS) do(ctx context.Context, what, image string) error {
-	argv := map[string][]string{DoSwitch: o.commands.Switch, DoUpgrade: o.commands.Upgrade, DoRollback: o.commands.Rollback}[what]
+	argv := map[string][]string{
+		DoSwitch: o.commands.Switch, DoSwitchDownloaded: o.commands.SwitchDownloaded, DoUpgrade: o.commands.Upgrade, DoRollback: o.commands.Rollback,
+	}[what]
 	if what == DoNothing {
 		return nil
 	}

@@ -31,7 +31,10 @@ type machine struct {
 	Tracked                  string
 	Queued                   bool
 	Tags                     map[string]string
-	Falls                    bool // its boot loader doesn't boot what is staged, and goes back
+	Stored                   map[string]string // images that podman has, by name
+	Local                    bool              // Tracked is one of them
+	Downloads                int               // from the registry, by podman and by bootc
+	Falls                    bool              // its boot loader doesn't boot what is staged, and goes back
 }
 
 func load(path string) (m machine, err error) {
@@ -55,11 +58,29 @@ func standIn(path string, args []string) error {
 	switch args[0] {
 	case "status":
 		return json.NewEncoder(os.Stdout).Encode(m.status())
+	case "pull": // podman's
+		image := args[len(args)-1]
+		if m.Tags[image] == "" {
+			return fmt.Errorf("%s: manifest unknown", image)
+		}
+		if m.Stored[image] == "" {
+			m.Downloads++
+		}
+		m.Stored = map[string]string{image: m.Tags[image]}
+	case "rmi":
+		if m.Stored[args[1]] == "" {
+			return fmt.Errorf("%s: image not known", args[1])
+		}
+		delete(m.Stored, args[1])
 	case "switch":
-		if args[1] == m.Tracked {
+		image, local := args[len(args)-1], args[1] == "--transport"
+		if image == m.Tracked && local == m.Local {
 			return nil // Image specification is unchanged.
 		}
-		m.Tracked = args[1]
+		if local && m.Stored[image] == "" {
+			return fmt.Errorf("%s: no such image in containers-storage", image)
+		}
+		m.Tracked, m.Local = image, local
 		err = m.stage()
 	case "upgrade":
 		err = m.stage()
@@ -76,6 +97,11 @@ func standIn(path string, args []string) error {
 
 func (m *machine) stage() error {
 	digest, ok := m.Tags[m.Tracked]
+	if m.Local {
+		digest, ok = m.Stored[m.Tracked]
+	} else {
+		m.Downloads++
+	}
 	if !ok {
 		return fmt.Errorf("%s: manifest unknown", m.Tracked)
 	}
@@ -105,7 +131,7 @@ func (m machine) status() any {
 		return dict{"image": dict{"image": dict{"image": d.Image, "transport": "registry"}, "imageDigest": d.Digest}}
 	}
 	return dict{
-		"apiVersion": "org.containers.bootc/v1", "kind": "BootcHost", "spec": dict{"image": dict{"image": m.Tracked}},
+		"apiVersion": "org.containers.bootc/v1", "kind": "BootcHost", "spec": dict{"image": dict{"image": m.Tracked, "transport": map[bool]string{true: "containers-storage", false: "registry"}[m.Local]}},
 		"status": dict{"booted": entry(m.Booted), "staged": entry(m.Staged), "rollback": entry(m.Previous), "rollbackQueued": m.Queued},
 	}
 }
@@ -124,7 +150,7 @@ func host(t *testing.T) (*OS, string) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	c := Bootc()
-	for _, argv := range []*[]string{&c.Status, &c.Switch, &c.Upgrade, &c.Rollback} {
+	for _, argv := range []*[]string{&c.Status, &c.Switch, &c.Upgrade, &c.Rollback, &c.Download, &c.SwitchDownloaded, &c.Discard} {
 		(*argv)[0] = self
 	}
 	c.Reboot = []string{self, "reboot"}
@@ -154,8 +180,8 @@ const first, second = "quay.io/acme/os:1", "quay.io/acme/os:2"
 func TestAHostIsSwitchedAndPutBack(t *testing.T) {
 	o, _ := host(t)
 	require.True(t, o.Available())
-	require.NoError(t, o.Switch(t.Context(), second))
-	require.NoError(t, o.Switch(t.Context(), second), "again, as after a crash")
+	require.NoError(t, o.Switch(t.Context(), second, false))
+	require.NoError(t, o.Switch(t.Context(), second, false), "again, as after a crash")
 	require.Equal(t, first, booted(t, o))
 	require.NoError(t, o.Reboot(t.Context()))
 	require.Equal(t, second, booted(t, o))
@@ -177,7 +203,7 @@ func TestAHostIsSwitchedAndPutBack(t *testing.T) {
 // What is staged is not booted by a later reboot if the update is given up before.
 func TestAStagedImageIsTakenBack(t *testing.T) {
 	o, path := host(t)
-	require.NoError(t, o.Switch(t.Context(), second))
+	require.NoError(t, o.Switch(t.Context(), second, false))
 	change(t, path, func(m *machine) { m.Tags[first] = "sha256:03" }) // the tag moves meanwhile
 	reboot, err := o.Rollback(t.Context(), before)
 	require.NoError(t, err)
@@ -192,7 +218,7 @@ func TestAStagedImageIsTakenBack(t *testing.T) {
 func TestAHostThatWentBackByItself(t *testing.T) {
 	o, path := host(t)
 	change(t, path, func(m *machine) { m.Falls = true })
-	require.NoError(t, o.Switch(t.Context(), second))
+	require.NoError(t, o.Switch(t.Context(), second, false))
 	require.NoError(t, o.Reboot(t.Context()))
 	require.Equal(t, first, booted(t, o))
 	reboot, err := o.Rollback(t.Context(), before)
@@ -200,19 +226,67 @@ func TestAHostThatWentBackByItself(t *testing.T) {
 	require.False(t, reboot)
 
 	change(t, path, func(m *machine) { m.Falls = false })
-	require.NoError(t, o.Switch(t.Context(), second), "bootc tracks it already")
+	require.NoError(t, o.Switch(t.Context(), second, false), "bootc tracks it already")
 	require.NoError(t, o.Reboot(t.Context()))
 	require.Equal(t, second, booted(t, o))
 }
 
 func TestWhatBootcRefuses(t *testing.T) {
 	o, _ := host(t)
-	require.ErrorContains(t, o.Switch(t.Context(), "quay.io/acme/os:9"), "manifest unknown")
-	require.ErrorContains(t, o.Switch(t.Context(), "--help"), "is not a reference")
+	require.ErrorContains(t, o.Switch(t.Context(), "quay.io/acme/os:9", false), "manifest unknown")
+	require.ErrorContains(t, o.Switch(t.Context(), "--help", false), "is not a reference")
 	reboot, err := o.Rollback(t.Context(), before)
 	require.NoError(t, err, "nothing was switched")
 	require.False(t, reboot)
 	require.False(t, New(Commands{Status: []string{"no-such-program"}}).Available())
+}
+
+// An image that was downloaded is switched to without the registry, also after the boot loader has gone back. One that is gone is downloaded
+// by the switch.
+func TestAHostIsSwitchedToADownloadedImage(t *testing.T) {
+	o, path := host(t)
+	state := func() machine {
+		m, err := load(path)
+		require.NoError(t, err)
+		return m
+	}
+	download := func(image string) {
+		done, err := o.Download(t.Context(), image)
+		require.NoError(t, err)
+		require.True(t, done)
+	}
+	download(second)
+	download(second)
+	require.Equal(t, first, booted(t, o))
+	require.Nil(t, state().Staged, "a reboot changes nothing")
+	tags := state().Tags
+	change(t, path, func(m *machine) { m.Tags, m.Falls = nil, true })
+	require.NoError(t, o.Switch(t.Context(), second, true))
+	require.NoError(t, o.Reboot(t.Context()))
+	require.Equal(t, first, booted(t, o), "its boot loader has gone back")
+	change(t, path, func(m *machine) { m.Falls = false })
+	require.NoError(t, o.Switch(t.Context(), second, true), "bootc tracks it already")
+	require.Equal(t, 1, state().Downloads)
+	require.NoError(t, o.Discard(t.Context(), second))
+	require.ErrorContains(t, o.Discard(t.Context(), second), "image not known")
+	require.NoError(t, o.Reboot(t.Context()))
+	require.Equal(t, second, booted(t, o))
+
+	third := "quay.io/acme/os:3"
+	tags[third] = "sha256:03"
+	change(t, path, func(m *machine) { m.Tags = tags })
+	download(third)
+	require.NoError(t, o.Discard(t.Context(), third))
+	require.NoError(t, o.Switch(t.Context(), third, true))
+	require.NoError(t, o.Reboot(t.Context()))
+	require.Equal(t, third, booted(t, o))
+
+	_, err := o.Download(t.Context(), "quay.io/acme/os:9")
+	require.ErrorContains(t, err, "manifest unknown")
+	require.ErrorContains(t, o.Switch(t.Context(), "quay.io/acme/os:9", true), "manifest unknown")
+	done, err := New(Commands{Status: []string{"true"}}).Download(t.Context(), second)
+	require.NoError(t, err)
+	require.False(t, done, "the switch downloads it")
 }
 
 func TestParseStatus(t *testing.T) {
