@@ -48,8 +48,8 @@ build: ## build the programs into bin/ (VERSION=v1.2.0 gives them a version)
 test: unit e2e ## run the packages' tests and the scripts against the real programs; no root needed
 
 .PHONY: unit
-unit: needs $(TOOLS)/gotestsum ## run the packages' tests
-	@$(call TESTS,unit,$(UNIT),$(PARALLEL))
+unit: needs $(TOOLS)/gotestsum ## run the packages' tests, with few repetitions of what is random (make race has all)
+	@$(call TESTS,unit,$(UNIT),$(PARALLEL) -short)
 
 .PHONY: race
 race: needs needs-gcc $(TOOLS)/gotestsum ## run the packages' tests with the race detector

@@ -51,6 +51,7 @@ func short(t *testing.T) context.Context {
 }
 
 func TestConnectCarriesTheOptions(t *testing.T) {
+	t.Parallel()
 	b := newFakeBroker(t)
 	start(t, b, func(o *Options) {
 		o.Servers = []string{"mqtt://ann:secret@" + b.l.Addr().String()}
@@ -314,6 +315,7 @@ func TestOnConnectErrorTriesAgain(t *testing.T) {
 }
 
 func TestSilentBrokerIsNoticed(t *testing.T) {
+	t.Parallel()
 	b := newFakeBroker(t)
 	lost := make(chan error, 4)
 	start(t, b, func(o *Options) {
@@ -330,6 +332,7 @@ func TestSilentBrokerIsNoticed(t *testing.T) {
 }
 
 func TestQuietConnectionIsKeptAlive(t *testing.T) {
+	t.Parallel()
 	b := newFakeBroker(t)
 	start(t, b, func(o *Options) { o.KeepAlive = time.Second })
 	conn := b.accept(packets.Connack{})
@@ -363,6 +366,7 @@ func TestStopSaysGoodbyeAfterWhatIsQueued(t *testing.T) {
 }
 
 func TestBrokerThatBreaksTheRulesIsLeft(t *testing.T) {
+	t.Parallel()
 	for name, raw := range map[string][]byte{
 		"too large":       {0x30, 0xff, 0xff, 0xff, 0x7f},
 		"length":          {0x30, 0xff, 0xff, 0xff, 0xff, 0x7f},
@@ -372,6 +376,7 @@ func TestBrokerThatBreaksTheRulesIsLeft(t *testing.T) {
 		"wrong direction": {0x82, 0x06, 0, 1, 0, 0, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := newFakeBroker(t)
 			start(t, b, nil)
 			conn := b.accept(packets.Connack{})
@@ -448,6 +453,7 @@ func TestTooManyPendingAndTooLargeAreRefusedHere(t *testing.T) {
 }
 
 func TestSecondServerIsTried(t *testing.T) {
+	t.Parallel()
 	b := newFakeBroker(t)
 	dead, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

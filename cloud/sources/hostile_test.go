@@ -74,6 +74,7 @@ func drip(w io.Writer, text string) {
 
 // A read ends in time wherever the server stops: connected, in the handshake, before its first answer, in the middle of one.
 func TestServersThatStopAnswering(t *testing.T) {
+	t.Parallel()
 	silent := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 	git, commits := work(t)
 	_, key, _ := overSSH(t, git.Dir)

@@ -120,6 +120,7 @@ func (h *hub) untilAccessible(name, want string) {
 
 // Whatever is wrong with a repository, a server or a registry, a condition says it, without the credentials.
 func TestAccessibleNamesTheCause(t *testing.T) {
+	t.Parallel()
 	ended := make(chan struct{})
 	endless := func(w http.ResponseWriter, begin, text string) {
 		_, err := io.WriteString(w, begin)

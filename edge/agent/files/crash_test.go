@@ -300,12 +300,16 @@ func copyTree(t *testing.T, from, to string) {
 // TestPowerIsCutAtEachStep runs an update on a disk that keeps what was synced, and any part of what was not.
 func TestPowerIsCutAtEachStep(t *testing.T) {
 	before, after, _ := both(t)
+	parts := 5 // what is kept of what was not synced: nothing, all, or a part at random
+	if testing.Short() {
+		parts = 3
+	}
 	for _, way := range []string{"commit", "roll back"} {
 		for _, many := range []int{1000, 1} {
 			t.Run(fmt.Sprintf("%s, many %d", way, many), func(t *testing.T) {
 				c := newPowerCuts(t, way == "roll back", many, func(step) bool { return false })
 				for n := range len(c.steps) + 1 {
-					for i := range 5 {
+					for i := range parts {
 						require.NoError(t, c.cut(t, n, i, before, after), "before step %d of %d, kept %d", n, len(c.steps), i)
 					}
 				}
