@@ -30,14 +30,16 @@ func (a *agent) awaitWindows(ctx context.Context, spec resource.RenderedSpec) (w
 	}
 	digest := digestOf(spec)
 	have := a.state.Downloaded
-	done := have.Spec == digest && have.OSDone
 	switch {
-	case !done && download > 0:
+	case have.Spec != digest && download > 0:
 		return a.waitForWindow(spec, "it is downloaded", download), nil
 	case update <= 0:
 		return 0, nil
-	case done:
+	case have.Spec == digest && have.OSDone:
 		return a.waitForWindow(spec, "it is downloaded, and applied", update), nil
+	case have.Spec == digest && download > 0: // its OS image could not be downloaded, and is left to the switch
+		wait := a.waitForWindow(spec, "it is downloaded but for its OS image, and applied", update)
+		return min(wait, download), nil
 	case have.Spec != digest:
 		a.progress(spec.RenderedVersion, stepStage, nil)
 		if err = a.download(ctx, spec); err == nil {

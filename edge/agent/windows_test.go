@@ -179,3 +179,24 @@ func TestDownloadedOSImageOfAReplacedSpec(t *testing.T) {
 	wanted("4", "os:1")
 	require.Empty(t, m.stored, "the host has booted it")
 }
+
+// An image that could not be downloaded in its window does not keep the node from updating: the switch downloads it.
+func TestOSImageThatCannotBeDownloadedIsLeftToTheSwitch(t *testing.T) {
+	r, now, _ := newClockedRig(t)
+	m := &machine{booted: "os:1", previous: "os:0", offline: true, point: func(string) {}}
+	r.o.os, r.os = m, m
+	s := version("1", text("/etc/a", "one"))
+	s.OS = &resource.NodeOS{Image: "os:2"}
+	s.UpdatePolicy = &resource.UpdatePolicy{DownloadSchedule: utc("0 12 * * *", "1h"), UpdateSchedule: utc("0 2 * * *", "")}
+	r.send("spec", s)
+	require.Positive(t, r.do(t.Context()))
+	require.Equal(t, 1, m.downloads)
+	*now = now.Add(time.Hour)
+	require.Positive(t, r.do(t.Context()))
+	require.Equal(t, 1, m.downloads, "its window is over")
+	require.Equal(t, "False WaitingForWindow: version 1: it is downloaded but for its OS image, and applied from 2026-11-03T02:00:00Z on", r.condition("Updating"))
+	*now = time.Date(2026, 11, 3, 2, 0, 0, 0, time.UTC)
+	require.PanicsWithValue(t, killed{}, r.settle, "the reboot ends the agent")
+	require.Equal(t, "os:2", m.booted)
+	require.False(t, m.fromStorage)
+}
