@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/edge/discovery/handler"
-	"github.com/edgebus/edgebus/edge/discovery/handler/handlertest"
 	"github.com/edgebus/edgebus/edge/discovery/handlers/network"
+	"github.com/edgebus/edgebus/test/handlertest"
 )
 
 // response makes a message of records.

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/edge/discovery/handler"
-	"github.com/edgebus/edgebus/edge/discovery/handler/handlertest"
+	"github.com/edgebus/edgebus/test/handlertest"
 )
 
 // server answers PDUs over Modbus TCP; nil: it closes the connection; empty: it is silent.

@@ -16,7 +16,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/edge/discovery/handler"
-	"github.com/edgebus/edgebus/edge/discovery/handler/handlertest"
+	"github.com/edgebus/edgebus/test/handlertest"
 	"github.com/edgebus/edgebus/topics"
 )
 

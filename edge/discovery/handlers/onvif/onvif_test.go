@@ -23,8 +23,8 @@ import (
 	"golang.org/x/net/ipv4"
 
 	"github.com/edgebus/edgebus/edge/discovery/handler"
-	"github.com/edgebus/edgebus/edge/discovery/handler/handlertest"
 	"github.com/edgebus/edgebus/edge/discovery/handlers/network"
+	"github.com/edgebus/edgebus/test/handlertest"
 )
 
 const hall = "10919da4-5566-7788-99aa-0012414fb745"

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/edge/discovery/handler"
-	"github.com/edgebus/edgebus/edge/discovery/handler/handlertest"
+	"github.com/edgebus/edgebus/test/handlertest"
 )
 
 // serve starts a server of gopcua's on loopback.
