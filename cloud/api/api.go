@@ -146,31 +146,26 @@ func (s *server) routes() http.Handler {
 		mux.Handle("GET /links", authorizePath(s.handle(s.links)))
 		mux.Handle("GET /links/{node}", authorizePath(s.handle(s.links)))
 	}
+	identified := func(f func(http.ResponseWriter, *http.Request, broker.Identity) error) func(http.ResponseWriter, *http.Request) error {
+		return func(w http.ResponseWriter, r *http.Request) error { return f(w, r, accessIn(r.Context()).id) }
+	}
 	if s.Sessions != nil {
-		sessions := s.handle(func(w http.ResponseWriter, r *http.Request) error {
-			return s.Sessions(w, r, accessIn(r.Context()).id)
-		})
+		sessions := s.handle(identified(s.Sessions))
 		mux.Handle("GET /sessions", sessions)
 		mux.Handle("DELETE /sessions", sessions)
 	}
 	if s.Enroll != nil {
-		mux.Handle("/enroll/", s.handle(func(w http.ResponseWriter, r *http.Request) error {
-			return s.Enroll(w, r, accessIn(r.Context()).id)
-		}))
+		mux.Handle("/enroll/", s.handle(identified(s.Enroll)))
 		mux.Handle("POST /enroll/nodes/{name}/decommission", s.handle(s.decommission))
 		mux.Handle("PUT /api/v1/devices/{name}/decommission", s.handle(s.unenroll))
 	}
 	if s.Tokens != nil {
-		tokens := s.handle(func(w http.ResponseWriter, r *http.Request) error {
-			return s.Tokens(w, r, accessIn(r.Context()).id)
-		})
+		tokens := s.handle(identified(s.Tokens))
 		mux.Handle("/tokens", tokens)
 		mux.Handle("/tokens/", tokens)
 	}
 	if s.Blobs != nil {
-		blobs := s.answerErrors(func(w http.ResponseWriter, r *http.Request) error {
-			return s.Blobs(w, r, accessIn(r.Context()).id)
-		})
+		blobs := s.answerErrors(identified(s.Blobs))
 		mux.Handle("/blobs", blobs)
 		mux.Handle("/blobs/", blobs)
 	}
