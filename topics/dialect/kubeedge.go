@@ -452,11 +452,16 @@ type expression struct {
 }
 
 type protocolV1alpha2 struct {
-	Modbus     options         `json:"modbus,omitempty"`
-	OPCUA      options         `json:"opcua,omitempty"`
-	Bluetooth  options         `json:"bluetooth,omitempty"`
-	Customized *customized     `json:"customizedProtocol,omitempty"`
-	Common     *commonV1alpha2 `json:"common,omitempty"`
+	sections
+	Common *commonV1alpha2 `json:"common,omitempty"`
+}
+
+// sections are the configurations of a protocol, of which one is set.
+type sections struct {
+	Modbus     options     `json:"modbus,omitempty"`
+	OPCUA      options     `json:"opcua,omitempty"`
+	Bluetooth  options     `json:"bluetooth,omitempty"`
+	Customized *customized `json:"customizedProtocol,omitempty"`
 }
 
 type commonV1alpha2 struct {
@@ -477,14 +482,11 @@ type customized struct {
 }
 
 type visitorV1alpha2 struct {
-	PropertyName string      `json:"propertyName"`
-	CollectCycle int64       `json:"collectCycle,omitempty"`
-	ReportCycle  int64       `json:"reportCycle,omitempty"`
-	Modbus       options     `json:"modbus,omitempty"`
-	OPCUA        options     `json:"opcua,omitempty"`
-	Bluetooth    options     `json:"bluetooth,omitempty"`
-	Customized   *customized `json:"customizedProtocol,omitempty"`
-	Values       opaque      `json:"customizedValues,omitempty"`
+	PropertyName string `json:"propertyName"`
+	CollectCycle int64  `json:"collectCycle,omitempty"`
+	ReportCycle  int64  `json:"reportCycle,omitempty"`
+	sections
+	Values opaque `json:"customizedValues,omitempty"`
 }
 
 type twinV1alpha2 struct {
@@ -531,7 +533,7 @@ func readV1alpha2(f deviceV1alpha2) (d resource.Device, err error) {
 		return d, err
 	}
 	for _, v := range f.Spec.PropertyVisitors {
-		_, config := section(v.Modbus, v.OPCUA, v.Bluetooth, v.Customized)
+		_, config := v.section()
 		out := resource.Visitor{PropertyName: v.PropertyName, CollectCycle: toMillis(v.CollectCycle), ReportCycle: toMillis(v.ReportCycle)}
 		if out.Config, err = configFromJSON(config); err != nil {
 			return d, err
@@ -551,9 +553,10 @@ func showV1alpha2(d resource.Device) (f deviceV1alpha2) {
 	}
 	f.Spec.Protocol = protocolForV1alpha2(d.Spec.Protocol)
 	for _, v := range d.Spec.PropertyVisitors {
-		out := visitorV1alpha2{PropertyName: v.PropertyName, CollectCycle: fromMillis(v.CollectCycle), ReportCycle: fromMillis(v.ReportCycle)}
-		out.Modbus, out.OPCUA, out.Bluetooth, out.Customized = configInSection(d.Spec.Protocol.Type, configToJSON(v.Config))
-		f.Spec.PropertyVisitors = append(f.Spec.PropertyVisitors, out)
+		f.Spec.PropertyVisitors = append(f.Spec.PropertyVisitors, visitorV1alpha2{
+			PropertyName: v.PropertyName, CollectCycle: fromMillis(v.CollectCycle), ReportCycle: fromMillis(v.ReportCycle),
+			sections: configInSection(d.Spec.Protocol.Type, configToJSON(v.Config)),
+		})
 	}
 	for _, name := range twinNames(d) {
 		f.Status.Twins = append(f.Status.Twins, twinV1alpha2{name, desiredOf(d, name), shownValue(d.Status.Twin[name].Reported)})
@@ -572,49 +575,47 @@ const (
 	bluetooth = "bluetooth"
 )
 
-// section finds the one that is set, and the protocol that it is for.
-func section(mod, opc, blue options, own *customized) (protocol string, config options) {
+// section returns the one that is set, and the protocol that it is for.
+func (s sections) section() (protocol string, config options) {
 	switch {
-	case mod != nil:
-		return modbus, mod
-	case opc != nil:
-		return opcua, opc
-	case blue != nil:
-		return bluetooth, blue
-	case own != nil:
-		return own.ProtocolName, own.ConfigData
+	case s.Modbus != nil:
+		return modbus, s.Modbus
+	case s.OPCUA != nil:
+		return opcua, s.OPCUA
+	case s.Bluetooth != nil:
+		return bluetooth, s.Bluetooth
+	case s.Customized != nil:
+		return s.Customized.ProtocolName, s.Customized.ConfigData
 	}
 	return "", nil
 }
 
 // configInSection is the inverse of section.
-func configInSection(protocol string, config options) (mod, opc, blue options, own *customized) {
+func configInSection(protocol string, config options) (s sections) {
 	if config == nil {
 		config = options{}
 	}
 	switch strings.ToLower(protocol) {
 	case "":
 	case modbus:
-		mod = config
+		s.Modbus = config
 	case opcua:
-		opc = config
+		s.OPCUA = config
 	case bluetooth, "bluetoothle":
-		blue = config
+		s.Bluetooth = config
 	default:
-		own = &customized{protocol, config}
+		s.Customized = &customized{protocol, config}
 	}
-	return mod, opc, blue, own
+	return s
 }
 
 func (p protocolV1alpha2) canonical() (out resource.Protocol, err error) {
-	name, config := section(p.Modbus, p.OPCUA, p.Bluetooth, p.Customized)
+	name, config := p.section()
 	all := options{}
-	parts := []options{config}
+	maps.Copy(all, config)
 	if p.Common != nil {
-		parts = append(parts, p.Common.TCP, p.Common.COM)
-	}
-	for _, part := range parts {
-		maps.Copy(all, part)
+		maps.Copy(all, p.Common.TCP)
+		maps.Copy(all, p.Common.COM)
 	}
 	out.Type = name
 	if len(all) > 0 {
@@ -637,7 +638,7 @@ func protocolForV1alpha2(p resource.Protocol) (out protocolV1alpha2) {
 			out.Common = &commonV1alpha2{TCP: tcp, COM: com}
 		}
 	}
-	out.Modbus, out.OPCUA, out.Bluetooth, out.Customized = configInSection(p.Type, config)
+	out.sections = configInSection(p.Type, config)
 	return out
 }
 
