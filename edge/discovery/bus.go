@@ -14,7 +14,8 @@ import (
 // clientID is edgediscovery's at the broker. There is one on a node.
 const clientID = "edgediscovery"
 
-// sweep is how long after a connection a Configuration must have been seen, or it was removed while there was none.
+// sweep is the time after a connect in which a Configuration must be received. Otherwise it was removed while there was no
+// connection.
 const sweep = 10 * time.Second
 
 // bus is the connection to the node's broker.

@@ -41,7 +41,7 @@ type Options struct {
 	Ready func()
 	// Embedded are the handlers of this program; default those that are linked in.
 	Embedded []handler.Program
-	// Timing is default for what is zero in it.
+	// Timing's zero fields have default values.
 	Timing Timing
 }
 
@@ -49,8 +49,8 @@ type Options struct {
 type Timing struct {
 	// RetryMin and RetryMax bound the pause before a handler that failed is asked again.
 	RetryMin, RetryMax time.Duration
-	// Silence is how long a handler that was asked may say nothing until it counts as one that accepts the details: Akri's say nothing
-	// while there is nothing.
+	// Silence is how long a called handler may send nothing until it counts as having accepted the details: Akri's handlers send
+	// nothing while they find no device.
 	Silence time.Duration
 	// Probe is how often a handler that is asked must accept a connection, and ProbeTimeout how long that may take.
 	Probe, ProbeTimeout time.Duration
@@ -271,7 +271,7 @@ func (d *discovery) reconcile(c *configuration) {
 	wake(c.changed)
 }
 
-// properties are those of the request, with the values of Secrets.
+// properties returns the request's properties, with the values of Secrets.
 func (c *configuration) properties() map[string][]byte {
 	p := map[string][]byte{}
 	for name, value := range c.request.Properties {

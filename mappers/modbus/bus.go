@@ -65,7 +65,7 @@ func (b *bus) run() {
 // answer must not be taken for the next one's.
 func (b *bus) serve(r request) error {
 	if err := r.ctx.Err(); err != nil {
-		return err // nobody waits for it any more
+		return err // the caller has given up
 	}
 	if err := b.dial(r.timeout); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (b *bus) write(ctx context.Context, unit uint8, f *field, words []uint16) e
 	})
 }
 
-// What one request may ask for, by the standard.
+// Limits of one request, by the standard.
 const (
 	maxRegisters = 125
 	maxBits      = 2000

@@ -166,7 +166,7 @@ func (s *session) field(name string) (*field, error) {
 	return f, nil
 }
 
-// groups plans the requests. What the unit has refused before is read by itself, so that the others go on.
+// groups plans the requests. Registers that the unit has refused before are read by themselves, so that the others can be read.
 func (s *session) groups(fields []*field) (list []group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -94,8 +94,8 @@ func (o SimulatorOptions) withDefaults() SimulatorOptions {
 	return o
 }
 
-// listen starts the server. The library doesn't tell which port it took for 0, so a free one is looked for first;
-// should somebody else take it in between, another is.
+// listen starts the server. The library doesn't tell which port it took for 0, so a free one is looked for first; if another
+// process takes it in between, the next one is tried.
 func (s *Simulator) listen() (err error) {
 	for range 10 {
 		if s.addr, err = freeAddress(s.o.Listen); err != nil {

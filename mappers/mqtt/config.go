@@ -41,7 +41,7 @@ type field struct {
 	qos     byte
 }
 
-// settings are the keys of a configuration that nobody has asked for yet.
+// settings are the keys of a configuration that have not been read yet.
 type settings struct {
 	at     string // path of the fields, for errors
 	config map[string]string

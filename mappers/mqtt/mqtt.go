@@ -47,7 +47,7 @@ type Options struct {
 // Driver opens devices that speak MQTT. They share one connection, which exists while any of them is open.
 type Driver struct {
 	o    Options
-	wire chan struct{} // has a value while somebody changes the subscriptions or the connection
+	wire chan struct{} // has a value while a goroutine changes the subscriptions or the connection
 
 	mu       sync.Mutex
 	mqtt     *client.Client // nil: there is no session
@@ -387,7 +387,7 @@ func (s *session) Push(ctx context.Context, emit func(property, value string)) e
 		}
 		for _, f := range s.config.order {
 			r, _ := s.latest(f.name)
-			if r.count != seen[f.name] && r.err == nil { // what is wrong is said by reads
+			if r.count != seen[f.name] && r.err == nil { // reads return the errors
 				emit(f.name, r.value)
 			}
 			seen[f.name] = r.count

@@ -130,7 +130,7 @@ type facts struct {
 	mqttErr           error
 	mappers           map[string]string // state by name
 	waiting           []string          // names of EnrollmentRequests of the node without a decision
-	joined            string            // when a node that the hub hasn't met joined; empty: it did not
+	joined            string            // when a node that has never connected to the hub has joined; empty: it has not
 }
 
 func (o doctorOptions) ask(ctx context.Context, node string) facts {
@@ -210,7 +210,7 @@ func waitingRequests(list []resource.EnrollmentRequest) map[string][]string {
 	return waiting
 }
 
-// waits says that a node waits for approval, and what to do.
+// waits returns the finding that a node waits for approval, and what to do.
 func waits(node string, requests []string) string {
 	if len(requests) == 1 {
 		return fmt.Sprintf("%s waits for approval: edgebus approve %s", node, node)
@@ -230,7 +230,7 @@ const devicesPath = "/apis/" + resource.APIVersion + "/devices"
 
 type deviceList struct{ Items []resource.Device }
 
-// devicesOf are the hub's Devices of a node; without them the rest can still be said.
+// devicesOf returns the hub's Devices of a node, or none after an error: the other findings don't need them.
 func (o doctorOptions) devicesOf(ctx context.Context, node string) []resource.Device {
 	var list deviceList
 	_ = o.hub(ctx, devicesPath+"?fieldSelector="+url.QueryEscape("spec.nodeName="+node), &list)
@@ -307,7 +307,7 @@ func (o doctorOptions) listen(ctx context.Context, node string) (map[string]map[
 	return mappers, nil
 }
 
-const settleTime = 300 * time.Millisecond // nothing more comes when nothing came for this long
+const settleTime = 300 * time.Millisecond // the mappers are complete when none was received for this long
 
 // text is a diagnosis for people.
 func (d diagnosis) text(on colours) string {

@@ -144,7 +144,7 @@ func (o *getOptions) printRendered(ctx context.Context, targets []target) error 
 	return printDocuments(o.out, format, o.objects, len(targets) == 1)
 }
 
-// tellWaiting says which nodes wait for approval. Without an answer to that the rest is as good.
+// tellWaiting prints which nodes wait for approval. If that can't be found out, it prints nothing.
 func (o *getOptions) tellWaiting(ctx context.Context) {
 	if o.output != "table" && o.output != "wide" {
 		return
@@ -157,7 +157,7 @@ func (o *getOptions) tellWaiting(ctx context.Context) {
 	}
 }
 
-// target is a kind, and an object of it if it has a name.
+// target is a kind, or with a name one object of it.
 type target struct {
 	kind            client.Kind
 	namespace, name string
@@ -247,7 +247,7 @@ func (o *getOptions) show(k client.Kind, t client.Table, note string) error {
 	return nil
 }
 
-// showNow is show, and prints each object as a document of its own.
+// showNow is like show, but prints each object at once, as a document of its own.
 func (o *getOptions) showNow(k client.Kind, t client.Table, note string) error {
 	err := o.show(k, t, note)
 	for _, got := range o.objects {
@@ -301,10 +301,10 @@ func (o *getOptions) every(ctx context.Context, targets []target) error {
 	return nil
 }
 
-// mostNothings is the number of kinds from which on it is not said for each that it has no objects.
+// mostNothings is the number of kinds from which on kinds without objects are not listed one by one.
 const mostNothings = 5
 
-// nothing says that there are no objects, on standard error: programs read standard output.
+// nothing prints that there are no objects, on standard error, because programs read standard output.
 func (o *getOptions) nothing(k client.Kind) {
 	where := ""
 	if k.Namespaced && !o.all {
@@ -361,7 +361,7 @@ func (o *getOptions) change(k client.Kind, e client.Event, shown history) error 
 		}
 	}
 	if e.Type == "DELETED" && !o.isTable() {
-		return nil // the object as it was would look like one that exists
+		return nil // the deleted object would look like an existing one
 	}
 	return o.showNow(k, *e.Table, note)
 }
@@ -721,7 +721,7 @@ func (e event) at() time.Time {
 func (d description) events(ctx context.Context, h *hub, o client.Object) error {
 	k, err := h.KindOf(ctx, resource.TypeMeta{APIVersion: "v1", Kind: "Event"})
 	if err != nil {
-		return nil // it doesn't serve them
+		return nil // the hub doesn't serve Events
 	}
 	var all []event
 	which := client.ListOptions{

@@ -68,13 +68,13 @@ func (h *hub) perArgument(cmd *cobra.Command, f func(ctx context.Context, arg st
 	return cmd
 }
 
-// inTime is the error that a command ends with: its code says so if there was no answer because the time was up.
+// inTime returns the error that a command ends with. Its exit code is late if there was no answer because the timeout expired.
 func inTime(ctx context.Context, err error) error {
 	if !errors.Is(ctx.Err(), context.DeadlineExceeded) || codeOf(err) != unreachable {
 		return err
 	}
 	if errors.As(err, new(exitCode)) {
-		return exitCode(late) // the reason was printed
+		return exitCode(late) // the reason has been printed
 	}
 	return withCode(late, "%w", err)
 }
@@ -125,7 +125,7 @@ func (p *place) api() (o client.Options, err error) {
 	return o, err
 }
 
-// unlessEnded returns the error of a watch, but none if it was interrupted or its time was up.
+// unlessEnded returns the error of a watch; nil if it was interrupted or its timeout expired.
 func unlessEnded(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return nil
@@ -185,7 +185,7 @@ func condition(list []resource.Condition, kind string) (c resource.Condition, ok
 
 const mostOffline = 20 // nodes that are asked about
 
-// tellOffline says beside a table of devices which of their nodes are offline: what is shown of those devices may be old.
+// tellOffline prints after a table of devices which of their nodes are offline, because the values of those devices may be old.
 func (h *hub) tellOffline(ctx context.Context, errs io.Writer, nodes []string) {
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return name == "" || name == "<none>" })
 	slices.Sort(nodes)

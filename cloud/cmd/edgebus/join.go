@@ -219,8 +219,8 @@ them. Compare the fingerprint of the key with the one that the node shows. A dec
 	return cmd
 }
 
-// notJoined says why a request has to be approved by its own name: a node of its name has joined already, and whoever sent
-// the request would take its place.
+// notJoined returns an error if a node of the request's name has joined already. Such a request has to be approved by its own name,
+// because its sender would replace the node.
 func notJoined(cmd *cobra.Command, o *hub, er resource.EnrollmentRequest) error {
 	var n resource.Node
 	err := o.Get(cmd.Context(), "/apis/"+resource.APIVersion+"/nodes/"+url.PathEscape(er.Spec.NodeName), &n)

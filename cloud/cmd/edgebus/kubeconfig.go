@@ -15,7 +15,7 @@ import (
 )
 
 // kubeconfig is the files in which kubectl and edgebus keep clusters, users and contexts: those of $KUBECONFIG, else
-// ~/.kube/config. An entry is the first file's that has it, as for kubectl.
+// ~/.kube/config. The first file that has an entry wins, as for kubectl.
 type kubeconfig struct{ files []*configFile }
 
 // configFile is one of the files. It is changed as a tree, so that fields and entries which edgebus doesn't know stay.
@@ -33,7 +33,7 @@ const (
 	kindContext = "context"
 )
 
-// cluster is what edgebus reads of a cluster. Data comes before the file of the same.
+// cluster is what edgebus reads of a cluster. Data takes precedence over the file.
 type cluster struct {
 	Server     string     `json:"server,omitempty"`
 	ServerName string     `json:"tls-server-name,omitempty"`
@@ -55,7 +55,7 @@ type user struct {
 	User      string `json:"username,omitempty"`
 	Password  string `json:"password,omitempty"`
 
-	// What kubectl can do, and edgebus can't.
+	// Fields that kubectl supports and edgebus doesn't.
 	Exec         any    `json:"exec,omitempty"`
 	AuthProvider any    `json:"auth-provider,omitempty"`
 	As           string `json:"as,omitempty"`
@@ -102,7 +102,7 @@ func (all extensions) read(name string, into any) error {
 	return nil
 }
 
-// setMQTT changes the MQTT address of a cluster; an empty one is taken away.
+// setMQTT changes the MQTT address of a cluster or context; an empty one is removed.
 func setMQTT(cluster map[string]any, server string) {
 	setExtension(cluster, mqttExtension, map[string]any{"server": server}, server != "")
 }
@@ -116,7 +116,7 @@ func setExtension(fields map[string]any, name string, v any, there bool) {
 	setField(fields, "extensions", all, len(all) > 0)
 }
 
-// convert makes one form of a value of another: a type, or fields as they stand in a file.
+// convert converts a value between a Go type and the fields of a file.
 func convert(from, into any) error {
 	text, err := json.Marshal(from)
 	if err == nil {
@@ -307,7 +307,7 @@ func (k *kubeconfig) write() error {
 func (f *configFile) write() error {
 	path := f.path
 	if target, err := filepath.EvalSymlinks(path); err == nil {
-		path = target // the link stays
+		path = target // the symbolic link stays
 	}
 	f.tree["apiVersion"], f.tree["kind"] = "v1", "Config"
 	text, err := yaml.Marshal(f.tree)
