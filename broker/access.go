@@ -766,10 +766,10 @@ func (b *Broker) signIn(r *http.Request) (Identity, error) {
 	case code != codeSuccess && shown.hasPass:
 		return Identity{}, resource.Errorf(resource.Unauthorized, "", "%s: users are listed in auth.users", connectReasons[code])
 	case code != codeSuccess && here && len(b.auth.anonymous) > 0:
-		return Identity{}, resource.Errorf(resource.Unauthorized, "", "nobody is signed in, and %.100q is no name of the loopback interface "+
+		return Identity{}, resource.Errorf(resource.Unauthorized, "", "not signed in, and %.100q is no name of the loopback interface "+
 			"(a web page of that name could be asking): use 127.0.0.1 or localhost, or sign in as one of auth.users", r.Host)
 	case code != codeSuccess:
-		return Identity{}, resource.Errorf(resource.Unauthorized, "", "nobody is signed in: "+
+		return Identity{}, resource.Errorf(resource.Unauthorized, "", "not signed in: "+
 			"show a certificate that http.tls.clientCA has signed, or the name and password of one of auth.users")
 	}
 	at := ownerOf(id, remote)

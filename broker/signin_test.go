@@ -167,7 +167,7 @@ func TestTrial12WhoIsNotLetInOverHTTPIsLogged(t *testing.T) {
 	refused("")
 	refused(strings.Repeat("x", 10_000))
 	require.Equal(t, 1, said(`"user":"view","remote":"192.0.2.1:4000","method":"GET","path":"/api/v1/secrets"`))
-	require.Equal(t, 1, said(`"level":"info","error":"nobody is signed in`))
+	require.Equal(t, 1, said(`"level":"info","error":"not signed in`))
 	require.Equal(t, 3, said("HTTP request refused"))
 	for range 100 {
 		refused("op")

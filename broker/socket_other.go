@@ -24,5 +24,5 @@ func tryRead(uintptr, []byte) (n int, nothing bool, err error) { return 0, false
 func bare(conn net.Conn) net.Conn { return conn }
 
 func peerUID(*net.UnixConn) (uint32, error) {
-	return 0, errors.New("this system does not say who connects to a Unix socket")
+	return 0, errors.New("this system does not identify the peer of a Unix socket")
 }

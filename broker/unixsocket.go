@@ -53,7 +53,7 @@ func withPeer(conn *net.UnixConn) (net.Conn, error) {
 	uid, err := peerUID(conn)
 	if err != nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("who connected to the Unix socket is unknown: %w", err)
+		return nil, fmt.Errorf("the peer of the Unix socket is unknown: %w", err)
 	}
 	peer := localUser{uid: strconv.FormatUint(uint64(uid), 10)}
 	if u, err := user.LookupId(peer.uid); err == nil {

@@ -280,7 +280,7 @@ func (c Core) SocketPath() (path, why string) {
 	case c.MQTT.Socket != Auto:
 		return c.MQTT.Socket, ""
 	case runtime.GOOS != "linux":
-		return "", "this system does not say who connects to a Unix socket"
+		return "", "this system does not identify the peer of a Unix socket"
 	case writableDir(RuntimeDir):
 		return filepath.Join(RuntimeDir, SocketName), ""
 	}

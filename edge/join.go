@@ -33,8 +33,8 @@ Usage:
   edgecore join HUB[:8883] --token TOKEN
   edgecore join HUB[:8883] [--ca-hash sha256:…]
 
-The first form is what "edgebus invite" prints. Without a token the hub keeps a request that somebody approves
-(edgebus approve) or denies; this command waits for that, and goes on where it was when it is started again.
+The first form is what "edgebus invite" prints. Without a token the hub keeps a request, which an operator approves
+(edgebus approve) or denies; this command waits for the decision, and resumes when it is started again.
 The key is made here and never leaves. Whatever the settings had besides link.server, link.tls and node.name stays.
 
 Flags:
@@ -55,7 +55,7 @@ func joinMain(args []string, stdout, stderr io.Writer) int {
 	flags.Usage = func() { fmt.Fprint(stdout, joinHelp, flags.FlagUsages()) }
 	flags.StringVar(&l.token, "token", "", "the token of an invitation; - reads it from standard input")
 	flags.StringVar(&l.name, "name", "", "the node's name (default: the token's, or else node.name, or else the host's name)")
-	flags.StringVar(&l.pin, "ca-hash", "", "the fingerprint of the hub's authority (edgebus authority), for who has no token")
+	flags.StringVar(&l.pin, "ca-hash", "", "the fingerprint of the hub's authority (edgebus authority), for a node without a token")
 	flags.StringVar(&l.config, "config", "", "file of settings to read and write (default "+configs.File("edgecore", "")+")")
 	flags.StringVar(&l.dataDir, "data-dir", "", "the data directory (default: where the settings say)")
 	flags.BoolVar(&l.noStart, "no-start", false, "don't start the service")

@@ -42,7 +42,7 @@ type hubLink struct {
 	log      zerolog.Logger
 
 	renewer *enroll.Renewer               // of the certificate; nil: the core has none that it got by joining
-	second  atomic.Pointer[client.Client] // with the session of what is bridged down; nil: there is none
+	second  atomic.Pointer[client.Client] // with the session of bridge.down; nil: there is none
 	third   atomic.Pointer[client.Client] // that downloads blobs; nil: there is none at the moment
 	blobs   *blobs.Downloads
 	end     func() // ends the link
@@ -77,7 +77,7 @@ func (h *hubLink) run(ctx context.Context) error {
 			return err
 		}
 		h.second.Store(second)
-		stored.Go(func() { h.keep(ctx, second, "what is bridged down") })
+		stored.Go(func() { h.keep(ctx, second, "the session of bridge.down") })
 	}
 	if h.renewer != nil {
 		h.running.Go(func() { h.renewer.Run(ctx) })

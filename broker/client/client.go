@@ -554,7 +554,7 @@ func (c *Client) Request(ctx context.Context, m Message) (Message, error) {
 	case r := <-ch:
 		return r, nil
 	case <-ctx.Done():
-		return Message{}, fmt.Errorf("request to %s: nobody answered: %w", m.Topic, ctx.Err())
+		return Message{}, fmt.Errorf("request to %s: no answer: %w", m.Topic, ctx.Err())
 	}
 }
 

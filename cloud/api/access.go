@@ -104,7 +104,7 @@ func (a access) may(verb string, k *Kind) bool {
 // mayOn is may for an object or its status.
 func (a access) mayOn(verb string, k *Kind, subresource, name string) bool {
 	if subresource == "status" && !a.controls && slices.Contains(writeVerbs, verb) {
-		return a.mayReport(verb, k, subresource, name) || k.wishesInStatus() && a.may(verb, k)
+		return a.mayReport(verb, k, subresource, name) || k.desiredInStatus() && a.may(verb, k)
 	}
 	return a.may(verb, k)
 }
@@ -204,7 +204,7 @@ func actAs(r *http.Request, id broker.Identity) (a access, err error) {
 		if strings.HasPrefix(name, "Impersonate-") {
 			if as = strings.Join(values, ","); name != "Impersonate-User" || as != string(topics.RoleController) {
 				return a, refuse(http.StatusForbidden, "Forbidden",
-					"nobody acts for somebody else here (kubectl --as): sign in as who you want to be; only --as controller is for operators of all nodes")
+					"impersonation (kubectl --as) is not supported: sign in as that user; only --as controller is, for operators of all nodes")
 			}
 		}
 	}
@@ -432,7 +432,7 @@ func (s *server) rulesReview(w http.ResponseWriter, r *http.Request) error {
 		may := slices.DeleteFunc(slices.Clone(verbs), func(verb string) bool { return !a.may(verb, k) })
 		if len(may) > 0 {
 			plurals := []string{k.Plural}
-			writes := a.controls || k.wishesInStatus()
+			writes := a.controls || k.desiredInStatus()
 			if !k.NoStatus && writes {
 				plurals = append(plurals, status...)
 			}

@@ -30,7 +30,7 @@ func who(r *http.Request) (broker.Identity, error) {
 	}
 	id, known := people[r.Header.Get("As")]
 	if !known {
-		return id, resource.Errorf(resource.Unauthorized, "", "nobody is signed in")
+		return id, resource.Errorf(resource.Unauthorized, "", "not signed in")
 	}
 	id.User = r.Header.Get("As")
 	return id, nil

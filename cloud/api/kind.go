@@ -117,9 +117,9 @@ func (k *Kind) statusWriters() string {
 // controllers are those who act on objects.
 const controllers = "controllers (role controller, or an operator of all nodes with --as controller)"
 
-// wishesInStatus reports whether the form has desired values in its status, as KubeEdge's older ones do. They are the only
+// desiredInStatus reports whether the form has desired values in its status, as KubeEdge's older ones do. They are the only
 // part of such a status that users write.
-func (k *Kind) wishesInStatus() bool { return k.dialect != nil && k.storeKind() == resource.KindDevice }
+func (k *Kind) desiredInStatus() bool { return k.dialect != nil && k.storeKind() == resource.KindDevice }
 
 // patches are the media types of patches that the kind takes.
 func (k *Kind) patches() []string {

@@ -66,7 +66,7 @@ func (s *server) change(w http.ResponseWriter, r *request, edit func(*objects.Ob
 			return nil, err
 		}
 		wanted, err := edit(old)
-		if err == nil && r.subresource != "" && r.kind.wishesInStatus() && write.Owns == nil {
+		if err == nil && r.subresource != "" && r.kind.desiredInStatus() && write.Owns == nil {
 			wanted.Status = old.Status
 		}
 		if err == nil {

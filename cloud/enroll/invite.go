@@ -67,7 +67,7 @@ func (i Invitation) check(node, key string, now time.Time) error {
 	case len(i.Joined) >= i.Uses && key == "":
 		return nil // the key is checked later
 	case len(i.Joined) >= i.Uses:
-		return resource.Errorf(resource.Unauthorized, "token", "the token has been used, as often as it may be (%d): ask for a new invitation; if nobody you know has used it, run edgebus node revoke for %s", i.Uses, i.joinedNames())
+		return resource.Errorf(resource.Unauthorized, "token", "the token has been used, as often as it may be (%d): ask for a new invitation; if the use is unknown to you, run edgebus node revoke for %s", i.Uses, i.joinedNames())
 	}
 	return nil
 }

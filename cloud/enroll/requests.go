@@ -71,7 +71,7 @@ func (s *Service) makeRequest(ctx context.Context, name, node string, by broker.
 	}
 	s.mu.Unlock()
 	if all >= s.o.Requests || of >= s.o.PerAddress {
-		return a, resource.Errorf(resource.Quota, "", "too many nodes wait for approval (%d, %d of them from %s): try again when somebody has decided about them, or ask for an invitation", all, of, address)
+		return a, resource.Errorf(resource.Quota, "", "too many nodes wait for approval (%d, %d of them from %s): try again when some of them are decided, or ask for an invitation", all, of, address)
 	}
 	now := s.o.Now().UTC().Truncate(time.Second)
 	notes := map[string]string{remoteAnnotation: address}
@@ -249,7 +249,7 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 		resource.SetObservedGeneration(er.Status.Conditions, er.Metadata.Generation, kind)
 	}
 	if er.Spec.Approval == resource.Denied {
-		set(resource.Denied, "Denied", "somebody denied the request")
+		set(resource.Denied, "Denied", "the request was denied")
 		s.o.Log.Info().Str("node", node).Str("request", er.Metadata.Name).Msg("an EnrollmentRequest was denied")
 		return nil
 	}
@@ -285,7 +285,7 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 		return err
 	}
 	er.Status.Certificate = a.Certificate
-	set(resource.Approved, "Approved", "somebody approved the request, and the hub signed the certificate")
+	set(resource.Approved, "Approved", "the request was approved, and the hub signed the certificate")
 	s.o.Log.Info().Str("node", node).Str("request", er.Metadata.Name).Str("key", csr.Key).Msg("a node joined: its request was approved")
 	return nil
 }

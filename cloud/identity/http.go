@@ -49,7 +49,7 @@ func mayMake(id broker.Identity, r TokenRequest) error {
 	case id.Token != "":
 		return resource.Errorf(resource.Forbidden, "", "the holder of a token makes no tokens: they would outlive its revocation. Sign in with a password, a certificate or edgebus login")
 	case id.User == "" && administers:
-		return resource.Errorf(resource.Forbidden, "role", "who is not signed in may not read Secrets, and makes no token that may: sign in as one of auth.users, "+
+		return resource.Errorf(resource.Forbidden, "role", "an anonymous user may not read Secrets, and makes no token that may: sign in as one of auth.users, "+
 			"or make a token for some nodes or of a viewer")
 	}
 	return nil

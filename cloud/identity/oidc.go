@@ -155,7 +155,7 @@ func (v *OIDC) provider(ctx context.Context, now time.Time) (*oidc.IDTokenVerifi
 			v.verifier = p.Verifier(&oidc.Config{ClientID: v.o.Audience, Now: v.o.Now})
 			return v.verifier, nil
 		}
-		v.o.Log.Error().Err(err).Str("issuer", v.o.Issuer).Msg("the OpenID Connect provider can't be asked: nobody signs in with its tokens until it can")
+		v.o.Log.Error().Err(err).Str("issuer", v.o.Issuer).Msg("the OpenID Connect provider can't be reached: new tokens of it are refused until it can")
 	}
 	return nil, resource.Errorf(resource.Unavailable, "auth.oidc.issuer", "the OpenID Connect provider %s can't be asked: %v", v.o.Issuer, v.failed)
 }

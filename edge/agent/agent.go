@@ -548,7 +548,7 @@ func (a *agent) checkDrift(ctx context.Context) (paths []string, left bool, err 
 	if err != nil || left || len(paths) == 0 {
 		return paths, left, err
 	}
-	a.log.Warn().Strs("files", paths).Msg("files that somebody else changed are put back")
+	a.log.Warn().Strs("files", paths).Msg("files that were changed by another program are restored")
 	if err = a.stage(ctx, a.state.Applied, false); err == nil {
 		err = a.files.Swap()
 	}

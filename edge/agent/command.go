@@ -201,7 +201,7 @@ func (a *agent) specToCompare(ctx context.Context, args []string, changed <-chan
 		if err == nil && spec == nil {
 			err = errors.New("the broker has no spec of this node")
 			if !a.bus.mqtt.Connected() {
-				err = fmt.Errorf("there is no connection to the node's broker: nobody listens at %s, or not to this user (mqtt.socket)", strings.Join(a.o.Config.MQTT.Sockets(), " or "))
+				err = fmt.Errorf("there is no connection to the node's broker: no program listens at %s, or this user may not connect (mqtt.socket)", strings.Join(a.o.Config.MQTT.Sockets(), " or "))
 			}
 		}
 		return spec, err

@@ -341,7 +341,7 @@ func (a *agent) filesOf(spec resource.RenderedSpec) ([]resource.RenderedFile, er
 // unprepared handles what kept an update from beginning: a failure is remembered, everything else is tried again.
 func (a *agent) unprepared(spec resource.RenderedSpec, err error) (again time.Duration) {
 	if endErr := a.endFiles(false); endErr != nil {
-		a.log.Error().Err(endErr).Msg("what was staged can't be removed")
+		a.log.Error().Err(endErr).Msg("staged files can't be removed")
 	}
 	var f failure
 	if !errors.As(err, &f) {

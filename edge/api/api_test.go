@@ -284,7 +284,7 @@ func TestTrial06WhoIsNobodyHoldsNoConnection(t *testing.T) {
 	srv := httptest.NewServer(New(Options{
 		Twins: newFake(), Ready: func() error { return nil }, Metrics: http.NotFoundHandler(),
 		Who: func(*http.Request) (broker.Identity, error) {
-			return broker.Identity{}, resource.Errorf(resource.Unauthorized, "", "nobody is signed in")
+			return broker.Identity{}, resource.Errorf(resource.Unauthorized, "", "not signed in")
 		},
 	}))
 	t.Cleanup(srv.Close)

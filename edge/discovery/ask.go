@@ -152,7 +152,7 @@ func (a *ask) once() error {
 		}
 		l := a.newList()
 		if err := wire.EachDevice(b, l.add); err != nil {
-			return fmt.Errorf("it has sent what is no list of devices: %w", err)
+			return fmt.Errorf("it has sent an invalid list of devices: %w", err)
 		}
 		listed, last = true, sum
 		a.found(ctx, l, flood)

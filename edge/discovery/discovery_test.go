@@ -288,7 +288,7 @@ func TestTheCoreRefuses(t *testing.T) {
 	r.mu.Unlock()
 	r.newFake("onvif.sock", "a").start().register(wire.Registration{Name: "onvif"})
 	r.set("discovery/cams", request("onvif", "1", ""))
-	r.awaitReport("cams", "the core refuses what is found: limits.node.keys")
+	r.awaitReport("cams", "the core refuses instances: limits.node.keys")
 	r.mu.Lock()
 	r.refuse = ""
 	r.mu.Unlock()

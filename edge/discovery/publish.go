@@ -180,7 +180,7 @@ func (v view) report(removed bool) []byte {
 		}
 	}
 	if v.refused != "" {
-		r.State, r.Message = resource.HandlerFailing, cut("the core refuses what is found: "+v.refused, maxMessage)
+		r.State, r.Message = resource.HandlerFailing, cut("the core refuses instances: "+v.refused, maxMessage)
 	}
 	return v.changed(r)
 }
@@ -350,7 +350,7 @@ func (d *discovery) refused(c *configuration, err error) {
 	defer d.mu.Unlock()
 	if why != c.refused {
 		if why != "" {
-			d.log.Warn().Str("configuration", c.name).Msg("the core refuses what is found: " + why)
+			d.log.Warn().Str("configuration", c.name).Msg("the core refuses instances: " + why)
 		}
 		c.refused = why
 		wake(c.changed)

@@ -177,7 +177,7 @@ func TestPeopleSignInAtAProvider(t *testing.T) {
 
 	s.refused("there is no context to keep the token in", "edgebus", "login")
 	s.context("ann")
-	s.refused("nobody is signed in", "edgebus", "get", "devices")
+	s.refused("not signed in", "edgebus", "get", "devices")
 	out, err := s.login("ann", "denied")
 	require.Error(t, err)
 	require.Contains(t, out, "the login was denied")

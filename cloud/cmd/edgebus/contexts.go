@@ -269,8 +269,8 @@ func newContextSet() *cobra.Command {
 	var use bool
 	cmd := &cobra.Command{
 		Use:   "set NAME",
-		Short: "Add a context, or change what is given of one",
-		Long: `Add a context, or change what is given of one: of it, and of the cluster and the user that it names (else those of the
+		Short: "Add a context, or change parts of one",
+		Long: `Add a context, or change what the flags name: of the context, and of its cluster and user (by default those of the
 same name). Everything else in the kubeconfig stays as it is. Certificates and keys are kept by their files' names; the password
 is copied from its file, because kubectl reads none from a file. Only you can read the kubeconfig.
 

@@ -264,7 +264,7 @@ func TestTrial14AllAndOneAgree(t *testing.T) {
 
 // A hub that wants to know who asks has answered: the advice is to sign in, not to look for the hub.
 func TestTrial14AHubThatRefusesIsThere(t *testing.T) {
-	refused := resource.Errorf(resource.Unauthorized, "", "nobody is signed in")
+	refused := resource.Errorf(resource.Unauthorized, "", "not signed in")
 	there := healthy()
 	there.hub, there.hubErr = nil, refused
 	for name, c := range map[string]struct {
@@ -277,7 +277,7 @@ func TestTrial14AHubThatRefusesIsThere(t *testing.T) {
 		d := diagnose(c.facts)
 		out := d.text(false)
 		require.Equal(t, c.verdict, d.Verdict, name)
-		require.Contains(t, out, "did not let us in: nobody is signed in", name)
+		require.Contains(t, out, "did not let us in: not signed in", name)
 		require.Contains(t, out, "sign in with --cert and --key", name)
 		require.NotContains(t, out, "is cloudhub running", name)
 	}

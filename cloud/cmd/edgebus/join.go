@@ -235,7 +235,7 @@ func notJoined(cmd *cobra.Command, o *hub, er resource.EnrollmentRequest) error 
 	if !joined || err == nil && csr.Key == key {
 		return nil
 	}
-	return withCode(refused, "a node %s has joined already, at %s, with another key: whoever sent this request would take its place. The fingerprint of its key is %s; "+
+	return withCode(refused, "a node %s has joined already, at %s, with another key: the sender of this request would replace it. The fingerprint of its key is %s; "+
 		"if that is the node's, which needs a new certificate, approve the request by its own name: edgebus approve %s", er.Spec.NodeName, printable(at, 40), csr.Key, er.Metadata.Name)
 }
 

@@ -259,7 +259,7 @@ func (how provider) explain(err error) error {
 	case errors.Is(err, context.Canceled):
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
-		return withCode(late, "nobody approved the login in time: run edgebus login again")
+		return withCode(late, "the login was not approved in time: run edgebus login again")
 	case !errors.As(err, &answer):
 		return withCode(unreachable, "no answer from the OpenID Connect provider %s: %w", how.Issuer, err)
 	}
@@ -267,7 +267,7 @@ func (how provider) explain(err error) error {
 	case "access_denied":
 		return withCode(refused, "the login was denied")
 	case "expired_token":
-		return withCode(late, "nobody approved the login in time: run edgebus login again")
+		return withCode(late, "the login was not approved in time: run edgebus login again")
 	case "invalid_client", "unauthorized_client":
 		return withCode(refused, "the provider %s does not accept the client %s (%s): give --client-id, and --client-secret-file if it has a secret",
 			how.Issuer, printable(how.ClientID, 100), printable(cmp.Or(answer.ErrorDescription, answer.ErrorCode), 300))

@@ -124,7 +124,7 @@ func (m mapperAdd) tell(file string, cfg configs.Core) error {
 	if cfg.Anybody() {
 		lines = append(lines, "Programs of this host can still connect without a credential, as a mapper of all devices: set auth.anonymous: never to end that.")
 	} else if m.local == "" && !slices.ContainsFunc(cfg.Auth.Users, func(u configs.User) bool { return u.Name != m.name && u.PasswordHash != "" }) {
-		lines = append(lines, "From then on nobody connects without a credential (auth.anonymous).")
+		lines = append(lines, "From then on every client needs a credential (auth.anonymous).")
 	}
 	for _, l := range lines {
 		if _, err := fmt.Fprintln(m.out, l); err != nil {

@@ -372,7 +372,7 @@ func (s *Store) stageOne(ctx context.Context, want Spec, o *op, sync bool) error
 	switch {
 	case o.from != "":
 		if err := s.duplicate(o.from, o.New); err != nil {
-			return writeFailed(o.Path, "putting back what was there before", err)
+			return writeFailed(o.Path, "restoring the former file", err)
 		}
 		return nil
 	case o.entry.Type == resource.FileLink:

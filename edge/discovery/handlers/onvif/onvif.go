@@ -266,7 +266,7 @@ func (l *look) identify(ctx context.Context) {
 		g.Go(func() error {
 			identity, err := l.ask(ctx, c.service, credential)
 			if err != nil {
-				l.log.Warn().Err(err).Str("camera", c.match.uuid).Msg("a camera doesn't say who it is")
+				l.log.Warn().Err(err).Str("camera", c.match.uuid).Msg("a camera's device information can't be read")
 				return nil
 			}
 			c.identity = identity
