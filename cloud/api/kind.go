@@ -119,7 +119,9 @@ const controllers = "controllers (role controller, or an operator of all nodes w
 
 // desiredInStatus reports whether the form has desired values in its status, as KubeEdge's older ones do. They are the only
 // part of such a status that users write.
-func (k *Kind) desiredInStatus() bool { return k.dialect != nil && k.storeKind() == resource.KindDevice }
+func (k *Kind) desiredInStatus() bool {
+	return k.dialect != nil && k.storeKind() == resource.KindDevice
+}
 
 // patches are the media types of patches that the kind takes.
 func (k *Kind) patches() []string {
