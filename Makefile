@@ -20,8 +20,9 @@ WHOLE := ./test/e2e/... ./test/interop/... ./test/flood/... ./test/kube/... ./te
 UNIT = $$(go list ./... | grep -Ev '/test/(e2e|interop|flood|kube|chaos|bench)(/|$$)')
 PROGRAMS := ./cloud/cmd/... ./edge/cmd/... ./mappers/cmd/...
 
-# Tests of whole programs that need root: loop mounts and namespaces.
+# Tests of whole programs that need root: loop mounts and namespaces. And those that `make e2e` runs in part.
 ROOTED := FullDisk|PowerCut|ReadOnlyDisk|BadNetwork|NetworkNamespace|Trial18
+IN_PART := KilledAtEveryStep|KilledInARollBack
 
 # Tests mostly wait for what they test, not for the processor: more of them run at a time than there are processors.
 PARALLEL := -p 4 -parallel 6
@@ -66,7 +67,7 @@ interop: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl build ## try th
 
 .PHONY: chaos
 chaos: needs $(TOOLS)/gotestsum build ## break links, kill programs and cut power, ROUNDS times (SEED repeats a run); and what needs root
-	@$(call TESTS,root,./test/e2e ./test/e2e/upgrade,-count=1 -timeout 10m -run '$(ROOTED)',ROOT_TESTS=1)
+	@$(call TESTS,root,./test/e2e ./test/e2e/upgrade,-count=1 -timeout 10m -run '$(ROOTED)|$(IN_PART)',ROOT_TESTS=1 ALL_TESTS=1)
 	@rm -f .out/chaos.txt
 	@status=0; ROOT_TESTS=1 CHAOS_SUMMARY=$(CURDIR)/.out/chaos.txt $(STAGE) chaos $(GOTESTSUM) --jsonfile .out/chaos.json -- \
 		-count=1 -timeout $$((20 + ROUNDS / 2))m ./test/chaos || status=$$?; \

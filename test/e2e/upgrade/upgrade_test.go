@@ -511,18 +511,14 @@ func TestPowerCutAtEveryStep(t *testing.T) {
 // The agent, and the core with it, is killed before each step and around each write of the state: then the upgrade goes on, or is rolled back.
 func TestKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
-	stride := 4
-	if os.Getenv("ALL_TESTS") != "" {
-		stride = 1
-	}
-	killed(t, stride, func(*node) {}, func(*node) {})
+	killed(t, stride(6), func(*node) {}, func(*node) {})
 }
 
 // A roll-back that is interrupted goes on.
 func TestKilledInARollBack(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, time.Minute, func(n *node) { n.kills = true })
-	for at := 11; at < 17; at++ {
+	for at := 11; at < 17; at += stride(3) {
 		require.NoError(t, n.Term("agent"))
 		n.env = []string{"KILL_AT=" + strconv.Itoa(at)}
 		n.start()
@@ -546,6 +542,14 @@ func TestKilledInARollBack(t *testing.T) {
 		n.runs("v1.0.0")
 	}
 	n.whole("v1.0.0")
+}
+
+// stride is how many steps lie between two that are tried: one if ALL_TESTS is set, as `make chaos` does.
+func stride(quick int) int {
+	if os.Getenv("ALL_TESTS") != "" {
+		return 1
+	}
+	return quick
 }
 
 // killed makes one upgrade after another, and kills the agent and the core in each at a later step.
