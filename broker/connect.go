@@ -395,7 +395,7 @@ func (c *conn) writes(m Message) bool {
 	case topics.KindDesired, topics.KindDesiredAll, topics.KindCommand, topics.KindEnroll:
 		return true
 	}
-	return len(m.Payload) == 0 && !c.ident.Has(topics.RoleMapper) // somebody clears what a device or node reported
+	return len(m.Payload) == 0 && !c.ident.Has(topics.RoleMapper) // a user clears a reported value
 }
 
 // checkExpiry ends the connection when the certificate or token ends that the client signed in with. It looks again every
@@ -449,7 +449,7 @@ const (
 	noConnect          = "no CONNECT in time"
 )
 
-// tokenNotTaken is the reason, in metrics, for refusing a token of somebody who has no role, or that can't be verified now.
+// tokenNotTaken is the reason, in metrics, for refusing a token whose user has no role, or that can't be verified now.
 const tokenNotTaken = "a token can't be verified now, or gives no role"
 
 // willRefused is the reason, in metrics, for refusing a client that may not publish its will.

@@ -175,8 +175,8 @@ func (b *Broker) Report() Report {
 	return r
 }
 
-// sysPrefix stands before the broker's figures, which have mosquitto's names: dashboards know them. Who may
-// read them is for acl.read to say. They are no retained messages, but made for whoever subscribes.
+// sysPrefix stands before the broker's figures, which have mosquitto's names: dashboards know them. Who may read them is for
+// acl.read to say. They are not retained messages, but made for each subscription.
 const (
 	sysPrefix = "$SYS/broker/"
 	sysEvery  = 10 * time.Second

@@ -35,8 +35,8 @@ type Options struct {
 	Presence Presence // nil: connections are not reported
 	// Rejected is called for each refused CONNECT, and must not block. It may be nil.
 	Rejected func(Rejection)
-	// Journal keeps sessions and retained messages. It is closed by whoever opened it,
-	// after the broker. nil: they end with the process.
+	// Journal keeps sessions and retained messages. The code that opened it closes it, after the broker. nil: they end with the
+	// process.
 	Journal Journal
 	Limits  Limits
 	// Protocol is the protocol of a device, on a node's own broker; false: the node has no such device.
@@ -127,8 +127,8 @@ type BearerUser struct {
 	Revoked context.Context // is done when it is; nil: it can't be
 }
 
-// Denied is somebody who is not let in: by the name of a user or node, or by a certificate's serial number or SHA-256
-// fingerprint, hexadecimal in lower case and without leading zeros.
+// Denied is an identity that is refused: by the name of a user or node, or by a certificate's serial number or SHA-256 fingerprint,
+// hexadecimal in lower case and without leading zeros.
 type Denied struct{ Name, Serial, Fingerprint string }
 
 // Limits bound what clients can make the broker hold. One that is 0 bounds nothing.

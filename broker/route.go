@@ -447,7 +447,7 @@ func (b *Broker) redistribute(of Identity, left []session.Undelivered) {
 		rt.groups[i].each(m.Message, nil, func(c *client, how session.Delivery) bool { return p.give(c, m.Message, how) })
 		p.store(m.Message)
 		if len(p.changes) > 0 {
-			b.store.Commit(p.changes, func(err error) { _ = p.committed(err) }) // nobody waits for an answer
+			b.store.Commit(p.changes, func(err error) { _ = p.committed(err) }) // no client waits for the outcome
 		}
 	}
 }

@@ -204,8 +204,8 @@ func (g *loginThrottle) remember(d digest) {
 	g.right[d] = g.now().Add(rememberTime)
 }
 
-// identify finds the identity that credentials prove, or the reason code of the refusal, and its reason if there is more
-// to say than the code does. Attempts are counted by name and address together: nobody at another address can lock a user out.
+// identify finds the identity that credentials prove, or the reason code of the refusal, and its reason if there is more to say
+// than the code does. Attempts are counted by name and address together, so that a client at another address can't lock a user out.
 func (b *Broker) identify(remote net.Addr, c credentials) (id Identity, code byte, why string) {
 	ok := false
 	if node, is := b.auth.enrollee(c); is {
@@ -410,7 +410,7 @@ const (
 
 	ownPause    = 50 * time.Microsecond  // a read that waits so long ends the quantum: the client paused by itself
 	idleAfter   = 20 * time.Millisecond  // a read that waits so long ends a flood
-	neighbours  = time.Second            // how long a client that published counts as somebody to wait for
+	neighbours  = time.Second            // how long a client that published counts as waiting
 	markedEvery = 100 * time.Millisecond // how often a client that publishes is noted
 )
 

@@ -62,8 +62,8 @@ func withPeer(conn *net.UnixConn) (net.Conn, error) {
 	return &localConn{conn, peer}, nil
 }
 
-// listenUnix listens on a socket that every user of the host may connect to: which of them may sign in is decided by user.
-// A socket that a program left behind is replaced; one that somebody listens on is not, and neither is any other file.
+// listenUnix listens on a socket that every user of the host may connect to: which of them may sign in is decided by user. A socket
+// that a program left behind is replaced. A socket with a listener, and any other file, is not.
 func listenUnix(path string) (net.Listener, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("the path of a Unix socket has %d bytes at most, and %s has %d", maxSocketPath, path, len(path))

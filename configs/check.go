@@ -489,7 +489,7 @@ func (a Auth) checkNodes(report reporter) {
 	}
 }
 
-// check wants a provider that can be asked, and groups that give somebody a role.
+// check requires a provider with a valid address, and groups that give a role.
 func (o OIDC) check(report reporter) {
 	if o.Issuer == "" {
 		if o.Audience+o.CA != "" || len(o.Groups) > 0 {

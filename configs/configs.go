@@ -407,7 +407,7 @@ type HubAddress struct {
 	Address []string `yaml:"address,flow"`
 }
 
-// Deny names somebody by one of these.
+// Deny identifies a user, node or certificate by one of these.
 type Deny struct {
 	Name        string `yaml:"name,omitempty"`        // of a user or node
 	Serial      string `yaml:"serial,omitempty"`      // of a certificate, hexadecimal
@@ -433,7 +433,7 @@ func (h Hub) Anybody() bool {
 // Anybody is the same for a core.
 func (c Core) Anybody() bool { return c.Auth.anybody(c.MQTT.MQTT, c.HTTP) }
 
-// User is somebody with a password, and what they may touch.
+// User is a user of auth.users, with credentials and rights.
 type User struct {
 	Name         string   `yaml:"name"`
 	PasswordHash string   `yaml:"passwordHash" secret:"true"`
@@ -542,8 +542,7 @@ type EventLimits struct {
 	Count int           `yaml:"count" min:"1"`
 }
 
-// stateDir is where a part keeps its state when nobody says: the system's place
-// for root, the user's own for everybody else.
+// stateDir is the default directory of a part's state: the system's for root, the user's own for all others.
 func stateDir(part string) (string, error) {
 	if os.Geteuid() == 0 {
 		return filepath.Join("/var/lib/edgebus", part), nil

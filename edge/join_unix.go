@@ -42,7 +42,7 @@ func giveAway(file, dir string) error {
 		return err
 	}
 	switch uid {
-	case 0: // made by join, or by somebody who ran the core as root
+	case 0: // made by join, or by a core that was run as root
 		return errors.Join(chownTree(dir, serviceUID, serviceGID), chgrp(file, serviceGID))
 	case serviceUID:
 		return errors.Join(chownTree(identities, serviceUID, serviceGID), chgrp(file, serviceGID))

@@ -22,7 +22,7 @@ type figures struct {
 	contact
 }
 
-// expose adds the core's own figures: each is read where it is kept when somebody asks.
+// expose registers the core's own metrics: each is read where it is kept when metrics are collected.
 func expose(r metrics.Registry, tw *twin.Twin, up *uplink) {
 	g := metrics.NewGroup("core", func() figures { return figures{tw.Stats(), up.now()} })
 	type f = figures

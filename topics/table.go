@@ -196,7 +196,7 @@ const (
 	Refused       Code = "Refused"       // it was not: no such device or command, or one that can't be
 	Busy          Code = "Busy"          // it was not: too many are under way
 	NodeOffline   Code = "NodeOffline"   // it was not: the node isn't connected
-	MapperOffline Code = "MapperOffline" // it was not: on the node nobody listens for the device's commands
+	MapperOffline Code = "MapperOffline" // it was not: no mapper on the node has subscribed to the device's commands
 	DeviceOffline Code = "DeviceOffline" // it was not: the mapper can't reach the device
 	Failed        Code = "Failed"        // it was begun
 	Lost          Code = "Lost"          // unknown: the connection ended before the answer came

@@ -23,14 +23,14 @@ func Name(r *http.Request, name string) {
 	}
 }
 
-// Refuse notes in whose name somebody failed to sign in, and why.
+// Refuse notes the user name of a failed sign-in, and the reason.
 func Refuse(r *http.Request, user, reason string) {
 	if id, ok := r.Context().Value(identityKey{}).(*identity); ok {
 		id.user, id.reason = user, reason
 	}
 }
 
-// Identify notes who sends a request. It is called by whoever signs the sender in.
+// Identify notes the user of a request. The code that authenticates the request calls it.
 func Identify(r *http.Request, user, roles string) {
 	if id, ok := r.Context().Value(identityKey{}).(*identity); ok {
 		id.user, id.roles = user, roles

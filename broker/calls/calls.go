@@ -28,7 +28,7 @@ import (
 type Options struct {
 	Role     topics.Role // of executors: RoleNode on the hub, RoleMapper on a node
 	Tree     Tree
-	Presence broker.Presence // is told what the broker tells Calls; nil: nobody is
+	Presence broker.Presence // gets the events of the broker that Calls gets; may be nil
 
 	// Subscribers and Publish are the broker's.
 	Subscribers func(topic string) []broker.Subscriber
@@ -395,7 +395,7 @@ type Stats struct {
 	Taken    int64
 	UnderWay int
 	Ended    map[string]int64 // by code
-	Late     int64            // answers that nobody waited for any more
+	Late     int64            // answers after the deadline of their request
 }
 
 // Other counts the codes that mappers have made up.
@@ -431,7 +431,7 @@ func (c *Calls) Register(r prometheus.Registerer) {
 // remembered is how many ended calls are known when they are sent again.
 const remembered = 4096
 
-// table has the calls that wait for their answers. Whoever removes a call, answers it.
+// table has the calls that wait for their answers. The goroutine that removes a call answers it.
 type table struct {
 	mu         sync.Mutex
 	calls      map[string]*call            // by id

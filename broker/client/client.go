@@ -529,8 +529,8 @@ func (a answer) check(op string, filters []string) error {
 	return nil
 }
 
-// Request publishes m and waits for the answer to it: the first message with the same correlation data on a response
-// topic of this client's own. Request sets m.ResponseTopic and m.Correlation. If nobody answers it waits until ctx ends.
+// Request publishes m and waits for the answer to it: the first message with the same correlation data on a response topic of this
+// client's own. Request sets m.ResponseTopic and m.Correlation. Without an answer it waits until ctx ends.
 func (c *Client) Request(ctx context.Context, m Message) (Message, error) {
 	if err := c.subscribeReply(ctx); err != nil {
 		return Message{}, err

@@ -22,8 +22,8 @@ import (
 type Log interface {
 	// ID names a new record.
 	ID() uint64
-	// Commit makes changes durable, all or none. It never blocks. done is called with the outcome, but not by Commit
-	// itself; nil: nobody waits for it.
+	// Commit makes changes durable, all or none. It never blocks. done is called with the outcome, but not by Commit itself; it may
+	// be nil.
 	Commit(changes []journal.Change, done func(error))
 	// Forget deletes records some time soon; 0 is none.
 	Forget(records ...uint64)
@@ -69,8 +69,7 @@ func (s *Session) MakeDurable(number uint64, log Log) {
 // Durable reports whether the session outlives the process.
 func (s *Session) Durable() bool { return s.log != nil }
 
-// packetID is the same each time that a message is sent, also after a restart: the client can't take another message for
-// it.
+// packetID is the same each time that a message is sent, also after a restart, so that the client can't confuse it with another.
 func packetID(seq uint64) uint16 { return uint16((seq-1)%math.MaxUint16) + 1 }
 
 // Pending is a message in the queue of a durable session whose record is not committed yet. The caller commits Change,
@@ -1013,7 +1012,7 @@ func (l *Loader) HasShared(number uint64) bool {
 	return p != nil && slices.ContainsFunc(p.deliveries, func(e loadedDelivery) bool { return e.share != nil })
 }
 
-// Orphans are the records that belong to nothing that was restored.
+// Orphans returns the records that belong to no restored session.
 func (l *Loader) Orphans() (records []uint64) {
 	for _, p := range l.sessions {
 		for _, e := range p.deliveries {

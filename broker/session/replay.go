@@ -48,9 +48,9 @@ func (s *Session) replayChange(p *replay) journal.Change {
 	return journal.Change{ID: p.record, Value: e}
 }
 
-// OweRetained says that a filter's retained messages are to be sent once StartReplay says from where; of a topic that a message
-// comes of from now on, that message alone. It replaces an earlier replay of the filter. record is
-// that of ReplayRecord, which was given to the log; 0: the session is not durable.
+// OweRetained begins a replay of a filter's retained messages; StartReplay gives it their reader. A topic of which a message
+// arrives from now on is left out of the replay. It replaces an earlier replay of the filter. record is the id of ReplayRecord's
+// record in the log; 0: the session is not durable.
 func (s *Session) OweRetained(filter string, record uint64, d Delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +62,7 @@ func (s *Session) OweRetained(filter string, record uint64, d Delivery) {
 	s.replays = append(s.replays, &replay{filter: filter, since: s.live.count, qos: d.QoS, ids: d.IDs, record: record, seq: s.seq})
 }
 
-// StartReplay has the session fetch the retained messages that it owes of a filter.
+// StartReplay makes the session fetch the retained messages of a filter's replay.
 func (s *Session) StartReplay(filter string, read RetainedReader) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +136,7 @@ func (s *Session) fetchRetained(w *Writer) bool {
 	s.mu.Lock()
 	s.fetching = false
 	if s.consumer != nil {
-		s.consumer.wake(nil) // it may be another connection's, which has waited for this
+		s.consumer.wake(nil) // the consumer may belong to a newer connection, which waits for this
 	}
 	switch {
 	case !slices.Contains(s.replays, p): // unsubscribed, or subscribed again, meanwhile
@@ -222,7 +222,7 @@ func (s *Session) noteLive(topic string) {
 	}
 	l := &s.live
 	h := l.hash(topic)
-	// What comes during a fetch may be newer than what is fetched, and must be known.
+	// A message that arrives during a fetch may be newer than the fetched one, and must be noted.
 	if x, known := l.last[h]; known || s.fetching || len(l.last) < maxLiveTopics {
 		l.count++
 		x.count = l.count

@@ -582,8 +582,8 @@ func (q *queue) shift() {
 // maxGaps is how many gaps a queue may have beyond one for each item.
 const maxGaps = 8
 
-// evict removes an item from any position. A queue that nobody drains for long must not fill with gaps: there are none at its
-// end, and not many before.
+// evict removes an item from any position. A queue that is not drained for long must not fill with gaps: there are none at its end,
+// and not many before.
 func (q *queue) evict(position uint64) {
 	it := q.at(position)
 	q.live--

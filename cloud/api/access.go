@@ -26,7 +26,7 @@ import (
 type access struct {
 	id         broker.Identity
 	user, role string
-	account    string    // the name of a user who has signed in; nobody else has it
+	account    string    // the name of an authenticated user; empty for all others
 	expires    time.Time // of the certificate or token that the user signed in with, if any
 	all        bool      // has all nodes: may do everything that only controllers don't have to themselves
 	controls   bool      // is a controller
@@ -158,7 +158,7 @@ func accessIn(ctx context.Context) access {
 	return a
 }
 
-// publicPaths are served to everybody: they say nothing about anybody.
+// publicPaths are served without authentication: they contain no data of users, nodes or devices.
 var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version", loginPath}
 
 // loginPath says at which OpenID Connect provider people sign in.
@@ -196,8 +196,9 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 	})
 }
 
-// actAs is what the sender of a request may do, with the headers of kubectl --as taken into account. An operator of all nodes may act as a controller,
-// for instance to correct a status; the audit log says so, and who it was. Nobody acts for another user.
+// actAs is what the sender of a request may do, with the headers of kubectl --as taken into account. An operator of all nodes may
+// act as a controller, for instance to correct a status; the audit log says so, and who it was. Impersonating another user is
+// refused.
 func actAs(r *http.Request, id broker.Identity) (a access, err error) {
 	as := ""
 	for name, values := range r.Header {
@@ -219,8 +220,8 @@ func actAs(r *http.Request, id broker.Identity) (a access, err error) {
 	return a, nil
 }
 
-// mayRead reports whether the user may read a path that is no object's: metrics and all links are for people, a link is
-// for its node as well, and discovery is for everybody who is signed in.
+// mayRead reports whether the user may read a path that is no object's: metrics and all links are for people, a link is for its
+// node as well, and discovery is for every authenticated user.
 func (a access) mayRead(path string) bool {
 	node, one := strings.CutPrefix(path, "/links/")
 	switch {

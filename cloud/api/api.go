@@ -36,7 +36,7 @@ type Options struct {
 	Watcher store.Watcher
 	Log     zerolog.Logger
 	Now     func() time.Time
-	// Who identifies the sender of a request. Without it everybody may do everything.
+	// Who authenticates the sender of a request. Without it every client may do everything.
 	Who func(*http.Request) (broker.Identity, error)
 	// Seal encrypts Secrets for the store. Without it there are no Secrets.
 	Seal objects.Sealer
@@ -56,7 +56,7 @@ type Options struct {
 	Tokens func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Blobs serves /blobs and what is below it, if not nil. The bodies of its requests are not bounded by MaxBody.
 	Blobs func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
-	// Login is served to everybody at /auth/oidc; nil: there is no provider.
+	// Login is served without authentication at /auth/oidc; nil: there is no provider.
 	Login *Login
 	// Content reads a part of a blob, for what nodes are to apply in the form of flightctl.
 	Content func(digest string, p []byte, offset int64) (int, error)

@@ -107,7 +107,7 @@ func (s *server) deleteCollection(w http.ResponseWriter, r *request) error {
 		one := &request{Request: r.Request, kind: r.kind, key: o.Key}
 		left, err := s.deleteObject(w, one, opts, dry)
 		if errors.Is(err, resource.NotFound) {
-			continue // deleted by somebody else
+			continue // deleted by another client
 		}
 		if err != nil {
 			return err

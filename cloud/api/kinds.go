@@ -498,7 +498,7 @@ func nodeOfEvent(ctx context.Context, r store.Reader, obj any) (string, bool) {
 		if err == nil {
 			err = json.Unmarshal(stored.Data, &d)
 		}
-		if err != nil || about.UID != "" && about.UID != d.Metadata.UID { // deleted: nobody knows which node it had
+		if err != nil || about.UID != "" && about.UID != d.Metadata.UID { // deleted: its node is unknown
 			return "", true
 		}
 		return d.Spec.NodeName, true

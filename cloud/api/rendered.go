@@ -46,8 +46,8 @@ func (s *server) renderedNode(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// renderedDevice serves the same as flightctl's agent reads it, with the contents of all files. Values of Secrets are for the
-// node itself, which has no other way to them, and for nobody else.
+// renderedDevice serves the same as flightctl's agent reads it, with the contents of all files. Values of Secrets are for the node
+// itself, which has no other way to them, and for no other client.
 func (s *server) renderedDevice(w http.ResponseWriter, r *http.Request) error {
 	version := renderedVersions[0]
 	if group, below, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, "/apis/"), "/"); ok && group == "flightctl.io" {

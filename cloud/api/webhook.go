@@ -176,7 +176,7 @@ func proves(w http.ResponseWriter, r *http.Request, secret []byte) (bool, error)
 	}
 	mac := hmac.New(sha256.New, secret)
 	_, err = io.Copy(mac, http.MaxBytesReader(w, r.Body, maxWebhook))
-	if errors.As(err, new(*http.MaxBytesError)) { // its length was not said before: nobody learns that there is a secret
+	if errors.As(err, new(*http.MaxBytesError)) { // its length was not known before: the answer must not reveal that there is a secret
 		return false, nil
 	}
 	if err != nil {

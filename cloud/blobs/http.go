@@ -61,7 +61,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, digest string) erro
 	}
 	defer b.Close()
 	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Content-Security-Policy", "sandbox") // a browser must not run what somebody has put
+	w.Header().Set("Content-Security-Policy", "sandbox") // a browser must not run the content of a blob
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Content-Disposition", "attachment")
 	w.Header().Set("ETag", `"`+digest+`"`)

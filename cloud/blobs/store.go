@@ -107,7 +107,7 @@ func Open(o Options) (*Store, error) {
 	})
 }
 
-// walk calls f for each blob in a data directory. What has another name is no blob, and is left alone.
+// walk calls f for each blob in a data directory. Files with other names are ignored.
 func walk(dir string, f func(sum [sha256.Size]byte, path string, info fs.FileInfo) error) error {
 	err := filepath.WalkDir(filepath.Join(dir, DirName, sumsDir), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -236,7 +236,7 @@ func (s *Store) renew(sum [sha256.Size]byte) (size int64, ok bool, err error) {
 		return e.size, true, nil
 	}
 	err = os.Chtimes(s.path(sum), now, now)
-	if errors.Is(err, fs.ErrNotExist) { // somebody removed it
+	if errors.Is(err, fs.ErrNotExist) { // another process has removed it
 		s.forget(sum)
 		return 0, false, nil
 	}

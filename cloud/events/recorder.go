@@ -186,7 +186,7 @@ func (r *Recorder) allow(o object, now time.Time) bool {
 	return true
 }
 
-// requeue puts back what was not written. What happened meanwhile is added to it.
+// requeue puts events back that were not written, and merges those that occurred meanwhile.
 func (r *Recorder) requeue(k key, p *pending) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,8 +1,8 @@
 // Package resourcesync applies the manifests of git repositories: what a ResourceSync describes is created, changed and deleted in the
 // hub as it is in its repository.
 //
-// It owns what it applied (metadata.owner is ResourceSync/{name}), and never changes or deletes an object that is not its own. It reads
-// no repository: package cloud/sources does. What is to be done is a pure function of manifests and owners, makePlan.
+// It owns what it applied (metadata.owner is ResourceSync/{name}), and never changes or deletes an object that is not its own. It
+// reads no repository: package cloud/sources does. A pure function of manifests and owners, makePlan, decides what to do.
 package resourcesync
 
 import (
@@ -323,7 +323,7 @@ func (c *controller) audit(action string, key store.Key, err error) {
 
 var errForeign = errors.New("it has another owner by now, and is left alone")
 
-// apply creates an object, or makes it what its manifest says. What doesn't change is no write.
+// apply creates an object, or updates it to its manifest. An unchanged object is not written.
 func (c *controller) apply(ctx context.Context, m manifest, owner string) error {
 	var before string
 	changed, err := c.Objects.Change(ctx, m.key, c.write(owner), func(old *objects.Object) (*objects.Object, error) {

@@ -43,7 +43,7 @@ type manifest struct {
 	refs []reference
 }
 
-// reference is a reference of a manifest to what whoever writes it may not be allowed to read.
+// reference is a reference of a manifest to an object that the author of the manifest may not be allowed to read.
 type reference struct {
 	field string
 	kind  string // Secret or Repository

@@ -122,7 +122,7 @@ type Input struct {
 	Progress Progress
 	Targets  []Target
 	Paused   bool
-	// Unconfirmed says that somebody has to confirm the rollout before anything is started.
+	// Unconfirmed says that a user has to confirm the rollout before anything is started.
 	Unconfirmed bool
 	// NotBefore is when the rollout's window opens; the zero time: it is open.
 	NotBefore time.Time

@@ -451,7 +451,7 @@ func (a *agent) applied() {
 	}
 }
 
-// idle is what an agent does without an update: it starts optional applications, and puts back files that somebody else changed.
+// idle is what an agent does without an update: it starts optional applications, and restores files that were changed on the host.
 func (a *agent) idle(ctx context.Context) (again time.Duration) {
 	again = a.startOptional(ctx)
 	return min(again, a.keepFiles(ctx))
@@ -510,7 +510,7 @@ func (a *agent) startOptional(ctx context.Context) (again time.Duration) {
 	return a.startWait
 }
 
-// keepFiles puts back files that somebody else changed.
+// keepFiles restores files that were changed on the host.
 func (a *agent) keepFiles(ctx context.Context) (again time.Duration) {
 	every, now := a.o.Config.Files.Check, a.o.Now()
 	if every == 0 {

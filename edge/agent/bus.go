@@ -56,7 +56,8 @@ func newBus(id string, servers []string, log zerolog.Logger, changed func()) (*b
 	return b, err
 }
 
-// connected forgets what an earlier connection brought: nobody tells what was removed in between. What is there follows.
+// connected clears what an earlier connection delivered, because the broker doesn't send what was removed in between. Retained
+// messages follow.
 func (b *bus) connected(context.Context, bool) error {
 	b.mu.Lock()
 	clear(b.values)

@@ -33,7 +33,7 @@ type Twins interface {
 
 // Options are what the API needs.
 type Options struct {
-	// Who authenticates a request, and fails if its sender may not read. Without it everybody may.
+	// Who authenticates a request, and fails if its sender may not read. Without it every client may.
 	Who func(*http.Request) (broker.Identity, error)
 	// Reads says which Devices an identity may read; nil, or a nil result: all of them.
 	Reads   func(broker.Identity) func(device string) bool
@@ -351,7 +351,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, q query) {
 	v.follow(ctx, since)
 }
 
-// untilExpired ends with the certificate that somebody signed in with.
+// untilExpired returns a context that ends when the identity expires.
 func untilExpired(ctx context.Context, id broker.Identity) (context.Context, context.CancelFunc) {
 	if id.Expires.IsZero() {
 		return ctx, func() {}

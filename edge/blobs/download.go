@@ -224,7 +224,7 @@ func (d *Downloads) post(f func()) {
 	}
 }
 
-// Run downloads until ctx ends. What there is of downloads then stays on disk.
+// Run downloads until ctx ends. Incomplete downloads then stay on disk.
 func (d *Downloads) Run(ctx context.Context) error {
 	defer close(d.ended)
 	defer d.running.Wait()
@@ -369,7 +369,7 @@ func (d *Downloads) connect(ctx context.Context, now time.Time, again *time.Dura
 	}
 }
 
-// givenUp is called when there is no connection to the hub any more, and nobody makes one.
+// givenUp is called when the connection to the hub is lost and is not made again.
 func (d *Downloads) givenUp(wanted bool, err error) {
 	d.disconnect, d.hub = nil, nil
 	d.loseAll()
@@ -589,7 +589,7 @@ func (d *Downloads) discard(l *download) {
 	}
 }
 
-// fail ends a download. What there is of it stays, and makes room for others when it has to.
+// fail ends a download. Its incomplete content is kept until the space is needed.
 func (d *Downloads) fail(l *download, err error) {
 	d.lose(l)
 	delete(d.active, l.digest)

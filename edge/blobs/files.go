@@ -31,7 +31,7 @@ type files struct {
 
 	bytes    int64 // of all files, and what is missing of those that are being downloaded
 	complete map[string]*file
-	parts    map[string]*file // that nobody downloads now
+	parts    map[string]*file // that are not being downloaded
 	removed  int64            // files, since the start
 }
 
@@ -115,7 +115,7 @@ func (f *files) begin(digest string, size int64) (part *os.File, written int64, 
 	if err != nil {
 		return nil, 0, err
 	}
-	if info, err := part.Stat(); err != nil || info.Size() != written { // somebody else changed it
+	if info, err := part.Stat(); err != nil || info.Size() != written { // another program has changed it
 		written = 0
 		if err := part.Truncate(0); err != nil {
 			return nil, 0, errors.Join(err, part.Close())

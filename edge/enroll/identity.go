@@ -111,7 +111,7 @@ type issued struct {
 	cert        *x509.Certificate
 }
 
-// check takes a hub's answer apart. The hub is trusted by now; what it sent may still be damaged, or for somebody else.
+// check takes a hub's answer apart. The hub is trusted by now, but its answer may be damaged, or be for another node.
 func check(a resource.JoinAnswer, node string, key *ecdsa.PrivateKey, keyText []byte) (i issued, err error) {
 	block, _ := pem.Decode([]byte(a.Certificate))
 	if block == nil {

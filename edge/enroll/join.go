@@ -37,7 +37,7 @@ type JoinOptions struct {
 	DataDir string
 	// Node is the name that the node is to have; empty: the token's, or else Default.
 	Node, Default string
-	Token         string // empty: somebody approves the request
+	Token         string // empty: the request needs approval
 	// Pin is the fingerprint of the hub's authority, for a node without a token; empty: Confirm is asked.
 	Pin string
 	// Confirm reports whether a fingerprint is the hub's authority's.
@@ -409,7 +409,7 @@ func (o *JoinOptions) ask(ctx context.Context, key *ecdsa.PrivateKey, root *x509
 func (o *JoinOptions) sayOnce(ctx context.Context) func(what string, err error) {
 	var once sync.Once
 	return func(what string, err error) {
-		if ctx.Err() != nil { // the answer is there, or nobody waits for it any more
+		if ctx.Err() != nil { // the answer has arrived, or the caller has given up
 			return
 		}
 		o.Log.Info().Err(err).Msg(what + ": trying again")
@@ -417,7 +417,7 @@ func (o *JoinOptions) sayOnce(ctx context.Context) func(what string, err error) 
 	}
 }
 
-// refused ends the attempt when the hub said no for good. What may be better the next time is tried again.
+// refused ends the attempt when the refusal is permanent. After other errors it is tried again.
 func (o *JoinOptions) refused(err error, stop context.CancelCauseFunc, trying func(string, error)) {
 	var no *client.Refused
 	if !errors.As(err, &no) {

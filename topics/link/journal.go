@@ -75,7 +75,7 @@ type Journal struct {
 // changeLog collects the next journal: the latest entry of each key, in the order in which the keys were first written, so
 // that the store writes neighbouring keys together.
 type changeLog struct {
-	disabled     bool // nobody takes the journal
+	disabled     bool // the journal has no reader
 	dirty, reset bool
 	entries      []Entry        // one without a seq: the key is gone
 	at           map[string]int // where in entries a key is

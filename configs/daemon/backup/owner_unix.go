@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// giveTo makes what root has restored the property of whoever the directory belongs to.
+// giveTo changes the owner of files that root has restored to the owner of the directory.
 func giveTo(dir, tree string) error {
 	info, err := os.Stat(dir)
 	if err != nil {

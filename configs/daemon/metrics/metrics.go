@@ -63,7 +63,7 @@ func (r Registry) HTTP(take func() (open, full int64)) {
 	r.MustRegister(g)
 }
 
-// Group is a set of figures that are taken together, once each time somebody asks.
+// Group is a set of metrics that are read together, once for each collection.
 type Group[S any] struct {
 	subsystem string
 	take      func() S

@@ -54,7 +54,7 @@ type Spec struct {
 	Files   []resource.RenderedFile
 	// Content opens a content that is a blob or a Secret's value. Others are in the file itself.
 	Content func(resource.Content) (io.ReadCloser, error)
-	// LeaveDrifted leaves files as they are that the new version has like the applied one, but that somebody changed.
+	// LeaveDrifted leaves files unchanged that are the same in the new version and the applied one, but were changed on the host.
 	LeaveDrifted bool
 }
 
@@ -78,7 +78,7 @@ func failf(reason, path, format string, args ...any) *Error {
 	return &Error{Reason: reason, Path: path, Err: fmt.Errorf(format, args...)}
 }
 
-// writeFailed is the Error of a system call. What is in the way is the path's fault, everything else the host's.
+// writeFailed is the Error of a system call. An obstacle in the path is an error of the spec, every other one an error of the host.
 func writeFailed(path, doing string, err error) *Error {
 	var b *blocked
 	if errors.As(err, &b) {
@@ -698,7 +698,7 @@ func (s *Store) putBack(o *op) error {
 	return err
 }
 
-// makeWay sees to it that the directory which a key is in is there, though somebody removed or replaced it since the update.
+// makeWay makes sure that the directory of a key exists, even if it was removed or replaced since the update.
 func (s *Store) makeWay(key string) error {
 	dir := parent(key)
 	if dir == "" {

@@ -290,7 +290,7 @@ func (s *Store) mode(f resource.RenderedFile) (uint32, error) {
 // owners are users and groups that were looked up.
 type owners map[string]int
 
-// id is the number of a user or group. Without a name it is root, or whoever the agent runs as, since only root can give files away.
+// id is the number of a user or group. Without a name it is root, or the agent's own user, since only root can change owners.
 func (o owners) id(kind, name, path string) (int, error) {
 	if name == "" {
 		if kind == "user" {
@@ -657,7 +657,7 @@ func (p *planner) wantedAgain(e, old *entry, at found, o *op) error {
 	return nil
 }
 
-// leaves is whether an entry that is the same as in the applied version stays as somebody changed it.
+// leaves reports whether an entry that is the same as in the applied version keeps a change made on the host.
 func (p *planner) leaves(e, old *entry) bool {
 	return p.leaveDrifted && old != nil && e.Type == old.Type && e.Sum == old.Sum && e.Target == old.Target && e.Attrs == old.Attrs
 }
@@ -906,7 +906,7 @@ type Drift struct {
 	What string
 }
 
-// Drift lists the files that somebody changed. Staging the applied version again restores them.
+// Drift lists the files that were changed on the host. Staging the applied version again restores them.
 func (s *Store) Drift(ctx context.Context) (drifted []Drift, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,7 +24,7 @@ func deviceOf(info fs.FileInfo) (uint64, bool) {
 	return info.Sys().(*syscall.Stat_t).Dev, true
 }
 
-// changedAt is when the file's inode was changed last, which nobody can set.
+// changedAt is when the file's inode was changed last. No user can set this time.
 func changedAt(info fs.FileInfo) time.Time {
 	at := info.Sys().(*syscall.Stat_t).Ctim
 	return time.Unix(at.Unix())

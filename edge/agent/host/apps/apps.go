@@ -108,7 +108,7 @@ func optional(plan []Action, apps []resource.RenderedApplication) (names []strin
 	return names
 }
 
-// Start starts an application whose files are in place. What runs of it already is left alone.
+// Start starts an application whose files are in place. Units and containers of it that run already are left alone.
 func (a *Applications) Start(ctx context.Context, app resource.RenderedApplication) error {
 	for _, action := range Plan(nil, []resource.RenderedApplication{app}, nil) {
 		if err := a.do(ctx, action); err != nil {

@@ -240,7 +240,7 @@ func (e *Engine) Events(ctx context.Context, changed func()) error {
 		return err
 	}
 	defer resp.Body.Close()
-	// An event is a line. What it says doesn't matter: the containers are listed anew.
+	// An event is a line. Its content is ignored: the containers are listed anew.
 	buffer := make([]byte, 32<<10)
 	for {
 		n, err := resp.Body.Read(buffer)

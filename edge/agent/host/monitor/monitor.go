@@ -58,7 +58,7 @@ type watched struct {
 	measured bool
 }
 
-// Watch says which resources to watch. What was measured is kept for those that stay the same.
+// Watch sets the resources to watch. Measurements are kept for those that stay the same.
 func (m *Monitor) Watch(specs []resource.ResourceMonitor) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -90,7 +90,7 @@ func newWatched(spec resource.ResourceMonitor, now time.Time) *watched {
 	return w
 }
 
-// duration is one of a spec. What can't be read is the least that is allowed: the hub has checked it.
+// duration parses a duration of a spec. An invalid one is the least that is allowed: the hub has checked it.
 func duration(text string) time.Duration {
 	d, err := time.ParseDuration(text)
 	if err != nil {

@@ -66,7 +66,7 @@ func New(address string, changed func()) *Systemd {
 	return &Systemd{address: address, changed: changed}
 }
 
-// connection is one to the bus. jobs are those whose end somebody waits for.
+// connection is a connection to the bus. jobs are those whose end is awaited.
 type connection struct {
 	bus  *dbus.Conn
 	mu   sync.Mutex // held while a job is queued, so that its end isn't seen before its number
