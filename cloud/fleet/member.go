@@ -105,12 +105,25 @@ type member struct {
 	done   bool  // it has that
 }
 
-// newMember decodes a node.
-func newMember(o store.Object) (m *member, owner string, err error) {
+// newMember decodes a node. Labels and annotations that are the same text are one map.
+func newMember(o store.Object, maps map[string]map[string]string) (m *member, owner string, err error) {
 	parts, _ := objects.PartsOf(o.Data)
-	var meta resource.Meta
+	var meta struct {
+		Owner               string
+		Generation          int64
+		Labels, Annotations json.RawMessage
+	}
 	var s resource.NodeStatus
-	if err := json.Unmarshal(parts.Metadata, &meta); err != nil {
+	err = json.Unmarshal(parts.Metadata, &meta)
+	for _, text := range []json.RawMessage{meta.Labels, meta.Annotations} {
+		if _, known := maps[string(text)]; known || len(text) == 0 || err != nil {
+			continue
+		}
+		var decoded map[string]string
+		err = json.Unmarshal(text, &decoded)
+		maps[string(text)] = decoded
+	}
+	if err != nil {
 		return nil, "", fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
 	}
 	if len(o.Status) > 0 {
@@ -119,7 +132,7 @@ func newMember(o store.Object) (m *member, owner string, err error) {
 		}
 	}
 	m = &member{
-		name: o.Name, labels: meta.Labels, annotations: meta.Annotations, generation: meta.Generation, rev: o.Rev, spec: parts.Spec,
+		name: o.Name, labels: maps[string(meta.Labels)], annotations: maps[string(meta.Annotations)], generation: meta.Generation, rev: o.Rev, spec: parts.Spec,
 		state: s.State, specVersion: s.SpecVersion, appliedVersion: s.RenderedVersion, is: s.Summaries(),
 	}
 	if s.Failed != nil {
@@ -206,7 +219,7 @@ func (c *rollouts) nodes(ctx context.Context, f *resource.Fleet) (list []*member
 	case before.template.text == t.text:
 		t = before.template
 	}
-	now := &look{t, make(map[string]*member, len(before.members))}
+	now, maps := &look{t, make(map[string]*member, len(before.members))}, make(map[string]map[string]string)
 	for name, seen := range c.members.list(fleet) {
 		o, err := c.Reader.Get(ctx, nodeKey(name))
 		if ignoreGone(err) != nil {
@@ -214,7 +227,7 @@ func (c *rollouts) nodes(ctx context.Context, f *resource.Fleet) (list []*member
 		}
 		m, owner := before.members[name], Owner(fleet)
 		if err == nil && (m == nil || m.rev != o.Rev) {
-			if m, owner, err = newMember(o); err != nil {
+			if m, owner, err = newMember(o, maps); err != nil {
 				return nil, err
 			}
 		}
