@@ -53,7 +53,7 @@ func StartEngine(t testing.TB) *Engine {
 	mux.HandleFunc("DELETE /networks/{name}", e.removeNetwork)
 	mux.HandleFunc("POST /images/create", e.pull)
 	mux.HandleFunc("GET /events", e.events)
-	s := &http.Server{Handler: mux} //nolint:gosec // a test's
+	s := &http.Server{Handler: mux}
 	go func() { _ = s.Serve(l) }()
 	t.Cleanup(func() { _ = s.Close() })
 	return e

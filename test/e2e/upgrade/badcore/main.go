@@ -91,7 +91,7 @@ func (b behaviour) run() error {
 			return b.fork()
 		}
 	case "eats memory":
-		time.AfterFunc(b.After, eat)
+		eat()
 	case "destroys the store":
 		return b.destroy()
 	}
@@ -129,15 +129,12 @@ func (b behaviour) fork() error {
 }
 
 func eat() {
-	var eaten [][]byte
-	for {
+	for range 16 {
 		eaten = append(eaten, bytes.Repeat([]byte{1}, 16<<20))
-		time.Sleep(10 * time.Millisecond)
-		if len(eaten) == 64 {
-			time.Sleep(time.Hour)
-		}
 	}
 }
+
+var eaten [][]byte
 
 // destroy leaves a store that no core can open.
 func (b behaviour) destroy() error {
