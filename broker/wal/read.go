@@ -346,15 +346,53 @@ func (r *Reader) failed(err error) error {
 
 // ReadAt reads a part of a segment.
 func (l *Log) ReadAt(b []byte, at Place) error {
+	if known, err := l.readOpen(b, at); known {
+		return err
+	}
 	f, err := os.Open(l.Path(at.Segment))
 	if err != nil {
 		return err
 	}
-	defer f.Close()
 	if _, err := f.ReadAt(b, at.At); err != nil {
+		_ = f.Close()
 		return fmt.Errorf("%s: %w", l.Path(at.Segment), err)
 	}
+	l.openToRead(at.Segment, f)
 	return nil
+}
+
+// readOpen reads a part of a segment if that is the one that is open for reading.
+func (l *Log) readOpen(b []byte, at Place) (known bool, err error) {
+	l.reading.RLock()
+	defer l.reading.RUnlock()
+	if l.readFrom.file == nil || l.readFrom.number != at.Segment {
+		return false, nil
+	}
+	if _, err := l.readFrom.file.ReadAt(b, at.At); err != nil {
+		return true, fmt.Errorf("%s: %w", l.Path(at.Segment), err)
+	}
+	return true, nil
+}
+
+// openToRead has ReadAt read from a segment's file, in the place of the one before, which it closes.
+func (l *Log) openToRead(number uint64, f *os.File) {
+	l.reading.Lock()
+	defer l.reading.Unlock()
+	if l.readFrom.file != nil {
+		_ = l.readFrom.file.Close()
+	}
+	l.readFrom.number, l.readFrom.file = number, f
+}
+
+// remove removes a segment. It is closed before, as are older ones: an open file takes its room until then.
+func (l *Log) remove(number uint64) error {
+	l.reading.RLock()
+	open := l.readFrom.file != nil && l.readFrom.number <= number
+	l.reading.RUnlock()
+	if open {
+		l.openToRead(0, nil)
+	}
+	return os.Remove(l.Path(number))
 }
 
 func (l *Log) sizeOf(number uint64) int64 {

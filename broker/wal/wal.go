@@ -60,6 +60,12 @@ type Log struct {
 	pins     int       // snapshots that are held
 	kept     []uint64  // retired segments that a snapshot still needs
 
+	reading  sync.RWMutex // held while readFrom is read, and written to change it
+	readFrom struct {     // the segment that ReadAt has read from last, which is not opened again for each read
+		number uint64
+		file   *os.File // nil: none
+	}
+
 	size  atomic.Int64
 	count atomic.Int64
 }
@@ -283,7 +289,7 @@ func (l *Log) Retire(number uint64) error {
 		s := l.segments[0]
 		if l.pins > 0 {
 			l.kept = append(l.kept, s.number)
-		} else if err := os.Remove(l.Path(s.number)); err != nil && !errors.Is(err, os.ErrNotExist) {
+		} else if err := l.remove(s.number); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
 		l.segments = l.segments[1:]
@@ -348,6 +354,7 @@ func (l *Log) Close() error {
 	if l.file != nil {
 		errs = append(errs, l.file.Close())
 	}
+	l.openToRead(0, nil)
 	if l.lock != nil {
 		errs = append(errs, l.lock.Close())
 	}
@@ -412,7 +419,7 @@ func (l *Log) unpin() {
 		return
 	}
 	for _, number := range l.kept {
-		if err := os.Remove(l.Path(number)); err != nil {
+		if err := l.remove(number); err != nil {
 			l.opts.Log.Warn().Err(err).Msg(l.opts.Name + ": a segment that isn't needed can't be removed")
 		}
 	}

@@ -3,9 +3,11 @@ package wal
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -66,6 +68,40 @@ func TestFramesAreThereUntilTheirSegmentIsRetired(t *testing.T) {
 }
 
 // A power cut can bring some of the removed segments back; one that is needed must be there.
+// Parts of any segments are read at a time, and a segment that is retired is not held open: its file would take its room.
+func TestPartsOfSegmentsAreRead(t *testing.T) {
+	dir := t.TempDir()
+	l, _ := opened(t, dir, 0)
+	places := make(map[string]Place)
+	for i := range 40 {
+		body := fmt.Sprintf("frame %02d", i)
+		at, err := l.Append(frame(body))
+		require.NoError(t, err)
+		places[body] = at
+	}
+	_, newest := l.Segments()
+	require.Greater(t, newest, uint64(5))
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			for body, at := range places { // in no order
+				b := make([]byte, len(body))
+				at.At += HeadSize
+				if err := l.ReadAt(b, at); err != nil || string(b) != body {
+					t.Errorf("%q is read as %q: %v", body, b, err)
+				}
+			}
+		})
+	}
+	readers.Wait()
+	require.Error(t, l.ReadAt(make([]byte, 1), Place{newest + 1, 0}))
+	require.NoError(t, l.ReadAt(make([]byte, 1), Place{newest - 1, HeaderSize}))
+	require.Equal(t, l.Path(newest-1), l.readFrom.file.Name())
+	require.NoError(t, l.Retire(newest))
+	require.Nil(t, l.readFrom.file)
+	require.Error(t, l.ReadAt(make([]byte, 1), Place{newest - 1, HeaderSize}))
+}
+
 func TestOnlyWhatIsNeededMustBeThere(t *testing.T) {
 	dir := t.TempDir()
 	l, _ := opened(t, dir, 0)
