@@ -106,7 +106,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	objs := objects.New(objects.Options{
-		Reader: st, Writer: sealed, Watcher: st, Log: log, Seal: sealed.key, Managers: api.Managers(), Audit: auditWrites(bo.Audit),
+		Reader: st, Writer: sealed, Log: log, Seal: sealed.key, Managers: api.Managers(), Audit: auditWrites(bo.Audit),
 	})
 	rows := projections(objs.Controller("twins"))
 	var br *broker.Broker

@@ -96,7 +96,7 @@ func (o *Options) setDefaults() {
 	}
 	if o.Objects == nil {
 		o.Objects = objects.New(objects.Options{
-			Reader: o.Reader, Writer: o.Writer, Watcher: o.Watcher, Log: o.Log, Now: o.Now, Seal: o.Seal, Suffix: o.Suffix, Managers: managersOf(o.Kinds),
+			Reader: o.Reader, Writer: o.Writer, Log: o.Log, Now: o.Now, Seal: o.Seal, Suffix: o.Suffix, Managers: managersOf(o.Kinds),
 		})
 	}
 	if o.MaxBody == 0 {
@@ -113,6 +113,7 @@ func (o *Options) setDefaults() {
 type server struct {
 	Options
 	objects     *objects.Registry
+	reads       *objects.Controller // what the API itself needs; it writes nothing by it
 	watches     *quota.Quota
 	paced       *httpserver.Turns
 	renderCache *renderCache
@@ -124,7 +125,7 @@ type server struct {
 func New(o Options) http.Handler {
 	o.setDefaults()
 	s := &server{
-		Options: o, objects: o.Objects, watches: broker.Watches(o.Watches), paced: httpserver.NewTurns(),
+		Options: o, objects: o.Objects, reads: o.Objects.Controller("api"), watches: broker.Watches(o.Watches), paced: httpserver.NewTurns(),
 		renderCache: httpserver.NewShared[renderKey, renderVersion, rendered](renderedSize),
 		secretLog:   o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
 	}

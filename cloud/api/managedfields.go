@@ -9,8 +9,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	kjson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
@@ -89,18 +87,7 @@ func (k *Kind) managedForm(o *objects.Object, subresource string) (*unstructured
 	if err != nil {
 		return nil, err
 	}
-	return toUnstructured(raw)
-}
-
-func toUnstructured(raw []byte) (*unstructured.Unstructured, error) {
-	u := new(unstructured.Unstructured)
-	return u, kjson.Unmarshal(raw, &u.Object)
-}
-
-func newUnstructured(kind schema.GroupVersionKind) *unstructured.Unstructured {
-	u := new(unstructured.Unstructured)
-	u.SetGroupVersionKind(kind)
-	return u
+	return objects.ToUnstructured(raw)
 }
 
 // addManagers adds managed fields to an object that kubectl apply made. kubectl apply --server-side takes over all
@@ -121,7 +108,7 @@ func (s *server) addManagers(k *Kind, live *unstructured.Unstructured) (*unstruc
 		}
 	}
 	// Users can write anything into the annotation. If it is no manifest the manager owns the annotation only.
-	applied := newUnstructured(live.GroupVersionKind())
+	applied := objects.NewUnstructured(live.GroupVersionKind())
 	applied.SetAnnotations(map[string]string{lastApplied: text})
 	return splitManagers(fm, applied, live)
 }
@@ -139,7 +126,7 @@ func (k *Kind) decodeLastApplied(text string) (*unstructured.Unstructured, error
 
 // splitManagers records clientSide as the manager of the fields that still are as applied, and beforeFirst of the rest.
 func splitManagers(fm *managedfields.FieldManager, applied, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	mine, err := fm.Update(newUnstructured(live.GroupVersionKind()), applied, clientSide)
+	mine, err := fm.Update(objects.NewUnstructured(live.GroupVersionKind()), applied, clientSide)
 	if err != nil {
 		return nil, managerError(err)
 	}

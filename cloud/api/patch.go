@@ -247,7 +247,7 @@ func (s *server) apply(w http.ResponseWriter, r *request) error {
 		if !errors.Is(err, resource.NotFound) || r.subresource != "" || r.expectedRevision(config) != "" || config.GetUID() != "" {
 			return err
 		}
-		o, err := s.mergeApplied(r, nil, newUnstructured(config.GroupVersionKind()), config)
+		o, err := s.mergeApplied(r, nil, objects.NewUnstructured(config.GroupVersionKind()), config)
 		if err != nil {
 			return err
 		}
@@ -264,7 +264,7 @@ func (s *server) apply(w http.ResponseWriter, r *request) error {
 // decodeApplied decodes an applied configuration: only the fields that it has, with values in the form in which they are
 // stored. It returns the unknown fields.
 func (k *Kind) decodeApplied(raw []byte) (*unstructured.Unstructured, []string, error) {
-	config, err := toUnstructured(raw)
+	config, err := objects.ToUnstructured(raw)
 	if err != nil || config.Object == nil {
 		return nil, nil, badRequest("", "the body must be an object")
 	}
@@ -279,7 +279,7 @@ func (k *Kind) decodeApplied(raw []byte) (*unstructured.Unstructured, []string, 
 		if err != nil {
 			return nil, nil, err
 		}
-		config, err = toUnstructured(plain)
+		config, err = objects.ToUnstructured(plain)
 		return config, k.dialect.Unknown(raw), err
 	}
 	o, unknown, err := k.decode(raw)
@@ -291,7 +291,7 @@ func (k *Kind) decodeApplied(raw []byte) (*unstructured.Unstructured, []string, 
 	if err != nil {
 		return nil, nil, err
 	}
-	stored, err := toUnstructured(canonical)
+	stored, err := objects.ToUnstructured(canonical)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -167,17 +167,9 @@ func retryRendered(w http.ResponseWriter, why string) error {
 func (s *server) secretValue(r *http.Request, of resource.SecretKey) ([]byte, error) {
 	namespace, name, _ := strings.Cut(of.Name, ".")
 	key := store.Key{Kind: resource.KindSecret, Namespace: namespace, Name: name}
-	stored, err := s.Reader.Get(r.Context(), key)
+	secret, err := objects.Get[resource.Secret](r.Context(), s.reads, key)
 	if err != nil {
 		return nil, err
-	}
-	o, err := s.Objects.Decode(stored)
-	if err != nil {
-		return nil, err
-	}
-	var secret resource.Secret
-	if err := json.Unmarshal(o.Spec, &secret); err != nil {
-		return nil, errors.New("the stored Secret " + of.Name + " can't be read") // the error could quote a value
 	}
 	value, ok := secret.Data[of.Key]
 	if !ok {

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"cmp"
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -87,11 +89,18 @@ func (s *server) webhook(w http.ResponseWriter, r *http.Request) error {
 	refused := refuse(http.StatusUnauthorized, "Unauthorized", "a webhook needs a Repository whose Secret has the key %s, and has to prove that it knows its value: "+
 		"X-Hub-Signature-256, X-Gitea-Signature, X-Gitlab-Token, or Authorization: Bearer", webhookSecret)
 	key := store.Key{Kind: resource.KindRepository, Name: name}
-	secret, err := s.webhookSecret(r, key)
-	if err != nil || len(secret) == 0 {
-		if err != nil && !errors.Is(err, resource.NotFound) {
-			return err
+	repository, err := objects.Get[resource.Repository](r.Context(), s.reads, key)
+	if err != nil {
+		if errors.Is(err, resource.NotFound) {
+			return refused
 		}
+		return err
+	}
+	secret, err := s.webhookSecret(r.Context(), repository.Spec.SecretRef)
+	if err != nil && !errors.Is(err, resource.NotFound) { // the answer must not reveal that there is a Repository, and name its Secret
+		s.Log.Error().Err(err).Str("repository", name).Msg("a webhook is refused: the Secret of its Repository can't be read")
+	}
+	if len(secret) == 0 {
 		return refused
 	}
 	if ok, err := proves(w, r, secret); err != nil {
@@ -129,33 +138,13 @@ func (s *server) webhook(w http.ResponseWriter, r *http.Request) error {
 }
 
 // webhookSecret is the value that callers have to know; empty: there is none.
-func (s *server) webhookSecret(r *http.Request, key store.Key) ([]byte, error) {
-	stored, err := s.Reader.Get(r.Context(), key)
-	if err != nil {
-		return nil, err
-	}
-	var repository resource.Repository
-	if err := json.Unmarshal(stored.Data, &repository); err != nil {
-		return nil, err
-	}
-	ref := repository.Spec.SecretRef
+func (s *server) webhookSecret(ctx context.Context, ref *resource.SecretRef) ([]byte, error) {
 	if ref == nil {
 		return nil, nil
 	}
-	of := store.Key{Kind: resource.KindSecret, Namespace: ref.Namespace, Name: ref.Name}
-	if of.Namespace == "" {
-		of.Namespace = resource.DefaultNamespace
-	}
-	if stored, err = s.Reader.Get(r.Context(), of); err != nil {
-		return nil, err
-	}
-	o, err := s.objects.Decode(stored)
+	secret, err := objects.Get[resource.Secret](ctx, s.reads, store.Key{Namespace: cmp.Or(ref.Namespace, resource.DefaultNamespace), Name: ref.Name})
 	if err != nil {
 		return nil, err
-	}
-	var secret resource.Secret
-	if json.Unmarshal(o.Spec, &secret) != nil {
-		return nil, errors.New("the stored " + of.String() + " can't be read") // the error could quote a value
 	}
 	return secret.Data[webhookSecret], nil
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 )
 
@@ -60,6 +61,23 @@ func TestWebhooks(t *testing.T) {
 	require.Equal(t, 401, h.do("POST", "/api/v1/repositories/r/webhook", body+" ", "X-Hub-Signature-256", "sha256="+signature).code, "another body")
 	require.Equal(t, last, h.ok("GET", base+"/repositories/r", "").str("status.notifiedAt"))
 	require.Equal(t, 404, h.do("GET", "/api/v1/repositories/r/webhook", "").code)
+}
+
+// A Secret that can't be opened is for the hub's log: the answer tells nobody that there is one, or its name.
+func TestWebhooksWithoutAKey(t *testing.T) {
+	h := newHub(t, sealed(t))
+	h.ok("POST", "/api/v1/namespaces/default/secrets", `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},"stringData":{"webhook-secret":"hunter2"}}`)
+	h.ok("POST", base+"/repositories", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Repository","metadata":{"name":"r"},"spec":{"url":"https://git.example/x.git","secretRef":{"name":"s"}}}`)
+	keyless := New(Options{Reader: h.store, Writer: h.store, Watcher: h.store, Log: zerolog.Nop()})
+	answer := func(name string) string {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest("POST", "/api/v1/repositories/"+name+"/webhook", nil)
+		r.Header.Set("Authorization", "Bearer hunter2")
+		keyless.ServeHTTP(w, r)
+		require.Equal(t, 401, w.Code)
+		return w.Body.String()
+	}
+	require.Equal(t, answer("nosuch"), answer("r"))
 }
 
 // Whoever knows the secret of a Repository can't have it read without limit. Callers that don't know it use up nothing, and one

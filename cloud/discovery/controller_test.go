@@ -128,7 +128,7 @@ func newHub(t testing.TB) *hub {
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
 	require.NoError(t, err)
 	h := &hub{TB: t, Store: st, reported: make(map[topics.Address][]byte)}
-	h.Registry = objects.New(objects.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop(), Seal: plainText{}})
+	h.Registry = objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Seal: plainText{}})
 	h.user = h.Controller("test")
 	h.start()
 	t.Cleanup(func() { h.stop(); require.NoError(t, st.Close()) })
@@ -679,7 +679,7 @@ func BenchmarkInstances(b *testing.B) {
 			h.node("n1", `{}`)
 			h.configuration("cams", `{"discoveryHandler":{"name":"onvif"}}`)
 			h.eventually(func() bool { return len(h.order("cams").Nodes) == 1 }, "order")
-			stream, err := h.Watcher.Watch(b.Context(), store.Key{Kind: resource.KindInstance}, 0)
+			stream, err := h.Store.Watch(b.Context(), store.Key{Kind: resource.KindInstance}, 0)
 			require.NoError(b, err)
 			names := make(map[string]bool)
 			await := func(n int) {

@@ -23,7 +23,7 @@ func TestLabelsOfANodeThatHasJoinedFollowItsSystem(t *testing.T) {
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
-	objs := objects.New(objects.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop()})
+	objs := objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop()})
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {

@@ -76,7 +76,7 @@ func newHub(t *testing.T) *hub {
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
 	require.NoError(t, err)
 	h := &hub{T: t, Store: st, poll: 100 * time.Millisecond}
-	h.Registry = objects.New(objects.Options{Reader: st, Writer: fragile{st, &h.broken}, Watcher: st, Log: zerolog.Nop(), Seal: plainText{}})
+	h.Registry = objects.New(objects.Options{Reader: st, Writer: fragile{st, &h.broken}, Log: zerolog.Nop(), Seal: plainText{}})
 	h.user = h.Controller("test")
 	h.start()
 	t.Cleanup(func() { h.stop(); require.NoError(t, st.Close()) })

@@ -50,10 +50,13 @@ func typed[T any](c *Controller, k *Kind, stored store.Object) (*T, error) {
 		return nil, err
 	}
 	v, err := k.Typed(o)
-	if err != nil {
-		return nil, fmt.Errorf("the stored %s can't be read: %w", stored.Key, err)
+	switch {
+	case err == nil:
+		return v.(*T), nil
+	case k.Sealed: // the error could quote a value
+		return nil, fmt.Errorf("the stored %s can't be read", stored.Key)
 	}
-	return v.(*T), nil
+	return nil, fmt.Errorf("the stored %s can't be read: %w", stored.Key, err)
 }
 
 // Typed decodes what a controller has read from the store by itself, as Get does.
@@ -103,42 +106,6 @@ func List[T any](ctx context.Context, c *Controller, namespace string) iter.Seq2
 				opts.After = o.Key
 			}
 			opts.Rev, more = page.Rev, page.More > 0
-		}
-	}
-}
-
-// Watch calls changed with each object that changes after a revision, as resourceVersion has it, and its old version where that is
-// known, until the context ends, changed returns an error or the store can't go on from the revision: Gone, list again.
-// Controllers are fed by cloud/control; this is for what follows a kind by itself.
-func Watch[T any](ctx context.Context, c *Controller, from uint64, changed func(event store.EventType, now, old *T) error) error {
-	k, key, err := kindOf[T](c, store.Key{})
-	if err != nil {
-		return err
-	}
-	stream, err := c.registry.Watcher.Watch(ctx, key, from)
-	if err != nil {
-		return err
-	}
-	defer stream.Close()
-	for {
-		events, err := stream.Next(ctx)
-		if err != nil {
-			return err
-		}
-		for _, e := range events {
-			now, err := typed[T](c, k, e.Object)
-			if err != nil {
-				return err
-			}
-			var old *T
-			if e.Old != nil {
-				if old, err = typed[T](c, k, *e.Old); err != nil {
-					return err
-				}
-			}
-			if err := changed(e.Type, now, old); err != nil {
-				return err
-			}
 		}
 	}
 }

@@ -73,12 +73,14 @@ func (m *Managers) Get(form schema.GroupVersionKind, subresource string) (*manag
 	return fm, err
 }
 
-func toUnstructured(raw []byte) (*unstructured.Unstructured, error) {
+// ToUnstructured decodes an object as field managers take it.
+func ToUnstructured(raw []byte) (*unstructured.Unstructured, error) {
 	u := new(unstructured.Unstructured)
 	return u, kjson.Unmarshal(raw, &u.Object)
 }
 
-func newUnstructured(kind schema.GroupVersionKind) *unstructured.Unstructured {
+// NewUnstructured makes an object that has nothing but its form.
+func NewUnstructured(kind schema.GroupVersionKind) *unstructured.Unstructured {
 	u := new(unstructured.Unstructured)
 	u.SetGroupVersionKind(kind)
 	return u
@@ -94,7 +96,7 @@ func managedForm(o *Object, subresource string) (*unstructured.Unstructured, err
 	if err != nil {
 		return nil, err
 	}
-	return toUnstructured(raw)
+	return ToUnstructured(raw)
 }
 
 // trackManagers updates the managed fields of next, which replaces old. An apply has done so already. What the writer
@@ -147,7 +149,7 @@ var errNoForm = errors.New("the object has no such form")
 
 // New makes an empty object.
 func (c converter) New(kind schema.GroupVersionKind) (runtime.Object, error) {
-	return newUnstructured(kind), nil
+	return NewUnstructured(kind), nil
 }
 
 // Default does nothing: defaults are set by a kind's Prepare.
@@ -188,7 +190,7 @@ func (c converter) ConvertToVersion(in runtime.Object, to runtime.GroupVersioner
 	if err != nil {
 		return nil, err
 	}
-	return toUnstructured(raw)
+	return ToUnstructured(raw)
 }
 
 // filters exclude the annotations in which the hub keeps what a dialect can't express: nobody owns them.

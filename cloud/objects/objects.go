@@ -1,7 +1,7 @@
 // Package objects is the layer between the hub's objects and its store: the one place in which objects are read and written
 // by the rules for all of them. Defaults, validation, generation, uid, owners, finalizers, managed fields, names that are
 // unique over all namespaces, the sealing of Secrets, and "nothing changed is no write" are here, for the handlers of the
-// API and for controllers alike. Controllers use the typed functions: Get, List, Watch, Create, Update, UpdateStatus.
+// API and for controllers alike. Controllers use the typed functions: Get, List, Create, Update, UpdateStatus.
 //
 // It never asks who may write what, knows no HTTP, and keeps no object: whoever reads gets what the store has now.
 package objects
@@ -20,11 +20,10 @@ import (
 
 // Options are what a Registry needs.
 type Options struct {
-	Reader  store.Reader
-	Writer  store.Writer
-	Watcher store.Watcher
-	Log     zerolog.Logger
-	Now     func() time.Time // nil: time.Now
+	Reader store.Reader
+	Writer store.Writer
+	Log    zerolog.Logger
+	Now    func() time.Time // nil: time.Now
 	// Seal encrypts Secrets for the store. Without it there are no Secrets.
 	Seal Sealer
 	// Managers track who owns which fields of an object. Without them its managed fields stay as they are.

@@ -77,7 +77,7 @@ func (r *rig) run() {
 	r.Helper()
 	r.stop()
 	r.metrics = prometheus.NewRegistry()
-	registry := objects.New(objects.Options{Reader: r, Writer: r, Watcher: r, Log: zerolog.Nop(), Seal: open{}})
+	registry := objects.New(objects.Options{Reader: r, Writer: r, Log: zerolog.Nop(), Seal: open{}})
 	r.users = registry.Controller("test")
 	src := sources.NewResolver(sources.ResolverOptions{
 		Client:  sources.New(sources.Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Timeout: 5 * time.Second}),

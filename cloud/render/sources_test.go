@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/cloud/objects"
-	"github.com/edgebus/edgebus/cloud/sources/sourcestest"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/test/sourcestest"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

@@ -243,7 +243,8 @@ func (c *controller) refused(ctx context.Context, rs *resource.ResourceSync, wan
 		for _, ref := range m.refs {
 			if ref.image != "" {
 				name, _ := resource.SplitImage(ref.image)
-				if i := slices.IndexFunc(registries, func(r resource.Repository) bool { return r.Spec.Has(name) }); i >= 0 {
+				anywhere := strings.Contains(ref.image, "{{") // a template may become any image
+				if i := slices.IndexFunc(registries, func(r resource.Repository) bool { return anywhere || r.Spec.Has(name) }); i >= 0 {
 					ref.name = registries[i].Metadata.Name
 				}
 			}

@@ -19,9 +19,9 @@ import (
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/resourcesync"
 	"github.com/edgebus/edgebus/cloud/sources"
-	"github.com/edgebus/edgebus/cloud/sources/sourcestest"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/test/sourcestest"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -57,7 +57,7 @@ func newHub(t *testing.T) *hub {
 	require.NoError(t, err)
 	content, err := blobs.Open(blobs.Options{Dir: dir, Log: zerolog.Nop()})
 	require.NoError(t, err)
-	objs := objects.New(objects.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop(), Seal: plainText{}})
+	objs := objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Seal: plainText{}})
 	h := &hub{T: t, Store: st, user: objs.Controller("test"), git: sourcestest.NewGit(t)}
 	src := sources.NewResolver(sources.ResolverOptions{
 		Client:  sources.New(sources.Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Timeout: 10 * time.Second}),
@@ -209,6 +209,7 @@ func TestManifestsReferToWhatIsAllowed(t *testing.T) {
 		{"Repository other", "spec.template.spec.config[c].httpRef", fleet(config("configType: HttpConfigProviderSpec, httpRef: {repository: other, filePath: /x}"))},
 		{"Repository theirs", "spec.template.spec.config[c].ociRef", fleet(config("configType: OciConfigProviderSpec, ociRef: {image: \"private.example/a/b:1\", mountPath: /x}"))},
 		{"Repository theirs", "spec.template.spec.applications[a].image", fleet("{applications: [{name: a, appType: compose, image: \"private.example/a:1\"}]}")},
+		{"Repository theirs", "spec.template.spec.config[c].ociRef", fleet(config("configType: OciConfigProviderSpec, ociRef: {image: \"{{ lower \\\"PRIVATE.example/a\\\" }}:1\", mountPath: /x}"))},
 	} {
 		kind, _, _ := strings.Cut(c.kind, " ")
 		other := map[string]string{"Secret": "Repository", "Repository": "Secret"}[kind]

@@ -340,7 +340,7 @@ func sshConfig(r Repo, address string) (*ssh.ClientConfig, error) {
 		}
 	}
 	return &ssh.ClientConfig{Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)}, HostKeyCallback: func(_ string, remote net.Addr, key ssh.PublicKey) error {
-		if err := check(knownhosts.Normalize(address), remote, key); err != nil {
+		if err := check(address, remote, key); err != nil {
 			return failed(Untrusted, "its host key is not in known_hosts of its Secret: %s %s", key.Type(), ssh.FingerprintSHA256(key))
 		}
 		return nil

@@ -82,6 +82,7 @@ const firstRetry = time.Minute
 
 // repositoryState is what reading a Repository's sources depends on.
 type repositoryState struct {
+	rev    uint64
 	spec   resource.RepositorySpec
 	text   string // of the spec, and of the last webhook
 	secret store.Key
@@ -520,32 +521,32 @@ func (s *Resolver) withSecret(ctx context.Context, spec resource.RepositorySpec)
 	if err != nil {
 		return repo, fmt.Errorf("the Repository's %w", err)
 	}
-	repo.Secret = maps.Clone(secret.Data)
-	for key, value := range spec.Credentials {
-		if _, ok := repo.Secret[key]; !ok && repo.Secret != nil {
-			repo.Secret[key] = value
-		}
-	}
+	repo.Secret = make(map[string][]byte)
+	maps.Copy(repo.Secret, spec.Credentials)
+	maps.Copy(repo.Secret, secret.Data)
 	return repo, nil
 }
 
 // ofRepository has the sources of a Repository read that has changed, or of which a webhook has said so.
-func (s *Resolver) ofRepository(o store.Object) []store.Key {
+func (s *Resolver) ofRepository(o store.Object) (keys []store.Key) {
 	var r resource.Repository
 	if json.Unmarshal(o.Data, &r) != nil {
 		return nil
 	}
 	_ = json.Unmarshal(o.Status, &r.Status) // there may be none
 	text, _ := json.Marshal([]any{r.Metadata.UID, r.Spec, r.Status.NotifiedAt})
-	now := repositoryState{spec: r.Spec, text: string(text), secret: secretKey(r.Spec)}
+	now := repositoryState{rev: o.Rev, spec: r.Spec, text: string(text), secret: secretKey(r.Spec)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before, known := s.repositories[o.Name]
-	if known && before.text == now.text {
+	if known && (before.text == now.text || o.Rev < before.rev) { // it is asked with the version before a change, too
 		return nil
 	}
 	s.repositories[o.Name] = now
-	return s.due(o.Name, now.spec)
+	if known {
+		keys = s.due(o.Name, before.spec) // images that another Repository has now, or none
+	}
+	return append(keys, s.due(o.Name, now.spec)...)
 }
 
 // ofSecret has the sources read of the Repositories whose credentials have changed.

@@ -29,9 +29,9 @@ import (
 	"github.com/edgebus/edgebus/cloud/blobs"
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
-	"github.com/edgebus/edgebus/cloud/sources/sourcestest"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/test/sourcestest"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -59,7 +59,7 @@ func newStore(t *testing.T) *hub {
 	require.NoError(t, err)
 	content, err := blobs.Open(blobs.Options{Dir: dir, Log: zerolog.Nop()})
 	require.NoError(t, err)
-	objs := objects.New(objects.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop(), Seal: plainText{}})
+	objs := objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Seal: plainText{}})
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	return &hub{T: t, Store: st, user: objs.Controller("test"), content: content}
 }
@@ -314,6 +314,51 @@ func TestUnusedSourcesGo(t *testing.T) {
 	require.Equal(t, 1, count())
 	h.resolver.Use(user, nil, 0)
 	require.Eventually(t, func() bool { return count() == 0 }, patience, time.Millisecond)
+}
+
+// The version of a Repository before a change, which its watch shows as well, is not taken for a newer one. The images that were in its
+// registry before are read again as those that are in it now.
+func TestChangesOfRepositoriesAreSeenOnce(t *testing.T) {
+	h := newStore(t)
+	s := NewResolver(ResolverOptions{Client: New(Options{}), Objects: h.user, Reader: h.Store, Writer: h.Store, Blobs: h.content})
+	image := func(at string) resource.Reference {
+		return resource.Reference{Type: resource.RefImage, Source: at + ".example/app", Floating: "1"}
+	}
+	s.Use(store.Key{Kind: resource.KindNode, Name: "n1"}, []resource.Reference{image("one"), image("two")}, 0)
+	version := func(rev uint64, at, secret, status string) store.Object {
+		return store.Object{
+			Key: store.Key{Kind: resource.KindRepository, Name: "r"}, Rev: rev, Status: []byte(status),
+			Data: []byte(`{"metadata":{"uid":"u"},"spec":{"type":"oci","url":"oci://` + at + `.example","secretRef":{"name":"` + secret + `"}}}`),
+		}
+	}
+	one, two := keyOf(nameOf(image("one"))), keyOf(nameOf(image("two")))
+	secret := func(name string) store.Object {
+		return store.Object{Key: store.Key{Kind: resource.KindSecret, Namespace: "default", Name: name}}
+	}
+	first, moved, notified := version(1, "one", "a", ""), version(2, "two", "b", ""), version(3, "two", "b", `{"notifiedAt":"now"}`)
+	require.Equal(t, []store.Key{one}, s.ofRepository(first))
+	require.Equal(t, []store.Key{one, two}, s.ofRepository(moved))
+	require.Empty(t, s.ofRepository(first))
+	require.Empty(t, s.ofSecret(secret("a")))
+	require.Equal(t, []store.Key{two}, s.ofSecret(secret("b")))
+	require.Contains(t, s.ofRepository(notified), two)
+	require.Empty(t, s.ofRepository(moved))
+	require.Empty(t, s.ofRepository(version(4, "two", "b", `{"notifiedAt":"now","conditions":[]}`)), "nothing has changed for its sources")
+}
+
+// What the Secret of a Repository doesn't have is taken from its spec, also if the Secret has nothing.
+func TestCredentialsOfSpecAndSecret(t *testing.T) {
+	h := newStore(t)
+	s := NewResolver(ResolverOptions{Client: New(Options{}), Objects: h.user, Reader: h.Store, Writer: h.Store, Blobs: h.content})
+	spec := resource.RepositorySpec{Credentials: map[string][]byte{"username": []byte("ann"), "password": []byte("old")}, SecretRef: &resource.SecretRef{Name: "s"}}
+	h.secret("s")
+	repo, err := s.withSecret(t.Context(), spec)
+	require.NoError(t, err)
+	require.Equal(t, spec.Credentials, repo.Secret)
+	h.secret("s", "password", "new")
+	repo, err = s.withSecret(t.Context(), spec)
+	require.NoError(t, err)
+	require.Equal(t, map[string][]byte{"username": []byte("ann"), "password": []byte("new")}, repo.Secret)
 }
 
 // archived is a layer that is an archive.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/rsa"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -27,7 +28,7 @@ import (
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
 
-	"github.com/edgebus/edgebus/cloud/sources/sourcestest"
+	"github.com/edgebus/edgebus/test/sourcestest"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -225,6 +226,26 @@ func TestGitOverSSH(t *testing.T) {
 	requireReason(t, NotFound, client().Accessible(t.Context(), repo(strings.Replace(url, "config", "no'such", 1), "ssh-privatekey", key, "known_hosts", hostLine)))
 	r.Secret["known_hosts"], r.Spec.InsecureSkipVerify = nil, true
 	require.NoError(t, client().Accessible(t.Context(), r))
+}
+
+// At SSH's own port known_hosts has the name of a host alone, at any other port the port, too.
+func TestHostKeysOfAnyPort(t *testing.T) {
+	private, err := rsa.GenerateKey(rand.Reader, 2048)
+	require.NoError(t, err)
+	block, err := ssh.MarshalPrivateKey(private, "")
+	require.NoError(t, err)
+	signer, err := ssh.NewSignerFromKey(private)
+	require.NoError(t, err)
+	for _, address := range []string{"git.example:22", "git.example:2222", "[2001:db8::1]:22"} {
+		line := knownhosts.Line([]string{address}, signer.PublicKey())
+		config, err := sshConfig(repo("ssh://git.example/x", "ssh-privatekey", string(pem.EncodeToMemory(block)), "known_hosts", line), address)
+		require.NoError(t, err)
+		remote := net.TCPAddrFromAddrPort(netip.MustParseAddrPort("192.0.2.1:22"))
+		require.NoError(t, config.HostKeyCallback(address, remote, signer.PublicKey()), line)
+		config, err = sshConfig(repo("ssh://git.example/x", "ssh-privatekey", string(pem.EncodeToMemory(block)), "known_hosts", line), "other.example:22")
+		require.NoError(t, err)
+		requireReason(t, Untrusted, config.HostKeyCallback("other.example:22", remote, signer.PublicKey()))
+	}
 }
 
 func TestHTTP(t *testing.T) {

@@ -58,7 +58,7 @@ func (h *hub) start() {
 	st, err := bolt.Open(bolt.Options{Path: h.path})
 	require.NoError(h, err)
 	h.Store = st
-	h.Registry = objects.New(objects.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop()})
+	h.Registry = objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop()})
 	h.user = h.Controller("test")
 	ctx, cancel := context.WithCancel(context.Background())
 	runtime := control.New(control.Options{Reader: st, Watcher: st, Metrics: prometheus.NewRegistry(), Log: zerolog.New(zerolog.NewTestWriter(h.T)), FirstRetry: time.Millisecond})

@@ -23,7 +23,7 @@ type fleetHub struct {
 func newFleetHub(t *testing.T) *fleetHub {
 	h := &fleetHub{T: t}
 	newHub(t, func(o *api.Options) {
-		h.as = objects.New(objects.Options{Reader: o.Reader, Writer: o.Writer, Watcher: o.Watcher, Log: o.Log, Seal: o.Seal}).Controller("test")
+		h.as = objects.New(objects.Options{Reader: o.Reader, Writer: o.Writer, Log: o.Log, Seal: o.Seal}).Controller("test")
 	})
 	said(t, 0, "apply", "-f", write(t, t.TempDir(), "fleet.yaml", `
 apiVersion: edgebus.io/v1alpha1
