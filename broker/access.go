@@ -77,7 +77,7 @@ func forbidden(topic, format string, args ...any) error {
 }
 
 // publish returns an error if the identity may not publish to the topic. CheckTopic has accepted the topic before.
-func (a *accessControl) publish(id Identity, topic string) error {
+func (a *accessControl) publish(id *Identity, topic string) error {
 	if !topics.IsTree(topic) {
 		if a.ownTopics(id) {
 			if !a.rules().Allowed(ruled(id), acl.Write, topic) {
@@ -111,7 +111,7 @@ func (a *accessControl) publish(id Identity, topic string) error {
 
 // clientID returns an error if the identity may not connect with its client identifier. The identifiers of links, of nodes that
 // enrol and of mappers are reserved: a session of another user under such an identifier would keep its owner out.
-func (a *accessControl) clientID(id Identity) error {
+func (a *accessControl) clientID(id *Identity) error {
 	if strings.HasPrefix(id.ClientID, enrollPrefix) != id.Has(topics.RoleEnrollee) {
 		return resource.Errorf(resource.Forbidden, "", "client identifiers that begin with %s belong to nodes that enrol, and these have no other", enrollPrefix)
 	}
@@ -134,19 +134,19 @@ func (a *accessControl) clientID(id Identity) error {
 
 // ownsMapper reports whether a mapper of that name belongs to the identity: to the user of the same name if one has the role
 // mapper, and otherwise to each user with that role.
-func (a *accessControl) ownsMapper(id Identity, mapper string) bool {
+func (a *accessControl) ownsMapper(id *Identity, mapper string) bool {
 	return id.Has(topics.RoleMapper) && (id.User == mapper || !a.mappers[mapper])
 }
 
 // ownsMapperTopic reports whether a topic that describes a mapper (its state, its protocols) describes the identity's own mapper.
 // It is true for other roles and other topics.
-func (a *accessControl) ownsMapperTopic(id Identity, role topics.Role, addr topics.Address) bool {
+func (a *accessControl) ownsMapperTopic(id *Identity, role topics.Role, addr topics.Address) bool {
 	ofMapper := addr.Kind == topics.KindMapperState || addr.Kind == topics.KindMapperProtocols
 	return role != topics.RoleMapper || !ofMapper || a.ownsMapper(id, addr.Device)
 }
 
 // groupOwner returns the owner of a shared subscription's group: all users, or the user of the identity.
-func (a *accessControl) groupOwner(id Identity, group string) string {
+func (a *accessControl) groupOwner(id *Identity, group string) string {
 	if matchAny(a.groups, group) {
 		return "all"
 	}
@@ -155,7 +155,7 @@ func (a *accessControl) groupOwner(id Identity, group string) string {
 
 // administers reports whether the identity is an operator of everything on this broker: of all nodes on the hub, of the node on a
 // node's own broker.
-func (a *accessControl) administers(id Identity) bool {
+func (a *accessControl) administers(id *Identity) bool {
 	if a.local != "" {
 		return id.Has(topics.RoleOperator) && id.Given(a.local)
 	}
@@ -163,38 +163,38 @@ func (a *accessControl) administers(id Identity) bool {
 }
 
 // ownTopics reports whether the identity may publish outside the tree.
-func (a *accessControl) ownTopics(id Identity) bool {
+func (a *accessControl) ownTopics(id *Identity) bool {
 	return id.Has(topics.RoleOperator) || id.Has(topics.RoleMapper)
 }
 
 // ruled returns the identity as the rules for users' own topics see it.
-func ruled(id Identity) acl.Client { return acl.Client{User: id.User, ID: id.ClientID} }
+func ruled(id *Identity) acl.Client { return acl.Client{User: id.User, ID: id.ClientID} }
 
 // unruled reports whether the identity may publish to every topic outside the tree, because no rule applies to it.
-func (a *accessControl) unruled(id Identity) bool {
+func (a *accessControl) unruled(id *Identity) bool {
 	return a.ownTopics(id) && !a.rules().Applies(id.User, acl.Write)
 }
 
 // answered reports whether the identity may name the response topic in a request. The answer is published there with the sender's
 // rights; otherwise a request could publish where the rules for users' own topics forbid it.
-func (a *accessControl) answered(id Identity, reply string) bool {
+func (a *accessControl) answered(id *Identity, reply string) bool {
 	return topics.IsTree(reply) || id.Node != "" || ownReply(id, reply) || a.rules().Allowed(ruled(id), acl.Write, reply)
 }
 
 // ownReply reports whether a topic or filter is for answers to this client alone: reply/{client identifier} and below. Every client
 // that may send requests may read these, whatever the rules for users' own topics say: mappers and edgebus depend on it.
-func ownReply(id Identity, filter string) bool {
+func ownReply(id *Identity, filter string) bool {
 	rest, ok := strings.CutPrefix(filter, "reply/"+id.ClientID)
 	return ok && id.ClientID != "" && !strings.ContainsAny(id.ClientID, "+#/") && (rest == "" || rest[0] == '/')
 }
 
 // readsOwnTopics reports whether the identity may subscribe outside the tree. A discoverer may, for devices that announce themselves there.
-func (a *accessControl) readsOwnTopics(id Identity) bool {
+func (a *accessControl) readsOwnTopics(id *Identity) bool {
 	return id.Has(topics.RoleOperator) || id.Has(topics.RoleMapper) || id.Has(topics.RoleViewer) || id.Has(topics.RoleDiscoverer)
 }
 
 // read reports whether the identity may receive what is published to the topic.
-func (a *accessControl) read(id Identity, topic string) bool {
+func (a *accessControl) read(id *Identity, topic string) bool {
 	if id.own() {
 		return true
 	}
@@ -225,7 +225,7 @@ func (a *accessControl) read(id Identity, topic string) bool {
 
 // gets reports whether a subscription of the identity delivers the topic. The bus's own programs receive topics of the tree only
 // through filters below v1/: a bridge's filter # is for users' own topics.
-func (a *accessControl) gets(id Identity, filter, topic string) bool {
+func (a *accessControl) gets(id *Identity, filter, topic string) bool {
 	if (id.own() || id.Has(topics.RoleNode)) && topics.IsTree(topic) && !topics.IsTree(filter) {
 		return false
 	}
@@ -235,7 +235,7 @@ func (a *accessControl) gets(id Identity, filter, topic string) bool {
 // subscribe returns an error if the identity may not subscribe to the filter at all. Most roles may subscribe to filters that cover
 // more than they may read: each topic is checked again by read. A node may not: its subscriptions are fixed, and any other is an
 // error or an attack.
-func (a *accessControl) subscribe(id Identity, filter string) error {
+func (a *accessControl) subscribe(id *Identity, filter string) error {
 	if id.Has(topics.RoleNode) {
 		return a.nodeSubscribe(id, filter)
 	}
@@ -269,7 +269,7 @@ func reachesTree(filter string) bool {
 	return second == "+" || second == "#" || topics.IsTree("v1/"+second)
 }
 
-func (a *accessControl) nodeSubscribe(id Identity, filter string) error {
+func (a *accessControl) nodeSubscribe(id *Identity, filter string) error {
 	if own := topics.RefusedPrefix + topicID(id.ClientID); filter == own {
 		return nil
 	}
@@ -315,7 +315,7 @@ const (
 )
 
 // outside returns the reason why a role that the table allows does not extend to the address; empty: it does.
-func (a *accessControl) outside(id Identity, role topics.Role, addr topics.Address) string {
+func (a *accessControl) outside(id *Identity, role topics.Role, addr topics.Address) string {
 	switch role {
 	case topics.RoleNode:
 		if addr.Node != id.Node {
@@ -360,7 +360,7 @@ var linkOnly = map[topics.Kind]bool{
 
 // checkProtocol returns the reason why a mapper that is limited to some protocols has no right to a device's topics; empty: it has.
 // Topics of a device that the node doesn't have say that the device is gone, and every mapper may read them.
-func (a *accessControl) checkProtocol(id Identity, device string) string {
+func (a *accessControl) checkProtocol(id *Identity, device string) string {
 	if len(id.Protocols) == 0 || a.protocol == nil {
 		return ""
 	}
@@ -396,7 +396,7 @@ func covers(wide, filter string) bool {
 	}
 }
 
-func roles(id Identity) string {
+func roles(id *Identity) string {
 	names := make([]string, len(id.Roles))
 	for i, r := range id.Roles {
 		names[i] = string(r)
@@ -405,7 +405,7 @@ func roles(id Identity) string {
 }
 
 // who returns the roles and the user's name, for messages.
-func who(id Identity) string { return strings.TrimSuffix(roles(id)+" "+id.User, " ") }
+func who(id *Identity) string { return strings.TrimSuffix(roles(id)+" "+id.User, " ") }
 
 // topicID escapes a client identifier for use as a topic level.
 func topicID(clientID string) string {
@@ -709,7 +709,7 @@ func nodeIdentity(name string) Identity {
 func (b *Broker) SignIn(r *http.Request) (Identity, error) {
 	id, err := b.signIn(r)
 	if err == nil {
-		audit.Identify(r, id.User, roles(id))
+		audit.Identify(r, id.User, roles(&id))
 		return id, nil
 	}
 	user, _, named := r.BasicAuth()
@@ -772,7 +772,7 @@ func (b *Broker) signIn(r *http.Request) (Identity, error) {
 		return Identity{}, resource.Errorf(resource.Unauthorized, "", "not signed in: "+
 			"show a certificate that http.tls.clientCA has signed, or the name and password of one of auth.users")
 	}
-	at := ownerOf(id, remote)
+	at := ownerOf(&id, remote)
 	if err := b.quotas.requests.Take(id.User, 1); err != nil {
 		return Identity{}, err
 	}

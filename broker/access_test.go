@@ -223,7 +223,7 @@ func TestCovers(t *testing.T) {
 func TestEveryRowOfTheContractHasItsRights(t *testing.T) {
 	a := newAccessControl(Options{})
 	for _, role := range []topics.Role{topics.RoleNode, topics.RoleMapper, topics.RoleOperator, topics.RoleViewer} {
-		id := Identity{ClientID: "node/n", Roles: []topics.Role{role}, Node: "n", Nodes: []string{"*"}, Devices: []string{"*"}}
+		id := &Identity{ClientID: "node/n", Roles: []topics.Role{role}, Node: "n", Nodes: []string{"*"}, Devices: []string{"*"}}
 		for _, row := range topics.Table() {
 			topic := topics.Prefix + "n/" + example(row.Pattern)
 			require.Equal(t, has(row.Publish, role), a.publish(id, topic) == nil, "%s publish %s", role, topic)
@@ -233,7 +233,7 @@ func TestEveryRowOfTheContractHasItsRights(t *testing.T) {
 }
 
 func has(roles []topics.Role, role topics.Role) bool {
-	return Identity{Roles: roles}.Has(role)
+	return (&Identity{Roles: roles}).Has(role)
 }
 
 func example(pattern string) string {
@@ -329,7 +329,7 @@ func TestTrial02AnOldSessionUnderAReservedIdentifier(t *testing.T) {
 	b.clients.mu.Lock() // as a version before this one would have let it in
 	cl := b.clients.byID["seemed harmless"]
 	delete(b.clients.byID, cl.id)
-	id := cl.rights()
+	id := *cl.rights()
 	cl.id, id.ClientID = "node/n1", "node/n1"
 	cl.ident.Store(&id)
 	b.clients.byID[cl.id] = cl

@@ -30,9 +30,9 @@ type Tree interface {
 // Presence is notified of connections. For one client the calls come in order: a
 // takeover is Disconnected and then Connected. They must not block.
 type Presence interface {
-	Connected(Identity)
-	Subscribed(id Identity, filter string)
-	Disconnected(id Identity, err error)
+	Connected(*Identity)
+	Subscribed(id *Identity, filter string)
+	Disconnected(id *Identity, err error)
 }
 
 // Broker is an MQTT broker. New makes one, Serve runs it.

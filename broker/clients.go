@@ -63,7 +63,7 @@ type client struct {
 func (c *client) user() string { return c.ident.Load().User }
 
 // rights is the client's identity as of its last CONNECT.
-func (c *client) rights() Identity { return *c.ident.Load() }
+func (c *client) rights() *Identity { return c.ident.Load() }
 
 // clients are all sessions.
 type clients struct {
@@ -219,8 +219,7 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	cl.weighWill(c.peekWill())
 	cl.mu.Unlock()
 	changed := !present || !cl.rights().sameRights(c.ident)
-	ident := c.ident
-	cl.ident.Store(&ident)
+	cl.ident.Store(c.ident)
 	cl.conn, c.client = c, cl
 	cl.epoch++
 	if cl.record > 0 {
@@ -240,7 +239,7 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	return present, nil
 }
 
-func (b *Broker) newClient(id Identity, durable bool) *client {
+func (b *Broker) newClient(id *Identity, durable bool) *client {
 	c := b.clientOf(id)
 	c.number = b.number.Add(1)
 	if durable {
@@ -251,9 +250,9 @@ func (b *Broker) newClient(id Identity, durable bool) *client {
 }
 
 // clientOf makes a client with an empty session. What it holds counts for its user.
-func (b *Broker) clientOf(id Identity) *client {
+func (b *Broker) clientOf(id *Identity) *client {
 	c := &client{id: id.ClientID, subs: make(map[string]*subscription)}
-	c.ident.Store(&id)
+	c.ident.Store(id)
 	if id.own() && b.opts.LinkQueue != nil {
 		o := b.opts.LinkQueue
 		c.sess = session.New(session.Limits{Bytes: o.Bytes, MaxAge: o.Age, DropOldest: true, Memory: linkQueueWindow}, b.opts.Now, &b.linkQueue.count)
@@ -426,10 +425,10 @@ func (b *Broker) willDue(cl *client, w *will) {
 var errEnded = errors.New("an operator has ended the session")
 
 // Administers reports whether the identity is an operator of all nodes of the hub, or on a node's own broker of that node.
-func (b *Broker) Administers(id Identity) bool { return b.acl.administers(id) }
+func (b *Broker) Administers(id Identity) bool { return b.acl.administers(&id) }
 
 // MayRead reports whether the identity may receive what is published to a topic.
-func (b *Broker) MayRead(id Identity, topic string) bool { return b.acl.read(id, topic) }
+func (b *Broker) MayRead(id Identity, topic string) bool { return b.acl.read(&id, topic) }
 
 // Sessions lists the clients' sessions, in order of their client identifiers.
 func (b *Broker) Sessions() []resource.Session {
@@ -512,7 +511,7 @@ func (b *Broker) ServeSessions(w http.ResponseWriter, r *http.Request, id Identi
 	if err := b.EndSession(clientID); err != nil {
 		return err
 	}
-	b.log.Info().Str("client", clientID).Str("by", who(id)).Str("remote", id.Remote).Msg("session ended by an operator")
+	b.log.Info().Str("client", clientID).Str("by", who(&id)).Str("remote", id.Remote).Msg("session ended by an operator")
 	_, _ = w.Write([]byte("{}\n"))
 	return nil
 }

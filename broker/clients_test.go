@@ -109,19 +109,19 @@ type presence struct {
 	errs []error
 }
 
-func (p *presence) note(s string, id Identity) {
+func (p *presence) note(s string, id *Identity) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.log = append(p.log, s)
 	if p.ids == nil {
 		p.ids = make(map[string]Identity)
 	}
-	p.ids[s] = id
+	p.ids[s] = *id
 }
 
-func (p *presence) Connected(id Identity)                 { p.note("+"+id.ClientID, id) }
-func (p *presence) Subscribed(id Identity, filter string) { p.note(id.ClientID+" "+filter, id) }
-func (p *presence) Disconnected(id Identity, err error) {
+func (p *presence) Connected(id *Identity)                 { p.note("+"+id.ClientID, id) }
+func (p *presence) Subscribed(id *Identity, filter string) { p.note(id.ClientID+" "+filter, id) }
+func (p *presence) Disconnected(id *Identity, err error) {
 	p.mu.Lock()
 	p.errs = append(p.errs, err)
 	p.mu.Unlock()
@@ -237,7 +237,7 @@ type slowly struct {
 	ending, ended chan struct{}
 }
 
-func (s slowly) Disconnected(id Identity, err error) {
+func (s slowly) Disconnected(id *Identity, err error) {
 	close(s.ending)
 	<-s.ended
 	s.presence.Disconnected(id, err)

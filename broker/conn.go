@@ -38,7 +38,7 @@ type conn struct {
 	unstorable  atomic.Bool // a node's message could not be stored: none that it sent later on this connection counts as stored
 
 	// Set by the reading goroutine before the connection is attached, and fixed then.
-	ident          Identity
+	ident          *Identity // never nil; it is replaced when the client has signed in, and never changed
 	clean          bool
 	bridge         bool   // a mosquitto bridge: its subscriptions are no-local and retain-as-published
 	assigned       string // the client identifier that the broker assigned; empty: the client brought one
@@ -84,7 +84,7 @@ type conn struct {
 
 func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	transport = direct(transport)
-	c := &conn{Conn: transport, b: b, listener: l, stopped: make(chan struct{}), unfollow: func() bool { return true }}
+	c := &conn{Conn: transport, b: b, listener: l, ident: &unknown, stopped: make(chan struct{}), unfollow: func() bool { return true }}
 	if c.host, _, _ = net.SplitHostPort(transport.RemoteAddr().String()); c.host == "" {
 		c.host = transport.RemoteAddr().String()
 	}

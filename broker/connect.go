@@ -251,10 +251,10 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	if n := c.b.opts.Limits.PacketRate; n > 0 && !ident.Has(topics.RoleNode) {
 		c.rate = rate.NewLimiter(rate.Limit(n), n)
 	}
-	if err := c.b.acl.clientID(ident); err != nil {
+	if err := c.b.acl.clientID(&ident); err != nil {
 		return &refusedConnect{code: codeBadClientID, reason: err.Error()}
 	}
-	c.ident = ident
+	c.ident = &ident
 	if ident.Has(topics.RoleEnrollee) { // nothing of it is kept
 		c.clean, c.expiry = true, 0
 	}
@@ -262,7 +262,7 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 		return err
 	}
 	if w := c.takeWill(); w != nil {
-		w.message.Publisher = ident
+		w.message.Publisher = &ident
 		if err := c.b.check(w.message); err != nil {
 			return &refusedConnect{code: codeOf(err), reason: "will: " + reasonOf(err), counted: willRefused}
 		}
@@ -290,7 +290,7 @@ func (c *conn) begin() error {
 	switch {
 	case err == nil:
 		if c.ident.Node != "" { // it may have been revoked since it was looked at, when this connection was not known yet
-			if why := c.b.auth.denied(c.ident, credentials{cert: c.peerCertificate(), local: peerOf(c.Conn)}); why != "" {
+			if why := c.b.auth.denied(*c.ident, credentials{cert: c.peerCertificate(), local: peerOf(c.Conn)}); why != "" {
 				return &refusedConnect{code: codeBadCredentials, reason: why}
 			}
 		}

@@ -489,7 +489,7 @@ func TestAListenerThatNeverComesBackStopsNothing(t *testing.T) {
 	for range 3 {
 		for _, topic := range []string{"v1/nodes/n1/devices/lamp/telemetry/t", "own"} {
 			done := make(chan error, 1)
-			b.Pass(Message{Topic: topic, Payload: []byte("x"), QoS: 1, Publisher: Identity{Version: 5}}, func(err error) { done <- err })
+			b.Pass(Message{Topic: topic, Payload: []byte("x"), QoS: 1, Publisher: &Identity{Version: 5}}, func(err error) { done <- err })
 			require.NoError(t, <-done)
 			live.ack(packets.Puback, live.expect(packets.Publish).PacketID)
 		}

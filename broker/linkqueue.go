@@ -70,7 +70,7 @@ func (o *LinkQueueOptions) filters() map[string]byte {
 }
 
 // own reports whether the client is the broker itself: its session is the link queue.
-func (id Identity) own() bool { return id.Has(topics.RoleHub) }
+func (id *Identity) own() bool { return id.Has(topics.RoleHub) }
 
 // makeLinkQueue finds the link queue among the loaded sessions, or makes it, and brings its subscriptions in line with the
 // options. Without options it ends a session that was loaded.
@@ -114,7 +114,7 @@ func (b *Broker) makeLinkQueue() {
 
 func (b *Broker) newLinkQueue() *client {
 	id := Identity{ClientID: linkQueueID, Roles: []topics.Role{topics.RoleHub}, Version: 5}
-	c := b.newClient(id, b.store != nil)
+	c := b.newClient(&id, b.store != nil)
 	c.lasting = math.MaxInt64
 	if b.store != nil {
 		b.store.Commit([]journal.Change{c.recordWith(nil)}, nil)
@@ -172,6 +172,6 @@ func (b *Broker) PublishFromLink(m Message, done func(error)) {
 		done(resource.Errorf(resource.Forbidden, m.Topic, "a bridge carries nothing below %s and %s", topics.Prefix, topics.RefusedPrefix))
 		return
 	}
-	m.Publisher = Identity{ClientID: linkQueueID}
+	m.Publisher = &Identity{ClientID: linkQueueID}
 	b.Pass(m, done)
 }

@@ -173,7 +173,7 @@ func TestLinkQueueFiltersFollowTheConfiguration(t *testing.T) {
 
 func TestNodesAskOnlyForWhatBridgesDown(t *testing.T) {
 	a := newAccessControl(Options{Down: []string{"site/#", "orders/{node}/+"}})
-	n1 := Identity{Roles: []topics.Role{topics.RoleNode}, Node: "n1"}
+	n1 := &Identity{Roles: []topics.Role{topics.RoleNode}, Node: "n1"}
 	for filter, allowed := range map[string]bool{
 		"site/#": true, "site/a": true, "site/+/b": true, "orders/n1/+": true, "orders/n1/x": true,
 		"#": false, "+/a": false, "orders/#": false, "orders/n2/x": false, "orders/n1/#": false, "other": false,
@@ -193,7 +193,7 @@ func TestOnlyTheRetainedLimitIsAQuotaToWhatANodeSends(t *testing.T) {
 	open(t, b, "full", persistent).sub("#", 1)
 	b.clients.connected("full").disconnect(0, errDisconnected)
 	require.Eventually(t, func() bool { return b.clients.connected("full") == nil }, patience, time.Millisecond)
-	node := Identity{Version: 5, Node: "n1", Roles: []topics.Role{topics.RoleNode}, ClientID: "core"}
+	node := &Identity{Version: 5, Node: "n1", Roles: []topics.Role{topics.RoleNode}, ClientID: "core"}
 	pass := func(topic string, retain bool) error {
 		done := make(chan error, 1)
 		b.Pass(Message{Topic: topic, Payload: []byte("x"), QoS: 1, Retain: retain, Publisher: node}, func(err error) { done <- err })

@@ -34,10 +34,26 @@ type Message struct {
 	Retain    bool
 	Again     bool // DUP: its publisher may have sent it before without an acknowledgement
 	Props     Properties
-	Publisher Identity // zero when the message is the bus's own
+	Publisher *Identity // nil when the message is the bus's own
 
 	link  *conn  // the node's connection that it came on, which is closed if the message can't be stored; nil: none
 	along *along // nil: nothing is to be stored with it
+}
+
+// ClientID is that of its publisher; empty when the message is the bus's own.
+func (m *Message) ClientID() string {
+	if m.Publisher == nil {
+		return ""
+	}
+	return m.Publisher.ClientID
+}
+
+// User is its publisher's; empty when the publisher is anonymous, or the message is the bus's own.
+func (m *Message) User() string {
+	if m.Publisher == nil {
+		return ""
+	}
+	return m.Publisher.User
 }
 
 // along are changes that are to be stored with a message that goes to the tree: in the same commit, if
@@ -82,28 +98,31 @@ type Identity struct {
 	Revoked context.Context
 }
 
-// Has reports whether the identity has the role.
-func (id Identity) Has(role topics.Role) bool { return slices.Contains(id.Roles, role) }
+// unknown is who has not signed in yet.
+var unknown Identity
+
+// Has reports whether the identity has the role. Nil, the bus itself, has none.
+func (id *Identity) Has(role topics.Role) bool { return id != nil && slices.Contains(id.Roles, role) }
 
 // Given reports whether a node is one of an operator's or viewer's.
-func (id Identity) Given(node string) bool { return matchAny(id.Nodes, node) }
+func (id *Identity) Given(node string) bool { return matchAny(id.Nodes, node) }
 
 // AllNodes reports whether the identity is an operator of all nodes: an administrator of the hub.
-func (id Identity) AllNodes() bool {
+func (id *Identity) AllNodes() bool {
 	return id.Has(topics.RoleOperator) && slices.Contains(id.Nodes, "*")
 }
 
 // IsLink reports whether the client is a core's link to its hub. A node's user may have other clients beside it.
-func (id Identity) IsLink() bool { return id.Node != "" && id.ClientID == nodeUser(id.Node) }
+func (id *Identity) IsLink() bool { return id.Node != "" && id.ClientID == nodeUser(id.Node) }
 
 // same reports whether a session of one may be continued by the other: the same user, who may
 // have been given another role meanwhile.
-func (id Identity) same(other Identity) bool {
+func (id *Identity) same(other *Identity) bool {
 	return id.User == other.User && id.Node == other.Node && id.own() == other.own()
 }
 
 // sameRights reports whether both may read the same.
-func (id Identity) sameRights(other Identity) bool {
+func (id *Identity) sameRights(other *Identity) bool {
 	return id.same(other) && slices.Equal(id.Roles, other.Roles) && slices.Equal(id.Nodes, other.Nodes) && slices.Equal(id.Devices, other.Devices) &&
 		slices.Equal(id.Protocols, other.Protocols) && slices.Equal(id.Configurations, other.Configurations) && id.Local == other.Local
 }
@@ -111,7 +130,7 @@ func (id Identity) sameRights(other Identity) bool {
 // outgoing makes the message ready to be shared by sessions.
 func outgoing(m Message, now time.Time) *session.Message {
 	out := &session.Message{
-		Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Retain: m.Retain, Props: m.Props, From: m.Publisher.ClientID, User: m.Publisher.User,
+		Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Retain: m.Retain, Props: m.Props, From: m.ClientID(), User: m.User(),
 	}
 	out.Stamp(now)
 	return out

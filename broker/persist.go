@@ -144,7 +144,7 @@ func (w *will) encode(e *session.Encoder) {
 }
 
 // willFrom decodes a client's will.
-func willFrom(d *session.Decoder, id Identity) *will {
+func willFrom(d *session.Decoder, id *Identity) *will {
 	w := &will{delay: time.Duration(d.Number()) * time.Second}
 	m := d.Message()
 	w.message = Message{Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Retain: m.Retain, Props: m.Props, Publisher: id}
@@ -159,7 +159,7 @@ func (w *will) change() journal.Change {
 	return journal.Change{ID: w.record, Value: e}
 }
 
-func identify(e *session.Encoder, id Identity) {
+func identify(e *session.Encoder, id *Identity) {
 	roles := make([]string, len(id.Roles))
 	for i, r := range id.Roles {
 		roles[i] = string(r)
@@ -176,7 +176,8 @@ func identify(e *session.Encoder, id Identity) {
 	}
 }
 
-func identityFrom(d *session.Decoder) (id Identity) {
+func identityFrom(d *session.Decoder) *Identity {
+	var id Identity
 	for _, s := range []*string{&id.ClientID, &id.User, &id.Node, &id.Listener, &id.Remote} {
 		*s = d.Text()
 	}
@@ -190,7 +191,7 @@ func identityFrom(d *session.Decoder) (id Identity) {
 	for _, r := range roles {
 		id.Roles = append(id.Roles, topics.Role(r))
 	}
-	return id
+	return &id
 }
 
 // clientFrom decodes a client's record.

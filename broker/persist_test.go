@@ -775,7 +775,7 @@ func TestARetainedMessageIsOneRecordWhateverFails(t *testing.T) {
 	b := start(t, func(o *Options) { o.Journal = f })
 	pub := func(payload string) chan error {
 		done := make(chan error, 1)
-		b.Pass(Message{Topic: "a", Payload: []byte(payload), QoS: 1, Retain: true, Publisher: Identity{Version: 5}}, func(err error) { done <- err })
+		b.Pass(Message{Topic: "a", Payload: []byte(payload), QoS: 1, Retain: true, Publisher: &Identity{Version: 5}}, func(err error) { done <- err })
 		return done
 	}
 	require.NoError(t, <-pub("old"))

@@ -226,15 +226,18 @@ func (b *Broker) accept(m Message, batch *session.WriteBatch, along []journal.Ch
 // otherwise after it: the tree has another store, and after a crash between the two a client's repetition reaches the tree
 // a second time.
 func (b *Broker) passToTree(m Message, changes []journal.Change, done func(error)) {
-	if len(changes) > 0 {
-		m.along = &along{changes}
+	if len(changes) == 0 {
+		b.opts.Tree.Publish(m, done)
+		return
 	}
+	along := &along{changes}
+	m.along = along
 	b.opts.Tree.Publish(m, func(err error) {
 		if err != nil {
 			done(err)
 			return
 		}
-		b.store.along(m.along.take(), done)
+		b.store.along(along.take(), done)
 	})
 }
 

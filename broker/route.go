@@ -434,7 +434,7 @@ func (p *publication) store(out *session.Message) {
 }
 
 // redistribute gives the undelivered messages of an ended session to other members of its shared subscriptions.
-func (b *Broker) redistribute(of Identity, left []session.Undelivered) {
+func (b *Broker) redistribute(of *Identity, left []session.Undelivered) {
 	for _, m := range left {
 		group, filter, _ := topics.SplitShare(m.Share)
 		rt := b.router.route(m.Topic)

@@ -300,7 +300,7 @@ func (c *conn) unsubscribeFrom(filter string) bool {
 
 // Subscriber is a client that gets the messages of a topic, and the filter that brings them.
 type Subscriber struct {
-	Identity Identity
+	Identity *Identity
 	Filter   string // without $share/{group}/
 }
 

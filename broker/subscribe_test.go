@@ -292,7 +292,7 @@ func subscribed(clients int, filter string) *router {
 	b.quotas = newQuotas(Limits{})
 	b.opts.Limits = Limits{}.Complete()
 	for i := range clients {
-		c := b.newClient(Identity{ClientID: fmt.Sprint(i), Roles: []topics.Role{topics.RoleOperator}}, false)
+		c := b.newClient(&Identity{ClientID: fmt.Sprint(i), Roles: []topics.Role{topics.RoleOperator}}, false)
 		r.index.add(newSubscription(c, filter))
 	}
 	return r

@@ -355,7 +355,7 @@ func halfEach(what string, most int, setting string) *quota.Quota {
 // address doesn't count, since a proxy on this host may connect for many clients.
 type connectionOwner struct{ user, host string }
 
-func ownerOf(id Identity, remote net.Addr) connectionOwner {
+func ownerOf(id *Identity, remote net.Addr) connectionOwner {
 	s := connectionOwner{user: id.User}
 	if tcp, ok := remote.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
 		s.host = hostOf(tcp.AddrPort().Addr())

@@ -106,7 +106,7 @@ func TestPacketRate(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), (n-100-1)*time.Second/100)
 	require.Positive(t, b.Stats().Pauses)
 
-	node := &conn{b: b, ident: Identity{ClientID: "n1", Roles: []topics.Role{topics.RoleNode}}}
+	node := &conn{b: b, ident: &Identity{ClientID: "n1", Roles: []topics.Role{topics.RoleNode}}}
 	for range n {
 		node.keepRate()
 	}

@@ -260,18 +260,18 @@ func (c *rawClient) acknowledged() byte {
 func BenchmarkCommand(b *testing.B) {
 	for _, n := range []int{0, 1000} {
 		b.Run(strconv.Itoa(n)+"waiting", func(b *testing.B) {
-			subs := []broker.Subscriber{{Identity: broker.Identity{ClientID: "m", Roles: []topics.Role{topics.RoleMapper}}, Filter: command}}
+			subs := []broker.Subscriber{{Identity: &broker.Identity{ClientID: "m", Roles: []topics.Role{topics.RoleMapper}}, Filter: command}}
 			var last broker.Message
 			c := calls.New(calls.Options{
 				Role: topics.RoleMapper, Tree: noTree{}, Log: zerolog.Nop(), Publish: func(m broker.Message) { last = m },
 				Subscribers: func(string) []broker.Subscriber { return subs },
 				Limits:      calls.Limits{Timeout: time.Hour, Longest: time.Hour, Client: 2000, All: 2000},
 			})
-			ask := broker.Message{Topic: command, QoS: 1, Publisher: broker.Identity{ClientID: "a"}, Props: broker.Properties{ResponseTopic: "r"}}
+			ask := broker.Message{Topic: command, QoS: 1, Publisher: &broker.Identity{ClientID: "a"}, Props: broker.Properties{ResponseTopic: "r"}}
 			for range n {
 				c.Publish(ask, func(error) {})
 			}
-			mapper := broker.Identity{Roles: []topics.Role{topics.RoleMapper}}
+			mapper := &broker.Identity{Roles: []topics.Role{topics.RoleMapper}}
 			for b.Loop() {
 				c.Publish(ask, func(error) {})
 				c.Publish(broker.Message{Topic: last.Props.ResponseTopic, Publisher: mapper}, func(error) {})

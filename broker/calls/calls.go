@@ -74,9 +74,9 @@ func New(o Options) *Calls {
 
 type noPresence struct{}
 
-func (noPresence) Connected(broker.Identity)           {}
-func (noPresence) Subscribed(broker.Identity, string)  {}
-func (noPresence) Disconnected(broker.Identity, error) {}
+func (noPresence) Connected(*broker.Identity)           {}
+func (noPresence) Subscribed(*broker.Identity, string)  {}
+func (noPresence) Disconnected(*broker.Identity, error) {}
 
 // Publish implements broker.Tree.
 func (c *Calls) Publish(m broker.Message, done func(error)) {
@@ -90,7 +90,7 @@ func (c *Calls) Publish(m broker.Message, done func(error)) {
 	case err == nil && a.Kind == topics.KindAnswer:
 		done(c.answer(a, m))
 	case err == nil && a.Kind == topics.KindClock:
-		done(c.setClock(a.Node, m.Publisher.ClientID, m.Payload))
+		done(c.setClock(a.Node, m.ClientID(), m.Payload))
 	default:
 		c.Tree.Publish(m, done)
 	}
@@ -252,7 +252,7 @@ func (c *Calls) repeated(x *call) error {
 }
 
 // Disconnected implements broker.Presence: a call that has no executor left is answered.
-func (c *Calls) Disconnected(id broker.Identity, cause error) {
+func (c *Calls) Disconnected(id *broker.Identity, cause error) {
 	for _, call := range c.table.executorLeft(id.ClientID) {
 		c.end(call, c.lost())
 	}
@@ -344,7 +344,7 @@ const maxCorrelation = 4096
 func (c *Calls) newCall(a topics.Address, m broker.Message, reply func(broker.Message)) *call {
 	x := &call{
 		node: strings.Clone(a.Node), device: strings.Clone(a.Device), topic: strings.Clone(m.Topic),
-		from: m.Publisher.ClientID, user: m.Publisher.User, reply: reply, responseTopic: strings.Clone(m.Props.ResponseTopic), qos: m.QoS,
+		from: m.ClientID(), user: m.User(), reply: reply, responseTopic: strings.Clone(m.Props.ResponseTopic), qos: m.QoS,
 		correlation: bytes.Clone(m.Props.Correlation),
 	}
 	if m.QoS > 0 {

@@ -76,7 +76,7 @@ func (b *bus) published(m broker.Message) {
 func (b *bus) listen(client string, role topics.Role, filter string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.subs = append(b.subs, broker.Subscriber{Identity: broker.Identity{ClientID: client, Roles: []topics.Role{role}}, Filter: filter})
+	b.subs = append(b.subs, broker.Subscriber{Identity: &broker.Identity{ClientID: client, Roles: []topics.Role{role}}, Filter: filter})
 }
 
 func (b *bus) silence() { b.mu.Lock(); b.subs = nil; b.mu.Unlock() }
@@ -93,7 +93,7 @@ func (b *bus) take() []broker.Message {
 // Whoever has the answer has the acknowledgement, too: nobody can answer before it is given.
 func TestACommandIsAcknowledgedBeforeItGoesOn(t *testing.T) {
 	b := newBus(t, nil)
-	m := broker.Message{Topic: command, QoS: 1, Publisher: broker.Identity{ClientID: "ann"}}
+	m := broker.Message{Topic: command, QoS: 1, Publisher: &broker.Identity{ClientID: "ann"}}
 	m.Props.ResponseTopic = "reply/ann"
 	told := false
 	b.Calls.Publish(m, func(err error) {
@@ -107,7 +107,7 @@ func TestACommandIsAcknowledgedBeforeItGoesOn(t *testing.T) {
 
 // ask publishes a command of client ann's, and returns what she is told.
 func (b *bus) ask(change ...func(*broker.Message)) error {
-	m := broker.Message{Topic: command, Payload: []byte("twice"), QoS: 1, Publisher: broker.Identity{ClientID: "ann"}}
+	m := broker.Message{Topic: command, Payload: []byte("twice"), QoS: 1, Publisher: &broker.Identity{ClientID: "ann"}}
 	m.Props.ResponseTopic, m.Props.Correlation = "reply/ann", []byte("7")
 	for _, f := range change {
 		f(&m)
@@ -127,7 +127,7 @@ func (b *bus) verdict(m broker.Message) error {
 func (b *bus) answer(to broker.Message, payload string, user ...broker.UserProperty) error {
 	return b.verdict(broker.Message{
 		Topic: to.Props.ResponseTopic, Payload: []byte(payload), Props: broker.Properties{User: user},
-		Publisher: broker.Identity{ClientID: "mapper", Roles: []topics.Role{topics.RoleMapper}},
+		Publisher: &broker.Identity{ClientID: "mapper", Roles: []topics.Role{topics.RoleMapper}},
 	})
 }
 
@@ -277,7 +277,7 @@ func TestTheGoneAreNotAsked(t *testing.T) {
 	asked := 0
 	b.o.Subscribers = func(topic string) []broker.Subscriber {
 		if asked++; asked == 2 { // it goes in between
-			b.Disconnected(broker.Identity{ClientID: "stranger"}, nil)
+			b.Disconnected(&broker.Identity{ClientID: "stranger"}, nil)
 			return nil
 		}
 		return b.subscribers(topic)
@@ -325,10 +325,10 @@ func TestConnectionLost(t *testing.T) {
 	require.NoError(t, b.ask())
 	require.NoError(t, b.ask(quiet))
 	require.Len(t, b.take(), 2)
-	b.Disconnected(broker.Identity{ClientID: "mapper"}, nil)
-	b.Disconnected(broker.Identity{ClientID: "ann"}, nil)
+	b.Disconnected(&broker.Identity{ClientID: "mapper"}, nil)
+	b.Disconnected(&broker.Identity{ClientID: "ann"}, nil)
 	require.Empty(t, b.take())
-	b.Disconnected(broker.Identity{ClientID: "other"}, nil)
+	b.Disconnected(&broker.Identity{ClientID: "other"}, nil)
 	_, code, text := b.one()
 	require.Equal(t, "Lost", code)
 	require.Contains(t, text, "may or may not")
@@ -395,7 +395,7 @@ func TestWhoMayAnswer(t *testing.T) {
 	b := newBus(t, nil)
 	require.NoError(t, b.ask())
 	sent, _, _ := b.one()
-	m := broker.Message{Topic: sent.Props.ResponseTopic, Publisher: broker.Identity{Roles: []topics.Role{topics.RoleNode}}}
+	m := broker.Message{Topic: sent.Props.ResponseTopic, Publisher: &broker.Identity{Roles: []topics.Role{topics.RoleNode}}}
 	require.ErrorIs(t, b.verdict(m), resource.Forbidden)
 	m.Publisher.Roles = []topics.Role{topics.RoleMapper}
 	for _, wrong := range []string{"n1/devices/lamp", "n2/devices/lamp", "n1/devices/other"} {
@@ -430,7 +430,7 @@ func TestExactlyOneAnswer(t *testing.T) {
 	var asking, racing sync.WaitGroup
 	for i := range calls {
 		asking.Go(func() {
-			m := broker.Message{Topic: command, Publisher: broker.Identity{ClientID: "ann"}}
+			m := broker.Message{Topic: command, Publisher: &broker.Identity{ClientID: "ann"}}
 			m.Props.ResponseTopic = fmt.Sprint("reply/", i)
 			b.Calls.Publish(m, func(error) {})
 		})
@@ -445,12 +445,12 @@ func TestExactlyOneAnswer(t *testing.T) {
 			for range 2 {
 				racing.Go(func() {
 					b.Calls.Publish(broker.Message{
-						Topic: m.Props.ResponseTopic, Publisher: broker.Identity{Roles: []topics.Role{topics.RoleMapper}},
+						Topic: m.Props.ResponseTopic, Publisher: &broker.Identity{Roles: []topics.Role{topics.RoleMapper}},
 					}, func(error) {})
 				})
 			}
 			if len(answers)%50 == 0 {
-				racing.Go(func() { b.Disconnected(broker.Identity{ClientID: "mapper"}, nil) })
+				racing.Go(func() { b.Disconnected(&broker.Identity{ClientID: "mapper"}, nil) })
 			}
 		}
 	}

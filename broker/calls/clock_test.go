@@ -27,8 +27,8 @@ func newPair(t *testing.T) *pair {
 	return p
 }
 
-func (p *pair) node() broker.Identity {
-	return broker.Identity{ClientID: "node/n1", Node: "n1", Roles: []topics.Role{topics.RoleNode}}
+func (p *pair) node() *broker.Identity {
+	return &broker.Identity{ClientID: "node/n1", Node: "n1", Roles: []topics.Role{topics.RoleNode}}
 }
 
 // tell has the core's clock arrive at the hub after a while.

@@ -1,6 +1,8 @@
 package tree
 
 import (
+	"cmp"
+
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
@@ -113,10 +115,7 @@ func Bare(payload []byte) *resource.Value {
 
 // Origin is who wrote a value: the user, or the client id of one without a name.
 func Origin(m broker.Message) string {
-	if m.Publisher.User != "" {
-		return m.Publisher.User
-	}
-	return m.Publisher.ClientID
+	return cmp.Or(m.User(), m.ClientID())
 }
 
 // ReplyTopic is where the answer to a request goes.

@@ -94,7 +94,7 @@ type Service struct {
 
 // enrollee is a connected client that may do nothing but enrol.
 type enrollee struct {
-	id      broker.Identity
+	id      *broker.Identity
 	timer   *time.Timer
 	asked   int
 	answer  string // the topic of the answer
@@ -211,7 +211,7 @@ func (s *Service) Retained(filter string) func(max int) []broker.Message {
 }
 
 // Connected notes a node that enrols.
-func (s *Service) Connected(id broker.Identity) {
+func (s *Service) Connected(id *broker.Identity) {
 	if !id.Has(topics.RoleEnrollee) {
 		s.o.Presence.Connected(id)
 		return
@@ -226,14 +226,14 @@ func (s *Service) Connected(id broker.Identity) {
 }
 
 // Subscribed passes on what is not about enrolment.
-func (s *Service) Subscribed(id broker.Identity, filter string) {
+func (s *Service) Subscribed(id *broker.Identity, filter string) {
 	if !id.Has(topics.RoleEnrollee) {
 		s.o.Presence.Subscribed(id, filter)
 	}
 }
 
 // Disconnected forgets a node that enrolled.
-func (s *Service) Disconnected(id broker.Identity, cause error) {
+func (s *Service) Disconnected(id *broker.Identity, cause error) {
 	if !id.Has(topics.RoleEnrollee) {
 		s.o.Presence.Disconnected(id, cause)
 		return
@@ -272,7 +272,7 @@ func (s *Service) handle(ctx context.Context, j job) (a resource.JoinAnswer, err
 	if err != nil {
 		return a, err
 	}
-	node, by := j.at.Node, j.m.Publisher
+	node, by := j.at.Node, *j.m.Publisher
 	csr, err := resource.ParseCSR(r.CSR, node)
 	if err != nil {
 		return a, err

@@ -58,7 +58,7 @@ type outage struct {
 	keys int           // that it lacks; -1: not known
 }
 
-func (t *Twins) recordJoined(b *batch, n *node, id broker.Identity) {
+func (t *Twins) recordJoined(b *batch, n *node, id *broker.Identity) {
 	n.outage = outage{on: true, keys: -1}
 	if n.contact.links > 0 { // or this is the first time since the hub was started
 		n.outage.keys = n.down.Dirty()

@@ -146,7 +146,7 @@ func TestTrial13TheTwinOnTheBusHasWhatWasAcknowledged(t *testing.T) {
 		require.NoError(t, r.send(lampDesired+"/brightness", want))
 		done := make(chan error, 1)
 		r.twins.Publish(broker.Message{
-			Topic: "v1/nodes/n1/devices/lamp/get", Publisher: broker.Identity{ClientID: "ops"},
+			Topic: "v1/nodes/n1/devices/lamp/get", Publisher: &broker.Identity{ClientID: "ops"},
 			Props: broker.Properties{ResponseTopic: "answers"},
 		}, func(err error) { done <- err })
 		require.NoError(t, <-done)

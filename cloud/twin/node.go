@@ -57,10 +57,10 @@ func (n *node) state() string {
 
 // Connected does nothing: a node is online once its link has subscribed to sync/down (see Subscribed). Another client
 // with the node's certificate does not make it so.
-func (t *Twins) Connected(broker.Identity) {}
+func (t *Twins) Connected(*broker.Identity) {}
 
 // Subscribed begins the link when a core listens on its sync/down.
-func (t *Twins) Subscribed(id broker.Identity, filter string) {
+func (t *Twins) Subscribed(id *broker.Identity, filter string) {
 	if _, down := topics.Sync(id.Node); !id.IsLink() || filter != down {
 		return
 	}
@@ -79,7 +79,7 @@ func (t *Twins) Subscribed(id broker.Identity, filter string) {
 }
 
 // Disconnected ends the link with the connection that it was on.
-func (t *Twins) Disconnected(id broker.Identity, cause error) {
+func (t *Twins) Disconnected(id *broker.Identity, cause error) {
 	if !id.Has(topics.RoleNode) {
 		return
 	}
@@ -282,7 +282,7 @@ type contact struct {
 	anomalyReported bool // in this connection
 }
 
-func (c *contact) began(now time.Time, id broker.Identity) {
+func (c *contact) began(now time.Time, id *broker.Identity) {
 	c.since, c.last, c.remote = now.UnixMilli(), now.UnixMilli(), id.Remote
 	c.links++
 	c.anomalyReported = false

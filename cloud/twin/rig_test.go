@@ -135,8 +135,8 @@ func (r *rig) said(topic string) (list []string) {
 	return list
 }
 
-func identity(node string) broker.Identity {
-	return broker.Identity{ClientID: "node/" + node, Roles: []topics.Role{topics.RoleNode}, Node: node}
+func identity(node string) *broker.Identity {
+	return &broker.Identity{ClientID: "node/" + node, Roles: []topics.Role{topics.RoleNode}, Node: node}
 }
 
 // connect brings a node's core, with whatever it holds, to the hub.
@@ -279,7 +279,7 @@ func joined(t *testing.T) (*rig, *core) {
 
 func (r *rig) send(topic, payload string) error {
 	done := make(chan error, 1)
-	r.twins.Publish(broker.Message{Topic: topic, Payload: []byte(payload), Publisher: broker.Identity{ClientID: "ops"}}, func(err error) { done <- err })
+	r.twins.Publish(broker.Message{Topic: topic, Payload: []byte(payload), Publisher: &broker.Identity{ClientID: "ops"}}, func(err error) { done <- err })
 	select {
 	case err := <-done:
 		return err

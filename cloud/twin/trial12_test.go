@@ -31,7 +31,7 @@ func TestTrial12DesiredTimestampsAreNotInTheFuture(t *testing.T) {
 	want := func(value string, ahead time.Duration) error {
 		done := make(chan error, 1)
 		r.twins.Publish(broker.Message{
-			Topic: lampDesired + "/power", Payload: []byte(value), Publisher: broker.Identity{ClientID: "ops"},
+			Topic: lampDesired + "/power", Payload: []byte(value), Publisher: &broker.Identity{ClientID: "ops"},
 			Props: broker.Properties{User: []broker.UserProperty{{Key: "ts", Value: resource.Time(time.Now().Add(ahead))}}},
 		}, func(err error) { done <- err })
 		select {

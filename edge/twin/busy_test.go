@@ -135,7 +135,7 @@ func TestWaitingWritesShareACommit(t *testing.T) {
 			for i := range each {
 				r.twin.Publish(broker.Message{
 					Topic: topics.TopicOf("n1", "devices/hall/reported/temperature"), Payload: []byte(fmt.Sprint(c*each + i)), QoS: 1,
-					Publisher: broker.Identity{ClientID: fmt.Sprint("client-", c)},
+					Publisher: &broker.Identity{ClientID: fmt.Sprint("client-", c)},
 				}, func(err error) { stored <- err })
 			}
 		}()
@@ -153,7 +153,7 @@ func TestWaitingWritesShareACommit(t *testing.T) {
 func (r *rig) sendAs(user, client, key, payload string) error {
 	done := make(chan error, 1)
 	r.twin.Publish(broker.Message{
-		Topic: topics.TopicOf("n1", key), Payload: []byte(payload), Publisher: broker.Identity{ClientID: client, User: user},
+		Topic: topics.TopicOf("n1", key), Payload: []byte(payload), Publisher: &broker.Identity{ClientID: client, User: user},
 	}, func(err error) { done <- err })
 	return <-done
 }

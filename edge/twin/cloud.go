@@ -160,6 +160,7 @@ func (t *Twin) joinDevice(name string) (*device, bool) {
 		t.o.Log.Error().Err(err).Str("device", name).Msg("the hub sent a Device that can't be read")
 		return nil, false
 	}
+	t.anyLocal = t.anyLocal || len(d.bundle.Device.Spec.Local) > 0 || d.bundle.Device.Spec.LocalState
 	return d, true
 }
 
@@ -196,6 +197,7 @@ func (t *Twin) deriveDevice(b *batch, name string) {
 	if old == nil {
 		t.o.Log.Info().Str("device", name).Str("model", d.bundle.Model.Metadata.Name).Msg("device joined the node")
 	} else {
+		d.faults = old.faults
 		t.forget(b, name, old, func(property string) bool {
 			_, kept := d.bundle.Model.Property(property)
 			return another || !kept

@@ -89,8 +89,8 @@ func badTopic(err error) error {
 }
 
 func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
-	b.from = m.Publisher.ClientID
-	defer func() { b.from = "" }()
+	b.from = m.Publisher
+	defer func() { b.from = nil }()
 	switch a.Kind {
 	case topics.KindReported, topics.KindReportedAll:
 		return t.report(b, a, m)
@@ -150,8 +150,10 @@ func (t *Twin) report(b *batch, a topics.Address, m broker.Message) error {
 		if err := t.putUp(b, e); err != nil {
 			return err
 		}
-		t.clearUp(b, topics.DeviceKey(a.Device, topics.KindReadProblem, b.members[i].Property))
-		t.clearRefusal(b, a.Device, b.members[i].Property, e)
+		if d.faults {
+			t.clearUp(b, topics.DeviceKey(a.Device, topics.KindReadProblem, b.members[i].Property))
+			t.clearRefusal(b, a.Device, b.members[i].Property, e)
+		}
 		t.push(b, d, e, b.members[i].Property)
 	}
 	return nil
@@ -298,6 +300,7 @@ func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
 	}
 	why := entry(b, key, payload, tree.Origin(m))
 	why.Meta.For = r.For
+	d.faults = true
 	return t.putWithin(b, why)
 }
 
@@ -363,7 +366,7 @@ func (t *Twin) putUp(b *batch, e link.Entry) error {
 func (t *Twin) publishEntry(b *batch, e link.Entry) {
 	if t.o.Wanted(topics.TopicOf(t.o.Node, e.Key)) {
 		m := t.message(e)
-		m.Publisher.ClientID = b.from
+		m.Publisher = b.from
 		b.out = append(b.out, m)
 	}
 }
@@ -430,7 +433,7 @@ func (t *Twin) deviceState(b *batch, a topics.Address, m broker.Message) error {
 	if err := t.mayClear(a.Key(), m, len(m.Payload) == 0); err != nil {
 		return err
 	}
-	if err := t.putWithin(b, entry(b, a.Key(), m.Payload, m.Publisher.ClientID)); err != nil {
+	if err := t.putWithin(b, entry(b, a.Key(), m.Payload, m.ClientID())); err != nil {
 		return err
 	}
 	if string(m.Payload) != resource.Offline {
@@ -454,6 +457,7 @@ func (t *Twin) problem(b *batch, a topics.Address, m broker.Message) error {
 		if err := d.bundle.Model.CheckKnown(a.Name); err != nil {
 			return err
 		}
+		d.faults = true
 	}
 	if err := t.mayClear(a.Key(), m, len(m.Payload) == 0); err != nil {
 		return err
@@ -463,7 +467,7 @@ func (t *Twin) problem(b *batch, a topics.Address, m broker.Message) error {
 			return err
 		}
 	}
-	return t.putWithin(b, entry(b, a.Key(), m.Payload, m.Publisher.ClientID))
+	return t.putWithin(b, entry(b, a.Key(), m.Payload, m.ClientID()))
 }
 
 // mapperState stores a mapper's presence. When a mapper goes offline, the state of the devices that it reported becomes unknown.
@@ -480,10 +484,10 @@ func (t *Twin) mapperState(b *batch, a topics.Address, m broker.Message) error {
 	if err := t.roomForMapper(a.Device, m); err != nil {
 		return err
 	}
-	if err := t.putWithin(b, entry(b, a.Key(), m.Payload, m.Publisher.ClientID)); err != nil {
+	if err := t.putWithin(b, entry(b, a.Key(), m.Payload, m.ClientID())); err != nil {
 		return err
 	}
-	t.seen[a.Key()] = m.Publisher.User
+	t.seen[a.Key()] = m.User()
 	t.markAll(b)
 	if len(m.Payload) == 0 {
 		delete(t.seen, a.Key())
@@ -500,7 +504,7 @@ func (t *Twin) checkMapperOwner(mapper string, m broker.Message) error {
 	key := mapperKey(mapper)
 	state, _ := t.up.Get(key)
 	owner, seen := t.seen[key]
-	if seen && owner != m.Publisher.User && string(state.Value) == resource.Online {
+	if seen && owner != m.User() && string(state.Value) == resource.Online {
 		return resource.Errorf(resource.Forbidden, "", "mapper %s is online as another user", mapper)
 	}
 	return nil
@@ -508,13 +512,16 @@ func (t *Twin) checkMapperOwner(mapper string, m broker.Message) error {
 
 // mayClear refuses to clear a key that a mapper of another user has set, while that mapper is online.
 func (t *Twin) mayClear(key string, m broker.Message, clear bool) error {
+	if !clear {
+		return nil
+	}
 	e, ok := t.up.Get(key)
-	if !ok || !clear {
+	if !ok {
 		return nil
 	}
 	for mapper, user := range t.seen {
 		state, _ := t.up.Get(mapper)
-		if user != m.Publisher.User && string(state.Value) == resource.Online && (e.Origin == state.Origin || user != "" && e.Origin == user) {
+		if user != m.User() && string(state.Value) == resource.Online && (e.Origin == state.Origin || user != "" && e.Origin == user) {
 			a, _ := topics.ParseKey(t.o.Node, mapper)
 			return resource.Errorf(resource.Forbidden, "", "%s was set by mapper %s, which is online as another user, and is cleared by that user only", key, a.Device)
 		}
@@ -540,7 +547,7 @@ func (t *Twin) mapperProtocols(b *batch, a topics.Address, m broker.Message) err
 		return err
 	}
 	t.markAll(b)
-	return t.putWithin(b, entry(b, a.Key(), m.Payload, m.Publisher.ClientID))
+	return t.putWithin(b, entry(b, a.Key(), m.Payload, m.ClientID()))
 }
 
 // agentReport stores what the node's agent reports, of the host or of an upgrade; an empty payload takes it back.
@@ -654,7 +661,7 @@ func (t *Twin) roomForMapper(name string, m broker.Message) error {
 		}
 		q.Add(user, 1)
 	}
-	return q.Take(m.Publisher.User, 1)
+	return q.Take(m.User(), 1)
 }
 
 // noteOversize logs when the hub first refuses the node's reports for its quota, and when it first accepts them again.

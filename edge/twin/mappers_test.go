@@ -75,7 +75,7 @@ func TestUsersCannotSetProtocolsOfOthersMappers(t *testing.T) {
 	require.NoError(t, r.send("mappers/m1/state", "online"))
 	done := make(chan error, 1)
 	r.twin.Publish(broker.Message{
-		Topic: "v1/nodes/n1/mappers/m1/protocols", Payload: []byte(`["opcua"]`), Publisher: broker.Identity{User: "another"},
+		Topic: "v1/nodes/n1/mappers/m1/protocols", Payload: []byte(`["opcua"]`), Publisher: &broker.Identity{User: "another"},
 	}, func(err error) { done <- err })
 	require.ErrorIs(t, <-done, resource.Forbidden)
 }
@@ -87,7 +87,7 @@ func TestTrial27AnotherUserClearsNothing(t *testing.T) {
 	as := func(user, id, key, payload string) error {
 		done := make(chan error, 1)
 		r.twin.Publish(broker.Message{
-			Topic: "v1/nodes/n1/" + key, Payload: []byte(payload), QoS: 1, Publisher: broker.Identity{User: user, ClientID: id},
+			Topic: "v1/nodes/n1/" + key, Payload: []byte(payload), QoS: 1, Publisher: &broker.Identity{User: user, ClientID: id},
 		}, func(err error) { done <- err })
 		return <-done
 	}

@@ -232,7 +232,7 @@ func (r *rig) send(key, payload string, props ...broker.UserProperty) error {
 	done := make(chan error, 1)
 	r.twin.Publish(broker.Message{
 		Topic: topics.TopicOf("n1", key), Payload: []byte(payload), QoS: 1,
-		Props: broker.Properties{User: props}, Publisher: broker.Identity{ClientID: "tester"},
+		Props: broker.Properties{User: props}, Publisher: &broker.Identity{ClientID: "tester"},
 	}, func(err error) { done <- err })
 	select {
 	case err := <-done:

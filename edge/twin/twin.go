@@ -59,6 +59,7 @@ type Twin struct {
 	effective map[string]*store.Effective
 	floor     uint64
 	devices   map[string]*device
+	anyLocal  bool     // a Device has had values that stay on the node
 	known     sync.Map // device → protocol, as published to subscribers; read without the lock of the state
 
 	oversize string // why the hub accepts no reports: the node's map exceeds its quota; empty: it accepts them
@@ -88,6 +89,7 @@ type Twin struct {
 type device struct {
 	bundle  resource.Bundle
 	payload []byte // the encoded bundle
+	faults  bool   // a refusal or a read problem of a property may be stored, which its next report clears
 }
 
 type stats struct {
@@ -133,10 +135,10 @@ type batch struct {
 	ready        func()         // called if the hub has caught up with this batch
 	wakeWatchers func()         // wakes those that wait for changed devices
 
-	pushes  []func()      // send values to brokers and endpoints named in spec.push, once they are stored
-	from    string        // client id of the publisher of the current message
-	members []tree.Member // properties of the current message
-	made    []link.Entry  // their entries
+	pushes  []func()         // send values to brokers and endpoints named in spec.push, once they are stored
+	from    *broker.Identity // the publisher of the current message
+	members []tree.Member    // properties of the current message
+	made    []link.Entry     // their entries
 }
 
 // begin makes an empty batch. It reuses the memory of the last one if that was small.
@@ -225,6 +227,11 @@ func (t *Twin) load() error {
 	t.up.Range("devices/", func(e link.Entry) bool {
 		if e.Meta.Until != 0 && strings.Contains(e.Key, "/override/") {
 			t.ends[e.Key] = e.Meta.Until
+		}
+		if strings.Contains(e.Key, "/refused/") || strings.Contains(e.Key, "/problem/") {
+			if a, _ := topics.ParseKey(t.o.Node, e.Key); t.devices[a.Device] != nil {
+				t.devices[a.Device].faults = true
+			}
 		}
 		return true
 	})

@@ -99,7 +99,7 @@ func (u *upMap) RangeFrom(prefix, from string, fn func(link.Entry) bool) {
 
 // stays reports whether a key of the edge is local.
 func (t *Twin) stays(key string) bool {
-	if !strings.HasSuffix(key, "/state") && !strings.Contains(key, "/reported/") {
+	if !t.anyLocal || !strings.HasSuffix(key, "/state") && !strings.Contains(key, "/reported/") {
 		return false
 	}
 	a, err := topics.ParseKey(t.o.Node, key)

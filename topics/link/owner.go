@@ -720,7 +720,14 @@ func (o *Owner) delta() Message {
 // Exceeds says which limit of q the map would exceed with the entries, whose keys differ; empty: none. Writes that don't
 // make the map larger never exceed it.
 func (o *Owner) Exceeds(q Quota, entries ...Entry) string {
-	keys, bytes := 0, 0
+	keys, bytes := len(entries), 0
+	for i := range entries {
+		bytes += entries[i].weight()
+	}
+	if q.exceeded(o.live+keys, o.size+bytes) == "" { // an upper bound of the size
+		return ""
+	}
+	keys, bytes = 0, 0
 	for i := range entries {
 		k, b := growth(o.Get, &entries[i])
 		keys, bytes = keys+k, bytes+b
