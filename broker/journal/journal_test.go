@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -517,4 +518,64 @@ func TestReadOnlyChangesNothing(t *testing.T) {
 	require.NoError(t, os.WriteFile(segment, nil, 0o600))
 	_, err = Open(Options{Dir: dir, ReadOnly: true})
 	require.ErrorContains(t, err, segment+" is damaged")
+}
+
+// Records are read in spans of a file: small ones beside each other, those with gaps between them, those of several segments, and
+// records larger than a span come in the order that is asked for. One that is damaged ends the reading after those before it.
+func TestReadGivesWhatIsAskedForInOrder(t *testing.T) {
+	dir := t.TempDir()
+	j := opened(t, dir, 256<<10)
+	want := make(map[uint64]string)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for id := uint64(1); id <= 400; id++ {
+		size := 10 + rng.IntN(300)
+		switch id % 40 {
+		case 7:
+			size = readGap + rng.IntN(readGap)
+		case 9:
+			size = readSpan + rng.IntN(readSpan)
+		}
+		want[id] = strings.Repeat(string(rune('a'+id%26)), size)
+		j.now(t, put(id, want[id]))
+	}
+	for range 20 {
+		ids := rng.Perm(400)[:100]
+		if rng.IntN(2) == 0 {
+			slices.Sort(ids)
+		}
+		var list []uint64
+		for _, id := range ids {
+			list = append(list, uint64(id)+1)
+		}
+		n := 0
+		require.NoError(t, j.Read(list, func(i int, value []byte) error {
+			require.Equal(t, n, i)
+			require.Equal(t, want[list[i]], string(value))
+			n++
+			return nil
+		}))
+		require.Equal(t, len(list), n)
+	}
+
+	p, ok := j.index.get(395)
+	require.True(t, ok)
+	f, err := os.OpenFile(j.log.Path(uint64(p.segment)), os.O_RDWR, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte{0xff, 0xff}, int64(p.at))
+	require.NoError(t, errors.Join(err, f.Close()))
+	var read []int
+	err = j.Read([]uint64{393, 394, 395, 396}, func(i int, value []byte) error {
+		read = append(read, i)
+		return nil
+	})
+	require.ErrorIs(t, err, ErrDamaged)
+	require.Equal(t, []int{0, 1}, read)
+
+	require.NoError(t, os.Truncate(j.log.Path(uint64(p.segment)), int64(p.at)))
+	read = nil
+	require.ErrorIs(t, j.Read([]uint64{393, 394, 396}, func(i int, value []byte) error {
+		read = append(read, i)
+		return nil
+	}), ErrDamaged)
+	require.Equal(t, []int{0, 1}, read)
 }

@@ -72,32 +72,74 @@ func (j *Journal) Read(ids []uint64, each func(i int, value []byte) error) error
 	j.files.Lock()
 	defer j.files.Unlock()
 	var buf []byte
-	for i, id := range ids {
-		p, ok := j.index.get(id)
-		if !ok {
-			return fmt.Errorf("%w: record %d isn't there", ErrDamaged, id)
+	for i := 0; i < len(ids); {
+		near, err := j.near(ids[i:])
+		if err != nil {
+			return err
 		}
-		if cap(buf) < int(p.size) {
-			buf = make([]byte, max(p.size, 1<<10))
+		first, last := near[0], near[len(near)-1]
+		size := int(last.at) + int(last.size) - int(first.at)
+		if cap(buf) < size {
+			buf = make([]byte, max(size, 1<<10))
 		}
-		at := wal.Place{Segment: uint64(p.segment), At: int64(p.at)}
-		if err := j.log.ReadAt(buf[:p.size], at); temporary(err) {
+		at := wal.Place{Segment: uint64(first.segment), At: int64(first.at)}
+		if err = j.log.ReadAt(buf[:size], at); err != nil && len(near) > 1 { // the first ones may be whole
+			near = near[:1]
+			err = j.log.ReadAt(buf[:first.size], at)
+		}
+		if temporary(err) {
 			return err
 		} else if err != nil {
 			return j.unread(err)
 		}
-		op, err := nextOp(buf[:p.size])
-		if err == nil && (op.kind != opPut || op.id != id || op.size != int(p.size)) {
-			err = errOperation
+		for k, p := range near {
+			if err := readRecord(buf[p.at-first.at:][:p.size], ids[i+k], func(value []byte) error { return each(i+k, value) }); err != nil {
+				return j.unread(j.log.Damaged(wal.Place{Segment: at.Segment, At: int64(p.at)}, err))
+			}
 		}
-		if err == nil {
-			err = each(i, op.value)
-		}
-		if err != nil {
-			return j.unread(j.log.Damaged(at, err))
-		}
+		i += len(near)
 	}
 	return nil
+}
+
+// Records that lie this close together in a file are read at once, up to so many bytes: a read of the system costs about as much
+// as these bytes do.
+const (
+	readGap  = 4 << 10
+	readSpan = 64 << 10
+)
+
+// near finds the places of the first ids, of those that can be read at once: at least one.
+func (j *Journal) near(ids []uint64) (list []place, err error) {
+	for _, id := range ids {
+		p, ok := j.index.get(id)
+		if !ok {
+			if len(list) > 0 {
+				break // the next call says so
+			}
+			return nil, fmt.Errorf("%w: record %d isn't there", ErrDamaged, id)
+		}
+		if n := len(list); n > 0 {
+			end := int(list[n-1].at) + int(list[n-1].size)
+			if p.segment != list[0].segment || int(p.at) < end || int(p.at) > end+readGap || int(p.at)+int(p.size)-int(list[0].at) > readSpan {
+				break
+			}
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// readRecord decodes the record with an ID.
+func readRecord(b []byte, id uint64, value func([]byte) error) error {
+	op, err := nextOp(b)
+	if err != nil {
+		return err
+	}
+	if op.kind != opPut || op.id != id || op.size != len(b) {
+		return errOperation
+	}
+	return value(op.value)
 }
 
 // unread keeps the first damage found, and logs it.
