@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -99,15 +100,9 @@ func (o *Options) setDefaults() {
 			Reader: o.Reader, Writer: o.Writer, Log: o.Log, Now: o.Now, Seal: o.Seal, Suffix: o.Suffix, Managers: managersOf(o.Kinds),
 		})
 	}
-	if o.MaxBody == 0 {
-		o.MaxBody = 3 << 20
-	}
-	if o.Bookmarks == 0 {
-		o.Bookmarks = time.Minute
-	}
-	if o.Version == "" {
-		o.Version = "v0.0.0"
-	}
+	o.MaxBody = cmp.Or(o.MaxBody, 3<<20)
+	o.Bookmarks = cmp.Or(o.Bookmarks, time.Minute)
+	o.Version = cmp.Or(o.Version, "v0.0.0")
 }
 
 type server struct {
@@ -482,9 +477,14 @@ func (s *server) approve(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	return s.object(w, instead(r, http.MethodPatch, "/apis/"+resource.APIVersion+"/enrollmentrequests/"+r.PathValue("name"), patch))
+}
+
+// instead is a request of the same user for something else; body is a merge patch, or nil.
+func instead(r *http.Request, method, at string, body []byte) *http.Request {
 	as := r.Clone(r.Context())
-	as.Method, as.Body, as.ContentLength = http.MethodPatch, io.NopCloser(bytes.NewReader(patch)), int64(len(patch))
-	as.Header.Set("Content-Type", "application/merge-patch+json")
-	as.URL.Path = "/apis/" + resource.APIVersion + "/enrollmentrequests/" + r.PathValue("name")
-	return s.object(w, as)
+	as.Method, as.Body, as.ContentLength = method, io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	as.Header.Set("Content-Type", mergePatch)
+	as.URL.Path, as.URL.RawPath = at, ""
+	return as
 }

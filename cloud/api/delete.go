@@ -3,10 +3,8 @@ package api
 import (
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -135,10 +133,7 @@ func (s *server) decommission(w http.ResponseWriter, r *http.Request) error {
 	if err := s.Decommission(node, id.User); err != nil {
 		return err
 	}
-	as := r.Clone(r.Context())
-	as.Method, as.Body, as.ContentLength = http.MethodDelete, http.NoBody, 0
-	as.URL.Path, as.URL.RawPath = "/apis/"+resource.APIVersion+"/nodes/"+node, ""
-	return s.afterDecommission(w, as)
+	return s.afterDecommission(w, instead(r, http.MethodDelete, "/apis/"+resource.APIVersion+"/nodes/"+node, nil))
 }
 
 // afterDecommission serves what is done with the Node of a decommissioned node, if there is one.
@@ -171,11 +166,7 @@ func (s *server) unenroll(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	const unlabelled = `{"metadata": {"labels": null}}`
-	as := r.Clone(r.Context())
-	as.Method, as.Body, as.ContentLength = http.MethodPatch, io.NopCloser(strings.NewReader(unlabelled)), int64(len(unlabelled))
-	as.Header.Set("Content-Type", "application/merge-patch+json")
-	as.URL.Path, as.URL.RawPath = "/api/v1/devices/"+node, ""
-	return s.afterDecommission(w, as)
+	return s.afterDecommission(w, instead(r, http.MethodPatch, "/api/v1/devices/"+node, []byte(unlabelled)))
 }
 
 // deleteObject deletes an object, or marks it as deleted if something has to happen first. It returns the object as it is

@@ -35,13 +35,6 @@ func Kinds() (kinds []Kind) {
 	return kinds
 }
 
-func orUnknown(state string) string {
-	if state == "" {
-		return resource.Unknown
-	}
-	return state
-}
-
 func condition(list []resource.Condition, kind string) string {
 	return cmp.Or(conditionIfAny(list, kind), "Unknown")
 }
@@ -70,15 +63,14 @@ func deviceKind(k objects.Kind) Kind {
 			{Name: "Last-Seen", Type: "string", Path: ".status.lastSeen", Description: "When it last reported anything.", Wide: true},
 			{Name: "Reported", Type: "string", Description: "The values that it reported last.", Wide: true},
 		},
-		Cells: func(obj any) []any {
-			d := obj.(*resource.Device)
+		Cells: cells(func(d *resource.Device) []any {
 			return []any{
-				d.Spec.NodeName, d.Spec.DeviceModelRef.Name, orUnknown(d.Status.State),
+				d.Spec.NodeName, d.Spec.DeviceModelRef.Name, cmp.Or(d.Status.State, resource.Unknown),
 				condition(d.Status.Conditions, "InSync"), d.Spec.Protocol.Type, d.Status.LastSeen, reported(d.Status.Twin),
 			}
-		},
+		}),
 		Fields: map[string]func(any) string{
-			"spec.nodeName": func(obj any) string { return obj.(*resource.Device).Spec.NodeName },
+			"spec.nodeName": field(func(d *resource.Device) string { return d.Spec.NodeName }),
 		},
 		TableOmits: omit{
 			"metadata": nil,
@@ -149,8 +141,7 @@ func modelKind(k objects.Kind) Kind {
 			{Name: "Status", Type: "string", Description: "Active, or Terminating while its deletion waits for those that hold it."},
 			{Name: "Protocols", Type: "string", Description: "The protocols it has visitors for.", Wide: true},
 		},
-		Cells: func(obj any) []any {
-			m := obj.(*resource.DeviceModel)
+		Cells: cells(func(m *resource.DeviceModel) []any {
 			var protocols []string
 			for _, v := range m.Spec.PropertyVisitors {
 				protocols = append(protocols, v.Protocol)
@@ -160,7 +151,7 @@ func modelKind(k objects.Kind) Kind {
 				status = "Terminating"
 			}
 			return []any{len(m.Spec.Properties), status, strings.Join(protocols, ",")}
-		},
+		}),
 	}
 }
 
@@ -196,7 +187,7 @@ func nodeKind(k objects.Kind) Kind {
 
 // nodeState is a node's state, and with a comma why its certificates are taken no more: offline,Decommissioned.
 func nodeState(s resource.NodeStatus) string {
-	state := orUnknown(s.State)
+	state := cmp.Or(s.State, resource.Unknown)
 	if reason := s.RevokedReason(); reason != "" {
 		state += "," + reason
 	}
@@ -257,11 +248,7 @@ func repositoryKind(k objects.Kind) Kind {
 			{Name: "Accessible", Type: "string", Path: ".status.conditions[?(@.type==\"Accessible\")].status", Description: "Whether it could be reached."},
 		},
 		Cells: cells(func(r *resource.Repository) []any {
-			kind := r.Spec.Type
-			if kind == "" {
-				kind = "git"
-			}
-			return []any{kind, r.Spec.URL, condition(r.Status.Conditions, "Accessible")}
+			return []any{cmp.Or(r.Spec.Type, "git"), r.Spec.URL, condition(r.Status.Conditions, "Accessible")}
 		}),
 	}
 }
@@ -331,14 +318,7 @@ func enrollmentKind(k objects.Kind) Kind {
 			{Name: "Approval", Type: "string", Path: ".spec.approval", Description: "What was decided."},
 		},
 		Cells: cells(func(e *resource.EnrollmentRequest) []any {
-			node, approval := e.Spec.NodeName, e.Spec.Approval
-			if node == "" {
-				node = e.Metadata.Name
-			}
-			if approval == "" {
-				approval = "Pending"
-			}
-			return []any{node, approval}
+			return []any{cmp.Or(e.Spec.NodeName, e.Metadata.Name), cmp.Or(e.Spec.Approval, "Pending")}
 		}),
 	}
 }

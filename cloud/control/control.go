@@ -8,10 +8,10 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -19,6 +19,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/edgebus/edgebus/cloud/store"
@@ -102,15 +103,9 @@ type Runtime struct {
 
 // New makes a runtime and registers its metrics.
 func New(o Options) *Runtime {
-	if o.FirstRetry == 0 {
-		o.FirstRetry = firstRetry
-	}
-	if o.LastRetry == 0 {
-		o.LastRetry = lastRetry
-	}
-	if o.Grace == 0 {
-		o.Grace = grace
-	}
+	o.FirstRetry = cmp.Or(o.FirstRetry, firstRetry)
+	o.LastRetry = cmp.Or(o.LastRetry, lastRetry)
+	o.Grace = cmp.Or(o.Grace, grace)
 	label := []string{"controller"}
 	r := &Runtime{
 		o: o,
@@ -148,9 +143,7 @@ type loop struct {
 }
 
 func (r *Runtime) newLoop(c Controller) *loop {
-	if c.Timeout == 0 {
-		c.Timeout = defaultTimeout
-	}
+	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
 	for _, result := range []string{"done", "again", "error", "panic"} { // 0 is a figure, too
 		r.results.WithLabelValues(c.Name, result)
 	}
@@ -198,7 +191,10 @@ func (l *loop) feed(ctx context.Context, w Watch) {
 		}
 		if !listed || !errors.Is(err, resource.Gone) {
 			l.log.Error().Err(err).Str("kind", w.Kind).Dur("retry_in", delay).Msg("a controller can't follow its objects: they are listed again")
-			sleep(ctx, spread(delay))
+			select {
+			case <-time.After(wait.Jitter(delay, jitter)):
+			case <-ctx.Done():
+			}
 			delay = min(2*delay, l.r.o.LastRetry)
 		}
 	}
@@ -206,11 +202,7 @@ func (l *loop) feed(ctx context.Context, w Watch) {
 
 // follow lists a kind and then watches it. listed says whether the list was whole.
 func (l *loop) follow(ctx context.Context, w Watch) (listed bool, err error) {
-	defer func() {
-		if p := recover(); p != nil { // of Keys
-			err = &panicked{text: fmt.Sprint(p), stack: debug.Stack()}
-		}
-	}()
+	defer recovered(&err) // of Keys
 	var opts store.ListOptions
 	for opts.Limit = pageSize; ; {
 		page, err := l.r.o.Reader.List(ctx, w.Kind, opts)
@@ -291,7 +283,7 @@ func (l *loop) one(ctx context.Context, key store.Key) {
 	case err == nil && again > 0:
 		result = "again"
 		l.queue.Forget(key)
-		l.queue.AddAfter(key, spread(again))
+		l.queue.AddAfter(key, wait.Jitter(again, jitter))
 	case err == nil:
 		l.queue.Forget(key)
 	case ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled):
@@ -320,26 +312,15 @@ type panicked struct {
 
 func (p *panicked) Error() string { return "panic: " + p.text }
 
+// recovered is deferred, and turns a panic into an error.
+func recovered(err *error) {
+	if p := recover(); p != nil {
+		*err = &panicked{text: fmt.Sprint(p), stack: debug.Stack()}
+	}
+}
+
 // call turns a panic into an error: one object that breaks a controller must not end the hub.
 func (l *loop) call(ctx context.Context, key store.Key) (again time.Duration, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = &panicked{text: fmt.Sprint(p), stack: debug.Stack()}
-		}
-	}()
+	defer recovered(&err)
 	return l.Reconcile(ctx, key)
-}
-
-// spread makes a delay longer by up to a fifth, at random.
-func spread(d time.Duration) time.Duration {
-	return d + time.Duration(rand.Float64()*jitter*float64(d)) //nolint:gosec // no secret depends on it
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -226,20 +225,13 @@ func (c *owners) node(ctx context.Context, key store.Key) error {
 			return nil
 		})
 		if err != nil {
-			return ignoreGone(err)
+			return store.IgnoreNotFound(err)
 		}
 		m.Owner = a.Owner
 		c.record(m, before)
 	}
 	c.overlaps.set(key.Name, a.Matching)
 	return errors.Join(c.showOverlaps(ctx), c.showOwners(ctx, stored, a))
-}
-
-func ignoreGone(err error) error {
-	if errors.Is(err, resource.NotFound) {
-		return nil
-	}
-	return err
 }
 
 func (c *owners) record(m resource.Meta, before string) {
@@ -263,21 +255,12 @@ func (c *owners) showOwners(ctx context.Context, stored store.Object, a Assignme
 	err := objects.UpdateStatus(ctx, c.as, stored.Key, func(n *resource.Node) error {
 		cond := resource.Condition{Type: manyOwners, Status: "False", Reason: "OneFleet", Message: "at most one fleet matches"}
 		if len(a.Matching) > 0 {
-			cond.Status, cond.Reason, cond.Message = "True", "SeveralFleets", "the fleets "+list(a.Matching)+" match"
+			cond.Status, cond.Reason, cond.Message = "True", "SeveralFleets", "the fleets "+objects.JoinFirst(a.Matching)+" match"
 		}
 		n.Status.Conditions = resource.SetCondition(n.Status.Conditions, cond, c.Now())
 		return nil
 	})
-	return ignoreGone(err)
-}
-
-// list names at most ten.
-func list(names []string) string {
-	const most = 10
-	if len(names) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-	}
-	return strings.Join(names, ", ")
+	return store.IgnoreNotFound(err)
 }
 
 // showOverlaps sets the condition OverlappingSelectors of the Fleets whose overlaps have changed. One that can't be written is
@@ -299,12 +282,12 @@ func (c *owners) showOverlap(ctx context.Context, fleet string) error {
 			Type: overlapping, Status: "False", Reason: "NoOverlap", Message: "no node of it matches another fleet", ObservedGeneration: f.Metadata.Generation,
 		}
 		if others := c.overlaps.with(fleet); len(others) > 0 { // read here, since it may be called again after a conflict
-			cond.Status, cond.Reason, cond.Message = "True", "Overlap", "nodes of it match "+list(others)
+			cond.Status, cond.Reason, cond.Message = "True", "Overlap", "nodes of it match "+objects.JoinFirst(others)
 		}
 		f.Status.Conditions = resource.SetCondition(f.Status.Conditions, cond, c.Now())
 		return nil
 	})
-	return ignoreGone(err)
+	return store.IgnoreNotFound(err)
 }
 
 // fleet keeps a Fleet that is being deleted until its nodes are released.
@@ -326,7 +309,7 @@ func (c *owners) fleet(ctx context.Context, key store.Key) (time.Duration, error
 				return nil
 			})
 		}
-		return 0, errors.Join(ignoreGone(err), c.showOverlap(ctx, key.Name))
+		return 0, errors.Join(store.IgnoreNotFound(err), c.showOverlap(ctx, key.Name))
 	}
 	if !has {
 		return 0, nil
@@ -336,7 +319,7 @@ func (c *owners) fleet(ctx context.Context, key store.Key) (time.Duration, error
 		if err == nil && n.Metadata.Owner == Owner(key.Name) {
 			return c.Retry, nil // its key is queued, too
 		}
-		if ignoreGone(err) != nil {
+		if store.IgnoreNotFound(err) != nil {
 			return 0, err
 		}
 	}
@@ -344,7 +327,7 @@ func (c *owners) fleet(ctx context.Context, key store.Key) (time.Duration, error
 		f.Metadata.Finalizers = slices.DeleteFunc(f.Metadata.Finalizers, func(s string) bool { return s == finalizer })
 		return nil
 	})
-	return 0, ignoreGone(err)
+	return 0, store.IgnoreNotFound(err)
 }
 
 // gone releases the nodes of a Fleet that no longer exists: it may have had no finalizer yet when they were claimed.
@@ -360,7 +343,7 @@ func (c *owners) gone(ctx context.Context, fleet string) error {
 		if err == nil && n.Metadata.Owner == Owner(fleet) { // of a new Fleet of that name
 			continue
 		}
-		if ignoreGone(err) == nil {
+		if store.IgnoreNotFound(err) == nil {
 			c.members.drop(fleet, node, seen)
 		}
 	}

@@ -222,7 +222,7 @@ func (c *rollouts) nodes(ctx context.Context, f *resource.Fleet) (list []*member
 	now, maps := &look{t, make(map[string]*member, len(before.members))}, make(map[string]map[string]string)
 	for name, seen := range c.members.list(fleet) {
 		o, err := c.Reader.Get(ctx, nodeKey(name))
-		if ignoreGone(err) != nil {
+		if store.IgnoreNotFound(err) != nil {
 			return nil, err
 		}
 		m, owner := before.members[name], Owner(fleet)

@@ -5,6 +5,7 @@ package fleet
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -45,18 +46,10 @@ type Candidate struct {
 
 // NewCandidate reads a fleet's selector. One that is empty or that can't be read chooses no node.
 func NewCandidate(name string, created time.Time, s *resource.LabelSelector) Candidate {
-	c := Candidate{Name: name, Created: created, matches: labels.Nothing()}
-	if s.Empty() {
-		return c
-	}
-	c.matches = objects.Selector(s)
-	keys := make([]string, 0, len(s.MatchLabels))
-	for key := range s.MatchLabels {
-		keys = append(keys, key)
-	}
-	if len(keys) > 0 {
-		first := slices.Min(keys)
-		c.anchor = first + "=" + s.MatchLabels[first]
+	c := Candidate{Name: name, Created: created, matches: objects.Selector(s)}
+	if s != nil && len(s.MatchLabels) > 0 {
+		key := slices.Min(slices.Collect(maps.Keys(s.MatchLabels)))
+		c.anchor = key + "=" + s.MatchLabels[key]
 	}
 	return c
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/rollout"
@@ -136,7 +136,7 @@ func (c *rollouts) showSummary(ctx context.Context, f *resource.Fleet, nodes []*
 		f.Status.Summary = &sum
 		return nil
 	})
-	return ignoreGone(err)
+	return store.IgnoreNotFound(err)
 }
 
 // forget deletes the versions of a Fleet that no longer exists, and what is known of it.
@@ -152,7 +152,7 @@ func (c *rollouts) forget(ctx context.Context, fleet string) error {
 		return err
 	}
 	for _, v := range list {
-		err = errors.Join(err, ignoreGone(c.as.Delete(ctx, versionKey(v.Metadata.Name))))
+		err = errors.Join(err, store.IgnoreNotFound(c.as.Delete(ctx, versionKey(v.Metadata.Name))))
 	}
 	return err
 }
@@ -176,7 +176,7 @@ func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*memb
 	var last *resource.TemplateVersion
 	if name != "" {
 		v, err := objects.Get[resource.TemplateVersion](ctx, c.as, versionKey(name))
-		if ignoreGone(err) != nil {
+		if store.IgnoreNotFound(err) != nil {
 			return nil, err
 		}
 		last = v
@@ -222,7 +222,7 @@ func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*memb
 		return nil
 	})
 	if err != nil {
-		return nil, ignoreGone(err)
+		return nil, store.IgnoreNotFound(err)
 	}
 	delete(f.Metadata.Annotations, resource.RollBackAnnotation)
 	c.Record(resource.Occurrence{
@@ -241,7 +241,7 @@ func (c *rollouts) rolledBack(ctx context.Context, f *resource.Fleet, newest *re
 		return newest, nil
 	}
 	v, err := objects.Get[resource.TemplateVersion](ctx, c.as, versionKey(name))
-	if ignoreGone(err) != nil {
+	if store.IgnoreNotFound(err) != nil {
 		return nil, err
 	}
 	if err != nil || v.Spec.Fleet != f.Metadata.Name {
@@ -282,7 +282,7 @@ func (c *rollouts) rollBack(ctx context.Context, f *resource.Fleet, from string,
 				Message: fmt.Sprintf("the nodes get %s again, since %s halted: %s", v.Metadata.Name, from, why),
 			})
 		}
-		return true, ignoreGone(err)
+		return true, store.IgnoreNotFound(err)
 	}
 	return false, nil
 }
@@ -346,7 +346,7 @@ func (c *rollouts) due(fleet string) bool {
 func (c *rollouts) waitForPoll(fleet string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.polled[fleet] = c.Now().Add(c.Poll + time.Duration(rand.Float64()*float64(c.Poll)/5)) //nolint:gosec // no secret depends on it
+	c.polled[fleet] = c.Now().Add(wait.Jitter(c.Poll, 0.2))
 }
 
 func reasonOf(err error) string {
@@ -372,7 +372,7 @@ func (c *rollouts) showResolved(ctx context.Context, f *resource.Fleet, reason s
 		f.Status.Conditions = resource.SetCondition(f.Status.Conditions, cond, c.Now())
 		return nil
 	})
-	return ignoreGone(err)
+	return store.IgnoreNotFound(err)
 }
 
 // collect deletes versions that no node has: those that are too many, and those that are too old. The one before the newest stays,
@@ -407,7 +407,7 @@ func (c *rollouts) collect(ctx context.Context, f *resource.Fleet, newest string
 		if i >= len(unused)-most && !tooOld {
 			continue
 		}
-		if err := ignoreGone(c.as.Delete(ctx, versionKey(v.Metadata.Name))); err != nil {
+		if err := store.IgnoreNotFound(c.as.Delete(ctx, versionKey(v.Metadata.Name))); err != nil {
 			return err
 		}
 	}
@@ -421,7 +421,7 @@ func (c *rollouts) versions(ctx context.Context, fleet string) (list []*resource
 	}
 	for name, seen := range c.made.list(fleet) {
 		v, err := objects.Get[resource.TemplateVersion](ctx, c.as, versionKey(name))
-		if ignoreGone(err) != nil {
+		if store.IgnoreNotFound(err) != nil {
 			return nil, err
 		}
 		if err != nil || v.Spec.Fleet != fleet || v.Metadata.Owner != Owner(fleet) {
@@ -592,7 +592,7 @@ func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes
 				}
 				return nil
 			})
-			return ignoreGone(err)
+			return store.IgnoreNotFound(err)
 		})
 	}
 	return group.Wait()
@@ -632,7 +632,7 @@ func (c *rollouts) showRollout(ctx context.Context, f *resource.Fleet, v, newest
 	if err == nil {
 		c.recordRollout(f.Metadata, before, s)
 	}
-	return ignoreGone(err)
+	return store.IgnoreNotFound(err)
 }
 
 // showRolledOut notes at a version that it was rolled out to the end: it is one to roll back to.
@@ -641,7 +641,7 @@ func (c *rollouts) showRolledOut(ctx context.Context, version, at string) error 
 		v.Status.RolledOutAt = at
 		return nil
 	})
-	return ignoreGone(err)
+	return store.IgnoreNotFound(err)
 }
 
 // recordRollout records the end of a rollout, and that it stops.
@@ -682,7 +682,7 @@ func policyOf(p *resource.RolloutPolicy) rollout.Policy {
 	for _, b := range p.DeviceSelection.Sequence {
 		batch := rollout.Batch{Limit: rollout.ParseAmount(b.Limit)}
 		if !b.Selector.Empty() {
-			selector := NewCandidate("", time.Time{}, b.Selector).matches
+			selector := objects.Selector(b.Selector)
 			batch.Match = func(l map[string]string) bool { return selector.Matches(labels.Set(l)) }
 		}
 		if b.SuccessThreshold != "" {

@@ -192,35 +192,29 @@ func (c contents) each(use func(digest string)) {
 }
 
 func digests(ctx context.Context, r store.Reader, kind string, use func(digest string)) error {
-	for opts := (store.ListOptions{Limit: 500}); ; {
-		page, err := r.List(ctx, kind, opts)
+	for item, err := range store.All(ctx, r, kind, store.ListOptions{}) {
 		if err != nil {
 			return err
 		}
-		for _, item := range page.Items {
-			var o struct {
-				Spec struct {
-					contents                        // of a Node
-					References []resource.Reference `json:"references"` // of a TemplateVersion
-					Template   struct {             // of that, and of a Fleet
-						Spec contents `json:"spec"`
-					} `json:"template"`
-				} `json:"spec"`
-			}
-			if err := json.Unmarshal(item.Data, &o); err != nil {
-				return fmt.Errorf("the stored %s can't be read: %w", item.Key, err)
-			}
-			for _, ref := range o.Spec.References {
-				useAll(ref.Files, use)
-			}
-			o.Spec.each(use)
-			o.Spec.Template.Spec.each(use)
-			opts.After = item.Key
+		var o struct {
+			Spec struct {
+				contents                        // of a Node
+				References []resource.Reference `json:"references"` // of a TemplateVersion
+				Template   struct {             // of that, and of a Fleet
+					Spec contents `json:"spec"`
+				} `json:"template"`
+			} `json:"spec"`
 		}
-		if opts.Rev = page.Rev; page.More == 0 {
-			return nil
+		if err := json.Unmarshal(item.Data, &o); err != nil {
+			return fmt.Errorf("the stored %s can't be read: %w", item.Key, err)
 		}
+		for _, ref := range o.Spec.References {
+			useAll(ref.Files, use)
+		}
+		o.Spec.each(use)
+		o.Spec.Template.Spec.each(use)
 	}
+	return nil
 }
 
 func useAll(files []resource.InlineFile, use func(digest string)) {

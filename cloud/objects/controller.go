@@ -81,31 +81,22 @@ func Get[T any](ctx context.Context, c *Controller, key store.Key) (*T, error) {
 	return typed[T](c, k, stored)
 }
 
-// listPage is how many objects List reads at once.
-const listPage = 500
-
-// List reads the objects of a namespace, or of all of them, as they are at one revision. After an error there is nothing more;
-// Gone: the store has forgotten the revision meanwhile.
+// List reads the objects of a namespace, or of all of them, as store.All does.
 func List[T any](ctx context.Context, c *Controller, namespace string) iter.Seq2[*T, error] {
 	return func(yield func(*T, error) bool) {
 		k, key, err := kindOf[T](c, store.Key{})
-		opts := store.ListOptions{Namespace: namespace, Limit: listPage}
-		for more := true; more; {
-			var page store.Page
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		for o, err := range store.All(ctx, c.registry.Reader, key.Kind, store.ListOptions{Namespace: namespace}) {
+			var v *T
 			if err == nil {
-				page, err = c.registry.Reader.List(ctx, key.Kind, opts)
+				v, err = typed[T](c, k, o)
 			}
-			if err != nil {
-				yield(nil, err)
+			if !yield(v, err) || err != nil {
 				return
 			}
-			for _, o := range page.Items {
-				if v, err := typed[T](c, k, o); !yield(v, err) || err != nil {
-					return
-				}
-				opts.After = o.Key
-			}
-			opts.Rev, more = page.Rev, page.More > 0
 		}
 	}
 }

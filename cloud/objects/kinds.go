@@ -263,22 +263,16 @@ func validateUpgrade(ctx context.Context, r store.Reader, old, next any) error {
 		return resource.Errorf(resource.Invalid, "spec.nodeNames", "there is no Node %s: at least one has to exist", JoinFirst(u.Spec.NodeNames))
 	}
 	selector := Selector(u.Spec.LabelSelector)
-	for opts := (store.ListOptions{Limit: listPage}); ; {
-		page, err := r.List(ctx, resource.KindNode, opts)
+	for o, err := range store.All(ctx, r, resource.KindNode, store.ListOptions{}) {
 		if err != nil {
 			return err
 		}
-		for _, o := range page.Items {
-			var node struct{ Metadata resource.Meta }
-			if json.Unmarshal(o.Data, &node) == nil && selector.Matches(labels.Set(node.Metadata.Labels)) {
-				return nil
-			}
-			opts.After = o.Key
-		}
-		if opts.Rev = page.Rev; page.More == 0 {
-			return resource.Errorf(resource.Invalid, "spec.labelSelector", "matches no Node: at least one has to")
+		var node struct{ Metadata resource.Meta }
+		if json.Unmarshal(o.Data, &node) == nil && selector.Matches(labels.Set(node.Metadata.Labels)) {
+			return nil
 		}
 	}
+	return resource.Errorf(resource.Invalid, "spec.labelSelector", "matches no Node: at least one has to")
 }
 
 // warnMissingNodes warns of names of nodes that don't exist. It is no error: they may come later.

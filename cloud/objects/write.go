@@ -425,12 +425,7 @@ func (s *Registry) claim(ctx context.Context, key store.Key) error {
 		if err != nil {
 			return err
 		}
-		o := store.Object{Key: claimKey(key), Data: data}
-		if rev == 0 {
-			_, err = s.Writer.Create(ctx, o)
-		} else {
-			_, err = s.Writer.Update(ctx, o, rev)
-		}
+		err = store.Put(ctx, s.Writer, store.Object{Key: claimKey(key), Data: data}, rev)
 		raced := errors.Is(err, resource.AlreadyExists) || errors.Is(err, resource.Conflict) || errors.Is(err, resource.NotFound)
 		if !raced || ctx.Err() != nil {
 			return err

@@ -2,7 +2,6 @@ package render
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -92,7 +91,7 @@ func NewController(o Options) control.Controller {
 	for _, result := range []string{"changed", "unchanged", "problem"} { // 0 is a figure, too
 		c.renders.WithLabelValues(result)
 	}
-	referring := func(o store.Object) []store.Key { return c.index.referring(Reference{o.Kind, o.Namespace, o.Name}) }
+	referring := func(o store.Object) []store.Key { return c.index.referring(o.Key) }
 	return control.Controller{
 		Name: "render", Workers: workers, Reconcile: c.reconcile,
 		Watches: []control.Watch{
@@ -314,7 +313,7 @@ func (c *controller) record(ctx context.Context, node string) (r record, err err
 
 // inputs is a hash of all that a rendering is made from.
 func (c *controller) inputs(
-	ctx context.Context, spec []byte, brokers uint64, references []Reference, resolved []resource.Reference,
+	ctx context.Context, spec []byte, brokers uint64, references []store.Key, resolved []resource.Reference,
 ) (string, error) {
 	h := sha256.New()
 	fmt.Fprintf(h, "%s\n%d\n%s\n", format, len(spec), spec)
@@ -322,11 +321,11 @@ func (c *controller) inputs(
 		fmt.Fprintf(h, "optional brokers %d\n", brokers)
 	}
 	for _, ref := range references {
-		o, err := c.Reader.Get(ctx, store.Key(ref))
+		o, err := c.Reader.Get(ctx, ref)
 		if err != nil && !errors.Is(err, resource.NotFound) {
 			return "", err
 		}
-		fmt.Fprintf(h, "%s %d\n", store.Key(ref), o.Rev) // 0: there is none
+		fmt.Fprintf(h, "%s %d\n", ref, o.Rev) // 0: there is none
 	}
 	for _, ref := range resolved {
 		fmt.Fprintf(h, "%v %s\n", ref.Key(), ref.Resolved)
@@ -373,12 +372,7 @@ func (c *controller) render(ctx context.Context, node store.Object, was record, 
 			return version, err
 		}
 	}
-	if was.rev == 0 {
-		_, err = c.Writer.Create(ctx, next)
-	} else {
-		_, err = c.Writer.Update(ctx, next, was.rev)
-	}
-	if err == nil {
+	if err = store.Put(ctx, c.Writer, next, was.rev); err == nil {
 		c.renders.WithLabelValues(result).Inc()
 	}
 	return version, err
@@ -391,18 +385,14 @@ func (c *controller) noteProblems(ctx context.Context, node string, why map[stri
 	if err != nil {
 		return err
 	}
-	was, err := c.Reader.Get(ctx, key)
-	switch gone := errors.Is(err, resource.NotFound); {
-	case err != nil && !gone:
+	was, err := c.Reader.Get(ctx, key) // revision 0: there is none
+	switch {
+	case err != nil && !errors.Is(err, resource.NotFound):
 		return err
-	case gone && len(why) > 0:
-		_, err = c.Writer.Create(ctx, store.Object{Key: key, Data: data})
-		return err
-	case !gone && len(why) == 0:
+	case len(why) > 0:
+		return store.Put(ctx, c.Writer, store.Object{Key: key, Data: data}, was.Rev)
+	case was.Rev > 0:
 		_, err = c.Writer.Delete(ctx, key, was.Rev)
-		return err
-	case !gone && !bytes.Equal(was.Data, data):
-		_, err = c.Writer.Update(ctx, store.Object{Key: key, Data: data}, was.Rev)
 		return err
 	}
 	return nil
@@ -520,21 +510,12 @@ func (c *controller) forget(ctx context.Context, node string) error {
 		return err
 	}
 	if was.version > deleted {
-		o := store.Object{Key: deletedKey, Data: strconv.AppendQuote(nil, was.RenderedVersion)}
-		if rev == 0 {
-			_, err = c.Writer.Create(ctx, o)
-		} else {
-			_, err = c.Writer.Update(ctx, o, rev)
-		}
-		if err != nil {
+		if err := store.Put(ctx, c.Writer, store.Object{Key: deletedKey, Data: strconv.AppendQuote(nil, was.RenderedVersion)}, rev); err != nil {
 			return err
 		}
 	}
 	_, err = c.Writer.Delete(ctx, recordKey(node), was.rev)
-	if errors.Is(err, resource.NotFound) {
-		return nil
-	}
-	return err
+	return store.IgnoreNotFound(err)
 }
 
 // report writes the outcome of the rendering into the Node's status.
@@ -596,16 +577,16 @@ func clip(text string) string {
 // index knows which Nodes refer to what, so that a change of something that no Node refers to costs one look-up.
 type index struct {
 	mu    sync.Mutex
-	of    map[string][]Reference // by Node; every Node that was reconciled has an entry
-	users map[Reference]map[string]bool
+	of    map[string][]store.Key // by Node; every Node that was reconciled has an entry
+	users map[store.Key]map[string]bool
 }
 
 func newIndex() *index {
-	return &index{of: make(map[string][]Reference), users: make(map[Reference]map[string]bool)}
+	return &index{of: make(map[string][]store.Key), users: make(map[store.Key]map[string]bool)}
 }
 
 // set replaces what a Node refers to.
-func (x *index) set(node string, references []Reference) {
+func (x *index) set(node string, references []store.Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.remove(node)
@@ -635,13 +616,13 @@ func (x *index) remove(node string) {
 }
 
 // referring are the keys of the Nodes that refer to an object.
-func (x *index) referring(ref Reference) (keys []store.Key) {
+func (x *index) referring(ref store.Key) (keys []store.Key) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for node := range x.users[ref] {
 		keys = append(keys, nodeKey(node))
 	}
-	slices.SortFunc(keys, func(a, b store.Key) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(keys, store.Key.Compare)
 	return keys
 }
 

@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/edgebus/edgebus/cloud/images"
+	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/configs/schedule"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -186,23 +187,18 @@ func AddBrokers(out *resource.RenderedSpec, contents map[string][]byte, brokers 
 }
 
 // References are the objects that a spec refers to and that are looked up: ConfigMaps and Secrets.
-func References(spec resource.NodeSpec) (list []Reference) {
+func References(spec resource.NodeSpec) (list []store.Key) {
 	for _, item := range spec.Config {
 		if c := item.ConfigMapRef; c != nil && !item.IsFrozen() {
-			list = append(list, Reference{resource.KindConfigMap, cmp.Or(c.Namespace, resource.DefaultNamespace), c.Name})
+			list = append(list, store.Key{Kind: resource.KindConfigMap, Namespace: cmp.Or(c.Namespace, resource.DefaultNamespace), Name: c.Name})
 		}
 		if s := item.SecretRef; s != nil {
-			list = append(list, Reference{resource.KindSecret, cmp.Or(s.Namespace, resource.DefaultNamespace), s.Name})
+			list = append(list, store.Key{Kind: resource.KindSecret, Namespace: cmp.Or(s.Namespace, resource.DefaultNamespace), Name: s.Name})
 		}
 	}
-	slices.SortFunc(list, func(a, b Reference) int {
-		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
+	slices.SortFunc(list, store.Key.Compare)
 	return slices.Compact(list)
 }
-
-// Reference is an object that a spec refers to.
-type Reference struct{ Kind, Namespace, Name string }
 
 // builder collects what a spec comes to.
 type builder struct {

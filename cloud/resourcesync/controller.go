@@ -292,19 +292,12 @@ func (c *controller) owners(ctx context.Context, wanted []manifest, owner string
 		}
 	}
 	for _, kind := range Kinds {
-		for opts := (store.ListOptions{Limit: 500}); ; {
-			page, err := c.Reader.List(ctx, kind, opts)
+		for o, err := range store.All(ctx, c.Reader, kind, store.ListOptions{}) {
+			if err == nil {
+				err = note(o, false)
+			}
 			if err != nil {
 				return nil, err
-			}
-			for _, o := range page.Items {
-				if err := note(o, false); err != nil {
-					return nil, err
-				}
-				opts.After = o.Key
-			}
-			if opts.Rev = page.Rev; page.More == 0 {
-				break
 			}
 		}
 	}
@@ -439,10 +432,7 @@ func (c *controller) release(ctx context.Context, key store.Key, rs *resource.Re
 		r.Metadata.Finalizers = slices.DeleteFunc(r.Metadata.Finalizers, func(f string) bool { return f == finalizer })
 		return nil
 	})
-	if errors.Is(err, resource.NotFound) {
-		return nil
-	}
-	return err
+	return store.IgnoreNotFound(err)
 }
 
 // report writes what came of it into the status, and records an Event of what can't be applied.

@@ -35,8 +35,6 @@ func (c *Client) Commit(ctx context.Context, r Repo, revision string) (string, e
 	if commitForm.MatchString(revision) {
 		return revision, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
-	defer cancel()
 	refs, err := c.gitRefs(ctx, r)
 	if err != nil {
 		return "", err

@@ -267,13 +267,7 @@ func (s *Resolver) update(ctx context.Context, ref resource.Reference, notBefore
 		next = rec
 		next.Failure = why
 	}
-	o := s.encoded(next)
-	if rev == 0 {
-		_, err = s.Writer.Create(ctx, o)
-	} else {
-		_, err = s.Writer.Update(ctx, o, rev)
-	}
-	if err == nil {
+	if err = store.Put(ctx, s.Writer, s.encoded(next), rev); err == nil {
 		s.mu.Lock()
 		last := lastRead{at: began}
 		if next.Failure != nil {
@@ -336,10 +330,7 @@ func (s *Resolver) unused(ctx context.Context, key store.Key) (time.Duration, er
 	delete(s.read, key.Name)
 	delete(s.locks, key.Name)
 	s.mu.Unlock()
-	if errors.Is(err, resource.NotFound) {
-		err = nil
-	}
-	return 0, err
+	return 0, store.IgnoreNotFound(err)
 }
 
 // fetch reads a source. What it contains is read only if it stands for something else than before.
@@ -621,33 +612,24 @@ func (s *Resolver) repository(ctx context.Context, key store.Key) (time.Duration
 		r.Status.Conditions = resource.SetCondition(r.Status.Conditions, cond, s.Now())
 		return nil
 	})
-	if errors.Is(err, resource.NotFound) {
-		err = nil
-	}
-	return again, err
+	return again, store.IgnoreNotFound(err)
 }
 
 // Refs calls use with the digests of what sources contain now.
 func Refs(r store.Reader) func(ctx context.Context, use func(digest string)) error {
 	return func(ctx context.Context, use func(digest string)) error {
-		for opts := (store.ListOptions{Limit: 500}); ; {
-			page, err := r.List(ctx, resource.KindSource, opts)
+		for item, err := range store.All(ctx, r, resource.KindSource, store.ListOptions{}) {
 			if err != nil {
 				return err
 			}
-			for _, item := range page.Items {
-				var rec record
-				if err := json.Unmarshal(item.Data, &rec); err != nil {
-					return fmt.Errorf("the stored %s can't be read: %w", item.Key, err)
-				}
-				for _, f := range rec.Files {
-					use(f.Digest)
-				}
-				opts.After = item.Key
+			var rec record
+			if err := json.Unmarshal(item.Data, &rec); err != nil {
+				return fmt.Errorf("the stored %s can't be read: %w", item.Key, err)
 			}
-			if opts.Rev = page.Rev; page.More == 0 {
-				return nil
+			for _, f := range rec.Files {
+				use(f.Digest)
 			}
 		}
+		return nil
 	}
 }

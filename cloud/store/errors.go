@@ -22,6 +22,14 @@ func NotFound(key Key) error {
 	return resource.Errorf(resource.NotFound, "", "%s not found", key)
 }
 
+// IgnoreNotFound is err, or nil if it is that an object doesn't exist.
+func IgnoreNotFound(err error) error {
+	if errors.Is(err, resource.NotFound) {
+		return nil
+	}
+	return err
+}
+
 // AlreadyExists is the error for a key that is in use.
 func AlreadyExists(key Key) error {
 	return resource.Errorf(resource.AlreadyExists, "", "%s already exists", key)

@@ -18,6 +18,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"iter"
@@ -189,4 +190,38 @@ type Store interface {
 	Watcher
 	Replicas
 	io.Closer
+}
+
+// All reads the objects of a kind as they are at one revision, a page at a time. After an error there is nothing more; Gone: the
+// store has forgotten the revision meanwhile.
+func All(ctx context.Context, r Reader, kind string, opts ListOptions) iter.Seq2[Object, error] {
+	return func(yield func(Object, error) bool) {
+		opts.Limit = cmp.Or(opts.Limit, 500)
+		for {
+			page, err := r.List(ctx, kind, opts)
+			if err != nil {
+				yield(Object{}, err)
+				return
+			}
+			for _, o := range page.Items {
+				if !yield(o, nil) {
+					return
+				}
+				opts.After = o.Key
+			}
+			if opts.Rev = page.Rev; page.More == 0 {
+				return
+			}
+		}
+	}
+}
+
+// Put creates an object if expect is 0, and replaces it at that revision otherwise.
+func Put(ctx context.Context, w Writer, o Object, expect uint64) error {
+	if expect == 0 {
+		_, err := w.Create(ctx, o)
+		return err
+	}
+	_, err := w.Update(ctx, o, expect)
+	return err
 }
