@@ -306,10 +306,13 @@ func overlap(a, b []string) bool {
 
 // covers reports whether wide matches every topic that filter matches.
 func covers(wide, filter []string) bool {
+	if strings.HasPrefix(wide[0], "$") != strings.HasPrefix(filter[0], "$") {
+		return false
+	}
 	for i := 0; ; i++ {
 		switch {
 		case i < len(wide) && wide[i] == "#":
-			return strings.HasPrefix(wide[0], "$") == strings.HasPrefix(filter[0], "$")
+			return true
 		case i == len(wide) || i == len(filter):
 			return len(wide) == len(filter)
 		case filter[i] == "#" || wide[i] != "+" && wide[i] != filter[i]:

@@ -122,6 +122,15 @@ func TestAUsersOwnLists(t *testing.T) {
 	require.True(t, r.Allowed(bob, Write, "all/x"))
 }
 
+func TestAWildcardAtTheBeginningDeniesNoTopicWithADollar(t *testing.T) {
+	var r Rules
+	require.NoError(t, r.Parse(strings.NewReader("user ann\ntopic read $own/a\ntopic deny +/a\n")))
+	ann := Client{User: "ann", ID: "c"}
+	require.True(t, r.Allowed(ann, Read, "$own/a"))
+	require.True(t, r.MaySubscribe(ann, "$own/a"), "what may be received may be subscribed to")
+	require.False(t, r.MaySubscribe(ann, "own/a"))
+}
+
 // TestMatchingIsMQTTs compares with the matching of topics, and overlap and covers with what they mean.
 func TestMatchingIsMQTTs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
