@@ -430,7 +430,7 @@ func (d Deny) check(key string, report reporter) {
 		report(key+".name", "%q: a node is denied by its name alone: write %q", d.Name, strings.TrimPrefix(d.Name, "node/"))
 	case d.Serial != "" && Hex(d.Serial) == "":
 		report(key+".serial", "%q is no hexadecimal number, such as openssl x509 -serial shows", d.Serial)
-	case d.Fingerprint != "" && len(Hex(d.Fingerprint)) > 64, d.Fingerprint != "" && len(strings.ReplaceAll(d.Fingerprint, ":", "")) != 64, d.Fingerprint != "" && Hex(d.Fingerprint) == "":
+	case d.Fingerprint != "" && len(strings.ReplaceAll(d.Fingerprint, ":", "")) != 64, d.Fingerprint != "" && Hex(d.Fingerprint) == "":
 		report(key+".fingerprint", "%q is not the 64 hexadecimal digits that openssl x509 -fingerprint -sha256 shows", d.Fingerprint)
 	}
 }

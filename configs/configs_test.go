@@ -389,7 +389,7 @@ func FuzzLoad(f *testing.F) {
 		var cfg Core
 		l, err := newLoader("edgecore", &cfg, nil)
 		require.NoError(t, err)
-		found, err := l.scan([]byte(text), "fuzz", l.leaves)
+		found, err := l.scan([]byte(text), "fuzz")
 		if err != nil || len(l.errs) > 0 {
 			return
 		}

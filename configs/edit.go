@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
 )
 
 // Setting is a key of a file of settings, such as link.tls.ca, and its new value.
@@ -36,7 +38,7 @@ func Edit(file string, settings ...Setting) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	return replaceFile(file, text)
+	return WriteLike(file, file, text)
 }
 
 func edited(text []byte, settings []Setting) ([]byte, error) {
@@ -113,35 +115,36 @@ func render(document *yaml.Node) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// put sets the value at a path of keys, and makes the sections on the way.
+// put sets the value at a path of keys.
 func put(at *yaml.Node, path []string, value *yaml.Node) error {
-	if at = resolve(at); isNull(at) {
-		at.Kind, at.Tag, at.Value = yaml.MappingNode, "", ""
+	old, err := valueAt(at, path)
+	if err != nil {
+		return err
 	}
-	if at.Kind != yaml.MappingNode {
-		return errors.New("there is a value where keys should be")
-	}
-	for i := 0; i+1 < len(at.Content); i += 2 {
-		if at.Content[i].Value != path[0] {
-			continue
-		}
-		if len(path) > 1 {
-			return put(at.Content[i+1], path[1:], value)
-		}
-		old := at.Content[i+1]
-		at.Content[i+1] = value
-		value.LineComment, value.HeadComment = old.LineComment, old.HeadComment
-		return nil
-	}
-	next := value
-	if len(path) > 1 {
-		next = &yaml.Node{Kind: yaml.MappingNode}
-	}
-	at.Content = append(at.Content, scalar(path[0]), next)
-	if len(path) > 1 {
-		return put(next, path[1:], value)
-	}
+	value.LineComment, value.HeadComment = old.LineComment, old.HeadComment
+	*old = *value
 	return nil
+}
+
+// valueAt is the value at a path of keys. What is missing is made: sections on the way, and null as the value.
+func valueAt(at *yaml.Node, path []string) (*yaml.Node, error) {
+	for _, key := range path {
+		if at = resolve(at); isNull(at) {
+			at.Kind, at.Tag, at.Value = yaml.MappingNode, "", ""
+		}
+		if at.Kind != yaml.MappingNode {
+			return nil, errors.New("there is a value where keys should be")
+		}
+		i := 0
+		for i < len(at.Content) && at.Content[i].Value != key {
+			i += 2
+		}
+		if i == len(at.Content) {
+			at.Content = append(at.Content, scalar(key), &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"})
+		}
+		at = at.Content[i+1]
+	}
+	return at, nil
 }
 
 func scalar(value string) *yaml.Node {
@@ -149,9 +152,6 @@ func scalar(value string) *yaml.Node {
 	n.SetString(value)
 	return n
 }
-
-// replaceFile writes a file whole or not at all, durably.
-func replaceFile(file string, text []byte) error { return WriteLike(file, file, text) }
 
 // WriteLike writes a file whole or not at all, durably, with the mode and owner of another one, which may be itself.
 func WriteLike(file, like string, text []byte) error {
@@ -171,11 +171,7 @@ func WriteLike(file, like string, text []byte) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(file+".new"))
 	}
-	d, err := os.Open(filepath.Dir(file))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return datadir.Sync(filepath.Dir(file))
 }
 
 // AddUser adds a user to auth.users in a file of a core's settings. All else in it stays, comments too. What comes out is
@@ -201,7 +197,7 @@ func AddUser(file string, u User) error {
 	if _, err := Load[Core]("edgecore", trial.Name(), nil); err != nil {
 		return err
 	}
-	return replaceFile(file, text)
+	return WriteLike(file, file, text)
 }
 
 func withUser(text []byte, u User) ([]byte, error) {
@@ -232,25 +228,9 @@ func withUser(text []byte, u User) ([]byte, error) {
 
 // userList is the list auth.users, which is made if there is none.
 func userList(at *yaml.Node) (*yaml.Node, error) {
-	for _, key := range []string{"auth", "users"} {
-		if at = resolve(at); isNull(at) {
-			at.Kind, at.Tag, at.Value = yaml.MappingNode, "", ""
-		}
-		if at.Kind != yaml.MappingNode {
-			return nil, errors.New("there is a value where keys should be")
-		}
-		next := (*yaml.Node)(nil)
-		for i := 0; i+1 < len(at.Content); i += 2 {
-			if at.Content[i].Value == key {
-				next = at.Content[i+1]
-			}
-		}
-		if next == nil {
-			next = scalar("")
-			next.Tag = "!!null"
-			at.Content = append(at.Content, scalar(key), next)
-		}
-		at = next
+	at, err := valueAt(at, []string{"auth", "users"})
+	if err != nil {
+		return nil, err
 	}
 	if at = resolve(at); isNull(at) {
 		at.Kind, at.Tag, at.Value = yaml.SequenceNode, "", ""

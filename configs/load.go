@@ -1,14 +1,13 @@
 package configs
 
 import (
-	"bytes"
+	"cmp"
 	"embed"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
@@ -58,7 +57,7 @@ func Load[T any](program, file string, flags *pflag.FlagSet) (T, error) {
 		return cfg, err
 	}
 	if file == "" {
-		file = l.systemFile()
+		file = systemFile(program)
 	}
 	if err := l.readFile(file); err != nil {
 		return cfg, err
@@ -155,9 +154,9 @@ func Flagged[T any](program string, flags *pflag.FlagSet, out io.Writer) (cfg T,
 			return cfg, false, err
 		}
 		if file == "" {
-			file = (&loader{program: program}).systemFile()
+			file = systemFile(program)
 		}
-		for _, text := range doubts(cfg, file) {
+		for _, text := range warnings(cfg, file) {
 			fmt.Fprintln(out, "warning:", text)
 		}
 		_, err = fmt.Fprintln(out, "nothing is wrong with the settings of", program)
@@ -199,9 +198,9 @@ func files(cfg any) error {
 // fewRounds is the number of hashing rounds below which a hash is reported as weak.
 const fewRounds = 10_000
 
-// doubts are warnings about settings that are valid and unsafe: weak hashes, secrets that every user of the host can read, a
+// warnings are about settings that are valid and unsafe: weak hashes, secrets that every user of the host can read, a
 // hub that nobody can administer.
-func doubts(cfg any, file string) (texts []string) {
+func warnings(cfg any, file string) (texts []string) {
 	open := func(name, what string) {
 		if info, err := os.Stat(name); name != "" && err == nil && info.Mode().Perm()&0o004 != 0 {
 			texts = append(texts, fmt.Sprintf("%s holds %s and is readable by everybody on this host: chmod o-r %s", name, what, name))
@@ -250,22 +249,21 @@ func structsIn(v reflect.Value) (all []any) {
 // loader reads one program's settings. viper gets every value as text and decides which source wins, so that values are
 // parsed by the same rules whatever their source.
 type loader struct {
-	program string
-	viper   *viper.Viper
-	flags   *pflag.FlagSet
-	leaves  []leaf
-	lines   map[string]string // key → file:line
-	errs    []error
+	viper  *viper.Viper
+	flags  *pflag.FlagSet
+	leaves []leaf
+	lines  map[string]string // key → file:line
+	errs   []error
 }
 
 func newLoader(program string, cfg any, flags *pflag.FlagSet) (*loader, error) {
-	l := &loader{program: program, viper: viper.New(), flags: flags, lines: map[string]string{}}
+	l := &loader{viper: viper.New(), flags: flags, lines: map[string]string{}}
 	l.leaves = leavesOf(reflect.ValueOf(cfg).Elem(), "")
 	page, err := readPage(program)
 	if err != nil {
 		return nil, err
 	}
-	found, err := l.scan(page, "default", l.leaves)
+	found, err := l.scan(page, "default")
 	if err != nil {
 		return nil, err
 	}
@@ -287,9 +285,9 @@ func newLoader(program string, cfg any, flags *pflag.FlagSet) (*loader, error) {
 	return l, nil
 }
 
-// systemFile is this program's file in SystemDir, or nothing where there is none.
-func (l *loader) systemFile() string {
-	name := filepath.Join(SystemDir, pageName(l.program)+".yaml")
+// systemFile is a program's file in SystemDir, or nothing where there is none.
+func systemFile(program string) string {
+	name := File(program, "")
 	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
 		return ""
 	}
@@ -304,7 +302,7 @@ func (l *loader) readFile(name string) error {
 	if err != nil {
 		return fmt.Errorf("configuration: %w", err)
 	}
-	found, err := l.scan(text, name, l.leaves)
+	found, err := l.scan(text, name)
 	if err != nil {
 		return err
 	}
@@ -390,21 +388,10 @@ func envName(key string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 }
 
+var pageNames = map[string]string{"cloudhub": "hub", "edgecore": "core", "edgeagent": "agent", "edgediscovery": "discovery"}
+
 // pageName is the name of a program's settings, as a file in SystemDir has it.
-func pageName(program string) string {
-	switch program {
-	case "cloudhub":
-		return "hub"
-	case "edgecore":
-		return "core"
-	case "edgeagent":
-		return "agent"
-	case "edgediscovery":
-		return "discovery"
-	default:
-		return program
-	}
-}
+func pageName(program string) string { return cmp.Or(pageNames[program], program) }
 
 // HasPage reports whether settings of a program are known.
 func HasPage(program string) bool {
@@ -441,6 +428,15 @@ func readPage(program string) ([]byte, error) {
 	return text, nil
 }
 
+func parsePage(program string) (*yaml.Node, error) {
+	page, err := readPage(program)
+	if err != nil {
+		return nil, err
+	}
+	root := new(yaml.Node)
+	return root, yaml.Unmarshal(page, root)
+}
+
 // nest turns a.b: x into a: {b: x}.
 func nest(flat map[string]string) map[string]any {
 	root := map[string]any{}
@@ -462,17 +458,13 @@ func nest(flat map[string]string) map[string]any {
 // AddFlags adds --config, --print-config, --check-config and one flag for each setting of T: --link-keepalive for
 // link.keepalive. Lists have none, and passwords have none because every user of the host could read them.
 func AddFlags[T any](program string, flags *pflag.FlagSet) error {
-	page, err := readPage(program)
+	root, err := parsePage(program)
 	if err != nil {
-		return err
-	}
-	var root yaml.Node
-	if err := yaml.Unmarshal(page, &root); err != nil {
 		return err
 	}
 	docs := map[string]string{}
 	collectDocs(root.Content[0], "", docs)
-	flags.String("config", "", "file of settings (default "+SystemDir+"/"+pageName(program)+".yaml, if it exists)")
+	flags.String("config", "", "file of settings (default "+File(program, "")+", if it exists)")
 	flags.Bool("print-config", false, "print the settings in force as YAML, and exit; passwords and their hashes are left out")
 	flags.Bool("show-secrets", false, "with --print-config: print passwords and hashes, too, so that the output can be used as a file: keep it as safe")
 	flags.Bool("check-config", false, "read the settings and the files that they name, say what is wrong with them, and exit")
@@ -547,12 +539,8 @@ const redacted = "<redacted>"
 // Print writes the settings of cfg as program's page has them: with the same
 // comments, in the same order. Passwords and their hashes are left out, unless secrets are asked for.
 func Print(w io.Writer, program string, cfg any, secrets bool) error {
-	page, err := readPage(program)
+	root, err := parsePage(program)
 	if err != nil {
-		return err
-	}
-	var root yaml.Node
-	if err := yaml.Unmarshal(page, &root); err != nil {
 		return err
 	}
 	v := reflect.New(reflect.TypeOf(cfg)).Elem()
@@ -564,13 +552,11 @@ func Print(w io.Writer, program string, cfg any, secrets bool) error {
 	if err := fill(root.Content[0], "", values, secrets); err != nil {
 		return err
 	}
-	var out bytes.Buffer
-	encoder := yaml.NewEncoder(&out)
-	encoder.SetIndent(2)
-	if err := encoder.Encode(&root); err != nil {
+	text, err := render(root)
+	if err != nil {
 		return err
 	}
-	_, err = out.WriteTo(w)
+	_, err = w.Write(text)
 	return err
 }
 

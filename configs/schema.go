@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"path/filepath"
 	"reflect"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -135,7 +135,7 @@ func (f leaf) setList(text string) error {
 }
 
 // scan reads the settings of a YAML document, each as text. Unknown keys are reported with their lines.
-func (l *loader) scan(text []byte, file string, leaves []leaf) (map[string]string, error) {
+func (l *loader) scan(text []byte, file string) (map[string]string, error) {
 	var document yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	err := decoder.Decode(&document)
@@ -149,7 +149,7 @@ func (l *loader) scan(text []byte, file string, leaves []leaf) (map[string]strin
 		return nil, fmt.Errorf("%s: more than one YAML document", file)
 	}
 	s := scanner{loader: l, file: file, known: map[string]leaf{}, sections: map[string]bool{}, found: map[string]string{}}
-	for _, f := range leaves {
+	for _, f := range l.leaves {
 		s.known[f.key] = f
 		for i, r := range f.key {
 			if r == '.' {
@@ -257,14 +257,8 @@ func (s *scanner) members(t reflect.Type, list *yaml.Node, key string) {
 
 // suggestion names the known key nearest to one that isn't known.
 func (s *scanner) suggestion(key string) string {
-	names := make([]string, 0, len(s.known)+len(s.sections))
-	for name := range s.known {
-		names = append(names, name)
-	}
-	for name := range s.sections {
-		names = append(names, name)
-	}
-	sort.Strings(names)
+	names := slices.AppendSeq(slices.Collect(maps.Keys(s.known)), maps.Keys(s.sections))
+	slices.Sort(names)
 	best, least := "", 1+max(2, len(key)/4)
 	for _, name := range names {
 		if d := distance(strings.ToLower(key), strings.ToLower(name)); d < least {

@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 
@@ -45,7 +46,7 @@ func (q *Quota) Held() int64 { return q.held.Load() }
 func (q *Quota) Take(key string, n int64) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if err := q.check(key, q.holds(key), n); err != nil {
+	if err := q.check(key, n); err != nil {
 		return err
 	}
 	q.account(key).Add(n)
@@ -56,7 +57,7 @@ func (q *Quota) Take(key string, n int64) error {
 func (q *Quota) Check(key string, n int64) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.check(key, q.holds(key), n)
+	return q.check(key, n)
 }
 
 // Add counts n more for a key, or with n below 0 less, whatever the limits.
@@ -68,26 +69,19 @@ func (q *Quota) Add(key string, n int64) {
 	q.forget(a)
 }
 
-func (q *Quota) holds(key string) int64 {
+func (q *Quota) check(key string, n int64) error {
+	all, holds := q.held.Load(), int64(0)
 	if a := q.accounts[key]; a != nil {
-		return a.held.Load()
+		holds = a.held.Load()
 	}
-	return 0
-}
-
-func (q *Quota) check(key string, holds, n int64) error {
-	all := q.held.Load()
 	switch {
 	case q.each.Most > 0 && key != "" && holds+n > q.each.Most:
 		return resource.Errorf(resource.Quota, "", "%s has as many %s as one %s may have: %d (%s)", key, q.what, q.holder, q.each.Most, q.each.Setting)
 	case q.all.Most > 0 && all+n > q.all.Most:
 		return resource.Errorf(resource.Quota, "", "there are as many %s as there may be: %d (%s)", q.what, q.all.Most, q.all.Setting)
 	case q.fair && q.all.Most > 0 && holds >= q.all.Most-all:
-		if key == "" {
-			key = "anonymous"
-		}
 		return resource.Errorf(resource.Quota, "", "%s has %d %s: no %s may have more than are left for all others, of %d (%s)",
-			key, holds, q.what, q.holder, q.all.Most, q.all.Setting)
+			cmp.Or(key, "anonymous"), holds, q.what, q.holder, q.all.Most, q.all.Setting)
 	}
 	return nil
 }

@@ -91,6 +91,11 @@ func most[T comparable](field *T, value T) {
 // process may use.
 type Size int64
 
+var units = []struct {
+	factor int64
+	name   string
+}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}}
+
 // UnmarshalText reads a size.
 func (s *Size) UnmarshalText(text []byte) error {
 	number, unit := string(text), int64(1)
@@ -102,10 +107,9 @@ func (s *Size) UnmarshalText(text []byte) error {
 		*s = Size(n / 100 * float64(daemon.MemoryLimit()))
 		return nil
 	}
-	for suffix, factor := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30} {
-		if rest, ok := strings.CutSuffix(number, suffix); ok {
-			number, unit = rest, factor
-			break
+	for _, u := range units {
+		if rest, ok := strings.CutSuffix(number, u.name); ok {
+			number, unit = rest, u.factor
 		}
 	}
 	n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
@@ -117,12 +121,9 @@ func (s *Size) UnmarshalText(text []byte) error {
 }
 
 func (s Size) String() string {
-	for _, u := range []struct {
-		factor Size
-		name   string
-	}{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}} {
-		if s >= u.factor && s%u.factor == 0 {
-			return strconv.FormatInt(int64(s/u.factor), 10) + u.name
+	for _, u := range units {
+		if n := int64(s); n >= u.factor && n%u.factor == 0 {
+			return strconv.FormatInt(n/u.factor, 10) + u.name
 		}
 	}
 	return strconv.FormatInt(int64(s), 10)

@@ -6,6 +6,7 @@
 package backup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,11 +108,9 @@ func (p Program) parse(args []string, stdout, stderr io.Writer) (*line, error) {
 		return nil, err
 	}
 	switch n := flags.NArg(); {
-	case args[0] == "check" && n == 0:
-		flags.SetInterspersed(true)
 	case args[0] == "rotate-key" && n > 0:
 		return nil, fmt.Errorf("it takes no name: %s; see --help", usage(p.Name, args[0]))
-	case args[0] != "rotate-key" && n != 1:
+	case args[0] != "rotate-key" && n != 1 && !(args[0] == "check" && n == 0):
 		return nil, fmt.Errorf("it takes one name: %s; see --help", usage(p.Name, args[0]))
 	}
 	l.file = flags.Arg(0)
@@ -172,22 +171,13 @@ func (e unreadableError) Unwrap() error { return e.error }
 
 // unreadable reports whether an error is of reading data, so that it says nothing about the data.
 func unreadable(err error) bool {
-	for _, reason := range []error{
-		os.ErrPermission, context.Canceled, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS,
-	} {
-		if errors.Is(err, reason) {
-			return true
-		}
-	}
-	return errors.As(err, new(unreadableError))
+	reasons := []error{os.ErrPermission, context.Canceled, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS}
+	return errors.As(err, new(unreadableError)) || slices.ContainsFunc(reasons, func(reason error) bool { return errors.Is(err, reason) })
 }
 
 // check checks a directory or a backup.
 func (p Program) check(l *line) error {
-	path := l.dir
-	if l.file != "" {
-		path = l.file
-	}
+	path := cmp.Or(l.file, l.dir)
 	if info, err := os.Stat(path); err == nil && !info.IsDir() {
 		defer l.interruptible()()
 		m, err := p.whole(l, path)
@@ -265,10 +255,6 @@ func (p Program) rotate(l *line) error {
 	}
 	fmt.Fprintln(l.out, said)
 	return nil
-}
-
-func (p Program) verify(l *line, path string) (Manifest, error) {
-	return read(path, nil, l.checking)
 }
 
 func (l *line) checking(m Manifest) *progress {
@@ -374,12 +360,14 @@ const aside = "before-restore-"
 // restore puts a backup into a directory. The data is prepared in a subdirectory, and takes its place when it is complete.
 // The programs refuse a directory in which a restore was interrupted.
 func (p Program) restore(l *line) error {
-	look := p.verify // prepare checks the data itself
+	var m Manifest
+	var err error
 	if l.dryRun {
 		defer l.interruptible()()
-		look = p.whole
+		m, err = p.whole(l, l.file)
+	} else { // prepare checks the data itself
+		m, err = read(l.file, nil, l.checking)
 	}
-	m, err := look(l, l.file)
 	if err != nil {
 		return err
 	}
@@ -537,7 +525,7 @@ func writeStamp(dir string, n uint32) error {
 // not as an error: a backup of damaged data may be wanted.
 func (p Program) inspect(l *line, path string) (m Manifest, damage, err error) {
 	if p.Relate == nil {
-		m, err = p.verify(l, path)
+		m, err = read(path, nil, l.checking)
 		return m, nil, err
 	}
 	dir, err := tempDir(path)
@@ -555,7 +543,7 @@ func (p Program) inspect(l *line, path string) (m Manifest, damage, err error) {
 		return m, nil, err
 	}
 	if err := p.Relate(dir); err != nil {
-		damage = fmt.Errorf("the data in %s is damaged: %w", l.named(path), err)
+		damage = fmt.Errorf("the data in %s is damaged: %w", cmp.Or(l.file, path), err) // l.file also while the backup has another name
 	}
 	return m, damage, nil
 }
@@ -564,14 +552,6 @@ func (p Program) inspect(l *line, path string) (m Manifest, damage, err error) {
 func (p Program) whole(l *line, path string) (Manifest, error) {
 	m, damage, err := p.inspect(l, path)
 	return m, errors.Join(err, damage)
-}
-
-// named is the backup's name as given by the user, also while the file has another one.
-func (l *line) named(path string) string {
-	if l.file != "" {
-		return l.file
-	}
-	return path
 }
 
 // tempDir makes a directory to unpack into: beside the backup, where there is enough space, with the same protection; or in

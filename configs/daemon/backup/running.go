@@ -42,7 +42,10 @@ func (l *line) running(w io.Writer, used *datadir.InUse) error {
 	if err != nil {
 		return err
 	}
-	client := http.Client{Transport: &http.Transport{DisableCompression: true, DialContext: l.dial}}
+	client := http.Client{Transport: &http.Transport{DisableCompression: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		conn, err := l.dial(ctx, "", "")
+		return timeoutConn{conn}, err
+	}}}
 	res, err := client.Do(req)
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
@@ -72,10 +75,7 @@ func (l *line) rotateRunning(used *datadir.InUse) (said string, err error) {
 	if err != nil {
 		return "", err
 	}
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(l.dir, SocketName))
-	}
-	res, err := (&http.Client{Transport: &http.Transport{DialContext: dial}}).Do(req)
+	res, err := (&http.Client{Transport: &http.Transport{DialContext: l.dial}}).Do(req)
 	if err != nil {
 		return "", fmt.Errorf("%s doesn't answer (it may be about to start or to end: try again): %w. %w", used.Holder, err, used)
 	}
@@ -88,12 +88,7 @@ func (l *line) rotateRunning(used *datadir.InUse) (said string, err error) {
 }
 
 func (l *line) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", filepath.Join(l.dir, SocketName))
-	if err != nil {
-		return nil, err
-	}
-	return timeoutConn{conn}, nil
+	return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(l.dir, SocketName))
 }
 
 // timeoutConn is a connection whose reads time out.

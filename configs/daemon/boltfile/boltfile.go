@@ -19,6 +19,7 @@ import (
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -120,7 +121,7 @@ func makeFile(o Options) error {
 	if err := os.Rename(path, o.Path); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
+	return datadir.Sync(filepath.Dir(path))
 }
 
 // openWhole opens a file when all of its pages have been looked at.
@@ -171,14 +172,6 @@ func open(o Options, path string) (db *bbolt.DB, err error) {
 	}
 	db.AllocSize = 1 << 20 // what the file grows by, now that the mapping doesn't say it
 	return db, nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // Snapshot is a database as it was at one moment. While it is open the file grows by what

@@ -190,6 +190,7 @@ func survey(dataDir string) (has string, err error) {
 	if err != nil {
 		return "", err
 	}
+	defer func() { err = errors.Join(err, j.Close()) }()
 	b, err := broker.New(broker.Options{Journal: j, Log: zerolog.Nop()})
 	if err != nil {
 		return "", err
