@@ -45,26 +45,27 @@ func fleetVersions(r *http.Request, parts []string) ([]string, bool) {
 	if len(parts) < 3 || len(parts) > 4 || parts[0] != "fleets" || parts[2] != "templateversions" {
 		return parts, false
 	}
-	fields := "spec.fleet=" + parts[1]
-	if more := r.Form.Get("fieldSelector"); more != "" && len(parts) == 3 {
-		fields += "," + more
+	if len(parts) == 4 {
+		r.Form.Del("fieldSelector")
 	}
-	r.Form.Set("fieldSelector", fields)
+	addFieldSelector(r, "spec.fleet="+parts[1])
 	return parts[2:], true
 }
 
-// selectOwn adds the field selector of a dialect's kind to a request.
-func (r *request) selectOwn() {
-	d := r.kind.dialect
-	if d == nil || d.Selector == "" {
-		return
-	}
-	fields := d.Selector
+// addFieldSelector has a request select by fields as well.
+func addFieldSelector(r *http.Request, fields string) {
 	if more := r.Form.Get("fieldSelector"); more != "" {
 		fields += "," + more
 	}
 	r.Form.Set("fieldSelector", fields)
-	r.selected = true
+}
+
+// selectOwn adds the field selector of a dialect's kind to a request.
+func (r *request) selectOwn() {
+	if d := r.kind.dialect; d != nil && d.Selector != "" {
+		addFieldSelector(r.Request, d.Selector)
+		r.selected = true
+	}
 }
 
 // checkSelected fails if the field selector of the path doesn't select the object. One that doesn't exist is left to the request.

@@ -49,31 +49,33 @@ func badRequest(field, format string, args ...any) error {
 	return e.withCauses(metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Message: e.status.Message, Field: field})
 }
 
-// statusCode is the HTTP status of a kind of error, and its reason in a Status.
-func statusCode(kind resource.ErrorKind) (code int, reason string) {
-	switch kind {
-	case resource.Invalid:
-		return http.StatusUnprocessableEntity, "Invalid"
-	case resource.NotFound, resource.BadTopic:
-		return http.StatusNotFound, "NotFound"
-	case resource.AlreadyExists:
-		return http.StatusConflict, "AlreadyExists"
-	case resource.Conflict:
-		return http.StatusConflict, "Conflict"
-	case resource.Unauthorized:
-		return http.StatusUnauthorized, "Unauthorized"
-	case resource.Forbidden:
-		return http.StatusForbidden, "Forbidden"
-	case resource.TooLarge:
-		return http.StatusRequestEntityTooLarge, "RequestEntityTooLarge"
-	case resource.Quota:
-		return http.StatusTooManyRequests, "TooManyRequests"
-	case resource.Gone:
-		return http.StatusGone, "Expired"
-	case resource.Unavailable:
-		return http.StatusServiceUnavailable, "ServiceUnavailable"
+// answer is an HTTP status, and its reason in a Status.
+type answer struct {
+	code   int
+	reason string
+}
+
+var answers = map[resource.ErrorKind]answer{
+	resource.Invalid:       {http.StatusUnprocessableEntity, "Invalid"},
+	resource.NotFound:      {http.StatusNotFound, "NotFound"},
+	resource.BadTopic:      {http.StatusNotFound, "NotFound"},
+	resource.AlreadyExists: {http.StatusConflict, "AlreadyExists"},
+	resource.Conflict:      {http.StatusConflict, "Conflict"},
+	resource.Unauthorized:  {http.StatusUnauthorized, "Unauthorized"},
+	resource.Forbidden:     {http.StatusForbidden, "Forbidden"},
+	resource.TooLarge:      {http.StatusRequestEntityTooLarge, "RequestEntityTooLarge"},
+	resource.Quota:         {http.StatusTooManyRequests, "TooManyRequests"},
+	resource.Gone:          {http.StatusGone, "Expired"},
+	resource.Unavailable:   {http.StatusServiceUnavailable, "ServiceUnavailable"},
+}
+
+// refuseKind is refuse with the status of a kind of error.
+func refuseKind(kind resource.ErrorKind, format string, args ...any) *statusError {
+	a, known := answers[kind]
+	if !known {
+		a = answer{http.StatusInternalServerError, "InternalError"}
 	}
-	return http.StatusInternalServerError, "InternalError"
+	return refuse(a.code, a.reason, format, args...)
 }
 
 // statusOf is the Status that answers an error.
@@ -83,13 +85,11 @@ func statusOf(err error) metav1.Status {
 	switch {
 	case errors.As(err, &known):
 	case errors.As(err, &tooLarge):
-		code, reason := statusCode(resource.TooLarge)
-		known = refuse(code, reason, "the body is larger than %d bytes", tooLarge.Limit)
+		known = refuseKind(resource.TooLarge, "the body is larger than %d bytes", tooLarge.Limit)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		known = refuse(http.StatusGatewayTimeout, "Timeout", "%v", err)
 	default:
-		code, reason := statusCode(resource.KindOf(err))
-		known = refuse(code, reason, "%v", err)
+		known = refuseKind(resource.KindOf(err), "%v", err)
 	}
 	st := known.status
 	st.TypeMeta, st.Status = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, metav1.StatusFailure
@@ -124,8 +124,7 @@ func (r *request) about(name string, err error) error {
 	case resource.Conflict:
 		return &statusError{apierrors.NewConflict(of, name, fmt.Errorf("%s: %s", modified, re.Message)).ErrStatus, err}
 	}
-	code, reason := statusCode(re.Kind)
-	e := refuse(code, reason, "%v", err).withCauses(causes(re)...)
+	e := refuseKind(re.Kind, "%v", err).withCauses(causes(re)...)
 	e.err = err
 	d := e.status.Details
 	d.Name, d.Group, d.Kind = name, of.Group, of.Resource

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -139,14 +140,14 @@ func splitManagers(fm *managedfields.FieldManager, applied, live *unstructured.U
 
 // fieldManager is the name of the manager that makes a request.
 func fieldManager(r *request) string {
-	if name := r.FormValue("fieldManager"); name != "" {
-		return name
-	}
-	name, _, _ := strings.Cut(r.UserAgent(), "/")
-	if name == "" {
-		return "unknown"
-	}
+	name := cmp.Or(r.program(), "unknown")
 	return name[:min(len(name), maxManager)]
+}
+
+// program is what a request says of the program that sends it.
+func (r *request) program() string {
+	name, _, _ := strings.Cut(r.UserAgent(), "/")
+	return cmp.Or(r.FormValue("fieldManager"), name)
 }
 
 // checkFieldManager refuses an invalid name of a field manager.

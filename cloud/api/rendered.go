@@ -101,16 +101,9 @@ func (s *server) rendered(w http.ResponseWriter, r *http.Request) (*resource.Ren
 		return nil, refuse(http.StatusForbidden, "Forbidden", "nodes.edgebus.io %q is forbidden: User %q cannot get resource \"nodes/rendered\" in API group %q: %s", name, a.user, resource.Group, a.rule)
 	}
 	r.Form = r.URL.Query()
-	stored, err := s.Reader.Get(r.Context(), store.Key{Kind: resource.KindNode, Name: name})
+	node, err := objects.Get[resource.Node](r.Context(), s.reads, store.Key{Name: name})
 	if errors.Is(err, resource.NotFound) {
 		return nil, refuse(http.StatusNotFound, "NotFound", "Device of name %q not found: there is no such Node", name) // flightctl's agent looks for its words
-	}
-	var node resource.Node
-	if err == nil {
-		err = json.Unmarshal(stored.Data, &node)
-	}
-	if err == nil && len(stored.Status) > 0 {
-		err = json.Unmarshal(stored.Status, &node.Status)
 	}
 	if err != nil {
 		return nil, err
@@ -119,7 +112,7 @@ func (s *server) rendered(w http.ResponseWriter, r *http.Request) (*resource.Ren
 	if err != nil && !errors.Is(err, resource.NotFound) {
 		return nil, err
 	}
-	spec, pending := new(resource.RenderedSpec), pendingRender(node)
+	spec, pending := new(resource.RenderedSpec), pendingRender(*node)
 	switch {
 	case err == nil:
 		if err := json.Unmarshal(record.Data, spec); err != nil {

@@ -150,16 +150,12 @@ func dryRun(values []string) (bool, error) {
 
 // origin names the writer of desired values in their metadata.
 func origin(r *request) string {
-	name := r.FormValue("fieldManager")
-	if name == "" {
-		name, _, _ = strings.Cut(r.UserAgent(), "/")
-	}
-	name = strings.Map(func(c rune) rune {
+	name := strings.Map(func(c rune) rune {
 		if c <= ' ' || c > '~' {
 			return '-'
 		}
 		return c
-	}, name)
+	}, r.program())
 	if name == "" {
 		return "api"
 	}

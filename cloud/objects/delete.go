@@ -186,8 +186,8 @@ func (s *Registry) tryDeletion(ctx context.Context, key store.Key) error {
 // continueDeletions continues all deletions that wait: the hub may have stopped between the deletion of a Device and that
 // of its DeviceModel.
 func (s *Registry) continueDeletions(ctx context.Context) {
-	for i := range s.Kinds {
-		k := &s.Kinds[i]
+	for i := range s.kinds {
+		k := &s.kinds[i]
 		if k.ReferencedBy == nil {
 			continue
 		}

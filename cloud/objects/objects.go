@@ -33,8 +33,6 @@ type Options struct {
 	// Audit is told of every write of a controller, of those that fail too; nil: nobody is. action is create, update,
 	// "update status" or delete.
 	Audit func(controller, action string, key store.Key, err error)
-	// Kinds are the kinds that there are. Default: Kinds().
-	Kinds []Kind
 }
 
 // Sealer encrypts what must not be readable in the store. A sealed text opens only with the same about.
@@ -47,6 +45,7 @@ type Sealer interface {
 type Registry struct {
 	Options
 	retryLocks [64]sync.Mutex // see retryLock
+	kinds      []Kind
 	types      map[reflect.Type]*Kind
 }
 
@@ -58,12 +57,9 @@ func New(o Options) *Registry {
 	if o.Suffix == nil {
 		o.Suffix = suffix
 	}
-	if o.Kinds == nil {
-		o.Kinds = Kinds()
-	}
-	s := &Registry{Options: o, types: make(map[reflect.Type]*Kind)}
-	for i := range s.Kinds {
-		s.types[reflect.TypeOf(s.Kinds[i].New())] = &s.Kinds[i]
+	s := &Registry{Options: o, kinds: Kinds(), types: make(map[reflect.Type]*Kind)}
+	for i := range s.kinds {
+		s.types[reflect.TypeOf(s.kinds[i].New())] = &s.kinds[i]
 	}
 	s.continueDeletions(context.Background())
 	return s
@@ -71,9 +67,9 @@ func New(o Options) *Registry {
 
 // Kind is the kind of a name, or nil.
 func (s *Registry) Kind(name string) *Kind {
-	i := slices.IndexFunc(s.Kinds, func(k Kind) bool { return k.Name == name })
+	i := slices.IndexFunc(s.kinds, func(k Kind) bool { return k.Name == name })
 	if i < 0 {
 		return nil
 	}
-	return &s.Kinds[i]
+	return &s.kinds[i]
 }

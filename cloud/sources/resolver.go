@@ -267,7 +267,11 @@ func (s *Resolver) update(ctx context.Context, ref resource.Reference, notBefore
 		next = rec
 		next.Failure = why
 	}
-	if err = store.Put(ctx, s.Writer, s.encoded(next), rev); err == nil {
+	err = store.Put(ctx, s.Writer, s.encoded(next), rev)
+	if errors.Is(err, resource.AlreadyExists) { // Known has made it meanwhile
+		_, err = s.Writer.Update(ctx, s.encoded(next), 0)
+	}
+	if err == nil {
 		s.mu.Lock()
 		last := lastRead{at: began}
 		if next.Failure != nil {

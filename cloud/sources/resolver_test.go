@@ -295,6 +295,29 @@ func TestFailedSourcesAreReadAgain(t *testing.T) {
 	require.Equal(t, 10*time.Second, lastRead{failures: 1000}.next(10*time.Second))
 }
 
+// A source that is read for the first time may be asked for meanwhile, which fails neither.
+func TestSourcesAreAskedForWhileTheyAreRead(t *testing.T) {
+	h := newStore(t)
+	ref := resource.Reference{Type: resource.RefHTTP, Source: "web", Path: "/x"}
+	var s *Resolver
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		known, failure, err := s.Known(r.Context(), ref)
+		if err == nil && failure == nil {
+			fmt.Fprint(w, "hello", known.Resolved)
+		}
+	}))
+	defer server.Close()
+	h.repository("web", "http", server.URL)
+	s = NewResolver(ResolverOptions{Client: New(Options{Allow: loopback}), Objects: h.user, Reader: h.Store, Writer: h.Store, Blobs: h.content})
+	got, err := s.Resolve(t.Context(), ref, time.Time{})
+	require.NoError(t, err)
+	require.Equal(t, resource.DigestOf([]byte("hello")), got.Resolved)
+	known, failure, err := s.Known(t.Context(), ref)
+	require.NoError(t, err)
+	require.NoError(t, failure)
+	require.Equal(t, got, known)
+}
+
 // The record of a source that nobody uses any more goes.
 func TestUnusedSourcesGo(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))

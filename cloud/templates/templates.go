@@ -87,16 +87,13 @@ func (e *expander) expand(text, at string) string {
 		}
 	}
 	if err != nil {
-		e.err = resource.Errorf(resource.Invalid, at, "%s%s", e.prefix(), plain(err))
+		why := plain(err)
+		if e.of != "" {
+			why = e.of + ": " + why
+		}
+		e.err = resource.Errorf(resource.Invalid, at, "%s", why)
 	}
 	return text
-}
-
-func (e *expander) prefix() string {
-	if e.of == "" {
-		return ""
-	}
-	return e.of + ": "
 }
 
 // plain is an error of text/template without the place in a template that has no name.
