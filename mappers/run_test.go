@@ -165,8 +165,11 @@ func (p pushToy) Push(ctx context.Context, emit func(property, value string)) er
 	for {
 		select {
 		case v := <-p.changes:
-			if v == "" {
+			switch v {
+			case "":
 				return errors.New("the line went dead")
+			case "panic":
+				panic("no such change")
 			}
 			emit("temp", v)
 			emit("no-such-property", v)
@@ -190,6 +193,53 @@ func TestPush(t *testing.T) {
 	n.eventually("devices/lamp/reported/temp", "32")
 	require.Contains(t, n.published("devices/lamp/state"), "offline")
 	n.eventually("devices/lamp/state", "online")
+	d.changes <- "panic" // which must not end the mapper
+	d.changes <- "33"
+	n.eventually("devices/lamp/reported/temp", "33")
+}
+
+// readPushDriver's devices can be read, and send changes.
+type readPushDriver struct{ pushDriver }
+
+type readPushToy struct {
+	*toy
+	push pushToy
+}
+
+func (d readPushDriver) Open(ctx context.Context, dev Device) (Session, error) {
+	s, err := d.pushDriver.Open(ctx, dev)
+	if err != nil {
+		return nil, err
+	}
+	return readPushToy{d.toys[dev.Name], s.(pushToy)}, nil
+}
+
+func (p readPushToy) Push(ctx context.Context, emit func(property, value string)) error {
+	return p.push.Push(ctx, emit)
+}
+
+func TestAChangeBeforeAFailureIsReportedBeforeIt(t *testing.T) {
+	n := newNode(t)
+	d := readPushDriver{pushDriver{muteDriver{newToys("lamp")}, make(chan string)}}
+	n.attach("lamp", "toy", nil, toyModel(nil))
+	n.run(d, nil)
+	n.eventually("devices/lamp/state", "online")
+	n.eventually("devices/lamp/reported/temp", "20")
+	lamp, block := d.toys["lamp"], make(chan struct{})
+	lamp.mu.Lock()
+	lamp.block, lamp.stuck, lamp.dead = block, make(chan struct{}, 1), errors.New("unplugged")
+	lamp.mu.Unlock()
+	<-lamp.stuck
+	d.changes <- "30"
+	d.changes <- "30" // the first was taken
+	lamp.mu.Lock()
+	lamp.values["temp"], lamp.block, lamp.dead = "21", nil, nil
+	lamp.mu.Unlock()
+	close(block)
+	require.Eventually(t, func() bool {
+		return slices.Equal([]string{"online", "offline", "online"}, n.published("devices/lamp/state"))
+	}, wait, tick)
+	require.Equal(t, []string{"20", "30", "21"}, n.published("devices/lamp/reported/temp"))
 }
 
 func TestRestartComparesBeforeItWrites(t *testing.T) {

@@ -122,9 +122,6 @@ func (w *worker) prepare(d *device) bool {
 	if gen != d.openGen { // new, or configured anew
 		w.close(d)
 		d.openGen, d.failures, d.retryAt, d.badConfig = gen, 0, time.Time{}, false
-		w.m.mu.Lock()
-		d.pushed = nil // by the old configuration
-		w.m.mu.Unlock()
 	}
 	return ready
 }
@@ -233,15 +230,20 @@ func (w *worker) idle() bool {
 }
 
 // call bounds one call of the driver.
-func (w *worker) call(ctx context.Context, f func(context.Context) error) (err error) {
+func (w *worker) call(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, w.m.o.CallTimeout)
 	defer cancel()
+	return guarded(func() error { return f(ctx) })
+}
+
+// guarded makes an error of a panic of the driver: one for one device must not end the mapper.
+func guarded(f func() error) (err error) {
 	defer func() {
-		if p := recover(); p != nil { // a panic for one device must not end the mapper
+		if p := recover(); p != nil {
 			err = fmt.Errorf("the driver panicked: %v", p)
 		}
 	}()
-	return f(ctx)
+	return f()
 }
 
 func (w *worker) open(ctx context.Context, d *device, info Device) error {
@@ -285,7 +287,7 @@ func (w *worker) startPush(ctx context.Context, d *device) {
 	d.stopPush = func() { cancel(); <-done }
 	go func() {
 		defer close(done)
-		err := p.Push(ctx, func(property, value string) {
+		emit := func(property, value string) {
 			w.m.mu.Lock()
 			if d.pushed == nil {
 				d.pushed = map[string]string{}
@@ -295,7 +297,8 @@ func (w *worker) startPush(ctx context.Context, d *device) {
 			}
 			w.m.mu.Unlock()
 			w.wakeUp()
-		})
+		}
+		err := guarded(func() error { return p.Push(ctx, emit) })
 		if err == nil && ctx.Err() == nil {
 			err = errors.New("the device stopped sending its changes")
 		}
@@ -309,10 +312,13 @@ func (w *worker) close(d *device) {
 		d.stopPush()
 		d.stopPush, d.lost = nil, nil
 	}
+	w.m.mu.Lock()
+	d.pushed = nil // a later session has newer values
+	w.m.mu.Unlock()
 	if d.session == nil {
 		return
 	}
-	if err := d.session.Close(); err != nil {
+	if err := guarded(d.session.Close); err != nil {
 		w.m.log.Debug().Err(err).Str("device", d.key).Msg("close")
 	}
 	d.session = nil
@@ -464,18 +470,22 @@ func (w *worker) collectPushed(_ context.Context, d *device) error {
 	if !w.current(d) {
 		return nil
 	}
+	w.reportPushed(d)
+	select {
+	case err := <-d.lost:
+		return err
+	default:
+		return nil
+	}
+}
+
+func (w *worker) reportPushed(d *device) {
 	w.m.mu.Lock()
 	pushed := d.pushed
 	d.pushed = nil
 	w.m.mu.Unlock()
 	for name, value := range pushed {
 		w.report(d, name, value)
-	}
-	select {
-	case err := <-d.lost:
-		return err
-	default:
-		return nil
 	}
 }
 
@@ -560,6 +570,9 @@ func (w *worker) publishRefusal(d *device, name string, ver uint64, r *Refusal) 
 func (w *worker) fail(ctx context.Context, d *device, err error) (time.Time, bool) {
 	if ctx.Err() != nil { // the mapper is stopping: the error says nothing about the device
 		return time.Time{}, false
+	}
+	if w.current(d) {
+		w.reportPushed(d) // what the device sent before it failed
 	}
 	w.close(d)
 	wait := min(w.m.o.Backoff.Max, w.m.o.Backoff.Min<<min(d.failures, 16))

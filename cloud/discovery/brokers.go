@@ -272,7 +272,7 @@ func quadlet(b brokerSpec, pod podSpec, c container, instance string, found reso
 	}
 	for _, d := range found.DeviceSpecs {
 		if mayPass(d.HostPath) {
-			line("AddDevice", strings.TrimSuffix(d.HostPath+":"+d.ContainerPath+":"+d.Permissions, ":"))
+			words("AddDevice", strings.TrimSuffix(d.HostPath+":"+d.ContainerPath+":"+d.Permissions, ":")) // podman takes it for a list
 		}
 	}
 	if c.SecurityContext.Privileged {

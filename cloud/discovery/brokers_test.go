@@ -86,6 +86,7 @@ func TestBrokersAreGivenDevicesAlone(t *testing.T) {
 		require.NotContains(t, unit(host), ":/m", host)
 		require.NotContains(t, unit(host), ":/d", host)
 	}
+	require.Contains(t, unit("/dev/snd/a /dev/sda"), "AddDevice=\"/dev/snd/a /dev/sda:/d:rw\"\n", "one device with a blank in its name, not two")
 }
 
 // Of properties that come to the same variable always the same one counts, so that nothing changes on the node.

@@ -390,7 +390,12 @@ func (c *conn) request(ctx context.Context, unit byte, pdu []byte) (answer []byt
 			return nil, fmt.Errorf("%w: %w", errNoHost, err)
 		}
 	}
-	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Unix(1, 0)) })
+	conn := c.conn // which c.close takes away while ctx may end
+	if err := conn.SetDeadline(time.Now().Add(c.timeout)); err != nil {
+		c.close()
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if answer, err = c.exchange(unit, pdu); err != nil && !errors.As(err, new(exception)) {
 		c.close()
@@ -402,9 +407,6 @@ func (c *conn) request(ctx context.Context, unit byte, pdu []byte) (answer []byt
 }
 
 func (c *conn) exchange(unit byte, pdu []byte) ([]byte, error) {
-	if err := c.conn.SetDeadline(time.Now().Add(c.timeout)); err != nil {
-		return nil, err
-	}
 	c.transaction++
 	frame := binary.BigEndian.AppendUint16(nil, c.transaction)
 	frame = append(frame, 0, 0, 0, byte(len(pdu)+1), unit)
