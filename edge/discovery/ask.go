@@ -35,9 +35,7 @@ type ask struct {
 	ctx  context.Context
 	stop context.CancelFunc
 
-	state, message string // as HandlerEndpoint has them; empty: it was asked, and has not answered yet
-	devices        map[string][]byte
-	unsure         time.Time // since when devices may be out of date; zero: they are what the handler says
+	answer
 }
 
 const (
@@ -58,7 +56,7 @@ const (
 func (d *discovery) newAsk(c *configuration, e *endpoint, before *ask) *ask {
 	a := &ask{
 		d: d, c: c, e: e, version: c.request.Version, details: c.request.Details, text: c.request.Text(), properties: c.properties(),
-		pace: rate.NewLimiter(pacePerSecond, paceBurst), seed: maphash.MakeSeed(), unsure: time.Now(),
+		pace: rate.NewLimiter(pacePerSecond, paceBurst), seed: maphash.MakeSeed(), answer: answer{endpoint: e.key, unsure: time.Now()},
 	}
 	if before != nil {
 		before.stop()
@@ -92,7 +90,7 @@ func (a *ask) run() {
 		if failures++; refused {
 			pause = refusedPause
 		}
-		if !a.wait(wakePause, nil) || !a.wait(pause-wakePause, woken) {
+		if !wait(a.ctx, wakePause, nil) || !wait(a.ctx, pause-wakePause, woken) {
 			return
 		}
 	}
@@ -107,12 +105,12 @@ func (t Timing) backoff(failures int) time.Duration {
 	return pause - rand.N(pause/2+1) //nolint:gosec // G404: spreads attempts
 }
 
-// wait returns false when a was stopped.
-func (a *ask) wait(pause time.Duration, woken <-chan struct{}) bool {
-	timer := time.NewTimer(max(pause, 0))
+// wait waits for a while, or until woken is closed. It returns false when ctx has ended.
+func wait(ctx context.Context, pause time.Duration, woken <-chan struct{}) bool {
+	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
-	case <-a.ctx.Done():
+	case <-ctx.Done():
 		return false
 	case <-woken:
 	case <-timer.C:

@@ -137,13 +137,3 @@ func (d *discovery) onBroker(configuration string) *published {
 	}
 	return p
 }
-
-func parseRequest(payload []byte) (r resource.DiscoveryRequest, err error) {
-	err = json.Unmarshal(payload, &r)
-	return r, err
-}
-
-func parseSecrets(payload []byte) (s resource.SecretValues, err error) {
-	err = json.Unmarshal(payload, &s)
-	return s, err
-}

@@ -10,12 +10,13 @@
 package discovery
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
-	"path"
 	"path/filepath"
 	"sync"
 	"time"
@@ -59,18 +60,12 @@ type Timing struct {
 }
 
 func (t Timing) withDefaults() Timing {
-	or := func(d *time.Duration, otherwise time.Duration) {
-		if *d == 0 {
-			*d = otherwise
-		}
+	return Timing{
+		RetryMin: cmp.Or(t.RetryMin, 500*time.Millisecond), RetryMax: cmp.Or(t.RetryMax, 30*time.Second),
+		Silence: cmp.Or(t.Silence, 3*time.Second),
+		Probe:   cmp.Or(t.Probe, 30*time.Second), ProbeTimeout: cmp.Or(t.ProbeTimeout, 10*time.Second),
+		Settle: cmp.Or(t.Settle, time.Second),
 	}
-	or(&t.RetryMin, 500*time.Millisecond)
-	or(&t.RetryMax, 30*time.Second)
-	or(&t.Silence, 3*time.Second)
-	or(&t.Probe, 30*time.Second)
-	or(&t.ProbeTimeout, 10*time.Second)
-	or(&t.Settle, time.Second)
-	return t
 }
 
 // discovery is a running edgediscovery.
@@ -191,8 +186,8 @@ func (d *discovery) request(name string, payload []byte, connection int) {
 		}
 		return
 	}
-	r, err := parseRequest(payload)
-	if err != nil {
+	var r resource.DiscoveryRequest
+	if err := json.Unmarshal(payload, &r); err != nil {
 		d.log.Error().Err(err).Str("configuration", name).Msg("a Configuration can't be read")
 		return
 	}
@@ -224,13 +219,9 @@ func (d *discovery) forget(c *configuration) {
 // secret is a new value of secrets/discovery/{name}.
 func (d *discovery) secret(name string, payload []byte) {
 	var s *resource.SecretValues
-	if len(payload) > 0 {
-		v, err := parseSecrets(payload)
-		if err != nil {
-			d.log.Error().Str("configuration", name).Msg("the values of a Configuration's Secrets can't be read")
-			return
-		}
-		s = &v
+	if len(payload) > 0 && json.Unmarshal(payload, &s) != nil {
+		d.log.Error().Str("configuration", name).Msg("the values of a Configuration's Secrets can't be read")
+		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -289,14 +280,4 @@ func wake(c chan struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
-}
-
-// serves reports whether an embedded handler is one of the settings.
-func serves(globs []string, name string) bool {
-	for _, g := range globs {
-		if ok, _ := path.Match(g, name); ok {
-			return true
-		}
-	}
-	return false
 }

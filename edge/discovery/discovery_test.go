@@ -357,7 +357,7 @@ func TestEmbeddedHandlers(t *testing.T) {
 func TestDamagedRegistrations(t *testing.T) {
 	r := newRig(t, nil)
 	r.stop()
-	require.NoError(t, writeFile(filepath.Join(r.o.Config.Data.Dir, registrations), []byte("{")))
+	require.NoError(t, os.WriteFile(filepath.Join(r.o.Config.Data.Dir, registrations), []byte("{"), 0o600))
 	r.start()
 	require.NoError(t, r.register(wire.Registration{Name: "x", Endpoint: "x.sock"}))
 }

@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/edge/discovery/handler"
 	"github.com/edgebus/edgebus/edge/discovery/wire"
 )
@@ -40,26 +43,22 @@ type endpoint struct {
 
 // registered is an endpoint in the file.
 type registered struct {
-	Contract wire.Contract `json:"contract"`
-	Name     string        `json:"name"`
-	Endpoint string        `json:"endpoint"`
-	Network  bool          `json:"network,omitempty"`
-	Shared   bool          `json:"shared,omitempty"`
-	Seen     time.Time     `json:"seen"`
+	wire.Registration
+	Seen time.Time `json:"seen"`
 }
 
 // loadHandlers has the handlers that are linked in, and those that registered before this start.
 func (d *discovery) loadHandlers() error {
 	for _, p := range d.o.Embedded {
-		if !serves(d.o.Config.Handlers.Embedded, p.Name) {
+		if !slices.ContainsFunc(d.o.Config.Handlers.Embedded, func(glob string) bool { ok, _ := path.Match(glob, p.Name); return ok }) {
 			continue
 		}
 		env := handler.Env{Log: d.log.With().Str("handler", p.Name).Logger(), Broker: d.o.Config.MQTT.Sockets()}
 		key := "embedded/" + p.Name
 		d.endpoints[key] = &endpoint{name: p.Name, key: key, shared: p.Shared, program: p.New(env), woken: make(chan struct{})}
 	}
-	path := filepath.Join(d.o.Config.Data.Dir, registrations)
-	text, err := os.ReadFile(path)
+	file := filepath.Join(d.o.Config.Data.Dir, registrations)
+	text, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
@@ -68,11 +67,11 @@ func (d *discovery) loadHandlers() error {
 	}
 	var list []registered
 	if err := json.Unmarshal(text, &list); err != nil {
-		d.log.Error().Err(err).Str("file", path).Msg("the registrations can't be read: handlers must register again")
+		d.log.Error().Err(err).Str("file", file).Msg("the registrations can't be read: handlers must register again")
 		return nil
 	}
 	for _, r := range list {
-		e, err := d.newEndpoint(wire.Registration{Contract: r.Contract, Name: r.Name, Endpoint: r.Endpoint, Network: r.Network, Shared: r.Shared}, true)
+		e, err := d.newEndpoint(r.Registration, true)
 		if err != nil {
 			d.log.Error().Err(err).Str("handler", r.Name).Msg("a handler that had registered is dropped")
 			continue
@@ -87,29 +86,15 @@ func (d *discovery) loadHandlers() error {
 func (d *discovery) saveHandlers() error {
 	list := []registered{}
 	for _, e := range d.endpoints {
-		if r := e.dialled; e.program == nil {
-			list = append(list, registered{r.Contract, r.Name, r.Endpoint, r.Network, r.Shared, e.seen.UTC()})
+		if e.program == nil {
+			list = append(list, registered{e.dialled, e.seen.UTC()})
 		}
 	}
 	text, err := json.MarshalIndent(list, "", " ")
 	if err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(d.o.Config.Data.Dir, registrations), text)
-}
-
-// writeFile replaces a file as a whole, and returns when it is on disk.
-func writeFile(path string, text []byte) error {
-	f, err := os.Create(path + ".new")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
+	return datadir.WriteFile(filepath.Join(d.o.Config.Data.Dir, registrations), text)
 }
 
 func (d *discovery) closeHandlers() {
@@ -161,11 +146,11 @@ func (d *discovery) target(r wire.Registration, local bool) (string, error) {
 		case name == "." || name == ".." || name == "/" || name == handler.RegistrationSocket || len(name) > wire.MaxName:
 			return "", fmt.Errorf("the endpoint %q: must be a socket in %s, such as %s/onvif.sock", r.Endpoint, d.o.Config.Handlers.Dir, d.o.Config.Handlers.Dir)
 		}
-		path := filepath.Join(d.o.Config.Handlers.Dir, name)
-		if len(path) > 107 {
-			return "", fmt.Errorf("the endpoint %s has a path of more than 107 bytes", path)
+		socket := filepath.Join(d.o.Config.Handlers.Dir, name)
+		if len(socket) > 107 {
+			return "", fmt.Errorf("the endpoint %s has a path of more than 107 bytes", socket)
 		}
-		return "unix://" + path, nil
+		return "unix://" + socket, nil
 	}
 	address := r.Endpoint
 	if u, err := url.Parse(address); err == nil && (u.Scheme == "http" || u.Scheme == "https") {

@@ -64,9 +64,9 @@ type view struct {
 // answer is what a handler says.
 type answer struct {
 	endpoint       string
-	state, message string // as HandlerEndpoint has them; empty: none yet
-	devices        map[string][]byte
-	unsure         time.Time // as in ask
+	state, message string            // as HandlerEndpoint has them; empty: it was asked, and has not answered yet
+	devices        map[string][]byte // payloads by the names of instances
+	unsure         time.Time         // since when devices may be out of date; zero: they are what the handler says
 }
 
 // plan is what is to be published.
@@ -212,11 +212,10 @@ func (d *discovery) view(c *configuration) view {
 	on := d.onBroker(c.name)
 	v := view{
 		version: c.request.Version, absent: c.absent, refused: c.refused, now: time.Now(), grace: d.o.Config.Handlers.Grace,
-		broker: published{instances: make(map[string]instance, len(on.instances)), report: on.report},
+		broker: published{instances: maps.Clone(on.instances), report: on.report},
 	}
-	maps.Copy(v.broker.instances, on.instances)
 	for _, a := range c.asks {
-		v.asks = append(v.asks, answer{endpoint: a.e.key, state: a.state, message: a.message, devices: a.devices, unsure: a.unsure})
+		v.asks = append(v.asks, a.answer)
 	}
 	slices.SortFunc(v.asks, func(a, b answer) int { return cmp.Compare(a.endpoint, b.endpoint) })
 	return v
@@ -257,20 +256,9 @@ func (d *discovery) publish(ctx context.Context, c *configuration) {
 				timer.Reset(time.Until(p.again))
 			}
 		}
-		if !sleep(ctx, gather) {
+		if !wait(ctx, gather, nil) {
 			return
 		}
-	}
-}
-
-func sleep(ctx context.Context, t time.Duration) bool {
-	timer := time.NewTimer(t)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

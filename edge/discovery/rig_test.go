@@ -198,7 +198,7 @@ func (r *rig) await(what string, ok func() bool) {
 		}
 		select {
 		case <-changed:
-			sleep(r.Context(), 5*time.Millisecond) // many changes are one
+			wait(r.Context(), 5*time.Millisecond, nil) // many changes are one
 		case <-late:
 			text := fmt.Sprint(r.below("discovery/"))
 			require.FailNow(r, "it never came to this: "+what[:min(len(what), 200)], text[:min(len(text), 2000)])

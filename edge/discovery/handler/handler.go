@@ -98,7 +98,9 @@ func IsInvalidArgument(err error) bool { return errors.As(err, new(invalidError)
 // Details reads details, which are YAML, into the struct to, over what is set in it. A field that to hasn't is an InvalidArgument,
 // as everything else is that is wrong with them. No details leave to as it is.
 func Details(details string, to any) error {
-	if err := decodeYAML(details, to); err != nil {
+	d := yaml.NewDecoder(strings.NewReader(details))
+	d.KnownFields(true)
+	if err := d.Decode(to); err != nil && !errors.Is(err, io.EOF) { // there are no details
 		return InvalidArgument("discoveryDetails: %w", err)
 	}
 	return nil
@@ -123,13 +125,4 @@ func Every(ctx context.Context, interval time.Duration, look func() error) error
 		}
 		timer.Reset(interval)
 	}
-}
-
-func decodeYAML(text string, to any) error {
-	d := yaml.NewDecoder(strings.NewReader(text))
-	d.KnownFields(true)
-	if err := d.Decode(to); !errors.Is(err, io.EOF) {
-		return err
-	}
-	return nil // there are no details
 }

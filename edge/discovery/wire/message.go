@@ -224,14 +224,10 @@ func parseMount(b []byte) (m Mount, err error) {
 }
 
 func parseDeviceSpec(b []byte) (s DeviceSpec, err error) {
+	to := []*string{&s.ContainerPath, &s.HostPath, &s.Permissions}
 	err = Fields(b, func(f protowire.Number, _ uint64, t []byte) error {
-		switch f {
-		case 1:
-			s.ContainerPath = string(t)
-		case 2:
-			s.HostPath = string(t)
-		case 3:
-			s.Permissions = string(t)
+		if int(f) <= len(to) {
+			*to[f-1] = string(t)
 		}
 		return nil
 	})
@@ -299,11 +295,11 @@ func parseRequest(b []byte, c Contract) (r Request, err error) {
 
 // Registration is what a handler says of itself.
 type Registration struct {
-	Contract Contract
-	Name     string
-	Endpoint string
-	Network  bool
-	Shared   bool
+	Contract Contract `json:"contract"`
+	Name     string   `json:"name"`
+	Endpoint string   `json:"endpoint"`
+	Network  bool     `json:"network,omitempty"`
+	Shared   bool     `json:"shared,omitempty"`
 }
 
 func (r Registration) appendTo(b []byte) []byte {

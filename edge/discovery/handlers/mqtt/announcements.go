@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,14 +18,7 @@ import (
 )
 
 // zigbee2MQTT is the list that zigbee2mqtt retains at {topic}/bridge/devices.
-type zigbee2MQTT struct {
-	topic string
-	table
-}
-
-func newZigbee2MQTT(topic string) format {
-	return &zigbee2MQTT{topic: first(topic, "zigbee2mqtt"), table: newTable()}
-}
+type zigbee2MQTT struct{ table }
 
 func (z *zigbee2MQTT) filters() []string { return []string{z.topic + "/bridge/devices"} }
 
@@ -97,14 +91,7 @@ func (z *zigbee2MQTT) message(_ string, payload []byte) error {
 }
 
 // tasmota is what Tasmota retains at {topic}/{MAC address}/config.
-type tasmota struct {
-	topic string
-	table
-}
-
-func newTasmota(topic string) format {
-	return &tasmota{topic: first(topic, "tasmota/discovery"), table: newTable()}
-}
+type tasmota struct{ table }
 
 func (t *tasmota) filters() []string { return []string{t.topic + "/+/config"} }
 
@@ -133,12 +120,12 @@ func (t *tasmota) message(topic string, payload []byte) error {
 		return errors.New("mac, t, or the three of tp are missing")
 	}
 	full := func(prefix int) string {
-		return strings.TrimSuffix(strings.NewReplacer("%prefix%", c.Prefixes[prefix], "%topic%", c.Topic).Replace(first(c.Full, "%prefix%/%topic%/")), "/")
+		return strings.TrimSuffix(strings.NewReplacer("%prefix%", c.Prefixes[prefix], "%topic%", c.Topic).Replace(cmp.Or(c.Full, "%prefix%/%topic%/")), "/")
 	}
 	p := map[string]string{
 		"MQTT_ID": c.MAC, "MQTT_NAME": c.Name, "MQTT_HOST": c.Host, "MQTT_IP": c.IP, "MQTT_MODEL": c.Module, "MQTT_VERSION": c.Version, "MQTT_MANUFACTURER": "Tasmota",
 		"MQTT_TOPIC": c.Topic, "MQTT_COMMAND_TOPIC": full(0), "MQTT_STATE_TOPIC": full(1), "MQTT_TELEMETRY_TOPIC": full(2),
-		"MQTT_AVAILABILITY_TOPIC": full(2) + "/LWT", "MQTT_PAYLOAD_AVAILABLE": first(c.Online, "Online"),
+		"MQTT_AVAILABILITY_TOPIC": full(2) + "/LWT", "MQTT_PAYLOAD_AVAILABLE": cmp.Or(c.Online, "Online"),
 		"MQTT_RELAYS": strconv.Itoa(len(slices.DeleteFunc(c.Relays, func(kind int) bool { return kind == 0 }))),
 	}
 	if len(c.State) > 1 {
@@ -150,13 +137,8 @@ func (t *tasmota) message(topic string, payload []byte) error {
 // shelly is what Shelly devices retain at {prefix}/online, shellies/{id}/online in the first generation, while they are connected,
 // and the announcements of the first generation at shellies/announce.
 type shelly struct {
-	topic string
-	about map[string]map[string]string // what was announced, by id
 	table
-}
-
-func newShelly(topic string) format {
-	return &shelly{topic: first(topic, "shellies"), about: map[string]map[string]string{}, table: newTable()}
+	about map[string]map[string]string // what was announced, by id
 }
 
 func (s *shelly) filters() []string {
@@ -223,14 +205,7 @@ func (s *shelly) announce(payload []byte) error {
 
 // sparkplug are births and deaths of Sparkplug B: {topic}/{group}/NBIRTH/{edge node}, and DBIRTH with a device below it. Births are
 // not retained: a device is found only if its birth is published while the handler is connected.
-type sparkplug struct {
-	topic string
-	table
-}
-
-func newSparkplug(topic string) format {
-	return &sparkplug{topic: first(topic, "spBv1.0"), table: newTable()}
-}
+type sparkplug struct{ table }
 
 func (s *sparkplug) filters() []string {
 	var list []string

@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,14 +14,7 @@ import (
 
 // homeAssistant is Home Assistant's MQTT discovery: {topic}/{component}/[{node}/]{object}/config has one entity each, and
 // {topic}/device/[{node}/]{object}/config several. An entity is a device here.
-type homeAssistant struct {
-	topic string
-	table
-}
-
-func newHomeAssistant(topic string) format {
-	return &homeAssistant{topic: first(topic, "homeassistant"), table: newTable()}
-}
+type homeAssistant struct{ table }
 
 func (h *homeAssistant) filters() []string {
 	return []string{h.topic + "/+/+/config", h.topic + "/+/+/+/config"}
@@ -49,7 +43,7 @@ func (h *homeAssistant) message(topic string, payload []byte) error {
 
 func (f fields) entities(component, object string, to map[string]map[string]string) error {
 	if component != "device" {
-		to[first(f.text("unique_id"), component+"/"+object)] = f.properties(component)
+		to[cmp.Or(f.text("unique_id"), component+"/"+object)] = f.properties(component)
 		return nil
 	}
 	parts, ok := f["components"].(map[string]any)
@@ -71,7 +65,7 @@ func (f fields) entities(component, object string, to map[string]map[string]stri
 		if kind == "" || len(members) == 1 { // one that was removed has its platform only
 			continue
 		}
-		to[first(entity.text("unique_id"), object+"/"+name)] = entity.properties(kind)
+		to[cmp.Or(entity.text("unique_id"), object+"/"+name)] = entity.properties(kind)
 	}
 	return nil
 }
@@ -176,16 +170,16 @@ func (f fields) properties(component string) map[string]string {
 			p["MQTT_DEVICE_"+strings.ToUpper(key)] = text(device[key])
 		}
 	}
-	p["MQTT_NAME"] = first(p["MQTT_NAME"], p["MQTT_DEVICE_NAME"])
-	p["MQTT_STATE_PATH"] = templatePath(first(f.text("value_template"), f.text("state_value_template")))
+	p["MQTT_NAME"] = cmp.Or(p["MQTT_NAME"], p["MQTT_DEVICE_NAME"])
+	p["MQTT_STATE_PATH"] = templatePath(cmp.Or(f.text("value_template"), f.text("state_value_template")))
 	p["MQTT_COMMAND_PAYLOAD"] = "{value}"
 	if f.text("schema") == "json" {
 		p["MQTT_STATE_PATH"], p["MQTT_COMMAND_PAYLOAD"] = "state", `{"state":{json}}`
 	}
 	f.availability(p)
 	if component == "switch" || component == "light" || component == "binary_sensor" {
-		p["MQTT_PAYLOAD_ON"] = first(p["MQTT_PAYLOAD_ON"], "ON")
-		p["MQTT_PAYLOAD_OFF"] = first(p["MQTT_PAYLOAD_OFF"], "OFF")
+		p["MQTT_PAYLOAD_ON"] = cmp.Or(p["MQTT_PAYLOAD_ON"], "ON")
+		p["MQTT_PAYLOAD_OFF"] = cmp.Or(p["MQTT_PAYLOAD_OFF"], "OFF")
 	}
 	return p
 }
@@ -201,7 +195,7 @@ func (f fields) availability(p map[string]string) {
 	}
 	if topic != "" {
 		p["MQTT_AVAILABILITY_TOPIC"], p["MQTT_AVAILABILITY_PATH"] = topic, templatePath(template)
-		p["MQTT_PAYLOAD_AVAILABLE"] = first(available, "online")
+		p["MQTT_PAYLOAD_AVAILABLE"] = cmp.Or(available, "online")
 	}
 }
 

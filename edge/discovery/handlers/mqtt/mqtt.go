@@ -6,6 +6,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -58,11 +59,11 @@ type format interface {
 
 // formats make a format for the first part of the topics, empty for the usual one.
 var formats = map[string]func(topic string) format{
-	"homeassistant": newHomeAssistant,
-	"zigbee2mqtt":   newZigbee2MQTT,
-	"tasmota":       newTasmota,
-	"shelly":        newShelly,
-	"sparkplug":     newSparkplug,
+	"homeassistant": func(topic string) format { return &homeAssistant{newTable(topic, "homeassistant")} },
+	"zigbee2mqtt":   func(topic string) format { return &zigbee2MQTT{newTable(topic, "zigbee2mqtt")} },
+	"tasmota":       func(topic string) format { return &tasmota{newTable(topic, "tasmota/discovery")} },
+	"shelly":        func(topic string) format { return &shelly{newTable(topic, "shellies"), map[string]map[string]string{}} },
+	"sparkplug":     func(topic string) format { return &sparkplug{newTable(topic, "spBv1.0")} },
 }
 
 func parse(text string) (d details, f format, err error) {
@@ -197,8 +198,9 @@ const (
 	maxBytes  = 32 << 20 // of all devices
 )
 
-// table has what was announced: by the topic, or whatever else the next announcement replaces, and then by the device's ID.
+// table has what was announced below a topic: by the topic, or whatever else the next announcement replaces, and then by the device's ID.
 type table struct {
+	topic        string
 	said         map[string]announcement
 	count, bytes int
 }
@@ -208,7 +210,9 @@ type announcement struct {
 	bytes   int
 }
 
-func newTable() table { return table{said: map[string]announcement{}} }
+func newTable(topic, usual string) table {
+	return table{topic: cmp.Or(topic, usual), said: map[string]announcement{}}
+}
 
 // set takes the properties of all devices of an announcement, by their IDs, in place of those that were there; none: they are gone.
 func (t *table) set(from string, devices map[string]map[string]string) error {
@@ -254,12 +258,3 @@ func (t *table) devices() (list []handler.Device) {
 }
 
 func clean(text string) string { return network.Clean(text, maxText) }
-
-func first(texts ...string) string {
-	for _, t := range texts {
-		if t != "" {
-			return t
-		}
-	}
-	return ""
-}

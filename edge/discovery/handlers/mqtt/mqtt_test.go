@@ -245,7 +245,7 @@ func TestDetailsThatCanNotBe(t *testing.T) {
 }
 
 func TestAnnouncementsAreBounded(t *testing.T) {
-	h := newHomeAssistant("")
+	h := formats["homeassistant"]("")
 	for i := range 10000 {
 		require.NoError(t, h.message(fmt.Sprintf("homeassistant/switch/s%d/config", i), []byte(`{"name":"`+strings.Repeat("x", 1000)+`"}`)))
 	}

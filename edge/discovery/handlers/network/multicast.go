@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"sync"
 
 	"golang.org/x/net/ipv4"
@@ -25,13 +26,17 @@ type Group struct {
 	// Packets are the datagrams that come. Those for which there is no room are lost, as datagrams are.
 	Packets <-chan Packet
 
-	names  []string
-	listen bool
-	v4     *ipv4.PacketConn
-	v6     *ipv6.PacketConn
-	to4    *net.UDPAddr
-	to6    *net.UDPAddr
-	wg     sync.WaitGroup
+	names   []string
+	listen  bool
+	sockets []socket
+	wg      sync.WaitGroup
+}
+
+// socket is that of a Group for IPv4 or IPv6.
+type socket struct {
+	net.PacketConn
+	join func(net.Interface) error
+	send func(net.Interface, []byte) error
 }
 
 // Join opens the sockets. With listen they are members of the groups, at their port, beside other programs of the host; without, they
@@ -39,31 +44,28 @@ type Group struct {
 func Join(ctx context.Context, address4, address6 string, names []string, listen bool) (*Group, error) {
 	packets := make(chan Packet, 256)
 	g := &Group{Packets: packets, names: names, listen: listen}
-	err4 := g.open4(ctx, address4)
-	err6 := errors.New("no address")
+	s, err := open4(ctx, address4, listen)
+	if err == nil {
+		g.sockets = append(g.sockets, s)
+	}
 	if address6 != "" {
-		err6 = g.open6(ctx, address6)
+		if s, err := open6(ctx, address6, listen); err == nil {
+			g.sockets = append(g.sockets, s)
+		}
 	}
-	if err4 != nil && err6 != nil {
-		return nil, fmt.Errorf("no socket for %s: %w", address4, err4)
+	if len(g.sockets) == 0 {
+		return nil, fmt.Errorf("no socket for %s: %w", address4, err)
 	}
-	if g.v4 != nil {
-		g.wg.Go(func() {
-			read(packets, func(b []byte) (int, net.Addr, error) { n, _, from, err := g.v4.ReadFrom(b); return n, from, err })
-		})
-	}
-	if g.v6 != nil {
-		g.wg.Go(func() {
-			read(packets, func(b []byte) (int, net.Addr, error) { n, _, from, err := g.v6.ReadFrom(b); return n, from, err })
-		})
+	for _, s := range g.sockets {
+		g.wg.Go(func() { read(packets, s) })
 	}
 	return g, nil
 }
 
-func read(to chan<- Packet, from func([]byte) (int, net.Addr, error)) {
+func read(to chan<- Packet, from net.PacketConn) {
 	b := make([]byte, maxDatagram)
 	for {
-		n, addr, err := from(b)
+		n, addr, err := from.ReadFrom(b)
 		if err != nil {
 			var failed net.Error
 			if errors.As(err, &failed) && failed.Timeout() || !errors.Is(err, net.ErrClosed) && n == 0 && addr != nil {
@@ -82,38 +84,49 @@ func read(to chan<- Packet, from func([]byte) (int, net.Addr, error)) {
 	}
 }
 
-func (g *Group) open4(ctx context.Context, address string) (err error) {
-	if g.to4, err = net.ResolveUDPAddr("udp4", address); err != nil {
-		return err
-	}
-	port := 0
-	if g.listen {
-		port = g.to4.Port
-	}
-	c, err := listenShared(ctx, "udp4", fmt.Sprintf("0.0.0.0:%d", port), g.listen)
+func open4(ctx context.Context, address string, listen bool) (s socket, err error) {
+	group, err := s.open(ctx, "udp4", address, "0.0.0.0", listen)
 	if err != nil {
+		return s, err
+	}
+	c := ipv4.NewPacketConn(s.PacketConn)
+	_ = c.SetMulticastLoopback(true) // programs of this host are asked as well
+	s.join = func(i net.Interface) error { return c.JoinGroup(&i, group) }
+	s.send = func(i net.Interface, data []byte) error {
+		_, err := c.WriteTo(data, &ipv4.ControlMessage{IfIndex: i.Index}, group)
 		return err
 	}
-	g.v4 = ipv4.NewPacketConn(c)
-	_ = g.v4.SetMulticastLoopback(true) // programs of this host are asked as well
-	return nil
+	return s, nil
 }
 
-func (g *Group) open6(ctx context.Context, address string) (err error) {
-	if g.to6, err = net.ResolveUDPAddr("udp6", address); err != nil {
+func open6(ctx context.Context, address string, listen bool) (s socket, err error) {
+	group, err := s.open(ctx, "udp6", address, "::", listen)
+	if err != nil {
+		return s, err
+	}
+	c := ipv6.NewPacketConn(s.PacketConn)
+	_ = c.SetMulticastLoopback(true)
+	s.join = func(i net.Interface) error { return c.JoinGroup(&i, group) }
+	s.send = func(i net.Interface, data []byte) error {
+		to := *group
+		to.Zone = i.Name
+		_, err := c.WriteTo(data, &ipv6.ControlMessage{IfIndex: i.Index}, &to)
 		return err
+	}
+	return s, nil
+}
+
+// open opens the socket for a group, at its port or one of its own.
+func (s *socket) open(ctx context.Context, kind, address, host string, listen bool) (group *net.UDPAddr, err error) {
+	if group, err = net.ResolveUDPAddr(kind, address); err != nil {
+		return nil, err
 	}
 	port := 0
-	if g.listen {
-		port = g.to6.Port
+	if listen {
+		port = group.Port
 	}
-	c, err := listenShared(ctx, "udp6", fmt.Sprintf("[::]:%d", port), g.listen)
-	if err != nil {
-		return err
-	}
-	g.v6 = ipv6.NewPacketConn(c)
-	_ = g.v6.SetMulticastLoopback(true)
-	return nil
+	s.PacketConn, err = listenShared(ctx, kind, net.JoinHostPort(host, strconv.Itoa(port)), listen)
+	return group, err
 }
 
 // Send sends a datagram to the groups on every interface that there is now. It fails if it could be sent on none.
@@ -128,8 +141,11 @@ func (g *Group) Send(data []byte) error {
 		err = fmt.Errorf("no interface of %q has an address", g.names)
 	}
 	for _, i := range interfaces {
-		for _, failed := range g.sendOn(i, data) {
-			if failed == nil {
+		for _, s := range g.sockets {
+			if g.listen {
+				_ = s.join(i) // fails if it is a member already
+			}
+			if failed := s.send(i, data); failed == nil {
 				sent = true
 			} else {
 				err = fmt.Errorf("interface %s: %w", i.Name, failed)
@@ -142,50 +158,21 @@ func (g *Group) Send(data []byte) error {
 	return err
 }
 
-func (g *Group) sendOn(i net.Interface, data []byte) (results []error) {
-	if g.v4 != nil {
-		if g.listen {
-			_ = g.v4.JoinGroup(&i, g.to4) // fails if it is a member already
-		}
-		_, err := g.v4.WriteTo(data, &ipv4.ControlMessage{IfIndex: i.Index}, g.to4)
-		results = append(results, err)
-	}
-	if g.v6 != nil {
-		if g.listen {
-			_ = g.v6.JoinGroup(&i, g.to6)
-		}
-		to := *g.to6
-		to.Zone = i.Name
-		_, err := g.v6.WriteTo(data, &ipv6.ControlMessage{IfIndex: i.Index}, &to)
-		results = append(results, err)
-	}
-	return results
-}
-
-// Listen makes a Group with listen a member of the groups on every interface that there is now, without sending anything.
+// Listen makes a Group a member of the groups on every interface that there is now, which needs Join's listen.
 func (g *Group) Listen() error {
 	interfaces, err := Interfaces(g.names)
-	if err != nil {
-		return err
-	}
 	for _, i := range interfaces {
-		if g.v4 != nil {
-			_ = g.v4.JoinGroup(&i, g.to4)
-		}
-		if g.v6 != nil {
-			_ = g.v6.JoinGroup(&i, g.to6)
+		for _, s := range g.sockets {
+			_ = s.join(i)
 		}
 	}
-	return nil
+	return err
 }
 
 // Close ends the Group.
 func (g *Group) Close() {
-	if g.v4 != nil {
-		_ = g.v4.Close()
-	}
-	if g.v6 != nil {
-		_ = g.v6.Close()
+	for _, s := range g.sockets {
+		_ = s.Close()
 	}
 	g.wg.Wait()
 }

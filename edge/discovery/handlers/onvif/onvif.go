@@ -5,6 +5,7 @@
 package onvif
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -291,10 +292,7 @@ func (l *look) wanted(c *camera) bool {
 func (l *look) devices() (list []handler.Device) {
 	neighbours := l.neighbours()
 	for uuid, c := range l.cameras {
-		mac := c.identity["ONVIF_DEVICE_MAC_ADDRESS"]
-		if mac == "" {
-			mac = neighbours[c.address.String()]
-		}
+		mac := cmp.Or(c.identity["ONVIF_DEVICE_MAC_ADDRESS"], neighbours[c.address.String()])
 		if !l.wanted(c) || !l.details.MACAddresses.Takes(func(item string) bool { return sameMAC(item, mac) }) {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"html"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -119,12 +120,7 @@ func (a announcement) parse(brief bool) (m match, err error) {
 // described are the properties that the scopes give: onvif://www.onvif.org/name/Hall%20camera.
 func (m match) described() map[string]string {
 	p := map[string]string{}
-	var scopes []string
-	size := 0
-	for scope := range m.scopes {
-		scopes = append(scopes, scope)
-	}
-	slices.Sort(scopes)
+	scopes, size := slices.Sorted(maps.Keys(m.scopes)), 0
 	for i, scope := range scopes {
 		if size += len(scope) + 1; size > 8<<10 {
 			scopes = scopes[:i]

@@ -5,6 +5,7 @@
 package opcua
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/url"
@@ -77,11 +78,7 @@ func parse(text string) (urls []*url.URL, names *network.List, err error) {
 }
 
 func hostOf(u *url.URL) string {
-	port := u.Port()
-	if port == "" {
-		port = "4840"
-	}
-	return net.JoinHostPort(u.Hostname(), port)
+	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "4840"))
 }
 
 // finder is the handler.
@@ -146,13 +143,10 @@ func (a application) device(ctx context.Context, asked *url.URL, known hosts) []
 		return nil
 	}
 	p := map[string]string{"OPCUA_DISCOVERY_URL": address}
-	for name, value := range map[string]string{"NAME": a.name, "URI": a.uri} {
+	for name, value := range map[string]string{"APPLICATION_NAME": a.name, "APPLICATION_URI": a.uri, "PRODUCT_URI": a.product} {
 		if value != "" {
-			p["OPCUA_APPLICATION_"+name] = network.Clean(value, maxString)
+			p["OPCUA_"+name] = network.Clean(value, maxString)
 		}
-	}
-	if a.product != "" {
-		p["OPCUA_PRODUCT_URI"] = network.Clean(a.product, maxString)
 	}
 	return []handler.Device{{ID: address, Properties: p}}
 }
@@ -176,12 +170,6 @@ func (h hosts) reachable(ctx context.Context, address string, asked *url.URL) st
 	if ok {
 		return address
 	}
-	port := u.Port()
-	if u.Host = asked.Hostname(); strings.Contains(u.Host, ":") {
-		u.Host = "[" + u.Host + "]"
-	}
-	if port != "" {
-		u.Host += ":" + port
-	}
+	u.Host = strings.TrimSuffix(net.JoinHostPort(asked.Hostname(), u.Port()), ":") // without a port
 	return u.String()
 }

@@ -34,7 +34,7 @@ func datagrams(ctx context.Context, f *os.File) <-chan struct{} {
 		buffer := make([]byte, 16<<10)
 		for ctx.Err() == nil {
 			// ENOBUFS says that events were lost: devices have changed.
-			if _, err := f.Read(buffer); err != nil && !isLost(err) {
+			if _, err := f.Read(buffer); err != nil && !errors.Is(err, unix.ENOBUFS) {
 				return
 			}
 			select {
@@ -45,5 +45,3 @@ func datagrams(ctx context.Context, f *os.File) <-chan struct{} {
 	}()
 	return events
 }
-
-func isLost(err error) bool { return errors.Is(err, unix.ENOBUFS) }

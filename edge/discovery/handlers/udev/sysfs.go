@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,12 +40,7 @@ func (t tree) devices() ([]*device, error) {
 			}
 		}
 	}
-	list := make([]*device, 0, len(seen))
-	for _, d := range seen {
-		list = append(list, d)
-	}
-	slices.SortFunc(list, func(a, b *device) int { return cmp.Compare(a.devpath, b.devpath) })
-	return list, nil
+	return slices.SortedFunc(maps.Values(seen), func(a, b *device) int { return cmp.Compare(a.devpath, b.devpath) }), nil
 }
 
 // device is a device of sysfs. Its attributes and properties are read when a rule names them.
