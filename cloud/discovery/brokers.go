@@ -352,6 +352,11 @@ const (
 	brokerFails
 )
 
+// brokerReasons are the status and the reason of a BrokerReady by the state.
+var brokerReasons = [...]struct{ status, reason string }{
+	brokerRuns: {"True", reasonRunning}, brokerUnknown: {"Unknown", reasonNodeOffline}, brokerWaits: {"False", reasonNotStarted}, brokerFails: {"False", reasonFailing},
+}
+
 // The reasons of BrokerReady.
 const (
 	reasonRunning     = "Running"
@@ -364,15 +369,7 @@ const (
 
 // condition are the status and the reason of a BrokerReady.
 func (b brokerState) condition() (status, reason string) {
-	switch b {
-	case brokerRuns:
-		return "True", reasonRunning
-	case brokerUnknown:
-		return "Unknown", reasonNodeOffline
-	case brokerWaits:
-		return "False", reasonNotStarted
-	}
-	return "False", reasonFailing
+	return brokerReasons[b].status, brokerReasons[b].reason
 }
 
 func stateOf(c resource.Condition) brokerState {
@@ -422,7 +419,7 @@ func brokerReady(c *resource.Configuration, i *resource.Instance, hosts map[stri
 		out.Reason, out.Message = reasonInvalid, err.Error()
 		return out
 	}
-	nodes := slices.DeleteFunc(slices.Sorted(maps.Values(i.Spec.DeviceUsage)), func(n string) bool { return n == "" })
+	nodes := usersOf(i)
 	if len(nodes) == 0 {
 		out.Reason, out.Message = reasonNotUsed, "no node uses it"
 		return out
@@ -433,11 +430,10 @@ func brokerReady(c *resource.Configuration, i *resource.Instance, hosts map[stri
 		parts = append(parts, brokerPart{state, node, why})
 	}
 	worst := parts.worst()
+	out.Message = parts.text()
 	if out.Status, out.Reason = worst.condition(); worst == brokerRuns {
 		out.Message = "it runs, or has completed, on " + objects.JoinFirst(nodes)
-		return out
 	}
-	out.Message = parts.text()
 	return out
 }
 

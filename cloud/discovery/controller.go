@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -62,7 +61,7 @@ func Controllers(o Options) []control.Controller {
 	}
 	o.Pause, o.Retry = cmp.Or(o.Pause, 200*time.Millisecond), cmp.Or(o.Retry, 30*time.Second)
 	c := &controller{
-		Options: o, as: o.Objects.Controller("discovery"), index: newIndex(o.Reader), nodes: &nodes{reader: o.Reader}, orders: &orders{reader: o.Reader},
+		Options: o, as: o.Objects.Controller("discovery"), index: newIndex(o.Reader), nodes: newNodes(o.Reader), orders: newDecoded(o.Reader, OrderKind, orderOf),
 		configurations: newKeys(), instances: newKeys(), brokers: newKeys(), since: o.Now(),
 	}
 	return []control.Controller{
@@ -105,7 +104,7 @@ type controller struct {
 	as     *objects.Controller
 	index  *index
 	nodes  *nodes
-	orders *orders
+	orders *decoded[Order]
 	// These are keys that a change of something else concerns.
 	configurations, instances, brokers *keys
 	since                              time.Time // when they were made
@@ -117,6 +116,13 @@ func orderKey(configuration string) store.Key {
 
 // instanceKey is the key by which an Instance is queued: names of Configurations are unique, and those of their Instances, too.
 func instanceKey(name string) store.Key { return store.Key{Kind: resource.KindInstance, Name: name} }
+
+func instanceKeys(names []string) (list []store.Key) {
+	for _, name := range names {
+		list = append(list, instanceKey(name))
+	}
+	return list
+}
 
 // The keys that changes concern.
 
@@ -140,14 +146,11 @@ func (c *controller) seenInstance(o store.Object) []store.Key {
 }
 
 // instancesOf are the Instances of a Configuration or its Order.
-func (c *controller) instancesOf(o store.Object) (list []store.Key) {
+func (c *controller) instancesOf(o store.Object) []store.Key {
 	if o.Kind == resource.KindConfiguration {
 		c.index.refresh(o.Key)
 	}
-	for _, name := range c.index.instancesOf(o.Name) {
-		list = append(list, instanceKey(name))
-	}
-	return list
+	return instanceKeys(c.index.instancesOf(o.Name))
 }
 
 func instanceOfDevice(o store.Object) []store.Key {
@@ -179,19 +182,14 @@ func (c *controller) ofNode(o store.Object) (list []store.Key) {
 		}
 	}
 	if was == nil || !was.Offline.Equal(now.Offline) {
-		for _, name := range shared {
-			list = append(list, instanceKey(name))
-		}
+		list = append(list, instanceKeys(shared)...)
 	}
 	return list
 }
 
 // allUsedBy are the Instances that the node of a record uses.
-func (c *controller) allUsedBy(o store.Object) (list []store.Key) {
-	for _, name := range c.index.usedBy(o.Name) {
-		list = append(list, instanceKey(name))
-	}
-	return list
+func (c *controller) allUsedBy(o store.Object) []store.Key {
+	return instanceKeys(c.index.usedBy(o.Name))
 }
 
 // followInstances has the index follow what nodes find.
@@ -200,7 +198,7 @@ func (c *controller) followInstances(ctx context.Context, add func(...store.Key)
 	defer r.Close()
 	for {
 		if r.Waiting() == 0 && c.index.complete(topics.KindInstance) { // what was not seen until now is not there
-			add(c.index.allInstances()...)
+			add(instanceKeys(c.index.allInstances())...)
 			c.configurations.add(c.index.configurationKeys()...)
 		}
 		list, err := r.Next(ctx)
@@ -208,9 +206,7 @@ func (c *controller) followInstances(ctx context.Context, add func(...store.Key)
 			return
 		}
 		for _, one := range list {
-			for _, name := range c.sighted(one) {
-				add(instanceKey(name))
-			}
+			add(instanceKeys(c.sighted(one))...)
 		}
 	}
 }
@@ -270,9 +266,7 @@ func (c *controller) configuration(ctx context.Context, key store.Key) (time.Dur
 	}
 	if !slices.Contains(conf.Metadata.Finalizers, finalizer) {
 		err = objects.Update(ctx, c.as, key, func(conf *resource.Configuration) error {
-			if conf.Metadata.DeletionTimestamp == nil && !slices.Contains(conf.Metadata.Finalizers, finalizer) {
-				conf.Metadata.Finalizers = append(conf.Metadata.Finalizers, finalizer)
-			}
+			hold(&conf.Metadata)
 			return nil
 		})
 		if err == nil {
@@ -291,9 +285,9 @@ func (c *controller) configuration(ctx context.Context, key store.Key) (time.Dur
 		return 0, err
 	}
 	if problem == "" {
-		err = c.putOrder(ctx, key, order)
-	} else if was, _, found := c.orders.get(ctx, key.Name); found {
-		order = was // it stays in force
+		err = c.putRecord(ctx, orderKey(key.Name), order)
+	} else if was, _ := c.orders.get(ctx, key.Name); was != nil {
+		order = *was // it stays in force
 	}
 	if err != nil {
 		return 0, err
@@ -356,16 +350,12 @@ func Values(ctx context.Context, reader *objects.Controller, o Order) ([]byte, e
 	return json.Marshal(values)
 }
 
-func (c *controller) putOrder(ctx context.Context, key store.Key, o Order) error {
-	data, err := json.Marshal(o)
+// putRecord writes a record unless it is so already.
+func (c *controller) putRecord(ctx context.Context, key store.Key, record any) error {
+	data, err := json.Marshal(record)
 	if err != nil {
 		return err
 	}
-	return c.putRecord(ctx, orderKey(key.Name), data)
-}
-
-// putRecord writes a record unless it is so already.
-func (c *controller) putRecord(ctx context.Context, key store.Key, data []byte) error {
 	was, err := c.Reader.Get(ctx, key)
 	switch {
 	case errors.Is(err, resource.NotFound):
@@ -378,8 +368,8 @@ func (c *controller) putRecord(ctx context.Context, key store.Key, data []byte) 
 
 // dropOrder deletes the order of a Configuration that is gone, if it is that one's.
 func (c *controller) dropOrder(ctx context.Context, key store.Key, uid string) error {
-	was, rev, found := c.orders.get(ctx, key.Name)
-	if !found || was.Namespace != key.Namespace || uid != "" && was.UID != uid {
+	was, rev := c.orders.get(ctx, key.Name)
+	if was == nil || was.Namespace != key.Namespace || uid != "" && was.UID != uid {
 		return nil
 	}
 	_, err := c.Writer.Delete(ctx, orderKey(key.Name), rev)
@@ -405,10 +395,21 @@ func (c *controller) release(ctx context.Context, key store.Key, conf *resource.
 		}
 	}
 	err := objects.Update(ctx, c.as, key, func(conf *resource.Configuration) error {
-		conf.Metadata.Finalizers = slices.DeleteFunc(slices.Clone(conf.Metadata.Finalizers), func(f string) bool { return f == finalizer })
+		letGo(&conf.Metadata)
 		return nil
 	})
 	return 0, ignoreGone(err)
+}
+
+// hold and letGo set and remove the finalizer.
+func hold(m *resource.Meta) {
+	if m.DeletionTimestamp == nil && !slices.Contains(m.Finalizers, finalizer) {
+		m.Finalizers = append(m.Finalizers, finalizer)
+	}
+}
+
+func letGo(m *resource.Meta) {
+	m.Finalizers = slices.DeleteFunc(slices.Clone(m.Finalizers), func(f string) bool { return f == finalizer })
 }
 
 func ignoreGone(err error) error {
@@ -431,22 +432,21 @@ func (c *controller) showConfiguration(ctx context.Context, key store.Key, o Ord
 			list = set(list, m, now, resource.ConditionPropertiesResolved, true, "Resolved", "")
 		}
 		list = HandlerConditions(list, m, o, handlers, now)
-		if t := conf.Spec.DeviceTemplate; t != nil {
-			if err := CheckTemplate(t); err != nil {
-				list = set(list, m, now, resource.ConditionTemplateAccepted, false, "Invalid", err.Error())
-			} else {
-				list = set(list, m, now, resource.ConditionTemplateAccepted, true, "Accepted", "")
+		accept := func(kind, reason, message string, err error) {
+			if err != nil {
+				reason, message = "Invalid", err.Error()
 			}
+			list = set(list, m, now, kind, err == nil, reason, message)
+		}
+		if t := conf.Spec.DeviceTemplate; t != nil {
+			accept(resource.ConditionTemplateAccepted, "Accepted", "", CheckTemplate(t))
 		}
 		if len(conf.Spec.BrokerSpec) > 0 {
 			left, err := Unsupported(conf.Spec.BrokerSpec)
-			switch {
-			case err != nil:
-				list = set(list, m, now, resource.ConditionBrokerAccepted, false, "Invalid", err.Error())
-			case len(left) > 0:
-				list = set(list, m, now, resource.ConditionBrokerAccepted, true, "Partly", "nodes don't do: "+objects.JoinFirst(left))
-			default:
-				list = set(list, m, now, resource.ConditionBrokerAccepted, true, "Accepted", "")
+			if len(left) > 0 {
+				accept(resource.ConditionBrokerAccepted, "Partly", "nodes don't do: "+objects.JoinFirst(left), err)
+			} else {
+				accept(resource.ConditionBrokerAccepted, "Accepted", "", err)
 			}
 			list = resource.SetCondition(list, brokersReady(m, brokers), now)
 		} else {
@@ -479,7 +479,7 @@ func (c *controller) instance(ctx context.Context, key store.Key) (time.Duration
 	}
 	i, err := c.write(ctx, s, p.Instance)
 	t := s.Configuration.Spec.DeviceTemplate
-	if err != nil || t == nil && !slices.ContainsFunc(i.Status.Conditions, func(c resource.Condition) bool { return c.Type == resource.ConditionOnboarded }) {
+	if err != nil || t == nil && conditionOf(i.Status.Conditions, resource.ConditionOnboarded).Type == "" {
 		return p.Again, ignoreGone(err)
 	}
 	again, err := c.onboard(ctx, t, i)
@@ -507,8 +507,9 @@ func (c *controller) state(ctx context.Context, name string) (s InstanceState, e
 		return s, err
 	}
 	if s.Configuration != nil {
-		order, _, _ := c.orders.get(ctx, configuration)
-		s.Seen = c.index.seen(name, order.Nodes)
+		if order, _ := c.orders.get(ctx, configuration); order != nil {
+			s.Seen = c.index.seen(name, order.Nodes)
+		}
 		if s.Hosts, err = c.hosts(ctx, s); err != nil {
 			return s, err
 		}
@@ -544,7 +545,7 @@ func (c *controller) hosts(ctx context.Context, s InstanceState) (all map[string
 
 // write stores an Instance and its status.
 func (c *controller) write(ctx context.Context, s InstanceState, next *resource.Instance) (*resource.Instance, error) {
-	key, status := store.Key{Namespace: next.Metadata.Namespace, Name: s.Name}, next.Status
+	key, status := store.Key{Kind: resource.KindInstance, Namespace: next.Metadata.Namespace, Name: s.Name}, next.Status
 	if s.Instance == nil {
 		made, err := objects.Create(ctx, c.as, next)
 		if errors.Is(err, resource.AlreadyExists) {
@@ -553,19 +554,17 @@ func (c *controller) write(ctx context.Context, s InstanceState, next *resource.
 		if err != nil {
 			return nil, err
 		}
-		c.index.refresh(store.Key{Kind: resource.KindInstance, Namespace: key.Namespace, Name: key.Name})
+		c.index.refresh(key)
 		c.configurations.add(c.index.configurationKey(made.Spec.ConfigurationName)...)
 		c.record(made, "Discovered", "found by "+objects.JoinFirst(made.Spec.Nodes))
 		next = made
 	} else {
-		spec, labels := next.Spec, next.Metadata
+		spec, owners := next.Spec, next.Metadata.OwnerReferences
 		err := objects.Update(ctx, c.as, key, func(i *resource.Instance) error {
 			approval := i.Spec.Approval
-			i.Spec, i.Metadata.OwnerReferences = spec, labels.OwnerReferences
+			i.Spec, i.Metadata.OwnerReferences = spec, owners
 			i.Spec.Approval = approval
-			if i.Metadata.DeletionTimestamp == nil && !slices.Contains(i.Metadata.Finalizers, finalizer) {
-				i.Metadata.Finalizers = append(i.Metadata.Finalizers, finalizer)
-			}
+			hold(&i.Metadata)
 			return nil
 		})
 		if err != nil {
@@ -575,7 +574,7 @@ func (c *controller) write(ctx context.Context, s InstanceState, next *resource.
 		if err != nil {
 			return nil, err
 		}
-		if gone := status.LastSeen != "" && s.Instance.Status.LastSeen == ""; gone {
+		if status.LastSeen != "" && s.Instance.Status.LastSeen == "" {
 			c.record(changed, "Disappeared", "no node sees it any more")
 		}
 		if why := movedFrom(s, changed); why != "" {
@@ -587,12 +586,11 @@ func (c *controller) write(ctx context.Context, s InstanceState, next *resource.
 	err := objects.UpdateStatus(ctx, c.as, key, func(i *resource.Instance) error {
 		i.Status.LastSeen = status.LastSeen
 		for _, kind := range []string{resource.ConditionVisible, resource.ConditionBrokerReady} {
-			at := slices.IndexFunc(status.Conditions, func(c resource.Condition) bool { return c.Type == kind })
-			if at < 0 {
+			cond := conditionOf(status.Conditions, kind)
+			if cond.Type == "" {
 				i.Status.Conditions = without(i.Status.Conditions, kind)
 				continue
 			}
-			cond := status.Conditions[at]
 			cond.ObservedGeneration = generation
 			i.Status.Conditions = resource.SetCondition(slices.Clone(i.Status.Conditions), cond, c.Now())
 		}
@@ -606,9 +604,9 @@ func (c *controller) write(ctx context.Context, s InstanceState, next *resource.
 	}
 	var was resource.Condition
 	if s.Instance != nil {
-		was = brokerOf(s.Instance)
+		was = conditionOf(s.Instance.Status.Conditions, resource.ConditionBrokerReady)
 	}
-	if now := brokerOf(next); was.Status != now.Status || was.Reason != now.Reason || was.Message != now.Message {
+	if now := conditionOf(next.Status.Conditions, resource.ConditionBrokerReady); was.Status != now.Status || was.Reason != now.Reason || was.Message != now.Message {
 		c.index.setBroker(s.Name, now)
 		c.configurations.add(c.index.configurationKey(next.Spec.ConfigurationName)...)
 	}
@@ -745,7 +743,7 @@ func (c *controller) remove(ctx context.Context, s InstanceState) (time.Duration
 	key := store.Key{Kind: resource.KindInstance, Namespace: i.Metadata.Namespace, Name: i.Metadata.Name}
 	if slices.Contains(i.Metadata.Finalizers, finalizer) {
 		err := objects.Update(ctx, c.as, key, func(i *resource.Instance) error {
-			i.Metadata.Finalizers = slices.DeleteFunc(slices.Clone(i.Metadata.Finalizers), func(f string) bool { return f == finalizer })
+			letGo(&i.Metadata)
 			return nil
 		})
 		if ignoreGone(err) != nil {
@@ -764,25 +762,22 @@ func (c *controller) remove(ctx context.Context, s InstanceState) (time.Duration
 }
 
 // users are the nodes that run applications for an Instance.
-func (c *controller) users(o store.Object) (list []store.Key) {
+func (c *controller) users(o store.Object) []store.Key {
 	var i resource.Instance
 	if json.Unmarshal(o.Data, &i) != nil {
 		return nil
 	}
 	c.index.refresh(o.Key)
-	seen := make(map[string]bool)
-	for _, node := range i.Spec.DeviceUsage {
-		if node != "" && !seen[node] {
-			seen[node] = true
-			list = append(list, store.Key{Kind: ApplicationsKind, Name: node})
-		}
-	}
-	return list
+	return applicationKeys(usersOf(&i))
 }
 
-func (c *controller) usersOf(o store.Object) (list []store.Key) {
+func (c *controller) usersOf(o store.Object) []store.Key {
 	c.index.refresh(o.Key)
-	for _, node := range c.index.usersOf(o.Name) {
+	return applicationKeys(c.index.usersOf(o.Name))
+}
+
+func applicationKeys(nodes []string) (list []store.Key) {
+	for _, node := range nodes {
 		list = append(list, store.Key{Kind: ApplicationsKind, Name: node})
 	}
 	return list
@@ -816,11 +811,11 @@ func (c *controller) applications(ctx context.Context, key store.Key) (time.Dura
 		if err != nil {
 			return 0, err
 		}
-		if i.Metadata.DeletionTimestamp != nil || !Managed(i) || !slices.Contains(slices.Collect(maps.Values(i.Spec.DeviceUsage)), key.Name) {
+		if i.Metadata.DeletionTimestamp != nil || !Managed(i) || !slices.Contains(usersOf(i), key.Name) {
 			continue
 		}
 		var own []Sighting
-		if order, _, _ := c.orders.get(ctx, configuration); slices.Contains(order.Nodes, key.Name) {
+		if order, _ := c.orders.get(ctx, configuration); order != nil && slices.Contains(order.Nodes, key.Name) {
 			own = c.index.seen(name, []string{key.Name})
 		}
 		if len(own) == 0 {
@@ -839,9 +834,5 @@ func (c *controller) applications(ctx context.Context, key store.Key) (time.Dura
 		return 0, ignoreGone(err)
 	}
 	slices.SortFunc(list, func(a, b resource.Application) int { return cmp.Compare(a.Name, b.Name) })
-	data, err := json.Marshal(list)
-	if err != nil {
-		return 0, err
-	}
-	return 0, c.putRecord(ctx, key, data)
+	return 0, c.putRecord(ctx, key, list)
 }

@@ -26,7 +26,7 @@ type index struct {
 	loading sync.Mutex
 	loaded  bool // all objects were read once
 
-	at       map[topics.Address]place // the Instance that a report is about
+	at       map[topics.Address]string // the Instance that a report is about
 	seenAt   map[string]map[topics.Address]resource.DiscoveredDevice
 	finding  map[string]map[string]int                    // by Configuration and node: how many devices it sees
 	sharing  map[string]map[string]int                    // by node and Instance: at how many topics it reports a shared device
@@ -39,8 +39,6 @@ type index struct {
 	refs  map[store.Key]map[store.Key]bool // by Secret or ConfigMap: the Configurations that refer to it
 	has   map[store.Key]map[store.Key]bool // the other way round
 }
-
-type place struct{ instance, configuration string }
 
 type known struct {
 	key  store.Key
@@ -56,19 +54,27 @@ type instance struct {
 func newIndex(reader store.Reader) *index {
 	return &index{
 		reader: reader, whole: make(map[topics.Kind]bool),
-		at: make(map[topics.Address]place), seenAt: make(map[string]map[topics.Address]resource.DiscoveredDevice),
+		at: make(map[topics.Address]string), seenAt: make(map[string]map[topics.Address]resource.DiscoveredDevice),
 		finding: make(map[string]map[string]int), sharing: make(map[string]map[string]int), handling: make(map[string]map[string]resource.HandlerReport),
 		confs: make(map[string]known), made: make(map[string]instance), of: make(map[string]map[string]bool), users: make(map[string]map[string]bool),
 		refs: make(map[store.Key]map[store.Key]bool), has: make(map[store.Key]map[store.Key]bool),
 	}
 }
 
-// put and drop change a map of sets or maps, of which none is empty.
-func put[A, B comparable](m map[A]map[B]bool, a A, b B) {
+// put, add and drop change a map of maps, of which none is empty.
+func put[A, B comparable, V any](m map[A]map[B]V, a A, b B, value V) {
 	if m[a] == nil {
-		m[a] = make(map[B]bool)
+		m[a] = make(map[B]V)
 	}
-	m[a][b] = true
+	m[a][b] = value
+}
+
+func add[A, B comparable](m map[A]map[B]int, a A, b B, n int) {
+	if n += m[a][b]; n == 0 {
+		drop(m, a, b)
+		return
+	}
+	put(m, a, b, n)
 }
 
 func drop[A, B comparable, V any](m map[A]map[B]V, a A, b B) {
@@ -99,7 +105,7 @@ func (x *index) sight(a topics.Address, d *resource.DiscoveredDevice) (names []s
 	defer x.mu.Unlock()
 	before := x.finding[a.Device][a.Node]
 	if was, ok := x.at[a]; ok {
-		names = append(names, was.instance)
+		names = append(names, was)
 		x.unsee(a, was)
 	}
 	if d != nil {
@@ -107,42 +113,26 @@ func (x *index) sight(a topics.Address, d *resource.DiscoveredDevice) (names []s
 		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}
-		x.at[a] = place{name, a.Device}
-		if x.seenAt[name] == nil {
-			x.seenAt[name] = make(map[topics.Address]resource.DiscoveredDevice)
-		}
-		x.seenAt[name][a] = *d
-		put(x.of, a.Device, name)
-		if x.finding[a.Device] == nil {
-			x.finding[a.Device] = make(map[string]int)
-		}
-		x.finding[a.Device][a.Node]++
+		x.at[a] = name
+		put(x.seenAt, name, a, *d)
+		put(x.of, a.Device, name, true)
+		add(x.finding, a.Device, a.Node, 1)
 		if d.Shared {
-			if x.sharing[a.Node] == nil {
-				x.sharing[a.Node] = make(map[string]int)
-			}
-			x.sharing[a.Node][name]++
+			add(x.sharing, a.Node, name, 1)
 		}
 	}
 	return names, (before == 0) != (x.finding[a.Device][a.Node] == 0)
 }
 
-func (x *index) unsee(a topics.Address, was place) {
+func (x *index) unsee(a topics.Address, name string) {
 	delete(x.at, a)
-	if x.finding[a.Device][a.Node]--; x.finding[a.Device][a.Node] == 0 {
-		drop(x.finding, a.Device, a.Node)
+	add(x.finding, a.Device, a.Node, -1)
+	if x.seenAt[name][a].Shared {
+		add(x.sharing, a.Node, name, -1)
 	}
-	if x.seenAt[was.instance][a].Shared {
-		if x.sharing[a.Node][was.instance]--; x.sharing[a.Node][was.instance] == 0 {
-			drop(x.sharing, a.Node, was.instance)
-		}
-	}
-	if delete(x.seenAt[was.instance], a); len(x.seenAt[was.instance]) > 0 {
-		return
-	}
-	delete(x.seenAt, was.instance)
-	if _, made := x.made[was.instance]; !made {
-		drop(x.of, was.configuration, was.instance)
+	drop(x.seenAt, name, a)
+	if _, made := x.made[name]; !made && len(x.seenAt[name]) == 0 {
+		drop(x.of, a.Device, name)
 	}
 }
 
@@ -172,14 +162,11 @@ func (x *index) uses(node string, names []string) bool {
 func (x *index) handler(a topics.Address, r resource.HandlerReport, there bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if !there {
+	if there {
+		put(x.handling, a.Device, a.Node, r)
+	} else {
 		drop(x.handling, a.Device, a.Node)
-		return
 	}
-	if x.handling[a.Device] == nil {
-		x.handling[a.Device] = make(map[string]resource.HandlerReport)
-	}
-	x.handling[a.Device][a.Node] = r
 }
 
 func (x *index) handlers(configuration string) HandlerState {
@@ -241,8 +228,8 @@ func (x *index) setConfiguration(key store.Key, c *resource.Configuration) {
 	for _, p := range c.Spec.DiscoveryHandler.DiscoveryProperties {
 		if ref, _, ok := refOf(p, key.Namespace); ok {
 			to := store.Key{Kind: ref.Kind, Namespace: ref.Namespace, Name: ref.Name}
-			put(x.refs, to, key)
-			put(x.has, key, to)
+			put(x.refs, to, key, true)
+			put(x.has, key, to, true)
 		}
 	}
 }
@@ -296,15 +283,13 @@ func (x *index) setInstance(key store.Key, i *resource.Instance) {
 	for _, node := range x.made[key.Name].nodes {
 		drop(x.users, node, key.Name)
 	}
-	next := instance{namespace: key.Namespace, configuration: i.Spec.ConfigurationName, broker: brokerOf(i)}
-	for _, node := range i.Spec.DeviceUsage {
-		if node != "" {
-			next.nodes = append(next.nodes, node)
-			put(x.users, node, key.Name)
-		}
+	next := instance{namespace: key.Namespace, configuration: i.Spec.ConfigurationName, broker: conditionOf(i.Status.Conditions, resource.ConditionBrokerReady)}
+	next.nodes = usersOf(i)
+	for _, node := range next.nodes {
+		put(x.users, node, key.Name, true)
 	}
 	x.made[key.Name] = next
-	put(x.of, next.configuration, key.Name)
+	put(x.of, next.configuration, key.Name, true)
 }
 
 func (x *index) dropInstance(key store.Key) {
@@ -321,13 +306,12 @@ func (x *index) dropInstance(key store.Key) {
 	}
 }
 
-func brokerOf(i *resource.Instance) (ready resource.Condition) {
-	for _, c := range i.Status.Conditions {
-		if c.Type == resource.ConditionBrokerReady {
-			ready = c
-		}
+// conditionOf is the condition of a type; zero: there is none.
+func conditionOf(list []resource.Condition, kind string) resource.Condition {
+	if i := slices.IndexFunc(list, func(c resource.Condition) bool { return c.Type == kind }); i >= 0 {
+		return list[i]
 	}
-	return ready
+	return resource.Condition{}
 }
 
 // setBroker notes the condition BrokerReady of an Instance that is made.
@@ -357,7 +341,7 @@ func (x *index) brokers(configuration string) map[string]resource.Condition {
 func (x *index) instanceOf(name string) (configuration, namespace string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if i, ok := x.made[name]; ok {
+	if i, made := x.made[name]; made {
 		return i.configuration, i.namespace
 	}
 	for a := range x.seenAt[name] {
@@ -372,15 +356,13 @@ func (x *index) instancesOf(configuration string) []string {
 	return slices.Collect(maps.Keys(x.of[configuration]))
 }
 
-func (x *index) allInstances() (list []store.Key) {
+func (x *index) allInstances() (names []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, names := range x.of {
-		for name := range names {
-			list = append(list, instanceKey(name))
-		}
+	for _, of := range x.of {
+		names = slices.AppendSeq(names, maps.Keys(of))
 	}
-	return list
+	return names
 }
 
 // count is how many Instances of a Configuration are made.
@@ -420,39 +402,64 @@ func (x *index) usersOf(configuration string) []string {
 	return slices.Collect(maps.Keys(nodes))
 }
 
+// decoded reads objects of a kind, and decodes each version once. Nobody changes what it returns.
+type decoded[T any] struct {
+	reader store.Reader
+	kind   string
+	decode func(store.Object) (*T, error)
+
+	mu   sync.Mutex
+	read map[string]version[T] // by name
+}
+
+type version[T any] struct {
+	rev   uint64
+	value *T
+}
+
+func newDecoded[T any](reader store.Reader, kind string, decode func(store.Object) (*T, error)) *decoded[T] {
+	return &decoded[T]{reader: reader, kind: kind, decode: decode, read: make(map[string]version[T])}
+}
+
+// get returns an object and its revision; nil: there is none, or it can't be read.
+func (d *decoded[T]) get(ctx context.Context, name string) (value *T, rev uint64) {
+	o, err := d.reader.Get(ctx, store.Key{Kind: d.kind, Name: name})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		delete(d.read, name)
+		return nil, 0
+	}
+	if had := d.read[name]; had.value != nil && had.rev == o.Rev {
+		return had.value, had.rev
+	}
+	if value, err = d.decode(o); err != nil {
+		return nil, 0
+	}
+	d.read[name] = version[T]{o.Rev, value}
+	return value, o.Rev
+}
+
 // nodes are the labels of all Nodes, and how those are that see or use an Instance.
 type nodes struct {
 	reader store.Reader
+	hosts  *decoded[Host]
 
 	mu     sync.Mutex
 	labels map[string]map[string]string // nil: not read yet
-	read   map[string]readHost          // as it is in the store
 	told   map[string]*Host             // as it was when Instances were last queued for it
 }
 
-type readHost struct {
-	rev uint64
-	h   *Host // which nobody changes
+func newNodes(reader store.Reader) *nodes {
+	return &nodes{reader: reader, hosts: newDecoded(reader, resource.KindNode, hostOf), told: make(map[string]*Host)}
 }
 
-// host is how a Node is now; each version is decoded once.
+// host is how a Node is now.
 func (n *nodes) host(name string) *Host {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	o, err := n.reader.Get(context.Background(), store.Key{Kind: resource.KindNode, Name: name})
-	if err != nil {
-		delete(n.read, name)
-		return new(Host)
+	if h, _ := n.hosts.get(context.Background(), name); h != nil {
+		return h
 	}
-	had := n.read[name]
-	if had.h == nil || had.rev != o.Rev {
-		had = readHost{o.Rev, hostOf(o)}
-		if n.read == nil {
-			n.read, n.told = make(map[string]readHost), make(map[string]*Host)
-		}
-		n.read[name] = had
-	}
-	return had.h
+	return new(Host)
 }
 
 // turn is how a Node was when turn was last called, nil if it was not since forget, and how it is now.
@@ -460,9 +467,6 @@ func (n *nodes) turn(name string) (was, now *Host) {
 	now = n.host(name)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.told == nil {
-		n.told = make(map[string]*Host)
-	}
 	was, n.told[name] = n.told[name], now
 	return was, now
 }
@@ -473,7 +477,7 @@ func (n *nodes) forget(name string) {
 	delete(n.told, name)
 }
 
-func hostOf(o store.Object) *Host {
+func hostOf(o store.Object) (*Host, error) {
 	var s struct {
 		State           string                       `json:"state"`
 		LastSeen        string                       `json:"lastSeen"`
@@ -499,7 +503,7 @@ func hostOf(o store.Object) *Host {
 			h.Problem = "the spec of the node can't be rendered: " + c.Message
 		}
 	}
-	return h
+	return h, nil
 }
 
 // same says whether two states of a Node are the same, as far as they concern an application.
@@ -561,37 +565,9 @@ func (n *nodes) matching(ctx context.Context, s *resource.LabelSelector) (list [
 	return list, nil
 }
 
-// orders reads Orders, and decodes each version once.
-type orders struct {
-	reader store.Reader
-	mu     sync.Mutex
-	read   map[string]readOrder
-}
-
-type readOrder struct {
-	rev uint64
-	o   Order
-}
-
-func (r *orders) get(ctx context.Context, configuration string) (o Order, rev uint64, found bool) {
-	stored, err := r.reader.Get(ctx, orderKey(configuration))
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err != nil {
-		delete(r.read, configuration)
-		return o, 0, false
-	}
-	if had, ok := r.read[configuration]; ok && had.rev == stored.Rev {
-		return had.o, had.rev, true
-	}
-	if json.Unmarshal(stored.Data, &o) != nil {
-		return o, 0, false
-	}
-	if r.read == nil {
-		r.read = make(map[string]readOrder)
-	}
-	r.read[configuration] = readOrder{stored.Rev, o}
-	return o, stored.Rev, true
+func orderOf(stored store.Object) (*Order, error) {
+	o := new(Order)
+	return o, json.Unmarshal(stored.Data, o)
 }
 
 // keys are keys that wait to be queued by a controller.

@@ -384,6 +384,12 @@ func Slots(name string, capacity int, before map[string]string, nodes []Candidat
 	return slots, again
 }
 
+// usersOf are the nodes that use an Instance, sorted.
+func usersOf(i *resource.Instance) []string {
+	nodes := slices.Compact(slices.Sorted(maps.Values(i.Spec.DeviceUsage)))
+	return slices.DeleteFunc(nodes, func(node string) bool { return node == "" })
+}
+
 // UserOf is the node of the first slot that is used; empty: there is none. It is the node of the Device.
 func UserOf(i *resource.Instance) string {
 	for n := range i.Spec.Capacity {
@@ -607,13 +613,9 @@ func HandlerConditions(list []resource.Condition, of resource.Meta, o Order, s H
 	case len(accepted) > 0:
 		return set(list, of, now, resource.ConditionDetailsAccepted, true, "Accepted", "accepted on "+objects.JoinFirst(accepted))
 	}
-	list = set(list, of, now, resource.ConditionDetailsAccepted, false, "NoAnswer", "no handler has answered yet")
-	for i := range list {
-		if list[i].Type == resource.ConditionDetailsAccepted {
-			list[i].Status = "Unknown"
-		}
-	}
-	return list
+	return resource.SetCondition(list, resource.Condition{
+		Type: resource.ConditionDetailsAccepted, Status: "Unknown", Reason: "NoAnswer", Message: "no handler has answered yet", ObservedGeneration: of.Generation,
+	}, now)
 }
 
 // clean is a text of which a systemd unit or a name can be made.

@@ -125,3 +125,16 @@ func TestSlotsProperties(t *testing.T) {
 		}
 	}
 }
+
+// A handler that has not answered yet is no news each time that it is looked for.
+func TestNoAnswerYetIsSaidOnce(t *testing.T) {
+	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	var list []resource.Condition
+	for i := range 2 {
+		list = discovery.HandlerConditions(list, resource.Meta{}, discovery.Order{}, discovery.HandlerState{}, began.Add(time.Duration(i)*time.Hour))
+	}
+	require.Len(t, list, 2)
+	require.Equal(t, resource.Condition{
+		Type: resource.ConditionDetailsAccepted, Status: "Unknown", Reason: "NoAnswer", Message: "no handler has answered yet", LastTransitionTime: began,
+	}, list[1])
+}
