@@ -259,7 +259,7 @@ func (p *property) plan(now time.Time, canRead, canWrite bool) plan {
 	case w.preexisting && p.spec.AtBoot == resource.BootSafe:
 		return p.planWrite(string(p.spec.SafeValue), canRead, p.safeValueNote(early))
 	}
-	if r := p.objection(w.value); r != nil {
+	if r := objection(p.spec, w.value); r != nil {
 		return plan{step: refuse, refusal: r}
 	}
 	return p.planWrite(w.value, canRead, nil)
@@ -316,25 +316,13 @@ func (p *property) planLost(actual string, anew bool) plan {
 	case p.spec.AtBoot == resource.BootSafe:
 		do = plan{apply, string(p.spec.SafeValue), p.safeValueNote(missed)}
 	}
-	if p.objection(do.value) != nil {
+	if objection(p.spec, do.value) != nil {
 		return plan{step: nothing}
 	}
 	if do.step == apply && has(do.value) {
 		do.step = accept
 	}
 	return do
-}
-
-// objection returns why the model doesn't allow a desired value; nil: it does. The core checks this too, but the model may have
-// changed since.
-func (p *property) objection(value string) *Refusal { return objection(p.spec, value) }
-
-// withoutLimits returns the model's property without its limits for desired values: a value read from the device may be beyond
-// them.
-func (p *property) withoutLimits() resource.Property {
-	bare := p.spec
-	bare.Minimum, bare.Maximum, bare.Enum = nil, nil, nil
-	return bare
 }
 
 // within reports whether two numbers differ by less than the deadband. Other texts are compared as they are.

@@ -311,15 +311,22 @@ func (p Property) spec() resource.Property {
 	return spec
 }
 
+// objection returns why the model doesn't allow a desired value; nil: it does. The core checks this too, but the model may have
+// changed since.
 func objection(spec resource.Property, value string) *Refusal {
 	err := spec.Check([]byte(value))
 	if err == nil {
 		return nil
 	}
 	code := Invalid
-	spec.Minimum, spec.Maximum, spec.Enum = nil, nil, nil
-	if spec.Check([]byte(value)) == nil { // the type is right, so the range or enumeration is not
+	if withoutLimits(spec).Check([]byte(value)) == nil { // the type is right, so the range or enumeration is not
 		code = OutOfRange
 	}
 	return Refuse(code, "%s", strings.TrimSpace(err.Error()))
+}
+
+// withoutLimits is a property without its limits for desired values: a value read from the device may be beyond them.
+func withoutLimits(spec resource.Property) resource.Property {
+	spec.Minimum, spec.Maximum, spec.Enum = nil, nil, nil
+	return spec
 }

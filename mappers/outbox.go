@@ -2,6 +2,7 @@ package mappers
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -207,10 +208,7 @@ func (o *outbox) done(s *outboxEntry, err error) {
 // final reports whether the broker would refuse the same message again.
 func final(err error) bool {
 	var refused *client.Refused
-	if !errors.As(err, &refused) {
-		return false
-	}
-	return refused.Code == 0x87 || refused.Code == 0x90 || refused.Code == 0x95 || refused.Code == 0x99
+	return errors.As(err, &refused) && slices.Contains([]byte{0x87, 0x90, 0x95, 0x99}, refused.Code)
 }
 
 // retry queues the deferred entries again. It is called every second.

@@ -1,6 +1,7 @@
 package mappers
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -8,6 +9,8 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"reflect"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -122,36 +125,47 @@ func (m *mapper) publishOffline() {
 }
 
 func (m *mapper) presence(state string) client.Message {
-	a := topics.Address{Node: m.node, Kind: topics.KindMapperState, Device: m.o.Name}
-	return client.Message{Topic: a.String(), Payload: []byte(state), QoS: 1, Retain: true}
+	return m.own(topics.KindMapperState, []byte(state))
 }
 
 // protocols publishes the mapper's protocols, for people who look for the mapper of a device.
 func (m *mapper) protocols() client.Message {
-	a := topics.Address{Node: m.node, Kind: topics.KindMapperProtocols, Device: m.o.Name}
 	payload, _ := json.Marshal(m.driver.Protocols()) // texts can be written
+	return m.own(topics.KindMapperProtocols, payload)
+}
+
+// own is a message about the mapper itself.
+func (m *mapper) own(kind topics.Kind, payload []byte) client.Message {
+	a := topics.Address{Node: m.node, Kind: kind, Device: m.o.Name}
 	return client.Message{Topic: a.String(), Payload: payload, QoS: 1, Retain: true}
 }
 
 func (m *mapper) clientOptions() client.Options {
 	will := m.presence(resource.Offline)
+	o := m.o.client()
+	o.Will, o.Log = &will, m.log
+	o.Subscriptions = []client.Subscription{
+		{Filter: topics.Prefix + m.node + "/devices/+", QoS: 1},
+		othersOnly(topics.Prefix + m.node + "/mappers/" + m.o.Name + "/+"),
+	}
+	o.OnConnect = func(ctx context.Context, _ bool) error {
+		if err := m.mqtt.Publish(ctx, m.presence(resource.Online)); err != nil {
+			return fmt.Errorf("can't say that mapper %s is online: %w", m.o.Name, err)
+		}
+		m.out.connected()
+		m.requestSetupAll()
+		return nil
+	}
+	o.OnDisconnect = func(error) { m.out.disconnected() }
+	o.OnMessage = m.message
+	return o
+}
+
+// client are the options of each of the mapper's connections.
+func (o Options) client() client.Options {
 	return client.Options{
-		Servers: m.o.Servers, ClientID: "mapper-" + m.o.Name, User: m.o.User, Secret: m.o.Secret, TLS: m.o.TLS,
-		CleanStart: true, KeepAlive: 10 * time.Second, Backoff: m.o.Reconnect, Will: &will, Log: m.log,
-		Subscriptions: []client.Subscription{
-			{Filter: topics.Prefix + m.node + "/devices/+", QoS: 1},
-			othersOnly(topics.Prefix + m.node + "/mappers/" + m.o.Name + "/+"),
-		},
-		OnConnect: func(ctx context.Context, _ bool) error {
-			if err := m.mqtt.Publish(ctx, m.presence(resource.Online)); err != nil {
-				return fmt.Errorf("can't say that mapper %s is online: %w", m.o.Name, err)
-			}
-			m.out.connected()
-			m.requestSetupAll()
-			return nil
-		},
-		OnDisconnect: func(error) { m.out.disconnected() },
-		OnMessage:    m.message,
+		Servers: o.Servers, ClientID: "mapper-" + o.Name, User: o.User, Secret: o.Secret, TLS: o.TLS,
+		CleanStart: true, KeepAlive: 10 * time.Second, Backoff: o.Reconnect, Log: o.Log,
 	}
 }
 
@@ -221,12 +235,9 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 	}
 	before := d.topics()
 	d.configure(info, b.Model)
-	after := make(map[string]bool)
-	for _, topic := range d.topics() {
-		after[topic] = true
-	}
+	after := d.topics()
 	for _, topic := range before {
-		if !after[topic] { // of a property that the model has no longer
+		if !slices.Contains(after, topic) { // of a property that the model has no longer
 			m.out.remove(topic)
 		}
 	}
@@ -236,19 +247,9 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 
 // same reports whether a bundle brings nothing new, as after every reconnect.
 func same(d *device, info Device, model resource.DeviceModel) bool {
-	was, err1 := json.Marshal(d.info)
-	is, err2 := json.Marshal(info)
-	if err1 != nil || err2 != nil || string(was) != string(is) {
-		return false
-	}
-	for _, p := range model.Spec.Properties {
-		a, err1 := json.Marshal(d.props[p.Name].spec)
-		b, err2 := json.Marshal(p)
-		if err1 != nil || err2 != nil || string(a) != string(b) {
-			return false
-		}
-	}
-	return true
+	return reflect.DeepEqual(d.info, info) && !slices.ContainsFunc(model.Spec.Properties, func(p resource.Property) bool {
+		return !reflect.DeepEqual(d.props[p.Name].spec, p)
+	})
 }
 
 // adopt gives d to the worker of its bus. mu is held.
@@ -368,12 +369,12 @@ type Options struct {
 }
 
 func (o Options) withDefaults() (Options, error) {
-	orDefault(&o.Collect, time.Second)
-	orDefault(&o.CallTimeout, 10*time.Second)
-	orDefault(&o.ProbeTimeout, 250*time.Millisecond)
-	orDefault(&o.Backoff, client.Backoff{Min: time.Second, Max: 3 * time.Second})
-	orDefault(&o.Retry, client.Backoff{Min: 5 * time.Second, Max: time.Minute})
-	orDefault(&o.Reconnect, client.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second})
+	o.Collect = cmp.Or(o.Collect, time.Second)
+	o.CallTimeout = cmp.Or(o.CallTimeout, 10*time.Second)
+	o.ProbeTimeout = cmp.Or(o.ProbeTimeout, 250*time.Millisecond)
+	o.Backoff = cmp.Or(o.Backoff, client.Backoff{Min: time.Second, Max: 3 * time.Second})
+	o.Retry = cmp.Or(o.Retry, client.Backoff{Min: 5 * time.Second, Max: time.Minute})
+	o.Reconnect = cmp.Or(o.Reconnect, client.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second})
 	if len(o.Servers) == 0 {
 		o.Servers = []string{DefaultServer}
 	}
@@ -394,34 +395,23 @@ func (o Options) withDefaults() (Options, error) {
 // minCycle is the shortest collect cycle, so that a mistyped one does not occupy a bus.
 const minCycle = 10 * time.Millisecond
 
-func orDefault[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
-}
-
 // findNode reads the node's name from the first retained topic that the broker sends. The will's topic has the name, so it
 // is needed before the mapper connects. It waits until there is such a topic; if ctx ends it returns "".
 func findNode(ctx context.Context, o Options) (string, error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	found := ""
-	c, err := client.New(client.Options{
-		Servers: o.Servers, ClientID: "mapper-" + o.Name, User: o.User, Secret: o.Secret, TLS: o.TLS,
-		CleanStart: true, KeepAlive: 10 * time.Second, Backoff: o.Reconnect, Log: o.Log,
-		Subscriptions: []client.Subscription{
-			{Filter: topics.Prefix + "+/status", QoS: 1},
-			{Filter: topics.Prefix + "+/membership", QoS: 1},
-			{Filter: topics.Prefix + "+/devices/+", QoS: 1},
-		},
-		OnMessage: func(m client.Message) {
-			if a, err := topics.Parse(m.Topic); err == nil && found == "" {
-				found = a.Node
-				stop()
-			}
-		},
-	})
+	options := o.client()
+	for _, key := range []string{"status", "membership", "devices/+"} {
+		options.Subscriptions = append(options.Subscriptions, client.Subscription{Filter: topics.Prefix + "+/" + key, QoS: 1})
+	}
+	options.OnMessage = func(m client.Message) {
+		if a, err := topics.Parse(m.Topic); err == nil && found == "" {
+			found = a.Node
+			stop()
+		}
+	}
+	c, err := client.New(options)
 	if err != nil {
 		return "", err
 	}

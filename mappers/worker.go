@@ -338,14 +338,10 @@ func (w *worker) topic(d *device, kind topics.Kind, name string) string {
 	return topics.Address{Node: w.m.node, Kind: kind, Device: d.key, Name: name}.String()
 }
 
-// topics returns the topics to which say may have published for the device.
-func (d *device) topics() []string {
-	base := topics.Address{Node: d.info.Node, Device: d.key}
-	list := []string{}
+// topics returns the topics to which publish may have published for the device.
+func (d *device) topics() (list []string) {
 	add := func(kind topics.Kind, name string) {
-		a := base
-		a.Kind, a.Name = kind, name
-		list = append(list, a.String())
+		list = append(list, topics.Address{Node: d.info.Node, Kind: kind, Device: d.key, Name: name}.String())
 	}
 	add(topics.KindDeviceState, "")
 	add(topics.KindProblem, "")
@@ -363,7 +359,7 @@ func (w *worker) collect(ctx context.Context, d *device) error {
 	if len(names) == 0 || !d.session.CanRead() {
 		return nil
 	}
-	got, err := w.read(ctx, d, names)
+	got, err := d.session.Read(ctx, names, w.call)
 	if err != nil {
 		return err
 	}
@@ -375,15 +371,14 @@ func (w *worker) collect(ctx context.Context, d *device) error {
 		if !ok {
 			continue
 		}
+		if r.Err == nil {
+			r.Err = w.check(d, name, r.Value)
+		}
 		if r.Err != nil {
 			w.publishReadProblem(d, name, r.Err)
-			continue
+		} else {
+			w.report(d, name, r.Value)
 		}
-		if err := w.check(d, name, r.Value); err != nil {
-			w.publishReadProblem(d, name, err)
-			continue
-		}
-		w.report(d, name, r.Value)
 	}
 	return nil
 }
@@ -396,7 +391,7 @@ func (w *worker) check(d *device, name, value string) error {
 	if p == nil || value == "" {
 		return nil
 	}
-	if err := p.withoutLimits().Check([]byte(value)); err != nil {
+	if err := withoutLimits(p.spec).Check([]byte(value)); err != nil {
 		return Refuse(Invalid, "the device has %s", strings.TrimPrefix(err.Error(), name+": "))
 	}
 	return nil
@@ -447,17 +442,12 @@ func (w *worker) nextDue(d *device) time.Time {
 	return next
 }
 
-// read reads properties at once where the driver can. The error is the device's.
-func (w *worker) read(ctx context.Context, d *device, names []string) (map[string]Reading, error) {
-	return d.session.Read(ctx, names, w.call)
-}
-
 // readOne reads one property. ok is false when it has no value to read.
 func (w *worker) readOne(ctx context.Context, d *device, name string) (value string, ok bool, err error) {
 	if !d.session.CanRead() {
 		return "", false, nil
 	}
-	got, err := w.read(ctx, d, []string{name})
+	got, err := d.session.Read(ctx, []string{name}, w.call)
 	if err != nil {
 		return "", false, err
 	}
@@ -809,7 +799,7 @@ func (x *method) values(payload []byte) (map[string]string, error) {
 		if p == nil || !p.spec.Writable() {
 			return nil, Refuse(ReadOnly, "%s can't be set", name)
 		}
-		if r := p.objection(value); r != nil {
+		if r := objection(p.spec, value); r != nil {
 			return nil, r
 		}
 	}

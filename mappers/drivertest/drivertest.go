@@ -7,11 +7,11 @@ import (
 	"errors"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/mappers"
 )
@@ -153,13 +153,12 @@ func writable(d mappers.Device) (list []mappers.Property) {
 
 func testWrite(t *testing.T, rig Rig) {
 	s := open(t, rig, rig.Device)
-	w := s
 	if !s.CanWrite() {
 		t.Skip("the driver can't write")
 	}
 	for _, p := range writable(rig.Device) {
 		for _, v := range values(p) {
-			require.NoError(t, w.Write(t.Context(), p.Name, v), "%s = %s", p.Name, v)
+			require.NoError(t, s.Write(t.Context(), p.Name, v), "%s = %s", p.Name, v)
 			got, err := read(t.Context(), s, p.Name)
 			require.NoError(t, err)
 			require.Equal(t, v, got, "%s read back", p.Name)
@@ -189,7 +188,6 @@ func refused(p mappers.Property) (list []string) {
 
 func testRefuse(t *testing.T, rig Rig) {
 	s := open(t, rig, rig.Device)
-	w := s
 	if !s.CanWrite() {
 		t.Skip("the driver can't write")
 	}
@@ -202,7 +200,7 @@ func testRefuse(t *testing.T, rig Rig) {
 		}
 		for _, v := range bad {
 			var r *mappers.Refusal
-			require.ErrorAs(t, w.Write(t.Context(), p.Name, v), &r, "%s = %q", p.Name, v)
+			require.ErrorAs(t, s.Write(t.Context(), p.Name, v), &r, "%s = %q", p.Name, v)
 			require.NotEmpty(t, r.Code)
 			require.NotEmpty(t, r.Message)
 		}
@@ -266,23 +264,19 @@ func testConcurrent(t *testing.T, rig Rig) {
 	if rig.Another != nil {
 		devices = append(devices, *rig.Another)
 	}
-	var wg sync.WaitGroup
-	errs := make(chan error, 64)
+	var g errgroup.Group
 	for i := range 8 {
 		d := devices[i%len(devices)]
-		wg.Go(func() {
+		g.Go(func() error {
 			for range 5 {
 				if err := useOnce(t.Context(), rig.Driver, d); err != nil {
-					errs <- err
+					return err
 				}
 			}
+			return nil
 		})
 	}
-	wg.Wait()
-	close(errs)
-	for err := range errs {
-		require.NoError(t, err)
-	}
+	require.NoError(t, g.Wait())
 }
 
 func useOnce(ctx context.Context, driver mappers.Driver, d mappers.Device) error {

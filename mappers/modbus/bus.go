@@ -1,6 +1,7 @@
 package modbus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -147,11 +148,10 @@ func (b *bus) read(ctx context.Context, unit uint8, g group) (words []uint16, er
 	if err != nil {
 		return nil, err
 	}
-	got := <-answer
-	if len(got) != int(g.size) {
-		return nil, fmt.Errorf("modbus: unit %d answered %d of %d registers", unit, len(got), g.size)
+	if words = <-answer; len(words) != int(g.size) {
+		return nil, fmt.Errorf("modbus: unit %d answered %d of %d registers", unit, len(words), g.size)
 	}
-	return got, nil
+	return words, nil
 }
 
 // write writes a field. One bit of a register is changed by reading the register and writing it back.
@@ -198,10 +198,7 @@ func single(f *field) group { return group{f.table, f.address, f.words, []*field
 func plan(fields []*field, gap uint16) (list []group) {
 	fields = slices.Clone(fields)
 	slices.SortStableFunc(fields, func(a, b *field) int {
-		if a.table != b.table {
-			return int(a.table) - int(b.table)
-		}
-		return int(a.address) - int(b.address)
+		return cmp.Or(cmp.Compare(a.table, b.table), cmp.Compare(a.address, b.address))
 	})
 	for _, f := range fields {
 		if n := len(list); n > 0 && list[n-1].takes(f, gap) {

@@ -1,8 +1,11 @@
 package modbus
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"math"
+	"math/bits"
 	"net"
 	"slices"
 	"strconv"
@@ -46,10 +49,7 @@ func (s settings) get(keys ...string) (value, key string) {
 			value, key = v, k
 		}
 	}
-	if key == "" {
-		key = keys[0]
-	}
-	return value, key
+	return value, cmp.Or(key, keys[0])
 }
 
 func (s settings) bad(key, format string, args ...any) error {
@@ -94,17 +94,12 @@ func (s settings) boolean(keys ...string) (bool, error) {
 
 // unknown reports a key that means nothing here.
 func (s settings) unknown() error {
-	var keys []string
-	for k := range s.values {
-		if !s.used[k] {
-			keys = append(keys, k)
+	for _, key := range slices.Sorted(maps.Keys(s.values)) {
+		if !s.used[key] {
+			return s.bad(key, "is no setting of modbus")
 		}
 	}
-	if len(keys) == 0 {
-		return nil
-	}
-	slices.Sort(keys)
-	return s.bad(keys[0], "is no setting of modbus")
+	return nil
 }
 
 const protocolPath = "spec.protocol.config."
@@ -351,23 +346,21 @@ func (f *field) parseOrder(s settings) error {
 	if f.swapBytes, err = s.boolean("isSwap"); err != nil {
 		return err
 	}
-	switch text, key := s.get("wordOrder"); strings.ToLower(text) {
-	case "":
-	case "high-first", "big":
-		f.lowFirst = false
-	case "low-first", "little":
-		f.lowFirst = true
-	default:
-		return s.bad(key, "%q is neither high-first nor low-first", text)
-	}
-	switch text, key := s.get("byteOrder"); strings.ToLower(text) {
-	case "":
-	case "big":
-		f.swapBytes = false
-	case "little":
-		f.swapBytes = true
-	default:
-		return s.bad(key, "%q is neither big nor little", text)
+	for _, order := range []struct {
+		key       string
+		to        *bool
+		high, low string
+	}{{"wordOrder", &f.lowFirst, "high-first", "low-first"}, {"byteOrder", &f.swapBytes, "big", "little"}} {
+		text, key := s.get(order.key)
+		switch strings.ToLower(text) {
+		case "":
+		case order.high, "big":
+			*order.to = false
+		case order.low, "little":
+			*order.to = true
+		default:
+			return s.bad(key, "%q is neither %s nor %s", text, order.high, order.low)
+		}
 	}
 	if f.kind == kindBit && f.swapBytes { // the bit lies in the other byte, that is all
 		f.bit, f.swapBytes = (f.bit+8)%16, false
@@ -410,12 +403,7 @@ func (f *field) parseTexts(s settings) error {
 		}
 		return nil
 	}
-	if on != "" {
-		f.on = on
-	}
-	if off != "" {
-		f.off = off
-	}
+	f.on, f.off = cmp.Or(on, f.on), cmp.Or(off, f.off)
 	if f.on == f.off {
 		return s.bad(offKey, "%q is what on is, too", f.off)
 	}
@@ -427,34 +415,34 @@ func (f *field) parseTexts(s settings) error {
 
 // joinWords puts the registers together to one number, in the order of its bytes.
 func (f *field) joinWords(words []uint16) (n uint64) {
-	for i := range words {
-		w := words[i]
-		if f.lowFirst {
-			w = words[len(words)-1-i]
-		}
-		if f.swapBytes {
-			w = w<<8 | w>>8
-		}
-		n = n<<16 | uint64(w)
+	for i, w := range words {
+		n |= uint64(f.swapped(w)) << f.shift(i)
 	}
 	return n
 }
 
-// splitWords is raw, backwards.
+// splitWords is joinWords, backwards.
 func (f *field) splitWords(n uint64) []uint16 {
 	words := make([]uint16, f.words)
 	for i := range words {
-		w := uint16(n >> (16 * (int(f.words) - 1 - i)))
-		if f.swapBytes {
-			w = w<<8 | w>>8
-		}
-		if f.lowFirst {
-			words[len(words)-1-i] = w
-		} else {
-			words[i] = w
-		}
+		words[i] = f.swapped(uint16(n >> f.shift(i)))
 	}
 	return words
+}
+
+// shift is where the register i lies in the number.
+func (f *field) shift(i int) int {
+	if f.lowFirst {
+		return 16 * i
+	}
+	return 16 * (int(f.words) - 1 - i)
+}
+
+func (f *field) swapped(w uint16) uint16 {
+	if f.swapBytes {
+		return bits.ReverseBytes16(w)
+	}
+	return w
 }
 
 // decode makes text of registers.

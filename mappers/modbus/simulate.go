@@ -1,6 +1,7 @@
 package modbus
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -76,15 +77,7 @@ func NewSimulator(o SimulatorOptions) (*Simulator, error) {
 }
 
 func (o SimulatorOptions) withDefaults() SimulatorOptions {
-	if o.Listen == "" {
-		o.Listen = "127.0.0.1:0"
-	}
-	if o.Units == 0 {
-		o.Units = 1
-	}
-	if o.Speed == 0 {
-		o.Speed = 60
-	}
+	o.Listen, o.Units, o.Speed = cmp.Or(o.Listen, "127.0.0.1:0"), cmp.Or(o.Units, 1), cmp.Or(o.Speed, 60)
 	if o.Timeout <= 0 {
 		o.Timeout = time.Minute
 	}

@@ -1,6 +1,7 @@
 package mqtt
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"maps"
@@ -142,9 +143,7 @@ func parseDevice(d mappers.Device) (c deviceConfig, err error) {
 	if c.getPayload, err = own.take("getPayload"); err != nil {
 		return c, err
 	}
-	if c.available == "" {
-		c.available = "online"
-	}
+	c.available = cmp.Or(c.available, "online")
 	c.fields = map[string]*field{}
 	for _, property := range d.Properties {
 		if !property.Visited && len(property.Config) == 0 {
@@ -167,9 +166,6 @@ func parseDevice(d mappers.Device) (c deviceConfig, err error) {
 
 func parseField(p mappers.Property, params *params) (*field, error) {
 	s := settings{at: "visitors[" + p.Name + "].config.", config: maps.Clone(p.Config), params: params}
-	if s.config == nil {
-		s.config = map[string]string{}
-	}
 	f := &field{name: p.Name, typ: p.Type, same: p.Same}
 	var err error
 	for _, text := range []struct {

@@ -230,19 +230,12 @@ func (d *Driver) onMessage(m client.Message) {
 
 // topics are those that a device's session subscribes to, each once.
 func (c deviceConfig) topics() (list []string) {
-	for _, name := range append([]string{c.availability.topic}, c.states()...) {
-		if name != "" && !slices.Contains(list, name) {
-			list = append(list, name)
-		}
-	}
-	return list
-}
-
-func (c deviceConfig) states() (list []string) {
+	list = []string{c.availability.topic}
 	for _, f := range c.order {
 		list = append(list, f.state.topic)
 	}
-	return list
+	slices.Sort(list)
+	return slices.DeleteFunc(slices.Compact(list), func(name string) bool { return name == "" })
 }
 
 // session is one device. Driver.mu guards what messages change.

@@ -16,6 +16,7 @@
 package virtual
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -37,8 +38,6 @@ type Options struct {
 	Now func() time.Time // default time.Now
 	// Seed makes the devices' behaviour repeatable; each device has its own course.
 	Seed uint64
-	// Buses is how many goroutines share the devices; default 1.
-	Buses int
 }
 
 // Driver makes simulated devices.
@@ -49,7 +48,6 @@ func New(o Options) *Driver {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	o.Buses = max(o.Buses, 1)
 	return &Driver{o}
 }
 
@@ -57,9 +55,7 @@ func New(o Options) *Driver {
 func (d *Driver) Protocols() []string { return []string{"virtual", "simulated", "mock"} }
 
 // Bus implements mappers.Sharer: simulated devices answer at once, so that one goroutine serves many.
-func (d *Driver) Bus(dev mappers.Device) string {
-	return "virtual-" + string(rune('a'+int(hash(dev.Name)%uint64(min(d.o.Buses, 26)))))
-}
+func (d *Driver) Bus(mappers.Device) string { return "virtual" }
 
 // Open implements mappers.Driver.
 func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, error) {
@@ -103,12 +99,11 @@ func (s *session) ReadBatch(ctx context.Context, properties []string) (map[strin
 	got := make(map[string]mappers.Reading, len(properties))
 	for _, name := range properties {
 		p := s.props[name]
-		switch {
-		case s.lamp != nil && s.lamp.temperature == p:
-			got[name] = mappers.Reading{Value: p.format(s.lamp.read(now))}
-		default:
-			got[name] = mappers.Reading{Value: p.read(now)}
+		value := p.read(now)
+		if s.lamp != nil && s.lamp.temperature == p {
+			value = p.format(s.lamp.read(now))
 		}
+		got[name] = mappers.Reading{Value: value}
 	}
 	return got, nil
 }
@@ -166,23 +161,21 @@ type property struct {
 	move        func(now time.Time) float64
 }
 
-// spellings are other names for settings.
-var spellings = map[string]string{"initial": "value", "minimum": "min", "maximum": "max"}
+// known are the settings, and spellings other names for them.
+var (
+	known     = []string{"generator", "min", "max", "period", "value"}
+	spellings = map[string]string{"initial": "value", "minimum": "min", "maximum": "max"}
+)
 
 // normalizeConfig brings the settings to their usual names, and refuses those that mean nothing.
 func normalizeConfig(config map[string]string, at string) (map[string]string, error) {
 	out := make(map[string]string, len(config))
 	for key, value := range config {
-		name := key
-		if usual, ok := spellings[key]; ok {
-			name = usual
-		}
-		switch name {
-		case "generator", "min", "max", "period", "value":
-			out[name] = value
-		default:
+		name := cmp.Or(spellings[key], key)
+		if !slices.Contains(known, name) {
 			return nil, mappers.BadConfig(at+key, "is no setting of a virtual device")
 		}
+		out[name] = value
 	}
 	return out, nil
 }
