@@ -273,7 +273,7 @@ func (c *controller) configuration(ctx context.Context, key store.Key) (time.Dur
 			conf, err = objects.Get[resource.Configuration](ctx, c.as, key)
 		}
 		if err != nil {
-			return 0, ignoreGone(err)
+			return 0, store.IgnoreNotFound(err)
 		}
 	}
 	chosen, err := c.nodes.matching(ctx, conf.Spec.NodeSelector)
@@ -357,13 +357,10 @@ func (c *controller) putRecord(ctx context.Context, key store.Key, record any) e
 		return err
 	}
 	was, err := c.Reader.Get(ctx, key)
-	switch {
-	case errors.Is(err, resource.NotFound):
-		_, err = c.Writer.Create(ctx, store.Object{Key: key, Data: data})
-	case err == nil && string(was.Data) != string(data):
-		_, err = c.Writer.Update(ctx, store.Object{Key: key, Data: data}, was.Rev)
+	if store.IgnoreNotFound(err) != nil || err == nil && string(was.Data) == string(data) {
+		return store.IgnoreNotFound(err)
 	}
-	return err
+	return store.Put(ctx, c.Writer, store.Object{Key: key, Data: data}, was.Rev)
 }
 
 // dropOrder deletes the order of a Configuration that is gone, if it is that one's.
@@ -373,7 +370,7 @@ func (c *controller) dropOrder(ctx context.Context, key store.Key, uid string) e
 		return nil
 	}
 	_, err := c.Writer.Delete(ctx, orderKey(key.Name), rev)
-	return ignoreGone(err)
+	return store.IgnoreNotFound(err)
 }
 
 // release lets a Configuration go once its Instances are gone.
@@ -398,7 +395,7 @@ func (c *controller) release(ctx context.Context, key store.Key, conf *resource.
 		letGo(&conf.Metadata)
 		return nil
 	})
-	return 0, ignoreGone(err)
+	return 0, store.IgnoreNotFound(err)
 }
 
 // hold and letGo set and remove the finalizer.
@@ -410,13 +407,6 @@ func hold(m *resource.Meta) {
 
 func letGo(m *resource.Meta) {
 	m.Finalizers = slices.DeleteFunc(slices.Clone(m.Finalizers), func(f string) bool { return f == finalizer })
-}
-
-func ignoreGone(err error) error {
-	if errors.Is(err, resource.NotFound) {
-		return nil
-	}
-	return err
 }
 
 func (c *controller) showConfiguration(ctx context.Context, key store.Key, o Order, problem string) error {
@@ -455,7 +445,7 @@ func (c *controller) showConfiguration(ctx context.Context, key store.Key, o Ord
 		conf.Status.Conditions, conf.Status.Instances, conf.Status.Nodes = list, c.index.count(key.Name), len(o.Nodes)
 		return nil
 	})
-	return ignoreGone(err)
+	return store.IgnoreNotFound(err)
 }
 
 // instance makes an Instance what nodes say, and the Device that its Configuration wants of it.
@@ -480,7 +470,7 @@ func (c *controller) instance(ctx context.Context, key store.Key) (time.Duration
 	i, err := c.write(ctx, s, p.Instance)
 	t := s.Configuration.Spec.DeviceTemplate
 	if err != nil || t == nil && conditionOf(i.Status.Conditions, resource.ConditionOnboarded).Type == "" {
-		return p.Again, ignoreGone(err)
+		return p.Again, store.IgnoreNotFound(err)
 	}
 	again, err := c.onboard(ctx, t, i)
 	if p.Again > 0 && (again == 0 || p.Again < again) {
@@ -535,7 +525,7 @@ func (c *controller) hosts(ctx context.Context, s InstanceState) (all map[string
 		if err == nil {
 			err = json.Unmarshal(problems.Data, &h.LeftOut)
 		}
-		if ignoreGone(err) != nil {
+		if store.IgnoreNotFound(err) != nil {
 			return nil, err
 		}
 		all[node] = h
@@ -672,7 +662,7 @@ func (c *controller) onboard(ctx context.Context, t *resource.DeviceTemplate, i 
 	if p.Reason == reasonNameTaken || p.Reason == reasonRefused { // nothing tells when that ends
 		again = c.Retry
 	}
-	return again, ignoreGone(err)
+	return again, store.IgnoreNotFound(err)
 }
 
 // putDevice writes the Device of a plan. What the API refuses of it becomes the plan's message, and nothing is deleted.
@@ -697,7 +687,7 @@ func (c *controller) putDevice(ctx context.Context, p *DevicePlan) (err error) {
 		p.Delete, p.Name, p.Onboarded, p.Reason, p.Message = nil, p.Has, false, reasonRefused, "the Device "+key.Name+" is refused: "+e.Error()
 		return nil
 	}
-	return ignoreGone(err)
+	return store.IgnoreNotFound(err)
 }
 
 // deleteDevice deletes a Device that was made of an Instance, unless somebody has edited it. gone: there is none that is to go.
@@ -713,7 +703,7 @@ func (c *controller) deleteDevice(ctx context.Context, i *resource.Instance, nam
 	if is, err := goes(); err != nil || !is {
 		return err == nil, err
 	}
-	if err := c.as.Delete(ctx, store.Key{Kind: resource.KindDevice, Namespace: i.Metadata.Namespace, Name: name}); ignoreGone(err) != nil {
+	if err := c.as.Delete(ctx, store.Key{Kind: resource.KindDevice, Namespace: i.Metadata.Namespace, Name: name}); store.IgnoreNotFound(err) != nil {
 		return false, err
 	}
 	is, err := goes()
@@ -746,12 +736,12 @@ func (c *controller) remove(ctx context.Context, s InstanceState) (time.Duration
 			letGo(&i.Metadata)
 			return nil
 		})
-		if ignoreGone(err) != nil {
+		if store.IgnoreNotFound(err) != nil {
 			return 0, err
 		}
 	}
 	if i.Metadata.DeletionTimestamp == nil {
-		if err := ignoreGone(c.as.Delete(ctx, key)); err != nil {
+		if err := store.IgnoreNotFound(c.as.Delete(ctx, key)); err != nil {
 			return 0, err
 		}
 		c.record(i, "Removed", "no node sees it, or its Configuration is gone")
@@ -793,7 +783,7 @@ func (c *controller) applications(ctx context.Context, key store.Key) (time.Dura
 		return 0, err
 	}
 	was, err := c.Reader.Get(ctx, key)
-	if ignoreGone(err) != nil {
+	if store.IgnoreNotFound(err) != nil {
 		return 0, err
 	}
 	var before, list []resource.Application
@@ -831,7 +821,7 @@ func (c *controller) applications(ctx context.Context, key store.Key) (time.Dura
 		if err == nil {
 			_, err = c.Writer.Delete(ctx, key, was.Rev)
 		}
-		return 0, ignoreGone(err)
+		return 0, store.IgnoreNotFound(err)
 	}
 	slices.SortFunc(list, func(a, b resource.Application) int { return cmp.Compare(a.Name, b.Name) })
 	return 0, c.putRecord(ctx, key, list)
