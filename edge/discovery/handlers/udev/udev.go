@@ -24,7 +24,7 @@ var Program = handler.Program{
 	Name: "udev", Short: "Finds devices of the host in sysfs, by rules in the grammar of udev",
 	New: func(env handler.Env) handler.Handler {
 		u := &udev{
-			tree: tree{sys: cmp.Or(env.Sys, "/sys"), db: "/run/udev/data"}, dev: "/dev", log: env.Log, gather: 200 * time.Millisecond, events: uevents,
+			tree: tree{sys: cmp.Or(env.Sys, "/sys"), db: "/run/udev/data"}, dev: cmp.Or(env.Dev, "/dev"), log: env.Log, gather: 200 * time.Millisecond, events: uevents,
 		}
 		if env.Sys != "" { // beside it, as in a copy of a host
 			u.tree.db = filepath.Join(filepath.Dir(env.Sys), "run/udev/data")

@@ -222,3 +222,18 @@ func FuzzParseRule(f *testing.F) {
 		}
 	})
 }
+
+func TestDeviceFilesAreInTheDirectoryThatIsGiven(t *testing.T) {
+	h := newHost(t)
+	for dev, want := range map[string]string{"": "/dev/video0", "/host/dev": "/host/dev/video0"} {
+		u := Program.New(handler.Env{Sys: filepath.Join(h.dir, "sys"), Dev: dev, Log: zerolog.Nop()}).(*udev)
+		u.events = func(context.Context) (<-chan struct{}, error) { return make(chan struct{}), nil }
+		ctx, cancel := context.WithCancel(t.Context())
+		err := u.Discover(ctx, `udevRules: ['KERNEL=="video0"']`, nil, func(devices []handler.Device) {
+			require.Equal(t, want, devices[0].Properties["UDEV_DEVNODE"])
+			require.Equal(t, want, devices[0].DeviceSpecs[0].HostPath)
+			cancel()
+		})
+		require.NoError(t, err)
+	}
+}
