@@ -1,6 +1,7 @@
 package enroll
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -124,12 +125,7 @@ func decodeRequest(o store.Object) (er resource.EnrollmentRequest, err error) {
 	return er, err
 }
 
-func nodeOf(er resource.EnrollmentRequest) string {
-	if er.Spec.NodeName != "" {
-		return er.Spec.NodeName
-	}
-	return er.Metadata.Name
-}
+func nodeOf(er resource.EnrollmentRequest) string { return cmp.Or(er.Spec.NodeName, er.Metadata.Name) }
 
 // decided returns the answer to the node about its request.
 func (s *Service) decided(er resource.EnrollmentRequest) resource.JoinAnswer {
@@ -173,6 +169,10 @@ func (s *Service) followOnce(ctx context.Context) error {
 		there[o.Name] = true
 		s.look(ctx, o)
 	}
+	// One that was deleted between two watches counts no more. One that is about to be stored counts again when its event comes.
+	s.mu.Lock()
+	maps.DeleteFunc(s.pending, func(name string, _ pending) bool { return !there[name] })
+	s.mu.Unlock()
 	if _, err := s.invitations(ctx); err != nil {
 		return err
 	}
