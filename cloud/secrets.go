@@ -124,22 +124,17 @@ func openSecrets(ctx context.Context, dir string, st *bolt.Store, log zerolog.Lo
 
 // Create stores a new object. The content of a Secret is encrypted with the newest key.
 func (s *secrets) Create(ctx context.Context, o store.Object) (store.Object, error) {
-	if o.Kind != resource.KindSecret {
-		return s.Writer.Create(ctx, o)
-	}
-	s.changing.RLock()
-	defer s.changing.RUnlock()
-	o, _, err := s.renewed(o)
-	if err != nil {
-		return o, err
-	}
-	return s.Writer.Create(ctx, o)
+	return s.write(o, func(o store.Object) (store.Object, error) { return s.Writer.Create(ctx, o) })
 }
 
 // Update replaces an object. The content of a Secret is encrypted with the newest key.
 func (s *secrets) Update(ctx context.Context, o store.Object, expect uint64) (store.Object, error) {
+	return s.write(o, func(o store.Object) (store.Object, error) { return s.Writer.Update(ctx, o, expect) })
+}
+
+func (s *secrets) write(o store.Object, write func(store.Object) (store.Object, error)) (store.Object, error) {
 	if o.Kind != resource.KindSecret {
-		return s.Writer.Update(ctx, o, expect)
+		return write(o)
 	}
 	s.changing.RLock()
 	defer s.changing.RUnlock()
@@ -147,7 +142,7 @@ func (s *secrets) Update(ctx context.Context, o store.Object, expect uint64) (st
 	if err != nil {
 		return o, err
 	}
-	return s.Writer.Update(ctx, o, expect)
+	return write(o)
 }
 
 // renewed is a Secret with its content encrypted with the newest key, and whether that changed anything.

@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -135,12 +136,7 @@ func (b *bridge) take(ctx context.Context, m client.Message) {
 }
 
 func matches(rules []client.Subscription, topic string) bool {
-	for _, s := range rules {
-		if topics.Match(s.Filter, topic) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(rules, func(s client.Subscription) bool { return topics.Match(s.Filter, topic) })
 }
 
 // refusals is the number of rules that the hub refuses.

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -64,10 +65,8 @@ func (h *hubLink) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stop := every(clockEvery, func() { publishClock(h.commands, main, h.cfg.Node.Name) })
-	defer stop()
-	stopReport := every(reportEvery, h.reporter())
-	defer stopReport()
+	go every(ctx, clockEvery, func() { publishClock(h.commands, main, h.cfg.Node.Name) })
+	go every(ctx, reportEvery, h.reporter())
 	var stored sync.WaitGroup
 	defer stored.Wait()
 	defer h.running.Wait()
@@ -293,12 +292,8 @@ func (h *hubLink) options() (client.Options, error) {
 	if cfg.TLS.CA != "" {
 		roots = cfg.TLS.Roots()
 	}
-	user := cfg.User
-	if user == "" {
-		user = "node/" + h.cfg.Node.Name
-	}
 	return client.Options{
-		Servers: []string{cfg.Server}, User: user, Password: secret, TLS: secure, Roots: roots, KeepAlive: cfg.Keepalive,
+		Servers: []string{cfg.Server}, User: cmp.Or(cfg.User, "node/"+h.cfg.Node.Name), Password: secret, TLS: secure, Roots: roots, KeepAlive: cfg.Keepalive,
 		Backoff:  client.Backoff{Min: cfg.Retry.Backoff.Min, Max: cfg.Retry.Backoff.Max},
 		Attempts: cfg.Retry.Attempts, Log: h.log, Counters: &h.up.queues,
 	}, nil
@@ -358,7 +353,7 @@ type contact struct {
 	connections  int
 	failures     int
 	lastError    string    // why there is none, or why the last one ended
-	renewal      error     // why the certificate was not renewed; nil: it was, or needn\'t be
+	renewal      error     // why the certificate was not renewed; nil: it was, or needn't be
 	renewalFails time.Time // since when that fails
 	ours         time.Time // when the core's certificate expires
 	theirs       time.Time // when the hub's certificate expires
@@ -555,22 +550,18 @@ func publishClock(commands *calls.Calls, hub *client.Client, node string) {
 	hub.PublishAsync(client.Message{Topic: a.String(), Payload: commands.Clock()}, nil)
 }
 
-// every calls f periodically, until stop is called.
-func every(d time.Duration, f func()) (stop func()) {
-	done := make(chan struct{})
-	go func() {
-		tick := time.NewTicker(d)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				f()
-			case <-done:
-				return
-			}
+// every calls f periodically until ctx ends.
+func every(ctx context.Context, d time.Duration, f func()) {
+	tick := time.NewTicker(d)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			f()
+		case <-ctx.Done():
+			return
 		}
-	}()
-	return func() { close(done) }
+	}
 }
 
 func asked(m client.Message) broker.Message {

@@ -2,6 +2,7 @@ package enroll
 
 import (
 	"bytes"
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -142,10 +143,6 @@ func (a *Authority) readGiven() error {
 
 // readOwn reads the authorities that the hub made, or makes the first.
 func (a *Authority) readOwn() error {
-	names, err := filepath.Glob(filepath.Join(a.dir(), "*.pem"))
-	if err != nil {
-		return err
-	}
 	text, err := os.ReadFile(filepath.Join(a.dir(), stateName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -156,21 +153,14 @@ func (a *Authority) readOwn() error {
 			return fmt.Errorf("%s/%s is damaged: take it from a backup (%w)", DirName, stateName, err)
 		}
 	}
-	for _, name := range names {
-		number, err := strconv.Atoi(strings.TrimSuffix(filepath.Base(name), ".pem"))
-		if err != nil {
-			continue
-		}
-		s, err := readSigner(name, number)
-		if err != nil {
-			return err
-		}
-		if until, ends := st.Until[number]; ends {
-			a.until[number] = until
-		}
-		a.signers = append(a.signers, s)
+	if a.signers, err = readSigners(a.dir()); err != nil {
+		return err
 	}
-	slices.SortFunc(a.signers, func(x, y signer) int { return x.number - y.number })
+	for _, s := range a.signers {
+		if until, ends := st.Until[s.number]; ends {
+			a.until[s.number] = until
+		}
+	}
 	if len(a.signers) == 0 {
 		s, err := a.make(1)
 		if err != nil {
@@ -181,6 +171,27 @@ func (a *Authority) readOwn() error {
 	}
 	a.drop()
 	return nil
+}
+
+// readSigners reads the authorities that a hub has made, the oldest first.
+func readSigners(dir string) (signers []signer, err error) {
+	names, err := filepath.Glob(filepath.Join(dir, "*.pem"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		number, err := strconv.Atoi(strings.TrimSuffix(filepath.Base(name), ".pem"))
+		if err != nil {
+			continue
+		}
+		s, err := readSigner(name, number)
+		if err != nil {
+			return nil, err
+		}
+		signers = append(signers, s)
+	}
+	slices.SortFunc(signers, func(x, y signer) int { return x.number - y.number })
+	return signers, nil
 }
 
 func readSigner(name string, number int) (s signer, err error) {
@@ -543,28 +554,17 @@ func namesOf(given []string) (names []string, ips []net.IP) {
 }
 
 func hostName() string {
-	name, err := os.Hostname()
-	if err != nil || name == "" {
-		return "localhost"
-	}
-	return strings.ToLower(name)
+	name, _ := os.Hostname() // without one the address of this host is as good
+	return strings.ToLower(cmp.Or(name, "localhost"))
 }
 
 // Survey reads the authority in a data directory that no program uses, and changes nothing.
 func Survey(dataDir string) (has string, err error) {
-	names, err := filepath.Glob(filepath.Join(dataDir, DirName, "*.pem"))
+	signers, err := readSigners(filepath.Join(dataDir, DirName))
 	if err != nil {
 		return "", err
 	}
-	for _, name := range names {
-		number, err := strconv.Atoi(strings.TrimSuffix(filepath.Base(name), ".pem"))
-		if err != nil {
-			continue
-		}
-		s, err := readSigner(name, number)
-		if err != nil {
-			return "", err
-		}
+	for _, s := range signers {
 		has += resource.Fingerprint(s.cert.Raw) + ", "
 	}
 	list, err := readRevocations(filepath.Join(dataDir, DirName, revokedName))

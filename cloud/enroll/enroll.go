@@ -7,6 +7,7 @@
 package enroll
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -112,19 +113,12 @@ func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	def(&o.Requests, usualRequests)
-	def(&o.PerAddress, usualAddress)
-	def(&o.Age, usualAge)
+	o.Requests = cmp.Or(o.Requests, usualRequests)
+	o.PerAddress = cmp.Or(o.PerAddress, usualAddress)
+	o.Age = cmp.Or(o.Age, usualAge)
 	return &Service{
 		o: o, jobs: make(chan job, queued), refused: make(chan string, queued), seed: maphash.MakeSeed(),
 		enrollees: map[string]*enrollee{}, pending: map[string]pending{},
-	}
-}
-
-func def[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
 	}
 }
 

@@ -25,15 +25,7 @@ type RotateRequest struct {
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Identity) error {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")[1:]
 	is := func(method string, path ...string) bool {
-		if r.Method != method || len(parts) != len(path) {
-			return false
-		}
-		for i := range path {
-			if path[i] != "*" && path[i] != parts[i] {
-				return false
-			}
-		}
-		return true
+		return r.Method == method && slices.EqualFunc(path, parts, func(want, have string) bool { return want == "*" || want == have })
 	}
 	if is(http.MethodGet, "authority") {
 		return httpserver.Reply(w, s.o.Authority.Status())

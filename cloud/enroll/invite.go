@@ -239,11 +239,7 @@ func (s *Service) redeem(ctx context.Context, token, node, key string) (i Invita
 		if err != nil {
 			return i, err
 		}
-		_, err = s.o.Writer.Update(ctx, store.Object{Key: invitationKey(i.ID), Data: data}, rev)
-		if err == nil {
-			return i, nil
-		}
-		if !errors.Is(err, resource.Conflict) && !errors.Is(err, store.ErrUnknown) {
+		if _, err = s.o.Writer.Update(ctx, store.Object{Key: invitationKey(i.ID), Data: data}, rev); !again(err, resource.Conflict) {
 			return i, err
 		}
 	}

@@ -44,6 +44,5 @@ func followSystem(ctx context.Context, as *objects.Controller, key store.Key) er
 	if maps.Equal(labels, n.Metadata.Labels) && maps.Equal(notes, n.Metadata.Annotations) {
 		return nil
 	}
-	err = objects.Update(ctx, as, key, func(n *resource.Node) error { n.FollowSystem(); return nil })
-	return err
+	return objects.Update(ctx, as, key, func(n *resource.Node) error { n.FollowSystem(); return nil })
 }

@@ -57,32 +57,31 @@ func openRevocations(dir string, now func() time.Time) (*Revocations, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := os.ReadFile(filepath.Join(dir, issuedName))
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(text, &r.issued)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s/%s can't be read: take it from a backup (%w)", DirName, issuedName, err)
+	if err := readJSON(filepath.Join(dir, issuedName), &r.issued); err != nil {
+		return nil, err
 	}
 	r.bound = r.issued
 	return r, nil
 }
 
 func readRevocations(path string) (list []Revocation, err error) {
+	err = readJSON(path, &list)
+	return list, err
+}
+
+// readJSON reads a file, which may be missing. One that is damaged is an error: starting without it would admit revoked nodes.
+func readJSON(path string, into any) error {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
 	if err == nil {
-		err = json.Unmarshal(text, &list)
+		err = json.Unmarshal(text, into)
 	}
-	if err != nil { // starting without it would admit revoked nodes
-		return nil, fmt.Errorf("%s/%s can't be read: take it from a backup (%w)", DirName, revokedName, err)
+	if err != nil {
+		return fmt.Errorf("%s/%s can't be read: take it from a backup (%w)", DirName, filepath.Base(path), err)
 	}
-	return list, nil
+	return nil
 }
 
 func writeRevocations(path string, nodes map[string]Revocation) error {

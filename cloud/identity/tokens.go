@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -222,12 +223,7 @@ func (t *Tokens) List() []Token {
 	for _, one := range t.by {
 		all = append(all, one.Token)
 	}
-	slices.SortFunc(all, func(a, b Token) int {
-		if c := a.Expires.Compare(b.Expires); c != 0 {
-			return c
-		}
-		return strings.Compare(a.ID, b.ID)
-	})
+	slices.SortFunc(all, func(a, b Token) int { return cmp.Or(a.Expires.Compare(b.Expires), strings.Compare(a.ID, b.ID)) })
 	return all
 }
 

@@ -4,6 +4,7 @@
 package limits
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -81,10 +82,7 @@ func (l Limits) Complete() Limits {
 }
 
 func most[T comparable](field *T, value T) {
-	var none T
-	if *field == none {
-		*field = value
-	}
+	*field = cmp.Or(*field, value)
 }
 
 // Size is a number of bytes, written 512, 64KiB, 64MiB or 1GiB, or 25%: of the memory that the

@@ -428,11 +428,7 @@ func (o *JoinOptions) refused(err error, stop context.CancelCauseFunc, trying fu
 	}
 	switch no.Code {
 	case codeBadCredentials, codeNotAuthorized, codeBadPayload, codeBadTopic, codeBadClientID, codeQuota, codeConnectRate:
-		reason := no.Reason
-		if reason == "" {
-			reason = err.Error()
-		}
-		stop(refusal{strings.TrimPrefix(reason, "token: ")})
+		stop(refusal{strings.TrimPrefix(cmp.Or(no.Reason, err.Error()), "token: ")})
 	default:
 		trying("the hub can't enrol this node now", err)
 	}
