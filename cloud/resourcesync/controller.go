@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -203,6 +204,9 @@ func (c *controller) sync(ctx context.Context, rs *resource.ResourceSync, known 
 func (c *controller) parse(files []resource.InlineFile) (all []manifest, err error) {
 	seen := make(map[store.Key]string)
 	for _, f := range files {
+		if !slices.Contains([]string{".yaml", ".yml", ".json"}, path.Ext(f.Path)) {
+			continue // it has none, and may be large
+		}
 		content := make([]byte, f.Size)
 		if n, err := c.Content(f.Digest, content, 0); err != nil || int64(n) != f.Size {
 			return nil, errors.Join(fmt.Errorf("%s can't be read now", f.Path), err)

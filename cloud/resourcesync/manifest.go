@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -93,11 +92,8 @@ func referencesOf(v any) (refs []reference) {
 	return refs
 }
 
-// parseFile reads the manifests in a file. Files that are no YAML and no JSON have none.
+// parseFile reads the manifests in a file.
 func parseFile(registry *objects.Registry, name string, content []byte) (list []manifest, err error) {
-	if !slices.Contains([]string{".yaml", ".yml", ".json"}, path.Ext(name)) {
-		return nil, nil
-	}
 	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
 	for n := 1; ; n++ {
 		doc, err := docs.Read()
