@@ -45,7 +45,7 @@ func (h *Hub) check(report reporter) {
 	if (h.Auth.Authority.Cert == "") != (h.Auth.Authority.Key == "") {
 		report("auth.authority.cert", "a certificate needs its key and a key its certificate: set both auth.authority.cert and auth.authority.key")
 	}
-	h.Auth.check([]string{"operator", "viewer", "node", "controller"}, h.byCertificate(), report)
+	h.Auth.check([]string{"operator", "viewer", "node", "controller"}, byCertificate(h.MQTT, h.HTTP), report)
 	h.Auth.checkNodes(report)
 	h.Auth.OIDC.check(report)
 	h.Audit.check(report)
@@ -103,7 +103,7 @@ func (c *Core) check(report reporter) {
 		oneOf(at+"direction", rule.Direction, []string{"up", "down"}, report)
 		checkBridged(at+"filter", rule.Filter, report)
 	}
-	c.Auth.check([]string{"operator", "viewer", "mapper", "agent", "discoverer"}, c.byCertificate(), report)
+	c.Auth.check([]string{"operator", "viewer", "mapper", "agent", "discoverer"}, byCertificate(c.MQTT.MQTT, c.HTTP), report)
 	checkLimits(c.Limits.Limits, report)
 }
 
@@ -372,9 +372,7 @@ func (t TLSClient) check(prefix string, report reporter) {
 }
 
 // byCertificate reports whether anybody can sign in with a certificate.
-func (h *Hub) byCertificate() bool { return h.MQTT.TLS.ClientCA+h.HTTP.TLS.ClientCA != "" }
-
-func (c *Core) byCertificate() bool { return c.MQTT.TLS.ClientCA+c.HTTP.TLS.ClientCA != "" }
+func byCertificate(m MQTT, h HTTP) bool { return m.TLS.ClientCA+h.TLS.ClientCA != "" }
 
 func (a Auth) check(roles []string, byCertificate bool, report reporter) {
 	for i, d := range a.Deny {

@@ -5,6 +5,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math"
@@ -84,10 +85,7 @@ func RunGroup(ctx context.Context, server func(context.Context) error, clients .
 	err := g.Wait()
 	stop()
 	<-ended
-	if err == nil {
-		err = serverErr
-	}
-	return err
+	return cmp.Or(err, serverErr)
 }
 
 // Ready tells systemd that the program listens, if it runs as a service of Type=notify: until then `systemctl start` waits.

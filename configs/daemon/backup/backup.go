@@ -456,7 +456,7 @@ func (p Program) prepare(l *line) error {
 	if err := p.Fork(fresh, n); err != nil {
 		return err
 	}
-	if err := writeStamp(fresh, n); err != nil {
+	if err := datadir.WriteFile(filepath.Join(fresh, stampFile), fmt.Appendln(nil, n)); err != nil {
 		return err
 	}
 	return giveTo(l.dir, fresh)
@@ -510,15 +510,6 @@ func stamp(now time.Time, dir string) uint32 {
 		return n
 	}
 	return max(n, uint32(last)+1)
-}
-
-func writeStamp(dir string, n uint32) error {
-	f, err := os.OpenFile(filepath.Join(dir, stampFile), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(f, n)
-	return errors.Join(err, synced{f}.Close(), datadir.Sync(dir))
 }
 
 // inspect verifies a backup's checksums, and that its files belong together. If they don't, that is returned as damage and

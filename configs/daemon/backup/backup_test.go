@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -268,7 +269,7 @@ func TestStampsRiseAndStayExact(t *testing.T) {
 	now := time.Date(2026, 11, 21, 14, 0, 0, 0, time.UTC)
 	require.Equal(t, uint32(0), stamp(time.Unix(0, 0), dir), "a clock that was never set")
 	first := stamp(now, dir)
-	require.NoError(t, writeStamp(dir, first))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, stampFile), fmt.Appendln(nil, first), 0o600))
 	require.Equal(t, first+1, stamp(now, dir))
 	require.Equal(t, first+5, stamp(now.Add(5*time.Hour), dir))
 	require.Less(t, uint64(stamp(now.AddDate(100, 0, 0), dir))<<32, uint64(1)<<53)

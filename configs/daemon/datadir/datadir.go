@@ -5,6 +5,7 @@
 package datadir
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -146,11 +147,7 @@ func hold(lock *os.File, path string) error {
 		return explain(path, err)
 	}
 	text, _ := io.ReadAll(io.LimitReader(lock, 200))
-	holder := strings.TrimSpace(string(text))
-	if holder == "" {
-		holder = "another process"
-	}
-	return &InUse{path, holder}
+	return &InUse{path, cmp.Or(strings.TrimSpace(string(text)), "another process")}
 }
 
 // InUse is the error for a directory that another process uses.
