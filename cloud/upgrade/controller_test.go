@@ -375,6 +375,7 @@ func TestValidations(t *testing.T) {
 	h.bad["n000"] = true
 	h.mute = map[string]bool{}
 	h.mu.Unlock()
+	require.Eventually(t, func() bool { return len(h.orders()) == 1 }, patience, time.Millisecond) // the status says so before it is there
 	_, err := h.obey(t.Context(), h.orders()[0].Key)
 	require.NoError(t, err)
 	_, err = h.obey(t.Context(), store.Key{Kind: resource.KindUpgradeOrder, Name: "n000"})

@@ -160,6 +160,9 @@ func (t *Twin) joinDevice(name string) (*device, bool) {
 		t.o.Log.Error().Err(err).Str("device", name).Msg("the hub sent a Device that can't be read")
 		return nil, false
 	}
+	for _, branch := range []topics.Kind{topics.KindRefused, topics.KindReadProblem} {
+		t.up.Range(topics.DeviceKey(name, branch, ""), func(link.Entry) bool { d.faults = true; return false })
+	}
 	t.anyLocal = t.anyLocal || len(d.bundle.Device.Spec.Local) > 0 || d.bundle.Device.Spec.LocalState
 	return d, true
 }
@@ -197,7 +200,6 @@ func (t *Twin) deriveDevice(b *batch, name string) {
 	if old == nil {
 		t.o.Log.Info().Str("device", name).Str("model", d.bundle.Model.Metadata.Name).Msg("device joined the node")
 	} else {
-		d.faults = old.faults
 		t.forget(b, name, old, func(property string) bool {
 			_, kept := d.bundle.Model.Property(property)
 			return another || !kept

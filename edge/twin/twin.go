@@ -228,11 +228,6 @@ func (t *Twin) load() error {
 		if e.Meta.Until != 0 && strings.Contains(e.Key, "/override/") {
 			t.ends[e.Key] = e.Meta.Until
 		}
-		if strings.Contains(e.Key, "/refused/") || strings.Contains(e.Key, "/problem/") {
-			if a, _ := topics.ParseKey(t.o.Node, e.Key); t.devices[a.Device] != nil {
-				t.devices[a.Device].faults = true
-			}
-		}
 		return true
 	})
 	return nil

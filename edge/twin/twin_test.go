@@ -176,6 +176,20 @@ func TestRefusalNamesTheCloudsVersionAndClears(t *testing.T) {
 	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
 }
 
+// What was refused, or could not be read, before a restart is cleared by the next report as well.
+func TestAReportClearsTheFaultsOfBeforeTheRestart(t *testing.T) {
+	r := joined(t)
+	r.want("devices/hall/desired/setpoint", "20", 41)
+	r.value("devices/hall/desired/setpoint", "20")
+	require.NoError(t, r.send("devices/hall/refused/setpoint", `{"for":1,"code":"Stuck"}`))
+	require.NoError(t, r.send("devices/hall/problem/temperature", `{"code":"Unplugged"}`))
+	r.restart()
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "20", answers("1")))
+	require.NoError(t, r.send("devices/hall/reported/temperature", "19"))
+	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
+	require.NotContains(t, r.retained(), "devices/hall/problem/temperature")
+}
+
 func TestARemovedDeviceLeavesNoKeys(t *testing.T) {
 	r := joined(t)
 	r.want("devices/hall/desired/setpoint", "20", 1)
