@@ -45,10 +45,8 @@ demo: build ## start hub, core, mappers and simulated devices, and watch them
 build: ## build the programs into bin/ (VERSION=v1.2.0 gives them a version)
 	@$(STAGE) build env CGO_ENABLED=0 go build -trimpath -buildvcs=auto -ldflags '-s -w $(if $(VERSION),-X github.com/edgebus/edgebus/configs/daemon.version=$(VERSION))' -o bin/ $(PROGRAMS)
 
-# Side by side, since both mostly wait.
 .PHONY: test
-test: ## run the packages' tests and the scripts against the real programs; no root needed
-	@$(MAKE) --no-print-directory -j2 unit e2e
+test: unit e2e ## run the packages' tests and the scripts against the real programs; no root needed
 
 .PHONY: unit
 unit: needs $(TOOLS)/gotestsum ## run the packages' tests, with few repetitions of what is random (make race has all)
