@@ -158,6 +158,7 @@ func (s *Service) invitations(ctx context.Context) (list []Invitation, err error
 	if err != nil {
 		return nil, err
 	}
+	list = make([]Invitation, 0, len(page.Items)) // none are an empty list to users, not null
 	for _, o := range page.Items {
 		var i Invitation
 		if err := json.Unmarshal(o.Data, &i); err != nil {

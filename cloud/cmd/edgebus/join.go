@@ -85,7 +85,7 @@ func invite(cmd *cobra.Command, o *hub, node string, labels []string, uses int, 
 		return err
 	}
 	if output == "json" {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(a)
+		return printJSON(cmd.OutOrStdout(), a)
 	}
 	if a.Hub == "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), "the hub listens nowhere with TLS, so no node can join: set listen: public in its hub.yaml")
@@ -128,7 +128,7 @@ func listInvitations(cmd *cobra.Command, o *hub, output string) error {
 		return err
 	}
 	if output == "json" {
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(list)
+		return printJSON(cmd.OutOrStdout(), list)
 	}
 	rows := [][]string{{"ID", "NODE", "LABELS", "USED", "EXPIRES", "BY", "JOINED"}}
 	for _, i := range list {
@@ -348,7 +348,7 @@ and for link.tls.ca of nodes that don't join.
 func showAuthorities(cmd *cobra.Command, list []authority, output string) error {
 	switch output {
 	case "json":
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(list)
+		return printJSON(cmd.OutOrStdout(), list)
 	case "pem":
 		for _, a := range list {
 			fmt.Fprint(cmd.OutOrStdout(), a.Certificate)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"strings"
@@ -111,7 +110,7 @@ func newTokenList() *cobra.Command {
 			return err
 		}
 		if output == "json" {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(list)
+			return printJSON(cmd.OutOrStdout(), list)
 		}
 		rows := [][]string{{"ID", "USER", "ROLE", "NODES", "EXPIRES", "BY"}}
 		for _, t := range list {
