@@ -71,6 +71,8 @@ func TestServicesFollowTheCore(t *testing.T) {
 	require.Equal(t, resource.UpgradeSuccess, done.Result)
 	require.Equal(t, "with the new version mapper-x.service can't be started again: no such port", done.Message)
 	require.Equal(t, "101", starts())
+	require.NoError(t, u.committed(upgrade{Order: resource.UpgradeOrder{ID: "s", Settings: map[string]string{"log.level": "debug"}}}, nil))
+	require.Equal(t, "the core runs with the new values of log.level", u.state.Done.Message, "what was said of the order before is not said again")
 
 	unit := services["mapper-x.service"]
 	unit.onStart, unit.fails, unit.program = nil, nil, filepath.Join(u.versions.path("v1.0.0"), "mapper-x")

@@ -804,6 +804,7 @@ func (u *Upgrader) committed(up upgrade, f *Failure) error {
 	if err := u.save(func(s *state) { s.end(o) }); err != nil {
 		return err
 	}
+	u.followed = nil // the next order may be of settings, which no service follows
 	u.progress("", nil)
 	u.tidy()
 	return nil
