@@ -61,6 +61,7 @@ func TestHowLongTheHubHasLackedAKey(t *testing.T) {
 	r.cut()
 	r.clock.Add(3600_000)
 	require.Zero(t, r.twin.Stats().Oldest, "it lacks nothing, however old")
+	require.Error(t, r.send("devices/hall/reported/nothing", "1")) // a batch that began before the hour passed has ended with this
 	require.NoError(t, r.send("devices/hall/reported/temperature", "21"))
 	r.clock.Add(60_000)
 	require.NoError(t, r.send("devices/hall/state", "online"))
