@@ -354,7 +354,7 @@ func TestTrial18Running(t *testing.T) {
 	require.FileExists(t, hub.root+"/root/ann/plant/devices/default/lamp.yaml")
 
 	// A token for a program.
-	program := replaced(t, doc.take("edgebus token create"), "3f2a9c", `$(edgebus token list -o json | sed 's/.*"id":"\([0-9a-f]*\)".*/\1/')`)
+	program := replaced(t, doc.take("edgebus token create"), "3f2a9c", `$(edgebus token list | awk '$2 == "ci" { print $1 }')`)
 	require.Contains(t, hub.sh("/root/ann", program), " revoked")
 
 	// Streams and bridge, by the rules in both files.
