@@ -462,18 +462,22 @@ func (o *deleteOptions) named(ctx context.Context, args []string) (list []doomed
 		case t.name != "":
 			list = append(list, doomed{kind: t.kind, namespace: t.namespace, name: t.name})
 		default:
-			_, err = o.List(ctx, t.kind, client.ListOptions{Namespace: o.in(t.kind), Labels: o.labels}, func(page []client.Object) error {
+			before := len(list)
+			_, err := o.List(ctx, t.kind, client.ListOptions{Namespace: o.in(t.kind), Labels: o.labels}, func(page []client.Object) error {
 				for _, got := range page {
 					list = append(list, doomed{kind: t.kind, namespace: got.Metadata.Namespace, name: got.Metadata.Name})
 				}
 				return nil
 			})
-			if err == nil && len(list) == 0 {
+			if err != nil {
+				return nil, err
+			}
+			if len(list) == before {
 				fmt.Fprintf(o.errs, "no %s that %s selects\n", t.kind.Plural, o.labels)
 			}
 		}
 	}
-	return list, err
+	return list, nil
 }
 
 // described are the objects of manifests, devices before their models.

@@ -415,15 +415,18 @@ func leaves(o client.Object) (map[string]string, error) {
 	return all, nil
 }
 
+// alongWithOthers are fields of a status that change when others do.
+var alongWithOthers = []string{
+	"ts", "ver", "for", "basedOn", "desiredVer", "origin", "lastTransitionTime", "lastSeen", "observedGeneration", "reason", "message",
+}
+
 func addLeaves(all map[string]string, path string, v any) {
 	switch v := v.(type) {
 	case map[string]any:
+		ours := strings.HasPrefix(path, "status") && path != "status.twin" // elsewhere users choose names
 		for field, below := range v {
-			switch field {
-			case "ts", "ver", "for", "basedOn", "desiredVer", "origin", "lastTransitionTime", "lastSeen", "observedGeneration", "reason", "message":
-				if path != "" {
-					continue
-				}
+			if ours && slices.Contains(alongWithOthers, field) {
+				continue
 			}
 			addLeaves(all, strings.TrimPrefix(path+"."+field, "."), below)
 		}

@@ -524,6 +524,44 @@ func TestTrial21WhatAWatchTells(t *testing.T) {
 	}
 	note("ADDED", secret("b25l"))
 	require.NotContains(t, note("MODIFIED", secret("b25lIHR3bw==")), "b25l")
+
+	sign := func(text string) client.Object {
+		return object(`{"kind":"Device","metadata":{"name":"sign","labels":{"origin":"` + text + `"}},"spec":{"desired":{"message":"` + text + `"}},
+			"status":{"twin":{"message":{"reported":{"value":"` + text + `"}}}}}`)
+	}
+	note("ADDED", sign("a"))
+	require.Equal(t, "13:43:02 metadata.labels.origin: a → b, spec.desired.message: a → b, message.reported: a → b", note("MODIFIED", sign("b")),
+		"names that users choose are no names of the hub's fields")
+}
+
+func TestAFailureToListIsNoEmptyList(t *testing.T) {
+	server := newHub(t)
+	file := filepath.Join(t.TempDir(), "plant.yaml")
+	require.NoError(t, os.WriteFile(file, []byte(plant), 0o600))
+	said(t, 0, "apply", "-f", file)
+	hub := server.Config.Handler
+	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/devices") {
+			http.Error(w, `{"kind":"Status","message":"devices are not for you","code":403}`, http.StatusForbidden)
+			return
+		}
+		hub.ServeHTTP(w, r)
+	})
+	out, errs := said(t, 4, "delete", "devices,devicemodels", "-l", "room=hall")
+	require.Empty(t, out)
+	require.Contains(t, errs, "devices are not for you")
+}
+
+func TestLabelsOfInvitationsAreInOrder(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `[{"id":"1","node":"n1","labels":{"e":"5","c":"3","a":"1","d":"4","b":"2"},"uses":1}]`)
+	}))
+	t.Cleanup(server.Close)
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "config"))
+	for range 8 {
+		out, _ := said(t, 0, "invite", "--list", "--server", server.URL)
+		require.Contains(t, out, "a=1,b=2,c=3,d=4,e=5")
+	}
 }
 
 func TestTrial21CommandsAreFolded(t *testing.T) {

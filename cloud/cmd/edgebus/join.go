@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -133,8 +135,8 @@ func listInvitations(cmd *cobra.Command, o *hub, output string) error {
 	rows := [][]string{{"ID", "NODE", "LABELS", "USED", "EXPIRES", "BY", "JOINED"}}
 	for _, i := range list {
 		var labels, joined []string
-		for key, value := range i.Labels {
-			labels = append(labels, key+"="+value)
+		for _, key := range slices.Sorted(maps.Keys(i.Labels)) {
+			labels = append(labels, key+"="+i.Labels[key])
 		}
 		for _, j := range i.Joined {
 			joined = append(joined, j.Node)
