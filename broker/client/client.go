@@ -89,7 +89,9 @@ func (c *Client) keepConnected(ctx context.Context) error {
 		} else {
 			failed++
 		}
-		c.setError(err)
+		c.mu.Lock()
+		c.lastErr = err
+		c.mu.Unlock()
 		if c.o.Attempts > 0 && failed >= c.o.Attempts {
 			return fmt.Errorf("gave up after %d attempts: %w", failed, err)
 		}
@@ -111,12 +113,6 @@ func (c *Client) Reconnect(why error) {
 	if l != nil {
 		l.fail(why)
 	}
-}
-
-func (c *Client) setError(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.lastErr = err
 }
 
 // Connected reports whether there is a connection.
@@ -243,9 +239,7 @@ func (c *Client) end() {
 	}
 	lost := c.out.clear()
 	c.mu.Unlock()
-	for _, p := range lost {
-		p.done(ErrClosed)
-	}
+	allDone(lost, ErrClosed)
 }
 
 func closeOnce(ch chan struct{}) {
@@ -264,6 +258,13 @@ type outgoing struct {
 	again    bool // sent before: DUP
 	released bool // QoS 2: PUBREC has come, and PUBREL was sent
 	done     func(error)
+}
+
+// allDone gives publishes their outcome.
+func allDone(all []*outgoing, err error) {
+	for _, f := range all {
+		f.done(err)
+	}
 }
 
 // outbox has the publishes without an outcome. Client.mu guards it.

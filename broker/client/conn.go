@@ -136,9 +136,7 @@ func (c *Client) begin(l *connection, present bool) {
 	c.conn, c.lastErr = l, nil
 	closeOnce(c.up)
 	c.mu.Unlock()
-	for _, f := range lost {
-		f.done(ErrConnectionLost)
-	}
+	allDone(lost, ErrConnectionLost)
 	l.wakeWriter()
 	c.events.push(event{kind: connected, conn: l, present: present})
 }
@@ -155,9 +153,7 @@ func (c *Client) lose(l *connection) {
 	waiting := c.waiting
 	c.waiting = map[uint16]chan answer{}
 	c.mu.Unlock()
-	for _, f := range lost {
-		f.done(ErrConnectionLost)
-	}
+	allDone(lost, ErrConnectionLost)
 	for _, ch := range waiting {
 		ch <- answer{err: ErrConnectionLost}
 	}
@@ -413,14 +409,14 @@ func (l *connection) write() {
 			}
 		}
 		if len(batch) > 0 && !last {
-			finishWritten(written)
+			allDone(written, nil)
 			continue
 		}
 		if err := w.Flush(); err != nil {
 			l.fail(err)
 			return
 		}
-		finishWritten(written)
+		allDone(written, nil)
 		if last {
 			l.fail(ErrClosed)
 			return
@@ -432,12 +428,6 @@ func (l *connection) write() {
 		case <-tick.C:
 			l.ping()
 		}
-	}
-}
-
-func finishWritten(written []*outgoing) {
-	for _, f := range written {
-		f.done(nil)
 	}
 }
 

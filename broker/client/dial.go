@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -26,16 +27,8 @@ func dial(ctx context.Context, o Options, s server) (net.Conn, error) {
 	if err != nil || !s.tls {
 		return conn, plain(err, s.address)
 	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	if o.TLS != nil {
-		cfg = o.TLS.Clone()
-	}
-	if o.Roots != nil {
-		cfg.RootCAs = o.Roots()
-	}
-	if cfg.ServerName == "" {
-		cfg.ServerName = s.url.Hostname()
-	}
+	cfg := o.secure()
+	cfg.ServerName = cmp.Or(cfg.ServerName, s.url.Hostname())
 	secure := tls.Client(conn, cfg)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = conn.Close()
@@ -44,18 +37,22 @@ func dial(ctx context.Context, o Options, s server) (net.Conn, error) {
 	return secure, nil
 }
 
-func dialWebSocket(ctx context.Context, o Options, s server) (net.Conn, error) {
-	secure := o.TLS
-	if o.Roots != nil {
-		secure = &tls.Config{MinVersion: tls.VersionTLS12}
-		if o.TLS != nil {
-			secure = o.TLS.Clone()
-		}
-		secure.RootCAs = o.Roots()
+// secure is the TLS configuration for one connection.
+func (o Options) secure() *tls.Config {
+	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+	if o.TLS != nil {
+		cfg = o.TLS.Clone()
 	}
+	if o.Roots != nil {
+		cfg.RootCAs = o.Roots()
+	}
+	return cfg
+}
+
+func dialWebSocket(ctx context.Context, o Options, s server) (net.Conn, error) {
 	d := websocket.Dialer{
 		NetDialContext:  o.Dial,
-		TLSClientConfig: secure,
+		TLSClientConfig: o.secure(),
 		Subprotocols:    []string{"mqtt"},
 		Proxy:           http.ProxyFromEnvironment,
 	}
@@ -188,7 +185,7 @@ func (o Options) explain(err error, s server) error {
 
 // rejected is why the server did not accept our certificate, or that we have none.
 func (o Options) rejected(alert string) string {
-	leaf := o.leaf()
+	leaf := Leaf(o.TLS)
 	switch {
 	case leaf == nil:
 		return "the server wants a certificate, and none is set: give one as cert and key"
@@ -201,8 +198,6 @@ func (o Options) rejected(alert string) string {
 	}
 	return "the server refused TLS with us: see its log, and the certificates of both"
 }
-
-func (o Options) leaf() *x509.Certificate { return Leaf(o.TLS) }
 
 // Leaf is the certificate that a client with these settings presents now; nil: none.
 func Leaf(c *tls.Config) *x509.Certificate {
@@ -229,7 +224,7 @@ func Leaf(c *tls.Config) *x509.Certificate {
 }
 
 func (o Options) outdated() bool {
-	leaf, now := o.leaf(), time.Now()
+	leaf, now := Leaf(o.TLS), time.Now()
 	return leaf != nil && (now.After(leaf.NotAfter) || now.Before(leaf.NotBefore))
 }
 

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -106,7 +107,7 @@ func (r *Refused) Error() string {
 
 // describe makes a text of a reason code and a reason string, which may begin with the code's name.
 func describe(code byte, reason string) string {
-	text := reasonText(code)
+	text := cmp.Or(codeText[code], "reason code unknown to this client")
 	switch {
 	case reason == "":
 		return fmt.Sprintf("%s (0x%02X)", text, code)
@@ -116,14 +117,7 @@ func describe(code byte, reason string) string {
 	return fmt.Sprintf("%s (0x%02X): %s", text, code, reason)
 }
 
-// reasonText is the specification's name of a reason code, in lower case.
-func reasonText(code byte) string {
-	if s, ok := codeText[code]; ok {
-		return s
-	}
-	return "reason code unknown to this client"
-}
-
+// codeText are the specification's names of reason codes, in lower case.
 var codeText = map[byte]string{
 	0x00: "success", 0x04: "disconnect with will", 0x10: "no matching subscribers",
 	0x80: "unspecified error", 0x81: "malformed packet", 0x82: "protocol error", 0x83: "implementation specific error",

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -81,15 +82,13 @@ type Options struct {
 }
 
 func (o Options) withDefaults() (Options, error) {
-	orDefault(&o.KeepAlive, 30*time.Second)
-	orDefault(&o.ReceiveMaximum, 256)
-	orDefault(&o.MaxPending, 4096)
-	orDefault(&o.Backoff.Min, 500*time.Millisecond)
-	orDefault(&o.Backoff.Max, max(30*time.Second, o.Backoff.Min))
-	orDefault(&o.ConnectTimeout, 10*time.Second)
-	if o.Counters == nil {
-		o.Counters = new(Counters)
-	}
+	o.KeepAlive = cmp.Or(o.KeepAlive, 30*time.Second)
+	o.ReceiveMaximum = cmp.Or(o.ReceiveMaximum, 256)
+	o.MaxPending = cmp.Or(o.MaxPending, 4096)
+	o.Backoff.Min = cmp.Or(o.Backoff.Min, 500*time.Millisecond)
+	o.Backoff.Max = cmp.Or(o.Backoff.Max, max(30*time.Second, o.Backoff.Min))
+	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, 10*time.Second)
+	o.Counters = cmp.Or(o.Counters, new(Counters))
 	if o.Dial == nil {
 		o.Dial = (&net.Dialer{}).DialContext
 	}
@@ -99,21 +98,9 @@ func (o Options) withDefaults() (Options, error) {
 	return o, o.validate()
 }
 
-func orDefault[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
-}
-
 func (o Options) validate() error {
 	if len(o.Servers) == 0 {
 		return errors.New("mqtt: no server: give at least one URL such as mqtt://127.0.0.1:1883")
-	}
-	for _, s := range o.Servers {
-		if _, err := parseServer(s); err != nil {
-			return err
-		}
 	}
 	switch {
 	case !validText(o.ClientID):

@@ -70,13 +70,12 @@ func New(o Options) http.Handler {
 	mux := http.NewServeMux()
 	for i := range s.kinds {
 		k := &s.kinds[i]
-		at := k.root() + "/"
-		mux.HandleFunc("GET "+at+k.plural, s.collection(k))
-		if k.namespaced {
-			at += "namespaces/{namespace}/"
-			mux.HandleFunc("GET "+at+k.plural, s.collection(k))
+		at := "GET " + k.root() + k.Plural
+		mux.HandleFunc(at, s.collection(k))
+		mux.HandleFunc(at+"/{name}", s.single(k))
+		if k.Namespaced {
+			mux.HandleFunc("GET /apis/"+k.Group+"/"+k.Version+"/"+k.Plural, s.collection(k)) // of all namespaces
 		}
-		mux.HandleFunc("GET "+at+k.plural+"/{name}", s.single(k))
 	}
 	s.discover(mux)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
@@ -221,7 +220,7 @@ func (s *server) single(k *kind) http.HandlerFunc {
 			}
 		}
 		if found == nil {
-			fail(w, http.StatusNotFound, "NotFound", "%s.%s %q not found: this node has none of that name", k.plural, k.group, q.only)
+			fail(w, http.StatusNotFound, "NotFound", "%s.%s %q not found: this node has none of that name", k.Plural, k.Group, q.only)
 			return
 		}
 		before, after := q.frame(found.meta.ResourceVersion)
@@ -330,11 +329,9 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, q query) {
 		return
 	}
 	defer s.watches.Add(id.User, -1)
-	ctx, cancel := untilExpired(r.Context(), id)
-	defer cancel()
 	if q.of != resource.KindDevice {
 		v := &watcher{server: s, query: q, lines: httpserver.BeginWatch(w)}
-		v.compare(ctx, r.URL.Query().Get("resourceVersion"))
+		v.compare(r.Context(), r.URL.Query().Get("resourceVersion"))
 		return
 	}
 	since, fresh, ok := s.since(w, r)
@@ -348,15 +345,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, q query) {
 	} else if fresh {
 		since = rev
 	}
-	v.follow(ctx, since)
-}
-
-// untilExpired returns a context that ends when the identity expires.
-func untilExpired(ctx context.Context, id broker.Identity) (context.Context, context.CancelFunc) {
-	if id.Expires.IsZero() {
-		return ctx, func() {}
-	}
-	return context.WithDeadline(ctx, id.Expires)
+	v.follow(r.Context(), since)
 }
 
 func (s *server) since(w http.ResponseWriter, r *http.Request) (since uint64, fresh, ok bool) {

@@ -18,31 +18,35 @@ import (
 
 // kind is a kind as it is served in one group: in the canonical form, or in a dialect's.
 type kind struct {
-	group, version         string
-	name, plural, singular string
-	short                  []string
-	namespaced             bool
-	of                     string        // the canonical kind
-	form                   *dialect.Kind // nil: the canonical form
+	httpserver.Kind
+	of   string        // the canonical kind
+	form *dialect.Kind // nil: the canonical form
 }
 
-func (k *kind) root() string { return "/apis/" + k.group + "/" + k.version }
+// root is the path of the objects, or of those of a namespace.
+func (k *kind) root() string {
+	root := "/apis/" + k.Group + "/" + k.Version + "/"
+	if k.Namespaced {
+		root += "namespaces/{namespace}/"
+	}
+	return root
+}
 
 // kinds are all that is served, the canonical ones first: if kinds have the same plural, kubectl takes the first.
-func kinds() []kind {
-	list := []kind{
-		{name: resource.KindDevice, plural: "devices", singular: "device", short: []string{"dev"}, namespaced: true},
-		{name: resource.KindDeviceModel, plural: "devicemodels", singular: "devicemodel", short: []string{"dm"}, namespaced: true},
-		{name: resource.KindNode, plural: "nodes", singular: "node", short: []string{"no"}},
-	}
-	for i := range list {
-		list[i].group, list[i].version, list[i].of = resource.Group, resource.Version, list[i].name
+func kinds() (list []kind) {
+	verbs := []string{"get", "list", "watch"}
+	for _, k := range []httpserver.Kind{
+		{Name: resource.KindDevice, Plural: "devices", Singular: "device", Short: []string{"dev"}, Namespaced: true},
+		{Name: resource.KindDeviceModel, Plural: "devicemodels", Singular: "devicemodel", Short: []string{"dm"}, Namespaced: true},
+		{Name: resource.KindNode, Plural: "nodes", Singular: "node", Short: []string{"no"}},
+	} {
+		k.Group, k.Version, k.Verbs = resource.Group, resource.Version, verbs
+		list = append(list, kind{Kind: k, of: k.Name})
 	}
 	for _, d := range dialect.All() {
 		if d.Canonical == resource.KindDevice || d.Canonical == resource.KindDeviceModel {
-			list = append(list, kind{
-				group: d.Group, version: d.Version, name: d.Name, plural: d.Plural, singular: d.Singular, namespaced: true, of: d.Canonical, form: &d,
-			})
+			k := httpserver.Kind{Group: d.Group, Version: d.Version, Name: d.Name, Plural: d.Plural, Singular: d.Singular, Namespaced: true, Verbs: verbs}
+			list = append(list, kind{Kind: k, of: d.Canonical, form: &d})
 		}
 	}
 	return list
@@ -117,7 +121,7 @@ func (s *server) query(r *http.Request, k *kind) (q query, err error) {
 // matches reports whether an object is one of those that are asked for.
 func (q query) matches(m resource.Meta) bool {
 	namespace := m.Namespace
-	if namespace == "" && q.namespaced {
+	if namespace == "" && q.Namespaced {
 		namespace = resource.DefaultNamespace
 	}
 	if q.only != "" && q.only != m.Name || q.namespace != "" && q.namespace != namespace {
@@ -133,7 +137,7 @@ func (q query) matches(m resource.Meta) bool {
 }
 
 // as is the form's part of a cache key.
-func (q query) as() string { return fmt.Sprintf("%s/%s/%t/%t/", q.version, q.plural, q.table, q.whole) }
+func (q query) as() string { return fmt.Sprintf("%s/%s/%t/%t/", q.Version, q.Plural, q.table, q.whole) }
 
 // render is an object as it is sent: in the kind's form, or as the row of a table.
 func (q query) render(o object) ([]byte, error) {
@@ -160,7 +164,7 @@ func (q query) frame(rev string) (before, after string) {
 	case q.one:
 		return "", ""
 	}
-	return fmt.Sprintf(`{"apiVersion":"%s/%s","kind":"%sList","metadata":{"resourceVersion":%q},"items":[`, q.group, q.version, q.name, rev), "]}"
+	return fmt.Sprintf(`{"apiVersion":"%s/%s","kind":"%sList","metadata":{"resourceVersion":%q},"items":[`, q.Group, q.Version, q.Name, rev), "]}"
 }
 
 // event is an object as an event of a watch has it.
@@ -258,23 +262,14 @@ type dict = map[string]any
 //go:embed schemas.json
 var schemas []byte
 
-var readVerbs = []string{"get", "list", "watch"}
-
 // discover serves what clients read to find out what there is: the lists of groups and kinds, and their schemas.
 func (s *server) discover(mux *http.ServeMux) {
 	d := httpserver.Discovery{OpenAPI: s.openapi}
 	for _, k := range s.kinds {
-		d.Kinds = append(d.Kinds, k.described())
+		d.Kinds = append(d.Kinds, k.Kind)
 	}
 	for path, answer := range d.Handlers() {
 		mux.HandleFunc("GET "+path, answer)
-	}
-}
-
-func (k *kind) described() httpserver.Kind {
-	return httpserver.Kind{
-		Group: k.group, Version: k.version, Name: k.name, Plural: k.plural, Singular: k.singular, Short: k.short,
-		Namespaced: k.namespaced, Verbs: readVerbs,
 	}
 }
 
@@ -289,16 +284,13 @@ func (s *server) openapi(group, version string) any {
 		}
 	}
 	for _, k := range s.kinds {
-		if k.group != group || k.version != version {
+		if k.Group != group || k.Version != version {
 			continue
 		}
-		at := k.root() + "/"
-		if k.namespaced {
-			at += "namespaces/{namespace}/"
-		}
-		for path, action := range map[string]string{at + k.plural: "list", at + k.plural + "/{name}": "get"} {
+		at := k.root() + k.Plural
+		for path, action := range map[string]string{at: "list", at + "/{name}": "get"} {
 			paths[path] = dict{"get": dict{
-				"x-kubernetes-action": action, "x-kubernetes-group-version-kind": k.described().GVK(), "responses": dict{"200": dict{"description": "OK"}},
+				"x-kubernetes-action": action, "x-kubernetes-group-version-kind": k.GVK(), "responses": dict{"200": dict{"description": "OK"}},
 			}}
 		}
 	}
