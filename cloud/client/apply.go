@@ -9,6 +9,7 @@ import (
 	"maps"
 	"reflect"
 	"regexp"
+	"strings"
 
 	"sigs.k8s.io/yaml"
 
@@ -85,7 +86,7 @@ func document(number int, body []byte) Document {
 		Items []json.RawMessage `json:"items"`
 	}
 	bodies := []json.RawMessage{body}
-	if json.Unmarshal(body, &list) == nil && list.Items != nil && len(list.Kind) >= 4 && list.Kind[len(list.Kind)-4:] == "List" {
+	if json.Unmarshal(body, &list) == nil && list.Items != nil && strings.HasSuffix(list.Kind, "List") {
 		bodies = list.Items
 	}
 	for _, body := range bodies {
@@ -234,11 +235,7 @@ func (c *Client) configure(ctx context.Context, k Kind, namespace string, curren
 	if len(patch) == 0 || exported && onlyAnnotates(patch) {
 		return Unchanged, nil
 	}
-	body, err := json.Marshal(patch)
-	if err != nil {
-		return "", err
-	}
-	after, err := c.Patch(ctx, k, namespace, current.Metadata.Name, body, how)
+	after, err := c.Patch(ctx, k, namespace, current.Metadata.Name, patch, how)
 	switch {
 	case err != nil:
 		return "", err

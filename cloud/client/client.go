@@ -121,12 +121,11 @@ func (c *Client) Get(ctx context.Context, path string, into any) error {
 	if err != nil {
 		return err
 	}
-	return c.read(ctx, call{path: path, query: values}, into)
+	return c.do(ctx, call{method: http.MethodGet, path: path, query: values}, into)
 }
 
-// read asks for a JSON document.
-func (c *Client) read(ctx context.Context, r call, into any) error {
-	r.method = http.MethodGet
+// do sends a request, and decodes the JSON of the answer if into isn't nil.
+func (c *Client) do(ctx context.Context, r call, into any) error {
 	text, err := c.ask(ctx, r)
 	if err != nil || into == nil {
 		return err
@@ -144,8 +143,7 @@ func (c *Client) Sessions(ctx context.Context) (list resource.SessionList, err e
 
 // EndSession ends the session of a client.
 func (c *Client) EndSession(ctx context.Context, clientID string) error {
-	_, err := c.ask(ctx, call{method: http.MethodDelete, path: sessionsPath, query: url.Values{"client": {clientID}}})
-	return err
+	return c.do(ctx, call{method: http.MethodDelete, path: sessionsPath, query: url.Values{"client": {clientID}}}, nil)
 }
 
 // ask waits for all of an answer.
@@ -421,17 +419,12 @@ func (c *Client) Post(ctx context.Context, path string, body, into any) error {
 	if err != nil {
 		return err
 	}
-	text, err = c.ask(ctx, call{method: http.MethodPost, path: path, form: "application/json", body: text})
-	if err != nil || into == nil {
-		return err
-	}
-	return c.decode(text, into)
+	return c.do(ctx, call{method: http.MethodPost, path: path, form: "application/json", body: text}, into)
 }
 
 // Remove deletes what is at a path that is no object.
 func (c *Client) Remove(ctx context.Context, path string) error {
-	_, err := c.ask(ctx, call{method: http.MethodDelete, path: path})
-	return err
+	return c.do(ctx, call{method: http.MethodDelete, path: path}, nil)
 }
 
 // Upload puts a content of any size at a path, for as long as that takes, and reads the answer. Nothing is sent that the hub

@@ -104,14 +104,14 @@ func TestRefusalsHaveAKind(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.Create(t.Context(), k, "default", model("m"), WriteOptions{})
 	require.ErrorIs(t, err, resource.AlreadyExists)
-	_, err = c.Patch(t.Context(), k, "default", "m", []byte(`{"metadata":{"resourceVersion":"1000"}}`), WriteOptions{})
+	_, err = c.Patch(t.Context(), k, "default", "m", merge(t, `{"metadata":{"resourceVersion":"1000"}}`), WriteOptions{})
 	require.ErrorIs(t, err, resource.Conflict)
-	_, err = c.Patch(t.Context(), k, "default", "m", []byte(`{"spec":{"properties":[{"name":"a/b"}]}}`), WriteOptions{})
+	_, err = c.Patch(t.Context(), k, "default", "m", merge(t, `{"spec":{"properties":[{"name":"a/b"}]}}`), WriteOptions{})
 	var re *resource.Error
 	require.ErrorAs(t, err, &re)
 	require.Equal(t, resource.Invalid, re.Kind)
 	require.NotEmpty(t, re.Causes)
-	_, err = c.Patch(t.Context(), k, "default", "m", []byte(`{"metadata":{"labels":{"a":"b"}}}`), WriteOptions{DryRun: true})
+	_, err = c.Patch(t.Context(), k, "default", "m", merge(t, `{"metadata":{"labels":{"a":"b"}}}`), WriteOptions{DryRun: true})
 	require.NoError(t, err)
 	now, err := c.Object(t.Context(), k, "default", "m")
 	require.NoError(t, err)
@@ -255,7 +255,7 @@ func TestApply(t *testing.T) {
 	is(Unchanged, both)
 
 	// Somebody else wants something; it is none of the manifest's.
-	_, err = c.Patch(t.Context(), k, "default", "lamp", []byte(`{"spec":{"desired":{"power":"ON"}},"metadata":{"labels":{"c":"3"}}}`), WriteOptions{})
+	_, err = c.Patch(t.Context(), k, "default", "lamp", merge(t, `{"spec":{"desired":{"power":"ON"}},"metadata":{"labels":{"c":"3"}}}`), WriteOptions{})
 	require.NoError(t, err)
 	is(Unchanged, both)
 	is(Configured, `"metadata":{"name":"lamp","labels":{"a":"1"}},"spec":{"deviceModelRef":{"name":"m"},"protocol":{"type":"virtual"},"desired":{"brightness":41}}`)
@@ -372,4 +372,11 @@ func TestTimeThatIsUpSaysNothingOfTheHub(t *testing.T) {
 	}
 	asked.Wait()
 	require.ErrorContains(t, c.Get(ctx, "/answers", nil), "time was up (--timeout)")
+}
+
+// merge is a merge patch.
+func merge(t *testing.T, text string) (patch map[string]any) {
+	t.Helper()
+	require.NoError(t, json.Unmarshal([]byte(text), &patch))
+	return patch
 }

@@ -101,15 +101,12 @@ func (c *Client) Kinds(ctx context.Context) ([]Kind, error) {
 	}
 	var all []Kind
 	for _, path := range []string{"/apis", "/api"} {
-		text, err := c.ask(ctx, call{method: http.MethodGet, path: path, accept: discoveryForm})
+		var d discovered
+		err := c.do(ctx, call{method: http.MethodGet, path: path, accept: discoveryForm}, &d)
 		if errors.Is(err, resource.NotFound) {
 			return nil, c.notAHub()
 		}
 		if err != nil {
-			return nil, err
-		}
-		var d discovered
-		if err := c.decode(text, &d); err != nil {
 			return nil, err
 		}
 		all = append(all, d.kinds()...)
@@ -266,13 +263,13 @@ const tableForm = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 // Object reads one object.
 func (c *Client) Object(ctx context.Context, k Kind, namespace, name string) (o Object, err error) {
-	err = c.read(ctx, call{path: k.path(namespace, name)}, &o)
+	err = c.do(ctx, call{method: http.MethodGet, path: k.path(namespace, name)}, &o)
 	return o, err
 }
 
 // Row reads one object as a Table with one row. With whole the row has all of the object.
 func (c *Client) Row(ctx context.Context, k Kind, namespace, name string, whole bool) (t Table, err error) {
-	err = c.read(ctx, call{path: k.path(namespace, name), query: ListOptions{Whole: whole}.query(), accept: tableForm}, &t)
+	err = c.do(ctx, call{method: http.MethodGet, path: k.path(namespace, name), query: ListOptions{Whole: whole}.query(), accept: tableForm}, &t)
 	return t, err
 }
 
@@ -342,27 +339,19 @@ func (c *Client) writing(o WriteOptions) url.Values {
 }
 
 // Create creates an object.
-func (c *Client) Create(ctx context.Context, k Kind, namespace string, body []byte, o WriteOptions) (Object, error) {
-	return c.write(ctx, call{
-		method: http.MethodPost, path: k.path(namespace, ""), query: c.writing(o), form: "application/json", body: body,
-	})
+func (c *Client) Create(ctx context.Context, k Kind, namespace string, body []byte, o WriteOptions) (made Object, err error) {
+	err = c.do(ctx, call{method: http.MethodPost, path: k.path(namespace, ""), query: c.writing(o), form: "application/json", body: body}, &made)
+	return made, err
 }
 
 // Patch merges a patch into an object (RFC 7396).
-func (c *Client) Patch(ctx context.Context, k Kind, namespace, name string, patch []byte, o WriteOptions) (Object, error) {
-	return c.write(ctx, call{
-		method: http.MethodPatch, path: k.path(namespace, name), query: c.writing(o),
-		form: "application/merge-patch+json", body: patch,
-	})
-}
-
-func (c *Client) write(ctx context.Context, r call) (o Object, err error) {
-	text, err := c.ask(ctx, r)
+func (c *Client) Patch(ctx context.Context, k Kind, namespace, name string, patch map[string]any, o WriteOptions) (after Object, err error) {
+	body, err := json.Marshal(patch)
 	if err != nil {
-		return o, err
+		return after, err
 	}
-	err = c.decode(text, &o)
-	return o, err
+	err = c.do(ctx, call{method: http.MethodPatch, path: k.path(namespace, name), query: c.writing(o), form: "application/merge-patch+json", body: body}, &after)
+	return after, err
 }
 
 // Delete deletes an object. If it has finalizers, its deletion begins, and it is returned.
@@ -371,7 +360,8 @@ func (c *Client) Delete(ctx context.Context, k Kind, namespace, name string, o W
 	if o.DryRun {
 		q.Set("dryRun", "All")
 	}
-	got, err := c.write(ctx, call{method: http.MethodDelete, path: k.path(namespace, name), query: q})
+	var got Object
+	err = c.do(ctx, call{method: http.MethodDelete, path: k.path(namespace, name), query: q}, &got)
 	if err != nil || got.Kind == "Status" {
 		return nil, err
 	}
@@ -394,19 +384,18 @@ const (
 // continues where it was, however long the hub is unreachable. When the hub no longer knows what was missed,
 // the error is resource.Gone: list again.
 func (c *Client) Watch(ctx context.Context, k Kind, o ListOptions, rev string, on func(Event) error) error {
-	return c.watch(ctx, k, o, rev, "", on)
+	return c.watch(ctx, &stream{c: c, kind: k, options: o, rev: rev, on: on})
 }
 
 // WatchTables is Watch in the form of Tables with one row. Only the first of a connection has columns.
 func (c *Client) WatchTables(ctx context.Context, k Kind, o ListOptions, rev string, on func(Event) error) error {
-	return c.watch(ctx, k, o, rev, tableForm, on)
+	return c.watch(ctx, &stream{c: c, kind: k, options: o, rev: rev, accept: tableForm, on: on})
 }
 
-func (c *Client) watch(ctx context.Context, k Kind, o ListOptions, rev, accept string, on func(Event) error) error {
-	s := stream{c: c, kind: k, options: o, rev: rev, table: accept != "", on: on}
+func (c *Client) watch(ctx context.Context, s *stream) error {
 	connected, warned, pause := false, false, retryMin
 	for {
-		progress, err := s.run(ctx, accept)
+		progress, err := s.run(ctx)
 		if progress {
 			connected, warned, pause = true, false, retryMin
 		}
@@ -436,18 +425,18 @@ type stream struct {
 	kind    Kind
 	options ListOptions
 	rev     string
-	table   bool
+	accept  string // empty: objects, not Tables
 	on      func(Event) error
 	failed  error // on's
 }
 
 // run reads one connection to its end. progress is whether the hub answered.
-func (s *stream) run(ctx context.Context, accept string) (progress bool, err error) {
+func (s *stream) run(ctx context.Context) (progress bool, err error) {
 	query := s.options.query()
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
 	query.Set("resourceVersion", s.rev)
-	response, err := s.c.open(ctx, call{method: http.MethodGet, path: s.kind.path(s.options.Namespace, ""), query: query, accept: accept})
+	response, err := s.c.open(ctx, call{method: http.MethodGet, path: s.kind.path(s.options.Namespace, ""), query: query, accept: s.accept})
 	if err != nil {
 		return false, err
 	}
@@ -479,7 +468,7 @@ func (s *stream) event(kind string, text []byte) error {
 			return err
 		}
 		return st.err()
-	case s.table:
+	case s.accept == tableForm:
 		e.Table = new(Table)
 		if err := s.c.decode(text, e.Table); err != nil {
 			return err

@@ -198,11 +198,7 @@ them. Compare the fingerprint of the key with the one that the node shows. A dec
 		if len(set) > 0 {
 			spec["labels"] = set
 		}
-		patch, err := json.Marshal(map[string]any{"spec": spec})
-		if err != nil {
-			return err
-		}
-		if _, err := o.Patch(cmd.Context(), kind, "", er.Metadata.Name, patch, client.WriteOptions{}); err != nil {
+		if _, err := o.Patch(cmd.Context(), kind, "", er.Metadata.Name, map[string]any{"spec": spec}, client.WriteOptions{}); err != nil {
 			return err
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "node %s %s (request %s)\n", er.Spec.NodeName, done, er.Metadata.Name)

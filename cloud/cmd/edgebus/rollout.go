@@ -145,11 +145,7 @@ func (o *rolloutOptions) say(what string) error {
 }
 
 func (o *rolloutOptions) patch(ctx context.Context, change map[string]any, said string) error {
-	text, err := json.Marshal(change)
-	if err == nil {
-		_, err = o.Patch(ctx, o.kind, "", o.fleet.Metadata.Name, text, client.WriteOptions{})
-	}
-	if err != nil {
+	if _, err := o.Patch(ctx, o.kind, "", o.fleet.Metadata.Name, change, client.WriteOptions{}); err != nil {
 		return err
 	}
 	return o.say(said)

@@ -322,10 +322,7 @@ func (o *twinOptions) set(ctx context.Context, name string, values map[string]*s
 	if err != nil {
 		return err
 	}
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"desired": values}})
-	if err != nil {
-		return err
-	}
+	patch := map[string]any{"spec": map[string]any{"desired": values}}
 	got, err := o.Patch(ctx, o.device, o.namespace, name, patch, client.WriteOptions{})
 	if err != nil {
 		return err

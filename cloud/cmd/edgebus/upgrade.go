@@ -177,11 +177,7 @@ func upgradeChange(name, short, long, did string, change func(resource.Upgrade) 
 		if err != nil {
 			return err
 		}
-		patch, err := json.Marshal(map[string]any{"spec": change(u)})
-		if err != nil {
-			return err
-		}
-		if _, err := o.Patch(cmd.Context(), upgrades, "", args[0], patch, client.WriteOptions{}); err != nil {
+		if _, err := o.Patch(cmd.Context(), upgrades, "", args[0], map[string]any{"spec": change(u)}, client.WriteOptions{}); err != nil {
 			return err
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "upgrade/%s %s\n", args[0], did)
