@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/edgebus/edgebus/cloud/client"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -131,7 +130,7 @@ type transfer struct {
 
 func (p *transfer) Write(b []byte) (int, error) {
 	p.done += int64(len(b))
-	if file, is := p.out.(*os.File); is && time.Since(p.said) > time.Second && p.total > 0 && term.IsTerminal(int(file.Fd())) {
+	if _, screen := terminal(p.out); screen && time.Since(p.said) > time.Second && p.total > 0 {
 		p.said = time.Now()
 		fmt.Fprintf(p.out, "%s: %d %% of %d MB\n", p.what, 100*p.done/p.total, p.total>>20)
 	}
@@ -153,14 +152,11 @@ func newBlobList() *cobra.Command {
 		if err := o.Get(cmd.Context(), blobsPath, &list); err != nil {
 			return err
 		}
-		if output == "json" {
-			return printJSON(cmd.OutOrStdout(), list)
-		}
 		rows := [][]string{{"DIGEST", "SIZE", "PUT"}}
 		for _, b := range list {
 			rows = append(rows, []string{b.Digest, strconv.FormatInt(b.Size, 10), resource.Time(b.Put)})
 		}
-		return new(grid).write(cmd.OutOrStdout(), rows)
+		return printRows(cmd.OutOrStdout(), output, list, rows)
 	}
 	o.flags(cmd)
 	outputFlag(cmd, &output, "", "table", "json")

@@ -146,7 +146,7 @@ func (o *getOptions) printRendered(ctx context.Context, targets []target) error 
 
 // tellWaiting prints which nodes wait for approval. If that can't be found out, it prints nothing.
 func (o *getOptions) tellWaiting(ctx context.Context) {
-	if o.output != "table" && o.output != "wide" {
+	if !o.isTable() {
 		return
 	}
 	var list struct{ Items []resource.EnrollmentRequest }
@@ -206,8 +206,12 @@ func (h *hub) targets(ctx context.Context, args []string) (all []target, err err
 	if len(kinds) > 1 && len(args) > 1 {
 		return nil, withCode(misused, "names are for one kind: %s", usageTargets)
 	}
+	names := args[1:]
+	if len(names) == 0 {
+		names = []string{""} // all of them
+	}
 	for _, kind := range kinds {
-		for _, name := range append([]string{""}, args[1:]...)[min(1, len(args)-1):] {
+		for _, name := range names {
 			if err := add(kind, name); err != nil {
 				return nil, err
 			}
@@ -711,14 +715,7 @@ type event struct {
 	FirstTimestamp time.Time `json:"firstTimestamp"`
 }
 
-func (e event) at() time.Time {
-	for _, t := range []time.Time{e.LastTimestamp, e.EventTime} {
-		if !t.IsZero() {
-			return t
-		}
-	}
-	return e.FirstTimestamp
-}
+func (e event) at() time.Time { return cmp.Or(e.LastTimestamp, e.EventTime, e.FirstTimestamp) }
 
 // events writes the Events about an object, if the hub has any.
 func (d description) events(ctx context.Context, h *hub, o client.Object) error {

@@ -156,6 +156,41 @@ func (h *hub) object(ctx context.Context, kind, name string, into any) (k client
 	return k, err
 }
 
+// each calls on with an object of one of the hub's own kinds, and again after each change of it, until on fails. It returns deleted
+// when the object is deleted.
+func each[T any](ctx context.Context, h *hub, kind, name string, deleted error, on func(T) error) error {
+	see := func(got client.Object) error {
+		var v T
+		if err := got.Into(&v); err != nil {
+			return err
+		}
+		return on(v)
+	}
+	k, err := h.KindOf(ctx, resource.TypeMeta{APIVersion: resource.APIVersion, Kind: kind})
+	if err != nil {
+		return err
+	}
+	for {
+		got, err := h.Object(ctx, k, h.in(k), name)
+		if err == nil {
+			err = see(got)
+		}
+		if err != nil {
+			return err
+		}
+		which := client.ListOptions{Namespace: h.in(k), Fields: "metadata.name=" + name}
+		err = h.Watch(ctx, k, which, got.Metadata.ResourceVersion, func(e client.Event) error {
+			if e.Type == "DELETED" {
+				return deleted
+			}
+			return see(e.Object)
+		})
+		if !errors.Is(err, resource.Gone) {
+			return err
+		}
+	}
+}
+
 // label is an object's name in output: device/lamp.
 func label(k client.Kind, name string) string { return cmp.Or(k.Singular, k.Plural) + "/" + name }
 

@@ -129,9 +129,6 @@ func listInvitations(cmd *cobra.Command, o *hub, output string) error {
 	if err := o.Get(cmd.Context(), "/enroll/invitations", &list); err != nil {
 		return err
 	}
-	if output == "json" {
-		return printJSON(cmd.OutOrStdout(), list)
-	}
 	rows := [][]string{{"ID", "NODE", "LABELS", "USED", "EXPIRES", "BY", "JOINED"}}
 	for _, i := range list {
 		var labels, joined []string
@@ -146,7 +143,7 @@ func listInvitations(cmd *cobra.Command, o *hub, output string) error {
 			i.Expires, printable(i.By, widest), printable(strings.Join(joined, ","), widest),
 		})
 	}
-	return new(grid).write(cmd.OutOrStdout(), rows)
+	return printRows(cmd.OutOrStdout(), output, list, rows)
 }
 
 func labelSet(pairs []string) (map[string]string, error) {
@@ -344,10 +341,7 @@ and for link.tls.ca of nodes that don't join.
 }
 
 func showAuthorities(cmd *cobra.Command, list []authority, output string) error {
-	switch output {
-	case "json":
-		return printJSON(cmd.OutOrStdout(), list)
-	case "pem":
+	if output == "pem" {
 		for _, a := range list {
 			fmt.Fprint(cmd.OutOrStdout(), a.Certificate)
 		}
@@ -364,7 +358,7 @@ func showAuthorities(cmd *cobra.Command, list []authority, output string) error 
 		}
 		rows = append(rows, []string{a.Fingerprint, strings.Join(signs, ","), a.Expires, a.Until})
 	}
-	return new(grid).write(cmd.OutOrStdout(), rows)
+	return printRows(cmd.OutOrStdout(), output, list, rows)
 }
 
 func newRotate() *cobra.Command {

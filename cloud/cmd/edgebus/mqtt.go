@@ -354,9 +354,6 @@ func newSessionList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if output == "json" {
-			return printJSON(cmd.OutOrStdout(), list)
-		}
 		rows := [][]string{{"CLIENT", "USER", "CONNECTED", "REMOTE", "AWAY SINCE", "EXPIRES", "SUBSCRIPTIONS", "MESSAGES", "BYTES"}}
 		for _, s := range list.Sessions {
 			rows = append(rows, []string{
@@ -364,7 +361,7 @@ func newSessionList() *cobra.Command {
 				strconv.Itoa(s.Subscriptions), strconv.Itoa(s.Messages), strconv.Itoa(s.Bytes),
 			})
 		}
-		return new(grid).write(cmd.OutOrStdout(), rows)
+		return printRows(cmd.OutOrStdout(), output, list, rows)
 	}
 	o.flags(cmd)
 	outputFlag(cmd, &output, "", "table", "json")

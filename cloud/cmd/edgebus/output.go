@@ -181,6 +181,14 @@ func printDocuments(out io.Writer, form string, objects []client.Object, single 
 	return printDocument(out, form, map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
 }
 
+// printRows prints a table, or with -o json what it is of.
+func printRows(out io.Writer, form string, of any, rows [][]string) error {
+	if form == "json" {
+		return printJSON(out, of)
+	}
+	return new(grid).write(out, rows)
+}
+
 // outputFlag registers --output, which is one of these, the first by default.
 func outputFlag(cmd *cobra.Command, to *string, usage string, choices ...string) {
 	*to = choices[0]

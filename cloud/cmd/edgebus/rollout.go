@@ -161,28 +161,15 @@ func (o *rolloutOptions) status(ctx context.Context) error {
 		return nil
 	}
 	ended, err := p.show(o.fleet), error(nil)
-	for !ended && err == nil {
-		err = o.Watch(ctx, o.kind, client.ListOptions{Fields: "metadata.name=" + o.fleet.Metadata.Name}, o.fleet.Metadata.ResourceVersion, func(e client.Event) error {
-			if e.Type == "DELETED" {
-				return resource.Errorf(resource.NotFound, "", "the fleet %s was deleted", o.fleet.Metadata.Name)
-			}
-			var f resource.Fleet
-			if e.Type == "BOOKMARK" {
-				return nil
-			}
-			if err := e.Object.Into(&f); err != nil {
-				return err
-			}
+	if !ended {
+		deleted := resource.Errorf(resource.NotFound, "", "the fleet %s was deleted", o.fleet.Metadata.Name)
+		err = each(ctx, &o.hub, resource.KindFleet, o.fleet.Metadata.Name, deleted, func(f resource.Fleet) error {
 			o.fleet = f
 			if ended = p.show(f); ended {
 				return errSeen
 			}
 			return nil
 		})
-		if errors.Is(err, resource.Gone) {
-			_, err = o.object(ctx, resource.KindFleet, o.fleet.Metadata.Name, &o.fleet)
-			ended = err == nil && p.show(o.fleet)
-		}
 	}
 	p.end()
 	switch {

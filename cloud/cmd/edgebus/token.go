@@ -109,16 +109,13 @@ func newTokenList() *cobra.Command {
 		if err := o.Get(cmd.Context(), "/tokens", &list); err != nil {
 			return err
 		}
-		if output == "json" {
-			return printJSON(cmd.OutOrStdout(), list)
-		}
 		rows := [][]string{{"ID", "USER", "ROLE", "NODES", "EXPIRES", "BY"}}
 		for _, t := range list {
 			rows = append(rows, []string{
 				t.ID, printable(t.User, widest), t.Role, printable(strings.Join(t.Nodes, ","), widest), t.Expires, printable(t.By, widest),
 			})
 		}
-		return new(grid).write(cmd.OutOrStdout(), rows)
+		return printRows(cmd.OutOrStdout(), output, list, rows)
 	}
 	o.flags(cmd)
 	outputFlag(cmd, &output, "", "table", "json")

@@ -1,15 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -80,7 +81,7 @@ func (o treeOptions) run(ctx context.Context, node string, out io.Writer) error 
 	if size, ok := terminal(out); ok {
 		v := newView(node)
 		v.down = "connecting to " + o.at.MQTT
-		return watchScreen(ctx, v, changes, out, size, nil)
+		return watchScreen(ctx, v, changes, out, size)
 	}
 	return eachChange(ctx, changes, func(c change) error {
 		_, err := fmt.Fprintln(out, c)
@@ -354,12 +355,8 @@ type row struct {
 
 // rows lays the tree out: a line for each level of each topic.
 func (v *view) rows() []row {
-	keys := make([]string, 0, len(v.values))
-	for key := range v.values {
-		keys = append(keys, key)
-	}
 	root := &branch{}
-	for _, key := range keys {
+	for key := range v.values {
 		root.grow(strings.Split(key, "/"), key)
 	}
 	return root.rows("", nil)
@@ -387,11 +384,7 @@ func (b *branch) grow(path []string, key string) {
 }
 
 func (b *branch) rows(indent string, all []row) []row {
-	names := make([]string, 0, len(b.children))
-	for name := range b.children {
-		names = append(names, name)
-	}
-	sort.Strings(names)
+	names := slices.Sorted(maps.Keys(b.children))
 	for i, name := range names {
 		fork, below := "├─ ", "│  "
 		if i == len(names)-1 {
@@ -434,11 +427,7 @@ func (val value) note(now time.Time) string {
 	if val.Ver > 0 {
 		parts = append(parts, fmt.Sprintf("ver %d", val.Ver))
 	}
-	at := val.TS
-	if at.IsZero() {
-		at = val.seen
-	}
-	if !at.IsZero() {
+	if at := cmp.Or(val.TS, val.seen); !at.IsZero() {
 		parts = append(parts, age(now.Sub(at)))
 	}
 	return strings.Join(parts, ", ")
@@ -487,8 +476,8 @@ const (
 	tick   = time.Second
 )
 
-// watchScreen draws the tree in place, again and again, above a footer.
-func watchScreen(ctx context.Context, v *view, changes <-chan change, out io.Writer, size func() (int, int), footer []string) error {
+// watchScreen draws the tree in place, again and again, above the state of a lost connection.
+func watchScreen(ctx context.Context, v *view, changes <-chan change, out io.Writer, size func() (int, int)) error {
 	fmt.Fprint(out, "\x1b[?25l\x1b[2J") // hide the cursor, clear
 	defer fmt.Fprint(out, "\x1b[?25h\r\n")
 	timer := time.NewTimer(redraw)
@@ -510,25 +499,18 @@ func watchScreen(ctx context.Context, v *view, changes <-chan change, out io.Wri
 		case <-timer.C:
 			drawn = time.Now()
 			width, height := size()
-			fmt.Fprint(out, frame(v.text(drawn, width), v.foot(footer), width, height))
+			fmt.Fprint(out, frame(v.text(drawn, width), v.foot(), width, height))
 			timer.Reset(tick)
 		}
 	}
 }
 
-// foot is the footer, below the last notes and the state of the connection.
-func (v *view) foot(footer []string) []string {
-	var said []string
-	for _, note := range v.notes {
-		said = append(said, printable(note, 200))
+// foot says below the tree why there is no connection.
+func (v *view) foot() []string {
+	if v.down == "" {
+		return nil
 	}
-	if v.down != "" {
-		said = append(said, "— "+printable(v.down, 200))
-	}
-	if len(said) == 0 {
-		return footer
-	}
-	return slices.Concat([]string{""}, said, footer)
+	return []string{"", "— " + printable(v.down, 200)}
 }
 
 // frame fits text and footer on a screen, and clears the rest of the last frame.

@@ -44,12 +44,6 @@ type twinOptions struct {
 	device client.Kind
 }
 
-func (o *twinOptions) begin(cmd *cobra.Command) (err error) {
-	o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
-	o.device, err = o.KindOf(cmd.Context(), resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice})
-	return err
-}
-
 func newTwinGet() *cobra.Command {
 	o := &twinOptions{}
 	cmd := &cobra.Command{
@@ -66,9 +60,7 @@ a line for each property that is named.
 			if o.output == "value" && len(args) < 2 {
 				return withCode(misused, "-o value needs the name of a property")
 			}
-			if err := o.begin(cmd); err != nil {
-				return err
-			}
+			o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			return o.get(cmd.Context(), args[0], args[1:])
 		},
 	}
@@ -77,9 +69,9 @@ a line for each property that is named.
 	return cmd
 }
 
-// read reads the device.
+// read reads the device, and what the hub calls its kind.
 func (o *twinOptions) read(ctx context.Context, name string) (d resource.Device, err error) {
-	_, err = o.object(ctx, resource.KindDevice, name, &d)
+	o.device, err = o.object(ctx, resource.KindDevice, name, &d)
 	return d, err
 }
 
@@ -187,9 +179,7 @@ func newTwinWatch() *cobra.Command {
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: completeTwin(&o.hub, ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.begin(cmd); err != nil {
-				return err
-			}
+			o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			return unlessEnded(o.watch(cmd.Context(), args[0], args[1:]))
 		},
 	}
@@ -200,29 +190,7 @@ func newTwinWatch() *cobra.Command {
 
 // each calls on with the device as it is, and after each change, until that fails.
 func (o *twinOptions) each(ctx context.Context, name string, on func(resource.Device) error) error {
-	for {
-		d, err := o.read(ctx, name)
-		if err == nil {
-			err = on(d)
-		}
-		if err != nil {
-			return err
-		}
-		which := client.ListOptions{Namespace: o.namespace, Fields: "metadata.name=" + name}
-		err = o.Watch(ctx, o.device, which, d.Metadata.ResourceVersion, func(e client.Event) error {
-			if e.Type == "DELETED" {
-				return withCode(notFound, "device %s was deleted", name)
-			}
-			var next resource.Device
-			if err := e.Object.Into(&next); err != nil {
-				return err
-			}
-			return on(next)
-		})
-		if !errors.Is(err, resource.Gone) {
-			return err
-		}
-	}
+	return each(ctx, &o.hub, resource.KindDevice, name, withCode(notFound, "device %s was deleted", name), on)
 }
 
 func (o *twinOptions) watch(ctx context.Context, name string, properties []string) error {
@@ -283,9 +251,7 @@ node wins, clear the desired value first, and set it again.
 			if err != nil {
 				return err
 			}
-			if err := o.begin(cmd); err != nil {
-				return err
-			}
+			o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			return o.set(cmd.Context(), args[0], values)
 		},
 	}
