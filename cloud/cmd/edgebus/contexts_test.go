@@ -100,7 +100,7 @@ func TestNoPasswordCrossesTheNetworkInTheClear(t *testing.T) {
 	ann := user{User: "ann", Password: "s3cret"}
 	for server, who := range map[string]user{
 		"mqtt://192.0.2.1:1883": {}, "mqtts://192.0.2.1:8883": ann, "wss://hub.example.org": ann,
-		"mqtt://127.0.0.1:1883": ann, "MQTT://localhost": ann, "ws://[::1]:8083": ann,
+		"mqtt://127.0.0.1:1883": ann, "MQTT://localhost": ann, "ws://[::1]:8083": ann, "unix:///run/edgebus/core.sock": ann,
 	} {
 		require.NoError(t, (&place{MQTT: server, user: who}).checkMQTT(), server)
 	}

@@ -44,7 +44,7 @@ func (p *place) checkMQTT() error {
 	if err != nil || p.User+p.Token+p.TokenFile == "" && u.User == nil || configs.IsLoopback(u.Hostname()) {
 		return nil // the client says what is wrong with an address
 	}
-	if !slices.Contains([]string{"mqtts", "ssl", "tls", "wss"}, u.Scheme) {
+	if !slices.Contains([]string{"mqtts", "ssl", "tls", "wss", "unix"}, u.Scheme) {
 		return resource.Errorf(resource.Invalid, "server", "the password or token would cross the network in the clear to %s: use mqtts://", u.Redacted())
 	}
 	return nil
