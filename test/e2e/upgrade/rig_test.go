@@ -547,7 +547,7 @@ var errStill = errors.New("the upgrade is still being made")
 // attempt waits until an Upgrade's last attempt at the node has ended, and returns it.
 func (n *node) attempt(name string) (a resource.UpgradeAttempt) {
 	n.t.Helper()
-	n.Eventually(2*stand.Soon, func() error {
+	n.Eventually(6*stand.Soon, func() error { // a download, a trial and a way back, on a busy machine
 		text, err := harness.Call(n.t.Context(), "GET", "http://"+n.Hub.HTTP+"/apis/edgebus.io/v1alpha1/upgrades/"+name, nil)
 		if err != nil {
 			return err
