@@ -29,8 +29,10 @@ func healthy() facts {
 	}
 }
 
+// ago is a time before that of the facts.
+func ago(f *facts, d time.Duration) string { return resource.Time(f.hubTime.Add(-d)) }
+
 func TestDiagnosis(t *testing.T) {
-	ago := func(d time.Duration) string { return resource.Time(time.Now().Add(-d - 10*time.Millisecond)) } // the facts are of a moment before
 	condition := func(f *facts, kind, status, reason string) {
 		f.devices[0].Status.Conditions = []resource.Condition{{Type: kind, Status: status, Reason: reason, Message: "power"}}
 	}
@@ -43,16 +45,16 @@ func TestDiagnosis(t *testing.T) {
 		"disk full":       {func(f *facts) { f.core.Failing = map[string]string{"tree": "no space left on device"} }, wrong, "edgecore can't store (tree): no space left"},
 		"queue":           {func(f *facts) { f.hub.FullestQueue, f.hub.FullestOf = 0.9, "scada" }, look, `the queue of client "scada" on cloudhub is 90 % full`},
 		"no room":         {func(f *facts) { f.core.Missed = 3 }, look, "edgecore had no room for 3 messages in sessions"},
-		"clock":           {func(f *facts) { f.core.Now = ago(90 * time.Minute) }, wrong, "clock is 1h behind the hub's"},
+		"clock":           {func(f *facts) { f.core.Now = ago(f, 90 * time.Minute) }, wrong, "clock is 1h behind the hub's"},
 		"clock, far away": {func(f *facts) { s := 10.0; f.core, f.hub.Links[0].ClockAhead = nil, &s }, look, "clock is 10s ahead of the hub's"},
-		"expired":         {func(f *facts) { f.core.Links[0].CertificateExpires = ago(time.Hour) }, wrong, "has expired"},
+		"expired":         {func(f *facts) { f.core.Links[0].CertificateExpires = ago(f, time.Hour) }, wrong, "has expired"},
 		"not renewed":     {func(f *facts) { f.core.Links[0].RenewalError = "the hub did not answer" }, look, "could not be renewed: the hub did not answer"},
-		"expires soon":    {func(f *facts) { f.hub.Links[0].CertificateExpires = ago(-50 * time.Hour) }, look, "expires in 2d"},
+		"expires soon":    {func(f *facts) { f.hub.Links[0].CertificateExpires = ago(f, -50 * time.Hour) }, look, "expires in 2d"},
 		"versions":        {func(f *facts) { f.core.Version = "v2" }, look, "the hub has version v1, the core v2"},
 		"versions, far":   {func(f *facts) { f.core, f.hub.Links[0].Version = nil, "v2" }, look, "the hub has version v1, the core v2"},
-		"two cores":       {func(f *facts) { f.hub.Links[0].Takeovers, f.hub.Links[0].Since = 9, ago(time.Second) }, wrong, "taken over 9 times"},
+		"two cores":       {func(f *facts) { f.hub.Links[0].Takeovers, f.hub.Links[0].Since = 9, ago(f, time.Second) }, wrong, "taken over 9 times"},
 		"older core data": {func(f *facts) {
-			f.hub.Links[0].Anomaly = &resource.Anomaly{Time: ago(time.Hour), Reason: resource.RolledBack, Message: "the core's data is older than what it had reported"}
+			f.hub.Links[0].Anomaly = &resource.Anomaly{Time: ago(f, time.Hour), Reason: resource.RolledBack, Message: "the core's data is older than what it had reported"}
 		}, look, "1h ago: the core's data is older"},
 		"half open": {func(f *facts) { f.core.Links[0].State = resource.Offline }, wrong, "the hub has the node as connected"},
 		"behind": {func(f *facts) {
@@ -123,7 +125,7 @@ func TestDiagnosis(t *testing.T) {
 		"lagging unknown":  {func(f *facts) { f.hub.Links[0].Behind = nil }, look, "not known"},
 		"offline, no core": {func(f *facts) { f.core, f.hub.Links[0].State, f.devices = nil, resource.Offline, nil }, wrong, "not connected for 1h"},
 		"rejected": {func(f *facts) {
-			f.hub.Links[0].Rejected = &resource.Rejection{Count: 4, Time: ago(time.Minute), Reason: "bad user name or password"}
+			f.hub.Links[0].Rejected = &resource.Rejection{Count: 4, Time: ago(f, time.Minute), Reason: "bad user name or password"}
 		}, look, "refused 4 connections"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -231,7 +233,7 @@ func TestTheNodeAloneTellsOfAnotherHub(t *testing.T) {
 func TestTrial14WhatIsKnownOfANodeThatLeft(t *testing.T) {
 	f := healthy()
 	l := &f.hub.Links[0]
-	l.State, l.Since, l.LastError = resource.Offline, resource.Time(time.Now().Add(-7*time.Second)), "keep-alive timeout"
+	l.State, l.Since, l.LastError = resource.Offline, ago(&f, 7*time.Second), "keep-alive timeout"
 	f.core = nil
 	out := diagnose(f).text(false)
 	require.Contains(t, out, "✗ not connected for 7s: keep-alive timeout")
