@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -159,10 +160,24 @@ func (w *will) change() journal.Change {
 	return journal.Change{ID: w.record, Value: e}
 }
 
+// discovererOf begins the name under which a record has the role discoverer: a glob of Configurations follows, and a role with several globs is
+// there several times. So a version that knows no Configurations takes it for a role without rights. In that version's own records the role stands
+// alone: which Configurations were given is unknown, and the role is left out until the client signs in again.
+const discovererOf = string(topics.RoleDiscoverer) + "/"
+
 func identify(e *session.Encoder, id *Identity) {
-	roles := make([]string, len(id.Roles))
-	for i, r := range id.Roles {
-		roles[i] = string(r)
+	roles := make([]string, 0, len(id.Roles))
+	for _, r := range id.Roles {
+		switch {
+		case r != topics.RoleDiscoverer:
+			roles = append(roles, string(r))
+		case len(id.Configurations) == 0:
+			roles = append(roles, discovererOf+"*")
+		default:
+			for _, glob := range id.Configurations {
+				roles = append(roles, discovererOf+glob)
+			}
+		}
 	}
 	for _, s := range []string{id.ClientID, id.User, id.Node, id.Listener, id.Remote} {
 		e.Text(s)
@@ -189,7 +204,15 @@ func identityFrom(d *session.Decoder) *Identity {
 		}
 	}
 	for _, r := range roles {
-		id.Roles = append(id.Roles, topics.Role(r))
+		if glob, ok := strings.CutPrefix(r, discovererOf); ok {
+			id.Configurations = append(id.Configurations, glob)
+			r = string(topics.RoleDiscoverer)
+		} else if r == string(topics.RoleDiscoverer) {
+			continue
+		}
+		if role := topics.Role(r); !id.Has(role) {
+			id.Roles = append(id.Roles, role)
+		}
 	}
 	return &id
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/topics"
 )
 
 // kept runs a broker on a journal in a directory. stop ends it in order.
@@ -789,4 +791,69 @@ func TestARetainedMessageIsOneRecordWhateverFails(t *testing.T) {
 	require.NoError(t, <-pub("")) // or the old one would be back
 	again, _ = restarted(t, dir, nil)
 	require.Nil(t, again.retained.get("a"))
+}
+
+// A discoverer that has not come back since a restart is sent what concerns its Configurations, and nothing of others.
+func TestARestoredDiscovererHasItsConfigurationsOnly(t *testing.T) {
+	withFinder := func(o *Options) {
+		o.Node = "n1"
+		o.Auth.Users = []User{{Name: "finder", PasswordHash: hash6, Role: topics.RoleDiscoverer, Configurations: []string{"cam*", "plc"}}}
+	}
+	dir := t.TempDir()
+	b, _ := kept(t, dir, withFinder)
+	signedIn := []connectOption{persistent, credentialsOf("finder", "secret")}
+	finder := open(t, b, "finder", signedIn...)
+	finder.sub("v1/nodes/n1/discovery/#", 1)
+	finder.leave(b, "finder")
+
+	b, _ = restarted(t, dir, withFinder)
+	for _, name := range []string{"door", "camera", "plc"} {
+		b.Publish(Message{Topic: "v1/nodes/n1/discovery/" + name, Payload: []byte(name), QoS: 1, Retain: true})
+	}
+	finder = open(t, b, "finder", signedIn...)
+	require.True(t, finder.connack.SessionPresent)
+	require.Equal(t, []string{"camera", "plc"}, finder.collect(2))
+	finder.nothing()
+}
+
+func TestRolesOfARecord(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		recorded, loaded Identity
+	}{
+		{
+			"some Configurations",
+			Identity{Roles: []topics.Role{topics.RoleOperator, topics.RoleDiscoverer}, Configurations: []string{"a*", "b"}},
+			Identity{Roles: []topics.Role{topics.RoleOperator, topics.RoleDiscoverer}, Configurations: []string{"a*", "b"}},
+		},
+		{
+			"all",
+			Identity{Roles: []topics.Role{topics.RoleDiscoverer, topics.RoleMapper}},
+			Identity{Roles: []topics.Role{topics.RoleDiscoverer, topics.RoleMapper}, Configurations: []string{"*"}},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var e session.Encoder
+			identify(&e, &c.recorded)
+			d := session.NewDecoder(e)
+			require.Equal(t, &c.loaded, identityFrom(d))
+			require.NoError(t, d.End())
+		})
+	}
+	t.Run("unknown Configurations", func(t *testing.T) { // of a version that didn't record them
+		var e session.Encoder
+		for range 5 {
+			e.Text("")
+		}
+		e = append(e, 5)
+		e.Number(2)
+		e.Text("operator")
+		e.Text("discoverer")
+		for range 3 {
+			e.Number(0)
+		}
+		d := session.NewDecoder(e)
+		require.Equal(t, []topics.Role{topics.RoleOperator}, identityFrom(d).Roles)
+		require.NoError(t, d.End())
+	})
 }
