@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -58,6 +59,12 @@ func (n *fakeNode) shell(how syscall.Signal) (stop func()) {
 			to = -to
 		}
 		require.NoError(n.t, syscall.Kill(to, how))
-		_ = c.Wait()
+		ended := make(chan error, 1)
+		go func() { ended <- c.Wait() }()
+		select {
+		case <-ended:
+		case <-time.After(wait):
+			require.Fail(n.t, "the mapper does not end", "%v", how)
+		}
 	}
 }
