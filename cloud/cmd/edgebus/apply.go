@@ -539,12 +539,24 @@ func (o *deleteOptions) gone(ctx context.Context, d doomed, was resource.Meta) e
 	defer cancel()
 	which := client.ListOptions{Namespace: d.namespace, Fields: "metadata.name=" + d.name}
 	defer progress(o.errs, limit, func() string { return label(d.kind, d.name) + " to go" })()
-	err := o.Watch(ctx, d.kind, which, was.ResourceVersion, func(e client.Event) error {
-		if e.Type == "DELETED" {
-			return errSeen
+	var err error
+	for rev := was.ResourceVersion; err == nil; {
+		err = o.Watch(ctx, d.kind, which, rev, func(e client.Event) error {
+			if e.Type == "DELETED" {
+				return errSeen
+			}
+			return nil
+		})
+		if !errors.Is(err, resource.Gone) {
+			break
 		}
-		return nil
-	})
+		var now client.Object
+		now, err = o.Object(ctx, d.kind, d.namespace, d.name)
+		if errors.Is(err, resource.NotFound) || err == nil && now.Metadata.UID != was.UID {
+			err = errSeen
+		}
+		rev = now.Metadata.ResourceVersion
+	}
 	switch {
 	case errors.Is(err, errSeen):
 		fmt.Fprintf(o.out, "%s deleted\n", label(d.kind, d.name))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"io/fs"
@@ -25,6 +26,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/configs/daemon/seal"
 	"github.com/edgebus/edgebus/topics"
@@ -572,4 +574,55 @@ func TestTrial21CommandsAreFolded(t *testing.T) {
 	}
 	require.Equal(t, command, strings.ReplaceAll(strings.Join(lines, "\n"), " \\\n    ", " "), "as a shell reads it")
 	require.Equal(t, []string{command}, folded(command, 100))
+}
+
+// forgetful is a store whose first watch has lost its place. Then, and when the next one has begun, functions are called.
+type forgetful struct {
+	store.Watcher
+	lost, next func()
+	watches    atomic.Int32
+}
+
+func (f *forgetful) Watch(ctx context.Context, of store.Key, from uint64) (store.Stream, error) {
+	if f.watches.Add(1) == 1 {
+		f.lost()
+		return nil, store.Gone(of.Kind, from, from+1)
+	}
+	st, err := f.Watcher.Watch(ctx, of, from)
+	f.next()
+	return st, err
+}
+
+func TestAnEndIsAwaitedThoughTheWatchHasLostItsPlace(t *testing.T) {
+	const at = "/apis/edgebus.io/v1alpha1/nodes"
+	for name, f := range map[string]func(release, replace, nothing func()) *forgetful{
+		"meanwhile":     func(release, _, nothing func()) *forgetful { return &forgetful{lost: release, next: nothing} },
+		"later":         func(release, _, nothing func()) *forgetful { return &forgetful{lost: nothing, next: release} },
+		"and a new one": func(_, replace, nothing func()) *forgetful { return &forgetful{lost: replace, next: nothing} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var hub *httptest.Server
+			send := func(method, path, form, body string) {
+				req, err := http.NewRequest(method, hub.URL+path, strings.NewReader(body))
+				assert.NoError(t, err)
+				req.Header.Set("Content-Type", form)
+				res, err := http.DefaultClient.Do(req)
+				if assert.NoError(t, err) {
+					assert.Less(t, res.StatusCode, 300, path)
+					assert.NoError(t, res.Body.Close())
+				}
+			}
+			release := func() {
+				send(http.MethodPatch, at+"/n1", "application/merge-patch+json", `{"metadata":{"finalizers":null}}`)
+			}
+			create := func() {
+				send(http.MethodPost, at, "application/json", `{"metadata":{"name":"n1","finalizers":["x.io/a"]}}`)
+			}
+			watcher := f(release, func() { release(); create() }, func() {})
+			hub = newHub(t, func(o *api.Options) { watcher.Watcher, o.Watcher = o.Watcher, watcher })
+			create()
+			out, _ := said(t, 0, "delete", "node", "n1", "--wait")
+			require.Equal(t, "node/n1 is being deleted, and waits for its finalizers: x.io/a\nnode/n1 deleted\n", out)
+		})
+	}
 }
