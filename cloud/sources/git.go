@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/ed25519"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -331,18 +333,54 @@ func sshConfig(r Repo, address string) (*ssh.ClientConfig, error) {
 	if err != nil {
 		return nil, failed(Invalid, "ssh-privatekey of its Secret can't be read (ssh-passphrase is its passphrase): %v", err)
 	}
-	check := ssh.InsecureIgnoreHostKey() //nolint:gosec // replaced, unless the user asks for it by name
-	if !r.Spec.InsecureSkipVerify {
-		if check, err = hostKeys(r.Secret["known_hosts"]); err != nil {
-			return nil, err
-		}
+	config := &ssh.ClientConfig{Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)}}
+	if r.Spec.InsecureSkipVerify {
+		config.HostKeyCallback = ssh.InsecureIgnoreHostKey() //nolint:gosec // the user asks for it by name
+		return config, nil
 	}
-	return &ssh.ClientConfig{Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)}, HostKeyCallback: func(_ string, remote net.Addr, key ssh.PublicKey) error {
+	check, err := hostKeys(r.Secret["known_hosts"])
+	if err != nil {
+		return nil, err
+	}
+	nobodys, err := ssh.NewPublicKey(make(ed25519.PublicKey, ed25519.PublicKeySize))
+	if err != nil {
+		return nil, err
+	}
+	config.HostKeyAlgorithms = hostKeyAlgorithms(check(address, &net.TCPAddr{}, nobodys), r.Secret["known_hosts"])
+	config.HostKeyCallback = func(_ string, remote net.Addr, key ssh.PublicKey) error {
 		if err := check(address, remote, key); err != nil {
 			return failed(Untrusted, "its host key is not in known_hosts of its Secret: %s %s", key.Type(), ssh.FingerprintSHA256(key))
 		}
 		return nil
-	}}, nil
+	}
+	return config, nil
+}
+
+// hostKeyAlgorithms lists the algorithms of host keys in the order in which the client prefers them: a server has keys of several types and
+// shows one, and known_hosts may have that of one type only. known is what the check of nobody's key said, which has those of the server. If
+// known_hosts has authorities, certificates come first. A host of which no key is known has the library's order.
+func hostKeyAlgorithms(known error, text []byte) []string {
+	var unknown *knownhosts.KeyError
+	if !errors.As(known, &unknown) || len(unknown.Want) == 0 {
+		return nil
+	}
+	certified := bytes.Contains(text, []byte("@cert-authority"))
+	isKnown := func(algorithm string) bool {
+		keyType := algorithm
+		if algorithm == ssh.KeyAlgoRSASHA256 || algorithm == ssh.KeyAlgoRSASHA512 {
+			keyType = ssh.KeyAlgoRSA
+		}
+		return certified && strings.Contains(algorithm, "-cert-") || slices.ContainsFunc(unknown.Want, func(k knownhosts.KnownKey) bool { return k.Key.Type() == keyType })
+	}
+	var first, rest []string
+	for _, algorithm := range slices.Concat(ssh.SupportedAlgorithms().HostKeys, ssh.InsecureAlgorithms().HostKeys) {
+		if isKnown(algorithm) {
+			first = append(first, algorithm)
+		} else {
+			rest = append(rest, algorithm)
+		}
+	}
+	return append(first, rest...)
 }
 
 func (s *sshSession) start(command string, maxBytes int64) (err error) {

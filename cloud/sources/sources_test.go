@@ -2,7 +2,10 @@ package sources
 
 import (
 	"context"
+	"crypto"
+	"crypto/ecdsa"
 	"crypto/ed25519"
+	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"encoding/pem"
@@ -226,6 +229,57 @@ func TestGitOverSSH(t *testing.T) {
 	requireReason(t, NotFound, client().Accessible(t.Context(), repo(strings.Replace(url, "config", "no'such", 1), "ssh-privatekey", key, "known_hosts", hostLine)))
 	r.Secret["known_hosts"], r.Spec.InsecureSkipVerify = nil, true
 	require.NoError(t, client().Accessible(t.Context(), r))
+}
+
+// A server with keys of several types, and a certificate, shows what known_hosts has.
+func TestHostKeysOfOneType(t *testing.T) {
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	require.NoError(t, err)
+	ecdsaKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	_, edKey, err := ed25519.GenerateKey(rand.Reader)
+	require.NoError(t, err)
+	block, err := ssh.MarshalPrivateKey(edKey, "")
+	require.NoError(t, err)
+	server := &ssh.ServerConfig{NoClientAuth: true}
+	var hosts []ssh.PublicKey
+	for _, key := range []crypto.Signer{rsaKey, ecdsaKey, edKey} {
+		signer, err := ssh.NewSignerFromKey(key)
+		require.NoError(t, err)
+		server.AddHostKey(signer)
+		hosts = append(hosts, signer.PublicKey())
+	}
+	authority, err := ssh.NewSignerFromKey(rsaKey)
+	require.NoError(t, err)
+	certificate := &ssh.Certificate{Key: hosts[2], CertType: ssh.HostCert, ValidPrincipals: []string{"127.0.0.1"}, ValidBefore: ssh.CertTimeInfinity}
+	require.NoError(t, certificate.SignCert(rand.Reader, authority))
+	host, err := ssh.NewSignerFromKey(edKey)
+	require.NoError(t, err)
+	certified, err := ssh.NewCertSigner(certificate, host)
+	require.NoError(t, err)
+	server.AddHostKey(certified)
+	address := listen(t, func(conn net.Conn) { _, _, _, _ = ssh.NewServerConn(conn, server) })
+	dial := func(knownHosts string) error {
+		config, err := sshConfig(repo("ssh://x/y", "ssh-privatekey", string(pem.EncodeToMemory(block)), "known_hosts", knownHosts), address)
+		require.NoError(t, err)
+		conn, err := ssh.Dial("tcp", address, config)
+		if err == nil {
+			_ = conn.Close() // the server may have done so
+		}
+		return err
+	}
+	at := []string{knownhosts.Normalize(address)}
+	for _, host := range hosts {
+		require.NoError(t, dial(knownhosts.Line(at, host)), host.Type())
+		require.NoError(t, dial(knownhosts.Line([]string{knownhosts.HashHostname(at[0])}, host)), host.Type())
+	}
+	require.NoError(t, dial("@cert-authority "+knownhosts.Line(at, hosts[0])), "a certificate")
+
+	other, err := rsa.GenerateKey(rand.Reader, 2048)
+	require.NoError(t, err)
+	stranger, err := ssh.NewSignerFromKey(other)
+	require.NoError(t, err)
+	requireReason(t, Untrusted, dial(knownhosts.Line(at, stranger.PublicKey())))
 }
 
 // At SSH's own port known_hosts has the name of a host alone, at any other port the port, too.
