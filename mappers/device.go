@@ -24,6 +24,7 @@ type device struct {
 	isSetUp       bool     // the core has sent the values that were reported before
 	setupAttempts int      // how often the core was asked
 	gone          bool     // the worker closes and forgets it
+	noBus         error    // the driver failed to name its bus: it is not opened
 
 	commands []command
 	methods  []resource.DeviceCommand // executed by the SDK, as writes of properties

@@ -1,6 +1,7 @@
 package mappers
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -43,4 +44,55 @@ func TestARetryReportsTheSameReason(t *testing.T) {
 	require.Equal(t, stableText(at(4711)), stableText(at(4712)))
 	require.Equal(t, "the device closed the connection", stableText(io.EOF))
 	require.Equal(t, "modbus: the device closed the connection", stableText(fmt.Errorf("modbus: %w", io.ErrUnexpectedEOF)))
+}
+
+// brokenBusDriver can't name the bus of a device that has the setting broken.
+type brokenBusDriver struct{ *toyDriver }
+
+func (brokenBusDriver) Bus(d Device) string {
+	if d.Config["broken"] != "" {
+		panic("no such bus")
+	}
+	return "bus"
+}
+
+func TestADriverThatPanicsNamingTheBus(t *testing.T) {
+	n := newNode(t)
+	n.attach("lamp", "toy", map[string]string{"broken": "yes"}, toyModel(nil))
+	n.attach("radio", "toy", nil, toyModel(nil))
+	n.run(brokenBusDriver{newToys("lamp", "radio")}, nil)
+	n.eventually("devices/lamp/problem", `{"code":"BadConfig","message":"spec.protocol: its bus is unknown: the driver panicked: no such bus"}`)
+	n.eventually("devices/lamp/state", "offline")
+	n.eventually("devices/radio/state", "online")
+	n.attach("lamp", "toy", nil, toyModel(nil))
+	n.eventually("devices/lamp/state", "online")
+	n.attach("lamp", "toy", map[string]string{"broken": "yes"}, toyModel(nil))
+	n.eventually("devices/lamp/state", "offline")
+}
+
+// brokenRounder can't tell which values its devices can have.
+type (
+	brokenRounder struct{ *toyDriver }
+	brokenToy     struct{ *toy }
+)
+
+func (d brokenRounder) Open(ctx context.Context, dev Device) (Session, error) {
+	s, err := d.toyDriver.Open(ctx, dev)
+	if err != nil {
+		return nil, err
+	}
+	return brokenToy{s.(*toy)}, nil
+}
+
+func (brokenToy) Nearest(_, value string) (string, error) { panic("no scale for " + value) }
+
+func TestADriverThatPanicsRounding(t *testing.T) {
+	n := newNode(t)
+	d := brokenRounder{newToys("lamp")}
+	n.attach("lamp", "toy", nil, toyModel(nil))
+	n.run(d, nil)
+	n.eventually("devices/lamp/state", "online")
+	n.applied("lamp", "level", "5", n.want("lamp", "level", "5"))
+	n.applied("lamp", "level", "6", n.want("lamp", "level", "6"))
+	require.NotContains(t, n.published("devices/lamp/state"), "offline")
 }

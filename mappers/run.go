@@ -213,10 +213,7 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 		return
 	}
 	info := driverDevice(m.driver, a.Node, b, m.o.Collect)
-	bus := a.Device
-	if s, ok := m.driver.(Sharer); ok {
-		bus = s.Bus(info)
-	}
+	bus, noBus := m.busOf(info)
 	// On another bus the device belongs to another goroutine. A new device of the same name, created while the connection was down,
 	// inherits nothing.
 	if uid := b.Device.Metadata.UID; d != nil && (d.bus != bus || d.uid != uid) {
@@ -235,6 +232,7 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 	}
 	before := d.topics()
 	d.configure(info, b.Model)
+	d.noBus = noBus
 	after := d.topics()
 	for _, topic := range before {
 		if !slices.Contains(after, topic) { // of a property that the model has no longer
@@ -243,6 +241,23 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 	}
 	m.requestSetup(d.key)
 	m.workers[bus].wakeUp()
+}
+
+// busOf names the bus of a device. A device of which the driver fails to name it is served alone, and is not opened until its configuration changes:
+// it could use a connection that another goroutine uses.
+func (m *mapper) busOf(info Device) (bus string, err error) {
+	s, ok := m.driver.(Sharer)
+	if !ok {
+		return info.Name, nil
+	}
+	err = guarded(func() error {
+		bus = s.Bus(info)
+		return nil
+	})
+	if err != nil {
+		return info.Name, BadConfig("spec.protocol", "its bus is unknown: %v", err)
+	}
+	return bus, nil
 }
 
 // same reports whether a bundle brings nothing new, as after every reconnect.

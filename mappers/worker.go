@@ -129,13 +129,15 @@ func (w *worker) prepare(d *device) bool {
 // attempt opens a closed device, or pings an open one, and serves it.
 func (w *worker) attempt(ctx context.Context, d *device) (at time.Time, due bool) {
 	w.m.mu.Lock()
-	info, gen := d.info, d.gen
+	info, gen, err := d.info, d.gen, d.noBus
 	w.m.mu.Unlock()
 	if gen != d.openGen { // configured anew since prepare
 		return w.m.o.Now(), true
 	}
 	d.needsPing = false
-	var err error
+	if err != nil {
+		return w.fail(ctx, d, err)
+	}
 	if d.session == nil {
 		err = w.open(ctx, d, info)
 	} else {
@@ -236,14 +238,32 @@ func (w *worker) call(ctx context.Context, f func(context.Context) error) error 
 	return guarded(func() error { return f(ctx) })
 }
 
+var errPanicked = errors.New("the driver panicked")
+
 // guarded makes an error of a panic of the driver: one for one device must not end the mapper.
 func guarded(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("the driver panicked: %v", p)
+			err = fmt.Errorf("%w: %v", errPanicked, p)
 		}
 	}()
 	return f()
+}
+
+// nearest asks the driver for the value that a property has after another was written. One whose calculation panics is not asked again until
+// the device is opened anew: the property has the values that are equal to those written.
+func (w *worker) nearest(d *device, r Rounder, p *property) func(value string) (string, error) {
+	return func(value string) (near string, err error) {
+		err = guarded(func() error {
+			near, err = r.Nearest(p.info.Name, value)
+			return err
+		})
+		if errors.Is(err, errPanicked) {
+			p.nearest = nil
+			w.m.log.Error().Err(err).Str("device", d.key).Str("property", p.info.Name).Str("value", value).Msg("can't tell the nearest value that the device can have")
+		}
+		return near, err
+	}
 }
 
 func (w *worker) open(ctx context.Context, d *device, info Device) error {
@@ -266,7 +286,7 @@ func (w *worker) open(ctx context.Context, d *device, info Device) error {
 		p.collectAt, p.retryAt = time.Time{}, time.Time{}
 		p.nearest = nil
 		if r, ok := d.session.Session.(Rounder); ok {
-			p.nearest = func(value string) (string, error) { return r.Nearest(p.info.Name, value) }
+			p.nearest = w.nearest(d, r, p)
 		}
 		if p.reportedKnown && p.appliedVer > 0 {
 			p.recheckDue, p.before = true, p.reported
