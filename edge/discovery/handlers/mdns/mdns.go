@@ -25,7 +25,7 @@ import (
 // Program is the handler.
 var Program = handler.Program{
 	Name: "mdns", Short: "Finds services that announce themselves by mDNS and DNS-SD", Shared: true,
-	New: func(env handler.Env) handler.Handler { return browser{env.Log, address4, address6} },
+	New: func(env handler.Env) handler.Handler { return browser{env.Log, address4, address6, network.Join} },
 }
 
 // Where services announce themselves.
@@ -77,6 +77,7 @@ func parse(text string) (d details, err error) {
 type browser struct {
 	log                zerolog.Logger
 	address4, address6 string
+	join               network.Joiner
 }
 
 // settle is how long the handler waits for more answers before it reports its list, and before it asks for missing records.
@@ -88,7 +89,7 @@ func (b browser) Discover(ctx context.Context, text string, _ map[string][]byte,
 	if err != nil {
 		return err
 	}
-	group, err := network.Join(ctx, b.address4, b.address6, d.Interfaces, true)
+	group, err := b.join(ctx, b.address4, b.address6, d.Interfaces, true)
 	if err != nil {
 		return err
 	}
@@ -107,7 +108,10 @@ func (b browser) Discover(ctx context.Context, text string, _ map[string][]byte,
 			}
 			pause = min(2*pause, d.Interval) // RFC 6762, 5.2: the first two queries are a second apart, then each twice as far
 			ask.Reset(pause)
-		case packet := <-group.Packets:
+		case packet, open := <-group.Packets:
+			if !open {
+				return group.Err()
+			}
 			if packet.From.Port != 5353 && b.address4 == address4 {
 				continue // no response by multicast: RFC 6762, 11
 			}

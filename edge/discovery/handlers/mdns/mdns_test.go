@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"net/netip"
 	"strings"
 	"sync"
@@ -145,7 +146,7 @@ func (a *announcer) leave() {
 }
 
 func discover(t *testing.T, address4, details string) <-chan []handler.Device {
-	return handlertest.Discover(t, browser{zerolog.Nop(), address4, ""}, details, nil)
+	return handlertest.Discover(t, browser{zerolog.Nop(), address4, "", network.Join}, details, nil)
 }
 
 // TestAServiceOnTheNetwork has an announcer that says no more than it is asked for, on the loopback interface.
@@ -167,6 +168,16 @@ func TestAServiceOnTheNetwork(t *testing.T) {
 	}
 	a.leave()
 	handlertest.Next(t, found, 0)
+}
+
+func TestASocketThatCanNotBeReadEndsTheLook(t *testing.T) {
+	var group *network.Group
+	b := browser{zerolog.Nop(), fmt.Sprintf("224.0.0.251:%d", 20000+rand.IntN(10000)), "", func(ctx context.Context, address4, address6 string, names []string, listen bool) (_ *network.Group, err error) {
+		group, err = network.Join(ctx, address4, address6, names, listen)
+		return group, err
+	}}
+	err := b.Discover(t.Context(), "{services: [_a._tcp], interfaces: [lo], interval: 1h}", nil, func([]handler.Device) { group.Close() })
+	require.ErrorIs(t, err, net.ErrClosed, "edgediscovery asks again, with back-off")
 }
 
 func TestServicesExpire(t *testing.T) {
@@ -229,7 +240,7 @@ func TestDetailsThatCanNotBe(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		require.True(t, handler.IsInvalidArgument(err), text)
 	}
-	err := browser{zerolog.Nop(), "224.0.0.251:20000", ""}.Discover(t.Context(), "{services: [_a._tcp], interfaces: [none*]}", nil, nil)
+	err := browser{zerolog.Nop(), "224.0.0.251:20000", "", network.Join}.Discover(t.Context(), "{services: [_a._tcp], interfaces: [none*]}", nil, nil)
 	require.ErrorContains(t, err, `no interface of ["none*"]`)
 	require.False(t, handler.IsInvalidArgument(err))
 }

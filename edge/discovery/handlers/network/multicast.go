@@ -23,13 +23,16 @@ const maxDatagram = 16 << 10
 
 // Group asks by multicast on the interfaces of a host, over IPv4 and, where there is an address for it, IPv6.
 type Group struct {
-	// Packets are the datagrams that come. Those for which there is no room are lost, as datagrams are.
+	// Packets are the datagrams that come. Those for which there is no room are lost, as datagrams are. It is closed when a socket can no
+	// longer be read: Err says why, and the Group is of no more use.
 	Packets <-chan Packet
 
 	names   []string
 	listen  bool
 	sockets []socket
 	wg      sync.WaitGroup
+	ended   sync.Once
+	err     error // set before Packets is closed
 }
 
 // socket is that of a Group for IPv4 or IPv6.
@@ -39,30 +42,59 @@ type socket struct {
 	send func(net.Interface, []byte) error
 }
 
+// Joiner is what Join is.
+type Joiner func(ctx context.Context, address4, address6 string, names []string, listen bool) (*Group, error)
+
 // Join opens the sockets. With listen they are members of the groups, at their port, beside other programs of the host; without, they
 // have ports of their own and get the answers that are sent to them. address6 may be empty. names are globs of interfaces; none: all.
 func Join(ctx context.Context, address4, address6 string, names []string, listen bool) (*Group, error) {
-	packets := make(chan Packet, 256)
-	g := &Group{Packets: packets, names: names, listen: listen}
+	var sockets []socket
 	s, err := open4(ctx, address4, listen)
 	if err == nil {
-		g.sockets = append(g.sockets, s)
+		sockets = append(sockets, s)
 	}
 	if address6 != "" {
 		if s, err := open6(ctx, address6, listen); err == nil {
-			g.sockets = append(g.sockets, s)
+			sockets = append(sockets, s)
 		}
 	}
-	if len(g.sockets) == 0 {
+	if len(sockets) == 0 {
 		return nil, fmt.Errorf("no socket for %s: %w", address4, err)
 	}
-	for _, s := range g.sockets {
-		g.wg.Go(func() { read(packets, s) })
-	}
+	g := newGroup(sockets)
+	g.names, g.listen = names, listen
 	return g, nil
 }
 
-func read(to chan<- Packet, from net.PacketConn) {
+// newGroup makes a Group that reads from sockets.
+func newGroup(sockets []socket) *Group {
+	packets := make(chan Packet, 256)
+	g := &Group{Packets: packets, sockets: sockets}
+	for _, s := range g.sockets {
+		g.wg.Go(func() { g.end(fmt.Errorf("the socket %s can't be read: %w", s.LocalAddr(), read(packets, s))) })
+	}
+	go func() {
+		g.wg.Wait()
+		close(packets)
+	}()
+	return g
+}
+
+// end closes the sockets, for the reason err.
+func (g *Group) end(err error) {
+	g.ended.Do(func() {
+		g.err = err
+		for _, s := range g.sockets {
+			_ = s.Close()
+		}
+	})
+}
+
+// Err returns why Packets is closed.
+func (g *Group) Err() error { return g.err }
+
+// read hands over what comes until the socket can no longer be read, and returns why.
+func read(to chan<- Packet, from net.PacketConn) error {
 	b := make([]byte, maxDatagram)
 	for {
 		n, addr, err := from.ReadFrom(b)
@@ -71,7 +103,7 @@ func read(to chan<- Packet, from net.PacketConn) {
 			if errors.As(err, &failed) && failed.Timeout() || !errors.Is(err, net.ErrClosed) && n == 0 && addr != nil {
 				continue
 			}
-			return
+			return err
 		}
 		udp, ok := addr.(*net.UDPAddr)
 		if !ok {
@@ -158,7 +190,7 @@ func (g *Group) Send(data []byte) error {
 	return err
 }
 
-// Listen makes a Group a member of the groups on every interface that there is now, which needs Join's listen.
+// Listen makes a Group a member of the groups on every interface that there is now, which needs Join's listen. It may be called again.
 func (g *Group) Listen() error {
 	interfaces, err := Interfaces(g.names)
 	for _, i := range interfaces {
@@ -171,8 +203,6 @@ func (g *Group) Listen() error {
 
 // Close ends the Group.
 func (g *Group) Close() {
-	for _, s := range g.sockets {
-		_ = s.Close()
-	}
+	g.end(net.ErrClosed)
 	g.wg.Wait()
 }

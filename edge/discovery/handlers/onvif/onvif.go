@@ -29,7 +29,9 @@ import (
 var Program = handler.Program{
 	Name: "onvif", Short: "Finds ONVIF cameras by WS-Discovery", Shared: true,
 	New: func(env handler.Env) handler.Handler {
-		return prober{log: env.Log, address4: "239.255.255.250:3702", address6: "[ff02::c]:3702", interval: 10 * time.Second, arp: "/proc/net/arp"}
+		return prober{
+			log: env.Log, address4: "239.255.255.250:3702", address6: "[ff02::c]:3702", interval: 10 * time.Second, arp: "/proc/net/arp", join: network.Join,
+		}
 	},
 }
 
@@ -71,6 +73,7 @@ type prober struct {
 	address4, address6 string
 	interval           time.Duration
 	arp                string // the kernel's table of neighbours
+	join               network.Joiner
 }
 
 // The bounds of a camera's announcement.
@@ -98,6 +101,8 @@ type look struct {
 	cameras     map[string]*camera
 	dropped     *network.Dropped
 	http        *http.Client
+	asking      *network.Group
+	listening   *network.Group // nil: announcements can't be heard
 }
 
 // Discover implements handler.Handler.
@@ -113,22 +118,14 @@ func (p prober) Discover(ctx context.Context, text string, properties map[string
 	if l.credentials, err = parseCredentials(properties); err != nil {
 		return err
 	}
-	ask, err := network.Join(ctx, p.address4, p.address6, d.Interfaces, false)
-	if err != nil {
+	if l.asking, err = p.join(ctx, p.address4, p.address6, d.Interfaces, false); err != nil {
 		return err
 	}
-	defer ask.Close()
-	// Devices announce on the multicast port that they come and go. If another program uses the port exclusively, changes are
-	// noticed at the next probe.
-	var announced <-chan network.Packet
-	if listen, err := network.Join(ctx, p.address4, p.address6, d.Interfaces, true); err == nil {
-		defer listen.Close()
-		if err := listen.Listen(); err == nil {
-			announced = listen.Packets
-		}
-	}
+	defer l.asking.Close()
+	defer l.deafen()
 	for {
-		if err := l.probe(ctx, ask); err != nil || ctx.Err() != nil {
+		l.listen(ctx)
+		if err := l.probe(ctx); err != nil || ctx.Err() != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
@@ -139,19 +136,45 @@ func (p prober) Discover(ctx context.Context, text string, properties map[string
 			return nil
 		}
 		found(l.devices())
-		if !l.rest(ctx, ask, announced, found) {
-			return nil
+		if more, err := l.rest(ctx, found); !more {
+			return err
 		}
 	}
 }
 
+// listen has the multicast port heard, on which devices announce that they come and go, and on interfaces that are new. If that is not
+// possible, because another program uses the port exclusively, changes are noticed at the next probe.
+func (l *look) listen(ctx context.Context) {
+	if l.listening == nil {
+		l.listening, _ = l.join(ctx, l.address4, l.address6, l.details.Interfaces, true)
+	}
+	if l.listening != nil && l.listening.Listen() != nil {
+		l.deafen()
+	}
+}
+
+func (l *look) deafen() {
+	if l.listening != nil {
+		l.listening.Close()
+		l.listening = nil
+	}
+}
+
+// announced are the announcements of devices.
+func (l *look) announced() <-chan network.Packet {
+	if l.listening == nil {
+		return nil
+	}
+	return l.listening.Packets
+}
+
 // probe asks all cameras to answer, and takes the answers.
-func (l *look) probe(ctx context.Context, ask *network.Group) error {
+func (l *look) probe(ctx context.Context) error {
 	for _, c := range l.cameras {
 		c.missed++
 	}
 	id, message := probeMessage()
-	if err := ask.Send(message); err != nil {
+	if err := l.asking.Send(message); err != nil {
 		return fmt.Errorf("can't probe for cameras: %w", err)
 	}
 	// A datagram may be lost: it is sent twice, as the standard says, and answered once.
@@ -166,8 +189,11 @@ func (l *look) probe(ctx context.Context, ask *network.Group) error {
 			maps.DeleteFunc(l.cameras, func(_ string, c *camera) bool { return c.missed >= misses })
 			return nil
 		case <-again.C:
-			_ = ask.Send(message)
-		case packet := <-ask.Packets:
+			_ = l.asking.Send(message)
+		case packet, open := <-l.asking.Packets:
+			if !open {
+				return l.asking.Err()
+			}
 			if err := l.take(packet, id); err != nil {
 				l.dropped.Add(packet.From.IP.String(), err)
 			}
@@ -175,25 +201,34 @@ func (l *look) probe(ctx context.Context, ask *network.Group) error {
 	}
 }
 
-// rest waits for the next probe, which a new camera's announcement brings forward. It returns false if ctx has ended.
-func (l *look) rest(ctx context.Context, ask *network.Group, announced <-chan network.Packet, found func([]handler.Device)) bool {
+// rest waits for the next probe, which a new camera's announcement brings forward. There is none if ctx has ended, which is no error, or no
+// answer could be received.
+func (l *look) rest(ctx context.Context, found func([]handler.Device)) (more bool, err error) {
 	next := time.NewTimer(l.interval)
 	defer next.Stop()
 	began := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
-			return false
+			return false, nil
 		case <-next.C:
-			return true
-		case <-ask.Packets: // a late answer: it comes again
-		case packet := <-announced:
+			return true, nil
+		case _, open := <-l.asking.Packets: // a late answer: it comes again
+			if !open {
+				return false, l.asking.Err()
+			}
+		case packet, open := <-l.announced():
+			if !open {
+				l.log.Warn().Err(l.listening.Err()).Msg("announcements can't be heard until the next probe")
+				l.deafen()
+				continue
+			}
 			m, err := parseMessage(packet.Data)
 			switch {
 			case err != nil:
 				l.dropped.Add(packet.From.IP.String(), err)
 			case m.hello && l.cameras[m.matches[0].uuid] == nil && time.Since(began) > time.Second: // a flood of announcements must not cause a flood of probes
-				return true
+				return true, nil
 			case m.bye:
 				c := l.cameras[m.matches[0].uuid]
 				if from, _ := netip.AddrFromSlice(packet.From.IP); c != nil && c.address == from.Unmap() {

@@ -143,7 +143,7 @@ func (n *network1) discover(t *testing.T, details string, properties map[string]
 	} else {
 		details += "\ninterfaces: [lo]"
 	}
-	p := prober{log: zerolog.Nop(), address4: n.address, interval: 50 * time.Millisecond, arp: n.arp}
+	p := prober{log: zerolog.Nop(), address4: n.address, interval: 50 * time.Millisecond, arp: n.arp, join: network.Join}
 	return handlertest.Discover(t, p, details, properties)
 }
 
@@ -164,7 +164,7 @@ func TestACameraAnswersOverMulticast(t *testing.T) {
 
 func TestCamerasComeAndGoAtOnce(t *testing.T) {
 	n := newNetwork(t)
-	p := prober{log: zerolog.Nop(), address4: n.address, interval: time.Hour, arp: n.arp}
+	p := prober{log: zerolog.Nop(), address4: n.address, interval: time.Hour, arp: n.arp, join: network.Join}
 	found := handlertest.Discover(t, p, "interfaces: [lo]", nil)
 	handlertest.Next(t, found, 0)
 	n.mu.Lock()
@@ -179,6 +179,41 @@ func TestCamerasComeAndGoAtOnce(t *testing.T) {
 	require.NoError(t, n.group.Send(bye)) // from another address than the camera's: anybody could
 	n.sendFrom("127.0.0.1", bye)
 	handlertest.Next(t, found, 0)
+}
+
+func TestASocketThatCanNotBeReadEndsTheLook(t *testing.T) {
+	n := newNetwork(t)
+	var asking *network.Group
+	p := prober{log: zerolog.Nop(), address4: n.address, interval: time.Hour, arp: n.arp}
+	p.join = func(ctx context.Context, address4, address6 string, names []string, listen bool) (*network.Group, error) {
+		g, err := network.Join(ctx, address4, address6, names, listen)
+		if !listen {
+			asking = g
+		}
+		return g, err
+	}
+	err := p.Discover(t.Context(), "interfaces: [lo]", nil, func([]handler.Device) { asking.Close() })
+	require.ErrorIs(t, err, net.ErrClosed, "edgediscovery asks again, with back-off")
+}
+
+func TestAnnouncementsAreHeardAgain(t *testing.T) {
+	n := newNetwork(t)
+	var listening []*network.Group
+	p := prober{log: zerolog.Nop(), address4: n.address, interval: 50 * time.Millisecond, arp: n.arp}
+	p.join = func(ctx context.Context, address4, address6 string, names []string, listen bool) (*network.Group, error) {
+		g, err := network.Join(ctx, address4, address6, names, listen)
+		if listen {
+			listening = append(listening, g)
+		}
+		return g, err
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	require.NoError(t, p.Discover(ctx, "interfaces: [lo]", nil, func([]handler.Device) {
+		if len(listening) > 1 {
+			cancel()
+		}
+		listening[0].Close()
+	}))
 }
 
 // sendFrom sends a datagram to the group from an address of the loopback interface.

@@ -24,11 +24,12 @@ func uevents(ctx context.Context) (<-chan struct{}, error) {
 	return datagrams(ctx, os.NewFile(uintptr(fd), "uevents")), nil
 }
 
-// datagrams sends after each datagram of a socket, until ctx ends or the socket can't be read. It closes the socket.
+// datagrams sends after each datagram of a socket, until ctx ends or the socket can't be read. It closes the socket and the channel.
 func datagrams(ctx context.Context, f *os.File) <-chan struct{} {
 	events := make(chan struct{}, 1)
 	stop := context.AfterFunc(ctx, func() { _ = f.Close() })
 	go func() {
+		defer close(events)
 		defer stop()
 		defer func() { _ = f.Close() }()
 		buffer := make([]byte, 16<<10)

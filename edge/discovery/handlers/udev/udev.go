@@ -39,7 +39,7 @@ type udev struct {
 	dev    string
 	log    zerolog.Logger
 	gather time.Duration // how long an event waits for others
-	// events sends whenever devices may have changed, until ctx ends.
+	// events sends whenever devices may have changed, until ctx ends. It closes the channel if it can't go on.
 	events func(ctx context.Context) (<-chan struct{}, error)
 }
 
@@ -79,32 +79,43 @@ func (u *udev) Discover(ctx context.Context, text string, _ map[string][]byte, f
 	case len(want.Permissions) > 3 || strings.Trim(want.Permissions, "rwm") != "":
 		return handler.InvalidArgument("permissions: %q: must be of the letters r, w and m", want.Permissions)
 	}
-	events, err := u.events(ctx)
-	if err != nil {
-		u.log.Warn().Err(err).Stringer("interval", want.Interval).Msg("the kernel's events can't be received: devices are looked for now and then")
-	}
+	log := u.log.Sample(&zerolog.BurstSampler{Burst: 1, Period: time.Hour})
+	var events <-chan struct{} // nil: none are received, which is tried again at each look
 	for {
+		if events == nil {
+			var err error
+			if events, err = u.events(ctx); err != nil {
+				log.Warn().Err(err).Stringer("interval", want.Interval).Msg("the kernel's events can't be received: devices are looked for now and then")
+			}
+		}
 		if err := u.look(want, rules, found); err != nil {
 			return err
 		}
-		if !wait(ctx, want.Interval, events) {
+		switch open := wait(ctx, want.Interval, events); {
+		case ctx.Err() != nil:
 			return nil
+		case open:
+			wait(ctx, u.gather, nil)
+		default:
+			log.Warn().Stringer("interval", want.Interval).Msg("the kernel's events are no longer received: devices are looked for now and then until they are again")
+			events = nil
+			wait(ctx, want.Interval, nil)
 		}
-		if events != nil && !wait(ctx, u.gather, nil) {
+		if ctx.Err() != nil {
 			return nil
 		}
 	}
 }
 
-// wait returns false when ctx has ended.
-func wait(ctx context.Context, t time.Duration, events <-chan struct{}) bool {
-	timer := time.NewTimer(t)
+// wait waits for an event, at most for a while, and returns false if events is closed.
+func wait(ctx context.Context, most time.Duration, events <-chan struct{}) (open bool) {
+	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return false
 	case <-timer.C:
-	case <-events:
+	case _, open := <-events:
+		return open
 	}
 	return true
 }

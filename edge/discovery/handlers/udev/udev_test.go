@@ -199,6 +199,28 @@ func TestADeviceIsUnplugged(t *testing.T) {
 	require.Len(t, <-found, 2)
 }
 
+func TestEventsAreReceivedAgain(t *testing.T) {
+	h := newHost(t)
+	u := Program.New(handler.Env{Sys: filepath.Join(h.dir, "sys"), Log: zerolog.Nop()}).(*udev)
+	u.gather = time.Millisecond
+	var kernels []*os.File
+	u.events = func(ctx context.Context) (<-chan struct{}, error) {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return nil, err
+		}
+		kernels = append(kernels, os.NewFile(uintptr(pair[1]), "kernel"))
+		return datagrams(ctx, os.NewFile(uintptr(pair[0]), "uevents")), nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	require.NoError(t, u.Discover(ctx, `{udevRules: ['KERNEL=="video*"'], interval: 1s}`, nil, func([]handler.Device) {
+		if len(kernels) > 2 {
+			cancel()
+		}
+		_ = kernels[len(kernels)-1].Close() // and the socket can be read no longer
+	}))
+}
+
 func TestThisHost(t *testing.T) {
 	if _, err := os.Stat("/sys/class/mem/null"); err != nil {
 		t.Skip("no /sys/class/mem/null")
