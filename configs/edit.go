@@ -28,7 +28,8 @@ func File(program, named string) string {
 }
 
 // Edit changes settings in a file, or makes the file. All else in it stays, comments too. The file is replaced whole;
-// its mode and owner stay.
+// its mode and owner stay. If an alias of YAML is in the way, because the change would change another place as well or take away an anchor that is
+// used there, the error names the line, and the file stays as it is.
 func Edit(file string, settings ...Setting) error {
 	text, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -50,6 +51,9 @@ func edited(text []byte, settings []Setting) ([]byte, error) {
 		if err := put(document.Content[0], strings.Split(s.Key, "."), scalar(s.Value)); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.Key, err)
 		}
+	}
+	if err := checkAliases(document, document); err != nil {
+		return nil, err
 	}
 	return render(document)
 }
@@ -116,20 +120,24 @@ func render(document *yaml.Node) ([]byte, error) {
 }
 
 // put sets the value at a path of keys.
-func put(at *yaml.Node, path []string, value *yaml.Node) error {
-	old, err := valueAt(at, path)
+func put(root *yaml.Node, path []string, value *yaml.Node) error {
+	old, err := valueAt(root, path)
 	if err != nil {
 		return err
 	}
-	value.LineComment, value.HeadComment = old.LineComment, old.HeadComment
+	value.LineComment, value.HeadComment, value.Line = old.LineComment, old.HeadComment, old.Line
 	*old = *value
 	return nil
 }
 
 // valueAt is the value at a path of keys. What is missing is made: sections on the way, and null as the value.
-func valueAt(at *yaml.Node, path []string) (*yaml.Node, error) {
+func valueAt(root *yaml.Node, path []string) (*yaml.Node, error) {
+	at := root
 	for _, key := range path {
-		if at = resolve(at); isNull(at) {
+		if err := checkUnshared(root, at); err != nil {
+			return nil, err
+		}
+		if isNull(at) {
 			at.Kind, at.Tag, at.Value = yaml.MappingNode, "", ""
 		}
 		if at.Kind != yaml.MappingNode {
@@ -145,6 +153,47 @@ func valueAt(at *yaml.Node, path []string) (*yaml.Node, error) {
 		at = at.Content[i+1]
 	}
 	return at, nil
+}
+
+// checkUnshared returns an error if a change within a node would be one at another place as well.
+func checkUnshared(root, n *yaml.Node) error {
+	if n.Kind == yaml.AliasNode {
+		return fmt.Errorf("line %d: the alias *%s stands for line %d, which would change as well; write what it stands for in its place", n.Line, n.Value, n.Alias.Line)
+	}
+	if alias := aliasOf(root, n); alias != nil {
+		return fmt.Errorf("line %d: the anchor &%s is used in line %d, which would change as well; write the value there in place of *%s", n.Line, n.Anchor, alias.Line, n.Anchor)
+	}
+	return nil
+}
+
+// checkAliases returns an error if what an alias in n stands for is no longer in the document.
+func checkAliases(document, n *yaml.Node) error {
+	if n.Kind == yaml.AliasNode && (n.Alias.Anchor == "" || !contains(document, n.Alias)) {
+		return fmt.Errorf("line %d: the alias *%s stands for line %d, which would be replaced; write what it stands for in its place", n.Line, n.Value, n.Alias.Line)
+	}
+	for _, next := range n.Content {
+		if err := checkAliases(document, next); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func contains(n, other *yaml.Node) bool {
+	return n == other || slices.ContainsFunc(n.Content, func(n *yaml.Node) bool { return contains(n, other) })
+}
+
+// aliasOf is the first alias in n that stands for the node anchored; nil: there is none.
+func aliasOf(n, anchored *yaml.Node) *yaml.Node {
+	if n.Kind == yaml.AliasNode && n.Alias == anchored {
+		return n
+	}
+	for _, next := range n.Content {
+		if alias := aliasOf(next, anchored); alias != nil {
+			return alias
+		}
+	}
+	return nil
 }
 
 func scalar(value string) *yaml.Node {
@@ -227,12 +276,15 @@ func withUser(text []byte, u User) ([]byte, error) {
 }
 
 // userList is the list auth.users, which is made if there is none.
-func userList(at *yaml.Node) (*yaml.Node, error) {
-	at, err := valueAt(at, []string{"auth", "users"})
+func userList(root *yaml.Node) (*yaml.Node, error) {
+	at, err := valueAt(root, []string{"auth", "users"})
+	if err == nil {
+		err = checkUnshared(root, at)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if at = resolve(at); isNull(at) {
+	if isNull(at) {
 		at.Kind, at.Tag, at.Value = yaml.SequenceNode, "", ""
 	}
 	if at.Kind != yaml.SequenceNode {

@@ -37,3 +37,42 @@ func TestEditChangesSettingsAndNothingElse(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte("link: x\n"), 0o600))
 	require.ErrorContains(t, Edit(file, Setting{"link.server", "y"}), "there is a value where keys should be")
 }
+
+func TestEditLeavesAliasesWhole(t *testing.T) {
+	for name, c := range map[string]struct{ before, refused, after string }{
+		"a value that another line uses": {
+			"link:\n  tls: {ca: &ca /x}\nhttp:\n  tls: {clientCA: *ca}\n",
+			"line 4: the alias *ca stands for line 2, which would be replaced", "",
+		},
+		"in a section that another line uses": {
+			"link:\n  tls: &tls\n    ca: /x\nhttp:\n  tls: *tls\n",
+			"link.tls.ca: line 2: the anchor &tls is used in line 5, which would change as well", "",
+		},
+		"in a section that is an alias": {"http:\n  tls: &tls {ca: /x}\nlink:\n  tls: *tls\n", "link.tls.ca: line 4: the alias *tls stands for line 2, which would change as well", ""},
+		"in place of a section":         {"link: {tls: {ca: {x: &x 1}}}\nlog: {level: *x}\n", "line 2: the alias *x stands for line 1, which would be replaced", ""},
+		"a value that is an alias":      {"http: {tls: {ca: &ca /x}}\nlink: {tls: {ca: *ca}}\n", "", "http: {tls: {ca: &ca /x}}\nlink: {tls: {ca: /new}}\n"},
+		"an anchor that no line uses":   {"link: {tls: {ca: &ca /x}}\n", "", "link: {tls: {ca: /new}}\n"},
+		"two anchors of a name":         {"log: {level: &a info}\nlink: {tls: {ca: &a /x}, rate: *a}\n", "line 2: the alias *a stands for line 2, which would be replaced", ""},
+		"the first of them":             {"link: {tls: {ca: &a /x}}\nlog: {level: &a info, format: *a}\n", "", "link: {tls: {ca: /new}}\nlog: {level: &a info, format: *a}\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "core.yaml")
+			require.NoError(t, os.WriteFile(file, []byte(c.before), 0o600))
+			err := Edit(file, Setting{"link.tls.ca", "/new"})
+			text, unread := os.ReadFile(file)
+			require.NoError(t, unread)
+			if c.refused != "" {
+				require.ErrorContains(t, err, file+": "+c.refused)
+				require.Equal(t, c.before, string(text))
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, c.after, string(text))
+		})
+	}
+	text, err := edited([]byte("link: {tls: {cert: &p /x, key: *p}}\n"), []Setting{{"link.tls.cert", "/y"}, {"link.tls.key", "/z"}})
+	require.NoError(t, err)
+	require.Equal(t, "link: {tls: {cert: /y, key: /z}}\n", string(text), "both are replaced")
+	_, err = withUser([]byte("auth:\n  users: &u []\nhttp:\n  users: *u\n"), User{Name: "lamp"})
+	require.ErrorContains(t, err, "line 2: the anchor &u is used in line 4")
+}
