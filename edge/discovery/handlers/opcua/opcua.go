@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"context"
 	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -117,9 +118,10 @@ func (f finder) Discover(ctx context.Context, text string, _ map[string][]byte, 
 		hosts := hosts{}
 		var devices []handler.Device
 		for i, list := range answers {
+			itself := !slices.ContainsFunc(list, func(a application) bool { return a.kind == kindDiscoveryServer })
 			for _, a := range list {
 				if names.Takes(func(item string) bool { return item == a.name }) {
-					devices = append(devices, a.device(lookups, urls[i], hosts)...)
+					devices = append(devices, a.device(lookups, urls[i], itself, hosts)...)
 				}
 			}
 		}
@@ -129,8 +131,9 @@ func (f finder) Discover(ctx context.Context, text string, _ map[string][]byte, 
 	})
 }
 
-// device is the server that an application is, if it is one and says where.
-func (a application) device(ctx context.Context, asked *url.URL, known hosts) []handler.Device {
+// device is the server that an application is, if it is one and says where. Its ID depends on what it says and where it was asked, and not on DNS.
+// itself says that no discovery server was asked.
+func (a application) device(ctx context.Context, asked *url.URL, itself bool, known hosts) []handler.Device {
 	if a.kind != kindServer && a.kind != kindClientAndServer || len(a.urls) == 0 {
 		return nil
 	}
@@ -138,8 +141,9 @@ func (a application) device(ctx context.Context, asked *url.URL, known hosts) []
 	if i := slices.IndexFunc(a.urls, func(u string) bool { return strings.HasPrefix(u, "opc.tcp://") }); i >= 0 {
 		address = a.urls[i]
 	}
-	address = known.reachable(ctx, address, asked)
-	if address != network.Clean(address, 1024) || address == "" {
+	id := identity(address, asked, itself)
+	address = known.reachable(ctx, id, asked)
+	if id == "" || id != network.Clean(id, 1024) || address != network.Clean(address, 1024) {
 		return nil
 	}
 	p := map[string]string{"OPCUA_DISCOVERY_URL": address}
@@ -148,7 +152,33 @@ func (a application) device(ctx context.Context, asked *url.URL, known hosts) []
 			p["OPCUA_"+name] = network.Clean(value, maxString)
 		}
 	}
-	return []handler.Device{{ID: address, Properties: p}}
+	return []handler.Device{{ID: id, Properties: p}}
+}
+
+// identity is the URL that a server says, with the host that was asked if the server's own tells it from no other: an address of loopback, or, of a
+// server that was asked itself, a name without a dot, which it may share with all of its series. A host that was asked at loopback tells even less.
+func identity(address string, asked *url.URL, itself bool) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Hostname() == "" || ofThisHost(asked.Hostname()) {
+		return address
+	}
+	if _, err := netip.ParseAddr(u.Hostname()); ofThisHost(u.Hostname()) || itself && err != nil && !strings.Contains(u.Hostname(), ".") {
+		return at(u, asked)
+	}
+	return address
+}
+
+// ofThisHost reports whether a host means the one that uses it.
+func ofThisHost(host string) bool {
+	a, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && (a.Unmap().IsLoopback() || a.IsUnspecified())
+}
+
+// at is a URL with the host that was asked.
+func at(u, asked *url.URL) string {
+	other := *u
+	other.Host = strings.TrimSuffix(net.JoinHostPort(asked.Hostname(), u.Port()), ":") // without a port
+	return other.String()
 }
 
 // hosts caches whether host names can be resolved.
@@ -170,6 +200,5 @@ func (h hosts) reachable(ctx context.Context, address string, asked *url.URL) st
 	if ok {
 		return address
 	}
-	u.Host = strings.TrimSuffix(net.JoinHostPort(asked.Hostname(), u.Port()), ":") // without a port
-	return u.String()
+	return at(u, asked)
 }

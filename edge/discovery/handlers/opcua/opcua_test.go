@@ -74,7 +74,7 @@ func TestWhatIsNoServer(t *testing.T) {
 	require.NoError(t, err)
 	known := hosts{"press.plant": true, "nowhere": false}
 	address := func(a application) string {
-		list := a.device(t.Context(), asked, known)
+		list := a.device(t.Context(), asked, true, known)
 		if len(list) == 0 {
 			return ""
 		}
@@ -87,6 +87,39 @@ func TestWhatIsNoServer(t *testing.T) {
 	require.Empty(t, address(application{kind: 3, urls: []string{"opc.tcp://press.plant"}}), "a discovery server")
 	require.Empty(t, address(application{}))
 	require.Empty(t, address(application{urls: []string{"opc.tcp://press.plant/" + strings.Repeat("x", 1024)}}))
+}
+
+// TestTheIDIsTheSameWithoutDNS has each server seen with DNS and without.
+func TestTheIDIsTheSameWithoutDNS(t *testing.T) {
+	for _, c := range []struct {
+		says, asked string
+		itself      bool
+		id          string
+		resolved    string // OPCUA_DISCOVERY_URL with DNS; without it is asked's host
+	}{
+		{"opc.tcp://press.plant:1/a", "opc.tcp://10.0.0.5:4840/", true, "opc.tcp://press.plant:1/a", "opc.tcp://press.plant:1/a"},
+		{"opc.tcp://press.plant:1/a", "opc.tcp://10.0.0.5:4840/", false, "opc.tcp://press.plant:1/a", "opc.tcp://press.plant:1/a"},
+		{"opc.tcp://plc:1/a", "opc.tcp://10.0.0.5:4840/", true, "opc.tcp://10.0.0.5:1/a", "opc.tcp://10.0.0.5:1/a"},
+		{"opc.tcp://plc:1/a", "opc.tcp://10.0.0.5:4840/", false, "opc.tcp://plc:1/a", "opc.tcp://plc:1/a"},
+		{"opc.tcp://localhost:1/a", "opc.tcp://10.0.0.5:4840/", false, "opc.tcp://10.0.0.5:1/a", "opc.tcp://10.0.0.5:1/a"},
+		{"opc.tcp://0.0.0.0:1", "opc.tcp://[fd00::5]", true, "opc.tcp://[fd00::5]:1", "opc.tcp://[fd00::5]:1"},
+		{"opc.tcp://plc:1/a", "opc.tcp://localhost:4840/", true, "opc.tcp://plc:1/a", "opc.tcp://plc:1/a"},
+		{"opc.tcp://10.0.0.9:1/a", "opc.tcp://10.0.0.5:4840/", true, "opc.tcp://10.0.0.9:1/a", "opc.tcp://10.0.0.9:1/a"},
+		{"opc.tcp://[fd00::9]:1/a", "opc.tcp://10.0.0.5:4840/", true, "opc.tcp://[fd00::9]:1/a", "opc.tcp://[fd00::9]:1/a"},
+	} {
+		asked, err := url.Parse(c.asked)
+		require.NoError(t, err)
+		for _, answers := range []bool{true, false} {
+			known := hosts{"10.0.0.5": true, "10.0.0.9": true, "fd00::5": true, "fd00::9": true, "press.plant": answers, "plc": answers, "localhost": true}
+			d := application{urls: []string{c.says}}.device(t.Context(), asked, c.itself, known)[0]
+			require.Equal(t, c.id, d.ID, "%+v", c)
+			if answers {
+				require.Equal(t, c.resolved, d.Properties["OPCUA_DISCOVERY_URL"], "%+v", c)
+			} else if host := d.Properties["OPCUA_DISCOVERY_URL"]; !strings.Contains(host, "10.0.0.9") && !strings.Contains(host, "fd00::9") {
+				require.Contains(t, host, asked.Hostname(), "%+v", c)
+			}
+		}
+	}
 }
 
 func TestDetailsThatCanNotBe(t *testing.T) {

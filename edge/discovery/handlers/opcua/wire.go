@@ -21,6 +21,7 @@ type application struct {
 const (
 	kindServer          = 0
 	kindClientAndServer = 2
+	kindDiscoveryServer = 3
 
 	openRequest  = 446
 	openResponse = 449
