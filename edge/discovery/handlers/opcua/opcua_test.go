@@ -18,11 +18,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/edge/discovery/handler"
+	"github.com/edgebus/edgebus/test/faults"
 	"github.com/edgebus/edgebus/test/handlertest"
 )
 
-// serve starts a server of gopcua's on loopback.
-func serve(t *testing.T, name string) (address string, stop func()) {
+// serve starts a server of gopcua's on loopback, which is there until the test binary ends: its Close races with connections that it accepts.
+func serve(t *testing.T, name string) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -32,18 +33,8 @@ func serve(t *testing.T, name string) (address string, stop func()) {
 		server.EnableSecurity("None", ua.MessageSecurityModeNone), server.EnableAuthMode(ua.UserTokenTypeAnonymous),
 		server.EndPoint("127.0.0.1", port), server.ServerName(name), server.ManufacturerName("ACME"), server.ProductName("Press"),
 	)
-	ctx, cancel := context.WithCancel(context.Background())
-	require.NoError(t, s.Start(ctx))
-	stopped := false
-	stop = func() {
-		if !stopped {
-			stopped = true
-			_ = s.Close()
-			cancel()
-		}
-	}
-	t.Cleanup(stop)
-	return fmt.Sprintf("127.0.0.1:%d", port), stop
+	require.NoError(t, s.Start(context.Background()))
+	return fmt.Sprintf("127.0.0.1:%d", port)
 }
 
 func discover(t *testing.T, details string) <-chan []handler.Device {
@@ -51,9 +42,11 @@ func discover(t *testing.T, details string) <-chan []handler.Device {
 }
 
 func TestServersAreFound(t *testing.T) {
-	a, stop := serve(t, "press one")
-	b, _ := serve(t, "press two")
-	list := fmt.Sprintf("[opc.tcp://%s/, opc.tcp://127.0.0.1:1/, opc.tcp://%s]", a, b) // nothing listens at the second
+	a, err := faults.New(faults.Options{Target: serve(t, "press one")})
+	require.NoError(t, err)
+	t.Cleanup(a.Close)
+	b := serve(t, "press two")
+	list := fmt.Sprintf("[opc.tcp://%s/, opc.tcp://127.0.0.1:1/, opc.tcp://%s]", a.Addr(), b) // nothing listens at the second
 	found := discover(t, "opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}")
 	devices := handlertest.Next(t, found, 2)
 	for i, d := range devices {
@@ -65,7 +58,7 @@ func TestServersAreFound(t *testing.T) {
 	require.Contains(t, one[0].ID, b)
 	handlertest.Next(t, discover(t, "opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}\napplicationNames: {action: Exclude, items: [press two, press one]}"), 0)
 	testMalformed(t, record(t, b))
-	stop()
+	a.Close()
 	handlertest.Next(t, found, 1)
 }
 
