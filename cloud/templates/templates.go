@@ -1,6 +1,6 @@
 // Package templates expands Go templates in objects: the texts of a Fleet's template over a node's metadata, those of a
-// Configuration's deviceTemplate over a found device. A template can neither run without bound nor call anything but the functions
-// that are listed here. It never reads an object.
+// Configuration's deviceTemplate over a found device. A template can neither run nor grow without bound, on the way to its result either, nor call
+// anything but the functions that are listed here. It never reads an object.
 package templates
 
 import (
@@ -15,8 +15,15 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// maxExpanded bounds what one text of a template may become, in bytes.
-const maxExpanded = 256 << 10
+const (
+	// maxText bounds one text with templates, what it becomes, and what each function returns on the way there, in bytes. Parsing needs a stack
+	// that grows with the text.
+	maxText = 256 << 10
+	// maxTexts bounds the texts with templates in one object.
+	maxTexts = 10_000
+	// maxMade bounds what the templates of one object become, and what their functions return, together, in bytes.
+	maxMade = 16 << 20
+)
 
 // Expand is a copy of an object in which each text that contains {{ is expanded as a Go template over data. An error names the field,
 // below at, and what the templates are expanded for.
@@ -56,7 +63,20 @@ type expander struct {
 	of        string
 	data      any
 	parseOnly bool
+	texts     int
+	made      int   // bytes
 	err       error // the first one
+}
+
+// grow counts a text that is about to be made.
+func (e *expander) grow(bytes int) error {
+	if bytes > maxText {
+		return fmt.Errorf("it becomes longer than %d bytes", maxText)
+	}
+	if e.made += bytes; e.made > maxMade {
+		return fmt.Errorf("the templates make more than %d bytes together", maxMade)
+	}
+	return nil
 }
 
 // walk expands all texts of a tree. Keys of maps are left as they are.
@@ -79,9 +99,9 @@ func (e *expander) walk(v any, at string) any {
 }
 
 func (e *expander) expand(text, at string) string {
-	t, err := parseTemplate(text)
+	t, err := e.parse(text)
 	if err == nil && !e.parseOnly {
-		out := limited{most: maxExpanded}
+		out := limited{grow: e.grow}
 		if err = t.Execute(&out, e.data); err == nil {
 			return out.String()
 		}
@@ -112,30 +132,43 @@ func plain(err error) string {
 }
 
 // functions are those of flightctl, with index, which fails where there is nothing.
-var functions = template.FuncMap{
-	"upper":   strings.ToUpper,
-	"lower":   strings.ToLower,
-	"replace": func(old, by, text string) string { return strings.ReplaceAll(text, old, by) },
-	"getOrDefault": func(m map[string]string, key, otherwise string) string {
-		if v, ok := m[key]; ok {
-			return v
-		}
-		return otherwise
-	},
-	"index": func(m map[string]string, key string) (string, error) {
-		v, ok := m[key]
-		if !ok {
-			return "", fmt.Errorf("there is no %q, and no getOrDefault says what else", key)
-		}
-		return v, nil
-	},
+func (e *expander) functions() template.FuncMap {
+	return template.FuncMap{
+		"upper": func(text string) (string, error) { return strings.ToUpper(text), e.grow(len(text)) },
+		"lower": func(text string) (string, error) { return strings.ToLower(text), e.grow(len(text)) },
+		"replace": func(old, by, text string) (string, error) {
+			if err := e.grow(len(text) + strings.Count(text, old)*(len(by)-len(old))); err != nil {
+				return "", err
+			}
+			return strings.ReplaceAll(text, old, by), nil
+		},
+		"getOrDefault": func(m map[string]string, key, otherwise string) string {
+			if v, ok := m[key]; ok {
+				return v
+			}
+			return otherwise
+		},
+		"index": func(m map[string]string, key string) (string, error) {
+			v, ok := m[key]
+			if !ok {
+				return "", fmt.Errorf("there is no %q, and no getOrDefault says what else", key)
+			}
+			return v, nil
+		},
+	}
 }
 
-// builtin are the functions of text/template that a template may use as well.
-var builtin = []string{"and", "or", "not", "eq", "ne"}
+// callable are the functions that a template may use: ours, and some of text/template's.
+var callable = []string{"upper", "lower", "replace", "getOrDefault", "index", "and", "or", "not", "eq", "ne"}
 
-func parseTemplate(text string) (*template.Template, error) {
-	t, err := template.New("").Option("missingkey=error").Funcs(functions).Parse(text)
+func (e *expander) parse(text string) (*template.Template, error) {
+	switch e.texts++; {
+	case e.texts > maxTexts:
+		return nil, fmt.Errorf("more than %d texts have templates", maxTexts)
+	case len(text) > maxText:
+		return nil, fmt.Errorf("a text with templates has %d bytes; at most %d are expanded", len(text), maxText)
+	}
+	t, err := template.New("").Option("missingkey=error").Funcs(e.functions()).Parse(text)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +204,7 @@ func allowed(n parse.Node) error {
 	case *parse.ChainNode:
 		return allowed(n.Node)
 	case *parse.IdentifierNode:
-		if functions[n.Ident] == nil && !slices.Contains(builtin, n.Ident) {
+		if !slices.Contains(callable, n.Ident) {
 			return fmt.Errorf("the function %s is not supported", n.Ident)
 		}
 	case *parse.RangeNode, *parse.TemplateNode, *parse.BreakNode, *parse.ContinueNode:
@@ -196,12 +229,15 @@ func allowedAll(nodes []parse.Node) error {
 // limited is a text that doesn't grow without bound.
 type limited struct {
 	strings.Builder
-	most int
+	grow func(bytes int) error
 }
 
 func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > l.most {
-		return 0, fmt.Errorf("it becomes longer than %d bytes", l.most)
+	if l.Len()+len(p) > maxText {
+		return 0, fmt.Errorf("it becomes longer than %d bytes", maxText)
+	}
+	if err := l.grow(len(p)); err != nil {
+		return 0, err
 	}
 	return l.Builder.Write(p)
 }
