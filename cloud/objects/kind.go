@@ -197,15 +197,15 @@ func Selector(s *resource.LabelSelector) labels.Selector {
 	if s.Empty() {
 		return labels.Nothing()
 	}
-	selector := labels.SelectorFromSet(s.MatchLabels)
+	terms := make([]labels.Requirement, 0, len(s.MatchExpressions))
 	for _, term := range s.MatchExpressions {
 		r, err := labels.NewRequirement(term.Key, operators[term.Operator], term.Values)
 		if err != nil { // it was validated when it was written
 			return labels.Nothing()
 		}
-		selector = selector.Add(*r)
+		terms = append(terms, *r)
 	}
-	return selector
+	return labels.SelectorFromSet(s.MatchLabels).Add(terms...) // each Add copies and sorts all
 }
 
 var operators = map[string]selection.Operator{

@@ -3,6 +3,7 @@ package objects_test
 import (
 	"errors"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -175,4 +177,20 @@ func TestSecretsAreSealedForControllersToo(t *testing.T) {
 	require.NoError(t, err)
 	require.NotContains(t, string(stored.Data), "password")
 	require.NotContains(t, string(stored.Data), "aHVudGVyMg")
+}
+
+// A selector is a user's: what it costs to read grows with its terms, not with their square.
+func TestASelectorOfManyTerms(t *testing.T) {
+	s := &resource.LabelSelector{MatchLabels: map[string]string{"site": "a"}}
+	for i := range 5000 {
+		s.MatchExpressions = append(s.MatchExpressions, resource.LabelTerm{Key: "k" + strconv.Itoa(i), Operator: "DoesNotExist"})
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	selector := objects.Selector(s)
+	runtime.ReadMemStats(&after)
+	require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(50<<20))
+	require.True(t, selector.Matches(labels.Set{"site": "a"}))
+	require.False(t, selector.Matches(labels.Set{"site": "a", "k4999": ""}))
+	require.False(t, selector.Matches(labels.Set{"site": "b"}))
 }

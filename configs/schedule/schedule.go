@@ -32,6 +32,9 @@ var parser = cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cr
 
 // Parse reads a schedule. local is the node's own time zone; empty: UTC.
 func Parse(s resource.UpdateSchedule, local string) (w Window, err error) {
+	if n := len(s.At); n > resource.MaxCron {
+		return w, fmt.Errorf("the cron expression has %d characters, more than %d", n, resource.MaxCron)
+	}
 	if strings.Contains(s.At, "=") || strings.HasPrefix(s.At, "@every") { // the library's own time zones, and times that begin with the hub
 		return w, fmt.Errorf("%q is no cron expression: minute, hour, day of the month, month, day of the week", s.At)
 	}

@@ -1,6 +1,8 @@
 package schedule
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,18 +44,29 @@ func TestOpen(t *testing.T) {
 			require.Equal(t, at(c.opens), w.Open(at(c.now)).UTC())
 		})
 	}
+	all := func(from, to int) (list string) {
+		for n := from; n <= to; n++ {
+			list += "," + strconv.Itoa(n)
+		}
+		return list[1:]
+	}
+	_, err := Parse(resource.UpdateSchedule{At: all(0, 59) + " " + all(0, 23) + " " + all(1, 31) + " " + all(1, 12) + " " + all(0, 6)}, "")
+	require.NoError(t, err, "a long expression")
 	for text, why := range map[string]string{
-		"":                    "no cron expression",
-		"* * *":               "no cron expression",
-		"61 * * * *":          "no cron expression",
-		"CRON_TZ=UTC 0 2 * *": "no cron expression",
-		"@every 5m":           "no cron expression",
-		"0 0 30 2 *":          "never comes",
+		"":     "no cron expression",
+		"TZ=0": "no cron expression", // the library panics
+		"0 2 29 2 " + strings.Repeat("*,", 500) + "*": "1010 characters, more than 1000",
+		"0-18446744073709551615 * * * *":              "no cron expression",
+		"* * *":                                       "no cron expression",
+		"61 * * * *":                                  "no cron expression",
+		"CRON_TZ=UTC 0 2 * *":                         "no cron expression",
+		"@every 5m":                                   "no cron expression",
+		"0 0 30 2 *":                                  "never comes",
 	} {
 		_, err := Parse(resource.UpdateSchedule{At: text}, "")
 		require.ErrorContains(t, err, why, text)
 	}
-	_, err := Parse(resource.UpdateSchedule{At: "0 2 * * *", TimeZone: "Mars/Olympus"}, "")
+	_, err = Parse(resource.UpdateSchedule{At: "0 2 * * *", TimeZone: "Mars/Olympus"}, "")
 	require.ErrorContains(t, err, "no time zone")
 }
 

@@ -73,11 +73,16 @@ type UpdateSchedule struct {
 // TimeZoneAnnotation is a Node's own time zone.
 const TimeZoneAnnotation = Group + "/time-zone"
 
+// MaxCron bounds the length of a cron expression, which is read often. One with all minutes, hours and days has less than half of it.
+const MaxCron = 1000
+
 func (s *UpdateSchedule) check(p *problems, at string) {
 	if s == nil {
 		return
 	}
-	if n := len(strings.Fields(s.At)); n != 5 && !(n == 1 && strings.HasPrefix(s.At, "@")) {
+	if n := len(s.At); n > MaxCron {
+		p.add(at+".at", "has %d characters; must have at most %d", n, MaxCron)
+	} else if n := len(strings.Fields(s.At)); n != 5 && !(n == 1 && strings.HasPrefix(s.At, "@")) {
 		p.add(at+".at", "%s: must be a cron expression of five fields, such as 0 2 * * *", clip(s.At))
 	}
 	checkDuration(p, at+".startGraceDuration", s.StartGraceDuration, time.Minute)

@@ -330,6 +330,15 @@ func TestWhatANodesHostIsGiven(t *testing.T) {
 	}
 }
 
+func TestACronExpressionIsBounded(t *testing.T) {
+	var f Fleet
+	f.Metadata.Name = "shops"
+	f.Spec.RolloutPolicy = &RolloutPolicy{UpdateSchedule: &UpdateSchedule{At: "0 2 * * *"}}
+	require.NoError(t, f.Validate())
+	f.Spec.RolloutPolicy.UpdateSchedule.At = "0 2 * * " + strings.Repeat("*,", MaxCron/2) + "*"
+	require.ErrorContains(t, f.Validate(), "spec.rolloutPolicy.updateSchedule.at: has 1009 characters; must have at most 1000")
+}
+
 func TestAFleetsNameLeavesRoomForItsVersions(t *testing.T) {
 	f := Fleet{Metadata: Meta{Name: strings.Repeat("a", 245)}}
 	require.NoError(t, f.Validate())

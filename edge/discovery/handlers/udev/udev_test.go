@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -149,6 +150,18 @@ func TestBadDetails(t *testing.T) {
 		err := <-done
 		require.ErrorContains(t, err, wrong, details)
 		require.True(t, handler.IsInvalidArgument(err))
+	}
+}
+
+// Patterns are a user's: none takes long, and one that would need much memory as an expression is none.
+func TestPatternsAreBounded(t *testing.T) {
+	p, err := parsePattern("((a{1000}){1000}){1000}", true)
+	require.NoError(t, err)
+	require.Nil(t, p.expression)
+	for _, value := range []string{"(a*)*b", "(a|aa)+b", strings.Repeat("a*", 1000) + "b"} {
+		p, err := parsePattern(value, true)
+		require.NoError(t, err)
+		require.False(t, p.match(strings.Repeat("a", 5000)), value)
 	}
 }
 
