@@ -133,7 +133,6 @@ type planner struct {
 	roll    resource.UpgradeRollout
 	id      string
 	timeout time.Duration
-	closes  time.Time // when the window closes; the zero time: not at all
 	plan    Plan
 }
 
@@ -211,6 +210,11 @@ func (p *planner) report(node string) *resource.UpgradeReport {
 // onTrial says whether a node is amid an upgrade, so that the version that it runs may be on trial.
 func onTrial(r *resource.UpgradeReport) bool { return r != nil && r.Step != "" && r.Result == "" }
 
+// agentFailed says whether a node has the version, but for its agent: then it is ordered once more.
+func (p *planner) agentFailed(n Node) bool {
+	return n.Report != nil && n.Report.Reason == resource.UpgradeFailedAgent && n.Report.To == p.spec.Version
+}
+
 // follow takes over what a node reports, and ends an attempt that has taken too long.
 func (p *planner) follow(n *resource.UpgradeNode) {
 	a := p.newest(n)
@@ -225,7 +229,7 @@ func (p *planner) follow(n *resource.UpgradeNode) {
 	case !a.Open():
 	case a.OperationStatus == resource.UpgradePending:
 		a.FromVersion = cmp.Or(node.Version, a.FromVersion)
-		if node.Before == "" && node.Exists && p.spec.UpgradeCmd == "" && p.spec.Version != "" && node.Version == p.spec.Version && !p.spec.Aborted && !onTrial(node.Report) {
+		if node.Before == "" && node.Exists && p.spec.UpgradeCmd == "" && p.spec.Version != "" && node.Version == p.spec.Version && !p.spec.Aborted && !onTrial(node.Report) && !p.agentFailed(node) {
 			a.OperationStatus, a.Reason, a.EndedAt = resource.UpgradeSuccess, "the node runs this version already", p.stamp()
 		}
 	case p.Now.Before(p.deadline(*a)) && !(p.spec.Aborted && stoppable(r)):
@@ -342,8 +346,7 @@ func (p *planner) start() {
 		Now: p.Now, Paused: p.spec.Paused, Unconfirmed: p.unconfirmed(),
 		Policy: rollout.Policy{Concurrency: max(1, p.spec.Concurrency), Failures: rollout.ParseAmount(cmp.Or(p.spec.FailureBudget, defaultFailureBudget))},
 	}
-	var opens time.Time
-	if opens, p.closes = p.spec.Window.At(p.Now); opens.After(p.Now) {
+	if opens, _ := p.spec.Window.At(p.Now); opens.After(p.Now) {
 		in.NotBefore = opens
 	}
 	for i := range p.list {

@@ -335,6 +335,24 @@ func TestANodeThatRunsTheVersionIsLeftAlone(t *testing.T) {
 	require.Equal(t, resource.UpgradeSuccess, w.attempt("n01").OperationStatus)
 }
 
+// A node whose agent was not replaced is ordered the version once more when attempt is counted up, and is left alone until then.
+func TestAnAgentThatFailedIsTriedAgain(t *testing.T) {
+	w := newWorld(2)
+	w.step(-1)
+	w.ends("n00", resource.UpgradeSuccess, "")
+	w.says("n01", resource.UpgradeReport{Result: resource.UpgradeSuccess, Reason: resource.UpgradeFailedAgent, From: "v1.1.0", To: "v1.2.0"})
+	w.node("n01").Version = "v1.2.0"
+	w.step(-1)
+	require.Empty(t, w.step(-1).Orders)
+	require.Equal(t, 2, w.upgrade.Status.Rollout.Succeeded)
+	w.upgrade.Spec.Attempt = 1
+	w.step(-1)
+	require.Equal(t, []string{"n01"}, w.begun())
+	w.ends("n01", resource.UpgradeSuccess, "")
+	require.Empty(t, w.step(-1).Orders)
+	require.Equal(t, 2, w.upgrade.Status.Rollout.Succeeded)
+}
+
 // sim plays upgrades with nodes that answer anything, hubs that crash, and people who change their minds, and says which promise is broken.
 func sim(t *rapid.T, plan func(Input) Plan) error {
 	w := newWorld(rapid.IntRange(1, 8).Draw(t, "nodes"))

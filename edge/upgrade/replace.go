@@ -62,9 +62,6 @@ func (u *Upgrader) Proven() {
 	}
 }
 
-// failedAgent is the reason of an upgrade that succeeded but for the agent.
-const failedAgent = "AgentFailed"
-
 // replaceAgent asks to be replaced by the agent of the version, unless it is the one that runs, or the version has none, or it has failed. An agent
 // that has taken over has the link lead to it when it has reported: until then it leads to the one before, which starts if this one ends.
 func (u *Upgrader) replaceAgent(ctx context.Context, o resource.UpgradeOrder) error {
@@ -114,7 +111,7 @@ func (up upgrade) resumeAgent(runsNew bool, boot string) upgrade {
 	case runsNew:
 		up.Resumed-- // it was not interrupted
 	case up.Boot == boot:
-		up.AgentFailed = &Failure{Reason: failedAgent, Message: "it reported on trial, and then, in the place of the present one, it ended or did not report in time"}
+		up.AgentFailed = &Failure{Reason: resource.UpgradeFailedAgent, Message: "it reported on trial, and then, in the place of the present one, it ended or did not report in time"}
 	default:
 		up.TookOver = false
 	}
@@ -159,7 +156,7 @@ func (r *Replace) Try(ctx context.Context, log zerolog.Logger) error {
 	log.Error().Err(err).Str("version", r.version).Msg("the new agent failed: the present one goes on")
 	for {
 		e := r.save(func(up *upgrade) {
-			up.TookOver, up.AgentFailed = false, &Failure{Reason: failedAgent, Message: err.Error()}
+			up.TookOver, up.AgentFailed = false, &Failure{Reason: resource.UpgradeFailedAgent, Message: err.Error()}
 		})
 		if e == nil {
 			return nil

@@ -749,6 +749,7 @@ const (
 	UpgradeFailedInterrupted  = "Interrupted"   // the agent ended too often in the midst of it
 	UpgradeFailedTimeout      = "Timeout"       // it was not done in time
 	UpgradeFailedWindow       = "WindowClosed"
+	UpgradeFailedAgent        = "AgentFailed" // beside UpgradeSuccess: the core is upgraded, and the agent is not
 )
 
 // MaxUpgradeReport bounds an UpgradeReport, in bytes.
