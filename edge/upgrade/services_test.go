@@ -84,3 +84,34 @@ func TestServicesFollowTheCore(t *testing.T) {
 	require.Equal(t, "301", starts(), "it runs it already")
 	require.Equal(t, "v1.1.0", u.followers(t.Context())[0].version)
 }
+
+// What is said of a service that can't be started outlives the agent that has tried it.
+func TestTheNewAgentReportsServices(t *testing.T) {
+	h := newHost(t)
+	h.installProgram("v1.0.0", "mapper-x")
+	h.installProgram("v1.1.0", "mapper-x")
+	agent := filepath.Join(versions{h.o.Config.Dir}.path("v1.1.0"), programAgent)
+	require.NoError(t, os.WriteFile(agent, []byte("another"), 0o755))
+	require.NoError(t, versions{h.o.Config.Dir}.link(linkAgent, "v1.0.0"))
+	mapper := &service{t: t, program: filepath.Join(h.o.Config.Dir, linkCurrent, "mapper-x")}
+	t.Cleanup(func() { _ = mapper.Stop(t.Context()) })
+	require.NoError(t, mapper.Restart(t.Context()))
+	h.o.Config.Services, h.o.Service = []string{"mapper-x.service"}, func(string) Unit { return mapper }
+	u := h.open()
+	require.NoError(t, u.versions.link(linkCurrent, "v1.1.0"))
+	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepAgent, Started: time.Now()}
+	require.NoError(t, u.save(func(s *state) { s.Version, s.Previous, s.Upgrade = "v1.1.0", "v1.0.0", &up }))
+	mapper.onStart = func() error { return errors.Join(mapper.Stop(t.Context()), errors.New("no such port")) }
+	_, err := u.do(t.Context())
+	require.ErrorAs(t, err, new(*Replace))
+
+	own, err := os.Executable()
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(agent))
+	require.NoError(t, os.Symlink(own, agent)) // the new agent runs
+	u = h.open()
+	_, err = u.do(t.Context())
+	require.NoError(t, err)
+	r := u.Report()
+	require.Equal(t, resource.UpgradeSuccess+" with the new version mapper-x.service can't be started again: no such port", r.Result+" "+r.Message)
+}

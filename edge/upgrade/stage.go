@@ -247,7 +247,25 @@ func (u *Upgrader) download(ctx context.Context, source string, a resource.Artif
 			content, _, err = get(ctx, client, at, token)
 		}
 	}
-	return content, err
+	if err != nil {
+		return nil, err
+	}
+	return watched{content, downloadTime}, nil
+}
+
+// watched is a content of a server. It ends when nothing comes for limit.
+type watched struct {
+	io.ReadCloser
+	limit time.Duration
+}
+
+func (w watched) Read(b []byte) (int, error) {
+	silence := time.AfterFunc(w.limit, func() { _ = w.Close() }) // then the read returns
+	n, err := w.ReadCloser.Read(b)
+	if !silence.Stop() && err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("the server has sent nothing for %s", w.limit)
+	}
+	return n, err
 }
 
 // get opens what a server has at an address. If it wants a login first, challenge is what it says about that, beside the error.

@@ -78,6 +78,8 @@ type upgrade struct {
 	// Failed is why it is rolled back, AgentFailed why the agent is not replaced.
 	Failed      *Failure `json:"failed,omitempty"`
 	AgentFailed *Failure `json:"agentFailed,omitempty"`
+	// Unfollowed is why services don't run the version that is committed.
+	Unfollowed string `json:"unfollowed,omitempty"`
 	// TookOver says that the new agent has taken the place of the old one, in this Boot of the host, and has yet to report.
 	TookOver bool   `json:"tookOver,omitempty"`
 	Boot     string `json:"boot,omitempty"`
@@ -188,9 +190,8 @@ type Upgrader struct {
 	proven   chan struct{} // closed when this agent has reported
 	taken    *taken        // the last step, while its outcome is not on disk
 	started  string        // the order for whose trial this agent has started the core
-	followed error         // why services don't run the version that is committed
 	fellBack bool          // the present version was damaged, and current leads to the one before now
-	begun    struct {      // the order that is prepared, and since when
+	begun    struct {      // the order that is prepared, and since when it is to be
 		order string
 		at    time.Time
 	}
@@ -479,9 +480,15 @@ const (
 func (u *Upgrader) do(ctx context.Context) (again time.Duration, err error) {
 	if u.state.Upgrade == nil {
 		o, err := u.wanted()
-		if o == nil {
+		switch {
+		case o == nil:
+			if err == nil { // one that is withdrawn and given again has all its time
+				u.begun.order = ""
+			}
 			u.progress("", err)
 			return time.Hour, nil
+		case err != nil:
+			return u.refuse(*o, &Failure{Reason: resource.UpgradeFailedRefused, Message: err.Error()}), nil
 		}
 		if again, err := u.prepare(ctx, *o); again > 0 || err != nil {
 			return again, err
@@ -529,7 +536,7 @@ func (u *Upgrader) retry(up upgrade, err, why error) {
 	u.log.Error().Err(why).Str("step", up.Step).Msg("the upgrade can't go on")
 }
 
-// wanted is the order that is to be carried out; nil: there is none, or it was carried out.
+// wanted is the order that is to be carried out; nil: there is none, or it was carried out. One that can't be read comes with an error.
 func (u *Upgrader) wanted() (*resource.UpgradeOrder, error) {
 	o, err := u.o.Order()
 	if o == nil || o.ID == "" || u.state.Done != nil && u.state.Done.Order == o.ID {
@@ -543,17 +550,15 @@ func (u *Upgrader) wanted() (*resource.UpgradeOrder, error) {
 		u.o.Changed()
 		return nil, nil
 	}
-	if err != nil {
-		f := fail(resource.UpgradeFailedRefused, "%v", err)
-		u.finish(outcome{Order: o.ID, From: u.from(*o), To: o.Version, Result: resource.UpgradeRolledBack, Reason: resource.UpgradeFailedRefused, Message: f.Error()})
-		return nil, nil
-	}
-	return o, nil
+	return o, err
 }
 
 // prepare does all that changes nothing, and begins the upgrade.
 func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again time.Duration, err error) {
 	u.about(o)
+	if o.Wait { // its time begins when it no longer has to
+		u.begun.order = ""
+	}
 	switch held := u.held(o); {
 	case held != "":
 		u.progress(stepHeld, errors.New(held))
@@ -588,7 +593,7 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 		if err := u.versions.prune(u.kept()...); err != nil {
 			u.log.Warn().Err(err).Msg("what was fetched can't be removed")
 		}
-		return u.finish(outcome{Order: o.ID, From: u.from(o), To: o.Version, Result: resource.UpgradeRolledBack, Reason: f.Reason, Message: f.Message, Log: f.Log}), nil
+		return u.refuse(o, f), nil
 	case ctx.Err() != nil:
 		return time.Millisecond, nil // there is another order, it took too long, or the agent ends
 	}
@@ -619,6 +624,11 @@ func (u *Upgrader) begin(ctx context.Context, o resource.UpgradeOrder, first str
 		return time.Millisecond
 	}
 	return 0
+}
+
+// refuse ends an order of which nothing was begun.
+func (u *Upgrader) refuse(o resource.UpgradeOrder, f *Failure) (again time.Duration) {
+	return u.finish(outcome{Order: o.ID, From: u.from(o), To: o.Version, Result: resource.UpgradeRolledBack, Reason: f.Reason, Message: f.Message, Log: f.Log})
 }
 
 // finish notes how an order ended.
@@ -686,7 +696,11 @@ func (u *Upgrader) step(ctx context.Context, up *upgrade) error {
 	case stepTrial:
 		return u.trial(ctx, *up)
 	case stepAgent:
-		u.followed = u.follow(ctx)
+		if err := u.follow(ctx); err != nil { // the new agent is to report it: a service that failed it does not find
+			up.Unfollowed = strings.ReplaceAll(err.Error(), "\n", "; ")
+			next := *up
+			u.keep(func(s *state) { s.Upgrade = &next })
+		}
 		return u.replaceAgent(ctx, up.Order)
 	case stepBack:
 		return u.rollBack(ctx, up)
@@ -787,6 +801,9 @@ func (u *Upgrader) commit(up upgrade) error {
 		return err
 	}
 	u.core.committed()
+	u.mu.Lock()
+	u.seen.damage = "" // it was of the version before
+	u.mu.Unlock()
 	u.log.Info().Str("version", up.Order.Version).Str("before", up.From).Msg("the new core is committed")
 	return nil
 }
@@ -798,13 +815,12 @@ func (u *Upgrader) committed(up upgrade, f *Failure) error {
 		o.Reason, o.Log, o.Message = f.Reason, f.Log, "the core is upgraded, and the agent is not: "+f.Message
 		u.log.Error().Str("reason", f.Reason).Msg(o.Message)
 	}
-	if u.followed != nil {
-		o.Message = strings.TrimPrefix(o.Message+"; ", "; ") + "with the new version " + strings.ReplaceAll(u.followed.Error(), "\n", "; ")
+	if up.Unfollowed != "" {
+		o.Message = strings.TrimPrefix(o.Message+"; ", "; ") + "with the new version " + up.Unfollowed
 	}
 	if err := u.save(func(s *state) { s.end(o) }); err != nil {
 		return err
 	}
-	u.followed = nil // the next order may be of settings, which no service follows
 	u.progress("", nil)
 	u.tidy()
 	return nil

@@ -3,6 +3,8 @@ package upgrade
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -215,6 +217,9 @@ func TestTheSignatureIsVerifiedAtEachStart(t *testing.T) {
 	require.Equal(t, "v1.0.0", u.versions.linked(linkCurrent))
 	require.Contains(t, u.Report().Message, "version v1.3.0, which is installed")
 	require.Contains(t, u.Report().Message, "version v1.0.0 runs instead")
+	h.install("v1.4.0")
+	require.NoError(t, u.commit(upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.4.0"}, From: "v1.0.0"}))
+	require.Empty(t, u.Report().Message, "another version is the present one")
 }
 
 // The owner of a node holds and releases, without the agent.
@@ -478,4 +483,68 @@ func TestLoginsOfRegistriesThatAreRefused(t *testing.T) {
 		require.ErrorAs(t, err, new(*Failure), challenge)
 		require.ErrorContains(t, err, "wants the login")
 	}
+}
+
+// An order that was withdrawn, or was to wait, has all its time when it is given again, however long that was.
+func TestTheTimeOfAnOrderBeginsAnew(t *testing.T) {
+	for what, between := range map[string]*resource.UpgradeOrder{"withdrawn": nil, "to wait": {ID: "1", Images: []string{"a"}, Wait: true, Timeout: 60}} {
+		h := newHost(t)
+		now := time.Now()
+		h.o.Now = func() time.Time { return now }
+		begins := resource.UpgradeOrder{ID: "1", Images: []string{"a"}, Timeout: 60}
+		order, reachable := &begins, false
+		h.o.Order = func() (*resource.UpgradeOrder, error) { return order, nil }
+		h.o.Pull = func(context.Context, string) error { return nil }
+		h.o.Exceeded = func(context.Context, resource.UpgradeChecks) error {
+			if reachable {
+				return nil
+			}
+			return errors.New("the processors are busy")
+		}
+		begins.Checks = &resource.UpgradeChecks{CPU: 50}
+		u := h.open()
+		do := func() {
+			_, err := u.do(t.Context())
+			require.NoError(t, err)
+		}
+		do()
+		require.Equal(t, stepWait, u.Report().Step, what)
+		order = between
+		do()
+		now = now.Add(time.Hour)
+		order, reachable = &begins, true
+		do()
+		require.Equal(t, resource.UpgradeSuccess, u.Report().Result, "%s: %+v", what, u.Report())
+	}
+}
+
+// An order that can't be read is refused. Until that can be written the node says why, and tries again soon.
+func TestAnOrderThatCannotBeRead(t *testing.T) {
+	h := newHost(t)
+	h.o.Order = func() (*resource.UpgradeOrder, error) {
+		return &resource.UpgradeOrder{ID: "1", Version: "v1.2.0"}, errors.New("it has an unknown field")
+	}
+	u := h.open()
+	room := h.full()
+	again, err := u.do(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, retryAfter, again)
+	require.Contains(t, u.Report().Message, "the state of the upgrade can't be written")
+	room()
+	_, err = u.do(t.Context())
+	require.NoError(t, err)
+	r := u.Report()
+	require.Equal(t, "1 upgrade_failed_rollback_success Refused: it has an unknown field", r.Order+" "+r.Result+" "+r.Reason+": "+r.Message)
+}
+
+// A server that sends nothing more is given up.
+func TestAServerThatStopsSending(t *testing.T) {
+	from, to := io.Pipe()
+	go func() { _, _ = to.Write([]byte("half")) }()
+	text, err := io.ReadAll(watched{from, 20 * time.Millisecond})
+	require.EqualError(t, err, "the server has sent nothing for 20ms")
+	require.Equal(t, "half", string(text))
+	text, err = io.ReadAll(watched{io.NopCloser(strings.NewReader("whole")), time.Minute})
+	require.NoError(t, err)
+	require.Equal(t, "whole", string(text))
 }
