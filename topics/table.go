@@ -1,5 +1,7 @@
 package topics
 
+import "slices"
+
 // Owner says which side may write a topic. Every topic of a node's tree has
 // exactly one, so that two writers can never disagree about one value.
 type Owner uint8
@@ -165,17 +167,10 @@ var table = [...]Topic{
 }
 
 // Table returns the contract: every topic below v1/nodes/{node}/.
-func Table() []Topic { return append([]Topic(nil), table[:]...) }
+func Table() []Topic { return slices.Clone(table[:]) }
 
 // Row returns the contract's row of a kind.
-func (k Kind) Row() Topic {
-	for _, t := range table {
-		if t.Kind == k {
-			return t
-		}
-	}
-	return Topic{}
-}
+func (k Kind) Row() Topic { return shapes[k].row }
 
 // Owner returns who writes topics of this kind.
 func (k Kind) Owner() Owner { return k.Row().Owner }

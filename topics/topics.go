@@ -74,196 +74,179 @@ func Parse(topic string) (Address, error) {
 	if !ok {
 		return Address{}, &Error{topic, "nothing after the node's name"}
 	}
-	a, bad := parse(node, key)
-	if bad != nil {
-		bad.Topic = topic
-		return a, bad
-	}
-	return a, nil
+	return parse(topic, node, key)
 }
 
 // ParseKey reads a key of a node's tree: a topic without v1/nodes/{node}/.
-func ParseKey(node, key string) (Address, error) {
-	a, bad := parse(node, key)
-	if bad != nil {
-		return a, bad
-	}
-	return a, nil
-}
+func ParseKey(node, key string) (Address, error) { return parse(key, node, key) }
 
-func parse(node, key string) (Address, *Error) {
+// parse names in its errors what was given: the topic or the key.
+func parse(given, node, key string) (Address, error) {
 	if !ValidName(node) {
-		return Address{}, &Error{key, "bad node name: " + nameRule}
+		return Address{}, &Error{given, "bad node name: " + nameRule}
 	}
-	if rule := topicRule(key); rule != "" {
-		return Address{}, &Error{key, rule}
+	rule := topicRule(key)
+	var a Address
+	if rule == "" {
+		a, rule = parseKey(key)
 	}
-	a, rule := parseKey(key)
 	if rule != "" {
-		return Address{}, &Error{key, rule}
+		return Address{}, &Error{given, rule}
 	}
 	a.Node = node
 	return a, nil
 }
 
-func parseKey(key string) (Address, string) {
-	head, rest, more := strings.Cut(key, "/")
-	switch head {
-	case "devices":
-		return parseDevice(rest)
-	case "discovery":
-		return parseDiscovery(rest)
-	case "secrets":
-		return parseSecret(rest)
-	case "mappers":
-		name, tail, _ := strings.Cut(rest, "/")
-		kind, ok := mapperLeaf[tail]
-		if !ok {
-			return Address{}, "only state and protocols are defined below mappers/{mapper}/"
-		}
-		return named(Address{Kind: kind, Device: name})
-	case "enroll":
-		request, tail, more := strings.Cut(rest, "/")
-		kind := KindEnroll
-		if more {
-			kind = KindEnrolled
-		}
-		if more && tail != "answer" {
-			return Address{}, "only answer is defined below enroll/{request}/"
-		}
-		return named(Address{Kind: kind, Device: request})
-	case "blobs":
-		if rest == "get" {
-			return Address{Kind: KindBlobGet}, ""
-		}
-		request, ok := strings.CutPrefix(rest, "answers/")
-		if !ok {
-			return Address{}, "only get and answers/{request} are defined below blobs"
-		}
-		return named(Address{Kind: KindBlobAnswer, Device: request})
-	case "bridge":
-		if rest == "" {
-			return Address{}, "nothing after bridge/"
-		}
-		return Address{Kind: KindBridge, Name: rest}, ""
-	case "spec", "membership":
-		if part, ok := strings.CutPrefix(rest, "parts/"); ok {
-			kind := KindSpecPart
-			if head == "membership" {
-				kind = KindMembershipPart
-			}
-			return named(Address{Kind: kind, Name: part})
-		}
-	}
-	if kind, ok := plain[key]; ok {
-		return Address{Kind: kind}, ""
-	}
-	if !more {
-		return Address{}, "no such topic below the node"
-	}
-	return Address{}, "no such topic below " + clip(head)
+// shape is how keys of a kind are written: head, Device, middle, Name.
+type shape struct {
+	row          Topic
+	head, middle string
+	device       bool   // there is a Device
+	name         string // how the pattern writes the Name; empty: there is none
 }
 
-// The words of the contract's patterns by where they stand: a whole key, mappers/{mapper}/WORD, devices/{device}/WORD, and
-// devices/{device}/WORD/{name}.
-var (
-	plain        = words("", "")
-	mapperLeaf   = words("mappers/{mapper}/", "")
-	deviceLeaf   = words("devices/{device}/", "")
-	deviceBranch = words("devices/{device}/", "/")
-)
+// step is a place in the tree of patterns: the words or the name that may follow there, and the kind of a key that ends there.
+// A word goes before a name: secrets/discovery is never a Secret, whose name has a dot.
+type step struct {
+	word  string
+	kind  Kind
+	words []*step
+	name  *step // if no step follows it, all the rest of the key
+}
 
-// words finds the patterns that are head, a word, and nothing else or, with tail, a name or the rest of the topic.
-func words(head, tail string) map[string]Kind {
-	out := make(map[string]Kind)
+var shapes, steps = readPatterns()
+
+// readPatterns takes the patterns of the table apart, for formatting and for parsing.
+func readPatterns() (shapes [KindBlobAnswer + 1]shape, root step) {
 	for _, row := range table {
-		word, ok := strings.CutPrefix(row.Pattern, head)
-		if !ok {
-			continue
+		at, s := &root, shape{row: row}
+		text := &s.head
+		for i, level := range strings.Split(row.Pattern, "/") {
+			if i > 0 {
+				*text += "/"
+			}
+			at = at.add(level)
+			switch {
+			case !isName(level):
+				*text += level
+			case s.device || level == "{part}" || level == "#": // these are the Name also where they are the only name
+				s.name = level
+			default:
+				s.device, text = true, &s.middle
+			}
 		}
-		if tail != "" {
-			word, _, ok = strings.Cut(word, tail)
+		at.kind, shapes[row.Kind] = row.Kind, s
+	}
+	return shapes, root
+}
+
+func isName(level string) bool { return level[0] == '{' || level == "#" }
+
+// add returns the step at a level of a pattern, which is added if it is missing.
+func (s *step) add(level string) *step {
+	if isName(level) {
+		if s.name == nil {
+			s.name = new(step)
 		}
-		if ok && !strings.ContainsAny(word, "{#") {
-			out[word] = row.Kind
+		return s.name
+	}
+	next := s.at(level)
+	if next == nil {
+		next = &step{word: level}
+		s.words = append(s.words, next)
+	}
+	return next
+}
+
+// at returns the step at a word, or nil.
+func (s *step) at(word string) *step {
+	for _, next := range s.words {
+		if next.word == word {
+			return next
 		}
 	}
-	return out
+	return nil
 }
 
-func parseDevice(rest string) (Address, string) {
-	device, rest, more := strings.Cut(rest, "/")
-	a := Address{Kind: KindDevice, Device: device}
-	if !more {
-		return named(a)
+// parseKey returns the rule that a key breaks, or nothing.
+func parseKey(key string) (Address, string) {
+	var names [2]string
+	n := 0
+	s, rest, more := &steps, key, true
+	for more {
+		level, tail, further := strings.Cut(rest, "/")
+		next := s.at(level)
+		if next == nil {
+			if next = s.name; next == nil {
+				return Address{}, noSuchTopic(key)
+			}
+			if next.words == nil && next.name == nil {
+				level, further = rest, false
+			}
+			names[n] = level
+			n++
+		}
+		s, rest, more = next, tail, further
 	}
-	word, name, more := strings.Cut(rest, "/")
-	kinds := deviceLeaf
-	if more {
-		kinds, a.Name = deviceBranch, name
+	if s.kind == KindNone {
+		return Address{}, noSuchTopic(key)
 	}
-	kind, ok := kinds[word]
-	if !ok {
-		return Address{}, "no such topic below a device"
+	a := Address{Kind: s.kind, Device: names[0], Name: names[1]}
+	if !shapes[a.Kind].device {
+		a.Device, a.Name = "", names[0]
 	}
-	a.Kind = kind
-	return named(a)
+	return a, checkNames(&a)
 }
 
-func parseDiscovery(rest string) (Address, string) {
-	conf, rest, more := strings.Cut(rest, "/")
-	if !more {
-		return named(Address{Kind: KindDiscovery, Device: conf})
+// noSuchTopic says what there is in the place of a key that is not in the table.
+func noSuchTopic(key string) string {
+	if s := steps.at(key); s != nil && s.name != nil && s.name.kind != KindNone {
+		return checkNames(&Address{Kind: s.name.kind}) // the name is missing
 	}
-	if rest == "handler" {
-		return named(Address{Kind: KindDiscoveryHandler, Device: conf})
+	head, _, more := strings.Cut(key, "/")
+	switch {
+	case head == "devices":
+		return "no such topic below a device"
+	case head == "discovery":
+		return "only handler and instances/{instance} are defined below a configuration"
+	case head == "secrets":
+		return "only parts/{part} is defined below a secret"
+	case head == "mappers":
+		return "only state and protocols are defined below mappers/{mapper}/"
+	case head == "enroll":
+		return "only answer is defined below enroll/{request}/"
+	case head == "blobs":
+		return "only get and answers/{request} are defined below blobs"
+	case !more:
+		return "no such topic below the node"
 	}
-	inst, ok := strings.CutPrefix(rest, "instances/")
-	if !ok {
-		return Address{}, "only handler and instances/{instance} are defined below a configuration"
-	}
-	return named(Address{Kind: KindInstance, Device: conf, Name: inst})
+	return "no such topic below " + clip(head)
 }
 
-// discoverySecrets stands where the name of a Secret does, which has a dot in it, after its namespace.
-const discoverySecrets = "discovery"
-
-func parseSecret(rest string) (Address, string) {
-	secret, rest, more := strings.Cut(rest, "/")
-	if !more {
-		return named(Address{Kind: KindSecret, Device: secret})
+// checkNames returns the rule that a name in an address breaks, or nothing.
+func checkNames(a *Address) string {
+	s := &shapes[a.Kind]
+	if s.device && !ValidName(a.Device) {
+		return fmt.Sprintf("bad name %s: %s", clip(a.Device), nameRule)
 	}
-	part, ok := strings.CutPrefix(rest, "parts/")
-	if !ok && secret == discoverySecrets {
-		return named(Address{Kind: KindDiscoverySecret, Device: rest})
-	}
-	if !ok {
-		return Address{}, "only parts/{part} is defined below a secret"
-	}
-	return named(Address{Kind: KindSecretPart, Device: secret, Name: part})
-}
-
-// named checks the names in an address against the rules for its kind.
-func named(a Address) (Address, string) {
-	first := a.Kind != KindSpecPart && a.Kind != KindMembershipPart
-	if first && !ValidName(a.Device) {
-		return Address{}, fmt.Sprintf("bad name %s: %s", clip(a.Device), nameRule)
-	}
-	switch a.Kind {
-	case KindDesired, KindReported, KindRefused, KindReadProblem, KindOverride, KindConflict, KindCommand, KindAnswer:
+	switch s.name {
+	case "{property}", "{name}", "{call}":
 		if !ValidProperty(a.Name) {
-			return Address{}, fmt.Sprintf("bad property %s: %s", clip(a.Name), propertyRule)
+			return fmt.Sprintf("bad property %s: %s", clip(a.Name), propertyRule)
 		}
-	case KindInstance, KindDevicePart, KindSecretPart, KindSpecPart, KindMembershipPart:
+	case "{instance}", "{part}":
 		if !ValidName(a.Name) {
-			return Address{}, fmt.Sprintf("bad name %s: %s", clip(a.Name), nameRule)
+			return fmt.Sprintf("bad name %s: %s", clip(a.Name), nameRule)
 		}
-	case KindTelemetry, KindEvents:
-		if a.Name == "" {
-			return Address{}, "a stream needs a name: …/telemetry/{name}"
+	case "#":
+		switch {
+		case a.Name == "" && a.Kind == KindBridge:
+			return "nothing after bridge/"
+		case a.Name == "":
+			return "a stream needs a name: …/telemetry/{name}"
 		}
 	}
-	return a, ""
+	return ""
 }
 
 // String is the whole topic; Parse reads it back.
@@ -274,63 +257,20 @@ func TopicOf(node, key string) string { return Prefix + node + "/" + key }
 
 // Key is the topic without v1/nodes/{node}/.
 func (a Address) Key() string {
-	switch a.Kind {
-	case KindNone:
-		return ""
-	case KindDevice:
-		return "devices/" + a.Device
-	case KindDiscovery:
-		return "discovery/" + a.Device
-	case KindDiscoveryHandler:
-		return "discovery/" + a.Device + "/handler"
-	case KindInstance:
-		return "discovery/" + a.Device + "/instances/" + a.Name
-	case KindSecret:
-		return "secrets/" + a.Device
-	case KindDiscoverySecret:
-		return "secrets/" + discoverySecrets + "/" + a.Device
-	case KindSecretPart:
-		return "secrets/" + a.Device + "/parts/" + a.Name
-	case KindBridge:
-		return "bridge/" + a.Name
-	case KindEnroll:
-		return "enroll/" + a.Device
-	case KindEnrolled:
-		return "enroll/" + a.Device + "/answer"
-	case KindBlobAnswer:
-		return "blobs/answers/" + a.Device
-	case KindSpecPart:
-		return "spec/parts/" + a.Name
-	case KindMembershipPart:
-		return "membership/parts/" + a.Name
+	s := &shapes[a.Kind]
+	if !s.device {
+		a.Device = ""
 	}
-	if key, ok := plainWord[a.Kind]; ok {
-		return key
+	if s.name == "" {
+		a.Name = ""
 	}
-	if word, ok := mapperWord[a.Kind]; ok {
-		return "mappers/" + a.Device + "/" + word
-	}
-	if word, ok := leafWord[a.Kind]; ok {
-		return "devices/" + a.Device + "/" + word
-	}
-	return "devices/" + a.Device + "/" + branchWord[a.Kind] + "/" + a.Name
-}
-
-// The same words by kind.
-var plainWord, leafWord, mapperWord, branchWord = invert(plain), invert(deviceLeaf), invert(mapperLeaf), invert(deviceBranch)
-
-func invert(words map[string]Kind) map[Kind]string {
-	out := make(map[Kind]string, len(words))
-	for word, kind := range words {
-		out[kind] = word
-	}
-	return out
+	return s.head + a.Device + s.middle + a.Name
 }
 
 // DeviceKey is the key of a property of a device: kind is one of KindDesired,
 // KindReported, KindRefused, KindReadProblem, KindOverride and KindConflict.
 func DeviceKey(device string, kind Kind, property string) string {
-	return "devices/" + device + "/" + branchWord[kind] + "/" + property
+	return Address{Kind: kind, Device: device, Name: property}.Key()
 }
 
 // Sync names the two topics of a node's link.
