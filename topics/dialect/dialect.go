@@ -35,7 +35,7 @@ type Kind struct {
 	ReadOnly bool
 	// Selector is a field selector of the canonical kind: the kind has only the objects that it selects. Empty: all.
 	Selector string
-	// agent says that an agent which writes a status owns some of the conditions: see mergeConditions.
+	// mergesConditions says that an agent which writes a status owns some of the conditions: see the function mergeConditions.
 	mergesConditions bool
 	// claims are metadata that manifests contain although the server sets them.
 	claims []string
@@ -81,8 +81,8 @@ func conversion[F, C any](to func(F) (C, error), from func(C) F) (form any, toJS
 	}
 	fromJSON = func(raw []byte) ([]byte, error) {
 		var c C
-		if err := json.Unmarshal(raw, &c); err != nil {
-			return nil, err
+		if err := json.Unmarshal(raw, &c); err != nil { // an annotation of the manifest has changed it
+			return nil, typeError(reflect.TypeFor[C](), raw, err)
 		}
 		return json.Marshal(from(c))
 	}

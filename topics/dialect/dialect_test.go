@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
@@ -128,4 +129,52 @@ func TestFieldsThatNothingActsOnAreKept(t *testing.T) {
 		require.Empty(t, k.Unknown(marshal(t, form)))
 		require.Equal(t, form["spec"], show(t, k, read(t, k, form, nil))["spec"])
 	}
+}
+
+// The annotation of a manifest may say anything of the canonical spec: that is refused or kept, and never a fault of the program.
+func TestAnnotationsThatFitNoField(t *testing.T) {
+	note := func(k Kind, at, is string) string {
+		quoted, err := json.Marshal(`[{"at":"` + at + `","is":` + is + `}]`)
+		require.NoError(t, err)
+		return `{"apiVersion":"` + k.APIVersion() + `","kind":"` + k.Name + `","metadata":{"name":"a","annotations":{"` + canonicalAnnotation + `":` + string(quoted) + `}},"spec":{}}`
+	}
+	for _, k := range All() {
+		if k.Canonical != resource.KindDevice || k.ReadOnly {
+			continue
+		}
+		for _, url := range []string{``, `a`, `://`, `http://host`} {
+			canonical, err := k.Read([]byte(note(k, "/spec/push", `[{"propertyName":"x","http":{"url":"`+url+`"}}]`)), nil, false)
+			require.NoError(t, err)
+			require.Contains(t, string(canonical), `"url":"`+url+`"`, k.Version)
+		}
+		_, err := k.Read([]byte(note(k, "/spec/push", `"text"`)), nil, false)
+		require.ErrorIs(t, err, resource.Invalid, k.Version)
+		require.ErrorContains(t, err, "spec.push")
+	}
+}
+
+func TestLimitsThatAreNoNumbers(t *testing.T) {
+	for _, text := range []string{"NaN", "Inf", "-infinity", "low"} {
+		for version, property := range map[string]string{
+			"v1beta1": `{"name":"p","minimum":"` + text + `"}`, "v1alpha1": `{"name":"p","config":{"max":"` + text + `"}}`,
+		} {
+			form, err := parse([]byte(`{"apiVersion":"devices.kubeedge.io/` + version + `","kind":"DeviceModel","metadata":{"name":"m"},"spec":{"properties":[` + property + `]}}`))
+			require.NoError(t, err)
+			raw, err := json.Marshal(form)
+			require.NoError(t, err)
+			_, err = kindOf(t, form).Read(raw, nil, false)
+			require.ErrorIs(t, err, resource.Invalid, text)
+			require.ErrorContains(t, err, "must be numbers")
+		}
+	}
+}
+
+// A name may contain any character, also those that separate what a path consists of.
+func TestKeptNamesWithSeparators(t *testing.T) {
+	form := tree{
+		"apiVersion": "flightctl.io/v1alpha1", "kind": "Device", "metadata": tree{"name": "a"},
+		"spec": tree{"hooks": tree{"a=b": tree{"c/d": "1", "~2": "2", "e": []any{tree{"name": "x=y/z", "f=": "3"}}}}},
+	}
+	k := kindOf(t, form)
+	require.Equal(t, form, show(t, k, read(t, k, form, nil)))
 }

@@ -12,7 +12,7 @@ type tree = map[string]any
 
 // difference is one place where a tree differs from the one that another form of the same object converts to.
 type difference struct {
-	// At is a JSON pointer. In a list whose elements have names, name=x is the one that is called x.
+	// At is a JSON pointer in which ~2 stands for =. In a list whose elements have names, name=x is the one that is called x.
 	At string `json:"at"`
 	// Was is the value there after converting the other form; null: none.
 	Was any `json:"was,omitempty"`
@@ -88,8 +88,8 @@ func byName(list []any, key string) map[string]int {
 }
 
 var (
-	escaper   = strings.NewReplacer("~", "~0", "/", "~1")
-	unescaper = strings.NewReplacer("~1", "/", "~0", "~")
+	escaper   = strings.NewReplacer("~", "~0", "/", "~1", "=", "~2")
+	unescaper = strings.NewReplacer("~1", "/", "~0", "~", "~2", "=")
 )
 
 // listKeys are the fields by which the elements of a list are told apart.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -772,28 +771,36 @@ func readRepository(f repositoryForm) (out resource.Repository, err error) {
 			out.Spec.URL = schemeHTTP + "://" + s.Registry
 		}
 	}
-	found := map[string][]byte{keyCA: s.CA}
-	maps.Copy(found, s.Credentials)
-	if c := s.HTTPConfig; c != nil {
-		out.Spec.InsecureSkipVerify = out.Spec.InsecureSkipVerify || c.SkipServerVerification
-		found[keyUser], found[keyPassword], found[keyToken] = []byte(c.Username), []byte(c.Password), []byte(c.Token)
-		found[keyCertificate], found[keyCertificateKey], found[keyCA] = c.Certificate, c.Key, c.CA
-	}
-	if c := s.SSHConfig; c != nil {
-		out.Spec.InsecureSkipVerify = out.Spec.InsecureSkipVerify || c.SkipServerVerification
-		found[keySSH], found[keySSHPassphrase] = c.Key, []byte(c.Passphrase)
-	}
-	if c := s.OCIAuth; c != nil {
-		found[keyUser], found[keyPassword] = []byte(c.Username), []byte(c.Password)
-	}
-	for key, value := range found {
+	set := func(key string, value []byte) {
 		if len(value) == 0 {
-			continue
+			return
 		}
 		if out.Spec.Credentials == nil {
 			out.Spec.Credentials = make(map[string][]byte)
 		}
 		out.Spec.Credentials[key] = value
+	}
+	for key, value := range s.Credentials {
+		set(key, value)
+	}
+	set(keyCA, s.CA)
+	if c := s.HTTPConfig; c != nil {
+		out.Spec.InsecureSkipVerify = out.Spec.InsecureSkipVerify || c.SkipServerVerification
+		set(keyUser, []byte(c.Username))
+		set(keyPassword, []byte(c.Password))
+		set(keyToken, []byte(c.Token))
+		set(keyCertificate, c.Certificate)
+		set(keyCertificateKey, c.Key)
+		set(keyCA, c.CA)
+	}
+	if c := s.SSHConfig; c != nil {
+		out.Spec.InsecureSkipVerify = out.Spec.InsecureSkipVerify || c.SkipServerVerification
+		set(keySSH, c.Key)
+		set(keySSHPassphrase, []byte(c.Passphrase))
+	}
+	if c := s.OCIAuth; c != nil {
+		set(keyUser, []byte(c.Username))
+		set(keyPassword, []byte(c.Password))
 	}
 	return out, nil
 }

@@ -182,3 +182,16 @@ func TestLimitOfABatch(t *testing.T) {
 		require.ErrorContains(t, err, "spec.rolloutPolicy.deviceSelection.sequence[0].limit")
 	}
 }
+
+// Credentials are those of all fields that a Repository may have them in.
+func TestCredentialsOfSeveralFields(t *testing.T) {
+	form, err := parse([]byte(`{"apiVersion":"flightctl.io/v1beta1","kind":"Repository","metadata":{"name":"a"},
+		"spec":{"url":"https://host/path","credentials":{"ca.crt":"Y2E=","username":"dQ=="},"httpConfig":{"token":"t"}}}`))
+	require.NoError(t, err)
+	k := kindOf(t, form)
+	canonical := read(t, k, form, nil)
+	var repository resource.Repository
+	require.NoError(t, recode(canonical, &repository))
+	require.Equal(t, map[string][]byte{"ca.crt": []byte("ca"), "username": []byte("u"), "token": []byte("t")}, repository.Spec.Credentials)
+	require.Equal(t, canonical, read(t, k, show(t, k, canonical), canonical))
+}

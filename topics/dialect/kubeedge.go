@@ -44,7 +44,7 @@ func toMillis(n int64) int64 {
 	return n
 }
 
-// fromMillis writes one so that millis reads it as it was.
+// fromMillis writes one so that toMillis reads it as it was.
 func fromMillis(ms int64) int64 {
 	if ms > maxMillis && ms <= math.MaxInt64/int64(time.Millisecond) {
 		return ms * int64(time.Millisecond)
@@ -239,7 +239,7 @@ func limit(v text) (n *float64, ok bool) {
 		return nil, true
 	}
 	f, err := strconv.ParseFloat(string(v), 64)
-	return &f, err == nil
+	return &f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
 }
 
 func limitText(n *float64) text {
@@ -766,12 +766,9 @@ func showPush(p resource.Push) *pushMethod {
 		out.MQTT = &pushMQTT{q.Address, q.Topic, q.QoS, q.Retain}
 	}
 	if h := p.HTTP; h != nil {
-		at := strings.Index(h.URL, "://") + len("://")
-		if slash := strings.Index(h.URL[at:], "/"); slash >= 0 {
-			at += slash
-		} else {
-			at = len(h.URL)
-		}
+		scheme, rest, _ := strings.Cut(h.URL, "://")
+		host, _, _ := strings.Cut(rest, "/")
+		at := min(len(scheme+"://"+host), len(h.URL))
 		out.HTTP = &pushHTTP{HostName: h.URL[:at], RequestPath: h.URL[at:]}
 	}
 	return out

@@ -215,6 +215,7 @@ func canonicalObject(t *rapid.T, kind string) any {
 func FuzzRead(f *testing.F) {
 	for _, seed := range []string{
 		`{"spec":{"nodeName":"n1","protocol":{"type":"x"}}}`, `{"metadata":{"annotations":{"dialect.edgebus.io/edgebus.io.v1alpha1":"[{\"at\":\"/spec/a\"}]"}}}`,
+		`{"metadata":{"annotations":{"dialect.edgebus.io/edgebus.io.v1alpha1":"[{\"at\":\"/spec/push\",\"is\":[{\"http\":{\"url\":\"a\"}}]}]"}}}`,
 		`{"status":[{"nodeName":"n"}]}`, `{"spec":{"config":[{"name":"a","gitRef":{}}]}}`,
 	} {
 		f.Add([]byte(seed))
