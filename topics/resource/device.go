@@ -463,7 +463,6 @@ func (d Device) Validate() error {
 		visited.check(&p, at+".propertyName", v.PropertyName)
 		v.checkCycles(&p, at)
 	}
-	sortProblems(p)
 	return p.err()
 }
 
@@ -496,6 +495,5 @@ func (d Device) CheckModel(m DeviceModel) error {
 			p.addErr(fmt.Sprintf("spec.commands[%d].properties[%d]", i, j), m.CheckWritable(name))
 		}
 	}
-	sortProblems(p)
 	return p.err()
 }

@@ -583,7 +583,6 @@ func (d DiscoveredDevice) Validate() error {
 		absolute(fmt.Sprintf("deviceSpecs[%d].containerPath", i), m.ContainerPath)
 		absolute(fmt.Sprintf("deviceSpecs[%d].hostPath", i), m.HostPath)
 	}
-	sortProblems(p)
 	return p.err()
 }
 

@@ -106,7 +106,9 @@ func (p *problems) addErr(field string, err error) {
 	}
 }
 
+// err is nil if no rule was broken. Otherwise its causes are in the order of their fields, since maps were walked through.
 func (p problems) err() error {
+	slices.SortStableFunc(p[:min(len(p), maxProblems)], func(a, b Cause) int { return strings.Compare(a.Field, b.Field) })
 	switch len(p) {
 	case 0:
 		return nil
@@ -174,10 +176,6 @@ func checkRevision(p *problems, field, text string) {
 	if strings.Contains(text, "..") {
 		p.add(field, "%s: a revision has no two dots in a row", clip(text))
 	}
-}
-
-func sortProblems(p problems) {
-	slices.SortFunc(p, func(a, b Cause) int { return strings.Compare(a.Field, b.Field) })
 }
 
 func oneOf[T ~string](p *problems, field, value string, allowed []T) {

@@ -341,7 +341,6 @@ func (f Fleet) Validate() error {
 		p.add("spec.revisionHistoryLimit", "%d: must be 0 or more", *n)
 	}
 	checkDuration(&p, "spec.revisionHistoryAge", f.Spec.RevisionHistoryAge, time.Minute)
-	sortProblems(p)
 	return p.err()
 }
 

@@ -345,3 +345,30 @@ func TestAFleetsNameLeavesRoomForItsVersions(t *testing.T) {
 	f.Metadata.Name += "a"
 	require.ErrorContains(t, f.Validate(), "metadata.name: has 246 characters; a fleet's has at most 245")
 }
+
+// The rules that an object breaks are named in the order of their fields, however it is walked through, and what was left out comes last.
+func TestBrokenRulesAreInOrder(t *testing.T) {
+	n := Node{Metadata: Meta{Name: "n", Labels: map[string]string{}}}
+	for i := range 30 {
+		n.Metadata.Labels[fmt.Sprintf("bad label %02d", i)] = ""
+	}
+	var e *Error
+	require.ErrorAs(t, n.Validate(), &e)
+	require.Len(t, e.Causes, maxProblems+1)
+	require.Equal(t, Cause{Message: "and more"}, e.Causes[maxProblems])
+	require.True(t, strings.HasSuffix(e.Message, "; and more"), e.Message)
+
+	c := ConfigMap{Metadata: Meta{Name: "c"}, Data: map[string]string{}}
+	for i := range 30 {
+		c.Data[fmt.Sprintf("bad key %02d", i)] = ""
+	}
+	require.ErrorAs(t, c.Validate(), &e)
+	require.Equal(t, Cause{Message: "and more"}, e.Causes[maxProblems])
+
+	hook := []Hook{{}}
+	n = Node{Metadata: Meta{Name: "n"}, Spec: NodeSpec{Hooks: &Hooks{BeforeUpdating: hook, AfterUpdating: hook, BeforeRebooting: hook, AfterRebooting: hook}}}
+	first := n.Validate().Error()
+	for range 20 {
+		require.Equal(t, first, n.Validate().Error())
+	}
+}

@@ -230,7 +230,6 @@ func (u Upgrade) Validate() error {
 	if !runForm.MatchString(s.Confirmed) {
 		checkVersion(&p, "spec.confirmed", s.Confirmed)
 	}
-	sortProblems(p)
 	return p.err()
 }
 
@@ -439,7 +438,6 @@ func (u Upgrade) CheckUpdate(prev Upgrade) error {
 			}
 		}
 	}
-	sortProblems(p)
 	return p.err()
 }
 

@@ -82,7 +82,6 @@ func (s Secret) Validate() error {
 		size += len(value)
 	}
 	checkSize(&p, size)
-	sortProblems(p)
 	return p.err()
 }
 
@@ -116,7 +115,6 @@ func (c ConfigMap) Validate() error {
 		size += len(value)
 	}
 	checkSize(&p, size)
-	sortProblems(p)
 	return p.err()
 }
 
