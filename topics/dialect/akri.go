@@ -31,10 +31,8 @@ type handlerV0 struct {
 	DiscoveryProperties []resource.DiscoveryProperty `json:"discoveryProperties,omitempty"`
 }
 
-// details are texts by name. A single text goes by the name of protocolHandler.
+// details are texts by name. A single text goes by the name of resource.OnlyDetail.
 type details map[string]text
-
-const onlyDetail = "protocolHandler"
 
 // UnmarshalJSON reads texts by name, or one text.
 func (d *details) UnmarshalJSON(raw []byte) error {
@@ -42,7 +40,7 @@ func (d *details) UnmarshalJSON(raw []byte) error {
 		var only text
 		*d = details{}
 		err := only.UnmarshalJSON(raw)
-		(*d)[onlyDetail] = only
+		(*d)[resource.OnlyDetail] = only
 		return err
 	}
 	return json.Unmarshal(raw, (*map[string]text)(d))

@@ -110,39 +110,32 @@ const (
 	FailoverAfterGrace = "AfterGrace"
 )
 
-// The grace periods of a Configuration that gives none.
-const (
-	DefaultSharedGrace  = 5 * time.Minute
-	DefaultLocalGrace   = 30 * time.Second
-	DefaultOfflineGrace = 5 * time.Minute
-)
-
 // Of is the grace period of shared or local devices.
 func (g *GracePeriod) Of(shared bool) time.Duration {
-	text, otherwise := "", DefaultLocalGrace
-	if shared {
-		otherwise = DefaultSharedGrace
+	switch {
+	case g == nil:
+		return new(GracePeriod).Of(shared)
+	case shared:
+		return durationOr(g.Shared, 5*time.Minute)
 	}
-	if g != nil {
-		text = g.Local
-		if shared {
-			text = g.Shared
-		}
-	}
-	if d, err := time.ParseDuration(text); err == nil {
-		return d
-	}
-	return otherwise
+	return durationOr(g.Local, 30*time.Second)
 }
 
 // OfNode is the grace period of a node that is offline.
 func (g *GracePeriod) OfNode() time.Duration {
-	if g != nil {
-		if d, err := time.ParseDuration(g.Offline); err == nil {
-			return d
-		}
+	const byDefault = 5 * time.Minute
+	if g == nil {
+		return byDefault
 	}
-	return DefaultOfflineGrace
+	return durationOr(g.Offline, byDefault)
+}
+
+// durationOr reads a duration that was checked; an empty one is the default.
+func durationOr(text string, byDefault time.Duration) time.Duration {
+	if d, err := time.ParseDuration(text); err == nil {
+		return d
+	}
+	return byDefault
 }
 
 // DeviceTemplate is what a Device is made of for a found device. Texts with {{ are Go templates over the found device: .id, .name

@@ -307,9 +307,7 @@ func (s *LabelSelector) check(p *problems, at string) {
 	if s == nil {
 		return
 	}
-	for key, value := range s.MatchLabels {
-		checkLabel(p, at+".matchLabels", key, value)
-	}
+	checkLabels(p, at+".matchLabels", s.MatchLabels)
 	for i, term := range s.MatchExpressions {
 		term.check(p, fmt.Sprintf("%s.matchExpressions[%d]", at, i))
 	}
@@ -346,9 +344,7 @@ func (f Fleet) Validate() error {
 
 func (t NodeTemplate) check(p *problems, at string) {
 	if m := t.Metadata; m != nil {
-		for key, value := range m.Labels {
-			checkLabel(p, at+".metadata.labels", key, value)
-		}
+		checkLabels(p, at+".metadata.labels", m.Labels)
 		if m.Generation < 0 {
 			p.add(at+".metadata.generation", "%d: must be 0 or more", m.Generation)
 		}

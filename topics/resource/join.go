@@ -49,9 +49,7 @@ func DecodeJoinRequest(payload []byte) (r JoinRequest, err error) {
 	}
 	var p problems
 	required(&p, "csr", r.CSR)
-	for key, value := range r.Labels {
-		checkLabel(&p, "labels", key, value)
-	}
+	checkLabels(&p, "labels", r.Labels)
 	for key, field := range r.LabelFrom {
 		checkLabel(&p, "labelFrom", key, "")
 		if !appName.MatchString(strings.ToLower(field)) {
@@ -138,16 +136,12 @@ func ParseJoinToken(text string) (t JoinToken, err error) {
 
 // Fingerprint is how an authority's certificate is shown and pinned: sha256: and the hexadecimal SHA-256 of its DER.
 func Fingerprint(der []byte) string {
-	sum := sha256.Sum256(der)
-	return FingerprintPrefix + hex.EncodeToString(sum[:])
+	return DigestOf(der)
 }
-
-// FingerprintPrefix begins a Fingerprint.
-const FingerprintPrefix = "sha256:"
 
 // ParseFingerprint reads a fingerprint, with or without its prefix and with or without colons.
 func ParseFingerprint(text string) (sum [sha256.Size]byte, err error) {
-	digits := strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(strings.TrimSpace(text)), FingerprintPrefix), ":", "")
+	digits := strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(strings.TrimSpace(text)), DigestPrefix), ":", "")
 	raw, err := hex.DecodeString(digits)
 	if err != nil || len(raw) != len(sum) {
 		return sum, Errorf(Invalid, "", "%.100q is no SHA-256 fingerprint: 64 hexadecimal digits", text)
@@ -202,9 +196,7 @@ func ParseCSR(text, node string) (c CSR, err error) {
 // CheckLabels checks labels that a node is to get.
 func CheckLabels(field string, labels map[string]string) error {
 	var p problems
-	for key, value := range labels {
-		checkLabel(&p, field, key, value)
-	}
+	checkLabels(&p, field, labels)
 	return p.err()
 }
 

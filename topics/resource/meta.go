@@ -140,18 +140,39 @@ func checkConditions(p *problems, at string, list []Condition) {
 
 // SetCondition puts c into list, keeping the transition time of one whose status is unchanged.
 func SetCondition(list []Condition, c Condition, now time.Time) []Condition {
-	c.LastTransitionTime = now.UTC().Truncate(time.Second) // as Kubernetes writes it
-	for i := range list {
-		if list[i].Type != c.Type {
-			continue
-		}
-		if list[i].Status == c.Status {
-			c.LastTransitionTime = list[i].LastTransitionTime
-		}
-		list[i] = c
-		return list
+	old := find(list, c.Type)
+	c.setTransitionTime(old, now)
+	if old == nil {
+		return append(list, c)
 	}
-	return append(list, c)
+	*old = c
+	return list
+}
+
+// setTransitionTime sets the time to that of old, if that has the same status, and to now otherwise.
+func (c *Condition) setTransitionTime(old *Condition, now time.Time) {
+	c.LastTransitionTime = now.UTC().Truncate(time.Second) // as Kubernetes writes it
+	if old != nil && old.Status == c.Status {
+		c.LastTransitionTime = old.LastTransitionTime
+	}
+}
+
+// find returns the condition of a type in the list, or nil.
+func find(list []Condition, kind string) *Condition {
+	for i := range list {
+		if list[i].Type == kind {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+// reasonOf is the reason of a condition that is True, and empty otherwise.
+func reasonOf(list []Condition, kind string) string {
+	if c := find(list, kind); c != nil && c.Status == "True" {
+		return c.Reason
+	}
+	return ""
 }
 
 // SetObservedGeneration sets observedGeneration of the conditions of these types.
@@ -284,6 +305,12 @@ func validKey(key string) bool {
 	}
 	bad := strings.ContainsFunc(name, func(c rune) bool { return !isKeyLetter(c) })
 	return !bad && name != "" && len(name) <= maxLabelPart && (!prefixed || topics.ValidName(prefix))
+}
+
+func checkLabels(p *problems, field string, labels map[string]string) {
+	for key, value := range labels {
+		checkLabel(p, field, key, value)
+	}
 }
 
 // checkLabel checks a label. Values may have characters that no selector can name, as the

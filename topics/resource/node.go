@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -523,14 +524,7 @@ const ConditionRenewal = "CertificateRenewal"
 // RenewalCondition sets the condition CertificateRenewal: why is the reason for which the last attempt failed, empty if it
 // didn't. A node for which no attempt has ever failed doesn't have it.
 func RenewalCondition(prev []Condition, why string, now time.Time) []Condition {
-	c := Condition{Type: ConditionRenewal, Status: "False", Reason: "Failed", Message: why}
-	if why == "" {
-		if !slices.ContainsFunc(prev, func(o Condition) bool { return o.Type == c.Type }) {
-			return prev
-		}
-		c.Status, c.Reason = "True", "Renewed"
-	}
-	return SetCondition(slices.Clone(prev), c, now)
+	return setException(prev, why, Condition{Type: ConditionRenewal, Status: "False", Reason: "Failed"}, Condition{Status: "True", Reason: "Renewed"}, now)
 }
 
 // ConditionReady reports whether a node's link to the hub is up.
@@ -545,8 +539,8 @@ func ReadyCondition(prev []Condition, state, ended string, now time.Time) []Cond
 	}
 	if state != Online && ended == "" {
 		c.Message = "it has not connected since the hub was started"
-		if i := slices.IndexFunc(prev, func(c Condition) bool { return c.Type == ConditionReady && c.Status == "False" }); i >= 0 {
-			c.Message = prev[i].Message
+		if old := find(prev, ConditionReady); old != nil && old.Status == "False" {
+			c.Message = old.Message
 		}
 	}
 	return SetCondition(slices.Clone(prev), c, now)
@@ -575,14 +569,7 @@ const (
 )
 
 // RevokedReason is the reason of the condition Revoked; empty: it is not True.
-func (s NodeStatus) RevokedReason() string {
-	for _, c := range s.Conditions {
-		if c.Type == ConditionRevoked && c.Status == "True" {
-			return c.Reason
-		}
-	}
-	return ""
-}
+func (s NodeStatus) RevokedReason() string { return reasonOf(s.Conditions, ConditionRevoked) }
 
 // OfHub reports whether only the hub sets a type of condition of a Node.
 func OfHub(condition string) bool {
@@ -600,7 +587,7 @@ const OfAnotherHub = "OfAnotherHub"
 // OtherHubCondition sets the condition OfAnotherHub: why is the reason for which the hub does not write to the node, empty
 // if it does. A node to which the condition never applied doesn't have it.
 func OtherHubCondition(prev []Condition, why string, now time.Time) []Condition {
-	return setException(prev, Condition{Type: OfAnotherHub, Reason: "LeftAlone", Message: why}, "OfThisHub", now)
+	return setException(prev, why, Condition{Type: OfAnotherHub, Status: "True", Reason: "LeftAlone"}, Condition{Status: "False", Reason: "OfThisHub"}, now)
 }
 
 // QuotaCondition sets the condition QuotaExceeded: why is the limit that the node exceeds, empty if none. A node to which
@@ -609,17 +596,20 @@ func QuotaCondition(prev []Condition, why string, now time.Time) []Condition {
 	if why != "" {
 		why = "the node owns " + why + ": what it reports is not taken until it owns less"
 	}
-	return setException(prev, Condition{Type: QuotaExceeded, Reason: "NodeTooLarge", Message: why}, "WithinQuota", now)
+	return setException(prev, why, Condition{Type: QuotaExceeded, Status: "True", Reason: "NodeTooLarge"}, Condition{Status: "False", Reason: "WithinQuota"}, now)
 }
 
-// setException sets a condition that objects have only once it has been true. It is false if c has no message.
-func setException(prev []Condition, c Condition, reasonIfFalse string, now time.Time) []Condition {
-	c.Status = "True"
-	if c.Message == "" {
-		if !slices.ContainsFunc(prev, func(o Condition) bool { return o.Type == c.Type }) {
-			return prev
-		}
-		c.Status, c.Reason = "False", reasonIfFalse
+// setException sets a condition to failed, with the message why, or to normal if why is empty. A list without the condition
+// does not get it with normal.
+func setException(prev []Condition, why string, failed, normal Condition, now time.Time) []Condition {
+	c := failed
+	switch {
+	case why != "":
+		c.Message = why
+	case find(prev, c.Type) == nil:
+		return prev
+	default:
+		c.Status, c.Reason = normal.Status, normal.Reason
 	}
 	return SetCondition(slices.Clone(prev), c, now)
 }
@@ -673,23 +663,13 @@ func (e EnrollmentRequest) Validate() error {
 	}
 	if e.Spec.CSR != "" {
 		var bad *Error
-		if _, err := ParseCSR(e.Spec.CSR, e.node()); errors.As(err, &bad) {
+		if _, err := ParseCSR(e.Spec.CSR, cmp.Or(e.Spec.NodeName, e.Metadata.Name)); errors.As(err, &bad) {
 			p.add("spec.csr", "%s", bad.Message)
 		}
 	}
-	for key, value := range e.Spec.Labels {
-		checkLabel(&p, "spec.labels", key, value)
-	}
+	checkLabels(&p, "spec.labels", e.Spec.Labels)
 	oneOf(&p, "spec.approval", e.Spec.Approval, []string{"", Approved, Denied})
 	return p.err()
-}
-
-// node is the name that the node asks for.
-func (e EnrollmentRequest) node() string {
-	if e.Spec.NodeName != "" {
-		return e.Spec.NodeName
-	}
-	return e.Metadata.Name
 }
 
 // CheckUpdate reports whether an EnrollmentRequest may follow prev.
@@ -806,7 +786,7 @@ func checkFiles(p *problems, at string, files []InlineFile, absolute bool) {
 		}
 		seen.check(p, here+".path", f.Path)
 		oneOf(p, here+".contentEncoding", f.ContentEncoding, []string{"", "plain", "base64"})
-		if f.Digest != "" && (badDigestText(f.Digest) || f.Content != "") {
+		if _, err := ParseDigest(f.Digest); f.Digest != "" && (err != nil || f.Content != "") {
 			p.add(here+".digest", "%s: must be sha256: and 64 hexadecimal digits, without content beside it", clip(f.Digest))
 		}
 		if f.Size < 0 || f.Size > maxBlob {
@@ -819,11 +799,6 @@ func checkFiles(p *problems, at string, files []InlineFile, absolute bool) {
 			p.add(here+".mode", "%d: must be from 0 to 4095, which is 7777 in octal", *f.Mode)
 		}
 	}
-}
-
-func badDigestText(text string) bool {
-	_, err := ParseDigest(text)
-	return err != nil
 }
 
 // maxBlob bounds the size of a blob that a spec refers to, in bytes.

@@ -238,8 +238,8 @@ func (s *NodeStatus) FollowAgent(r *AgentReport, at string, core *SystemInfo, no
 	s.SystemInfo = r.SystemInfo.over(core)
 	said := slices.Clone(r.Conditions)
 	for i := range said {
-		if said[i].LastTransitionTime.IsZero() {
-			said[i] = SetCondition(slices.DeleteFunc(slices.Clone(s.Conditions), func(o Condition) bool { return o.Type != said[i].Type }), said[i], now)[0]
+		if c := &said[i]; c.LastTransitionTime.IsZero() {
+			c.setTransitionTime(find(s.Conditions, c.Type), now)
 		}
 	}
 	s.Conditions, s.AgentConditions = MergeAgentConditions(s.Conditions, s.AgentConditions, said)
@@ -264,26 +264,22 @@ func (s *SystemInfo) over(other *SystemInfo) *SystemInfo {
 func MergeAgentConditions(list []Condition, was []string, said []Condition) (all []Condition, own []string) {
 	said = slices.DeleteFunc(slices.Clone(said), func(c Condition) bool { return OfHub(c.Type) })
 	for _, old := range list {
-		if i := indexOf(said, old.Type); i >= 0 {
-			all = append(all, said[i])
+		if c := find(said, old.Type); c != nil {
+			all = append(all, *c)
 		} else if OfHub(old.Type) || !slices.Contains(was, old.Type) {
 			all = append(all, old)
 		}
 	}
 	for _, c := range said {
-		i := indexOf(list, c.Type)
-		if i < 0 {
+		old := find(list, c.Type)
+		if old == nil {
 			all = append(all, c)
 		}
-		if i < 0 || !list[i].equal(c) || slices.Contains(was, c.Type) {
+		if old == nil || !old.equal(c) || slices.Contains(was, c.Type) {
 			own = append(own, c.Type)
 		}
 	}
 	return all, own
-}
-
-func indexOf(list []Condition, kind string) int {
-	return slices.IndexFunc(list, func(c Condition) bool { return c.Type == kind })
 }
 
 func (c Condition) equal(o Condition) bool {

@@ -86,14 +86,7 @@ func (s NodeStatus) ApplicationsSummary() Summary {
 }
 
 // updatingReason is the step at which an agent's update is; empty: there is none under way.
-func (s NodeStatus) updatingReason() string {
-	for _, c := range s.Conditions {
-		if c.Type == ConditionUpdating && c.Status == "True" {
-			return c.Reason
-		}
-	}
-	return ""
-}
+func (s NodeStatus) updatingReason() string { return reasonOf(s.Conditions, ConditionUpdating) }
 
 // FleetSummary counts the nodes of a fleet by how they are.
 type FleetSummary struct {

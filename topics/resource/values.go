@@ -72,16 +72,7 @@ func (s Secret) Version() string {
 func (s Secret) Validate() error {
 	var p problems
 	s.Metadata.check(&p)
-	size := 0
-	for key, value := range s.Data {
-		checkKey(&p, "data", key)
-		size += len(value)
-	}
-	for key, value := range s.StringData {
-		checkKey(&p, "stringData", key)
-		size += len(value)
-	}
-	checkSize(&p, size)
+	checkSize(&p, checkKeys(&p, "data", s.Data)+checkKeys(&p, "stringData", s.StringData))
 	return p.err()
 }
 
@@ -102,19 +93,12 @@ func (s Secret) CheckUpdate(prev Secret) error {
 func (c ConfigMap) Validate() error {
 	var p problems
 	c.Metadata.check(&p)
-	size := 0
-	for key, value := range c.Data {
-		checkKey(&p, "data", key)
-		size += len(value)
-	}
-	for key, value := range c.BinaryData {
-		checkKey(&p, "binaryData", key)
+	checkSize(&p, checkKeys(&p, "data", c.Data)+checkKeys(&p, "binaryData", c.BinaryData))
+	for key := range c.BinaryData {
 		if _, twice := c.Data[key]; twice {
 			p.add("binaryData["+key+"]", "stands in data, too")
 		}
-		size += len(value)
 	}
-	checkSize(&p, size)
 	return p.err()
 }
 
@@ -137,12 +121,16 @@ func checkSize(p *problems, size int) {
 	}
 }
 
-// checkKey checks a value's name: it may become a file's.
-func checkKey(p *problems, field, key string) {
-	bad := strings.ContainsFunc(key, func(c rune) bool { return !isKeyLetter(c) })
-	if bad || key == "" || len(key) > 253 || key == "." || strings.HasPrefix(key, "..") {
-		p.add(fmt.Sprintf("%s[%.80s]", field, key), "a key is 1–253 letters, digits, '-', '_' and '.', and doesn't begin with '..'")
+// checkKeys checks the keys of values, which may become names of files, and returns how many bytes the values have.
+func checkKeys[V string | []byte](p *problems, field string, values map[string]V) (size int) {
+	for key, value := range values {
+		bad := strings.ContainsFunc(key, func(c rune) bool { return !isKeyLetter(c) })
+		if bad || key == "" || len(key) > 253 || key == "." || strings.HasPrefix(key, "..") {
+			p.add(fmt.Sprintf("%s[%.80s]", field, key), "a key is 1–253 letters, digits, '-', '_' and '.', and doesn't begin with '..'")
+		}
+		size += len(value)
 	}
+	return size
 }
 
 func isKeyLetter(c rune) bool {
