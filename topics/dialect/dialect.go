@@ -296,10 +296,7 @@ func (k Kind) derive(m meta, canonical tree) {
 	for name, v := range k.derived(canonical) {
 		put(m.annotations, name, v)
 	}
-	put(m.fields, "annotations", nil)
-	if len(m.annotations) > 0 {
-		m.fields["annotations"] = m.annotations
-	}
+	m.putAnnotations()
 }
 
 func (k Kind) encode(form tree, meta meta) ([]byte, error) {
@@ -369,9 +366,7 @@ func dropNulls(v any) {
 // stringify converts numbers and booleans to text where the form has text, because YAML parsers make booleans of words such as
 // ON. It returns the value that replaces v.
 func stringify(t reflect.Type, v any) any {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
+	t = fit.Deref(t)
 	switch v := v.(type) {
 	case tree:
 		switch t.Kind() {
@@ -455,6 +450,10 @@ func (m meta) keepDifferences(name string, list []difference) {
 		raw, _ := json.Marshal(list) // it was JSON before
 		m.annotations[name] = string(raw)
 	}
+	m.putAnnotations()
+}
+
+func (m meta) putAnnotations() {
 	delete(m.fields, "annotations")
 	if len(m.annotations) > 0 {
 		m.fields["annotations"] = m.annotations
@@ -468,9 +467,7 @@ func (k Kind) Schema() map[string]any { return schema(reflect.TypeOf(k.Form)) }
 func (k Kind) Of() string { return resource.Group + " " + k.Canonical }
 
 func schema(t reflect.Type) tree {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
+	t = fit.Deref(t)
 	switch {
 	case t == reflect.TypeFor[time.Time]():
 		return tree{"type": "string", "format": "date-time"}
@@ -515,10 +512,7 @@ const (
 
 // keyOf is the field that tells the elements of a list apart, if all of them must have it.
 func keyOf(t reflect.Type) string {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if t.Kind() != reflect.Struct {
+	if t = fit.Deref(t); t.Kind() != reflect.Struct {
 		return ""
 	}
 	for _, name := range listKeys {

@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -671,10 +672,7 @@ func readModelV1alpha2(f modelV1alpha2) (m resource.DeviceModel, err error) {
 
 func showModelV1alpha2(m resource.DeviceModel) (f modelV1alpha2) {
 	for _, p := range m.Spec.Properties {
-		name := string(p.Type)
-		if name == "" {
-			name = string(resource.TypeString)
-		}
+		name := string(cmp.Or(p.Type, resource.TypeString))
 		f.Spec.Properties = append(f.Spec.Properties, propertyV1alpha2{
 			Name: p.Name, Description: p.Description,
 			Type: map[string]typeV1alpha2{name: {p.AccessMode, p.Minimum, p.Maximum, p.Unit, nil}},
@@ -696,13 +694,17 @@ type deviceV1beta1 struct {
 		StateReport    *stateReport            `json:"stateReport,omitempty"`
 	} `json:"spec"`
 	Status struct {
-		State          string        `json:"state,omitempty"`
-		LastOnlineTime string        `json:"lastOnlineTime,omitempty"`
-		Twins          []twinV1beta1 `json:"twins,omitempty"`
-		ReportCycle    opaque        `json:"reportCycle,omitempty"`
-		ReportToCloud  opaque        `json:"reportToCloud,omitempty"`
-		Extensions     opaque        `json:"extensions,omitempty"`
+		statusV1beta1
+		ReportCycle   opaque `json:"reportCycle,omitempty"`
+		ReportToCloud opaque `json:"reportToCloud,omitempty"`
 	} `json:"status,omitzero"`
+}
+
+type statusV1beta1 struct {
+	State          string        `json:"state,omitempty"`
+	LastOnlineTime string        `json:"lastOnlineTime,omitempty"`
+	Twins          []twinV1beta1 `json:"twins,omitempty"`
+	Extensions     opaque        `json:"extensions,omitempty"`
 }
 
 type devicePropertyV1beta1 struct {
@@ -813,19 +815,12 @@ type modelPropertyV1beta1 struct {
 
 // deviceStatusV1beta1 is the status of the Device of the same name, a kind of its own since KubeEdge 1.23.
 type deviceStatusV1beta1 struct {
-	Spec   opaque `json:"spec,omitempty"`
-	Status struct {
-		State          string        `json:"state,omitempty"`
-		LastOnlineTime string        `json:"lastOnlineTime,omitempty"`
-		Twins          []twinV1beta1 `json:"twins,omitempty"`
-		Extensions     opaque        `json:"extensions,omitempty"`
-	} `json:"status,omitzero"`
+	Spec   opaque        `json:"spec,omitempty"`
+	Status statusV1beta1 `json:"status,omitzero"`
 }
 
-func showDeviceStatus(d resource.Device) (f deviceStatusV1beta1) {
-	device := showV1beta1(d)
-	f.Status.State, f.Status.LastOnlineTime, f.Status.Twins = device.Status.State, device.Status.LastOnlineTime, device.Status.Twins
-	return f
+func showDeviceStatus(d resource.Device) deviceStatusV1beta1 {
+	return deviceStatusV1beta1{Status: showV1beta1(d).Status.statusV1beta1}
 }
 
 func kubeedgeV1beta1() []Kind {

@@ -2,6 +2,7 @@ package resource
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -211,12 +212,7 @@ func (m DeviceModel) with(protocol string, own []Visitor) DeviceModel {
 // Writable reports whether the property can be wanted.
 func (p Property) Writable() bool { return p.AccessMode == ReadWrite }
 
-func (p Property) dataType() DataType {
-	if p.Type == "" {
-		return TypeString
-	}
-	return p.Type
-}
+func (p Property) dataType() DataType { return cmp.Or(p.Type, TypeString) }
 
 // Check reports whether value is one of the property's: its type, range and enumeration.
 // Its error names the property and the rule.

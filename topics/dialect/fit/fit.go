@@ -48,8 +48,8 @@ func Opaque(t reflect.Type) bool {
 	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-// deref returns the type that a pointer type points to, or the type itself.
-func deref(t reflect.Type) reflect.Type {
+// Deref returns the type that a pointer type points to, or the type itself.
+func Deref(t reflect.Type) reflect.Type {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -103,7 +103,7 @@ func Clip(path string) string {
 }
 
 func (f *finder) look(t reflect.Type, v any, at *step) {
-	if t = deref(t); Opaque(t) {
+	if t = Deref(t); Opaque(t) {
 		return
 	}
 	switch v := v.(type) {
@@ -146,7 +146,7 @@ func item(at string, i int) string { return fmt.Sprintf("%s[%d]", at, i) }
 func Wrong(t reflect.Type, v any) (at, why string) { return wrong(t, v, "") }
 
 func wrong(t reflect.Type, v any, at string) (string, string) {
-	t = deref(t)
+	t = Deref(t)
 	if v == nil {
 		return "", "" // nothing
 	}
