@@ -2,6 +2,7 @@ package bolt
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -123,19 +124,9 @@ func (r *reader) table(name string, kind *bbolt.Bucket) (*table, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(t.log, func(a, b *entry) int { return cmpRev(a.rev, b.rev) })
+	slices.SortFunc(t.log, func(a, b *entry) int { return cmp.Compare(a.rev, b.rev) })
 	t.log = slices.Clip(t.log)
 	return t, nil
-}
-
-func cmpRev(a, b uint64) int {
-	if a < b {
-		return -1
-	}
-	if a > b {
-		return 1
-	}
-	return 0
 }
 
 // lastDelete is the revision of a kind's newest deletion.
