@@ -11,34 +11,33 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// ErrorKind classes an error by what its receiver can do about it. Each
-// protocol maps a kind to its own code in one place: an HTTP status in the API,
-// an MQTT reason code in the broker.
+// ErrorKind classifies an error by what its receiver can do about it. Each protocol maps a kind to its own code in one place:
+// an HTTP status in the API, an MQTT reason code in the broker.
 type ErrorKind string
 
 // The kinds of error.
 const (
-	Invalid       ErrorKind = "Invalid"       // the value breaks a rule: mend it and send it again
+	Invalid       ErrorKind = "Invalid"       // the value breaks a rule: correct it and send it again
 	BadTopic      ErrorKind = "BadTopic"      // there is no such topic
 	NotFound      ErrorKind = "NotFound"      // there is no such object
-	AlreadyExists ErrorKind = "AlreadyExists" // an object has this name already
-	Conflict      ErrorKind = "Conflict"      // somebody else changed it first: read it again
-	Unauthorized  ErrorKind = "Unauthorized"  // no or wrong credentials
+	AlreadyExists ErrorKind = "AlreadyExists" // an object of this name exists
+	Conflict      ErrorKind = "Conflict"      // the object has changed meanwhile: read it again
+	Unauthorized  ErrorKind = "Unauthorized"  // the credentials are missing or wrong
 	Forbidden     ErrorKind = "Forbidden"     // the client's role may not do this
-	TooLarge      ErrorKind = "TooLarge"      // over a size limit
-	Quota         ErrorKind = "Quota"         // over a configured number
-	Gone          ErrorKind = "Gone"          // too old a revision: list again
-	Unavailable   ErrorKind = "Unavailable"   // not now: try again
+	TooLarge      ErrorKind = "TooLarge"      // a size limit is exceeded
+	Quota         ErrorKind = "Quota"         // a configured number is exceeded
+	Gone          ErrorKind = "Gone"          // the revision is too old: list again
+	Unavailable   ErrorKind = "Unavailable"   // not possible now: try again later
 	Internal      ErrorKind = "Internal"      // a fault of the program or its host
 )
 
-// Cause is one broken rule and the place that breaks it.
+// Cause is one broken rule and the field that breaks it.
 type Cause struct {
 	Field   string `json:"field,omitempty"`
 	Message string `json:"message"`
 }
 
-// Error is an error with a kind, and with the field and rule that explain it.
+// Error is an error with a kind, and with the field and the rule that explain it.
 type Error struct {
 	Kind    ErrorKind
 	Field   string
@@ -53,12 +52,12 @@ func (e *Error) Error() string {
 	return e.Field + ": " + e.Message
 }
 
-// Errorf makes an error of a kind; field may be empty.
+// Errorf returns an error of a kind. field may be empty.
 func Errorf(kind ErrorKind, field, format string, args ...any) *Error {
 	return &Error{Kind: kind, Field: field, Message: fmt.Sprintf(format, args...)}
 }
 
-// KindOf is the kind of the first *Error in the chain; Internal for any other error.
+// KindOf returns the kind of the first *Error in the chain, and Internal for any other error.
 func KindOf(err error) ErrorKind {
 	var e *Error
 	if errors.As(err, &e) {
@@ -76,8 +75,8 @@ func (e *Error) Is(target error) bool {
 // Error makes a kind usable as the target of errors.Is.
 func (k ErrorKind) Error() string { return string(k) }
 
-// problems collects the broken rules of an object, so that its author sees them at once: at most maxProblems, because a
-// hostile object may break a hundred thousand.
+// problems are the broken rules of an object, so that its author sees them all at once. At most maxProblems are kept, because
+// a hostile object may break a hundred thousand.
 type problems []Cause
 
 const maxProblems = 20
@@ -106,7 +105,7 @@ func (p *problems) addErr(field string, err error) {
 	}
 }
 
-// err is nil if no rule was broken. Otherwise its causes are in the order of their fields, since maps were walked through.
+// err returns nil if no rule was broken. The causes are sorted by field, because maps are checked in random order.
 func (p problems) err() error {
 	slices.SortStableFunc(p[:min(len(p), maxProblems)], func(a, b Cause) int { return strings.Compare(a.Field, b.Field) })
 	switch len(p) {
@@ -122,7 +121,7 @@ func (p problems) err() error {
 	return &Error{Kind: Invalid, Message: strings.Join(lines, "; "), Causes: p}
 }
 
-// clip quotes a value and shortens a long one, for logs and reason strings.
+// clip quotes a value and shortens a long one, for logs and messages.
 func clip(s string) string {
 	if len(s) > 80 {
 		return fmt.Sprintf("%.80q… (%d bytes)", s, len(s))
@@ -130,15 +129,15 @@ func clip(s string) string {
 	return fmt.Sprintf("%q", s)
 }
 
-// Grammars of values that are passed to programs on a node's host: none of these texts has a meaning to a shell, is taken for
-// an option, or names a file in another directory.
+// Grammars of values that are passed to programs on a node's host. A text that matches has no meaning to a shell, is not taken
+// for an option, and names no file in another directory.
 var (
-	// versionForm is Semantic Versioning 2.0.0, with or without a v; v1 and v1.10 are versions, too.
+	// versionForm is Semantic Versioning 2.0.0, with or without a leading v. Versions of one or two numbers, such as v1.10, match too.
 	versionForm = regexp.MustCompile(`^v?(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){0,2}(-[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
-	// imageForm is a reference to an OCI image: registry and port, path, tag, digest.
+	// imageForm is a reference to an OCI image: registry and port, path, tag, digest. All but the path are optional.
 	imageForm = regexp.MustCompile(`^((localhost|[A-Za-z0-9][A-Za-z0-9-]*(\.[A-Za-z0-9][A-Za-z0-9-]*)+)(:[0-9]{1,5})?/|[A-Za-z0-9][A-Za-z0-9-]*:[0-9]{1,5}/)?` +
 		`[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
-	// commandForm is an argument vector: words between single blanks.
+	// commandForm is a command and its arguments, separated by single blanks.
 	commandForm = regexp.MustCompile(`^[A-Za-z0-9/][A-Za-z0-9._/+-]*( [A-Za-z0-9._/+:=,@%-]+)*$`)
 	// revisionForm is a branch, a tag or a commit.
 	revisionForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/@+-]*$`)
@@ -151,7 +150,7 @@ const (
 	maxRevision = 256
 )
 
-// checkForm checks a text against a grammar; an empty one is not there.
+// checkForm checks a text against a grammar. An empty text is valid.
 func checkForm(p *problems, field, text string, form *regexp.Regexp, most int, rule string) {
 	if text != "" && (len(text) > most || !form.MatchString(text)) {
 		p.add(field, "%s: must be %s, of at most %d characters", clip(text), rule, most)
@@ -191,7 +190,7 @@ func oneOf[T ~string](p *problems, field, value string, allowed []T) {
 	p.add(field, "%s is not one of %s", clip(value), strings.Join(names, ", "))
 }
 
-// unchanged adds a problem if two values differ in their JSON.
+// unchanged adds a problem if the JSON of two values differs.
 func unchanged(p *problems, field string, a, b any) {
 	before, errA := json.Marshal(a)
 	after, errB := json.Marshal(b)
@@ -200,7 +199,7 @@ func unchanged(p *problems, field string, a, b any) {
 	}
 }
 
-// names finds names that occur twice in a list.
+// names are the names in a list, to find those that occur twice.
 type names map[string]bool
 
 func (n names) check(p *problems, field, name string) {
@@ -216,7 +215,7 @@ func required(p *problems, field, value string) {
 	}
 }
 
-// checkName checks a name that refers to another object.
+// checkName checks the name of another object to which a field refers.
 func checkName(p *problems, field, name string) {
 	switch {
 	case name == "":

@@ -42,7 +42,7 @@ const (
 	KindConfigMap         = "ConfigMap"
 )
 
-// TypeMeta says what an object is.
+// TypeMeta has the API version and the kind of an object.
 type TypeMeta struct {
 	APIVersion string `json:"apiVersion,omitempty"`
 	Kind       string `json:"kind,omitempty"`
@@ -50,77 +50,82 @@ type TypeMeta struct {
 
 // Meta is an object's metadata. It reads and writes like Kubernetes' ObjectMeta.
 type Meta struct {
-	// Name is unique within kind and namespace; a Device's over all namespaces.
+	// Name is the object's name, unique within its kind and namespace; that of a Device is unique in all namespaces. 1 to 253
+	// characters of a–z, 0–9, '-' and '.', of which the first and last are letters or digits.
 	Name string `json:"name,omitempty"`
-	// GenerateName is what the hub makes a name of, if there is none.
+	// GenerateName is the prefix of the name that the hub generates when name is empty.
 	GenerateName string `json:"generateName,omitempty"`
-	// Namespace is where the object is; default when empty. Some kinds have none.
+	// Namespace is the object's namespace: 1 to 63 characters of a–z, 0–9 and '-'; default when empty. Some kinds have no
+	// namespaces.
 	Namespace string `json:"namespace,omitempty"`
-	// UID is never given twice. Read-only.
+	// UID identifies the object: no other object has it, also none that has the same name later. Read-only.
 	UID string `json:"uid,omitempty"`
-	// ResourceVersion changes with every change of the object. In an update it says which version was changed.
+	// ResourceVersion changes with each change of the object. An update that states it fails if the object has changed since
+	// that version.
 	ResourceVersion string `json:"resourceVersion,omitempty"`
-	// SelfLink is what old servers said; it is ignored.
+	// SelfLink is ignored. Old Kubernetes servers set it.
 	SelfLink string `json:"selfLink,omitempty"`
-	// Generation counts changes of what is wanted. Read-only.
+	// Generation is incremented by each change of the desired state. Read-only.
 	Generation int64 `json:"generation,omitempty"`
-	// CreationTimestamp is when the object was created. Read-only.
+	// CreationTimestamp is the time when the object was created. Read-only.
 	CreationTimestamp *time.Time `json:"creationTimestamp,omitempty"`
-	// DeletionTimestamp is when the deletion began; the object goes when nothing holds it any more. Read-only.
+	// DeletionTimestamp is the time when the deletion was requested. The object is removed when it has no finalizers and no
+	// other object depends on it. Read-only.
 	DeletionTimestamp *time.Time `json:"deletionTimestamp,omitempty"`
-	// DeletionGracePeriodSeconds is 0 once the deletion has begun. Read-only.
+	// DeletionGracePeriodSeconds is 0 once the deletion was requested. Read-only.
 	DeletionGracePeriodSeconds *int64 `json:"deletionGracePeriodSeconds,omitempty"`
-	// Labels are for selecting.
+	// Labels are keys and values by which objects are selected: at most 256.
 	Labels map[string]string `json:"labels,omitempty"`
-	// Annotations are for whoever put them there.
+	// Annotations are keys and values by which objects are not selected: at most 256 KiB altogether.
 	Annotations map[string]string `json:"annotations,omitempty"`
-	// Finalizers are what a deletion waits for.
+	// Finalizers name the tasks that must be finished before a deleted object is removed: at most 64.
 	// +listType=set
 	Finalizers []string `json:"finalizers,omitempty"`
-	// Owner is who manages the object, as {Kind}/{name}. Only the owner itself sets or clears it.
+	// Owner is the object that manages this one, as {Kind}/{name}. Only the owner sets and clears the field.
 	Owner string `json:"owner,omitempty"`
-	// OwnerReferences name objects that made this one. Nothing is deleted because of them.
+	// OwnerReferences name the objects that created this one: at most 64. The hub deletes nothing because of them.
 	// +listType=map
 	// +listMapKey=uid
 	OwnerReferences []OwnerReference `json:"ownerReferences,omitempty"`
-	// ManagedFields says who owns which fields, from the first server-side apply on.
+	// ManagedFields record which manager owns which fields. They exist from the first server-side apply on.
 	// +kubebuilder:validation:Type=array
 	ManagedFields json.RawMessage `json:"managedFields,omitempty"`
 }
 
-// OwnerReference names an object that made another.
+// OwnerReference names an object that created another one.
 type OwnerReference struct {
-	// APIVersion is the group and version of the kind.
+	// APIVersion is the group and version of the creating object.
 	APIVersion string `json:"apiVersion"`
-	// Kind is what the object is.
+	// Kind is the kind of the creating object.
 	Kind string `json:"kind"`
-	// Name is the object's.
+	// Name is the name of the creating object.
 	Name string `json:"name"`
-	// UID tells it from others that had its name.
+	// UID is the uid of the creating object. It tells that object from earlier ones with the same name.
 	UID string `json:"uid"`
-	// Controller says that it manages this one.
+	// Controller says that the creating object manages this one.
 	Controller *bool `json:"controller,omitempty"`
-	// BlockOwnerDeletion is for others to heed.
+	// BlockOwnerDeletion has no effect. It is kept for other programs.
 	BlockOwnerDeletion *bool `json:"blockOwnerDeletion,omitempty"`
 }
 
-// Condition is one aspect of an object's state, with the time since which it holds.
+// Condition is one aspect of an object's state.
 type Condition struct {
-	Type    string `json:"type"`              // the aspect
+	Type    string `json:"type"`              // the aspect, such as Ready
 	Status  string `json:"status"`            // True, False, Unknown
-	Reason  string `json:"reason,omitempty"`  // why, in one word
-	Message string `json:"message,omitempty"` // why, for a reader
-	// ObservedGeneration is the metadata.generation of the object that the condition is about: a lower one than the
-	// object's own says that the condition is older than what is wanted.
+	Reason  string `json:"reason,omitempty"`  // the reason for the status, in one word
+	Message string `json:"message,omitempty"` // the reason, as a sentence for people
+	// ObservedGeneration is the metadata.generation of the object that the condition describes. If it is lower than the
+	// object's present one, the condition is older than the desired state.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// LastTransitionTime is since when the status is what it is.
+	// LastTransitionTime is the time when the status last changed.
 	LastTransitionTime time.Time `json:"lastTransitionTime,omitzero"`
 }
 
-// maxConditions is how many conditions a status may have. Who merges them compares each with each.
+// maxConditions is the largest number of conditions of a status. It is bounded because merging compares each condition with
+// each.
 const maxConditions = 100
 
-// CheckConditions says which of a status' conditions don't say what they are about, or how it is.
+// CheckConditions returns an error for conditions without a type or status, and for more than 100 conditions.
 func CheckConditions(list []Condition) error {
 	var p problems
 	checkConditions(&p, "status.conditions", list)
@@ -138,7 +143,8 @@ func checkConditions(p *problems, at string, list []Condition) {
 	}
 }
 
-// SetCondition puts c into list, keeping the transition time of one whose status is unchanged.
+// SetCondition replaces the condition of c's type in list, or appends c. The transition time is now, or that of the replaced
+// condition if its status is the same.
 func SetCondition(list []Condition, c Condition, now time.Time) []Condition {
 	old := find(list, c.Type)
 	c.setTransitionTime(old, now)
@@ -175,7 +181,7 @@ func reasonOf(list []Condition, kind string) string {
 	return ""
 }
 
-// SetObservedGeneration sets observedGeneration of the conditions of these types.
+// SetObservedGeneration sets the observedGeneration of the conditions of the given types.
 func SetObservedGeneration(list []Condition, generation int64, types ...string) {
 	for i := range list {
 		if slices.Contains(types, list[i].Type) {
@@ -184,10 +190,10 @@ func SetObservedGeneration(list []Condition, generation int64, types ...string) 
 	}
 }
 
-// Time formats a time the way every timestamp on the bus is written: RFC 3339, UTC, milliseconds.
+// Time formats a time as all timestamps of the bus are written: RFC 3339, UTC, milliseconds.
 func Time(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
 
-// Millis formats milliseconds since 1970 like Time; 0 is the empty string.
+// Millis formats milliseconds since 1970 as Time does. The result for 0 is empty.
 func Millis(ms int64) string {
 	if ms == 0 {
 		return ""
@@ -204,7 +210,7 @@ func ParseTime(s string) (time.Time, error) {
 	return t, nil
 }
 
-// NewUID makes a random UUID (RFC 9562, version 4).
+// NewUID returns a random UUID (RFC 9562, version 4).
 func NewUID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // crypto/rand never fails
@@ -213,17 +219,18 @@ func NewUID() string {
 }
 
 const (
-	maxLabelPart  = 63
+	maxLabelPart  = 63 // bytes of a label's value, and of a key after its domain
 	maxLabels     = 256
 	maxFinalizers = 64        // finalizers, and owner references
 	maxMetadata   = 256 << 10 // bytes of all annotations, as in Kubernetes
-	maxListed     = 4096      // properties of a model, and entries of a Device's lists: each is compared with the others
+	maxListed     = 4096      // properties of a model, or entries of a Device's list, which are compared with one another
 )
 
-// Validate checks an object's metadata; the error names every broken rule.
+// Validate checks an object's metadata. The error names all broken rules.
 func (m Meta) Validate() error { return m.ValidateChange(Meta{}) }
 
-// ValidateChange checks only what differs from old: a rule that was introduced later must not block other changes.
+// ValidateChange checks only what differs from old, because a rule that was introduced after old was stored must not block
+// other changes.
 func (m Meta) ValidateChange(old Meta) error {
 	var p problems
 	m.checkChange(&p, old)
@@ -287,7 +294,7 @@ func (m Meta) checkAnnotations(p *problems, old Meta) {
 	}
 }
 
-// annotationBytes is how many bytes all annotations have.
+// annotationBytes is the size of all annotations, keys and values, in bytes.
 func (m Meta) annotationBytes() (size int) {
 	for k, v := range m.Annotations {
 		size += len(k) + len(v)
@@ -297,7 +304,7 @@ func (m Meta) annotationBytes() (size int) {
 
 const keyRule = "1–63 letters, digits, '-', '_' and '.', after a domain and '/' if there is one"
 
-// validKey is whether a text may name a label, an annotation or a finalizer.
+// validKey reports whether a text may name a label, an annotation or a finalizer.
 func validKey(key string) bool {
 	prefix, name, prefixed := strings.Cut(key, "/")
 	if !prefixed {
@@ -313,8 +320,8 @@ func checkLabels(p *problems, field string, labels map[string]string) {
 	}
 }
 
-// checkLabel checks a label. Values may have characters that no selector can name, as the
-// manifests of many do: blanks, colons.
+// checkLabel checks a label. A value may have characters that no selector can name, such as blanks and colons, because
+// existing manifests have them.
 func checkLabel(p *problems, field, key, value string) {
 	if !validKey(key) {
 		p.add(field, "%s: a label's name is %s", clip(key), keyRule)

@@ -14,44 +14,47 @@ const (
 	RefHTTP      = "http"      // an address of a Repository
 	RefOCI       = "oci"       // the tag of an artifact or image, of which the files are wanted
 	RefConfigMap = "configmap" // a ConfigMap
-	RefSecret    = "secret"
+	RefSecret    = "secret"    // a Secret
 )
 
 var refTypes = []string{RefImage, RefGit, RefHTTP, RefOCI, RefSecret, RefConfigMap}
 
-// KindSource is the hub's record of what a Reference to a repository, server or registry stands for. It is no kind of the API.
+// KindSource is the kind of the hub's records of what References to repositories, servers and registries resolve to. The API
+// does not have it.
 const KindSource = "Source"
 
-// Reference is a floating reference with what it resolved to.
+// Reference is a reference whose target can change, such as a tag or branch, with what it resolves to.
 type Reference struct {
-	// Type is what kind of reference it is.
+	// Type is the type of the reference.
 	// +kubebuilder:validation:Enum=image;git;http;oci;secret;configmap
 	Type string `json:"type"`
-	// Source is the image, Repository, Secret or ConfigMap that is referred to, the latter two with their namespace.
+	// Source is the image, the Repository, or, as {namespace}/{name}, the Secret or ConfigMap.
 	Source string `json:"source"`
-	// Path is the file or directory in a Repository, or what follows its address.
+	// Path is the file or directory in a Repository of type git, or the suffix that is appended to the address of one of type
+	// http.
 	Path string `json:"path,omitempty"`
-	// Floating is the tag or branch as it was written.
+	// Floating is the tag, branch or revision as it was written.
 	Floating string `json:"floating,omitempty"`
-	// Resolved is the hash that it stood for.
+	// Resolved is the digest or commit to which the reference was resolved.
 	Resolved string `json:"resolved,omitempty"`
-	// Files are what it contained, by digest; a Secret's are not kept.
+	// Files are the files that the reference contained, by digest. Those of a Secret are not stored.
 	// +listType=atomic
 	Files []InlineFile `json:"files,omitempty"`
 }
 
-// ReferenceKey tells references apart: what floats, and where its contents are.
+// ReferenceKey identifies a reference by everything but what it resolves to.
 type ReferenceKey struct{ Type, Source, Path, Floating string }
 
-// Key is what tells the reference from others.
+// Key returns what identifies the reference.
 func (r Reference) Key() ReferenceKey { return ReferenceKey{r.Type, r.Source, r.Path, r.Floating} }
 
-// IsSource reports whether it refers to something outside of the hub.
+// IsSource reports whether the reference leads out of the hub.
 func (r Reference) IsSource() bool {
 	return r.Type == RefImage || r.Type == RefGit || r.Type == RefHTTP || r.Type == RefOCI
 }
 
-// References are what floats in a node's spec. What was frozen before is not among them, nor is an image's digest.
+// References returns the references in a node's spec whose targets can change. References that are frozen already are not
+// among them, nor is an OS image with a digest.
 func (s NodeSpec) References() (refs []Reference) {
 	if s.OS != nil && s.OS.Image != "" {
 		if r := imageReference(RefImage, s.OS.Image); !strings.HasPrefix(r.Floating, DigestPrefix) {
@@ -96,7 +99,7 @@ func imageReference(kind, image string) Reference {
 	return Reference{Type: kind, Source: name, Floating: tag}
 }
 
-// SplitImage divides a reference to an image into its name, and its tag or digest.
+// SplitImage splits a reference to an image into its name and its tag or digest. The tag is latest if there is none.
 func SplitImage(image string) (name, tag string) {
 	if name, digest, ok := strings.Cut(image, "@"); ok {
 		return name, digest
@@ -107,8 +110,8 @@ func SplitImage(image string) (name, tag string) {
 	return image, "latest"
 }
 
-// Freeze replaces what floats in a node's spec by what the references say that it stands for; what they don't have is left as it
-// is. A Secret always is what it is now: its values are kept in no other place.
+// Freeze replaces the references in a node's spec by what refs resolve them to. References that refs do not contain stay as
+// they are. References to Secrets always stay: their values are stored nowhere else.
 func (s NodeSpec) Freeze(refs []Reference) NodeSpec {
 	known := make(map[ReferenceKey]Reference, len(refs))
 	for _, r := range refs {
@@ -140,7 +143,7 @@ func (s NodeSpec) Freeze(refs []Reference) NodeSpec {
 	return s
 }
 
-// freeze is the item with what its reference stands for.
+// freeze returns the item with what its reference resolves to.
 func (c ConfigItem) freeze(r Reference) ConfigItem {
 	switch {
 	case c.GitRef != nil:
@@ -149,7 +152,7 @@ func (c ConfigItem) freeze(r Reference) ConfigItem {
 		c.GitRef, c.Files = &ref, below(cmp.Or(ref.MountPath, "/"), r.Files)
 	case c.HTTPRef != nil:
 		c.Files = slices.Clone(r.Files)
-		for i := range c.Files { // it is one
+		for i := range c.Files { // there is only one
 			c.Files[i].Path = c.HTTPRef.FilePath
 		}
 	case c.OCIRef != nil:
@@ -162,7 +165,7 @@ func (c ConfigItem) freeze(r Reference) ConfigItem {
 	return c
 }
 
-// below are files with paths in a directory; "": relative ones.
+// below returns the files with their paths in a directory; relative paths if dir is empty.
 func below(dir string, files []InlineFile) []InlineFile {
 	out := slices.Clone(files)
 	for i, f := range out {

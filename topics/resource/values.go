@@ -6,35 +6,34 @@ import (
 	"strings"
 )
 
-// Secret holds values that nobody reads by chance: passwords, keys. The hub's store has
-// them encrypted.
+// Secret holds confidential values, such as passwords and keys. The hub stores them encrypted.
 type Secret struct {
 	TypeMeta
 	Metadata Meta `json:"metadata"`
-	// Data are the values, in base64.
+	// Data has the values by key, in base64. The values of a Secret have at most 1 MiB altogether.
 	Data map[string][]byte `json:"data,omitempty"`
-	// StringData are values as text. They are written into data, and never shown.
+	// StringData has values as text. A write moves them into data; reads never return the field.
 	StringData map[string]string `json:"stringData,omitempty"`
-	// Type says for whom the values are: Opaque when empty. It is immutable.
+	// Type says what the values are for; Opaque when empty. It is immutable.
 	// +default=Opaque
 	Type string `json:"type,omitempty"`
-	// Immutable ends all changes of the values, for good.
+	// Immutable forbids all further changes of the values. It can't be unset.
 	Immutable *bool `json:"immutable,omitempty"`
 }
 
-// ConfigMap holds values that others refer to.
+// ConfigMap holds values to which other objects refer.
 type ConfigMap struct {
 	TypeMeta
 	Metadata Meta `json:"metadata"`
-	// Data are the values as text.
+	// Data has values as text, by key. The values of a ConfigMap have at most 1 MiB altogether.
 	Data map[string]string `json:"data,omitempty"`
-	// BinaryData are values that are no text, in base64. A key is in one of the two.
+	// BinaryData has values that are not text, in base64, by key. A key is either in data or in binaryData.
 	BinaryData map[string][]byte `json:"binaryData,omitempty"`
-	// Immutable ends all changes of the values, for good.
+	// Immutable forbids all further changes of the values. It can't be unset.
 	Immutable *bool `json:"immutable,omitempty"`
 }
 
-// Values are those of Data and BinaryData.
+// Values returns the values of Data and BinaryData.
 func (c ConfigMap) Values() map[string][]byte {
 	values := make(map[string][]byte, len(c.Data)+len(c.BinaryData))
 	for key, text := range c.Data {
@@ -44,10 +43,10 @@ func (c ConfigMap) Values() map[string][]byte {
 	return values
 }
 
-// maxValues is how many bytes the values of a Secret or ConfigMap may have, as in Kubernetes.
+// maxValues bounds the values of a Secret or ConfigMap, in bytes, as in Kubernetes.
 const maxValues = 1 << 20
 
-// Complete gives a Secret the form that is kept: what was written as text is in data.
+// Complete converts a Secret to the form that is stored: StringData is moved into Data, and Type has its default.
 func (s *Secret) Complete() {
 	if s.Type == "" {
 		s.Type = "Opaque"
@@ -61,8 +60,8 @@ func (s *Secret) Complete() {
 	s.StringData = nil
 }
 
-// Version is another one after each change of the values, and for a Secret that was made anew under the same name. Changes of labels
-// and of the key with which the store encrypts don't change it, and it reveals nothing of the values.
+// Version differs after each change of the values, and for a Secret that was deleted and created again. It does not change
+// when labels or the store's encryption key change, and it reveals nothing about the values.
 func (s Secret) Version() string {
 	uid, _, _ := strings.Cut(s.Metadata.UID, "-")
 	return fmt.Sprintf("%s-%d", uid, s.Metadata.Generation)
@@ -76,7 +75,7 @@ func (s Secret) Validate() error {
 	return p.err()
 }
 
-// CheckUpdate reports whether a Secret may follow prev.
+// CheckUpdate reports whether a Secret may replace prev.
 func (s Secret) CheckUpdate(prev Secret) error {
 	var p problems
 	s.Complete()
@@ -102,7 +101,7 @@ func (c ConfigMap) Validate() error {
 	return p.err()
 }
 
-// CheckUpdate reports whether a ConfigMap may follow prev.
+// CheckUpdate reports whether a ConfigMap may replace prev.
 func (c ConfigMap) CheckUpdate(prev ConfigMap) error {
 	var p problems
 	if isSet(prev.Immutable) {
@@ -121,7 +120,7 @@ func checkSize(p *problems, size int) {
 	}
 }
 
-// checkKeys checks the keys of values, which may become names of files, and returns how many bytes the values have.
+// checkKeys checks the keys of values, which may become file names, and returns the size of the values in bytes.
 func checkKeys[V string | []byte](p *problems, field string, values map[string]V) (size int) {
 	for key, value := range values {
 		bad := strings.ContainsFunc(key, func(c rune) bool { return !isKeyLetter(c) })
