@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// KindEvent is of the core group, v1, and of events.k8s.io.
+// KindEvent is the kind Event of the core group, v1, and of events.k8s.io.
 const KindEvent = "Event"
 
 // The types of an Event.
@@ -15,99 +15,98 @@ const (
 	EventWarning = "Warning"
 )
 
-// Event is something that happened to an object, as often as it did. It has the form of
-// Kubernetes' core/v1.
+// Event reports something that happened to an object, once or several times. It has the form of Kubernetes' core/v1.
 type Event struct {
 	TypeMeta
 	Metadata Meta `json:"metadata"`
 	EventContent
 }
 
-// EventContent is an Event without its head.
+// EventContent is an Event without its kind and metadata.
 type EventContent struct {
-	// InvolvedObject is what it happened to.
+	// InvolvedObject is the object to which it happened.
 	InvolvedObject ObjectReference `json:"involvedObject"`
 	// Reason is what happened, in one word.
 	Reason string `json:"reason,omitempty"`
-	// Message is what happened the last time, for a reader.
+	// Message describes the last occurrence, for people.
 	Message string `json:"message,omitempty"`
-	// Source is the program that saw it.
+	// Source is the program that reported it.
 	Source EventSource `json:"source,omitzero"`
-	// FirstTimestamp is when it happened first.
+	// FirstTimestamp is the time of the first occurrence.
 	FirstTimestamp *time.Time `json:"firstTimestamp,omitempty"`
-	// LastTimestamp is when it happened last.
+	// LastTimestamp is the time of the last occurrence.
 	LastTimestamp *time.Time `json:"lastTimestamp,omitempty"`
-	// Count is how often it happened.
+	// Count is the number of occurrences.
 	Count int `json:"count,omitempty"`
-	// Type is Normal, or Warning where somebody may have to do something.
+	// Type is Normal, or Warning if a person may have to act.
 	Type string `json:"type,omitempty"`
-	// EventTime is when it happened first, where the writer gives no other times.
+	// EventTime is the time of the first occurrence, in Events of writers that set no other times.
 	EventTime *MicroTime `json:"eventTime,omitempty"`
-	// Series is how often it happened, where the writer gives no count.
+	// Series has the number of occurrences, in Events of writers that set no count.
 	Series *EventSeries `json:"series,omitempty"`
 	// Action is what was done about it.
 	Action string `json:"action,omitempty"`
-	// Related is another object that has to do with it.
+	// Related is another object that is concerned.
 	Related *ObjectReference `json:"related,omitempty"`
-	// ReportingComponent is the program that saw it.
+	// ReportingComponent is the program that reported it, in Events of writers that set no source.
 	ReportingComponent string `json:"reportingComponent,omitempty"`
-	// ReportingInstance is which one of several such programs.
+	// ReportingInstance identifies one of several instances of that program.
 	ReportingInstance string `json:"reportingInstance,omitempty"`
 }
 
-// ObjectReference names an object.
+// ObjectReference refers to an object.
 type ObjectReference struct {
-	// Kind is what the object is.
+	// Kind is the kind of the object.
 	Kind string `json:"kind,omitempty"`
-	// Namespace is where the object is.
+	// Namespace is the namespace of the object.
 	Namespace string `json:"namespace,omitempty"`
-	// Name is the object's.
+	// Name is the name of the object.
 	Name string `json:"name,omitempty"`
-	// UID tells it from others that had its name.
+	// UID is the uid of the object. It tells the object from earlier ones with the same name.
 	UID string `json:"uid,omitempty"`
 	// APIVersion is the group and version of the kind.
 	APIVersion string `json:"apiVersion,omitempty"`
-	// ResourceVersion is the version of the object that is meant.
+	// ResourceVersion is the version of the object that is concerned.
 	ResourceVersion string `json:"resourceVersion,omitempty"`
-	// FieldPath is the part of the object that is meant.
+	// FieldPath is the part of the object that is concerned.
 	FieldPath string `json:"fieldPath,omitempty"`
 }
 
-// String is what people call it: device/lamp.
+// String names the object for people: device/lamp.
 func (o ObjectReference) String() string { return strings.ToLower(o.Kind) + "/" + o.Name }
 
-// EventSource is a program that saw something.
+// EventSource is a program that reports Events.
 type EventSource struct {
-	// Component is the program's name.
+	// Component is the name of the program.
 	Component string `json:"component,omitempty"`
-	// Host is where it ran.
+	// Host is the host on which it ran.
 	Host string `json:"host,omitempty"`
 }
 
-// EventSeries says how often something happened.
+// EventSeries counts the occurrences of an Event.
 type EventSeries struct {
-	// Count is how often it happened.
+	// Count is the number of occurrences.
 	Count int `json:"count,omitempty"`
-	// LastObservedTime is when it happened last.
+	// LastObservedTime is the time of the last occurrence.
 	LastObservedTime *MicroTime `json:"lastObservedTime,omitempty"`
 }
 
-// MicroTime is a time with the six decimals that Kubernetes' clients insist on. Written to us it may have any.
+// MicroTime is a time that is written with six decimals, as Kubernetes' clients require. It is read with any number of them.
 type MicroTime struct{ time.Time }
 
-// MarshalJSON writes it.
+// MarshalJSON writes the time.
 func (t MicroTime) MarshalJSON() ([]byte, error) {
 	return []byte(t.UTC().Format(`"2006-01-02T15:04:05.000000Z07:00"`)), nil
 }
 
-// Occurrence is one thing that happened to an object. The recorder of events makes an Event of it, or raises the count of
-// the Event that exists for the same object, reason and About.
+// Occurrence is one occurrence to be reported. The recorder of Events creates an Event for it, or increments the count of the
+// Event that exists for the same object, reason and About.
 type Occurrence struct {
 	Kind, Namespace, Name string // of the object
-	UID                   string // of the object; empty: whatever it is
+	UID                   string // of the object; empty: any
 	Type                  string // EventNormal, EventWarning
 	Reason                string // what happened, in one word: NodeLeft
-	About                 string // which part of the object: a property. Each has an Event of its own.
+	About                 string // the part of the object, such as a property; each part has its own Event
 	Message               string
 }
 
@@ -124,7 +123,7 @@ func (e Event) Validate() error {
 	return p.err()
 }
 
-// Times are when it happened first and last, and how often, wherever the writer put that.
+// Times returns the times of the first and last occurrence, and their number, whichever fields have them.
 func (e *Event) Times() (first, last *time.Time, count int) {
 	first, last, count = e.FirstTimestamp, e.LastTimestamp, max(e.Count, 1)
 	if e.EventTime != nil {
@@ -140,5 +139,5 @@ func (e *Event) Times() (first, last *time.Time, count int) {
 	return first, cmp.Or(last, first), count
 }
 
-// Reporter is the program that saw it.
+// Reporter is the program that reported the Event.
 func (e *Event) Reporter() string { return cmp.Or(e.ReportingComponent, e.Source.Component) }

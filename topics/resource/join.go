@@ -19,24 +19,24 @@ import (
 	"time"
 )
 
-// A node joins its hub by sending a JoinRequest to v1/nodes/{node}/enroll/{request}, and reads the JoinAnswer on
-// the topic below that. The same two messages renew a certificate.
+// A node joins its hub by publishing a JoinRequest to v1/nodes/{node}/enroll/{request}. It receives the JoinAnswer on
+// v1/nodes/{node}/enroll/{request}/answer. The same two messages renew a certificate.
 
 // JoinRequest asks the hub to sign a node's certificate.
 type JoinRequest struct {
-	// CSR is a PKCS #10 request in PEM. Only its public key counts: the hub decides on everything else.
+	// CSR is a PKCS #10 request in PEM. Only its public key is used: the hub decides on everything else.
 	CSR string `json:"csr"`
-	// Token is what an invitation gave; empty: a person has to approve the request, or it is a renewal.
+	// Token is the token of an invitation. Without it a person has to approve the request, unless it is a renewal.
 	Token string `json:"token,omitempty"`
-	// Labels are those that the node's own settings give it.
+	// Labels are the labels for the Node from the node's settings.
 	Labels map[string]string `json:"labels,omitempty"`
-	// LabelFrom are the keys of those that follow the system information, and the fields of it.
+	// LabelFrom are the keys of labels that are derived from the system information, each with the name of the field.
 	LabelFrom map[string]string `json:"labelFrom,omitempty"`
 	// SystemInfo describes the host.
 	SystemInfo *SystemInfo `json:"systemInfo,omitempty"`
 }
 
-// MaxJoinRequest is the largest JoinRequest that a hub takes, in bytes.
+// MaxJoinRequest is the largest JoinRequest that a hub accepts, in bytes.
 const MaxJoinRequest = 16 << 10
 
 // DecodeJoinRequest reads a JoinRequest. Its errors are *Error.
@@ -59,9 +59,9 @@ func DecodeJoinRequest(payload []byte) (r JoinRequest, err error) {
 	return r, p.err()
 }
 
-// What a JoinAnswer says.
+// The states of a JoinAnswer.
 const (
-	JoinIssued  = "issued"  // here is the certificate
+	JoinIssued  = "issued"  // the certificate is in the answer
 	JoinWaiting = "waiting" // a person has to approve the request
 	JoinDenied  = "denied"  // a person denied it, or the hub can't sign it
 )
@@ -69,48 +69,49 @@ const (
 // JoinAnswer is what the hub answers to a JoinRequest.
 type JoinAnswer struct {
 	State string `json:"state"`
-	// Certificate is the node's, in PEM, and Authorities are the certificates of those that sign the hub's: the node
-	// trusts them from now on.
+	// Certificate is the node's certificate in PEM, and Authorities are the certificates of those that sign the hub's: the node
+	// trusts them from then on.
 	Certificate string `json:"certificate,omitempty"`
 	Authorities string `json:"authorities,omitempty"`
-	// Request names the EnrollmentRequest that waits.
+	// Request is the name of the EnrollmentRequest that waits.
 	Request string `json:"request,omitempty"`
 	Reason  string `json:"reason,omitempty"`
 }
 
-// JoinedAnnotation of a Node says when it joined and the SHA-256 of the key with which it did, with a space between them.
+// JoinedAnnotation of a Node has the time at which it joined and the SHA-256 of the key with which it did, separated by a
+// space.
 const JoinedAnnotation = Group + "/joined"
 
-// JoinToken is what an invitation is made of: it lets a node join, and tells it which hub is the right one.
+// JoinToken is the token of an invitation. It lets a node join, and tells the node how to recognise the hub.
 type JoinToken struct {
 	// Authority is the SHA-256 of the certificate (DER) of the hub's authority.
 	Authority [sha256.Size]byte
-	// Secret is known to the hub by its hash only.
+	// Secret is random. The hub stores only its hash.
 	Secret [16]byte
-	// Node is the name that the node gets; empty: it chooses one that the invitation allows.
+	// Node is the name of the node; if it is empty, the node chooses a name that the invitation allows.
 	Node string
 }
 
 const tokenPrefix = "ebj1-" // of version 1
 
-// maxToken is longer than any token: the node's name has at most 253 bytes.
+// maxToken is more than the length of any token in bytes: the node's name has at most 253.
 const maxToken = 512
 
-// String is the token as it is pasted. Its last four bytes are a checksum: of a token that was cut off when it was
-// copied the node can say so.
+// String is the token as people paste it. The last four of its bytes are a checksum, by which a token is recognised that was
+// not copied whole.
 func (t JoinToken) String() string {
 	raw := append(append(t.Authority[:], t.Secret[:]...), t.Node...)
 	raw = binary.BigEndian.AppendUint32(raw, crc32.ChecksumIEEE(raw))
 	return tokenPrefix + base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// ID is the hash of the secret, hexadecimal: the hub knows the token by it.
+// ID is the SHA-256 of the secret in hexadecimal, by which the hub identifies the token.
 func (t JoinToken) ID() string {
 	sum := sha256.Sum256(t.Secret[:])
 	return hex.EncodeToString(sum[:])
 }
 
-// ParseJoinToken reads a token. An error doesn't show it.
+// ParseJoinToken reads a token. Errors don't contain it.
 func ParseJoinToken(text string) (t JoinToken, err error) {
 	text = strings.TrimSpace(text)
 	encoded, ok := strings.CutPrefix(text, tokenPrefix)
@@ -134,12 +135,13 @@ func ParseJoinToken(text string) (t JoinToken, err error) {
 	return t, nil
 }
 
-// Fingerprint is how an authority's certificate is shown and pinned: sha256: and the hexadecimal SHA-256 of its DER.
+// Fingerprint is the form in which an authority's certificate is shown and pinned: sha256: and the SHA-256 of its DER in
+// hexadecimal.
 func Fingerprint(der []byte) string {
 	return DigestOf(der)
 }
 
-// ParseFingerprint reads a fingerprint, with or without its prefix and with or without colons.
+// ParseFingerprint reads a fingerprint, with or without its prefix, and with or without colons between the digits.
 func ParseFingerprint(text string) (sum [sha256.Size]byte, err error) {
 	digits := strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(strings.TrimSpace(text)), DigestPrefix), ":", "")
 	raw, err := hex.DecodeString(digits)
@@ -149,19 +151,19 @@ func ParseFingerprint(text string) (sum [sha256.Size]byte, err error) {
 	return [sha256.Size]byte(raw), nil
 }
 
-// Decommissioned begins the reason that a hub gives for refusing or ending a connection of a node that was
-// decommissioned. The node forgets its keys then.
+// Decommissioned begins the reason with which a hub refuses or ends a connection of a decommissioned node. The node then
+// deletes its keys.
 const Decommissioned = "this node was decommissioned"
 
-// CSR is a request for a certificate of which only the key counts.
+// CSR is a request for a certificate, of which only the key is used.
 type CSR struct {
 	PublicKey any
-	// Key is the SHA-256 of the public key, hexadecimal: what people compare.
+	// Key is the SHA-256 of the public key in hexadecimal, which people compare.
 	Key string
 }
 
-// ParseCSR reads a PKCS #10 request in PEM for the certificate of a node. It is refused if it isn't signed with its own
-// key, if the key is too weak, or if it asks for another name than the node's.
+// ParseCSR reads a PKCS #10 request in PEM for a node's certificate. It fails if the request is not signed with its own key,
+// if the key is too weak, or if the request states a name other than the node's.
 func ParseCSR(text, node string) (c CSR, err error) {
 	if len(text) > MaxJoinRequest {
 		return c, Errorf(TooLarge, "csr", "%d bytes; at most %d are taken", len(text), MaxJoinRequest)
@@ -193,15 +195,15 @@ func ParseCSR(text, node string) (c CSR, err error) {
 	return CSR{request.PublicKey, hex.EncodeToString(sum[:])}, nil
 }
 
-// CheckLabels checks labels that a node is to get.
+// CheckLabels returns an error for labels that a Node can't have.
 func CheckLabels(field string, labels map[string]string) error {
 	var p problems
 	checkLabels(&p, field, labels)
 	return p.err()
 }
 
-// IssuedAt is when a hub made a certificate, by its serial number, whose upper half says it in milliseconds; the start
-// of its validity is a little before that.
+// IssuedAt is the time when a hub signed a certificate. The upper half of the serial number has it in milliseconds since 1970.
+// A certificate without it was signed when its validity began.
 func IssuedAt(cert *x509.Certificate) time.Time {
 	ms := new(big.Int).Rsh(cert.SerialNumber, 64)
 	if cert.SerialNumber.Sign() <= 0 || !ms.IsInt64() || ms.Int64() > cert.NotAfter.UnixMilli() || ms.Int64() < cert.NotBefore.UnixMilli() {
@@ -210,7 +212,8 @@ func IssuedAt(cert *x509.Certificate) time.Time {
 	return time.UnixMilli(ms.Int64())
 }
 
-// ParseTTL reads for how long a token is good: a duration, also in days (30d), up to most. An empty text is the default.
+// ParseTTL reads how long a token is valid: a duration of more than 0 and at most most, such as 12h, or a number of days, such
+// as 30d. An empty text is byDefault.
 func ParseTTL(text string, byDefault, most time.Duration) (time.Duration, error) {
 	if text == "" {
 		return byDefault, nil

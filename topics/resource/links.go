@@ -6,51 +6,50 @@ import (
 	"strings"
 )
 
-// LinkReport is what one end of the link says of itself when it is asked: the hub of
-// the nodes that it knows, a core of its own. It is made for the asking, kept
-// nowhere, and no object of the API.
+// LinkReport is the state of one end of the link, made on request: of the hub for the nodes that it knows, or of a core for
+// its own. It is never stored, and is no object of the API.
 type LinkReport struct {
 	Program string `json:"program"` // cloudhub, edgecore
 	Version string `json:"version,omitempty"`
-	Now     string `json:"now"` // by this end's clock
-	// Hub is the hub's identity; of a core that of the hub that it is connected to.
+	Now     string `json:"now"` // the time by this end's clock
+	// Hub is the hub's identity. In a core's report it is that of the hub that the core is connected to.
 	Hub string `json:"hub,omitempty"`
-	// Failing are the stores whose last commit failed, and why.
+	// Failing has the error of the last commit for each store whose last commit failed.
 	Failing map[string]string `json:"failing,omitempty"`
-	// Gone is what of the data directory was removed, moved or replaced while the program was using it.
+	// Gone is an error if a part of the data directory was removed, moved or replaced while the program was using it.
 	Gone string `json:"gone,omitempty"`
-	// Short says that connections were refused in the last minute for lack of file descriptors.
+	// Short is an explanation if connections were refused in the last minute for lack of file descriptors.
 	Short string `json:"short,omitempty"`
-	// Damaged are the stores that have found damage in their files, go on, and won't open again.
+	// Damaged has an error for each store that found damage in its files. Such a store goes on, but can't be opened again.
 	Damaged map[string]string `json:"damaged,omitempty"`
-	// Rules says why the file of rules for users' own topics, as it is now, is not in force.
+	// Rules is why the present file of rules for users' own topics is not in force.
 	Rules string `json:"rules,omitempty"`
-	// FullestQueue is how full the fullest queue of this end's broker is, from 0 to 1.
+	// FullestQueue is the fill level of the fullest queue of this end's broker, from 0 to 1.
 	FullestQueue float64 `json:"fullestQueue,omitempty"`
-	// FullestOf is the client whose queue that is, and Missed how many messages sessions had no
-	// room for and went without, since this end's start.
+	// FullestOf is the client that the fullest queue belongs to. Missed is how many messages were dropped since this end's
+	// start because a session was full.
 	FullestOf string `json:"fullestOf,omitempty"`
 	Missed    int64  `json:"missed,omitempty"`
-	// Refused are the publishes that this end's broker refused since its start, by kind of error.
+	// Refused is how many publishes this end's broker refused since its start, by kind of error.
 	Refused map[string]int64 `json:"refused,omitempty"`
-	// Streams are what a core keeps for the hub beside the map; nil of a hub.
+	// Streams is the state of a core's queue of streams; nil in the hub's report.
 	Streams *StreamReport `json:"streams,omitempty"`
-	// Owned is what a core's node owns, and may; nil of a hub.
+	// Owned is how much a core's node owns, and its limits; nil in the hub's report.
 	Owned *Usage `json:"owned,omitempty"`
-	// Links are the worst first. More is how many there are beyond them.
+	// Links are the node's links, the worst first. More is how many links were left out.
 	Links []Link `json:"links"`
 	More  int    `json:"more,omitempty"`
 }
 
-// StreamReport is how a core's telemetry, events and bridged messages fare.
+// StreamReport is the state of a core's queue of telemetry, events and bridged messages.
 type StreamReport struct {
 	Waiting      int              `json:"waiting"`
-	Seconds      float64          `json:"seconds"`           // the age of the oldest
-	Dropped      map[string]int64 `json:"dropped,omitempty"` // since the core's start, by reason
+	Seconds      float64          `json:"seconds"`           // the age of the oldest message
+	Dropped      map[string]int64 `json:"dropped,omitempty"` // messages since the core's start, by reason
 	RefusedRules int              `json:"refusedRules"`      // bridge rules that the hub doesn't permit
 }
 
-// Usage is how much a node owns of what it may own. A most of 0 is no limit.
+// Usage is how much a node owns, and its limits. A limit of 0 means no limit.
 type Usage struct {
 	Keys      int `json:"keys"`
 	MostKeys  int `json:"mostKeys"`
@@ -58,37 +57,37 @@ type Usage struct {
 	MostBytes int `json:"mostBytes"`
 }
 
-// Alone is the state of the link of a core that has no hub, by its settings.
+// Alone is the state of the link of a core whose settings name no hub.
 const Alone = "alone"
 
-// Link is a node's link as one end sees it. Counts are since that end's start.
+// Link is a node's link as one end sees it. Numbers are counted from that end's start.
 type Link struct {
 	Node     string `json:"node"`
 	State    string `json:"state"`              // online, offline, unknown, alone
-	Since    string `json:"since,omitempty"`    // when that began; empty: before this end's start
-	LastSeen string `json:"lastSeen,omitempty"` // when the other end was last heard
-	// InStep: in this connection the other end has said that it has everything of the
-	// map that this end owns.
+	Since    string `json:"since,omitempty"`    // when the state began; empty: before this end's start
+	LastSeen string `json:"lastSeen,omitempty"` // when the other end last sent anything
+	// InStep says that the other end has confirmed, in this connection, that it has the whole map that this end owns.
 	InStep bool `json:"inStep"`
-	// Behind is what the other end lacks of it; missing where that can't be known.
+	// Behind is what the other end lacks of that map; nil if it can't be known.
 	Behind      *Behind `json:"behind,omitempty"`
 	Peer        string  `json:"peer,omitempty"`    // the other end's address
 	Version     string  `json:"version,omitempty"` // of the node's core
 	Connections int     `json:"connections"`
-	Failures    int     `json:"failures,omitempty"`  // attempts to connect that came to nothing
-	Takeovers   int     `json:"takeovers,omitempty"` // connections that the same name ended elsewhere
+	Failures    int     `json:"failures,omitempty"`  // failed attempts to connect
+	Takeovers   int     `json:"takeovers,omitempty"` // connections that ended because another one had the same name
 	LastError   string  `json:"lastError,omitempty"` // why there is no connection, or why the last one ended
-	// ClockAhead is how many seconds the node's clock is ahead of the hub's.
+	// ClockAhead is how far the node's clock is ahead of the hub's, in seconds; nil if unknown.
 	ClockAhead *float64 `json:"clockAhead,omitempty"`
-	// CertificateExpires is when the certificate of either end does, whichever is first.
+	// CertificateExpires is the expiry time of this end's or the other end's certificate, whichever is earlier.
 	CertificateExpires string `json:"certificateExpires,omitempty"`
-	// SpecFailed is the version of its spec that the node's agent could not apply, and why; empty: none.
+	// SpecFailed is the version of the spec that the node's agent could not apply, and the reason; empty if none.
 	SpecFailed string `json:"specFailed,omitempty"`
-	// RenewalError is why the node's certificate could not be renewed, of a core that renews it, and RenewalFails since when.
+	// RenewalError is why the node's certificate could not be renewed, and RenewalFails since when. They are set for cores that
+	// renew their certificates.
 	RenewalError string     `json:"renewalError,omitempty"`
 	RenewalFails string     `json:"renewalFails,omitempty"`
-	OverQuota    string     `json:"overQuota,omitempty"` // why the hub takes nothing of what the node reports
-	OtherHub     string     `json:"otherHub,omitempty"`  // that gave the node what it has, and not this one
+	OverQuota    string     `json:"overQuota,omitempty"` // the limit exceeded, for which the hub stores no reports of the node
+	OtherHub     string     `json:"otherHub,omitempty"`  // the hub that the node's data is from, if not this one
 	Rejected     *Rejection `json:"rejected,omitempty"`
 	Anomaly      *Anomaly   `json:"anomaly,omitempty"`
 }
@@ -100,19 +99,19 @@ type Anomaly struct {
 	Message string `json:"message"`
 }
 
-// Reasons of an Anomaly, and of the Event that tells of it.
+// The reasons of an Anomaly, and of the Event that reports it.
 const (
 	RolledBack  = "RolledBack"
 	LineageLeap = "LineageLeap"
 )
 
-// Behind is how far a copy is behind its owner.
+// Behind is how far a copy lags behind its owner.
 type Behind struct {
 	Keys    int     `json:"keys"`
-	Seconds float64 `json:"seconds"` // the age of the oldest of them
+	Seconds float64 `json:"seconds"` // the age of the oldest key
 }
 
-// Rejection is the last connection in a node's name that was not let in.
+// Rejection is the last connection in a node's name that was refused.
 type Rejection struct {
 	Count  int    `json:"count"`
 	Time   string `json:"time"`
@@ -120,34 +119,34 @@ type Rejection struct {
 	Remote string `json:"remote,omitempty"`
 }
 
-// SessionList is the answer of /sessions, on the hub and on a core.
+// SessionList is the answer to a request of /sessions, on the hub and on a core.
 type SessionList struct {
 	Sessions []Session `json:"sessions"`
 }
 
-// Session is the session of an MQTT client with one of the brokers.
+// Session is the state of an MQTT client's session with one of the brokers.
 type Session struct {
-	Client    string `json:"client"`         // its identifier
-	User      string `json:"user,omitempty"` // whose it is; empty: somebody without a name
+	Client    string `json:"client"`         // the client identifier
+	User      string `json:"user,omitempty"` // the user; empty: an anonymous one
 	Connected bool   `json:"connected"`
-	Remote    string `json:"remote,omitempty"` // where the client connects from, or did last
-	// Since when the client is away, and when its session ends if it stays so.
+	Remote    string `json:"remote,omitempty"` // the client's address, or its last one
+	// Since is the time when the client disconnected, and Expires the time when its session ends if it does not connect again.
 	Since         string `json:"since,omitempty"`
 	Expires       string `json:"expires,omitempty"`
 	Subscriptions int    `json:"subscriptions"`
-	Messages      int    `json:"messages"` // that wait, or were sent and are not acknowledged
-	Bytes         int    `json:"bytes"`    // of those that wait
+	Messages      int    `json:"messages"` // that wait, or were sent and not acknowledged
+	Bytes         int    `json:"bytes"`    // of the messages that wait
 }
 
-// HubID identifies a hub's data: it is a random number that is made with a new store, and part of its backups.
+// HubID identifies a hub's data. It is a random number, drawn when a store is created, and part of the store's backups.
 type HubID uint32
 
-const hubPrefix = "hub-" // digits alone would be a number to YAML
+const hubPrefix = "hub-" // without it YAML would take some identities for numbers
 
-// String is the form that people see and write.
+// String is the form that people read and write, such as hub-5f3c2a11.
 func (id HubID) String() string { return fmt.Sprintf("%s%08x", hubPrefix, uint32(id)) }
 
-// Text is the same, and empty for none.
+// Text is the same as String, but empty for 0.
 func (id HubID) Text() string {
 	if id == 0 {
 		return ""
@@ -155,7 +154,7 @@ func (id HubID) Text() string {
 	return id.String()
 }
 
-// ParseHubID reads what String wrote.
+// ParseHubID reads what String returns.
 func ParseHubID(text string) (HubID, error) {
 	digits, ok := strings.CutPrefix(text, hubPrefix)
 	n, err := strconv.ParseUint(digits, 16, 32)

@@ -1,12 +1,12 @@
 package resource
 
-// Summary is how a Node is in one respect: in one of flightctl's words, with an explanation for people.
+// Summary is one aspect of a Node's state, as one of flightctl's words, with an explanation for people.
 type Summary struct {
 	Status string `json:"status"`
 	Info   string `json:"info,omitempty"`
 }
 
-// The words of summaries.
+// The states in summaries.
 const (
 	SummaryUnknown        = "Unknown"
 	SummaryOnline         = "Online"
@@ -20,7 +20,7 @@ const (
 	SummaryNoApplications = "NoApplications"
 )
 
-// Summary says how the host is: the worst of what is known of its resources. It is Unknown while the node is offline.
+// Summary summarizes the state of the host: the worst state of its resources. It is Unknown while the node is offline.
 func (s NodeStatus) Summary() Summary {
 	if s.State != Online {
 		return Summary{Status: SummaryUnknown}
@@ -53,7 +53,7 @@ func joined(before, text string) string {
 	return before + ", " + text
 }
 
-// Updated reports whether the node is as its rendered spec says.
+// Updated summarizes whether the node has applied its rendered spec.
 func (s NodeStatus) Updated() Summary {
 	switch updating := s.updatingReason(); {
 	case updating != "":
@@ -69,7 +69,7 @@ func (s NodeStatus) Updated() Summary {
 	return Summary{Status: SummaryUnknown}
 }
 
-// ApplicationsSummary says how the node's applications are: as the worst of them.
+// ApplicationsSummary summarizes the state of the node's applications: the worst one.
 func (s NodeStatus) ApplicationsSummary() Summary {
 	out := Summary{Status: SummaryNoApplications}
 	for _, a := range s.Applications {
@@ -85,25 +85,25 @@ func (s NodeStatus) ApplicationsSummary() Summary {
 	return out
 }
 
-// updatingReason is the step at which an agent's update is; empty: there is none under way.
+// updatingReason is the step of the agent's update; empty if no update is under way.
 func (s NodeStatus) updatingReason() string { return reasonOf(s.Conditions, ConditionUpdating) }
 
-// FleetSummary counts the nodes of a fleet by how they are.
+// FleetSummary counts the nodes of a fleet by their states.
 type FleetSummary struct {
-	// Nodes is how many nodes the fleet has.
+	// Nodes is the number of nodes of the fleet.
 	Nodes int `json:"nodes,omitempty"`
-	// SummaryStatus counts them by how their hosts are: Online, Degraded, Error, Rebooting or Unknown.
+	// SummaryStatus counts the nodes by the state of their hosts: Online, Degraded, Error, Rebooting or Unknown.
 	SummaryStatus map[string]int `json:"summaryStatus,omitempty"`
-	// UpdateStatus counts them by whether they are as their specs say: UpToDate, OutOfDate, Updating or Unknown.
+	// UpdateStatus counts the nodes by whether they have applied their specs: UpToDate, OutOfDate, Updating or Unknown.
 	UpdateStatus map[string]int `json:"updateStatus,omitempty"`
-	// ApplicationStatus counts them by how their applications are: Healthy, Degraded, Error or NoApplications.
+	// ApplicationStatus counts the nodes by the state of their applications: Healthy, Degraded, Error or NoApplications.
 	ApplicationStatus map[string]int `json:"applicationStatus,omitempty"`
 }
 
 // Summaries are the states of a node that a FleetSummary counts.
 type Summaries struct{ Host, Update, Applications string }
 
-// Summaries says how the node is, in three words.
+// Summaries returns the states of the node that a FleetSummary counts.
 func (s NodeStatus) Summaries() Summaries {
 	return Summaries{s.Summary().Status, s.Updated().Status, s.ApplicationsSummary().Status}
 }
@@ -119,7 +119,8 @@ func (f *FleetSummary) Add(s Summaries) {
 	f.ApplicationStatus[s.Applications]++
 }
 
-// Lifecycle says whether the node is part of the bus, as flightctl does: Unknown if its certificates were revoked, or nothing is known of it.
+// Lifecycle summarizes whether the node belongs to the hub, as flightctl does. It is Unknown if the node's certificates were
+// revoked, or nothing is known of the node.
 func (s NodeStatus) Lifecycle() Summary {
 	switch reason := s.RevokedReason(); {
 	case reason == ReasonDecommissioning, reason == ReasonDecommissioned:

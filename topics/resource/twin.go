@@ -11,48 +11,48 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// Stored is a value as a map of the tree holds it, with what is known about it.
+// Stored is a value in one of the tree's maps, with its metadata.
 type Stored struct {
 	Value   []byte
 	Ver     uint64
 	TS      int64 // milliseconds since 1970
 	Origin  string
-	For     uint64 // reported, refused: the effective version it answers
-	BasedOn uint64 // override: the desired version at that time; reported: the one that the device is as near to as it can be
-	Nearest bool   // reported, when it is published: the device can have nothing nearer to the version in For
-	Until   int64  // desired, override: when it ends, milliseconds since 1970; 0 never
+	For     uint64 // reported, refused: the version of the value in force that it answers
+	BasedOn uint64 // override: the desired version when it was set; reported: the desired version to which it is the nearest possible value
+	Nearest bool   // reported, while it is published: the device has no value nearer to the version in For
+	Until   int64  // desired, override: when it ends, in milliseconds since 1970; 0: never
 }
 
-// TwinValue is one side of a property.
+// TwinValue is one value of a property, with its metadata.
 type TwinValue struct {
-	Value   string `json:"value"`             // as text in the form of the model's type
-	Ver     uint64 `json:"ver"`               // rises with each change
-	TS      string `json:"ts,omitempty"`      // when it was written
-	Origin  string `json:"origin,omitempty"`  // who wrote it
-	For     uint64 `json:"for,omitempty"`     // reported: the version that it answers
-	BasedOn uint64 `json:"basedOn,omitempty"` // override: the desired version at that time; reported: the one that the device is as near to as it can be
-	Until   string `json:"until,omitempty"`   // when it ends by itself
+	Value   string `json:"value"`             // as text, in the form of its type in the model
+	Ver     uint64 `json:"ver"`               // incremented with each change
+	TS      string `json:"ts,omitempty"`      // time of the write
+	Origin  string `json:"origin,omitempty"`  // the writer: a user or client
+	For     uint64 `json:"for,omitempty"`     // reported: the version of the value in force that it answers
+	BasedOn uint64 `json:"basedOn,omitempty"` // override: the desired version when it was set; reported: the desired version to which it is the nearest possible value
+	Until   string `json:"until,omitempty"`   // time after which it no longer counts
 }
 
-// TwinProperty is a property as wanted, as it is, and what stands between the two.
+// TwinProperty is the desired and the reported value of a property, and why they differ.
 type TwinProperty struct {
-	Desired  *TwinValue        `json:"desired,omitempty"`  // what is wanted
-	Reported *TwinValue        `json:"reported,omitempty"` // what is
-	Override *TwinValue        `json:"override,omitempty"` // what somebody on the node wants instead
-	Refused  *Refusal          `json:"refused,omitempty"`  // why the device does not do what is wanted
-	Conflict *OverrideConflict `json:"conflict,omitempty"` // an override met a newer desired value
-	Problem  *Problem          `json:"problem,omitempty"`  // why it can't be read: reported is what was read last
-	InSync   bool              `json:"inSync"`             // reported is as wanted
-	// Local says that the reported value stays on the node: whether the property is as wanted is known there only.
+	Desired  *TwinValue        `json:"desired,omitempty"`  // the desired value
+	Reported *TwinValue        `json:"reported,omitempty"` // the value that was last read
+	Override *TwinValue        `json:"override,omitempty"` // the desired value that was set on the node
+	Refused  *Refusal          `json:"refused,omitempty"`  // why the desired value was not applied
+	Conflict *OverrideConflict `json:"conflict,omitempty"` // the override and a newer desired value
+	Problem  *Problem          `json:"problem,omitempty"`  // why the property can't be read; reported is the value before
+	InSync   bool              `json:"inSync"`             // the reported value is the desired one
+	// Local says that the reported value stays on the node. Only the node then knows whether the property is in sync.
 	Local bool `json:"local,omitempty"`
 }
 
-// Refusal is the payload of refused/{property}.
+// Refusal is the payload of refused/{property}: why a desired value was not applied.
 type Refusal struct {
-	For     uint64 `json:"for"`               // the effective version that was refused
-	Ver     uint64 `json:"ver,omitempty"`     // the cloud's desired version behind it, added by the core
-	Code    string `json:"code"`              // why, in one word
-	Message string `json:"message,omitempty"` // why, for a reader
+	For     uint64 `json:"for"`               // the version of the value in force that was refused
+	Ver     uint64 `json:"ver,omitempty"`     // the version of the cloud's desired value, added by the core
+	Code    string `json:"code"`              // the reason, in one word
+	Message string `json:"message,omitempty"` // the reason, for people
 }
 
 // ParseRefusal reads the payload of refused/{property}.
@@ -67,19 +67,18 @@ func ParseRefusal(payload []byte) (Refusal, error) {
 	return r, nil
 }
 
-// OverrideConflict is the payload of conflict/{property}: an override met a newer desired value.
+// OverrideConflict is the payload of conflict/{property}: an override and a newer desired value.
 type OverrideConflict struct {
-	Desired    string `json:"desired"`    // the value that is wanted
+	Desired    string `json:"desired"`    // the desired value of the cloud
 	DesiredVer uint64 `json:"desiredVer"` // its version
-	Override   string `json:"override"`   // the value on the node
-	BasedOn    uint64 `json:"basedOn"`    // the desired version that the override knew
+	Override   string `json:"override"`   // the value of the override
+	BasedOn    uint64 `json:"basedOn"`    // the desired version when the override was set
 	Policy     string `json:"policy"`     // cloud, edge, latest
 	Winner     string `json:"winner"`     // desired or override
 }
 
-// Twin puts a device's properties together. get finds a key's value relative to
-// the device: get("reported", "power"). Properties that nobody wanted or
-// reported yet are left out.
+// Twin collects the values of a device's properties. get returns the value of a key relative to the device: get("reported",
+// "power"). Properties without any value are left out.
 func Twin(m DeviceModel, get func(branch, property string) (Stored, bool)) map[string]TwinProperty {
 	twin := make(map[string]TwinProperty, len(m.Spec.Properties))
 	for _, p := range m.Spec.Properties {
@@ -104,12 +103,12 @@ func (p Property) twin(get func(branch, property string) (Stored, bool)) (t Twin
 	}
 	if s, ok := get("conflict", p.Name); ok {
 		t.Conflict = new(OverrideConflict)
-		_ = json.Unmarshal(s.Value, t.Conflict) // our own
+		_ = json.Unmarshal(s.Value, t.Conflict) // written by the core
 	}
 	return t, p.compare(&t)
 }
 
-// compare reports whether a property is as it is wanted, and returns whether anything is known of it.
+// compare sets InSync, and returns whether anything is known of the property.
 func (p Property) compare(t *TwinProperty) (known bool) {
 	t.InSync = t.Desired == nil || t.Reported != nil &&
 		(t.Reported.BasedOn != 0 && t.Reported.BasedOn == t.Desired.Ver ||
@@ -127,9 +126,9 @@ func twinValue(s Stored, ok bool) *TwinValue {
 	}
 }
 
-// The reasons for which a device is not InSync.
+// The reasons of the condition InSync, if it is not True.
 const (
-	ReasonWaiting = "Waiting" // the device has not reported the desired value yet
+	ReasonWaiting = "Waiting" // the device has not reported a desired value yet
 	ReasonRefused = "Refused" // all values that differ were refused
 	ReasonUnread  = "Unread"  // unknown: the property can't be read
 	ReasonLocal   = "Local"   // unknown to the hub: the reported value stays on the node
@@ -138,13 +137,13 @@ const (
 // RefusedForNow is the code of a refusal that is not final: the mapper tries again.
 const RefusedForNow = "Unavailable"
 
-// NotAllowed is the code of a refusal by the hub: the model, which has changed since, doesn't allow
-// what is wanted, and it is sent to nobody.
+// NotAllowed is the code of a refusal by the hub: the model has changed and does not allow the desired value, which is
+// therefore not sent to the node.
 const NotAllowed = "NotAllowed"
 
-// FollowSpec updates the status of a Device to its spec: the desired values in its twin, and the conditions that compare
-// them with the reported values, which stay. It is called with every write of the spec, in the same commit, so that
-// a reader never sees a spec with the status of an older one. m is nil if the DeviceModel does not exist.
+// FollowSpec updates the status of a Device to its spec: the desired values in the twin, and the conditions that compare them
+// with the reported values. Reported values stay. It is called with every write of the spec, in the same commit, so that no
+// reader sees a spec with the status of an older one. m is nil if the DeviceModel does not exist.
 func (d *Device) FollowSpec(m *DeviceModel, now time.Time) {
 	defer func() {
 		SetObservedGeneration(d.Status.Conditions, d.Metadata.Generation, ConditionInSync, ConditionRefused, ConditionConflict, ConditionReadable)
@@ -170,36 +169,37 @@ func (d *Device) FollowSpec(m *DeviceModel, now time.Time) {
 	d.Status.Conditions = TwinConditions(d.Status.Conditions, twin, now)
 }
 
-// StatusAfter is the status to be stored with d, whose spec follows prev's: status is what is stored now. prev is nil for a
-// new Device, m if there is no such DeviceModel.
+// StatusAfter returns the status to be stored with d, whose spec replaces prev's. status is the stored one. prev is nil for a
+// new Device, and m is nil if the DeviceModel does not exist.
 func (d *Device) StatusAfter(prev *Device, status []byte, m *DeviceModel, now time.Time) ([]byte, error) {
 	next := *d
 	next.Status = DeviceStatus{}
-	_ = json.Unmarshal(status, &next.Status) // our own: what can't be read is written anew
+	_ = json.Unmarshal(status, &next.Status) // written by the hub; what can't be read is replaced
 	if prev != nil && prev.Spec.NodeName != d.Spec.NodeName {
-		next.Status.State, next.Status.LastSeen, next.Status.Twin = Unknown, "", nil // another node has said nothing yet
+		next.Status.State, next.Status.LastSeen, next.Status.Twin = Unknown, "", nil // the new node has not reported anything yet
 	}
 	next.FollowSpec(m, now)
 	if prev != nil && prev.Spec.NodeName == d.Spec.NodeName && prev.Spec.Protocol.Type == d.Spec.Protocol.Type && m != nil {
-		SetObservedGeneration(next.Status.Conditions, d.Metadata.Generation, ConditionOnline, ConditionNodeOnline) // the rest has no part in them
+		SetObservedGeneration(next.Status.Conditions, d.Metadata.Generation, ConditionOnline, ConditionNodeOnline) // nothing else in the spec affects these conditions
 	}
 	return json.Marshal(next.Status)
 }
 
-// answersOlder reports whether a refusal is of an older desired version, or the hub's own, which is made anew each time.
+// answersOlder reports whether a refusal concerns an older desired version, or is the hub's own, which is derived again each
+// time.
 func (r *Refusal) answersOlder(ver uint64) bool {
 	return r != nil && (r.Code == NotAllowed || r.Ver != 0 && r.Ver < ver)
 }
 
-// desired is a property's desired value as the twin shows it, or nil.
+// desired is a property's desired value in the form of the twin, or nil.
 func (d *Device) desired(property string) *TwinValue {
 	value, ok := d.Spec.Desired[property]
 	m := d.DesiredMeta[property]
 	return twinValue(Stored{Value: []byte(value), Ver: m.Ver, TS: m.TS, Origin: m.Origin}, ok)
 }
 
-// addDisallowed says in a twin which of the desired values its model doesn't allow. Those of properties
-// that the model has no more are in it for that alone.
+// addDisallowed adds a refusal to the twin for each desired value that the model does not allow. Properties that the model no
+// longer has are in the twin only because of that.
 func (d *Device) addDisallowed(m DeviceModel, twin map[string]TwinProperty) {
 	for property, value := range d.Spec.Desired {
 		err := m.CheckDesired(property, []byte(value))
@@ -210,7 +210,7 @@ func (d *Device) addDisallowed(m DeviceModel, twin map[string]TwinProperty) {
 		t.Desired = d.desired(property)
 		rule := err.Error()
 		if e := (*Error)(nil); errors.As(err, &e) {
-			rule = e.Message // without the property, under whose name it stands
+			rule = e.Message // without the property's name, which the twin has
 		}
 		t.Refused = &Refusal{Ver: t.Desired.Ver, Code: NotAllowed, Message: rule + ": the model has changed and doesn't allow the desired value, so it is not sent to the node"}
 		twin[property] = t
@@ -222,10 +222,10 @@ const (
 	ConditionInSync   = "InSync"
 	ConditionRefused  = "Refused"
 	ConditionConflict = "TwinConflict"
-	ConditionReadable = "Readable" // whether all properties can be read that its mapper reads
+	ConditionReadable = "Readable" // whether the mapper can read all properties that it reads
 )
 
-// ModelMissing is a condition of a Device whose DeviceModel is not there.
+// ModelMissing returns a condition of a Device whose DeviceModel does not exist.
 func ModelMissing(kind, model string) Condition {
 	return Condition{
 		Type: kind, Status: "Unknown", Reason: "ModelMissing",
@@ -235,8 +235,8 @@ func ModelMissing(kind, model string) Condition {
 
 // TwinConditions derives a device's conditions from its twin.
 func TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Time) []Condition {
-	var behind, unsure, local, refused, unread, disputed []string
-	why := ReasonRefused // unless something can still happen
+	var behind, unsure, local, refused, unread, disputed []string // texts for the messages
+	why := ReasonRefused                                          // if all that differ were refused for good
 	for name, t := range twin {
 		here := !t.Local || t.Reported != nil
 		switch {
@@ -287,7 +287,7 @@ func listCondition(kind string, names []string, none, some, noneReason, someReas
 	return Condition{Type: kind, Status: some, Reason: someReason, Message: strings.Join(names, "; ")}
 }
 
-// Prop is an MQTT 5 user property: metadata that travels beside a value.
+// Prop is an MQTT 5 user property. Those here are metadata of the message's value.
 type Prop struct{ Key, Value string }
 
 const (
@@ -295,13 +295,13 @@ const (
 	propTS      = "ts"
 	propOrigin  = "origin"
 	propFor     = "for"
-	propNearest = "nearest" // reported: the device can have nothing nearer to the version in for
+	propNearest = "nearest" // reported: the device has no value nearer to the version in for
 	propBasedOn = "basedOn"
-	propUntil   = "until"      // when an override ends
-	propValid   = "validUntil" // until when a desired value may be applied
+	propUntil   = "until"      // time when an override ends
+	propValid   = "validUntil" // time until which a desired value may be applied
 )
 
-// Props are what stands beside a value on a topic of this kind.
+// Props returns the user properties for a value on a topic of the kind.
 func (s Stored) Props(kind topics.Kind) []Prop {
 	props := make([]Prop, 0, 6)
 	number := func(key string, n uint64) {
@@ -327,8 +327,8 @@ func (s Stored) Props(kind topics.Kind) []Prop {
 	return props
 }
 
-// SetProp reads one user property that a publisher sent beside a value; one that is
-// unknown changes nothing. The error names what can't be read.
+// SetProp sets the metadata that a publisher sent as a user property. Unknown properties are ignored. The error says what
+// can't be read.
 func (s *Stored) SetProp(key, value string) (err error) {
 	var at time.Time
 	switch key {
