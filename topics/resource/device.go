@@ -13,11 +13,11 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// Value is a property's value as text in the form of its model's type. In JSON it is
-// a string; a number, boolean, object or array is taken for its own JSON text.
+// Value is the value of a property as text, in the form of the property's type in the model. In JSON it is a string. A number,
+// boolean, object or array is accepted, and read as its own JSON text.
 type Value string
 
-// UnmarshalJSON reads a value; see Value.
+// UnmarshalJSON reads a value. null is the empty value.
 func (v *Value) UnmarshalJSON(b []byte) error {
 	b = bytes.TrimSpace(b)
 	if len(b) > 0 && b[0] == '"' {
@@ -35,92 +35,95 @@ func (v *Value) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Device is a thing attached to a node, driven by a mapper.
+// Device is a device that is attached to a node, and driven by a mapper.
 type Device struct {
 	TypeMeta
 	Metadata Meta         `json:"metadata"`
 	Spec     DeviceSpec   `json:"spec"`
 	Status   DeviceStatus `json:"status,omitzero"`
-	// DesiredMeta stands beside Spec.Desired in what the hub stores, and is written by
-	// Stamp alone. The API neither shows nor takes it.
+	// DesiredMeta is metadata of Spec.Desired in what the hub stores, written by Stamp only. The API neither shows nor accepts
+	// it.
 	DesiredMeta map[string]DesiredMeta `json:"desiredMeta,omitempty"`
 }
 
-// DeviceSpec is what is wanted of a device.
+// DeviceSpec is the desired state of a device.
 type DeviceSpec struct {
-	// DeviceModelRef names the DeviceModel, in the device's own namespace.
+	// DeviceModelRef names the DeviceModel, which must be in the Device's namespace.
 	// +required
 	DeviceModelRef Ref `json:"deviceModelRef,omitzero"`
-	// NodeName is the node that the device belongs to; empty: not bound yet, desired values wait.
+	// NodeName is the node to which the device is bound. While it is empty, desired values are not sent.
 	NodeName string `json:"nodeName,omitempty"`
-	// Protocol is how the device is reached.
+	// Protocol says how the mapper reaches the device.
 	// +required
 	Protocol Protocol `json:"protocol,omitzero"`
-	// PropertyVisitors say how to reach properties of this device; they go before the model's.
+	// PropertyVisitors say how the mapper reaches properties of this device. They replace the model's visitors of the same
+	// properties. At most 4,096.
 	// +listType=map
 	// +listMapKey=propertyName
 	PropertyVisitors []Visitor `json:"propertyVisitors,omitempty"`
-	// Commands set properties directly when they are called; drivers may know others.
+	// Commands set properties when they are called. A driver may have further commands of its own. All of them together have at
+	// most 4,096 names and properties.
 	// +listType=map
 	// +listMapKey=name
 	Commands []DeviceCommand `json:"commands,omitempty"`
-	// Local are properties whose reported values stay on the node: the hub is not told them.
+	// Local are the properties whose reported values stay on the node, and are not sent to the hub. At most 4,096.
 	// +listType=set
 	Local []string `json:"local,omitempty"`
 	// LocalState says that the device's state stays on the node, too.
 	LocalState bool `json:"localState,omitempty"`
-	// Push says where the node sends reported values besides, by itself.
+	// Push has further targets to which the node sends reported values itself. At most 4,096.
 	// +listType=map
 	// +listMapKey=propertyName
 	Push []Push `json:"push,omitempty"`
-	// Desired are the wanted values of properties, whoever wrote them.
+	// Desired are the desired values of properties, by name.
 	Desired map[string]Value `json:"desired,omitempty"`
-	// DesiredUntil are times after which a wanted value is no longer to be applied.
+	// DesiredUntil are the times, in RFC 3339, after which a desired value is no longer applied, by the property's name.
 	DesiredUntil map[string]string `json:"desiredUntil,omitempty"`
 }
 
-// DeviceCommand is a command that sets properties. Its payload is a value, if it has one property, or a JSON object of values.
+// DeviceCommand is a command that sets properties. The payload is the value if there is one property, or otherwise a JSON
+// object of values by property.
 type DeviceCommand struct {
-	// Name is the command's name, as in its topic.
+	// Name is the name of the command, as in its topic.
 	Name string `json:"name"`
-	// Description is for readers.
+	// Description is for people.
 	Description string `json:"description,omitempty"`
-	// Properties are those that it may set; they must be ReadWrite.
+	// Properties are the properties that the command may set. They must be ReadWrite.
 	// +listType=set
 	Properties []string `json:"properties,omitempty"`
 }
 
-// Push says where a property's reported values go.
+// Push is a target for the reported values of a property.
 type Push struct {
 	// PropertyName is the property, one of the model's.
 	PropertyName string `json:"propertyName"`
-	// MQTT is a topic of a broker.
+	// MQTT is a topic of an MQTT broker.
 	MQTT *PushMQTT `json:"mqtt,omitempty"`
-	// HTTP is an endpoint, which is sent a POST.
+	// HTTP is an HTTP endpoint, to which values are sent with POST.
 	HTTP *PushHTTP `json:"http,omitempty"`
 }
 
-// PushMQTT is a topic of a broker.
+// PushMQTT is a topic of an MQTT broker.
 type PushMQTT struct {
-	// Address is the broker's: mqtt://host:1883, mqtts://host:8883; tcp:// is mqtt://.
+	// Address is the address of the broker, such as mqtt://host:1883 or mqtts://host:8883; tcp:// is the same as mqtt://.
 	Address string `json:"address"`
-	// Topic is where values are published.
+	// Topic is the topic to which values are published.
 	Topic string `json:"topic"`
-	// QoS is 0, 1 or 2.
+	// QoS is the quality of service: 0, 1 or 2; 0 when missing.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=2
 	QoS int64 `json:"qos,omitempty"`
-	// Retain has the broker keep the last value.
+	// Retain asks the broker to keep the last value.
 	Retain bool `json:"retain,omitempty"`
 }
 
 // PushHTTP is an HTTP endpoint.
 type PushHTTP struct {
-	// URL is http://… or https://…
+	// URL is the address of the endpoint: http://… or https://…
 	URL string `json:"url"`
 }
 
-// PushServer is a broker's address as MQTT clients of ours write it.
+// PushServer returns a broker's address with the scheme that our MQTT clients use: mqtt:// instead of tcp://.
 func PushServer(address string) string {
 	if rest, ok := strings.CutPrefix(address, "tcp://"); ok {
 		return "mqtt://" + rest
@@ -158,27 +161,27 @@ type Ref struct {
 	Name string `json:"name,omitempty"`
 }
 
-// Protocol is how to connect to a device.
+// Protocol says how a mapper reaches a device.
 type Protocol struct {
-	// Name tells several configurations of one protocol apart.
+	// Name distinguishes several configurations of one protocol.
 	Name string `json:"name,omitempty"`
+	// Type is the protocol: modbus, opcua, bluetoothle, … Upper and lower case are the same.
 	// +required
-	// Type is the protocol: modbus, opcua, bluetoothle, … upper and lower case are alike.
 	Type string `json:"type,omitempty"`
-	// Config is the protocol's own: an address, a unit.
+	// Config is the configuration for the protocol, such as an address or a unit.
 	Config map[string]string `json:"config,omitempty"`
 }
 
-// DesiredMeta is kept with each wanted value, in the same commit.
+// DesiredMeta is metadata of a desired value, stored in the same commit.
 type DesiredMeta struct {
-	Ver     uint64 `json:"ver"`               // rises with each change, also when the value is cleared
+	Ver     uint64 `json:"ver"`               // incremented by each change, also when the value is cleared
 	TS      int64  `json:"ts"`                // milliseconds since 1970
-	Origin  string `json:"origin,omitempty"`  // who wrote it
-	Cleared bool   `json:"cleared,omitempty"` // no value now; the counter is kept
+	Origin  string `json:"origin,omitempty"`  // the writer: a user or client
+	Cleared bool   `json:"cleared,omitempty"` // there is no value; the version is kept
 }
 
-// Stamp sets next.DesiredMeta: a new version, time and origin for each desired value that differs from prev's, and prev's
-// for the others. prev is nil for a new Device. The DesiredMeta that next has before is ignored.
+// Stamp sets next.DesiredMeta. A desired value that differs from prev's gets a new version, time and origin; others keep those
+// of prev. prev is nil for a new Device. The DesiredMeta that next had is ignored.
 func Stamp(prev, next *Device, origin string, now time.Time) {
 	var old Device
 	if prev != nil {
@@ -215,37 +218,38 @@ const (
 	Unknown = "unknown"
 )
 
-// DeviceStatus is what is known of a device.
+// DeviceStatus is the observed state of a device.
 type DeviceStatus struct {
-	// State is online, offline or unknown, as the device's mapper says.
+	// State is online, offline or unknown, as reported by the device's mapper.
 	State string `json:"state,omitempty"`
-	// LastSeen is when the device last reported anything.
+	// LastSeen is the time when the device last reported anything.
 	LastSeen string `json:"lastSeen,omitempty"`
-	// Twin has an entry for each property that is wanted or was reported.
+	// Twin has an entry for each property that has a value, desired or reported.
 	Twin map[string]TwinProperty `json:"twin,omitempty"`
-	// Conditions are Online, InSync, Refused, TwinConflict, NodeOnline.
+	// Conditions are Online, InSync, Readable, Refused, TwinConflict and NodeOnline.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
 // Change is the revision at which a device of a node last changed or was removed. A Device of the same name in another
-// namespace is another device: the earlier one is removed, although the node knows both by one name.
+// namespace is another device: when it replaces an earlier one, the earlier one counts as removed, although the node has both
+// under the same name.
 type Change struct {
 	Name, Namespace string
 	Rev             uint64
 	Gone            bool
 }
 
-// Bundle is the payload of devices/{device}: the Device, without what travels
-// on topics of its own (desired values, status), and its model.
+// Bundle is the payload of devices/{device}: the Device with its model. Desired values and the status are not part of it, as
+// they have topics of their own.
 type Bundle struct {
 	Device Device      `json:"device"`
 	Model  DeviceModel `json:"model"`
 }
 
-// NewBundle makes the bundle of a device and its model. In it the device's visitors are part of the model's, and the
-// model's protocol configuration is part of the device's, so that a mapper reads each from one place.
+// NewBundle returns the bundle of a device and its model. The device's visitors become part of the model's, and the model's
+// protocol configuration becomes part of the device's, so that a mapper finds each in one place.
 func NewBundle(d Device, m DeviceModel) Bundle {
 	d.Spec.Protocol.Config = m.config(d.Spec.Protocol)
 	m = m.with(d.Spec.Protocol.Type, d.Spec.PropertyVisitors)
@@ -264,22 +268,22 @@ type Membership struct {
 	Devices []string `json:"devices"`
 }
 
-// Problem is the payload of devices/{device}/problem: why a device is not online, as its mapper knows it; and of
-// devices/{device}/problem/{property}: why a property of it can't be read.
+// Problem is the payload of devices/{device}/problem, why a device is not online, and of devices/{device}/problem/{property},
+// why a property can't be read. Both are from the device's mapper.
 type Problem struct {
-	Code    string `json:"code"`              // why, in one word
-	Message string `json:"message,omitempty"` // why, for a reader
-	Since   string `json:"since,omitempty"`   // of a property: when it was last read
+	Code    string `json:"code"`              // the reason, in one word
+	Message string `json:"message,omitempty"` // the reason, for people
+	Since   string `json:"since,omitempty"`   // for a property: when it was last read
 }
 
-// The codes that mappers on the SDK use. For a property that can't be read they use those of refusals, too.
+// The codes of Problems from mappers that use the SDK. For a property that can't be read they also use the codes of refusals.
 const (
-	BadConfig   = "BadConfig"   // the Device or its model says something that can't work
-	Unreachable = "Unreachable" // the device does not answer as it should
+	BadConfig   = "BadConfig"   // the configuration in the Device or its model is wrong
+	Unreachable = "Unreachable" // the device does not answer, or not correctly
 	ReadFailed  = "ReadFailed"  // the property can't be read, and no other code fits
 )
 
-// ParseProblem reads the payload of problem.
+// ParseProblem reads the payload of the topics of a Problem.
 func ParseProblem(payload []byte) (Problem, error) {
 	var p Problem
 	if err := json.Unmarshal(payload, &p); err != nil {
@@ -303,18 +307,18 @@ func ParseProtocols(payload []byte) ([]string, error) {
 	return list, nil
 }
 
-// SameProtocol reports whether two names mean one protocol: Modbus-TCP and modbustcp do.
+// SameProtocol reports whether two names mean the same protocol, such as Modbus-TCP and modbustcp.
 func SameProtocol(a, b string) bool { return plainName(a) == plainName(b) }
 
 func plainName(protocol string) string {
 	return strings.ToLower(strings.NewReplacer("-", "", "_", "", " ", "").Replace(protocol))
 }
 
-// Mapper is what is known of a mapper on a node.
+// Mapper is a mapper of a node.
 type Mapper struct {
 	Name      string
 	Online    bool
-	Protocols []string // none: it has not said
+	Protocols []string // none: it has not reported them
 }
 
 func (m Mapper) speaks(protocol string) bool {
@@ -328,34 +332,34 @@ func (m Mapper) String() string {
 	return m.Name + " (" + strings.Join(m.Protocols, ", ") + ")"
 }
 
-// Reachability is what the condition Online of a Device follows from.
+// Reachability is what the condition Online of a Device is derived from.
 type Reachability struct {
-	Node       string // empty: it belongs to none
+	Node       string // empty: the device is not bound to a node
 	Registered bool   // there is a Node of that name
 	Away       bool   // the node is offline
-	Local      bool   // its state stays on the node, and this is not asked there
+	Local      bool   // the state stays on the node, and this is the hub
 	Protocol   string
-	State      string   // as its mapper said; empty: nothing
-	Problem    *Problem // the same
+	State      string   // as reported by the mapper; empty: it was not reported
+	Problem    *Problem // as reported by the mapper, or nil
 	Mappers    []Mapper // of the node
 }
 
-// ConditionOnline says whether a device is online, and why it isn't.
+// ConditionOnline says whether a device is online, and why if it is not.
 const ConditionOnline = "Online"
 
-// ConditionNodeOnline says whether a device's node is online. A device whose node never was away has none.
+// ConditionNodeOnline says whether a device's node is online. It is not added before the node was offline for the first time.
 const ConditionNodeOnline = "NodeOnline"
 
 // The reasons of the condition Online, besides the codes of Problem.
 const (
-	ReasonNoNode   = "NoNode"      // the device belongs to no node
-	ReasonNoSuch   = "NoSuchNode"  // its node has never been there
-	ReasonAway     = "NodeOffline" // so nobody knows
-	ReasonNoMapper = "NoMapper"    // no mapper that is connected speaks its protocol
-	ReasonNotHeard = "NotHeard"    // one does, and has not spoken of it
+	ReasonNoNode   = "NoNode"      // the device is not bound to a node
+	ReasonNoSuch   = "NoSuchNode"  // its node has never connected
+	ReasonAway     = "NodeOffline" // the node is offline, so the state is not known
+	ReasonNoMapper = "NoMapper"    // no connected mapper supports the device's protocol
+	ReasonNotHeard = "NotHeard"    // a mapper does, and has not reported the device's state
 )
 
-// Condition puts it in words.
+// Condition returns the condition Online.
 func (r Reachability) Condition() Condition {
 	c := Condition{Type: ConditionOnline, Status: "Unknown"}
 	switch {
@@ -379,12 +383,12 @@ func (r Reachability) Condition() Condition {
 	return c
 }
 
-// OnUnknownNode reports whether the device is bound to a node that has no Node object.
+// OnUnknownNode reports whether the device is bound to a node for which there is no Node.
 func (r Reachability) OnUnknownNode() bool { return r.Node != "" && !r.Registered }
 
-// noMapperReason is why no mapper has reported the device's state.
+// noMapperReason says why no mapper has reported the device's state.
 func (r Reachability) noMapperReason() (reason, message string) {
-	var there, gone []string // there: whatever they speak; gone: those that spoke it
+	var there, gone []string // connected mappers; disconnected ones that support the protocol
 	said := true
 	for _, m := range r.Mappers {
 		switch {
@@ -408,7 +412,7 @@ func (r Reachability) noMapperReason() (reason, message string) {
 	return ReasonNoMapper, fmt.Sprintf("no mapper on %s speaks %s; connected mappers: %s", r.Node, clip(r.Protocol), strings.Join(there, ", "))
 }
 
-// Validate checks a Device by itself; see CheckModel for what its model asks.
+// Validate checks a Device without its model. See CheckModel for the rules of the model.
 func (d Device) Validate() error {
 	var p problems
 	d.Metadata.check(&p)
@@ -475,7 +479,7 @@ func (d *Device) ResolveBooleans(m DeviceModel) {
 	}
 }
 
-// CheckModel checks a Device's wanted values against its model.
+// CheckModel checks a Device against its model.
 func (d Device) CheckModel(m DeviceModel) error {
 	var p problems
 	for name, value := range d.Spec.Desired {

@@ -21,10 +21,10 @@ import (
 // To add a property to DeviceModel: add a field with its JSON name, a comment and its markers (+required, +default,
 // +kubebuilder:validation:…) to DeviceModelSpec, Property or Visitor below, and its rule to the check method of that type.
 // Then run `make golden`. The OpenAPI schema, the CRDs (docs/crds.yaml), `edgebus explain`, the API's validation and the
-// generated tables in docs follow from the field, its comment and its markers. Annotations of the dialects keep it. A field
+// generated tables in docs follow from the field, its comment and its markers. Dialects keep it in their annotations. A field
 // that a mapper's driver needs is copied in mappers/device.go (driverProperty).
 
-// DeviceModel is a reusable template: the properties of a kind of device, and how a mapper reaches them.
+// DeviceModel is a reusable template for devices of one type: their properties, and how a mapper reaches them.
 type DeviceModel struct {
 	TypeMeta
 	Metadata Meta            `json:"metadata"`
@@ -32,21 +32,21 @@ type DeviceModel struct {
 	Status   ModelStatus     `json:"status,omitzero"`
 }
 
-// ModelStatus is what is known of a model.
+// ModelStatus is the observed state of a model.
 type ModelStatus struct {
-	// Conditions: InUse says which devices a deletion waits for.
+	// Conditions: InUse names the devices that prevent the model's deletion.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
-// DeviceModelSpec are a model's properties and visitors.
+// DeviceModelSpec has a model's properties and visitors.
 type DeviceModelSpec struct {
-	// Properties are what a device of this model has.
+	// Properties are the properties of devices of this model. At most 4,096.
 	// +listType=map
 	// +listMapKey=name
 	Properties []Property `json:"properties,omitempty"`
-	// PropertyVisitors say how to reach the properties, for each protocol.
+	// PropertyVisitors say how a mapper reaches the properties, for each protocol. At most 4,096.
 	// +listType=map
 	// +listMapKey=protocol
 	PropertyVisitors []ProtocolVisitors `json:"propertyVisitors,omitempty"`
@@ -54,35 +54,38 @@ type DeviceModelSpec struct {
 
 // Property is one property of a device.
 type Property struct {
-	// Name is the property's name, as in topics.
+	// Name is the name of the property, as in topics: 1 to 253 characters of a–z, A–Z, 0–9, '-', '.' and '_'.
 	Name string `json:"name"`
-	// Description is for readers.
+	// Description is for people.
 	Description string `json:"description,omitempty"`
-	// Type is the type of its values; string when empty.
+	// Type is the type of the values; string when empty.
 	// +default=string
 	Type DataType `json:"type,omitempty"`
-	// AccessMode says whether it can be wanted; ReadOnly when empty.
+	// AccessMode says whether the property may have a desired value; ReadOnly when empty.
 	// +default=ReadOnly
 	AccessMode AccessMode `json:"accessMode,omitempty"`
-	// Minimum is the least value that may be wanted; for int, float and double.
+	// Minimum is the least desired value, for int, float and double; no limit when missing.
 	Minimum *float64 `json:"minimum,omitempty"`
-	// Maximum is the greatest value that may be wanted; for int, float and double.
+	// Maximum is the greatest desired value, for int, float and double; no limit when missing.
 	Maximum *float64 `json:"maximum,omitempty"`
-	// Enum are the only values that may be wanted, if there are any.
+	// Enum are the only desired values that are allowed; any value when empty.
 	Enum []Value `json:"enum,omitempty"`
-	// Unit is what numbers are measured in.
+	// Unit is the unit of measurement, such as °C.
 	Unit string `json:"unit,omitempty"`
-	// Conflict decides between a local override and a newer desired value: cloud (default), edge, latest.
+	// Conflict says which value is in force when an override meets a newer desired value: the desired value (cloud), the
+	// override (edge), or the later one of both (latest).
 	// +kubebuilder:validation:Enum=cloud;edge;latest
 	// +default=cloud
 	Conflict string `json:"conflict,omitempty"`
-	// Adopt lets the hub take an uncontested local override over as the desired value.
+	// Adopt lets the hub make an override the desired value, unless the hub's own value is newer or the override has an end
+	// time.
 	Adopt bool `json:"adopt,omitempty"`
-	// AtBoot is what a mapper does with an old value after power comes back: last (default), hold, safe.
+	// AtBoot says what the mapper writes to a device that may have lost its values, for example in a power failure: the desired
+	// value (last), nothing until a newer value is desired (hold), or safeValue (safe).
 	// +kubebuilder:validation:Enum=last;hold;safe
 	// +default=last
 	AtBoot string `json:"atBoot,omitempty"`
-	// SafeValue is what atBoot safe writes.
+	// SafeValue is the value that is written if atBoot is safe.
 	SafeValue Value `json:"safeValue,omitempty"`
 }
 
@@ -104,7 +107,7 @@ const (
 
 var dataTypes = []DataType{TypeInt, TypeFloat, TypeDouble, TypeBoolean, TypeString, TypeBytes, TypeObject, TypeArray}
 
-// AccessMode reports whether a property can be written.
+// AccessMode says whether a property can be written.
 // +kubebuilder:validation:Enum=ReadOnly;ReadWrite
 type AccessMode string
 
@@ -114,7 +117,7 @@ const (
 	ReadWrite AccessMode = "ReadWrite"
 )
 
-// The conflict policies, and what a mapper does at boot.
+// The values of Property.Conflict and Property.AtBoot.
 const (
 	ConflictCloud  = "cloud"
 	ConflictEdge   = "edge"
@@ -125,36 +128,37 @@ const (
 	BootSafe = "safe"
 )
 
-// ProtocolVisitors say how one protocol reaches the properties.
+// ProtocolVisitors say how a mapper reaches the properties through one protocol.
 type ProtocolVisitors struct {
-	// Protocol is as in the Device's spec.protocol.type.
+	// Protocol is the protocol, as in spec.protocol.type of a Device.
 	Protocol string `json:"protocol"`
-	// Config is what devices of the model have in their spec.protocol.config, where they don't say otherwise.
+	// Config has defaults for the spec.protocol.config of the model's devices.
 	Config map[string]string `json:"config,omitempty"`
 	// Visitors say how to reach each property.
 	Visitors []Visitor `json:"visitors"`
 }
 
-// Visitor says how to reach one property.
+// Visitor says how a mapper reaches one property.
 type Visitor struct {
-	// Name is the visitor's own name.
+	// Name is the name of the visitor itself.
 	Name string `json:"name,omitempty"`
-	// PropertyName is the property that it reaches, one of the model's.
+	// PropertyName is the property, one of the model's.
 	PropertyName string `json:"propertyName"`
-	// Config is the protocol's own: a register, a UUID.
+	// Config is the configuration for the protocol, such as a register or a UUID.
 	Config map[string]string `json:"config,omitempty"`
-	// CollectCycle is how often to read the property, in milliseconds; 0: the mapper's default.
+	// CollectCycle is the time between two reads of the property, in milliseconds; 0: the mapper's default.
 	// +kubebuilder:validation:Minimum=0
 	CollectCycle int64 `json:"collectCycle,omitempty"`
-	// ReportCycle is how often to report it even when it has not changed, in milliseconds; 0: on change only.
+	// ReportCycle is the time after which the value is reported although it has not changed, in milliseconds; 0: only changes
+	// are reported.
 	// +kubebuilder:validation:Minimum=0
 	ReportCycle int64 `json:"reportCycle,omitempty"`
-	// Deadband is the smallest change of a number that is reported, in the property's unit.
+	// Deadband is the smallest change of a number that is reported, in the property's unit; 0: every change.
 	// +kubebuilder:validation:Minimum=0
 	Deadband float64 `json:"deadband,omitempty"`
 }
 
-// Property finds a property by name.
+// Property returns the property of that name.
 func (m *DeviceModel) Property(name string) (Property, bool) {
 	for i := range m.Spec.Properties {
 		if m.Spec.Properties[i].Name == name {
@@ -164,7 +168,7 @@ func (m *DeviceModel) Property(name string) (Property, bool) {
 	return Property{}, false
 }
 
-// Visitors finds the visitors of a protocol, whatever the case of its name.
+// Visitors returns the visitors for a protocol. Upper and lower case of its name are the same.
 func (m DeviceModel) Visitors(protocol string) []Visitor {
 	for _, v := range m.Spec.PropertyVisitors {
 		if strings.EqualFold(v.Protocol, protocol) {
@@ -174,7 +178,7 @@ func (m DeviceModel) Visitors(protocol string) []Visitor {
 	return nil
 }
 
-// config is a device's configuration of a protocol, with the model's configuration for the keys that the device doesn't set.
+// config returns a device's configuration for its protocol. Keys that the device does not set are the model's.
 func (m DeviceModel) config(p Protocol) map[string]string {
 	for _, pv := range m.Spec.PropertyVisitors {
 		if strings.EqualFold(pv.Protocol, p.Type) && len(pv.Config) > 0 {
@@ -186,7 +190,7 @@ func (m DeviceModel) config(p Protocol) map[string]string {
 	return p.Config
 }
 
-// with is a copy of the model in which the given visitors of a protocol replace its visitors of the same properties.
+// with returns a copy of the model in which visitors of a protocol replace its visitors of the same properties.
 func (m DeviceModel) with(protocol string, own []Visitor) DeviceModel {
 	if len(own) == 0 {
 		return m
@@ -205,17 +209,17 @@ func (m DeviceModel) with(protocol string, own []Visitor) DeviceModel {
 			}
 		}
 	}
-	m.Spec.PropertyVisitors = append(rest, all) // last: what comes later counts where a driver has several names
+	m.Spec.PropertyVisitors = append(rest, all) // last: a later entry counts if a driver has several names
 	return m
 }
 
-// Writable reports whether the property can be wanted.
+// Writable reports whether the property may have a desired value.
 func (p Property) Writable() bool { return p.AccessMode == ReadWrite }
 
 func (p Property) dataType() DataType { return cmp.Or(p.Type, TypeString) }
 
-// Check reports whether value is one of the property's: its type, range and enumeration.
-// Its error names the property and the rule.
+// Check reports whether value has the property's type, and is in its range and enumeration. The error names the property and
+// the rule.
 func (p Property) Check(value []byte) error {
 	if len(value) == 0 {
 		return p.invalid("is empty; an empty value clears, and can't be one")
@@ -240,8 +244,7 @@ func (p Property) Check(value []byte) error {
 	return nil
 }
 
-// parse checks text against the type; number is NaN where the type is none, so
-// that no range applies.
+// parse checks text against the type. number is NaN for types that have no range.
 func (p Property) parse(text string) (number float64, err error) {
 	number = math.NaN()
 	switch t := p.dataType(); t {
@@ -287,14 +290,14 @@ func isJSON(text string, open byte) bool {
 	return len(b) > 0 && b[0] == open && json.Valid(b)
 }
 
-// Words that YAML 1.1 parsers, such as kubectl's, turn into booleans.
+// Words that YAML 1.1 parsers, such as kubectl's, read as booleans.
 var (
 	yamlTrue  = []string{"true", "on", "yes", "y"}
 	yamlFalse = []string{"false", "off", "no", "n"}
 )
 
-// ResolveBoolean maps true and false to the value of the property's enumeration from which a YAML 1.1 parser made that
-// boolean: ON, yes and the like. If the enumeration has none or several such values, the result is the value itself.
+// ResolveBoolean returns the value of the property's enumeration from which a YAML 1.1 parser may have made true or false,
+// such as ON or yes. If there is none, or more than one, it returns the value unchanged.
 func (p Property) ResolveBoolean(value Value) Value {
 	words := map[Value][]string{"true": yamlTrue, "false": yamlFalse}[value]
 	if words == nil || p.dataType() != TypeString || p.enumerates(string(value)) {
@@ -337,8 +340,8 @@ func (p Property) invalid(format string, args ...any) error {
 	return Errorf(Invalid, p.Name, format, args...)
 }
 
-// Canonical is the canonical text of a value, for comparing: 21.50 and 21.5 have the same. A text that is not of the
-// property's type is returned unchanged.
+// Canonical returns the canonical text of a value for comparisons: it is the same for 21.50 and 21.5. A text that is not of
+// the property's type is returned unchanged.
 func (p Property) Canonical(value []byte) string {
 	text := string(value)
 	switch p.dataType() {
@@ -356,7 +359,7 @@ func (p Property) Canonical(value []byte) string {
 	return text
 }
 
-// canonicalJSON sorts keys and drops white space; numbers keep their digits.
+// canonicalJSON sorts keys and removes white space. Numbers keep their digits.
 func canonicalJSON(value []byte) string {
 	d := json.NewDecoder(bytes.NewReader(value))
 	d.UseNumber()
@@ -374,8 +377,8 @@ func canonicalJSON(value []byte) string {
 	return string(out)
 }
 
-// Members reads the JSON object that sets several properties at once. A member
-// that is null or empty is nil: clear it.
+// Members reads the JSON object that sets several properties at once. A member that is null or empty is nil: it clears the
+// property.
 func Members(payload []byte) (map[string]*Value, error) {
 	var members map[string]*json.RawMessage
 	if err := json.Unmarshal(payload, &members); err != nil || members == nil {
@@ -400,7 +403,7 @@ func Members(payload []byte) (map[string]*Value, error) {
 	return out, nil
 }
 
-// Validate checks a model: names, types, ranges, and that visitors name properties.
+// Validate checks a model: names, types and ranges, and that visitors refer to properties.
 func (m DeviceModel) Validate() error {
 	var p problems
 	m.Metadata.check(&p)
@@ -470,7 +473,7 @@ func (p Property) check(found *problems, at string) {
 	}
 }
 
-// CheckDesired reports whether value may be wanted of a property.
+// CheckDesired reports whether value may be a property's desired value.
 func (m *DeviceModel) CheckDesired(property string, value []byte) error {
 	if err := m.CheckWritable(property); err != nil {
 		return err
@@ -479,7 +482,7 @@ func (m *DeviceModel) CheckDesired(property string, value []byte) error {
 	return p.Check(value)
 }
 
-// CheckWritable reports whether a property may be wanted at all, or cleared.
+// CheckWritable reports whether a property's desired value may be set or cleared.
 func (m *DeviceModel) CheckWritable(property string) error {
 	p, ok := m.Property(property)
 	if !ok {
@@ -503,13 +506,13 @@ func (m *DeviceModel) unknown(property string) error {
 	return Errorf(NotFound, property, "the model %s has no such property; it has %s", m.Metadata.Name, m.propertyNames())
 }
 
-// CheckReported reports whether a mapper may report value for a property.
+// CheckReported reports whether value may be a property's reported value.
 func (m *DeviceModel) CheckReported(property string, value []byte) error {
 	p, ok := m.Property(property)
 	if !ok {
 		return m.unknown(property)
 	}
-	// What is, is: a device may be out of the range that may be wanted of it.
+	// Ranges and enumerations limit desired values only: a device may have any value.
 	p.Minimum, p.Maximum, p.Enum = nil, nil, nil
 	return p.Check(value)
 }

@@ -24,40 +24,42 @@ type Node struct {
 	Status   NodeStatus `json:"status,omitzero"`
 }
 
-// NodeSpec is what is wanted of a node. A Fleet's template has the same fields.
+// NodeSpec is the desired state of a node's host. The template of a Fleet has the same fields.
 type NodeSpec struct {
-	// OS is the operating system that is wanted.
+	// OS is the desired operating system; it is left as it is when missing.
 	OS *NodeOS `json:"os,omitempty"`
-	// Config is what is wanted of the host's files, from several sources.
+	// Config are the desired files of the host, from several sources.
 	// +listType=map
 	// +listMapKey=name
 	Config []ConfigItem `json:"config,omitempty"`
-	// Applications are containers that are started, updated and removed with the spec.
+	// Applications are the containers to run. They are started, updated and removed with the spec.
 	// +listType=map
 	// +listMapKey=name
 	Applications []Application `json:"applications,omitempty"`
-	// Hooks are commands that the agent runs around an update: each of them is one that the node's own configuration
-	// allows, by its name there.
+	// Hooks are commands that the agent runs around an update. The node's own configuration must allow each of them by its
+	// name.
 	Hooks *Hooks `json:"hooks,omitempty"`
-	// Monitoring says what the node reports of its host.
+	// Monitoring selects what the node reports about its host.
 	Monitoring *Monitoring `json:"monitoring,omitempty"`
-	// Resources are the alerts on the host's processors, memory and disks.
+	// Resources are alerts on the host's processors, memory and disks.
 	// +listType=atomic
 	Resources []ResourceMonitor `json:"resources,omitempty"`
-	// Drift says what becomes of a file that somebody changed by hand: restore writes it as the spec has it, report
-	// only reports it.
+	// Drift says what happens to a file that was changed on the host by other means: restore writes it again as the spec has
+	// it, report only reports it.
 	// +kubebuilder:validation:Enum=restore;report
 	// +default=restore
 	Drift string `json:"drift,omitempty"`
-	// UpdatePolicy says when the node's agent downloads and applies a spec; at once when it is missing.
+	// UpdatePolicy says when the agent may download and apply a spec; at any time when missing.
 	UpdatePolicy *UpdatePolicy `json:"updatePolicy,omitempty"`
 }
 
-// UpdatePolicy are the times at which an agent may begin to download and to apply a spec: this one, so a spec without a policy is applied at once.
+// UpdatePolicy has the times at which an agent may begin to download and to apply a spec. The policy of the new spec counts,
+// so a spec without one is applied at once.
 type UpdatePolicy struct {
-	// DownloadSchedule are the times for the download of files' contents and applications' images; any when missing.
+	// DownloadSchedule has the times for downloading the contents of files and the images of applications; any time when
+	// missing.
 	DownloadSchedule *UpdateSchedule `json:"downloadSchedule,omitempty"`
-	// UpdateSchedule are the times for what changes the host; any when missing.
+	// UpdateSchedule has the times for changing the host; any time when missing.
 	UpdateSchedule *UpdateSchedule `json:"updateSchedule,omitempty"`
 }
 
@@ -68,29 +70,32 @@ func (u *UpdatePolicy) check(p *problems, at string) {
 	}
 }
 
-// WaitingForWindow is the reason of the condition Updating, with the status False, while the agent waits for a time of its UpdatePolicy.
+// WaitingForWindow is the reason of the condition Updating, whose status is False, while the agent waits for a time of its
+// UpdatePolicy.
 const WaitingForWindow = "WaitingForWindow"
 
-// What becomes of files that were changed by hand.
+// The values of NodeSpec.Drift.
 const (
 	DriftRestore = "restore"
 	DriftReport  = "report"
 )
 
-// Application is a set of containers: a compose file, or quadlet units.
+// Application is a set of containers, described by a compose file or by quadlet units.
 type Application struct {
-	// Name tells the applications of a node apart: a DNS label, since units and a project are named after it.
+	// Name is unique among the node's applications: 1 to 63 characters of a–z, 0–9 and '-', beginning with a letter. Units and
+	// the compose project are named after it.
 	Name string `json:"name"`
-	// AppType is what files are.
+	// AppType is the type of the files.
 	// +kubebuilder:validation:Enum=compose;quadlet
 	AppType string `json:"appType"`
-	// Files are the units, or the compose file and what it refers to. With an image they are what that was resolved to.
+	// Files are the units, or the compose file and the files that it refers to. If there is an image they are the files that it
+	// was resolved to.
 	// +listType=map
 	// +listMapKey=path
 	Files []InlineFile `json:"files,omitempty"`
-	// Image is an OCI artifact or image that contains the files, in a registry; its tag may float.
+	// Image is a reference to an OCI artifact or image that contains the files. What its tag refers to may change.
 	Image string `json:"image,omitempty"`
-	// EnvVars are the variables of the environment of its containers.
+	// EnvVars are environment variables of the containers, by name.
 	EnvVars map[string]string `json:"envVars,omitempty"`
 }
 
@@ -100,88 +105,91 @@ const (
 	AppQuadlet = "quadlet"
 )
 
-// InlineFile is a file with its content.
+// InlineFile is a file and its content.
 type InlineFile struct {
-	// Path is where it goes: absolute in a configuration, relative to the application's directory in an Application.
+	// Path is the path of the file, at most 4,095 bytes: absolute in a configuration, relative to the application's directory
+	// in an Application.
 	Path string `json:"path"`
-	// Content is what it contains, encoded as contentEncoding says.
+	// Content is the content of the file, encoded as contentEncoding says.
 	Content string `json:"content,omitempty"`
-	// ContentEncoding is plain or base64.
+	// ContentEncoding is the encoding of content.
 	// +kubebuilder:validation:Enum=plain;base64
 	// +default=plain
 	ContentEncoding string `json:"contentEncoding,omitempty"`
-	// Digest is that of the content, sha256:…, if it is kept by the hub as a blob; content is empty then.
+	// Digest is the digest of the content, sha256: and 64 hexadecimal digits, if the hub stores it as a blob. Content is then
+	// empty.
 	Digest string `json:"digest,omitempty"`
-	// Size is the blob's, in bytes.
+	// Size is the size of the blob in bytes, at most 1 TiB.
 	// +kubebuilder:validation:Minimum=0
 	Size int64 `json:"size,omitempty"`
-	// Mode are its permissions as a decimal number, as in Ignition: 420 is 0644, which is the default.
+	// Mode has the permissions as a decimal number, as in Ignition: 420 is 0644. 420 when missing.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=4095
 	Mode *int `json:"mode,omitempty"`
-	// User owns it: a name or a number of the host; root when empty.
+	// User is the owner, as a name or number of the host; root when empty.
 	User string `json:"user,omitempty"`
-	// Group owns it: a name or a number of the host; root when empty.
+	// Group is the group, as a name or number of the host; root when empty.
 	Group string `json:"group,omitempty"`
 }
 
-// Hooks are commands around an update, in their order. A command that fails before the update's files are written ends it; one
-// that fails after that rolls it back.
+// Hooks are commands around an update, which are run in their order. If a command fails, the update ends; if the update's
+// files have been written, it is rolled back.
 type Hooks struct {
-	// BeforeUpdating run before anything is changed.
+	// BeforeUpdating are run before anything is changed.
 	BeforeUpdating []Hook `json:"beforeUpdating,omitempty"`
-	// AfterUpdating run after the files are written, before health is checked.
+	// AfterUpdating are run after the files were written and before the host's health is checked.
 	AfterUpdating []Hook `json:"afterUpdating,omitempty"`
-	// BeforeRebooting run before the host is rebooted into another OS image.
+	// BeforeRebooting are run before the host reboots into another OS image.
 	BeforeRebooting []Hook `json:"beforeRebooting,omitempty"`
-	// AfterRebooting run after that.
+	// AfterRebooting are run after that reboot.
 	AfterRebooting []Hook `json:"afterRebooting,omitempty"`
 }
 
-// Hook is a command that the node allows, and when it is run.
+// Hook is a command that the node allows, and the conditions under which it is run.
 type Hook struct {
 	// Run is the name of a command in the node's own configuration.
 	Run string `json:"run"`
-	// If are conditions, of which one must hold; none: the command is always run.
+	// If are conditions, of which at least one must hold. Without conditions the command is always run.
 	If []HookCondition `json:"if,omitempty"`
-	// Timeout ends the command, which has failed then; 10s when empty.
+	// Timeout is the longest duration of the command, at least 1s; 10s when empty. A command that takes longer is ended, and
+	// has failed.
 	Timeout string `json:"timeout,omitempty"`
 }
 
-// HookCondition holds if the update changes a file.
+// HookCondition holds if the update changes a file or directory.
 type HookCondition struct {
-	// Path is a file, or a directory with all below it.
+	// Path is the absolute path of a file, or of a directory with all that is below it.
 	Path string `json:"path"`
 	// Op are the changes that count; all of them when empty.
 	// +kubebuilder:validation:items:Enum=created;updated;removed
 	Op []string `json:"op,omitempty"`
 }
 
-// ResourceMonitor watches a resource of the host.
+// ResourceMonitor measures a resource of the host and raises alerts.
 type ResourceMonitor struct { //nolint:revive // it is one of the host's resources
 	// MonitorType is the resource.
 	// +kubebuilder:validation:Enum=CPU;Memory;Disk
 	MonitorType string `json:"monitorType"`
-	// SamplingInterval is how often it is measured, such as 5s; at least 1s.
+	// SamplingInterval is the time between two measurements, at least 1s, such as 5s.
 	SamplingInterval string `json:"samplingInterval"`
-	// AlertRules are thresholds.
+	// AlertRules are the thresholds, at most one for each severity.
 	// +listType=map
 	// +listMapKey=severity
 	AlertRules []AlertRule `json:"alertRules,omitempty"`
-	// Path is a directory of the file system that is watched, for Disk.
+	// Path is the absolute path of a directory in the file system to measure; required for Disk.
 	Path string `json:"path,omitempty"`
 }
 
-// AlertRule is a threshold of a resource.
+// AlertRule raises an alert when a resource's use exceeds a threshold.
 type AlertRule struct {
-	// Severity is how bad it is above the threshold.
+	// Severity is the severity of the alert.
 	// +kubebuilder:validation:Enum=Info;Warning;Critical
 	Severity string `json:"severity"`
-	// Percentage is the threshold, in percent of what there is.
+	// Percentage is the threshold in percent of the resource's capacity, from 0 to 100.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	Percentage float64 `json:"percentage"`
-	// Duration is how long the mean must be above the threshold, such as 10m.
+	// Duration is the period, at least 1s, such as 10m. The alert begins when the mean over this period exceeds the threshold.
 	Duration string `json:"duration"`
 	// Description is for people.
 	Description string `json:"description,omitempty"`
@@ -197,16 +205,17 @@ const (
 	SeverityCritical = "Critical"
 )
 
-// Health is the condition that says how a resource is, such as CPUHealthy: its reason is the severity of the worst rule that holds.
+// Health is the type of the condition for a resource, such as CPUHealthy. The condition's reason is the severity of the worst
+// alert.
 func Health(monitorType string) string { return monitorType + "Healthy" }
 
-// NodeOS is the operating system that is wanted.
+// NodeOS is the desired operating system.
 type NodeOS struct {
-	// Image is a reference to an OCI image; its tag may float.
+	// Image is a reference to an OCI image. What its tag refers to may change.
 	Image string `json:"image,omitempty"`
 }
 
-// ConfigType says where a part of a node's configuration is from.
+// ConfigType is the type of a configuration source.
 // +kubebuilder:validation:Enum=InlineConfigProviderSpec;GitConfigProviderSpec;KubernetesSecretProviderSpec;ConfigMapProviderSpec;FileListProviderSpec;HttpConfigProviderSpec;OciConfigProviderSpec
 type ConfigType string
 
@@ -223,199 +232,202 @@ const (
 
 // ConfigItem is a part of a node's configuration, from one source.
 type ConfigItem struct {
-	// Name tells the parts apart.
+	// Name is unique among the items.
 	Name string `json:"name"`
-	// ConfigType says which one of inline, gitRef, httpRef, ociRef, secretRef, configMapRef and files is set.
+	// ConfigType says which of inline, gitRef, httpRef, ociRef, secretRef, configMapRef and files is set.
 	ConfigType ConfigType `json:"configType"`
 	// Inline is the configuration itself: an Ignition document, version 3.4.0.
 	Inline json.RawMessage `json:"inline,omitempty"`
-	// GitRef is a path in a Repository.
+	// GitRef refers to files in a Repository of type git.
 	GitRef *GitRef `json:"gitRef,omitempty"`
-	// HTTPRef is what a Repository of type http answers.
+	// HTTPRef refers to a file on an HTTP server.
 	HTTPRef *HTTPRef `json:"httpRef,omitempty"`
-	// OCIRef is an artifact or image in a registry, with the files that it contains.
+	// OCIRef refers to the files of an artifact or image in a registry.
 	OCIRef *OCIRef `json:"ociRef,omitempty"`
-	// SecretRef is a Secret; it has no versions and always floats.
+	// SecretRef refers to a Secret. Its present values are always used, as Secrets have no versions.
 	SecretRef *SecretMount `json:"secretRef,omitempty"`
-	// ConfigMapRef is a ConfigMap; it has no versions and always floats.
+	// ConfigMapRef refers to a ConfigMap. Its present values are used, as ConfigMaps have no versions.
 	ConfigMapRef *ConfigMapMount `json:"configMapRef,omitempty"`
-	// Files are files with their content. With a gitRef, httpRef, ociRef or configMapRef they are what a fleet has
-	// frozen, and go before what that contains now.
+	// Files are files with their content. Beside a gitRef, httpRef, ociRef or configMapRef they are the files that it had when
+	// a fleet froze it, and are used instead of the present ones.
 	// +listType=atomic
 	Files []InlineFile `json:"files,omitempty"`
 }
 
-// GitRef is a place in a Repository at a revision.
+// GitRef refers to files in a Repository at a revision.
 type GitRef struct {
 	// Repository is the name of a Repository.
 	Repository string `json:"repository"`
-	// TargetRevision is a branch, tag or commit; the first two float.
+	// TargetRevision is a branch, tag or commit. What a branch or tag refers to may change.
 	TargetRevision string `json:"targetRevision"`
 	// Path is a file or directory in the repository.
 	Path string `json:"path"`
-	// MountPath is the directory on the node below which the files go; / when empty.
+	// MountPath is the absolute path of the directory on the node into which the files are written; / when empty.
 	MountPath string `json:"mountPath,omitempty"`
 }
 
-// HTTPRef is a file that an HTTP server has.
+// HTTPRef refers to a file on an HTTP server.
 type HTTPRef struct {
 	// Repository is the name of a Repository of type http.
 	Repository string `json:"repository"`
-	// Suffix follows the Repository's address: a path, and a query if one is needed.
+	// Suffix is appended to the Repository's address: a path, or a query, or both.
 	Suffix string `json:"suffix,omitempty"`
-	// FilePath is where the answer's body goes on a node.
+	// FilePath is the absolute path of the file on the node that gets the body of the answer.
 	FilePath string `json:"filePath"`
 }
 
-// OCIRef is an artifact or image in a registry, and where its files go on a node.
+// OCIRef refers to the files of an artifact or image in a registry.
 type OCIRef struct {
-	// Image is a reference to the artifact or image; its tag may float.
+	// Image is a reference to the artifact or image. What its tag refers to may change.
 	Image string `json:"image"`
-	// MountPath is the directory on the node below which the files go.
+	// MountPath is the absolute path of the directory on the node into which the files are written.
 	MountPath string `json:"mountPath"`
 }
 
-// SecretMount is a Secret and where its values go on a node.
+// SecretMount refers to a Secret whose values are written to files on a node.
 type SecretMount struct {
 	// Name is the Secret's name.
 	Name string `json:"name"`
-	// Namespace is the Secret's; default when empty.
+	// Namespace is the Secret's namespace; default when empty.
 	// +default=default
 	Namespace string `json:"namespace,omitempty"`
-	// MountPath is the directory on the node for which each key becomes a file.
+	// MountPath is the directory on the node in which each key becomes a file.
 	MountPath string `json:"mountPath"`
 }
 
-// ConfigMapMount is a ConfigMap and where its values go on a node.
+// ConfigMapMount refers to a ConfigMap whose values are written to files on a node.
 type ConfigMapMount struct {
 	// Name is the ConfigMap's name.
 	Name string `json:"name"`
-	// Namespace is the ConfigMap's; default when empty.
+	// Namespace is the ConfigMap's namespace; default when empty.
 	// +default=default
 	Namespace string `json:"namespace,omitempty"`
-	// MountPath is the directory on the node for which each key becomes a file.
+	// MountPath is the directory on the node in which each key becomes a file.
 	MountPath string `json:"mountPath"`
 }
 
-// Monitoring says what a node reports of its host.
+// Monitoring selects what a node reports about its host.
 type Monitoring struct {
-	// Containers are those to watch.
+	// Containers selects containers by their names.
 	Containers *Patterns `json:"containers,omitempty"`
-	// Systemd are the units to watch.
+	// Systemd selects systemd units by their names.
 	Systemd *Patterns `json:"systemd,omitempty"`
 }
 
-// Patterns choose by name.
+// Patterns select by name.
 type Patterns struct {
 	// MatchPatterns are names in which * stands for any text.
 	MatchPatterns []string `json:"matchPatterns,omitempty"`
 }
 
-// NodeStatus is what is known of a node.
+// NodeStatus is the observed state of a node.
 type NodeStatus struct {
-	// State is online or offline, as the hub sees the connection.
+	// State is online or offline: whether the node is connected to the hub.
 	State string `json:"state,omitempty"`
-	// LastSeen is when the state last changed.
+	// LastSeen is the time when the state last changed.
 	LastSeen string `json:"lastSeen,omitempty"`
-	// Version is that of the edge core.
+	// Version is the version of the edge core.
 	Version string `json:"version,omitempty"`
-	// Devices is how many Devices are bound to the node, with a model that is there.
+	// Devices is the number of Devices that are bound to the node and whose DeviceModel exists.
 	Devices int `json:"devices,omitempty"`
-	// SpecVersion is the version of the rendered spec that the node is sent; it rises with each change.
+	// SpecVersion is the version of the rendered spec that the hub sends to the node, a decimal number that rises with each
+	// change.
 	SpecVersion string `json:"specVersion,omitempty"`
-	// RenderedVersion is the version of the rendered spec that the node has applied whole.
+	// RenderedVersion is the version of the rendered spec that the node has applied completely.
 	RenderedVersion string `json:"renderedVersion,omitempty"`
 	// SystemInfo describes the host.
 	SystemInfo *SystemInfo `json:"systemInfo,omitempty"`
-	// Containers are those that spec.monitoring asks for.
+	// Containers are the containers that spec.monitoring selects.
 	// +listType=map
 	// +listMapKey=id
 	Containers []ContainerStatus `json:"containers,omitempty"`
-	// SystemdUnits are those that spec.monitoring asks for.
+	// SystemdUnits are the systemd units that spec.monitoring selects.
 	// +listType=map
 	// +listMapKey=name
 	SystemdUnits []SystemdUnit `json:"systemdUnits,omitempty"`
-	// AgentVersion is that of the node's agent.
+	// AgentVersion is the version of the node's agent.
 	AgentVersion string `json:"agentVersion,omitempty"`
-	// Failed is the version of the spec that the node tried last and could not apply; it stays as it was.
+	// Failed is the version of the spec that the node last tried to apply and could not. The node kept or restored the state
+	// that it had before.
 	Failed *FailedVersion `json:"failed,omitempty"`
-	// OS is the image that the host has booted.
+	// OS is the OS image that the host has booted.
 	OS *OSStatus `json:"os,omitempty"`
-	// Applications are those of the spec.
+	// Applications are the states of the spec's applications.
 	// +listType=map
 	// +listMapKey=name
 	Applications []ApplicationStatus `json:"applications,omitempty"`
-	// Resources are how the host's resources are.
+	// Resources are the states of the host's resources.
 	Resources *ResourceStatus `json:"resources,omitempty"`
-	// Drifted are files that somebody changed by hand, and that are left alone as spec.drift says.
+	// Drifted are files that were changed on the host by other means and that spec.drift leaves as they are.
 	// +listType=atomic
 	Drifted []string `json:"drifted,omitempty"`
-	// CertificateExpires is when the certificate ends with which the node last connected; empty: it had none.
+	// CertificateExpires is the expiry time of the certificate with which the node last connected; empty if it had none.
 	CertificateExpires string `json:"certificateExpires,omitempty"`
-	// UpdatedAt is when the node last reported its status.
+	// UpdatedAt is the time when the node last reported its status.
 	UpdatedAt string `json:"updatedAt,omitempty"`
-	// Conditions are the node's own and those of its rendering. Ready says whether its link to the hub is up;
-	// QuotaExceeded, OfAnotherHub and Revoked are there if they ever were true, CertificateRenewal if a renewal has ever failed,
+	// Conditions are those of the node, its agent and its rendered spec. Ready says whether the link to the hub is up.
+	// QuotaExceeded, OfAnotherHub and Revoked exist once they have been True, CertificateRenewal once a renewal has failed, and
 	// SpecRendered and ReferencesResolved from the first spec on.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
-	// AgentConditions are the types of those conditions that the node's agent reported, ours or flightctl's: one that it
-	// reports no more goes.
+	// AgentConditions are the types of the conditions that the node's agent reported. One that it no longer reports is removed
+	// from conditions.
 	// +listType=atomic
 	AgentConditions []string `json:"agentConditions,omitempty"`
 }
 
-// ContainerStatus is a container on a node.
+// ContainerStatus is the state of a container on a node.
 type ContainerStatus struct {
-	// ID is the engine's.
+	// ID is the container's identifier in its engine.
 	ID string `json:"id"`
-	// Name is the container's.
+	// Name is the container's name.
 	Name string `json:"name,omitempty"`
-	// Status is running, exited, …
+	// Status is the state in the engine's words: running, exited, …
 	Status string `json:"status,omitempty"`
-	// Image is what it was made of.
+	// Image is the image of the container.
 	Image string `json:"image,omitempty"`
-	// Engine is podman, docker, …
+	// Engine is the container engine: podman, docker, …
 	Engine string `json:"engine,omitempty"`
 }
 
-// SystemdUnit is a unit of a node's systemd.
+// SystemdUnit is the state of a systemd unit on a node.
 type SystemdUnit struct {
-	// Name is the unit's, with its suffix.
+	// Name is the unit's name with its suffix, such as sshd.service.
 	Name string `json:"name"`
-	// LoadState is systemd's: loaded, not-found, masked, …
+	// LoadState is the load state in systemd's words: loaded, not-found, masked, …
 	LoadState string `json:"loadState,omitempty"`
-	// ActiveState is systemd's: active, inactive, failed, …
+	// ActiveState is the active state in systemd's words: active, inactive, failed, …
 	ActiveState string `json:"activeState,omitempty"`
 }
 
 // SystemInfo describes the host of a node.
 type SystemInfo struct {
-	// Architecture is the processor's: amd64, arm64, …
+	// Architecture is the processor architecture: amd64, arm64, …
 	Architecture string `json:"architecture,omitempty"`
-	// OperatingSystem is the system's name as its os-release has it; without one linux, …
+	// OperatingSystem is the name of the system in its os-release file; without that file it is linux, …
 	OperatingSystem string `json:"operatingSystem,omitempty"`
-	// Kernel is the kernel's release.
+	// Kernel is the release of the kernel.
 	Kernel string `json:"kernel,omitempty"`
 	// Hostname is the host's own name.
 	Hostname string `json:"hostname,omitempty"`
-	// MachineID is the host's, of /etc/machine-id.
+	// MachineID is the host's identifier in /etc/machine-id.
 	MachineID string `json:"machineID,omitempty"`
-	// BootID is another one after each boot.
+	// BootID differs after each boot.
 	BootID string `json:"bootID,omitempty"`
-	// CPUs is how many processors there are.
+	// CPUs is the number of processors.
 	CPUs int `json:"cpus,omitempty"`
-	// Measurements are the registers of the host's TPM, in SHA-256: pcr00, … Those that were never extended are left out.
+	// Measurements are the SHA-256 registers of the host's TPM: pcr00, … Registers that were never extended are left out.
 	Measurements map[string]string `json:"measurements,omitempty"`
 }
 
-// SystemFields are what a label can be made from: fields of SystemInfo, and osImage, which is the image of the OSStatus.
+// SystemFields are the names of the fields from which a label can be derived: those of SystemInfo, and osImage, which is the
+// image of the OSStatus.
 var SystemFields = []string{"architecture", "operatingSystem", "kernel", "hostname", "machineID", "bootID", "cpus", osImageField}
 
 const osImageField = "osImage"
 
-// Field is one of SystemFields as a text; empty: it is not known.
+// Field returns one of SystemFields as text; empty if it is not known.
 func (s SystemInfo) Field(name string) string {
 	switch name {
 	case "architecture":
@@ -438,14 +450,14 @@ func (s SystemInfo) Field(name string) string {
 	return ""
 }
 
-// LabelFromAnnotation of a Node says which of its labels follow the system information: key=field, with commas between them. The
-// node's settings say so when it joins. LabelsGivenAnnotation has the values that the system information has given them: key=value.
+// LabelFromAnnotation of a Node has the labels that are derived from the system information, as key=field, separated by commas.
+// It is from the node's settings at the time when it joined. LabelsGivenAnnotation has the values last derived, as key=value.
 const (
 	LabelFromAnnotation   = Group + "/label-from"
 	LabelsGivenAnnotation = Group + "/labels-given"
 )
 
-// LabelValue makes a label's value of any text: what can't be in one becomes a dash, and what is too long is cut.
+// LabelValue converts any text to the value of a label: invalid characters become dashes, and the text is cut at 63 bytes.
 func LabelValue(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' {
@@ -456,8 +468,8 @@ func LabelValue(text string) string {
 	return strings.Trim(text[:min(len(text), 63)], "-._")
 }
 
-// FollowSystem sets the labels that follow the system information, and notes their values: a label that has another value by now, or
-// is gone, is a person's and stays so. What is not known changes nothing.
+// FollowSystem sets the labels that are derived from the system information, and records their values. A label that has
+// another value since, or was removed, was changed by a person and is left alone. Unknown system information changes nothing.
 func (n *Node) FollowSystem() {
 	given := ParsePairs(n.Metadata.Annotations[LabelsGivenAnnotation])
 	now := make(map[string]string)
@@ -489,7 +501,7 @@ func (n *Node) FollowSystem() {
 	}
 }
 
-// ParsePairs reads key=value texts with commas between them. What is none is left out.
+// ParsePairs reads key=value texts, separated by commas. Anything else in the text is ignored.
 func ParsePairs(text string) map[string]string {
 	pairs := make(map[string]string)
 	for part := range strings.SplitSeq(text, ",") {
@@ -500,7 +512,7 @@ func ParsePairs(text string) map[string]string {
 	return pairs
 }
 
-// FormatPairs is the text that ParsePairs reads.
+// FormatPairs returns a text that ParsePairs reads, sorted by key.
 func FormatPairs(pairs map[string]string) string {
 	var list []string
 	for _, key := range slices.Sorted(maps.Keys(pairs)) {
@@ -509,29 +521,29 @@ func FormatPairs(pairs map[string]string) string {
 	return strings.Join(list, ",")
 }
 
-// NodeReport is the payload of status: what a core says of itself.
+// NodeReport is the payload of the topic status: what a core reports about itself.
 type NodeReport struct {
 	Version    string      `json:"version"`
 	SystemInfo *SystemInfo `json:"systemInfo,omitempty"`
 	StartedAt  string      `json:"startedAt,omitempty"`
-	// RenewalError is why the node's certificate could not be renewed; empty: it was, or is not due yet.
+	// RenewalError is why the node's certificate could not be renewed; empty if it was, or is not due yet.
 	RenewalError string `json:"renewalError,omitempty"`
 }
 
 // ConditionRenewal is False while a node's certificate can't be renewed.
 const ConditionRenewal = "CertificateRenewal"
 
-// RenewalCondition sets the condition CertificateRenewal: why is the reason for which the last attempt failed, empty if it
-// didn't. A node for which no attempt has ever failed doesn't have it.
+// RenewalCondition sets the condition CertificateRenewal. why is why the last renewal failed, empty if it did not. The
+// condition is not added before the first failure.
 func RenewalCondition(prev []Condition, why string, now time.Time) []Condition {
 	return setException(prev, why, Condition{Type: ConditionRenewal, Status: "False", Reason: "Failed"}, Condition{Status: "True", Reason: "Renewed"}, now)
 }
 
-// ConditionReady reports whether a node's link to the hub is up.
+// ConditionReady says whether a node's link to the hub is up.
 const ConditionReady = "Ready"
 
-// ReadyCondition sets the condition Ready. ended is why the last connection of an offline node ended; it is empty if the hub
-// has had none since its start, and then the message that prev has is kept.
+// ReadyCondition sets the condition Ready. ended is why the last connection of an offline node ended. It is empty if the node
+// has not connected since the hub started; the message in prev is then kept.
 func ReadyCondition(prev []Condition, state, ended string, now time.Time) []Condition {
 	c := Condition{Type: ConditionReady, Status: "True", Reason: "NodeOnline", Message: "its link to the hub is up"}
 	if state != Online {
@@ -546,52 +558,52 @@ func ReadyCondition(prev []Condition, state, ended string, now time.Time) []Cond
 	return SetCondition(slices.Clone(prev), c, now)
 }
 
-// The conditions of a Node's rendering, which a Node has from its first spec on.
+// The conditions of a Node's rendered spec, which a Node has from its first spec on.
 const (
-	// ConditionUpdating is True while the node's agent makes an update.
+	// ConditionUpdating is True while the node's agent applies an update.
 	ConditionUpdating = "Updating"
-	// ConditionSpecRendered is False while the spec can't be rendered; the node keeps what it was sent before.
+	// ConditionSpecRendered is False while the spec can't be rendered. The node keeps the spec that it was sent before.
 	ConditionSpecRendered = "SpecRendered"
 	// ConditionReferencesResolved is False while the spec refers to something that can't be read. A Node whose spec has
-	// never referred to anything doesn't have it.
+	// never had a reference does not have the condition.
 	ConditionReferencesResolved = "ReferencesResolved"
 )
 
-// ConditionRevoked is True once the certificates of a node were revoked, and False when it has joined again.
+// ConditionRevoked is True once the certificates of a node were revoked, and False when the node has joined again.
 const ConditionRevoked = "Revoked"
 
 // Reasons of the condition Revoked.
 const (
 	ReasonRevoked         = "Revoked"
-	ReasonDecommissioning = "Decommissioning" // the node was not told yet
-	ReasonDecommissioned  = "Decommissioned"  // the node was told, and deletes its keys
+	ReasonDecommissioning = "Decommissioning" // the node has not been notified yet
+	ReasonDecommissioned  = "Decommissioned"  // the node was notified, and deletes its keys
 	ReasonJoined          = "Joined"          // the status is False: it has joined again
 )
 
-// RevokedReason is the reason of the condition Revoked; empty: it is not True.
+// RevokedReason is the reason of the condition Revoked; empty if it is not True.
 func (s NodeStatus) RevokedReason() string { return reasonOf(s.Conditions, ConditionRevoked) }
 
-// OfHub reports whether only the hub sets a type of condition of a Node.
+// OfHub reports whether only the hub sets a Node's condition of this type.
 func OfHub(condition string) bool {
 	return slices.Contains([]string{
 		ConditionReady, ConditionRevoked, QuotaExceeded, OfAnotherHub, ConditionRenewal, ConditionSpecRendered, ConditionReferencesResolved,
 	}, condition)
 }
 
-// QuotaExceeded is the condition of a Node that owns more than the hub takes.
+// QuotaExceeded is the condition of a Node that owns more than the hub stores.
 const QuotaExceeded = "QuotaExceeded"
 
-// OfAnotherHub is the condition of a Node that has what another hub gave it, and keeps that.
+// OfAnotherHub is the condition of a Node whose data is from another hub, and which this hub therefore does not write to.
 const OfAnotherHub = "OfAnotherHub"
 
-// OtherHubCondition sets the condition OfAnotherHub: why is the reason for which the hub does not write to the node, empty
-// if it does. A node to which the condition never applied doesn't have it.
+// OtherHubCondition sets the condition OfAnotherHub. why is why the hub does not write to the node, empty if it does. The
+// condition is not added before it is first True.
 func OtherHubCondition(prev []Condition, why string, now time.Time) []Condition {
 	return setException(prev, why, Condition{Type: OfAnotherHub, Status: "True", Reason: "LeftAlone"}, Condition{Status: "False", Reason: "OfThisHub"}, now)
 }
 
-// QuotaCondition sets the condition QuotaExceeded: why is the limit that the node exceeds, empty if none. A node to which
-// the condition never applied doesn't have it.
+// QuotaCondition sets the condition QuotaExceeded. why is the limit that the node exceeds, empty if none. The condition is not
+// added before it is first True.
 func QuotaCondition(prev []Condition, why string, now time.Time) []Condition {
 	if why != "" {
 		why = "the node owns " + why + ": what it reports is not taken until it owns less"
@@ -614,7 +626,7 @@ func setException(prev []Condition, why string, failed, normal Condition, now ti
 	return SetCondition(slices.Clone(prev), c, now)
 }
 
-// EnrollmentRequest is a node that asks to join.
+// EnrollmentRequest is the request of a node to join the hub.
 type EnrollmentRequest struct {
 	TypeMeta
 	Metadata Meta             `json:"metadata"`
@@ -622,32 +634,32 @@ type EnrollmentRequest struct {
 	Status   EnrollmentStatus `json:"status,omitzero"`
 }
 
-// EnrollmentSpec is what the node says of itself, and what somebody decides about it.
+// EnrollmentSpec is what the node states about itself, and the decision about it.
 type EnrollmentSpec struct {
-	// CSR is the node's request for a certificate, in PEM. It is immutable.
+	// CSR is the node's request for a certificate: PKCS #10 in PEM. It is immutable.
 	CSR string `json:"csr"`
-	// NodeName is the name that the node asks for; the request's own when empty. It is immutable.
+	// NodeName is the name that the node requests; the name of the EnrollmentRequest when empty. It is immutable.
 	NodeName string `json:"nodeName,omitempty"`
-	// Labels are those that the Node gets.
+	// Labels are the labels that the Node gets.
 	Labels map[string]string `json:"labels,omitempty"`
-	// SystemInfo describes the host that asks.
+	// SystemInfo describes the node's host.
 	SystemInfo *SystemInfo `json:"systemInfo,omitempty"`
-	// Approval is empty until somebody decides; a decision is not taken back.
+	// Approval is the decision; empty if there is none yet. A decision is final.
 	// +kubebuilder:validation:Enum=Approved;Denied
 	Approval string `json:"approval,omitempty"`
 }
 
-// EnrollmentStatus is what came of a request.
+// EnrollmentStatus is the result of a request.
 type EnrollmentStatus struct {
-	// Certificate is what the hub signed, in PEM.
+	// Certificate is the certificate that the hub signed, in PEM.
 	Certificate string `json:"certificate,omitempty"`
-	// Conditions: Approved, Denied, Failed.
+	// Conditions are Approved, Denied and Failed.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
-// What may be decided about a request.
+// The decisions about a request.
 const (
 	Approved = "Approved"
 	Denied   = "Denied"
@@ -672,7 +684,7 @@ func (e EnrollmentRequest) Validate() error {
 	return p.err()
 }
 
-// CheckUpdate reports whether an EnrollmentRequest may follow prev.
+// CheckUpdate reports whether an EnrollmentRequest may replace prev.
 func (e EnrollmentRequest) CheckUpdate(prev EnrollmentRequest) error {
 	var p problems
 	unchanged(&p, "spec.csr", prev.Spec.CSR, e.Spec.CSR)
@@ -683,7 +695,7 @@ func (e EnrollmentRequest) CheckUpdate(prev EnrollmentRequest) error {
 	return p.err()
 }
 
-// CheckStatus checks what the node's host says that it runs.
+// CheckStatus checks a status that a node's agent has reported.
 func (n Node) CheckStatus() error {
 	var p problems
 	n.Status.check(&p, "status")
@@ -715,7 +727,8 @@ func (n Node) Validate() error {
 	return p.err()
 }
 
-// check checks a spec. In a fleet's template a text may be a Go template, of which only each node's result is checked.
+// check checks a spec. In a fleet's template a text with {{ is a Go template. It is not checked here: the result for each node
+// is.
 func (s NodeSpec) check(p *problems, at string, template bool) {
 	expanded := func(text string) bool { return !template || !strings.Contains(text, "{{") }
 	if s.OS != nil && expanded(s.OS.Image) {
@@ -769,7 +782,7 @@ var (
 	envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 )
 
-// checkFiles checks files with their content, with absolute paths or with relative ones.
+// checkFiles checks files with their content. Paths must be absolute or relative, as absolute says.
 func checkFiles(p *problems, at string, files []InlineFile, absolute bool) {
 	seen := names{}
 	for i, f := range files {
@@ -801,13 +814,13 @@ func checkFiles(p *problems, at string, files []InlineFile, absolute bool) {
 	}
 }
 
-// maxBlob bounds the size of a blob that a spec refers to, in bytes.
+// maxBlob bounds the size of a blob to which a spec refers, in bytes.
 const maxBlob = 1 << 40
 
-// maxPath bounds a path on a node, in bytes: Linux takes no longer one.
+// maxPath bounds a path on a node, in bytes. Linux accepts no longer one.
 const maxPath = 4095
 
-// Bytes are the file's content.
+// Bytes returns the decoded content of the file.
 func (f InlineFile) Bytes() ([]byte, error) {
 	if f.ContentEncoding == "base64" {
 		return base64.StdEncoding.DecodeString(f.Content)
@@ -842,7 +855,7 @@ func (h Hook) check(p *problems, at string) {
 	}
 }
 
-// checkDuration checks a duration that may be missing.
+// checkDuration checks a duration. An empty text is valid.
 func checkDuration(p *problems, field, text string, least time.Duration) {
 	if text == "" {
 		return
@@ -872,10 +885,10 @@ func (m ResourceMonitor) check(p *problems, at string) {
 	}
 }
 
-// frozenTypes are the sources of which a fleet writes into an item what they contained.
+// frozenTypes are the sources whose files a fleet writes into the item when it freezes it.
 var frozenTypes = []ConfigType{ConfigGit, ConfigHTTP, ConfigOCI, ConfigMapRef}
 
-// IsFrozen reports whether a fleet has written into the item what its reference contained.
+// IsFrozen reports whether a fleet has written the files of the item's source into it.
 func (c ConfigItem) IsFrozen() bool {
 	return len(c.Files) > 0 && slices.Contains(frozenTypes, c.ConfigType)
 }
@@ -950,14 +963,14 @@ func (h HTTPRef) check(p *problems, at string, expanded func(string) bool) {
 	}
 }
 
-// checkAbsolute checks the path of a file or directory on a node.
+// checkAbsolute checks the absolute path of a file or directory on a node.
 func checkAbsolute(p *problems, field, text string, expanded func(string) bool) {
 	if expanded(text) && (!path.IsAbs(text) || path.Clean(text) != text && path.Clean(text)+"/" != text || len(text) > maxPath || strings.ContainsRune(text, 0)) {
 		p.add(field, "%s: must be absolute, without '..' and '//', and have at most %d bytes", clip(text), maxPath)
 	}
 }
 
-// checkSuffix checks what follows a Repository's address. It can't lead to another host.
+// checkSuffix checks what is appended to a Repository's address. It can't lead to another host.
 func checkSuffix(p *problems, field, text string) {
 	if text != "" && (text[0] != '/' && text[0] != '?' || len(text) > maxPath || strings.ContainsAny(text, "\\#\x00\r\n") || strings.HasPrefix(text, "//")) {
 		p.add(field, "%s: must begin with one '/', or with '?', and have no fragment", clip(text))
