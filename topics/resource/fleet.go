@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Fleet is a template for all the nodes that its selector matches.
+// Fleet has a template for the specs of all nodes that its selector matches.
 type Fleet struct {
 	TypeMeta
 	Metadata Meta        `json:"metadata"`
@@ -17,60 +17,63 @@ type Fleet struct {
 	Status   FleetStatus `json:"status,omitzero"`
 }
 
-// FleetSpec is which nodes a fleet has, and what is wanted of each.
+// FleetSpec is which nodes belong to a fleet, and their desired state.
 type FleetSpec struct {
-	// Selector chooses the nodes by their labels. One that is empty chooses none.
+	// Selector chooses the nodes by their labels. An empty selector chooses no nodes.
 	Selector *LabelSelector `json:"selector,omitempty"`
-	// Template is what each node's spec is made of.
+	// Template is the template from which the spec of each node is made.
 	Template NodeTemplate `json:"template"`
-	// RolloutPolicy says how a change of the template reaches the nodes; without it all get it at once.
+	// RolloutPolicy says how a change of the template reaches the nodes; all nodes at once when missing.
 	RolloutPolicy *RolloutPolicy `json:"rolloutPolicy,omitempty"`
-	// Paused stops the rollout: no more nodes get another version.
+	// Paused stops the rollout: no further node gets another version.
 	Paused bool `json:"paused,omitempty"`
 	// RevisionHistoryLimit is how many TemplateVersions are kept that no node has; 10 when missing.
 	// +kubebuilder:validation:Minimum=0
 	RevisionHistoryLimit *int `json:"revisionHistoryLimit,omitempty"`
-	// RevisionHistoryAge is how old a TemplateVersion that no node has may become, such as 720h; any age when empty. The one
-	// before the newest is kept.
+	// RevisionHistoryAge is the age at which a TemplateVersion that no node has is deleted, at least 1m, such as 720h; no limit
+	// when empty. The version before the newest is always kept.
 	RevisionHistoryAge string `json:"revisionHistoryAge,omitempty"`
 }
 
-// RolloutPolicy is how a change reaches a fleet's nodes.
+// RolloutPolicy says how a change of the template reaches a fleet's nodes.
 type RolloutPolicy struct {
-	// DeviceSelection divides the nodes into batches.
+	// DeviceSelection divides the nodes into batches; all nodes are one batch when missing.
 	DeviceSelection *DeviceSelection `json:"deviceSelection,omitempty"`
-	// DisruptionBudget bounds how many nodes are not available at a time.
+	// DisruptionBudget limits how many nodes are unavailable at a time; no limit when missing.
 	DisruptionBudget *DisruptionBudget `json:"disruptionBudget,omitempty"`
-	// SuccessThreshold is the percentage of a batch that must succeed before the next one begins; 90% when empty.
+	// SuccessThreshold is the percentage of a batch's nodes that must succeed before the next batch begins, from 0% to 100%;
+	// 90% when empty.
 	SuccessThreshold string `json:"successThreshold,omitempty"`
-	// DefaultUpdateTimeout is when a node that has not answered counts as failed, and one that is offline is no longer waited
-	// for; 10m when empty.
+	// DefaultUpdateTimeout is the time, at least 1s, after which a node that has not answered counts as failed, and an offline
+	// node is no longer waited for; 10m when empty.
 	DefaultUpdateTimeout string `json:"defaultUpdateTimeout,omitempty"`
-	// OnFailure is what becomes of a new version that halts: Halt leaves the nodes as they are, RollBack gives them the
-	// last version that was rolled out to the end.
+	// OnFailure says what happens when the rollout of a version halts: Halt leaves the nodes as they are, RollBack gives them
+	// the last version whose rollout was finished.
 	// +kubebuilder:validation:Enum=Halt;RollBack
 	// +default=Halt
 	OnFailure string `json:"onFailure,omitempty"`
-	// UpdateSchedule are the times at which nodes may be given another version; any when missing.
+	// UpdateSchedule has the times at which nodes may be given another version; any time when missing.
 	UpdateSchedule *UpdateSchedule `json:"updateSchedule,omitempty"`
-	// DownloadSchedule are the times at which nodes may download what a version needs; any when missing. A node without an updatePolicy
-	// downloads when it is given the version, so that is done when both schedules allow it.
+	// DownloadSchedule has the times at which nodes may download what a version needs; any time when missing. A node without an
+	// updatePolicy downloads when it is given the version, so it is given the version when both schedules allow it.
 	DownloadSchedule *UpdateSchedule `json:"downloadSchedule,omitempty"`
 }
 
-// UpdateSchedule is a window of time that comes again and again.
+// UpdateSchedule is a recurring window of time.
 type UpdateSchedule struct {
-	// At is when it opens, as a cron expression: minute, hour, day of the month, month and day of the week.
+	// At is when the window opens, as a cron expression of five fields: minute, hour, day of the month, month and day of the
+	// week; or as a name such as @daily.
 	At string `json:"at"`
-	// TimeZone is that of the expression, such as Europe/Berlin; Local, which is the default, is each node's own: its annotation
-	// edgebus.io/time-zone. Without one it is the time zone of the host in spec.updatePolicy of a Node, and UTC in a rolloutPolicy.
+	// TimeZone is the time zone of at, such as Europe/Berlin. Local is the time zone in the node's annotation
+	// edgebus.io/time-zone. For a node without it, Local is the time zone of the host in spec.updatePolicy of a Node, and UTC
+	// in a rolloutPolicy.
 	// +default=Local
 	TimeZone string `json:"timeZone,omitempty"`
-	// StartGraceDuration is how long it is open, such as 2h, at least 1m; 1h when empty.
+	// StartGraceDuration is how long the window stays open, at least 1m, such as 2h; 1h when empty.
 	StartGraceDuration string `json:"startGraceDuration,omitempty"`
 }
 
-// TimeZoneAnnotation is a Node's own time zone.
+// TimeZoneAnnotation of a Node has its time zone.
 const TimeZoneAnnotation = Group + "/time-zone"
 
 // MaxCron bounds the length of a cron expression, which is read often. One with all minutes, hours and days has less than half of it.
@@ -88,18 +91,19 @@ func (s *UpdateSchedule) check(p *problems, at string) {
 	checkDuration(p, at+".startGraceDuration", s.StartGraceDuration, time.Minute)
 }
 
-// What becomes of a rollout that halts.
+// The values of RolloutPolicy.OnFailure.
 const (
 	OnFailureHalt     = "Halt"
 	OnFailureRollBack = "RollBack"
 )
 
-// RollBackAnnotation names the TemplateVersion that a Fleet's nodes are to have instead of the newest. It goes when there is a newer one.
+// RollBackAnnotation of a Fleet names the TemplateVersion that the nodes get instead of the newest. It is removed when there
+// is a newer version.
 const RollBackAnnotation = "fleet-controller/rollBackTo"
 
-// DeviceSelection divides the nodes of a fleet into batches. Those that no batch has are the last one.
+// DeviceSelection divides the nodes of a fleet into batches. Nodes that are in no batch are the last batch.
 type DeviceSelection struct {
-	// Strategy is how.
+	// Strategy is how the nodes are divided.
 	// +kubebuilder:validation:Enum=BatchSequence
 	Strategy string `json:"strategy"`
 	// Sequence are the batches in their order.
@@ -107,25 +111,28 @@ type DeviceSelection struct {
 	Sequence []RolloutBatch `json:"sequence,omitempty"`
 }
 
-// RolloutBatch is a part of a fleet's nodes.
+// RolloutBatch is a batch of a fleet's nodes.
 type RolloutBatch struct {
-	// Selector chooses by labels; all nodes when empty.
+	// Selector chooses nodes by their labels; all nodes when empty.
 	Selector *LabelSelector `json:"selector,omitempty"`
-	// Limit is how many of them at most: a number, or a percentage of those that match, such as 10%.
+	// Limit is the largest number of nodes in the batch: a number, or a percentage of the nodes chosen, such as 10%; no limit
+	// when empty.
 	Limit string `json:"limit,omitempty"`
-	// SuccessThreshold is the percentage of this batch that must succeed; the policy's when empty.
+	// SuccessThreshold is the percentage of this batch that must succeed, from 0% to 100%; the policy's when empty.
 	SuccessThreshold string `json:"successThreshold,omitempty"`
 }
 
-// DisruptionBudget bounds how many nodes are not available at a time: those that are updated, offline or broken.
+// DisruptionBudget limits how many nodes are unavailable at a time. A node is unavailable while it is updated, and while it is
+// offline or has failed.
 type DisruptionBudget struct {
-	// GroupBy are labels: nodes with the same values are a group, to which the bounds apply. All nodes are one when empty.
+	// GroupBy are keys of labels. Nodes with the same values are a group, and the limits apply to each group. All nodes are one
+	// group when empty.
 	// +listType=atomic
 	GroupBy []string `json:"groupBy,omitempty"`
-	// MinAvailable is how many of a group stay available.
+	// MinAvailable is how many nodes of a group must stay available; no limit when missing.
 	// +kubebuilder:validation:Minimum=0
 	MinAvailable *int `json:"minAvailable,omitempty"`
-	// MaxUnavailable is how many of a group may be not available.
+	// MaxUnavailable is how many nodes of a group may be unavailable; no limit when missing.
 	// +kubebuilder:validation:Minimum=0
 	MaxUnavailable *int `json:"maxUnavailable,omitempty"`
 }
@@ -159,7 +166,7 @@ func (r *RolloutPolicy) check(p *problems, at string) {
 	}
 }
 
-// checkAmount checks a number or a percentage that may be missing.
+// checkAmount checks a number or a percentage. An empty text is valid.
 func checkAmount(p *problems, field, text string) {
 	if strings.HasSuffix(text, "%") {
 		checkPercent(p, field, text)
@@ -168,7 +175,7 @@ func checkAmount(p *problems, field, text string) {
 	}
 }
 
-// checkPercent checks a percentage that may be missing.
+// checkPercent checks a percentage. An empty text is valid.
 func checkPercent(p *problems, field, text string) {
 	if text == "" {
 		return
@@ -178,7 +185,7 @@ func checkPercent(p *problems, field, text string) {
 	}
 }
 
-// ParsePercent reads a percentage such as 90%.
+// ParsePercent reads a percentage from 0% to 100%.
 func ParsePercent(text string) (int, error) {
 	digits, ok := strings.CutSuffix(text, "%")
 	n, err := strconv.ParseUint(digits, 10, 8)
@@ -188,33 +195,34 @@ func ParsePercent(text string) (int, error) {
 	return int(n), nil
 }
 
-// NodeTemplate is what is wanted of each node of a fleet.
+// NodeTemplate is the template for the nodes of a fleet.
 type NodeTemplate struct {
-	// Metadata is what nodes get beside the spec.
+	// Metadata is metadata of the template.
 	Metadata *TemplateMeta `json:"metadata,omitempty"`
-	// Spec is the spec that nodes get, with floating references resolved.
+	// Spec is the spec that nodes get, with its references resolved. Texts may be Go templates, which are evaluated for each
+	// node.
 	Spec NodeSpec `json:"spec"`
 }
 
 // TemplateMeta is the metadata of a template.
 type TemplateMeta struct {
-	// Labels are for readers of the template: a node's own decide which fleet has it.
+	// Labels are for readers of the template. They are not set on nodes.
 	Labels map[string]string `json:"labels,omitempty"`
 	// Annotations are for readers of the template.
 	Annotations map[string]string `json:"annotations,omitempty"`
-	// Generation is counted by who writes the template; the hub keeps it as it is.
+	// Generation is set by the author of the template. The hub does not change it.
 	// +kubebuilder:validation:Minimum=0
 	Generation int64 `json:"generation,omitempty"`
 }
 
-// FleetStatus is what is known of a fleet.
+// FleetStatus is the observed state of a fleet.
 type FleetStatus struct {
-	// Rollout is how far the newest version of the template is.
+	// Rollout is the progress of the newest version of the template.
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
-	// Summary counts the fleet's nodes by how they are.
+	// Summary counts the fleet's nodes by their states.
 	Summary *FleetSummary `json:"summary,omitempty"`
-	// Conditions: OverlappingSelectors names the fleets that want the same nodes; TemplateResolved says whether the newest
-	// version of the template could be made.
+	// Conditions: OverlappingSelectors names the fleets whose selectors match the same nodes; TemplateResolved says whether the
+	// newest version of the template could be made.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
@@ -223,61 +231,62 @@ type FleetStatus struct {
 // TemplateResolved is the condition of a Fleet that says whether the newest version of its template could be made.
 const TemplateResolved = "TemplateResolved"
 
-// RolloutStatus is how far a version of a fleet's template is.
+// RolloutStatus is the progress of a version of a fleet's template.
 type RolloutStatus struct {
 	// TemplateVersion is the version that is rolled out.
 	TemplateVersion string `json:"templateVersion,omitempty"`
-	// ObservedGeneration is the generation of the Fleet that this is about.
+	// ObservedGeneration is the generation of the Fleet that this status describes.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Batch is the batch that is under way, of Batches; both 0 before the first one begins.
+	// Batch is the number of the current batch, from 1 to batches; 0 before the first batch begins.
 	Batch int `json:"batch,omitempty"`
-	// Batches is how many there are, with the last one of the nodes that no other has.
+	// Batches is the number of batches, including the last one, of the nodes in no other batch; 0 before the first batch
+	// begins.
 	Batches int `json:"batches,omitempty"`
-	// BatchStarted is when the batch began.
+	// BatchStarted is the time when the batch began.
 	BatchStarted string `json:"batchStarted,omitempty"`
 	// RolledBackFrom is the newest version, if another one is rolled out instead.
 	RolledBackFrom string `json:"rolledBackFrom,omitempty"`
-	// FinishedAt is when the last batch was over for the first time, and each had succeeded; empty: not yet.
+	// FinishedAt is the time when the last batch ended and all batches had succeeded; empty before.
 	FinishedAt string `json:"finishedAt,omitempty"`
-	// Nodes is how many nodes the fleet has.
+	// Nodes is the number of nodes of the fleet.
 	Nodes int `json:"nodes,omitempty"`
-	// Updated is how many of them have the version.
+	// Updated is the number of nodes that have the version.
 	Updated int `json:"updated,omitempty"`
-	// Updating is how many were given it and have not answered.
+	// Updating is the number of nodes that were given the version and have not answered.
 	Updating int `json:"updating,omitempty"`
-	// FailedNodes is how many could not apply it, or did not answer in time.
+	// FailedNodes is the number of nodes that could not apply the version, or did not answer in time.
 	FailedNodes int `json:"failedNodes,omitempty"`
-	// Reason is why no more nodes are given it now, in one word; empty: all have it, or are being given it.
+	// Reason is why no further nodes are given the version now, in one word; empty if all nodes have it or are being given it.
 	Reason string `json:"reason,omitempty"`
-	// Message says the same to people.
+	// Message is the reason as a sentence for people.
 	Message string `json:"message,omitempty"`
 }
 
-// LabelSelector chooses objects by their labels: all that is said must hold.
+// LabelSelector chooses objects by their labels. All its terms must hold.
 type LabelSelector struct {
-	// MatchLabels are labels that must have these values.
+	// MatchLabels are labels that an object must have with these values.
 	MatchLabels map[string]string `json:"matchLabels,omitempty"`
-	// MatchExpressions are more terms.
+	// MatchExpressions are further terms.
 	MatchExpressions []LabelTerm `json:"matchExpressions,omitempty"`
 }
 
 // LabelTerm is one term of a selector.
 type LabelTerm struct {
-	// Key is the label's name.
+	// Key is the key of the label.
 	Key string `json:"key"`
-	// Operator is how the label relates to the values.
+	// Operator compares the label with the values.
 	// +kubebuilder:validation:Enum=In;NotIn;Exists;DoesNotExist
 	Operator string `json:"operator"`
-	// Values are for In and NotIn; the others have none.
+	// Values are the values for In and NotIn; empty for the other operators.
 	Values []string `json:"values,omitempty"`
 }
 
-// Empty reports whether a selector has no terms; also a missing one is.
+// Empty reports whether a selector is missing or has no terms.
 func (s *LabelSelector) Empty() bool {
 	return s == nil || len(s.MatchLabels) == 0 && len(s.MatchExpressions) == 0
 }
 
-// Matches reports whether the terms of a selector hold for labels; one without terms matches all.
+// Matches reports whether the terms of a selector hold for labels. A missing selector and one without terms match all labels.
 func (s *LabelSelector) Matches(labels map[string]string) bool {
 	if s == nil {
 		return true
@@ -352,8 +361,8 @@ func (t NodeTemplate) check(p *problems, at string) {
 	t.Spec.check(p, at+".spec", true)
 }
 
-// TemplateVersion is a Fleet's template as it was at one time, with its floating
-// references resolved. Only controllers make them; once made they never change.
+// TemplateVersion is a Fleet's template at one time, with its references resolved. Only controllers create TemplateVersions,
+// and their specs never change.
 type TemplateVersion struct {
 	TypeMeta
 	Metadata Meta                  `json:"metadata"`
@@ -363,19 +372,20 @@ type TemplateVersion struct {
 
 // TemplateVersionSpec is the frozen template. It is immutable.
 type TemplateVersionSpec struct {
-	// Fleet is the Fleet whose template it is.
+	// Fleet is the name of the Fleet that the template belongs to.
 	Fleet string `json:"fleet"`
 	// Template is the template as it was written.
 	Template NodeTemplate `json:"template"`
-	// References are what floated in the template, or in the nodes' own specs, and where it stood.
+	// References are the references in the template and in the nodes' own specs, with what they were resolved to.
 	References []Reference `json:"references,omitempty"`
 }
 
-// TemplateVersionStatus is what is known of a template's version.
+// TemplateVersionStatus is the observed state of a TemplateVersion.
 type TemplateVersionStatus struct {
-	// UpdatedAt is when the references were last resolved.
+	// UpdatedAt is the time when the references were last resolved.
 	UpdatedAt string `json:"updatedAt,omitempty"`
-	// RolledOutAt is when the last batch of its rollout was over, and each had succeeded; empty: it never was.
+	// RolledOutAt is the time when the last batch of its rollout ended and all batches had succeeded; empty if that has not
+	// happened.
 	RolledOutAt string `json:"rolledOutAt,omitempty"`
 	// Conditions say why a version can't be rolled out.
 	// +listType=map
@@ -398,14 +408,14 @@ func (v TemplateVersion) Validate() error {
 	return p.err()
 }
 
-// CheckUpdate reports whether a TemplateVersion may follow prev: its spec may not change.
+// CheckUpdate reports whether a TemplateVersion may replace prev: its spec must be the same.
 func (v TemplateVersion) CheckUpdate(prev TemplateVersion) error {
 	var p problems
 	unchanged(&p, "spec", prev.Spec, v.Spec)
 	return p.err()
 }
 
-// Repository is a place from which configuration or images are taken.
+// Repository is a source of configuration or images.
 type Repository struct {
 	TypeMeta
 	Metadata Meta             `json:"metadata"`
@@ -413,27 +423,28 @@ type Repository struct {
 	Status   RepositoryStatus `json:"status,omitzero"`
 }
 
-// RepositorySpec is where a repository is and how it is reached.
+// RepositorySpec is the address of a repository, and how it is accessed.
 type RepositorySpec struct {
-	// URL is its address: https://…, ssh://…, git@host:path, oci://…; http:// of a registry without TLS.
+	// URL is the address: https://…, ssh://…, git@host:path or oci://…; http:// for a registry without TLS.
 	URL string `json:"url"`
-	// Type is how it is spoken with; git when empty.
+	// Type is the type of the repository; git when empty.
 	// +kubebuilder:validation:Enum=git;http;oci
 	// +default=git
 	Type string `json:"type,omitempty"`
-	// ValidationSuffix is what follows the address when the hub looks whether a Repository of type http can be read.
+	// ValidationSuffix is appended to the address when the hub checks whether a Repository of type http can be read.
 	ValidationSuffix string `json:"validationSuffix,omitempty"`
-	// SecretRef is a Secret with credentials: username and password, token, ssh-privatekey with known_hosts, tls.crt and
-	// tls.key, ca.crt. They are sent to the URL's host only. webhook-secret is what a webhook must prove to know.
+	// SecretRef names a Secret with credentials: username and password, token, ssh-privatekey with known_hosts, tls.crt and
+	// tls.key, ca.crt. They are sent only to the host of the URL. webhook-secret is the secret by which webhooks are
+	// authenticated.
 	SecretRef *SecretRef `json:"secretRef,omitempty"`
-	// Credentials are values that a Secret would have, under the same keys, for manifests of flightctl that have them in the
-	// Repository. They are stored unencrypted; a Secret is the better place, and what it has goes before them.
+	// Credentials are values that a Secret would have, under the same keys, for flightctl's manifests, which have them in the
+	// Repository. They are stored unencrypted, so a Secret is better. A value of the Secret is used instead of one here.
 	Credentials map[string][]byte `json:"credentials,omitempty"`
-	// InsecureSkipVerify takes any certificate or host key. Only for trying things out.
+	// InsecureSkipVerify accepts any certificate and host key. It is for tests only.
 	InsecureSkipVerify bool `json:"insecureSkipVerify,omitempty"`
 }
 
-// Has reports whether an image, without its tag, is in a Repository of type oci.
+// Has reports whether an image, given without its tag, is in a Repository of type oci.
 func (s RepositorySpec) Has(image string) bool {
 	_, place, ok := strings.Cut(s.URL, "://")
 	place = strings.TrimSuffix(place, "/")
@@ -444,22 +455,22 @@ func (s RepositorySpec) Has(image string) bool {
 type SecretRef struct {
 	// Name is the Secret's name.
 	Name string `json:"name"`
-	// Namespace is the Secret's; default when empty.
+	// Namespace is the Secret's namespace; default when empty.
 	// +default=default
 	Namespace string `json:"namespace,omitempty"`
 }
 
-// RepositoryStatus is what is known of a repository.
+// RepositoryStatus is the observed state of a repository.
 type RepositoryStatus struct {
-	// NotifiedAt is when a webhook last said that the repository has changed.
+	// NotifiedAt is the time of the last webhook that reported a change of the repository.
 	NotifiedAt string `json:"notifiedAt,omitempty"`
-	// Conditions: Accessible says whether it could be reached.
+	// Conditions: Accessible says whether the repository could be read.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
-// ConditionAccessible reports whether a Repository, or what a ResourceSync refers to, can be read.
+// ConditionAccessible says whether a Repository, or what a ResourceSync refers to, can be read.
 const ConditionAccessible = "Accessible"
 
 var repositoryTypes = []string{"", "git", "http", "oci"}
@@ -485,7 +496,7 @@ func (r Repository) Validate() error {
 	return p.err()
 }
 
-// badURL says what is wrong with a repository's address. It quotes nothing of it that may be secret.
+// badURL returns what is wrong with a repository's address. It quotes no part of it that may be secret.
 func badURL(text string) string {
 	if user, rest, ok := strings.Cut(text, "@"); ok && !strings.Contains(user, "/") && strings.Contains(rest, ":") {
 		return "" // git@host:path
@@ -503,7 +514,7 @@ func badURL(text string) string {
 	return ""
 }
 
-// ResourceSync applies the manifests of a repository.
+// ResourceSync applies the manifests in a repository.
 type ResourceSync struct { //nolint:revive // the kind is named so
 	TypeMeta
 	Metadata Meta               `json:"metadata"`
@@ -511,29 +522,30 @@ type ResourceSync struct { //nolint:revive // the kind is named so
 	Status   ResourceSyncStatus `json:"status,omitzero"`
 }
 
-// ResourceSyncSpec is what is applied.
+// ResourceSyncSpec is which manifests are applied.
 type ResourceSyncSpec struct { //nolint:revive // the kind is named so
 	// Repository is the name of a Repository of type git.
 	Repository string `json:"repository"`
-	// TargetRevision is the branch, tag or commit.
+	// TargetRevision is a branch, tag or commit.
 	TargetRevision string `json:"targetRevision"`
 	// Path is a file or directory with manifests.
 	Path string `json:"path"`
-	// Interval is how often the revision is looked at again, such as 5m, at least 1s; the hub's default when empty.
+	// Interval is the time between two checks of the revision, at least 1s, such as 5m; the hub's setting when empty.
 	Interval string `json:"interval,omitempty"`
-	// Allow are the kinds, of Secret and Repository, that manifests may refer to: whoever may push to the repository could otherwise
-	// have any Secret, and what any Repository contains, sent to a node. Its own Repository they always may.
+	// Allow has the kinds, Secret or Repository, to which manifests may refer. Otherwise a person who may push to the
+	// repository could have any Secret, and the contents of any Repository, sent to a node. Manifests may always refer to the
+	// ResourceSync's own Repository.
 	// +listType=atomic
 	Allow []string `json:"allow,omitempty"`
 }
 
-// ResourceSyncStatus is what is known of it.
+// ResourceSyncStatus is the observed state of a ResourceSync.
 type ResourceSyncStatus struct { //nolint:revive // the kind is named so
-	// ObservedCommit is the commit that was applied last.
+	// ObservedCommit is the commit that was last applied.
 	ObservedCommit string `json:"observedCommit,omitempty"`
-	// ObservedGeneration is the generation of the spec that was acted on last.
+	// ObservedGeneration is the generation of the spec that was last processed.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Conditions: Accessible, ResourceParsed and Synced, each with the cause if it is False.
+	// Conditions are Accessible, ResourceParsed and Synced. Each has the cause if it is False.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`

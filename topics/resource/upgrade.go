@@ -17,7 +17,7 @@ import (
 	"unicode/utf8"
 )
 
-// Upgrade brings the edge core on some nodes to a version.
+// Upgrade changes the version of the edge core, or its settings, or the container images on a set of nodes.
 type Upgrade struct {
 	TypeMeta
 	Metadata Meta          `json:"metadata"`
@@ -25,166 +25,170 @@ type Upgrade struct {
 	Status   UpgradeStatus `json:"status,omitzero"`
 }
 
-// UpgradeSpec is which nodes get which version, settings or images: exactly one of these is wanted. Either nodeNames or labelSelector says which; neither can be changed later. The
-// nodes that a selector matches are noted when the version is first acted upon: one that matches later is not upgraded.
+// UpgradeSpec is which nodes get which version, settings or images. Exactly one of version, settings and images is set. The
+// nodes are chosen by either nodeNames or labelSelector, which are immutable. The nodes that a selector matches are determined
+// when a run begins: a node that matches later is not part of it.
 type UpgradeSpec struct {
-	// Version is the version of the edge core that is wanted, such as v1.10.0. It can be changed once all nodes have answered.
+	// Version is the desired version of the edge core, such as v1.10.0. It can be changed when all nodes have answered.
 	Version string `json:"version,omitempty"`
-	// Settings are settings of the edge core that are wanted instead of a version, by their names with dots such as link.rate, with values
-	// in YAML.
+	// Settings are desired settings of the edge core: values in YAML by name, with dots, such as link.rate. At most 64, with
+	// values of at most 1,024 bytes.
 	Settings map[string]string `json:"settings,omitempty"`
-	// Images are container images that the nodes pull, instead of taking a version.
+	// Images are container images that the nodes pull. At most 32.
 	// +listType=set
 	Images []string `json:"images,omitempty"`
-	// UpgradeInstaller is the command that installs the upgrader; empty: the usual one. No shell reads it: a command and
-	// its arguments between single blanks, of letters, digits and ._/+:=,@%-.
+	// UpgradeInstaller is the command that installs the upgrader; the usual one when empty. No shell reads it. It is a command
+	// and its arguments, separated by single blanks, of letters, digits and ._/+:=,@%-, at most 1,024 characters.
 	UpgradeInstaller string `json:"upgradeInstaller,omitempty"`
-	// UpgradeCmd is the command that upgrades a node; empty: the usual one. It has the form of upgradeInstaller.
+	// UpgradeCmd is the command that upgrades a node; the usual one when empty. It has the form of upgradeInstaller.
 	UpgradeCmd string `json:"upgradeCmd,omitempty"`
-	// NodeNames are the nodes, if they are named.
+	// NodeNames are the names of the nodes, at most 4,096.
 	// +listType=set
 	NodeNames []string `json:"nodeNames,omitempty"`
-	// LabelSelector chooses nodes by their labels.
+	// LabelSelector chooses the nodes by their labels.
 	LabelSelector *LabelSelector `json:"labelSelector,omitempty"`
-	// Artifact is the Artifact with the programs; empty: the one whose name is the version. With upgradeCmd none is needed.
+	// Artifact is the name of the Artifact with the programs; when empty, the Artifact whose name is the version. With
+	// upgradeCmd no Artifact is needed.
 	Artifact string `json:"artifact,omitempty"`
-	// Concurrency is how many nodes are upgraded at a time; 1 when it is not given.
+	// Concurrency is how many nodes are upgraded at a time; 1 when missing or 0.
 	// +kubebuilder:validation:Minimum=0
 	Concurrency int `json:"concurrency,omitempty"`
-	// FailureBudget is how many nodes may fail before no more are begun: a number, or a percentage of the nodes such as 10%,
-	// rounded up. 10% when empty.
+	// FailureBudget is how many nodes may fail before no further node is begun: a number, or a percentage of the nodes, such as
+	// 10%, rounded up; 10% when empty.
 	FailureBudget string `json:"failureBudget,omitempty"`
-	// Timeout is how long a node may take, such as 10m; at least 1s, 10m when empty. Then it counts as failed.
+	// Timeout is the time that a node may take, at least 1s, such as 30m; 10m when empty. A node that takes longer counts as
+	// failed.
 	Timeout string `json:"timeout,omitempty"`
-	// Checks are bounds of the host's resources: a node waits until it is within them.
+	// Checks are limits of the use of the host's resources. A node waits until they are met.
 	Checks *UpgradeChecks `json:"checks,omitempty"`
-	// Window is when nodes may be begun; at any time when it is missing.
+	// Window is the time in which nodes may be begun; any time when missing.
 	Window *UpgradeWindow `json:"window,omitempty"`
-	// RequireConfirmation waits for somebody to write the version into confirmed before the first node is begun.
+	// RequireConfirmation makes the upgrade wait before the first node is begun until confirmed has the right value.
 	RequireConfirmation bool `json:"requireConfirmation,omitempty"`
-	// Confirmed is what somebody has confirmed: the version; for settings and images what status.rollout.spec says.
+	// Confirmed confirms the upgrade. The right value is the version, or, for settings and images, the value of
+	// status.rollout.spec.
 	Confirmed string `json:"confirmed,omitempty"`
-	// RequireNodeConfirmation waits, on each node, for its owner: edgeagent upgrade release.
+	// RequireNodeConfirmation makes each node wait until its owner releases the upgrade with edgeagent upgrade release.
 	RequireNodeConfirmation bool `json:"requireNodeConfirmation,omitempty"`
-	// AllowDowngrade lets nodes take an older version than they have.
+	// AllowDowngrade permits a version that is older than the node's.
 	AllowDowngrade bool `json:"allowDowngrade,omitempty"`
-	// Paused keeps nodes from being begun. Those that have begun go on.
+	// Paused stops the beginning of further nodes. Nodes that have begun go on.
 	Paused bool `json:"paused,omitempty"`
-	// Aborted ends the upgrade: no node is begun, and those that have not changed anything yet are told to stop.
+	// Aborted ends the upgrade. No further node is begun, and nodes that have not changed anything yet are told to stop.
 	Aborted bool `json:"aborted,omitempty"`
-	// Attempt is counted up to try nodes again that have failed.
+	// Attempt is incremented to try nodes again that have failed.
 	// +kubebuilder:validation:Minimum=0
 	Attempt int `json:"attempt,omitempty"`
 }
 
-// UpgradeChecks are the most that may be used of a host's resources, in percent; 0: it is not looked at.
+// UpgradeChecks are limits of the use of a host's resources, in percent. A resource whose limit is 0 is not checked.
 type UpgradeChecks struct {
-	// CPU is the most of the processors.
+	// CPU is the limit for the processors, from 0 to 100.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	CPU int `json:"cpu,omitempty"`
-	// Memory is the most of the memory.
+	// Memory is the limit for the memory, from 0 to 100.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	Memory int `json:"memory,omitempty"`
-	// Disk is the most of the file system with the core's data.
+	// Disk is the limit for the file system with the core's data, from 0 to 100.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=100
 	Disk int `json:"disk,omitempty"`
 }
 
-// UpgradeWindow is a part of some days.
+// UpgradeWindow is a period that recurs on some days of the week.
 type UpgradeWindow struct {
-	// From is when it opens, such as 22:00.
+	// From is the time when the window opens, as HH:MM, such as 22:00.
 	From string `json:"from"`
-	// To is when it closes; on the next day if that is not after from.
+	// To is the time when the window closes, as HH:MM. If it is not after from, the window closes on the next day.
 	To string `json:"to"`
-	// Days are those on which the window opens: Mon Tue Wed Thu Fri Sat Sun; all when empty.
+	// Days are the days on which the window opens: Mon, Tue, Wed, Thu, Fri, Sat, Sun; all days when empty.
 	// +listType=set
 	Days []string `json:"days,omitempty"`
-	// TimeZone is that of the times, such as Europe/Berlin; UTC when empty.
+	// TimeZone is the time zone of from and to, such as Europe/Berlin; UTC when empty.
 	TimeZone string `json:"timeZone,omitempty"`
 }
 
-// UpgradeStatus is how far an upgrade is.
+// UpgradeStatus is the progress of an upgrade.
 type UpgradeStatus struct {
-	// Rollout is how far the version is as a whole.
+	// Rollout is the progress over all nodes.
 	Rollout *UpgradeRollout `json:"rollout,omitempty"`
-	// Nodes has an entry for each node that was asked.
+	// Nodes has the progress of each node that has been given an order.
 	// +listType=map
 	// +listMapKey=nodeName
 	Nodes []UpgradeNode `json:"nodes,omitempty"`
-	// Conditions say how the upgrade as a whole is.
+	// Conditions are those of the upgrade as a whole.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
-// UpgradeRollout is how far a version is on the nodes of an upgrade.
+// UpgradeRollout is the progress of a run over all nodes of an upgrade.
 type UpgradeRollout struct {
-	// Run counts what was asked of the nodes: another version, or another attempt.
+	// Run is the number of the run. Another version, other settings or images, and another attempt begin a new run.
 	Run int `json:"run"`
-	// Spec is a hash of what the run does.
+	// Spec is a hash of everything that the run does.
 	Spec string `json:"spec,omitempty"`
-	// Started is when it began.
+	// Started is the time when the run began.
 	Started string `json:"started,omitempty"`
-	// Nodes is how many nodes there are.
+	// Nodes is the number of nodes.
 	Nodes int `json:"nodes"`
-	// Pending is how many of them have not begun.
+	// Pending is the number of nodes that have not begun.
 	Pending int `json:"pending,omitempty"`
-	// Upgrading is how many have begun and have not answered.
+	// Upgrading is the number of nodes that have begun and have not answered.
 	Upgrading int `json:"upgrading,omitempty"`
-	// Succeeded is how many have the version.
+	// Succeeded is the number of nodes that have succeeded.
 	Succeeded int `json:"succeeded,omitempty"`
-	// Failed is how many have failed, or did not answer in time.
+	// Failed is the number of nodes that have failed, or did not answer in time.
 	Failed int `json:"failed,omitempty"`
-	// Reason is why no more nodes are begun now, in one word; empty: all have been.
+	// Reason is why no further nodes are begun now, in one word; empty if all have begun.
 	Reason string `json:"reason,omitempty"`
-	// Message says the same to people.
+	// Message is the reason as a sentence for people.
 	Message string `json:"message,omitempty"`
 }
 
-// UpgradeNode is how far one node is.
+// UpgradeNode is the progress of one node.
 type UpgradeNode struct {
-	// NodeName is the node.
+	// NodeName is the name of the node.
 	NodeName string `json:"nodeName"`
-	// History is what was tried, the newest last: at most 20 entries.
+	// History are the attempts, the newest last: at most 20.
 	// +kubebuilder:validation:MaxItems=20
 	History []UpgradeAttempt `json:"history,omitempty"`
 }
 
 // UpgradeAttempt is one attempt to upgrade a node.
 type UpgradeAttempt struct {
-	// FromVersion is the version before.
+	// FromVersion is the version before the attempt.
 	FromVersion string `json:"fromVersion,omitempty"`
-	// ToVersion is the version that was wanted.
+	// ToVersion is the desired version.
 	ToVersion string `json:"toVersion,omitempty"`
-	// OperationStatus is how it went.
+	// OperationStatus is the state or the result of the attempt.
 	// +kubebuilder:validation:Enum=pending;upgrading;upgrade_success;upgrade_failed_rollback_success;upgrade_failed_rollback_failed
 	OperationStatus string `json:"operationStatus,omitempty"`
-	// Reason is why it failed, or what it waits for: a word, a colon, and what a person has to know.
+	// Reason is why the attempt failed, or what the node waits for: a word, a colon, and an explanation for people.
 	Reason string `json:"reason,omitempty"`
-	// Run is the run of status.rollout.
+	// Run is the number of the run, as in status.rollout.
 	Run int `json:"run,omitempty"`
-	// Step is what the node does while it is upgrading.
+	// Step is what the node is doing while it is upgrading.
 	Step string `json:"step,omitempty"`
-	// StartedAt is when the node was told to begin.
+	// StartedAt is the time when the node was told to begin.
 	StartedAt string `json:"startedAt,omitempty"`
-	// EndedAt is when it was known how it went, or when the node had not answered in time: then it counts as failed, and an answer
-	// that comes later is noted nevertheless.
+	// EndedAt is the time when the result was known, or when the time for it had run out. In that case the attempt counts as
+	// failed, and a later answer is still recorded.
 	EndedAt string `json:"endedAt,omitempty"`
 }
 
-// How an attempt to upgrade goes.
+// The values of UpgradeAttempt.OperationStatus.
 const (
-	UpgradePending        = "pending" // the node was not told to begin
+	UpgradePending        = "pending" // the node has not been told to begin
 	Upgrading             = "upgrading"
 	UpgradeSuccess        = "upgrade_success"
 	UpgradeRolledBack     = "upgrade_failed_rollback_success"
 	UpgradeRollbackFailed = "upgrade_failed_rollback_failed"
 )
 
-// MaxUpgradeHistory is how many attempts a node's history holds.
+// MaxUpgradeHistory is the largest number of attempts in a node's history.
 const MaxUpgradeHistory = 20
 
 // Validate checks an Upgrade.
@@ -233,10 +237,10 @@ func (u Upgrade) Validate() error {
 	return p.err()
 }
 
-// runForm is what RunOf returns.
+// runForm is the form of what RunOf returns.
 var runForm = regexp.MustCompile(`^[0-9a-f]{16}$`)
 
-// actions are the fields that say what is wanted of the nodes.
+// actions are those of the fields version, settings and images that are set.
 func (s UpgradeSpec) actions() (list []string) {
 	if s.Version != "" {
 		list = append(list, "version")
@@ -250,7 +254,7 @@ func (s UpgradeSpec) actions() (list []string) {
 	return list
 }
 
-// Action is the field that says what is wanted: version, settings or images; empty: none.
+// Action is the one of the fields version, settings and images that is set; empty if none is.
 func (s UpgradeSpec) Action() string {
 	if list := s.actions(); len(list) > 0 {
 		return list[0]
@@ -258,7 +262,7 @@ func (s UpgradeSpec) Action() string {
 	return ""
 }
 
-// Goal is what is wanted of the nodes, for people: the version, or how many settings or images there are.
+// Goal describes for people what the nodes get: the version, or the number of settings or images.
 func (s UpgradeSpec) Goal() string {
 	switch s.Action() {
 	case "settings":
@@ -276,7 +280,7 @@ func countOf(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// Confirmation is what Confirmed has to be, for the present spec to be confirmed.
+// Confirmation is the value of Confirmed that confirms the present spec.
 func (s UpgradeSpec) Confirmation() string {
 	if s.Version != "" {
 		return s.Version
@@ -288,13 +292,13 @@ const (
 	maxSettings     = 64
 	maxSettingName  = 128
 	maxSettingValue = 1024 // bytes
-	maxPulled       = 32   // images
+	maxPulled       = 32   // images that are pulled
 )
 
-// settingForm is the name of a setting.
+// settingForm is the form of a setting's name.
 var settingForm = regexp.MustCompile(`^[a-z][A-Za-z0-9]*(\.[A-Za-z0-9]+)*$`)
 
-// checkSettings checks the form of settings. Only the core knows which there are, and which values they may have.
+// checkSettings checks the form of settings. Only the core knows which settings exist, and which values they may have.
 func checkSettings(p *problems, at string, settings map[string]string) {
 	if len(settings) > maxSettings {
 		p.add(at, "%d settings; at most %d can be changed at a time", len(settings), maxSettings)
@@ -364,10 +368,10 @@ func (w *UpgradeWindow) check(p *problems, at string) {
 	}
 }
 
-var weekdays = []string{"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"} // as time.Weekday counts
+var weekdays = []string{"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"} // in the order of time.Weekday
 
-// At reports whether a window is open at a time, when it closes if it is, and when it opens next if it isn't. A missing one is always open.
-// It must be valid.
+// At returns when a window opens next, or now if it is open, and when it closes then. A missing window is always open: closes
+// is zero. The window must be valid.
 func (w *UpgradeWindow) At(now time.Time) (opens, closes time.Time) {
 	if w == nil {
 		return now, time.Time{}
@@ -391,7 +395,7 @@ func (w *UpgradeWindow) At(now time.Time) (opens, closes time.Time) {
 	return now, time.Time{} // not reached: a window opens once a week at least
 }
 
-// on is the window that opens on the day of a time.
+// on returns the window that opens on the day of a time.
 func (w *UpgradeWindow) on(day time.Time, zone *time.Location) (from, to time.Time) {
 	at := func(text string) time.Time {
 		t, _ := time.Parse("15:04", text)
@@ -421,8 +425,8 @@ func (u Upgrade) CheckStatus() error {
 	return p.err()
 }
 
-// CheckUpdate reports whether an Upgrade may follow prev: which nodes it is for never changes, and the rest only once every node has
-// answered. At any time it may be confirmed, paused and aborted.
+// CheckUpdate reports whether an Upgrade may replace prev. The choice of nodes never changes, and the rest only when every
+// node has answered. An Upgrade may be confirmed, paused and aborted at any time.
 func (u Upgrade) CheckUpdate(prev Upgrade) error {
 	var p problems
 	unchanged(&p, "spec.nodeNames", prev.Spec.NodeNames, u.Spec.NodeNames)
@@ -441,7 +445,7 @@ func (u Upgrade) CheckUpdate(prev Upgrade) error {
 	return p.err()
 }
 
-// orders are the fields that say what is done with the nodes, as JSON.
+// orders are the fields that say what is done on the nodes, as JSON by name.
 func (s UpgradeSpec) orders() map[string]string {
 	fields := make(map[string]string)
 	for field, value := range map[string]any{
@@ -450,20 +454,20 @@ func (s UpgradeSpec) orders() map[string]string {
 		"requireConfirmation": s.RequireConfirmation, "requireNodeConfirmation": s.RequireNodeConfirmation,
 		"allowDowngrade": s.AllowDowngrade, "attempt": s.Attempt,
 	} {
-		text, _ := json.Marshal(value) // it was read from JSON
+		text, _ := json.Marshal(value) // can't fail: the value was read from JSON
 		fields[field] = string(text)
 	}
 	return fields
 }
 
-// RunOf is a hash of all that a run of an upgrade does. While it is the same, the run goes on.
+// RunOf is a hash of everything that a run of an upgrade does. A run goes on for as long as it is the same.
 func (s UpgradeSpec) RunOf() string {
 	text, _ := json.Marshal(s.orders()) // sorted by field
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }
 
-// unfinished says for whose answer an upgrade waits, or nothing. One that was aborted waits only for nodes that have begun.
+// unfinished says which node an upgrade waits for; empty if none. An aborted upgrade waits only for nodes that have begun.
 func (u Upgrade) unfinished() string {
 	if len(u.Status.Nodes) == 0 && !u.Spec.Aborted {
 		return "no node has answered"
@@ -480,7 +484,7 @@ func (u Upgrade) unfinished() string {
 	return ""
 }
 
-// Last is the newest attempt; its zero value if there was none.
+// Last is the newest attempt; its zero value if there is none.
 func (n UpgradeNode) Last() UpgradeAttempt {
 	if len(n.History) == 0 {
 		return UpgradeAttempt{}
@@ -488,66 +492,68 @@ func (n UpgradeNode) Last() UpgradeAttempt {
 	return n.History[len(n.History)-1]
 }
 
-// Open reports whether an attempt is waited for. One that was not answered in time is not, and remains upgrading.
+// Open reports whether an answer is expected. It is not expected after the time for it has run out, although the status
+// remains upgrading.
 func (a UpgradeAttempt) Open() bool {
 	return a.EndedAt == "" && (a.OperationStatus == "" || a.OperationStatus == UpgradePending || a.OperationStatus == Upgrading)
 }
 
-// Artifact is a version of the programs that run on nodes, signed by whoever made them. Their contents are blobs of the hub, or are where
-// the source is.
+// Artifact is a version of the programs that run on nodes, signed by its author. The programs are blobs of the hub, or at the
+// source.
 type Artifact struct {
 	TypeMeta
 	Metadata Meta         `json:"metadata"`
 	Spec     ArtifactSpec `json:"spec"`
 }
 
-// ArtifactSpec is the content of an Artifact. It is immutable, as nodes may be fetching it.
+// ArtifactSpec is the content of an Artifact. It is immutable, because nodes may be downloading it.
 type ArtifactSpec struct {
-	// Manifest is the JSON text of a Manifest, as it was signed.
+	// Manifest is the JSON text of a Manifest, as it was signed: at most 64 KiB.
 	Manifest string `json:"manifest"`
-	// Signature is the manifest's, in minisign's format: the four lines of a .minisig file.
+	// Signature is the signature of the manifest in minisign's format: the four lines of a .minisig file, at most 2 KiB.
 	Signature string `json:"signature"`
-	// Source is where nodes fetch the programs, instead of from the hub: https://host/path, to which /{architecture}/{name} is added, or
-	// oci://registry/repository, of which the programs are blobs, found by their digests.
+	// Source is the address from which nodes download the programs, instead of from the hub. https://host/path, to which
+	// /{architecture}/{name} is appended; or oci://registry/repository, in which the programs are blobs that are found by their
+	// digests.
 	Source string `json:"source,omitempty"`
 }
 
-// repositoryForm is a repository's name of the OCI distribution specification, after a slash.
+// repositoryForm is a slash and the name of a repository in the OCI distribution specification.
 var repositoryForm = regexp.MustCompile(`^(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)+$`)
 
 // Manifest is what the author of an Artifact signs: the programs of one version, by architecture.
 type Manifest struct {
-	// Version is that of all its programs.
+	// Version is the version of all the programs.
 	Version string `json:"version"`
-	// StoreFormat is the newest format of the core's store that the version can read and write; 0: it isn't said. A node whose
-	// store has a newer one refuses the version.
+	// StoreFormat is the newest format of the core's store that the version can read and write; 0: not stated. A node whose
+	// store has a newer format refuses the version.
 	StoreFormat int `json:"storeFormat,omitempty"`
-	// Programs are the programs, edgecore among them.
+	// Programs are the programs. edgecore must be among them.
 	Programs []ArtifactProgram `json:"programs"`
 }
 
 // ArtifactProgram is one program for one architecture.
 type ArtifactProgram struct {
-	// Name is the program's, and that of its file: edgecore, edgeagent, mapper-modbus, …
+	// Name is the name of the program and of its file: edgecore, edgeagent, mapper-modbus, …
 	Name string `json:"name"`
-	// Architecture is the processor's, as Go names it: amd64, arm64, arm, …
+	// Architecture is the processor architecture in Go's words: amd64, arm64, arm, …
 	Architecture string `json:"architecture"`
-	// Digest is sha256: and the SHA-256 of the file in hex.
+	// Digest is sha256: and the SHA-256 of the file in hexadecimal.
 	Digest string `json:"digest"`
-	// Size is the file's, in bytes.
+	// Size is the size of the file in bytes, from 1 to 1 GiB.
 	Size int64 `json:"size"`
 }
 
 const (
 	maxManifest  = 64 << 10
 	maxSignature = 2 << 10
-	// MaxProgram bounds the Size of a ArtifactProgram.
+	// MaxProgram is the largest Size of an ArtifactProgram, in bytes.
 	MaxProgram = 1 << 30
 )
 
 var programName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
 
-// Of are the programs for an architecture.
+// Of returns the programs for an architecture.
 func (b Manifest) Of(architecture string) (list []ArtifactProgram) {
 	for _, p := range b.Programs {
 		if p.Architecture == architecture {
@@ -557,7 +563,8 @@ func (b Manifest) Of(architecture string) (list []ArtifactProgram) {
 	return list
 }
 
-// ParseManifest reads a manifest, and checks all of it that needs no key. Unknown fields are refused: what is signed is understood.
+// ParseManifest reads a manifest, and checks everything that needs no key. Unknown fields are refused, because all that was
+// signed must be understood.
 func ParseManifest(manifest []byte) (b Manifest, err error) {
 	if len(manifest) > maxManifest {
 		return b, Errorf(TooLarge, "manifest", "%d bytes; a manifest has at most %d", len(manifest), maxManifest)
@@ -605,7 +612,7 @@ func (f ArtifactProgram) check(p *problems, at string) {
 	}
 }
 
-// Validate checks an Artifact, but not whether the signature is right: the hub knows no key, and nodes don't trust it.
+// Validate checks an Artifact, but not its signature: the hub has no keys, and nodes verify signatures themselves.
 func (a Artifact) Validate() error {
 	var p problems
 	a.Metadata.check(&p)
@@ -627,134 +634,140 @@ func (a Artifact) Validate() error {
 	return p.err()
 }
 
-// CheckUpdate reports whether an Artifact may follow prev: its spec may not change.
+// CheckUpdate reports whether an Artifact may replace prev: its spec must be the same.
 func (a Artifact) CheckUpdate(prev Artifact) error {
 	var p problems
 	unchanged(&p, "spec", prev.Spec, a.Spec)
 	return p.err()
 }
 
-// UpgradeOrder is the payload of the topic upgrade: what the hub orders of a node. The agent does it once, with the UpgradeReports that say
-// so; an order that is replaced by one with another ID, or deleted, is given up, if nothing was changed for it yet.
+// UpgradeOrder is the payload of the topic upgrade: the hub's order to a node. The agent carries it out once, and sends
+// UpgradeReports. An order that is deleted, or replaced by one with another ID, is abandoned if nothing was changed for it
+// yet.
 type UpgradeOrder struct {
-	// ID tells orders apart: an order with an ID that the node has carried out, or failed to, is not carried out again.
+	// ID identifies the order. An order whose ID is that of one which the node has carried out, successfully or not, is not
+	// carried out again.
 	ID string `json:"id"`
 	// Upgrade is the name of the Upgrade, for people.
 	Upgrade string `json:"upgrade"`
-	// Version is the version that is wanted. The manifest has the same. Exactly one of Version, Settings and Images is there.
+	// Version is the desired version, which must be that of the manifest. Exactly one of Version, Settings and Images is set.
 	Version string `json:"version,omitempty"`
-	// Settings are settings of the core, by their names with dots, with values in YAML. The core validates them before they are taken;
-	// they are taken back if it does not reach the hub with them.
+	// Settings are settings of the core: values in YAML by name, with dots. The core validates them first. They are undone if
+	// the core does not reach the hub with them.
 	Settings map[string]string `json:"settings,omitempty"`
 	// Images are container images to pull.
 	Images []string `json:"images,omitempty"`
-	// Wait says that the hub has not told the node to begin: it begins nothing, and reports StepHeld while its owner has not released
-	// the upgrade, StepReady after that. The order comes again, with the same ID and without Wait, when it may begin. The hub sets
-	// it as well when a node reports StepHeld, so that others can be begun meanwhile.
+	// Wait says that the node may not begin yet. The node reports StepHeld until its owner has released the upgrade, and
+	// StepReady from then on. When it may begin, the order is sent again with the same ID and without Wait. The hub also sets
+	// Wait when a node reports StepHeld, so that other nodes can begin meanwhile.
 	Wait bool `json:"wait,omitempty"`
-	// Confirm says that the node's owner has to release the upgrade, also where the node's settings don't demand that.
+	// Confirm says that the node's owner must release the upgrade even if the node's settings do not require it.
 	Confirm bool `json:"confirm,omitempty"`
-	// Manifest is the JSON text of a Manifest, and Signature that of minisign. Both are empty if Command is set and there is no Artifact.
+	// Manifest is the JSON text of a Manifest, and Signature its signature by minisign. Both are empty if Command is set and
+	// there is no Artifact.
 	Manifest  string `json:"manifest,omitempty"`
 	Signature string `json:"signature,omitempty"`
-	// Source is where the programs are, instead of at the hub: see ArtifactSpec.
+	// Source is the address of the programs, if it is not the hub: see ArtifactSpec.
 	Source string `json:"source,omitempty"`
-	// Installer and Command are the argument vectors of upgradeInstaller and upgradeCmd. The node's settings have to allow them.
+	// Installer and Command are the argument vectors of upgradeInstaller and upgradeCmd. The node's settings must allow them.
 	Installer []string `json:"installer,omitempty"`
 	Command   []string `json:"command,omitempty"`
-	// AllowDowngrade lets the node take an older version.
+	// AllowDowngrade permits an older version than the node's.
 	AllowDowngrade bool `json:"allowDowngrade,omitempty"`
-	// Checks are what the host has to be within, before anything is changed. The node reports StepWaiting until it is.
+	// Checks are limits that the host must be within before anything is changed. The node reports StepWaiting until it is.
 	Checks *UpgradeChecks `json:"checks,omitempty"`
-	// Timeout is how many seconds the node may take, from when it begins until the new version is committed. Then it rolls back.
+	// Timeout is the time in seconds, at least 1, from when the node begins until the new version must be committed. If it runs
+	// out, the node rolls back.
 	Timeout int64 `json:"timeout"`
-	// SwitchBefore is when the window closes: after that nothing is changed, and the order fails with UpgradeFailedWindow. Empty: at no time.
+	// SwitchBefore is the time when the window closes. Nothing is changed after it, and the order fails with
+	// UpgradeFailedWindow. Empty: no limit.
 	SwitchBefore string `json:"switchBefore,omitempty"`
 }
 
-// UpgradeReport is the payload of upgrade/status: which versions a node has, and how far it is with the order that it has or had last.
+// UpgradeReport is the payload of the topic upgrade/status: the versions on a node, and the progress of its present or last
+// order.
 type UpgradeReport struct {
-	// Version is the version of the core that is committed, and Agent that of the agent.
+	// Version is the committed version of the core, and Agent the version of the agent.
 	Version string `json:"version,omitempty"`
 	Agent   string `json:"agent,omitempty"`
-	// Held is why the node's owner wants no upgrade now; empty: he doesn't mind. The hub tells such a node not to begin.
+	// Held is why the node's owner refuses upgrades at present; empty if he does not. The hub does not let such a node begin.
 	Held string `json:"held,omitempty"`
-	// Order is the ID of the order that the rest is about; empty: the node has had none.
+	// Order is the ID of the order that the following fields describe; empty if the node has had none.
 	Order string `json:"order,omitempty"`
-	// Wait repeats that of the order: with it, the node has begun nothing and begins nothing.
+	// Wait repeats the order's. If it is set, the node has not begun and does not begin.
 	Wait bool `json:"wait,omitempty"`
-	// From and To are the versions before and after.
+	// From and To are the versions before and after the upgrade.
 	From string `json:"from,omitempty"`
 	To   string `json:"to,omitempty"`
-	// Step is what the node does; empty when Result is not.
+	// Step is what the node is doing; empty if there is a Result.
 	Step string `json:"step,omitempty"`
-	// Received and Size are how many bytes of how many have been downloaded, in StepDownloading.
+	// Received is how many of Size bytes have been downloaded, in StepDownloading.
 	Received int64 `json:"received,omitempty"`
 	Size     int64 `json:"size,omitempty"`
-	// Result is how the order ended: UpgradeSuccess, UpgradeRolledBack (also if nothing was changed) or UpgradeRollbackFailed.
+	// Result is the result of the order: UpgradeSuccess, UpgradeRolledBack (also if nothing was changed) or
+	// UpgradeRollbackFailed.
 	Result string `json:"result,omitempty"`
-	// Reason is why it failed, as one of UpgradeFailed…. Message says what a person has to know, of a failure or of what is waited for.
+	// Reason is why the order failed: one of UpgradeFailed…. Message explains a failure, or what the node waits for, to people.
 	Reason  string `json:"reason,omitempty"`
 	Message string `json:"message,omitempty"`
-	// Log is the end of what the new version has printed.
+	// Log is the end of the new version's output.
 	Log string `json:"log,omitempty"`
-	// At is when the step was begun, or the order ended, by the node's clock.
+	// At is the time when the step began, or the order ended, by the node's clock.
 	At string `json:"at,omitempty"`
 }
 
-// The hub's records of what nodes are ordered now, and of what they have reported last, under the nodes' names. They are no kinds of
-// the API.
+// The kinds of the hub's records of the nodes' present orders and last reports, by the nodes' names. The API does not have them.
 const (
 	KindUpgradeOrder  = "UpgradeOrder"
 	KindUpgradeReport = "UpgradeReport"
 )
 
-// The steps of an upgrade on a node. Up to StepInstalling nothing is changed.
+// The steps of an upgrade on a node. Nothing is changed before StepInstalling.
 const (
-	StepHeld        = "Held"        // the node's owner has not released it
-	StepReady       = "Ready"       // it may begin when the hub says so: see UpgradeOrder.Wait
-	StepWaiting     = "Waiting"     // for the core to be well and linked, for a content, or for resources: the message says for what
-	StepDownloading = "Downloading" // the programs are fetched and verified
-	StepInstalling  = "Installing"  // the order's own commands are run
-	StepBackingUp   = "BackingUp"   // a backup of the core's data is made
-	StepPulling     = "Pulling"     // images are pulled
-	StepSwitching   = "Switching"   // the new version, or the new settings, become the current ones
-	StepTrial       = "Trial"       // the new core runs and is observed
-	StepAgent       = "ReplacingAgent"
-	StepRollingBack = "RollingBack" // the version before becomes the current one, and is started
+	StepHeld        = "Held"           // the node's owner has not released the upgrade
+	StepReady       = "Ready"          // the node waits for the hub's permission to begin: see UpgradeOrder.Wait
+	StepWaiting     = "Waiting"        // the node waits for the core, the link, a content or resources: the message says which
+	StepDownloading = "Downloading"    // the programs are downloaded and verified
+	StepInstalling  = "Installing"     // the order's own commands are run
+	StepBackingUp   = "BackingUp"      // a backup of the core's data is made
+	StepPulling     = "Pulling"        // images are pulled
+	StepSwitching   = "Switching"      // the new version or the new settings become the current ones
+	StepTrial       = "Trial"          // the new core runs and is observed
+	StepAgent       = "ReplacingAgent" // the new agent takes the place of the old one
+	StepRollingBack = "RollingBack"    // the version before becomes the current one again, and is started
 )
 
-// Why an upgrade failed on a node.
+// The reasons for which an upgrade fails on a node.
 const (
-	UpgradeFailedRefused      = "Refused"           // the node's settings don't allow it, or the order can't be read
+	UpgradeFailedRefused      = "Refused"           // the node's settings don't allow the order, or it can't be read
 	UpgradeFailedSignature    = "BadSignature"      // the manifest is not signed by a key that the node trusts
 	UpgradeFailedArtifact     = "BadArtifact"       // a program is not what the manifest says
 	UpgradeFailedArchitecture = "WrongArchitecture" // there is no program for the host
-	UpgradeFailedOlder        = "OlderVersion"      // the node has a newer version, and the order doesn't allow to go back
-	UpgradeFailedFormat       = "NewerStore"        // the version can't read the format that the node's store has
+	UpgradeFailedOlder        = "OlderVersion"      // the node has a newer version, and the order doesn't allow a downgrade
+	UpgradeFailedFormat       = "NewerStore"        // the version can't read the format of the node's store
 	UpgradeFailedDisk         = "NoSpace"
 	UpgradeFailedBackup       = "BackupFailed"
-	UpgradeFailedCommand      = "CommandFailed" // upgradeInstaller or upgradeCmd
+	UpgradeFailedCommand      = "CommandFailed" // upgradeInstaller or upgradeCmd failed
 	UpgradeFailedSettings     = "BadSettings"   // the core refuses the settings
 	UpgradeFailedPull         = "PullFailed"    // an image can't be pulled
 	UpgradeFailedSwitch       = "SwitchFailed"
 	UpgradeFailedStart        = "DoesNotStart"
-	UpgradeFailedExited       = "Exited" // on trial; crash loops are meant as well
+	UpgradeFailedExited       = "Exited" // it ended during the trial, once or repeatedly
 	UpgradeFailedHang         = "Hangs"
-	UpgradeFailedStore        = "StoreFailed"   // it can't open the store, or not write it
-	UpgradeFailedConnection   = "NoConnection"  // it does not reach the hub, or not for long
-	UpgradeFailedMemory       = "TooMuchMemory" // it uses more than the node's settings allow on trial
-	UpgradeFailedInterrupted  = "Interrupted"   // the agent ended too often in the midst of it
-	UpgradeFailedTimeout      = "Timeout"       // it was not done in time
+	UpgradeFailedStore        = "StoreFailed"   // it can't open or write the store
+	UpgradeFailedConnection   = "NoConnection"  // it does not reach the hub, or loses the connection
+	UpgradeFailedMemory       = "TooMuchMemory" // it uses more than the node's settings allow during the trial
+	UpgradeFailedInterrupted  = "Interrupted"   // the agent ended too often during the upgrade
+	UpgradeFailedTimeout      = "Timeout"       // it was not finished in time
 	UpgradeFailedWindow       = "WindowClosed"
 	UpgradeFailedAgent        = "AgentFailed" // beside UpgradeSuccess: the core is upgraded, and the agent is not
 )
 
-// MaxUpgradeReport bounds an UpgradeReport, in bytes.
+// MaxUpgradeReport is the largest UpgradeReport, in bytes.
 const MaxUpgradeReport = 16 << 10
 
-// ParseUpgradeOrder reads the payload of upgrade. Fields that are not known are those of a newer hub, and refused: the node would do
-// something else than what was ordered.
+// ParseUpgradeOrder reads the payload of the topic upgrade. Unknown fields are refused: a newer hub has set them, and the node
+// would not do what was ordered.
 func ParseUpgradeOrder(payload []byte) (o UpgradeOrder, err error) {
 	d := json.NewDecoder(bytes.NewReader(payload))
 	d.DisallowUnknownFields()
@@ -787,7 +800,7 @@ func ParseUpgradeOrder(payload []byte) (o UpgradeOrder, err error) {
 	return o, p.err()
 }
 
-// ParseUpgradeReport reads the payload of upgrade/status. Fields that are not known are those of a newer agent and ignored.
+// ParseUpgradeReport reads the payload of the topic upgrade/status. Unknown fields are ignored: a newer agent has set them.
 func ParseUpgradeReport(payload []byte) (r UpgradeReport, err error) {
 	if len(payload) > MaxUpgradeReport {
 		return r, Errorf(TooLarge, "upgrade/status", "%d bytes; a report is at most %d", len(payload), MaxUpgradeReport)
