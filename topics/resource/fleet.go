@@ -31,7 +31,7 @@ type FleetSpec struct {
 	// +kubebuilder:validation:Minimum=0
 	RevisionHistoryLimit *int `json:"revisionHistoryLimit,omitempty"`
 	// RevisionHistoryAge is the age at which a TemplateVersion that no node has is deleted, at least 1m, such as 720h; no limit
-	// when empty. The version before the newest is always kept.
+	// when empty. The version before the newest and the last that was rolled out to the end are always kept.
 	RevisionHistoryAge string `json:"revisionHistoryAge,omitempty"`
 }
 
@@ -62,7 +62,7 @@ type RolloutPolicy struct {
 // UpdateSchedule is a recurring window of time.
 type UpdateSchedule struct {
 	// At is when the window opens, as a cron expression of five fields: minute, hour, day of the month, month and day of the
-	// week; or as a name such as @daily.
+	// week; or as a name such as @daily. At most 1,000 characters.
 	At string `json:"at"`
 	// TimeZone is the time zone of at, such as Europe/Berlin. Local is the time zone in the node's annotation
 	// edgebus.io/time-zone. For a node without it, Local is the time zone of the host in spec.updatePolicy of a Node, and UTC

@@ -112,7 +112,7 @@ type InlineFile struct {
 	Path string `json:"path"`
 	// Content is the content of the file, encoded as contentEncoding says.
 	Content string `json:"content,omitempty"`
-	// ContentEncoding is the encoding of content.
+	// ContentEncoding is the encoding of content: plain or base64; plain when empty.
 	// +kubebuilder:validation:Enum=plain;base64
 	// +default=plain
 	ContentEncoding string `json:"contentEncoding,omitempty"`
