@@ -315,9 +315,15 @@ func waitFor(ts *testscript.TestScript, neg bool, args []string) {
 		cmd := exec.CommandContext(ctx, program, args[1:]...)
 		cmd.Dir = ts.MkAbs(".")
 		cmd.Env = append(append(os.Environ(), world(ts).Env()...), "KUBECONFIG="+ts.Getenv("KUBECONFIG"))
-		out, err = cmd.CombinedOutput()
+		printed, err := cmd.CombinedOutput()
+		if ctx.Err() == nil { // else it was killed before it had said all
+			out = printed
+		}
 		return err
 	})
 	_, _ = ts.Stdout().Write(out)
+	if err != nil {
+		err = fmt.Errorf("%w; the last time it printed:\n%s", err, out)
+	}
 	verdict(ts, neg, err)
 }

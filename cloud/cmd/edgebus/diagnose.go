@@ -124,9 +124,9 @@ func (d *diagnosis) node(f facts) {
 // alone reports whether the node has no hub by its own settings: a hub's answer does not matter then.
 func (f facts) alone() bool { return f.core != nil && f.core.Links[0].State == resource.Alone }
 
-// alone: only the core is looked at.
+// alone: only the core is looked at. What a hub has of the node's mappers is of the time when they were linked.
 func (d *diagnosis) alone(f facts) {
-	d.Hub, f.hub = nil, nil
+	d.Hub, f.hub, f.mappers = nil, nil, nil
 	d.ends(f)
 	d.devices(f)
 	d.add(fine, "", "the node works alone, as its settings say (link.server is empty)")

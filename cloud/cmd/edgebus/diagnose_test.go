@@ -193,11 +193,12 @@ func TestANodeThatWorksAloneIsWell(t *testing.T) {
 		f.core.Links[0] = resource.Link{Node: "n1", State: resource.Alone}
 		return f
 	}
-	unknown, without, ill := alone(), alone(), alone()
+	unknown, without, linkedBefore, ill := alone(), alone(), alone(), alone()
 	unknown.hub.Links = nil
+	linkedBefore.mappers["virtual"] = resource.Offline // as the hub heard last
 	without.hub, without.hubErr = nil, errors.New("connection refused")
 	ill.core.Failing = map[string]string{"tree": "no space left on device"}
-	for _, f := range []facts{alone(), unknown, without} {
+	for _, f := range []facts{alone(), unknown, without, linkedBefore} {
 		d := diagnose(f)
 		require.Equal(t, "all is well: the node works alone", d.Verdict, d.Findings)
 		require.NoError(t, d.exit())
