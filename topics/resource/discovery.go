@@ -13,7 +13,7 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// Configuration says what to discover on nodes, and what to do with what is found.
+// Configuration is a request to discover devices on nodes, with what is done with each device that is found.
 type Configuration struct {
 	TypeMeta
 	Metadata Meta                `json:"metadata"`
@@ -21,86 +21,89 @@ type Configuration struct {
 	Status   ConfigurationStatus `json:"status,omitzero"`
 }
 
-// ConfigurationSpec is what to discover.
+// ConfigurationSpec is the desired state of a Configuration.
 type ConfigurationSpec struct {
-	// DiscoveryHandler does the discovering.
+	// DiscoveryHandler is the discovery handler and its input.
 	DiscoveryHandler DiscoveryHandler `json:"discoveryHandler"`
-	// NodeSelector chooses the nodes that look for devices by their labels; all nodes when it is empty.
+	// NodeSelector selects, by their labels, the nodes on which devices are discovered; all nodes when it is empty.
 	NodeSelector *LabelSelector `json:"nodeSelector,omitempty"`
-	// GracePeriod is how long a found device that no node sees any more keeps its Instance, and a node that is offline its slots.
+	// GracePeriod is the time after which the Instance of a device that no node sees is deleted, and the time for which a node that is
+	// offline keeps its slots.
 	GracePeriod *GracePeriod `json:"gracePeriod,omitempty"`
-	// Failover says whether the slot of a shared device, and with it the Device or broker, moves to another node that sees the device when
-	// its node is offline: Never, which is the default, or AfterGrace, once it has been offline for gracePeriod.offline. A node that is
-	// offline may still run the device: AfterGrace is for devices that two nodes may drive at once.
+	// Failover says whether the slot of a shared device moves to another node that sees the device when its node is offline. The Device
+	// or broker moves with the slot. Never, the default: it does not move. AfterGrace: it moves when the node has been offline for
+	// gracePeriod.offline. A node that is offline may still use the device, so AfterGrace is for devices that two nodes may use at once.
 	// +kubebuilder:validation:Enum=Never;AfterGrace
 	// +default=Never
 	Failover string `json:"failover,omitempty"`
-	// DeviceTemplate is what to make a Device of for each found device; without it none is made.
+	// DeviceTemplate is the template from which a Device is created for each device that is found. No Device is created without it.
 	DeviceTemplate *DeviceTemplate `json:"deviceTemplate,omitempty"`
-	// Capacity is how many nodes may use one found device at once; 1 when it is missing.
+	// Capacity is the number of nodes that may use one device at once; 1 when missing.
 	// +kubebuilder:validation:Minimum=1
 	// +default=1
 	Capacity *int `json:"capacity,omitempty"`
-	// BrokerProperties are given to all who use a found device.
+	// BrokerProperties are passed to every user of a discovered device, as environment variables.
 	BrokerProperties map[string]string `json:"brokerProperties,omitempty"`
-	// BrokerSpec is what to run for each found device: brokerPodSpec or brokerJobSpec, in the form of Kubernetes. What of it nodes
-	// can do is done by their agents; the rest is named in the condition BrokerAccepted.
+	// BrokerSpec is what is run for each discovered device: brokerPodSpec or brokerJobSpec, as in Kubernetes. The agents of nodes
+	// support part of it; the condition BrokerAccepted names the fields that they do not support.
 	BrokerSpec json.RawMessage `json:"brokerSpec,omitempty"`
-	// InstanceServiceSpec is kept as it is.
+	// InstanceServiceSpec is stored for compatibility with Akri and has no effect.
 	InstanceServiceSpec json.RawMessage `json:"instanceServiceSpec,omitempty"`
-	// ConfigurationServiceSpec is kept as it is.
+	// ConfigurationServiceSpec is stored for compatibility with Akri and has no effect.
 	ConfigurationServiceSpec json.RawMessage `json:"configurationServiceSpec,omitempty"`
 }
 
-// DiscoveryHandler names a program on nodes that discovers, and what it is told.
+// DiscoveryHandler names a discovery handler, which is a program on nodes, and has its input.
 type DiscoveryHandler struct {
-	// Name is the protocol under which the handler registers: onvif, udev, opcua, …
+	// Name is the name under which the handler registers: onvif, udev, opcua, …
 	Name string `json:"name"`
-	// DiscoveryDetails are given to the handler with each request; often one of them is a whole document in YAML.
+	// DiscoveryDetails are passed to the handler with each request. Their values are often YAML documents.
 	DiscoveryDetails map[string]string `json:"discoveryDetails,omitempty"`
-	// DiscoveryProperties are more values for the handler, which may be those of Secrets and ConfigMaps.
+	// DiscoveryProperties are further values for the handler, which may come from Secrets and ConfigMaps.
 	// +listType=map
 	// +listMapKey=name
 	DiscoveryProperties []DiscoveryProperty `json:"discoveryProperties,omitempty"`
 }
 
-// DiscoveryProperty is a value for a discovery handler: given here, or referred to.
+// DiscoveryProperty is a value for a discovery handler, or a reference to one.
 type DiscoveryProperty struct {
-	// Name is what the handler calls it.
+	// Name is the name by which the handler knows the value.
 	Name string `json:"name"`
-	// Value is the value itself.
+	// Value is the value.
 	Value string `json:"value,omitempty"`
-	// ValueFrom is where the value is, if it is not here.
+	// ValueFrom refers to the value.
 	ValueFrom *DiscoveryPropertySource `json:"valueFrom,omitempty"`
 }
 
-// DiscoveryPropertySource is one of a Secret's and a ConfigMap's values.
+// DiscoveryPropertySource refers to a value in a Secret or a ConfigMap.
 type DiscoveryPropertySource struct {
-	// SecretKeyRef is a value of a Secret.
+	// SecretKeyRef refers to a value in a Secret.
 	SecretKeyRef *KeyRef `json:"secretKeyRef,omitempty"`
-	// ConfigMapKeyRef is a value of a ConfigMap.
+	// ConfigMapKeyRef refers to a value in a ConfigMap.
 	ConfigMapKeyRef *KeyRef `json:"configMapKeyRef,omitempty"`
 }
 
-// KeyRef is one value of a Secret or ConfigMap.
+// KeyRef refers to a value in a Secret or ConfigMap.
 type KeyRef struct {
-	// Name is the object's.
+	// Name is the name of the Secret or ConfigMap.
 	Name string `json:"name"`
-	// Namespace is the object's; that of the Configuration when empty.
+	// Namespace is its namespace; the namespace of the Configuration when empty.
 	Namespace string `json:"namespace,omitempty"`
-	// Key is the value's name in it.
+	// Key is the key of the value in its data.
 	Key string `json:"key"`
-	// Optional leaves the property out if there is no such value; otherwise nothing is discovered until there is.
+	// Optional allows the value to be missing: the property is then left out. If it is false, nothing is discovered until the value exists.
 	Optional bool `json:"optional,omitempty"`
 }
 
-// GracePeriod is how long a found device that no node sees any more keeps its Instance. Its condition Visible is False at once.
+// GracePeriod has the times after which the Instance of a device that no node sees is deleted. The Instance's condition Visible is
+// False at once.
 type GracePeriod struct {
-	// Shared is for devices that several nodes may see; 5m when empty.
+	// Shared is the time for devices that several nodes may see; 5m when empty.
 	Shared string `json:"shared,omitempty"`
-	// Local is for devices that one node sees; 30s when empty.
+	// Local is the time for devices that only one node can see; 30s when empty.
 	Local string `json:"local,omitempty"`
-	// Offline is how long a node is offline before its slots of shared devices move to other nodes, if failover is AfterGrace; 5m when empty.
+	// Offline is the time for which a node is offline before its slots of shared devices move to other nodes, if failover is
+	// AfterGrace; 5m when empty.
 	Offline string `json:"offline,omitempty"`
 }
 
@@ -110,7 +113,7 @@ const (
 	FailoverAfterGrace = "AfterGrace"
 )
 
-// Of is the grace period of shared or local devices.
+// Of returns the grace period of shared or local devices.
 func (g *GracePeriod) Of(shared bool) time.Duration {
 	switch {
 	case g == nil:
@@ -121,7 +124,7 @@ func (g *GracePeriod) Of(shared bool) time.Duration {
 	return durationOr(g.Local, 30*time.Second)
 }
 
-// OfNode is the grace period of a node that is offline.
+// OfNode returns the grace period of a node that is offline.
 func (g *GracePeriod) OfNode() time.Duration {
 	const byDefault = 5 * time.Minute
 	if g == nil {
@@ -130,7 +133,7 @@ func (g *GracePeriod) OfNode() time.Duration {
 	return durationOr(g.Offline, byDefault)
 }
 
-// durationOr reads a duration that was checked; an empty one is the default.
+// durationOr parses a duration that was validated; the default if it is empty.
 func durationOr(text string, byDefault time.Duration) time.Duration {
 	if d, err := time.ParseDuration(text); err == nil {
 		return d
@@ -138,33 +141,33 @@ func durationOr(text string, byDefault time.Duration) time.Duration {
 	return byDefault
 }
 
-// DeviceTemplate is what a Device is made of for a found device. Texts with {{ are Go templates over the found device: .id, .name
-// (the Instance's), .configuration, .node, .shared and .properties, such as {{ index .properties "MODBUS_ADDRESS" }}.
+// DeviceTemplate is the template from which Devices are created. A string that contains {{ is a Go template, whose data are .id,
+// .name (of the Instance), .configuration, .node, .shared and .properties, such as {{ index .properties "MODBUS_ADDRESS" }}.
 type DeviceTemplate struct {
-	// Approval says when a Device is made: Automatic at once, which is the default, Manual once spec.approval of the Instance is
-	// Approved.
+	// Approval says when a Device is created. Automatic, the default: at once. Manual: when spec.approval of the Instance is Approved.
 	// +kubebuilder:validation:Enum=Automatic;Manual
 	// +default=Automatic
 	Approval string `json:"approval,omitempty"`
-	// WhenGone says what becomes of the Device when its Instance goes: Delete deletes it, which is the default; Keep keeps it, offline.
+	// WhenGone says what happens to the Device when its Instance is deleted. Delete, the default: it is deleted. Keep: it stays, and is
+	// offline.
 	// +kubebuilder:validation:Enum=Delete;Keep
 	// +default=Delete
 	WhenGone string `json:"whenGone,omitempty"`
-	// Metadata is the Device's.
+	// Metadata is the metadata of the Device.
 	Metadata *DeviceTemplateMeta `json:"metadata,omitempty"`
-	// Spec is what is wanted of the Device.
+	// Spec is the spec of the Device.
 	Spec DeviceTemplateSpec `json:"spec"`
 }
 
-// DeviceTemplateSpec is what a DeviceTemplate says of a Device. Its node is the one that uses the found device.
+// DeviceTemplateSpec is the spec of the Devices of a DeviceTemplate. A Device's node is the one that uses the discovered device.
 type DeviceTemplateSpec struct {
 	// DeviceModelRef names the DeviceModel, in the Configuration's namespace.
 	// +required
 	DeviceModelRef Ref `json:"deviceModelRef,omitzero"`
-	// Protocol is how the device is reached.
+	// Protocol says how the mapper reaches the device.
 	// +required
 	Protocol Protocol `json:"protocol,omitzero"`
-	// Desired are the wanted values of properties.
+	// Desired are the desired values of properties.
 	Desired map[string]Value `json:"desired,omitempty"`
 }
 
@@ -178,23 +181,23 @@ const (
 
 // DeviceTemplateMeta is the metadata of a DeviceTemplate.
 type DeviceTemplateMeta struct {
-	// Name is the Device's; the Instance's when empty.
+	// Name is the name of the Device; the name of the Instance when empty.
 	Name string `json:"name,omitempty"`
-	// Labels are the Device's.
+	// Labels are the labels of the Device.
 	Labels map[string]string `json:"labels,omitempty"`
-	// Annotations are the Device's.
+	// Annotations are the annotations of the Device.
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// ConfigurationStatus is how discovery goes.
+// ConfigurationStatus is the observed state of a Configuration.
 type ConfigurationStatus struct {
-	// Instances is how many devices are found.
+	// Instances is the number of devices that were found and have an Instance.
 	Instances int `json:"instances,omitempty"`
-	// Nodes is how many nodes look for devices.
+	// Nodes is the number of nodes on which devices are discovered.
 	Nodes int `json:"nodes,omitempty"`
-	// Conditions: PropertiesResolved says whether the values that discoveryProperties refer to are there; HandlerReady whether
-	// all nodes have the handler; DetailsAccepted whether the handlers accept the details; DeviceTemplateAccepted and
-	// BrokerAccepted whether Devices and brokers can be made; BrokerReady whether the brokers of all Instances run.
+	// Conditions are PropertiesResolved (the values to which discoveryProperties refer exist), HandlerReady (all nodes have the
+	// handler), DetailsAccepted (the handlers accept the details), DeviceTemplateAccepted and BrokerAccepted (Devices and brokers
+	// can be created), and BrokerReady (the brokers of all Instances run).
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
@@ -215,12 +218,12 @@ const (
 const (
 	// maxConfigurationName leaves room in the names of Instances for a dash and a hash.
 	maxConfigurationName = 220
-	// maxDetails bounds what a Configuration tells handlers, in bytes: a node gets it as one value.
+	// maxDetails is the largest size of a Configuration's details and properties in bytes: a node gets them as one value.
 	maxDetails    = 48 << 10
 	maxProperties = 256
 )
 
-// Validate checks a Configuration.
+// Validate checks the Configuration.
 func (c Configuration) Validate() error {
 	var p problems
 	c.Metadata.check(&p)
@@ -247,7 +250,7 @@ func (c Configuration) Validate() error {
 	return p.err()
 }
 
-// maxCapacity bounds the slots of an Instance, which are all listed in it.
+// maxCapacity is the largest number of an Instance's slots, which are all listed in it.
 const maxCapacity = 1024
 
 func (h DiscoveryHandler) check(p *problems, at string) {
@@ -295,7 +298,7 @@ func (k *KeyRef) check(p *problems, at string) {
 	}
 }
 
-// Instance is a device that was discovered.
+// Instance is a discovered device.
 type Instance struct {
 	TypeMeta
 	Metadata Meta           `json:"metadata"`
@@ -303,69 +306,70 @@ type Instance struct {
 	Status   InstanceStatus `json:"status,omitzero"`
 }
 
-// InstanceSpec is what was found, and who uses it.
+// InstanceSpec describes the discovered device and the nodes that use it.
 type InstanceSpec struct {
-	// ConfigurationName is the Configuration that asked for it, in the same namespace. It is immutable.
+	// ConfigurationName is the name of the Configuration, in the same namespace. It is immutable.
 	ConfigurationName string `json:"configurationName"`
-	// ID is the handler's name for the device. It is immutable.
+	// ID is the identifier that the handler gave the device. It is immutable.
 	ID string `json:"id,omitempty"`
-	// Shared says that several nodes see the same device, such as an IP camera.
+	// Shared says that several nodes may see the device, such as an IP camera.
 	Shared bool `json:"shared,omitempty"`
-	// ShortName is the name that Akri would give the Instance; a label of the Instance has it, too.
+	// ShortName is the name that Akri would give the Instance. A label of the Instance has it, too.
 	ShortName string `json:"shortName,omitempty"`
-	// Approval says whether a Device is made of it, where the Configuration's deviceTemplate asks for approval.
+	// Approval says whether a Device is created for it, if the Configuration's deviceTemplate requires approval.
 	// +kubebuilder:validation:Enum=Approved;Denied
 	Approval string `json:"approval,omitempty"`
-	// Capacity is how many nodes may use it at once.
+	// Capacity is the number of nodes that may use the device at once.
 	Capacity int `json:"capacity,omitempty"`
-	// Nodes are those that see it.
+	// Nodes are the names of the nodes that see the device.
 	// +listType=set
 	Nodes []string `json:"nodes,omitempty"`
-	// DeviceUsage says for each slot of the capacity which node uses it; empty: none.
+	// DeviceUsage has the node that uses each slot of the capacity; empty if the slot is free.
 	DeviceUsage map[string]string `json:"deviceUsage,omitempty"`
-	// BrokerProperties are what the handler says of the device: an address, a device file.
+	// BrokerProperties are the brokerProperties of the Configuration together with the properties that the handler reported, such as an
+	// address or a device file. Of two with one name the handler's is used.
 	BrokerProperties map[string]string `json:"brokerProperties,omitempty"`
-	// Mounts are what its user needs of the host's files.
+	// Mounts are the files and directories of the host that the user of the device needs.
 	Mounts []InstanceMount `json:"mounts,omitempty"`
-	// DeviceSpecs are what its user needs of the host's devices.
+	// DeviceSpecs are the device files of the host that the user of the device needs.
 	DeviceSpecs []InstanceDevice `json:"deviceSpecs,omitempty"`
 }
 
 // InstanceMount is a file or directory of the host that the user of a device needs.
 type InstanceMount struct {
-	// ContainerPath is where it is to be seen.
+	// ContainerPath is its path in the container.
 	ContainerPath string `json:"containerPath"`
-	// HostPath is where it is on the host.
+	// HostPath is its path on the host.
 	HostPath string `json:"hostPath"`
-	// ReadOnly says that it isn't to be written.
+	// ReadOnly says that the container may not write to it.
 	ReadOnly bool `json:"readOnly,omitempty"`
 }
 
 // InstanceDevice is a device file of the host that the user of a device needs.
 type InstanceDevice struct {
-	// ContainerPath is where it is to be seen.
+	// ContainerPath is its path in the container.
 	ContainerPath string `json:"containerPath"`
-	// HostPath is where it is on the host.
+	// HostPath is its path on the host.
 	HostPath string `json:"hostPath"`
-	// Permissions are one or more of r, w, m: read, write, make device files.
+	// Permissions are any of r, w and m: read, write, and create device files.
 	// +kubebuilder:validation:Pattern=`^[rwm]*$`
 	Permissions string `json:"permissions,omitempty"`
 }
 
-// InstanceStatus is what is known of a found device.
+// InstanceStatus is the observed state of an Instance.
 type InstanceStatus struct {
-	// Device is the Device that was made of it; empty: none.
+	// Device is the name of the Device that was created for it; empty if there is none.
 	Device string `json:"device,omitempty"`
-	// LastSeen is when the last node stopped seeing it; empty: a node sees it.
+	// LastSeen is when the last node stopped seeing the device; empty while a node sees it.
 	LastSeen string `json:"lastSeen,omitempty"`
-	// Conditions: Visible says whether any node sees it now; Onboarded whether a Device was made of it; BrokerReady whether its broker runs
-	// on all nodes that use it.
+	// Conditions are Visible (a node sees the device now), Onboarded (a Device was created for it) and BrokerReady (its broker runs on all
+	// nodes that use it).
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
-// Validate checks an Instance.
+// Validate checks the Instance.
 func (n Instance) Validate() error {
 	var p problems
 	n.Metadata.check(&p)
@@ -403,26 +407,26 @@ func (n Instance) CheckUpdate(prev Instance) error {
 	return p.err()
 }
 
-// DiscoveryRequest is the payload of discovery/{configuration}: what a node is to look for. A node has one for each Configuration that
-// concerns it; when the payload is cleared, what was found for it is removed from the node.
+// DiscoveryRequest is the payload of discovery/{configuration}: what a node discovers. A node has one for each Configuration that
+// selects it. When the payload is cleared, the node removes what was found for it.
 type DiscoveryRequest struct {
-	// Version is another one after each change of what is to be looked for, of a Secret's value, too. Handlers are then asked again.
+	// Version changes with each change of the request and of a Secret's value. The handlers then get a new request.
 	Version string `json:"version"`
 	// Handler is the name under which the discovery handler registers.
 	Handler string `json:"handler"`
-	// Details are for the handler. See Text.
+	// Details are the details for the handler. See Text.
 	Details map[string]string `json:"details,omitempty"`
-	// Properties are for the handler: those whose values stand in the Configuration.
+	// Properties are the properties for the handler whose values are in the Configuration itself.
 	Properties map[string]string `json:"properties,omitempty"`
-	// Secrets is the version of the SecretValues at secrets/discovery/{configuration}, whose data are more properties. A handler is
-	// not asked before they are there in this version. Empty: there are none.
+	// Secrets is the version of the SecretValues at secrets/discovery/{configuration}, whose data are further properties. A handler
+	// gets no request before they exist in this version. It is empty if there are none.
 	Secrets string `json:"secrets,omitempty"`
 }
 
-// OnlyDetail is the name of the detail of a Configuration whose details are one text.
+// OnlyDetail is the name of the only detail of a Configuration whose details are a string.
 const OnlyDetail = "protocolHandler"
 
-// Text is the details as one text, as discovery handlers of Akri are given them: the text itself if they are one, or else a JSON
+// Text returns the details as one string, as Akri's discovery handlers get them: the string if there is only one, or else a JSON
 // object, which is YAML as well.
 func (r DiscoveryRequest) Text() string {
 	if only, ok := r.Details[OnlyDetail]; ok && len(r.Details) == 1 {
@@ -435,24 +439,24 @@ func (r DiscoveryRequest) Text() string {
 	return string(text)
 }
 
-// HandlerReport is the payload of discovery/{configuration}/handler: what a node says of a Configuration's discovery handler.
+// HandlerReport is the payload of discovery/{configuration}/handler: the state of a Configuration's discovery handler on a node.
 type HandlerReport struct {
-	// Version is that of the DiscoveryRequest that it is about. Without it the report is about the present one.
+	// Version is the version of the DiscoveryRequest that the report is about; the current one when empty.
 	Version string `json:"version,omitempty"`
-	// State is how it is altogether: Accepted if any endpoint has accepted the details.
+	// State is the state of all endpoints together: Accepted if any endpoint has accepted the details.
 	// +kubebuilder:validation:Enum=NoHandler;Accepted;Refused;Failing
 	State string `json:"state"`
-	// Message says why, for people.
+	// Message is the reason for the state, for people.
 	Message string `json:"message,omitempty"`
-	// Endpoints are the handlers of that name, if more is to be said of them than of all.
+	// Endpoints are the handlers of that name and their states, if these differ.
 	Endpoints []HandlerEndpoint `json:"endpoints,omitempty"`
 }
 
-// HandlerEndpoint is one of the programs that discover under one name on a node.
+// HandlerEndpoint is one of a node's discovery handlers that have the same name.
 type HandlerEndpoint struct {
-	// Endpoint is its address, such as /run/edgebus/discovery/onvif.sock, or embedded.
+	// Endpoint is the address of the handler, such as /run/edgebus/discovery/onvif.sock, or embedded.
 	Endpoint string `json:"endpoint"`
-	// State is one of those of HandlerReport, but NoHandler.
+	// State is Accepted, Refused or Failing.
 	State string `json:"state"`
 	// Message says why, for people.
 	Message string `json:"message,omitempty"`
@@ -469,14 +473,14 @@ const (
 var handlerStates = []string{HandlerMissing, HandlerAccepted, HandlerRefused, HandlerFailing}
 
 const (
-	// MaxDiscovered bounds a DiscoveredDevice, and a HandlerReport, as JSON in bytes.
+	// MaxDiscovered is the largest size of a DiscoveredDevice or HandlerReport as JSON in bytes.
 	MaxDiscovered     = 32 << 10
 	maxDiscoveredID   = 1024
 	maxEndpoints      = 64
 	maxHandlerMessage = 2 << 10
 )
 
-// ParseHandlerReport reads the payload of discovery/{configuration}/handler. Fields that are not known are ignored.
+// ParseHandlerReport parses the payload of discovery/{configuration}/handler. Unknown fields are ignored.
 func ParseHandlerReport(payload []byte) (r HandlerReport, err error) {
 	if len(payload) > MaxDiscovered {
 		return r, Errorf(TooLarge, "handler", "%d bytes; a report is at most %d", len(payload), MaxDiscovered)
@@ -506,16 +510,16 @@ func checkHandlerMessage(p *problems, at, text string) {
 	}
 }
 
-// DiscoveredDevice is the payload of discovery/{configuration}/instances/{instance}: a device that a node sees. While it is retained the
-// node sees the device; it is cleared when it doesn't. {instance} is any valid name that is the Configuration's one for the id:
-// see DiscoveredName.
+// DiscoveredDevice is the payload of discovery/{configuration}/instances/{instance}: a device that a node sees. It is retained while
+// the node sees the device, and then cleared. {instance} is any valid name that the Configuration has for only this ID: see
+// DiscoveredName.
 type DiscoveredDevice struct {
-	// ID is what tells the device from all others of the Configuration: for a shared device wherever it is seen, else on the node. It
-	// is the {instance} of the topic when it is empty.
+	// ID identifies the device among those of the Configuration: on all nodes for a shared device, otherwise on this node. It
+	// is the {instance} of the topic when empty.
 	ID string `json:"id,omitempty"`
-	// Shared says that other nodes may see the same device, under the same id.
+	// Shared says that other nodes may see the same device, with the same ID.
 	Shared bool `json:"shared,omitempty"`
-	// Properties describe the device: an address, a device file. Who uses it gets them as variables of the environment.
+	// Properties describe the device, such as an address or a device file. A user of the device gets them as environment variables.
 	Properties map[string]string `json:"properties,omitempty"`
 	// Mounts are what its user needs of the host's files.
 	Mounts []InstanceMount `json:"mounts,omitempty"`
@@ -523,7 +527,7 @@ type DiscoveredDevice struct {
 	DeviceSpecs []InstanceDevice `json:"deviceSpecs,omitempty"`
 }
 
-// ParseDiscoveredDevice reads the payload of discovery/{configuration}/instances/{instance}. Fields that are not known are ignored.
+// ParseDiscoveredDevice parses the payload of discovery/{configuration}/instances/{instance}. Unknown fields are ignored.
 func ParseDiscoveredDevice(instance string, payload []byte) (d DiscoveredDevice, err error) {
 	if len(payload) > MaxDiscovered {
 		return d, Errorf(TooLarge, "instance", "%d bytes; a discovered device is at most %d", len(payload), MaxDiscovered)
@@ -537,7 +541,7 @@ func ParseDiscoveredDevice(instance string, payload []byte) (d DiscoveredDevice,
 	return d, d.Validate()
 }
 
-// Validate checks what was found. It is for what comes from handlers, which nobody has checked.
+// Validate checks the device, which comes unchecked from a handler.
 func (d DiscoveredDevice) Validate() error {
 	var p problems
 	switch {
@@ -579,14 +583,15 @@ func (d DiscoveredDevice) Validate() error {
 	return p.err()
 }
 
-// DiscoveredName is a name for the topic of a device with an id that may be no name: the first half of its SHA-256 in hexadecimal.
+// DiscoveredName returns the name in the topic for a device whose ID may not be a valid name: the first half of the ID's SHA-256 in
+// hexadecimal.
 func DiscoveredName(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	return hex.EncodeToString(sum[:16])
 }
 
-// NormalizeDiscovered is a payload of one of the two topics that discoverers publish in the form in which it is stored: unchanged
-// content is an unchanged value.
+// NormalizeDiscovered returns the stored form of a payload of one of the two topics to which discoverers publish. Payloads with the
+// same content have the same stored form.
 func NormalizeDiscovered(a topics.Address, payload []byte) ([]byte, error) {
 	var content any
 	var err error

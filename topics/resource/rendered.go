@@ -10,81 +10,81 @@ import (
 	"time"
 )
 
-// RenderedSpec is the payload of the topic spec: what a Node's spec comes to, with every reference resolved. It has no value of a
-// Secret, only the names of those that the node gets at secrets/{secret}.
+// RenderedSpec is the payload of the topic spec: the Node's spec with every reference resolved. It does not contain the values of
+// Secrets but their names: the node gets the values at secrets/{secret}.
 type RenderedSpec struct {
-	// RenderedVersion counts up, in decimal, when and only when anything else in here changes.
+	// RenderedVersion is a decimal number that is incremented when any other field changes, and only then.
 	RenderedVersion string `json:"renderedVersion"`
-	// OS is the operating system that is wanted.
+	// OS is the desired operating system.
 	OS *NodeOS `json:"os,omitempty"`
-	// Files are what is wanted below the node's allowed roots, in the order of their paths. What an earlier version had
-	// and this one hasn't is removed.
+	// Files are the desired files, directories and links below the node's allowed roots, in the order of their paths. Those that
+	// an earlier version had and this one does not have are removed.
 	Files []RenderedFile `json:"files,omitempty"`
-	// Applications are the containers that are wanted, in the order of their names.
+	// Applications are the desired applications, in the order of their names.
 	Applications []RenderedApplication `json:"applications,omitempty"`
-	// Hooks are the commands around the update.
+	// Hooks are the commands that are run before and after the update.
 	Hooks *Hooks `json:"hooks,omitempty"`
-	// Monitoring says what is reported of the host.
+	// Monitoring says what the agent reports of the host.
 	Monitoring *Monitoring `json:"monitoring,omitempty"`
-	// Resources are the alerts on the host.
+	// Resources are the monitors of the host's resources, with their alerts.
 	Resources []ResourceMonitor `json:"resources,omitempty"`
-	// Drift is restore or report.
+	// Drift says what happens to a file that was changed on the host: restore or report.
 	Drift string `json:"drift,omitempty"`
-	// UpdatePolicy says when this is downloaded and applied; at once when it is missing.
+	// UpdatePolicy says when the spec is downloaded and applied; at once when missing.
 	UpdatePolicy *UpdatePolicy `json:"updatePolicy,omitempty"`
 }
 
 // RenderedFile is a file, a directory or a symbolic link.
 type RenderedFile struct {
-	// Path is absolute and clean.
+	// Path is the absolute path, in its shortest form.
 	Path string `json:"path"`
 	// Type is file, directory or link.
 	Type string `json:"type"`
-	// Mode are the permissions in octal, such as 0644. A link has none.
+	// Mode has the permissions in octal, such as 0644. A link has none.
 	Mode string `json:"mode,omitempty"`
-	// User and Group own it, by name or number; empty: root.
+	// User and Group are the owner, by name or number; root when empty.
 	User  string `json:"user,omitempty"`
 	Group string `json:"group,omitempty"`
-	// Target is where a link points to.
+	// Target is the target of a link.
 	Target string `json:"target,omitempty"`
-	// Keep leaves what is there already as it is: the entry is only made where there is nothing.
+	// Keep says that the entry is only created if nothing exists at the path.
 	Keep bool `json:"keep,omitempty"`
 	Content
 }
 
-// RenderedApplication is an application, whose files have paths below its directory.
+// RenderedApplication is an application. The paths of its files are relative to its directory.
 type RenderedApplication struct {
 	Name    string            `json:"name"`
 	AppType string            `json:"appType"`
 	Files   []RenderedFile    `json:"files"`
 	EnvVars map[string]string `json:"envVars,omitempty"`
-	// Images are the images of its containers, as far as they can be pulled before the application is started.
+	// Images are the images of its containers that can be pulled before the application is started.
 	Images []string `json:"images,omitempty"`
-	// Optional says that the spec is applied whether this application starts or not. One that doesn't start is tried again.
+	// Optional says that the spec counts as applied even if the application does not start. The start is retried.
 	Optional bool `json:"optional,omitempty"`
 }
 
-// Content is that of a file. At most one of Text, Base64, Digest and Secret is set; none: the file is empty.
+// Content is the content of a file. At most one of Text, Base64, Digest and Secret is set; the file is empty if none is.
 type Content struct {
-	// Text is the content, if it is short and UTF-8.
+	// Text is the content, if it is small and UTF-8.
 	Text string `json:"text,omitempty"`
-	// Base64 is the content, if it is short and not UTF-8.
+	// Base64 is the content in base64, if it is small and not UTF-8.
 	Base64 []byte `json:"base64,omitempty"`
-	// Digest is sha256: and the SHA-256 of the content in hex; the content is a blob.
+	// Digest is the digest of the content, if it is stored as a blob: sha256: and 64 hexadecimal digits.
 	Digest string `json:"digest,omitempty"`
-	// Size is the blob's, in bytes.
+	// Size is the size of the blob in bytes.
 	Size int64 `json:"size,omitempty"`
-	// Secret is the value of a Secret.
+	// Secret refers to a value of a Secret.
 	Secret *SecretKey `json:"secret,omitempty"`
 }
 
-// SecretKey is one value of a Secret.
+// SecretKey refers to a value of a Secret.
 type SecretKey struct {
-	// Name is that of the topic secrets/{name}: namespace.name.
+	// Name is the name in the topic secrets/{name}: the Secret's namespace and name, joined by a dot.
 	Name string `json:"name"`
-	// Key is the value's key in the Secret.
+	// Key is the key of the value in the Secret.
 	Key string `json:"key"`
-	// Version is that of the Secret which the spec was rendered with.
+	// Version is the version of the Secret with which the spec was rendered.
 	Version string `json:"version"`
 }
 
@@ -95,10 +95,10 @@ const (
 	FileLink      = "link"
 )
 
-// SecretTopic is the level by which a Secret is named in a node's tree. A namespace has no dot, so the name is unique.
+// SecretTopic returns the topic level that names a Secret in a node's tree. A namespace has no dot, so the name is unique.
 func SecretTopic(namespace, name string) string { return namespace + "." + name }
 
-// Secrets are the names, as SecretTopic makes them, of the Secrets that a spec refers to, in order.
+// Secrets returns the names of the Secrets that the spec refers to, as SecretTopic forms them, in order.
 func (r RenderedSpec) Secrets() (names []string) {
 	add := func(files []RenderedFile) {
 		for _, f := range files {
@@ -115,7 +115,7 @@ func (r RenderedSpec) Secrets() (names []string) {
 	return slices.Compact(names)
 }
 
-// Blobs are the digests of the contents that are apart; a digest may come more than once.
+// Blobs returns the digests of the contents that are stored as blobs. A digest may occur more than once.
 func (r RenderedSpec) Blobs() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		lists := [][]RenderedFile{r.Files}
@@ -132,7 +132,7 @@ func (r RenderedSpec) Blobs() iter.Seq[string] {
 	}
 }
 
-// HasBlobs reports whether it has contents that are apart.
+// HasBlobs reports whether a content is stored as a blob.
 func (r RenderedSpec) HasBlobs() bool {
 	for range r.Blobs() {
 		return true
@@ -142,42 +142,42 @@ func (r RenderedSpec) HasBlobs() bool {
 
 // SecretValues is the payload of secrets/{secret}.
 type SecretValues struct {
-	// Version is another one after each change of the values.
+	// Version changes with each change of the values.
 	Version string `json:"version"`
-	// Data are the values.
+	// Data has the values by their keys.
 	Data map[string][]byte `json:"data"`
 }
 
-// AgentReport is the payload of the topic agent: what the node's agent has applied, and what it sees of the host. At most
-// MaxAgentReport bytes; lists that are longer are cut, which the condition ReportTruncated says.
+// AgentReport is the payload of the topic agent: the spec that the node's agent has applied, and the state of the host. It has at most
+// MaxAgentReport bytes: lists that are too long are cut, and the condition ReportTruncated then says so.
 type AgentReport struct {
-	// Version is the agent's.
+	// Version is the version of the agent.
 	Version string `json:"version,omitempty"`
-	// RenderedVersion is the version of the spec that is applied whole; empty: none.
+	// RenderedVersion is the version of the spec that is completely applied; empty if there is none.
 	RenderedVersion string `json:"renderedVersion,omitempty"`
-	// Failed is a version that was not applied, or was rolled back; it is not tried again until the spec changes.
+	// Failed is the version that could not be applied or was rolled back. It is not retried until the spec changes.
 	Failed *FailedVersion `json:"failed,omitempty"`
-	// OS is the image that the host has booted, if its OS is one.
+	// OS is the OS image that the host has booted, if its operating system is an image.
 	OS *OSStatus `json:"os,omitempty"`
 	// SystemInfo describes the host.
 	SystemInfo *SystemInfo `json:"systemInfo,omitempty"`
-	// Conditions are the agent's: Updating, SpecApplied, Drifted, ReportTruncated and those of the host's resources and interfaces.
+	// Conditions are Updating, SpecApplied, Drifted, ReportTruncated, and those of the host's resources and interfaces.
 	Conditions []Condition `json:"conditions,omitempty"`
-	// Containers, SystemdUnits are those that monitoring asks for.
+	// Containers and SystemdUnits are those that spec.monitoring selects.
 	Containers   []ContainerStatus `json:"containers,omitempty"`
 	SystemdUnits []SystemdUnit     `json:"systemdUnits,omitempty"`
-	// Applications are those of the spec.
+	// Applications are the states of the spec's applications.
 	Applications []ApplicationStatus `json:"applications,omitempty"`
-	// Resources are how the host's resources are.
+	// Resources is the state of the host's resources.
 	Resources *ResourceStatus `json:"resources,omitempty"`
-	// Drifted are files that somebody changed by hand and that are left alone.
+	// Drifted are the paths of files that were changed on the host and not restored.
 	Drifted []string `json:"drifted,omitempty"`
 }
 
-// MaxAgentReport bounds an AgentReport, in bytes.
+// MaxAgentReport is the largest size of an AgentReport in bytes.
 const MaxAgentReport = 60 << 10
 
-// ParseAgentReport reads the payload of agent. Fields that are not known are those of a newer agent and ignored.
+// ParseAgentReport parses the payload of agent. Unknown fields, which a newer agent may send, are ignored.
 func ParseAgentReport(payload []byte) (r AgentReport, err error) {
 	if len(payload) > MaxAgentReport {
 		return r, Errorf(TooLarge, "agent", "%d bytes; a report is at most %d", len(payload), MaxAgentReport)
@@ -207,7 +207,7 @@ func ParseAgentReport(payload []byte) (r AgentReport, err error) {
 
 var conditionType = regexp.MustCompile(`^[A-Z][A-Za-z0-9]{0,99}$`)
 
-// hostStatus is the report as the status of a Node, but for conditions and system information.
+// hostStatus returns the report as the status of a Node, without conditions and system information.
 func (r *AgentReport) hostStatus() NodeStatus {
 	return NodeStatus{
 		RenderedVersion: r.RenderedVersion, Failed: r.Failed, OS: r.OS, Containers: r.Containers, SystemdUnits: r.SystemdUnits,
@@ -215,9 +215,9 @@ func (r *AgentReport) hostStatus() NodeStatus {
 	}
 }
 
-// FollowAgent puts into a Node's status what its agent reports on the bus, and at is when. core is the system information of
-// the node's core, for what the agent doesn't say. Without a report what an earlier one said is removed; a status that came over
-// HTTP, from another agent, stays.
+// FollowAgent writes the report of the node's agent, which came over the bus at the time at, into the Node's status. core is the
+// system information of the node's core, used where the agent's has none. Without a report what an earlier one wrote is removed. A
+// status that another agent wrote over HTTP stays.
 func (s *NodeStatus) FollowAgent(r *AgentReport, at string, core *SystemInfo, now time.Time) {
 	if r == nil && s.AgentVersion == "" {
 		if core != nil {
@@ -245,7 +245,7 @@ func (s *NodeStatus) FollowAgent(r *AgentReport, at string, core *SystemInfo, no
 	s.Conditions, s.AgentConditions = MergeAgentConditions(s.Conditions, s.AgentConditions, said)
 }
 
-// over is the system information with that of another for what is missing in it.
+// over returns the system information, with the fields that it lacks taken from another.
 func (s *SystemInfo) over(other *SystemInfo) *SystemInfo {
 	if s == nil || other == nil {
 		return cmp.Or(s, other)
@@ -288,20 +288,20 @@ func (c Condition) equal(o Condition) bool {
 	return same && c == o
 }
 
-// FailedVersion is a version of a spec that a node could not apply.
+// FailedVersion is a version of the rendered spec that a node could not apply.
 type FailedVersion struct {
-	// RenderedVersion is the version.
+	// RenderedVersion is the version of the rendered spec.
 	RenderedVersion string `json:"renderedVersion"`
 	// Reason is one word: InvalidSpec, PathNotAllowed, HookFailed, ContentMissing, WriteFailed, Unhealthy, OSUpdateFailed,
 	// ApplicationFailed, Interrupted.
 	Reason string `json:"reason"`
-	// Message says what happened.
+	// Message describes the failure.
 	Message string `json:"message,omitempty"`
-	// At is when it failed.
+	// At is the time of the failure.
 	At string `json:"at,omitempty"`
 }
 
-// String is for people: version 8: HookFailed: exit status 1.
+// String returns a text for people, such as version 8: HookFailed: exit status 1.
 func (f FailedVersion) String() string {
 	text := "version " + f.RenderedVersion + ": " + f.Reason
 	if f.Message != "" {
@@ -320,47 +320,47 @@ const (
 	FailedHealth      = "Unhealthy"
 	FailedOS          = "OSUpdateFailed"
 	FailedApplication = "ApplicationFailed"
-	// FailedInterrupted is for an update in the midst of which the agent ended, again and again.
+	// FailedInterrupted is for an update during which the agent ended repeatedly.
 	FailedInterrupted = "Interrupted"
 )
 
-// OSStatus is the OS image of a host.
+// OSStatus is the OS image that a host has booted.
 type OSStatus struct {
-	// Image is the reference that was booted.
+	// Image is the reference to the image.
 	Image string `json:"image,omitempty"`
-	// ImageDigest is its digest.
+	// ImageDigest is the digest of the image.
 	ImageDigest string `json:"imageDigest,omitempty"`
 }
 
-// ApplicationStatus is how an application is.
+// ApplicationStatus is the state of an application.
 type ApplicationStatus struct {
-	// Name is the application's.
+	// Name is the name of the application.
 	Name string `json:"name"`
 	// Status is Preparing, Starting, Running, Completed, Error or Unknown.
 	Status string `json:"status"`
-	// Ready is how many of its containers or units run: 1/2.
+	// Ready is the number of its containers or units that run, and of all, such as 1/2.
 	Ready string `json:"ready,omitempty"`
-	// Restarts is how often its containers were restarted.
+	// Restarts is the number of times that its containers were restarted.
 	Restarts int `json:"restarts,omitempty"`
-	// Message says what is wrong.
+	// Message describes what is wrong.
 	Message string `json:"message,omitempty"`
 }
 
 // Failed reports whether the application has failed.
 func (a ApplicationStatus) Failed() bool { return a.Status == "Error" }
 
-// Runs reports whether the application is as it should be: it runs, or has done what it was to do.
+// Runs reports whether the application runs, or has completed.
 func (a ApplicationStatus) Runs() bool { return a.Status == "Running" || a.Status == "Completed" }
 
-// ResourceStatus is how a host's resources are: Healthy, Warning, Critical or Unknown. It says Info as Healthy.
+// ResourceStatus is the state of a host's resources: Healthy, Warning, Critical or Unknown. An alert of severity Info counts as Healthy.
 type ResourceStatus struct { //nolint:revive // it is that of the host's resources
-	// CPU is how the processors are.
+	// CPU is the state of the processors.
 	CPU string `json:"cpu,omitempty"`
-	// Memory is how the memory is.
+	// Memory is the state of the memory.
 	Memory string `json:"memory,omitempty"`
-	// Disk is how the worst of the file systems is.
+	// Disk is the state of the file system that is worst.
 	Disk string `json:"disk,omitempty"`
 }
 
-// KindRenderedSpec is the hub's record of what a Node was last rendered to. It is no kind of the API.
+// KindRenderedSpec is the kind of the hub's records of the Nodes' last rendered specs. The API does not have it.
 const KindRenderedSpec = "RenderedSpec"
