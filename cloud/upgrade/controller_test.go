@@ -39,16 +39,16 @@ type hub struct {
 	events sync.Map
 
 	mu    sync.Mutex
-	log   []string          // of what nodes do: "begin n1 id", "end n1 id"
-	done  map[string]string // by node and ID
-	tries map[string]string // by node: the ID that it carries out
-	most  int               // how many carried out something at a time
+	log   []string                          // of what nodes do: "begin n1 id", "end n1 id"
+	done  map[string]resource.UpgradeReport // the last report, by node and ID
+	tries map[string]string                 // by node: the ID that it carries out
+	most  int                               // how many carried out something at a time
 	bad   map[string]bool
 	mute  map[string]bool // never answer
 }
 
 func newHub(t *testing.T) *hub {
-	h := &hub{T: t, path: filepath.Join(t.TempDir(), "hub.db"), done: map[string]string{}, tries: map[string]string{}, bad: map[string]bool{}, mute: map[string]bool{}}
+	h := &hub{T: t, path: filepath.Join(t.TempDir(), "hub.db"), done: map[string]resource.UpgradeReport{}, tries: map[string]string{}, bad: map[string]bool{}, mute: map[string]bool{}}
 	h.start()
 	t.Cleanup(func() { h.stop() })
 	return h
@@ -87,12 +87,12 @@ func (h *hub) obey(ctx context.Context, key store.Key) (time.Duration, error) {
 	order, err := resource.ParseUpgradeOrder(o.Data)
 	require.NoError(h, err)
 	r := resource.UpgradeReport{Order: order.ID, From: "v1.0.0", To: order.Version, Wait: order.Wait}
-	said := h.done[node+order.ID]
+	last, ended := h.done[node+order.ID]
 	switch {
 	case h.mute[node]:
 		return 0, nil
-	case said != "":
-		r.Result = said
+	case ended:
+		r = last
 	case order.Wait:
 		r.Step = resource.StepReady
 	case h.tries[node] != order.ID:
@@ -105,7 +105,7 @@ func (h *hub) obey(ctx context.Context, key store.Key) (time.Duration, error) {
 		if h.bad[node] {
 			r.Result, r.Reason = resource.UpgradeRolledBack, resource.UpgradeFailedExited
 		}
-		h.done[node+order.ID] = r.Result
+		h.done[node+order.ID] = r
 		h.log = append(h.log, "end "+node+" "+order.ID)
 		delete(h.tries, node)
 	}
