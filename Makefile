@@ -9,11 +9,12 @@ TOOLS := $(CURDIR)/.tools
 GOTESTSUM := $(TOOLS)/gotestsum --format pkgname --hide-summary=skipped
 STAGE := scripts/stage.sh
 
-# $(call TESTS,stage,packages,flags of go test,environment) runs tests. One that fails is run once more, alone: if it passes
-# then, it is listed as flaky in .out/STAGE.flaky, and at the end of CI. More than five failures, a panic or a data race fail at once.
+# $(call TESTS,stage,packages,flags of go test,environment) runs tests, each once. With RERUN=1, which CI sets, one that
+# fails is run once more, alone: if it passes then, it is listed as flaky in .out/STAGE.flaky, and at the end of CI. More than
+# five failures, a panic or a data race fail at once.
 # Nobody debugs the test binaries: without symbols each of them is linked in two thirds of the time.
-TESTS = $(STAGE) $1 env $4 $(GOTESTSUM) --jsonfile .out/$1.json --rerun-fails=1 --rerun-fails-max-failures=5 \
-	--rerun-fails-abort-on-data-race --rerun-fails-report .out/$1.flaky --packages "$2" -- -ldflags='-s -w' $3
+RERUN_FLAGS = $(if $(RERUN),--rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-abort-on-data-race --rerun-fails-report .out/$1.flaky)
+TESTS = $(STAGE) $1 env $4 $(GOTESTSUM) --jsonfile .out/$1.json $(RERUN_FLAGS) --packages "$2" -- -ldflags='-s -w' $3
 MQTTJS := test/interop/clients/mqttjs
 
 # Packages that start whole programs, or take their time: they have targets of their own.

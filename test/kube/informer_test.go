@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -29,7 +30,9 @@ type requests struct {
 	lists, watches atomic.Int64
 }
 
-// RoundTrip counts a request and sends it. A watch that begins with all there is counts as a list.
+// RoundTrip counts a request and sends it. A watch that begins with all there is counts as a list. A hub that is killed either
+// refuses a connection or resets it, as its kernel has got to; an informer goes on with its watch after the one and lists again
+// after the other, whatever the hub would have answered. So both are a refusal here.
 func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 	q := req.URL.Query()
 	if q.Get("watch") == "" || q.Get("sendInitialEvents") == "true" || q.Get("resourceVersion") == "" {
@@ -37,7 +40,11 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 	} else {
 		r.watches.Add(1)
 	}
-	return r.next.RoundTrip(req)
+	resp, err := r.next.RoundTrip(req)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", syscall.ECONNREFUSED, err)
+	}
+	return resp, nil
 }
 
 // journal is what an informer told: the newest revision of each object, and what was wrong.

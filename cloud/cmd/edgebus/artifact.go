@@ -2,12 +2,8 @@ package main
 
 import (
 	"bytes"
-	"crypto/ed25519"
 	"debug/elf"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,9 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"aead.dev/minisign"
 	"github.com/spf13/cobra"
-	"golang.org/x/crypto/blake2b"
-	"golang.org/x/crypto/scrypt"
 	"golang.org/x/term"
 
 	"github.com/edgebus/edgebus/cloud/client"
@@ -86,7 +81,7 @@ If the key is encrypted, its password is asked for, or read from the standard in
 			TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindArtifact}, Metadata: resource.Meta{Name: name},
 			Spec: resource.ArtifactSpec{
 				Manifest: string(text), Source: source,
-				Signature: key.sign(text, fmt.Sprintf("timestamp:%d\tfile:manifest.json\tversion:%s", time.Now().Unix(), version)),
+				Signature: signArtifact(key, text, fmt.Sprintf("timestamp:%d\tfile:manifest.json\tversion:%s", time.Now().Unix(), version)),
 			},
 		}
 		if name == "" {
@@ -112,7 +107,7 @@ If the key is encrypted, its password is asked for, or read from the standard in
 		for _, p := range m.Programs {
 			fmt.Fprintf(cmd.OutOrStdout(), "%s  %s/%s  %d\n", p.Digest, p.Name, p.Architecture, p.Size)
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "artifact/%s created, signed by %s\n", a.Metadata.Name, key.name())
+		fmt.Fprintf(cmd.OutOrStdout(), "artifact/%s created, signed by %016X\n", a.Metadata.Name, key.ID())
 		return nil
 	}
 	f := cmd.Flags()
@@ -150,76 +145,26 @@ func programOf(file string) (p resource.ArtifactProgram, err error) {
 	return p, err
 }
 
-// signingKey is a secret key of minisign.
-type signingKey struct {
-	id     [8]byte
-	secret ed25519.PrivateKey
-}
-
-// The parts of a secret key of minisign, after its algorithm.
-const (
-	keyHeader = 2 + 2 + 2 + 32 + 8 + 8
-	keySecret = 8 + ed25519.PrivateKeySize + 32
-)
-
 // readSigningKey reads the file that minisign -G writes, encrypted or not.
-func readSigningKey(file string, in io.Reader, prompts io.Writer) (k signingKey, err error) {
+func readSigningKey(file string, in io.Reader, prompts io.Writer) (k minisign.PrivateKey, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return k, err
 	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	raw, err := base64.StdEncoding.DecodeString(strings.TrimSpace(lines[len(lines)-1]))
-	if err != nil || len(raw) != keyHeader+keySecret || string(raw[:2]) != "Ed" {
-		return k, errors.New("it is no secret key of minisign, such as minisign -G writes")
+	if !minisign.IsEncrypted(text) {
+		if err := k.UnmarshalText(text); err != nil {
+			return k, fmt.Errorf("it is no secret key of minisign, such as minisign -G writes: %w", err)
+		}
+		return k, nil
 	}
-	secret := raw[keyHeader:]
-	switch kdf := string(raw[2:4]); kdf {
-	case "Sc":
-		password, err := keyPassword(in, prompts)
-		if err != nil {
-			return k, err
-		}
-		n, r, p := scryptParameters(binary.LittleEndian.Uint64(raw[38:]), binary.LittleEndian.Uint64(raw[46:]))
-		if n > 1<<21 || p > 1<<10 {
-			return k, errors.New("its password is protected by more work than this program does")
-		}
-		pad, err := scrypt.Key(password, raw[6:38], n, r, p, keySecret)
-		if err != nil {
-			return k, err
-		}
-		for i := range secret {
-			secret[i] ^= pad[i]
-		}
-		sum := blake2b.Sum256(slices.Concat(raw[:2], secret[:8+ed25519.PrivateKeySize]))
-		if !bytes.Equal(sum[:], secret[8+ed25519.PrivateKeySize:]) {
-			return k, withCode(refused, "the password is wrong")
-		}
-	case "\x00\x00":
-	default:
-		return k, fmt.Errorf("it is protected by %q, which this version does not know", kdf)
+	password, err := keyPassword(in, prompts)
+	if err != nil {
+		return k, err
 	}
-	copy(k.id[:], secret)
-	k.secret = bytes.Clone(secret[8 : 8+ed25519.PrivateKeySize])
+	if k, err = minisign.DecryptKey(string(password), text); err != nil {
+		return k, withCode(refused, "the password is wrong, or the key is damaged (%s)", err)
+	}
 	return k, nil
-}
-
-// scryptParameters are those that libsodium derives from its two limits.
-func scryptParameters(ops, memory uint64) (n, r, p int) {
-	r = 8
-	ops = max(ops, 32768)
-	limit := memory / (uint64(r) * 128)
-	if ops < memory/32 {
-		limit = ops / (uint64(r) * 4)
-	}
-	log := 1
-	for log < 63 && uint64(1)<<log <= limit/2 {
-		log++
-	}
-	if p = 1; ops >= memory/32 {
-		p = int(min(ops/4>>log, 0x3fffffff)) / r
-	}
-	return 1 << log, r, max(1, p)
 }
 
 func keyPassword(in io.Reader, prompts io.Writer) ([]byte, error) {
@@ -232,14 +177,9 @@ func keyPassword(in io.Reader, prompts io.Writer) ([]byte, error) {
 	return newPassword(in, prompts)
 }
 
-// sign makes a signature in minisign's format: the four lines of a .minisig file.
-func (k signingKey) sign(text []byte, comment string) string {
-	hash := blake2b.Sum512(text)
-	signature := ed25519.Sign(k.secret, hash[:])
-	global := ed25519.Sign(k.secret, append(bytes.Clone(signature), comment...))
-	return fmt.Sprintf("untrusted comment: signature of an Edgebus artifact\n%s\ntrusted comment: %s\n%s\n",
-		base64.StdEncoding.EncodeToString(slices.Concat([]byte("ED"), k.id[:], signature)), comment, base64.StdEncoding.EncodeToString(global))
+// signArtifact makes a signature in minisign's format: the four lines of a .minisig file.
+func signArtifact(k minisign.PrivateKey, text []byte, comment string) string {
+	r := minisign.NewReader(bytes.NewReader(text))
+	io.Copy(io.Discard, r) //nolint:errcheck // a reader of bytes doesn't fail
+	return string(r.SignWithComments(k, comment, "signature of an Edgebus artifact"))
 }
-
-// name is the key's id as minisign prints it: a little-endian number.
-func (k signingKey) name() string { return fmt.Sprintf("%016X", binary.LittleEndian.Uint64(k.id[:])) }
