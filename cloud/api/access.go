@@ -18,6 +18,7 @@ import (
 	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -253,7 +254,7 @@ func (r *request) verb() string {
 		switch {
 		case !collection:
 			return "get"
-		case isTrue(r.FormValue("watch")):
+		case httpserver.IsTrue(r.Form, "watch"):
 			return "watch"
 		}
 		return "list"

@@ -328,7 +328,7 @@ func (r *request) nameVersion(w http.ResponseWriter) {
 
 func (s *server) serveCollection(w http.ResponseWriter, r *request) error {
 	switch {
-	case r.Method == http.MethodGet && isTrue(r.FormValue("watch")):
+	case r.Method == http.MethodGet && httpserver.IsTrue(r.Form, "watch"):
 		return s.watch(w, r)
 	case r.Method == http.MethodGet:
 		return s.list(w, r)
@@ -362,8 +362,6 @@ func (s *server) logSecretAccess(r *request) {
 	s.secretLog.Info().Str("user", accessIn(r.Context()).user).Str("remote", r.RemoteAddr).Str("verb", r.verb()).
 		Str("namespace", fit.Clip(r.key.Namespace)).Str("name", fit.Clip(r.key.Name)).Msg("Secrets asked for")
 }
-
-func isTrue(s string) bool { return s == "true" || s == "1" }
 
 // parse finds the kind, the object and the subresource of a path.
 func (s *server) parse(r *http.Request) (*request, error) {
@@ -463,7 +461,11 @@ func (s *server) approve(w http.ResponseWriter, r *http.Request) error {
 		Approved bool              `json:"approved"`
 		Labels   map[string]string `json:"labels"`
 	}
-	if err := json.NewDecoder(r.Body).Decode(&decision); err != nil {
+	raw, err := readBody(r, mediaType(r))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, &decision); err != nil {
 		return badRequest("", "the approval can't be read: %v", err)
 	}
 	spec := map[string]any{"approval": resource.Denied}

@@ -90,6 +90,9 @@ func TestTrial06FaultsAreBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			media := map[bool]string{true: applyPatch, false: "application/json"}[c.method == "PATCH"]
+			if name == "in YAML" {
+				media = "application/yaml"
+			}
 			r := h.do(c.method, c.path, c.body, "Content-Type", media)
 			require.Contains(t, []int{400, 422}, r.code, "%.300s", r.body)
 			causes, _ := r.at("details.causes").([]any)

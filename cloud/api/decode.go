@@ -85,12 +85,18 @@ func readBody(r *http.Request, media string, more ...string) ([]byte, error) {
 	if json.Valid(raw) {
 		return bytes.TrimSpace(raw), nil
 	}
+	if !slices.Contains(yamlTypes, media) {
+		return nil, badRequest("", "the body is not one JSON value: %v", json.Unmarshal(raw, new(json.RawMessage)))
+	}
 	raw, err = fromYAML(raw)
 	if err != nil {
 		return nil, badRequest("", "the body is neither JSON nor YAML: %v", err)
 	}
 	return raw, nil
 }
+
+// yamlTypes are the media types of bodies that may be YAML; a body of no type is what it looks like.
+var yamlTypes = []string{"", "application/yaml", applyPatch}
 
 // checkValues refuses valid JSON with too many values, too deep nesting or too long paths.
 func checkValues(raw []byte, most int) error {
@@ -270,14 +276,32 @@ func fromYAML(raw []byte) ([]byte, error) {
 	if bytes.Count(raw, []byte("%TAG")) > maxTags {
 		return nil, fmt.Errorf("it has more than %d %%TAG directives", maxTags)
 	}
-	var doc yaml.Node
-	if err := yaml.Unmarshal(raw, &doc); err != nil {
-		return nil, err
+	doc, err := onlyDocument(raw)
+	if err != nil || doc == nil {
+		return []byte("null"), err
 	}
-	if doc.IsZero() {
-		return []byte("null"), nil
+	return appendYAML(nil, doc)
+}
+
+// onlyDocument is the content of the only YAML document that has any; nil: there is none. Of several, all but the first would
+// be dropped without a word.
+func onlyDocument(raw []byte) (only *yaml.Node, err error) {
+	for d := yaml.NewDecoder(bytes.NewReader(raw)); ; {
+		var doc yaml.Node
+		if err := d.Decode(&doc); errors.Is(err, io.EOF) {
+			return only, nil
+		} else if err != nil {
+			return nil, err
+		}
+		content := doc.Content[0]
+		switch {
+		case content.ShortTag() == "!!null" && content.Value == "": // between two lines of ---
+		case only != nil:
+			return nil, yamlError(content, "a second document begins: send each in a request of its own")
+		default:
+			only = content
+		}
 	}
-	return appendYAML(nil, doc.Content[0])
 }
 
 // appendYAML writes a YAML node as JSON.

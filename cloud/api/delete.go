@@ -156,7 +156,11 @@ func (s *server) unenroll(w http.ResponseWriter, r *http.Request) error {
 	var body struct {
 		Target string `json:"target"`
 	}
-	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+	raw, err := readBody(r, mediaType(r))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, &body); err != nil {
 		return badRequest("", "the body can't be read: %v", err)
 	}
 	if body.Target != "Unenroll" {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -64,7 +65,7 @@ func (s *server) showNamespaces(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if isTrue(r.FormValue("watch")) || r.FormValue("labelSelector")+r.FormValue("fieldSelector") != "" {
+	if httpserver.IsTrue(r.Form, "watch") || r.FormValue("labelSelector")+r.FormValue("fieldSelector") != "" {
 		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "namespaces can be listed, all of them, and read by name; they are not objects that can be watched or selected")
 	}
 	names, err := s.namespaces(r.Context())

@@ -14,6 +14,7 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/objects/rawjson"
+	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -34,7 +35,7 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 	if r.media == applyPatch {
 		return s.apply(w, r)
 	}
-	if r.FormValue("force") != "" {
+	if r.Form.Has("force") {
 		return badRequest("force", "force is for server-side apply only")
 	}
 	if !slices.Contains(r.kind.patches(), r.media) {
@@ -385,7 +386,7 @@ func (s *server) mergeApplied(r *request, old *objects.Object, live, config *uns
 	if err != nil {
 		return nil, err
 	}
-	merged, err := fm.Apply(live, config.DeepCopy(), r.FormValue("fieldManager"), isTrue(r.FormValue("force")))
+	merged, err := fm.Apply(live, config.DeepCopy(), r.FormValue("fieldManager"), httpserver.IsTrue(r.Form, "force"))
 	if err != nil {
 		return nil, managerError(err)
 	}

@@ -15,10 +15,6 @@ import (
 )
 
 const (
-	// defaultWatch is how long a watch lasts if the client doesn't say.
-	defaultWatch = 30 * time.Minute
-	// maxWatch is how long a watch lasts at most.
-	maxWatch = 24 * time.Hour
 	// writeTimeout is how long a client may take to read what it is sent.
 	writeTimeout = 30 * time.Second
 	// renderedSize bounds the cache of rendered objects, in bytes.
@@ -85,7 +81,7 @@ func (s *server) watch(w http.ResponseWriter, r *request) error {
 		return r.about("", err)
 	}
 	defer stream.Close()
-	v := &watcher{s: s, r: r, sel: sel, lines: httpserver.BeginWatch(w), bookmarks: isTrue(r.FormValue("allowWatchBookmarks"))}
+	v := &watcher{s: s, r: r, sel: sel, lines: httpserver.BeginWatch(w), bookmarks: httpserver.IsTrue(r.Form, "allowWatchBookmarks")}
 	v.lines.Allow(s.Bookmarks + writeTimeout)
 	if err := v.begin(objects, from); err == nil {
 		v.follow(ctx, stream)
@@ -119,29 +115,23 @@ func watchFrom(r *request) (from uint64, initial bool, err error) {
 	if from, err = revision(r.FormValue("resourceVersion")); err != nil {
 		return 0, false, err
 	}
-	asked, match := r.FormValue("sendInitialEvents"), r.FormValue("resourceVersionMatch")
+	asked, match := r.Form.Has("sendInitialEvents"), r.FormValue("resourceVersionMatch")
 	switch {
-	case asked == "" && match != "":
+	case !asked && match != "":
 		return 0, false, resource.Errorf(resource.Invalid, "resourceVersionMatch", "is for a watch with sendInitialEvents only")
-	case asked == "":
+	case !asked:
 		return from, from == 0, nil
 	case match != "NotOlderThan":
 		return 0, false, resource.Errorf(resource.Invalid, "resourceVersionMatch", "must be NotOlderThan with sendInitialEvents")
 	}
-	return from, isTrue(asked), nil
+	return from, httpserver.IsTrue(r.Form, "sendInitialEvents"), nil
 }
 
 // watchContext ends when the watch has to: no later than the certificate that the user signed in with.
 func (s *server) watchContext(r *request, user access) (context.Context, context.CancelFunc, error) {
-	limit := defaultWatch
-	if text := r.FormValue("timeoutSeconds"); text != "" {
-		n, err := strconv.ParseUint(text, 10, 32)
-		if err != nil {
-			return nil, nil, badRequest("timeoutSeconds", "timeoutSeconds %.20q is not a number", text)
-		}
-		if n > 0 {
-			limit = min(time.Duration(n)*time.Second, maxWatch)
-		}
+	limit, err := httpserver.WatchTime(r.Form)
+	if err != nil {
+		return nil, nil, badRequest("timeoutSeconds", "%v", err)
 	}
 	if !user.expires.IsZero() {
 		limit = min(limit, user.expires.Sub(s.Now()))
@@ -162,7 +152,7 @@ func (v *watcher) begin(objects []store.Object, rev uint64) error {
 			return err
 		}
 	}
-	if isTrue(v.r.FormValue("sendInitialEvents")) && v.bookmarks {
+	if httpserver.IsTrue(v.r.Form, "sendInitialEvents") && v.bookmarks {
 		if err := v.bookmark(rev, true); err != nil {
 			return err
 		}

@@ -9,6 +9,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -149,7 +150,7 @@ func (s *server) ready(w http.ResponseWriter, _ *http.Request) {
 func (s *server) collection(k *kind) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, err := s.query(r, k)
-		follow, _ := strconv.ParseBool(r.URL.Query().Get("watch"))
+		follow := httpserver.IsTrue(r.URL.Query(), "watch")
 		switch {
 		case err != nil:
 			refuse(w, err)
@@ -319,10 +320,17 @@ type watcher struct {
 
 // watch sends the objects that change after a resourceVersion. Without one it sends all existing objects first.
 func (s *server) watch(w http.ResponseWriter, r *http.Request, q query) {
-	if r.URL.Query().Get("sendInitialEvents") != "" {
+	if r.URL.Query().Has("sendInitialEvents") {
 		refuse(w, resource.Errorf(resource.Invalid, "sendInitialEvents", "is not known here: list, and watch from there on"))
 		return
 	}
+	limit, err := httpserver.WatchTime(r.URL.Query())
+	if err != nil {
+		refuse(w, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), limit)
+	defer cancel()
 	id, _ := r.Context().Value(identityKey{}).(broker.Identity)
 	if err := s.watches.Take(id.User, 1); err != nil {
 		refuse(w, err)
@@ -331,7 +339,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, q query) {
 	defer s.watches.Add(id.User, -1)
 	if q.of != resource.KindDevice {
 		v := &watcher{server: s, query: q, lines: httpserver.BeginWatch(w)}
-		v.compare(r.Context(), r.URL.Query().Get("resourceVersion"))
+		v.compare(ctx, r.URL.Query().Get("resourceVersion"))
 		return
 	}
 	since, fresh, ok := s.since(w, r)
@@ -340,12 +348,14 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, q query) {
 	}
 	v := &watcher{server: s, query: q, lines: httpserver.BeginWatch(w), known: make(map[string]bool)}
 	v.lines.Allow(2 * patience)
-	if rev, err := v.begin(fresh); err != nil {
-		return
-	} else if fresh {
-		since = rev
+	if fresh {
+		since, err = v.begin()
+	} else {
+		err = v.resume(since)
 	}
-	v.follow(r.Context(), since)
+	if err == nil {
+		v.follow(ctx, since)
+	} // or the client is gone, or has to list again
 }
 
 func (s *server) since(w http.ResponseWriter, r *http.Request) (since uint64, fresh, ok bool) {
@@ -365,22 +375,46 @@ func (s *server) since(w http.ResponseWriter, r *http.Request) (since uint64, fr
 	return since, false, true
 }
 
-// begin notes which devices exist, and sends them all to a client that knows none.
-func (v *watcher) begin(fresh bool) (rev uint64, err error) {
+// begin sends all devices to a client that knows none.
+func (v *watcher) begin() (rev uint64, err error) {
 	devices, rev := v.Twins.Devices()
 	for _, d := range devices {
 		if !v.matches(d.Metadata) {
 			continue
 		}
 		v.known[d.Metadata.Name] = true
-		if !fresh {
-			continue
-		}
 		if err := v.lines.Add("ADDED", v.event(v.form(v.query, d).sent)); err != nil {
 			return rev, err
 		}
 	}
 	return rev, v.lines.Flush()
+}
+
+// resume notes which devices a client knows that goes on from a revision: those that match now, and of those that changed or
+// left since then all that may have matched before. A DELETED of one that it never had does no harm, while a missing one does.
+func (v *watcher) resume(since uint64) error {
+	devices, _ := v.Twins.Devices()
+	for _, d := range devices {
+		if v.matches(d.Metadata) {
+			v.known[d.Metadata.Name] = true
+		}
+	}
+	_, changes, _, ok := v.Twins.Changes(since)
+	for _, c := range slices.Backward(changes) {
+		switch {
+		case !v.named(c.Name, c.Namespace):
+		case c.Gone && v.reads != nil: // it may be one that the user must not know of
+			ok = false
+		case c.Came > since && !c.Gone:
+			delete(v.known, c.Name)
+		case v.reads == nil || v.reads(c.Name):
+			v.known[c.Name] = true
+		}
+	}
+	if !ok {
+		return v.expired()
+	}
+	return v.lines.Flush()
 }
 
 // follow sends changes until the client disconnects, its time is up, or changes were missed.
@@ -409,18 +443,19 @@ func (v *watcher) round(since uint64) (rev uint64, more <-chan struct{}, ok bool
 	defer v.paced.Take()()
 	rev, changes, more, ok := v.Twins.Changes(since)
 	if !ok {
-		v.expired()
+		_ = v.expired() // the watch is over either way
 		return rev, more, false
 	}
 	return rev, more, v.tell(rev, changes) == nil // or the client is gone
 }
 
-func (v *watcher) expired() {
-	raw, _ := json.Marshal(status(http.StatusGone, "Expired", "too much has changed: list again")) // strings and a number
-	if v.lines.Add("ERROR", raw) == nil {
-		_ = v.lines.Flush() // the watch is over either way
-	}
+// expired tells the client to list again.
+func (v *watcher) expired() error {
+	raw, _ := json.Marshal(status(http.StatusGone, "Expired", errExpired.Error())) // strings and a number
+	return errors.Join(errExpired, v.lines.Add("ERROR", raw), v.lines.Flush())
 }
+
+var errExpired = errors.New("too much has changed: list again")
 
 // tell sends changes up to a revision.
 func (v *watcher) tell(rev uint64, changes []resource.Change) error {
@@ -440,12 +475,9 @@ func (v *watcher) tell(rev uint64, changes []resource.Change) error {
 
 // left sends DELETED. It may be for a device that was created and removed between list and watch, which does no harm.
 func (v *watcher) left(c resource.Change) error {
-	meta := resource.Meta{Name: c.Name, Namespace: c.Namespace, ResourceVersion: strconv.FormatUint(c.Rev, 10)}
-	labels, reads := v.labels, v.reads
-	v.labels, v.reads = nil, nil // labels and protocol of a removed device are unknown: clients that knew it are told
-	mine := v.matches(meta) && (labels == nil && reads == nil || v.known[c.Name])
-	v.labels, v.reads = labels, reads
-	if !mine {
+	meta := resource.Meta{Name: c.Name, Namespace: c.Namespace, UID: c.UID, ResourceVersion: strconv.FormatUint(c.Rev, 10)}
+	// Labels and protocol of a removed device are unknown: clients that knew it are told.
+	if !v.named(c.Name, c.Namespace) || (v.labels != nil || v.reads != nil) && !v.known[c.Name] {
 		return nil
 	}
 	delete(v.known, c.Name)
@@ -488,8 +520,8 @@ func (v *watcher) compare(ctx context.Context, since string) {
 		for _, o := range list {
 			told[o.meta.Namespace+"/"+o.meta.Name] = o
 		}
-	} else if since != "" && since != "0" && v.of != resource.KindNode { // there is one Node, and it never goes
-		v.expired()
+	} else if since != "" && since != "0" && (v.of != resource.KindNode || len(v.labels) > 0) { // there is one Node, and it never goes
+		_ = v.expired() // the watch is over either way
 		return
 	}
 	for v.lines.Allow(2 * patience); v.differences(told) == nil; v.lines.Allow(2 * patience) {

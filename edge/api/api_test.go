@@ -28,6 +28,7 @@ type fake struct {
 	floor   uint64
 	devices map[string]resource.Bundle
 	changed map[string]uint64
+	came    map[string]uint64
 	gone    []resource.Change
 	wake    chan struct{}
 	reads   atomic.Int64      // of single devices
@@ -36,7 +37,7 @@ type fake struct {
 
 func newFake() *fake {
 	return &fake{
-		rev: 100, floor: 100, devices: map[string]resource.Bundle{}, changed: map[string]uint64{}, wake: make(chan struct{}),
+		rev: 100, floor: 100, devices: map[string]resource.Bundle{}, changed: map[string]uint64{}, came: map[string]uint64{}, wake: make(chan struct{}),
 	}
 }
 
@@ -53,6 +54,21 @@ func (f *fake) setIn(namespace, name, power string) {
 	}
 	f.devices[name] = resource.Bundle{Device: d, Model: resource.DeviceModel{Metadata: resource.Meta{Name: "lamp", Namespace: "default"}}}
 	f.changed[name] = f.rev
+	if f.came[name] == 0 {
+		f.came[name] = f.rev
+	}
+	f.tell()
+}
+
+// label changes the only label of a device.
+func (f *fake) label(name, room string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.rev++
+	b := f.devices[name]
+	b.Device.Metadata.Labels = map[string]string{"room": room}
+	b.Device.Metadata.ResourceVersion = strconv.FormatUint(f.rev, 10)
+	f.devices[name], f.changed[name] = b, f.rev
 	f.tell()
 }
 
@@ -63,6 +79,7 @@ func (f *fake) remove(name string) {
 	f.gone = append(f.gone, resource.Change{Name: name, Namespace: f.devices[name].Device.Metadata.Namespace, Rev: f.rev, Gone: true})
 	delete(f.devices, name)
 	delete(f.changed, name)
+	delete(f.came, name)
 	f.tell()
 }
 
@@ -96,7 +113,7 @@ func (f *fake) Changes(since uint64) (rev uint64, list []resource.Change, more <
 	defer f.mu.Unlock()
 	for name, at := range f.changed {
 		if at > since {
-			list = append(list, resource.Change{Name: name, Namespace: f.devices[name].Device.Metadata.Namespace, Rev: at})
+			list = append(list, resource.Change{Name: name, Namespace: f.devices[name].Device.Metadata.Namespace, Rev: at, Came: f.came[name]})
 		}
 	}
 	for _, c := range f.gone {
@@ -249,10 +266,10 @@ func TestWatchKnowsWhichDeviceLeft(t *testing.T) {
 	now[0]("DELETED default/fan", "DELETED other/door", "DELETED default/lamp", "ADDED other/lamp", "ADDED default/last", "ADDED other/end")
 	now[1]("DELETED default/fan", "DELETED default/lamp", "ADDED default/last")
 	now[2]("DELETED other/door", "ADDED other/lamp", "ADDED other/end")
-	// Who watches only now had what there is in a list, for all that is known.
-	later[0]("DELETED default/fan", "DELETED other/door", "DELETED default/lamp", "ADDED other/lamp", "MODIFIED default/last", "MODIFIED other/end")
-	later[1]("DELETED default/fan", "DELETED default/lamp", "MODIFIED default/last")
-	later[2]("DELETED other/door", "MODIFIED other/lamp", "MODIFIED other/end")
+	// Who goes on only now is told the same.
+	later[0]("DELETED default/fan", "DELETED other/door", "DELETED default/lamp", "ADDED other/lamp", "ADDED default/last", "ADDED other/end")
+	later[1]("DELETED default/fan", "DELETED default/lamp", "ADDED default/last")
+	later[2]("DELETED other/door", "ADDED other/lamp", "ADDED other/end")
 }
 
 func TestWatchWithoutARevisionBeginsWithWhatIsThere(t *testing.T) {

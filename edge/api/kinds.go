@@ -120,11 +120,7 @@ func (s *server) query(r *http.Request, k *kind) (q query, err error) {
 
 // matches reports whether an object is one of those that are asked for.
 func (q query) matches(m resource.Meta) bool {
-	namespace := m.Namespace
-	if namespace == "" && q.Namespaced {
-		namespace = resource.DefaultNamespace
-	}
-	if q.only != "" && q.only != m.Name || q.namespace != "" && q.namespace != namespace {
+	if !q.named(m.Name, m.Namespace) {
 		return false
 	}
 	if q.reads != nil && !q.reads(m.Name) {
@@ -134,6 +130,14 @@ func (q query) matches(m resource.Meta) bool {
 		value, ok := m.Labels[t.key]
 		return t.not == (ok && (t.exists || value == t.value))
 	})
+}
+
+// named reports whether an object of that name and namespace is asked for.
+func (q query) named(name, namespace string) bool {
+	if namespace == "" && q.Namespaced {
+		namespace = resource.DefaultNamespace
+	}
+	return (q.only == "" || q.only == name) && (q.namespace == "" || q.namespace == namespace)
 }
 
 // as is the form's part of a cache key.

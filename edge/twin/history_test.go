@@ -40,7 +40,10 @@ func TestHistoryListsChangesSinceARevision(t *testing.T) {
 	rev, changes, _, ok := tw.Changes(begin)
 	require.True(t, ok)
 	require.Equal(t, h.rev, rev)
-	c, a, b := resource.Change{Name: "c", Rev: first + 1}, resource.Change{Name: "a", Rev: first + 2}, resource.Change{Name: "b", Rev: first + 3, Gone: true}
+	c, a := resource.Change{Name: "c", Rev: first + 1, Came: first + 1}, resource.Change{Name: "a", Rev: first + 2}
+	b := resource.Change{Name: "b", Rev: first + 3, Gone: true}
+	a.Came, b.Came = changes[1].Came, changes[2].Came
+	require.ElementsMatch(t, []uint64{begin + 1, begin + 2}, []uint64{a.Came, b.Came})
 	require.Equal(t, []resource.Change{c, a, b}, changes, "in the order in which they changed")
 	_, changes, _, ok = tw.Changes(c.Rev)
 	require.True(t, ok)
@@ -90,9 +93,8 @@ func TestHistoryForgetsTheGone(t *testing.T) {
 	for i := range maxGone {
 		comeAndGo(fmt.Sprintf("d%d", i))
 	}
-	there["d0"] = &device{} // back again: not gone
+	there["d0"] = &device{} // back again, and the one before is gone all the same
 	h.add(names("d0"), there)
-	comeAndGo("another")
 	require.Equal(t, maxGone, h.gone)
 	_, _, _, ok := tw.Changes(before)
 	require.True(t, ok)
@@ -131,11 +133,11 @@ func TestHistoryKnowsWhichDeviceLeft(t *testing.T) {
 		h.add(names(name), there)
 	}
 	change("left", nil)
-	left := resource.Change{Name: "left", Namespace: "a", Rev: begin + 1, Gone: true}
+	left := resource.Change{Name: "left", Namespace: "a", Rev: begin + 1, Gone: true, Came: begin}
 	is(begin, left)
 	change("moved", inNamespace("b"))
-	was := resource.Change{Name: "moved", Namespace: "a", Rev: begin + 2, Gone: true}
-	moved := resource.Change{Name: "moved", Namespace: "b", Rev: begin + 3}
+	was := resource.Change{Name: "moved", Namespace: "a", Rev: begin + 2, Gone: true, Came: begin}
+	moved := resource.Change{Name: "moved", Namespace: "b", Rev: begin + 3, Came: begin + 3}
 	is(begin, left, was, moved)
 	is(was.Rev, moved)
 	require.Equal(t, moved.Rev, h.of("moved"))
@@ -145,12 +147,20 @@ func TestHistoryKnowsWhichDeviceLeft(t *testing.T) {
 	change("back", nil)
 	change("back", inNamespace("a"))
 	is(moved.Rev,
-		resource.Change{Name: "back", Namespace: "a", Rev: begin + 4, Gone: true},
-		resource.Change{Name: "back", Namespace: "b", Rev: begin + 6, Gone: true},
-		resource.Change{Name: "back", Namespace: "a", Rev: begin + 7})
+		resource.Change{Name: "back", Namespace: "a", Rev: begin + 4, Gone: true, Came: begin},
+		resource.Change{Name: "back", Namespace: "b", Rev: begin + 6, Gone: true, Came: begin + 5},
+		resource.Change{Name: "back", Namespace: "a", Rev: begin + 7, Came: begin + 7})
 	require.Equal(t, 4, h.gone)
 	change("back", inNamespace("a"))
-	is(begin+7, resource.Change{Name: "back", Namespace: "a", Rev: begin + 8})
+	is(begin+7, resource.Change{Name: "back", Namespace: "a", Rev: begin + 8, Came: begin + 7})
+
+	// So is one that was removed and made again at once.
+	again := inNamespace("a")
+	again.bundle.Device.Metadata.UID = "another"
+	change("back", again)
+	is(begin+8,
+		resource.Change{Name: "back", Namespace: "a", Rev: begin + 9, Gone: true, Came: begin + 7},
+		resource.Change{Name: "back", Namespace: "a", Rev: begin + 10, Came: begin + 10, UID: "another"})
 }
 
 // Those who watch may be many, and each has something to do when it is told: who waits for a message comes first.

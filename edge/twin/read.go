@@ -204,11 +204,12 @@ func (h *history) begin(now time.Time, devices map[string]*device) {
 	h.places = make(map[string]*list.Element)
 	h.wake = make(chan struct{})
 	for name, d := range devices {
-		h.push(resource.Change{Name: name, Namespace: d.namespace(), Rev: h.rev})
+		h.push(resource.Change{Name: name, Namespace: d.namespace(), UID: d.uid(), Rev: h.rev, Came: h.rev})
 	}
 }
 
 func (d *device) namespace() string { return d.bundle.Device.Metadata.Namespace }
+func (d *device) uid() string       { return d.bundle.Device.Metadata.UID }
 
 func (h *history) push(c resource.Change) {
 	h.places[c.Name] = h.order.PushBack(&c)
@@ -230,27 +231,24 @@ func (h *history) add(changed map[string]bool, devices map[string]*device) (wake
 	return func() { close(waiting) }
 }
 
-// put notes a device that changed, or one that was removed: now is nil.
+// put notes a device that changed, or one that was removed: now is nil. One that was removed and made again is two devices, so
+// that who was away meanwhile hears of both.
 func (h *history) put(name string, now *device) {
 	at := h.places[name]
-	same := at != nil && now != nil && at.Value.(*resource.Change).Namespace == now.namespace()
-	if at != nil && !same {
+	if at != nil && now != nil {
+		if was := at.Value.(*resource.Change); !was.Gone && was.Namespace == now.namespace() && was.UID == now.uid() {
+			h.order.MoveToBack(at)
+			was.Rev = h.next()
+			return
+		}
+	}
+	if at != nil {
 		h.leave(at)
 	}
-	if now == nil {
-		return
+	if now != nil {
+		rev := h.next()
+		h.push(resource.Change{Name: name, Namespace: now.namespace(), UID: now.uid(), Rev: rev, Came: rev})
 	}
-	c := resource.Change{Name: name, Namespace: now.namespace(), Rev: h.next()}
-	if !same {
-		h.push(c)
-		return
-	}
-	h.order.MoveToBack(at)
-	was := at.Value.(*resource.Change)
-	if was.Gone {
-		h.gone--
-	}
-	*was = c
 }
 
 // next is a new revision. Each change has its own, so that a watcher can go on between any two of them.

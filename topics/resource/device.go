@@ -239,6 +239,10 @@ type Change struct {
 	Name, Namespace string
 	Rev             uint64
 	Gone            bool
+	// UID tells a device from one of the same name that was removed before.
+	UID string
+	// Came is the revision at which it was first there.
+	Came uint64
 }
 
 // Bundle is the payload of devices/{device}: the Device with its model. Desired values and the status are not part of it, as

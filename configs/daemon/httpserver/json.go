@@ -2,6 +2,8 @@ package httpserver
 
 import (
 	"encoding/json"
+	"errors"
+	"io"
 	"net/http"
 
 	"github.com/edgebus/edgebus/topics/resource"
@@ -13,6 +15,9 @@ func Read(r *http.Request, into any) error {
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
 		return resource.Errorf(resource.Invalid, "", "the body is not as it should be: %v", err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return resource.Errorf(resource.Invalid, "", "the body has more than one JSON object: send each in a request of its own")
 	}
 	return nil
 }

@@ -1,0 +1,58 @@
+package api
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Queries have booleans as Kubernetes reads them: Python's clients write True.
+func TestAQuerysBooleansAreThoseOfKubernetes(t *testing.T) {
+	h := newHub(t)
+	h.devices(1)
+	for i, value := range []string{"=true", "=1", "=True", "=TRUE", "=yes", "=", "", "=false", "=False", "=0"} {
+		is := i < 7
+		got := h.ok("GET", inNS+"/devices?timeoutSeconds=1&watch"+value, "")
+		require.Equal(t, is, strings.HasPrefix(string(got.body), `{"type":"ADDED"`), "watch%s: %s", value, got.body)
+
+		got = h.ok("GET", inNS+"/devices?timeoutSeconds=1&watch=1&allowWatchBookmarks=True&resourceVersionMatch=NotOlderThan&sendInitialEvents"+value, "")
+		require.Equal(t, is, strings.Contains(string(got.body), "initial-events-end"), "sendInitialEvents%s: %s", value, got.body)
+
+		body := `{"apiVersion":"v1","kind":"ConfigMap","data":{"a":"` + strings.Repeat("x", i+1) + `"}}`
+		h.ok("PATCH", "/api/v1/namespaces/default/configmaps/c?fieldManager=a&force=true", body, "Content-Type", applyPatch)
+		taken := h.do("PATCH", "/api/v1/namespaces/default/configmaps/c?fieldManager=b&force"+value, strings.Replace(body, "x", "y", 1), "Content-Type", applyPatch)
+		require.Equal(t, map[bool]int{true: 200, false: 409}[is], taken.code, "force%s: %s", value, taken.body)
+	}
+}
+
+// A body is one object. What stands behind it is refused, as it would be dropped otherwise.
+func TestABodyIsOneObject(t *testing.T) {
+	h := newHub(t)
+	const maps, second = "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"b"}}`
+	one := func(name string) string { return `{"metadata":{"name":"` + name + `"}}` }
+	for _, media := range []string{"", "application/json", "application/yaml"} {
+		for name, body := range map[string]string{
+			"two objects": one("a") + second, "rubbish": one("a") + " and so on", "a list behind": one("a") + "[]", "a line between": one("a") + "\n" + second,
+			"two documents": one("a") + "\n---\n" + second, "three": one("a") + "\n---\n---\n" + second + "\n---\n" + second,
+		} {
+			h.refused(400, "BadRequest", "POST", maps, body, "Content-Type", media)
+			h.refused(400, "BadRequest", "DELETE", maps, "{}"+body, "Content-Type", media)
+			require.Empty(t, h.ok("GET", maps, "").at("items"), "%s as %q", name, media)
+		}
+	}
+	for _, number := range []string{"NaN", "Infinity", "-Infinity", "nan", "0x10", "'a'"} {
+		h.refused(400, "BadRequest", "POST", maps, `{"metadata":{"name":"a"},"data":{"a":`+number+`}}`, "Content-Type", "application/json")
+	}
+	apply := "apiVersion: v1\nkind: ConfigMap\ndata: {a: b}\n"
+	h.refused(400, "BadRequest", "PATCH", maps+"/a?fieldManager=m", apply+"---\n"+apply, "Content-Type", applyPatch)
+	for _, media := range []string{mergePatch, jsonPatch, strategicPatch} {
+		h.refused(400, "BadRequest", "PATCH", maps+"/a", `{"data":{}}{"data":{}}`, "Content-Type", media)
+	}
+
+	// Separators without a document between them are no second one.
+	for i, body := range []string{"---\n" + one("c0"), one("c1") + "\n---\n", "# a comment\n---\n---\n" + one("c2") + "\n...\n"} {
+		made := h.ok("POST", maps, body, "Content-Type", "application/yaml")
+		require.Equal(t, "c"+string(rune('0'+i)), made.str("metadata.name"))
+	}
+}

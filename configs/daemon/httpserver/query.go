@@ -1,0 +1,40 @@
+package httpserver
+
+import (
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+const (
+	// defaultWatch is how long a watch lasts if the client doesn't say.
+	defaultWatch = 30 * time.Minute
+	// maxWatch is how long a watch lasts at most.
+	maxWatch = 24 * time.Hour
+)
+
+// IsTrue reports whether a parameter of a query is true, as Kubernetes reads it: "0" and "false" are not, and any other
+// text is, such as "True", as Python writes it, and none at all.
+func IsTrue(query url.Values, name string) bool {
+	values := query[name]
+	return len(values) > 0 && values[0] != "0" && !strings.EqualFold(values[0], "false")
+}
+
+// WatchTime is how long a watch may last by its query.
+func WatchTime(query url.Values) (time.Duration, error) {
+	text := query.Get("timeoutSeconds")
+	if text == "" {
+		return defaultWatch, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 32)
+	switch {
+	case err != nil:
+		return 0, resource.Errorf(resource.Invalid, "timeoutSeconds", "%.20q is not a number of seconds", text)
+	case n == 0:
+		return defaultWatch, nil
+	}
+	return min(time.Duration(n)*time.Second, maxWatch), nil
+}
