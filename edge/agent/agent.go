@@ -545,10 +545,16 @@ func (a *agent) checkDrift(ctx context.Context) (paths []string, left bool, err 
 		paths = append(paths, d.Path)
 	}
 	left = a.state.Applied.Drift == resource.DriftReport
-	if err != nil || left || len(paths) == 0 {
+	switch lost := a.state.Applied.RenderedVersion != a.files.Version(); {
+	case err != nil:
 		return paths, left, err
+	case lost: // somebody moved the journal away
+		a.log.Warn().Str("rendered_version", a.state.Applied.RenderedVersion).Msg("nothing is known of the files of the applied version: they are written again")
+	case left || len(paths) == 0:
+		return paths, left, nil
+	default:
+		a.log.Warn().Strs("files", paths).Msg("files that were changed by another program are restored")
 	}
-	a.log.Warn().Strs("files", paths).Msg("files that were changed by another program are restored")
 	if err = a.stage(ctx, a.state.Applied, false); err == nil {
 		err = a.files.Swap()
 	}

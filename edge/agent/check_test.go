@@ -7,9 +7,62 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/edge/agent/files"
 )
 
 // Damage has another exit code than what keeps the agent's data from being read.
+// TestDamageOfTheFilesIsToldWithItsRemedy: the agent doesn't start, says what to do, and that works.
+func TestDamageOfTheFilesIsToldWithItsRemedy(t *testing.T) {
+	half := func(p string) error {
+		text, err := os.ReadFile(p)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(p, text[:len(text)/2], 0o600)
+	}
+	for what, c := range map[string]struct {
+		file   string
+		damage func(path string) error
+	}{
+		"the journal is missing":  {"journal.json", os.Remove},
+		"the journal is half":     {"journal.json", half},
+		"the journal is empty":    {"journal.json", func(p string) error { return os.Truncate(p, 0) }},
+		"the manifest is missing": {"manifest-*.json", os.Remove},
+		"the manifest is half":    {"manifest-*.json", half},
+		"the manifest is empty":   {"manifest-*.json", func(p string) error { return os.Truncate(p, 0) }},
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := newRig(t, nil)
+			r.send("spec", version("1", text("/etc/a", "one"), text("/etc/b", "two")))
+			r.settle()
+			r.stop()
+			paths, err := filepath.Glob(filepath.Join(r.o.Config.Data.Dir, "files", c.file))
+			require.NoError(t, err)
+			require.Len(t, paths, 1)
+			require.NoError(t, c.damage(paths[0]))
+
+			_, err = openFiles(r.o.withDefaults())
+			require.ErrorAs(t, err, new(files.DamagedError))
+			require.ErrorContains(t, err, paths[0])
+			dir := filepath.Join(r.o.Config.Data.Dir, "files")
+			require.ErrorContains(t, err, "Move the directory "+dir+" away, and start the agent again")
+			require.NoError(t, os.Rename(dir, dir+".damaged"))
+			require.NoError(t, os.WriteFile(filepath.Join(r.o.Config.Root, "etc/a"), []byte("by hand"), 0o640))
+			delete(r.sent, "spec") // the core is away, too
+
+			r.start()
+			r.settle()
+			require.Equal(t, "one two", r.file("etc/a")+" "+r.file("etc/b"))
+			require.Equal(t, "1", r.reportNow(nil).RenderedVersion)
+			r.send("spec", version("2"))
+			r.settle()
+			require.Equal(t, "2", r.reportNow(nil).RenderedVersion)
+			require.NotContains(t, r.condition("SpecApplied"), "False")
+		})
+	}
+}
+
 func TestExitCodesOfCheck(t *testing.T) {
 	for _, c := range []struct {
 		name, file, text string

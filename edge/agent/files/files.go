@@ -1,6 +1,9 @@
 // Package files brings a list of a host's files, directories and links to what a rendered spec says, whole or not at all: after a
 // kill or a power cut at any moment, Recover makes the old version or the new one of what is there.
 //
+// While it is being swapped, and between a kill and the next Recover, the host has files of both: each file is that of one version,
+// whole, and no path that both versions have is ever missing.
+//
 // It never follows a symbolic link, and changes nothing outside the allowed directories but files of its own beside those that it
 // changes (.edgebus-…). It runs no commands, and fetches nothing.
 //
@@ -162,18 +165,29 @@ func (s *Store) Close() error {
 // DamagedError is of a file of the Store that is not what was written, or is missing.
 type DamagedError struct{ error }
 
+// damaged says what to do about a file of the Store, of which there is no second one.
+func (s *Store) damaged(name, format string, args ...any) error {
+	return DamagedError{fmt.Errorf("%s %w. Move the directory %s away, and start the agent again: it applies its version of the spec anew, "+
+		"takes files that are as the spec has them for the host's own, and knows nothing of what was there before: that is still beside them, as %s*.old",
+		s.data.path(name), fmt.Errorf(format, args...), s.data.name, prefix)}
+}
+
 // load reads the journal and the manifests that it names.
 func (s *Store) load() error {
 	text, err := s.readData(journalName)
 	if missing(err) {
 		s.journal, s.applied = journal{}, &manifest{}
-		return nil
+		names, err := s.data.names("")
+		if slices.ContainsFunc(names, isManifest) {
+			return s.damaged(journalName, "is missing, and there are manifests of versions")
+		}
+		return err
 	}
 	if err != nil {
 		return err
 	}
 	if s.journal, err = decodeJournal(text); err != nil {
-		return DamagedError{fmt.Errorf("%s is damaged: %w; when it is removed, files of the applied version are taken for the host's own", s.data.path(journalName), err)}
+		return s.damaged(journalName, "is damaged: %w", err)
 	}
 	if s.applied, err = s.readManifest(s.journal.Applied); err != nil {
 		return err
@@ -190,14 +204,14 @@ func (s *Store) readManifest(id string) (*manifest, error) {
 	}
 	text, err := s.readData(manifestName(id))
 	if missing(err) {
-		return nil, DamagedError{fmt.Errorf("%s is missing", s.data.path(manifestName(id)))}
+		return nil, s.damaged(manifestName(id), "is missing")
 	}
 	if err != nil {
 		return nil, err
 	}
 	m, err := decodeManifest(text)
 	if err != nil {
-		return nil, DamagedError{fmt.Errorf("%s is damaged: %w", s.data.path(manifestName(id)), err)}
+		return nil, s.damaged(manifestName(id), "is damaged: %w", err)
 	}
 	return m, nil
 }
@@ -252,6 +266,13 @@ func (s *Store) Recover() (Recovery, string, error) {
 	}
 	version := s.journal.Update.Version
 	return RolledBack, version, s.rollBack()
+}
+
+// Version is the one that is applied; empty: none is, or the Store knows nothing of it any more.
+func (s *Store) Version() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.applied.Version
 }
 
 // Changes are the paths that the update which is under way changes, in their order.
@@ -347,7 +368,7 @@ func (s *Store) stage(ctx context.Context, want Spec, p *plan) error {
 	written := touched{}
 	batch := len(p.ops) >= s.host.many
 	for _, o := range p.ops {
-		if o.Do != doWrite {
+		if o.New == "" {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
@@ -370,6 +391,11 @@ func (s *Store) stage(ctx context.Context, want Spec, p *plan) error {
 
 func (s *Store) stageOne(ctx context.Context, want Spec, o *op, sync bool) error {
 	switch {
+	case o.Attrs != nil:
+		if err := s.host.mkdir(o.New, *o.Attrs); err != nil {
+			return writeFailed(o.Path, "making the new directory", err)
+		}
+		return nil
 	case o.from != "":
 		if err := s.duplicate(o.from, o.New); err != nil {
 			return writeFailed(o.Path, "restoring the former file", err)
@@ -444,6 +470,9 @@ func affected(ops []*op) touched {
 		if o.Attrs != nil || o.Was != nil || o.Do == doAdopt {
 			keys[o.Key] = true
 		}
+		if o.Do == doExchange { // the directory that was emptied is there
+			keys[o.New] = true
+		}
 		for _, key := range []string{o.New, o.Old} {
 			if key != "" {
 				keys[parent(key)] = true
@@ -453,9 +482,9 @@ func affected(ops []*op) touched {
 	return keys
 }
 
-// backUp gives what is in an operation's place a second name.
+// backUp gives what is in an operation's place a second name. A file that stays there is copied: it may be changed in its place.
 func (s *Store) backUp(o *op) error {
-	if o.Old == "" {
+	if o.Old == "" || o.Do == doExchange {
 		return nil
 	}
 	at, err := s.host.look(o.Key)
@@ -467,6 +496,9 @@ func (s *Store) backUp(o *op) error {
 		return err
 	}
 	o.Backup = true
+	if o.Do == doAdopt {
+		return s.copy(o.Key, o.Old)
+	}
 	return s.duplicate(o.Key, o.Old)
 }
 
@@ -496,12 +528,12 @@ func (s *Store) copy(key, other string) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, r)
-	if err == nil {
-		err = f.keepXattrs(r)
-	}
+	err = f.copyFrom(r)
 	if err == nil {
 		err = f.give(from.attrs)
+	}
+	if err == nil { // after the owner, whose change takes capabilities away
+		err = f.keepXattrs(r, contentCopied)
 	}
 	if err == nil {
 		err = f.sync()
@@ -520,6 +552,14 @@ func (s *Store) do(o *op) error {
 		return s.host.give(o.Key, *o.Attrs)
 	case doWrite:
 		return s.host.rename(o.New, o.Key)
+	case doExchange:
+		err := s.host.exchange(o.New, o.Key)
+		if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.ENOTSUP) || errors.Is(err, errors.ErrUnsupported) {
+			if err = s.host.rename(o.Key, o.Old); err == nil {
+				err = s.host.rename(o.New, o.Key)
+			}
+		}
+		return err
 	}
 	return nil
 }
@@ -535,7 +575,10 @@ func (s *Store) Commit() (left []string, err error) {
 	u := s.journal.Update
 	next := journal{Applied: u.ID, Cleanup: u.Originals, Dirs: u.Dirs}
 	for _, o := range u.Ops {
-		if o.Backup && !o.Original {
+		if o.New != "" { // of an exchange, or a name of a file that had its place already
+			next.Cleanup = append(next.Cleanup, o.New)
+		}
+		if o.Old != "" && !o.Original {
 			next.Cleanup = append(next.Cleanup, o.Old)
 		}
 	}
@@ -623,6 +666,8 @@ func (s *Store) undo(o *op) error {
 			return s.putBack(o)
 		}
 		return s.removeIf(o.Key, found.file)
+	case doExchange:
+		return s.undoExchange(o)
 	case doRemove:
 		if o.Backup {
 			return s.putBack(o)
@@ -657,6 +702,56 @@ func (s *Store) undo(o *op) error {
 		return s.host.give(o.Key, *o.Was)
 	}
 	return nil
+}
+
+// undoExchange has the former file or directory in its place again. A directory that was made and has others' files is kept beside it.
+func (s *Store) undoExchange(o *op) error {
+	wasDir := o.Attrs == nil
+	old, err := s.host.look(o.Old)
+	if err != nil {
+		return err
+	}
+	staged, err := s.host.look(o.New)
+	if err != nil {
+		return err
+	}
+	switch {
+	case old.exists(): // the file system exchanges nothing
+		err = s.putDirBack(o, o.Old, !staged.exists())
+	case staged.exists() && staged.dir() == wasDir:
+		err = s.putDirBack(o, o.New, true)
+	}
+	if err != nil {
+		return err
+	}
+	err = s.removeIf(o.New, found.dir)
+	if notEmpty(err) {
+		err = s.host.rename(o.New, o.Key+".moved-aside-"+s.journal.Update.ID)
+	}
+	return err
+}
+
+// putDirBack puts what is at another key in an operation's place. What is there takes the other key, or that of the staged file.
+func (s *Store) putDirBack(o *op, from string, keep bool) error {
+	if err := s.makeWay(o.Key); err != nil {
+		return err
+	}
+	at, err := s.host.look(o.Key)
+	switch {
+	case err != nil:
+		return err
+	case !at.exists():
+	case from == o.New:
+		return s.host.exchange(from, o.Key)
+	case keep:
+		err = s.host.rename(o.Key, o.New)
+	default:
+		err = s.moveAside(o.Key)
+	}
+	if err != nil {
+		return err
+	}
+	return s.host.rename(from, o.Key)
 }
 
 func (s *Store) removeIf(key string, is func(found) bool) error {
@@ -754,7 +849,11 @@ func (s *Store) cleanUp() (left []string, err error) {
 // removeOwn removes files that updates made for themselves.
 func (s *Store) removeOwn(keys []string) error {
 	for _, key := range keys {
-		if err := s.host.remove(key); err != nil {
+		err := s.host.remove(key)
+		if notEmpty(err) { // a directory in which somebody has put files since it was replaced
+			err = s.host.rename(key, key+".moved-aside")
+		}
+		if err != nil {
 			return writeFailed("/"+key, "removing what is no longer needed", err)
 		}
 	}
@@ -768,7 +867,7 @@ func (s *Store) removeManifests() error {
 		return err
 	}
 	for _, name := range names {
-		if strings.HasPrefix(name, "manifest-") && name != manifestName(s.journal.Applied) {
+		if isManifest(name) && name != manifestName(s.journal.Applied) {
 			if err := s.data.remove(name); err != nil {
 				return err
 			}

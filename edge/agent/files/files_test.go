@@ -43,6 +43,64 @@ func TestAVersionAndTheNext(t *testing.T) {
 	require.Len(t, names, 2, "the journal and one manifest")
 }
 
+// TestAnAdoptedFileComesBackAsItWas: a file that is as wanted already is the host's own all the same, whatever is done to it meanwhile.
+func TestAnAdoptedFileComesBackAsItWas(t *testing.T) {
+	for what, meanwhile := range map[string]func(r *rig){
+		"nothing": func(*rig) {},
+		"the spec changes its mode": func(r *rig) {
+			f := regular("/etc/key", "mine")
+			f.Mode = "0600"
+			r.apply("2", f)
+		},
+		"the spec changes its content": func(r *rig) { r.apply("2", regular("/etc/key", "ours")) },
+		"a program writes it in its place": func(r *rig) {
+			require.NoError(r.t, os.WriteFile(r.host("/etc/key"), []byte("edited"), 0o644))
+		},
+		"it is given up and adopted again": func(r *rig) {
+			for range 3 {
+				r.apply("2")
+				r.apply("3", regular("/etc/key", "mine"))
+			}
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := newRig(t)
+			r.put("/etc/key", "mine")
+			before := r.tree()
+			r.apply("1", regular("/etc/key", "mine"))
+			r.onlyOriginals()
+			meanwhile(r)
+			r.onlyOriginals()
+			r.apply("last")
+			require.Equal(t, before, r.tree())
+			require.Empty(t, r.own())
+		})
+	}
+}
+
+// TestACopyKeepsHoles: where an original has to be copied, it takes the room that its data takes.
+func TestACopyKeepsHoles(t *testing.T) {
+	r := newRig(t)
+	f, err := os.Create(r.host("/etc/sparse"))
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte("x"), 8<<20)
+	require.NoError(t, err)
+	require.NoError(t, f.Truncate(64<<20))
+	require.NoError(t, f.Close())
+	require.NoError(t, r.copy("etc/sparse", "etc/copy"))
+	at, err := r.Store.host.look("etc/copy")
+	require.NoError(t, err)
+	require.EqualValues(t, 64<<20, at.info.Size())
+	require.Less(t, allocated(at.info), int64(1<<20))
+	sum, err := r.sumAt("etc/copy", at)
+	require.NoError(t, err)
+	from, err := r.Store.host.look("etc/sparse")
+	require.NoError(t, err)
+	want, err := r.sumAt("etc/sparse", from)
+	require.NoError(t, err)
+	require.Equal(t, want, sum)
+}
+
 func TestASwappedVersionCanBeRolledBackAfterARestart(t *testing.T) {
 	r := newRig(t)
 	r.put("/etc/hosts", "the host's own")

@@ -55,17 +55,18 @@ type update struct {
 // kind is what an operation does.
 type kind string
 
-// The kinds, in the order in which they are done. They are undone in the reverse order.
+// The kinds. rankOf has the order in which they are done; they are undone in the reverse order.
 const (
-	doAdopt  kind = "adopt"  // keep the file that is there as the original; it is as wanted already
-	doRemove kind = "remove" // remove a file or a link
-	doRmdir  kind = "rmdir"  // remove a directory where a file is wanted
-	doMkdir  kind = "mkdir"
-	doAttrs  kind = "attrs" // change permissions and owner
-	doWrite  kind = "write" // put the staged file or link in its place
+	doAdopt    kind = "adopt"  // keep a copy of the file that is there as the original; it is as wanted already
+	doRemove   kind = "remove" // remove a file or a link
+	doRmdir    kind = "rmdir"  // remove a directory that is in one where a file is wanted
+	doMkdir    kind = "mkdir"
+	doExchange kind = "exchange" // put the staged file in the place of a directory, or a directory in that of a file
+	doAttrs    kind = "attrs"    // change permissions and owner
+	doWrite    kind = "write"    // put the staged file or link in its place
 )
 
-var order = []kind{doAdopt, doRemove, doRmdir, doMkdir, doAttrs, doWrite}
+var kinds = []kind{doAdopt, doRemove, doRmdir, doMkdir, doExchange, doAttrs, doWrite}
 
 // op is one operation of an update.
 type op struct {
@@ -80,12 +81,14 @@ type op struct {
 	Backup bool   `json:"backup,omitempty"`
 	// Original: the backup is the original of a file that the spec manages from now on, and is kept after the commit.
 	Original bool `json:"original,omitempty"`
-	// Attrs are wanted, Was those before.
+	// Attrs are wanted, Was those before. An exchange has Attrs if a directory takes the place of a file.
 	Attrs *attrs `json:"attrs,omitempty"`
 	Was   *attrs `json:"was,omitempty"`
 
 	entry *entry // what is staged at New, or
 	from  string // the original that is
+	// copied is how much room a copy of what is there takes, in bytes.
+	copied int64
 }
 
 // manifest is what a version consists of.
@@ -122,13 +125,15 @@ const prefix = ".edgebus-"
 var (
 	validID    = regexp.MustCompile(`^[0-9a-f]{16}$`)
 	ownName    = regexp.MustCompile(`^\.edgebus-[0-9a-f]{16}-[0-9]+\.(new|old)$`)
-	wantsNew   = []kind{doWrite}
-	wantsOld   = []kind{doAdopt, doRemove, doWrite}
+	wantsNew   = []kind{doWrite, doExchange}
+	wantsOld   = []kind{doAdopt, doRemove, doWrite, doExchange}
 	wantsAttrs = []kind{doMkdir, doAttrs}
 	wantsWas   = []kind{doRmdir, doAttrs}
 )
 
 func manifestName(id string) string { return "manifest-" + id + ".json" }
+
+func isManifest(name string) bool { return strings.HasPrefix(name, "manifest-") }
 
 const journalName = "journal.json"
 
@@ -209,7 +214,7 @@ func (u *update) check() error {
 }
 
 func (o *op) check() error {
-	if !slices.Contains(order, o.Do) {
+	if !slices.Contains(kinds, o.Do) {
 		return fmt.Errorf("do: %q is no operation", o.Do)
 	}
 	if err := checkKey(o.Key); err != nil {
@@ -227,7 +232,7 @@ func (o *op) check() error {
 			}
 		}
 	}
-	if slices.Contains(wantsAttrs, o.Do) != (o.Attrs != nil) {
+	if o.Do != doExchange && slices.Contains(wantsAttrs, o.Do) != (o.Attrs != nil) {
 		return fmt.Errorf("attrs: belong to the operations %v", wantsAttrs)
 	}
 	if slices.Contains(wantsWas, o.Do) != (o.Was != nil) {

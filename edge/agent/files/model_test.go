@@ -3,6 +3,7 @@ package files
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -186,7 +188,11 @@ func (m *model) byHand(t *testing.T, r *rig, rnd *rand.Rand) {
 		}
 		foreign := p + "/" + string(rune('a'+rnd.IntN(4)))
 		if _, ours := m.ours[foreign]; !ours && tree[foreign] == "" && m.host[foreign] == "" {
-			r.put(foreign, "of the host")
+			text := "of the host"
+			if rnd.IntN(2) == 0 { // as a spec may have it
+				text = strconv.Itoa(rnd.IntN(3))
+			}
+			r.put(foreign, text)
 			m.host[foreign] = r.tree()[foreign]
 		}
 	case strings.HasPrefix(what, "link "):
@@ -293,6 +299,24 @@ func (r *rig) onlyOriginals() {
 		}
 	}
 	require.ElementsMatch(r.t, originals, r.own())
+	r.oneNameEach()
+}
+
+// oneNameEach checks that no two names are of one file: who changes one of them would change the other.
+func (r *rig) oneNameEach() {
+	r.t.Helper()
+	names := map[uint64]string{}
+	require.NoError(r.t, filepath.WalkDir(r.host(""), func(p string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		require.NoError(r.t, err)
+		inode := info.Sys().(*syscall.Stat_t).Ino
+		require.Empty(r.t, names[inode], "%s is the same file", p)
+		names[inode] = p
+		return nil
+	}))
 }
 
 // TestRandomSpecs applies 200 random specs in a row to one root, in which others change files, too, and kills some of the updates.
@@ -306,7 +330,7 @@ func randomSpecs(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	r := newRig(t)
 	r.put("/etc/a/b", "of the host")
-	r.put("/etc/c", "of the host")
+	r.put("/etc/c", "1")
 	r.put("/var/lib/b/foreign", "of the host")
 	m := &model{host: r.tree(), ours: map[string]string{}, keeps: map[string]string{}}
 	refused, killed, applied := 0, 0, 0

@@ -401,7 +401,7 @@ func (s *Store) fill(ctx context.Context, f *file, o *op, content io.Reader, syn
 		return failf(resource.FailedContent, o.Path, "the content that came has %d bytes and the digest sha256:%s; sha256:%s is wanted", n, got, e.Sum)
 	}
 	if old, err := s.host.read(o.Key); err == nil {
-		err = f.keepXattrs(old)
+		err = f.keepXattrs(old, contentReplaced)
 		old.Close()
 		if err != nil {
 			return writeFailed(o.Path, "keeping extended attributes", err)
@@ -440,10 +440,13 @@ func (s *source) Read(p []byte) (int, error) {
 func (s *Store) checkSpace(p *plan) error {
 	need := map[uint64]int64{}
 	for _, o := range p.ops {
-		if o.Do != doWrite || o.entry == nil {
+		size := o.copied
+		if o.entry != nil {
+			size = min(o.entry.Size, 1<<60) + int64(len(inline(o.entry.Content)))
+		}
+		if size == 0 {
 			continue
 		}
-		size := min(o.entry.Size, 1<<60) + int64(len(inline(o.entry.Content)))
 		dir, err := s.host.openAny(p.anchors[o.Key])
 		if err != nil {
 			return writeFailed(o.Path, "looking for room", err)
@@ -544,8 +547,10 @@ func (p *planner) parents(e *entry) error {
 			continue
 		case at.dir():
 			implicit.Attrs = at.attrs
-		case !at.exists(), at.file() && p.makesWay(key):
+		case !at.exists():
 			p.add(&op{Do: doMkdir, Key: key, Attrs: &implicit.Attrs})
+		case at.file() && p.makesWay(key):
+			p.add(&op{Do: doExchange, Key: key, Attrs: &implicit.Attrs})
 		default:
 			return failf(resource.FailedPath, e.Path, "%w", p.inTheWay(key, at))
 		}
@@ -609,7 +614,7 @@ func (p *planner) wantedDir(e, old *entry, at found) error {
 	case !at.exists():
 		p.add(&op{Do: doMkdir, Key: e.Key, Path: e.Path, Change: Created, Attrs: &e.Attrs})
 	case at.file() && p.makesWay(e.Key):
-		p.add(&op{Do: doMkdir, Key: e.Key, Path: e.Path, Change: Updated, Attrs: &e.Attrs})
+		p.add(&op{Do: doExchange, Key: e.Key, Path: e.Path, Change: Updated, Attrs: &e.Attrs})
 	default:
 		return failf(resource.FailedWrite, e.Path, "a file stands where the directory is wanted, and no spec made it")
 	}
@@ -625,6 +630,7 @@ func (p *planner) wantedFile(e, old *entry, at found) error {
 	case !at.exists():
 		o.Change = Created
 	case at.dir() && old != nil && old.made():
+		o.Do = doExchange
 		p.replaced[e.Key] = true
 	case !at.file():
 		return failf(resource.FailedWrite, e.Path, "a %s stands where the %s is wanted, and no spec made it", typeName(at), e.Type)
@@ -633,10 +639,13 @@ func (p *planner) wantedFile(e, old *entry, at found) error {
 		if err != nil {
 			return err
 		}
-		if what == "" {
-			o = &op{Do: doAdopt, Key: e.Key}
-		}
 		o.Original = e.Original == ""
+		if what == "" && !o.Original {
+			return nil
+		}
+		if what == "" {
+			o = &op{Do: doAdopt, Key: e.Key, Original: true, copied: allocated(at.info)}
+		}
 	default:
 		return p.wantedAgain(e, old, at, o)
 	}
@@ -727,8 +736,14 @@ func (p *planner) dropped(old *entry) error {
 	case at.exists() && !at.file():
 		return nil // somebody put something else there
 	case e == nil && old.Original != "":
-		return p.putOriginalBack(old, at)
-	case !at.exists():
+		if o := p.originalBack(old, at); o != nil {
+			p.add(o)
+			return nil
+		}
+		if !at.file() {
+			return nil
+		}
+	case !at.exists(), e != nil: // or a directory takes its place
 		return nil
 	case old.Keep && e == nil:
 		if what, err := p.differs(old, at); err != nil || what != "" {
@@ -739,22 +754,18 @@ func (p *planner) dropped(old *entry) error {
 	return nil
 }
 
-// putOriginalBack plans that what was there before a spec named a file is there again.
-func (p *planner) putOriginalBack(old *entry, at found) error {
+// originalBack has what was there before a spec named a file there again; nil: somebody removed it.
+func (p *planner) originalBack(old *entry, at found) *op {
 	original, err := p.host.look(old.Original)
-	if err != nil || !original.file() { // somebody removed it
-		if at.file() {
-			p.add(&op{Do: doRemove, Key: old.Key, Path: old.Path, Change: Removed})
-		}
+	if err != nil || !original.file() {
 		return nil
 	}
 	o := &op{Do: doWrite, Key: old.Key, Path: old.Path, Change: Updated, from: old.Original}
 	if !at.exists() {
 		o.Change = Created
 	}
-	p.add(o)
 	p.originals = append(p.originals, old.Original)
-	return nil
+	return o
 }
 
 func (p *planner) droppedDir(old, e *entry, at found) error {
@@ -785,7 +796,7 @@ func (p *planner) replaceDirs() error {
 		if err != nil {
 			return writeFailed(p.manifest.byKey[key].Path, "looking at the directory in its place", err)
 		}
-		p.addRmdirs(dirs)
+		p.addRmdirs(dirs[1:])
 	}
 	for _, key := range slices.Clone(p.dirs) {
 		old := p.applied.byKey[key]
@@ -801,10 +812,12 @@ func (p *planner) replaceDirs() error {
 			p.dirs = slices.DeleteFunc(p.dirs, func(dir string) bool { return dir == key })
 			continue
 		}
-		p.addRmdirs(dirs)
-		if err := p.putOriginalBack(old, found{}); err != nil {
-			return err
+		if o := p.originalBack(old, found{}); o != nil {
+			o.Do, dirs = doExchange, dirs[1:]
+			p.replaced[key] = true
+			p.add(o)
 		}
+		p.addRmdirs(dirs)
 	}
 	p.dirs = slices.DeleteFunc(p.dirs, func(dir string) bool { return p.replaced[dir] })
 	return nil
@@ -846,22 +859,18 @@ func (p *planner) emptied(key string, goes map[string]bool) ([]*op, error) {
 
 // finish puts the operations in the order in which they are done, and finds the directories for new files and backups.
 func (p *plan) finish() {
-	rank := map[kind]int{}
-	for i, do := range order {
-		rank[do] = i
-	}
 	slices.SortFunc(p.ops, func(a, b *op) int {
 		up := 1
 		if a.Do == doRemove || a.Do == doRmdir {
 			up = -1 // what is below goes first
 		}
-		return cmp.Or(cmp.Compare(rank[a.Do], rank[b.Do]), up*strings.Compare(a.Key, b.Key))
+		return cmp.Or(cmp.Compare(p.rankOf(a), p.rankOf(b)), up*strings.Compare(a.Key, b.Key))
 	})
 	slices.SortFunc(p.dirs, func(a, b string) int { return strings.Compare(b, a) })
 	slices.SortFunc(p.manifest.Entries, func(a, b *entry) int { return strings.Compare(a.Key, b.Key) })
 	missing := map[string]bool{}
 	for _, o := range p.ops {
-		if o.Do == doMkdir {
+		if o.Do == doMkdir || o.Do == doExchange && o.Attrs != nil {
 			missing[o.Key] = true
 		}
 	}
@@ -872,6 +881,27 @@ func (p *plan) finish() {
 		}
 		p.anchors[o.Key] = dir
 	}
+}
+
+// rankOf is when an operation is done. What the new version doesn't have is removed last, but for what is in a directory whose place a
+// file takes. So a path that both versions have is never missing, and a reader finds what is new before it misses what is gone.
+func (p *plan) rankOf(o *op) int {
+	switch o.Do {
+	case doAdopt:
+		return 0
+	case doRemove:
+		if !p.insideReplaced(parent(o.Key)) {
+			return 6
+		}
+		return 1
+	case doRmdir:
+		return 2
+	case doMkdir, doExchange: // what is above goes first
+		return 3
+	case doAttrs:
+		return 4
+	}
+	return 5
 }
 
 func (p *plan) insideReplaced(dir string) bool {

@@ -47,6 +47,32 @@ func renameAt(from *os.Root, name string, to *os.Root, other string) error {
 	return across("rename", from, to, func(from, to int) error { return unix.Renameat(from, name, to, other) })
 }
 
+func exchangeAt(from *os.Root, name string, to *os.Root, other string) error {
+	return across("exchange", from, to, func(from, to int) error { return unix.Renameat2(from, name, to, other, unix.RENAME_EXCHANGE) })
+}
+
+// allocated is how much room a file takes on its file system, in bytes.
+func allocated(info fs.FileInfo) int64 { return info.Sys().(*syscall.Stat_t).Blocks * 512 }
+
+// nextData is where a file has data next, from an offset on; a file system that doesn't know has all of it.
+func nextData(f *os.File, from, size int64) (begin, length int64, ok bool) {
+	if from >= size {
+		return 0, 0, false
+	}
+	begin, err := unix.Seek(int(f.Fd()), from, unix.SEEK_DATA)
+	if errors.Is(err, unix.ENXIO) || err == nil && begin >= size {
+		return 0, 0, false
+	}
+	if err != nil {
+		return from, size - from, true
+	}
+	end, err := unix.Seek(int(f.Fd()), begin, unix.SEEK_HOLE)
+	if err != nil {
+		end = size
+	}
+	return begin, min(end, size) - begin, true
+}
+
 func linkAt(from *os.Root, name string, to *os.Root, other string) error {
 	return across("link", from, to, func(from, to int) error { return unix.Linkat(from, name, to, other, 0) })
 }
@@ -65,17 +91,25 @@ func across(op string, from, to *os.Root, do func(from, to int) error) error {
 	return os.NewSyscallError(op, do(int(a.Fd()), int(b.Fd())))
 }
 
-// ofContent are extended attributes that belong to a content, not to its place.
-var ofContent = []string{"security.capability", "security.ima", "security.evm"}
+// ofContent are extended attributes that belong to a content, not to its place. Those of a file's inode can't be copied.
+var (
+	ofContent = []string{"security.capability", "security.ima", "security.evm"}
+	ofInode   = []string{"security.ima", "security.evm"}
+)
 
-// copyXattrs copies the extended attributes that belong to a file's place. step is called before each.
-func copyXattrs(from, to *os.File, step func() error) error {
+// copyXattrs copies the extended attributes that belong to a file's place, and those of its content if that was copied. step is called
+// before each.
+func copyXattrs(from, to *os.File, content bool, step func() error) error {
+	left := ofContent
+	if content {
+		left = ofInode
+	}
 	names, err := xattrNames(int(from.Fd()))
 	if errors.Is(err, unix.ENOTSUP) {
 		return nil
 	}
 	for _, name := range names {
-		if slices.Contains(ofContent, name) {
+		if slices.Contains(left, name) {
 			continue
 		}
 		var value []byte

@@ -29,7 +29,7 @@ type tree struct {
 
 // step is a change that is about to be made to a tree, or a sync.
 type step struct {
-	do        string // create write chown chmod xattr sync symlink link rename remove mkdir syncdir syncfs
+	do        string // create write chown chmod xattr sync symlink link rename exchange remove mkdir syncdir syncfs
 	path, new string
 	data      []byte
 	mode      fs.FileMode
@@ -299,9 +299,50 @@ func (f *file) give(a attrs) error {
 	return f.Chmod(fileMode(a.Mode))
 }
 
-// keepXattrs gives the file the extended attributes of another, SELinux's label among them.
-func (f *file) keepXattrs(from *os.File) error {
-	return copyXattrs(from, f.File, func() error { return f.t.step(step{do: "xattr", path: f.path}) })
+// What becomes of extended attributes that belong to a content.
+const (
+	contentReplaced = false
+	contentCopied   = true
+)
+
+// keepXattrs gives the file the extended attributes of another, SELinux's label among them. Those of its content are kept only if that was
+// copied.
+func (f *file) keepXattrs(from *os.File, content bool) error {
+	return copyXattrs(from, f.File, content, func() error { return f.t.step(step{do: "xattr", path: f.path}) })
+}
+
+// copyFrom copies another file's content, without what its holes would take, if there is room for it.
+func (f *file) copyFrom(from *os.File) error {
+	info, err := from.Stat()
+	if err != nil {
+		return err
+	}
+	if room, ok := free(f.File); ok && uint64(allocated(info))+reserve > room {
+		return fmt.Errorf("no space left on the file system for a copy: %d bytes are free, and %d are needed", room, uint64(allocated(info))+reserve)
+	}
+	end := int64(0)
+	for {
+		begin, length, ok := nextData(from, end, info.Size())
+		if !ok {
+			break
+		}
+		if begin != end {
+			if _, err := f.Seek(begin, io.SeekStart); err != nil {
+				return err
+			}
+		}
+		n, err := io.CopyN(f, io.NewSectionReader(from, begin, length), length)
+		if end = begin + n; err == io.EOF {
+			return nil // somebody made it shorter
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if end < info.Size() {
+		return f.Truncate(info.Size())
+	}
+	return nil
 }
 
 func (f *file) sync() error {
@@ -370,6 +411,12 @@ func (t *tree) link(key, other string) error {
 func (t *tree) rename(key, other string) error {
 	defer t.forget()
 	return t.two("rename", key, other, (*os.Root).Rename, renameAt)
+}
+
+// exchange has what is at two keys change places: neither is ever missing.
+func (t *tree) exchange(key, other string) error {
+	defer t.forget()
+	return t.two("exchange", key, other, func(d *os.Root, name, other string) error { return exchangeAt(d, name, d, other) }, exchangeAt)
 }
 
 func (t *tree) two(do, key, other string, within func(*os.Root, string, string) error, across func(*os.Root, string, *os.Root, string) error) error {
