@@ -12,11 +12,15 @@ import (
 
 	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/cloud/api"
+	"github.com/edgebus/edgebus/cloud/discovery"
 	"github.com/edgebus/edgebus/cloud/enroll"
+	"github.com/edgebus/edgebus/cloud/fleet"
 	"github.com/edgebus/edgebus/cloud/identity"
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // openAuthority opens the hub's authority, and has the listeners use its certificate for which none is configured.
@@ -101,6 +105,18 @@ func openBearer(ctx context.Context, a configs.HubAuth, st interface {
 	}
 	b.OIDC = identity.NewOIDC(o)
 	return b, nil
+}
+
+// bound are those who decide what a Node gets by its labels.
+func bound(st store.Reader) []func(context.Context, resource.Meta) ([]objects.Reference, error) {
+	return []func(context.Context, resource.Meta) ([]objects.Reference, error){fleet.Bound(st), discovery.Bound(st)}
+}
+
+// judgeJoining refuses a node that would get Secrets and the like.
+func judgeJoining(objs *objects.Registry) func(ctx context.Context, node string, labels map[string]string, labelFrom string) error {
+	return func(ctx context.Context, node string, labels map[string]string, labelFrom string) error {
+		return objs.JudgeJoining(ctx, node, labels, labelFrom, api.MayReferAnonymously)
+	}
 }
 
 // auditWrites adds what controllers write to the audit log.

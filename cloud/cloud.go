@@ -107,6 +107,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	objs := objects.New(objects.Options{
 		Reader: st, Writer: sealed, Log: log, Seal: sealed.key, Managers: api.Managers(), Audit: auditWrites(bo.Audit),
+		Bound: bound(st), Fetched: sources.Fetched(st),
 	})
 	rows := projections(objs.Controller("twins"))
 	var br *broker.Broker
@@ -137,9 +138,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	nodes := enroll.New(enroll.Options{
 		Authority: authority, Reader: st, Writer: st, Watcher: st, Broker: func() enroll.Broker { return br }, Tree: commands, Presence: commands,
 		Mode: cfg.Auth.Enrollment, Reserved: reserved(cfg.Auth, bearer.Tokens.HasUser), Address: func() string { return address(cfg, br.Addrs()) }, Log: log,
+		Judge: judgeJoining(objs),
 	})
 	serving := blobs.NewServer(blobs.ServerOptions{
-		Store: content, Allowed: specs.Allowed, Tree: nodes, Publish: func(m broker.Message) { br.Publish(m) }, Log: log,
+		Store: content, Allowed: specs.Allowed, Fetched: objs.Fetched, Tree: nodes, Publish: func(m broker.Message) { br.Publish(m) }, Log: log,
 	})
 	bo.Tree, bo.Presence, bo.Rejected, bo.Journal, bo.Log = serving, nodes, tw.Rejected, kept, log
 	bo.Down, bo.Metrics = cfg.Bridge.Down, figures

@@ -91,7 +91,7 @@ func (a access) may(verb string, k *Kind) bool {
 	case k.WrittenBy != "" && !a.controls && slices.Contains(writeVerbs, verb):
 		return false
 	case k.Sealed || k.HasCredentials:
-		return a.all && (a.account != "" || a.controls && !a.acts)
+		return a.readsCredentials()
 	case a.all:
 		return true
 	case slices.Contains(readVerbs, verb):
@@ -101,6 +101,32 @@ func (a access) may(verb string, k *Kind) bool {
 	}
 	return a.writes && k.Node != nil
 }
+
+// mayRefer refuses what the user may not refer to, since a node would get what the user may not read: Secrets, Repositories and ConfigMaps
+// like the objects themselves, blobs like their contents. nil: everything may be referred to.
+func (a access) mayRefer(kinds []Kind) func(objects.Reference) error {
+	if a.readsCredentials() {
+		return nil
+	}
+	return func(ref objects.Reference) error {
+		i := slices.IndexFunc(kinds, func(k Kind) bool { return k.dialect == nil && k.Name == ref.Kind })
+		switch {
+		case i >= 0 && a.may("get", &kinds[i]), ref.Kind == objects.KindBlob && a.all && !ref.Fetched:
+			return nil
+		case ref.Fetched:
+			return resource.Errorf(resource.Forbidden, ref.Field, "the %s is from a Repository, which %s may not read: %s", ref.What(), a.user, a.rule)
+		}
+		return resource.Errorf(resource.Forbidden, ref.Field, "a node would get the %s, which %s may not read: %s", ref.What(), a.user, a.rule)
+	}
+}
+
+// MayReferAnonymously refuses what an operator who is not signed in may not refer to.
+func MayReferAnonymously(ref objects.Reference) error {
+	return accessOf(broker.Identity{Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}}).mayRefer(Kinds())(ref)
+}
+
+// readsCredentials reports whether the user may read Secrets and the like.
+func (a access) readsCredentials() bool { return a.all && (a.account != "" || a.controls && !a.acts) }
 
 // mayOn is may for an object or its status.
 func (a access) mayOn(verb string, k *Kind, subresource, name string) bool {

@@ -88,7 +88,7 @@ func (s *server) change(w http.ResponseWriter, r *request, edit func(*objects.Ob
 func (s *server) write(r *request) (*objects.Write, error) {
 	dry, err := dryRun(r.Form["dryRun"])
 	a := accessIn(r.Context())
-	w := &objects.Write{Manager: fieldManager(r), Origin: origin(r), Owns: a.owns(), DryRun: dry, Applied: r.isApply()}
+	w := &objects.Write{Manager: fieldManager(r), Origin: origin(r), Owns: a.owns(), MayRefer: a.mayRefer(s.Kinds), DryRun: dry, Applied: r.isApply()}
 	w.Allow = func(name string, obj any) error {
 		if s.has(r.Context(), a, r.kind, obj) {
 			return nil

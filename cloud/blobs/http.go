@@ -1,6 +1,7 @@
 package blobs
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"strings"
@@ -45,6 +46,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Ide
 	case reads && digest == "":
 		return httpserver.Reply(w, s.o.Store.List())
 	case reads:
+		if err := s.checkFetched(r.Context(), id, digest); err != nil {
+			return err
+		}
 		return s.get(w, r, digest)
 	case r.Method == http.MethodPost && digest == "", r.Method == http.MethodPut && digest != "":
 		return s.put(w, r, digest)
@@ -52,6 +56,18 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Ide
 		return httpserver.ReplyOr(w, struct{}{}, s.o.Store.Remove(r.Context(), digest))
 	}
 	return resource.Errorf(resource.NotFound, "", "there is nothing at %s %s", r.Method, r.URL.Path)
+}
+
+// checkFetched fails for what was fetched from a Repository, if somebody asks who isn't signed in.
+func (s *Server) checkFetched(ctx context.Context, id broker.Identity, digest string) error {
+	if id.User != "" || s.o.Fetched == nil {
+		return nil
+	}
+	fetched, err := s.o.Fetched(ctx, digest)
+	if err == nil && fetched {
+		err = resource.Errorf(resource.Forbidden, "", "the blob %s is from a Repository: its contents are for operators who are signed in, as one of auth.users", digest)
+	}
+	return err
 }
 
 func (s *Server) get(w http.ResponseWriter, r *http.Request, digest string) error {

@@ -36,6 +36,8 @@ type ServerOptions struct {
 	Store *Store
 	// Allowed reports whether a node may read a blob.
 	Allowed func(ctx context.Context, node, digest string) (bool, error)
+	// Fetched reports whether a blob was fetched from a Repository, as nobody may see who isn't signed in; nil: none was.
+	Fetched func(ctx context.Context, digest string) (bool, error)
 	// Tree gets every publish that is not about blobs.
 	Tree broker.Tree
 	// Publish publishes on the hub's broker.

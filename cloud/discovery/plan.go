@@ -38,13 +38,13 @@ const (
 	ProblemsKind = "BrokerProblems"
 
 	// finalizer keeps a Configuration until its Instances are gone, and an Instance until what was made of it is.
-	finalizer = resource.Group + "/discovery"
+	finalizer = objects.DiscoveryFinalizer
 
 	// Labels and annotations of what is made.
 	configurationLabel = resource.Group + "/configuration"
 	shortNameLabel     = "akri.sh/instance"
-	instanceAnnotation = resource.Group + "/instance"          // of a Device: the Instance that it was made of
-	appliedAnnotation  = resource.Group + "/discovery-applied" // of a Device: a hash of what was made of the template
+	instanceAnnotation = objects.InstanceAnnotation
+	appliedAnnotation  = objects.DiscoveryAppliedAnnotation
 )
 
 // Order is what nodes are to look for, for one Configuration. It has no value of a Secret.

@@ -56,6 +56,9 @@ type Options struct {
 	Mode string
 	// Reserved reports whether a name belongs to a user, so that no node may have it.
 	Reserved func(name string) bool
+	// Judge refuses a node that joins by an invitation of somebody who wasn't signed in, if it would get what only people see who are; nil:
+	// nobody is refused.
+	Judge func(ctx context.Context, node string, labels map[string]string, labelFrom string) error
 	// Address is where nodes reach the hub, host:port.
 	Address func() string
 	Log     zerolog.Logger
@@ -282,7 +285,7 @@ func (s *Service) handle(ctx context.Context, j job) (a resource.JoinAnswer, err
 	lock := &s.names[maphash.String(s.seed, node)%uint64(len(s.names))]
 	lock.Lock()
 	defer lock.Unlock()
-	i, err := s.redeem(ctx, r.Token, node, csr.Key)
+	i, err := s.redeem(ctx, r, node, csr.Key)
 	if err != nil {
 		return a, err
 	}

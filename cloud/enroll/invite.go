@@ -214,12 +214,12 @@ func (s *Service) find(ctx context.Context, token string) (i Invitation, rev uin
 
 // redeem counts one use of an invitation by a node with its key. If two race for the last use, the store accepts one write; the
 // other is a conflict, and finds the invitation used when it reads it again.
-func (s *Service) redeem(ctx context.Context, token, node, key string) (i Invitation, err error) {
+func (s *Service) redeem(ctx context.Context, r resource.JoinRequest, node, key string) (i Invitation, err error) {
 	s.redeeming.Lock() // otherwise a thousand nodes with one token would mostly run into conflicts
 	defer s.redeeming.Unlock()
 	for range maxAttempts {
 		var rev uint64
-		if i, rev, err = s.find(ctx, token); err != nil {
+		if i, rev, err = s.find(ctx, r.Token); err != nil {
 			return i, err
 		}
 		if err := i.check(node, key, s.o.Now()); err != nil {
@@ -232,7 +232,7 @@ func (s *Service) redeem(ctx context.Context, token, node, key string) (i Invita
 		if slices.Contains(i.Joined, use) {
 			return i, nil
 		}
-		if err := s.free(ctx, i, node); err != nil {
+		if err := errors.Join(s.free(ctx, i, node), s.judge(ctx, i, node, r)); err != nil {
 			return i, err
 		}
 		i.Joined = append(i.Joined, use)
@@ -245,6 +245,17 @@ func (s *Service) redeem(ctx context.Context, token, node, key string) (i Invita
 		}
 	}
 	return i, resource.Errorf(resource.Unavailable, "", "too many nodes join with this token at once: try again")
+}
+
+// judge returns an error if a node would get something that whoever invited it may not see.
+func (s *Service) judge(ctx context.Context, i Invitation, node string, r resource.JoinRequest) error {
+	if i.By != "" || s.o.Judge == nil {
+		return nil
+	}
+	if err := s.o.Judge(ctx, node, withLabels(nil, i.Labels, r.Labels), resource.FormatPairs(r.LabelFrom)); err != nil {
+		return resource.Errorf(resource.Forbidden, "token", "the invitation was made by somebody who was not signed in: %v", err)
+	}
+	return nil
 }
 
 // free returns an error if an invitation for many names does not cover a name, because another node has joined under it.

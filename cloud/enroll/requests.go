@@ -9,16 +9,17 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // remoteAnnotation of an EnrollmentRequest is the address that the node asked from.
-const remoteAnnotation = resource.Group + "/remote"
+const remoteAnnotation = objects.RemoteAnnotation
 
 // askedAnnotation of an EnrollmentRequest holds the labels, in JSON, that the node itself asked for. Those that it still
 // has when it is approved only add to the Node's; what the approver changed or added replaces them.
-const askedAnnotation = resource.Group + "/asked-labels"
+const askedAnnotation = objects.AskedLabelsAnnotation
 
 // pending is an EnrollmentRequest that waits for a decision.
 type pending struct{ address string }

@@ -46,13 +46,13 @@ type Sources interface {
 
 const (
 	// finalizer keeps a Fleet until its nodes are released.
-	finalizer = resource.Group + "/fleet"
+	finalizer = objects.FleetFinalizer
 
 	// What the controllers note at a Node, and at a Fleet.
-	versionAnnotation  = "fleet-controller/templateVersion"         // the version that the node has applied, and that the fleet is rolled out to
-	assignedAnnotation = "fleet-controller/assignedTemplateVersion" // the version that the node's spec is made of
-	sinceAnnotation    = "fleet-controller/assignedAt"
-	batchAnnotation    = "fleet-controller/batch" // version/number
+	versionAnnotation  = objects.FleetPrefix + "templateVersion"         // the version that the node has applied, and that the fleet is rolled out to
+	assignedAnnotation = objects.FleetPrefix + "assignedTemplateVersion" // the version that the node's spec is made of
+	sinceAnnotation    = objects.FleetPrefix + "assignedAt"
+	batchAnnotation    = objects.FleetPrefix + "batch" // version/number
 
 	overlapping = "OverlappingSelectors"
 	manyOwners  = "MultipleOwners"

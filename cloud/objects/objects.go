@@ -3,7 +3,7 @@
 // unique over all namespaces, the sealing of Secrets, and "nothing changed is no write" are here, for the handlers of the
 // API and for controllers alike. Controllers use the typed functions: Get, List, Create, Update, UpdateStatus.
 //
-// It never asks who may write what, knows no HTTP, and keeps no object: whoever reads gets what the store has now.
+// It never asks who may write what, but for what an object may refer to (Write.MayRefer), knows no HTTP, and keeps no object: whoever reads gets what the store has now.
 package objects
 
 import (
@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // Options are what a Registry needs.
@@ -28,6 +29,10 @@ type Options struct {
 	Seal Sealer
 	// Managers track who owns which fields of an object. Without them its managed fields stay as they are.
 	Managers *Managers
+	// Bound are what a Node gets because of its labels and annotations, by each of those who decide by them; see Write.MayRefer.
+	Bound []func(ctx context.Context, node resource.Meta) ([]Reference, error)
+	// Fetched reports whether a blob was fetched from a Repository; nil: none was.
+	Fetched func(ctx context.Context, digest string) (bool, error)
 	// Suffix completes a generateName. If the name is taken it is called again. Default: random letters.
 	Suffix func() string
 	// Audit is told of every write of a controller, of those that fail too; nil: nobody is. action is create, update,

@@ -46,6 +46,9 @@ type Write struct {
 	Applied bool
 	// Allow refuses an object that the writer may not write, as it is going to be; nil: the writer may write all.
 	Allow func(name string, obj any) error
+	// MayRefer refuses a reference that the writer may not make, because it would have the hub hand out what the writer may not read; nil:
+	// the writer may refer to everything. It is asked for each reference that the object didn't have before.
+	MayRefer func(Reference) error
 	// Warnings are what may be a mistake in what was written.
 	Warnings []string
 }
@@ -103,6 +106,9 @@ func (s *Registry) prepareForCreate(key store.Key, o *Object, w *Write) {
 	m.DeletionTimestamp, m.DeletionGracePeriodSeconds, m.SelfLink = nil, nil, ""
 	if !w.Applied {
 		m.ManagedFields = nil
+	}
+	if w.Owns == nil {
+		keepReserved(m, resource.Meta{})
 	}
 	o.Status = nil
 }
@@ -191,6 +197,9 @@ func (s *Registry) prepareForUpdate(k *Kind, old, wanted *Object, w *Write) (*Ob
 			}
 		}
 	}
+	if w.Owns == nil {
+		keepReserved(m, was)
+	}
 	m.Name, m.Namespace, m.UID, m.GenerateName = was.Name, was.Namespace, was.UID, was.GenerateName
 	m.CreationTimestamp, m.DeletionTimestamp = was.CreationTimestamp, was.DeletionTimestamp
 	m.DeletionGracePeriodSeconds, m.SelfLink = was.DeletionGracePeriodSeconds, ""
@@ -234,6 +243,9 @@ func (s *Registry) validate(ctx context.Context, k *Kind, old, next *Object, w *
 		err = next.Metadata.ValidateChange(old.Metadata)
 	case k.Validate != nil:
 		err = k.Validate(ctx, s.Reader, prev, typed)
+	}
+	if err == nil {
+		err = s.checkReferences(ctx, prev, typed, w)
 	}
 	if err != nil {
 		return nil, err

@@ -43,10 +43,10 @@ type Options struct {
 
 const (
 	name      = "resourcesync"
-	finalizer = resource.Group + "/" + name
+	finalizer = objects.ResourceSyncFinalizer
 	// appliedAnnotation has the names of the labels and annotations that were applied last: one that a manifest doesn't have
 	// any more is removed, and those that users have set stay.
-	appliedAnnotation = resource.Group + "/applied"
+	appliedAnnotation = objects.SyncAppliedAnnotation
 
 	conditionParsed = "ResourceParsed"
 	conditionSynced = "Synced"
@@ -172,7 +172,7 @@ func (c *controller) sync(ctx context.Context, rs *resource.ResourceSync, known 
 	}
 	broken := false
 	for _, m := range p.apply {
-		if err := c.apply(ctx, m, owner); err != nil {
+		if err := c.apply(ctx, m, rs); err != nil {
 			if ctx.Err() != nil {
 				return err
 			}
@@ -183,7 +183,7 @@ func (c *controller) sync(ctx context.Context, rs *resource.ResourceSync, known 
 		if broken { // what is described under another name now must be there before this goes
 			break
 		}
-		if err := c.prune(ctx, key, owner); err != nil {
+		if err := c.prune(ctx, key, rs); err != nil {
 			failed = append(failed, fmt.Sprintf("%s: %v", key, err))
 		}
 	}
@@ -233,32 +233,37 @@ func (c *controller) parse(files []resource.InlineFile) (all []manifest, err err
 
 // refused names what manifests refer to and the ResourceSync does not allow; empty: nothing.
 func (c *controller) refused(ctx context.Context, rs *resource.ResourceSync, wanted []manifest) (string, error) {
-	var registries []resource.Repository
-	for r, err := range objects.List[resource.Repository](ctx, c.as, "") {
-		if err != nil {
-			return "", err
-		}
-		if r.Spec.Type == "oci" && (r.Spec.SecretRef != nil || len(r.Spec.Credentials) > 0) {
-			registries = append(registries, *r)
-		}
-	}
 	var all []string
 	for _, m := range wanted {
 		for _, ref := range m.refs {
-			if ref.image != "" {
-				name, _ := resource.SplitImage(ref.image)
-				anywhere := strings.Contains(ref.image, "{{") // a template may become any image
-				if i := slices.IndexFunc(registries, func(r resource.Repository) bool { return anywhere || r.Spec.Has(name) }); i >= 0 {
-					ref.name = registries[i].Metadata.Name
-				}
+			err := c.Objects.JudgeReference(ctx, ref, mayRefer(rs))
+			if err != nil && !errors.Is(err, resource.Forbidden) {
+				return "", err
 			}
-			own := ref.kind == resource.KindRepository && ref.name == rs.Spec.Repository
-			if ref.name != "" && !own && !slices.Contains(rs.Spec.Allow, ref.kind) {
-				all = append(all, fmt.Sprintf("%s: %s, and spec.allow of the ResourceSync lists no %s", m.file, ref, ref.kind))
+			if err != nil {
+				all = append(all, fmt.Sprintf("%s: %v", m.file, err))
 			}
 		}
 	}
 	return joined(all), nil
+}
+
+// mayRefer is what the manifests of a ResourceSync may refer to: see its spec.allow. ConfigMaps are among them, as a repository may describe
+// them itself.
+func mayRefer(rs *resource.ResourceSync) func(objects.Reference) error {
+	return func(ref objects.Reference) error {
+		kind := ref.Kind
+		switch {
+		case kind == resource.KindConfigMap, kind == objects.KindBlob && !ref.Fetched, kind == resource.KindRepository && ref.Name == rs.Spec.Repository:
+			return nil
+		case kind == objects.KindBlob:
+			kind = resource.KindRepository
+		}
+		if slices.Contains(rs.Spec.Allow, kind) {
+			return nil
+		}
+		return resource.Errorf(resource.Forbidden, "", "%s, and spec.allow of the ResourceSync lists no %s", ref, kind)
+	}
 }
 
 // joined names the first of many.
@@ -308,9 +313,12 @@ func (c *controller) owners(ctx context.Context, wanted []manifest, owner string
 	return owners, nil
 }
 
-// write is who writes.
-func (c *controller) write(owner string) *objects.Write {
-	return &objects.Write{Manager: name, Origin: strings.ToLower(owner), Owns: func(of string) bool { return of == "" || of == owner }}
+// write is who writes for a ResourceSync.
+func (c *controller) write(rs *resource.ResourceSync) *objects.Write {
+	owner := Owner(rs.Metadata.Name)
+	return &objects.Write{
+		Manager: name, Origin: strings.ToLower(owner), Owns: func(of string) bool { return of == "" || of == owner }, MayRefer: mayRefer(rs),
+	}
 }
 
 func (c *controller) audit(action string, key store.Key, err error) {
@@ -322,9 +330,10 @@ func (c *controller) audit(action string, key store.Key, err error) {
 var errForeign = errors.New("it has another owner by now, and is left alone")
 
 // apply creates an object, or updates it to its manifest. An unchanged object is not written.
-func (c *controller) apply(ctx context.Context, m manifest, owner string) error {
+func (c *controller) apply(ctx context.Context, m manifest, rs *resource.ResourceSync) error {
+	owner := Owner(rs.Metadata.Name)
 	var before string
-	changed, err := c.Objects.Change(ctx, m.key, c.write(owner), func(old *objects.Object) (*objects.Object, error) {
+	changed, err := c.Objects.Change(ctx, m.key, c.write(rs), func(old *objects.Object) (*objects.Object, error) {
 		if old.Metadata.Owner != owner {
 			return nil, errForeign
 		}
@@ -347,7 +356,7 @@ func (c *controller) apply(ctx context.Context, m manifest, owner string) error 
 		said := o.Metadata
 		o.Metadata = resource.Meta{Name: said.Name, Owner: owner}
 		merge(&o.Metadata, said)
-		_, err = c.Objects.Create(ctx, m.key, o, c.write(owner))
+		_, err = c.Objects.Create(ctx, m.key, o, c.write(rs))
 		c.audit("create", m.key, err)
 		return err
 	}
@@ -365,6 +374,8 @@ type applied struct {
 
 // merge sets the labels and annotations that a manifest has, and removes those that it had before.
 func merge(m *resource.Meta, said resource.Meta) {
+	said.Annotations = maps.Clone(said.Annotations)
+	maps.DeleteFunc(said.Annotations, func(key, _ string) bool { return objects.Reserved(key) })
 	var before applied
 	_ = json.Unmarshal([]byte(m.Annotations[appliedAnnotation]), &before) // there may be none
 	now := applied{slices.Sorted(maps.Keys(said.Labels)), slices.Sorted(maps.Keys(said.Annotations))}
@@ -395,8 +406,9 @@ func merged(present, said map[string]string, before []string) map[string]string 
 }
 
 // prune deletes an object that is not described any more.
-func (c *controller) prune(ctx context.Context, key store.Key, owner string) error {
-	_, err := c.Objects.Delete(ctx, key, c.write(owner), func(old *objects.Object) error {
+func (c *controller) prune(ctx context.Context, key store.Key, rs *resource.ResourceSync) error {
+	owner := Owner(rs.Metadata.Name)
+	_, err := c.Objects.Delete(ctx, key, c.write(rs), func(old *objects.Object) error {
 		if old.Metadata.Owner != owner {
 			return errForeign
 		}
@@ -418,7 +430,7 @@ func (c *controller) release(ctx context.Context, key store.Key, rs *resource.Re
 		return err
 	}
 	for of := range owners {
-		_, err := c.Objects.Change(ctx, of, c.write(owner), func(old *objects.Object) (*objects.Object, error) {
+		_, err := c.Objects.Change(ctx, of, c.write(rs), func(old *objects.Object) (*objects.Object, error) {
 			wanted := *old
 			if wanted.Metadata.Owner != owner {
 				return nil, errForeign

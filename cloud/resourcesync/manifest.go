@@ -39,57 +39,7 @@ type manifest struct {
 	file string // where it stands, for messages
 	raw  []byte // JSON
 	form *dialect.Kind
-	refs []reference
-}
-
-// reference is a reference of a manifest to an object that the author of the manifest may not be allowed to read.
-type reference struct {
-	field string
-	kind  string // Secret or Repository
-	name  string
-	image string // of an artifact, instead of the name: the Repository of type oci that it is in has the credentials
-}
-
-func (r reference) String() string {
-	return fmt.Sprintf("%s refers to the %s %s", r.field, r.kind, r.name)
-}
-
-// referencesOf are those of an object of one of the Kinds.
-func referencesOf(v any) (refs []reference) {
-	var spec resource.NodeSpec
-	at := "spec"
-	switch v := v.(type) {
-	case *resource.Node:
-		spec = v.Spec
-	case *resource.Fleet:
-		spec, at = v.Spec.Template.Spec, "spec.template.spec"
-	case *resource.Configuration:
-		for _, p := range v.Spec.DiscoveryHandler.DiscoveryProperties {
-			if p.ValueFrom != nil && p.ValueFrom.SecretKeyRef != nil {
-				field := fmt.Sprintf("spec.discoveryHandler.discoveryProperties[%s].valueFrom.secretKeyRef", p.Name)
-				refs = append(refs, reference{field: field, kind: resource.KindSecret, name: p.ValueFrom.SecretKeyRef.Name})
-			}
-		}
-	}
-	for _, c := range spec.Config {
-		field := fmt.Sprintf("%s.config[%s].", at, c.Name)
-		switch {
-		case c.SecretRef != nil:
-			refs = append(refs, reference{field: field + "secretRef", kind: resource.KindSecret, name: c.SecretRef.Name})
-		case c.GitRef != nil:
-			refs = append(refs, reference{field: field + "gitRef", kind: resource.KindRepository, name: c.GitRef.Repository})
-		case c.HTTPRef != nil:
-			refs = append(refs, reference{field: field + "httpRef", kind: resource.KindRepository, name: c.HTTPRef.Repository})
-		case c.OCIRef != nil:
-			refs = append(refs, reference{field: field + "ociRef", kind: resource.KindRepository, image: c.OCIRef.Image})
-		}
-	}
-	for _, a := range spec.Applications {
-		if a.Image != "" {
-			refs = append(refs, reference{field: fmt.Sprintf("%s.applications[%s].image", at, a.Name), kind: resource.KindRepository, image: a.Image})
-		}
-	}
-	return refs
+	refs []objects.Reference
 }
 
 // parseFile reads the manifests in a file.
@@ -153,7 +103,7 @@ func newManifest(registry *objects.Registry, raw []byte) (m manifest, err error)
 		m.key.Namespace = resource.DefaultNamespace
 	}
 	_, v, err := m.object(registry, nil)
-	m.refs = referencesOf(v)
+	m.refs = objects.References(v)
 	return m, err
 }
 

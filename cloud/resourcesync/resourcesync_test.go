@@ -16,6 +16,7 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/blobs"
 	"github.com/edgebus/edgebus/cloud/control"
+	"github.com/edgebus/edgebus/cloud/fleet"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/resourcesync"
 	"github.com/edgebus/edgebus/cloud/sources"
@@ -57,7 +58,7 @@ func newHub(t *testing.T) *hub {
 	require.NoError(t, err)
 	content, err := blobs.Open(blobs.Options{Dir: dir, Log: zerolog.Nop()})
 	require.NoError(t, err)
-	objs := objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Seal: plainText{}})
+	objs := objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Seal: plainText{}, Bound: []func(context.Context, resource.Meta) ([]objects.Reference, error){fleet.Bound(st)}})
 	h := &hub{T: t, Store: st, user: objs.Controller("test"), git: sourcestest.NewGit(t)}
 	src := sources.NewResolver(sources.ResolverOptions{
 		Client:  sources.New(sources.Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Timeout: 10 * time.Second}),
@@ -227,6 +228,27 @@ func TestManifestsReferToWhatIsAllowed(t *testing.T) {
 }
 
 // Objects of others are left alone, and the rest is applied; what is wrong with a manifest is a condition, and nothing is deleted.
+// A label is as good as a reference, if a fleet that matches it has one.
+func TestAManifestsLabelsBringNoSecrets(t *testing.T) {
+	h := newHub(t)
+	f := &resource.Fleet{Metadata: resource.Meta{Name: "hq"}, Spec: resource.FleetSpec{Selector: &resource.LabelSelector{MatchLabels: map[string]string{"site": "hq"}}}}
+	f.Spec.Template.Spec.Config = []resource.ConfigItem{{Name: "x", ConfigType: resource.ConfigSecret, SecretRef: &resource.SecretMount{Name: "vpn", MountPath: "/srv"}}}
+	_, err := objects.Create(t.Context(), h.user, f)
+	require.NoError(t, err)
+	node := func(labels string) string {
+		return "apiVersion: edgebus.io/v1alpha1\nkind: Node\nmetadata: {name: n1, labels: {" + labels + "}, annotations: {edgebus.io/joined: x, mine: own}}\nspec: {}\n"
+	}
+	h.commit(map[string]string{"n.yaml": node("site: hq")})
+	h.sync("s", "/fleets")
+	h.untilSays("s", "the Fleet hq matches, and its spec.template.spec.config[x].secretRef refers to the Secret vpn, and spec.allow of the ResourceSync lists no Secret")
+	h.commit(map[string]string{"n.yaml": node("site: x")})
+	h.untilSays("s", "Synced=True")
+	n, err := objects.Get[resource.Node](t.Context(), h.user, store.Key{Name: "n1"})
+	require.NoError(t, err)
+	require.Equal(t, "own", n.Metadata.Annotations["mine"])
+	require.NotContains(t, n.Metadata.Annotations, "edgebus.io/joined", "that is for controllers")
+}
+
 func TestWhatCannotBeApplied(t *testing.T) {
 	h := newHub(t)
 	_, err := objects.Create(t.Context(), h.user, &resource.Fleet{Metadata: resource.Meta{Name: "theirs"}})

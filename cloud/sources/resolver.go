@@ -637,3 +637,54 @@ func Refs(r store.Reader) func(ctx context.Context, use func(digest string)) err
 		return nil
 	}
 }
+
+// Fetched says whether a blob was fetched from a Repository: a record of a source has it, or what a fleet has frozen of one.
+func Fetched(r store.Reader) func(ctx context.Context, digest string) (bool, error) {
+	return func(ctx context.Context, digest string) (found bool, err error) {
+		for _, kind := range []string{resource.KindSource, resource.KindTemplateVersion, resource.KindNode} {
+			for o, err := range store.All(ctx, r, kind, store.ListOptions{}) {
+				if err != nil {
+					return false, err
+				}
+				if !bytes.Contains(o.Data, []byte(digest)) {
+					continue // not decoding most of them
+				}
+				files, err := fetchedFiles(o)
+				if err != nil || slices.ContainsFunc(files, func(f resource.InlineFile) bool { return f.Digest == digest }) {
+					return err == nil, err
+				}
+			}
+		}
+		return false, nil
+	}
+}
+
+// fetchedFiles are the files of an object that came from Repositories.
+func fetchedFiles(o store.Object) (files []resource.InlineFile, err error) {
+	var v struct {
+		resource.Reference
+		Spec struct {
+			resource.NodeSpec
+			References []resource.Reference `json:"references"`
+		} `json:"spec"`
+	}
+	if err := json.Unmarshal(o.Data, &v); err != nil {
+		return nil, fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
+	}
+	for _, ref := range append(v.Spec.References, v.Reference) {
+		if ref.IsSource() {
+			files = append(files, ref.Files...)
+		}
+	}
+	for _, item := range v.Spec.Config {
+		if item.GitRef != nil || item.HTTPRef != nil || item.OCIRef != nil {
+			files = append(files, item.Files...)
+		}
+	}
+	for _, a := range v.Spec.Applications {
+		if a.Image != "" {
+			files = append(files, a.Files...)
+		}
+	}
+	return files, nil
+}

@@ -451,6 +451,13 @@ func (s RepositorySpec) Has(image string) bool {
 	return s.Type == "oci" && ok && (image == place || strings.HasPrefix(image, place+"/"))
 }
 
+// Lends reports whether the hub reads an image with credentials of the Repository.
+func (s RepositorySpec) Lends(image string) bool {
+	name, _ := SplitImage(image)
+	anywhere := strings.Contains(image, "{{") // a template may become any image
+	return s.Type == "oci" && (s.SecretRef != nil || len(s.Credentials) > 0) && (anywhere || s.Has(name))
+}
+
 // SecretRef names a Secret.
 type SecretRef struct {
 	// Name is the Secret's name.

@@ -1,0 +1,66 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Bound is what a Node with these labels and annotations may get from fleets: what the templates of all fleets refer to that match it.
+// Not only the fleet that would own it counts, since a second one takes over when the first is gone. All fleets count if its labels follow
+// what the node reports.
+func Bound(r store.Reader) func(ctx context.Context, node resource.Meta) ([]objects.Reference, error) {
+	return func(ctx context.Context, node resource.Meta) (refs []objects.Reference, err error) {
+		follows := node.Annotations[resource.LabelFromAnnotation] != ""
+		if len(node.Labels) == 0 && node.Owner == "" && !follows {
+			return nil, nil
+		}
+		for o, err := range store.All(ctx, r, resource.KindFleet, store.ListOptions{}) {
+			if err != nil {
+				return nil, err
+			}
+			var f resource.Fleet
+			if err := json.Unmarshal(o.Data, &f); err != nil {
+				return nil, fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
+			}
+			if !follows && node.Owner != Owner(o.Name) && !objects.Selector(f.Spec.Selector).Matches(labels.Set(node.Labels)) {
+				continue
+			}
+			more, err := boundBy(ctx, r, f, node)
+			if err != nil {
+				return nil, err
+			}
+			refs = append(refs, more...)
+		}
+		return refs, nil
+	}
+}
+
+// boundBy is what a fleet's template refers to for a node, and the version of it that the fleet is rolled back to.
+func boundBy(ctx context.Context, r store.Reader, f resource.Fleet, node resource.Meta) (refs []objects.Reference, err error) {
+	templates := []resource.NodeSpec{f.Spec.Template.Spec}
+	if name := f.Metadata.Annotations[resource.RollBackAnnotation]; name != "" {
+		o, err := r.Get(ctx, versionKey(name))
+		if store.IgnoreNotFound(err) != nil {
+			return nil, err
+		}
+		var v resource.TemplateVersion
+		if err == nil && json.Unmarshal(o.Data, &v) == nil {
+			templates = append(templates, v.Spec.Template.Spec)
+		}
+	}
+	for _, template := range templates {
+		spec, err := Expand(template, node)
+		if err != nil {
+			continue // the node can't have it
+		}
+		refs = append(refs, objects.SpecReferences("metadata.labels: the Fleet "+f.Metadata.Name+" matches, and its spec.template.spec", spec)...)
+	}
+	return refs, nil
+}
