@@ -85,9 +85,7 @@ type conn struct {
 func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	transport = direct(transport)
 	c := &conn{Conn: transport, b: b, listener: l, ident: &unknown, stopped: make(chan struct{}), unfollow: func() bool { return true }}
-	if c.host, _, _ = net.SplitHostPort(transport.RemoteAddr().String()); c.host == "" {
-		c.host = transport.RemoteAddr().String()
-	}
+	c.host = network(transport.RemoteAddr())
 	c.quantum.began = time.Now()
 	c.batch.Fanout = b.fanout
 	c.meter(transport)

@@ -9,13 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/edgebus/edgebus/broker/quota"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -305,20 +305,8 @@ func (g *loginThrottle) failed(address string) {
 	g.add(g.digest(address, nil), 1)
 }
 
-// network is the address that a peer's attempts are counted for; of IPv6 the /64 prefix, all of which one host may have.
-func network(remote net.Addr) string {
-	at, err := netip.ParseAddrPort(remote.String())
-	if err != nil {
-		return remote.String()
-	}
-	ip := at.Addr().Unmap().WithZone("")
-	if ip.Is6() {
-		if p, err := ip.Prefix(64); err == nil {
-			return p.String()
-		}
-	}
-	return ip.String()
-}
+// network is the address that a peer's attempts are counted for.
+func network(remote net.Addr) string { return daemon.Network(remote.String()) }
 
 // quotas bound how much of what all clients share one user, node or address may hold.
 type quotas struct {
@@ -358,12 +346,10 @@ type connectionOwner struct{ user, host string }
 func ownerOf(id *Identity, remote net.Addr) connectionOwner {
 	s := connectionOwner{user: id.User}
 	if tcp, ok := remote.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
-		s.host = hostOf(tcp.AddrPort().Addr())
+		s.host = network(tcp)
 	}
 	return s
 }
-
-func hostOf(a netip.Addr) string { return a.Unmap().WithZone("").String() }
 
 // takeConnection counts a connection or request for its owner, or returns the limit that it exceeds. If the connection
 // takes over another one of the owner over, that is not counted against it.

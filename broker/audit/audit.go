@@ -1,8 +1,9 @@
 // Package audit writes the audit log: one JSON line for each sign-in, each write and each refusal, with who asked for it,
 // from where, and what the answer was.
 //
-// It never delays the one whose action is logged: entries wait in a bounded queue for the goroutine that writes them, and
-// an entry that finds the queue full is counted as lost. It never contains a value, a payload or a password.
+// It never delays the one whose action is logged: entries wait in a bounded queue for the goroutine that writes them. It
+// never contains a value, a payload or a password. No source, which is a user or the address of who hasn't signed in, pushes
+// the others' entries out: what one has too much of is summed, and a line a minute says how much it was (source.go).
 package audit
 
 import (
@@ -13,7 +14,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -53,6 +56,9 @@ type Entry struct {
 	Object string    `json:"object,omitempty"` // topic, filter, or path of the HTTP request
 	Answer string    `json:"answer"`
 	Reason string    `json:"reason,omitempty"` // of a refusal
+	// Count is how many entries a summary stands for, and Since is when the first of them was. It shows the last one.
+	Count int64     `json:"count,omitempty"`
+	Since time.Time `json:"since,omitzero"`
 }
 
 // Options say where the log is and how much of it is kept.
@@ -60,25 +66,40 @@ type Options struct {
 	File  string // empty: there is no audit log, and New returns nil
 	Size  int    // of a file, in MiB, before the next one begins
 	Files int    // that are kept besides the current one
-	Queue int    // entries that may wait; 0: 4,096
+	Queue int    // bytes of entries that may wait; 0: 4 MiB
 	Log   zerolog.Logger
 	Now   func() time.Time // nil: time.Now
 }
 
 const (
-	defaultQueue = 4096
+	defaultQueue = 4 << 20
 	maxText      = 1024 // bytes of each text of an entry, since clients choose them
+	maxSummary   = 128  // the same of a summary's
 	flushBytes   = 64 << 10
 	failureEvery = time.Minute
+	summaryEvery = time.Minute
 )
 
 // Log is an audit log. A nil Log takes entries and writes none, so callers need not ask whether there is one.
 type Log struct {
 	opts    Options
-	queue   chan Entry
+	ready   chan struct{} // something waits
 	out     io.WriteCloser
 	written atomic.Int64
+	summed  atomic.Int64
 	lost    atomic.Int64
+
+	mu      sync.Mutex
+	waiting []waiting
+	bytes   int64 // of what waits
+	sources sources
+}
+
+// waiting is an entry that waits to be written.
+type waiting struct {
+	Entry
+	from *source
+	cost int64
 }
 
 // New opens an audit log. Run writes it.
@@ -101,21 +122,63 @@ func New(o Options) (*Log, error) {
 	if err := f.Close(); err != nil {
 		return nil, fmt.Errorf("audit.file: %w", err)
 	}
-	return &Log{opts: o, queue: make(chan Entry, o.Queue), out: &lumberjack.Logger{Filename: o.File, MaxSize: o.Size, MaxBackups: o.Files}}, nil
+	return &Log{
+		opts: o, ready: make(chan struct{}, 1), sources: newSources(int64(o.Size) << 20 * int64(o.Files+1)),
+		out: &lumberjack.Logger{Filename: o.File, MaxSize: o.Size, MaxBackups: o.Files},
+	}, nil
 }
 
-// Add queues an entry, and never waits. It sets the time.
+// Add queues an entry, or sums it with others of its source, and never waits. It sets the time.
 func (l *Log) Add(e Entry) {
 	if l == nil {
 		return
 	}
-	e.Time = l.opts.Now().UTC()
+	now := l.opts.Now()
+	e.Time = now.UTC()
+	for _, text := range e.texts() {
+		*text = cut(*text, maxText)
+	}
+	cost := e.cost()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	from := l.sources.of(&e, now)
+	// A source has no more of the queue than is left for all others.
+	if from.waiting+cost > int64(l.opts.Queue)-l.bytes || !l.sources.allow(from, &e, cost, now) {
+		l.sources.sum(from, e)
+		l.summed.Add(1)
+		return
+	}
+	l.waiting = append(l.waiting, waiting{Entry: e, from: from, cost: cost})
+	l.bytes += cost
+	from.waiting += cost
 	select {
-	case l.queue <- e:
+	case l.ready <- struct{}{}:
 	default:
-		l.lost.Add(1)
 	}
 }
+
+// take returns the entries that wait, and the summaries that are due at that time: now and then, and at the end.
+func (l *Log) take(when moment) (entries []waiting, summaries []Entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	entries, l.waiting, l.bytes = l.waiting, nil, 0
+	for _, w := range entries {
+		w.from.waiting = 0
+	}
+	if when != anytime {
+		summaries = l.sources.due(l.opts.Now(), when == end)
+	}
+	return entries, summaries
+}
+
+// moment is when entries are written.
+type moment int
+
+const (
+	anytime moment = iota
+	minute         // summaries are looked at
+	end            // all are written
+)
 
 // Run writes entries until its context ends, and then those that still wait.
 func (l *Log) Run(ctx context.Context) error {
@@ -124,16 +187,44 @@ func (l *Log) Run(ctx context.Context) error {
 		return nil
 	}
 	w := writer{log: l}
+	summary := time.NewTicker(summaryEvery)
+	defer summary.Stop()
 	for {
 		select {
-		case e := <-l.queue:
-			w.add(e)
-			w.drain()
+		case <-l.ready:
+			w.drain(anytime)
+		case <-summary.C:
+			w.drain(minute)
 		case <-ctx.Done():
-			w.drain()
+			w.drain(end)
 			return l.out.Close()
 		}
 	}
+}
+
+// texts are those that clients choose.
+func (e *Entry) texts() []*string { return []*string{&e.User, &e.Client, &e.Object, &e.Reason} }
+
+// cost is about what the entry takes in the log, and at least what it takes in memory.
+func (e *Entry) cost() int64 {
+	n := 300
+	for _, text := range e.texts() {
+		n += len(*text)
+		for i := range len(*text) {
+			if c := (*text)[i]; c < ' ' || c == '"' || c == '\\' || c >= 0x7F {
+				n += 5 // as JSON escapes it
+			}
+		}
+	}
+	return int64(n)
+}
+
+// cut returns the first bytes of a text, in memory of their own: the text may be a part of a packet.
+func cut(text string, most int) string {
+	if len(text) > most {
+		return text[:most] + "…"
+	}
+	return strings.Clone(text)
 }
 
 // writer is the state of Run.
@@ -144,28 +235,21 @@ type writer struct {
 	failed  time.Time // when a failure was logged last
 }
 
-// drain writes all that waits, many lines with one call.
-func (w *writer) drain() {
-	for {
-		select {
-		case e := <-w.log.queue:
-			w.add(e)
-			if w.buf.Len() >= flushBytes {
-				w.flush()
-			}
-		default:
-			w.flush()
-			return
-		}
+// drain writes all that waits, many lines with one call, and the summaries that are due.
+func (w *writer) drain(when moment) {
+	entries, sums := w.log.take(when)
+	for _, e := range entries {
+		w.add(e.Entry)
 	}
+	for _, e := range sums {
+		w.add(e)
+	}
+	w.flush()
 }
 
 func (w *writer) add(e Entry) {
-	for _, text := range []*string{&e.User, &e.Client, &e.Object, &e.Reason} {
+	for _, text := range e.texts() {
 		*text = withoutTokens(*text)
-		if len(*text) > maxText {
-			*text = (*text)[:maxText] + "…"
-		}
 	}
 	line, err := json.Marshal(e)
 	if err != nil {
@@ -175,6 +259,9 @@ func (w *writer) add(e Entry) {
 	w.buf.Write(line)
 	w.buf.WriteByte('\n')
 	w.entries++
+	if w.buf.Len() >= flushBytes {
+		w.flush()
+	}
 }
 
 // tokens are what the tokens of a hub, for people and for nodes that join, and those of OpenID Connect begin with.
@@ -185,24 +272,31 @@ const shownOfToken = 12
 
 // withoutTokens shortens what looks like a token. People give one as a name or in a path by mistake.
 func withoutTokens(text string) string {
-	for _, prefix := range tokens {
-		for i := strings.Index(text, prefix); i >= 0; {
-			end := i + len(prefix)
-			for end < len(text) && !strings.ContainsRune("/ \"", rune(text[end])) {
-				end++
-			}
-			next := end
-			if end-i > shownOfToken+4 {
-				text = text[:i+shownOfToken] + "…" + text[end:]
-				next = i + shownOfToken
-			}
-			more := strings.Index(text[next:], prefix)
-			if i = next + more; more < 0 {
-				break
-			}
+	var out strings.Builder
+	done := 0 // how much of the text is in out, or left out
+	for i := 0; i < len(text); i++ {
+		if !beginsToken(text[i:]) {
+			continue
 		}
+		end := len(text)
+		if n := strings.IndexAny(text[i:], "/ \""); n >= 0 {
+			end = i + n
+		}
+		if end-i > shownOfToken+4 {
+			out.WriteString(text[done : i+shownOfToken])
+			out.WriteString("…")
+			done = end
+		}
+		i = end - 1
 	}
-	return text
+	if done == 0 {
+		return text
+	}
+	return out.String() + text[done:]
+}
+
+func beginsToken(text string) bool {
+	return slices.ContainsFunc(tokens, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
 }
 
 func (w *writer) flush() {
@@ -239,5 +333,6 @@ func (l *Log) Register(r prometheus.Registerer) error {
 	}
 	return errors.Join(
 		counter("edgebus_audit_entries_total", "Entries written to the audit log.", &l.written),
-		counter("edgebus_audit_lost_entries_total", "Entries that were not written, because the queue was full or the file could not be written.", &l.lost))
+		counter("edgebus_audit_summed_entries_total", "Entries that were summed into one line a minute, because their user or address had too many.", &l.summed),
+		counter("edgebus_audit_lost_entries_total", "Entries that were not written, because the file could not be written.", &l.lost))
 }

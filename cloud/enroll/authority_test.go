@@ -194,13 +194,6 @@ func TestOnlyTheCertificateOfTheSignInIsRenewed(t *testing.T) {
 	require.ErrorIs(t, err, resource.Unauthorized, "its connection has not ended yet, and the request was sent before")
 }
 
-func TestAnAddressOfIPv6CountsByItsNetwork(t *testing.T) {
-	require.Equal(t, addressOf("[2001:db8::1]:1"), addressOf("[2001:db8::ffff:2]:2"))
-	require.NotEqual(t, addressOf("[2001:db8::1]:1"), addressOf("[2001:db8:0:1::1]:1"))
-	require.Equal(t, addressOf("192.0.2.1:1"), addressOf("[::ffff:192.0.2.1]:2"))
-	require.NotEqual(t, addressOf("192.0.2.1:1"), addressOf("192.0.2.2:1"))
-}
-
 func TestARestoreTakesOverWhatCameAfterTheBackup(t *testing.T) {
 	c, dir := &clock{at: time.Now()}, t.TempDir()
 	a := open(t, dir, c)

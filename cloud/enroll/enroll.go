@@ -14,7 +14,6 @@ import (
 	"errors"
 	"hash/maphash"
 	"maps"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -532,17 +531,4 @@ func (s *Service) mark(ctx context.Context, node string, next func(had resource.
 		}
 	}
 	return resource.Errorf(resource.Unavailable, "", "the Node %s is changed by others all the time: try again", node)
-}
-
-// addressOf is the address that requests are counted for: of IPv6 the /64 prefix, all of which one host may have.
-func addressOf(remote string) string {
-	at, err := netip.ParseAddrPort(remote)
-	if err != nil {
-		return remote
-	}
-	ip := at.Addr().Unmap().WithZone("")
-	if p, err := ip.Prefix(64); err == nil && ip.Is6() {
-		return p.String()
-	}
-	return ip.String()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -59,7 +60,7 @@ func (s *Service) ask(ctx context.Context, node string, by broker.Identity, r re
 
 // makeRequest stores a request for approval, unless the limits are reached.
 func (s *Service) makeRequest(ctx context.Context, name, node string, by broker.Identity, r resource.JoinRequest) (a resource.JoinAnswer, err error) {
-	address := addressOf(by.Remote)
+	address := daemon.Network(by.Remote)
 	s.mu.Lock()
 	of := 0
 	for _, p := range s.pending {

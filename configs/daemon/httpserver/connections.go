@@ -6,13 +6,13 @@ import (
 	"crypto/tls"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon"
 )
 
 // withDeadlines bounds the time in which a request's body must arrive, and its answer must be read, so that an inactive
@@ -52,14 +52,14 @@ type connLimit struct {
 	full    atomic.Int64 // how often a connection came at the limit
 
 	mu      sync.Mutex
-	hosts   map[netip.Addr]int
+	hosts   map[string]int
 	idle    list.List // of *conn, idle for longest first
 	waiting list.List // of *conn, oldest first
 }
 
 // newConnLimit gives one host at most half of the connections: clients have not signed in when they connect.
 func newConnLimit(l configs.Limits) *connLimit {
-	r := &connLimit{most: l.Requests, reserve: min(maxReserve, l.Requests/8), minIdle: minIdle, hosts: make(map[netip.Addr]int)}
+	r := &connLimit{most: l.Requests, reserve: min(maxReserve, l.Requests/8), minIdle: minIdle, hosts: make(map[string]int)}
 	if l.PerAddress > 0 {
 		r.each = min(l.PerAddress, max(1, l.Requests/2))
 	}
@@ -79,7 +79,7 @@ const (
 type conn struct {
 	net.Conn
 	limit *connLimit
-	host  netip.Addr    // not valid: this one
+	host  string        // empty: this one
 	begun chan struct{} // closed when it is admitted
 	over  chan struct{} // closed with the connection
 
@@ -105,7 +105,7 @@ func (r *connLimit) accept(from net.Conn) (*conn, bool) {
 	c := &conn{Conn: from, limit: r, host: hostOf(from.RemoteAddr()), begun: make(chan struct{}), over: make(chan struct{})}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.each > 0 && c.host.IsValid() && r.hosts[c.host] >= r.each {
+	if r.each > 0 && c.host != "" && r.hosts[c.host] >= r.each {
 		r.full.Add(1)
 		if !r.closeIdle(func(other *conn) bool { return other.host == c.host }) {
 			return nil, false
@@ -125,7 +125,7 @@ func (r *connLimit) accept(from net.Conn) (*conn, bool) {
 
 // limitFor is how many connections may be open when this one is admitted.
 func (r *connLimit) limitFor(c *conn) int {
-	if c.host.IsValid() {
+	if c.host != "" {
 		return r.most - r.reserve
 	}
 	return r.most
@@ -247,18 +247,12 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// hostOf is the host that a connection counts for: none for this host, which may be a proxy, and the /64 network of an
-// IPv6 address, of which a host can have any number.
-func hostOf(remote net.Addr) (host netip.Addr) {
-	tcp, ok := remote.(*net.TCPAddr)
-	if !ok || tcp.IP.IsLoopback() {
-		return host
+// hostOf is the host that a connection counts for: none for this host, which may be a proxy.
+func hostOf(remote net.Addr) string {
+	if tcp, ok := remote.(*net.TCPAddr); !ok || tcp.IP.IsLoopback() {
+		return ""
 	}
-	host = tcp.AddrPort().Addr().Unmap().WithZone("")
-	if host.Is6() {
-		host = netip.PrefixFrom(host, 64).Masked().Addr()
-	}
-	return host
+	return daemon.Network(remote.String())
 }
 
 // limitedListener accepts connections that wait to be admitted, so that those behind them, which may be admitted at
