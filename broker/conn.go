@@ -19,6 +19,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/topics"
 )
 
 // conn is one connection, from accept to close. One goroutine reads packets and acts on them. Writing is the session
@@ -52,12 +53,13 @@ type conn struct {
 	client         *client
 	owner          *connectionOwner // once it is known who it is
 
-	host    string        // at the other end
+	host    string        // at the other end, as limits for each address count it
 	pending *list.Element // in pendingConns, which guards it; nil: it has sent its CONNECT
 
 	stopped chan struct{} // closed once no packet of the client's is applied any more
 
 	// The reading goroutine's.
+	signedIn    bool // its user is known, and answers for it
 	quantum     quantum
 	loggedFlood bool          // it was logged that the client is read more slowly; once is enough
 	rate        *rate.Limiter // limits.packetRate; nil: none
@@ -89,7 +91,8 @@ func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	c.quantum.began = time.Now()
 	c.batch.Fanout = b.fanout
 	c.meter(transport)
-	c.in = newFrames(transport, int(b.opts.Limits.Packet))
+	c.in = newFrames(transport, min(int(b.opts.Limits.Packet), maxConnect))
+	c.in.count = c.countUnfinished
 	c.acks.init()
 	c.w = session.NewWriter(output(transport, c), b.opts.Limits.WriteTimeout)
 	c.w.ReportReplay(c.servedRetained)
@@ -125,10 +128,41 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 
 // releaseQuotas ends counting the connection for its user and host.
 func (c *conn) releaseQuotas() {
+	c.in.release()
 	c.b.quotas.state.Add(c.ident.User, -int64(c.aliased))
 	if c.owner != nil {
 		c.b.quotas.releaseConnection(*c.owner)
 	}
+}
+
+// maxConnect bounds a CONNECT, and every packet of a client that hasn't signed in.
+const maxConnect = 64 << 10
+
+// countUnfinished counts n more bytes of memory for a packet that has not arrived whole: for the user, or for the address of
+// a client that hasn't signed in.
+func (c *conn) countUnfinished(n int) error {
+	q, key := c.b.quotas.unfinished, c.ident.User
+	if !c.signedIn {
+		q, key = c.b.quotas.unsigned, c.host
+	}
+	if n <= 0 {
+		q.Add(key, int64(n))
+		return nil
+	}
+	if err := q.Take(key, int64(n)); err != nil {
+		return packets.Code{Code: codeQuota, Reason: reasonOf(err)}
+	}
+	return nil
+}
+
+// trust gives a client that has signed in what its user may have. Who asks for a first certificate has shown nothing yet.
+func (c *conn) trust() {
+	if c.ident.Has(topics.RoleEnrollee) {
+		return
+	}
+	c.in.release()
+	c.signedIn = true
+	c.in.most = int(c.b.opts.Limits.Packet)
 }
 
 // countEnd counts and logs the ends of connections that are not counted where they are caused.
@@ -342,12 +376,14 @@ type frames struct {
 	filled   int
 	need     int // length of the incomplete packet, if known
 	most     int // maximum length of a packet
+	counted  int // bytes of memory that count was told of
+	count    func(more int) error
 	err      error
 	idle     time.Time // since when fill has waited; zero: it didn't wait
 }
 
 func newFrames(conn net.Conn, most int) *frames {
-	f := &frames{conn: conn, raw: readable(conn), most: most}
+	f := &frames{conn: conn, raw: readable(conn), most: most, count: func(int) error { return nil }}
 	f.again = f.attempt
 	return f
 }
@@ -382,6 +418,9 @@ func (f *frames) next() (first byte, body []byte, ok bool, err error) {
 func (f *frames) fill() error {
 	if f.raw == nil {
 		f.room()
+		if err := f.settle(); err != nil {
+			return err
+		}
 		n, err := f.conn.Read(f.buf[f.filled:])
 		f.filled += n
 		if n > 0 {
@@ -410,6 +449,9 @@ func (f *frames) attempt(fd uintptr) (done bool) {
 	n, nothing, err := tryRead(fd, f.buf[f.filled:])
 	if nothing {
 		f.rest()
+		if f.err = f.settle(); f.err != nil {
+			return true
+		}
 		if f.idle.IsZero() {
 			f.idle = time.Now()
 		}
@@ -459,6 +501,28 @@ func (f *frames) rest() {
 	f.taken, f.filled = 0, len(f.buf)
 	readBuffers.Put(f.borrowed)
 	f.borrowed = nil
+}
+
+// settle counts the memory of an unfinished packet before it is waited for. Little, which every connection may have, isn't counted.
+func (f *frames) settle() error {
+	holds := len(f.buf)
+	if holds <= smallBuffer || f.filled == f.taken {
+		holds = 0
+	}
+	if holds == f.counted {
+		return nil
+	}
+	if err := f.count(holds - f.counted); err != nil {
+		return err
+	}
+	f.counted = holds
+	return nil
+}
+
+// release ends what settle counted.
+func (f *frames) release() {
+	_ = f.count(-f.counted) // less is no error
+	f.counted = 0
 }
 
 // full reports whether the last read filled the buffer, so that more may wait in the socket.

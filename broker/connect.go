@@ -50,7 +50,7 @@ func (c *conn) connect() error {
 	}
 	first, body, err := c.frame()
 	if err != nil {
-		return err
+		return c.unread(err)
 	}
 	c.b.pending.remove(c)
 	if first != packets.Connect<<4 {
@@ -122,6 +122,39 @@ func (c *conn) accept(pk *packets.Packet, body []byte) error {
 		return err
 	}
 	return c.begin()
+}
+
+// unread answers a CONNECT that is not read to its end, since it is too large or there is no room for it.
+func (c *conn) unread(err error) error {
+	var code packets.Code
+	if !errors.As(err, &code) || code.Code != codeTooLarge && code.Code != codeQuota {
+		return err
+	}
+	refused := &refusedConnect{code: code.Code, reason: code.Reason, counted: connectUnread}
+	if code.Code == codeTooLarge {
+		refused.reason = fmt.Sprintf("a CONNECT has %d KiB at most, its will, user name and password included", c.in.most>>10)
+	}
+	c.b.metrics.rejected.WithLabelValues(connectUnread).Inc()
+	remote := c.RemoteAddr().String()
+	c.b.opts.Audit.Add(audit.Entry{Remote: remote, Via: audit.MQTT, Action: audit.Connect, Answer: connectUnread, Reason: refused.reason})
+	c.b.sampledLog.Info().Str("remote", remote).Str("detail", refused.reason).Msg("connection refused")
+	c.version.Store(uint32(c.in.version()))
+	if c.version.Load() == 5 {
+		c.refuse(refused)
+	}
+	return errClosed
+}
+
+// version is that of the CONNECT of which the first bytes have arrived; 0: they haven't.
+func (f *frames) version() byte {
+	arrived := cursor{b: bytes.Clone(f.buf[f.taken:f.filled])}
+	arrived.uint8()
+	arrived.varint()
+	version, _, err := protocol(arrived.b)
+	if err != nil {
+		return 0
+	}
+	return version
 }
 
 // bridgeBit in the protocol level marks a mosquitto bridge. It is not in the standard, but brokers accept it.
@@ -255,6 +288,7 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 		return &refusedConnect{code: codeBadClientID, reason: err.Error()}
 	}
 	c.ident = &ident
+	c.trust()
 	if ident.Has(topics.RoleEnrollee) { // nothing of it is kept
 		c.clean, c.expiry = true, 0
 	}
@@ -454,6 +488,9 @@ const tokenNotTaken = "a token can't be verified now, or gives no role"
 
 // willRefused is the reason, in metrics, for refusing a client that may not publish its will.
 const willRefused = "the will can't be published"
+
+// connectUnread is the reason, in metrics, for refusing a CONNECT before it has arrived whole.
+const connectUnread = "the CONNECT is larger than there is room for"
 
 // tooManyOfOne is why a connection is refused that is one too many of its user's or address's.
 const tooManyOfOne = "too many connections of one user or address"

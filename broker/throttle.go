@@ -316,11 +316,26 @@ type quotas struct {
 	queued       *quota.Quota // bytes of messages that wait or are not acknowledged
 	state        *quota.Quota // bytes of filters, wills and topic aliases
 	retained     *quota.Quota // bytes of retained messages
+	unfinished   *quota.Quota // bytes of memory for packets that have not arrived whole
+	unsigned     *quota.Quota // the same, of clients that haven't signed in
 }
+
+// maxUnsigned is how many bytes of unfinished packets clients hold at most that haven't signed in. A CONNECT that comes at once,
+// or is small, isn't counted.
+const maxUnsigned = 16 << 20
+
+// unfinishedPackets is how many of the largest packets limits.unfinished has room for at least, since one user has no more than
+// is free.
+const unfinishedPackets = 4
 
 func newQuotas(l Limits) quotas {
 	limit := func(n int, setting string) quota.Limit { return quota.Limit{Most: int64(n), Setting: setting} }
 	perUser := limit(l.PerUser, "limits.perUser")
+	unfinished, unsigned := limit(0, ""), limit(maxUnsigned, "limits.unfinished")
+	if l.Unfinished > 0 {
+		unfinished = limit(int(max(l.Unfinished, unfinishedPackets*l.Packet)), "limits.unfinished")
+		unsigned.Most = min(unsigned.Most, unfinished.Most)
+	}
 	return quotas{
 		users:    quota.New("connections", "user", perUser, quota.Limit{}),
 		hosts:    quota.New("connections", "address", limit(l.PerAddress, "limits.perAddress"), quota.Limit{}),
@@ -329,6 +344,9 @@ func newQuotas(l Limits) quotas {
 		queued:   quota.NewShared("bytes of messages", "user", limit(int(l.Session.All), "limits.session.all")),
 		state:    quota.NewShared("bytes of filters, wills and topic aliases", "user", limit(int(l.Session.State), "limits.session.state")),
 		retained: quota.NewShared("bytes of retained messages", "user or node", limit(int(l.Retained.Bytes), "limits.retained.bytes")),
+
+		unfinished: quota.NewShared("bytes of unfinished packets", "user", unfinished),
+		unsigned:   quota.NewShared("bytes of unfinished CONNECTs", "address", unsigned),
 	}
 }
 

@@ -417,7 +417,7 @@ func TestTrial04SubscriptionsByUserAndForAll(t *testing.T) {
 	require.Zero(t, fill("second", op), "another connection is the same user's")
 	large := strings.Repeat("x", 60_000)
 	refused := dial(t, b)
-	require.Equal(t, byte(codeQuota), refused.connect("third", op, withWill(large, large, 0)))
+	require.Equal(t, byte(codeQuota), refused.connect("third", op, withWill(large, "x", 0)))
 	require.Contains(t, refused.connack.Properties.ReasonString, "op has")
 	require.Contains(t, refused.connack.Properties.ReasonString, "limits.session.state")
 	aliased := open(t, b, "fourth", op)
@@ -569,4 +569,77 @@ func TestTrial05RetainedMessagesOfAMapperLeaveRoom(t *testing.T) {
 	require.Zero(t, boss.publish1("1", "", retain).ReasonCode)
 	require.Equal(t, n-1, b.Stats().Retained)
 	require.Zero(t, mapper.publish1("0", "y", retain).ReasonCode, "there is room again")
+}
+
+// unfinished is the beginning of a packet of a given length.
+func unfinished(first byte, length int, begins string, arrived int) []byte {
+	var packet bytes.Buffer
+	packet.WriteByte(first)
+	for n := length; n > 0; n >>= 7 {
+		digit := byte(n & 0x7F)
+		if n > 0x7F {
+			digit |= 0x80
+		}
+		packet.WriteByte(digit)
+	}
+	packet.WriteString(begins)
+	return append(packet.Bytes(), make([]byte, arrived-packet.Len())...)
+}
+
+func TestWhoHasNotSignedInGetsLittleMemory(t *testing.T) {
+	const begins = "\x00\x04MQTT\x05"
+	b := start(t, nil)
+	large := dial(t, b)
+	large.version = 5
+	large.raw(unfinished(packets.Connect<<4, maxConnect, begins, 1000))
+	refused := large.expect(packets.Connack)
+	require.Equal(t, byte(codeTooLarge), refused.ReasonCode, "before it has arrived")
+	require.Contains(t, refused.Properties.ReasonString, "64 KiB")
+
+	const n, each = 300, 60_000
+	slow := make([]*tc, n)
+	for i := range slow {
+		slow[i] = dial(t, b)
+		_, _ = slow[i].conn.Write(unfinished(packets.Connect<<4, each+1, begins, each)) // it may be closed meanwhile
+	}
+	held := b.quotas.unsigned.Held
+	require.Eventually(t, func() bool { return held() > maxUnsigned/2-2*readBuffer }, patience, time.Millisecond)
+	require.LessOrEqual(t, held(), int64(maxUnsigned/2), "one address has half at most")
+	open(t, b, "honest", withWill("w", strings.Repeat("x", 20_000), 0)).disconnect()
+	for _, c := range slow {
+		_ = c.conn.Close()
+	}
+	require.Eventually(t, func() bool { return held() == 0 }, patience, time.Millisecond, "all of it is given back")
+}
+
+func TestUnfinishedPacketsAreSharedAmongUsers(t *testing.T) {
+	b := start(t, func(o *Options) { withUsers(o); o.Limits.Packet, o.Limits.Unfinished = 1<<20, 1 })
+	held := b.quotas.unfinished.Held
+	slow := func(i int) *tc {
+		c := open(t, b, "slow"+strconv.Itoa(i), credentialsOf("op", "secret"))
+		_, _ = c.conn.Write(unfinished(packets.Publish<<4, 1<<20-100, "\x00\x01t\x00", 1<<20-200)) // it may be closed meanwhile
+		return c
+	}
+	both := []*tc{slow(0), slow(1)} // of four that there is room for
+	require.Eventually(t, func() bool { return held() > 2<<20-2*readBuffer }, patience, time.Millisecond)
+	last := slow(2)
+	require.Eventually(t, func() bool { return held() > 3<<20-2*readBuffer || b.clients.connected("slow2") == nil }, patience, time.Millisecond)
+	if b.clients.connected("slow2") != nil { // it came at once, while the user still had less than was left
+		both = append(both, last)
+		last = slow(3)
+	}
+	code, _ := last.ended()
+	require.Equal(t, byte(codeQuota), code, "it has as much as is left for all others")
+
+	_ = both[0].conn.Close()
+	require.Eventually(t, func() bool { return held() <= 2<<20 }, patience, time.Millisecond)
+	other := open(t, b, "other", credentialsOf("any", "secret"))
+	other.raw(unfinished(packets.Publish<<4, 1<<20-100, "\x00\x01t\x00", 1<<20-200))
+	other.raw(make([]byte, 104))
+	other.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
+	other.expect(packets.Pingresp)
+	for _, c := range append(both, other) {
+		_ = c.conn.Close()
+	}
+	require.Eventually(t, func() bool { return held() == 0 }, patience, time.Millisecond, "all of it is given back")
 }

@@ -26,6 +26,7 @@ type Limits struct {
 	Subscriptions  int           `yaml:"subscriptions" min:"1"`
 	WriteTimeout   time.Duration `yaml:"writeTimeout" min:"1"`
 	Packet         Size          `yaml:"packet" min:"1"`
+	Unfinished     Size          `yaml:"unfinished" min:"1"`
 	Request        Size          `yaml:"request" min:"1"`
 	Requests       int           `yaml:"requests" min:"1"`
 	Watches        int           `yaml:"watches" min:"1"`
