@@ -81,14 +81,14 @@ fuzz: ## run every fuzz target for FUZZTIME
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint $(TOOLS)/govulncheck ## check style, imports and mistakes
-	@$(STAGE) vet go vet ./...
+	@$(STAGE) vet go vet -tags testprogram ./...
 	@$(STAGE) lint $(TOOLS)/golangci-lint run
 	@$(STAGE) arch go test ./test/arch
 	@$(STAGE) govulncheck scripts/vulncheck.sh $(TOOLS)/govulncheck
 
 .PHONY: bench
 bench: needs-bench build ## measure the bus beside its physical limits, into docs/benchmarks.md
-	@$(STAGE) bench go run ./test/bench -t $(BENCHTIME) -o docs/benchmarks.md
+	@$(STAGE) bench go run -tags testprogram ./test/bench -t $(BENCHTIME) -o docs/benchmarks.md
 
 .PHONY: microbench
 microbench: ## run the packages' own benchmarks

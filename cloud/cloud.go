@@ -158,7 +158,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	commands.Register(figures)
 	serving.Register(figures)
 	expose(figures, tw, recorder)
-	if err := errors.Join(rules.Register(figures), bo.Audit.Register(figures)); err != nil {
+	if err := errors.Join(mqttserver.RegisterRules(rules, figures), bo.Audit.Register(figures)); err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
 	act := controllers(cfg.Sources, objs, st, content, recorder, figures, log, tw, project(tw, rows))

@@ -274,7 +274,7 @@ func TestParse(t *testing.T) {
 	_, done, err := Parse[Hub]("cloudhub", []string{"--help"}, &out)
 	require.NoError(t, err)
 	require.True(t, done)
-	require.Contains(t, out.String(), "--mqtt-tls-clientCA")
+	require.Contains(t, out.String(), "--mqtt-tls-client-ca")
 	require.Contains(t, out.String(), "Address of plain MQTT")
 	require.NotContains(t, out.String(), "passwordHash:")
 

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
@@ -79,7 +80,7 @@ func Parse[T any](program string, args []string, out io.Writer) (cfg T, done boo
 	flags.Usage = func() {
 		fmt.Fprintf(out, "%s\n\nUsage:\n  %s [flags]\n%s\nFlags:\n%s", purpose(program), program, commands(program), flags.FlagUsages())
 	}
-	version := flags.Bool("version", false, "print the version, and exit")
+	version := flags.BoolP("version", "v", false, "print the version, and exit")
 	if err := AddFlags[T](program, flags); err != nil {
 		return cfg, false, err
 	}
@@ -472,7 +473,8 @@ func AddFlags[T any](program string, flags *pflag.FlagSet) error {
 		if f.secret || f.isList() {
 			continue
 		}
-		flag := flags.VarPF(&flagValue{kind: kindName(f)}, flagName(f.key), "", docs[f.key])
+		// A word in backquotes would be shown as the name of the flag's value.
+		flag := flags.VarPF(&flagValue{kind: kindName(f)}, flagName(f.key), "", strings.ReplaceAll(docs[f.key], "`", ""))
 		if f.value.Kind() == reflect.Bool {
 			flag.NoOptDefVal = "true"
 		}
@@ -480,7 +482,21 @@ func AddFlags[T any](program string, flags *pflag.FlagSet) error {
 	return nil
 }
 
-func flagName(key string) string { return strings.ReplaceAll(key, ".", "-") }
+// flagName is the flag of a setting: mqtt.tls.clientCA is --mqtt-tls-client-ca.
+func flagName(key string) string {
+	var b strings.Builder
+	for i, c := range key {
+		switch upper := unicode.IsUpper(c); {
+		case c == '.':
+			b.WriteByte('-')
+			continue
+		case upper && i > 0 && unicode.IsLower(rune(key[i-1])):
+			b.WriteByte('-')
+		}
+		b.WriteRune(unicode.ToLower(c))
+	}
+	return b.String()
+}
 
 // flagValue keeps the text, which Load parses.
 type flagValue struct {

@@ -150,7 +150,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 		return errors.New("nothing can be stored: see the log")
 	}
-	if err := errors.Join(rules.Register(figures), bo.Audit.Register(figures)); err != nil {
+	if err := errors.Join(mqttserver.RegisterRules(rules, figures), bo.Audit.Register(figures)); err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
 	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }

@@ -28,6 +28,9 @@ count() {
 
 echo
 printf '%s\n' "${table[@]}"
+if [[ -e .out/govulncheck.unchecked ]]; then
+	echo "known vulnerabilities: NOT CHECKED (the database could not be reached)"
+fi
 printf '%-8s %-6s %5d s\n' total "$( ((failed > 0)) && echo FAILED || echo ok)" $((SECONDS - start))
 echo "stages: $((${#table[@]} - failed)) passed, $failed failed"
 if ((failed > 0)); then

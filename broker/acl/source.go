@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 )
 
@@ -84,21 +83,8 @@ func (s *Source) Failing() string {
 	return ""
 }
 
-// Register registers the metric that says so.
-func (s *Source) Register(r prometheus.Registerer) error {
-	if s.opts.File == "" {
-		return nil
-	}
-	return r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "edgebus_topic_rules_current",
-		Help: "1: the rules in force are those of the file auth.topics; 0: it can't be read or is wrong, and the rules before it stay.",
-	}, func() float64 {
-		if s.Failing() != "" {
-			return 0
-		}
-		return 1
-	}))
-}
+// HasFile says whether there is a file that rules are read from.
+func (s *Source) HasFile() bool { return s.opts.File != "" }
 
 // Run reads the file again when it has changed, and calls changed when there are other rules. It takes a file that has not
 // changed between two looks, since half of a file may give more than all of it.

@@ -73,6 +73,7 @@ settings: files.roots says where files may be, commands which programs hooks may
 			return nil
 		},
 	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n") // as all programs print it
 	root.Flags().SortFlags = false
 	root.PersistentFlags().SortFlags = false
 	if err := configs.AddFlags[configs.Agent]("edgeagent", root.PersistentFlags()); err != nil {

@@ -54,6 +54,7 @@ over gRPC at agent-registration.sock in handlers.dir, as Akri's handlers do. Han
 			return nil
 		},
 	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n") // as all programs print it
 	root.Flags().SortFlags = false
 	if err := configs.AddFlags[configs.Discovery]("edgediscovery", root.Flags()); err != nil {
 		root.RunE = func(*cobra.Command, []string) error { return err }

@@ -95,6 +95,7 @@ func (p Program[D]) root(code *int, stdout, stderr io.Writer) *cobra.Command {
 			return nil
 		},
 	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.Flags().SortFlags = false
 	if err := configs.AddFlags[configs.Mapper[D]](p.Name, root.Flags()); err != nil {
 		root.RunE = func(*cobra.Command, []string) error { return err }

@@ -5,12 +5,12 @@ package drivertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/mappers"
@@ -58,7 +58,7 @@ func Run(t *testing.T, newRig func(t *testing.T) Rig) {
 func open(t *testing.T, rig Rig, d mappers.Device) *mappers.Opened {
 	t.Helper()
 	s, err := mappers.Open(t.Context(), rig.Driver, d)
-	require.NoError(t, err)
+	noError(t, err, "Open")
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -77,17 +77,17 @@ func read(ctx context.Context, s *mappers.Opened, property string) (string, erro
 }
 
 func testNames(t *testing.T, rig Rig) {
-	require.NotEmpty(t, rig.Driver.Protocols())
-	require.NotContains(t, rig.Driver.Protocols(), "")
+	check(t, len(rig.Driver.Protocols()) > 0, "the driver names no protocol")
+	check(t, !slices.Contains(rig.Driver.Protocols(), ""), "a protocol has no name")
 }
 
 func testClose(t *testing.T, rig Rig) {
 	for range 3 {
 		s := open(t, rig, rig.Device)
-		require.NoError(t, s.Close())
-		require.NoError(t, s.Close(), "a second Close")
+		noError(t, s.Close(), "Close")
+		noError(t, s.Close(), "a second Close")
 		_, err := read(t.Context(), s, rig.Device.Properties[0].Name)
-		require.Error(t, err, "a closed session reads")
+		check(t, err != nil, "a closed session reads")
 	}
 }
 
@@ -95,8 +95,8 @@ func testRead(t *testing.T, rig Rig) {
 	s := open(t, rig, rig.Device)
 	for _, p := range rig.Device.Properties {
 		v, err := read(t.Context(), s, p.Name)
-		require.NoError(t, err, p.Name)
-		require.NoError(t, CheckType(p.Type, v), p.Name)
+		noError(t, err, p.Name)
+		noError(t, CheckType(p.Type, v), p.Name)
 	}
 	if b, ok := s.Session.(mappers.BatchReader); ok {
 		names := []string{}
@@ -104,11 +104,12 @@ func testRead(t *testing.T, rig Rig) {
 			names = append(names, p.Name)
 		}
 		got, err := b.ReadBatch(t.Context(), names)
-		require.NoError(t, err)
+		noError(t, err, "ReadBatch")
 		for _, p := range rig.Device.Properties {
-			require.Contains(t, got, p.Name)
-			require.NoError(t, got[p.Name].Err, p.Name)
-			require.NoError(t, CheckType(p.Type, got[p.Name].Value), p.Name)
+			r, ok := got[p.Name]
+			check(t, ok, "%s was not read", p.Name)
+			noError(t, r.Err, p.Name)
+			noError(t, CheckType(p.Type, r.Value), p.Name)
 		}
 	}
 }
@@ -158,10 +159,10 @@ func testWrite(t *testing.T, rig Rig) {
 	}
 	for _, p := range writable(rig.Device) {
 		for _, v := range values(p) {
-			require.NoError(t, s.Write(t.Context(), p.Name, v), "%s = %s", p.Name, v)
+			noError(t, s.Write(t.Context(), p.Name, v), p.Name+" = "+v)
 			got, err := read(t.Context(), s, p.Name)
-			require.NoError(t, err)
-			require.Equal(t, v, got, "%s read back", p.Name)
+			noError(t, err, "read")
+			check(t, v == got, "%s was written as %q and is read back as %q", p.Name, v, got)
 		}
 	}
 }
@@ -193,45 +194,41 @@ func testRefuse(t *testing.T, rig Rig) {
 	}
 	for _, p := range rig.Device.Properties {
 		before, err := read(t.Context(), s, p.Name)
-		require.NoError(t, err)
+		noError(t, err, "read")
 		bad := refused(p)
 		if !p.Writable {
 			bad = append(values(p), bad...)
 		}
 		for _, v := range bad {
-			var r *mappers.Refusal
-			require.ErrorAs(t, s.Write(t.Context(), p.Name, v), &r, "%s = %q", p.Name, v)
-			require.NotEmpty(t, r.Code)
-			require.NotEmpty(t, r.Message)
+			r := errorOf[*mappers.Refusal](t, s.Write(t.Context(), p.Name, v), fmt.Sprintf("%s = %q", p.Name, v))
+			check(t, r.Code != "" && r.Message != "", "the refusal of %s = %q has no code or no message", p.Name, v)
 		}
 		if p.Writable {
 			after, err := read(t.Context(), s, p.Name)
-			require.NoError(t, err)
-			require.Equal(t, before, after, "%s has changed by refused writes", p.Name)
+			noError(t, err, "read")
+			check(t, before == after, "%s has changed from %q to %q by refused writes", p.Name, before, after)
 		}
 	}
 }
 
 func testUnknown(t *testing.T, rig Rig) {
 	s := open(t, rig, rig.Device)
-	var r *mappers.Refusal
 	_, err := read(t.Context(), s, "no-such-property")
-	require.ErrorAs(t, err, &r)
+	errorOf[*mappers.Refusal](t, err, "a property that is not there is read")
 	if s.CanWrite() {
-		require.ErrorAs(t, s.Write(t.Context(), "no-such-property", "1"), &r)
+		errorOf[*mappers.Refusal](t, s.Write(t.Context(), "no-such-property", "1"), "a property that is not there is written")
 	}
 }
 
 func testBroken(t *testing.T, rig Rig) {
 	for field, d := range rig.Broken {
-		var bad *mappers.ConfigError
 		s, err := mappers.Open(t.Context(), rig.Driver, d)
 		if err == nil {
 			_ = s.Close()
 		}
-		require.ErrorAs(t, err, &bad, field)
-		require.Equal(t, field, bad.Field)
-		require.NotEmpty(t, bad.Message)
+		bad := errorOf[*mappers.ConfigError](t, err, field)
+		check(t, bad.Field == field, "the error of %s names %s", field, bad.Field)
+		check(t, bad.Message != "", "the error of %s has no message", field)
 	}
 }
 
@@ -253,10 +250,10 @@ func testCancelled(t *testing.T, rig Rig) {
 	select {
 	case <-done:
 	case <-time.After(rig.Patience):
-		require.Fail(t, "calls with a cancelled context did not return")
+		t.Fatal("calls with a cancelled context did not return")
 	}
 	_, err := read(t.Context(), s, rig.Device.Properties[0].Name)
-	require.NoError(t, err, "a cancelled call must not spoil the session")
+	noError(t, err, "a cancelled call must not spoil the session")
 }
 
 func testConcurrent(t *testing.T, rig Rig) {
@@ -276,7 +273,7 @@ func testConcurrent(t *testing.T, rig Rig) {
 			return nil
 		})
 	}
-	require.NoError(t, g.Wait())
+	noError(t, g.Wait(), "several sessions at a time")
 }
 
 func useOnce(ctx context.Context, driver mappers.Driver, d mappers.Device) error {
@@ -305,16 +302,16 @@ func testComesBack(t *testing.T, rig Rig) {
 	property := rig.Device.Properties[0].Name
 	s := open(t, rig, rig.Device)
 	_, err := read(t.Context(), s, property)
-	require.NoError(t, err)
+	noError(t, err, "read")
 	rig.Stop()
-	require.Eventually(t, func() bool {
+	eventually(t, rig.Patience, "reading from a dead device must fail, and not be refused", func() bool {
 		_, err := read(t.Context(), s, property)
 		var r *mappers.Refusal
 		return err != nil && !errors.As(err, &r)
-	}, rig.Patience, 10*time.Millisecond, "reading from a dead device must fail, and not be refused")
-	require.NoError(t, s.Close())
+	})
+	noError(t, s.Close(), "Close")
 	rig.Start()
-	require.Eventually(t, func() bool {
+	eventually(t, rig.Patience, "the device is back, and can't be read", func() bool {
 		s, err := mappers.Open(t.Context(), rig.Driver, rig.Device)
 		if err != nil {
 			return false
@@ -322,5 +319,44 @@ func testComesBack(t *testing.T, rig Rig) {
 		defer func() { _ = s.Close() }()
 		_, err = read(t.Context(), s, property)
 		return err == nil
-	}, rig.Patience, 10*time.Millisecond, "the device is back, and can't be read")
+	})
+}
+
+// The suite is part of whatever driver uses it, so it needs no library for tests.
+
+func check(t *testing.T, ok bool, format string, args ...any) {
+	t.Helper()
+	if !ok {
+		t.Fatalf(format, args...)
+	}
+}
+
+func noError(t *testing.T, err error, what string) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// errorOf is the error of type E in err, which must be there.
+func errorOf[E error](t *testing.T, err error, what string) (as E) {
+	t.Helper()
+	if !errors.As(err, &as) {
+		t.Fatalf("%s: the error is %v, not a %T", what, err, as)
+	}
+	return as
+}
+
+// eventually awaits a condition, which it looks at every 10 ms.
+func eventually(t *testing.T, patience time.Duration, what string, ok func() bool) {
+	t.Helper()
+	ticks := time.NewTicker(10 * time.Millisecond)
+	defer ticks.Stop()
+	for limit := time.After(patience); !ok(); {
+		select {
+		case <-ticks.C:
+		case <-limit:
+			t.Fatal(what)
+		}
+	}
 }

@@ -44,7 +44,7 @@ func root(t *testing.T) string {
 // list asks the go command about the repository's packages.
 func list(t *testing.T) []pkg {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Imports,TestImports,XTestImports,GoFiles,CgoFiles,Deps", "./...")
+	cmd := exec.Command("go", "list", "-e", "-tags", "testprogram", "-json=ImportPath,Imports,TestImports,XTestImports,GoFiles,CgoFiles,Deps", "./...")
 	cmd.Dir = root(t)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -262,11 +262,12 @@ func forbiddenInTests(from, to string) string {
 func TestProgramsLinkOnlyTheirOwn(t *testing.T) {
 	links := map[string][]string{
 		"edge/cmd/edgecore":         {module + "cloud", module + "mappers", module + "edge/agent", "github.com/godbus", "k8s.io", "sigs.k8s.io/structured-merge-diff", "github.com/google/go-containerregistry", "testing"},
-		"edge/cmd/edgeagent":        {module + "cloud", module + "mappers", module + "edge/store", module + "edge/twin", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "k8s.io", "testing"},
+		"edge/cmd/edgeagent":        {module + "cloud", module + "mappers", module + "edge/store", module + "edge/twin", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "k8s.io", "github.com/prometheus", "google.golang.org/protobuf", "testing"},
 		"edge/cmd/edgediscovery":    {module + "cloud", module + "mappers", module + "edge/agent", module + "edge/store", module + "edge/twin", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "k8s.io", "testing"},
 		"cloud/cmd/cloudhub":        {module + "edge", module + "mappers", "k8s.io/client-go/rest", "k8s.io/client-go/tools", "testing"}, // the queue of cloud/control is client-go's
 		"cloud/cmd/edgebus":         {module + "edge", module + "mappers", "k8s.io/client-go", "testing"},
-		"mappers/cmd/mapper-modbus": {module + "cloud", module + "edge", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "testing"},
+		"mappers/cmd/mapper-modbus": {module + "cloud", module + "edge", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "github.com/prometheus", "google.golang.org/protobuf", "testing"},
+		"mappers/drivertest":        {"github.com/stretchr"},
 	}
 	for _, p := range list(t) {
 		for _, dep := range p.Deps {

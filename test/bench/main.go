@@ -1,3 +1,5 @@
+//go:build testprogram
+
 // Command bench measures the bus with its real parts and prints a report in
 // Markdown. Every figure stands beside its alternative or its physical limit,
 // measured in the same run, for a machine's speed means nothing by itself.
@@ -70,7 +72,7 @@ var sections = []section{
 func run(out, only string, b bench) error {
 	var report strings.Builder
 	b.w = io.MultiWriter(os.Stdout, &report)
-	fmt.Fprintf(b.w, "# Benchmarks\n\nWritten by `make bench` (`go run ./test/bench`): %d runs of %s a case, medians. %d cores, %s/%s, %s.\n"+
+	fmt.Fprintf(b.w, "# Benchmarks\n\nWritten by `make bench` (`go run -tags testprogram ./test/bench`): %d runs of %s a case, medians. %d cores, %s/%s, %s.\n"+
 		"Compare figures within a table, not with those of another machine.\n",
 		b.rounds, b.d, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
 	for _, s := range sections {

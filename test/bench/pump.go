@@ -1,3 +1,5 @@
+//go:build testprogram
+
 package main
 
 import (

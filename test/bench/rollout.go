@@ -1,3 +1,5 @@
+//go:build testprogram
+
 package main
 
 import (
@@ -119,8 +121,8 @@ func (b bench) rolled(n int, byHand, memory bool) (f rolledFigures, err error) {
 		return f, err
 	}
 	h.process, err = start(filepath.Join(dir, "none"), addr, "", filepath.Join(b.bin, "cloudhub"), "--data-dir", dir, "--mqtt-listen", addr,
-		"--mqtt-websocket-listen", "", "--http-listen", h.http, "--limits-connections", fmt.Sprint(4*n+1000), "--limits-perUser", fmt.Sprint(4*n+1000),
-		"--limits-connectRate", fmt.Sprint(n+100), "--log-level", "warn")
+		"--mqtt-websocket-listen", "", "--http-listen", h.http, "--limits-connections", fmt.Sprint(4*n+1000), "--limits-per-user", fmt.Sprint(4*n+1000),
+		"--limits-connect-rate", fmt.Sprint(n+100), "--log-level", "warn")
 	if err != nil {
 		return f, err
 	}

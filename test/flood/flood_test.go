@@ -26,7 +26,7 @@ const bound = 128
 
 // tight are limits that a flood reaches soon.
 var tight = []string{
-	"--limits-retained-bytes", "8MiB", "--limits-session-bytes", "4MiB", "--limits-connections", "400", "--limits-connectRate", "100",
+	"--limits-retained-bytes", "8MiB", "--limits-session-bytes", "4MiB", "--limits-connections", "400", "--limits-connect-rate", "100",
 	"--limits-sessions", "100", "--limits-session-all", "16MiB",
 }
 
@@ -126,7 +126,7 @@ func TestFloods(t *testing.T) {
 // clients send a byte now and then, and are disconnected because none of that ends a packet.
 func TestAPacketThatNeverEnds(t *testing.T) {
 	s := stand.New(t, 1)
-	require.NoError(t, s.Start(t.Context(), "hub", "--limits-keepAlive", "1s"))
+	require.NoError(t, s.Start(t.Context(), "hub", "--limits-keep-alive", "1s"))
 	announced, err := flood.Named("announced")
 	require.NoError(t, err)
 	ctx, end := context.WithCancel(t.Context())

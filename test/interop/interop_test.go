@@ -116,7 +116,7 @@ func start(t *testing.T) []target {
 	defer cancel()
 	secure := []string{
 		"--mqtt-tls-cert", filepath.Join(pki, "broker.pem"), "--mqtt-tls-key", filepath.Join(pki, "broker.key"),
-		"--mqtt-tls-clientCA", filepath.Join(pki, "ca.pem"),
+		"--mqtt-tls-client-ca", filepath.Join(pki, "ca.pem"),
 	}
 	var targets []target
 	for _, broker := range []string{"hub", "core"} {

@@ -81,6 +81,25 @@ func (j *journal) live() map[string]string {
 	return out
 }
 
+// deleted is the number of objects that the informer told to be deleted.
+func (j *journal) deleted() (n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, gone := range j.gone {
+		if gone {
+			n++
+		}
+	}
+	return n
+}
+
+// of is the newest revision of an object; 0: it was not told of.
+func (j *journal) of(name string) uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.newest[name]
+}
+
 // An informer, which keeps a copy of all objects by one list and one watch, follows changes through a
 // hub that is killed in their middle: it goes on where it was, and misses nothing.
 func TestInformerFollowsThroughARestart(t *testing.T) {
@@ -106,16 +125,19 @@ func TestInformerFollowsThroughARestart(t *testing.T) {
 	require.Len(t, informer.GetStore().ListKeys(), objects)
 	require.EqualValues(t, 1, counted.lists.Load())
 
-	// One change in ten deletes an object, and one makes another.
+	// One change in ten deletes an object, and one makes another. What was deleted is known to the hub that goes on by its revision
+	// alone: a watch from before that revision is Gone, and the informer lists again. So all deletions before the crash are
+	// awaited, and around it there are none.
+	const calm, again = 3 * changes / 10, 7 * changes / 10
 	change := func(i int) error {
-		switch i % 10 {
-		case 3:
+		switch {
+		case i%10 == 3 && (i < calm || i >= again):
 			err := c.Delete(ctx, name(i), metav1.DeleteOptions{})
 			if apierrors.IsNotFound(err) {
 				return nil // an answer was lost
 			}
 			return err
-		case 7:
+		case i%10 == 7:
 			_, err := c.Create(ctx, device(name(objects+i)), metav1.CreateOptions{})
 			if apierrors.IsAlreadyExists(err) {
 				return nil
@@ -126,21 +148,30 @@ func TestInformerFollowsThroughARestart(t *testing.T) {
 		_, err := c.Patch(ctx, name(i/20*20), types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		return err
 	}
-	var done atomic.Int64
-	half, ended := make(chan struct{}), make(chan error, 1)
-	go func() {
-		ended <- side(changes, func(i int) error {
-			err := insist(ctx, func() error { return change(i) })
-			if done.Add(1) == changes/2 {
-				close(half)
-			}
-			return err
+	changeAll := func(from, to int) error {
+		return side(to-from, func(i int) error {
+			return insist(ctx, func() error { return change(from + i) })
 		})
-	}()
-	<-half
+	}
+	require.NoError(t, changeAll(0, calm))
+	s.Eventually(patience, func() error {
+		if deleted := seen.deleted(); deleted < calm/10 {
+			return fmt.Errorf("the informer told of %d deletions of %d", deleted, calm/10)
+		}
+		return nil
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- changeAll(calm, again) }()
+	s.Eventually(patience, func() error {
+		if seen.of(name(objects+calm+7)) == 0 {
+			return errors.New("no change was seen since the deletions")
+		}
+		return nil
+	})
 	require.NoError(t, s.Crash("hub"))
 	s.Up("hub")
 	require.NoError(t, <-ended)
+	require.NoError(t, changeAll(again, changes))
 
 	s.Eventually(patience, func() error {
 		want := latest(ctx, t, c) // each time: the hub may still be writing statuses

@@ -58,7 +58,7 @@ func TestAWrittenMapperBuildsAndPassesTheSuite(t *testing.T) {
 	ok("go", "build", "-o", "mapper-knx", ".")
 
 	help := ok("./mapper-knx", "--help")
-	for _, flag := range []string{"--server", "--tls-ca", "--passwordFile", "--check-config", "--driver-timeout", "/etc/edgebus/mapper-knx.yaml", "How long a device may take to answer."} {
+	for _, flag := range []string{"--server", "--tls-ca", "--password-file", "--check-config", "--driver-timeout", "/etc/edgebus/mapper-knx.yaml", "How long a device may take to answer."} {
 		require.Contains(t, help, flag)
 	}
 	printed := ok("./mapper-knx", "--print-config", "--driver-timeout", "7s", "--tls-ca", "")

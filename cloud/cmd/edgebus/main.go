@@ -92,9 +92,11 @@ On a terminal it writes in colour, unless NO_COLOR is set.`,
   edgebus twin set lamp power=ON --wait         # set a desired value, and wait for the device
   edgebus watch devices                         # show changes
   edgebus doctor n1                             # say what is wrong with a node`,
+		Version:       daemon.Version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	for _, group := range []struct {
 		title    string
 		commands []*cobra.Command

@@ -72,6 +72,7 @@ func TestTheDemosProgramsSayWhatTheyAre(t *testing.T) {
 	require.True(t, done)
 	require.True(t, strings.HasPrefix(out.String(), "cloudhub is the hub"), "on the first line")
 	require.Contains(t, out.String(), "--version")
+	require.NotContains(t, out.String(), "edgebus login string", "words of the text are no names of values")
 
 	out.Reset()
 	_, done, err = configs.Parse[configs.Core]("edgecore", []string{"--version", "--config=/nonexistent"}, &out)

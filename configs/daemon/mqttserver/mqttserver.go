@@ -15,6 +15,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
@@ -61,6 +62,22 @@ func Rules(o *broker.Options, a configs.Auth, log zerolog.Logger) (*acl.Source, 
 	}
 	o.Auth.Topics = source.Rules
 	return source, nil
+}
+
+// RegisterRules registers the metric that says whether the rules of a file are in force.
+func RegisterRules(rules *acl.Source, r prometheus.Registerer) error {
+	if !rules.HasFile() {
+		return nil
+	}
+	return r.Register(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "edgebus_topic_rules_current",
+		Help: "1: the rules in force are those of the file auth.topics; 0: it can't be read or is wrong, and the rules before it stay.",
+	}, func() float64 {
+		if rules.Failing() != "" {
+			return 0
+		}
+		return 1
+	}))
 }
 
 // Audit opens the audit log, and has the broker's options use it.

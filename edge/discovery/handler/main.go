@@ -45,6 +45,7 @@ handler, or can't look from where it runs, such as another network namespace or 
 			return nil
 		},
 	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n") // as all programs print it
 	f := root.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.Dir, "dir", o.Dir, "directory of edgediscovery's socket, which the handler's goes to as well; also DISCOVERY_HANDLERS_DIRECTORY")

@@ -1,3 +1,5 @@
+//go:build testprogram
+
 // Command killedagent is edgeagent that is killed, with all of its process group, before a step: KILL_AT is the number of the step. With PAUSE_AT it
 // waits once before the step of that name, while the file PAUSE, which it makes, is there.
 package main
