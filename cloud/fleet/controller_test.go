@@ -845,3 +845,70 @@ func TestAgentsThatWaitForTheirWindowsDoNotTimeOut(t *testing.T) {
 	h.editNode("slow", func(n *resource.Node) { n.Metadata.Annotations["says"] = "done" })
 	h.until("it has it after all", rollout(2, 0))
 }
+
+// What is amid one version is not available for the next one either, whether that is newer, an undo, or another fleet's.
+func TestTheBudgetCountsNodesThatAreAmidAnotherVersion(t *testing.T) {
+	h := newHub(t)
+	names := []string{"a", "b", "c", "d", "e"}
+	policy := func(f *resource.Fleet) {
+		two := 2
+		f.Spec.RolloutPolicy = &resource.RolloutPolicy{DisruptionBudget: &resource.DisruptionBudget{MaxUnavailable: &two}, DefaultUpdateTimeout: "10m"}
+	}
+	for _, n := range names {
+		h.makeNode(n, "site=x")
+	}
+	h.makeNode("z", "site=y")
+	h.makeFleet("f", "site=x", "one", policy)
+	h.makeFleet("g", "site=y", "one", policy)
+	for _, n := range append(names, "z") {
+		h.untilMotd(n, "one")
+	}
+	h.until("both are rolled out", func() bool {
+		return h.fleet("f").Status.Rollout.FinishedAt != "" && h.fleet("g").Status.Rollout.FinishedAt != ""
+	})
+	slow := resource.Condition{Type: resource.ConditionUpdating, Status: "True", Reason: "Applying"}
+	busy := func() (n int) {
+		for _, name := range append(names, "z") {
+			if s := h.node(name).Status; s.RenderedVersion != s.SpecVersion {
+				n++
+			}
+		}
+		return n
+	}
+	waits := func(fleet string) {
+		h.until(fleet+" waits for its budget", func() bool {
+			f := h.fleet(fleet)
+			return f.Status.Rollout.ObservedGeneration == f.Metadata.Generation && f.Status.Rollout.Reason == "DisruptionBudgetReached" && busy() == 2
+		})
+	}
+	for _, n := range []string{"d", "z"} {
+		h.agents.Store(n, slow)
+	}
+	h.editFleet("f", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("two") })
+	h.editFleet("g", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("two") })
+	h.until("d and z are amid it, and the others have it", func() bool {
+		return busy() == 2 && h.fleet("f").Status.Rollout.Updated == 4 && h.fleet("g").Status.Rollout.Updating == 1
+	})
+	for _, n := range []string{"a", "b", "c", "e"} {
+		h.agents.Store(n, slow)
+	}
+	h.editNode("z", func(n *resource.Node) { n.Metadata.Labels["site"] = "x" })
+	h.untilOwner("z", "Fleet/f")
+	h.editFleet("f", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("three") })
+	waits("f")
+	h.editFleet("f", func(f *resource.Fleet) {
+		f.Spec.RolloutPolicy.DefaultUpdateTimeout = "11m"
+		f.Metadata.Annotations[resource.RollBackAnnotation] = "f-0000001"
+	})
+	waits("f")
+	h.until("those that are amid another get it", func() bool {
+		return h.node("d").Spec.Config[0].Files[0].Content == "one" && h.node("z").Spec.Config[0].Files[0].Content == "one"
+	})
+	for _, n := range append(names, "z") {
+		h.agents.Delete(n)
+		h.editNode(n, func(o *resource.Node) { o.Metadata.Annotations["says"] = "done" })
+	}
+	for _, n := range append(names, "z") {
+		h.untilMotd(n, "one")
+	}
+}

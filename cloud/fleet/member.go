@@ -161,6 +161,12 @@ func (m *member) want(t *template) {
 func (m *member) target(version string) rollout.Target {
 	t := rollout.Target{Name: m.name, Labels: m.labels, Online: m.state == resource.Online}
 	t.Available = t.Online
+	now := m.applied()
+	t.Busy, t.Waits = now == rollout.Updating, m.waits
+	t.Since, _ = time.Parse(time.RFC3339, m.annotations[sinceAnnotation])
+	if m.began.After(t.Since) { // its time counts from when its window opened
+		t.Since = m.began
+	}
 	if of, n, ok := strings.Cut(m.annotations[batchAnnotation], "/"); ok && of == version {
 		n, _ := strconv.Atoi(n)
 		t.Batch = max(0, n)
@@ -171,11 +177,7 @@ func (m *member) target(version string) rollout.Target {
 	case m.annotations[assignedAnnotation] != version:
 	case !m.wanted.is(m.spec): // its labels have changed what the template comes to, or somebody has written the annotation
 	default:
-		t.State, t.Waits = m.applied(), m.waits
-		t.Since, _ = time.Parse(time.RFC3339, m.annotations[sinceAnnotation])
-		if m.began.After(t.Since) { // its time counts from when its window opened
-			t.Since = m.began
-		}
+		t.State = now
 	}
 	return t
 }

@@ -32,7 +32,9 @@ type Target struct {
 	Name   string
 	Labels map[string]string
 	State  State
-	// Since is when it was started, of a target that is Updating.
+	// Busy says that it is amid an update, to whatever version: its state is how far it is with this one.
+	Busy bool
+	// Since is when it was started, of a target that is Updating or Busy.
 	Since time.Time
 	// Batch is the batch that it was selected for, as the last decision said; 0: none.
 	Batch int
@@ -97,7 +99,7 @@ type Policy struct {
 	Batches []Batch
 	// Success is the percentage of a batch that must be Done before the next one begins.
 	Success int
-	// Concurrency is how many targets are Updating at a time; 0: no bound. A target that has timed out doesn't count.
+	// Concurrency is how many targets are Updating or Busy at a time; 0: no bound. A target that has timed out doesn't count.
 	Concurrency int
 	Budget      Budget
 	// Failures is how many targets may fail or time out; more of them stop the rollout. nil: no bound.
@@ -206,9 +208,15 @@ type plan struct {
 }
 
 // timedOut reports whether a target was started too long ago.
-func (p *plan) timedOut(t Target) bool {
-	return t.State == Updating && !t.Waits && p.Policy.Timeout > 0 && !p.Now.Before(t.Since.Add(p.Policy.Timeout))
+func (p *plan) timedOut(t Target) bool { return t.State == Updating && p.late(t) }
+
+func (p *plan) late(t Target) bool {
+	return !t.Waits && p.Policy.Timeout > 0 && !p.Now.Before(t.Since.Add(p.Policy.Timeout))
 }
+
+// otherwiseBusy reports whether a target is amid another update than this one, and takes a place of the concurrency. When it is
+// started it keeps that place.
+func (p *plan) otherwiseBusy(t Target) bool { return t.Busy && t.State != Updating && !p.late(t) }
 
 // count counts the targets, and notes when the next of them times out.
 func (p *plan) count() {
@@ -294,6 +302,16 @@ func (p *plan) selectBatch() {
 			matching++
 		}
 	}
+	// Those that are amid another update first: they are not available until they have this one, so that others would wait for them.
+	slices.SortStableFunc(free, func(a, b *Target) int {
+		switch {
+		case a.Busy == b.Busy:
+			return 0
+		case a.Busy:
+			return -1
+		}
+		return 1
+	})
 	most := len(free)
 	if b.Limit != nil {
 		most = min(most, max(0, b.Limit.of(matching)-selected))
@@ -414,6 +432,14 @@ func (p *plan) start() {
 	}
 	updating := p.d.Updating
 	for _, t := range p.Targets {
+		if p.otherwiseBusy(t) {
+			updating++
+			if p.Policy.Timeout > 0 && !t.Waits {
+				p.again(t.Since.Add(p.Policy.Timeout))
+			}
+		}
+	}
+	for _, t := range p.Targets {
 		if t.State != Pending {
 			continue
 		}
@@ -422,7 +448,9 @@ func (p *plan) start() {
 			p.d.Waiting[why]++
 			continue
 		}
-		updating++
+		if !p.otherwiseBusy(t) {
+			updating++
+		}
 		if t.works() {
 			g.available--
 		}
@@ -436,7 +464,7 @@ func (p *plan) start() {
 }
 
 // works reports whether a target counts as available: one that is being updated may stop at any moment.
-func (t Target) works() bool { return t.Online && t.Available && t.State != Updating }
+func (t Target) works() bool { return t.Online && t.Available && t.State != Updating && !t.Busy }
 
 // holds is why a pending target can't be started; empty: it can.
 func (p *plan) holds(t Target, g *group, updating int) Reason {
@@ -450,7 +478,7 @@ func (p *plan) holds(t Target, g *group, updating int) Reason {
 	case p.Now.Before(t.NotBefore):
 		p.again(t.NotBefore)
 		return TargetClose
-	case p.Policy.Concurrency > 0 && updating >= p.Policy.Concurrency:
+	case p.Policy.Concurrency > 0 && updating >= p.Policy.Concurrency && !p.otherwiseBusy(t):
 		return Concurrency
 	case t.works() && !p.Policy.Budget.takes(g):
 		return Disruption

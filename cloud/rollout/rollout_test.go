@@ -41,21 +41,27 @@ func TestPlan(t *testing.T) {
 		message string
 		batch   int
 	}{
-		"all at once":     {in: Input{Targets: nodes(5)}, started: 5, batch: 1},
-		"nothing to do":   {in: Input{Targets: nodes(5, func(t *Target) { t.State = Done })}, batch: 0},
-		"concurrency":     {in: Input{Targets: nodes(5), Policy: Policy{Concurrency: 2}}, started: 2, reason: Concurrency, message: "3 wait: 2 are under way, and at most 2 may be", batch: 1},
-		"first batch":     {in: Input{Targets: nodes(20), Policy: Policy{Batches: []Batch{tenPercent}}}, started: 2, reason: Later, message: "18 wait for batch 1 of 2, of which 2 are under way", batch: 1},
-		"by label":        {in: Input{Targets: nodes(20), Policy: Policy{Batches: []Batch{{Match: site("1"), Limit: &Amount{Value: 3}}}}}, started: 3, reason: Later, batch: 1},
-		"nobody matches":  {in: Input{Targets: nodes(4), Policy: Policy{Batches: []Batch{{Match: site("x")}}}}, started: 4, batch: 2},
-		"paused":          {in: Input{Targets: nodes(5), Paused: true}, reason: Paused, message: "the rollout is paused"},
-		"unconfirmed":     {in: Input{Targets: nodes(5), Unconfirmed: true}, reason: Unconfirmed},
-		"closed":          {in: Input{Targets: nodes(5), NotBefore: start.Add(time.Hour)}, reason: Closed, message: "the next window opens at 2026-11-22T11:00:00Z"},
-		"offline":         {in: Input{Targets: nodes(5, func(t *Target) { t.Online = t.Name != "n03" })}, started: 4, reason: Offline, message: "1 are offline", batch: 1},
-		"held":            {in: Input{Targets: nodes(2, func(t *Target) { t.Held = "a race is on" })}, reason: OnHold, batch: 1},
-		"own window":      {in: Input{Targets: nodes(2, func(t *Target) { t.NotBefore = start.Add(time.Hour) })}, reason: TargetClose, batch: 1},
-		"unavailable":     {in: Input{Targets: nodes(6), Policy: Policy{Budget: Budget{GroupBy: []string{"site"}, MaxUnavailable: ptr(1)}}}, started: 2, reason: Disruption, batch: 1},
-		"available":       {in: Input{Targets: nodes(6), Policy: Policy{Budget: Budget{MinAvailable: ptr(4)}}}, started: 2, reason: Disruption, batch: 1},
-		"others are away": {in: Input{Targets: nodes(6, func(t *Target) { t.Available = t.Name > "n01" }), Policy: Policy{Budget: Budget{MaxUnavailable: ptr(2)}}}, started: 2, reason: Disruption, batch: 1},
+		"all at once":      {in: Input{Targets: nodes(5)}, started: 5, batch: 1},
+		"nothing to do":    {in: Input{Targets: nodes(5, func(t *Target) { t.State = Done })}, batch: 0},
+		"concurrency":      {in: Input{Targets: nodes(5), Policy: Policy{Concurrency: 2}}, started: 2, reason: Concurrency, message: "3 wait: 2 are under way, and at most 2 may be", batch: 1},
+		"first batch":      {in: Input{Targets: nodes(20), Policy: Policy{Batches: []Batch{tenPercent}}}, started: 2, reason: Later, message: "18 wait for batch 1 of 2, of which 2 are under way", batch: 1},
+		"by label":         {in: Input{Targets: nodes(20), Policy: Policy{Batches: []Batch{{Match: site("1"), Limit: &Amount{Value: 3}}}}}, started: 3, reason: Later, batch: 1},
+		"nobody matches":   {in: Input{Targets: nodes(4), Policy: Policy{Batches: []Batch{{Match: site("x")}}}}, started: 4, batch: 2},
+		"paused":           {in: Input{Targets: nodes(5), Paused: true}, reason: Paused, message: "the rollout is paused"},
+		"unconfirmed":      {in: Input{Targets: nodes(5), Unconfirmed: true}, reason: Unconfirmed},
+		"closed":           {in: Input{Targets: nodes(5), NotBefore: start.Add(time.Hour)}, reason: Closed, message: "the next window opens at 2026-11-22T11:00:00Z"},
+		"offline":          {in: Input{Targets: nodes(5, func(t *Target) { t.Online = t.Name != "n03" })}, started: 4, reason: Offline, message: "1 are offline", batch: 1},
+		"held":             {in: Input{Targets: nodes(2, func(t *Target) { t.Held = "a race is on" })}, reason: OnHold, batch: 1},
+		"own window":       {in: Input{Targets: nodes(2, func(t *Target) { t.NotBefore = start.Add(time.Hour) })}, reason: TargetClose, batch: 1},
+		"unavailable":      {in: Input{Targets: nodes(6), Policy: Policy{Budget: Budget{GroupBy: []string{"site"}, MaxUnavailable: ptr(1)}}}, started: 2, reason: Disruption, batch: 1},
+		"available":        {in: Input{Targets: nodes(6), Policy: Policy{Budget: Budget{MinAvailable: ptr(4)}}}, started: 2, reason: Disruption, batch: 1},
+		"others are away":  {in: Input{Targets: nodes(6, func(t *Target) { t.Available = t.Name > "n01" }), Policy: Policy{Budget: Budget{MaxUnavailable: ptr(2)}}}, started: 2, reason: Disruption, batch: 1},
+		"others are busy":  {in: Input{Targets: nodes(6, func(t *Target) { t.Busy = t.Name > "n03" }), Policy: Policy{Budget: Budget{MaxUnavailable: ptr(2)}}}, started: 2, reason: Disruption, batch: 1},
+		"places are taken": {in: Input{Targets: nodes(6, func(t *Target) { t.Busy = t.Name == "n05" }), Policy: Policy{Concurrency: 2}}, started: 2, reason: Concurrency, batch: 1},
+		"the busy go first": {in: Input{
+			Targets: nodes(6, func(t *Target) { t.Busy = t.Name == "n05" }),
+			Policy:  Policy{Batches: []Batch{{Limit: &Amount{Value: 1}}}, Budget: Budget{MaxUnavailable: ptr(1)}},
+		}, started: 1, reason: Later, batch: 1},
 		"too many failed": {in: Input{Targets: nodes(10, failIf("n00", "n01")), Policy: Policy{Failures: &Amount{10, true}}}, reason: Halted, message: "2 of 10 failed, and at most 1 may"},
 		"hopeless": {
 			in: Input{Targets: nodes(10, failIf("n00"), inBatch(1, "n00", "n01")), Progress: Progress{1, start}, Policy: Policy{Success: 100, Batches: []Batch{{Limit: &Amount{2, false}}}}}, reason: Halted,
@@ -154,7 +160,7 @@ func (w *world) step(crash int) (Decision, error) {
 			return d, nil
 		}
 		t := w.target(name)
-		t.State, t.Since = Updating, w.in.Now
+		t.State, t.Since, t.Busy = Updating, w.in.Now, true
 		w.started[name]++
 	}
 	return d, nil
@@ -201,7 +207,16 @@ func (w *world) check(d Decision) error {
 			return fmt.Errorf("started although %d failed", failed)
 		}
 	}
-	if p.Concurrency > 0 && updating+len(d.Started) > p.Concurrency {
+	places := len(d.Started)
+	for _, t := range in.Targets {
+		if late := p.Timeout > 0 && in.Now.Sub(t.Since) >= p.Timeout; t.Busy && t.State != Updating && !late {
+			updating++
+			if slices.Contains(d.Started, t.Name) {
+				places-- // it keeps the one that it has
+			}
+		}
+	}
+	if places > 0 && p.Concurrency > 0 && updating+places > p.Concurrency {
 		return fmt.Errorf("%d are updating, and %d are started", updating, len(d.Started))
 	}
 	for _, name := range d.Started {
@@ -285,7 +300,7 @@ func (w *world) checkBudget(d Decision) error {
 		if groups[key] == nil {
 			groups[key] = new(count)
 		}
-		g, works := groups[key], t.Online && t.Available && t.State != Updating
+		g, works := groups[key], t.Online && t.Available && t.State != Updating && !t.Busy
 		begins := slices.Contains(d.Started, t.Name)
 		if works && begins {
 			g.disturbed++
@@ -396,6 +411,7 @@ func (w *world) disturb(t *rapid.T) {
 	}
 	switch rapid.IntRange(0, 12).Draw(t, "event") {
 	case 0, 1, 2, 3:
+		x.Busy = false
 		if x.State == Updating {
 			x.State = rapid.SampledFrom([]State{Done, Done, Done, Failed}).Draw(t, "answer")
 		}
@@ -431,7 +447,7 @@ func (w *world) replace(undo bool) {
 		} else {
 			t.State = Pending
 		}
-		t.Batch, t.Since = 0, time.Time{}
+		t.Batch = 0 // whoever is amid the version before stays so
 	}
 }
 
@@ -476,9 +492,10 @@ func TestARolloutEnds(t *testing.T) {
 			}
 			answered := false
 			for i := range w.in.Targets {
-				if w.in.Targets[i].State == Updating {
-					w.in.Targets[i].State, answered = Done, true
+				if x := &w.in.Targets[i]; x.State == Updating {
+					x.State, answered = Done, true
 				}
+				w.in.Targets[i].Busy = false
 			}
 			if !answered && !d.Again.IsZero() { // nothing happens before
 				w.in.Now = d.Again
@@ -525,6 +542,12 @@ func TestTheCheckerSeesEachMistake(t *testing.T) {
 		"holds are unseen": func(in Input) Decision {
 			for i := range in.Targets {
 				in.Targets[i].Held = ""
+			}
+			return Plan(in)
+		},
+		"updates to another version are unseen": func(in Input) Decision {
+			for i := range in.Targets {
+				in.Targets[i].Busy = false
 			}
 			return Plan(in)
 		},
