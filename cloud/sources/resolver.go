@@ -412,6 +412,9 @@ func (s *Resolver) http(ctx context.Context, r *resource.Reference) error {
 	if err != nil {
 		return err
 	}
+	if repo.Spec.Type != "http" { // its credentials are for git, or for a registry
+		return failed(Invalid, "the Repository %s has the type %s, and an httpRef needs one of type http", r.Source, cmp.Or(repo.Spec.Type, "git"))
+	}
 	body, err := s.Client.Get(ctx, repo, r.Path)
 	if err != nil {
 		return err

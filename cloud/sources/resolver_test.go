@@ -475,3 +475,22 @@ func TestArtifacts(t *testing.T) {
 	_, _, err = New(Options{}).Artifact(t.Context(), r, at+":v1", "")
 	requireReason(t, NotAllowed, err)
 }
+
+// The credentials of a Repository of git or of a registry are not sent where an httpRef says.
+func TestAnHTTPRefNeedsARepositoryOfTypeHTTP(t *testing.T) {
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/secret" {
+			asked.Add(1)
+		}
+	}))
+	defer server.Close()
+	h := newHub(t, Options{Allow: loopback}, time.Hour)
+	for _, kind := range []string{"git", "oci"} {
+		h.repository(kind, kind, strings.Replace(server.URL, "http://", map[string]string{"git": "http://", "oci": "oci://"}[kind], 1), "token", "verysecret")
+		_, err := h.resolver.Resolve(t.Context(), resource.Reference{Type: resource.RefHTTP, Source: kind, Path: "/secret"}, time.Now())
+		requireReason(t, Invalid, err)
+		require.ErrorContains(t, err, "needs one of type http")
+	}
+	require.Zero(t, asked.Load())
+}

@@ -173,7 +173,7 @@ func (c *Client) Get(ctx context.Context, r Repo, suffix string) ([]byte, error)
 	return body, explain(ctx, err, what)
 }
 
-// addressOf is a repository's address with a suffix. It is on the repository's own host, whatever the suffix.
+// addressOf is a repository's address with a suffix. It is on the repository's own host and below its path, whatever the suffix.
 func addressOf(r Repo, suffix string) (string, error) {
 	base, err := url.Parse(r.Spec.URL)
 	if err != nil || base.Scheme != "https" && base.Scheme != "http" || base.Host == "" {
@@ -181,6 +181,9 @@ func addressOf(r Repo, suffix string) (string, error) {
 	}
 	if suffix == "" {
 		return base.String(), nil
+	}
+	if resource.HasDotSegments(suffix) {
+		return "", failed(Invalid, "the suffix %.200q must have no part '.' or '..': what is read is below the Repository's address", suffix)
 	}
 	address := strings.TrimSuffix(base.String(), "/") + suffix
 	if u, err := url.Parse(address); err != nil || u.Host != base.Host || u.User.String() != base.User.String() || suffix[0] != '/' && suffix[0] != '?' {

@@ -460,3 +460,25 @@ func TestSecretsStayAtTheirHost(t *testing.T) {
 	}
 	require.True(t, ownHost{scheme: "https", host: "a.example:443"}.is("https", "a.example"))
 }
+
+// What a server, or a proxy before it, may take for the directory above is never asked for.
+func TestASuffixStaysBelowTheRepositorysPath(t *testing.T) {
+	base := repo("https://host.example/team", "token", "verysecret")
+	for _, suffix := range []string{
+		"/../other", "/a/../../other", "/..", "/%2e%2e/other", "/%2E./other", "/a%2f..%2f..%2fother", "/%252e%252e/other", `/..\other`, "/a%5c..%5cother", "/..;x=y/other", "/./x",
+		"/a/..?v=1",
+	} {
+		_, err := addressOf(base, suffix)
+		requireReason(t, Invalid, err)
+		n := resource.Node{Metadata: resource.Meta{Name: "n"}}
+		n.Spec.Config = []resource.ConfigItem{{
+			Name: "x", ConfigType: resource.ConfigHTTP, HTTPRef: &resource.HTTPRef{Repository: "web", Suffix: suffix, FilePath: "/etc/x"},
+		}}
+		require.ErrorContains(t, n.Validate(), "spec.config[0].httpRef.suffix", suffix)
+	}
+	for _, suffix := range []string{"/a/b", "/a..b/...", "/100%25", "/x?of=../y", "?v=1"} {
+		at, err := addressOf(base, suffix)
+		require.NoError(t, err)
+		require.Equal(t, "https://host.example/team"+suffix, at)
+	}
+}

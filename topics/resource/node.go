@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -893,6 +894,24 @@ func (c ConfigItem) IsFrozen() bool {
 	return len(c.Files) > 0 && slices.Contains(frozenTypes, c.ConfigType)
 }
 
+// HasDotSegments says whether the path of a reference to an HTTP server has parts that servers may take for this directory or the one above.
+// Servers differ in how often they decode a path, and in whether a backslash separates parts and a semicolon ends one.
+func HasDotSegments(ref string) bool {
+	at, _, _ := strings.Cut(ref, "?")
+	for {
+		for part := range strings.FieldsFuncSeq(at, func(r rune) bool { return r == '/' || r == '\\' }) {
+			if name, _, _ := strings.Cut(part, ";"); name == "." || name == ".." {
+				return true
+			}
+		}
+		decoded, err := url.PathUnescape(at)
+		if err != nil || decoded == at {
+			return false
+		}
+		at = decoded
+	}
+}
+
 func (c ConfigItem) check(p *problems, at string, expanded func(string) bool) {
 	oneOf(p, at+".configType", string(c.ConfigType), []ConfigType{ConfigInline, ConfigGit, ConfigHTTP, ConfigOCI, ConfigSecret, ConfigMapRef, ConfigFiles})
 	for _, part := range []struct {
@@ -970,8 +989,12 @@ func checkAbsolute(p *problems, field, text string, expanded func(string) bool) 
 	}
 }
 
-// checkSuffix checks what is appended to a Repository's address. It can't lead to another host.
+// checkSuffix checks what is appended to a Repository's address. It can't lead to another host, or above the address.
 func checkSuffix(p *problems, field, text string) {
+	if HasDotSegments(text) {
+		p.add(field, "%s: must have no part '.' or '..': what is read is below the Repository's address", clip(text))
+		return
+	}
 	if text != "" && (text[0] != '/' && text[0] != '?' || len(text) > maxPath || strings.ContainsAny(text, "\\#\x00\r\n") || strings.HasPrefix(text, "//")) {
 		p.add(field, "%s: must begin with one '/', or with '?', and have no fragment", clip(text))
 	}
