@@ -95,7 +95,7 @@ func NewController(o Options) control.Controller {
 	return control.Controller{
 		Name: "render", Workers: workers, Reconcile: c.reconcile,
 		Watches: []control.Watch{
-			{Kind: resource.KindNode, Same: objects.SameGeneration},
+			{Kind: resource.KindNode, Same: func(a, b store.Object) bool { return objects.SameGeneration(a, b) && retryOf(a) == retryOf(b) }},
 			{Kind: ApplicationsKind, Keys: func(o store.Object) []store.Key { return []store.Key{nodeKey(o.Name)} }},
 			{Kind: resource.KindConfigMap, Keys: referring},
 			{Kind: resource.KindSecret, Keys: referring},
@@ -127,6 +127,8 @@ type source struct {
 	UID string `json:"uid"`
 	// Inputs is a hash of the spec and of the versions of all that it refers to.
 	Inputs string `json:"inputs"`
+	// Retry is the Node's annotation of that name.
+	Retry string `json:"retry,omitempty"`
 }
 
 func nodeKey(name string) store.Key   { return store.Key{Kind: resource.KindNode, Name: name} }
@@ -174,7 +176,7 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 		return 0, c.report(ctx, key, o)
 	}
 	spec = spec.Freeze(resolved)
-	from := source{UID: uid}
+	from := source{UID: uid, Retry: retryOf(stored)}
 	if from.Inputs, err = c.inputs(ctx, node.Spec, brokers, references, resolved); err != nil {
 		return 0, err
 	}
@@ -188,6 +190,15 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 		again = checkEvery
 	}
 	return again, c.report(ctx, key, o)
+}
+
+// retryOf is the value of the annotation with which somebody asks for another attempt.
+func retryOf(node store.Object) (value string) {
+	parts, _ := objects.PartsOf(node.Data)
+	if text := rawjson.Field(rawjson.Field(parts.Metadata, "annotations"), resource.RetryAnnotation); text != nil {
+		_ = json.Unmarshal(text, &value) // the API has checked that it is a text
+	}
+	return value
 }
 
 // sourcesOf are the references of a spec to what is outside of the hub.
@@ -334,7 +345,7 @@ func (c *controller) inputs(
 }
 
 // render renders a Node's spec and stores the result, of which it returns the version. The version rises if the result is another
-// one than before; it is the former one if the spec can't be rendered.
+// one than before, or somebody asks for another attempt; it is the former one if the spec can't be rendered.
 func (c *controller) render(ctx context.Context, node store.Object, was record, spec resource.NodeSpec, brokers []resource.Application, from source) (version string, err error) {
 	version = was.RenderedVersion
 	out, contents, err := Render(spec, c.lookups(ctx))
@@ -362,9 +373,9 @@ func (c *controller) render(ctx context.Context, node store.Object, was record, 
 		}
 	}
 	next, result := store.Object{Key: recordKey(node.Name), Status: status}, "unchanged"
-	if was.version == 0 || was.UID != from.UID || !Same(was.RenderedSpec, out) {
+	if was.version == 0 || was.UID != from.UID || was.Retry != from.Retry || !Same(was.RenderedSpec, out) {
 		result = "changed"
-		if version, err = c.nextVersion(ctx, node, was); err != nil {
+		if version, err = c.nextVersion(ctx, was); err != nil {
 			return version, err
 		}
 		out.RenderedVersion = version
@@ -444,30 +455,17 @@ func (c *controller) configMap(ctx context.Context, namespace, name string) ([]V
 	return known.values, nil
 }
 
-// maxVersion bounds what is believed of a version that a node reports.
-const maxVersion = 1 << 40
-
 // number is a version as a number; 0 if it is none.
 func number(version string) uint64 {
-	n, err := strconv.ParseUint(version, 10, 64)
-	if err != nil || n > maxVersion {
-		return 0
-	}
+	n, _ := strconv.ParseUint(version, 10, 64)
 	return n
 }
 
-// nextVersion is a version that no node of that name has been sent: it follows the last one, what the node reports, which a hub
-// that was restored from a backup may not know, and what deleted Nodes had.
-func (c *controller) nextVersion(ctx context.Context, node store.Object, was record) (string, error) {
-	var status struct {
-		RenderedVersion string                  `json:"renderedVersion"`
-		Failed          *resource.FailedVersion `json:"failed"`
-	}
-	_ = json.Unmarshal(node.Status, &status) // without one there is nothing to follow
-	last := max(was.version, number(status.RenderedVersion))
-	if status.Failed != nil {
-		last = max(last, number(status.Failed.RenderedVersion))
-	}
+// nextVersion is a version that this hub has sent no node of that name: it follows the last one, and what deleted Nodes had. What the node
+// reports doesn't count: it may say anything. After a restore from a backup a number may be sent again, with another content, by which the
+// agent tells them apart.
+func (c *controller) nextVersion(ctx context.Context, was record) (string, error) {
+	last := was.version
 	if was.version == 0 {
 		deleted, _, err := c.highestDeleted(ctx)
 		if err != nil {

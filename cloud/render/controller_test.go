@@ -264,16 +264,40 @@ func TestVersionsAreNeverRepeatedForAName(t *testing.T) {
 	r.run()
 	require.Eventually(t, func() bool { return r.rendered("n1").RenderedVersion == "" }, patience, time.Millisecond)
 
-	// A hub that was restored knows fewer versions than the node.
-	r.node("n2", motd("1"))
-	r.await("n2")
-	err := objects.UpdateStatus(t.Context(), r.users, store.Key{Name: "n2"}, func(n *resource.Node) error {
-		n.Status.RenderedVersion, n.Status.Failed = "500", &resource.FailedVersion{RenderedVersion: "700", Reason: "HookFailed"}
-		return nil
-	})
-	require.NoError(t, err)
-	r.node("n2", motd("2"))
-	r.awaitVersion("n2", "701")
+}
+
+// TestAReportNeverMovesTheVersion: an agent may say anything.
+func TestAReportNeverMovesTheVersion(t *testing.T) {
+	r := newRig(t)
+	r.run()
+	r.node("n1", motd("0"))
+	r.awaitVersion("n1", "1")
+	for i, said := range []string{"500", "-1", "1e99", "18446744073709551615", "text"} {
+		err := objects.UpdateStatus(t.Context(), r.users, store.Key{Name: "n1"}, func(n *resource.Node) error {
+			n.Status.RenderedVersion, n.Status.Failed = said, &resource.FailedVersion{RenderedVersion: said, Reason: "HookFailed"}
+			return nil
+		})
+		require.NoError(t, err)
+		r.node("n1", motd(fmt.Sprint(i+1)))
+		r.awaitVersion("n1", fmt.Sprint(i+2))
+	}
+}
+
+// TestAnotherAttemptIsAnotherVersion: whoever changes the annotation has the agent try again what has failed.
+func TestAnotherAttemptIsAnotherVersion(t *testing.T) {
+	r := newRig(t)
+	r.run()
+	r.node("n1", motd("1"))
+	r.awaitVersion("n1", "1")
+	for i, value := range []string{"now", "again", "again", ""} {
+		err := objects.Update(t.Context(), r.users, store.Key{Name: "n1"}, func(n *resource.Node) error {
+			n.Metadata.Annotations = map[string]string{resource.RetryAnnotation: value, "other": fmt.Sprint(i)}
+			return nil
+		})
+		require.NoError(t, err)
+		r.awaitVersion("n1", []string{"2", "3", "3", "4"}[i])
+		require.Equal(t, "1", r.rendered("n1").Files[0].Text)
+	}
 }
 
 func number(t *testing.T, version string) (n int) {

@@ -124,8 +124,17 @@ func (r *rig) hasEvent(reason, message string) func() bool {
 	}
 }
 
+// sent has the hub have sent a node versions of its spec up to the given one.
+func (r *rig) sent(node, version string) {
+	r.t.Helper()
+	require.NoError(r.t, store.Put(r.t.Context(), r.store, store.Object{
+		Key: store.Key{Kind: resource.KindRenderedSpec, Name: node}, Data: []byte(`{"renderedVersion":"` + version + `"}`),
+	}, 0))
+}
+
 func TestAnAgentsReportIsInItsNodesStatus(t *testing.T) {
 	r := newRig(t)
+	r.sent("n1", "9")
 	c := r.connect(newCore("n1"))
 	c.report("status", `{"version":"v1","systemInfo":{"architecture":"amd64","bootID":"b0","cpus":4}}`)
 	c.report("agent", `{"version":"v2","renderedVersion":"7","failed":{"renderedVersion":"8","reason":"HookFailed","message":"check: exit status 1"},
@@ -197,6 +206,7 @@ func TestAnAgentsReportIsInItsNodesStatus(t *testing.T) {
 // Alerts on a host's resources and failures of applications are events when they begin and when they end, and not with each report.
 func TestAlertsAndFailuresAreEvents(t *testing.T) {
 	r := newRig(t)
+	r.sent("n1", "99")
 	c := r.connect(newCore("n1"))
 	report := func(version, condition, application string) []resource.Occurrence {
 		t.Helper()

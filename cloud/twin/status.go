@@ -331,7 +331,13 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 		s.State, s.LastSeen = f.state, resource.Time(now)
 	}
 	s.Version, s.Devices = f.core.Version, f.devices
-	s.FollowAgent(f.agent, resource.Millis(f.agentAt), f.core.SystemInfo, now)
+	sent := ""
+	if f.agent != nil {
+		if sent, err = t.sentVersion(ctx, name); err != nil {
+			return err
+		}
+	}
+	s.FollowAgent(f.agent, resource.Millis(f.agentAt), sent, f.core.SystemInfo, now)
 	s.Conditions = resource.ReadyCondition(s.Conditions, f.state, f.ended, now)
 	s.Conditions = resource.QuotaCondition(s.Conditions, f.oversize, now)
 	s.Conditions = resource.RenewalCondition(s.Conditions, f.core.RenewalError, now)
@@ -341,12 +347,22 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 	if f.met { // otherwise the former condition still holds
 		s.Conditions = resource.OtherHubCondition(s.Conditions, f.alone, now)
 	}
-	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal)
+	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal, resource.ReportUntrue)
 	rev, err := t.writeStatus(ctx, obj, obj.Rev, s)
 	if rev != 0 {
 		t.recordAgent(name, was, s)
 	}
 	return err
+}
+
+// sentVersion is the newest version of the spec that a node has been sent; empty: none.
+func (t *Twins) sentVersion(ctx context.Context, node string) (version string, err error) {
+	record, err := t.o.Reader.Get(ctx, store.Key{Kind: resource.KindRenderedSpec, Name: node})
+	if err != nil {
+		return "", store.IgnoreNotFound(err)
+	}
+	_ = json.Unmarshal(rawjson.Field(record.Data, "renderedVersion"), &version) // the hub has written it
+	return version, nil
 }
 
 // generationOf is the generation of a stored object; 0 if it has none.

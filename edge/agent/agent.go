@@ -2,7 +2,7 @@
 // what has become of it. It is an MQTT client of the node's broker, and works on with what it has while there is none.
 //
 // It never has a shell read anything, never runs a command that the node's own configuration doesn't list, never writes outside
-// the configured directories, and never tries a version again that has failed.
+// the configured directories, and tries a version again that has failed only if the host's files were the cause, or if it is asked to.
 //
 // Start with update.go: the steps of an update, and what is on disk before each. bus.go is the connection to the broker,
 // hooks.go runs commands, report.go is what the cloud sees, command.go the command line.
@@ -175,6 +175,7 @@ type agent struct {
 	service      upgrade.Unit
 
 	osDownload     osDownload    // that failed last
+	retry          retry         // of a version that failed
 	checked        time.Time     // when files were last compared with the spec
 	startAt        time.Time     // when optional applications are started again
 	startWait      time.Duration // how long was waited for that
@@ -195,8 +196,10 @@ type seen struct {
 	step    string // of the update that is being made
 	problem string // why it does not go on, or why the spec can't be read
 	drifted []string
-	left    bool              // they are left alone
-	failing map[string]string // why optional applications don't start, by name
+	left    bool                    // they are left alone
+	blocked []blockedFile           // files that can't be put back
+	failed  *resource.FailedVersion // that is not in the state, because that can't be written
+	failing map[string]string       // why optional applications don't start, by name
 	drift   string
 	damage  string // of the state when the agent started
 }
@@ -373,6 +376,11 @@ func (a *agent) heard() {
 	if a.upgrades != nil {
 		a.upgrades.Heard()
 	}
+	a.supersede()
+}
+
+// supersede cancels the version that is prepared if there is a newer one.
+func (a *agent) supersede() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.cancel == nil {
@@ -399,6 +407,7 @@ func (a *agent) untilSuperseded(ctx context.Context, spec resource.RenderedSpec)
 	a.mu.Lock()
 	a.cancel, a.staging = cancel, spec
 	a.mu.Unlock()
+	a.supersede() // by one that came since spec was read
 	return ctx, func() {
 		a.mu.Lock()
 		a.cancel = nil
@@ -406,6 +415,11 @@ func (a *agent) untilSuperseded(ctx context.Context, spec resource.RenderedSpec)
 		cancel(nil)
 	}
 }
+
+// notSaved is of a state that could not be written.
+type notSaved struct{ error }
+
+func (e notSaved) Unwrap() error { return e.error }
 
 // save changes the state, on disk first.
 func (a *agent) save(change func(*state)) error {
@@ -415,11 +429,11 @@ func (a *agent) save(change func(*state)) error {
 	change(&next)
 	a.o.hook("before the state is written")
 	if err := next.save(a.o.Config.Data.Dir); err != nil {
-		return err
+		return notSaved{fmt.Errorf("the agent's state can't be written: %w", err)}
 	}
 	a.o.hook("after the state is written")
 	a.mu.Lock()
-	a.state = next
+	a.state, a.seen.failed = next, nil
 	a.mu.Unlock()
 	a.changed()
 	return nil
@@ -443,7 +457,7 @@ func (a *agent) progress(version, step string, err error) {
 // applied is called when a version is applied: files are as it has them, and the monitor is told what to observe.
 func (a *agent) applied() {
 	a.mu.Lock()
-	a.seen.drifted, a.seen.left, a.seen.drift, a.seen.failing = nil, false, "", nil
+	a.seen.drifted, a.seen.left, a.seen.blocked, a.seen.drift, a.seen.failing = nil, false, nil, "", nil
 	a.mu.Unlock()
 	a.checked = a.o.Now()
 	if a.monitor != nil {
@@ -520,12 +534,17 @@ func (a *agent) keepFiles(ctx context.Context) (again time.Duration) {
 		return wait
 	}
 	a.checked = now
-	drifted, left, err := a.checkDrift(ctx)
+	drifted, blocked, left, err := a.checkDrift(ctx)
 	if ctx.Err() != nil {
 		return 0
 	}
 	a.mu.Lock()
-	a.seen.left, a.seen.drift = left, ""
+	if !slices.Equal(a.seen.blocked, blocked) {
+		for _, b := range blocked {
+			a.log.Error().Str("file", b.path).Str("error", b.why).Msg("a file that was changed by another program can't be put back")
+		}
+	}
+	a.seen.left, a.seen.blocked, a.seen.drift = left, blocked, ""
 	if err != nil {
 		a.seen.drift = err.Error()
 		a.log.Error().Err(err).Msg("files can't be compared with the spec, or not be put back")
@@ -538,27 +557,58 @@ func (a *agent) keepFiles(ctx context.Context) (again time.Duration) {
 	return every
 }
 
+// blockedFile is a file that can't be put back, and why.
+type blockedFile struct{ path, why string }
+
 // checkDrift compares the files with the spec and puts them back, or leaves them.
-func (a *agent) checkDrift(ctx context.Context) (paths []string, left bool, err error) {
+func (a *agent) checkDrift(ctx context.Context) (paths []string, blocked []blockedFile, left bool, err error) {
+	if a.state.Applied.RenderedVersion != a.files.Version() { // somebody moved the journal away
+		a.log.Warn().Str("rendered_version", a.state.Applied.RenderedVersion).Msg("nothing is known of the files of the applied version: they are written again")
+		if err = a.stage(ctx, a.state.Applied, false); err == nil {
+			err = a.files.Swap()
+		}
+		return nil, nil, false, errors.Join(err, a.endFiles(err == nil))
+	}
 	list, err := a.files.Drift(ctx)
 	for _, d := range list {
 		paths = append(paths, d.Path)
 	}
 	left = a.state.Applied.Drift == resource.DriftReport
-	switch lost := a.state.Applied.RenderedVersion != a.files.Version(); {
-	case err != nil:
-		return paths, left, err
-	case lost: // somebody moved the journal away
-		a.log.Warn().Str("rendered_version", a.state.Applied.RenderedVersion).Msg("nothing is known of the files of the applied version: they are written again")
-	case left || len(paths) == 0:
-		return paths, left, nil
-	default:
-		a.log.Warn().Strs("files", paths).Msg("files that were changed by another program are restored")
+	if err != nil || left {
+		return paths, nil, left, err
 	}
-	if err = a.stage(ctx, a.state.Applied, false); err == nil {
+	for len(paths) > 0 { // without those that can't be put back, until all others are
+		err := a.restore(ctx, paths)
+		var of *files.Error
+		switch i := -1; {
+		case err == nil:
+			a.log.Warn().Strs("files", paths).Msg("files that were changed by another program are restored")
+			return paths, blocked, false, nil
+		case ctx.Err() != nil:
+			return nil, nil, false, ctx.Err()
+		case errors.As(err, &of):
+			i = slices.Index(paths, of.Path)
+			fallthrough
+		default:
+			if i < 0 {
+				return nil, blocked, false, err
+			}
+			blocked, paths = append(blocked, blockedFile{of.Path, of.Err.Error()}), slices.Delete(paths, i, i+1)
+		}
+	}
+	return nil, blocked, false, nil
+}
+
+// restore puts files back, all of them or none.
+func (a *agent) restore(ctx context.Context, paths []string) error {
+	err := a.files.Restore(ctx, paths, func(c resource.Content) (io.ReadCloser, error) { return a.content(ctx, c) })
+	if err == nil {
 		err = a.files.Swap()
 	}
-	return paths, false, errors.Join(err, a.endFiles(err == nil))
+	if end := a.endFiles(err == nil); end != nil {
+		return errors.Join(end, err)
+	}
+	return err
 }
 
 // content opens the content of a file.

@@ -3,10 +3,13 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -271,6 +274,137 @@ func TestDriftIsPutBackOrReported(t *testing.T) {
 type killed struct{}
 
 // A kill at every step, and before and after each of the agent's writes: whole old or whole new at the next start, and then new.
+// TestAFileThatCannotBePutBackKeepsNoOtherFromIt: what stands in one file's place is told, and all others are put back.
+func TestAFileThatCannotBePutBackKeepsNoOtherFromIt(t *testing.T) {
+	for what, block := range map[string]func(root string) error{
+		"a directory in its place": func(root string) error {
+			return errors.Join(os.Remove(root+"/etc/app/x"), os.Mkdir(root+"/etc/app/x", 0o755))
+		},
+		"a pipe in its place": func(root string) error {
+			return errors.Join(os.Remove(root+"/etc/app/x"), syscall.Mkfifo(root+"/etc/app/x", 0o600))
+		},
+		"a link above it": func(root string) error {
+			return errors.Join(os.MkdirAll(root+"/etc/elsewhere", 0o755), os.RemoveAll(root+"/etc/app/deep"), os.Symlink("../elsewhere", root+"/etc/app/deep"))
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			now := time.Now()
+			r := newRig(t, nil)
+			r.stop()
+			r.o.Now = func() time.Time { return now }
+			r.start()
+			r.send("spec", version("1", text("/etc/app/a", "one"), text("/etc/app/x", "x"), text("/etc/app/deep/x", "x"), text("/etc/zz/last", "last")))
+			r.settle()
+			require.NoError(t, block(r.o.Config.Root))
+			for _, name := range []string{"etc/app/a", "etc/zz/last"} {
+				require.NoError(t, os.WriteFile(filepath.Join(r.o.Config.Root, name), []byte("by hand"), 0o640))
+			}
+			now = now.Add(2 * time.Minute)
+			r.settle()
+			require.Equal(t, "one last", r.file("etc/app/a")+" "+r.file("etc/zz/last"))
+			require.Contains(t, r.condition("Drifted"), "True NotRestored: changed by hand, and can't be put back: /etc/app/")
+			require.Len(t, r.reportNow(nil).Drifted, 1)
+
+			require.NoError(t, os.WriteFile(filepath.Join(r.o.Config.Root, "etc/app/a"), []byte("again"), 0o640))
+			require.NoError(t, errors.Join(os.RemoveAll(filepath.Join(r.o.Config.Root, "etc/app/x")), os.RemoveAll(filepath.Join(r.o.Config.Root, "etc/app/deep"))))
+			now = now.Add(2 * time.Minute)
+			r.settle()
+			require.Equal(t, "one x x", r.file("etc/app/a")+" "+r.file("etc/app/x")+" "+r.file("etc/app/deep/x"))
+			require.Contains(t, r.condition("Drifted"), "False Restored")
+			require.Empty(t, r.reportNow(nil).Drifted)
+		})
+	}
+}
+
+// TestAVersionThatFailedForTheHostIsTriedAgain: by itself after a time, and when the agent is started.
+func TestAVersionThatFailedForTheHostIsTriedAgain(t *testing.T) {
+	now := time.Now()
+	r := newRig(t, nil)
+	r.stop()
+	r.o.Now = func() time.Time { return now }
+	r.start()
+	in := filepath.Join(r.o.Config.Root, "etc/a")
+	require.NoError(t, os.Mkdir(in, 0o755))
+	r.send("spec", version("1", text("/etc/a", "one")))
+	r.settle()
+	require.Contains(t, r.condition("SpecApplied"), "False WriteFailed")
+	require.NoError(t, os.Remove(in))
+	r.settle()
+	require.Equal(t, "none", r.file("etc/a"), "not before its time")
+	now = now.Add(firstRetry)
+	r.settle()
+	require.Equal(t, "one", r.file("etc/a"))
+	require.Contains(t, r.condition("SpecApplied"), "True Applied")
+
+	require.NoError(t, os.Mkdir(filepath.Join(r.o.Config.Root, "etc/b"), 0o755))
+	r.send("spec", version("2", text("/etc/b", "two")))
+	r.settle()
+	require.Contains(t, r.condition("SpecApplied"), "False WriteFailed")
+	require.NoError(t, os.Remove(filepath.Join(r.o.Config.Root, "etc/b")))
+	r.stop()
+	r.start()
+	r.settle()
+	require.Equal(t, "two", r.file("etc/b"))
+}
+
+// TestAFailedVersionIsTriedAgainWhenItIsAskedFor: also one whose cause is not the host's files.
+func TestAFailedVersionIsTriedAgainWhenItIsAskedFor(t *testing.T) {
+	mended := filepath.Join(t.TempDir(), "mended")
+	r := newRig(t, func(c *configs.Agent) {
+		c.Commands = []configs.Command{{Name: "try", Run: []string{"/usr/bin/test", "-e", mended}}}
+	})
+	spec := version("1", text("/etc/a", "one"))
+	spec.Hooks = &resource.Hooks{AfterUpdating: []resource.Hook{{Run: "try"}}}
+	r.send("spec", spec)
+	r.settle()
+	require.Contains(t, r.condition("SpecApplied"), "False HookFailed")
+	require.NoError(t, os.WriteFile(mended, nil, 0o600))
+	r.stop()
+	r.start()
+	r.settle()
+	require.Equal(t, "none", r.file("etc/a"), "nobody asked for it")
+	require.NoError(t, askForRetry(r.o, io.Discard))
+	r.settle()
+	require.Equal(t, "one", r.file("etc/a"))
+	require.Contains(t, r.condition("SpecApplied"), "True Applied")
+}
+
+// TestAVersionThatCannotBeNotedIsReportedAsFailed: the hub learns why it doesn't go on.
+func TestAVersionThatCannotBeNotedIsReportedAsFailed(t *testing.T) {
+	for what, name := range map[string]string{"the state": stateName, "the journal": "files/journal.json"} {
+		t.Run(what, func(t *testing.T) {
+			r := newRig(t, nil)
+			at := filepath.Join(r.o.Config.Data.Dir, name)
+			require.NoError(t, os.RemoveAll(at))
+			require.NoError(t, os.MkdirAll(filepath.Join(at, "in the way"), 0o755))
+			r.send("spec", version("1", text("/etc/a", "one")))
+			r.settle()
+			require.Contains(t, r.condition("SpecApplied"), "False WriteFailed")
+			report := r.reportNow(nil)
+			require.Equal(t, "1", report.Failed.RenderedVersion)
+			require.Equal(t, "none", r.file("etc/a"))
+			require.NoError(t, os.RemoveAll(at))
+			r.retry = retry{}
+			r.settle()
+			require.Equal(t, "one", r.file("etc/a"))
+			require.Contains(t, r.condition("SpecApplied"), "True Applied")
+		})
+	}
+}
+
+// TestASpecThatCameMeanwhileSupersedesTheOlderOne: it is not noticed only with the next change.
+func TestASpecThatCameMeanwhileSupersedesTheOlderOne(t *testing.T) {
+	r := newRig(t, nil)
+	old := version("1", text("/etc/a", "one"))
+	r.send("spec", version("2", text("/etc/a", "two")))
+	ctx, cancel := r.untilSuperseded(t.Context(), old)
+	defer cancel()
+	require.ErrorIs(t, context.Cause(ctx), errSuperseded)
+	same, cancel := r.untilSuperseded(t.Context(), version("2", text("/etc/a", "two")))
+	defer cancel()
+	require.NoError(t, same.Err())
+}
+
 func TestKilledAtEachStep(t *testing.T) {
 	hooked := func(v string, list ...resource.RenderedFile) resource.RenderedSpec {
 		s := version(v, list...)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/daemon"
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/edge/agent/files"
 	"github.com/edgebus/edgebus/edge/upgrade"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -53,7 +55,8 @@ func command(code *int, stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use: "edgeagent", Short: "The agent, which makes this host what the node's spec says",
 		Long: `edgeagent runs as root on a node, beside edgecore, and makes the host what the node's spec says: files, applications,
-the OS image. All of a version, or nothing of it: what fails is rolled back, reported, and not tried again until it changes.
+the OS image. All of a version, or nothing of it: what fails is rolled back, reported, and not tried again until it changes,
+unless a full disk or the like was the cause, or retry asks for it.
 
 It signs in at the Unix socket of edgecore, where root is the user agent. What a spec may do is decided by this node's own
 settings: files.roots says where files may be, commands which programs hooks may run.`,
@@ -62,7 +65,8 @@ settings: files.roots says where files may be, commands which programs hooks may
   edgeagent --check-config                        # is anything wrong with the settings?
   edgeagent diff                                  # what would the node's spec change on this host?
   edgeagent diff spec.json --root /tmp/scratch    # and this one, below another directory?
-  edgeagent status                                # what is applied, what failed, and why`,
+  edgeagent status                                # what is applied, what failed, and why
+  edgeagent retry                                 # try again what failed`,
 		Version: daemon.Version(), Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, done, err := configs.Flagged[configs.Agent]("edgeagent", c.Flags(), stdout)
@@ -104,6 +108,13 @@ exit code is 1.`,
 		&cobra.Command{
 			Use: "status", Short: "Print what is applied, what is being done, and what failed", Args: cobra.NoArgs,
 			RunE: with(func(_ context.Context, o Options, _ []string) error { return status(o, stdout) }),
+		},
+		&cobra.Command{
+			Use: "retry", Short: "Have the agent try the version again that failed", Args: cobra.NoArgs,
+			Long: `retry has the agent that runs here try the version of the spec again that failed last, when what made it fail has been mended:
+within seconds, or when the agent is started. What failed for a full disk, for what stands in a file's place, or for a content that is not at the hub is
+tried again without being asked.`,
+			RunE: with(func(_ context.Context, o Options, _ []string) error { return askForRetry(o, stdout) }),
 		},
 		&cobra.Command{
 			Use: "check", Short: "Read the agent's state, and say what is damaged", Args: cobra.NoArgs,
@@ -283,6 +294,22 @@ func status(o Options, out io.Writer) error {
 	if s.Failed != nil {
 		fmt.Fprintf(out, "failed:   %s, at %s: %s: %s\n", s.Failed.RenderedVersion, s.Failed.At, s.Failed.Reason, s.Failed.Message)
 	}
+	return nil
+}
+
+func askForRetry(o Options, out io.Writer) error {
+	s, err := loadState(o.Config.Data.Dir)
+	switch {
+	case err != nil:
+		return err
+	case s.Failed == nil:
+		fmt.Fprintln(out, "no version has failed")
+		return nil
+	}
+	if err := datadir.WriteFile(filepath.Join(o.Config.Data.Dir, retryFile), nil); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "version %s is tried again\n", s.Failed.RenderedVersion)
 	return nil
 }
 

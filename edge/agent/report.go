@@ -25,11 +25,17 @@ func (a *agent) reportNow(before []resource.Condition) resource.AgentReport {
 	a.mu.Lock()
 	s, seen := a.state, a.seen
 	a.mu.Unlock()
+	if seen.failed != nil {
+		s.Failed = seen.failed
+	}
 	r := resource.AgentReport{
 		Version: a.o.Version, RenderedVersion: s.Applied.RenderedVersion, Failed: s.Failed,
 	}
 	if seen.left {
 		r.Drifted = seen.drifted
+	}
+	for _, b := range seen.blocked {
+		r.Drifted = append(r.Drifted, b.path)
 	}
 	r.Conditions = conditions(s, seen)
 	if a.monitor != nil {
@@ -80,6 +86,12 @@ func conditions(s state, seen seen) []resource.Condition {
 	switch {
 	case seen.drift != "":
 		list = append(list, resource.Condition{Type: conditionDrifted, Status: "Unknown", Reason: "CheckFailed", Message: seen.drift})
+	case len(seen.blocked) > 0:
+		var paths []string
+		for _, b := range seen.blocked {
+			paths = append(paths, b.path+" ("+b.why+")")
+		}
+		list = append(list, drifted("True", "NotRestored", "changed by hand, and can't be put back", paths))
 	case len(seen.drifted) > 0 && seen.left:
 		list = append(list, drifted("True", "LeftAlone", "changed by hand, and left alone", seen.drifted))
 	case len(seen.drifted) > 0:

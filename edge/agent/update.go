@@ -159,7 +159,7 @@ func digestOf(spec resource.RenderedSpec) string {
 
 // wants reports whether a spec is to be applied: it is another than the one that is, and not the one that failed.
 func (s state) wants(spec *resource.RenderedSpec) bool {
-	if spec == nil || s.Failed != nil && s.Failed.RenderedVersion == spec.RenderedVersion && s.FailedSpec == digestOf(*spec) {
+	if spec == nil || s.failedBefore(spec) {
 		return false
 	}
 	// A hub that was restored from a backup may give a version's number to another content.
@@ -255,9 +255,9 @@ func (a *agent) check(spec resource.RenderedSpec) error {
 func (a *agent) do(ctx context.Context) (again time.Duration) {
 	if a.state.Update == nil {
 		spec, err := a.wanted()
-		if err != nil || !a.state.wants(spec) {
+		if err != nil || !a.state.wants(spec) && !a.retries(spec) {
 			a.progress("", "", err)
-			return a.idle(ctx)
+			return min(a.idle(ctx), a.retryIn(spec))
 		}
 		wait, err := a.awaitWindows(ctx, *spec)
 		if wait > 0 {
@@ -280,6 +280,7 @@ func (a *agent) do(ctx context.Context) (again time.Duration) {
 		}
 		if err := a.stepped(u, err); err != nil {
 			a.progress(u.Spec.RenderedVersion, u.Step, err)
+			a.unsaved(u.Spec, err)
 			a.log.Error().Err(err).Str("step", u.Step).Msg("the update can't go on")
 			return retryAfter
 		}
@@ -347,6 +348,7 @@ func (a *agent) unprepared(spec resource.RenderedSpec, err error) (again time.Du
 	if !errors.As(err, &f) {
 		if !errors.Is(err, errSuperseded) {
 			a.progress(spec.RenderedVersion, stepStage, err)
+			a.unsaved(spec, err)
 			a.log.Info().Err(err).Str("rendered_version", spec.RenderedVersion).Msg("update waits")
 		}
 		if errors.Is(err, errSuperseded) || errors.Is(err, context.Canceled) {
@@ -356,12 +358,97 @@ func (a *agent) unprepared(spec resource.RenderedSpec, err error) (again time.Du
 	}
 	a.log.Error().Str("rendered_version", spec.RenderedVersion).Str("reason", f.reason).Str("error", f.message).Msg("update failed before anything was changed")
 	u := update{Spec: spec}.failing(f, a.o.Now())
-	if err := a.save(func(s *state) { s.Failed, s.FailedSpec = u.Failed, digestOf(u.Spec) }); err != nil {
-		a.log.Error().Err(err).Msg("the agent's state can't be written")
+	a.retryLater(u.Spec)
+	err = a.save(func(s *state) { s.Failed, s.FailedSpec = u.Failed, digestOf(u.Spec) })
+	a.progress("", "", nil)
+	if err != nil {
+		u.Failed.Message += "; and " + err.Error()
+		a.mu.Lock()
+		a.seen.failed = u.Failed
+		a.mu.Unlock()
+		a.changed()
+		a.log.Error().Err(err).Msg("that a version failed can't be remembered: it is tried again")
 		return retryAfter
 	}
-	a.progress("", "", nil)
 	return 0
+}
+
+// unsaved reports a version as failed while the agent's state can't be written, so that it can't go on.
+func (a *agent) unsaved(spec resource.RenderedSpec, err error) {
+	if !errors.As(err, new(notSaved)) {
+		return
+	}
+	a.mu.Lock()
+	a.seen.failed = &resource.FailedVersion{RenderedVersion: spec.RenderedVersion, Reason: resource.FailedWrite, Message: err.Error(), At: resource.Time(a.o.Now())}
+	a.mu.Unlock()
+	a.changed()
+}
+
+// retry is when a version is tried again that failed.
+type retry struct {
+	spec string    // its digest
+	at   time.Time // due at once after the agent was started
+	wait time.Duration
+}
+
+// A version that failed because of what the host is like is tried again after these times, which double from the first to the last.
+const (
+	firstRetry = time.Minute
+	lastRetry  = time.Hour
+	// lookForRetry is how often the agent looks whether somebody asks for it.
+	lookForRetry = 2 * time.Second
+)
+
+// retryFile asks the agent to try again the version that failed.
+const retryFile = "retry"
+
+// ofHost reports whether a version failed because of what may change without another version: room on a disk, what stands in a place, a
+// blob that the hub doesn't have yet. Nothing of the host but files was changed by it, so that to try it again costs nothing.
+func ofHost(f *resource.FailedVersion) bool {
+	return slices.Contains([]string{resource.FailedWrite, resource.FailedPath, resource.FailedContent}, f.Reason)
+}
+
+// failedBefore reports whether a spec is the one that failed last.
+func (s state) failedBefore(spec *resource.RenderedSpec) bool {
+	return spec != nil && s.Failed != nil && s.Failed.RenderedVersion == spec.RenderedVersion && s.FailedSpec == digestOf(*spec)
+}
+
+// retries reports whether a version that failed is tried again now.
+func (a *agent) retries(spec *resource.RenderedSpec) bool {
+	if !a.state.failedBefore(spec) {
+		return false
+	}
+	if os.Remove(filepath.Join(a.o.Config.Data.Dir, retryFile)) == nil {
+		a.log.Info().Str("rendered_version", spec.RenderedVersion).Msg("a version that failed is tried again, as it was asked for on this node")
+		return true
+	}
+	return ofHost(a.state.Failed) && a.retryWait(spec) <= 0
+}
+
+func (a *agent) retryWait(spec *resource.RenderedSpec) time.Duration {
+	if a.retry.spec != a.state.FailedSpec {
+		return 0
+	}
+	return min(a.retry.at.Sub(a.o.Now()), a.retry.wait) // the clock may have been set back
+}
+
+// retryIn is when it is to be asked again whether a version is tried again.
+func (a *agent) retryIn(spec *resource.RenderedSpec) time.Duration {
+	if !a.state.failedBefore(spec) {
+		return time.Hour
+	}
+	if ofHost(a.state.Failed) {
+		return max(min(a.retryWait(spec), lookForRetry), time.Millisecond)
+	}
+	return lookForRetry
+}
+
+func (a *agent) retryLater(spec resource.RenderedSpec) {
+	wait, digest := firstRetry, digestOf(spec)
+	if a.retry.spec == digest {
+		wait = min(2*a.retry.wait, lastRetry)
+	}
+	a.retry = retry{digest, a.o.Now().Add(wait), wait}
 }
 
 // endFiles commits the files of an update or rolls them back, unless that was done before the agent was started.
@@ -436,6 +523,7 @@ func (a *agent) stepped(u update, err error) error {
 		if u.Failed.At == "" {
 			u.Failed.At = resource.Time(a.o.Now())
 		}
+		a.retryLater(u.Spec)
 		err = a.save(func(s *state) {
 			s.Unstarted, s.Update, s.Failed, s.FailedSpec = u.Unstarted, nil, u.Failed, digestOf(u.Spec)
 			s.Downloaded = downloaded{}

@@ -588,6 +588,7 @@ func (s NodeStatus) RevokedReason() string { return reasonOf(s.Conditions, Condi
 func OfHub(condition string) bool {
 	return slices.Contains([]string{
 		ConditionReady, ConditionRevoked, QuotaExceeded, OfAnotherHub, ConditionRenewal, ConditionSpecRendered, ConditionReferencesResolved,
+		ReportUntrue,
 	}, condition)
 }
 

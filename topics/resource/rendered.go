@@ -7,6 +7,7 @@ import (
 	"iter"
 	"regexp"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -148,6 +149,10 @@ type SecretValues struct {
 	Data map[string][]byte `json:"data"`
 }
 
+// RetryAnnotation of a Node has its spec rendered as another version when its value changes, so that the node's agent tries again what has
+// failed.
+const RetryAnnotation = Group + "/retry"
+
 // AgentReport is the payload of the topic agent: the spec that the node's agent has applied, and the state of the host. It has at most
 // MaxAgentReport bytes: lists that are too long are cut, and the condition ReportTruncated then says so.
 type AgentReport struct {
@@ -155,7 +160,7 @@ type AgentReport struct {
 	Version string `json:"version,omitempty"`
 	// RenderedVersion is the version of the spec that is completely applied; empty if there is none.
 	RenderedVersion string `json:"renderedVersion,omitempty"`
-	// Failed is the version that could not be applied or was rolled back. It is not retried until the spec changes.
+	// Failed is the version that could not be applied or was rolled back.
 	Failed *FailedVersion `json:"failed,omitempty"`
 	// OS is the OS image that the host has booted, if its operating system is an image.
 	OS *OSStatus `json:"os,omitempty"`
@@ -216,9 +221,10 @@ func (r *AgentReport) hostStatus() NodeStatus {
 }
 
 // FollowAgent writes the report of the node's agent, which came over the bus at the time at, into the Node's status. core is the
-// system information of the node's core, used where the agent's has none. Without a report what an earlier one wrote is removed. A
+// system information of the node's core, used where the agent's has none. sent is the newest version of the spec that the hub has sent the
+// node, empty if none: other ones that the report names are not believed. Without a report what an earlier one wrote is removed. A
 // status that another agent wrote over HTTP stays.
-func (s *NodeStatus) FollowAgent(r *AgentReport, at string, core *SystemInfo, now time.Time) {
+func (s *NodeStatus) FollowAgent(r *AgentReport, at, sent string, core *SystemInfo, now time.Time) {
 	if r == nil && s.AgentVersion == "" {
 		if core != nil {
 			s.SystemInfo = core
@@ -232,6 +238,11 @@ func (s *NodeStatus) FollowAgent(r *AgentReport, at string, core *SystemInfo, no
 		r = &AgentReport{}
 	}
 	of := r.hostStatus()
+	why := of.believe(sent)
+	if c := find(s.Conditions, ReportUntrue); c != nil && c.Status == "True" && at != "" && at == s.UpdatedAt {
+		why, of.RenderedVersion, of.Failed = c.Message, s.RenderedVersion, s.Failed // what was not true does not become so when the version is sent
+	}
+	s.Conditions = UntrueCondition(s.Conditions, why, now)
 	s.AgentVersion, s.UpdatedAt = version, at
 	s.RenderedVersion, s.Failed, s.OS, s.Containers, s.SystemdUnits = of.RenderedVersion, of.Failed, of.OS, of.Containers, of.SystemdUnits
 	s.Applications, s.Resources, s.Drifted = of.Applications, of.Resources, of.Drifted
@@ -243,6 +254,42 @@ func (s *NodeStatus) FollowAgent(r *AgentReport, at string, core *SystemInfo, no
 		}
 	}
 	s.Conditions, s.AgentConditions = MergeAgentConditions(s.Conditions, s.AgentConditions, said)
+}
+
+// ReportUntrue is the condition of a Node whose agent names a version of the spec that the hub has not sent.
+const ReportUntrue = "ReportUntrue"
+
+// UntrueCondition sets the condition ReportUntrue. why is what can't be true, empty if all can. The condition is not added before it is
+// first True.
+func UntrueCondition(prev []Condition, why string, now time.Time) []Condition {
+	return setException(prev, why, Condition{Type: ReportUntrue, Status: "True", Reason: "NeverSent"}, Condition{Status: "False", Reason: "Believed"}, now)
+}
+
+// believe removes versions of the spec that the node has never been sent, and returns what it says of them. sent is the newest that
+// it was.
+func (s *NodeStatus) believe(sent string) (why string) {
+	if s.Failed != nil && !hasSent(s.Failed.RenderedVersion, sent) {
+		why = fmt.Sprintf("the agent says that it could not apply version %s", clip(s.Failed.RenderedVersion))
+		s.Failed = nil
+	}
+	if s.RenderedVersion != "" && !hasSent(s.RenderedVersion, sent) {
+		why = fmt.Sprintf("the agent says that it has applied version %s", clip(s.RenderedVersion))
+		s.RenderedVersion = ""
+	}
+	switch {
+	case why == "":
+		return ""
+	case sent == "":
+		return why + " of the spec, and this hub has sent it none"
+	}
+	return why + " of the spec, and the newest that this hub has sent it is " + sent
+}
+
+// hasSent reports whether a version is one of those up to the newest.
+func hasSent(version, newest string) bool {
+	n, err := strconv.ParseUint(version, 10, 64)
+	last, _ := strconv.ParseUint(newest, 10, 64)
+	return err == nil && n > 0 && n <= last && strconv.FormatUint(n, 10) == version
 }
 
 // over returns the system information, with the fields that it lacks taken from another.

@@ -582,7 +582,7 @@ func (d *diagnosis) quality(f facts, l resource.Link) {
 		since = ", since " + l.RenewalFails
 	}
 	d.addIf(l.RenewalError != "", look, "it is tried again; the hub's log may say why it was refused", "the node's certificate could not be renewed%s: %s", since, l.RenewalError)
-	d.addIf(l.SpecFailed != "", wrong, "it is not tried again until the node's spec changes: edgebus describe node/"+d.Node,
+	d.addIf(l.SpecFailed != "", wrong, "mend the cause; then a full disk or the like is tried again by itself, and everything else with: kubectl annotate --overwrite node "+d.Node+" "+resource.RetryAnnotation+"=$(date +%s)",
 		"the node's agent could not apply its spec: %s", l.SpecFailed)
 	d.owned(f)
 	d.addIf(l.OverQuota != "", wrong, "delete keys of the node, or raise limits.node on the hub", "the hub accepts nothing that the node reports: %s", l.OverQuota)

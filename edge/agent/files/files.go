@@ -321,6 +321,10 @@ func (s *Store) Stage(ctx context.Context, want Spec) error {
 	if err != nil {
 		return err
 	}
+	return s.stagePlan(ctx, want, p)
+}
+
+func (s *Store) stagePlan(ctx context.Context, want Spec, p *plan) error {
 	if err := s.begin(p); err != nil {
 		return err
 	}
@@ -329,6 +333,23 @@ func (s *Store) Stage(ctx context.Context, want Spec) error {
 	}
 	s.next = p.manifest
 	return nil
+}
+
+// Restore is Stage for what is applied already: it puts back those of its files that are named, and leaves all others as they are.
+func (s *Store) Restore(ctx context.Context, paths []string, content func(resource.Content) (io.ReadCloser, error)) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.journal.Phase != idle {
+		return s.outOfOrder("Restore")
+	}
+	if err := s.endCleanUp(); err != nil {
+		return writeFailed("", "removing what earlier updates left", err)
+	}
+	p, err := s.planRestore(ctx, paths)
+	if err != nil {
+		return err
+	}
+	return s.stagePlan(ctx, Spec{Content: content}, p)
 }
 
 func (s *Store) outOfOrder(call string) error {

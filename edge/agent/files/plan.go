@@ -160,13 +160,50 @@ func (s *Store) plan(ctx context.Context, want Spec) (*plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &planner{Store: s, ctx: ctx, leaveDrifted: want.LeaveDrifted, hosts: map[string]bool{}, plan: &plan{
-		manifest: &manifest{Version: want.Version, Entries: entries}, replaced: map[string]bool{}, anchors: map[string]string{},
-	}}
-	p.manifest.index()
+	p := s.planner(ctx, want.Version, entries)
+	p.leaveDrifted = want.LeaveDrifted
 	if err := p.make(); err != nil {
 		return nil, err
 	}
+	return p.plan, s.checkSpace(p.plan)
+}
+
+func (s *Store) planner(ctx context.Context, version string, entries []*entry) *planner {
+	p := &planner{Store: s, ctx: ctx, hosts: map[string]bool{}, plan: &plan{
+		manifest: &manifest{Version: version, Entries: entries}, replaced: map[string]bool{}, anchors: map[string]string{},
+	}}
+	p.manifest.index()
+	return p
+}
+
+// planRestore plans that some paths are as the applied version has them, and what is above them.
+func (s *Store) planRestore(ctx context.Context, paths []string) (*plan, error) {
+	var entries []*entry
+	for _, e := range s.applied.Entries {
+		if !e.Implicit {
+			same := *e
+			entries = append(entries, &same)
+		}
+	}
+	p := s.planner(ctx, s.applied.Version, entries)
+	for _, e := range entries {
+		if e.Kept || !slices.Contains(paths, e.Path) {
+			continue
+		}
+		if err := p.parents(e); err != nil {
+			return nil, err
+		}
+		if err := p.wanted(e); err != nil {
+			return nil, err
+		}
+	}
+	for _, e := range s.applied.Entries {
+		if e.Implicit && p.manifest.byKey[e.Key] == nil {
+			p.manifest.Entries = append(p.manifest.Entries, e)
+		}
+	}
+	p.finish()
+	p.manifest.index()
 	return p.plan, s.checkSpace(p.plan)
 }
 
@@ -548,9 +585,9 @@ func (p *planner) parents(e *entry) error {
 		case at.dir():
 			implicit.Attrs = at.attrs
 		case !at.exists():
-			p.add(&op{Do: doMkdir, Key: key, Attrs: &implicit.Attrs})
+			p.add(&op{Do: doMkdir, Key: key, Path: e.Path, Attrs: &implicit.Attrs})
 		case at.file() && p.makesWay(key):
-			p.add(&op{Do: doExchange, Key: key, Attrs: &implicit.Attrs})
+			p.add(&op{Do: doExchange, Key: key, Path: e.Path, Attrs: &implicit.Attrs})
 		default:
 			return failf(resource.FailedPath, e.Path, "%w", p.inTheWay(key, at))
 		}
@@ -932,11 +969,11 @@ func (p *plan) name(id string) {
 // Drift is a file that isn't as the applied version has it.
 type Drift struct {
 	Path string
-	// What is in which way: gone, type, content, mode or owner.
+	// What is in which way: gone, type, content, mode, owner, or why it can't be read.
 	What string
 }
 
-// Drift lists the files that were changed on the host. Staging the applied version again restores them.
+// Drift lists the files that were changed on the host, or of which that can't be told. Restore puts them back.
 func (s *Store) Drift(ctx context.Context) (drifted []Drift, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -957,7 +994,7 @@ func (s *Store) Drift(ctx context.Context) (drifted []Drift, err error) {
 			what, err = s.differs(e, at)
 		}
 		if err != nil {
-			return nil, err
+			what = err.Error()
 		}
 		if what != "" && (!e.Keep || what == "gone") {
 			drifted = append(drifted, Drift{e.Path, what})
