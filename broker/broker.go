@@ -69,6 +69,12 @@ type Broker struct {
 	presence  stripes  // by client id: calls of Presence come in order
 	present   sync.Map // client id → the *conn that Presence knows of
 
+	settling  sync.Mutex
+	settledOf struct { // the last settleUser; guarded by settling
+		who   connectionOwner
+		began time.Time
+	}
+
 	connections sync.WaitGroup
 	number      atomic.Uint64
 	closeOnce   sync.Once
@@ -221,17 +227,14 @@ func (b *Broker) Disconnect(clientID, reason string) bool {
 	if c == nil {
 		return false
 	}
-	c.disconnect(codeAdministrative, errors.New(reason))
+	c.expel(codeAdministrative, errors.New(reason))
 	return true
 }
 
 // DisconnectNode closes all connections of a node, with a reason for MQTT 5 clients, and ends its sessions.
 // It reports whether the node was connected.
-func (b *Broker) DisconnectNode(node, reason string) bool {
-	conns := b.clients.connsOf(nodeUser(node))
-	for _, c := range conns {
-		c.disconnect(codeAdministrative, errors.New(reason))
-	}
+func (b *Broker) DisconnectNode(node, reason string) (connected bool) {
+	connected = b.EndIdentity(func(id *Identity) bool { return id.User == nodeUser(node) }, reason)
 	b.ForgetNode(node)
-	return len(conns) > 0
+	return connected
 }

@@ -618,6 +618,9 @@ func Delivery(t *testing.T, hub, core Limits) {
 		{"will delay", testWillDelay},
 		{"will delay ends with the session", testWillDelayEndsWithTheSession},
 		{"will on takeover", testWillOnTakeover},
+		{"what was sent before the close counts", testWhatWasSentBeforeTheCloseCounts},
+		{"a will never overtakes the next connection", testAWillNeverOvertakesTheNextConnectionsMessages},
+		{"a session of expiry 0 ends when it is taken over", testASessionOfExpiry0EndsWhenItIsTakenOver},
 		{"sent again with its id after a restart", testWhatWasSentIsSentAgainWithItsID},
 		{"retained outlives the broker", testRetainedOutlivesTheBroker},
 	})

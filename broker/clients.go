@@ -72,6 +72,44 @@ type clients struct {
 	conns  map[*conn]struct{} // also those that have not sent a CONNECT
 	kept   *quota.Quota       // sessions that outlive their connections
 	closed bool
+	turns  turns
+}
+
+// turns give each client identifier to one goroutine at a time: who has the turn may begin or end a connection or session
+// of that identifier, and ends it completely. So nothing of the next connection comes before the last of the one before,
+// which is its will.
+type turns struct {
+	mu   sync.Mutex
+	each map[string]*turn
+}
+
+type turn struct {
+	mu   sync.Mutex
+	uses int // holders and those that wait
+}
+
+// take waits for the turn, and returns the function that ends it.
+func (t *turns) take(id string) (done func()) {
+	t.mu.Lock()
+	if t.each == nil {
+		t.each = make(map[string]*turn)
+	}
+	one := t.each[id]
+	if one == nil {
+		one = &turn{}
+		t.each[id] = one
+	}
+	one.uses++
+	t.mu.Unlock()
+	one.mu.Lock()
+	return func() {
+		one.mu.Unlock()
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if one.uses--; one.uses == 0 {
+			delete(t.each, id)
+		}
+	}
 }
 
 // keep counts a session among those that outlive their connections.
@@ -91,6 +129,13 @@ func (cs *clients) remove(c *client) {
 	delete(cs.byID, c.id)
 }
 
+// session returns the session of a client identifier; nil: there is none.
+func (cs *clients) session(id string) *client {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	return cs.byID[id]
+}
+
 func (cs *clients) connected(id string) *conn {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -100,25 +145,24 @@ func (cs *clients) connected(id string) *conn {
 	return nil
 }
 
-// away returns a user's sessions without a connection, and the epoch of each.
-func (cs *clients) away(user string) map[*client]int {
+// of returns the sessions of whom the function chooses.
+func (cs *clients) of(chosen func(*Identity) bool) (all []*client) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
-	all := make(map[*client]int)
 	for _, c := range cs.byID {
-		if c.conn == nil && c.user() == user {
-			all[c] = c.epoch
+		if chosen(c.rights()) {
+			all = append(all, c)
 		}
 	}
 	return all
 }
 
-// connsOf returns a user's connections.
-func (cs *clients) connsOf(user string) (all []*conn) {
+// connsOf returns the connections of whom the function chooses.
+func (cs *clients) connsOf(chosen func(*Identity) bool) (all []*conn) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for _, c := range cs.byID {
-		if c.conn != nil && c.user() == user {
+		if c.conn != nil && chosen(c.rights()) {
 			all = append(all, c.conn)
 		}
 	}
@@ -154,7 +198,7 @@ func (cs *clients) close() {
 		c.stopTimers()
 	}
 	for c := range cs.conns {
-		c.disconnect(codeShuttingDown, errServerGone)
+		c.expel(codeShuttingDown, errServerGone)
 	}
 }
 
@@ -167,58 +211,43 @@ func (c *client) stopTimers() {
 	c.due, c.expiry = nil, nil
 }
 
-// attach gives a connection its session: the client's, or a new one. An earlier
-// connection of the client is closed. Beyond the quota of sessions that outlive their connections it returns an error; no
-// other session ends for a new one.
+// attach gives a connection its session: the client's, or a new one. The caller has the client's turn, and has handled what
+// an earlier connection of the client sent. If that is still there, it is taken over: it ends by the rules by which any
+// connection ends, and what is left of its session is this one's. Beyond the quota of sessions that outlive their
+// connections it returns an error; no other session ends for a new one.
 func (b *Broker) attach(c *conn) (present bool, err error) {
+	if err := b.mayAttach(c); err != nil {
+		return false, err
+	}
+	b.takeOver(c.ident.ClientID)
 	cs := &b.clients
 	cs.mu.Lock()
-	old := cs.byID[c.ident.ClientID]
-	others := old != nil && !old.rights().same(c.ident)
-	switch {
-	case cs.closed:
-		cs.mu.Unlock()
-		return false, errServerGone
-	case others && b.acl.clientID(old.rights()) == nil:
-		cs.mu.Unlock()
-		return false, errInUse
-	case c.expiry > 0 && (old == nil || !old.kept):
-		if err := cs.kept.Check(c.ident.User, 1); err != nil {
-			cs.mu.Unlock()
-			return false, err
-		}
-	}
-	if w := c.peekWill(); w != nil {
-		if err := b.quotas.state.Check(c.ident.User, int64(w.weight())); err != nil {
-			cs.mu.Unlock()
-			return false, err
-		}
-	}
-	var replaced *conn
-	var lost *will
-	if old != nil {
-		replaced, lost = old.conn, old.will
-		old.will = nil
-		old.stopTimers()
-	}
+	cl := cs.byID[c.ident.ClientID]
+	cs.mu.Unlock()
 	durable := b.store != nil && c.expiry > 0
-	present = old != nil && !others && !c.clean && (old.record > 0 || !durable) // a session that was to end with its connection has ended
-	cl := old
+	replaced := cl != nil && cl.record > 0
+	if present = cl != nil && !c.clean && (cl.record > 0 || !durable); cl != nil && !present {
+		b.endSession(cl, true)
+	}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if cs.closed {
+		return false, errServerGone
+	}
+	changed := present && !cl.rights().sameRights(c.ident)
 	if !present {
-		if old != nil {
-			old.conn = nil
-			cs.remove(old)
-		}
 		cl = b.newClient(c.ident, durable)
 		cs.byID[cl.id] = cl
 	}
 	if c.expiry > 0 {
 		cs.keep(cl)
 	}
+	cl.stopTimers()
+	b.dropWill(cl.will) // of the connection before: its delay has not ended
+	cl.will = nil
 	cl.mu.Lock()
 	cl.weighWill(c.peekWill())
 	cl.mu.Unlock()
-	changed := !present || !cl.rights().sameRights(c.ident)
 	cl.ident.Store(c.ident)
 	cl.conn, c.client = c, cl
 	cl.epoch++
@@ -228,15 +257,74 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	} else {
 		b.storeWill(c.peekWill())
 	}
-	c.unstored = !present && (cl.record > 0 || old != nil && old.record > 0)
+	c.unstored = !present && (cl.record > 0 || replaced)
 	cl.sess.Attach(c.w, session.ConnParams{Version: c.ident.Version, ReceiveMaximum: c.receiveMaximum, MaximumPacket: c.maximumPacket})
-	cs.mu.Unlock()
-
 	if changed {
 		b.router.index.gen.Add(1) // routes depend on rights
 	}
-	b.supersede(old, replaced, lost, present)
 	return present, nil
+}
+
+// mayAttach returns why a connection gets no session. A session whose user may not have that client identifier any more, or
+// whose identity has ended, is in nobody's way.
+func (b *Broker) mayAttach(c *conn) error {
+	cs := &b.clients
+	cs.mu.Lock()
+	old, closed := cs.byID[c.ident.ClientID], cs.closed
+	cs.mu.Unlock()
+	switch {
+	case closed:
+		return errServerGone
+	case old == nil || old.rights().same(c.ident):
+	case b.acl.clientID(old.rights()) == nil:
+		return errInUse
+	default:
+		b.takeOver(old.id)
+		if cs.session(old.id) == old {
+			b.endSession(old, true)
+		}
+		old = nil
+	}
+	if c.expiry > 0 && (old == nil || !old.kept) {
+		if err := cs.kept.Check(c.ident.User, 1); err != nil {
+			return err
+		}
+	}
+	if w := c.peekWill(); w != nil {
+		return b.quotas.state.Check(c.ident.User, int64(w.weight()))
+	}
+	return nil
+}
+
+// settleBefore handles what the client's earlier connection has sent: it may have left. The caller has the client's turn.
+func (b *Broker) settleBefore(c *conn) {
+	old := b.clients.connected(c.ident.ClientID)
+	if old == nil {
+		return
+	}
+	settle([]*conn{old}, (*conn).hasStopped)
+	select {
+	case <-old.stopped: // by its own end
+		b.endConnection(old, old.cause(old.ended), false)
+	default:
+	}
+}
+
+// takeOver ends the connection that a client identifier has. No packet of it is handled any more when it returns, so that
+// what the client repeats on the new connection comes after it. The caller has the client's turn.
+func (b *Broker) takeOver(id string) {
+	old := b.clients.connected(id)
+	if old == nil {
+		return
+	}
+	b.metrics.takeovers.Inc()
+	old.expel(codeTakenOver, ErrTakenOver)
+	<-old.stopped
+	cause := ErrTakenOver
+	if errors.Is(old.ended, errDisconnected) {
+		cause = nil
+	}
+	b.endConnection(old, cause, false)
 }
 
 func (b *Broker) newClient(id *Identity, durable bool) *client {
@@ -271,40 +359,88 @@ func (c *client) filters() []string {
 	return slices.Collect(maps.Keys(c.subs))
 }
 
-// supersede ends the connection, and the session, that a new connection replaces. It returns once no packet of the old
-// connection will be handled any more, so that what the client repeats on the new one comes after it. The old connection's
-// will without a delay is published before anything that the new connection does; one with a delay is dropped if the
-// session is resumed, and else published.
-func (b *Broker) supersede(old *client, replaced *conn, lost *will, resumed bool) {
-	if replaced != nil {
-		b.metrics.takeovers.Inc()
-		replaced.disconnect(codeTakenOver, ErrTakenOver)
-		lost = replaced.takeWill()
-		<-replaced.stopped
-		if lost != nil && lost.delay == 0 {
-			b.publishWill(lost)
-			lost = nil
-		}
-		b.reportDisconnected(replaced, ErrTakenOver)
-	}
-	if old == nil || resumed {
-		b.dropWill(lost)
+// How a connection or session ends, and what becomes of what it holds. endConnection and endSession are the only ones that
+// end any, each with the client's turn, so that whoever comes next waits until all of it is done.
+//
+//	                      will                    session                     messages of shared subscriptions
+//	DISCONNECT            dropped                 stays, if it has an expiry  stay with the session
+//	lost, expelled        published, or delayed   stays, if it has an expiry  stay with the session
+//	taken over, resumed   without a delay: published; else dropped   goes on  stay with the session
+//	taken over, anew      published               ends                        other members get them
+//	expired               published, if delayed   ends                        other members get them
+//	ended by an operator  published               ends                        other members get them
+//	identity has ended    dropped                 ends                        other members get them
+//	broker stops          published; delayed: stays with a durable session    stay with the session
+//
+// A session that ends gives back its quotas, and its records are deleted once the messages are with others. Presence is
+// told last.
+
+// endConnection ends what a connection is to its session, whatever the cause, unless that has happened. No packet of the
+// connection is handled any more, and the caller has the client's turn. last says that the session ends as well.
+func (b *Broker) endConnection(c *conn, cause error, last bool) {
+	cl, cs := c.client, &b.clients
+	c.releaseQuotas() // before anybody sees that there is room for the next
+	if cl == nil {
 		return
 	}
-	b.end(old)
-	if lost != nil {
-		b.publishWill(lost)
+	cs.mu.Lock()
+	if cl.conn != c {
+		cs.mu.Unlock()
+		return
+	}
+	cl.sess.Detach(c.w)
+	lost := c.takeWill()
+	cl.conn = nil
+	if revoked := c.revoked.Load(); last || revoked || c.expiry == 0 {
+		cl.will = lost
+		cs.mu.Unlock()
+		b.endSession(cl, !revoked)
+	} else {
+		now, along := b.keep(cl, c.expiry, lost)
+		cs.mu.Unlock()
+		b.publishNow(now, along)
+	}
+	b.reportDisconnected(c, cause)
+}
+
+// publishNow publishes a will and stores the changes along; without a will it stores them.
+func (b *Broker) publishNow(w *will, along []journal.Change) {
+	if w != nil {
+		b.publishWill(w, along...)
+	} else if len(along) > 0 {
+		b.store.Commit(along, nil)
 	}
 }
 
-// end releases what a session holds, after remove: subscriptions, queue, quotas and records.
-func (b *Broker) end(cl *client) {
+// endSession ends a session without a connection, unless that has happened. The caller has the client's turn.
+func (b *Broker) endSession(cl *client, will bool) {
+	cs := &b.clients
+	cs.mu.Lock()
+	if cl.ended {
+		cs.mu.Unlock()
+		return
+	}
+	cl.stopTimers()
+	lost := cl.will
+	cl.will = nil
+	cs.remove(cl)
+	cs.mu.Unlock()
+	b.release(cl)
+	if will {
+		b.publishNow(lost, nil)
+	} else {
+		b.dropWill(lost)
+	}
+}
+
+// release releases what a session holds, after remove: subscriptions, queue, quotas and records.
+func (b *Broker) release(cl *client) {
 	cl.mu.Lock()
 	subs := cl.subs
 	cl.subs = nil
 	cl.weigh(-cl.weight)
 	cl.mu.Unlock()
-	records := []uint64{cl.record}
+	var records []uint64
 	for _, s := range subs {
 		b.router.index.remove(s)
 		records = append(records, s.record)
@@ -312,47 +448,27 @@ func (b *Broker) end(cl *client) {
 	stored, left := cl.sess.End()
 	cl.queued.Close()
 	cl.state.Close()
-	b.redistribute(cl.rights(), left)
-	if cl.record > 0 {
-		b.store.Forget(append(records, stored...)...)
-	}
+	b.redistribute(cl.rights(), left, func(err error) {
+		switch {
+		case cl.record == 0:
+		case err == nil:
+			b.store.Forget(append(append(records, stored...), cl.record)...)
+		default: // the next start tries again: see loading.choose
+			b.clients.mu.Lock()
+			cl.lasting, cl.left = 0, b.opts.Now()
+			b.store.Commit([]journal.Change{cl.recordWith(nil)}, nil)
+			b.clients.mu.Unlock()
+			b.store.Forget(records...)
+		}
+	})
 }
 
-// detach is the end of a connection, whatever the cause.
+// detach is the end of a connection, on its own goroutine.
 func (b *Broker) detach(c *conn, cause error) {
-	cl := c.client
-	if cl == nil {
-		return
+	if c.client != nil {
+		defer b.clients.turns.take(c.ident.ClientID)()
 	}
-	cl.sess.Detach(c.w)
-	lost := c.takeWill()
-	cs := &b.clients
-	cs.mu.Lock()
-	current := cl.conn == c
-	ends := false
-	var along []journal.Change
-	if !current && lost != nil && lost.delay > 0 {
-		b.dropWill(lost)
-		lost = nil // another connection has taken the session over meanwhile
-	}
-	if current {
-		cl.conn = nil
-		if ends = c.expiry == 0; ends {
-			cs.remove(cl)
-		} else {
-			lost, along = b.keep(cl, c.expiry, lost)
-		}
-	}
-	cs.mu.Unlock()
-	if ends {
-		b.end(cl)
-	}
-	if lost != nil {
-		b.publishWill(lost, along...)
-	} else if len(along) > 0 {
-		b.store.Commit(along, nil)
-	}
-	b.reportDisconnected(c, cause)
+	b.endConnection(c, cause, false)
 }
 
 // keep turns a session into one without a connection. It returns the will that has to be published now, and the changes
@@ -387,24 +503,26 @@ func (b *Broker) startTimers(cl *client, expiry time.Duration, w *will, since ti
 
 // expire ends a session whose expiry interval has ended, unless it has had another connection since epoch.
 func (b *Broker) expire(cl *client, epoch int) {
+	defer b.clients.turns.take(cl.id)()
 	cs := &b.clients
 	cs.mu.Lock()
-	if cl.conn != nil || cl.epoch != epoch || cl.ended || cs.closed {
-		cs.mu.Unlock()
-		return
-	}
-	cs.remove(cl)
-	lost := cl.will
-	cl.will = nil
-	cl.stopTimers()
+	ends := cl.conn == nil && cl.epoch == epoch && !cs.closed
 	cs.mu.Unlock()
-	b.end(cl)
-	if lost != nil {
-		b.publishWill(lost)
+	if ends {
+		b.endSession(cl, true)
+	}
+}
+
+// endAway ends a session if it has no connection, without its will.
+func (b *Broker) endAway(cl *client) {
+	defer b.clients.turns.take(cl.id)()
+	if c := b.clients.connected(cl.id); c == nil || c.client != cl {
+		b.endSession(cl, false)
 	}
 }
 
 func (b *Broker) willDue(cl *client, w *will) {
+	defer b.clients.turns.take(cl.id)()
 	cs := &b.clients
 	cs.mu.Lock()
 	due := cl.will == w && cl.conn == nil && !cs.closed
@@ -462,34 +580,47 @@ func (b *Broker) Sessions() []resource.Session {
 
 // EndSession ends a client's session with its connection and its queue. It returns once that is on disk.
 func (b *Broker) EndSession(clientID string) error {
-	cs := &b.clients
-	cs.mu.Lock()
-	cl := cs.byID[clientID]
-	if cl == nil || cl.rights().own() || cs.closed {
-		cs.mu.Unlock()
+	done := b.clients.turns.take(clientID)
+	cl := b.clients.session(clientID)
+	if cl == nil || cl.rights().own() {
+		done()
 		return resource.Errorf(resource.NotFound, "client", "there is no session of a client %.200q", clientID)
 	}
-	conn, lost := cl.conn, cl.will
-	cl.conn, cl.will = nil, nil
-	cl.stopTimers()
-	cs.remove(cl)
-	cs.mu.Unlock()
-	if conn != nil {
-		conn.disconnect(codeAdministrative, errEnded)
-		if w := conn.takeWill(); w != nil {
-			lost = w
-		}
-		<-conn.stopped // no packet of it is handled any more
-		b.reportDisconnected(conn, errEnded)
+	if c := b.clients.connected(clientID); c != nil {
+		c.expel(codeAdministrative, errEnded)
+		<-c.stopped // no packet of it is handled any more
+		b.endConnection(c, errEnded, true)
 	}
-	b.end(cl)
-	if lost != nil {
-		b.publishWill(lost)
-	}
+	b.endSession(cl, true)
+	done()
 	if cl.record == 0 {
 		return nil
 	}
 	return b.store.now(nil)
+}
+
+// EndIdentity ends what identities hold that have lost their rights: connections, sessions with their subscriptions and
+// queues, and wills, which are not published. A connection's DISCONNECT has the reason. Nothing that they sent and that was
+// not handled yet is. It reports whether any was connected.
+func (b *Broker) EndIdentity(ended func(*Identity) bool, reason string) (connected bool) {
+	for _, cl := range b.clients.of(ended) {
+		if cl.rights().own() {
+			continue
+		}
+		if c := b.clients.connected(cl.id); c != nil && ended(c.ident) {
+			connected = true
+			c.revoke(codeAdministrative, errors.New(reason)) // its session ends with it
+		}
+		b.endAway(cl)
+	}
+	return connected
+}
+
+// revoke closes the connection of an identity that has ended. Its session and its will end with it.
+func (c *conn) revoke(code byte, why error) {
+	c.revoked.Store(true)
+	c.b.dropWill(c.takeWill())
+	c.disconnect(code, why)
 }
 
 // ServeSessions answers GET with the list of sessions, and DELETE by ending the session of the client in the parameter

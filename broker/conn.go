@@ -56,7 +56,11 @@ type conn struct {
 	host    string        // at the other end, as limits for each address count it
 	pending *list.Element // in pendingConns, which guards it; nil: it has sent its CONNECT
 
-	stopped chan struct{} // closed once no packet of the client's is applied any more
+	stopped  chan struct{} // closed once no packet of the client's is applied any more
+	detached chan struct{} // closed once its session knows
+	ended    error         // why, then
+	drain    drain
+	revoked  atomic.Bool // its identity has ended, and with it the session and the will
 
 	// The reading goroutine's.
 	signedIn    bool // its user is known, and answers for it
@@ -66,6 +70,7 @@ type conn struct {
 	loggedRate  bool          // it was logged that it sends more than that
 	expiry      time.Duration // of the session
 	unfollow    func() bool   // ends waiting for the revocation of the client's token
+	hadWill     bool          // until it sent DISCONNECT
 	aliases     map[uint16]string
 	aliased     int                // what they count for
 	last        time.Time          // when the last packet had been handled; zero: the keep-alive doesn't count yet
@@ -86,7 +91,7 @@ type conn struct {
 
 func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	transport = direct(transport)
-	c := &conn{Conn: transport, b: b, listener: l, ident: &unknown, stopped: make(chan struct{}), unfollow: func() bool { return true }}
+	c := &conn{Conn: transport, b: b, listener: l, ident: &unknown, stopped: make(chan struct{}), detached: make(chan struct{}), unfollow: func() bool { return true }}
 	c.host = network(transport.RemoteAddr())
 	c.quantum.began = time.Now()
 	c.batch.Fanout = b.fanout
@@ -115,23 +120,32 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 	defer b.connections.Done()
 	c.readUntil(time.Now().Add(b.opts.Limits.ConnectTimeout))
 	err := c.read()
+	c.ended = err
 	close(c.stopped)
 	c.unfollow()
 	b.pending.remove(c)
 	c.countEnd(err)
 	c.finish(err)
-	c.releaseQuotas() // before the session is seen without its client, which may reconnect at once
 	b.detach(c, c.cause(err))
+	close(c.detached)
+	b.storeLeave(c)
 	c.shut() // a client that sent DISCONNECT sees the end only now, and may reconnect at once
 	c.linger()
 }
 
-// releaseQuotas ends counting the connection for its user and host.
+// releaseQuotas ends counting the connection for its user and host. Whoever ends the connection calls it, once no packet of
+// it is handled any more.
 func (c *conn) releaseQuotas() {
 	c.in.release()
 	c.b.quotas.state.Add(c.ident.User, -int64(c.aliased))
+	c.aliased = 0
+	c.releaseOwner()
+}
+
+func (c *conn) releaseOwner() {
 	if c.owner != nil {
 		c.b.quotas.releaseConnection(*c.owner)
+		c.owner = nil
 	}
 }
 
@@ -205,16 +219,15 @@ func (c *conn) linger() {
 	_ = c.Conn.Close()
 }
 
-// halfCloser is the transport as the writer has it: Close ends the direction to the client, and wakes the reader, which
-// could otherwise wait for ever.
+// halfCloser is the transport as the writer has it: Close ends the direction to the client, and has the reader handle what
+// has arrived and then end, as it could otherwise wait for ever.
 type halfCloser struct {
 	net.Conn
 	c *conn
 }
 
 func (h halfCloser) Close() error {
-	h.c.closing.Store(true)
-	h.c.wakeReader()
+	h.c.expel(0, nil)
 	if half, ok := h.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		return nil
 	}
@@ -227,6 +240,8 @@ func (c *conn) finish(err error) {
 	switch {
 	case errors.As(err, &code):
 		c.disconnect(code.Code, code)
+	case errors.Is(err, errDrained):
+		c.endDrained()
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		c.disconnect(packets.ErrKeepAliveTimeout.Code, packets.ErrKeepAliveTimeout)
 	}
@@ -237,10 +252,10 @@ func (c *conn) finish(err error) {
 	event.Str("remote", c.RemoteAddr().String()).Msg("connection closed")
 }
 
-// readUntil sets the reader's deadline, unless the connection is being closed.
+// readUntil sets the reader's deadline, unless the reader is to be woken.
 func (c *conn) readUntil(deadline time.Time) {
 	_ = c.SetReadDeadline(deadline)
-	if c.closing.Load() {
+	if c.closing.Load() || c.drain.asked() {
 		c.wakeReader()
 	}
 }
@@ -257,11 +272,14 @@ func (c *conn) cause(err error) error {
 		return c.why
 	case errors.Is(err, errDisconnected):
 		return nil
+	case errors.Is(err, errDrained):
+		return errClosed
 	}
 	return err
 }
 
-// disconnect closes the connection for the given reason, which an MQTT 5 client gets in a DISCONNECT. Any goroutine may call it.
+// disconnect closes the connection for the given reason, which an MQTT 5 client gets in a DISCONNECT. What the client has
+// sent and was not read yet is not handled: see expel. Any goroutine may call it.
 func (c *conn) disconnect(code byte, why error) {
 	if !c.closing.Load() {
 		c.b.metrics.closed.WithLabelValues(closeReasons[code]).Inc()
@@ -435,6 +453,18 @@ func (f *frames) fill() error {
 	return f.err
 }
 
+// poll reads without waiting, whatever the connection's deadline is, and reports whether something was there.
+func (f *frames) poll() (got bool, err error) {
+	if f.raw == nil { // metered has looked already
+		return false, nil
+	}
+	f.err = nil
+	if err := f.raw.Control(func(fd uintptr) { got = f.attempt(fd) }); err != nil {
+		return false, err
+	}
+	return got && f.err == nil, f.err
+}
+
 // waited returns how long the last fill waited.
 func (f *frames) waited(now time.Time) time.Duration {
 	if f.idle.IsZero() {
@@ -556,7 +586,7 @@ func (c *conn) more() error {
 	c.batch.Flush()
 	c.recent = nil // it may be outdated after the wait, and is large
 	if !c.w.WaitForRoom() {
-		return errClosed
+		c.expel(0, nil) // it has failed, and the client can't be told
 	}
 	if c.in.full() { // the client sends faster than it is read: others run first
 		c.batch.Await()
@@ -567,8 +597,10 @@ func (c *conn) more() error {
 		c.extend()
 	}
 	err := c.in.fill()
-	for c.extendDeadline(err) {
-		err = c.in.fill()
+	for again := true; again; {
+		if again, err = c.interrupted(err, c.in.filled-c.in.taken, c.in.poll); again {
+			err = c.in.fill()
+		}
 	}
 	if c.in.raw != nil { // else metered.Read calls arrived
 		now := time.Now()
@@ -751,7 +783,17 @@ func (c *conn) disconnected(pk *packets.Packet) error {
 		c.expiry = c.b.sessionExpiry(seconds)
 	}
 	if pk.ReasonCode == codeSuccess { // with any other reason code the will is published
-		c.b.dropWill(c.takeWill())
+		w := c.takeWill()
+		c.hadWill = w != nil
+		c.b.dropWill(w)
 	}
 	return errDisconnected
+}
+
+// storeLeave waits until it is on disk that a client has left without its will: who sees its connection closed knows that
+// the will isn't published, even if the broker is killed now.
+func (b *Broker) storeLeave(c *conn) {
+	if c.hadWill && b.store != nil {
+		_ = b.store.now(nil) // what can't be stored now is tried again
+	}
 }

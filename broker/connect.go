@@ -62,7 +62,7 @@ func (c *conn) connect() error {
 	err = c.accept(&pk, body)
 	var refused *refusedConnect
 	if errors.As(err, &refused) {
-		c.takeWill()
+		c.b.dropWill(c.takeWill())
 		c.b.rejected(c, &pk, refused)
 		c.refuse(refused)
 		return errClosed
@@ -292,9 +292,6 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	if ident.Has(topics.RoleEnrollee) { // nothing of it is kept
 		c.clean, c.expiry = true, 0
 	}
-	if err := c.countConnection(); err != nil {
-		return err
-	}
 	if w := c.takeWill(); w != nil {
 		w.message.Publisher = &ident
 		if err := c.b.check(w.message); err != nil {
@@ -305,22 +302,32 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	return nil
 }
 
-// countConnection counts the connection for its user and its host, or refuses it.
+// countConnection counts the connection for its user and its host, or refuses it. The caller has the client's turn.
 func (c *conn) countConnection() error {
 	at, over := ownerOf(c.ident, c.RemoteAddr()), connectionOwner{}
 	if old := c.b.clients.connected(c.ident.ClientID); old != nil && old.owner != nil && old.owner.user == at.user {
 		over = *old.owner
 	}
 	if err := c.b.quotas.takeConnection(at, over); err != nil {
-		return &refusedConnect{code: codeQuota, reason: reasonOf(err), counted: tooManyOfOne}
+		return &tooManyConnectionsOf{err}
 	}
 	c.owner = &at
 	return nil
 }
 
-// begin finds or makes the session.
+// tooManyConnectionsOf is the error for a connection that is one too many of its user's or host's.
+type tooManyConnectionsOf struct{ error }
+
+func (e *tooManyConnectionsOf) Unwrap() error { return e.error }
+
+// begin finds or makes the session. Whoever is refused for a quota may have closed a connection whose end was not read yet:
+// then what the user's connections have sent is handled first.
 func (c *conn) begin() error {
-	resumed, err := c.b.attach(c)
+	resumed, err := c.attach()
+	if errors.Is(err, resource.Quota) {
+		c.b.settleUser(c)
+		resumed, err = c.attach()
+	}
 	switch {
 	case err == nil:
 		if c.ident.Node != "" { // it may have been revoked since it was looked at, when this connection was not known yet
@@ -333,10 +340,28 @@ func (c *conn) begin() error {
 	case errors.Is(err, errInUse):
 		return &refusedConnect{code: codeNotAuthorized, reason: connectReasons[codeNotAuthorized] +
 			", who has a session under it: use another one, or have an operator end that session (edgebus session end)"}
+	case errors.As(err, new(*tooManyConnectionsOf)):
+		return &refusedConnect{code: codeQuota, reason: reasonOf(err), counted: tooManyOfOne}
 	case errors.Is(err, resource.Quota):
 		return &refusedConnect{code: codeQuota, reason: reasonOf(err)}
 	}
 	return &refusedConnect{code: codeShuttingDown}
+}
+
+// attach counts the connection and gives it its session, in the client's turn. The earlier connection's packets are handled
+// before: it may have left.
+func (c *conn) attach() (resumed bool, err error) {
+	defer c.b.clients.turns.take(c.ident.ClientID)()
+	c.b.settleBefore(c)
+	if c.owner == nil {
+		if err := c.countConnection(); err != nil {
+			return false, err
+		}
+	}
+	if resumed, err = c.b.attach(c); err != nil {
+		c.releaseOwner()
+	}
+	return resumed, err
 }
 
 // remember waits until a new session is on disk, and the one that it replaces is deleted there: what CONNACK says of
@@ -382,7 +407,7 @@ func (c *conn) sendConnack(pk *packets.Packet) error {
 	}
 	if c.ident.Revoked != nil {
 		c.unfollow = context.AfterFunc(c.ident.Revoked, func() {
-			c.disconnect(codeNotAuthorized, fmt.Errorf("the token of %s has been revoked", validText(c.ident.User)))
+			c.revoke(codeNotAuthorized, fmt.Errorf("the token of %s has been revoked", validText(c.ident.User)))
 		})
 	}
 	c.w.Start(c.client.sess)

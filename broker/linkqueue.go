@@ -82,7 +82,7 @@ func (b *Broker) makeLinkQueue() {
 			b.log.Warn().Int("messages", n).Msg("there is no link any more: what waited for it is dropped")
 		}
 		b.clients.remove(c)
-		b.end(c)
+		b.release(c)
 		c = nil
 	}
 	if b.opts.LinkQueue == nil {

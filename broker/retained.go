@@ -140,8 +140,8 @@ func (b *Broker) forgetExpired() (n int) {
 
 // ForgetNode deletes what a deleted node has left: the messages that it bridged, and its sessions without a connection.
 func (b *Broker) ForgetNode(node string) {
-	for cl, epoch := range b.clients.away(nodeUser(node)) {
-		b.expire(cl, epoch)
+	for _, cl := range b.clients.of(func(id *Identity) bool { return id.User == nodeUser(node) }) {
+		b.endAway(cl)
 	}
 	next := b.retained.Puller(topics.Prefix+node+"/bridge/#", "")
 	for chunk := next(scanChunk); len(chunk) > 0; chunk = next(scanChunk) {

@@ -264,7 +264,7 @@ func (r *router) build(topic string, gen uint64) *route {
 		}
 	})
 	rt := &route{
-		topic: topic, gen: gen, open: !topics.IsTree(topic) && !tooDeep(topic), secret: isSecret(topic),
+		topic: topic, gen: gen, open: !topics.IsTree(topic) && !tooDeep(topic) && topics.CheckTopic(topic) == nil, secret: isSecret(topic),
 		targets: make([]target, 0, len(byClient)),
 	}
 	for _, t := range byClient {
@@ -433,8 +433,10 @@ func (p *publication) store(out *session.Message) {
 	}
 }
 
-// redistribute gives the undelivered messages of an ended session to other members of its shared subscriptions.
-func (b *Broker) redistribute(of *Identity, left []session.Undelivered) {
+// redistribute gives the undelivered messages of an ended session to other members of its shared subscriptions. It calls
+// done once they are stored there, or with the first error.
+func (b *Broker) redistribute(of *Identity, left []session.Undelivered, done func(error)) {
+	all := outcomes{left: 1, done: done}
 	for _, m := range left {
 		group, filter, _ := topics.SplitShare(m.Share)
 		rt := b.router.route(m.Topic)
@@ -447,8 +449,37 @@ func (b *Broker) redistribute(of *Identity, left []session.Undelivered) {
 		rt.groups[i].each(m.Message, nil, func(c *client, how session.Delivery) bool { return p.give(c, m.Message, how) })
 		p.store(m.Message)
 		if len(p.changes) > 0 {
-			b.store.Commit(p.changes, func(err error) { _ = p.committed(err) }) // no client waits for the outcome
+			all.more()
+			b.store.Commit(p.changes, func(err error) { all.one(p.committed(err)) }) // no client waits for the outcome
 		}
+	}
+	all.one(nil)
+}
+
+// outcomes call done once all of them are known, with the first error.
+type outcomes struct {
+	mu   sync.Mutex
+	left int
+	err  error
+	done func(error)
+}
+
+func (o *outcomes) more() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.left++
+}
+
+func (o *outcomes) one(err error) {
+	o.mu.Lock()
+	if o.err == nil {
+		o.err = err
+	}
+	o.left--
+	last := o.left == 0
+	o.mu.Unlock()
+	if last {
+		o.done(o.err)
 	}
 }
 

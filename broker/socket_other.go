@@ -4,7 +4,6 @@ package broker
 
 import (
 	"errors"
-	"io"
 	"net"
 	"syscall"
 
@@ -19,7 +18,7 @@ func output(transport net.Conn, c *conn) session.Conn { return halfCloser{transp
 
 func readable(net.Conn) syscall.RawConn { return nil }
 
-func tryRead(uintptr, []byte) (n int, nothing bool, err error) { return 0, false, io.EOF }
+func tryRead(uintptr, []byte) (n int, nothing bool, err error) { return 0, true, nil }
 
 func bare(conn net.Conn) net.Conn { return conn }
 

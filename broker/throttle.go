@@ -476,12 +476,29 @@ func (m *metered) Read(p []byte) (int, error) {
 	}
 	began := time.Now()
 	n, err := m.TCPConn.Read(p)
-	for n == 0 && m.c.extendDeadline(err) {
-		n, err = m.TCPConn.Read(p)
+	for again := n == 0; again; {
+		poll := func() (got bool, err error) {
+			n, err = m.poll(p)
+			return n > 0, err
+		}
+		if again, err = m.c.interrupted(err, 0, poll); again {
+			n, err = m.TCPConn.Read(p)
+			again = n == 0
+		}
 	}
 	now := time.Now()
 	m.c.arrived(now, now.Sub(began), false)
 	return n, err
+}
+
+// poll reads without waiting, whatever the deadline is.
+func (m *metered) poll(p []byte) (n int, err error) {
+	raw, err := m.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	controlled := raw.Control(func(fd uintptr) { n, _, err = tryRead(fd, p) })
+	return n, errors.Join(controlled, err)
 }
 
 // meter makes the socket below a transport count in the connection's quantum. From then on only the connection's reading
