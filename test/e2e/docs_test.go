@@ -295,7 +295,7 @@ func (h *host) copyTo(other *host, dir, to string, files ...string) {
 }
 
 // docs/running.md from its beginning to its end, on two machines: what a newcomer does is what stands there.
-func TestTrial18Running(t *testing.T) {
+func TestTheCommandsOfRunningOnHosts(t *testing.T) {
 	t.Parallel()
 	doc := readDocument(t, "docs/running.md")
 	hosts := newHosts(t, "192.0.2.10", "192.0.2.11")
@@ -314,7 +314,7 @@ func TestTrial18Running(t *testing.T) {
 		}
 	}
 
-	doc.take("listen: public") // TestTrial18Join
+	doc.take("listen: public") // TestJoiningOnHosts
 	doc.take("hub$  edgebus invite n1")
 
 	// With TLS.
@@ -405,7 +405,7 @@ func samples(t *testing.T, node string) string {
 }
 
 // README.md's commands, as somebody pastes them who has just built it.
-func TestTrial18README(t *testing.T) {
+func TestTheCommandsOfTheREADMEOnAHost(t *testing.T) {
 	t.Parallel()
 	doc := readDocument(t, "README.md")
 	h := newHosts(t, "127.0.0.1")[0]
@@ -416,8 +416,8 @@ func TestTrial18README(t *testing.T) {
 	h.sh(src, "bin/edgebus demo >/var/log/edgebus-demo.log 2>&1 &")
 	h.until("grep -q 'devices/thermostat/state = online' /var/log/edgebus-demo.log")
 	h.until("grep -q 'devices/lamp/state = online' /var/log/edgebus-demo.log")
-	h.sh(src, replaced(t, demo, "mosquitto_sub", "timeout 1 mosquitto_sub", "# see everything", "|| true"))
-	h.until("grep -q 'devices/lamp/reported/brightness = 40' /var/log/edgebus-demo.log")
+	h.sh(src, replaced(t, demo, "mosquitto_sub", "timeout 1 mosquitto_sub", "# see the values of all devices", "|| true"))
+	h.until("grep -q 'devices/lamp/reported/brightness = 75' /var/log/edgebus-demo.log")
 	h.until("grep -q 'devices/thermostat/reported/setpoint = 23.5' /var/log/edgebus-demo.log")
 	h.endAll()
 	h.until("! (echo >/dev/tcp/127.0.0.1/1883) 2>/dev/null")

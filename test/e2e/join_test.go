@@ -11,7 +11,7 @@ import (
 
 // Two machines and the two commands of docs/running.md: nothing to Ready. Before that, each mistake that people make, in
 // the same place; none of them must spoil what comes after.
-func TestTrial18Join(t *testing.T) {
+func TestJoiningOnHosts(t *testing.T) {
 	t.Parallel()
 	doc := readDocument(t, "docs/running.md")
 	hosts := newHosts(t, "192.0.2.10", "192.0.2.11")

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -71,7 +72,8 @@ certificate with it, and the link between the two is MQTT over TLS. People and m
 no password: the demo sets auth.anonymous to loopback.
 
 On a terminal the hub's and the node's values are shown side by side, with keys that switch the lamp,
-change values on the node, cut the link and kill the node. Elsewhere each change is a line.
+change values on the node, cut the link and kill the node; q ends it. Elsewhere each change is a line, and
+SIGTERM or the time of --for ends it.
 
 Without --data-dir everything is kept in a temporary directory, and removed at the
 end unless something failed.`,
@@ -455,6 +457,37 @@ func (d *demo) server() string {
 	return "EDGEBUS_SERVER=http://" + d.hubHTTP
 }
 
+// self is this program as somebody in this directory can call it.
+func self() string {
+	if path, err := exec.LookPath("edgebus"); err == nil {
+		if mine, err := os.Executable(); err == nil && same(path, mine) {
+			return "edgebus"
+		}
+	}
+	return os.Args[0]
+}
+
+// same is whether two paths are of one file.
+func same(a, b string) bool {
+	x, err := os.Stat(a)
+	y, err2 := os.Stat(b)
+	return err == nil && err2 == nil && os.SameFile(x, y)
+}
+
+// cleared is the command that ends the override of the lamp's brightness.
+func (d *demo) cleared() string {
+	_, core := d.ports()
+	return "mosquitto_pub" + core + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -n"
+}
+
+// afterwards says what becomes of the directory.
+func (d *demo) afterwards() string {
+	if d.keep {
+		return d.dataDir + ", and stay there"
+	}
+	return d.dataDir + ", which is removed at the end unless something failed"
+}
+
 // hints are commands to try next.
 func (d *demo) hints() []string {
 	hub, core := d.ports()
@@ -462,29 +495,42 @@ func (d *demo) hints() []string {
 	if server := d.server(); server != "" {
 		asks = "  export " + server + "    # so that edgebus asks this hub\n"
 	}
+	end := "Stop with ctrl-C."
+	if d.during > 0 {
+		end = fmt.Sprintf("It ends after %s, at ctrl-C, or with kill %d.", d.during, os.Getpid())
+	} else if _, ok := terminal(d.in); !ok {
+		end = fmt.Sprintf("It ends at ctrl-C, with kill %d, or after the time of --for.", os.Getpid())
+	}
 	return []string{
 		"",
 		"In another terminal:",
-		asks + "  edgebus get devices",
-		"  mosquitto_sub" + hub + " -v -t 'v1/nodes/demo/#'",
+		asks + "  " + self() + " get devices",
+		"  mosquitto_sub" + hub + " -v -t 'v1/nodes/demo/devices/+/reported/#'    # the values; with 'v1/nodes/demo/#' everything",
 		"  mosquitto_pub" + hub + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/power -m ON",
 		"  mosquitto_pub" + hub + " -V 5 -q 1 -t v1/nodes/demo/devices/thermostat/desired/setpoint -m 23.5",
 		"  mosquitto_rr" + hub + " -V 5 -t v1/nodes/demo/devices/lamp/commands/beep -e reply/me -m twice",
-		"  mosquitto_pub" + core + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -m 40    # on the node, with or without the cloud",
-		"  edgebus invite " + secondNode + "    # prints the line that has another node join this hub",
-		"Data and logs are in " + d.dataDir + ". Stop with ctrl-C.",
+		"  mosquitto_pub" + core + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -m 75    # on the node, with or without the cloud: this overrides the hub's value",
+		"  " + d.cleared() + "          # … until it is cleared with an empty message",
+		"  " + self() + " invite " + secondNode + "    # prints the line that has another node join this hub",
+		"What is refused says why with -V 5 -q 1. At -q 0, and with MQTT 3.1.1, the reason is on the topic v1/refused/{client id}.",
+		"Data and logs are in " + d.afterwards() + ".",
+		end,
 	}
 }
 
 // commands are the hints for which a screen has room.
 func (d *demo) commands() []string {
 	hub, core := d.ports()
+	removed := ""
+	if !d.keep {
+		removed = ", removed by q"
+	}
 	return []string{
-		"mosquitto_sub" + hub + " -v -t 'v1/nodes/demo/#'",
+		"mosquitto_sub" + hub + " -v -t 'v1/nodes/demo/devices/+/reported/#'",
 		"mosquitto_pub" + hub + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/power -m ON",
-		"mosquitto_pub" + core + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -m 40",
-		strings.TrimSpace(d.server() + " edgebus invite " + secondNode),
-		"# data and logs: " + d.dataDir,
+		"mosquitto_pub" + core + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -m 75",
+		strings.TrimSpace(d.server() + " " + self() + " invite " + secondNode),
+		"# data and logs: " + d.dataDir + removed,
 	}
 }
 
@@ -526,6 +572,19 @@ type screen struct {
 	changes, sent int // of topics that the edge owns: on the node while the link was cut, and at the hub since it is back
 	back          bool
 	level         int
+
+	killed time.Time // when k was pressed, until the node is back
+	died   bool      // since then its broker was seen to be away
+	news   string    // what the last key has led to; it is shown for newsTime
+	until  time.Time
+}
+
+// newsTime is how long the outcome of a key stays on the screen.
+const newsTime = 20 * time.Second
+
+// tell shows the outcome of a key for a time.
+func (s *screen) tell(format string, args ...any) {
+	s.news, s.until = fmt.Sprintf(format, args...), time.Now().Add(newsTime)
 }
 
 // sided is a change at one of the two brokers, a key that was pressed, or a note.
@@ -652,7 +711,13 @@ func (s *screen) take(c sided, hands map[string]*client.Client) {
 			s.sent++
 		}
 		s.cloud.apply(c.change)
-		s.back = s.back && !s.inStep() // later changes don't count
+		if s.back && s.inStep() { // later changes don't count
+			s.back = false
+			if s.changes > 0 {
+				s.tell("the link was cut: %d changes on the node, %d sent when it was back", s.changes, s.sent)
+				s.changes = 0
+			}
+		}
 	case ofEdge:
 		if counts && s.cut && s.edge.values[c.Key].Value != c.Value {
 			s.changes++
@@ -662,6 +727,11 @@ func (s *screen) take(c sided, hands map[string]*client.Client) {
 		if c.note != "" {
 			s.cloud.apply(c.change)
 		}
+	}
+	s.died = s.died || !s.killed.IsZero() && s.edge.down != ""
+	if s.died && s.edge.down == "" {
+		s.tell("the node was killed: its broker was away for %s, and has all its values", time.Since(s.killed).Round(100*time.Millisecond))
+		s.killed, s.died = time.Time{}, false
 	}
 	switch c.key {
 	case 'l':
@@ -685,6 +755,7 @@ func (s *screen) take(c sided, hands map[string]*client.Client) {
 		s.link.cut(s.cut)
 	case 'k':
 		s.d.group.kill("edgecore")
+		s.killed = time.Now()
 	}
 }
 
@@ -747,14 +818,15 @@ func (s *screen) frame(width, height int) string {
 	switch {
 	case s.cut:
 		how, code = "the link is cut", red
-	case s.edge.down != "":
+	case s.edge.down != "", !s.killed.IsZero():
 		how, code = "the node is down", red
 	case s.cloud.down != "":
 		how, code = "the hub is down", red
 	case !s.inStep():
 		how, code = "catching up", yellow
 	}
-	const topic, column = 36, 20
+	column := min(20, max(8, (width-26)/2))
+	topic := min(36, max(12, width-2*column-1))
 	line := func(a, b, c, mark string) string {
 		return clip(pad(clip(a, topic-1), topic)+pad(clip(b, column-1), column)+pad(clip(c, column-1), column)+mark, width)
 	}
@@ -769,8 +841,8 @@ func (s *screen) frame(width, height int) string {
 		on.paint(faint, clip(s.d.joined(), width)),
 		on.paint(faint, line("= same  ≠ not yet  ↑ overridden", "CLOUD", "EDGE", "")),
 	}
-	foot := s.foot(width)
 	keys := s.shownKeys()
+	foot := s.foot(width, height-len(lines)-1-min(len(keys), max(4, height/2-2)))
 	room := max(1, height-len(lines)-len(foot)-1)
 	for i, key := range keys {
 		if i == room-1 && len(keys) > room {
@@ -793,30 +865,60 @@ func (s *screen) frame(width, height int) string {
 	for len(lines) < height-len(foot)-1 {
 		lines = append(lines, "")
 	}
+	lines = lines[:min(len(lines), max(1, height-len(foot)-1))]
 	return "\x1b[H" + strings.Join(append(lines, foot...), "\x1b[K\r\n") + "\x1b[K\x1b[J"
 }
 
-func (s *screen) foot(width int) (foot []string) {
+// foot is what stands below the values: the outcome of the last key, the keys and, as far as room goes, commands to try.
+func (s *screen) foot(width, room int) (foot []string) {
 	told := ""
 	switch {
-	case s.cut, s.changes > 0 && s.sent == 0:
-		told = fmt.Sprintf("while cut: %d changes on the node, none sent yet", s.changes)
-	case s.changes > 0:
-		told = fmt.Sprintf("while cut: %d changes on the node, %d sent when it was back", s.changes, s.sent)
+	case !s.killed.IsZero():
+		told = "the node was killed: its values are those that it had"
+	case s.cut, s.changes > 0:
+		told = fmt.Sprintf("the link is cut: %d changes on the node, none sent yet", s.changes)
+		if s.back {
+			told = fmt.Sprintf("the link is back: %d changes on the node, %d sent", s.changes, s.sent)
+		}
+	case time.Now().Before(s.until):
+		told = s.news
+	}
+	foot = append(foot, clip(told, width))
+	if n := len(s.cloud.notes); n > 0 {
+		foot = append(foot, clip(printable(s.cloud.notes[n-1], 200), width))
 	}
 	link := "cut the link"
 	if s.cut {
 		link = "restore the link"
 	}
-	foot = []string{clip(told, width)}
-	if n := len(s.cloud.notes); n > 0 {
-		foot = append(foot, clip(printable(s.cloud.notes[n-1], 200), width))
+	foot = append(foot, wrap(width, "l lamp", "d 40 changes on the node", "c "+link, "k kill the node", "q quit")...)
+	commands := s.d.commands()
+	if s.overridden("devices/lamp/desired/brightness") {
+		commands = append([]string{"# ↑ the node's own value is in force until it is cleared:", s.d.cleared()}, commands...)
 	}
-	foot = append(foot, clip("l lamp  d 40 changes on the node  c "+link+"  k kill the node  q quit", width))
-	for _, command := range s.d.commands() {
-		foot = append(foot, folded(command, width)...)
+	for _, command := range commands {
+		lines := folded(command, width)
+		if len(foot)+len(lines) > room {
+			break
+		}
+		foot = append(foot, lines...)
 	}
 	return foot
+}
+
+// wrap puts words side by side, into as many lines of a width as it takes.
+func wrap(width int, words ...string) (lines []string) {
+	line := ""
+	for _, word := range words {
+		if line != "" && utf8.RuneCountInString(line)+2+utf8.RuneCountInString(word) > width {
+			lines, line = append(lines, line), ""
+		}
+		if line != "" {
+			line += "  "
+		}
+		line += word
+	}
+	return append(lines, clip(line, width))
 }
 
 // folded breaks a command line into lines of at most width, which can be copied together.

@@ -8,7 +8,7 @@ import (
 )
 
 // Whatever was set before and however often the key is pressed: what the node has in the end is not what the hub has.
-func TestTrial21ChangesLeaveSomethingToSend(t *testing.T) {
+func TestChangesOfTheDemoLeaveSomethingToSend(t *testing.T) {
 	for has := range 101 {
 		for level := range 101 {
 			before := level
