@@ -73,7 +73,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	authority, err := openAuthority(&cfg, log)
+	authority, err := openAuthority(&cfg, st, log)
 	if err != nil {
 		return err
 	}

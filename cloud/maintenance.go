@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -63,11 +62,12 @@ func snapshot(st *bolt.Store, kept *journal.Journal, content *blobs.Store) backu
 }
 
 func survey(dir string) []backup.Part {
-	objects, secrets := backup.Part{Name: FileName}, backup.Part{Name: seal.FileName}
+	objects, secrets, authority := backup.Part{Name: FileName}, backup.Part{Name: seal.FileName}, backup.Part{Name: enroll.DirName}
 	count := 0
 	objects.Err = withStore(dir, func(st *bolt.Store) (err error) {
 		if objects.Has, err = surveyStore(filepath.Join(dir, FileName), st); err == nil {
 			_, count, secrets.Err = unseal(dir, st)
+			authority.Has, authority.Err = enroll.Survey(dir, st)
 		}
 		return err
 	})
@@ -76,9 +76,7 @@ func survey(dir string) []backup.Part {
 		secrets.Has = fmt.Sprintf("the key; it opens all Secrets (%d)", count)
 		parts = append(parts, secrets)
 	}
-	if _, err := os.Stat(filepath.Join(dir, enroll.DirName)); err == nil {
-		authority := backup.Part{Name: enroll.DirName}
-		authority.Has, authority.Err = enroll.Survey(dir)
+	if authority.Has != "" || authority.Err != nil {
 		parts = append(parts, authority)
 	}
 	contents := backup.Part{Name: blobs.DirName}

@@ -3,6 +3,7 @@ package enroll
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -31,6 +32,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -38,7 +40,7 @@ import (
 // DirName is the authority's directory in the hub's data directory.
 //
 // It holds the certificates and keys of the hub's authorities as {number}.pem and {number}.key, authority.json, which
-// says until when the older ones are trusted, and revoked.json.
+// says until when the older ones are trusted, revoked.json, and issued.json. The store has a record of them.
 const DirName = "authority"
 
 const (
@@ -59,8 +61,11 @@ type AuthorityOptions struct {
 	Names []string
 	// NodeValidity is how long a node's certificate is valid.
 	NodeValidity time.Duration
-	Log          zerolog.Logger
-	Now          func() time.Time
+	// Reader and Writer are the store that has a record of the authority's files; nil: there is none, and files that are missing are made.
+	Reader store.Reader
+	Writer store.Writer
+	Log    zerolog.Logger
+	Now    func() time.Time
 }
 
 // Authority signs the certificates of nodes and of the hub itself.
@@ -70,6 +75,7 @@ type Authority struct {
 
 	mu      sync.Mutex
 	signers []signer // trusted, the oldest first; the last one signs nodes' certificates
+	made    []int    // the numbers of all that the hub has made
 	until   map[int]time.Time
 	server  *serverPair
 	configs map[string]*tls.Config // made for the server certificate that there is
@@ -94,7 +100,8 @@ type state struct {
 	Until map[int]time.Time `json:"until,omitempty"`
 }
 
-// OpenAuthority reads the authority of a data directory, or makes it.
+// OpenAuthority reads the authority of a data directory, or makes it for a hub that has none. One that is lost, whole or in part, is an
+// error.
 func OpenAuthority(o AuthorityOptions) (*Authority, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -103,7 +110,14 @@ func OpenAuthority(o AuthorityOptions) (*Authority, error) {
 	if err := os.MkdirAll(a.dir(), 0o700); err != nil {
 		return nil, err
 	}
-	var err error
+	ctx := context.Background()
+	rec, _, err := readRecord(ctx, o.Reader)
+	if err == nil {
+		err = rec.check(a.dir(), o.Cert != "")
+	}
+	if err != nil {
+		return nil, err
+	}
 	if a.revoked, err = openRevocations(a.dir(), o.Now); err != nil {
 		return nil, err
 	}
@@ -111,6 +125,9 @@ func OpenAuthority(o AuthorityOptions) (*Authority, error) {
 		err = a.readGiven()
 	} else {
 		err = a.readOwn()
+	}
+	if err == nil {
+		err = a.note(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -148,15 +165,22 @@ func (a *Authority) readOwn() error {
 		return err
 	}
 	var st state
-	if err == nil {
-		if err := json.Unmarshal(text, &st); err != nil {
-			return fmt.Errorf("%s/%s is damaged: take it from a backup (%w)", DirName, stateName, err)
+	switch {
+	case err != nil:
+		err = datadir.WriteFile(filepath.Join(a.dir(), stateName), []byte("{}\n"))
+	default:
+		if err = json.Unmarshal(text, &st); err != nil {
+			err = fmt.Errorf("%s/%s is damaged: take it from a backup (%w)", DirName, stateName, err)
 		}
+	}
+	if err != nil {
+		return err
 	}
 	if a.signers, err = readSigners(a.dir()); err != nil {
 		return err
 	}
 	for _, s := range a.signers {
+		a.made = append(a.made, s.number)
 		if until, ends := st.Until[s.number]; ends {
 			a.until[s.number] = until
 		}
@@ -166,7 +190,7 @@ func (a *Authority) readOwn() error {
 		if err != nil {
 			return err
 		}
-		a.signers = []signer{s}
+		a.signers, a.made = []signer{s}, []int{s.number}
 		a.o.Log.Info().Str("fingerprint", resource.Fingerprint(s.cert.Raw)).Msg("the hub's authority was made")
 	}
 	a.drop()
@@ -273,11 +297,16 @@ func readKey(name string) (crypto.Signer, error) {
 	return nil, fmt.Errorf("%s holds no private key in PEM", filepath.Base(name))
 }
 
-// make makes an authority and its files, the key first, because a certificate without its key is useless.
+// make makes an authority and its files, the key first, because a certificate without its key is useless. A key that is there already
+// stays, and gets the certificate: it is of an authority that was not made to the end.
 func (a *Authority) make(number int) (s signer, err error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	base := filepath.Join(a.dir(), strconv.Itoa(number))
+	key, err := readKey(base + ".key")
+	if errors.Is(err, fs.ErrNotExist) {
+		key, err = makeKey(base + ".key")
+	}
 	if err != nil {
-		return s, err
+		return s, fmt.Errorf("%s/%d.key: %w", DirName, number, err)
 	}
 	now := a.o.Now()
 	template := &x509.Certificate{
@@ -289,20 +318,24 @@ func (a *Authority) make(number int) (s signer, err error) {
 	if err != nil {
 		return s, err
 	}
-	encoded, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return s, err
-	}
-	base := filepath.Join(a.dir(), strconv.Itoa(number))
-	err = errors.Join(
-		datadir.WriteFile(base+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})),
-		datadir.WriteFile(base+".pem", encodeCertificates(der)),
-	)
-	if err != nil {
+	if err := datadir.WriteFile(base+".pem", encodeCertificates(der)); err != nil {
 		return s, err
 	}
 	cert, err := x509.ParseCertificate(der)
 	return signer{number: number, cert: cert, key: key}, err
+}
+
+// makeKey makes a key and its file.
+func makeKey(file string) (crypto.Signer, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	encoded, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return key, datadir.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}))
 }
 
 func encodeCertificates(ders ...[]byte) []byte {
@@ -431,10 +464,10 @@ func (a *Authority) Rotate(overlap time.Duration) error {
 	if err != nil {
 		return err
 	}
-	a.signers, a.until = append(a.signers, s), ends
+	a.signers, a.made, a.until = append(a.signers, s), append(a.made, s.number), ends
 	clear(a.configs)
 	a.o.Log.Info().Str("fingerprint", resource.Fingerprint(s.cert.Raw)).Time("overlap_until", until).Msg("the authority was rotated")
-	return nil
+	return a.note(context.Background())
 }
 
 // AuthorityStatus is one authority as it is shown.
@@ -558,15 +591,26 @@ func hostName() string {
 	return strings.ToLower(cmp.Or(name, "localhost"))
 }
 
-// Survey reads the authority in a data directory that no program uses, and changes nothing.
-func Survey(dataDir string) (has string, err error) {
-	signers, err := readSigners(filepath.Join(dataDir, DirName))
+// Survey reads the authority in a data directory that no program uses, and changes nothing. r is the store in that directory; there is no
+// authority if has is empty.
+func Survey(dataDir string, r store.Reader) (has string, err error) {
+	dir := filepath.Join(dataDir, DirName)
+	rec, _, err := readRecord(context.Background(), r)
+	_, gone := os.Stat(dir)
+	if err != nil || rec == nil && gone != nil {
+		return "", err
+	}
+	// One of the configuration, which isn't known here, takes the place of the hub's own: then that need not be there.
+	signers, err := readSigners(dir)
+	if err == nil {
+		err = rec.check(dir, false)
+	}
 	if err != nil {
 		return "", err
 	}
 	for _, s := range signers {
 		has += resource.Fingerprint(s.cert.Raw) + ", "
 	}
-	list, err := readRevocations(filepath.Join(dataDir, DirName, revokedName))
+	list, err := readRevocations(filepath.Join(dir, revokedName))
 	return fmt.Sprintf("%s%d revoked nodes", has, len(list)), err
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -215,4 +216,79 @@ func TestARestoreTakesOverWhatCameAfterTheBackup(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(backup, DirName, revokedName), []byte("{"), 0o600))
 	_, err := OpenAuthority(AuthorityOptions{Dir: backup, Log: zerolog.Nop()})
 	require.ErrorContains(t, err, "revoked.json can't be read", "it would let revoked nodes in")
+}
+
+// Whoever loses a part of the authority is told which, by the hub and by check, and nothing is made in its place. With the file back all
+// is as before.
+func TestAnAuthorityThatIsLostIsNotMadeAgain(t *testing.T) {
+	c := &clock{at: time.Now()}
+	for name, files := range map[string][]string{
+		"before a rotation":     {"1.pem", "1.key", stateName, revokedName, issuedName, ""},
+		"with a revocation":     {revokedName},
+		"during a rotation":     {"1.pem", "1.key", "2.pem", "2.key", stateName, ""},
+		"given by the settings": {revokedName, issuedName, ""},
+	} {
+		for _, file := range files {
+			t.Run(name+" "+file, func(t *testing.T) {
+				dir := t.TempDir()
+				st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, "hub.db")})
+				require.NoError(t, err)
+				defer func() { require.NoError(t, st.Close()) }()
+				with := func(o *AuthorityOptions) {
+					o.Reader, o.Writer = st, st
+					if name == "given by the settings" {
+						o.Cert, o.Key = filepath.Join(dir, "other", DirName, "1.pem"), filepath.Join(dir, "other", DirName, "1.key")
+					}
+				}
+				open(t, filepath.Join(dir, "other"), c)
+				a := open(t, dir, c, with)
+				cert := signed(t, a, "n1")
+				switch name {
+				case "during a rotation":
+					require.NoError(t, a.Rotate(time.Hour))
+				case "with a revocation":
+					require.NoError(t, a.revoked.add("n1", "", false))
+				}
+				has, err := Survey(dir, st)
+				require.NoError(t, err)
+				require.Contains(t, has, "revoked nodes")
+
+				lost, aside := filepath.Join(dir, DirName, file), filepath.Join(dir, "aside")
+				require.NoError(t, os.Rename(lost, aside))
+				named := DirName + "/" + file
+				o := AuthorityOptions{Dir: dir, Log: zerolog.Nop()}
+				with(&o)
+				for range 2 {
+					_, err = OpenAuthority(o)
+					require.ErrorContains(t, err, named)
+					_, err = Survey(dir, st)
+					require.ErrorContains(t, err, named)
+				}
+				if file == "" {
+					require.NoError(t, os.Remove(lost)) // the hub has made the directory, and nothing in it
+				}
+				require.NoError(t, os.Rename(aside, lost))
+				again := open(t, dir, c, with)
+				require.Equal(t, a.Status(), again.Status())
+				require.Equal(t, a.revoked.Why("n1", cert), again.revoked.Why("n1", cert))
+			})
+		}
+	}
+}
+
+func TestAKeyIsNeverWrittenOver(t *testing.T) {
+	c, dir := &clock{at: time.Now()}, t.TempDir()
+	open(t, dir, c)
+	key := filepath.Join(dir, DirName, "1.key")
+	before, err := os.ReadFile(key)
+	require.NoError(t, err)
+	require.NoError(t, os.Remove(filepath.Join(dir, DirName, "1.pem"))) // as after a kill between the two, at the first start
+	open(t, dir, c)
+	after, err := os.ReadFile(key)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+	require.NoError(t, os.Remove(filepath.Join(dir, DirName, "1.pem")))
+	require.NoError(t, os.WriteFile(key, []byte("half"), 0o600))
+	_, err = OpenAuthority(AuthorityOptions{Dir: dir, Log: zerolog.Nop()})
+	require.ErrorContains(t, err, "authority/1.key")
 }

@@ -61,6 +61,16 @@ func openRevocations(dir string, now func() time.Time) (*Revocations, error) {
 		return nil, err
 	}
 	r.bound = r.issued
+	// From the first start on they are there: that one is missing is damage.
+	for _, made := range []struct {
+		name, text string
+	}{{revokedName, "[]\n"}, {issuedName, "0"}} {
+		if _, err := os.Stat(filepath.Join(dir, made.name)); errors.Is(err, fs.ErrNotExist) {
+			if err := datadir.WriteFile(filepath.Join(dir, made.name), []byte(made.text)); err != nil {
+				return nil, err
+			}
+		}
+	}
 	return r, nil
 }
 
@@ -69,7 +79,8 @@ func readRevocations(path string) (list []Revocation, err error) {
 	return list, err
 }
 
-// readJSON reads a file, which may be missing. One that is damaged is an error: starting without it would admit revoked nodes.
+// readJSON reads a file, which is missing at the first start alone: see record. One that is damaged is an error: starting without it would
+// admit revoked nodes.
 func readJSON(path string, into any) error {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -85,7 +96,7 @@ func readJSON(path string, into any) error {
 }
 
 func writeRevocations(path string, nodes map[string]Revocation) error {
-	var list []Revocation
+	list := []Revocation{}
 	for _, node := range slices.Sorted(maps.Keys(nodes)) {
 		list = append(list, nodes[node])
 	}
