@@ -374,6 +374,7 @@ type HubAuth struct {
 	Auth       `yaml:",inline"`
 	Nodes      string    `yaml:"nodes" oneof:"auto registered any"`
 	Enrollment string    `yaml:"enrollment" oneof:"ask token never"`
+	NodeLabels []string  `yaml:"nodeLabels,flow"`
 	Authority  Authority `yaml:"authority"`
 	OIDC       OIDC      `yaml:"oidc"`
 }

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"hash/maphash"
 	"maps"
+	"path"
 	"slices"
 	"sync"
 	"time"
@@ -55,6 +56,9 @@ type Options struct {
 	Mode string
 	// Reserved reports whether a name belongs to a user, so that no node may have it.
 	Reserved func(name string) bool
+	// NodeLabels are the keys, or globs of them, of labels that a node which joins by an invitation may choose itself, because no fleet or
+	// Configuration that has something to protect selects by them. All others wait for somebody to set them.
+	NodeLabels []string
 	// Judge refuses a node that joins by an invitation of somebody who wasn't signed in, if it would get what only people see who are; nil:
 	// nobody is refused.
 	Judge func(ctx context.Context, node string, labels map[string]string, labelFrom string) error
@@ -288,13 +292,47 @@ func (s *Service) handle(ctx context.Context, j job) (a resource.JoinAnswer, err
 	if err != nil {
 		return a, err
 	}
-	if err := s.enter(ctx, node, csr.Key, i.Labels, r.Labels, r.LabelFrom); err != nil {
+	own, follow, waiting := s.chosen(i, r)
+	if err := s.enter(ctx, node, csr.Key, wish{given: i.Labels, own: own, follow: follow, waiting: waiting}); err != nil {
 		return a, err
+	}
+	if len(waiting) > 0 {
+		s.o.Log.Warn().Str("node", node).Str("labels", resource.FormatPairs(waiting)).
+			Msg("a node that joined asks for labels that its invitation doesn't let it choose: set them with edgebus label, or not")
 	}
 	if a, err = s.admit(ctx, node, csr, i.Revocation); err == nil {
 		s.o.Log.Info().Str("node", node).Str("invitation", i.ID[:shortID]).Str("remote", by.Remote).Str("key", csr.Key).Msg("a node joined")
 	}
 	return a, err
+}
+
+// chosen are the labels that a node may choose itself, and those that follow what it reports; waiting are the others, with {field} for a value
+// that would follow.
+func (s *Service) chosen(i Invitation, r resource.JoinRequest) (own, follow, waiting map[string]string) {
+	may := func(key string) bool {
+		return slices.ContainsFunc(slices.Concat(s.o.NodeLabels, i.NodeLabels), func(pattern string) bool {
+			ok, _ := path.Match(pattern, key)
+			return ok || pattern == "*"
+		})
+	}
+	own, follow, waiting = map[string]string{}, map[string]string{}, map[string]string{}
+	for key, field := range r.LabelFrom {
+		if may(key) {
+			follow[key] = field
+		} else {
+			waiting[key] = "{" + field + "}"
+		}
+	}
+	for key, value := range r.Labels {
+		_, set := i.Labels[key]
+		switch {
+		case may(key):
+			own[key] = value
+		case !set && r.LabelFrom[key] == "":
+			waiting[key] = value
+		}
+	}
+	return own, follow, waiting
 }
 
 // renew signs the next certificate of a node that has presented one. A node that is authenticated in another way, such as over
@@ -332,9 +370,13 @@ func (s *Service) issue(node string, csr resource.CSR, revoked int64) (a resourc
 	}, nil
 }
 
+// wish are the labels of a node that joins: those that the invitation or the approver gives, those that it chooses itself, those that follow
+// what it reports, and those that it asks for and doesn't get.
+type wish struct{ given, own, follow, waiting map[string]string }
+
 // enter creates the Node of a node that joins, or marks the existing one as joined. Labels given by the invitation or the approver
 // replace those of the Node; labels that the node asks for, and those that follow the system information, are only added.
-func (s *Service) enter(ctx context.Context, node, key string, given, own, follow map[string]string) error {
+func (s *Service) enter(ctx context.Context, node, key string, w wish) error {
 	at := store.Key{Kind: resource.KindNode, Name: node}
 	now := s.o.Now().UTC().Truncate(time.Second)
 	joined := resource.Time(now) + " " + key
@@ -345,7 +387,7 @@ func (s *Service) enter(ctx context.Context, node, key string, given, own, follo
 			n.TypeMeta = resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindNode}
 			n.Metadata = resource.Meta{
 				Name: node, UID: resource.NewUID(), Generation: 1, CreationTimestamp: &now,
-				Labels: withLabels(nil, given, own), Annotations: joinedNotes(resource.Meta{}, joined, given, own, follow),
+				Labels: withLabels(nil, w.given, w.own), Annotations: joinedNotes(resource.Meta{}, joined, w),
 			}
 			data, err := json.Marshal(n)
 			if err != nil {
@@ -359,7 +401,7 @@ func (s *Service) enter(ctx context.Context, node, key string, given, own, follo
 		if err != nil {
 			return err
 		}
-		data, err := joinedAs(o.Data, joined, given, own, follow)
+		data, err := joinedAs(o.Data, joined, w)
 		if err != nil {
 			return err
 		}
@@ -376,7 +418,7 @@ func again(err error, kind resource.ErrorKind) bool {
 }
 
 // joinedAs returns a stored Node with other annotations and more labels. All other fields stay as they are.
-func joinedAs(data []byte, joined string, given, own, follow map[string]string) ([]byte, error) {
+func joinedAs(data []byte, joined string, w wish) ([]byte, error) {
 	var object, meta map[string]json.RawMessage
 	var known resource.Node
 	if err := errors.Join(json.Unmarshal(data, &object), json.Unmarshal(data, &known)); err != nil {
@@ -385,8 +427,8 @@ func joinedAs(data []byte, joined string, given, own, follow map[string]string) 
 	if err := json.Unmarshal(object["metadata"], &meta); err != nil {
 		return nil, err
 	}
-	labels, err1 := json.Marshal(withLabels(known.Metadata.Labels, given, own))
-	notes, err2 := json.Marshal(joinedNotes(known.Metadata, joined, given, own, follow))
+	labels, err1 := json.Marshal(withLabels(known.Metadata.Labels, w.given, w.own))
+	notes, err2 := json.Marshal(joinedNotes(known.Metadata, joined, w))
 	if string(labels) != "null" {
 		meta["labels"] = labels
 	}
@@ -399,10 +441,16 @@ func joinedAs(data []byte, joined string, given, own, follow map[string]string) 
 
 // joinedNotes returns the annotations of a Node that has joined. They list the labels that follow the system information, and mark
 // the values that the node itself has given.
-func joinedNotes(had resource.Meta, joined string, given, own, follow map[string]string) map[string]string {
+func joinedNotes(had resource.Meta, joined string, w wish) map[string]string {
 	notes := map[string]string{}
 	maps.Copy(notes, had.Annotations)
 	notes[resource.JoinedAnnotation] = joined
+	delete(notes, askedAnnotation)
+	if len(w.waiting) > 0 {
+		text, _ := json.Marshal(w.waiting) // texts
+		notes[askedAnnotation] = string(text)
+	}
+	given, own, follow := w.given, w.own, w.follow
 	if len(follow) == 0 {
 		return notes
 	}

@@ -33,12 +33,14 @@ type Invitation struct {
 	// ID is the SHA-256 of the token's secret, hexadecimal.
 	ID string `json:"id"`
 	// Node is the name that a node may join by, or a pattern of names in which * stands for any text.
-	Node    string            `json:"node"`
-	Labels  map[string]string `json:"labels,omitempty"`
-	Uses    int               `json:"uses"`
-	Expires time.Time         `json:"expires"`
-	Created time.Time         `json:"created"`
-	By      string            `json:"by,omitempty"`
+	Node   string            `json:"node"`
+	Labels map[string]string `json:"labels,omitempty"`
+	// NodeLabels are the keys, or globs of them, of labels that the node itself may choose: see Options.NodeLabels.
+	NodeLabels []string  `json:"nodeLabels,omitempty"`
+	Uses       int       `json:"uses"`
+	Expires    time.Time `json:"expires"`
+	Created    time.Time `json:"created"`
+	By         string    `json:"by,omitempty"`
 	// Revocation is the node's last one when it was invited, or 0. A node that was revoked later needs a new invitation.
 	Revocation int64 `json:"revocation,omitempty"`
 	// Joined are the nodes that used it, each with the key that it joined with: the same key may ask again, for its
@@ -84,8 +86,10 @@ func (i Invitation) joinedNames() string {
 type InviteRequest struct {
 	Node   string            `json:"node"`
 	Labels map[string]string `json:"labels,omitempty"`
-	Uses   int               `json:"uses,omitempty"` // 0: 1
-	TTL    string            `json:"ttl,omitempty"`  // such as 1h; empty: that
+	// NodeLabels are the keys of labels that the node may choose itself, beside those of auth.nodeLabels.
+	NodeLabels []string `json:"nodeLabels,omitempty"`
+	Uses       int      `json:"uses,omitempty"` // 0: 1
+	TTL        string   `json:"ttl,omitempty"`  // such as 1h; empty: that
 }
 
 // InviteAnswer has the token, which is never shown again.
@@ -101,7 +105,7 @@ func (r InviteRequest) read(now time.Time) (i Invitation, err error) {
 	if err != nil {
 		return i, err
 	}
-	i = Invitation{Node: r.Node, Labels: r.Labels, Uses: max(r.Uses, 1), Created: now.UTC(), Expires: now.Add(ttl).UTC()}
+	i = Invitation{Node: r.Node, Labels: r.Labels, NodeLabels: r.NodeLabels, Uses: max(r.Uses, 1), Created: now.UTC(), Expires: now.Add(ttl).UTC()}
 	if r.Uses < 0 || r.Uses > maxUses {
 		return i, resource.Errorf(resource.Invalid, "uses", "%d is not from 1 to %d", r.Uses, maxUses)
 	}
@@ -113,6 +117,11 @@ func (r InviteRequest) read(now time.Time) (i Invitation, err error) {
 	}
 	if i.pattern() && r.Uses == 0 {
 		return i, resource.Errorf(resource.Invalid, "uses", "say how many nodes may join as %s: --uses", r.Node)
+	}
+	for _, pattern := range r.NodeLabels {
+		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+			return i, resource.Errorf(resource.Invalid, "nodeLabels", "%.100q is neither a label's key nor a glob of keys", pattern)
+		}
 	}
 	return i, resource.CheckLabels("labels", r.Labels)
 }
@@ -252,7 +261,8 @@ func (s *Service) judge(ctx context.Context, i Invitation, node string, r resour
 	if i.By != "" || s.o.Judge == nil {
 		return nil
 	}
-	if err := s.o.Judge(ctx, node, withLabels(nil, i.Labels, r.Labels), resource.FormatPairs(r.LabelFrom)); err != nil {
+	own, follow, _ := s.chosen(i, r)
+	if err := s.o.Judge(ctx, node, withLabels(nil, i.Labels, own), resource.FormatPairs(follow)); err != nil {
 		return resource.Errorf(resource.Forbidden, "token", "the invitation was made by somebody who was not signed in: %v", err)
 	}
 	return nil

@@ -35,7 +35,9 @@ func TestLabelsOfANodeThatHasJoinedFollowItsSystem(t *testing.T) {
 	s := New(Options{Reader: st, Writer: st, Watcher: st})
 	join := func(follow string) {
 		t.Helper()
-		require.NoError(t, s.enter(ctx, "n1", "key", map[string]string{"site": "hall"}, map[string]string{"arch": "amd64", "line": "a"}, resource.ParsePairs(follow)))
+		require.NoError(t, s.enter(ctx, "n1", "key", wish{
+			given: map[string]string{"site": "hall"}, own: map[string]string{"arch": "amd64", "line": "a"}, follow: resource.ParsePairs(follow),
+		}))
 	}
 	user, key := objs.Controller("user"), store.Key{Kind: resource.KindNode, Name: "n1"}
 	system := func(arch, kernel string) {

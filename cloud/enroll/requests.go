@@ -19,7 +19,8 @@ import (
 const remoteAnnotation = objects.RemoteAnnotation
 
 // askedAnnotation of an EnrollmentRequest holds the labels, in JSON, that the node itself asked for. Those that it still
-// has when it is approved only add to the Node's; what the approver changed or added replaces them.
+// has when it is approved only add to the Node's; what the approver changed or added replaces them. At a Node it holds those that the
+// node asked for and didn't get.
 const askedAnnotation = objects.AskedLabelsAnnotation
 
 // pending is an EnrollmentRequest that waits for a decision.
@@ -279,7 +280,7 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 		maps.DeleteFunc(given, func(key, value string) bool { asked, has := own[key]; return has && asked == value })
 		maps.DeleteFunc(own, func(key, value string) bool { return er.Spec.Labels[key] != value })
 	}
-	if err := s.enter(ctx, node, csr.Key, given, own, follow); err != nil {
+	if err := s.enter(ctx, node, csr.Key, wish{given: given, own: own, follow: follow}); err != nil {
 		return err
 	}
 	a, err := s.admit(ctx, node, csr, revoked)

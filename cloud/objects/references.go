@@ -296,7 +296,7 @@ func (s *Registry) boundTo(ctx context.Context, m resource.Meta) (refs []Referen
 
 // What the hub's controllers note at objects. They decide by it, so nobody else sets or removes it.
 const (
-	AskedLabelsAnnotation      = resource.Group + "/asked-labels"      // of an EnrollmentRequest: labels that the node itself asked for, in JSON
+	AskedLabelsAnnotation      = resource.Group + "/asked-labels"      // of an EnrollmentRequest and a Node: labels that the node itself asked for, in JSON
 	RemoteAnnotation           = resource.Group + "/remote"            // of an EnrollmentRequest: the address that the node asked from
 	InstanceAnnotation         = resource.Group + "/instance"          // of a Device: the Instance that it was made of
 	DiscoveryAppliedAnnotation = resource.Group + "/discovery-applied" // of a Device: a hash of what was made of the template

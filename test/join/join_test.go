@@ -198,6 +198,51 @@ func TestLabelsThatANodeAsksForDoNotReplaceItsNodesWhenItIsApproved(t *testing.T
 	require.Equal(t, map[string]string{"site": "hall", "floor": "3", "color": "red"}, n.Metadata.Labels, "the approver's come first, then the Node's, then those that it asked for")
 }
 
+// Who chooses a node's labels chooses its fleet: a node gets those of its own settings only where the invitation lets it choose them.
+func TestANodeThatJoinsDoesNotChooseItsFleet(t *testing.T) {
+	h := startHub(t, t.TempDir(), 20)
+	const nodes = "/apis/" + resource.APIVersion + "/nodes/"
+	asked := resource.JoinRequest{
+		Labels: map[string]string{"site": "hq", "line": "a", "role/db": "yes"}, LabelFrom: map[string]string{"host": "hostname", "arch": "architecture"},
+	}
+	for name, c := range map[string]struct {
+		invite          map[string]any
+		labels, waiting map[string]string
+		follows         string
+	}{
+		"nothing": {
+			map[string]any{"labels": map[string]string{"line": "b"}}, map[string]string{"line": "b"},
+			map[string]string{"site": "hq", "role/db": "yes", "host": "{hostname}", "arch": "{architecture}"}, "",
+		},
+		"some": {
+			map[string]any{"nodeLabels": []string{"line", "role/*", "arch"}}, map[string]string{"line": "a", "role/db": "yes"},
+			map[string]string{"site": "hq", "host": "{hostname}"}, "arch=architecture",
+		},
+		"all": {map[string]any{"nodeLabels": []string{"*"}}, asked.Labels, nil, "arch=architecture,host=hostname"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.invite["node"] = name
+			var invitation struct{ Token string }
+			require.Equal(t, http.StatusOK, h.post("/enroll/invitations", c.invite, &invitation))
+			_, csr := request(t, name)
+			r := asked
+			r.CSR, r.Token = csr, invitation.Token
+			require.Equal(t, resource.JoinIssued, h.enrol(t, name, r.Token, r).answer(t).State)
+			answer, err := http.Get(h.api + nodes + name)
+			require.NoError(t, err)
+			defer answer.Body.Close()
+			var n resource.Node
+			require.NoError(t, json.NewDecoder(answer.Body).Decode(&n))
+			require.Equal(t, c.labels, n.Metadata.Labels)
+			require.Equal(t, c.follows, n.Metadata.Annotations[resource.LabelFromAnnotation])
+			var waiting map[string]string
+			_ = json.Unmarshal([]byte(n.Metadata.Annotations["edgebus.io/asked-labels"]), &waiting) // there may be none
+			require.Equal(t, c.waiting, waiting)
+		})
+	}
+	require.Equal(t, http.StatusUnprocessableEntity, h.post("/enroll/invitations", map[string]any{"node": "n", "nodeLabels": []string{"["}}, nil))
+}
+
 func TestWhatARequestMayNotAskFor(t *testing.T) {
 	h := startHub(t, t.TempDir(), 20)
 	token := h.invite("n1", 1)

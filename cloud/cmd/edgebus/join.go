@@ -33,7 +33,7 @@ type invitation struct {
 
 func newInvite() *cobra.Command {
 	var o hub
-	var labels []string
+	var labels, nodeLabels []string
 	var uses int
 	var ttl, revoke, output string
 	var list bool
@@ -43,6 +43,9 @@ func newInvite() *cobra.Command {
 		Long: `Print the command line that has a node join this hub, with a token in it. Paste it on the node. NODE is the name that
 the node gets, or a pattern of names such as 'hall-*': then the node chooses (edgecore join --name), and --uses says
 how many nodes may.
+
+The node gets the labels given here. Those of its own settings (node.labels, node.labelFrom) it gets only if
+--node-labels or the hub's auth.nodeLabels has their keys, since labels decide which fleet it is in.
 
 The token is shown this once: the hub keeps its hash. Whoever has it can join in the node's name, until it is used or
 expires.
@@ -65,10 +68,11 @@ expires.
 			fmt.Fprintf(cmd.OutOrStdout(), "invitation %s revoked\n", printable(revoke, widest))
 			return nil
 		}
-		return invite(cmd, &o, args[0], labels, uses, ttl, output)
+		return invite(cmd, &o, labels, invitationRequest{Node: args[0], NodeLabels: nodeLabels, Uses: uses, TTL: ttl}, output)
 	}
 	o.flags(cmd)
 	cmd.Flags().StringSliceVarP(&labels, "labels", "l", nil, "labels of the node: site=hall,floor=2")
+	cmd.Flags().StringSliceVar(&nodeLabels, "node-labels", nil, "`keys` of labels that the node may choose itself, by node.labels and node.labelFrom of its settings: site,arch, or '*'")
 	cmd.Flags().IntVar(&uses, "uses", 0, "how many nodes may join with it (default 1)")
 	cmd.Flags().StringVar(&ttl, "ttl", "1h", "for how long it is good, such as 1h or 7d; at most 365d")
 	cmd.Flags().BoolVar(&list, "list", false, "list the invitations that there are")
@@ -77,12 +81,11 @@ expires.
 	return cmd
 }
 
-func invite(cmd *cobra.Command, o *hub, node string, labels []string, uses int, ttl, output string) error {
-	set, err := labelSet(labels)
-	if err != nil {
+func invite(cmd *cobra.Command, o *hub, labels []string, r invitationRequest, output string) (err error) {
+	if r.Labels, err = labelSet(labels); err != nil {
 		return err
 	}
-	line, a, err := requestInvitation(cmd.Context(), o.Client, invitationRequest{Node: node, Labels: set, Uses: uses, TTL: ttl})
+	line, a, err := requestInvitation(cmd.Context(), o.Client, r)
 	if err != nil {
 		return err
 	}
@@ -98,10 +101,11 @@ func invite(cmd *cobra.Command, o *hub, node string, labels []string, uses int, 
 
 // invitationRequest asks the hub for an invitation.
 type invitationRequest struct {
-	Node   string            `json:"node"`
-	Labels map[string]string `json:"labels,omitempty"`
-	Uses   int               `json:"uses,omitempty"`
-	TTL    string            `json:"ttl,omitempty"`
+	Node       string            `json:"node"`
+	Labels     map[string]string `json:"labels,omitempty"`
+	NodeLabels []string          `json:"nodeLabels,omitempty"`
+	Uses       int               `json:"uses,omitempty"`
+	TTL        string            `json:"ttl,omitempty"`
 }
 
 // invitationAnswer is the hub's answer, with the token.
