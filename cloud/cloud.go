@@ -161,7 +161,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := errors.Join(mqttserver.RegisterRules(rules, figures), bo.Audit.Register(figures)); err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
-	act := controllers(cfg.Sources, objs, st, content, recorder, figures, log, tw, project(tw, rows))
+	act := controllers(cfg.Data.Dir, cfg.Sources, objs, st, content, recorder, figures, log, tw, project(tw, rows))
 	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
 		Objects: objs, Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,

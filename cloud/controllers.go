@@ -3,6 +3,7 @@ package cloud
 import (
 	"context"
 	"net/netip"
+	"path/filepath"
 
 	"github.com/rs/zerolog"
 
@@ -25,11 +26,11 @@ import (
 )
 
 // controllers runs all that acts on objects, and more besides.
-func controllers(cfg configs.Sources, objs *objects.Registry, st store.Store, content *blobs.Store, recorder *events.Recorder,
+func controllers(dataDir string, cfg configs.Sources, objs *objects.Registry, st store.Store, content *blobs.Store, recorder *events.Recorder,
 	figures metrics.Registry, log zerolog.Logger, tw *twin.Twins, more []control.Controller,
 ) func(context.Context) error {
 	src := sources.NewResolver(sources.ResolverOptions{
-		Client: sources.New(sources.Options{Allow: networks(cfg.Allow)}), Objects: objs.Controller("sources"), Reader: st, Writer: st, Blobs: content, Interval: cfg.Interval,
+		Client: sources.New(sources.Options{Allow: networks(cfg.Allow), Dir: filepath.Join(dataDir, "sources")}), Objects: objs.Controller("sources"), Reader: st, Writer: st, Blobs: content, Interval: cfg.Interval,
 	})
 	all := append(more, src.Controllers()...)
 	all = append(all, render.NewController(render.Options{

@@ -11,12 +11,15 @@ import (
 	"net"
 	"os"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/go-git/go-billy/v5/osfs"
 	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/cache"
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
@@ -25,7 +28,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/transport"
 	githttp "github.com/go-git/go-git/v5/plumbing/transport/http"
-	"github.com/go-git/go-git/v5/storage/memory"
+	"github.com/go-git/go-git/v5/storage/filesystem"
 	"golang.org/x/crypto/ssh"
 	"golang.org/x/crypto/ssh/knownhosts"
 )
@@ -55,41 +58,52 @@ func (c *Client) Commit(ctx context.Context, r Repo, revision string) (string, e
 	return "", failed(NotFound, "%s has no branch or tag %s", redacted(r.Spec.URL), revision)
 }
 
-// Files reads a file, or a directory with all below it, of a commit. Symbolic links and submodules are refused, since
-// what they stand for is elsewhere.
-func (c *Client) Files(ctx context.Context, r Repo, commit, dir string) ([]File, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
-	defer cancel()
+// Files reads a file, or a directory with all below it, of a commit, and gives each file to use. Symbolic links and submodules are
+// refused, since what they stand for is elsewhere. One commit at a time is inflated, whatever has to be read.
+func (c *Client) Files(ctx context.Context, r Repo, commit, dir string, use func(File) error) error {
 	what := redacted(r.Spec.URL) + " at " + commit
-	pack, err := c.pack(ctx, r, commit)
+	pack, err := c.packs.get(ctx, packKey(r, commit), func(file string) error {
+		ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+		defer cancel()
+		return ofGit(ctx, c.fetchPack(ctx, r, commit, file), what)
+	})
 	if err != nil {
-		return nil, ofGit(ctx, err, what)
+		return err
 	}
-	objects, err := c.inflate(pack)
+	defer c.packs.release(pack)
+	select {
+	case c.inflating <- struct{}{}:
+		defer func() { <-c.inflating }()
+	case <-ctx.Done():
+		return explain(ctx, ctx.Err(), what)
+	}
+	objects, err := c.inflate(pack.dir)
 	if err != nil {
-		return nil, ofGit(ctx, err, what)
+		return ofGit(ctx, err, what)
 	}
+	defer objects.Close()
 	found, err := object.GetCommit(objects, plumbing.NewHash(commit))
 	if err != nil {
-		return nil, ofGit(ctx, err, what)
+		return ofGit(ctx, err, what)
 	}
 	tree, err := found.Tree()
 	if err != nil {
-		return nil, ofGit(ctx, err, what)
+		return ofGit(ctx, err, what)
 	}
-	return c.filesBelow(ctx, tree, strings.Trim(path.Clean("/"+dir), "/"), what)
+	return c.filesBelow(ctx, tree, strings.Trim(path.Clean("/"+dir), "/"), what, use)
 }
 
-// pack reads a commit as the server sends it: with all of its files, and without the commits before it if the server can do that.
-func (c *Client) pack(ctx context.Context, r Repo, commit string) ([]byte, error) {
+// fetchPack writes a commit to a file as the server sends it: with all of its files, and without the commits before it if the server can
+// do that.
+func (c *Client) fetchPack(ctx context.Context, r Repo, commit, file string) error {
 	session, err := c.gitSession(ctx, r)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer session.Close()
 	refs, err := session.AdvertisedReferencesContext(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	req := packp.NewUploadPackRequestFromCapabilities(refs.Capabilities)
 	req.Capabilities.Delete(capability.Sideband) // progress for people, which would have to be taken out again
@@ -97,21 +111,32 @@ func (c *Client) pack(ctx context.Context, r Repo, commit string) ([]byte, error
 	req.Wants = []plumbing.Hash{plumbing.NewHash(commit)}
 	if refs.Capabilities.Supports(capability.Shallow) {
 		if err := req.Capabilities.Set(capability.Shallow); err != nil {
-			return nil, err
+			return err
 		}
 		req.Depth = packp.DepthCommits(1)
 	}
 	pack, err := session.UploadPack(ctx, req)
 	if err != nil {
+		return err
+	}
+	defer pack.Close()
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, &limitedBody{io.NopCloser(pack), c.o.MaxBytes, c.o.MaxBytes})
+	return errors.Join(err, f.Close(), ctx.Err()) // a connection that was closed since the time is over looks like an end
+}
+
+// inflate has the objects of the pack in a directory be read from there: one that is wanted is inflated when it is read. A small pack can
+// inflate to very much. So what all of its objects, and those that its deltas make of others, come to is counted first, by what the pack
+// says of each: the library refuses an object that is longer.
+func (c *Client) inflate(dir string) (*filesystem.Storage, error) {
+	pack, err := os.Open(filepath.Join(dir, packFile))
+	if err != nil {
 		return nil, err
 	}
 	defer pack.Close()
-	return io.ReadAll(&limitedBody{io.NopCloser(pack), c.o.MaxBytes, c.o.MaxBytes})
-}
-
-// inflate makes objects of a pack, of which a small one can inflate to very much. So what all of its objects, and those that its
-// deltas make of others, come to is counted first, by what the pack says of each: the library refuses an object that is longer.
-func (c *Client) inflate(pack []byte) (*memory.Storage, error) {
 	most, left := inflation*c.o.MaxBytes, inflation*c.o.MaxBytes
 	take := func(size uint64) error {
 		if size > uint64(left) {
@@ -120,7 +145,7 @@ func (c *Client) inflate(pack []byte) (*memory.Storage, error) {
 		left -= int64(size)
 		return nil
 	}
-	in := packfile.NewScanner(bytes.NewReader(pack))
+	in := packfile.NewScanner(pack)
 	_, count, err := in.Header()
 	if err != nil {
 		return nil, err
@@ -151,9 +176,18 @@ func (c *Client) inflate(pack []byte) (*memory.Storage, error) {
 			}
 		}
 	}
-	objects := memory.NewStorage()
-	return objects, packfile.UpdateObjectStorage(objects, bytes.NewReader(pack))
+	objects := filesystem.NewStorageWithOptions(osfs.New(filepath.Join(dir, "objects")), cache.NewObjectLRU(cachedObjects), filesystem.Options{LargeObjectThreshold: int64(cachedObjects)})
+	if indexed, err := objects.ObjectStorage.ObjectPacks(); err != nil || len(indexed) > 0 {
+		return objects, err // another path of the commit was read before
+	}
+	if _, err := pack.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	return objects, packfile.UpdateObjectStorage(objects, pack)
 }
+
+// cachedObjects is how much of a commit is in memory, besides the object that is being read.
+const cachedObjects = 1 * cache.MiByte
 
 // The bounds of a pack, whose commit may have much more in it than the files that are wanted.
 const (
@@ -170,43 +204,49 @@ func (b *beginning) Write(p []byte) (int, error) {
 }
 
 // filesBelow reads the files of a directory. A tree can name a file or another tree any number of times, so all are counted.
-func (c *Client) filesBelow(ctx context.Context, tree *object.Tree, dir, what string) ([]File, error) {
+func (c *Client) filesBelow(ctx context.Context, tree *object.Tree, dir, what string, use func(File) error) error {
 	left := c.o.MaxBytes
 	if dir != "" {
 		entry, err := tree.FindEntry(dir)
 		if err != nil {
-			return nil, failed(NotFound, "%s has no %s", what, dir)
+			return failed(NotFound, "%s has no %s", what, dir)
 		}
 		if entry.Mode != filemode.Dir {
 			f, err := c.readEntry(ctx, tree, dir, ".", *entry, what, &left)
-			return []File{f}, err
+			if err == nil {
+				err = use(f)
+			}
+			return err
 		}
 		if tree, err = tree.Tree(dir); err != nil {
-			return nil, explain(ctx, err, what)
+			return explain(ctx, err, what)
 		}
 	}
 	walker := object.NewTreeWalker(tree, true, nil)
 	defer walker.Close()
-	var files []File
+	files := 0
 	for entries := 0; ; entries++ {
 		name, entry, err := walker.Next()
 		if errors.Is(err, io.EOF) {
-			return files, nil
+			return nil
 		}
 		if err != nil {
-			return nil, ofGit(ctx, err, what)
+			return ofGit(ctx, err, what)
 		}
-		if len(files) == c.o.MaxFiles && entry.Mode != filemode.Dir || entries == objectsPerFile*c.o.MaxFiles {
-			return nil, failed(TooLarge, "%s has more than %d files below %s", what, c.o.MaxFiles, dir)
+		if files == c.o.MaxFiles && entry.Mode != filemode.Dir || entries == objectsPerFile*c.o.MaxFiles {
+			return failed(TooLarge, "%s has more than %d files below %s", what, c.o.MaxFiles, dir)
 		}
 		if entry.Mode == filemode.Dir {
 			continue
 		}
 		f, err := c.readEntry(ctx, tree, name, name, entry, what, &left)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		files = append(files, f)
+		if err := use(f); err != nil {
+			return err
+		}
+		files++
 	}
 }
 

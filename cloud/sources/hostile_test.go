@@ -15,7 +15,10 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -119,7 +122,7 @@ func TestServersThatStopAnswering(t *testing.T) {
 		r := repo("ssh://git@"+listen(t, serve)+"/config.git", "ssh-privatekey", key)
 		r.Spec.InsecureSkipVerify = true
 		c := client(func(o *Options) { o.Timeout = 300 * time.Millisecond })
-		err := ends(t, func() error { _, err := c.Files(t.Context(), r, commits[1], "etc"); return err })
+		err := ends(t, func() error { _, err := filesOf(t, c, r, commits[1], "etc"); return err })
 		t.Log(stage, err)
 		requireReason(t, TimedOut, err)
 	}
@@ -207,6 +210,20 @@ func pack(t *testing.T, count int, objects ...packed) []byte {
 	return out.Bytes()
 }
 
+// inflated counts the blobs that are made of a pack.
+func inflated(t *testing.T, c *Client, raw []byte) (blobs int, err error) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, packFile), raw, 0o600))
+	objects, err := c.inflate(dir)
+	if err != nil {
+		return 0, err
+	}
+	defer objects.Close()
+	all, err := objects.IterEncodedObjects(plumbing.BlobObject)
+	require.NoError(t, err)
+	return blobs, all.ForEach(func(plumbing.EncodedObject) error { blobs++; return nil })
+}
+
 // A small pack that inflates to very much, at once or by deltas, is refused before it does.
 func TestPacksThatGrow(t *testing.T) {
 	c := client(func(o *Options) { o.MaxBytes, o.MaxFiles = 100<<10, 10 })
@@ -217,12 +234,12 @@ func TestPacksThatGrow(t *testing.T) {
 		text = append(text, bytes.Repeat([]byte{0xb0, 0x00, 0x04}, copies)...) // 1 KiB from the beginning of the base
 		return packed{plumbing.REFDeltaObject, int64(len(text)), text, base[:]}
 	}
-	objects, err := c.inflate(pack(t, 3, blob(1<<10), delta(1<<10, 10<<10, 10), delta(1<<10, 20<<10, 20)))
+	objects, err := inflated(t, c, pack(t, 3, blob(1<<10), delta(1<<10, 10<<10, 10), delta(1<<10, 20<<10, 20)))
 	require.NoError(t, err)
-	require.Len(t, objects.Blobs, 3)
-	objects, err = c.inflate(pack(t, 100, slicesOf(100, blob(4<<10))...))
+	require.Equal(t, 3, objects)
+	objects, err = inflated(t, c, pack(t, 100, slicesOf(100, blob(4<<10))...))
 	require.NoError(t, err)
-	require.Len(t, objects.Blobs, 1)
+	require.Equal(t, 1, objects)
 
 	for what, raw := range map[string][]byte{
 		"one that is long":              pack(t, 1, blob(500<<10)),
@@ -235,7 +252,7 @@ func TestPacksThatGrow(t *testing.T) {
 		"deltas that are long together": pack(t, 51, append(slicesOf(50, delta(1<<10, 10<<10, 10)), blob(1<<10))...),
 	} {
 		require.Less(t, len(raw), 10<<10, what)
-		_, err := c.inflate(raw)
+		_, err := inflated(t, c, raw)
 		t.Log(what, err)
 		requireReason(t, TooLarge, err)
 	}
@@ -244,7 +261,7 @@ func TestPacksThatGrow(t *testing.T) {
 		"an empty delta":              pack(t, 2, blob(1<<10), packed{plumbing.REFDeltaObject, 0, nil, base[:]}),
 		"a longer delta than it says": pack(t, 2, blob(1<<10), delta(1<<10, 1<<10, 10)), "a delta of nothing": pack(t, 1, delta(1<<10, 1<<10, 1)),
 	} {
-		_, err := c.inflate(raw)
+		_, err := inflated(t, c, raw)
 		require.Error(t, err, what)
 	}
 
@@ -252,7 +269,7 @@ func TestPacksThatGrow(t *testing.T) {
 	git.Write("zeros", strings.Repeat("0", 1<<20), 0o644)
 	server := overHTTP(t, git)
 	r := repo(server.URL+"/config.git", "username", "ann", "password", "verysecret", "ca.crt", ca(server))
-	_, err = client(func(o *Options) { o.MaxBytes = 200 << 10 }).Files(t.Context(), r, git.Commit(), "etc")
+	_, err = filesOf(t, client(func(o *Options) { o.MaxBytes = 200 << 10 }), r, git.Commit(), "etc")
 	requireReason(t, TooLarge, err)
 	require.ErrorContains(t, err, "more than 819200 bytes when it is inflated")
 }
@@ -291,10 +308,11 @@ func TestTreesThatGrow(t *testing.T) {
 		}
 		return err
 	})
-	read := func(c *Client, hash plumbing.Hash) ([]File, error) {
+	read := func(c *Client, hash plumbing.Hash) (files []File, err error) {
 		root, err := object.GetTree(objects, hash)
 		require.NoError(t, err)
-		return c.filesBelow(t.Context(), root, "", "x")
+		err = c.filesBelow(t.Context(), root, "", "x", func(f File) error { files = append(files, f); return nil })
+		return files, err
 	}
 	files, err := read(client(), tree(blob, filemode.Regular, 100))
 	require.NoError(t, err)
@@ -334,4 +352,58 @@ func TestProxiesAreIgnored(t *testing.T) {
 			require.Error(t, c.Accessible(t.Context(), r))
 		}
 	}
+}
+
+// However many paths of a commit are read at a time, it is fetched once, and what is in memory is one file and some of the rest.
+func TestACommitIsFetchedOnceAndNotHeldInMemory(t *testing.T) {
+	git, _ := work(t)
+	const paths, size = 16, 8 << 20
+	for i := range paths {
+		git.Write(fmt.Sprintf("big/%d", i), strings.Repeat(fmt.Sprint(i%10), size), 0o644)
+	}
+	commit := git.Commit()
+	var fetches atomic.Int32
+	handler := git.Handler()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			fetches.Add(1)
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	dir := t.TempDir()
+	c := client(func(o *Options) { o.Dir = dir })
+	var peak atomic.Uint64
+	var group sync.WaitGroup
+	for i := range paths {
+		group.Go(func() {
+			err := c.Files(t.Context(), repo(server.URL+"/config.git"), commit, fmt.Sprintf("big/%d", i), func(f File) error {
+				var now runtime.MemStats
+				runtime.GC()
+				runtime.ReadMemStats(&now)
+				for was := peak.Load(); now.HeapAlloc > was && !peak.CompareAndSwap(was, now.HeapAlloc); was = peak.Load() {
+				}
+				if len(f.Content) != size {
+					return fmt.Errorf("%d has %d bytes", i, len(f.Content))
+				}
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	group.Wait()
+	require.EqualValues(t, 1, fetches.Load())
+	require.Less(t, peak.Load(), uint64(paths*size/2), "the commit has %d bytes when it is inflated", paths*size)
+	_, err := filesOf(t, c, repo(server.URL+"/config.git", "token", "another"), commit, "big/1")
+	require.NoError(t, err)
+	require.EqualValues(t, 2, fetches.Load(), "whoever has other credentials fetches it himself")
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Len(t, left, 2)
+	newPacks(dir)
+	left, err = os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, left, "the next start removes them")
 }

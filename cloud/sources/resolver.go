@@ -384,11 +384,17 @@ func (s *Resolver) artifact(ctx context.Context, r *resource.Reference) error {
 	if strings.HasPrefix(r.Floating, resource.DigestPrefix) {
 		image = r.Source + "@" + r.Floating
 	}
+	select { // the files are in memory until they are kept
+	case s.Client.artifacts <- struct{}{}:
+		defer func() { <-s.Client.artifacts }()
+	case <-ctx.Done():
+		return explain(ctx, ctx.Err(), image)
+	}
 	digest, files, err := s.Client.Artifact(ctx, repo, image, known)
 	if err != nil || digest == known {
 		return err
 	}
-	return s.set(ctx, r, digest, "", files)
+	return s.set(ctx, r, digest, files)
 }
 
 func (s *Resolver) git(ctx context.Context, r *resource.Reference) error {
@@ -400,11 +406,17 @@ func (s *Resolver) git(ctx context.Context, r *resource.Reference) error {
 	if err != nil || commit == r.Resolved && s.has(r.Files) {
 		return err
 	}
-	files, err := s.Client.Files(ctx, repo, commit, r.Path)
+	var kept []resource.InlineFile
+	err = s.Client.Files(ctx, repo, commit, r.Path, func(f File) error {
+		file, err := s.keep(ctx, nameAt(r.Path, f), int(f.Mode), f.Content)
+		kept = append(kept, file)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	return s.set(ctx, r, commit, r.Path, files)
+	r.Resolved, r.Files = commit, kept
+	return nil
 }
 
 func (s *Resolver) http(ctx context.Context, r *resource.Reference) error {
@@ -415,22 +427,25 @@ func (s *Resolver) http(ctx context.Context, r *resource.Reference) error {
 	if repo.Spec.Type != "http" { // its credentials are for git, or for a registry
 		return failed(Invalid, "the Repository %s has the type %s, and an httpRef needs one of type http", r.Source, cmp.Or(repo.Spec.Type, "git"))
 	}
-	body, err := s.Client.Get(ctx, repo, r.Path)
+	var file resource.InlineFile
+	err = s.Client.Get(ctx, repo, r.Path, func(body io.Reader) error {
+		digest, size, err := s.Blobs.Put(ctx, body, "")
+		mode := 0o644
+		file = resource.InlineFile{Path: "/body", Digest: digest, Size: size, Mode: &mode}
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	return s.set(ctx, r, resource.DigestOf(body), "/body", []File{{".", 0o644, body}})
+	r.Resolved, r.Files = file.Digest, []resource.InlineFile{file}
+	return nil
 }
 
 // set makes a reference stand for a hash and files, whose contents are kept before anything refers to them.
-func (s *Resolver) set(ctx context.Context, r *resource.Reference, hash, at string, files []File) error {
+func (s *Resolver) set(ctx context.Context, r *resource.Reference, hash string, files []File) error {
 	var kept []resource.InlineFile
 	for _, f := range files {
-		name := "/" + f.Path
-		if f.Path == "." {
-			name = "/" + path.Base(at)
-		}
-		file, err := s.keep(ctx, name, int(f.Mode), f.Content)
+		file, err := s.keep(ctx, nameAt("", f), int(f.Mode), f.Content)
 		if err != nil {
 			return err
 		}
@@ -438,6 +453,14 @@ func (s *Resolver) set(ctx context.Context, r *resource.Reference, hash, at stri
 	}
 	r.Resolved, r.Files = hash, kept
 	return nil
+}
+
+// nameAt is the path of a file that was found at a path of a source.
+func nameAt(at string, f File) string {
+	if f.Path == "." {
+		return "/" + path.Base(at)
+	}
+	return "/" + f.Path
 }
 
 func (s *Resolver) keep(ctx context.Context, at string, mode int, content []byte) (resource.InlineFile, error) {

@@ -41,10 +41,22 @@ type Options struct {
 	// objects of a git commit may have four times as many bytes when they are inflated, and be ten times as many.
 	MaxBytes int64
 	MaxFiles int
+	// Dir is a directory for commits while they are read; what an earlier Client has left there is removed.
+	// Empty: the system's directory for temporary files, and a commit is removed as soon as nobody reads it.
+	Dir string
 }
 
 // Client reads sources.
-type Client struct{ o Options }
+type Client struct {
+	o     Options
+	packs *packs
+	// inflating is full while a commit is inflated, and artifacts while as many artifacts as memory is for are read: so what is in
+	// memory doesn't grow with how many sources are read at a time. Bodies of HTTP never are.
+	inflating, artifacts chan struct{}
+}
+
+// atOnce is how many artifacts are read at a time, of MaxBytes each.
+const atOnce = 2
 
 // New makes a client.
 func New(o Options) *Client {
@@ -54,7 +66,7 @@ func New(o Options) *Client {
 	if o.OwnAddresses == nil {
 		o.OwnAddresses = net.InterfaceAddrs
 	}
-	return &Client{o}
+	return &Client{o: o, packs: newPacks(o.Dir), inflating: make(chan struct{}, 1), artifacts: make(chan struct{}, atOnce)}
 }
 
 // Repo is a Repository with the values of its Secret.
@@ -131,8 +143,10 @@ func explain(ctx context.Context, err error, what string) error {
 func (c *Client) Accessible(ctx context.Context, r Repo) error {
 	switch r.Spec.Type {
 	case "http":
-		_, err := c.Get(ctx, r, r.Spec.ValidationSuffix)
-		return err
+		return c.Get(ctx, r, r.Spec.ValidationSuffix, func(body io.Reader) error {
+			_, err := io.Copy(io.Discard, body)
+			return err
+		})
 	case "oci":
 		return c.pingRegistry(ctx, r)
 	}
@@ -140,21 +154,21 @@ func (c *Client) Accessible(ctx context.Context, r Repo) error {
 	return err
 }
 
-// Get reads a body: the repository's address with a suffix.
-func (c *Client) Get(ctx context.Context, r Repo, suffix string) ([]byte, error) {
+// Get has use read a body: of the repository's address with a suffix.
+func (c *Client) Get(ctx context.Context, r Repo, suffix string, use func(body io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
 	what, err := addressOf(r, suffix)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, what, http.NoBody)
 	if err != nil {
-		return nil, failed(Invalid, "%s is no address", what)
+		return failed(Invalid, "%s is no address", what)
 	}
 	hc, err := c.http(r)
 	if err != nil {
-		return nil, explain(ctx, err, what)
+		return explain(ctx, err, what)
 	}
 	if token := r.Secret["token"]; len(token) > 0 {
 		req.Header.Set("Authorization", "Bearer "+string(token))
@@ -163,14 +177,13 @@ func (c *Client) Get(ctx context.Context, r Repo, suffix string) ([]byte, error)
 	}
 	res, err := hc.Do(req)
 	if err != nil {
-		return nil, explain(ctx, err, what)
+		return explain(ctx, err, what)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return nil, failed(ofStatus(res.StatusCode), "%s: the server answers %s", what, res.Status)
+		return failed(ofStatus(res.StatusCode), "%s: the server answers %s", what, res.Status)
 	}
-	body, err := io.ReadAll(res.Body)
-	return body, explain(ctx, err, what)
+	return explain(ctx, use(res.Body), what)
 }
 
 // addressOf is a repository's address with a suffix. It is on the repository's own host and below its path, whatever the suffix.

@@ -95,6 +95,16 @@ func ca(s *httptest.Server) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
 }
 
+func filesOf(t *testing.T, c *Client, r Repo, commit, dir string) (files []File, err error) {
+	err = c.Files(t.Context(), r, commit, dir, func(f File) error { files = append(files, f); return nil })
+	return files, err
+}
+
+func bodyOf(t *testing.T, c *Client, r Repo, suffix string) (body []byte, err error) {
+	err = c.Get(t.Context(), r, suffix, func(in io.Reader) (err error) { body, err = io.ReadAll(in); return err })
+	return body, err
+}
+
 func checkGit(t *testing.T, r Repo, commits []string) {
 	c := client()
 	require.NoError(t, c.Accessible(t.Context(), r))
@@ -106,20 +116,20 @@ func checkGit(t *testing.T, r Repo, commits []string) {
 	_, err := c.Commit(t.Context(), r, "nosuch")
 	requireReason(t, NotFound, err)
 
-	files, err := c.Files(t.Context(), r, commits[1], "/etc")
+	files, err := filesOf(t, c, r, commits[1], "/etc")
 	require.NoError(t, err)
 	require.Equal(t, []File{{"bin/run", 0o755, []byte("#!/bin/sh\n")}, {"motd", 0o644, []byte("two\n")}}, files)
-	files, err = c.Files(t.Context(), r, commits[0], "etc/motd")
+	files, err = filesOf(t, c, r, commits[0], "etc/motd")
 	require.NoError(t, err)
 	require.Equal(t, []File{{".", 0o644, []byte("one\n")}}, files)
-	files, err = c.Files(t.Context(), r, commits[1], "/")
+	files, err = filesOf(t, c, r, commits[1], "/")
 	require.NoError(t, err)
 	require.Len(t, files, 3)
-	_, err = c.Files(t.Context(), r, commits[1], "nosuch")
+	_, err = filesOf(t, c, r, commits[1], "nosuch")
 	requireReason(t, NotFound, err)
-	_, err = client(func(o *Options) { o.MaxFiles = 1 }).Files(t.Context(), r, commits[1], "etc")
+	_, err = filesOf(t, client(func(o *Options) { o.MaxFiles = 1 }), r, commits[1], "etc")
 	requireReason(t, TooLarge, err)
-	_, err = client(func(o *Options) { o.MaxBytes = 100 }).Files(t.Context(), r, commits[1], "etc")
+	_, err = filesOf(t, client(func(o *Options) { o.MaxBytes = 100 }), r, commits[1], "etc")
 	requireReason(t, TooLarge, err)
 }
 
@@ -140,7 +150,7 @@ func TestGitOverHTTPS(t *testing.T) {
 	requireReason(t, NotAllowed, New(Options{}).Accessible(t.Context(), r))
 
 	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(git.Dir, "link")))
-	_, err := client().Files(t.Context(), r, git.Commit(), "")
+	_, err := filesOf(t, client(), r, git.Commit(), "")
 	requireReason(t, Invalid, err)
 }
 
@@ -324,23 +334,23 @@ func TestHTTP(t *testing.T) {
 	}))
 	t.Cleanup(func() { close(endless); server.Close() })
 	r := repo(server.URL, "token", "verysecret")
-	body, err := client().Get(t.Context(), r, "/config/site")
+	body, err := bodyOf(t, client(), r, "/config/site")
 	require.NoError(t, err)
 	require.Equal(t, "hello Bearer verysecret", string(body))
-	_, err = client().Get(t.Context(), r, "/nosuch")
+	_, err = bodyOf(t, client(), r, "/nosuch")
 	requireReason(t, NotFound, err)
-	_, err = client(func(o *Options) { o.Timeout = 50 * time.Millisecond }).Get(t.Context(), r, "/slow")
+	_, err = bodyOf(t, client(func(o *Options) { o.Timeout = 50 * time.Millisecond }), r, "/slow")
 	requireReason(t, TimedOut, err)
-	_, err = client(func(o *Options) { o.MaxBytes = 10 << 10 }).Get(t.Context(), r, "/big")
+	_, err = bodyOf(t, client(func(o *Options) { o.MaxBytes = 10 << 10 }), r, "/big")
 	requireReason(t, TooLarge, err)
-	_, err = client().Get(t.Context(), r, "/away")
+	_, err = bodyOf(t, client(), r, "/away")
 	requireReason(t, NotAllowed, err)
-	_, err = New(Options{}).Get(t.Context(), r, "/config/site")
+	_, err = bodyOf(t, New(Options{}), r, "/config/site")
 	requireReason(t, NotAllowed, err)
-	_, err = client().Get(t.Context(), repo("http://127.0.0.1:1"), "/")
+	_, err = bodyOf(t, client(), repo("http://127.0.0.1:1"), "/")
 	requireReason(t, Unavailable, err)
 	for _, bad := range []string{"ca.crt", "tls.crt"} {
-		_, err = client().Get(t.Context(), repo(server.URL, bad, "rubbish"), "/")
+		_, err = bodyOf(t, client(), repo(server.URL, bad, "rubbish"), "/")
 		requireReason(t, Invalid, err)
 	}
 }
@@ -435,7 +445,7 @@ func TestSecretsStayAtTheirHost(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	own := repo(server.URL, "username", "ann", "password", "verysecret")
-	_, err := client().Get(t.Context(), own, "/moved")
+	_, err := bodyOf(t, client(), own, "/moved")
 	require.NoError(t, err)
 	require.Error(t, client().Accessible(t.Context(), own)) // git, which follows redirects with its credentials
 	own.Spec.Type = "oci"
@@ -444,7 +454,7 @@ func TestSecretsStayAtTheirHost(t *testing.T) {
 	require.Error(t, err)
 	require.Empty(t, got.Load())
 
-	_, err = client().Get(t.Context(), repo("http://"+strings.TrimPrefix(elsewhere.URL, "http://"), "token", "verysecret"), "/x")
+	_, err = bodyOf(t, client(), repo("http://"+strings.TrimPrefix(elsewhere.URL, "http://"), "token", "verysecret"), "/x")
 	require.NoError(t, err)
 	require.Equal(t, "Bearer verysecret", got.Load(), "to its own host they are")
 	for _, suffix := range []string{"@" + strings.TrimPrefix(elsewhere.URL, "http://"), ".evil.example/", ":1/", "x", "//evil.example"} {

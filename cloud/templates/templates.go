@@ -21,8 +21,9 @@ const (
 	maxText = 256 << 10
 	// maxTexts bounds the texts with templates in one object.
 	maxTexts = 10_000
-	// maxMade bounds what the templates of one object become, and what their functions return, together, in bytes.
-	maxMade = 16 << 20
+	// maxMade bounds what the templates of one object become, and what their functions return, together, and the object in JSON, in bytes:
+	// that of a request to the API, for a fleet has such an object for each of its nodes.
+	maxMade = 3 << 20
 )
 
 // Expand is a copy of an object in which each text that contains {{ is expanded as a Go template over data. An error names the field,
@@ -52,6 +53,13 @@ func expand[T any](object T, at string, e *expander) (out T, err error) {
 	}
 	if text, err = json.Marshal(tree); err != nil {
 		return object, err
+	}
+	if len(text) > maxMade {
+		why := fmt.Sprintf("the templates make it %d bytes long, and it may have %d", len(text), maxMade)
+		if e.of != "" {
+			why = e.of + ": " + why
+		}
+		return object, resource.Errorf(resource.Invalid, at, "%s", why)
 	}
 	if err := json.Unmarshal(text, &out); err != nil {
 		return object, err

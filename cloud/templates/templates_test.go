@@ -34,8 +34,9 @@ func TestTemplatesAreBounded(t *testing.T) {
 		"a value on the way":       {[]string{ten + strings.Repeat(tenfold, 5)}, "[0]: node n1: it becomes longer than 262144 bytes"},
 		"a value that is no text":  {[]string{ten + strings.Repeat(tenfold, 1000) + "{{if $a}}yes{{end}}"}, "[0]: node n1: it becomes longer than 262144 bytes"},
 		"calls in calls":           {[]string{"{{" + strings.Repeat(`replace "" "aaaaaaaaaa" (`, 20) + `"a"` + strings.Repeat(")", 20) + "}}"}, "[0]: node n1: it becomes longer than 262144 bytes"},
-		"values on the way":        {[]string{ten + strings.Repeat(tenfold, 3) + strings.Repeat(`{{$b := upper $a}}`, 10_000)}, "[0]: node n1: the templates make more than 16777216 bytes together"},
-		"texts together":           {slices.Repeat([]string{ten + strings.Repeat(tenfold, 4) + "{{$a}}"}, 100), "node n1: the templates make more than 16777216 bytes together"},
+		"values on the way":        {[]string{ten + strings.Repeat(tenfold, 3) + strings.Repeat(`{{$b := upper $a}}`, 10_000)}, "[0]: node n1: the templates make more than 3145728 bytes together"},
+		"texts together":           {slices.Repeat([]string{ten + strings.Repeat(tenfold, 4) + "{{$a}}"}, 100), "node n1: the templates make more than 3145728 bytes together"},
+		"texts that JSON escapes":  {slices.Repeat([]string{"{{.angles}}"}, 12), "spec: node n1: the templates make it 14400037 bytes long, and it may have 3145728"},
 		"many texts":               {slices.Repeat([]string{"{{1}}"}, maxTexts+1), "[10000]: node n1: more than 10000 texts have templates"},
 		"a long text":              {[]string{strings.Repeat("{{if true}}", 400_000) + strings.Repeat("{{end}}", 400_000)}, "[0]: node n1: a text with templates has 7200000 bytes"},
 		"a deep expression":        {[]string{"{{" + strings.Repeat("(", 100_000) + "1" + strings.Repeat(")", 100_000) + "}}"}, "max expression depth exceeded"},
@@ -44,7 +45,7 @@ func TestTemplatesAreBounded(t *testing.T) {
 		"functions of the library": {[]string{`{{printf "%1000000000d" 1}}`}, "the function printf is not supported"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Expand(c.texts, map[string]any{"long": long}, "spec", "node n1")
+			_, err := Expand(c.texts, map[string]any{"long": long, "angles": strings.Repeat("<", 200_000)}, "spec", "node n1")
 			require.ErrorContains(t, err, c.reason)
 			require.Equal(t, resource.Invalid, resource.KindOf(err))
 		})

@@ -1,0 +1,136 @@
+package sources
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+// packs are commits as servers have sent them, on disk, for as long as somebody reads them and a minute longer in a
+// directory of their own: what refers to several
+// paths of a commit, or several Nodes and Fleets that refer to it, fetch it once.
+type packs struct {
+	dir string
+
+	mu   sync.Mutex
+	of   map[[sha256.Size]byte]*fetchedPack
+	idle int // how many nobody reads
+}
+
+// fetchedPack is one of them.
+type fetchedPack struct {
+	key     [sha256.Size]byte
+	fetched chan struct{} // closed when it was
+	err     error
+	dir     string
+	readers int
+	expires *time.Timer // while nobody reads it
+}
+
+const (
+	packFile   = "pack"
+	packPrefix = "git-"
+	idleFor    = time.Minute
+	// mostIdle bounds the packs on disk that nobody reads: each has at most Options.MaxBytes, and an index.
+	mostIdle = 8
+)
+
+func newPacks(dir string) *packs {
+	if dir != "" {
+		left, _ := filepath.Glob(filepath.Join(dir, packPrefix+"*")) // of a hub that was killed
+		for _, name := range left {
+			_ = os.RemoveAll(name)
+		}
+	}
+	return &packs{dir: dir, of: make(map[[sha256.Size]byte]*fetchedPack)}
+}
+
+// packKey is what a pack depends on: who may not read a repository doesn't get what somebody else has fetched from it.
+func packKey(r Repo, commit string) [sha256.Size]byte {
+	text, _ := json.Marshal([]any{r.Spec, r.Secret, commit})
+	return sha256.Sum256(text)
+}
+
+// get is a pack, which fetch writes to a file unless it is there. Who gets one releases it.
+func (x *packs) get(ctx context.Context, key [sha256.Size]byte, fetch func(file string) error) (*fetchedPack, error) {
+	x.mu.Lock()
+	p, known := x.of[key]
+	if !known {
+		p = &fetchedPack{key: key, fetched: make(chan struct{})}
+		x.of[key] = p
+	}
+	if p.expires != nil {
+		p.expires.Stop()
+		p.expires = nil
+		x.idle--
+	}
+	p.readers++
+	x.mu.Unlock()
+	if !known {
+		p.err = x.fetch(p, fetch)
+		close(p.fetched)
+	}
+	select {
+	case <-p.fetched:
+	case <-ctx.Done():
+		x.release(p)
+		return nil, ctx.Err()
+	}
+	if p.err != nil {
+		x.release(p)
+		return nil, p.err
+	}
+	return p, nil
+}
+
+func (x *packs) fetch(p *fetchedPack, fetch func(file string) error) error {
+	if x.dir != "" {
+		if err := os.MkdirAll(x.dir, 0o700); err != nil {
+			return err
+		}
+	}
+	dir, err := os.MkdirTemp(x.dir, packPrefix+"*")
+	if err != nil {
+		return err
+	}
+	p.dir = dir
+	return fetch(filepath.Join(dir, packFile))
+}
+
+// release says that a pack is not read any more.
+func (x *packs) release(p *fetchedPack) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if p.readers--; p.readers > 0 {
+		return
+	}
+	if p.err != nil || x.dir == "" || x.idle == mostIdle {
+		x.remove(p)
+		return
+	}
+	x.idle++
+	var expires *time.Timer
+	expires = time.AfterFunc(idleFor, func() {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		if p.expires == expires {
+			x.idle--
+			x.remove(p)
+		}
+	})
+	p.expires = expires
+}
+
+// remove removes a pack. x.mu is held.
+func (x *packs) remove(p *fetchedPack) {
+	if x.of[p.key] == p {
+		delete(x.of, p.key)
+	}
+	if p.dir != "" {
+		_ = os.RemoveAll(p.dir) // the next start does it otherwise
+	}
+}
