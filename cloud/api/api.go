@@ -186,8 +186,8 @@ func (s *server) routes() http.Handler {
 		mux.Handle("POST "+strings.Replace(at, "*", "{name}", 1), s.answerErrors(s.webhook))
 	}
 	s.renderedRoutes(mux)
-	mux.Handle("GET /api/v1/namespaces", s.handle(s.showNamespaces))
-	mux.Handle("GET /api/v1/namespaces/{name}", s.handle(s.showNamespaces))
+	mux.Handle("/api/v1/namespaces", s.handle(s.serveNamespaces))
+	mux.Handle("/api/v1/namespaces/{name}", s.handle(s.serveNamespaces))
 	mux.Handle("/apis/", s.handle(s.object))
 	mux.Handle("/api/", s.handle(s.object))
 	mux.Handle("/", s.handle(func(_ http.ResponseWriter, r *http.Request) error {

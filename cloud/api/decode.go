@@ -13,15 +13,12 @@ import (
 	"strconv"
 
 	"go.yaml.in/yaml/v3"
-	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	kjson "sigs.k8s.io/json"
 
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/topics/dialect/fit"
-	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const (
@@ -57,7 +54,7 @@ func mediaType(r *http.Request) string {
 func (r *request) body(more ...string) ([]byte, error) {
 	raw, err := readBody(r.Request, r.media, append(more, protobufType)...)
 	if err == nil && r.media == protobufType {
-		raw, err = fromProtobuf(raw, r.kind.storeKind())
+		raw, err = fromProtobuf(raw, r.kind)
 	}
 	if err != nil {
 		return nil, err
@@ -363,140 +360,4 @@ func appendScalar(out []byte, n *yaml.Node) ([]byte, error) {
 
 func yamlError(n *yaml.Node, format string, args ...any) error {
 	return fmt.Errorf("line %d: "+format, append([]any{n.Line}, args...)...)
-}
-
-// protobufType is the media type that clients use for kinds whose Go types they are compiled with: kubectl create
-// secret, for example.
-const protobufType = "application/vnd.kubernetes.protobuf"
-
-// protobufMagic begins a body in protobuf; a runtime.Unknown follows.
-var protobufMagic = []byte("k8s\x00")
-
-var errProtobuf = errors.New("the body is not the protobuf that it says it is")
-
-// protobufFields are the fields of a kind by their protobuf numbers, as k8s.io/api documents them. Linking the types of
-// k8s.io/api would make the hub one and a half megabytes larger.
-var protobufFields = map[string]map[protowire.Number]protobufField{
-	resource.KindSecret:    {2: {"data", protobufBytesMap}, 3: {"type", protobufString}, 4: {"stringData", protobufStringMap}, 5: {"immutable", protobufBool}},
-	resource.KindConfigMap: {2: {"data", protobufStringMap}, 3: {"binaryData", protobufBytesMap}, 4: {"immutable", protobufBool}},
-}
-
-type protobufField struct {
-	name string
-	kind protobufKind
-}
-
-type protobufKind int
-
-const (
-	protobufString protobufKind = iota
-	protobufBool
-	protobufStringMap
-	protobufBytesMap
-)
-
-// fromProtobuf turns a Secret or ConfigMap in protobuf into JSON.
-func fromProtobuf(raw []byte, kind string) ([]byte, error) {
-	fields, known := protobufFields[kind]
-	if !known {
-		return nil, refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
-			"of what kubectl sends in protobuf the hub reads Secrets and ConfigMaps: send application/json or application/yaml, as kubectl apply -f does")
-	}
-	inner, ok := bytes.CutPrefix(raw, protobufMagic)
-	if !ok {
-		return nil, badRequest("", "%v", errProtobuf)
-	}
-	var wrapped runtime.Unknown
-	if err := wrapped.Unmarshal(inner); err != nil {
-		return nil, badRequest("", "%v: %v", errProtobuf, err)
-	}
-	if wrapped.ContentEncoding != "" {
-		return nil, badRequest("", "%v: encoded as %.40q", errProtobuf, wrapped.ContentEncoding)
-	}
-	o := dict{"apiVersion": wrapped.APIVersion, "kind": wrapped.Kind}
-	err := eachProtobufField(wrapped.Raw, func(n protowire.Number, value []byte, varint uint64) error {
-		if n == 1 {
-			var meta metav1.ObjectMeta
-			o["metadata"] = &meta
-			return meta.Unmarshal(value)
-		}
-		if f, known := fields[n]; known {
-			return f.set(o, value, varint)
-		}
-		return nil // as protobuf wants it
-	})
-	if err != nil {
-		return nil, badRequest("", "%v: %v", errProtobuf, err)
-	}
-	return json.Marshal(o)
-}
-
-// set sets the field of an object to what a protobuf message has for it; value is nil for a number.
-func (f protobufField) set(o dict, value []byte, varint uint64) error {
-	if (f.kind == protobufBool) != (value == nil) {
-		return fmt.Errorf("%s has the wrong type", f.name)
-	}
-	switch f.kind {
-	case protobufBool:
-		o[f.name] = varint != 0
-		return nil
-	case protobufString:
-		o[f.name] = string(value)
-		return nil
-	}
-	entry, err := protobufStrings(value) // field 1 is the key, field 2 the value
-	if err != nil {
-		return fmt.Errorf("an entry of %s: %w", f.name, err)
-	}
-	entries, _ := o[f.name].(dict)
-	if entries == nil {
-		entries = dict{}
-		o[f.name] = entries
-	}
-	if f.kind == protobufStringMap {
-		entries[string(entry[1])] = string(entry[2])
-	} else {
-		entries[string(entry[1])] = append([]byte{}, entry[2]...) // base64 in JSON
-	}
-	return nil
-}
-
-// protobufStrings are the fields of a message that are strings or messages themselves, the last of each number.
-func protobufStrings(raw []byte) (map[protowire.Number][]byte, error) {
-	fields := make(map[protowire.Number][]byte)
-	return fields, eachProtobufField(raw, func(n protowire.Number, value []byte, _ uint64) error {
-		if value != nil {
-			fields[n] = value
-		}
-		return nil
-	})
-}
-
-// eachProtobufField visits the fields of a message. Only a string or a message has a value that is not nil.
-func eachProtobufField(raw []byte, visit func(n protowire.Number, value []byte, varint uint64) error) error {
-	for len(raw) > 0 {
-		number, kind, n := protowire.ConsumeTag(raw)
-		if n < 0 {
-			return protowire.ParseError(n)
-		}
-		raw = raw[n:]
-		size := protowire.ConsumeFieldValue(number, kind, raw)
-		if size < 0 {
-			return protowire.ParseError(size)
-		}
-		var value []byte
-		var varint uint64
-		switch kind {
-		case protowire.BytesType:
-			value, _ = protowire.ConsumeBytes(raw)
-			value = append([]byte{}, value...)
-		case protowire.VarintType:
-			varint, _ = protowire.ConsumeVarint(raw)
-		}
-		if err := visit(number, value, varint); err != nil {
-			return err
-		}
-		raw = raw[size:]
-	}
-	return nil
 }

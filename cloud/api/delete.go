@@ -29,7 +29,10 @@ func (r *request) deleteOptions() (opts deleteOptions, dry bool, err error) {
 		opts.PropagationPolicy = &policy
 	}
 	if r.ContentLength != 0 {
-		raw, err := readBody(r.Request, r.media)
+		raw, err := readBody(r.Request, r.media, protobufType)
+		if err == nil && r.media == protobufType {
+			raw, err = deleteOptionsFromProtobuf(raw)
+		}
 		if err != nil {
 			return opts, false, err
 		}

@@ -11,7 +11,8 @@
 //	access.go         who may do what; kubectl auth can-i and whoami
 //	kind.go           what a kind is to clients: names, access, table columns
 //	kinds.go          the kinds themselves: Kinds() lists them, a function for each
-//	decode.go         body to object: JSON, YAML, protobuf, strict decoding, bounds
+//	decode.go         body to object: JSON, YAML, strict decoding, bounds
+//	protobuf.go       what clients send in protobuf
 //	scanner.go        stored JSON to client JSON without decoding, for lists and watches
 //	write.go          create and update: what a request asks of cloud/objects
 //	patch.go          JSON, merge and strategic merge patches, server-side apply

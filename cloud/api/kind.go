@@ -126,7 +126,7 @@ func (k *Kind) desiredInStatus() bool {
 // patches are the media types of patches that the kind takes.
 func (k *Kind) patches() []string {
 	all := []string{jsonPatch, mergePatch, applyPatch}
-	if k.NoSpec {
+	if k.Group != resource.Group && k.dialect == nil { // compiled into clients
 		all = append(all, strategicPatch)
 	}
 	return all

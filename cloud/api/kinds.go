@@ -24,7 +24,7 @@ func Kinds() (kinds []Kind) {
 		resource.KindTemplateVersion: templateVersionKind, resource.KindRepository: repositoryKind, resource.KindResourceSync: resourceSyncKind,
 		resource.KindUpgrade: upgradeKind, resource.KindArtifact: artifactKind, resource.KindConfiguration: configurationKind, resource.KindInstance: instanceKind,
 		resource.KindEnrollmentRequest: enrollmentKind, resource.KindSecret: secretKind, resource.KindConfigMap: configMapKind,
-		resource.KindEvent: eventKind,
+		resource.KindEvent: eventKind, resource.KindLease: leaseKind,
 	}
 	for _, k := range objects.Kinds() {
 		kinds = append(kinds, views[k.Name](k))
@@ -393,6 +393,21 @@ func configMapKind(k objects.Kind) Kind {
 			{Name: "Data", Type: "integer", Description: "How many values there are."},
 		},
 		Cells: cells(func(c *resource.ConfigMap) []any { return []any{len(c.Data) + len(c.BinaryData)} }),
+	}
+}
+
+// leaseKind is what the replicas of a controller elect a leader by.
+func leaseKind(k objects.Kind) Kind {
+	return Kind{
+		Kind: k, Plural: "leases", Singular: "lease",
+		NoStatus: true,
+		Columns:  []Column{{Name: "Holder", Type: "string", Path: ".spec.holderIdentity", Description: "The program that holds it."}},
+		Cells: cells(func(l *resource.Lease) []any {
+			if l.Spec.HolderIdentity == nil {
+				return []any{""}
+			}
+			return []any{*l.Spec.HolderIdentity}
+		}),
 	}
 }
 

@@ -58,9 +58,24 @@ func (s *server) addNamespaces(ctx context.Context, a access, k *Kind, names map
 	}
 }
 
-// showNamespaces serves /api/v1/namespaces[/{name}].
-func (s *server) showNamespaces(w http.ResponseWriter, r *http.Request) error {
+// serveNamespaces serves /api/v1/namespaces[/{name}]. What is applied is answered as if it were there, so that a directory of manifests
+// that has its Namespace can be applied; every other write is refused.
+func (s *server) serveNamespaces(w http.ResponseWriter, r *http.Request) error {
 	r.Form = r.URL.Query()
+	const what = "a namespace is no object here: every name is one, and it is listed as long as an object is in it"
+	applies := r.Method == http.MethodPatch && (mediaType(r) == applyPatch || r.FormValue("fieldManager") == clientSide)
+	switch {
+	case r.Method == http.MethodGet || r.Method == http.MethodHead:
+	case applies && r.PathValue("name") != "":
+		warn(w, "%s; nothing of this Namespace is stored", what)
+	default:
+		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed",
+			"%s. It needs no making, and has no labels; it goes when its objects are deleted", what)
+	}
+	return s.showNamespaces(w, r)
+}
+
+func (s *server) showNamespaces(w http.ResponseWriter, r *http.Request) error {
 	f, err := negotiate(r)
 	if err != nil {
 		return err
@@ -68,14 +83,15 @@ func (s *server) showNamespaces(w http.ResponseWriter, r *http.Request) error {
 	if httpserver.IsTrue(r.Form, "watch") || r.FormValue("labelSelector")+r.FormValue("fieldSelector") != "" {
 		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "namespaces can be listed, all of them, and read by name; they are not objects that can be watched or selected")
 	}
-	names, err := s.namespaces(r.Context())
-	if err != nil {
-		return err
-	}
+	var names []string
 	one := r.PathValue("name")
-	if one != "" {
-		if !slices.Contains(names, one) {
-			return refuse(http.StatusNotFound, "NotFound", "namespaces %q not found: nothing is in it", one)
+	if one == "" {
+		if names, err = s.namespaces(r.Context()); err != nil {
+			return err
+		}
+	} else {
+		if err := (resource.Meta{Name: one, Namespace: one}).Validate(); err != nil {
+			return refuse(http.StatusNotFound, "NotFound", "namespaces %q not found: %v", one, err)
 		}
 		names = []string{one}
 	}

@@ -30,10 +30,30 @@ func TestTrial21Namespaces(t *testing.T) {
 
 	require.Len(t, h.ok("GET", "/api/v1/namespaces", "", "As", "boss", "Accept", asTable).at("rows"), 3)
 	require.Equal(t, "Namespace", h.ok("GET", "/api/v1/namespaces/attic", "", boss...).str("kind"))
-	h.refused(404, "NotFound", "GET", "/api/v1/namespaces/barn", "", "As", "vic")
+	require.Equal(t, h.ok("GET", "/api/v1/namespaces/barn", "", "As", "vic").tree["status"], h.ok("GET", "/api/v1/namespaces/nothing", "", "As", "vic").tree["status"],
+		"of others' nodes nothing is told: every name is a namespace")
+	h.refused(404, "NotFound", "GET", "/api/v1/namespaces/No.name", "", boss...)
 	h.refused(401, "Unauthorized", "GET", "/api/v1/namespaces", "")
 	h.ok("DELETE", base+"/namespaces/attic/devices/lamp-a", "", boss...)
 	require.Equal(t, []string{"barn", "default"}, seen("boss"))
+}
+
+// A directory of manifests that has its Namespace can be applied. Whoever wants to make or change one is told what it is.
+func TestNamespacesAreAppliedButNotWritten(t *testing.T) {
+	h := newHub(t)
+	const at, body = "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop"}}`
+	for _, c := range [][4]string{
+		{"POST", at, "application/json"}, {"POST", at, protobufType}, {"PUT", at + "/shop", "application/json"}, {"DELETE", at + "/shop", protobufType},
+		{"PATCH", at + "/shop?fieldManager=kubectl-label", strategicPatch}, {"DELETE", at, "application/json"},
+	} {
+		require.Contains(t, h.refused(405, "MethodNotAllowed", c[0], c[1], body, "Content-Type", c[2]), "every name is one")
+	}
+	require.Equal(t, "shop", h.ok("GET", at+"/shop", "").str("metadata.name"))
+	for _, c := range [][2]string{{"kubectl-client-side-apply", strategicPatch}, {"kubectl", applyPatch}} {
+		applied := h.ok("PATCH", at+"/shop?fieldManager="+c[0], body, "Content-Type", c[1])
+		require.Equal(t, "Namespace", applied.str("kind"))
+		require.Contains(t, warnings(applied), "nothing of this Namespace is stored")
+	}
 }
 
 // What `kubectl get all` asks for needs no right of its own, so that everybody who may list devices has an answer.

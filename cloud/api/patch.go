@@ -22,7 +22,7 @@ const (
 	mergePatch = "application/merge-patch+json"
 	jsonPatch  = "application/json-patch+json"
 	applyPatch = "application/apply-patch+yaml"
-	// strategicPatch is what kubectl and client-go send for kinds that are compiled into them: Secret, ConfigMap, Event.
+	// strategicPatch is what kubectl and client-go send for kinds that are compiled into them: Secret, ConfigMap, Event, Lease.
 	strategicPatch = "application/strategic-merge-patch+json"
 
 	// maxOperations bounds the operations of a JSON patch, and maxCopied the bytes that its copies add up to.

@@ -7,6 +7,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // protobuf is an object as kubectl create sends it.
@@ -83,15 +85,74 @@ func TestProtobuf(t *testing.T) {
 	require.Equal(t, 422, post(secrets, protobuf(t, "v1", "Secret", packedEntry(2, "not a key", "b"))).code, "the rules hold")
 }
 
+// packedTime is a time as its message has it.
+func packedTime(seconds, nanos uint64) []byte {
+	raw := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), seconds)
+	return protowire.AppendVarint(protowire.AppendTag(raw, 2, protowire.VarintType), nanos)
+}
+
+// A controller made with client-go sends its Events, Leases and deletions in protobuf.
+func TestControllersSendProtobuf(t *testing.T) {
+	h := newHub(t, sealed(t))
+	send := func(method, path string, body string) reply { return h.ok(method, path, body, "Content-Type", protobufType) }
+	number := func(n protowire.Number, v uint64) []byte {
+		return protowire.AppendVarint(protowire.AppendTag(nil, n, protowire.VarintType), v)
+	}
+	options := func(uid string) string {
+		var preconditions []byte
+		if uid != "" {
+			preconditions = packedBytes(2, packedBytes(1, []byte(uid)))
+		}
+		raw, err := (&runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}, Raw: preconditions}).Marshal()
+		require.NoError(t, err)
+		return string(protobufMagic) + string(raw)
+	}
+	reference := append(packedBytes(1, []byte("Device")), packedBytes(3, []byte("lamp"))...)
+	at := packedTime(1_800_000_000, 123_456_789)
+
+	const events = "/api/v1/namespaces/default/events"
+	made := send("POST", events, protobuf(t, "v1", "Event", packedBytes(2, reference), packedBytes(3, []byte("Tried")), packedBytes(4, []byte("it did")),
+		packedBytes(5, packedBytes(1, []byte("me"))), packedBytes(6, at), packedBytes(7, at), number(8, 3), packedBytes(9, []byte("Warning")), packedBytes(10, nil)))
+	require.Equal(t, dict{"kind": "Device", "name": "lamp"}, made.at("involvedObject"))
+	require.Equal(t, "me", made.str("source.component"))
+	require.Equal(t, "2027-01-15T08:00:00Z", made.str("lastTimestamp"))
+	require.EqualValues(t, 3, made.at("count"))
+	send("DELETE", events+"/a", options(""))
+
+	made = send("POST", "/apis/events.k8s.io/v1/namespaces/default/events", protobuf(t, "events.k8s.io/v1", "Event", packedBytes(2, at),
+		packedBytes(3, append(number(1, 7), packedBytes(2, at)...)), packedBytes(4, []byte("me")), packedBytes(5, []byte("me-0")), packedBytes(6, []byte("Try")),
+		packedBytes(7, []byte("Tried")), packedBytes(8, reference), packedBytes(10, []byte("it did")), packedBytes(11, []byte("Normal"))))
+	require.Equal(t, "2027-01-15T08:00:00.123456Z", made.str("eventTime"))
+	require.Equal(t, "lamp", made.str("regarding.name"))
+	require.EqualValues(t, 7, made.at("series.count"))
+	require.Equal(t, "it did", made.str("note"))
+
+	const leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+	spec := append(packedBytes(1, []byte("me-0")), append(number(2, 15), packedBytes(3, at)...)...)
+	made = send("POST", leases, protobuf(t, "coordination.k8s.io/v1", "Lease", packedBytes(2, append(spec, number(5, 1)...))))
+	require.Equal(t, dict{"holderIdentity": "me-0", "leaseDurationSeconds": 15.0, "acquireTime": "2027-01-15T08:00:00.123456Z", "leaseTransitions": 1.0}, made.at("spec"))
+	require.Equal(t, 409, h.do("PUT", leases+"/a", `{"metadata":{"name":"a","resourceVersion":"1"},"spec":{"holderIdentity":"me-1"}}`).code, "one of two takes it")
+	require.Equal(t, 422, h.do("PATCH", leases+"/a", `{"spec":{"leaseDurationSeconds":0}}`, "Content-Type", strategicPatch).code)
+
+	// The options of a deletion are heeded.
+	require.Equal(t, 409, h.do("DELETE", leases+"/a", options("another"), "Content-Type", protobufType).code)
+	send("DELETE", leases+"/a", options(made.str("metadata.uid")))
+	h.refused(400, "BadRequest", "DELETE", leases+"/a", "k8s", "Content-Type", protobufType)
+	send("DELETE", "/apis/events.k8s.io/v1/namespaces/default/events", options(""))
+	require.Empty(t, h.ok("GET", events, "").at("items"))
+}
+
 func FuzzProtobuf(f *testing.F) {
 	f.Add([]byte(protobuf(f, "v1", "Secret", packedEntry(2, "a", "b"), packedFlag(5))), true)
+	f.Add([]byte(protobuf(f, "v1", "Event", packedBytes(10, packedTime(1, 2)), packedBytes(2, packedBytes(3, []byte("lamp"))))), false)
 	f.Add([]byte(protobuf(f, "v1", "ConfigMap", packedEntry(3, "a", "b"))), false)
 	f.Fuzz(func(t *testing.T, raw []byte, secret bool) {
-		kind := "ConfigMap"
-		if secret {
-			kind = "Secret"
+		for _, k := range Kinds() {
+			if k.Name == resource.KindSecret == secret {
+				_, _ = fromProtobuf(raw, &k) // it must only not panic
+			}
 		}
-		_, _ = fromProtobuf(raw, kind) // it must only not panic
+		_, _ = deleteOptionsFromProtobuf(raw)
 	})
 }
 

@@ -87,6 +87,10 @@ func Kinds() []Kind {
 			Name: resource.KindEvent, Namespaced: true, Version: "v1", NoSpec: true,
 			New: made[resource.Event], Validate: validator(resource.Event.Validate, nil),
 		},
+		Kind{
+			Name: resource.KindLease, Namespaced: true, Group: "coordination.k8s.io", Version: "v1",
+			New: made[resource.Lease], Validate: validator(resource.Lease.Validate, nil),
+		},
 	)
 }
 
