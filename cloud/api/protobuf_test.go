@@ -94,7 +94,9 @@ func packedTime(seconds, nanos uint64) []byte {
 // A controller made with client-go sends its Events, Leases and deletions in protobuf.
 func TestControllersSendProtobuf(t *testing.T) {
 	h := newHub(t, sealed(t))
-	send := func(method, path string, body string) reply { return h.ok(method, path, body, "Content-Type", protobufType) }
+	send := func(method, path string, body string) reply {
+		return h.ok(method, path, body, "Content-Type", protobufType)
+	}
 	number := func(n protowire.Number, v uint64) []byte {
 		return protowire.AppendVarint(protowire.AppendTag(nil, n, protowire.VarintType), v)
 	}
