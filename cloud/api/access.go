@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -81,6 +82,9 @@ func grantedBy(id broker.Identity) string {
 	}
 	return "auth.users"
 }
+
+// queue is the name by which the user waits for turns.
+func (a access) queue() string { return cmp.Or(a.account, a.role+"/"+a.id.Node) }
 
 // has reports whether a node is one of the user's.
 func (a access) has(node string) bool { return a.all || a.given != nil && a.given(node) }

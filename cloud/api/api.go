@@ -110,6 +110,8 @@ type server struct {
 	objects     *objects.Registry
 	reads       *objects.Controller // what the API itself needs; it writes nothing by it
 	watches     *quota.Quota
+	lists       *turns
+	documents   documents
 	paced       *httpserver.Turns
 	renderCache *renderCache
 	secretLog   zerolog.Logger
@@ -120,7 +122,7 @@ type server struct {
 func New(o Options) http.Handler {
 	o.setDefaults()
 	s := &server{
-		Options: o, objects: o.Objects, reads: o.Objects.Controller("api"), watches: broker.Watches(o.Watches), paced: httpserver.NewTurns(),
+		Options: o, objects: o.Objects, reads: o.Objects.Controller("api"), watches: broker.Watches(o.Watches), paced: httpserver.NewTurns(), lists: newTurns(),
 		renderCache: httpserver.NewShared[renderKey, renderVersion, rendered](renderedSize),
 		secretLog:   o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
 	}

@@ -4,7 +4,9 @@ import (
 	_ "embed"
 	"encoding/json"
 	"net/http"
+	"strconv"
 	"strings"
+	"sync"
 
 	openapi2 "github.com/google/gnostic-models/openapiv2"
 	"google.golang.org/protobuf/proto"
@@ -30,7 +32,7 @@ type dict = map[string]any
 
 // discovery serves the lists of groups and kinds, and the OpenAPI 3 documents.
 func (s *server) discovery(mux *http.ServeMux) {
-	d := httpserver.Discovery{Version: s.Version, OpenAPI: s.openapi3}
+	d := httpserver.Discovery{Version: s.Version, OpenAPI: s.documents.openapi3(s)}
 	for i := range s.Kinds {
 		d.Kinds = append(d.Kinds, s.Kinds[i].described())
 	}
@@ -124,25 +126,55 @@ func operation(action string, kind, body dict) dict {
 // openapi2 serves the OpenAPI 2 document, with which old clients validate; in protobuf to clients that ask for it, some
 // of which accept nothing else.
 func (s *server) openapi2(w http.ResponseWriter, r *http.Request) error {
-	text, err := json.Marshal(s.swagger())
+	binary := strings.Contains(r.Header.Get("Accept"), "proto-openapi.spec.v2")
+	raw, err := s.documents.get("v2/"+strconv.FormatBool(binary), func() ([]byte, error) {
+		text, err := json.Marshal(s.swagger())
+		if err != nil || !binary {
+			return append(text, '\n'), err
+		}
+		doc, err := openapi2.ParseDocument(text)
+		if err != nil {
+			return nil, err
+		}
+		return proto.Marshal(doc)
+	})
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(r.Header.Get("Accept"), "proto-openapi.spec.v2") {
-		sendJSON(w, http.StatusOK, text)
-		return nil
-	}
-	doc, err := openapi2.ParseDocument(text)
-	if err != nil {
-		return err
-	}
-	raw, err := proto.Marshal(doc)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", openapi2Type)
+	w.Header().Set("Content-Type", map[bool]string{true: openapi2Type, false: "application/json"}[binary])
 	_, _ = w.Write(raw) // the client may be gone
 	return nil
+}
+
+// documents are the OpenAPI documents, each made when it is first asked for: one costs about 100 ms.
+type documents struct {
+	mu   sync.Mutex
+	made map[string][]byte
+}
+
+func (d *documents) get(name string, first func() ([]byte, error)) ([]byte, error) {
+	d.mu.Lock() // others wait for it, whichever they ask for
+	defer d.mu.Unlock()
+	if raw, ok := d.made[name]; ok {
+		return raw, nil
+	}
+	raw, err := first()
+	if err != nil {
+		return nil, err
+	}
+	if d.made == nil {
+		d.made = make(map[string][]byte)
+	}
+	d.made[name] = raw
+	return raw, nil
+}
+
+// openapi3 is the function that makes the document of a group and version.
+func (d *documents) openapi3(s *server) func(group, version string) any {
+	return func(group, version string) any {
+		raw, _ := d.get("v3/"+group+"/"+version, func() ([]byte, error) { return json.Marshal(s.openapi3(group, version)) }) // our own types
+		return json.RawMessage(raw)
+	}
 }
 
 // swagger is the OpenAPI 2 document. Clients look for its definitions; a path for each kind says which patches and

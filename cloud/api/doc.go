@@ -19,6 +19,7 @@
 //	managedfields.go  which manager an apply takes fields from
 //	delete.go         delete, deletecollection
 //	list.go           get, list, pages, selectors
+//	turns.go          how many lists of one user are made at a time
 //	watch.go          watch, bookmarks
 //	table.go          content negotiation, Tables, the answer to a request
 //	dialects.go       kinds in the form of another API group

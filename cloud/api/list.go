@@ -152,10 +152,12 @@ func (s *server) list(w http.ResponseWriter, r *request) error {
 	if err := r.checkNotOlder(meta); err != nil {
 		return err
 	}
+	turn := func() (func(), error) { return s.lists.take(r.Context(), accessIn(r.Context()).queue()) }
 	var head any = s.listHead(r.kind, r.format, meta)
-	items := itemWriter{"items", func(out []byte, o store.Object) ([]byte, error) { return s.appendObject(out, r.kind, r.format, o) }}
+	items := itemWriter{"items", turn, func(out []byte, o store.Object) ([]byte, error) { return s.appendObject(out, r.kind, r.format, o) }}
 	if r.format.table {
 		head, items = s.table(r.kind, r.format, meta)
+		items.turn = turn
 	}
 	if !r.format.yaml {
 		return s.stream(w, head, items, objects)
@@ -193,7 +195,8 @@ func (s *server) listHead(k *Kind, f format, meta listMeta) listHead {
 
 // itemWriter writes the items of a list or the rows of a Table.
 type itemWriter struct {
-	field  string // that has them
+	field  string                           // that has them
+	turn   func() (leave func(), err error) // to make a piece of the list; nil: the caller has it
 	append func(out []byte, o store.Object) ([]byte, error)
 }
 
@@ -204,23 +207,42 @@ func (i itemWriter) write(w io.Writer, head any, objects []store.Object) error {
 		return err
 	}
 	out := append(append(append(raw[:len(raw)-1], `,"`...), i.field...), `":[`...)
-	for n, o := range objects {
-		if n > 0 {
-			out = append(out, ',')
-		}
-		if out, err = i.append(out, o); err != nil {
+	for n := 0; n < len(objects); {
+		if out, n, err = i.piece(out, objects, n); err != nil {
 			return err
 		}
-		if len(out) < listPiece {
-			continue
+		if n == len(objects) {
+			break
 		}
-		if _, err := w.Write(out); err != nil {
+		if _, err := w.Write(out); err != nil { // without the turn: the client may be slow
 			return nil //nolint:nilerr // the client is gone
 		}
 		out = out[:0]
 	}
 	_, _ = w.Write(append(out, "]}\n"...))
 	return nil
+}
+
+// piece appends objects from the n-th on until there is enough for a write. It returns the number of the next one.
+func (i itemWriter) piece(out []byte, objects []store.Object, n int) ([]byte, int, error) {
+	if i.turn != nil {
+		leave, err := i.turn()
+		if err != nil {
+			return out, n, err
+		}
+		defer leave()
+	}
+	var err error
+	for n < len(objects) && len(out) < listPiece {
+		if n > 0 {
+			out = append(out, ',')
+		}
+		if out, err = i.append(out, objects[n]); err != nil {
+			return out, n, err
+		}
+		n++
+	}
+	return out, n, nil
 }
 
 // stream answers with a list, piece by piece.
@@ -250,7 +272,13 @@ func (s *startedWriter) Write(p []byte) (int, error) {
 
 // collect reads pages from the store until it has as many selected objects as were asked for.
 func (s *server) collect(r *request, opts store.ListOptions, sel selector) ([]store.Object, listMeta, error) {
+	leave, err := s.lists.take(r.Context(), accessIn(r.Context()).queue())
+	if err != nil {
+		return nil, listMeta{}, err
+	}
+	defer leave()
 	limit := opts.Limit
+	opts.Reader = accessIn(r.Context()).queue()
 	opts.Name = r.watchKey(sel).Name
 	if !sel.empty() && limit > 0 {
 		opts.Limit = max(limit, selectPage)

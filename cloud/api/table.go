@@ -148,7 +148,7 @@ func (k *Kind) tableColumns() []tableColumn {
 // table is the head of a Table, and the writer of its rows.
 func (s *server) table(k *Kind, f format, meta listMeta) (tableHead, itemWriter) {
 	head := tableHead{Kind: "Table", APIVersion: "meta.k8s.io/" + f.version, Metadata: meta, Columns: k.tableColumns()}
-	return head, itemWriter{"rows", func(out []byte, o store.Object) ([]byte, error) { return s.appendRow(out, k, f, o) }}
+	return head, itemWriter{field: "rows", append: func(out []byte, o store.Object) ([]byte, error) { return s.appendRow(out, k, f, o) }}
 }
 
 // appendTable writes a Table, with or without column definitions.

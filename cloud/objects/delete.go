@@ -1,9 +1,11 @@
 package objects
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -45,7 +47,7 @@ func (s *Registry) deleteOrMark(ctx context.Context, key store.Key, old *Object,
 		return nil, err
 	}
 	if len(users) > 0 {
-		w.Warnings = append(w.Warnings, strings.ToLower(k.Name)+" "+key.Name+" is in use by "+JoinFirst(users)+"; it goes when they do")
+		w.Warnings = append(w.Warnings, strings.ToLower(k.Name)+" "+key.Name+" is in use by "+nameUsers(users)+"; it goes when they do")
 	}
 	if len(next.Metadata.Finalizers) == 0 {
 		gone := *old
@@ -66,10 +68,8 @@ func (s *Registry) marked(ctx context.Context, k *Kind, key store.Key, old *Obje
 	marked := *old
 	m := &marked.Metadata
 	m.Finalizers = slices.DeleteFunc(slices.Clone(m.Finalizers), func(f string) bool { return f == inUse })
-	if k.ReferencedBy != nil {
-		if users, err = k.ReferencedBy(ctx, s.Reader, key); err != nil {
-			return nil, nil, err
-		}
+	if users, err = s.usersOf(ctx, k, key); err != nil {
+		return nil, nil, err
 	}
 	if len(users) > 0 {
 		m.Finalizers = append(m.Finalizers, inUse)
@@ -97,7 +97,7 @@ func (s *Registry) withInUse(status json.RawMessage, users []string) (json.RawMe
 	}
 	conditions = resource.SetCondition(conditions, resource.Condition{
 		Type: "InUse", Status: "True", Reason: "HeldByDevices",
-		Message: "deletion waits for " + JoinFirst(users),
+		Message: "deletion waits for " + nameUsers(users),
 	}, s.Now())
 	raw, err := json.Marshal(conditions)
 	if err != nil {
@@ -105,6 +105,14 @@ func (s *Registry) withInUse(status json.RawMessage, users []string) (json.RawMe
 	}
 	fields["conditions"] = raw
 	return json.Marshal(fields)
+}
+
+// nameUsers names the users of an object if they are few. How many more there are would change with each deletion, and be a write of its own.
+func nameUsers(users []string) string {
+	if len(users) > maxUsers {
+		return fmt.Sprintf("more than %d Devices", maxUsers)
+	}
+	return strings.Join(users, ", ")
 }
 
 // replace stores an object and its status.
@@ -128,21 +136,22 @@ func (s *Registry) remove(ctx context.Context, k *Kind, key store.Key, old *Obje
 	if k.UniqueName {
 		s.unclaim(ctx, key)
 	}
-	s.released(ctx, k, old, nil)
+	s.released(ctx, k, key, old, nil)
 	return nil
 }
 
 // released continues the deletion of objects that old referenced and next doesn't; next is nil if old is deleted. A
 // failure is logged: the next start tries again.
-func (s *Registry) released(ctx context.Context, k *Kind, old, next *Object) {
+func (s *Registry) released(ctx context.Context, k *Kind, key store.Key, old, next *Object) {
 	if k.References == nil {
 		return
 	}
 	ctx = context.WithoutCancel(ctx)
 	still := k.references(next)
-	for _, key := range k.references(old) {
-		if !slices.Contains(still, key) {
-			s.continueDeletion(ctx, key)
+	for _, ref := range k.references(old) {
+		if !slices.Contains(still, ref) {
+			s.users.drop(key, ref)
+			s.continueDeletion(ctx, ref)
 		}
 	}
 }
@@ -172,9 +181,10 @@ func (s *Registry) tryDeletion(ctx context.Context, key store.Key) error {
 		if err != nil {
 			return err
 		}
-		if len(next.Metadata.Finalizers) == 0 {
+		switch {
+		case len(next.Metadata.Finalizers) == 0:
 			err = s.remove(ctx, k, key, old)
-		} else {
+		case !bytes.Equal(next.Status, old.Status):
 			_, err = s.replace(ctx, key, next)
 		}
 		if !errors.Is(err, resource.Conflict) {
@@ -188,7 +198,7 @@ func (s *Registry) tryDeletion(ctx context.Context, key store.Key) error {
 func (s *Registry) continueDeletions(ctx context.Context) {
 	for i := range s.kinds {
 		k := &s.kinds[i]
-		if k.ReferencedBy == nil {
+		if k.UsedBy == "" {
 			continue
 		}
 		page, err := s.Reader.List(ctx, k.Name, store.ListOptions{})

@@ -47,8 +47,8 @@ type Kind struct {
 	PrepareStatus func(ctx context.Context, r store.Reader, old, next any, status []byte, now time.Time) ([]byte, error)
 	// References returns the objects that this one uses, and that can't be deleted before it.
 	References func(obj any) []store.Key
-	// ReferencedBy returns the names of the objects that use this one.
-	ReferencedBy func(ctx context.Context, r store.Reader, key store.Key) ([]string, error)
+	// UsedBy is the kind whose References are objects of this one.
+	UsedBy string
 }
 
 // APIVersion is the apiVersion of an object of the kind.

@@ -1,7 +1,6 @@
 package objects
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -35,7 +34,7 @@ func Kinds() []Kind {
 		{
 			Name: resource.KindDeviceModel, Namespaced: true,
 			New: made[resource.DeviceModel], Validate: validator(resource.DeviceModel.Validate, nil), Warnings: warnBooleanEnum,
-			ReferencedBy: devicesUsing,
+			UsedBy: resource.KindDevice,
 		},
 		{
 			Name: resource.KindNode,
@@ -162,30 +161,6 @@ func warnBooleanEnum(_ context.Context, _ store.Reader, _, next any) (warnings [
 		}
 	}
 	return warnings
-}
-
-// devicesUsing returns the names of the Devices that use a model.
-func devicesUsing(ctx context.Context, r store.Reader, key store.Key) ([]string, error) {
-	page, err := r.List(ctx, resource.KindDevice, store.ListOptions{Namespace: key.Namespace})
-	if err != nil {
-		return nil, err
-	}
-	quoted, err := json.Marshal(key.Name)
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, o := range page.Items {
-		if !bytes.Contains(o.Data, quoted) {
-			continue // not decoding most Devices
-		}
-		var d resource.Device
-		if json.Unmarshal(o.Data, &d) == nil && d.Spec.DeviceModelRef.Name == key.Name {
-			names = append(names, o.Name)
-		}
-	}
-	slices.Sort(names)
-	return names, nil
 }
 
 const maxCachedModels = 256

@@ -52,6 +52,9 @@ type Registry struct {
 	retryLocks [64]sync.Mutex // see retryLock
 	kinds      []Kind
 	types      map[reflect.Type]*Kind
+	users      users
+	usersOnce  sync.Mutex // while usersRead becomes true
+	usersRead  bool       // the index has what was stored before
 }
 
 // New makes a Registry. It first continues deletions that waited when the hub stopped.

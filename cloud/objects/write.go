@@ -133,7 +133,7 @@ func (s *Registry) create(ctx context.Context, key store.Key, o *Object, w *Writ
 			return record, err
 		}
 	}
-	return s.Writer.Create(ctx, record)
+	return s.noting(k, key, next, func() (store.Object, error) { return s.Writer.Create(ctx, record) })
 }
 
 // Change writes what edit makes of an object. The object that edit returns may say in its resourceVersion for which
@@ -311,9 +311,9 @@ func (s *Registry) update(ctx context.Context, key store.Key, old, wanted *Objec
 	if next.Metadata.DeletionTimestamp != nil && len(next.Metadata.Finalizers) == 0 {
 		return record, s.remove(ctx, k, key, old)
 	}
-	stored, err := s.Writer.Update(ctx, record, old.rev)
+	stored, err := s.noting(k, key, next, func() (store.Object, error) { return s.Writer.Update(ctx, record, old.rev) })
 	if err == nil {
-		s.released(ctx, k, old, next)
+		s.released(ctx, k, key, old, next)
 	}
 	return stored, err
 }

@@ -68,6 +68,8 @@ type ListOptions struct {
 	// were at that revision (Page.Rev).
 	After Key
 	Rev   uint64
+	// Reader is who reads page by page: the revisions of one reader don't push out those of others.
+	Reader string
 }
 
 // Page is what List returns.

@@ -13,6 +13,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,6 +41,9 @@ type Options struct {
 	MaxWatchers int
 	// MaxObject bounds the bytes of one record.
 	MaxObject int
+	// MaxPinned bounds the bytes of replaced versions that lists which are read page by page keep in memory. A list that goes on from an
+	// earlier revision fails with Gone.
+	MaxPinned uint64
 	// ReadOnly opens a file that no process uses for reading only: nothing is made or changed.
 	ReadOnly bool
 
@@ -60,6 +64,7 @@ func (o *Options) setDefaults() error {
 	o.WatchBuffer = cmp.Or(o.WatchBuffer, 512)
 	o.MaxWatchers = cmp.Or(o.MaxWatchers, 16384)
 	o.MaxObject = cmp.Or(o.MaxObject, 4<<20)
+	o.MaxPinned = cmp.Or(o.MaxPinned, 256<<20)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -191,7 +196,7 @@ func (s *Store) List(ctx context.Context, kind string, opts store.ListOptions) (
 	page := snap.table(kind).page(kind, opts)
 	page.Rev = snap.rev
 	if page.More > 0 {
-		s.pin(snap)
+		s.pin(snap, opts.Reader)
 	}
 	return page, nil
 }
@@ -227,42 +232,55 @@ func (t *table) page(kind string, opts store.ListOptions) (p store.Page) {
 	return p
 }
 
-// A pin keeps a snapshot that is being read page by page.
+// A pin keeps a snapshot that somebody reads page by page.
 type pin struct {
-	snap *snapshot
-	used time.Time
+	snap   *snapshot
+	reader string
+	used   time.Time
 }
 
 const (
-	maxPins = 64
-	pinAge  = 5 * time.Minute
+	maxPins  = 64 // of all readers
+	maxOwned = 4  // of one reader
+	pinAge   = 5 * time.Minute
 )
 
-func (s *Store) pin(snap *snapshot) {
+func (s *Store) pin(snap *snapshot, reader string) {
 	s.pinMu.Lock()
 	defer s.pinMu.Unlock()
+	s.pins = slices.DeleteFunc(s.pins, func(p pin) bool { return p.snap.rev == snap.rev && p.reader == reader })
+	s.pins = append(s.pins, pin{snap, reader, s.opts.Now()}) // the least recently used is first
 	s.unpin()
-	for i := range s.pins {
-		if s.pins[i].snap.rev == snap.rev {
-			s.pins = append(s.pins[:i], s.pins[i+1:]...)
-			break
-		}
-	}
-	if len(s.pins) == maxPins {
-		s.pins = append(s.pins[:0], s.pins[1:]...)
-	}
-	s.pins = append(s.pins, pin{snap, s.opts.Now()}) // the least recently used is first
 }
 
-// unpin drops snapshots that were not used for pinAge. pinMu is held.
+// unpin drops snapshots that were not used for pinAge, and while there are too many, or they keep too much in memory, the oldest of the
+// reader that has most. pinMu is held.
 func (s *Store) unpin() {
 	old := s.opts.Now().Add(-pinAge)
-	n := 0
-	for n < len(s.pins) && s.pins[n].used.Before(old) {
-		s.pins[n] = pin{}
-		n++
+	s.pins = slices.DeleteFunc(s.pins, func(p pin) bool { return p.used.Before(old) })
+	for len(s.pins) > 0 {
+		owned := make(map[string]int)
+		most := "" // the hub's own, which are bounded with all others only
+		oldest := s.pins[0].snap
+		for _, p := range s.pins {
+			if owned[p.reader]++; p.reader != "" && (most == "" || owned[p.reader] > owned[most]) {
+				most = p.reader
+			}
+			if p.snap.replaced < oldest.replaced {
+				oldest = p.snap
+			}
+		}
+		tooMuch := s.snap.Load().replaced-oldest.replaced > s.opts.MaxPinned
+		switch {
+		case tooMuch:
+			s.pins = slices.DeleteFunc(s.pins, func(p pin) bool { return p.snap == oldest })
+		case len(s.pins) > maxPins, most != "" && owned[most] > maxOwned:
+			i := slices.IndexFunc(s.pins, func(p pin) bool { return p.reader == most })
+			s.pins = slices.Delete(s.pins, i, i+1)
+		default:
+			return
+		}
 	}
-	s.pins = s.pins[n:]
 }
 
 // at is the snapshot of a revision; 0 is the newest.

@@ -309,7 +309,7 @@ type change struct {
 func newBatch(s *snapshot) *batch {
 	return &batch{
 		from:  s.rev,
-		next:  snapshot{rev: s.rev, seq: s.seq + 1, tables: maps.Clone(s.tables)},
+		next:  snapshot{rev: s.rev, seq: s.seq + 1, tables: maps.Clone(s.tables), replaced: s.replaced},
 		own:   make(map[string]*table),
 		dirty: make(map[store.Key]*change),
 	}
@@ -345,6 +345,7 @@ func (b *batch) put(key store.Key, e, old *entry, data, status bool) store.Objec
 	b.mark(key, e, data, status)
 	event := store.Event{Type: store.Added, Object: e.object(key.Kind)}
 	if old != nil {
+		b.next.replaced += old.size()
 		before := old.object(key.Kind)
 		event.Type, event.Old = store.Modified, &before
 	}
@@ -413,6 +414,7 @@ func (b *batch) delete(key store.Key, expect uint64) (store.Object, error) {
 	b.next.rev++
 	t := b.edit(key.Kind)
 	t.remove(key.Namespace, key.Name)
+	b.next.replaced += old.size()
 	gone := *old
 	gone.rev, gone.deleted = b.next.rev, true
 	t.log = append(t.log, &gone)

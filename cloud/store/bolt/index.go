@@ -17,6 +17,9 @@ type entry struct {
 	data, status    []byte
 }
 
+// size is about what a version takes in memory, with its share of the index: each write copies a block.
+func (e *entry) size() uint64 { return uint64(len(e.data) + len(e.status) + 8*blockSize) }
+
 func (e *entry) compare(namespace, name string) int {
 	if c := strings.Compare(e.namespace, namespace); c != 0 {
 		return c
@@ -215,6 +218,9 @@ type snapshot struct {
 	rev    uint64
 	seq    uint64 // of the commit, also counting those that changed no object
 	tables map[string]*table
+	// replaced is how many bytes of versions were replaced or deleted since the file was opened: what a snapshot keeps in memory
+	// beside a later one is at most the difference.
+	replaced uint64
 }
 
 var empty = &table{}

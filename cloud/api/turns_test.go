@@ -1,0 +1,88 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store"
+)
+
+// held is a store whose lists for one reader wait.
+type held struct {
+	store.Reader
+	begun, release chan struct{}
+}
+
+func (h held) List(ctx context.Context, kind string, opts store.ListOptions) (store.Page, error) {
+	if opts.Reader == "vic" {
+		h.begun <- struct{}{}
+		<-h.release
+	}
+	return h.Reader.List(ctx, kind, opts)
+}
+
+// Somebody who asks for many lists at once waits for them; others are answered meanwhile.
+func TestEachUserHasTurnsOfTheirOwn(t *testing.T) {
+	h := newHub(t)
+	reader := held{h.store, make(chan struct{}, 64), make(chan struct{})}
+	handler := New(Options{Reader: reader, Writer: h.store, Watcher: h.store, Who: func(r *http.Request) (broker.Identity, error) { return who(r) }})
+	const lists = 32
+	done := make(chan int, lists)
+	for range lists {
+		go func() { done <- ask(handler, "GET", inNS+"/devices?labelSelector=a", "", "As", "vic").Code }()
+	}
+	<-reader.begun
+	for range 10 {
+		require.Equal(t, 200, ask(handler, "GET", inNS+"/devices?labelSelector=a", "", "As", "boss").Code)
+	}
+	require.Less(t, len(reader.begun), newTurns().most)
+	close(reader.release)
+	for range lists {
+		require.Equal(t, 200, <-done)
+	}
+}
+
+// Who gives up waiting for a turn leaves no trace.
+func TestTurnsEndWithTheRequest(t *testing.T) {
+	turns := newTurns()
+	var leave []func()
+	for range turns.most {
+		l, err := turns.take(t.Context(), "ann")
+		require.NoError(t, err)
+		leave = append(leave, l)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := turns.take(ctx, "ann")
+	require.ErrorIs(t, err, context.Canceled)
+	for _, l := range leave {
+		l()
+	}
+	require.Empty(t, turns.of)
+}
+
+// The OpenAPI documents are made once.
+func TestOpenAPIDocumentsAreMadeOnce(t *testing.T) {
+	h := newHub(t)
+	for _, accept := range []string{"application/json", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"} {
+		first := h.ok("GET", "/openapi/v2", "", "Accept", accept)
+		again := h.ok("GET", "/openapi/v2", "", "Accept", accept)
+		require.Equal(t, first.body, again.body)
+		require.Equal(t, first.header.Get("Content-Type"), again.header.Get("Content-Type"))
+	}
+	var d documents
+	made := 0
+	for range 3 {
+		raw, err := d.get("a", func() ([]byte, error) {
+			made++
+			return []byte("a"), nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, "a", string(raw))
+	}
+	require.Equal(t, 1, made)
+}

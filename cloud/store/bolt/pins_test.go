@@ -1,0 +1,90 @@
+package bolt
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// paging is a store with two objects, whose size is given, and a way to change one of them.
+func paging(t *testing.T, size int, most uint64) (s *Store, change func()) {
+	t.Helper()
+	s, err := Open(Options{Path: filepath.Join(t.TempDir(), "hub.db"), MaxPinned: most})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	for _, name := range []string{"a", "b"} {
+		_, err := s.Create(t.Context(), store.Object{Key: store.Key{Kind: "Node", Name: name}, Data: []byte("{}")})
+		require.NoError(t, err)
+	}
+	i := 0
+	return s, func() {
+		i++
+		_, err := s.Update(t.Context(), store.Object{Key: store.Key{Kind: "Node", Name: "a"}, Data: fmt.Appendf(nil, `{"a":"%0*d"}`, size, i)}, 0)
+		require.NoError(t, err)
+	}
+}
+
+// begin reads a first page; goesOn says whether the second can be read.
+func begin(t *testing.T, s *Store, reader string) (goesOn func() bool) {
+	t.Helper()
+	page, err := s.List(t.Context(), "Node", store.ListOptions{Limit: 1, Reader: reader})
+	require.NoError(t, err)
+	require.Equal(t, 1, page.More)
+	return func() bool {
+		next, err := s.List(t.Context(), "Node", store.ListOptions{Limit: 1, Reader: reader, Rev: page.Rev, After: page.Items[0].Key})
+		if err != nil {
+			require.ErrorIs(t, err, resource.Gone)
+			return false
+		}
+		require.Equal(t, "b", next.Items[0].Name)
+		return true
+	}
+}
+
+// However many lists somebody begins, others' go on.
+func TestAReadersPagesPushOutOnlyItsOwn(t *testing.T) {
+	s, change := paging(t, 1, 0)
+	bob := begin(t, s, "bob")
+	var vic []func() bool
+	for range 3 * maxPins {
+		change()
+		vic = append(vic, begin(t, s, "vic"))
+	}
+	require.True(t, bob())
+	require.Len(t, s.pins, maxOwned+1)
+	for i, goesOn := range vic[:len(vic)-1] { // the last one is of the newest revision
+		require.Equal(t, i >= len(vic)-maxOwned, goesOn(), i)
+	}
+	for i := range 3 * maxPins {
+		change()
+		begin(t, s, fmt.Sprint("reader ", i))
+	}
+	require.LessOrEqual(t, len(s.pins), maxPins)
+}
+
+// What lists keep in memory beside the newest versions is bounded in bytes.
+func TestPagesAreBoundedInBytes(t *testing.T) {
+	s, change := paging(t, 100_000, 1<<20)
+	change()
+	old := begin(t, s, "bob")
+	for range 6 {
+		change()
+	}
+	newer := begin(t, s, "ann")
+	require.True(t, old())
+	for range 6 {
+		change()
+	}
+	require.False(t, old(), "twelve versions of 100 kB are more than a megabyte")
+	require.True(t, newer())
+	for range 6 {
+		change()
+	}
+	require.False(t, newer())
+	require.Empty(t, s.pins)
+}
