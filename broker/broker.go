@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/broker/session"
 	"github.com/edgebus/edgebus/topics"
 )
@@ -49,9 +50,9 @@ type Broker struct {
 	pendingRetained pendingRetained
 	began           time.Time
 	loads           sysLoads
-	lost            []*will // of sessions that ended with the previous process; to be published by Serve
-	store           *store  // nil: nothing outlives the process
-	treeBacklog     backlog // bytes of large messages that the tree has not answered yet
+	lost            []*will        // of sessions that ended with the previous process; to be published by Serve
+	store           *store         // nil: nothing outlives the process
+	treeBacklog     *quota.Backlog // bytes of large messages that the tree has not answered yet, by user
 	clients         clients
 	metrics         *metrics
 	neighbour       neighbour
@@ -100,7 +101,7 @@ func New(opts Options) (*Broker, error) {
 	}
 	b.fanout = session.NewFanout()
 	b.quotas = newQuotas(opts.Limits)
-	b.treeBacklog.init()
+	b.treeBacklog = quota.NewBacklog(backlogBytes())
 	b.router.dropped = b.droppedFor
 	b.pending.size = max(16, opts.Limits.Connections/4)
 	b.logins = newLoginThrottle(opts.Limits.WrongPasswords, auth.slowest.Rounds(), opts.Now)

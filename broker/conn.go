@@ -303,7 +303,7 @@ func (c *conn) shut() {
 	c.closing.Store(true)
 	c.w.Close()
 	c.acks.close()
-	c.b.treeBacklog.wake()
+	c.b.treeBacklog.Wake()
 	if c.b.store != nil {
 		c.b.store.wake()
 	}

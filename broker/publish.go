@@ -62,7 +62,7 @@ func (c *conn) publish(pk *packets.Packet) error {
 		done = func(err error) { sess.FinishQoS2(s.id, err) }
 	}
 	if topics.IsTree(s.m.Topic) {
-		done = c.b.treeBacklog.counted(s.m, done)
+		done = c.b.counted(s.m, done)
 	}
 	c.b.accept(s.m, &c.batch, along, done)
 	return nil
@@ -89,7 +89,7 @@ func (c *conn) room(m Message) bool {
 	if b := c.b; b.store != nil && b.store.behind() && c.stores(m) && !b.store.wait(c.batch.Flush, c.closing.Load) {
 		return false
 	}
-	return m.weight() < large || !topics.IsTree(m.Topic) || c.b.treeBacklog.wait(c.batch.Flush, c.closing.Load)
+	return m.weight() < large || !topics.IsTree(m.Topic) || c.b.treeBacklog.Wait(c.ident.User, c.batch.Flush, c.closing.Load)
 }
 
 // stores reports whether the broker has to store anything for a message. Others need not wait while the disk is behind.
@@ -532,7 +532,7 @@ func (c *conn) storedInOrder(err error) error {
 // backlogBytes is the most that may wait for its outcome before publishers that would add to it are made to wait.
 func backlogBytes() int { return int(daemon.MemoryShare(1.0/16, 4<<20, 64<<20)) }
 
-// backlog counts the bytes of messages that were handed to the disk or the tree and have no outcome yet.
+// backlog counts the bytes of messages that were handed to the disk and have no outcome yet.
 type backlog struct {
 	mu    sync.Mutex
 	less  sync.Cond
@@ -590,15 +590,15 @@ func (l *backlog) wake() {
 // publishes.
 const large = 4 << 10
 
-// counted counts a message until done is called.
-func (l *backlog) counted(m Message, done func(error)) func(error) {
+// counted counts a message for the tree until done is called.
+func (b *Broker) counted(m Message, done func(error)) func(error) {
 	n := m.weight()
 	if n < large {
 		return done
 	}
-	l.add(n)
+	b.treeBacklog.Add(m.User(), n)
 	return func(err error) {
-		l.done(n)
+		b.treeBacklog.Add(m.User(), -n)
 		done(err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -432,7 +433,7 @@ func TestTheTreesBacklogIsBounded(t *testing.T) {
 	tree := newFakeTree()
 	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Tree = tree })
 	tree.hold()
-	b.treeBacklog.most = 1 << 20
+	b.treeBacklog = quota.NewBacklog(2 << 20)
 	const value, most = 100 << 10, 1<<20/(100<<10) + 1
 	many, few := open(t, b, "many"), open(t, b, "few")
 	sent := make(chan struct{})
@@ -454,7 +455,7 @@ func TestTheTreesBacklogIsBounded(t *testing.T) {
 		many.expect(packets.Puback)
 	}
 	<-sent
-	require.Zero(t, b.treeBacklog.waiting())
+	require.Zero(t, b.treeBacklog.Held())
 }
 
 // Whose connection is over waits no longer for room: its place is another's.
@@ -463,7 +464,7 @@ func TestNobodyWaitsBeyondTheEndOfTheConnection(t *testing.T) {
 	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Tree = tree })
 	tree.hold()
 	t.Cleanup(tree.letGo)
-	b.treeBacklog.most = 1 << 10
+	b.treeBacklog = quota.NewBacklog(1 << 10)
 	c := open(t, b, "writer")
 	for id := range uint16(2) {
 		c.publish("v1/nodes/n1/devices/d/reported/a", strings.Repeat("x", large), 1, id+1)

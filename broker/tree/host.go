@@ -12,9 +12,10 @@ import (
 	"github.com/edgebus/edgebus/topics/link"
 )
 
+// A batch ends with the step that reaches either.
 const (
-	maxSteps   = 1024         // steps in one batch
-	maxWaiting = 4 * maxSteps // steps that may wait; beyond it Put blocks
+	maxSteps = 1024
+	maxBytes = 1 << 20
 )
 
 // Options are what the owner of a tree needs on the hub and on the node alike.
@@ -66,7 +67,8 @@ type Stages[B any] struct {
 }
 
 // Host owns the state of a tree. Many goroutines put steps, which change the state; one goroutine, in Run, takes all
-// that wait as one batch, commits it, publishes what changed and answers the senders.
+// that wait as one batch, commits it, publishes what changed and answers the senders. Senders share the queue: each has a
+// part of it, and one whose part is full waits, while the steps of all others go on.
 //
 // Steps and Commit run with the state locked for writing, so that readers see only what is stored. Publish runs with
 // the state unlocked, but no View runs until it is through: a new subscriber reads no retained value before the
@@ -86,7 +88,7 @@ func NewHost[B any](o *Options, stages Stages[B]) *Host[B] {
 		stages.Full = func(B) bool { return false }
 	}
 	h := &Host[B]{stages: stages}
-	h.queue.init(maxWaiting)
+	h.queue.init(queueBytes())
 	return h
 }
 
@@ -131,7 +133,7 @@ func (h *Host[B]) step(ctx context.Context, own func(B)) error {
 		own(b)
 		n++
 	}
-	n += h.run(b, func(ran int) bool { return ran < maxSteps && !h.stages.Full(b) })
+	n += h.run(b, func(ran, bytes int) bool { return ran < maxSteps && bytes < maxBytes && !h.stages.Full(b) })
 	lost := h.stages.Commit(context.WithoutCancel(ctx), b) // what was begun is ended, or the state would be ahead of the disk
 	h.state.Unlock()
 	h.taken.Add(uint64(n))

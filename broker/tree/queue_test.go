@@ -1,9 +1,11 @@
 package tree
 
 import (
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -14,12 +16,15 @@ func newQueue[B any](limit int) *queue[B] {
 	return q
 }
 
-func upTo(n int) func(int) bool { return func(ran int) bool { return ran < n } }
+func upTo(n int) func(int, int) bool { return func(ran, _ int) bool { return ran < n } }
+
+// steps is the room that n steps without a message need.
+func steps(n int) int { return n * stepCost }
 
 func TestStepsRunInOrder(t *testing.T) {
-	q := newQueue[*[]int](10)
+	q := newQueue[*[]int](steps(10))
 	for i := range 5 {
-		require.True(t, q.Put(func(b *[]int) { *b = append(*b, i) }))
+		require.True(t, q.Put("a", 0, func(b *[]int) { *b = append(*b, i) }))
 	}
 	<-q.ready
 	var got []int
@@ -33,21 +38,21 @@ func TestStepsRunInOrder(t *testing.T) {
 
 // What comes while a batch is made is part of it: fewer commits for more steps.
 func TestStepsThatComeMeanwhileAreRunToo(t *testing.T) {
-	q := newQueue[int](10)
+	q := newQueue[int](steps(10))
 	var ran []string
-	require.True(t, q.Put(func(int) {
+	require.True(t, q.Put("a", 0, func(int) {
 		ran = append(ran, "first")
-		require.True(t, q.Put(func(int) { ran = append(ran, "second") })) // there is room
+		require.True(t, q.Put("a", 0, func(int) { ran = append(ran, "second") })) // there is room
 	}))
 	require.Equal(t, 2, q.run(0, upTo(10)))
 	require.Equal(t, []string{"first", "second"}, ran)
 }
 
 func TestPutBlocksWhileTheQueueIsFull(t *testing.T) {
-	q := newQueue[int](1)
-	require.True(t, q.Put(func(int) {}))
+	q := newQueue[int](steps(1))
+	require.True(t, q.Put("a", 0, func(int) {}))
 	put := make(chan bool)
-	go func() { put <- q.Put(func(int) {}) }()
+	go func() { put <- q.Put("a", 0, func(int) {}) }()
 	select {
 	case <-put:
 		t.Fatal("there was no room")
@@ -60,12 +65,12 @@ func TestPutBlocksWhileTheQueueIsFull(t *testing.T) {
 // What was put is run, whenever the queue is closed: nobody waits for an answer that never comes.
 func TestNothingIsLostAtTheEnd(t *testing.T) {
 	for range 200 {
-		q := newQueue[int](2)
+		q := newQueue[int](steps(4))
 		var promised, taken atomic.Int64
 		var putting sync.WaitGroup
-		for range 4 {
+		for _, from := range []string{"a", "a", "b", "c"} {
 			putting.Go(func() {
-				for q.Put(func(int) { taken.Add(1) }) {
+				for q.Put(from, 0, func(int) { taken.Add(1) }) {
 					promised.Add(1)
 				}
 			})
@@ -81,6 +86,52 @@ func TestNothingIsLostAtTheEnd(t *testing.T) {
 		}
 		putting.Wait()
 		require.Equal(t, promised.Load(), taken.Load())
-		require.False(t, q.Put(func(int) {}))
+		require.False(t, q.Put("a", 0, func(int) {}))
 	}
+}
+
+// A sender whose part is full waits. Another one finds room, and its step is run after one turn of the first sender's.
+func TestASenderFillsItsOwnPartOnly(t *testing.T) {
+	const most = 8 * turn
+	q := newQueue[*[]string](most)
+	step := func(from string) func(*[]string) { return func(ran *[]string) { *ran = append(*ran, from) } }
+	var putting sync.WaitGroup
+	putting.Go(func() {
+		for q.Put("much", turn/2, step("much")) {
+		}
+	})
+	full := func() bool { q.mu.Lock(); defer q.mu.Unlock(); return q.held >= most/2-turn }
+	require.Eventually(t, full, 30*time.Second, time.Millisecond)
+	require.True(t, q.Put("little", 1, step("little")))
+	require.LessOrEqual(t, q.held, most, "what waits is bounded in bytes")
+	var ran []string
+	q.run(&ran, upTo(3))
+	require.Contains(t, ran, "little", "it waits for one turn, not for all that was there")
+	q.Close()
+	putting.Wait()
+}
+
+// Many senders that fill all the room hold no more than there may be together, and each gets its turns.
+func TestSendersShareTheRoom(t *testing.T) {
+	const most, senders = 1 << 20, 20
+	q := newQueue[map[string]int](most)
+	var putting sync.WaitGroup
+	for i := range senders {
+		from := strconv.Itoa(i)
+		putting.Go(func() {
+			for q.Put(from, 4<<10, func(ran map[string]int) { ran[from]++ }) {
+			}
+		})
+	}
+	ran := make(map[string]int)
+	require.Eventually(t, func() bool {
+		q.mu.Lock()
+		held := q.held
+		q.mu.Unlock()
+		require.LessOrEqual(t, held, most)
+		q.run(ran, upTo(100))
+		return len(ran) == senders
+	}, 30*time.Second, time.Millisecond)
+	q.Close()
+	putting.Wait()
 }

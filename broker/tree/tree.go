@@ -113,6 +113,11 @@ func Bare(payload []byte) *resource.Value {
 	return &v
 }
 
+// Sender is who a message's step counts for, and the bytes that the step keeps.
+func Sender(m broker.Message) (from string, bytes int) {
+	return Origin(m), len(m.Topic) + len(m.Payload)
+}
+
 // Origin is who wrote a value: the user, or the client id of one without a name.
 func Origin(m broker.Message) string {
 	return cmp.Or(m.User(), m.ClientID())

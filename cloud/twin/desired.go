@@ -6,17 +6,20 @@ import (
 	"errors"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const (
-	maxDesiredWrites    = 8192 // desired writes that may wait; beyond it their publishers do
+	desiredWriteCost    = 512 // bytes of a waiting desired write besides its values
 	desiredWriteTimeout = 30 * time.Second
 )
 
@@ -29,6 +32,7 @@ type desiredWrite struct {
 	until   int64
 	basedOn map[string]uint64 // only if these are still the desired versions; nil: whatever they are
 	done    func(error)
+	bytes   int // that it counts for
 }
 
 // desiredWrites holds the waiting desired writes by device. All that wait for one device are applied, in the order of arrival, in one
@@ -36,17 +40,18 @@ type desiredWrite struct {
 type desiredWrites struct {
 	mu      sync.Mutex
 	pending map[string][]desiredWrite // a device that has an entry has a goroutine
-	slots   chan struct{}
+	backlog *quota.Backlog            // bytes that wait, by origin
+	count   atomic.Int64
 	closed  bool
 	running sync.WaitGroup
 }
 
 func (w *desiredWrites) init() {
 	w.pending = make(map[string][]desiredWrite)
-	w.slots = make(chan struct{}, maxDesiredWrites)
+	w.backlog = quota.NewBacklog(int(daemon.MemoryShare(1.0/64, 2<<20, 16<<20)))
 }
 
-func (w *desiredWrites) waiting() int { return len(w.slots) }
+func (w *desiredWrites) waiting() int { return int(w.count.Load()) }
 
 // add queues a desired write; serve is called in a goroutine of its own for a device that has none.
 // It is false when the hub is stopping.
@@ -69,6 +74,7 @@ func (w *desiredWrites) close() {
 	w.mu.Lock()
 	w.closed = true
 	w.mu.Unlock()
+	w.backlog.Wake()
 	w.running.Wait()
 }
 
@@ -85,18 +91,41 @@ func (w *desiredWrites) take(device string) []desiredWrite {
 	return list
 }
 
-// queueDesired queues a desired write for a device.
+// queueDesired queues a desired write for a device. It blocks while as much waits of the same origin as is left for all others.
 func (t *Twins) queueDesired(name string, v desiredWrite) {
-	select {
-	case t.desired.slots <- struct{}{}:
-	case <-t.host.Closed():
+	w := &t.desired
+	v.bytes = desiredWriteCost
+	for property, value := range v.values {
+		v.bytes += len(property)
+		if value != nil {
+			v.bytes += len(*value)
+		}
+	}
+	if !w.backlog.Wait(v.origin, func() {}, w.over) {
 		v.done(errStopped)
 		return
 	}
-	if !t.desired.add(name, v, t.acceptAll) {
-		<-t.desired.slots
+	w.begin(v)
+	if !w.add(name, v, t.acceptAll) {
+		w.end(v)
 		v.done(errStopped)
 	}
+}
+
+func (w *desiredWrites) over() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.closed
+}
+
+func (w *desiredWrites) begin(v desiredWrite) {
+	w.count.Add(1)
+	w.backlog.Add(v.origin, v.bytes)
+}
+
+func (w *desiredWrites) end(v desiredWrite) {
+	w.count.Add(-1)
+	w.backlog.Add(v.origin, -v.bytes)
 }
 
 var errStopped = resource.Errorf(resource.Unavailable, "", "the hub is stopping: publish again once it is back")
@@ -109,7 +138,7 @@ func (t *Twins) acceptAll(name string) {
 		cancel()
 		for i, v := range list {
 			v.done(verdicts[i])
-			<-t.desired.slots
+			t.desired.end(v)
 		}
 	}
 }
@@ -173,9 +202,7 @@ func (t *Twins) tryAccept(ctx context.Context, name string, list []desiredWrite,
 	if err != nil {
 		return err
 	}
-	t.host.RLock()
-	d := t.devices[name]
-	t.host.RUnlock()
+	d := t.objects.device(name)
 	if d != nil { // before the update: its event may come before Update returns
 		d.accepted.Store(&accepted{data, dev})
 	}
@@ -204,9 +231,7 @@ func (t *Twins) logWanted(before, after resource.Device) {
 // namespace is the namespace of the device of that name; the default namespace if the store's watch has not delivered the
 // device yet.
 func (t *Twins) namespace(name string) string {
-	t.host.RLock()
-	defer t.host.RUnlock()
-	if d := t.devices[name]; d != nil {
+	if d := t.objects.device(name); d != nil {
 		return d.of.namespace
 	}
 	return resource.DefaultNamespace
@@ -222,9 +247,7 @@ func (t *Twins) readModel(ctx context.Context, d resource.Device) (m resource.De
 	if err != nil {
 		return m, err
 	}
-	t.host.RLock()
-	known := t.models[modelKey{key.Namespace, key.Name}]
-	t.host.RUnlock()
+	known := t.objects.model(modelKey{key.Namespace, key.Name})
 	if known != nil && known.rev == obj.Rev {
 		return known.DeviceModel, nil // a large one takes longer to read than all the rest
 	}
@@ -305,8 +328,7 @@ func (t *Twins) Publish(m broker.Message, done func(error)) {
 	}
 	switch a.Kind {
 	case topics.KindSyncUp:
-		t.receive(a.Node, m)
-		done(nil)
+		t.receive(a.Node, m, done)
 	case topics.KindDesired, topics.KindDesiredAll:
 		t.publishDesired(a, m, done)
 	case topics.KindGet:

@@ -41,7 +41,7 @@ func (r *rig) nodeCondition(kind string) resource.Condition {
 // step has f called as a step, and waits until it is done.
 func (r *rig) step(f func()) {
 	done := make(chan struct{})
-	r.twins.host.Put(func(*batch) { f(); close(done) })
+	r.twins.host.Put("", 0, func(*batch) { f(); close(done) })
 	<-done
 }
 

@@ -49,7 +49,7 @@ func TestWhatDerivesFromObjectsIsPublishedWhateverNodesReport(t *testing.T) {
 	r, c := joined(t)
 	r.inStep()
 	gate := make(chan struct{})
-	r.twins.host.Put(func(*batch) { <-gate }) // what follows is one batch
+	r.twins.host.Put("", 0, func(*batch) { <-gate }) // what follows is one batch
 	r.fault.reports.Store(true)
 	c.report("devices/lamp/reported/temperature", "4")
 	r.disconnect(c)
@@ -85,7 +85,7 @@ func TestNothingIsSeenBeforeItIsStored(t *testing.T) {
 	c.report("devices/lamp/reported/temperature", "5")
 	require.Eventually(t, func() bool { return r.twins.Stats().FailedCommits > 0 }, wait, time.Millisecond)
 	next := make(chan struct{}) // the step after the one that failed
-	r.twins.host.Put(func(*batch) { close(next) })
+	r.twins.host.Put("", 0, func(*batch) { close(next) })
 	<-next
 	for _, applied := range seen()[len(before):] {
 		require.Equal(t, last, applied)

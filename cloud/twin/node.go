@@ -55,6 +55,9 @@ func (n *node) state() string {
 	return resource.Offline
 }
 
+// linkOf is a node's link as the sender of steps.
+func linkOf(node string) string { return "node/" + node }
+
 // Connected does nothing: a node is online once its link has subscribed to sync/down (see Subscribed). Another client
 // with the node's certificate does not make it so.
 func (t *Twins) Connected(*broker.Identity) {}
@@ -64,7 +67,7 @@ func (t *Twins) Subscribed(id *broker.Identity, filter string) {
 	if _, down := topics.Sync(id.Node); !id.IsLink() || filter != down {
 		return
 	}
-	t.host.Put(func(b *batch) {
+	t.host.Put(linkOf(id.Node), 0, func(b *batch) {
 		n := t.node(id.Node)
 		n.core = id.ClientID
 		t.recordJoined(b, n, id)
@@ -83,7 +86,7 @@ func (t *Twins) Disconnected(id *broker.Identity, cause error) {
 	if !id.Has(topics.RoleNode) {
 		return
 	}
-	t.host.Put(func(b *batch) {
+	t.host.Put(linkOf(id.Node), 0, func(b *batch) {
 		n := t.nodes[id.Node]
 		if n == nil || n.core != id.ClientID {
 			return
@@ -105,19 +108,26 @@ func (t *Twins) presence(b *batch, n *node) {
 	t.status.node(n.name)
 }
 
-// receive takes a message of a node's link. A malformed one is dropped: the link protocol sends
-// its contents again.
-func (t *Twins) receive(name string, said broker.Message) {
+// receive takes a message of a node's link, which is acknowledged once it was taken: the node has no more messages on their way
+// than that. A malformed one is dropped: the link protocol sends its contents again.
+func (t *Twins) receive(name string, said broker.Message, done func(error)) {
 	m, err := link.Decode(said.Payload)
 	if err != nil {
 		t.sampledLog.Warn().Err(err).Str("node", name).Msg("malformed message from the node")
+		done(nil)
 		return
 	}
 	clock := clockOf(said)
-	t.host.Put(func(b *batch) {
+	taken := t.host.Put(linkOf(name), len(said.Payload)+entryCost*len(m.Entries), func(b *batch) {
 		n := t.node(name)
 		b.active[n] = true
 		n.contact.received(b.now, clock)
+		if m.Type == link.Full && m.Map == link.Up && !n.fulls.takes(b.now, m, n.up.Collects()) {
+			t.sampledLog.Warn().Str("node", name).Msg("the node sends all that it reports again and again: it waits")
+			time.AfterFunc(fullDropped, func() { done(nil) }) // the node sends it again
+			return
+		}
+		b.taken = append(b.taken, done)
 		if m.Map == link.Down {
 			n.sentAt = b.now
 			if t.checkHub(b, n, m) {
@@ -131,13 +141,61 @@ func (t *Twins) receive(name string, said broker.Message) {
 			return
 		}
 		t.recordAnomaly(b, n, m)
+		began := time.Now()
 		changes := n.up.Step(m)
 		b.changes += len(changes)
 		for i := range changes {
 			t.reported(b, n, &changes[i])
 		}
+		if m.Type == link.Full {
+			n.fulls.cost(b.now, m, time.Since(began))
+		}
 		t.recordOversize(b, n)
 	})
+	if !taken {
+		done(errStopped)
+	}
+}
+
+// entryCost is what an entry of a decoded message takes in memory besides its texts.
+const entryCost = 160
+
+// fulls paces the FULLs of a node. One replaces a whole map, which costs the hub much more than it costs the node, and a node needs
+// one after it or the hub was restored, not again and again: the next one waits for a hundred times as long as the last one took,
+// in which what other nodes and users do goes on. The node's owner of the map sends it again meanwhile.
+type fulls struct {
+	id    uint64
+	spent time.Duration // on the FULL with that id
+	next  time.Time     // when another one may begin
+}
+
+const (
+	fullPause    = 100 // times what the last FULL took
+	longestPause = time.Minute
+	fullDropped  = time.Second // until a part that was not taken is acknowledged: its sender is pushed back
+)
+
+// takes reports whether a part of a FULL is taken, while the map collects the parts of the FULL collects, or of none (0).
+func (f *fulls) takes(now time.Time, m link.Message, collects uint64) bool {
+	if collects != 0 && collects == m.ID {
+		return true
+	}
+	if now.Before(f.next) && f.next.Sub(now) <= longestPause { // or the clock was set back
+		return false
+	}
+	if m.Part == 0 {
+		f.id, f.spent = m.ID, 0
+	}
+	return true
+}
+
+// cost counts what a part took.
+func (f *fulls) cost(now time.Time, m link.Message, took time.Duration) {
+	if f.id != m.ID {
+		return // it was not collected
+	}
+	f.spent += took
+	f.next = now.Add(min(fullPause*f.spent, longestPause))
 }
 
 // reported handles a change that a node made. Only keys that the edge owns are shown: a node that forges a key of another owner
@@ -702,7 +760,7 @@ func (t *Twins) dropUnused(b *batch, n *node) {
 
 func (t *Twins) retryForget(b *batch) {
 	for n := range b.forgotten {
-		time.AfterFunc(forgetRetry, func() { t.host.Put(func(b *batch) { t.forgetNode(b, n.name) }) })
+		time.AfterFunc(forgetRetry, func() { t.host.Put(tree.Own, 0, func(b *batch) { t.forgetNode(b, n.name) }) })
 	}
 }
 

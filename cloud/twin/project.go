@@ -85,7 +85,7 @@ func (t *Twins) follow(ctx context.Context, kind string, from uint64) error {
 		if err != nil {
 			return err
 		}
-		t.host.Put(func(b *batch) { t.replaceAll(b, kind, page.Items) })
+		t.host.Put(tree.Own, 0, func(b *batch) { t.replaceAll(b, kind, page.Items) })
 		from = page.Rev
 	}
 	stream, err := t.o.Watcher.Watch(ctx, store.Key{Kind: kind}, from)
@@ -98,12 +98,19 @@ func (t *Twins) follow(ctx context.Context, kind string, from uint64) error {
 		if err != nil {
 			return err
 		}
-		t.host.Put(func(b *batch) {
+		t.host.Put(tree.Own, bytesOf(events), func(b *batch) {
 			for _, e := range events {
 				t.changed(b, kind, e.Object, e.Type == store.Deleted)
 			}
 		})
 	}
+}
+
+func bytesOf(events []store.Event) (n int) {
+	for _, e := range events {
+		n += len(e.Object.Data)
+	}
+	return n
 }
 
 // replaceAll applies a complete list of a kind: objects that are not in it were deleted.
@@ -169,6 +176,7 @@ func (t *Twins) changedDevice(b *batch, o store.Object) {
 	if d == nil {
 		d = &device{name: o.Name, of: modelKey{namespace: o.Namespace}}
 		t.devices[o.Name] = d
+		t.objects.devices.Store(o.Name, d)
 	}
 	if b.devices[o.Name] == nil && d.raw != nil && bytes.Equal(d.raw, o.Data) {
 		if d.written.Load() != o.Rev { // otherwise it is the status that this process wrote
@@ -182,6 +190,7 @@ func (t *Twins) changedDevice(b *batch, o store.Object) {
 func (t *Twins) removeDevice(b *batch, name string) {
 	if d := t.devices[name]; d != nil {
 		delete(t.devices, name)
+		t.objects.devices.Delete(name)
 		delete(b.devices, name)
 		if d.node != "" {
 			t.recordBound(b, d, d.read().Metadata, "", true)
@@ -196,6 +205,7 @@ func (t *Twins) changedModel(b *batch, o store.Object, deleted bool) {
 	key := modelKey{o.Namespace, o.Name}
 	if deleted {
 		delete(t.models, key)
+		t.objects.models.Delete(key)
 	} else {
 		var m resource.DeviceModel
 		if err := json.Unmarshal(o.Data, &m); err != nil {
@@ -208,6 +218,7 @@ func (t *Twins) changedModel(b *batch, o store.Object, deleted bool) {
 			return
 		}
 		t.models[key] = &model{m, o.Rev, tail}
+		t.objects.models.Store(key, t.models[key])
 	}
 	b.models[key] = true
 }
@@ -293,6 +304,7 @@ func (t *Twins) take(c changedDevice, r decoded) bool {
 		t.o.Log.Error().Err(r.err).Str("device", c.name).Msg("the stored Device can't be read")
 		if d.raw == nil {
 			delete(t.devices, c.name)
+			t.objects.devices.Delete(c.name)
 		}
 		return false
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -86,12 +87,19 @@ func (t *Twins) Project(ctx context.Context, key store.Key) (again time.Duration
 		case !errors.Is(err, resource.NotFound):
 			return 0, err
 		}
-		if !t.host.Put(func(b *batch) { t.putProjected(b, key, m) }) {
+		if !t.host.Put(tree.Own, m.bytes(), func(b *batch) { t.putProjected(b, key, m) }) {
 			return 0, errStopped
 		}
 		return 0, m.err
 	}
 	return 0, fmt.Errorf("objects of the kind %s are not projected", key.Kind)
+}
+
+func (m made) bytes() (n int) {
+	for _, d := range m.documents {
+		n += len(d.Value)
+	}
+	return n
 }
 
 // putProjected writes an object's documents, and deletes those that it has no more unless some could not be made.

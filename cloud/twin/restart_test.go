@@ -85,7 +85,7 @@ func TestADeviceOfTheSameNameInAnotherNamespaceTakesItsPlace(t *testing.T) {
 	data, err := json.Marshal(other)
 	require.NoError(t, err)
 	got := make(chan string, 1)
-	r.twins.host.Put(func(b *batch) { // all in one step: the store itself still has the first one
+	r.twins.host.Put("", 0, func(b *batch) { // all in one step: the store itself still has the first one
 		r.twins.changedModel(b, store.Object{Key: store.Key{Namespace: "other", Name: "lamp"}, Data: model}, false)
 		r.twins.replaceAll(b, resource.KindDevice, []store.Object{{Key: store.Key{Namespace: "other", Name: "lamp"}, Data: data}})
 		r.twins.derive(b)

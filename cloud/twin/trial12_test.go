@@ -18,7 +18,7 @@ func TestTrial12MalformedMessagesAreLoggedNowAndThen(t *testing.T) {
 	var log bytes.Buffer
 	twins := &Twins{sampledLog: (&tree.Options{Log: zerolog.New(&log)}).SampledLog()}
 	for range 1000 {
-		twins.receive("n1", broker.Message{Payload: []byte("nonsense")})
+		twins.receive("n1", broker.Message{Payload: []byte("nonsense")}, func(error) {})
 	}
 	n := bytes.Count(log.Bytes(), []byte("malformed message from the node"))
 	require.Positive(t, n)

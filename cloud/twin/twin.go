@@ -59,6 +59,7 @@ type Twins struct {
 	unlisted   map[*node]bool               // nodes whose membership document is to be written
 	projected  map[store.Key]map[place]bool // where the documents of each object are, see Projection
 	where      sync.Map                     // device → the node that it is bound to; read without the lock of the state
+	objects    objects                      // devices and models again, for what doesn't wait for that lock
 
 	emptyDigests map[link.Digest]bool // see emptyMapDigests
 
@@ -77,6 +78,24 @@ type Twins struct {
 	failing bool // Run's own: the last commit failed
 }
 
+// objects are the devices and models by name, for desired writes: they are stored without waiting for what nodes report.
+type objects struct {
+	devices sync.Map // name → *device, of which only what never changes may be read
+	models  sync.Map // modelKey → *model
+}
+
+func (o *objects) device(name string) *device {
+	d, _ := o.devices.Load(name)
+	known, _ := d.(*device)
+	return known
+}
+
+func (o *objects) model(key modelKey) *model {
+	m, _ := o.models.Load(key)
+	known, _ := m.(*model)
+	return known
+}
+
 type modelKey struct{ namespace, name string }
 
 // node is one node's two maps.
@@ -90,6 +109,7 @@ type node struct {
 	listed time.Time       // when the membership document was last written
 
 	documents int // how many documents projections have put into its map
+	fulls     fulls
 
 	oversize string         // why no report of the node is accepted: its map exceeds the quota; empty: reports are accepted
 	other    resource.HubID // another hub that the node's map down came from; 0: none
@@ -161,6 +181,7 @@ type batch struct {
 	reports        []broker.Message         // what nodes reported: published once it is stored
 	messages       []broker.Message         // of the links, encoded while the state is locked
 	changes        int                      // number of changes that nodes made
+	taken          []func(error)            // acknowledge messages of the links
 	loading        bool                     // New is loading: nothing is published or recorded
 	devices        map[string]*store.Object // to be projected: as they are now, or nil where only the model changed
 	models         map[modelKey]bool        // models that changed
@@ -259,8 +280,12 @@ func (t *Twins) publish(b *batch) {
 	}
 }
 
-// finish records the events and sends what the links have to say.
+// finish acknowledges the links' messages, records the events and sends what the links have to say. A message whose changes could
+// not be stored is acknowledged as well: the link protocol sends them again.
 func (t *Twins) finish(b *batch) {
+	for _, done := range b.taken {
+		done(nil)
+	}
 	for _, h := range b.events {
 		t.o.Record(h)
 	}

@@ -84,7 +84,7 @@ func TestARefusalOfAnOlderDesiredValue(t *testing.T) {
 	r.value("devices/hall/desired/setpoint", "20")
 	r.inStep()
 	held, gate := make(chan struct{}), make(chan struct{})
-	r.twin.host.Put(func(*batch) { close(held); <-gate })
+	r.twin.host.Put("", 0, func(*batch) { close(held); <-gate })
 	<-held
 	waiting := r.twin.host.Len()
 	r.want("devices/hall/desired/setpoint", "21", 42)
@@ -101,7 +101,7 @@ func TestARefusalOfAnOlderDesiredValue(t *testing.T) {
 func TestDeviceLookupWaitsForNoCommit(t *testing.T) {
 	r := joined(t)
 	held, gate := make(chan struct{}), make(chan struct{})
-	r.twin.host.Put(func(*batch) { close(held); <-gate })
+	r.twin.host.Put("", 0, func(*batch) { close(held); <-gate })
 	<-held
 	asked := make(chan error, 2)
 	go func() {
@@ -126,7 +126,7 @@ func TestWaitingWritesShareACommit(t *testing.T) {
 	held, gate := make(chan struct{}), make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(gate) })
 	t.Cleanup(letGo)
-	r.twin.host.Put(func(*batch) { close(held); <-gate })
+	r.twin.host.Put("", 0, func(*batch) { close(held); <-gate })
 	<-held
 	const clients, each = 4, 25
 	stored := make(chan error, clients*each)
@@ -210,7 +210,7 @@ func TestAMapperThatDiedWithTheCoreIsMissed(t *testing.T) {
 	require.NoError(t, r.send("devices/hall/state", "online"))
 	r.restart()
 	require.Equal(t, "online", string(r.retained()["mappers/a/state"].Payload))
-	r.twin.host.Put(r.twin.missMappers)
+	r.twin.host.Put("", 0, r.twin.missMappers)
 	r.value("mappers/a/state", "offline")
 	r.value("devices/hall/state", "unknown")
 }

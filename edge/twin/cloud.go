@@ -12,11 +12,14 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
+// ofHub is the hub as the sender of steps. No client has this name.
+const ofHub = "$hub"
+
 // Connected begins a connection to the hub. n is new for every connection; send
 // hands a message over and does not block. ready is called once the hub has confirmed all that the node had to report when the
 // connection began, or has refused it for its quota. Streams are sent after that.
 func (t *Twin) Connected(n uint64, send func([]byte), ready func()) {
-	t.host.Put(func(*batch) {
+	t.host.Put(ofHub, 0, func(*batch) {
 		t.send, t.nonce, t.ready, t.hub = send, n, ready, 0
 		t.up.Connect(n)
 		t.o.Log.Info().Uint64("seq", t.up.Seq()).Int("behind", t.up.Dirty()).Msg("link to the hub is up")
@@ -25,7 +28,7 @@ func (t *Twin) Connected(n uint64, send func([]byte), ready func()) {
 
 // Disconnected ends it.
 func (t *Twin) Disconnected() {
-	t.host.Put(func(*batch) {
+	t.host.Put(ofHub, 0, func(*batch) {
 		if t.send != nil {
 			t.o.Log.Warn().Msg("link to the hub is down: the node goes on by itself")
 		}
@@ -50,7 +53,7 @@ func (t *Twin) Receive(payload []byte) {
 		t.sampledLog.Warn().Err(err).Msg("malformed message from the hub")
 		return
 	}
-	t.host.Put(func(b *batch) {
+	t.host.Put(ofHub, len(payload), func(b *batch) {
 		if m.Map == link.Up {
 			b.linkActive = true
 			if err := t.up.Step(m); err != nil {

@@ -36,7 +36,8 @@ func (t *Twin) Publish(m broker.Message, done func(error)) {
 		done(f.err)
 		return
 	}
-	taken := t.host.Put(func(b *batch) {
+	from, bytes := tree.Sender(m)
+	taken := t.host.Put(from, bytes, func(b *batch) {
 		b.done = append(b.done, answer{done, t.local(b, a, m)})
 	})
 	if !taken {
@@ -402,7 +403,7 @@ func (t *Twin) endOverrides(b *batch) {
 
 // SetRenewalError publishes in the node's status why its certificate could not be renewed; empty: it was.
 func (t *Twin) SetRenewalError(why string) {
-	t.host.Put(func(b *batch) {
+	t.host.Put(tree.Own, 0, func(b *batch) {
 		if t.o.Report.RenewalError == why {
 			return
 		}

@@ -15,7 +15,7 @@ import (
 // limit gives the node a quota of so many keys and bytes more than it has.
 func (r *rig) limit(keys, bytes int) {
 	done := make(chan struct{})
-	r.twin.host.Put(func(*batch) {
+	r.twin.host.Put("", 0, func(*batch) {
 		r.twin.o.Quota = link.Quota{Keys: r.twin.up.Len() + keys, Bytes: r.twin.up.Bytes() + bytes}
 		close(done)
 	})

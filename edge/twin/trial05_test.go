@@ -14,7 +14,7 @@ func TestTrial05MappersOfOneUserLeaveRoom(t *testing.T) {
 	r := joined(t)
 	limited := func() {
 		done := make(chan struct{})
-		r.twin.host.Put(func(*batch) { r.twin.o.Mappers = 20; close(done) })
+		r.twin.host.Put("", 0, func(*batch) { r.twin.o.Mappers = 20; close(done) })
 		<-done
 	}
 	limited()

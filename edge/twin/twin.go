@@ -194,7 +194,7 @@ func New(o Options) (*Twin, error) {
 		return nil, err
 	}
 	t.history.begin(o.Now(), t.devices)
-	t.host.Put(t.begin)
+	t.host.Put(tree.Own, 0, t.begin)
 	return t, nil
 }
 
@@ -237,7 +237,7 @@ func (t *Twin) load() error {
 // commit, since the state in memory may then differ from what is stored.
 func (t *Twin) Run(ctx context.Context) error {
 	defer t.host.Close()
-	grace := time.AfterFunc(mapperGrace, func() { t.host.Put(t.missMappers) })
+	grace := time.AfterFunc(mapperGrace, func() { t.host.Put(tree.Own, 0, t.missMappers) })
 	defer grace.Stop()
 	defer t.resend.Stop()
 	defer t.wake.Stop()
@@ -343,7 +343,7 @@ func (t *Twin) store(b *batch) (failed, lost error) {
 		t.up.Connect(t.nonce)
 	}
 	for _, f := range b.retries {
-		time.AfterFunc(retryTime, func() { t.host.Put(f) })
+		time.AfterFunc(retryTime, func() { t.host.Put(tree.Own, 0, f) })
 	}
 	return failed, nil
 }

@@ -219,6 +219,14 @@ func (r *Replica) TakeJournal() Journal {
 	return r.changes.take(State{Lineage: r.lineage, Applied: r.applied})
 }
 
+// Collects is the id of the FULL whose first parts have arrived; 0: none.
+func (r *Replica) Collects() uint64 {
+	if r.partial == nil {
+		return 0
+	}
+	return r.partial.id
+}
+
 // Lineage is the owner's lineage that the map follows; zero before the first FULL or ADOPT.
 func (r *Replica) Lineage() Lineage { return r.lineage }
 
