@@ -78,7 +78,7 @@ func TestANodesFloodHoldsUpNobodyElse(t *testing.T) {
 	end := r.flood("n3", math.MaxInt16, fullOf(t, 20_000, 1000, "one")...)
 	steady := func() bool { // its part of the queue is full
 		n := r.twins.host.Len()
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // for a step that still finds room, which nothing tells
 		return n > 1 && r.twins.host.Len() == n
 	}
 	require.Eventually(t, steady, wait, time.Millisecond)
