@@ -415,10 +415,8 @@ func topicID(clientID string) string {
 	return strings.NewReplacer("%", "%25", "+", "%2B", "#", "%23").Replace(clientID)
 }
 
-// validText replaces what an MQTT string must not contain.
-func validText(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "�"), "\x00", "�")
-}
+// validText replaces what an MQTT string must not contain, and what clients refuse in one.
+func validText(s string) string { return topics.MakeReadable(s) }
 
 // authenticator authenticates users. It is not changed after newAuthenticator.
 type authenticator struct {

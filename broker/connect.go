@@ -200,6 +200,9 @@ func (c *conn) identifier(pk *packets.Packet) error {
 	if strings.HasPrefix(pk.Connect.ClientIdentifier, "$") {
 		return &refusedConnect{code: codeBadClientID, reason: "client identifiers that begin with $ are the broker's own"}
 	}
+	if !topics.Readable(pk.Connect.ClientIdentifier) {
+		return &refusedConnect{code: codeBadClientID, reason: "the client identifier contains control characters or non-characters of Unicode"}
+	}
 	if pk.Connect.ClientIdentifier != "" {
 		return nil
 	}

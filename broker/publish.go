@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -256,6 +257,9 @@ func (b *Broker) check(m Message) error {
 	if f := m.Props.PayloadFormat; f != nil && *f == 1 && !utf8.Valid(m.Payload) {
 		return resource.Errorf(resource.Invalid, m.Topic, "the payload is said to be UTF-8, and is not")
 	}
+	if name := unreadableProperty(&m.Props); name != "" {
+		return resource.Errorf(resource.Invalid, m.Topic, "control characters or non-characters of Unicode in the %s, at which some clients end their connection", name)
+	}
 	id := m.Publisher
 	if err := b.acl.publish(id, m.Topic); err != nil && !b.mayClear(m) {
 		return err
@@ -274,6 +278,19 @@ func (b *Broker) check(m Message) error {
 		return forbidden(m.Topic, "the response topic %q is not one that the asker may publish to (auth.topics, auth.users)", r)
 	}
 	return nil
+}
+
+// unreadableProperty names a property with characters that make some clients end their connection; empty: there is none.
+func unreadableProperty(p *Properties) string {
+	switch {
+	case !topics.Readable(p.ContentType):
+		return "content type"
+	case !topics.Readable(p.ResponseTopic):
+		return "response topic"
+	case slices.ContainsFunc(p.User, func(u UserProperty) bool { return !topics.Readable(u.Key) || !topics.Readable(u.Value) }):
+		return "user properties"
+	}
+	return ""
 }
 
 // mayClear reports whether a message clears a retained message in place of its publisher: an operator of all nodes may clear

@@ -597,3 +597,44 @@ func TestTrial38TelemetryIsTakenOnce(t *testing.T) {
 		sub.nothing()
 	}
 }
+
+// unreadable are texts at which clients with libmosquitto end their connection.
+var unreadable = []string{"a\u0001", "\u001fb", "a\nb", "\u007f", "\u0085", "a\u009f", "\ufdd0", "\ufdef", "\ufffe", "\uffff", "\U0001fffe", "\U0010ffff"}
+
+// What some clients take for malformed is refused, so that no publisher ends other clients' connections, and the publisher's stays.
+func TestControlCharactersAreRefusedWithoutClosing(t *testing.T) {
+	b := start(t, nil)
+	reader := open(t, b, "reader")
+	reader.sub("#", 1)
+	for _, version := range []connectOption{v3, func(*packets.Packet) {}} {
+		c := open(t, b, "c", version)
+		for _, bad := range unreadable {
+			answer := c.publish1("t/"+bad, "x")
+			if c.version < 5 {
+				require.Contains(t, reader.expect(packets.Publish).TopicName, "v1/refused/c")
+				require.Equal(t, byte(codeUnspecified), c.subscribe("t/"+bad, 0).ReasonCodes[0])
+				continue
+			}
+			require.Equal(t, byte(codeBadTopic), answer.ReasonCode, "%q", bad)
+			require.Equal(t, byte(codeBadFilter), c.subscribe("t/"+bad, 0).ReasonCodes[0])
+			for what, p := range map[string]packets.Properties{
+				"content type": {ContentType: bad}, "response topic": {ResponseTopic: bad}, "user properties": {User: []packets.UserProperty{{Key: "k", Val: bad}}},
+			} {
+				answer := c.publish1("t", "x", props(p))
+				require.Equal(t, byte(codeBadPayload), answer.ReasonCode, "%q", bad)
+				require.Contains(t, answer.Properties.ReasonString, what)
+				require.True(t, topics.Readable(answer.Properties.ReasonString))
+			}
+			require.Equal(t, byte(codeBadPayload), c.publish1("t", "x", props(packets.Properties{User: []packets.UserProperty{{Key: bad, Val: "v"}}})).ReasonCode)
+			for code, will := range map[byte]connectOption{
+				codeBadTopic:   withWill("t/"+bad, "x", 0),
+				codeBadPayload: withWill("t", "x", 0, func(pk *packets.Packet) { pk.Connect.WillProperties.ContentType = bad }),
+			} {
+				require.Equal(t, code, dial(t, b).connect("w", will), "%q", bad)
+			}
+		}
+		c.publish1("t/é\u00a0\ufffd\U0001f600", "x")
+		require.Equal(t, "t/é\u00a0\ufffd\U0001f600", reader.expect(packets.Publish).TopicName, "the connection stays, and all else is passed on")
+	}
+	require.Equal(t, byte(codeBadClientID), dial(t, b).connect("c\u0001"))
+}

@@ -697,7 +697,7 @@ func (m *mapper) answer(c command, code topics.Code, result []byte, err error) {
 		User: []client.UserProperty{{Key: topics.PropCode, Value: string(code)}},
 	}
 	if err != nil {
-		r.User = append(r.User, client.UserProperty{Key: topics.PropError, Value: err.Error()})
+		r.User = append(r.User, client.UserProperty{Key: topics.PropError, Value: topics.MakeReadable(err.Error())})
 	}
 	m.mqtt.PublishAsync(r, func(err error) {
 		if err != nil {

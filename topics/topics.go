@@ -329,12 +329,35 @@ func topicRule(topic string) string {
 		return "not valid UTF-8"
 	case strings.ContainsAny(topic, "+#"):
 		return "a topic to publish to can't contain the wildcards + and #"
-	case strings.ContainsRune(topic, 0):
-		return "contains NUL"
+	case !Readable(topic):
+		return unreadable
 	case topic[0] == '$':
 		return "topics that begin with $ belong to the broker"
 	}
 	return ""
+}
+
+const unreadable = "contains NUL or another control character, or a non-character of Unicode, at which some clients end their connection"
+
+// Readable reports whether a text has none of the characters that MQTT advises against (1.5.4): control characters and
+// non-characters. Other people's clients and brokers take a packet that has one for malformed.
+func Readable(text string) bool { return strings.IndexFunc(text, isUnreadable) < 0 }
+
+// MakeReadable replaces what is not Readable, and what is not UTF-8: line feeds and tabs by a space, all else by U+FFFD.
+func MakeReadable(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t':
+			return ' '
+		case isUnreadable(r):
+			return utf8.RuneError
+		}
+		return r
+	}, text)
+}
+
+func isUnreadable(r rune) bool {
+	return r < ' ' || r >= 0x7F && r < 0xA0 || r >= 0xFDD0 && (r <= 0xFDEF || r&0xFFFE == 0xFFFE)
 }
 
 // CheckFilter refuses what no client may subscribe to. A shared subscription's
@@ -351,8 +374,8 @@ func CheckFilter(filter string) error {
 		return &Error{filter, "longer than 65,535 bytes"}
 	case !utf8.ValidString(filter):
 		return &Error{filter, "not valid UTF-8"}
-	case strings.ContainsRune(filter, 0):
-		return &Error{filter, "contains NUL"}
+	case !Readable(filter):
+		return &Error{filter, unreadable}
 	}
 	levels := strings.Split(rest, "/")
 	for i, level := range levels {

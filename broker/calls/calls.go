@@ -307,7 +307,7 @@ func (c *Calls) fail(x *call, f *failure) {
 		c.log.Info().Str("topic", x.topic).Str("client", x.from).Str("code", string(f.code)).Err(f.err).Msg("command without an answer")
 	}
 	r := x.response(nil)
-	r.Props.User = []broker.UserProperty{{Key: topics.PropCode, Value: string(f.code)}, {Key: topics.PropError, Value: f.err.Error()}}
+	r.Props.User = []broker.UserProperty{{Key: topics.PropCode, Value: string(f.code)}, {Key: topics.PropError, Value: topics.MakeReadable(f.err.Error())}}
 	c.reply(x, f.code, r)
 }
 

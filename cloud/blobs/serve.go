@@ -166,7 +166,7 @@ func (s *Server) serve(ctx context.Context, j job) {
 		if kind == resource.Internal {
 			kind, text = resource.Unavailable, "the hub can't read the blob at this moment: see its log"
 		}
-		answer.Props.User = []broker.UserProperty{{Key: topics.PropCode, Value: string(kind)}, {Key: topics.PropError, Value: text}}
+		answer.Props.User = []broker.UserProperty{{Key: topics.PropCode, Value: string(kind)}, {Key: topics.PropError, Value: topics.MakeReadable(text)}}
 	} else {
 		s.answered.Add(1)
 	}
