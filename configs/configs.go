@@ -295,6 +295,8 @@ type WebSocket struct {
 	Listen  string   `yaml:"listen"`
 	TLS     bool     `yaml:"tls"`
 	Origins []string `yaml:"origins"` // of web pages elsewhere that may connect
+	// ClientCertificates asks clients for a certificate.
+	ClientCertificates bool `yaml:"clientCertificates"`
 }
 
 // HTTP says where an API listens.

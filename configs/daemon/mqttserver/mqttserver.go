@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -247,8 +248,36 @@ func listeners(m configs.MQTT) (list []broker.Listener, err error) {
 		ws := broker.Listener{Name: "websocket", Setting: "mqtt.websocket.listen", Address: m.WebSocket.Listen, WebSocket: true, Origins: m.WebSocket.Origins}
 		if m.WebSocket.TLS {
 			ws.TLS = secure
+			if !m.WebSocket.ClientCertificates {
+				ws.TLS = withoutClientCertificates(secure)
+			}
 		}
 		list = append(list, ws)
 	}
 	return list, nil
+}
+
+// withoutClientCertificates is the same for clients that can't be asked for a certificate.
+func withoutClientCertificates(c *tls.Config) *tls.Config {
+	unasked := c.Clone()
+	unasked.ClientAuth, unasked.ClientCAs = tls.NoClientCert, nil
+	find := c.GetConfigForClient
+	if find == nil {
+		return unasked
+	}
+	var mu sync.Mutex
+	var found, made *tls.Config // made is kept as long as found is, so that clients can resume their TLS sessions
+	unasked.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		c, err := find(hello)
+		if c == nil || err != nil {
+			return c, err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if c != found {
+			found, made = c, withoutClientCertificates(c)
+		}
+		return made, nil
+	}
+	return unasked
 }
