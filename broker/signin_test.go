@@ -17,6 +17,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -724,4 +725,46 @@ func TestTrial07LongNamesTakeNoRoom(t *testing.T) {
 			g.check(fmt.Sprint(i), strings.Repeat(fmt.Sprint(i%10), 64<<10), nil, never)
 		}
 	})
+}
+
+// Whoever is behind the same address can't lock out those whose password was right there lately.
+func TestAPasswordThatWasRightLatelyPassesAFloodOfWrongOnes(t *testing.T) {
+	now := time.Now()
+	g := newLoginThrottle(2, 1, func() time.Time { return now })
+	secret, always := []byte("secret"), func() bool { return true }
+	require.Equal(t, right, g.check("a", "boss", secret, always))
+	now = now.Add(2 * rememberTime)
+	flood := func(address, user string, n int) {
+		for i := range n {
+			g.check(address, user+strconv.Itoa(i), []byte("wrong"), never)
+			g.check(address, "boss", []byte(strconv.Itoa(i)), never)
+		}
+	}
+	flood("a", "x", 4*attemptsPerAddress)
+	require.Equal(t, tooMany, g.check("a", "op", secret, always), "a name that is new there waits")
+	require.Equal(t, tooMany, g.check("a", "boss", []byte("other"), always), "and another password")
+	for range 10 {
+		require.Equal(t, right, g.check("a", "boss", secret, always))
+	}
+	flood("b", "x", 4*attemptsPerAddress)
+	require.Equal(t, tooMany, g.check("b", "boss", secret, always), "it was right at another address")
+	flood("a", "x", 2*guessesOfProven)
+	require.Equal(t, tooMany, g.check("a", "boss", secret, always), "it can't be guessed without end")
+	now = now.Add(attemptWindow + time.Second)
+	require.Equal(t, right, g.check("a", "boss", secret, always))
+
+	flood("a", "x", 4*attemptsPerAddress)
+	now = now.Add(2 * rememberTime)
+	require.Equal(t, wrong, g.check("a", "boss", secret, never), "it was changed")
+	flood("a", "x", 4*attemptsPerAddress)
+	require.Equal(t, tooMany, g.check("a", "boss", secret, always))
+
+	token := []byte("ebt_token")
+	require.False(t, g.mayTry("a", token))
+	g.succeeded("a", token)
+	require.True(t, g.mayTry("a", token))
+	for i := range 2 * maxRemembered {
+		g.check("c"+strconv.Itoa(i), "boss", secret, always)
+	}
+	require.LessOrEqual(t, len(g.proven), maxRemembered)
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"runtime"
 	"sync"
@@ -33,6 +34,7 @@ type loginThrottle struct {
 	counted map[digest]attempts
 	looking map[digest]*passwordCheck
 	right   map[digest]time.Time // passwords that were right, and until when they are remembered
+	proven  map[digest]time.Time // the same with the addresses that they came from, for longer
 }
 
 // digest is a keyed hash of a user's name and a password, or of an address and a name. The texts themselves are not kept.
@@ -61,10 +63,12 @@ const (
 
 const (
 	attemptWindow      = time.Minute
-	maxRemembered      = 10_000 // names and addresses that are counted, and passwords that are remembered
-	rememberTime       = 5 * time.Minute
-	attemptsPerAddress = 10        // times the attempts for one name that one address has for all names
-	maxQueuedRounds    = 5_000_000 // rounds of hashing that may wait for one turn: a few seconds' worth
+	maxRemembered      = 10_000          // names and addresses that are counted, and passwords that are remembered
+	rememberTime       = 5 * time.Minute // of a password that is not checked again
+	provenTime         = 24 * time.Hour  // of a password and its address, whose attempts are not counted
+	attemptsPerAddress = 10              // times the attempts for one name that one address has for all names
+	guessesOfProven    = 50              // times the attempts for one name, after which its proven password waits as well: else it could be guessed without end
+	maxQueuedRounds    = 5_000_000       // rounds of hashing that may wait for one turn: a few seconds' worth
 	minQueued          = 4
 )
 
@@ -74,22 +78,28 @@ func newLoginThrottle(most, rounds int, now func() time.Time) *loginThrottle {
 	g := &loginThrottle{
 		most: most, now: now, turns: make(chan struct{}, turns), queue: turns * max(minQueued, maxQueuedRounds/max(1, rounds)),
 		counted: make(map[digest]attempts), looking: make(map[digest]*passwordCheck), right: make(map[digest]time.Time),
+		proven: make(map[digest]time.Time),
 	}
 	_, _ = rand.Read(g.key[:]) // crypto/rand never fails
 	return g
 }
 
 // check checks a password by calling matches, unless there were too many attempts. A password that was right a short time
-// ago is not checked again.
+// ago is not checked again. Attempts with one that was right lately from the same address don't count and always pass, so that
+// whoever else is behind that address can't lock its user out: only passwords that are new there wait.
 func (g *loginThrottle) check(address, user string, password []byte, matches func() bool) verdict {
 	d := g.digest(user, password)
 	who, from := g.digest(address, []byte(user)), g.digest(address, nil) // digests, since a name may be 64 KiB long
+	at := g.digest(address, d[:])
 	g.mu.Lock()
-	if g.count(who) >= g.most || g.count(from) >= g.most*attemptsPerAddress {
+	proven := g.now().Before(g.proven[at]) && g.count(who) < g.most*guessesOfProven
+	if !proven && g.tooMany(who, from) {
+		g.add(who, 1)
 		g.mu.Unlock()
 		return tooMany
 	}
-	if until, known := g.right[d]; known && g.now().Before(until) {
+	if g.now().Before(g.right[d]) {
+		g.remember(g.proven, at, provenTime)
 		g.mu.Unlock()
 		return right
 	}
@@ -104,8 +114,10 @@ func (g *loginThrottle) check(address, user string, password []byte, matches fun
 	}
 	l := &passwordCheck{done: make(chan struct{})}
 	g.looking[d] = l
-	g.add(who, 1)
-	g.add(from, 1)
+	if !proven {
+		g.add(who, 1)
+		g.add(from, 1)
+	}
 	g.mu.Unlock()
 
 	g.turns <- struct{}{}
@@ -115,10 +127,16 @@ func (g *loginThrottle) check(address, user string, password []byte, matches fun
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.looking, d)
-	if l.ok {
-		g.add(who, -1)
-		g.add(from, -1)
-		g.remember(d)
+	switch {
+	case !l.ok:
+		delete(g.proven, at) // it was changed
+	default:
+		if !proven {
+			g.add(who, -1)
+			g.add(from, -1)
+		}
+		g.remember(g.right, d, rememberTime)
+		g.remember(g.proven, at, provenTime)
 	}
 	close(l.done)
 	return l.verdict()
@@ -129,7 +147,7 @@ func (g *loginThrottle) tried(address, user string, wrong bool) (tooMany bool) {
 	who, from := g.digest(address, []byte(user)), g.digest(address, nil)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.count(who) >= g.most || g.count(from) >= g.most*attemptsPerAddress {
+	if g.tooMany(who, from) {
 		return true
 	}
 	if wrong {
@@ -190,18 +208,23 @@ func (g *loginThrottle) evict() {
 	}
 }
 
-func (g *loginThrottle) remember(d digest) {
-	if len(g.right) >= maxRemembered {
-		for old, until := range g.right {
-			if !g.now().Before(until) {
-				delete(g.right, old)
+// tooMany reports whether there were too many attempts for a name at an address, or at that address. The caller holds the lock.
+func (g *loginThrottle) tooMany(who, from digest) bool {
+	return g.count(who) >= g.most || g.count(from) >= g.most*attemptsPerAddress
+}
+
+// remember notes what was right in one of the maps. The caller holds the lock.
+func (g *loginThrottle) remember(in map[digest]time.Time, d digest, lasts time.Duration) {
+	if _, known := in[d]; !known && len(in) >= maxRemembered {
+		maps.DeleteFunc(in, func(_ digest, until time.Time) bool { return !g.now().Before(until) })
+		for old := range in { // any: who signs in next is remembered again
+			if len(in) < maxRemembered {
+				break
 			}
-		}
-		if len(g.right) >= maxRemembered {
-			clear(g.right)
+			delete(in, old)
 		}
 	}
-	g.right[d] = g.now().Add(rememberTime)
+	in[d] = g.now().Add(lasts)
 }
 
 // identify finds the identity that credentials prove, or the reason code of the refusal, and its reason if there is more to say
@@ -261,7 +284,7 @@ func (b *Broker) identifyEnrollee(remote net.Addr, node string, c credentials) (
 // costs little.
 func (b *Broker) identifyBearer(remote net.Addr, c credentials) (id Identity, code byte, why string) {
 	from := network(remote)
-	if !b.logins.mayTry(from) {
+	if !b.logins.mayTry(from, c.password) {
 		return id, codeConnectRate, ""
 	}
 	ctx, stop := context.WithTimeout(context.Background(), bearerTimeout)
@@ -282,6 +305,7 @@ func (b *Broker) identifyBearer(remote net.Addr, c credentials) (id Identity, co
 	if _, listed := b.auth.users[u.Name]; listed {
 		return id, codeBadCredentials, fmt.Sprintf("%s is a user of auth.users, who signs in with a password or certificate: the holder of a token needs a name of its own", validText(u.Name))
 	}
+	b.logins.succeeded(from, c.password)
 	id = b.auth.identity(account{User: u.User})
 	id.Expires, id.Token, id.Revoked = u.Expires, u.ID, u.Revoked
 	if why = b.auth.denied(id, credentials{local: c.local}); why != "" {
@@ -292,11 +316,20 @@ func (b *Broker) identifyBearer(remote net.Addr, c credentials) (id Identity, co
 
 const bearerTimeout = 15 * time.Second // for a provider that has to be asked
 
-// mayTry reports whether an address has shown few enough wrong tokens; failed counts one.
-func (g *loginThrottle) mayTry(address string) bool {
+// mayTry reports whether an address has shown few enough wrong tokens, or has shown this one when it was right. failed counts a
+// wrong one, and succeeded notes a right one.
+func (g *loginThrottle) mayTry(address string, token []byte) bool {
+	at := g.digest(address, token)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.count(g.digest(address, nil)) < g.most*attemptsPerAddress
+	return g.now().Before(g.proven[at]) || g.count(g.digest(address, nil)) < g.most*attemptsPerAddress
+}
+
+func (g *loginThrottle) succeeded(address string, token []byte) {
+	at := g.digest(address, token)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.remember(g.proven, at, provenTime)
 }
 
 func (g *loginThrottle) failed(address string) {
