@@ -118,7 +118,7 @@ func (a *accessControl) clientID(id *Identity) error {
 	if rest, ok := strings.CutPrefix(id.ClientID, nodePrefix); ok {
 		node, _, _ := strings.Cut(rest, "/")
 		if id.Node != node {
-			return resource.Errorf(resource.Forbidden, "", "the client identifier %s%s, and those below it, belong to node %s", nodePrefix, node, node)
+			return resource.Errorf(resource.Forbidden, "", "this client identifier and those below it belong to node %.100s", node)
 		}
 	}
 	mapper, ok := strings.CutPrefix(id.ClientID, mapperPrefix)

@@ -168,6 +168,18 @@ func TestResponseTopicMustBeReadable(t *testing.T) {
 	}
 }
 
+// Response topics of users' own publishes are checked as those of requests below v1/ are.
+func TestResponseTopicsOfOwnPublishesAreChecked(t *testing.T) {
+	b := start(t, withUsers)
+	op := open(t, b, "op", credentialsOf("op", "secret"))
+	for response, code := range map[string]byte{
+		"my/reply": 0, "reply/op/1": 0, "v1/nodes/b1/status": 0x87, "v1/nodes/a1/sync/down": 0x87, "v1/refused/other": 0x87, "v1/refused/op": 0,
+	} {
+		ack := op.publish1("plant/ask", "", props(packets.Properties{ResponseTopic: response}))
+		require.Equal(t, code, ack.ReasonCode, response)
+	}
+}
+
 // Only a connected client that may read a topic is among its subscribers.
 func TestSubscribers(t *testing.T) {
 	b := start(t, func(o *Options) { withUsers(o); o.Tree = newFakeTree() })

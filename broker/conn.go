@@ -694,10 +694,15 @@ func (c *conn) fastPuback(first byte, body []byte) bool {
 		return false
 	}
 	id := binary.BigEndian.Uint16(body)
-	if id > 0 {
-		c.acknowledged(c.client.sess.Puback(id, &c.batch))
+	if id == 0 {
+		return false
 	}
-	return id > 0
+	known := c.client.sess.Puback(id, &c.batch)
+	if !known && !c.client.sess.Fits(packets.Puback, id) {
+		return false
+	}
+	c.acknowledged(known)
+	return true
 }
 
 // decode checks and decodes a packet of an established connection. Only the packet of an acknowledgement refers to
@@ -708,6 +713,9 @@ func decode(version, first byte, body []byte) (pk packets.Packet, err error) {
 	}
 	if kind := first >> 4; kind < packets.Puback || kind > packets.Pubcomp {
 		body = bytes.Clone(body) // the library's strings refer to it
+	}
+	if version == 3 {
+		first, body = asLater(first, body)
 	}
 	pk.ProtocolVersion = version
 	if err := pk.FixedHeader.Decode(first); err != nil {
@@ -736,6 +744,12 @@ func decode(version, first byte, body []byte) (pk packets.Packet, err error) {
 // handle acts on a packet of an established connection. An error closes the connection.
 func (c *conn) handle(pk *packets.Packet) error {
 	sess := c.client.sess
+	switch kind := pk.FixedHeader.Type; kind {
+	case packets.Puback, packets.Pubrec, packets.Pubcomp:
+		if !sess.Fits(kind, pk.PacketID) {
+			return c.fail(codeProtocolError, "an acknowledgement of another kind than the message waits for")
+		}
+	}
 	switch pk.FixedHeader.Type {
 	case packets.Publish:
 		return c.publish(pk)

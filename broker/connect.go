@@ -53,13 +53,13 @@ func (c *conn) connect() error {
 		return c.unread(err)
 	}
 	c.b.pending.remove(c)
-	if first != packets.Connect<<4 {
+	if first>>4 != packets.Connect {
 		return errUnexpected
 	}
 	await(c.listener.connects, c.w.Done(), c.b.metrics.held.Inc)
 	body = bytes.Clone(body) // the library's texts are parts of it
 	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connect, Remaining: len(body)}}
-	err = c.accept(&pk, body)
+	err = c.accept(&pk, first, body)
 	var refused *refusedConnect
 	if errors.As(err, &refused) {
 		c.b.dropWill(c.takeWill())
@@ -97,12 +97,15 @@ var wrongPortAnswer = fmt.Sprintf("HTTP/1.1 400 Bad Request\r\nContent-Type: tex
 	len(wrongPortText), wrongPortText)
 
 // accept checks and decodes a CONNECT, and finds or makes its session.
-func (c *conn) accept(pk *packets.Packet, body []byte) error {
+func (c *conn) accept(pk *packets.Packet, first byte, body []byte) error {
 	version, bridge, err := protocol(body)
 	c.version.Store(uint32(version))
 	c.bridge = bridge
 	if err != nil {
 		return err
+	}
+	if first != packets.Connect<<4 && version != 3 { // where MQTT 3.1 doesn't use these bits
+		return errUnexpected
 	}
 	if err := connectWellFormed(version, body); err != nil {
 		return c.malformed(err)
@@ -237,7 +240,7 @@ func (c *conn) parameters(pk *packets.Packet) {
 	c.receiveMaximum, c.maximumPacket = p.ReceiveMaximum, p.MaximumPacketSize
 	c.noProblems = p.RequestProblemInfoFlag && p.RequestProblemInfo == 0
 	switch {
-	case pk.ProtocolVersion == 5:
+	case pk.ProtocolVersion == 5 && !(c.bridge && !c.clean && !p.SessionExpiryIntervalFlag): // mosquitto's bridges say none
 		c.expiry = c.b.sessionExpiry(p.SessionExpiryInterval)
 	case !c.clean:
 		c.expiry = c.b.opts.Limits.Session.Expiry
@@ -288,7 +291,7 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 		c.rate = rate.NewLimiter(rate.Limit(n), n)
 	}
 	if err := c.b.acl.clientID(&ident); err != nil {
-		return &refusedConnect{code: codeBadClientID, reason: err.Error()}
+		return &refusedConnect{code: codeBadClientID, reason: reasonOf(err)}
 	}
 	c.ident = &ident
 	c.trust()
@@ -385,7 +388,7 @@ func (c *conn) remember() error {
 // sendConnack sends the CONNACK, and begins to send what waits in the session.
 func (c *conn) sendConnack(pk *packets.Packet) error {
 	l := c.b.opts.Limits
-	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connack}, SessionPresent: c.resumed}
+	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connack}, SessionPresent: c.resumed && pk.ProtocolVersion > 3}
 	answer.Properties = packets.Properties{
 		ReceiveMaximum: uint16(l.ReceiveMaximum), MaximumPacketSize: uint32(l.Packet), TopicAliasMaximum: uint16(l.TopicAliases),
 		AssignedClientID: c.assigned,
@@ -484,7 +487,7 @@ const expiryCheckEvery = time.Minute // at least
 // refuse sends a CONNACK with the reason.
 func (c *conn) refuse(r *refusedConnect) {
 	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connack}, ReasonCode: r.code}
-	answer.Properties.ReasonString = r.text()
+	answer.Properties.ReasonString = shortReason(r.text())
 	if c.version.Load() < 5 {
 		answer.ReasonCode = connackV3(r.code)
 	}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -374,7 +375,8 @@ func openBridge(t *testing.T, b *Broker, id string, opts ...connectOption) *tc {
 	at := bytes.Index(raw, pk.Connect.ProtocolName) + len(pk.Connect.ProtocolName)
 	raw[at] |= bridgeBit
 	c.raw(raw)
-	require.Zero(t, c.expect(packets.Connack).ReasonCode)
+	c.connack = c.expect(packets.Connack)
+	require.Zero(t, c.connack.ReasonCode)
 	return c
 }
 
@@ -435,5 +437,40 @@ func TestTrial22BridgeLevelIsAnsweredInItsVersion(t *testing.T) {
 		c.raw(raw)
 		ack := c.expect(packets.Connack)
 		require.Equal(t, want.code, ack.ReasonCode, "level %#x", level)
+	}
+}
+
+// A bridge without clean start that says no session expiry, as mosquitto's do with MQTT 5, has a session all the same.
+func TestABridgeWithoutCleanStartHasASession(t *testing.T) {
+	b := start(t, func(o *Options) { o.Limits.Session.Expiry = time.Hour })
+	unclean := func(pk *packets.Packet) { pk.Connect.Clean = false }
+	bridge := openBridge(t, b, "site", unclean)
+	require.Equal(t, uint32(3600), bridge.connack.Properties.SessionExpiryInterval)
+	bridge.sub("plant/#", 1)
+	_ = bridge.conn.Close()
+	require.Eventually(t, func() bool { return b.clients.connected("site") == nil }, patience, time.Millisecond)
+	other := open(t, b, "other", unclean)
+	other.publish1("plant/down", "while it was away")
+	bridge = openBridge(t, b, "site", unclean)
+	require.True(t, bridge.connack.SessionPresent)
+	require.Equal(t, "while it was away", string(bridge.expect(packets.Publish).Payload))
+	require.Zero(t, other.connack.Properties.SessionExpiryInterval, "other clients have what they ask for")
+}
+
+// A bridge sends all that waits in it, whatever receive maximum CONNACK said.
+func TestABridgeBeyondTheReceiveMaximumIsReadMoreSlowly(t *testing.T) {
+	tree := newFakeTree()
+	b := start(t, func(o *Options) { o.Limits.ReceiveMaximum = 10; o.Tree = tree })
+	for _, qos := range []byte{1, 2} {
+		bridge := openBridge(t, b, "site")
+		const n = 500
+		for i := range n {
+			bridge.publish("plant/up", strconv.Itoa(i), qos, uint16(i+1))
+		}
+		kind := map[byte]byte{1: packets.Puback, 2: packets.Pubrec}[qos]
+		for i := range n {
+			require.Equal(t, uint16(i+1), bridge.expect(kind).PacketID)
+		}
+		bridge.disconnect()
 	}
 }

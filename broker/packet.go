@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -346,6 +347,19 @@ func (r *cursor) value(rule propertyRule) {
 	}
 }
 
+// alias reads the properties of a well-formed PUBLISH and returns its topic alias.
+func (r *cursor) alias() (alias uint16, given bool) {
+	p := cursor{b: r.take(int(r.varint()))}
+	for len(p.b) > 0 {
+		name := p.uint8()
+		if name == packets.PropTopicAlias {
+			return p.uint16(), true
+		}
+		p.value(propertyRules[name])
+	}
+	return 0, false
+}
+
 // end expects that nothing is left.
 func (r *cursor) end() error {
 	if len(r.b) > 0 {
@@ -358,17 +372,17 @@ func (r *cursor) end() error {
 func wellFormed(version, first byte, body []byte) error {
 	r := cursor{b: body}
 	kind, five := first>>4, version == 5
-	if flags := first & 0x0F; kind != packets.Publish && flags != fixedFlags[kind] {
+	if flags := first & 0x0F; kind != packets.Publish && flags != fixedFlags[kind] && (version != 3 || flags&qosBits != fixedFlags[kind]&qosBits) {
 		return errMalformed
 	}
 	switch kind {
 	case packets.Publish:
-		return r.publish(first, five)
+		return r.publish(first, version)
 	case packets.Puback, packets.Pubrec, packets.Pubrel, packets.Pubcomp:
 		r.id()
 		r.reason(kind, five)
 	case packets.Subscribe:
-		r.subscribe(five)
+		r.subscribe(version)
 	case packets.Unsubscribe:
 		r.id()
 		if five {
@@ -389,9 +403,35 @@ func wellFormed(version, first byte, body []byte) error {
 // fixedFlags are the lower four bits of the first byte, where the standard fixes them.
 var fixedFlags = [16]byte{packets.Pubrel: 2, packets.Subscribe: 2, packets.Unsubscribe: 2}
 
-func (r *cursor) publish(first byte, five bool) error {
-	qos := first >> 1 & 3
-	if qos == 3 || qos == 0 && first&0x08 != 0 {
+// qosBits and dupBit are those of the first byte of a packet.
+const (
+	qosBits = 0x06
+	dupBit  = 0x08
+)
+
+// asLater is a packet of MQTT 3.1 as later versions have it: DUP may be set in packets that are sent again, and bits that are not
+// used may have any value.
+func asLater(first byte, body []byte) (later byte, changed []byte) {
+	kind := first >> 4
+	switch {
+	case kind == packets.Publish && first&qosBits == 0:
+		return first &^ dupBit, body
+	case kind == packets.Publish:
+		return first, body
+	case kind == packets.Subscribe:
+		body = bytes.Clone(body)
+		for r := (cursor{b: body[2:]}); len(r.b) > 0; { // it is well-formed
+			r.bytes()
+			r.b[0] &= 3
+			r.uint8()
+		}
+	}
+	return kind<<4 | fixedFlags[kind], body
+}
+
+func (r *cursor) publish(first, version byte) error {
+	qos, five := first>>1&3, version == 5
+	if qos == 3 || qos == 0 && first&dupBit != 0 && version > 3 {
 		return errMalformed
 	}
 	r.text()
@@ -429,12 +469,15 @@ var reasonCodes = map[byte][]byte{
 	},
 }
 
-func (r *cursor) subscribe(five bool) {
+func (r *cursor) subscribe(version byte) {
 	r.id()
 	reserved := byte(0xFC)
-	if five {
+	switch version {
+	case 5:
 		r.properties(packets.Subscribe)
 		reserved = 0xC0
+	case 3:
+		reserved = 0
 	}
 	for len(r.b) > 0 {
 		r.text()
@@ -442,7 +485,7 @@ func (r *cursor) subscribe(five bool) {
 		switch {
 		case options&reserved != 0:
 			r.fail(errMalformed)
-		case options&3 == 3, options&0x30 == 0x30: // QoS and retain handling
+		case options&3 == 3, version == 5 && options&0x30 == 0x30: // QoS and retain handling
 			r.fail(errValue)
 		}
 	}
@@ -457,7 +500,7 @@ func connectWellFormed(version byte, body []byte) error {
 	r.uint16()
 	will, user, password := flags&0x04 != 0, flags&0x80 != 0, flags&0x40 != 0
 	switch {
-	case flags&1 != 0, flags>>3&3 == 3, !will && flags&0x38 != 0, password && !user && version < 5:
+	case flags&1 != 0 && version > 3, flags>>3&3 == 3, !will && flags&0x38 != 0, password && !user && version < 5:
 		return errMalformed
 	}
 	if version == 5 {
@@ -558,13 +601,24 @@ func kindOf(err error) resource.ErrorKind {
 	return resource.KindOf(err)
 }
 
-// reasonOf is the reason string of a refusal. What is the broker's own fault is
-// not told to clients.
+// reasonOf is the reason string of a refusal: the rule, and then the topic or name that breaks it, cut. What is the broker's own fault
+// is not told to clients.
 func reasonOf(err error) string {
 	if kindOf(err) == resource.Internal {
 		return "internal error"
 	}
 	reason := err.Error()
+	var topicErr *topics.Error
+	if errors.As(err, &topicErr) {
+		reason = topicErr.Reason()
+	} else if e := (*resource.Error)(nil); errors.As(err, &e) && reason == e.Error() && strings.Contains(e.Field, "/") {
+		reason = e.Message + ": topic " + topics.Shown(e.Field)
+	}
+	return shortReason(reason)
+}
+
+// shortReason makes a reason string that fits a packet.
+func shortReason(reason string) string {
 	if len(reason) > maxReason {
 		reason = reason[:maxReason]
 	}

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"encoding/binary"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -274,3 +275,113 @@ type pipeConn struct{ net.Conn }
 func (pipeConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
 
 var anybody = []topics.Role{topics.RoleOperator}
+
+// MQTT 3.1 has its own rules for the bits of a packet's first byte and for CONNACK.
+func TestMQTT31HasItsOwnRules(t *testing.T) {
+	b := start(t, nil)
+	connect := func(change func(raw []byte)) *tc {
+		c := dial(t, b)
+		c.version = 3
+		pk := connectPacket("old", v31)
+		pk.Connect.Clean = false
+		raw := encode(t, pk, 3)
+		change(raw)
+		c.raw(raw)
+		require.Equal(t, []byte{packets.Connack << 4, 2, 0, 0}, c.bytes(4), "the byte before the return code is reserved: it never says that there is a session")
+		return c
+	}
+	connect(func([]byte) {}).disconnect()
+	connect(func(raw []byte) { raw[0] |= 0x04 }).disconnect()  // of the first byte
+	connect(func(raw []byte) { raw[11] |= 0x01 }).disconnect() // of the connect flags
+
+	c := connect(func([]byte) {})
+	c.raw([]byte{packets.Subscribe<<4 | 0x0A, 6, 0, 1, 0, 1, 't', 0xFD}) // DUP, and bits that are not used
+	require.Equal(t, []byte{1}, c.expect(packets.Suback).ReasonCodes)
+	c.raw([]byte{packets.Publish<<4 | 0x08, 4, 0, 1, 't', 'x'}) // DUP at QoS 0
+	require.Equal(t, "x", string(c.expect(packets.Publish).Payload))
+	c.publish("u", "x", 2, 9)
+	c.expect(packets.Pubrec)
+	c.raw([]byte{packets.Pubrel<<4 | 0x0A, 2, 0, 9})
+	c.expect(packets.Pubcomp)
+	c.raw([]byte{packets.Pingreq<<4 | 0x08, 0})
+	c.expect(packets.Pingresp)
+	c.raw([]byte{packets.Unsubscribe<<4 | 0x0A, 5, 0, 2, 0, 1, 't'})
+	c.expect(packets.Unsuback)
+}
+
+// bytes reads as many bytes.
+func (c *tc) bytes(n int) []byte {
+	c.t.Helper()
+	b := make([]byte, n)
+	require.NoError(c.t, c.conn.SetReadDeadline(time.Now().Add(patience)))
+	_, err := io.ReadFull(c.r, b)
+	require.NoError(c.t, err)
+	return b
+}
+
+// An acknowledgement of another kind than the message waits for ends the connection.
+func TestWrongAcknowledgementsEndTheConnection(t *testing.T) {
+	b := start(t, nil)
+	from := open(t, b, "from")
+	for _, version := range []connectOption{v3, func(*packets.Packet) {}} {
+		for _, wrong := range []struct{ qos, ack byte }{
+			{1, packets.Pubrec}, {1, packets.Pubcomp}, {2, packets.Puback}, {2, packets.Pubcomp},
+		} {
+			c := open(t, b, "c", version)
+			c.ack(packets.Puback, 99) // of no message: it may have ended
+			c.sub("t", wrong.qos)
+			from.publish("t", "x", wrong.qos, 1)
+			if wrong.qos == 2 {
+				from.expect(packets.Pubrec)
+				from.ack(packets.Pubrel, 1)
+				from.expect(packets.Pubcomp)
+			} else {
+				from.expect(packets.Puback)
+			}
+			c.ack(wrong.ack, c.expect(packets.Publish).PacketID)
+			code, disconnects := c.ended()
+			if c.version == 5 {
+				require.Equal(t, byte(codeProtocolError), code, "%+v", wrong)
+			} else {
+				require.Zero(t, disconnects)
+			}
+		}
+	}
+}
+
+func TestTopicAliases(t *testing.T) {
+	b := start(t, nil)
+	alias := func(n uint16, more ...packets.UserProperty) pubOption {
+		return props(packets.Properties{TopicAlias: n, TopicAliasFlag: true, User: more})
+	}
+	reader := open(t, b, "reader")
+	reader.sub("#", 0)
+	for n, code := range map[uint16]byte{1: codeProtocolError, 65: codeBadAlias} {
+		c := open(t, b, "c")
+		c.publish("", "x", 1, 1, alias(n))
+		got, _ := c.ended()
+		require.Equal(t, code, got, "alias %d, which was not set", n)
+	}
+	c := open(t, b, "c")
+	require.Equal(t, byte(codeQuota), c.publish1("t", "x", alias(1, pairs(maxUserProperties+linkProperties+1).User...)).ReasonCode)
+	require.Equal(t, byte(0), c.publish1("", "x", alias(1)).ReasonCode, "an alias that came with a refused publish is good")
+	require.Equal(t, "t", reader.expect(packets.Publish).TopicName)
+}
+
+// A reason string has the rule first, and then what breaks it, cut: a client shows the beginning.
+func TestReasonStringsHaveTheRuleFirst(t *testing.T) {
+	b := start(t, withUsers)
+	op := open(t, b, "op", credentialsOf("op", "secret"))
+	long := strings.Repeat("x", 60_000)
+	for topic, rule := range map[string]string{
+		"v1/nodes/zz/" + long: "", "$" + long: "topics that begin with $", "a/\x01" + long: "contains", strings.Repeat("a/", 300): "more than 200 levels",
+	} {
+		reason := op.publish1(topic, "x").Properties.ReasonString
+		require.Contains(t, reason, rule)
+		require.NotContains(t, strings.SplitN(reason, ": topic", 2)[0], "xxx")
+		require.Less(t, len(reason), 700)
+	}
+	c := dial(t, b)
+	require.Equal(t, byte(codeBadClientID), c.connect("node/"+long, credentialsOf("op", "secret")))
+	require.Less(t, len(c.connack.Properties.ReasonString), 300)
+}

@@ -70,12 +70,21 @@ func (c *conn) publish(pk *packets.Packet) error {
 }
 
 // refuseUnread refuses a PUBLISH without decoding it: it has so many user properties that decoding would cost many times
-// its size.
+// its size. Its topic alias is good for those that follow.
 func (c *conn) refuseUnread(first byte, body []byte) error {
 	r := cursor{b: body}
-	s := &unackedPublish{conn: c, m: Message{Topic: string(r.bytes()), QoS: first >> 1 & 3, Publisher: c.ident}}
+	pk := packets.Packet{TopicName: string(r.bytes())}
+	s := &unackedPublish{conn: c, m: Message{QoS: first >> 1 & 3, Publisher: c.ident}}
 	if s.m.QoS > 0 {
 		s.id = r.uint16()
+	}
+	pk.Properties.TopicAlias, pk.Properties.TopicAliasFlag = r.alias()
+	if reason := publishError(&pk); reason != "" {
+		return c.fail(codeProtocolError, reason)
+	}
+	var err error
+	if s.m.Topic, err = c.topic(&pk); err != nil {
+		return err
 	}
 	c.b.metrics.received.Add(1)
 	if !c.acks.reserve(s, c.b.opts.Limits.ReceiveMaximum, c.batch.Flush) {
@@ -184,8 +193,11 @@ func (c *conn) topic(pk *packets.Packet) (topic string, err error) {
 		return pk.TopicName, nil
 	}
 	old, known := c.aliases[alias]
-	if alias == 0 || int(alias) > c.b.opts.Limits.TopicAliases || pk.TopicName == "" && !known {
-		return "", c.fail(codeBadAlias, "no such topic alias")
+	switch {
+	case alias == 0 || int(alias) > c.b.opts.Limits.TopicAliases:
+		return "", c.fail(codeBadAlias, "a topic alias beyond the topic alias maximum")
+	case pk.TopicName == "" && !known:
+		return "", c.fail(codeProtocolError, "a topic alias that has not been set on this connection")
 	}
 	if pk.TopicName == "" || pk.TopicName == old {
 		return old, nil
@@ -264,10 +276,7 @@ func (b *Broker) check(m Message) error {
 	if err := b.acl.publish(id, m.Topic); err != nil && !b.mayClear(m) {
 		return err
 	}
-	if !topics.IsTree(m.Topic) {
-		return nil
-	}
-	if b.opts.Tree == nil {
+	if topics.IsTree(m.Topic) && b.opts.Tree == nil {
 		return resource.Errorf(resource.BadTopic, m.Topic, "this broker has no tree")
 	}
 	switch r := m.Props.ResponseTopic; {
@@ -389,7 +398,8 @@ func (a *acks) reserve(s *unackedPublish, limit int, before func()) (ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	_, repeated := a.unreleased[s.id]
-	counts := s.m.QoS > 0 && s.m.Publisher.Version == 5 && !(repeated && s.m.QoS == 2)
+	strict := s.m.Publisher.Version == 5 && !s.conn.bridge // mosquitto's bridges send all that waits, whatever CONNACK says
+	counts := s.m.QoS > 0 && strict && !(repeated && s.m.QoS == 2)
 	if counts && a.strict >= limit {
 		return false
 	}

@@ -27,6 +27,12 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("topic %s: %s", clip(e.Topic), e.Rule) }
 
+// Reason is the rule before the topic, for a reader that sees the beginning only.
+func (e *Error) Reason() string { return e.Rule + ": topic " + clip(e.Topic) }
+
+// Shown quotes a topic, and shortens a long one.
+func Shown(topic string) string { return clip(topic) }
+
 // clip quotes a name and shortens a long one, for logs and reason strings. Escaping may make a name ten times as long.
 func clip(s string) string {
 	q := fmt.Sprintf("%.120q", s)

@@ -111,6 +111,7 @@ const (
 	typePublish = 0x30
 	typePubrel  = 0x62 // with the flags that the standard fixes
 	typePubcomp = 0x70
+	typePuback  = 0x40
 )
 
 // Identifiers of properties.

@@ -428,6 +428,23 @@ func (s *Session) acknowledge(id uint16, qos byte, batch *WriteBatch) (known boo
 	return true
 }
 
+// Fits reports whether an acknowledgement is of the kind that a message in flight waits for. An identifier that no message has
+// fits: the message may have ended.
+func (s *Session) Fits(kind byte, id uint16) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	x := s.inflight.byID[id]
+	switch {
+	case x == nil:
+		return true
+	case kind == typePuback>>4:
+		return x.qos == 1
+	case kind == typePubcomp>>4:
+		return x.qos == 2 && x.released
+	}
+	return x.qos == 2
+}
+
 // completed removes a message from the inflight window, and lets the consumer use the room.
 func (s *Session) completed(x *inflightMessage, batch *WriteBatch) {
 	s.inflight.remove(x)

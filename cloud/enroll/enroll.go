@@ -97,6 +97,8 @@ type Service struct {
 	mu        sync.Mutex
 	enrollees map[string]*enrollee // by client identifier
 	pending   map[string]pending   // EnrollmentRequests without a decision, by name
+
+	refusals zerolog.Logger // sampled, since anybody can ask
 }
 
 // enrollee is a connected client that may do nothing but enrol.
@@ -125,6 +127,7 @@ func New(o Options) *Service {
 	return &Service{
 		o: o, jobs: make(chan job, queued), refused: make(chan string, queued), seed: maphash.MakeSeed(),
 		enrollees: map[string]*enrollee{}, pending: map[string]pending{},
+		refusals: o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
 	}
 }
 
@@ -250,7 +253,7 @@ func (s *Service) Disconnected(id *broker.Identity, cause error) {
 func (s *Service) answer(ctx context.Context, j job) {
 	a, err := s.handle(ctx, j)
 	if err != nil {
-		s.o.Log.Warn().Err(err).Str("node", j.at.Node).Str("remote", j.m.Publisher.Remote).Msg("a node was not enrolled")
+		s.refusals.Warn().Err(err).Str("node", j.at.Node).Str("remote", j.m.Publisher.Remote).Msg("a node was not enrolled")
 		j.done(err)
 		return
 	}

@@ -1,6 +1,7 @@
 package enroll
 
 import (
+	"bytes"
 	"context"
 	"path/filepath"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 )
 
@@ -23,4 +25,15 @@ func TestARequestThatIsDeletedBetweenTwoWatchesCountsNoMore(t *testing.T) {
 	defer stop()
 	require.NoError(t, s.followOnce(ctx))
 	require.Empty(t, s.pending)
+}
+
+// Anybody may ask to be a node, as often as the broker lets them.
+func TestRefusedJoinsAreLoggedSampled(t *testing.T) {
+	var log bytes.Buffer
+	s := New(Options{Log: zerolog.New(&log)})
+	for range 1000 {
+		s.answer(t.Context(), job{m: broker.Message{Payload: []byte("{"), Publisher: &broker.Identity{}}, done: func(err error) { require.Error(t, err) }})
+	}
+	require.Contains(t, log.String(), "a node was not enrolled")
+	require.Less(t, bytes.Count(log.Bytes(), []byte("\n")), 100)
 }
