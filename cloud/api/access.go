@@ -190,7 +190,7 @@ func accessIn(ctx context.Context) access {
 }
 
 // publicPaths are served without authentication: they contain no data of users, nodes or devices.
-var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version", loginPath}
+var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version", "/version/", loginPath}
 
 // loginPath says at which OpenID Connect provider people sign in.
 const loginPath = "/auth/oidc"

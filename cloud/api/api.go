@@ -378,6 +378,11 @@ func (s *server) parse(r *http.Request) (*request, error) {
 	}
 	group, version := parts[1], parts[2]
 	parts = parts[3:]
+	if parts[0] == "watch" && len(parts) > 1 { // the older paths of watches
+		if parts = httpserver.OldWatch(r.Form, parts[1:]); r.Method != http.MethodGet {
+			return nil, unknown
+		}
+	}
 	req := &request{Request: r, media: mediaType(r)}
 	if group == "" {
 		parts, req.selected = fleetVersions(r, parts)

@@ -180,17 +180,23 @@ func (d *documents) openapi3(s *server) func(group, version string) any {
 // swagger is the OpenAPI 2 document. Clients look for its definitions; a path for each kind says which patches and
 // parameters there are.
 func (s *server) swagger() any {
-	all, paths := schemas(), dict{}
+	definitions, paths := schemas(), dict{}
 	for i := range s.Kinds {
 		k := &s.Kinds[i]
-		k.addSchema(all, all)
-		paths[k.collectionPath()+"/{name}"] = dict{"patch": dict{
-			"consumes": k.patches(), "x-kubernetes-action": "patch",
-			"x-kubernetes-group-version-kind": k.gvk(), "responses": dict{"200": dict{"description": "OK"}},
-			"parameters": []any{dict{"name": "dryRun", "in": "query", "type": "string"}},
-		}}
+		k.addSchema(definitions, definitions)
+		operation := func(action string) dict {
+			return dict{"x-kubernetes-action": action, "x-kubernetes-group-version-kind": k.gvk(), "responses": dict{"200": dict{"description": "OK"}}}
+		}
+		all, one := dict{"get": operation("list")}, dict{"get": operation("get")}
+		if !k.readOnly() {
+			all["post"], all["delete"] = operation("post"), operation("deletecollection")
+			one["put"], one["patch"], one["delete"] = operation("put"), operation("patch"), operation("delete")
+			patch := one["patch"].(dict)
+			patch["consumes"], patch["parameters"] = k.patches(), []any{dict{"name": "dryRun", "in": "query", "type": "string"}}
+		}
+		paths[k.collectionPath()], paths[k.collectionPath()+"/{name}"] = all, one
 	}
-	return dict{"swagger": "2.0", "info": dict{"title": "Edgebus", "version": s.Version}, "paths": paths, "definitions": toSwagger(all)}
+	return dict{"swagger": "2.0", "info": dict{"title": "Edgebus", "version": s.Version}, "paths": paths, "definitions": toSwagger(definitions)}
 }
 
 // toSwagger turns OpenAPI 3 references into OpenAPI 2 references.

@@ -56,3 +56,52 @@ func TestABodyIsOneObject(t *testing.T) {
 		require.Equal(t, "c"+string(rune('0'+i)), made.str("metadata.name"))
 	}
 }
+
+// Discovery answers at paths with a final slash as well, and says what generated clients require.
+func TestDiscoveryHasFinalSlashes(t *testing.T) {
+	h := newHub(t)
+	for _, path := range []string{"/version", "/api", "/api/v1", "/apis", "/apis/edgebus.io", base, "/apis/coordination.k8s.io/v1", "/openapi/v3"} {
+		require.Equal(t, h.ok("GET", path, "").body, h.ok("GET", path+"/", "").body, path)
+	}
+	version := h.ok("GET", "/version", "")
+	for _, field := range []string{"major", "minor", "gitVersion", "gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform"} {
+		require.IsType(t, "", version.at(field), field)
+	}
+}
+
+// Older clients watch at paths of their own.
+func TestOldPathsOfWatches(t *testing.T) {
+	h := newHub(t)
+	h.devices(2)
+	for path, want := range map[string][]string{
+		base + "/watch/devices": {"d00", "d01"}, base + "/watch/namespaces/default/devices": {"d00", "d01"},
+		base + "/watch/namespaces/default/devices/d01": {"d01"}, "/api/v1/watch/namespaces/default/configmaps": nil,
+	} {
+		got := h.ok("GET", path+"?timeoutSeconds=1", "")
+		require.Equal(t, len(want), strings.Count(string(got.body), `{"type":"ADDED"`), path)
+		for _, name := range want {
+			require.Contains(t, string(got.body), `"name":"`+name+`"`)
+		}
+	}
+	h.refused(404, "NotFound", "DELETE", base+"/watch/namespaces/default/devices", "")
+}
+
+// What is written in base64 is text to clients, and OpenAPI 2 has each verb.
+func TestOpenAPIHasBytesAsTextAndAllVerbs(t *testing.T) {
+	h := newHub(t)
+	schema := string(h.ok("GET", "/openapi/v3/apis/flightctl.io/v1beta1", "").body)
+	require.Regexp(t, `"sshPrivateKey":\{[^}]*"format":"byte"[^}]*"type":"string"`, schema)
+	v2 := h.ok("GET", "/openapi/v2", "")
+	paths := v2.tree["paths"].(dict)
+	require.Len(t, paths[inNSPath("devices")], 3)
+	require.Len(t, paths[inNSPath("devices")+"/{name}"], 4)
+}
+
+func inNSPath(plural string) string { return base + "/namespaces/{namespace}/" + plural }
+
+// An Event of whichever writer has the time that events.k8s.io requires.
+func TestEventsHaveAnEventTime(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", "/api/v1/namespaces/default/events", `{"metadata":{"name":"e"},"involvedObject":{"name":"lamp"},"firstTimestamp":"2026-11-20T10:00:00Z"}`)
+	require.Equal(t, "2026-11-20T10:00:00.000000Z", h.ok("GET", "/apis/events.k8s.io/v1/namespaces/default/events", "").str("items.0.eventTime"))
+}

@@ -305,7 +305,7 @@ func (r *Recorder) event(at store.Key, n *pending) stored {
 		Metadata: resource.Meta{Name: at.Name, Namespace: at.Namespace, UID: resource.NewUID(), CreationTimestamp: &first},
 		Spec: resource.EventContent{
 			InvolvedObject: of, Type: n.Type, Reason: n.Reason, Message: n.Message, Count: n.count,
-			FirstTimestamp: &first, LastTimestamp: &last,
+			FirstTimestamp: &first, LastTimestamp: &last, EventTime: &resource.MicroTime{Time: first},
 			Source: resource.EventSource{Component: r.o.Component}, ReportingComponent: r.o.Component,
 		},
 	}

@@ -85,6 +85,7 @@ func Kinds() []Kind {
 		Kind{
 			Name: resource.KindEvent, Namespaced: true, Version: "v1", NoSpec: true,
 			New: made[resource.Event], Validate: validator(resource.Event.Validate, nil),
+			Prepare: func(_, next any, _ string, now time.Time) { next.(*resource.Event).Complete(now) },
 		},
 		Kind{
 			Name: resource.KindLease, Namespaced: true, Group: "coordination.k8s.io", Version: "v1",

@@ -79,6 +79,13 @@ func New(o Options) http.Handler {
 		}
 	}
 	s.discover(mux)
+	mux.HandleFunc("GET /apis/{group}/{version}/watch/", func(w http.ResponseWriter, r *http.Request) { // the older paths of watches
+		at, q := strings.Split(strings.Trim(r.URL.Path, "/"), "/"), r.URL.Query()
+		as := r.Clone(r.Context())
+		as.URL.Path = "/" + strings.Join(append(at[:3:3], httpserver.OldWatch(q, at[4:])...), "/")
+		as.URL.RawPath, as.URL.RawQuery = "", q.Encode()
+		mux.ServeHTTP(w, as)
+	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.Handle("GET /metrics", o.Metrics)

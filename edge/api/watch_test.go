@@ -102,3 +102,23 @@ func TestAQuerysBooleansAreThoseOfKubernetes(t *testing.T) {
 		require.Equal(t, i < 7, strings.HasPrefix(line, `{"type":"ADDED"`), "watch%s: %s", value, strconv.Quote(line))
 	}
 }
+
+// Older clients watch at paths of their own, and ask discovery with a final slash.
+func TestOldPathsOfClients(t *testing.T) {
+	f, url := serve(t)
+	f.set("lamp", "ON")
+	f.set("fan", "ON")
+	for path, want := range map[string]int{"/watch/devices": 2, "/watch/namespaces/default/devices": 2, "/watch/namespaces/default/devices/fan": 1, "/watch/nodes": 1} {
+		resp, err := http.Get(url + base + path + "?timeoutSeconds=1")
+		require.NoError(t, err)
+		n := 0
+		for lines := bufio.NewScanner(resp.Body); lines.Scan(); n++ {
+			require.Contains(t, lines.Text(), `"ADDED"`)
+		}
+		require.NoError(t, resp.Body.Close())
+		require.Equal(t, want, n, path)
+	}
+	for _, path := range []string{"/version/", "/apis/", "/api/v1/", base + "/"} {
+		require.Equal(t, 200, get(t, url+path, nil), path)
+	}
+}

@@ -484,6 +484,9 @@ func schema(t reflect.Type) tree {
 	case reflect.Float64:
 		return tree{"type": "number"}
 	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return tree{"type": "string", "format": "byte"} // in base64
+		}
 		out := tree{"type": "array", "items": schema(t.Elem())}
 		if key := keyOf(t.Elem()); key != "" { // a field manager that applies an element owns the element, not the list
 			out["x-kubernetes-list-type"], out["x-kubernetes-list-map-keys"] = "map", []any{key}

@@ -139,5 +139,12 @@ func (e *Event) Times() (first, last *time.Time, count int) {
 	return first, cmp.Or(last, first), count
 }
 
+// Complete sets the EventTime of an Event that has none: clients of events.k8s.io require it.
+func (e *Event) Complete(now time.Time) {
+	if e.EventTime == nil {
+		e.EventTime = &MicroTime{*cmp.Or(e.FirstTimestamp, e.Metadata.CreationTimestamp, &now)}
+	}
+}
+
 // Reporter is the program that reported the Event.
 func (e *Event) Reporter() string { return cmp.Or(e.ReportingComponent, e.Source.Component) }

@@ -2,6 +2,7 @@ package httpserver
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"runtime"
 	"slices"
@@ -64,6 +65,9 @@ func (d Discovery) Handlers() map[string]http.HandlerFunc {
 	all["/apis"] = answer(dict{"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}, discoveryList(items))
 	all["/openapi/v3"] = answer(dict{"paths": paths}, nil)
 	all["/version"] = answer(d.version(), nil)
+	for path, document := range maps.Clone(all) {
+		all[path+"/{$}"] = document // as Kubernetes has them
+	}
 	return all
 }
 
@@ -105,6 +109,7 @@ func (d Discovery) version() any {
 	}
 	return dict{
 		"major": "1", "minor": "32", "gitVersion": git,
+		"gitCommit": "", "gitTreeState": "", "buildDate": "", // generated clients require them
 		"goVersion": runtime.Version(), "compiler": runtime.Compiler, "platform": runtime.GOOS + "/" + runtime.GOARCH,
 	}
 }

@@ -23,6 +23,25 @@ func IsTrue(query url.Values, name string) bool {
 	return len(values) > 0 && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }
 
+// OldWatch reads what stands behind /watch/ in Kubernetes' older paths of watches: the collection that is meant, and into the query
+// that it is a watch, and of which object, if there is a name.
+func OldWatch(query url.Values, parts []string) (collection []string) {
+	query.Set("watch", "true")
+	plural := 0
+	if parts[0] == "namespaces" && len(parts) > 2 {
+		plural = 2
+	}
+	if len(parts) == plural+2 {
+		selector := "metadata.name=" + parts[plural+1]
+		if more := query.Get("fieldSelector"); more != "" {
+			selector += "," + more
+		}
+		query.Set("fieldSelector", selector)
+		return parts[:plural+1]
+	}
+	return parts
+}
+
 // WatchTime is how long a watch may last by its query.
 func WatchTime(query url.Values) (time.Duration, error) {
 	text := query.Get("timeoutSeconds")
