@@ -243,8 +243,11 @@ func (c *controller) followHandlers(ctx context.Context, add func(...store.Key))
 		}
 		for _, one := range list {
 			report, err := resource.ParseHandlerReport(one.Value)
-			c.index.handler(one.Address, report, err == nil)
-			add(c.index.configurationKey(one.Device)...)
+			if c.index.handler(one.Address, report, err == nil) {
+				add(c.index.configurationKeys()...)
+			} else {
+				add(c.index.configurationKey(one.Device)...)
+			}
 		}
 	}
 }
@@ -421,6 +424,7 @@ func (c *controller) showConfiguration(ctx context.Context, key store.Key, o Ord
 		} else if len(conf.Spec.DiscoveryHandler.DiscoveryProperties) > 0 {
 			list = set(list, m, now, resource.ConditionPropertiesResolved, true, "Resolved", "")
 		}
+		handlers.Selected = !conf.Spec.NodeSelector.Empty()
 		list = HandlerConditions(list, m, o, handlers, now)
 		accept := func(kind, reason, message string, err error) {
 			if err != nil {

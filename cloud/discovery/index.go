@@ -28,13 +28,15 @@ type index struct {
 
 	at       map[topics.Address]string // the Instance that a report is about
 	seenAt   map[string]map[topics.Address]resource.DiscoveredDevice
-	finding  map[string]map[string]int                    // by Configuration and node: how many devices it sees
-	sharing  map[string]map[string]int                    // by node and Instance: at how many topics it reports a shared device
-	handling map[string]map[string]resource.HandlerReport // by Configuration and node
+	finding  map[string]map[string]int                                          // by Configuration and node: how many devices it sees, maxFound at most
+	beyond   map[string]map[string]map[topics.Address]resource.DiscoveredDevice // by Configuration and node: those that are more
+	sharing  map[string]map[string]int                                          // by node and Instance: at how many topics it reports a shared device
+	handling map[string]map[string]resource.HandlerReport                       // by Configuration and node
 
 	confs map[string]known                 // by name
 	made  map[string]instance              // by name
 	of    map[string]map[string]bool       // by Configuration: names of its Instances, made or seen
+	runs  map[string]map[string]bool       // by node: the Configurations of which it reports a handler
 	users map[string]map[string]bool       // by node: names of the Instances that it uses
 	refs  map[store.Key]map[store.Key]bool // by Secret or ConfigMap: the Configurations that refer to it
 	has   map[store.Key]map[store.Key]bool // the other way round
@@ -55,8 +57,8 @@ func newIndex(reader store.Reader) *index {
 	return &index{
 		reader: reader, whole: make(map[topics.Kind]bool),
 		at: make(map[topics.Address]string), seenAt: make(map[string]map[topics.Address]resource.DiscoveredDevice),
-		finding: make(map[string]map[string]int), sharing: make(map[string]map[string]int), handling: make(map[string]map[string]resource.HandlerReport),
-		confs: make(map[string]known), made: make(map[string]instance), of: make(map[string]map[string]bool), users: make(map[string]map[string]bool),
+		finding: make(map[string]map[string]int), beyond: make(map[string]map[string]map[topics.Address]resource.DiscoveredDevice), sharing: make(map[string]map[string]int), handling: make(map[string]map[string]resource.HandlerReport),
+		confs: make(map[string]known), made: make(map[string]instance), of: make(map[string]map[string]bool), runs: make(map[string]map[string]bool), users: make(map[string]map[string]bool),
 		refs: make(map[store.Key]map[store.Key]bool), has: make(map[store.Key]map[store.Key]bool),
 	}
 }
@@ -98,30 +100,61 @@ func (x *index) isComplete(kinds ...topics.Kind) bool {
 	return !slices.ContainsFunc(kinds, func(k topics.Kind) bool { return !x.whole[k] })
 }
 
+// maxFound bounds the devices of a node and Configuration of which Instances and Devices are made: what a node reports is not the hub's to
+// choose. It is limits.devices of edgediscovery, unless that is set.
+const maxFound = 10_000
+
 // sight notes what a node has at a topic; nil: nothing. It returns the names of the Instances that this concerns, and whether the node
-// sees its first device of the Configuration now, or none any more.
+// sees its first device of the Configuration now, or none any more, or has come to or below the bound.
 func (x *index) sight(a topics.Address, d *resource.DiscoveredDevice) (names []string, turned bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	before := x.finding[a.Device][a.Node]
+	before, excess := x.finding[a.Device][a.Node], len(x.beyond[a.Device][a.Node])
 	if was, ok := x.at[a]; ok {
 		names = append(names, was)
 		x.unsee(a, was)
 	}
-	if d != nil {
-		name := Name(a.Device, d.ID, a.Node, d.Shared)
-		if !slices.Contains(names, name) {
-			names = append(names, name)
+	x.dropBeyond(a)
+	switch {
+	case d != nil && x.finding[a.Device][a.Node] >= maxFound:
+		if x.beyond[a.Device][a.Node] == nil {
+			put(x.beyond, a.Device, a.Node, make(map[topics.Address]resource.DiscoveredDevice))
 		}
-		x.at[a] = name
-		put(x.seenAt, name, a, *d)
-		put(x.of, a.Device, name, true)
-		add(x.finding, a.Device, a.Node, 1)
-		if d.Shared {
-			add(x.sharing, a.Node, name, 1)
+		x.beyond[a.Device][a.Node][a] = *d
+	case d != nil:
+		names = x.see(a, *d, names)
+	default:
+		for next, device := range x.beyond[a.Device][a.Node] { // one of those that are left takes the place
+			if x.finding[a.Device][a.Node] < maxFound {
+				x.dropBeyond(next)
+				names = x.see(next, device, names)
+			}
+			break
 		}
 	}
-	return names, (before == 0) != (x.finding[a.Device][a.Node] == 0)
+	return names, (before == 0) != (x.finding[a.Device][a.Node] == 0) || (excess == 0) != (len(x.beyond[a.Device][a.Node]) == 0)
+}
+
+func (x *index) see(a topics.Address, d resource.DiscoveredDevice, names []string) []string {
+	name := Name(a.Device, d.ID, a.Node, d.Shared)
+	if !slices.Contains(names, name) {
+		names = append(names, name)
+	}
+	x.at[a] = name
+	put(x.seenAt, name, a, d)
+	put(x.of, a.Device, name, true)
+	add(x.finding, a.Device, a.Node, 1)
+	if d.Shared {
+		add(x.sharing, a.Node, name, 1)
+	}
+	return names
+}
+
+func (x *index) dropBeyond(a topics.Address) {
+	delete(x.beyond[a.Device][a.Node], a)
+	if len(x.beyond[a.Device][a.Node]) == 0 {
+		drop(x.beyond, a.Device, a.Node)
+	}
 }
 
 func (x *index) unsee(a topics.Address, name string) {
@@ -158,21 +191,36 @@ func (x *index) uses(node string, names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return x.users[node][name] })
 }
 
-// handler notes what a node says of a handler; not there: nothing any more.
-func (x *index) handler(a topics.Address, r resource.HandlerReport, there bool) {
+// handler notes what a node says of a handler; not there: nothing any more. It reports whether the node says its first thing of any handler
+// now, or nothing any more: whether it runs edgediscovery concerns all Configurations.
+func (x *index) handler(a topics.Address, r resource.HandlerReport, there bool) (turned bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	before := len(x.runs[a.Node])
 	if there {
 		put(x.handling, a.Device, a.Node, r)
+		put(x.runs, a.Node, a.Device, true)
 	} else {
 		drop(x.handling, a.Device, a.Node)
+		drop(x.runs, a.Node, a.Device)
 	}
+	return (before == 0) != (len(x.runs[a.Node]) == 0)
 }
 
 func (x *index) handlers(configuration string) HandlerState {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return HandlerState{Reports: maps.Clone(x.handling[configuration]), Finding: maps.Clone(x.finding[configuration])}
+	s := HandlerState{
+		Reports: maps.Clone(x.handling[configuration]), Finding: maps.Clone(x.finding[configuration]),
+		Beyond: make(map[string]int), Discovers: make(map[string]bool),
+	}
+	for node, left := range x.beyond[configuration] {
+		s.Beyond[node] = len(left)
+	}
+	for node := range x.runs {
+		s.Discovers[node] = true
+	}
+	return s
 }
 
 // load reads all objects, the first time that it is called: what is decided before would take those that are missing for deleted.

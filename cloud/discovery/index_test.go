@@ -1,7 +1,9 @@
 package discovery
 
 import (
+	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -36,4 +38,46 @@ func TestTheIndexForgets(t *testing.T) {
 		require.Empty(t, x.of)
 		require.Empty(t, x.sharing)
 	}
+}
+
+// Of what a node reports for a Configuration a bounded number counts, whatever it reports; when one goes another takes its place.
+func TestWhatANodeReportsIsBounded(t *testing.T) {
+	x := newIndex(nil)
+	at := func(node, name string) topics.Address {
+		return topics.Address{Node: node, Kind: topics.KindInstance, Device: "cams", Name: name}
+	}
+	told := 0
+	for i := range maxFound + 3 {
+		id := fmt.Sprint(i)
+		if _, turned := x.sight(at("n1", id), &resource.DiscoveredDevice{ID: id}); turned {
+			told++
+		}
+	}
+	require.Equal(t, 2, told, "the first one, and the first that is left out")
+	require.Len(t, x.instancesOf("cams"), maxFound)
+	state := x.handlers("cams")
+	require.Equal(t, map[string]int{"n1": 3}, state.Beyond)
+	list := HandlerConditions(nil, resource.Meta{}, Order{Nodes: []string{"n1"}, Request: resource.DiscoveryRequest{Handler: "onvif"}}, state, time.Now())
+	require.Equal(t, "TooManyDevices", conditionOf(list, resource.ConditionHandlerReady).Reason)
+	require.Equal(t, "more than 10000 devices are reported by n1: the others are left out, 3 by n1", conditionOf(list, resource.ConditionHandlerReady).Message)
+
+	names, turned := x.sight(at("n2", "x"), &resource.DiscoveredDevice{ID: "x"})
+	require.Len(t, names, 1, "another node has its own bound")
+	require.True(t, turned)
+	names, _ = x.sight(at("n1", "5"), &resource.DiscoveredDevice{ID: "5", Properties: map[string]string{"a": "b"}})
+	require.Len(t, names, 1, "a change of one that counts")
+	require.Len(t, x.handlers("cams").Beyond, 1)
+	for i, left := range []int{2, 1, 0} {
+		names, turned = x.sight(at("n1", fmt.Sprint(i)), nil)
+		require.Len(t, names, 2, "the one that goes, and the one that takes its place")
+		require.Equal(t, left, x.handlers("cams").Beyond["n1"])
+		require.Equal(t, left == 0, turned)
+	}
+	for i := range maxFound + 3 {
+		x.sight(at("n1", fmt.Sprint(i)), nil)
+	}
+	x.sight(at("n2", "x"), nil)
+	require.Empty(t, x.beyond)
+	require.Empty(t, x.finding)
+	require.Empty(t, x.of)
 }

@@ -571,15 +571,27 @@ func deviceOf(t *resource.DeviceTemplate, i *resource.Instance) (d *resource.Dev
 type HandlerState struct {
 	Reports map[string]resource.HandlerReport // by node
 	Finding map[string]int                    // how many devices a node sees
+	Beyond  map[string]int                    // how many more it reports than count
+	// Discovers are the nodes that run edgediscovery, which says something of a handler for any Configuration. The others are expected
+	// to have a handler only if they were Selected.
+	Discovers map[string]bool
+	Selected  bool
 }
 
 // HandlerConditions are HandlerReady and DetailsAccepted of a Configuration.
 func HandlerConditions(list []resource.Condition, of resource.Meta, o Order, s HandlerState, now time.Time) []resource.Condition {
-	var missing, failing, refused, accepted []string
-	why := ""
+	var missing, failing, refused, accepted, beyond []string
+	why, expected := "", 0
 	for _, node := range o.Nodes {
 		r, has := s.Reports[node]
 		current := r.Version == "" || r.Version == o.Request.Version
+		if !has && s.Finding[node] == 0 && !s.Selected && !s.Discovers[node] {
+			continue
+		}
+		expected++
+		if s.Beyond[node] > 0 {
+			beyond = append(beyond, node)
+		}
 		switch {
 		case !has && s.Finding[node] > 0: // a discoverer that doesn't say anything of itself
 			accepted = append(accepted, node)
@@ -596,15 +608,23 @@ func HandlerConditions(list []resource.Condition, of resource.Meta, o Order, s H
 			accepted = append(accepted, node)
 		}
 	}
-	ready, reason, message := true, "Ready", fmt.Sprintf("all %d nodes have the handler %s", len(o.Nodes), o.Request.Handler)
+	ready, reason, message := true, "Ready", fmt.Sprintf("all %d nodes have the handler %s", expected, o.Request.Handler)
 	switch {
 	case len(o.Nodes) == 0:
 		ready, reason, message = false, "NoNodes", "no node is chosen by spec.nodeSelector"
-	case len(missing) > 0:
-		ready, reason = false, "NoHandler"
-		message = fmt.Sprintf("%d of %d nodes have no handler %s: %s", len(missing), len(o.Nodes), o.Request.Handler, objects.JoinFirst(missing))
+	case expected == 0:
+		ready, reason, message = false, "NoHandler", fmt.Sprintf("no node has a handler %s: none of %d runs edgediscovery", o.Request.Handler, len(o.Nodes))
 	case len(failing) > 0:
 		ready, reason, message = false, "Failing", fmt.Sprintf("the handler %s fails on %s: %s", o.Request.Handler, objects.JoinFirst(failing), why)
+		if len(missing) > 0 {
+			message += fmt.Sprintf("; %d of %d nodes have none: %s", len(missing), expected, objects.JoinFirst(missing))
+		}
+	case len(beyond) > 0:
+		ready, reason = false, "TooManyDevices"
+		message = fmt.Sprintf("more than %d devices are reported by %s: the others are left out, %d by %s", maxFound, objects.JoinFirst(beyond), s.Beyond[beyond[0]], beyond[0])
+	case len(missing) > 0:
+		ready, reason = false, "NoHandler"
+		message = fmt.Sprintf("%d of %d nodes have no handler %s: %s", len(missing), expected, o.Request.Handler, objects.JoinFirst(missing))
 	}
 	list = set(list, of, now, resource.ConditionHandlerReady, ready, reason, message)
 	switch {

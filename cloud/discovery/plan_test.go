@@ -138,3 +138,23 @@ func TestNoAnswerYetIsSaidOnce(t *testing.T) {
 		Type: resource.ConditionDetailsAccepted, Status: "Unknown", Reason: "NoAnswer", Message: "no handler has answered yet", LastTransitionTime: began,
 	}, list[1])
 }
+
+// Without a selector only nodes that run edgediscovery are expected to have a handler, and one that fails is told before those that have none.
+func TestHandlerReadySpeaksOfNodesThatRunEdgediscovery(t *testing.T) {
+	order := discovery.Order{Nodes: []string{"n1", "n2", "n3"}, Request: resource.DiscoveryRequest{Handler: "onvif"}}
+	accepted, failing := resource.HandlerReport{State: resource.HandlerAccepted}, resource.HandlerReport{State: resource.HandlerFailing, Message: "it has stalled"}
+	for name, c := range map[string]struct {
+		state discovery.HandlerState
+		want  string
+	}{
+		"nobody":        {discovery.HandlerState{}, "NoHandler: no node has a handler onvif: none of 3 runs edgediscovery"},
+		"one does":      {discovery.HandlerState{Reports: map[string]resource.HandlerReport{"n1": accepted}, Discovers: map[string]bool{"n1": true}}, "Ready: all 1 nodes have the handler onvif"},
+		"for others":    {discovery.HandlerState{Reports: map[string]resource.HandlerReport{"n1": accepted}, Discovers: map[string]bool{"n1": true, "n2": true}}, "NoHandler: 1 of 2 nodes have no handler onvif: n2"},
+		"selected":      {discovery.HandlerState{Reports: map[string]resource.HandlerReport{"n1": accepted}, Selected: true}, "NoHandler: 2 of 3 nodes have no handler onvif: n2, n3"},
+		"only devices":  {discovery.HandlerState{Finding: map[string]int{"n3": 1}}, "Ready: all 1 nodes have the handler onvif"},
+		"failing first": {discovery.HandlerState{Reports: map[string]resource.HandlerReport{"n1": failing}, Selected: true}, "Failing: the handler onvif fails on n1: it has stalled; 2 of 3 nodes have none: n2, n3"},
+	} {
+		list := discovery.HandlerConditions(nil, resource.Meta{}, order, c.state, time.Now())
+		require.Equal(t, c.want, list[0].Reason+": "+list[0].Message, name)
+	}
+}
