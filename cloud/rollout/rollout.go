@@ -182,6 +182,12 @@ func Plan(in Input) Decision {
 	}
 	p.count()
 	if p.stopped() {
+		if goesOn := in; in.Paused || in.Unconfirmed || in.Now.Before(in.NotBefore) { // none of these hides that it has failed
+			goesOn.Paused, goesOn.Unconfirmed, goesOn.NotBefore = false, false, time.Time{}
+			if d := Plan(goesOn); d.Reason == Halted {
+				return d
+			}
+		}
 		p.waitAll(p.d.Reason)
 		return p.d
 	}
