@@ -62,3 +62,23 @@ func TestAWriterIsToldWhatYAMLMadeOfON(t *testing.T) {
 	require.Contains(t, enum("bare", "[true, false, IDLE]").header.Get("Warning"), "spec.properties[0].enum: a text of power may be true or false")
 	require.Empty(t, enum("quoted", `["ON", "OFF"]`).header.Values("Warning"))
 }
+
+// Permissions are a decimal number, as in Ignition; who writes them in octal is told, for the file would have others than are meant.
+func TestAWriterIsToldOfPermissionsInOctal(t *testing.T) {
+	h := newHub(t)
+	spec := func(mode string) string {
+		return `{"config":[{"name":"f","configType":"files","files":[{"path":"/etc/x","content":"x","mode":` + mode + `}]}]}`
+	}
+	says := func(at string) []string {
+		return []string{`299 - "` + at + `.config[0].files[0].mode: 644 is 1204 in octal; the permissions 644 are 420, or 0644 in YAML"`}
+	}
+	r := h.do("POST", base+"/nodes", `{"metadata":{"name":"n1"},"spec":`+spec("644")+`}`)
+	require.Equal(t, says("spec"), r.header.Values("Warning"), "%s", r.body)
+	r = h.do("POST", base+"/fleets", `{"metadata":{"name":"f"},"spec":{"template":{"spec":`+spec("644")+`}}}`)
+	require.Equal(t, says("spec.template.spec"), r.header.Values("Warning"), "%s", r.body)
+	for name, mode := range map[string]string{"a": "420", "b": "493", "c": "384", "d": "511", "e": "1023", "f": "444"} {
+		r = h.do("POST", base+"/nodes", `{"metadata":{"name":"`+name+`"},"spec":`+spec(mode)+`}`)
+		require.Equal(t, 201, r.code, "%s", r.body)
+		require.Empty(t, r.header.Values("Warning"), mode)
+	}
+}

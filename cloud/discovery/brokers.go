@@ -216,7 +216,11 @@ func environment(i *resource.Instance, properties map[string]string, node string
 // quadlet is the unit of a container.
 func quadlet(b brokerSpec, pod podSpec, c container, instance string, found resource.DiscoveredDevice) string {
 	var t strings.Builder
-	line := func(key, value string) { fmt.Fprintf(&t, "%s=%s\n", key, oneLine(value)) }
+	line := func(key, value string) {
+		if value = oneLine(value); !strings.HasSuffix(value, `\`) { // the next line would be part of it
+			fmt.Fprintf(&t, "%s=%s\n", key, value)
+		}
+	}
 	words := func(key string, list ...string) {
 		var quoted []string
 		for _, w := range list {

@@ -126,3 +126,15 @@ func FuzzBrokerUnit(f *testing.F) {
 		require.NoError(t, resource.Node{Metadata: resource.Meta{Name: "n1"}, Spec: resource.NodeSpec{Applications: []resource.Application{app}}}.Validate())
 	})
 }
+
+// A path that a handler or a user made up to end in a backslash doesn't take the next line of the unit for itself.
+func TestNoLineOfAUnitGoesOnInTheNext(t *testing.T) {
+	app, err := broker(t, `{"brokerPodSpec":{"volumes":[{"name":"v","hostPath":{"path":"/data"}}],
+		"containers":[{"name":"a","image":"x:1","volumeMounts":[{"name":"v","mountPath":"/d\\"}],"securityContext":{"runAsUser":7},"workingDir":"/w\\"}]}}`,
+		`{"mounts":[{"containerPath":"/c\\","hostPath":"/dev/h"},{"containerPath":"/ok","hostPath":"/dev/h"}],"deviceSpecs":[{"containerPath":"/dev/c\\","hostPath":"/dev/h"}]}`)
+	require.NoError(t, err)
+	text := app.Files[0].Content
+	require.NotContains(t, text, "\\\n")
+	require.Contains(t, text, "Volume=/dev/h:/ok\n")
+	require.Contains(t, text, "\nUser=7\n")
+}

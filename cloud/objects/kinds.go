@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -41,7 +42,12 @@ func Kinds() []Kind {
 			New:  made[resource.Node], Validate: validator(resource.Node.Validate, nil), Warnings: warnNodeReferences,
 			ValidateStatus: func(obj any) error { return obj.(*resource.Node).CheckStatus() },
 		},
-		{Name: resource.KindFleet, New: made[resource.Fleet], Validate: validator(resource.Fleet.Validate, nil)},
+		{
+			Name: resource.KindFleet, New: made[resource.Fleet], Validate: validator(resource.Fleet.Validate, nil),
+			Warnings: func(_ context.Context, _ store.Reader, _, next any) []string {
+				return warnModes("spec.template.spec", next.(*resource.Fleet).Spec.Template.Spec)
+			},
+		},
 		{
 			Name: resource.KindTemplateVersion, New: made[resource.TemplateVersion],
 			Validate: validator(resource.TemplateVersion.Validate, resource.TemplateVersion.CheckUpdate),
@@ -150,6 +156,28 @@ func warnMissingReferences(ctx context.Context, r store.Reader, old, next any) (
 	return warnings
 }
 
+// warnModes names permissions that were written in octal, where the number is decimal: 644 is 1204 in octal. Those up to 777 in octal that
+// look so are left alone, for they are as good as any: 420 is 0644.
+func warnModes(at string, spec resource.NodeSpec) (warnings []string) {
+	check := func(at string, files []resource.InlineFile) {
+		for i, f := range files {
+			if f.Mode == nil || *f.Mode <= 0o777 || *f.Mode > 777 {
+				continue
+			}
+			if meant, err := strconv.ParseInt(strconv.Itoa(*f.Mode), 8, 32); err == nil {
+				warnings = append(warnings, fmt.Sprintf("%s.files[%d].mode: %d is %o in octal; the permissions %d are %d, or 0%d in YAML", at, i, *f.Mode, *f.Mode, *f.Mode, meant, *f.Mode))
+			}
+		}
+	}
+	for i, item := range spec.Config {
+		check(fmt.Sprintf("%s.config[%d]", at, i), item.Files)
+	}
+	for i, app := range spec.Applications {
+		check(fmt.Sprintf("%s.applications[%d]", at, i), app.Files)
+	}
+	return warnings
+}
+
 // warnBooleanEnum warns of true and false in the enum of a string: many YAML parsers make them of ON, OFF, yes and no.
 func warnBooleanEnum(_ context.Context, _ store.Reader, _, next any) (warnings []string) {
 	for i, p := range next.(*resource.DeviceModel).Spec.Properties {
@@ -222,7 +250,7 @@ func warnNodeReferences(ctx context.Context, r store.Reader, _, next any) (warni
 			warnings = append(warnings, at+": there is no "+key.String()+": the node keeps what it was sent before until there is")
 		}
 	}
-	return warnings
+	return append(warnings, warnModes("spec", next.(*resource.Node).Spec)...)
 }
 
 // validateUpgrade checks an Upgrade, and when it is made that it is for a node that exists: a wrong label would go unnoticed.

@@ -180,7 +180,7 @@ func (c *controller) sync(ctx context.Context, rs *resource.ResourceSync, known 
 		}
 	}
 	for _, key := range p.prune {
-		if broken { // what is described under another name now must be there before this goes
+		if broken || len(p.foreign) > 0 { // what is described under another name now must be there before this goes
 			break
 		}
 		if err := c.prune(ctx, key, rs); err != nil {

@@ -293,3 +293,20 @@ func TestWhatCannotBeApplied(t *testing.T) {
 	require.Nil(t, h.fleet("a"))
 	require.NotNil(t, h.fleet("b"))
 }
+
+// What was renamed to a name that somebody else has stays under its old one, for nothing takes its place.
+func TestNothingIsPrunedWhileSomethingIsNotApplied(t *testing.T) {
+	h := newHub(t)
+	_, err := objects.Create(t.Context(), h.user, &resource.Fleet{Metadata: resource.Meta{Name: "theirs"}})
+	require.NoError(t, err)
+	h.commit(map[string]string{"a.yaml": fleetOf("a", "r.example/os:1", "")})
+	h.sync("s", "/fleets")
+	h.untilSays("s", "Synced=True")
+	h.commit(map[string]string{"a.yaml": fleetOf("theirs", "r.example/os:1", "")})
+	h.untilSays("s", "Synced=False OwnedByOthers: a.yaml, document 1: there is a Fleet theirs that is not of this ResourceSync")
+	require.NotNil(t, h.fleet("a"))
+	h.commit(map[string]string{"a.yaml": fleetOf("b", "r.example/os:1", "")})
+	h.untilSays("s", "Synced=True")
+	require.NotNil(t, h.fleet("b"))
+	h.until("what was renamed is gone", func() bool { return h.fleet("a") == nil })
+}

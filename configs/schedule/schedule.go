@@ -26,6 +26,9 @@ type Window struct {
 	opens cron.Schedule
 	open  time.Duration
 	zone  *time.Location
+	// hourly says that it opens in every hour that passes. Otherwise it opens once for each time that a clock on the wall is to show: also
+	// in an hour that summer time skips, at its end, or has twice.
+	hourly bool
 }
 
 var parser = cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
@@ -41,6 +44,8 @@ func Parse(s resource.UpdateSchedule, local string) (w Window, err error) {
 	if w.opens, err = parser.Parse(s.At); err != nil {
 		return w, fmt.Errorf("%q is no cron expression: %w", s.At, err)
 	}
+	fields := strings.Fields(s.At)
+	w.hourly = s.At == "@hourly" || len(fields) == 5 && (fields[1] == "*" || fields[1] == "?")
 	zone := cmp.Or(s.TimeZone, Local)
 	if zone == Local {
 		zone = cmp.Or(local, "UTC")
@@ -62,11 +67,51 @@ func Parse(s resource.UpdateSchedule, local string) (w Window, err error) {
 
 // Open is the next time at which the window is open: now if it is, the zero time if it never is again.
 func (w Window) Open(now time.Time) time.Time {
-	opened := w.opens.Next(now.Add(-w.open).In(w.zone))
+	opened := w.next(now.Add(-w.open).In(w.zone))
 	if opened.IsZero() || opened.After(now) {
 		return opened
 	}
 	return now
+}
+
+// next is when it opens after a time.
+func (w Window) next(after time.Time) time.Time {
+	if w.hourly {
+		return w.opens.Next(after)
+	}
+	for shown := wall(after); ; {
+		shown = w.opens.Next(shown)
+		if shown.IsZero() {
+			return shown
+		}
+		if at := w.first(shown); at.After(after) {
+			return at
+		}
+	}
+}
+
+// wall is what a clock on the wall shows, as if it was in UTC, where each time comes once.
+func wall(t time.Time) time.Time {
+	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), time.UTC)
+}
+
+// first is when a clock on the wall shows a time for the first time, or is put forward over it.
+func (w Window) first(shown time.Time) time.Time {
+	at := time.Date(shown.Year(), shown.Month(), shown.Day(), shown.Hour(), shown.Minute(), shown.Second(), 0, w.zone)
+	began, ends := at.ZoneBounds()
+	switch now := wall(at); {
+	case now.After(shown):
+		return began
+	case now.Before(shown):
+		return ends
+	case began.IsZero():
+		return at
+	}
+	_, offset := began.Add(-time.Second).Zone()
+	if before := time.Unix(shown.Unix()-int64(offset), 0).In(w.zone); before.Before(began) {
+		return before
+	}
+	return at
 }
 
 // searched bounds how many openings are looked at for one at which several windows are open.

@@ -35,7 +35,10 @@ func TestOpen(t *testing.T) {
 		"the node's zone":           {resource.UpdateSchedule{At: "0 2 * * *", TimeZone: "Local"}, "America/New_York", "2026-11-22T06:30:00Z", "2026-11-22T07:00:00Z"},
 		"its own zone":              {resource.UpdateSchedule{At: "0 2 * * *", TimeZone: "Asia/Tokyo"}, "America/New_York", "2026-11-22T06:30:00Z", "2026-11-22T17:00:00Z"},
 		"an hour that comes twice":  {resource.UpdateSchedule{At: "30 2 * * *"}, "Europe/Berlin", "2026-10-24T22:00:00Z", "2026-10-25T00:30:00Z"},
-		"an hour that doesn't come": {resource.UpdateSchedule{At: "30 2 * * *"}, "Europe/Berlin", "2026-03-28T22:00:00Z", "2026-03-30T00:30:00Z"},
+		"it was open before":        {resource.UpdateSchedule{At: "30 2 * * *", StartGraceDuration: "30m"}, "Europe/Berlin", "2026-10-25T01:10:00Z", "2026-10-26T01:30:00Z"},
+		"an hour that doesn't come": {resource.UpdateSchedule{At: "30 2 * * *"}, "Europe/Berlin", "2026-03-28T22:00:00Z", "2026-03-29T01:00:00Z"},
+		"half an hour less":         {resource.UpdateSchedule{At: "15 2 * * *"}, "Australia/Lord_Howe", "2026-10-03T12:00:00Z", "2026-10-03T15:30:00Z"},
+		"a midnight that is not":    {resource.UpdateSchedule{At: "@daily"}, "America/Santiago", "2026-09-05T12:00:00Z", "2026-09-06T04:00:00Z"},
 		"a descriptor":              {resource.UpdateSchedule{At: "@daily"}, "", "2026-11-22T10:00:00Z", "2026-11-23T00:00:00Z"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -109,6 +112,60 @@ func TestOpenIsTheFirst(t *testing.T) {
 			if is(at) {
 				t.Fatalf("it is open at %s, and %s was found", at, found)
 			}
+		}
+	})
+}
+
+// Whatever the day, a window of one time opens once, and one of every hour as often as hours pass.
+func TestAWindowOpensOnceADay(t *testing.T) {
+	for _, zone := range []string{"Europe/Berlin", "America/New_York", "America/Santiago", "Australia/Lord_Howe", "Africa/Casablanca", "UTC"} {
+		location, err := time.LoadLocation(zone)
+		require.NoError(t, err)
+		for hour := range 4 {
+			w, err := Parse(resource.UpdateSchedule{At: "20 " + strconv.Itoa(hour) + " * * *"}, zone)
+			require.NoError(t, err)
+			at := time.Date(2026, 1, 1, 0, 0, 0, 0, location)
+			for day := 1; day <= 365; day++ {
+				at = w.next(at)
+				require.Equal(t, day, at.YearDay(), "%s of %s", at, zone)
+			}
+		}
+		w, err := Parse(resource.UpdateSchedule{At: "0 * * * *"}, zone)
+		require.NoError(t, err)
+		for at := time.Date(2026, 1, 1, 0, 0, 0, 0, location); at.Year() == 2026; {
+			next := w.next(at)
+			require.LessOrEqual(t, next.Sub(at), 90*time.Minute, "%s of %s", at, zone)
+			at = next
+		}
+	}
+}
+
+// What can't be parsed is refused when it is written, and nothing else is.
+func TestSchedulesAreRefusedByField(t *testing.T) {
+	validate := func(s resource.UpdateSchedule) error {
+		n := resource.Node{Metadata: resource.Meta{Name: "n"}}
+		n.Spec.UpdatePolicy = &resource.UpdatePolicy{UpdateSchedule: &s}
+		return n.Validate()
+	}
+	for text, why := range map[string]string{
+		"61 * * * *": `the minute "61" must be from 0 to 59`, "0 24 * * *": `the hour "24" must`, "0 0 0 * *": `the day of the month "0" must`, "0 0 30 2 *": "never comes", "0 0 31 4,6 *": "never comes",
+		"0 0 * 13 *": `the month "13" must`, "0 0 * * 7": `the day of the week "7" must`, "0 0 * * mo": `the day of the week "mo" must`, "5-1 * * * *": `the minute "5-1" must`, "*/0 * * * *": `the minute "*/0" must`,
+		"0 0 * *": "five fields", "@never": "one of the names", "@every 5m": "one of the names",
+	} {
+		require.ErrorContains(t, validate(resource.UpdateSchedule{At: text}), "spec.updatePolicy.updateSchedule.at: ", text)
+		require.ErrorContains(t, validate(resource.UpdateSchedule{At: text}), why, text)
+	}
+	require.ErrorContains(t, validate(resource.UpdateSchedule{At: "0 2 * * *", TimeZone: "Europe/Nowhere"}), "spec.updatePolicy.updateSchedule.timeZone: ")
+	rapid.Check(t, func(t *rapid.T) {
+		item := rapid.SampledFrom([]string{"*", "?", "0", "1", "5", "7", "12", "23", "29", "30", "31", "59", "60", "1-5", "5-1", "*/2", "*/0", "3/2", "1-9/3", "mon", "FEB", "1,2", "2,30", "-1", "x", "", "1-", "/2", "1,*", "*/1"})
+		var fields []string
+		for range 5 {
+			fields = append(fields, item.Draw(t, "field"))
+		}
+		text := strings.Join(fields, " ")
+		_, err := Parse(resource.UpdateSchedule{At: text}, "")
+		if refused := validate(resource.UpdateSchedule{At: text}); (err != nil) != (refused != nil) {
+			t.Fatalf("%q: %v, and it is refused with %v", text, err, refused)
 		}
 	})
 }

@@ -85,8 +85,11 @@ func (s *UpdateSchedule) check(p *problems, at string) {
 	}
 	if n := len(s.At); n > MaxCron {
 		p.add(at+".at", "has %d characters; must have at most %d", n, MaxCron)
-	} else if n := len(strings.Fields(s.At)); n != 5 && !(n == 1 && strings.HasPrefix(s.At, "@")) {
-		p.add(at+".at", "%s: must be a cron expression of five fields, such as 0 2 * * *", clip(s.At))
+	} else if why := cronProblem(s.At); why != "" {
+		p.add(at+".at", "%s: %s", clip(s.At), why)
+	}
+	if _, err := time.LoadLocation(s.TimeZone); err != nil {
+		p.add(at+".timeZone", "%s: must be a time zone such as Europe/Berlin, or Local", clip(s.TimeZone))
 	}
 	checkDuration(p, at+".startGraceDuration", s.StartGraceDuration, time.Minute)
 }
@@ -512,8 +515,8 @@ func badURL(text string) string {
 	switch {
 	case err != nil || u.Scheme == "" || u.Host == "":
 		return "must be an address such as https://host/path or git@host:path"
-	case !slices.Contains([]string{"https", "http", "ssh", "git", "oci"}, u.Scheme):
-		return "the scheme " + clip(u.Scheme) + " is not one of https, http, ssh, git, oci"
+	case !slices.Contains([]string{"https", "http", "ssh", "oci"}, u.Scheme):
+		return "the scheme " + clip(u.Scheme) + " is not one of https, http, ssh, oci"
 	}
 	if _, secret := u.User.Password(); secret {
 		return "must not hold a password: put it into a Secret, and name that in secretRef"
