@@ -151,6 +151,9 @@ func (l *Log) rest(at Place) ([]byte, error) {
 
 // whole reports whether there is a whole frame after a place, where text begins. A whole frame after a broken one means
 // damage: each frame is on disk before the next is written.
+//
+// A client's text may look like any number of heads, and the checksum of each would be that of all that follows. The end
+// mark, which depends on where the frame stands, is looked at first: one that a client knows where to write is rare.
 func whole(text []byte, at Place) bool {
 	var magic [4]byte
 	binary.LittleEndian.PutUint32(magic[:], frameMagic)
@@ -504,6 +507,9 @@ func frameAt(text []byte, at Place) bool {
 	if len(text) < HeadSize {
 		return false
 	}
-	_, n, _, ok := parseHead(text, int64(len(text)-HeadSize))
-	return ok && sealed(text, text[HeadSize:HeadSize+n], at)
+	_, n, mark, ok := parseHead(text, int64(len(text)-HeadSize))
+	if !ok || mark > 0 && !bytes.HasPrefix(text[HeadSize+n:], appendMark(nil, at)) {
+		return false
+	}
+	return sealed(text, text[HeadSize:HeadSize+n], at)
 }
