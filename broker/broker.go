@@ -213,6 +213,9 @@ func (b *Broker) Publish(m Message) {
 	})
 }
 
+// Kept reports whether a durable session gets the messages of a topic.
+func (b *Broker) Kept(topic string) bool { return b.router.route(topic).durable }
+
 // Wanted reports whether any client is subscribed to a topic, so that messages without a subscriber need not be made.
 // A client that subscribes later gets the retained message.
 func (b *Broker) Wanted(topic string) bool { return b.router.index.matches(topic) }

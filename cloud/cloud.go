@@ -115,6 +115,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Options: tree.Options{
 			Publish: func(m broker.Message) { br.Publish(m) },
 			Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
+			Kept:    func(topic string) bool { return br.Kept(topic) },
 			Wanted:  func(topic string) bool { return br.Wanted(topic) },
 			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log,
 		},

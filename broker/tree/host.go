@@ -22,8 +22,11 @@ const (
 type Options struct {
 	// Publish delivers a message to its subscribers on the broker.
 	Publish func(broker.Message)
-	// Pass delivers a message of a stream, and calls done once it is stored.
+	// Pass delivers a message, and calls done once every durable session that gets it has it on disk.
 	Pass func(m broker.Message, done func(error))
+	// Kept reports whether a durable session gets the messages of a topic: who caused one is answered once it is on disk
+	// there. Nil: none does.
+	Kept func(topic string) bool
 	// Wanted reports whether a topic has a subscriber: a message without one isn't made. Nil: every topic has.
 	Wanted func(topic string) bool
 	// Quota bounds what one node may own.
@@ -42,6 +45,9 @@ func (o *Options) SampledLog() zerolog.Logger {
 func (o *Options) setDefaults() {
 	if o.Wanted == nil {
 		o.Wanted = func(string) bool { return true }
+	}
+	if o.Kept == nil {
+		o.Kept = func(string) bool { return false }
 	}
 	if o.Timeout <= 0 {
 		o.Timeout = 5 * time.Second

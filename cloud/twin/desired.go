@@ -206,13 +206,28 @@ func (t *Twins) tryAccept(ctx context.Context, name string, list []desiredWrite,
 	if d != nil { // before the update: its event may come before Update returns
 		d.accepted.Store(&accepted{data, dev})
 	}
-	_, err = t.o.Writer.Update(ctx, store.Object{Key: obj.Key, Data: data, Status: status}, obj.Rev)
+	stored, err := t.o.Writer.Update(ctx, store.Object{Key: obj.Key, Data: data, Status: status}, obj.Rev)
 	if err == nil {
 		t.logWanted(before, dev)
 	} else if d != nil {
 		d.accepted.Store(nil)
 	}
+	if err == nil && d != nil && t.kept(name, list, verdicts) {
+		err = t.settled.wait(ctx, d, stored.Rev)
+	}
 	return err
+}
+
+// kept reports whether a durable session gets a value that was accepted.
+func (t *Twins) kept(name string, list []desiredWrite, verdicts []error) bool {
+	for i, v := range list {
+		for property := range v.values {
+			if verdicts[i] == nil && t.o.Kept(topics.TopicOf(v.node, topics.DeviceKey(name, topics.KindDesired, property))) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // logWanted logs which desired values have changed, without the values.

@@ -183,8 +183,9 @@ func (f *fulls) takes(now time.Time, m link.Message, collects uint64) bool {
 	if now.Before(f.next) && f.next.Sub(now) <= longestPause { // or the clock was set back
 		return false
 	}
-	if m.Part == 0 {
-		f.id, f.spent = m.ID, 0
+	f.id, f.spent = 0, 0
+	if m.Part == 0 { // any other part changes nothing, and is answered
+		f.id = m.ID
 	}
 	return true
 }

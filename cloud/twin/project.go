@@ -178,6 +178,7 @@ func (t *Twins) changedDevice(b *batch, o store.Object) {
 		t.devices[o.Name] = d
 		t.objects.devices.Store(o.Name, d)
 	}
+	b.revisions[d] = o.Rev
 	if b.devices[o.Name] == nil && d.raw != nil && bytes.Equal(d.raw, o.Data) {
 		if d.written.Load() != o.Rev { // otherwise it is the status that this process wrote
 			t.status.device(o.Name)
@@ -192,6 +193,7 @@ func (t *Twins) removeDevice(b *batch, name string) {
 		delete(t.devices, name)
 		t.objects.devices.Delete(name)
 		delete(b.devices, name)
+		t.settled.gone(d)
 		if d.node != "" {
 			t.recordBound(b, d, d.read().Metadata, "", true)
 		}

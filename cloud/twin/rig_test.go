@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -41,8 +42,9 @@ type rig struct {
 
 	happened []resource.Occurrence
 
-	ahead     atomic.Int64            // of this machine's clock, the hub's is, in ns
-	wanted    func(topic string) bool // nil: everything is
+	ahead     atomic.Int64                     // of this machine's clock, the hub's is, in ns
+	wanted    func(topic string) bool          // nil: everything is
+	kept      atomic.Pointer[chan func(error)] // takes the outcomes of values in durable sessions; nil: there are no such sessions
 	awayAfter time.Duration
 	hub       Hub // ID is the store's
 
@@ -76,8 +78,10 @@ func (r *rig) start() {
 		Reader: s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Rand: rand.Uint64,
 		Record: r.record, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter, Hub: r.hub, Projections: r.projections,
 		Options: tree.Options{
-			Log: zerolog.Nop(), Publish: r.publish, Wanted: r.wanted, Timeout: 200 * time.Millisecond,
-			Now: func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
+			Log: zerolog.Nop(), Publish: r.publish, Wanted: r.wanted, Kept: func(topic string) bool { return r.kept.Load() != nil && strings.HasPrefix(topic, lampDesired) },
+			Pass:    func(m broker.Message, done func(error)) { r.publish(m); *r.kept.Load() <- done },
+			Timeout: 200 * time.Millisecond,
+			Now:     func() time.Time { return time.Now().Add(time.Duration(r.ahead.Load())) },
 		},
 	})
 	require.NoError(r.t, err)

@@ -72,6 +72,7 @@ type Twins struct {
 	}
 
 	desired desiredWrites
+	settled settlements
 	status  statusQueue
 	rejects rejects
 	stats   stats
@@ -144,6 +145,7 @@ type device struct {
 	written atomic.Uint64 // revision of the last status that this process wrote
 	// accepted is the Device after an accepted desired write, until the store's watch delivers it.
 	accepted atomic.Pointer[accepted]
+	settling settling
 }
 
 // accepted is a Device as it was written to the store: encoded and decoded.
@@ -185,6 +187,7 @@ type batch struct {
 	loading        bool                     // New is loading: nothing is published or recorded
 	devices        map[string]*store.Object // to be projected: as they are now, or nil where only the model changed
 	models         map[modelKey]bool        // models that changed
+	revisions      map[*device]uint64       // of the Devices that changed, or whose status did
 	nodes          map[*node]bool           // nodes whose membership may have changed
 	active         map[*node]bool           // nodes whose link may have changes to commit, or messages to send
 	forgotten      map[*node]bool           // nodes whose Node was deleted: what they reported is deleted, too
@@ -195,7 +198,7 @@ type batch struct {
 func (t *Twins) batch() *batch {
 	return &batch{
 		now: t.o.Now(), devices: make(map[string]*store.Object), models: make(map[modelKey]bool),
-		nodes: make(map[*node]bool), active: make(map[*node]bool), forgotten: make(map[*node]bool),
+		revisions: make(map[*device]uint64), nodes: make(map[*node]bool), active: make(map[*node]bool), forgotten: make(map[*node]bool),
 	}
 }
 
@@ -233,6 +236,7 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 	})
 	t.o, t.started = o, o.Now()
 	t.desired.init()
+	t.settled.init()
 	t.status.init()
 	if err := t.loadReplicas(ctx); err != nil {
 		return nil, err
@@ -247,6 +251,7 @@ func (t *Twins) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer t.desired.close() // waits for the writes that have begun: each sender gets an answer
+	defer t.settled.close()
 	defer t.host.Close()
 	defer cancel()
 	for _, kind := range watched {
@@ -275,8 +280,12 @@ func (t *Twins) commit(ctx context.Context, b *batch) error {
 }
 
 func (t *Twins) publish(b *batch) {
+	stored := new(tree.Outcomes)
 	for _, m := range b.out {
-		t.o.Publish(m)
+		stored.Deliver(&t.o.Options, m)
+	}
+	if len(b.revisions) > 0 {
+		stored.Then(func(err error) { t.settled.note(b.revisions, err) })
 	}
 }
 

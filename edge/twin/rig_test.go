@@ -27,6 +27,7 @@ const wait = 30 * time.Second // a busy machine must not fail a test
 
 // rig is a twin on a real store, with what it published, and a hub's end of the link that a test holds in its hands.
 type rig struct {
+	kept  atomic.Pointer[chan func(error)] // takes the outcomes of values in durable sessions; nil: there are no such sessions
 	t     *testing.T
 	dir   string
 	store *flaky
@@ -86,7 +87,9 @@ func (r *rig) start() {
 	r.twin, err = New(Options{
 		Node: "n1", Store: r.store, Options: tree.Options{
 			Log: zerolog.Nop(), Timeout: 200 * time.Millisecond, Publish: r.publish,
-			Now: func() time.Time { return time.UnixMilli(r.clock.Load()) },
+			Kept: func(string) bool { return r.kept.Load() != nil },
+			Pass: func(m broker.Message, done func(error)) { r.publish(m); *r.kept.Load() <- done },
+			Now:  func() time.Time { return time.UnixMilli(r.clock.Load()) },
 		},
 	})
 	require.NoError(r.t, err)

@@ -1,8 +1,10 @@
 package twin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -131,6 +133,7 @@ type batch struct {
 	docs          map[string]bool    // documents that may have changed, by key
 
 	failed       error          // why the batch was not stored
+	stored       *tree.Outcomes // of the messages to durable sessions
 	messages     []link.Message // to the hub
 	ready        func()         // called if the hub has caught up with this batch
 	wakeWatchers func()         // wakes those that wait for changed devices
@@ -159,7 +162,7 @@ func (b *batch) begin(now time.Time) {
 	clear(b.made)
 	*b = batch{
 		now: now, effective: b.effective, changed: b.changed, touched: b.touched, docs: b.docs,
-		out: b.out[:0], done: b.done[:0], members: b.members[:0], made: b.made[:0],
+		out: b.out[:0], done: b.done[:0], stored: new(tree.Outcomes), members: b.members[:0], made: b.made[:0],
 	}
 }
 
@@ -279,7 +282,7 @@ func (t *Twin) publish(b *batch) {
 	}
 	for i, m := range b.out {
 		t.changeDevices(b, i)
-		t.o.Publish(m)
+		b.stored.Deliver(&t.o.Options, m)
 	}
 	t.changeDevices(b, len(b.out))
 	for _, push := range b.pushes {
@@ -348,10 +351,19 @@ func (t *Twin) store(b *batch) (failed, lost error) {
 	return failed, nil
 }
 
+// answer answers the senders, once durable sessions have on disk what follows from the batch.
 func (t *Twin) answer(b *batch) {
-	for _, a := range b.done {
+	if len(b.done) == 0 {
+		return
+	}
+	answers, failed := slices.Clone(b.done), b.failed // the batch's memory is used again
+	b.stored.Then(func(err error) { t.answerAll(answers, cmp.Or(failed, err)) })
+}
+
+func (t *Twin) answerAll(answers []answer, failed error) {
+	for _, a := range answers {
 		if a.err == nil {
-			a.err = b.failed
+			a.err = failed
 		}
 		if a.err != nil {
 			t.stats.refused.Add(1)
