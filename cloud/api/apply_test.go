@@ -165,3 +165,30 @@ func TestRacingApplies(t *testing.T) {
 	require.Len(t, got.managers(), writers)
 	require.Equal(t, resource.KindDevice, got.str("kind"))
 }
+
+// An apply that changes nothing is no write, also if its body has fields that are null or empty and a second has passed since the one before.
+func TestAnApplyThatChangesNothingWritesNothing(t *testing.T) {
+	h := newHub(t)
+	const at = "/api/v1/namespaces/default/configmaps/"
+	for name, meta := range map[string]string{"plain": "", "null": "creationTimestamp: null", "empty": "labels: {}", "both": "annotations: {}\n  labels: null"} {
+		apply := func(value string) reply {
+			return h.ok("PATCH", at+name+"?fieldManager=m", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  "+meta+"\ndata: {a: "+value+"}\n", "Content-Type", applyPatch)
+		}
+		apply("b")
+		const longAgo = "2020-01-01T00:00:00Z"
+		aged := h.ok("PATCH", at+name, `[{"op":"replace","path":"/metadata/managedFields/0/time","value":"`+longAgo+`"}]`, "Content-Type", jsonPatch)
+		require.Equal(t, longAgo, aged.str("metadata.managedFields.0.time"))
+		require.Equal(t, aged.tree, apply("b").tree, meta)
+		changed := apply("c")
+		require.NotEqual(t, aged.str("metadata.resourceVersion"), changed.str("metadata.resourceVersion"))
+		require.NotEqual(t, longAgo, changed.str("metadata.managedFields.0.time"))
+	}
+	h.ok("POST", inNS+"/devicemodels", model)
+	device := func(more string) reply {
+		return h.ok("PATCH", inNS+"/devices/lamp?fieldManager=m", "apiVersion: edgebus.io/v1alpha1\nkind: Device\nmetadata: {name: lamp"+more+"}\nspec: {"+needed+", desired: {}}\nstatus: {}", "Content-Type", applyPatch)
+	}
+	made := device(", labels: {}")
+	aged := h.ok("PATCH", inNS+"/devices/lamp", `[{"op":"replace","path":"/metadata/managedFields/0/time","value":"2020-01-01T00:00:00Z"}]`, "Content-Type", jsonPatch)
+	require.NotEqual(t, made.tree, aged.tree)
+	require.Equal(t, aged.tree, device(", labels: {}").tree)
+}

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/kube-openapi/pkg/validation/spec"
@@ -158,6 +160,55 @@ func checkFieldManager(r *request) error {
 		return badRequest("fieldManager", "fieldManager must be at most %d printable characters", maxManager)
 	}
 	return nil
+}
+
+// appliedAlready reports whether an apply has changed nothing but the times of managed fields. The library sets such a time whenever the body
+// has a field that is null or an empty map, as manifests made by Go programs have.
+func appliedAlready(old, next *objects.Object, subresource string) bool {
+	meaning := func(o *objects.Object) any {
+		m := o.Metadata
+		var managers []metav1.ManagedFieldsEntry
+		if len(m.ManagedFields) > 0 && json.Unmarshal(m.ManagedFields, &managers) != nil {
+			return o // equal to no other
+		}
+		for i := range managers {
+			managers[i].Time = nil
+		}
+		parts := []any{managers, m.Labels, m.Annotations, m.Finalizers, m.OwnerReferences, m.Owner, o.Spec}
+		if subresource != "" {
+			parts = append(parts, o.Status)
+		}
+		raw, err := json.Marshal(parts)
+		var tree any
+		if err != nil || json.Unmarshal(raw, &tree) != nil {
+			return o
+		}
+		return withoutEmpty(tree)
+	}
+	return reflect.DeepEqual(meaning(old), meaning(next))
+}
+
+// withoutEmpty removes fields that are null or empty.
+func withoutEmpty(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for name, below := range v {
+			if v[name] = withoutEmpty(below); v[name] == nil {
+				delete(v, name)
+			}
+		}
+		if len(v) == 0 {
+			return nil
+		}
+	case []any:
+		for i := range v {
+			v[i] = withoutEmpty(v[i])
+		}
+		if len(v) == 0 {
+			return nil
+		}
+	}
+	return v
 }
 
 // managerError is an error of a field manager; a conflict names managers and fields.

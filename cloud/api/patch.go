@@ -395,5 +395,8 @@ func (s *server) mergeApplied(r *request, old *objects.Object, live, config *uns
 		return nil, err
 	}
 	next, _, err := r.toCanonical(raw, old)
+	if err == nil && old != nil && appliedAlready(old, next, r.subresource) {
+		next.Metadata.ManagedFields = old.Metadata.ManagedFields
+	}
 	return next, err
 }
