@@ -139,7 +139,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	nodes := enroll.New(enroll.Options{
 		Authority: authority, Reader: st, Writer: st, Watcher: st, Broker: func() enroll.Broker { return br }, Tree: commands, Presence: commands,
 		Mode: cfg.Auth.Enrollment, Reserved: reserved(cfg.Auth, bearer.Tokens.HasUser), Address: func() string { return address(cfg, br.Addrs()) }, Log: log,
-		Judge: judgeJoining(objs), NodeLabels: cfg.Auth.NodeLabels,
+		Judge: judgeJoining(objs), NodeLabels: cfg.Auth.NodeLabels, Hub: hub.ID.String(),
 	})
 	serving := blobs.NewServer(blobs.ServerOptions{
 		Store: content, Allowed: specs.Allowed, Fetched: objs.Fetched, Tree: nodes, Publish: func(m broker.Message) { br.Publish(m) }, Log: log,

@@ -21,6 +21,7 @@ import (
 	"maps"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -91,7 +92,8 @@ type signer struct {
 
 type serverPair struct {
 	certificate tls.Certificate
-	renew       time.Time
+	// from and renew are when it is good to be shown. They have no monotonic reading: a clock that is set counts.
+	from, renew time.Time
 }
 
 // state is what authority.json holds.
@@ -133,11 +135,17 @@ func OpenAuthority(o AuthorityOptions) (*Authority, error) {
 		return nil, err
 	}
 	newest := a.signers[len(a.signers)-1].cert
+	if now := a.wall(); now.Before(newest.NotBefore) || now.Before(a.signers[0].cert.NotBefore) {
+		o.Log.Error().Time("begins", newest.NotBefore).Time("now", now).Msg("the hub's authority is not valid yet, so no node can connect: set this host's clock")
+	}
 	if left := newest.NotAfter.Sub(o.Now()); left < 180*24*time.Hour {
 		o.Log.Warn().Time("expires", newest.NotAfter).Msg("the authority that signs nodes' certificates expires soon: run edgebus authority rotate, or replace the configured one")
 	}
 	return a, nil
 }
+
+// wall is the time as the host's clock shows it, without the monotonic reading by which a clock that was set would go unnoticed.
+func (a *Authority) wall() time.Time { return a.o.Now().Round(0) }
 
 func (a *Authority) dir() string { return filepath.Join(a.o.Dir, DirName) }
 
@@ -364,8 +372,8 @@ func issuedAt(cert *x509.Certificate) (ms int64, ok bool) {
 }
 
 // Sign makes a node's certificate for a public key. revoked is the node's revocation (Revocations.at) that was known when
-// it was decided that the node gets one: if it was revoked since then, it gets none.
-func (a *Authority) Sign(node string, public crypto.PublicKey, revoked int64) (*x509.Certificate, error) {
+// it was decided that the node gets one: if it was revoked since then, it gets none. of says which Node it is for: see originOf.
+func (a *Authority) Sign(node string, public crypto.PublicKey, revoked int64, of ...*url.URL) (*x509.Certificate, error) {
 	ms, err := a.revoked.issue(node, revoked)
 	if err != nil {
 		return nil, err
@@ -377,6 +385,7 @@ func (a *Authority) Sign(node string, public crypto.PublicKey, revoked int64) (*
 	template := &x509.Certificate{
 		SerialNumber: serialAt(ms), NotBefore: now.Add(-skew).UTC(), NotAfter: earlier(now.Add(a.o.NodeValidity), s.cert.NotAfter).UTC(),
 		Subject:  pkix.Name{CommonName: node, OrganizationalUnit: []string{broker.NodeUnit}},
+		URIs:     of,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, s.cert, public, s.key)
@@ -421,7 +430,7 @@ func (a *Authority) trusted() (ders [][]byte) {
 
 // drop removes authorities that are no longer trusted. The caller holds the lock, or has not shared the Authority yet.
 func (a *Authority) drop() {
-	now := a.o.Now()
+	now := a.wall()
 	for len(a.signers) > 1 {
 		until, ends := a.until[a.signers[0].number]
 		if !ends || now.Before(until) {
@@ -448,7 +457,7 @@ func (a *Authority) Rotate(overlap time.Duration) error {
 		return resource.Errorf(resource.Conflict, "", "the last rotation is not over: the authority that it replaced is trusted until %s", resource.Time(a.until[a.signers[0].number]))
 	}
 	old := a.signers[0].number
-	until := a.o.Now().Add(overlap).UTC()
+	until := a.wall().Add(overlap).UTC()
 	// Authorities that were replaced before stay in it: their files still exist, and would be trusted again after a restart.
 	ends := maps.Clone(a.until)
 	ends[old] = until
@@ -515,7 +524,7 @@ func (a *Authority) config(at string, clientCA []byte, protocols []string) (*tls
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.drop()
-	if a.server == nil || !a.o.Now().Before(a.server.renew) {
+	if now := a.wall(); a.server == nil || now.Before(a.server.from) || !now.Before(a.server.renew) {
 		if err := a.signServer(); err != nil {
 			return nil, err
 		}
@@ -542,7 +551,7 @@ func (a *Authority) signServer() error {
 	if err != nil {
 		return err
 	}
-	s, now := a.signers[0], a.o.Now()
+	s, now := a.signers[0], a.wall()
 	template := &x509.Certificate{
 		SerialNumber: serialAt(now.UnixMilli()), NotBefore: now.Add(-skew).UTC(), NotAfter: earlier(now.Add(serverValidity), s.cert.NotAfter).UTC(),
 		Subject:  pkix.Name{CommonName: "Edgebus hub"},
@@ -557,7 +566,7 @@ func (a *Authority) signServer() error {
 	for _, c := range s.also {
 		chain = append(chain, c.Raw)
 	}
-	a.server = &serverPair{certificate: tls.Certificate{Certificate: chain, PrivateKey: key}, renew: now.Add(template.NotAfter.Sub(now) * 2 / 3)}
+	a.server = &serverPair{certificate: tls.Certificate{Certificate: chain, PrivateKey: key}, from: template.NotBefore, renew: now.Add(template.NotAfter.Sub(now) * 2 / 3)}
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package enroll
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -80,6 +81,27 @@ func TestTheHubsCertificateIsRenewedBeforeItEnds(t *testing.T) {
 	next := served(t, a)
 	require.False(t, first.Equal(next))
 	require.True(t, next.NotAfter.After(first.NotAfter))
+}
+
+// A clock that is set while the hub runs counts at once, in both directions.
+func TestACertificateIsMadeAnewWhenTheClockIsSet(t *testing.T) {
+	c := &clock{at: time.Now()} // with a monotonic reading, as of a running program
+	a := open(t, t.TempDir(), c)
+	for _, set := range []time.Duration{400 * 24 * time.Hour, -300 * 24 * time.Hour, 0, 100 * 24 * time.Hour} {
+		c.pass(set)
+		cert, now := served(t, a), c.now().Round(0)
+		require.True(t, cert.NotBefore.Before(now) && cert.NotAfter.After(now), "after %s it is good from %s to %s", set, cert.NotBefore, cert.NotAfter)
+		require.Equal(t, a.server.renew, a.server.renew.Round(0), "a monotonic reading doesn't see that the clock is set")
+	}
+}
+
+func TestAnAuthorityThatIsNotValidYetIsNamed(t *testing.T) {
+	c, dir := &clock{at: time.Now()}, t.TempDir()
+	open(t, dir, c)
+	c.pass(-48 * time.Hour)
+	var log bytes.Buffer
+	open(t, dir, c, func(o *AuthorityOptions) { o.Log = zerolog.New(&log) })
+	require.Contains(t, log.String(), "the hub's authority is not valid yet")
 }
 
 func TestAnAuthorityOutlivesARestart(t *testing.T) {

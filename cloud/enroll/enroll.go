@@ -7,15 +7,19 @@
 package enroll
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"maps"
+	"net/url"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -62,6 +66,8 @@ type Options struct {
 	// Judge refuses a node that joins by an invitation of somebody who wasn't signed in, if it would get what only people see who are; nil:
 	// nobody is refused.
 	Judge func(ctx context.Context, node string, labels map[string]string, labelFrom string) error
+	// Hub is the hub's identity, which is in the certificates that it makes; see originOf.
+	Hub string
 	// Address is where nodes reach the hub, host:port.
 	Address func() string
 	Log     zerolog.Logger
@@ -151,6 +157,7 @@ func (s *Service) Run(ctx context.Context) error {
 		return nil
 	})
 	g.Go(func() error { return s.markRefused(ctx) })
+	g.Go(func() error { return s.leave(ctx) })
 	return g.Wait()
 }
 
@@ -296,6 +303,10 @@ func (s *Service) handle(ctx context.Context, j job) (a resource.JoinAnswer, err
 		return a, err
 	}
 	own, follow, waiting := s.chosen(i, r)
+	known, err := s.supersede(ctx, node, csr.Key, i.Revocation)
+	if err != nil {
+		return a, err
+	}
 	if err := s.enter(ctx, node, csr.Key, wish{given: i.Labels, own: own, follow: follow, waiting: waiting}); err != nil {
 		return a, err
 	}
@@ -303,10 +314,97 @@ func (s *Service) handle(ctx context.Context, j job) (a resource.JoinAnswer, err
 		s.o.Log.Warn().Str("node", node).Str("labels", resource.FormatPairs(waiting)).
 			Msg("a node that joined asks for labels that its invitation doesn't let it choose: set them with edgebus label, or not")
 	}
-	if a, err = s.admit(ctx, node, csr, i.Revocation); err == nil {
+	if a, err = s.admit(ctx, node, csr, known); err == nil {
 		s.o.Log.Info().Str("node", node).Str("invitation", i.ID[:shortID]).Str("remote", by.Remote).Str("key", csr.Key).Msg("a node joined")
 	}
 	return a, err
+}
+
+// supersede revokes what was issued for a name before another key joins by it: the hardware that had it was replaced. It may be called
+// again with the same key. It returns the node's last revocation.
+func (s *Service) supersede(ctx context.Context, node, key string, known int64) (int64, error) {
+	n, err := s.readNode(ctx, node)
+	if errors.Is(err, resource.NotFound) {
+		return known, nil
+	}
+	_, had, joined := strings.Cut(n.Metadata.Annotations[resource.JoinedAnnotation], " ")
+	r := s.o.Authority.revoked
+	if err != nil || !joined || had == key || known > 0 && r.supersededBy(node) == key {
+		return known, err
+	}
+	if known, err = r.supersede(node, key, known); err != nil {
+		return known, err
+	}
+	s.o.Log.Warn().Str("node", node).Str("key", key).Msg("a node joins again with another key: its earlier certificates were revoked")
+	s.o.Broker().DisconnectNode(node, r.Why(node, nil))
+	return known, nil
+}
+
+const (
+	originScheme = "edgebus"
+	originPath   = "/nodes/"
+)
+
+// originOf names the Node that a certificate is for, and the hub that has it, as a URI in the certificate: a Node that is made again has
+// another uid, and what was issued for the one before is good no more. Another hub, such as one that lost its data, has other uids.
+func originOf(hub, uid string) *url.URL {
+	return &url.URL{Scheme: originScheme, Host: hub, Path: originPath + uid}
+}
+
+// outlived says why a certificate is refused, if it is for an earlier Node of the name; empty: it is not.
+func (s *Service) outlived(node string, cert *x509.Certificate) string {
+	for _, of := range cert.URIs {
+		if of.Scheme != originScheme || of.Host != s.o.Hub {
+			continue
+		}
+		n, err := s.readNode(context.Background(), node)
+		switch {
+		case errors.Is(err, resource.NotFound):
+			return fmt.Sprintf("the Node %s was deleted after the certificate was made: it can join again with a new invitation", node)
+		case err != nil:
+			return "the Node " + node + " can't be read at this moment: try again"
+		case n.Metadata.UID != strings.TrimPrefix(of.Path, originPath):
+			return fmt.Sprintf("the certificate is for an earlier Node %s, which was deleted: it can join again with a new invitation", node)
+		}
+	}
+	return ""
+}
+
+// leave closes the connections of nodes that had joined when their Nodes are deleted: they are not let in again.
+func (s *Service) leave(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if err := s.leaveOnce(ctx); err != nil && ctx.Err() == nil {
+			s.o.Log.Warn().Err(err).Msg("deletions of Nodes can't be followed: trying again")
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	}
+	return nil
+}
+
+func (s *Service) leaveOnce(ctx context.Context) error {
+	page, err := s.o.Reader.List(ctx, resource.KindNode, store.ListOptions{Limit: 1})
+	if err != nil {
+		return err
+	}
+	stream, err := s.o.Watcher.Watch(ctx, store.Key{Kind: resource.KindNode}, page.Rev)
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	for {
+		events, err := stream.Next(ctx)
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			if e.Type == store.Deleted && bytes.Contains(e.Object.Data, []byte(resource.JoinedAnnotation)) {
+				s.o.Broker().DisconnectNode(e.Object.Name, "the Node "+e.Object.Name+" was deleted: it can join again with a new invitation")
+			}
+		}
+	}
 }
 
 // chosen are the labels that a node may choose itself, and those that follow what it reports; waiting are the others, with {field} for a value
@@ -349,7 +447,7 @@ func (s *Service) renew(node string, by broker.Identity, csr resource.CSR) (a re
 	if why := r.Why(node, by.Certificate); why != "" {
 		return a, resource.Errorf(resource.Unauthorized, "", "%s", why)
 	}
-	if a, err = s.issue(node, csr, known); err == nil {
+	if a, err = s.issue(node, csr, known, by.Certificate.URIs...); err == nil {
 		s.o.Log.Info().Str("node", node).Str("remote", by.Remote).Str("key", csr.Key).Msg("a node's certificate was renewed")
 	}
 	return a, err
@@ -357,14 +455,18 @@ func (s *Service) renew(node string, by broker.Identity, csr resource.CSR) (a re
 
 // admit signs the certificate of a node that joins.
 func (s *Service) admit(ctx context.Context, node string, csr resource.CSR, revoked int64) (a resource.JoinAnswer, err error) {
-	if a, err = s.issue(node, csr, revoked); err == nil {
+	n, err := s.readNode(ctx, node)
+	if err != nil {
+		return a, err
+	}
+	if a, err = s.issue(node, csr, revoked, originOf(s.o.Hub, n.Metadata.UID)); err == nil {
 		err = s.mark(ctx, node, joinedAgain)
 	}
 	return a, err
 }
 
-func (s *Service) issue(node string, csr resource.CSR, revoked int64) (a resource.JoinAnswer, err error) {
-	cert, err := s.o.Authority.Sign(node, csr.PublicKey, revoked)
+func (s *Service) issue(node string, csr resource.CSR, revoked int64, of ...*url.URL) (a resource.JoinAnswer, err error) {
+	cert, err := s.o.Authority.Sign(node, csr.PublicKey, revoked, of...)
 	if err != nil {
 		return a, err
 	}
@@ -518,6 +620,9 @@ func (s *Service) Revoked(node string, cert *x509.Certificate) string {
 		case s.refused <- node:
 		default: // it is refused again
 		}
+	}
+	if why == "" && cert != nil {
+		why = s.outlived(node, cert)
 	}
 	return why
 }

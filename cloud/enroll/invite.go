@@ -221,7 +221,7 @@ func (s *Service) find(ctx context.Context, token string) (i Invitation, rev uin
 	return i, o.Rev, json.Unmarshal(o.Data, &i)
 }
 
-// redeem counts one use of an invitation by a node with its key. If two race for the last use, the store accepts one write; the
+// redeem counts one use of an invitation by a node with its key. The Revocation of what it returns is the node's last one. If two race for the last use, the store accepts one write; the
 // other is a conflict, and finds the invitation used when it reads it again.
 func (s *Service) redeem(ctx context.Context, r resource.JoinRequest, node, key string) (i Invitation, err error) {
 	s.redeeming.Lock() // otherwise a thousand nodes with one token would mostly run into conflicts
@@ -234,11 +234,13 @@ func (s *Service) redeem(ctx context.Context, r resource.JoinRequest, node, key 
 		if err := i.check(node, key, s.o.Now()); err != nil {
 			return i, err
 		}
-		if s.o.Authority.revoked.at(node) != i.Revocation { // otherwise a revoked node would join again with the same key and token
+		known := s.o.Authority.revoked.at(node)
+		if known != i.Revocation && s.o.Authority.revoked.supersededBy(node) != key { // otherwise a revoked node would join again with the same key and token
 			return i, resource.Errorf(resource.Unauthorized, "token", "node %s was revoked, and the token is older than that, or for many nodes: invite it by its name", node)
 		}
 		use := Joined{node, key}
 		if slices.Contains(i.Joined, use) {
+			i.Revocation = known
 			return i, nil
 		}
 		if err := errors.Join(s.free(ctx, i, node), s.judge(ctx, i, node, r)); err != nil {
@@ -249,6 +251,7 @@ func (s *Service) redeem(ctx context.Context, r resource.JoinRequest, node, key 
 		if err != nil {
 			return i, err
 		}
+		i.Revocation = known
 		if _, err = s.o.Writer.Update(ctx, store.Object{Key: invitationKey(i.ID), Data: data}, rev); !again(err, resource.Conflict) {
 			return i, err
 		}

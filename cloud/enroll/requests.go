@@ -265,7 +265,10 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 		set(conditionFailed, "NameTaken", node+" is a user of auth.users: the node needs another name")
 		return nil
 	}
-	revoked := s.o.Authority.revoked.at(node)
+	revoked, err := s.supersede(ctx, node, csr.Key, s.o.Authority.revoked.at(node))
+	if err != nil {
+		return err
+	}
 	given, own := er.Spec.Labels, map[string]string{}
 	follow := resource.ParsePairs(er.Metadata.Annotations[resource.LabelFromAnnotation])
 	if text := er.Metadata.Annotations[askedAnnotation]; text != "" {

@@ -33,6 +33,8 @@ type Revocation struct {
 	At             int64  `json:"at"`
 	Decommissioned bool   `json:"decommissioned,omitempty"`
 	By             string `json:"by,omitempty"`
+	// Key is the one that the node joined with again, and for which its earlier certificates were revoked; empty: it was for another reason.
+	Key string `json:"key,omitempty"`
 }
 
 // Revocations are kept in a file of their own, and not in the store: a restored backup takes them over from the data
@@ -111,8 +113,37 @@ func writeRevocations(path string, nodes map[string]Revocation) error {
 func (r *Revocations) add(node, by string, decommissioned bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	return r.put(Revocation{Node: node, Decommissioned: decommissioned, By: by})
+}
+
+// supersede revokes the certificates of a node that joins again with another key. It fails if the last revocation is not the one that the
+// caller knows, and returns the new one.
+func (r *Revocations) supersede(node, key string, known int64) (at int64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.nodes[node].At != known {
+		return 0, errRevokedMeanwhile(node)
+	}
+	err = r.put(Revocation{Node: node, Key: key})
+	return r.nodes[node].At, err
+}
+
+// supersededBy is the key for which a node's certificates were revoked; empty: it was for another reason.
+func (r *Revocations) supersededBy(node string) string {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.nodes[node].Key
+}
+
+func errRevokedMeanwhile(node string) error {
+	return resource.Errorf(resource.Unauthorized, "", "node %s was revoked in the meantime: it can join again with a new invitation", node)
+}
+
+// put stores a revocation, as of now.
+func (r *Revocations) put(e Revocation) error {
+	e.At = max(r.now().UnixMilli(), r.nodes[e.Node].At+1, r.issued)
 	next := maps.Clone(r.nodes)
-	next[node] = Revocation{Node: node, At: max(r.now().UnixMilli(), r.nodes[node].At+1, r.issued), Decommissioned: decommissioned, By: by}
+	next[e.Node] = e
 	if err := writeRevocations(r.path, next); err != nil {
 		return err
 	}
@@ -127,7 +158,7 @@ func (r *Revocations) issue(node string, known int64) (ms int64, err error) {
 	defer r.mu.Unlock()
 	last := r.nodes[node].At
 	if last != known {
-		return 0, resource.Errorf(resource.Unauthorized, "", "node %s was revoked in the meantime: it can join again with a new invitation", node)
+		return 0, errRevokedMeanwhile(node)
 	}
 	ms = max(r.now().UnixMilli(), last+1)
 	if ms > r.bound {
@@ -163,6 +194,9 @@ func (r *Revocations) Why(node string, cert *x509.Certificate) string {
 	}
 	if e.Decommissioned {
 		return fmt.Sprintf("%s: %s can join again with a new invitation", resource.Decommissioned, node)
+	}
+	if e.Key != "" {
+		return fmt.Sprintf("node %s has joined again at %s, with another key: this one can join again with a new invitation", node, resource.Time(time.UnixMilli(e.At)))
 	}
 	return fmt.Sprintf("the certificates of node %s were revoked at %s: it can join again with a new invitation", node, resource.Time(time.UnixMilli(e.At)))
 }

@@ -174,8 +174,10 @@ func (v *OIDC) user(id *oidc.IDToken) (broker.BearerUser, error) {
 	if len(name) > 253 || strings.ContainsAny(name, "/+#") || strings.ContainsFunc(name, unicode.IsControl) {
 		return broker.BearerUser{}, resource.Errorf(resource.Forbidden, "token", "the claim %q (auth.oidc.userClaim) is no name of a user: %.100q", v.o.UserClaim, name)
 	}
-	if verified, ok := claims["email_verified"].(bool); v.o.UserClaim == "email" && ok && !verified {
-		return broker.BearerUser{}, resource.Errorf(resource.Forbidden, "token", "the provider has not verified the address %s", name)
+	verified := claims["email_verified"] == true || claims["email_verified"] == "true" // some providers write it as a text
+	if v.o.UserClaim == "email" && !verified {
+		return broker.BearerUser{}, resource.Errorf(resource.Forbidden, "token", "the provider has not verified the address %s, as the claim email_verified: true would say: "+
+			"without that claim another one has to name users, such as sub (auth.oidc.userClaim)", name)
 	}
 	groups := texts(claims[v.o.GroupsClaim])
 	u := broker.BearerUser{User: broker.User{Name: name}, Expires: id.Expiry}

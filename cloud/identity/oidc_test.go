@@ -70,7 +70,7 @@ func withIssuer(t testing.TB, change func(*OIDCOptions)) *rig {
 func (r *rig) token(claims map[string]any) string {
 	r.t.Helper()
 	all := map[string]any{
-		"iss": r.issuer, "aud": "edgebus", "sub": "1", "exp": r.clock.now.Add(time.Hour).Unix(), "email": "ann@example.org", "groups": []string{"everybody"},
+		"iss": r.issuer, "aud": "edgebus", "sub": "1", "exp": r.clock.now.Add(time.Hour).Unix(), "email": "ann@example.org", "email_verified": true, "groups": []string{"everybody"},
 	}
 	maps.Copy(all, claims)
 	text, err := json.Marshal(all)
@@ -110,9 +110,10 @@ func TestIDTokensThatAreRefused(t *testing.T) {
 		"issuer":         {r.token(map[string]any{"iss": "https://other.example.org"}), resource.Unauthorized, `of the issuer "https://other.example.org"`},
 		"no group":       {r.token(map[string]any{"groups": []string{"x"}}), resource.Forbidden, "is in no group of auth.oidc.groups (its groups: x)"},
 		"groups' type":   {r.token(map[string]any{"groups": 7}), resource.Forbidden, "is in no group"},
-		"no name":        {r.token(map[string]any{"email": nil}), resource.Forbidden, `it has no claim "email" (auth.oidc.userClaim), but aud, email, exp`},
+		"no name":        {r.token(map[string]any{"email": nil}), resource.Forbidden, `it has no claim "email" (auth.oidc.userClaim), but aud, email, email_verified, exp`},
 		"a topic's name": {r.token(map[string]any{"email": "node/n1"}), resource.Forbidden, "is no name of a user"},
 		"control":        {r.token(map[string]any{"email": "a\nb"}), resource.Forbidden, "is no name of a user"},
+		"unsaid":         {r.token(map[string]any{"email_verified": nil}), resource.Forbidden, "has not verified the address ann@example.org, as the claim email_verified"},
 		"unverified":     {r.token(map[string]any{"email_verified": false}), resource.Forbidden, "has not verified the address"},
 		"another key":    {oidctest.SignIDToken(stranger, "k", oidc.RS256, `{"iss":"`+r.issuer+`","aud":"edgebus","exp":9999999999}`), resource.Unauthorized, "failed to verify"},
 		"nonsense":       {"eyJ.eyJ.x", resource.Unauthorized, "of the issuer"},

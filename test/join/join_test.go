@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -176,6 +177,91 @@ func TestARevokedNodeNeedsANewInvitation(t *testing.T) {
 	}
 	fresh := h.invite("n1", 1)
 	require.Equal(t, resource.JoinIssued, h.enrol(t, "n1", fresh, resource.JoinRequest{CSR: csr, Token: fresh}).answer(t).State)
+}
+
+// signIn connects as a node with the certificate of an answer, and returns the reason code of the CONNACK.
+func (h *hub) signIn(t *testing.T, node string, key *ecdsa.PrivateKey, a resource.JoinAnswer) (code byte) {
+	t.Helper()
+	block, _ := pem.Decode([]byte(a.Certificate))
+	require.NotNil(t, block)
+	c, err := tls.Dial("tcp", h.mqtt, &tls.Config{ //nolint:gosec // a test of what the hub does
+		InsecureSkipVerify: true, Certificates: []tls.Certificate{{Certificate: [][]byte{block.Bytes}, PrivateKey: key}},
+	})
+	require.NoError(t, err)
+	defer c.Close()
+	id := "node/" + node
+	body := append([]byte{0, 4, 'M', 'Q', 'T', 'T', 5, 2, 0, 60, 0, 0, byte(len(id))}, id...)
+	_, err = c.Write(append([]byte{0x10, byte(len(body))}, body...))
+	require.NoError(t, err)
+	var connack [4]byte // the type, a length of one byte or more, flags, the code
+	_, err = io.ReadFull(c, connack[:2])
+	require.NoError(t, err)
+	if connack[1]&0x80 != 0 { // the length goes on
+		_, err = io.ReadFull(c, connack[:1])
+		require.NoError(t, err)
+	}
+	_, err = io.ReadFull(c, connack[2:])
+	require.NoError(t, err)
+	return connack[3]
+}
+
+func (h *hub) issued(t *testing.T, node, csr string) resource.JoinAnswer {
+	t.Helper()
+	token := h.invite(node, 1)
+	a := h.enrol(t, node, token, resource.JoinRequest{CSR: csr, Token: token}).answer(t)
+	require.Equal(t, resource.JoinIssued, a.State, a.Reason)
+	return a
+}
+
+func (h *hub) deleteNode(t *testing.T, name string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, h.api+"/apis/"+resource.APIVersion+"/nodes/"+name, nil)
+	require.NoError(t, err)
+	answer, err := http.DefaultClient.Do(r)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	require.Equal(t, http.StatusOK, answer.StatusCode)
+}
+
+// What was issued for a name is good no more once other hardware has it, though its answer is lost and it asks again.
+func TestAJoinWithAnotherKeyRevokesWhatWasIssuedForTheName(t *testing.T) {
+	h := startHub(t, t.TempDir(), 20)
+	first, csr := request(t, "n1")
+	was := h.issued(t, "n1", csr)
+	require.Zero(t, h.signIn(t, "n1", first, was))
+	second, csr := request(t, "n1")
+	token := h.invite("n1", 2)
+	var now resource.JoinAnswer
+	for range 2 {
+		now = h.enrol(t, "n1", token, resource.JoinRequest{CSR: csr, Token: token}).answer(t)
+		require.Equal(t, resource.JoinIssued, now.State)
+		require.Zero(t, h.signIn(t, "n1", second, now))
+		require.NotZero(t, h.signIn(t, "n1", first, was))
+	}
+	h.stop()
+	h = startHub(t, h.dir, 20)
+	require.NotZero(t, h.signIn(t, "n1", first, was))
+
+	third, csr := request(t, "n1") // and so by an approval
+	e := h.enrol(t, "n1", "", resource.JoinRequest{CSR: csr})
+	path := "/api/v1/enrollmentrequests/" + e.answer(t).Request + "/approval"
+	require.Equal(t, http.StatusOK, h.post(path, map[string]any{"approved": true}, nil))
+	require.Zero(t, h.signIn(t, "n1", third, e.answer(t)))
+	require.NotZero(t, h.signIn(t, "n1", second, now))
+}
+
+// A Node that is deleted takes its certificate along, also when another Node gets the name.
+func TestACertificateIsForTheNodeThatItWasMadeFor(t *testing.T) {
+	h := startHub(t, t.TempDir(), 20)
+	key, csr := request(t, "n1")
+	was := h.issued(t, "n1", csr)
+	require.Zero(t, h.signIn(t, "n1", key, was))
+	h.deleteNode(t, "n1")
+	require.NotZero(t, h.signIn(t, "n1", key, was))
+	require.Equal(t, http.StatusCreated, h.post("/apis/"+resource.APIVersion+"/nodes", map[string]any{"metadata": map[string]any{"name": "n1"}, "spec": map[string]any{}}, nil))
+	require.NotZero(t, h.signIn(t, "n1", key, was), "the name is there again, and is another Node's")
+	require.Zero(t, h.signIn(t, "n1", key, h.issued(t, "n1", csr)))
+	require.NotZero(t, h.signIn(t, "n1", key, was))
 }
 
 func TestLabelsThatANodeAsksForDoNotReplaceItsNodesWhenItIsApproved(t *testing.T) {
