@@ -67,7 +67,7 @@ func TestAWriterIsToldWhatYAMLMadeOfON(t *testing.T) {
 func TestAWriterIsToldOfPermissionsInOctal(t *testing.T) {
 	h := newHub(t)
 	spec := func(mode string) string {
-		return `{"config":[{"name":"f","configType":"files","files":[{"path":"/etc/x","content":"x","mode":` + mode + `}]}]}`
+		return `{"config":[{"name":"f","configType":"FileListProviderSpec","files":[{"path":"/etc/x","content":"x","mode":` + mode + `}]}]}`
 	}
 	says := func(at string) []string {
 		return []string{`299 - "` + at + `.config[0].files[0].mode: 644 is 1204 in octal; the permissions 644 are 420, or 0644 in YAML"`}
