@@ -57,12 +57,13 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func (r *rig) Put(_ context.Context, from io.Reader, want string) (string, int64, error) {
+func (r *rig) Put(_ context.Context, from io.Reader, _ string) (string, int64, error) {
 	data, err := io.ReadAll(from)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.blobs[want] = string(data)
-	return want, int64(len(data)), err
+	digest := resource.DigestOf(data)
+	r.blobs[digest] = string(data)
+	return digest, int64(len(data)), err
 }
 
 func (r *rig) Has(digest string) (int64, bool) {
