@@ -43,8 +43,12 @@ func TestNamespacesAreAppliedButNotWritten(t *testing.T) {
 	h := newHub(t)
 	const at, body = "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop"}}`
 	for _, c := range [][4]string{
-		{"POST", at, "application/json"}, {"POST", at, protobufType}, {"PUT", at + "/shop", "application/json"}, {"DELETE", at + "/shop", protobufType},
-		{"PATCH", at + "/shop?fieldManager=kubectl-label", strategicPatch}, {"DELETE", at, "application/json"},
+		{"POST", at, "application/json"},
+		{"POST", at, protobufType},
+		{"PUT", at + "/shop", "application/json"},
+		{"DELETE", at + "/shop", protobufType},
+		{"PATCH", at + "/shop?fieldManager=kubectl-label", strategicPatch},
+		{"DELETE", at, "application/json"},
 	} {
 		require.Contains(t, h.refused(405, "MethodNotAllowed", c[0], c[1], body, "Content-Type", c[2]), "every name is one")
 	}

@@ -157,7 +157,7 @@ func (m protobufMessage) set(o dict, n protowire.Number, value []byte, varint ui
 	case protobufBool:
 		o[f.name] = varint != 0
 	case protobufInt:
-		o[f.name] = int32(varint) //nolint:gosec // a negative one has ten bytes
+		o[f.name] = int32(varint)
 	case protobufString:
 		o[f.name] = string(value)
 	case protobufTime, protobufMicroTime:
@@ -177,7 +177,7 @@ func (f protobufField) setTime(o dict, value []byte) error {
 	var at [3]int64 // 1: seconds, 2: nanoseconds
 	err := eachProtobufField(value, func(n protowire.Number, _ []byte, varint uint64) error {
 		if int(n) < len(at) {
-			at[n] = int64(varint) //nolint:gosec // it may be negative
+			at[n] = int64(varint)
 		}
 		return nil
 	})
