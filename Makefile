@@ -113,7 +113,7 @@ needs:
 	@scripts/needs.sh mosquitto_pub=mosquitto-clients mosquitto_rr=mosquitto-clients /usr/sbin/mosquitto=mosquitto openssl=openssl curl=curl git=git \
 		/usr/sbin/mkfs.ext4=e2fsprogs mount=mount prlimit=util-linux unshare=util-linux \
 		ip=iproute2 /usr/sbin/tc=iproute2 kubectl=kubernetes-client dbus-daemon=dbus-daemon \
-		/usr/lib/python3/dist-packages/grpc=python3-grpcio /usr/lib/python3/dist-packages/google/protobuf=python3-protobuf \
+		/usr/lib/python3/dist-packages/kubernetes=python3-kubernetes /usr/lib/python3/dist-packages/grpc=python3-grpcio /usr/lib/python3/dist-packages/google/protobuf=python3-protobuf \
 		protoc=protobuf-compiler grpc_python_plugin=protobuf-compiler-grpc
 
 .PHONY: needs-bench
