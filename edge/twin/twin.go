@@ -216,7 +216,6 @@ func (t *Twin) load() error {
 	t.up, t.down, t.effective, t.floor = newUpMap(snap.Up, snap.Effective), snap.Down, snap.Effective, snap.Floor
 	t.up.stays, t.up.store = t.stays, func(key string, e *store.Effective) { t.batch.effective[key] = e }
 	t.devices = make(map[string]*device)
-	t.known.Clear()
 	clear(t.ends)
 	t.wakeStale = true
 	for _, key := range t.down.Keys("devices/") {
@@ -227,6 +226,12 @@ func (t *Twin) load() error {
 			}
 		}
 	}
+	t.known.Range(func(name, _ any) bool { // telemetry is passed on meanwhile: what stays is never missing
+		if t.devices[name.(string)] == nil {
+			t.known.Delete(name)
+		}
+		return true
+	})
 	t.up.Range("devices/", func(e link.Entry) bool {
 		if e.Meta.Until != 0 && strings.Contains(e.Key, "/override/") {
 			t.ends[e.Key] = e.Meta.Until

@@ -1,0 +1,35 @@
+package twin
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// While the state is read back on a full disk, the node's devices are its devices: telemetry is refused for the disk, and not because
+// there is no such device.
+func TestDevicesStayWhileTheStateIsReadBack(t *testing.T) {
+	r := joined(t)
+	var over, missing atomic.Bool
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		for !over.Load() {
+			if r.twin.Has("n1", "hall") != nil {
+				missing.Store(true)
+			}
+		}
+	})
+	r.store.broken.Store(true)
+	for range 200 {
+		r.twin.fault.Store(nil) // the next commit is tried at once, and fails
+		require.ErrorIs(t, r.send("devices/hall/reported/temperature", "20.5"), resource.Unavailable)
+	}
+	r.store.broken.Store(false)
+	over.Store(true)
+	looking.Wait()
+	require.False(t, missing.Load())
+}
