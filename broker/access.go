@@ -229,6 +229,9 @@ func (a *accessControl) gets(id *Identity, filter, topic string) bool {
 	if (id.own() || id.Has(topics.RoleNode)) && topics.IsTree(topic) && !topics.IsTree(filter) {
 		return false
 	}
+	if strings.HasPrefix(topic, topics.RefusedPrefix) && !strings.HasPrefix(filter, "v1/") { // who wants everything wants no reports about himself
+		return false
+	}
 	return a.read(id, topic)
 }
 

@@ -523,6 +523,9 @@ const willRefused = "the will can't be published"
 // connectUnread is the reason, in metrics, for refusing a CONNECT before it has arrived whole.
 const connectUnread = "the CONNECT is larger than there is room for"
 
+// foreignOrigin is why a web page is refused.
+const foreignOrigin = "a web page's origin"
+
 // tooManyOfOne is why a connection is refused that is one too many of its user's or address's.
 const tooManyOfOne = "too many connections of one user or address"
 

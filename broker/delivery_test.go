@@ -398,7 +398,7 @@ func testTopicAlias(t *testing.T, at place) {
 	require.Equal(t, []string{"some/topic", "some/topic", "another/topic", "another/topic"}, topics)
 	pub.publish("", "x", 1, 1, alias(8))
 	code, _ := pub.ended()
-	require.Equal(t, byte(0x94), code)
+	require.Equal(t, byte(0x82), code)
 }
 
 func testQoS0IsDroppedFirst(t *testing.T, at place) {

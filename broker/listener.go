@@ -268,6 +268,7 @@ func (c *wsConn) handshake() (*websocket.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	r.RemoteAddr = c.RemoteAddr().String()
 	ws, err := c.upgrade(a, r)
 	if err != nil {
 		return nil, err
@@ -310,9 +311,20 @@ func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // upgrade answers a request for a WebSocket connection.
 func (l *listener) upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	upgrader := websocket.Upgrader{
-		Subprotocols: []string{"mqtt", "mqttv3.1"}, CheckOrigin: l.originAllowed, HandshakeTimeout: l.b.opts.Limits.ConnectTimeout,
+		Subprotocols: []string{"mqtt", "mqttv3.1"}, CheckOrigin: l.checkOrigin, HandshakeTimeout: l.b.opts.Limits.ConnectTimeout,
 	}
 	return upgrader.Upgrade(w, r, nil)
+}
+
+// checkOrigin logs the refusal of an origin, of which a browser tells its page nothing.
+func (l *listener) checkOrigin(r *http.Request) bool {
+	allowed := l.originAllowed(r)
+	if !allowed {
+		l.b.metrics.rejected.WithLabelValues(foreignOrigin).Inc()
+		l.b.sampledLog.Info().Str("listener", l.Name).Str("origin", clipped(r.Header.Get("Origin"))).Str("remote", r.RemoteAddr).
+			Msg("connection refused: web pages of this origin may not connect; mqtt.websocket.origins lists those that may")
+	}
+	return allowed
 }
 
 // originAllowed refuses web pages of other origins: on a loopback listener a browser's user may be anonymous, and any

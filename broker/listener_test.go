@@ -474,3 +474,17 @@ func TestABridgeBeyondTheReceiveMaximumIsReadMoreSlowly(t *testing.T) {
 		bridge.disconnect()
 	}
 }
+
+// A browser tells its page nothing of why it was refused: the log does.
+func TestARefusedOriginIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	b := start(t, func(o *Options) { o.Listeners[0].WebSocket, o.Log = true, zerolog.New(zerolog.SyncWriter(&log)) })
+	_, res, err := websocket.DefaultDialer.Dial("ws://"+b.Addrs()[0].String(), http.Header{"Origin": {"https://foreign.example"}})
+	require.Error(t, err)
+	require.NoError(t, res.Body.Close())
+	require.Equal(t, http.StatusForbidden, res.StatusCode)
+	require.NoError(t, b.Close(t.Context())) // nothing is logged any more
+	require.Contains(t, log.String(), "mqtt.websocket.origins")
+	require.Contains(t, log.String(), "https://foreign.example")
+	require.Equal(t, int64(1), b.Stats().Rejected[foreignOrigin])
+}

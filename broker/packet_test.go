@@ -44,7 +44,7 @@ var malformed = map[string]struct {
 	"MQTT-3.3.1-4 QoS 3":                          {0x81, []byte{0x36, 6, 0, 1, 'a', 0, 1, 0}},
 	"MQTT-3.3.2-8 topic alias 0":                  {0x94, []byte{0x30, 7, 0, 1, 'a', 3, 0x23, 0, 0}},
 	"MQTT-3.3.2-9 topic alias above the maximum":  {0x94, []byte{0x30, 7, 0, 1, 'a', 3, 0x23, 0, 65}},
-	"3.3.2.3.4 no topic, and an alias never set":  {0x94, []byte{0x30, 6, 0, 0, 3, 0x23, 0, 5}},
+	"3.3.2.3.4 no topic, and an alias never set":  {0x82, []byte{0x30, 6, 0, 0, 3, 0x23, 0, 5}},
 	"3.3.2.1 neither topic nor alias":             {0x82, []byte{0x30, 3, 0, 0, 0}},
 	"MQTT-3.3.2-14 wildcard in a response topic":  {0x82, []byte{0x30, 9, 0, 1, 'a', 4, 0x08, 0, 1, '#', 'x'}},
 	"MQTT-3.3.4-6 a client's subscription id":     {0x82, []byte{0x30, 6, 0, 1, 'a', 2, 0x0B, 1}},

@@ -317,7 +317,7 @@ func (b *Broker) mayClear(m Message) bool {
 	return err == nil && a.Node == b.opts.Node && (a.Kind == topics.KindMapperState || a.Kind == topics.KindMapperProtocols)
 }
 
-// refusal is the JSON that an MQTT 3.1.1 client gets on its v1/refused topic, and the sender of a request on its response
+// refusal is the JSON that a client gets on its v1/refused topic, and the sender of a request on its response
 // topic.
 type refusal struct {
 	Topic  string             `json:"topic"`
@@ -326,8 +326,8 @@ type refusal struct {
 	Code   byte               `json:"code"`
 }
 
-// refused counts and logs a refusal, and publishes it for a client that can't see it in the acknowledgement, or that waits for
-// it on a response topic.
+// refused counts and logs a refusal, and publishes it: with MQTT 3.1.1 and at QoS 0 there is no other way to learn of it, many
+// libraries show no reason string, and who sent a request waits for the answer on its response topic.
 func (b *Broker) refused(m Message, err error) {
 	kind := kindOf(err)
 	b.metrics.refused[kind].Add(1)
@@ -335,16 +335,12 @@ func (b *Broker) refused(m Message, err error) {
 	b.about(b.sampledLog.Info(), m.Topic).Str("client", id.ClientID).Str("user", id.User).
 		Str("kind", string(kind)).Msg("publish refused")
 	b.sampledLog.Debug().Err(err).Str("topic", m.Topic).Msg("publish refused: why") // a reason may quote the value
-	old := id.Version < 5
-	if !old && !b.awaitsAnswer(m) {
-		return // the acknowledgement has the reason
-	}
 	text, failed := json.Marshal(refusal{Topic: m.Topic, Reason: reasonOf(err), Kind: kind, Code: codeOf(err)})
-	switch {
-	case failed != nil:
-	case old:
-		b.Publish(Message{Topic: topics.RefusedPrefix + topicID(id.ClientID), Payload: text, QoS: 1})
-	default:
+	if failed != nil {
+		return
+	}
+	b.Publish(Message{Topic: topics.RefusedPrefix + topicID(id.ClientID), Payload: text, QoS: 1})
+	if id.Version == 5 && b.awaitsAnswer(m) {
 		b.Publish(Message{Topic: m.Props.ResponseTopic, Payload: text, QoS: m.QoS, Props: Properties{
 			Correlation: m.Props.Correlation, ContentType: "application/json",
 			User: []UserProperty{{Key: topics.PropCode, Value: string(topics.Refused)}, {Key: topics.PropError, Value: reasonOf(err)}},

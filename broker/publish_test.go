@@ -605,13 +605,12 @@ var unreadable = []string{"a\u0001", "\u001fb", "a\nb", "\u007f", "\u0085", "a\u
 func TestControlCharactersAreRefusedWithoutClosing(t *testing.T) {
 	b := start(t, nil)
 	reader := open(t, b, "reader")
-	reader.sub("#", 1)
+	reader.sub("t/#", 1)
 	for _, version := range []connectOption{v3, func(*packets.Packet) {}} {
 		c := open(t, b, "c", version)
 		for _, bad := range unreadable {
 			answer := c.publish1("t/"+bad, "x")
 			if c.version < 5 {
-				require.Contains(t, reader.expect(packets.Publish).TopicName, "v1/refused/c")
 				require.Equal(t, byte(codeUnspecified), c.subscribe("t/"+bad, 0).ReasonCodes[0])
 				continue
 			}
@@ -637,4 +636,21 @@ func TestControlCharactersAreRefusedWithoutClosing(t *testing.T) {
 		require.Equal(t, "t/é\u00a0\ufffd\U0001f600", reader.expect(packets.Publish).TopicName, "the connection stays, and all else is passed on")
 	}
 	require.Equal(t, byte(codeBadClientID), dial(t, b).connect("c\u0001"))
+}
+
+// Clients of QoS 0, and of libraries that show no reason string, learn of a refusal on their own topic, whatever version they speak.
+func TestRefusalsArePublishedForAllVersions(t *testing.T) {
+	b := start(t, withUsers)
+	for _, version := range []connectOption{v3, func(*packets.Packet) {}} {
+		c := open(t, b, "c", credentialsOf("op", "secret"), version)
+		c.sub("v1/refused/c", 0)
+		c.publish("$not/mine", "x", 0, 0)
+		m := c.expect(packets.Publish)
+		require.Equal(t, "v1/refused/c", m.TopicName)
+		var got refusal
+		require.NoError(t, json.Unmarshal(m.Payload, &got))
+		require.Equal(t, "$not/mine", got.Topic)
+		require.Equal(t, byte(codeBadTopic), got.Code)
+		c.disconnect()
+	}
 }

@@ -169,7 +169,7 @@ func testAliasesAreOfOneConnection(t *testing.T, at place) {
 	c = open(t, b, "c", persistent)
 	c.publish("", "x", 1, 1, alias)
 	code, _ := c.ended()
-	require.Equal(t, byte(0x94), code)
+	require.Equal(t, byte(0x82), code)
 }
 
 // [MQTT-3.8.4-3] [MQTT-3.8.4-4]: a subscription is replaced, and nothing is lost in between.

@@ -588,7 +588,7 @@ func checkMQTT(m MQTT, insecure, own bool, report reporter) {
 	for i, origin := range m.WebSocket.Origins {
 		u, err := url.Parse(origin)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.Scheme+"://"+strings.ToLower(u.Host) != origin {
-			report(fmt.Sprintf("mqtt.websocket.origins[%d]", i), "%q: an origin is http:// or https://, a host in lower case and, if it isn't the usual one, a port", origin)
+			report(fmt.Sprintf("mqtt.websocket.origins[%d]", i), "%q: an origin is http:// or https://, a host in lower case and, if it isn't the usual one, a port, such as https://app.example.com", origin)
 		}
 	}
 	if m.WebSocket.Listen != "" && m.WebSocket.TLS && !own && (m.TLS.Cert == "" || m.TLS.Key == "") {

@@ -636,3 +636,16 @@ func TestAgentOSAndHost(t *testing.T) {
 	a.check(report)
 	require.Empty(t, said)
 }
+
+// EDGEBUS_SERVER is a hub's HTTP address for edgebus, and a broker's for mappers.
+func TestTheServerOfEdgebusIsNotAMappers(t *testing.T) {
+	t.Setenv("EDGEBUS_SERVER", "")
+	usual, err := Load[Mapper[Virtual]]("mapper-virtual", "", nil)
+	require.NoError(t, err)
+	for value, server := range map[string]string{"http://127.0.0.1:8080": usual.Server, "https://hub.example": usual.Server, "mqtt://node:1883": "mqtt://node:1883"} {
+		t.Setenv("EDGEBUS_SERVER", value)
+		cfg, err := Load[Mapper[Virtual]]("mapper-virtual", "", nil)
+		require.NoError(t, err)
+		require.Equal(t, server, cfg.Server)
+	}
+}

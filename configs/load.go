@@ -274,8 +274,10 @@ func newLoader(program string, cfg any, flags *pflag.FlagSet) (*loader, error) {
 	clear(l.lines)
 	for _, f := range l.leaves {
 		l.viper.SetDefault(f.key, found[f.key])
-		if err := l.viper.BindEnv(f.key, envName(f.key)); err != nil {
-			return nil, err
+		if !ofOtherProgram(f.key) {
+			if err := l.viper.BindEnv(f.key, envName(f.key)); err != nil {
+				return nil, err
+			}
 		}
 		if flag := l.flag(f.key); flag != nil {
 			if err := l.viper.BindPFlag(f.key, flag); err != nil {
@@ -367,7 +369,7 @@ func (l *loader) source(key string) string {
 	if flag := l.flag(key); flag != nil && flag.Changed {
 		return "--" + flag.Name
 	}
-	if os.Getenv(envName(key)) != "" {
+	if os.Getenv(envName(key)) != "" && !ofOtherProgram(key) {
 		return envName(key)
 	}
 	if line, ok := l.lines[key]; ok {
@@ -387,6 +389,13 @@ const envPrefix = "EDGEBUS_"
 
 func envName(key string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
+}
+
+// ofOtherProgram reports whether a variable is meant for another program: EDGEBUS_SERVER is a hub's HTTP address for edgebus, and
+// a broker's for mappers.
+func ofOtherProgram(key string) bool {
+	value := os.Getenv(envName(key))
+	return key == "server" && (strings.HasPrefix(value, "http://") || strings.HasPrefix(value, "https://"))
 }
 
 var pageNames = map[string]string{"cloudhub": "hub", "edgecore": "core", "edgeagent": "agent", "edgediscovery": "discovery"}

@@ -384,7 +384,7 @@ const accessHead = `# Who may do what
 <!-- Made by GOLDEN=write go test ./test/e2e -run TestAccess, which tries every cell with real clients. -->
 
 Every topic of the contract, below ` + "`v1/nodes/{node}/`" + `, with every role: **P** may publish, **S** may subscribe, – neither. A publish that is not
-allowed is answered with the reason code 0x87 (MQTT 3.1.1: a message on ` + "`v1/refused/{client}`" + `), and a subscription with 0x87 in the SUBACK.
+allowed is answered with the reason code 0x87 and a message on ` + "`v1/refused/{client}`" + `, and a subscription with 0x87 in the SUBACK.
 [Users](running.md#users) says how users get a role; the rules for users' own topics are those of a broker without any.
 `
 
