@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -347,7 +348,7 @@ func TestWhatARequestMayNotAskFor(t *testing.T) {
 	} {
 		require.ErrorContains(t, h.enrol(t, "n1", token, tt.r).refusal(t), tt.what, name)
 	}
-	long, err := json.Marshal(resource.JoinRequest{CSR: string(make([]byte, resource.MaxJoinRequest))})
+	long, err := json.Marshal(resource.JoinRequest{CSR: strings.Repeat("A", resource.MaxJoinRequest)})
 	require.NoError(t, err)
 	require.ErrorContains(t, h.enrolRaw(t, "n1", token, long).refusal(t), "at most 16384 are taken")
 	require.Equal(t, resource.JoinIssued, h.enrol(t, "n1", token, resource.JoinRequest{CSR: own, Token: token}).answer(t).State, "the token is as good as before")
