@@ -71,6 +71,9 @@ func survey(dir string) []backup.Part {
 		}
 		return err
 	})
+	if authority.Has == "" && authority.Err == nil { // the store can't be read, and nobody can say which files there were
+		authority.Has, authority.Err = enroll.Survey(dir, nil)
+	}
 	parts := []backup.Part{objects}
 	if count > 0 || secrets.Err != nil { // or nobody can say which Secrets there are
 		secrets.Has = fmt.Sprintf("the key; it opens all Secrets (%d)", count)

@@ -185,8 +185,9 @@ func (h *hub) signIn(t *testing.T, node string, key *ecdsa.PrivateKey, a resourc
 	t.Helper()
 	block, _ := pem.Decode([]byte(a.Certificate))
 	require.NotNil(t, block)
-	c, err := tls.Dial("tcp", h.mqtt, &tls.Config{ //nolint:gosec // a test of what the hub does
-		InsecureSkipVerify: true, Certificates: []tls.Certificate{{Certificate: [][]byte{block.Bytes}, PrivateKey: key}},
+	c, err := tls.Dial("tcp", h.mqtt, &tls.Config{
+		InsecureSkipVerify: true, // a test of what the hub does
+		Certificates:       []tls.Certificate{{Certificate: [][]byte{block.Bytes}, PrivateKey: key}},
 	})
 	require.NoError(t, err)
 	defer c.Close()
@@ -298,12 +299,16 @@ func TestANodeThatJoinsDoesNotChooseItsFleet(t *testing.T) {
 		follows         string
 	}{
 		"nothing": {
-			map[string]any{"labels": map[string]string{"line": "b"}}, map[string]string{"line": "b"},
-			map[string]string{"site": "hq", "role/db": "yes", "host": "{hostname}", "arch": "{architecture}"}, "",
+			map[string]any{"labels": map[string]string{"line": "b"}},
+			map[string]string{"line": "b"},
+			map[string]string{"site": "hq", "role/db": "yes", "host": "{hostname}", "arch": "{architecture}"},
+			"",
 		},
 		"some": {
-			map[string]any{"nodeLabels": []string{"line", "role/*", "arch"}}, map[string]string{"line": "a", "role/db": "yes"},
-			map[string]string{"site": "hq", "host": "{hostname}"}, "arch=architecture",
+			map[string]any{"nodeLabels": []string{"line", "role/*", "arch"}},
+			map[string]string{"line": "a", "role/db": "yes"},
+			map[string]string{"site": "hq", "host": "{hostname}"},
+			"arch=architecture",
 		},
 		"all": {map[string]any{"nodeLabels": []string{"*"}}, asked.Labels, nil, "arch=architecture,host=hostname"},
 	} {
