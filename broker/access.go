@@ -33,6 +33,7 @@ type accessControl struct {
 	down    []string       // and what outside v1/
 	local   string         // the node whose own broker this is; empty on the hub
 	mappers map[string]bool
+	clients []clientsOf       // client identifiers that are reserved for users
 	groups  []string          // globs of shared subscriptions' groups that users have in common
 	rules   func() *acl.Rules // for users' own topics
 	// protocol is the protocol of a device of the node; false: the node has no such device.
@@ -50,6 +51,9 @@ func newAccessControl(o Options) *accessControl {
 	for _, u := range o.Auth.Users {
 		if u.Role == topics.RoleMapper {
 			a.mappers[u.Name] = true
+		}
+		if len(u.Clients) > 0 {
+			a.clients = append(a.clients, clientsOf{u.Name, u.Clients})
 		}
 	}
 	for _, t := range topics.Table() {
@@ -109,8 +113,19 @@ func (a *accessControl) publish(id *Identity, topic string) error {
 	return forbidden(topic, "%s may not publish here: owner %s", roles(id), row.Owner)
 }
 
+// clientsOf are the client identifiers that auth.users reserves for a user, as globs.
+type clientsOf struct {
+	user  string
+	globs []string
+}
+
+// programs are the client identifiers of a node's own programs. Those that begin with one and a hyphen are reserved as well.
+var programs = map[string]topics.Role{"edgeagent": topics.RoleAgent, "edgediscovery": topics.RoleDiscoverer}
+
 // clientID returns an error if the identity may not connect with its client identifier. The identifiers of links, of nodes that
-// enrol and of mappers are reserved: a session of another user under such an identifier would keep its owner out.
+// enrol, of mappers and of a node's programs are reserved, and so are those that auth.users lists for a user: a session of
+// another user under such an identifier would keep its owner out. What nodes and mappers have an identity for is known, so
+// they may use no other identifiers than their own.
 func (a *accessControl) clientID(id *Identity) error {
 	if strings.HasPrefix(id.ClientID, enrollPrefix) != id.Has(topics.RoleEnrollee) {
 		return resource.Errorf(resource.Forbidden, "", "client identifiers that begin with %s belong to nodes that enrol, and these have no other", enrollPrefix)
@@ -120,16 +135,68 @@ func (a *accessControl) clientID(id *Identity) error {
 		if id.Node != node {
 			return resource.Errorf(resource.Forbidden, "", "this client identifier and those below it belong to node %.100s", node)
 		}
+		return nil
 	}
-	mapper, ok := strings.CutPrefix(id.ClientID, mapperPrefix)
+	if err := a.reserved(id); err != nil {
+		return err
+	}
 	switch {
-	case !ok || a.local == "": // mappers connect to their node's broker
-	case !id.Has(topics.RoleMapper):
-		return resource.Errorf(resource.Forbidden, "", "client identifiers that begin with %s belong to mappers, and the role is %s", mapperPrefix, roles(id))
-	case !a.ownsMapper(id, mapper):
-		return resource.Errorf(resource.Forbidden, "", "the client identifier belongs to the mapper %s, which signs in as the user %s", mapper, mapper)
+	case strings.HasPrefix(id.ClientID, assignedPrefix):
+	case id.Has(topics.RoleNode):
+		return resource.Errorf(resource.Forbidden, "", "node %s has the client identifier %s and those below it, and no other", id.Node, nodeUser(id.Node))
+	case a.mappers[id.User] && !a.mappersOwn(id):
+		return resource.Errorf(resource.Forbidden, "", "the client identifiers of the mapper's user %[1]s are %[1]s, those that begin with %[1]s-, "+
+			"%[2]s or %[3]s, and those that auth.users lists (clients)", id.User, mapperPrefix, devicesPrefix)
 	}
 	return nil
+}
+
+// reserved returns an error if the client identifier is reserved for others: for users of auth.users, and on a node for roles.
+func (a *accessControl) reserved(id *Identity) error {
+	owner := ""
+	for _, of := range a.clients {
+		if matchAny(of.globs, id.ClientID) {
+			if of.user == id.User {
+				return nil
+			}
+			owner = of.user
+		}
+	}
+	if owner != "" {
+		return resource.Errorf(resource.Forbidden, "", "the client identifier is reserved for the user %s (auth.users, clients)", owner)
+	}
+	if a.local == "" { // these programs connect to their node's broker
+		return nil
+	}
+	for _, prefix := range []string{mapperPrefix, devicesPrefix} {
+		mapper, ok := strings.CutPrefix(id.ClientID, prefix)
+		switch {
+		case !ok:
+		case !id.Has(topics.RoleMapper):
+			return resource.Errorf(resource.Forbidden, "", "client identifiers that begin with %s belong to mappers, and the role is %s", prefix, roles(id))
+		case !a.ownsMapper(id, mapper):
+			return resource.Errorf(resource.Forbidden, "", "the client identifier belongs to the mapper %s, which signs in as the user %s", mapper, mapper)
+		}
+	}
+	for name, role := range programs {
+		if rest, ok := strings.CutPrefix(id.ClientID, name); ok && (rest == "" || rest[0] == '-') && !id.Has(role) {
+			return resource.Errorf(resource.Forbidden, "", "the client identifier %s, and those that begin with %s-, belong to the role %s, and the role is %s", name, name, role, roles(id))
+		}
+	}
+	return nil
+}
+
+// mappersOwn reports whether a client identifier that is reserved for nobody else is one of a mapper's user.
+func (a *accessControl) mappersOwn(id *Identity) bool {
+	for _, prefix := range []string{mapperPrefix, devicesPrefix} {
+		if a.local != "" && strings.HasPrefix(id.ClientID, prefix) {
+			return true
+		}
+	}
+	if rest, ok := strings.CutPrefix(id.ClientID, id.User); ok && (rest == "" || rest[0] == '-') {
+		return true
+	}
+	return slices.ContainsFunc(a.clients, func(of clientsOf) bool { return of.user == id.User && matchAny(of.globs, id.ClientID) })
 }
 
 // ownsMapper reports whether a mapper of that name belongs to the identity: to the user of the same name if one has the role
@@ -696,6 +763,9 @@ const (
 	nodePrefix   = "node/"
 	enrollPrefix = "enroll/"
 	mapperPrefix = "mapper-"
+
+	devicesPrefix  = "devices-" // a mapper's second connection, to its devices' topics
+	assignedPrefix = "auto-"    // identifiers that the broker assigns
 )
 
 func nodeUser(name string) string { return nodePrefix + name }

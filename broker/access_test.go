@@ -281,7 +281,8 @@ func TestTrial02ClientIDsOfNodes(t *testing.T) {
 		{"node/n2", "", "node/n2", 0},
 		{"node/n2", "", "node/n2/bridge", 0},
 		{"node/n9", "secret", "node/n9", 0},
-		{"node/n2", "", "a tool of the node", 0},
+		{"node/n2", "", "a tool of the node", 0x85},
+		{"node/n2", "", "node/n2/a tool of the node", 0},
 		{"boss", "secret", "mapper-modbus", 0}, // on the hub there are no mappers
 	} {
 		as := func(*packets.Packet) {}
@@ -291,7 +292,7 @@ func TestTrial02ClientIDsOfNodes(t *testing.T) {
 		tc := dial(t, b)
 		require.Equal(t, c.code, tc.connect(c.id, as, persistent), "%s as %s", c.id, c.user)
 		if c.code != 0 {
-			require.Contains(t, tc.connack.Properties.ReasonString, "belong to node ")
+			require.Regexp(t, "belong to node |node n2 has the client identifier", tc.connack.Properties.ReasonString)
 			three := dial(t, b)
 			require.Equal(t, byte(2), three.connect(c.id, as, v3))
 		}
@@ -300,7 +301,16 @@ func TestTrial02ClientIDsOfNodes(t *testing.T) {
 
 // mapper-{m} belongs to the user m, or, where there is none, to those with the role.
 func TestTrial02ClientIDsOfMappers(t *testing.T) {
-	b := start(t, func(o *Options) { withUsers(o); o.Node, o.Tree = "n1", newFakeTree() })
+	b := start(t, func(o *Options) {
+		withUsers(o)
+		o.Node, o.Tree = "n1", newFakeTree()
+		o.Auth.Users = slices.Clone(o.Auth.Users)
+		for i := range o.Auth.Users {
+			if o.Auth.Users[i].Name == "map" {
+				o.Auth.Users[i].Clients = []string{"lamp-*"}
+			}
+		}
+	})
 	for _, c := range []struct {
 		user, id string
 		code     byte
@@ -313,6 +323,26 @@ func TestTrial02ClientIDsOfMappers(t *testing.T) {
 		{"map", "mapper-lab", 0},
 		{"", "mapper-virtual", 0},
 		{"any", "node/n1", 0x85},
+		{"op", "devices-modbus", 0x85},
+		{"map", "devices-modbus", 0x85},
+		{"modbus", "devices-modbus", 0},
+		{"", "devices-virtual", 0},
+		{"op", "edgeagent", 0x85},
+		{"map", "edgeagent", 0x85},
+		{"", "edgeagent-diff-1", 0x85},
+		{"op", "edgeagents", 0},
+		{"op", "edgediscovery", 0x85},
+		{"map", "edgediscovery", 0x85},
+		{"map", "scada-1", 0x85},
+		{"map", "map", 0},
+		{"map", "map-2", 0},
+		{"map", "mapper", 0x85},
+		{"map", "", 0},
+		{"map", "lamp-7", 0},
+		{"any", "lamp-7", 0x85},
+		{"op", "lamp-8", 0x85},
+		{"", "lamp-9", 0x85},
+		{"op", "anything", 0},
 	} {
 		as := func(*packets.Packet) {}
 		if c.user != "" {
@@ -323,7 +353,7 @@ func TestTrial02ClientIDsOfMappers(t *testing.T) {
 		require.Equal(t, c.code != 0, tc.connack.Properties.ReasonString != "")
 	}
 	// What is said of a mapper is that mapper's to say.
-	other, own := open(t, b, "x", credentialsOf("map", "secret")), open(t, b, "y", credentialsOf("modbus", "secret"))
+	other, own := open(t, b, "map-x", credentialsOf("map", "secret")), open(t, b, "modbus-y", credentialsOf("modbus", "secret"))
 	for _, topic := range []string{"v1/nodes/n1/mappers/modbus/state", "v1/nodes/n1/mappers/modbus/protocols"} {
 		ack := other.publish1(topic, "online")
 		require.Equal(t, byte(0x87), ack.ReasonCode)
@@ -464,7 +494,7 @@ func TestTrial08AMapperHasTheDevicesOfItsProtocols(t *testing.T) {
 			return text, ok
 		}
 	})
-	c := open(t, b, "m", credentialsOf("modbus", "secret"))
+	c := open(t, b, "modbus", credentialsOf("modbus", "secret"))
 	c.sub("v1/nodes/n1/devices/#", 0)
 	require.Equal(t, []string{"meter"}, c.collect(1), "of what is retained")
 	for _, topic := range []string{"desired/power", "commands/beep", "reported/power", "telemetry/x", "events/x", "state"} {

@@ -212,7 +212,7 @@ func (c *conn) identifier(pk *packets.Packet) error {
 	if pk.ProtocolVersion < 5 && (!pk.Connect.Clean || pk.ProtocolVersion == 3) {
 		return &refusedConnect{code: codeBadClientID}
 	}
-	c.assigned = "auto-" + rand.Text()
+	c.assigned = assignedPrefix + rand.Text()
 	pk.Connect.ClientIdentifier = c.assigned
 	return nil
 }

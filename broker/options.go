@@ -80,6 +80,7 @@ type User struct {
 	Protocols    []string // for mappers; empty: all
 	// Configurations are globs, for discoverers; empty: all.
 	Configurations []string
+	Clients        []string // globs of client identifiers that are reserved for the user
 }
 
 // Auth says who may connect.
@@ -204,7 +205,7 @@ func (u *User) validate() error {
 			return fmt.Errorf("user %q: %w", u.Name, err)
 		}
 	}
-	for _, glob := range slices.Concat(u.Nodes, u.Devices, u.Configurations) {
+	for _, glob := range slices.Concat(u.Nodes, u.Devices, u.Configurations, u.Clients) {
 		if _, err := path.Match(glob, ""); err != nil {
 			return fmt.Errorf("user %q: pattern %q: %w", u.Name, glob, err)
 		}

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -52,7 +53,7 @@ func TestACertificateOfAUser(t *testing.T) {
 	require.Equal(t, byte(0), c.connect("same name", credentialsOf("view", "")))
 	require.Equal(t, byte(0x87), c.publish1("v1/nodes/a1/devices/lamp/desired/power", "ON").ReasonCode)
 	c = dialTLS(t, at, a.client("n9"))
-	require.Equal(t, byte(0), c.connect("listed as a node", credentialsOf("node/n9", "")))
+	require.Equal(t, byte(0), c.connect("node/n9/listed", credentialsOf("node/n9", "")))
 
 	for _, user := range []struct{ cert, name, why string }{
 		{"op", "view", "the certificate is for op, but the user name is view"},
@@ -217,8 +218,8 @@ func TestTrial28CredentialsThatNobodyNeeds(t *testing.T) {
 		c.publish1("a", "x")
 		require.Empty(t, b.clients.connected("c").ident.User)
 		open(t, b, "d", credentialsOf("name", ""), version)
-		open(t, b, "n", credentialsOf("node/n1", "password"), version)
-		require.Equal(t, "n1", b.clients.connected("n").ident.Node)
+		open(t, b, "node/n1", credentialsOf("node/n1", "password"), version)
+		require.Equal(t, "n1", b.clients.connected("node/n1").ident.Node)
 	}
 	require.Equal(t, byte(0x86), dial(t, b).connect("x", credentialsOf("node/+", "")))
 	listed := start(t, withUsers)
@@ -246,6 +247,14 @@ func users() []User {
 }
 
 func withUsers(o *Options) { o.Auth.Users = users() }
+
+// threeID is a client identifier that the user may have.
+func threeID(user string) string {
+	if name, listed := strings.CutPrefix(user, "node/"); listed || name == "n9" {
+		return "node/" + name
+	}
+	return cmp.Or(user, "three")
+}
 
 func TestWhoMayConnect(t *testing.T) {
 	hub := start(t, withUsers)
@@ -288,7 +297,7 @@ func TestWhoMayConnect(t *testing.T) {
 		} else {
 			require.NotEmpty(t, five.connack.Properties.AssignedClientID)
 		}
-		require.Equal(t, want, three.connect("three-"+c.user+c.password, append(opts, v3)...))
+		require.Equal(t, want, three.connect(threeID(c.user), append(opts, v3)...))
 	}
 	require.Equal(t, int64(20), hub.Stats().Rejected["bad user name or password"])
 }
@@ -415,9 +424,9 @@ func TestCertificateIsANode(t *testing.T) {
 		}
 	})
 	c := dialTLS(t, b.Addrs()[0], a.client("n1"))
-	require.Equal(t, byte(0), c.connect("core"))
+	require.Equal(t, byte(0), c.connect("node/n1"))
 	require.Equal(t, byte(0x87), c.publish1("v1/nodes/n2/sync/up", "x").ReasonCode)
-	id := told.last(t, "+core")
+	id := told.last(t, "+node/n1")
 	require.Equal(t, "n1", id.Node)
 	require.Equal(t, "tls", id.Listener)
 	require.Equal(t, byte(5), id.Version)
@@ -438,8 +447,8 @@ func TestCertificateIsANode(t *testing.T) {
 	require.Error(t, err)
 
 	ws := dialWS(t, "wss://"+b.Addrs()[1].String()+"/mqtt", a.client("n3"))
-	require.Equal(t, byte(0), ws.connect("ws"))
-	require.Equal(t, "n3", told.last(t, "+ws").Node)
+	require.Equal(t, byte(0), ws.connect("node/n3"))
+	require.Equal(t, "n3", told.last(t, "+node/n3").Node)
 }
 
 // The session is the user's, and what it brings what the user may read now.
@@ -452,17 +461,17 @@ func TestAUserGetsAnotherRole(t *testing.T) {
 	}
 	ann := credentialsOf("ann", "secret")
 	b, stop := kept(t, dir, as(topics.RoleOperator))
-	c := open(t, b, "app", persistent, ann)
+	c := open(t, b, "ann-app", persistent, ann)
 	c.sub("#", 1)
 	c.disconnect()
 	stop()
 	b, _ = kept(t, dir, as(topics.RoleMapper))
-	c = open(t, b, "app", persistent, ann)
+	c = open(t, b, "ann-app", persistent, ann)
 	require.True(t, c.connack.SessionPresent)
 	b.Publish(Message{Topic: "v1/nodes/n1/devices/other/desired/power", Payload: []byte("not for you"), QoS: 1})
 	b.Publish(Message{Topic: "own", Payload: []byte("for you"), QoS: 1})
 	require.Equal(t, "for you", string(c.expect(packets.Publish).Payload))
-	require.Equal(t, byte(codeNotAuthorized), dial(t, b).connect("app"), "another user has nothing of it")
+	require.Equal(t, byte(codeNotAuthorized), dial(t, b).connect("ann-app"), "another user has nothing of it")
 }
 
 func TestNobodyIsTheBrokerItself(t *testing.T) {
@@ -496,8 +505,8 @@ func TestTrial11ANameThatNobodyRegisteredIsNoNodes(t *testing.T) {
 		o.Listeners = []Listener{{Name: "tls", Address: "127.0.0.1:0", TLS: a.server()}}
 	})
 	refusedBoth(t, b, a.client("ann"), "the certificate is for ann, which is neither a user of auth.users nor a Node that there is")
-	for _, name := range []string{"n1", "n9", "op"} {
-		require.Equal(t, byte(0), dialTLS(t, b.Addrs()[0], a.client(name)).connect(name))
+	for name, id := range map[string]string{"n1": "node/n1", "n9": "node/n9", "op": "op"} {
+		require.Equal(t, byte(0), dialTLS(t, b.Addrs()[0], a.client(name)).connect(id))
 	}
 }
 
@@ -515,7 +524,7 @@ func TestTrial11WhoIsDenied(t *testing.T) {
 	refusedBoth(t, b, a.client("n1"), "n1 is denied (auth.deny)")
 	refusedBoth(t, b, serial, "this certificate is denied (auth.deny)")
 	refusedBoth(t, b, print, "this certificate is denied (auth.deny)")
-	require.Equal(t, byte(0), dialTLS(t, b.Addrs()[0], good).connect("good"), "another certificate of that name")
+	require.Equal(t, byte(0), dialTLS(t, b.Addrs()[0], good).connect("node/n2"), "another certificate of that name")
 	c := dialTLS(t, b.Addrs()[0], serial)
 	require.Equal(t, byte(0x86), c.connect("c", credentialsOf("view", "secret")), "whatever else is shown")
 	for user, password := range map[string]string{"op": "secret", "node/n1": ""} {
@@ -542,7 +551,7 @@ func TestTrial11AConnectionEndsWithItsCertificate(t *testing.T) {
 	config := a.client("n9")
 	clock.Store(leafOf(t, config).NotAfter.Add(-time.Second).UnixMilli())
 	c, person := dialTLS(t, b.Addrs()[0], config), dialTLS(t, b.Addrs()[0], config)
-	require.Equal(t, byte(0), c.connect("c"))
+	require.Equal(t, byte(0), c.connect("node/n9"))
 	require.Equal(t, byte(0), person.connect("person", credentialsOf("op", "secret")))
 	clock.Store(leafOf(t, config).NotAfter.UnixMilli())
 	code, _ := c.ended()

@@ -426,7 +426,7 @@ func TestTrial04SubscriptionsByUserAndForAll(t *testing.T) {
 	require.Equal(t, byte(codeQuota), code)
 	other := fill("other", boss)
 	require.Greater(t, other, first/3, "and another user has as much as is left, but for half of it")
-	open(t, b, "willing", credentialsOf("any", "secret"), withWill("w", "x", 0)).leave(b, "willing")
+	open(t, b, "any", credentialsOf("any", "secret"), withWill("w", "x", 0)).leave(b, "willing")
 
 	b.clients.connected("first").disconnect(0, errDisconnected)
 	b.clients.connected("other").disconnect(0, errDisconnected)
@@ -557,7 +557,7 @@ func TestTrial05ADeletedNodesSessionEnds(t *testing.T) {
 // What a mapper retains on a node leaves room for the node's other users.
 func TestTrial05RetainedMessagesOfAMapperLeaveRoom(t *testing.T) {
 	b := start(t, func(o *Options) { withUsers(o); o.Node = "n1"; o.Limits.Retained.Bytes = 100_000 })
-	mapper := open(t, b, "mapper", credentialsOf("map", "secret"))
+	mapper := open(t, b, "map", credentialsOf("map", "secret"))
 	n := 0
 	for mapper.publish1(strconv.Itoa(n), "x", retain).ReasonCode == 0 {
 		n++
@@ -633,7 +633,7 @@ func TestUnfinishedPacketsAreSharedAmongUsers(t *testing.T) {
 
 	_ = both[0].conn.Close()
 	require.Eventually(t, func() bool { return held() <= 2<<20 }, patience, time.Millisecond)
-	other := open(t, b, "other", credentialsOf("any", "secret"))
+	other := open(t, b, "any", credentialsOf("any", "secret"))
 	other.raw(unfinished(packets.Publish<<4, 1<<20-100, "\x00\x01t\x00", 1<<20-200))
 	other.raw(make([]byte, 104))
 	other.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})

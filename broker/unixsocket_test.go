@@ -53,7 +53,7 @@ func TestTheKernelSaysWhoIsAtAUnixSocket(t *testing.T) {
 	other := dialUnix(t, path)
 	require.Equal(t, byte(0x86), other.connect("x", credentialsOf("agent", "")))
 	named := dialUnix(t, path)
-	require.Equal(t, byte(0), named.connect("y", func(pk *packets.Packet) { pk.Connect.Username, pk.Connect.UsernameFlag = []byte("modbus"), true }))
+	require.Equal(t, byte(0), named.connect("modbus-y", func(pk *packets.Packet) { pk.Connect.Username, pk.Connect.UsernameFlag = []byte("modbus"), true }))
 	require.Equal(t, byte(0x86), dial(t, b).connect("z"), "over TCP nobody is known")
 
 	info, err := os.Stat(path)

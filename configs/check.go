@@ -405,7 +405,7 @@ func (a Auth) check(roles []string, byCertificate bool, report reporter) {
 		}
 		u.checkPassword(at+"passwordHash", byCertificate || u.Local != "", report)
 		u.checkTopics(at, report)
-		for _, glob := range slices.Concat(u.Nodes, u.Devices, u.Protocols, u.Configurations) {
+		for _, glob := range slices.Concat(u.Nodes, u.Devices, u.Protocols, u.Configurations, u.Clients) {
 			if _, err := path.Match(glob, ""); err != nil {
 				report(at+"name", "user %q: %q is no pattern", u.Name, glob)
 			}

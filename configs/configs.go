@@ -446,9 +446,11 @@ type User struct {
 	Protocols    []string `yaml:"protocols,omitempty,flow"`
 	// Configurations are globs of those that a discoverer looks for; empty: all.
 	Configurations []string `yaml:"configurations,omitempty,flow"`
-	Local          string   `yaml:"local,omitempty"` // a user of this host, by name or number
-	Publish        Filters  `yaml:"publish,omitempty,flow"`
-	Subscribe      Filters  `yaml:"subscribe,omitempty,flow"`
+	// Clients are globs of client identifiers that are reserved for the user.
+	Clients   []string `yaml:"clients,omitempty,flow"`
+	Local     string   `yaml:"local,omitempty"` // a user of this host, by name or number
+	Publish   Filters  `yaml:"publish,omitempty,flow"`
+	Subscribe Filters  `yaml:"subscribe,omitempty,flow"`
 }
 
 // Filters of topics. Nil is none given, which is not the same as an empty list.

@@ -425,7 +425,7 @@ func accessWorld(ctx context.Context, t *testing.T, w *harness.World) (hub, core
 		{title: "viewer of other nodes", user: "walt", id: "a4", password: true, roles: viewer, node: "n1"},
 		{title: "controller", user: "ctl", id: "a5", password: true, roles: []topics.Role{topics.RoleController}},
 		{title: "node: its link", user: "node/n9", password: true, id: "node/n9", roles: node, node: "n9", link: true},
-		{title: "node: another client", user: "node/n9", password: true, id: "a6", roles: node, node: "n9"},
+		{title: "node: another client", user: "node/n9", password: true, id: "node/n9/a6", roles: node, node: "n9"},
 		{title: "another node", user: "node/n8", password: true, id: "node/n8", roles: node, node: "n8", link: true},
 		{title: "enrolling node", user: "enroll/n9", id: "enroll/r1", tls: true, roles: []topics.Role{topics.RoleEnrollee}, node: "n9"},
 		{title: "another enrolling node", user: "enroll/n7", id: "enroll/r2", tls: true, roles: []topics.Role{topics.RoleEnrollee}, node: "n7"},

@@ -43,7 +43,7 @@ func Broker(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bool) (br
 	for _, u := range a.Users {
 		o.Auth.Users = append(o.Auth.Users, broker.User{
 			Name: u.Name, PasswordHash: u.PasswordHash, Role: topics.Role(u.Role),
-			Nodes: u.Nodes, Devices: u.Devices, Protocols: u.Protocols, Configurations: u.Configurations, Local: u.Local,
+			Nodes: u.Nodes, Devices: u.Devices, Protocols: u.Protocols, Configurations: u.Configurations, Clients: u.Clients, Local: u.Local,
 		})
 	}
 	var err error
