@@ -859,6 +859,7 @@ func (b *Broker) signIn(r *http.Request) (Identity, error) {
 		id.CertExpires, id.Expires = expires, expires
 	}
 	id.Listener, id.Remote = "http", remote.String()
+	b.track(r.Context(), &id)
 	return id, nil
 }
 

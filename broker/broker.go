@@ -68,6 +68,7 @@ type Broker struct {
 	listeners []*listener
 	order     stripes  // by topic: retained messages are stored, routed and kept in one order
 	presence  stripes  // by client id: calls of Presence come in order
+	requests  sync.Map // HTTP requests under way, as *request
 	present   sync.Map // client id → the *conn that Presence knows of
 
 	settling  sync.Mutex

@@ -1,8 +1,10 @@
 package broker
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"maps"
 	"net/http"
@@ -18,6 +20,7 @@ import (
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -39,13 +42,15 @@ type client struct {
 	ident  atomic.Pointer[Identity]
 
 	// Guarded by clients.mu.
-	conn   *conn
-	ended  bool
-	kept   bool  // it outlives its connections, and is counted in clients.kept
-	epoch  int   // counts connections, so that a timer that an earlier disconnection started has no effect
-	will   *will // to be published when willDue fires
-	due    *time.Timer
-	expiry *time.Timer
+	conn  *conn
+	ended bool
+	// unfollow ends waiting for the revocation of the token that the client last signed in with; nil: it can't be revoked.
+	unfollow func() bool
+	kept     bool  // it outlives its connections, and is counted in clients.kept
+	epoch    int   // counts connections, so that a timer that an earlier disconnection started has no effect
+	will     *will // to be published when willDue fires
+	due      *time.Timer
+	expiry   *time.Timer
 	// Of a durable session: its expiry interval, and since when it has no connection.
 	lasting time.Duration
 	left    time.Time
@@ -123,6 +128,9 @@ func (cs *clients) keep(c *client) {
 // remove removes a session that has ended.
 func (cs *clients) remove(c *client) {
 	c.ended = true
+	if c.unfollow != nil {
+		c.unfollow()
+	}
 	if c.kept {
 		cs.kept.Add(c.user(), -1)
 	}
@@ -250,6 +258,7 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	cl.mu.Unlock()
 	cl.ident.Store(c.ident)
 	cl.conn, c.client = c, cl
+	b.followLocked(cl)
 	cl.epoch++
 	if cl.record > 0 {
 		cl.lasting, cl.left = c.expiry, time.Time{}
@@ -391,7 +400,7 @@ func (b *Broker) endConnection(c *conn, cause error, last bool) {
 	cl.sess.Detach(c.w)
 	lost := c.takeWill()
 	cl.conn = nil
-	if revoked := c.revoked.Load(); last || revoked || c.expiry == 0 {
+	if revoked := c.revoked.Load() || c.ident.Revoked != nil && c.ident.Revoked.Err() != nil; last || revoked || c.expiry == 0 {
 		cl.will = lost
 		cs.mu.Unlock()
 		b.endSession(cl, !revoked)
@@ -600,7 +609,7 @@ func (b *Broker) EndSession(clientID string) error {
 }
 
 // EndIdentity ends what identities hold that have lost their rights: connections, sessions with their subscriptions and
-// queues, and wills, which are not published. A connection's DISCONNECT has the reason. Nothing that they sent and that was
+// queues, wills, which are not published, and HTTP requests, such as watches. A connection's DISCONNECT has the reason. Nothing that they sent and that was
 // not handled yet is. It reports whether any was connected.
 func (b *Broker) EndIdentity(ended func(*Identity) bool, reason string) (connected bool) {
 	for _, cl := range b.clients.of(ended) {
@@ -613,7 +622,79 @@ func (b *Broker) EndIdentity(ended func(*Identity) bool, reason string) (connect
 		}
 		b.endAway(cl)
 	}
+	b.requests.Range(func(key, _ any) bool {
+		if one := key.(*request); ended(one.id) {
+			one.cancel()
+		}
+		return true
+	})
 	return connected
+}
+
+// follow has a session end with the token that its client last signed in with. If it has a connection, that ends with the
+// token, and the session with it.
+func (b *Broker) follow(cl *client) {
+	b.clients.mu.Lock()
+	defer b.clients.mu.Unlock()
+	b.followLocked(cl)
+}
+
+func (b *Broker) followLocked(cl *client) {
+	if cl.unfollow != nil {
+		cl.unfollow()
+		cl.unfollow = nil
+	}
+	id := cl.rights()
+	revoked := id.Revoked
+	if revoked == nil && id.Token != "" && b.auth.bearer != nil { // it was loaded
+		revoked = b.auth.bearer.Revoked(id.Token)
+	}
+	if revoked != nil {
+		cl.unfollow = context.AfterFunc(revoked, func() {
+			if cl.rights() == id {
+				b.endAway(cl)
+			}
+		})
+	}
+}
+
+func revokedToken(user string) string {
+	return fmt.Sprintf("the token of %s has been revoked", validText(user))
+}
+
+// ended reports whether an identity of a stored session or will has ended while the broker did not run: its token was revoked,
+// it is denied, or it is no longer one of auth.users. Users of a provider are known to that alone.
+func (b *Broker) ended(id *Identity) bool {
+	a := b.auth
+	_, listed := a.users[id.User]
+	switch {
+	case id.own() || id.User == "":
+		return false
+	case id.Token == "" && (listed || id.Node != "" || id.Has(topics.RoleEnrollee)):
+		return a.denied(Identity{User: id.User}, credentials{}) != "" // nodes are revoked while the hub runs
+	}
+	return a.bearer == nil || a.bearer.Revoked(id.Token).Err() != nil
+}
+
+// request is an HTTP request under way.
+type request struct {
+	id     *Identity
+	cancel context.CancelFunc
+}
+
+// track has an HTTP request end with its identity: id.Revoked is done then, too.
+func (b *Broker) track(r context.Context, id *Identity) {
+	parent := id.Revoked
+	if parent == nil {
+		parent = context.Background()
+	}
+	one := &request{id: id}
+	id.Revoked, one.cancel = context.WithCancel(parent)
+	b.requests.Store(one, nil)
+	context.AfterFunc(r, func() {
+		b.requests.Delete(one)
+		one.cancel()
+	})
 }
 
 // revoke closes the connection of an identity that has ended. Its session and its will end with it.

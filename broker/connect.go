@@ -413,7 +413,7 @@ func (c *conn) sendConnack(pk *packets.Packet) error {
 	}
 	if c.ident.Revoked != nil {
 		c.unfollow = context.AfterFunc(c.ident.Revoked, func() {
-			c.revoke(codeNotAuthorized, fmt.Errorf("the token of %s has been revoked", validText(c.ident.User)))
+			c.revoke(codeNotAuthorized, errors.New(revokedToken(c.ident.User)))
 		})
 	}
 	c.w.Start(c.client.sess)

@@ -29,6 +29,19 @@ type tokens map[string]BearerUser
 
 func (tokens) IsToken(password string) bool { return strings.HasPrefix(password, "t_") }
 
+func (t tokens) Revoked(id string) context.Context {
+	for _, u := range t {
+		if u.ID == id && u.Revoked != nil {
+			return u.Revoked
+		} else if u.ID == id {
+			return context.Background()
+		}
+	}
+	gone, end := context.WithCancel(context.Background())
+	end()
+	return gone
+}
+
 func (t tokens) Verify(_ context.Context, token string) (BearerUser, error) {
 	u, ok := t[token]
 	switch {

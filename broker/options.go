@@ -118,6 +118,9 @@ type Bearer interface {
 	// Verify says who shows a token. An error of the kind Unauthorized counts as a wrong password; any other says why nobody
 	// can tell now, or why the user may not come in.
 	Verify(ctx context.Context, token string) (BearerUser, error)
+	// Revoked returns what is done when the token with that ID is revoked, and is done already if there is no such token. Without
+	// an ID it is a provider's, which can't be revoked here, if there is a provider.
+	Revoked(id string) context.Context
 }
 
 // BearerUser is a user who showed a token.

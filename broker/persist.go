@@ -179,7 +179,7 @@ func identify(e *session.Encoder, id *Identity) {
 			}
 		}
 	}
-	for _, s := range []string{id.ClientID, id.User, id.Node, id.Listener, id.Remote} {
+	for _, s := range []string{id.ClientID, id.User, id.Node, id.Token, id.Listener, id.Remote} {
 		e.Text(s)
 	}
 	*e = append(*e, id.Version)
@@ -193,7 +193,7 @@ func identify(e *session.Encoder, id *Identity) {
 
 func identityFrom(d *session.Decoder) *Identity {
 	var id Identity
-	for _, s := range []*string{&id.ClientID, &id.User, &id.Node, &id.Listener, &id.Remote} {
+	for _, s := range []*string{&id.ClientID, &id.User, &id.Node, &id.Token, &id.Listener, &id.Remote} {
 		*s = d.Text()
 	}
 	id.Version = d.Byte()
@@ -423,10 +423,20 @@ func (l *loading) restore(c *client) error {
 // resume starts the timers of the loaded sessions, ends those that have expired, and publishes the wills of sessions that
 // ended with the previous process.
 func (b *Broker) resume() {
+	for _, cl := range b.clients.of(b.ended) {
+		b.endAway(cl)
+	}
 	for _, w := range b.lost {
-		b.publishWill(w)
+		if b.ended(w.message.Publisher) {
+			b.dropWill(w)
+		} else {
+			b.publishWill(w)
+		}
 	}
 	b.lost = nil
+	for _, cl := range b.clients.of(func(id *Identity) bool { return id.Token != "" }) {
+		b.follow(cl)
+	}
 	for c, epoch := range b.startAllTimers() {
 		b.expire(c, epoch)
 	}

@@ -842,7 +842,7 @@ func TestRolesOfARecord(t *testing.T) {
 	}
 	t.Run("unknown Configurations", func(t *testing.T) { // of a version that didn't record them
 		var e session.Encoder
-		for range 5 {
+		for range 6 {
 			e.Text("")
 		}
 		e = append(e, 5)

@@ -37,3 +37,12 @@ func (b Bearer) Verify(ctx context.Context, token string) (broker.BearerUser, er
 	}
 	return u, err
 }
+
+// Revoked returns what is done when the token with that ID is revoked, and is done already if the hub has no such token. A
+// provider's tokens have no ID, and end by themselves.
+func (b Bearer) Revoked(id string) context.Context {
+	if id == "" && b.OIDC != nil {
+		return context.Background()
+	}
+	return b.Tokens.Revoked(id)
+}

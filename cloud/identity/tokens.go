@@ -147,6 +147,20 @@ func (t *Tokens) Verify(token string) (u broker.BearerUser, err error) {
 	return u, nil
 }
 
+// Revoked returns what is done when the token with that ID is revoked, and is done already if there is no such token.
+func (t *Tokens) Revoked(id string) context.Context {
+	var sum [sha256.Size]byte
+	_, err := hex.Decode(sum[:], []byte(id))
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if one, ok := t.by[sum]; ok && err == nil {
+		return one.revoked
+	}
+	done, end := context.WithCancel(context.Background())
+	end()
+	return done
+}
+
 // Create makes a token. by is who asked for it.
 func (t *Tokens) Create(ctx context.Context, r TokenRequest, by string) (NewToken, error) {
 	now := t.o.Now().UTC()
