@@ -63,6 +63,8 @@ const (
 	KindSecret
 	KindSecretPart
 	KindAgent
+	KindAgentState
+	KindDiscovererState
 	KindUpgrade
 	KindUpgradeStatus
 	KindDiscovery
@@ -128,6 +130,8 @@ var table = [...]Topic{
 	{KindSecret, "secrets/{secret}", OwnerCloud, 1, true, "SecretValues", nobody, agent, "the values of a Secret that the specification refers to, by its namespace and name: default.wifi"},
 	{KindSecretPart, "secrets/{secret}/parts/{part}", OwnerCloud, 1, true, "Part", nobody, agent, "one part of a Secret too large for one value"},
 	{KindAgent, "agent", OwnerEdge, 1, true, "AgentReport", agent, people, "what the node's agent has applied, and what it sees of the host"},
+	{KindAgentState, "agent/state", OwnerEdge, 1, true, "PresenceState", agent, people, "the agent's presence: online, or offline as published by its will"},
+	{KindDiscovererState, "discoverer/state", OwnerEdge, 1, true, "PresenceState", discoverer, people, "edgediscovery's presence: online, or offline as published by its will"},
 	{KindMembership, "membership", OwnerCloud, 1, true, "Membership", nobody, watchers, "the devices that belong to the node"},
 	{KindMembershipPart, "membership/parts/{part}", OwnerCloud, 1, true, "Part", nobody, watchers, "one part of a membership too large for one value"},
 	{KindDevice, "devices/{device}", OwnerCloud, 1, true, "Bundle", nobody, watchers, "the whole Device with its model"},

@@ -30,6 +30,7 @@ type Client struct {
 	conn     *connection   // nil while there is no connection
 	up       chan struct{} // closed while there is one, or when the client has ended
 	ended    bool
+	will     *Message
 	lastErr  error // why there is no connection
 	out      outbox
 	waiting  map[uint16]chan answer // SUBSCRIBE and UNSUBSCRIBE by packet identifier
@@ -48,7 +49,7 @@ func New(o Options) (*Client, error) {
 	c := &Client{
 		o: o, events: newEvents(o.Counters), sampled: o.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: 10 * time.Second}), slots: make(chan struct{}, o.MaxPending), up: make(chan struct{}),
 		waiting: map[uint16]chan answer{}, received: map[uint16]struct{}{}, requests: map[string]chan Message{},
-		reply: "reply/" + o.ClientID + "/" + rand.Text()[:8],
+		will: o.Will, reply: "reply/" + o.ClientID + "/" + rand.Text()[:8],
 	}
 	c.out.inflight = map[uint16]*outgoing{}
 	for _, s := range o.Servers {
@@ -113,6 +114,17 @@ func (c *Client) Reconnect(why error) {
 	if l != nil {
 		l.fail(why)
 	}
+}
+
+// SetWill gives the connections that begin from now on another will than Options.Will.
+func (c *Client) SetWill(m Message) error {
+	if err := m.check(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.will = &m
+	return nil
 }
 
 // Connected reports whether there is a connection.

@@ -79,7 +79,11 @@ func (c *Client) connect(ctx context.Context, s server) (*connection, bool, erro
 }
 
 func (c *Client) handshake(conn net.Conn, r *bufio.Reader, s server) (*packets.Connack, error) {
-	hello, err := c.o.connectPacket(s)
+	o := c.o
+	c.mu.Lock()
+	o.Will = c.will
+	c.mu.Unlock()
+	hello, err := o.connectPacket(s)
 	if err != nil {
 		return nil, err
 	}

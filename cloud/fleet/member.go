@@ -135,6 +135,9 @@ func newMember(o store.Object, maps map[string]map[string]string) (m *member, ow
 		name: o.Name, labels: maps[string(meta.Labels)], annotations: maps[string(meta.Annotations)], generation: meta.Generation, rev: o.Rev, spec: parts.Spec,
 		state: s.State, specVersion: s.SpecVersion, appliedVersion: s.RenderedVersion, is: s.Summaries(),
 	}
+	if s.AgentStopped() { // nothing makes the node what its spec says
+		m.state = resource.Offline
+	}
 	if s.Failed != nil {
 		m.failedVersion = s.Failed.RenderedVersion
 	}

@@ -213,7 +213,7 @@ func (t *Twins) reported(b *batch, n *node, c *link.Entry) {
 	t.recordReported(b, n, a, c)
 	t.noteReport(n.name, a.Kind, c.Key)
 	switch {
-	case a.Kind == topics.KindStatus, a.Kind == topics.KindAgent:
+	case a.Kind == topics.KindStatus, a.Kind == topics.KindAgent, a.Kind == topics.KindAgentState, a.Kind == topics.KindDiscovererState:
 		t.status.node(n.name)
 	case a.Kind == topics.KindMapperState, a.Kind == topics.KindMapperProtocols:
 		for name := range n.bound { // the status of each device depends on the node's mappers
@@ -504,6 +504,9 @@ func (t *Twins) Links(name string, most int) (links []resource.Link, more int) {
 		links[i].Version, links[i].RenewalError = f.core.Version, f.core.RenewalError
 		if f.agent != nil && f.agent.Failed != nil {
 			links[i].SpecFailed = f.agent.Failed.String()
+		}
+		if f.state == resource.Online {
+			links[i].Stopped = f.stopped()
 		}
 		links[i].Rejected = t.rejects.of(links[i].Node)
 	}

@@ -203,6 +203,40 @@ func TestAnAgentsReportIsInItsNodesStatus(t *testing.T) {
 	require.Equal(t, "True", condition("Mine"))
 }
 
+// TestANodeWhoseAgentEndedSaysSo: in its conditions, in what a fleet counts, and to doctor.
+func TestANodeWhoseAgentEndedSaysSo(t *testing.T) {
+	r := newRig(t)
+	r.sent("n1", "7")
+	c := r.connect(newCore("n1"))
+	condition := func(kind, want string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			s, _ := r.nodeStatus("n1")
+			i := slices.IndexFunc(s.Conditions, func(x resource.Condition) bool { return x.Type == kind })
+			return i >= 0 && s.Conditions[i].Status+" "+s.Conditions[i].Reason == want
+		}, wait, wait/10000, "%s must be %s", kind, want)
+	}
+	c.report("agent/state", "online")
+	c.report("agent", `{"version":"v2","renderedVersion":"6","conditions":[{"type":"Updating","status":"True","reason":"Staging"}]}`)
+	condition(resource.ConditionAgentOnline, "True Running")
+	condition(resource.ConditionUpdating, "True Staging")
+	links, _ := r.twins.Links("n1", 1)
+	require.Empty(t, links[0].Stopped)
+
+	c.report("agent/state", "offline") // its will
+	condition(resource.ConditionAgentOnline, "False Stopped")
+	condition(resource.ConditionUpdating, "Unknown Stopped")
+	s, _ := r.nodeStatus("n1")
+	require.True(t, s.AgentStopped())
+	require.Equal(t, resource.SummaryUnknown, s.Updated().Status)
+	links, _ = r.twins.Links("n1", 1)
+	require.Equal(t, []string{"edgeagent"}, links[0].Stopped)
+
+	c.report("agent/state", "online")
+	condition(resource.ConditionAgentOnline, "True Running")
+	condition(resource.ConditionUpdating, "True Staging")
+}
+
 // Alerts on a host's resources and failures of applications are events when they begin and when they end, and not with each report.
 func TestAlertsAndFailuresAreEvents(t *testing.T) {
 	r := newRig(t)

@@ -274,6 +274,18 @@ type nodeFacts struct {
 	core                          resource.NodeReport
 	agent                         *resource.AgentReport // nil: the node has none
 	agentAt                       int64
+	agentState, discovererState   string // as they say themselves; empty: never
+}
+
+// stopped are the node's programs that have ended.
+func (f nodeFacts) stopped() (programs []string) {
+	if f.agentState == resource.Offline {
+		programs = append(programs, "edgeagent")
+	}
+	if f.discovererState == resource.Offline {
+		programs = append(programs, "edgediscovery")
+	}
+	return programs
 }
 
 func (t *Twins) nodeFacts(name string) (f nodeFacts) {
@@ -295,6 +307,12 @@ func (t *Twins) nodeFacts(name string) (f nodeFacts) {
 		if r, err := resource.ParseAgentReport(e.Value); err == nil { // the node's broker has checked it
 			f.agent, f.agentAt = &r, e.TS
 		}
+	}
+	if e, ok := n.up.Get(topics.Address{Kind: topics.KindAgentState}.Key()); ok {
+		f.agentState = string(e.Value)
+	}
+	if e, ok := n.up.Get(topics.Address{Kind: topics.KindDiscovererState}.Key()); ok {
+		f.discovererState = string(e.Value)
 	}
 	return f
 }
@@ -338,6 +356,7 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 		}
 	}
 	s.FollowAgent(f.agent, resource.Millis(f.agentAt), sent, f.core.SystemInfo, now)
+	s.Conditions = resource.PresenceConditions(s.Conditions, was.Conditions, f.state, f.agentState, f.discovererState, now)
 	s.Conditions = resource.ReadyCondition(s.Conditions, f.state, f.ended, now)
 	s.Conditions = resource.QuotaCondition(s.Conditions, f.oversize, now)
 	s.Conditions = resource.RenewalCondition(s.Conditions, f.core.RenewalError, now)
@@ -347,7 +366,8 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 	if f.met { // otherwise the former condition still holds
 		s.Conditions = resource.OtherHubCondition(s.Conditions, f.alone, now)
 	}
-	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal, resource.ReportUntrue)
+	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal, resource.ReportUntrue,
+		resource.ConditionAgentOnline, resource.ConditionDiscovererOnline)
 	rev, err := t.writeStatus(ctx, obj, obj.Rev, s)
 	if rev != 0 {
 		t.recordAgent(name, was, s)

@@ -230,7 +230,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, a.closeUpgrades(err)) }()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return a.bus.mqtt.Run(ctx) })
+	g.Go(func() error { return a.bus.presence.Run(ctx) })
 	g.Go(func() error { return a.upgrades.Run(ctx) })
 	g.Go(func() error { return a.reportUpgrade(ctx) })
 	g.Go(func() error { return a.work(ctx) })

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,21 +16,23 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/edge/presence"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // bus is the agent's connection to the node's broker: what the cloud has given the node, as it is now, and the way back.
 type bus struct {
-	mqtt    *client.Client
-	changed func() // a value, or the connection
-	log     zerolog.Logger
+	mqtt     *client.Client
+	presence *presence.Presence // nil: this is no agent, but a command that looks
+	changed  func()             // a value, or the connection
+	log      zerolog.Logger
 
 	mu     sync.Mutex
-	node   string                              // empty until the broker has said it
-	values map[string][]byte                   // the spec, secrets and their parts, by key
-	conns  int                                 // how many connections there were
-	blobs  map[string]chan resource.BlobAnswer // requests without an outcome, by digest
+	node   string                                // empty until the broker has said it
+	values map[string][]byte                     // the spec, secrets and their parts, by key
+	conns  int                                   // how many connections there were
+	blobs  map[string][]chan resource.BlobAnswer // requests without an outcome, by digest
 }
 
 // blobAnswers is the response topic of the agent's requests for blobs.
@@ -42,7 +45,7 @@ const blobRepeat = 10 * time.Second
 const clientID = "edgeagent"
 
 func newBus(id string, servers []string, log zerolog.Logger, changed func()) (*bus, error) {
-	b := &bus{changed: changed, log: log, values: map[string][]byte{}, blobs: map[string]chan resource.BlobAnswer{}}
+	b := &bus{changed: changed, log: log, values: map[string][]byte{}, blobs: map[string][]chan resource.BlobAnswer{}}
 	var subscriptions []client.Subscription
 	for _, key := range []string{"status", "spec", "spec/parts/+", "secrets/#", "upgrade", blobAnswers} {
 		subscriptions = append(subscriptions, client.Subscription{Filter: topics.TopicOf("+", key), QoS: 1})
@@ -53,24 +56,33 @@ func newBus(id string, servers []string, log zerolog.Logger, changed func()) (*b
 		Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 10 * time.Second}, Log: log,
 		Subscriptions: subscriptions, OnConnect: b.connected, OnMessage: b.message,
 	})
+	if err == nil && id == clientID {
+		b.presence = presence.New(b.mqtt, topics.KindAgentState)
+	}
 	return b, err
 }
 
 // connected clears what an earlier connection delivered, because the broker doesn't send what was removed in between. Retained
 // messages follow.
-func (b *bus) connected(context.Context, bool) error {
+func (b *bus) connected(ctx context.Context, _ bool) error {
 	b.mu.Lock()
 	clear(b.values)
 	b.conns++
 	b.mu.Unlock()
 	b.changed()
-	return nil
+	if b.presence == nil {
+		return nil
+	}
+	return b.presence.Connected(ctx)
 }
 
 func (b *bus) message(m client.Message) {
 	a, err := topics.Parse(m.Topic)
 	if err != nil {
 		return
+	}
+	if b.presence != nil {
+		b.presence.Named(a.Node)
 	}
 	if a.Kind == topics.KindBlobAnswer {
 		b.blobAnswer(m.Payload)
@@ -187,11 +199,14 @@ func (b *bus) blobAnswer(payload []byte) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	waiting := b.blobs[answer.Digest]
-	if waiting == nil {
-		return
+	for _, waiting := range b.blobs[answer.Digest] {
+		replace(waiting, answer)
 	}
-	for { // the newest answer is the one that counts
+}
+
+// replace leaves the newest answer, which is the one that counts, in a channel of capacity 1.
+func replace(waiting chan resource.BlobAnswer, answer resource.BlobAnswer) {
+	for {
 		select {
 		case waiting <- answer:
 			return
@@ -209,12 +224,15 @@ func (b *bus) blobAnswer(payload []byte) {
 func (b *bus) blob(ctx context.Context, c resource.Content, progress func(received int64)) (io.ReadCloser, error) {
 	answers := make(chan resource.BlobAnswer, 1)
 	b.mu.Lock()
-	b.blobs[c.Digest] = answers
+	b.blobs[c.Digest] = append(b.blobs[c.Digest], answers) // the upgrade and the spec may want the same
 	b.mu.Unlock()
 	defer func() {
 		b.mu.Lock()
-		delete(b.blobs, c.Digest)
-		b.mu.Unlock()
+		defer b.mu.Unlock()
+		left := slices.DeleteFunc(slices.Clone(b.blobs[c.Digest]), func(of chan resource.BlobAnswer) bool { return of == answers })
+		if b.blobs[c.Digest] = left; len(left) == 0 {
+			delete(b.blobs, c.Digest)
+		}
 	}()
 	for {
 		if err := b.requestBlob(ctx, c); err != nil {

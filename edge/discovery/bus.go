@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/edge/presence"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -20,9 +21,10 @@ const sweep = 10 * time.Second
 
 // bus is the connection to the node's broker.
 type bus struct {
-	d       *discovery
-	mqtt    *client.Client
-	secrets map[string]*resource.SecretValues // by Configuration; discovery.mu guards them
+	d        *discovery
+	mqtt     *client.Client
+	presence *presence.Presence
+	secrets  map[string]*resource.SecretValues // by Configuration; discovery.mu guards them
 
 	mu      sync.Mutex
 	node    string    // empty until the broker has said it
@@ -42,12 +44,18 @@ func newBus(d *discovery, servers []string) (*bus, error) {
 		Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 10 * time.Second}, Log: d.log,
 		Subscriptions: subscriptions, OnConnect: b.connected, OnMessage: b.message,
 	})
+	if err == nil {
+		b.presence = presence.New(b.mqtt, topics.KindDiscovererState)
+	}
 	return b, err
 }
 
 // connected clears what is known of the broker's instances, because retained messages follow on the new connection. Configurations
 // are kept, unless they don't follow within sweep.
-func (b *bus) connected(context.Context, bool) error {
+func (b *bus) connected(ctx context.Context, _ bool) error {
+	if err := b.presence.Connected(ctx); err != nil {
+		return err
+	}
 	b.mu.Lock()
 	b.conns++
 	connection := b.conns
@@ -91,6 +99,7 @@ func (b *bus) message(m client.Message) {
 	if err != nil {
 		return
 	}
+	b.presence.Named(a.Node)
 	b.mu.Lock()
 	if b.node == "" {
 		b.d.log.Info().Str("node", a.Node).Msg("connected to the node's broker")

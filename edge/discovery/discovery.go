@@ -125,7 +125,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := d.serveRegistration(serving); err != nil {
 		return err
 	}
-	g.Go(func() error { return d.bus.mqtt.Run(ctx) })
+	g.Go(func() error { return d.bus.presence.Run(ctx) })
 	if o.Ready != nil {
 		o.Ready()
 	}

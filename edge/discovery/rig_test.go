@@ -40,7 +40,7 @@ type core struct {
 // Publish implements broker.Tree.
 func (c *core) Publish(m broker.Message, done func(error)) {
 	a, err := topics.Parse(m.Topic)
-	if err == nil && len(m.Payload) > 0 {
+	if err == nil && len(m.Payload) > 0 && a.Kind != topics.KindDiscovererState {
 		var normal []byte
 		if normal, err = resource.NormalizeDiscovered(a, m.Payload); err == nil && !bytes.Equal(normal, m.Payload) {
 			err = resource.Errorf(resource.Invalid, "", "not in the normal form: %s", m.Payload)

@@ -215,6 +215,19 @@ func TestAMapperThatDiedWithTheCoreIsMissed(t *testing.T) {
 	r.value("devices/hall/state", "unknown")
 }
 
+func TestAnAgentThatDiedWithTheCoreIsMissed(t *testing.T) {
+	r := joined(t)
+	for _, program := range []string{"agent", "discoverer"} {
+		require.Equal(t, resource.Invalid, resource.KindOf(r.send(program+"/state", "dancing")))
+		require.NoError(t, r.send(program+"/state", "online"))
+	}
+	r.restart()
+	require.NoError(t, r.send("discoverer/state", "online"))
+	r.twin.host.Put(r.twin.missMappers)
+	r.value("agent/state", "offline")
+	r.value("discoverer/state", "online")
+}
+
 // unreadable is a store that neither stores nor can be read.
 type unreadable struct{ *flaky }
 

@@ -109,6 +109,8 @@ func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
 		return t.mapperProtocols(b, a, m)
 	case topics.KindAgent, topics.KindUpgradeStatus:
 		return t.agentReport(b, a, m)
+	case topics.KindAgentState, topics.KindDiscovererState:
+		return t.programState(b, a, m)
 	case topics.KindDiscoveryHandler, topics.KindInstance:
 		return t.discovered(b, a, m)
 	case topics.KindGet:
@@ -473,10 +475,8 @@ func (t *Twin) problem(b *batch, a topics.Address, m broker.Message) error {
 
 // mapperState stores a mapper's presence. When a mapper goes offline, the state of the devices that it reported becomes unknown.
 func (t *Twin) mapperState(b *batch, a topics.Address, m broker.Message) error {
-	switch s := string(m.Payload); s {
-	case "", resource.Online, resource.Offline:
-	default:
-		return resource.Errorf(resource.Invalid, "state", "%.40q is not one of online, offline", s)
+	if err := checkPresence(m.Payload); err != nil {
+		return err
 	}
 	prev, known := t.up.Get(a.Key())
 	if err := t.checkMapperOwner(a.Device, m); err != nil {
@@ -498,6 +498,24 @@ func (t *Twin) mapperState(b *batch, a topics.Address, m broker.Message) error {
 		t.orphan(b, prev.Origin)
 	}
 	return nil
+}
+
+func checkPresence(payload []byte) error {
+	switch s := string(payload); s {
+	case "", resource.Online, resource.Offline:
+		return nil
+	default:
+		return resource.Errorf(resource.Invalid, "state", "%.40q is not one of online, offline", s)
+	}
+}
+
+// programState stores the presence of the node's agent, or of edgediscovery.
+func (t *Twin) programState(b *batch, a topics.Address, m broker.Message) error {
+	if err := checkPresence(m.Payload); err != nil {
+		return err
+	}
+	t.programs[a.Kind] = true
+	return t.putWithin(b, entry(b, a.Key(), m.Payload, m.ClientID()))
 }
 
 // checkMapperOwner refuses a message about a mapper that is online as another user.
@@ -620,10 +638,16 @@ func (t *Twin) disown(b *batch, name string) {
 	}
 }
 
-// missMappers runs once, mapperGrace after the start. It sets mappers offline that were online before the restart and have not reported
-// since: if they ended together with the core, no will was published for them.
+// missMappers runs once, mapperGrace after the start. It sets mappers, the agent and edgediscovery offline that were online before the restart and
+// have not reported since: if they ended together with the core, no will was published for them.
 func (t *Twin) missMappers(b *batch) {
 	b.retries = append(b.retries, t.missMappers)
+	for _, kind := range []topics.Kind{topics.KindAgentState, topics.KindDiscovererState} {
+		key := topics.Address{Kind: kind}.Key()
+		if e, ok := t.up.Get(key); ok && !t.programs[kind] && string(e.Value) == resource.Online {
+			_ = t.putUp(b, entry(b, key, []byte(resource.Offline), e.Origin))
+		}
+	}
 	for _, key := range t.up.Keys("mappers/") {
 		e, ok := t.up.Get(key)
 		if _, seen := t.seen[key]; seen || !ok || string(e.Value) != resource.Online {

@@ -72,14 +72,15 @@ type Twin struct {
 
 	hub resource.HubID // the hub that has sent HELLO in this connection; 0: none yet
 
-	resend    *time.Timer       // for messages that the hub has not answered
-	armed     bool              // resend runs
-	wake      *time.Timer       // for the next override to end
-	next      int64             // when that is; 0: never
-	maxSleep  time.Duration     // longest time that wake is set to; clockCheck
-	wakeStale bool              // next is to be computed again
-	ends      map[string]int64  // when overrides end, by key
-	seen      map[string]string // mappers that have reported since the start, by key, and their users
+	resend    *time.Timer          // for messages that the hub has not answered
+	armed     bool                 // resend runs
+	wake      *time.Timer          // for the next override to end
+	next      int64                // when that is; 0: never
+	maxSleep  time.Duration        // longest time that wake is set to; clockCheck
+	wakeStale bool                 // next is to be computed again
+	ends      map[string]int64     // when overrides end, by key
+	seen      map[string]string    // mappers that have reported since the start, by key, and their users
+	programs  map[topics.Kind]bool // the states of programs that were published since the start
 
 	fault   atomic.Pointer[fault] // nil: the last commit did not fail
 	history history
@@ -189,7 +190,7 @@ func New(o Options) (*Twin, error) {
 	if o.RightsChanged == nil {
 		o.RightsChanged = func() {}
 	}
-	t := &Twin{sampledLog: o.SampledLog(), ends: make(map[string]int64), seen: make(map[string]string), maxSleep: clockCheck}
+	t := &Twin{sampledLog: o.SampledLog(), ends: make(map[string]int64), seen: make(map[string]string), programs: make(map[topics.Kind]bool), maxSleep: clockCheck}
 	t.host = tree.NewHost(&o.Options, tree.Stages[*batch]{Begin: t.newBatch, Commit: t.commit, Publish: t.publish, Finish: t.finish})
 	t.o = o
 	t.resend, t.wake = stopped(), stopped()

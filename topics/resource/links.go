@@ -82,6 +82,8 @@ type Link struct {
 	CertificateExpires string `json:"certificateExpires,omitempty"`
 	// SpecFailed is the version of the spec that the node's agent could not apply, and the reason; empty if none.
 	SpecFailed string `json:"specFailed,omitempty"`
+	// Stopped are the programs of the node that have ended: edgeagent, edgediscovery.
+	Stopped []string `json:"stopped,omitempty"`
 	// RenewalError is why the node's certificate could not be renewed, and RenewalFails since when. They are set for cores that
 	// renew their certificates.
 	RenewalError string     `json:"renewalError,omitempty"`

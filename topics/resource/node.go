@@ -559,6 +559,52 @@ func ReadyCondition(prev []Condition, state, ended string, now time.Time) []Cond
 	return SetCondition(slices.Clone(prev), c, now)
 }
 
+// The conditions that say whether programs of a node run, beside its core. A node on which one has never run does not have its condition. They
+// are Unknown while the node is offline.
+const (
+	ConditionAgentOnline      = "AgentOnline"
+	ConditionDiscovererOnline = "DiscovererOnline"
+)
+
+// ReasonStopped is the reason of these conditions, and of Updating, while the program does not run.
+const ReasonStopped = "Stopped"
+
+// PresenceConditions sets the conditions AgentOnline and DiscovererOnline from the state of the node and those of the programs, which are empty
+// if they never ran. An update of an agent that does not run is Unknown. before are the conditions of the last status.
+func PresenceConditions(list, before []Condition, node, agent, discoverer string, now time.Time) []Condition {
+	list = slices.Clone(list)
+	for _, p := range []struct{ kind, program, state string }{
+		{ConditionAgentOnline, "edgeagent", agent}, {ConditionDiscovererOnline, "edgediscovery", discoverer},
+	} {
+		c := Condition{Type: p.kind, Status: "True", Reason: "Running", Message: p.program + " is connected to the node's broker"}
+		switch {
+		case p.state == "" && find(list, p.kind) == nil:
+			continue
+		case node != Online:
+			c.Status, c.Reason, c.Message = "Unknown", ReasonAway, "the node is offline"
+		case p.state != Online:
+			c.Status, c.Reason, c.Message = "False", ReasonStopped, p.program+" does not run on the node"
+		}
+		list = SetCondition(list, c, now)
+	}
+	if c := find(list, ConditionUpdating); c != nil && c.Status == "True" && node == Online && agent == Offline {
+		stopped := Condition{Type: ConditionUpdating, Status: "Unknown", Reason: ReasonStopped, Message: "edgeagent does not run on the node; before it ended: " + c.Reason + ": " + c.Message}
+		if was := find(before, ConditionUpdating); was != nil && was.Status == stopped.Status {
+			stopped.LastTransitionTime = was.LastTransitionTime
+		} else {
+			stopped.LastTransitionTime = now.UTC().Truncate(time.Second)
+		}
+		*c = stopped
+	}
+	return list
+}
+
+// AgentStopped reports whether the node's agent is known not to run.
+func (s NodeStatus) AgentStopped() bool {
+	c := find(s.Conditions, ConditionAgentOnline)
+	return c != nil && c.Status == "False"
+}
+
 // The conditions of a Node's rendered spec, which a Node has from its first spec on.
 const (
 	// ConditionUpdating is True while the node's agent applies an update.
@@ -588,7 +634,7 @@ func (s NodeStatus) RevokedReason() string { return reasonOf(s.Conditions, Condi
 func OfHub(condition string) bool {
 	return slices.Contains([]string{
 		ConditionReady, ConditionRevoked, QuotaExceeded, OfAnotherHub, ConditionRenewal, ConditionSpecRendered, ConditionReferencesResolved,
-		ReportUntrue,
+		ReportUntrue, ConditionAgentOnline, ConditionDiscovererOnline,
 	}, condition)
 }
 

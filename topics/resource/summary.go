@@ -56,6 +56,8 @@ func joined(before, text string) string {
 // Updated summarizes whether the node has applied its rendered spec.
 func (s NodeStatus) Updated() Summary {
 	switch updating := s.updatingReason(); {
+	case s.AgentStopped():
+		return Summary{SummaryUnknown, "edgeagent does not run on the node"}
 	case updating != "":
 		return Summary{SummaryUpdating, updating}
 	case s.RenderedVersion == "":

@@ -582,6 +582,9 @@ func (d *diagnosis) quality(f facts, l resource.Link) {
 		since = ", since " + l.RenewalFails
 	}
 	d.addIf(l.RenewalError != "", look, "it is tried again; the hub's log may say why it was refused", "the node's certificate could not be renewed%s: %s", since, l.RenewalError)
+	for _, program := range l.Stopped {
+		d.add(wrong, "start it on the node: systemctl start "+program+"; its log says why it ended: journalctl -u "+program, "%s does not run", program)
+	}
 	d.addIf(l.SpecFailed != "", wrong, "mend the cause; then a full disk or the like is tried again by itself, and everything else with: kubectl annotate --overwrite node "+d.Node+" "+resource.RetryAnnotation+"=$(date +%s)",
 		"the node's agent could not apply its spec: %s", l.SpecFailed)
 	d.owned(f)
