@@ -223,7 +223,7 @@ func TestAnAgentThatDiedWithTheCoreIsMissed(t *testing.T) {
 	}
 	r.restart()
 	require.NoError(t, r.send("discoverer/state", "online"))
-	r.twin.host.Put(r.twin.missMappers)
+	r.twin.host.Put("", 0, r.twin.missMappers)
 	r.value("agent/state", "offline")
 	r.value("discoverer/state", "online")
 }
