@@ -16,7 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/client"
-	"github.com/edgebus/edgebus/edge/presence"
+	"github.com/edgebus/edgebus/broker/client/presence"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker/client"
-	"github.com/edgebus/edgebus/edge/presence"
+	"github.com/edgebus/edgebus/broker/client/presence"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
