@@ -103,6 +103,8 @@ type Auth struct {
 	Topics func() *acl.Rules
 	// Revoked says why a node is not let in that was revoked; cert is what it shows, or nil. An empty text lets it in.
 	Revoked func(node string, cert *x509.Certificate) string
+	// Notice returns a user property for the CONNACK that refuses the holder of a certificate; without a key there is none.
+	Notice func(cert *x509.Certificate) UserProperty
 	// Enroll says why a node may not ask for its first certificate in that name, with that token or with none (""). A
 	// *resource.Error of the kind Unauthorized says that the token is wrong. nil: nobody may ask.
 	Enroll func(node, token string) error

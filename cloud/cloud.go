@@ -151,7 +151,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	bo.Auth.Node = func(name string) bool { return letsIn(cfg.Auth, tw, name) }
 	bo.Auth.Bearer = bearer
-	bo.Auth.Enroll, bo.Auth.Revoked = nodes.Admit, nodes.Revoked
+	bo.Auth.Enroll, bo.Auth.Revoked, bo.Auth.Notice = nodes.Admit, nodes.Revoked, nodes.Notice
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}

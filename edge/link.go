@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
-	"strings"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,6 +53,8 @@ type hubLink struct {
 
 // run keeps the link up until ctx ends. When it gives up (link.retry.attempts) the node goes on alone.
 func (h *hubLink) run(ctx context.Context) error {
+	h.deleteAside()
+	go every(ctx, time.Hour, h.deleteAside)
 	if why, err := enroll.Forgotten(h.cfg.Data.Dir); err != nil || why != "" {
 		h.log.Error().Err(err).Str("noted", why).Msg("the hub has decommissioned this node: it works alone until it joins again (edgecore join)")
 		h.up.note(func(l *contact) { l.lastError = why })
@@ -85,21 +87,39 @@ func (h *hubLink) run(ctx context.Context) error {
 	return nil
 }
 
-// decommissioned forgets the node's keys when an error says that the hub has decommissioned it. Only the hub's broker
-// can say so, over a connection on which its certificate was verified.
-func (h *hubLink) decommissioned(err error) {
-	if err == nil || !strings.Contains(err.Error(), resource.Decommissioned) || !strings.HasPrefix(h.cfg.Link.Server, "mqtts:") {
+// decommissioned moves the node's keys aside when the hub refuses its certificate with the authority's signed notice that the node was
+// decommissioned. Nothing else ends an identity: not the text of an error, and nobody on the path.
+func (h *hubLink) decommissioned(err error, own *x509.Certificate) {
+	refused := client.ConnectRefused(err)
+	if refused == nil {
 		return
 	}
-	if err := enroll.Forget(h.cfg.Data.Dir, err.Error(), time.Now()); err != nil {
-		h.log.Error().Err(err).Msg("the hub has decommissioned this node, but its keys can't be deleted: delete the directory identity in data.dir")
+	i := slices.IndexFunc(refused.User, func(p client.UserProperty) bool { return p.Key == resource.DecommissionProperty })
+	if i < 0 {
+		return
+	}
+	why, err := enroll.Decommissioned(refused.User[i].Value, h.cfg.Link.TLS.CA, h.cfg.Node.Name, own)
+	if err != nil {
+		h.log.Error().Err(err).Msg("the server says that this node was decommissioned, but does not prove it: nothing is changed")
+		return
+	}
+	if err := enroll.Forget(h.cfg.Data.Dir, why, time.Now()); err != nil {
+		h.log.Error().Err(err).Msg("the hub has decommissioned this node, but its keys can't be moved aside: delete the directory identity in data.dir")
 	} else {
-		h.log.Warn().Msg("the hub has decommissioned this node: its keys and certificates were deleted, and it works alone until it joins again (edgecore join)")
+		h.log.Warn().Msg("the hub has decommissioned this node: its keys and certificates were moved aside (identity.decommissioned in data.dir) " +
+			"and are deleted after a day; it works alone until it joins again (edgecore join)")
 	}
 	if h.cfg.Link.TLS.Key != "" && h.renewer == nil {
 		h.log.Warn().Str("key", h.cfg.Link.TLS.Key).Msg("this key was not made by edgecore join, and is left where it is")
 	}
 	h.end()
+}
+
+// deleteAside deletes the keys of an identity that was given up, when their day is over.
+func (h *hubLink) deleteAside() {
+	if err := enroll.DeleteAside(h.cfg.Data.Dir, time.Now()); err != nil {
+		h.log.Error().Err(err).Msg("keys that were moved aside can't be deleted: delete the directory identity.decommissioned in data.dir")
+	}
 }
 
 func (h *hubLink) keep(ctx context.Context, c *client.Client, what string) {
@@ -172,11 +192,8 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 		}
 		return nil
 	}
-	o.OnDisconnect = func(err error) {
-		h.twin.Disconnected()
-		h.decommissioned(err)
-	}
-	o.OnConnectError = h.decommissioned
+	o.OnDisconnect = func(error) { h.twin.Disconnected() }
+	o.OnConnectError = func(err error) { h.decommissioned(err, client.Leaf(o.TLS)) }
 	o.OnMessage = func(m client.Message) {
 		switch {
 		case m.Topic == downwards:

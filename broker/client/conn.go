@@ -99,7 +99,11 @@ func (c *Client) handshake(conn net.Conn, r *bufio.Reader, s server) (*packets.C
 		return nil, fmt.Errorf("got packet type %d instead of CONNACK; does the server speak MQTT 5?", cp.Type)
 	}
 	if ack.ReasonCode >= 0x80 {
-		return nil, &Refused{Op: "connect", Code: ack.ReasonCode, Reason: ack.Properties.ReasonString}
+		refused := &Refused{Op: opConnect, Code: ack.ReasonCode, Reason: ack.Properties.ReasonString}
+		for _, u := range ack.Properties.User {
+			refused.User = append(refused.User, UserProperty(u))
+		}
+		return nil, refused
 	}
 	return ack, nil
 }
@@ -274,20 +278,12 @@ func (l *connection) handle(cp *packets.ControlPacket) error {
 	case *packets.Unsuback:
 		l.answer(p.PacketID, p.Reasons, p.Properties.ReasonString)
 	case *packets.Disconnect:
-		return disconnectError(p, l.c.o.ClientID)
+		return &Disconnected{Code: p.ReasonCode, Reason: p.Properties.ReasonString, ClientID: l.c.o.ClientID}
 	case *packets.Pingresp:
 	default:
 		return fmt.Errorf("mqtt: packet type %d was not expected from the broker", cp.Type)
 	}
 	return nil
-}
-
-func disconnectError(p *packets.Disconnect, clientID string) error {
-	err := errors.New("the broker disconnected us: " + describe(p.ReasonCode, p.Properties.ReasonString))
-	if p.ReasonCode == packets.DisconnectSessionTakenOver {
-		err = fmt.Errorf("%w: another client uses the client id %q: give each its own", err, clientID)
-	}
-	return err
 }
 
 // publish queues an incoming message for OnMessage.

@@ -10,7 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
+	"reflect"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -152,6 +152,7 @@ func (o Options) explain(err error, s server) error {
 		hostname x509.HostnameError
 		invalid  x509.CertificateInvalidError
 		record   tls.RecordHeaderError
+		remote   *net.OpError
 	)
 	secure := s.tls || s.url.Scheme == "wss"
 	say := func(format string, args ...any) error { return fmt.Errorf(format+" (%w)", append(args, err)...) }
@@ -167,8 +168,8 @@ func (o Options) explain(err error, s server) error {
 			day(invalid.Cert.NotBefore), day(invalid.Cert.NotAfter))
 	case errors.As(err, &record):
 		return say("the server doesn't speak TLS there: should the address begin with %s?", map[bool]string{true: "ws://", false: "mqtt://"}[s.ws])
-	case strings.Contains(err.Error(), "remote error: tls: "):
-		return say("%s", o.rejected(err.Error()))
+	case errors.As(err, &remote) && alertOf(remote) != 0:
+		return say("%s", o.rejected(alertOf(remote)))
 	case !hungUp(err) && !errors.Is(err, errNoAnswer):
 		return err
 	case !s.ws && errors.Is(err, errNoAnswer) && o.speaksHTTP(s):
@@ -176,24 +177,39 @@ func (o Options) explain(err error, s server) error {
 	case !hungUp(err):
 		return err
 	case secure && o.outdated():
-		return say("%s", o.rejected("expired"))
+		return say("%s", o.rejected(alertExpired))
 	case secure:
 		return say("the server hung up: does it speak TLS there, and does it take our certificate?")
 	}
 	return say("the server hung up before it answered: does it speak MQTT 5 there, and without TLS? With TLS the address begins with mqtts://")
 }
 
+// Alerts of TLS (RFC 8446, section 6.2).
+const (
+	alertBadCertificate = 42
+	alertExpired        = 45
+	alertUnknownCA      = 48
+)
+
+// alertOf is the number of the alert with which the server ended the handshake; 0: it sent none. The library has no type for it.
+func alertOf(err *net.OpError) uint64 {
+	if code := reflect.ValueOf(err.Err); err.Op == "remote error" && code.Kind() == reflect.Uint8 {
+		return code.Uint()
+	}
+	return 0
+}
+
 // rejected is why the server did not accept our certificate, or that we have none.
-func (o Options) rejected(alert string) string {
+func (o Options) rejected(alert uint64) string {
 	leaf := Leaf(o.TLS)
 	switch {
 	case leaf == nil:
 		return "the server wants a certificate, and none is set: give one as cert and key"
 	case o.outdated():
 		return fmt.Sprintf("our certificate is not valid now, but from %s to %s: make a new one, unless the clock here is wrong", day(leaf.NotBefore), day(leaf.NotAfter))
-	case strings.Contains(alert, "expired"):
+	case alert == alertExpired:
 		return "the server takes our certificate for expired: is its clock right?"
-	case strings.Contains(alert, "unknown certificate authority"), strings.Contains(alert, "bad certificate"):
+	case alert == alertUnknownCA, alert == alertBadCertificate:
 		return "our certificate is not signed by an authority that the server trusts: see clientCA there"
 	}
 	return "the server refused TLS with us: see its log, and the certificates of both"

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/eclipse/paho.golang/packets"
 )
 
 // UserProperty is one MQTT 5 user property. Keys may repeat and keep their order.
@@ -91,7 +93,35 @@ type Refused struct {
 	Topic  string
 	Code   byte
 	Reason string // the broker's reason string, when it gave one
+	// User are the user properties of a refused CONNECT.
+	User []UserProperty
 }
+
+// Disconnected is the broker's DISCONNECT: its own word, after the handshakes of TLS and MQTT. Ends without it are the network's.
+type Disconnected struct {
+	Code     byte
+	Reason   string // the broker's reason string, when it gave one
+	ClientID string // of this client
+}
+
+func (d *Disconnected) Error() string {
+	s := "the broker disconnected us: " + describe(d.Code, d.Reason)
+	if d.Code == packets.DisconnectSessionTakenOver {
+		s += fmt.Sprintf(": another client uses the client id %q: give each its own", d.ClientID)
+	}
+	return s
+}
+
+// ConnectRefused returns the broker's refusal of a CONNECT, if that is why there is no connection: the broker's own word, after the
+// handshake of TLS and before that of MQTT. Servers that fail the first, and errors of other packets, give nil.
+func ConnectRefused(err error) *Refused {
+	if r := (*Refused)(nil); errors.As(err, &r) && r.Op == opConnect {
+		return r
+	}
+	return nil
+}
+
+const opConnect = "connect"
 
 func (r *Refused) Error() string {
 	s := "mqtt: " + r.Op

@@ -365,6 +365,9 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 		err = wrapped.Err // the text has the address anyway
 	}
 	why, advice := explain(err)
+	if advice == "" && !c.answered.Load() && !ofNetwork(err) {
+		why, advice = "it speaks something else than HTTP", "Is this the port of MQTT?"
+	}
 	if strings.HasPrefix(c.Server, "https:") && (why == hungUp || why == err.Error()) {
 		advice = signed // the TLS alert may be lost with the connection
 	}
@@ -384,8 +387,8 @@ func explain(err error) (why, advice string) {
 		record   tls.RecordHeaderError
 		alert    tls.AlertError
 		dns      *net.DNSError
+		remote   *net.OpError
 	)
-	text := err.Error()
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "nothing listens there", "Is cloudhub running, and is this its HTTP address (http.listen, http.tls.listen)?"
@@ -397,20 +400,25 @@ func explain(err error) (why, advice string) {
 		return "its certificate is for another name: " + hostname.Error(), ""
 	case errors.As(err, &invalid):
 		return "its certificate is not valid: " + invalid.Error(), ""
-	case errors.As(err, &record), strings.Contains(text, "HTTP response to HTTPS client"):
+	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
 		return "it doesn't speak TLS", "Should the address begin with http://?"
-	case errors.As(err, &alert), strings.Contains(text, "remote error: tls:"):
-		return "it doesn't accept the client certificate (" + text + ")", signed
-	case strings.Contains(text, "malformed HTTP"):
-		return "it speaks something else than HTTP", "Is this the port of MQTT?"
-	case strings.Contains(text, "closed idle connection"), strings.Contains(text, "connection broken"),
-		errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed),
+	case errors.As(err, &alert), errors.As(err, &remote) && remote.Op == "remote error":
+		return "it doesn't accept the client certificate (" + err.Error() + ")", signed
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed),
 		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return hungUp, "Is it stopping, or is this the port of MQTT?"
 	case timedOut(err):
 		return "time is up", "Is the address right, and does a firewall let it through?"
 	}
-	return text, ""
+	return err.Error(), ""
+}
+
+// ofNetwork reports whether an error comes from the network or from TLS. What remains is an answer that is none of HTTP, for which the
+// library has no type.
+func ofNetwork(err error) bool {
+	var network net.Error
+	var verification *tls.CertificateVerificationError
+	return errors.As(err, &network) || errors.As(err, &verification)
 }
 
 // Post sends a request to a path that is no object, such as /enroll/invitations, and reads the answer if into isn't nil.

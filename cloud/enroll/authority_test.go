@@ -160,7 +160,28 @@ func TestRevocationIsByTheTimeOfMaking(t *testing.T) {
 		require.Empty(t, r.Why("n2", other))
 	}
 	require.NoError(t, a.revoked.add("n1", "boss", true))
-	require.Contains(t, a.revoked.Why("n1", after), resource.Decommissioned)
+	require.Contains(t, a.revoked.Why("n1", after), "this node was decommissioned")
+}
+
+func TestTheNoticeOfDecommissioningIsForTheCertificatesBeforeIt(t *testing.T) {
+	c, dir := &clock{at: time.Now()}, t.TempDir()
+	a := open(t, dir, c)
+	s := New(Options{Authority: a})
+	cert := signed(t, a, "n1")
+	require.Empty(t, s.Notice(cert).Key)
+	require.NoError(t, a.revoked.add("n1", "boss", false))
+	require.Empty(t, s.Notice(cert).Key, "who was revoked may have been robbed, and keeps what it has")
+	require.NoError(t, a.revoked.add("n1", "boss", true))
+	require.NoError(t, a.Rotate(time.Hour)) // the node knows the old authority alone
+	n := s.Notice(cert)
+	require.Equal(t, resource.DecommissionProperty, n.Key)
+	d, err := resource.ReadDecommissioning(n.Value, []*x509.Certificate{a.signers[0].cert})
+	require.NoError(t, err)
+	require.Equal(t, resource.Decommissioning{Node: "n1", Certificate: resource.Fingerprint(cert.Raw)}, d)
+	_, err = resource.ReadDecommissioning(n.Value, []*x509.Certificate{a.signers[1].cert})
+	require.ErrorIs(t, err, resource.Unauthorized)
+	require.Empty(t, s.Notice(signed(t, a, "n1")).Key, "it has joined again")
+	require.Empty(t, s.Notice(signed(t, a, "n2")).Key)
 }
 
 func TestAnAuthorityThatWasReplacedIsNotTrustedAgainAfterTheNextRotationAndARestart(t *testing.T) {

@@ -594,7 +594,7 @@ func (s *Service) readNode(ctx context.Context, name string) (n resource.Node, e
 	return n, json.Unmarshal(o.Data, &n)
 }
 
-// Decommission revokes a node's certificates, and tells the node to delete its keys.
+// Decommission revokes a node's certificates. When the node connects the next time, it is told to give up its keys; see Notice.
 func (s *Service) Decommission(node, by string) error { return s.revoke(node, by, true) }
 
 // revoke makes a node's certificates invalid and closes its connections.
@@ -607,8 +607,32 @@ func (s *Service) revoke(node, by string, decommission bool) error {
 		return err
 	}
 	s.o.Log.Warn().Str("node", node).Str("by", by).Bool("decommissioned", decommission).Msg("a node's certificates were revoked")
-	told := s.o.Broker().DisconnectNode(node, r.Why(node, nil))
-	return s.mark(context.Background(), node, func(resource.Condition) resource.Condition { return r.condition(node, told) })
+	s.o.Broker().DisconnectNode(node, r.Why(node, nil))
+	return s.mark(context.Background(), node, func(had resource.Condition) resource.Condition {
+		if decommission && had.Status == "True" && had.Reason == resource.ReasonDecommissioned {
+			return had // it has come back already, and was told
+		}
+		return r.condition(node, false)
+	})
+}
+
+// Notice returns what the holder of a certificate is given when it is refused: the signed notice that its node was decommissioned, or
+// nothing. The authority that signs it is the one that signs the hub's own certificate, which each node trusts.
+func (s *Service) Notice(cert *x509.Certificate) broker.UserProperty {
+	node, a := cert.Subject.CommonName, s.o.Authority
+	if !a.revoked.decommissioned(node, cert) {
+		return broker.UserProperty{}
+	}
+	a.mu.Lock()
+	a.drop()
+	key := a.signers[0].key
+	a.mu.Unlock()
+	text, err := resource.Decommissioning{Node: node, Certificate: resource.Fingerprint(cert.Raw)}.Sign(key)
+	if err != nil {
+		s.o.Log.Error().Err(err).Str("node", node).Msg("the notice that a node was decommissioned can't be signed")
+		return broker.UserProperty{}
+	}
+	return broker.UserProperty{Key: resource.DecommissionProperty, Value: text}
 }
 
 // Revoked says why a node is not let in that was revoked; see broker.Auth. A node that proves with its certificate that it is that node, and

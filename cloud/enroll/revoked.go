@@ -193,12 +193,21 @@ func (r *Revocations) Why(node string, cert *x509.Certificate) string {
 		}
 	}
 	if e.Decommissioned {
-		return fmt.Sprintf("%s: %s can join again with a new invitation", resource.Decommissioned, node)
+		return fmt.Sprintf("this node was decommissioned: %s can join again with a new invitation", node)
 	}
 	if e.Key != "" {
 		return fmt.Sprintf("node %s has joined again at %s, with another key: this one can join again with a new invitation", node, resource.Time(time.UnixMilli(e.At)))
 	}
 	return fmt.Sprintf("the certificates of node %s were revoked at %s: it can join again with a new invitation", node, resource.Time(time.UnixMilli(e.At)))
+}
+
+// decommissioned reports whether the node is refused with this certificate because it was decommissioned.
+func (r *Revocations) decommissioned(node string, cert *x509.Certificate) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	e := r.nodes[node]
+	ms, ours := issuedAt(cert)
+	return e.Decommissioned && (!ours || ms <= e.At)
 }
 
 // condition is what a Node says of its last revocation. told says that the node knows of it.
@@ -210,9 +219,9 @@ func (r *Revocations) condition(node string, told bool) resource.Condition {
 	c.Message = "the certificates that it had were revoked"
 	switch {
 	case e.Decommissioned && told:
-		c.Reason, c.Message = resource.ReasonDecommissioned, c.Message+", and it was told to delete its keys"
+		c.Reason, c.Message = resource.ReasonDecommissioned, c.Message+", and it was told to give up its keys"
 	case e.Decommissioned:
-		c.Reason, c.Message = resource.ReasonDecommissioning, c.Message+", and it is told to delete its keys when it connects"
+		c.Reason, c.Message = resource.ReasonDecommissioning, c.Message+", and it is told to give up its keys when it connects"
 	}
 	return c
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"maps"
 	"net/http"
 	"path"
@@ -108,9 +109,10 @@ func (v *OIDC) Verify(ctx context.Context, token string) (broker.BearerUser, err
 	if err != nil {
 		return broker.BearerUser{}, err
 	}
-	id, err := verifier.Verify(ctx, token)
+	var noKeys error
+	id, err := verifier.Verify(context.WithValue(ctx, noKeysKey{}, &noKeys), token)
 	switch {
-	case err != nil && strings.Contains(err.Error(), "fetching keys"): // the library has no type for this
+	case noKeys != nil:
 		return broker.BearerUser{}, resource.Errorf(resource.Unavailable, "auth.oidc.issuer", "the OpenID Connect provider %s can't be asked for its keys: %v", v.o.Issuer, err)
 	case err != nil:
 		return broker.BearerUser{}, resource.Errorf(resource.Unauthorized, "token", "%s", strings.TrimPrefix(err.Error(), "oidc: "))
@@ -125,6 +127,40 @@ func (v *OIDC) Verify(ctx context.Context, token string) (broker.BearerUser, err
 	}
 	v.verified[sum] = u
 	return u, nil
+}
+
+// verifierOf makes the verifier of a provider's tokens, with the algorithms that it says it signs with.
+func (v *OIDC) verifierOf(ctx context.Context, p *oidc.Provider) (*oidc.IDTokenVerifier, error) {
+	var found struct {
+		Keys       string   `json:"jwks_uri"`
+		Algorithms []string `json:"id_token_signing_alg_values_supported"`
+	}
+	if err := p.Claims(&found); err != nil {
+		return nil, err
+	}
+	algorithms := slices.DeleteFunc(found.Algorithms, func(a string) bool { return !slices.Contains(signatures, a) })
+	keys := keySet{oidc.NewRemoteKeySet(oidc.ClientContext(context.WithoutCancel(ctx), v.client), found.Keys)}
+	return oidc.NewVerifier(v.o.Issuer, keys, &oidc.Config{ClientID: v.o.Audience, Now: v.o.Now, SupportedSigningAlgs: algorithms}), nil
+}
+
+// signatures are the algorithms with which tokens may be signed: those of public keys.
+var signatures = []string{
+	oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.EdDSA,
+}
+
+// keySet tells that the provider can't be asked for its keys apart from a wrong signature. The verifier drops the error's type, so it
+// is passed on in the context.
+type keySet struct{ *oidc.RemoteKeySet }
+
+type noKeysKey struct{}
+
+// VerifySignature verifies a token's signature. Only an error of the request for keys has another error in it.
+func (k keySet) VerifySignature(ctx context.Context, token string) ([]byte, error) {
+	payload, err := k.RemoteKeySet.VerifySignature(ctx, token)
+	if why, ok := ctx.Value(noKeysKey{}).(*error); ok && errors.Unwrap(err) != nil {
+		*why = err
+	}
+	return payload, err
 }
 
 // issuerOf returns the issuer that a token names; empty: it can't be decoded.
@@ -152,7 +188,9 @@ func (v *OIDC) provider(ctx context.Context, now time.Time) (*oidc.IDTokenVerifi
 		// The provider outlives the request: it fetches keys with this client whenever it needs them.
 		p, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), v.client), v.o.Issuer)
 		if v.failed = err; err == nil {
-			v.verifier = p.Verifier(&oidc.Config{ClientID: v.o.Audience, Now: v.o.Now})
+			v.verifier, v.failed = v.verifierOf(ctx, p)
+		}
+		if v.failed == nil {
 			return v.verifier, nil
 		}
 		v.o.Log.Error().Err(err).Str("issuer", v.o.Issuer).Msg("the OpenID Connect provider can't be reached: new tokens of it are refused until it can")

@@ -350,12 +350,22 @@ func (c *Client) ssh(ctx context.Context, r Repo, at *transport.Endpoint) (gitSe
 		return nil, err
 	}
 	s := &sshSession{stop: context.AfterFunc(ctx, func() { _ = conn.Close() })}
-	transport, channels, requests, err := ssh.NewClientConn(conn, address, config)
+	known, check := false, config.HostKeyCallback
+	config.HostKeyCallback = func(host string, remote net.Addr, key ssh.PublicKey) error {
+		err := check(host, remote, key)
+		known = err == nil
+		return err
+	}
+	over, channels, requests, err := ssh.NewClientConn(conn, address, config)
 	if err != nil {
 		s.stop()
+		// The library has no type for it: once the server is known, what fails is the authentication, or the network.
+		if broken := net.Error(nil); known && !errors.As(err, &broken) && !errors.Is(err, io.EOF) {
+			return nil, failed(Unauthorized, "the server takes none of the keys")
+		}
 		return nil, err
 	}
-	s.client = ssh.NewClient(transport, channels, requests)
+	s.client = ssh.NewClient(over, channels, requests)
 	if err := s.start("git-upload-pack '"+strings.NewReplacer("'", `'\''`, "!", `'\!'`).Replace(at.Path)+"'", c.o.MaxBytes); err != nil {
 		s.Close()
 		return nil, err
@@ -524,8 +534,6 @@ func ofGit(ctx context.Context, err error, what string) error {
 		return failed(NotFound, "%s: there is no such repository", what)
 	case errors.Is(err, transport.ErrEmptyRemoteRepository), errors.Is(err, plumbing.ErrObjectNotFound):
 		return failed(NotFound, "%s: %v", what, err)
-	case err != nil && strings.Contains(err.Error(), "unable to authenticate"):
-		return failed(Unauthorized, "%s: the server takes none of the keys", what)
 	}
 	return explain(ctx, err, what)
 }

@@ -153,10 +153,62 @@ func (i Identity) read() (*x509.Certificate, error) {
 	return x509.ParseCertificate(pair.Certificate[0])
 }
 
-// Forget deletes all identities of a node that was decommissioned, and notes that it was, and why.
+// asideName is where the identities of a node that was decommissioned are moved, for asideFor: what was done by mistake can be undone.
+const (
+	asideName = DirName + ".decommissioned"
+	asideFor  = 24 * time.Hour
+)
+
+// Decommissioned returns why a hub's notice says that this node was decommissioned. The notice must be signed by an authority in the file
+// roots, and be for this node and the certificate that it presented.
+func Decommissioned(notice, roots, node string, cert *x509.Certificate) (why string, err error) {
+	text, err := os.ReadFile(roots)
+	if err != nil {
+		return "", err
+	}
+	var authorities []*x509.Certificate
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		if a, err := x509.ParseCertificate(block.Bytes); err == nil {
+			authorities = append(authorities, a)
+		}
+	}
+	d, err := resource.ReadDecommissioning(notice, authorities)
+	switch {
+	case err != nil:
+		return "", err
+	case d.Node != node:
+		return "", fmt.Errorf("the notice of decommissioning is for %.100q, and this node is %s", d.Node, node)
+	case cert == nil || d.Certificate != resource.Fingerprint(cert.Raw):
+		return "", errors.New("the notice of decommissioning is for another certificate than this node has now")
+	}
+	return fmt.Sprintf("the hub's authority says that %s was decommissioned", node), nil
+}
+
+// Forget notes that a node was decommissioned, and why, and moves all its identities aside.
 func Forget(dataDir, why string, now time.Time) error {
 	text := fmt.Sprintf("%s %s\n", resource.Time(now), why)
-	return errors.Join(datadir.WriteFile(filepath.Join(dataDir, markerName), []byte(text)), os.RemoveAll(filepath.Join(dataDir, DirName)))
+	if err := datadir.WriteFile(filepath.Join(dataDir, markerName), []byte(text)); err != nil {
+		return err
+	}
+	aside := filepath.Join(dataDir, asideName)
+	if err := os.RemoveAll(aside); err != nil {
+		return err
+	}
+	err := os.Rename(filepath.Join(dataDir, DirName), aside)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // its keys were not made by joining
+	}
+	return errors.Join(err, os.Chtimes(aside, now, now))
+}
+
+// DeleteAside deletes identities that were moved aside long enough ago.
+func DeleteAside(dataDir string, now time.Time) error {
+	aside := filepath.Join(dataDir, asideName)
+	info, err := os.Stat(aside)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && now.Sub(info.ModTime()) < asideFor {
+		return nil
+	}
+	return errors.Join(err, os.RemoveAll(aside))
 }
 
 // Forgotten says when and why the node was decommissioned; empty: it was not, or has joined again.

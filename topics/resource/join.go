@@ -151,10 +151,6 @@ func ParseFingerprint(text string) (sum [sha256.Size]byte, err error) {
 	return [sha256.Size]byte(raw), nil
 }
 
-// Decommissioned begins the reason with which a hub refuses or ends a connection of a decommissioned node. The node then
-// deletes its keys.
-const Decommissioned = "this node was decommissioned"
-
 // CSR is a request for a certificate, of which only the key is used.
 type CSR struct {
 	PublicKey any

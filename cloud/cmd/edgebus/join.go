@@ -297,8 +297,8 @@ invitation; its Node and its devices stay.
 	if decommission {
 		verb, done = "/decommission", "decommissioned"
 		cmd.Use, cmd.Short = "decommission NODE…", "End a node's part in the bus: it forgets its keys, and its Node is deleted"
-		cmd.Long = `Take no certificate any more that the node has now, tell it to delete its keys and certificates, end its connections, and
-delete its Node. A node that is away is told when it comes back. Its devices stay, and wait for a node.
+		cmd.Long = `Take no certificate any more that the node has now, end its connections, and delete its Node. When the node connects the next time, it gets a
+notice that the authority has signed, and moves its keys and certificates aside; it deletes them after a day. Its devices stay, and wait for a node.
 
 ` + exitCodes
 		cmd.Example = "  edgebus node decommission n1"

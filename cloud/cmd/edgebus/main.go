@@ -70,11 +70,10 @@ func unknownBelow(root *cobra.Command, args []string) string {
 
 // misuse says what is wrong with a command line. For arguments that a command doesn't take it shows those that it does.
 func misuse(cmd *cobra.Command, err error) string {
-	text := err.Error()
-	if strings.Contains(text, "arg(s)") || cmd.HasParent() && strings.HasPrefix(text, "unknown command") {
+	if own := (codedError{}); !errors.As(err, &own) && cmd.HasParent() && cmd.ValidateArgs(cmd.Flags().Args()) != nil {
 		return "these are not the arguments that it takes: " + cmd.UseLine()
 	}
-	return text
+	return err.Error()
 }
 
 func newRoot() *cobra.Command {
@@ -115,6 +114,7 @@ On a terminal it writes in colour, unless NO_COLOR is set.`,
 			root.AddCommand(cmd)
 		}
 	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return withCode(misused, "%w", err) })
 	root.SetHelpCommandGroupID("To begin with:")
 	root.SetCompletionCommandGroupID("To begin with:")
 	return root
