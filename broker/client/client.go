@@ -1,13 +1,11 @@
 package client
 
 import (
-	"cmp"
+	"container/list"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -34,7 +32,7 @@ type Client struct {
 	lastErr  error // why there is no connection
 	out      outbox
 	waiting  map[uint16]chan answer // SUBSCRIBE and UNSUBSCRIBE by packet identifier
-	received map[uint16]struct{}    // incoming QoS 2 messages that are handled, until their PUBREL
+	received map[uint16]*receipt    // incoming QoS 2 messages, until their PUBREL
 	requests map[string]chan Message
 	asked    uint64
 	replying *connection // the connection on which the reply topic is subscribed
@@ -48,10 +46,10 @@ func New(o Options) (*Client, error) {
 	}
 	c := &Client{
 		o: o, events: newEvents(o.Counters), sampled: o.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: 10 * time.Second}), slots: make(chan struct{}, o.MaxPending), up: make(chan struct{}),
-		waiting: map[uint16]chan answer{}, received: map[uint16]struct{}{}, requests: map[string]chan Message{},
+		waiting: map[uint16]chan answer{}, received: map[uint16]*receipt{}, requests: map[string]chan Message{},
 		will: o.Will, reply: "reply/" + o.ClientID + "/" + rand.Text()[:8],
 	}
-	c.out.inflight = map[uint16]*outgoing{}
+	c.out.byID = map[uint16]*outgoing{}
 	for _, s := range o.Servers {
 		parsed, err := parseServer(s)
 		if err != nil {
@@ -250,6 +248,7 @@ func (c *Client) end() {
 		closeOnce(c.up)
 	}
 	lost := c.out.clear()
+	clear(c.received)
 	c.mu.Unlock()
 	allDone(lost, ErrClosed)
 }
@@ -262,13 +261,24 @@ func closeOnce(ch chan struct{}) {
 	}
 }
 
-// outgoing is a publish without an outcome.
+// progress is how far a publish without an outcome is. It goes on only on one connection; the next one begins anew (see outbox.rewind).
+type progress uint8
+
+const (
+	waiting  progress = iota // not sent over this connection
+	writing                  // QoS 0: the writer has it
+	sent                     // QoS 1 and 2: without PUBACK or PUBREC
+	released                 // QoS 2: PUBREC has come; what is sent is PUBREL
+)
+
+// outgoing is a publish without an outcome. It is in the outbox from its slot to its outcome, and nowhere else.
 type outgoing struct {
 	m        Message
+	progress progress
 	id       uint16 // 0 until sent, and for QoS 0
-	order    uint64
-	again    bool // sent before: DUP
-	released bool // QoS 2: PUBREC has come, and PUBREL was sent
+	again    bool   // sent before: DUP
+	received bool   // QoS 2: PUBREC has come on this or an earlier connection
+	at       *list.Element
 	done     func(error)
 }
 
@@ -279,48 +289,76 @@ func allDone(all []*outgoing, err error) {
 	}
 }
 
-// outbox has the publishes without an outcome. Client.mu guards it.
+// outbox is the table of the publishes without an outcome, in the order in which they were published. Those before next are on their
+// way over this connection. Client.mu guards it.
 type outbox struct {
-	queue    []*outgoing // not yet sent on this connection
-	inflight map[uint16]*outgoing
-	lastID   uint16
-	order    uint64
+	all    list.List     // of *outgoing
+	next   *list.Element // the first that waits; nil: none does
+	byID   map[uint16]*outgoing
+	lastID uint16
 }
 
 func (o *outbox) add(m Message, done func(error)) {
-	o.order++
-	o.queue = append(o.queue, &outgoing{m: m, order: o.order, done: done})
+	f := &outgoing{m: m, done: done}
+	f.at = o.all.PushBack(f)
+	if o.next == nil {
+		o.next = f.at
+	}
 }
 
-func (o *outbox) pop() *outgoing {
-	f := o.queue[0]
-	o.queue[0] = nil
-	o.queue = o.queue[1:]
-	return f
+// first is the first publish that waits; nil: none does.
+func (o *outbox) first() *outgoing {
+	if o.next == nil {
+		return nil
+	}
+	return o.next.Value.(*outgoing)
 }
 
-// clear empties the outbox and returns what was in it, oldest first.
-func (o *outbox) clear() []*outgoing {
-	o.rewind()
-	all := o.queue
-	o.queue = nil
-	clear(o.inflight)
+// advance says that the first publish that waited is on its way.
+func (o *outbox) advance(to progress) {
+	f := o.first()
+	f.progress, o.next = to, o.next.Next()
+	if f.id != 0 {
+		o.byID[f.id] = f
+	}
+}
+
+// remove takes publishes whose outcome is known out of the table.
+func (o *outbox) remove(all ...*outgoing) {
+	for _, f := range all {
+		if o.next == f.at {
+			o.next = f.at.Next()
+		}
+		o.all.Remove(f.at)
+		if f.id != 0 {
+			delete(o.byID, f.id)
+		}
+	}
+}
+
+// clear empties the table and returns what was in it, oldest first.
+func (o *outbox) clear() (all []*outgoing) {
+	for e := o.all.Front(); e != nil; e = e.Next() {
+		all = append(all, e.Value.(*outgoing))
+	}
+	o.remove(all...)
 	return all
 }
 
-// rewind puts what was sent over an earlier connection of the same session back to the front of the queue, in order. What
-// an earlier rewind has put there and was not sent since is in both places, and stays once.
-func (o *outbox) rewind() {
-	again := slices.SortedFunc(maps.Values(o.inflight), func(a, b *outgoing) int { return cmp.Compare(a.order, b.order) })
-	for _, p := range again {
-		p.again = true
-	}
-	for _, p := range o.queue {
-		if p.id == 0 || o.inflight[p.id] != p {
-			again = append(again, p)
+// rewind has all that was sent over a connection that has ended wait for the next one of the same session, in order. What can't be sent
+// again, because nobody knows how far it came, is removed and returned: QoS 0 that the writer had.
+func (o *outbox) rewind() (lost []*outgoing) {
+	for e := o.all.Front(); e != o.next; e = e.Next() {
+		f := e.Value.(*outgoing)
+		if f.progress == writing {
+			lost = append(lost, f)
+			continue
 		}
+		f.progress, f.again = waiting, true
 	}
-	o.queue = again
+	o.remove(lost...)
+	o.next = o.all.Front()
+	return lost
 }
 
 // take returns a free packet identifier, which is none that is used elsewhere; 0: there is none.
@@ -330,7 +368,7 @@ func (o *outbox) take(used func(uint16) bool) uint16 {
 		if o.lastID == 0 {
 			o.lastID = 1
 		}
-		if _, taken := o.inflight[o.lastID]; !taken && !used(o.lastID) {
+		if _, taken := o.byID[o.lastID]; !taken && !used(o.lastID) {
 			return o.lastID
 		}
 	}
@@ -352,6 +390,7 @@ type event struct {
 	present bool
 	message Message
 	id      uint16
+	receipt *receipt // of QoS 2
 	err     error
 }
 
@@ -419,8 +458,7 @@ func (e *events) close() {
 	e.more.Signal()
 }
 
-// dispatch calls the callbacks, one after the other. Messages of a connection that has ended are dropped. They were not
-// acknowledged: a session delivers them again, and without one the next subscription gets what is retained by then.
+// dispatch calls the callbacks, one after the other. Messages of a connection that has ended are dropped; see event.due.
 func (c *Client) dispatch() {
 	for {
 		ev, ok := c.events.pop()
@@ -431,9 +469,9 @@ func (c *Client) dispatch() {
 		case connected:
 			c.onConnect(ev)
 		case message:
-			if ev.conn.alive() {
+			if ev.due() {
 				c.o.OnMessage(ev.message)
-				ev.conn.acknowledge(ev.message.QoS, ev.id)
+				ev.acknowledge()
 			}
 		case disconnected:
 			if c.o.OnDisconnect != nil {

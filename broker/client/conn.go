@@ -135,9 +135,7 @@ func (c *Client) newConnection(conn *patientConn, r *bufio.Reader, ack *packets.
 func (c *Client) begin(l *connection, present bool) {
 	c.mu.Lock()
 	var lost []*outgoing
-	if present {
-		c.out.rewind()
-	} else {
+	if !present {
 		lost = c.out.clear()
 		clear(c.received)
 	}
@@ -154,9 +152,9 @@ func (c *Client) lose(l *connection) {
 	c.mu.Lock()
 	c.conn, c.lastErr, c.replying = nil, l.err, nil
 	c.up = make(chan struct{})
-	var lost []*outgoing
+	lost := c.out.rewind()
 	if c.o.CleanStart || c.o.SessionExpiry == 0 {
-		lost = c.out.clear()
+		lost = append(lost, c.out.clear()...)
 	}
 	waiting := c.waiting
 	c.waiting = map[uint16]chan answer{}
@@ -292,46 +290,76 @@ func (l *connection) publish(p *packets.Publish) error {
 		return errors.New("mqtt: publish without a topic from the broker (no topic alias was offered)")
 	}
 	c := l.c
+	ev := event{kind: message, conn: l, id: p.PacketID}
 	c.mu.Lock()
-	_, known := c.received[p.PacketID]
-	if p.QoS == 2 && known { // its PUBREC was lost
-		l.send(&packets.Pubrec{PacketID: p.PacketID, Properties: &packets.Properties{}})
-		c.mu.Unlock()
-		return nil
-	}
 	if p.QoS > 0 {
 		l.unacked++
 	}
-	over := l.unacked > int(c.o.ReceiveMaximum)
-	c.mu.Unlock()
-	if over {
-		return fmt.Errorf("mqtt: the broker sends more than the %d unacknowledged messages it was allowed", c.o.ReceiveMaximum)
+	over, known := l.unacked > int(c.o.ReceiveMaximum), false
+	if p.QoS == 2 {
+		if ev.receipt = c.received[p.PacketID]; ev.receipt != nil {
+			known = true
+		} else {
+			ev.receipt = &receipt{}
+			c.received[p.PacketID] = ev.receipt
+		}
+		ev.receipt.conn = l
+		if ev.receipt.handled { // its PUBREC was lost
+			l.unacked--
+			l.send(&packets.Pubrec{PacketID: p.PacketID, Properties: &packets.Properties{}})
+		}
 	}
-	m := fromPacket(p)
-	if c.takeAnswer(m) {
-		l.acknowledge(p.QoS, p.PacketID)
+	c.mu.Unlock()
+	switch {
+	case over:
+		return fmt.Errorf("mqtt: the broker sends more than the %d unacknowledged messages it was allowed", c.o.ReceiveMaximum)
+	case known: // it is acknowledged once it was handled
 		return nil
 	}
-	if !c.events.push(event{kind: message, conn: l, message: m, id: p.PacketID}) {
+	ev.message = fromPacket(p)
+	if c.takeAnswer(ev.message) {
+		ev.acknowledge()
+		return nil
+	}
+	if !c.events.push(ev) {
 		c.sampled.Warn().Int64("dropped", c.o.Counters.Dropped.Load()).
 			Msg("QoS 0 messages are dropped: more come than are handled, and too many wait")
 	}
 	return nil
 }
 
-// acknowledge sends PUBACK or PUBREC for a message that was handled.
-func (l *connection) acknowledge(qos byte, id uint16) {
-	if qos == 0 {
-		return
+// receipt is an incoming QoS 2 message, from its arrival to its PUBREL. One that comes again meanwhile, over another connection, is the same.
+type receipt struct {
+	conn    *connection // over which it came last
+	handled bool
+}
+
+// due reports whether a message is to be handled: it is not acknowledged, so after a cut a session delivers it again, and without one the
+// next subscription gets what is retained by then. One of QoS 2 is not queued twice, and outlives its connection if the session does.
+func (ev event) due() bool {
+	if ev.conn.alive() {
+		return true
 	}
+	c := ev.conn.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return ev.receipt != nil && c.received[ev.id] == ev.receipt
+}
+
+// acknowledge sends PUBACK or PUBREC for a message that was handled.
+func (ev event) acknowledge() {
+	l := ev.conn
 	l.c.mu.Lock()
 	defer l.c.mu.Unlock()
-	l.unacked--
-	if qos == 1 {
-		l.send(&packets.Puback{PacketID: id, Properties: &packets.Properties{}})
-	} else {
-		l.c.received[id] = struct{}{}
-		l.send(&packets.Pubrec{PacketID: id, Properties: &packets.Properties{}})
+	switch ev.message.QoS {
+	case 1:
+		l.unacked--
+		l.send(&packets.Puback{PacketID: ev.id, Properties: &packets.Properties{}})
+	case 2:
+		ev.receipt.handled = true
+		l = ev.receipt.conn
+		l.unacked--
+		l.send(&packets.Pubrec{PacketID: ev.id, Properties: &packets.Properties{}})
 	}
 }
 
@@ -356,8 +384,8 @@ func (l *connection) pubrec(p *packets.Pubrec) {
 	l.c.mu.Lock()
 	defer l.c.mu.Unlock()
 	rel := &packets.Pubrel{PacketID: p.PacketID, Properties: &packets.Properties{}}
-	if f := l.c.out.inflight[p.PacketID]; f != nil {
-		f.released = true
+	if f := l.c.out.byID[p.PacketID]; f != nil && f.progress != waiting {
+		f.progress, f.received = released, true
 	} else {
 		rel.ReasonCode = 0x92
 	}
@@ -367,9 +395,12 @@ func (l *connection) pubrec(p *packets.Pubrec) {
 // finish ends a publish with the broker's answer.
 func (l *connection) finish(id uint16, code byte, reason string) {
 	l.c.mu.Lock()
-	f := l.c.out.inflight[id]
+	f := l.c.out.byID[id]
+	if f != nil && f.progress == waiting {
+		f = nil // it wasn't sent over this connection
+	}
 	if f != nil {
-		delete(l.c.out.inflight, id)
+		l.c.out.remove(f)
 		l.quota++
 	}
 	l.c.mu.Unlock()
@@ -395,31 +426,39 @@ func (l *connection) answer(id uint16, codes []byte, reason string) {
 	}
 }
 
+// maxUnflushed is how many QoS 0 publishes wait for the buffer to be flushed before they have their outcome.
+const maxUnflushed = 512
+
 // write is the only goroutine that writes to the connection. It also keeps it alive.
 func (l *connection) write() {
 	w := bufio.NewWriterSize(l.conn, 32<<10)
 	tick := time.NewTicker(l.keepAlive / 2)
 	defer tick.Stop()
+	var written []*outgoing
 	for {
-		batch, written, last := l.next()
+		batch, taken, last := l.next()
+		written = append(written, taken...)
 		for _, p := range batch {
 			if _, err := p.WriteTo(w); err != nil {
 				l.fail(err)
 				return
 			}
 		}
-		if len(batch) > 0 && !last {
-			allDone(written, nil)
+		if len(batch) > 0 && !last && len(written) < maxUnflushed {
 			continue
 		}
 		if err := w.Flush(); err != nil {
 			l.fail(err)
 			return
 		}
-		allDone(written, nil)
+		l.settle(written)
+		written = written[:0]
 		if last {
 			l.fail(ErrClosed)
 			return
+		}
+		if len(batch) > 0 {
+			continue
 		}
 		select {
 		case <-l.done:
@@ -429,6 +468,14 @@ func (l *connection) write() {
 			l.ping()
 		}
 	}
+}
+
+// settle gives QoS 0 publishes their outcome: they were written. Those that were not are lost with the connection, in lose.
+func (l *connection) settle(written []*outgoing) {
+	l.c.mu.Lock()
+	l.c.out.remove(written...)
+	l.c.mu.Unlock()
+	allDone(written, nil)
 }
 
 // ping sends PINGREQ if nothing was sent, or nothing was received, since the last tick.
@@ -442,16 +489,16 @@ func (l *connection) ping() {
 	l.control = append(l.control, packets.NewControlPacket(packets.PINGREQ))
 }
 
-// next takes what to write: everything of control, then publishes within the broker's Receive Maximum. written are the
+// next takes what to write: everything of control, then publishes within the broker's Receive Maximum. taken are the
 // QoS 0 publishes among them, whose outcome is that they were written. last reports that DISCONNECT is among them.
-func (l *connection) next() (batch []packet, written []*outgoing, last bool) {
+func (l *connection) next() (batch []packet, taken []*outgoing, last bool) {
 	c := l.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	batch, l.control = l.control, nil
-	for len(c.out.queue) > 0 && len(batch) < 256 {
-		f := c.out.queue[0]
-		if f.m.QoS > 0 && l.quota == 0 {
+	for len(batch) < 256 {
+		f := c.out.first()
+		if f == nil || f.m.QoS > 0 && l.quota == 0 {
 			break
 		}
 		if f.m.QoS > 0 && f.id == 0 {
@@ -459,16 +506,15 @@ func (l *connection) next() (batch []packet, written []*outgoing, last bool) {
 				break
 			}
 		}
-		c.out.pop()
 		batch = append(batch, l.packetFor(f))
 		if f.m.QoS == 0 {
-			written = append(written, f)
+			taken = append(taken, f)
 		}
 	}
 	if l.leaving && len(batch) == 0 {
 		return []packet{&packets.Disconnect{Properties: &packets.Properties{}}}, nil, true
 	}
-	return batch, written, false
+	return batch, taken, false
 }
 
 func (c *Client) idUsed(id uint16) bool {
@@ -476,15 +522,19 @@ func (c *Client) idUsed(id uint16) bool {
 	return used
 }
 
-// packetFor is the next packet of a publish.
+// packetFor is the next packet of the first publish that waits, which is on its way with it.
 func (l *connection) packetFor(f *outgoing) packet {
-	if f.m.QoS > 0 {
+	switch {
+	case f.m.QoS == 0:
+		l.c.out.advance(writing)
+		return f.m.packet(0, false)
+	case f.received:
 		l.quota--
-		l.c.out.inflight[f.id] = f
-	}
-	if f.released {
+		l.c.out.advance(released)
 		return &packets.Pubrel{PacketID: f.id, Properties: &packets.Properties{}}
 	}
+	l.quota--
+	l.c.out.advance(sent)
 	return f.m.packet(f.id, f.again)
 }
 
