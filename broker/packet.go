@@ -33,7 +33,8 @@ type Message struct {
 	Payload   []byte
 	QoS       byte
 	Retain    bool
-	Again     bool // DUP: its publisher may have sent it before without an acknowledgement
+	Again     bool   // DUP: its publisher may have sent it before without an acknowledgement
+	PacketID  uint16 // of its PUBLISH, and of each repetition; 0: QoS 0, or not from a client
 	Props     Properties
 	Publisher *Identity // nil when the message is the bus's own
 

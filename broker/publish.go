@@ -41,7 +41,7 @@ func (c *conn) publish(pk *packets.Packet) error {
 	}
 	s := &unackedPublish{conn: c, id: pk.PacketID, m: Message{
 		Topic: topic, Payload: pk.Payload, QoS: pk.FixedHeader.Qos, Retain: pk.FixedHeader.Retain,
-		Again: pk.FixedHeader.Dup, Props: properties(&pk.Properties), Publisher: c.ident,
+		Again: pk.FixedHeader.Dup, PacketID: pk.PacketID, Props: properties(&pk.Properties), Publisher: c.ident,
 	}}
 	if c.ident.Has(topics.RoleNode) {
 		s.m.link = c

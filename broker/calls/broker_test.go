@@ -231,7 +231,7 @@ func (c *rawClient) publish(qos byte, again bool) {
 	}
 	topic := binary.BigEndian.AppendUint16(nil, uint16(len(c.topic)))
 	id := binary.BigEndian.AppendUint16(nil, c.id)
-	c.send(kind, string(topic)+c.topic, string(id), "\x00x")
+	c.send(kind, string(topic)+c.topic, string(id), "\x04\x09\x00\x01cx") // with correlation data
 }
 
 // read returns a packet's first byte and what is behind its length.

@@ -241,7 +241,7 @@ func (c *Calls) answer(a topics.Address, m broker.Message) error {
 // repeated handles a publish that the client may have sent before. It is not executed again. It is answered if the first
 // one is not known, and so will not be.
 func (c *Calls) repeated(x *call) error {
-	if c.table.knows(x.key) {
+	if x.key != 0 && c.table.knows(x.key) {
 		return nil
 	}
 	c.table.accepted(x)
@@ -347,10 +347,21 @@ func (c *Calls) newCall(a topics.Address, m broker.Message, reply func(broker.Me
 		from: m.ClientID(), user: m.User(), reply: reply, responseTopic: strings.Clone(m.Props.ResponseTopic), qos: m.QoS,
 		correlation: bytes.Clone(m.Props.Correlation),
 	}
-	if m.QoS > 0 {
-		x.key = maphash.Comparable(c.seed, [3]string{x.from, x.topic, string(m.Props.Correlation)})
-	}
+	x.key = c.keyOf(m)
 	return x
+}
+
+// keyOf is the same for a publish and for its repetition, and for no other; 0: that can't be said. Without correlation data it can't, even
+// where the packet identifier is the same: a client takes the identifier of a command that was acknowledged for the next, equal one.
+func (c *Calls) keyOf(m broker.Message) uint64 {
+	if m.QoS == 0 || len(m.Props.Correlation) == 0 {
+		return 0
+	}
+	return maphash.Comparable(c.seed, struct {
+		from, topic, correlation string
+		id                       uint16
+		payload                  uint64
+	}{m.ClientID(), m.Topic, string(m.Props.Correlation), m.PacketID, maphash.Bytes(c.seed, m.Payload)})
 }
 
 // executed is the executor's answer for the requester, with its code: the executor's own, or Failed or OK.

@@ -360,6 +360,28 @@ func TestLimits(t *testing.T) {
 	require.Equal(t, 5, b.Stats().UnderWay)
 }
 
+// Of two equal commands the first was executed; the second was lost on its way, and is sent again. It is not taken for the first.
+func TestARepeatedCommandIsNotTakenForAnEarlierEqualOne(t *testing.T) {
+	anonymous := func(m *broker.Message) { m.Props.ResponseTopic, m.Props.Correlation = "", nil }
+	for name, change := range map[string][2]func(*broker.Message){
+		"without correlation data":         {anonymous, anonymous},
+		"with a constant, and another id":  {func(m *broker.Message) { m.PacketID = 1 }, func(m *broker.Message) { m.PacketID = 2 }},
+		"with a constant, and another arg": {func(m *broker.Message) { m.Payload = []byte("1") }, func(m *broker.Message) { m.Payload = []byte("2") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBus(t, nil)
+			require.NoError(t, b.ask(change[0]))
+			sent, _, _ := b.one()
+			require.NoError(t, b.answer(sent, "done"))
+			b.take()
+			require.Error(t, b.ask(change[1], again), "it was not executed, and is not acknowledged as if it were")
+			if name != "without correlation data" {
+				require.NoError(t, b.ask(change[0], again), "the first one was")
+			}
+		})
+	}
+}
+
 // A publish that its client sends again, for it saw no acknowledgement, may have been
 // executed. It is not executed a second time, and not answered a second time.
 func TestSentAgain(t *testing.T) {
