@@ -214,6 +214,47 @@ func TestKeepAliveIsOneAndAHalf(t *testing.T) {
 	})
 }
 
+// A packet that takes longer than one and a half keep-alives to arrive is taken; who trickles is not waited for.
+func TestArrivingBytesKeepAConnectionAlive(t *testing.T) {
+	for name, rate := range map[string]int{"a slow line": 300, "who trickles": 20} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, err := New(Options{Auth: Auth{Anonymous: anybody}})
+				require.NoError(t, err)
+				ours, theirs := net.Pipe()
+				go b.serve(&listener{connects: newRateLimiter(1000), b: b, loopback: true}, pipeConn{theirs})
+				c := wrap(t, ours)
+				require.Equal(t, byte(0), c.connect("c", keepAlive(30)))
+				packet := encode(t, packets.Packet{
+					FixedHeader: packets.FixedHeader{Type: packets.Publish, Qos: 1}, TopicName: "t", PacketID: 1, Payload: make([]byte, 60_000),
+				}, c.version)
+				sent := make(chan struct{})
+				go func() {
+					defer close(sent)
+					for len(packet) > 0 {
+						n, err := ours.Write(packet[:min(rate, len(packet))])
+						if packet = packet[n:]; err != nil {
+							return
+						}
+						time.Sleep(time.Second) // the test's own clock
+					}
+				}()
+				pk, err := c.read(time.Hour)
+				require.NoError(t, err)
+				if rate > leastRate {
+					require.Equal(t, packets.Puback, pk.FixedHeader.Type)
+				} else {
+					require.Equal(t, packets.Disconnect, pk.FixedHeader.Type)
+					require.Equal(t, byte(0x8D), pk.ReasonCode)
+				}
+				require.NoError(t, b.Close(t.Context()))
+				_ = ours.Close()
+				<-sent
+			})
+		})
+	}
+}
+
 // Nothing between us and the socket takes the moving of a deadline for an end.
 func testKeepAliveCountsFromTheLastPacket(t *testing.T, at place) {
 	b := at.start(t, nil)

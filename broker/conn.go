@@ -74,6 +74,7 @@ type conn struct {
 	aliases     map[uint16]string
 	aliased     int                // what they count for
 	last        time.Time          // when the last packet had been handled; zero: the keep-alive doesn't count yet
+	unextended  int                // bytes that have arrived since then
 	received    bool               // a packet was taken since the last read
 	ownTopics   bool               // it may publish outside v1/
 	recent      *route             // of the topic that it published to last
@@ -596,12 +597,14 @@ func (c *conn) more() error {
 		c.received = false
 		c.extend()
 	}
+	had := c.in.filled - c.in.taken
 	err := c.in.fill()
 	for again := true; again; {
 		if again, err = c.interrupted(err, c.in.filled-c.in.taken, c.in.poll); again {
 			err = c.in.fill()
 		}
 	}
+	c.unextended += c.in.filled - c.in.taken - had
 	if c.in.raw != nil { // else metered.Read calls arrived
 		now := time.Now()
 		c.arrived(now, c.in.waited(now), c.in.filled < smallBuffer)
@@ -609,13 +612,27 @@ func (c *conn) more() error {
 	return err
 }
 
-// extend restarts the keep-alive: the next packet has to be complete within one and a half of it. The socket's deadline
+// leastRate is how many bytes a second a packet has to arrive with that isn't complete after one and a half keep-alives: a slow line's bytes
+// are life, and who trickles is not kept.
+const leastRate = 256
+
+// arriving reports whether a packet is on its way that is too long for the line, and restarts the keep-alive if so.
+func (c *conn) arriving(now time.Time) bool {
+	if c.unextended == 0 || float64(c.unextended) < leastRate*now.Sub(c.last).Seconds() {
+		return false
+	}
+	c.last, c.unextended = now, 0
+	return true
+}
+
+// extend restarts the keep-alive: the next packet has to be complete within one and a half of it, or be arriving. The socket's deadline
 // is not set for each packet: extendDeadline moves it when it is reached.
 func (c *conn) extend() {
 	if c.keepAlive == 0 {
 		return
 	}
 	first := c.last.IsZero()
+	c.unextended = 0
 	if c.last = time.Now(); first {
 		c.readUntil(c.due())
 	}
@@ -627,7 +644,10 @@ func (c *conn) due() time.Time { return c.last.Add(c.keepAlive + c.keepAlive/2) 
 // extendDeadline reports whether a read that failed has to be repeated, because the deadline was that of an earlier
 // packet, and sets the new one. TLS and WebSocket must not see such an error, since they keep it.
 func (c *conn) extendDeadline(err error) bool {
-	if err == nil || c.last.IsZero() || c.closing.Load() || !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(c.due()) {
+	if err == nil || c.last.IsZero() || c.closing.Load() || !errors.Is(err, os.ErrDeadlineExceeded) {
+		return false
+	}
+	if now := time.Now(); !now.Before(c.due()) && !c.arriving(now) {
 		return false
 	}
 	c.readUntil(c.due())

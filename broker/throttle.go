@@ -520,6 +520,7 @@ func (m *metered) Read(p []byte) (int, error) {
 		}
 	}
 	now := time.Now()
+	m.c.unextended += n // of a record, before it is complete
 	m.c.arrived(now, now.Sub(began), false)
 	return n, err
 }

@@ -138,10 +138,24 @@ func (c *patientConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (c *patientConn) Write(p []byte) (int, error) {
-	_ = c.SetWriteDeadline(time.Now().Add(time.Duration(c.patience.Load())))
-	c.lastSent.Store(time.Now().UnixNano())
-	return c.Conn.Write(p)
+// writePiece is how much has to be written within the patience: a long packet over a slow line is no silence.
+const writePiece = 8 << 10
+
+// Write writes in pieces. As long as they go out, the broker can't answer a PINGREQ, which would come behind them: it isn't expected to.
+func (c *patientConn) Write(p []byte) (n int, err error) {
+	for first := true; first || len(p) > n; first = false {
+		patience := time.Now().Add(time.Duration(c.patience.Load()))
+		_ = c.SetWriteDeadline(patience)
+		if !first {
+			_ = c.SetReadDeadline(patience)
+		}
+		c.lastSent.Store(time.Now().UnixNano())
+		wrote, err := c.Conn.Write(p[n:min(len(p), n+writePiece)])
+		if n += wrote; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 // explain says why no connection could be made and what to do, where the error itself would mislead.

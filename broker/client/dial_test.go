@@ -8,12 +8,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"io"
 	"math/big"
 	"net"
 	"net/http"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -183,4 +185,29 @@ func TestNothingIsSaidTwice(t *testing.T) {
 		require.NotContains(t, err.Error(), "connect:")
 		require.NotContains(t, err.Error(), "dial")
 	}
+}
+
+// While a long packet goes out over a slow line, the broker's silence is no end: what it would answer comes behind that packet.
+func TestALongPacketOverASlowLineIsNoSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		c := &patientConn{Conn: ours}
+		c.patience.Store(int64(15 * time.Second))
+		heard := make(chan error, 1)
+		go func() {
+			_, err := c.Read(make([]byte, 10))
+			heard <- err
+		}()
+		go func() {
+			part := make([]byte, 1000)
+			for left := 100_000; left > 0; left -= len(part) {
+				_, _ = io.ReadFull(theirs, part)
+				time.Sleep(time.Second) // the test's own clock
+			}
+			_, _ = theirs.Write([]byte("taken"))
+		}()
+		_, err := c.Write(make([]byte, 100_000))
+		require.NoError(t, err)
+		require.NoError(t, <-heard)
+	})
 }

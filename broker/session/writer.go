@@ -160,11 +160,9 @@ func (w *Writer) run() { w.runWith(buffers.Get().(*[]byte), nil) }
 
 // runWith is run after the rest of a write, which is in the buffer.
 func (w *Writer) runWith(buf *[]byte, rest []byte) {
-	if len(rest) > 0 {
-		if _, err := w.conn.Write(rest); err != nil {
-			w.fail(err)
-			return
-		}
+	if err := w.write(rest); err != nil {
+		w.fail(err)
+		return
 	}
 	for w.round(buf) {
 	}
@@ -179,7 +177,7 @@ func (w *Writer) round(buf *[]byte) (more bool) {
 	var waited time.Duration // for the client
 	if len(out) > 0 {
 		before := time.Now()
-		if _, err := w.conn.Write(out); err != nil {
+		if err := w.write(out); err != nil {
 			w.fail(err)
 			return false
 		}
@@ -217,6 +215,26 @@ func (w *Writer) takeControl(b []byte) (out []byte, s *Session, closing bool) {
 	}
 	w.setDeadline(time.Now())
 	return out, w.session, false
+}
+
+// writePiece is how much a client has to read within the timeout: one that reads slowly but steadily is not cut, however long a packet is.
+const writePiece = 16 << 10
+
+func (w *Writer) write(out []byte) error {
+	for len(out) > 0 {
+		piece := out[:min(len(out), writePiece)]
+		if out = out[len(piece):]; len(out) > 0 {
+			w.mu.Lock()
+			if !w.closing { // which has set the last deadline
+				w.setDeadline(time.Now())
+			}
+			w.mu.Unlock()
+		}
+		if _, err := w.conn.Write(piece); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // setDeadline gives the next write its time. It is set for several writes at once: a timer for each would cost more than
