@@ -63,9 +63,9 @@ func (h *hubLink) run(ctx context.Context) error {
 	ctx, end := context.WithCancel(ctx)
 	h.end = end
 	defer end()
-	main, err := h.newMain(ctx)
-	if err != nil {
-		return err
+	main := h.awaitMain(ctx)
+	if main == nil {
+		return nil
 	}
 	go every(ctx, clockEvery, func() { publishClock(h.commands, main, h.cfg.Node.Name) })
 	go every(ctx, reportEvery, h.reporter())
@@ -85,6 +85,30 @@ func (h *hubLink) run(ctx context.Context) error {
 	}
 	h.keep(ctx, main, "the link to the hub")
 	return nil
+}
+
+const identityAgain = 5 * time.Second // between two looks at files that the link needs
+
+// awaitMain makes the main client as soon as the files that it needs can be read; nil: ctx has ended. What only the link needs must not keep
+// the broker, the mappers and the devices from working.
+func (h *hubLink) awaitMain(ctx context.Context) *client.Client {
+	for told := ""; ; {
+		c, err := h.newMain(ctx)
+		if err == nil {
+			return c
+		}
+		if why := err.Error(); why != told {
+			told = why
+			h.log.Error().Err(err).Msg("there is no link to the hub, and the node works alone: mend this file, take it from a backup, " +
+				"or have the node join again (edgecore join); the core sees it by itself")
+			h.up.note(func(l *contact) { l.lastError = why })
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(identityAgain):
+		}
+	}
 }
 
 // decommissioned moves the node's keys aside when the hub refuses its certificate with the authority's signed notice that the node was

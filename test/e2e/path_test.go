@@ -171,3 +171,54 @@ func refusing(t *testing.T, cert tls.Certificate, reason, notice string) (addres
 	}()
 	return l.Addr().String(), seen
 }
+
+// Whatever is wrong with the files of the link, the core starts and serves its devices; the link comes when they are mended.
+func TestADamagedIdentityKeepsTheLinkAloneFromStarting(t *testing.T) {
+	t.Parallel()
+	authority := newPKI(t, "authority")
+	own, key := authority.make(&x509.Certificate{Subject: pkix.Name{CommonName: "n1"}})
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	whole := map[string][]byte{
+		"ca.pem": pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.cert.Raw}),
+		"node.pem": append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Raw}),
+			pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})...),
+	}
+	for _, damaged := range []string{"ca.pem", "node.pem"} {
+		for how, content := range map[string][]byte{"missing": nil, "empty": {}, "half": whole[damaged][:len(whole[damaged])/2]} {
+			t.Run(damaged+" "+how, func(t *testing.T) {
+				t.Parallel()
+				dir := t.TempDir()
+				for name, text := range whole {
+					if name == damaged {
+						text = content
+					}
+					if text != nil {
+						require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
+					}
+				}
+				at, tried := refusing(t, authority.server("127.0.0.1"), "not now", "")
+				cfg, _, err := configs.Parse[configs.Core]("edgecore", []string{
+					"--node-name", "n1", "--data-dir", filepath.Join(dir, "data"), "--mqtt-listen", "127.0.0.1:0", "--mqtt-socket", "", "--http-listen", "",
+					"--link-server", "mqtts://" + at, "--link-tls-ca", filepath.Join(dir, "ca.pem"),
+					"--link-tls-cert", filepath.Join(dir, "node.pem"), "--link-tls-key", filepath.Join(dir, "node.pem"),
+				}, io.Discard)
+				require.NoError(t, err)
+				ctx, cancel := context.WithCancel(t.Context())
+				ended, ready := make(chan error, 1), make(chan struct{})
+				go func() {
+					ended <- edge.Run(ctx, edge.Options{Config: cfg, Version: "test", Log: zerolog.Nop(), Ready: func() { close(ready) }})
+				}()
+				<-ready
+				require.NoError(t, os.WriteFile(filepath.Join(dir, damaged), whole[damaged], 0o600))
+				select {
+				case <-tried:
+				case err := <-ended:
+					require.FailNow(t, "the core has ended", "%v", err)
+				}
+				cancel()
+				require.NoError(t, <-ended)
+			})
+		}
+	}
+}
