@@ -989,14 +989,15 @@ func (s *Store) Drift(ctx context.Context) (drifted []Drift, err error) {
 		if errors.As(err, &b) {
 			err = nil // the directory that it is in is gone
 		}
-		what := ""
+		what, gone := "", false
 		if err == nil {
 			what, err = s.differs(e, at)
+			gone = what == "gone"
 		}
 		if err != nil {
 			what = err.Error()
 		}
-		if what != "" && (!e.Keep || what == "gone") {
+		if what != "" && (!e.Keep || gone) {
 			drifted = append(drifted, Drift{e.Path, what})
 		}
 	}
