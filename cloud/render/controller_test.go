@@ -264,7 +264,6 @@ func TestVersionsAreNeverRepeatedForAName(t *testing.T) {
 	r.delete(resource.KindNode, "", "n1")
 	r.run()
 	require.Eventually(t, func() bool { return r.rendered("n1").RenderedVersion == "" }, patience, time.Millisecond)
-
 }
 
 // TestAReportNeverMovesTheVersion: an agent may say anything.

@@ -332,7 +332,7 @@ func (f *file) copyFrom(from *os.File) error {
 			}
 		}
 		n, err := io.CopyN(f, io.NewSectionReader(from, begin, length), length)
-		if end = begin + n; err == io.EOF {
+		if end = begin + n; errors.Is(err, io.EOF) {
 			return nil // somebody made it shorter
 		}
 		if err != nil {
