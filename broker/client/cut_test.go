@@ -223,7 +223,7 @@ func TestEachPublishHasOneOutcomeWhereverTheConnectionBreaks(t *testing.T) {
 // A line that breaks a thousand times costs no slot: when it is good again, each message arrives.
 func TestALineThatBreaksAThousandTimesCostsNoSlot(t *testing.T) {
 	const breaks, slots = 1000, 64
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // G404: a test's cuts
+	random := rand.New(rand.NewPCG(1, 2))
 	b, c, stop := newCuts(t, time.Hour, slots, func(connection int) (int64, bool) { return 40 + random.Int64N(4000), connection >= breaks })
 	defer stop()
 	payload := make([]byte, 300)
@@ -284,10 +284,10 @@ func TestAMessageOfQoS2IsHandledOnceOverACut(t *testing.T) {
 			two.send(packets.PUBLISH, &packets.Publish{Topic: "t", Payload: []byte("x"), QoS: 2, PacketID: 5, Duplicate: true, Properties: &packets.Properties{}})
 			two.publish("after", "x", 1, 6)
 			close(goOn)
-			require.Equal(t, byte(packets.PUBREC), two.read().Type)
-			require.Equal(t, byte(packets.PUBACK), two.read().Type)
+			require.EqualValues(t, packets.PUBREC, two.read().Type)
+			require.EqualValues(t, packets.PUBACK, two.read().Type)
 			two.send(packets.PUBREL, &packets.Pubrel{PacketID: 5, Properties: &packets.Properties{}})
-			require.Equal(t, byte(packets.PUBCOMP), two.read().Type)
+			require.EqualValues(t, packets.PUBCOMP, two.read().Type)
 			require.EqualValues(t, 1, handled.Load())
 			cancel()
 			require.NoError(t, <-ran)
