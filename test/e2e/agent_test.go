@@ -62,7 +62,10 @@ func TestAFlightctlDeviceIsAppliedOnTheNode(t *testing.T) {
 	users := fmt.Sprintf("auth: {users: [{name: agent, role: agent, local: %q}]}\n", me.Username)
 	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "core.yaml"), []byte(users), 0o600))
 	socket := filepath.Join(s.Dir, "mqtt.sock")
+	signIn(t, s)
 	s.Up("hub")
+	api := s.SignedIn()
+	defer api.Close()
 	require.NoError(t, s.Term("hub"))
 	putSecret(t, filepath.Join(s.Dir, "hub"), store.Key{Kind: resource.KindSecret, Namespace: "default", Name: "wifi"}, `{"psk":"Y29ycmVjdCBob3JzZQ=="}`)
 	s.Up("hub")
@@ -70,7 +73,7 @@ func TestAFlightctlDeviceIsAppliedOnTheNode(t *testing.T) {
 	require.NoError(t, s.Run(t.Context(), "agent", []string{"edgeagent", "--mqtt-socket", socket, "--data-dir", filepath.Join(s.Dir, "agent"), "--root", root}, ""))
 
 	run := func(stdin string, args ...string) (string, error) {
-		cmd := exec.Command(kubectl, append([]string{"--server", "http://" + s.Hub.HTTP}, args...)...)
+		cmd := exec.Command(kubectl, append([]string{"--server", api.URL}, args...)...)
 		cmd.Env = append(os.Environ(), "HOME="+s.Dir)
 		cmd.Stdin = strings.NewReader(stdin)
 		out, err := cmd.CombinedOutput()

@@ -17,6 +17,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/configs/daemon/seal"
+	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/test/stand"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -30,6 +31,7 @@ func TestARenderedSpecArrivesOnTheNode(t *testing.T) {
 	users := fmt.Sprintf("auth: {users: [{name: agent, role: agent, local: %q}]}\n", me.Username)
 	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "core.yaml"), []byte(users), 0o600))
 	socket := filepath.Join(s.Dir, "mqtt.sock")
+	signIn(t, s)
 	s.Up("hub")
 	require.NoError(t, s.Start(t.Context(), "core", "--mqtt-socket", socket))
 	const tree = "v1/nodes/n1/"
@@ -94,4 +96,13 @@ func putSecret(t *testing.T, dir string, at store.Key, values string) {
 	_, err = st.Create(t.Context(), store.Object{Key: at, Data: data})
 	require.NoError(t, err)
 	require.NoError(t, st.Close())
+}
+
+// signIn has the hub list an operator beside those who need no password, and the test sign in as that one: who has not signed in may
+// refer to no Repository and no Secret.
+func signIn(t *testing.T, s *stand.Stand) {
+	t.Helper()
+	s.User, s.Password = "op", "correct horse"
+	settings := fmt.Sprintf("auth: {anonymous: loopback, users: [{name: op, role: operator, nodes: [\"*\"], passwordHash: %q}]}\n", password.Make([]byte(s.Password)))
+	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "hub.yaml"), []byte(settings), 0o600))
 }

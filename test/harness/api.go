@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"time"
 
@@ -61,7 +64,17 @@ func (w *World) DeviceURL(name string) string {
 
 // API is a client of the hub's API.
 func (w *World) API() (*client.Client, error) {
-	return client.New(client.Options{Server: "http://" + w.Hub.HTTP, Manager: "test", Timeout: 30 * time.Second})
+	return client.New(client.Options{Server: "http://" + w.Hub.HTTP, User: w.User, Password: w.Password, Manager: "test", Timeout: 30 * time.Second})
+}
+
+// SignedIn is a server in front of the hub's API that signs in every request: kubectl sends no password over plain HTTP. It has to
+// be closed.
+func (w *World) SignedIn() *httptest.Server {
+	hub := &url.URL{Scheme: "http", Host: w.Hub.HTTP}
+	return httptest.NewServer(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
+		r.SetURL(hub)
+		r.Out.SetBasicAuth(w.User, w.Password)
+	}})
 }
 
 // Apply makes the objects of a YAML text what it says.

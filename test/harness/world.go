@@ -22,12 +22,14 @@ import (
 // are named by what they are: hub, core, virtual, modbus, mqtt, simulator; those of other
 // nodes than n1 with the node: core@n2.
 type World struct {
-	Dir   string // data of program X in X, logs in logs/X.log
-	Bin   string
-	Hub   Addresses
-	TLS   string // free, for a hub that is to listen there as well
-	WS    string
-	nodes map[string]*Node
+	Dir string // data of program X in X, logs in logs/X.log
+	Bin string
+	Hub Addresses
+	TLS string // free, for a hub that is to listen there as well
+	WS  string
+	// User and Password are whom API and SignedIn sign in as; empty: nobody.
+	User, Password string
+	nodes          map[string]*Node
 
 	mu    sync.Mutex
 	procs map[string]*process

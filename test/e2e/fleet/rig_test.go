@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -67,6 +68,7 @@ sources: {interval: 500ms, allow: [127.0.0.0/8, "::1/128"]}
 var hub struct {
 	*harness.World
 	kubectl string
+	api     *httptest.Server // signs in whoever asks as op
 	git     *httptest.Server
 	taken   atomic.Int64
 }
@@ -112,6 +114,9 @@ func run(m *testing.M) (code int, err error) {
 	if err := hub.Start(context.Background(), "hub"); err != nil {
 		return 1, fmt.Errorf("%w\n%s", err, hub.Logs(40))
 	}
+	hub.User, hub.Password = "op", word
+	hub.api = hub.SignedIn()
+	defer hub.api.Close()
 	if hub.git, err = serveGit(filepath.Join(dir, "git")); err != nil {
 		return 1, err
 	}
@@ -290,7 +295,7 @@ func (v value) condition(kind string) string {
 	return ""
 }
 
-// call asks the hub, as a user or, with none, as an operator who has not signed in.
+// call asks the hub, as a user or, with none, as op: who has not signed in may refer to no Repository and no Secret.
 func call(t *testing.T, as, method, path, body string, head ...string) (code int, answer value, header http.Header) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+hub.Hub.HTTP+path, strings.NewReader(body))
@@ -304,9 +309,7 @@ func call(t *testing.T, as, method, path, body string, head ...string) (code int
 	for i := 0; i < len(head); i += 2 {
 		r.Header.Set(head[i], head[i+1])
 	}
-	if as != "" {
-		r.SetBasicAuth(as, word)
-	}
+	r.SetBasicAuth(cmp.Or(as, hub.User), word)
 	response, err := http.DefaultClient.Do(r)
 	require.NoError(t, err)
 	defer response.Body.Close()
@@ -358,7 +361,7 @@ func kube(t *testing.T, stdin string, args ...string) (string, error) {
 		}
 		t.Skip("no kubectl: make .tools/kubectl")
 	}
-	cmd := exec.CommandContext(t.Context(), hub.kubectl, append([]string{"--server", "http://" + hub.Hub.HTTP}, args...)...)
+	cmd := exec.CommandContext(t.Context(), hub.kubectl, append([]string{"--server", hub.api.URL}, args...)...)
 	cmd.Env = append(os.Environ(), "HOME="+hub.Dir, "KUBECONFIG="+os.DevNull)
 	cmd.Stdin = strings.NewReader(stdin)
 	out, err := cmd.CombinedOutput()
@@ -368,7 +371,7 @@ func kube(t *testing.T, stdin string, args ...string) (string, error) {
 // edgebus runs the command line tool against the hub.
 func edgebus(t *testing.T, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(hub.Bin, "edgebus"), append(args, "--server", "http://"+hub.Hub.HTTP)...)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(hub.Bin, "edgebus"), append(args, "--server", hub.api.URL)...)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
 	return string(out)
