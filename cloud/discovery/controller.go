@@ -73,7 +73,7 @@ func Controllers(o Options) []control.Controller {
 				{Kind: resource.KindSecret, Keys: c.referring},
 				{Kind: resource.KindConfigMap, Keys: c.referring},
 			},
-			Sources: []func(context.Context, func(...store.Key)){c.configurations.feed, c.followHandlers},
+			Sources: []func(context.Context, func(...store.Key)){c.configurations.feed, c.followHandlers, c.followDiscoverers},
 		},
 		{
 			Name: "discovery-instances", Workers: workers, Reconcile: c.instance,
@@ -247,6 +247,23 @@ func (c *controller) followHandlers(ctx context.Context, add func(...store.Key))
 				add(c.index.configurationKeys()...)
 			} else {
 				add(c.index.configurationKey(one.Device)...)
+			}
+		}
+	}
+}
+
+// followDiscoverers has the index follow which nodes run edgediscovery, whatever its handlers are.
+func (c *controller) followDiscoverers(ctx context.Context, add func(...store.Key)) {
+	r := c.Reports(topics.KindDiscovererState)
+	defer r.Close()
+	for {
+		list, err := r.Next(ctx)
+		if err != nil {
+			return
+		}
+		for _, one := range list {
+			if c.index.discoverer(one.Node, one.Value != nil) {
+				add(c.index.configurationKeys()...)
 			}
 		}
 	}

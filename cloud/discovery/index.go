@@ -36,7 +36,7 @@ type index struct {
 	confs map[string]known                 // by name
 	made  map[string]instance              // by name
 	of    map[string]map[string]bool       // by Configuration: names of its Instances, made or seen
-	runs  map[string]map[string]bool       // by node: the Configurations of which it reports a handler
+	runs  map[string]map[string]bool       // by node: by what it is known that it runs edgediscovery: a handler that it reports, or its presence
 	users map[string]map[string]bool       // by node: names of the Instances that it uses
 	refs  map[store.Key]map[store.Key]bool // by Secret or ConfigMap: the Configurations that refer to it
 	has   map[store.Key]map[store.Key]bool // the other way round
@@ -196,15 +196,30 @@ func (x *index) uses(node string, names []string) bool {
 func (x *index) handler(a topics.Address, r resource.HandlerReport, there bool) (turned bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	before := len(x.runs[a.Node])
 	if there {
 		put(x.handling, a.Device, a.Node, r)
-		put(x.runs, a.Node, a.Device, true)
 	} else {
 		drop(x.handling, a.Device, a.Node)
-		drop(x.runs, a.Node, a.Device)
 	}
-	return (before == 0) != (len(x.runs[a.Node]) == 0)
+	return x.sign(a.Node, "handler/"+a.Device, there)
+}
+
+// discoverer notes the presence of a node's edgediscovery, online or offline; not there: it never ran. It reports as handler does.
+func (x *index) discoverer(node string, there bool) (turned bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.sign(node, "state", there)
+}
+
+// sign notes one sign that a node runs edgediscovery, and reports whether it is the first or was the last. x.mu is held.
+func (x *index) sign(node, kind string, there bool) (turned bool) {
+	before := len(x.runs[node])
+	if there {
+		put(x.runs, node, kind, true)
+	} else {
+		drop(x.runs, node, kind)
+	}
+	return (before == 0) != (len(x.runs[node]) == 0)
 }
 
 func (x *index) handlers(configuration string) HandlerState {

@@ -572,7 +572,7 @@ type HandlerState struct {
 	Reports map[string]resource.HandlerReport // by node
 	Finding map[string]int                    // how many devices a node sees
 	Beyond  map[string]int                    // how many more it reports than count
-	// Discovers are the nodes that run edgediscovery, which says something of a handler for any Configuration. The others are expected
+	// Discovers are the nodes that run edgediscovery: it has a presence, or says something of a handler for any Configuration. The others are expected
 	// to have a handler only if they were Selected.
 	Discovers map[string]bool
 	Selected  bool
