@@ -1,6 +1,7 @@
 package mappers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -50,7 +51,7 @@ type property struct {
 	info Property
 
 	desired desiredValue
-	doneVer uint64 // the newest version that was applied, refused or cleared
+	doneVer uint64 // the last version that was applied, refused or cleared
 	// maybeWritten is set while an earlier write may or may not have reached the device.
 	maybeWritten bool
 	retryAt      time.Time // the next attempt to write a value that the device could not take
@@ -64,7 +65,7 @@ type property struct {
 	// nearest returns the value that the device has after a value was written to it; nil: the same value.
 	nearest func(value string) (string, error)
 
-	appliedVer      uint64 // the newest version applied: the user property "for"
+	appliedVer      uint64 // the last version applied: the user property "for"
 	current         string // the value that the device has, if known
 	known           bool
 	reported        string // what was last reported
@@ -77,6 +78,9 @@ type property struct {
 	collectAt time.Time
 	reportAt  time.Time
 }
+
+// sameEpoch reports whether two versions were given by the same store of the core.
+func sameEpoch(a, b uint64) bool { return a>>32 == b>>32 }
 
 // desiredValue is the desired value that is in force, as the core publishes it.
 type desiredValue struct {
@@ -154,14 +158,19 @@ func (d *device) configure(info Device, m resource.DeviceModel) {
 	}
 }
 
-// setDesired takes a desired value from the core. A lower version than the known one is a late copy and ignored, unless it is
-// retained: a new subscription gets the value in force, so the core has restarted its count of versions.
+// setDesired takes a desired value from the core. A version identifies it: the upper half is the epoch of the core's store, the lower
+// half counts. A lower one of the same epoch is a late copy and ignored, unless it is retained: a new subscription gets the value in
+// force. What was applied of another epoch says nothing about this one. A version that the mapper knows with another value is of a
+// core that has begun anew without an epoch of its own.
 func (p *property) setDesired(w desiredValue, retained bool) bool {
+	known := p.desired.ver
 	switch {
-	case w.ver == p.desired.ver, w.ver < p.desired.ver && !retained:
+	case w.ver == known && w.value == p.desired.value:
 		return false
-	case w.ver < p.desired.ver:
+	case w.ver <= known && (w.ver == known || retained) || known != 0 && !sameEpoch(w.ver, known):
 		p.appliedVer, p.doneVer, p.recheckDue = 0, 0, false
+	case w.ver < known:
+		return false
 	}
 	p.desired, p.retryAt, p.retries = w, time.Time{}, 0
 	return true
@@ -187,8 +196,7 @@ func (p *property) remember(reported resource.TwinValue) {
 		p.readAt, _ = resource.ParseTime(reported.TS)
 	}
 	p.reported, p.reportIsCurrent, p.reportedFor, p.before = value, true, applied, value
-	p.appliedVer = max(p.appliedVer, applied)
-	p.doneVer = max(p.doneVer, applied)
+	p.appliedVer, p.doneVer = cmp.Or(p.appliedVer, applied), cmp.Or(p.doneVer, applied)
 	p.recheckDue = applied > 0
 }
 
@@ -245,7 +253,7 @@ func (p *property) plan(now time.Time, canRead, canWrite bool) plan {
 	switch {
 	case w.ver == 0:
 		return plan{step: nothing}
-	case w.ver <= p.doneVer:
+	case w.ver == p.doneVer:
 		return p.planRecheck(canRead, canWrite)
 	case w.cleared:
 		return plan{step: forget}
@@ -294,7 +302,7 @@ func (p *property) planWrite(value string, canRead bool, said *Refusal) plan {
 // planRecheck decides about a version that is done. After a start the device is read once: what was applied before is
 // applied again only if the device has lost it.
 func (p *property) planRecheck(canRead, canWrite bool) plan {
-	if p.recheckDue && p.desired.ver == p.doneVer && p.desired.ver == p.appliedVer && canRead && canWrite &&
+	if p.recheckDue && p.desired.ver == p.appliedVer && canRead && canWrite &&
 		p.spec.Writable() && !p.desired.cleared {
 		return plan{step: recheck}
 	}
@@ -391,13 +399,13 @@ func (w *worker) drive(ctx context.Context, d *device, name string) (more bool, 
 func (w *worker) markDone(d *device, p *property, ver uint64, applied bool) {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
-	if p.desired.ver < ver { // the core has restarted its count of versions: this one is obsolete
+	if p.desired.ver < ver || !sameEpoch(p.desired.ver, ver) { // the core's store has begun anew: this version is obsolete
 		return
 	}
-	p.doneVer = max(p.doneVer, ver)
+	p.doneVer = ver
 	p.maybeWritten, p.recheckDue, p.compared = false, false, d.openGen
 	if applied {
-		p.appliedVer = max(p.appliedVer, ver)
+		p.appliedVer = ver
 	}
 }
 

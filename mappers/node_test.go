@@ -38,6 +38,7 @@ type fakeNode struct {
 	mu      sync.Mutex
 	kept    map[string]broker.Message
 	ver     map[string]uint64
+	from    uint64 // what versions are counted from
 	devices map[string]resource.Bundle
 	history []broker.Message // what clients published
 }
@@ -174,12 +175,20 @@ func (n *fakeNode) want(device, property, value string, user ...broker.UserPrope
 	n.mu.Lock()
 	key := device + "/" + property
 	n.ver[key]++
-	ver := n.ver[key]
+	ver := n.from + n.ver[key]
 	n.mu.Unlock()
 	m := broker.Message{Topic: "v1/nodes/n1/devices/" + device + "/desired/" + property, Payload: []byte(value)}
 	m.Props.User = append(user, broker.UserProperty{Key: "ver", Value: strconv.FormatUint(ver, 10)})
 	n.keep(m)
 	return ver
+}
+
+// count begins to count versions anew, as a new store does.
+func (n *fakeNode) count(from uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	clear(n.ver)
+	n.from = from
 }
 
 // attach makes a device of the node's; a nil model takes it away.

@@ -413,9 +413,7 @@ func TestCoreThatCountsAnew(t *testing.T) {
 		n.applied("lamp", "level", v, n.want("lamp", "level", v))
 	}
 	n.stop()
-	n.mu.Lock()
-	clear(n.ver)
-	n.mu.Unlock()
+	n.count(0)
 	v := n.want("lamp", "level", "50")
 	require.EqualValues(t, 1, v)
 	n.start()

@@ -455,7 +455,7 @@ func (w *worker) nextDue(d *device) time.Time {
 		if reads && p.collectAt.Before(next) {
 			next = p.collectAt
 		}
-		if p.desired.ver > p.doneVer && !p.retryAt.IsZero() && p.retryAt.Before(next) {
+		if p.desired.ver != p.doneVer && !p.retryAt.IsZero() && p.retryAt.Before(next) {
 			next = p.retryAt
 		}
 	}

@@ -2,6 +2,7 @@ package twin
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"strings"
 
 	"github.com/edgebus/edgebus/broker"
@@ -283,6 +284,15 @@ func (t *Twin) deriveProperty(b *batch, name, property string) {
 		t.forgetEffective(b, desiredKey)
 	}
 }
+
+// mostEpoch is the highest epoch of a new store: a version is below 2^53, so that every reader of JSON keeps all its digits.
+const mostEpoch = 1<<21 - 1
+
+func newEpoch() uint32 { return 1 + rand.Uint32N(mostEpoch) }
+
+// epochOf is the epoch of a version in force, its upper half. Each store has its own: a store that begins anew counts from 1 again, and
+// its first version must not be taken for the one that a mapper applied before. A restored store has a new epoch, too; see store.Fork.
+func epochOf(ver uint64) uint32 { return uint32(ver >> 32) }
 
 // putEffective puts a value in force, or none, and publishes it. It returns false if nothing changes.
 func (t *Twin) putEffective(b *batch, key string, v verdict) bool {

@@ -137,6 +137,9 @@ func (t *Twin) report(b *batch, a topics.Address, m broker.Message) error {
 	if err != nil {
 		return err
 	}
+	if epochOf(s.For) != epochOf(t.floor) {
+		s.For = 0 // the version is of a store before this one
+	}
 	entries := b.entries(a.Device, topics.KindReported, s, m, link.Meta{For: s.For})
 	if err := t.roomFor(entries...); err != nil {
 		return err
@@ -267,7 +270,7 @@ func (t *Twin) override(b *batch, a topics.Address, m broker.Message) error {
 	return nil
 }
 
-// refuse stores why a mapper could not apply a value. A refusal of an older value than the one in force is ignored.
+// refuse stores why a mapper could not apply a value. A refusal of another value than the one in force is ignored.
 func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
 	d, err := t.device(name)
 	if err != nil {
@@ -290,7 +293,7 @@ func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
 	}
 	t.derive(b) // earlier steps of the batch may have changed the value in force
 	e := t.inForce(name, property)
-	if e == nil || r.For != 0 && r.For < e.Ver {
+	if e == nil || r.For != 0 && r.For != e.Ver {
 		return nil
 	}
 	r.Ver = 0

@@ -47,6 +47,7 @@ type rig struct {
 	cut       func()        // ends the connection
 	nap       time.Duration // how long a jump of the clock may go unnoticed
 
+	epoch   uint32         // of a new store
 	secrets store.Sealer   // of the store
 	log     zerolog.Logger // of the store
 }
@@ -64,8 +65,11 @@ func (f *flaky) Commit(b store.Batch) error {
 	return f.Store.Commit(b)
 }
 
-func newRig(t *testing.T) *rig {
-	r := &rig{t: t, dir: t.TempDir(), down: link.NewOwner(link.Down, rand.Uint64), up: link.NewReplica(link.Up)}
+func newRig(t *testing.T) *rig { return newRigOf(t, 0) }
+
+// newRigOf is a rig whose new store has an epoch.
+func newRigOf(t *testing.T, epoch uint32) *rig {
+	r := &rig{t: t, epoch: epoch, dir: t.TempDir(), down: link.NewOwner(link.Down, rand.Uint64), up: link.NewReplica(link.Up)}
 	r.clock.Store(1_700_000_000_000)
 	r.newKey()
 	r.start()
@@ -85,7 +89,7 @@ func (r *rig) start() {
 	require.NoError(r.t, err)
 	r.store = &flaky{Store: s}
 	r.twin, err = New(Options{
-		Node: "n1", Store: r.store, Options: tree.Options{
+		Node: "n1", Store: r.store, Epoch: func() uint32 { return r.epoch }, Options: tree.Options{
 			Log: zerolog.Nop(), Timeout: 200 * time.Millisecond, Publish: r.publish,
 			Kept: func(string) bool { return r.kept.Load() != nil },
 			Pass: func(m broker.Message, done func(error)) { r.publish(m); *r.kept.Load() <- done },

@@ -48,6 +48,8 @@ type Options struct {
 	Report resource.NodeReport
 	// Mappers is how many it knows; 0: any number.
 	Mappers int
+	// Epoch draws the number that a new store's versions in force begin with; see epochOf. Nil: at random.
+	Epoch func() uint32
 }
 
 // Twin keeps a node's tree. Its methods may be called from any goroutine.
@@ -59,7 +61,9 @@ type Twin struct {
 	up        *upMap
 	down      *link.Replica
 	effective map[string]*store.Effective
-	floor     uint64
+	floor     uint64 // versions in force of forgotten properties are at or below it; its epoch is the store's
+	newFloor  uint64 // of a store that has none
+	kept      bool   // the floor is in the store
 	devices   map[string]*device
 	anyLocal  bool     // a Device has had values that stay on the node
 	known     sync.Map // device → protocol, as published to subscribers; read without the lock of the state
@@ -193,6 +197,10 @@ func New(o Options) (*Twin, error) {
 	t := &Twin{sampledLog: o.SampledLog(), ends: make(map[string]int64), seen: make(map[string]string), programs: make(map[topics.Kind]bool), maxSleep: clockCheck}
 	t.host = tree.NewHost(&o.Options, tree.Stages[*batch]{Begin: t.newBatch, Commit: t.commit, Publish: t.publish, Finish: t.finish})
 	t.o = o
+	if o.Epoch == nil {
+		o.Epoch = newEpoch
+	}
+	t.newFloor = uint64(o.Epoch()) << 32
 	t.resend, t.wake = stopped(), stopped()
 	if err := t.load(); err != nil {
 		return nil, err
@@ -215,6 +223,9 @@ func (t *Twin) load() error {
 		return err
 	}
 	t.up, t.down, t.effective, t.floor = newUpMap(snap.Up, snap.Effective), snap.Down, snap.Effective, snap.Floor
+	if t.kept = t.floor != 0; !t.kept {
+		t.floor = t.newFloor
+	}
 	t.up.stays, t.up.store = t.stays, func(key string, e *store.Effective) { t.batch.effective[key] = e }
 	t.devices = make(map[string]*device)
 	clear(t.ends)
@@ -328,12 +339,16 @@ func (t *Twin) Protocol(device string) (string, bool) {
 // failed is the answer to every sender. lost is the error if the state can't be read back, either.
 func (t *Twin) store(b *batch) (failed, lost error) {
 	batch := store.Batch{Up: t.up.TakeJournal(), Down: t.down.TakeJournal(), Effective: b.effective, Floor: b.floor}
+	if !t.kept { // with the first thing that is stored, so that no version is published that another epoch could give
+		batch.Floor = t.floor
+	}
 	if batch.Empty() {
 		return nil, nil
 	}
 	t.stats.commits.Add(1)
 	err := t.o.Store.Commit(batch)
 	if err == nil {
+		t.kept = true
 		if t.fault.Swap(nil) != nil {
 			t.o.Log.Info().Msg("what happens on the node can be stored again")
 		}
