@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -179,7 +180,7 @@ func (s *server) unenroll(w http.ResponseWriter, r *http.Request) error {
 // deleteObject deletes an object, or marks it as deleted if something has to happen first. It returns the object as it is
 // left, or as it was.
 func (s *server) deleteObject(w http.ResponseWriter, r *request, opts deleteOptions, dry bool) (*objects.Object, error) {
-	write := &objects.Write{DryRun: dry}
+	write := &objects.Write{DryRun: dry, Force: httpserver.IsTrue(r.Form, "force")}
 	left, err := s.objects.Delete(r.Context(), r.key, write, func(old *objects.Object) error {
 		err := s.checkHas(r, old)
 		if uid := opts.Preconditions.UID; err == nil && uid != "" {

@@ -325,6 +325,7 @@ func (c *Client) pages(ctx context.Context, k Kind, o ListOptions, accept string
 type WriteOptions struct {
 	DryRun bool // check, and change nothing
 	Strict bool // unknown fields are an error
+	Force  bool // delete what is in use
 }
 
 func (c *Client) writing(o WriteOptions) url.Values {
@@ -359,6 +360,9 @@ func (c *Client) Delete(ctx context.Context, k Kind, namespace, name string, o W
 	q := url.Values{}
 	if o.DryRun {
 		q.Set("dryRun", "All")
+	}
+	if o.Force {
+		q.Set("force", "true")
 	}
 	var got Object
 	err = c.do(ctx, call{method: http.MethodDelete, path: k.path(namespace, name), query: q}, &got)

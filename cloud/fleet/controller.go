@@ -49,8 +49,8 @@ const (
 	finalizer = objects.FleetFinalizer
 
 	// What the controllers note at a Node, and at a Fleet.
-	versionAnnotation  = objects.FleetPrefix + "templateVersion"         // the version that the node has applied, and that the fleet is rolled out to
-	assignedAnnotation = objects.FleetPrefix + "assignedTemplateVersion" // the version that the node's spec is made of
+	versionAnnotation  = resource.VersionAnnotation
+	assignedAnnotation = resource.AssignedVersionAnnotation
 	sinceAnnotation    = objects.FleetPrefix + "assignedAt"
 	batchAnnotation    = objects.FleetPrefix + "batch" // version/number
 

@@ -912,3 +912,106 @@ func TestTheBudgetCountsNodesThatAreAmidAnotherVersion(t *testing.T) {
 		h.untilMotd(n, "one")
 	}
 }
+
+// What nodes have, and what a rollout is undone with, is kept from users; the rest they may delete.
+func TestVersionsThatAreNeededAreNotDeletedByUsers(t *testing.T) {
+	h := newHub(t)
+	h.makeNode("n1", "site=a")
+	h.makeNode("n2", "site=a")
+	finished := func(version string) {
+		h.until(version+" is rolled out", func() bool {
+			r := h.fleet("a").Status.Rollout
+			return r != nil && r.TemplateVersion == version && r.FinishedAt != "" &&
+				h.node("n1").Metadata.Annotations[resource.VersionAnnotation] == version && h.node("n2").Metadata.Annotations[resource.VersionAnnotation] == version
+		})
+	}
+	remove := func(version string, force bool) error {
+		_, err := h.Registry.Delete(t.Context(), store.Key{Kind: resource.KindTemplateVersion, Name: version}, &objects.Write{Force: force}, nil)
+		return err
+	}
+	h.makeFleet("a", "site=a", "1", func(f *resource.Fleet) {
+		f.Spec.RolloutPolicy = &resource.RolloutPolicy{SuccessThreshold: "100%"}
+	})
+	for i := range 3 {
+		h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd(fmt.Sprint(i + 1)) })
+		finished(fmt.Sprintf("a-%07d", i+1))
+	}
+	refused := func(version, why string) {
+		err := remove(version, false)
+		require.ErrorIs(t, err, resource.Conflict)
+		require.ErrorContains(t, err, why)
+	}
+	refused("a-0000003", "the nodes n1, n2 have it")
+	refused("a-0000002", "undone")
+	require.NoError(t, remove("a-0000001", false))
+
+	h.fail.Store("n1", true)
+	h.fail.Store("n2", true)
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("4") })
+	h.until("it has halted", func() bool {
+		r := h.fleet("a").Status.Rollout
+		return r.TemplateVersion == "a-0000004" && r.Reason == "Halted"
+	})
+	refused("a-0000003", "n1, n2") // which have applied it
+	require.NoError(t, remove("a-0000002", false))
+	h.editFleet("a", func(f *resource.Fleet) { f.Metadata.Annotations[resource.RollBackAnnotation] = "a-0000003" })
+	h.untilSpec("n1", "3")
+	refused("a-0000003", "n1, n2")
+	for _, n := range []string{"n1", "n2"} {
+		require.NoError(t, h.user.Delete(h.Context(), store.Key{Kind: resource.KindNode, Name: n}))
+	}
+	refused("a-0000003", "rolled back to it")
+	require.NoError(t, remove("a-0000003", true))
+	require.NoError(t, h.user.Delete(h.Context(), store.Key{Kind: resource.KindFleet, Name: "a"}))
+	h.until("the fleet is gone, and its versions", func() bool {
+		page, err := h.Store.List(t.Context(), resource.KindTemplateVersion, store.ListOptions{})
+		require.NoError(t, err)
+		return len(page.Items) == 0
+	})
+}
+
+// untilSpec waits until a node is given a text.
+func (h *hub) untilSpec(node, text string) {
+	h.Helper()
+	h.until(node+" is given "+text, func() bool {
+		n := h.node(node)
+		return len(n.Spec.Config) == 1 && n.Spec.Config[0].Files[0].Content == text
+	})
+}
+
+func TestAHaltedRolloutNamesNodesThatCameBackFromAPause(t *testing.T) {
+	h := newHub(t)
+	for _, n := range []string{"n1", "n2", "n3"} {
+		h.makeNode(n, "site=a")
+	}
+	h.makeFleet("a", "site=a", "one", func(f *resource.Fleet) {
+		f.Spec.RolloutPolicy = &resource.RolloutPolicy{
+			SuccessThreshold: "100%", DeviceSelection: &resource.DeviceSelection{Strategy: "BatchSequence", Sequence: []resource.RolloutBatch{{Limit: "1"}}},
+		}
+	})
+	for _, n := range []string{"n1", "n2", "n3"} {
+		h.untilMotd(n, "one")
+	}
+	h.editNode("n3", func(n *resource.Node) { n.Metadata.Labels["fleet-controller"] = "paused" })
+	h.untilOwner("n3", "")
+	h.editNode("n3", func(n *resource.Node) { n.Spec = motd("by hand") })
+	h.fail.Store("n1", "two")
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("two") })
+	message := func() string {
+		r := h.fleet("a").Status.Rollout
+		if r == nil || r.Reason != "Halted" {
+			return ""
+		}
+		return r.Message
+	}
+	h.until("it has halted", func() bool { return message() != "" })
+	require.NotContains(t, message(), "no version of the fleet")
+	h.editNode("n3", func(n *resource.Node) { delete(n.Metadata.Labels, "fleet-controller") })
+	h.until("the fleet names it", func() bool {
+		return strings.Contains(message(), "until they are given a-0000002, 1 have a spec that is of no version of the fleet: n3")
+	})
+	h.fail.Delete("n1")
+	h.editNode("n1", func(n *resource.Node) { n.Metadata.Labels["again"] = "1" })
+	h.untilMotd("n3", "two")
+	h.until("it says no more of it", func() bool { return !strings.Contains(h.fleet("a").Status.Rollout.Message, "n3") })
+}

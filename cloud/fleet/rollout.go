@@ -9,6 +9,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -386,17 +387,8 @@ func (c *rollouts) collect(ctx context.Context, f *resource.Fleet, newest string
 	for _, m := range nodes {
 		used[m.annotations[versionAnnotation]], used[m.annotations[assignedAnnotation]] = true, true
 	}
-	older := slices.DeleteFunc(list, func(v *resource.TemplateVersion) bool { return v.Metadata.Name == newest })
-	if len(older) > 0 {
-		used[older[len(older)-1].Metadata.Name] = true
-	}
-	for _, v := range slices.Backward(older) {
-		if v.Status.RolledOutAt != "" {
-			used[v.Metadata.Name] = true
-			break
-		}
-	}
-	unused := slices.DeleteFunc(older, func(v *resource.TemplateVersion) bool { return used[v.Metadata.Name] })
+	maps.Copy(used, objects.VersionsForUndo(list, newest))
+	unused := slices.DeleteFunc(list, func(v *resource.TemplateVersion) bool { return used[v.Metadata.Name] })
 	most := keptVersions
 	if n := f.Spec.RevisionHistoryLimit; n != nil {
 		most = *n
@@ -463,7 +455,7 @@ func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v, newest *resou
 		}
 		d.Message += "; there is no version before it that was rolled out to the end"
 	}
-	d.Message = withFault(d.Message, nodes)
+	d.Message = withUnassigned(withFault(d.Message, nodes), version, nodes, d)
 	if err := c.showRollout(ctx, f, v, newest, len(nodes), d); err != nil {
 		return 0, err
 	}
@@ -536,6 +528,24 @@ func withFault(message string, nodes []*member) string {
 		return nodes[i].bad.Error()
 	}
 	return message + "; " + nodes[i].bad.Error()
+}
+
+// withUnassigned adds the nodes that have a spec of no version and are given none now: they came, or came back after a pause, while the
+// rollout doesn't go on.
+func withUnassigned(message, version string, nodes []*member, d rollout.Decision) string {
+	var names []string
+	for _, m := range nodes {
+		if of := m.annotations[assignedAnnotation]; m.bad != nil || of != "" && (of != version || m.wanted.is(m.spec)) {
+			continue
+		}
+		if _, starts := slices.BinarySearch(d.Started, m.name); !starts && len(m.spec) > 0 && string(m.spec) != "{}" && !m.done {
+			names = append(names, m.name)
+		}
+	}
+	if len(names) == 0 {
+		return message
+	}
+	return strings.TrimPrefix(message+"; until they are given "+version+", "+strconv.Itoa(len(names))+" have a spec that is of no version of the fleet: "+objects.JoinFirst(names), "; ")
 }
 
 // sameJSON says whether two values are the same as JSON. Inline documents may have been written with their fields in another order.

@@ -29,6 +29,9 @@ func (s *Registry) Delete(ctx context.Context, key store.Key, w *Write, check fu
 		if err == nil && check != nil {
 			err = check(old)
 		}
+		if err == nil {
+			err = s.checkDelete(ctx, key, old, w)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -37,6 +40,19 @@ func (s *Registry) Delete(ctx context.Context, key store.Key, w *Write, check fu
 			return left, err
 		}
 	}
+}
+
+// checkDelete asks the kind of an object whether a user may delete it. The hub's controllers may.
+func (s *Registry) checkDelete(ctx context.Context, key store.Key, old *Object, w *Write) error {
+	k := s.Kind(key.Kind)
+	if k.CheckDelete == nil || w.Owns != nil || w.Force {
+		return nil
+	}
+	v, err := k.Typed(old)
+	if err != nil {
+		return err
+	}
+	return k.CheckDelete(ctx, s.Reader, v)
 }
 
 func (s *Registry) deleteOrMark(ctx context.Context, key store.Key, old *Object, w *Write) (*Object, error) {

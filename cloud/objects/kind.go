@@ -45,6 +45,8 @@ type Kind struct {
 	// PrepareStatus returns the status that is written together with a changed spec, made of the stored one. Without it
 	// only status writes change the status.
 	PrepareStatus func(ctx context.Context, r store.Reader, old, next any, status []byte, now time.Time) ([]byte, error)
+	// CheckDelete refuses a deletion by a user who doesn't force it.
+	CheckDelete func(ctx context.Context, r store.Reader, obj any) error
 	// References returns the objects that this one uses, and that can't be deleted before it.
 	References func(obj any) []store.Key
 	// UsedBy is the kind whose References are objects of this one.

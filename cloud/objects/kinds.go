@@ -50,7 +50,7 @@ func Kinds() []Kind {
 		},
 		{
 			Name: resource.KindTemplateVersion, New: made[resource.TemplateVersion],
-			Validate: validator(resource.TemplateVersion.Validate, resource.TemplateVersion.CheckUpdate),
+			Validate: validator(resource.TemplateVersion.Validate, resource.TemplateVersion.CheckUpdate), CheckDelete: checkVersionDeletion,
 		},
 		{Name: resource.KindRepository, New: made[resource.Repository], Validate: validator(resource.Repository.Validate, nil)},
 		{Name: resource.KindResourceSync, New: made[resource.ResourceSync], Validate: validator(resource.ResourceSync.Validate, nil)},

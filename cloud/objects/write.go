@@ -42,6 +42,8 @@ type Write struct {
 	Part Part
 	// DryRun says that everything happens but the write.
 	DryRun bool
+	// Force says that the writer deletes what its kind keeps from users.
+	Force bool
 	// Applied says that the object's managed fields are those of a server-side apply, which has merged them.
 	Applied bool
 	// Allow refuses an object that the writer may not write, as it is going to be; nil: the writer may write all.

@@ -104,6 +104,13 @@ const (
 // is a newer version.
 const RollBackAnnotation = "fleet-controller/rollBackTo"
 
+const (
+	// VersionAnnotation of a Node names the TemplateVersion that it has applied, and of a Fleet the newest.
+	VersionAnnotation = "fleet-controller/templateVersion"
+	// AssignedVersionAnnotation of a Node names the TemplateVersion that its spec is made of.
+	AssignedVersionAnnotation = "fleet-controller/assignedTemplateVersion"
+)
+
 // DeviceSelection divides the nodes of a fleet into batches. Nodes that are in no batch are the last batch.
 type DeviceSelection struct {
 	// Strategy is how the nodes are divided.

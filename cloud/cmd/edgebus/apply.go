@@ -373,6 +373,7 @@ type deleteOptions struct {
 	labels    string
 	dryRun    bool
 	missingOK bool
+	force     bool
 	wait      bool
 	out, errs io.Writer
 }
@@ -402,6 +403,7 @@ its node as well. An object that others need, such as a model that has devices, 
 	f.StringVarP(&o.labels, "selector", "l", "", "objects with these labels: room=hall")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be deleted, and change nothing")
 	f.BoolVar(&o.missingOK, "ignore-not-found", false, "an object that doesn't exist is not a failure")
+	f.BoolVar(&o.force, "force", false, "delete a TemplateVersion that nodes have, or that a rollout is undone with, too")
 	f.BoolVar(&o.wait, "wait", false, "wait until they no longer exist")
 	f.Lookup("timeout").Usage = waitUsage
 	return cmd
@@ -510,7 +512,7 @@ func (o *deleteOptions) described(ctx context.Context, stdin io.Reader, count *t
 }
 
 func (o *deleteOptions) delete(ctx context.Context, d doomed) error {
-	left, err := o.Delete(ctx, d.kind, d.namespace, d.name, client.WriteOptions{DryRun: o.dryRun})
+	left, err := o.Delete(ctx, d.kind, d.namespace, d.name, client.WriteOptions{DryRun: o.dryRun, Force: o.force})
 	switch {
 	case errors.Is(err, resource.NotFound) && o.missingOK:
 		return nil

@@ -318,6 +318,11 @@ func (o *rolloutOptions) versions(ctx context.Context) (list []resource.Template
 	return list, raw, nil
 }
 
+// before reports whether a version is older than another one of the same fleet: a longer number is a larger one.
+func before(version, other string) bool {
+	return cmp.Or(cmp.Compare(len(version), len(other)), strings.Compare(version, other)) < 0
+}
+
 // undo names the version that nodes are to have.
 func (o *rolloutOptions) undo(ctx context.Context) error {
 	list, _, err := o.versions(ctx)
@@ -333,7 +338,10 @@ func (o *rolloutOptions) undo(ctx context.Context) error {
 			return v.Metadata.Name == name || strings.TrimLeft(strings.TrimPrefix(v.Metadata.Name, o.fleet.Metadata.Name+"-"), "0") == name
 		}
 	}
-	i := slices.IndexFunc(list, is(present)) - 1
+	i := len(list) - 1 // the last one before the present one, which may be gone
+	for i >= 0 && !before(list[i].Metadata.Name, present) {
+		i--
+	}
 	if o.to != "" {
 		i = slices.IndexFunc(list, is(o.to))
 	}
@@ -350,7 +358,7 @@ func (o *rolloutOptions) undo(ctx context.Context) error {
 	}
 	to := list[i].Metadata.Name
 	var value any = to
-	if i == len(list)-1 {
+	if to == cmp.Or(o.fleet.Metadata.Annotations[resource.VersionAnnotation], list[len(list)-1].Metadata.Name) {
 		value = nil // the newest needs none
 	}
 	if to == present {

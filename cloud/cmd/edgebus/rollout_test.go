@@ -120,6 +120,14 @@ func TestRolloutPausesAndIsUndone(t *testing.T) {
 	require.Contains(t, errs, "fleet shops has no version 9")
 	said(t, 0, "rollout", "undo", "shops", "--to", "shops-0000003")
 	require.Empty(t, to())
+	h.status(resource.RolloutStatus{TemplateVersion: "shops-0000004"}) // which is gone
+	said(t, 0, "rollout", "undo", "shops")
+	require.Empty(t, to(), "it is the newest that there is")
+	h.status(resource.RolloutStatus{TemplateVersion: "shops-0000003"})
+	_, errs = said(t, refused, "delete", "templateversion", "shops-0000002")
+	require.Contains(t, errs, "is undone with")
+	said(t, 0, "delete", "templateversion", "shops-0000002", "--force", "--dry-run")
+	h.status(resource.RolloutStatus{TemplateVersion: "shops-0000001", RolledBackFrom: "shops-0000003"})
 
 	err := objects.UpdateStatus(t.Context(), h.as, store.Key{Kind: resource.KindTemplateVersion, Name: "shops-0000001"}, func(v *resource.TemplateVersion) error {
 		v.Status.RolledOutAt = time.Now().Add(-time.Hour).UTC().Format(time.RFC3339)
