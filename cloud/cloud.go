@@ -167,7 +167,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
 		Objects: objs, Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
 		Links: links(hub.ID, tw, br, commits, rules, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
-		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Enroll: nodes.ServeHTTP, Blobs: serving.ServeHTTP, Content: content.ReadAt,
+		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Enroll: nodes.ServeHTTP, Asks: nodes.Asks, Blobs: serving.ServeHTTP, Content: content.ReadAt,
 		Decommission: nodes.Decommission,
 		Tokens:       bearer.Tokens.ServeHTTP, Login: login(cfg.Auth.OIDC),
 	}))))

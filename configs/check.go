@@ -45,7 +45,7 @@ func (h *Hub) check(report reporter) {
 	if (h.Auth.Authority.Cert == "") != (h.Auth.Authority.Key == "") {
 		report("auth.authority.cert", "a certificate needs its key and a key its certificate: set both auth.authority.cert and auth.authority.key")
 	}
-	h.Auth.check([]string{"operator", "viewer", "node", "controller"}, byCertificate(h.MQTT, h.HTTP), report)
+	h.Auth.check([]string{"operator", "viewer", "node", "controller", "enroller"}, byCertificate(h.MQTT, h.HTTP), report)
 	h.Auth.checkNodes(report)
 	h.Auth.OIDC.check(report)
 	h.Audit.check(report)

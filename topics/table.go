@@ -33,6 +33,9 @@ const (
 	RoleController Role = "controller"
 	// RoleEnrollee is a node that asks the hub for its first certificate, and may do nothing else.
 	RoleEnrollee Role = "enrollee"
+	// RoleEnroller is a program of hosts that are no nodes yet: it makes EnrollmentRequests at the hub's API, reads those that it made, and
+	// may do nothing else.
+	RoleEnroller Role = "enroller"
 	// RoleAgent is the program that changes a node's host as its spec says.
 	RoleAgent Role = "agent"
 	// RoleDiscoverer is a program of a node that looks for what Configurations ask for, and publishes what it finds.

@@ -32,6 +32,7 @@ type access struct {
 	expires    time.Time // of the certificate or token that the user signed in with, if any
 	all        bool      // has all nodes: may do everything that only controllers don't have to themselves
 	controls   bool      // is a controller
+	enrolls    bool      // makes EnrollmentRequests and reads those that it made, and nothing else
 	acts       bool      // as a controller, see actAs: sees no more than otherwise
 	reads      bool      // may read what belongs to the user's nodes
 	shared     bool      // may read what belongs to no node, except Secrets and the like
@@ -66,6 +67,9 @@ func accessOf(id broker.Identity) access {
 		a.role, a.reads, a.nodes = "node", true, []string{id.Node}
 		a.given = func(node string) bool { return node == id.Node }
 		a.rule = fmt.Sprintf("%s is a node, which reads what is its own and writes its Node's status; people are listed in auth.users, with a role", id.Node)
+	case id.Has(topics.RoleEnroller):
+		a.role, a.enrolls = "enroller", true
+		a.rule = fmt.Sprintf("%s is an enroller (%s), which makes EnrollmentRequests, reads each that it made by its name, and may do nothing else", a.user, by)
 	default:
 		a.role, a.rule = "mapper", a.user+" is a mapper (auth.users), and has nothing to do here"
 	}
@@ -92,6 +96,8 @@ func (a access) has(node string) bool { return a.all || a.given != nil && a.give
 // may reports whether the user may do that with any object of a kind; has, of the server, reports with which.
 func (a access) may(verb string, k *Kind) bool {
 	switch {
+	case a.enrolls:
+		return k.storeKind() == resource.KindEnrollmentRequest && (verb == "create" || verb == "get")
 	case k.WrittenBy != "" && !a.controls && slices.Contains(writeVerbs, verb):
 		return false
 	case k.Sealed || k.HasCredentials:
@@ -155,9 +161,12 @@ func (a access) owns() func(owner string) bool {
 	return func(owner string) bool { return a.acts || !reserved && strings.HasPrefix(owner, a.account+"/") }
 }
 
+// hasEach reports whether every object of a kind belongs to the user, who may see some.
+func (a access) hasEach(k *Kind) bool { return a.all || k.Node == nil && !a.enrolls }
+
 // hasObject reports whether an object belongs to the user.
 func (s *server) hasObject(ctx context.Context, a access, k *Kind, o *objects.Object) bool {
-	if a.all || k.Node == nil {
+	if a.hasEach(k) {
 		return true // see may
 	}
 	typed, err := k.OldValue(o) // which a write needs as well
@@ -166,7 +175,7 @@ func (s *server) hasObject(ctx context.Context, a access, k *Kind, o *objects.Ob
 
 // hasStored reports whether a stored object belongs to the user.
 func (s *server) hasStored(ctx context.Context, a access, k *Kind, o store.Object) bool {
-	if a.all || k.Node == nil {
+	if a.hasEach(k) {
 		return true
 	}
 	typed, err := s.decodeForTable(k, o)
@@ -175,8 +184,12 @@ func (s *server) hasStored(ctx context.Context, a access, k *Kind, o store.Objec
 
 // has reports whether an object belongs to one of the user's nodes, or to no node.
 func (s *server) has(ctx context.Context, a access, k *Kind, typed any) bool {
-	if a.all || k.Node == nil {
+	if a.hasEach(k) {
 		return true
+	}
+	if a.enrolls {
+		er, ok := typed.(*resource.EnrollmentRequest)
+		return ok && er.Metadata.Annotations[objects.EnrollerAnnotation] == a.account
 	}
 	node, ok := k.Node(ctx, s.Reader, typed)
 	return ok && a.has(node) || !ok && a.shared
@@ -439,7 +452,7 @@ func (s *server) allows(r *http.Request, spec reviewSpec) (bool, error) {
 	if !known || !a.mayOn(q.Verb, k, q.Subresource, q.Name) || q.Subresource != "" && (q.Subresource != "status" || k.NoStatus) {
 		return false, nil
 	}
-	if q.Name == "" || k.Node == nil {
+	if q.Name == "" || a.hasEach(k) {
 		return true, nil // for some of them
 	}
 	key := store.Key{Kind: k.storeKind(), Name: q.Name}

@@ -24,6 +24,8 @@ func who(r *http.Request) (broker.Identity, error) {
 		"ann":  {Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"n1", "plant-*"}},
 		"vic":  {Roles: []topics.Role{topics.RoleViewer}, Nodes: []string{"n1"}},
 		"eve":  {Roles: []topics.Role{topics.RoleViewer}, Nodes: []string{"*"}},
+		"img":  {Roles: []topics.Role{topics.RoleEnroller}},
+		"img2": {Roles: []topics.Role{topics.RoleEnroller}},
 		"map":  {Roles: []topics.Role{topics.RoleMapper}},
 		"n1":   {Roles: []topics.Role{topics.RoleNode}, Node: "n1", Expires: time.Now().Add(time.Hour)},
 		"joe":  {Roles: []topics.Role{topics.RoleNode}, Node: "joe", Expires: time.Now().Add(time.Hour)},

@@ -53,6 +53,9 @@ type Options struct {
 	Sessions func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Enroll serves what is below /enroll/, if not nil: how nodes join and leave.
 	Enroll func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
+	// Asks counts an EnrollmentRequest that a user with the role enroller makes, or says why it may not be made; settled takes it back. nil:
+	// they are not counted.
+	Asks func(name, remote string) (settled func(), err error)
 	// Tokens serves /tokens, if not nil: the bearer tokens that the hub has made.
 	Tokens func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Blobs serves /blobs and what is below it, if not nil. The bodies of its requests are not bounded by MaxBody.
@@ -276,13 +279,14 @@ type request struct {
 	kind            *Kind
 	key             store.Key // without a name: the collection; without a namespace: all of them
 	subresource     string
-	format          format   // of the answer
-	media           string   // media type of the body
-	duplicates      []string // fields that the body has more than once
-	warnings        []string // about what is written
-	dialectWarnings []string // about what a dialect can't express
-	selected        bool     // the path selects a part of the objects: see fleetVersions
-	ownPath         bool     // the path is that of the dialect's own system
+	format          format            // of the answer
+	media           string            // media type of the body
+	duplicates      []string          // fields that the body has more than once
+	warnings        []string          // about what is written
+	dialectWarnings []string          // about what a dialect can't express
+	selected        bool              // the path selects a part of the objects: see fleetVersions
+	ownPath         bool              // the path is that of the dialect's own system
+	notes           map[string]string // see objects.Write
 }
 
 // object serves /apis/{group}/{version}/[namespaces/{namespace}/]{plural}[/{name}[/status]].

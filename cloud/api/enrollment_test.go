@@ -3,9 +3,12 @@ package api
 import (
 	"encoding/base64"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 const nodeCSR = `-----BEGIN CERTIFICATE REQUEST-----
@@ -36,4 +39,52 @@ func TestFlightctlsEnrollment(t *testing.T) {
 
 	other := base64.StdEncoding.EncodeToString([]byte("rubbish"))
 	require.Equal(t, 422, h.do("POST", "/api/v1/certificatesigningrequests", `{"metadata":{"name":"n9"},"spec":{"request":"`+other+`","signerName":"flightctl.io/enrollment"}}`).code)
+}
+
+// The key of an image may ask that the image's hosts become nodes, see what was decided, and do nothing else.
+func TestAnEnrollerAsksAndDoesNothingElse(t *testing.T) {
+	var waiting []string
+	full := false
+	h := newHub(t, func(o *Options) {
+		o.Who = who
+		o.Asks = func(name, _ string) (func(), error) {
+			if full {
+				return nil, resource.Errorf(resource.Quota, "", "too many nodes wait for approval")
+			}
+			waiting = append(waiting, name)
+			return func() { waiting = waiting[:len(waiting)-1] }, nil
+		}
+	})
+	quoted, err := json.Marshal(nodeCSR)
+	require.NoError(t, err)
+	ask := func(name, more string) string {
+		return `{"kind":"EnrollmentRequest","metadata":{"name":"` + name + `","annotations":{"edgebus.io/enroller":"boss"}},"spec":{"csr":` + string(quoted) + `,"labels":{"site":"hall"}` + more + `}}`
+	}
+	img, requests := []string{"As", "img"}, "/api/v1/enrollmentrequests"
+	h.ok("POST", requests, ask("n7", ""), img...)
+	notes := h.ok("GET", base+"/enrollmentrequests/n7", "", img...).at("metadata.annotations").(map[string]any)
+	require.Equal(t, "img", notes["edgebus.io/enroller"])
+	require.Equal(t, `{"site":"hall"}`, notes["edgebus.io/asked-labels"], "as a node's own labels over MQTT")
+	require.NotEmpty(t, notes["edgebus.io/remote"])
+	require.Equal(t, "n7", h.ok("GET", requests+"/n7", "", img...).str("metadata.name"))
+	require.Equal(t, []string{"n7"}, waiting)
+
+	require.Equal(t, 403, h.do("GET", requests+"/n7", "", "As", "img2").code, "another image's")
+	h.ok("POST", base+"/enrollmentrequests", `{"metadata":{"name":"n7-boss"},"spec":{"nodeName":"n7","csr":`+string(quoted)+`}}`, "As", "boss")
+	require.Equal(t, 403, h.do("GET", requests+"/n7-boss", "", img...).code)
+	require.Equal(t, 409, h.do("POST", requests, ask("n7", ""), img...).code)
+	require.Equal(t, 422, h.do("POST", requests, ask("n8", ""), img...).code, "the CSR is n7's")
+	require.Equal(t, 403, h.do("POST", base+"/enrollmentrequests", ask("n7-b", `,"nodeName":"n7","approval":"Approved"`), img...).code)
+	require.Equal(t, 413, h.do("POST", requests, ask("n7-c", `,"nodeName":"n7","systemInfo":{"kernel":"`+strings.Repeat("x", 20_000)+`"}`), img...).code)
+	require.Equal(t, []string{"n7"}, waiting, "what was refused waits for nobody")
+	full = true
+	require.Equal(t, 429, h.do("POST", base+"/enrollmentrequests", ask("n7-d", `,"nodeName":"n7"`), img...).code)
+	for _, c := range [][3]string{
+		{"GET", requests}, {"PUT", requests + "/n7/approval", `{"approved":true}`}, {"DELETE", requests + "/n7"},
+		{"PATCH", base + "/enrollmentrequests/n7", `{"spec":{"approval":"Approved"}}`}, {"PUT", base + "/enrollmentrequests/n7", ask("n7", "")},
+		{"GET", base + "/enrollmentrequests?watch=1"}, {"GET", base + "/devices"}, {"GET", base + "/nodes"}, {"GET", "/api/v1/secrets"}, {"GET", "/api/v1/devices/n7"},
+		{"POST", base + "/nodes", `{"metadata":{"name":"n7"},"spec":{}}`}, {"GET", "/api/v1/events"},
+	} {
+		require.Equal(t, 403, h.do(c[0], c[1], c[2], img...).code, c)
+	}
 }

@@ -1,12 +1,14 @@
 package api
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 
 	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -16,11 +18,56 @@ func (s *server) create(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
+	a := accessIn(r.Context())
+	if a.enrolls && len(raw) > resource.MaxJoinRequest {
+		return resource.Errorf(resource.TooLarge, "", "the request has %d bytes; at most %d are taken", len(raw), resource.MaxJoinRequest)
+	}
 	o, err := s.decode(w, r, raw, nil)
 	if err != nil {
 		return err
 	}
+	if a.enrolls {
+		return s.createEnrollment(w, r, a, o)
+	}
 	return s.createObject(w, r, o)
+}
+
+// createEnrollment is createObject for a host that is no node yet: what it says of itself is for others to decide about, and the requests
+// that wait are bounded.
+func (s *server) createEnrollment(w http.ResponseWriter, r *request, a access, o *objects.Object) error {
+	typed, err := r.kind.Typed(o)
+	if err != nil {
+		return err
+	}
+	er, name := typed.(*resource.EnrollmentRequest), o.Metadata.Name
+	switch {
+	case er.Spec.Approval != "":
+		return resource.Errorf(resource.Forbidden, "spec.approval", "who asks doesn't decide: %s", a.rule)
+	case name == "":
+		return resource.Errorf(resource.Invalid, "metadata.name", "is required")
+	}
+	asked, err := json.Marshal(er.Spec.Labels)
+	if err != nil {
+		return err
+	}
+	r.notes = map[string]string{objects.EnrollerAnnotation: a.account, objects.RemoteAnnotation: daemon.Network(r.RemoteAddr)}
+	if len(er.Spec.Labels) > 0 {
+		r.notes[objects.AskedLabelsAnnotation] = string(asked)
+	}
+	dry, err := dryRun(r.Form["dryRun"])
+	if err != nil {
+		return err
+	}
+	settled := func() {}
+	if !dry && s.Asks != nil {
+		if settled, err = s.Asks(name, r.RemoteAddr); err != nil {
+			return err
+		}
+	}
+	if err = s.createObject(w, r, o); err != nil {
+		settled()
+	}
+	return err
 }
 
 // createObject stores and answers a new object.
@@ -88,7 +135,7 @@ func (s *server) change(w http.ResponseWriter, r *request, edit func(*objects.Ob
 func (s *server) write(r *request) (*objects.Write, error) {
 	dry, err := dryRun(r.Form["dryRun"])
 	a := accessIn(r.Context())
-	w := &objects.Write{Manager: fieldManager(r), Origin: origin(r), Owns: a.owns(), MayRefer: a.mayRefer(s.Kinds), DryRun: dry, Applied: r.isApply()}
+	w := &objects.Write{Manager: fieldManager(r), Origin: origin(r), Owns: a.owns(), MayRefer: a.mayRefer(s.Kinds), DryRun: dry, Applied: r.isApply(), Notes: r.notes}
 	w.Allow = func(name string, obj any) error {
 		if s.has(r.Context(), a, r.kind, obj) {
 			return nil

@@ -62,20 +62,8 @@ func (s *Service) ask(ctx context.Context, node string, by broker.Identity, r re
 // makeRequest stores a request for approval, unless the limits are reached.
 func (s *Service) makeRequest(ctx context.Context, name, node string, by broker.Identity, r resource.JoinRequest) (a resource.JoinAnswer, err error) {
 	address := daemon.Network(by.Remote)
-	s.mu.Lock()
-	of := 0
-	for _, p := range s.pending {
-		if p.address == address {
-			of++
-		}
-	}
-	all := len(s.pending)
-	if all < s.o.Requests && of < s.o.PerAddress {
-		s.pending[name] = pending{address}
-	}
-	s.mu.Unlock()
-	if all >= s.o.Requests || of >= s.o.PerAddress {
-		return a, resource.Errorf(resource.Quota, "", "too many nodes wait for approval (%d, %d of them from %s): try again when some of them are decided, or ask for an invitation", all, of, address)
+	if _, err := s.count(name, address); err != nil {
+		return a, err
 	}
 	now := s.o.Now().UTC().Truncate(time.Second)
 	notes := map[string]string{remoteAnnotation: address}
@@ -110,6 +98,39 @@ func (s *Service) makeRequest(ctx context.Context, name, node string, by broker.
 	}
 	s.o.Log.Info().Str("node", node).Str("request", name).Str("remote", by.Remote).Msg("a node asks to join: approve or deny it with edgebus approve, edgebus deny")
 	return resource.JoinAnswer{State: resource.JoinWaiting, Request: name}, nil
+}
+
+// Asks counts a request that somebody makes in the hub's API for a host, as if the host had asked over MQTT; settled takes it back.
+func (s *Service) Asks(name, remote string) (settled func(), err error) {
+	if s.o.Mode == Never {
+		return nil, resource.Errorf(resource.Forbidden, "", "this hub enrols no nodes (auth.enrollment)")
+	}
+	added, err := s.count(name, daemon.Network(remote))
+	return func() {
+		if added {
+			s.settled(name)
+		}
+	}, err
+}
+
+// count adds a request to those that wait, unless it is one of them or the limits are reached.
+func (s *Service) count(name, address string) (added bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, waits := s.pending[name]; waits {
+		return false, nil
+	}
+	of := 0
+	for _, p := range s.pending {
+		if p.address == address {
+			of++
+		}
+	}
+	if all := len(s.pending); all >= s.o.Requests || of >= s.o.PerAddress {
+		return false, resource.Errorf(resource.Quota, "", "too many nodes wait for approval (%d, %d of them from %s): try again when some of them are decided, or ask for an invitation", all, of, address)
+	}
+	s.pending[name] = pending{address}
+	return true, nil
 }
 
 func (s *Service) settled(name string) {

@@ -197,9 +197,9 @@ func (t *Tokens) Create(ctx context.Context, r TokenRequest, by string) (NewToke
 
 func (t *Tokens) check(r TokenRequest) error {
 	switch r.Role {
-	case topics.RoleOperator, topics.RoleViewer, topics.RoleController:
+	case topics.RoleOperator, topics.RoleViewer, topics.RoleController, topics.RoleEnroller:
 	default:
-		return resource.Errorf(resource.Invalid, "role", "%.40q is none of operator, viewer and controller", r.Role)
+		return resource.Errorf(resource.Invalid, "role", "%.40q is none of operator, viewer, controller and enroller", r.Role)
 	}
 	if !topics.ValidName(r.User) {
 		return resource.Errorf(resource.Invalid, "user", "%.100q is no name of a user: %s", r.User, topics.NameRule())
@@ -207,7 +207,7 @@ func (t *Tokens) check(r TokenRequest) error {
 	if t.o.Taken(r.User) {
 		return resource.Errorf(resource.Conflict, "user", "%s is a user of auth.users or a node: the holder of a token needs a name of its own", r.User)
 	}
-	if len(r.Nodes) == 0 && r.Role != topics.RoleController {
+	if len(r.Nodes) == 0 && r.Role != topics.RoleController && r.Role != topics.RoleEnroller {
 		return resource.Errorf(resource.Invalid, "nodes", `say for which nodes: a list of names and patterns, "*" for all`)
 	}
 	for _, glob := range r.Nodes {

@@ -40,6 +40,8 @@ type Write struct {
 	// Owns says whether a controller that writes may set and clear an owner, and change what has it; nil: no controller writes.
 	Owns func(owner string) bool
 	Part Part
+	// Notes are annotations of the hub's own that a new object gets.
+	Notes map[string]string
 	// DryRun says that everything happens but the write.
 	DryRun bool
 	// Force says that the writer deletes what its kind keeps from users.
@@ -111,6 +113,9 @@ func (s *Registry) prepareForCreate(key store.Key, o *Object, w *Write) {
 	}
 	if w.Owns == nil {
 		keepReserved(m, resource.Meta{})
+	}
+	if len(w.Notes) > 0 {
+		m.Annotations = with(m.Annotations, w.Notes)
 	}
 	o.Status = nil
 }

@@ -399,7 +399,7 @@ func accessWorld(ctx context.Context, t *testing.T, w *harness.World) (hub, core
 	hubConfig := "mqtt:\n  tls:\n    listen: " + w.TLS + "\nauth:\n  anonymous: loopback\n  users:\n" +
 		user("ann", "operator", `, nodes: ["*"]`) + user("otto", "operator", `, nodes: [n1]`) + user("vera", "viewer", `, nodes: [n9]`) +
 		user("walt", "viewer", `, nodes: [n1]`) + user("ctl", "controller", "") +
-		user("olga", "operator", `, nodes: [n9]`) + user("n8", "node", "") + user("n9", "node", "")
+		user("img", "enroller", "") + user("olga", "operator", `, nodes: [n9]`) + user("n8", "node", "") + user("n9", "node", "")
 	require.NoError(t, os.WriteFile(filepath.Join(w.Dir, "hub.yaml"), []byte(hubConfig), 0o600))
 	dir, err := os.MkdirTemp("", "eb") // the path of a socket is short
 	require.NoError(t, err)
@@ -430,6 +430,7 @@ func accessWorld(ctx context.Context, t *testing.T, w *harness.World) (hub, core
 		{title: "enrolling node", user: "enroll/n9", id: "enroll/r1", tls: true, roles: []topics.Role{topics.RoleEnrollee}, node: "n9"},
 		{title: "another enrolling node", user: "enroll/n7", id: "enroll/r2", tls: true, roles: []topics.Role{topics.RoleEnrollee}, node: "n7"},
 		{title: "anonymous on loopback", id: "a7", roles: operator, node: "*"},
+		{title: "enroller", user: "img", id: "a9", password: true},
 		{title: "nobody", user: "eve", id: "a8", password: true},
 	}}
 	core = accessBroker{name: "core", address: w.Node("n1").MQTT, node: "n1", device: "lamp", clients: []accessClient{
@@ -533,6 +534,9 @@ func (c accessClient) mayCall(kind, verb string) bool {
 	if verb == "status" {
 		return role == topics.RoleController || role == topics.RoleNode && kind == "Node" && c.node == "n9"
 	}
+	if role == topics.RoleEnroller {
+		return kind == "EnrollmentRequest" && (verb == "create" || verb == "get")
+	}
 	if ofNode && !all && c.node != "n9" && role != topics.RoleController {
 		return verb == "list" || verb == "get" && kind == "Event" // a list leaves out what is none of the client's, and there is no such Event
 	}
@@ -607,7 +611,8 @@ func tryAPI(ctx context.Context, t *testing.T, w *harness.World, hub accessBroke
 	olga := accessClient{title: "operator of the node", user: "olga", roles: []topics.Role{topics.RoleOperator}, node: "n9"}
 	node := accessClient{title: "node", user: "n9", roles: []topics.Role{topics.RoleNode}, node: "n9"}
 	another := accessClient{title: "another node", user: "n8", roles: []topics.Role{topics.RoleNode}, node: "n8"}
-	clients = append(clients, olga, node, another)
+	img := accessClient{title: "enroller", user: "img", roles: []topics.Role{topics.RoleEnroller}}
+	clients = append(clients, olga, node, another, img)
 	page := &strings.Builder{}
 	page.WriteString("| kind |")
 	for _, c := range clients {
