@@ -2,16 +2,13 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/edgebus/edgebus/configs/daemon/subprocess"
 	"github.com/edgebus/edgebus/edge/agent/files"
-	"github.com/edgebus/edgebus/edge/agent/host/tail"
 	"github.com/edgebus/edgebus/edge/upgrade"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -74,30 +71,14 @@ func (c commands) runAll(ctx context.Context, where string, hooks []resource.Hoo
 	return nil
 }
 
-// run runs a command in a process group of its own, with the given environment and no input. When the time is over, or
-// ctx ends, the whole group is killed. The error has the last lines of the output.
+// run runs a command with the given environment, within a limit.
 func (c commands) run(ctx context.Context, name string, limit time.Duration, env []string) error {
 	argv := c[name]
 	if len(argv) == 0 {
 		return fmt.Errorf("this node allows no command %q", name)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it took longer than %s and was ended", limit))
-	defer cancel()
-	output := &tail.Writer{}
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // from the node's own settings
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "/", env, output, output
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // for a process that has left the group and holds the output
-	err := cmd.Run()
-	if errors.Is(err, exec.ErrWaitDelay) {
-		err = nil // it left something running, and succeeded itself
-	}
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		return fmt.Errorf("command %q: %w%s", name, err, output)
+	if _, err := (subprocess.Command{Argv: argv, Env: env, Time: limit}).Run(ctx); err != nil {
+		return fmt.Errorf("command %q: %w", name, err)
 	}
 	return nil
 }

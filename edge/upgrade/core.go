@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/configs/daemon/subprocess"
 )
 
 // core is what runs the node's core.
@@ -69,10 +71,9 @@ func (u *unit) stop(ctx context.Context) error { return u.Stop(ctx) }
 
 // output is what the system's journal has; where there is none, nothing.
 func (u *unit) output(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "journalctl", "--unit", u.name, "--since", u.began.Format("2006-01-02 15:04:05"), //nolint:gosec // from the node's own settings
-		"--lines", strconv.Itoa(tailLines), "--output", "cat", "--no-pager").Output()
+	out, err := subprocess.Command{Time: 5 * time.Second, Argv: []string{
+		"journalctl", "--unit", u.name, "--since", u.began.Format("2006-01-02 15:04:05"), "--lines", strconv.Itoa(tailLines), "--output", "cat", "--no-pager",
+	}}.Run(ctx)
 	if err != nil {
 		return ""
 	}
@@ -220,10 +221,7 @@ func (c *child) start() error {
 	}
 	defer log.Close()
 	cmd := exec.Command(program, c.args...) //nolint:gosec // from the node's own settings
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(pair string) bool {
-		name, _, _ := strings.Cut(pair, "=")
-		return strings.HasPrefix(name, "EDGEBUS_") || strings.HasPrefix(name, "EDGEAGENT_") || name == "NOTIFY_SOCKET"
-	}), c.mark)
+	cmd.Env = append(subprocess.Environment(), c.mark)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = asOwner(c.data)
 	if err := cmd.Start(); err != nil {

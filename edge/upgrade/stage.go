@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/configs/daemon/subprocess"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -384,17 +385,15 @@ func (u *Upgrader) maintain(ctx context.Context, args ...string) error {
 
 // runCore runs the committed core's program once, with arguments, and returns an error with the end of its output if it fails.
 func (u *Upgrader) runCore(ctx context.Context, limit time.Duration, as *syscall.SysProcAttr, args []string) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(u.versions.path(u.state.Version), programCore), args...) //nolint:gosec // a program that was verified
-	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "TMPDIR=" + os.TempDir()}
-	cmd.SysProcAttr = as
-	out, err := cmd.CombinedOutput()
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
+	command := subprocess.Command{
+		Argv: append([]string{filepath.Join(u.versions.path(u.state.Version), programCore)}, args...), Time: limit,
+		Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "TMPDIR=" + os.TempDir()},
 	}
-	if err != nil {
-		return fmt.Errorf("edgecore %s: %w: %s", args[0], err, tail(out))
+	if as != nil {
+		command.As = as.Credential
+	}
+	if _, err := command.Run(ctx); err != nil {
+		return fmt.Errorf("edgecore %s: %w", args[0], err)
 	}
 	return nil
 }

@@ -12,9 +12,9 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/configs/daemon/subprocess"
 	"github.com/edgebus/edgebus/edge/agent/host/engine"
 	"github.com/edgebus/edgebus/edge/agent/host/systemd"
-	"github.com/edgebus/edgebus/edge/agent/host/tail"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -171,17 +171,17 @@ func (a *Applications) compose(ctx context.Context, project string, args ...stri
 	if err != nil {
 		return err
 	}
-	args = append(append(program[1:len(program):len(program)], "--project-name", project), args...)
-	cmd := exec.CommandContext(ctx, program[0], args...) //nolint:gosec // a program of the list above, or of the node's own configuration
-	cmd.Dir = filepath.Join(a.o.Root, composeDir, project)
-	cmd.WaitDelay = 5 * time.Second
-	output := &tail.Writer{}
-	cmd.Stdout, cmd.Stderr = output, output
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s %s: %w%s", strings.Join(program, " "), args[len(program)+1], err, output)
+	command := subprocess.Command{
+		Argv: slices.Concat(program, []string{"--project-name", project}, args), Dir: filepath.Join(a.o.Root, composeDir, project),
+	}
+	if _, err := command.Run(ctx); err != nil {
+		return fmt.Errorf("%s %s: %w", strings.Join(program, " "), args[0], err)
 	}
 	return nil
 }
+
+// versionTime is how long a compose program may take to say its version.
+const versionTime = 10 * time.Second
 
 // program is the compose program that is installed.
 func (a *Applications) program(ctx context.Context) ([]string, error) {
@@ -189,8 +189,8 @@ func (a *Applications) program(ctx context.Context) ([]string, error) {
 		if _, err := exec.LookPath(argv[0]); err != nil {
 			continue
 		}
-		args := append(argv[1:len(argv):len(argv)], "version")
-		if exec.CommandContext(ctx, argv[0], args...).Run() == nil { //nolint:gosec // as above
+		version := subprocess.Command{Argv: append(slices.Clone(argv), "version"), Time: versionTime}
+		if _, err := version.Run(ctx); err == nil {
 			return argv, nil
 		}
 	}

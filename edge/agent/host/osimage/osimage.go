@@ -3,7 +3,6 @@
 package osimage
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/edgebus/edgebus/edge/agent/host/tail"
+	"github.com/edgebus/edgebus/configs/daemon/subprocess"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -263,15 +262,9 @@ func (o *OS) run(ctx context.Context, argv []string, image string) ([]byte, erro
 	for i := range argv {
 		argv[i] = strings.ReplaceAll(argv[i], "{image}", image)
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // bootc's, or of the node's own configuration
-	cmd.WaitDelay = 5 * time.Second
-	var out bytes.Buffer
-	stderr := &tail.Writer{}
-	cmd.Stdout, cmd.Stderr = &out, stderr
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%s: %w%s", strings.Join(argv, " "), err, stderr)
+	out, err := subprocess.Command{Argv: argv, Time: o.timeout}.Run(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", strings.Join(argv, " "), err)
 	}
-	return out.Bytes(), nil
+	return out, nil
 }

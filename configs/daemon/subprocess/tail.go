@@ -1,7 +1,4 @@
-// Package tail keeps the end of a command's output for an error or a status, however much the command writes.
-//
-// It never has more than a few kilobytes.
-package tail
+package subprocess
 
 import (
 	"slices"
@@ -12,14 +9,14 @@ import (
 // size is how much is kept, in bytes.
 const size = 2 << 10
 
-// Writer keeps the end of what is written to it.
-type Writer struct {
+// Tail keeps the end of what is written to it, for an error or a status, however much that is.
+type Tail struct {
 	mu   sync.Mutex
 	text []byte
 	cut  bool
 }
 
-func (w *Writer) Write(p []byte) (int, error) {
+func (w *Tail) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.text = append(w.text, p...)
@@ -30,7 +27,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 }
 
 // String is the end of the output behind a colon; nothing if there was none.
-func (w *Writer) String() string {
+func (w *Tail) String() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	text := strings.ToValidUTF8(string(w.text), "�")
