@@ -357,7 +357,7 @@ func TestProxiesAreIgnored(t *testing.T) {
 // However many paths of a commit are read at a time, it is fetched once, and what is in memory is one file and some of the rest.
 func TestACommitIsFetchedOnceAndNotHeldInMemory(t *testing.T) {
 	git, _ := work(t)
-	const paths, size = 16, 8 << 20
+	const paths, size = 16, 3 << 20
 	for i := range paths {
 		git.Write(fmt.Sprintf("big/%d", i), strings.Repeat(fmt.Sprint(i%10), size), 0o644)
 	}
