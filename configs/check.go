@@ -568,8 +568,10 @@ func (h HubAddress) check(report reporter) {
 func (n NodeName) check(report reporter) {
 	for i, text := range n.Labels {
 		key, value, ok := strings.Cut(text, "=")
-		if err := resource.CheckLabels("", map[string]string{key: value}); err != nil || !ok {
+		if err := resource.CheckLabels("", map[string]string{key: value}); !ok {
 			report(fmt.Sprintf("node.labels[%d]", i), "%q is no label: write key=value", text)
+		} else if err != nil {
+			report(fmt.Sprintf("node.labels[%d]", i), "%q is no label: %v", text, err)
 		}
 	}
 	for i, text := range n.LabelFrom {

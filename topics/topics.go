@@ -285,7 +285,7 @@ func Sync(node string) (up, down string) {
 }
 
 const (
-	nameRule     = "1–253 characters of a–z, 0–9, '-' and '.', beginning and ending with a letter or digit"
+	nameRule     = "1–253 characters of a–z, 0–9, '-' and '.', beginning and ending with a letter or digit, as does each part between dots"
 	propertyRule = "1–253 characters of a–z, A–Z, 0–9, '-', '.' and '_', beginning and ending with a letter or digit"
 )
 
@@ -310,6 +310,9 @@ func valid(s string, property bool) bool {
 		switch {
 		case c >= 'a' && c <= 'z', c >= '0' && c <= '9', property && c >= 'A' && c <= 'Z':
 		case (c == '-' || c == '.' || property && c == '_') && i > 0 && i < len(s)-1:
+			if before := s[i-1]; !property && (before == '.' || before == '-' && c == '.') {
+				return false
+			}
 		default:
 			return false
 		}

@@ -100,13 +100,14 @@ func TestParseRefuses(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	for _, s := range []string{"a", "0", "lamp-1", "a.b", strings.Repeat("x", 253)} {
+	for _, s := range []string{"a", "0", "lamp-1", "a.b", "a--b.c-d.0", strings.Repeat("x", 253)} {
 		require.True(t, ValidName(s), s)
 	}
-	for _, s := range []string{"", "-a", "a-", ".a", "A", "a_b", "a/b", "ä", "a b", strings.Repeat("x", 254)} {
+	for _, s := range []string{"", "-a", "a-", ".a", "A", "a_b", "a/b", "ä", "a b", "a..b", "a-.b", "a.-b", strings.Repeat("x", 254)} {
 		require.False(t, ValidName(s), s)
 	}
 	require.True(t, ValidProperty("temperatureEnable_2"))
+	require.True(t, ValidProperty("a..b"))
 	require.False(t, ValidProperty("_private"))
 }
 

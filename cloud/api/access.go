@@ -440,16 +440,36 @@ func (s *server) allows(r *http.Request, spec reviewSpec) (bool, error) {
 		return false, nil
 	}
 	q := spec.Resource
-	i := slices.IndexFunc(s.Kinds, func(k Kind) bool { return k.Plural == q.Resource && k.Group == q.Group })
-	if i < 0 {
-		return a.all, nil
+	if q.Resource == "*" {
+		return a.all, nil // all that users have; what only controllers may is asked by name
 	}
-	k := &s.Kinds[i]
-	if a.all {
-		return a.mayOn(q.Verb, k, q.Subresource, q.Name), nil
+	k := s.reviewedKind(q.Group, q.Resource)
+	switch {
+	case k == nil:
+		return isReview(q.Group, q.Resource) && q.Verb == "create", nil
+	case k == &namespaceKind:
+		return slices.Contains(namespaceVerbs, q.Verb) && q.Subresource == "", nil
 	}
-	known := slices.Contains(verbs, q.Verb) || q.Verb == "*"
-	if !known || !a.mayOn(q.Verb, k, q.Subresource, q.Name) || q.Subresource != "" && (q.Subresource != "status" || k.NoStatus) {
+	has := k.verbs()
+	switch q.Subresource {
+	case "":
+	case "status":
+		if has = statusVerbs; k.NoStatus {
+			return false, nil
+		}
+	default: // of an EnrollmentRequest there is one more
+		if q.Subresource != "approval" || k.Name != resource.KindEnrollmentRequest || k.Group != resource.Group {
+			return false, nil
+		}
+		has = []string{"create", "update"}
+	}
+	asked := []string{q.Verb}
+	if q.Verb == "*" {
+		asked = has
+	}
+	if slices.ContainsFunc(asked, func(verb string) bool {
+		return !slices.Contains(has, verb) || !a.mayOn(verb, k, q.Subresource, q.Name)
+	}) {
 		return false, nil
 	}
 	if q.Name == "" || a.hasEach(k) {
@@ -464,6 +484,28 @@ func (s *server) allows(r *http.Request, spec reviewSpec) (bool, error) {
 		return k.Namespaced || a.has(q.Name), nil
 	}
 	return err == nil && s.hasStored(r.Context(), a, k, stored), err
+}
+
+// reviewedKind is the kind that a review asks about; nil: there is none.
+func (s *server) reviewedKind(group, plural string) *Kind {
+	if i := slices.IndexFunc(s.Kinds, func(k Kind) bool { return k.Plural == plural && (k.Group == group || group == "*") }); i >= 0 {
+		return &s.Kinds[i]
+	}
+	if plural == namespaceKind.Plural && group == namespaceKind.Group {
+		return &namespaceKind
+	}
+	return nil
+}
+
+// isReview reports whether a resource is a review, which every user may ask for.
+func isReview(group, plural string) bool {
+	switch "/apis/" + group + "/v1" {
+	case authorizationRoot:
+		return plural == "selfsubjectaccessreviews" || plural == "selfsubjectrulesreviews"
+	case authenticationRoot:
+		return plural == "selfsubjectreviews"
+	}
+	return false
 }
 
 // rulesReview serves SelfSubjectRulesReviews. The rules hold for the user's nodes only, which the form can't say, so they

@@ -346,6 +346,16 @@ func TestReviewsTellTheTruth(t *testing.T) {
 		{"vic", "create", resource.Group, "devices", "", false},
 		{"ann", "obey", resource.Group, "devices", "", false},
 		{"ann", "*", resource.Group, "devices", "", true},
+		{"ann", "create", "authorization.k8s.io", "selfsubjectaccessreviews", "", true},
+		{"vic", "list", "", "namespaces", "", true},
+		{"vic", "watch", "", "namespaces", "", false},
+		{"boss", "create", "", "namespaces", "", false},
+		{"boss", "obey", resource.Group, "devices", "", false},
+		{"boss", "list", "apps", "deployments", "", false},
+		{"boss", "*", resource.Group, "devices", "", true},
+		{"boss", "*", resource.Group, "templateversions", "", false},
+		{"boss", "get", "devices.kubeedge.io", "devicestatuses", "", true},
+		{"boss", "create", "devices.kubeedge.io", "devicestatuses", "", false},
 		{"vic", "*", resource.Group, "devices", "", false},
 		{"ann", "delete", "devices.kubeedge.io", "devices", "lamp1", true},
 		{"ann", "delete", "devices.kubeedge.io", "devices", "lamp2", false},
@@ -356,6 +366,16 @@ func TestReviewsTellTheTruth(t *testing.T) {
 	} {
 		require.Equal(t, c.want, can(c.as, c.verb, c.group, c.plural, c.name), "%+v", c)
 	}
+	part := func(as, verb, group, plural, subresource string) any {
+		return h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews", fmt.Sprintf(
+			`{"spec":{"resourceAttributes":{"namespace":"default","verb":%q,"group":%q,"resource":%q,"subresource":%q}}}`, verb, group, plural, subresource), "As", as).at("status.allowed")
+	}
+	require.Equal(t, true, part("boss", "get", resource.Group, "devices", "status"))
+	require.Equal(t, false, part("boss", "delete", resource.Group, "devices", "status"))
+	require.Equal(t, false, part("boss", "get", resource.Group, "devices", "scale"))
+	require.Equal(t, false, part("boss", "get", "", "secrets", "status"))
+	require.Equal(t, true, part("boss", "update", resource.Group, "enrollmentrequests", "approval"))
+	require.Equal(t, false, part("ann", "update", resource.Group, "enrollmentrequests", "approval"))
 	path := func(as, path string) any {
 		return h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews",
 			`{"spec":{"nonResourceAttributes":{"verb":"get","path":"`+path+`"}}}`, "As", as).at("status.allowed")

@@ -27,7 +27,7 @@ func TestDeleteCollection(t *testing.T) {
 
 func TestAccessReview(t *testing.T) {
 	h := newHub(t)
-	r := h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews", `{"spec":{"resourceAttributes":{"verb":"create","resource":"devices"}}}`)
+	r := h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews", `{"spec":{"resourceAttributes":{"verb":"create","group":"edgebus.io","resource":"devices"}}}`)
 	require.Equal(t, true, r.at("status.allowed"))
 	require.Equal(t, "devices", r.str("spec.resourceAttributes.resource"))
 	h.refused(400, "BadRequest", "POST", authorizationRoot+"/selfsubjectaccessreviews", `[]`)

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -140,8 +141,8 @@ const modified = "the object has been modified; please apply your changes to the
 
 func causes(e *resource.Error) (out []metav1.StatusCause) {
 	list := e.Causes
-	if len(list) == 0 && e.Field != "" {
-		list = []resource.Cause{{Field: e.Field, Message: e.Message}}
+	if len(list) == 0 && (e.Field != "" || e.Kind == resource.Invalid) {
+		list = []resource.Cause{{Field: cmp.Or(e.Field, "object"), Message: e.Message}} // kubectl shows nothing else of what is invalid
 	}
 	for _, c := range list {
 		out = append(out, metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Message: c.Message, Field: c.Field})

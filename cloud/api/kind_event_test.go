@@ -61,7 +61,7 @@ func TestEventsAreChosenByWhatTheyAreAbout(t *testing.T) {
 func TestEventsAreFoundByWhatAnotherGroupCallsTheirObject(t *testing.T) {
 	h := newHub(t)
 	uid := h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`).str("metadata.uid")
-	h.ok("POST", coreEvents, `{"metadata":{"name":"node"},"involvedObject":{"kind":"Node","name":"n1","uid":"`+uid+`"},"reason":"InStep"}`)
+	h.ok("POST", coreEvents, `{"metadata":{"name":"node"},"involvedObject":{"apiVersion":"edgebus.io/v1alpha1","kind":"Node","name":"n1","uid":"`+uid+`"},"reason":"InStep"}`)
 	h.ok("POST", coreEvents, `{"metadata":{"name":"device"},"involvedObject":{"kind":"Device","namespace":"default","name":"n1","uid":"u2"},"reason":"Bound"}`)
 	for selector, want := range map[string][]string{
 		"kind=Device,X.name=n1,X.namespace=,X.uid=" + uid: {"node"},
@@ -73,6 +73,10 @@ func TestEventsAreFoundByWhatAnotherGroupCallsTheirObject(t *testing.T) {
 		"kind=Device,X.uid=u2":                            {"device"},
 		"kind=Device,X.name=n1":                           {"device"},
 		"kind=Device,X.uid=":                              nil,
+		// as kubectl events --for asks
+		"kind=Device,X.apiVersion=flightctl.io/v1alpha1,X.name=n1": {"node"},
+		"kind=Node,X.apiVersion=edgebus.io/v1alpha1,X.name=n1":     {"node"},
+		"kind=Device,X.apiVersion=example.org/v1,X.name=n1":        nil,
 	} {
 		of := strings.ReplaceAll("X."+selector, "X.", "involvedObject.")
 		require.Equal(t, want, h.ok("GET", "/api/v1/events?fieldSelector="+of, "").names(), of)

@@ -62,6 +62,14 @@ func (h *hub) makeHost() {
 	h.ok("POST", base+"/nodes", `{"metadata":{"name":"host","labels":{"node-role.kubernetes.io/edge":"","node-role.kubernetes.io/agent":"","stage":"production"}}}`)
 }
 
+// dropReady removes the conditions that the hub sets by itself with each write.
+func dropReady(o dict) {
+	status, _ := o["status"].(dict)
+	if list, ok := status["conditions"].([]any); ok {
+		status["conditions"] = slices.DeleteFunc(list, func(c any) bool { return c.(dict)["type"] == "Ready" || c.(dict)["type"] == "Stalled" })
+	}
+}
+
 // Each kind takes all of its fields, and gives them back.
 func TestEveryKindRoundTrips(t *testing.T) {
 	h := newHub(t, sealed(t))
@@ -80,6 +88,9 @@ func TestEveryKindRoundTrips(t *testing.T) {
 				h.ok("PATCH", at+"/status?fieldValidation=Strict", text(t, dict{"status": status}), "Content-Type", mergePatch)
 			}
 			got := h.ok("GET", at, "")
+			if k.SetReady != nil {
+				dropReady(got.tree)
+			}
 			for field := range o {
 				if field != "metadata" && field != "stringData" {
 					require.Equal(t, o[field], got.tree[field], "%s %s", k.Name, field)

@@ -374,19 +374,31 @@ func (s *server) selector(r *request) (selector, error) {
 	return sel, nil
 }
 
-// addDialectKinds lets a selector of Events by kind and uid find those of the canonical kind: kubectl describe asks for
-// the Events of an object by the kind that the dialect has.
+// addDialectKinds lets a selector of Events by a dialect's kind find those of the canonical kind: kubectl describe asks for the Events of an
+// object by its kind and uid, and kubectl events by its kind, version and name.
 func (s *server) addDialectKinds(terms []fieldTerm) {
 	for i := range terms {
 		f := &terms[i]
 		of, isKind := strings.CutSuffix(f.field, ".kind")
-		if !isKind || !f.equal || !slices.ContainsFunc(terms, func(t fieldTerm) bool {
-			return t.field == of+".uid" && t.equal && t.values[0] != ""
-		}) {
+		if !isKind || !f.equal {
 			continue
 		}
+		kind := f.values[0]
+		term := func(name string) *fieldTerm {
+			i := slices.IndexFunc(terms, func(t fieldTerm) bool { return t.field == of+name && t.equal && t.values[0] != "" })
+			if i < 0 {
+				return nil
+			}
+			return &terms[i]
+		}
+		uid, version := term(".uid"), term(".apiVersion")
 		for _, k := range s.Kinds {
-			if k.dialect != nil && k.Name == f.values[0] {
+			switch {
+			case k.dialect == nil || k.Name != kind:
+			case version != nil && version.values[0] == k.APIVersion():
+				f.values, f.quoted = []string{k.dialect.of.Name}, nil
+				version.values, version.quoted = append(version.values, k.dialect.of.APIVersion()), nil
+			case uid != nil && version == nil:
 				f.values, f.quoted = append(f.values, k.dialect.of.Name), nil
 			}
 		}

@@ -25,6 +25,10 @@ const (
 	// strategicPatch is what kubectl and client-go send for kinds that are compiled into them: Secret, ConfigMap, Event, Lease.
 	strategicPatch = "application/strategic-merge-patch+json"
 
+	// patchField is what an error names as the field if it is about the patch itself: of a refused object kubectl shows nothing but fields
+	// with their messages.
+	patchField = "patch"
+
 	// maxOperations bounds the operations of a JSON patch, and maxCopied the bytes that its copies add up to.
 	maxOperations = 1000
 	maxCopied     = 8 << 20
@@ -163,10 +167,10 @@ func jsonPatcher(raw []byte) (func([]byte) ([]byte, error), error) {
 	return func(doc []byte) ([]byte, error) {
 		out, err := ops.ApplyWithOptions(doc, opts)
 		if errors.Is(err, jsonpatch.ErrTestFailed) {
-			return nil, resource.Errorf(resource.Invalid, "", "the patch is not for this object: %v", err)
+			return nil, resource.Errorf(resource.Invalid, patchField, "the patch is not for this object: %v", err)
 		}
 		if err != nil {
-			return nil, resource.Errorf(resource.Invalid, "", "the patch can't be applied: %v", err)
+			return nil, resource.Errorf(resource.Invalid, patchField, "the patch can't be applied: %v", err)
 		}
 		return out, nil
 	}, nil

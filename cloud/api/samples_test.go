@@ -17,7 +17,10 @@ import (
 // notAsWritten are the fields of the documents' manifests that don't read back as they were written, and why.
 var notAsWritten = map[string][]string{
 	"fleet-device-valid.yaml": {".metadata.owner", ".metadata.resourceVersion"}, // claims: the server gives these
-	"fleet-fleet.yaml":        {".metadata.creationTimestamp", ".metadata.owner"},
+	"fleet-fleet.yaml": {
+		".metadata.creationTimestamp", ".metadata.owner",
+		".status.conditions[0].lastTransitionTime", ".status.conditions[0].status", ".status.conditions[0].type", // the hub knows Ready at once
+	},
 }
 
 // missing are the places at which got is not what was said; it may have more.

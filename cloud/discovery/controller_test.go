@@ -871,3 +871,12 @@ func TestADeviceMovesFromANodeThatIsOffline(t *testing.T) {
 	}, "the Device is a person's")
 	require.Equal(t, "n2", get[resource.Device](h, "m").Spec.NodeName)
 }
+
+// Devices say what they are in their own words; the Device's label has what a label may have of them.
+func TestALabelOfADeviceHasWhatALabelMayHave(t *testing.T) {
+	h := newHub(t)
+	h.lamps("Automatic", "Delete")
+	h.sees("n1", "bulbs", "a", `{"id":"a","properties":{"TOPIC":"z/a","ROOM":"E1603/E1702 (TRÅDFRI)"}}`)
+	h.eventually(func() bool { return get[resource.Device](h, "a") != nil }, "the Device is there")
+	require.Equal(t, "E1603-E1702--TR-DFRI", get[resource.Device](h, "a").Metadata.Labels["room"])
+}

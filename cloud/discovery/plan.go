@@ -554,7 +554,12 @@ func deviceOf(t *resource.DeviceTemplate, i *resource.Instance) (d *resource.Dev
 	}
 	if m := out.Metadata; m != nil {
 		d.Metadata.Name = cmp.Or(m.Name, d.Metadata.Name)
-		maps.Copy(d.Metadata.Labels, m.Labels)
+		for key, value := range m.Labels {
+			if !resource.ValidLabelValue(value) { // a device says what it is in its own words
+				value = resource.LabelValue(value)
+			}
+			d.Metadata.Labels[key] = value
+		}
 		maps.Copy(d.Metadata.Annotations, m.Annotations)
 	}
 	d.Metadata.Annotations[instanceAnnotation], d.Metadata.Annotations[appliedAnnotation] = i.Metadata.Name, applied(d.Spec)

@@ -47,6 +47,9 @@ type Kind struct {
 	PrepareStatus func(ctx context.Context, r store.Reader, old, next any, status []byte, now time.Time) ([]byte, error)
 	// CheckDelete refuses a deletion by a user who doesn't force it.
 	CheckDelete func(ctx context.Context, r store.Reader, obj any) error
+	// SetReady sets the condition Ready of an object, from its spec and the rest of its status, whenever one of them is written. So a
+	// client that has just written the spec doesn't take the Ready of the spec before for that of its own; nil: no such condition.
+	SetReady func(obj any, now time.Time)
 	// References returns the objects that this one uses, and that can't be deleted before it.
 	References func(obj any) []store.Key
 	// UsedBy is the kind whose References are objects of this one.

@@ -43,7 +43,7 @@ func Kinds() []Kind {
 			ValidateStatus: func(obj any) error { return obj.(*resource.Node).CheckStatus() },
 		},
 		{
-			Name: resource.KindFleet, New: made[resource.Fleet], Validate: validator(resource.Fleet.Validate, nil),
+			Name: resource.KindFleet, New: made[resource.Fleet], Validate: validator(resource.Fleet.Validate, nil), SetReady: setReady[*resource.Fleet],
 			Warnings: func(_ context.Context, _ store.Reader, _, next any) []string {
 				return warnModes("spec.template.spec", next.(*resource.Fleet).Spec.Template.Spec)
 			},
@@ -53,10 +53,13 @@ func Kinds() []Kind {
 			Validate: validator(resource.TemplateVersion.Validate, resource.TemplateVersion.CheckUpdate), CheckDelete: checkVersionDeletion,
 		},
 		{Name: resource.KindRepository, New: made[resource.Repository], Validate: validator(resource.Repository.Validate, nil)},
-		{Name: resource.KindResourceSync, New: made[resource.ResourceSync], Validate: validator(resource.ResourceSync.Validate, nil)},
+		{
+			Name: resource.KindResourceSync, New: made[resource.ResourceSync], Validate: validator(resource.ResourceSync.Validate, nil),
+			SetReady: setReady[*resource.ResourceSync],
+		},
 		{
 			Name: resource.KindUpgrade, New: made[resource.Upgrade],
-			Validate: validateUpgrade, OldStatus: true, MaxStatus: 3 << 20,
+			Validate: validateUpgrade, OldStatus: true, MaxStatus: 3 << 20, SetReady: setReady[*resource.Upgrade],
 			Warnings:       warnMissingNodes("spec.nodeNames", func(u *resource.Upgrade) []string { return u.Spec.NodeNames }),
 			ValidateStatus: func(obj any) error { return obj.(*resource.Upgrade).CheckStatus() },
 		},
@@ -128,6 +131,9 @@ func (m *modelCache) validateDevice(ctx context.Context, r store.Reader, old, ne
 	d.ResolveBooleans(*model)
 	return d.CheckModel(*model)
 }
+
+// setReady is Kind.SetReady of a kind.
+func setReady[T interface{ SetReady(now time.Time) }](obj any, now time.Time) { obj.(T).SetReady(now) }
 
 // prepareStatus brings the status of a Device up to date with its spec.
 func (m *modelCache) prepareStatus(ctx context.Context, r store.Reader, old, next any, status []byte, now time.Time) ([]byte, error) {

@@ -260,6 +260,11 @@ func (s *Registry) validate(ctx context.Context, k *Kind, old, next *Object, w *
 	if changed && k.Warnings != nil {
 		w.Warnings = k.Warnings(ctx, s.Reader, prev, typed)
 	}
+	if changed {
+		if err := s.setReady(k, next); err != nil {
+			return nil, err
+		}
+	}
 	if k.Prepare == nil {
 		return next, nil
 	}
@@ -325,11 +330,31 @@ func (s *Registry) update(ctx context.Context, key store.Key, old, wanted *Objec
 	return stored, err
 }
 
+// setReady sets the condition Ready of an object that is going to be written.
+func (s *Registry) setReady(k *Kind, o *Object) error {
+	if k.SetReady == nil {
+		return nil
+	}
+	v, err := k.Typed(o)
+	if err != nil {
+		return err
+	}
+	k.SetReady(v, s.Now())
+	with, err := k.withStatus(o, v)
+	if err == nil {
+		o.Status = with.Status
+	}
+	return err
+}
+
 // updateStatus stores a changed status.
 func (s *Registry) updateStatus(ctx context.Context, key store.Key, old, wanted *Object, w *Write) (store.Object, error) {
 	next := *old
 	next.Status = wanted.Status
 	if err := s.trackManagers(s.Kind(key.Kind), old, &next, wanted, w); err != nil {
+		return store.Object{}, err
+	}
+	if err := s.setReady(s.Kind(key.Kind), &next); err != nil {
 		return store.Object{}, err
 	}
 	record := store.Object{Key: key, Rev: old.rev, Status: next.Status} // without Data only the status is written

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -37,6 +38,8 @@ type Kind struct {
 	Selector string
 	// mergesConditions says that an agent which writes a status owns some of the conditions: see the function mergeConditions.
 	mergesConditions bool
+	// freeLabels says that manifests have label values that Kubernetes refuses. They are kept, and only this form shows them.
+	freeLabels bool
 	// claims are metadata that manifests contain although the server sets them.
 	claims []string
 
@@ -155,6 +158,7 @@ func (k Kind) Read(raw, old []byte, status bool) (canonical []byte, err error) {
 		return nil, err
 	}
 	rest = append(rest, k.splitClaims(meta.fields, prev)...)
+	rest = append(rest, k.splitLabels(meta.fields)...)
 	meta.keepDifferences(k.annotation(), rest)
 	c["apiVersion"], c["kind"], c["metadata"] = resource.APIVersion, k.Canonical, meta.fields
 	return json.Marshal(c)
@@ -189,13 +193,23 @@ func (k Kind) Warnings(raw []byte) []string {
 	spec, _ := form["spec"].(tree)
 	switch k.Group {
 	case kubeedgeGroup:
-		return cycleWarnings("spec", spec)
+		return append(k.labelWarnings(form), cycleWarnings("spec", spec)...)
 	case flightctlGroup:
 		return sourceWarnings(spec)
 	case operationsGroup:
 		return jobWarnings(spec)
 	}
 	return nil
+}
+
+// labelWarnings names the labels that only this form shows.
+func (k Kind) labelWarnings(form tree) (doubts []string) {
+	meta, _ := form["metadata"].(tree)
+	for _, d := range k.splitLabels(meta) {
+		doubts = append(doubts, fmt.Sprintf("metadata.labels: the value of %s is none that a label may have: only %s shows it, and no selector finds it",
+			unescaper.Replace(strings.TrimPrefix(d.At, labelsAt)), k.APIVersion()))
+	}
+	return doubts
 }
 
 // Plain normalizes an object in this form: numbers and booleans where the form has text become text, and nulls are removed. It
@@ -248,6 +262,35 @@ func (k Kind) splitClaims(meta, prev tree) (found []difference) {
 	return found
 }
 
+const labelsAt = "/metadata/labels/"
+
+// splitLabels removes the labels whose values no selector can name, and returns them.
+func (k Kind) splitLabels(meta tree) (found []difference) {
+	if !k.freeLabels {
+		return nil
+	}
+	labels, _ := meta["labels"].(tree)
+	for _, name := range slices.Sorted(maps.Keys(labels)) {
+		if value, ok := labels[name].(string); ok && !resource.ValidLabelValue(value) {
+			found = append(found, difference{At: labelsAt + escaper.Replace(name), Is: value})
+			delete(labels, name)
+		}
+	}
+	return found
+}
+
+// showLabels adds the labels that splitLabels removed, except those that have another value now.
+func (k Kind) showLabels(meta tree, kept []difference) {
+	for _, d := range kept {
+		path, found := strings.CutPrefix(d.At, labelsAt)
+		labels, err := child(meta, "labels")
+		if name := unescaper.Replace(path); found && k.freeLabels && err == nil && labels[name] == nil {
+			labels[name] = d.Is
+			meta["labels"] = labels
+		}
+	}
+}
+
 // foreignRevision reports whether a resourceVersion can't be this server's, whose revisions are numbers.
 func foreignRevision(v any) bool {
 	text, ok := v.(string)
@@ -274,6 +317,7 @@ func (k Kind) Show(canonical []byte) ([]byte, error) {
 		return k.encode(form, meta)
 	}
 	status, _ := c["status"].(tree)
+	k.showLabels(meta.fields, kept)
 	kept = slices.DeleteFunc(kept, func(d difference) bool {
 		// A claimed status is not shown once a status was observed, even if it is unknown now.
 		return strings.HasPrefix(d.At, "/metadata") || d.Was == resource.Unknown && status["lastSeen"] != nil

@@ -178,3 +178,23 @@ func TestKeptNamesWithSeparators(t *testing.T) {
 	k := kindOf(t, form)
 	require.Equal(t, form, show(t, k, read(t, k, form, nil)))
 }
+
+// The design document's label values, which no selector can name, are shown by its form only, with a warning; every other form refuses them.
+func TestLabelsThatNoSelectorCanNameAreOfOneForm(t *testing.T) {
+	k, form := sample(t, "device-management-device.yaml")
+	canonical := read(t, k, form, nil)
+	require.Equal(t, tree{"model": "CC2650"}, canonical["metadata"].(tree)["labels"])
+	require.Len(t, k.Warnings(marshal(t, form)), 3)
+	require.Contains(t, k.Warnings(marshal(t, form))[0], "the value of description is none that a label may have")
+
+	canonical["metadata"].(tree)["labels"].(tree)["description"] = "sensor"
+	shown := show(t, k, canonical)["metadata"].(tree)["labels"].(tree)
+	require.Equal(t, "sensor", shown["description"], "what has another value now has that")
+	require.Equal(t, "Texas Instruments", shown["manufacturer"])
+
+	for _, other := range All() {
+		if other.Group == k.Group && other.Name == k.Name && other.Version != k.Version && !other.ReadOnly {
+			require.NotContains(t, show(t, other, canonical)["metadata"].(tree)["labels"], "manufacturer")
+		}
+	}
+}

@@ -311,7 +311,9 @@ type visitorV1alpha1 struct {
 func kubeedgeV1alpha1() []Kind {
 	device := kubeedgeDevice("v1alpha1").pair(conversion(readV1alpha1, showV1alpha1))
 	device.reconcile = reconcileNode
-	return []Kind{device, kubeedgeModel("v1alpha1").pair(conversion(readModelV1alpha1, showModelV1alpha1))}
+	model := kubeedgeModel("v1alpha1").pair(conversion(readModelV1alpha1, showModelV1alpha1))
+	device.freeLabels, model.freeLabels = true, true // those of the design document
+	return []Kind{device, model}
 }
 
 func readV1alpha1(f deviceV1alpha1) (d resource.Device, err error) {

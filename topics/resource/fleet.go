@@ -231,8 +231,9 @@ type FleetStatus struct {
 	Rollout *RolloutStatus `json:"rollout,omitempty"`
 	// Summary counts the fleet's nodes by their states.
 	Summary *FleetSummary `json:"summary,omitempty"`
-	// Conditions: OverlappingSelectors names the fleets whose selectors match the same nodes; TemplateResolved says whether the
-	// newest version of the template could be made.
+	// Conditions: Ready says whether the nodes have the newest version of the template; Stalled is True while somebody has to help;
+	// OverlappingSelectors names the fleets whose selectors match the same nodes; TemplateResolved says whether the newest version
+	// of the template could be made.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
@@ -562,7 +563,7 @@ type ResourceSyncStatus struct { //nolint:revive // the kind is named so
 	ObservedCommit string `json:"observedCommit,omitempty"`
 	// ObservedGeneration is the generation of the spec that was last processed.
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Conditions are Accessible, ResourceParsed and Synced. Each has the cause if it is False.
+	// Conditions are Ready, Accessible, ResourceParsed and Synced. Each has the cause if it is False. Ready is True if all others are.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`

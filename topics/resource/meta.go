@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/edgebus/edgebus/topics"
 )
@@ -271,6 +270,9 @@ func (m Meta) checkChange(p *problems, old Meta) {
 			p.add(fmt.Sprintf("metadata.finalizers[%d]", i), "%s: a finalizer's name is %s", clip(f), keyRule)
 		}
 	}
+	if first, second := m.controllers(); second != "" && !reflect.DeepEqual(m.OwnerReferences, old.OwnerReferences) {
+		p.add("metadata.ownerReferences", "%s and %s are both the controller; at most one owner is", clip(first), clip(second))
+	}
 	for i, o := range m.OwnerReferences {
 		if slices.ContainsFunc(old.OwnerReferences, func(was OwnerReference) bool { return reflect.DeepEqual(was, o) }) {
 			continue
@@ -281,6 +283,21 @@ func (m Meta) checkChange(p *problems, old Meta) {
 		required(p, at+"name", o.Name)
 		required(p, at+"uid", o.UID)
 	}
+}
+
+// controllers are the first two owners that say that they are the controller.
+func (m Meta) controllers() (first, second string) {
+	for _, o := range m.OwnerReferences {
+		if o.Controller == nil || !*o.Controller {
+			continue
+		}
+		name := o.Kind + "/" + o.Name
+		if first != "" {
+			return first, name
+		}
+		first = name
+	}
+	return first, ""
 }
 
 func (m Meta) checkAnnotations(p *problems, old Meta) {
@@ -302,7 +319,10 @@ func (m Meta) annotationBytes() (size int) {
 	return size
 }
 
-const keyRule = "1–63 letters, digits, '-', '_' and '.', after a domain and '/' if there is one"
+const (
+	keyRule   = "1–63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit, after a domain and '/' if there is one"
+	valueRule = "empty, or 1–63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+)
 
 // validKey reports whether a text may name a label, an annotation or a finalizer.
 func validKey(key string) bool {
@@ -310,8 +330,13 @@ func validKey(key string) bool {
 	if !prefixed {
 		name = key
 	}
-	bad := strings.ContainsFunc(name, func(c rune) bool { return !isKeyLetter(c) })
-	return !bad && name != "" && len(name) <= maxLabelPart && (!prefixed || topics.ValidName(prefix))
+	return name != "" && ValidLabelValue(name) && (!prefixed || topics.ValidName(prefix))
+}
+
+// ValidLabelValue reports whether a text may be the value of a label. The rule is that of Kubernetes: selectors can name no others.
+func ValidLabelValue(s string) bool {
+	return s == "" || len(s) <= maxLabelPart && strings.Trim(s[:1]+s[len(s)-1:], "-_.") == s[:1]+s[len(s)-1:] &&
+		!strings.ContainsFunc(s, func(c rune) bool { return !isKeyLetter(c) })
 }
 
 func checkLabels(p *problems, field string, labels map[string]string) {
@@ -320,13 +345,11 @@ func checkLabels(p *problems, field string, labels map[string]string) {
 	}
 }
 
-// checkLabel checks a label. A value may have characters that no selector can name, such as blanks and colons, because
-// existing manifests have them.
 func checkLabel(p *problems, field, key, value string) {
 	if !validKey(key) {
 		p.add(field, "%s: a label's name is %s", clip(key), keyRule)
 	}
-	if len(value) > maxLabelPart || strings.ContainsFunc(value, unicode.IsControl) {
-		p.add(field+"["+key+"]", "%s: a label's value has at most %d bytes, and no control characters", clip(value), maxLabelPart)
+	if !ValidLabelValue(value) {
+		p.add(field+"["+key+"]", "%s: a label's value is %s", clip(value), valueRule)
 	}
 }

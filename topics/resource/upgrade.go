@@ -118,7 +118,8 @@ type UpgradeStatus struct {
 	// +listType=map
 	// +listMapKey=nodeName
 	Nodes []UpgradeNode `json:"nodes,omitempty"`
-	// Conditions are those of the upgrade as a whole.
+	// Conditions are those of the upgrade as a whole: Ready says whether all nodes have what it orders; Stalled is True while
+	// somebody has to help.
 	// +listType=map
 	// +listMapKey=type
 	Conditions []Condition `json:"conditions,omitempty"`
