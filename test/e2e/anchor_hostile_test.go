@@ -244,7 +244,7 @@ func TestASubscriberThatNeverReads(t *testing.T) {
 func TestOwnLinkSurvivesNonsense(t *testing.T) {
 	t.Parallel()
 	s := together(t)
-	forger := s.Client(s.Hub.MQTT, func(o *client.Options) { o.User = "node/n1" })
+	forger := s.Client(s.Hub.MQTT, func(o *client.Options) { o.User, o.ClientID = "node/n1", "node/n1/forger" })
 	core := s.Client(s.Core(), nil)
 	cloud := s.Watch(s.Hub.MQTT, tree+"hall/reported/count", nil)
 	random := rand.New(rand.NewPCG(2, 2))
