@@ -64,6 +64,11 @@ type Options struct {
 	Login *Login
 	// Content reads a part of a blob, for what nodes are to apply in the form of flightctl.
 	Content func(digest string, p []byte, offset int64) (int, error)
+	// Presence is told of nodes' own requests, if not nil: they are present by them.
+	Presence interface {
+		AskedOverHTTP(node string) (answered func())
+		HTTPPresence() time.Duration
+	}
 	// Decommission takes a node's certificates no more, for good; see Enroll.
 	Decommission func(node, by string) error
 	// Ready are the checks of /readyz, by name.
@@ -302,8 +307,16 @@ func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 	if err := req.authorize(); err != nil {
 		return err
 	}
+	if k := req.kind; k.dialect != nil && k.storeKind() == resource.KindNode && req.subresource == "status" && r.Method == http.MethodGet && accessIn(r.Context()).role == string(topics.RoleNode) {
+		w.Header().Set("Allow", "PUT, PATCH")
+		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "the status is write-only for the Device itself: it is part of the Device, at %s", strings.TrimSuffix(r.URL.Path, "/status"))
+	}
 	if req.kind.readOnly() && r.Method != http.MethodGet {
 		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s are read-only: they show what is known of the %s of the same name", req.kind.Plural, req.kind.storeKind())
+	}
+	a := accessIn(r.Context())
+	if a.mayReport(req.verb(), req.kind, req.subresource, req.key.Name) {
+		defer s.present(w, a, req.key.Name)()
 	}
 	s.logSecretAccess(req)
 	if err := checkFieldManager(req); err != nil {

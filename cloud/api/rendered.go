@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/edgebus/edgebus/cloud/objects"
@@ -108,6 +109,7 @@ func (s *server) rendered(w http.ResponseWriter, r *http.Request) (*resource.Ren
 	if err != nil {
 		return nil, err
 	}
+	defer s.present(w, a, name)()
 	record, err := s.Reader.Get(r.Context(), store.Key{Kind: resource.KindRenderedSpec, Name: name})
 	if err != nil && !errors.Is(err, resource.NotFound) {
 		return nil, err
@@ -131,6 +133,18 @@ func (s *server) rendered(w http.ResponseWriter, r *http.Request) (*resource.Ren
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil, nil
+}
+
+// presenceHeader names, in seconds, for how long after an answer a node that speaks HTTP counts as present.
+const presenceHeader = "Edgebus-Presence"
+
+// present notes that a node is present which asks for its own, and says for how long it is.
+func (s *server) present(w http.ResponseWriter, a access, node string) (answered func()) {
+	if s.Presence == nil || a.role != string(topics.RoleNode) || !a.has(node) {
+		return func() {}
+	}
+	w.Header().Set(presenceHeader, strconv.Itoa(int(s.Presence.HTTPPresence().Seconds())))
+	return s.Presence.AskedOverHTTP(node)
 }
 
 // pendingRender says why the present spec of a Node is not rendered; empty: it is.

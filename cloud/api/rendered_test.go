@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -75,6 +76,54 @@ func TestPoint21To23Rendered(t *testing.T) {
 	h.ok("PATCH", base+"/nodes/n1", `{"spec":{"os":{"image":"os:3"}}}`, "As", "boss", "Content-Type", mergePatch)
 	require.Equal(t, 202, code(paths[0]+"?knownRenderedVersion=7", "n1"), "the new spec is not rendered yet")
 	require.Equal(t, 200, code(paths[0], "n1"), "what was rendered before is better than nothing")
+}
+
+// callers notes which nodes have asked over HTTP.
+type callers struct{ nodes []string }
+
+func (c *callers) HTTPPresence() time.Duration { return 5 * time.Minute }
+
+func (c *callers) AskedOverHTTP(node string) func() {
+	c.nodes = append(c.nodes, node)
+	return func() { c.nodes = append(c.nodes, "answered") }
+}
+
+// A Device is present by what it asks and reports itself, and is told for how long; nobody else's request says that it is there.
+func TestADevicesOwnRequestsArePresence(t *testing.T) {
+	heard := new(callers)
+	h := newHub(t, func(o *Options) { o.Who, o.Presence = who, heard })
+	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`, "As", "boss")
+	const at = "/api/v1/devices/n1"
+	status := `{"apiVersion":"flightctl.io/v1beta1","kind":"Device","metadata":{"name":"n1"},"status":{}}`
+	for _, c := range []struct{ method, path, body string }{
+		{"GET", at + "/rendered", ""}, {"GET", at + "/rendered?knownRenderedVersion=0", ""}, {"PUT", at + "/status", status},
+		{"PUT", "/apis/flightctl.io/v1beta1/devices/n1/status", status}, {"GET", base + "/nodes/n1/rendered", ""},
+	} {
+		heard.nodes = nil
+		r := h.do(c.method, c.path, c.body, "As", "n1")
+		require.Less(t, r.code, 300, r.body)
+		require.Equal(t, "300", r.header.Get("Edgebus-Presence"), c.path)
+		require.Equal(t, []string{"n1", "answered"}, heard.nodes, c.path)
+	}
+	heard.nodes = nil
+	for _, as := range []string{"boss", "vic", "joe"} {
+		require.Empty(t, h.do("GET", at+"/rendered", "", "As", as).header.Get("Edgebus-Presence"))
+		h.do("PUT", at+"/status", status, "As", as)
+	}
+	h.ok("GET", at, "", "As", "n1")
+	require.Empty(t, heard.nodes)
+}
+
+// A Device writes its status and reads it as a part of itself.
+func TestADevicesStatusIsWriteOnlyForItself(t *testing.T) {
+	h := withPeople(t)
+	for _, at := range []string{"/api/v1/devices/n1/status", "/apis/flightctl.io/v1beta1/devices/n1/status"} {
+		r := h.do("GET", at, "", "As", "n1")
+		require.Equal(t, 405, r.code, r.body)
+		require.Contains(t, string(r.body), strings.TrimSuffix(at, "/status"))
+		require.Equal(t, 200, h.do("GET", at, "", "As", "vic").code)
+	}
+	require.Equal(t, 200, h.do("GET", "/api/v1/devices/n1", "", "As", "n1").code)
 }
 
 // What flightctl's agent gets: its files with their contents, and the values of Secrets, which nobody else gets.

@@ -488,7 +488,8 @@ func (t *Twins) Links(name string, most int) (links []resource.Link, more int) {
 	t.host.RLock()
 	now := t.o.Now()
 	for _, n := range t.nodes {
-		if name == "" || n.name == name {
+		present, _ := t.overHTTP.of(n.name, t.o.HTTPPresence)
+		if never := present && n.core == "" && n.contact.links == 0 && !n.reported(); !never && (name == "" || n.name == name) {
 			links = append(links, t.link(n, now))
 		}
 	}

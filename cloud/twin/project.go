@@ -46,8 +46,13 @@ func (t *Twins) loadObjects(ctx context.Context) error {
 		}
 		t.replaceAll(b, kind, page.Items)
 		t.loaded[kind] = page.Rev
-		if kind == resource.KindDevice {
+		switch kind {
+		case resource.KindDevice:
 			devices = page.Items
+		case resource.KindNode:
+			for _, o := range page.Items {
+				t.recallHTTP(o)
+			}
 		}
 	}
 	t.derive(b)
@@ -156,6 +161,7 @@ func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
 	case resource.KindNode:
 		t.register(o.Name, !deleted)
 		if deleted {
+			t.overHTTP.forget(o.Name)
 			t.forgetNode(b, o.Name)
 			return
 		}

@@ -42,11 +42,12 @@ type rig struct {
 
 	happened []resource.Occurrence
 
-	ahead     atomic.Int64                     // of this machine's clock, the hub's is, in ns
-	wanted    func(topic string) bool          // nil: everything is
-	kept      atomic.Pointer[chan func(error)] // takes the outcomes of values in durable sessions; nil: there are no such sessions
-	awayAfter time.Duration
-	hub       Hub // ID is the store's
+	ahead        atomic.Int64                     // of this machine's clock, the hub's is, in ns
+	wanted       func(topic string) bool          // nil: everything is
+	kept         atomic.Pointer[chan func(error)] // takes the outcomes of values in durable sessions; nil: there are no such sessions
+	awayAfter    time.Duration
+	httpPresence time.Duration
+	hub          Hub // ID is the store's
 
 	projections []Projection
 }
@@ -76,7 +77,7 @@ func (r *rig) start() {
 	r.hub.ID = resource.HubID(s.Identity())
 	r.twins, err = New(context.Background(), Options{
 		Reader: s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Rand: rand.Uint64,
-		Record: r.record, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter, Hub: r.hub, Projections: r.projections,
+		Record: r.record, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter, HTTPPresence: r.httpPresence, Hub: r.hub, Projections: r.projections,
 		Options: tree.Options{
 			Log: zerolog.Nop(), Publish: r.publish, Wanted: r.wanted, Kept: func(topic string) bool { return r.kept.Load() != nil && strings.HasPrefix(topic, lampDesired) },
 			Pass:    func(m broker.Message, done func(error)) { r.publish(m); *r.kept.Load() <- done },

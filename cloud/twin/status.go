@@ -266,8 +266,10 @@ func (t *Twins) reportedBy(d *device) map[string]resource.Stored {
 
 // nodeFacts are what a Node's status is made from.
 type nodeFacts struct {
-	state, oversize, alone, ended string
-	exists, met                   bool // the node must have a Node; alone is known
+	state, oversize, alone, ended string // state is that of the link
+	exists, met                   bool   // the node must have a Node; alone is known
+	overHTTP                      bool   // it is present, and has no link
+	httpEnded                     string
 	devices                       int
 	connections                   uint32
 	expires                       int64
@@ -288,10 +290,19 @@ func (f nodeFacts) stopped() (programs []string) {
 	return programs
 }
 
+// ready sets the condition Ready.
+func (f nodeFacts) ready(list []resource.Condition, now time.Time) []resource.Condition {
+	if !f.overHTTP && (f.httpEnded == "" || f.state == resource.Online) {
+		return resource.ReadyCondition(list, f.state, f.ended, now)
+	}
+	return resource.HTTPReadyCondition(list, f.httpEnded, now)
+}
+
 func (t *Twins) nodeFacts(name string) (f nodeFacts) {
 	t.host.RLock()
 	defer t.host.RUnlock()
 	f.state = resource.Offline
+	f.overHTTP, f.httpEnded = t.overHTTP.of(name, t.o.HTTPPresence)
 	n := t.nodes[name]
 	if n == nil {
 		return f
@@ -299,6 +310,7 @@ func (t *Twins) nodeFacts(name string) (f nodeFacts) {
 	f.connections, f.expires = n.contact.links, n.contact.expires
 	f.devices = len(n.bound)
 	f.state, f.oversize, f.exists = n.state(), n.oversize, n.core != "" || n.unknown
+	f.overHTTP = f.overHTTP && n.core == ""
 	f.alone, f.met, f.ended = t.otherHubText(n), n.met, n.contact.ended
 	if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
 		_ = json.Unmarshal(e.Value, &f.core) // a report that can't be decoded has no version
@@ -345,8 +357,12 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 	was := s
 	was.Conditions = slices.Clone(s.Conditions) // they are changed in place
 	now := t.o.Now()
-	if s.State != f.state {
-		s.State, s.LastSeen = f.state, resource.Time(now)
+	present := f.state
+	if s.OverHTTP = f.overHTTP; f.overHTTP {
+		present = resource.Online
+	}
+	if s.State != present {
+		s.State, s.LastSeen = present, resource.Time(now)
 	}
 	s.Version, s.Devices = f.core.Version, f.devices
 	sent := ""
@@ -357,7 +373,7 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 	}
 	s.FollowAgent(f.agent, resource.Millis(f.agentAt), sent, f.core.SystemInfo, now)
 	s.Conditions = resource.PresenceConditions(s.Conditions, was.Conditions, f.state, f.agentState, f.discovererState, now)
-	s.Conditions = resource.ReadyCondition(s.Conditions, f.state, f.ended, now)
+	s.Conditions = f.ready(s.Conditions, now)
 	s.Conditions = resource.QuotaCondition(s.Conditions, f.oversize, now)
 	s.Conditions = resource.RenewalCondition(s.Conditions, f.core.RenewalError, now)
 	if f.connections > 0 { // otherwise the former value still holds

@@ -43,6 +43,8 @@ type Options struct {
 	StatusEvery time.Duration
 	// AwayAfter is how long a node is offline before its devices' statuses say so.
 	AwayAfter time.Duration
+	// HTTPPresence is for how long a node that speaks HTTP is present after an answer.
+	HTTPPresence time.Duration
 }
 
 // Twins keep the trees of all nodes. Its methods may be called from any goroutine.
@@ -75,8 +77,10 @@ type Twins struct {
 	settled settlements
 	status  statusQueue
 	rejects rejects
-	stats   stats
-	failing bool // Run's own: the last commit failed
+	// overHTTP is which nodes are present that speak HTTP.
+	overHTTP httpPresence
+	stats    stats
+	failing  bool // Run's own: the last commit failed
 }
 
 // objects are the devices and models by name, for desired writes: they are stored without waiting for what nodes report.
@@ -220,6 +224,9 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 	if o.AwayAfter <= 0 {
 		o.AwayAfter = 30 * time.Second
 	}
+	if o.HTTPPresence <= 0 {
+		o.HTTPPresence = defaultHTTPPresence
+	}
 	if o.StatusEvery <= 0 {
 		o.StatusEvery = 100 * time.Millisecond
 	}
@@ -238,6 +245,7 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 	t.desired.init()
 	t.settled.init()
 	t.status.init()
+	t.overHTTP.nodes = make(map[string]*httpNode)
 	if err := t.loadReplicas(ctx); err != nil {
 		return nil, err
 	}
@@ -253,6 +261,7 @@ func (t *Twins) Run(ctx context.Context) error {
 	defer t.desired.close() // waits for the writes that have begun: each sender gets an answer
 	defer t.settled.close()
 	defer t.host.Close()
+	defer t.overHTTP.stop()
 	defer cancel()
 	for _, kind := range watched {
 		wg.Go(func() { t.watch(ctx, kind) })

@@ -192,7 +192,8 @@ func (c *controller) nodes(ctx context.Context, u *resource.Upgrade, all map[str
 	add := func(name string, n *resource.Node) error {
 		node := Node{Name: name}
 		if n != nil {
-			node.Labels, node.Exists, node.Online, node.Version = n.Metadata.Labels, n.Metadata.DeletionTimestamp == nil, n.Status.State == resource.Online, n.Status.Version
+			node.OverHTTP = n.Status.OverHTTP
+			node.Labels, node.Exists, node.Online, node.Version = n.Metadata.Labels, n.Metadata.DeletionTimestamp == nil, n.Status.State == resource.Online && !n.Status.OverHTTP, n.Status.Version
 		}
 		for _, o := range others {
 			if wants, begun := Wants(o, name, node.Labels); begun || wants && older(o, u) < 0 {

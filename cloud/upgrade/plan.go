@@ -36,6 +36,8 @@ type Node struct {
 	Labels map[string]string
 	Exists bool
 	Online bool
+	// OverHTTP says that it is present, and has no core that could begin.
+	OverHTTP bool
 	// Version is that of its core, as far as the hub knows.
 	Version string
 	// Report is what it last said about upgrades; nil: nothing.
@@ -377,6 +379,8 @@ func (p *planner) start() {
 			p.plan.Changed = append(p.plan.Changed, n.NodeName)
 		case !node.Exists:
 			a.Reason = "NotFound: there is no Node " + n.NodeName
+		case node.OverHTTP:
+			a.Reason = "NoCore: the node speaks HTTP only, and begins when its core connects"
 		case !node.Online:
 			a.Reason = "Offline: the node begins when it is online again"
 		}

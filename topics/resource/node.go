@@ -323,8 +323,11 @@ type Patterns struct {
 
 // NodeStatus is the observed state of a node.
 type NodeStatus struct {
-	// State is online or offline: whether the node is connected to the hub.
+	// State is online or offline: whether the node is connected to the hub, or present over HTTP.
 	State string `json:"state,omitempty"`
+	// OverHTTP says that a node which is online has no link: it asks for its spec and reports over HTTP, as flightctl's agent does. It has no
+	// devices, and takes no Upgrades.
+	OverHTTP bool `json:"overHTTP,omitempty"`
 	// LastSeen is the time when the state last changed.
 	LastSeen string `json:"lastSeen,omitempty"`
 	// Version is the version of the edge core.
@@ -555,6 +558,15 @@ func ReadyCondition(prev []Condition, state, ended string, now time.Time) []Cond
 		if old := find(prev, ConditionReady); old != nil && old.Status == "False" {
 			c.Message = old.Message
 		}
+	}
+	return SetCondition(slices.Clone(prev), c, now)
+}
+
+// HTTPReadyCondition sets the condition Ready of a node that speaks HTTP only. ended is why it is no longer present; empty: it is.
+func HTTPReadyCondition(prev []Condition, ended string, now time.Time) []Condition {
+	c := Condition{Type: ConditionReady, Status: "True", Reason: "NodeOnline", Message: "it asks for its spec and reports over HTTP; it has no link"}
+	if ended != "" {
+		c.Status, c.Reason, c.Message = "False", ReasonAway, ended
 	}
 	return SetCondition(slices.Clone(prev), c, now)
 }

@@ -88,6 +88,31 @@ func point25(t *testing.T) {
 	require.Equal(t, "7", get(t, "nodes/"+theNode).text("status.renderedVersion"))
 }
 
+// A node that speaks only flightctl's HTTP API is online by its requests, and its fleet rolls out to it and counts it as any other.
+func TestAFleetRollsOutToANodeThatSpeaksHTTPOnly(t *testing.T) {
+	t.Parallel()
+	at := theirs + "devices/" + overHTTP
+	status := func(version string) string {
+		return `{"apiVersion":"flightctl.io/v1beta1","kind":"Device","metadata":{"name":"` + overHTTP + `"},"status":{"config":{"renderedVersion":"` + version + `"}}}`
+	}
+	makeNode(t, overHTTP, "http=only")
+	makeFleet(t, "http", "http=only", motd("over HTTP"))
+	untilIs(t, "fleets/http", "status.rollout.message", "1 are offline")
+	ok(t, overHTTP, "PUT", at+"/status", status("0"))
+	untilIs(t, "nodes/"+overHTTP, "status.state", "online")
+	until(t, func() error {
+		code, answer, _ := call(t, overHTTP, "GET", at+"/rendered?knownRenderedVersion=0", "")
+		if code != 200 || !strings.Contains(fmt.Sprint(answer), "over HTTP") {
+			return fmt.Errorf("answered with %d: %v", code, answer)
+		}
+		return nil
+	})
+	ok(t, overHTTP, "PUT", at+"/status", status("1"))
+	untilIs(t, "fleets/http", "status.rollout.updated", "1")
+	untilIs(t, "fleets/http", "status.summary.summaryStatus.Online", "1")
+	untilIs(t, "nodes/"+overHTTP, "metadata.annotations.fleet-controller/templateVersion", "http-0000001")
+}
+
 // A node that is heard of no more is offline.
 func Test26Heartbeat(t *testing.T) {
 	t.Parallel()

@@ -49,6 +49,7 @@ const (
 	another  = "acm"    // another such
 	theNode  = "own"    // a node with a password and no programs
 	notIt    = "others" // another such
+	overHTTP = "web"    // another such
 	word     = "correct-horse"
 )
 
@@ -61,6 +62,7 @@ const hubSettings = `auth:
     - {name: acm, role: controller, passwordHash: '%[1]s'}
     - {name: own, role: node, passwordHash: '%[1]s'}
     - {name: others, role: node, passwordHash: '%[1]s'}
+    - {name: web, role: node, passwordHash: '%[1]s'}
 sources: {interval: 500ms, allow: [127.0.0.0/8, "::1/128"]}
 `
 
