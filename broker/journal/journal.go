@@ -4,7 +4,9 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -32,7 +34,7 @@ type Options struct {
 	Name    string // of the journal, in messages; "the journal"
 	Keeps   string // what is lost without it, in messages; "the records"
 	Log     zerolog.Logger
-	Segment int           // bytes after which a segment is ended; 16 MiB
+	Segment int           // bytes after which a segment is ended; 16 MiB, or 1/32 of the disk if that is less
 	Lazy    time.Duration // how long changes without a done may wait; 100 ms
 	// Committed is called for each group that was written, or could not be, with the number of its commits. It must not
 	// block; nil: nothing is called.
@@ -64,12 +66,14 @@ type Journal struct {
 	written    *group           // being written, or spare
 	compaction *compaction
 	failing    bool
+	full       bool // of failing: for the disk is full
 	unremoved  bool // the oldest segment isn't needed, and could not be removed
 
 	damage atomic.Pointer[unreadable] // found by compaction; nil: none
 
 	stats struct {
 		commits, groups, failed, live, records, compacted atomic.Int64
+		full                                              atomic.Bool
 	}
 }
 
@@ -92,6 +96,7 @@ type Stats struct {
 	Segments  int64 // files, now
 	Compacted int64 // bytes copied by compaction
 	Damaged   bool  // a file that is needed can't be read, see Damage
+	Full      bool  // the disk is full: only what makes room is stored
 }
 
 // Register adds the metrics of the journal, as those of a store of that name.
@@ -106,15 +111,18 @@ func (j *Journal) Register(r prometheus.Registerer, store string) {
 	gauge("live_bytes", "Bytes of its files in live records.", func(s Stats) int64 { return s.Live })
 	gauge("records", "Its live records.", func(s Stats) int64 { return s.Records })
 	gauge("segments", "Its files.", func(s Stats) int64 { return s.Segments })
-	gauge("damaged", "1 when a file that is needed can't be read.", func(s Stats) int64 {
-		if s.Damaged {
-			return 1
-		}
-		return 0
-	})
+	gauge("damaged", "1 when a file that is needed can't be read.", func(s Stats) int64 { return oneIf(s.Damaged) })
+	gauge("full", "1 when the disk is full: only what makes room is stored.", func(s Stats) int64 { return oneIf(s.Full) })
 	f.NewCounterFunc(prometheus.CounterOpts{
 		Namespace: "edgebus", Subsystem: "journal", Name: "compacted_bytes_total", Help: "Bytes that compaction copied.", ConstLabels: labels,
 	}, func() float64 { return float64(j.Stats().Compacted) })
+}
+
+func oneIf(is bool) int64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // Damage is the damage that was found in a file that is needed; nil: none. It stays: the journal can't be opened again.
@@ -135,7 +143,7 @@ func (j *Journal) Stats() Stats {
 		Waiting: int64(waiting), Segments: j.log.Count(),
 		Commits: s.commits.Load(), Groups: s.groups.Load(), Failed: s.failed.Load(), Bytes: j.log.Size(),
 		Live: s.live.Load(), Records: s.records.Load(), Compacted: s.compacted.Load(),
-		Damaged: j.damage.Load() != nil,
+		Damaged: j.damage.Load() != nil, Full: s.full.Load(),
 	}
 }
 
@@ -153,7 +161,7 @@ func Open(opts Options) (*Journal, error) { return open(opts, nil) }
 
 func (o *Options) setDefaults() {
 	if o.Segment == 0 {
-		o.Segment = 16 << 20
+		o.Segment = int(max(min(16<<20, diskSize(o.Dir)/32), 64<<10))
 	}
 	if o.Lazy == 0 {
 		o.Lazy = 100 * time.Millisecond
@@ -166,10 +174,23 @@ func (o *Options) setDefaults() {
 	}
 }
 
+// diskSize is that of the file system which a directory is in, or will be.
+func diskSize(dir string) int64 {
+	for {
+		if _, err := os.Stat(dir); err == nil || filepath.Dir(dir) == dir {
+			return wal.DiskSize(dir)
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// reserve is so large that any segment of usual length can be copied, and that what deletes its records can be stored before.
+func (o *Options) reserve() int64 { return int64(o.Segment)*5/4 + 2*wal.ReserveSlack }
+
 func open(opts Options, wrap func(*os.File) wal.File) (*Journal, error) {
 	opts.setDefaults()
 	log, err := wal.Open(wal.Options{
-		Dir: opts.Dir, Name: opts.Name, Keeps: opts.Keeps, Segment: opts.Segment, Log: opts.Log, ReadOnly: opts.ReadOnly, Wrap: wrap,
+		Dir: opts.Dir, Name: opts.Name, Keeps: opts.Keeps, Segment: opts.Segment, Reserve: opts.reserve(), Log: opts.Log, ReadOnly: opts.ReadOnly, Wrap: wrap,
 	})
 	if err != nil {
 		return nil, err
@@ -219,7 +240,7 @@ func (j *Journal) enqueue(changes []Change, done func(error)) (taken, urgent boo
 	for _, c := range changes {
 		g.add(c)
 	}
-	g.calls = append(g.calls, call{done, len(g.ops)})
+	g.calls = append(g.calls, call{done: done, ops: len(g.ops)})
 	urgent = !g.urgent && (done != nil || len(g.buf) > lazyBytes)
 	g.urgent = g.urgent || urgent
 	if first && !urgent {
@@ -397,12 +418,19 @@ func (j *Journal) process(g *group) {
 	began := time.Now()
 	j.files.Lock()
 	err := j.commit(g)
+	if wal.IsFull(err) {
+		j.commitReserved(g)
+	}
 	j.files.Unlock()
 	if j.opts.Committed != nil && !g.empty() {
 		j.opts.Committed(time.Since(began), len(g.ops), err)
 	}
 	if err != nil {
-		j.stats.failed.Add(int64(len(g.calls)))
+		for _, c := range g.calls {
+			if !c.stored {
+				j.stats.failed.Add(1)
+			}
+		}
 		if !j.failing {
 			j.opts.Log.Error().Err(err).Int("commits", len(g.calls)).Msg(j.opts.Name + ": commit failed; trying again with the next")
 		}
@@ -414,8 +442,13 @@ func (j *Journal) process(g *group) {
 		}
 	}
 	j.failing = err != nil
+	j.setFull(wal.IsFull(err) || j.full && g.empty())
 	for _, c := range g.calls {
-		if c.done != nil {
+		switch {
+		case c.done == nil:
+		case c.stored:
+			c.done(nil)
+		default:
 			c.done(err)
 		}
 	}
@@ -438,10 +471,64 @@ func (j *Journal) commit(g *group) error {
 	if err != nil {
 		return err
 	}
+	j.note(g, at)
+	return nil
+}
+
+// note updates the index by a group that is stored.
+func (j *Journal) note(g *group, at wal.Place) {
 	for _, m := range g.ops {
 		j.account(m.id, place{uint32(at.Segment), uint32(at.At) + m.at, m.size}, m.put)
 	}
-	return nil
+}
+
+// commitReserved stores those commits of a group that the reserve is for: the ones that only delete, and the ones that nobody waits
+// for, which are small. Unless they free more than they take, they leave of the reserve what compaction needs next.
+func (j *Journal) commitReserved(g *group) {
+	spared := newGroup()
+	var freed int64
+	begin := 0
+	for i := range g.calls {
+		c := &g.calls[i]
+		ops := g.ops[begin:c.ops]
+		begin = c.ops
+		if len(ops) == 0 || c.done != nil && slices.ContainsFunc(ops, func(m mark) bool { return m.put }) {
+			continue
+		}
+		c.stored = true
+		for _, m := range ops {
+			old, _ := j.index.get(m.id)
+			freed += int64(old.size)
+			spared.copyOp(m, g.buf)
+		}
+	}
+	if spared.empty() {
+		return
+	}
+	var keep int64
+	if freed < int64(len(spared.buf)) {
+		oldest, _ := j.log.Segments()
+		keep = j.live[oldest] + wal.ReserveSlack
+	}
+	if err := j.commitKeeping(spared, keep); err != nil {
+		for i := range g.calls {
+			g.calls[i].stored = false
+		}
+	}
+}
+
+// commitKeeping is commit that takes room of the reserve on a full disk, and leaves so much of that.
+func (j *Journal) commitKeeping(g *group, keep int64) error {
+	at, err := j.log.AppendReserved(g.buf, keep)
+	if err == nil {
+		j.note(g, at)
+	}
+	return err
+}
+
+func (j *Journal) setFull(full bool) {
+	j.full = full
+	j.stats.full.Store(full)
 }
 
 // account updates the index, and how many bytes of each segment are live.
@@ -473,9 +560,10 @@ const (
 )
 
 // compact continues compaction, if the log is too long for what is live. It reports whether there may be more to do. After
-// an error it waits for a commit to succeed; after damage it ends for good, and the log only grows.
+// an error it waits for a commit to succeed, unless the disk is full, which it may make room on; after damage it ends for good, and
+// the log only grows.
 func (j *Journal) compact() bool {
-	if j.failing || j.damage.Load() != nil || j.compaction == nil && !j.wasteful() {
+	if j.failing && !j.full || j.damage.Load() != nil || j.compaction == nil && !j.wasteful() {
 		return false
 	}
 	j.files.Lock()
@@ -496,8 +584,11 @@ func (j *Journal) compact() bool {
 		}
 		j.unremoved = true
 	default:
-		j.opts.Log.Warn().Err(err).Msg(j.opts.Name + ": not compacted")
+		if !j.failing {
+			j.opts.Log.Warn().Err(err).Msg(j.opts.Name + ": not compacted")
+		}
 		j.failing = true
+		j.setFull(wal.IsFull(err))
 	}
 	return false
 }
@@ -520,12 +611,25 @@ func (j *Journal) endCompaction() {
 	}
 }
 
+// wasteful reports whether the log is too long for what is live. On a full disk any length is, if compaction frees a quarter of
+// what it copies, and if the reserve has room for that.
 func (j *Journal) wasteful() bool {
+	if j.full {
+		oldest, _ := j.log.Segments()
+		live := j.stats.live.Load()
+		return j.log.Size()-live > max(live/4, int64(j.opts.Segment)/16) &&
+			(j.live[oldest] == 0 || j.live[oldest]+wal.ReserveSlack <= j.log.Reserved())
+	}
 	return j.log.Count() > 1 && j.log.Size() > 2*j.stats.live.Load()+spareSegments*int64(j.opts.Segment)
 }
 
 func (j *Journal) compactOldest() error {
-	oldest, _ := j.log.Segments()
+	oldest, newest := j.log.Segments()
+	if oldest == newest {
+		if err := j.log.Cut(); err != nil {
+			return err
+		}
+	}
 	if j.compaction == nil {
 		if base := j.log.Base(); oldest < base { // it could not be removed
 			return j.remove(base)
@@ -548,9 +652,17 @@ func (j *Journal) compactOldest() error {
 	}
 	j.stats.compacted.Add(int64(len(g.buf)))
 	if more {
-		return j.commit(g)
+		return j.commitCopies(g)
 	}
 	return j.drop(g, oldest)
+}
+
+// commitCopies stores what compaction has copied, if there is any.
+func (j *Journal) commitCopies(g *group) error {
+	if g.empty() {
+		return nil
+	}
+	return j.commitKeeping(g, 0)
 }
 
 // copyLive puts the next few live records of the oldest segment into a group. It reports whether there are more.
@@ -593,7 +705,7 @@ func (j *Journal) isLive(id uint64, at wal.Place) bool {
 // drop commits the last copies together with the operation that retires the oldest segment, and removes that.
 func (j *Journal) drop(g *group, oldest uint64) error {
 	g.addBase(oldest + 1)
-	if err := j.commit(g); err != nil {
+	if err := j.commitCopies(g); err != nil {
 		return err
 	}
 	j.endCompaction()

@@ -43,7 +43,7 @@ func content(t testing.TB, j *Journal) map[uint64]string {
 	t.Helper()
 	all := make(map[uint64]string)
 	require.NoError(t, j.Load(func(id uint64, value []byte) error {
-		require.NotContains(t, all, id)
+		require.False(t, all[id] != "", id) // require.NotContains looks at each key
 		all[id] = string(value)
 		return nil
 	}))
@@ -474,7 +474,7 @@ func TestWhatWasNeverStoredDoesNotWaitToBeDeleted(t *testing.T) {
 	j.now(t, put(1, "one"), put(2, "two"))
 	d.set(func(d *disk) { d.full = true })
 	j.Commit([]Change{{ID: 1}}, nil)
-	for id := uint64(10); id < 2010; id++ {
+	for id := uint64(10); id < 410; id++ {
 		require.Error(t, j.try(put(id, "refused")))
 		j.Commit([]Change{put(id+5000, "written late")}, nil)
 		j.Commit([]Change{{ID: id}, {ID: id + 5000}, put(2, fmt.Sprint(id))}, nil)
@@ -484,7 +484,7 @@ func TestWhatWasNeverStoredDoesNotWaitToBeDeleted(t *testing.T) {
 	d.set(func(d *disk) { d.full = false })
 	j.now(t, put(3, "three"))
 	require.NoError(t, j.Close())
-	require.Equal(t, map[uint64]string{2: "2009", 3: "three"}, content(t, opened(t, dir, 0)))
+	require.Equal(t, map[uint64]string{2: "409", 3: "three"}, content(t, opened(t, dir, 0)))
 }
 
 // Who only looks sees what an opening would, and leaves everything as it is: also the
@@ -495,6 +495,7 @@ func TestReadOnlyChangesNothing(t *testing.T) {
 	j.now(t, put(1, "one"), put(2, "two"))
 	require.NoError(t, j.Close())
 	require.NoError(t, os.Remove(filepath.Join(dir, "lock")))
+	require.NoError(t, os.Remove(filepath.Join(dir, "reserve")))
 	segment := filepath.Join(dir, "000000000001.log")
 	whole, err := os.ReadFile(segment)
 	require.NoError(t, err)

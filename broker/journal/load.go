@@ -239,8 +239,9 @@ type group struct {
 
 // call is one commit, with the end of its operations.
 type call struct {
-	done func(error) // nil: nobody waits
-	ops  int
+	done   func(error) // nil: nobody waits
+	ops    int
+	stored bool // although its group was not, see commitReserved
 }
 
 // mark is the place of an operation in a group.
@@ -278,6 +279,13 @@ func (g *group) add(c Change) {
 	g.ops = append(g.ops, mark{c.ID, uint32(at), uint32(len(g.buf) - at), c.Value != nil})
 }
 
+// copyOp adds an operation of another group.
+func (g *group) copyOp(m mark, buf []byte) {
+	at := uint32(len(g.buf))
+	g.buf = append(g.buf, buf[m.at:m.at+m.size]...)
+	g.ops = append(g.ops, mark{m.id, at, m.size, m.put})
+}
+
 // requeue puts the changes without a done of a failed group before those of this one. Of each record the last change is kept,
 // and none of a record that is not stored and is deleted: otherwise what comes and goes while the disk is full would pile
 // up.
@@ -285,7 +293,7 @@ func (g *group) requeue(failed *group, stored *index) {
 	last := make(map[uint64]mark)
 	begin := 0
 	for _, c := range failed.calls {
-		if c.done == nil {
+		if c.done == nil && !c.stored {
 			for _, m := range failed.ops[begin:c.ops] {
 				if _, ok := stored.get(m.id); m.put || ok {
 					last[m.id] = m
@@ -307,7 +315,7 @@ func (g *group) requeue(failed *group, stored *index) {
 	}
 	shift := uint32(len(front.buf) - wal.HeadSize)
 	added := len(front.ops)
-	front.calls = append(front.calls, call{nil, added})
+	front.calls = append(front.calls, call{ops: added})
 	for _, m := range g.ops {
 		m.at += shift
 		front.ops = append(front.ops, m)

@@ -186,7 +186,9 @@ func (l *Log) Begin(base uint64) error {
 		if l.opts.ReadOnly {
 			return nil
 		}
-		return l.begin(1)
+		err := l.begin(1)
+		l.firstStock()
+		return err
 	}
 	newest, err := l.gapless()
 	if err != nil || l.opts.ReadOnly {
@@ -204,7 +206,15 @@ func (l *Log) Begin(base uint64) error {
 	}
 	l.file = l.opts.Wrap(f)
 	l.suspect = true // of what may stand behind the last frame
+	l.firstStock()
 	return l.mend()
+}
+
+// firstStock makes the reserve before the first frame is written.
+func (l *Log) firstStock() {
+	if err := l.restock(); err != nil {
+		l.opts.Log.Error().Err(err).Msg(l.opts.Name + ": the disk is full: only what makes room is written")
+	}
 }
 
 // gapless checks that all needed segments are there.

@@ -2,6 +2,7 @@ package wal
 
 import (
 	"errors"
+	"math"
 	"os"
 	"syscall"
 )
@@ -16,4 +17,27 @@ func (s Synced) Sync() error {
 			return err
 		}
 	}
+}
+
+// allocate has a file take so many bytes on disk.
+func allocate(f *os.File, size int64) error {
+	for {
+		err := syscall.Fallocate(int(f.Fd()), 0, 0, size)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.ENOSYS):
+			return writeZeros(f, size)
+		}
+		return err
+	}
+}
+
+// DiskSize is how many bytes the file system of a directory has, used ones included.
+func DiskSize(dir string) int64 {
+	var s syscall.Statfs_t
+	if err := syscall.Statfs(dir, &s); err != nil || s.Blocks == 0 || s.Bsize <= 0 {
+		return math.MaxInt64
+	}
+	return int64(min(s.Blocks, math.MaxInt64/uint64(s.Bsize))) * int64(s.Bsize)
 }

@@ -20,6 +20,7 @@ type Options struct {
 	Name    string // of the log, in log lines and errors
 	Keeps   string // what is lost without it, in log lines and errors
 	Segment int    // bytes after which a segment is ended
+	Reserve int64  // bytes on disk that are kept for AppendReserved and Cut; 0: none
 	Log     zerolog.Logger
 	// ReadOnly opens the log for reading alone: no file is made, changed, locked or removed, and frames are refused.
 	ReadOnly bool
@@ -53,6 +54,7 @@ type Log struct {
 	suspect   bool         // the file may end with bytes that were not acknowledged
 	unrotated bool         // the last attempt to make a new segment failed
 	inUse     datadir.Kept // the file
+	reserve   reserve
 
 	mu       sync.Mutex
 	segments []segment // oldest first; the last is written to
@@ -130,10 +132,20 @@ func syncDir(dir string) error {
 }
 
 // Append makes a frame durable, and returns its place. The frame's body begins after HeadSize bytes, which are filled in
-// here. After an error nothing of the frame is in the log.
+// here. After an error nothing of the frame is in the log. It fails while the disk has no room for the reserve besides.
 func (l *Log) Append(frame []byte) (at Place, err error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
+	if l.opts.ReadOnly {
+		return at, errReadOnly
+	}
+	if err := l.restock(); err != nil {
+		return at, err
+	}
+	return l.append(frame)
+}
+
+func (l *Log) append(frame []byte) (at Place, err error) {
 	switch {
 	case l.opts.ReadOnly:
 		return at, errReadOnly
@@ -205,7 +217,11 @@ func (l *Log) Cut() error {
 	if err := l.mend(); err != nil {
 		return err
 	}
-	return l.begin(l.end().Segment + 1)
+	err := l.begin(l.end().Segment + 1)
+	if IsFull(err) && l.spend(ReserveSlack, 0) {
+		err = l.begin(l.end().Segment + 1)
+	}
+	return err
 }
 
 // begin makes a segment, to which the log writes from then on. The file is renamed to its final name once its header is on disk,
@@ -355,6 +371,10 @@ func (l *Log) Close() error {
 		errs = append(errs, l.file.Close())
 	}
 	l.openToRead(0, nil)
+	if l.reserve.file != nil {
+		errs = append(errs, l.reserve.file.Close())
+		l.reserve.file, l.reserve.size = nil, 0
+	}
 	if l.lock != nil {
 		errs = append(errs, l.lock.Close())
 	}

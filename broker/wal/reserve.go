@@ -1,0 +1,103 @@
+package wal
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// A full disk can only get room again by writing: what is deleted is deleted by a frame, and a segment is retired by one. The
+// reserve is a file whose room is given up for such frames, and taken again before any other frame is written.
+type reserve struct {
+	file *os.File // nil: it was not opened yet
+	size int64    // bytes that it takes on disk
+}
+
+// ReserveSlack is what a file system may need besides a frame's own bytes: a block for its end, one for the next segment, and metadata.
+const ReserveSlack = 64 << 10
+
+// IsFull reports whether an error says that the disk, or what its quota leaves of it, is full.
+func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
+// Reserved is how many bytes are reserved now.
+func (l *Log) Reserved() int64 {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	return l.reserve.size
+}
+
+// restock reserves what is missing. It fails if the disk is full; where nothing can be reserved for another reason, the log
+// goes on without.
+func (l *Log) restock() error {
+	r := &l.reserve
+	if r.size >= l.opts.Reserve {
+		return nil
+	}
+	path := filepath.Join(l.opts.Dir, "reserve")
+	if r.file == nil {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return onlyFull(err)
+		}
+		r.file = f
+	}
+	if err := allocate(r.file, l.opts.Reserve); err != nil {
+		_ = r.file.Truncate(r.size)
+		return onlyFull(fmt.Errorf("%s: %w", path, err))
+	}
+	r.size = l.opts.Reserve
+	return nil
+}
+
+func onlyFull(err error) error {
+	if IsFull(err) {
+		return err
+	}
+	return nil
+}
+
+// spend gives up n bytes of the reserve, or all that is left, but keeps so many. It reports whether the disk has more room now.
+func (l *Log) spend(n, keep int64) bool {
+	r := &l.reserve
+	left := max(r.size-n, 0)
+	if r.size == 0 || left < keep || r.file.Truncate(left) != nil {
+		return false
+	}
+	r.size = left
+	return r.file.Sync() == nil // ext4 gives room back when it has synced
+}
+
+// AppendReserved is Append for a frame after which the log can be shorter: on a full disk it takes room of the reserve, of which it
+// leaves so many bytes.
+func (l *Log) AppendReserved(frame []byte, keep int64) (at Place, err error) {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	at, err = l.append(frame)
+	if IsFull(err) && l.spend(int64(len(frame))+ReserveSlack, keep) {
+		at, err = l.append(frame)
+	}
+	return at, err
+}
+
+// writeZeros makes a file so long.
+func writeZeros(f *os.File, size int64) error {
+	info, err := f.Stat()
+	if err != nil || info.Size() >= size {
+		return err
+	}
+	_, err = io.CopyN(io.NewOffsetWriter(f, info.Size()), zeros{}, size-info.Size())
+	if err == nil {
+		err = f.Sync() // or it may find out later that there is no room
+	}
+	return err
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
