@@ -357,7 +357,7 @@ func (b *Broker) clientOf(id *Identity) *client {
 	}
 	c.queued, c.state = b.quotas.queued.Open(id.User), b.quotas.state.Open(id.User)
 	l := b.opts.Limits
-	c.sess = session.New(session.Limits{Bytes: int(l.Session.Bytes), Inflight: l.Inflight, User: c.queued}, b.opts.Now, &b.counters)
+	c.sess = session.New(session.Limits{Bytes: int(l.Session.Bytes), Inflight: l.Inflight, User: c.queued, State: c.state}, b.opts.Now, &b.counters)
 	return c
 }
 

@@ -347,7 +347,7 @@ type quotas struct {
 	requests     *quota.Quota // of these, the HTTP requests
 	kept         *quota.Quota // sessions that outlive their connections
 	queued       *quota.Quota // bytes of messages that wait or are not acknowledged
-	state        *quota.Quota // bytes of filters, wills and topic aliases
+	state        *quota.Quota // bytes of filters, wills, topic aliases and QoS 2 states
 	retained     *quota.Quota // bytes of retained messages
 	unfinished   *quota.Quota // bytes of memory for packets that have not arrived whole
 	unsigned     *quota.Quota // the same, of clients that haven't signed in
@@ -375,7 +375,7 @@ func newQuotas(l Limits) quotas {
 		requests: halfEach("HTTP requests under way", l.Requests, "limits.requests"),
 		kept:     quota.New("sessions that outlive their connections", "user", perUser, limit(l.Sessions, "limits.sessions")),
 		queued:   quota.NewShared("bytes of messages", "user", limit(int(l.Session.All), "limits.session.all")),
-		state:    quota.NewShared("bytes of filters, wills and topic aliases", "user", limit(int(l.Session.State), "limits.session.state")),
+		state:    quota.NewShared("bytes of filters, wills, topic aliases and QoS 2 states", "user", limit(int(l.Session.State), "limits.session.state")),
 		retained: quota.NewShared("bytes of retained messages", "user or node", limit(int(l.Retained.Bytes), "limits.retained.bytes")),
 
 		unfinished: quota.NewShared("bytes of unfinished packets", "user", unfinished),

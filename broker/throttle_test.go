@@ -643,3 +643,75 @@ func TestUnfinishedPacketsAreSharedAmongUsers(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return held() == 0 }, patience, time.Millisecond, "all of it is given back")
 }
+
+// unreleased publishes n messages of QoS 2 from a session that stays, and releases none.
+func unreleased(t *testing.T, c *tc, n int) {
+	t.Helper()
+	for from := 1; from <= n; from += 1000 {
+		var b []byte
+		last := min(from+999, n)
+		for id := from; id <= last; id++ {
+			b = append(b, encode(t, publishPacket("t", "", 2, uint16(id)), 4)...)
+		}
+		go func() { _, _ = c.conn.Write(b) }()
+		for range last - from + 1 {
+			c.expect(packets.Pubrec)
+		}
+	}
+}
+
+// What waits for a PUBREL counts what it costs, after a restart too, and is given back with the PUBREL or the session.
+func TestUnreleasedPublishesCountWhatTheyCost(t *testing.T) {
+	dir := t.TempDir()
+	b, stop := kept(t, dir, nil)
+	held := func() int64 { return b.quotas.state.Held() }
+	lasting := func(pk *packets.Packet) { pk.Connect.Clean = false }
+	c := open(t, b, "pub", v3, lasting)
+	before := held()
+	costs(t, held, func() { unreleased(t, c, 65_535) })
+	counted := held()
+	stop()
+	costsFromDisk(t, dir, func(b *Broker) int64 { return b.quotas.state.Held() }, counted)
+
+	b, stop = kept(t, t.TempDir(), nil)
+	c = open(t, b, "pub", v3, lasting)
+	unreleased(t, c, 100)
+	require.Positive(t, held()-before)
+	for id := range uint16(60) {
+		c.ack(packets.Pubrel, id+1)
+		c.expect(packets.Pubcomp)
+	}
+	left := held()
+	require.Positive(t, left)
+	c.leave(b, "pub")
+	require.Equal(t, left, held(), "the session keeps them")
+	open(t, b, "pub").disconnect()
+	require.Eventually(t, func() bool { return held() == 0 }, patience, time.Millisecond)
+	stop()
+}
+
+// A client that releases nothing gets no more than its user's part, and is told; a user's other clients go on publishing.
+func TestUnreleasedPublishesAreAUsersPart(t *testing.T) {
+	b, _ := kept(t, t.TempDir(), func(o *Options) { withUsers(o); o.Limits.Session.State = 64 << 10 })
+	hog := open(t, b, "hog", credentialsOf("op", "secret"), func(pk *packets.Packet) {
+		pk.Connect.Clean = false
+		pk.ProtocolVersion = 4
+	})
+	unreleased(t, hog, 5000) // each is answered: 3.1.1 has no other answer
+	require.LessOrEqual(t, b.quotas.state.Held(), int64(40<<10))
+	other := open(t, b, "other", credentialsOf("op", "secret"))
+	for id := uint16(1); id < 50; id++ {
+		other.publish("t", "x", 2, id)
+		require.Equal(t, byte(0), other.expect(packets.Pubrec).ReasonCode, "it releases what it publishes")
+		other.ack(packets.Pubrel, id)
+		other.expect(packets.Pubcomp)
+	}
+	for id := uint16(100); id < 116; id++ {
+		other.publish("t", "x", 2, id)
+		require.Equal(t, byte(0), other.expect(packets.Pubrec).ReasonCode)
+	}
+	other.publish("t", "x", 2, 200)
+	refused := other.expect(packets.Pubrec)
+	require.Equal(t, byte(codeQuota), refused.ReasonCode)
+	require.Contains(t, refused.Properties.ReasonString, "limits.session.state")
+}

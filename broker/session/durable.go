@@ -211,10 +211,10 @@ func (s *Session) records() (ids []uint64) {
 	for _, x := range s.inflight.byID {
 		ids = x.record.take(ids)
 	}
-	for id, in := range s.inbound {
+	for id, in := range s.inbound.byID {
 		if in.received {
 			ids = append(ids, in.record)
-			delete(s.inbound, id)
+			s.inbound.remove(id)
 		}
 	}
 	for _, p := range s.replays {
@@ -940,7 +940,7 @@ func (l *Loader) Restore(s *Session) ([]PendingReplay, error) {
 	s.progress, s.sent, s.seq = p.progress, p.sent, max(p.sent, p.last)
 	s.disk = p.disk
 	for id, record := range p.inbound {
-		s.inbound[id] = &inboundPublish{record: record, received: true}
+		s.inbound.add(id, &inboundPublish{record: record, received: true})
 	}
 	slices.SortFunc(p.deliveries, func(a, b loadedDelivery) int { return cmp.Compare(a.seq, b.seq) })
 	for _, e := range p.deliveries {

@@ -19,6 +19,7 @@ type Limits struct {
 	Bytes    int            // of waiting messages
 	Inflight int            // unacknowledged messages, even if the client accepts more
 	User     *quota.Account // memory of all sessions of the user; nil: no limit
+	State    *quota.Account // memory of what else the user's sessions hold; nil: no limit
 
 	DropOldest bool          // at the limits the oldest message is dropped, not the newest
 	Memory     int           // bytes of a durable session's waiting messages that are in memory too; 0: all are
@@ -35,7 +36,7 @@ type Session struct {
 	ended    bool
 	queue    queue
 	inflight inflight
-	inbound  map[uint16]*inboundPublish
+	inbound  inbound
 
 	replays  []*replay // of retained messages
 	fetching bool      // retained messages are being fetched
@@ -65,7 +66,7 @@ type consumer interface {
 func New(limits Limits, now func() time.Time, count *Counters) *Session {
 	return &Session{
 		limits: limits, now: now, count: count, version: 5,
-		inbound: make(map[uint16]*inboundPublish), queue: queue{user: limits.User}, inflight: newInflight(limits.User),
+		inbound: newInbound(limits.State), queue: queue{user: limits.User}, inflight: newInflight(limits.User),
 	}
 }
 
@@ -129,6 +130,7 @@ func (s *Session) End() (records []uint64, left []Undelivered) {
 	user.Add(-int64(s.held()))
 	s.queue, s.disk, s.inflight = queue{user: user}, diskQueue{}, newInflight(user)
 	s.replays, s.live = nil, liveTopics{}
+	s.inbound.end()
 	return records, left
 }
 
@@ -749,6 +751,53 @@ type inboundPublish struct {
 	acks     []func(error) // of the PUBLISH and its repetitions, until the outcome is known
 }
 
+// inbound are the QoS 2 publishes of the client's that wait for their PUBREL. Nothing but the packet identifiers limits how many a
+// client leaves so, for as long as its session lives: they are charged to its user.
+type inbound struct {
+	byID  map[uint16]*inboundPublish
+	user  *quota.Account
+	ended bool // nothing is charged any more
+}
+
+const (
+	inboundCost  = 144 // bytes of memory for each
+	fewUnchecked = 16  // that a session may have whatever else its user holds: a client that releases what it publishes goes on
+)
+
+func newInbound(user *quota.Account) inbound {
+	return inbound{byID: make(map[uint16]*inboundPublish), user: user}
+}
+
+// room returns why there can't be one more.
+func (n *inbound) room() error {
+	if len(n.byID) < fewUnchecked {
+		return nil
+	}
+	return n.user.Check(inboundCost)
+}
+
+func (n *inbound) add(id uint16, in *inboundPublish) {
+	n.byID[id] = in
+	n.charge(1)
+}
+
+func (n *inbound) remove(id uint16) {
+	delete(n.byID, id)
+	n.charge(-1)
+}
+
+func (n *inbound) charge(publishes int) {
+	if !n.ended {
+		n.user.Add(int64(publishes) * inboundCost)
+	}
+}
+
+// end gives back what is charged.
+func (n *inbound) end() {
+	n.charge(-len(n.byID))
+	n.ended = true
+}
+
 // maxRepetitions bounds what a session holds for a client that repeats itself.
 const maxRepetitions = 16
 
@@ -756,18 +805,25 @@ const maxRepetitions = 16
 var ErrRepeated = errors.New("repeated")
 
 // BeginQoS2 takes a QoS 2 publish of the client's. If it is the first with its packet id, the broker handles it and calls
-// FinishQoS2 with the outcome. A repetition is not handled: ack is called once the outcome is known.
+// FinishQoS2 with the outcome. A repetition is not handled, nor is one for which the user has no room: ack is called once the
+// outcome is known.
 func (s *Session) BeginQoS2(id uint16, ack func(error)) (first bool) {
 	s.mu.Lock()
-	in := s.inbound[id]
+	in := s.inbound.byID[id]
 	if in == nil {
-		in = &inboundPublish{acks: []func(error){ack}}
-		if s.log != nil {
-			in.record = s.log.ID()
+		full := s.inbound.room()
+		if full == nil {
+			in = &inboundPublish{acks: []func(error){ack}}
+			if s.log != nil {
+				in.record = s.log.ID()
+			}
+			s.inbound.add(id, in)
 		}
-		s.inbound[id] = in
 		s.mu.Unlock()
-		return true
+		if full != nil {
+			ack(full)
+		}
+		return full == nil
 	}
 	var err error
 	if !in.received {
@@ -787,7 +843,7 @@ func (s *Session) BeginQoS2(id uint16, ack func(error)) (first bool) {
 func (s *Session) QoS2Changes(id uint16) []journal.Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if in := s.inbound[id]; in != nil && s.log != nil {
+	if in := s.inbound.byID[id]; in != nil && s.log != nil {
 		return []journal.Change{{ID: in.record, Value: s.encode(kindInbound, uint64(id))}}
 	}
 	return nil
@@ -796,7 +852,7 @@ func (s *Session) QoS2Changes(id uint16) []journal.Change {
 // FinishQoS2 acknowledges a publish that BeginQoS2 found to be the first. After an error the packet id is free again.
 func (s *Session) FinishQoS2(id uint16, err error) {
 	s.mu.Lock()
-	in := s.inbound[id]
+	in := s.inbound.byID[id]
 	if in == nil || in.received {
 		s.mu.Unlock()
 		return
@@ -804,7 +860,7 @@ func (s *Session) FinishQoS2(id uint16, err error) {
 	if err == nil && !s.ended {
 		in.received = true
 	} else {
-		delete(s.inbound, id)
+		s.inbound.remove(id)
 	}
 	if err == nil && s.ended && s.log != nil {
 		s.log.Forget(in.record)
@@ -822,7 +878,7 @@ func (s *Session) FinishQoS2(id uint16, err error) {
 func (s *Session) Pubrel(id uint16, w *Writer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	in := s.inbound[id]
+	in := s.inbound.byID[id]
 	if in != nil && in.received && s.log != nil {
 		s.log.Commit([]journal.Change{{ID: in.record}}, func(err error) {
 			s.mu.Lock()
@@ -843,8 +899,8 @@ func (s *Session) pubcomp(id uint16, in *inboundPublish, w *Writer) {
 	switch {
 	case in == nil:
 		answer.Code = codeUnknownID
-	case in.received && s.inbound[id] == in:
-		delete(s.inbound, id)
+	case in.received && s.inbound.byID[id] == in:
+		s.inbound.remove(id)
 	}
 	w.Control(answer.Append(nil, s.version), nil)
 }
