@@ -9,10 +9,18 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // reassertInterval is the shortest time between two publishes of a topic's value because others have changed it.
 const reassertInterval = time.Second
+
+// A refused value is published again after minRefusal, then at growing intervals up to maxRefusal: the clock that was wrong, the
+// model or the rights may have been corrected meanwhile.
+const (
+	minRefusal = time.Second
+	maxRefusal = 30 * time.Second
+)
 
 // maxInflight is how many publishes may wait for their acknowledgement.
 const maxInflight = 256
@@ -22,11 +30,13 @@ const maxInflight = 256
 type outbox struct {
 	publish func(client.Message, func(error)) // never called with mu held: it may answer at once
 	log     zerolog.Logger
+	now     func() time.Time
 
 	mu       sync.Mutex
 	entries  map[string]*outboxEntry
-	queue    []*outboxEntry // dirty and not under way
-	deferred []*outboxEntry // the same, but the broker can't take them now
+	queue    []*outboxEntry        // dirty and not under way
+	deferred []*outboxEntry        // the same, but the broker can't take them now
+	refused  map[*outboxEntry]bool // those whose value was refused
 	inflight int
 	up       bool
 	idle     chan struct{} // closed when everything is stored, then nil
@@ -37,15 +47,18 @@ type outboxEntry struct {
 	dirty        bool // m has not been acknowledged
 	inflight     bool
 	removed      bool
-	refused      bool // m was refused for good: it waits for another value, or for the device to exist
+	refused      bool // m was refused: it waits for retryAt, another value, another connection, or the device to exist
 	retryRefused bool // the device has appeared since the publish in flight was sent: a refusal of it doesn't count
+
+	refusals int       // since a value of the topic was last taken
+	retryAt  time.Time // when m, if it is refused, is published again
 
 	reasserted time.Time // when it was last published again because another client had changed it
 	deferNext  bool      // it is in flight, and is published again with the next retry
 }
 
 func newOutbox(publish func(client.Message, func(error)), log zerolog.Logger) *outbox {
-	return &outbox{publish: publish, log: log, entries: map[string]*outboxEntry{}}
+	return &outbox{publish: publish, log: log, now: time.Now, entries: map[string]*outboxEntry{}, refused: map[*outboxEntry]bool{}}
 }
 
 // set makes m the value of its topic.
@@ -86,9 +99,8 @@ func (o *outbox) connected() {
 	o.mu.Lock()
 	o.up = true
 	for _, s := range o.entries {
-		if !s.refused {
-			o.enqueue(s)
-		}
+		s.refused = false
+		o.enqueue(s)
 	}
 	o.mu.Unlock()
 	o.publishQueued()
@@ -170,6 +182,9 @@ func (o *outbox) next() *outboxEntry {
 			continue
 		}
 		s.dirty, s.inflight, s.retryRefused = false, true, false
+		if s.refusals > 0 {
+			s.m.User = stamped(s.m.User, o.now())
+		}
 		o.inflight++
 		return s
 	}
@@ -183,11 +198,11 @@ func (o *outbox) done(s *outboxEntry, err error) {
 	s.inflight, s.deferNext = false, false
 	switch {
 	case err == nil:
-	case final(err) && s.retryRefused:
+		s.refusals = 0
+	case refusedValue(err) && s.retryRefused:
 		s.dirty = true
-	case final(err):
-		o.log.Warn().Err(err).Msg("report refused; it is sent again when its value changes")
-		s.refused = !s.dirty
+	case refusedValue(err):
+		o.refuse(s, err)
 	case errors.Is(err, client.ErrNotConnected), errors.Is(err, client.ErrConnectionLost):
 		s.dirty, o.up = true, false // the next connection brings it
 	default:
@@ -205,18 +220,54 @@ func (o *outbox) done(s *outboxEntry, err error) {
 	o.publishQueued()
 }
 
-// final reports whether the broker would refuse the same message again.
-func final(err error) bool {
-	var refused *client.Refused
-	return errors.As(err, &refused) && slices.Contains([]byte{0x87, 0x90, 0x95, 0x99}, refused.Code)
+// refuse notes that the broker refused the value of s. mu is held.
+func (o *outbox) refuse(s *outboxEntry, err error) {
+	level := zerolog.DebugLevel
+	if s.refusals == 0 {
+		level = zerolog.WarnLevel
+	}
+	o.log.WithLevel(level).Err(err).Str("topic", s.m.Topic).Msg("report refused; it is sent again from time to time, and when its value changes")
+	s.retryAt = o.now().Add(min(maxRefusal, minRefusal<<min(s.refusals, 16)))
+	s.refusals++
+	if s.refused = !s.dirty; s.refused {
+		o.refused[s] = true
+	}
 }
 
-// retry queues the deferred entries again. It is called every second.
+// refusedValue reports whether the broker would probably refuse the same message again now.
+func refusedValue(err error) bool {
+	var refused *client.Refused
+	return errors.As(err, &refused) && slices.Contains([]byte{0x87, 0x90, 0x95, 0x97, 0x99}, refused.Code)
+}
+
+// stamped are the user properties of a value that is still the device's, with the time of now: the clock by which it was stamped may
+// have been wrong, and the value was refused for that.
+func stamped(user []client.UserProperty, now time.Time) []client.UserProperty {
+	user = slices.Clone(user)
+	for i := range user {
+		if user[i].Key == "ts" {
+			user[i].Value = resource.Time(now)
+		}
+	}
+	return user
+}
+
+// retry queues the deferred entries again, and those refused ones that are due. It is called every second.
 func (o *outbox) retry(connected bool) {
 	o.mu.Lock()
 	o.up = connected
 	o.queue = append(o.queue, o.deferred...)
 	o.deferred = nil
+	for s := range o.refused {
+		switch {
+		case s.removed, !s.refused:
+			delete(o.refused, s)
+		case !o.now().Before(s.retryAt):
+			delete(o.refused, s)
+			s.refused = false
+			o.enqueue(s)
+		}
+	}
 	o.mu.Unlock()
 	o.publishQueued()
 }

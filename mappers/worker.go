@@ -15,6 +15,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -411,6 +412,9 @@ func (w *worker) check(d *device, name, value string) error {
 	if p == nil || value == "" {
 		return nil
 	}
+	if len(value) > link.MaxValue {
+		return Refuse(Invalid, "the device has %d bytes: a value is at most %d", len(value), link.MaxValue)
+	}
 	if err := withoutLimits(p.spec).Check([]byte(value)); err != nil {
 		return Refuse(Invalid, "the device has %s", strings.TrimPrefix(err.Error(), name+": "))
 	}
@@ -495,6 +499,10 @@ func (w *worker) reportPushed(d *device) {
 	d.pushed = nil
 	w.m.mu.Unlock()
 	for name, value := range pushed {
+		if err := w.check(d, name, value); err != nil {
+			w.publishReadProblem(d, name, err)
+			continue
+		}
 		w.report(d, name, value)
 	}
 }

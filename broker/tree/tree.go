@@ -58,11 +58,40 @@ func Beside(m broker.Message, now int64) (resource.Stored, error) {
 			return s, err
 		}
 	}
-	if s.TS > now+mostAhead {
-		return s, resource.Errorf(resource.Invalid, "ts", "%s is more than a minute ahead of the clock here, %s: mend the sender's clock, or leave ts out",
-			resource.Millis(s.TS), resource.Millis(now))
+	return s, checkTime(s.TS, now)
+}
+
+// Timestamp checks the time that a publisher sent with an item of a stream.
+func Timestamp(m broker.Message, now int64) error {
+	for _, p := range m.Props.User {
+		s := resource.Stored{TS: now}
+		if p.Key != propTS {
+			continue
+		}
+		if err := s.SetProp(p.Key, p.Value); err != nil {
+			return err
+		}
+		if err := checkTime(s.TS, now); err != nil {
+			return err
+		}
 	}
-	return s, nil
+	return nil
+}
+
+const propTS = "ts"
+
+// AheadError is the error of a timestamp that is too far in the future: the sender's clock is wrong, or the one here.
+type AheadError struct{ error }
+
+// Unwrap is the rule that the timestamp breaks.
+func (e AheadError) Unwrap() error { return e.error }
+
+func checkTime(ts, now int64) error {
+	if ts <= now+mostAhead {
+		return nil
+	}
+	return AheadError{resource.Errorf(resource.Invalid, propTS, "%s is more than a minute ahead of the clock here, %s: mend the sender's clock, or leave ts out",
+		resource.Millis(ts), resource.Millis(now))}
 }
 
 // Member is a property that a message sets, or clears: then its value is nil.

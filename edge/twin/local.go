@@ -74,6 +74,11 @@ func (t *Twin) stream(a topics.Address, m broker.Message, done func(error)) {
 		done(t.noDevice(a.Device))
 		return
 	}
+	if err := tree.Timestamp(m, t.o.Now().UnixMilli()); err != nil {
+		t.stats.refused.Add(1)
+		done(err)
+		return
+	}
 	m.Retain = false
 	t.o.Pass(m, done)
 }
@@ -134,6 +139,9 @@ func (t *Twin) report(b *batch, a topics.Address, m broker.Message) error {
 		return err
 	}
 	s, err := b.read(a, m, &d.bundle.Model, (*resource.DeviceModel).CheckReported, (*resource.DeviceModel).CheckKnown)
+	if errors.As(err, new(tree.AheadError)) {
+		t.noteClock(b, a.Device, d, m)
+	}
 	if err != nil {
 		return err
 	}
@@ -163,6 +171,24 @@ func (t *Twin) report(b *batch, a topics.Address, m broker.Message) error {
 		t.push(b, d, e, b.members[i].Property)
 	}
 	return nil
+}
+
+// noteClock says in the properties' problem that their reports are refused for their timestamps, until one is taken. Otherwise the value
+// before would pass for the device's.
+func (t *Twin) noteClock(b *batch, name string, d *device, m broker.Message) {
+	why, err := json.Marshal(resource.Problem{
+		Code:    resource.ClockAhead,
+		Message: "its reports are refused, because their ts is more than a minute ahead of the node's clock: correct the clock of its mapper, or the node's",
+	})
+	for _, v := range b.members {
+		if err == nil && v.Value != nil {
+			d.faults = true
+			err = t.putWithin(b, entry(b, topics.DeviceKey(name, topics.KindReadProblem, v.Property), why, tree.Origin(m)))
+		}
+	}
+	if err != nil {
+		t.o.Log.Error().Err(err).Str("device", name).Msg("a wrong clock can't be shown")
+	}
 }
 
 // push has a reported value sent, once it is stored, to where its Device says. That it is reported again is no write, but

@@ -285,6 +285,7 @@ const (
 	BadConfig   = "BadConfig"   // the configuration in the Device or its model is wrong
 	Unreachable = "Unreachable" // the device does not answer, or not correctly
 	ReadFailed  = "ReadFailed"  // the property can't be read, and no other code fits
+	ClockAhead  = "ClockAhead"  // its reports are refused for timestamps in the future: a code of the core
 )
 
 // ParseProblem reads the payload of the topics of a Problem.

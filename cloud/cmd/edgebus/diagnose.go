@@ -118,6 +118,10 @@ func (d *diagnosis) node(f facts) {
 	if link := d.link(f); link != nil {
 		d.quality(f, *link)
 	}
+	if c, told := condition(f.conditions, resource.ConditionSpecRendered); told && c.Status == "False" {
+		d.add(wrong, "correct what the message names, in the Node, its Fleet, or what they refer to: the node keeps what it was sent before",
+			"the node's spec can't be rendered: %s", strings.TrimSuffix(c.Reason+": "+c.Message, ": "))
+	}
 	d.devices(f)
 }
 

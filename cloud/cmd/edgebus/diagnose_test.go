@@ -122,6 +122,9 @@ func TestDiagnosis(t *testing.T) {
 				"level": {Override: &resource.TwinValue{Value: "40", Origin: "switch"}}, "power": {InSync: true},
 			}
 		}, look, "overridden on the node: lamp (level: 40, by switch)"},
+		"spec": {func(f *facts) {
+			f.conditions = []resource.Condition{{Type: "SpecRendered", Status: "False", Reason: "PathConflict", Message: "config a and b write /etc/x"}}
+		}, wrong, "the node's spec can't be rendered: PathConflict: config a and b write /etc/x"},
 		"lagging unknown":  {func(f *facts) { f.hub.Links[0].Behind = nil }, look, "not known"},
 		"offline, no core": {func(f *facts) { f.core, f.hub.Links[0].State, f.devices = nil, resource.Offline, nil }, wrong, "not connected for 1h"},
 		"rejected": {func(f *facts) {

@@ -128,9 +128,10 @@ type facts struct {
 	devices           []resource.Device
 	mqttAt            string
 	mqttErr           error
-	mappers           map[string]string // state by name
-	waiting           []string          // names of EnrollmentRequests of the node without a decision
-	joined            string            // when a node that has never connected to the hub has joined; empty: it has not
+	mappers           map[string]string    // state by name
+	waiting           []string             // names of EnrollmentRequests of the node without a decision
+	joined            string               // when a node that has never connected to the hub has joined; empty: it has not
+	conditions        []resource.Condition // of the Node
 }
 
 func (o doctorOptions) ask(ctx context.Context, node string) facts {
@@ -139,8 +140,9 @@ func (o doctorOptions) ask(ctx context.Context, node string) facts {
 	if f.hubErr = o.hub(ctx, "/links/"+node, &hub); f.hubErr == nil {
 		f.hub, f.hubTime = &hub, time.Now()
 		if len(hub.Links) == 0 || hub.Links[0].State == resource.Unknown {
-			f.waiting, f.joined = o.waiting(ctx)[node], o.joined(ctx, node)
+			f.waiting = o.waiting(ctx)[node]
 		}
+		f.joined, f.conditions = o.node(ctx, node)
 		f.devices = o.devicesOf(ctx, node)
 		var all map[string]map[string]string
 		all, f.mqttErr = o.listen(ctx, node)
@@ -172,6 +174,7 @@ func (o doctorOptions) askAll(ctx context.Context, r resource.LinkReport) (all [
 			node: l.Node, hubAt: o.at.Server, coreAt: o.core, hub: &report, hubTime: hubTime, mqttAt: o.at.MQTT, mqttErr: mqttErr,
 			mappers: mappers[l.Node], devices: o.devicesOf(ctx, l.Node),
 		}
+		_, f.conditions = o.node(ctx, l.Node)
 		if core != nil && core.Links[0].Node == l.Node {
 			f.core, f.coreTime = core, coreTime
 		}
@@ -218,12 +221,12 @@ func waits(node string, requests []string) string {
 	return fmt.Sprintf("several nodes wait for approval as %s: edgebus approve one of %s", node, some(requests))
 }
 
-// joined is when a node joined; empty if it did not.
-func (o doctorOptions) joined(ctx context.Context, node string) string {
+// node is when a node joined, empty if it did not, and the conditions of its Node.
+func (o doctorOptions) node(ctx context.Context, node string) (joined string, conditions []resource.Condition) {
 	var n resource.Node
-	_ = o.hub(ctx, "/apis/"+resource.APIVersion+"/nodes/"+node, &n) // else it did not
-	when, _, _ := strings.Cut(n.Metadata.Annotations[resource.Group+"/joined"], " ")
-	return when
+	_ = o.hub(ctx, "/apis/"+resource.APIVersion+"/nodes/"+node, &n) // without it the rest can still be said
+	joined, _, _ = strings.Cut(n.Metadata.Annotations[resource.Group+"/joined"], " ")
+	return joined, n.Status.Conditions
 }
 
 const devicesPath = "/apis/" + resource.APIVersion + "/devices"
