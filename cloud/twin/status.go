@@ -153,7 +153,7 @@ func (t *Twins) tryWriteDevice(ctx context.Context, d *device, key store.Key) er
 	}
 	now, s := t.o.Now(), &whole.Status
 	s.Conditions = conditionsOf(obj.Status)
-	whole.FollowSpec(model.known(), now)
+	whole.FollowReports(model.known(), reach, now)
 	online := reach.Condition()
 	if model == nil {
 		online = resource.ModelMissing(resource.ConditionOnline, whole.Spec.DeviceModelRef.Name)
@@ -244,6 +244,12 @@ func (t *Twins) reach(d *device, whole resource.Device, state string) resource.R
 	r := resource.Reachability{Local: whole.Spec.LocalState, Node: whole.Spec.NodeName, Registered: t.registered[whole.Spec.NodeName], Protocol: whole.Spec.Protocol.Type, State: state}
 	if n := t.nodes[r.Node]; n != nil {
 		r.Away, r.Problem = n.away, tree.Problem(d.name, n.up.Get)
+		if e, ok := n.up.Get(topics.Address{Kind: topics.KindDeviceState, Device: d.name}.Key()); ok {
+			r.Heard, r.Since = true, resource.Millis(e.TS)
+		}
+		if r.Away && n.contact.since != 0 {
+			r.Since = resource.Millis(n.contact.since)
+		}
 		if state == resource.Unknown {
 			r.Mappers = tree.Mappers(n.name, n.up.Range)
 		}

@@ -51,7 +51,9 @@ func TestATimestampOfTelemetryIsChecked(t *testing.T) {
 			require.ErrorIs(t, r.send(topic, "1", broker.UserProperty{Key: "ts", Value: ts}), resource.Invalid, topic)
 		}
 		done := make(chan error, 1)
-		go func() { done <- r.send(topic, "1", broker.UserProperty{Key: "ts", Value: resource.Time(time.UnixMilli(r.clock.Load()))}) }()
+		go func() {
+			done <- r.send(topic, "1", broker.UserProperty{Key: "ts", Value: resource.Time(time.UnixMilli(r.clock.Load()))})
+		}()
 		(<-passed)(nil)
 		require.NoError(t, <-done)
 	}

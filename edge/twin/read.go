@@ -165,15 +165,14 @@ func (t *Twin) read(name string, mappers []resource.Mapper) (resource.Device, bo
 	rev := t.history.of(name)
 	d.Metadata.ResourceVersion = strconv.FormatUint(rev, 10)
 	d.Status.State = resource.Unknown
+	reach := resource.Reachability{Node: t.o.Node, Registered: true, Protocol: d.Spec.Protocol.Type, Problem: tree.Problem(name, t.up.Get), Mappers: mappers}
 	if e, ok := t.up.Get(topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()); ok {
-		d.Status.State = string(e.Value)
+		d.Status.State, reach.Heard, reach.Since = string(e.Value), true, resource.Millis(e.TS)
 	}
+	reach.State = d.Status.State
 	d.Status.Twin = t.twin(name, known.bundle.Model)
-	d.Status.Conditions = resource.TwinConditions(nil, d.Status.Twin, time.Time{}) // no history is kept here: no transition times
-	d.Status.Conditions = resource.SetCondition(d.Status.Conditions, resource.Reachability{
-		Node: t.o.Node, Registered: true, Protocol: d.Spec.Protocol.Type, State: d.Status.State,
-		Problem: tree.Problem(name, t.up.Get), Mappers: mappers,
-	}.Condition(), time.Time{})
+	d.Status.Conditions = reach.TwinConditions(nil, d.Status.Twin, time.Time{}) // no history is kept here: no transition times
+	d.Status.Conditions = resource.SetCondition(d.Status.Conditions, reach.Condition(), time.Time{})
 	d.Spec.Desired = make(map[string]resource.Value, len(d.Status.Twin))
 	for property, p := range d.Status.Twin {
 		if p.Desired != nil {

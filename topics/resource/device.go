@@ -347,6 +347,8 @@ type Reachability struct {
 	State      string   // as reported by the mapper; empty: it was not reported
 	Problem    *Problem // as reported by the mapper, or nil
 	Mappers    []Mapper // of the node
+	Since      string   // since when the state, or the node's absence, is as it is; empty: not known
+	Heard      bool     // the state was reported, so that Unknown means that its mapper has gone
 }
 
 // ConditionOnline says whether a device is online, and why if it is not.
@@ -386,6 +388,22 @@ func (r Reachability) Condition() Condition {
 		c.Reason, c.Message = r.noMapperReason()
 	}
 	return c
+}
+
+// Outdated says since when and why what was last reported of the device may no longer be so; empty: it is.
+func (r Reachability) Outdated() string {
+	c := r.Condition()
+	switch {
+	case c.Status == "False", c.Reason == ReasonNoNode, c.Reason == ReasonNoSuch, c.Reason == ReasonAway:
+	case r.Heard && !r.Local && c.Status == "Unknown":
+	default:
+		return ""
+	}
+	text := "not known"
+	if r.Since != "" {
+		text += " since " + r.Since
+	}
+	return text + ": the device is not online (" + c.Reason + ")"
 }
 
 // OnUnknownNode reports whether the device is bound to a node for which there is no Node.

@@ -134,6 +134,9 @@ const (
 	ReasonLocal   = "Local"   // unknown to the hub: the reported value stays on the node
 )
 
+// ReasonNotOnline is the reason of InSync and Readable that were True when the device was last online, and are Unknown now.
+const ReasonNotOnline = "NotOnline"
+
 // RefusedForNow is the code of a refusal that is not final: the mapper tries again.
 const RefusedForNow = "Unavailable"
 
@@ -145,6 +148,16 @@ const NotAllowed = "NotAllowed"
 // with the reported values. Reported values stay. It is called with every write of the spec, in the same commit, so that no
 // reader sees a spec with the status of an older one. m is nil if the DeviceModel does not exist.
 func (d *Device) FollowSpec(m *DeviceModel, now time.Time) {
+	d.follow(m, outdated(d.Status.Conditions), now)
+}
+
+// FollowReports is FollowSpec after the node has reported; reach says whether what it reported is still known to be so.
+func (d *Device) FollowReports(m *DeviceModel, reach Reachability, now time.Time) {
+	d.follow(m, reach.Outdated(), now)
+}
+
+// follow has the text of Reachability.Outdated as outdated.
+func (d *Device) follow(m *DeviceModel, outdated string, now time.Time) {
 	defer func() {
 		SetObservedGeneration(d.Status.Conditions, d.Metadata.Generation, ConditionInSync, ConditionRefused, ConditionConflict, ConditionReadable)
 	}()
@@ -166,7 +179,7 @@ func (d *Device) FollowSpec(m *DeviceModel, now time.Time) {
 	}
 	d.addDisallowed(*m, twin)
 	d.Status.Twin = twin
-	d.Status.Conditions = TwinConditions(d.Status.Conditions, twin, now)
+	d.Status.Conditions = twinConditions(d.Status.Conditions, twin, outdated, now)
 }
 
 // StatusAfter returns the status to be stored with d, whose spec replaces prev's. status is the stored one. prev is nil for a
@@ -233,8 +246,27 @@ func ModelMissing(kind, model string) Condition {
 	}
 }
 
-// TwinConditions derives a device's conditions from its twin.
+// TwinConditions derives a device's conditions from its twin. A device that was not online by prev still isn't.
 func TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Time) []Condition {
+	return twinConditions(prev, twin, outdated(prev), now)
+}
+
+// TwinConditions derives the conditions of a device's twin of which this is the reachability.
+func (r Reachability) TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Time) []Condition {
+	return twinConditions(prev, twin, r.Outdated(), now)
+}
+
+// outdated is why the conditions of a device's twin are not known, as they say; empty: they are.
+func outdated(list []Condition) string {
+	for _, kind := range []string{ConditionReadable, ConditionInSync} {
+		if c := find(list, kind); c != nil && c.Reason == ReasonNotOnline {
+			return c.Message
+		}
+	}
+	return ""
+}
+
+func twinConditions(prev []Condition, twin map[string]TwinProperty, outdated string, now time.Time) []Condition {
 	var behind, unsure, local, refused, unread, disputed []string // texts for the messages
 	why := ReasonRefused                                          // if all that differ were refused for good
 	for name, t := range twin {
@@ -273,10 +305,18 @@ func TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Tim
 	if len(behind)+len(unsure) == 0 {
 		inSync = listCondition(ConditionInSync, local, "True", "Unknown", "AsDesired", ReasonLocal)
 	}
-	list = SetCondition(list, inSync, now)
-	list = SetCondition(list, listCondition(ConditionReadable, unread, "True", "False", "AllRead", ReadFailed), now)
+	list = SetCondition(list, inSync.unless(outdated), now)
+	list = SetCondition(list, listCondition(ConditionReadable, unread, "True", "False", "AllRead", ReadFailed).unless(outdated), now)
 	list = SetCondition(list, listCondition(ConditionRefused, refused, "False", "True", "NoneRefused", ReasonRefused), now)
 	return SetCondition(list, listCondition(ConditionConflict, disputed, "False", "True", "NoConflict", "OverrideConflict"), now)
+}
+
+// unless returns the condition, or one that is Unknown in the place of one that is True and outdated.
+func (c Condition) unless(outdated string) Condition {
+	if outdated != "" && c.Status == "True" {
+		c.Status, c.Reason, c.Message = "Unknown", ReasonNotOnline, outdated
+	}
+	return c
 }
 
 func listCondition(kind string, names []string, none, some, noneReason, someReason string) Condition {

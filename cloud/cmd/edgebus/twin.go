@@ -106,9 +106,31 @@ func (o *twinOptions) get(ctx context.Context, name string, properties []string)
 		}
 		return nil
 	}
+	if why := notOnline(d, time.Now()); why != "" {
+		if _, err := fmt.Fprintln(o.out, why); err != nil {
+			return err
+		}
+	}
 	err = new(grid).write(o.out, twinRows(twin, properties, time.Now()))
 	o.tellOffline(ctx, o.errs, []string{d.Spec.NodeName})
 	return err
+}
+
+// notOnline says that a device is not online, why and since when, above values that may be outdated; empty: it is online.
+func notOnline(d resource.Device, now time.Time) string {
+	c, told := condition(d.Status.Conditions, resource.ConditionOnline)
+	if !told || c.Status == "True" || c.Reason == resource.ReasonLocal {
+		return ""
+	}
+	is := cmp.Or(d.Status.State, resource.Unknown)
+	if is == resource.Online { // a status that is being written
+		is = "not " + is
+	}
+	text := d.Metadata.Name + " is " + is
+	if !c.LastTransitionTime.IsZero() {
+		text += ", since " + age(now.Sub(c.LastTransitionTime)) + " ago"
+	}
+	return printable(text+": "+strings.TrimSuffix(c.Reason+": "+c.Message, ": "), 300)
 }
 
 // twinRows is a twin as a table, in the order of names; none: the alphabet's.
@@ -121,6 +143,8 @@ func twinRows(twin map[string]resource.TwinProperty, names []string, now time.Ti
 		t := twin[name]
 		sync := "no"
 		switch {
+		case t.Desired == nil: // nothing that could be
+			sync = "–"
 		case t.InSync:
 			sync = "yes"
 		case t.Local && t.Reported == nil:
