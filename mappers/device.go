@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -41,8 +42,9 @@ type device struct {
 	failures  int
 	lastErr   error // the last failure
 	retryAt   time.Time
-	badConfig bool   // a ConfigError: not opened again before the configuration changes
-	problem   string // the reason that was published last; empty: none
+	answers   time.Duration // how long it usually takes to answer a read
+	badConfig bool          // a ConfigError: not opened again before the configuration changes
+	problem   string        // the reason that was published last; empty: none
 }
 
 // property is the state of one property: the desired, the applied and the current value.
@@ -62,8 +64,11 @@ type property struct {
 	reportedKnown bool   // reported is known: from the core, or because we have reported
 	before        string // what was reported before it was opened
 
-	// nearest returns the value that the device has after a value was written to it; nil: the same value.
+	// nearest returns the value that the device has after a value was written to it; nil: the same value. It doesn't call the driver:
+	// round does, and rounded has its answers; see worker.learnNearest.
 	nearest func(value string) (string, error)
+	round   func(value string) (string, error)
+	rounded map[string]roundedValue
 
 	appliedVer      uint64 // the last version applied: the user property "for"
 	current         string // the value that the device has, if known
@@ -82,6 +87,34 @@ type property struct {
 // sameEpoch reports whether two versions were given by the same store of the core.
 func sameEpoch(a, b uint64) bool { return a>>32 == b>>32 }
 
+// roundedValue is the driver's answer to which value is the nearest.
+type roundedValue struct {
+	value string
+	err   error
+}
+
+// notRounded returns a value whose nearest value a decision about p may need, and the driver hasn't been asked for.
+func (p *property) notRounded() (value string, missing bool) {
+	if p == nil || p.round == nil {
+		return "", false
+	}
+	for _, value := range []string{p.desired.value, string(p.spec.SafeValue)} {
+		if _, known := p.rounded[value]; !known && value != "" {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+var errNotRounded = errors.New("the driver was not asked for the nearest value")
+
+func (p *property) roundedValue(value string) (string, error) {
+	if r, known := p.rounded[value]; known {
+		return r.value, r.err
+	}
+	return "", errNotRounded
+}
+
 // desiredValue is the desired value that is in force, as the core publishes it.
 type desiredValue struct {
 	value       string
@@ -90,6 +123,8 @@ type desiredValue struct {
 	cleared     bool // cleared: there is no desired value
 	preexisting bool // it was set before the mapper first drove the device
 }
+
+func (w desiredValue) expired(now time.Time) bool { return !w.until.IsZero() && !now.Before(w.until) }
 
 func speaks(d Driver, protocol string) bool {
 	return slices.ContainsFunc(d.Protocols(), func(p string) bool { return resource.SameProtocol(p, protocol) })
@@ -257,7 +292,7 @@ func (p *property) plan(now time.Time, canRead, canWrite bool) plan {
 		return p.planRecheck(canRead, canWrite)
 	case w.cleared:
 		return plan{step: forget}
-	case !w.until.IsZero() && !now.Before(w.until):
+	case w.expired(now):
 		return plan{step: refuse, refusal: Refuse(Expired, "was to be applied until %s only", resource.Time(w.until))}
 	case now.Before(p.retryAt):
 		return plan{step: nothing}
@@ -370,6 +405,7 @@ func (w *worker) names(d *device) []string {
 // drive does one step for a property. more says that something was done, so that there may be more to do.
 func (w *worker) drive(ctx context.Context, d *device, name string) (more bool, err error) {
 	w.m.mu.Lock()
+	w.learnNearest(d.props[name])
 	p := d.props[name]
 	if p == nil || d.gen != d.openGen { // the configuration has changed: the session is to be closed
 		w.m.mu.Unlock()
@@ -425,7 +461,10 @@ func (w *worker) compare(ctx context.Context, d *device, p *property, ver uint64
 	if err != nil {
 		return err
 	}
-	if ok && p.satisfies(actual, do.value) {
+	w.m.mu.Lock()
+	has := ok && p.satisfies(actual, do.value)
+	w.m.mu.Unlock()
+	if has {
 		return w.accept(d, p, ver, do, actual)
 	}
 	return w.apply(ctx, d, p, ver, do)
@@ -436,9 +475,16 @@ func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, 
 	name := p.info.Name
 	w.m.mu.Lock()
 	stale := p.desired.ver != ver || d.gen != d.openGen
-	p.maybeWritten = p.maybeWritten || !stale // from here on the device may have been written
+	expired := p.desired.expired(w.m.o.Now())             // during the read
+	p.maybeWritten = p.maybeWritten || !stale && !expired // from here on the device may have been written
 	w.m.mu.Unlock()
-	if stale { // a newer value or configuration has arrived during the read
+	switch {
+	case stale: // a newer value or configuration has arrived during the read
+		return nil
+	case expired && ver != p.appliedVer: // the next plan refuses it
+		return nil
+	case expired: // it was applied in time, and lost since
+		w.markDone(d, p, ver, false)
 		return nil
 	}
 	if err := w.m.drives.add(driveLine{Device: d.key, Property: name, Value: do.value, Ver: ver}, w.m.o.Now()); err != nil {
@@ -489,6 +535,7 @@ func (w *worker) recheck(ctx context.Context, d *device, p *property, ver uint64
 		return err
 	}
 	w.m.mu.Lock()
+	w.learnNearest(p)
 	if d.gen != d.openGen {
 		w.m.mu.Unlock()
 		return nil // configured anew meanwhile: the next session is asked again

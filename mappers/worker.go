@@ -1,6 +1,7 @@
 package mappers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -65,7 +66,8 @@ func (w *worker) list() []*device {
 	return slices.Clone(w.devices)
 }
 
-// pass serves every device once and returns when it is to be called again. Open devices are served first. After a device has
+// pass serves every device once and returns when it is to be called again. Open devices are served first, those that answer quickly
+// before slow ones, and again between two slow ones if they are due: one waits for one slow answer, not for all. After a device has
 // failed, no other is contacted in this pass, so that devices that answer wait for one timeout a pass, however many
 // devices don't answer. Open devices that were not served because of that are pinged in the next pass. Closed devices are
 // tried in the order in which they become due.
@@ -76,9 +78,9 @@ func (w *worker) pass(ctx context.Context) time.Time {
 			next = at
 		}
 	}
-	var untried []*device
+	var untried, served []*device
 	failed := false
-	for _, d := range w.list() {
+	for _, d := range w.quickFirst() {
 		switch {
 		case ctx.Err() != nil:
 			return next
@@ -89,6 +91,13 @@ func (w *worker) pass(ctx context.Context) time.Time {
 		default:
 			plan(w.serve(ctx, d))
 			failed = d.session == nil
+			for _, quick := range served {
+				if !failed && ctx.Err() == nil && quick.answers < d.answers/2 && w.isDue(quick) {
+					plan(w.serve(ctx, quick))
+					failed = quick.session == nil
+				}
+			}
+			served = append(served, d)
 		}
 	}
 	slices.SortStableFunc(untried, func(a, b *device) int { return a.retryAt.Compare(b.retryAt) })
@@ -108,6 +117,18 @@ func (w *worker) pass(ctx context.Context) time.Time {
 		}
 	}
 	return next
+}
+
+// quickFirst lists the devices in order of how long they take to answer.
+func (w *worker) quickFirst() []*device {
+	list := w.list()
+	slices.SortStableFunc(list, func(a, b *device) int { return cmp.Compare(a.answers, b.answers) })
+	return list
+}
+
+// isDue reports whether something is to be done for an open device now.
+func (w *worker) isDue(d *device) bool {
+	return d.session != nil && w.prepare(d) && d.session != nil && !w.nextDue(d).After(w.m.o.Now())
 }
 
 // prepare closes a device that is gone or was configured anew. It is false when there is nothing to do for the device.
@@ -260,10 +281,31 @@ func (w *worker) nearest(d *device, r Rounder, p *property) func(value string) (
 			return err
 		})
 		if errors.Is(err, errPanicked) {
-			p.nearest = nil
+			w.m.mu.Lock()
+			p.nearest, p.round = nil, nil
+			w.m.mu.Unlock()
 			w.m.log.Error().Err(err).Str("device", d.key).Str("property", p.info.Name).Str("value", value).Msg("can't tell the nearest value that the device can have")
 		}
 		return near, err
+	}
+}
+
+// learnNearest asks the driver for the nearest values that decisions about p need. mu is held, but not while the driver calculates: it must
+// not hold up the messages of the other devices.
+func (w *worker) learnNearest(p *property) {
+	for {
+		value, missing := p.notRounded()
+		if !missing {
+			return
+		}
+		round := p.round
+		w.m.mu.Unlock()
+		near, err := round(value)
+		w.m.mu.Lock()
+		if p.rounded == nil || len(p.rounded) > 8 { // values that were desired before
+			p.rounded = map[string]roundedValue{}
+		}
+		p.rounded[value] = roundedValue{near, err}
 	}
 }
 
@@ -285,9 +327,9 @@ func (w *worker) open(ctx context.Context, d *device, info Device) error {
 	for _, p := range d.props { // the values may have changed while it was offline
 		p.known = false
 		p.collectAt, p.retryAt = time.Time{}, time.Time{}
-		p.nearest = nil
+		p.nearest, p.round, p.rounded = nil, nil, nil
 		if r, ok := d.session.Session.(Rounder); ok {
-			p.nearest = w.nearest(d, r, p)
+			p.nearest, p.round = p.roundedValue, w.nearest(d, r, p)
 		}
 		if p.reportedKnown && p.appliedVer > 0 {
 			p.recheckDue, p.before = true, p.reported
@@ -380,7 +422,9 @@ func (w *worker) collect(ctx context.Context, d *device) error {
 	if len(names) == 0 || !d.session.CanRead() {
 		return nil
 	}
+	start := time.Now()
 	got, err := d.session.Read(ctx, names, w.call)
+	d.answers = (d.answers + time.Since(start)) / 2
 	if err != nil {
 		return err
 	}
@@ -511,6 +555,7 @@ func (w *worker) reportPushed(d *device) {
 func (w *worker) report(d *device, name, value string) {
 	now := w.m.o.Now()
 	w.m.mu.Lock()
+	w.learnNearest(d.props[name])
 	p := d.props[name]
 	if p == nil {
 		w.m.mu.Unlock()
