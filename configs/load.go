@@ -22,6 +22,7 @@ import (
 	"github.com/edgebus/edgebus/broker/acl"
 	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/configs/password"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 //go:embed hub.yaml core.yaml agent.yaml discovery.yaml mapper-modbus.yaml mapper-mqtt.yaml mapper-virtual.yaml
@@ -325,7 +326,7 @@ func (l *loader) checkEnvironment() {
 			continue
 		}
 		for known := range names {
-			if distance(name, known) <= 2 {
+			if resource.Distance(name, known) <= 2 {
 				l.fail(name, "environment", "unknown; did you mean %s?", known)
 				break
 			}

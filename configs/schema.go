@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // leaf is one setting: its key, and the field that holds it.
@@ -259,12 +261,7 @@ func (s *scanner) members(t reflect.Type, list *yaml.Node, key string) {
 func (s *scanner) suggestion(key string) string {
 	names := slices.AppendSeq(slices.Collect(maps.Keys(s.known)), maps.Keys(s.sections))
 	slices.Sort(names)
-	best, least := "", 1+max(2, len(key)/4)
-	for _, name := range names {
-		if d := distance(strings.ToLower(key), strings.ToLower(name)); d < least {
-			best, least = name, d
-		}
-	}
+	best := resource.Near(key, names)
 	for _, name := range names { // the right name in the wrong place
 		if best == "" && strings.TrimPrefix(filepath.Ext("."+name), ".") == strings.TrimPrefix(filepath.Ext("."+key), ".") {
 			best = name
@@ -284,29 +281,3 @@ func resolve(n *yaml.Node) *yaml.Node {
 }
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
-
-// distance is the Damerau–Levenshtein distance: how many letters must be added, removed, changed or swapped with their
-// neighbour.
-func distance(a, b string) int {
-	rows := make([][]int, len(a)+1)
-	for i := range rows {
-		rows[i] = make([]int, len(b)+1)
-		rows[i][0] = i
-	}
-	for j := range rows[0] {
-		rows[0][j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
-			}
-		}
-	}
-	return rows[len(a)][len(b)]
-}

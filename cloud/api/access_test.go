@@ -447,3 +447,14 @@ func TestWatchesLeaveRoom(t *testing.T) {
 		return h.do("GET", base+"/devices?watch=true&timeoutSeconds=1", "").code == 200
 	}, 10*time.Second, time.Millisecond)
 }
+
+// An error names the name that may have been meant, if its reader may see that object.
+func TestNotFoundNamesANearName(t *testing.T) {
+	h := withPeople(t)
+	for _, method := range []string{"GET", "DELETE"} {
+		require.Contains(t, h.refused(404, "NotFound", method, inNS+"/devices/lmp1", "", "As", "ann"), `"lmp1" not found: did you mean lamp1?`)
+		require.NotContains(t, h.refused(404, "NotFound", method, inNS+"/devices/pump", "", "As", "ann"), "did you mean")
+	}
+	require.Contains(t, h.refused(404, "NotFound", "GET", inNS+"/devices/lmp2", "", "As", "boss"), "did you mean lamp2?")
+	require.NotContains(t, h.refused(404, "NotFound", "GET", inNS+"/devices/lmp2", "", "As", "ann"), "lamp2")
+}

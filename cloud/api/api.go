@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/quota"
@@ -334,7 +336,48 @@ func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 			return err
 		}
 	}
-	return s.serveObject(w, req)
+	return s.suggest(req, s.serveObject(w, req))
+}
+
+// suggest adds the name that may have been meant to the error of an object that doesn't exist. It looks at the first objects of the
+// namespace, and at those that begin with the same letter: many clients ask for what isn't there yet.
+func (s *server) suggest(r *request, err error) error {
+	const most = 200
+	var missing *statusError
+	if !errors.As(err, &missing) || missing.status.Reason != metav1.StatusReasonNotFound || missing.status.Details == nil || missing.status.Details.Name != r.key.Name ||
+		r.kind.Namespaced && r.key.Namespace == "" {
+		return err
+	}
+	a, found := accessIn(r.Context()), map[string]store.Object{}
+	for _, after := range []string{"", r.key.Name[:1]} {
+		opts := store.ListOptions{Namespace: r.key.Namespace, Limit: most}
+		if after != "" {
+			opts.After = store.Key{Kind: r.key.Kind, Namespace: r.key.Namespace, Name: after}
+		}
+		page, failed := s.Reader.List(r.Context(), r.key.Kind, opts)
+		if failed != nil {
+			return err
+		}
+		for _, o := range page.Items {
+			found[o.Name] = o
+		}
+		if page.More == 0 {
+			break
+		}
+	}
+	for range 3 { // those that are near, until the user may see one of them
+		near := resource.Near(r.key.Name, slices.Sorted(maps.Keys(found)))
+		if near == "" {
+			break
+		}
+		if s.hasStored(r.Context(), a, r.kind, found[near]) {
+			said := *missing
+			said.status.Message += ": did you mean " + near + "?"
+			return &said
+		}
+		delete(found, near)
+	}
+	return err
 }
 
 // nameVersion says in the answer which version it is in, at a path that has none.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -166,10 +167,30 @@ func fill(verdicts []error, err error) []error {
 	return verdicts
 }
 
+// suggestion names the device of a node that may have been meant. Of very many devices it looks at some.
+func (t *Twins) suggestion(node, name string) string {
+	var names []string
+	most := 2000
+	t.where.Range(func(device, on any) bool {
+		if on == node {
+			names = append(names, device.(string))
+		}
+		most--
+		return most > 0
+	})
+	slices.Sort(names)
+	if near := resource.Near(name, names); near != "" {
+		return ": did you mean " + near + "?"
+	}
+	return ""
+}
+
 func (t *Twins) tryAccept(ctx context.Context, name string, list []desiredWrite, verdicts []error) error {
 	obj, err := t.o.Reader.Get(ctx, store.Key{Kind: resource.KindDevice, Namespace: t.namespace(name), Name: name})
 	if errors.Is(err, resource.NotFound) {
-		fill(verdicts, resource.Errorf(resource.NotFound, "", "there is no device %s", name))
+		for i, w := range list {
+			verdicts[i] = resource.Errorf(resource.NotFound, "", "there is no device %s%s", name, t.suggestion(w.node, name))
+		}
 		return nil
 	}
 	if err != nil {

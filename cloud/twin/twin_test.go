@@ -52,6 +52,7 @@ func TestWhatIsRefusedOnTheHub(t *testing.T) {
 		{lampDesired, `ON`, resource.Invalid, "JSON object"},
 		{"v1/nodes/n2/devices/lamp/desired/power", "ON", resource.NotFound, "belongs to node n1"},
 		{"v1/nodes/n1/devices/attic/desired/power", "ON", resource.NotFound, "no device attic"},
+		{"v1/nodes/n1/devices/lmp/desired/power", "ON", resource.NotFound, "no device lmp: did you mean lamp?"},
 		{"v1/nodes/n1/devices/lamp/reported/power", "ON", resource.Forbidden, "edge"},
 		{"v1/nodes/n1/devices/lamp", "{}", resource.Forbidden, "cloud"},
 		{"v1/nodes/n1/state", "online", resource.Forbidden, "hub"},

@@ -1,0 +1,46 @@
+package resource
+
+import "strings"
+
+// Near is the name that somebody may have meant who wrote another one, the first of those that are nearest; empty: none is near.
+func Near(written string, names []string) string {
+	best, least := "", 1+max(2, len(written)/4)
+	if len(written) < 6 {
+		least = 2 // of a short name two letters are much of it
+	}
+	for _, name := range names {
+		if name == written || max(len(name)-len(written), len(written)-len(name)) >= least {
+			continue
+		}
+		if d := Distance(strings.ToLower(written), strings.ToLower(name)); d < least {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+// Distance is the Damerau–Levenshtein distance: how many letters must be added, removed, changed or swapped with their
+// neighbour.
+func Distance(a, b string) int {
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		rows[i][0] = i
+	}
+	for j := range rows[0] {
+		rows[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			rows[i][j] = min(rows[i-1][j]+1, rows[i][j-1]+1, rows[i-1][j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)][len(b)]
+}

@@ -1,0 +1,16 @@
+package resource
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestNearNames(t *testing.T) {
+	names := []string{"fan", "lamp", "lamp-12", "thermostat-hall"}
+	for written, want := range map[string]string{
+		"lmp": "lamp", "lapm": "lamp", "Lamp": "lamp", "lamp": "", "lamp-13": "lamp-12", "themostat-hal": "thermostat-hall", "pump": "", "x": "", "": "",
+	} {
+		require.Equal(t, want, Near(written, names), written)
+	}
+}
