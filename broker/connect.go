@@ -491,7 +491,7 @@ func (c *conn) refuse(r *refusedConnect) {
 	if c.version.Load() < 5 {
 		answer.ReasonCode = connackV3(r.code)
 	}
-	if cert := c.peerCertificate(); cert != nil && c.b.opts.Auth.Notice != nil {
+	if cert := c.peerCertificate(); cert != nil && c.version.Load() >= 5 && c.b.opts.Auth.Notice != nil {
 		if n := c.b.opts.Auth.Notice(cert); n.Key != "" {
 			answer.Properties.User = []packets.UserProperty{{Key: n.Key, Val: n.Value}}
 		}

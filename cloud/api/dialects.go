@@ -113,7 +113,7 @@ func (s *server) chooseVersion(r *request, raw []byte) {
 		return
 	}
 	for i := range s.Kinds {
-		if k := &s.Kinds[i]; k.dialect != nil && k.Plural == r.kind.Plural && k.Group == r.kind.Group && k.APIVersion() == head.APIVersion {
+		if k := &s.Kinds[i]; k.dialect != nil && k.Plural == r.kind.Plural && k.Group == r.kind.Group && k.isOf(head.APIVersion) {
 			r.kind = k
 		}
 	}
@@ -187,9 +187,15 @@ func (d *dialectKind) newUnknown(raw, before []byte) ([]string, error) {
 	return slices.DeleteFunc(unknown, func(field string) bool { return known[field] }), nil
 }
 
+// isOf reports whether an object's apiVersion is the kind's. flightctl's own clients leave the group out, or name another one.
+func (k *Kind) isOf(apiVersion string) bool {
+	flightctls := k.dialect != nil && k.dialect.Root != "" && k.Group == "flightctl.io"
+	return apiVersion == k.APIVersion() || flightctls && (apiVersion == k.Version || apiVersion == "api."+k.APIVersion())
+}
+
 // checkType refuses an object whose apiVersion or kind is not that of the path.
 func (k *Kind) checkType(t resource.TypeMeta) error {
-	if t.APIVersion != "" && t.APIVersion != k.APIVersion() {
+	if t.APIVersion != "" && !k.isOf(t.APIVersion) {
 		return badRequest("apiVersion", "apiVersion %q does not match the path: it must be %s", t.APIVersion, k.APIVersion())
 	}
 	if t.Kind != "" && t.Kind != k.Name {

@@ -88,3 +88,44 @@ func TestAnEnrollerAsksAndDoesNothingElse(t *testing.T) {
 		require.Equal(t, 403, h.do(c[0], c[1], c[2], img...).code, c)
 	}
 }
+
+// flightctl's agent and CLI leave the group of apiVersion out. A pending request has a list of conditions, which is all that tells the agent
+// that it was answered; a decided one says what was decided.
+func TestFlightctlsClientsLeaveTheGroupOut(t *testing.T) {
+	h := newHub(t, asUser)
+	quoted, err := json.Marshal(nodeCSR)
+	require.NoError(t, err)
+	made := h.ok("POST", "/api/v1/enrollmentrequests", `{"apiVersion":"v1beta1","kind":"EnrollmentRequest","metadata":{"name":"n7"},"spec":{"csr":`+string(quoted)+`}}`)
+	require.Contains(t, string(made.body), `"conditions":[]`)
+	require.Equal(t, "flightctl.io/v1beta1", made.str("apiVersion"))
+	h.ok("PUT", "/api/v1/enrollmentrequests/n7/approval", `{"approved":true,"labels":{"site":"hall"}}`, "Content-Type", "application/json")
+	decided := h.ok("GET", "/api/v1/enrollmentrequests/n7", "")
+	require.Contains(t, string(decided.body), `"approval":{"approved":true`)
+	require.Equal(t, "hall", decided.str("status.approval.labels.site"))
+
+	for _, version := range []string{"v1alpha1", "v1beta1", "flightctl.io/v1beta1", "api.flightctl.io/v1beta1"} {
+		h.ok("PUT", "/api/v1/devices/d1", `{"apiVersion":"`+version+`","kind":"Device","metadata":{"name":"d1"},"spec":{"os":{"image":"os:1"}}}`)
+		h.ok("PUT", "/apis/flightctl.io/v1beta1/devices/d1", `{"apiVersion":"v1beta1","kind":"Device","metadata":{"name":"d1"},"spec":{"os":{"image":"os:1"}}}`)
+	}
+	for _, version := range []string{"v1", "v2", "other.io/v1beta1", "edgebus.io/v1alpha1"} {
+		require.Equal(t, 400, h.do("PUT", "/api/v1/devices/d1", `{"apiVersion":"`+version+`","kind":"Device","metadata":{"name":"d1"},"spec":{}}`).code, version)
+	}
+	require.Equal(t, 400, h.do("POST", base+"/nodes", `{"apiVersion":"v1alpha1","kind":"Node","metadata":{"name":"x"}}`).code, "which is no form of flightctl's")
+}
+
+// PUT at flightctl's own paths creates what isn't there, as its CLI's apply expects, and nowhere else.
+func TestFlightctlsPutCreates(t *testing.T) {
+	h := withPeople(t)
+	body := func(name string) string {
+		return `{"apiVersion":"v1beta1","kind":"Fleet","metadata":{"name":"` + name + `"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"spec":{}}}}`
+	}
+	as := []string{"As", "boss", "Content-Type", "application/json"}
+	require.Equal(t, 201, h.do("PUT", "/api/v1/fleets/f1", body("f1"), as...).code)
+	require.Equal(t, 200, h.do("PUT", "/api/v1/fleets/f1", body("f1"), as...).code)
+	require.Equal(t, 400, h.do("PUT", "/api/v1/fleets/f2", body("f3"), as...).code, "the path names it otherwise")
+	require.Equal(t, 404, h.do("GET", "/api/v1/fleets/f2", "", as...).code)
+	require.Equal(t, 404, h.do("PUT", "/apis/flightctl.io/v1beta1/fleets/f2", body("f2"), as...).code)
+	require.Equal(t, 404, h.do("PUT", "/api/v1/devices/joe/status", `{"apiVersion":"v1beta1","kind":"Device","metadata":{"name":"joe"},"status":{}}`, "As", "joe").code, "a status creates nothing")
+	require.Equal(t, 403, h.do("PUT", "/api/v1/fleets/f2", body("f2"), "As", "vic").code)
+	require.Equal(t, 403, h.do("PUT", "/api/v1/devices/n9", `{"apiVersion":"v1beta1","kind":"Device","metadata":{"name":"n9"},"spec":{}}`, "As", "ann").code, "another's node")
+}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"strings"
 
@@ -99,7 +100,27 @@ func (s *server) put(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
+	if r.ownPath && r.subresource == "" && r.kind.dialect != nil { // flightctl's PUT creates what isn't there
+		if _, err := s.Reader.Get(r.Context(), r.key); errors.Is(err, resource.NotFound) {
+			return s.putNew(w, r, raw)
+		}
+	}
 	return s.change(w, r, func(old *objects.Object) (*objects.Object, error) { return s.decode(w, r, raw, old) })
+}
+
+// putNew serves PUT of an object that doesn't exist.
+func (s *server) putNew(w http.ResponseWriter, r *request, raw []byte) error {
+	o, err := s.decode(w, r, raw, nil)
+	if err != nil {
+		return err
+	}
+	if o.Metadata.Name == "" {
+		o.Metadata.Name = r.key.Name
+	}
+	if o.Metadata.Name != r.key.Name {
+		return r.wrongName(o.Metadata.Name)
+	}
+	return s.createObject(w, r, o)
 }
 
 // change writes what edit makes of an object.

@@ -95,7 +95,7 @@ type Service struct {
 	o Options
 
 	jobs      chan job
-	refused   chan string // nodes that were told why they are not let in
+	refused   chan string // nodes that were told that they were decommissioned
 	redeeming sync.Mutex
 	seed      maphash.Seed
 	names     [64]sync.Mutex // of nodes that join, by their names
@@ -617,7 +617,7 @@ func (s *Service) revoke(node, by string, decommission bool) error {
 }
 
 // Notice returns what the holder of a certificate is given when it is refused: the signed notice that its node was decommissioned, or
-// nothing. The authority that signs it is the one that signs the hub's own certificate, which each node trusts.
+// nothing. With it the node has been told. The authority that signs it is the one that signs the hub's own certificate, which each node trusts.
 func (s *Service) Notice(cert *x509.Certificate) broker.UserProperty {
 	node, a := cert.Subject.CommonName, s.o.Authority
 	if !a.revoked.decommissioned(node, cert) {
@@ -632,19 +632,16 @@ func (s *Service) Notice(cert *x509.Certificate) broker.UserProperty {
 		s.o.Log.Error().Err(err).Str("node", node).Msg("the notice that a node was decommissioned can't be signed")
 		return broker.UserProperty{}
 	}
+	select {
+	case s.refused <- node:
+	default: // it asks again
+	}
 	return broker.UserProperty{Key: resource.DecommissionProperty, Value: text}
 }
 
-// Revoked says why a node is not let in that was revoked; see broker.Auth. A node that proves with its certificate that it is that node, and
-// is refused for it, is told so.
+// Revoked says why a node is not let in that was revoked; see broker.Auth. A node is not told by this that it was decommissioned: see Notice.
 func (s *Service) Revoked(node string, cert *x509.Certificate) string {
 	why := s.o.Authority.revoked.Why(node, cert)
-	if why != "" && cert != nil {
-		select {
-		case s.refused <- node:
-		default: // it is refused again
-		}
-	}
 	if why == "" && cert != nil {
 		why = s.outlived(node, cert)
 	}

@@ -715,6 +715,9 @@ var fieldDescriptions = map[string]string{
 
 	// flightctl.io
 	"applicationStatus":      "Is empty.",
+	"approval":               "What was decided, once it was.",
+	"approved":               "Whether the request was approved.",
+	"approvedAt":             "When the decision was carried out.",
 	"authType":               "docker.",
 	"ca.crt":                 "The certificate of the authority that signed the server's, PEM in base64.",
 	"currentBatch":           "The batch that is under way.",

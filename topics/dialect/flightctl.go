@@ -335,7 +335,15 @@ type enrollmentV1alpha1 struct {
 
 type enrollmentStatus struct {
 	Certificate string               `json:"certificate,omitempty"`
-	Conditions  []resource.Condition `json:"conditions,omitempty"`
+	Conditions  []resource.Condition `json:"conditions"` // its agent takes a list, which may be empty, for an answer
+	Approval    *enrollmentApproval  `json:"approval,omitempty"`
+}
+
+// enrollmentApproval follows from the canonical decision.
+type enrollmentApproval struct {
+	Approved   bool              `json:"approved"`
+	ApprovedAt string            `json:"approvedAt,omitempty"`
+	Labels     map[string]string `json:"labels,omitempty"`
 }
 
 func readEnrollment(f enrollmentV1alpha1) (e resource.EnrollmentRequest, err error) {
@@ -346,7 +354,19 @@ func readEnrollment(f enrollmentV1alpha1) (e resource.EnrollmentRequest, err err
 
 func showEnrollment(e resource.EnrollmentRequest) (f enrollmentV1alpha1) {
 	f.Spec.CSR, f.Spec.Labels = e.Spec.CSR, e.Spec.Labels
-	f.Status = enrollmentStatus{e.Status.Certificate, e.Status.Conditions}
+	f.Status = enrollmentStatus{Certificate: e.Status.Certificate, Conditions: e.Status.Conditions}
+	if f.Status.Conditions == nil {
+		f.Status.Conditions = []resource.Condition{}
+	}
+	if e.Spec.Approval == "" {
+		return f
+	}
+	f.Status.Approval = &enrollmentApproval{Approved: e.Spec.Approval == resource.Approved, Labels: e.Spec.Labels}
+	for _, c := range e.Status.Conditions {
+		if c.Type == e.Spec.Approval {
+			f.Status.Approval.ApprovedAt = resource.Time(c.LastTransitionTime)
+		}
+	}
 	return f
 }
 
