@@ -70,8 +70,10 @@ func badManifests() []bad {
 		{nodes, `{"metadata":{"name":"x","labels":{"a":"-x"}}}`, "metadata.labels[a]"},
 		{nodes, `{"metadata":{"name":"x","labels":{"a-":"x"}}}`, "metadata.labels"},
 		{fleets, manifest("x", `{selector: {matchLabels: {a: "b c"}}}`), "spec.selector.matchLabels[a]"},
-		{nodes, `{"metadata":{"name":"x","ownerReferences":[{"apiVersion":"v1","kind":"Fleet","name":"f","uid":"1","controller":true},{"apiVersion":"v1","kind":"Fleet","name":"g","uid":"2","controller":true}]}}`,
-			"both the controller; at most one owner is"},
+		{
+			nodes, `{"metadata":{"name":"x","ownerReferences":[{"apiVersion":"v1","kind":"Fleet","name":"f","uid":"1","controller":true},{"apiVersion":"v1","kind":"Fleet","name":"g","uid":"2","controller":true}]}}`,
+			"both the controller; at most one owner is",
+		},
 		{nodes, `{"metadata":{"name":"` + strings.Repeat("x", 300) + `"}}`, "metadata.name"},
 		{nodes, `{"metadata":[]}`, "metadata"},
 		{nodes, `{"metadata":{"name":"x","labels":{"a b":"c"}}}`, "metadata.labels"},

@@ -80,10 +80,18 @@ func TestAnEnrollerAsksAndDoesNothingElse(t *testing.T) {
 	full = true
 	require.Equal(t, 429, h.do("POST", base+"/enrollmentrequests", ask("n7-d", `,"nodeName":"n7"`), img...).code)
 	for _, c := range [][3]string{
-		{"GET", requests}, {"PUT", requests + "/n7/approval", `{"approved":true}`}, {"DELETE", requests + "/n7"},
-		{"PATCH", base + "/enrollmentrequests/n7", `{"spec":{"approval":"Approved"}}`}, {"PUT", base + "/enrollmentrequests/n7", ask("n7", "")},
-		{"GET", base + "/enrollmentrequests?watch=1"}, {"GET", base + "/devices"}, {"GET", base + "/nodes"}, {"GET", "/api/v1/secrets"}, {"GET", "/api/v1/devices/n7"},
-		{"POST", base + "/nodes", `{"metadata":{"name":"n7"},"spec":{}}`}, {"GET", "/api/v1/events"},
+		{"GET", requests},
+		{"PUT", requests + "/n7/approval", `{"approved":true}`},
+		{"DELETE", requests + "/n7"},
+		{"PATCH", base + "/enrollmentrequests/n7", `{"spec":{"approval":"Approved"}}`},
+		{"PUT", base + "/enrollmentrequests/n7", ask("n7", "")},
+		{"GET", base + "/enrollmentrequests?watch=1"},
+		{"GET", base + "/devices"},
+		{"GET", base + "/nodes"},
+		{"GET", "/api/v1/secrets"},
+		{"GET", "/api/v1/devices/n7"},
+		{"POST", base + "/nodes", `{"metadata":{"name":"n7"},"spec":{}}`},
+		{"GET", "/api/v1/events"},
 	} {
 		require.Equal(t, 403, h.do(c[0], c[1], c[2], img...).code, c)
 	}

@@ -288,7 +288,7 @@ func (t *Twin) deriveProperty(b *batch, name, property string) {
 // mostEpoch is the highest epoch of a new store: a version is below 2^53, so that every reader of JSON keeps all its digits.
 const mostEpoch = 1<<21 - 1
 
-func newEpoch() uint32 { return 1 + rand.Uint32N(mostEpoch) }
+func newEpoch() uint32 { return 1 + rand.Uint32N(mostEpoch) } //nolint:gosec // G404: it tells stores apart, and is no secret
 
 // epochOf is the epoch of a version in force, its upper half. Each store has its own: a store that begins anew counts from 1 again, and
 // its first version must not be taken for the one that a mapper applied before. A restored store has a new epoch, too; see store.Fork.

@@ -214,9 +214,9 @@ func testRefuse(t *testing.T, rig Rig) {
 func testUnknown(t *testing.T, rig Rig) {
 	s := open(t, rig, rig.Device)
 	_, err := read(t.Context(), s, "no-such-property")
-	errorOf[*mappers.Refusal](t, err, "a property that is not there is read")
+	_ = errorOf[*mappers.Refusal](t, err, "a property that is not there is read")
 	if s.CanWrite() {
-		errorOf[*mappers.Refusal](t, s.Write(t.Context(), "no-such-property", "1"), "a property that is not there is written")
+		_ = errorOf[*mappers.Refusal](t, s.Write(t.Context(), "no-such-property", "1"), "a property that is not there is written")
 	}
 }
 
