@@ -128,7 +128,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	bo.Version = o.Version
 	mqttserver.Pages(bo.Listeners, cfg.HTTP)
 	commands := calls.New(calls.Options{
-		Role: topics.RoleNode, Tree: tw, Presence: tw, Limits: cfg.Limits.Commands, Log: log,
+		Role: topics.RoleNode, Tree: tw, Presence: tw, Limits: cfg.Limits.Commands, Log: log, TimeOf: tw.SetTime,
 		Publish:     func(m broker.Message) { br.Publish(m) },
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})

@@ -45,6 +45,9 @@ func (h *Hub) check(report reporter) {
 	if (h.Auth.Authority.Cert == "") != (h.Auth.Authority.Key == "") {
 		report("auth.authority.cert", "a certificate needs its key and a key its certificate: set both auth.authority.cert and auth.authority.key")
 	}
+	if v := h.Auth.Authority.NodeValidity; v < leastNodeValidity {
+		report("auth.authority.nodeValidity", "%s is less than %s: a node renews its certificate when two thirds of that have passed, and the link connects anew each time", v, leastNodeValidity)
+	}
 	h.Auth.check([]string{"operator", "viewer", "node", "controller", "enroller"}, byCertificate(h.MQTT, h.HTTP), report)
 	h.Auth.checkNodes(report)
 	h.Auth.OIDC.check(report)
@@ -106,6 +109,9 @@ func (c *Core) check(report reporter) {
 	c.Auth.check([]string{"operator", "viewer", "mapper", "agent", "discoverer"}, byCertificate(c.MQTT.MQTT, c.HTTP), report)
 	checkLimits(c.Limits.Limits, report)
 }
+
+// leastNodeValidity is the shortest life of a node's certificate in which it can be renewed: many attempts fit into its last third.
+const leastNodeValidity = 10 * time.Second
 
 // checkLocal wants a socket for users of this host, and one user for each.
 func (c *Core) checkLocal(report reporter) {

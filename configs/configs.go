@@ -402,7 +402,7 @@ type OIDCGroup struct {
 type Authority struct {
 	Cert         string        `yaml:"cert"`
 	Key          string        `yaml:"key"`
-	NodeValidity time.Duration `yaml:"nodeValidity" min:"1"`
+	NodeValidity time.Duration `yaml:"nodeValidity"`
 }
 
 // HubAddress says by which names nodes and people reach the hub.

@@ -164,7 +164,7 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 	}
 	var c *client.Client
 	send := func(payload []byte) {
-		m := client.Message{Topic: upwards, Payload: payload, QoS: 1, User: h.up.clock()}
+		m := client.Message{Topic: upwards, Payload: payload, QoS: 1}
 		h.budget.State(forward.Size(m))
 		c.PublishAsync(m, func(err error) {
 			if err != nil {
@@ -398,7 +398,6 @@ type contact struct {
 	renewalFails time.Time // since when that fails
 	ours         time.Time // when the core's certificate expires
 	theirs       time.Time // when the hub's certificate expires
-	clockSent    time.Time // when the node's time was last sent to the hub
 }
 
 // uplink records the state of the connection to the hub, for /links and metrics.
@@ -489,19 +488,8 @@ func (l *contact) down(err error) {
 	}
 }
 
-// clockEvery is how often the node's time is sent to the hub, which compares it with its own.
+// clockEvery is how often the node's clocks are sent to the hub, which compares the system's with its own.
 const clockEvery = time.Minute
-
-// clock is the user property with the node's time, if it is due.
-func (u *uplink) clock() (beside []client.UserProperty) {
-	u.note(func(l *contact) {
-		if now := time.Now(); now.Sub(l.clockSent) >= clockEvery || l.clockSent.Before(l.since) {
-			l.clockSent = now
-			beside = []client.UserProperty{{Key: "ts", Value: resource.Time(now)}}
-		}
-	})
-	return beside
-}
 
 // links makes the link report of the core's local API.
 func links(o Options, h *hubLink, commits *metrics.Commits, rules *acl.Source) func() resource.LinkReport {
@@ -585,10 +573,12 @@ func ask(commands *calls.Calls, hub *client.Client, m client.Message) {
 	commands.Ask(asked(m), func(r broker.Message) { hub.PublishAsync(answer(r), nil) })
 }
 
-// publishClock sends the core's clock to the hub, if it is connected.
+// publishClock sends the core's clock to the hub, if it is connected, and what the system's clock shows now.
 func publishClock(commands *calls.Calls, hub *client.Client, node string) {
 	a := topics.Address{Node: node, Kind: topics.KindClock}
-	hub.PublishAsync(client.Message{Topic: a.String(), Payload: commands.Clock()}, nil)
+	hub.PublishAsync(client.Message{
+		Topic: a.String(), Payload: commands.Clock(), User: []client.UserProperty{{Key: calls.PropTime, Value: resource.Time(time.Now())}},
+	}, nil)
 }
 
 // every calls f periodically until ctx ends.

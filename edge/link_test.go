@@ -5,13 +5,11 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/client"
-	"github.com/edgebus/edgebus/topics/resource"
 )
 
 func TestUplinkRecordsConnections(t *testing.T) {
@@ -37,18 +35,6 @@ func TestUplinkRecordsConnections(t *testing.T) {
 	require.False(t, u.now().up)
 	require.Equal(t, "keep-alive timeout", u.now().lastError)
 	require.Equal(t, []string{"up", "message", "down"}, heard, "and nobody is kept from hearing it")
-}
-
-func TestClockIsSentPeriodically(t *testing.T) {
-	u := newUplink()
-	told := u.clock()
-	require.Len(t, told, 1)
-	at, err := resource.ParseTime(told[0].Value)
-	require.NoError(t, err)
-	require.WithinDuration(t, time.Now(), at, time.Minute)
-	require.Empty(t, u.clock())
-	u.note(func(c *contact) { c.since = time.Now().Add(time.Second) }) // another connection
-	require.Len(t, u.clock(), 1)
 }
 
 func TestSecondConnectionLogsNothingWhileTheFirstIsDown(t *testing.T) {

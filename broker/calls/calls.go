@@ -33,6 +33,8 @@ type Options struct {
 	// Subscribers and Publish are the broker's.
 	Subscribers func(topic string) []broker.Subscriber
 	Publish     func(broker.Message)
+	// TimeOf is told what time a node says it is, with its clock; nil: nobody is.
+	TimeOf func(node string, at time.Time)
 
 	Limits Limits
 	Log    zerolog.Logger
@@ -90,6 +92,7 @@ func (c *Calls) Publish(m broker.Message, done func(error)) {
 	case err == nil && a.Kind == topics.KindAnswer:
 		done(c.answer(a, m))
 	case err == nil && a.Kind == topics.KindClock:
+		c.tellTime(a.Node, m)
 		done(c.setClock(a.Node, m.ClientID(), m.Payload))
 	default:
 		c.Tree.Publish(m, done)

@@ -83,6 +83,23 @@ func (c *Calls) setClock(node, client string, payload []byte) error {
 	return nil
 }
 
+// PropTime is the user property of a core's Clock with the time that its system's clock shows.
+const PropTime = "ts"
+
+// tellTime passes on what a node's system clock shows.
+func (c *Calls) tellTime(node string, m broker.Message) {
+	if c.o.TimeOf == nil {
+		return
+	}
+	for _, p := range m.Props.User {
+		if p.Key == PropTime {
+			if at, err := resource.ParseTime(p.Value); err == nil {
+				c.o.TimeOf(node, at)
+			}
+		}
+	}
+}
+
 // withDeadline tells the node when the command expires, if its clock is known.
 func (c *Calls) withDeadline(m broker.Message, node string, wait time.Duration) broker.Message {
 	is, ok := c.clocks.of(node)

@@ -105,3 +105,17 @@ func TestWhatIsNoClock(t *testing.T) {
 	}
 	require.Empty(t, b.clocks.node)
 }
+
+// What a node's system clock shows comes beside the clock of its process.
+func TestTheHubIsToldTheTimeOfANodesClock(t *testing.T) {
+	var of string
+	var shows time.Time
+	b := newBus(t, func(o *Options) {
+		o.Role, o.TimeOf = topics.RoleNode, func(node string, at time.Time) { of, shows = node, at }
+	})
+	m := broker.Message{Topic: "v1/nodes/n1/sync/clock", Payload: []byte("1"), Publisher: &broker.Identity{ClientID: "node/n1", Node: "n1", Roles: []topics.Role{topics.RoleNode}}}
+	m.Props.User = []broker.UserProperty{{Key: PropTime, Value: "2026-11-22T12:00:00.000Z"}}
+	require.NoError(t, b.verdict(m))
+	require.Equal(t, "n1", of)
+	require.Equal(t, time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), shows.UTC())
+}

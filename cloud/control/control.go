@@ -324,3 +324,6 @@ func (l *loop) call(ctx context.Context, key store.Key) (again time.Duration, er
 	defer recovered(&err)
 	return l.Reconcile(ctx, key)
 }
+
+// Until is how long a controller waits for a time of the clock: a minute at most, then it looks again, since somebody may set the clock.
+func Until(at, now time.Time) time.Duration { return min(at.Sub(now.Round(0)), time.Minute) }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/rollout"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -465,7 +466,7 @@ func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v, newest *resou
 	if d.Again.IsZero() {
 		return 0, nil
 	}
-	return max(d.Again.Sub(c.Now()), c.Pause), nil
+	return max(control.Until(d.Again, c.Now()), c.Pause), nil
 }
 
 // windows says from when on a node may be given a version: the same for all nodes of a time zone.

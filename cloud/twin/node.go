@@ -117,11 +117,10 @@ func (t *Twins) receive(name string, said broker.Message, done func(error)) {
 		done(nil)
 		return
 	}
-	clock := clockOf(said)
 	taken := t.host.Put(linkOf(name), len(said.Payload)+entryCost*len(m.Entries), func(b *batch) {
 		n := t.node(name)
 		b.active[n] = true
-		n.contact.received(b.now, clock)
+		n.contact.last = b.now.UnixMilli()
 		if m.Type == link.Full && m.Map == link.Up && !n.fulls.takes(b.now, m, n.up.Collects()) {
 			t.sampledLog.Warn().Str("node", name).Msg("the node sends all that it reports again and again: it waits")
 			time.AfterFunc(fullDropped, func() { done(nil) }) // the node sends it again
@@ -326,13 +325,13 @@ func (t *Twins) Nodes() []string {
 // lateAfter is the age of the oldest key that a connected node lacks at which the node counts as late.
 const lateAfter = 30 * time.Second
 
-// contact is what is known of a node's connections since the hub was started. x
+// contact is what is known of a node's connections since the hub was started.
 type contact struct {
-	since           int64 // when the node came online or went offline; all times in ms, 0: not known
-	last            int64 // when it last sent something
-	expires         int64 // its certificate
-	ahead           int64 // ms that its clock is ahead of ours
-	clocked         bool  // ahead is known
+	since           int64     // when the node came online or went offline; all times in ms, 0: not known
+	last            int64     // when it last sent something
+	expires         int64     // its certificate
+	clock           time.Time // what its clock showed
+	clockRead       time.Time // when it said that; zero: it didn't
 	links           uint32
 	takeovers       uint32
 	remote          string
@@ -363,11 +362,18 @@ func (c *contact) over(now time.Time, cause error) (takenOver bool) {
 	return takenOver
 }
 
-func (c *contact) received(now time.Time, clock int64) {
-	c.last = now.UnixMilli()
-	if clock != 0 {
-		c.ahead, c.clocked = clock-c.last, true
-	}
+// SetTime takes what a node's clock shows.
+func (t *Twins) SetTime(name string, at time.Time) {
+	t.host.Put(linkOf(name), 0, func(b *batch) {
+		c := &t.node(name).contact
+		c.last, c.clock, c.clockRead = b.now.UnixMilli(), at, b.now
+	})
+}
+
+// ahead is how far the node's clock is ahead of ours, if it is known. It is of now: what the node said then has gone on since, as the time
+// that a process measures does, and our clock may have been set.
+func (c *contact) ahead(now time.Time) (d time.Duration, known bool) {
+	return c.clock.Add(now.Sub(c.clockRead)).Sub(now.Round(0)), !c.clockRead.IsZero()
 }
 
 // setAway sets whether a node has been offline for longer than Options.AwayAfter, and queues the statuses of its devices, which
@@ -442,18 +448,6 @@ func (t *Twins) recallAway(o store.Object) {
 	}
 }
 
-// clockOf is the sender's clock, in ms, which a core sends from time to time as the user property ts. 0: it was not sent.
-func clockOf(m broker.Message) int64 {
-	for _, p := range m.Props.User {
-		if p.Key == "ts" {
-			if at, err := resource.ParseTime(p.Value); err == nil {
-				return at.UnixMilli()
-			}
-		}
-	}
-	return 0
-}
-
 // behindFor is the age of the oldest key that the node lacks. What was written before
 // this connection is as old as the connection at most: whether the node lacked it
 // before can't be known after a restart of the hub.
@@ -475,8 +469,8 @@ func (t *Twins) link(n *node, now time.Time) resource.Link {
 	if c.links > 0 { // or what it has is not known
 		l.Behind = &resource.Behind{Keys: n.down.Dirty(), Seconds: n.behindFor(now).Seconds()}
 	}
-	if c.clocked {
-		seconds := float64(c.ahead) / 1000
+	if ahead, known := c.ahead(now); known {
+		seconds := ahead.Seconds()
 		l.ClockAhead = &seconds
 	}
 	return l

@@ -141,7 +141,7 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 	if p.Again.IsZero() {
 		return 0, nil
 	}
-	return max(p.Again.Sub(in.Now), time.Millisecond), nil
+	return max(control.Until(p.Again, in.Now), time.Millisecond), nil
 }
 
 // get reads a cluster-scoped object; nil: there is none.

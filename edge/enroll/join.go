@@ -315,6 +315,10 @@ func (o *JoinOptions) verify(chain []*x509.Certificate, root *x509.Certificate) 
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && root.NotBefore.After(leaf.NotBefore):
+		return fmt.Errorf("the hub's authority is not valid yet: it is from %s on, and the hub's own certificate from %s on. The clock of the hub's host was set back, or was ahead "+
+			"when the authority was made. Set that clock, or replace the authority (edgebus authority rotate, and a new token); the clock of this node, which shows %s, may be right",
+			resource.Time(root.NotBefore), resource.Time(leaf.NotBefore), resource.Time(now))
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return fmt.Errorf("the clock of this node says %s, but the hub's certificate is valid from %s to %s: set the clock (timedatectl), and join again",
 			resource.Time(now), resource.Time(leaf.NotBefore), resource.Time(leaf.NotAfter))

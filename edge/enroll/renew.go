@@ -45,7 +45,10 @@ type answer struct {
 	payload []byte
 }
 
-const answerTimeout = 30 * time.Second
+const (
+	answerTimeout = 30 * time.Second
+	waitPiece     = time.Minute // of a long wait
+)
 
 // NewRenewer makes a Renewer. Run does the work.
 func NewRenewer(o RenewOptions) *Renewer {
@@ -95,10 +98,10 @@ func (r *Renewer) Run(ctx context.Context) {
 			wait = pause(life, tries)
 		}
 		// A long wait is taken in pieces: the clock may be set meanwhile.
-		if !r.sleep(ctx, min(max(wait, 0), time.Hour), tries > 0) {
+		if !r.sleep(ctx, min(max(wait, 0), waitPiece), tries > 0) {
 			return
 		}
-		if wait > time.Hour {
+		if tries == 0 && wait > waitPiece {
 			continue
 		}
 		err = r.renew(ctx)
