@@ -345,8 +345,12 @@ func (r *request) forbidden(a access, name string) error {
 	if r.key.Namespace != "" {
 		where = fmt.Sprintf(" in the namespace %q", r.key.Namespace)
 	}
+	rule := a.rule
+	if a.account == "" && (r.kind.Sealed || r.kind.HasCredentials) && r.TLS == nil {
+		rule += ". kubectl sends no password over plain HTTP: use the HTTPS address (http.tls.listen), with a kubeconfig as edgebus context set makes it"
+	}
 	e := refuse(http.StatusForbidden, "Forbidden", "%s is forbidden: User %q cannot %s resource %q in API group %q%s: %s",
-		what, a.user, r.verb(), plural, r.kind.Group, where, a.rule)
+		what, a.user, r.verb(), plural, r.kind.Group, where, rule)
 	e.status.Details = &metav1.StatusDetails{Name: name, Group: r.kind.Group, Kind: r.kind.Plural}
 	return e
 }

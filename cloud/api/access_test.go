@@ -458,3 +458,17 @@ func TestNotFoundNamesANearName(t *testing.T) {
 	require.Contains(t, h.refused(404, "NotFound", "GET", inNS+"/devices/lmp2", "", "As", "boss"), "did you mean lamp2?")
 	require.NotContains(t, h.refused(404, "NotFound", "GET", inNS+"/devices/lmp2", "", "As", "ann"), "lamp2")
 }
+
+// kubectl leaves a password out over plain HTTP, so that somebody who gave one is told nothing of it otherwise.
+func TestWhoIsNotSignedInIsToldThatKubectlSendsNoPasswordOverHTTP(t *testing.T) {
+	h := newHub(t, sealed(t), func(o *Options) {
+		o.Who = func(*http.Request) (broker.Identity, error) {
+			return broker.Identity{Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}}, nil
+		}
+	})
+	for _, path := range []string{"/api/v1/secrets", base + "/repositories"} {
+		message := h.refused(403, "Forbidden", "GET", path, "")
+		require.Contains(t, message, "kubectl sends no password over plain HTTP")
+		require.Contains(t, message, "http.tls.listen")
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/audit"
@@ -33,6 +34,9 @@ func (t *Tokens) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Ide
 		if err := mayMake(id, in); err != nil {
 			return err
 		}
+		if err := in.endWith(id, t.o.Now()); err != nil {
+			return err
+		}
 		audit.Name(r, in.User)
 		out, err := t.Create(r.Context(), in, id.User)
 		return httpserver.ReplyOr(w, out, err)
@@ -42,7 +46,25 @@ func (t *Tokens) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Ide
 	return resource.Errorf(resource.NotFound, "", "there is nothing at %s %s", r.Method, r.URL.Path)
 }
 
-// mayMake returns an error if a token would have more rights than its maker, or be valid for longer.
+// endWith bounds a token by the sign-in of its maker, if that ends: who has taken that for five minutes has nothing for five years.
+func (r *TokenRequest) endWith(id broker.Identity, now time.Time) error {
+	if id.Expires.IsZero() {
+		return nil
+	}
+	left := id.Expires.Sub(now).Truncate(time.Second)
+	ttl, err := resource.ParseTTL(r.TTL, min(defaultTTL, left), maxTTL)
+	switch {
+	case err != nil:
+		return err
+	case ttl > left:
+		return resource.Errorf(resource.Forbidden, "ttl", "%s is longer than %s is signed in for, until %s (by a certificate or a provider's token), and no token outlives the sign-in that made it: "+
+			"give a shorter time or none, or sign in as one of auth.users with a password", r.TTL, id.User, resource.Time(id.Expires))
+	}
+	r.TTL = ttl.String()
+	return nil
+}
+
+// mayMake returns an error if a token would have more rights than its maker.
 func mayMake(id broker.Identity, r TokenRequest) error {
 	administers := r.Role == topics.RoleController || r.Role == topics.RoleOperator && slices.Contains(r.Nodes, "*")
 	switch {

@@ -70,3 +70,34 @@ func TestWhoMakesTokens(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, tokens.List(), 4)
 }
+
+// Who has somebody's sign-in for a few minutes gets nothing that lasts longer.
+func TestATokenDoesNotOutliveTheSignInThatMadeIt(t *testing.T) {
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	tokens, closed := open(t, t.TempDir()+"/hub.db", &clock{now: now})
+	defer closed()
+	pia := broker.Identity{User: "pia", Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}, Expires: now.Add(5 * time.Minute)}
+	ask := func(ttl string) (expires string, err error) {
+		w := httptest.NewRecorder()
+		err = tokens.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/tokens", strings.NewReader(`{"user":"x","role":"viewer","nodes":["*"],"ttl":"`+ttl+`"}`)), pia)
+		var made NewToken
+		if err == nil {
+			require.NoError(t, json.Unmarshal(w.Body.Bytes(), &made))
+		}
+		return made.Expires, err
+	}
+	for _, ttl := range []string{"1825d", "5m1s"} {
+		_, err := ask(ttl)
+		require.ErrorIs(t, err, resource.Forbidden, ttl)
+		require.ErrorContains(t, err, "until 2026-11-22T12:05:00")
+	}
+	for ttl, ends := range map[string]time.Duration{"": 5 * time.Minute, "5m": 5 * time.Minute, "1m": time.Minute} {
+		expires, err := ask(ttl)
+		require.NoError(t, err)
+		require.Equal(t, resource.Time(now.Add(ends)), expires, ttl)
+	}
+	pia.Expires = now.Add(365 * 24 * time.Hour)
+	expires, err := ask("")
+	require.NoError(t, err)
+	require.Equal(t, resource.Time(now.Add(defaultTTL)), expires)
+}

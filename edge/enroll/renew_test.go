@@ -50,10 +50,10 @@ func TestARenewalThatIsDueByTheClockDoesNotWaitForATimer(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		go r.Run(ctx)
-		time.Sleep(7 * time.Minute)
+		time.Sleep(7 * time.Minute) // of a clock that does not make anybody wait
 		require.Empty(t, asked)
 		set.Store(int64(80 * 24 * time.Hour))
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) // as above
 		synctest.Wait()
 		require.NotEmpty(t, asked)
 	})

@@ -526,8 +526,12 @@ func badURL(text string) string {
 	case !slices.Contains([]string{"https", "http", "ssh", "oci"}, u.Scheme):
 		return "the scheme " + clip(u.Scheme) + " is not one of https, http, ssh, oci"
 	}
-	if _, secret := u.User.Password(); secret {
+	_, secret := u.User.Password()
+	switch {
+	case secret:
 		return "must not hold a password: put it into a Secret, and name that in secretRef"
+	case u.User != nil && u.Scheme != "ssh": // https://TOKEN@host is how some hosts take a token
+		return "must not hold a user name or token: put it into a Secret (username and password, or token), and name that in secretRef"
 	}
 	return ""
 }
