@@ -237,13 +237,56 @@ func (n *node) shows(a topics.Address) bool {
 	return !strings.HasPrefix(a.Key(), "devices/") || n.bound[a.Device]
 }
 
+// former is what a node had reported of a Device when that left the node. A Device that is made with the same name while the node is
+// away has none of it: the node clears it once it knows of the other one, and what it reports of that has other versions.
+type former struct {
+	uid     string
+	entries map[string]reportID
+}
+
+type reportID struct {
+	ver uint64
+	ts  int64 // a node that was installed anew counts anew
+}
+
+// leave notes what is reported of a Device that leaves the node.
+func (n *node) leave(d *device) {
+	f := former{d.uid, make(map[string]reportID)}
+	n.up.Range("devices/"+d.name+"/", func(e link.Entry) bool {
+		f.entries[e.Key] = reportID{e.Ver, e.TS}
+		return true
+	})
+	delete(n.former, d.name)
+	if len(f.entries) == 0 {
+		return
+	}
+	if n.former == nil {
+		n.former = make(map[string]former)
+	}
+	n.former[d.name] = f
+}
+
+// isFormer reports whether an entry was reported of a former Device of the name.
+func (n *node) isFormer(device string, e link.Entry) bool {
+	id, noted := n.former[device].entries[e.Key]
+	return noted && id == reportID{e.Ver, e.TS}
+}
+
+// present is a key of the map up, unless it is of a former Device.
+func (n *node) present(device string) func(key string) (link.Entry, bool) {
+	return func(key string) (link.Entry, bool) {
+		e, ok := n.up.Get(key)
+		return e, ok && !n.isFormer(device, e)
+	}
+}
+
 // showReported publishes what a node had reported of a device before that was bound to it.
 func (t *Twins) showReported(b *batch, n *node, device string) {
 	if b.loading {
 		return
 	}
 	n.up.Range("devices/"+device+"/", func(e link.Entry) bool {
-		if _, ok := edgeOwned(n.name, e.Key); ok && t.o.Wanted(topics.TopicOf(n.name, e.Key)) {
+		if _, ok := edgeOwned(n.name, e.Key); ok && !n.isFormer(device, e) && t.o.Wanted(topics.TopicOf(n.name, e.Key)) {
 			b.reports = append(b.reports, tree.Entry(n.name, e))
 		}
 		return true

@@ -343,6 +343,13 @@ func (t *Twins) project(b *batch, d *device, whole resource.Device) {
 		return
 	}
 	n := t.node(target)
+	if d.uid != "" && d.uid != whole.Metadata.UID { // its deletion was not seen
+		n.leave(d)
+	}
+	d.uid = whole.Metadata.UID
+	if n.former[name].uid == d.uid { // the same Device is back before its node noticed
+		delete(n.former, name)
+	}
 	if !n.bound[name] {
 		n.bound[name] = true
 		b.nodes[n] = true
@@ -423,6 +430,7 @@ func (t *Twins) unbind(b *batch, d *device) {
 	}
 	delete(n.bound, name)
 	b.nodes[n] = true
+	n.leave(d)
 	for _, key := range n.down.Keys(desiredKey(name, "")) {
 		t.deleteDown(b, n, key)
 	}

@@ -94,7 +94,7 @@ func (n *node) shown(key string) (m broker.Message, ok bool) {
 }
 
 func (n *node) shownUp(e link.Entry) (m broker.Message, ok bool) {
-	if a, ok := edgeOwned(n.name, e.Key); !ok || !n.shows(a) {
+	if a, ok := edgeOwned(n.name, e.Key); !ok || !n.shows(a) || n.isFormer(a.Device, e) {
 		return m, false
 	}
 	return tree.Entry(n.name, e), true

@@ -194,7 +194,7 @@ func (t *Twins) adoption(d *device, whole resource.Device) (w desiredWrite, foun
 		if !p.Adopt {
 			continue
 		}
-		o, ok := n.up.Get(topics.DeviceKey(d.name, topics.KindOverride, p.Name))
+		o, ok := n.present(d.name)(topics.DeviceKey(d.name, topics.KindOverride, p.Name))
 		if !ok || o.Meta.Until != 0 || o.Meta.BasedOn != current(whole.DesiredMeta[p.Name]) ||
 			model.CheckDesired(p.Name, o.Value) != nil {
 			continue
@@ -243,8 +243,8 @@ func (t *Twins) reportedStatus(d *device) resource.DeviceStatus {
 func (t *Twins) reach(d *device, whole resource.Device, state string) resource.Reachability {
 	r := resource.Reachability{Local: whole.Spec.LocalState, Node: whole.Spec.NodeName, Registered: t.registered[whole.Spec.NodeName], Protocol: whole.Spec.Protocol.Type, State: state}
 	if n := t.nodes[r.Node]; n != nil {
-		r.Away, r.Problem = n.away, tree.Problem(d.name, n.up.Get)
-		if e, ok := n.up.Get(topics.Address{Kind: topics.KindDeviceState, Device: d.name}.Key()); ok {
+		r.Away, r.Problem = n.away, tree.Problem(d.name, n.present(d.name))
+		if e, ok := n.present(d.name)(topics.Address{Kind: topics.KindDeviceState, Device: d.name}.Key()); ok {
 			r.Heard, r.Since = true, resource.Millis(e.TS)
 		}
 		if r.Away && n.contact.since != 0 {
@@ -263,7 +263,9 @@ func (t *Twins) reportedBy(d *device) map[string]resource.Stored {
 	if n := t.nodes[d.node]; n != nil {
 		prefix := "devices/" + d.name + "/"
 		n.up.Range(prefix, func(e link.Entry) bool {
-			up[e.Key[len(prefix):]] = tree.Stored(e)
+			if !n.isFormer(d.name, e) {
+				up[e.Key[len(prefix):]] = tree.Stored(e)
+			}
 			return true
 		})
 	}

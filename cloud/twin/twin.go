@@ -121,8 +121,9 @@ type node struct {
 	met      bool           // other is known: the node has sent SEEN
 	contact  contact
 	outage   outage
-	away     bool // offline for longer than Options.AwayAfter, which its devices' statuses show
-	unknown  bool // it has no Node object, and one is to be made
+	former   map[string]former // what is reported of Devices that left the node, by name, until the node reports anew
+	away     bool              // offline for longer than Options.AwayAfter, which its devices' statuses show
+	unknown  bool              // it has no Node object, and one is to be made
 }
 
 // model is a DeviceModel. tail is the text that the bundles of all its devices end with.
@@ -144,7 +145,8 @@ func (m *model) known() *resource.DeviceModel {
 type device struct {
 	name    string
 	of      modelKey
-	raw     []byte        // shared with the store
+	raw     []byte // shared with the store
+	uid     string
 	node    string        // the node that its keys are on: the last projection's
 	written atomic.Uint64 // revision of the last status that this process wrote
 	// accepted is the Device after an accepted desired write, until the store's watch delivers it.
