@@ -184,6 +184,19 @@ func TestTheNoticeOfDecommissioningIsForTheCertificatesBeforeIt(t *testing.T) {
 	require.Empty(t, s.Notice(signed(t, a, "n2")).Key)
 }
 
+// Only who was sent the notice has been told: a client of HTTPS that is refused has not.
+func TestARefusedRequestDoesNotTellANodeThatItWasDecommissioned(t *testing.T) {
+	c := new(clock)
+	a := open(t, t.TempDir(), c)
+	s := New(Options{Authority: a, Log: zerolog.Nop()})
+	cert := signed(t, a, "n1")
+	require.NoError(t, a.revoked.add("n1", "boss", true))
+	require.NotEmpty(t, s.Revoked("n1", cert))
+	require.Equal(t, refusal{"n1", false}, <-s.refused)
+	require.NotEmpty(t, s.Notice(cert).Key)
+	require.Equal(t, refusal{"n1", true}, <-s.refused)
+}
+
 func TestAnAuthorityThatWasReplacedIsNotTrustedAgainAfterTheNextRotationAndARestart(t *testing.T) {
 	c, dir := &clock{at: time.Now()}, t.TempDir()
 	a := open(t, dir, c)

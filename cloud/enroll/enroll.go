@@ -95,7 +95,7 @@ type Service struct {
 	o Options
 
 	jobs      chan job
-	refused   chan string // nodes that were told that they were decommissioned
+	refused   chan refusal
 	redeeming sync.Mutex
 	seed      maphash.Seed
 	names     [64]sync.Mutex // of nodes that join, by their names
@@ -105,6 +105,12 @@ type Service struct {
 	pending   map[string]pending   // EnrollmentRequests without a decision, by name
 
 	refusals zerolog.Logger // sampled, since anybody can ask
+}
+
+// refusal is of a node whose certificates were revoked. told says that it was sent the notice that it was decommissioned.
+type refusal struct {
+	node string
+	told bool
 }
 
 // enrollee is a connected client that may do nothing but enrol.
@@ -131,7 +137,7 @@ func New(o Options) *Service {
 	o.PerAddress = cmp.Or(o.PerAddress, usualAddress)
 	o.Age = cmp.Or(o.Age, usualAge)
 	return &Service{
-		o: o, jobs: make(chan job, queued), refused: make(chan string, queued), seed: maphash.MakeSeed(),
+		o: o, jobs: make(chan job, queued), refused: make(chan refusal, queued), seed: maphash.MakeSeed(),
 		enrollees: map[string]*enrollee{}, pending: map[string]pending{},
 		refusals: o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
 	}
@@ -632,34 +638,42 @@ func (s *Service) Notice(cert *x509.Certificate) broker.UserProperty {
 		s.o.Log.Error().Err(err).Str("node", node).Msg("the notice that a node was decommissioned can't be signed")
 		return broker.UserProperty{}
 	}
-	select {
-	case s.refused <- node:
-	default: // it asks again
-	}
+	s.noteRefusal(node, true)
 	return broker.UserProperty{Key: resource.DecommissionProperty, Value: text}
 }
 
 // Revoked says why a node is not let in that was revoked; see broker.Auth. A node is not told by this that it was decommissioned: see Notice.
 func (s *Service) Revoked(node string, cert *x509.Certificate) string {
 	why := s.o.Authority.revoked.Why(node, cert)
+	if why != "" && cert != nil {
+		s.noteRefusal(node, false) // a restored backup doesn't know of the revocation
+	}
 	if why == "" && cert != nil {
 		why = s.outlived(node, cert)
 	}
 	return why
 }
 
+func (s *Service) noteRefusal(node string, told bool) {
+	select {
+	case s.refused <- refusal{node, told}:
+	default: // it is refused again
+	}
+}
+
 func (s *Service) markRefused(ctx context.Context) error {
 	for {
 		select {
-		case node := <-s.refused:
-			err := s.mark(ctx, node, func(had resource.Condition) resource.Condition {
+		case r := <-s.refused:
+			err := s.mark(ctx, r.node, func(had resource.Condition) resource.Condition {
 				if had.Status == "False" {
 					return had // it has joined again in the meantime
 				}
-				return s.o.Authority.revoked.condition(node, true)
+				told := r.told || had.Reason == resource.ReasonDecommissioned
+				return s.o.Authority.revoked.condition(r.node, told)
 			})
 			if err != nil && ctx.Err() == nil {
-				s.o.Log.Warn().Err(err).Str("node", node).Msg("that a node was revoked can't be written to its status")
+				s.o.Log.Warn().Err(err).Str("node", r.node).Msg("that a node was revoked can't be written to its status")
 			}
 		case <-ctx.Done():
 			return nil
