@@ -96,8 +96,11 @@ func TestADevicesOwnRequestsArePresence(t *testing.T) {
 	const at = "/api/v1/devices/n1"
 	status := `{"apiVersion":"flightctl.io/v1beta1","kind":"Device","metadata":{"name":"n1"},"status":{}}`
 	for _, c := range []struct{ method, path, body string }{
-		{"GET", at + "/rendered", ""}, {"GET", at + "/rendered?knownRenderedVersion=0", ""}, {"PUT", at + "/status", status},
-		{"PUT", "/apis/flightctl.io/v1beta1/devices/n1/status", status}, {"GET", base + "/nodes/n1/rendered", ""},
+		{"GET", at + "/rendered", ""},
+		{"GET", at + "/rendered?knownRenderedVersion=0", ""},
+		{"PUT", at + "/status", status},
+		{"PUT", "/apis/flightctl.io/v1beta1/devices/n1/status", status},
+		{"GET", base + "/nodes/n1/rendered", ""},
 	} {
 		heard.nodes = nil
 		r := h.do(c.method, c.path, c.body, "As", "n1")
