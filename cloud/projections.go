@@ -50,23 +50,48 @@ func followUpgrades(tw *twin.Twins, st store.Store, log zerolog.Logger) func(con
 	return func(ctx context.Context) error {
 		reports := tw.Reports(topics.KindUpgradeStatus)
 		defer reports.Close()
-		for {
-			list, err := reports.Next(ctx)
+		storeReports(ctx, reports.Next, func(r twin.Report) error {
+			err := upgrade.Report(ctx, st, st, r.Node, r.Value)
 			if err != nil {
-				return nil //nolint:nilerr // the hub stops
+				log.Warn().Err(err).Str("node", r.Node).Msg("what a node reports of an upgrade can't be stored, and is stored later")
 			}
-			for _, r := range list {
-				for again := time.Second; ; again = min(2*again, time.Minute) {
-					if err = upgrade.Report(ctx, st, st, r.Node, r.Value); err == nil || ctx.Err() != nil {
-						break
-					}
-					log.Warn().Err(err).Str("node", r.Node).Dur("retry_in", again).Msg("what a node reports of an upgrade can't be stored")
-					select {
-					case <-time.After(again):
-					case <-ctx.Done():
-					}
-				}
+			return err
+		})
+		return nil
+	}
+}
+
+// storeReports stores reports until ctx ends. One that can't be stored is tried again after a while, and holds up no other node's.
+func storeReports(ctx context.Context, next func(context.Context) ([]twin.Report, error), put func(twin.Report) error) {
+	failed := make(map[string]twin.Report) // the newest of each node whose report could not be stored
+	try := func(r twin.Report) {
+		delete(failed, r.Node)
+		if put(r) != nil {
+			failed[r.Node] = r
+		}
+	}
+	pause, due := time.Second, time.Now()
+	for ctx.Err() == nil {
+		wait, cancel := ctx, context.CancelFunc(func() {})
+		if len(failed) > 0 {
+			wait, cancel = context.WithDeadline(ctx, due)
+		}
+		list, err := next(wait)
+		cancel()
+		if err != nil { // it is time to try again, or the hub stops
+			for _, r := range failed {
+				try(r)
 			}
+			pause = min(2*pause, time.Minute)
+		}
+		if len(failed) == 0 {
+			pause = time.Second
+		}
+		for _, r := range list {
+			try(r)
+		}
+		if now := time.Now(); !now.Before(due) {
+			due = now.Add(pause)
 		}
 	}
 }

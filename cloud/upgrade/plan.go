@@ -440,6 +440,9 @@ func (p *planner) order(n resource.UpgradeNode) {
 	if p.Artifact != nil && p.spec.Version != "" {
 		o.Manifest, o.Signature, o.Source = p.Artifact.Spec.Manifest, p.Artifact.Spec.Signature, p.Artifact.Spec.Source
 	}
+	if !wait {
+		o.Begun = a.StartedAt
+	}
 	if !wait && p.spec.Window != nil {
 		began, _ := time.Parse(time.RFC3339, a.StartedAt)
 		_, closes := p.spec.Window.At(began)

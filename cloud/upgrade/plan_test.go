@@ -101,7 +101,7 @@ func TestAnUpgradeOfOneNode(t *testing.T) {
 	p := w.step(-1)
 	require.Equal(t, resource.UpgradeOrder{
 		ID: "u1.1." + w.upgrade.Spec.RunOf(), Upgrade: "up", Version: "v1.2.0", Manifest: manifest, Signature: "s", Installer: []string{},
-		Command: []string{"/usr/bin/up", "--now"}, AllowDowngrade: true, Checks: &resource.UpgradeChecks{Disk: 80}, Timeout: 90,
+		Command: []string{"/usr/bin/up", "--now"}, AllowDowngrade: true, Checks: &resource.UpgradeChecks{Disk: 80}, Timeout: 90, Begun: "2026-11-22T22:00:00Z",
 	}, w.orders["n00"])
 	require.Equal(t, begin.Add(108*time.Second), p.Again)
 	require.Equal(t, resource.UpgradeAttempt{
@@ -150,7 +150,7 @@ func TestSettingsAndImages(t *testing.T) {
 		w.upgrade.Spec.Confirmed = w.upgrade.Status.Rollout.Spec
 		w.step(-1)
 		require.Equal(t, resource.UpgradeOrder{
-			ID: "u1.1." + spec.RunOf(), Upgrade: "up", Settings: spec.Settings, Images: spec.Images, Installer: []string{}, Command: []string{}, Timeout: 90,
+			ID: "u1.1." + spec.RunOf(), Upgrade: "up", Settings: spec.Settings, Images: spec.Images, Installer: []string{}, Command: []string{}, Timeout: 90, Begun: "2026-11-22T22:00:00Z",
 		}, w.orders["n00"])
 		payload, err := json.Marshal(w.orders["n00"])
 		require.NoError(t, err)

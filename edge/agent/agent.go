@@ -258,6 +258,7 @@ func (a *agent) openUpgrades() (err error) {
 			return monitor.Exceeded(ctx, checks, a.o.Config.Upgrade.Core.Data)
 		},
 		Pull: a.o.pull, Run: a.runUpgradeCommand, Service: a.o.services,
+		Allows: func(argv []string) error { _, err := a.commands.allows(argv); return err },
 	}
 	if a.service != nil {
 		o.Unit = a.service

@@ -32,6 +32,7 @@ type bus struct {
 	node   string                                // empty until the broker has said it
 	values map[string][]byte                     // the spec, secrets and their parts, by key
 	conns  int                                   // how many connections there were
+	whole  bool                                  // values has all that the broker has: what is not there is not on the broker
 	blobs  map[string][]chan resource.BlobAnswer // requests without an outcome, by digest
 }
 
@@ -47,7 +48,7 @@ const clientID = "edgeagent"
 func newBus(id string, servers []string, log zerolog.Logger, changed func()) (*bus, error) {
 	b := &bus{changed: changed, log: log, values: map[string][]byte{}, blobs: map[string][]chan resource.BlobAnswer{}}
 	var subscriptions []client.Subscription
-	for _, key := range []string{"status", "spec", "spec/parts/+", "secrets/#", "upgrade", blobAnswers} {
+	for _, key := range []string{"spec", "spec/parts/+", "secrets/#", "upgrade", blobAnswers} {
 		subscriptions = append(subscriptions, client.Subscription{Filter: topics.TopicOf("+", key), QoS: 1})
 	}
 	var err error
@@ -63,15 +64,17 @@ func newBus(id string, servers []string, log zerolog.Logger, changed func()) (*b
 }
 
 // connected clears what an earlier connection delivered, because the broker doesn't send what was removed in between. Retained
-// messages follow.
+// messages follow: at last the node's status, which each core has. It is subscribed to after the others, so that all of theirs have come
+// when it comes.
 func (b *bus) connected(ctx context.Context, _ bool) error {
 	b.mu.Lock()
 	clear(b.values)
 	b.conns++
+	b.whole = false
 	b.mu.Unlock()
 	b.changed()
-	if b.presence == nil {
-		return nil
+	if err := b.mqtt.Subscribe(ctx, client.Subscription{Filter: topics.TopicOf("+", "status"), QoS: 1}); err != nil || b.presence == nil {
+		return err
 	}
 	return b.presence.Connected(ctx)
 }
@@ -97,7 +100,10 @@ func (b *bus) message(m client.Message) {
 	same := bytes.Equal(b.values[key], m.Payload)
 	switch {
 	case a.Kind == topics.KindStatus:
-		same = false
+		if same = false; !b.whole && !m.Retain {
+			go b.askStatus() // it came by itself, before what is retained
+		}
+		b.whole = b.whole || m.Retain
 	case len(m.Payload) == 0:
 		delete(b.values, key)
 	default:
@@ -139,10 +145,27 @@ func (b *bus) spec() (*resource.RenderedSpec, error) {
 	return spec, nil
 }
 
-// order is the newest order of an upgrade; nil: there is none. One that can't be read is an error, with as much of it as is known.
+// askStatus has the broker send the node's status after all else that it has.
+func (b *bus) askStatus() {
+	ctx, cancel := context.WithTimeout(context.Background(), blobRepeat)
+	defer cancel()
+	_ = b.mqtt.Subscribe(ctx, client.Subscription{Filter: topics.TopicOf("+", "status"), QoS: 1}) // without a connection the next one asks
+}
+
+// errNotKnown is of what the broker has not said since the last connection, and may say yet.
+var errNotKnown = errors.New("the node's broker has not said yet what it has")
+
+// order is the newest order of an upgrade; nil: there is none, or, with errNotKnown, nobody knows. One that can't be read is an error, with as
+// much of it as is known.
 func (b *bus) order() (*resource.UpgradeOrder, error) {
 	text, ok := b.document("upgrade")
-	if !ok {
+	b.mu.Lock()
+	whole := b.whole
+	b.mu.Unlock()
+	switch {
+	case !ok && !whole:
+		return nil, errNotKnown
+	case !ok:
 		return nil, nil //nolint:nilnil // there is none, which is no error
 	}
 	o, err := resource.ParseUpgradeOrder(text)

@@ -86,14 +86,23 @@ func (c commands) run(ctx context.Context, name string, limit time.Duration, env
 // upgradeCommandTime bounds a command of an upgrade, whose own time-out is usually shorter.
 const upgradeCommandTime = time.Hour
 
-// runUpgradeCommand runs an upgrade's own command: one of this node's commands, by its name or with exactly the arguments that it has there.
+// runUpgradeCommand runs an upgrade's own command.
 func (a *agent) runUpgradeCommand(ctx context.Context, argv, env []string) error {
-	for name, run := range a.commands {
+	name, err := a.commands.allows(argv)
+	if err != nil {
+		return err
+	}
+	return a.commands.run(ctx, name, upgradeCommandTime, append(environment(a.o.Config.Root, "upgrade", update{}), env...))
+}
+
+// allows is which of this node's commands an upgrade's is: by its name, or with exactly the arguments that it has here.
+func (c commands) allows(argv []string) (name string, err error) {
+	for name, run := range c {
 		if slices.Equal(argv, run) || len(argv) == 1 && argv[0] == name {
-			return a.commands.run(ctx, name, upgradeCommandTime, append(environment(a.o.Config.Root, "upgrade", update{}), env...))
+			return name, nil
 		}
 	}
-	return &upgrade.Failure{Reason: resource.UpgradeFailedRefused, Message: fmt.Sprintf("this node allows no command %q: list it in commands of its agent.yaml", strings.Join(argv, " "))}
+	return "", &upgrade.Failure{Reason: resource.UpgradeFailedRefused, Message: fmt.Sprintf("this node allows no command %q: list it in commands of its agent.yaml", strings.Join(argv, " "))}
 }
 
 // environment is what a command gets: nothing of the agent's own.

@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"os"
@@ -45,15 +46,18 @@ func verifyFile(path string, a resource.ArtifactProgram) error {
 	return check(a.Name, f, nil, a.Size, a.Digest)
 }
 
+// isFull says whether an error is of a disk without room.
+func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
 // isDisk says whether an error is of the disk and not of a connection.
 func isDisk(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EIO) || errors.Is(err, os.ErrPermission)
+	return isFull(err) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EIO) || errors.Is(err, os.ErrPermission)
 }
 
 // inTime fails when an order has taken too long since it was begun.
 func (u *Upgrader) inTime(o resource.UpgradeOrder, begun time.Time) error {
 	if limit := time.Duration(o.Timeout) * time.Second; u.o.Now().Sub(begun) > limit {
-		return fail(resource.UpgradeFailedTimeout, "it took longer than %s, at last %s: %s", limit, u.seen.step, u.seen.problem)
+		return fail(resource.UpgradeFailedTimeout, "it took longer than %s, at last %s: %s", limit, u.seen.step, cmp.Or(u.seen.problem, u.begun.problem, "no cause is known"))
 	}
 	return nil
 }

@@ -59,19 +59,36 @@ func (u *Upgrader) stageVersion(ctx context.Context, o resource.UpgradeOrder) er
 	case older(o.Version, present) && !o.AllowDowngrade:
 		return fail(resource.UpgradeFailedOlder, "version %s is older than %s, which runs, and the order does not allow a downgrade", o.Version, present)
 	}
+	for _, command := range [][]string{o.Installer, o.Command} {
+		if len(command) > 0 {
+			if err := u.o.Allows(command); err != nil {
+				return failed(ctx, resource.UpgradeFailedRefused, err)
+			}
+		}
+	}
 	if err := u.ready(ctx, o); err != nil {
 		return err
-	}
-	if len(o.Installer) > 0 {
-		u.progress(stepInstall, nil)
-		if err := u.o.Run(ctx, o.Installer, commandEnv(upgrade{Order: o, From: u.state.Version}, o.Version)); err != nil {
-			return failed(ctx, resource.UpgradeFailedCommand, err)
-		}
 	}
 	if len(o.Command) > 0 {
 		return nil
 	}
 	return u.fetch(ctx, o)
+}
+
+// runInstaller runs the order's own installer, once: that it was begun is on disk before.
+func (u *Upgrader) runInstaller(ctx context.Context, up *upgrade) error {
+	up.Installing = true
+	if err := u.saveUpgrade(*up); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithDeadlineCause(ctx, up.Started.Add(time.Duration(up.Order.Timeout)*time.Second), errors.New("the time of the upgrade was over, and it was ended"))
+	defer cancel()
+	if err := u.o.Run(ctx, up.Order.Installer, commandEnv(*up, up.Order.Version)); err != nil && !errors.As(err, new(*Failure)) {
+		return fail(resource.UpgradeFailedCommand, "%v", err)
+	} else if err != nil {
+		return err
+	}
+	return nil
 }
 
 // managesCore says why the agent can't replace or restart the core of this node.

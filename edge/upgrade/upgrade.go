@@ -31,13 +31,13 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// An upgrade goes through these steps. Until stepBackUp nothing is changed and nothing is on disk: after a crash it begins again. From then
-// on each step is on disk before it is taken, and taking it again has the same outcome.
+// An upgrade goes through these steps. Until stepInstall nothing is changed and nothing is on disk: after a crash it begins again. From then
+// on each step is on disk before it is taken, and taking it again has the same outcome, but for stepInstall: an installer is run once.
 const (
 	stepHeld    = resource.StepHeld        // the node's owner has not released it
 	stepWait    = resource.StepWaiting     // for the core to be well and linked, for a content, or for resources
 	stepFetch   = resource.StepDownloading // the bundle is fetched and verified
-	stepInstall = resource.StepInstalling  // the order's own installer is run
+	stepInstall = resource.StepInstalling  // the order's own installer is run, which the order of most upgrades has not
 	stepBackUp  = resource.StepBackingUp   // a backup of the core's data is made
 	stepPull    = resource.StepPulling     // images are pulled
 	stepSwitch  = resource.StepSwitching   // current leads to the new version, or the core's file has the new settings
@@ -45,6 +45,9 @@ const (
 	stepAgent   = resource.StepAgent       // the new core is committed, the new agent is tried
 	stepBack    = resource.StepRollingBack // what was before is put back, and the core is started with it
 )
+
+// maxReverts is how often the roll-back is tried to what was before: a command of the node may be refused, or fail, each time. Then it ends, and says so.
+const maxReverts = 10
 
 // maxResumed is how often an upgrade goes on after the agent ended in the midst of it. After that it is rolled back: it may be what ends
 // the agent, or the host.
@@ -71,8 +74,12 @@ type upgrade struct {
 	Step  string                `json:"step"`
 	// Started is when it was begun.
 	Started time.Time `json:"started"`
+	// Installing says that the order's installer was started.
+	Installing bool `json:"installing,omitempty"`
 	// Tried says that the new core may have been started.
 	Tried bool `json:"tried,omitempty"`
+	// Reverts is how often what was before could not be put back.
+	Reverts int `json:"reverts,omitempty"`
 	// Resumed is how often the agent was started in the midst of it.
 	Resumed int `json:"resumed,omitempty"`
 	// Failed is why it is rolled back, AgentFailed why the agent is not replaced.
@@ -157,7 +164,7 @@ type Options struct {
 	Boot string
 	Log  zerolog.Logger
 	Now  func() time.Time
-	// Order is the newest order that the node's broker has; nil: none.
+	// Order is the newest order that the node's broker has; nil: none. A nil order with an error: that is not known now. Nothing follows from that.
 	Order func() (*resource.UpgradeOrder, error)
 	// Blob opens a content that the hub has. An error that is no Failure is temporary.
 	Blob func(ctx context.Context, c resource.Content, progress func(received int64)) (io.ReadCloser, error)
@@ -167,6 +174,8 @@ type Options struct {
 	Exceeded func(ctx context.Context, checks resource.UpgradeChecks) error
 	// Pull fetches an image, or says what to do if there is nothing that could. nil: nothing can.
 	Pull func(ctx context.Context, image string) error
+	// Allows says why the node's settings don't allow a command.
+	Allows func(argv []string) error
 	// Run runs a command, if the node's settings allow it. An error that is no Failure is the command's.
 	Run func(ctx context.Context, argv, env []string) error
 	// Unit is the core's service; nil: there is no systemd.
@@ -191,9 +200,10 @@ type Upgrader struct {
 	taken    *taken        // the last step, while its outcome is not on disk
 	started  string        // the order for whose trial this agent has started the core
 	fellBack bool          // the present version was damaged, and current leads to the one before now
-	begun    struct {      // the order that is prepared, and since when it is to be
-		order string
-		at    time.Time
+	begun    struct {      // the order that is prepared, since when it is to be, and why it did not go on last
+		order   string
+		at      time.Time
+		problem string
 	}
 
 	mu      sync.Mutex
@@ -352,6 +362,9 @@ func (u *Upgrader) resume() error {
 			if next.Step == stepAgent {
 				next = next.resumeAgent(u.runsAgentOf(next.Order.Version), u.o.Boot)
 			}
+			if next.Installing && next.Step == stepInstall {
+				next = next.failing(&Failure{Reason: resource.UpgradeFailedInterrupted, Message: "the agent ended while upgradeInstaller was run, which is not run twice"})
+			}
 			if next.Resumed++; next.Resumed > maxResumed && next.Step != stepBack {
 				f := &Failure{
 					Reason:  resource.UpgradeFailedInterrupted,
@@ -481,11 +494,10 @@ func (u *Upgrader) do(ctx context.Context) (again time.Duration, err error) {
 	if u.state.Upgrade == nil {
 		o, err := u.wanted()
 		switch {
+		case o == nil && err != nil: // it is not known: what is told and what is begun stay as they are
+			return time.Hour, nil
 		case o == nil:
-			if err == nil { // one that is withdrawn and given again has all its time
-				u.begun.order = ""
-			}
-			u.progress("", err)
+			u.progress("", nil)
 			return time.Hour, nil
 		case err != nil:
 			return u.refuse(*o, &Failure{Reason: resource.UpgradeFailedRefused, Message: err.Error()}), nil
@@ -556,9 +568,6 @@ func (u *Upgrader) wanted() (*resource.UpgradeOrder, error) {
 // prepare does all that changes nothing, and begins the upgrade.
 func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again time.Duration, err error) {
 	u.about(o)
-	if o.Wait { // its time begins when it no longer has to
-		u.begun.order = ""
-	}
 	switch held := u.held(o); {
 	case held != "":
 		u.progress(stepHeld, errors.New(held))
@@ -567,8 +576,8 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 		u.progress(resource.StepReady, nil)
 		return lookAfter, nil
 	}
-	if u.begun.order != o.ID {
-		u.begun.order, u.begun.at = o.ID, u.o.Now()
+	if begun := o.ID + " " + o.Begun; u.begun.order != begun { // one that is given again has all its time
+		u.begun.order, u.begun.at, u.begun.problem = begun, u.o.Now(), ""
 	}
 	ctx, cancel := u.untilSuperseded(ctx, o)
 	defer cancel()
@@ -582,6 +591,8 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 	var f *Failure
 	var done doneError
 	switch {
+	case err == nil && len(o.Installer) > 0:
+		return u.begin(ctx, o, stepInstall), nil
 	case err == nil:
 		return u.begin(ctx, o, stepBackUp), nil
 	case errors.Is(err, errAgentOnly):
@@ -597,6 +608,7 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 	case ctx.Err() != nil:
 		return time.Millisecond, nil // there is another order, it took too long, or the agent ends
 	}
+	u.begun.problem = err.Error()
 	u.progress(stepWait, err)
 	if errors.As(err, new(notReady)) {
 		return lookAfter, nil
@@ -673,13 +685,15 @@ func (u *Upgrader) untilSuperseded(ctx context.Context, o resource.UpgradeOrder)
 
 // step takes the step of an upgrade.
 func (u *Upgrader) step(ctx context.Context, up *upgrade) error {
-	if up.Step == stepBackUp || up.Step == stepSwitch || up.Step == stepTrial {
+	if up.Step == stepInstall || up.Step == stepBackUp || up.Step == stepSwitch || up.Step == stepTrial {
 		if err := u.inTime(up.Order, up.Started); err != nil {
 			return err
 		}
 	}
 	kind := u.kindOf(up.Order)
 	switch up.Step {
+	case stepInstall:
+		return u.runInstaller(ctx, up)
 	case stepBackUp:
 		return failed(ctx, resource.UpgradeFailedBackup, kind.backUp(ctx))
 	case stepSwitch:
@@ -723,6 +737,8 @@ func (u *Upgrader) stepped(up upgrade, err error) error {
 		return err
 	}
 	switch up.Step {
+	case stepInstall:
+		up.Step = stepBackUp
 	case stepBackUp:
 		up.Step = stepSwitch
 	case stepSwitch:
@@ -839,19 +855,20 @@ func (u *Upgrader) tidy() {
 
 // rollBack returns to what was before. All of it may be done again.
 func (u *Upgrader) rollBack(ctx context.Context, up *upgrade) error {
-	kind := u.kindOf(up.Order)
-	if err := kind.revert(ctx, *up); err != nil {
-		return err
-	}
 	if !up.Tried {
 		u.core.committed()
 		return nil
+	}
+	kind := u.kindOf(up.Order)
+	reverted := u.revert(ctx, kind, up)
+	if reverted != nil && up.Reverts < maxReverts {
+		return reverted
 	}
 	err := u.restart(ctx)
 	if err == nil {
 		err = u.revived(ctx)
 	}
-	if err != nil && ctx.Err() == nil && kind.restore != nil {
+	if err != nil && reverted == nil && ctx.Err() == nil && kind.restore != nil {
 		err = kind.restore(ctx, up, err)
 	}
 	if ctx.Err() != nil {
@@ -859,11 +876,38 @@ func (u *Upgrader) rollBack(ctx context.Context, up *upgrade) error {
 	}
 	u.core.committed()
 	_ = u.follow(ctx) // one that was started again meanwhile; it is logged
-	if err != nil {
+	switch {
+	case reverted != nil:
+		up.Failed = &Failure{up.Failed.Reason, fmt.Sprintf("%s; and then %s could not be put back: %v", up.Failed.Message, up.before(), errors.Join(reverted, err)), up.Failed.Log}
+		up.Step = stepFailed
+	case err != nil:
 		up.Failed = &Failure{up.Failed.Reason, fmt.Sprintf("%s; and then %s did not run again: %v", up.Failed.Message, up.before(), err), up.Failed.Log}
 		up.Step = stepFailed
 	}
 	return nil
+}
+
+// revert puts back what was before. It counts how often that failed: a command that the node's settings refuse would be refused for ever. A disk that is
+// full isn't counted, because it goes on when there is room.
+func (u *Upgrader) revert(ctx context.Context, kind kind, up *upgrade) error {
+	if up.Reverts >= maxReverts { // by an agent that ended before it could note that
+		return fmt.Errorf("it was tried %d times", up.Reverts)
+	}
+	err := kind.revert(ctx, *up)
+	if err == nil || ctx.Err() != nil || isFull(err) {
+		return err
+	}
+	if up.Reverts++; isRefused(err) {
+		up.Reverts = maxReverts
+	}
+	next := *up
+	u.keep(func(s *state) { s.Upgrade = &next })
+	return err
+}
+
+func isRefused(err error) bool {
+	var f *Failure
+	return errors.As(err, &f) && f.Reason == resource.UpgradeFailedRefused
 }
 
 // stepFailed is that of a roll-back that came to nothing.

@@ -1,21 +1,25 @@
 package upgrade
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"aead.dev/minisign"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -417,6 +421,7 @@ func TestAnOrderThatIsWithdrawnWhileItIsBegun(t *testing.T) {
 					next := first
 					order = then(h, &next)
 				})
+				u.o.Allows = func([]string) error { return nil }
 				u.o.Order = func() (*resource.UpgradeOrder, error) {
 					read := order
 					if when == "after it was read" {
@@ -487,11 +492,11 @@ func TestLoginsOfRegistriesThatAreRefused(t *testing.T) {
 
 // An order that was withdrawn, or was to wait, has all its time when it is given again, however long that was.
 func TestTheTimeOfAnOrderBeginsAnew(t *testing.T) {
-	for what, between := range map[string]*resource.UpgradeOrder{"withdrawn": nil, "to wait": {ID: "1", Images: []string{"a"}, Wait: true, Timeout: 60}} {
+	for what, between := range map[string]*resource.UpgradeOrder{"withdrawn": nil, "to wait": {ID: "1", Images: []string{"a"}, Wait: true, Timeout: 60}} { // and then with another Begun
 		h := newHost(t)
 		now := time.Now()
 		h.o.Now = func() time.Time { return now }
-		begins := resource.UpgradeOrder{ID: "1", Images: []string{"a"}, Timeout: 60}
+		begins := resource.UpgradeOrder{ID: "1", Images: []string{"a"}, Timeout: 60, Begun: "2026-01-01T00:00:00Z"}
 		order, reachable := &begins, false
 		h.o.Order = func() (*resource.UpgradeOrder, error) { return order, nil }
 		h.o.Pull = func(context.Context, string) error { return nil }
@@ -512,10 +517,238 @@ func TestTheTimeOfAnOrderBeginsAnew(t *testing.T) {
 		order = between
 		do()
 		now = now.Add(time.Hour)
+		begins.Begun = "2026-01-01T01:00:00Z"
 		order, reachable = &begins, true
 		do()
 		require.Equal(t, resource.UpgradeSuccess, u.Report().Result, "%s: %+v", what, u.Report())
 	}
+}
+
+// An order of which nothing is known for a moment, because the agent has connected anew, is not withdrawn: its download goes on, its time too, and the
+// report stays.
+func TestAnOrderThatIsNotKnownForAMomentGoesOn(t *testing.T) {
+	h := newHost(t)
+	now := time.Now()
+	h.o.Now = func() time.Time { return now }
+	order := &resource.UpgradeOrder{ID: "1", Images: []string{"a"}, Timeout: 600}
+	known := true
+	h.o.Order = func() (*resource.UpgradeOrder, error) {
+		if !known {
+			return nil, errors.New("the node's broker has not said yet what it has")
+		}
+		return order, nil
+	}
+	var u *Upgrader
+	h.o.Pull = func(ctx context.Context, _ string) error {
+		known = false
+		u.Heard()
+		require.NoError(t, ctx.Err(), "it was cancelled")
+		return resource.Errorf(resource.Unavailable, "", "the registry is away")
+	}
+	h.o.Exceeded = func(context.Context, resource.UpgradeChecks) error { return errors.New("the processors are busy") }
+	u = h.open()
+	do := func() resource.UpgradeReport {
+		_, err := u.do(t.Context())
+		require.NoError(t, err)
+		return u.Report()
+	}
+	order.ID = "2"
+	order.Checks = &resource.UpgradeChecks{CPU: 50}
+	r := do()
+	require.Equal(t, stepWait, r.Step)
+	for range 11 { // the core's connection flaps
+		now, known = now.Add(time.Minute), false
+		require.Equal(t, r.Step+r.Message, do().Step+do().Message)
+		known = true
+		r = do()
+	}
+	require.Equal(t, resource.UpgradeRolledBack+" "+resource.UpgradeFailedTimeout, r.Result+" "+r.Reason)
+	require.Contains(t, r.Message, "the processors are busy")
+	order.ID, order.Checks = "3", nil
+	require.Equal(t, resource.UpgradeFailedPull, func() string { _, _ = u.do(t.Context()); return u.Report().Reason }())
+}
+
+// A command that the node doesn't allow is refused before anything is changed, and the next order is carried out.
+func TestACommandThatIsNotAllowedIsRefusedBeforeAnythingIsChanged(t *testing.T) {
+	h := newHost(t)
+	require.NoError(t, h.s.Restart(t.Context()))
+	order := &resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Command: []string{"sh", "-c", "true"}, Timeout: 60}
+	h.o.Order = func() (*resource.UpgradeOrder, error) { return order, nil }
+	h.o.Allows = func(argv []string) error {
+		if argv[0] == "install" {
+			return nil
+		}
+		return fail(resource.UpgradeFailedRefused, "this node allows no command %q", argv)
+	}
+	var ran []string
+	h.o.Run = func(_ context.Context, argv, _ []string) error { ran = append(ran, argv[0]); return nil }
+	h.o.BeforeStep = func(step string) {
+		require.False(t, order.ID != "3" && (step == stepBackUp || step == stepSwitch || step == stepBack), step)
+	}
+	u := h.open()
+	for id, command := range map[string][]string{"1": {"sh", "-c", "true"}, "2": {"install"}} {
+		order = &resource.UpgradeOrder{ID: id, Version: "v1.1.0", Installer: []string{"sh"}, Command: command, Timeout: 60}
+		_, err := u.do(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, resource.UpgradeRolledBack+" "+resource.UpgradeFailedRefused, u.Report().Result+" "+u.Report().Reason)
+	}
+	require.Empty(t, ran)
+	order = &resource.UpgradeOrder{ID: "3", Version: "v1.1.0", Command: []string{"install"}, Timeout: 60}
+	u.runsBackups(h)
+	_, err := u.do(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, resource.UpgradeSuccess, u.Report().Result, "%+v", u.Report())
+	require.Equal(t, []string{"install"}, ran)
+}
+
+// runsBackups has the present core be a program that makes any backup.
+func (u *Upgrader) runsBackups(h *host) {
+	h.t.Helper()
+	require.NoError(h.t, os.WriteFile(filepath.Join(u.versions.path(u.state.Version), programCore), []byte("#!/bin/sh\n"), 0o755))
+}
+
+// A roll-back whose command is refused ends at once, and one whose command keeps failing after some attempts, of all runs of the agent: each says so,
+// and the next order begins.
+func TestARollBackThatKeepsFailingEnds(t *testing.T) {
+	for what, fails := range map[string]error{
+		"refused": fail(resource.UpgradeFailedRefused, "this node allows no command %q", "install"),
+		"failing": errors.New("exit status 1"),
+	} {
+		t.Run(what, func(t *testing.T) {
+			h := newHost(t)
+			tries := 0
+			h.o.Run = func(context.Context, []string, []string) error { tries++; return fails }
+			up := upgrade{
+				Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Command: []string{"install"}, Timeout: 60}, From: "v1.0.0", Step: stepBack,
+				Started: time.Now(), Tried: true, Failed: &Failure{Reason: resource.UpgradeFailedExited, Message: "it ended"},
+			}
+			u := h.open()
+			require.NoError(t, u.save(func(s *state) { s.Upgrade = &up }))
+			for rounds := 0; u.state.Upgrade != nil; rounds++ {
+				require.LessOrEqual(t, rounds, maxReverts)
+				u = h.open() // the agent is started again and again
+				again, err := u.do(t.Context())
+				require.NoError(t, err)
+				require.LessOrEqual(t, again, lookAfter)
+			}
+			require.Equal(t, map[string]int{"refused": 1, "failing": maxReverts}[what], tries)
+			r := u.Report()
+			require.Equal(t, resource.UpgradeRollbackFailed+" "+resource.UpgradeFailedExited, r.Result+" "+r.Reason)
+			require.Contains(t, r.Message, "it ended; and then version v1.0.0 could not be put back: "+fails.Error())
+			require.Equal(t, 1, h.s.starts, "what is there runs")
+			h.o.Order = func() (*resource.UpgradeOrder, error) {
+				return &resource.UpgradeOrder{ID: "2", Version: "v1.0.0", Timeout: 60}, nil
+			}
+			u = h.open()
+			_, err := u.do(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, "2 "+resource.UpgradeSuccess, u.Report().Order+" "+u.Report().Result)
+		})
+	}
+}
+
+// An installer is run when all is verified and fetched, and once, though the hub is away meanwhile and the agent ends.
+func TestAnInstallerIsRunOnceAndLast(t *testing.T) {
+	h := newHost(t)
+	require.NoError(t, h.s.Restart(t.Context()))
+	secret := signs(h)
+	self, err := os.ReadFile(ownProgram)
+	require.NoError(t, err)
+	order := secret.order("v1.2.0", self)
+	order.Installer = []string{"install"}
+	good := order.Signature
+	order.Signature = "none"
+	h.o.Order = func() (*resource.UpgradeOrder, error) { return &order, nil }
+	h.o.Allows = func([]string) error { return nil }
+	runs := 0
+	dies, die := context.WithCancel(t.Context())
+	h.o.Run = func(ctx context.Context, _, _ []string) error {
+		require.True(t, versions{h.o.Config.Dir}.has("v1.2.0", programCore), "it was fetched")
+		runs++
+		die()
+		return ctx.Err()
+	}
+	away := true
+	h.o.Blob = func(context.Context, resource.Content, func(int64)) (io.ReadCloser, error) {
+		if away {
+			return nil, errors.New("the hub is away")
+		}
+		return io.NopCloser(bytes.NewReader(self)), nil
+	}
+	u := h.open()
+	do := func() resource.UpgradeReport {
+		_, err := u.do(dies)
+		require.NoError(t, err)
+		return u.Report()
+	}
+	require.Equal(t, resource.UpgradeFailedSignature, do().Reason)
+	require.Zero(t, runs)
+	order.ID, order.Signature = "2", good
+	for range 3 {
+		require.Equal(t, stepWait, do().Step)
+	}
+	require.Zero(t, runs)
+	away = false
+	do()
+	require.Equal(t, 1, runs)
+	dies = t.Context()
+	u = h.open() // the agent ended in the midst of it
+	r := do()
+	require.Equal(t, 1, runs)
+	require.Equal(t, resource.UpgradeRolledBack+" "+resource.UpgradeFailedInterrupted, r.Result+" "+r.Reason, "%+v", r)
+
+	u.runsBackups(h)
+	order.ID = "3"
+	h.o.BeforeStep = nil
+	u = h.open()
+	_ = do()
+	require.Equal(t, 2, runs, "another order runs it again")
+}
+
+// author makes orders that a host takes.
+type author struct {
+	key minisign.PrivateKey
+}
+
+func signs(h *host) author {
+	h.t.Helper()
+	public, private, err := minisign.GenerateKey(nil)
+	require.NoError(h.t, err)
+	text, err := public.MarshalText()
+	require.NoError(h.t, err)
+	h.o.Config.Keys = []string{string(text)}
+	return author{private}
+}
+
+func (a author) order(version string, core []byte) resource.UpgradeOrder {
+	text := fmt.Sprintf(`{"version":%q,"programs":[{"name":"edgecore","architecture":%q,"digest":%q,"size":%d}]}`, version, runtime.GOARCH, resource.DigestOf(core), len(core))
+	return resource.UpgradeOrder{ID: "1", Version: version, Manifest: text, Signature: string(minisign.Sign(a.key, []byte(text))), Timeout: 3600}
+}
+
+// What is no program, or half of one, is a bad artifact; only a whole program of another processor is of another architecture.
+func TestWhatIsNoProgramIsABadArtifact(t *testing.T) {
+	self, err := os.ReadFile(ownProgram)
+	require.NoError(t, err)
+	other := bytes.Clone(self)
+	other[18], other[19] = 0xf3, 0 // RISC-V, where these tests don't run
+	headers := bytes.Clone(self[:len(self)/2])
+	copy(headers[0x28:0x30], make([]byte, 8)) // without sections, as a program may be
+	copy(headers[0x3c:0x40], make([]byte, 4))
+	for what, c := range map[string]struct {
+		text   []byte
+		reason string
+	}{
+		"empty": {nil, resource.UpgradeFailedArtifact}, "a script": {[]byte("#!/bin/sh\n"), resource.UpgradeFailedArtifact},
+		"a head": {self[:20], resource.UpgradeFailedArtifact}, "half": {self[:len(self)/2], resource.UpgradeFailedArtifact},
+		"half of one without sections": {headers, resource.UpgradeFailedArtifact}, "another processor": {other, resource.UpgradeFailedArchitecture},
+	} {
+		path := filepath.Join(t.TempDir(), "edgecore")
+		require.NoError(t, os.WriteFile(path, c.text, 0o755))
+		var f *Failure
+		require.ErrorAs(t, checkProgram(path), &f, what)
+		require.Equal(t, c.reason, f.Reason, "%s: %s", what, f.Message)
+	}
+	require.NoError(t, checkProgram(ownProgram))
 }
 
 // An order that can't be read is refused. Until that can be written the node says why, and tries again soon.

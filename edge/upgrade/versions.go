@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"debug/elf"
 	"errors"
@@ -163,11 +164,20 @@ func checkProgram(path string) error {
 	name := filepath.Base(path)
 	f, err := elf.Open(path)
 	if err != nil {
-		return fail(resource.UpgradeFailedArchitecture, "%s is no program: %v", name, err)
+		return fail(resource.UpgradeFailedArtifact, "%s is no program, or not whole: %v", name, err)
 	}
 	defer f.Close()
 	if f.Type != elf.ET_EXEC && f.Type != elf.ET_DYN {
-		return fail(resource.UpgradeFailedArchitecture, "%s is no program: its type is %s", name, f.Type)
+		return fail(resource.UpgradeFailedArtifact, "%s is no program: its type is %s", name, f.Type)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return failed(context.Background(), resource.UpgradeFailedDisk, err)
+	}
+	for _, p := range f.Progs {
+		if p.Off+p.Filesz > uint64(info.Size()) || p.Off+p.Filesz < p.Off { //nolint:gosec // a size is not negative
+			return fail(resource.UpgradeFailedArtifact, "%s is not whole: by its ELF header it has more than its %d bytes", name, info.Size())
+		}
 	}
 	own, ok := machines[runtime.GOARCH]
 	if ok && (f.Machine != own.machine || f.Class != own.class || f.Data != own.order) {

@@ -680,6 +680,9 @@ type UpgradeOrder struct {
 	// Timeout is the time in seconds, at least 1, from when the node begins until the new version must be committed. If it runs
 	// out, the node rolls back.
 	Timeout int64 `json:"timeout"`
+	// Begun is the time when the hub had the node begin; empty while the node waits. When it changes, the node has all the time of
+	// Timeout again.
+	Begun string `json:"begun,omitempty"`
 	// SwitchBefore is the time when the window closes. Nothing is changed after it, and the order fails with
 	// UpgradeFailedWindow. Empty: no limit.
 	SwitchBefore string `json:"switchBefore,omitempty"`
@@ -729,7 +732,7 @@ const (
 	StepReady       = "Ready"          // the node waits for the hub's permission to begin: see UpgradeOrder.Wait
 	StepWaiting     = "Waiting"        // the node waits for the core, the link, a content or resources: the message says which
 	StepDownloading = "Downloading"    // the programs are downloaded and verified
-	StepInstalling  = "Installing"     // the order's own commands are run
+	StepInstalling  = "Installing"     // the order's installer is run
 	StepBackingUp   = "BackingUp"      // a backup of the core's data is made
 	StepPulling     = "Pulling"        // images are pulled
 	StepSwitching   = "Switching"      // the new version or the new settings become the current ones
@@ -742,7 +745,7 @@ const (
 const (
 	UpgradeFailedRefused      = "Refused"           // the node's settings don't allow the order, or it can't be read
 	UpgradeFailedSignature    = "BadSignature"      // the manifest is not signed by a key that the node trusts
-	UpgradeFailedArtifact     = "BadArtifact"       // a program is not what the manifest says
+	UpgradeFailedArtifact     = "BadArtifact"       // a program is not what the manifest says, no program, or not whole
 	UpgradeFailedArchitecture = "WrongArchitecture" // there is no program for the host
 	UpgradeFailedOlder        = "OlderVersion"      // the node has a newer version, and the order doesn't allow a downgrade
 	UpgradeFailedFormat       = "NewerStore"        // the version can't read the format of the node's store

@@ -205,7 +205,7 @@ func TestWhatCannotBeVerifiedIsRefused(t *testing.T) {
 			text[18] = 0xf3 // the machine in its ELF header: RISC-V
 			return n.bundle("v1.1.0", map[string][]byte{"edgecore": text})
 		}},
-		{"no program", resource.UpgradeFailedArchitecture, "is no program", func() resource.UpgradeOrder {
+		{"no program", resource.UpgradeFailedArtifact, "is no program", func() resource.UpgradeOrder {
 			return n.bundle("v1.1.0", map[string][]byte{"edgecore": []byte("#!/bin/sh\n")})
 		}},
 		{"a program that the hub doesn't have", resource.UpgradeFailedArtifact, "no such blob", func() resource.UpgradeOrder {
