@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -18,8 +19,10 @@ func TestWhatHasNotComeYetIsNotKnown(t *testing.T) {
 		b.message(client.Message{Topic: "v1/nodes/n1/" + key, Payload: []byte(payload), Retain: retained})
 	}
 	order := `{"id":"1","upgrade":"up","images":["a"],"timeout":60}`
+	ended, end := context.WithCancel(t.Context()) // it subscribes to nothing without a broker
+	end()
 	for range 2 {
-		_ = b.connected(t.Context(), false) // it subscribes to nothing without a broker
+		_ = b.connected(ended, false)
 		o, err := b.order()
 		require.ErrorIs(t, err, errNotKnown)
 		require.Nil(t, o)
@@ -28,7 +31,7 @@ func TestWhatHasNotComeYetIsNotKnown(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "1", o.ID)
 	}
-	_ = b.connected(t.Context(), false)
+	_ = b.connected(ended, false)
 	says("status", "{}", false) // the core has something to say
 	_, err = b.order()
 	require.ErrorIs(t, err, errNotKnown)
