@@ -196,7 +196,8 @@ func (c *controller) nodes(ctx context.Context, u *resource.Upgrade, all map[str
 			node.Labels, node.Exists, node.Online, node.Version = n.Metadata.Labels, n.Metadata.DeletionTimestamp == nil, n.Status.State == resource.Online && !n.Status.OverHTTP, n.Status.Version
 		}
 		for _, o := range others {
-			if wants, begun := Wants(o, name, node.Labels); begun || wants && older(o, u) < 0 {
+			// One that can begin nothing without its Artifact holds up no other.
+			if wants, begun := Wants(o, name, node.Labels); begun || wants && older(o, u) < 0 && !(o.Status.Rollout != nil && o.Status.Rollout.Reason == NoArtifact) {
 				node.Before = o.Metadata.Name
 				break
 			}

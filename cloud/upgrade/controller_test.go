@@ -105,6 +105,15 @@ func (h *hub) obey(ctx context.Context, key store.Key) (time.Duration, error) {
 		if h.bad[node] {
 			r.Result, r.Reason = resource.UpgradeRolledBack, resource.UpgradeFailedExited
 		}
+		if r.Result == resource.UpgradeSuccess && order.Version != "" { // the core says so, too
+			err := objects.UpdateStatus(ctx, h.user, store.Key{Kind: resource.KindNode, Name: node}, func(n *resource.Node) error {
+				n.Status.Version = order.Version
+				return nil
+			})
+			if err != nil {
+				return 0, err
+			}
+		}
 		h.done[node+order.ID] = r
 		h.log = append(h.log, "end "+node+" "+order.ID)
 		delete(h.tries, node)
@@ -269,14 +278,16 @@ func TestTwoUpgradesWantANode(t *testing.T) {
 	h.makeNodes(2, all)
 	h.mute["n000"] = true
 	spec := byLabel("v2.0.0")
+	spec.Paused = true
+	h.push("v2.0.0")
 	h.upgrade("first", spec)
-	h.until("first", func(r resource.UpgradeRollout) bool { return r.Reason == "NoArtifact" })
-	spec.Version = "v3.0.0"
+	h.until("first", func(r resource.UpgradeRollout) bool { return r.Reason == "Paused" })
+	spec.Version, spec.Paused = "v3.0.0", false
 	h.push("v3.0.0")
 	h.upgrade("second", spec)
 	r := h.until("second", func(r resource.UpgradeRollout) bool { return r.Reason == "OnHold" })
 	require.Equal(t, "2 are held; the first one: n000: WaitingForUpgrade: the Upgrade first is to be done with the node first", r.Message)
-	h.push("v2.0.0")
+	h.change("first", func(s *resource.UpgradeSpec) { s.Paused = false })
 	h.until("first", func(r resource.UpgradeRollout) bool { return r.Upgrading == 1 })
 	h.change("first", func(s *resource.UpgradeSpec) { s.Aborted = true })
 	require.Eventually(t, func() bool { // n001 was free when first was aborted
@@ -294,6 +305,19 @@ func TestTwoUpgradesWantANode(t *testing.T) {
 	h.start()
 	h.until("first", func(r resource.UpgradeRollout) bool { return r.Succeeded == 2 })
 	require.Eventually(t, func() bool { _, said := h.events.Load("first Upgraded"); return said }, patience, patience/10000)
+}
+
+// An Upgrade without its Artifact holds up no later one of the same node, and is begun after that when the Artifact comes.
+func TestAnUpgradeWithoutItsArtifactHoldsUpNoOther(t *testing.T) {
+	h := newHub(t)
+	h.makeNodes(1, all)
+	h.upgrade("first", byLabel("v2.0.0"))
+	h.until("first", func(r resource.UpgradeRollout) bool { return r.Reason == upgrade.NoArtifact })
+	h.push("v3.0.0")
+	h.upgrade("second", byLabel("v3.0.0"))
+	h.until("second", func(r resource.UpgradeRollout) bool { return r.Succeeded == 1 })
+	h.push("v2.0.0")
+	h.until("first", func(r resource.UpgradeRollout) bool { return r.Succeeded == 1 })
 }
 
 // A node that is offline waits, and goes when it comes. An Upgrade that was deleted when the hub was stopped leaves no order.

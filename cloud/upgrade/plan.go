@@ -225,8 +225,9 @@ func (p *planner) follow(n *resource.UpgradeNode) {
 	}
 	before := *a
 	r := p.report(n.NodeName)
+	unconfirmed := p.unconfirmedByCore(*a, r, p.nodes[n.NodeName])
 	switch node := p.nodes[n.NodeName]; {
-	case r != nil && r.Result != "":
+	case r != nil && r.Result != "" && unconfirmed == "":
 		p.end(a, r)
 	case !a.Open():
 	case a.OperationStatus == resource.UpgradePending:
@@ -237,11 +238,16 @@ func (p *planner) follow(n *resource.UpgradeNode) {
 	case p.Now.Before(p.deadline(*a)) && !(p.spec.Aborted && stoppable(r)):
 		p.again(p.deadline(*a))
 		p.step(a, r)
+		if unconfirmed != "" {
+			a.Reason = clip(unconfirmed)
+		}
 	case p.spec.Aborted && stoppable(r):
 		a.OperationStatus, a.Step, a.StartedAt = resource.UpgradePending, "", ""
 	default:
 		a.Reason = fmt.Sprintf("%s: no answer within %s", resource.UpgradeFailedTimeout, p.timeout)
 		switch {
+		case unconfirmed != "":
+			a.Reason = fmt.Sprintf("%s: %s, for %s", resource.UpgradeFailedTimeout, unconfirmed, p.timeout)
 		case r == nil:
 			a.Reason += "; does edgeagent run on the node?"
 		case r.Message != "":
@@ -254,6 +260,15 @@ func (p *planner) follow(n *resource.UpgradeNode) {
 	if a.OperationStatus != before.OperationStatus || a.EndedAt != before.EndedAt {
 		p.plan.Changed = append(p.plan.Changed, n.NodeName)
 	}
+}
+
+// unconfirmedByCore is what speaks against the success that a node's agent reports: the node has a version when its core has said so, over its
+// own link. Empty: nothing does.
+func (p *planner) unconfirmedByCore(a resource.UpgradeAttempt, r *resource.UpgradeReport, node Node) string {
+	if r == nil || r.Result != resource.UpgradeSuccess || a.OperationStatus == resource.UpgradeSuccess || p.spec.Version == "" || node.Version == p.spec.Version {
+		return ""
+	}
+	return fmt.Sprintf("the agent says %s, the core %s", p.spec.Version, cmp.Or(node.Version, "nothing yet"))
 }
 
 // end notes how an attempt has ended.
@@ -279,6 +294,9 @@ func (p *planner) deadline(a resource.UpgradeAttempt) time.Time {
 func stoppable(r *resource.UpgradeReport) bool {
 	if r == nil {
 		return true
+	}
+	if r.Result != "" {
+		return false
 	}
 	switch r.Step {
 	case "", resource.StepHeld, resource.StepReady, resource.StepWaiting, resource.StepDownloading:
@@ -355,7 +373,10 @@ func (p *planner) start() {
 		in.Targets = append(in.Targets, p.target(&p.list[i]))
 	}
 	if why := p.missing(); why != "" {
-		p.roll.Reason, p.roll.Message = "NoArtifact", why
+		p.roll.Reason, p.roll.Message = NoArtifact, why
+		if !in.Paused && !in.Unconfirmed && in.NotBefore.IsZero() {
+			p.withoutArtifact(why)
+		}
 		return
 	}
 	d := rollout.Plan(in)
@@ -383,6 +404,25 @@ func (p *planner) start() {
 			a.Reason = "NoCore: the node speaks HTTP only, and begins when its core connects"
 		case !node.Online:
 			a.Reason = "Offline: the node begins when it is online again"
+		}
+	}
+}
+
+// NoArtifact is the reason of an Upgrade that begins with no node because its Artifact is missing.
+const NoArtifact = "NoArtifact"
+
+// withoutArtifact ends the attempts of a run whose Artifact is still missing after the time that a node would have.
+func (p *planner) withoutArtifact(why string) {
+	since, _ := time.Parse(time.RFC3339, p.roll.Started)
+	if due := since.Add(p.timeout); p.Now.Before(due) {
+		p.again(due)
+		return
+	}
+	for i := range p.list {
+		if a := p.newest(&p.list[i]); a != nil && a.OperationStatus == resource.UpgradePending {
+			a.OperationStatus, a.EndedAt = resource.UpgradeRolledBack, p.stamp()
+			a.Reason = clip(fmt.Sprintf("%s: %s; it was not there within %s, and the node was told nothing", NoArtifact, why, p.timeout))
+			p.plan.Changed = append(p.plan.Changed, p.list[i].NodeName)
 		}
 	}
 }

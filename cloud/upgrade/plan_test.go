@@ -216,13 +216,70 @@ func TestANodeThatDoesNotAnswer(t *testing.T) {
 	require.Equal(t, "Timeout: no answer within 10m0s; it was in the step Trial", w.attempt("n00").Reason)
 	require.Equal(t, []string{"n01"}, w.begun(), "the order is withdrawn, and the next one begins")
 	require.Equal(t, 1, w.upgrade.Status.Rollout.Failed)
-	w.node("n00").Report.Step, w.node("n00").Report.Result = "", resource.UpgradeSuccess
+	w.node("n00").Report.Step, w.node("n00").Report.Result, w.node("n00").Version = "", resource.UpgradeSuccess, "v1.2.0"
 	w.step(-1)
 	require.Equal(t, resource.UpgradeSuccess, w.attempt("n00").OperationStatus)
 	require.Zero(t, w.upgrade.Status.Rollout.Failed)
 	w.now = w.now.Add(time.Hour)
 	w.step(-1)
 	require.Equal(t, "Timeout: no answer within 10m0s; does edgeagent run on the node?", w.attempt("n01").Reason)
+}
+
+// A node has a version when its core says so over its own link, whatever its agent says. Until then it is being upgraded, and after its time it has
+// failed, with the words of both; the core's word may still come.
+func TestAnAgentThatSaysSuccessIsNotBelievedWithoutTheCore(t *testing.T) {
+	for core, words := range map[string]string{"v1.1.0": "the agent says v1.2.0, the core v1.1.0", "": "the agent says v1.2.0, the core nothing yet"} {
+		w := newWorld(2)
+		w.upgrade.Spec.Concurrency, w.upgrade.Spec.FailureBudget = 1, "0"
+		p := w.step(-1)
+		w.says("n00", resource.UpgradeReport{Result: resource.UpgradeSuccess, Version: "v1.2.0", From: "v1.1.0", To: "v1.2.0"})
+		w.node("n00").Version = core
+		w.now = p.Again.Add(-time.Second)
+		p = w.step(-1)
+		require.Equal(t, resource.Upgrading+" "+words, w.attempt("n00").OperationStatus+" "+w.attempt("n00").Reason)
+		require.Equal(t, []string{"n00"}, w.begun(), "no other one begins")
+		w.now = p.Again
+		w.step(-1)
+		require.Equal(t, "Timeout: "+words+", for 10m0s", w.attempt("n00").Reason)
+		require.NotEmpty(t, w.attempt("n00").EndedAt)
+		require.Equal(t, 1, w.upgrade.Status.Rollout.Failed)
+		require.Zero(t, w.upgrade.Status.Rollout.Succeeded)
+		require.Empty(t, w.begun(), "the failure budget is used up")
+		w.node("n00").Version = "v1.2.0"
+		w.step(-1)
+		require.Equal(t, resource.UpgradeSuccess, w.attempt("n00").OperationStatus)
+		w.node("n00").Version = "v1.3.0" // by somebody, later
+		w.step(-1)
+		require.Equal(t, resource.UpgradeSuccess, w.attempt("n00").OperationStatus)
+	}
+}
+
+// An Upgrade whose Artifact does not come ends with that as its cause. The time does not pass while it may not begin anyway.
+func TestAnUpgradeWithoutItsArtifactEnds(t *testing.T) {
+	w := newWorld(2)
+	w.artifact, w.upgrade.Spec.Paused = nil, true
+	w.step(-1)
+	w.now = w.now.Add(time.Hour)
+	w.step(-1)
+	require.Equal(t, resource.UpgradePending, w.attempt("n00").OperationStatus)
+	w = newWorld(2)
+	w.artifact = nil
+	p := w.step(-1)
+	require.Equal(t, begin.Add(10*time.Minute), p.Again)
+	w.now = p.Again
+	p = w.step(-1)
+	require.Equal(t, []string{"n00", "n01"}, p.Changed)
+	a := w.attempt("n00")
+	require.Equal(t, resource.UpgradeRolledBack, a.OperationStatus)
+	require.Contains(t, a.Reason, "NoArtifact: there is no Artifact v1.2.0")
+	require.Equal(t, 2, w.upgrade.Status.Rollout.Failed)
+	require.Equal(t, NoArtifact, w.upgrade.Status.Rollout.Reason)
+	w.artifact = newWorld(0).artifact
+	w.step(-1)
+	require.Empty(t, w.begun(), "it is tried again when the attempt is counted up")
+	w.upgrade.Spec.Attempt++
+	w.step(-1)
+	require.Equal(t, []string{"n00", "n01"}, w.begun())
 }
 
 // A node whose owner holds it gives its place to another, and gets one again once it is released.
