@@ -1,0 +1,9 @@
+// Package upgrade tries upgrades of a node with real programs: a hub, and an agent that runs the core. What the node's broker would bring
+// the agent, orders and contents, the test brings at a broker of its own.
+//
+//	rig_test.go        the node: its hub, its broker, bundles, and what it reports
+//	upgrade_test.go    orders that succeed, fail, are refused, and are interrupted
+//	away_test.go       clients of the core while it is started again
+//	before_test.go     from the programs of the commit before, and back
+//	downloads_test.go  many nodes that download at a time
+package upgrade
