@@ -1,8 +1,10 @@
 package twin
 
 import (
+	"context"
 	"math/rand/v2"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -30,6 +32,29 @@ func (r *rig) reports(value string) {
 	}, wait, tick)
 }
 
+// repeats has the core say again what was not answered, as its timer does, until stop is called.
+func (c *core) repeats(t *testing.T) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ticks := time.NewTicker(100 * time.Millisecond); ; {
+			select {
+			case <-ctx.Done():
+				ticks.Stop()
+				return
+			case <-ticks.C:
+				c.mu.Lock()
+				c.up.Resend()
+				c.mu.Unlock()
+				c.talk()
+			}
+		}
+	}()
+	return func() { cancel(); <-ended }
+}
+
 // TestTrial09LeapOfALineage: what a program with the node's identity says of a lineage far ahead doesn't silence the core,
 // and people hear of it.
 func TestTrial09LeapOfALineage(t *testing.T) {
@@ -54,15 +79,19 @@ func TestTrial09LeapOfALineage(t *testing.T) {
 			forged.mu.Unlock()
 			require.NoError(t, err)
 			forged.report("devices/lamp/reported/power", "AGAIN")
+			stop := forged.repeats(t) // a FULL that follows another waits, and what came meanwhile is not kept
 			r.reports("AGAIN")
+			stop()
 			require.Len(t, r.eventsOf(resource.LineageLeap), 1, "told once a connection")
 		}
 		r.disconnect(forged)
 
 		r.connect(c)
 		c.report("devices/lamp/reported/power", "OFF")
+		stop := c.repeats(t)
 		r.reports("OFF")
 		r.inStep()
+		stop()
 	}
 }
 
