@@ -42,10 +42,10 @@ func TestAReportThatCannotBeStoredHoldsUpNoOther(t *testing.T) {
 		reports <- []twin.Report{of("n1", "c"), of("n3", "d")}
 		synctest.Wait()
 		require.Equal(t, map[string]string{"n2": "b", "n3": "d"}, stored)
-		time.Sleep(time.Hour)
+		time.Sleep(time.Hour) // of the bubble's clock, which nobody waits for
 		synctest.Wait()
 		works = true
-		time.Sleep(2 * time.Minute)
+		time.Sleep(2 * time.Minute) // likewise
 		synctest.Wait()
 		require.Equal(t, map[string]string{"n1": "c", "n2": "b", "n3": "d"}, stored)
 	})
