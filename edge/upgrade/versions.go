@@ -175,7 +175,7 @@ func checkProgram(path string) error {
 		return failed(context.Background(), resource.UpgradeFailedDisk, err)
 	}
 	for _, p := range f.Progs {
-		if p.Off+p.Filesz > uint64(info.Size()) || p.Off+p.Filesz < p.Off { //nolint:gosec // a size is not negative
+		if p.Off+p.Filesz > uint64(info.Size()) || p.Off+p.Filesz < p.Off {
 			return fail(resource.UpgradeFailedArtifact, "%s is not whole: by its ELF header it has more than its %d bytes", name, info.Size())
 		}
 	}
