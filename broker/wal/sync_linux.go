@@ -39,5 +39,5 @@ func DiskSize(dir string) int64 {
 	if err := syscall.Statfs(dir, &s); err != nil || s.Blocks == 0 || s.Bsize <= 0 {
 		return math.MaxInt64
 	}
-	return int64(min(s.Blocks, math.MaxInt64/uint64(s.Bsize))) * int64(s.Bsize)
+	return int64(min(s.Blocks, math.MaxInt64/uint64(s.Bsize))) * int64(s.Bsize) //nolint:unconvert // it is 32 bits on some machines
 }
