@@ -427,7 +427,7 @@ func (a *accessControl) outside(id *Identity, role topics.Role, addr topics.Addr
 
 // linkOnly are the kinds that belong to the link between a core and its hub.
 var linkOnly = map[topics.Kind]bool{
-	topics.KindSyncUp: true, topics.KindSyncDown: true, topics.KindClock: true, topics.KindCommand: true, topics.KindAnswer: true,
+	topics.KindSyncUp: true, topics.KindSyncDown: true, topics.KindParts: true, topics.KindClock: true, topics.KindCommand: true, topics.KindAnswer: true,
 	topics.KindEnroll: true, topics.KindEnrolled: true,
 }
 

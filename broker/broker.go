@@ -59,6 +59,7 @@ type Broker struct {
 	fanout          *session.Fanout
 	pending         pendingConns
 	quotas          quotas
+	partials        *partials
 	logins          *loginThrottle
 	counters        session.Counters
 	linkQueue       struct {
@@ -102,6 +103,7 @@ func New(opts Options) (*Broker, error) {
 	}
 	b.fanout = session.NewFanout()
 	b.quotas = newQuotas(opts.Limits)
+	b.partials = newPartials(int(opts.Limits.Packet), b.quotas.unfinished, opts.Now)
 	b.treeBacklog = quota.NewBacklog(backlogBytes())
 	b.router.dropped = b.droppedFor
 	b.pending.size = max(16, opts.Limits.Connections/4)

@@ -17,6 +17,7 @@
 //	throttle.go    login throttle, quotas by user and address, the read quantum of a connection
 //	clients.go     sessions with and without a connection: takeover, expiry, wills, presence
 //	publish.go     PUBLISH: checks, acceptance, acknowledgements in order, back-pressure
+//	parts.go       large messages of nodes that arrive in parts
 //	route.go       who gets a message, and its way into the sessions and the journal
 //	subscribe.go   SUBSCRIBE, UNSUBSCRIBE, the index of subscriptions
 //	retained.go    retained messages of users' own topics

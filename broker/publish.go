@@ -49,10 +49,15 @@ func (c *conn) publish(pk *packets.Packet) error {
 	if !c.acks.reserve(s, c.b.opts.Limits.ReceiveMaximum, c.batch.Flush) {
 		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
 	}
+	done := s.finish
+	if carriesPart(&s.m) {
+		if done = c.takePart(s); done == nil {
+			return nil
+		}
+	}
 	if !c.room(s.m) {
 		return errClosed
 	}
-	done := s.finish
 	var along []journal.Change
 	if s.m.QoS == 2 {
 		sess := c.client.sess
@@ -67,6 +72,29 @@ func (c *conn) publish(pk *packets.Packet) error {
 	}
 	c.b.accept(s.m, &c.batch, along, done)
 	return nil
+}
+
+// takePart takes a part of a message. With the last one the publish is of the whole message, and goes on with the function that is returned;
+// nil: it is finished.
+func (c *conn) takePart(s *unackedPublish) (done func(error)) {
+	part := s.m
+	part.Props.PayloadFormat = nil // it is that of the whole
+	err := c.b.check(part)
+	if s.m.QoS == 2 {
+		err = resource.Errorf(resource.Invalid, s.m.Topic, "parts of a message have QoS 1 or 0")
+	}
+	var published func(error)
+	if err == nil {
+		published, err = c.b.partials.take(&s.m)
+	}
+	if published == nil {
+		s.finish(err)
+		return nil
+	}
+	return func(err error) {
+		published(err)
+		s.finish(err)
+	}
 }
 
 // refuseUnread refuses a PUBLISH without decoding it: it has so many user properties that decoding would cost many times

@@ -46,7 +46,8 @@ type hubLink struct {
 	second  atomic.Pointer[client.Client] // with the session of bridge.down; nil: there is none
 	third   atomic.Pointer[client.Client] // that downloads blobs; nil: there is none at the moment
 	blobs   *blobs.Downloads
-	end     func() // ends the link
+	upload  forward.Upload // the large message that is on its way
+	end     func()         // ends the link
 
 	running sync.WaitGroup // goroutines of the present connection
 }
@@ -361,6 +362,7 @@ func (h *hubLink) forward(ctx context.Context, c *client.Client, caughtUp <-chan
 		// What was taken from the queue for this connection would overtake, on the next one, what is sent again there.
 		Publish: func(m client.Message, done func(error)) { c.PublishOver(ctx, m, done) },
 		Open:    h.broker.OpenLinkQueue, Reconnect: c.Reconnect, Topic: cloudName(h.cfg.Node.Name),
+		Parts: topics.Address{Node: h.cfg.Node.Name, Kind: topics.KindParts}.String(), Upload: &h.upload,
 		Budget: h.budget, Log: h.log,
 	}).Run(ctx)
 }

@@ -5,8 +5,9 @@
 // A message stays in the link queue until the hub has acknowledged it, and is sent again
 // in order on the next connection if that ends before. A message that the hub will never take is
 // dropped, counted and logged. Many messages are on their way at a time: when the hub can't store one of them,
-// it stores none of those after it and closes the connection, so that none overtakes it. The package never keeps
-// a message itself, and never waits for the hub with anything locked.
+// it stores none of those after it and closes the connection, so that none overtakes it. What is too large for the line's pace goes in
+// parts (see Upload), with messages of other topics between them. The package never keeps a message itself but the one that is in parts,
+// and never waits for the hub with anything locked.
 package forward
 
 import (
@@ -33,11 +34,13 @@ type Options struct {
 	Reconnect func(why error)
 	// Topic is what a topic of the node's broker is called on the hub's.
 	Topic  func(string) string
+	Parts  string  // the topic for parts of large messages; "": all go whole
+	Upload *Upload // the same for all connections
 	Budget *Budget // nil: the link costs nothing
 	Log    zerolog.Logger
 
 	Window      int // messages on their way; 128
-	WindowBytes int // and their bytes; 256 KiB: state waits no longer than for these
+	WindowBytes int // and their bytes, if the hub answers quickly; 256 KiB: state waits no longer than for these
 }
 
 // Forwarder sends over one connection.
@@ -48,29 +51,37 @@ type Forwarder struct {
 	mu      sync.Mutex
 	sent    int           // messages on their way
 	bytes   int           // of them
+	window  window        // that these keep to
 	ended   bool          // the hub refused a message that it may take later: the connection is to end
 	changed chan struct{} // has a value when one of the above has changed
+
+	held      []*heldMessage // oldest first
+	heldBytes int
+	heldSent  bool // the last part of the first, or all of it, is on its way
+	begun     int  // the byte of the first with which this connection began
+	next      int  // the one that is sent next
+	sincePart int  // bytes of others that were sent since the last part
 }
 
 // New makes a Forwarder for one connection.
 func New(o Options) *Forwarder {
 	o.Window, o.WindowBytes = cmp.Or(o.Window, 128), cmp.Or(o.WindowBytes, 256<<10)
+	if o.Upload == nil {
+		o.Upload = &Upload{}
+	}
 	return &Forwarder{
-		o: o, log: o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: 10 * time.Second}), changed: make(chan struct{}, 1),
+		o: o, window: window{bytes: min(firstWindow, o.WindowBytes), most: o.WindowBytes}, log: o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: 10 * time.Second}), changed: make(chan struct{}, 1),
 	}
 }
 
 // Run forwards until ctx ends, which it has to with the connection.
 func (f *Forwarder) Run(ctx context.Context) {
+	f.o.Upload.running.Lock() // the earlier connection's Forwarder may not have ended yet
+	defer f.o.Upload.running.Unlock()
 	out := f.o.Open(f.o.Window)
 	defer out.Close()
 	for {
-		for f.free() && f.afford(ctx) {
-			p, ok := out.Next()
-			if !ok {
-				break
-			}
-			f.send(out, p)
+		for f.free() && f.afford(ctx) && f.send(out) {
 		}
 		select {
 		case <-ctx.Done():
@@ -85,7 +96,7 @@ func (f *Forwarder) Run(ctx context.Context) {
 func (f *Forwarder) free() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return !f.ended && f.sent < f.o.Window && f.bytes < f.o.WindowBytes
+	return !f.ended && f.sent < f.o.Window && f.bytes < f.window.bytes
 }
 
 // afford waits for the budget.
@@ -114,20 +125,61 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (f *Forwarder) send(out *broker.LinkConsumer, p broker.LinkMessage) {
+// send sends one message or part. It reports false if nothing waits.
+func (f *Forwarder) send(out *broker.LinkConsumer) bool {
+	f.mu.Lock()
+	due, full := f.partDue(), f.heldBytes >= mostHeld
+	f.mu.Unlock()
+	if due && f.sendHeld(out) {
+		return true
+	}
+	if full {
+		return f.sendHeld(out)
+	}
+	p, ok := out.Next()
+	if !ok {
+		return f.sendHeld(out)
+	}
 	m := message(p, f.o.Topic(p.Topic))
 	n := Size(m)
+	f.mu.Lock()
+	waits := f.hold(&heldMessage{p, m, n})
+	if !waits {
+		f.sincePart += n
+	}
+	f.mu.Unlock()
+	if !waits {
+		f.publish(m, n, func(err error) { f.settle(out, p, err) })
+	}
+	return true
+}
+
+// publish hands over a message of n bytes. done, which must not block, is called with its outcome.
+func (f *Forwarder) publish(m client.Message, n int, done func(error)) {
 	f.o.Budget.stream(n)
 	f.mu.Lock()
 	f.sent++
 	f.bytes += n
 	f.mu.Unlock()
-	f.o.Publish(m, func(err error) { f.finish(out, p, n, err) })
+	began := time.Now()
+	f.o.Publish(m, func(err error) {
+		done(err)
+		f.mu.Lock()
+		f.sent--
+		f.bytes -= n
+		if err == nil && m.QoS > 0 {
+			f.window.answered(n, began, time.Now())
+		}
+		f.mu.Unlock()
+		select {
+		case f.changed <- struct{}{}:
+		default:
+		}
+	})
 }
 
-// finish handles the outcome of a publish. It doesn't block.
-func (f *Forwarder) finish(out *broker.LinkConsumer, p broker.LinkMessage, n int, err error) {
-	again := false
+// settle tells the link queue the outcome of a message.
+func (f *Forwarder) settle(out *broker.LinkConsumer, p broker.LinkMessage, err error) {
 	switch {
 	case p.ID == 0: // QoS 0: there is no outcome
 	case err == nil:
@@ -137,20 +189,18 @@ func (f *Forwarder) finish(out *broker.LinkConsumer, p broker.LinkMessage, n int
 		f.log.Error().Err(err).Str("topic", p.Topic).Int("bytes", len(p.Payload)).Msg("the hub refuses this message for good: it is dropped")
 		out.Reject(p.ID)
 	default:
-		again = true
+		f.end(err)
 	}
+}
+
+// end ends the connection, because the hub can't store a message now.
+func (f *Forwarder) end(err error) {
 	f.mu.Lock()
-	f.sent--
-	f.bytes -= n
-	again = again && !f.ended
-	f.ended = f.ended || again
+	first := !f.ended && !gone(err)
+	f.ended = f.ended || first
 	f.mu.Unlock()
-	if again {
+	if first {
 		f.o.Reconnect(fmt.Errorf("the hub can't store a message now; it is sent again on a new connection: %w", err))
-	}
-	select {
-	case f.changed <- struct{}{}:
-	default:
 	}
 }
 

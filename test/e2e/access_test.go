@@ -92,7 +92,7 @@ func accessTopics(b accessBroker) (rows []accessTopic) {
 
 // linkKinds are the rows that, of a node's clients, are the link's alone.
 var linkKinds = []topics.Kind{
-	topics.KindSyncUp, topics.KindSyncDown, topics.KindClock, topics.KindCommand, topics.KindAnswer, topics.KindEnroll, topics.KindEnrolled,
+	topics.KindSyncUp, topics.KindSyncDown, topics.KindParts, topics.KindClock, topics.KindCommand, topics.KindAnswer, topics.KindEnroll, topics.KindEnrolled,
 }
 
 // may is what the contract and the rules of ownership say:
@@ -248,7 +248,7 @@ func (b accessBroker) tryRow(t *testing.T, c accessClient, row accessTopic) (pub
 
 // accessOtherwise are the rows where a publish that is allowed is refused for what it says: the link's and enrolment's
 // messages are no such, and nobody waits for the answer.
-var accessOtherwise = []topics.Kind{topics.KindSyncUp, topics.KindClock, topics.KindEnroll, topics.KindBlobGet, topics.KindAnswer}
+var accessOtherwise = []topics.Kind{topics.KindSyncUp, topics.KindParts, topics.KindClock, topics.KindEnroll, topics.KindBlobGet, topics.KindAnswer}
 
 // tryOldClient publishes, with MQTT 3.1.1, to every topic that the client may not publish to. Each is refused on the client's
 // own topic of refusals.

@@ -1,0 +1,139 @@
+package broker
+
+import (
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/edgebus/edgebus/broker/quota"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// partialFor is how long a message is kept that has not arrived whole, after its newest part.
+const partialFor = time.Hour
+
+// partialCost is what is counted for one besides its content.
+const partialCost = 256
+
+// partials are the large messages of nodes that have not arrived whole: at most one of each node. They outlive connections, so that a node goes
+// on after a cut with the part that is missing. Their bytes count as those of packets that have not arrived whole.
+type partials struct {
+	most   int // size of a message
+	quota  *quota.Quota
+	now    func() time.Time
+	mu     sync.Mutex
+	byNode map[string]*partial
+	swept  time.Time
+}
+
+type partial struct {
+	id, user  string
+	size      int
+	content   []byte    // from the beginning
+	published bool      // a node that didn't get the acknowledgement sends its last part again
+	newest    time.Time // when the newest part came
+}
+
+func newPartials(most int, unfinished *quota.Quota, now func() time.Time) *partials {
+	return &partials{most: most, quota: unfinished, now: now, byNode: make(map[string]*partial)}
+}
+
+// carriesPart reports whether a message is a part of another one.
+func carriesPart(m *Message) bool {
+	return m.Publisher.Has(topics.RoleNode) && strings.HasSuffix(m.Topic, "/sync/parts")
+}
+
+// take takes a part. With the last one m becomes the message that arrived in parts, and published is to be called with its outcome; before
+// that published is nil, and a part without an error is kept.
+func (p *partials) take(m *Message) (published func(error), err error) {
+	at, err := topics.Parse(m.Topic)
+	if err != nil {
+		return nil, err
+	}
+	part, err := link.DecodePart(m.Payload)
+	switch {
+	case err != nil:
+		return nil, resource.Errorf(resource.Invalid, m.Topic, "%v", err)
+	case part.Size > p.most:
+		return nil, resource.Errorf(resource.TooLarge, m.Topic, "a message of %d bytes in parts, the limit is %d (limits.packet)", part.Size, p.most)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	is := p.byNode[at.Node]
+	if part.Offset == 0 && (is == nil || is.id != string(part.ID)) {
+		if is, err = p.begin(at.Node, m.User(), &part); err != nil {
+			return nil, resource.Errorf(resource.Unavailable, m.Topic, "%v", err)
+		}
+	}
+	switch {
+	case is == nil || is.id != string(part.ID) || is.size != part.Size || !is.published && part.Offset > len(is.content):
+		return nil, resource.Errorf(resource.Conflict, m.Topic, "the parts before this one are not here: send the message from its beginning")
+	case is.published || part.Offset+len(part.Content) <= len(is.content):
+		return nil, nil // it has come before
+	}
+	fresh := part.Content[len(is.content)-part.Offset:]
+	if part.Last() {
+		m.Topic, m.Payload = part.Topic, slices.Concat(is.content, fresh)
+		return func(err error) { p.published(at.Node, is, err) }, nil
+	}
+	if err := p.quota.Take(is.user, int64(len(fresh))); err != nil {
+		return nil, resource.Errorf(resource.Unavailable, m.Topic, "%v", err)
+	}
+	is.content, is.newest = append(is.content, fresh...), p.now()
+	return nil, nil
+}
+
+// begin begins a message, in the place of an earlier one of the node. p.mu is held.
+func (p *partials) begin(node, user string, part *link.Part) (*partial, error) {
+	now := p.now()
+	if now.Sub(p.swept) > time.Minute {
+		p.swept = now
+		for node, old := range p.byNode {
+			if now.Sub(old.newest) > partialFor {
+				p.drop(node)
+			}
+		}
+	}
+	p.drop(node)
+	if err := p.quota.Take(user, partialCost); err != nil {
+		return nil, err
+	}
+	is := &partial{id: string(part.ID), user: user, size: part.Size, newest: now}
+	p.byNode[node] = is
+	return is, nil
+}
+
+// drop forgets a node's message. p.mu is held.
+func (p *partials) drop(node string) {
+	if is := p.byNode[node]; is != nil {
+		delete(p.byNode, node)
+		p.release(is)
+		p.quota.Add(is.user, -partialCost)
+	}
+}
+
+func (p *partials) release(is *partial) {
+	p.quota.Add(is.user, -int64(len(is.content)))
+	is.content = nil
+}
+
+// published notes the outcome of a message. While it can't be stored, its parts are kept: the node sends the last one again.
+func (p *partials) published(node string, is *partial, err error) {
+	if err != nil && resource.KindOf(err) == resource.Unavailable {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byNode[node] != is {
+		return
+	}
+	if err != nil {
+		p.drop(node)
+		return
+	}
+	p.release(is)
+	is.published = true
+}
