@@ -49,7 +49,8 @@ type Controller struct {
 type Watch struct {
 	Kind string
 	// Keys are the keys that an object concerns; nil: its own. Of a changed object it is asked with the old version, too,
-	// where that is known.
+	// where that is known. Of an object that was deleted while the stream was away it is asked with the key alone, as all else is
+	// forgotten; the keys that it returned before are looked at as well.
 	Keys func(o store.Object) []store.Key
 	// DataOnly leaves out changes of the status alone.
 	DataOnly bool
@@ -179,7 +180,8 @@ func (l *loop) run(ctx context.Context) {
 
 // feed queues the keys that a kind's objects concern: of all objects first, then of those that change. When the stream
 // ends, for instance because the store has forgotten the revision, it begins again.
-func (l *loop) feed(ctx context.Context, w Watch) {
+func (l *loop) feed(ctx context.Context, watch Watch) {
+	w := &feed{Watch: watch, seen: make(map[store.Key]seen)}
 	delay := l.r.o.FirstRetry
 	for ctx.Err() == nil {
 		listed, err := l.follow(ctx, w)
@@ -200,17 +202,68 @@ func (l *loop) feed(ctx context.Context, w Watch) {
 	}
 }
 
+// feed is a watch, and the objects that it has seen: the store doesn't tell which ones were deleted while the stream was away.
+type feed struct {
+	Watch
+	seen map[store.Key]seen
+	list int // how many times they were listed
+}
+
+// seen is what is known of an object.
+type seen struct {
+	keys []store.Key // that it concerned, at most maxSeenKeys; nil: its own
+	list int         // in which it was last
+}
+
+// maxSeenKeys bounds what is remembered of an object. Those that concern more find them by an index of the controller.
+const maxSeenKeys = 256
+
+// note remembers which keys an object concerns, and returns those that it concerned before.
+func (w *feed) note(o store.Key, keys []store.Key) (before []store.Key, known bool) {
+	was, known := w.seen[o]
+	if before = was.keys; known && before == nil {
+		before = []store.Key{o}
+	}
+	now := seen{list: w.list}
+	if len(keys) != 1 || keys[0] != o {
+		now.keys = append([]store.Key{}, keys[:min(len(keys), maxSeenKeys)]...)
+	}
+	w.seen[o] = now
+	return before, known
+}
+
+// missing are the keys that objects concern which the last list did not have any more.
+func (w *feed) missing() (keys []store.Key) {
+	for o, was := range w.seen {
+		if was.list == w.list {
+			continue
+		}
+		if was.keys == nil {
+			keys = append(keys, o)
+		}
+		keys = append(append(keys, was.keys...), w.keys(store.Object{Key: o})...)
+		delete(w.seen, o)
+	}
+	return keys
+}
+
 // follow lists a kind and then watches it. listed says whether the list was whole.
-func (l *loop) follow(ctx context.Context, w Watch) (listed bool, err error) {
+func (l *loop) follow(ctx context.Context, w *feed) (listed bool, err error) {
 	defer recovered(&err) // of Keys
 	var opts store.ListOptions
+	w.list++
 	for opts.Limit = pageSize; ; {
 		page, err := l.r.o.Reader.List(ctx, w.Kind, opts)
 		if err != nil {
 			return false, err
 		}
 		for _, o := range page.Items {
-			l.add(w.keys(o))
+			keys := w.keys(o)
+			before, _ := w.note(o.Key, keys)
+			l.add(keys)
+			if !slices.Equal(before, keys) {
+				l.add(before)
+			}
 		}
 		opts.Rev = page.Rev
 		if page.More == 0 || len(page.Items) == 0 {
@@ -218,6 +271,7 @@ func (l *loop) follow(ctx context.Context, w Watch) (listed bool, err error) {
 		}
 		opts.After = page.Items[len(page.Items)-1].Key
 	}
+	l.add(w.missing())
 	stream, err := l.r.o.Watcher.Watch(ctx, store.Key{Kind: w.Kind}, opts.Rev)
 	if err != nil {
 		return true, err
@@ -233,11 +287,15 @@ func (l *loop) follow(ctx context.Context, w Watch) (listed bool, err error) {
 				continue
 			}
 			keys := w.keys(e.Object)
-			l.add(keys)
-			if e.Old == nil {
-				continue
+			before, known := w.note(e.Object.Key, keys)
+			if e.Type == store.Deleted {
+				delete(w.seen, e.Object.Key)
 			}
-			if before := w.keys(*e.Old); !slices.Equal(before, keys) { // else a worker that is quick would be called twice
+			l.add(keys)
+			if e.Old != nil {
+				before, known = w.keys(*e.Old), true
+			}
+			if known && !slices.Equal(before, keys) { // else a worker that is quick would be called twice
 				l.add(before)
 			}
 		}

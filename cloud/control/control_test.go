@@ -327,3 +327,68 @@ func TestCallsForAKeyPause(t *testing.T) {
 		require.GreaterOrEqual(t, began[i+1].Sub(began[i]), pause)
 	}
 }
+
+// TestDeletionsAreToldAfterTheStreamWasAway has a feed that is busy while objects are deleted, until the store has forgotten that they were.
+func TestDeletionsAreToldAfterTheStreamWasAway(t *testing.T) {
+	s, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db"), Tombstones: 16, WatchBuffer: 16})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, s.Close()) })
+	r := &rig{t: t, Store: s, metrics: prometheus.NewRegistry()}
+	const n = 100
+	for i := range n {
+		r.put("A", strconv.Itoa(i), fmt.Sprintf(`"of %d"`, i))
+	}
+	r.put("A", "moves", `"of one"`)
+	var mu sync.Mutex
+	told := make(map[store.Key]int) // calls for objects that are gone
+	alive := make(map[store.Key]bool)
+	count := func(m func() int) func() bool {
+		return func() bool { mu.Lock(); defer mu.Unlock(); return m() == n+1 }
+	}
+	busy, goOn := make(chan struct{}), make(chan struct{})
+	once := sync.OnceFunc(func() { close(busy); <-goOn })
+	var relisted atomic.Bool
+	r.run(control.Controller{
+		Name: "deletions", Workers: 4,
+		Watches: []control.Watch{{Kind: "A", Keys: func(o store.Object) []store.Key {
+			if o.Name == "slow" && !relisted.Load() {
+				once()
+			}
+			if len(o.Data) == 0 {
+				return []store.Key{{Kind: "index", Name: o.Name}} // as an index of the controller has it
+			}
+			return []store.Key{{Kind: "owner", Name: string(o.Data)}} // only what it contains says which
+		}}},
+		Reconcile: func(_ context.Context, key store.Key) (time.Duration, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			alive[key] = true
+			if relisted.Load() {
+				told[key]++
+			}
+			return 0, nil
+		},
+	})
+	require.Eventually(t, count(func() int { return len(alive) }), patience, time.Millisecond)
+	r.put("A", "slow", `"slow"`)
+	<-busy
+	for i := range n {
+		_, err := r.Delete(t.Context(), store.Key{Kind: "A", Name: strconv.Itoa(i)}, 0)
+		require.NoError(t, err)
+	}
+	r.put("A", "moves", `"of another"`)
+	relisted.Store(true)
+	close(goOn)
+	for _, kind := range []string{"owner", "index"} {
+		for i := range n {
+			key := store.Key{Kind: kind, Name: strconv.Itoa(i)}
+			if kind == "owner" {
+				key.Name = fmt.Sprintf(`"of %d"`, i)
+			}
+			require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return told[key] > 0 }, patience, time.Millisecond, key)
+		}
+	}
+	for _, owner := range []string{`"of one"`, `"of another"`} {
+		require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return told[store.Key{Kind: "owner", Name: owner}] > 0 }, patience, time.Millisecond)
+	}
+}
