@@ -119,7 +119,7 @@ func Run(ctx context.Context, o Options) (err error) {
 			Wanted:  func(topic string) bool { return br.Wanted(topic) },
 			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log,
 		},
-		Reader: st, Writer: st, Watcher: st, Replicas: st, Rand: rand.Uint64, Record: recorder.Record, Hub: hub,
+		Reader: st, Writer: st, Watcher: st, Replicas: st, Rand: rand.Uint64, Record: recorder.Record, Managed: objs.Managed, Hub: hub,
 		ForgetNode: func(node string) { br.ForgetNode(node) }, Projections: rows,
 	})
 	if err != nil {

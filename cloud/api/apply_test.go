@@ -1,12 +1,15 @@
 package api
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -191,4 +194,27 @@ func TestAnApplyThatChangesNothingWritesNothing(t *testing.T) {
 	aged := h.ok("PATCH", inNS+"/devices/lamp", `[{"op":"replace","path":"/metadata/managedFields/0/time","value":"2020-01-01T00:00:00Z"}]`, "Content-Type", jsonPatch)
 	require.NotEqual(t, made.tree, aged.tree)
 	require.Equal(t, aged.tree, device(", labels: {}").tree)
+}
+
+// TestDesiredValuesThatAreSetOverMQTTHaveAnOwner changes a Device in the store, as desired writes do, which don't go through the API.
+func TestDesiredValuesThatAreSetOverMQTTHaveAnOwner(t *testing.T) {
+	var reg *objects.Registry
+	h := newHub(t, func(o *Options) {
+		reg = objects.New(objects.Options{Reader: o.Reader, Writer: o.Writer, Log: o.Log, Managers: Managers()})
+	})
+	require.Equal(t, 201, h.apply("ann", `{`+needed+`, desired: {power: "ON"}}`, "").code)
+	key := store.Key{Kind: "Device", Namespace: "default", Name: "lamp"}
+	before, err := h.store.Get(t.Context(), key)
+	require.NoError(t, err)
+	changed := bytes.Replace(before.Data, []byte(`"power":"ON"`), []byte(`"power":"OFF"`), 1)
+	data, err := reg.Managed(before, changed, "bob")
+	require.NoError(t, err)
+	_, err = h.store.Update(t.Context(), store.Object{Key: key, Data: data}, before.Rev)
+	require.NoError(t, err)
+
+	clash := h.apply("ann", `{`+needed+`, desired: {power: "ON"}}`, "")
+	require.Equal(t, 409, clash.code, "%s", clash.body)
+	require.Contains(t, clash.str("details.causes.0.message"), `conflict with "bob"`)
+	require.Equal(t, ".spec.desired.power", clash.str("details.causes.0.field"))
+	require.Equal(t, "ON", h.apply("ann", `{`+needed+`, desired: {power: "ON"}}`, "&force=true").str("spec.desired.power"))
 }

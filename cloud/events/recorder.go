@@ -12,6 +12,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -34,14 +35,15 @@ type Options struct {
 	Now    func() time.Time
 	// Component is the name of the program that records.
 	Component string
-	// Keep is how long an Event is kept after its last occurrence, and Most how many Events are kept.
+	// Keep is how long an Event is kept after its last occurrence, and Most how many Events are kept. If there are more, those go that
+	// the nodes have which have most: one node's Events never push out all others'.
 	Keep time.Duration
 	Most int
 	// Every is the interval of writes. An object's Events are written Burst times at once and then once each Pace:
 	// occurrences in between are counted together.
 	Every, Pace time.Duration
 	Burst       int
-	// Waiting is how many different Events may wait to be written.
+	// Waiting is how many different Events may wait to be written, shared as Most is.
 	Waiting int
 }
 
@@ -71,6 +73,7 @@ type Recorder struct {
 
 	mu      sync.Mutex
 	pending map[key]*pending
+	waiting map[source]int // of pending
 	limits  map[object]*limit
 
 	created int // Events since the last trim
@@ -86,6 +89,21 @@ type key struct {
 	object
 	uid, reason, about string
 }
+
+// source is who Events are of, and among whom their number is shared: a node, or a kind of objects that the hub sees itself.
+type source struct{ node, kind string }
+
+func sourceOf(kind, name, node string) source {
+	switch {
+	case node != "":
+		return source{node: node}
+	case kind == resource.KindNode:
+		return source{node: name}
+	}
+	return source{kind: kind}
+}
+
+func (p *pending) source() source { return sourceOf(p.Kind, p.Name, p.Node) }
 
 // pending is what is to be written to an Event.
 type pending struct {
@@ -103,7 +121,7 @@ type limit struct {
 // New makes a Recorder, which writes nothing before Run.
 func New(o Options) *Recorder {
 	o.setDefaults()
-	return &Recorder{o: o, pending: make(map[key]*pending), limits: make(map[object]*limit)}
+	return &Recorder{o: o, pending: make(map[key]*pending), waiting: make(map[source]int), limits: make(map[object]*limit)}
 }
 
 // Record records an occurrence. It may be called from any goroutine, and never blocks.
@@ -117,15 +135,45 @@ func (r *Recorder) Record(o resource.Occurrence) {
 	defer r.mu.Unlock()
 	p := r.pending[k]
 	if p == nil {
-		if len(r.pending) >= r.o.Waiting {
+		p = &pending{Occurrence: o, first: now}
+		if !r.hold(k, p) {
 			r.dropped.Add(1)
 			return
 		}
-		p = &pending{first: now}
-		r.pending[k] = p
 	}
+	o.Node = p.Node // it counts as that of who was first
 	p.Occurrence, p.last = o, now
 	p.count++
+}
+
+// hold has an Event wait. If there is no room, one goes of the source that has most; false: that is its own. r.mu is held.
+func (r *Recorder) hold(k key, p *pending) bool {
+	if len(r.pending) >= r.o.Waiting {
+		own := r.waiting[p.source()]
+		for other, p := range r.pending { // the one that has most is met soon
+			if s := p.source(); r.waiting[s] > own+1 && r.waiting[s] >= r.o.Waiting/len(r.waiting) {
+				r.dropped.Add(uint64(p.count))
+				r.release(other, p)
+				break
+			}
+		}
+		if len(r.pending) >= r.o.Waiting {
+			return false
+		}
+	}
+	r.pending[k] = p
+	r.waiting[p.source()]++
+	return true
+}
+
+// release takes an Event out of those that wait. r.mu is held.
+func (r *Recorder) release(k key, p *pending) {
+	delete(r.pending, k)
+	if s := p.source(); r.waiting[s] > 1 {
+		r.waiting[s]--
+	} else {
+		delete(r.waiting, s)
+	}
 }
 
 // Run writes Events until ctx ends, and then those that still wait.
@@ -160,7 +208,7 @@ func (r *Recorder) due(all bool) map[key]*pending {
 	for k, p := range r.pending {
 		if all || r.allow(k.object, now) {
 			out[k] = p
-			delete(r.pending, k)
+			r.release(k, p)
 		}
 	}
 	for o, l := range r.limits {
@@ -198,11 +246,9 @@ func (r *Recorder) requeue(k key, p *pending) {
 		later.count += p.count
 		return
 	}
-	if len(r.pending) >= r.o.Waiting {
+	if !r.hold(k, p) {
 		r.dropped.Add(uint64(p.count))
-		return
 	}
-	r.pending[k] = p
 }
 
 var errNoObject = errors.New("the object does not exist yet")
@@ -306,7 +352,7 @@ func (r *Recorder) event(at store.Key, n *pending) stored {
 		Spec: resource.EventContent{
 			InvolvedObject: of, Type: n.Type, Reason: n.Reason, Message: n.Message, Count: n.count,
 			FirstTimestamp: &first, LastTimestamp: &last, EventTime: &resource.MicroTime{Time: first},
-			Source: resource.EventSource{Component: r.o.Component}, ReportingComponent: r.o.Component,
+			Source: resource.EventSource{Component: r.o.Component, Host: n.Node}, ReportingComponent: r.o.Component,
 		},
 	}
 }
@@ -336,8 +382,8 @@ func eventName(k key, uid string) string {
 	return k.name[:min(len(k.name), 200)] + "." + hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
-// trim deletes Events that are too old, and the oldest ones if there are too many. Revisions have the order of the last
-// occurrences, since each occurrence is a write.
+// trim deletes Events that are too old, and if there are too many, the oldest ones of the sources that have most. Revisions have the
+// order of the last occurrences, since each occurrence is a write.
 func (r *Recorder) trim(ctx context.Context) {
 	r.created = 0
 	page, err := r.o.Reader.List(ctx, resource.KindEvent, store.ListOptions{})
@@ -346,20 +392,47 @@ func (r *Recorder) trim(ctx context.Context) {
 	}
 	list := page.Items
 	slices.SortFunc(list, func(a, b store.Object) int { return cmp.Compare(a.Rev, b.Rev) })
-	extra := len(list) - r.o.Most
 	oldest := r.o.Now().Add(-r.o.Keep)
+	young := slices.IndexFunc(list, func(o store.Object) bool { return !lastBefore(o, oldest) })
+	if young < 0 {
+		young = len(list)
+	}
 	var group errgroup.Group
 	group.SetLimit(writers)
-	for i, o := range list {
-		if i >= extra && !lastBefore(o, oldest) {
-			break
-		}
+	for _, o := range append(list[:young:young], beyondShares(list[young:], r.o.Most)...) {
 		group.Go(func() error {
 			_, _ = r.o.Writer.Delete(ctx, o.Key, o.Rev) // an Event that has occurred again stays; else until the next trim
 			return nil
 		})
 	}
 	_ = group.Wait()
+}
+
+// beyondShares are the Events, the oldest first, that have to go so that at most so many are left: of the sources that have more than an
+// equal share of what others leave.
+func beyondShares(list []store.Object, most int) (gone []store.Object) {
+	if len(list) <= most {
+		return nil
+	}
+	sources, counts := make([]source, len(list)), make(map[source]int)
+	for i, o := range list {
+		var e stored
+		_ = json.Unmarshal(o.Data, &e) // those that can't be read are one source
+		sources[i] = sourceOf(e.Spec.InvolvedObject.Kind, e.Spec.InvolvedObject.Name, e.Spec.Source.Host)
+		counts[sources[i]]++
+	}
+	left, share := most, 0
+	for i, n := range slices.Sorted(maps.Values(counts)) {
+		share = left / (len(counts) - i)
+		left -= min(n, share)
+	}
+	for i, o := range list {
+		if counts[sources[i]] > share {
+			counts[sources[i]]--
+			gone = append(gone, o)
+		}
+	}
+	return gone
 }
 
 // lastBefore reports whether the last occurrence of an Event was before a time.

@@ -211,3 +211,49 @@ func TestWhatWaitsIsWrittenAtTheEnd(t *testing.T) {
 	require.Len(t, r.list(), 1)
 	require.Less(t, len(r.list()[0].Spec.Message), 2*maxMessage)
 }
+
+// TestOneNodesEventsPushOutNoOthers has a node that reports more than are kept, or may wait.
+func TestOneNodesEventsPushOutNoOthers(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.Most, o.Waiting = 40, 60 })
+	others := func() (nodes, fleets int) {
+		for _, e := range r.list() {
+			switch {
+			case e.Spec.InvolvedObject.Kind == resource.KindFleet:
+				fleets++
+			case e.Spec.Source.Host != "n1":
+				nodes++
+			}
+		}
+		return nodes, fleets
+	}
+	device := func(node string, i int) resource.Occurrence {
+		return resource.Occurrence{Kind: resource.KindDevice, Namespace: "default", Name: fmt.Sprint(node, "-", i), UID: "u", Reason: "Refused", Node: node}
+	}
+	for i := range 8 {
+		r.Record(resource.Occurrence{Kind: resource.KindFleet, Name: fmt.Sprint("f", i), UID: "u", Reason: "RolloutHalted"})
+		r.Record(device("n2", i))
+	}
+	r.flush()
+	for round := range 4 {
+		for i := range 50 {
+			r.Record(device("n1", 100*round+i))
+		}
+		r.flush()
+		r.trim(context.Background())
+	}
+	nodes, fleets := others()
+	require.Equal(t, 8, nodes)
+	require.Equal(t, 8, fleets)
+	require.Len(t, r.list(), 40)
+
+	for i := range 200 {
+		r.Record(device("n1", 1000+i)) // more than may wait
+	}
+	for i := range 8 {
+		r.Record(device("n2", 8+i))
+	}
+	require.Equal(t, 60, r.Stats().Waiting)
+	r.flush()
+	nodes, _ = others()
+	require.Equal(t, 16, nodes)
+}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/dialect"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -135,6 +136,27 @@ func (s *Registry) trackManagers(k *Kind, old, next, wanted *Object, w *Write) e
 	}
 	next.Metadata.ManagedFields = raw
 	return err
+}
+
+// Managed is the data of an object that somebody has changed in the store without the rest of this package, with the fields that have
+// changed owned by that manager. before is the object as it was. What has no managed fields gets none.
+func (s *Registry) Managed(before store.Object, data []byte, manager string) ([]byte, error) {
+	old, err := s.Decode(before)
+	if err != nil || noManagers(old.Metadata.ManagedFields) {
+		return data, err
+	}
+	after := before
+	after.Data = data
+	next, err := s.Decode(after)
+	if err != nil {
+		return nil, err
+	}
+	wanted := *next
+	if err := s.trackManagers(s.Kind(before.Kind), old, next, &wanted, &Write{Manager: manager}); err != nil {
+		return nil, err
+	}
+	record, err := s.Encode(before.Key, next)
+	return record.Data, err
 }
 
 func noManagers(raw json.RawMessage) bool {

@@ -207,8 +207,15 @@ func (t *Twins) tryAccept(ctx context.Context, name string, list []desiredWrite,
 	}
 	before := dev
 	for i, v := range list {
-		if verdicts[i] = check(v, dev, model); verdicts[i] == nil {
-			dev = v.apply(dev, t.o.Now())
+		if verdicts[i] = check(v, dev, model); verdicts[i] != nil {
+			continue
+		}
+		dev = v.apply(dev, t.o.Now())
+		if t.o.Managed == nil || len(dev.Metadata.ManagedFields) == 0 {
+			continue
+		}
+		if obj.Data, dev, err = t.owned(obj, dev, v.origin); err != nil {
+			return err
 		}
 	}
 	if maps.Equal(before.DesiredMeta, dev.DesiredMeta) {
@@ -237,6 +244,19 @@ func (t *Twins) tryAccept(ctx context.Context, name string, list []desiredWrite,
 		err = t.settled.wait(ctx, d, stored.Rev)
 	}
 	return err
+}
+
+// owned is a Device that has been changed, with what has changed owned by the writer, and its data.
+func (t *Twins) owned(before store.Object, dev resource.Device, origin string) ([]byte, resource.Device, error) {
+	data, err := json.Marshal(dev)
+	if err == nil {
+		data, err = t.o.Managed(before, data, origin)
+	}
+	var next resource.Device
+	if err == nil {
+		err = json.Unmarshal(data, &next)
+	}
+	return data, next, err
 }
 
 // kept reports whether a durable session gets a value that was accepted.

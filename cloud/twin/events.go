@@ -213,7 +213,9 @@ func (t *Twins) recordReported(b *batch, n *node, a topics.Address, c *link.Entr
 		return
 	}
 	add := func(kind, reason, format string, args ...any) {
-		b.reportedEvents = append(b.reportedEvents, deviceEvent(d.read().Metadata, kind, reason, a.Name, format, args...))
+		o := deviceEvent(d.read().Metadata, kind, reason, a.Name, format, args...)
+		o.Node = d.node
+		b.reportedEvents = append(b.reportedEvents, o)
 	}
 	switch a.Kind {
 	case topics.KindRefused:

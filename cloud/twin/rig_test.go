@@ -77,7 +77,8 @@ func (r *rig) start() {
 	r.hub.ID = resource.HubID(s.Identity())
 	r.twins, err = New(context.Background(), Options{
 		Reader: s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Rand: rand.Uint64,
-		Record: r.record, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter, HTTPPresence: r.httpPresence, Hub: r.hub, Projections: r.projections,
+		Managed: manages,
+		Record:  r.record, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter, HTTPPresence: r.httpPresence, Hub: r.hub, Projections: r.projections,
 		Options: tree.Options{
 			Log: zerolog.Nop(), Publish: r.publish, Wanted: r.wanted, Kept: func(topic string) bool { return r.kept.Load() != nil && strings.HasPrefix(topic, lampDesired) },
 			Pass:    func(m broker.Message, done func(error)) { r.publish(m); *r.kept.Load() <- done },
@@ -95,6 +96,19 @@ func (r *rig) start() {
 		require.NoError(r.t, s.Check())
 		require.NoError(r.t, s.Close())
 	})
+}
+
+// manages has all fields be the manager's.
+func manages(_ store.Object, data []byte, manager string) ([]byte, error) {
+	var d resource.Device
+	err := json.Unmarshal(data, &d)
+	if err == nil {
+		d.Metadata.ManagedFields, err = json.Marshal([]string{manager})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(d)
 }
 
 func (r *rig) restart() {

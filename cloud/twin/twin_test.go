@@ -365,3 +365,18 @@ func TestMalformedLinkMessagesHarmNobody(t *testing.T) {
 	c.report("devices/lamp/reported/power", "ON")
 	r.status(func(s resource.DeviceStatus) bool { return s.Twin["power"].Reported != nil })
 }
+
+// TestDesiredValuesBelongToTheirWriters has values of two writers for a Device whose fields have owners.
+func TestDesiredValuesBelongToTheirWriters(t *testing.T) {
+	r, _ := joined(t)
+	r.edit("lamp", func(d *resource.Device) { d.Metadata.ManagedFields = json.RawMessage(`["ann"]`) })
+	require.NoError(t, r.send(lampDesired+"/power", "ON"))
+	d, _ := r.device("lamp")
+	require.JSONEq(t, `["ops"]`, string(d.Metadata.ManagedFields))
+	require.Equal(t, resource.Value("ON"), d.Spec.Desired["power"])
+	require.NoError(t, r.send(lampDesired, `{"power":"OFF","brightness":40}`))
+	d, _ = r.device("lamp")
+	require.JSONEq(t, `["ops"]`, string(d.Metadata.ManagedFields))
+	require.Equal(t, resource.Value("OFF"), d.Spec.Desired["power"])
+	require.Equal(t, resource.Value("40"), d.Spec.Desired["brightness"])
+}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
@@ -93,7 +94,24 @@ func (a *ask) run() {
 		if !wait(a.ctx, wakePause, nil) || !wait(a.ctx, pause-wakePause, woken) {
 			return
 		}
+		select {
+		case <-woken:
+			failures = 0 // it has begun anew, and may not be ready yet
+			a.awaitConnection()
+		default:
+		}
 	}
+}
+
+// awaitConnection gives the connection to a handler that has registered again the time that a new one has: until it is there, calls fail
+// with the error of the last attempt.
+func (a *ask) awaitConnection() {
+	if a.e.conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(a.ctx, a.d.o.Timing.ProbeTimeout)
+	defer cancel()
+	_ = awaitReady(ctx, a.e.conn) // the call says what is wrong
 }
 
 // backoff doubles from RetryMin to RetryMax, less a random part of up to half of it.
@@ -207,6 +225,10 @@ func (a *ask) connect(ctx context.Context) error {
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithTimeout(ctx, a.d.o.Timing.ProbeTimeout)
 	defer cancel()
+	return awaitReady(ctx, conn)
+}
+
+func awaitReady(ctx context.Context, conn *grpc.ClientConn) error {
 	for {
 		conn.Connect()
 		state := conn.GetState()

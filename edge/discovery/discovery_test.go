@@ -41,6 +41,30 @@ func TestALateHandlerIsAskedAtOnce(t *testing.T) {
 	r.awaitFound("cams", "d")
 }
 
+// TestAHandlerThatRegistersBeforeItAcceptsConnectionsIsAskedWhenItDoes has pauses that nothing but a registration ends.
+func TestAHandlerThatRegistersBeforeItAcceptsConnectionsIsAskedWhenItDoes(t *testing.T) {
+	r := newRig(t, func(o *Options) {
+		o.Timing.RetryMin, o.Timing.RetryMax, o.Timing.ProbeTimeout = time.Hour, time.Hour, time.Minute
+	})
+	r.set("discovery/cams", request("onvif", "1", ""))
+	f := r.newFake("onvif.sock", "a").start().register(wire.Registration{Name: "onvif"})
+	r.awaitFound("cams", "a")
+	for _, found := range []string{"b", "c"} {
+		f.server.Stop()
+		r.awaitReport("cams", `"state":"Failing"`)
+		f.find(found)
+		l, err := wire.ListenUnix(f.path)
+		require.NoError(t, err)
+		f.register(wire.Registration{Name: "onvif"})
+		conn, err := l.Accept()
+		require.NoError(t, err)
+		require.NoError(t, conn.Close()) // it was asked in vain
+		require.NoError(t, l.Close())
+		f.start()
+		r.awaitFound("cams", found)
+	}
+}
+
 func TestRegistrationsOutliveARestart(t *testing.T) {
 	r := newRig(t, nil)
 	f := r.newFake("onvif.sock", "a", "b").start().register(wire.Registration{Name: "onvif"})

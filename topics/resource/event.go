@@ -108,6 +108,7 @@ type Occurrence struct {
 	Reason                string // what happened, in one word: NodeLeft
 	About                 string // the part of the object, such as a property; each part has its own Event
 	Message               string
+	Node                  string // that reported it; empty: the hub saw it itself
 }
 
 // Validate checks an Event.
