@@ -124,7 +124,7 @@ type DiscoveryTCP struct {
 
 // DiscoveryLimits bound what handlers may find.
 type DiscoveryLimits struct {
-	Devices int `yaml:"devices" min:"1"`
+	Devices int `yaml:"devices" min:"1" max:"10000"`
 }
 
 // AgentHost says where the agent finds what runs applications. Sockets are paths, or auto.

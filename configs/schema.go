@@ -69,6 +69,8 @@ func (f leaf) check() error {
 		return fmt.Errorf("%d is less than 0, which sets no limit", n)
 	case f.tag.Get("max") == "65535" && n > math.MaxUint16:
 		return fmt.Errorf("%d is more than the 65535 that MQTT can say", n)
+	case f.tag.Get("max") == strconv.Itoa(resource.MaxDiscoveredDevices) && n > resource.MaxDiscoveredDevices:
+		return fmt.Errorf("%d is more than the %d devices of a node and Configuration that the hub takes", n, resource.MaxDiscoveredDevices)
 	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"time"
 
 	"sigs.k8s.io/yaml"
 
@@ -143,6 +144,8 @@ func (o Object) Manifest() (map[string]any, error) {
 // An export has fields that others wrote, too, and the annotation of what was applied: an object that is created from it
 // keeps that annotation. An object that equals the export isn't changed. An export that changes
 // something is applied like any manifest: it may have been edited.
+//
+// An object that is being deleted would take what is applied with it: its end is waited for, and then it is created.
 func (c *Client) Apply(ctx context.Context, k Kind, namespace string, o Object, how WriteOptions) (Outcome, error) {
 	if !k.Namespaced {
 		namespace = ""
@@ -152,7 +155,7 @@ func (c *Client) Apply(ctx context.Context, k Kind, namespace string, o Object, 
 		return "", err
 	}
 	for try := 0; ; try++ {
-		current, err := c.Object(ctx, k, namespace, o.Metadata.Name)
+		current, err := c.afterDeletion(ctx, k, namespace, o.Metadata.Name, how)
 		if err == nil {
 			_, exported := o.Metadata.Annotations[LastApplied]
 			return c.configure(ctx, k, namespace, current, wanted, exported, how)
@@ -169,6 +172,32 @@ func (c *Client) Apply(ctx context.Context, k Kind, namespace string, o Object, 
 			continue
 		}
 		return Created, err
+	}
+}
+
+const (
+	// deletionWait is how long Apply waits for the end of an object that is being deleted.
+	deletionWait = 10 * time.Second
+	deletionPoll = 100 * time.Millisecond
+)
+
+// afterDeletion is an object, but not one that is being deleted.
+func (c *Client) afterDeletion(ctx context.Context, k Kind, namespace, name string, how WriteOptions) (Object, error) {
+	for began := time.Now(); ; {
+		current, err := c.Object(ctx, k, namespace, name)
+		m := current.Metadata
+		if err != nil || m.DeletionTimestamp == nil {
+			return current, err
+		}
+		if how.DryRun || time.Since(began) > deletionWait {
+			return current, resource.Errorf(resource.Conflict, "metadata.deletionTimestamp",
+				"the object is being deleted, and would take what is applied with it: apply it again when it is gone (its finalizers are %s)", strings.Join(m.Finalizers, ", "))
+		}
+		select {
+		case <-ctx.Done():
+			return current, ctx.Err()
+		case <-time.After(deletionPoll):
+		}
 	}
 }
 

@@ -274,6 +274,42 @@ func TestApply(t *testing.T) {
 	require.ErrorIs(t, err, resource.AlreadyExists, "in another namespace")
 }
 
+// TestApplyWaitsForTheEndOfAnObject applies an object that is being deleted: it comes anew, and doesn't go a moment later.
+func TestApplyWaitsForTheEndOfAnObject(t *testing.T) {
+	c, _ := newHub(t, nil)
+	k := kind(t, c, "dm")
+	manifest := func() (o Object) {
+		require.NoError(t, json.Unmarshal([]byte(`{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","metadata":{"name":"m","finalizers":["a.b/c"]},"spec":{"properties":[{"name":"power"}]}}`), &o))
+		return o
+	}
+	got, err := c.Apply(t.Context(), k, "default", manifest(), WriteOptions{})
+	require.NoError(t, err)
+	require.Equal(t, Created, got)
+	left, err := c.Delete(t.Context(), k, "default", "m", WriteOptions{})
+	require.NoError(t, err)
+	_, err = c.Apply(t.Context(), k, "default", manifest(), WriteOptions{DryRun: true})
+	require.ErrorIs(t, err, resource.Conflict)
+	require.ErrorContains(t, err, "is being deleted")
+	type result struct {
+		Outcome
+		error
+	}
+	applied := make(chan result)
+	go func() {
+		got, err := c.Apply(t.Context(), k, "default", manifest(), WriteOptions{})
+		applied <- result{got, err}
+	}()
+	_, err = c.Patch(t.Context(), k, "default", "m", map[string]any{"metadata": map[string]any{"finalizers": nil}}, WriteOptions{})
+	require.NoError(t, err)
+	r := <-applied
+	require.NoError(t, r.error)
+	require.Equal(t, Created, r.Outcome)
+	now, err := c.Object(t.Context(), k, "default", "m")
+	require.NoError(t, err)
+	require.Nil(t, now.Metadata.DeletionTimestamp)
+	require.NotEqual(t, left.Metadata.UID, now.Metadata.UID)
+}
+
 func TestDocuments(t *testing.T) {
 	const lamp = "apiVersion: edgebus.io/v1alpha1\nkind: Device\nmetadata: {name: lamp}\n"
 	for name, c := range map[string]struct {

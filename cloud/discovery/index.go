@@ -101,8 +101,8 @@ func (x *index) isComplete(kinds ...topics.Kind) bool {
 }
 
 // maxFound bounds the devices of a node and Configuration of which Instances and Devices are made: what a node reports is not the hub's to
-// choose. It is limits.devices of edgediscovery, unless that is set.
-const maxFound = 10_000
+// choose. It is the most that limits.devices of edgediscovery may be.
+const maxFound = resource.MaxDiscoveredDevices
 
 // sight notes what a node has at a topic; nil: nothing. It returns the names of the Instances that this concerns, and whether the node
 // sees its first device of the Configuration now, or none any more, or has come to or below the bound.

@@ -9,6 +9,7 @@ import (
 	"hash/fnv"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -311,6 +312,9 @@ func (s *Registry) update(ctx context.Context, key store.Key, old, wanted *Objec
 		next.Status = wanted.Status
 	}
 	if next, err = s.validate(ctx, k, old, next, w); err == nil {
+		if old.Metadata.DeletionTimestamp != nil && w.Owns == nil && !sameSpec(old, next) {
+			w.Warnings = append(w.Warnings, strings.ToLower(k.Name)+" "+key.Name+" is being deleted, and takes what is written with it: write it again when it is gone")
+		}
 		err = s.trackManagers(k, old, next, wanted, w)
 	}
 	if err != nil {

@@ -389,8 +389,8 @@ func (f *field) parseScale(s settings) error {
 
 func (f *field) parseTexts(s settings) error {
 	f.on, f.off = "true", "false"
-	on, onKey := s.get("on")
-	off, offKey := s.get("off")
+	on, onKey := s.get("on", "true") // true and false are what YAML makes of on and off without quotes
+	off, offKey := s.get("off", "false")
 	switch typ := f.property.Type; {
 	case typ.Numeric():
 		f.on, f.off = "1", "0"

@@ -166,6 +166,12 @@ func parseDevice(d mappers.Device) (c deviceConfig, err error) {
 
 func parseField(p mappers.Property, params *params) (*field, error) {
 	s := settings{at: "visitors[" + p.Name + "].config.", config: maps.Clone(p.Config), params: params}
+	for key, yaml := range map[string]string{"on": "true", "off": "false"} { // what YAML makes of on and off without quotes
+		if text, there := s.config[yaml]; there && s.config[key] == "" {
+			s.config[key] = text
+			delete(s.config, yaml)
+		}
+	}
 	f := &field{name: p.Name, typ: p.Type, same: p.Same}
 	var err error
 	for _, text := range []struct {

@@ -510,6 +510,9 @@ func checkHandlerMessage(p *problems, at, text string) {
 	}
 }
 
+// MaxDiscoveredDevices is the most devices that a node reports for a Configuration, and that Instances are made of.
+const MaxDiscoveredDevices = 10_000
+
 // DiscoveredDevice is the payload of discovery/{configuration}/instances/{instance}: a device that a node sees. It is retained while
 // the node sees the device, and then cleared. {instance} is any valid name that the Configuration has for only this ID: see
 // DiscoveredName.
