@@ -215,7 +215,8 @@ func Test35TemplateVersionsOverREST(t *testing.T) {
 	refused(t, 403, "", "PUT", ours+"templateversions/p35-0000001", mine)
 	ok(t, outside, "PATCH", ours+"templateversions/p35-0000001", `{"metadata":{"labels":{"kept":"no"}}}`)
 	require.Equal(t, []string{"p35-0000001"}, names("?labelSelector=kept%3Dno"))
-	ok(t, "", "DELETE", at+"/p35-0000001", "")
+	require.Contains(t, refused(t, 409, "", "DELETE", at+"/p35-0000001", ""), "undone")
+	ok(t, "", "DELETE", at+"/p35-0000001?force=true", "")
 	require.Equal(t, []string{"p35-0000002"}, names(""))
 	n.untilFile(t, "etc/motd", "two")
 }
