@@ -114,6 +114,8 @@ func (c *conn) accept(pk *packets.Packet, first byte, body []byte) error {
 		return c.malformed(errMalformed)
 	}
 	pk.Connect.ClientIdentifier = strings.Clone(pk.Connect.ClientIdentifier) // or the session would keep the packet
+	// mosquitto 2.0 sets no bridge bit with MQTT 5: its will says what it is, unless notifications are switched off.
+	c.bridge = c.bridge || pk.Connect.WillFlag && isBridgeNotice(pk.Connect.WillTopic)
 	if err := c.identifier(pk); err != nil {
 		return err
 	}

@@ -150,7 +150,11 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 	if local, ok := conn.(*net.UnixConn); ok {
 		return withPeer(local)
 	}
-	if tcp, ok := conn.(*net.TCPConn); ok && g.metered {
+	tcp, ok := conn.(*net.TCPConn)
+	if ok {
+		limitUnsent(tcp)
+	}
+	if ok && g.metered {
 		conn = &metered{TCPConn: tcp}
 	}
 	return conn, nil

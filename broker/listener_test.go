@@ -457,6 +457,18 @@ func TestABridgeWithoutCleanStartHasASession(t *testing.T) {
 	require.Zero(t, other.connack.Properties.SessionExpiryInterval, "other clients have what they ask for")
 }
 
+// mosquitto 2.0 says only by its will that it is a bridge, with MQTT 5.
+func TestABridgeIsKnownByItsWill(t *testing.T) {
+	b := start(t, func(o *Options) { o.Limits.Session.Expiry = time.Hour })
+	options := []connectOption{func(pk *packets.Packet) { pk.Connect.Clean = false }, withWill(bridgeState, "0", 0)}
+	bridge := open(t, b, "site", options...)
+	require.Equal(t, uint32(3600), bridge.connack.Properties.SessionExpiryInterval)
+	bridge.sub("plant/#", 1)
+	_ = bridge.conn.Close()
+	require.Eventually(t, func() bool { return b.clients.connected("site") == nil }, patience, time.Millisecond)
+	require.True(t, open(t, b, "site", options...).connack.SessionPresent)
+}
+
 // A bridge sends all that waits in it, whatever receive maximum CONNACK said.
 func TestABridgeBeyondTheReceiveMaximumIsReadMoreSlowly(t *testing.T) {
 	tree := newFakeTree()

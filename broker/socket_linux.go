@@ -6,6 +6,8 @@ import (
 	"net"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/edgebus/edgebus/broker/session"
 )
 
@@ -43,6 +45,18 @@ func direct(transport net.Conn) net.Conn {
 	s.again = s.flush
 	s.once = func(fd uintptr) bool { s.flush(fd); return true }
 	return s
+}
+
+// maxUnsent is how much the kernel keeps for a client that was not sent yet, in bytes. A blocked write goes on when half of it has gone, and
+// so within limits.writeTimeout for all that read steadily, however slowly. The kernel's own rule is a third of a buffer of megabytes: a
+// client that takes 100 kB/s would be taken for one that reads nothing.
+const maxUnsent = 128 << 10
+
+// limitUnsent sets that bound. Where it can't be set, the kernel's rule holds.
+func limitUnsent(tcp *net.TCPConn) {
+	if raw, err := tcp.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT, maxUnsent) })
+	}
 }
 
 // output is what the writer gets of the transport.

@@ -25,3 +25,6 @@ func bare(conn net.Conn) net.Conn { return conn }
 func peerUID(*net.UnixConn) (uint32, error) {
 	return 0, errors.New("this system does not identify the peer of a Unix socket")
 }
+
+// limitUnsent is for Linux.
+func limitUnsent(*net.TCPConn) {}
