@@ -146,7 +146,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	})
 	bo.Tree, bo.Presence, bo.Rejected, bo.Journal, bo.Log = serving, nodes, tw.Rejected, kept, log
 	bo.Down, bo.Metrics = cfg.Bridge.Down, figures
-	if cfg.Anybody() {
+	yes, why := cfg.Anonymous()
+	log.Info().Bool("anonymous", yes).Str("why", why).Msg("who comes over loopback without signing in")
+	if yes {
 		bo.Auth.Anonymous, bo.Auth.LoopbackNodes = []topics.Role{topics.RoleOperator}, true
 	}
 	bo.Auth.Node = func(name string) bool { return letsIn(cfg.Auth, tw, name) }

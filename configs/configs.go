@@ -417,10 +417,30 @@ type Deny struct {
 	Fingerprint string `yaml:"fingerprint,omitempty"` // of a certificate, SHA-256, hexadecimal
 }
 
-// anybody is whether clients of a loopback listener need no password.
-func (a Auth) anybody(m MQTT, h HTTP) bool {
-	secure := m.TLS.Listen != "" && m.TLS.Cert != "" || h.TLS.Listen != "" && h.TLS.Cert != "" || m.WebSocket.Listen != "" && m.WebSocket.TLS
-	return a.Anonymous == "loopback" || a.Anonymous == Auto && !slices.ContainsFunc(a.Users, User.overNetwork) && !secure
+// anybody is whether clients of a loopback listener need no password, and why.
+func (a Auth) anybody(m MQTT, h HTTP, provider string) (yes bool, why string) {
+	if a.Anonymous != Auto {
+		return a.Anonymous == "loopback", "auth.anonymous is " + a.Anonymous
+	}
+	if i := slices.IndexFunc(a.Users, User.overNetwork); i >= 0 {
+		return false, fmt.Sprintf("auth.users lists %s", a.Users[i].Name)
+	}
+	if provider != "" {
+		return false, "auth.oidc names the provider " + provider
+	}
+	for _, listener := range []struct {
+		key    string
+		secure bool
+	}{
+		{"mqtt.tls", m.TLS.Listen != "" && m.TLS.Cert != ""},
+		{"http.tls", h.TLS.Listen != "" && h.TLS.Cert != ""},
+		{"mqtt.websocket", m.WebSocket.Listen != "" && m.WebSocket.TLS},
+	} {
+		if listener.secure {
+			return false, listener.key + " has a certificate of its own"
+		}
+	}
+	return true, "no user, no provider and no listener with a certificate of its own is configured"
 }
 
 // overNetwork reports whether a user signs in with a password or a certificate. One that is a user of this host, over the Unix
@@ -430,11 +450,23 @@ func (u User) overNetwork() bool { return u.Local == "" || u.PasswordHash != "" 
 // Anybody is whether clients of a loopback listener need no password: with auth.anonymous auto until
 // a user who signs in over the network, an OpenID Connect provider, or a certificate for a listener with TLS, is configured.
 func (h Hub) Anybody() bool {
-	return h.Auth.anybody(h.MQTT, h.HTTP) && (h.Auth.OIDC.Issuer == "" || h.Auth.Anonymous == "loopback")
+	yes, _ := h.Anonymous()
+	return yes
 }
 
-// Anybody is the same for a core.
-func (c Core) Anybody() bool { return c.Auth.anybody(c.MQTT.MQTT, c.HTTP) }
+// Anonymous is the same, with the reason.
+func (h Hub) Anonymous() (yes bool, why string) {
+	return h.Auth.anybody(h.MQTT, h.HTTP, h.Auth.OIDC.Issuer)
+}
+
+// Anybody is as a hub's.
+func (c Core) Anybody() bool {
+	yes, _ := c.Anonymous()
+	return yes
+}
+
+// Anonymous is as a hub's.
+func (c Core) Anonymous() (yes bool, why string) { return c.Auth.anybody(c.MQTT.MQTT, c.HTTP, "") }
 
 // User is a user of auth.users, with credentials and rights.
 type User struct {

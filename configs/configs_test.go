@@ -448,6 +448,10 @@ func TestTrial10LoopbackUntilThereAreUsers(t *testing.T) {
 		require.NoError(t, err, c.text)
 		require.Equal(t, c.anybody, core.Anybody(), c.text)
 	}
+	hub, err := Load[Hub]("cloudhub", write(t, "auth: {users: [{name: ann, role: operator, nodes: [x], passwordHash: "+hash+"}]}"), nil)
+	require.NoError(t, err)
+	_, why := hub.Anonymous()
+	require.Equal(t, "auth.users lists ann", why)
 	core, err := load(t, "link: {server: mqtts://hub:8883, tls: {ca: ca, cert: c, key: k}}")
 	require.NoError(t, err)
 	require.True(t, core.Anybody(), "a link with TLS lets nobody in")

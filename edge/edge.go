@@ -124,7 +124,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	bo.Node, bo.Tree, bo.Presence, bo.Journal, bo.Log = cfg.Node.Name, hub.blobs, commands, kept, log
-	if cfg.Anybody() {
+	yes, why := cfg.Anonymous()
+	log.Info().Bool("anonymous", yes).Str("why", why).Msg("who comes over loopback without signing in")
+	if yes {
 		bo.Auth.Anonymous = []topics.Role{topics.RoleOperator, topics.RoleMapper, topics.RoleDiscoverer}
 	}
 	bo.Auth.Node = func(name string) bool { return name == cfg.Node.Name }
