@@ -423,11 +423,13 @@ func beyondShares(list []store.Object, most int) (gone []store.Object) {
 	}
 	left, share := most, 0
 	for i, n := range slices.Sorted(maps.Values(counts)) {
-		share = left / (len(counts) - i)
-		left -= min(n, share)
+		if share = left / (len(counts) - i); n > share {
+			break // nor has any of the rest less
+		}
+		left -= n
 	}
 	for i, o := range list {
-		if counts[sources[i]] > share {
+		if len(gone) < len(list)-most && counts[sources[i]] > share {
 			counts[sources[i]]--
 			gone = append(gone, o)
 		}

@@ -257,3 +257,21 @@ func TestOneNodesEventsPushOutNoOthers(t *testing.T) {
 	nodes, _ = others()
 	require.Equal(t, 16, nodes)
 }
+
+// Whatever the numbers are, as many are left as may be, and the newest of each source.
+func TestAsManyEventsAreLeftAsMayBe(t *testing.T) {
+	for _, c := range []struct {
+		sources, each, most int
+	}{{2, 3, 1}, {3, 5, 10}, {4, 1, 2}, {1, 9, 4}, {3, 4, 0}} {
+		var list []store.Object
+		for i := range c.sources * c.each {
+			data := fmt.Sprintf(`{"spec":{"involvedObject":{"kind":"Node","name":"n%d"}}}`, i%c.sources)
+			list = append(list, store.Object{Rev: uint64(i), Data: []byte(data)})
+		}
+		gone := beyondShares(list, c.most)
+		require.Len(t, gone, len(list)-c.most, "%+v", c)
+		for _, o := range gone {
+			require.Less(t, o.Rev, uint64(len(list)-c.most/c.sources), "%+v", c)
+		}
+	}
+}
