@@ -85,6 +85,8 @@ type conn struct {
 	retainedPause  time.Duration // pause that is due for the retained messages sent so far
 	loggedRetained bool          // it was logged that the client gets retained messages more slowly
 
+	releasing sync.Mutex // releaseQuotas: the connection's own goroutine and who takes its session over may come at once
+
 	mu   sync.Mutex
 	will *will
 	why  error // why the broker closed the connection
@@ -137,6 +139,8 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 // releaseQuotas ends counting the connection for its user and host. Whoever ends the connection calls it, once no packet of
 // it is handled any more.
 func (c *conn) releaseQuotas() {
+	c.releasing.Lock()
+	defer c.releasing.Unlock()
 	c.in.release()
 	c.b.quotas.state.Add(c.ident.User, -int64(c.aliased))
 	c.aliased = 0

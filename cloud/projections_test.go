@@ -3,6 +3,7 @@ package cloud
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,8 +31,11 @@ func TestAReportThatCannotBeStoredHoldsUpNoOther(t *testing.T) {
 		of := func(node, value string) twin.Report {
 			return twin.Report{Address: topics.Address{Node: node}, Value: []byte(value)}
 		}
+		var mu sync.Mutex
 		stored, works := map[string]string{}, false
 		go storeReports(ctx, next, func(r twin.Report) error {
+			mu.Lock()
+			defer mu.Unlock()
 			if r.Node == "n1" && !works {
 				return errors.New("the store refuses it")
 			}
@@ -41,12 +45,18 @@ func TestAReportThatCannotBeStoredHoldsUpNoOther(t *testing.T) {
 		reports <- []twin.Report{of("n1", "a"), of("n2", "b")}
 		reports <- []twin.Report{of("n1", "c"), of("n3", "d")}
 		synctest.Wait()
+		mu.Lock()
 		require.Equal(t, map[string]string{"n2": "b", "n3": "d"}, stored)
+		mu.Unlock()
 		time.Sleep(time.Hour) // of the bubble's clock, which nobody waits for
 		synctest.Wait()
+		mu.Lock()
 		works = true
+		mu.Unlock()
 		time.Sleep(2 * time.Minute) // likewise
 		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
 		require.Equal(t, map[string]string{"n1": "c", "n2": "b", "n3": "d"}, stored)
 	})
 }

@@ -728,6 +728,11 @@ func (s *Store) undo(o *op) error {
 // undoExchange has the former file or directory in its place again. A directory that was made and has others' files is kept beside it.
 func (s *Store) undoExchange(o *op) error {
 	wasDir := o.Attrs == nil
+	if !wasDir { // what was removed from the directory must not be in it again after a power cut that the exchange outlives
+		if err := s.host.flush(touched{o.Key: true}); err != nil {
+			return err
+		}
+	}
 	old, err := s.host.look(o.Old)
 	if err != nil {
 		return err
