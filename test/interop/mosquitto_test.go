@@ -157,12 +157,12 @@ func (m mosq) five(prefix string) {
 func (m mosq) certificate(prefix string) {
 	m.args = append(m.args[:len(m.args):len(m.args)], "--cert", filepath.Join(m.at.pki, "n1.pem"), "--key", filepath.Join(m.at.pki, "n1.key"))
 	require.NoError(m.t, harness.Eventually(m.ctx, patience, func(context.Context) error { // from when the hub has heard of the Node
-		out, err := m.cmd("sub", "-i", prefix+"n1", "-t", "v1/nodes/n1/devices/+/commands/+", "-E").CombinedOutput()
+		out, err := m.cmd("sub", "-i", "node/n1/"+prefix, "-t", "v1/nodes/n1/devices/+/commands/+", "-E").CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
 		return nil
 	}))
-	out, _ := m.cmd("sub", "-i", prefix+"n1", "-t", "v1/nodes/n2/devices/+/commands/+", "-E").CombinedOutput()
+	out, _ := m.cmd("sub", "-i", "node/n1/"+prefix, "-t", "v1/nodes/n2/devices/+/commands/+", "-E").CombinedOutput()
 	require.Contains(m.t, strings.ToLower(string(out)), "denied", "%s", out)
 }
