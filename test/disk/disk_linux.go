@@ -83,7 +83,7 @@ func (d *Disk) unmount() (err error) {
 	if !d.mounted {
 		return nil
 	}
-	for range 100 {
+	for range 500 {
 		if err = run("umount", d.Dir); err == nil {
 			d.mounted = false
 			return nil
