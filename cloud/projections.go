@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,7 +81,7 @@ func storeReports(ctx context.Context, next func(context.Context) ([]twin.Report
 		list, err := next(wait)
 		cancel()
 		if err != nil { // it is time to try again, or the hub stops
-			for _, r := range failed {
+			for _, r := range slices.Collect(maps.Values(failed)) { // try changes it
 				try(r)
 			}
 			pause = min(2*pause, time.Minute)
