@@ -585,6 +585,27 @@ func TestWhoSignsInOverTheSocketDoesntEndLoopback(t *testing.T) {
 	require.False(t, core.Anybody())
 }
 
+func TestARelativeSocketIsInTheWorkingDirectory(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	want := filepath.Join(dir, "try.sock")
+	flags := func(add func(string, *pflag.FlagSet) error, program string) *pflag.FlagSet {
+		f := pflag.NewFlagSet(program, pflag.ContinueOnError)
+		require.NoError(t, add(program, f))
+		require.NoError(t, f.Parse([]string{"--mqtt-socket", "try.sock"}))
+		return f
+	}
+	core, err := Load[Core]("edgecore", "", flags(AddFlags[Core], "edgecore"))
+	require.NoError(t, err)
+	require.Equal(t, want, core.MQTT.Socket)
+	agent, err := Load[Agent]("edgeagent", "", flags(AddFlags[Agent], "edgeagent"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"unix://" + want}, agent.MQTT.Sockets())
+	discovery, err := Load[Discovery]("edgediscovery", "", flags(AddFlags[Discovery], "edgediscovery"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"unix://" + want}, discovery.MQTT.Sockets())
+}
+
 func TestWhereTheSocketAndTheAuditLogAre(t *testing.T) {
 	core, err := load(t, "", "--data-dir", "/data/"+strings.Repeat("x", maxSocketPath))
 	require.NoError(t, err)

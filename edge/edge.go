@@ -157,9 +157,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		return errors.Join(err, br.Close(ctx))
 	}
 	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
-	linkReport := links(o, hub, commits, rules)
+	space := dir.Space(log, tw.SetLowSpace)
+	linkReport := links(o, hub, commits, rules, space)
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
-		Who: reader(br, cfg.Node.Name), Reads: devicesOf(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: node(o, tw, up), Ready: ready, Metrics: figures.Handler(), Links: linkReport, Sessions: br.ServeSessions,
+		Who: reader(br, cfg.Node.Name), Reads: devicesOf(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: node(o, tw, up, space), Ready: ready, Metrics: figures.Handler(), Links: linkReport, Sessions: br.ServeSessions,
 	}))))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
@@ -173,7 +174,7 @@ func Run(ctx context.Context, o Options) (err error) {
 			StoreFormat int `json:"storeFormat"`
 		}{linkReport(), store.Format}, ready()
 	})
-	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, hub.blobs.Run, watch}
+	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, space.Run, hub.blobs.Run, watch}
 	if cfg.Link.Server != "" {
 		asking = append(asking, hub.run)
 	}

@@ -372,7 +372,7 @@ func (s *server) suggest(r *request, err error) error {
 		}
 		if s.hasStored(r.Context(), a, r.kind, found[near]) {
 			said := *missing
-			said.status.Message += ": did you mean " + near + "?"
+			said.status.Message += resource.DidYouMean(r.key.Name, []string{near})
 			return &said
 		}
 		delete(found, near)

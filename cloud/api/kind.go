@@ -38,7 +38,7 @@ type Kind struct {
 	Columns []Column
 	// NoDefaultColumns leaves out the columns Name and Age.
 	NoDefaultColumns bool
-	// Cells returns the values of Columns. A time is shown as an age.
+	// Cells returns the values of Columns. A time is shown as an age, an empty text as <none>.
 	Cells func(obj any) []any
 	// Fields are the field selectors besides metadata.name and metadata.namespace. Their values must occur in the
 	// object's JSON as they are: an object without that text is skipped without being decoded.

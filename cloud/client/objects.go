@@ -152,14 +152,15 @@ func (c *Client) find(ctx context.Context, name string, is func(Kind) bool) (Kin
 	if i := slices.IndexFunc(all, is); i >= 0 {
 		return all[i], nil
 	}
-	var known []string
+	var known, names []string
 	for _, k := range Canonical(all) {
 		known = append(known, k.Plural)
+		names = append(append(names, k.Plural, k.Singular), k.Short...)
 	}
 	if !slices.ContainsFunc(all, func(k Kind) bool { return k.Group == resource.Group }) {
 		return Kind{}, resource.Errorf(resource.NotFound, "", "%s is an API server, but no hub: it has no kind of %s. Is it the right one (--context, --server)?", c.Server, resource.Group)
 	}
-	return Kind{}, resource.Errorf(resource.NotFound, "", "the hub knows no kind %s; it knows %s", name, strings.Join(known, ", "))
+	return Kind{}, resource.Errorf(resource.NotFound, "", "the hub knows no kind %s; it knows %s%s", name, strings.Join(known, ", "), resource.DidYouMean(name, names))
 }
 
 // Canonical leaves one form of every kind: the first, which is the hub's own.

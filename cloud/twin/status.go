@@ -384,13 +384,14 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 	s.Conditions = f.ready(s.Conditions, now)
 	s.Conditions = resource.QuotaCondition(s.Conditions, f.oversize, now)
 	s.Conditions = resource.RenewalCondition(s.Conditions, f.core.RenewalError, now)
+	s.Conditions = resource.DiskCondition(s.Conditions, f.core.LowSpace, now)
 	if f.connections > 0 { // otherwise the former value still holds
 		s.CertificateExpires = resource.Millis(f.expires)
 	}
 	if f.met { // otherwise the former condition still holds
 		s.Conditions = resource.OtherHubCondition(s.Conditions, f.alone, now)
 	}
-	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal, resource.ReportUntrue,
+	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal, resource.ConditionDiskPressure, resource.ReportUntrue,
 		resource.ConditionAgentOnline, resource.ConditionDiscovererOnline)
 	rev, err := t.writeStatus(ctx, obj, obj.Rev, s)
 	if rev != 0 {

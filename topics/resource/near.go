@@ -19,6 +19,14 @@ func Near(written string, names []string) string {
 	return best
 }
 
+// DidYouMean is what the error about a name that doesn't exist ends with: ": did you mean lamp?", or nothing if no name is near.
+func DidYouMean(written string, names []string) string {
+	if near := Near(written, names); near != "" {
+		return ": did you mean " + near + "?"
+	}
+	return ""
+}
+
 // Distance is the Damerau–Levenshtein distance: how many letters must be added, removed, changed or swapped with their
 // neighbour.
 func Distance(a, b string) int {

@@ -370,7 +370,7 @@ type NodeStatus struct {
 	// UpdatedAt is the time when the node last reported its status.
 	UpdatedAt string `json:"updatedAt,omitempty"`
 	// Conditions are those of the node, its agent and its rendered spec. Ready says whether the link to the hub is up.
-	// QuotaExceeded, OfAnotherHub and Revoked exist once they have been True, CertificateRenewal once a renewal has failed, and
+	// QuotaExceeded, OfAnotherHub, Revoked and DiskPressure exist once they have been True, CertificateRenewal once a renewal has failed, and
 	// SpecRendered and ReferencesResolved from the first spec on.
 	// +listType=map
 	// +listMapKey=type
@@ -532,6 +532,18 @@ type NodeReport struct {
 	StartedAt  string      `json:"startedAt,omitempty"`
 	// RenewalError is why the node's certificate could not be renewed; empty if it was, or is not due yet.
 	RenewalError string `json:"renewalError,omitempty"`
+	// LowSpace is how little of the disk with the core's data directory is free, if it is nearly full.
+	LowSpace string `json:"lowSpace,omitempty"`
+}
+
+// ConditionDiskPressure is True while less than 5 % of the disk with the core's data is free. Kubernetes' nodes have a condition of this
+// name, too.
+const ConditionDiskPressure = "DiskPressure"
+
+// DiskCondition sets the condition DiskPressure. low is how little of the disk is free, empty if there is enough. The condition is not
+// added before it is first True.
+func DiskCondition(prev []Condition, low string, now time.Time) []Condition {
+	return setException(prev, low, Condition{Type: ConditionDiskPressure, Status: "True", Reason: "LowSpace"}, Condition{Status: "False", Reason: "EnoughSpace"}, now)
 }
 
 // ConditionRenewal is False while a node's certificate can't be renewed.
@@ -645,7 +657,7 @@ func (s NodeStatus) RevokedReason() string { return reasonOf(s.Conditions, Condi
 // OfHub reports whether only the hub sets a Node's condition of this type.
 func OfHub(condition string) bool {
 	return slices.Contains([]string{
-		ConditionReady, ConditionRevoked, QuotaExceeded, OfAnotherHub, ConditionRenewal, ConditionSpecRendered, ConditionReferencesResolved,
+		ConditionReady, ConditionRevoked, QuotaExceeded, OfAnotherHub, ConditionRenewal, ConditionDiskPressure, ConditionSpecRendered, ConditionReferencesResolved,
 		ReportUntrue, ConditionAgentOnline, ConditionDiscovererOnline,
 	}, condition)
 }

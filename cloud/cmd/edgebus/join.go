@@ -241,12 +241,16 @@ func notJoined(cmd *cobra.Command, o *hub, er resource.EnrollmentRequest) error 
 // findRequest finds a request by its own name, or the only one that waits in a node's name.
 func findRequest(cmd *cobra.Command, o *hub, kind client.Kind, name string) (found resource.EnrollmentRequest, err error) {
 	var waiting []resource.EnrollmentRequest
+	var names []string
 	exact := false
 	_, err = o.List(cmd.Context(), kind, client.ListOptions{}, func(page []client.Object) error {
 		for _, obj := range page {
 			var er resource.EnrollmentRequest
 			if err := json.Unmarshal(obj.JSON, &er); err != nil {
 				return err
+			}
+			if er.Spec.Approval == "" {
+				names = append(names, er.Spec.NodeName, er.Metadata.Name)
 			}
 			switch {
 			case er.Metadata.Name == name:
@@ -261,11 +265,11 @@ func findRequest(cmd *cobra.Command, o *hub, kind client.Kind, name string) (fou
 	case err != nil || exact:
 		return found, err
 	case len(waiting) == 0:
-		return found, withCode(notFound, "no EnrollmentRequest of %s waits for a decision", printable(name, 100))
+		return found, withCode(notFound, "no EnrollmentRequest of %s waits for a decision%s", printable(name, 100), resource.DidYouMean(name, names))
 	case len(waiting) == 1:
 		return waiting[0], nil
 	}
-	var names []string
+	names = nil
 	for _, er := range waiting {
 		names = append(names, er.Metadata.Name)
 	}
