@@ -77,7 +77,7 @@ func asFilter(pattern string) string {
 }
 
 func forbidden(topic, format string, args ...any) error {
-	return resource.Errorf(resource.Forbidden, topic, format, args...)
+	return topicError(resource.Forbidden, topic, format, args...)
 }
 
 // publish returns an error if the identity may not publish to the topic. CheckTopic has accepted the topic before.

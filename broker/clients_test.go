@@ -87,7 +87,7 @@ func TestSessionsOfOneUser(t *testing.T) {
 	}
 	more := dial(t, b)
 	require.Equal(t, byte(0x97), more.connect("three", persistent, op))
-	require.Equal(t, "op has as many sessions that outlive their connections as one user may have: 2 (limits.perUser)", more.connack.Properties.ReasonString)
+	require.Equal(t, "one user may have 2 sessions that outlive their connections at most (limits.perUser), as many as op has", more.connack.Properties.ReasonString)
 	open(t, b, "three", op).leave(b, "three") // one that ends with its connection
 	open(t, b, "boss", persistent, credentialsOf("boss", "secret"))
 	stop()

@@ -73,6 +73,7 @@ type conn struct {
 	hadWill     bool          // until it sent DISCONNECT
 	aliases     map[uint16]string
 	aliased     int                // what they count for
+	heard       atomic.Int64       // when the client last sent something, in Unix milliseconds; 0: after its CONNECT nothing
 	last        time.Time          // when the last packet had been handled; zero: the keep-alive doesn't count yet
 	unextended  int                // bytes that have arrived since then
 	received    bool               // a packet was taken since the last read
@@ -626,18 +627,21 @@ func (c *conn) arriving(now time.Time) bool {
 		return false
 	}
 	c.last, c.unextended = now, 0
+	c.heard.Store(now.UnixMilli())
 	return true
 }
 
 // extend restarts the keep-alive: the next packet has to be complete within one and a half of it, or be arriving. The socket's deadline
 // is not set for each packet: extendDeadline moves it when it is reached.
 func (c *conn) extend() {
+	now := time.Now()
+	c.heard.Store(now.UnixMilli())
 	if c.keepAlive == 0 {
 		return
 	}
 	first := c.last.IsZero()
 	c.unextended = 0
-	if c.last = time.Now(); first {
+	if c.last = now; first {
 		c.readUntil(c.due())
 	}
 }

@@ -499,4 +499,8 @@ func TestARefusedOriginIsLogged(t *testing.T) {
 	require.Contains(t, log.String(), "mqtt.websocket.origins")
 	require.Contains(t, log.String(), "https://foreign.example")
 	require.Equal(t, int64(1), b.Stats().Rejected[foreignOrigin])
+	foreign := b.Report().Foreign // for edgebus doctor
+	require.NotNil(t, foreign)
+	require.Equal(t, "https://foreign.example", foreign.Origin)
+	require.WithinDuration(t, time.Now(), foreign.At, patience)
 }

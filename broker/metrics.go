@@ -160,6 +160,13 @@ type Report struct {
 	FullestOf               string           // the client whose that is; empty: all are empty
 	Missed                  int64            // messages that sessions had no room for
 	Refused                 map[string]int64 // publishes of clients, by kind of error
+	Foreign                 *ForeignOrigin   // the last web page that was refused; nil: none was
+}
+
+// ForeignOrigin is a web page that a WebSocket listener refused, as its origin is not allowed there. Its browser tells it nothing.
+type ForeignOrigin struct {
+	Origin, Listener string
+	At               time.Time
 }
 
 // Report takes a snapshot.
@@ -172,6 +179,7 @@ func (b *Broker) Report() Report {
 	for kind, n := range b.metrics.refused {
 		r.Refused[string(kind)] = n.Load()
 	}
+	r.Foreign = b.foreign.Load()
 	return r
 }
 

@@ -183,7 +183,7 @@ func TestConnectionsOfOneUser(t *testing.T) {
 	open(t, b, "second", op)
 	more := dial(t, b)
 	require.Equal(t, byte(0x97), more.connect("third", op))
-	require.Equal(t, "op has as many connections as one user may have: 2 (limits.perUser)", more.connack.Properties.ReasonString)
+	require.Equal(t, "one user may have 2 connections at most (limits.perUser), as many as op has", more.connack.Properties.ReasonString)
 	old := dial(t, b)
 	require.Equal(t, byte(3), old.connect("third", op, v3))
 	open(t, b, "other", credentialsOf("boss", "secret"))
@@ -221,7 +221,7 @@ func TestTrial06RequestsOfOneUser(t *testing.T) {
 	}
 	err := ask("view")
 	require.Equal(t, resource.Quota, resource.KindOf(err))
-	require.ErrorContains(t, err, "view has as many HTTP requests under way as one user may have: 3 (half of limits.requests)")
+	require.ErrorContains(t, err, "one user may have 3 HTTP requests under way at most (half of limits.requests), as many as view has")
 	require.NoError(t, ask("op"))
 	open(t, b, "of MQTT", credentialsOf("view", "secret"))
 	end()
@@ -243,7 +243,7 @@ func TestConnectionsFromOneAddress(t *testing.T) {
 	}
 	require.NoError(t, ask("192.0.2.1:1000", "op"))
 	require.NoError(t, ask("[2001:db8::1]:1000", "op"))
-	require.ErrorContains(t, ask("[::ffff:192.0.2.1]:1001", "view"), "192.0.2.1 has as many connections as one address may have: 1 (limits.perAddress)")
+	require.ErrorContains(t, ask("[::ffff:192.0.2.1]:1001", "view"), "one address may have 1 connections at most (limits.perAddress), as many as 192.0.2.1 has")
 	end()
 	ctx = context.Background()
 	require.Eventually(t, func() bool { return ask("192.0.2.1:1002", "view") == nil }, 10*time.Second, time.Millisecond)
@@ -264,7 +264,7 @@ func TestTrial03UserPropertiesOfAMessage(t *testing.T) {
 	for _, n := range []int{65, 72, 73, 100_000} {
 		refused := c.publish1("a", strconv.Itoa(n), props(pairs(n)), retain)
 		require.Equal(t, byte(codeQuota), refused.ReasonCode, n)
-		require.Equal(t, "a: more than 64 user properties", refused.Properties.ReasonString)
+		require.Equal(t, `more than 64 user properties: topic "a"`, refused.Properties.ReasonString)
 		c.publish("a", "2", 2, 9, props(pairs(n)))
 		require.Equal(t, byte(codeQuota), c.expect(packets.Pubrec).ReasonCode)
 		c.publish("a", "0", 0, 0, props(pairs(n)))

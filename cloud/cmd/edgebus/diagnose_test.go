@@ -59,7 +59,7 @@ func TestDiagnosis(t *testing.T) {
 		"silent": {func(f *facts) {
 			f.hub.Links[0].LastSeen, f.hub.Links[0].KeepAlive = ago(f, 40*time.Second), 30
 		}, look, "connected for 1h, last heard of 40s ago: that is longer than its keep-alive of 30s"},
-		"little space":            {func(f *facts) { f.hub.LowSpace = "3 % of the disk with /data is free" }, look, "cloudhub: 3 % of the disk with /data is free"},
+		"little space":             {func(f *facts) { f.hub.LowSpace = "3 % of the disk with /data is free" }, look, "cloudhub: 3 % of the disk with /data is free"},
 		"little space on the core": {func(f *facts) { f.core.LowSpace = "3 % of the disk with /data is free" }, look, "edgecore: 3 % of the disk with /data is free"},
 		"little space, far": {func(f *facts) {
 			f.core, f.conditions = nil, []resource.Condition{{Type: resource.ConditionDiskPressure, Status: "True", Message: "3 % of the disk with /data is free"}}
