@@ -179,6 +179,34 @@ func (l *Log) append(frame []byte) (at Place, err error) {
 	return at, nil
 }
 
+// Probe reports whether a frame of n bytes could be appended now. It writes as much behind the last frame, and takes that away again.
+func (l *Log) Probe(n int) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if l.opts.ReadOnly {
+		return errReadOnly
+	}
+	if err := l.restock(); err != nil {
+		return err
+	}
+	if err := l.inUse.InPlace(); err != nil {
+		return err
+	}
+	if err := l.mend(); err != nil {
+		return err
+	}
+	at := l.end()
+	l.suspect = true
+	_, err := l.file.WriteAt(make([]byte, n+markSize), at.At)
+	if err == nil {
+		err = l.file.Sync()
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", l.Path(at.Segment), err)
+	}
+	return errors.Join(err, l.mend())
+}
+
 // mend truncates the file to its last acknowledged frame after a failed write: what was refused must not be there after a restart.
 func (l *Log) mend() error {
 	if !l.suspect {

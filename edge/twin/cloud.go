@@ -55,6 +55,9 @@ func (t *Twin) Receive(payload []byte) {
 		return
 	}
 	t.host.Put(ofHub, len(payload), func(b *batch) {
+		if b.refused != nil && (t.deaf || m.Type != link.Hello && m.Type != link.Seen) {
+			return // the hub sends it again
+		}
 		if m.Map == link.Up {
 			b.linkActive = true
 			if err := t.up.Step(m); err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/quota"
@@ -32,9 +31,9 @@ func (t *Twin) Publish(m broker.Message, done func(error)) {
 		t.stream(a, m, done)
 		return
 	}
-	if f := t.fault.Load(); f != nil && a.Kind != topics.KindGet && time.Now().Before(f.until) {
+	if refused := t.outage.Err(); refused != nil && a.Kind != topics.KindGet {
 		t.stats.refused.Add(1)
-		done(f.err)
+		done(refused)
 		return
 	}
 	from, bytes := tree.Sender(m)
@@ -111,6 +110,9 @@ func badTopic(err error) error {
 }
 
 func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
+	if b.refused != nil && a.Kind != topics.KindGet {
+		return b.refused
+	}
 	b.from = m.Publisher
 	defer func() { b.from = nil }()
 	switch a.Kind {
@@ -458,25 +460,23 @@ func (t *Twin) SetLowSpace(low string) {
 	t.changeReport(func(r *resource.NodeReport) { r.LowSpace = low })
 }
 
-// changeReport changes the node's status, and publishes it if it is another one then.
+// changeReport changes the node's status, and publishes it.
 func (t *Twin) changeReport(change func(*resource.NodeReport)) {
 	t.host.Put(tree.Own, 0, func(b *batch) {
-		was := t.o.Report
-		if change(&t.o.Report); t.o.Report == was {
-			return
-		}
-		if err := t.putReport(b); err != nil {
-			t.o.Log.Error().Err(err).Msg("the node's status")
-		}
+		change(&t.o.Report)
+		t.repeated(t.showReport)(b)
 	})
 }
 
-func (t *Twin) putReport(b *batch) error {
+// showReport publishes the node's status.
+func (t *Twin) showReport(b *batch) {
 	payload, err := json.Marshal(t.o.Report)
-	if err != nil {
-		return err
+	if err == nil {
+		err = t.putUp(b, entry(b, topics.Address{Kind: topics.KindStatus}.Key(), payload, "core"))
 	}
-	return t.putUp(b, entry(b, topics.Address{Kind: topics.KindStatus}.Key(), payload, "core"))
+	if err != nil {
+		t.o.Log.Error().Err(err).Msg("the node's status")
+	}
 }
 
 func (t *Twin) deviceState(b *batch, a topics.Address, m broker.Message) error {
@@ -696,7 +696,6 @@ func (t *Twin) disown(b *batch, name string) {
 // missMappers runs once, mapperGrace after the start. It sets mappers, the agent and edgediscovery offline that were online before the restart and
 // have not reported since: if they ended together with the core, no will was published for them.
 func (t *Twin) missMappers(b *batch) {
-	b.retries = append(b.retries, t.missMappers)
 	for _, kind := range []topics.Kind{topics.KindAgentState, topics.KindDiscovererState} {
 		key := topics.Address{Kind: kind}.Key()
 		if e, ok := t.up.Get(key); ok && !t.programs[kind] && string(e.Value) == resource.Online {
