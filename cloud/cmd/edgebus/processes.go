@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/edgebus/edgebus/configs"
 )
 
 const (
@@ -167,7 +169,7 @@ func (g *processes) spawn(p *process) error {
 
 // cleanEnvironment is the environment without Edgebus' settings: the demo is always the same.
 func cleanEnvironment() []string {
-	return slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "EDGEBUS_") })
+	return configs.WithoutSettings(os.Environ())
 }
 
 // stop asks the programs to end, the last one first, and kills those that don't. It
