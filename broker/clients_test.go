@@ -660,3 +660,23 @@ func TestTrial29WillAfterAKill(t *testing.T) {
 		flush.publish1("elsewhere", "takes their deletion to disk", retain)
 	}
 }
+
+// What a client published before is sent, and acknowledged, while the tree makes it wait: its part of the tree's queue may be full.
+func TestEarlierMessagesAreSentWhileTheTreeMakesTheirPublisherWait(t *testing.T) {
+	for name, options := range map[string][]connectOption{"session": nil, "durable session": {persistent}} {
+		t.Run(name, func(t *testing.T) {
+			tree := &slowTree{fakeTree: newFakeTree(), begun: make(chan struct{}), goOn: make(chan struct{})}
+			b, _ := kept(t, t.TempDir(), func(o *Options) { o.Tree = tree })
+			sub, pub := open(t, b, "sub", options...), open(t, b, "pub")
+			sub.sub("own/+", 1)
+			pub.raw(slices.Concat(
+				encode(t, publishPacket("own/0", "x", 0, 0), 5), encode(t, publishPacket("own/1", "x", 1, 1), 5), encode(t, publishPacket(reported, "1", 1, 2), 5)))
+			<-tree.begun
+			require.Equal(t, "own/0", sub.expect(packets.Publish).TopicName)
+			require.Equal(t, "own/1", sub.expect(packets.Publish).TopicName)
+			require.EqualValues(t, 1, pub.expect(packets.Puback).PacketID)
+			close(tree.goOn)
+			require.EqualValues(t, 2, pub.expect(packets.Puback).PacketID)
+		})
+	}
+}

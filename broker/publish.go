@@ -69,6 +69,7 @@ func (c *conn) publish(pk *packets.Packet) error {
 	}
 	if topics.IsTree(s.m.Topic) {
 		done = c.b.counted(s.m, done)
+		c.batch.Flush() // the tree may make the publisher wait
 	}
 	c.b.accept(s.m, &c.batch, along, done)
 	return nil
