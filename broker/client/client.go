@@ -94,7 +94,7 @@ func (c *Client) keepConnected(ctx context.Context) error {
 		if c.o.Attempts > 0 && failed >= c.o.Attempts {
 			return fmt.Errorf("gave up after %d attempts: %w", failed, err)
 		}
-		wait := c.o.Backoff.wait(max(failed-1, 0) / len(c.servers))
+		wait := c.o.Backoff.Spread(max(failed-1, 0) / len(c.servers))
 		c.o.Log.Warn().Err(err).Str("server", s.String()).Stringer("retry_in", wait.Round(time.Millisecond)).Msg("no MQTT connection")
 		select {
 		case <-ctx.Done():

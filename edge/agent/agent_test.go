@@ -331,7 +331,7 @@ func TestAVersionThatFailedForTheHostIsTriedAgain(t *testing.T) {
 	require.NoError(t, os.Remove(in))
 	r.settle()
 	require.Equal(t, "none", r.file("etc/a"), "not before its time")
-	now = now.Add(firstRetry)
+	now = now.Add(hostRetry.Min)
 	r.settle()
 	require.Equal(t, "one", r.file("etc/a"))
 	require.Contains(t, r.condition("SpecApplied"), "True Applied")
