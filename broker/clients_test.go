@@ -14,6 +14,8 @@ import (
 
 	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/configs/daemon"
 )
 
 func clean(pk *packets.Packet) { pk.Connect.Clean = true }
@@ -34,7 +36,7 @@ func testNoSessionEndsForAnother(t *testing.T, at place) {
 	require.Equal(t, byte(0x97), fourth.connect("fourth", persistent))
 	require.Contains(t, fourth.connack.Properties.ReasonString, "3 (limits.sessions)")
 	require.Equal(t, byte(3), dial(t, b).connect("fourth", persistent, v3), "server unavailable")
-	require.Equal(t, int64(2), b.Stats().Rejected[connectReasons[codeQuota]])
+	require.Equal(t, int64(2), b.Stats().Rejected[daemon.Label(connectReasons[codeQuota])])
 	require.Equal(t, 3, b.Stats().Kept)
 	pub := open(t, b, "pub") // whose session ends with its connection
 	require.Equal(t, byte(0x97), dial(t, b).connect("pub", persistent), "in place of one that isn't kept")
@@ -626,7 +628,7 @@ func TestTrial29WillsThatCantBePublished(t *testing.T) {
 		require.Contains(t, c.connack.Properties.ReasonString, "will: ")
 	}
 	require.Equal(t, byte(connackNotAuthorized), dial(t, b).connect("three", v3, withWill("v1/nodes/n1/spec", "mine", 0)))
-	require.Equal(t, int64(4), b.Stats().Rejected[willRefused])
+	require.Equal(t, int64(4), b.Stats().Rejected[daemon.Label(willRefused)])
 }
 
 // The will of a session that ends with its connection is published when the broker comes back after a kill, once, and not

@@ -13,6 +13,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -124,7 +125,7 @@ func TestTooManyWrongPasswords(t *testing.T) {
 	require.Equal(t, byte(codeConnectRate), try("boss", "secret"))
 	require.Equal(t, byte(codeSuccess), try("op", "secret"), "another user")
 	require.Equal(t, byte(connackUnavailable), try("boss", "secret", v3))
-	require.Equal(t, int64(2), b.Stats().Rejected[connectReasons[codeConnectRate]])
+	require.Equal(t, int64(2), b.Stats().Rejected[daemon.Label(connectReasons[codeConnectRate])])
 }
 
 // TestClientsThatReadNothing are disconnected, and counted.
@@ -135,7 +136,7 @@ func TestClientsThatReadNothing(t *testing.T) {
 	payload := string(make([]byte, 256<<10))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	for b.Stats().Closed[readsNothing] == 0 {
+	for b.Stats().Closed[daemon.Label(readsNothing)] == 0 {
 		require.NoError(t, ctx.Err())
 		pub.publish1("a", payload)
 	}
@@ -191,7 +192,7 @@ func TestConnectionsOfOneUser(t *testing.T) {
 	open(t, b, "nobody too")
 	open(t, b, "nobody three")
 	open(t, b, "second", op) // takes its own place over
-	require.Equal(t, int64(2), b.Stats().Rejected[tooManyOfOne])
+	require.Equal(t, int64(2), b.Stats().Rejected[daemon.Label(tooManyOfOne)])
 
 	ctx, end := context.WithCancel(context.Background())
 	r := httptest.NewRequest("GET", "/", nil).WithContext(ctx)
@@ -272,7 +273,7 @@ func TestTrial03UserPropertiesOfAMessage(t *testing.T) {
 	c.publish("a", "the identifier is free", 2, 9)
 	require.Zero(t, c.expect(packets.Pubrec).ReasonCode)
 	require.Equal(t, "the identifier is free", string(sub.expect(packets.Publish).Payload), "nothing else came")
-	require.EqualValues(t, 12, b.Stats().Refused["Quota"])
+	require.EqualValues(t, 12, b.Stats().Refused[daemon.Label("Quota")])
 	require.Zero(t, b.Stats().Retained)
 }
 
