@@ -71,6 +71,8 @@ type Options struct {
 		AskedOverHTTP(node string) (answered func())
 		HTTPPresence() time.Duration
 	}
+	// Enrollment is how nodes enrol, and renew their certificates, over HTTPS; nil: they don't.
+	Enrollment Enrollment
 	// Decommission takes a node's certificates no more, for good; see Enroll.
 	Decommission func(node, by string) error
 	// Ready are the checks of /readyz, by name.
@@ -198,6 +200,7 @@ func (s *server) routes() http.Handler {
 		mux.Handle("POST "+strings.Replace(at, "*", "{name}", 1), s.answerErrors(s.webhook))
 	}
 	s.renderedRoutes(mux)
+	s.flightctlRoutes(mux)
 	mux.Handle("/api/v1/namespaces", s.handle(s.serveNamespaces))
 	mux.Handle("/api/v1/namespaces/{name}", s.handle(s.serveNamespaces))
 	mux.Handle("/apis/", s.handle(s.object))
@@ -542,11 +545,7 @@ func (s *server) approve(w http.ResponseWriter, r *http.Request) error {
 	if len(decision.Labels) > 0 {
 		spec["labels"] = decision.Labels
 	}
-	patch, err := json.Marshal(map[string]any{"spec": spec})
-	if err != nil {
-		return err
-	}
-	return s.object(w, instead(r, http.MethodPatch, "/apis/"+resource.APIVersion+"/enrollmentrequests/"+r.PathValue("name"), patch))
+	return s.decide(w, r, spec, "/apis/"+resource.APIVersion+"/enrollmentrequests/"+r.PathValue("name"))
 }
 
 // instead is a request of the same user for something else; body is a merge patch, or nil.

@@ -40,6 +40,7 @@ type hub struct {
 	t         testing.TB
 	dir       string
 	mqtt, api string
+	https     string // the address of the API over TLS
 	stop      func()
 }
 
@@ -47,7 +48,7 @@ const settings = `
 listen: public
 data: {dir: %q}
 mqtt: {listen: "", tls: {listen: %q}, websocket: {listen: ""}}
-http: {listen: %q, tls: {listen: "127.0.0.1:0"}}
+http: {listen: %q, tls: {listen: %q}}
 limits: {connectRate: 100000, wrongPasswords: %d}
 `
 
@@ -61,11 +62,11 @@ func free(t testing.TB) string {
 
 func startHub(t testing.TB, dir string, wrongPasswords int) *hub {
 	t.Helper()
-	h := &hub{t: t, dir: dir, mqtt: free(t)}
+	h := &hub{t: t, dir: dir, mqtt: free(t), https: free(t)}
 	api := free(t)
 	h.api = "http://" + api
 	file := filepath.Join(t.TempDir(), "hub.yaml")
-	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, settings, dir, h.mqtt, api, wrongPasswords), 0o600))
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, settings, dir, h.mqtt, api, h.https, wrongPasswords), 0o600))
 	cfg, err := configs.Load[configs.Hub]("cloudhub", file, nil)
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(context.Background())

@@ -719,6 +719,12 @@ type EnrollmentSpec struct {
 	// Approval is the decision; empty if there is none yet. A decision is final.
 	// +kubebuilder:validation:Enum=Approved;Denied
 	Approval string `json:"approval,omitempty"`
+	// SignerName is what the certificate is for: a node that joins when empty; renewal: the next certificate of a node, which the node itself
+	// requests; enroller: a host that may ask to join, and do nothing else. It is immutable.
+	// +kubebuilder:validation:Enum=renewal;enroller
+	SignerName string `json:"signerName,omitempty"`
+	// ExpirationSeconds is how long an enroller's certificate is valid; 90 days when empty, 365 days at most. It is immutable.
+	ExpirationSeconds int64 `json:"expirationSeconds,omitempty"`
 }
 
 // EnrollmentStatus is the result of a request.
@@ -737,6 +743,15 @@ const (
 	Denied   = "Denied"
 )
 
+// What a certificate is requested for, besides joining.
+const (
+	SignerRenewal  = "renewal"
+	SignerEnroller = "enroller"
+)
+
+// MaxEnrollerSeconds is the longest validity of an enroller's certificate.
+const MaxEnrollerSeconds = 365 * 24 * 60 * 60
+
 // Validate checks an EnrollmentRequest.
 func (e EnrollmentRequest) Validate() error {
 	var p problems
@@ -753,6 +768,13 @@ func (e EnrollmentRequest) Validate() error {
 	}
 	checkLabels(&p, "spec.labels", e.Spec.Labels)
 	oneOf(&p, "spec.approval", e.Spec.Approval, []string{"", Approved, Denied})
+	oneOf(&p, "spec.signerName", e.Spec.SignerName, []string{"", SignerRenewal, SignerEnroller})
+	switch n := e.Spec.ExpirationSeconds; {
+	case n < 0 || n > MaxEnrollerSeconds:
+		p.add("spec.expirationSeconds", "must be from 0 to %d", MaxEnrollerSeconds)
+	case n != 0 && e.Spec.SignerName != SignerEnroller:
+		p.add("spec.expirationSeconds", "is for an enroller's certificate; a node's is valid as auth.authority.nodeValidity says")
+	}
 	return p.err()
 }
 
@@ -761,6 +783,8 @@ func (e EnrollmentRequest) CheckUpdate(prev EnrollmentRequest) error {
 	var p problems
 	unchanged(&p, "spec.csr", prev.Spec.CSR, e.Spec.CSR)
 	unchanged(&p, "spec.nodeName", prev.Spec.NodeName, e.Spec.NodeName)
+	unchanged(&p, "spec.signerName", prev.Spec.SignerName, e.Spec.SignerName)
+	unchanged(&p, "spec.expirationSeconds", prev.Spec.ExpirationSeconds, e.Spec.ExpirationSeconds)
 	if prev.Spec.Approval != "" {
 		unchanged(&p, "spec.approval", prev.Spec.Approval, e.Spec.Approval)
 	}
