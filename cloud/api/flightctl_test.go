@@ -2,8 +2,12 @@ package api
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/x509"
 	"encoding/base64"
+	"encoding/pem"
 	"fmt"
 	"net/http"
 	"os"
@@ -229,6 +233,10 @@ func TestFlightctlsDecisionAboutACertificate(t *testing.T) {
 	require.Equal(t, 200, decide(approved).code)
 	require.Equal(t, resource.Approved, h.ok("GET", base+"/enrollmentrequests/n7", "").str("spec.approval"))
 	require.Equal(t, 422, decide(denied).code, "a decision is final")
+
+	h.ok("POST", "/api/v1/certificatesigningrequests", fmt.Sprintf(`{"apiVersion":"v1beta1","kind":"CertificateSigningRequest","metadata":{"name":"image","labels":{}},"spec":{"signerName":"flightctl.io/enrollment","request":%q}}`, encoded(namelessCSR(t))))
+	require.Equal(t, []string{"image", "n7"}, h.ok("GET", "/api/v1/certificatesigningrequests", "").names())
+	require.Equal(t, []string{"n7"}, h.ok("GET", "/api/v1/enrollmentrequests", "").names(), "with an image's certificate nobody joins")
 }
 
 // What v1beta1 has and nothing here acts on is kept, and said to be.
@@ -266,3 +274,12 @@ func TestWhatNothingActsOnIsKeptWithAWarning(t *testing.T) {
 }
 
 func encoded(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
+
+// namelessCSR is a request that names nobody.
+func namelessCSR(t *testing.T) string {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
+	require.NoError(t, err)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+}

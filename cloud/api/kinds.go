@@ -320,6 +320,9 @@ func enrollmentKind(k objects.Kind) Kind {
 		Cells: cells(func(e *resource.EnrollmentRequest) []any {
 			return []any{cmp.Or(e.Spec.NodeName, e.Metadata.Name), cmp.Or(e.Spec.Approval, "Pending")}
 		}),
+		Fields: map[string]func(any) string{
+			"spec.signerName": field(func(e *resource.EnrollmentRequest) string { return e.Spec.SignerName }),
+		},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"errors"
+	"hash/maphash"
 	"maps"
 	"strconv"
 	"time"
@@ -251,6 +252,15 @@ func (s *Service) look(ctx context.Context, o store.Object) {
 	s.settled(o.Name)
 	if a := s.decided(er); a.State != resource.JoinWaiting {
 		s.tellWaiting(o.Name, a)
+		return
+	}
+	lock := &s.names[maphash.String(s.seed, o.Name)%uint64(len(s.names))]
+	lock.Lock()
+	defer lock.Unlock()
+	if o, err = s.o.Reader.Get(ctx, o.Key); err == nil { // who wrote the decision may have had it carried out
+		er, err = decodeRequest(o)
+	}
+	if err != nil || s.decided(er).State != resource.JoinWaiting {
 		return
 	}
 	if err := s.carryOut(ctx, &er); err != nil {

@@ -320,6 +320,7 @@ func flightctl() []Kind {
 		},
 	))
 	enrollment := flightctlKind("EnrollmentRequest", "enrollmentrequests", "enrollmentrequest", resource.KindEnrollmentRequest).pair(conversion(readEnrollment, showEnrollment))
+	enrollment.Selector = "spec.signerName=" // flightctl has the other requests as a kind of their own
 	signing := flightctlKind("CertificateSigningRequest", "certificatesigningrequests", "certificatesigningrequest", resource.KindEnrollmentRequest).pair(conversion(readSigning, showSigning))
 	return []Kind{
 		device.pair(conversion(readHost, showHost)), today.pair(conversion(readHostV1beta1, showHostV1beta1)),
