@@ -45,8 +45,8 @@ type Options struct {
 	Config  configs.Hub
 	Version string
 	Log     zerolog.Logger
-	// Ready is called once all listeners are bound. It may be nil.
-	Ready func()
+	// Ready is called once all listeners are bound, with their addresses. It may be nil.
+	Ready func(daemon.Addresses)
 }
 
 // Run runs a hub until ctx ends, and stops it in order: first HTTP and MQTT clients, then the twins, which answer
@@ -183,7 +183,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	commits.Guard(guard.Err)
 	backups := maintenance().Listen(cfg.Data.Dir, snapshot(st, kept, content), sealed.rotate, log)
 	if o.Ready != nil {
-		o.Ready()
+		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
 	return daemon.RunGroup(ctx, mqttserver.Beside(bo.Audit, tw.Run), br.Serve, site.Run, content.Run, serving.Run, recorder.Run, nodes.Run, backups.Run, guard.Run, space.Run, watch, act, followUpgrades(tw, st, log))
 }
@@ -222,6 +222,6 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		debug.SetGCPercent(gcPercent)
 	}
 	return daemon.Run("cloudhub", configs.Logger(stderr, cfg.Log), func(ctx context.Context, p daemon.Program) error {
-		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: p.Ready})
+		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: func(daemon.Addresses) { p.Ready() }})
 	})
 }

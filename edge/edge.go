@@ -39,8 +39,8 @@ type Options struct {
 	Config  configs.Core
 	Version string
 	Log     zerolog.Logger
-	// Ready is called once all listeners are bound. It may be nil.
-	Ready func()
+	// Ready is called once all listeners are bound, with their addresses. It may be nil.
+	Ready func(daemon.Addresses)
 }
 
 // Run runs a core until ctx ends, and stops it in order: first the link, HTTP and MQTT clients, then the twin, which
@@ -179,7 +179,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		asking = append(asking, hub.run)
 	}
 	if o.Ready != nil {
-		o.Ready()
+		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
 	return daemon.RunGroup(ctx, mqttserver.Beside(bo.Audit, tw.Run), asking...)
 }
@@ -228,6 +228,6 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	return daemon.Run("edgecore", configs.Logger(stderr, cfg.Log), func(ctx context.Context, p daemon.Program) error {
-		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: p.Ready})
+		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: func(daemon.Addresses) { p.Ready() }})
 	})
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/cloud"
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/edge/enroll"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -73,7 +74,7 @@ func startHub(t testing.TB, dir string, wrongPasswords int) *hub {
 	ready := make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {
-		ended <- cloud.Run(ctx, cloud.Options{Config: cfg, Version: "test", Log: zerolog.Nop(), Ready: func() { close(ready) }})
+		ended <- cloud.Run(ctx, cloud.Options{Config: cfg, Version: "test", Log: zerolog.Nop(), Ready: func(daemon.Addresses) { close(ready) }})
 	}()
 	h.stop = sync.OnceFunc(func() {
 		stop()
