@@ -385,12 +385,13 @@ type contact struct {
 	ended           string // why the last connection did
 	anomaly         *resource.Anomaly
 	anomalyReported bool // in this connection
+	continues       bool // the core has announced, in this connection, the lineage that the hub has
 }
 
 func (c *contact) began(now time.Time, id *broker.Identity) {
 	c.since, c.last, c.remote = now.UnixMilli(), now.UnixMilli(), id.Remote
 	c.links++
-	c.anomalyReported = false
+	c.anomalyReported, c.continues = false, false
 	c.expires = 0
 	if !id.CertExpires.IsZero() {
 		c.expires = id.CertExpires.UnixMilli()

@@ -370,7 +370,7 @@ type NodeStatus struct {
 	// UpdatedAt is the time when the node last reported its status.
 	UpdatedAt string `json:"updatedAt,omitempty"`
 	// Conditions are those of the node, its agent and its rendered spec. Ready says whether the link to the hub is up.
-	// QuotaExceeded, OfAnotherHub, Revoked and DiskPressure exist once they have been True, CertificateRenewal once a renewal has failed, and
+	// QuotaExceeded, OfAnotherHub, RolledBack, Revoked and DiskPressure exist once they have been True, CertificateRenewal once a renewal has failed, and
 	// SpecRendered and ReferencesResolved from the first spec on.
 	// +listType=map
 	// +listMapKey=type
@@ -657,7 +657,7 @@ func (s NodeStatus) RevokedReason() string { return reasonOf(s.Conditions, Condi
 // OfHub reports whether only the hub sets a Node's condition of this type.
 func OfHub(condition string) bool {
 	return slices.Contains([]string{
-		ConditionReady, ConditionRevoked, QuotaExceeded, OfAnotherHub, ConditionRenewal, ConditionDiskPressure, ConditionSpecRendered, ConditionReferencesResolved,
+		ConditionReady, ConditionRevoked, QuotaExceeded, OfAnotherHub, RolledBack, ConditionRenewal, ConditionDiskPressure, ConditionSpecRendered, ConditionReferencesResolved,
 		ReportUntrue, ConditionAgentOnline, ConditionDiscovererOnline,
 	}, condition)
 }
@@ -672,6 +672,24 @@ const OfAnotherHub = "OfAnotherHub"
 // condition is not added before it is first True.
 func OtherHubCondition(prev []Condition, why string, now time.Time) []Condition {
 	return setException(prev, why, Condition{Type: OfAnotherHub, Status: "True", Reason: "LeftAlone"}, Condition{Status: "False", Reason: "OfThisHub"}, now)
+}
+
+// rolledBackFor is how long the condition RolledBack is True after the node's state was found to be older than what it had reported.
+const rolledBackFor = 24 * time.Hour
+
+// RolledBackCondition sets the condition RolledBack: the node's core came back with data older than what the hub had acknowledged to it. It is
+// False at the first change of the status a day later, and not added before it is first True. last is the last anomaly since the hub started.
+func RolledBackCondition(prev []Condition, last *Anomaly, now time.Time) []Condition {
+	why := ""
+	if last != nil && last.Reason == RolledBack {
+		if at, err := ParseTime(last.Time); err == nil && now.Sub(at) < rolledBackFor {
+			why = last.Message
+		}
+	}
+	if old := find(prev, RolledBack); why == "" && old != nil && old.Status == "True" && now.Sub(old.LastTransitionTime) < rolledBackFor {
+		why = old.Message
+	}
+	return setException(prev, why, Condition{Type: RolledBack, Status: "True", Reason: "OlderData"}, Condition{Status: "False", Reason: "Past"}, now)
 }
 
 // QuotaCondition sets the condition QuotaExceeded. why is the limit that the node exceeds, empty if none. The condition is not
