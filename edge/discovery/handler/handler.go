@@ -111,6 +111,7 @@ func Details(details string, to any) error {
 var (
 	unknownField = regexp.MustCompile(`field (\S+) not found in type \S+`)
 	wrongType    = regexp.MustCompile("cannot unmarshal !!\\w+ (`.*`) into (?:\\w+\\.)?(\\S+)")
+	wrongForm    = regexp.MustCompile(`cannot unmarshal !!(?:seq|map) into \S+`)
 )
 
 // inTheUsersWords is what the YAML library says, without the names of Go's types, and with the fields that there are.
@@ -128,7 +129,13 @@ func inTheUsersWords(err error, to any) string {
 	all := make([]string, len(wrong.Errors))
 	for i, text := range wrong.Errors {
 		text = unknownField.ReplaceAllString(text, "there is no field $1: it is one of "+strings.Join(fields, ", "))
-		all[i] = wrongType.ReplaceAllString(text, "$1 is no $2")
+		text = wrongType.ReplaceAllString(text, "$1 is no $2")
+		all[i] = wrongForm.ReplaceAllStringFunc(text, func(found string) string {
+			if strings.Contains(found, "!!seq") {
+				return "a list can't stand here"
+			}
+			return "a mapping can't stand here"
+		})
 	}
 	return strings.Join(all, "; ")
 }

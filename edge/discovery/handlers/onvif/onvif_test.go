@@ -282,7 +282,7 @@ func TestDetailsThatCanNotBe(t *testing.T) {
 		"ipAddresses: {action: Allow}":        `ipAddresses.action: "Allow" is neither Include nor Exclude`,
 		"discoveryTimeoutSeconds: 100":        "discoveryTimeoutSeconds: 100: must be from 1 to 60",
 		"onvif: {scopes: {action: x}}":        "scopes.action",
-		"ipAddresses: [10.0.0.1]":             "`as long as` is no int",
+		"ipAddresses: [10.0.0.1]":             "line 1: a list can't stand here",
 		"discoveryTimeoutSeconds: as long as": "`as long as` is no int",
 	} {
 		err := Program.New(handler.Env{}).Discover(t.Context(), text, nil, nil)
