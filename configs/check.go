@@ -209,7 +209,7 @@ func (a *Agent) complete() (err error) {
 		}
 	}
 	if a.Upgrade.Dir == "" {
-		if a.Upgrade.Dir, err = stateDir("programs"); err != nil {
+		if a.Upgrade.Dir, err = programsDir(); err != nil {
 			return err
 		}
 	}

@@ -594,6 +594,17 @@ func stateDir(part string) (string, error) {
 	return filepath.Join(home, ".local", "state", "edgebus", part), nil
 }
 
+// ProgramsDir is where the versions of core and agent are for root. It is not below /var, where many systems run no programs (noexec,
+// SELinux).
+const ProgramsDir = "/usr/local/lib/edgebus"
+
+func programsDir() (string, error) {
+	if os.Geteuid() == 0 {
+		return ProgramsDir, nil
+	}
+	return stateDir("programs")
+}
+
 // logTime is how log lines are stamped.
 const logTime = "2006-01-02T15:04:05.000Z07:00"
 

@@ -32,12 +32,14 @@ func File(program, named string) string {
 	return firstOf(filepath.Join(own, filepath.Base(system)), system)
 }
 
-// firstOf is a user's own file of settings, or the host's if there is only that.
+// firstOf is a user's own file of settings, or the host's if there is only that, or if the directory of the first is another user's.
 func firstOf(own, system string) string {
-	for _, file := range []string{own, system} {
-		if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
-			return file // if it can't be read that is an error, instead of another file's settings
-		}
+	_, err := os.Stat(own)
+	if err == nil {
+		return own
+	}
+	if _, none := os.Stat(system); !errors.Is(err, fs.ErrNotExist) || !errors.Is(none, fs.ErrNotExist) {
+		return system
 	}
 	return own
 }

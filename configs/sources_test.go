@@ -100,6 +100,8 @@ func TestAUsersOwnFileOfSettingsGoesBeforeTheHosts(t *testing.T) {
 	require.Equal(t, own, firstOf(own, system), "where there is none: where the user can make one")
 	require.NoError(t, os.WriteFile(system, nil, 0o600))
 	require.Equal(t, system, firstOf(own, system))
+	none := filepath.Join(dir, "none.yaml")
+	require.Equal(t, none, firstOf(filepath.Join(system, "own.yaml"), none), "what can't be looked at is not the user's")
 	require.NoError(t, os.WriteFile(own, nil, 0o600))
 	require.Equal(t, own, firstOf(own, system))
 }

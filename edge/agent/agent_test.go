@@ -580,6 +580,9 @@ func TestProtected(t *testing.T) {
 			o.Config.Root = "/scratch"
 		}
 		protected := o.withDefaults().Protected
-		require.Equal(t, want != "", len(protected) == 3, "%v", protected)
+		require.Equal(t, want != "", len(protected) == 4, "%v", protected)
+		require.Contains(t, protected, configs.ProgramsDir, "what runs was signed")
 	}
+	o := Options{Config: configs.Agent{Root: "/", Upgrade: configs.AgentUpgrade{Dir: "/opt/programs"}}}
+	require.Contains(t, o.withDefaults().Protected, "/opt/programs")
 }
