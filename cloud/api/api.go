@@ -524,12 +524,13 @@ func (s *server) linksFor(a access, node string, most int) resource.LinkReport {
 	return report
 }
 
-// approve serves the approval of an EnrollmentRequest as flightctl's clients send it: {"approved": true, "labels": {…}}. It is
+// approve serves the approval of an EnrollmentRequest as flightctl's clients send it: {"approved": true, "labels": {…}}, to which replace can be added. It is
 // a merge patch of the request's spec.
 func (s *server) approve(w http.ResponseWriter, r *http.Request) error {
 	var decision struct {
 		Approved bool              `json:"approved"`
 		Labels   map[string]string `json:"labels"`
+		Replace  bool              `json:"replace"`
 	}
 	raw, err := readBody(r, mediaType(r))
 	if err != nil {
@@ -541,6 +542,9 @@ func (s *server) approve(w http.ResponseWriter, r *http.Request) error {
 	spec := map[string]any{"approval": resource.Denied}
 	if decision.Approved {
 		spec["approval"] = resource.Approved
+	}
+	if decision.Replace {
+		spec["replace"] = true
 	}
 	if len(decision.Labels) > 0 {
 		spec["labels"] = decision.Labels

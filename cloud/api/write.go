@@ -86,6 +86,8 @@ func (s *server) createEnrollment(w http.ResponseWriter, r *request, a access, o
 		return resource.Errorf(resource.Forbidden, "spec.approval", "who asks doesn't decide: %s", a.rule)
 	case er.Spec.SignerName != "":
 		return resource.Errorf(resource.Forbidden, "spec.signerName", "an enroller asks that hosts become nodes, and for no other certificates: %s", a.rule)
+	case er.Spec.Replace:
+		return resource.Errorf(resource.Forbidden, "spec.replace", "who asks doesn't decide: %s", a.rule)
 	case name == "":
 		return resource.Errorf(resource.Invalid, "metadata.name", "is required")
 	}

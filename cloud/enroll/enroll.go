@@ -301,9 +301,7 @@ func (s *Service) handle(ctx context.Context, j job) (a resource.JoinAnswer, err
 	case r.Token == "":
 		return s.ask(ctx, node, by, r, csr)
 	}
-	lock := &s.names[maphash.String(s.seed, node)%uint64(len(s.names))]
-	lock.Lock()
-	defer lock.Unlock()
+	defer s.joining(node)()
 	i, err := s.redeem(ctx, r, node, csr.Key)
 	if err != nil {
 		return a, err
@@ -324,6 +322,13 @@ func (s *Service) handle(ctx context.Context, j job) (a resource.JoinAnswer, err
 		s.o.Log.Info().Str("node", node).Str("invitation", i.ID[:shortID]).Str("remote", by.Remote).Str("key", csr.Key).Msg("a node joined")
 	}
 	return a, err
+}
+
+// joining lets one node at a time join by a name.
+func (s *Service) joining(node string) (joined func()) {
+	lock := &s.names[maphash.String(s.seed, node)%uint64(len(s.names))]
+	lock.Lock()
+	return lock.Unlock
 }
 
 // supersede revokes what was issued for a name before another key joins by it: the hardware that had it was replaced. It may be called

@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"errors"
-	"hash/maphash"
 	"maps"
 	"strconv"
 	"time"
@@ -254,9 +253,7 @@ func (s *Service) look(ctx context.Context, o store.Object) {
 		s.tellWaiting(o.Name, a)
 		return
 	}
-	lock := &s.names[maphash.String(s.seed, o.Name)%uint64(len(s.names))]
-	lock.Lock()
-	defer lock.Unlock()
+	defer s.joining(nodeOf(er))()
 	if o, err = s.o.Reader.Get(ctx, o.Key); err == nil { // who wrote the decision may have had it carried out
 		er, err = decodeRequest(o)
 	}
@@ -407,6 +404,14 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 			set(resource.Approved, "Approved", "the request was approved, and the hub signed the certificate")
 		}
 		return err
+	}
+	holder, err := s.holder(ctx, node)
+	if err != nil {
+		return err
+	}
+	if holder.Joined() && holder.Key != csr.Key && !er.Spec.Replace { // which has joined since the approval
+		set(conditionFailed, "NameTaken", "a node "+node+" has joined with another key, at "+holder.At+": make the request again, and approve it with spec.replace")
+		return nil
 	}
 	revoked, err := s.supersede(ctx, node, csr.Key, s.o.Authority.revoked.at(node))
 	if err != nil {

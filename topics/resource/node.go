@@ -743,6 +743,9 @@ type EnrollmentSpec struct {
 	SignerName string `json:"signerName,omitempty"`
 	// ExpirationSeconds is how long an enroller's certificate is valid; 90 days when empty, 365 days at most. It is immutable.
 	ExpirationSeconds int64 `json:"expirationSeconds,omitempty"`
+	// Replace says that the node may take the place of one that has joined by the same name with another key. What was issued for that one
+	// is then revoked. Without it such a request can't be approved.
+	Replace bool `json:"replace,omitempty"`
 }
 
 // EnrollmentStatus is the result of a request.
