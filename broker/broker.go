@@ -73,8 +73,7 @@ type Broker struct {
 	present   sync.Map // client id → the *conn that Presence knows of
 
 	settling  sync.Mutex
-	foreign   atomic.Pointer[ForeignOrigin] // the last one that was refused
-	settledOf struct {                      // the last settleUser; guarded by settling
+	settledOf struct { // the last settleUser; guarded by settling
 		who   connectionOwner
 		began time.Time
 	}

@@ -20,10 +20,10 @@ func main() {
 	seconds := flag.Duration("t", 3*time.Second, "how long each case runs")
 	rounds := flag.Int("rounds", 3, "how often each case runs; the median is reported")
 	only := flag.String("only", "", "run the sections whose names contain this")
-	chosen := flag.String("case", "", "compare brokers in the cases, and let loose the floods, whose names contain this")
+	chosen := flag.String("case", "", "compare brokers in the cases, and let loose the floods and attacks, whose names contain this")
 	nodes := flag.Int("nodes", 10_000, "how many nodes the fleet has whose template is changed")
 	bin := flag.String("bin", "bin", "directory of the programs whose footprint is measured")
-	name := flag.String("flood", "", "be this flood, on the addresses and the topic given: how the benchmark starts one")
+	name := flag.String("flood", "", "be this flood or attack, on the target given as JSON: how the benchmark starts one")
 	flag.Parse()
 	if *name != "" {
 		if err := beFlood(*name, flag.Args()); err != nil {
@@ -60,6 +60,7 @@ var sections = []section{
 	{"QoS 1 to an offline durable session", offline},
 	{"Idle connections", idle},
 	{"Neighbours", neighbours},
+	{"Attacks", attacks},
 	{"Hub memory", hubMemory},
 	{"A hundred thousand Devices", objects},
 	{"Reconnect", reconnect},

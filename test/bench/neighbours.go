@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -188,8 +189,11 @@ func (n *neighbourhood) unleash(f flood.Flood) (end func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	t := n.target
-	cmd := exec.Command("nice", "-n", "19", self, "-flood", f.Name, t.MQTT, t.WebSocket, t.HTTP, t.Tree)
+	target, err := json.Marshal(n.target)
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command("nice", "-n", "19", self, "-flood", f.Name, string(target))
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
@@ -202,11 +206,18 @@ func (n *neighbourhood) unleash(f flood.Flood) (end func(), err error) {
 // beFlood is what such a process does.
 func beFlood(name string, args []string) error {
 	f, err := flood.Named(name)
-	if err != nil || len(args) != 4 {
-		return errors.Join(err, errors.New("a flood needs the addresses of MQTT, WebSocket and HTTP, and a topic"))
+	if err != nil || len(args) != 1 {
+		return errors.Join(err, errors.New("a flood needs its target"))
+	}
+	var target flood.Target
+	if err := json.Unmarshal([]byte(args[0]), &target); err != nil {
+		return err
+	}
+	if err := raiseFileLimit(); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // should nobody end it
 	defer cancel()
-	f.Run(ctx, flood.Target{MQTT: args[0], WebSocket: args[1], HTTP: args[2], Tree: args[3]})
+	f.Run(ctx, target)
 	return nil
 }

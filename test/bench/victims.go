@@ -29,6 +29,8 @@ type neighbourhood struct {
 	target flood.Target
 	conns  []net.Conn
 	groups []group
+
+	user, password string // of the clients; empty: they are anonymous
 }
 
 // group are clients that do the same.
@@ -180,7 +182,7 @@ type pinger struct {
 
 // pinger connects a client that publishes, and is answered on a topic; "": by the PUBACK.
 func (n *neighbourhood) pinger(id, topic string, payload []byte, answered string) (*pinger, error) {
-	conn, err := dial(n.addr, id)
+	conn, err := dialWith(n.addr, id, n.user, n.password)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,9 @@ const version = 5
 func dial(addr, id string) (net.Conn, error) { return dialAs(addr, id, "") }
 
 // dialAs is dial with a user's name, which needs no password.
-func dialAs(addr, id, user string) (net.Conn, error) {
+func dialAs(addr, id, user string) (net.Conn, error) { return dialWith(addr, id, user, "") }
+
+func dialWith(addr, id, user, password string) (net.Conn, error) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		return nil, err
@@ -29,11 +31,17 @@ func dialAs(addr, id, user string) (net.Conn, error) {
 	if user != "" {
 		flags |= 0x80
 	}
+	if password != "" {
+		flags |= 0x40
+	}
 	body = append(body, version, flags, 0, 0) // no keep-alive
 	body = append(body, 0)                    // no properties
 	body = appendText(body, id)
 	if user != "" {
 		body = appendText(body, user)
+	}
+	if password != "" {
+		body = appendText(body, password)
 	}
 	answer, err := ask(c, packet(0x10, body))
 	if err == nil && (answer[0] != 0x20 || answer[3] != 0) {

@@ -24,6 +24,10 @@ type Target struct {
 	MQTT, WebSocket, HTTP string
 	// Tree is a topic of a node's tree that clients may set, with 1 as a value.
 	Tree string
+
+	// The users whose credentials the attacks have: User is one that they guess at, Other has few rights, and Node is one of
+	// a node. Other and Node have the Password.
+	User, Other, Node, Password string
 }
 
 // Flood is one kind of bad neighbour.
@@ -45,7 +49,7 @@ func All() []Flood {
 	return []Flood{
 		{"qos0", "publishes at QoS 0 at full speed, 256 bytes", qos0},
 		{"qos1", "publishes at QoS 1 with 1,000 in flight, 256 bytes", qos1},
-		{"topics", "publishes at QoS 0 on one topic of 60 kB after the other", topics},
+		{"topics", "publishes at QoS 0 on one topic of 60 kB after the other", longTopics},
 		{"refused", "publishes what is refused, at QoS 0 at full speed", refused},
 		{"stalled", "subscribes to # and reads nothing, while it publishes 64 KiB at a time itself", stalled},
 		{"deaf", "subscribes to # on 200 connections and reads none of them", deaf},
@@ -68,9 +72,9 @@ func All() []Flood {
 	}
 }
 
-// Named finds a flood.
+// Named finds a flood, or an attack.
 func Named(name string) (Flood, error) {
-	for _, f := range All() {
+	for _, f := range append(All(), Attacks()...) {
 		if f.Name == name {
 			return f, nil
 		}
@@ -103,7 +107,7 @@ func pour(ctx context.Context, t Target, read bool, packets ...[]byte) {
 
 func qos0(ctx context.Context, t Target) { pour(ctx, t, true, publish("flood/a", 0, 0, payload)) }
 
-func topics(ctx context.Context, t Target) {
+func longTopics(ctx context.Context, t Target) {
 	p, err := join(ctx, t.MQTT, client{})
 	if err != nil {
 		return

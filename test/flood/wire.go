@@ -21,8 +21,14 @@ type peer struct {
 }
 
 // dial connects, and ends the connection with ctx.
-func dial(ctx context.Context, addr string) (*peer, error) {
+func dial(ctx context.Context, addr string) (*peer, error) { return dialFrom(ctx, "", addr) }
+
+// dialFrom is dial from an address of this host; empty: any.
+func dialFrom(ctx context.Context, from, addr string) (*peer, error) {
 	var d net.Dialer
+	if from != "" {
+		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
+	}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		pause(ctx, longPause)
@@ -34,7 +40,7 @@ func dial(ctx context.Context, addr string) (*peer, error) {
 
 // join connects a client and waits for its CONNACK.
 func join(ctx context.Context, addr string, c client) (*peer, error) {
-	p, err := dial(ctx, addr)
+	p, err := dialFrom(ctx, c.from, addr)
 	if err != nil {
 		return nil, err
 	}
@@ -71,6 +77,7 @@ func (p *peer) ignore() { _, _ = io.Copy(io.Discard, p.r) }
 type client struct {
 	id, user, password string
 	keep               uint32 // seconds that the session outlives the connection
+	from               string // the address that it connects from; empty: any
 }
 
 func (c client) connect() []byte {

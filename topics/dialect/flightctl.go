@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,7 +24,7 @@ type hostV1alpha1 struct {
 }
 
 type hostSpec struct {
-	OS         *hostOS              `json:"os,omitempty"`
+	OS         *resource.NodeOS     `json:"os,omitempty"`
 	Config     []configItem         `json:"config,omitempty"`
 	Monitoring *resource.Monitoring `json:"monitoring,omitempty"`
 	// Containers and Systemd have the contents of Monitoring in versions without that field: before it in v1alpha1, and in v1beta1.
@@ -34,10 +33,10 @@ type hostSpec struct {
 	Applications []application              `json:"applications,omitempty"`
 	Resources    []resource.ResourceMonitor `json:"resources,omitempty"`
 
-	Consoles        kept[[]tree] `json:"consoles,omitempty"`
-	Decommission    kept[tree]   `json:"decommission,omitempty"`
-	Decommissioning kept[tree]   `json:"decommissioning,omitempty"`
-	Hooks           kept[tree]   `json:"hooks,omitempty"`
+	Consoles        opaque `json:"consoles,omitempty"`
+	Decommission    opaque `json:"decommission,omitempty"`
+	Decommissioning opaque `json:"decommissioning,omitempty"`
+	Hooks           opaque `json:"hooks,omitempty"`
 
 	UpdatePolicy *resource.UpdatePolicy `json:"updatePolicy,omitempty"`
 }
@@ -50,24 +49,10 @@ type application struct {
 	Image   string                `json:"image,omitempty"`
 	EnvVars map[string]string     `json:"envVars,omitempty"`
 
-	Annotations       kept[map[string]string] `json:"annotations,omitempty"`
-	CatalogItem       kept[tree]              `json:"catalogItemRef,omitempty"`
-	DesiredState      kept[string]            `json:"desiredState,omitempty"`
-	RestartGeneration kept[int64]             `json:"restartGeneration,omitempty"`
-	Volumes           kept[[]tree]            `json:"volumes,omitempty"`
-	Ports             kept[[]any]             `json:"ports,omitempty"`
-	PublishPorts      kept[[]any]             `json:"publishPorts,omitempty"`
-	Resources         kept[tree]              `json:"resources,omitempty"`
-	RunAs             kept[string]            `json:"runAs,omitempty"`
-	Namespace         kept[string]            `json:"namespace,omitempty"`
-	Values            kept[tree]              `json:"values,omitempty"`
-	ValuesFiles       kept[[]string]          `json:"valuesFiles,omitempty"`
-}
-
-// hostOS has a reference to a catalog, which there is none of here, beside the image.
-type hostOS struct {
-	resource.NodeOS
-	CatalogItem kept[tree] `json:"catalogItemRef,omitempty"`
+	Volumes   opaque `json:"volumes,omitempty"`
+	Ports     opaque `json:"ports,omitempty"`
+	Resources opaque `json:"resources,omitempty"`
+	RunAs     opaque `json:"runAs,omitempty"`
 }
 
 // configItem names its source in an object of its own, or flat.
@@ -89,8 +74,8 @@ type configItem struct {
 
 type secretRef struct {
 	resource.SecretMount
-	User  kept[any] `json:"user,omitempty"`
-	Group kept[any] `json:"group,omitempty"`
+	User  opaque `json:"user,omitempty"`
+	Group opaque `json:"group,omitempty"`
 }
 
 type hostStatus struct {
@@ -123,9 +108,9 @@ type hostStatusV1beta1 struct {
 	Summary             *resource.Summary `json:"summary,omitempty"`
 	Lifecycle           *resource.Summary `json:"lifecycle,omitempty"`
 
-	Integrity      kept[tree] `json:"integrity,omitempty"`
-	Capabilities   kept[tree] `json:"capabilities,omitempty"`
-	DependencySync kept[tree] `json:"dependencySync,omitempty"`
+	Integrity      opaque `json:"integrity,omitempty"`
+	Capabilities   opaque `json:"capabilities,omitempty"`
+	DependencySync opaque `json:"dependencySync,omitempty"`
 }
 
 type unitV1beta1 struct {
@@ -133,17 +118,17 @@ type unitV1beta1 struct {
 	LoadState   string `json:"loadState,omitempty"`
 	ActiveState string `json:"activeState,omitempty"`
 
-	Description kept[string] `json:"description,omitempty"`
-	Enable      kept[string] `json:"enable,omitempty"`
-	SubState    kept[string] `json:"subState,omitempty"`
+	Description opaque `json:"description,omitempty"`
+	Enable      opaque `json:"enable,omitempty"`
+	SubState    opaque `json:"subState,omitempty"`
 }
 
 type applicationV1beta1 struct {
 	resource.ApplicationStatus
-	AppType  kept[string] `json:"appType,omitempty"`
-	Embedded kept[bool]   `json:"embedded,omitempty"`
-	RunAs    kept[string] `json:"runAs,omitempty"`
-	Volumes  kept[[]tree] `json:"volumes,omitempty"`
+	AppType  opaque `json:"appType,omitempty"`
+	Embedded opaque `json:"embedded,omitempty"`
+	RunAs    opaque `json:"runAs,omitempty"`
+	Volumes  opaque `json:"volumes,omitempty"`
 }
 
 type configV1beta1 struct {
@@ -242,7 +227,7 @@ type (
 
 type resourceSyncSpec struct {
 	resource.ResourceSyncSpec
-	Type kept[string] `json:"type,omitempty"`
+	Type opaque `json:"type,omitempty"`
 }
 
 // repositorySpec has its credentials here, as a Secret has them in the canonical form.
@@ -262,8 +247,8 @@ type repositorySpec struct {
 	CA                     []byte   `json:"ca.crt,omitempty"`
 	SkipServerVerification bool     `json:"skipServerVerification,omitempty"`
 
-	AccessMode kept[string] `json:"accessMode,omitempty"`
-	BaseImages kept[[]tree] `json:"baseImages,omitempty"`
+	AccessMode opaque `json:"accessMode,omitempty"`
+	BaseImages opaque `json:"baseImages,omitempty"`
 }
 
 type httpConfig struct {
@@ -320,7 +305,6 @@ func flightctl() []Kind {
 		},
 	))
 	enrollment := flightctlKind("EnrollmentRequest", "enrollmentrequests", "enrollmentrequest", resource.KindEnrollmentRequest).pair(conversion(readEnrollment, showEnrollment))
-	enrollment.Selector = "spec.signerName=" // flightctl has the other requests as a kind of their own
 	signing := flightctlKind("CertificateSigningRequest", "certificatesigningrequests", "certificatesigningrequest", resource.KindEnrollmentRequest).pair(conversion(readSigning, showSigning))
 	return []Kind{
 		device.pair(conversion(readHost, showHost)), today.pair(conversion(readHostV1beta1, showHostV1beta1)),
@@ -343,8 +327,8 @@ type enrollmentV1alpha1 struct {
 		CSR    string            `json:"csr"`
 		Labels map[string]string `json:"labels,omitempty"`
 
-		DeviceStatus         kept[tree]   `json:"deviceStatus,omitempty"`
-		KnownRenderedVersion kept[string] `json:"knownRenderedVersion,omitempty"`
+		DeviceStatus         opaque `json:"deviceStatus,omitempty"`
+		KnownRenderedVersion opaque `json:"knownRenderedVersion,omitempty"`
 	} `json:"spec"`
 	Status enrollmentStatus `json:"status,omitzero"`
 }
@@ -389,46 +373,28 @@ func showEnrollment(e resource.EnrollmentRequest) (f enrollmentV1alpha1) {
 // signingV1alpha1 has the request and the certificate in base64, as JSON has bytes.
 type signingV1alpha1 struct {
 	Spec struct {
-		Request           []byte `json:"request"`
-		SignerName        string `json:"signerName,omitempty"`
-		ExpirationSeconds int64  `json:"expirationSeconds,omitempty"`
+		Request []byte `json:"request"`
 
-		Usages   kept[[]string]            `json:"usages,omitempty"`
-		Extra    kept[map[string][]string] `json:"extra,omitempty"`
-		UID      kept[string]              `json:"uid,omitempty"`
-		Username kept[string]              `json:"username,omitempty"`
+		SignerName        opaque `json:"signerName,omitempty"`
+		Usages            opaque `json:"usages,omitempty"`
+		ExpirationSeconds opaque `json:"expirationSeconds,omitempty"`
+		Extra             opaque `json:"extra,omitempty"`
 	} `json:"spec"`
-	Status signingStatus `json:"status,omitzero"`
+	Status struct {
+		Certificate []byte               `json:"certificate,omitempty"`
+		Conditions  []resource.Condition `json:"conditions,omitempty"`
+	} `json:"status,omitzero"`
 }
-
-type signingStatus struct {
-	Certificate []byte               `json:"certificate,omitempty"`
-	Conditions  []resource.Condition `json:"conditions"` // its clients read them without looking whether they are there
-}
-
-// The names of flightctl's signers that have an equivalent here. A request for another one, which is kept, asks that a node joins.
-var signers = map[string]string{"flightctl.io/device-management-renewal": resource.SignerRenewal, "flightctl.io/enrollment": resource.SignerEnroller}
 
 func readSigning(f signingV1alpha1) (e resource.EnrollmentRequest, err error) {
-	e.Spec.CSR, e.Spec.SignerName = string(f.Spec.Request), signers[f.Spec.SignerName]
-	if e.Spec.SignerName == resource.SignerEnroller {
-		e.Spec.ExpirationSeconds = f.Spec.ExpirationSeconds
-	}
+	e.Spec.CSR = string(f.Spec.Request)
 	e.Status = resource.EnrollmentStatus{Certificate: string(f.Status.Certificate), Conditions: f.Status.Conditions}
 	return e, nil
 }
 
 func showSigning(e resource.EnrollmentRequest) (f signingV1alpha1) {
-	f.Spec.Request, f.Spec.ExpirationSeconds = []byte(e.Spec.CSR), e.Spec.ExpirationSeconds
-	for theirs, ours := range signers {
-		if ours == e.Spec.SignerName {
-			f.Spec.SignerName = theirs
-		}
-	}
-	f.Status = signingStatus{[]byte(e.Status.Certificate), e.Status.Conditions}
-	if f.Status.Conditions == nil {
-		f.Status.Conditions = []resource.Condition{}
-	}
+	f.Spec.Request = []byte(e.Spec.CSR)
+	f.Status.Certificate, f.Status.Conditions = []byte(e.Status.Certificate), e.Status.Conditions
 	return f
 }
 
@@ -506,10 +472,7 @@ func renderedAnnotations(canonical tree) map[string]any {
 }
 
 func (s hostSpec) canonical() resource.NodeSpec {
-	out := resource.NodeSpec{Monitoring: s.monitoring(), Resources: s.Resources, UpdatePolicy: s.UpdatePolicy}
-	if s.OS != nil {
-		out.OS = &s.OS.NodeOS
-	}
+	out := resource.NodeSpec{OS: s.OS, Monitoring: s.monitoring(), Resources: s.Resources, UpdatePolicy: s.UpdatePolicy}
 	for _, c := range s.Config {
 		if item, ok := c.canonical(); ok {
 			out.Config = append(out.Config, item)
@@ -577,10 +540,7 @@ func (c configItem) canonical() (item resource.ConfigItem, ok bool) {
 }
 
 func showHostSpec(s resource.NodeSpec) hostSpec {
-	out := hostSpec{Monitoring: s.Monitoring, Resources: s.Resources, UpdatePolicy: s.UpdatePolicy}
-	if s.OS != nil {
-		out.OS = &hostOS{NodeOS: *s.OS}
-	}
+	out := hostSpec{OS: s.OS, Monitoring: s.Monitoring, Resources: s.Resources, UpdatePolicy: s.UpdatePolicy}
 	for _, c := range s.Config {
 		item := configItem{Name: c.Name, ConfigType: c.ConfigType, Inline: c.Inline, GitRef: c.GitRef, HTTPRef: c.HTTPRef, OCIRef: c.OCIRef}
 		if c.SecretRef != nil {
@@ -661,21 +621,18 @@ func reconcileDecommissioning(form, canonical tree) {
 	}
 }
 
-// sourceWarnings are about applications that are kept, and that nothing acts on, and about credentials.
+// sourceWarnings are about parts of a spec that are kept, and that nothing acts on.
 func sourceWarnings(spec tree) (warnings []string) {
-	of := spec
-	at := "spec"
-	if t, ok := spec["template"].(tree); ok { // of a fleet
-		of, _ = t["spec"].(tree)
-		at = "spec.template.spec"
-	}
-	apps, _ := of["applications"].([]any)
-	for i, app := range apps {
+	apps, _ := spec["applications"].([]any)
+	for _, app := range apps {
 		fields, _ := app.(tree)
-		if kind, _ := fields["appType"].(string); kind != resource.AppCompose && kind != resource.AppQuadlet {
-			warnings = append(warnings, fmt.Sprintf("%s.applications[%d] is kept, and nothing acts on it: applications of the types compose and quadlet are started", at, i))
-		} else if fields["volumes"] != nil {
-			warnings = append(warnings, fmt.Sprintf("%s.applications[%d].volumes: name volumes in the application's own files", at, i))
+		kind, _ := fields["appType"].(string)
+		at := "spec.applications[" + nameOf(app, "name") + "]"
+		switch {
+		case kind != resource.AppCompose && kind != resource.AppQuadlet:
+			warnings = append(warnings, at+" is kept, and nothing acts on it: applications of the types compose and quadlet are started")
+		case fields["volumes"] != nil:
+			warnings = append(warnings, at+".volumes is kept, and nothing acts on it: name volumes in the application's own files")
 		}
 	}
 	if spec["httpConfig"] != nil || spec["sshConfig"] != nil || spec["ociAuth"] != nil {

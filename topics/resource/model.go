@@ -503,11 +503,7 @@ func (m *DeviceModel) CheckKnown(property string) error {
 }
 
 func (m *DeviceModel) unknown(property string) error {
-	names := make([]string, len(m.Spec.Properties))
-	for i, p := range m.Spec.Properties {
-		names[i] = p.Name
-	}
-	return Errorf(NotFound, property, "the model %s has no such property; it has %s%s", m.Metadata.Name, m.propertyNames(), DidYouMean(property, names))
+	return Errorf(NotFound, property, "the model %s has no such property; it has %s", m.Metadata.Name, m.propertyNames())
 }
 
 // CheckReported reports whether value may be a property's reported value.

@@ -12,8 +12,6 @@ import (
 	"slices"
 
 	"sigs.k8s.io/yaml"
-
-	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // kubeconfig is the files in which kubectl and edgebus keep clusters, users and contexts: those of $KUBECONFIG, else
@@ -345,9 +343,8 @@ func (f *configFile) write() error {
 	return nil
 }
 
-func (k *kubeconfig) noContext(name string) error {
-	return withCode(notFound, "there is no context %s: edgebus context list shows those that there are, edgebus context set %s --server https://… adds it%s",
-		name, name, resource.DidYouMean(name, k.contexts()))
+func noContext(name string) error {
+	return withCode(notFound, "there is no context %s: edgebus context list shows those that there are, edgebus context set %s --server https://… adds it", name, name)
 }
 
 // place is the hub that a context names, and the credentials for it.
@@ -355,7 +352,7 @@ func (k *kubeconfig) place(name string) (p place, err error) {
 	var c contextEntry
 	_, found, err := k.read(kindContext, name, &c)
 	if !found {
-		return p, k.noContext(name)
+		return p, noContext(name)
 	}
 	if err != nil {
 		return p, err

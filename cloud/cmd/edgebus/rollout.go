@@ -350,11 +350,11 @@ func (o *rolloutOptions) undo(ctx context.Context) error {
 		for _, v := range list {
 			names = append(names, v.Metadata.Name)
 		}
-		what, near := "none before "+present, ""
+		what := "none before " + present
 		if o.to != "" {
-			what, near = "no version "+printable(o.to, 300), resource.DidYouMean(o.to, names)
+			what = "no version " + printable(o.to, 300)
 		}
-		return withCode(notFound, "fleet %s has %s; it has %s%s", o.fleet.Metadata.Name, what, strings.Join(names, ", "), near)
+		return withCode(notFound, "fleet %s has %s; it has %s", o.fleet.Metadata.Name, what, strings.Join(names, ", "))
 	}
 	to := list[i].Metadata.Name
 	var value any = to

@@ -36,10 +36,8 @@ func New(version string) Registry {
 	return r
 }
 
-// Handler answers /metrics, in OpenMetrics to who asks for that.
-func (r Registry) Handler() http.Handler {
-	return promhttp.HandlerFor(r, promhttp.HandlerOpts{EnableOpenMetrics: true})
-}
+// Handler answers /metrics.
+func (r Registry) Handler() http.Handler { return promhttp.HandlerFor(r, promhttp.HandlerOpts{}) }
 
 // Count wraps a handler whose requests are counted, by method and status code.
 func (r Registry) Count(h http.Handler) http.Handler {

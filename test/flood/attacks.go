@@ -1,0 +1,242 @@
+package flood
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+)
+
+// Attacks lists what somebody may do who holds one credential, or none: each of them once harmed all others. They need
+// the users of a Target.
+func Attacks() []Flood {
+	return []Flood{
+		{"fulls", "a node: all that it reports, 119,000 keys, again and again, with two values in turn", fulls},
+		{"names", "nobody: 20 CONNECTs at a time with names and passwords of 64 KiB full of what looks like tokens", craftedNames},
+		{"unfinished", "nobody: 600 CONNECTs of 1 MiB that are never finished", unfinished},
+		{"guesses", "nobody: 200 wrong passwords at once from the pair's own address, for its user and for names that don't exist, then 4 a second", guesses},
+		{"agent", "a mapper: 20 CONNECTs at a time as edgeagent, for a day", agentID},
+		{"refusals", "a viewer or mapper: what is refused, each on another topic, at QoS 0 at full speed", refusals},
+		{"identifiers", "a viewer or mapper: one client identifier after the other, up to 5,000, each for a week", identifiers},
+		{"lists", "a viewer: 4 lists with a selector at a time", lists},
+		{"openapi", "a node: /openapi/v2, 4 at a time", openAPI},
+		{"pages", "a viewer: 64 lists of limit=1 at a time", pages},
+	}
+}
+
+// from is an address of the attacker's own, where it makes a difference to attack from another than the others.
+const from = "127.0.0.9"
+
+// as is a client that signs in as a user of the target.
+func (t Target) as(user string) client { return client{user: user, password: t.Password, from: from} }
+
+// nodeKeys are those of the FULLs: fewer than the 120,000 that a node may have.
+const nodeKeys = 119_000
+
+// fulls publishes two FULLs in turn, as a node's link.
+func fulls(ctx context.Context, t Target) {
+	var msgs [][]byte
+	for _, value := range []string{"1", "2"} {
+		msgs = append(msgs, fullOf(nodeKeys, value)...)
+	}
+	up, down := topics.Sync(t.Node)
+	c := t.as("node/" + t.Node)
+	c.id = c.user
+	p, err := join(ctx, t.MQTT, c)
+	if err != nil {
+		return
+	}
+	defer p.Close()
+	if _, err := p.Write(subscribe(down)); err != nil {
+		return
+	}
+	const window = 64
+	acks := make(chan struct{}, window)
+	go p.acknowledge(acks)
+	for i := 0; ; i++ {
+		if i >= window {
+			if _, more := <-acks; !more {
+				return
+			}
+		}
+		if _, err := p.Write(publish(up, 2, uint16(i%(2*window)+1), msgs[i%len(msgs)])); err != nil {
+			return
+		}
+	}
+}
+
+// fullOf are the messages of a FULL, under a lineage that follows any that a node's first connections have.
+func fullOf(keys int, value string) (msgs [][]byte) {
+	owner, replica := link.NewOwner(link.Up, mathrand.Uint64), link.NewReplica(link.Up)
+	for i := range keys {
+		_, _, _ = owner.Put(link.Entry{
+			Key:   topics.DeviceKey(fmt.Sprintf("press-%05d", i/10), topics.KindReported, fmt.Sprintf("property-%d", i%10)),
+			Value: []byte(value), TS: 1, Origin: "mapper",
+		})
+	}
+	owner.Connect(1000)
+	for !owner.InStep() {
+		for _, m := range owner.Messages() {
+			replica.Step(m)
+			if m.Type == link.Full {
+				m.Lineage = link.Lineage{N: 1000, Nonce: 1000}
+				msg, _ := link.Encode(m) // as the machines make them
+				msgs = append(msgs, msg)
+			}
+		}
+		for _, m := range replica.Messages() {
+			_ = owner.Step(m)
+		}
+	}
+	return msgs
+}
+
+// acknowledge reads what comes until the connection ends. It tells of each PUBACK, and answers each PUBLISH of QoS 1.
+func (p *peer) acknowledge(acks chan<- struct{}) {
+	defer close(acks)
+	for {
+		got, err := p.answer()
+		if err != nil {
+			return
+		}
+		switch got[0] >> 4 {
+		case 4:
+			acks <- struct{}{}
+		case 3:
+			if at := 3 + int(binary.BigEndian.Uint16(got[1:])); got[0]&6 != 0 {
+				_, _ = p.Write([]byte{0x40, 2, got[at], got[at+1]})
+			}
+		}
+	}
+}
+
+func craftedNames(ctx context.Context, t Target) {
+	token := strings.Repeat("ebt_aaaaaaaaaaaaa ", 4000)[:1000]
+	many := strings.Repeat(token, 20)
+	each(20, func(int) {
+		for ctx.Err() == nil {
+			c := client{id: rand.Text()[:8] + many, user: many, password: many, from: from}
+			if p, err := join(ctx, t.MQTT, c); err == nil {
+				_ = p.Close()
+			}
+		}
+	})
+}
+
+func unfinished(ctx context.Context, t Target) {
+	const size = 1<<20 - 64
+	head := binary.AppendUvarint([]byte{0x10}, size)
+	begun := append(append(text(head, "MQTT"), 5, 0), make([]byte, size-200)...)
+	each(600, func(int) {
+		for ctx.Err() == nil {
+			p, err := dialFrom(ctx, from, t.MQTT)
+			if err != nil {
+				continue
+			}
+			if _, err := p.Write(begun); err == nil {
+				p.ignore()
+			}
+			_ = p.Close()
+			pause(ctx, longPause)
+		}
+	})
+}
+
+func guesses(ctx context.Context, t Target) {
+	var tried atomic.Int64
+	each(20, func(i int) {
+		for ctx.Err() == nil {
+			user := t.User
+			if i%2 == 0 {
+				user = rand.Text()
+			}
+			if p, err := join(ctx, t.MQTT, client{user: user, password: rand.Text()}); err == nil {
+				_ = p.Close()
+			}
+			if tried.Add(1) > 200 {
+				pause(ctx, 5*time.Second)
+			}
+		}
+	})
+}
+
+func agentID(ctx context.Context, t Target) {
+	each(20, func(int) {
+		for ctx.Err() == nil {
+			c := t.as(t.Other)
+			c.id, c.keep = "edgeagent", 24*3600
+			if p, err := join(ctx, t.MQTT, c); err == nil {
+				_ = p.Close()
+			}
+		}
+	})
+}
+
+func refusals(ctx context.Context, t Target) {
+	p, err := join(ctx, t.MQTT, t.as(t.Other))
+	if err != nil {
+		return
+	}
+	defer p.Close()
+	go p.ignore()
+	long := strings.Repeat("x", 300)
+	for i := 0; err == nil; i++ {
+		_, err = p.Write(publish(fmt.Sprintf("v1/nodes/%d/devices/%s/desired/x", i, long), 0, 0, payload))
+	}
+}
+
+func identifiers(ctx context.Context, t Target) {
+	var n atomic.Int64
+	each(20, func(int) {
+		for ctx.Err() == nil {
+			c := t.as(t.Other)
+			c.id, c.keep = fmt.Sprintf("%s-%d", t.Other, n.Add(1)%5000), 7*24*3600
+			if p, err := join(ctx, t.MQTT, c); err == nil {
+				_ = p.Close()
+			}
+		}
+	})
+}
+
+func lists(ctx context.Context, t Target) {
+	asking(ctx, t, 4, t.Other, "/apis/edgebus.io/v1alpha1/devices?labelSelector=a%3Db")
+}
+
+func openAPI(ctx context.Context, t Target) { asking(ctx, t, 4, t.Node, "/openapi/v2") }
+
+func pages(ctx context.Context, t Target) {
+	asking(ctx, t, 64, t.Other, "/apis/edgebus.io/v1alpha1/devices?limit=1")
+}
+
+// asking has n requests of a user's under way.
+func asking(ctx context.Context, t Target, n int, user, path string) {
+	own := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+	transport := &http.Transport{DialContext: own.DialContext, MaxIdleConnsPerHost: n}
+	defer transport.CloseIdleConnections()
+	each(n, func(int) {
+		for ctx.Err() == nil {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+t.HTTP+path, nil)
+			if err != nil {
+				return
+			}
+			req.SetBasicAuth(user, t.Password)
+			resp, err := transport.RoundTrip(req)
+			if err != nil {
+				pause(ctx, longPause)
+				continue
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+		}
+	})
+}
