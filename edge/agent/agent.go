@@ -650,16 +650,6 @@ func (a *agent) due(moment string, u update) (due []resource.Hook) {
 	return due
 }
 
-// hooks runs the hooks of a moment: the node's own, and then the spec's.
-func (a *agent) hooks(ctx context.Context, moment string, u update) error {
-	own, spec := a.hooksAt(moment, u)
-	env := environment(a.o.Config.Root, moment, u)
-	if err := a.commands.runAll(ctx, "hooks."+moment+" of agent.yaml: ", own, a.files.Changes(), env); err != nil {
-		return err
-	}
-	return a.commands.runAll(ctx, "hooks."+moment, spec, a.files.Changes(), env)
-}
-
 func (a *agent) hooksAt(moment string, u update) (own, spec []resource.Hook) {
 	c, s := a.o.Config.Hooks, resource.Hooks{}
 	if u.Spec.Hooks != nil {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -582,4 +583,62 @@ func TestProtected(t *testing.T) {
 		protected := o.withDefaults().Protected
 		require.Equal(t, want != "", len(protected) == 3, "%v", protected)
 	}
+}
+
+// TestAHookThatHasSucceededIsRunOnce: wherever the agent is killed. One that was running is run again, and knows that.
+func TestAHookThatHasSucceededIsRunOnce(t *testing.T) {
+	type killed struct{}
+	for step := range 100 {
+		runs := filepath.Join(t.TempDir(), "runs")
+		log := func(name string) func(*configs.Agent) {
+			return allow(name, "/bin/sh", "-c", `echo "$EDGEBUS_HOOK `+name+`$EDGEBUS_HOOK_AGAIN" >>`+runs)
+		}
+		r := newRig(t, func(c *configs.Agent) {
+			for _, name := range []string{"own", "one", "two", "three"} {
+				log(name)(c)
+			}
+			c.Hooks.AfterUpdating = []configs.Hook{{Run: "own"}}
+		})
+		at := 0
+		r.agent.o.BeforeStep = func(string) {
+			if at++; at == step+1 {
+				panic(killed{})
+			}
+		}
+		s := version("1", text("/etc/a", "one"))
+		s.Hooks = &resource.Hooks{BeforeUpdating: []resource.Hook{{Run: "one"}}, AfterUpdating: []resource.Hook{{Run: "two"}, {Run: "three"}}}
+		r.send("spec", s)
+		ended := func() (ended bool) {
+			defer func() {
+				if p := recover(); p != nil {
+					require.Equal(t, killed{}, p)
+					ended = true
+				}
+			}()
+			r.settle()
+			return false
+		}()
+		if ended {
+			r.stop()
+			r.start()
+			r.settle()
+		}
+		require.Equal(t, "one", r.file("etc/a"))
+		text, err := os.ReadFile(runs)
+		require.NoError(t, err)
+		var once []string
+		for _, line := range strings.Fields(strings.ReplaceAll(string(text), "Updating ", "Updating:")) {
+			if name, again := strings.CutSuffix(line, "true"); !again || !slices.Contains(once, name) {
+				once = append(once, name)
+			}
+		}
+		require.Equal(t, []string{"beforeUpdating:one", "afterUpdating:own", "afterUpdating:two", "afterUpdating:three"}, once, "killed at %d: %s", step, text)
+		require.Zero(t, r.state.Hooks, "the next time all are run")
+		r.stop()
+		if !ended {
+			require.Greater(t, step, 10)
+			return
+		}
+	}
+	t.Fatal("the agent takes more than 100 steps")
 }

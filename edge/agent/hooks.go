@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,21 +55,58 @@ func dueNow(h resource.Hook, changes []files.Change) bool {
 	})
 }
 
-// runAll runs those of a list's hooks that are due, in their order, until one fails.
-func (c commands) runAll(ctx context.Context, where string, hooks []resource.Hook, changes []files.Change, env []string) error {
-	for i, h := range hooks {
-		if !dueNow(h, changes) {
+// hookProgress is how far the hooks of one moment of an update are. It is on disk before and after each command. So one that has
+// succeeded is run once, although the agent is killed; one that was being run is run again, and told so: what it has done nobody knows.
+type hookProgress struct {
+	// Of is the digest of the spec and the node's own hooks.
+	Of     string `json:"of,omitempty"`
+	Moment string `json:"moment,omitempty"`
+	// Done is how many of the node's own hooks and the spec's are through, and Begun says that the next one was begun.
+	Done  int  `json:"done,omitempty"`
+	Begun bool `json:"begun,omitempty"`
+}
+
+// hooks runs the hooks of a moment that are due, the node's own and then the spec's, until one fails.
+func (a *agent) hooks(ctx context.Context, moment string, u update) error {
+	own, spec := a.hooksAt(moment, u)
+	text, _ := json.Marshal(struct{ Spec, Own any }{u.Spec, own}) // both were read from JSON or YAML
+	at := hookProgress{Of: resource.DigestOf(text), Moment: moment}
+	if had := a.state.Hooks; had.Of == at.Of && had.Moment == at.Moment {
+		at = had
+	}
+	for i, h := range append(own[:len(own):len(own)], spec...) {
+		if i < at.Done || !dueNow(h, a.files.Changes()) {
 			continue
 		}
-		limit, err := timeout(h.Timeout)
-		if err != nil {
+		env := environment(a.o.Config.Root, moment, u)
+		if at.Begun && at.Done == i {
+			env = append(env, "EDGEBUS_HOOK_AGAIN=true")
+		}
+		at.Done, at.Begun = i, true
+		if err := a.save(func(s *state) { s.Hooks = at }); err != nil {
 			return err
 		}
-		if err := c.run(ctx, h.Run, limit, env); err != nil {
-			return failed(ctx, resource.FailedHook, fmt.Errorf("%s[%d]: %w", where, i, err))
+		where := fmt.Sprintf("hooks.%s[%d]", moment, i-len(own))
+		if i < len(own) {
+			where = fmt.Sprintf("hooks.%s[%d] of agent.yaml", moment, i)
+		}
+		if err := a.commands.runHook(ctx, h, env); err != nil {
+			return failed(ctx, resource.FailedHook, fmt.Errorf("%s: %w", where, err))
+		}
+		at.Done, at.Begun = i+1, false
+		if err := a.save(func(s *state) { s.Hooks = at }); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+func (c commands) runHook(ctx context.Context, h resource.Hook, env []string) error {
+	limit, err := timeout(h.Timeout)
+	if err != nil {
+		return err
+	}
+	return c.run(ctx, h.Run, limit, env)
 }
 
 // run runs a command with the given environment, within a limit.

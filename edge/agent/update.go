@@ -19,7 +19,7 @@ import (
 )
 
 // An update goes through these steps. Until stepSwap nothing is changed and nothing is on disk: after a crash it begins again. From
-// then on each step is on disk before it is done, and doing it again has the same outcome.
+// then on each step is on disk before it is done, and doing it again has the same outcome; of hooks, see hookProgress.
 const (
 	stepWindow  = resource.WaitingForWindow
 	stepStage   = "Staging"              // contents are fetched and verified
@@ -55,6 +55,8 @@ type state struct {
 	Unstarted []string `json:"unstarted,omitempty"`
 	// Update is the update that is being made.
 	Update *update `json:"update,omitempty"`
+	// Hooks is how far the hooks of the update are that is being made or prepared.
+	Hooks hookProgress `json:"hooks,omitzero"`
 	// Downloaded is what was downloaded before its window.
 	Downloaded downloaded `json:"downloaded,omitzero"`
 	// Boot is the boot of the host that the agent saw last, and BootSeen when it first saw it.
@@ -359,7 +361,7 @@ func (a *agent) unprepared(spec resource.RenderedSpec, err error) (again time.Du
 	a.log.Error().Str("rendered_version", spec.RenderedVersion).Str("reason", f.reason).Str("error", f.message).Msg("update failed before anything was changed")
 	u := update{Spec: spec}.failing(f, a.o.Now())
 	a.retryLater(u.Spec)
-	err = a.save(func(s *state) { s.Failed, s.FailedSpec = u.Failed, digestOf(u.Spec) })
+	err = a.save(func(s *state) { s.Failed, s.FailedSpec, s.Hooks = u.Failed, digestOf(u.Spec), hookProgress{} })
 	a.progress("", "", nil)
 	if err != nil {
 		u.Failed.Message += "; and " + err.Error()
@@ -510,7 +512,7 @@ func (a *agent) stepped(u update, err error) error {
 		return err
 	case u.Step == stepCommit:
 		err = a.save(func(s *state) {
-			s.Applied, s.Unstarted, s.Update, s.Failed, s.FailedSpec = u.Spec, u.Unstarted, nil, nil, ""
+			s.Applied, s.Unstarted, s.Update, s.Failed, s.FailedSpec, s.Hooks = u.Spec, u.Unstarted, nil, nil, "", hookProgress{}
 			s.Downloaded = downloaded{}
 		})
 		if err == nil {
@@ -525,7 +527,7 @@ func (a *agent) stepped(u update, err error) error {
 		}
 		a.retryLater(u.Spec)
 		err = a.save(func(s *state) {
-			s.Unstarted, s.Update, s.Failed, s.FailedSpec = u.Unstarted, nil, u.Failed, digestOf(u.Spec)
+			s.Unstarted, s.Update, s.Failed, s.FailedSpec, s.Hooks = u.Unstarted, nil, u.Failed, digestOf(u.Spec), hookProgress{}
 			s.Downloaded = downloaded{}
 		})
 		if err == nil {
