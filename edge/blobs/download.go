@@ -84,6 +84,7 @@ type Downloads struct {
 	stats      Stats
 	files      *files
 	active     map[string]*download
+	verifying  map[string][]wanted // requests that wait until the digest of a complete blob was compared
 	requests   map[uint64]*request
 	number     uint64
 	flow       flow
@@ -130,6 +131,12 @@ type waiter struct {
 	tell func(resource.BlobAnswer)
 }
 
+// wanted is a request for a blob.
+type wanted struct {
+	resource.BlobRequest
+	waiter
+}
+
 // request is a range that was requested and has not come.
 type request struct {
 	of     *download
@@ -150,7 +157,7 @@ func New(o Options) (*Downloads, error) {
 	d := &Downloads{
 		o: o, topic: topics.Address{Node: o.Node, Kind: topics.KindBlobGet}.String(), wake: make(chan struct{}, 1), ended: make(chan struct{}),
 		reply: topics.Address{Node: o.Node, Kind: topics.KindBlobAnswer, Device: answersRequest}.String(),
-		files: stored, active: make(map[string]*download), requests: make(map[uint64]*request),
+		files: stored, active: make(map[string]*download), verifying: make(map[string][]wanted), requests: make(map[uint64]*request),
 	}
 	d.flow.reset()
 	d.note()
@@ -277,6 +284,8 @@ func (d *Downloads) take(r resource.BlobRequest, w waiter) error {
 	case l != nil:
 		l.waiters = append(l.waiters, w)
 		return nil
+	case d.files.unverified(r.Digest):
+		return d.verify(r, w)
 	}
 	path, err := d.files.use(r.Digest, r.Size)
 	if err != nil {
@@ -302,6 +311,39 @@ func (d *Downloads) take(r resource.BlobRequest, w waiter) error {
 		d.check(l)
 	}
 	return nil
+}
+
+// verify compares the digest of a complete blob, the first time that it is wanted since the start. It is read beside the loop, which
+// goes on meanwhile.
+func (d *Downloads) verify(r resource.BlobRequest, w waiter) error {
+	list, begun := d.verifying[r.Digest]
+	switch {
+	case slices.ContainsFunc(list, func(o wanted) bool { return o.key != "" && o.key == w.key }):
+		return nil
+	case len(list) >= mostWaiters:
+		return resource.Errorf(resource.Quota, "", "%d requests wait for the blob", mostWaiters)
+	}
+	d.verifying[r.Digest] = append(list, wanted{r, w})
+	if begun {
+		return nil
+	}
+	path := d.files.path(r.Digest)
+	d.running.Go(func() {
+		found, err := hash(path)
+		d.post(func() { d.verified(r.Digest, err == nil && found == r.Digest) })
+	})
+	return nil
+}
+
+func (d *Downloads) verified(digest string, matches bool) {
+	d.files.verified(digest, matches)
+	list := d.verifying[digest]
+	delete(d.verifying, digest)
+	for _, r := range list {
+		if err := d.take(r.BlobRequest, r.waiter); err != nil {
+			r.tell(failure(r.BlobRequest, err))
+		}
+	}
 }
 
 // unavailable gives errors of the system a kind.
@@ -489,8 +531,9 @@ func (d *Downloads) receive(m client.Message) {
 	case n > r.length:
 		d.fail(l, resource.Errorf(resource.Internal, "", "the hub sent %d bytes instead of %d", n, r.length))
 	case n < r.length:
+		err := resource.Errorf(resource.Invalid, "size", "the blob has %d bytes at the hub, and not %d", l.written+int64(n), l.size)
 		d.discard(l)
-		d.fail(l, resource.Errorf(resource.Invalid, "size", "the blob has %d bytes at the hub, and not %d", l.written+int64(n), l.size))
+		d.fail(l, err)
 	default:
 		d.write(l, m.Payload, now)
 	}

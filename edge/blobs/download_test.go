@@ -584,3 +584,103 @@ func TestFlowKeepsTheQueueShort(t *testing.T) {
 		require.LessOrEqual(t, worst, link.late, link.name)
 	}
 }
+
+// The digest of a complete blob is compared beside the loop: whoever wants another blob doesn't wait for it.
+func TestAnotherBlobIsServedWhileOneIsVerified(t *testing.T) {
+	large, small := random(5000), random(100)
+	n := newNode(t, Options{}, large, small)
+	path, err := n.get(t, large)
+	require.NoError(t, err)
+	n.stop()
+	require.NoError(t, os.Remove(path)) // a pipe holds who reads it until the test writes
+	require.NoError(t, syscall.Mkfifo(path, 0o600))
+	held := &file{size: int64(len(large)), used: time.Now()}
+	n.start(t)
+	wait := func(f func()) {
+		done := make(chan struct{})
+		n.post(func() { f(); close(done) })
+		<-done
+	}
+	wait(func() { n.files.complete[resource.DigestOf(large)] = held })
+	answers := make(chan error, 2)
+	for range 2 {
+		go func() {
+			_, err := n.Want(t.Context(), resource.DigestOf(large), int64(len(large)))
+			answers <- err
+		}()
+	}
+	require.Eventually(t, func() (both bool) {
+		wait(func() { both = len(n.verifying[resource.DigestOf(large)]) == 2 })
+		return both
+	}, testTime, time.Millisecond)
+	_, err = n.get(t, small)
+	require.NoError(t, err)
+	pipe, err := os.OpenFile(path, os.O_WRONLY, 0)
+	require.NoError(t, err)
+	_, err = pipe.Write(large)
+	require.NoError(t, err)
+	require.NoError(t, os.Rename(path, path+".pipe"))
+	require.NoError(t, os.WriteFile(path, large, 0o600)) // what use looks at
+	require.NoError(t, pipe.Close())
+	for range 2 {
+		require.NoError(t, <-answers)
+	}
+	require.Equal(t, int64(len(large)+len(small)), n.hub.sent, "it was not downloaded again")
+}
+
+// What is on disk counts, whatever fails: a part that can't be opened, or a file that can't be removed.
+func TestWhatIsOnDiskCounts(t *testing.T) {
+	dir := t.TempDir()
+	digest, other := resource.DigestOf([]byte("a")), resource.DigestOf([]byte("b"))
+	now := time.Now()
+	open := func() *files {
+		f, err := openFiles(dir, 1000, func() time.Time { return now })
+		require.NoError(t, err)
+		return f
+	}
+	f := open()
+	part := f.path(digest) + partSuffix
+	require.NoError(t, os.WriteFile(part, make([]byte, 400), 0o600))
+	f = open()
+	require.EqualValues(t, 400, f.bytes)
+	require.NoError(t, os.Remove(part))
+	require.NoError(t, os.MkdirAll(filepath.Join(part, "full"), 0o700)) // nobody can open or remove it
+	_, _, err := f.begin(digest, 500)
+	require.Error(t, err)
+	require.EqualValues(t, 400, f.bytes)
+	now = now.Add(time.Hour)
+	_, _, err = f.begin(other, 700)
+	require.ErrorIs(t, err, resource.Quota, "the part can't be removed")
+	require.EqualValues(t, 400, f.bytes)
+	require.NoError(t, os.RemoveAll(part))
+	p, _, err := f.begin(other, 700)
+	require.NoError(t, err)
+	require.EqualValues(t, 700, f.bytes)
+	require.NoError(t, p.Close())
+}
+
+// A file of a time that has not come, since the clock was set back, makes room like any other.
+func TestABlobOfTheFutureMakesRoom(t *testing.T) {
+	dir := t.TempDir()
+	now := time.Now()
+	f, err := openFiles(dir, 1000, func() time.Time { return now })
+	require.NoError(t, err)
+	path := f.path(resource.DigestOf([]byte("a")))
+	require.NoError(t, os.WriteFile(path, make([]byte, 600), 0o600))
+	year := now.AddDate(1, 0, 0)
+	require.NoError(t, os.Chtimes(path, year, year))
+	f, err = openFiles(dir, 1000, func() time.Time { return now })
+	require.NoError(t, err)
+	require.ErrorIs(t, f.makeRoom(600), resource.Quota, "it may have been used just now")
+	now = now.Add(inUse + time.Second)
+	require.NoError(t, f.makeRoom(600))
+	require.NoFileExists(t, path)
+}
+
+// The error about a blob of another size has that size.
+func TestTheSizeAtTheHubIsSaid(t *testing.T) {
+	content := random(100_000)
+	n := newNode(t, Options{}, content)
+	_, err := n.Want(t.Context(), resource.DigestOf(content), 100_007)
+	require.ErrorContains(t, err, "the blob has 100000 bytes at the hub, and not 100007")
+}

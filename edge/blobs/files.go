@@ -61,7 +61,11 @@ func openFiles(dir string, quota int64, now func() time.Time) (*files, error) {
 		if isPart {
 			list = f.parts
 		}
-		list[digest] = &file{size: info.Size(), used: info.ModTime()}
+		used := info.ModTime()
+		if used.After(now()) { // a clock was set back: it would be in use until then
+			used = now()
+		}
+		list[digest] = &file{size: info.Size(), used: used}
 		f.bytes += info.Size()
 	}
 	return f, nil
@@ -72,22 +76,36 @@ func (f *files) path(digest string) string {
 	return filepath.Join(f.dir, strings.TrimPrefix(digest, resource.DigestPrefix))
 }
 
-// use returns the path of a complete blob, and notes that it is in use; empty: there is none. The first time since the start
-// its digest is compared.
+// unverified reports whether there is a complete blob whose digest was not compared since the start.
+func (f *files) unverified(digest string) bool {
+	c := f.complete[digest]
+	return c != nil && !c.verified
+}
+
+// verified takes the outcome of comparing its digest: if it was another, the blob is downloaded again.
+func (f *files) verified(digest string, matches bool) {
+	if c := f.complete[digest]; c != nil {
+		if c.verified = matches; !matches {
+			f.discard(digest)
+		}
+	}
+}
+
+// use returns the path of a complete blob whose digest was compared, and notes that it is in use; empty: there is none.
 func (f *files) use(digest string, size int64) (path string, err error) {
 	c := f.complete[digest]
 	if c == nil {
 		return "", nil
 	}
 	path = f.path(digest)
-	if info, err := os.Stat(path); err != nil || info.Size() != c.size || !c.verified && !matches(path, digest) {
-		f.remove(digest, "") // it is downloaded again
+	if info, err := os.Stat(path); err != nil || info.Size() != c.size {
+		f.discard(digest)
 		return "", nil
 	}
 	if c.size != size {
 		return "", resource.Errorf(resource.Invalid, "size", "the blob %s has %d bytes, and not %d", digest, c.size, size)
 	}
-	c.used, c.verified = f.now(), true
+	c.used = f.now()
 	_ = os.Chtimes(path, c.used, c.used) // it is for the next start only
 	return path, nil
 }
@@ -96,33 +114,41 @@ func (f *files) use(digest string, size int64) (path string, err error) {
 func (f *files) begin(digest string, size int64) (part *os.File, written int64, err error) {
 	path := f.path(digest) + partSuffix
 	if p := f.parts[digest]; p != nil {
-		if p.size > size {
-			f.remove(digest, partSuffix)
-		} else {
-			delete(f.parts, digest)
-			f.bytes -= p.size
+		delete(f.parts, digest)
+		f.bytes -= p.size
+		if p.size <= size {
 			written = p.size
 		}
+		defer func() {
+			if err != nil { // what there is stays, and counts
+				f.parts[digest] = p
+				f.bytes += p.size
+			}
+		}()
 	}
 	if err := f.makeRoom(size); err != nil {
-		if written > 0 {
-			f.parts[digest] = &file{size: written, used: f.now()}
-			f.bytes += written
-		}
 		return nil, 0, err
 	}
+	if part, written, err = openPart(path, written); err != nil {
+		return nil, 0, err
+	}
+	f.bytes += size
+	return part, written, nil
+}
+
+// openPart opens a part for appending. One that is not as long as it is to be was changed by another program, and is emptied.
+func openPart(path string, size int64) (part *os.File, written int64, err error) {
 	part, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, 0, err
 	}
-	if info, err := part.Stat(); err != nil || info.Size() != written { // another program has changed it
-		written = 0
+	if info, err := part.Stat(); err != nil || info.Size() != size {
 		if err := part.Truncate(0); err != nil {
 			return nil, 0, errors.Join(err, part.Close())
 		}
+		return part, 0, nil
 	}
-	f.bytes += size
-	return part, written, nil
+	return part, size, nil
 }
 
 // pause keeps what there is of a blob whose download ends before it is complete.
@@ -131,7 +157,7 @@ func (f *files) pause(digest string, written, size int64) {
 	f.parts[digest] = &file{size: written, used: f.now()}
 }
 
-// drop removes what there is of a blob whose download ends.
+// drop removes what there is of a blob whose download ends, which is nothing.
 func (f *files) drop(digest string, size int64) error {
 	f.bytes -= size
 	return os.Remove(f.path(digest) + partSuffix)
@@ -157,7 +183,7 @@ func (f *files) makeRoom(size int64) error {
 	return nil
 }
 
-// evict removes the file that was not used for longest. It reports false if there is none.
+// evict removes the file that was not used for longest. It reports false if there is none, or it can't be removed.
 func (f *files) evict() bool {
 	oldest, suffix, at := "", "", f.now().Add(-inUse)
 	for digest, c := range f.complete {
@@ -176,25 +202,30 @@ func (f *files) evict() bool {
 	if oldest == "" {
 		return false
 	}
-	f.remove(oldest, suffix)
-	return true
+	return f.remove(oldest, suffix)
 }
 
-func (f *files) remove(digest, suffix string) {
+// discard removes a complete blob whose content is not what it was, so that it is downloaded again. If its file can't be removed, that
+// counts until the next start.
+func (f *files) discard(digest string) {
+	if !f.remove(digest, "") {
+		delete(f.complete, digest)
+	}
+}
+
+// remove removes a file, unless it can't be removed: then it goes on counting.
+func (f *files) remove(digest, suffix string) (ok bool) {
 	list := f.complete
 	if suffix != "" {
 		list = f.parts
 	}
+	if err := os.Remove(f.path(digest) + suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return false
+	}
 	f.bytes -= list[digest].size
 	delete(list, digest)
 	f.removed++
-	_ = os.Remove(f.path(digest) + suffix) // what is left is found at the next start
-}
-
-// matches reports whether a file has that digest.
-func matches(path, digest string) bool {
-	found, err := hash(path)
-	return err == nil && found == digest
+	return true
 }
 
 func hash(path string) (digest string, err error) {
