@@ -69,10 +69,14 @@ type Store struct {
 	damaged, collected, served atomic.Int64 // since the start
 }
 
+// entry is a blob. One whose content is put anew has another entry.
 type entry struct {
 	size     int64
-	put      time.Time // the last Put
+	put      time.Time // the last Put; on disk it may be touchEvery older
+	touched  time.Time // as it is on disk
+	puts     int       // of this entry
 	verified time.Time
+	doubted  bool // a node suspects it, and it was not verified since
 }
 
 // Info describes a blob.
@@ -101,7 +105,11 @@ func Open(o Options) (*Store, error) {
 		}
 	}
 	return s, walk(o.Dir, func(sum [sha256.Size]byte, _ string, info fs.FileInfo) error {
-		s.blobs[sum] = &entry{size: info.Size(), put: info.ModTime()}
+		put := info.ModTime()
+		if now := s.o.Now(); put.After(now) { // a clock was set back: it would be kept until then
+			put = now
+		}
+		s.blobs[sum] = &entry{size: info.Size(), put: put, touched: put}
 		s.bytes += info.Size()
 		return nil
 	})
@@ -225,14 +233,18 @@ func (s *Store) reserve(ctx context.Context, n int64) error {
 func (s *Store) renew(sum [sha256.Size]byte) (size int64, ok bool, err error) {
 	s.files.Lock()
 	defer s.files.Unlock()
+	now := s.o.Now()
 	s.mu.Lock()
 	e := s.blobs[sum]
-	s.mu.Unlock()
-	if e == nil {
+	if e == nil || e.doubted { // it may be damaged: the content is taken anew
+		s.mu.Unlock()
 		return 0, false, nil
 	}
-	now := s.o.Now()
-	if now.Sub(e.put) < touchEvery {
+	e.put = now
+	e.puts++
+	touch := now.Sub(e.touched) >= touchEvery
+	s.mu.Unlock()
+	if !touch {
 		return e.size, true, nil
 	}
 	err = os.Chtimes(s.path(sum), now, now)
@@ -241,7 +253,7 @@ func (s *Store) renew(sum [sha256.Size]byte) (size int64, ok bool, err error) {
 		return 0, false, nil
 	}
 	s.mu.Lock()
-	e.put = now
+	e.touched = now
 	s.mu.Unlock()
 	return e.size, true, err
 }
@@ -266,7 +278,7 @@ func (s *Store) keep(sum [sha256.Size]byte, w *writer) error {
 		s.bytes -= old.size
 	}
 	now := s.o.Now()
-	s.blobs[sum] = &entry{size: w.n, put: now, verified: now}
+	s.blobs[sum] = &entry{size: w.n, put: now, touched: now, verified: now}
 	_ = os.Remove(s.damagedPath(sum)) // there is a good one again
 	return nil
 }
@@ -317,9 +329,14 @@ type Blob struct {
 
 // Open opens a blob. The error is NotFound if there is none, also where its file was damaged.
 func (s *Store) Open(digest string) (*Blob, error) {
+	b, _, err := s.open(digest)
+	return b, err
+}
+
+func (s *Store) open(digest string) (*Blob, *entry, error) {
 	sum, err := resource.ParseDigest(digest)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s.mu.Lock()
 	known := s.blobs[sum]
@@ -329,26 +346,26 @@ func (s *Store) Open(digest string) (*Blob, error) {
 	}
 	s.mu.Unlock()
 	if known == nil {
-		return nil, resource.Errorf(resource.NotFound, "", "there is no blob %s", digest)
+		return nil, nil, resource.Errorf(resource.NotFound, "", "there is no blob %s", digest)
 	}
 	f, err := os.Open(s.path(sum))
 	if errors.Is(err, fs.ErrNotExist) {
-		s.quarantine(sum, "its file is gone")
-		return nil, resource.Errorf(resource.NotFound, "", "there is no blob %s any more: its file is gone", digest)
+		s.quarantine(sum, known, "its file is gone")
+		return nil, nil, resource.Errorf(resource.NotFound, "", "there is no blob %s any more: its file is gone", digest)
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	info, err := f.Stat()
 	if err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, nil, errors.Join(err, f.Close())
 	}
 	if info.Size() != e.size {
 		_ = f.Close()
-		s.quarantine(sum, fmt.Sprintf("its file has %d bytes instead of %d", info.Size(), e.size))
-		return nil, resource.Errorf(resource.NotFound, "", "there is no blob %s any more: its file was damaged", digest)
+		s.quarantine(sum, known, fmt.Sprintf("its file has %d bytes instead of %d", info.Size(), e.size))
+		return nil, nil, resource.Errorf(resource.NotFound, "", "there is no blob %s any more: its file was damaged", digest)
 	}
-	return &Blob{File: f, Size: e.size, Put: e.put}, nil
+	return &Blob{File: f, Size: e.size, Put: e.put}, known, nil
 }
 
 // ReadAt reads part of a blob into p, and returns fewer bytes than p has only at the blob's end.
@@ -373,14 +390,15 @@ func (s *Store) damagedPath(sum [sha256.Size]byte) string {
 	return filepath.Join(s.root, damagedDir, hex.EncodeToString(sum[:]))
 }
 
-// quarantine moves a blob that is not what it was aside, so that it is not given to anybody and can be put again.
-func (s *Store) quarantine(sum [sha256.Size]byte, why string) {
+// quarantine moves a blob that is not what it was aside, so that it is not given to anybody and can be put again, unless that has
+// happened.
+func (s *Store) quarantine(sum [sha256.Size]byte, which *entry, why string) {
 	s.files.Lock()
 	defer s.files.Unlock()
 	s.mu.Lock()
-	known := s.blobs[sum] != nil
+	same := s.blobs[sum] == which
 	s.mu.Unlock()
-	if !known {
+	if !same {
 		return
 	}
 	s.forget(sum)
@@ -405,24 +423,31 @@ func (s *Store) Suspect(digest string) {
 	}
 	s.mu.Lock()
 	e := s.blobs[sum]
-	due := e != nil && s.o.Now().Sub(e.verified) > suspectTime
+	due := e != nil && !e.doubted && s.o.Now().Sub(e.verified) > suspectTime
+	if due {
+		select {
+		case s.suspects <- sum:
+			e.doubted = true
+		default: // others are read first; the node asks again
+		}
+	}
 	s.mu.Unlock()
-	if !due {
-		return
-	}
-	select {
-	case s.suspects <- sum:
-	default: // others are read first; the node asks again
-	}
 }
 
-// Remove removes a blob that nothing refers to. The error is Conflict if something does.
+// Remove removes a blob that nothing refers to. The error is Conflict if something does, or if the blob is put meanwhile: a reference to
+// it is about to be written.
 func (s *Store) Remove(ctx context.Context, digest string) error {
 	sum, err := resource.ParseDigest(digest)
 	if err != nil {
 		return err
 	}
-	if _, ok := s.Has(digest); !ok {
+	s.mu.Lock()
+	e, puts := s.blobs[sum], 0
+	if e != nil {
+		puts = e.puts
+	}
+	s.mu.Unlock()
+	if e == nil {
 		return resource.Errorf(resource.NotFound, "", "there is no blob %s", digest)
 	}
 	used, err := s.used(ctx)
@@ -432,7 +457,15 @@ func (s *Store) Remove(ctx context.Context, digest string) error {
 	if used[sum] {
 		return resource.Errorf(resource.Conflict, "", "the blob %s is in use: it can be removed when no spec refers to it", digest)
 	}
-	return s.remove(sum, func(*entry) bool { return true })
+	again := false
+	err = s.remove(sum, func(now *entry) bool {
+		again = now != e || now.puts != puts
+		return !again
+	})
+	if again {
+		return resource.Errorf(resource.Conflict, "", "the blob %s was put again just now: it can be removed when no spec refers to it", digest)
+	}
+	return err
 }
 
 func (s *Store) used(ctx context.Context) (map[[sha256.Size]byte]bool, error) {
@@ -546,24 +579,24 @@ func (s *Store) collect(ctx context.Context) {
 
 // verify reads a blob and compares its digest, at no more than rate bytes a second; 0: at full speed.
 func (s *Store) verify(ctx context.Context, sum [sha256.Size]byte, rate int64) {
-	b, err := s.Open(resource.FormatDigest(sum))
+	b, e, err := s.open(resource.FormatDigest(sum))
 	if err != nil {
-		return // it is gone, or Open has said why
+		return // it is gone, or open has said why
 	}
 	defer b.Close()
 	found, err := hash(ctx, b, rate)
 	switch {
 	case ctx.Err() != nil:
+		return
 	case err != nil:
 		s.o.Log.Error().Err(err).Str("digest", resource.FormatDigest(sum)).Msg("a blob can't be read")
 	case found != sum:
-		s.quarantine(sum, "its content has the digest "+resource.FormatDigest(found))
-	default:
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if e := s.blobs[sum]; e != nil {
-			e.verified = s.o.Now()
-		}
+		s.quarantine(sum, e, "its content has the digest "+resource.FormatDigest(found))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.doubted = false; err == nil {
+		e.verified = s.o.Now()
 	}
 }
 
