@@ -77,7 +77,7 @@ func asFilter(pattern string) string {
 }
 
 func forbidden(topic, format string, args ...any) error {
-	return resource.Errorf(resource.Forbidden, topic, format, args...)
+	return topicError(resource.Forbidden, topic, format, args...)
 }
 
 // publish returns an error if the identity may not publish to the topic. CheckTopic has accepted the topic before.
@@ -657,6 +657,15 @@ func IsNodeCertificate(cert *x509.Certificate) bool {
 	return slices.Contains(cert.Subject.OrganizationalUnit, NodeUnit)
 }
 
+// EnrollerUnit is the organizational unit in the certificates that a hub makes for enrollers: hosts that may ask to become nodes. Such a
+// certificate is never a user's or a node's.
+const EnrollerUnit = "edgebus enroller"
+
+// IsEnrollerCertificate reports whether a hub has made the certificate for an enroller.
+func IsEnrollerCertificate(cert *x509.Certificate) bool {
+	return slices.Contains(cert.Subject.OrganizationalUnit, EnrollerUnit)
+}
+
 func enrolleeIdentity(node string) Identity {
 	return Identity{User: enrollPrefix + node, Roles: []topics.Role{topics.RoleEnrollee}, Nodes: []string{node}}
 }
@@ -702,6 +711,9 @@ func (a *authenticator) certificate(c credentials) (id Identity, why string) {
 	u, listed := a.users[name]
 	why = a.otherName(c)
 	ofNode := IsNodeCertificate(c.cert)
+	if IsEnrollerCertificate(c.cert) {
+		return a.enroller(c, why)
+	}
 	if why == "" && a.revoked != nil && (ofNode || !listed) {
 		why = a.revoked(name, c.cert)
 	}
@@ -722,6 +734,22 @@ func (a *authenticator) certificate(c credentials) (id Identity, why string) {
 		return nodeIdentity(name), ""
 	}
 	return Identity{}, why
+}
+
+// enroller is the identity of who shows a certificate that a hub has made for an enroller.
+func (a *authenticator) enroller(c credentials, why string) (Identity, string) {
+	name := c.cert.Subject.CommonName
+	switch {
+	case why != "":
+	case a.revoked == nil:
+		why = "the certificate is an enroller's, which is for the hub's HTTP API"
+	default:
+		why = a.revoked(name, c.cert)
+	}
+	if why != "" {
+		return Identity{}, why
+	}
+	return Identity{User: enrollerPrefix + name, Roles: []topics.Role{topics.RoleEnroller}}, ""
 }
 
 // commonNames counts the common names of a certificate's subject.
@@ -767,8 +795,9 @@ const (
 	enrollPrefix = "enroll/"
 	mapperPrefix = "mapper-"
 
-	devicesPrefix  = "devices-" // a mapper's second connection, to its devices' topics
-	assignedPrefix = "auto-"    // identifiers that the broker assigns
+	enrollerPrefix = "enroller/" // of the users that enrollers' certificates name
+	devicesPrefix  = "devices-"  // a mapper's second connection, to its devices' topics
+	assignedPrefix = "auto-"     // identifiers that the broker assigns
 )
 
 func nodeUser(name string) string { return nodePrefix + name }
@@ -859,7 +888,7 @@ func (b *Broker) signIn(r *http.Request) (Identity, error) {
 		b.quotas.requests.Add(id.User, -1)
 	})
 	if !expires.IsZero() {
-		id.CertExpires, id.Expires = expires, expires
+		id.CertExpires, id.Expires, id.Certificate = expires, expires, shown.cert
 	}
 	id.Listener, id.Remote = "http", remote.String()
 	b.track(r.Context(), &id)

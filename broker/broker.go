@@ -73,7 +73,8 @@ type Broker struct {
 	present   sync.Map // client id → the *conn that Presence knows of
 
 	settling  sync.Mutex
-	settledOf struct { // the last settleUser; guarded by settling
+	foreign   atomic.Pointer[ForeignOrigin] // the last one that was refused
+	settledOf struct {                      // the last settleUser; guarded by settling
 		who   connectionOwner
 		began time.Time
 	}

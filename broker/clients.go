@@ -557,6 +557,19 @@ func (b *Broker) Administers(id Identity) bool { return b.acl.administers(&id) }
 // MayRead reports whether the identity may receive what is published to a topic.
 func (b *Broker) MayRead(id Identity, topic string) bool { return b.acl.read(&id, topic) }
 
+// Heard returns when a connected client last sent anything, a PINGREQ included, and its keep-alive; ok is false if the client is not
+// connected. at is zero if it has sent nothing since its CONNECT.
+func (b *Broker) Heard(clientID string) (at time.Time, keepAlive time.Duration, ok bool) {
+	c := b.clients.connected(clientID)
+	if c == nil {
+		return at, 0, false
+	}
+	if ms := c.heard.Load(); ms != 0 {
+		at = time.UnixMilli(ms)
+	}
+	return at, c.keepAlive, true
+}
+
 // Sessions lists the clients' sessions, in order of their client identifiers.
 func (b *Broker) Sessions() []resource.Session {
 	type found struct {

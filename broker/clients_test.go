@@ -14,6 +14,8 @@ import (
 
 	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/configs/daemon"
 )
 
 func clean(pk *packets.Packet) { pk.Connect.Clean = true }
@@ -34,7 +36,7 @@ func testNoSessionEndsForAnother(t *testing.T, at place) {
 	require.Equal(t, byte(0x97), fourth.connect("fourth", persistent))
 	require.Contains(t, fourth.connack.Properties.ReasonString, "3 (limits.sessions)")
 	require.Equal(t, byte(3), dial(t, b).connect("fourth", persistent, v3), "server unavailable")
-	require.Equal(t, int64(2), b.Stats().Rejected[connectReasons[codeQuota]])
+	require.Equal(t, int64(2), b.Stats().Rejected[daemon.Label(connectReasons[codeQuota])])
 	require.Equal(t, 3, b.Stats().Kept)
 	pub := open(t, b, "pub") // whose session ends with its connection
 	require.Equal(t, byte(0x97), dial(t, b).connect("pub", persistent), "in place of one that isn't kept")
@@ -87,7 +89,7 @@ func TestSessionsOfOneUser(t *testing.T) {
 	}
 	more := dial(t, b)
 	require.Equal(t, byte(0x97), more.connect("three", persistent, op))
-	require.Equal(t, "op has as many sessions that outlive their connections as one user may have: 2 (limits.perUser)", more.connack.Properties.ReasonString)
+	require.Equal(t, "one user may have 2 sessions that outlive their connections at most (limits.perUser), as many as op has", more.connack.Properties.ReasonString)
 	open(t, b, "three", op).leave(b, "three") // one that ends with its connection
 	open(t, b, "boss", persistent, credentialsOf("boss", "secret"))
 	stop()
@@ -626,7 +628,7 @@ func TestTrial29WillsThatCantBePublished(t *testing.T) {
 		require.Contains(t, c.connack.Properties.ReasonString, "will: ")
 	}
 	require.Equal(t, byte(connackNotAuthorized), dial(t, b).connect("three", v3, withWill("v1/nodes/n1/spec", "mine", 0)))
-	require.Equal(t, int64(4), b.Stats().Rejected[willRefused])
+	require.Equal(t, int64(4), b.Stats().Rejected[daemon.Label(willRefused)])
 }
 
 // The will of a session that ends with its connection is published when the broker comes back after a kill, once, and not
@@ -658,5 +660,25 @@ func TestTrial29WillAfterAKill(t *testing.T) {
 		flush := open(t, b, "flush") // a message that is acknowledged before it is on disk is deleted once it is there
 		flush.publish1("elsewhere", "takes the messages to disk", retain)
 		flush.publish1("elsewhere", "takes their deletion to disk", retain)
+	}
+}
+
+// What a client published before is sent, and acknowledged, while the tree makes it wait: its part of the tree's queue may be full.
+func TestEarlierMessagesAreSentWhileTheTreeMakesTheirPublisherWait(t *testing.T) {
+	for name, options := range map[string][]connectOption{"session": nil, "durable session": {persistent}} {
+		t.Run(name, func(t *testing.T) {
+			tree := &slowTree{fakeTree: newFakeTree(), begun: make(chan struct{}), goOn: make(chan struct{})}
+			b, _ := kept(t, t.TempDir(), func(o *Options) { o.Tree = tree })
+			sub, pub := open(t, b, "sub", options...), open(t, b, "pub")
+			sub.sub("own/+", 1)
+			pub.raw(slices.Concat(
+				encode(t, publishPacket("own/0", "x", 0, 0), 5), encode(t, publishPacket("own/1", "x", 1, 1), 5), encode(t, publishPacket(reported, "1", 1, 2), 5)))
+			<-tree.begun
+			require.Equal(t, "own/0", sub.expect(packets.Publish).TopicName)
+			require.Equal(t, "own/1", sub.expect(packets.Publish).TopicName)
+			require.EqualValues(t, 1, pub.expect(packets.Puback).PacketID)
+			close(tree.goOn)
+			require.EqualValues(t, 2, pub.expect(packets.Puback).PacketID)
+		})
 	}
 }

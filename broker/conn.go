@@ -19,6 +19,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics"
 )
 
@@ -73,6 +74,7 @@ type conn struct {
 	hadWill     bool          // until it sent DISCONNECT
 	aliases     map[uint16]string
 	aliased     int                // what they count for
+	heard       atomic.Int64       // when the client last sent something, in Unix milliseconds; 0: after its CONNECT nothing
 	last        time.Time          // when the last packet had been handled; zero: the keep-alive doesn't count yet
 	unextended  int                // bytes that have arrived since then
 	received    bool               // a packet was taken since the last read
@@ -111,13 +113,13 @@ func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 func (b *Broker) serve(l *listener, transport net.Conn) {
 	c := newConn(b, l, transport)
 	if !b.admit(c) {
-		b.metrics.rejected.WithLabelValues(tooManyConnections).Inc()
+		b.metrics.rejected.WithLabelValues(daemon.Label(tooManyConnections)).Inc()
 		_ = transport.Close()
 		return
 	}
 	defer b.clients.release(c)
 	if out := b.pending.add(c); out != nil {
-		b.metrics.rejected.WithLabelValues(evictedPending).Inc()
+		b.metrics.rejected.WithLabelValues(daemon.Label(evictedPending)).Inc()
 		out.shut()
 	}
 	defer b.connections.Done()
@@ -187,7 +189,7 @@ func (c *conn) trust() {
 // countEnd counts and logs the ends of connections that are not counted where they are caused.
 func (c *conn) countEnd(err error) {
 	if c.w.Stalled() {
-		c.b.metrics.closed.WithLabelValues(readsNothing).Inc()
+		c.b.metrics.closed.WithLabelValues(daemon.Label(readsNothing)).Inc()
 		c.b.sampledLog.Info().Str("client", c.ident.ClientID).Msg("disconnected: the client reads nothing")
 	}
 	if plain := (tls.RecordHeaderError{}); errors.As(err, &plain) {
@@ -197,7 +199,7 @@ func (c *conn) countEnd(err error) {
 		c.logWrongProtocol("this listener wants WebSocket, and the client speaks without, or TLS: see mqtt.listen and mqtt.websocket.tls")
 	}
 	if c.client == nil && errors.Is(err, os.ErrDeadlineExceeded) && !c.closing.Load() {
-		c.b.metrics.rejected.WithLabelValues(noConnect).Inc()
+		c.b.metrics.rejected.WithLabelValues(daemon.Label(noConnect)).Inc()
 	}
 }
 
@@ -287,7 +289,7 @@ func (c *conn) cause(err error) error {
 // sent and was not read yet is not handled: see expel. Any goroutine may call it.
 func (c *conn) disconnect(code byte, why error) {
 	if !c.closing.Load() {
-		c.b.metrics.closed.WithLabelValues(closeReasons[code]).Inc()
+		c.b.metrics.closed.WithLabelValues(daemon.Label(closeReasons[code])).Inc()
 	}
 	c.mu.Lock()
 	if c.why == nil {
@@ -626,18 +628,21 @@ func (c *conn) arriving(now time.Time) bool {
 		return false
 	}
 	c.last, c.unextended = now, 0
+	c.heard.Store(now.UnixMilli())
 	return true
 }
 
 // extend restarts the keep-alive: the next packet has to be complete within one and a half of it, or be arriving. The socket's deadline
 // is not set for each packet: extendDeadline moves it when it is reached.
 func (c *conn) extend() {
+	now := time.Now()
+	c.heard.Store(now.UnixMilli())
 	if c.keepAlive == 0 {
 		return
 	}
 	first := c.last.IsZero()
 	c.unextended = 0
-	if c.last = time.Now(); first {
+	if c.last = now; first {
 		c.readUntil(c.due())
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/edgebus/edgebus/broker/audit"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -139,7 +140,7 @@ func (c *conn) unread(err error) error {
 	if code.Code == codeTooLarge {
 		refused.reason = fmt.Sprintf("a CONNECT has %d KiB at most, its will, user name and password included", c.in.most>>10)
 	}
-	c.b.metrics.rejected.WithLabelValues(connectUnread).Inc()
+	c.b.metrics.rejected.WithLabelValues(daemon.Label(connectUnread)).Inc()
 	remote := c.RemoteAddr().String()
 	c.b.opts.Audit.Add(audit.Entry{Remote: remote, Via: audit.MQTT, Action: audit.Connect, Answer: connectUnread, Reason: refused.reason})
 	c.b.sampledLog.Info().Str("remote", remote).Str("detail", refused.reason).Msg("connection refused")
@@ -542,7 +543,7 @@ func (b *Broker) rejected(c *conn, pk *packets.Packet, refused *refusedConnect) 
 		ClientID: pk.Connect.ClientIdentifier, User: validText(string(pk.Connect.Username)),
 		Remote: c.RemoteAddr().String(), Reason: cmp.Or(refused.counted, connectReasons[refused.code], "malformed packet"),
 	}
-	b.metrics.rejected.WithLabelValues(r.Reason).Inc()
+	b.metrics.rejected.WithLabelValues(daemon.Label(r.Reason)).Inc()
 	b.opts.Audit.Add(audit.Entry{
 		User: r.User, Client: validText(r.ClientID), Remote: r.Remote, Via: audit.MQTT, Action: audit.Connect,
 		Answer: r.Reason, Reason: refused.reason,

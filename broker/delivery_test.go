@@ -14,6 +14,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -469,7 +470,7 @@ func testFullSessionGoesWithout(t *testing.T, at place) {
 	}
 	three.nothing() // it was refused nothing
 	require.Equal(t, int64(15), b.Stats().Dropped["queue_full"])
-	require.Zero(t, b.Stats().Refused["Quota"])
+	require.Zero(t, b.Stats().Refused[daemon.Label("Quota")])
 	require.Equal(t, "gone", b.Report().FullestOf)
 
 	gone = open(t, b, "gone", persistent)
@@ -495,7 +496,7 @@ func TestAListenerThatNeverComesBackStopsNothing(t *testing.T) {
 		}
 	}
 	require.Equal(t, int64(4), b.Stats().Dropped["queue_full"])
-	require.Zero(t, b.Stats().Refused[string(resource.Quota)])
+	require.Zero(t, b.Stats().Refused[daemon.Label(string(resource.Quota))])
 }
 
 // A member that is away and full is passed over for one that has room, there or not.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/acl"
 	"github.com/edgebus/edgebus/broker/audit"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -94,7 +95,7 @@ func TestWhyATokenIsNotTakenIsCounted(t *testing.T) {
 	})
 	require.Equal(t, byte(0x89), dial(t, b).connect("c", credentialsOf("", "t_down")))
 	require.Contains(t, got.Reason, "can't be asked")
-	require.EqualValues(t, 1, b.Stats().Rejected[tokenNotTaken])
+	require.EqualValues(t, 1, b.Stats().Rejected[daemon.Label(tokenNotTaken)])
 }
 
 func TestAConnectionEndsWithItsToken(t *testing.T) {

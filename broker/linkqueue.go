@@ -160,7 +160,7 @@ func (b *Broker) LinkQueueStats() (s LinkQueueStats) {
 // session that matches, or with the reason why it is stored for none.
 func (b *Broker) Pass(m Message, done func(error)) {
 	if err := topics.CheckTopic(m.Topic); err != nil {
-		done(resource.Errorf(resource.BadTopic, m.Topic, "%v", err))
+		done(topicError(resource.BadTopic, m.Topic, "%v", err))
 		return
 	}
 	b.send(outgoing(m, b.opts.Now()), sendOptions{link: m.link, along: m.along.take()}, done)
@@ -169,7 +169,7 @@ func (b *Broker) Pass(m Message, done func(error)) {
 // PublishFromLink is Pass for a message that came over the link. The link queue doesn't get it.
 func (b *Broker) PublishFromLink(m Message, done func(error)) {
 	if topics.IsTree(m.Topic) {
-		done(resource.Errorf(resource.Forbidden, m.Topic, "a bridge carries nothing below %s and %s", topics.Prefix, topics.RefusedPrefix))
+		done(topicError(resource.Forbidden, m.Topic, "a bridge carries nothing below %s and %s", topics.Prefix, topics.RefusedPrefix))
 		return
 	}
 	m.Publisher = &Identity{ClientID: linkQueueID}

@@ -324,7 +324,8 @@ func (l *listener) upgrade(w http.ResponseWriter, r *http.Request) (*websocket.C
 func (l *listener) checkOrigin(r *http.Request) bool {
 	allowed := l.originAllowed(r)
 	if !allowed {
-		l.b.metrics.rejected.WithLabelValues(foreignOrigin).Inc()
+		l.b.metrics.rejected.WithLabelValues(daemon.Label(foreignOrigin)).Inc()
+		l.b.foreign.Store(&ForeignOrigin{Origin: clipped(r.Header.Get("Origin")), Listener: l.Name, At: time.Now()})
 		l.b.sampledLog.Info().Str("listener", l.Name).Str("origin", clipped(r.Header.Get("Origin"))).Str("remote", r.RemoteAddr).
 			Msg("connection refused: web pages of this origin may not connect; mqtt.websocket.origins lists those that may")
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics"
 )
 
@@ -160,7 +161,7 @@ func TestWhoSaysNothingMakesRoom(t *testing.T) {
 				ask(t, b, half)
 			}
 			// All 40 have arrived, of which this host keeps four: none comes later, and takes the place of the next client.
-			require.Eventually(t, func() bool { return b.Stats().Rejected[evictedPending] == 36 }, patience, 10*time.Millisecond)
+			require.Eventually(t, func() bool { return b.Stats().Rejected[daemon.Label(evictedPending)] == 36 }, patience, 10*time.Millisecond)
 			open(t, b, "c")
 		})
 	}
@@ -172,7 +173,7 @@ func TestWhoSaysNothingIsGivenUp(t *testing.T) {
 		_, err := io.Copy(io.Discard, ask(t, b, half))
 		require.NoError(t, err)
 	}
-	require.EqualValues(t, 2, b.Stats().Rejected[noConnect])
+	require.EqualValues(t, 2, b.Stats().Rejected[daemon.Label(noConnect)])
 }
 
 // Pages of the host's own ports may connect, and of the origins that are listed; no others. The subprotocol that an older
@@ -396,7 +397,7 @@ func TestTrial19BridgeBit(t *testing.T) {
 			}
 			c.leave(b, "site")
 			require.Zero(t, b.Stats().Retained)
-			require.Zero(t, b.Stats().Refused["BadTopic"])
+			require.Zero(t, b.Stats().Refused[daemon.Label("BadTopic")])
 			other.publish1("end", "")
 			require.Equal(t, "end", sub.expect(packets.Publish).TopicName)
 		})
@@ -498,5 +499,9 @@ func TestARefusedOriginIsLogged(t *testing.T) {
 	require.NoError(t, b.Close(t.Context())) // nothing is logged any more
 	require.Contains(t, log.String(), "mqtt.websocket.origins")
 	require.Contains(t, log.String(), "https://foreign.example")
-	require.Equal(t, int64(1), b.Stats().Rejected[foreignOrigin])
+	require.Equal(t, int64(1), b.Stats().Rejected[daemon.Label(foreignOrigin)])
+	foreign := b.Report().Foreign // for edgebus doctor
+	require.NotNil(t, foreign)
+	require.Equal(t, "https://foreign.example", foreign.Origin)
+	require.WithinDuration(t, time.Now(), foreign.At, patience)
 }

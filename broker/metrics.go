@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/edgebus/edgebus/broker/session"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -59,15 +60,15 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		m.refused[kind] = new(atomic.Int64)
 	}
 	for _, reason := range connectReasons { // what never happened is known to be 0
-		m.rejected.WithLabelValues(reason)
+		m.rejected.WithLabelValues(daemon.Label(reason))
 	}
 	for _, reason := range []string{tooManyConnections, evictedPending, noConnect, tooManyOfOne, willRefused} {
-		m.rejected.WithLabelValues(reason)
+		m.rejected.WithLabelValues(daemon.Label(reason))
 	}
 	for _, reason := range closeReasons {
-		m.closed.WithLabelValues(reason)
+		m.closed.WithLabelValues(daemon.Label(reason))
 	}
-	m.closed.WithLabelValues(readsNothing)
+	m.closed.WithLabelValues(daemon.Label(readsNothing))
 	return m
 }
 
@@ -109,7 +110,7 @@ func (b *Broker) register(r prometheus.Registerer) {
 			func() int64 { return b.counters.Dropped()[reason] })
 	}
 	for kind, n := range b.metrics.refused {
-		counter("refused_messages_total", "Publishes that were refused, by kind of error.", prometheus.Labels{"kind": string(kind)}, n.Load)
+		counter("refused_messages_total", "Publishes that were refused, by kind of error.", prometheus.Labels{"kind": daemon.Label(string(kind))}, n.Load)
 	}
 }
 
@@ -160,6 +161,13 @@ type Report struct {
 	FullestOf               string           // the client whose that is; empty: all are empty
 	Missed                  int64            // messages that sessions had no room for
 	Refused                 map[string]int64 // publishes of clients, by kind of error
+	Foreign                 *ForeignOrigin   // the last web page that was refused; nil: none was
+}
+
+// ForeignOrigin is a web page that a WebSocket listener refused, as its origin is not allowed there. Its browser tells it nothing.
+type ForeignOrigin struct {
+	Origin, Listener string
+	At               time.Time
 }
 
 // Report takes a snapshot.
@@ -172,6 +180,7 @@ func (b *Broker) Report() Report {
 	for kind, n := range b.metrics.refused {
 		r.Refused[string(kind)] = n.Load()
 	}
+	r.Foreign = b.foreign.Load()
 	return r
 }
 

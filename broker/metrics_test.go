@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/configs/daemon"
 )
 
 // Stats are a broker's metrics, as a test reads them.
@@ -70,6 +72,6 @@ func TestMetricsAreRegistered(t *testing.T) {
 	families, err := r.Gather()
 	require.NoError(t, err)
 	require.Len(t, families, len(b.gather()))
-	require.Contains(t, b.Stats().Closed, readsNothing)
-	require.Contains(t, b.Stats().Rejected, noConnect)
+	require.Contains(t, b.Stats().Closed, daemon.Label(readsNothing))
+	require.Contains(t, b.Stats().Rejected, daemon.Label(noConnect))
 }

@@ -602,8 +602,13 @@ func kindOf(err error) resource.ErrorKind {
 	return resource.KindOf(err)
 }
 
-// reasonOf is the reason string of a refusal: the rule, and then the topic or name that breaks it, cut. What is the broker's own fault
-// is not told to clients.
+// topicError is an error about a topic, with the rule before it: a reader may see the beginning only.
+func topicError(kind resource.ErrorKind, topic, rule string, args ...any) *resource.Error {
+	return resource.Errorf(kind, "", "%s: topic %s", fmt.Sprintf(rule, args...), topics.Shown(topic))
+}
+
+// reasonOf is the reason string of a refusal: the rule, and then the topic or name that breaks it, cut. A field, such as a property of a
+// device, stands before its rule, as everywhere, unless it is longer than names are. What is the broker's own fault is not told to clients.
 func reasonOf(err error) string {
 	if kindOf(err) == resource.Internal {
 		return "internal error"
@@ -612,11 +617,19 @@ func reasonOf(err error) string {
 	var topicErr *topics.Error
 	if errors.As(err, &topicErr) {
 		reason = topicErr.Reason()
-	} else if e := (*resource.Error)(nil); errors.As(err, &e) && reason == e.Error() && strings.Contains(e.Field, "/") {
-		reason = e.Message + ": topic " + topics.Shown(e.Field)
+	} else if e := (*resource.Error)(nil); errors.As(err, &e) && reason == e.Error() {
+		switch {
+		case strings.Contains(e.Field, "/"):
+			reason = e.Message + ": topic " + topics.Shown(e.Field)
+		case len(e.Field) > longestField:
+			reason = e.Message + ": " + topics.Shown(e.Field)
+		}
 	}
 	return shortReason(reason)
 }
+
+// longestField is the longest name that stands before its rule in a reason string.
+const longestField = 64
 
 // shortReason makes a reason string that fits a packet.
 func shortReason(reason string) string {

@@ -56,21 +56,21 @@ func (p *partials) take(m *Message) (published func(error), err error) {
 	part, err := link.DecodePart(m.Payload)
 	switch {
 	case err != nil:
-		return nil, resource.Errorf(resource.Invalid, m.Topic, "%v", err)
+		return nil, topicError(resource.Invalid, m.Topic, "%v", err)
 	case part.Size > p.most:
-		return nil, resource.Errorf(resource.TooLarge, m.Topic, "a message of %d bytes in parts, the limit is %d (limits.packet)", part.Size, p.most)
+		return nil, topicError(resource.TooLarge, m.Topic, "a message of %d bytes in parts, the limit is %d (limits.packet)", part.Size, p.most)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	is := p.byNode[at.Node]
 	if part.Offset == 0 && (is == nil || is.id != string(part.ID)) {
 		if is, err = p.begin(at.Node, m.User(), &part); err != nil {
-			return nil, resource.Errorf(resource.Unavailable, m.Topic, "%v", err)
+			return nil, topicError(resource.Unavailable, m.Topic, "%v", err)
 		}
 	}
 	switch {
 	case is == nil || is.id != string(part.ID) || is.size != part.Size || !is.published && part.Offset > len(is.content):
-		return nil, resource.Errorf(resource.Conflict, m.Topic, "the parts before this one are not here: send the message from its beginning")
+		return nil, topicError(resource.Conflict, m.Topic, "the parts before this one are not here: send the message from its beginning")
 	case is.published || part.Offset+len(part.Content) <= len(is.content):
 		return nil, nil // it has come before
 	}
@@ -80,7 +80,7 @@ func (p *partials) take(m *Message) (published func(error), err error) {
 		return func(err error) { p.published(at.Node, is, err) }, nil
 	}
 	if err := p.quota.Take(is.user, int64(len(fresh))); err != nil {
-		return nil, resource.Errorf(resource.Unavailable, m.Topic, "%v", err)
+		return nil, topicError(resource.Unavailable, m.Topic, "%v", err)
 	}
 	is.content, is.newest = append(is.content, fresh...), p.now()
 	return nil, nil

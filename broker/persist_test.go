@@ -857,3 +857,49 @@ func TestRolesOfARecord(t *testing.T) {
 		require.NoError(t, d.End())
 	})
 }
+
+// A message of QoS 1 may be sent before it is on disk, and be lost with a crash. If its client acknowledges it late, that ends no
+// other message: none that comes after the crash has its packet id, and after another crash neither.
+func TestALateAcknowledgementAfterACrashEndsNoOtherMessage(t *testing.T) {
+	for stored, crashes := range map[int]int{0: 1, 1: 12, 3: 12} {
+		t.Run(strconv.Itoa(stored), func(t *testing.T) {
+			dir := t.TempDir()
+			b, stop := kept(t, dir, nil)
+			c := open(t, b, "s", persistent)
+			c.sub("a", 1)
+			pub := open(t, b, "p")
+			lost := make(map[uint16]bool)
+			for range crashes {
+				for range stored {
+					pub.publish1("a", "x")
+					c.ack(packets.Puback, c.expect(packets.Publish).PacketID)
+				}
+				c.nothing()
+				pub.publish1("elsewhere", "takes the rest to disk", retain)
+				before := crashed(t, dir)
+				for id := range uint16(3) {
+					pub.publish("a", "lost", 1, id+1)
+					late := c.expect(packets.Publish).PacketID
+					require.False(t, lost[late], "packet id %d of a message that was lost before", late)
+					lost[late] = true
+				}
+				stop()
+				b, stop = kept(t, before, nil)
+				dir = before
+				c, pub = dial(t, b), open(t, b, "p")
+				require.Equal(t, byte(0), c.connect("s", persistent))
+				require.True(t, c.connack.SessionPresent)
+				c.nothing()
+			}
+			pub.publish1("a", "kept")
+			kept := c.expect(packets.Publish)
+			require.False(t, lost[kept.PacketID])
+			for id := range lost {
+				c.ack(packets.Puback, id)
+			}
+			require.NoError(t, c.conn.Close())
+			again := open(t, b, "s", persistent)
+			require.Equal(t, "kept", string(again.expect(packets.Publish).Payload))
+		})
+	}
+}

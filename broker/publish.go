@@ -69,6 +69,7 @@ func (c *conn) publish(pk *packets.Packet) error {
 	}
 	if topics.IsTree(s.m.Topic) {
 		done = c.b.counted(s.m, done)
+		c.batch.Flush() // the tree may make the publisher wait
 	}
 	c.b.accept(s.m, &c.batch, along, done)
 	return nil
@@ -81,7 +82,7 @@ func (c *conn) takePart(s *unackedPublish) (done func(error)) {
 	part.Props.PayloadFormat = nil // it is that of the whole
 	err := c.b.check(part)
 	if s.m.QoS == 2 {
-		err = resource.Errorf(resource.Invalid, s.m.Topic, "parts of a message have QoS 1 or 0")
+		err = topicError(resource.Invalid, s.m.Topic, "parts of a message have QoS 1 or 0")
 	}
 	var published func(error)
 	if err == nil {
@@ -118,7 +119,7 @@ func (c *conn) refuseUnread(first byte, body []byte) error {
 	if !c.acks.reserve(s, c.b.opts.Limits.ReceiveMaximum, c.batch.Flush) {
 		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
 	}
-	s.finish(resource.Errorf(resource.Quota, s.m.Topic, "more than %d user properties", maxUserProperties))
+	s.finish(topicError(resource.Quota, s.m.Topic, "more than %d user properties", maxUserProperties))
 	return nil
 }
 
@@ -289,23 +290,23 @@ func (b *Broker) check(m Message) error {
 		return err
 	}
 	if tooDeep(m.Topic) {
-		return resource.Errorf(resource.BadTopic, m.Topic, "more than %d levels", maxLevels)
+		return topicError(resource.BadTopic, m.Topic, "more than %d levels", maxLevels)
 	}
 	if len(m.Props.User) > maxUserProperties && !m.Publisher.Has(topics.RoleNode) {
-		return resource.Errorf(resource.Quota, m.Topic, "more than %d user properties", maxUserProperties)
+		return topicError(resource.Quota, m.Topic, "more than %d user properties", maxUserProperties)
 	}
 	if f := m.Props.PayloadFormat; f != nil && *f == 1 && !utf8.Valid(m.Payload) {
-		return resource.Errorf(resource.Invalid, m.Topic, "the payload is said to be UTF-8, and is not")
+		return topicError(resource.Invalid, m.Topic, "the payload is said to be UTF-8, and is not")
 	}
 	if name := unreadableProperty(&m.Props); name != "" {
-		return resource.Errorf(resource.Invalid, m.Topic, "control characters or non-characters of Unicode in the %s, at which some clients end their connection", name)
+		return topicError(resource.Invalid, m.Topic, "control characters or non-characters of Unicode in the %s, at which some clients end their connection", name)
 	}
 	id := m.Publisher
 	if err := b.acl.publish(id, m.Topic); err != nil && !b.mayClear(m) {
 		return err
 	}
 	if topics.IsTree(m.Topic) && b.opts.Tree == nil {
-		return resource.Errorf(resource.BadTopic, m.Topic, "this broker has no tree")
+		return topicError(resource.BadTopic, m.Topic, "this broker has no tree")
 	}
 	switch r := m.Props.ResponseTopic; {
 	case r == "":

@@ -16,6 +16,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/quota"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -215,7 +216,7 @@ func TestRefusalOfV3IsToldOnATopic(t *testing.T) {
 	require.NoError(t, json.Unmarshal(told.Payload, &r))
 	require.Equal(t, refusal{Topic: desired, Reason: "power: not one of ON, OFF", Kind: resource.Invalid, Code: 0x99}, r)
 	require.Equal(t, told.Payload, other.expect(packets.Publish).Payload)
-	require.Equal(t, int64(1), b.Stats().Refused["Invalid"])
+	require.Equal(t, int64(1), b.Stats().Refused[daemon.Label("Invalid")])
 	late := open(t, b, "late")
 	late.sub("v1/refused/pub", 1)
 	late.nothing()
@@ -519,8 +520,8 @@ func TestANodeIsDisconnectedWhenItsMessageCannotBeStored(t *testing.T) {
 	code, disconnects := node.ended()
 	require.Equal(t, 1, disconnects)
 	require.EqualValues(t, codeImplementation, code)
-	require.EqualValues(t, 1, b.Stats().Closed[closeReasons[codeImplementation]])
-	require.Empty(t, b.Stats().Refused[string(resource.Unavailable)], "it is not refused: it comes again")
+	require.EqualValues(t, 1, b.Stats().Closed[daemon.Label(closeReasons[codeImplementation])])
+	require.Empty(t, b.Stats().Refused[daemon.Label(string(resource.Unavailable))], "it is not refused: it comes again")
 	sub.nothing()
 
 	node = open(t, b, "node/n1", credentialsOf("node/n1", ""), func(pk *packets.Packet) { pk.Connect.PasswordFlag = false })

@@ -30,6 +30,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -299,7 +300,7 @@ func TestWhoMayConnect(t *testing.T) {
 		}
 		require.Equal(t, want, three.connect(threeID(c.user), append(opts, v3)...))
 	}
-	require.Equal(t, int64(20), hub.Stats().Rejected["bad user name or password"])
+	require.Equal(t, int64(20), hub.Stats().Rejected[daemon.Label("bad user name or password")])
 }
 
 func TestUnusualConnects(t *testing.T) {
@@ -557,7 +558,7 @@ func TestTrial11AConnectionEndsWithItsCertificate(t *testing.T) {
 	code, _ := c.ended()
 	require.Equal(t, byte(0x87), code)
 	require.Zero(t, person.publish1("a", "still here").ReasonCode)
-	require.Equal(t, int64(1), b.Stats().Closed["certificate or token ended"])
+	require.Equal(t, int64(1), b.Stats().Closed[daemon.Label("certificate or token ended")])
 }
 
 func TestTrial11SeveralCommonNamesAreRefused(t *testing.T) {

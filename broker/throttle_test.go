@@ -13,6 +13,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -124,7 +125,7 @@ func TestTooManyWrongPasswords(t *testing.T) {
 	require.Equal(t, byte(codeConnectRate), try("boss", "secret"))
 	require.Equal(t, byte(codeSuccess), try("op", "secret"), "another user")
 	require.Equal(t, byte(connackUnavailable), try("boss", "secret", v3))
-	require.Equal(t, int64(2), b.Stats().Rejected[connectReasons[codeConnectRate]])
+	require.Equal(t, int64(2), b.Stats().Rejected[daemon.Label(connectReasons[codeConnectRate])])
 }
 
 // TestClientsThatReadNothing are disconnected, and counted.
@@ -135,7 +136,7 @@ func TestClientsThatReadNothing(t *testing.T) {
 	payload := string(make([]byte, 256<<10))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	for b.Stats().Closed[readsNothing] == 0 {
+	for b.Stats().Closed[daemon.Label(readsNothing)] == 0 {
 		require.NoError(t, ctx.Err())
 		pub.publish1("a", payload)
 	}
@@ -183,7 +184,7 @@ func TestConnectionsOfOneUser(t *testing.T) {
 	open(t, b, "second", op)
 	more := dial(t, b)
 	require.Equal(t, byte(0x97), more.connect("third", op))
-	require.Equal(t, "op has as many connections as one user may have: 2 (limits.perUser)", more.connack.Properties.ReasonString)
+	require.Equal(t, "one user may have 2 connections at most (limits.perUser), as many as op has", more.connack.Properties.ReasonString)
 	old := dial(t, b)
 	require.Equal(t, byte(3), old.connect("third", op, v3))
 	open(t, b, "other", credentialsOf("boss", "secret"))
@@ -191,7 +192,7 @@ func TestConnectionsOfOneUser(t *testing.T) {
 	open(t, b, "nobody too")
 	open(t, b, "nobody three")
 	open(t, b, "second", op) // takes its own place over
-	require.Equal(t, int64(2), b.Stats().Rejected[tooManyOfOne])
+	require.Equal(t, int64(2), b.Stats().Rejected[daemon.Label(tooManyOfOne)])
 
 	ctx, end := context.WithCancel(context.Background())
 	r := httptest.NewRequest("GET", "/", nil).WithContext(ctx)
@@ -221,7 +222,7 @@ func TestTrial06RequestsOfOneUser(t *testing.T) {
 	}
 	err := ask("view")
 	require.Equal(t, resource.Quota, resource.KindOf(err))
-	require.ErrorContains(t, err, "view has as many HTTP requests under way as one user may have: 3 (half of limits.requests)")
+	require.ErrorContains(t, err, "one user may have 3 HTTP requests under way at most (half of limits.requests), as many as view has")
 	require.NoError(t, ask("op"))
 	open(t, b, "of MQTT", credentialsOf("view", "secret"))
 	end()
@@ -243,7 +244,7 @@ func TestConnectionsFromOneAddress(t *testing.T) {
 	}
 	require.NoError(t, ask("192.0.2.1:1000", "op"))
 	require.NoError(t, ask("[2001:db8::1]:1000", "op"))
-	require.ErrorContains(t, ask("[::ffff:192.0.2.1]:1001", "view"), "192.0.2.1 has as many connections as one address may have: 1 (limits.perAddress)")
+	require.ErrorContains(t, ask("[::ffff:192.0.2.1]:1001", "view"), "one address may have 1 connections at most (limits.perAddress), as many as 192.0.2.1 has")
 	end()
 	ctx = context.Background()
 	require.Eventually(t, func() bool { return ask("192.0.2.1:1002", "view") == nil }, 10*time.Second, time.Millisecond)
@@ -264,7 +265,7 @@ func TestTrial03UserPropertiesOfAMessage(t *testing.T) {
 	for _, n := range []int{65, 72, 73, 100_000} {
 		refused := c.publish1("a", strconv.Itoa(n), props(pairs(n)), retain)
 		require.Equal(t, byte(codeQuota), refused.ReasonCode, n)
-		require.Equal(t, "a: more than 64 user properties", refused.Properties.ReasonString)
+		require.Equal(t, `more than 64 user properties: topic "a"`, refused.Properties.ReasonString)
 		c.publish("a", "2", 2, 9, props(pairs(n)))
 		require.Equal(t, byte(codeQuota), c.expect(packets.Pubrec).ReasonCode)
 		c.publish("a", "0", 0, 0, props(pairs(n)))
@@ -272,7 +273,7 @@ func TestTrial03UserPropertiesOfAMessage(t *testing.T) {
 	c.publish("a", "the identifier is free", 2, 9)
 	require.Zero(t, c.expect(packets.Pubrec).ReasonCode)
 	require.Equal(t, "the identifier is free", string(sub.expect(packets.Publish).Payload), "nothing else came")
-	require.EqualValues(t, 12, b.Stats().Refused["Quota"])
+	require.EqualValues(t, 12, b.Stats().Refused[daemon.Label("Quota")])
 	require.Zero(t, b.Stats().Retained)
 }
 

@@ -45,8 +45,8 @@ type Options struct {
 	Config  configs.Hub
 	Version string
 	Log     zerolog.Logger
-	// Ready is called once all listeners are bound. It may be nil.
-	Ready func()
+	// Ready is called once all listeners are bound, with their addresses. It may be nil.
+	Ready func(daemon.Addresses)
 }
 
 // Run runs a hub until ctx ends, and stops it in order: first HTTP and MQTT clients, then the twins, which answer
@@ -164,13 +164,14 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err := errors.Join(mqttserver.RegisterRules(rules, figures), bo.Audit.Register(figures)); err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
+	space := dir.Space(log, nil)
 	act := controllers(cfg.Data.Dir, cfg.Sources, objs, st, content, recorder, figures, log, tw, project(tw, rows))
 	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
 		Objects: objs, Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
-		Links: links(hub.ID, tw, br, commits, rules, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
+		Links: links(hub.ID, tw, br, commits, rules, space, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Enroll: nodes.ServeHTTP, Asks: nodes.Asks, Blobs: serving.ServeHTTP, Content: content.ReadAt,
-		Decommission: nodes.Decommission, Presence: tw,
+		Decommission: nodes.Decommission, Enrollment: nodes, Presence: tw,
 		Tokens: bearer.Tokens.ServeHTTP, Login: login(cfg.Auth.OIDC),
 	}))))
 	if err != nil {
@@ -182,9 +183,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	commits.Guard(guard.Err)
 	backups := maintenance().Listen(cfg.Data.Dir, snapshot(st, kept, content), sealed.rotate, log)
 	if o.Ready != nil {
-		o.Ready()
+		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
-	return daemon.RunGroup(ctx, mqttserver.Beside(bo.Audit, tw.Run), br.Serve, site.Run, content.Run, serving.Run, recorder.Run, nodes.Run, backups.Run, guard.Run, watch, act, followUpgrades(tw, st, log))
+	return daemon.RunGroup(ctx, mqttserver.Beside(bo.Audit, tw.Run), br.Serve, site.Run, content.Run, serving.Run, recorder.Run, nodes.Run, backups.Run, guard.Run, space.Run, watch, act, followUpgrades(tw, st, log))
 }
 
 // letsIn says whether a certificate is accepted as a node's, if its name is no user's.
@@ -221,6 +222,6 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		debug.SetGCPercent(gcPercent)
 	}
 	return daemon.Run("cloudhub", configs.Logger(stderr, cfg.Log), func(ctx context.Context, p daemon.Program) error {
-		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: p.Ready})
+		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: func(daemon.Addresses) { p.Ready() }})
 	})
 }

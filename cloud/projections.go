@@ -19,6 +19,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/cloud/upgrade"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -63,6 +64,9 @@ func followUpgrades(tw *twin.Twins, st store.Store, log zerolog.Logger) func(con
 	}
 }
 
+// reportRetry is the wait before a report that could not be stored is tried again.
+var reportRetry = backoff.Backoff{Min: time.Second, Max: time.Minute}
+
 // storeReports stores reports until ctx ends. One that can't be stored is tried again after a while, and holds up no other node's.
 func storeReports(ctx context.Context, next func(context.Context) ([]twin.Report, error), put func(twin.Report) error) {
 	failed := make(map[string]twin.Report) // the newest of each node whose report could not be stored
@@ -72,11 +76,11 @@ func storeReports(ctx context.Context, next func(context.Context) ([]twin.Report
 			failed[r.Node] = r
 		}
 	}
-	pause, due := time.Second, time.Now()
+	var again backoff.Retry
 	for ctx.Err() == nil {
 		wait, cancel := ctx, context.CancelFunc(func() {})
 		if len(failed) > 0 {
-			wait, cancel = context.WithDeadline(ctx, due)
+			wait, cancel = context.WithDeadline(ctx, again.Due())
 		}
 		list, err := next(wait)
 		cancel()
@@ -84,16 +88,15 @@ func storeReports(ctx context.Context, next func(context.Context) ([]twin.Report
 			for _, r := range slices.Collect(maps.Values(failed)) { // try changes it
 				try(r)
 			}
-			pause = min(2*pause, time.Minute)
-		}
-		if len(failed) == 0 {
-			pause = time.Second
 		}
 		for _, r := range list {
 			try(r)
 		}
-		if now := time.Now(); !now.Before(due) {
-			due = now.Add(pause)
+		switch now := time.Now(); {
+		case len(failed) == 0:
+			again.Succeeded()
+		case !now.Before(again.Due()):
+			again.Failed(reportRetry, now)
 		}
 	}
 }

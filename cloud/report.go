@@ -12,17 +12,27 @@ import (
 	"github.com/edgebus/edgebus/broker/acl"
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/twin"
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/configs/daemon/metrics"
 	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // links reports the state of the hub's links.
-func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, rules *acl.Source, version string) func(node string, most int) resource.LinkReport {
+func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, rules *acl.Source, space *datadir.Space, version string) func(node string, most int) resource.LinkReport {
 	return func(node string, most int) resource.LinkReport {
-		r := mqttserver.Report("cloudhub", version, br, commits, rules)
+		r := mqttserver.Report("cloudhub", version, br, commits, rules, space)
 		r.Hub = self.Text()
 		r.Links, r.More = tw.Links(node, most)
+		for i := range r.Links {
+			l := &r.Links[i]
+			if at, keepAlive, ok := br.Heard("node/" + l.Node); ok && l.State == resource.Online {
+				l.KeepAlive = keepAlive.Seconds()
+				if !at.IsZero() {
+					l.LastSeen = resource.Time(at)
+				}
+			}
+		}
 		return r
 	}
 }

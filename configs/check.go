@@ -70,6 +70,9 @@ func (h *Hub) check(report reporter) {
 }
 
 func (c *Core) complete() (err error) {
+	if c.MQTT.Socket, err = absoluteSocket(c.MQTT.Socket); err != nil {
+		return err
+	}
 	if c.Data.Dir == "" {
 		if c.Data.Dir, err = stateDir("core"); err != nil {
 			return err
@@ -143,6 +146,9 @@ func checkBridged(key, filter string, report reporter) {
 }
 
 func (d *Discovery) complete() (err error) {
+	if d.MQTT.Socket, err = absoluteSocket(d.MQTT.Socket); err != nil {
+		return err
+	}
 	if d.Data.Dir == "" {
 		d.Data.Dir, err = stateDir("discovery")
 	}
@@ -180,19 +186,30 @@ func (d *Discovery) check(report reporter) {
 }
 
 func (a AgentMQTT) check(report reporter) {
-	if s := a.Socket; s != Auto && (!path.IsAbs(s) || len(s) > maxSocketPath) {
-		report("mqtt.socket", "%q is neither auto nor an absolute path of at most %d bytes", s, maxSocketPath)
+	if s := a.Socket; s == "" || len(s) > maxSocketPath {
+		report("mqtt.socket", "%q is neither auto nor a path of at most %d bytes", s, maxSocketPath)
 	}
 }
 
+// absoluteSocket is the path of a socket, which may have been given from the working directory on.
+func absoluteSocket(path string) (string, error) {
+	if path == "" || path == Auto {
+		return path, nil
+	}
+	return filepath.Abs(path)
+}
+
 func (a *Agent) complete() (err error) {
+	if a.MQTT.Socket, err = absoluteSocket(a.MQTT.Socket); err != nil {
+		return err
+	}
 	if a.Data.Dir == "" {
 		if a.Data.Dir, err = stateDir("agent"); err != nil {
 			return err
 		}
 	}
 	if a.Upgrade.Dir == "" {
-		if a.Upgrade.Dir, err = stateDir("programs"); err != nil {
+		if a.Upgrade.Dir, err = programsDir(); err != nil {
 			return err
 		}
 	}

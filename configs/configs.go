@@ -344,7 +344,7 @@ type Backoff struct {
 type Identity struct {
 	User         string `yaml:"user"`
 	Password     string `yaml:"password" secret:"true"`
-	PasswordFile string `yaml:"passwordFile"`
+	PasswordFile string `yaml:"passwordFile" file:"true"`
 }
 
 // Secret is the password, read from its file if it stands in one.
@@ -364,7 +364,7 @@ type Auth struct {
 	Anonymous string `yaml:"anonymous" oneof:"auto loopback never"`
 	Users     []User `yaml:"users"`
 	// Topics is a file of rules for users' own topics, in mosquitto's format; empty: there is none.
-	Topics string `yaml:"topics"`
+	Topics string `yaml:"topics" file:"true"`
 	// Deny are those who are not let in, whatever they show.
 	Deny []Deny `yaml:"deny"`
 	// SharedGroups are globs of the shared subscriptions' groups that users have in common.
@@ -387,7 +387,7 @@ type OIDC struct {
 	Audience    string      `yaml:"audience"`
 	UserClaim   string      `yaml:"userClaim"`
 	GroupsClaim string      `yaml:"groupsClaim"`
-	CA          string      `yaml:"ca"`
+	CA          string      `yaml:"ca" file:"true"`
 	Groups      []OIDCGroup `yaml:"groups"`
 }
 
@@ -400,8 +400,8 @@ type OIDCGroup struct {
 
 // Authority says who signs the nodes' certificates.
 type Authority struct {
-	Cert         string        `yaml:"cert"`
-	Key          string        `yaml:"key"`
+	Cert         string        `yaml:"cert" file:"true"`
+	Key          string        `yaml:"key" file:"true"`
 	NodeValidity time.Duration `yaml:"nodeValidity"`
 }
 
@@ -592,6 +592,17 @@ func stateDir(part string) (string, error) {
 		return "", errors.New("data.dir: give one, for the user has no home directory")
 	}
 	return filepath.Join(home, ".local", "state", "edgebus", part), nil
+}
+
+// ProgramsDir is where the versions of core and agent are for root. It is not below /var, where many systems run no programs (noexec,
+// SELinux).
+const ProgramsDir = "/usr/local/lib/edgebus"
+
+func programsDir() (string, error) {
+	if os.Geteuid() == 0 {
+		return ProgramsDir, nil
+	}
+	return stateDir("programs")
 }
 
 // logTime is how log lines are stamped.

@@ -73,9 +73,9 @@ func TestDefaultsAreWholeAndOnLoopback(t *testing.T) {
 
 func TestFileThenEnvironmentThenFlags(t *testing.T) {
 	text := "link: {keepalive: 11s, retry: {timeout: 21s, backoff: {max: 41s}}}\nlimits: {packet: 2MiB}\n"
-	t.Setenv("EDGEBUS_LINK_RETRY_TIMEOUT", "22s")
-	t.Setenv("EDGEBUS_LINK_RETRY_BACKOFF_MAX", "42s")
-	t.Setenv("EDGEBUS_MQTT_TLS_CLIENTCA", "ca.pem")
+	t.Setenv("EDGECORE_LINK_RETRY_TIMEOUT", "22s")
+	t.Setenv("EDGECORE_LINK_RETRY_BACKOFF_MAX", "42s")
+	t.Setenv("EDGECORE_MQTT_TLS_CLIENT_CA", "ca.pem")
 	core, err := load(t, text, "--link-retry-backoff-max=43s", "--insecure", "--mqtt-listen", "")
 	require.NoError(t, err)
 	require.Equal(t, 11*time.Second, core.Link.Keepalive)
@@ -98,7 +98,7 @@ func TestTextSurvivesAsItWasWritten(t *testing.T) {
 }
 
 func TestUsersFromTheEnvironment(t *testing.T) {
-	t.Setenv("EDGEBUS_AUTH_USERS", `[{name: bob, role: operator, passwordHash: `+hash+`}]`)
+	t.Setenv("EDGECORE_AUTH_USERS", `[{name: bob, role: operator, passwordHash: `+hash+`}]`)
 	core, err := load(t, "")
 	require.NoError(t, err)
 	require.Len(t, core.Auth.Users, 1)
@@ -174,11 +174,11 @@ func TestAllThatIsWrongIsReportedAtOnce(t *testing.T) {
 }
 
 func TestSourcesOfWrongValues(t *testing.T) {
-	t.Setenv("EDGEBUS_LINK_KEEPALIVE", "soon")
+	t.Setenv("EDGECORE_LINK_KEEPALIVE", "soon")
 	_, err := load(t, "", "--link-retry-timeout=later")
-	require.ErrorContains(t, err, `EDGEBUS_LINK_KEEPALIVE: link.keepalive: "soon" is not a duration`)
+	require.ErrorContains(t, err, `EDGECORE_LINK_KEEPALIVE: link.keepalive: "soon" is not a duration`)
 	require.ErrorContains(t, err, `--link-retry-timeout: link.retry.timeout: "later" is not a duration`)
-	t.Setenv("EDGEBUS_LINK_KEEPALIVE", "")
+	t.Setenv("EDGECORE_LINK_KEEPALIVE", "")
 	_, err = load(t, "", "--mqtt-listen=0.0.0.0:1")
 	require.ErrorContains(t, err, "--mqtt-listen")
 }
@@ -198,13 +198,13 @@ func TestInsecureAllowsOpenListeners(t *testing.T) {
 }
 
 func TestMisspeltVariables(t *testing.T) {
-	t.Setenv("EDGEBUS_SERVICE_HOST", "10.0.0.1") // what Kubernetes sets for a service named edgebus
-	t.Setenv("EDGEBUS_PORT", "tcp://10.0.0.1:1883")
+	t.Setenv("EDGECORE_SERVICE_HOST", "10.0.0.1") // what Kubernetes sets for a service named edgecore
+	t.Setenv("EDGECORE_PORT", "tcp://10.0.0.1:1883")
 	_, err := load(t, "")
 	require.NoError(t, err)
-	t.Setenv("EDGEBUS_LINK_KEEPALVE", "3s")
+	t.Setenv("EDGECORE_LINK_KEEPALVE", "3s")
 	_, err = load(t, "")
-	require.ErrorContains(t, err, "EDGEBUS_LINK_KEEPALVE: unknown; did you mean EDGEBUS_LINK_KEEPALIVE?")
+	require.ErrorContains(t, err, "EDGECORE_LINK_KEEPALVE: unknown; did you mean EDGECORE_LINK_KEEPALIVE?")
 }
 
 func TestMissingFileIsAnErrorWhenNamed(t *testing.T) {
@@ -218,7 +218,7 @@ func TestMissingFileIsAnErrorWhenNamed(t *testing.T) {
 const hash = "$6$MDEyMzQ1Njc4OWFi$qEXipeLbgxRlwd06QHfY5WITkUZg0jLg9SZbXzq3ifXjfj+v3GbJGrSfC5PAg3UNCS+UFfbhUIZX4bmIAs330w=="
 
 func TestPrintedSettingsLoadAgainAndHideSecrets(t *testing.T) {
-	t.Setenv("EDGEBUS_LINK_PASSWORD", "hunter2")
+	t.Setenv("EDGECORE_LINK_PASSWORD", "hunter2")
 	text := "auth: {users: [{name: ann, role: viewer, passwordHash: " + hash + ", nodes: [a, b]}]}\nlink: {keepalive: 90s}\nlimits: {packet: 3MiB}\n"
 	var out bytes.Buffer
 	_, done, err := Parse[Core]("edgecore", []string{"--config", write(t, text), "--print-config", "--node-name=n1"}, &out)
@@ -585,6 +585,27 @@ func TestWhoSignsInOverTheSocketDoesntEndLoopback(t *testing.T) {
 	require.False(t, core.Anybody())
 }
 
+func TestARelativeSocketIsInTheWorkingDirectory(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	want := filepath.Join(dir, "try.sock")
+	flags := func(add func(string, *pflag.FlagSet) error, program string) *pflag.FlagSet {
+		f := pflag.NewFlagSet(program, pflag.ContinueOnError)
+		require.NoError(t, add(program, f))
+		require.NoError(t, f.Parse([]string{"--mqtt-socket", "try.sock"}))
+		return f
+	}
+	core, err := Load[Core]("edgecore", "", flags(AddFlags[Core], "edgecore"))
+	require.NoError(t, err)
+	require.Equal(t, want, core.MQTT.Socket)
+	agent, err := Load[Agent]("edgeagent", "", flags(AddFlags[Agent], "edgeagent"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"unix://" + want}, agent.MQTT.Sockets())
+	discovery, err := Load[Discovery]("edgediscovery", "", flags(AddFlags[Discovery], "edgediscovery"))
+	require.NoError(t, err)
+	require.Equal(t, []string{"unix://" + want}, discovery.MQTT.Sockets())
+}
+
 func TestWhereTheSocketAndTheAuditLogAre(t *testing.T) {
 	core, err := load(t, "", "--data-dir", "/data/"+strings.Repeat("x", maxSocketPath))
 	require.NoError(t, err)
@@ -641,15 +662,21 @@ func TestAgentOSAndHost(t *testing.T) {
 	require.Empty(t, said)
 }
 
-// EDGEBUS_SERVER is a hub's HTTP address for edgebus, and a broker's for mappers.
-func TestTheServerOfEdgebusIsNotAMappers(t *testing.T) {
-	t.Setenv("EDGEBUS_SERVER", "")
+// A variable begins with the name of the program that it is for: edgebus' address of the hub, which README sets, is no mapper's broker.
+func TestAProgramsVariablesMeanNoOthersSettings(t *testing.T) {
 	usual, err := Load[Mapper[Virtual]]("mapper-virtual", "", nil)
 	require.NoError(t, err)
-	for value, server := range map[string]string{"http://127.0.0.1:8080": usual.Server, "https://hub.example": usual.Server, "mqtt://node:1883": "mqtt://node:1883"} {
-		t.Setenv("EDGEBUS_SERVER", value)
-		cfg, err := Load[Mapper[Virtual]]("mapper-virtual", "", nil)
-		require.NoError(t, err)
-		require.Equal(t, server, cfg.Server)
+	for _, name := range []string{"EDGEBUS_SERVER", "MAPPER_MODBUS_SERVER", "EDGECORE_SERVER", "SERVER"} {
+		t.Setenv(name, "mqtt://other:1883")
 	}
+	cfg, err := Load[Mapper[Virtual]]("mapper-virtual", "", nil)
+	require.NoError(t, err)
+	require.Equal(t, usual.Server, cfg.Server)
+	t.Setenv("MAPPER_VIRTUAL_SERVER", "mqtt://node:1883")
+	cfg, err = Load[Mapper[Virtual]]("mapper-virtual", "", nil)
+	require.NoError(t, err)
+	require.Equal(t, "mqtt://node:1883", cfg.Server)
+
+	clean := WithoutSettings([]string{"CLOUDHUB_DATA_DIR=x", "MAPPER_KNX_NAME=x", "EDGEBUS_SERVER=x", "PATH=x", "EDGECORE=x"})
+	require.Equal(t, []string{"PATH=x", "EDGECORE=x"}, clean)
 }

@@ -19,12 +19,44 @@ import (
 // Setting is a key of a file of settings, such as link.tls.ca, and its new value.
 type Setting struct{ Key, Value string }
 
-// File is the file of settings that a program reads: the one that was named, or else the one in SystemDir.
+// File is the file of settings that a program reads: the one that was named, else, for other users than root, the one in their own
+// directory, else SystemFile. Where there is none, it is where the user would make one.
 func File(program, named string) string {
 	if named != "" {
 		return named
 	}
-	return filepath.Join(SystemDir, pageName(program)+".yaml")
+	system, own := SystemFile(program), userDir()
+	if own == "" {
+		return system
+	}
+	return firstOf(filepath.Join(own, filepath.Base(system)), system)
+}
+
+// firstOf is a user's own file of settings, or the host's if there is only that, or if the directory of the first is another user's.
+func firstOf(own, system string) string {
+	_, err := os.Stat(own)
+	if err == nil {
+		return own
+	}
+	if _, none := os.Stat(system); !errors.Is(err, fs.ErrNotExist) || !errors.Is(none, fs.ErrNotExist) {
+		return system
+	}
+	return own
+}
+
+// SystemFile is a program's file of settings on this host, which its service reads.
+func SystemFile(program string) string { return filepath.Join(SystemDir, pageName(program)+".yaml") }
+
+// userDir is the directory of a user's own files of settings; empty for root, and for who has no home.
+func userDir() string {
+	if os.Geteuid() == 0 {
+		return ""
+	}
+	dir, err := os.UserConfigDir() // $XDG_CONFIG_HOME
+	if err != nil {
+		return ""
+	}
+	return filepath.Join(dir, "edgebus")
 }
 
 // Edit changes settings in a file, or makes the file. All else in it stays, comments too. The file is replaced whole;

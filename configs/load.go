@@ -8,7 +8,9 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -34,7 +36,7 @@ const SystemDir = "/etc/edgebus"
 // Error says which setting is wrong, and where it was set.
 type Error struct {
 	Key     string // link.retry.timeout
-	Source  string // core.yaml:12, EDGEBUS_LINK_RETRY_TIMEOUT, --link-retry-timeout, or default
+	Source  string // core.yaml:12, credential link.password, EDGECORE_LINK_RETRY_TIMEOUT, --link-retry-timeout, or default
 	Message string
 }
 
@@ -48,10 +50,9 @@ type checker interface {
 	check(report func(key, format string, args ...any))
 }
 
-// Load returns the options of program: its defaults, changed by file, then by the
-// environment, then by the flags (nil: none) that were given. An empty file means
-// the one in SystemDir, if it exists. Each wrong setting is an *Error; all of them
-// are reported, joined.
+// Load returns the options of program: its defaults, changed by file, then by systemd's credentials, then by the
+// environment, then by the flags (nil: none) that were given. An empty file means that of File, if it exists. Each wrong
+// setting is an *Error; all of them are reported, joined.
 func Load[T any](program, file string, flags *pflag.FlagSet) (T, error) {
 	var cfg T
 	l, err := newLoader(program, &cfg, flags)
@@ -59,9 +60,12 @@ func Load[T any](program, file string, flags *pflag.FlagSet) (T, error) {
 		return cfg, err
 	}
 	if file == "" {
-		file = systemFile(program)
+		file = usualFile(program)
 	}
 	if err := l.readFile(file); err != nil {
+		return cfg, err
+	}
+	if err := l.readCredentials(); err != nil {
 		return cfg, err
 	}
 	l.checkEnvironment()
@@ -156,7 +160,7 @@ func Flagged[T any](program string, flags *pflag.FlagSet, out io.Writer) (cfg T,
 			return cfg, false, err
 		}
 		if file == "" {
-			file = systemFile(program)
+			file = usualFile(program)
 		}
 		for _, text := range warnings(cfg, file) {
 			fmt.Fprintln(out, "warning:", text)
@@ -251,6 +255,7 @@ func structsIn(v reflect.Value) (all []any) {
 // loader reads one program's settings. viper gets every value as text and decides which source wins, so that values are
 // parsed by the same rules whatever their source.
 type loader struct {
+	prefix string // of the program's environment variables
 	viper  *viper.Viper
 	flags  *pflag.FlagSet
 	leaves []leaf
@@ -259,7 +264,7 @@ type loader struct {
 }
 
 func newLoader(program string, cfg any, flags *pflag.FlagSet) (*loader, error) {
-	l := &loader{viper: viper.New(), flags: flags, lines: map[string]string{}}
+	l := &loader{prefix: envPrefix(program), viper: viper.New(), flags: flags, lines: map[string]string{}}
 	l.leaves = leavesOf(reflect.ValueOf(cfg).Elem(), "")
 	page, err := readPage(program)
 	if err != nil {
@@ -275,10 +280,8 @@ func newLoader(program string, cfg any, flags *pflag.FlagSet) (*loader, error) {
 	clear(l.lines)
 	for _, f := range l.leaves {
 		l.viper.SetDefault(f.key, found[f.key])
-		if !ofOtherProgram(f.key) {
-			if err := l.viper.BindEnv(f.key, envName(f.key)); err != nil {
-				return nil, err
-			}
+		if err := l.viper.BindEnv(f.key, l.envName(f.key)); err != nil {
+			return nil, err
 		}
 		if flag := l.flag(f.key); flag != nil {
 			if err := l.viper.BindPFlag(f.key, flag); err != nil {
@@ -289,8 +292,8 @@ func newLoader(program string, cfg any, flags *pflag.FlagSet) (*loader, error) {
 	return l, nil
 }
 
-// systemFile is a program's file in SystemDir, or nothing where there is none.
-func systemFile(program string) string {
+// usualFile is a program's file where none is named, or nothing if it does not exist.
+func usualFile(program string) string {
 	name := File(program, "")
 	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
 		return ""
@@ -313,16 +316,44 @@ func (l *loader) readFile(name string) error {
 	return l.viper.MergeConfigMap(nest(found))
 }
 
-// checkEnvironment reports misspelt variables, if they are close to a known one: the settings of other programs, and
-// variables that Kubernetes sets for a service called edgebus, have the same prefix.
+// readCredentials takes what systemd has handed the service (LoadCredential=, SetCredential=). A credential has the name of a setting, such as
+// link.password: of one that names a file it is that file, of all others it holds the value.
+func (l *loader) readCredentials() error {
+	dir := os.Getenv("CREDENTIALS_DIRECTORY")
+	if dir == "" {
+		return nil
+	}
+	found := map[string]string{}
+	for _, f := range l.leaves {
+		name := filepath.Join(dir, f.key)
+		if f.tag.Get("file") != "" {
+			if _, err := os.Stat(name); err == nil {
+				found[f.key], l.lines[f.key] = name, "credential "+f.key
+			}
+			continue
+		}
+		text, err := os.ReadFile(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("configuration: credential %s: %w", f.key, err)
+		}
+		found[f.key], l.lines[f.key] = strings.TrimRight(string(text), "\r\n"), "credential "+f.key
+	}
+	return l.viper.MergeConfigMap(nest(found))
+}
+
+// checkEnvironment reports misspelt variables, if they are close to a known one: Kubernetes sets variables with the same prefix for a service
+// that is called like the program.
 func (l *loader) checkEnvironment() {
 	names := map[string]bool{}
 	for _, f := range l.leaves {
-		names[envName(f.key)] = true
+		names[l.envName(f.key)] = true
 	}
 	for _, pair := range os.Environ() {
 		name, _, _ := strings.Cut(pair, "=")
-		if !strings.HasPrefix(name, envPrefix) || names[name] {
+		if !strings.HasPrefix(name, l.prefix) || names[name] {
 			continue
 		}
 		for known := range names {
@@ -370,8 +401,8 @@ func (l *loader) source(key string) string {
 	if flag := l.flag(key); flag != nil && flag.Changed {
 		return "--" + flag.Name
 	}
-	if os.Getenv(envName(key)) != "" && !ofOtherProgram(key) {
-		return envName(key)
+	if os.Getenv(l.envName(key)) != "" {
+		return l.envName(key)
 	}
 	if line, ok := l.lines[key]; ok {
 		return line
@@ -386,17 +417,22 @@ func (l *loader) flag(key string) *pflag.Flag {
 	return l.flags.Lookup(flagName(key))
 }
 
-const envPrefix = "EDGEBUS_"
+// envPrefix is what a program's environment variables begin with: its own name, so that no program's variable means another's setting.
+func envPrefix(program string) string { return upperName(program) + "_" }
 
-func envName(key string) string {
-	return envPrefix + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
-}
+// envName is the variable of a setting: its flag's name in upper case, after the program's.
+func (l *loader) envName(key string) string { return l.prefix + upperName(flagName(key)) }
 
-// ofOtherProgram reports whether a variable is meant for another program: EDGEBUS_SERVER is a hub's HTTP address for edgebus, and
-// a broker's for mappers.
-func ofOtherProgram(key string) bool {
-	value := os.Getenv(envName(key))
-	return key == "server" && (strings.HasPrefix(value, "http://") || strings.HasPrefix(value, "https://"))
+func upperName(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }
+
+// ofPrograms are the prefixes of all programs' variables, those of mappers together, and of edgebus' own.
+var ofPrograms = []string{"CLOUDHUB_", "EDGECORE_", "EDGEAGENT_", "EDGEDISCOVERY_", "MAPPER_", "EDGEBUS_"}
+
+// WithoutSettings is an environment without the variables of the programs: for a program whose settings are all given to it otherwise.
+func WithoutSettings(environment []string) []string {
+	return slices.DeleteFunc(slices.Clone(environment), func(pair string) bool {
+		return slices.ContainsFunc(ofPrograms, func(prefix string) bool { return strings.HasPrefix(pair, prefix) })
+	})
 }
 
 var pageNames = map[string]string{"cloudhub": "hub", "edgecore": "core", "edgeagent": "agent", "edgediscovery": "discovery"}
@@ -467,7 +503,7 @@ func nest(flat map[string]string) map[string]any {
 }
 
 // AddFlags adds --config, --print-config, --check-config and one flag for each setting of T: --link-keepalive for
-// link.keepalive. Lists have none, and passwords have none because every user of the host could read them.
+// link.keepalive. Passwords, and lists with passwords' hashes, have none because every user of the host could read them.
 func AddFlags[T any](program string, flags *pflag.FlagSet) error {
 	root, err := parsePage(program)
 	if err != nil {
@@ -480,11 +516,11 @@ func AddFlags[T any](program string, flags *pflag.FlagSet) error {
 	flags.Bool("show-secrets", false, "with --print-config: print passwords and hashes, too, so that the output can be used as a file: keep it as safe")
 	flags.Bool("check-config", false, "read the settings and the files that they name, say what is wrong with them, and exit")
 	for _, f := range leavesOf(reflect.New(reflect.TypeFor[T]()).Elem(), "") {
-		if f.secret || f.isList() {
+		if f.isSecret() {
 			continue
 		}
 		// A word in backquotes would be shown as the name of the flag's value.
-		flag := flags.VarPF(&flagValue{kind: kindName(f)}, flagName(f.key), "", strings.ReplaceAll(docs[f.key], "`", ""))
+		flag := flags.VarPF(&flagValue{kind: kindName(f), list: f.isList()}, flagName(f.key), "", strings.ReplaceAll(docs[f.key], "`", ""))
 		if f.value.Kind() == reflect.Bool {
 			flag.NoOptDefVal = "true"
 		}
@@ -508,15 +544,19 @@ func flagName(key string) string {
 	return b.String()
 }
 
-// flagValue keeps the text, which Load parses.
+// flagValue keeps the text, which Load parses. A list's flag may be given several times, each with one item.
 type flagValue struct {
 	text, kind string
+	list       bool
 }
 
 func (v *flagValue) String() string { return v.text }
 func (v *flagValue) Type() string   { return v.kind }
 
 func (v *flagValue) Set(text string) error {
+	if v.list && v.text != "" && text != "" {
+		text = v.text + "," + text
+	}
 	v.text = text
 	if v.kind != "bool" {
 		return nil
@@ -528,6 +568,9 @@ func (v *flagValue) Set(text string) error {
 // kindName is the type of a value in --help. Apart from bool it must be no type that viper knows: viper would convert the
 // text, and turn what it can't read into zero.
 func kindName(f leaf) string {
+	if f.isList() {
+		return "list"
+	}
 	switch f.value.Addr().Interface().(type) {
 	case *time.Duration:
 		return "time"

@@ -25,7 +25,7 @@ type leaf struct {
 	key    string
 	value  reflect.Value
 	secret bool
-	tag    reflect.StructTag // its rules: min (0 or 1), max (65535), oneof
+	tag    reflect.StructTag // its rules: min (0 or 1), max (65535), oneof; file: it names a file that the program reads
 }
 
 // leavesOf lists the settings of a struct. Their names are in the fields' yaml tags; a struct is a section unless it is a
@@ -77,6 +77,39 @@ func (f leaf) check() error {
 
 func (f leaf) isList() bool { return f.value.Kind() == reflect.Slice }
 
+// isSecret reports whether the setting, or a field of a list's members, is secret.
+func (f leaf) isSecret() bool {
+	if !f.isList() || f.value.Type().Elem().Kind() != reflect.Struct {
+		return f.secret
+	}
+	t := f.value.Type().Elem()
+	for i := range t.NumField() {
+		if t.Field(i).Tag.Get("secret") != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// example is how a list is written where it is one text: in the environment and as a flag.
+func (f leaf) example() string {
+	t := f.value.Type().Elem()
+	switch t.Kind() {
+	case reflect.String:
+		return "a,b or [a, b]"
+	case reflect.Struct:
+		var fields []string
+		for i := range t.NumField() {
+			name, options, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
+			if !strings.Contains(options, "omitempty") {
+				fields = append(fields, name+": …")
+			}
+		}
+		return "[{" + strings.Join(fields, ", ") + "}]"
+	}
+	return "[[a, b], [c]]"
+}
+
 // set gives the field the value that text stands for.
 func (f leaf) set(text string) error {
 	switch at := f.value.Addr().Interface().(type) {
@@ -126,13 +159,25 @@ func (f leaf) setKind(text string) error {
 	return nil
 }
 
-// setList reads a list in YAML, in which a fault is named by the list's own lines.
+// setList reads a list in YAML, in which a fault is named by the list's own lines. A list of texts may be written with commas between them
+// instead.
 func (f leaf) setList(text string) error {
+	if first := strings.TrimSpace(text); first != "" && first[0] != '[' && first[0] != '-' {
+		if f.value.Type().Elem().Kind() != reflect.String {
+			return fmt.Errorf("%q is not a list in YAML, such as %s", text, f.example())
+		}
+		fresh := reflect.MakeSlice(f.value.Type(), 0, strings.Count(text, ",")+1)
+		for item := range strings.SplitSeq(first, ",") {
+			fresh = reflect.Append(fresh, reflect.ValueOf(strings.TrimSpace(item)).Convert(f.value.Type().Elem()))
+		}
+		f.value.Set(fresh)
+		return nil
+	}
 	decoder := yaml.NewDecoder(strings.NewReader(text))
 	decoder.KnownFields(true)
 	fresh := reflect.New(f.value.Type())
 	if err := decoder.Decode(fresh.Interface()); err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("not a list that fits: %w", err)
+		return fmt.Errorf("not a list that fits, such as %s: %w", f.example(), err)
 	}
 	f.value.Set(fresh.Elem())
 	return nil

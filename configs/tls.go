@@ -12,9 +12,9 @@ import (
 // TLSListener says where TLS is served, with which certificate.
 type TLSListener struct {
 	Listen   string `yaml:"listen"`
-	Cert     string `yaml:"cert"`
-	Key      string `yaml:"key"`
-	ClientCA string `yaml:"clientCA"`
+	Cert     string `yaml:"cert" file:"true"`
+	Key      string `yaml:"key" file:"true"`
+	ClientCA string `yaml:"clientCA" file:"true"`
 	// Own serves with a certificate of the program's own, where none is configured. nil: it has none.
 	Own func(clientCA []byte) *tls.Config `yaml:"-"`
 }
@@ -49,9 +49,9 @@ func (t TLSListener) Config() (*tls.Config, error) {
 
 // TLSClient says which servers to trust, and which certificate to present.
 type TLSClient struct {
-	CA   string `yaml:"ca"`
-	Cert string `yaml:"cert"`
-	Key  string `yaml:"key"`
+	CA   string `yaml:"ca" file:"true"`
+	Cert string `yaml:"cert" file:"true"`
+	Key  string `yaml:"key" file:"true"`
 }
 
 // Config reads the certificates. A renewed certificate is used without a restart.

@@ -39,8 +39,8 @@ type Options struct {
 	Config  configs.Core
 	Version string
 	Log     zerolog.Logger
-	// Ready is called once all listeners are bound. It may be nil.
-	Ready func()
+	// Ready is called once all listeners are bound, with their addresses. It may be nil.
+	Ready func(daemon.Addresses)
 }
 
 // Run runs a core until ctx ends, and stops it in order: first the link, HTTP and MQTT clients, then the twin, which
@@ -157,9 +157,10 @@ func Run(ctx context.Context, o Options) (err error) {
 		return errors.Join(err, br.Close(ctx))
 	}
 	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
-	linkReport := links(o, hub, commits, rules)
+	space := dir.Space(log, tw.SetLowSpace)
+	linkReport := links(o, hub, commits, rules, space)
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
-		Who: reader(br, cfg.Node.Name), Reads: devicesOf(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: node(o, tw, up), Ready: ready, Metrics: figures.Handler(), Links: linkReport, Sessions: br.ServeSessions,
+		Who: reader(br, cfg.Node.Name), Reads: devicesOf(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: node(o, tw, up, space), Ready: ready, Metrics: figures.Handler(), Links: linkReport, Sessions: br.ServeSessions,
 	}))))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
@@ -173,12 +174,12 @@ func Run(ctx context.Context, o Options) (err error) {
 			StoreFormat int `json:"storeFormat"`
 		}{linkReport(), store.Format}, ready()
 	})
-	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, hub.blobs.Run, watch}
+	asking := []func(context.Context) error{br.Serve, site.Run, backups.Run, pusher.Run, guard.Run, space.Run, hub.blobs.Run, watch}
 	if cfg.Link.Server != "" {
 		asking = append(asking, hub.run)
 	}
 	if o.Ready != nil {
-		o.Ready()
+		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
 	return daemon.RunGroup(ctx, mqttserver.Beside(bo.Audit, tw.Run), asking...)
 }
@@ -227,6 +228,6 @@ func Main(args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	return daemon.Run("edgecore", configs.Logger(stderr, cfg.Log), func(ctx context.Context, p daemon.Program) error {
-		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: p.Ready})
+		return Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: func(daemon.Addresses) { p.Ready() }})
 	})
 }

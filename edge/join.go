@@ -241,7 +241,7 @@ func (l *joinLine) hubAddress() string { return enroll.Address(l.hub) }
 // start starts the service where systemd has one, or says how to start the core.
 func (l *joinLine) start(file string) error {
 	const unit = "edgecore.service"
-	system := configs.File("edgecore", "")
+	system := configs.SystemFile("edgecore")
 	_, err := os.Stat("/run/systemd/system")
 	installed := err == nil && exec.Command("systemctl", "cat", unit).Run() == nil
 	if l.noStart || !installed || file != system || os.Geteuid() != 0 {

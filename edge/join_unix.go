@@ -33,7 +33,7 @@ func giveAway(file, dir string) error {
 	}
 	identities := filepath.Join(dir, enroll.DirName)
 	u, err := user.Lookup(serviceUser)
-	if err != nil || file != configs.File("edgecore", "") { // it is not the service's
+	if err != nil || file != configs.SystemFile("edgecore") { // it is not the service's
 		return chownTree(identities, uid, gid)
 	}
 	serviceUID, err1 := strconv.Atoi(u.Uid)

@@ -21,6 +21,7 @@ import (
 	"github.com/edgebus/edgebus/broker/calls"
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/configs/daemon/metrics"
 	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
 	"github.com/edgebus/edgebus/edge/blobs"
@@ -494,7 +495,7 @@ func (l *contact) down(err error) {
 const clockEvery = time.Minute
 
 // links makes the link report of the core's local API.
-func links(o Options, h *hubLink, commits *metrics.Commits, rules *acl.Source) func() resource.LinkReport {
+func links(o Options, h *hubLink, commits *metrics.Commits, rules *acl.Source, space *datadir.Space) func() resource.LinkReport {
 	tw, br, up := h.twin, h.broker, h.up
 	return func() resource.LinkReport {
 		s, l := tw.Stats(), up.now()
@@ -518,7 +519,7 @@ func links(o Options, h *hubLink, commits *metrics.Commits, rules *acl.Source) f
 		if l.renewal != nil {
 			link.RenewalError, link.RenewalFails = l.renewal.Error(), resource.Time(l.renewalFails)
 		}
-		r := mqttserver.Report("edgecore", o.Version, br, commits, rules)
+		r := mqttserver.Report("edgecore", o.Version, br, commits, rules, space)
 		r.Hub, r.Links, r.Streams = s.Hub.Text(), []resource.Link{link}, h.streams()
 		r.Owned = &resource.Usage{
 			Keys: s.UpKeys, MostKeys: o.Config.Limits.Node.Keys, Bytes: s.UpBytes, MostBytes: int(o.Config.Limits.Node.Bytes),
@@ -528,7 +529,7 @@ func links(o Options, h *hubLink, commits *metrics.Commits, rules *acl.Source) f
 }
 
 // node makes the Node object of the core's local API.
-func node(o Options, tw *twin.Twin, up *uplink) func() resource.Node {
+func node(o Options, tw *twin.Twin, up *uplink, space *datadir.Space) func() resource.Node {
 	own := report(o.Version)
 	return func() resource.Node {
 		l, s := up.now(), tw.Stats()
@@ -540,6 +541,7 @@ func node(o Options, tw *twin.Twin, up *uplink) func() resource.Node {
 			n.Status.Conditions = resource.SetCondition(nil, resource.Condition{
 				Type: resource.ConditionReady, Status: "Unknown", Reason: "Alone", Message: "the core works alone: it has no hub to be linked to",
 			}, l.since)
+			n.Status.Conditions = resource.DiskCondition(n.Status.Conditions, space.Low(), time.Now())
 			return n
 		case l.up:
 			n.Status.State = resource.Online
@@ -550,6 +552,7 @@ func node(o Options, tw *twin.Twin, up *uplink) func() resource.Node {
 				Type: resource.ConditionRenewal, Status: "False", Reason: "Failed", Message: l.renewal.Error(),
 			}, l.renewalFails)
 		}
+		n.Status.Conditions = resource.DiskCondition(n.Status.Conditions, space.Low(), time.Now())
 		return n
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -39,9 +40,8 @@ type device struct {
 	lost      chan error // from Push
 	needsPing bool       // another device of its bus has failed since it last answered: it is pinged first
 	online    bool
-	failures  int
-	lastErr   error // the last failure
-	retryAt   time.Time
+	lastErr   error         // the last failure
+	retry     backoff.Retry // of opening it
 	answers   time.Duration // how long it usually takes to answer a read
 	badConfig bool          // a ConfigError: not opened again before the configuration changes
 	problem   string        // the reason that was published last; empty: none
@@ -56,8 +56,7 @@ type property struct {
 	doneVer uint64 // the last version that was applied, refused or cleared
 	// maybeWritten is set while an earlier write may or may not have reached the device.
 	maybeWritten bool
-	retryAt      time.Time // the next attempt to write a value that the device could not take
-	retries      int
+	retry        backoff.Retry // of writing a value that the device could not take
 	// recheckDue is set when the device was opened, until its value was compared with the one reported before.
 	recheckDue    bool
 	compared      int    // the configuration under which it was last compared or driven
@@ -185,7 +184,7 @@ func (d *device) configure(info Device, m resource.DeviceModel) {
 		}
 		prop.spec, prop.info = spec, p
 		prop.doneVer = prop.appliedVer
-		prop.retryAt, prop.retries = time.Time{}, 0
+		prop.retry = backoff.Retry{}
 		prop.collectAt = time.Time{}
 		prop.reportIsCurrent = false // a value that the old model refused may be valid under the new one
 		d.props[p.Name] = prop
@@ -207,7 +206,7 @@ func (p *property) setDesired(w desiredValue, retained bool) bool {
 	case w.ver < known:
 		return false
 	}
-	p.desired, p.retryAt, p.retries = w, time.Time{}, 0
+	p.desired, p.retry = w, backoff.Retry{}
 	return true
 }
 
@@ -294,7 +293,7 @@ func (p *property) plan(now time.Time, canRead, canWrite bool) plan {
 		return plan{step: forget}
 	case w.expired(now):
 		return plan{step: refuse, refusal: Refuse(Expired, "was to be applied until %s only", resource.Time(w.until))}
-	case now.Before(p.retryAt):
+	case now.Before(p.retry.Due()):
 		return plan{step: nothing}
 	case !p.spec.Writable() || !canWrite:
 		return plan{step: refuse, refusal: Refuse(ReadOnly, "%s can't be written", p.info.Name)}
@@ -523,8 +522,7 @@ func (w *worker) later(p *property, ver uint64) {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()
 	if p.desired.ver == ver {
-		p.retryAt = w.m.o.Now().Add(min(w.m.o.Retry.Max, w.m.o.Retry.Min<<min(p.retries, 16)))
-		p.retries++
+		p.retry.Failed(w.m.o.Retry, w.m.o.Now())
 	}
 }
 

@@ -9,18 +9,16 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // reassertInterval is the shortest time between two publishes of a topic's value because others have changed it.
 const reassertInterval = time.Second
 
-// A refused value is published again after minRefusal, then at growing intervals up to maxRefusal: the clock that was wrong, the
-// model or the rights may have been corrected meanwhile.
-const (
-	minRefusal = time.Second
-	maxRefusal = 30 * time.Second
-)
+// refusedRetry is the wait before a refused value is published again: the clock that was wrong, the model or the rights may have been corrected
+// meanwhile.
+var refusedRetry = backoff.Backoff{Min: time.Second, Max: 30 * time.Second}
 
 // maxInflight is how many publishes may wait for their acknowledgement.
 const maxInflight = 256
@@ -47,11 +45,10 @@ type outboxEntry struct {
 	dirty        bool // m has not been acknowledged
 	inflight     bool
 	removed      bool
-	refused      bool // m was refused: it waits for retryAt, another value, another connection, or the device to exist
+	refused      bool // m was refused: it waits for the time of retry, another value, another connection, or the device to exist
 	retryRefused bool // the device has appeared since the publish in flight was sent: a refusal of it doesn't count
 
-	refusals int       // since a value of the topic was last taken
-	retryAt  time.Time // when m, if it is refused, is published again
+	retry backoff.Retry // of publishing m, if it is refused; begun anew when a value of the topic is taken
 
 	reasserted time.Time // when it was last published again because another client had changed it
 	deferNext  bool      // it is in flight, and is published again with the next retry
@@ -182,7 +179,7 @@ func (o *outbox) next() *outboxEntry {
 			continue
 		}
 		s.dirty, s.inflight, s.retryRefused = false, true, false
-		if s.refusals > 0 {
+		if s.retry.Failures() > 0 {
 			s.m.User = stamped(s.m.User, o.now())
 		}
 		o.inflight++
@@ -198,7 +195,7 @@ func (o *outbox) done(s *outboxEntry, err error) {
 	s.inflight, s.deferNext = false, false
 	switch {
 	case err == nil:
-		s.refusals = 0
+		s.retry.Succeeded()
 	case refusedValue(err) && s.retryRefused:
 		s.dirty = true
 	case refusedValue(err):
@@ -223,12 +220,11 @@ func (o *outbox) done(s *outboxEntry, err error) {
 // refuse notes that the broker refused the value of s. mu is held.
 func (o *outbox) refuse(s *outboxEntry, err error) {
 	level := zerolog.DebugLevel
-	if s.refusals == 0 {
+	if s.retry.Failures() == 0 {
 		level = zerolog.WarnLevel
 	}
 	o.log.WithLevel(level).Err(err).Str("topic", s.m.Topic).Msg("report refused; it is sent again from time to time, and when its value changes")
-	s.retryAt = o.now().Add(min(maxRefusal, minRefusal<<min(s.refusals, 16)))
-	s.refusals++
+	s.retry.Failed(refusedRetry, o.now())
 	if s.refused = !s.dirty; s.refused {
 		o.refused[s] = true
 	}
@@ -262,7 +258,7 @@ func (o *outbox) retry(connected bool) {
 		switch {
 		case s.removed, !s.refused:
 			delete(o.refused, s)
-		case !o.now().Before(s.retryAt):
+		case !o.now().Before(s.retry.Due()):
 			delete(o.refused, s)
 			s.refused = false
 			o.enqueue(s)

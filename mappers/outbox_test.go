@@ -42,7 +42,7 @@ func TestARefusedReportIsSentAgain(t *testing.T) {
 	require.Equal(t, "3", last.Property("for"))
 	at, err := resource.ParseTime(last.Property("ts"))
 	require.NoError(t, err)
-	require.WithinDuration(t, now, at, maxRefusal)
+	require.WithinDuration(t, now, at, refusedRetry.Max)
 
 	o.connected()
 	require.Len(t, sent, got+1, "a new connection tries at once")

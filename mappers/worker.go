@@ -16,6 +16,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -100,15 +101,15 @@ func (w *worker) pass(ctx context.Context) time.Time {
 			served = append(served, d)
 		}
 	}
-	slices.SortStableFunc(untried, func(a, b *device) int { return a.retryAt.Compare(b.retryAt) })
+	slices.SortStableFunc(untried, func(a, b *device) int { return a.retry.Due().Compare(b.retry.Due()) })
 	for _, d := range untried {
 		now := w.m.o.Now()
 		switch {
 		case ctx.Err() != nil:
 			return next
-		case d.badConfig, now.Before(d.retryAt):
+		case d.badConfig, now.Before(d.retry.Due()):
 			w.failCommands(d, d.lastErr)
-			plan(d.retryAt, !d.badConfig)
+			plan(d.retry.Due(), !d.badConfig)
 		case failed:
 			plan(now, true) // in the next pass, after those that are open
 		default:
@@ -143,7 +144,7 @@ func (w *worker) prepare(d *device) bool {
 	}
 	if gen != d.openGen { // new, or configured anew
 		w.close(d)
-		d.openGen, d.failures, d.retryAt, d.badConfig = gen, 0, time.Time{}, false
+		d.openGen, d.retry, d.badConfig = gen, backoff.Retry{}, false
 	}
 	return ready
 }
@@ -180,7 +181,7 @@ func (w *worker) serve(ctx context.Context, d *device) (at time.Time, due bool) 
 		}
 	}
 	w.setOnline(d, true)
-	d.failures = 0
+	d.retry.Succeeded()
 	return w.nextDue(d), true
 }
 
@@ -326,7 +327,7 @@ func (w *worker) open(ctx context.Context, d *device, info Device) error {
 	defer w.m.mu.Unlock()
 	for _, p := range d.props { // the values may have changed while it was offline
 		p.known = false
-		p.collectAt, p.retryAt = time.Time{}, time.Time{}
+		p.collectAt, p.retry = time.Time{}, backoff.Retry{}
 		p.nearest, p.round, p.rounded = nil, nil, nil
 		if r, ok := d.session.Session.(Rounder); ok {
 			p.nearest, p.round = p.roundedValue, w.nearest(d, r, p)
@@ -503,8 +504,8 @@ func (w *worker) nextDue(d *device) time.Time {
 		if reads && p.collectAt.Before(next) {
 			next = p.collectAt
 		}
-		if p.desired.ver != p.doneVer && !p.retryAt.IsZero() && p.retryAt.Before(next) {
-			next = p.retryAt
+		if p.desired.ver != p.doneVer && p.retry.Failures() > 0 && p.retry.Due().Before(next) {
+			next = p.retry.Due()
 		}
 	}
 	return next
@@ -638,23 +639,21 @@ func (w *worker) fail(ctx context.Context, d *device, err error) (time.Time, boo
 		w.reportPushed(d) // what the device sent before it failed
 	}
 	w.close(d)
-	wait := min(w.m.o.Backoff.Max, w.m.o.Backoff.Min<<min(d.failures, 16))
-	d.failures++
+	wait := d.retry.Failed(w.m.o.Backoff, w.m.o.Now())
 	d.lastErr = err
-	d.retryAt = w.m.o.Now().Add(wait)
 	var bad *ConfigError
 	d.badConfig = errors.As(err, &bad)
-	if d.online || d.failures == 1 {
+	if d.online || d.retry.Failures() == 1 {
 		w.m.log.Warn().Err(err).Str("device", d.key).Stringer("retry_in", wait.Round(time.Millisecond)).Bool("until_reconfigured", d.badConfig).Msg("device offline")
 	}
 	w.publishProblem(d, err)
 	w.setOnline(d, false)
 	w.failCommands(d, err)
-	return d.retryAt, !d.badConfig
+	return d.retry.Due(), !d.badConfig
 }
 
 func (w *worker) setOnline(d *device, online bool) {
-	if d.online == online && d.failures != 1 {
+	if d.online == online && d.retry.Failures() != 1 {
 		return
 	}
 	if online && !d.online {

@@ -75,17 +75,17 @@ for program in "${programs[@]}" edgebus; do
 	esac
 	if [[ -n $link ]]; then
 		version=$("bin/$program" --version) && version=versions/${version##* }
-		at=$destdir/var/lib/edgebus/programs/$version
-		install -d -m 0755 "$destdir/var/lib/edgebus/programs" "$destdir/var/lib/edgebus/programs/versions" "$at"
+		at=$destdir/usr/local/lib/edgebus/$version
+		install -d -m 0755 "$destdir/usr/local/lib/edgebus" "$destdir/usr/local/lib/edgebus/versions" "$at"
 		rm -f "$at/manifest.json" "$at/manifest.json.minisig" # of a version that came from the hub
 	fi
 	# To a new file, and then in place: a running program is not written over.
 	install -m 0755 "bin/$program" "$at/.$program.new"
 	mv -f "$at/.$program.new" "$at/$program"
 	if [[ -n $link ]]; then
-		ln -sfn "$version" "$destdir/var/lib/edgebus/programs/.$link.new"
-		mv -fT "$destdir/var/lib/edgebus/programs/.$link.new" "$destdir/var/lib/edgebus/programs/$link"
-		ln -sf "/var/lib/edgebus/programs/$link/$program" "$destdir/usr/local/bin/.$program.new"
+		ln -sfn "$version" "$destdir/usr/local/lib/edgebus/.$link.new"
+		mv -fT "$destdir/usr/local/lib/edgebus/.$link.new" "$destdir/usr/local/lib/edgebus/$link"
+		ln -sf "/usr/local/lib/edgebus/$link/$program" "$destdir/usr/local/bin/.$program.new"
 		mv -fT "$destdir/usr/local/bin/.$program.new" "$destdir/usr/local/bin/$program"
 	fi
 done

@@ -18,6 +18,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/quota"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/configs/limits"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
@@ -436,7 +437,7 @@ func (c *Calls) Register(r prometheus.Registerer) {
 	f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "edgebus", Subsystem: "commands", Name: "underway", Help: "Commands that wait for their answer now."},
 		func() float64 { return float64(c.Stats().UnderWay) })
 	for _, code := range append(topics.Codes(), Other) {
-		counter("ended_total", "Commands that were answered, by the answer's code.", prometheus.Labels{"code": string(code)},
+		counter("ended_total", "Commands that were answered, by the answer's code.", prometheus.Labels{"code": daemon.Label(string(code))},
 			func(s Stats) int64 { return s.Ended[string(code)] })
 	}
 	counter("late_total", "Answers that nobody waited for any more: second ones, and those after the time was over.", nil, func(s Stats) int64 { return s.Late })

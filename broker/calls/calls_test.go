@@ -341,7 +341,7 @@ func TestLimits(t *testing.T) {
 		require.NoError(t, b.ask())
 	}
 	sent := b.take()
-	require.ErrorContains(t, b.ask(), "as one client may have: 3 (limits.commands.client)")
+	require.ErrorContains(t, b.ask(), "one client may have 3 commands under way at most (limits.commands.client)")
 	_, code, _ := b.one()
 	require.Equal(t, "Busy", code)
 	require.ErrorIs(t, b.ask(quiet), resource.Quota)

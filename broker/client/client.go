@@ -94,7 +94,7 @@ func (c *Client) keepConnected(ctx context.Context) error {
 		if c.o.Attempts > 0 && failed >= c.o.Attempts {
 			return fmt.Errorf("gave up after %d attempts: %w", failed, err)
 		}
-		wait := c.o.Backoff.wait(max(failed-1, 0) / len(c.servers))
+		wait := c.o.Backoff.Spread(max(failed-1, 0) / len(c.servers))
 		c.o.Log.Warn().Err(err).Str("server", s.String()).Stringer("retry_in", wait.Round(time.Millisecond)).Msg("no MQTT connection")
 		select {
 		case <-ctx.Done():
@@ -148,7 +148,7 @@ func (c *Client) Publish(ctx context.Context, m Message) error {
 		case <-ctx.Done():
 			return fmt.Errorf("publish to %s: %w: %w", m.Topic, ErrBusy, ctx.Err())
 		}
-		if err := c.enqueue(ctx, m, func(err error) { end <- err }); errors.Is(err, ErrNotConnected) {
+		if err := c.enqueue(context.Background(), m, func(err error) { end <- err }); errors.Is(err, ErrNotConnected) {
 			continue
 		} else if err != nil {
 			return err
@@ -170,7 +170,9 @@ func (c *Client) PublishAsync(m Message, done func(error)) {
 }
 
 // PublishOver is PublishAsync while ctx lasts, and the error is ErrNotConnected after that. With the context that OnConnect was given a
-// message goes over that connection or over none.
+// message goes over that connection or over none, also if a session goes on over the next one: what has no outcome when the connection
+// ends has ErrConnectionLost, and the broker may have it. Only a QoS 2 publish that was sent is completed over the next connection, for
+// the broker knows its packet identifier.
 func (c *Client) PublishOver(ctx context.Context, m Message, done func(error)) {
 	if done == nil {
 		done = func(error) {}
@@ -208,7 +210,7 @@ func (c *Client) enqueue(ctx context.Context, m Message, done func(error)) error
 		return err
 	}
 	c.o.Counters.Pending.Add(1)
-	c.out.add(m, func(err error) {
+	c.out.add(ctx, m, func(err error) {
 		<-c.slots
 		c.o.Counters.Pending.Add(-1)
 		done(err)
@@ -274,6 +276,7 @@ const (
 // outgoing is a publish without an outcome. It is in the outbox from its slot to its outcome, and nowhere else.
 type outgoing struct {
 	m        Message
+	over     context.Context //nolint:containedctx // it isn't sent any more once this has ended
 	progress progress
 	id       uint16 // 0 until sent, and for QoS 0
 	again    bool   // sent before: DUP
@@ -298,8 +301,8 @@ type outbox struct {
 	lastID uint16
 }
 
-func (o *outbox) add(m Message, done func(error)) {
-	f := &outgoing{m: m, done: done}
+func (o *outbox) add(over context.Context, m Message, done func(error)) {
+	f := &outgoing{m: m, over: over, done: done}
 	f.at = o.all.PushBack(f)
 	if o.next == nil {
 		o.next = f.at
@@ -346,15 +349,21 @@ func (o *outbox) clear() (all []*outgoing) {
 }
 
 // rewind has all that was sent over a connection that has ended wait for the next one of the same session, in order. What can't be sent
-// again, because nobody knows how far it came, is removed and returned: QoS 0 that the writer had.
+// again is removed and returned: QoS 0 that the writer had, of which nobody knows how far it came, and what was to go over that
+// connection alone.
 func (o *outbox) rewind() (lost []*outgoing) {
-	for e := o.all.Front(); e != o.next; e = e.Next() {
+	sent := true
+	for e := o.all.Front(); e != nil; e = e.Next() {
 		f := e.Value.(*outgoing)
-		if f.progress == writing {
+		sent = sent && e != o.next
+		begun := f.m.QoS == 2 && f.id != 0
+		if f.progress == writing || f.over.Err() != nil && !begun {
 			lost = append(lost, f)
 			continue
 		}
-		f.progress, f.again = waiting, true
+		if sent {
+			f.progress, f.again = waiting, true
+		}
 	}
 	o.remove(lost...)
 	o.next = o.all.Front()

@@ -281,7 +281,7 @@ func TestSubscribeRefused(t *testing.T) {
 func TestRefusedConnectGivesUpAfterAttempts(t *testing.T) {
 	b := newFakeBroker(t)
 	var told []error
-	o := Options{Servers: []string{b.url()}, CleanStart: true, Attempts: 2, Backoff: Backoff{time.Millisecond, time.Millisecond}}
+	o := Options{Servers: []string{b.url()}, CleanStart: true, Attempts: 2, Backoff: Backoff{Min: time.Millisecond, Max: time.Millisecond}}
 	o.OnConnectError = func(err error) { told = append(told, err) }
 	c, err := New(o)
 	require.NoError(t, err)
@@ -481,15 +481,6 @@ func TestOptionsThatCannotWork(t *testing.T) {
 	require.NotContains(t, err.Error(), "secret")
 }
 
-func TestBackoffStaysInBounds(t *testing.T) {
-	b := Backoff{Min: 100 * time.Millisecond, Max: time.Second}
-	for attempt := range 100 {
-		w := b.wait(attempt)
-		require.LessOrEqual(t, w, time.Second)
-		require.GreaterOrEqual(t, w, min(time.Second, b.Min<<min(attempt, 10))/2)
-	}
-}
-
 func FuzzDecode(f *testing.F) {
 	f.Add(byte(0x32), []byte{0, 1, 'a', 0, 1, 0, 'x'})
 	f.Add(byte(0x20), []byte{0, 0, 3, 0x21, 0, 1})
@@ -558,4 +549,59 @@ func TestWhatIsDroppedIsCounted(t *testing.T) {
 	conn.puback(conn.readPublish().PacketID, 0, "")
 	require.NoError(t, <-acknowledged)
 	require.Zero(t, count.Pending.Load())
+}
+
+// What is published over one connection goes over no other, neither what was sent nor what waited, although the session goes on.
+func TestPublishOverAConnectionGoesOverNoOther(t *testing.T) {
+	b := newFakeBroker(t)
+	over := make(chan context.Context, 2)
+	c := start(t, b, func(o *Options) {
+		o.CleanStart, o.SessionExpiry = false, time.Hour
+		o.OnConnect = func(ctx context.Context, _ bool) error { over <- ctx; return nil }
+	})
+	one := uint16(1)
+	first := b.accept(packets.Connack{Properties: &packets.Properties{ReceiveMaximum: &one}})
+	ctx := <-over
+	ends := make(chan error, 4)
+	c.PublishOver(ctx, Message{Topic: "sent", QoS: 1}, func(err error) { ends <- err })
+	require.Equal(t, "sent", first.readPublish().Topic)
+	c.PublishOver(ctx, Message{Topic: "waits", QoS: 1}, func(err error) { ends <- err })
+	c.PublishAsync(Message{Topic: "any", QoS: 1}, func(err error) { ends <- err })
+	require.NoError(t, first.Close())
+	second := b.accept(packets.Connack{SessionPresent: true})
+	<-over
+	for range 2 {
+		require.ErrorIs(t, <-ends, ErrConnectionLost)
+	}
+	got := second.readPublish()
+	require.Equal(t, "any", got.Topic)
+	c.PublishOver(ctx, Message{Topic: "late", QoS: 1}, func(err error) { ends <- err })
+	require.ErrorIs(t, <-ends, ErrNotConnected)
+	second.puback(got.PacketID, 0, "")
+	require.NoError(t, <-ends)
+	second.silent()
+	require.Zero(t, c.o.Counters.Pending.Load())
+}
+
+// The broker knows the packet identifier of a QoS 2 publish that was sent: it is completed, or the identifier could not be used again.
+func TestAQoS2PublishOverAConnectionIsCompletedOverTheNext(t *testing.T) {
+	b := newFakeBroker(t)
+	over := make(chan context.Context, 2)
+	c := start(t, b, func(o *Options) {
+		o.CleanStart, o.SessionExpiry = false, time.Hour
+		o.OnConnect = func(ctx context.Context, _ bool) error { over <- ctx; return nil }
+	})
+	first := b.accept(packets.Connack{})
+	end := make(chan error, 1)
+	c.PublishOver(<-over, Message{Topic: "sent", QoS: 2}, func(err error) { end <- err })
+	sent := first.readPublish()
+	require.NoError(t, first.Close())
+	second := b.accept(packets.Connack{SessionPresent: true})
+	again := second.readPublish()
+	require.Equal(t, sent.PacketID, again.PacketID)
+	require.True(t, again.Duplicate)
+	second.send(packets.PUBREC, &packets.Pubrec{PacketID: sent.PacketID, Properties: &packets.Properties{}})
+	require.Equal(t, packets.PUBREL, second.read().Type)
+	second.send(packets.PUBCOMP, &packets.Pubcomp{PacketID: sent.PacketID, Properties: &packets.Properties{}})
+	require.NoError(t, <-end)
 }

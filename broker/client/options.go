@@ -7,7 +7,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/url"
 	"strings"
@@ -15,19 +14,12 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/topics/backoff"
 )
 
-// Backoff is the wait between attempts to connect: it doubles from Min to Max, less a random part of up to half of it, so
-// that a thousand clients don't connect at the same moment.
-type Backoff struct{ Min, Max time.Duration }
-
-func (b Backoff) wait(attempt int) time.Duration {
-	d := b.Max
-	if attempt < 16 {
-		d = min(b.Max, b.Min<<attempt)
-	}
-	return d - time.Duration(rand.Int64N(int64(d)/2+1)) //nolint:gosec // G404: spreads reconnects
-}
+// Backoff is the wait between attempts to connect, which is spread: a thousand clients don't connect at the same moment.
+type Backoff = backoff.Backoff
 
 // Counters are the state of a client's queues.
 type Counters struct {

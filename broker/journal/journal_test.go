@@ -190,6 +190,7 @@ func TestFrameInAPayload(t *testing.T) {
 	require.NoError(t, err)
 	const cut = 4 + 4 + 1 // both end marks, and one byte
 	require.NoError(t, os.WriteFile(path, text[:len(text)-cut], 0o600))
+	require.NoError(t, os.Remove(filepath.Join(dir, "confirmed")))
 	require.Empty(t, content(t, opened(t, dir, 0)))
 }
 
@@ -420,14 +421,14 @@ func FuzzSegment(f *testing.F) {
 	g.add(Change{ID: 300})
 	g.addBase(1)
 	g.buf = wal.Seal(g.buf, wal.Place{Segment: 1, At: wal.HeaderSize})
-	f.Add(append(wal.AppendHeader(nil, 1, 0), g.buf...), false)
+	f.Add(append(wal.AppendHeader(nil, 1, 0, 0), g.buf...), false)
 	f.Add(g.buf[wal.HeadSize:], true)
 	f.Add([]byte{opPut, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}, true)
 	f.Fuzz(func(t *testing.T, text []byte, framed bool) {
 		if framed { // a body with a right checksum
 			frame := append(make([]byte, wal.HeadSize), text...)
 			frame = wal.Seal(frame, wal.Place{Segment: 1, At: wal.HeaderSize})
-			text = append(wal.AppendHeader(nil, 1, 0), frame...)
+			text = append(wal.AppendHeader(nil, 1, 0, 0), frame...)
 		}
 		dir := t.TempDir()
 		path := filepath.Join(dir, "000000000001.log")
@@ -496,6 +497,7 @@ func TestReadOnlyChangesNothing(t *testing.T) {
 	require.NoError(t, j.Close())
 	require.NoError(t, os.Remove(filepath.Join(dir, "lock")))
 	require.NoError(t, os.Remove(filepath.Join(dir, "reserve")))
+	require.NoError(t, os.Remove(filepath.Join(dir, "confirmed")))
 	segment := filepath.Join(dir, "000000000001.log")
 	whole, err := os.ReadFile(segment)
 	require.NoError(t, err)

@@ -2,6 +2,7 @@ package quota
 
 import (
 	"cmp"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -76,14 +77,22 @@ func (q *Quota) check(key string, n int64) error {
 	}
 	switch {
 	case q.each.Most > 0 && key != "" && holds+n > q.each.Most:
-		return resource.Errorf(resource.Quota, "", "%s has as many %s as one %s may have: %d (%s)", key, q.what, q.holder, q.each.Most, q.each.Setting)
+		return resource.Errorf(resource.Quota, "", "one %s may have %d %s at most (%s), as many as %s has", q.holder, q.each.Most, q.what, q.each.Setting, shown(key))
 	case q.all.Most > 0 && all+n > q.all.Most:
 		return resource.Errorf(resource.Quota, "", "there are as many %s as there may be: %d (%s)", q.what, q.all.Most, q.all.Setting)
 	case q.fair && q.all.Most > 0 && holds >= q.all.Most-all:
-		return resource.Errorf(resource.Quota, "", "%s has %d %s: no %s may have more than are left for all others, of %d (%s)",
-			cmp.Or(key, "anonymous"), holds, q.what, q.holder, q.all.Most, q.all.Setting)
+		return resource.Errorf(resource.Quota, "", "no %s may have more %s than are left for all others, of %d (%s); %s has %d",
+			q.holder, q.what, q.all.Most, q.all.Setting, shown(cmp.Or(key, "anonymous")), holds)
 	}
 	return nil
+}
+
+// shown is a key, cut: it may be a client's own text, and comes after the rule, which a reader needs more.
+func shown(key string) string {
+	if len(key) > 100 {
+		return fmt.Sprintf("%.60q… (%d bytes)", key, len(key))
+	}
+	return key
 }
 
 func (q *Quota) account(key string) *Account {

@@ -10,7 +10,7 @@ func TestEachAndAll(t *testing.T) {
 	q := New("watches", "user", Limit{2, "limits.each"}, Limit{4, "limits.all"})
 	require.NoError(t, q.Take("a", 1))
 	require.NoError(t, q.Take("a", 1))
-	require.EqualError(t, q.Take("a", 1), "a has as many watches as one user may have: 2 (limits.each)")
+	require.EqualError(t, q.Take("a", 1), "one user may have 2 watches at most (limits.each), as many as a has")
 	require.NoError(t, q.Take("", 2), "nothing is known of the empty key's holders")
 	require.EqualError(t, q.Take("b", 1), "there are as many watches as there may be: 4 (limits.all)")
 	q.Add("a", -1)
@@ -35,7 +35,7 @@ func TestTrial05SharedQuota(t *testing.T) {
 	}
 	require.EqualValues(t, all/2, hog("a"), "alone it gets half")
 	require.EqualValues(t, all/4, hog("b"))
-	require.ErrorContains(t, q.Take("a", 64), "a has 524288 bytes of messages: no user may have more than are left for all others, of 1048576 (limits.x)")
+	require.ErrorContains(t, q.Take("a", 64), "no user may have more bytes of messages than are left for all others, of 1048576 (limits.x); a has 524288")
 	for _, key := range []string{"c", "d", "e", "f"} {
 		require.Positive(t, hog(key))
 	}

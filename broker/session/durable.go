@@ -72,6 +72,14 @@ func (s *Session) Durable() bool { return s.log != nil }
 // packetID is the same each time that a message is sent, also after a restart, so that the client can't confuse it with another.
 func packetID(seq uint64) uint16 { return uint16((seq-1)%math.MaxUint16) + 1 }
 
+// A message of QoS 1 may be sent before it is on disk. After a crash nothing is known of it, and the client may acknowledge it
+// late, so no later message may have its packet id. After each restart the order leaps beyond what may have been sent, so far that
+// the ids of a dozen crashes are different, and no message is sent that would not be known to be one after the leap.
+const (
+	leap      = 40503 // of math.MaxUint16 packet ids: the golden section, whose multiples keep apart
+	mostAhead = 2048  // messages that may be sent before one of them is on disk
+)
+
 // Pending is a message in the queue of a durable session whose record is not committed yet. The caller commits Change,
 // and then calls Committed.
 type Pending struct {
@@ -136,6 +144,9 @@ func (p Pending) Committed(err error) {
 	defer s.mu.Unlock()
 	r.pending = false
 	delete(s.disk.pending, r.seq)
+	if err == nil {
+		s.stored = max(s.stored, r.seq)
+	}
 	switch {
 	case err != nil:
 		r.id, r.body = 0, nil
@@ -930,10 +941,7 @@ func (l *Loader) sequenced(id uint64, value []byte) error {
 
 // Restore fills an empty session, and returns the replays to continue.
 func (l *Loader) Restore(s *Session) ([]PendingReplay, error) {
-	p := l.sessions[s.number]
-	if p == nil {
-		return nil, nil
-	}
+	p := l.session(s.number)
 	delete(l.sessions, s.number)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -949,6 +957,9 @@ func (l *Loader) Restore(s *Session) ([]PendingReplay, error) {
 		}
 		s.restore(e, l.now)
 		p.live = append(p.live, loadedLive{seq: e.seq, topic: e.msg.Topic})
+	}
+	if !s.diskOnly() { // else its consumer is in this process
+		s.seq += leap
 	}
 	return s.restoreReplays(p), nil
 }

@@ -47,6 +47,7 @@ type Session struct {
 	number   uint64 // of the session, in its records
 	seq      uint64 // of the newest message in the session's order
 	sent     uint64 // of the newest message that was sent
+	stored   uint64 // of the newest message that this process has stored
 	progress uint64 // id of the record that contains sent; 0: there is none yet
 	disk     diskQueue
 
@@ -398,8 +399,9 @@ func (s *Session) tooLarge(p *publish) bool {
 }
 
 // mustWait reports whether an item must not be sent yet: the inflight window is full, its packet id is in use, or it is
-// not on disk yet. A QoS 2 message has to be there, or after a crash its packet id could mean another message. One of
-// QoS 1 may come twice after a crash, and waits only if a message that can't be stored must not be overtaken.
+// not on disk yet. A QoS 2 message has to be there, or it could be lost although the client has answered it. One of QoS 1 may come twice
+// after a crash, and waits only if a message that can't be stored must not be overtaken, or if the disk is so far behind that
+// its packet id could mean another message after a crash.
 func (s *Session) mustWait(it item) bool {
 	if it.qos == 0 {
 		return false
@@ -408,7 +410,7 @@ func (s *Session) mustWait(it item) bool {
 		return true
 	}
 	r := it.record
-	return r != nil && (r.pending && (it.qos == 2 || r.waits) || s.inflight.byID[packetID(r.seq)] != nil)
+	return r != nil && (r.pending && (it.qos == 2 || r.waits || r.seq > s.stored+mostAhead) || s.inflight.byID[packetID(r.seq)] != nil)
 }
 
 // Puback takes the acknowledgement of a QoS 1 message. The consumer is woken with the batch.

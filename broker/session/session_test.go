@@ -434,3 +434,40 @@ func BenchmarkSession(b *testing.B) {
 		})
 	}
 }
+
+// How many messages may be sent before they are on disk is bounded, and after a restart one has to be there first: of the others a
+// crash leaves nothing that would say which packet ids they had.
+func TestFewMessagesAreSentBeforeTheyAreOnDisk(t *testing.T) {
+	l := limits
+	l.Inflight, l.Bytes = 5000, 1<<24
+	sent := func(s *Session, w *Writer) (n int) {
+		for packets := decode(t, s.drain(w, nil, writeBytes), 5); len(packets) > 0; packets = decode(t, s.drain(w, nil, writeBytes), 5) {
+			n += len(packets)
+		}
+		return n
+	}
+	s := New(l, time.Now, &Counters{})
+	s.MakeDurable(1, &forgetful{})
+	w := attached(s, ConnParams{Version: 5, ReceiveMaximum: 5000})
+	var waiting []Pending
+	for range 3000 {
+		p, _ := s.EnqueueDurable(message("a", "x", 1), Delivery{QoS: 1})
+		waiting = append(waiting, p)
+	}
+	require.Equal(t, mostAhead, sent(s, w))
+	waiting[0].Committed(nil)
+	require.Equal(t, 1, sent(s, w))
+	waiting[900].Committed(nil)
+	require.Equal(t, 900, sent(s, w))
+
+	again := New(l, time.Now, &Counters{})
+	again.MakeDurable(1, &forgetful{})
+	_, err := NewLoader(time.Now()).Restore(again)
+	require.NoError(t, err)
+	w = attached(again, ConnParams{Version: 5, ReceiveMaximum: 5000})
+	first, _ := again.EnqueueDurable(message("a", "x", 1), Delivery{QoS: 1})
+	again.EnqueueDurable(message("a", "x", 1), Delivery{QoS: 1})
+	require.Zero(t, sent(again, w))
+	first.Committed(nil)
+	require.Equal(t, 2, sent(again, w))
+}

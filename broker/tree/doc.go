@@ -6,5 +6,6 @@
 // It never stores anything, and knows no rule of devices: what a step does, and how a batch
 // is committed, is its owner's.
 //
-// Read host.go first, then tree.go (messages), walk.go (retained messages) and queue.go.
+// Read host.go first, then tree.go (messages), walk.go (retained messages), queue.go and outage.go (what happens while nothing can
+// be stored).
 package tree

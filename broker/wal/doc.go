@@ -4,5 +4,5 @@
 // It never looks into a frame, never decides that a segment isn't needed, and never repairs damage: it refuses to open, and
 // names the file.
 //
-// wal.go appends; reserve.go has what a full disk is left for; read.go has the format, and reading.
+// wal.go appends; confirmed.go records where the log ended, so that a lost end is missed; reserve.go has what a full disk is left for; read.go has the format, and reading.
 package wal

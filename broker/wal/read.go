@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -59,14 +60,18 @@ func (l *Log) scan(s *segment, last bool, r *Reader, each func(Place, []byte) er
 		return err
 	}
 	header, err := r.in.Peek(HeaderSize)
-	base, ok := parseHeader(header, s.number)
+	base, before, ok := parseHeader(header, s.number)
 	if !ok {
 		return l.Damaged(Place{s.number, 0}, errors.Join(errors.New("no header of "+l.opts.Name), ignoreEOF(err)))
 	}
 	l.base = max(l.base, base)
+	if l.scanned.Segment == s.number-1 && l.scanned.At < before {
+		return l.Damaged(l.scanned, fmt.Errorf("the frames up to byte %d are missing", before))
+	}
 	if _, err := r.in.Discard(HeaderSize); err != nil {
 		return err
 	}
+	end := r.at // of the frames
 	for r.at.At < r.size {
 		at := r.at
 		body, ok, err := r.frame()
@@ -85,9 +90,14 @@ func (l *Log) scan(s *segment, last bool, r *Reader, each func(Place, []byte) er
 		if err := each(at, body); err != nil {
 			return l.Damaged(at, err)
 		}
+		end = r.at
 	}
 	s.size = r.at.At
 	l.size.Add(s.size)
+	l.scanned = end
+	if err := l.shortened(end); err != nil {
+		return err
+	}
 	if last && r.follows {
 		return l.missing(s.number + 1)
 	}
@@ -122,6 +132,9 @@ func (l *Log) torn(at Place, last bool) error {
 	}
 	if !last || whole(rest, at) {
 		return l.Damaged(at, errors.New("a frame's checksum is wrong"))
+	}
+	if err := l.shortened(at); err != nil {
+		return err
 	}
 	if bytes.HasSuffix(rest, appendMark(nil, at)) {
 		if l.opts.ReadOnly {
@@ -175,6 +188,9 @@ func whole(text []byte, at Place) bool {
 // not needed and are removed; all later ones must exist. With base 0 the log may be new.
 func (l *Log) Begin(base uint64) error {
 	l.base = max(l.base, base)
+	if c := l.confirmed.end.Segment; c > 0 && c >= l.base && !l.has(c) {
+		return l.missing(c)
+	}
 	if len(l.segments) == 0 && l.base == 0 {
 		if l.used {
 			gone := fmt.Errorf("no file of %s is in %s, which was in use: they were removed, or its first start was ended by a crash", l.opts.Name, l.opts.Dir)
@@ -188,7 +204,7 @@ func (l *Log) Begin(base uint64) error {
 		}
 		err := l.begin(1)
 		l.firstStock()
-		return err
+		return errors.Join(err, l.openConfirmed())
 	}
 	newest, err := l.gapless()
 	if err != nil || l.opts.ReadOnly {
@@ -207,7 +223,7 @@ func (l *Log) Begin(base uint64) error {
 	l.file = l.opts.Wrap(f)
 	l.suspect = true // of what may stand behind the last frame
 	l.firstStock()
-	return l.mend()
+	return errors.Join(l.mend(), l.openConfirmed())
 }
 
 // firstStock makes the reserve before the first frame is written.
@@ -215,6 +231,10 @@ func (l *Log) firstStock() {
 	if err := l.restock(); err != nil {
 		l.opts.Log.Error().Err(err).Msg(l.opts.Name + ": the disk is full: only what makes room is written")
 	}
+}
+
+func (l *Log) has(number uint64) bool {
+	return slices.ContainsFunc(l.segments, func(s segment) bool { return s.number == number })
 }
 
 // gapless checks that all needed segments are there.
@@ -420,7 +440,7 @@ func (l *Log) sizeOf(number uint64) int64 {
 }
 
 // A segment begins with a header: magic, segment number, base (the oldest segment
-// needed), checksum. Frames follow: magic, length of the body, checksum of body and
+// needed), end of the segment before (0: none), checksum. Frames follow: magic, length of the body, checksum of body and
 // of where it stands (so that bytes that look like a frame, in a client's payload,
 // never are one), body, end mark. The last thing in a segment that is followed by another is the head of an
 // empty frame with a magic of its own and no end mark.
@@ -429,7 +449,7 @@ const (
 	frameMagic  = 0xEB10C4A8
 	followMagic = 0xEB10C4A9
 
-	HeaderSize = 28 // of a segment: where its first frame is
+	HeaderSize = 36 // of a segment: where its first frame is
 	HeadSize   = 12 // of a frame, before its body
 	markSize   = 4  // behind it
 	MaxFrame   = 1 << 30
@@ -438,20 +458,21 @@ const (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // AppendHeader appends a segment's header.
-func AppendHeader(b []byte, number, base uint64) []byte {
+func AppendHeader(b []byte, number, base uint64, before int64) []byte {
 	from := len(b)
 	b = append(b, fileMagic...)
 	b = binary.LittleEndian.AppendUint64(b, number)
 	b = binary.LittleEndian.AppendUint64(b, base)
+	b = binary.LittleEndian.AppendUint64(b, uint64(before))
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[from:], castagnoli))
 }
 
-func parseHeader(b []byte, number uint64) (base uint64, ok bool) {
+func parseHeader(b []byte, number uint64) (base uint64, before int64, ok bool) {
 	if len(b) < HeaderSize || string(b[:8]) != fileMagic || binary.LittleEndian.Uint64(b[8:]) != number ||
-		binary.LittleEndian.Uint32(b[24:]) != crc32.Checksum(b[:24], castagnoli) {
-		return 0, false
+		binary.LittleEndian.Uint32(b[HeaderSize-4:]) != crc32.Checksum(b[:HeaderSize-4], castagnoli) {
+		return 0, 0, false
 	}
-	return binary.LittleEndian.Uint64(b[16:]), true
+	return binary.LittleEndian.Uint64(b[16:]), int64(binary.LittleEndian.Uint64(b[24:])), true
 }
 
 // Seal fills in the head of a frame that is going to stand at a place, and appends its end mark.

@@ -55,6 +55,8 @@ type Log struct {
 	unrotated bool         // the last attempt to make a new segment failed
 	inUse     datadir.Kept // the file
 	reserve   reserve
+	confirmed confirmed
+	scanned   Place // where the frames end of the segment that Scan has read last
 
 	mu       sync.Mutex
 	segments []segment // oldest first; the last is written to
@@ -97,7 +99,7 @@ func Open(o Options) (*Log, error) {
 			return nil, err
 		}
 	}
-	if err := l.list(); err != nil {
+	if err := errors.Join(l.readConfirmed(), l.list()); err != nil {
 		_ = l.Close()
 		return nil, err
 	}
@@ -175,8 +177,37 @@ func (l *Log) append(frame []byte) (at Place, err error) {
 		return at, fmt.Errorf("%s: %w", l.Path(at.Segment), err)
 	}
 	l.grow(int64(len(frame)))
+	l.confirm()
 	l.rotate()
 	return at, nil
+}
+
+// Probe reports whether a frame of n bytes could be appended now. It writes as much behind the last frame, and takes that away again.
+func (l *Log) Probe(n int) error {
+	l.writing.Lock()
+	defer l.writing.Unlock()
+	if l.opts.ReadOnly {
+		return errReadOnly
+	}
+	if err := l.restock(); err != nil {
+		return err
+	}
+	if err := l.inUse.InPlace(); err != nil {
+		return err
+	}
+	if err := l.mend(); err != nil {
+		return err
+	}
+	at := l.end()
+	l.suspect = true
+	_, err := l.file.WriteAt(make([]byte, n+markSize), at.At)
+	if err == nil {
+		err = l.file.Sync()
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", l.Path(at.Segment), err)
+	}
+	return errors.Join(err, l.mend())
 }
 
 // mend truncates the file to its last acknowledged frame after a failed write: what was refused must not be there after a restart.
@@ -233,7 +264,7 @@ func (l *Log) begin(number uint64) error {
 		return err
 	}
 	w := l.opts.Wrap(f)
-	_, err = w.WriteAt(AppendHeader(nil, number, l.Base()), 0)
+	_, err = w.WriteAt(AppendHeader(nil, number, l.Base(), l.before()), 0)
 	if err == nil {
 		err = w.Sync()
 	}
@@ -259,7 +290,16 @@ func (l *Log) begin(number uint64) error {
 	}
 	l.file, l.inUse = w, inUse
 	l.add(segment{number, HeaderSize})
+	l.confirm()
 	return nil
+}
+
+// before is where the last frame of the segment ends that another is about to follow; 0 for the first.
+func (l *Log) before() int64 {
+	if l.file == nil {
+		return 0
+	}
+	return l.end().At
 }
 
 // follow marks the current segment as followed by another, which exists by now: if that is missing later, the log is refused.
@@ -374,6 +414,9 @@ func (l *Log) Close() error {
 	if l.reserve.file != nil {
 		errs = append(errs, l.reserve.file.Close())
 		l.reserve.file, l.reserve.size = nil, 0
+	}
+	if l.confirmed.file != nil {
+		errs = append(errs, l.confirmed.file.Close())
 	}
 	if l.lock != nil {
 		errs = append(errs, l.lock.Close())

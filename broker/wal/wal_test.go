@@ -274,11 +274,12 @@ func again(t *testing.T, dir string, readOnly bool) (found []string, said string
 	return found, log.String(), err
 }
 
-// Whatever byte of the last frame is flipped, it is said at error level that it was whole; who only looks
-// refuses it. Cut short anywhere, it is called what a crash leaves.
-func TestTrial36LastFrame(t *testing.T) {
+// Where the record of the log's end names an earlier one, as after a power cut: whatever byte of the last frame is flipped, it is said at
+// error level that it was whole; who only looks refuses it. Cut short anywhere, it is called what a crash leaves.
+func TestADamagedLastFrameIsToldFromOneThatWasCutShort(t *testing.T) {
 	dir, l := written(t)
 	path := l.Path(2)
+	confirmedUpTo(t, l, Place{2, HeaderSize})
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	last := len(text) - HeadSize - len("four") - markSize
@@ -286,6 +287,7 @@ func TestTrial36LastFrame(t *testing.T) {
 		bad := bytes.Clone(text)
 		bad[at] ^= 4
 		require.NoError(t, os.WriteFile(path, bad, 0o600))
+		confirmedUpTo(t, l, Place{2, HeaderSize})
 		_, _, err = again(t, dir, true)
 		require.ErrorContains(t, err, path+" is damaged")
 		require.ErrorIs(t, err, errEnd)
@@ -298,6 +300,7 @@ func TestTrial36LastFrame(t *testing.T) {
 	}
 	for size := last + 1; size < len(text); size++ {
 		require.NoError(t, os.WriteFile(path, text[:size], 0o600))
+		confirmedUpTo(t, l, Place{2, HeaderSize})
 		_, _, err = again(t, dir, true)
 		require.NoError(t, err)
 		found, said, err := again(t, dir, false)
@@ -309,7 +312,7 @@ func TestTrial36LastFrame(t *testing.T) {
 }
 
 // Whichever file is missing is missed, the last one too.
-func TestTrial36MissingFile(t *testing.T) {
+func TestWhicheverFileIsMissingIsMissed(t *testing.T) {
 	for number := range uint64(2) {
 		dir, l := written(t)
 		require.NoError(t, os.Remove(l.Path(number+1)))
@@ -321,6 +324,11 @@ func TestTrial36MissingFile(t *testing.T) {
 	dir, l := written(t)
 	require.NoError(t, os.Remove(l.Path(1)))
 	require.NoError(t, os.Remove(l.Path(2)))
+	for _, readOnly := range []bool{true, false} {
+		_, _, err := again(t, dir, readOnly)
+		require.ErrorContains(t, err, l.Path(2)+" is missing")
+	}
+	require.NoError(t, os.Remove(l.confirmedPath()))
 	_, _, err := again(t, dir, true)
 	require.ErrorContains(t, err, "no file of the log is in "+dir)
 	_, said, err := again(t, dir, false)
@@ -333,7 +341,7 @@ func TestTrial36MissingFile(t *testing.T) {
 }
 
 // A crash while the mark is written that another segment follows is none of the log's damages.
-func TestTrial36MarkBegun(t *testing.T) {
+func TestAMarkThatWasBegunIsNoDamage(t *testing.T) {
 	dir, l := written(t)
 	path := l.Path(1)
 	text, err := os.ReadFile(path)

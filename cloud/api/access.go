@@ -98,6 +98,8 @@ func (a access) may(verb string, k *Kind) bool {
 	switch {
 	case a.enrolls:
 		return k.storeKind() == resource.KindEnrollmentRequest && (verb == "create" || verb == "get")
+	case a.renews(k):
+		return verb == "create" || verb == "get"
 	case k.WrittenBy != "" && !a.controls && slices.Contains(writeVerbs, verb):
 		return false
 	case k.Sealed || k.HasCredentials:
@@ -162,7 +164,7 @@ func (a access) owns() func(owner string) bool {
 }
 
 // hasEach reports whether every object of a kind belongs to the user, who may see some.
-func (a access) hasEach(k *Kind) bool { return a.all || k.Node == nil && !a.enrolls }
+func (a access) hasEach(k *Kind) bool { return a.all || k.Node == nil && !a.enrolls && !a.renews(k) }
 
 // hasObject reports whether an object belongs to the user.
 func (s *server) hasObject(ctx context.Context, a access, k *Kind, o *objects.Object) bool {
@@ -191,6 +193,10 @@ func (s *server) has(ctx context.Context, a access, k *Kind, typed any) bool {
 		er, ok := typed.(*resource.EnrollmentRequest)
 		return ok && er.Metadata.Annotations[objects.EnrollerAnnotation] == a.account
 	}
+	if a.renews(k) {
+		er, ok := typed.(*resource.EnrollmentRequest)
+		return ok && er.Spec.SignerName == resource.SignerRenewal && a.has(er.Spec.NodeName)
+	}
 	node, ok := k.Node(ctx, s.Reader, typed)
 	return ok && a.has(node) || !ok && a.shared
 }
@@ -203,7 +209,7 @@ func accessIn(ctx context.Context) access {
 }
 
 // publicPaths are served without authentication: they contain no data of users, nodes or devices.
-var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version", "/version/", loginPath}
+var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version", "/version/", loginPath, flightctlConfigPath}
 
 // loginPath says at which OpenID Connect provider people sign in.
 const loginPath = "/auth/oidc"
@@ -213,6 +219,9 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if slices.Contains(publicPaths, r.URL.Path) || isWebhook(r) {
 			next.ServeHTTP(w, r)
+			return
+		}
+		if s.tellDecommissioned(w, r) {
 			return
 		}
 		id, err := s.Who(r)

@@ -416,7 +416,7 @@ func TestWatchesOfOneUserLeaveRoom(t *testing.T) {
 	path := base + "/devices?watch=true"
 	first := h.watch(path, "As", "boss")
 	h.watch(path, "As", "boss")
-	require.Equal(t, "boss has as many watches as one user may have: 2 (half of limits.watches)", h.refused(429, "TooManyRequests", "GET", path, "", "As", "boss"))
+	require.Equal(t, "one user may have 2 watches at most (half of limits.watches), as many as boss has", h.refused(429, "TooManyRequests", "GET", path, "", "As", "boss"))
 	h.watch(path, "As", "vic")
 	require.NoError(t, first.body.Close())
 	require.Eventually(t, func() bool {

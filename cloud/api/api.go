@@ -71,6 +71,8 @@ type Options struct {
 		AskedOverHTTP(node string) (answered func())
 		HTTPPresence() time.Duration
 	}
+	// Enrollment is how nodes enrol, and renew their certificates, over HTTPS; nil: they don't.
+	Enrollment Enrollment
 	// Decommission takes a node's certificates no more, for good; see Enroll.
 	Decommission func(node, by string) error
 	// Ready are the checks of /readyz, by name.
@@ -198,6 +200,7 @@ func (s *server) routes() http.Handler {
 		mux.Handle("POST "+strings.Replace(at, "*", "{name}", 1), s.answerErrors(s.webhook))
 	}
 	s.renderedRoutes(mux)
+	s.flightctlRoutes(mux)
 	mux.Handle("/api/v1/namespaces", s.handle(s.serveNamespaces))
 	mux.Handle("/api/v1/namespaces/{name}", s.handle(s.serveNamespaces))
 	mux.Handle("/apis/", s.handle(s.object))
@@ -372,7 +375,7 @@ func (s *server) suggest(r *request, err error) error {
 		}
 		if s.hasStored(r.Context(), a, r.kind, found[near]) {
 			said := *missing
-			said.status.Message += ": did you mean " + near + "?"
+			said.status.Message += resource.DidYouMean(r.key.Name, []string{near})
 			return &said
 		}
 		delete(found, near)
@@ -521,12 +524,13 @@ func (s *server) linksFor(a access, node string, most int) resource.LinkReport {
 	return report
 }
 
-// approve serves the approval of an EnrollmentRequest as flightctl's clients send it: {"approved": true, "labels": {…}}. It is
+// approve serves the approval of an EnrollmentRequest as flightctl's clients send it: {"approved": true, "labels": {…}}, to which replace can be added. It is
 // a merge patch of the request's spec.
 func (s *server) approve(w http.ResponseWriter, r *http.Request) error {
 	var decision struct {
 		Approved bool              `json:"approved"`
 		Labels   map[string]string `json:"labels"`
+		Replace  bool              `json:"replace"`
 	}
 	raw, err := readBody(r, mediaType(r))
 	if err != nil {
@@ -539,14 +543,13 @@ func (s *server) approve(w http.ResponseWriter, r *http.Request) error {
 	if decision.Approved {
 		spec["approval"] = resource.Approved
 	}
+	if decision.Replace {
+		spec["replace"] = true
+	}
 	if len(decision.Labels) > 0 {
 		spec["labels"] = decision.Labels
 	}
-	patch, err := json.Marshal(map[string]any{"spec": spec})
-	if err != nil {
-		return err
-	}
-	return s.object(w, instead(r, http.MethodPatch, "/apis/"+resource.APIVersion+"/enrollmentrequests/"+r.PathValue("name"), patch))
+	return s.decide(w, r, spec, "/apis/"+resource.APIVersion+"/enrollmentrequests/"+r.PathValue("name"))
 }
 
 // instead is a request of the same user for something else; body is a merge patch, or nil.

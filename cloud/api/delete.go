@@ -71,6 +71,16 @@ func (s *server) delete(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
+	ends := "deleted"
+	if len(left.Metadata.Finalizers) > 0 {
+		ends = "being deleted"
+	}
+	if r.ownPath { // flightctl's clients read nothing but a Status
+		writeJSON(w, http.StatusOK, metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: v1beta1}, Status: metav1.StatusSuccess, Code: http.StatusOK, Reason: "OK", Message: r.key.Name + " is " + ends,
+		})
+		return nil
+	}
 	if len(left.Metadata.Finalizers) > 0 {
 		record, err := s.objects.Encode(r.key, left)
 		if err != nil {

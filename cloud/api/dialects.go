@@ -29,11 +29,28 @@ func withDialects(kinds []Kind) []Kind {
 				k := *of
 				k.Group, k.Version, k.Name, k.Plural, k.Singular, k.Short = d.Group, d.Version, d.Name, d.Plural, d.Singular, nil
 				k.dialect = &dialectKind{d, of}
+				k.addFields(flightctlFields(k.storeKind()))
 				out = append(out, k)
 			}
 		}
 	}
 	return out
+}
+
+// addFields adds the field selectors that flightctl has to one of its kinds.
+func (k *Kind) addFields(more map[string]func(any) string) {
+	if k.dialect.Root != flightctlRoot || len(more) == 0 {
+		return
+	}
+	all := maps.Clone(k.Fields)
+	if all == nil {
+		all = map[string]func(any) string{}
+	}
+	k.Computed = map[string]bool{}
+	for name, value := range more {
+		all[name], k.Computed[name] = value, true
+	}
+	k.Fields = all
 }
 
 // isAt reports whether the dialect's own system serves it below a path, without a group.

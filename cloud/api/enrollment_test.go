@@ -75,6 +75,7 @@ func TestAnEnrollerAsksAndDoesNothingElse(t *testing.T) {
 	require.Equal(t, 409, h.do("POST", requests, ask("n7", ""), img...).code)
 	require.Equal(t, 422, h.do("POST", requests, ask("n8", ""), img...).code, "the CSR is n7's")
 	require.Equal(t, 403, h.do("POST", base+"/enrollmentrequests", ask("n7-b", `,"nodeName":"n7","approval":"Approved"`), img...).code)
+	require.Equal(t, 403, h.do("POST", base+"/enrollmentrequests", ask("n7-b", `,"nodeName":"n7","replace":true`), img...).code)
 	require.Equal(t, 413, h.do("POST", requests, ask("n7-c", `,"nodeName":"n7","systemInfo":{"kernel":"`+strings.Repeat("x", 20_000)+`"}`), img...).code)
 	require.Equal(t, []string{"n7"}, waiting, "what was refused waits for nobody")
 	full = true

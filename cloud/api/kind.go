@@ -38,11 +38,13 @@ type Kind struct {
 	Columns []Column
 	// NoDefaultColumns leaves out the columns Name and Age.
 	NoDefaultColumns bool
-	// Cells returns the values of Columns. A time is shown as an age.
+	// Cells returns the values of Columns. A time is shown as an age, an empty text as <none>.
 	Cells func(obj any) []any
 	// Fields are the field selectors besides metadata.name and metadata.namespace. Their values must occur in the
 	// object's JSON as they are: an object without that text is skipped without being decoded.
 	Fields map[string]func(obj any) string
+	// Computed are those of Fields whose values follow from the object, and may not occur in its JSON.
+	Computed map[string]bool
 	// TableOmits are the parts of an object that Cells, Fields and Node don't use: for tables they are not decoded.
 	TableOmits omit
 }

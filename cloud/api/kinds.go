@@ -60,13 +60,13 @@ func deviceKind(k objects.Kind) Kind {
 			{Name: "State", Type: "string", Path: ".status.state", Description: "online, offline or unknown, as its mapper says."},
 			{Name: "In-Sync", Type: "string", Path: ".status.conditions[?(@.type==\"InSync\")].status", Description: "Whether every property is as it is wanted."},
 			{Name: "Protocol", Type: "string", Path: ".spec.protocol.type", Description: "The protocol that reaches it.", Wide: true},
-			{Name: "Last-Seen", Type: "string", Path: ".status.lastSeen", Description: "When it last reported anything.", Wide: true},
+			{Name: "Last-Seen", Type: "date", Path: ".status.lastSeen", Description: "When it last reported anything.", Wide: true},
 			{Name: "Reported", Type: "string", Description: "The values that it reported last.", Wide: true},
 		},
 		Cells: cells(func(d *resource.Device) []any {
 			return []any{
 				d.Spec.NodeName, d.Spec.DeviceModelRef.Name, cmp.Or(d.Status.State, resource.Unknown),
-				condition(d.Status.Conditions, "InSync"), d.Spec.Protocol.Type, d.Status.LastSeen, reported(d.Status.Twin),
+				condition(d.Status.Conditions, "InSync"), d.Spec.Protocol.Type, timestamp(d.Status.LastSeen), reported(d.Status.Twin),
 			}
 		}),
 		Fields: map[string]func(any) string{
@@ -96,7 +96,7 @@ func resetDevice(obj any) []string {
 // The reported values of a table row are shortened, since a value can be a file or an array.
 const (
 	cellValue = 24 // characters of one value
-	cellWidth = 96 // bytes of all of them
+	cellWidth = 60 // bytes of all of them
 )
 
 // reported is the cell with the reported values of a twin: power=ON,temperature=21.5.
@@ -166,7 +166,7 @@ func nodeKind(k objects.Kind) Kind {
 			{Name: "Devices", Type: "integer", Path: ".status.devices", Description: "How many devices are bound to it."},
 			{Name: "Applied", Type: "string", Description: "The version of its spec that its agent has applied, and the one that failed or is to come."},
 			{Name: "Ready", Type: "string", Path: ".status.conditions[?(@.type==\"Ready\")].status", Description: "Whether its link to the hub is up.", Wide: true},
-			{Name: "Last-Seen", Type: "string", Path: ".status.lastSeen", Description: "When its state last changed.", Wide: true},
+			{Name: "Last-Seen", Type: "date", Path: ".status.lastSeen", Description: "When its state last changed.", Wide: true},
 			{Name: "Certificate-Ends", Type: "string", Path: ".status.certificateExpires", Description: "When the certificate ends with which it last connected.", Wide: true},
 			{Name: "Agent", Type: "string", Path: ".status.agentVersion", Description: "The version of its agent.", Wide: true},
 			{Name: "Image", Type: "string", Path: ".spec.os.image", Description: "The operating system that is wanted.", Wide: true},
@@ -177,7 +177,7 @@ func nodeKind(k objects.Kind) Kind {
 			if n.Spec.OS != nil {
 				image = n.Spec.OS.Image
 			}
-			return []any{nodeState(n.Status), n.Status.Version, fleet, n.Status.Devices, appliedSpec(n.Status), condition(n.Status.Conditions, resource.ConditionReady), n.Status.LastSeen, n.Status.CertificateExpires, n.Status.AgentVersion, image}
+			return []any{nodeState(n.Status), n.Status.Version, fleet, n.Status.Devices, appliedSpec(n.Status), condition(n.Status.Conditions, resource.ConditionReady), timestamp(n.Status.LastSeen), timestamp(n.Status.CertificateExpires), n.Status.AgentVersion, image}
 		}),
 		Fields: map[string]func(any) string{
 			"metadata.owner": field(func(n *resource.Node) string { return n.Metadata.Owner }),
@@ -297,7 +297,7 @@ func artifactKind(k objects.Kind) Kind {
 		Columns: []Column{
 			{Name: "Version", Type: "string", Description: "The version of the programs."},
 			{Name: "Programs", Type: "string", Description: "Which programs there are, for which architectures."},
-			{Name: "Source", Type: "string", Path: ".spec.source", Description: "Where nodes fetch them; empty: from the hub."},
+			{Name: "Source", Type: "string", Path: ".spec.source", Description: "Where nodes fetch them, if not from the hub."},
 		},
 		Cells: cells(func(a *resource.Artifact) []any {
 			m, _ := resource.ParseManifest([]byte(a.Spec.Manifest)) // it was validated when it was written
@@ -320,6 +320,9 @@ func enrollmentKind(k objects.Kind) Kind {
 		Cells: cells(func(e *resource.EnrollmentRequest) []any {
 			return []any{cmp.Or(e.Spec.NodeName, e.Metadata.Name), cmp.Or(e.Spec.Approval, "Pending")}
 		}),
+		Fields: map[string]func(any) string{
+			"spec.signerName": field(func(e *resource.EnrollmentRequest) string { return e.Spec.SignerName }),
+		},
 	}
 }
 
@@ -354,7 +357,7 @@ func instanceKind(k objects.Kind) Kind {
 			{Name: "Shared", Type: "boolean", Path: ".spec.shared", Description: "Whether several nodes see the same device."},
 			{Name: "Nodes", Type: "string", Description: "The nodes that see it."},
 			{Name: "Visible", Type: "string", Description: "Whether any node sees it."},
-			{Name: "Broker", Type: "string", Description: "Whether its broker runs on all nodes that use it; empty: it has none."},
+			{Name: "Broker", Type: "string", Description: "Whether its broker runs on all nodes that use it, if it has one."},
 			{Name: "Device", Type: "string", Path: ".status.device", Description: "The Device that was made of it."},
 		},
 		Cells: cells(func(n *resource.Instance) []any {

@@ -137,6 +137,9 @@ func (r *request) checkVersionMatch(rev uint64) error {
 
 // list serves GET of a collection.
 func (s *server) list(w http.ResponseWriter, r *request) error {
+	if r.wantsSummary() {
+		return s.summary(w, r)
+	}
 	sel, err := s.selector(r)
 	if err != nil {
 		return err
@@ -336,9 +339,10 @@ type selector struct {
 // fieldTerm is a term of a field selector.
 type fieldTerm struct {
 	field  string
-	equal  bool     // or not equal
-	values []string // any of them; mostly there is one
-	quoted []byte   // a single value as it is in JSON
+	equal  bool                    // or not equal
+	values []string                // any of them; mostly there is one
+	quoted []byte                  // a single value as it is in JSON; nil: the text of the object says nothing of it
+	test   func(value string) bool // instead of values
 }
 
 func (s *server) selector(r *request) (selector, error) {
@@ -355,23 +359,38 @@ func (s *server) selector(r *request) (selector, error) {
 	if sel.labels, err = labels.Parse(r.FormValue("labelSelector")); err != nil {
 		return sel, badRequest("", "labelSelector: %v", err)
 	}
-	parsed, err := fields.ParseSelector(r.FormValue("fieldSelector"))
-	if err != nil {
-		return sel, badRequest("", "fieldSelector: %v", err)
+	if sel.fields, err = r.fieldTerms(); err != nil {
+		return sel, err
 	}
-	for _, term := range parsed.Requirements() {
-		_, known := r.kind.Fields[term.Field]
-		if !known && term.Field != "metadata.name" && term.Field != "metadata.namespace" {
-			return sel, badRequest("", "fieldSelector %q: %s has no such field to select by", term.Field, r.kind.Plural)
+	for i := range sel.fields {
+		f := &sel.fields[i]
+		_, known := r.kind.Fields[f.field]
+		if !known && f.field != "metadata.name" && f.field != "metadata.namespace" {
+			return sel, badRequest("", "fieldSelector %q: %s has no such field to select by", f.field, r.kind.Plural)
 		}
-		f := fieldTerm{field: term.Field, equal: term.Operator != selection.NotEquals, values: []string{term.Value}}
-		if f.quoted, err = json.Marshal(term.Value); err != nil {
-			return sel, err
+		if len(f.values) == 1 && !r.kind.Computed[f.field] {
+			if f.quoted, err = json.Marshal(f.values[0]); err != nil {
+				return sel, err
+			}
 		}
-		sel.fields = append(sel.fields, f)
 	}
 	s.addDialectKinds(sel.fields)
 	return sel, nil
+}
+
+// fieldTerms are those of a request's field selector, as Kubernetes has them; at flightctl's own paths, as flightctl does.
+func (r *request) fieldTerms() (terms []fieldTerm, err error) {
+	if r.ownPath {
+		return fieldTerms(r.FormValue("fieldSelector"))
+	}
+	parsed, err := fields.ParseSelector(r.FormValue("fieldSelector"))
+	if err != nil {
+		return nil, badRequest("", "fieldSelector: %v", err)
+	}
+	for _, term := range parsed.Requirements() {
+		terms = append(terms, fieldTerm{field: term.Field, equal: term.Operator != selection.NotEquals, values: []string{term.Value}})
+	}
+	return terms, nil
 }
 
 // addDialectKinds lets a selector of Events by a dialect's kind find those of the canonical kind: kubectl describe asks for the Events of an
@@ -380,12 +399,12 @@ func (s *server) addDialectKinds(terms []fieldTerm) {
 	for i := range terms {
 		f := &terms[i]
 		of, isKind := strings.CutSuffix(f.field, ".kind")
-		if !isKind || !f.equal {
+		if !isKind || !f.equal || len(f.values) == 0 {
 			continue
 		}
 		kind := f.values[0]
 		term := func(name string) *fieldTerm {
-			i := slices.IndexFunc(terms, func(t fieldTerm) bool { return t.field == of+name && t.equal && t.values[0] != "" })
+			i := slices.IndexFunc(terms, func(t fieldTerm) bool { return t.field == of+name && t.equal && len(t.values) > 0 && t.values[0] != "" })
 			if i < 0 {
 				return nil
 			}
@@ -458,7 +477,12 @@ func (s selector) matchesName(namespace, name string) bool {
 	return true
 }
 
-func (t fieldTerm) matches(value string) bool { return slices.Contains(t.values, value) == t.equal }
+func (t fieldTerm) matches(value string) bool {
+	if t.test != nil {
+		return t.test(value)
+	}
+	return slices.Contains(t.values, value) == t.equal
+}
 
 // mayMatch reports whether an object can have the value: the value is somewhere in its text.
 func (t fieldTerm) mayMatch(o store.Object) bool {
@@ -471,7 +495,7 @@ func (r *request) watchKey(sel selector) store.Key {
 		return store.Key{Kind: r.key.Kind}
 	}
 	for _, f := range sel.fields {
-		if f.field == "metadata.name" && f.equal {
+		if f.field == "metadata.name" && f.equal && len(f.values) == 1 {
 			return store.Key{Kind: r.key.Kind, Namespace: r.key.Namespace, Name: f.values[0]}
 		}
 	}

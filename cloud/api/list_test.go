@@ -103,6 +103,29 @@ func TestTable(t *testing.T) {
 	require.Nil(t, none.at("rows.0.object"))
 }
 
+// As in Kubernetes' own tables: times are relative, and what there is no value of is <none>, so that columns stay apart.
+func TestATableHasRelativeTimesAndNoEmptyCells(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
+	h.ok("PUT", base+"/nodes/n1/status", `{"status":{"state":"online","lastSeen":"2026-11-21T09:00:00Z","certificateExpires":"2027-01-20T10:00:00Z"}}`)
+	h.ok("POST", inNS+"/devices", lamp("", ""))
+	cells := func(path string) map[string]any {
+		r, found := h.ok("GET", path, "", "Accept", asTable), map[string]any{}
+		for i := range r.at("columnDefinitions").([]any) {
+			found[r.str(fmt.Sprintf("columnDefinitions.%d.name", i))] = r.at(fmt.Sprintf("rows.0.cells.%d", i))
+		}
+		return found
+	}
+	node := cells(base + "/nodes")
+	require.Equal(t, "60m", node["Last-Seen"])
+	require.Equal(t, "in 60d", node["Certificate-Ends"])
+	require.Equal(t, "<none>", node["Fleet"])
+	require.Equal(t, "<none>", node["Image"])
+	device := cells(inNS + "/devices")
+	require.Equal(t, "<none>", device["Last-Seen"])
+	require.Equal(t, "<none>", device["Reported"])
+}
+
 func TestReportedValuesInAWideTable(t *testing.T) {
 	h := newHub(t)
 	h.ok("POST", inNS+"/devices", lamp("", ""))

@@ -41,6 +41,9 @@ func TestStoredObjectsAreNotDecoded(t *testing.T) {
 			}
 			for field, value := range k.Fields {
 				require.Equal(t, value(whole), value(glance), field)
+				if k.Computed[field] {
+					continue // its text is not looked for
+				}
 				r := fieldTerm{field: field, equal: true, values: []string{value(whole)}}
 				r.quoted, _ = json.Marshal(value(whole))
 				require.True(t, r.mayMatch(stored), field)

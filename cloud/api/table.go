@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"mime"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 )
 
 // format is the form of an answer that a client asks for.
@@ -200,9 +202,14 @@ func (s *server) cells(k *Kind, name string, p objects.Parts, typed any) (cells 
 		_ = json.Unmarshal(rawjson.Field(p.Metadata, "creationTimestamp"), &created) // our own, if there is one
 		cells = append(cells, created)
 	}
-	for i := range cells {
-		if at, ok := cells[i].(*time.Time); ok {
-			cells[i] = s.age(at)
+	for i, value := range cells {
+		switch v := value.(type) {
+		case *time.Time:
+			cells[i] = s.age(v)
+		case timestamp:
+			cells[i] = cmp.Or(s.ago(string(v)), httpserver.NoValue)
+		case string:
+			cells[i] = cmp.Or(v, httpserver.NoValue)
 		}
 	}
 	return cells
@@ -213,4 +220,20 @@ func (s *server) age(at *time.Time) string {
 		return "<unknown>"
 	}
 	return duration.HumanDuration(max(s.Now().Sub(*at), 0))
+}
+
+// timestamp is a time as a status has it. A table shows how long ago that is.
+type timestamp string
+
+// ago is the age of a time that a status has as text; a time to come is how long it is until then. Other text stays as it is.
+func (s *server) ago(text string) string {
+	at, err := time.Parse(time.RFC3339Nano, text)
+	switch left := at.Sub(s.Now()); {
+	case err != nil:
+		return text
+	case left > 0:
+		return "in " + duration.HumanDuration(left)
+	default:
+		return duration.HumanDuration(-left)
+	}
 }

@@ -20,17 +20,57 @@ func (s *server) create(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	a := accessIn(r.Context())
-	if a.enrolls && len(raw) > resource.MaxJoinRequest {
+	if (a.enrolls || a.renews(r.kind)) && len(raw) > resource.MaxJoinRequest {
 		return resource.Errorf(resource.TooLarge, "", "the request has %d bytes; at most %d are taken", len(raw), resource.MaxJoinRequest)
 	}
 	o, err := s.decode(w, r, raw, nil)
 	if err != nil {
 		return err
 	}
-	if a.enrolls {
+	return s.createNew(w, r, a, o)
+}
+
+// createNew is createObject, but for what hosts request that are nodes, or are to be.
+func (s *server) createNew(w http.ResponseWriter, r *request, a access, o *objects.Object) (err error) {
+	switch {
+	case r.key.Kind != resource.KindEnrollmentRequest:
+	case a.enrolls:
 		return s.createEnrollment(w, r, a, o)
+	default:
+		if o, err = s.decideRequest(r, a, o); err != nil {
+			return err
+		}
 	}
 	return s.createObject(w, r, o)
+}
+
+// decideRequest decides about a new request for a certificate where it needs no decision of a person: the renewal of a node's own, and an
+// enroller's that somebody requests who might approve it.
+func (s *server) decideRequest(r *request, a access, o *objects.Object) (*objects.Object, error) {
+	typed, err := r.kind.Typed(o)
+	if err != nil {
+		return nil, err
+	}
+	er := typed.(*resource.EnrollmentRequest)
+	switch renewal := er.Spec.SignerName == resource.SignerRenewal; {
+	case renewal != a.renews(r.kind), renewal && s.Enrollment == nil:
+		return nil, resource.Errorf(resource.Forbidden, "spec.signerName", "%s: a node requests the renewal of its own certificate (%s), and nobody else does", a.user, resource.SignerRenewal)
+	case renewal:
+		after, err := s.Enrollment.Renews(a.id)
+		if err != nil {
+			return nil, err
+		}
+		if er.Spec.NodeName != "" && er.Spec.NodeName != a.id.Node || er.Spec.Approval != "" {
+			return nil, resource.Errorf(resource.Forbidden, "spec", "the request is of %s, and for it: nodeName and approval are not to be given", a.id.Node)
+		}
+		er.Spec.NodeName, er.Spec.Approval = a.id.Node, resource.Approved
+		r.notes = map[string]string{objects.RenewalAnnotation: after}
+	case er.Spec.SignerName == resource.SignerEnroller && er.Spec.Approval == "" && a.all && r.ownPath:
+		er.Spec.Approval = resource.Approved // as flightctl does, whose clients wait for the certificate
+	default:
+		return o, nil
+	}
+	return r.kind.Untyped(er)
 }
 
 // createEnrollment is createObject for a host that is no node yet: what it says of itself is for others to decide about, and the requests
@@ -44,6 +84,10 @@ func (s *server) createEnrollment(w http.ResponseWriter, r *request, a access, o
 	switch {
 	case er.Spec.Approval != "":
 		return resource.Errorf(resource.Forbidden, "spec.approval", "who asks doesn't decide: %s", a.rule)
+	case er.Spec.SignerName != "":
+		return resource.Errorf(resource.Forbidden, "spec.signerName", "an enroller asks that hosts become nodes, and for no other certificates: %s", a.rule)
+	case er.Spec.Replace:
+		return resource.Errorf(resource.Forbidden, "spec.replace", "who asks doesn't decide: %s", a.rule)
 	case name == "":
 		return resource.Errorf(resource.Invalid, "metadata.name", "is required")
 	}
@@ -91,6 +135,14 @@ func (s *server) createObject(w http.ResponseWriter, r *request, o *objects.Obje
 		return r.about(o.Metadata.Name, err)
 	}
 	r.warnings = write.Warnings
+	if r.key.Kind == resource.KindEnrollmentRequest && !write.DryRun && s.Enrollment != nil {
+		if err := s.Enrollment.Settle(r.Context(), o.Metadata.Name); err != nil {
+			return err
+		}
+		if created, err = s.Reader.Get(r.Context(), created.Key); err != nil {
+			return r.about(o.Metadata.Name, err)
+		}
+	}
 	return s.answer(w, r, http.StatusCreated, created)
 }
 
@@ -105,7 +157,13 @@ func (s *server) put(w http.ResponseWriter, r *request) error {
 			return s.putNew(w, r, raw)
 		}
 	}
-	return s.change(w, r, func(old *objects.Object) (*objects.Object, error) { return s.decode(w, r, raw, old) })
+	return s.change(w, r, func(old *objects.Object) (*objects.Object, error) {
+		wanted, err := s.decode(w, r, raw, old)
+		if err == nil && r.ownPath && wanted.Metadata.Owner == "" {
+			wanted.Metadata.Owner = old.Metadata.Owner // flightctl's clients send manifests as people write them, without it
+		}
+		return wanted, err
+	})
 }
 
 // putNew serves PUT of an object that doesn't exist.
@@ -120,7 +178,7 @@ func (s *server) putNew(w http.ResponseWriter, r *request, raw []byte) error {
 	if o.Metadata.Name != r.key.Name {
 		return r.wrongName(o.Metadata.Name)
 	}
-	return s.createObject(w, r, o)
+	return s.createNew(w, r, accessIn(r.Context()), o)
 }
 
 // change writes what edit makes of an object.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -152,14 +153,15 @@ func (c *Client) find(ctx context.Context, name string, is func(Kind) bool) (Kin
 	if i := slices.IndexFunc(all, is); i >= 0 {
 		return all[i], nil
 	}
-	var known []string
+	var known, names []string
 	for _, k := range Canonical(all) {
 		known = append(known, k.Plural)
+		names = append(append(names, k.Plural, k.Singular), k.Short...)
 	}
 	if !slices.ContainsFunc(all, func(k Kind) bool { return k.Group == resource.Group }) {
 		return Kind{}, resource.Errorf(resource.NotFound, "", "%s is an API server, but no hub: it has no kind of %s. Is it the right one (--context, --server)?", c.Server, resource.Group)
 	}
-	return Kind{}, resource.Errorf(resource.NotFound, "", "the hub knows no kind %s; it knows %s", name, strings.Join(known, ", "))
+	return Kind{}, resource.Errorf(resource.NotFound, "", "the hub knows no kind %s; it knows %s%s", name, strings.Join(known, ", "), resource.DidYouMean(name, names))
 }
 
 // Canonical leaves one form of every kind: the first, which is the hub's own.
@@ -379,10 +381,8 @@ type Event struct {
 	Table  *Table
 }
 
-const (
-	retryMin = 200 * time.Millisecond
-	retryMax = 5 * time.Second
-)
+// watchRetry is the wait before a watch is connected again.
+var watchRetry = backoff.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}
 
 // Watch calls on for every change after a revision, until ctx ends or on fails. When a connection ends, the watch
 // continues where it was, however long the hub is unreachable. When the hub no longer knows what was missed,
@@ -397,11 +397,11 @@ func (c *Client) WatchTables(ctx context.Context, k Kind, o ListOptions, rev str
 }
 
 func (c *Client) watch(ctx context.Context, s *stream) error {
-	connected, warned, pause := false, false, retryMin
+	connected, warned, failures := false, false, 0
 	for {
 		progress, err := s.run(ctx)
 		if progress {
-			connected, warned, pause = true, false, retryMin
+			connected, warned, failures = true, false, 0
 		}
 		switch {
 		case ctx.Err() != nil && (connected || err == nil):
@@ -417,8 +417,8 @@ func (c *Client) watch(ctx context.Context, s *stream) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(pause):
-			pause = min(2*pause, retryMax)
+		case <-time.After(watchRetry.Wait(failures)):
+			failures++
 		}
 	}
 }

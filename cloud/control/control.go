@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -146,10 +147,10 @@ type loop struct {
 func (r *Runtime) newLoop(c Controller) *loop {
 	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
 	for _, result := range []string{"done", "again", "error", "panic"} { // 0 is a figure, too
-		r.results.WithLabelValues(c.Name, result)
+		r.results.WithLabelValues(daemon.Label(c.Name), result)
 	}
-	r.seconds.WithLabelValues(c.Name)
-	r.waiting.WithLabelValues(c.Name)
+	r.seconds.WithLabelValues(daemon.Label(c.Name))
+	r.waiting.WithLabelValues(daemon.Label(c.Name))
 	return &loop{
 		Controller: c, r: r, log: r.o.Log.With().Str("controller", c.Name).Logger(),
 		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[store.Key](r.o.FirstRetry, r.o.LastRetry)),
@@ -306,7 +307,7 @@ func (l *loop) add(keys []store.Key) {
 	for _, key := range keys {
 		l.queue.Add(key)
 	}
-	l.r.waiting.WithLabelValues(l.Name).Set(float64(l.queue.Len()))
+	l.r.waiting.WithLabelValues(daemon.Label(l.Name)).Set(float64(l.queue.Len()))
 }
 
 // work reconciles one key after the other.
@@ -322,7 +323,7 @@ func (l *loop) work(ctx context.Context) {
 		} else {
 			l.queue.Done(key)
 		}
-		l.r.waiting.WithLabelValues(l.Name).Set(float64(l.queue.Len()))
+		l.r.waiting.WithLabelValues(daemon.Label(l.Name)).Set(float64(l.queue.Len()))
 	}
 }
 
@@ -334,7 +335,7 @@ func (l *loop) one(ctx context.Context, key store.Key) {
 	defer stop()
 	began := time.Now()
 	again, err := l.call(ctx, key)
-	l.r.seconds.WithLabelValues(l.Name).Observe(time.Since(began).Seconds())
+	l.r.seconds.WithLabelValues(daemon.Label(l.Name)).Observe(time.Since(began).Seconds())
 	result := "done"
 	var p *panicked
 	switch {
@@ -359,7 +360,7 @@ func (l *loop) one(ctx context.Context, key store.Key) {
 		l.log.Warn().Err(err).Str("key", key.String()).Int("failures", l.queue.NumRequeues(key)+1).Msg("a controller failed: the key is tried again")
 		l.queue.AddRateLimited(key)
 	}
-	l.r.results.WithLabelValues(l.Name, result).Inc()
+	l.r.results.WithLabelValues(daemon.Label(l.Name), result).Inc()
 }
 
 // panicked is a panic as an error.

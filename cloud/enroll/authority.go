@@ -378,13 +378,22 @@ func (a *Authority) Sign(node string, public crypto.PublicKey, revoked int64, of
 	if err != nil {
 		return nil, err
 	}
+	return a.sign(ms, pkix.Name{CommonName: node, OrganizationalUnit: []string{broker.NodeUnit}}, public, a.o.NodeValidity, of...)
+}
+
+// SignEnroller makes the certificate of an enroller for a public key.
+func (a *Authority) SignEnroller(name string, public crypto.PublicKey, validity time.Duration) (*x509.Certificate, error) {
+	return a.sign(a.o.Now().UnixMilli(), pkix.Name{CommonName: name, OrganizationalUnit: []string{broker.EnrollerUnit}}, public, validity)
+}
+
+func (a *Authority) sign(ms int64, subject pkix.Name, public crypto.PublicKey, validity time.Duration, of ...*url.URL) (*x509.Certificate, error) {
 	a.mu.Lock()
 	s := a.signers[len(a.signers)-1]
 	a.mu.Unlock()
 	now := a.o.Now()
 	template := &x509.Certificate{
-		SerialNumber: serialAt(ms), NotBefore: now.Add(-skew).UTC(), NotAfter: earlier(now.Add(a.o.NodeValidity), s.cert.NotAfter).UTC(),
-		Subject:  pkix.Name{CommonName: node, OrganizationalUnit: []string{broker.NodeUnit}},
+		SerialNumber: serialAt(ms), NotBefore: now.Add(-skew).UTC(), NotAfter: earlier(now.Add(validity), s.cert.NotAfter).UTC(),
+		Subject:  subject,
 		URIs:     of,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
 	}

@@ -301,9 +301,7 @@ func (s *Service) handle(ctx context.Context, j job) (a resource.JoinAnswer, err
 	case r.Token == "":
 		return s.ask(ctx, node, by, r, csr)
 	}
-	lock := &s.names[maphash.String(s.seed, node)%uint64(len(s.names))]
-	lock.Lock()
-	defer lock.Unlock()
+	defer s.joining(node)()
 	i, err := s.redeem(ctx, r, node, csr.Key)
 	if err != nil {
 		return a, err
@@ -324,6 +322,13 @@ func (s *Service) handle(ctx context.Context, j job) (a resource.JoinAnswer, err
 		s.o.Log.Info().Str("node", node).Str("invitation", i.ID[:shortID]).Str("remote", by.Remote).Str("key", csr.Key).Msg("a node joined")
 	}
 	return a, err
+}
+
+// joining lets one node at a time join by a name.
+func (s *Service) joining(node string) (joined func()) {
+	lock := &s.names[maphash.String(s.seed, node)%uint64(len(s.names))]
+	lock.Lock()
+	return lock.Unlock
 }
 
 // supersede revokes what was issued for a name before another key joins by it: the hardware that had it was replaced. It may be called
@@ -644,6 +649,9 @@ func (s *Service) Notice(cert *x509.Certificate) broker.UserProperty {
 
 // Revoked says why a node is not let in that was revoked; see broker.Auth. A node is not told by this that it was decommissioned: see Notice.
 func (s *Service) Revoked(node string, cert *x509.Certificate) string {
+	if cert != nil && broker.IsEnrollerCertificate(cert) {
+		return s.enrollerGone(node, cert)
+	}
 	why := s.o.Authority.revoked.Why(node, cert)
 	if why != "" && cert != nil {
 		s.noteRefusal(node, false) // a restored backup doesn't know of the revocation
@@ -653,6 +661,17 @@ func (s *Service) Revoked(node string, cert *x509.Certificate) string {
 	}
 	return why
 }
+
+// Decommissioned reports whether a node is refused with a certificate because it was decommissioned, so that it is told.
+func (s *Service) Decommissioned(node string, cert *x509.Certificate) bool {
+	return broker.IsNodeCertificate(cert) && s.o.Authority.revoked.decommissioned(node, cert)
+}
+
+// GaveUp notes that a node which is decommissioned has said that it gives up its keys.
+func (s *Service) GaveUp(node string) { s.noteRefusal(node, true) }
+
+// Authorities are the certificates of the hub's authorities, in PEM.
+func (s *Service) Authorities() []byte { return s.o.Authority.Certificates() }
 
 func (s *Service) noteRefusal(node string, told bool) {
 	select {

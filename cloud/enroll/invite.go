@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -41,6 +42,8 @@ type Invitation struct {
 	Expires    time.Time `json:"expires"`
 	Created    time.Time `json:"created"`
 	By         string    `json:"by,omitempty"`
+	// Replace says that the node may take the place of one that has joined by its name with another key.
+	Replace bool `json:"replace,omitempty"`
 	// Revocation is the node's last one when it was invited, or 0. A node that was revoked later needs a new invitation.
 	Revocation int64 `json:"revocation,omitempty"`
 	// Joined are the nodes that used it, each with the key that it joined with: the same key may ask again, for its
@@ -90,6 +93,8 @@ type InviteRequest struct {
 	NodeLabels []string `json:"nodeLabels,omitempty"`
 	Uses       int      `json:"uses,omitempty"` // 0: 1
 	TTL        string   `json:"ttl,omitempty"`  // such as 1h; empty: that
+	// Replace says that the node may take the place of one that has joined by its name with another key.
+	Replace bool `json:"replace,omitempty"`
 }
 
 // InviteAnswer has the token, which is never shown again.
@@ -105,7 +110,7 @@ func (r InviteRequest) read(now time.Time) (i Invitation, err error) {
 	if err != nil {
 		return i, err
 	}
-	i = Invitation{Node: r.Node, Labels: r.Labels, NodeLabels: r.NodeLabels, Uses: max(r.Uses, 1), Created: now.UTC(), Expires: now.Add(ttl).UTC()}
+	i = Invitation{Node: r.Node, Labels: r.Labels, NodeLabels: r.NodeLabels, Replace: r.Replace, Uses: max(r.Uses, 1), Created: now.UTC(), Expires: now.Add(ttl).UTC()}
 	if r.Uses < 0 || r.Uses > maxUses {
 		return i, resource.Errorf(resource.Invalid, "uses", "%d is not from 1 to %d", r.Uses, maxUses)
 	}
@@ -117,6 +122,9 @@ func (r InviteRequest) read(now time.Time) (i Invitation, err error) {
 	}
 	if i.pattern() && r.Uses == 0 {
 		return i, resource.Errorf(resource.Invalid, "uses", "say how many nodes may join as %s: --uses", r.Node)
+	}
+	if i.pattern() && r.Replace {
+		return i, resource.Errorf(resource.Invalid, "replace", "an invitation as %s is for new nodes: invite each that is to be replaced by its name", r.Node)
 	}
 	for _, pattern := range r.NodeLabels {
 		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
@@ -134,6 +142,11 @@ func (s *Service) invite(ctx context.Context, r InviteRequest, by string) (a Inv
 	}
 	if !i.pattern() && s.o.Reserved(i.Node) {
 		return a, resource.Errorf(resource.Conflict, "node", "%s is a user of the hub: a node needs another name", i.Node)
+	}
+	if !i.pattern() {
+		if err := s.free(ctx, i, i.Node, ""); err != nil {
+			return a, err
+		}
 	}
 	list, err := s.invitations(ctx)
 	if err != nil {
@@ -243,7 +256,7 @@ func (s *Service) redeem(ctx context.Context, r resource.JoinRequest, node, key 
 			i.Revocation = known
 			return i, nil
 		}
-		if err := errors.Join(s.free(ctx, i, node), s.judge(ctx, i, node, r)); err != nil {
+		if err := errors.Join(s.free(ctx, i, node, key), s.judge(ctx, i, node, r)); err != nil {
 			return i, err
 		}
 		i.Joined = append(i.Joined, use)
@@ -271,26 +284,33 @@ func (s *Service) judge(ctx context.Context, i Invitation, node string, r resour
 	return nil
 }
 
-// free returns an error if an invitation for many names does not cover a name, because another node has joined under it.
-func (s *Service) free(ctx context.Context, i Invitation, node string) error {
-	if !i.pattern() {
+// holder returns the node that has a name. Revocations outlive a restored backup, and the Node's condition doesn't.
+func (s *Service) holder(ctx context.Context, node string) (objects.Holder, error) {
+	h, err := objects.HolderOf(ctx, s.o.Reader, node)
+	at, bad := time.Parse(time.RFC3339, h.At)
+	r := s.o.Authority.revoked
+	if err == nil && bad == nil && at.Add(time.Second).UnixMilli() <= r.at(node) && r.supersededBy(node) != h.Key { // At is in whole seconds
+		return objects.Holder{}, nil
+	}
+	return h, err
+}
+
+// free returns an error if an invitation does not cover a name, because a node with another key has joined under it.
+func (s *Service) free(ctx context.Context, i Invitation, node, key string) error {
+	if i.Replace {
 		return nil
 	}
-	taken := slices.ContainsFunc(i.Joined, func(j Joined) bool { return j.Node == node })
-	if !taken {
-		n, err := s.readNode(ctx, node)
-		if errors.Is(err, resource.NotFound) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		taken = n.Metadata.Annotations[resource.JoinedAnnotation] != ""
-	}
-	if taken {
+	holder, err := s.holder(ctx, node)
+	switch taken := slices.ContainsFunc(i.Joined, func(j Joined) bool { return j.Node == node }); {
+	case err != nil:
+		return err
+	case i.pattern() && (taken || holder.Joined()):
 		return resource.Errorf(resource.Conflict, "token", "a node %s has joined already, and the token is for new nodes (%s): invite it by its name", node, i.Node)
+	case !holder.Joined() || holder.Key == key:
+		return nil
 	}
-	return nil
+	return resource.Errorf(resource.Conflict, "replace", "a node %s has joined already, at %s, and would be replaced: if that is what you want, invite it with replace: true "+
+		"(edgebus invite %s --replace); what was issued for it is revoked when the other one joins", node, holder.At, node)
 }
 
 // ForgetInvitations deletes all invitations of restored data: one that has been used since the backup was made would count as

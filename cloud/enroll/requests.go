@@ -1,11 +1,14 @@
 package enroll
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"maps"
+	"strconv"
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
@@ -233,7 +236,7 @@ func (s *Service) look(ctx context.Context, o store.Object) {
 		s.o.Log.Error().Err(err).Stringer("object", o.Key).Msg("the EnrollmentRequest can't be read")
 		return
 	}
-	if at := er.Metadata.CreationTimestamp; at != nil && s.o.Now().Sub(*at) > s.o.Age {
+	if at := er.Metadata.CreationTimestamp; at != nil && s.o.Now().Sub(*at) > max(s.o.Age, enrollerValidity(er)) {
 		if _, err := s.o.Writer.Delete(ctx, o.Key, o.Rev); err != nil && !errors.Is(err, resource.NotFound) {
 			s.o.Log.Warn().Err(err).Stringer("object", o.Key).Msg("an old EnrollmentRequest can't be deleted")
 		}
@@ -250,6 +253,13 @@ func (s *Service) look(ctx context.Context, o store.Object) {
 		s.tellWaiting(o.Name, a)
 		return
 	}
+	defer s.joining(nodeOf(er))()
+	if o, err = s.o.Reader.Get(ctx, o.Key); err == nil { // who wrote the decision may have had it carried out
+		er, err = decodeRequest(o)
+	}
+	if err != nil || s.decided(er).State != resource.JoinWaiting {
+		return
+	}
 	if err := s.carryOut(ctx, &er); err != nil {
 		s.o.Log.Warn().Err(err).Str("request", o.Name).Msg("an EnrollmentRequest could not be carried out: it is tried again")
 		return
@@ -261,6 +271,105 @@ func (s *Service) look(ctx context.Context, o store.Object) {
 	if err != nil && !errors.Is(err, resource.Conflict) { // which comes as an event
 		s.o.Log.Warn().Err(err).Str("request", o.Name).Msg("the status of an EnrollmentRequest was not written: it is tried again")
 	}
+}
+
+// Settle carries out the decision about a request that was just written, so that who wrote it finds the certificate when it asks.
+func (s *Service) Settle(ctx context.Context, name string) error {
+	o, err := s.o.Reader.Get(ctx, store.Key{Kind: resource.KindEnrollmentRequest, Name: name})
+	if err == nil {
+		s.look(ctx, o)
+	}
+	return err
+}
+
+// usualEnroller is how long an enroller's certificate is valid, if its request doesn't say.
+const usualEnroller = 90 * 24 * time.Hour
+
+// enrollerValidity is how long the certificate of an enroller's request is valid, and so how long its request is kept: 0 for all others.
+func enrollerValidity(er resource.EnrollmentRequest) time.Duration {
+	if er.Spec.SignerName != resource.SignerEnroller || er.Spec.Approval != resource.Approved {
+		return 0
+	}
+	return cmp.Or(time.Duration(er.Spec.ExpirationSeconds)*time.Second, usualEnroller)
+}
+
+// enrollerGone says why an enroller's certificate is taken no more: it is as long as its request is there.
+func (s *Service) enrollerGone(name string, cert *x509.Certificate) string {
+	o, err := s.o.Reader.Get(context.Background(), store.Key{Kind: resource.KindEnrollmentRequest, Name: name})
+	switch {
+	case errors.Is(err, resource.NotFound):
+		return "the request of the enroller " + name + " was deleted, and with it its certificate"
+	case err != nil:
+		return "the request of the enroller " + name + " can't be read at this moment: try again"
+	}
+	er, err := decodeRequest(o)
+	if err == nil && er.Spec.SignerName == resource.SignerEnroller && er.Status.Certificate == string(encodeCertificates(cert.Raw)) {
+		return ""
+	}
+	return "the certificate is none of the request " + name
+}
+
+// signOther carries out an approved request for a certificate with which nobody joins.
+func (s *Service) signOther(ctx context.Context, er *resource.EnrollmentRequest, csr resource.CSR) error {
+	node := nodeOf(*er)
+	if er.Spec.SignerName == resource.SignerEnroller {
+		cert, err := s.o.Authority.SignEnroller(er.Metadata.Name, csr.PublicKey, enrollerValidity(*er))
+		if err != nil {
+			return err
+		}
+		er.Status.Certificate = string(encodeCertificates(cert.Raw))
+		s.o.Log.Info().Str("enroller", er.Metadata.Name).Str("key", csr.Key).Msg("the certificate of an enroller was signed")
+		return nil
+	}
+	known, err := strconv.ParseInt(er.Metadata.Annotations[objects.RenewalAnnotation], 10, 64)
+	if err != nil {
+		return resource.Errorf(resource.Forbidden, "", "a node requests its renewal itself")
+	}
+	n, err := s.readNode(ctx, node)
+	if err != nil {
+		return err
+	}
+	a, err := s.issue(node, csr, known, originOf(s.o.Hub, n.Metadata.UID))
+	if err != nil {
+		return err
+	}
+	er.Status.Certificate = a.Certificate
+	s.o.Log.Info().Str("node", node).Str("request", er.Metadata.Name).Str("key", csr.Key).Msg("a node's certificate was renewed")
+	return s.dropRenewals(ctx, node, er.Metadata.Name)
+}
+
+// Renews returns the node's last revocation, which a request for the renewal of its certificate notes: if the node is revoked after that, it
+// gets none. A node that signed in with something else than its certificate gets none either.
+func (s *Service) Renews(id broker.Identity) (after string, err error) {
+	if id.Certificate == nil {
+		return "", resource.Errorf(resource.Forbidden, "", "only a node that has signed in with a certificate gets the next one")
+	}
+	r := s.o.Authority.revoked
+	known := r.at(id.Node)
+	if why := r.Why(id.Node, id.Certificate); why != "" {
+		return "", resource.Errorf(resource.Unauthorized, "", "%s", why)
+	}
+	return strconv.FormatInt(known, 10), nil
+}
+
+// dropRenewals deletes the earlier requests for renewals of a node.
+func (s *Service) dropRenewals(ctx context.Context, node, but string) error {
+	page, err := s.o.Reader.List(ctx, resource.KindEnrollmentRequest, store.ListOptions{})
+	if err != nil {
+		return err
+	}
+	for _, o := range page.Items {
+		if o.Name == but || !bytes.Contains(o.Data, []byte(objects.RenewalAnnotation)) {
+			continue
+		}
+		if er, err := decodeRequest(o); err != nil || er.Spec.SignerName != resource.SignerRenewal || nodeOf(er) != node {
+			continue
+		}
+		if _, err := s.o.Writer.Delete(ctx, o.Key, o.Rev); err != nil && !errors.Is(err, resource.NotFound) && !errors.Is(err, resource.Conflict) {
+			return err
+		}
+	}
+	return nil
 }
 
 // carryOut signs the certificate of an approved request, and writes the decision into the status. After an error it can be called
@@ -284,6 +393,24 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 		return nil
 	case s.o.Reserved(node):
 		set(conditionFailed, "NameTaken", node+" is a user of auth.users: the node needs another name")
+		return nil
+	case er.Spec.SignerName != "":
+		err := s.signOther(ctx, er, csr)
+		switch {
+		case errors.Is(err, resource.Unauthorized) || errors.Is(err, resource.Forbidden) || errors.Is(err, resource.NotFound):
+			set(conditionFailed, "NotSigned", err.Error())
+			return nil
+		case err == nil:
+			set(resource.Approved, "Approved", "the request was approved, and the hub signed the certificate")
+		}
+		return err
+	}
+	holder, err := s.holder(ctx, node)
+	if err != nil {
+		return err
+	}
+	if holder.Joined() && holder.Key != csr.Key && !er.Spec.Replace { // which has joined since the approval
+		set(conditionFailed, "NameTaken", "a node "+node+" has joined with another key, at "+holder.At+": make the request again, and approve it with spec.replace")
 		return nil
 	}
 	revoked, err := s.supersede(ctx, node, csr.Key, s.o.Authority.revoked.at(node))

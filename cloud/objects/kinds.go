@@ -75,7 +75,7 @@ func Kinds() []Kind {
 		},
 		{
 			Name: resource.KindEnrollmentRequest, New: made[resource.EnrollmentRequest],
-			Validate: validator(resource.EnrollmentRequest.Validate, resource.EnrollmentRequest.CheckUpdate),
+			Validate: validateEnrollment,
 		},
 	}
 	for i := range kinds {

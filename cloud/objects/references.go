@@ -299,6 +299,7 @@ const (
 	AskedLabelsAnnotation      = resource.Group + "/asked-labels"      // of an EnrollmentRequest and a Node: labels that the node itself asked for, in JSON
 	RemoteAnnotation           = resource.Group + "/remote"            // of an EnrollmentRequest: the address that the node asked from
 	EnrollerAnnotation         = resource.Group + "/enroller"          // of an EnrollmentRequest: the user with the role enroller who made it
+	RenewalAnnotation          = resource.Group + "/renews-after"      // of an EnrollmentRequest for a renewal: the node's last revocation when the node made it
 	InstanceAnnotation         = resource.Group + "/instance"          // of a Device: the Instance that it was made of
 	DiscoveryAppliedAnnotation = resource.Group + "/discovery-applied" // of a Device: a hash of what was made of the template
 	SyncAppliedAnnotation      = resource.Group + "/applied"           // of what a ResourceSync has applied: the names of its labels and annotations
@@ -310,7 +311,7 @@ const (
 )
 
 var reservedAnnotations = []string{
-	resource.JoinedAnnotation, resource.LabelsGivenAnnotation, AskedLabelsAnnotation, RemoteAnnotation, EnrollerAnnotation, InstanceAnnotation, DiscoveryAppliedAnnotation, SyncAppliedAnnotation,
+	resource.JoinedAnnotation, resource.LabelsGivenAnnotation, AskedLabelsAnnotation, RemoteAnnotation, EnrollerAnnotation, RenewalAnnotation, InstanceAnnotation, DiscoveryAppliedAnnotation, SyncAppliedAnnotation,
 }
 
 // Reserved reports whether an annotation is the controllers'. All those of fleets are, but for the one by which a fleet is rolled back.

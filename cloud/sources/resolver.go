@@ -20,6 +20,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -75,7 +76,7 @@ func (l lastRead) next(every time.Duration) time.Duration {
 	if l.failures == 0 {
 		return every
 	}
-	return min(every, firstRetry<<min(l.failures-1, 10))
+	return backoff.Backoff{Min: firstRetry, Max: every}.Wait(l.failures - 1)
 }
 
 const firstRetry = time.Minute

@@ -2,7 +2,10 @@ package twin
 
 import (
 	"context"
+	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -95,37 +98,66 @@ func TestTrial09LeapOfALineage(t *testing.T) {
 	}
 }
 
-// TestTrial38OlderCoreData: a core whose data was replaced by an older copy takes the hub back to it, and that is told.
-func TestTrial38OlderCoreData(t *testing.T) {
-	r, c := joined(t)
-	c.report("devices/lamp/reported/power", "ON")
-	r.reports("ON")
+// olderCopy is a core with the state that c has now.
+func (c *core) olderCopy(t *testing.T) *core {
+	t.Helper()
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	j := c.up.TakeJournal()
 	var copied []link.Entry
 	c.up.Range("", func(e link.Entry) bool { copied = append(copied, e); return true })
-	c.mu.Unlock()
-	c.report("devices/lamp/reported/power", "OFF")
-	r.reports("OFF")
-	r.disconnect(c)
-
 	older := newCore("n1")
 	var err error
-	older.up, err = link.RestoreOwner(link.Up, j.State, func(yield func(link.Entry) bool) {
-		for _, e := range copied {
-			if !yield(e) {
-				return
-			}
-		}
-	}, rand.Uint64)
+	older.up, err = link.RestoreOwner(link.Up, j.State, slices.Values(copied), rand.Uint64)
 	require.NoError(t, err)
-	r.connect(older)
-	r.reports("ON")
-	require.Eventually(t, func() bool { return r.anomaly() == resource.RolledBack }, wait, tick)
-	require.Contains(t, r.eventsOf(resource.RolledBack)[0], "its last 1 changes are gone")
+	return older
+}
 
-	r.disconnect(older)
-	r.connect(older)
-	r.inStep()
-	require.Len(t, r.eventsOf(resource.RolledBack), 1, "told once")
+// A core whose data was replaced by an older copy takes the hub back to it, and that is told: in an Event, and in a condition of the Node for a
+// day, over a restart of the hub too. It is found also if the older core has written since, under numbers that the hub had acknowledged.
+func TestOlderDataOfACoreIsTold(t *testing.T) {
+	for name, c := range map[string]struct {
+		writes int
+		says   string
+	}{
+		"as it was":            {0, "its last 1 changes are gone"},
+		"as many writes since": {1, "is another than what it had reported under the same numbers"},
+		"more writes since":    {5, "is another than what it had reported under the same numbers"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, now := joined(t)
+			now.report("devices/lamp/reported/power", "ON")
+			r.reports("ON")
+			older := now.olderCopy(t)
+			now.report("devices/lamp/reported/power", "OFF")
+			r.reports("OFF")
+			r.disconnect(now)
+			for i := range c.writes {
+				_, _, err := older.up.Put(link.Entry{Key: "devices/lamp/reported/level", Value: []byte(fmt.Sprint(i))})
+				require.NoError(t, err)
+			}
+			r.connect(older)
+			stop := older.repeats(t)
+			r.reports("ON")
+			require.Eventually(t, func() bool { return r.anomaly() == resource.RolledBack }, wait, tick)
+			require.Contains(t, r.eventsOf(resource.RolledBack)[0], c.says)
+			older.mu.Lock()
+			require.NotEmpty(t, older.up.Lost())
+			older.mu.Unlock()
+			rolledBack := func(status string) func(resource.NodeStatus) bool {
+				return func(s resource.NodeStatus) bool {
+					return slices.ContainsFunc(s.Conditions, func(has resource.Condition) bool {
+						return has.Type == resource.RolledBack && has.Status == status && strings.Contains(has.Message, c.says)
+					})
+				}
+			}
+			r.nodeIs(rolledBack("True"))
+			stop()
+			r.disconnect(older)
+			r.connect(older)
+			r.inStep()
+			require.Len(t, r.eventsOf(resource.RolledBack), 1, "told once")
+			r.nodeIs(rolledBack("True"))
+		})
+	}
 }

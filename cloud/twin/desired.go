@@ -179,10 +179,7 @@ func (t *Twins) suggestion(node, name string) string {
 		return most > 0
 	})
 	slices.Sort(names)
-	if near := resource.Near(name, names); near != "" {
-		return ": did you mean " + near + "?"
-	}
-	return ""
+	return resource.DidYouMean(name, names)
 }
 
 func (t *Twins) tryAccept(ctx context.Context, name string, list []desiredWrite, verdicts []error) error {
@@ -424,13 +421,13 @@ func (t *Twins) publishDesired(a topics.Address, m broker.Message, done func(err
 // Has returns an error if the device is not bound to the node. It doesn't wait for a commit.
 func (t *Twins) Has(node, device string) error {
 	if at, _ := t.where.Load(device); at != node {
-		return notOn(node, device)
+		return t.notOn(node, device)
 	}
 	return nil
 }
 
-func notOn(node, device string) error {
-	return resource.Errorf(resource.NotFound, "", "device %s does not belong to node %s", device, node)
+func (t *Twins) notOn(node, device string) error {
+	return resource.Errorf(resource.NotFound, "", "device %s does not belong to node %s%s", device, node, t.suggestion(node, device))
 }
 
 // get answers with the whole twin, as JSON, on the asker's response topic. Its desired values are those of the stored
@@ -452,7 +449,7 @@ func (t *Twins) get(a topics.Address, m broker.Message) error {
 	d := t.devices[a.Device]
 	if d == nil || d.node != a.Node {
 		t.host.RUnlock()
-		return notOn(a.Node, a.Device)
+		return t.notOn(a.Node, a.Device)
 	}
 	whole.Status = t.reportedStatus(d)
 	model := t.models[d.of]

@@ -96,7 +96,7 @@ func TestADeletedNodesReportsGoWithIt(t *testing.T) {
 	remove()
 	require.Eventually(t, func() bool { return r.twins.Stats().FailedCommits > 0 }, wait, tick)
 	require.Len(t, r.retained("v1/nodes/n1/devices/lamp/reported/+"), 1)
-	r.fault.reports.Store(false)
+	r.storesAgain()
 	require.Eventually(t, func() bool { return len(r.retained("v1/nodes/n1/devices/lamp/reported/+")) == 0 }, wait, tick)
 	require.Contains(t, r.said("v1/nodes/n1/devices/lamp/reported/power"), "")
 	stored, err := r.store.Load(context.Background(), "n1")

@@ -97,24 +97,29 @@ const leapOver = 1 << 10
 // recordAnomaly records that a core announces a state that can't follow from what it reported before: its data directory was
 // replaced by an older copy, or another program uses its identity. The link goes on with the core's state, because the core owns it.
 func (t *Twins) recordAnomaly(b *batch, n *node, m link.Message) {
-	if m.Type != link.Hello || n.contact.anomalyReported { // once a connection: a node may send any number
+	if m.Type != link.Hello && m.Type != link.Full || n.contact.anomalyReported { // once a connection: a node may send any number
 		return
 	}
 	a := resource.Anomaly{Time: resource.Time(b.now)}
-	switch had := n.up.Lineage(); {
-	case m.Lineage == had && m.Seq < n.up.Applied():
+	had := n.up.Lineage()
+	const advice = "the hub goes back to what the core has. An older copy of its data directory was put back, or its disk lost what was written"
+	switch lead := m.Lineage.LeadOver(had); {
+	case m.Type == link.Hello && m.Lineage == had && m.Seq < n.up.Applied():
 		a.Reason = resource.RolledBack
-		a.Message = fmt.Sprintf("the core's data is older than what it had reported: its last %d changes are gone, and the hub goes back to what the core has. "+
-			"An older copy of its data directory was put back, or its disk lost what was written",
-			n.up.Applied()-m.Seq)
-	case m.Lineage.LeadOver(had) > leapOver:
+		a.Message = fmt.Sprintf("the core's data is older than what it had reported: its last %d changes are gone, and %s", n.up.Applied()-m.Seq, advice)
+	case n.contact.continues && lead > 0:
+		a.Reason = resource.RolledBack
+		a.Message = "the core's data is another than what it had reported under the same numbers: some of its changes are gone, and " + advice
+	case m.Type == link.Hello && lead > leapOver:
 		a.Reason = resource.LineageLeap
 		a.Message = fmt.Sprintf("what the core says of its state is %d generations ahead of what it had reported: most likely another program "+
-			"has used this node's identity", m.Lineage.LeadOver(had))
+			"has used this node's identity", lead)
 	default:
+		n.contact.continues = n.contact.continues || m.Type == link.Hello && m.Lineage == had
 		return
 	}
 	n.contact.anomaly, n.contact.anomalyReported = &a, true
+	t.status.node(n.name)
 	b.addNodeEvent(n.name, resource.EventWarning, a.Reason, "", "%s", a.Message)
 	t.o.Log.Error().Str("node", n.name).Str("reason", a.Reason).Msg(a.Message)
 }

@@ -93,7 +93,7 @@ func TestUnstoredReportsHaveNoEvents(t *testing.T) {
 	r.fault.reports.Store(true)
 	c.report("devices/lamp/state", "offline")
 	require.Eventually(t, func() bool { return r.twins.Stats().FailedCommits > 0 }, wait, time.Millisecond)
-	r.fault.reports.Store(false)
+	r.storesAgain()
 	r.connect(c)
 	r.awaitEvent("Offline")
 	offline := 0

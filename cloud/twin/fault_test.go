@@ -3,6 +3,7 @@ package twin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,7 +18,10 @@ import (
 )
 
 // faults are what a test lets the store do wrong.
-type faults struct{ reports, objects atomic.Bool }
+type faults struct {
+	reports, objects atomic.Bool
+	reads, probes    atomic.Int64 // of replicas that were read back, and of changes that change nothing
+}
 
 var errFull = errors.New("no space left on device")
 
@@ -27,10 +31,54 @@ type replicas struct {
 }
 
 func (r replicas) Commit(ctx context.Context, changes []store.NodeChange) error {
+	if len(changes) == 1 && changes[0].Meta == nil && !changes[0].Drop {
+		r.probes.Add(1)
+	}
 	if r.reports.Load() {
 		return errFull
 	}
 	return r.Replicas.Commit(ctx, changes)
+}
+
+func (r replicas) Load(ctx context.Context, node string) (store.Replica, error) {
+	r.reads.Add(1)
+	return r.Replicas.Load(ctx, node)
+}
+
+// storesAgain ends an outage of the store.
+func (r *rig) storesAgain() {
+	r.fault.reports.Store(false)
+	require.Eventually(r.t, func() bool { return !r.twins.outage.On() }, wait, time.Millisecond)
+}
+
+// While the hub's disk is full, a node's map is read back once, whatever the node says meanwhile; then it is requested again.
+func TestAnOutageOfTheStoreCostsOneReadBack(t *testing.T) {
+	r, c := joined(t)
+	c.report("devices/lamp/reported/temperature", "4")
+	r.inStep()
+	r.twins.host.Put("", 0, func(*batch) { r.twins.outage.Every = time.Millisecond })
+	before := r.fault.reads.Load()
+	r.fault.reports.Store(true)
+	require.Eventually(t, func() bool {
+		r.disconnect(c)
+		r.connect(c) // which says again what was not taken
+		c.report("devices/lamp/reported/temperature", fmt.Sprint(r.fault.probes.Load()))
+		return r.fault.probes.Load() > 50
+	}, wait, time.Millisecond)
+	require.EqualValues(t, 1, r.fault.reads.Load()-before)
+	require.EqualValues(t, 1, r.twins.Stats().FailedCommits)
+	require.Len(t, r.retained("v1/nodes/n1/devices/lamp/reported/+"), 1, "reading goes on")
+
+	r.storesAgain()
+	c.report("devices/lamp/reported/temperature", "20")
+	r.disconnect(c)
+	r.connect(c)
+	require.Eventually(t, func() bool {
+		said := r.said("v1/nodes/n1/devices/lamp/reported/temperature")
+		return said[len(said)-1] == "20"
+	}, wait, time.Millisecond)
+	r.inStep()
+	require.EqualValues(t, 1, r.fault.reads.Load()-before)
 }
 
 type writer struct {
@@ -58,7 +106,7 @@ func TestWhatDerivesFromObjectsIsPublishedWhateverNodesReport(t *testing.T) {
 	require.Eventually(t, func() bool { return state() == "offline" }, wait, time.Millisecond)
 	require.Empty(t, r.said("v1/nodes/n1/devices/lamp/reported/temperature"), "nobody hears what is not stored")
 
-	r.fault.reports.Store(false)
+	r.storesAgain()
 	r.connect(c)
 	r.inStep()
 	require.Equal(t, []string{"4"}, r.said("v1/nodes/n1/devices/lamp/reported/temperature"))
@@ -90,7 +138,7 @@ func TestNothingIsSeenBeforeItIsStored(t *testing.T) {
 	for _, applied := range seen()[len(before):] {
 		require.Equal(t, last, applied)
 	}
-	r.fault.reports.Store(false)
+	r.storesAgain()
 	r.disconnect(c)
 	r.connect(c)
 	r.inStep()

@@ -121,6 +121,10 @@ func (t *Twins) receive(name string, said broker.Message, done func(error)) {
 		n := t.node(name)
 		b.active[n] = true
 		n.contact.last = b.now.UnixMilli()
+		if b.refused != nil && m.Map == link.Up && m.Type != link.Hello { // the node sends it again
+			b.taken = append(b.taken, done)
+			return
+		}
 		if m.Type == link.Full && m.Map == link.Up && !n.fulls.takes(b.now, m, n.up.Collects()) {
 			t.sampledLog.Warn().Str("node", name).Msg("the node sends all that it reports again and again: it waits")
 			time.AfterFunc(fullDropped, func() { done(nil) }) // the node sends it again
@@ -381,12 +385,13 @@ type contact struct {
 	ended           string // why the last connection did
 	anomaly         *resource.Anomaly
 	anomalyReported bool // in this connection
+	continues       bool // the core has announced, in this connection, the lineage that the hub has
 }
 
 func (c *contact) began(now time.Time, id *broker.Identity) {
 	c.since, c.last, c.remote = now.UnixMilli(), now.UnixMilli(), id.Remote
 	c.links++
-	c.anomalyReported = false
+	c.anomalyReported, c.continues = false, false
 	c.expires = 0
 	if !id.CertExpires.IsZero() {
 		c.expires = id.CertExpires.UnixMilli()

@@ -285,6 +285,7 @@ type nodeFacts struct {
 	agent                         *resource.AgentReport // nil: the node has none
 	agentAt                       int64
 	agentState, discovererState   string // as they say themselves; empty: never
+	anomaly                       *resource.Anomaly
 }
 
 // stopped are the node's programs that have ended.
@@ -315,6 +316,7 @@ func (t *Twins) nodeFacts(name string) (f nodeFacts) {
 	if n == nil {
 		return f
 	}
+	f.anomaly = n.contact.anomaly
 	f.connections, f.expires = n.contact.links, n.contact.expires
 	f.devices = len(n.bound)
 	f.state, f.oversize, f.exists = n.state(), n.oversize, n.core != "" || n.unknown
@@ -384,13 +386,15 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 	s.Conditions = f.ready(s.Conditions, now)
 	s.Conditions = resource.QuotaCondition(s.Conditions, f.oversize, now)
 	s.Conditions = resource.RenewalCondition(s.Conditions, f.core.RenewalError, now)
+	s.Conditions = resource.DiskCondition(s.Conditions, f.core.LowSpace, now)
+	s.Conditions = resource.RolledBackCondition(s.Conditions, f.anomaly, now)
 	if f.connections > 0 { // otherwise the former value still holds
 		s.CertificateExpires = resource.Millis(f.expires)
 	}
 	if f.met { // otherwise the former condition still holds
 		s.Conditions = resource.OtherHubCondition(s.Conditions, f.alone, now)
 	}
-	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal, resource.ReportUntrue,
+	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal, resource.ConditionDiskPressure, resource.RolledBack, resource.ReportUntrue,
 		resource.ConditionAgentOnline, resource.ConditionDiscovererOnline)
 	rev, err := t.writeStatus(ctx, obj, obj.Rev, s)
 	if rev != 0 {

@@ -82,7 +82,8 @@ type Twins struct {
 	// overHTTP is which nodes are present that speak HTTP.
 	overHTTP httpPresence
 	stats    stats
-	failing  bool // Run's own: the last commit failed
+	outage   tree.Outage // of the store of what nodes report
+	probed   string      // a node of whom something is stored: the outage is probed with it
 }
 
 // objects are the devices and models by name, for desired writes: they are stored without waiting for what nodes report.
@@ -187,6 +188,7 @@ type Stats struct {
 // batch gathers the effects of its steps: changes to be stored, and what is published, recorded and sent after that.
 type batch struct {
 	now            time.Time
+	refused        error                    // why nothing that nodes report can be stored, known before
 	out            []broker.Message         // projections of objects, which are stored already
 	reports        []broker.Message         // what nodes reported: published once it is stored
 	messages       []broker.Message         // of the links, encoded while the state is locked
@@ -208,6 +210,24 @@ func (t *Twins) batch() *batch {
 		now: t.o.Now(), devices: make(map[string]*store.Object), models: make(map[modelKey]bool),
 		revisions: make(map[*device]uint64), nodes: make(map[*node]bool), active: make(map[*node]bool), forgotten: make(map[*node]bool),
 	}
+}
+
+// begin makes the batch of the next steps, and finds out before whether it can be stored.
+func (t *Twins) begin() *batch {
+	b := t.batch()
+	var over bool
+	if b.refused, over = t.outage.Probe(t.probe); over {
+		t.o.Log.Info().Msg("what nodes report can be stored again")
+	}
+	return b
+}
+
+// probe stores nothing, in a transaction of its own.
+func (t *Twins) probe() error {
+	if t.probed == "" {
+		return nil
+	}
+	return t.o.Replicas.Commit(context.Background(), []store.NodeChange{{Node: t.probed}})
 }
 
 // publish queues a message that derives from objects. It is not made while New is loading, when nobody can subscribe.
@@ -242,7 +262,7 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 		emptyDigests: emptyMapDigests(),
 	}
 	t.host = tree.NewHost(&o.Options, tree.Stages[*batch]{
-		Begin: t.batch, Full: func(b *batch) bool { return b.changes >= maxChanges },
+		Begin: t.begin, Full: func(b *batch) bool { return b.changes >= maxChanges },
 		Commit: t.commit, Publish: t.publish, Finish: t.finish,
 	})
 	t.o, t.started = o, o.Now()
@@ -319,6 +339,9 @@ func (t *Twins) finish(b *batch) {
 // store stores what the nodes reported. If that fails, their maps are read back, so that the state in memory is what is stored.
 // lost is the error if the maps can't be read back, either.
 func (t *Twins) store(ctx context.Context, b *batch) (failed, lost error) {
+	if b.refused != nil {
+		return b.refused, nil
+	}
 	changes := b.deletions()
 	for n := range b.active {
 		if j := n.up.TakeJournal(); j.Dirty {
@@ -334,21 +357,21 @@ func (t *Twins) store(ctx context.Context, b *batch) (failed, lost error) {
 	}
 	t.stats.commits.Add(1)
 	err := t.o.Replicas.Commit(ctx, changes)
-	was := t.failing
-	t.failing = err != nil
 	if err == nil {
-		if was {
-			t.o.Log.Info().Msg("what nodes report can be stored again")
-		}
+		t.outage.Stored()
 		return nil, nil
 	}
 	t.stats.failed.Add(1)
-	if !was {
-		t.o.Log.Error().Err(err).Msg("what nodes report can't be stored: it is requested from them again until the store can be written")
-	}
+	t.o.Log.Error().Err(err).Msg("what nodes report can't be stored: it is requested from them again until the store can be written")
+	t.outage.Begin(err)
+	t.probed = ""
 	for _, c := range changes {
-		if again := t.reloadReplica(ctx, t.nodes[c.Node]); again != nil {
+		n := t.nodes[c.Node]
+		if again := t.reloadReplica(ctx, n); again != nil {
 			return err, fmt.Errorf("what node %s reported can't be read back after a failed commit: %w", c.Node, again)
+		}
+		if n.reported() {
+			t.probed = n.name
 		}
 	}
 	return err, nil

@@ -88,6 +88,9 @@ func RunGroup(ctx context.Context, server func(context.Context) error, clients .
 	return cmp.Or(err, serverErr)
 }
 
+// Addresses are those that a program's listeners are bound to, in the order of its settings.
+type Addresses struct{ MQTT, HTTP []net.Addr }
+
 // Ready tells systemd that the program listens, if it runs as a service of Type=notify: until then `systemctl start` waits.
 func (p Program) Ready() {
 	address := os.Getenv("NOTIFY_SOCKET")

@@ -86,7 +86,7 @@ type Options struct {
 	Ready func()
 	// HealthPause is the pause between two checks of an update's health; default 1s.
 	HealthPause time.Duration
-	// Protected are directories that no spec may change; default /etc/edgebus, /var/lib/edgebus and the data directory.
+	// Protected are directories that no spec may change; default /etc/edgebus, /var/lib/edgebus, /usr/local/lib/edgebus, the data directory and that of the programs.
 	Protected []string
 	// BootID is the host's boot; default that of the kernel.
 	BootID func() string
@@ -109,10 +109,12 @@ func (o Options) withDefaults() Options {
 		o.HealthPause = time.Second
 	}
 	if o.Protected == nil {
-		o.Protected = []string{configs.SystemDir, "/var/lib/edgebus"}
-		dir, err := filepath.Abs(o.Config.Data.Dir)
-		if below, ok := strings.CutPrefix(dir, strings.TrimSuffix(o.Config.Root, "/")+"/"); ok && err == nil {
-			o.Protected = append(o.Protected, "/"+below)
+		o.Protected = []string{configs.SystemDir, "/var/lib/edgebus", configs.ProgramsDir}
+		for _, own := range []string{o.Config.Data.Dir, o.Config.Upgrade.Dir} {
+			dir, err := filepath.Abs(own)
+			if below, ok := strings.CutPrefix(dir, strings.TrimSuffix(o.Config.Root, "/")+"/"); ok && err == nil && own != "" {
+				o.Protected = append(o.Protected, "/"+below)
+			}
 		}
 	}
 	if o.BootID == nil {

@@ -332,7 +332,7 @@ func TestAVersionThatFailedForTheHostIsTriedAgain(t *testing.T) {
 	require.NoError(t, os.Remove(in))
 	r.settle()
 	require.Equal(t, "none", r.file("etc/a"), "not before its time")
-	now = now.Add(firstRetry)
+	now = now.Add(hostRetry.Min)
 	r.settle()
 	require.Equal(t, "one", r.file("etc/a"))
 	require.Contains(t, r.condition("SpecApplied"), "True Applied")
@@ -581,8 +581,11 @@ func TestProtected(t *testing.T) {
 			o.Config.Root = "/scratch"
 		}
 		protected := o.withDefaults().Protected
-		require.Equal(t, want != "", len(protected) == 3, "%v", protected)
+		require.Equal(t, want != "", len(protected) == 4, "%v", protected)
+		require.Contains(t, protected, configs.ProgramsDir, "what runs was signed")
 	}
+	o := Options{Config: configs.Agent{Root: "/", Upgrade: configs.AgentUpgrade{Dir: "/opt/programs"}}}
+	require.Contains(t, o.withDefaults().Protected, "/opt/programs")
 }
 
 // TestAHookThatHasSucceededIsRunOnce: wherever the agent is killed. One that was running is run again, and knows that.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/edge/agent/files"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -388,18 +389,15 @@ func (a *agent) unsaved(spec resource.RenderedSpec, err error) {
 
 // retry is when a version is tried again that failed.
 type retry struct {
-	spec string    // its digest
-	at   time.Time // due at once after the agent was started
-	wait time.Duration
+	spec          string // its digest
+	backoff.Retry        // due at once after the agent was started
 }
 
-// A version that failed because of what the host is like is tried again after these times, which double from the first to the last.
-const (
-	firstRetry = time.Minute
-	lastRetry  = time.Hour
-	// lookForRetry is how often the agent looks whether somebody asks for it.
-	lookForRetry = 2 * time.Second
-)
+// hostRetry is the wait before a version is tried again that failed because of what the host is like.
+var hostRetry = backoff.Backoff{Min: time.Minute, Max: time.Hour}
+
+// lookForRetry is how often the agent looks whether somebody asks for that.
+const lookForRetry = 2 * time.Second
 
 // retryFile asks the agent to try again the version that failed.
 const retryFile = "retry"
@@ -431,7 +429,7 @@ func (a *agent) retryWait(spec *resource.RenderedSpec) time.Duration {
 	if a.retry.spec != a.state.FailedSpec {
 		return 0
 	}
-	return min(a.retry.at.Sub(a.o.Now()), a.retry.wait) // the clock may have been set back
+	return a.retry.Left(hostRetry, a.o.Now())
 }
 
 // retryIn is when it is to be asked again whether a version is tried again.
@@ -446,11 +444,10 @@ func (a *agent) retryIn(spec *resource.RenderedSpec) time.Duration {
 }
 
 func (a *agent) retryLater(spec resource.RenderedSpec) {
-	wait, digest := firstRetry, digestOf(spec)
-	if a.retry.spec == digest {
-		wait = min(2*a.retry.wait, lastRetry)
+	if digest := digestOf(spec); a.retry.spec != digest {
+		a.retry = retry{spec: digest}
 	}
-	a.retry = retry{digest, a.o.Now().Add(wait), wait}
+	a.retry.Failed(hostRetry, a.o.Now())
 }
 
 // endFiles commits the files of an update or rolls them back, unless that was done before the agent was started.

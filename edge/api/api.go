@@ -228,13 +228,38 @@ func (s *server) single(k *kind) http.HandlerFunc {
 			}
 		}
 		if found == nil {
-			fail(w, http.StatusNotFound, "NotFound", "%s.%s %q not found: this node has none of that name", k.Plural, k.Group, q.only)
+			fail(w, http.StatusNotFound, "NotFound", "%s.%s %q not found: this node has none of that name%s", k.Plural, k.Group, q.only, s.suggestion(q))
 			return
 		}
 		before, after := q.frame(found.meta.ResourceVersion)
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(slices.Concat([]byte(before), formOf(q, *found, 0).sent, []byte(after+"\n"))) // or the client is gone
 	}
+}
+
+// suggestion names the object that may have been meant instead of one that doesn't exist, among the first that the user may read.
+func (s *server) suggestion(q query) string {
+	const most = 500
+	name := q.only
+	q.only, q.labels = "", nil
+	var names []string
+	add := func(m resource.Meta) {
+		if len(names) < most && q.matches(m) {
+			names = append(names, m.Name)
+		}
+	}
+	if q.of == resource.KindDevice {
+		devices, _ := s.Twins.Devices()
+		for _, d := range devices {
+			add(d.Metadata)
+		}
+	} else {
+		objects, _ := s.few(q.kind)
+		for _, o := range objects {
+			add(o.meta)
+		}
+	}
+	return resource.DidYouMean(name, names)
 }
 
 func (s *server) other(w http.ResponseWriter, r *http.Request) {

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -168,6 +169,26 @@ func get(t *testing.T, url string, into any) int {
 		require.NoError(t, json.Unmarshal(text, into), string(text))
 	}
 	return resp.StatusCode
+}
+
+func TestNotFoundNamesANearNameThatTheUserMayRead(t *testing.T) {
+	f := newFake()
+	f.set("lamp", "ON")
+	f.set("pump", "ON")
+	s := httptest.NewServer(New(Options{
+		Twins: f, Models: f.models, Node: f.node, Ready: func() error { return nil }, Metrics: http.NotFoundHandler(),
+		Who:   func(*http.Request) (broker.Identity, error) { return broker.Identity{User: "bob"}, nil },
+		Reads: func(broker.Identity) func(string) bool { return func(device string) bool { return device == "lamp" } },
+	}))
+	t.Cleanup(s.Close)
+	for path, want := range map[string]string{
+		"/namespaces/default/devices/lmp": ": did you mean lamp?", "/namespaces/default/devicemodels/lmp": ": did you mean lamp?", "/nodes/n2": ": did you mean n1?",
+		"/namespaces/default/devices/pmp": "this node has none of that name",
+	} {
+		var said struct{ Message string }
+		require.Equal(t, 404, get(t, s.URL+base+path, &said))
+		require.True(t, strings.HasSuffix(said.Message, want), said.Message)
+	}
 }
 
 func TestListAndGet(t *testing.T) {

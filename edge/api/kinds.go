@@ -156,7 +156,13 @@ func (q query) render(o object) ([]byte, error) {
 	if !q.whole {
 		shown = map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": o.meta}
 	}
-	return json.Marshal(map[string]any{"cells": cells(o.value), "object": shown})
+	values := cells(o.value)
+	for i, value := range values {
+		if value == "" {
+			values[i] = httpserver.NoValue
+		}
+	}
+	return json.Marshal(map[string]any{"cells": values, "object": shown})
 }
 
 // frame is what stands before and after the objects of an answer.

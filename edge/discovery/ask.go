@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -84,10 +83,10 @@ func (a *ask) run() {
 			return
 		}
 		refused := a.failed(err)
-		if time.Since(begun) > a.d.o.Timing.RetryMax {
+		if time.Since(begun) > a.d.o.Timing.Retry.Max {
 			failures = 0
 		}
-		pause := a.d.o.Timing.backoff(failures)
+		pause := a.d.o.Timing.Retry.Spread(failures)
 		if failures++; refused {
 			pause = refusedPause
 		}
@@ -112,15 +111,6 @@ func (a *ask) awaitConnection() {
 	ctx, cancel := context.WithTimeout(a.ctx, a.d.o.Timing.ProbeTimeout)
 	defer cancel()
 	_ = awaitReady(ctx, a.e.conn) // the call says what is wrong
-}
-
-// backoff doubles from RetryMin to RetryMax, less a random part of up to half of it.
-func (t Timing) backoff(failures int) time.Duration {
-	pause := t.RetryMax
-	if failures < 16 {
-		pause = min(pause, t.RetryMin<<failures)
-	}
-	return pause - rand.N(pause/2+1) //nolint:gosec // G404: spreads attempts
 }
 
 // wait waits for a while, or until woken is closed. It returns false when ctx has ended.

@@ -31,6 +31,7 @@ import (
 	"github.com/edgebus/edgebus/edge/discovery/embedded"
 	"github.com/edgebus/edgebus/edge/discovery/handler"
 	"github.com/edgebus/edgebus/edge/discovery/wire"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -48,8 +49,8 @@ type Options struct {
 
 // Timing are the durations that no setting changes.
 type Timing struct {
-	// RetryMin and RetryMax bound the pause before a handler that failed is asked again.
-	RetryMin, RetryMax time.Duration
+	// Retry is the wait before a handler that failed is asked again; default 500 ms to 30 s.
+	Retry backoff.Backoff
 	// Silence is how long a called handler may send nothing until it counts as having accepted the details: Akri's handlers send
 	// nothing while they find no device.
 	Silence time.Duration
@@ -61,7 +62,7 @@ type Timing struct {
 
 func (t Timing) withDefaults() Timing {
 	return Timing{
-		RetryMin: cmp.Or(t.RetryMin, 500*time.Millisecond), RetryMax: cmp.Or(t.RetryMax, 30*time.Second),
+		Retry:   cmp.Or(t.Retry, backoff.Backoff{Min: 500 * time.Millisecond, Max: 30 * time.Second}),
 		Silence: cmp.Or(t.Silence, 3*time.Second),
 		Probe:   cmp.Or(t.Probe, 30*time.Second), ProbeTimeout: cmp.Or(t.ProbeTimeout, 10*time.Second),
 		Settle: cmp.Or(t.Settle, time.Second),

@@ -17,11 +17,12 @@ import (
 
 	"github.com/edgebus/edgebus/edge/discovery/handler"
 	"github.com/edgebus/edgebus/edge/discovery/wire"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 func TestALateHandlerIsAskedAtOnce(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.Timing.RetryMin, o.Timing.RetryMax = time.Hour, time.Hour })
+	r := newRig(t, func(o *Options) { o.Timing.Retry = backoff.Backoff{Min: time.Hour, Max: time.Hour} })
 	r.set("discovery/cams", request("onvif", "1", "find: all"))
 	f := r.newFake("onvif.sock", "a", "b").start().register(wire.Registration{Name: "onvif", Shared: true})
 	require.Equal(t, "find: all", f.nextAsked().Details)
@@ -44,7 +45,7 @@ func TestALateHandlerIsAskedAtOnce(t *testing.T) {
 // TestAHandlerThatRegistersBeforeItAcceptsConnectionsIsAskedWhenItDoes has pauses that nothing but a registration ends.
 func TestAHandlerThatRegistersBeforeItAcceptsConnectionsIsAskedWhenItDoes(t *testing.T) {
 	r := newRig(t, func(o *Options) {
-		o.Timing.RetryMin, o.Timing.RetryMax, o.Timing.ProbeTimeout = time.Hour, time.Hour, time.Minute
+		o.Timing.Retry, o.Timing.ProbeTimeout = backoff.Backoff{Min: time.Hour, Max: time.Hour}, time.Minute
 	})
 	r.set("discovery/cams", request("onvif", "1", ""))
 	f := r.newFake("onvif.sock", "a").start().register(wire.Registration{Name: "onvif"})

@@ -248,7 +248,7 @@ func (d *discovery) publish(ctx context.Context, c *configuration) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			timer.Reset(d.o.Timing.backoff(failures))
+			timer.Reset(d.o.Timing.Retry.Spread(failures))
 			failures++
 		default:
 			failures = 0

@@ -23,6 +23,7 @@ import (
 	"github.com/edgebus/edgebus/edge/discovery/handler"
 	"github.com/edgebus/edgebus/edge/discovery/wire"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -152,7 +153,7 @@ func newRig(t *testing.T, change func(*Options)) *rig {
 			MQTT: configs.AgentMQTT{Socket: filepath.Join(dir, "mqtt.sock")}, Data: configs.Data{Dir: filepath.Join(dir, "data")},
 			Handlers: configs.DiscoveryHandlers{Dir: filepath.Join(dir, "h"), Grace: time.Minute}, Limits: configs.DiscoveryLimits{Devices: 10_000},
 		},
-		Log: zerolog.Nop(), Timing: Timing{RetryMin: 10 * time.Millisecond, RetryMax: 100 * time.Millisecond, Settle: 50 * time.Millisecond},
+		Log: zerolog.Nop(), Timing: Timing{Retry: backoff.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond}, Settle: 50 * time.Millisecond},
 	}
 	if testing.Verbose() {
 		r.o.Log = zerolog.New(zerolog.NewTestWriter(t))

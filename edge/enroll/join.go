@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -28,6 +27,7 @@ import (
 	"github.com/edgebus/edgebus/broker/client"
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -254,20 +254,22 @@ func find(chain []*x509.Certificate, pin []byte) *x509.Certificate {
 // chain is what the hub shows, not verified. A hub that hangs up may have too many connections for a moment, as when a
 // thousand nodes join at once: it is asked again.
 func (o *JoinOptions) chain(ctx context.Context) (chain []*x509.Certificate, err error) {
-	for pause := 250 * time.Millisecond; ; pause *= 2 {
+	for n := 0; ; n++ {
 		chain, err = o.chainOnce(ctx)
-		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) || pause > longestPause {
+		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) || n == mostMeetings {
 			return chain, err
 		}
 		select {
-		case <-time.After(pause + rand.N(pause)): //nolint:gosec // G404: spreads repetitions
+		case <-time.After(meetAgain.Spread(n)):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
 }
 
-const longestPause = 8 * time.Second // between attempts to reach the hub
+const mostMeetings = 6 // further attempts to reach a hub that hangs up
+
+var meetAgain = backoff.Backoff{Min: 500 * time.Millisecond, Max: 16 * time.Second}
 
 func (o *JoinOptions) chainOnce(ctx context.Context) ([]*x509.Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)

@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -137,7 +138,7 @@ func (r *Renewer) due() (at time.Time, life time.Duration, err error) {
 func pause(life time.Duration, tries int) time.Duration {
 	least := min(max(life/200, time.Second), time.Minute)
 	most := min(max(life/20, time.Second), time.Hour)
-	return min(most, least<<min(tries-1, 16))
+	return backoff.Backoff{Min: least, Max: most}.Wait(tries - 1)
 }
 
 // sleep waits, and says whether to go on. A new connection ends the wait after a failure.

@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -43,7 +44,7 @@ type Value struct {
 type Pusher struct {
 	log     zerolog.Logger
 	timeout time.Duration // of one request, or of one publish
-	pause   time.Duration // before the second try; it doubles
+	retry   backoff.Backoff
 
 	mu      sync.Mutex
 	targets map[string]*target
@@ -65,7 +66,7 @@ type job struct {
 
 // New makes a Pusher; Run works for it.
 func New(log zerolog.Logger) *Pusher {
-	return &Pusher{log: log, timeout: 5 * time.Second, pause: time.Second, targets: make(map[string]*target)}
+	return &Pusher{log: log, timeout: 5 * time.Second, retry: backoff.Backoff{Min: time.Second, Max: 2 * time.Second}, targets: make(map[string]*target)}
 }
 
 // Run sends what is pushed until ctx ends.
@@ -171,7 +172,7 @@ func (p *Pusher) post(ctx context.Context, j job) (err error) {
 	for try := range tries {
 		if try > 0 {
 			select {
-			case <-time.After(p.pause << (try - 1)):
+			case <-time.After(p.retry.Wait(try - 1)):
 			case <-ctx.Done():
 				return err
 			}

@@ -13,12 +13,13 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
 func running(t *testing.T) *Pusher {
 	p := New(zerolog.Nop())
-	p.pause = time.Millisecond
+	p.retry = backoff.Backoff{Min: time.Millisecond, Max: time.Millisecond}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- p.Run(ctx) }()

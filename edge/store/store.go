@@ -148,6 +148,7 @@ type Store struct {
 	trim       sync.Mutex // held while the log's segments are read, and while they are retired
 	checkpoint *checkpointer
 
+	failed       int           // bytes of the last commit, if that could not be stored
 	frame, entry []byte        // reused memory
 	unreadable   []string      // keys of Secrets that the last Load could not decrypt
 	commits      atomic.Uint64 // since the start
@@ -260,8 +261,13 @@ func (s *Store) Commit(b Batch) error {
 		return err
 	}
 	s.checkpoint.hold()
+	size := len(frame)
 	_, err = s.log.Append(frame)
 	s.opts.Committed(time.Since(began), records, err)
+	s.failed = 0
+	if err != nil {
+		s.failed = size
+	}
 	if err == nil {
 		s.unreadable = nil
 		s.commits.Add(1)
@@ -269,6 +275,9 @@ func (s *Store) Commit(b Batch) error {
 	}
 	return err
 }
+
+// Probe reports whether the store takes a commit of the size of the last one, which failed. Nothing is stored.
+func (s *Store) Probe() error { return s.log.Probe(s.failed) }
 
 // Stats are figures of the files, for metrics.
 type Stats struct {

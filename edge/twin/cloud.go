@@ -55,10 +55,18 @@ func (t *Twin) Receive(payload []byte) {
 		return
 	}
 	t.host.Put(ofHub, len(payload), func(b *batch) {
+		if b.refused != nil && (t.deaf || m.Type != link.Hello && m.Type != link.Seen) {
+			return // the hub sends it again
+		}
 		if m.Map == link.Up {
 			b.linkActive = true
+			known := t.up.Lost()
 			if err := t.up.Step(m); err != nil {
 				t.sampledLog.Warn().Err(err).Msg("message from the hub")
+			}
+			if lost := t.up.Lost(); known == "" && lost != "" {
+				t.o.Log.Error().Str("lost", lost).Msg("this node's data is older than what the hub has acknowledged: an older copy of the data directory was put back, " +
+					"or its disk lost what was written; the hub takes over the values that are here")
 			}
 			t.noteOversize()
 			return

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
-	"time"
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/quota"
@@ -31,9 +31,9 @@ func (t *Twin) Publish(m broker.Message, done func(error)) {
 		t.stream(a, m, done)
 		return
 	}
-	if f := t.fault.Load(); f != nil && a.Kind != topics.KindGet && time.Now().Before(f.until) {
+	if refused := t.outage.Err(); refused != nil && a.Kind != topics.KindGet {
 		t.stats.refused.Add(1)
-		done(f.err)
+		done(refused)
 		return
 	}
 	from, bytes := tree.Sender(m)
@@ -58,7 +58,7 @@ func (t *Twin) Has(node, device string) error {
 		return err
 	}
 	if _, ok := t.known.Load(device); !ok {
-		return t.noDevice(device)
+		return t.noDevice(device, nil)
 	}
 	return nil
 }
@@ -71,7 +71,7 @@ func streams(kind topics.Kind) bool {
 func (t *Twin) stream(a topics.Address, m broker.Message, done func(error)) {
 	if _, ok := t.known.Load(a.Device); !ok {
 		t.stats.refused.Add(1)
-		done(t.noDevice(a.Device))
+		done(t.noDevice(a.Device, m.Publisher))
 		return
 	}
 	if err := tree.Timestamp(m, t.o.Now().UnixMilli()); err != nil {
@@ -83,9 +83,24 @@ func (t *Twin) stream(a topics.Address, m broker.Message, done func(error)) {
 	t.o.Pass(m, done)
 }
 
-func (t *Twin) noDevice(name string) error {
-	return resource.Errorf(resource.NotFound, "", "device %s does not belong to node %s", name, t.o.Node)
+// noDevice is the error for a device that the node doesn't have. It names one that may have been meant to who sees all devices: not to
+// a mapper. by is nil for a command, which only operators send.
+func (t *Twin) noDevice(name string, by *broker.Identity) error {
+	near := ""
+	if by == nil || by.Has(topics.RoleOperator) || by.Has(topics.RoleViewer) {
+		var names []string
+		t.known.Range(func(known, _ any) bool {
+			names = append(names, known.(string))
+			return len(names) < mostNear
+		})
+		slices.Sort(names)
+		near = resource.DidYouMean(name, names)
+	}
+	return resource.Errorf(resource.NotFound, "", "device %s does not belong to node %s%s", name, t.o.Node, near)
 }
+
+// mostNear is among how many devices one is looked for that may have been meant.
+const mostNear = 500
 
 func badTopic(err error) error {
 	if e := (*topics.Error)(nil); errors.As(err, &e) {
@@ -95,6 +110,9 @@ func badTopic(err error) error {
 }
 
 func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
+	if b.refused != nil && a.Kind != topics.KindGet {
+		return b.refused
+	}
 	b.from = m.Publisher
 	defer func() { b.from = nil }()
 	switch a.Kind {
@@ -124,17 +142,17 @@ func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
 	return resource.Errorf(resource.Forbidden, "", "%s is written by %s, not by clients of the node's broker", a.Key(), a.Kind.Owner())
 }
 
-func (t *Twin) device(name string) (*device, error) {
+func (t *Twin) device(name string, by *broker.Identity) (*device, error) {
 	d, ok := t.devices[name]
 	if !ok {
-		return nil, t.noDevice(name)
+		return nil, t.noDevice(name, by)
 	}
 	return d, nil
 }
 
 // report stores reported values: all of them or, when one breaks a rule, none.
 func (t *Twin) report(b *batch, a topics.Address, m broker.Message) error {
-	d, err := t.device(a.Device)
+	d, err := t.device(a.Device, m.Publisher)
 	if err != nil {
 		return err
 	}
@@ -271,7 +289,7 @@ func (t *Twin) hasInForce(b *batch, name, property string, reported link.Entry) 
 // override takes a local write of a desired value: it becomes an override beside the cloud's desired value,
 // which the edge never writes.
 func (t *Twin) override(b *batch, a topics.Address, m broker.Message) error {
-	d, err := t.device(a.Device)
+	d, err := t.device(a.Device, m.Publisher)
 	if err != nil {
 		return err
 	}
@@ -298,7 +316,7 @@ func (t *Twin) override(b *batch, a topics.Address, m broker.Message) error {
 
 // refuse stores why a mapper could not apply a value. A refusal of another value than the one in force is ignored.
 func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
-	d, err := t.device(name)
+	d, err := t.device(name, m.Publisher)
 	if err != nil {
 		return err
 	}
@@ -338,7 +356,7 @@ func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
 
 // get answers with the whole twin, as JSON, on the asker's response topic.
 func (t *Twin) get(b *batch, a topics.Address, m broker.Message) error {
-	d, err := t.device(a.Device)
+	d, err := t.device(a.Device, m.Publisher)
 	if err != nil {
 		return err
 	}
@@ -434,27 +452,35 @@ func (t *Twin) endOverrides(b *batch) {
 
 // SetRenewalError publishes in the node's status why its certificate could not be renewed; empty: it was.
 func (t *Twin) SetRenewalError(why string) {
+	t.changeReport(func(r *resource.NodeReport) { r.RenewalError = why })
+}
+
+// SetLowSpace publishes in the node's status how little of its disk is free; empty: enough.
+func (t *Twin) SetLowSpace(low string) {
+	t.changeReport(func(r *resource.NodeReport) { r.LowSpace = low })
+}
+
+// changeReport changes the node's status, and publishes it.
+func (t *Twin) changeReport(change func(*resource.NodeReport)) {
 	t.host.Put(tree.Own, 0, func(b *batch) {
-		if t.o.Report.RenewalError == why {
-			return
-		}
-		t.o.Report.RenewalError = why
-		if err := t.putReport(b); err != nil {
-			t.o.Log.Error().Err(err).Msg("the node's status")
-		}
+		change(&t.o.Report)
+		t.repeated(t.showReport)(b)
 	})
 }
 
-func (t *Twin) putReport(b *batch) error {
+// showReport publishes the node's status.
+func (t *Twin) showReport(b *batch) {
 	payload, err := json.Marshal(t.o.Report)
-	if err != nil {
-		return err
+	if err == nil {
+		err = t.putUp(b, entry(b, topics.Address{Kind: topics.KindStatus}.Key(), payload, "core"))
 	}
-	return t.putUp(b, entry(b, topics.Address{Kind: topics.KindStatus}.Key(), payload, "core"))
+	if err != nil {
+		t.o.Log.Error().Err(err).Msg("the node's status")
+	}
 }
 
 func (t *Twin) deviceState(b *batch, a topics.Address, m broker.Message) error {
-	if _, err := t.device(a.Device); err != nil {
+	if _, err := t.device(a.Device, m.Publisher); err != nil {
 		return err
 	}
 	switch s := string(m.Payload); s {
@@ -481,7 +507,7 @@ func problemKey(device string) string {
 // problem stores why a device is not online, or why a property can't be read. A mapper publishes the first before the state, and it
 // is cleared by the next state that is not offline. The second is cleared by the next report of the property.
 func (t *Twin) problem(b *batch, a topics.Address, m broker.Message) error {
-	d, err := t.device(a.Device)
+	d, err := t.device(a.Device, m.Publisher)
 	if err != nil {
 		return err
 	}
@@ -670,7 +696,6 @@ func (t *Twin) disown(b *batch, name string) {
 // missMappers runs once, mapperGrace after the start. It sets mappers, the agent and edgediscovery offline that were online before the restart and
 // have not reported since: if they ended together with the core, no will was published for them.
 func (t *Twin) missMappers(b *batch) {
-	b.retries = append(b.retries, t.missMappers)
 	for _, kind := range []topics.Kind{topics.KindAgentState, topics.KindDiscovererState} {
 		key := topics.Address{Kind: kind}.Key()
 		if e, ok := t.up.Get(key); ok && !t.programs[kind] && string(e.Value) == resource.Online {

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -24,8 +25,9 @@ func TestDevicesStayWhileTheStateIsReadBack(t *testing.T) {
 		}
 	})
 	r.store.broken.Store(true)
+	r.store.takesProbes.Store(true) // each commit is tried, fails, and is read back
 	for range 200 {
-		r.twin.fault.Store(nil) // the next commit is tried at once, and fails
+		r.twin.host.Put("", 0, func(*batch) { r.twin.outage.Every = time.Nanosecond; r.twin.outage.Stored() })
 		require.ErrorIs(t, r.send("devices/hall/reported/temperature", "20.5"), resource.Unavailable)
 	}
 	r.store.broken.Store(false)

@@ -55,7 +55,25 @@ type rig struct {
 // flaky is a store whose commits can be made to fail.
 type flaky struct {
 	*store.Store
-	broken atomic.Bool
+	broken, takesProbes atomic.Bool
+	loads, probes       atomic.Int64
+	probed              atomic.Pointer[func()] // called by each probe
+}
+
+func (f *flaky) Load() (store.Snapshot, error) {
+	f.loads.Add(1)
+	return f.Store.Load()
+}
+
+func (f *flaky) Probe() error {
+	f.probes.Add(1)
+	if probed := f.probed.Load(); probed != nil {
+		(*probed)()
+	}
+	if f.broken.Load() && !f.takesProbes.Load() {
+		return errors.New("no space left on device")
+	}
+	return f.Store.Probe()
 }
 
 func (f *flaky) Commit(b store.Batch) error {

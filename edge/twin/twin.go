@@ -25,7 +25,6 @@ const (
 	expiryGrain = time.Second / 2  // how late an override may end
 	clockCheck  = 15 * time.Second // how long a jump of the clock may go unnoticed
 	mapperGrace = 15 * time.Second
-	faultTime   = time.Second     // after a failed commit, until another one is tried
 	retryTime   = 5 * time.Second // until a step of the core's own is repeated after a failed commit
 )
 
@@ -33,6 +32,7 @@ const (
 type Store interface {
 	Load() (store.Snapshot, error)
 	Commit(store.Batch) error
+	Probe() error // nil: a batch like the one that failed last could be committed
 }
 
 // Options are what a Twin needs.
@@ -86,7 +86,8 @@ type Twin struct {
 	seen      map[string]string    // mappers that have reported since the start, by key, and their users
 	programs  map[topics.Kind]bool // the states of programs that were published since the start
 
-	fault   atomic.Pointer[fault] // nil: the last commit did not fail
+	outage  tree.Outage // of the store
+	deaf    bool        // of an outage: the hub causes what can't be stored, and is not heard
 	history history
 	batch   batch // the step's that is taken
 	stats   stats
@@ -103,19 +104,12 @@ type stats struct {
 	commits, refused, failed atomic.Uint64
 }
 
-// fault is why nothing can be stored. Until its time, publishes are refused without another attempt, because each failed
-// commit costs reading the state back.
-type fault struct {
-	err   error
-	until time.Time // by the real clock
-}
-
 // Stats are counts since the start, for metrics.
 type Stats struct {
 	Commits, Steps, Refused, FailedCommits uint64
 	Devices, UpKeys, DownKeys, Behind      int
 	Linked, InStep                         bool
-	Storing                                bool // false: the last commit failed
+	Storing                                bool // false: nothing can be stored
 	UpBytes                                int
 	Hub, OtherHub                          resource.HubID // the connected hub, and another one that the node's map down came from
 	Oversize                               string         // why the hub accepts no reports of the node; empty: it does
@@ -137,6 +131,7 @@ type batch struct {
 	touched       map[[2]string]bool // properties whose value in force may have changed: device, property
 	docs          map[string]bool    // documents that may have changed, by key
 
+	refused      error          // why nothing can be stored, known before: steps change nothing that would have to be
 	failed       error          // why the batch was not stored
 	stored       *tree.Outcomes // of the messages to durable sessions
 	messages     []link.Message // to the hub
@@ -206,7 +201,7 @@ func New(o Options) (*Twin, error) {
 		return nil, err
 	}
 	t.history.begin(o.Now(), t.devices)
-	t.host.Put(tree.Own, 0, t.begin)
+	t.host.Put(tree.Own, 0, t.repeated(t.begin))
 	return t, nil
 }
 
@@ -257,7 +252,7 @@ func (t *Twin) load() error {
 // commit, since the state in memory may then differ from what is stored.
 func (t *Twin) Run(ctx context.Context) error {
 	defer t.host.Close()
-	grace := time.AfterFunc(mapperGrace, func() { t.host.Put(tree.Own, 0, t.missMappers) })
+	grace := time.AfterFunc(mapperGrace, func() { t.host.Put(tree.Own, 0, t.repeated(t.missMappers)) })
 	defer grace.Stop()
 	defer t.resend.Stop()
 	defer t.wake.Stop()
@@ -268,17 +263,25 @@ func (t *Twin) Run(ctx context.Context) error {
 
 func (t *Twin) newBatch() *batch {
 	t.batch.begin(t.o.Now())
+	refused, over := t.outage.Probe(t.o.Store.Probe)
+	if over {
+		t.deaf = false
+		t.o.Log.Info().Msg("what happens on the node can be stored again")
+	}
+	t.batch.refused = refused
+	t.wakeStale = t.wakeStale || refused != nil || over
 	return &t.batch
 }
 
 // commit derives what follows from the steps, and stores it.
 func (t *Twin) commit(_ context.Context, b *batch) (lost error) {
-	if t.next != 0 && t.next <= b.now.UnixMilli() {
+	if b.refused == nil && t.next != 0 && t.next <= b.now.UnixMilli() {
 		t.endOverrides(b)
 		t.wakeStale = true // the timer has run
 	}
 	t.derive(b)
 	b.failed, lost = t.store(b)
+	t.repeat(b)
 	b.messages = t.messages(b)
 	if lost != nil {
 		b.messages = nil
@@ -339,7 +342,7 @@ func (t *Twin) Protocol(device string) (string, bool) {
 // failed is the answer to every sender. lost is the error if the state can't be read back, either.
 func (t *Twin) store(b *batch) (failed, lost error) {
 	batch := store.Batch{Up: t.up.TakeJournal(), Down: t.down.TakeJournal(), Effective: b.effective, Floor: b.floor}
-	if !t.kept { // with the first thing that is stored, so that no version is published that another epoch could give
+	if !t.kept && (b.refused == nil || !batch.Empty()) { // with the first thing that is stored, so that no version is published that another epoch could give
 		batch.Floor = t.floor
 	}
 	if batch.Empty() {
@@ -349,16 +352,16 @@ func (t *Twin) store(b *batch) (failed, lost error) {
 	err := t.o.Store.Commit(batch)
 	if err == nil {
 		t.kept = true
-		if t.fault.Swap(nil) != nil {
-			t.o.Log.Info().Msg("what happens on the node can be stored again")
-		}
+		t.outage.Stored()
 		return nil, nil
 	}
 	t.stats.failed.Add(1)
+	t.deaf = b.refused != nil
 	failed = resource.Errorf(resource.Unavailable, "", "the node can't store anything now: %v", err)
-	if t.fault.Swap(&fault{failed, time.Now().Add(faultTime)}) == nil { // logged once: each refused sender gets the reason
+	if !t.outage.On() { // logged once: each refused sender gets the reason
 		t.o.Log.Error().Err(err).Msg("nothing can be stored: writes are refused until this is mended")
 	}
+	t.outage.Begin(failed)
 	if err := t.load(); err != nil {
 		return failed, fmt.Errorf("the state can't be read back after a failed commit: %w", err)
 	}
@@ -366,10 +369,29 @@ func (t *Twin) store(b *batch) (failed, lost error) {
 		t.nonce++
 		t.up.Connect(t.nonce)
 	}
+	return failed, nil
+}
+
+// repeat repeats the core's own steps of a batch that could not be stored.
+func (t *Twin) repeat(b *batch) {
+	if b.refused == nil && b.failed == nil {
+		return
+	}
 	for _, f := range b.retries {
 		time.AfterFunc(retryTime, func() { t.host.Put(tree.Own, 0, f) })
 	}
-	return failed, nil
+}
+
+// repeated makes a step of the core's own, which is repeated if what it changes can't be stored.
+func (t *Twin) repeated(change func(*batch)) func(*batch) {
+	var step func(*batch)
+	step = func(b *batch) {
+		b.retries = append(b.retries, step)
+		if b.refused == nil {
+			change(b)
+		}
+	}
+	return step
 }
 
 // answer answers the senders, once durable sessions have on disk what follows from the batch.
@@ -443,6 +465,10 @@ func (t *Twin) armWake(now time.Time) {
 		}
 	}
 	t.wake.Stop()
+	if t.outage.On() { // the store is probed also if nobody wants anything stored
+		t.wake.Reset(t.outage.Left())
+		return
+	}
 	if t.next != 0 { // the clock may have jumped, either way, when it is time
 		t.wake.Reset(min(max(time.UnixMilli(t.next).Sub(now), 0)+expiryGrain, t.maxSleep))
 	}
@@ -451,10 +477,7 @@ func (t *Twin) armWake(now time.Time) {
 // begin is the first step. It stores the node's status, and derives everything from the stored state again, in case the last process
 // ended before it had.
 func (t *Twin) begin(b *batch) {
-	b.retries = append(b.retries, t.begin)
-	if err := t.putReport(b); err != nil {
-		t.o.Log.Error().Err(err).Msg("the node's status")
-	}
+	t.showReport(b)
 	for name, d := range t.devices {
 		t.touchDevice(b, name, d)
 	}
@@ -469,7 +492,7 @@ func (t *Twin) Stats() Stats {
 		Commits:      t.stats.commits.Load(), Steps: t.host.Steps(),
 		Refused: t.stats.refused.Load(), FailedCommits: t.stats.failed.Load(),
 		Devices: len(t.devices), UpKeys: t.up.Len(), DownKeys: t.down.Len(), Behind: t.up.Dirty(),
-		Linked: t.send != nil, InStep: t.send != nil && t.up.InStep(), Storing: t.fault.Load() == nil,
+		Linked: t.send != nil, InStep: t.send != nil && t.up.InStep(), Storing: !t.outage.On(),
 		UpBytes: t.up.Bytes(), Oversize: t.oversize, Hub: t.hub, OtherHub: t.otherHub(),
 	}
 	if ts, ok := t.up.Oldest(); ok {

@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/configs/daemon/subprocess"
+	"github.com/edgebus/edgebus/topics/backoff"
 )
 
 // core is what runs the node's core.
@@ -120,28 +121,26 @@ func newChild(program string, args []string, data, log string, stopFor time.Dura
 	}
 }
 
-// The time between minPause and maxPause is that after which a core that has ended is started again. maxLog bounds the file of its output.
-const (
-	minPause = 200 * time.Millisecond
-	maxPause = 10 * time.Second
-	maxLog   = 4 << 20
-)
+// restart is the wait before a core that has ended is started again.
+var restart = backoff.Backoff{Min: 200 * time.Millisecond, Max: 10 * time.Second}
+
+const maxLog = 4 << 20 // bytes of the file of its output
 
 // keep starts the core whenever it does not run, except in a trial, until ctx ends. The pause after a start grows while it ends again and again.
 func (c *child) keep(ctx context.Context) {
-	pause := minPause
+	starts := 0 // one soon after the other
 	var started time.Time
 	for {
 		if c.keepOnce(ctx) {
 			started = time.Now()
-			if !sleep(ctx, pause) {
+			if !sleep(ctx, restart.Wait(starts)) {
 				return
 			}
-			pause = min(2*pause, maxPause)
+			starts++
 			continue
 		}
-		if time.Since(started) > 2*maxPause {
-			pause = minPause
+		if time.Since(started) > 2*restart.Max {
+			starts = 0
 		}
 		if info, err := os.Stat(c.log); err == nil && info.Size() > maxLog {
 			_ = os.Truncate(c.log, 0) // what the core appends follows

@@ -556,7 +556,7 @@ func (c accessClient) mayCall(kind, verb string) bool {
 	case topics.RoleViewer:
 		return reads && !sealed
 	case topics.RoleNode:
-		return reads && ofNode
+		return reads && ofNode || kind == "EnrollmentRequest" && verb == "get" // those for the renewal of its certificate
 	}
 	return false
 }

@@ -1,9 +1,12 @@
 package e2e
 
 import (
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sort"
 	"strings"
 	"testing"
@@ -34,8 +37,29 @@ func TestThePageListsWhatThereIs(t *testing.T) {
 				t.Errorf("%s: %s: %s", program, p.Metric, p.Text)
 			}
 		}
+		for _, m := range labelValue.FindAllStringSubmatch(string(text), -1) {
+			if !slices.Contains([]string{"version", "goversion", "le", "quantile"}, m[1]) {
+				require.Regexp(t, "^[a-z0-9]+(_[a-z0-9]+)*$", m[2], "%s: the label %s: values are in one style", program, m[1])
+			}
+		}
+		require.True(t, strings.HasSuffix(openMetrics(t, address), "# EOF\n"), "OpenMetrics, to who asks for it")
 		require.Equal(t, page[program], exposed(string(text)), "the %s against docs/metrics.md: have you described what you added?", program)
 	}
+}
+
+var labelValue = regexp.MustCompile(`(?m)[{,]([a-z_]+)="([^"]*)"`)
+
+func openMetrics(t *testing.T, address string) string {
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
+	require.NoError(t, err)
+	request.Header.Set("Accept", "application/openmetrics-text;version=1.0.0")
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	require.Contains(t, response.Header.Get("Content-Type"), "application/openmetrics-text")
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	return string(text)
 }
 
 var typeLine = regexp.MustCompile(`(?m)^# TYPE (edgebus_\S+) (\S+)$`)

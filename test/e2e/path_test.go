@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/edge"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -207,7 +208,7 @@ func TestADamagedIdentityKeepsTheLinkAloneFromStarting(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				ended, ready := make(chan error, 1), make(chan struct{})
 				go func() {
-					ended <- edge.Run(ctx, edge.Options{Config: cfg, Version: "test", Log: zerolog.Nop(), Ready: func() { close(ready) }})
+					ended <- edge.Run(ctx, edge.Options{Config: cfg, Version: "test", Log: zerolog.Nop(), Ready: func(daemon.Addresses) { close(ready) }})
 				}()
 				<-ready
 				require.NoError(t, os.WriteFile(filepath.Join(dir, damaged), whole[damaged], 0o600))

@@ -36,7 +36,7 @@ var signs = map[string]map[string]float64{
 	"qos1":          {"received_messages_total": 10_000, "read_pauses_total": 10},
 	"topics":        {"received_messages_total": 300, "read_pauses_total": 10},
 	"tree":          {"received_messages_total": 3000, "read_pauses_total": 10},
-	"refused":       {`refused_messages_total{kind="Forbidden"`: 5000},
+	"refused":       {`refused_messages_total{kind="forbidden"`: 5000},
 	"stalled":       {`dropped_messages_total{reason="qos0_queue_full"`: 10},
 	"deaf":          {"connections": 150, "unacknowledged_messages": 150 * 20},
 	"served":        {"sent_messages_total": 20 * kept},
@@ -44,16 +44,16 @@ var signs = map[string]map[string]float64{
 	"connects":      {"held_connections_total": 50},
 	"takeovers":     {"takeovers_total": 50},
 	"halves":        {"rejected_connections_total": 200},
-	"passwords":     {`rejected_connections_total{reason="too many wrong passwords`: 1},
-	"retained":      {`refused_messages_total{kind="Quota"`: 1},
+	"passwords":     {`rejected_connections_total{reason="too_many_wrong_passwords`: 1},
+	"retained":      {`refused_messages_total{kind="quota"`: 1},
 	"offline":       {`dropped_messages_total{reason="queue_full"`: 100},
 	"hoards":        {`dropped_messages_total{reason="queue_full"`: 100, "held_bytes": hoarded},
-	"malformed":     {`closed_connections_total{reason="malformed packet"`: 100},
+	"malformed":     {`closed_connections_total{reason="malformed_packet"`: 100},
 	"announced":     {"connections": 150}, // and see TestAPacketThatNeverEnds
 	"pings":         {"read_pauses_total": 100},
 	"fragments":     {"read_pauses_total": 100},
 	"watches":       {"http_connections": 50},
-	"sessions":      {`rejected_connections_total{reason="too many sessions`: 50},
+	"sessions":      {`rejected_connections_total{reason="too_many_sessions`: 50},
 }
 
 // hoarded is what 30 sessions of anonymous clients hold for certain with tight limits. The session of "offline" has up to
@@ -138,7 +138,7 @@ func TestAPacketThatNeverEnds(t *testing.T) {
 	defer func() { end(); <-ended }()
 	p := &place{Stand: s, name: "hub", target: flood.Target{HTTP: s.Hub.HTTP}}
 	s.Eventually(stand.Soon, func() error {
-		if n := p.count(t, `closed_connections_total{reason="keep-alive`); n < 150 {
+		if n := p.count(t, `closed_connections_total{reason="keep_alive`); n < 150 {
 			return fmt.Errorf("%.0f connections were closed because no packet of theirs came to an end", n)
 		}
 		return nil

@@ -6,11 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/edgebus/edgebus/configs"
 )
 
 const (
@@ -38,7 +39,7 @@ func startProcess(name string, line []string, dir, bin, logFile string) (*proces
 	}
 	p := &process{name: name, cmd: exec.Command(path, line[1:]...), done: make(chan struct{})}
 	p.cmd.Dir = dir
-	p.cmd.Env = slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "EDGEBUS_") })
+	p.cmd.Env = configs.WithoutSettings(os.Environ())
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	p.cmd.SysProcAttr = ownGroup()
 	if err := p.cmd.Start(); err != nil {

@@ -164,8 +164,28 @@ func (k Kind) Read(raw, old []byte, status bool) (canonical []byte, err error) {
 	return json.Marshal(c)
 }
 
-// opaque is a field that a manifest of this form may have and that is kept, but has no meaning here.
+// opaque is a part of a manifest that is kept as it is.
 type opaque = json.RawMessage
+
+// kept is a field that a manifest of this form may have and that is kept, although nothing acts on it here. Its value has to be a T all the
+// same, since the form's own system takes no other.
+type kept[T any] json.RawMessage
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (k *kept[T]) UnmarshalJSON(raw []byte) error {
+	var v T
+	if err := json.Unmarshal(raw, &v); err != nil {
+		return err
+	}
+	*k = slices.Clone(raw)
+	return nil
+}
+
+// MarshalJSON implements json.Marshaler.
+func (k kept[T]) MarshalJSON() ([]byte, error) { return json.RawMessage(k).MarshalJSON() }
+
+// Kept is the type of the value; see fit.Kept.
+func (kept[T]) Kept() reflect.Type { return reflect.TypeFor[T]() }
 
 // Unknown are the fields of an object that this form doesn't have. They are kept like opaque ones, and may be misspelt.
 func (k Kind) Unknown(raw []byte) []string {
@@ -195,11 +215,19 @@ func (k Kind) Warnings(raw []byte) []string {
 	case kubeedgeGroup:
 		return append(k.labelWarnings(form), cycleWarnings("spec", spec)...)
 	case flightctlGroup:
-		return sourceWarnings(spec)
+		return append(k.keptWarnings(spec), sourceWarnings(spec)...)
 	case operationsGroup:
 		return jobWarnings(spec)
 	}
 	return nil
+}
+
+// keptWarnings names the fields of a spec on which nothing acts.
+func (k Kind) keptWarnings(spec tree) (warnings []string) {
+	for _, at := range fit.KeptIn(reflect.TypeOf(k.Form), tree{"spec": spec}) {
+		warnings = append(warnings, at+" is kept, and nothing acts on it")
+	}
+	return warnings
 }
 
 // labelWarnings names the labels that only this form shows.
@@ -517,6 +545,8 @@ func schema(t reflect.Type) tree {
 		return tree{"type": "string", "format": "date-time"}
 	case t == reflect.TypeFor[opaque]():
 		return tree{preserve: true, described: "It is kept as it is."}
+	case fit.IsKept(t):
+		return tree{preserve: true, described: "It is kept as it is, and nothing acts on it."}
 	case fit.Opaque(t) && t.Kind() != reflect.String:
 		return tree{preserve: true}
 	}

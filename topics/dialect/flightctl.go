@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,7 +25,7 @@ type hostV1alpha1 struct {
 }
 
 type hostSpec struct {
-	OS         *resource.NodeOS     `json:"os,omitempty"`
+	OS         *hostOS              `json:"os,omitempty"`
 	Config     []configItem         `json:"config,omitempty"`
 	Monitoring *resource.Monitoring `json:"monitoring,omitempty"`
 	// Containers and Systemd have the contents of Monitoring in versions without that field: before it in v1alpha1, and in v1beta1.
@@ -33,10 +34,10 @@ type hostSpec struct {
 	Applications []application              `json:"applications,omitempty"`
 	Resources    []resource.ResourceMonitor `json:"resources,omitempty"`
 
-	Consoles        opaque `json:"consoles,omitempty"`
-	Decommission    opaque `json:"decommission,omitempty"`
-	Decommissioning opaque `json:"decommissioning,omitempty"`
-	Hooks           opaque `json:"hooks,omitempty"`
+	Consoles        kept[[]tree] `json:"consoles,omitempty"`
+	Decommission    kept[tree]   `json:"decommission,omitempty"`
+	Decommissioning kept[tree]   `json:"decommissioning,omitempty"`
+	Hooks           kept[tree]   `json:"hooks,omitempty"`
 
 	UpdatePolicy *resource.UpdatePolicy `json:"updatePolicy,omitempty"`
 }
@@ -49,10 +50,24 @@ type application struct {
 	Image   string                `json:"image,omitempty"`
 	EnvVars map[string]string     `json:"envVars,omitempty"`
 
-	Volumes   opaque `json:"volumes,omitempty"`
-	Ports     opaque `json:"ports,omitempty"`
-	Resources opaque `json:"resources,omitempty"`
-	RunAs     opaque `json:"runAs,omitempty"`
+	Annotations       kept[map[string]string] `json:"annotations,omitempty"`
+	CatalogItem       kept[tree]              `json:"catalogItemRef,omitempty"`
+	DesiredState      kept[string]            `json:"desiredState,omitempty"`
+	RestartGeneration kept[int64]             `json:"restartGeneration,omitempty"`
+	Volumes           kept[[]tree]            `json:"volumes,omitempty"`
+	Ports             kept[[]any]             `json:"ports,omitempty"`
+	PublishPorts      kept[[]any]             `json:"publishPorts,omitempty"`
+	Resources         kept[tree]              `json:"resources,omitempty"`
+	RunAs             kept[string]            `json:"runAs,omitempty"`
+	Namespace         kept[string]            `json:"namespace,omitempty"`
+	Values            kept[tree]              `json:"values,omitempty"`
+	ValuesFiles       kept[[]string]          `json:"valuesFiles,omitempty"`
+}
+
+// hostOS has a reference to a catalog, which there is none of here, beside the image.
+type hostOS struct {
+	resource.NodeOS
+	CatalogItem kept[tree] `json:"catalogItemRef,omitempty"`
 }
 
 // configItem names its source in an object of its own, or flat.
@@ -74,8 +89,8 @@ type configItem struct {
 
 type secretRef struct {
 	resource.SecretMount
-	User  opaque `json:"user,omitempty"`
-	Group opaque `json:"group,omitempty"`
+	User  kept[any] `json:"user,omitempty"`
+	Group kept[any] `json:"group,omitempty"`
 }
 
 type hostStatus struct {
@@ -108,9 +123,9 @@ type hostStatusV1beta1 struct {
 	Summary             *resource.Summary `json:"summary,omitempty"`
 	Lifecycle           *resource.Summary `json:"lifecycle,omitempty"`
 
-	Integrity      opaque `json:"integrity,omitempty"`
-	Capabilities   opaque `json:"capabilities,omitempty"`
-	DependencySync opaque `json:"dependencySync,omitempty"`
+	Integrity      kept[tree] `json:"integrity,omitempty"`
+	Capabilities   kept[tree] `json:"capabilities,omitempty"`
+	DependencySync kept[tree] `json:"dependencySync,omitempty"`
 }
 
 type unitV1beta1 struct {
@@ -118,17 +133,17 @@ type unitV1beta1 struct {
 	LoadState   string `json:"loadState,omitempty"`
 	ActiveState string `json:"activeState,omitempty"`
 
-	Description opaque `json:"description,omitempty"`
-	Enable      opaque `json:"enable,omitempty"`
-	SubState    opaque `json:"subState,omitempty"`
+	Description kept[string] `json:"description,omitempty"`
+	Enable      kept[string] `json:"enable,omitempty"`
+	SubState    kept[string] `json:"subState,omitempty"`
 }
 
 type applicationV1beta1 struct {
 	resource.ApplicationStatus
-	AppType  opaque `json:"appType,omitempty"`
-	Embedded opaque `json:"embedded,omitempty"`
-	RunAs    opaque `json:"runAs,omitempty"`
-	Volumes  opaque `json:"volumes,omitempty"`
+	AppType  kept[string] `json:"appType,omitempty"`
+	Embedded kept[bool]   `json:"embedded,omitempty"`
+	RunAs    kept[string] `json:"runAs,omitempty"`
+	Volumes  kept[[]tree] `json:"volumes,omitempty"`
 }
 
 type configV1beta1 struct {
@@ -227,7 +242,7 @@ type (
 
 type resourceSyncSpec struct {
 	resource.ResourceSyncSpec
-	Type opaque `json:"type,omitempty"`
+	Type kept[string] `json:"type,omitempty"`
 }
 
 // repositorySpec has its credentials here, as a Secret has them in the canonical form.
@@ -247,8 +262,8 @@ type repositorySpec struct {
 	CA                     []byte   `json:"ca.crt,omitempty"`
 	SkipServerVerification bool     `json:"skipServerVerification,omitempty"`
 
-	AccessMode opaque `json:"accessMode,omitempty"`
-	BaseImages opaque `json:"baseImages,omitempty"`
+	AccessMode kept[string] `json:"accessMode,omitempty"`
+	BaseImages kept[[]tree] `json:"baseImages,omitempty"`
 }
 
 type httpConfig struct {
@@ -305,6 +320,7 @@ func flightctl() []Kind {
 		},
 	))
 	enrollment := flightctlKind("EnrollmentRequest", "enrollmentrequests", "enrollmentrequest", resource.KindEnrollmentRequest).pair(conversion(readEnrollment, showEnrollment))
+	enrollment.Selector = "spec.signerName=" // flightctl has the other requests as a kind of their own
 	signing := flightctlKind("CertificateSigningRequest", "certificatesigningrequests", "certificatesigningrequest", resource.KindEnrollmentRequest).pair(conversion(readSigning, showSigning))
 	return []Kind{
 		device.pair(conversion(readHost, showHost)), today.pair(conversion(readHostV1beta1, showHostV1beta1)),
@@ -327,8 +343,8 @@ type enrollmentV1alpha1 struct {
 		CSR    string            `json:"csr"`
 		Labels map[string]string `json:"labels,omitempty"`
 
-		DeviceStatus         opaque `json:"deviceStatus,omitempty"`
-		KnownRenderedVersion opaque `json:"knownRenderedVersion,omitempty"`
+		DeviceStatus         kept[tree]   `json:"deviceStatus,omitempty"`
+		KnownRenderedVersion kept[string] `json:"knownRenderedVersion,omitempty"`
 	} `json:"spec"`
 	Status enrollmentStatus `json:"status,omitzero"`
 }
@@ -373,28 +389,46 @@ func showEnrollment(e resource.EnrollmentRequest) (f enrollmentV1alpha1) {
 // signingV1alpha1 has the request and the certificate in base64, as JSON has bytes.
 type signingV1alpha1 struct {
 	Spec struct {
-		Request []byte `json:"request"`
+		Request           []byte `json:"request"`
+		SignerName        string `json:"signerName,omitempty"`
+		ExpirationSeconds int64  `json:"expirationSeconds,omitempty"`
 
-		SignerName        opaque `json:"signerName,omitempty"`
-		Usages            opaque `json:"usages,omitempty"`
-		ExpirationSeconds opaque `json:"expirationSeconds,omitempty"`
-		Extra             opaque `json:"extra,omitempty"`
+		Usages   kept[[]string]            `json:"usages,omitempty"`
+		Extra    kept[map[string][]string] `json:"extra,omitempty"`
+		UID      kept[string]              `json:"uid,omitempty"`
+		Username kept[string]              `json:"username,omitempty"`
 	} `json:"spec"`
-	Status struct {
-		Certificate []byte               `json:"certificate,omitempty"`
-		Conditions  []resource.Condition `json:"conditions,omitempty"`
-	} `json:"status,omitzero"`
+	Status signingStatus `json:"status,omitzero"`
 }
 
+type signingStatus struct {
+	Certificate []byte               `json:"certificate,omitempty"`
+	Conditions  []resource.Condition `json:"conditions"` // its clients read them without looking whether they are there
+}
+
+// The names of flightctl's signers that have an equivalent here. A request for another one, which is kept, asks that a node joins.
+var signers = map[string]string{"flightctl.io/device-management-renewal": resource.SignerRenewal, "flightctl.io/enrollment": resource.SignerEnroller}
+
 func readSigning(f signingV1alpha1) (e resource.EnrollmentRequest, err error) {
-	e.Spec.CSR = string(f.Spec.Request)
+	e.Spec.CSR, e.Spec.SignerName = string(f.Spec.Request), signers[f.Spec.SignerName]
+	if e.Spec.SignerName == resource.SignerEnroller {
+		e.Spec.ExpirationSeconds = f.Spec.ExpirationSeconds
+	}
 	e.Status = resource.EnrollmentStatus{Certificate: string(f.Status.Certificate), Conditions: f.Status.Conditions}
 	return e, nil
 }
 
 func showSigning(e resource.EnrollmentRequest) (f signingV1alpha1) {
-	f.Spec.Request = []byte(e.Spec.CSR)
-	f.Status.Certificate, f.Status.Conditions = []byte(e.Status.Certificate), e.Status.Conditions
+	f.Spec.Request, f.Spec.ExpirationSeconds = []byte(e.Spec.CSR), e.Spec.ExpirationSeconds
+	for theirs, ours := range signers {
+		if ours == e.Spec.SignerName {
+			f.Spec.SignerName = theirs
+		}
+	}
+	f.Status = signingStatus{[]byte(e.Status.Certificate), e.Status.Conditions}
+	if f.Status.Conditions == nil {
+		f.Status.Conditions = []resource.Condition{}
+	}
 	return f
 }
 
@@ -472,7 +506,10 @@ func renderedAnnotations(canonical tree) map[string]any {
 }
 
 func (s hostSpec) canonical() resource.NodeSpec {
-	out := resource.NodeSpec{OS: s.OS, Monitoring: s.monitoring(), Resources: s.Resources, UpdatePolicy: s.UpdatePolicy}
+	out := resource.NodeSpec{Monitoring: s.monitoring(), Resources: s.Resources, UpdatePolicy: s.UpdatePolicy}
+	if s.OS != nil {
+		out.OS = &s.OS.NodeOS
+	}
 	for _, c := range s.Config {
 		if item, ok := c.canonical(); ok {
 			out.Config = append(out.Config, item)
@@ -540,7 +577,10 @@ func (c configItem) canonical() (item resource.ConfigItem, ok bool) {
 }
 
 func showHostSpec(s resource.NodeSpec) hostSpec {
-	out := hostSpec{OS: s.OS, Monitoring: s.Monitoring, Resources: s.Resources, UpdatePolicy: s.UpdatePolicy}
+	out := hostSpec{Monitoring: s.Monitoring, Resources: s.Resources, UpdatePolicy: s.UpdatePolicy}
+	if s.OS != nil {
+		out.OS = &hostOS{NodeOS: *s.OS}
+	}
 	for _, c := range s.Config {
 		item := configItem{Name: c.Name, ConfigType: c.ConfigType, Inline: c.Inline, GitRef: c.GitRef, HTTPRef: c.HTTPRef, OCIRef: c.OCIRef}
 		if c.SecretRef != nil {
@@ -621,18 +661,21 @@ func reconcileDecommissioning(form, canonical tree) {
 	}
 }
 
-// sourceWarnings are about parts of a spec that are kept, and that nothing acts on.
+// sourceWarnings are about applications that are kept, and that nothing acts on, and about credentials.
 func sourceWarnings(spec tree) (warnings []string) {
-	apps, _ := spec["applications"].([]any)
-	for _, app := range apps {
+	of := spec
+	at := "spec"
+	if t, ok := spec["template"].(tree); ok { // of a fleet
+		of, _ = t["spec"].(tree)
+		at = "spec.template.spec"
+	}
+	apps, _ := of["applications"].([]any)
+	for i, app := range apps {
 		fields, _ := app.(tree)
-		kind, _ := fields["appType"].(string)
-		at := "spec.applications[" + nameOf(app, "name") + "]"
-		switch {
-		case kind != resource.AppCompose && kind != resource.AppQuadlet:
-			warnings = append(warnings, at+" is kept, and nothing acts on it: applications of the types compose and quadlet are started")
-		case fields["volumes"] != nil:
-			warnings = append(warnings, at+".volumes is kept, and nothing acts on it: name volumes in the application's own files")
+		if kind, _ := fields["appType"].(string); kind != resource.AppCompose && kind != resource.AppQuadlet {
+			warnings = append(warnings, fmt.Sprintf("%s.applications[%d] is kept, and nothing acts on it: applications of the types compose and quadlet are started", at, i))
+		} else if fields["volumes"] != nil {
+			warnings = append(warnings, fmt.Sprintf("%s.applications[%d].volumes: name volumes in the application's own files", at, i))
 		}
 	}
 	if spec["httpConfig"] != nil || spec["sshConfig"] != nil || spec["ociAuth"] != nil {

@@ -73,6 +73,17 @@ func cycleWarnings(at string, v any) (doubts []string) {
 	return doubts
 }
 
+// protocolOf is the canonical type of a protocol. A Device of these forms may have none: KubeEdge takes it, and gives it to no mapper.
+func protocolOf(name string) string { return cmp.Or(name, resource.NoProtocol) }
+
+// protocolName is the inverse of protocolOf.
+func protocolName(of string) string {
+	if of == resource.NoProtocol {
+		return ""
+	}
+	return of
+}
+
 // mapValues applies f to each value of m. The result of a nil map is nil.
 func mapValues[A, B any](m map[string]A, f func(A) B) map[string]B {
 	if m == nil {
@@ -125,7 +136,7 @@ func configFromJSON(config map[string]json.RawMessage) (map[string]string, error
 // value is one side of a twin.
 type value struct {
 	Value    text            `json:"value"`
-	Optional opaque          `json:"optional,omitempty"` // the first documents have it
+	Optional kept[bool]      `json:"optional,omitempty"` // the first documents have it
 	Metadata map[string]text `json:"metadata,omitempty"`
 }
 
@@ -267,9 +278,9 @@ type deviceV1alpha1 struct {
 
 // nodeRef is the alternative to nodeName.
 type nodeRef struct {
-	ID       string `json:"id,omitempty"`
-	Relation opaque `json:"relation,omitempty"`
-	Comment  opaque `json:"comment,omitempty"`
+	ID       string       `json:"id,omitempty"`
+	Relation kept[string] `json:"relation,omitempty"`
+	Comment  kept[string] `json:"comment,omitempty"`
 }
 
 type protocolV1alpha1 struct {
@@ -320,7 +331,7 @@ func readV1alpha1(f deviceV1alpha1) (d resource.Device, err error) {
 	p := f.Spec.Protocol
 	d.Spec = resource.DeviceSpec{
 		DeviceModelRef: f.Spec.DeviceModelRef, NodeName: f.Spec.NodeName,
-		Protocol: resource.Protocol{Name: p.Name, Type: p.Type, Config: plainConfig(p.Config)},
+		Protocol: resource.Protocol{Name: p.Name, Type: protocolOf(p.Type), Config: plainConfig(p.Config)},
 	}
 	if n := f.Spec.Node; n != nil && n.ID != "" {
 		if d.Spec.NodeName != "" && d.Spec.NodeName != n.ID {
@@ -339,7 +350,7 @@ func readV1alpha1(f deviceV1alpha1) (d resource.Device, err error) {
 func showV1alpha1(d resource.Device) (f deviceV1alpha1) {
 	p := d.Spec.Protocol
 	f.Spec.DeviceModelRef, f.Spec.NodeName = d.Spec.DeviceModelRef, d.Spec.NodeName
-	f.Spec.Protocol = protocolV1alpha1{p.Name, p.Type, textConfig(p.Config)}
+	f.Spec.Protocol = protocolV1alpha1{p.Name, protocolName(p.Type), textConfig(p.Config)}
 	f.Status.State = d.Status.State
 	for _, name := range twinNames(d) {
 		f.Status.Twins = append(f.Status.Twins, twinV1alpha1{name, desiredOf(d, name), shownValue(d.Status.Twin[name].Reported)})
@@ -431,7 +442,7 @@ type deviceV1alpha2 struct {
 		NodeSelector     *nodeSelector     `json:"nodeSelector,omitempty"`
 		Protocol         protocolV1alpha2  `json:"protocol,omitzero"`
 		PropertyVisitors []visitorV1alpha2 `json:"propertyVisitors,omitempty"`
-		Data             opaque            `json:"data,omitempty"`
+		Data             kept[tree]        `json:"data,omitempty"`
 	} `json:"spec"`
 	Status struct {
 		Twins []twinV1alpha2 `json:"twins,omitempty"`
@@ -445,7 +456,7 @@ type nodeSelector struct {
 
 type nodeTerm struct {
 	Expressions []expression `json:"matchExpressions,omitempty"`
-	Fields      opaque       `json:"matchFields,omitempty"`
+	Fields      kept[[]tree] `json:"matchFields,omitempty"`
 }
 
 type expression struct {
@@ -468,15 +479,15 @@ type sections struct {
 }
 
 type commonV1alpha2 struct {
-	TCP              options `json:"tcp,omitempty"`
-	COM              options `json:"com,omitempty"`
-	CommType         opaque  `json:"commType,omitempty"`
-	ReconnTimeout    opaque  `json:"reconnTimeout,omitempty"`
-	ReconnRetryTimes opaque  `json:"reconnRetryTimes,omitempty"`
-	CollectTimeout   opaque  `json:"collectTimeout,omitempty"`
-	CollectRetry     opaque  `json:"collectRetryTimes,omitempty"`
-	CollectType      opaque  `json:"collectType,omitempty"`
-	CustomizedValues opaque  `json:"customizedValues,omitempty"`
+	TCP              options      `json:"tcp,omitempty"`
+	COM              options      `json:"com,omitempty"`
+	CommType         kept[string] `json:"commType,omitempty"`
+	ReconnTimeout    kept[int64]  `json:"reconnTimeout,omitempty"`
+	ReconnRetryTimes kept[int64]  `json:"reconnRetryTimes,omitempty"`
+	CollectTimeout   kept[int64]  `json:"collectTimeout,omitempty"`
+	CollectRetry     kept[int64]  `json:"collectRetryTimes,omitempty"`
+	CollectType      kept[string] `json:"collectType,omitempty"`
+	CustomizedValues kept[tree]   `json:"customizedValues,omitempty"`
 }
 
 type customized struct {
@@ -489,7 +500,7 @@ type visitorV1alpha2 struct {
 	CollectCycle int64  `json:"collectCycle,omitempty"`
 	ReportCycle  int64  `json:"reportCycle,omitempty"`
 	sections
-	Values opaque `json:"customizedValues,omitempty"`
+	Values kept[tree] `json:"customizedValues,omitempty"`
 }
 
 type twinV1alpha2 struct {
@@ -501,7 +512,7 @@ type twinV1alpha2 struct {
 type modelV1alpha2 struct {
 	Spec struct {
 		Properties []propertyV1alpha2 `json:"properties,omitempty"`
-		Protocol   opaque             `json:"protocol,omitempty"`
+		Protocol   kept[string]       `json:"protocol,omitempty"`
 	} `json:"spec"`
 }
 
@@ -517,7 +528,7 @@ type typeV1alpha2 struct {
 	Minimum    *float64            `json:"minimum,omitempty"`
 	Maximum    *float64            `json:"maximum,omitempty"`
 	Unit       string              `json:"unit,omitempty"`
-	Default    opaque              `json:"defaultValue,omitempty"`
+	Default    kept[any]           `json:"defaultValue,omitempty"`
 }
 
 func kubeedgeV1alpha2() []Kind {
@@ -558,7 +569,7 @@ func showV1alpha2(d resource.Device) (f deviceV1alpha2) {
 	for _, v := range d.Spec.PropertyVisitors {
 		f.Spec.PropertyVisitors = append(f.Spec.PropertyVisitors, visitorV1alpha2{
 			PropertyName: v.PropertyName, CollectCycle: fromMillis(v.CollectCycle), ReportCycle: fromMillis(v.ReportCycle),
-			sections: configInSection(d.Spec.Protocol.Type, configToJSON(v.Config)),
+			sections: configInSection(protocolName(d.Spec.Protocol.Type), configToJSON(v.Config)),
 		})
 	}
 	for _, name := range twinNames(d) {
@@ -620,7 +631,7 @@ func (p protocolV1alpha2) canonical() (out resource.Protocol, err error) {
 		maps.Copy(all, p.Common.TCP)
 		maps.Copy(all, p.Common.COM)
 	}
-	out.Type = name
+	out.Type = protocolOf(name)
 	if len(all) > 0 {
 		out.Config, err = configFromJSON(all)
 	}
@@ -641,7 +652,7 @@ func protocolForV1alpha2(p resource.Protocol) (out protocolV1alpha2) {
 			out.Common = &commonV1alpha2{TCP: tcp, COM: com}
 		}
 	}
-	out.sections = configInSection(p.Type, config)
+	out.sections = configInSection(protocolName(p.Type), config)
 	return out
 }
 
@@ -657,14 +668,20 @@ func takeKeys(config options, keys []string) options {
 	return out
 }
 
+// typesV1alpha2 are the types of a property in v1alpha2, as its schema has them.
+var typesV1alpha2 = []string{"int", "string", "double", "float", "boolean", "bytes"}
+
 func readModelV1alpha2(f modelV1alpha2) (m resource.DeviceModel, err error) {
-	for _, p := range f.Spec.Properties {
+	for i, p := range f.Spec.Properties {
 		out := resource.Property{Name: p.Name, Description: p.Description}
 		if len(p.Type) > 1 {
 			return m, resource.Errorf(resource.Invalid, "spec.properties", "%.80q has more than one type", p.Name)
 		}
 		for name, t := range p.Type {
-			out.Type, out.AccessMode = dataType(name), t.AccessMode
+			out.Type, out.AccessMode = resource.DataType(name), t.AccessMode
+			if !slices.Contains(typesV1alpha2, name) {
+				return m, resource.Errorf(resource.Invalid, fmt.Sprintf("spec.properties[%d].type", i), "%.80q: must be %s", name, strings.Join(typesV1alpha2, ", "))
+			}
 			out.Minimum, out.Maximum, out.Unit = t.Minimum, t.Maximum, t.Unit
 		}
 		m.Spec.Properties = append(m.Spec.Properties, out)
@@ -674,7 +691,7 @@ func readModelV1alpha2(f modelV1alpha2) (m resource.DeviceModel, err error) {
 
 func showModelV1alpha2(m resource.DeviceModel) (f modelV1alpha2) {
 	for _, p := range m.Spec.Properties {
-		name := string(cmp.Or(p.Type, resource.TypeString))
+		name := string(typeName(cmp.Or(p.Type, resource.TypeString)))
 		f.Spec.Properties = append(f.Spec.Properties, propertyV1alpha2{
 			Name: p.Name, Description: p.Description,
 			Type: map[string]typeV1alpha2{name: {p.AccessMode, p.Minimum, p.Maximum, p.Unit, nil}},
@@ -697,8 +714,8 @@ type deviceV1beta1 struct {
 	} `json:"spec"`
 	Status struct {
 		statusV1beta1
-		ReportCycle   opaque `json:"reportCycle,omitempty"`
-		ReportToCloud opaque `json:"reportToCloud,omitempty"`
+		ReportCycle   kept[int64] `json:"reportCycle,omitempty"`
+		ReportToCloud kept[bool]  `json:"reportToCloud,omitempty"`
 	} `json:"status,omitzero"`
 }
 
@@ -706,7 +723,7 @@ type statusV1beta1 struct {
 	State          string        `json:"state,omitempty"`
 	LastOnlineTime string        `json:"lastOnlineTime,omitempty"`
 	Twins          []twinV1beta1 `json:"twins,omitempty"`
-	Extensions     opaque        `json:"extensions,omitempty"`
+	Extensions     kept[tree]    `json:"extensions,omitempty"`
 }
 
 type devicePropertyV1beta1 struct {
@@ -721,11 +738,11 @@ type devicePropertyV1beta1 struct {
 
 // pushMethod: pushes to databases and collectors are kept, and nothing acts on them.
 type pushMethod struct {
-	MQTT             *pushMQTT `json:"mqtt,omitempty"`
-	HTTP             *pushHTTP `json:"http,omitempty"`
-	OTEL             opaque    `json:"otel,omitempty"`
-	DBMethod         opaque    `json:"dbMethod,omitempty"`
-	AnomalyDetection opaque    `json:"anomalyDetection,omitempty"`
+	MQTT             *pushMQTT  `json:"mqtt,omitempty"`
+	HTTP             *pushHTTP  `json:"http,omitempty"`
+	OTEL             kept[tree] `json:"otel,omitempty"`
+	DBMethod         kept[tree] `json:"dbMethod,omitempty"`
+	AnomalyDetection kept[tree] `json:"anomalyDetection,omitempty"`
 }
 
 type pushMQTT struct {
@@ -736,10 +753,10 @@ type pushMQTT struct {
 }
 
 type pushHTTP struct {
-	HostName    string `json:"hostName,omitempty"`
-	Port        int64  `json:"port,omitempty"`
-	RequestPath string `json:"requestPath,omitempty"`
-	Timeout     opaque `json:"timeout,omitempty"`
+	HostName    string      `json:"hostName,omitempty"`
+	Port        int64       `json:"port,omitempty"`
+	RequestPath string      `json:"requestPath,omitempty"`
+	Timeout     kept[int64] `json:"timeout,omitempty"`
 }
 
 // push returns the target of a property's values, if it is of a supported type.
@@ -786,8 +803,8 @@ type methodV1beta1 struct {
 
 // stateReport: a change of state is reported at once here, so its cycle has no effect.
 type stateReport struct {
-	ToCloud *bool  `json:"reportToCloud,omitempty"`
-	Cycle   opaque `json:"reportCycle,omitempty"`
+	ToCloud *bool       `json:"reportToCloud,omitempty"`
+	Cycle   kept[int64] `json:"reportCycle,omitempty"`
 }
 
 type twinV1beta1 struct {
@@ -837,7 +854,7 @@ func kubeedgeV1beta1() []Kind {
 
 func readV1beta1(f deviceV1beta1) (d resource.Device, err error) {
 	d.Spec.DeviceModelRef, d.Spec.NodeName = f.Spec.DeviceModelRef, f.Spec.NodeName
-	d.Spec.Protocol.Type = f.Spec.Protocol.ProtocolName
+	d.Spec.Protocol.Type = protocolOf(f.Spec.Protocol.ProtocolName)
 	if d.Spec.Protocol.Config, err = configFromJSON(f.Spec.Protocol.ConfigData); err != nil {
 		return d, err
 	}
@@ -882,7 +899,8 @@ func showV1beta1(d resource.Device) (f deviceV1beta1) {
 		f.Spec.StateReport = &stateReport{ToCloud: new(bool)}
 	}
 	f.Spec.DeviceModelRef, f.Spec.NodeName = d.Spec.DeviceModelRef, d.Spec.NodeName
-	f.Spec.Protocol = customized{d.Spec.Protocol.Type, configToJSON(d.Spec.Protocol.Config)}
+	protocol := protocolName(d.Spec.Protocol.Type)
+	f.Spec.Protocol = customized{protocol, configToJSON(d.Spec.Protocol.Config)}
 	f.Status.State, f.Status.LastOnlineTime = d.Status.State, d.Status.LastSeen
 	property := func(name string) *devicePropertyV1beta1 {
 		i := slices.IndexFunc(f.Spec.Properties, func(p devicePropertyV1beta1) bool { return p.Name == name })
@@ -895,10 +913,10 @@ func showV1beta1(d resource.Device) (f deviceV1beta1) {
 	for _, v := range d.Spec.PropertyVisitors {
 		p := property(v.PropertyName)
 		p.CollectCycle, p.ReportCycle = fromMillis(v.CollectCycle), fromMillis(v.ReportCycle)
-		p.Visitors = &customized{d.Spec.Protocol.Type, configToJSON(v.Config)}
+		p.Visitors = &customized{protocol, configToJSON(v.Config)}
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.Spec.Desired)) {
-		property(name).Desired = desiredOf(d, name)
+		property(name).Desired = &value{Value: d.Spec.Desired[name]} // in a spec stands what was written, and nothing that the hub knows
 	}
 	for _, name := range d.Spec.Local {
 		property(name).ToCloud = new(bool)
@@ -915,15 +933,28 @@ func showV1beta1(d resource.Device) (f deviceV1beta1) {
 	return f
 }
 
-// stream is KubeEdge's type without an equivalent here; it is read as bytes.
-const stream = "stream"
+// modelTypes are the types of a property in v1beta1, as its schema has them. STREAM has no equivalent here, and is read as bytes.
+var modelTypes = map[string]resource.DataType{
+	"": "", "INT": resource.TypeInt, "FLOAT": resource.TypeFloat, "DOUBLE": resource.TypeDouble, "STRING": resource.TypeString,
+	"BOOLEAN": resource.TypeBoolean, "BYTES": resource.TypeBytes, "STREAM": resource.TypeBytes,
+}
+
+// typeName is the name of a type in a form that has simple types only: a list or an object is text there.
+func typeName(t resource.DataType) resource.DataType {
+	switch t {
+	case resource.TypeObject, resource.TypeArray:
+		return resource.TypeString
+	}
+	return t
+}
 
 func readModelV1beta1(f modelV1beta1) (m resource.DeviceModel, err error) {
 	for i, p := range f.Spec.Properties {
-		out := resource.Property{Name: p.Name, Description: p.Description, Type: dataType(p.Type), AccessMode: p.AccessMode, Unit: p.Unit}
-		if out.Type == stream {
-			out.Type = resource.TypeBytes
+		kind, known := modelTypes[p.Type]
+		if !known {
+			return m, resource.Errorf(resource.Invalid, fmt.Sprintf("spec.properties[%d].type", i), "%.80q: must be INT, FLOAT, DOUBLE, STRING, BOOLEAN, BYTES or STREAM", p.Type)
 		}
+		out := resource.Property{Name: p.Name, Description: p.Description, Type: kind, AccessMode: p.AccessMode, Unit: p.Unit}
 		if !setLimits(&out, p.Minimum, p.Maximum) {
 			return m, resource.Errorf(resource.Invalid, fmt.Sprintf("spec.properties[%d]", i), "minimum and maximum must be numbers")
 		}
@@ -968,7 +999,7 @@ func showModelV1beta1(m resource.DeviceModel) (f modelV1beta1) {
 	}
 	for _, p := range m.Spec.Properties {
 		out := modelPropertyV1beta1{
-			Name: p.Name, Description: p.Description, Type: strings.ToUpper(string(p.Type)), AccessMode: p.AccessMode,
+			Name: p.Name, Description: p.Description, Type: strings.ToUpper(string(typeName(p.Type))), AccessMode: p.AccessMode,
 			Minimum: limitText(p.Minimum), Maximum: limitText(p.Maximum), Unit: p.Unit,
 		}
 		if len(m.Spec.PropertyVisitors) > 0 {

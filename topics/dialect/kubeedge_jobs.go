@@ -30,10 +30,10 @@ type jobTerms struct {
 type nodeUpgradeJob struct {
 	Spec struct {
 		jobTerms
-		Version             string `json:"version,omitempty"`
-		RequireConfirmation bool   `json:"requireConfirmation,omitempty"`
-		Image               opaque `json:"image,omitempty"`
-		ImageDigestGatter   opaque `json:"imageDigestGatter,omitempty"`
+		Version             string       `json:"version,omitempty"`
+		RequireConfirmation bool         `json:"requireConfirmation,omitempty"`
+		Image               kept[string] `json:"image,omitempty"`
+		ImageDigestGatter   kept[tree]   `json:"imageDigestGatter,omitempty"`
 	} `json:"spec"`
 	Status jobStatus `json:"status,omitzero"`
 }
@@ -50,9 +50,9 @@ type imagePrePullJob struct {
 	Spec struct {
 		ImagePrePullTemplate struct {
 			jobTerms
-			Images       []string `json:"images,omitempty"`
-			ImageSecrets opaque   `json:"imageSecrets,omitempty"`
-			RetryTimes   opaque   `json:"retryTimes,omitempty"`
+			Images       []string     `json:"images,omitempty"`
+			ImageSecrets kept[string] `json:"imageSecrets,omitempty"`
+			RetryTimes   kept[int64]  `json:"retryTimes,omitempty"`
 		} `json:"imagePrePullTemplate"`
 	} `json:"spec"`
 	Status jobStatus `json:"status,omitzero"`

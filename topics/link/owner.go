@@ -416,6 +416,7 @@ type session struct {
 	announced bool // the phase's HELLO or ADOPT was sent
 	inStep    bool
 	refused   string // why; phase refused, and while it is asked again
+	lost      string // what the replica has of this map and the owner lacks, found in this connection
 
 	offer chunk // adopting: the map that ADOPT speaks of
 
@@ -505,6 +506,9 @@ func (o *Owner) Step(m Message) error {
 	case o.lineage.after(m.Lineage):
 		o.startUnderLineage(m)
 	default: // ahead, or of a lineage that is not ours to continue
+		if m.Lineage == o.lineage {
+			o.session.lost = fmt.Sprintf("the last %d changes that were acknowledged are gone", m.Applied-o.seq)
+		}
 		o.newLineage(m.Lineage)
 		o.session.phase = greeting
 		o.startUnderLineage(m)
@@ -539,6 +543,7 @@ func (o *Owner) handleSameLineage(m Message) {
 		return
 	}
 	if d, known := o.digestAt(m.Applied); known && d != *m.Digest {
+		o.session.lost = "changes that were acknowledged are gone, and others have their numbers"
 		o.newLineage(o.lineage)
 		o.startFull(m)
 		return
@@ -741,8 +746,12 @@ func (o *Owner) Exceeds(q Quota, entries ...Entry) string {
 // Refused says why the replica applies nothing from this owner; empty: it applies everything.
 func (o *Owner) Refused() string { return o.session.refused }
 
+// Lost says what the replica has shown, in this connection, to have been lost of this map since it was acknowledged: the map was replaced
+// by an older copy. Empty: nothing.
+func (o *Owner) Lost() string { return o.session.lost }
+
 // refuse records that the replica applies nothing. Until a SEEN says otherwise the owner only sends HELLO, each time that
 // the resend timer expires.
 func (o *Owner) refuse(why string) {
-	o.session = session{n: o.session.n, phase: refused, refused: why}
+	o.session = session{n: o.session.n, phase: refused, refused: why, lost: o.session.lost}
 }

@@ -165,12 +165,15 @@ type Ref struct {
 type Protocol struct {
 	// Name distinguishes several configurations of one protocol.
 	Name string `json:"name,omitempty"`
-	// Type is the protocol: modbus, opcua, bluetoothle, … Upper and lower case are the same.
+	// Type is the protocol: modbus, opcua, bluetoothle, … Upper and lower case are the same. none is for a device that no mapper drives yet.
 	// +required
 	Type string `json:"type,omitempty"`
 	// Config is the configuration for the protocol, such as an address or a unit.
 	Config map[string]string `json:"config,omitempty"`
 }
+
+// NoProtocol is the type of the protocol of a device that no mapper drives.
+const NoProtocol = "none"
 
 // DesiredMeta is metadata of a desired value, stored in the same commit.
 type DesiredMeta struct {
@@ -411,6 +414,9 @@ func (r Reachability) OnUnknownNode() bool { return r.Node != "" && !r.Registere
 
 // noMapperReason says why no mapper has reported the device's state.
 func (r Reachability) noMapperReason() (reason, message string) {
+	if r.Protocol == NoProtocol {
+		return ReasonNoMapper, "it has no protocol, so no mapper drives it: spec.protocol.type is " + NoProtocol
+	}
 	var there, gone []string // connected mappers; disconnected ones that support the protocol
 	said := true
 	for _, m := range r.Mappers {

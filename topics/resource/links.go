@@ -22,6 +22,10 @@ type LinkReport struct {
 	Short string `json:"short,omitempty"`
 	// Damaged has an error for each store that found damage in its files. Such a store goes on, but can't be opened again.
 	Damaged map[string]string `json:"damaged,omitempty"`
+	// LowSpace is how little of the disk with the data directory is free, if it is nearly full.
+	LowSpace string `json:"lowSpace,omitempty"`
+	// ForeignOrigin is the last web page that was refused at MQTT over WebSocket; nil: none was since this end's start.
+	ForeignOrigin *ForeignOrigin `json:"foreignOrigin,omitempty"`
 	// Rules is why the present file of rules for users' own topics is not in force.
 	Rules string `json:"rules,omitempty"`
 	// FullestQueue is the fill level of the fullest queue of this end's broker, from 0 to 1.
@@ -39,6 +43,13 @@ type LinkReport struct {
 	// Links are the node's links, the worst first. More is how many links were left out.
 	Links []Link `json:"links"`
 	More  int    `json:"more,omitempty"`
+}
+
+// ForeignOrigin is a web page that was refused because mqtt.websocket.origins doesn't list its origin.
+type ForeignOrigin struct {
+	Origin   string `json:"origin"`
+	Listener string `json:"listener"`
+	Time     string `json:"time"`
 }
 
 // StreamReport is the state of a core's queue of telemetry, events and bridged messages.
@@ -66,6 +77,9 @@ type Link struct {
 	State    string `json:"state"`              // online, offline, unknown, alone
 	Since    string `json:"since,omitempty"`    // when the state began; empty: before this end's start
 	LastSeen string `json:"lastSeen,omitempty"` // when the other end last sent anything
+	// KeepAlive is the keep-alive of the node's connection in seconds: a node that is well sends something at least as often. 0: it is
+	// not known to this end.
+	KeepAlive float64 `json:"keepAlive,omitempty"`
 	// InStep says that the other end has confirmed, in this connection, that it has the whole map that this end owns.
 	InStep bool `json:"inStep"`
 	// Behind is what the other end lacks of that map; nil if it can't be known.

@@ -503,7 +503,11 @@ func (m *DeviceModel) CheckKnown(property string) error {
 }
 
 func (m *DeviceModel) unknown(property string) error {
-	return Errorf(NotFound, property, "the model %s has no such property; it has %s", m.Metadata.Name, m.propertyNames())
+	names := make([]string, len(m.Spec.Properties))
+	for i, p := range m.Spec.Properties {
+		names[i] = p.Name
+	}
+	return Errorf(NotFound, property, "the model %s has no such property; it has %s%s", m.Metadata.Name, m.propertyNames(), DidYouMean(property, names))
 }
 
 // CheckReported reports whether value may be a property's reported value.

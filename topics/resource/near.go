@@ -1,15 +1,25 @@
 package resource
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Near is the name that somebody may have meant who wrote another one, the first of those that are nearest; empty: none is near.
 func Near(written string, names []string) string {
+	if slices.Contains(names, written) {
+		return ""
+	}
 	best, least := "", 1+max(2, len(written)/4)
 	if len(written) < 6 {
 		least = 2 // of a short name two letters are much of it
 	}
 	for _, name := range names {
-		if name == written || max(len(name)-len(written), len(written)-len(name)) >= least {
+		if len(written) >= wholeWord && least > 1 && strings.Contains(strings.ToLower(name), strings.ToLower(written)) {
+			best, least = name, 1 // models, of devicemodels
+			continue
+		}
+		if max(len(name)-len(written), len(written)-len(name)) >= least {
 			continue
 		}
 		if d := Distance(strings.ToLower(written), strings.ToLower(name)); d < least {
@@ -17,6 +27,17 @@ func Near(written string, names []string) string {
 		}
 	}
 	return best
+}
+
+// wholeWord is how many letters somebody has written of a name at least who left out the rest of it.
+const wholeWord = 4
+
+// DidYouMean is what the error about a name that doesn't exist ends with: ": did you mean lamp?", or nothing if no name is near.
+func DidYouMean(written string, names []string) string {
+	if near := Near(written, names); near != "" {
+		return ": did you mean " + near + "?"
+	}
+	return ""
 }
 
 // Distance is the Damerau–Levenshtein distance: how many letters must be added, removed, changed or swapped with their

@@ -370,7 +370,7 @@ type NodeStatus struct {
 	// UpdatedAt is the time when the node last reported its status.
 	UpdatedAt string `json:"updatedAt,omitempty"`
 	// Conditions are those of the node, its agent and its rendered spec. Ready says whether the link to the hub is up.
-	// QuotaExceeded, OfAnotherHub and Revoked exist once they have been True, CertificateRenewal once a renewal has failed, and
+	// QuotaExceeded, OfAnotherHub, RolledBack, Revoked and DiskPressure exist once they have been True, CertificateRenewal once a renewal has failed, and
 	// SpecRendered and ReferencesResolved from the first spec on.
 	// +listType=map
 	// +listMapKey=type
@@ -532,6 +532,18 @@ type NodeReport struct {
 	StartedAt  string      `json:"startedAt,omitempty"`
 	// RenewalError is why the node's certificate could not be renewed; empty if it was, or is not due yet.
 	RenewalError string `json:"renewalError,omitempty"`
+	// LowSpace is how little of the disk with the core's data directory is free, if it is nearly full.
+	LowSpace string `json:"lowSpace,omitempty"`
+}
+
+// ConditionDiskPressure is True while less than 5 % of the disk with the core's data is free. Kubernetes' nodes have a condition of this
+// name, too.
+const ConditionDiskPressure = "DiskPressure"
+
+// DiskCondition sets the condition DiskPressure. low is how little of the disk is free, empty if there is enough. The condition is not
+// added before it is first True.
+func DiskCondition(prev []Condition, low string, now time.Time) []Condition {
+	return setException(prev, low, Condition{Type: ConditionDiskPressure, Status: "True", Reason: "LowSpace"}, Condition{Status: "False", Reason: "EnoughSpace"}, now)
 }
 
 // ConditionRenewal is False while a node's certificate can't be renewed.
@@ -645,7 +657,7 @@ func (s NodeStatus) RevokedReason() string { return reasonOf(s.Conditions, Condi
 // OfHub reports whether only the hub sets a Node's condition of this type.
 func OfHub(condition string) bool {
 	return slices.Contains([]string{
-		ConditionReady, ConditionRevoked, QuotaExceeded, OfAnotherHub, ConditionRenewal, ConditionSpecRendered, ConditionReferencesResolved,
+		ConditionReady, ConditionRevoked, QuotaExceeded, OfAnotherHub, RolledBack, ConditionRenewal, ConditionDiskPressure, ConditionSpecRendered, ConditionReferencesResolved,
 		ReportUntrue, ConditionAgentOnline, ConditionDiscovererOnline,
 	}, condition)
 }
@@ -660,6 +672,24 @@ const OfAnotherHub = "OfAnotherHub"
 // condition is not added before it is first True.
 func OtherHubCondition(prev []Condition, why string, now time.Time) []Condition {
 	return setException(prev, why, Condition{Type: OfAnotherHub, Status: "True", Reason: "LeftAlone"}, Condition{Status: "False", Reason: "OfThisHub"}, now)
+}
+
+// rolledBackFor is how long the condition RolledBack is True after the node's state was found to be older than what it had reported.
+const rolledBackFor = 24 * time.Hour
+
+// RolledBackCondition sets the condition RolledBack: the node's core came back with data older than what the hub had acknowledged to it. It is
+// False at the first change of the status a day later, and not added before it is first True. last is the last anomaly since the hub started.
+func RolledBackCondition(prev []Condition, last *Anomaly, now time.Time) []Condition {
+	why := ""
+	if last != nil && last.Reason == RolledBack {
+		if at, err := ParseTime(last.Time); err == nil && now.Sub(at) < rolledBackFor {
+			why = last.Message
+		}
+	}
+	if old := find(prev, RolledBack); why == "" && old != nil && old.Status == "True" && now.Sub(old.LastTransitionTime) < rolledBackFor {
+		why = old.Message
+	}
+	return setException(prev, why, Condition{Type: RolledBack, Status: "True", Reason: "OlderData"}, Condition{Status: "False", Reason: "Past"}, now)
 }
 
 // QuotaCondition sets the condition QuotaExceeded. why is the limit that the node exceeds, empty if none. The condition is not
@@ -707,6 +737,15 @@ type EnrollmentSpec struct {
 	// Approval is the decision; empty if there is none yet. A decision is final.
 	// +kubebuilder:validation:Enum=Approved;Denied
 	Approval string `json:"approval,omitempty"`
+	// SignerName is what the certificate is for: a node that joins when empty; renewal: the next certificate of a node, which the node itself
+	// requests; enroller: a host that may ask to join, and do nothing else. It is immutable.
+	// +kubebuilder:validation:Enum=renewal;enroller
+	SignerName string `json:"signerName,omitempty"`
+	// ExpirationSeconds is how long an enroller's certificate is valid; 90 days when empty, 365 days at most. It is immutable.
+	ExpirationSeconds int64 `json:"expirationSeconds,omitempty"`
+	// Replace says that the node may take the place of one that has joined by the same name with another key. What was issued for that one
+	// is then revoked. Without it such a request can't be approved.
+	Replace bool `json:"replace,omitempty"`
 }
 
 // EnrollmentStatus is the result of a request.
@@ -725,6 +764,15 @@ const (
 	Denied   = "Denied"
 )
 
+// What a certificate is requested for, besides joining.
+const (
+	SignerRenewal  = "renewal"
+	SignerEnroller = "enroller"
+)
+
+// MaxEnrollerSeconds is the longest validity of an enroller's certificate.
+const MaxEnrollerSeconds = 365 * 24 * 60 * 60
+
 // Validate checks an EnrollmentRequest.
 func (e EnrollmentRequest) Validate() error {
 	var p problems
@@ -741,6 +789,13 @@ func (e EnrollmentRequest) Validate() error {
 	}
 	checkLabels(&p, "spec.labels", e.Spec.Labels)
 	oneOf(&p, "spec.approval", e.Spec.Approval, []string{"", Approved, Denied})
+	oneOf(&p, "spec.signerName", e.Spec.SignerName, []string{"", SignerRenewal, SignerEnroller})
+	switch n := e.Spec.ExpirationSeconds; {
+	case n < 0 || n > MaxEnrollerSeconds:
+		p.add("spec.expirationSeconds", "must be from 0 to %d", MaxEnrollerSeconds)
+	case n != 0 && e.Spec.SignerName != SignerEnroller:
+		p.add("spec.expirationSeconds", "is for an enroller's certificate; a node's is valid as auth.authority.nodeValidity says")
+	}
 	return p.err()
 }
 
@@ -749,6 +804,8 @@ func (e EnrollmentRequest) CheckUpdate(prev EnrollmentRequest) error {
 	var p problems
 	unchanged(&p, "spec.csr", prev.Spec.CSR, e.Spec.CSR)
 	unchanged(&p, "spec.nodeName", prev.Spec.NodeName, e.Spec.NodeName)
+	unchanged(&p, "spec.signerName", prev.Spec.SignerName, e.Spec.SignerName)
+	unchanged(&p, "spec.expirationSeconds", prev.Spec.ExpirationSeconds, e.Spec.ExpirationSeconds)
 	if prev.Spec.Approval != "" {
 		unchanged(&p, "spec.approval", prev.Spec.Approval, e.Spec.Approval)
 	}

@@ -43,6 +43,7 @@ type access struct {
 	tls                configs.TLSClient
 	identity           configs.Identity
 	tokenFile          string
+	caHash             string // of edgebus context set
 	namespace          string
 }
 
@@ -258,6 +259,7 @@ current one, else http://127.0.0.1:8080.
 A context's certificate and password are for the addresses that it names. Another address is sent only credentials that
 are given with it.`,
 		Example: "  edgebus context set plant --server https://hub.example.org:8443 --ca ca.pem --cert ann.pem --key ann.key --use\n" +
+			"  edgebus context set plant --server https://hub.example.org:8443 --ca-hash sha256:1f3c… --token-file ann.token --use\n" +
 			"  edgebus context list\n  edgebus get devices --context plant\n  kubectl get devices --context plant",
 	}
 	cmd.AddCommand(newContextSet(), newContextUse(), newContextList(), newContextDelete())
@@ -273,6 +275,9 @@ func newContextSet() *cobra.Command {
 		Long: `Add a context, or change what the flags name: of the context, and of its cluster and user (by default those of the
 same name). Everything else in the kubeconfig stays as it is. Certificates and keys are kept by their files' names; the password
 is copied from its file, because kubectl reads none from a file. Only you can read the kubeconfig.
+
+With --ca-hash no file has to be brought from the hub: the hub is asked for its authority's certificate, which is kept in the kubeconfig
+if it has that fingerprint. edgebus authority prints the fingerprint on the hub.
 
 If there is no current context, this one becomes it.`,
 		Args:              cobra.ExactArgs(1),
@@ -298,6 +303,7 @@ If there is no current context, this one becomes it.`,
 	}
 	a.ownFlags(cmd, "server", "mqtt")
 	a.namespaceFlag(cmd)
+	cmd.Flags().StringVar(&a.caHash, "ca-hash", "", caHashUsage)
 	cmd.Flags().BoolVar(&use, "use", false, "make it the current context")
 	return cmd
 }
@@ -354,6 +360,14 @@ func (a *access) store(cmd *cobra.Command, k *kubeconfig, name string) error {
 			continue
 		}
 		setField(fields, x.field, x.value, x.value != "")
+	}
+	if a.caHash != "" {
+		if a.tls.CA != "" {
+			return withCode(misused, "--ca and --ca-hash both say which authority signs the hub's certificate: give one of them")
+		}
+		if err := k.pin(cmd.Context(), name, a.caHash); err != nil {
+			return err
+		}
 	}
 	p, err := k.place(name)
 	if err != nil {
@@ -417,7 +431,7 @@ func changeContext(change func(k *kubeconfig, name string) error) func(*cobra.Co
 			return err
 		}
 		if f, _ := k.find(kindContext, args[0]); f == nil {
-			return noContext(args[0])
+			return k.noContext(args[0])
 		}
 		if err := change(k, args[0]); err != nil {
 			return err

@@ -118,6 +118,9 @@ func (d *diagnosis) node(f facts) {
 	if link := d.link(f); link != nil {
 		d.quality(f, *link)
 	}
+	if c, told := condition(f.conditions, resource.ConditionDiskPressure); told && c.Status == "True" && f.core == nil {
+		d.add(look, "free space on it: when it is full, the node can't store what is published there, and what it is sent", "the node's core: %s", c.Message)
+	}
 	if c, told := condition(f.conditions, resource.ConditionSpecRendered); told && c.Status == "False" {
 		d.add(wrong, "correct what the message names, in the Node, its Fleet, or what they refer to: the node keeps what it was sent before",
 			"the node's spec can't be rendered: %s", strings.TrimSuffix(c.Reason+": "+c.Message, ": "))
@@ -190,6 +193,13 @@ func (d *diagnosis) ends(f facts) {
 			"%s has lost its files: %s", r.Program, r.Gone)
 		d.addIf(r.Short != "", wrong, "raise its limit of open files (LimitNOFILE= of its unit, ulimit -n), or stop the clients that hold so many connections",
 			"%s refuses new connections: %s, the rest are kept for its own work", r.Program, r.Short)
+		d.addIf(r.LowSpace != "", look, "free space on it, or move data.dir to a larger disk: when it is full, writes are refused", "%s: %s", r.Program, r.LowSpace)
+		if o := r.ForeignOrigin; o != nil {
+			at, err := resource.ParseTime(o.Time)
+			now, _ := resource.ParseTime(r.Now)
+			d.addIf(err == nil && now.Sub(at) < recently, look, "if that page is yours, list the origin in mqtt.websocket.origins: its browser tells it nothing",
+				"%s refused a web page of %s at its listener %s, %s ago", r.Program, o.Origin, o.Listener, duration(now.Sub(at)))
+		}
 		d.addIf(r.Rules != "", look, "correct the file (auth.topics): it is read again when it changes",
 			"%s uses older rules for users' own topics than its file has now: %s", r.Program, r.Rules)
 		for _, store := range slices.Sorted(maps.Keys(r.Failing)) {
@@ -334,6 +344,11 @@ func (d *diagnosis) devices(f facts) {
 	d.add(fine, "", "%s, all online and as they should be", what)
 }
 
+// unknown reports whether the hub, which has answered, knows no link of the node.
+func (f facts) unknown() bool {
+	return len(f.hub.Links) == 0 || f.hub.Links[0].State == resource.Unknown
+}
+
 // hubLink is the hub's end of the link.
 func (f facts) hubLink() (l resource.Link) {
 	if f.hub != nil && len(f.hub.Links) > 0 {
@@ -441,7 +456,7 @@ func (d *diagnosis) link(f facts) *resource.Link {
 		return core
 	}
 	now, _ := resource.ParseTime(f.hub.Now)
-	if len(f.hub.Links) == 0 || f.hub.Links[0].State == resource.Unknown {
+	if f.unknown() {
 		if core != nil && core.State != resource.Online { // the cause is listed first
 			d.add(wrong, connectAdvice(core.LastError), "the core is not connected to %s: %s", core.Peer, cmp.Or(core.LastError, noConnection))
 		}
@@ -451,7 +466,7 @@ func (d *diagnosis) link(f facts) *resource.Link {
 		case f.joined != "":
 			d.add(wrong, "start edgecore on the node; its log says why it can't connect", "node %s joined on %s, and has not connected since the hub was started", f.node, f.joined)
 		default:
-			d.add(wrong, "check node.name and link.server in its core.yaml; `edgebus doctor` lists the nodes there are", "the hub has never heard of a node %s", f.node)
+			d.add(wrong, "check node.name and link.server in its core.yaml; `edgebus doctor` lists the nodes there are", "the hub has never heard of a node %s%s", f.node, f.near)
 		}
 		if len(f.hub.Links) > 0 {
 			d.rejections(f.hub.Links[0], now)
@@ -485,7 +500,7 @@ func (d *diagnosis) state(l resource.Link, core *resource.Link, now time.Time) {
 		if l.Peer != "" {
 			peer = ", " + l.Peer
 		}
-		d.add(fine, "", "connected%s%s", sinceText(l.Since, now), peer)
+		d.connected(l, "connected"+sinceText(l.Since, now)+peer, now)
 	case core != nil:
 		d.add(wrong, connectAdvice(core.LastError), "not connected%s; the core says: %s", sinceText(l.Since, now), cmp.Or(core.LastError, noConnection))
 	default:
@@ -505,6 +520,23 @@ func (d *diagnosis) state(l resource.Link, core *resource.Link, now time.Time) {
 		d.add(wrong, "are there two cores with this name? give each its own node.name, and its own certificate",
 			"the node's connection was taken over %s by another one with the same name", plural(l.Takeovers, "time"))
 	}
+}
+
+// connected says when the node was last heard of: a line that was cut is noticed after one and a half keep-alives only.
+func (d *diagnosis) connected(l resource.Link, text string, now time.Time) {
+	at, err := resource.ParseTime(l.LastSeen)
+	if err != nil {
+		d.add(fine, "", "%s", text)
+		return
+	}
+	silent := max(now.Sub(at), 0)
+	text += ", last heard of " + strings.Replace(age(silent)+" ago", "now ago", "just now", 1)
+	if keepAlive := seconds(l.KeepAlive); keepAlive > 0 && silent > keepAlive+time.Second {
+		d.add(look, "look again in a moment: a connection that is broken is given up after one and a half keep-alives",
+			"%s: that is longer than its keep-alive of %s", text, keepAlive)
+		return
+	}
+	d.add(fine, "", "%s", text)
 }
 
 func sinceText(at string, now time.Time) string {

@@ -56,6 +56,17 @@ func TestDiagnosis(t *testing.T) {
 		"older core data": {func(f *facts) {
 			f.hub.Links[0].Anomaly = &resource.Anomaly{Time: ago(f, time.Hour), Reason: resource.RolledBack, Message: "the core's data is older than what it had reported"}
 		}, look, "1h ago: the core's data is older"},
+		"silent": {func(f *facts) {
+			f.hub.Links[0].LastSeen, f.hub.Links[0].KeepAlive = ago(f, 40*time.Second), 30
+		}, look, "connected for 1h, last heard of 40s ago: that is longer than its keep-alive of 30s"},
+		"little space":             {func(f *facts) { f.hub.LowSpace = "3 % of the disk with /data is free" }, look, "cloudhub: 3 % of the disk with /data is free"},
+		"little space on the core": {func(f *facts) { f.core.LowSpace = "3 % of the disk with /data is free" }, look, "edgecore: 3 % of the disk with /data is free"},
+		"little space, far": {func(f *facts) {
+			f.core, f.conditions = nil, []resource.Condition{{Type: resource.ConditionDiskPressure, Status: "True", Message: "3 % of the disk with /data is free"}}
+		}, look, "the node's core: 3 % of the disk with /data is free"},
+		"a foreign page": {func(f *facts) {
+			f.hub.ForeignOrigin = &resource.ForeignOrigin{Origin: "https://app.example.com", Listener: "wss", Time: ago(f, 90*time.Second)}
+		}, look, "cloudhub refused a web page of https://app.example.com at its listener wss, 1m ago"},
 		"half open": {func(f *facts) { f.core.Links[0].State = resource.Offline }, wrong, "the hub has the node as connected"},
 		"behind": {func(f *facts) {
 			l := &f.hub.Links[0]
@@ -294,4 +305,22 @@ func TestTrial21WhatARefusedNodeLacks(t *testing.T) {
 	require.Contains(t, connectAdvice("connect refused: bad user name or password (0x86): the certificate is for n1, which is neither a user of "+
 		"auth.users nor a Node that there is: list the user, or apply a Node of that name (auth.nodes)"), "apply a Node")
 	require.Contains(t, connectAdvice("bad user name or password (0x86): the certificate is for n2, but this node is n1"), "belong to two nodes")
+}
+
+// Within the keep-alive after a cut nobody can know of it; how long ago the node was heard of is said in any case.
+func TestDoctorSaysWhenANodeWasLastHeardOf(t *testing.T) {
+	for silent, want := range map[time.Duration]string{0: "last heard of just now", 29 * time.Second: "last heard of 29s ago"} {
+		f := healthy()
+		f.hub.Links[0].LastSeen, f.hub.Links[0].KeepAlive = ago(&f, silent), 30
+		d := diagnose(f)
+		require.Contains(t, d.text(false), "✓ connected for 1h, "+want)
+		require.Equal(t, "all is well", d.Verdict)
+	}
+}
+
+// What was long ago is no finding: the page may be gone, and the file of settings another one.
+func TestAnOldRefusalOfAWebPageIsNotAFinding(t *testing.T) {
+	f := healthy()
+	f.hub.ForeignOrigin = &resource.ForeignOrigin{Origin: "https://app.example.com", Listener: "wss", Time: ago(&f, time.Hour)}
+	require.Equal(t, "all is well", diagnose(f).Verdict)
 }

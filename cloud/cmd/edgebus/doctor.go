@@ -130,6 +130,7 @@ type facts struct {
 	mqttErr           error
 	mappers           map[string]string    // state by name
 	waiting           []string             // names of EnrollmentRequests of the node without a decision
+	near              string               // ": did you mean n1?", of a node that the hub doesn't know
 	joined            string               // when a node that has never connected to the hub has joined; empty: it has not
 	conditions        []resource.Condition // of the Node
 }
@@ -139,10 +140,12 @@ func (o doctorOptions) ask(ctx context.Context, node string) facts {
 	var hub resource.LinkReport
 	if f.hubErr = o.hub(ctx, "/links/"+node, &hub); f.hubErr == nil {
 		f.hub, f.hubTime = &hub, time.Now()
-		if len(hub.Links) == 0 || hub.Links[0].State == resource.Unknown {
+		if f.unknown() {
 			f.waiting = o.waiting(ctx)[node]
 		}
-		f.joined, f.conditions = o.node(ctx, node)
+		if f.joined, f.conditions = o.node(ctx, node); f.unknown() {
+			f.near = o.at.nearNode(ctx, node)
+		}
 		f.devices = o.devicesOf(ctx, node)
 		var all map[string]map[string]string
 		all, f.mqttErr = o.listen(ctx, node)

@@ -343,8 +343,8 @@ func (o *getOptions) follow(ctx context.Context, t target) error {
 			}
 			return o.showNow(t.kind, page, "")
 		})
-		if err == nil && n == 0 && t.name != "" {
-			err = withCode(notFound, "there is no %s", label(t.kind, t.name))
+		if err == nil && n == 0 && t.name != "" { // the answer for one object says which may have been meant
+			_, err = o.Object(ctx, t.kind, t.namespace, t.name)
 		}
 		if err == nil {
 			err = o.WatchTables(ctx, t.kind, o.options(t), rev, func(e client.Event) error { return o.change(t.kind, e, shown) })

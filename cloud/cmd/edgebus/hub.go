@@ -125,6 +125,29 @@ func (p *place) api() (o client.Options, err error) {
 	return o, err
 }
 
+// nearNode says which of the hub's nodes may have been meant by a name that none has; it is empty if that can't be found out.
+func (p *place) nearNode(ctx context.Context, name string) string {
+	o, err := p.api()
+	if err != nil {
+		return ""
+	}
+	o.Timeout = doctorTime
+	c, err := client.New(o)
+	if err != nil {
+		return ""
+	}
+	defer c.Close()
+	var list struct{ Items []resource.Node }
+	if err := c.Get(ctx, "/apis/"+resource.APIVersion+"/nodes?limit=500", &list); err != nil {
+		return ""
+	}
+	var names []string
+	for _, n := range list.Items {
+		names = append(names, n.Metadata.Name)
+	}
+	return resource.DidYouMean(name, names)
+}
+
 // unlessEnded returns the error of a watch; nil if it was interrupted or its timeout expired.
 func unlessEnded(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {

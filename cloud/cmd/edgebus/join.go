@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -36,7 +35,7 @@ func newInvite() *cobra.Command {
 	var labels, nodeLabels []string
 	var uses int
 	var ttl, revoke, output string
-	var list bool
+	var list, replace bool
 	cmd := &cobra.Command{
 		Use:   "invite NODE",
 		Short: "Print the line that has a node join the hub",
@@ -46,6 +45,9 @@ how many nodes may.
 
 The node gets the labels given here. Those of its own settings (node.labels, node.labelFrom) it gets only if
 --node-labels or the hub's auth.nodeLabels has their keys, since labels decide which fleet it is in.
+
+The name of a node that has joined already, and was not revoked, takes --replace: whatever joins with another key then
+takes its place.
 
 The token is shown this once: the hub keeps its hash. Whoever has it can join in the node's name, until it is used or
 expires.
@@ -68,13 +70,14 @@ expires.
 			fmt.Fprintf(cmd.OutOrStdout(), "invitation %s revoked\n", printable(revoke, widest))
 			return nil
 		}
-		return invite(cmd, &o, labels, invitationRequest{Node: args[0], NodeLabels: nodeLabels, Uses: uses, TTL: ttl}, output)
+		return invite(cmd, &o, labels, invitationRequest{Node: args[0], NodeLabels: nodeLabels, Uses: uses, TTL: ttl, Replace: replace}, output)
 	}
 	o.flags(cmd)
 	cmd.Flags().StringSliceVarP(&labels, "labels", "l", nil, "labels of the node: site=hall,floor=2")
 	cmd.Flags().StringSliceVar(&nodeLabels, "node-labels", nil, "`keys` of labels that the node may choose itself, by node.labels and node.labelFrom of its settings: site,arch, or '*'")
 	cmd.Flags().IntVar(&uses, "uses", 0, "how many nodes may join with it (default 1)")
 	cmd.Flags().StringVar(&ttl, "ttl", "1h", "for how long it is good, such as 1h or 7d; at most 365d")
+	cmd.Flags().BoolVar(&replace, "replace", false, "let it take the place of a node that has joined by this name with another key, which is revoked")
 	cmd.Flags().BoolVar(&list, "list", false, "list the invitations that there are")
 	cmd.Flags().StringVar(&revoke, "revoke", "", "revoke the invitation with this `ID`")
 	outputFlag(cmd, &output, "", "text", "json")
@@ -106,6 +109,7 @@ type invitationRequest struct {
 	NodeLabels []string          `json:"nodeLabels,omitempty"`
 	Uses       int               `json:"uses,omitempty"`
 	TTL        string            `json:"ttl,omitempty"`
+	Replace    bool              `json:"replace,omitempty"`
 }
 
 // invitationAnswer is the hub's answer, with the token.
@@ -169,6 +173,7 @@ func newDeny() *cobra.Command    { return newDecision("deny", resource.Denied, "
 func newDecision(verb, decision, done string) *cobra.Command {
 	var o hub
 	var labels []string
+	var replace bool
 	cmd := &cobra.Command{
 		Use:   verb + " NODE|REQUEST",
 		Short: map[string]string{resource.Approved: "Let a node join that asks to", resource.Denied: "Refuse a node that asks to join"}[decision],
@@ -189,13 +194,13 @@ them. Compare the fingerprint of the key with the one that the node shows. A dec
 			return err
 		}
 		er, err := findRequest(cmd, &o, kind, args[0])
-		if err == nil && decision == resource.Approved && er.Metadata.Name != args[0] {
-			err = notJoined(cmd, &o, er)
-		}
 		if err != nil {
 			return err
 		}
 		spec := map[string]any{"approval": decision}
+		if replace {
+			spec["replace"] = true
+		}
 		if len(set) > 0 {
 			spec["labels"] = set
 		}
@@ -214,39 +219,24 @@ them. Compare the fingerprint of the key with the one that the node shows. A dec
 	o.flags(cmd)
 	if decision == resource.Approved {
 		cmd.Flags().StringSliceVarP(&labels, "labels", "l", nil, "labels of the node, beside those that it asks for: site=hall,floor=2")
+		cmd.Flags().BoolVar(&replace, "replace", false, "let it take the place of a node that has joined by its name with another key, which is revoked")
 	}
 	return cmd
-}
-
-// notJoined returns an error if a node of the request's name has joined already. Such a request has to be approved by its own name,
-// because its sender would replace the node.
-func notJoined(cmd *cobra.Command, o *hub, er resource.EnrollmentRequest) error {
-	var n resource.Node
-	err := o.Get(cmd.Context(), "/apis/"+resource.APIVersion+"/nodes/"+url.PathEscape(er.Spec.NodeName), &n)
-	if errors.Is(err, resource.NotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	at, key, joined := strings.Cut(n.Metadata.Annotations[resource.JoinedAnnotation], " ")
-	csr, err := resource.ParseCSR(er.Spec.CSR, "")
-	if !joined || err == nil && csr.Key == key {
-		return nil
-	}
-	return withCode(refused, "a node %s has joined already, at %s, with another key: the sender of this request would replace it. The fingerprint of its key is %s; "+
-		"if that is the node's, which needs a new certificate, approve the request by its own name: edgebus approve %s", er.Spec.NodeName, printable(at, 40), csr.Key, er.Metadata.Name)
 }
 
 // findRequest finds a request by its own name, or the only one that waits in a node's name.
 func findRequest(cmd *cobra.Command, o *hub, kind client.Kind, name string) (found resource.EnrollmentRequest, err error) {
 	var waiting []resource.EnrollmentRequest
+	var names []string
 	exact := false
 	_, err = o.List(cmd.Context(), kind, client.ListOptions{}, func(page []client.Object) error {
 		for _, obj := range page {
 			var er resource.EnrollmentRequest
 			if err := json.Unmarshal(obj.JSON, &er); err != nil {
 				return err
+			}
+			if er.Spec.Approval == "" {
+				names = append(names, er.Spec.NodeName, er.Metadata.Name)
 			}
 			switch {
 			case er.Metadata.Name == name:
@@ -261,11 +251,11 @@ func findRequest(cmd *cobra.Command, o *hub, kind client.Kind, name string) (fou
 	case err != nil || exact:
 		return found, err
 	case len(waiting) == 0:
-		return found, withCode(notFound, "no EnrollmentRequest of %s waits for a decision", printable(name, 100))
+		return found, withCode(notFound, "no EnrollmentRequest of %s waits for a decision%s", printable(name, 100), resource.DidYouMean(name, names))
 	case len(waiting) == 1:
 		return waiting[0], nil
 	}
-	var names []string
+	names = nil
 	for _, er := range waiting {
 		names = append(names, er.Metadata.Name)
 	}

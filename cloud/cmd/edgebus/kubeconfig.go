@@ -12,6 +12,8 @@ import (
 	"slices"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // kubeconfig is the files in which kubectl and edgebus keep clusters, users and contexts: those of $KUBECONFIG, else
@@ -343,8 +345,9 @@ func (f *configFile) write() error {
 	return nil
 }
 
-func noContext(name string) error {
-	return withCode(notFound, "there is no context %s: edgebus context list shows those that there are, edgebus context set %s --server https://… adds it", name, name)
+func (k *kubeconfig) noContext(name string) error {
+	return withCode(notFound, "there is no context %s: edgebus context list shows those that there are, edgebus context set %s --server https://… adds it%s",
+		name, name, resource.DidYouMean(name, k.contexts()))
 }
 
 // place is the hub that a context names, and the credentials for it.
@@ -352,7 +355,7 @@ func (k *kubeconfig) place(name string) (p place, err error) {
 	var c contextEntry
 	_, found, err := k.read(kindContext, name, &c)
 	if !found {
-		return p, noContext(name)
+		return p, k.noContext(name)
 	}
 	if err != nil {
 		return p, err

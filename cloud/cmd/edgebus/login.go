@@ -43,7 +43,7 @@ const (
 )
 
 func newLogin() *cobra.Command {
-	var name string
+	var name, caHash string
 	var given provider
 	cmd := &cobra.Command{
 		Use:   "login",
@@ -55,7 +55,7 @@ A token that expires is renewed by the next edgebus command if the provider give
 offline_access. kubectl uses the renewed one.
 
 ` + exitCodes,
-		Example: "  edgebus context set plant --server https://hub.example.org:8443 --use\n  edgebus login\n  edgebus login --client-secret-file secret --scopes openid,email,groups,offline_access",
+		Example: "  edgebus context set plant --server https://hub.example.org:8443 --use\n  edgebus login --ca-hash sha256:1f3c…\n  edgebus login --client-secret-file secret --scopes openid,email,groups,offline_access",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			k, err := readKubeconfig()
@@ -66,12 +66,18 @@ offline_access. kubectl uses the renewed one.
 			if name == "" {
 				return withCode(misused, "there is no context to keep the token in: edgebus context set NAME --server https://hub.example.org:8443 --use")
 			}
+			if caHash != "" {
+				if err := k.pin(cmd.Context(), name, caHash); err != nil {
+					return err
+				}
+			}
 			return login(cmd, k, name, given)
 		},
 	}
 	f := cmd.Flags()
 	f.StringVar(&name, "context", "", "the context to sign in for (default: the current one)")
 	_ = cmd.RegisterFlagCompletionFunc("context", completeContexts)
+	f.StringVar(&caHash, "ca-hash", "", caHashUsage)
 	f.StringVar(&given.Issuer, "issuer", "", "URL of the provider (default: the hub's auth.oidc.issuer)")
 	f.StringVar(&given.ClientID, "client-id", "", "the client at the provider (default: the hub's auth.oidc.audience)")
 	f.StringVar(&given.ClientSecretFile, "client-secret-file", "", "file that holds the client's secret, if it has one")

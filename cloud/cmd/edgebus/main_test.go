@@ -399,8 +399,8 @@ func TestWhoEndsAgainAndAgainIsGivenUpWithItsLastWords(t *testing.T) {
 	g.pause = time.Millisecond
 	gaveUp := make(chan error, 1)
 	g.onExit = func(err error) { gaveUp <- err }
-	t.Setenv("EDGEBUS_DATA_DIR", "/elsewhere")
-	require.NoError(t, g.start("weak", []string{"sh", "-c", `echo "dir=$EDGEBUS_DATA_DIR"; echo alas >&2; exit 3`}, dir))
+	t.Setenv("CLOUDHUB_DATA_DIR", "/elsewhere")
+	require.NoError(t, g.start("weak", []string{"sh", "-c", `echo "dir=$CLOUDHUB_DATA_DIR"; echo alas >&2; exit 3`}, dir))
 	err := <-gaveUp
 	require.ErrorContains(t, err, "weak ended unexpectedly (exit status 3), 5 times within 30s")
 	require.ErrorContains(t, err, "alas")

@@ -78,7 +78,53 @@ func (p *tablePrinter) print(t client.Table, note string) error {
 	for _, r := range t.Rows {
 		rows = append(rows, p.row(r, note))
 	}
+	if p.wide {
+		p.fit(rows)
+	}
 	return p.grid.write(p.out, rows)
+}
+
+const (
+	wideTable = 160 // a line of -o wide, in characters
+	leastCell = 16  // what is left of a cell that is shortened, unless its heading is longer
+)
+
+// fit shortens the widest columns until a line is at most wideTable characters. Names, which other commands take, and the note
+// stay whole.
+func (p *tablePrinter) fit(rows [][]string) {
+	names := 1 // columns
+	if p.namespaces {
+		names++
+	}
+	heading := p.heading()
+	widths := slices.Clone(p.grid.widths)
+	widths = append(widths, make([]int, max(0, len(heading)-len(widths)))...)[:len(heading)]
+	for _, row := range rows {
+		for i := range min(len(row), len(widths)) {
+			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
+		}
+	}
+	total := gap * (len(widths) - 1)
+	for _, w := range widths {
+		total += w
+	}
+	for ; total > wideTable; total-- {
+		widest := -1
+		for i := names; i < len(widths); i++ {
+			if widths[i] > max(leastCell, utf8.RuneCountInString(heading[i])) && (widest < 0 || widths[i] > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			break
+		}
+		widths[widest]--
+	}
+	for _, row := range rows {
+		for i := names; i < min(len(row), len(widths)); i++ {
+			row[i] = printable(row[i], widths[i])
+		}
+	}
 }
 
 func (p *tablePrinter) heading() (row []string) {

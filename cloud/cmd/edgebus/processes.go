@@ -14,6 +14,9 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics/backoff"
 )
 
 const (
@@ -114,7 +117,7 @@ func (g *processes) tend(p *process, first chan<- error) {
 			g.onExit(&exitError{name: p.name, state: state, tail: tail(p.log, 5)})
 			return
 		}
-		pause := g.pause << (len(deaths) - 1)
+		pause := backoff.Backoff{Min: g.pause, Max: deathTime}.Wait(len(deaths) - 1)
 		g.say(fmt.Sprintf("%s ended unexpectedly (%s), and is started again in %s", p.name, state, pause))
 		select {
 		case <-g.ctx.Done():
@@ -167,7 +170,7 @@ func (g *processes) spawn(p *process) error {
 
 // cleanEnvironment is the environment without Edgebus' settings: the demo is always the same.
 func cleanEnvironment() []string {
-	return slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "EDGEBUS_") })
+	return configs.WithoutSettings(os.Environ())
 }
 
 // stop asks the programs to end, the last one first, and kills those that don't. It

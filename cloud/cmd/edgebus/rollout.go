@@ -350,11 +350,11 @@ func (o *rolloutOptions) undo(ctx context.Context) error {
 		for _, v := range list {
 			names = append(names, v.Metadata.Name)
 		}
-		what := "none before " + present
+		what, near := "none before "+present, ""
 		if o.to != "" {
-			what = "no version " + printable(o.to, 300)
+			what, near = "no version "+printable(o.to, 300), resource.DidYouMean(o.to, names)
 		}
-		return withCode(notFound, "fleet %s has %s; it has %s", o.fleet.Metadata.Name, what, strings.Join(names, ", "))
+		return withCode(notFound, "fleet %s has %s; it has %s%s", o.fleet.Metadata.Name, what, strings.Join(names, ", "), near)
 	}
 	to := list[i].Metadata.Name
 	var value any = to

@@ -164,7 +164,11 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 	seen := o.forever // by the client's goroutine
 	run, end := context.WithCancelCause(ctx)
 	nothing := time.AfterFunc(math.MaxInt64, func() {
-		end(withCode(notFound, "nothing is known of a node %s at %s: edgebus get nodes lists the nodes", node, o.at.MQTT))
+		near := ""
+		if o.mqtt == "" { // otherwise it may be the broker of a node
+			near = o.at.nearNode(run, node)
+		}
+		end(withCode(notFound, "nothing is known of a node %s at %s%s (edgebus get nodes lists the nodes)", node, o.at.MQTT, near))
 	})
 	co.Attempts, co.ConnectTimeout = o.attempts(), o.connectTime()
 	co.Subscriptions = []client.Subscription{{Filter: topics.Prefix + node + "/#", QoS: 1}}

@@ -86,7 +86,7 @@ func (o *twinOptions) get(ctx context.Context, name string, properties []string)
 		for _, p := range properties {
 			t, ok := d.Status.Twin[p]
 			if !ok {
-				return withCode(notFound, "nothing is known of property %s of device %s", p, name)
+				return withCode(notFound, "nothing is known of property %s of device %s%s", p, name, resource.DidYouMean(p, slices.Sorted(maps.Keys(d.Status.Twin))))
 			}
 			twin[p] = t
 		}

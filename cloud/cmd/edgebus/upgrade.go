@@ -206,8 +206,10 @@ func newUpgradeHistory() *cobra.Command {
 			of, goal string
 		}
 		var all []entry
+		var nodes []string
 		for _, u := range list {
 			for _, n := range u.Status.Nodes {
+				nodes = append(nodes, n.NodeName)
 				for _, a := range n.History {
 					if n.NodeName == args[0] {
 						all = append(all, entry{a, u.Metadata.Name, u.Spec.Goal()})
@@ -219,7 +221,7 @@ func newUpgradeHistory() *cobra.Command {
 			return cmp.Compare(cmp.Or(a.StartedAt, a.EndedAt, "~"), cmp.Or(b.StartedAt, b.EndedAt, "~"))
 		})
 		if len(all) == 0 {
-			return withCode(notFound, "no Upgrade has been for a node %s", printable(args[0], 100))
+			return withCode(notFound, "no Upgrade has been for a node %s%s", printable(args[0], 100), resource.DidYouMean(args[0], nodes))
 		}
 		rows := [][]string{{"STARTED", "ENDED", "UPGRADE", "FROM", "TO", "STATUS", "REASON"}}
 		for _, a := range all {

@@ -80,6 +80,14 @@ func (s *Server) bind(key, address string, secure *tls.Config) error {
 // Connections says how many connections are open, and how often one came at the limit.
 func (s *Server) Connections() (open, full int64) { return s.limit.open.Load(), s.limit.full.Load() }
 
+// Addrs are the addresses that the listeners are bound to.
+func (s *Server) Addrs() (all []net.Addr) {
+	for _, l := range s.listeners {
+		all = append(all, l.Addr())
+	}
+	return all
+}
+
 // Close closes the listeners of a server that is never run.
 func (s *Server) Close() error {
 	var errs []error

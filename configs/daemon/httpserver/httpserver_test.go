@@ -315,12 +315,3 @@ func TestTheLogIsOneOfJSON(t *testing.T) {
 		require.Less(t, said["TLS handshake error"], tries)
 	}
 }
-
-// Addrs are the addresses that are bound, HTTP before HTTPS.
-func (s *Server) Addrs() []net.Addr {
-	addrs := make([]net.Addr, len(s.listeners))
-	for i, l := range s.listeners {
-		addrs[i] = l.Addr()
-	}
-	return addrs
-}

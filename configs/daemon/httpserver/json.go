@@ -9,6 +9,9 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
+// NoValue stands in a table of kubectl where an object has no value, as in Kubernetes' own tables.
+const NoValue = "<none>"
+
 // Read decodes the JSON body of a request. A field that into doesn't have is an error.
 func Read(r *http.Request, into any) error {
 	d := json.NewDecoder(r.Body)

@@ -36,8 +36,10 @@ func New(version string) Registry {
 	return r
 }
 
-// Handler answers /metrics.
-func (r Registry) Handler() http.Handler { return promhttp.HandlerFor(r, promhttp.HandlerOpts{}) }
+// Handler answers /metrics, in OpenMetrics to who asks for that.
+func (r Registry) Handler() http.Handler {
+	return promhttp.HandlerFor(r, promhttp.HandlerOpts{EnableOpenMetrics: true})
+}
 
 // Count wraps a handler whose requests are counted, by method and status code.
 func (r Registry) Count(h http.Handler) http.Handler {

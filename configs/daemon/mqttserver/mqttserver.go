@@ -28,6 +28,7 @@ import (
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/configs/daemon/backup"
+	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/configs/daemon/metrics"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -181,12 +182,16 @@ func Snapshot(j *journal.Journal, others func() ([]backup.Source, func(), error)
 }
 
 // Report is what a broker and a program's stores contribute to the report on its links.
-func Report(program, version string, br *broker.Broker, commits *metrics.Commits, rules *acl.Source) resource.LinkReport {
+func Report(program, version string, br *broker.Broker, commits *metrics.Commits, rules *acl.Source, space *datadir.Space) resource.LinkReport {
 	r := br.Report()
+	var foreign *resource.ForeignOrigin
+	if f := r.Foreign; f != nil {
+		foreign = &resource.ForeignOrigin{Origin: f.Origin, Listener: f.Listener, Time: resource.Time(f.At)}
+	}
 	return resource.LinkReport{
 		Program: program, Version: version, Now: resource.Time(time.Now()), Gone: commits.Gone(), Short: daemon.DescriptorsShort(),
 		Failing: commits.Failing(), Damaged: commits.Damaged(), Refused: r.Refused, FullestQueue: r.FullestQueue, FullestOf: r.FullestOf, Missed: r.Missed,
-		Rules: rules.Failing(),
+		Rules: rules.Failing(), LowSpace: space.Low(), ForeignOrigin: foreign,
 	}
 }
 

@@ -3,7 +3,7 @@
 //
 // It never decides what is done with a device: a handler lists the devices that exist, and chooses itself how often.
 //
-// A whole handler is
+// A whole handler, which example_test.go runs, is
 //
 //	var Program = handler.Program{
 //		Name: "knx", Short: "Finds KNX/IP routers", Shared: true,
@@ -26,6 +26,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
+	"regexp"
 	"strings"
 	"time"
 
@@ -101,9 +103,41 @@ func Details(details string, to any) error {
 	d := yaml.NewDecoder(strings.NewReader(details))
 	d.KnownFields(true)
 	if err := d.Decode(to); err != nil && !errors.Is(err, io.EOF) { // there are no details
-		return InvalidArgument("discoveryDetails: %w", err)
+		return InvalidArgument("discoveryDetails: %s", inTheUsersWords(err, to))
 	}
 	return nil
+}
+
+var (
+	unknownField = regexp.MustCompile(`field (\S+) not found in type \S+`)
+	wrongType    = regexp.MustCompile("cannot unmarshal !!\\w+ (`.*`) into (?:\\w+\\.)?(\\S+)")
+	wrongForm    = regexp.MustCompile(`cannot unmarshal !!(?:seq|map) into \S+`)
+)
+
+// inTheUsersWords is what the YAML library says, without the names of Go's types, and with the fields that there are.
+func inTheUsersWords(err error, to any) string {
+	var wrong *yaml.TypeError
+	if !errors.As(err, &wrong) {
+		return err.Error()
+	}
+	var fields []string
+	for _, f := range reflect.VisibleFields(reflect.Indirect(reflect.ValueOf(to)).Type()) {
+		if name, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); name != "" && name != "-" {
+			fields = append(fields, name)
+		}
+	}
+	all := make([]string, len(wrong.Errors))
+	for i, text := range wrong.Errors {
+		text = unknownField.ReplaceAllString(text, "there is no field $1: it is one of "+strings.Join(fields, ", "))
+		text = wrongType.ReplaceAllString(text, "$1 is no $2")
+		all[i] = wrongForm.ReplaceAllStringFunc(text, func(found string) string {
+			if strings.Contains(found, "!!seq") {
+				return "a list can't stand here"
+			}
+			return "a mapping can't stand here"
+		})
+	}
+	return strings.Join(all, "; ")
 }
 
 // Every calls look at once, and then again each time that interval has passed since it returned, until ctx ends, which is no error, or

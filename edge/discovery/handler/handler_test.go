@@ -21,8 +21,8 @@ func TestDetails(t *testing.T) {
 		{"# nothing but a comment\n", ""},
 		{"ranges: [10.0.0.0/24]\nunit: 3\n", ""},
 		{`{"ranges": ["10.0.0.0/24"], "unit": 3}`, ""},
-		{"range: []", "field range not found"},
-		{"unit: three", "unmarshal"},
+		{"range: []", "line 1: there is no field range: it is one of ranges, unit"},
+		{"unit: three", "line 1: `three` is no int"},
 		{"unit: [", "yaml"},
 	} {
 		s := settings{Unit: 3}

@@ -48,6 +48,12 @@ func Opaque(t reflect.Type) bool {
 	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
+// Kept is implemented by types of fields that are kept as they are: Kept returns the type that the value must have.
+type Kept interface{ Kept() reflect.Type }
+
+// IsKept reports whether a type is one of fields that are kept as they are.
+func IsKept(t reflect.Type) bool { return t.Implements(reflect.TypeFor[Kept]()) }
+
 // Deref returns the type that a pointer type points to, or the type itself.
 func Deref(t reflect.Type) reflect.Type {
 	for t.Kind() == reflect.Pointer {
@@ -65,6 +71,13 @@ func Unknown(t reflect.Type, v any) []string { return find(t, v, false) }
 // Prune removes fields that the type doesn't have, and returns their paths.
 func Prune(t reflect.Type, v any) []string { return find(t, v, true) }
 
+// KeptIn returns the paths of fields that are only kept, in order.
+func KeptIn(t reflect.Type, v any) []string {
+	f := finder{kept: true}
+	f.look(t, v, nil)
+	return f.out
+}
+
 func find(t reflect.Type, v any, prune bool) []string {
 	f := finder{prune: prune}
 	f.look(t, v, nil)
@@ -74,6 +87,7 @@ func find(t reflect.Type, v any, prune bool) []string {
 type finder struct {
 	out   []string
 	prune bool
+	kept  bool // fields that are kept are looked for, and not those that the type doesn't have
 }
 
 // step is a place in a value. It is written out only where something is wrong.
@@ -104,6 +118,9 @@ func Clip(path string) string {
 
 func (f *finder) look(t reflect.Type, v any, at *step) {
 	if t = Deref(t); Opaque(t) {
+		if f.kept && IsKept(t) && len(f.out) < maxUnknown {
+			f.out = append(f.out, at.String())
+		}
 		return
 	}
 	switch v := v.(type) {
@@ -126,7 +143,7 @@ func (f *finder) look(t reflect.Type, v any, at *step) {
 			case t.Kind() == reflect.Map:
 				f.look(t.Elem(), v[name], &step{up: at, name: name, nth: -1})
 			case t.Kind() == reflect.Struct:
-				if len(f.out) < maxUnknown {
+				if len(f.out) < maxUnknown && !f.kept {
 					f.out = append(f.out, (&step{up: at, name: name, nth: -1}).String())
 				}
 				if f.prune {
@@ -150,7 +167,12 @@ func wrong(t reflect.Type, v any, at string) (string, string) {
 	if v == nil {
 		return "", "" // nothing
 	}
-	if Opaque(t) {
+	switch {
+	case IsKept(t):
+		return wrong(reflect.Zero(t).Interface().(Kept).Kept(), v, at)
+	case t.Kind() == reflect.Interface:
+		return "", ""
+	case Opaque(t):
 		return leaf(t, v, at)
 	}
 	switch t.Kind() {

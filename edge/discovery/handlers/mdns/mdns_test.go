@@ -231,7 +231,7 @@ func TestDetailsThatCanNotBe(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                       "services: has 0 entries",
 		"services: [http]":                       `services[0]: "http" is no type of services`,
-		"services: [_a._tcp]\nport: 1":           "field port not found",
+		"services: [_a._tcp]\nport: 1":           "there is no field port: it is one of ",
 		"services: [_a._tcp]\ninterval: 1ms":     "interval: 1ms is shorter than 1s",
 		"services: [_a._tcp]\ninterfaces: ['[']": "interfaces[0]",
 		"services: [_a._tcp]\nfilter: {A: '['}":  "filter.A",

@@ -240,7 +240,7 @@ func TestAddresses(t *testing.T) {
 		"addresses: [a]\ntimeout: 0s":          "timeout",
 		"addresses: [a]\nparallel: 0":          "parallel: 0",
 		"addresses: [a]\nport: 70000":          "port: 70000",
-		"addresses: [a]\nslave: 1":             "field slave not found",
+		"addresses: [a]\nslave: 1":             "there is no field slave: it is one of ",
 		"addresses: [a]\nfilter: {A: '['}":     "filter.A",
 	} {
 		err := Program.New(handler.Env{}).Discover(t.Context(), text, nil, nil)

@@ -225,7 +225,7 @@ func TestDetailsThatCanNotBe(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                  `format: "" is none of homeassistant, shelly, sparkplug, tasmota, zigbee2mqtt`,
 		"format: zwave":                     `format: "zwave" is none of`,
-		"format: shelly\nbase: x":           "field base not found",
+		"format: shelly\nbase: x":           "there is no field base: it is one of ",
 		"format: shelly\ntopic: a/+":        `topic: "a/+": must be without wildcards`,
 		"format: shelly\ntopic: v1/nodes/x": "not below $ and v1/nodes",
 		"format: shelly\nfilter: {A: '[x'}": `filter.A: "[x" is no glob`,

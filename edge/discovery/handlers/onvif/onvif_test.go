@@ -278,12 +278,12 @@ func TestWithCredentialsACameraSaysWhoItIs(t *testing.T) {
 
 func TestDetailsThatCanNotBe(t *testing.T) {
 	for text, want := range map[string]string{
-		"ipAddress: {}":                       "field ipAddress not found",
+		"ipAddress: {}":                       "there is no field ipAddress: it is one of ",
 		"ipAddresses: {action: Allow}":        `ipAddresses.action: "Allow" is neither Include nor Exclude`,
 		"discoveryTimeoutSeconds: 100":        "discoveryTimeoutSeconds: 100: must be from 1 to 60",
 		"onvif: {scopes: {action: x}}":        "scopes.action",
-		"ipAddresses: [10.0.0.1]":             "cannot unmarshal",
-		"discoveryTimeoutSeconds: as long as": "cannot unmarshal",
+		"ipAddresses: [10.0.0.1]":             "line 1: a list can't stand here",
+		"discoveryTimeoutSeconds: as long as": "`as long as` is no int",
 	} {
 		err := Program.New(handler.Env{}).Discover(t.Context(), text, nil, nil)
 		require.ErrorContains(t, err, want)

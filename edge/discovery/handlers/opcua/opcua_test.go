@@ -118,7 +118,7 @@ func TestTheIDIsTheSameWithoutDNS(t *testing.T) {
 func TestDetailsThatCanNotBe(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                 "opcuaDiscoveryMethod.standard: is required",
-		"opcuaDiscoveryMethod: {scan: {}}": "field scan not found",
+		"opcuaDiscoveryMethod: {scan: {}}": "there is no field scan: it is one of ",
 		"opcuaDiscoveryMethod: {standard: {discoveryUrls: ['http://x']}}":      `discoveryUrls[0]: "http://x" is no URL such as`,
 		"opcuaDiscoveryMethod: {standard: {}}\napplicationNames: {action: No}": `applicationNames.action: "No"`,
 	} {

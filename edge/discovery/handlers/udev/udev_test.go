@@ -133,7 +133,7 @@ func TestBadDetails(t *testing.T) {
 	h := newHost(t)
 	for details, wrong := range map[string]string{
 		``:                                    "udevRules: is required",
-		`rules: []`:                           "field rules not found",
+		`rules: []`:                           "there is no field rules",
 		`udevRules: ['TYPO=="x"']`:            "udevRules[0]: TYPO is no key of udev",
 		`udevRules: ['ACTION=="add"']`:        "ACTION can't be matched here",
 		`udevRules: ['KERNEL="x"']`:           "the operator = changes a device",

@@ -176,7 +176,7 @@ func (b behaviour) core() error {
 		version = "v9.9.9"
 	}
 	os.Exit(daemon.Run("edgecore", configs.Logger(os.Stderr, cfg.Log), func(ctx context.Context, p daemon.Program) error {
-		return edge.Run(ctx, edge.Options{Config: cfg, Version: version, Log: p.Log, Ready: p.Ready})
+		return edge.Run(ctx, edge.Options{Config: cfg, Version: version, Log: p.Log, Ready: func(daemon.Addresses) { p.Ready() }})
 	}))
 	return nil
 }

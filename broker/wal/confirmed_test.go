@@ -1,0 +1,116 @@
+package wal
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// confirmedUpTo has the record of a closed log name a place.
+func confirmedUpTo(t *testing.T, l *Log, at Place) {
+	t.Helper()
+	b := &Log{opts: l.opts, segments: []segment{{at.Segment, at.At}}}
+	require.NoError(t, b.openConfirmed())
+	require.NoError(t, b.confirmed.file.Close())
+}
+
+// Cut anywhere, between its frames too, a log is refused, and the error names the file and what can be done: to go on with what is
+// left is one of these, and works.
+func TestALogThatLostWhatWasAcknowledgedIsRefused(t *testing.T) {
+	dir, l := written(t)
+	path := l.Path(2)
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	for size := HeaderSize; size < len(text); size++ {
+		require.NoError(t, os.WriteFile(path, text[:size], 0o600))
+		for _, readOnly := range []bool{true, false} {
+			_, _, err := again(t, dir, readOnly)
+			require.ErrorContains(t, err, path+" has lost its end", size)
+			require.ErrorContains(t, err, "or remove "+l.confirmedPath()+" to go on with what is left")
+		}
+	}
+	require.NoError(t, os.WriteFile(path, text, 0o600))
+	found, said, err := again(t, dir, false)
+	require.NoError(t, err)
+	require.Empty(t, said)
+	require.Equal(t, []string{"one", "two", "three", "four"}, found)
+
+	require.NoError(t, os.Truncate(path, int64(len(text)-1)))
+	require.NoError(t, os.Remove(l.confirmedPath()))
+	for range 2 {
+		found, _, err = again(t, dir, false)
+		require.NoError(t, err)
+		require.Equal(t, []string{"one", "two", "three"}, found)
+	}
+}
+
+// An older copy of the last file has fewer frames, and is whole.
+func TestAnOlderCopyOfTheLastFileIsRefused(t *testing.T) {
+	dir, l := written(t)
+	older, err := os.ReadFile(l.Path(2))
+	require.NoError(t, err)
+	l, err = Open(Options{Dir: dir, Segment: 1 << 20})
+	require.NoError(t, err)
+	require.NoError(t, l.Scan(0, func(Place, []byte) error { return nil }))
+	require.NoError(t, l.Begin(0))
+	appended(t, l, "five")
+	require.NoError(t, l.Close())
+	require.NoError(t, os.WriteFile(l.Path(2), older, 0o600))
+	_, _, err = again(t, dir, false)
+	require.ErrorContains(t, err, l.Path(2)+" has lost its end")
+}
+
+// A segment that another follows is cut between its frames: the header of the one that follows says how long it was.
+func TestASegmentThatIsFollowedIsMissedToItsEnd(t *testing.T) {
+	dir, l := written(t)
+	text, err := os.ReadFile(l.Path(1))
+	require.NoError(t, err)
+	one := HeaderSize + HeadSize + len("one") + markSize
+	require.Equal(t, len(text), one+HeadSize+len("two")+markSize+HeadSize)
+	for _, size := range []int{HeaderSize, one} {
+		require.NoError(t, os.WriteFile(l.Path(1), text[:size], 0o600))
+		_, _, err = again(t, dir, false)
+		require.ErrorContains(t, err, l.Path(1)+" is damaged at byte")
+	}
+}
+
+// A record that is missing, torn or an older one loses nothing. A damaged one is said.
+func TestARecordOfTheEndThatIsNoneOrOlderLosesNothing(t *testing.T) {
+	dir, l := written(t)
+	now, err := os.ReadFile(l.confirmedPath())
+	require.NoError(t, err)
+	confirmedUpTo(t, l, Place{1, HeaderSize})
+	older, err := os.ReadFile(l.confirmedPath())
+	require.NoError(t, err)
+	flipped := bytes.Clone(now)
+	flipped[10] ^= 1
+	for name, c := range map[string]struct {
+		text []byte
+		told bool
+	}{"missing": {}, "empty": {[]byte{}, true}, "half": {now[:10], true}, "a bit": {flipped, true}, "older": {older, false}} {
+		require.NoError(t, os.Remove(l.confirmedPath()))
+		if c.text != nil {
+			require.NoError(t, os.WriteFile(l.confirmedPath(), c.text, 0o600))
+		}
+		found, said, err := again(t, dir, false)
+		require.NoError(t, err, name)
+		require.Equal(t, []string{"one", "two", "three", "four"}, found, name)
+		require.Equal(t, c.told, said != "", name)
+		again, err := os.ReadFile(l.confirmedPath())
+		require.NoError(t, err)
+		require.Equal(t, now, again, name)
+	}
+}
+
+// BenchmarkConfirm is what the record adds to each commit.
+func BenchmarkConfirm(b *testing.B) {
+	l, err := Open(Options{Dir: b.TempDir(), Segment: 1 << 30})
+	require.NoError(b, err)
+	require.NoError(b, l.Begin(0))
+	defer l.Close()
+	for b.Loop() {
+		l.confirm()
+	}
+}

@@ -1,0 +1,431 @@
+package api
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/configs/daemon/httpserver"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// What flightctl's own clients ask for beside its kinds: how to sign in, what there is of organizations, where devices enrol, and how the
+// devices are on the whole. docs/dialects.md lists all its calls.
+
+const (
+	flightctlRoot = "/api/v1"
+	// flightctlConfigPath says how people sign in. Its clients ask for it before they have signed in.
+	flightctlConfigPath = flightctlRoot + "/auth/config"
+	// organization is the identifier that flightctl gives to the organization of a server that has one only.
+	organization = "00000000-0000-0000-0000-000000000000"
+	v1beta1      = "v1beta1" // of the answers that are no objects, without a group, as flightctl has it
+)
+
+// Enrollment is what the API has to know of how nodes enrol. cloud/enroll has it.
+type Enrollment interface {
+	// Settle carries out the decision about an EnrollmentRequest that was just written.
+	Settle(ctx context.Context, name string) error
+	// Renews returns what a request of a node for the renewal of its certificate notes, or says why it gets none.
+	Renews(id broker.Identity) (after string, err error)
+	// Decommissioned reports whether a node is refused with a certificate because it was decommissioned.
+	Decommissioned(node string, cert *x509.Certificate) bool
+	// GaveUp notes that a decommissioned node has said that it gives up its keys.
+	GaveUp(node string)
+	// Authorities are the certificates of the hub's authorities, in PEM.
+	Authorities() []byte
+}
+
+func (s *server) flightctlRoutes(mux *http.ServeMux) {
+	for path, serve := range map[string]func(http.ResponseWriter, *http.Request) error{
+		"GET " + flightctlConfigPath:                                           s.authConfig,
+		"GET " + flightctlRoot + "/auth/validate":                              s.authValidate,
+		"GET " + flightctlRoot + "/auth/userinfo":                              s.userInfo,
+		"GET " + flightctlRoot + "/auth/permissions":                           s.permissions,
+		"GET " + flightctlRoot + "/version":                                    s.flightctlVersion,
+		"GET " + flightctlRoot + "/organizations":                              s.organizations,
+		"GET " + flightctlRoot + "/enrollmentconfig":                           s.enrollmentConfig,
+		"GET " + flightctlRoot + "/labels":                                     s.labels,
+		"GET " + flightctlRoot + "/devices/{name}/lastseen":                    s.lastSeen,
+		"PUT " + flightctlRoot + "/certificatesigningrequests/{name}/approval": s.approveSigning,
+	} {
+		mux.Handle(path, s.handle(serve))
+	}
+}
+
+// authConfig tells flightctl login that one signs in with a token: edgebus token create makes one, or a provider of OpenID Connect does.
+func (s *server) authConfig(w http.ResponseWriter, _ *http.Request) error {
+	const name = "edgebus"
+	writeJSON(w, http.StatusOK, dict{
+		"apiVersion": v1beta1, "defaultProvider": name, "organizationsEnabled": true,
+		"providers": []any{dict{
+			"apiVersion": v1beta1, "kind": "AuthProvider", "metadata": dict{"name": name},
+			"spec": dict{ // the one type of provider whose clients are told that they need a token
+				"providerType": "k8s", "displayName": "a token of this hub, or of its provider", "apiUrl": "", "enabled": true,
+				"organizationAssignment": dict{"type": "static", "organizationName": organization},
+				"roleAssignment":         dict{"type": "static", "roles": []string{}},
+			},
+		}},
+	})
+	return nil
+}
+
+// authValidate says that who asks has signed in: all others are refused before.
+func (s *server) authValidate(w http.ResponseWriter, _ *http.Request) error {
+	writeText(w, http.StatusOK, "")
+	return nil
+}
+
+func (s *server) userInfo(w http.ResponseWriter, r *http.Request) error {
+	a := accessIn(r.Context())
+	writeJSON(w, http.StatusOK, dict{"preferred_username": a.user, "name": a.user, "sub": a.user, "organizations": []any{theOrganization()}})
+	return nil
+}
+
+// permissions are what the user may do with flightctl's kinds.
+func (s *server) permissions(w http.ResponseWriter, r *http.Request) error {
+	a, list := accessIn(r.Context()), []any{}
+	for i := range s.Kinds {
+		k := &s.Kinds[i]
+		if k.dialect == nil || k.dialect.Root != flightctlRoot || k.Version != v1beta1 {
+			continue
+		}
+		if may := slices.DeleteFunc(slices.Clone(verbs), func(verb string) bool { return !a.may(verb, k) }); len(may) > 0 {
+			list = append(list, dict{"resource": k.Plural, "operations": may})
+		}
+	}
+	writeJSON(w, http.StatusOK, dict{"permissions": list})
+	return nil
+}
+
+func (s *server) flightctlVersion(w http.ResponseWriter, _ *http.Request) error {
+	writeJSON(w, http.StatusOK, dict{"version": s.Version})
+	return nil
+}
+
+func theOrganization() dict {
+	return dict{
+		"apiVersion": v1beta1, "kind": "Organization", "metadata": dict{"name": organization},
+		"spec": dict{"displayName": "edgebus", "externalId": ""},
+	}
+}
+
+func (s *server) organizations(w http.ResponseWriter, _ *http.Request) error {
+	writeJSON(w, http.StatusOK, dict{"apiVersion": v1beta1, "kind": "OrganizationList", "metadata": dict{}, "items": []any{theOrganization()}})
+	return nil
+}
+
+// enrollmentConfig is what the configuration of an agent has to say of this hub. With a name it has the certificate of that request, too.
+func (s *server) enrollmentConfig(w http.ResponseWriter, r *http.Request) error {
+	a := accessIn(r.Context())
+	switch {
+	case s.Enrollment == nil:
+		return refuse(http.StatusNotFound, "NotFound", "this hub enrols no nodes")
+	case !a.all:
+		return refuse(http.StatusForbidden, "Forbidden", "User %q cannot get path %q: it is for operators of all nodes", a.user, r.URL.Path)
+	case r.TLS == nil:
+		return refuse(http.StatusConflict, "Conflict", "agents need HTTPS: ask at the address that they are to use (http.tls.listen)")
+	}
+	var cert []byte
+	if name := r.URL.Query().Get("csr"); name != "" {
+		er, err := objects.Get[resource.EnrollmentRequest](r.Context(), s.reads, store.Key{Name: name})
+		if errors.Is(err, resource.NotFound) {
+			return refuse(http.StatusNotFound, "NotFound", "CertificateSigningRequest of name %q not found", name)
+		}
+		if err != nil {
+			return err
+		}
+		if er.Spec.SignerName != resource.SignerEnroller || er.Status.Certificate == "" {
+			return badRequest("", "the request %s has no certificate of an enroller: it is made with the signer flightctl.io/enrollment, and approved", name)
+		}
+		cert = []byte(er.Status.Certificate)
+	}
+	writeJSON(w, http.StatusOK, dict{"enrollment-service": dict{
+		"authentication": dict{"client-certificate-data": base64.StdEncoding.EncodeToString(cert), "client-key-data": ""},
+		"service": dict{
+			"server": "https://" + r.Host, "certificate-authority-data": base64.StdEncoding.EncodeToString(s.Enrollment.Authorities()),
+		},
+		"enrollment-ui-endpoint": "https://" + r.Host,
+	}})
+	return nil
+}
+
+// labels are the labels that the user's nodes have, each once.
+func (s *server) labels(w http.ResponseWriter, r *http.Request) error {
+	if kind := r.URL.Query().Get("kind"); kind != "Device" {
+		return badRequest("", "kind: %.40q: labels are listed of kind Device", kind)
+	}
+	all := map[string]bool{}
+	err := s.eachNode(r, func(n *resource.Node) {
+		for key, value := range n.Metadata.Labels {
+			all[key+"="+value] = true
+		}
+	})
+	if err != nil {
+		return err
+	}
+	list := make([]string, 0, len(all))
+	for label := range all {
+		list = append(list, label)
+	}
+	slices.Sort(list)
+	writeJSON(w, http.StatusOK, list)
+	return nil
+}
+
+// eachNode visits the nodes that a request selects, in the form of flightctl.
+func (s *server) eachNode(r *http.Request, visit func(*resource.Node)) error {
+	req, err := s.parse(instead(r, http.MethodGet, flightctlRoot+"/devices", nil))
+	if err != nil {
+		return err
+	}
+	for _, name := range []string{"limit", "continue", "watch", "kind"} {
+		req.Form.Del(name)
+	}
+	if err := req.authorize(); err != nil {
+		return err
+	}
+	return s.visitNodes(req, visit)
+}
+
+func (s *server) visitNodes(r *request, visit func(*resource.Node)) error {
+	sel, err := s.selector(r)
+	if err != nil {
+		return err
+	}
+	found, _, err := s.collect(r, store.ListOptions{}, sel)
+	if err != nil {
+		return err
+	}
+	for _, o := range found {
+		n := new(resource.Node)
+		if err := json.Unmarshal(o.Data, n); err != nil {
+			return errUnreadable(o.Key)
+		}
+		if len(o.Status) > 0 && json.Unmarshal(o.Status, &n.Status) != nil {
+			return errUnreadable(o.Key)
+		}
+		visit(n)
+	}
+	return nil
+}
+
+// wantsSummary reports whether a list is asked for how the devices are on the whole, and for none of them.
+func (r *request) wantsSummary() bool {
+	return r.ownPath && r.key.Kind == resource.KindNode && httpserver.IsTrue(r.Form, "summaryOnly")
+}
+
+// summary serves a list without its items, but with a summary of them.
+func (s *server) summary(w http.ResponseWriter, r *request) error {
+	var sum resource.FleetSummary
+	if err := s.visitNodes(r, func(n *resource.Node) { sum.Add(n.Status.Summaries()) }); err != nil {
+		return err
+	}
+	counts := func(of map[string]int) map[string]int {
+		if of == nil {
+			return map[string]int{}
+		}
+		return of
+	}
+	writeJSON(w, http.StatusOK, struct {
+		listHead
+		Items   []any `json:"items"`
+		Summary dict  `json:"summary"`
+	}{r.kind.listHead(listMeta{}), []any{}, dict{
+		"total": sum.Nodes, "summaryStatus": counts(sum.SummaryStatus), "updateStatus": counts(sum.UpdateStatus), "applicationStatus": counts(sum.ApplicationStatus),
+	}})
+	return nil
+}
+
+// lastSeen says when the hub last heard of a device; 204: never.
+func (s *server) lastSeen(w http.ResponseWriter, r *http.Request) error {
+	a, name := accessIn(r.Context()), r.PathValue("name")
+	if !a.reads || !a.has(name) {
+		return refuse(http.StatusForbidden, "Forbidden", "nodes.edgebus.io %q is forbidden: User %q cannot get resource \"devices/lastseen\": %s", name, a.user, a.rule)
+	}
+	n, err := objects.Get[resource.Node](r.Context(), s.reads, store.Key{Name: name})
+	if errors.Is(err, resource.NotFound) {
+		return refuse(http.StatusNotFound, "NotFound", "Device of name %q not found", name)
+	}
+	if err != nil {
+		return err
+	}
+	if n.Status.LastSeen == "" {
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
+	writeJSON(w, http.StatusOK, dict{"lastSeen": n.Status.LastSeen})
+	return nil
+}
+
+// approveSigning serves the decision about a CertificateSigningRequest as flightctl's clients send it: the whole object, whose conditions say
+// what was decided.
+func (s *server) approveSigning(w http.ResponseWriter, r *http.Request) error {
+	var asked struct {
+		Status struct {
+			Conditions []resource.Condition `json:"conditions"`
+		} `json:"status"`
+	}
+	raw, err := readBody(r, mediaType(r))
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(raw, &asked); err != nil {
+		return badRequest("", "the CertificateSigningRequest can't be read: %v", err)
+	}
+	decision := ""
+	for _, c := range asked.Status.Conditions {
+		if c.Status == "True" && (c.Type == resource.Approved || c.Type == resource.Denied) {
+			if decision != "" {
+				return badRequest("status.conditions", "a request is either Approved or Denied")
+			}
+			decision = c.Type
+		}
+	}
+	if decision == "" {
+		return badRequest("status.conditions", "must have Approved or Denied with the status True")
+	}
+	return s.decide(w, r, dict{"approval": decision}, flightctlRoot+"/certificatesigningrequests/"+r.PathValue("name"))
+}
+
+// decide writes a decision into the spec of an EnrollmentRequest, has it carried out, and answers with what is at a path then.
+func (s *server) decide(w http.ResponseWriter, r *http.Request, spec dict, show string) error {
+	patch, err := json.Marshal(dict{"spec": spec})
+	if err != nil {
+		return err
+	}
+	name := r.PathValue("name")
+	if err := s.object(discarded{http.Header{}}, instead(r, http.MethodPatch, "/apis/"+resource.APIVersion+"/enrollmentrequests/"+name, patch)); err != nil {
+		return err
+	}
+	if err := s.settle(r, name); err != nil {
+		return err
+	}
+	return s.object(w, instead(r, http.MethodGet, show, nil))
+}
+
+// settle has a decision carried out at once, so that who made it finds the certificate.
+func (s *server) settle(r *http.Request, name string) error {
+	if s.Enrollment == nil {
+		return nil
+	}
+	return s.Enrollment.Settle(r.Context(), name)
+}
+
+// discarded is the answer to a part of a request.
+type discarded struct{ header http.Header }
+
+func (d discarded) Header() http.Header       { return d.header }
+func (discarded) Write(p []byte) (int, error) { return len(p), nil }
+func (discarded) WriteHeader(int)             {}
+
+// The condition by which flightctl's agent says that it is about to forget its keys.
+const conditionDecommissioning, reasonCompleted = "DeviceDecommissioning", "Completed"
+
+// tellDecommissioned answers a node that speaks HTTP only, and that was decommissioned: with its certificate, which is good for nothing else
+// any more, it is told so where it asks for its spec, and says there that it gives up its keys. It reports whether it has answered.
+func (s *server) tellDecommissioned(w http.ResponseWriter, r *http.Request) bool {
+	if s.Enrollment == nil || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return false
+	}
+	cert := r.TLS.PeerCertificates[0]
+	node := cert.Subject.CommonName
+	at, ours := strings.CutPrefix(r.URL.Path, flightctlRoot+"/devices/"+node+"/")
+	asks := ours && at == "rendered" && r.Method == http.MethodGet
+	says := ours && at == "status" && (r.Method == http.MethodPut || r.Method == http.MethodPatch)
+	if !asks && !says || !s.Enrollment.Decommissioned(node, cert) || s.Now().After(cert.NotAfter) {
+		return false
+	}
+	w.Header().Set(apiVersionHeader, v1beta1)
+	meta, spec := dict{"name": node}, dict{}
+	if asks {
+		known, _ := strconv.ParseInt(r.URL.Query().Get("knownRenderedVersion"), 10, 64) // none is as good as 0
+		version := strconv.FormatInt(known+1, 10)
+		meta["annotations"] = dict{"device-controller/renderedVersion": version, "renderedVersion": version}
+		spec["decommissioning"] = dict{"target": "Unenroll"}
+	} else {
+		raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.MaxBody))
+		var said any
+		if err == nil && json.Unmarshal(raw, &said) == nil && givesUp(said) {
+			s.Enrollment.GaveUp(node)
+		}
+	}
+	writeJSON(w, http.StatusOK, dict{"apiVersion": "flightctl.io/" + v1beta1, "kind": "Device", "metadata": meta, "spec": spec})
+	return true
+}
+
+// givesUp reports whether a status, or a patch of one, has the condition that the agent has done what it does before it forgets its keys.
+func givesUp(v any) bool {
+	switch v := v.(type) {
+	case dict:
+		if v["type"] == conditionDecommissioning && v["status"] == "True" && v["reason"] == reasonCompleted {
+			return true
+		}
+		for _, e := range v {
+			if givesUp(e) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(v, givesUp)
+	}
+	return false
+}
+
+// flightctlFields are the field selectors that flightctl has for its kinds. Most values follow from others.
+func flightctlFields(kind string) map[string]func(any) string {
+	node := func(get func(*resource.Node) string) func(any) string { return field(get) }
+	switch kind {
+	case resource.KindNode:
+		return map[string]func(any) string{
+			"metadata.alias":                    node(func(n *resource.Node) string { return n.Metadata.Labels["alias"] }),
+			"metadata.creationTimestamp":        node(func(n *resource.Node) string { return created(n.Metadata) }),
+			"status.summary.status":             node(func(n *resource.Node) string { return n.Status.Summary().Status }),
+			"status.updated.status":             node(func(n *resource.Node) string { return n.Status.Updated().Status }),
+			"status.applicationsSummary.status": node(func(n *resource.Node) string { return n.Status.ApplicationsSummary().Status }),
+			"status.lifecycle.status":           node(func(n *resource.Node) string { return n.Status.Lifecycle().Status }),
+			"status.lastSeen":                   node(func(n *resource.Node) string { return n.Status.LastSeen }),
+		}
+	case resource.KindFleet:
+		return map[string]func(any) string{
+			"metadata.owner":             field(func(f *resource.Fleet) string { return f.Metadata.Owner }),
+			"metadata.creationTimestamp": field(func(f *resource.Fleet) string { return created(f.Metadata) }),
+		}
+	case resource.KindRepository:
+		return map[string]func(any) string{
+			"spec.type": field(func(r *resource.Repository) string { return r.Spec.Type }),
+			"spec.url":  field(func(r *resource.Repository) string { return r.Spec.URL }),
+		}
+	case resource.KindResourceSync:
+		return map[string]func(any) string{"spec.repository": field(func(r *resource.ResourceSync) string { return r.Spec.Repository })}
+	case resource.KindEnrollmentRequest:
+		return map[string]func(any) string{
+			"status.approval.approved": field(func(e *resource.EnrollmentRequest) string {
+				return strconv.FormatBool(e.Spec.Approval == resource.Approved)
+			}),
+		}
+	}
+	return nil
+}
+
+func created(m resource.Meta) string {
+	if m.CreationTimestamp == nil {
+		return ""
+	}
+	return resource.Time(*m.CreationTimestamp)
+}
+
+// renews reports whether a user is a node that may request the renewal of its certificate, and read its requests.
+func (a access) renews(k *Kind) bool {
+	return a.role == string(topics.RoleNode) && k.storeKind() == resource.KindEnrollmentRequest
+}

@@ -1,0 +1,50 @@
+package datadir
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/stretchr/testify/require"
+)
+
+func TestADiskThatIsNearlyFullIsToldUntilThereIsSpaceAgain(t *testing.T) {
+	var told []string
+	s := (&Dir{Path: "/data"}).Space(zerolog.Nop(), func(low string) { told = append(told, low) })
+	var free float64
+	var failed error
+	s.free = func(path string) (float64, error) {
+		require.Equal(t, "/data", path)
+		return free, failed
+	}
+	for _, x := range []struct {
+		free float64
+		err  error
+		low  string
+	}{
+		{40, nil, ""},
+		{5, nil, ""},
+		{4.9, nil, "4 % of the disk with /data is free"},
+		{4.1, nil, "4 % of the disk with /data is free"},
+		{0, errors.New("not now"), "4 % of the disk with /data is free"},
+		{0, nil, "0 % of the disk with /data is free"},
+		{5.5, nil, "5 % of the disk with /data is free"}, // it may be below 5 % again in a moment
+		{6, nil, ""},
+		{5.5, nil, ""},
+	} {
+		free, failed = x.free, x.err
+		s.look()
+		require.Equal(t, x.low, s.Low(), "%v", x)
+	}
+	require.Equal(t, []string{"4 % of the disk with /data is free", "0 % of the disk with /data is free", "5 % of the disk with /data is free", ""}, told)
+}
+
+func TestTheFreeSpaceIsThatOfTheDirectorysDisk(t *testing.T) {
+	percent, err := freeSpace(t.TempDir())
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skip("this system doesn't say how much of a disk is free")
+	}
+	require.NoError(t, err)
+	require.Positive(t, percent)
+	require.LessOrEqual(t, percent, 100.0)
+}
