@@ -1,7 +1,7 @@
 // Package client is the MQTT 5 client of the core's link to the hub, of mappers, tools and tests.
 //
 // It never stores a publish on disk, never subscribes by itself to anything but Options.Subscriptions, never hides a
-// refusal, and knows no topic of the bus. No type of the codec, paho.golang, leaves the package.
+// refusal, and knows no topic of the bus. No type of the codec, paho.golang, leaves the package (docs/adr/0139).
 //
 // It keeps the MQTT session itself, for three reasons: many publishes in flight without a goroutine for each, outcomes in
 // the order of the publishes, and an outcome for each publish even if the connection ends.
