@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -28,10 +29,62 @@ func newArtifact() *cobra.Command {
 		Short: "Make the signed bundle of programs that an upgrade needs",
 		Long: `Make Artifacts: signed manifests of a version's programs, which Upgrades have nodes run. edgebus get artifacts lists them, and
 edgebus delete removes them.`,
-		Example: "  edgebus artifact push --version v1.2.0 --secret-key minisign.key bin/edgecore-linux-arm64 bin/edgeagent-linux-arm64",
+		Example: "  edgebus artifact key minisign.key\n  edgebus artifact push --version v1.2.0 --secret-key minisign.key bin/edgecore-linux-arm64 bin/edgeagent-linux-arm64",
 	}
-	cmd.AddCommand(newArtifactPush())
+	cmd.AddCommand(newArtifactKey(), newArtifactPush())
 	return cmd
+}
+
+func newArtifactKey() *cobra.Command {
+	var password bool
+	cmd := &cobra.Command{
+		Use:   "key FILE",
+		Short: "Make the key that signs Artifacts",
+		Long: `Make a secret key of minisign in FILE, and print the public key, which the nodes list (upgrade.keys of the agent). The public key is written
+to FILE with .pub in place of .key, too. Keep FILE off the hub and the nodes: whoever has it makes programs that they run.`,
+		Example: "  edgebus artifact key minisign.key\n  edgebus artifact key --password minisign.key",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			public, secret, err := minisign.GenerateKey(nil)
+			if err != nil {
+				return err
+			}
+			text, err := secret.MarshalText()
+			if password {
+				var typed []byte
+				if typed, err = newPassword(cmd.InOrStdin(), cmd.ErrOrStderr()); err == nil {
+					text, err = minisign.EncryptKey(string(typed), secret)
+				}
+			}
+			if err != nil {
+				return err
+			}
+			shown, err := public.MarshalText()
+			if err != nil {
+				return err
+			}
+			if err := writeOnce(args[0], append(text, '\n'), 0o600); err != nil {
+				return err
+			}
+			if err := writeOnce(strings.TrimSuffix(args[0], ".key")+".pub", append(shown, '\n'), 0o644); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), public)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&password, "password", false, "encrypt the key with a password, which is asked for, or read from the standard input")
+	return cmd
+}
+
+// writeOnce writes a file that does not exist yet.
+func writeOnce(name string, text []byte, mode os.FileMode) error {
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 func newArtifactPush() *cobra.Command {
@@ -42,7 +95,7 @@ func newArtifactPush() *cobra.Command {
 		Use:   "push --version VERSION --secret-key FILE PROGRAM...",
 		Short: "Store programs in the hub, and make a signed Artifact of them",
 		Long: `Store programs in the hub, and make an Artifact of them: a manifest with the size and SHA-256 of each, signed with a secret key
-of minisign (minisign -G). The key does not leave this machine, and the hub has none. Nodes take a version only if their settings list the
+of minisign (edgebus artifact key, or minisign -G). The key does not leave this machine, and the hub has none. Nodes take a version only if their settings list the
 public key (upgrade.keys).
 
 A program is a file named edgecore, edgeagent, mapper-modbus, …; what follows the first -linux- is not part of its name. Its architecture is
@@ -153,7 +206,7 @@ func readSigningKey(file string, in io.Reader, prompts io.Writer) (k minisign.Pr
 	}
 	if !minisign.IsEncrypted(text) {
 		if err := k.UnmarshalText(text); err != nil {
-			return k, fmt.Errorf("it is no secret key of minisign, such as minisign -G writes: %w", err)
+			return k, fmt.Errorf("it is no secret key of minisign, such as edgebus artifact key or minisign -G writes: %w", err)
 		}
 		return k, nil
 	}

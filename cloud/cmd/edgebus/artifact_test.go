@@ -71,3 +71,21 @@ func TestProgramsOfAnArtifact(t *testing.T) {
 	_, err = programOf(write(t, t.TempDir(), "edgecore", "#!/bin/sh\n"))
 	require.ErrorContains(t, err, "it is no program for Linux")
 }
+
+func TestAKeyIsMadeThatSignsAndIsNeverOverwritten(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "minisign.key")
+	public, _ := said(t, 0, "artifact", "key", file)
+	public = strings.TrimSpace(public)
+	key, err := readSigningKey(file, strings.NewReader(""), nil)
+	require.NoError(t, err)
+	verify(t, public, "text", signArtifact(key, []byte("text"), "timestamp:1"))
+	info, err := os.Stat(file)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	text, err := os.ReadFile(filepath.Join(dir, "minisign.pub"))
+	require.NoError(t, err)
+	require.True(t, strings.HasSuffix(string(text), "\n"+public+"\n"), "the last line is what the nodes list")
+	_, errs := said(t, 1, "artifact", "key", file)
+	require.Contains(t, errs, "file exists")
+}
