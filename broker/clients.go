@@ -267,7 +267,7 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 		b.storeWill(c.peekWill())
 	}
 	c.unstored = !present && (cl.record > 0 || replaced)
-	cl.sess.Attach(c.w, session.ConnParams{Version: c.ident.Version, ReceiveMaximum: c.receiveMaximum, MaximumPacket: c.maximumPacket})
+	cl.sess.Attach(c.w, session.ConnParams{Version: c.ident.Version, ReceiveMaximum: c.receiveMaximum, MaximumPacket: c.maximumPacket, Parts: c.partsParams()})
 	if changed {
 		b.router.index.gen.Add(1) // routes depend on rights
 	}

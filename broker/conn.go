@@ -46,7 +46,8 @@ type conn struct {
 	assigned       string // the client identifier that the broker assigned; empty: the client brought one
 	receiveMaximum uint16
 	maximumPacket  uint32
-	noProblems     bool // the client asked for no reason strings
+	partsMemory    string // of a client that takes large messages in parts; empty: it doesn't
+	noProblems     bool   // the client asked for no reason strings
 	keepAlive      time.Duration
 	shortened      bool // the keep-alive is not what the client asked for
 	resumed        bool

@@ -16,6 +16,7 @@ import (
 	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -241,6 +242,11 @@ func (c *conn) parameters(pk *packets.Packet) {
 	p := &pk.Properties
 	c.clean = pk.Connect.Clean
 	c.receiveMaximum, c.maximumPacket = p.ReceiveMaximum, p.MaximumPacketSize
+	for _, u := range p.User {
+		if u.Key == link.PropParts {
+			c.partsMemory = u.Val
+		}
+	}
 	c.noProblems = p.RequestProblemInfoFlag && p.RequestProblemInfo == 0
 	switch {
 	case pk.ProtocolVersion == 5 && !(c.bridge && !c.clean && !p.SessionExpiryIntervalFlag): // mosquitto's bridges say none

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker/quota"
+	"github.com/edgebus/edgebus/broker/session"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -30,11 +31,9 @@ type partials struct {
 }
 
 type partial struct {
-	id, user  string
-	size      int
-	content   []byte    // from the beginning
-	published bool      // a node that didn't get the acknowledgement sends its last part again
-	newest    time.Time // when the newest part came
+	link.Assembly
+	user   string
+	newest time.Time // when the newest part came
 }
 
 func newPartials(most int, unfinished *quota.Quota, now func() time.Time) *partials {
@@ -44,6 +43,14 @@ func newPartials(most int, unfinished *quota.Quota, now func() time.Time) *parti
 // carriesPart reports whether a message is a part of another one.
 func carriesPart(m *Message) bool {
 	return m.Publisher.Has(topics.RoleNode) && strings.HasSuffix(m.Topic, "/sync/parts")
+}
+
+// partsParams say how a node's core takes large messages.
+func (c *conn) partsParams() session.PartsParams {
+	if c.partsMemory == "" || !c.ident.Has(topics.RoleNode) {
+		return session.PartsParams{}
+	}
+	return session.PartsParams{Topic: topics.Address{Node: c.ident.Node, Kind: topics.KindParts}.String(), Memory: c.partsMemory}
 }
 
 // take takes a part. With the last one m becomes the message that arrived in parts, and published is to be called with its outcome; before
@@ -63,26 +70,29 @@ func (p *partials) take(m *Message) (published func(error), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	is := p.byNode[at.Node]
-	if part.Offset == 0 && (is == nil || is.id != string(part.ID)) {
+	if part.Offset == 0 && (is == nil || is.ID != string(part.ID)) {
 		if is, err = p.begin(at.Node, m.User(), &part); err != nil {
 			return nil, topicError(resource.Unavailable, m.Topic, "%v", err)
 		}
 	}
+	if is == nil {
+		is = &partial{}
+	}
+	fresh, err := is.Fresh(&part)
 	switch {
-	case is == nil || is.id != string(part.ID) || is.size != part.Size || !is.published && part.Offset > len(is.content):
-		return nil, topicError(resource.Conflict, m.Topic, "the parts before this one are not here: send the message from its beginning")
-	case is.published || part.Offset+len(part.Content) <= len(is.content):
+	case err != nil:
+		return nil, topicError(resource.Conflict, m.Topic, "%v: send the message from its beginning", err)
+	case fresh == nil:
 		return nil, nil // it has come before
 	}
-	fresh := part.Content[len(is.content)-part.Offset:]
 	if part.Last() {
-		m.Topic, m.Payload = part.Topic, slices.Concat(is.content, fresh)
+		m.Topic, m.Payload = part.Topic, slices.Concat(is.Content, fresh)
 		return func(err error) { p.published(at.Node, is, err) }, nil
 	}
 	if err := p.quota.Take(is.user, int64(len(fresh))); err != nil {
 		return nil, topicError(resource.Unavailable, m.Topic, "%v", err)
 	}
-	is.content, is.newest = append(is.content, fresh...), p.now()
+	is.Content, is.newest = append(is.Content, fresh...), p.now()
 	return nil, nil
 }
 
@@ -101,7 +111,7 @@ func (p *partials) begin(node, user string, part *link.Part) (*partial, error) {
 	if err := p.quota.Take(user, partialCost); err != nil {
 		return nil, err
 	}
-	is := &partial{id: string(part.ID), user: user, size: part.Size, newest: now}
+	is := &partial{Assembly: link.NewAssembly(part), user: user, newest: now}
 	p.byNode[node] = is
 	return is, nil
 }
@@ -116,8 +126,8 @@ func (p *partials) drop(node string) {
 }
 
 func (p *partials) release(is *partial) {
-	p.quota.Add(is.user, -int64(len(is.content)))
-	is.content = nil
+	p.quota.Add(is.user, -int64(len(is.Content)))
+	is.Content = nil
 }
 
 // published notes the outcome of a message. While it can't be stored, its parts are kept: the node sends the last one again.
@@ -135,5 +145,5 @@ func (p *partials) published(node string, is *partial, err error) {
 		return
 	}
 	p.release(is)
-	is.published = true
+	is.Whole = true
 }

@@ -108,3 +108,30 @@ func TestUnfinishedMessagesAreBounded(t *testing.T) {
 	require.NoError(t, take("n2", "b"))
 	require.EqualValues(t, 60_000+partialCost, q.Held())
 }
+
+// A node's core gets large messages in parts if it says so; who else says it, gets them whole.
+func TestOnlyACoreThatAsksForPartsGetsThem(t *testing.T) {
+	b := start(t, func(o *Options) { o.Tree, o.Down = newFakeTree(), []string{"#"} })
+	inParts := func(pk *packets.Packet) {
+		pk.Properties.User = append(pk.Properties.User, packets.UserProperty{Key: link.PropParts, Val: "here"})
+	}
+	cores := map[string]*tc{
+		"parts": open(t, b, "node/n1", credentialsOf("node/n1", ""), inParts),
+		"whole": open(t, b, "node/n2", credentialsOf("node/n2", "")),
+		"user":  open(t, b, "anybody", inParts),
+	}
+	for _, c := range cores {
+		require.Less(t, c.subscribe("down/#", 1).ReasonCodes[0], byte(0x80))
+	}
+	payload := strings.Repeat("payload ", 5000)
+	publisher := open(t, b, "publisher")
+	require.Zero(t, publisher.publish1("down/x", payload).ReasonCode)
+	for _, name := range []string{"whole", "user"} {
+		require.Equal(t, payload, string(cores[name].expect(packets.Publish).Payload), name)
+	}
+	got := cores["parts"].expect(packets.Publish)
+	require.Equal(t, partsTopic, got.TopicName)
+	p, err := link.DecodePart(got.Payload)
+	require.NoError(t, err)
+	require.Equal(t, len(payload), p.Size)
+}

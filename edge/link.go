@@ -234,6 +234,7 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 			h.bridge.take(ctx, m)
 		}
 	}
+	o = assemble(o, node, func(err error) { c.Reconnect(err) })
 	if c, err = client.New(h.up.watch(o)); err != nil {
 		return nil, fmt.Errorf("link: %w", err)
 	}
@@ -282,6 +283,7 @@ func (h *hubLink) newStored() (*client.Client, error) {
 		return nil
 	}
 	o.OnMessage = func(m client.Message) { h.bridge.take(connection, m) }
+	o = assemble(o, h.cfg.Node.Name, func(err error) { c.Reconnect(err) })
 	if c, err = client.New(o); err != nil {
 		return nil, fmt.Errorf("link: %w", err)
 	}

@@ -167,7 +167,7 @@ var table = [...]Topic{
 	{KindBridge, "bridge/#", OwnerNone, 1, false, "bytes", []Role{RoleNode}, people, "users' own topics that bridge rules send from the node"},
 	{KindSyncUp, "sync/up", OwnerNone, 1, false, "Link", []Role{RoleNode}, []Role{RoleHub}, "the link: messages from the core"},
 	{KindSyncDown, "sync/down", OwnerNone, 1, false, "Link", []Role{RoleHub}, []Role{RoleNode}, "the link: messages from the hub"},
-	{KindParts, "sync/parts", OwnerNone, 1, false, "MessagePart", []Role{RoleNode}, []Role{RoleHub}, "the link: large messages of streams and bridge rules, in parts"},
+	{KindParts, "sync/parts", OwnerNone, 1, false, "MessagePart", []Role{RoleNode}, []Role{RoleHub}, "the link: large messages in parts, either way"},
 	{KindClock, "sync/clock", OwnerNone, 0, false, "Clock", []Role{RoleNode}, []Role{RoleHub}, "the core's clock, in which the hub expresses the deadlines of commands"},
 	{KindEnroll, "enroll/{request}", OwnerNone, 1, false, "JoinRequest", []Role{RoleEnrollee, RoleNode}, []Role{RoleHub}, "requests a certificate from the hub: the first one of a new node, or a renewal"},
 	{KindEnrolled, "enroll/{request}/answer", OwnerNone, 1, false, "JoinAnswer", []Role{RoleHub}, []Role{RoleEnrollee, RoleNode}, "the hub's answer: a certificate, a refusal, or that the request waits for approval"},

@@ -618,6 +618,11 @@ func (o Options) connectPacket(s server) (*packets.Connect, error) {
 		CleanStart: o.CleanStart,
 		Properties: &packets.Properties{ReceiveMaximum: &o.ReceiveMaximum, MaximumPacketSize: &most},
 	}
+	if o.Properties != nil {
+		for _, u := range o.Properties() {
+			p.Properties.User = append(p.Properties.User, packets.User(u))
+		}
+	}
 	if o.SessionExpiry > 0 {
 		p.Properties.SessionExpiryInterval = seconds(o.SessionExpiry)
 	}

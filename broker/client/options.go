@@ -45,8 +45,9 @@ type Options struct {
 	CleanStart     bool          // forget the broker's session at every connect
 	SessionExpiry  time.Duration // how long the broker keeps the session after a disconnect
 	Will           *Message
-	ReceiveMaximum uint16 // incoming QoS 1 and 2 messages waiting for OnMessage; default 256
-	MaxPending     int    // publishes without an outcome; default 4096
+	Properties     func() []UserProperty // of each CONNECT; nil: none
+	ReceiveMaximum uint16                // incoming QoS 1 and 2 messages waiting for OnMessage; default 256
+	MaxPending     int                   // publishes without an outcome; default 4096
 
 	Counters *Counters // clients may share them; default: the client's own
 

@@ -7,5 +7,5 @@
 // Start with session.go: a [Session] has the queue and the inflight window, and outlives its connections. A [Writer]
 // (writer.go) takes packets from it and writes them to one connection; a [Fanout] (fanout.go) writes to many. durable.go
 // has the records, what a session keeps on disk only, and loading after a restart; replay.go sends retained messages to new
-// subscriptions; consumer.go takes messages inside the process; message.go has a message and its encoding for the wire.
+// subscriptions; parts.go cuts large messages for nodes; consumer.go takes messages inside the process; message.go has a message and its encoding for the wire.
 package session

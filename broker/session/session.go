@@ -52,6 +52,7 @@ type Session struct {
 	disk     diskQueue
 
 	consumer  consumer // nil: the client is not connected
+	parts     *parts   // nil: the client takes none
 	version   byte
 	window    int // Receive Maximum
 	maxPacket int // 0: no limit
@@ -76,6 +77,7 @@ type ConnParams struct {
 	Version        byte
 	ReceiveMaximum uint16 // 0: not given
 	MaximumPacket  uint32 // 0: not given
+	Parts          PartsParams
 }
 
 // Attach makes w the session's consumer. Unacknowledged messages are sent again first, in order.
@@ -87,6 +89,7 @@ func (s *Session) Attach(w *Writer, p ConnParams) {
 	if p.ReceiveMaximum > 0 {
 		s.window = min(s.window, int(p.ReceiveMaximum))
 	}
+	s.attachParts(p.Parts)
 	s.inflight.restart()
 }
 
@@ -130,7 +133,7 @@ func (s *Session) End() (records []uint64, left []Undelivered) {
 	user := s.limits.User
 	user.Add(-int64(s.held()))
 	s.queue, s.disk, s.inflight = queue{user: user}, diskQueue{}, newInflight(user)
-	s.replays, s.live = nil, liveTopics{}
+	s.replays, s.live, s.parts = nil, liveTopics{}, nil
 	s.inbound.end()
 	return records, left
 }
@@ -338,9 +341,17 @@ func (s *Session) drain(w *Writer, b []byte, max int) []byte {
 	return b
 }
 
-// next takes the next packet to send, if the inflight window and the disk allow one: first what an earlier connection
-// sent and was not acknowledged, then the queue.
+// next takes the next packet to send, if there is one and the client has room for it.
 func (s *Session) next(now time.Time) (p publish, ok bool) {
+	if s.parts != nil {
+		return s.nextPaced(now)
+	}
+	return s.nextWhole(now)
+}
+
+// nextWhole takes the next packet if the inflight window and the disk allow one: first what an earlier connection sent and
+// was not acknowledged, then the queue.
+func (s *Session) nextWhole(now time.Time) (p publish, ok bool) {
 	f := &s.inflight
 	for x := f.nextResend(); x != nil; x = f.nextResend() {
 		p = publish{item: x.item, id: x.id, dup: true, release: x.released}
@@ -453,7 +464,10 @@ func (s *Session) Fits(kind byte, id uint16) bool {
 func (s *Session) completed(x *inflightMessage, batch *WriteBatch) {
 	s.inflight.remove(x)
 	s.deleteRecord(x.item)
-	if s.consumer != nil && (s.queue.live > 0 || len(s.inflight.resend) > 0 || len(s.replays) > 0) {
+	if s.parts != nil {
+		s.parts.answered(x, s.now())
+	}
+	if s.consumer != nil && (s.queue.live > 0 || s.parts.waiting() || len(s.inflight.resend) > 0 || len(s.replays) > 0) {
 		s.consumer.wake(batch)
 	}
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics/link"
 )
 
 // Options are what a Forwarder needs.
@@ -51,16 +52,13 @@ type Forwarder struct {
 	mu      sync.Mutex
 	sent    int           // messages on their way
 	bytes   int           // of them
-	window  window        // that these keep to
 	ended   bool          // the hub refused a message that it may take later: the connection is to end
 	changed chan struct{} // has a value when one of the above has changed
 
-	held      []*heldMessage // oldest first
-	heldBytes int
-	heldSent  bool // the last part of the first, or all of it, is on its way
-	begun     int  // the byte of the first with which this connection began
-	next      int  // the one that is sent next
-	sincePart int  // bytes of others that were sent since the last part
+	turns    link.Turns[*heldMessage]
+	cutting  bool // the first of those that wait is the upload
+	heldSent bool // its last part, or all of it, is on its way
+	begun    int  // the byte with which this connection began
 }
 
 // New makes a Forwarder for one connection.
@@ -70,7 +68,7 @@ func New(o Options) *Forwarder {
 		o.Upload = &Upload{}
 	}
 	return &Forwarder{
-		o: o, window: window{bytes: min(firstWindow, o.WindowBytes), most: o.WindowBytes}, log: o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: 10 * time.Second}), changed: make(chan struct{}, 1),
+		o: o, turns: link.Turns[*heldMessage]{Pace: link.NewPace(o.WindowBytes)}, log: o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: 10 * time.Second}), changed: make(chan struct{}, 1),
 	}
 }
 
@@ -96,7 +94,7 @@ func (f *Forwarder) Run(ctx context.Context) {
 func (f *Forwarder) free() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return !f.ended && f.sent < f.o.Window && f.bytes < f.window.bytes
+	return !f.ended && f.sent < f.o.Window && f.bytes < f.turns.Window()
 }
 
 // afford waits for the budget.
@@ -128,7 +126,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // send sends one message or part. It reports false if nothing waits.
 func (f *Forwarder) send(out *broker.LinkConsumer) bool {
 	f.mu.Lock()
-	due, full := f.partDue(), f.heldBytes >= mostHeld
+	due, full := f.turns.PartDue(), f.turns.Full()
 	f.mu.Unlock()
 	if due && f.sendHeld(out) {
 		return true
@@ -144,9 +142,6 @@ func (f *Forwarder) send(out *broker.LinkConsumer) bool {
 	n := Size(m)
 	f.mu.Lock()
 	waits := f.hold(&heldMessage{p, m, n})
-	if !waits {
-		f.sincePart += n
-	}
 	f.mu.Unlock()
 	if !waits {
 		f.publish(m, n, func(err error) { f.settle(out, p, err) })
@@ -168,7 +163,7 @@ func (f *Forwarder) publish(m client.Message, n int, done func(error)) {
 		f.sent--
 		f.bytes -= n
 		if err == nil && m.QoS > 0 {
-			f.window.answered(n, began, time.Now())
+			f.turns.Answered(n, began, time.Now())
 		}
 		f.mu.Unlock()
 		select {

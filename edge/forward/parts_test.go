@@ -135,18 +135,3 @@ func TestEachLargeMessageIsOneOfItsOwn(t *testing.T) {
 	require.Equal(t, append(bytes.Clone(same), same...), l.all["same"])
 	require.EqualValues(t, 1, l.count.Dropped()["refused_by_client"])
 }
-
-func TestTheWindowFollowsTheLine(t *testing.T) {
-	now := time.Now()
-	w := window{bytes: firstWindow, most: 256 << 10}
-	for range 100 { // a satellite: half a second there and back, and much room
-		w.answered(8<<10, now.Add(-500*time.Millisecond), now)
-	}
-	require.Equal(t, w.most, w.bytes)
-	for range 10 {
-		now = now.Add(5 * time.Second)
-		w.answered(8<<10, now.Add(-4*time.Second), now)
-		w.answered(8<<10, now.Add(-4*time.Second), now)
-	}
-	require.Equal(t, leastWindow, w.bytes)
-}

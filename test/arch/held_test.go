@@ -40,7 +40,7 @@ var held = map[string]string{
 	"acks.unreleased":         "limits.receiveMaximum",
 	"unackedPublish.ack":      "limits.receiveMaximum",
 	"partials.byNode":         "limits.unfinished: 256 bytes for each node",
-	"partial.content":         "limits.unfinished: content of messages in parts",
+	"parts.sent":              "limits.receiveMaximum: what is unacknowledged; the messages are those of inflight",
 	"frames.buf":              "limits.unfinished: bytes of unfinished packets",
 	"socket.out":              "one write of a WebSocket",
 	"Writer.control":          "the client isn't read while it takes no answers",

@@ -1,14 +1,22 @@
 package link
 
-import "fmt"
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+)
 
 // MaxPart bounds the content of a Part.
 const MaxPart = 64 << 10
 
-// Part is a part of a large message of a stream or a bridge rule, on its way from a node to the hub. The PUBLISH of the last part has the
+// PropParts is the user property of a CONNECT with which a core says that it takes large messages in parts. Its value names what the core
+// keeps of an unfinished message: with another value it has nothing.
+const PropParts = "parts"
+
+// Part is a part of a large message on its way between a node and the hub. The PUBLISH of the last part has the
 // properties of the message.
 type Part struct {
-	ID      []byte `cbor:"0,keyasint"` // of the message, chosen by the node
+	ID      []byte `cbor:"0,keyasint"` // of the message, chosen by the sender
 	Size    int    `cbor:"1,keyasint"` // of its payload
 	Offset  int    `cbor:"2,keyasint"` // of Content in that
 	Content []byte `cbor:"3,keyasint"`
@@ -37,4 +45,51 @@ func DecodePart(b []byte) (p Part, err error) {
 		return Part{}, fmt.Errorf("%w: the last part has the topic, and no other", ErrMalformed)
 	}
 	return p, nil
+}
+
+// Cut is a message that is sent in parts.
+type Cut struct {
+	ID      []byte
+	Topic   string
+	Payload []byte
+	Sent    int // bytes from the beginning that were sent over this connection, or need not be sent again
+	Acked   int // bytes from the beginning that the other side has
+}
+
+// NewPartID makes the identifier of a message that is sent in parts.
+func NewPartID() []byte { return []byte(rand.Text()[:16]) }
+
+// Next takes the next part, of at most size bytes.
+func (c *Cut) Next(size int) Part {
+	p := Part{ID: c.ID, Size: len(c.Payload), Offset: c.Sent, Content: c.Payload[c.Sent:min(c.Sent+size, len(c.Payload))]}
+	c.Sent += len(p.Content)
+	if p.Last() {
+		p.Topic = c.Topic
+	}
+	return p
+}
+
+// ErrPartsMissing is about a part that the parts before it did not come before.
+var ErrPartsMissing = errors.New("the parts before this one are not here")
+
+// Assembly is a message that arrives in parts.
+type Assembly struct {
+	ID      string
+	Size    int
+	Content []byte // from the beginning
+	Whole   bool   // it has come; who didn't get the acknowledgement sends the last part again
+}
+
+// NewAssembly begins the message of a part.
+func NewAssembly(p *Part) Assembly { return Assembly{ID: string(p.ID), Size: p.Size} }
+
+// Fresh is what a part has beyond what has come; nothing, if all of it has come before.
+func (a *Assembly) Fresh(p *Part) ([]byte, error) {
+	switch {
+	case a.ID != string(p.ID) || a.Size != p.Size || !a.Whole && p.Offset > len(a.Content):
+		return nil, ErrPartsMissing
+	case a.Whole || p.Offset+len(p.Content) <= len(a.Content):
+		return nil, nil
+	}
+	return p.Content[len(a.Content)-p.Offset:], nil
 }

@@ -1,0 +1,179 @@
+package session
+
+import (
+	"time"
+
+	"github.com/edgebus/edgebus/topics/link"
+)
+
+// A client may take large messages in parts, as a node's core does over its link (package topics/link). It then gets no more at a time than its
+// line takes, and what is small doesn't wait for what is large. An unfinished message goes on over the client's next connection.
+
+// mostOnTheWay bounds the bytes that were sent to such a client and are not acknowledged.
+const mostOnTheWay = 256 << 10
+
+// PartsParams say how a client takes parts.
+type PartsParams struct {
+	Topic  string // of the parts; "": it takes none
+	Memory string // names what the client keeps of an unfinished message; with another name it has nothing
+}
+
+// parts is the state of a connection whose client takes parts.
+type parts struct {
+	PartsParams
+	turns   link.Turns[*cutMessage]
+	resumed *cutMessage // unfinished on an earlier connection; nil: none
+	sent    map[*inflightMessage]sentPacket
+	bytes   int // of them
+}
+
+// cutMessage is a message that waits for its turn, and goes in parts if it is large.
+type cutMessage struct {
+	*inflightMessage
+	link.Cut
+	size int
+	dup  bool
+	done bool // its last part, or all of it, was sent
+}
+
+// sentPacket is a packet that was sent over the connection and is not acknowledged.
+type sentPacket struct {
+	size int
+	at   time.Time
+	of   *cutMessage // whose part it is; nil: it is a message
+	end  int         // of the part
+}
+
+// attachParts begins with a new connection. Parts of the one before are not sent again as they were: their message is cut anew from where
+// the client has it.
+func (s *Session) attachParts(p PartsParams) {
+	old := s.parts
+	s.parts = nil
+	if old != nil {
+		for x, packet := range old.sent {
+			if packet.of != nil {
+				s.inflight.remove(x)
+			}
+		}
+	}
+	if p.Topic == "" {
+		return
+	}
+	s.parts = &parts{PartsParams: p, turns: link.Turns[*cutMessage]{Pace: link.NewPace(mostOnTheWay)}, sent: make(map[*inflightMessage]sentPacket)}
+	if old != nil && old.Memory == p.Memory {
+		if s.parts.resumed = old.resumed; old.resumed == nil {
+			s.parts.resumed, _ = old.turns.First()
+		}
+	}
+}
+
+// nextPaced is next for a client that takes parts.
+func (s *Session) nextPaced(now time.Time) (p publish, ok bool) {
+	for t := s.parts; t.bytes < t.turns.Window(); {
+		if t.turns.PartDue() || t.turns.Full() {
+			if p, ok = s.nextPart(now); ok || t.turns.Full() {
+				return p, ok
+			}
+		}
+		if p, ok = s.nextWhole(now); !ok {
+			return s.nextPart(now)
+		}
+		if p.release || !s.holdBack(p) {
+			if x := s.inflight.byID[p.id]; x != nil && p.qos > 0 && !p.release {
+				_, _, size := p.sizes(s.version)
+				t.send(x, sentPacket{size: size, at: now})
+			}
+			return p, true
+		}
+	}
+	return p, false
+}
+
+// holdBack reports whether a message waits for its turn. One of QoS 0 that does has an acknowledgement from then on.
+func (s *Session) holdBack(p publish) bool {
+	_, _, size := p.sizes(s.version)
+	t := s.parts
+	x := s.inflight.byID[p.id]
+	if p.qos == 0 {
+		x = nil
+	}
+	m := &cutMessage{inflightMessage: x, size: size, dup: p.dup}
+	if p.qos == 0 && !s.inflight.hasRoom(s.window) || !t.turns.Hold(m, p.msg.Topic, size, p.qos < 2 && t.turns.Large(size)) {
+		return false
+	}
+	if x == nil {
+		p.item.qos = 1
+		m.inflightMessage = s.inflight.add(p.item)
+	}
+	m.Cut = link.Cut{ID: link.NewPartID(), Topic: p.msg.Topic, Payload: p.msg.Payload}
+	if r := t.resumed; r != nil && r.inflightMessage == x {
+		m.Cut, t.resumed = r.Cut, nil
+		m.Sent = m.Acked
+	}
+	return true
+}
+
+// nextPart is the next part of the first message that waits, or all of it if it is small.
+func (s *Session) nextPart(now time.Time) (p publish, ok bool) {
+	t := s.parts
+	m, ok := t.turns.First()
+	if !ok || m.done || !s.inflight.hasRoom(s.window) {
+		return p, false
+	}
+	t.turns.PartSent()
+	if m.qos == 2 || m.Sent == 0 && !t.turns.Large(m.size) {
+		m.done = true
+		t.send(m.inflightMessage, sentPacket{size: m.size, at: now})
+		return publish{item: m.item, id: m.id, dup: m.dup}, true
+	}
+	part := m.Next(t.turns.PartSize())
+	payload, err := link.EncodePart(part)
+	if err != nil {
+		return p, false // it can't happen: the message was encoded in the same way when it came
+	}
+	if part.Last() {
+		m.done = true
+		last := *m.msg
+		last.Topic, last.Payload = t.Topic, payload
+		p = publish{item: m.item, id: m.id, dup: m.dup}
+		p.msg = &last
+	} else {
+		x := s.inflight.add(item{msg: &Message{Topic: t.Topic, Payload: payload}, qos: 1})
+		p = publish{item: x.item, id: x.id}
+		_, _, size := p.sizes(s.version)
+		t.send(x, sentPacket{size: size, at: now, of: m, end: m.Sent})
+		return p, true
+	}
+	_, _, size := p.sizes(s.version)
+	t.send(m.inflightMessage, sentPacket{size: size, at: now})
+	return p, true
+}
+
+func (t *parts) send(x *inflightMessage, p sentPacket) {
+	t.sent[x] = p
+	t.bytes += p.size
+}
+
+// answered notes that the client has acknowledged a packet, or that its message is dropped.
+func (t *parts) answered(x *inflightMessage, now time.Time) {
+	if p, ok := t.sent[x]; ok {
+		delete(t.sent, x)
+		t.bytes -= p.size
+		t.turns.Answered(p.size, p.at, now)
+		if p.of != nil {
+			p.of.Acked = max(p.of.Acked, p.end)
+		}
+	}
+	if first, ok := t.turns.First(); ok && first.inflightMessage == x {
+		t.turns.Done()
+	}
+}
+
+// waiting reports whether messages wait for their turn.
+func (t *parts) waiting() bool {
+	if t == nil {
+		return false
+	}
+	_, ok := t.turns.First()
+	return ok
+}

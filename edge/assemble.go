@@ -1,0 +1,71 @@
+package edge
+
+import (
+	"crypto/rand"
+	"slices"
+	"sync/atomic"
+
+	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/link"
+)
+
+// assembler puts messages together that come in parts over one of the link's connections: at most one at a time, which outlives the
+// connection.
+type assembler struct {
+	topic   string
+	memory  atomic.Pointer[string] // tells the hub whether what it has sent is still here
+	message link.Assembly
+}
+
+// assemble makes the options' client take large messages in parts. Its OnMessage gets them whole.
+func assemble(o client.Options, node string, reconnect func(error)) client.Options {
+	a := &assembler{topic: topics.Address{Node: node, Kind: topics.KindParts}.String()}
+	a.forget()
+	o.Properties = func() []client.UserProperty {
+		return []client.UserProperty{{Key: link.PropParts, Value: *a.memory.Load()}}
+	}
+	take := o.OnMessage
+	o.OnMessage = func(m client.Message) {
+		if m.Topic == a.topic {
+			whole, err := a.add(&m)
+			if err != nil { // the hub begins anew
+				a.forget()
+				reconnect(err)
+			}
+			if !whole {
+				return
+			}
+		}
+		take(m)
+	}
+	return o
+}
+
+func (a *assembler) forget() {
+	memory := rand.Text()
+	a.memory.Store(&memory)
+	a.message = link.Assembly{}
+}
+
+// add adds a part. With the last one m becomes the message.
+func (a *assembler) add(m *client.Message) (whole bool, err error) {
+	p, err := link.DecodePart(m.Payload)
+	if err != nil {
+		return false, err
+	}
+	if p.Offset == 0 && a.message.ID != string(p.ID) {
+		a.message = link.NewAssembly(&p)
+	}
+	fresh, err := a.message.Fresh(&p)
+	if err != nil || fresh == nil {
+		return false, err
+	}
+	if !p.Last() {
+		a.message.Content = append(a.message.Content, fresh...)
+		return false, nil
+	}
+	m.Topic, m.Payload = p.Topic, slices.Concat(a.message.Content, fresh)
+	a.message.Content, a.message.Whole = nil, true
+	return true, nil
+}
