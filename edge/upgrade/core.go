@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -104,14 +105,15 @@ type child struct {
 	stopFor time.Duration
 	logger  zerolog.Logger
 
-	change sync.Mutex // held while it is started or ended
-	mu     sync.Mutex
-	pid    int
-	reaped chan struct{} // closed when ended says how the process ended; nil: another agent has started it
-	ended  string        // why there is no process
-	known  bool          // it was started, or looked for
-	trial  bool
-	wake   chan struct{} // capacity 1
+	change   sync.Mutex   // held while it is started or ended
+	unreaped atomic.Int64 // the process that this agent has started: no other gets its number before it is waited for; 0: none
+	mu       sync.Mutex
+	pid      int
+	reaped   chan struct{} // closed when ended says how the process ended; nil: another agent has started it
+	ended    string        // why there is no process
+	known    bool          // it was started, or looked for
+	trial    bool
+	wake     chan struct{} // capacity 1
 }
 
 func newChild(program string, args []string, data, log string, stopFor time.Duration, logger zerolog.Logger) *child {
@@ -228,12 +230,13 @@ func (c *child) start() error {
 		return err
 	}
 	reaped := make(chan struct{})
+	c.unreaped.Store(int64(cmd.Process.Pid))
 	c.mu.Lock()
 	c.pid, c.reaped, c.ended, c.known = cmd.Process.Pid, reaped, "", true
 	c.mu.Unlock()
 	go func() {
 		defer close(reaped)
-		_ = cmd.Wait() // how it ended is in the state
+		c.reap(cmd)
 		c.mu.Lock()
 		if c.pid == cmd.Process.Pid {
 			c.pid, c.ended = 0, "it ended: "+cmd.ProcessState.String()
@@ -242,6 +245,13 @@ func (c *child) start() error {
 		c.signal()
 	}()
 	return nil
+}
+
+// reap waits for a process's end, which is in its state then. Nobody else may have its number before it is forgotten here.
+func (c *child) reap(cmd *exec.Cmd) {
+	awaitEnd(cmd.Process.Pid)
+	c.unreaped.CompareAndSwap(int64(cmd.Process.Pid), 0)
+	_ = cmd.Wait()
 }
 
 func (c *child) note(pid int, why string) {
@@ -275,7 +285,7 @@ func (c *child) process(context.Context) (int, string) {
 			}
 		}
 	}
-	if c.pid != 0 && !runs(c.pid) {
+	if c.pid != 0 && !c.is(c.pid) {
 		if reaped := c.reaped; reaped != nil { // what it returned is known in a moment
 			c.mu.Unlock()
 			select {
@@ -284,38 +294,55 @@ func (c *child) process(context.Context) (int, string) {
 			}
 			c.mu.Lock()
 		}
-		if c.pid != 0 && !runs(c.pid) {
+		if c.pid != 0 && !c.is(c.pid) {
 			c.pid, c.ended = 0, "it has ended"
 		}
 	}
 	return c.pid, c.ended
 }
 
+// is reports whether a process runs and is the core's: its number may be another's by now.
+func (c *child) is(pid int) bool {
+	return runs(pid) && (int64(pid) == c.unreaped.Load() || hasVariable(pid, c.mark))
+}
+
+// all are the processes of the core.
+func (c *child) all() []int {
+	pids := marked(c.mark)
+	if own := int(c.unreaped.Load()); own != 0 && runs(own) && !slices.Contains(pids, own) {
+		pids = append(pids, own)
+	}
+	return pids
+}
+
+// tell sends a signal to a process of the core, and to no other that has its number by now: the handle is opened first and stands for one
+// process, and then that is looked at.
+func (c *child) tell(pid int, signal os.Signal) {
+	p, err := os.FindProcess(pid) // by pidfd, where the kernel has that
+	if err != nil {
+		return
+	}
+	defer func() { _ = p.Release() }()
+	if c.is(pid) {
+		_ = p.Signal(signal) // it has ended: nothing to do
+	}
+}
+
 // end ends all processes of the core: by SIGTERM, and by SIGKILL those that are left.
 func (c *child) end(ctx context.Context) error {
-	c.mu.Lock()
-	own := c.pid
-	c.mu.Unlock()
-	all := func() []int {
-		pids := marked(c.mark)
-		if own != 0 && runs(own) && !slices.Contains(pids, own) {
-			pids = append(pids, own)
-		}
-		return pids
-	}
-	for _, pid := range all() {
-		_ = syscall.Kill(pid, syscall.SIGTERM)
+	for _, pid := range c.all() {
+		c.tell(pid, syscall.SIGTERM)
 	}
 	kill := time.Now().Add(c.stopFor)
 	for {
-		pids := all()
+		pids := c.all()
 		if len(pids) == 0 {
 			c.note(0, "it was ended")
 			return nil
 		}
 		if time.Now().After(kill) {
 			for _, pid := range pids {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
+				c.tell(pid, syscall.SIGKILL)
 			}
 		}
 		if time.Now().After(kill.Add(10 * time.Second)) {
@@ -355,12 +382,16 @@ func marked(variable string) (pids []int) {
 		if err != nil {
 			continue
 		}
-		env, err := os.ReadFile(procPath(pid, "environ"))
-		if err == nil && slices.ContainsFunc(bytes.Split(env, []byte{0}), func(v []byte) bool { return string(v) == variable }) && runs(pid) {
+		if hasVariable(pid, variable) && runs(pid) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
+}
+
+func hasVariable(pid int, variable string) bool {
+	env, err := os.ReadFile(procPath(pid, "environ"))
+	return err == nil && slices.ContainsFunc(bytes.Split(env, []byte{0}), func(v []byte) bool { return string(v) == variable })
 }
 
 // runs says whether a process is there, and no zombie.

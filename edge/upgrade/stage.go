@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -249,15 +250,7 @@ func (u *Upgrader) download(ctx context.Context, source string, a resource.Artif
 		host, repository, _ := strings.Cut(registry, "/")
 		at = "https://" + host + "/v2/" + repository + "/blobs/" + a.Digest
 	}
-	client := http.Client{
-		Transport: &http.Transport{ResponseHeaderTimeout: downloadTime, DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment},
-		CheckRedirect: func(req *http.Request, via []*http.Request) error {
-			if len(via) > 5 || req.URL.Scheme != "https" {
-				return errors.New("it redirects too often, or to something else than https")
-			}
-			return nil
-		},
-	}
+	client := sourceClient(downloadTime)
 	content, challenge, err := get(ctx, client, at, "")
 	if challenge != "" && strings.HasPrefix(source, "oci://") {
 		var token string
@@ -269,6 +262,22 @@ func (u *Upgrader) download(ctx context.Context, source string, a resource.Artif
 		return nil, err
 	}
 	return watched{content, downloadTime}, nil
+}
+
+// sourceClient asks servers of programs. Each part of an answer comes within limit: connection, TLS and headers.
+func sourceClient(limit time.Duration) http.Client {
+	return http.Client{
+		Transport: &http.Transport{
+			DialContext: (&net.Dialer{Timeout: limit}).DialContext, TLSHandshakeTimeout: limit, ResponseHeaderTimeout: limit,
+			DisableKeepAlives: true, Proxy: http.ProxyFromEnvironment,
+		},
+		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			if len(via) > 5 || req.URL.Scheme != "https" {
+				return errors.New("it redirects too often, or to something else than https")
+			}
+			return nil
+		},
+	}
 }
 
 // watched is a content of a server. It ends when nothing comes for limit.

@@ -1,6 +1,10 @@
 package upgrade
 
-import "golang.org/x/sys/unix"
+import (
+	"errors"
+
+	"golang.org/x/sys/unix"
+)
 
 // exchange gives two files each other's name, at once.
 func exchange(a, b string) error {
@@ -13,4 +17,10 @@ func freeBytes(dir string) (int64, error) {
 		return 0, err
 	}
 	return int64(s.Bavail) * s.Bsize, nil
+}
+
+// awaitEnd returns when a child has ended, and leaves it to be waited for.
+func awaitEnd(pid int) {
+	for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+	}
 }
