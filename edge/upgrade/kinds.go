@@ -18,14 +18,14 @@ import (
 
 // kind is what differs between orders of a version, of settings and of images. The steps are the same, and so is what is on disk.
 type kind struct {
-	// stage does what changes nothing that runs. It returns a doneError if that is all.
-	stage func(context.Context, resource.UpgradeOrder) error
+	// stage does what changes nothing that runs.
+	stage func(context.Context, resource.UpgradeOrder) (prepared, error)
 	// backUp keeps what revert and restore need.
 	backUp func(context.Context) error
 	// apply has the next start of the core be with what is new, and revert with what was before. Each may be repeated.
 	apply, revert func(context.Context, upgrade) error
-	// restore is tried if the core does not run with what was before; nil: there is nothing to try.
-	restore func(context.Context, *upgrade, error) error
+	// restores says that the core's data may be put back if the core does not run with what was before.
+	restores bool
 	// done is what there is to say when it has succeeded.
 	done string
 }
@@ -41,7 +41,7 @@ func (u *Upgrader) kindOf(o resource.UpgradeOrder) kind {
 			done: "the core runs with the new values of " + strings.Join(slices.Sorted(maps.Keys(o.Settings)), ", "),
 		}
 	}
-	return kind{stage: u.stageVersion, backUp: u.backUp, apply: u.applyVersion, revert: u.revertVersion, restore: u.restore}
+	return kind{stage: u.stageVersion, backUp: u.backUp, apply: u.applyVersion, revert: u.revertVersion, restores: true}
 }
 
 // from is the version before an order; empty if it is not of a version.
@@ -52,8 +52,8 @@ func (u *Upgrader) from(o resource.UpgradeOrder) string {
 	return u.state.Version
 }
 
-// after is the core that is tried, and before the one to which it returns, for people.
-func (up upgrade) after() string {
+// tried is the core that is tried, and before the one to which it returns, for people.
+func (up upgrade) tried() string {
 	if up.Order.Version == "" {
 		return "the core with the new settings"
 	}
@@ -94,7 +94,11 @@ const (
 const checkTime = time.Minute
 
 // stageSettings refuses settings that the hub may not change, and has the present core check the others.
-func (u *Upgrader) stageSettings(ctx context.Context, o resource.UpgradeOrder) error {
+func (u *Upgrader) stageSettings(ctx context.Context, o resource.UpgradeOrder) (prepared, error) {
+	return prepared{result: resultDone}, u.checkSettings(ctx, o)
+}
+
+func (u *Upgrader) checkSettings(ctx context.Context, o resource.UpgradeOrder) error {
 	if err := u.managesCore(); err != nil {
 		return err
 	}
@@ -160,11 +164,8 @@ func (u *Upgrader) applySettings(_ context.Context, up upgrade) error {
 	return configs.WriteLike(file, file, text)
 }
 
-// revertSettings makes the core's file the one that was kept. Before Tried it is that still.
-func (u *Upgrader) revertSettings(_ context.Context, up upgrade) error {
-	if !up.Tried {
-		return nil
-	}
+// revertSettings makes the core's file the one that was kept.
+func (u *Upgrader) revertSettings(context.Context, upgrade) error {
 	file, text, err := u.settings(beforeSuffix)
 	if err != nil {
 		return err
@@ -173,20 +174,20 @@ func (u *Upgrader) revertSettings(_ context.Context, up upgrade) error {
 }
 
 // pullImages pulls images one after another. There is nothing to take back: what was pulled stays.
-func (u *Upgrader) pullImages(ctx context.Context, o resource.UpgradeOrder) error {
+func (u *Upgrader) pullImages(ctx context.Context, o resource.UpgradeOrder) (p prepared, err error) {
 	if u.o.Pull == nil {
-		return fail(resource.UpgradeFailedPull, "this agent runs no containers, so it pulls no images")
+		return p, fail(resource.UpgradeFailedPull, "this agent runs no containers, so it pulls no images")
 	}
 	if err := u.within(ctx, o); err != nil {
-		return err
+		return p, err
 	}
 	for i, image := range o.Images {
 		at := fmt.Sprintf("image %d of %d, %s", i+1, len(o.Images), image)
 		u.progress(stepPull, errors.New(at))
 		u.hook(stepPull)
 		if err := u.o.Pull(ctx, image); err != nil {
-			return failed(ctx, resource.UpgradeFailedPull, fmt.Errorf("%s: %w", at, err))
+			return p, failed(ctx, resource.UpgradeFailedPull, fmt.Errorf("%s: %w", at, err))
 		}
 	}
-	return doneError(fmt.Sprintf("pulled %s", strings.Join(o.Images, ", ")))
+	return prepared{resultNothing, "pulled " + strings.Join(o.Images, ", ")}, nil
 }

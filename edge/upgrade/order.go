@@ -57,7 +57,7 @@ func isDisk(err error) bool {
 // inTime fails when an order has taken too long since it was begun.
 func (u *Upgrader) inTime(o resource.UpgradeOrder, begun time.Time) error {
 	if limit := time.Duration(o.Timeout) * time.Second; u.o.Now().Sub(begun) > limit {
-		return fail(resource.UpgradeFailedTimeout, "it took longer than %s, at last %s: %s", limit, u.seen.step, cmp.Or(u.seen.problem, u.begun.problem, "no cause is known"))
+		return fail(resource.UpgradeFailedTimeout, "it took longer than %s, at last %s: %s", limit, u.seen.step, cmp.Or(u.seen.problem, u.seen.waits, "no cause is known"))
 	}
 	return nil
 }
@@ -165,7 +165,7 @@ func (u *Upgrader) Report() resource.UpgradeReport {
 	up, done := s.Upgrade, s.Done
 	switch {
 	case up != nil:
-		r.Order, r.From, r.To, r.Step, r.Message = up.Order.ID, up.From, up.Order.Version, up.Step, seen.problem
+		r.Order, r.From, r.To, r.Step, r.Message = up.Order.ID, up.From, up.Order.Version, steps[up.Step].report, seen.problem
 		if up.Failed != nil {
 			r.Reason, r.Message, r.Log = up.Failed.Reason, strings.TrimSuffix(up.Failed.Message+"; "+seen.problem, "; "), up.Failed.Log
 		}

@@ -62,27 +62,26 @@ func (u *Upgrader) Proven() {
 	}
 }
 
-// replaceAgent asks to be replaced by the agent of the version, unless it is the one that runs, or the version has none, or it has failed. An agent
-// that has taken over has the link lead to it when it has reported: until then it leads to the one before, which starts if this one ends.
-func (u *Upgrader) replaceAgent(ctx context.Context, o resource.UpgradeOrder) error {
-	up := u.state.Upgrade
-	if up.AgentFailed != nil {
-		return up.AgentFailed
+// takeAgent asks to be replaced by the agent of the version, unless it is the one that runs, or the version has none.
+func (u *Upgrader) takeAgent(_ context.Context, up *upgrade) (result, error) {
+	switch {
+	case !u.hasAgent(up.Order):
+		return resultDone, nil
+	case !u.runsAgentOf(up.Order.Version):
+		return resultReplace, nil
 	}
-	if !u.hasAgent(o) {
-		return nil
+	return resultOf(u.versions.link(linkAgent, up.Order.Version))
+}
+
+// takeOver has the link lead to this agent, which has the place of the one before, when it has reported. Until then it leads to the one before, which
+// starts if this one ends.
+func (u *Upgrader) takeOver(ctx context.Context, up *upgrade) (result, error) {
+	select {
+	case <-ctx.Done():
+		return resultAgain, ctx.Err()
+	case <-u.proven:
 	}
-	if !u.runsAgentOf(o.Version) {
-		return &Replace{u, o.Version}
-	}
-	if up.TookOver {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-u.proven:
-		}
-	}
-	return u.versions.link(linkAgent, o.Version)
+	return resultOf(u.versions.link(linkAgent, up.Order.Version))
 }
 
 // hasAgent says whether an order's version has an agent, by which the present one can be replaced.
@@ -101,21 +100,6 @@ const ownProgram = "/proc/self/exe"
 // runsAgentOf says whether this process is the agent of a version.
 func (u *Upgrader) runsAgentOf(version string) bool {
 	return same(ownProgram, filepath.Join(u.versions.path(version), programAgent))
-}
-
-// resumeAgent is the step of the agent after a start. The agent before runs again if the new one took over and ended: then that has failed, but
-// not if the host was started again since.
-func (up upgrade) resumeAgent(runsNew bool, boot string) upgrade {
-	switch {
-	case !up.TookOver:
-	case runsNew:
-		up.Resumed-- // it was not interrupted
-	case up.Boot == boot:
-		up.AgentFailed = &Failure{Reason: resource.UpgradeFailedAgent, Message: "it reported on trial, and then, in the place of the present one, it ended or did not report in time"}
-	default:
-		up.TookOver = false
-	}
-	return up
 }
 
 // same says whether two files have the same content.
@@ -155,9 +139,7 @@ func (r *Replace) Try(ctx context.Context, log zerolog.Logger) error {
 	}
 	log.Error().Err(err).Str("version", r.version).Msg("the new agent failed: the present one goes on")
 	for {
-		e := r.save(func(up *upgrade) {
-			up.TookOver, up.AgentFailed = false, &Failure{Reason: resource.UpgradeFailedAgent, Message: err.Error()}
-		})
+		e := r.note(resultFailed, &Failure{Reason: resource.UpgradeFailedAgent, Message: err.Error()})
 		if e == nil {
 			return nil
 		}
@@ -168,17 +150,17 @@ func (r *Replace) Try(ctx context.Context, log zerolog.Logger) error {
 	}
 }
 
-func (r *Replace) save(change func(*upgrade)) error {
-	return r.u.save(func(s *state) {
-		up := *s.Upgrade
-		change(&up)
-		s.Upgrade = &up
-	})
+// note puts on disk how the trial of the new agent went.
+func (r *Replace) note(to result, why error) error {
+	up := *r.u.state.Upgrade
+	up.Boot = r.u.o.Boot
+	change, _ := up.after(to, why)
+	return r.u.save(change)
 }
 
 // takeOver has a program take the place of this process. It returns only if that fails, and then all is as it was.
 func (r *Replace) takeOver(program string) error {
-	if err := r.save(func(up *upgrade) { up.TookOver, up.Boot = true, r.u.o.Boot }); err != nil {
+	if err := r.note(resultReplaced, nil); err != nil {
 		return err
 	}
 	guard, to, err := startGuard()

@@ -60,7 +60,7 @@ func TestServicesFollowTheCore(t *testing.T) {
 	// One that can't be started is said, and doesn't undo the upgrade.
 	ends := func(id, version string) outcome {
 		require.NoError(t, u.versions.link(linkCurrent, version))
-		up := upgrade{Order: resource.UpgradeOrder{ID: id, Version: version, Timeout: 60}, From: "v1.0.0", Step: stepAgent, Started: time.Now()}
+		up := upgrade{Order: resource.UpgradeOrder{ID: id, Version: version, Timeout: 60}, From: "v1.0.0", Step: stepFollow, Started: time.Now()}
 		require.NoError(t, u.save(func(s *state) { s.Version, s.Previous, s.Upgrade = version, "v1.0.0", &up }))
 		_, err := u.do(t.Context())
 		require.NoError(t, err)
@@ -71,7 +71,10 @@ func TestServicesFollowTheCore(t *testing.T) {
 	require.Equal(t, resource.UpgradeSuccess, done.Result)
 	require.Equal(t, "with the new version mapper-x.service can't be started again: no such port", done.Message)
 	require.Equal(t, "101", starts())
-	require.NoError(t, u.committed(upgrade{Order: resource.UpgradeOrder{ID: "s", Settings: map[string]string{"log.level": "debug"}}}, nil))
+	settings := upgrade{Order: resource.UpgradeOrder{ID: "s", Settings: map[string]string{"log.level": "debug"}}, Step: stepSucceeded}
+	require.NoError(t, u.save(func(s *state) { s.Upgrade = &settings }))
+	_, err := u.do(t.Context())
+	require.NoError(t, err)
 	require.Equal(t, "the core runs with the new values of log.level", u.state.Done.Message, "what was said of the order before is not said again")
 
 	unit := services["mapper-x.service"]
@@ -99,7 +102,7 @@ func TestTheNewAgentReportsServices(t *testing.T) {
 	h.o.Config.Services, h.o.Service = []string{"mapper-x.service"}, func(string) Unit { return mapper }
 	u := h.open()
 	require.NoError(t, u.versions.link(linkCurrent, "v1.1.0"))
-	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepAgent, Started: time.Now()}
+	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepFollow, Started: time.Now()}
 	require.NoError(t, u.save(func(s *state) { s.Version, s.Previous, s.Upgrade = "v1.1.0", "v1.0.0", &up }))
 	mapper.onStart = func() error { return errors.Join(mapper.Stop(t.Context()), errors.New("no such port")) }
 	_, err := u.do(t.Context())

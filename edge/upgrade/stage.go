@@ -24,14 +24,6 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// doneError is of an order that is carried out when it is staged: what there is to say of that.
-type doneError string
-
-func (e doneError) Error() string { return string(e) }
-
-// errAgentOnly is of an order whose version the core runs already, and the agent does not.
-var errAgentOnly = errors.New("only the agent is to be replaced")
-
 // Files of a version besides its programs.
 const (
 	manifestName  = "manifest.json"
@@ -45,51 +37,49 @@ const backupName = "before.tar.gz"
 const margin = 16 << 20
 
 // stageVersion verifies an order, and fetches and verifies its bundle. Nothing that runs is changed.
-func (u *Upgrader) stageVersion(ctx context.Context, o resource.UpgradeOrder) error {
+func (u *Upgrader) stageVersion(ctx context.Context, o resource.UpgradeOrder) (p prepared, err error) {
 	if err := u.managesCore(); err != nil {
-		return err
+		return p, err
 	}
 	switch present := u.state.Version; {
 	case present == o.Version && !u.lacksAgent(o):
-		return doneError("the node runs this version already")
+		return prepared{resultNothing, "the node runs this version already"}, nil
 	case present == o.Version:
 		if err := u.verifyInstalled(present); err != nil {
-			return fail(resource.UpgradeFailedArtifact, "version %s, which is installed: %v", present, err)
+			return p, fail(resource.UpgradeFailedArtifact, "version %s, which is installed: %v", present, err)
 		}
-		return errAgentOnly
+		return prepared{result: resultAgentOnly}, nil
 	case older(o.Version, present) && !o.AllowDowngrade:
-		return fail(resource.UpgradeFailedOlder, "version %s is older than %s, which runs, and the order does not allow a downgrade", o.Version, present)
+		return p, fail(resource.UpgradeFailedOlder, "version %s is older than %s, which runs, and the order does not allow a downgrade", o.Version, present)
 	}
 	for _, command := range [][]string{o.Installer, o.Command} {
 		if len(command) > 0 {
 			if err := u.o.Allows(command); err != nil {
-				return failed(ctx, resource.UpgradeFailedRefused, err)
+				return p, failed(ctx, resource.UpgradeFailedRefused, err)
 			}
 		}
 	}
 	if err := u.ready(ctx, o); err != nil {
-		return err
+		return p, err
 	}
-	if len(o.Command) > 0 {
-		return nil
+	if len(o.Command) == 0 {
+		err = u.fetch(ctx, o)
 	}
-	return u.fetch(ctx, o)
+	if len(o.Installer) > 0 {
+		return prepared{result: resultInstaller}, err
+	}
+	return prepared{result: resultDone}, err
 }
 
-// runInstaller runs the order's own installer, once: that it was begun is on disk before.
-func (u *Upgrader) runInstaller(ctx context.Context, up *upgrade) error {
-	up.Installing = true
-	if err := u.saveUpgrade(*up); err != nil {
-		return err
-	}
+// runInstaller runs the order's own installer.
+func (u *Upgrader) runInstaller(ctx context.Context, up *upgrade) (result, error) {
 	ctx, cancel := context.WithDeadlineCause(ctx, up.Started.Add(time.Duration(up.Order.Timeout)*time.Second), errors.New("the time of the upgrade was over, and it was ended"))
 	defer cancel()
-	if err := u.o.Run(ctx, up.Order.Installer, commandEnv(*up, up.Order.Version)); err != nil && !errors.As(err, new(*Failure)) {
-		return fail(resource.UpgradeFailedCommand, "%v", err)
-	} else if err != nil {
-		return err
+	err := u.o.Run(ctx, up.Order.Installer, commandEnv(*up, up.Order.Version))
+	if err != nil && !errors.As(err, new(*Failure)) {
+		err = fail(resource.UpgradeFailedCommand, "%v", err)
 	}
-	return nil
+	return resultOf(err)
 }
 
 // managesCore says why the agent can't replace or restart the core of this node.
@@ -424,8 +414,9 @@ func (u *Upgrader) runCore(ctx context.Context, limit time.Duration, as *syscall
 	return nil
 }
 
-// restore puts the backup back if the core before can't open its data, and starts it again. why is how it did not run.
-func (u *Upgrader) restore(ctx context.Context, up *upgrade, why error) error {
+// restore puts the backup back if the core before can't open its data, and starts it again.
+func (u *Upgrader) restore(ctx context.Context, up *upgrade) error {
+	why := errors.New(up.Unwell)
 	if err := u.core.stop(ctx); err != nil {
 		return errors.Join(why, err)
 	}

@@ -99,7 +99,7 @@ func heard(r coreState, within time.Duration) error {
 // try observes the core on trial until it was well for upgrade.trial.watch, and returns why it failed: at once if it ends, and else after a
 // limit.
 func (u *Upgrader) try(ctx context.Context, up upgrade, limit time.Duration) error {
-	core, version := up.after(), cmp.Or(up.Order.Version, u.state.Version)
+	core, version := up.tried(), cmp.Or(up.Order.Version, u.state.Version)
 	over := time.Now().Add(limit)
 	var well time.Time // since when
 	first := 0

@@ -6,7 +6,8 @@
 // signed by a key of the node's own settings, or that these don't list; it never changes a setting of the core that these don't list; and it never
 // tries an order again that has failed.
 //
-// Start with the steps below. kinds.go has what differs between orders of a version, of settings and of images, versions.go has the directory of versions and the checks of programs, minisign.go signatures, stage.go what
+// Start with steps.go: the table of the steps, in which each has its effect, and what comes after each of its results. The record of the upgrade on disk is all
+// that a new process of the agent needs to go on. kinds.go has what differs between orders of a version, of settings and of images, versions.go has the directory of versions and the checks of programs, minisign.go signatures, stage.go what
 // is done before anything is changed, core.go how the core is run, trial.go when it is well, replace.go how the agent replaces itself.
 package upgrade
 
@@ -19,7 +20,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -31,19 +31,12 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// An upgrade goes through these steps. Until stepInstall nothing is changed and nothing is on disk: after a crash it begins again. From then
-// on each step is on disk before it is taken, and taking it again has the same outcome, but for stepInstall: an installer is run once.
+// What the hub is told of an order before there is an upgrade. After that it is told the report of a step.
 const (
-	stepHeld    = resource.StepHeld        // the node's owner has not released it
-	stepWait    = resource.StepWaiting     // for the core to be well and linked, for a content, or for resources
-	stepFetch   = resource.StepDownloading // the bundle is fetched and verified
-	stepInstall = resource.StepInstalling  // the order's own installer is run, which the order of most upgrades has not
-	stepBackUp  = resource.StepBackingUp   // a backup of the core's data is made
-	stepPull    = resource.StepPulling     // images are pulled
-	stepSwitch  = resource.StepSwitching   // current leads to the new version, or the core's file has the new settings
-	stepTrial   = resource.StepTrial       // the new core, or that with the new settings, runs and is observed
-	stepAgent   = resource.StepAgent       // the new core is committed, the new agent is tried
-	stepBack    = resource.StepRollingBack // what was before is put back, and the core is started with it
+	stepHeld  = resource.StepHeld        // the node's owner has not released it
+	stepWait  = resource.StepWaiting     // for the core to be well and linked, for a content, or for resources
+	stepFetch = resource.StepDownloading // the bundle is fetched and verified
+	stepPull  = resource.StepPulling     // images are pulled
 )
 
 // maxReverts is how often the roll-back is tried to what was before: a command of the node may be refused, or fail, each time. Then it ends, and says so.
@@ -63,33 +56,40 @@ type state struct {
 	// what it no longer knows, and gets the outcome.
 	Done    *outcome  `json:"done,omitempty"`
 	Earlier []outcome `json:"earlier,omitempty"`
-	// Upgrade is the one that is being made.
-	Upgrade *upgrade `json:"upgrade,omitempty"`
+	// Upgrade is the one that is being made, and Preparing the order of which nothing is changed yet, since when it is prepared.
+	Upgrade   *upgrade  `json:"upgrade,omitempty"`
+	Preparing preparing `json:"preparing,omitzero"`
+	// FellBack says that the version before took the place of a damaged one, and that the core may have to be started again with it.
+	FellBack bool `json:"fellBack,omitempty"`
 }
 
-// upgrade is one that is being made.
+// preparing is an order that is prepared.
+type preparing struct {
+	Order string    `json:"order"`
+	Begun string    `json:"begun"`
+	At    time.Time `json:"at"`
+}
+
+// upgrade is the record of one that is being made.
 type upgrade struct {
 	Order resource.UpgradeOrder `json:"order"`
 	From  string                `json:"from"` // the version before, in an order of a version
 	Step  string                `json:"step"`
 	// Started is when it was begun.
 	Started time.Time `json:"started"`
-	// Installing says that the order's installer was started.
-	Installing bool `json:"installing,omitempty"`
-	// Tried says that the new core may have been started.
-	Tried bool `json:"tried,omitempty"`
-	// Reverts is how often what was before could not be put back.
-	Reverts int `json:"reverts,omitempty"`
 	// Resumed is how often the agent was started in the midst of it.
 	Resumed int `json:"resumed,omitempty"`
 	// Failed is why it is rolled back, AgentFailed why the agent is not replaced.
 	Failed      *Failure `json:"failed,omitempty"`
 	AgentFailed *Failure `json:"agentFailed,omitempty"`
+	// Reverts is how often what was before could not be put back, Unreverted why it could not, and Unwell why the core did not run with it.
+	Reverts    int    `json:"reverts,omitempty"`
+	Unreverted string `json:"unreverted,omitempty"`
+	Unwell     string `json:"unwell,omitempty"`
 	// Unfollowed is why services don't run the version that is committed.
 	Unfollowed string `json:"unfollowed,omitempty"`
-	// TookOver says that the new agent has taken the place of the old one, in this Boot of the host, and has yet to report.
-	TookOver bool   `json:"tookOver,omitempty"`
-	Boot     string `json:"boot,omitempty"`
+	// Boot is the boot of the host in which the new agent has taken the place of the old one.
+	Boot string `json:"boot,omitempty"`
 }
 
 // outcome is how an order ended.
@@ -197,26 +197,14 @@ type Upgrader struct {
 	core     core
 	wake     chan struct{} // capacity 1
 	proven   chan struct{} // closed when this agent has reported
-	taken    *taken        // the last step, while its outcome is not on disk
-	started  string        // the order for whose trial this agent has started the core
-	fellBack bool          // the present version was damaged, and current leads to the one before now
-	begun    struct {      // the order that is prepared, since when it is to be, and why it did not go on last
-		order   string
-		at      time.Time
-		problem string
-	}
+	// unwritten says that the state is newer than that on disk, which could not be written.
+	unwritten bool
 
 	mu      sync.Mutex
 	state   state // written with mu held
 	seen    seen
 	staging string // the order that is being prepared, while there is a cancel
 	cancel  context.CancelCauseFunc
-}
-
-// taken is a step that was taken, and how that went.
-type taken struct {
-	up  upgrade
-	err error
 }
 
 // seen is what is told besides the state.
@@ -229,6 +217,7 @@ type seen struct {
 	at      time.Time // since when
 	problem string    // why it does not go on
 	damage  string    // of the present version
+	waits   string    // why the order that is prepared did not go on last
 
 	received, size int64 // of what is downloaded
 }
@@ -255,7 +244,7 @@ func New(o Options) (*Upgrader, error) {
 		run := o.Config.Core.Run
 		c := newChild(filepath.Join(o.Config.Dir, linkCurrent, programCore), run, o.Config.Core.Data, filepath.Join(dir, "core.log"), o.Config.Core.Stop, o.Log)
 		if up := u.state.Upgrade; up != nil { // the step starts what is to run
-			c.trial = up.Step == stepSwitch || up.Step == stepTrial || up.Step == stepBack
+			c.trial = steps[up.Step].holds
 		}
 		u.core = c
 	case o.Unit != nil:
@@ -326,7 +315,7 @@ func (u *Upgrader) save(change func(*state)) error {
 	}
 	u.hook("after the state is written")
 	u.mu.Lock()
-	u.state = next
+	u.state, u.unwritten = next, false
 	u.mu.Unlock()
 	u.o.Changed()
 	return nil
@@ -335,13 +324,17 @@ func (u *Upgrader) save(change func(*state)) error {
 // keep changes the state also if that can't be written: then until the agent ends, or until something is written again. It is for what may be
 // done again after that.
 func (u *Upgrader) keep(change func(*state)) {
-	err := u.save(change)
-	if err == nil {
-		return
+	if err := u.save(change); err != nil {
+		u.assume(change, err)
 	}
-	u.log.Error().Err(err).Msg("it goes on without that")
+}
+
+// assume changes the state although that could not be written.
+func (u *Upgrader) assume(change func(*state), why error) {
+	u.log.Error().Err(why).Msg("it goes on without that")
 	u.mu.Lock()
 	change(&u.state)
+	u.unwritten = true
 	u.mu.Unlock()
 	u.o.Changed()
 }
@@ -357,27 +350,10 @@ func (u *Upgrader) resume() error {
 	s := u.state
 	if up := s.Upgrade; up != nil {
 		u.log.Warn().Str("version", up.Order.Version).Str("step", up.Step).Msg("an upgrade was interrupted and goes on")
-		u.keep(func(s *state) {
-			next := *up
-			if next.Step == stepAgent {
-				next = next.resumeAgent(u.runsAgentOf(next.Order.Version), u.o.Boot)
-			}
-			if next.Installing && next.Step == stepInstall {
-				next = next.failing(&Failure{Reason: resource.UpgradeFailedInterrupted, Message: "the agent ended while upgradeInstaller was run, which is not run twice"})
-			}
-			if next.Resumed++; next.Resumed > maxResumed && next.Step != stepBack {
-				f := &Failure{
-					Reason:  resource.UpgradeFailedInterrupted,
-					Message: fmt.Sprintf("the agent ended %d times in the midst of it, at last in the step %s", next.Resumed, next.Step),
-				}
-				if next.Step == stepAgent {
-					next.AgentFailed = f
-				} else {
-					next = next.failing(f)
-				}
-			}
-			s.Upgrade = &next
-		})
+		r, now, why := up.resumed(up.Step == stepTakeOver && u.runsAgentOf(up.Order.Version), u.o.Boot)
+		if change, ok := now.after(r, why); ok {
+			u.keep(change)
+		}
 		return nil
 	}
 	present := u.versions.linked(linkCurrent)
@@ -405,17 +381,12 @@ func (u *Upgrader) verifyPresent() error {
 		return nil // a node without a core would be worse
 	}
 	u.seen.damage += ": version " + s.Previous + " runs instead"
+	u.keep(func(s *state) { s.FellBack = true })
 	if err := u.versions.link(linkCurrent, s.Previous); err != nil {
 		return err
 	}
-	u.fellBack = true
 	u.keep(func(s *state) { s.Version, s.Previous = s.Previous, "" })
 	return nil
-}
-
-func (up upgrade) failing(f *Failure) upgrade {
-	up.Failed, up.Step = f, stepBack
-	return up
 }
 
 // Run carries out orders until ctx ends. It returns a *Replace when the agent is to be replaced by another version.
@@ -431,10 +402,11 @@ func (u *Upgrader) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	if u.fellBack { // a service may have started the other version before the agent
+	if u.state.FellBack && u.state.Upgrade == nil { // a service may have started the other version before the agent
 		if err := u.restart(ctx); err != nil {
 			u.log.Error().Err(err).Msg("the version before could not be started")
 		}
+		u.keep(func(s *state) { s.FellBack = false })
 	}
 	for ctx.Err() == nil {
 		again, err := u.do(ctx)
@@ -492,60 +464,32 @@ const (
 // do does what there is to do. It returns after how long it is to be called again if nothing happens.
 func (u *Upgrader) do(ctx context.Context) (again time.Duration, err error) {
 	if u.state.Upgrade == nil {
-		o, err := u.wanted()
-		switch {
-		case o == nil && err != nil: // it is not known: what is told and what is begun stay as they are
-			return time.Hour, nil
-		case o == nil:
-			u.progress("", nil)
-			return time.Hour, nil
-		case err != nil:
-			return u.refuse(*o, &Failure{Reason: resource.UpgradeFailedRefused, Message: err.Error()}), nil
-		}
-		if again, err := u.prepare(ctx, *o); again > 0 || err != nil {
-			return again, err
+		if again := u.next(ctx); again > 0 {
+			return again, nil
 		}
 	}
-	for u.state.Upgrade != nil && ctx.Err() == nil {
-		up, err := u.take(ctx)
-		if ctx.Err() != nil {
-			return 0, nil
-		}
-		if errors.As(err, new(*Replace)) {
-			return 0, err
-		}
-		if e := u.stepped(up, err); e != nil {
-			u.retry(up, err, e)
-			return lookAfter, nil
-		}
-		u.taken = nil
-	}
-	return 0, nil
+	return u.carryOut(ctx)
 }
 
-// take takes the step of the upgrade that is due. One that was taken, and of which only the outcome could not be written, is not taken again.
-func (u *Upgrader) take(ctx context.Context) (up upgrade, err error) {
-	if u.taken != nil {
-		return u.taken.up, u.taken.err
+// next prepares the order that is wanted, if there is one.
+func (u *Upgrader) next(ctx context.Context) (again time.Duration) {
+	if u.unwritten {
+		if err := u.save(func(*state) {}); err != nil {
+			u.progress(stepWait, err)
+			return retryAfter
+		}
 	}
-	up = *u.state.Upgrade
-	u.about(up.Order)
-	u.progress(up.Step, nil)
-	u.hook(up.Step)
-	err = u.step(ctx, &up)
-	return up, err
-}
-
-// retry says why an upgrade does not go on. err is how its step went. A trial that succeeded goes on, for the core may fail meanwhile.
-func (u *Upgrader) retry(up upgrade, err, why error) {
-	if err == nil && up.Step != stepTrial || errors.As(err, new(*Failure)) && up.Step != stepBack {
-		u.taken = &taken{up, err}
+	o, err := u.wanted()
+	switch {
+	case o == nil && err != nil: // it is not known: what is told and what is begun stay as they are
+		return time.Hour
+	case o == nil:
+		u.progress("", nil)
+		return time.Hour
+	case err != nil:
+		return u.begin(ctx, *o, prepared{result: resultFailed}, fail(resource.UpgradeFailedRefused, "%v", err))
 	}
-	if err == nil && up.Step == stepBack {
-		why = fmt.Errorf("%s runs again; %w", up.before(), why)
-	}
-	u.progress(u.state.Upgrade.Step, why)
-	u.log.Error().Err(why).Str("step", up.Step).Msg("the upgrade can't go on")
+	return u.prepare(ctx, *o)
 }
 
 // wanted is the order that is to be carried out; nil: there is none, or it was carried out. One that can't be read comes with an error.
@@ -565,65 +509,88 @@ func (u *Upgrader) wanted() (*resource.UpgradeOrder, error) {
 	return o, err
 }
 
-// prepare does all that changes nothing, and begins the upgrade.
-func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again time.Duration, err error) {
+// prepared is how the first step went, which changes nothing, and what there is to say of that.
+type prepared struct {
+	result  result
+	message string
+}
+
+// prepare takes the first step, and begins the upgrade.
+func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again time.Duration) {
 	u.about(o)
 	switch held := u.held(o); {
 	case held != "":
 		u.progress(stepHeld, errors.New(held))
-		return lookAfter, nil
+		return lookAfter
 	case o.Wait:
 		u.progress(resource.StepReady, nil)
-		return lookAfter, nil
+		return lookAfter
 	}
-	if begun := o.ID + " " + o.Begun; u.begun.order != begun { // one that is given again has all its time
-		u.begun.order, u.begun.at, u.begun.problem = begun, u.o.Now(), ""
+	if now := u.state.Preparing; now.Order != o.ID || now.Begun != o.Begun { // one that is given again has all its time
+		if err := u.save(func(s *state) { s.Preparing = preparing{o.ID, o.Begun, u.o.Now()} }); err != nil {
+			u.progress(stepWait, err)
+			return retryAfter
+		}
+		u.waits("")
 	}
 	ctx, cancel := u.untilSuperseded(ctx, o)
 	defer cancel()
-	err = u.inTime(o, u.begun.at)
+	p, err := prepared{}, u.inTime(o, u.state.Preparing.At)
 	if err == nil {
-		err = u.kindOf(o).stage(ctx, o)
+		p, err = u.kindOf(o).stage(ctx, o)
 	}
 	if err == nil { // an earlier full disk may have used it
 		err = failed(ctx, resource.UpgradeFailedDisk, u.reserve())
 	}
-	var f *Failure
-	var done doneError
+	if err != nil {
+		p.result, err = resultOf(err)
+	}
 	switch {
-	case err == nil && len(o.Installer) > 0:
-		return u.begin(ctx, o, stepInstall), nil
-	case err == nil:
-		return u.begin(ctx, o, stepBackUp), nil
-	case errors.Is(err, errAgentOnly):
-		return u.begin(ctx, o, stepAgent), nil
-	case errors.As(err, &done):
-		return u.finish(outcome{Order: o.ID, From: u.from(o), To: o.Version, Result: resource.UpgradeSuccess, Message: string(done)}), nil
-	case errors.As(err, &f):
-		u.log.Error().Str("version", o.Version).Str("reason", f.Reason).Str("error", f.Message).Msg("the upgrade failed before anything was changed")
-		if err := u.versions.prune(u.kept()...); err != nil {
-			u.log.Warn().Err(err).Msg("what was fetched can't be removed")
-		}
-		return u.refuse(o, f), nil
+	case p.result != resultAgain:
+		return u.begin(ctx, o, p, err)
 	case ctx.Err() != nil:
-		return time.Millisecond, nil // there is another order, it took too long, or the agent ends
+		return time.Millisecond // there is another order, it took too long, or the agent ends
 	}
-	u.begun.problem = err.Error()
+	u.waits(err.Error())
 	u.progress(stepWait, err)
+	u.log.Debug().Err(err).Str("version", o.Version).Msg("the upgrade waits")
 	if errors.As(err, new(notReady)) {
-		return lookAfter, nil
+		return lookAfter
 	}
-	u.log.Info().Err(err).Str("version", o.Version).Msg("the upgrade waits")
-	return retryAfter, nil
+	return retryAfter
 }
 
-// begin puts an upgrade on disk, with the step that comes first. If the order is withdrawn or held until it is there, nothing has begun; later is too late.
-func (u *Upgrader) begin(ctx context.Context, o resource.UpgradeOrder, first string) (again time.Duration) {
+func (u *Upgrader) waits(why string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.seen.waits = why
+}
+
+// begin puts an upgrade on disk, with the step that comes after the first one. An order of which nothing is changed is over with that. If it is withdrawn
+// or held until the upgrade is there, nothing has begun; later is too late.
+func (u *Upgrader) begin(ctx context.Context, o resource.UpgradeOrder, p prepared, why error) (again time.Duration) {
+	up := upgrade{Order: o, From: u.from(o), Step: stepPrepare, Started: u.state.Preparing.At}
+	change, ok := up.after(p.result, why)
+	if !ok {
+		panic("upgrade: an order can't be prepared with the result " + string(p.result))
+	}
+	if last := up.nextStep(p.result); last == stepSucceeded || last == stepUnchanged {
+		var next state
+		change(&next)
+		end := next.Upgrade.outcome(p.message, u.o.Now())
+		if why != nil {
+			u.log.Error().Str("version", o.Version).Str("reason", end.Reason).Str("error", end.Message).Msg("the upgrade failed before anything was changed")
+			if err := u.versions.prune(u.kept()...); err != nil {
+				u.log.Warn().Err(err).Msg("what was fetched can't be removed")
+			}
+		}
+		return u.finish(end)
+	}
 	gone := func() bool { return ctx.Err() != nil || u.superseded(o.ID) || u.held(o) != "" }
 	if gone() {
 		return time.Millisecond
 	}
-	if err := u.saveUpgrade(upgrade{Order: o, From: u.from(o), Step: first, Started: u.begun.at}); err != nil {
+	if err := u.save(change); err != nil {
 		u.progress(stepWait, err)
 		return retryAfter
 	}
@@ -638,14 +605,8 @@ func (u *Upgrader) begin(ctx context.Context, o resource.UpgradeOrder, first str
 	return 0
 }
 
-// refuse ends an order of which nothing was begun.
-func (u *Upgrader) refuse(o resource.UpgradeOrder, f *Failure) (again time.Duration) {
-	return u.finish(outcome{Order: o.ID, From: u.from(o), To: o.Version, Result: resource.UpgradeRolledBack, Reason: f.Reason, Message: f.Message, Log: f.Log})
-}
-
-// finish notes how an order ended.
+// finish notes how an order ended of which nothing was changed.
 func (u *Upgrader) finish(o outcome) (again time.Duration) {
-	o.At = u.o.Now()
 	if err := u.save(func(s *state) { s.end(o) }); err != nil {
 		u.progress(stepWait, err)
 		return retryAfter
@@ -666,7 +627,7 @@ func (u *Upgrader) kept() []string {
 
 // untilSuperseded ends when there is another order, or this one has taken too long.
 func (u *Upgrader) untilSuperseded(ctx context.Context, o resource.UpgradeOrder) (context.Context, context.CancelFunc) {
-	ctx, late := context.WithDeadline(ctx, u.begun.at.Add(time.Duration(o.Timeout)*time.Second))
+	ctx, late := context.WithDeadline(ctx, u.state.Preparing.At.Add(time.Duration(o.Timeout)*time.Second))
 	ctx, cancel := context.WithCancelCause(ctx)
 	u.mu.Lock()
 	u.cancel, u.staging = cancel, o.ID
@@ -681,105 +642,6 @@ func (u *Upgrader) untilSuperseded(ctx context.Context, o resource.UpgradeOrder)
 		cancel(nil)
 		late()
 	}
-}
-
-// step takes the step of an upgrade.
-func (u *Upgrader) step(ctx context.Context, up *upgrade) error {
-	if up.Step == stepInstall || up.Step == stepBackUp || up.Step == stepSwitch || up.Step == stepTrial {
-		if err := u.inTime(up.Order, up.Started); err != nil {
-			return err
-		}
-	}
-	kind := u.kindOf(up.Order)
-	switch up.Step {
-	case stepInstall:
-		return u.runInstaller(ctx, up)
-	case stepBackUp:
-		return failed(ctx, resource.UpgradeFailedBackup, kind.backUp(ctx))
-	case stepSwitch:
-		if before, err := time.Parse(time.RFC3339, up.Order.SwitchBefore); err == nil && u.o.Now().After(before) {
-			return fail(resource.UpgradeFailedWindow, "the window closed at %s, before anything was switched", up.Order.SwitchBefore)
-		}
-		if !up.Tried { // from the switch on, whatever starts the core starts the new one
-			up.Tried = true
-			if err := u.saveUpgrade(*up); err != nil {
-				return err
-			}
-		}
-		return failed(ctx, resource.UpgradeFailedSwitch, kind.apply(ctx, *up))
-	case stepTrial:
-		return u.trial(ctx, *up)
-	case stepAgent:
-		if err := u.follow(ctx); err != nil { // the new agent is to report it: a service that failed it does not find
-			up.Unfollowed = strings.ReplaceAll(err.Error(), "\n", "; ")
-			next := *up
-			u.keep(func(s *state) { s.Upgrade = &next })
-		}
-		return u.replaceAgent(ctx, up.Order)
-	case stepBack:
-		return u.rollBack(ctx, up)
-	}
-	return fail(resource.UpgradeFailedInterrupted, "the state has a step %q, which this version does not know", up.Step)
-}
-
-// stepped puts the outcome of a step on disk. It returns an error if the step is to be taken again.
-func (u *Upgrader) stepped(up upgrade, err error) error {
-	var f *Failure
-	switch {
-	case errors.As(err, &f) && up.Step == stepAgent:
-		return u.committed(up, f)
-	case errors.As(err, &f) && up.Step != stepBack:
-		u.log.Error().Str("version", up.Order.Version).Str("step", up.Step).Str("reason", f.Reason).Str("error", f.Message).Msg("the upgrade failed and is rolled back")
-		back := up.failing(f)
-		u.keep(func(s *state) { s.Upgrade = &back }) // a bad core is not left running because of a disk
-		return nil
-	case err != nil:
-		return err
-	}
-	switch up.Step {
-	case stepInstall:
-		up.Step = stepBackUp
-	case stepBackUp:
-		up.Step = stepSwitch
-	case stepSwitch:
-		up.Step = stepTrial
-	case stepTrial:
-		return u.commit(up)
-	case stepAgent:
-		return u.committed(up, nil)
-	case stepBack, stepFailed:
-		return u.rolledBack(up)
-	}
-	return u.saveUpgrade(up)
-}
-
-func (u *Upgrader) saveUpgrade(up upgrade) error {
-	return u.save(func(s *state) { s.Upgrade = &up })
-}
-
-// trial starts the core with what is new, and observes it.
-func (u *Upgrader) trial(ctx context.Context, up upgrade) error {
-	if !u.onTrial(ctx, up) { // else it goes on after the agent was started again
-		u.log.Info().Str("order", up.Order.ID).Msg(up.after() + " is started on trial")
-		if err := u.restart(ctx); err != nil {
-			return u.withOutput(ctx, failed(ctx, resource.UpgradeFailedStart, fmt.Errorf("%s can't be started: %w", up.after(), err)))
-		}
-		u.started = up.Order.ID
-	}
-	left := up.Started.Add(time.Duration(up.Order.Timeout) * time.Second).Sub(u.o.Now())
-	return u.withOutput(ctx, u.try(ctx, up, min(u.o.Config.Trial.Timeout, left.Round(time.Millisecond))))
-}
-
-// onTrial says whether the core that runs was started for a trial. Whether it has the new settings only this agent knows.
-func (u *Upgrader) onTrial(ctx context.Context, up upgrade) bool {
-	if pid, _ := u.core.process(ctx); pid == 0 {
-		return false
-	}
-	if up.Order.Version == "" {
-		return u.started == up.Order.ID
-	}
-	r, err := ask(ctx, u.o.Config.Core.Data)
-	return err == nil && r.Version == up.Order.Version
 }
 
 // restart starts the core that current leads to, with the settings in its file. One that does not get ready is an error, and the upgrade's: ctx goes on.
@@ -801,50 +663,13 @@ func (u *Upgrader) withOutput(ctx context.Context, err error) error {
 	return f
 }
 
-// commit makes what is on trial what runs.
-func (u *Upgrader) commit(up upgrade) error {
-	if up.Order.Version == "" { // there is no agent to replace
-		if err := u.committed(up, nil); err != nil {
-			return err
-		}
-		u.core.committed()
-		return nil
-	}
-	next := up
-	next.Step = stepAgent
-	err := u.save(func(s *state) { s.Previous, s.Version, s.Upgrade = up.From, up.Order.Version, &next })
-	if err != nil {
-		return err
-	}
-	u.core.committed()
-	u.mu.Lock()
-	u.seen.damage = "" // it was of the version before
-	u.mu.Unlock()
-	u.log.Info().Str("version", up.Order.Version).Str("before", up.From).Msg("the new core is committed")
-	return nil
-}
-
-// committed ends an upgrade whose core is committed. f is why the agent was not replaced.
-func (u *Upgrader) committed(up upgrade, f *Failure) error {
-	o := outcome{Order: up.Order.ID, From: up.From, To: up.Order.Version, Result: resource.UpgradeSuccess, Message: u.kindOf(up.Order).done, At: u.o.Now()}
-	if f != nil {
-		o.Reason, o.Log, o.Message = f.Reason, f.Log, "the core is upgraded, and the agent is not: "+f.Message
-		u.log.Error().Str("reason", f.Reason).Msg(o.Message)
-	}
-	if up.Unfollowed != "" {
-		o.Message = strings.TrimPrefix(o.Message+"; ", "; ") + "with the new version " + up.Unfollowed
-	}
-	if err := u.save(func(s *state) { s.end(o) }); err != nil {
-		return err
-	}
-	u.progress("", nil)
-	u.tidy()
-	return nil
-}
-
 // tidy removes what no upgrade needs any more.
-func (u *Upgrader) tidy() {
-	err := errors.Join(u.versions.prune(u.kept()...), u.reserve())
+func (u *Upgrader) tidy(up upgrade) {
+	kept := u.kept()
+	if up.Step != stepSucceeded { // what was tried
+		kept = slices.DeleteFunc(kept, func(v string) bool { return v == up.Order.Version && v != u.state.Version && v != u.state.Previous })
+	}
+	err := errors.Join(u.versions.prune(kept...), u.reserve())
 	if e := os.Remove(u.file(backupName)); e != nil && !errors.Is(e, os.ErrNotExist) {
 		err = errors.Join(err, e)
 	}
@@ -853,81 +678,9 @@ func (u *Upgrader) tidy() {
 	}
 }
 
-// rollBack returns to what was before. All of it may be done again.
-func (u *Upgrader) rollBack(ctx context.Context, up *upgrade) error {
-	if !up.Tried {
-		u.core.committed()
-		return nil
-	}
-	kind := u.kindOf(up.Order)
-	reverted := u.revert(ctx, kind, up)
-	if reverted != nil && up.Reverts < maxReverts {
-		return reverted
-	}
-	err := u.restart(ctx)
-	if err == nil {
-		err = u.revived(ctx)
-	}
-	if err != nil && reverted == nil && ctx.Err() == nil && kind.restore != nil {
-		err = kind.restore(ctx, up, err)
-	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	u.core.committed()
-	_ = u.follow(ctx) // one that was started again meanwhile; it is logged
-	switch {
-	case reverted != nil:
-		up.Failed = &Failure{up.Failed.Reason, fmt.Sprintf("%s; and then %s could not be put back: %v", up.Failed.Message, up.before(), errors.Join(reverted, err)), up.Failed.Log}
-		up.Step = stepFailed
-	case err != nil:
-		up.Failed = &Failure{up.Failed.Reason, fmt.Sprintf("%s; and then %s did not run again: %v", up.Failed.Message, up.before(), err), up.Failed.Log}
-		up.Step = stepFailed
-	}
-	return nil
-}
-
-// revert puts back what was before. It counts how often that failed: a command that the node's settings refuse would be refused for ever. A disk that is
-// full isn't counted, because it goes on when there is room.
-func (u *Upgrader) revert(ctx context.Context, kind kind, up *upgrade) error {
-	if up.Reverts >= maxReverts { // by an agent that ended before it could note that
-		return fmt.Errorf("it was tried %d times", up.Reverts)
-	}
-	err := kind.revert(ctx, *up)
-	if err == nil || ctx.Err() != nil || isFull(err) {
-		return err
-	}
-	if up.Reverts++; isRefused(err) {
-		up.Reverts = maxReverts
-	}
-	next := *up
-	u.keep(func(s *state) { s.Upgrade = &next })
-	return err
-}
-
 func isRefused(err error) bool {
 	var f *Failure
 	return errors.As(err, &f) && f.Reason == resource.UpgradeFailedRefused
-}
-
-// stepFailed is that of a roll-back that came to nothing.
-const stepFailed = "RollbackFailed"
-
-// rolledBack notes that what was before runs again, or does not.
-func (u *Upgrader) rolledBack(up upgrade) error {
-	o := outcome{Order: up.Order.ID, From: up.From, To: up.Order.Version, Result: resource.UpgradeRolledBack, Reason: up.Failed.Reason, Message: up.Failed.Message, Log: up.Failed.Log, At: u.o.Now()}
-	if up.Step == stepFailed {
-		o.Result = resource.UpgradeRollbackFailed
-	}
-	if err := u.save(func(s *state) { s.end(o) }); err != nil {
-		return err
-	}
-	u.log.Warn().Str("version", up.Order.Version).Str("present", up.From).Msg("the upgrade is rolled back")
-	u.progress("", nil)
-	if o.Result == resource.UpgradeRolledBack { // else a person needs the backup and both versions
-		u.tidy()
-	}
-	return nil
 }
 
 // about says which order is dealt with.

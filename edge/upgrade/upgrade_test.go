@@ -222,7 +222,10 @@ func TestTheSignatureIsVerifiedAtEachStart(t *testing.T) {
 	require.Contains(t, u.Report().Message, "version v1.3.0, which is installed")
 	require.Contains(t, u.Report().Message, "version v1.0.0 runs instead")
 	h.install("v1.4.0")
-	require.NoError(t, u.commit(upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.4.0"}, From: "v1.0.0"}))
+	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.4.0"}, From: "v1.0.0", Step: stepTrial}
+	require.NoError(t, u.move(up, resultDone, nil))
+	_, err := u.do(t.Context())
+	require.NoError(t, err)
 	require.Empty(t, u.Report().Message, "another version is the present one")
 }
 
@@ -266,12 +269,12 @@ func TestAServiceThatFailsIsRolledBack(t *testing.T) {
 	h := newHost(t)
 	u := h.open()
 	h.install("v1.1.0")
-	for step, tried := range map[string]bool{stepSwitch: false, stepTrial: true} {
+	for _, step := range []string{stepSwitch, stepTrial} {
 		h.s.fails = os.ErrInvalid
-		up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: step, Started: time.Now(), Tried: tried}
+		up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: step, Started: time.Now()}
 		require.NoError(t, u.save(func(s *state) { s.Upgrade = &up }))
 		h.o.BeforeStep = func(step string) {
-			if step == stepBack {
+			if step == resource.StepRollingBack {
 				h.s.fails = nil
 			}
 		}
@@ -300,7 +303,7 @@ func TestAStateThatCannotBeWrittenDisturbsNoCore(t *testing.T) {
 	h := newHost(t)
 	u := h.open()
 	h.install("v1.1.0")
-	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepTrial, Started: time.Now(), Tried: true}
+	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepTrial, Started: time.Now()}
 	require.NoError(t, u.save(func(s *state) { s.Upgrade = &up }))
 	require.NoError(t, u.versions.link(linkCurrent, "v1.1.0"))
 	h.s.fails = os.ErrInvalid
@@ -309,7 +312,7 @@ func TestAStateThatCannotBeWrittenDisturbsNoCore(t *testing.T) {
 		switch step {
 		case stepTrial:
 			room = h.full()
-		case stepBack:
+		case resource.StepRollingBack:
 			h.s.fails = nil
 		}
 	}
@@ -323,7 +326,7 @@ func TestAStateThatCannotBeWrittenDisturbsNoCore(t *testing.T) {
 		r := u.Report()
 		require.Equal(t, resource.UpgradeFailedStart, r.Reason)
 		require.Empty(t, r.Result)
-		require.Equal(t, stepBack, r.Step)
+		require.Equal(t, resource.StepRollingBack, r.Step)
 		require.Contains(t, r.Message, "version v1.1.0 can't be started")
 		require.Contains(t, r.Message, "version v1.0.0 runs again; the state of the upgrade can't be written")
 	}
@@ -341,7 +344,7 @@ func TestAnAgentStartsWithoutRoomForItsState(t *testing.T) {
 	h := newHost(t)
 	u := h.open()
 	h.install("v1.1.0")
-	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepBack, Started: time.Now(), Tried: true, Failed: &Failure{Reason: resource.UpgradeFailedExited}}
+	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepRevert, Started: time.Now(), Failed: &Failure{Reason: resource.UpgradeFailedExited}}
 	require.NoError(t, u.save(func(s *state) { s.Upgrade = &up }))
 	room := h.full()
 	u = h.open()
@@ -453,10 +456,10 @@ func TestAnOrderThatIsWithdrawnWhileItIsBegun(t *testing.T) {
 func TestAnUpgradeThatEndsTheAgentIsRolledBack(t *testing.T) {
 	h := newHost(t)
 	u := h.open()
-	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepTrial, Tried: true, Resumed: maxResumed}
+	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepTrial, Resumed: maxResumed}
 	require.NoError(t, u.save(func(s *state) { s.Upgrade = &up }))
 	u = h.open()
-	require.Equal(t, stepBack, u.state.Upgrade.Step)
+	require.Equal(t, stepRevert, u.state.Upgrade.Step)
 	require.Equal(t, resource.UpgradeFailedInterrupted, u.state.Upgrade.Failed.Reason)
 }
 
@@ -583,7 +586,7 @@ func TestACommandThatIsNotAllowedIsRefusedBeforeAnythingIsChanged(t *testing.T) 
 	var ran []string
 	h.o.Run = func(_ context.Context, argv, _ []string) error { ran = append(ran, argv[0]); return nil }
 	h.o.BeforeStep = func(step string) {
-		require.False(t, order.ID != "3" && (step == stepBackUp || step == stepSwitch || step == stepBack), step)
+		require.False(t, order.ID != "3" && (step == stepBackUp || step == stepSwitch || step == resource.StepRollingBack), step)
 	}
 	u := h.open()
 	for id, command := range map[string][]string{"1": {"sh", "-c", "true"}, "2": {"install"}} {
@@ -619,8 +622,8 @@ func TestARollBackThatKeepsFailingEnds(t *testing.T) {
 			tries := 0
 			h.o.Run = func(context.Context, []string, []string) error { tries++; return fails }
 			up := upgrade{
-				Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Command: []string{"install"}, Timeout: 60}, From: "v1.0.0", Step: stepBack,
-				Started: time.Now(), Tried: true, Failed: &Failure{Reason: resource.UpgradeFailedExited, Message: "it ended"},
+				Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Command: []string{"install"}, Timeout: 60}, From: "v1.0.0", Step: stepRevert,
+				Started: time.Now(), Failed: &Failure{Reason: resource.UpgradeFailedExited, Message: "it ended"},
 			}
 			u := h.open()
 			require.NoError(t, u.save(func(s *state) { s.Upgrade = &up }))
