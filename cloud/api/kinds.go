@@ -277,6 +277,7 @@ func upgradeKind(k objects.Kind) Kind {
 			{Name: "Done", Type: "integer", Path: ".status.rollout.succeeded", Description: "How many of them have the version."},
 			{Name: "Upgrading", Type: "integer", Path: ".status.rollout.upgrading", Description: "How many have begun."},
 			{Name: "Failed", Type: "integer", Path: ".status.rollout.failed", Description: "How many have failed."},
+			{Name: "Away", Type: "integer", Path: ".status.rollout.away", Description: "How many went away soon after they had the version, and are not back."},
 			{Name: "Reason", Type: "string", Path: ".status.rollout.reason", Description: "Why no more nodes begin."},
 			{Name: "Message", Type: "string", Path: ".status.rollout.message", Description: "The same for people.", Wide: true},
 		},
@@ -285,7 +286,7 @@ func upgradeKind(k objects.Kind) Kind {
 			if u.Status.Rollout != nil {
 				r = *u.Status.Rollout
 			}
-			return []any{u.Spec.Goal(), r.Nodes, r.Succeeded, r.Upgrading, r.Failed, r.Reason, r.Message}
+			return []any{u.Spec.Goal(), r.Nodes, r.Succeeded, r.Upgrading, r.Failed, r.Away, r.Reason, r.Message}
 		}),
 		Fields: map[string]func(any) string{"action": field(func(u *resource.Upgrade) string { return u.Spec.Action() })},
 	}

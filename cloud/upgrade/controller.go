@@ -86,12 +86,12 @@ func (c *controller) concerned(node string) (keys []store.Key) {
 	return keys
 }
 
-// wait notes for which nodes an Upgrade waits: for all of which it is not over, and for those that may still answer.
+// wait notes for which nodes an Upgrade waits: for all of which it is not over, for those that may still answer, and for those that have succeeded lately.
 func (c *controller) wait(u *resource.Upgrade) {
 	nodes := make(map[string]bool)
 	if u != nil && u.Metadata.DeletionTimestamp == nil {
 		for _, n := range u.Status.Nodes {
-			if s := n.Last().OperationStatus; s == resource.UpgradePending || s == resource.Upgrading {
+			if mayChange(n.Last(), c.Now()) {
 				nodes[n.NodeName] = true
 			}
 		}

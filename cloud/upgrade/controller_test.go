@@ -350,6 +350,28 @@ func TestOfflineNodesWait(t *testing.T) {
 	require.Eventually(t, func() bool { return len(h.orders()) == 0 }, patience, patience/10000)
 }
 
+// An Upgrade that is done is told of nodes that go away, come back, and roll back afterwards.
+func TestAnUpgradeThatIsDoneFollowsItsNodes(t *testing.T) {
+	h := newHub(t)
+	h.makeNodes(2, all)
+	h.push("v2.0.0")
+	h.upgrade("up", byLabel("v2.0.0"))
+	h.until("up", func(r resource.UpgradeRollout) bool { return r.Succeeded == 2 })
+	present := func(is string) {
+		err := objects.UpdateStatus(t.Context(), h.user, store.Key{Kind: resource.KindNode, Name: "n000"}, func(n *resource.Node) error { n.Status.State = is; return nil })
+		require.NoError(t, err)
+	}
+	present(resource.Offline)
+	h.until("up", func(r resource.UpgradeRollout) bool { return r.Succeeded == 2 && r.Away == 1 })
+	present(resource.Online)
+	h.until("up", func(r resource.UpgradeRollout) bool { return r.Succeeded == 2 && r.Away == 0 })
+	u := h.get("up")
+	data, err := json.Marshal(resource.UpgradeReport{Order: upgrade.ID(u, *u.Status.Rollout), From: "v1.0.0", To: "v2.0.0", Result: resource.UpgradeRolledBack, Reason: resource.UpgradeFailedConnection})
+	require.NoError(t, err)
+	require.NoError(t, upgrade.Report(t.Context(), h.Store, h.Store, "n000", data))
+	h.until("up", func(r resource.UpgradeRollout) bool { return r.Succeeded == 1 && r.Failed == 1 })
+}
+
 // The document's validations, by number.
 func TestValidations(t *testing.T) {
 	h := newHub(t)

@@ -257,8 +257,35 @@ func (p *planner) follow(n *resource.UpgradeNode) {
 		}
 		a.Reason, a.EndedAt = clip(a.Reason), p.stamp()
 	}
+	p.away(a, p.nodes[n.NodeName])
 	if a.OperationStatus != before.OperationStatus || a.EndedAt != before.EndedAt {
 		p.plan.Changed = append(p.plan.Changed, n.NodeName)
+	}
+}
+
+// awayFor is how long after its success a node that goes away is said to be away since.
+const awayFor = 24 * time.Hour
+
+// mayChange says whether what a node has been through may still change: it has not answered, it is away, or it may go away or roll back soon after.
+func mayChange(a resource.UpgradeAttempt, now time.Time) bool {
+	if a.OperationStatus == resource.UpgradeSuccess {
+		return a.AwaySince != "" || soonAfter(a, now)
+	}
+	return a.OperationStatus == resource.UpgradePending || a.OperationStatus == resource.Upgrading
+}
+
+func soonAfter(a resource.UpgradeAttempt, now time.Time) bool {
+	ended, err := time.Parse(time.RFC3339, a.EndedAt)
+	return err == nil && now.Before(ended.Add(awayFor))
+}
+
+// away notes since when a node is away that has succeeded. One that another Upgrade has given something else is that one's.
+func (p *planner) away(a *resource.UpgradeAttempt, node Node) {
+	switch {
+	case a.OperationStatus != resource.UpgradeSuccess, !node.Exists, node.Online, node.OverHTTP, p.spec.Version != "" && node.Version != p.spec.Version:
+		a.AwaySince = ""
+	case a.AwaySince == "" && soonAfter(*a, p.Now):
+		a.AwaySince = p.stamp()
 	}
 }
 
@@ -497,12 +524,15 @@ func (p *planner) summary() *resource.UpgradeRollout {
 		return nil
 	}
 	s := p.roll
-	s.Nodes, s.Pending, s.Upgrading, s.Succeeded, s.Failed = len(p.list), 0, 0, 0, 0
+	s.Nodes, s.Pending, s.Upgrading, s.Succeeded, s.Failed, s.Away = len(p.list), 0, 0, 0, 0, 0
 	for i := range p.list {
 		switch a := p.newest(&p.list[i]); {
 		case a == nil:
 		case a.OperationStatus == resource.UpgradeSuccess:
 			s.Succeeded++
+			if a.AwaySince != "" {
+				s.Away++
+			}
 		case a.OperationStatus == resource.UpgradePending:
 			s.Pending++
 		case a.Open():

@@ -254,6 +254,41 @@ func TestAnAgentThatSaysSuccessIsNotBelievedWithoutTheCore(t *testing.T) {
 	}
 }
 
+// A node that goes away soon after its success is counted, until it is back, rolls back, or another Upgrade has given it something else.
+func TestNodesThatAreAwaySinceTheirSuccessAreCounted(t *testing.T) {
+	w := newWorld(3)
+	w.step(-1)
+	for _, n := range w.nodes {
+		w.ends(n.Name, resource.UpgradeSuccess, "")
+	}
+	w.step(-1)
+	require.Equal(t, "3 0", fmt.Sprint(w.upgrade.Status.Rollout.Succeeded, w.upgrade.Status.Rollout.Away))
+	w.now = begin.Add(awayFor - time.Minute)
+	w.node("n00").Online, w.node("n01").Online = false, false
+	w.step(-1)
+	require.Equal(t, "3 2", fmt.Sprint(w.upgrade.Status.Rollout.Succeeded, w.upgrade.Status.Rollout.Away))
+	require.Equal(t, "2026-11-23T21:59:00Z", w.attempt("n00").AwaySince)
+	w.upgrade.SetReady(w.now)
+	require.Equal(t, "all 3 nodes have v1.2.0; 2 of them have been away since soon after that", w.upgrade.Status.Conditions[0].Message)
+	require.True(t, mayChange(w.attempt("n02"), w.now))
+
+	w.now = begin.Add(48 * time.Hour)
+	w.node("n02").Online = false // for a reason of its own
+	w.node("n01").Online = true
+	w.says("n01", resource.UpgradeReport{Result: resource.UpgradeRolledBack, Reason: resource.UpgradeFailedConnection, Message: "it was without the hub for 10m0s", From: "v1.1.0"})
+	p := w.step(-1)
+	require.Equal(t, []string{"n01"}, p.Changed)
+	require.Equal(t, "2 1 1", fmt.Sprint(w.upgrade.Status.Rollout.Succeeded, w.upgrade.Status.Rollout.Failed, w.upgrade.Status.Rollout.Away))
+	require.Equal(t, resource.UpgradeRolledBack+" NoConnection: it was without the hub for 10m0s", w.attempt("n01").OperationStatus+" "+w.attempt("n01").Reason)
+	require.Equal(t, "2026-11-23T21:59:00Z", w.attempt("n00").AwaySince, "it is away still")
+	require.Empty(t, w.attempt("n02").AwaySince)
+	require.True(t, mayChange(w.attempt("n00"), w.now))
+	require.False(t, mayChange(w.attempt("n02"), w.now))
+	w.node("n00").Version = "v1.3.0"
+	w.step(-1)
+	require.Zero(t, w.upgrade.Status.Rollout.Away)
+}
+
 // An Upgrade whose Artifact does not come ends with that as its cause. The time does not pass while it may not begin anyway.
 func TestAnUpgradeWithoutItsArtifactEnds(t *testing.T) {
 	w := newWorld(2)

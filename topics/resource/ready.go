@@ -68,7 +68,11 @@ func (u *Upgrade) readiness() readiness {
 	begun := s != nil && s.Spec == u.Spec.RunOf()
 	switch {
 	case begun && s.Nodes > 0 && s.Succeeded == s.Nodes:
-		return readiness{"True", "Upgraded", fmt.Sprintf("all %d nodes have %s", s.Nodes, u.Spec.Goal()), false}
+		message := fmt.Sprintf("all %d nodes have %s", s.Nodes, u.Spec.Goal())
+		if s.Away > 0 {
+			message += fmt.Sprintf("; %d of them have been away since soon after that", s.Away)
+		}
+		return readiness{"True", "Upgraded", message, false}
 	case u.Spec.Aborted:
 		return readiness{"False", "Aborted", "it was aborted", true}
 	case !begun:

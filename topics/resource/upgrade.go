@@ -143,6 +143,8 @@ type UpgradeRollout struct {
 	Succeeded int `json:"succeeded,omitempty"`
 	// Failed is the number of nodes that have failed, or did not answer in time.
 	Failed int `json:"failed,omitempty"`
+	// Away is the number of nodes that have succeeded, went away within a day after that, and are not back.
+	Away int `json:"away,omitempty"`
 	// Reason is why no further nodes are begun now, in one word; empty if all have begun.
 	Reason string `json:"reason,omitempty"`
 	// Message is the reason as a sentence for people.
@@ -178,6 +180,8 @@ type UpgradeAttempt struct {
 	// EndedAt is the time when the result was known, or when the time for it had run out. In that case the attempt counts as
 	// failed, and a later answer is still recorded.
 	EndedAt string `json:"endedAt,omitempty"`
+	// AwaySince is the time since when a node is away that has succeeded, if it went away within a day after that.
+	AwaySince string `json:"awaySince,omitempty"`
 }
 
 // The values of UpgradeAttempt.OperationStatus.

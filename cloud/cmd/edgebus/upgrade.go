@@ -143,7 +143,7 @@ answered; the exit code is 1 if one has failed, or if the upgrade was stopped.
 		rows := [][]string{{"NODE", "FROM", "TO", "STATUS", "STEP", "REASON"}}
 		for _, n := range u.Status.Nodes {
 			a := n.Last()
-			rows = append(rows, []string{n.NodeName, a.FromVersion, cmp.Or(a.ToVersion, u.Spec.Goal()), a.OperationStatus, a.Step, printable(a.Reason, widest)})
+			rows = append(rows, []string{n.NodeName, a.FromVersion, cmp.Or(a.ToVersion, u.Spec.Goal()), a.OperationStatus, a.Step, printable(reasonOf(a), widest)})
 		}
 		fmt.Fprintln(cmd.OutOrStdout(), summaryOf(u))
 		return new(grid).write(cmd.OutOrStdout(), rows)
@@ -249,11 +249,11 @@ func listUpgrades(ctx context.Context, c *client.Client, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	rows := [][]string{{"NAME", "VERSION", "NODES", "DONE", "UPGRADING", "FAILED", "REASON"}}
+	rows := [][]string{{"NAME", "VERSION", "NODES", "DONE", "UPGRADING", "FAILED", "AWAY", "REASON"}}
 	for _, u := range list {
 		r := rolloutOf(u)
 		rows = append(rows, []string{
-			u.Metadata.Name, u.Spec.Goal(), strconv.Itoa(r.Nodes), strconv.Itoa(r.Succeeded), strconv.Itoa(r.Upgrading), strconv.Itoa(r.Failed), r.Reason,
+			u.Metadata.Name, u.Spec.Goal(), strconv.Itoa(r.Nodes), strconv.Itoa(r.Succeeded), strconv.Itoa(r.Upgrading), strconv.Itoa(r.Failed), strconv.Itoa(r.Away), r.Reason,
 		})
 	}
 	return new(grid).write(out, rows)
@@ -266,10 +266,21 @@ func rolloutOf(u resource.Upgrade) (r resource.UpgradeRollout) {
 	return r
 }
 
+// reasonOf is why an attempt has failed, or waits, or since when its node is away.
+func reasonOf(a resource.UpgradeAttempt) string {
+	if a.AwaySince == "" {
+		return a.Reason
+	}
+	return strings.TrimPrefix(a.Reason+"; the node is away since "+a.AwaySince, "; ")
+}
+
 // summaryOf says in a line how far an upgrade is.
 func summaryOf(u resource.Upgrade) string {
 	r := rolloutOf(u)
 	text := fmt.Sprintf("%s: %d of %d nodes have %s, %d are being upgraded, %d wait, %d failed", u.Metadata.Name, r.Succeeded, r.Nodes, u.Spec.Goal(), r.Upgrading, r.Pending, r.Failed)
+	if r.Away > 0 {
+		text += fmt.Sprintf(", %d have been away since soon after they had it", r.Away)
+	}
 	if r.Message != "" {
 		text += ": " + r.Message
 	}
