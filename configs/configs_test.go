@@ -403,6 +403,23 @@ func FuzzLoad(f *testing.F) {
 	})
 }
 
+// What one setting allows has to fit what another program does with it.
+func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
+	discovery := func(devices string) error {
+		_, err := Load[Discovery]("edgediscovery", write(t, "limits: {devices: "+devices+"}"), nil)
+		return err
+	}
+	require.NoError(t, discovery("10000"))
+	require.ErrorContains(t, discovery("10001"), "limits.devices: 10001 is more than the 10000 devices of a node and Configuration that the hub takes")
+	require.ErrorContains(t, discovery("0"), "limits.devices")
+	validity := func(d string) error {
+		_, err := Load[Hub]("cloudhub", write(t, "auth: {authority: {nodeValidity: "+d+"}}"), nil)
+		return err
+	}
+	require.NoError(t, validity("10s"))
+	require.ErrorContains(t, validity("9s"), "auth.authority.nodeValidity: 9s is less than 10s")
+}
+
 func TestAHubsUsersHaveNodes(t *testing.T) {
 	of := func(user string) error {
 		_, err := Load[Hub]("cloudhub", write(t, "auth: {users: [{passwordHash: "+hash+", "+user+"}]}"), nil)

@@ -128,6 +128,7 @@ type server struct {
 	renderCache *renderCache
 	secretLog   zerolog.Logger
 	webhooks    webhookLimits
+	signed      signed
 }
 
 // New makes the handler of the API.

@@ -66,6 +66,55 @@ func (l *webhookLimits) allow(repository string, now time.Time) bool {
 	return limit.AllowN(now, 1)
 }
 
+// maxSigned is how many signatures of a Repository's webhooks are remembered: at its limit, more than two hours of them.
+const maxSigned = 4096
+
+// signed are the newest signatures that were accepted, by Repository. Who reads a signed webhook on its way may send it again, but only the
+// first has the repository read. It is forgotten when the hub restarts; then the limit alone bounds what is sent again.
+type signed struct {
+	mu sync.Mutex
+	of map[string]*signatures
+}
+
+type signatures struct {
+	known map[[sha256.Size]byte]bool
+	order [][sha256.Size]byte // oldest first
+}
+
+// has reports whether a signature was accepted for the Repository.
+func (s *signed) has(repository string, signature []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	have := s.of[repository]
+	return have != nil && len(signature) == sha256.Size && have.known[[sha256.Size]byte(signature)]
+}
+
+// add remembers a signature that was accepted.
+func (s *signed) add(repository string, signature []byte) {
+	if len(signature) != sha256.Size {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.of == nil {
+		s.of = make(map[string]*signatures)
+	}
+	have := s.of[repository]
+	if have == nil {
+		have = &signatures{known: make(map[[sha256.Size]byte]bool)}
+		s.of[repository] = have
+	}
+	key := [sha256.Size]byte(signature)
+	if have.known[key] {
+		return
+	}
+	have.known[key] = true
+	if have.order = append(have.order, key); len(have.order) > maxSigned {
+		delete(have.known, have.order[0])
+		have.order = have.order[1:]
+	}
+}
+
 // webhookPaths are where it is served, with the Repository's name for *.
 var webhookPaths = []string{"/api/v1/repositories/*/webhook", "/apis/" + resource.APIVersion + "/repositories/*/webhook"}
 
@@ -103,10 +152,15 @@ func (s *server) webhook(w http.ResponseWriter, r *http.Request) error {
 	if len(secret) == 0 {
 		return refused
 	}
-	if ok, err := proves(w, r, secret); err != nil {
+	ok, signature, err := proves(w, r, secret)
+	switch {
+	case err != nil:
 		return err
-	} else if !ok {
+	case !ok:
 		return refused
+	case s.signed.has(name, signature): // it was sent twice
+		w.WriteHeader(http.StatusAccepted)
+		return nil
 	}
 	if !s.webhooks.allow(name, s.Now()) {
 		w.Header().Set("Retry-After", strconv.Itoa(int(webhookInterval.Seconds())))
@@ -133,6 +187,7 @@ func (s *server) webhook(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	s.signed.add(name, signature)
 	w.WriteHeader(http.StatusAccepted)
 	return nil
 }
@@ -149,27 +204,28 @@ func (s *server) webhookSecret(ctx context.Context, ref *resource.SecretRef) ([]
 	return secret.Data[webhookSecret], nil
 }
 
-// proves reports whether a request shows that its sender knows a secret. The body is read only if it is signed.
-func proves(w http.ResponseWriter, r *http.Request, secret []byte) (bool, error) {
+// proves reports whether a request shows that its sender knows a secret, and returns its signature if it does so by one. The body is read
+// only if it is signed.
+func proves(w http.ResponseWriter, r *http.Request, secret []byte) (ok bool, signature []byte, err error) {
 	same := func(text string) bool { return text != "" && subtle.ConstantTimeCompare([]byte(text), secret) == 1 }
 	if bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok && same(bearer) || same(r.Header.Get("X-Gitlab-Token")) {
-		return true, nil
+		return true, nil, nil
 	}
-	signature, _ := strings.CutPrefix(r.Header.Get("X-Hub-Signature-256"), "sha256=")
-	if signature == "" {
-		signature = r.Header.Get("X-Gitea-Signature")
+	text, _ := strings.CutPrefix(r.Header.Get("X-Hub-Signature-256"), "sha256=")
+	if text == "" {
+		text = r.Header.Get("X-Gitea-Signature")
 	}
-	wanted, err := hex.DecodeString(signature)
-	if err != nil || len(wanted) != sha256.Size {
-		return false, nil //nolint:nilerr // it is no signature
+	signature, err = hex.DecodeString(text)
+	if err != nil || len(signature) != sha256.Size {
+		return false, nil, nil //nolint:nilerr // it is no signature
 	}
 	mac := hmac.New(sha256.New, secret)
 	_, err = io.Copy(mac, http.MaxBytesReader(w, r.Body, maxWebhook))
 	if errors.As(err, new(*http.MaxBytesError)) { // its length was not known before: the answer must not reveal that there is a secret
-		return false, nil
+		return false, nil, nil
 	}
 	if err != nil {
-		return false, badRequest("", "the body can't be read: %v", err)
+		return false, nil, badRequest("", "the body can't be read: %v", err)
 	}
-	return hmac.Equal(mac.Sum(nil), wanted), nil
+	return hmac.Equal(mac.Sum(nil), signature), signature, nil
 }

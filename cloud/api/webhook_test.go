@@ -29,20 +29,32 @@ func TestWebhooks(t *testing.T) {
 	repository("without", `,"secretRef":{"name":"without"}`)
 	repository("gone", `,"secretRef":{"name":"gone"}`)
 	repository("none", "")
-	body := `{"ref":"refs/heads/main"}`
-	mac := hmac.New(sha256.New, []byte("hunter2"))
-	mac.Write([]byte(body))
-	signature := hex.EncodeToString(mac.Sum(nil))
+	body, n := "", 0
+	var signature string
+	next := func() { // each push has another body
+		n++
+		body = `{"ref":"refs/heads/main","after":"` + strconv.Itoa(n) + `"}`
+		mac := hmac.New(sha256.New, []byte("hunter2"))
+		mac.Write([]byte(body))
+		signature = hex.EncodeToString(mac.Sum(nil))
+	}
 	last := ""
 	for _, path := range []string{"/api/v1/repositories/r/webhook", base + "/repositories/r/webhook"} {
-		for name, value := range map[string]string{
-			"X-Hub-Signature-256": "sha256=" + signature, "X-Gitea-Signature": signature, "X-Gitlab-Token": "hunter2", "Authorization": "Bearer hunter2",
+		for name, value := range map[string]func() string{
+			"X-Hub-Signature-256": func() string { return "sha256=" + signature }, "X-Gitea-Signature": func() string { return signature },
+			"X-Gitlab-Token": func() string { return "hunter2" }, "Authorization": func() string { return "Bearer hunter2" },
 		} {
 			h.pass(time.Second)
-			require.Equal(t, 202, h.do("POST", path, body, name, value).code, name)
+			next()
+			require.Equal(t, 202, h.do("POST", path, body, name, value()).code, name)
 			at := h.ok("GET", base+"/repositories/r", "").str("status.notifiedAt")
 			require.NotEqual(t, last, at)
 			last = at
+			if strings.Contains(name, "Signature") {
+				h.pass(time.Second)
+				require.Equal(t, 202, h.do("POST", path, body, name, value()).code, name)
+				require.Equal(t, last, h.ok("GET", base+"/repositories/r", "").str("status.notifiedAt"), "sent again by whoever read it on its way")
+			}
 		}
 	}
 	for name, value := range map[string]string{
@@ -119,7 +131,7 @@ func TestWebhooksAreBounded(t *testing.T) {
 	}
 	chunked := httptest.NewRequest("POST", "/", struct{ io.Reader }{strings.NewReader(large)})
 	chunked.Header.Set("X-Gitea-Signature", strings.Repeat("0", 64))
-	ok, err := proves(httptest.NewRecorder(), chunked, []byte("hunter2"))
+	ok, _, err := proves(httptest.NewRecorder(), chunked, []byte("hunter2"))
 	require.NoError(t, err)
 	require.False(t, ok, "a body without a length is read as far as that")
 	var l webhookLimits
@@ -133,4 +145,22 @@ func TestWebhooksAreBounded(t *testing.T) {
 	}
 	require.True(t, l.allow("another", now))
 	require.False(t, l.allow("busy", now), "what is used up is kept")
+}
+
+// As many signatures are remembered as come in two hours, and a webhook that was refused may be sent again.
+func TestSignaturesOfWebhooksAreBounded(t *testing.T) {
+	var s signed
+	signature := func(i int) []byte { sum := sha256.Sum256([]byte(strconv.Itoa(i))); return sum[:] }
+	for i := range maxSigned + 1 {
+		require.False(t, s.has("r", signature(i)))
+		s.add("r", signature(i))
+		s.add("r", signature(i))
+	}
+	require.False(t, s.has("r", signature(0)))
+	require.True(t, s.has("r", signature(1)))
+	require.True(t, s.has("r", signature(maxSigned)))
+	require.False(t, s.has("other", signature(1)))
+	require.Len(t, s.of["r"].known, maxSigned)
+	s.add("r", nil)
+	require.False(t, s.has("r", nil))
 }

@@ -392,3 +392,11 @@ func TestDeletionsAreToldAfterTheStreamWasAway(t *testing.T) {
 		require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return told[store.Key{Kind: "owner", Name: owner}] > 0 }, patience, time.Millisecond)
 	}
 }
+
+// A time of the clock is waited for as it is, and looked at again within a minute, since somebody may set the clock.
+func TestATimeOfTheClockIsLookedAtWithinAMinute(t *testing.T) {
+	now := time.Now() // with a reading of the monotonic clock, which a clock that is set doesn't change
+	require.Equal(t, time.Minute, control.Until(now.Round(0).Add(24*time.Hour), now))
+	require.Equal(t, 10*time.Second, control.Until(now.Round(0).Add(10*time.Second), now))
+	require.Equal(t, -time.Second, control.Until(now.Round(0).Add(-time.Second), now))
+}

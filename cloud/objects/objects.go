@@ -53,6 +53,7 @@ type Registry struct {
 	kinds      []Kind
 	types      map[reflect.Type]*Kind
 	users      users
+	creating   creating
 	usersOnce  sync.Mutex // while usersRead becomes true
 	usersRead  bool       // the index has what was stored before
 }

@@ -137,6 +137,7 @@ func (s *Registry) create(ctx context.Context, key store.Key, o *Object, w *Writ
 		return record, s.checkFree(ctx, k, key)
 	}
 	if k.UniqueName {
+		defer s.creating.begin(key)()
 		if err := s.claim(ctx, key); err != nil {
 			return record, err
 		}
@@ -405,16 +406,44 @@ func suffix() string {
 	return string(b)
 }
 
-// A claim reserves a name that is unique over all namespaces. It is a record of its own, made before the object, since
-// the store has no transactions over several objects. A claim whose object was never created, because the hub
-// stopped in between, may be taken over after claimAge.
+// A claim reserves a name that is unique over all namespaces. It is a record of its own, made before the object, since the store has no
+// transactions over several objects. A claim whose object isn't there, because the hub stopped in between or the object was deleted, may
+// be taken over, unless its object is being created at this moment: see creating.
 type claim struct {
 	Namespace string `json:"namespace"`
-	At        int64  `json:"at"` // milliseconds since 1970
+	// Nonce makes each claim another record, so that of two that take over one claim one has a conflict.
+	Nonce string `json:"nonce"`
 }
 
-// claimAge is longer than any create takes.
-const claimAge = time.Minute
+// creating has the objects with unique names that are being created. The hub is the only writer of its store, so no other creation is under
+// way, and no clock decides.
+type creating struct {
+	mu sync.Mutex
+	n  map[store.Key]int
+}
+
+// begin notes the creation of an object until end is called.
+func (c *creating) begin(key store.Key) (end func()) {
+	c.add(key, 1)
+	return func() { c.add(key, -1) }
+}
+
+func (c *creating) add(key store.Key, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.n == nil {
+		c.n = make(map[store.Key]int)
+	}
+	if c.n[key] += n; c.n[key] == 0 {
+		delete(c.n, key)
+	}
+}
+
+func (c *creating) has(key store.Key) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.n[key] > 0
+}
 
 func claimKey(key store.Key) store.Key {
 	return store.Key{Kind: key.Kind + "Name", Name: key.Name}
@@ -450,10 +479,10 @@ func (s *Registry) checkClaim(ctx context.Context, key store.Key) (rev uint64, e
 	}
 	other := key
 	other.Namespace = c.Namespace
+	created := s.creating.has(other) // asked before: whoever ends its creation meanwhile is there, and whoever begins one writes the claim
 	_, err = s.Reader.Get(ctx, other)
-	fresh := s.Now().UnixMilli() < c.At+claimAge.Milliseconds()
 	switch {
-	case err == nil, errors.Is(err, resource.NotFound) && fresh:
+	case err == nil, errors.Is(err, resource.NotFound) && created:
 		return 0, resource.Errorf(resource.AlreadyExists, "metadata.name",
 			"the names of %ss are unique over all namespaces, and %s has it", key.Kind, other)
 	case errors.Is(err, resource.NotFound):
@@ -469,7 +498,7 @@ func (s *Registry) claim(ctx context.Context, key store.Key) error {
 		if err != nil {
 			return err
 		}
-		data, err := json.Marshal(claim{key.Namespace, s.Now().UnixMilli()})
+		data, err := json.Marshal(claim{key.Namespace, resource.NewUID()})
 		if err != nil {
 			return err
 		}
@@ -482,7 +511,7 @@ func (s *Registry) claim(ctx context.Context, key store.Key) error {
 }
 
 // unclaim releases the name of a deleted object, unless it has been claimed again. A claim that can't be deleted
-// becomes invalid by its age.
+// may be taken over.
 func (s *Registry) unclaim(ctx context.Context, key store.Key) {
 	ctx = context.WithoutCancel(ctx)
 	rev, err := s.checkClaim(ctx, key)

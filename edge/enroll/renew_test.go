@@ -9,6 +9,7 @@ import (
 	"errors"
 	"math/big"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -57,4 +58,22 @@ func TestARenewalThatIsDueByTheClockDoesNotWaitForATimer(t *testing.T) {
 		synctest.Wait()
 		require.NotEmpty(t, asked)
 	})
+}
+
+// What was done by mistake can be undone for a day, and no longer.
+func TestKeysThatWereMovedAsideAreDeletedAfterADay(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	require.NoError(t, DeleteAside(dir, now), "there are none")
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, DirName, "abc"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, DirName, "abc", pairName), []byte("a key"), 0o600))
+	require.NoError(t, Forget(dir, "it was decommissioned", now))
+	require.NoDirExists(t, filepath.Join(dir, DirName))
+	aside := filepath.Join(dir, asideName)
+	require.NoError(t, DeleteAside(dir, now.Add(24*time.Hour-time.Minute)))
+	require.FileExists(t, filepath.Join(aside, "abc", pairName))
+	require.NoError(t, DeleteAside(dir, now.Add(24*time.Hour)))
+	require.NoDirExists(t, aside)
+	why, err := Forgotten(dir)
+	require.NoError(t, err)
+	require.Contains(t, why, "it was decommissioned", "that stays until it joins again")
 }

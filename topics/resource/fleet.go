@@ -1,6 +1,7 @@
 package resource
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"slices"
@@ -500,7 +501,7 @@ func (r Repository) Validate() error {
 	oneOf(&p, "spec.type", r.Spec.Type, repositoryTypes)
 	if r.Spec.URL == "" {
 		p.add("spec.url", "is required")
-	} else if why := badURL(r.Spec.URL); why != "" {
+	} else if why := badURL(r.Spec.URL, r.Spec.Type); why != "" {
 		p.add("spec.url", "%s", why)
 	}
 	if s := r.Spec.ValidationSuffix; s != "" && r.Spec.Type != "http" {
@@ -514,17 +515,28 @@ func (r Repository) Validate() error {
 	return p.err()
 }
 
-// badURL returns what is wrong with a repository's address. It quotes no part of it that may be secret.
-func badURL(text string) string {
-	if user, rest, ok := strings.Cut(text, "@"); ok && !strings.Contains(user, "/") && strings.Contains(rest, ":") {
-		return "" // git@host:path
+// repositorySchemes are those by which a repository of each type is read; git@host:path is ssh.
+var repositorySchemes = map[string][]string{"git": {"https", "http", "ssh"}, "http": {"https", "http"}, "oci": {"oci", "https", "http"}}
+
+// badURL returns what is wrong with the address of a repository of a type. It quotes no part of it that may be secret.
+func badURL(text, kind string) string {
+	kind = cmp.Or(kind, "git")
+	schemes, known := repositorySchemes[kind]
+	wrong := func(scheme string) string {
+		return "the scheme " + clip(scheme) + " is not one of " + strings.Join(schemes, ", ") + ", by which a Repository of type " + kind + " is read"
+	}
+	if user, rest, ok := strings.Cut(text, "@"); ok && !strings.Contains(user, "/") && strings.Contains(rest, ":") { // git@host:path
+		if known && kind != "git" {
+			return wrong("ssh")
+		}
+		return ""
 	}
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Scheme == "" || u.Host == "":
 		return "must be an address such as https://host/path or git@host:path"
-	case !slices.Contains([]string{"https", "http", "ssh", "oci"}, u.Scheme):
-		return "the scheme " + clip(u.Scheme) + " is not one of https, http, ssh, oci"
+	case known && !slices.Contains(schemes, u.Scheme):
+		return wrong(u.Scheme)
 	}
 	_, secret := u.User.Password()
 	switch {
