@@ -23,7 +23,9 @@
 //	retained.go    retained messages of users' own topics
 //	persist.go     the journal: records, commits, loading
 //	linkqueue.go   the session that a core's link to its hub takes messages from
+//	drain.go       connections that were ended: what their clients had sent before is read, within bounds
 //	metrics.go     metrics, Report, $SYS
+//	syscall_*.go   system calls on sockets that return at once
 //
 // # A QoS 1 message, from read to PUBACK and to the subscriber
 //

@@ -1,6 +1,3 @@
-// Package cloud is the hub, the daemon in the cloud. Run wires its parts together, and does nothing else.
-//
-// It never contains what a part does: each is a package, or a file here (maintenance, report).
 package cloud
 
 import (

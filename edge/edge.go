@@ -1,6 +1,3 @@
-// Package edge is the core, the daemon on a node. Run wires its parts together, and does nothing else.
-//
-// It never contains what a part does: each is a package, or a file here (link, bridge, maintenance, report).
 package edge
 
 import (

@@ -1,0 +1,56 @@
+// Package cloud is the hub, the daemon in the cloud. Run wires its parts together, and does nothing else.
+//
+// It never contains what a part does: each is a package, or a file here (access, maintenance, projections, report, secrets).
+//
+// # Packages, in reading order
+//
+//	store, store/bolt   objects as bytes with a revision; the file that they are in, and the index that serves reads
+//	objects             the one place in which objects are read and written by the rules for all of them: validation, field
+//	                    owners, finalizers, what a writer may refer to (objects/rawjson: parts of JSON without decoding it)
+//	api                 objects over HTTP, as Kubernetes serves them; dialects are other forms of the same objects
+//	client              the client of that API, for programs and tests
+//	cmd/edgebus         the command line; cmd/cloudhub: the program
+//	twin                the hub's end of every node's link: what nodes are told, and what they report
+//	control             how a controller is run; controllers.go here makes all of them
+//	fleet, rollout      whose a node is, and which version of a template it gets when; rollout is the planner without I/O
+//	templates           Go templates in Fleets and Configurations
+//	render, sources     a Node's spec with each reference resolved; what the references stand for (git, HTTP, OCI)
+//	blobs, images       large contents by digest; the images that applications name
+//	resourcesync        manifests from git, applied
+//	discovery           what nodes found: Instances, Devices, brokers
+//	upgrade             other versions of the programs on nodes
+//	enroll, identity    the authority, invitations, certificates; tokens and OpenID Connect
+//	events              what happened to objects
+//
+// # A Fleet, from apply to a file on a node
+//
+//  1. `kubectl apply` sends a PATCH: api/patch.go merges it, and objects.Registry (objects/write.go) validates the whole Fleet and
+//     checks what its writer may refer to. store/bolt commits it, then answers, and tells the watches (store/bolt/watch.go).
+//  2. control.Runtime gives the Fleet's key to the controllers that watch Fleets. The owners of package fleet (fleet/controller.go)
+//     write metadata.owner into each Node that the selector matches and that no other fleet owns.
+//  3. The rollouts of package fleet (fleet/rollout.go) freeze the template into a TemplateVersion (fleet/version.go), ask
+//     rollout.Plan which nodes may change now, within batches, windows and the disruption budget, and write these Nodes' specs with
+//     the template expanded for each (fleet/member.go).
+//  4. The controller of package render resolves the references of a Node's spec, with package sources, puts large contents into
+//     package blobs, and writes a record RenderedSpec with the next renderedVersion.
+//  5. projections.go turns that record into documents of the node's map down, and package twin sends what has changed over
+//     the link (topics/link) as soon as the node is there. From here see package edge.
+//  6. The agent's report comes back in the node's map up: twin/node.go takes it, twin/status.go writes it into the Node's status,
+//     and the rollout plans its next step.
+//
+// # A report, from a mapper to `kubectl get -w`
+//
+//  1. Package edge says how a reported value gets into the node's map up and over the link. Here the broker gives messages of
+//     the link to twin.Twins.receive (twin/node.go): steps of one goroutine, committed together in the store before anything is
+//     published or acknowledged.
+//  2. The value is published, retained, at the hub's broker under the topic that it has on the node: MQTT clients have it now.
+//  3. twin/status.go merges what a Device reported into its status and writes that, several changes at a time.
+//  4. store/bolt tells the watches; api/watch.go writes the event as a line of JSON, or as a row of a Table, which is what kubectl prints.
+//
+// # Where to add
+//
+//   - a kind: its type in topics/resource, a row in objects/kinds.go and in api/kinds.go. The tests of package api list what else it needs.
+//   - a controller: a package with a function that makes control.Controllers, and a line in controllers.go.
+//   - a document that nodes are sent: a row in projections.go, and a topic in topics/table.go.
+//   - a dialect's field: topics/dialect.
+package cloud

@@ -1,0 +1,71 @@
+package arch
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestReadingOrdersAreWhole: a doc.go that lists the files or packages of its folder in reading order names all of them, and
+// nothing that isn't there.
+func TestReadingOrdersAreWhole(t *testing.T) {
+	listed := 0
+	source(t, func(path string, text []byte) {
+		if filepath.Base(path) != "doc.go" {
+			return
+		}
+		doc := string(text)
+		dir := filepath.Join(root(t), filepath.Dir(path))
+		entries, err := os.ReadDir(dir)
+		require.NoError(t, err)
+		files, folders := section(doc, "# Files, in reading order"), section(doc, "# Packages, in reading order")
+		if files != "" {
+			listed++
+			for _, e := range entries {
+				name := e.Name()
+				if e.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") || name == "doc.go" {
+					continue
+				}
+				require.True(t, mentions(files, name), "%s doesn't name %s", path, name)
+			}
+			for _, name := range regexp.MustCompile(`[a-z_*]+\.go`).FindAllString(files, -1) {
+				there, err := filepath.Glob(filepath.Join(dir, name))
+				require.NoError(t, err)
+				require.NotEmpty(t, there, "%s names %s", path, name)
+			}
+		}
+		if folders != "" {
+			listed++
+			for _, e := range entries {
+				if e.IsDir() && e.Name() != "testdata" {
+					require.Regexp(t, `\b`+e.Name()+`\b`, folders, "%s", path)
+				}
+			}
+		}
+	})
+	require.GreaterOrEqual(t, listed, 3)
+}
+
+// section is the part of a comment from a heading to the next one.
+func section(doc, heading string) string {
+	_, rest, found := strings.Cut(doc, heading)
+	if !found {
+		return ""
+	}
+	part, _, _ := strings.Cut(rest, "\n// # ")
+	return part
+}
+
+// mentions is whether a list names a file, perhaps by a pattern such as socket_*.go.
+func mentions(list, file string) bool {
+	for _, pattern := range regexp.MustCompile(`[a-z_*]+\.go`).FindAllString(list, -1) {
+		if ok, err := filepath.Match(pattern, file); ok && err == nil {
+			return true
+		}
+	}
+	return false
+}
