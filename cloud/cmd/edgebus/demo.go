@@ -838,8 +838,8 @@ func (s *screen) frame(width, height int) string {
 	}
 	lines := []string{
 		on.paint(strong, clip("Edgebus: node "+demoNode+" – ", width)) + on.paint(code, how),
-		on.paint(faint, clip(s.d.joined(), width)),
-		on.paint(faint, line("= same  ≠ not yet  ↑ overridden", "CLOUD", "EDGE", "")),
+		on.paint(faint, clip(firstThatFits(width, s.d.joined(), "joined over TLS: edgebus invite, edgecore join"), width)),
+		on.paint(faint, line(firstThatFits(topic-1, "= same  ≠ not yet  ↑ overridden", "= same ≠ not yet ↑ own"), "CLOUD", "EDGE", "")),
 	}
 	keys := s.shownKeys()
 	foot := s.foot(width, height-len(lines)-1-min(len(keys), max(4, height/2-2)))
@@ -869,6 +869,16 @@ func (s *screen) frame(width, height int) string {
 	return "\x1b[H" + strings.Join(append(lines, foot...), "\x1b[K\r\n") + "\x1b[K\x1b[J"
 }
 
+// firstThatFits is the first text that is not wider than the width, or else the last.
+func firstThatFits(width int, texts ...string) string {
+	for _, text := range texts {
+		if utf8.RuneCountInString(text) <= width {
+			return text
+		}
+	}
+	return texts[len(texts)-1]
+}
+
 // foot is what stands below the values: the outcome of the last key, the keys and, as far as room goes, commands to try.
 func (s *screen) foot(width, room int) (foot []string) {
 	told := ""
@@ -883,9 +893,9 @@ func (s *screen) foot(width, room int) (foot []string) {
 	case time.Now().Before(s.until):
 		told = s.news
 	}
-	foot = append(foot, clip(told, width))
+	foot = append(foot, sentence(width, told)...)
 	if n := len(s.cloud.notes); n > 0 {
-		foot = append(foot, clip(printable(s.cloud.notes[n-1], 200), width))
+		foot = append(foot, sentence(width, printable(s.cloud.notes[n-1], 200))...)
 	}
 	link := "cut the link"
 	if s.cut {
@@ -904,6 +914,18 @@ func (s *screen) foot(width, room int) (foot []string) {
 		foot = append(foot, lines...)
 	}
 	return foot
+}
+
+// sentence is a text in as many lines of a width as it takes; one, empty, if there is none.
+func sentence(width int, text string) (lines []string) {
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
+			lines, line = append(lines, line), ""
+		}
+		line = strings.TrimPrefix(line+" "+word, " ")
+	}
+	return append(lines, clip(line, width))
 }
 
 // wrap puts words side by side, into as many lines of a width as it takes.

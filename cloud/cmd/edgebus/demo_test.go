@@ -1,8 +1,14 @@
 package main
 
 import (
+	"fmt"
+	"io"
+	"regexp"
 	"strconv"
+	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/require"
 )
@@ -20,5 +26,32 @@ func TestChangesOfTheDemoLeaveSomethingToSend(t *testing.T) {
 				before = level
 			}
 		}
+	}
+}
+
+// On a small terminal nothing that tells what a key did is cut off.
+func TestTheDemoIsWholeOnASmallTerminal(t *testing.T) {
+	s := &screen{d: &demo{}, out: io.Discard, cloud: newView(demoNode), edge: newView(demoNode), until: time.Now().Add(time.Hour)}
+	for i := range 9 {
+		for _, v := range []*view{s.cloud, s.edge} {
+			v.values[fmt.Sprintf("devices/lamp/reported/p%d", i)] = value{Value: "1"}
+		}
+	}
+	s.cloud.notes = []string{"12:00:00 edgecore ended unexpectedly (signal: killed), and is started again in 200ms"}
+	for _, news := range []string{"the node was killed: its broker was away for 600ms, and has all its values", "the link was cut: 44 changes on the node, 4 sent when it was back"} {
+		s.news = news
+		lines := strings.Split(regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]").ReplaceAllString(s.frame(50, 14), ""), "\r\n")
+		require.LessOrEqual(t, len(lines), 14)
+		for _, line := range lines {
+			require.LessOrEqual(t, utf8.RuneCountInString(line), 50, line)
+			if !regexp.MustCompile(`^… \d+ more$`).MatchString(line) {
+				require.NotContains(t, line, "…")
+			}
+		}
+		all := strings.Join(lines, " ")
+		require.Contains(t, all, news)
+		require.Contains(t, all, "q quit")
+		require.Contains(t, all, "= same ≠ not yet ↑ own")
+		require.Contains(t, all, s.cloud.notes[0])
 	}
 }
