@@ -110,9 +110,6 @@ func TestMain(m *testing.M) {
 func program(t testing.TB, name string) string {
 	t.Helper()
 	built, err := programs()
-	if strings.HasSuffix(name, "-"+strings.TrimPrefix(versionBefore, "v")) {
-		built, err = programsBefore()
-	}
 	require.NoError(t, err)
 	return built[name]
 }
