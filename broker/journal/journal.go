@@ -278,6 +278,7 @@ func (j *Journal) Close() error {
 	j.lazy.Stop()
 	j.wakeUp()
 	<-j.stopped
+	j.endCompaction() // which may be amid a segment
 	return j.log.Close()
 }
 
