@@ -15,9 +15,15 @@ func Near(written string, names []string) string {
 		least = 2 // of a short name two letters are much of it
 	}
 	for _, name := range names {
-		if len(written) >= wholeWord && least > 1 && strings.Contains(strings.ToLower(name), strings.ToLower(written)) {
-			best, least = name, 1 // models, of devicemodels
-			continue
+		if len(written) >= wholeWord {
+			if least > 0 && strings.Contains(name, written) {
+				best, least = name, 0 // models, of devicemodels
+				continue
+			}
+			if least > 1 && strings.Contains(strings.ToLower(name), strings.ToLower(written)) {
+				best, least = name, 1
+				continue
+			}
 		}
 		if max(len(name)-len(written), len(written)-len(name)) >= least {
 			continue
