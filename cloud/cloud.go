@@ -116,7 +116,7 @@ func Run(ctx context.Context, o Options) (err error) {
 			Wanted:  func(topic string) bool { return br.Wanted(topic) },
 			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log,
 		},
-		Reader: st, Writer: st, Watcher: st, Replicas: st, Rand: rand.Uint64, Record: recorder.Record, Managed: objs.Managed, Hub: hub,
+		Reader: st, Writer: st, Watcher: st, Replicas: st, Rand: rand.Uint64, Record: recorder.Record, Managed: objs.Managed, CreateNode: createNode(objs.Controller("twins")), Hub: hub,
 		ForgetNode: func(node string) { br.ForgetNode(node) }, Projections: rows,
 	})
 	if err != nil {
@@ -134,7 +134,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	nodes := enroll.New(enroll.Options{
-		Authority: authority, Reader: st, Writer: st, Watcher: st, Broker: func() enroll.Broker { return br }, Tree: commands, Presence: commands,
+		Authority: authority, Reader: st, Writer: st, Watcher: st, Objects: objs.Controller("enroll"), Broker: func() enroll.Broker { return br }, Tree: commands, Presence: commands,
 		Mode: cfg.Auth.Enrollment, Reserved: reserved(cfg.Auth, bearer.Tokens.HasUser), Address: func() string { return address(cfg, br.Addrs()) }, Log: log,
 		Judge: judgeJoining(objs), NodeLabels: cfg.Auth.NodeLabels, Hub: hub.ID.String(),
 	})

@@ -38,6 +38,14 @@ func projections(reader *objects.Controller) []twin.Projection {
 	}
 }
 
+// createNode makes the Node of a node that was let in and has none.
+func createNode(as *objects.Controller) func(ctx context.Context, name string) error {
+	return func(ctx context.Context, name string) error {
+		_, err := objects.Create(ctx, as, &resource.Node{Metadata: resource.Meta{Name: name}})
+		return err
+	}
+}
+
 // project calls the twins with the objects that are projected when they change.
 func project(tw *twin.Twins, rows []twin.Projection) (list []control.Controller) {
 	for _, row := range rows {

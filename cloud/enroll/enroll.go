@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -50,9 +51,11 @@ type Broker interface {
 type Options struct {
 	Authority *Authority
 	Reader    store.Reader
-	Writer    store.Writer
-	Watcher   store.Watcher
-	Broker    func() Broker // which is made after the service
+	Writer    store.Writer // of invitations, which are no objects
+	// Objects writes Nodes and EnrollmentRequests by the rules for all objects.
+	Objects *objects.Controller
+	Watcher store.Watcher
+	Broker  func() Broker // which is made after the service
 	// Tree and Presence are told of everything that is not about enrolment.
 	Tree     broker.Tree
 	Presence broker.Presence
@@ -493,35 +496,19 @@ type wish struct{ given, own, follow, waiting map[string]string }
 // enter creates the Node of a node that joins, or marks the existing one as joined. Labels given by the invitation or the approver
 // replace those of the Node; labels that the node asks for, and those that follow the system information, are only added.
 func (s *Service) enter(ctx context.Context, node, key string, w wish) error {
-	at := store.Key{Kind: resource.KindNode, Name: node}
-	now := s.o.Now().UTC().Truncate(time.Second)
-	joined := resource.Time(now) + " " + key
+	joined := resource.Time(s.o.Now().UTC().Truncate(time.Second)) + " " + key
 	for range maxAttempts {
-		o, err := s.o.Reader.Get(ctx, at)
+		err := objects.Update(ctx, s.o.Objects, store.Key{Name: node}, func(n *resource.Node) error {
+			notes := joinedNotes(n.Metadata, joined, w)
+			n.Metadata.Labels, n.Metadata.Annotations = withLabels(n.Metadata.Labels, w.given, w.own), notes
+			return nil
+		})
 		if errors.Is(err, resource.NotFound) {
-			var n resource.Node
-			n.TypeMeta = resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindNode}
-			n.Metadata = resource.Meta{
-				Name: node, UID: resource.NewUID(), Generation: 1, CreationTimestamp: &now,
-				Labels: withLabels(nil, w.given, w.own), Annotations: joinedNotes(resource.Meta{}, joined, w),
-			}
-			data, err := json.Marshal(n)
-			if err != nil {
-				return err
-			}
-			if _, err = s.o.Writer.Create(ctx, store.Object{Key: at, Data: data}); !again(err, resource.AlreadyExists) {
-				return err
-			}
-			continue
+			_, err = objects.Create(ctx, s.o.Objects, &resource.Node{Metadata: resource.Meta{
+				Name: node, Labels: withLabels(nil, w.given, w.own), Annotations: joinedNotes(resource.Meta{}, joined, w),
+			}})
 		}
-		if err != nil {
-			return err
-		}
-		data, err := joinedAs(o.Data, joined, w)
-		if err != nil {
-			return err
-		}
-		if _, err = s.o.Writer.Update(ctx, store.Object{Key: at, Data: data}, o.Rev); !again(err, resource.Conflict) {
+		if !again(err, resource.AlreadyExists) && !errors.Is(err, resource.NotFound) { // it was made, or deleted, in between
 			return err
 		}
 	}
@@ -531,28 +518,6 @@ func (s *Service) enter(ctx context.Context, node, key string, w wish) error {
 // again reports whether to read and write an object again: another has changed or created it, or the outcome of the write is unknown.
 func again(err error, kind resource.ErrorKind) bool {
 	return errors.Is(err, kind) || errors.Is(err, store.ErrUnknown)
-}
-
-// joinedAs returns a stored Node with other annotations and more labels. All other fields stay as they are.
-func joinedAs(data []byte, joined string, w wish) ([]byte, error) {
-	var object, meta map[string]json.RawMessage
-	var known resource.Node
-	if err := errors.Join(json.Unmarshal(data, &object), json.Unmarshal(data, &known)); err != nil {
-		return nil, err
-	}
-	if err := json.Unmarshal(object["metadata"], &meta); err != nil {
-		return nil, err
-	}
-	labels, err1 := json.Marshal(withLabels(known.Metadata.Labels, w.given, w.own))
-	notes, err2 := json.Marshal(joinedNotes(known.Metadata, joined, w))
-	if string(labels) != "null" {
-		meta["labels"] = labels
-	}
-	meta["annotations"] = notes
-	text, err3 := json.Marshal(meta)
-	object["metadata"] = text
-	out, err4 := json.Marshal(object)
-	return out, errors.Join(err1, err2, err3, err4)
 }
 
 // joinedNotes returns the annotations of a Node that has joined. They list the labels that follow the system information, and mark
@@ -710,35 +675,17 @@ func joinedAgain(had resource.Condition) resource.Condition {
 
 // mark changes the condition Revoked of a Node, if there is one. next returns it as it is to be; without a status there is to be none.
 func (s *Service) mark(ctx context.Context, node string, next func(had resource.Condition) resource.Condition) error {
-	at := store.Key{Kind: resource.KindNode, Name: node}
-	for range maxAttempts {
-		o, err := s.o.Reader.Get(ctx, at)
-		if errors.Is(err, resource.NotFound) {
-			return nil
-		}
-		var status resource.NodeStatus
-		if err == nil && o.Status != nil {
-			err = json.Unmarshal(o.Status, &status)
-		}
-		if err != nil {
-			return err
-		}
+	err := objects.UpdateStatus(ctx, s.o.Objects, store.Key{Name: node}, func(n *resource.Node) error {
+		list := n.Status.Conditions
 		var had resource.Condition
-		if i := slices.IndexFunc(status.Conditions, func(c resource.Condition) bool { return c.Type == resource.ConditionRevoked }); i >= 0 {
-			had = status.Conditions[i]
+		if i := slices.IndexFunc(list, func(c resource.Condition) bool { return c.Type == resource.ConditionRevoked }); i >= 0 {
+			had = list[i]
 		}
 		c := next(had)
-		if c.Status == had.Status && c.Reason == had.Reason && c.Message == had.Message {
-			return nil
+		if c.Status != had.Status || c.Reason != had.Reason || c.Message != had.Message {
+			n.Status.Conditions = resource.SetCondition(list, c, s.o.Now())
 		}
-		status.Conditions = resource.SetCondition(status.Conditions, c, s.o.Now())
-		text, err := json.Marshal(status)
-		if err != nil {
-			return err
-		}
-		if _, err = s.o.Writer.Update(ctx, store.Object{Key: at, Status: text}, o.Rev); !again(err, resource.Conflict) {
-			return err
-		}
-	}
-	return resource.Errorf(resource.Unavailable, "", "the Node %s is changed by others all the time: try again", node)
+		return nil
+	})
+	return store.IgnoreNotFound(err)
 }

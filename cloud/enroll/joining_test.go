@@ -45,7 +45,9 @@ func newJoining(t *testing.T) *joining {
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
+	as := objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Now: c.now}).Controller("enroll")
 	return &joining{New(Options{
+		Objects:   as,
 		Authority: open(t, t.TempDir(), c), Reader: st, Writer: st, Watcher: st, Broker: func() Broker { return silent{} }, Mode: Ask,
 		Reserved: func(string) bool { return false }, Hub: "h", Address: func() string { return "hub:8883" }, Log: zerolog.Nop(), Now: c.now,
 	}), c, t, st}

@@ -32,7 +32,7 @@ func TestLabelsOfANodeThatHasJoinedFollowItsSystem(t *testing.T) {
 	}()
 	t.Cleanup(func() { stop(); <-ended })
 
-	s := New(Options{Reader: st, Writer: st, Watcher: st})
+	s := New(Options{Reader: st, Writer: st, Watcher: st, Objects: objs.Controller("enroll")})
 	join := func(follow string) {
 		t.Helper()
 		require.NoError(t, s.enter(ctx, "n1", "key", wish{

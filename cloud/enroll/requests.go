@@ -65,10 +65,9 @@ func (s *Service) ask(ctx context.Context, node string, by broker.Identity, r re
 // makeRequest stores a request for approval, unless the limits are reached.
 func (s *Service) makeRequest(ctx context.Context, name, node string, by broker.Identity, r resource.JoinRequest) (a resource.JoinAnswer, err error) {
 	address := daemon.Network(by.Remote)
-	if _, err := s.count(name, address); err != nil {
+	if _, err = s.count(name, address); err != nil {
 		return a, err
 	}
-	now := s.o.Now().UTC().Truncate(time.Second)
 	notes := map[string]string{remoteAnnotation: address}
 	if len(r.Labels) > 0 {
 		asked, err := json.Marshal(r.Labels)
@@ -80,21 +79,10 @@ func (s *Service) makeRequest(ctx context.Context, name, node string, by broker.
 	if len(r.LabelFrom) > 0 {
 		notes[resource.LabelFromAnnotation] = resource.FormatPairs(r.LabelFrom)
 	}
-	er := resource.EnrollmentRequest{
-		TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindEnrollmentRequest},
-		Metadata: resource.Meta{
-			Name: name, UID: resource.NewUID(), Generation: 1, CreationTimestamp: &now, Annotations: notes,
-		},
-		Spec: resource.EnrollmentSpec{CSR: r.CSR, NodeName: node, Labels: r.Labels, SystemInfo: r.SystemInfo},
-	}
-	if err := er.Validate(); err != nil {
-		s.settled(name)
-		return a, err
-	}
-	data, err := json.Marshal(er)
-	if err == nil {
-		_, err = s.o.Writer.Create(ctx, store.Object{Key: store.Key{Kind: er.Kind, Name: name}, Data: data})
-	}
+	_, err = objects.Create(ctx, s.o.Objects, &resource.EnrollmentRequest{
+		Metadata: resource.Meta{Name: name, Annotations: notes},
+		Spec:     resource.EnrollmentSpec{CSR: r.CSR, NodeName: node, Labels: r.Labels, SystemInfo: r.SystemInfo},
+	})
 	if err != nil && !errors.Is(err, resource.AlreadyExists) {
 		s.settled(name)
 		return a, err
@@ -237,7 +225,7 @@ func (s *Service) look(ctx context.Context, o store.Object) {
 		return
 	}
 	if at := er.Metadata.CreationTimestamp; at != nil && s.o.Now().Sub(*at) > max(s.o.Age, enrollerValidity(er)) {
-		if _, err := s.o.Writer.Delete(ctx, o.Key, o.Rev); err != nil && !errors.Is(err, resource.NotFound) {
+		if err := s.o.Objects.Delete(ctx, o.Key); err != nil && !errors.Is(err, resource.NotFound) {
 			s.o.Log.Warn().Err(err).Stringer("object", o.Key).Msg("an old EnrollmentRequest can't be deleted")
 		}
 		return
@@ -264,11 +252,13 @@ func (s *Service) look(ctx context.Context, o store.Object) {
 		s.o.Log.Warn().Err(err).Str("request", o.Name).Msg("an EnrollmentRequest could not be carried out: it is tried again")
 		return
 	}
-	status, err := json.Marshal(er.Status)
-	if err == nil {
-		_, err = s.o.Writer.Update(ctx, store.Object{Key: o.Key, Status: status}, o.Rev)
-	}
-	if err != nil && !errors.Is(err, resource.Conflict) { // which comes as an event
+	err = objects.UpdateStatus(ctx, s.o.Objects, o.Key, func(now *resource.EnrollmentRequest) error {
+		if now.Metadata.UID == er.Metadata.UID {
+			now.Status = er.Status
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, resource.NotFound) {
 		s.o.Log.Warn().Err(err).Str("request", o.Name).Msg("the status of an EnrollmentRequest was not written: it is tried again")
 	}
 }
@@ -365,7 +355,7 @@ func (s *Service) dropRenewals(ctx context.Context, node, but string) error {
 		if er, err := decodeRequest(o); err != nil || er.Spec.SignerName != resource.SignerRenewal || nodeOf(er) != node {
 			continue
 		}
-		if _, err := s.o.Writer.Delete(ctx, o.Key, o.Rev); err != nil && !errors.Is(err, resource.NotFound) && !errors.Is(err, resource.Conflict) {
+		if err := s.o.Objects.Delete(ctx, o.Key); err != nil && !errors.Is(err, resource.NotFound) {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@
 package resourcesync
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -50,6 +52,8 @@ const (
 
 	conditionParsed = "ResourceParsed"
 	conditionSynced = "Synced"
+	// idle is how many times as long as a comparison with all objects has taken the next one waits at least.
+	idle = 50
 	// maxNamed bounds how many objects or references a message names.
 	maxNamed = 5
 )
@@ -111,6 +115,7 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 	if err != nil || known.Resolved == "" && failure == nil {
 		return 0, err // it is being read
 	}
+	began := time.Now()
 	out := outcome{commit: rs.Status.ObservedCommit}
 	if failure != nil {
 		out.set(resource.ConditionAccessible, causeOf(failure), failure.Error())
@@ -118,7 +123,9 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 		out.set(resource.ConditionAccessible, "", "the repository can be read")
 		err = c.sync(ctx, rs, known, &out)
 	}
-	return every, errors.Join(err, c.report(ctx, key, rs, out))
+	// A short interval is for new commits, which the source tells of. That all is still as it was applied is looked at for a small part of
+	// the time, however many objects there are.
+	return max(every, idle*time.Since(began)), errors.Join(err, c.report(ctx, key, rs, out))
 }
 
 func causeOf(failure error) string {
@@ -277,18 +284,19 @@ func joined(all []string) string {
 // owners are the owners of the objects that are described, if there are such objects, and of all that the ResourceSync owns.
 func (c *controller) owners(ctx context.Context, wanted []manifest, owner string) (map[store.Key]string, error) {
 	owners := make(map[store.Key]string)
+	quoted, _ := json.Marshal(owner) // a text
 	note := func(o store.Object, all bool) error {
-		var head struct {
-			Metadata struct {
-				Owner string `json:"owner"`
-			} `json:"metadata"`
+		of := rawjson.Field(rawjson.Field(o.Data, "metadata"), "owner") // without decoding what is of no concern
+		if !all && !bytes.Equal(of, quoted) {
+			return nil
 		}
-		if err := json.Unmarshal(o.Data, &head); err != nil {
-			return fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
+		var name string
+		if len(of) > 0 {
+			if err := json.Unmarshal(of, &name); err != nil {
+				return fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
+			}
 		}
-		if all || head.Metadata.Owner == owner {
-			owners[o.Key] = head.Metadata.Owner
-		}
+		owners[o.Key] = name
 		return nil
 	}
 	for _, m := range wanted {

@@ -27,7 +27,8 @@ func BenchmarkReconnect(b *testing.B) {
 	said := make(chan []byte, 64) // by the hub
 	up, down := topics.Sync("n1")
 	tw, err := New(context.Background(), Options{
-		Reader: s, Writer: s, Watcher: s, Replicas: s, Rand: rand.Uint64,
+		CreateNode: createNode(s),
+		Reader:     s, Writer: s, Watcher: s, Replicas: s, Rand: rand.Uint64,
 		Options: tree.Options{
 			Log: zerolog.Nop(), Wanted: func(string) bool { return false },
 			Publish: func(m broker.Message) {

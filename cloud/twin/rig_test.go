@@ -16,6 +16,7 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/tree"
+	registry "github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/topics"
@@ -76,7 +77,8 @@ func (r *rig) start() {
 	r.store = s
 	r.hub.ID = resource.HubID(s.Identity())
 	r.twins, err = New(context.Background(), Options{
-		Reader: s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Rand: rand.Uint64,
+		CreateNode: createNode(s),
+		Reader:     s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Rand: rand.Uint64,
 		Managed: manages,
 		Record:  r.record, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter, HTTPPresence: r.httpPresence, Hub: r.hub, Projections: r.projections,
 		Options: tree.Options{
@@ -309,3 +311,11 @@ func (r *rig) send(topic, payload string) error {
 }
 
 const lampDesired = "v1/nodes/n1/devices/lamp/desired"
+
+func createNode(s *bolt.Store) func(context.Context, string) error {
+	as := registry.New(registry.Options{Reader: s, Writer: s, Log: zerolog.Nop()}).Controller("twins")
+	return func(ctx context.Context, name string) error {
+		_, err := registry.Create(ctx, as, &resource.Node{Metadata: resource.Meta{Name: name}})
+		return err
+	}
+}

@@ -436,14 +436,7 @@ func (t *Twins) createNode(ctx context.Context, key store.Key) error {
 	if _, err := t.o.Reader.Get(ctx, key); !errors.Is(err, resource.NotFound) {
 		return err
 	}
-	now := t.o.Now().UTC().Truncate(time.Second)
-	data, err := json.Marshal(resource.Node{
-		TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindNode},
-		Metadata: resource.Meta{Name: key.Name, UID: resource.NewUID(), Generation: 1, CreationTimestamp: &now},
-	})
-	if err == nil {
-		_, err = t.o.Writer.Create(ctx, store.Object{Key: key, Data: data})
-	}
+	err := t.o.CreateNode(ctx, key.Name)
 	if errors.Is(err, resource.AlreadyExists) {
 		return nil
 	}

@@ -35,6 +35,8 @@ type Options struct {
 	Projections []Projection
 	// ForgetNode is called with the name of a deleted Node, and must clear what else the node has left. It may be nil.
 	ForgetNode func(node string)
+	// CreateNode makes the Node of a node that was let in and has none.
+	CreateNode func(ctx context.Context, name string) error
 	// Managed is the data of an object with the fields that have changed since before owned by a manager; nil: it stays as it is.
 	Managed func(before store.Object, data []byte, manager string) ([]byte, error)
 	// Record records an event of a Node or Device. It must not block, and may be nil.
