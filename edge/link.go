@@ -543,7 +543,7 @@ func node(o Options, tw *twin.Twin, up *uplink, space *datadir.Space) func() res
 			n.Status.Conditions = resource.SetCondition(nil, resource.Condition{
 				Type: resource.ConditionReady, Status: "Unknown", Reason: "Alone", Message: "the core works alone: it has no hub to be linked to",
 			}, l.since)
-			n.Status.Conditions = resource.DiskCondition(n.Status.Conditions, space.Low(), time.Now())
+			n.Status.Conditions = resource.DiskCondition(n.Status.Conditions, space.Low(), space.Since())
 			return n
 		case l.up:
 			n.Status.State = resource.Online
@@ -554,7 +554,7 @@ func node(o Options, tw *twin.Twin, up *uplink, space *datadir.Space) func() res
 				Type: resource.ConditionRenewal, Status: "False", Reason: "Failed", Message: l.renewal.Error(),
 			}, l.renewalFails)
 		}
-		n.Status.Conditions = resource.DiskCondition(n.Status.Conditions, space.Low(), time.Now())
+		n.Status.Conditions = resource.DiskCondition(n.Status.Conditions, space.Low(), space.Since())
 		return n
 	}
 }

@@ -94,7 +94,7 @@ func brokenReferences(root fs.FS, name string) (wrong []string, err error) {
 
 func TestReferencesOfDocumentsLeadSomewhere(t *testing.T) {
 	root := os.DirFS(filepath.Join("..", ".."))
-	documents := []string{"README.md"}
+	documents := []string{"README.md", "CONTRIBUTING.md"}
 	for _, pattern := range []string{"docs/*.md", "docs/adr/*.md"} {
 		found, err := fs.Glob(root, pattern)
 		require.NoError(t, err)

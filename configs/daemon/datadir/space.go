@@ -3,6 +3,7 @@ package datadir
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -15,7 +16,12 @@ type Space struct {
 	log     zerolog.Logger
 	changed func(low string)
 	free    func(path string) (percent float64, err error)
-	low     atomic.Pointer[string]
+	state   atomic.Pointer[spaceState]
+}
+
+type spaceState struct {
+	low   string
+	since time.Time // when low became or ceased to be empty
 }
 
 const (
@@ -27,15 +33,30 @@ const (
 // Space watches the directory's disk from when it runs. changed, which may be nil, is called with what Low returns, each time that it
 // changes.
 func (d *Dir) Space(log zerolog.Logger, changed func(low string)) *Space {
-	return &Space{path: d.Path, log: log, changed: changed, free: freeSpace}
+	path, err := filepath.Abs(d.Path)
+	if err != nil {
+		path = d.Path
+	}
+	return &Space{path: path, log: log, changed: changed, free: freeSpace}
 }
 
 // Low says how little of the disk was free when it was looked at last; empty: enough.
 func (s *Space) Low() string {
-	if p := s.low.Load(); p != nil {
-		return *p
+	low, _ := s.now()
+	return low
+}
+
+// Since is when the disk became nearly full, or had space again; zero: it was never nearly full.
+func (s *Space) Since() time.Time {
+	_, since := s.now()
+	return since
+}
+
+func (s *Space) now() (low string, since time.Time) {
+	if p := s.state.Load(); p != nil {
+		return p.low, p.since
 	}
-	return ""
+	return "", since
 }
 
 // Run looks every few seconds until ctx ends, and logs when the disk becomes nearly full, and when there is space again.
@@ -57,14 +78,18 @@ func (s *Space) look() {
 	if err != nil {
 		return // of what a system can't say nothing is said
 	}
-	was, low := s.Low(), ""
+	was, since := s.now()
+	low := ""
 	if percent < leastFree || was != "" && percent < enoughFree {
 		low = fmt.Sprintf("%d %% of the disk with %s is free", int(percent), s.path)
 	}
 	if low == was {
 		return
 	}
-	s.low.Store(&low)
+	if low == "" || was == "" {
+		since = time.Now()
+	}
+	s.state.Store(&spaceState{low, since})
 	switch {
 	case was == "":
 		s.log.Warn().Int("percent", int(percent)).Str("path", s.path).Msg("the disk with the data directory is nearly full")

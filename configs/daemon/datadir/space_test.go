@@ -33,8 +33,10 @@ func TestADiskThatIsNearlyFullIsToldUntilThereIsSpaceAgain(t *testing.T) {
 		{5.5, nil, ""},
 	} {
 		free, failed = x.free, x.err
+		was, since := s.Low(), s.Since()
 		s.look()
 		require.Equal(t, x.low, s.Low(), "%v", x)
+		require.Equal(t, (was == "") == (x.low == ""), since.Equal(s.Since()), "the time is that of the beginning: %v", x)
 	}
 	require.Equal(t, []string{"4 % of the disk with /data is free", "0 % of the disk with /data is free", "5 % of the disk with /data is free", ""}, told)
 }
