@@ -43,7 +43,9 @@ type Options struct {
 	Compose [][]string
 	// StartTimeout bounds a job of systemd or compose, in which images may be pulled; default 10m.
 	StartTimeout time.Duration
-	Log          zerolog.Logger
+	// VersionTimeout is how long a compose program may take to say its version; default 10s. One that hangs is not used.
+	VersionTimeout time.Duration
+	Log            zerolog.Logger
 }
 
 // Applications are those of a node.
@@ -56,6 +58,9 @@ func New(o Options) *Applications {
 	}
 	if o.StartTimeout == 0 {
 		o.StartTimeout = 10 * time.Minute
+	}
+	if o.VersionTimeout == 0 {
+		o.VersionTimeout = 10 * time.Second
 	}
 	return &Applications{o}
 }
@@ -180,16 +185,13 @@ func (a *Applications) compose(ctx context.Context, project string, args ...stri
 	return nil
 }
 
-// versionTime is how long a compose program may take to say its version.
-const versionTime = 10 * time.Second
-
 // program is the compose program that is installed.
 func (a *Applications) program(ctx context.Context) ([]string, error) {
 	for _, argv := range a.o.Compose {
 		if _, err := exec.LookPath(argv[0]); err != nil {
 			continue
 		}
-		version := subprocess.Command{Argv: append(slices.Clone(argv), "version"), Time: versionTime}
+		version := subprocess.Command{Argv: append(slices.Clone(argv), "version"), Time: a.o.VersionTimeout}
 		if _, err := version.Run(ctx); err == nil {
 			return argv, nil
 		}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -310,4 +311,26 @@ func FuzzServiceName(f *testing.F) {
 			require.True(t, strings.HasSuffix(got, ".service") && got != ".service", "%q", got)
 		}
 	})
+}
+
+// A compose program that hangs is passed over for the next one.
+func TestAComposeProgramThatHangsIsNotUsed(t *testing.T) {
+	dir := t.TempDir()
+	program := func(name, script string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700))
+		return path
+	}
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "etc/compose/a"), 0o755))
+	log := filepath.Join(dir, "log")
+	a := apps.New(apps.Options{
+		Root: dir, VersionTimeout: 100 * time.Millisecond, Compose: [][]string{
+			{program("hangs", "sleep 1000")}, {program("works", `echo "$@" >>`+log)},
+		},
+	})
+	_, err := a.Switch(t.Context(), nil, []resource.RenderedApplication{{Name: "a", AppType: resource.AppCompose}}, nil)
+	require.NoError(t, err)
+	text, err := os.ReadFile(log)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "up")
 }
