@@ -65,18 +65,18 @@ func (o *Outage) Stored() { o.relapse = false }
 
 // Probe is called before each batch, by the goroutine that commits. In an outage it returns why nothing can be stored. When it is
 // time it calls probe, and ends the outage if that succeeds.
-func (o *Outage) Probe(probe func() error) (refused error, over bool) {
+func (o *Outage) Probe(probe func() error) (over bool, refused error) {
 	now := o.now.Load()
 	if now == nil {
-		return nil, false
+		return false, nil
 	}
 	if time.Now().Before(now.until) {
-		return now.err, false
+		return false, now.err
 	}
 	if probe() == nil {
 		o.now.Store(nil)
-		return nil, true
+		return true, nil
 	}
 	o.now.Store(&outage{now.err, time.Now().Add(o.pause)})
-	return now.err, false
+	return false, now.err
 }

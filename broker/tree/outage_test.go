@@ -13,7 +13,7 @@ func TestAnOutageEndsWithTheFirstProbeThatSucceeds(t *testing.T) {
 	well := errors.New("no space left on device")
 	probes := 0
 	probe := func() error { probes++; return well }
-	refused, over := o.Probe(probe)
+	over, refused := o.Probe(probe)
 	require.NoError(t, refused)
 	require.False(t, over)
 	require.Zero(t, probes, "there is no outage")
@@ -21,13 +21,13 @@ func TestAnOutageEndsWithTheFirstProbeThatSucceeds(t *testing.T) {
 	o.Begin(errors.New("full"))
 	require.True(t, o.On())
 	for n := 1; n < 5; n++ {
-		refused, over = o.Probe(probe)
+		over, refused = o.Probe(probe)
 		require.EqualError(t, refused, "full")
 		require.False(t, over)
 		require.Equal(t, n, probes)
 	}
 	well = nil
-	refused, over = o.Probe(probe)
+	over, refused = o.Probe(probe)
 	require.NoError(t, refused)
 	require.True(t, over)
 	require.False(t, o.On())
@@ -37,7 +37,7 @@ func TestAnOutageIsNotProbedBeforeItIsTime(t *testing.T) {
 	var o Outage
 	o.Begin(errors.New("full"))
 	for range 1000 {
-		refused, _ := o.Probe(func() error { t.Error("probed at once"); return nil })
+		_, refused := o.Probe(func() error { t.Error("probed at once"); return nil })
 		require.EqualError(t, refused, "full")
 		require.EqualError(t, o.Err(), "full")
 	}

@@ -218,7 +218,7 @@ func (t *Twins) batch() *batch {
 func (t *Twins) begin() *batch {
 	b := t.batch()
 	var over bool
-	if b.refused, over = t.outage.Probe(t.probe); over {
+	if over, b.refused = t.outage.Probe(t.probe); over {
 		t.o.Log.Info().Msg("what nodes report can be stored again")
 	}
 	return b

@@ -263,7 +263,7 @@ func (t *Twin) Run(ctx context.Context) error {
 
 func (t *Twin) newBatch() *batch {
 	t.batch.begin(t.o.Now())
-	refused, over := t.outage.Probe(t.o.Store.Probe)
+	over, refused := t.outage.Probe(t.o.Store.Probe)
 	if over {
 		t.deaf = false
 		t.o.Log.Info().Msg("what happens on the node can be stored again")
