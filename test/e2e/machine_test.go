@@ -225,7 +225,7 @@ func TestFullDisk(t *testing.T) {
 			m.restGoesOn()
 			m.Eventually(stand.Soon, func() error { return m.ready(http.StatusServiceUnavailable) })
 			require.NoError(t, m.Term(name)) // it stops in order, and starts, on a full disk, too
-			require.NoError(t, m.Start(t.Context(), name))
+			require.NoError(t, m.StartUnready(t.Context(), name))
 			m.writesAreRefused("no space left on device")
 			m.restGoesOn()
 			other := map[string]string{"hub": m.Core(), "core": m.Hub.MQTT}[name] // the other side's writes wait for room

@@ -176,10 +176,31 @@ func (w *World) config(name string) string {
 // Start runs a program and waits until it is ready. Arguments are added to its own,
 // and kept for the next Start without any.
 func (w *World) Start(ctx context.Context, name string, args ...string) error {
+	line, ready, err := w.line(name, args)
+	if err != nil {
+		return err
+	}
+	return w.launch(ctx, name, line, ready)
+}
+
+// StartUnready is Start of a program that is up when its broker accepts: on a full disk none is ready.
+func (w *World) StartUnready(ctx context.Context, name string) error {
+	line, _, err := w.line(name, nil)
+	if err != nil {
+		return err
+	}
+	broker, err := w.Broker(name)
+	if err != nil {
+		return err
+	}
+	return w.launch(ctx, name, line, broker)
+}
+
+func (w *World) line(name string, args []string) (line []string, ready string, err error) {
 	w.mu.Lock()
 	if p := w.procs[name]; p != nil && p.running() {
 		w.mu.Unlock()
-		return fmt.Errorf("%s runs already", name)
+		return nil, "", fmt.Errorf("%s runs already", name)
 	}
 	if len(args) > 0 {
 		w.last[name] = args
@@ -187,15 +208,15 @@ func (w *World) Start(ctx context.Context, name string, args ...string) error {
 	args = w.last[name]
 	wrap := w.wraps[name]
 	w.mu.Unlock()
-	line, ready, err := w.command(name)
+	line, ready, err = w.command(name)
 	if err != nil {
-		return err
+		return nil, "", err
 	}
 	if len(wrap) > 0 {
 		line[0] = filepath.Join(w.Bin, line[0])
 		line = slices.Concat(wrap, line)
 	}
-	return w.launch(ctx, name, append(line, args...), ready)
+	return append(line, args...), ready, nil
 }
 
 // Wrap has another program start this one from now on: one that changes the limits
