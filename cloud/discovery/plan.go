@@ -81,7 +81,13 @@ const maxValues = 40 << 10
 func PlanOrder(c *resource.Configuration, nodes []string, value func(ValueRef) (Value, error)) (o Order, problem string, err error) {
 	h := c.Spec.DiscoveryHandler
 	o = Order{Namespace: c.Metadata.Namespace, UID: c.Metadata.UID, Nodes: nodes}
-	o.Request = resource.DiscoveryRequest{Handler: h.Name, Details: h.DiscoveryDetails}
+	o.Request = resource.DiscoveryRequest{Handler: h.Name}
+	for name, value := range h.DiscoveryDetails {
+		if o.Request.Details == nil {
+			o.Request.Details = map[string]string{}
+		}
+		o.Request.Details[name] = string(value)
+	}
 	secrets, size := sha256.New(), 0
 	for _, p := range h.DiscoveryProperties {
 		ref, optional, ok := refOf(p, c.Metadata.Namespace)

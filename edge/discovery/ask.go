@@ -1,11 +1,14 @@
 package discovery
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -133,13 +136,17 @@ func (a *ask) once() error {
 	silence := time.AfterFunc(a.d.o.Timing.Silence, func() { a.silent(ctx) })
 	defer silence.Stop()
 	if a.e.program != nil {
-		return handler.Call(ctx, a.e.program, a.text, a.properties, func(devices []handler.Device) {
+		found := func(devices []handler.Device) {
 			l := a.newList()
 			for _, d := range devices {
 				l.add(d, nil)
 			}
 			a.found(ctx, l, false)
-		})
+		}
+		if r, ok := a.e.program.(handler.Resumer); ok {
+			return handler.CallAfter(ctx, r, a.text, a.properties, a.known(ctx), found)
+		}
+		return handler.Call(ctx, a.e.program, a.text, a.properties, found)
 	}
 	a.d.g.Go(func() error {
 		a.probe(ctx, cancel)
@@ -168,6 +175,33 @@ func (a *ask) once() error {
 		return cause
 	}
 	return err
+}
+
+// known are the devices that were found for the Configuration before, by this process or, as the broker has them, by an earlier one.
+func (a *ask) known(ctx context.Context) (list []handler.Device) {
+	for { // what is retained arrives after the request, on the connection that has a will
+		_, connection, settled := a.d.bus.connection()
+		if !wait(ctx, max(time.Until(settled), gather), nil) {
+			return nil
+		}
+		if node, now, _ := a.d.bus.connection(); node != "" && now == connection {
+			break
+		}
+	}
+	a.d.mu.Lock()
+	defer a.d.mu.Unlock()
+	payloads := map[string][]byte{}
+	for name, i := range a.d.onBroker(a.c.name).instances {
+		payloads[name] = i.payload
+	}
+	maps.Copy(payloads, a.devices)
+	for _, payload := range payloads {
+		var d resource.DiscoveredDevice
+		if len(payload) > 0 && json.Unmarshal(payload, &d) == nil {
+			list = append(list, handler.Device{ID: d.ID, Properties: d.Properties})
+		}
+	}
+	return list
 }
 
 // paced waits until a list of so many bytes may be taken. flood: the handler sends more than that, and waits itself meanwhile.
@@ -245,14 +279,15 @@ func (a *ask) silent(ctx context.Context) {
 type list struct {
 	limit    int
 	shared   bool
-	devices  map[string][]byte // payloads by the names of instances
-	beyond   int               // devices after the first limit
+	devices  map[string][]byte            // payloads by the names of instances
+	said     map[string]map[string]string // the properties of the devices, by the same names
+	beyond   int                          // devices after the first limit
 	problems int
 	first    []error // of the problems
 }
 
 func (a *ask) newList() *list {
-	return &list{limit: a.d.o.Config.Limits.Devices, shared: a.e.shared, devices: map[string][]byte{}}
+	return &list{limit: a.d.o.Config.Limits.Devices, shared: a.e.shared, devices: map[string][]byte{}, said: map[string]map[string]string{}}
 }
 
 // add adds a device, or notes what is wrong with it.
@@ -265,16 +300,38 @@ func (l *list) add(d wire.Device, wrong error) {
 	if wrong == nil {
 		payload, wrong = payloadOf(d, l.shared)
 	}
-	if _, twice := l.devices[name]; twice && wrong == nil {
-		wrong = fmt.Errorf("two devices have the id %.80q: the first one counts", d.ID)
+	if first, twice := l.devices[name]; twice && wrong == nil {
+		if bytes.Equal(first, payload) {
+			return // it is one device, which was announced twice
+		}
+		wrong = fmt.Errorf("two devices have the id %.80q%s: the first one counts", d.ID, difference(l.said[name], d.Properties))
 	}
 	if wrong == nil {
-		l.devices[name] = payload
+		l.devices[name], l.said[name] = payload, d.Properties
 		return
 	}
 	if l.problems++; len(l.first) < 3 {
 		l.first = append(l.first, wrong)
 	}
+}
+
+// difference names a property in which two devices differ, for people who look for them: their topics or addresses, if they have some.
+func difference(a, b map[string]string) string {
+	var names []string
+	for name := range a {
+		names = append(names, name)
+	}
+	for name := range b {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	names = slices.DeleteFunc(names, func(name string) bool { return a[name] == b[name] })
+	where := slices.IndexFunc(names, func(name string) bool { return strings.HasSuffix(name, "TOPIC") || strings.HasSuffix(name, "ADDRESS") })
+	if len(names) == 0 {
+		return ""
+	}
+	name := names[max(where, 0)]
+	return fmt.Sprintf(" (%s is %.80q and %.80q)", name, a[name], b[name])
 }
 
 // message says what is wrong with the list; empty: nothing.
@@ -302,6 +359,13 @@ func (a *ask) found(ctx context.Context, l *list, flood bool) {
 	defer a.d.mu.Unlock()
 	if ctx.Err() != nil {
 		return
+	}
+	if !a.unsure.IsZero() {
+		on := a.d.onBroker(a.c.name).instances
+		for name, i := range on { // what an earlier process published is not needed any more
+			i.payload = nil
+			on[name] = i
+		}
 	}
 	a.devices, a.unsure, a.e.seen = l.devices, time.Time{}, time.Now()
 	if message == "" {

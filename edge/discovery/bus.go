@@ -131,7 +131,7 @@ func (d *discovery) retained(a topics.Address, payload []byte) {
 	if err := json.Unmarshal(payload, &found); err != nil || resource.DiscoveredName(found.ID) != a.Name {
 		return // another client's
 	}
-	d.onBroker(a.Device).instances[a.Name] = instance{sum: sumOf(payload)}
+	d.onBroker(a.Device).instances[a.Name] = instance{sum: sumOf(payload), payload: payload}
 	if c := d.configurations[a.Device]; c != nil {
 		wake(c.changed)
 	}

@@ -3,6 +3,7 @@ package discovery
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -247,7 +248,7 @@ func TestABadDeviceIsLeftOutAndNamed(t *testing.T) {
 	r.set("discovery/cams", request("onvif", "1", ""))
 	r.awaitFound("cams", "good", "twice")
 	r.awaitReport("cams", `"state":"Failing"`)
-	for _, text := range []string{`two devices have the id \"twice\"`, "A=B", "mounts[0].hostPath", "and 2 more devices are left out"} {
+	for _, text := range []string{`two devices have the id \"twice\" (B is \"\" and \"2\"): the first one counts`, "A=B", "mounts[0].hostPath", "and 2 more devices are left out"} {
 		r.awaitReport("cams", text)
 	}
 	f.find("good", "twice")
@@ -377,6 +378,57 @@ func TestEmbeddedHandlers(t *testing.T) {
 	r.awaitReport("panics", "the handler panicked: oh")
 	r.awaitReport("refused", `"state":"Refused","message":"discoveryDetails: bad"`)
 	require.Empty(t, r.below("discovery/none/"))
+}
+
+// births is an embedded handler of devices that announce themselves once: it finds what it knows and what is born, if it begins as the details
+// say.
+type births struct{ born chan string }
+
+func (b births) Discover(ctx context.Context, details string, _ map[string][]byte, found func([]handler.Device)) error {
+	return errors.New("it is to be told what it has found before")
+}
+
+func (b births) Resume(ctx context.Context, details string, _ map[string][]byte, known []handler.Device, found func([]handler.Device)) error {
+	list := func() {
+		found(slices.DeleteFunc(slices.Clone(known), func(d handler.Device) bool { return !strings.HasPrefix(d.ID, details) }))
+	}
+	list()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case id := <-b.born:
+			known = append(known, handler.Device{ID: id, Properties: map[string]string{"ID": id}})
+			list()
+		}
+	}
+}
+
+// What announces itself once isn't lost by an edit of its Configuration, nor by a restart.
+func TestDevicesThatAnnounceThemselvesOnceStay(t *testing.T) {
+	b := births{born: make(chan string)}
+	r := newRig(t, func(o *Options) {
+		o.Embedded = []handler.Program{{Name: "births", New: func(handler.Env) handler.Handler { return b }}}
+		o.Config.Handlers.Embedded = []string{"births"}
+	})
+	r.set("discovery/plant", request("births", "1", ""))
+	b.born <- "a1"
+	b.born <- "b1"
+	r.awaitFound("plant", "a1", "b1")
+	first := r.below("discovery/plant/instances/")
+	r.set("discovery/plant", request("births", "2", "a"))
+	r.awaitFound("plant", "a1")
+	b.born <- "a2"
+	r.awaitFound("plant", "a1", "a2")
+	for range 2 {
+		r.stop()
+		r.start()
+		r.set("discovery/plant", request("births", "3", "a"))
+		b.born <- "a3"
+		r.awaitFound("plant", "a1", "a2", "a3")
+	}
+	name := resource.DiscoveredName("a1")
+	require.Equal(t, first[name], r.below("discovery/plant/instances/")[name], "with its properties")
 }
 
 func TestDamagedRegistrations(t *testing.T) {

@@ -41,8 +41,9 @@ type published struct {
 
 // instance is one on the broker.
 type instance struct {
-	sum  [16]byte // of the payload
-	ours bool     // published since this start
+	sum     [16]byte // of the payload
+	ours    bool     // published since this start
+	payload []byte   // as an earlier start published it, for handlers that can't find it again; nil: ours
 }
 
 func sumOf(payload []byte) [16]byte {

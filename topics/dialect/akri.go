@@ -87,7 +87,7 @@ func readConfiguration(f configurationV0) (c resource.Configuration, err error) 
 	}
 	c.Spec.DiscoveryHandler = resource.DiscoveryHandler{}
 	if h != nil {
-		c.Spec.DiscoveryHandler = resource.DiscoveryHandler{Name: h.Name, DiscoveryDetails: plainConfig(h.DiscoveryDetails), DiscoveryProperties: h.DiscoveryProperties}
+		c.Spec.DiscoveryHandler = resource.DiscoveryHandler{Name: h.Name, DiscoveryDetails: h.DiscoveryDetails, DiscoveryProperties: h.DiscoveryProperties}
 	}
 	return c, nil
 }
@@ -95,7 +95,7 @@ func readConfiguration(f configurationV0) (c resource.Configuration, err error) 
 func showConfiguration(c resource.Configuration) (f configurationV0) {
 	f.Spec.ConfigurationSpec, f.Status = c.Spec, c.Status
 	h := c.Spec.DiscoveryHandler
-	f.Spec.DiscoveryHandler = &handlerV0{Name: h.Name, DiscoveryDetails: textConfig(h.DiscoveryDetails), DiscoveryProperties: h.DiscoveryProperties}
+	f.Spec.DiscoveryHandler = &handlerV0{Name: h.Name, DiscoveryDetails: h.DiscoveryDetails, DiscoveryProperties: h.DiscoveryProperties}
 	return f
 }
 

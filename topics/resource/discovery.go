@@ -57,8 +57,9 @@ type ConfigurationSpec struct {
 type DiscoveryHandler struct {
 	// Name is the name under which the handler registers: onvif, udev, opcua, …
 	Name string `json:"name"`
-	// DiscoveryDetails are passed to the handler with each request. Their values are often YAML documents.
-	DiscoveryDetails map[string]string `json:"discoveryDetails,omitempty"`
+	// DiscoveryDetails are passed to the handler with each request: its fields, or one text that has them in YAML. A value that is an object or a
+	// list is read as its JSON text.
+	DiscoveryDetails map[string]Value `json:"discoveryDetails,omitempty"`
 	// DiscoveryProperties are further values for the handler, which may come from Secrets and ConfigMaps.
 	// +listType=map
 	// +listMapKey=name

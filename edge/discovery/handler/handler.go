@@ -97,9 +97,23 @@ func InvalidArgument(format string, args ...any) error {
 // IsInvalidArgument reports whether InvalidArgument made err or one that it wraps.
 func IsInvalidArgument(err error) bool { return errors.As(err, new(invalidError)) }
 
+// Resumer is a Handler of devices that announce themselves once, such as when they start: asked anew, it can't find what it has found
+// before. A handler that is linked into edgediscovery is told of that.
+type Resumer interface {
+	Handler
+	// Resume is Discover after known devices, which it has found for the same Configuration: with these details, with others or before a
+	// restart. It lists those that these details ask for, unless it learns that they are gone.
+	Resume(ctx context.Context, details string, properties map[string][]byte, known []Device, found func([]Device)) error
+}
+
 // Details reads details, which are YAML, into the struct to, over what is set in it. A field that to hasn't is an InvalidArgument,
-// as everything else is that is wrong with them. No details leave to as it is.
+// as everything else is that is wrong with them. No details leave to as it is. A field that is no text may be one in YAML: a
+// Configuration's details that are fields are texts.
 func Details(details string, to any) error {
+	details, err := unquoted(details, reflect.TypeOf(to))
+	if err != nil {
+		return InvalidArgument("discoveryDetails: %w", err)
+	}
 	d := yaml.NewDecoder(strings.NewReader(details))
 	d.KnownFields(true)
 	if err := d.Decode(to); err != nil && !errors.Is(err, io.EOF) { // there are no details
@@ -138,6 +152,42 @@ func inTheUsersWords(err error, to any) string {
 		})
 	}
 	return strings.Join(all, "; ")
+}
+
+// unquoted replaces texts by the YAML in them where the struct that they are read into has another type.
+func unquoted(details string, to reflect.Type) (string, error) {
+	for to.Kind() == reflect.Pointer {
+		to = to.Elem()
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal([]byte(details), &doc); err != nil || len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode || to.Kind() != reflect.Struct {
+		return details, err
+	}
+	changed, fields := false, doc.Content[0].Content
+	for i := 0; i+1 < len(fields); i += 2 {
+		name, value := fields[i].Value, fields[i+1]
+		var inner yaml.Node
+		if value.Kind != yaml.ScalarNode || value.Tag != "!!str" || isText(to, name) || yaml.Unmarshal([]byte(value.Value), &inner) != nil || len(inner.Content) != 1 {
+			continue
+		}
+		fields[i+1], changed = inner.Content[0], true
+	}
+	if !changed {
+		return details, nil
+	}
+	out, err := yaml.Marshal(&doc)
+	return string(out), err
+}
+
+// isText reports whether a field is one that a text is read into, or there is none.
+func isText(t reflect.Type, name string) bool {
+	for i := range t.NumField() {
+		if tag, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ","); tag == name {
+			f := t.Field(i).Type
+			return f.Kind() == reflect.String || f == reflect.TypeFor[time.Duration]() || reflect.PointerTo(f).Implements(reflect.TypeFor[yaml.Unmarshaler]())
+		}
+	}
+	return true
 }
 
 // Every calls look at once, and then again each time that interval has passed since it returned, until ctx ends, which is no error, or

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -51,4 +52,35 @@ func TestEvery(t *testing.T) {
 	require.Equal(t, 3, looks)
 	down := errors.New("down")
 	require.ErrorIs(t, handler.Every(t.Context(), 1, func() error { return down }), down)
+}
+
+// A Configuration's details that are fields are texts, which have the rest in YAML or JSON.
+func TestDetailsMayBeFields(t *testing.T) {
+	type details struct {
+		Format   string            `yaml:"format"`
+		Filter   map[string]string `yaml:"filter"`
+		Ranges   []string          `yaml:"ranges"`
+		Port     int               `yaml:"port"`
+		Deep     bool              `yaml:"deep"`
+		Interval time.Duration     `yaml:"interval"`
+	}
+	want := details{"sparkplug", map[string]string{"A": "?*"}, []string{"10.0.0.0/28"}, 502, true, time.Minute}
+	for _, text := range []string{
+		`{"format":"sparkplug","filter":"{\"A\":\"?*\"}","ranges":"[\"10.0.0.0/28\"]","port":"502","deep":"true","interval":"1m"}`,
+		`{"format":"sparkplug","filter":"A: \"?*\"","ranges":"[10.0.0.0/28]","port":"502","deep":"true","interval":"1m"}`,
+		"format: sparkplug\nfilter: {A: \"?*\"}\nranges: [10.0.0.0/28]\nport: 502\ndeep: true\ninterval: 1m",
+		"format: sparkplug\nfilter: |\n  A: \"?*\"\nranges: [10.0.0.0/28]\nport: 502\ndeep: true\ninterval: 1m",
+	} {
+		var got details
+		require.NoError(t, handler.Details(text, &got), text)
+		require.Equal(t, want, got, text)
+	}
+	for _, wrong := range []string{`{"filter":"plant"}`, `{"port":"many"}`, `{"filtre":"{}"}`, "a: b: c"} {
+		require.True(t, handler.IsInvalidArgument(handler.Details(wrong, new(details))), wrong)
+	}
+	number := struct {
+		Format string `yaml:"format"`
+	}{}
+	require.NoError(t, handler.Details(`{"format":"12"}`, &number), "a text stays one")
+	require.Equal(t, "12", number.Format)
 }

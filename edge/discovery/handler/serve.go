@@ -50,6 +50,21 @@ func Call(ctx context.Context, h Handler, details string, properties map[string]
 	return h.Discover(ctx, details, properties, found)
 }
 
+// CallAfter is Call of a handler that has found devices for the Configuration before.
+func CallAfter(ctx context.Context, h Resumer, details string, properties map[string][]byte, known []Device, found func([]Device)) (err error) {
+	return Call(ctx, resumed{h, known}, details, properties, found)
+}
+
+// resumed is a handler whose calls go on after known devices.
+type resumed struct {
+	Resumer
+	known []Device
+}
+
+func (r resumed) Discover(ctx context.Context, details string, properties map[string][]byte, found func([]Device)) error {
+	return r.Resume(ctx, details, properties, r.known, found)
+}
+
 // DetailsText is the one text that a handler is given for the details of a Configuration: the value if there is one, else all as YAML.
 func DetailsText(details map[string]string) string {
 	if len(details) == 1 {

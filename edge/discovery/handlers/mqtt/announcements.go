@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/edgebus/edgebus/edge/discovery/handler"
 	"github.com/edgebus/edgebus/edge/discovery/handlers/network"
 	"github.com/edgebus/edgebus/edge/discovery/wire"
 )
@@ -66,7 +67,7 @@ func (z *zigbee2MQTT) message(_ string, payload []byte) error {
 			return err
 		}
 	}
-	devices := map[string]map[string]string{}
+	var devices []device
 	for _, d := range list {
 		if d.Type == "Coordinator" || d.Disabled || d.Interview != nil && !*d.Interview || d.Name == "" || strings.ContainsAny(d.Name, "+#\x00") {
 			continue
@@ -85,9 +86,9 @@ func (z *zigbee2MQTT) message(_ string, payload []byte) error {
 			}
 			p["MQTT_EXPOSES"] = strings.Join(slices.Sorted(maps.Keys(names)), ",")
 		}
-		devices[d.Address] = p
+		devices = append(devices, device{d.Address, p})
 	}
-	return z.set("", devices)
+	return z.set("", devices...)
 }
 
 // tasmota is what Tasmota retains at {topic}/{MAC address}/config.
@@ -97,7 +98,7 @@ func (t *tasmota) filters() []string { return []string{t.topic + "/+/config"} }
 
 func (t *tasmota) message(topic string, payload []byte) error {
 	if len(payload) == 0 {
-		return t.set(topic, nil)
+		return t.set(topic)
 	}
 	var c struct {
 		IP       string   `json:"ip"`
@@ -131,11 +132,11 @@ func (t *tasmota) message(topic string, payload []byte) error {
 	if len(c.State) > 1 {
 		p["MQTT_PAYLOAD_OFF"], p["MQTT_PAYLOAD_ON"] = c.State[0], c.State[1]
 	}
-	return t.set(topic, map[string]map[string]string{c.MAC: p})
+	return t.set(topic, device{c.MAC, p})
 }
 
-// shelly is what Shelly devices retain at {prefix}/online, shellies/{id}/online in the first generation, while they are connected,
-// and the announcements of the first generation at shellies/announce.
+// shelly is what Shelly devices publish at {prefix}/online, shellies/{id}/online in the first generation, while they are connected, mostly
+// retained, and the announcements of the first generation at shellies/announce, which are not.
 type shelly struct {
 	table
 	about map[string]map[string]string // what was announced, by id
@@ -154,7 +155,7 @@ func (s *shelly) message(topic string, payload []byte) error {
 	switch string(payload) {
 	case "true":
 	case "false", "":
-		return s.set(id, nil)
+		return s.set(prefix)
 	default:
 		if !first && !strings.HasPrefix(id, "shelly") {
 			return nil // another program's
@@ -177,7 +178,16 @@ func (s *shelly) message(topic string, payload []byte) error {
 		p["MQTT_MODEL"] = model
 	}
 	maps.Copy(p, s.about[id])
-	return s.set(id, map[string]map[string]string{id: p})
+	return s.set(prefix, device{id, p})
+}
+
+// know implements once.
+func (s *shelly) know(d handler.Device) error {
+	prefix := d.Properties["MQTT_TOPIC"]
+	if d.Properties["MQTT_GENERATION"] == "1" && prefix != s.topic+"/"+d.ID {
+		return nil // of another topic
+	}
+	return s.remember(prefix, d)
 }
 
 func (s *shelly) announce(payload []byte) error {
@@ -195,16 +205,17 @@ func (s *shelly) announce(payload []byte) error {
 		return errors.New("no id, or too much")
 	}
 	s.about[a.ID] = map[string]string{"MQTT_MODEL": a.Model, "MQTT_MAC": a.MAC, "MQTT_IP": a.IP, "MQTT_VERSION": a.Version}
-	if known := s.said[a.ID].devices[a.ID]; known != nil {
-		p := maps.Clone(known)
+	prefix := s.topic + "/" + a.ID
+	for _, known := range s.said[prefix].devices {
+		p := maps.Clone(known.properties)
 		maps.Copy(p, s.about[a.ID])
-		return s.set(a.ID, map[string]map[string]string{a.ID: p})
+		return s.set(prefix, device{a.ID, p})
 	}
 	return nil
 }
 
 // sparkplug are births and deaths of Sparkplug B: {topic}/{group}/NBIRTH/{edge node}, and DBIRTH with a device below it. Births are
-// not retained: a device is found only if its birth is published while the handler is connected.
+// not retained: a device is found when its birth is published while the handler is connected, and is known from then on until its death is.
 type sparkplug struct{ table }
 
 func (s *sparkplug) filters() []string {
@@ -226,12 +237,12 @@ func (s *sparkplug) message(topic string, payload []byte) error {
 	case "NDEATH": // its devices with it
 		for from := range s.said {
 			if from == id || strings.HasPrefix(from, id+"/") {
-				_ = s.set(from, nil) // less always fits
+				_ = s.set(from) // less always fits
 			}
 		}
 		return nil
 	case "DDEATH":
-		return s.set(id, nil)
+		return s.set(id)
 	case "NBIRTH", "DBIRTH":
 	default:
 		return fmt.Errorf("%.20q is no birth", kind)
@@ -256,7 +267,15 @@ func (s *sparkplug) message(topic string, payload []byte) error {
 	}
 	slices.Sort(names)
 	p["MQTT_METRICS"] = strings.Join(slices.Compact(names), ",")
-	return s.set(id, map[string]map[string]string{id: p})
+	return s.set(id, device{id, p})
+}
+
+// know implements once.
+func (s *sparkplug) know(d handler.Device) error {
+	if !strings.HasPrefix(d.Properties["MQTT_STATE_TOPIC"], s.topic+"/") {
+		return nil // of another topic
+	}
+	return s.remember(d.ID, d)
 }
 
 // metric is a value in a birth.

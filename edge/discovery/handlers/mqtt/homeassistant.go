@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/edgebus/edgebus/edge/discovery/handlers/network"
@@ -25,7 +26,7 @@ type fields map[string]any
 
 func (h *homeAssistant) message(topic string, payload []byte) error {
 	component, object, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(topic, h.topic+"/"), "/config"), "/")
-	entities := map[string]map[string]string{}
+	var entities []device
 	if len(payload) > 0 {
 		var config fields
 		if err := json.Unmarshal(payload, &config); err != nil {
@@ -34,26 +35,27 @@ func (h *homeAssistant) message(topic string, payload []byte) error {
 		if config == nil {
 			return errors.New("null is no discovery payload")
 		}
-		if err := config.full().entities(component, object, entities); err != nil {
+		var err error
+		if entities, err = config.full().entities(component, object); err != nil {
 			return err
 		}
 	}
-	return h.set(topic, entities)
+	return h.set(topic, entities...)
 }
 
-func (f fields) entities(component, object string, to map[string]map[string]string) error {
+// entities are those of a payload, in the order of their names in it.
+func (f fields) entities(component, object string) (list []device, err error) {
 	if component != "device" {
-		to[cmp.Or(f.text("unique_id"), component+"/"+object)] = f.properties(component)
-		return nil
+		return []device{{cmp.Or(f.text("unique_id"), component+"/"+object), f.properties(component)}}, nil
 	}
 	parts, ok := f["components"].(map[string]any)
 	if !ok {
-		return errors.New("components is missing, or no object")
+		return nil, errors.New("components is missing, or no object")
 	}
-	for name, part := range parts {
-		members, ok := part.(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(parts)) {
+		members, ok := parts[name].(map[string]any)
 		if !ok {
-			return fmt.Errorf("components.%.80s is no object", name)
+			return nil, fmt.Errorf("components.%.80s is no object", name)
 		}
 		if base, ok := f["~"]; ok && members["~"] == nil {
 			members["~"] = base
@@ -65,9 +67,9 @@ func (f fields) entities(component, object string, to map[string]map[string]stri
 		if kind == "" || len(members) == 1 { // one that was removed has its platform only
 			continue
 		}
-		to[cmp.Or(entity.text("unique_id"), object+"/"+name)] = entity.properties(kind)
+		list = append(list, device{cmp.Or(entity.text("unique_id"), object+"/"+name), entity.properties(kind)})
 	}
-	return nil
+	return list, nil
 }
 
 // abbreviations are those of Home Assistant that are of use to a mapper.

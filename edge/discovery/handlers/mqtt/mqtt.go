@@ -53,8 +53,15 @@ type format interface {
 	filters() []string
 	// message takes a message. After an error nothing has changed.
 	message(topic string, payload []byte) error
-	// devices are those that are there.
+	// devices are those that are there. Several may have one ID; then it is always the same one that comes first.
 	devices() []handler.Device
+}
+
+// once is a format whose devices announce themselves when they connect, in messages that no broker keeps.
+type once interface {
+	format
+	// know takes a device that was found earlier.
+	know(handler.Device) error
 }
 
 // formats make a format for the first part of the topics, empty for the usual one.
@@ -87,10 +94,25 @@ type listener struct {
 }
 
 // Discover implements handler.Handler.
-func (l listener) Discover(ctx context.Context, text string, _ map[string][]byte, found func([]handler.Device)) error {
+func (l listener) Discover(ctx context.Context, text string, properties map[string][]byte, found func([]handler.Device)) error {
+	return l.Resume(ctx, text, properties, nil, found)
+}
+
+// Resume implements handler.Resumer.
+func (l listener) Resume(ctx context.Context, text string, _ map[string][]byte, known []handler.Device, found func([]handler.Device)) error {
 	d, f, err := parse(text)
 	if err != nil {
 		return err
+	}
+	if o, ok := f.(once); ok {
+		for _, device := range known {
+			if device.Properties["MQTT_FORMAT"] != d.Format {
+				continue
+			}
+			if err := o.know(device); err != nil {
+				return err
+			}
+		}
 	}
 	if len(l.env.Broker) == 0 {
 		return errors.New("no address of the node's broker is known")
@@ -152,7 +174,9 @@ func (l *look) options(servers []string, log zerolog.Logger) client.Options {
 		OnDisconnect: func(error) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.format, l.connected = l.make(l.details.Topic), false
+			if l.connected = false; !l.announcesOnce() {
+				l.format = l.make(l.details.Topic)
+			}
 		},
 		OnMessage: l.message,
 	}
@@ -160,6 +184,11 @@ func (l *look) options(servers []string, log zerolog.Logger) client.Options {
 		o.Subscriptions = append(o.Subscriptions, client.Subscription{Filter: filter, QoS: 1})
 	}
 	return o
+}
+
+func (l *look) announcesOnce() bool {
+	_, yes := l.format.(once)
+	return yes
 }
 
 func (l *look) message(m client.Message) {
@@ -188,7 +217,7 @@ func (l *look) devices() (list []handler.Device, connected bool) {
 			list = append(list, d)
 		}
 	}
-	return network.Sorted(list), l.connected
+	return network.SortedAll(list), l.connected
 }
 
 // The bounds of what is remembered of announcements.
@@ -206,18 +235,25 @@ type table struct {
 }
 
 type announcement struct {
-	devices map[string]map[string]string
+	devices []device
 	bytes   int
+}
+
+// device is what an announcement says of one.
+type device struct {
+	id         string
+	properties map[string]string
 }
 
 func newTable(topic, usual string) table {
 	return table{topic: cmp.Or(topic, usual), said: map[string]announcement{}}
 }
 
-// set takes the properties of all devices of an announcement, by their IDs, in place of those that were there; none: they are gone.
-func (t *table) set(from string, devices map[string]map[string]string) error {
-	a := announcement{devices: map[string]map[string]string{}}
-	for id, properties := range devices {
+// set takes all devices of an announcement in place of those that were there; none: they are gone.
+func (t *table) set(from string, devices ...device) error {
+	var a announcement
+	for _, d := range devices {
+		id, properties := d.id, d.properties
 		if id == "" || len(id) > 1024 || id != clean(id) {
 			return fmt.Errorf("%.80q: an ID has 1 to 1024 bytes of UTF-8", id)
 		}
@@ -232,7 +268,7 @@ func (t *table) set(from string, devices map[string]map[string]string) error {
 		if size > maxDevice {
 			return fmt.Errorf("%.80q is described by more than %d bytes", id, maxDevice)
 		}
-		a.devices[id] = kept
+		a.devices = append(a.devices, device{id, kept})
 		a.bytes += size
 	}
 	old := t.said[from]
@@ -250,11 +286,18 @@ func (t *table) set(from string, devices map[string]map[string]string) error {
 
 func (t *table) devices() (list []handler.Device) {
 	for _, from := range slices.Sorted(maps.Keys(t.said)) {
-		for id, properties := range t.said[from].devices {
-			list = append(list, handler.Device{ID: id, Properties: maps.Clone(properties)})
+		for _, d := range t.said[from].devices {
+			list = append(list, handler.Device{ID: d.id, Properties: maps.Clone(d.properties)})
 		}
 	}
 	return list
+}
+
+// remember takes a device that was found earlier as what was announced from there.
+func (t *table) remember(from string, d handler.Device) error {
+	properties := maps.Clone(d.Properties)
+	delete(properties, "MQTT_FORMAT")
+	return t.set(from, device{d.ID, properties})
 }
 
 func clean(text string) string { return network.Clean(text, maxText) }

@@ -87,6 +87,23 @@ func (n *node) discover(details string) <-chan []handler.Device {
 	return handlertest.Discover(n.t, l, details, nil)
 }
 
+// resume runs the handler after devices that it has found before.
+func (n *node) resume(details string, known []handler.Device) <-chan []handler.Device {
+	l := Program.New(handler.Env{Log: zerolog.Nop(), Broker: []string{"mqtt://" + n.address}}).(listener)
+	l.settle = 20 * time.Millisecond
+	return handlertest.Discover(n.t, after{l, known}, details, nil)
+}
+
+// after is a handler that is told what it has found before.
+type after struct {
+	listener
+	known []handler.Device
+}
+
+func (a after) Discover(ctx context.Context, details string, properties map[string][]byte, found func([]handler.Device)) error {
+	return handler.CallAfter(ctx, a.listener, details, properties, a.known, found)
+}
+
 const bridgeDevices = `[
  {"ieee_address":"0x00124b0021b7788d","type":"Coordinator","friendly_name":"Coordinator","supported":true,"disabled":false,"definition":null,"interview_completed":true},
  {"ieee_address":"0xf0d1b800001574df","type":"Router","friendly_name":"hall/lamp","power_source":"Mains (single phase)","software_build_id":"1.2","interview_completed":true,"disabled":false,
@@ -207,6 +224,68 @@ func TestSparkplug(t *testing.T) {
 	handlertest.Until(t, found, "plant/press", "plant/press/motor")
 	n.retain("spBv1.0/plant/NDEATH/press", "")
 	handlertest.Until(t, found)
+}
+
+// Births are not retained: what was born is known after an edit of the Configuration, a restart, and a connection that was lost.
+func TestBirthsAreKnownAfterwards(t *testing.T) {
+	n := newNode(t)
+	publish := func(topic, payload string) {
+		ctx, cancel := context.WithTimeout(context.Background(), handlertest.Wait)
+		defer cancel()
+		for n.mqtt.Publish(ctx, client.Message{Topic: topic, Payload: []byte(payload), QoS: 1}) != nil {
+			require.NoError(t, ctx.Err())
+		}
+	}
+	found := n.discover("format: sparkplug")
+	handlertest.Until(t, found)
+	publish("spBv1.0/plant/NBIRTH/press", string(payload("bdSeq=1")))
+	publish("spBv1.0/plant/DBIRTH/press/motor", string(payload("speed=7")))
+	handlertest.Until(t, found, "plant/press", "plant/press/motor")
+	n.stop()
+	n.start()
+	handlertest.Until(t, found, "plant/press", "plant/press/motor") // it is connected again
+	publish("spBv1.0/plant/NBIRTH/oven", string(payload("bdSeq=1")))
+	known := handlertest.Until(t, found, "plant/oven", "plant/press", "plant/press/motor")
+
+	again := n.resume("format: sparkplug\nfilter: {MQTT_EDGE_NODE: press}", known)
+	handlertest.Until(t, again, "plant/press", "plant/press/motor")
+	publish("spBv1.0/plant/NDEATH/press", "")
+	handlertest.Until(t, again)
+	other := n.resume("format: sparkplug\ntopic: other", known)
+	handlertest.Until(t, other) // what was found elsewhere is none of its
+}
+
+func TestAShellyIsKnownAfterwards(t *testing.T) {
+	n := newNode(t)
+	n.retain("shellyplus1-a8032ab12345/online", "true")
+	n.retain("shellies/shelly1-ABC/online", "true")
+	known := handlertest.Until(t, n.discover("format: shelly"), "shelly1-ABC", "shellyplus1-a8032ab12345")
+	n.retain("shellyplus1-a8032ab12345/online", "")
+	n.retain("shellies/shelly1-ABC/online", "")
+	again := n.resume("format: shelly", known)
+	handlertest.Until(t, again, "shelly1-ABC", "shellyplus1-a8032ab12345")
+	n.retain("shellyplus1-a8032ab12345/online", "false")
+	handlertest.Until(t, again, "shelly1-ABC")
+}
+
+// Of two announcements of one ID it is always the same one that comes first, whichever was last; edgediscovery names them.
+func TestTwoAnnouncementsOfOneID(t *testing.T) {
+	n := newNode(t)
+	n.retain("homeassistant/switch/p1/config", `{"name":"Relay","unique_id":"plug1","state_topic":"plug1/relay","command_topic":"plug1/set"}`)
+	n.retain("homeassistant/sensor/p1/config", `{"name":"Power","unique_id":"plug1","state_topic":"plug1/power"}`)
+	found := n.discover("format: homeassistant")
+	both := handlertest.Until(t, found, "plug1", "plug1")
+	require.Equal(t, []string{"plug1/power", "plug1/relay"}, []string{both[0].Properties["MQTT_STATE_TOPIC"], both[1].Properties["MQTT_STATE_TOPIC"]})
+	n.retain("homeassistant/sensor/p1/config", "")
+	require.Equal(t, "plug1/relay", handlertest.Until(t, found, "plug1")[0].Properties["MQTT_STATE_TOPIC"])
+
+	n.retain("homeassistant/switch/p1/config", "")
+	handlertest.Until(t, found)
+	for i := range 12 {
+		n.retain("homeassistant/device/dd/config", fmt.Sprintf(`{"dev":{"ids":["dd"],"name":"E%d"},"cmps":{"relay":{"p":"switch","uniq_id":"same1","stat_t":"dd/relay"},"power":{"p":"sensor","uniq_id":"same1","stat_t":"dd/power"}}}`, i))
+		both := handlertest.Until(t, found, "same1", "same1")
+		require.Equal(t, "dd/power", both[0].Properties["MQTT_STATE_TOPIC"])
+	}
 }
 
 func TestARestartedBrokerIsAskedAgain(t *testing.T) {

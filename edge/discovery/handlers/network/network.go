@@ -69,8 +69,18 @@ func (f Filter) Takes(properties map[string]string) bool {
 
 // Sorted returns devices in the order of their IDs, each ID once, so that an unchanged network makes an unchanged list.
 func Sorted(devices []handler.Device) []handler.Device {
-	slices.SortStableFunc(devices, func(a, b handler.Device) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortStableFunc(devices, byID)
 	return slices.CompactFunc(devices, func(a, b handler.Device) bool { return a.ID == b.ID })
+}
+
+// byID compares devices by their IDs.
+func byID(a, b handler.Device) int { return cmp.Compare(a.ID, b.ID) }
+
+// SortedAll is Sorted for what has IDs of its own making: of several devices with one ID all are returned, in their order, so that
+// edgediscovery takes the first and says so.
+func SortedAll(devices []handler.Device) []handler.Device {
+	slices.SortStableFunc(devices, byID)
+	return devices
 }
 
 // Dropped counts what could not be read. Its log line comes at most every ten seconds.
