@@ -81,6 +81,8 @@ type AgentUpgrade struct {
 	Hold     bool       `yaml:"hold"`
 	Core     AgentCore  `yaml:"core"`
 	Trial    AgentTrial `yaml:"trial"`
+	// Probation begins when the trial is over.
+	Probation AgentProbation `yaml:"probation"`
 }
 
 // AgentCore says how the core is run.
@@ -97,6 +99,12 @@ type AgentTrial struct {
 	Timeout time.Duration `yaml:"timeout" min:"1"`
 	Watch   time.Duration `yaml:"watch" min:"1"`
 	Memory  Size          `yaml:"memory" min:"1"`
+}
+
+// AgentProbation says how long what was before an upgrade is kept, and when it is put back.
+type AgentProbation struct {
+	Time time.Duration `yaml:"time" min:"0"`
+	Away time.Duration `yaml:"away" min:"1"`
 }
 
 // Discovery is what edgediscovery can be told. discovery.yaml says what each setting means.

@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -162,6 +163,17 @@ func (u *Upgrader) applySettings(_ context.Context, up upgrade) error {
 		return err
 	}
 	return configs.WriteLike(file, file, text)
+}
+
+// hasSettings says whether the core's file is what applySettings has made of it.
+func (u *Upgrader) hasSettings(settings map[string]string) bool {
+	_, before, err := u.settings(beforeSuffix)
+	if err != nil {
+		return false
+	}
+	applied, err := configs.Merge(before, settings)
+	_, now, e := u.settings("")
+	return err == nil && e == nil && bytes.Equal(applied, now)
 }
 
 // revertSettings makes the core's file the one that was kept.

@@ -27,6 +27,7 @@ const (
 	stepRevert         = "Reverting"      // what was before is put back
 	stepRestart        = "Restarting"     // the core is started with what was before
 	stepRestore        = "Restoring"      // the core's data is put back, which the core before can't open
+	stepProbation      = "Probation"      // the upgrade is over, and what was before is kept
 	stepSucceeded      = "Succeeded"      // the outcome is noted: this and the following steps are the last ones
 	stepUnchanged      = "Unchanged"
 	stepRolledBack     = "RolledBack"
@@ -122,6 +123,7 @@ var steps = map[string]step{
 	stepRestore: {effect: effectRepeatable, report: resource.StepRollingBack, urgent: true, holds: true, next: next{
 		resultDone: stepRolledBack, resultFailed: stepRollbackFailed, resultKilled: stepRestore,
 	}},
+	stepProbation:      {effect: effectNone, report: resource.StepAgent, next: next{resultFailed: stepRevert, resultKilled: stepProbation}},
 	stepSucceeded:      {effect: effectRepeatable, report: resource.StepAgent, next: next{resultKilled: stepSucceeded}},
 	stepUnchanged:      {effect: effectRepeatable, report: resource.StepRollingBack, next: next{resultKilled: stepUnchanged}},
 	stepRolledBack:     {effect: effectRepeatable, report: resource.StepRollingBack, next: next{resultKilled: stepRolledBack}},
@@ -187,10 +189,13 @@ func (up upgrade) after(r result, why error) (change func(*state), ok bool) {
 	} else if f != nil && up.Failed == nil {
 		up.Failed = f
 	}
+	before := up.Step
 	up.Step = next
 	return func(s *state) {
 		if s.Upgrade = &up; next == stepCommit && up.Order.Version != "" {
 			s.Previous, s.Version = up.From, up.Order.Version
+		} else if before == stepProbation && next == stepRevert && up.Order.Version != "" {
+			s.Previous, s.Version = "", up.From
 		}
 	}, true
 }
@@ -432,12 +437,17 @@ func (u *Upgrader) takeEnd(ctx context.Context, up *upgrade) (result, error) {
 	if up.Step == stepRolledBack || up.Step == stepRollbackFailed {
 		_ = u.follow(ctx) // services that were started again meanwhile; it is logged
 	}
-	if o.Result != resource.UpgradeRollbackFailed { // else a person needs the backup and both versions
-		u.tidy(*up)
+	probation := u.state.Probation
+	if up.Step == stepSucceeded {
+		probation = cmp.Or(u.onProbation(*up), probation)
 	}
-	if err := u.save(func(s *state) { s.end(o) }); err != nil {
+	if o.Result != resource.UpgradeRollbackFailed { // else a person needs the backup and both versions
+		u.tidy(*up, probation != nil)
+	}
+	if err := u.save(func(s *state) { s.end(o); s.Probation = probation }); err != nil {
 		return resultAgain, err
 	}
+	u.probed = time.Time{}
 	u.log.Info().Str("order", o.Order).Str("result", o.Result).Str("reason", o.Reason).Msg("the upgrade is over")
 	u.progress("", nil)
 	return resultEnded, nil

@@ -19,6 +19,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -38,6 +39,7 @@ TakingOver     repeatable done→Succeeded taken over→TakingOver failed→Succ
 Reverting      repeatable done→Restarting failed→Restarting killed→Reverting
 Restarting     repeatable done→RolledBack damaged→Restoring failed→RollbackFailed killed→Restarting
 Restoring      repeatable done→RolledBack failed→RollbackFailed killed→Restoring
+Probation      none       failed→Reverting killed→Probation
 Succeeded      repeatable killed→Succeeded
 Unchanged      repeatable killed→Unchanged
 RolledBack     repeatable killed→RolledBack
@@ -157,6 +159,8 @@ type killing struct {
 	moments int
 	ran     map[string]int // how often commands were run for each version
 	runs    atomic.Value   // the version that the core was started with
+	hub     *heldHub       // of the core
+	last    string         // the result after which it is over
 }
 
 func (k *killing) moment(string) {
@@ -180,10 +184,15 @@ func (k *killing) ends() (r resource.UpgradeReport, killed bool) {
 				over <- err
 				return
 			}
-			for u.state.Done == nil || u.state.Upgrade != nil {
-				if _, err := u.do(k.t.Context()); err != nil {
+			for u.state.Upgrade != nil || u.state.Done == nil || k.last != "" && u.state.Done.Result != k.last {
+				again, err := u.do(k.t.Context())
+				if err != nil {
 					over <- err
 					return
+				}
+				if k.last != "" && u.state.Done != nil {
+					k.hub.lost.Store(true)
+					<-time.After(again)
 				}
 			}
 			over <- nil
@@ -198,9 +207,9 @@ func (k *killing) ends() (r resource.UpgradeReport, killed bool) {
 
 func newKilling(t *testing.T, scenario string, kills ...int) *killing {
 	t.Helper()
-	k := &killing{kills: kills, ran: map[string]int{}}
+	k := &killing{kills: kills, ran: map[string]int{}, hub: newHeldHub(t)}
 	h := newHostWith(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintf(w, `{"version":%q,"links":[{"state":"alone"}]}`, k.runs.Load())
+		fmt.Fprintf(w, `{"version":%q,"links":[%s]}`, k.runs.Load(), k.hub.link())
 	}))
 	k.settingsHost = &settingsHost{host: h, file: filepath.Join(filepath.Dir(h.o.Dir), "core.yaml")}
 	require.NoError(t, os.WriteFile(k.file, []byte(coreSettings), 0o600))
@@ -220,6 +229,10 @@ func newKilling(t *testing.T, scenario string, kills ...int) *killing {
 	case "command":
 		h.install("v1.1.0")
 		order.Command = []string{"command"}
+	}
+	if how == "loses the hub" {
+		h.o.Config.Probation = configs.AgentProbation{Time: time.Hour, Away: 50 * time.Millisecond}
+		k.last = resource.UpgradeRolledBack
 	}
 	h.o.Config.Trial.Timeout = time.Minute
 	h.o.Config.Core.Config, h.o.Config.Settings = k.file, []string{"log.*"}
@@ -286,6 +299,7 @@ func (k *killing) check(scenario string, r resource.UpgradeReport, killed bool) 
 
 var scenarios = []string{
 	"version works", "version is bad", "settings works", "settings is bad", "installer works", "installer fails", "command works", "command fails", "command is bad",
+	"version loses the hub", "settings loses the hub",
 }
 
 // The agent is killed at each moment, and goes on from its record: the order ends, the core that runs is the one that the outcome says, and a program that is to
@@ -312,7 +326,7 @@ func TestAnAgentThatIsKilledAgainAndAgainGoesOnFromItsRecord(t *testing.T) {
 	for _, scenario := range scenarios {
 		t.Run(scenario, func(t *testing.T) {
 			t.Parallel()
-			for at := 4; ; at += 5 {
+			for at := 4; ; at += 9 {
 				k := newKilling(t, scenario, at, 2, 5, 3, 1+at%4)
 				r, killed := k.ends()
 				k.check(scenario, r, killed)

@@ -59,6 +59,8 @@ type state struct {
 	// Upgrade is the one that is being made, and Preparing the order of which nothing is changed yet, since when it is prepared.
 	Upgrade   *upgrade  `json:"upgrade,omitempty"`
 	Preparing preparing `json:"preparing,omitzero"`
+	// Probation is that of the last upgrade that has succeeded.
+	Probation *probation `json:"probation,omitempty"`
 	// FellBack says that the version before took the place of a damaged one, and that the core may have to be started again with it.
 	FellBack bool `json:"fellBack,omitempty"`
 }
@@ -197,6 +199,7 @@ type Upgrader struct {
 	core     core
 	wake     chan struct{} // capacity 1
 	proven   chan struct{} // closed when this agent has reported
+	probed   time.Time     // when the core on probation was looked at last
 	// unwritten says that the state is newer than that on disk, which could not be written.
 	unwritten bool
 
@@ -464,7 +467,12 @@ const (
 // do does what there is to do. It returns after how long it is to be called again if nothing happens.
 func (u *Upgrader) do(ctx context.Context) (again time.Duration, err error) {
 	if u.state.Upgrade == nil {
-		if again := u.next(ctx); again > 0 {
+		u.probe(ctx)
+	}
+	if u.state.Upgrade == nil {
+		if again := u.next(ctx); again > 0 && u.state.Probation != nil {
+			return min(again, u.probeAfter()), nil
+		} else if again > 0 {
 			return again, nil
 		}
 	}
@@ -590,7 +598,13 @@ func (u *Upgrader) begin(ctx context.Context, o resource.UpgradeOrder, p prepare
 	if gone() {
 		return time.Millisecond
 	}
-	if err := u.save(change); err != nil {
+	probation := u.state.Probation
+	err := u.save(func(s *state) {
+		if change(s); p.result != resultAgentOnly { // the core is another one from now on
+			s.Probation = nil
+		}
+	})
+	if err != nil {
 		u.progress(stepWait, err)
 		return retryAfter
 	}
@@ -599,7 +613,7 @@ func (u *Upgrader) begin(ctx context.Context, o resource.UpgradeOrder, p prepare
 	u.cancel = nil // what comes now is too late
 	u.mu.Unlock()
 	if late {
-		u.keep(func(s *state) { s.Upgrade = nil })
+		u.keep(func(s *state) { s.Upgrade, s.Probation = nil, probation })
 		return time.Millisecond
 	}
 	return 0
@@ -663,15 +677,18 @@ func (u *Upgrader) withOutput(ctx context.Context, err error) error {
 	return f
 }
 
-// tidy removes what no upgrade needs any more.
-func (u *Upgrader) tidy(up upgrade) {
+// tidy removes what no upgrade needs any more. backup says that the backup is needed.
+func (u *Upgrader) tidy(up upgrade, backup bool) {
 	kept := u.kept()
 	if up.Step != stepSucceeded { // what was tried
-		kept = slices.DeleteFunc(kept, func(v string) bool { return v == up.Order.Version && v != u.state.Version && v != u.state.Previous })
+		runs := []string{u.state.Version, u.state.Previous, u.versions.linked(linkCurrent), u.versions.linked(linkAgent)}
+		kept = slices.DeleteFunc(kept, func(v string) bool { return v == up.Order.Version && !slices.Contains(runs, v) })
 	}
 	err := errors.Join(u.versions.prune(kept...), u.reserve())
-	if e := os.Remove(u.file(backupName)); e != nil && !errors.Is(e, os.ErrNotExist) {
-		err = errors.Join(err, e)
+	if !backup {
+		if e := os.Remove(u.file(backupName)); e != nil && !errors.Is(e, os.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
 	}
 	if err != nil {
 		u.log.Warn().Err(err).Msg("what the upgrade has left can't be removed")

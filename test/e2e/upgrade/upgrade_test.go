@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -53,6 +54,31 @@ func TestAnUpgradeGoesThroughAllPrograms(t *testing.T) {
 	a = n.attempt("good")
 	require.Equal(t, resource.UpgradeSuccess+" v1.0.0 v1.1.0", a.OperationStatus+" "+a.FromVersion+" "+a.ToVersion, "%+v", a)
 	n.whole("v1.1.0")
+}
+
+// A version that connects, passes its trial, and then drops the hub for ever is put back by the agent alone. The Upgrade says first that the node is away since
+// its success, and then that it has rolled back, and why.
+func TestAVersionThatDropsTheHubAfterItsTrialIsPutBack(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, time.Minute, func(n *node) { n.chain, n.env = true, []string{"EDGEAGENT_UPGRADE_PROBATION_AWAY=20s"} })
+	n.publish(n.bundle("v1.1.0", map[string][]byte{"edgecore": bad(t, "v1.1.0", "drops the hub when it is told to", 0)}), "drops")
+	require.Equal(t, resource.UpgradeSuccess, n.attempt("drops").OperationStatus)
+	n.write(filepath.Join(n.core(), "drop"), nil)
+	n.Eventually(6*stand.Soon, func() error {
+		out, err := exec.Command(filepath.Join(n.Bin, "edgebus"), "upgrade", "status", "drops", "--server", "http://"+n.Hub.HTTP).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "1 have been away since soon after they had it") || !strings.Contains(string(out), "the node is away since") {
+			return fmt.Errorf("%s: %w", out, err)
+		}
+		return nil
+	})
+	n.Eventually(6*stand.Soon, func() error {
+		if a := n.attempt("drops"); a.OperationStatus != resource.UpgradeRolledBack || !strings.Contains(a.Reason, "NoConnection: version v1.1.0 lost the hub after it was committed: for 20s") {
+			return fmt.Errorf("%+v", a)
+		}
+		return nil
+	})
+	n.runs("v1.0.0")
+	n.whole("v1.0.0")
 }
 
 // The hub orders settings of the core, and shows how that went: what the core refuses, or the node does not allow, changes nothing.

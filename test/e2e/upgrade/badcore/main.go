@@ -140,13 +140,7 @@ var eaten [][]byte
 
 // destroy leaves a store that no core can open.
 func (b behaviour) destroy() error {
-	dir := ""
-	for i, arg := range os.Args {
-		if arg == "--data-dir" && i+1 < len(os.Args) {
-			dir = os.Args[i+1]
-		}
-	}
-	db := filepath.Join(dir, "tree", "core.db")
+	db := filepath.Join(dataDir(), "tree", "core.db")
 	text, err := os.ReadFile(db)
 	if err != nil {
 		return err
@@ -155,6 +149,15 @@ func (b behaviour) destroy() error {
 		text[i] ^= 0x5a
 	}
 	return os.WriteFile(db, text, 0o600)
+}
+
+func dataDir() string {
+	for i, arg := range os.Args {
+		if arg == "--data-dir" && i+1 < len(os.Args) {
+			return os.Args[i+1]
+		}
+	}
+	return ""
 }
 
 // core is a real core that says its version, with a link that is cut if it is to be.
@@ -168,6 +171,10 @@ func (b behaviour) core() error {
 		cfg.Link.Server = "mqtt://127.0.0.1:1"
 	case "drops the link":
 		if cfg.Link.Server, err = b.proxy(strings.TrimPrefix(cfg.Link.Server, "mqtt://")); err != nil {
+			return err
+		}
+	case "drops the hub when it is told to":
+		if cfg.Link.Server, err = b.silence(strings.TrimPrefix(cfg.Link.Server, "mqtt://")); err != nil {
 			return err
 		}
 	}
@@ -216,6 +223,41 @@ func (b behaviour) proxy(to string) (server string, err error) {
 					}
 				})
 			})
+		}
+	}()
+	return "mqtt://" + l.Addr().String(), nil
+}
+
+// silence passes connections to the hub on, until there is a file "drop" in the data directory: then it cuts them, and keeps all others that come.
+func (b behaviour) silence(to string) (server string, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	dropped := func() bool { _, err := os.Stat(filepath.Join(dataDir(), "drop")); return err == nil }
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if dropped() {
+				go func() { _, _ = io.Copy(io.Discard, in) }()
+				continue
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				_ = in.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(in, out) }()
+			go func() { _, _ = io.Copy(out, in) }()
+			go func() {
+				for !dropped() {
+					time.Sleep(20 * time.Millisecond)
+				}
+				_, _ = in.Close(), out.Close()
+			}()
 		}
 	}()
 	return "mqtt://" + l.Addr().String(), nil
