@@ -18,6 +18,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -777,4 +778,35 @@ func TestAPasswordThatWasRightLatelyPassesAFloodOfWrongOnes(t *testing.T) {
 		g.check("c"+strconv.Itoa(i), "boss", secret, always)
 	}
 	require.LessOrEqual(t, len(g.proven), maxRemembered)
+}
+
+// On a single processor those who wait for the network run between two checks of passwords, however many wait to be checked.
+func TestOnOneProcessorOthersRunBetweenChecksOfPasswords(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	g := newLoginThrottle(1_000_000, 1, time.Now)
+	var checked atomic.Int64
+	var ended atomic.Bool
+	var guesses sync.WaitGroup
+	for range 4 {
+		guesses.Go(func() {
+			for !ended.Load() {
+				g.check("192.0.2.1", "op", []byte(strconv.FormatInt(checked.Add(1), 10)), func() bool { return false })
+			}
+		})
+	}
+	for checked.Load() < 100 {
+		runtime.Gosched()
+	}
+	few := 0
+	const looks = 100
+	for range looks {
+		before := checked.Load()
+		runtime.Gosched() // to the end of the queue in which whom the network has woken waits
+		if checked.Load()-before <= 8 {
+			few++
+		}
+	}
+	ended.Store(true)
+	guesses.Wait()
+	require.Greater(t, few, looks*9/10)
 }

@@ -3,6 +3,9 @@ package api
 import (
 	"context"
 	"net/http"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -63,6 +66,39 @@ func TestTurnsEndWithTheRequest(t *testing.T) {
 		l()
 	}
 	require.Empty(t, turns.of)
+}
+
+// On a single processor Go runs those who wake each other before whom the network has woken. Who makes one list after the other doesn't
+// keep the others from running for longer than a turn of each takes.
+func TestOnOneProcessorOthersRunBetweenTurns(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	turns := newTurns()
+	var taken atomic.Int64
+	var lists sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	for range 4 {
+		lists.Go(func() {
+			for leave, err := turns.take(ctx, "vic"); err == nil; leave, err = turns.take(ctx, "vic") {
+				taken.Add(1)
+				leave()
+			}
+		})
+	}
+	for taken.Load() < 100 {
+		runtime.Gosched()
+	}
+	few := 0
+	const looks = 100
+	for range looks {
+		before := taken.Load()
+		runtime.Gosched() // to the end of the queue in which whom the network has woken waits
+		if taken.Load()-before <= 8 {
+			few++
+		}
+	}
+	stop()
+	lists.Wait()
+	require.Greater(t, few, looks*9/10)
 }
 
 // The OpenAPI documents are made once.

@@ -16,7 +16,10 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -314,4 +317,42 @@ func TestTheLogIsOneOfJSON(t *testing.T) {
 	if took < 10*time.Second {
 		require.Less(t, said["TLS handshake error"], tries)
 	}
+}
+
+// On a single processor whom the network has woken runs before the next of many requests that others send one after the other.
+func TestOnOneProcessorOthersRunBetweenRequests(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	var served atomic.Int64
+	turn := make(chan struct{}) // of one client after the other, so that each wakes the next
+	handler := lastInLine(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }))
+	ctx, stop := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for {
+				select {
+				case turn <- struct{}{}:
+				case <-turn:
+				case <-ctx.Done():
+					return
+				}
+				handler.ServeHTTP(nil, nil)
+			}
+		})
+	}
+	for served.Load() < 100 {
+		runtime.Gosched()
+	}
+	few := 0
+	const looks = 100
+	for range looks {
+		before := served.Load()
+		runtime.Gosched() // to the end of the queue in which whom the network has woken waits
+		if served.Load()-before <= 8 {
+			few++
+		}
+	}
+	stop()
+	clients.Wait()
+	require.Greater(t, few, looks*9/10)
 }
