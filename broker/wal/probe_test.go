@@ -12,7 +12,7 @@ import (
 )
 
 // A probe says whether a frame would fit on the disk, and leaves nothing behind, neither for the next frame nor after a restart.
-func TestAProbeSaysWhetherAFrameFits(t *testing.T) {
+func TestAProbeOnAFullDiskSaysThatItIsFull(t *testing.T) {
 	disk := testdisk.New(t, 8).Dir
 	dir := filepath.Join(disk, "log")
 	open := func() (l *Log, found []string) {
