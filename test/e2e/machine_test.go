@@ -202,6 +202,16 @@ func (m *machine) ready(want int) error {
 	return err
 }
 
+// low is whether the program says, as edgebus doctor asks it, that its disk is nearly full.
+func (m *machine) low(want bool) error {
+	address := map[string]string{"hub": m.Hub.HTTP, "core": m.Node("n1").HTTP}[m.name]
+	text, err := harness.Call(m.t.Context(), http.MethodGet, "http://"+address+"/links", nil)
+	if err == nil && strings.Contains(string(text), " % of the disk with ") != want {
+		err = fmt.Errorf("not what it should say of its disk: %s", text)
+	}
+	return err
+}
+
 // whole is what must hold when the disk is well again.
 func (m *machine) whole() {
 	m.t.Helper()
@@ -224,6 +234,7 @@ func TestFullDisk(t *testing.T) {
 			m.writesAreRefused("no space left on device")
 			m.restGoesOn()
 			m.Eventually(stand.Soon, func() error { return m.ready(http.StatusServiceUnavailable) })
+			m.Eventually(stand.Soon, func() error { return m.low(true) })
 			require.NoError(t, m.Term(name)) // it stops in order, and starts, on a full disk, too
 			require.NoError(t, m.StartUnready(t.Context(), name))
 			m.writesAreRefused("no space left on device")
@@ -237,6 +248,7 @@ func TestFullDisk(t *testing.T) {
 			m.Eventually(stand.Soon, func() error { return m.value(1, "again") })
 			m.whole()
 			m.Eventually(stand.Soon, func() error { return m.ready(http.StatusOK) })
+			m.Eventually(stand.Soon, func() error { return m.low(false) })
 			m.Watch(m.broker, topic, nil).Await(topic, "meanwhile")
 			require.NoError(t, m.Term(name))
 			m.Up(name)

@@ -23,3 +23,19 @@ func TestRenewalCondition(t *testing.T) {
 	require.Empty(t, renewed[0].Message)
 	require.True(t, resource.OfHub(resource.ConditionRenewal))
 }
+
+// A node whose disk was never nearly full has no condition about it.
+func TestDiskCondition(t *testing.T) {
+	now := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+	require.Empty(t, resource.DiskCondition(nil, "", now))
+	low := resource.DiskCondition(nil, "4 % of the disk with /data is free", now)
+	require.Equal(t, []resource.Condition{{
+		Type: "DiskPressure", Status: "True", Reason: "LowSpace", Message: "4 % of the disk with /data is free", LastTransitionTime: now,
+	}}, low)
+	lower := resource.DiskCondition(low, "3 % of the disk with /data is free", now.Add(time.Minute))
+	require.Equal(t, now, lower[0].LastTransitionTime, "it is the same state")
+	enough := resource.DiskCondition(lower, "", now.Add(time.Hour))
+	require.Equal(t, "False", enough[0].Status)
+	require.Equal(t, now.Add(time.Hour), enough[0].LastTransitionTime)
+	require.True(t, resource.OfHub(resource.ConditionDiskPressure))
+}

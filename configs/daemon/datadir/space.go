@@ -15,7 +15,7 @@ type Space struct {
 	path    string
 	log     zerolog.Logger
 	changed func(low string)
-	free    func(path string) (percent float64, err error)
+	free    func(path string) (percent float64, bytes uint64, err error)
 	state   atomic.Pointer[spaceState]
 }
 
@@ -28,10 +28,13 @@ const (
 	leastFree  = 5 // percent: below that the disk is nearly full
 	enoughFree = 6 // from this on it is no more, so that it does not come and go with each file
 	spaceEvery = 5 * time.Second
+	// leastToStore is how many bytes are free at least when the change is told, since telling it stores something. On a disk that is full a
+	// program would begin with a write that fails.
+	leastToStore = 1 << 20
 )
 
 // Space watches the directory's disk from when it runs. changed, which may be nil, is called with what Low returns, each time that it
-// changes.
+// changes, but not while the disk is full.
 func (d *Dir) Space(log zerolog.Logger, changed func(low string)) *Space {
 	path, err := filepath.Abs(d.Path)
 	if err != nil {
@@ -74,7 +77,7 @@ func (s *Space) Run(ctx context.Context) error {
 }
 
 func (s *Space) look() {
-	percent, err := s.free(s.path)
+	percent, bytes, err := s.free(s.path)
 	if err != nil {
 		return // of what a system can't say nothing is said
 	}
@@ -96,7 +99,7 @@ func (s *Space) look() {
 	case low == "":
 		s.log.Info().Int("percent", int(percent)).Str("path", s.path).Msg("the disk with the data directory has space again")
 	}
-	if s.changed != nil {
+	if s.changed != nil && (low == "" || bytes >= leastToStore) {
 		s.changed(low)
 	}
 }

@@ -4,4 +4,4 @@ package datadir
 
 import "errors"
 
-func freeSpace(string) (percent float64, err error) { return 0, errors.ErrUnsupported }
+func freeSpace(string) (percent float64, bytes uint64, err error) { return 0, 0, errors.ErrUnsupported }
