@@ -59,7 +59,7 @@ race: needs needs-gcc $(TOOLS)/gotestsum ## run the packages' tests with the rac
 	@$(call TESTS,race,$(UNIT),-race -timeout 15m,CGO_ENABLED=1)
 
 .PHONY: e2e
-e2e: needs $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/oidc-provider build ## run the scripts against the real programs
+e2e: needs $(TOOLS)/gotestsum $(TOOLS)/kubectl $(TOOLS)/oidc-provider $(TOOLS)/controller $(TOOLS)/helm build ## run the scripts against the real programs
 	@$(call TESTS,e2e,./test/e2e/... ./test/kube/...,$(PARALLEL) -count=1 -timeout 10m)
 
 .PHONY: interop
@@ -145,6 +145,15 @@ $(TOOLS)/gotestsum $(TOOLS)/golangci-lint $(TOOLS)/govulncheck: scripts/tools/go
 # A recent kubectl, from its module: what the API is tried with beside the system's own.
 $(TOOLS)/kubectl: test/tools/kubectl/go.mod test/tools/kubectl/go.sum test/tools/kubectl/main.go
 	@$(STAGE) $(@F) env -C test/tools/kubectl CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/kubectl .
+	@touch $@
+
+# A controller that is written with controller-runtime, and helm: what else speaks the Kubernetes API.
+$(TOOLS)/controller: test/tools/controller/go.mod test/tools/controller/go.sum test/tools/controller/main.go
+	@$(STAGE) $(@F) env -C test/tools/controller CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/controller .
+	@touch $@
+
+$(TOOLS)/helm: test/tools/helm/go.mod test/tools/helm/go.sum
+	@$(STAGE) $(@F) env -C test/tools/helm CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(TOOLS)/helm helm.sh/helm/v3/cmd/helm
 	@touch $@
 
 # An OpenID Connect provider, for the tests of signing in.
