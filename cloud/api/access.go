@@ -18,6 +18,7 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 	"github.com/edgebus/edgebus/topics"
@@ -180,8 +181,26 @@ func (s *server) hasStored(ctx context.Context, a access, k *Kind, o store.Objec
 	if a.hasEach(k) {
 		return true
 	}
+	if node, ok := storedNode(k, o); ok && !a.enrolls && !a.renews(k) {
+		return a.has(node)
+	}
 	typed, err := s.decodeForTable(k, o)
 	return err == nil && s.has(ctx, a, k, typed)
+}
+
+// storedNode is the node that a stored object belongs to, if that is found without decoding it: users with a few nodes list all Devices.
+func storedNode(k *Kind, o store.Object) (node string, ok bool) {
+	switch k.storeKind() {
+	case resource.KindNode:
+		return o.Name, true
+	case resource.KindDevice:
+		text := rawjson.Field(rawjson.Field(o.Data, "spec"), "nodeName")
+		if len(text) < len(`""`) {
+			return "", true // bound to none, as far as is known
+		}
+		return string(text[1 : len(text)-1]), bytes.IndexByte(text, '\\') < 0
+	}
+	return "", false
 }
 
 // has reports whether an object belongs to one of the user's nodes, or to no node.

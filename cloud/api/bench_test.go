@@ -237,3 +237,13 @@ func each(n, together int, f func(i int)) {
 	}
 	all.Wait()
 }
+
+// BenchmarkSelect lists by a label that few Devices have, as somebody may do all the time.
+func BenchmarkSelect(b *testing.B) {
+	h, _ := benchHub(b)
+	for b.Loop() {
+		if w := ask(h, http.MethodGet, base+"/devices?labelSelector=row%3D3,absent%3Dx", ""); w.Code != http.StatusOK {
+			b.Fatal(w.Code)
+		}
+	}
+}

@@ -331,6 +331,7 @@ func atRevision(rev uint64) (meta listMeta) {
 type selector struct {
 	kind   *Kind
 	labels labels.Selector
+	terms  int // of labels
 	fields []fieldTerm
 	// has leaves out objects that the user may not see; nil: the user sees all.
 	has func(store.Object) bool
@@ -359,6 +360,8 @@ func (s *server) selector(r *request) (selector, error) {
 	if sel.labels, err = labels.Parse(r.FormValue("labelSelector")); err != nil {
 		return sel, badRequest("", "labelSelector: %v", err)
 	}
+	terms, _ := sel.labels.Requirements()
+	sel.terms = len(terms)
 	if sel.fields, err = r.fieldTerms(); err != nil {
 		return sel, err
 	}
@@ -437,11 +440,11 @@ func (s *server) matches(sel selector, o store.Object) (bool, error) {
 		return false, nil
 	}
 	if !sel.labels.Empty() {
-		set, ok := labelsOf(o.Data)
+		matches, ok := selectedBy(sel.labels, sel.terms, o.Data)
 		if !ok {
 			return false, errUnreadable(o.Key)
 		}
-		if !sel.labels.Matches(labels.Set(set)) {
+		if !matches {
 			return false, nil
 		}
 	}

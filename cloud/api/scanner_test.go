@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // What goes out as it is stored is what decoding it would have made of it, byte by byte, in every form.
@@ -81,7 +83,8 @@ func FuzzParts(f *testing.F) {
 			countValues(o.Data)
 			duplicateFields(o.Data)
 		}
-		labelsOf(o.Data)
+		selectedBy(labels.SelectorFromSet(labels.Set{"a": "b"}), 1, o.Data)
+		storedNode(&Kind{Kind: objects.Kind{Name: resource.KindDevice}}, o)
 		for i := range kinds {
 			kinds[i].appendForTable(nil, o)
 			if out, ok := kinds[i].appendStored(nil, o); ok && valid {
@@ -89,4 +92,24 @@ func FuzzParts(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Labels are found in a stored object as they are found when it is decoded, by any selector.
+func TestSelectorsMatchStoredLabels(t *testing.T) {
+	for _, set := range []labels.Set{nil, {}, {"site": "hall"}, {"site": "hall", "floor": ""}, {"x.io/site": "hall", "site": "yard"}, {"site": `a"b\\c<`}} {
+		for _, text := range []string{
+			"site=hall", "site!=hall", "site", "!site", "floor=", "site in (hall,yard)", "site notin (hall)", "x.io/site=hall,site=yard", "a!=1,b!=2,c!=3,d!=4,e!=5,site=hall", "",
+		} {
+			selector, err := labels.Parse(text)
+			require.NoError(t, err)
+			data, err := json.Marshal(dict{"metadata": dict{"name": "n", "labels": set}, "spec": dict{"labels": dict{"site": "no label"}}})
+			require.NoError(t, err)
+			terms, _ := selector.Requirements()
+			matches, ok := selectedBy(selector, len(terms), data)
+			require.True(t, ok)
+			require.Equal(t, selector.Matches(set), matches, "%s of %v", text, set)
+		}
+	}
+	_, ok := selectedBy(labels.Everything(), 0, []byte(`{"spec":{}}`))
+	require.False(t, ok, "that is no object")
 }

@@ -2,10 +2,6 @@ package discovery
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
-
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -20,18 +16,15 @@ func Bound(r store.Reader) func(ctx context.Context, node resource.Meta) ([]obje
 		if len(node.Labels) == 0 && !follows {
 			return nil, nil
 		}
-		for o, err := range store.All(ctx, r, resource.KindConfiguration, store.ListOptions{}) {
+		none := func(string) bool { return false }
+		for c, err := range objects.Selecting[resource.Configuration](ctx, r, resource.KindConfiguration, "nodeSelector", node, none) {
 			if err != nil {
 				return nil, err
 			}
-			var c resource.Configuration
-			if err := json.Unmarshal(o.Data, &c); err != nil {
-				return nil, fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
-			}
-			if c.Spec.NodeSelector.Empty() || !follows && !objects.Selector(c.Spec.NodeSelector).Matches(labels.Set(node.Labels)) {
+			if c.Spec.NodeSelector.Empty() {
 				continue
 			}
-			for _, ref := range objects.References(&c) {
+			for _, ref := range objects.References(c) {
 				ref.Field = "metadata.labels: the Configuration " + c.Metadata.Name + " selects it, and its " + ref.Field
 				refs = append(refs, ref)
 			}

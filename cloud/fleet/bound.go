@@ -3,9 +3,6 @@ package fleet
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -21,18 +18,12 @@ func Bound(r store.Reader) func(ctx context.Context, node resource.Meta) ([]obje
 		if len(node.Labels) == 0 && node.Owner == "" && !follows {
 			return nil, nil
 		}
-		for o, err := range store.All(ctx, r, resource.KindFleet, store.ListOptions{}) {
+		owns := func(name string) bool { return node.Owner == Owner(name) }
+		for f, err := range objects.Selecting[resource.Fleet](ctx, r, resource.KindFleet, "selector", node, owns) {
 			if err != nil {
 				return nil, err
 			}
-			var f resource.Fleet
-			if err := json.Unmarshal(o.Data, &f); err != nil {
-				return nil, fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
-			}
-			if !follows && node.Owner != Owner(o.Name) && !objects.Selector(f.Spec.Selector).Matches(labels.Set(node.Labels)) {
-				continue
-			}
-			more, err := boundBy(ctx, r, f, node)
+			more, err := boundBy(ctx, r, *f, node)
 			if err != nil {
 				return nil, err
 			}
