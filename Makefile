@@ -24,7 +24,7 @@ PROGRAMS := ./cloud/cmd/... ./edge/cmd/... ./mappers/cmd/...
 
 # Tests of whole programs that need root: loop mounts and namespaces. And those that `make e2e` runs in part.
 ROOTED := FullDisk|PowerCut|ReadOnlyDisk|BadNetwork|NetworkNamespace|OnAHost|OnHosts
-IN_PART := KilledAtEveryStep|KilledInARollBack
+IN_PART := KilledAtEveryStep|KilledInARollBack|EachDamagedFile
 
 # Tests mostly wait for what they test, not for the processor: more of them run at a time than there are processors.
 PARALLEL := -p 4 -parallel 6

@@ -675,18 +675,20 @@ func revokedToken(user string) string {
 	return fmt.Sprintf("the token of %s has been revoked", validText(user))
 }
 
-// ended reports whether an identity of a stored session or will has ended while the broker did not run: its token was revoked,
-// it is denied, or it is no longer one of auth.users. Users of a provider are known to that alone.
+// ended reports whether an identity of a stored session or will has ended while the broker did not run: its token was revoked, it or its certificate
+// is denied, its node was revoked since its certificate was made, or it is no longer one of auth.users. Users of a provider are known to that alone.
 func (b *Broker) ended(id *Identity) bool {
 	a := b.auth
 	_, listed := a.users[id.User]
 	switch {
-	case id.own() || id.User == "":
+	case id.own():
 		return false
-	case id.Token == "" && (listed || id.Node != "" || id.Has(topics.RoleEnrollee)):
-		return a.denied(Identity{User: id.User}, credentials{}) != "" // nodes are revoked while the hub runs
+	case id.Bearer && (a.bearer == nil || a.bearer.Revoked(id.Token).Err() != nil):
+		return true
+	case id.User != "" && !listed && !id.Bearer && id.Node == "" && !id.Has(topics.RoleEnrollee):
+		return true
 	}
-	return a.bearer == nil || a.bearer.Revoked(id.Token).Err() != nil
+	return a.denied(Identity{User: id.User, Node: id.Node}, credentials{cert: id.Certificate}) != ""
 }
 
 // request is an HTTP request under way.

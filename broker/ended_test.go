@@ -2,6 +2,8 @@ package broker
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -10,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/topics"
 )
 
 // What an identity holds ends with it: the table of identity and holding.
@@ -99,6 +103,9 @@ func TestAnIdentityThatEndedWhileTheBrokerWasDown(t *testing.T) {
 			o.Auth.Bearer = tokens{} // and no provider
 			o.Auth.Users = slices.DeleteFunc(slices.Clone(o.Auth.Users), func(u User) bool { return u.Name == "op" })
 		},
+		"user removed, and there is a provider": func(o *Options) {
+			o.Auth.Users = slices.DeleteFunc(slices.Clone(o.Auth.Users), func(u User) bool { return u.Name == "op" })
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			credentials := credentialsOf("op", "secret")
@@ -115,6 +122,50 @@ func TestAnIdentityThatEndedWhileTheBrokerWasDown(t *testing.T) {
 			boss := open(t, b, "boss", persistent, credentialsOf("boss", "secret"))
 			require.True(t, boss.connack.SessionPresent)
 			boss.nothing()
+		})
+	}
+}
+
+// A node that was revoked while the hub was down, or in another hub's data that its backup was restored to, gets nothing of what it had; one that
+// has joined again since does, as does a user whom only the provider knows.
+func TestWhoseIdentityIsNotTheRevokedOneKeepsItsSession(t *testing.T) {
+	a := newAuthority(t)
+	dir := t.TempDir()
+	first, again := a.client("n1"), a.client("n1")
+	of := func(revoked *x509.Certificate) func(*Options) {
+		return func(o *Options) {
+			withTokens(o)
+			bearer := maps.Clone(o.Auth.Bearer.(tokens))
+			bearer["t_ann"] = BearerUser{User: User{Name: "ann", Role: topics.RoleViewer, Nodes: []string{"*"}}, Expires: time.Now().Add(time.Hour)}
+			o.Auth.Bearer = bearer
+			o.Listeners = append(o.Listeners, Listener{Name: "tls", Address: "127.0.0.1:0", TLS: a.server()})
+			o.Auth.Revoked = func(node string, cert *x509.Certificate) string {
+				if revoked != nil && node == "n1" && (cert == nil || cert.Equal(revoked)) {
+					return "its certificates were revoked"
+				}
+				return ""
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		shows *tls.Config
+		stays bool
+	}{"revoked": {first, false}, "joined again": {again, true}} {
+		t.Run(name, func(t *testing.T) {
+			b, stop := kept(t, dir, of(nil))
+			node := dialTLS(t, b.Addrs()[1], c.shows)
+			require.Zero(t, node.connect("node/n1", persistent))
+			node.leave(b, "node/n1")
+			open(t, b, "ann", persistent, credentialsOf("", "t_ann")).leave(b, "ann")
+			stop()
+			b, stop = kept(t, dir, of(leafOf(t, first)))
+			require.NotNil(t, b.clients.session("ann"))
+			if c.stays {
+				require.NotNil(t, b.clients.session("node/n1"))
+			} else {
+				require.Eventually(t, func() bool { return b.clients.session("node/n1") == nil }, patience, time.Millisecond)
+			}
+			stop()
 		})
 	}
 }

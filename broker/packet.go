@@ -95,7 +95,8 @@ type Identity struct {
 	Certificate *x509.Certificate
 	// Expires is when the certificate or token ends that the client signed in with, and its connection with it; zero: never.
 	Expires time.Time
-	Token   string // the ID of the bearer token that the client signed in with
+	Bearer  bool   // the client signed in with a bearer token, of the hub or of a provider
+	Token   string // the ID of that token; empty: it is a provider's
 	// Revoked is done when that token is revoked, and the connection ends with it; nil: it can't be revoked.
 	Revoked context.Context
 }

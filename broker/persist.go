@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"strings"
@@ -183,6 +184,12 @@ func identify(e *session.Encoder, id *Identity) {
 		e.Text(s)
 	}
 	*e = append(*e, id.Version)
+	e.Flag(id.Bearer)
+	certificate := ""
+	if id.Certificate != nil {
+		certificate = string(id.Certificate.Raw)
+	}
+	e.Text(certificate)
 	for _, list := range [][]string{roles, id.Nodes, id.Devices, id.Protocols} {
 		e.Number(uint64(len(list)))
 		for _, s := range list {
@@ -197,6 +204,10 @@ func identityFrom(d *session.Decoder) *Identity {
 		*s = d.Text()
 	}
 	id.Version = d.Byte()
+	id.Bearer = d.Flag()
+	if der := d.Text(); der != "" {
+		id.Certificate, _ = x509.ParseCertificate([]byte(der)) // it was parsed before
+	}
 	var roles []string
 	for _, list := range []*[]string{&roles, &id.Nodes, &id.Devices, &id.Protocols} {
 		for range d.Count() {

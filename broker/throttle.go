@@ -308,7 +308,7 @@ func (b *Broker) identifyBearer(remote net.Addr, c credentials) (id Identity, co
 	}
 	b.logins.succeeded(from, c.password)
 	id = b.auth.identity(account{User: u.User})
-	id.Expires, id.Token, id.Revoked = u.Expires, u.ID, u.Revoked
+	id.Expires, id.Bearer, id.Token, id.Revoked = u.Expires, true, u.ID, u.Revoked
 	if why = b.auth.denied(id, credentials{local: c.local}); why != "" {
 		return Identity{}, codeBadCredentials, why
 	}

@@ -13,7 +13,7 @@ func confirmedUpTo(t *testing.T, l *Log, at Place) {
 	t.Helper()
 	b := &Log{opts: l.opts, segments: []segment{{at.Segment, at.At}}}
 	require.NoError(t, b.openConfirmed())
-	require.NoError(t, b.confirmed.file.Close())
+	require.NoError(t, b.confirmed.Close())
 }
 
 // Cut anywhere, between its frames too, a log is refused, and the error names the file and what can be done: to go on with what is

@@ -188,7 +188,7 @@ func whole(text []byte, at Place) bool {
 // not needed and are removed; all later ones must exist. With base 0 the log may be new.
 func (l *Log) Begin(base uint64) error {
 	l.base = max(l.base, base)
-	if c := l.confirmed.end.Segment; c > 0 && c >= l.base && !l.has(c) {
+	if c := l.acknowledged.Segment; c > 0 && c >= l.base && !l.has(c) {
 		return l.missing(c)
 	}
 	if len(l.segments) == 0 && l.base == 0 {

@@ -55,8 +55,10 @@ type Log struct {
 	unrotated bool         // the last attempt to make a new segment failed
 	inUse     datadir.Kept // the file
 	reserve   reserve
-	confirmed confirmed
-	scanned   Place // where the frames end of the segment that Scan has read last
+	confirmed *datadir.Confirmed
+
+	acknowledged Place // where the log ended when its last frame was acknowledged; zero: not known
+	scanned      Place // where the frames end of the segment that Scan has read last
 
 	mu       sync.Mutex
 	segments []segment // oldest first; the last is written to
@@ -99,7 +101,8 @@ func Open(o Options) (*Log, error) {
 			return nil, err
 		}
 	}
-	if err := errors.Join(l.readConfirmed(), l.list()); err != nil {
+	l.readConfirmed()
+	if err := l.list(); err != nil {
 		_ = l.Close()
 		return nil, err
 	}
@@ -415,9 +418,7 @@ func (l *Log) Close() error {
 		errs = append(errs, l.reserve.file.Close())
 		l.reserve.file, l.reserve.size = nil, 0
 	}
-	if l.confirmed.file != nil {
-		errs = append(errs, l.confirmed.file.Close())
-	}
+	errs = append(errs, l.confirmed.Close())
 	if l.lock != nil {
 		errs = append(errs, l.lock.Close())
 	}

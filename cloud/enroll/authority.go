@@ -120,9 +120,13 @@ func OpenAuthority(o AuthorityOptions) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	if a.revoked, err = openRevocations(a.dir(), o.Now); err != nil {
+	if a.revoked, err = openRevocations(a.dir(), o.Now); err == nil {
+		err = rec.checkRevoked(a.revoked)
+	}
+	if err != nil {
 		return nil, err
 	}
+	a.revoked.noted = a.noteRevoked
 	if o.Cert != "" {
 		err = a.readGiven()
 	} else {
@@ -201,8 +205,22 @@ func (a *Authority) readOwn() error {
 		a.signers, a.made = []signer{s}, []int{s.number}
 		a.o.Log.Info().Str("fingerprint", resource.Fingerprint(s.cert.Raw)).Msg("the hub's authority was made")
 	}
+	for _, s := range a.signers[:len(a.signers)-1] {
+		if _, ends := a.until[s.number]; !ends { // it was written before the one that followed was made
+			return fmt.Errorf("%s/%s is an older copy: it doesn't say until when authority %d is trusted, which was replaced; take it from a backup, or restore the whole backup", DirName, stateName, s.number)
+		}
+	}
 	a.drop()
 	return nil
+}
+
+// noteRevoked writes into the record that there was another revocation. If it can't, an older copy of the list would not be noticed.
+func (a *Authority) noteRevoked() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err := a.note(context.Background()); err != nil {
+		a.o.Log.Warn().Err(err).Msg("the record of the authority's files could not be written: an older copy of " + revokedName + " would not be noticed")
+	}
 }
 
 // readSigners reads the authorities that a hub has made, the oldest first.
@@ -228,17 +246,23 @@ func readSigners(dir string) (signers []signer, err error) {
 
 func readSigner(name string, number int) (s signer, err error) {
 	base := filepath.Join(DirName, filepath.Base(name))
+	const advice = "take it from a backup, or restore the whole backup"
 	certs, err := readCertificates(name)
 	if err != nil {
-		return s, fmt.Errorf("%s: %w", base, err)
+		return s, fmt.Errorf("%s is damaged: %w; %s", base, err, advice)
 	}
-	key, err := readKey(strings.TrimSuffix(name, ".pem") + ".key")
+	file := strings.TrimSuffix(name, ".pem") + ".key"
+	key, err := readKey(file)
 	if err != nil {
-		return s, fmt.Errorf("the key of %s: %w", base, err)
+		return s, fmt.Errorf("%s/%s can't be used: %w; %s", DirName, filepath.Base(file), err, advice)
 	}
 	s = signer{number: number, cert: certs[0], key: key}
-	if err := s.check(); err != nil {
-		return s, fmt.Errorf("%s: %w", base, err)
+	err = s.check()
+	if err == nil {
+		err = s.cert.CheckSignature(s.cert.SignatureAlgorithm, s.cert.RawTBSCertificate, s.cert.Signature)
+	}
+	if err != nil {
+		return s, fmt.Errorf("%s: %w; take it and its key from a backup, or restore the whole backup", base, err)
 	}
 	return s, nil
 }

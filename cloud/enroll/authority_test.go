@@ -114,7 +114,7 @@ func TestAnAuthorityOutlivesARestart(t *testing.T) {
 	require.ErrorContains(t, err, "can be read by others")
 	require.NoError(t, os.Remove(key))
 	_, err = OpenAuthority(AuthorityOptions{Dir: dir, Log: zerolog.Nop()})
-	require.ErrorContains(t, err, "the key of authority/1.pem", "another one is not made in its place")
+	require.ErrorContains(t, err, "authority/1.key can't be used", "another one is not made in its place")
 }
 
 func TestAnAuthorityOfTheConfiguration(t *testing.T) {
@@ -347,4 +347,57 @@ func TestAKeyIsNeverWrittenOver(t *testing.T) {
 	require.NoError(t, os.WriteFile(key, []byte("half"), 0o600))
 	_, err = OpenAuthority(AuthorityOptions{Dir: dir, Log: zerolog.Nop()})
 	require.ErrorContains(t, err, "authority/1.key")
+}
+
+// Whatever bit of a list of revocations is flipped, it is refused, and so is an older copy: either would let revoked nodes in. An older copy of
+// authority.json would have an authority that was replaced trusted for ever.
+func TestDamagedAndOlderFilesOfTheAuthorityAreRefused(t *testing.T) {
+	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = st.Close() })
+	dir, c := t.TempDir(), &clock{at: time.Now()}
+	again := func() (*Authority, error) {
+		return OpenAuthority(AuthorityOptions{Dir: dir, NodeValidity: time.Hour, Log: zerolog.Nop(), Now: c.now, Reader: st, Writer: st})
+	}
+	a, err := again()
+	require.NoError(t, err)
+	file := func(name string) string { return filepath.Join(dir, DirName, name) }
+	read := func(name string) []byte {
+		text, err := os.ReadFile(file(name))
+		require.NoError(t, err)
+		return text
+	}
+	require.NoError(t, a.revoked.add("n1", "", false))
+	older := map[string][]byte{revokedName: read(revokedName), stateName: read(stateName)}
+	require.NoError(t, a.revoked.add("n2", "", false))
+	require.NoError(t, a.Rotate(time.Hour))
+
+	for name, text := range older {
+		now := read(name)
+		require.NoError(t, os.WriteFile(file(name), text, 0o600))
+		_, err := again()
+		require.ErrorContains(t, err, DirName+"/"+name+" is an older copy")
+		require.NoError(t, os.WriteFile(file(name), now, 0o600))
+	}
+	for _, name := range []string{revokedName, issuedName} {
+		now := read(name)
+		for i := range now {
+			for _, bit := range []byte{1, 4, 64} {
+				bad := bytes.Clone(now)
+				bad[i] ^= bit
+				require.NoError(t, os.WriteFile(file(name), bad, 0o600))
+				b, err := again()
+				if err != nil { // or the bit is one of white space
+					require.ErrorContains(t, err, DirName+"/"+name+" can't be read: take it from a backup")
+					continue
+				}
+				require.NotZero(t, b.revoked.at("n1"))
+				require.NotZero(t, b.revoked.at("n2"))
+				require.Equal(t, a.revoked.bound, b.revoked.bound)
+			}
+		}
+		require.NoError(t, os.WriteFile(file(name), now, 0o600))
+	}
+	_, err = again()
+	require.NoError(t, err)
 }

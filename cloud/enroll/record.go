@@ -24,6 +24,8 @@ var recordKey = store.Key{Kind: kindAuthority, Name: DirName}
 type record struct {
 	// Numbers are those of the authorities that the hub has made.
 	Numbers []int `json:"numbers"`
+	// Revoked is the time of the last revocation, in ms since 1970: a list that ends before it is an older copy.
+	Revoked int64 `json:"revoked,omitempty"`
 }
 
 // readRecord reads the record; nil: there is none.
@@ -69,6 +71,15 @@ func (rec *record) check(dir string, given bool) error {
 	return checkFile(dir, stateName, "it says until when an authority that was replaced is trusted")
 }
 
+// checkRevoked returns an error if the list of revocations is an older copy.
+func (rec *record) checkRevoked(r *Revocations) error {
+	if rec == nil || rec.Revoked <= r.newest() {
+		return nil
+	}
+	return fmt.Errorf("%s/%s is an older copy: its last revocation is of %s, and there was one at %s: nodes that were revoked would be let in again; put the newer file back, or restore the whole backup",
+		DirName, revokedName, resource.Millis(r.newest()), resource.Millis(rec.Revoked))
+}
+
 func checkFile(dir, name, why string) error {
 	_, err := os.Stat(filepath.Join(dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,7 +97,7 @@ func (a *Authority) note(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rec := record{Numbers: append([]int{}, a.made...)}
+	rec := record{Numbers: append([]int{}, a.made...), Revoked: a.revoked.newest()}
 	if a.o.Cert != "" && old != nil {
 		rec.Numbers = old.Numbers // they are good again if the configuration's is removed
 	}

@@ -1,16 +1,17 @@
 package enroll
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -40,8 +41,9 @@ type Revocation struct {
 // Revocations are kept in a file of their own, and not in the store: a restored backup takes them over from the data
 // that it replaces.
 type Revocations struct {
-	path string
-	now  func() time.Time
+	path  string
+	now   func() time.Time
+	noted func() // called when there is a new revocation; nil: nobody wants to know
 
 	mu    sync.RWMutex
 	nodes map[string]Revocation
@@ -65,10 +67,11 @@ func openRevocations(dir string, now func() time.Time) (*Revocations, error) {
 	r.bound = r.issued
 	// From the first start on they are there: that one is missing is damage.
 	for _, made := range []struct {
-		name, text string
-	}{{revokedName, "[]\n"}, {issuedName, "0"}} {
+		name  string
+		value any
+	}{{revokedName, []Revocation{}}, {issuedName, 0}} {
 		if _, err := os.Stat(filepath.Join(dir, made.name)); errors.Is(err, fs.ErrNotExist) {
-			if err := datadir.WriteFile(filepath.Join(dir, made.name), []byte(made.text)); err != nil {
+			if err := writeJSON(filepath.Join(dir, made.name), made.value); err != nil {
 				return nil, err
 			}
 		}
@@ -81,6 +84,20 @@ func readRevocations(path string) (list []Revocation, err error) {
 	return list, err
 }
 
+// checked is what the files hold: a value and its checksum, so that no damage lets a revoked node in.
+type checked struct {
+	Value    json.RawMessage `json:"value"`
+	Checksum string          `json:"crc32c"`
+}
+
+func checksum(value []byte) string {
+	var compact bytes.Buffer
+	if json.Compact(&compact, value) != nil {
+		return ""
+	}
+	return fmt.Sprintf("%08x", crc32.Checksum(compact.Bytes(), crc32.MakeTable(crc32.Castagnoli)))
+}
+
 // readJSON reads a file, which is missing at the first start alone: see record. One that is damaged is an error: starting without it would
 // admit revoked nodes.
 func readJSON(path string, into any) error {
@@ -88,8 +105,15 @@ func readJSON(path string, into any) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	var c checked
 	if err == nil {
-		err = json.Unmarshal(text, into)
+		err = json.Unmarshal(text, &c)
+	}
+	if err == nil && (c.Checksum == "" || c.Checksum != checksum(c.Value)) {
+		err = errors.New("its checksum is wrong")
+	}
+	if err == nil {
+		err = json.Unmarshal(c.Value, into)
 	}
 	if err != nil {
 		return fmt.Errorf("%s/%s can't be read: take it from a backup (%w)", DirName, filepath.Base(path), err)
@@ -97,35 +121,65 @@ func readJSON(path string, into any) error {
 	return nil
 }
 
-func writeRevocations(path string, nodes map[string]Revocation) error {
-	list := []Revocation{}
-	for _, node := range slices.Sorted(maps.Keys(nodes)) {
-		list = append(list, nodes[node])
+func writeJSON(path string, value any) error {
+	text, err := json.Marshal(value)
+	if err == nil {
+		text, err = json.MarshalIndent(checked{text, checksum(text)}, "", " ")
 	}
-	text, err := json.MarshalIndent(list, "", " ")
 	if err != nil {
 		return err
 	}
 	return datadir.WriteFile(path, append(text, '\n'))
 }
 
+func writeRevocations(path string, nodes map[string]Revocation) error {
+	list := []Revocation{}
+	for _, node := range slices.Sorted(maps.Keys(nodes)) {
+		list = append(list, nodes[node])
+	}
+	return writeJSON(path, list)
+}
+
+// newest is the time of the last revocation, in ms since 1970; 0: there is none.
+func (r *Revocations) newest() (at int64) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.last()
+}
+
+func (r *Revocations) last() (at int64) {
+	for _, e := range r.nodes {
+		at = max(at, e.At)
+	}
+	return at
+}
+
 // add revokes a node's present certificates. The revocation is on disk when it returns.
 func (r *Revocations) add(node, by string, decommissioned bool) error {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.put(Revocation{Node: node, Decommissioned: decommissioned, By: by})
+	err := r.put(Revocation{Node: node, Decommissioned: decommissioned, By: by})
+	r.mu.Unlock()
+	return r.note(err)
+}
+
+// note has the new revocation noted elsewhere, if there is one.
+func (r *Revocations) note(err error) error {
+	if err == nil && r.noted != nil {
+		r.noted()
+	}
+	return err
 }
 
 // supersede revokes the certificates of a node that joins again with another key. It fails if the last revocation is not the one that the
 // caller knows, and returns the new one.
 func (r *Revocations) supersede(node, key string, known int64) (at int64, err error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.nodes[node].At != known {
-		return 0, errRevokedMeanwhile(node)
+	if err = errRevokedMeanwhile(node); r.nodes[node].At == known {
+		err = r.put(Revocation{Node: node, Key: key})
+		at = r.nodes[node].At
 	}
-	err = r.put(Revocation{Node: node, Key: key})
-	return r.nodes[node].At, err
+	r.mu.Unlock()
+	return at, r.note(err)
 }
 
 // supersededBy is the key for which a node's certificates were revoked; empty: it was for another reason.
@@ -139,9 +193,9 @@ func errRevokedMeanwhile(node string) error {
 	return resource.Errorf(resource.Unauthorized, "", "node %s was revoked in the meantime: it can join again with a new invitation", node)
 }
 
-// put stores a revocation, as of now.
+// put stores a revocation, as of now. Each is later than all before it, so that an older list is known by its last one.
 func (r *Revocations) put(e Revocation) error {
-	e.At = max(r.now().UnixMilli(), r.nodes[e.Node].At+1, r.issued)
+	e.At = max(r.now().UnixMilli(), r.last()+1, r.issued)
 	next := maps.Clone(r.nodes)
 	next[e.Node] = e
 	if err := writeRevocations(r.path, next); err != nil {
@@ -163,7 +217,7 @@ func (r *Revocations) issue(node string, known int64) (ms int64, err error) {
 	ms = max(r.now().UnixMilli(), last+1)
 	if ms > r.bound {
 		bound := ms + issuedAhead.Milliseconds()
-		if err := datadir.WriteFile(filepath.Join(filepath.Dir(r.path), issuedName), strconv.AppendInt(nil, bound, 10)); err != nil {
+		if err := writeJSON(filepath.Join(filepath.Dir(r.path), issuedName), bound); err != nil {
 			return 0, err
 		}
 		r.bound = bound

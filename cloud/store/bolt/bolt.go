@@ -13,6 +13,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -78,6 +80,9 @@ type Store struct {
 	opts Options
 	db   *bbolt.DB
 	kept datadir.Kept
+
+	confirmed *datadir.Confirmed // written by the committer only
+
 	snap atomic.Pointer[snapshot] // stored with mu held, so that streams see it whole
 
 	identity uint32
@@ -107,6 +112,10 @@ func Open(opts Options) (*Store, error) {
 	if err := opts.setDefaults(); err != nil {
 		return nil, err
 	}
+	before, known, err := readConfirmed(opts)
+	if err != nil {
+		return nil, err
+	}
 	db, err := openFile(opts)
 	if err != nil {
 		return nil, err
@@ -127,8 +136,19 @@ func Open(opts Options) (*Store, error) {
 		_ = db.Close()
 		return nil, file(opts.Path).Damaged(err)
 	}
+	if known && snap.seq < before {
+		_ = db.Close()
+		return nil, fmt.Errorf("the store's file %s is older than what was acknowledged: it has the commits up to %d of %d; restore it from a backup, or remove %s to go on with what is there",
+			opts.Path, snap.seq, before, confirmedPath(opts.Path))
+	}
 	s.identity = found.identity
 	s.snap.Store(snap)
+	if !opts.ReadOnly {
+		if s.confirmed, err = datadir.OpenConfirmed(confirmedPath(opts.Path), [2]uint64{snap.seq}); err != nil {
+			_ = db.Close()
+			return nil, err
+		}
+	}
 	if opts.ReadOnly {
 		s.closed.Do(func() { close(s.closing) }) // to writers
 		close(s.done)
@@ -138,9 +158,23 @@ func Open(opts Options) (*Store, error) {
 	return s, nil
 }
 
+func confirmedPath(path string) string { return path + "." + datadir.ConfirmedSuffix }
+
+// readConfirmed reads up to which commit the store had acknowledged. A file that is gone had acknowledged something.
+func readConfirmed(opts Options) (seq uint64, known bool, err error) {
+	at, known, err := datadir.ReadConfirmed(confirmedPath(opts.Path))
+	if err != nil {
+		opts.Log.Warn().Err(err).Msg("the record of what the store had acknowledged can't be used")
+	}
+	if _, err := os.Stat(opts.Path); known && errors.Is(err, fs.ErrNotExist) {
+		return 0, false, fmt.Errorf("the store's file %s is missing; %s", opts.Path, file(opts.Path).Advice)
+	}
+	return at[0], known, nil
+}
+
 // file is the store's file, with what to do when it is damaged.
 func file(path string) boltfile.File {
-	return boltfile.File{Path: path, Advice: "restore it from a backup, or move it away to begin anew " +
+	return boltfile.File{Path: path, Advice: "restore it from a backup, or move it away, and remove " + confirmedPath(path) + ", to begin anew " +
 		"as another hub, which knows no devices and leaves alone what nodes have"}
 }
 
@@ -160,7 +194,7 @@ func (s *Store) Close() error {
 		close(s.closing)
 		<-s.done
 		s.endStreams()
-		err = s.db.Close()
+		err = errors.Join(s.db.Close(), s.confirmed.Close())
 	})
 	return err
 }

@@ -156,6 +156,7 @@ func (s *Store) commitBatch(b *batch) error {
 		_ = s.resolve() // or before the next batch
 		return err
 	}
+	_ = s.confirmed.Write([2]uint64{b.next.seq}) // or it is an older one
 	s.publish(b)
 	return nil
 }

@@ -90,7 +90,7 @@ func kept(name string) bool {
 		return false
 	}
 	return name != datadir.LockName && name != SocketName && name != datadir.Unfinished && name != datadir.Downloads &&
-		!strings.HasSuffix(name, ".new") && !strings.HasSuffix(name, partSuffix) && !strings.HasPrefix(name, aside)
+		!strings.HasSuffix(name, ".new") && !strings.HasSuffix(name, datadir.ConfirmedSuffix) && !strings.HasSuffix(name, partSuffix) && !strings.HasPrefix(name, aside)
 }
 
 // list finds the files of a data directory, except files and directories to skip.
