@@ -262,7 +262,7 @@ func readSigner(name string, number int) (s signer, err error) {
 		err = s.cert.CheckSignature(s.cert.SignatureAlgorithm, s.cert.RawTBSCertificate, s.cert.Signature)
 	}
 	if err != nil {
-		return s, fmt.Errorf("%s: %w; take it and its key from a backup, or restore the whole backup", base, err)
+		return s, fmt.Errorf("%s, or its key %s/%s: %w; take both from a backup, or restore the whole backup", base, DirName, filepath.Base(file), err)
 	}
 	return s, nil
 }
