@@ -168,7 +168,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		Objects: objs, Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
 		Links: links(hub.ID, tw, br, commits, rules, space, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Enroll: nodes.ServeHTTP, Asks: nodes.Asks, Blobs: serving.ServeHTTP, Content: content.ReadAt,
-		Decommission: nodes.Decommission, Enrollment: nodes, Presence: tw,
+		Decommission: nodes.Decommission, Enrollment: nodes, Presence: tw, OwnOnly: cfg.HTTP.Discovery == "own",
 		Tokens: bearer.Tokens.ServeHTTP, Login: login(cfg.Auth.OIDC),
 	}))))
 	if err != nil {

@@ -309,8 +309,9 @@ type WebSocket struct {
 
 // HTTP says where an API listens.
 type HTTP struct {
-	Listen string      `yaml:"listen"`
-	TLS    TLSListener `yaml:"tls"`
+	Listen    string      `yaml:"listen"`
+	Discovery string      `yaml:"discovery" oneof:"all own"`
+	TLS       TLSListener `yaml:"tls"`
 }
 
 // Link says how a core reaches its hub.

@@ -158,6 +158,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	linkReport := links(o, hub, commits, rules, space)
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
 		Who: reader(br, cfg.Node.Name), Reads: devicesOf(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: node(o, tw, up, space), Ready: ready, Metrics: figures.Handler(), Links: linkReport, Sessions: br.ServeSessions,
+		OwnOnly: cfg.HTTP.Discovery == "own",
 	}))))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))

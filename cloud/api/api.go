@@ -47,6 +47,8 @@ type Options struct {
 	Objects *objects.Registry
 	// Kinds are the kinds that are served. Default: Kinds() and their dialects.
 	Kinds []Kind
+	// OwnOnly leaves dialects out of discovery. They are served all the same.
+	OwnOnly bool
 	// Metrics serves /metrics, if not nil.
 	Metrics http.Handler
 	// Links serves /links, if not nil: the state of a node's link, or of at most so many nodes' links.

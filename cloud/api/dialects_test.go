@@ -343,3 +343,23 @@ func TestJobsAreUpgradesOfTheirAction(t *testing.T) {
 	h.ok("DELETE", jobs+"/imageprepulljobs", "")
 	require.Equal(t, []string{"up"}, h.ok("GET", base+"/upgrades", "").names())
 }
+
+// Dialects that are left out of discovery are served all the same: k9s opens the first kind that it finds under :devices.
+func TestDialectsAreLeftOutOfDiscovery(t *testing.T) {
+	for _, own := range []bool{false, true} {
+		h := newHub(t, asUser, func(o *Options) { o.OwnOnly = own })
+		groups := string(h.ok("GET", "/apis", "", "Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList").body) + string(h.ok("GET", "/apis", "").body)
+		require.Contains(t, groups, "edgebus.io")
+		require.Contains(t, groups, "events.k8s.io")
+		for _, group := range []string{"flightctl.io", "devices.kubeedge.io", "akri.sh"} {
+			if own {
+				require.NotContains(t, groups, group)
+			} else {
+				require.Contains(t, groups, group)
+			}
+		}
+		require.Equal(t, map[bool]int{false: 200, true: 404}[own], h.do("GET", "/apis/flightctl.io/v1beta1", "").code)
+		h.ok("POST", "/apis/flightctl.io/v1beta1/devices", `{"metadata":{"name":"n1"},"spec":{}}`)
+		require.Equal(t, []string{"n1"}, h.ok("GET", "/api/v1/devices", "").names())
+	}
+}

@@ -34,7 +34,9 @@ type dict = map[string]any
 func (s *server) discovery(mux *http.ServeMux) {
 	d := httpserver.Discovery{Version: s.Version, OpenAPI: s.documents.openapi3(s)}
 	for i := range s.Kinds {
-		d.Kinds = append(d.Kinds, s.Kinds[i].described())
+		if k := &s.Kinds[i]; k.dialect == nil || !s.OwnOnly {
+			d.Kinds = append(d.Kinds, k.described())
+		}
 	}
 	d.Kinds = append(d.Kinds, namespaceKind.described())
 	for path, answer := range d.Handlers() {

@@ -46,6 +46,7 @@ type Options struct {
 	Ready   func() error // nil error: the core can do its work
 	Metrics http.Handler
 	Links   func() resource.LinkReport // answers /links
+	OwnOnly bool                       // leaves other projects' groups out of discovery; they are served all the same
 	// Sessions answers /sessions: the sessions of the broker's clients.
 	Sessions func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 }

@@ -276,7 +276,9 @@ var schemas []byte
 func (s *server) discover(mux *http.ServeMux) {
 	d := httpserver.Discovery{OpenAPI: s.openapi}
 	for _, k := range s.kinds {
-		d.Kinds = append(d.Kinds, k.Kind)
+		if k.Group == resource.Group || !s.OwnOnly {
+			d.Kinds = append(d.Kinds, k.Kind)
+		}
 	}
 	for path, answer := range d.Handlers() {
 		mux.HandleFunc("GET "+path, answer)
