@@ -324,7 +324,10 @@ func TestJobsAreUpgradesOfTheirAction(t *testing.T) {
 	require.Equal(t, "ConfigUpdateJob", event.str("object.kind"))
 
 	// The name is that of one object, whatever it wants.
-	h.refused(409, "AlreadyExists", "POST", jobs+"/configupdatejobs", job("up", `{"updateFields":{"log.level":"info"},"nodeNames":["n1"]}`))
+	taken := h.refused(409, "AlreadyExists", "POST", jobs+"/configupdatejobs", job("up", `{"updateFields":{"log.level":"info"},"nodeNames":["n1"]}`))
+	require.Contains(t, taken, "the Upgrade up has the name and is no ConfigUpdateJob", "GET finds no such job")
+	taken = h.refused(409, "AlreadyExists", "POST", jobs+"/configupdatejobs", job("set", `{"updateFields":{"log.level":"info"},"nodeNames":["n1"]}`))
+	require.NotContains(t, taken, "is no ConfigUpdateJob")
 	for field, bad := range map[string]string{
 		"spec.updateFields":       `{"nodeNames":["n1"]}`,
 		"spec.failureTolerate":    `{"updateFields":{"a":"b"},"failureTolerate":"30%","nodeNames":["n1"]}`,

@@ -132,7 +132,7 @@ func (s *server) createObject(w http.ResponseWriter, r *request, o *objects.Obje
 	created, err := s.objects.Create(r.Context(), key, o, write)
 	audit.Name(r.Request, o.Metadata.Name)
 	if err != nil {
-		return r.about(o.Metadata.Name, err)
+		return r.about(o.Metadata.Name, s.takenByOther(r, o.Metadata.Name, err))
 	}
 	r.warnings = write.Warnings
 	if r.key.Kind == resource.KindEnrollmentRequest && !write.DryRun && s.Enrollment != nil {
@@ -144,6 +144,21 @@ func (s *server) createObject(w http.ResponseWriter, r *request, o *objects.Obje
 		}
 	}
 	return s.answer(w, r, http.StatusCreated, created)
+}
+
+// takenByOther says of a name that is taken that what has it isn't of the kind, although both share one kind of object: a NodeUpgradeJob
+// can't be made beside an Upgrade of its name, which nobody finds as a job.
+func (s *server) takenByOther(r *request, name string, err error) error {
+	if !errors.Is(err, resource.AlreadyExists) || r.kind.dialect == nil || !r.selected {
+		return err
+	}
+	of := *r
+	of.key.Name = name
+	if !errors.Is(s.checkSelected(&of), resource.NotFound) {
+		return err
+	}
+	return resource.Errorf(resource.AlreadyExists, "metadata.name", "the %s %s has the name and is no %s, and both are objects of one kind: take another name",
+		r.kind.storeKind(), name, r.kind.Name)
 }
 
 // put serves PUT.

@@ -215,7 +215,7 @@ func (k Kind) Warnings(raw []byte) []string {
 	case kubeedgeGroup:
 		return append(k.labelWarnings(form), cycleWarnings("spec", spec)...)
 	case flightctlGroup:
-		return append(k.keptWarnings(spec), sourceWarnings(spec)...)
+		return slices.Concat(k.keptWarnings(spec), k.placeWarnings(spec), sourceWarnings(spec))
 	case operationsGroup:
 		return jobWarnings(spec)
 	}
@@ -226,6 +226,24 @@ func (k Kind) Warnings(raw []byte) []string {
 func (k Kind) keptWarnings(spec tree) (warnings []string) {
 	for _, at := range fit.KeptIn(reflect.TypeOf(k.Form), tree{"spec": spec}) {
 		warnings = append(warnings, at+" is kept, and nothing acts on it")
+	}
+	return warnings
+}
+
+// placeWarnings names fields of flightctl's v1alpha1 at the places where they were in its earlier releases.
+func (k Kind) placeWarnings(spec tree) (warnings []string) {
+	if k.Version != "v1alpha1" {
+		return nil
+	}
+	at := "spec"
+	if t, ok := spec["template"].(tree); ok { // of a fleet
+		spec, _ = t["spec"].(tree)
+		at = "spec.template.spec"
+	}
+	for _, field := range []string{"containers", "systemd"} {
+		if _, old := spec[field]; old {
+			warnings = append(warnings, fmt.Sprintf("%s.%s is taken as %s.monitoring.%s, which is its place", at, field, at, field))
+		}
 	}
 	return warnings
 }

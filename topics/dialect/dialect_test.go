@@ -198,3 +198,23 @@ func TestLabelsThatNoSelectorCanNameAreOfOneForm(t *testing.T) {
 		}
 	}
 }
+
+// Fields of flightctl's v1alpha1 that have moved are read at their former places, and whoever writes them there is told.
+func TestFieldsAtTheirFormerPlacesWarn(t *testing.T) {
+	host := `"containers":{"matchPatterns":["a"]},"systemd":{"matchPatterns":["b"]}`
+	for form, want := range map[string][]string{
+		`{"kind":"Device","apiVersion":"flightctl.io/v1alpha1","metadata":{"name":"a"},"spec":{` + host + `}}`: {
+			"spec.containers is taken as spec.monitoring.containers, which is its place", "spec.systemd is taken as spec.monitoring.systemd, which is its place",
+		},
+		`{"kind":"Fleet","apiVersion":"flightctl.io/v1alpha1","metadata":{"name":"a"},"spec":{"template":{"spec":{` + host + `}}}}`: {
+			"spec.template.spec.containers is taken as spec.template.spec.monitoring.containers, which is its place",
+			"spec.template.spec.systemd is taken as spec.template.spec.monitoring.systemd, which is its place",
+		},
+		`{"kind":"Device","apiVersion":"flightctl.io/v1alpha1","metadata":{"name":"a"},"spec":{"monitoring":{` + host + `}}}`: nil,
+		`{"kind":"Device","apiVersion":"flightctl.io/v1beta1","metadata":{"name":"a"},"spec":{` + host + `}}`:                 nil,
+	} {
+		var tr tree
+		require.NoError(t, json.Unmarshal([]byte(form), &tr))
+		require.Equal(t, want, kindOf(t, tr).Warnings([]byte(form)), form)
+	}
+}
