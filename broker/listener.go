@@ -15,6 +15,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -88,6 +89,7 @@ func (l *listener) serve() {
 				transport = &wsConn{Conn: transport, upgrade: l.upgrade}
 			}
 			go l.b.serve(l, transport) // ends with the connection; Close waits for it
+			runtime.Gosched()          // on a single processor those who wait for the network run before the next connection (docs/adr/0153)
 		case l.closed.Load() || errors.Is(err, net.ErrClosed):
 			return
 		default: // out of file descriptors, or a client that was gone already

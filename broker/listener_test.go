@@ -10,8 +10,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -504,4 +506,50 @@ func TestARefusedOriginIsLogged(t *testing.T) {
 	require.NotNil(t, foreign)
 	require.Equal(t, "https://foreign.example", foreign.Origin)
 	require.WithinDuration(t, time.Now(), foreign.At, patience)
+}
+
+// crowd is a listener at which the next connection waits already, of a client that is gone.
+type crowd struct {
+	net.Listener
+	accepted atomic.Int64
+	closed   chan struct{}
+}
+
+func (c *crowd) Accept() (net.Conn, error) {
+	select {
+	case <-c.closed:
+		return nil, net.ErrClosed
+	default:
+	}
+	c.accepted.Add(1)
+	conn, client := net.Pipe()
+	return conn, client.Close()
+}
+
+// On a single processor whom the network has woken runs before the next of many connections that wait to be accepted.
+func TestOnOneProcessorOthersRunBetweenConnections(t *testing.T) {
+	b := start(t, nil)
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	bound := &crowd{closed: make(chan struct{})}
+	l := &listener{b: b, bound: bound, connects: newRateLimiter(0)}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		l.serve()
+	}()
+	for bound.accepted.Load() < 100 {
+		runtime.Gosched()
+	}
+	few := 0
+	const looks = 100
+	for range looks {
+		before := bound.accepted.Load()
+		runtime.Gosched() // to the end of the queue in which whom the network has woken waits
+		if bound.accepted.Load()-before <= 8 {
+			few++
+		}
+	}
+	close(bound.closed)
+	<-ended
+	require.Greater(t, few, looks*9/10)
 }

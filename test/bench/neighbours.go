@@ -194,13 +194,22 @@ func (n *neighbourhood) unleash(f flood.Flood) (end func(), err error) {
 		return nil, err
 	}
 	cmd := exec.Command("nice", "-n", "19", self, "-flood", f.Name, string(target))
+	begins, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	return func() {
+	end = func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
-	}, nil
+	}
+	if _, err := begins.Read(make([]byte, 1)); err != nil {
+		end()
+		return nil, fmt.Errorf("the flood did not begin: %w", err)
+	}
+	return end, nil
 }
 
 // beFlood is what such a process does.
@@ -216,6 +225,8 @@ func beFlood(name string, args []string) error {
 	if err := raiseFileLimit(); err != nil {
 		return err
 	}
+	flood.Prepare(name)
+	fmt.Println("begins")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // should nobody end it
 	defer cancel()
 	f.Run(ctx, target)

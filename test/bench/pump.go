@@ -29,7 +29,11 @@ func newPump(addr string) (*pump, error) { return newPumpAs(addr, "") }
 
 // newPumpAs is newPump with a user's name.
 func newPumpAs(addr, user string) (*pump, error) {
-	conn, err := dialAs(addr, "pump", user)
+	id := "pump"
+	if user != "" {
+		id = user + "/pump" // a node's clients are named after it
+	}
+	conn, err := dialAs(addr, id, user)
 	if err != nil {
 		return nil, err
 	}

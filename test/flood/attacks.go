@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -43,12 +44,19 @@ func (t Target) as(user string) client { return client{user: user, password: t.P
 // nodeKeys are those of the FULLs: fewer than the 120,000 that a node may have.
 const nodeKeys = 119_000
 
+// fullMessages are two FULLs, one after the other. Making them takes seconds, in which there is no attack yet.
+var fullMessages = sync.OnceValue(func() [][]byte { return append(fullOf(nodeKeys, "1"), fullOf(nodeKeys, "2")...) })
+
+// Prepare makes what the flood or attack of that name sends.
+func Prepare(name string) {
+	if name == "fulls" {
+		fullMessages()
+	}
+}
+
 // fulls publishes two FULLs in turn, as a node's link.
 func fulls(ctx context.Context, t Target) {
-	var msgs [][]byte
-	for _, value := range []string{"1", "2"} {
-		msgs = append(msgs, fullOf(nodeKeys, value)...)
-	}
+	msgs := fullMessages()
 	up, down := topics.Sync(t.Node)
 	c := t.as("node/" + t.Node)
 	c.id = c.user
