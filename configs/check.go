@@ -46,7 +46,7 @@ func (h *Hub) check(report reporter) {
 		report("auth.authority.cert", "a certificate needs its key and a key its certificate: set both auth.authority.cert and auth.authority.key")
 	}
 	if v := h.Auth.Authority.NodeValidity; v < leastNodeValidity {
-		report("auth.authority.nodeValidity", "%s is less than %s: a node renews its certificate when two thirds of that have passed, and the link connects anew each time", v, leastNodeValidity)
+		report("auth.authority.nodeValidity", "%s is less than %s: a node renews its certificate when two thirds of that have passed, and is locked out if the hub can't be reached in the last third; days are sensible", v, leastNodeValidity)
 	}
 	h.Auth.check([]string{"operator", "viewer", "node", "controller", "enroller"}, byCertificate(h.MQTT, h.HTTP), report)
 	h.Auth.checkNodes(report)
@@ -113,8 +113,9 @@ func (c *Core) check(report reporter) {
 	checkLimits(c.Limits.Limits, report)
 }
 
-// leastNodeValidity is the shortest life of a node's certificate in which it can be renewed: many attempts fit into its last third.
-const leastNodeValidity = 10 * time.Second
+// leastNodeValidity is the shortest life of a node's certificate: in its last third the hub may be restarted, or the network be away for a while, and
+// a clock may be wrong by some minutes, before the node is locked out.
+const leastNodeValidity = time.Hour
 
 // checkLocal wants a socket for users of this host, and one user for each.
 func (c *Core) checkLocal(report reporter) {

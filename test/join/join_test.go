@@ -61,20 +61,36 @@ func free(t testing.TB) string {
 	return l.Addr().String()
 }
 
-func startHub(t testing.TB, dir string, wrongPasswords int) *hub {
+// addresses are a hub's.
+type addresses struct{ mqtt, api, https string }
+
+// hubOptions are what a test may change of its hub.
+type hubOptions struct {
+	at       addresses
+	validity time.Duration // of nodes' certificates; 0: as in the settings
+	log      zerolog.Logger
+}
+
+func startHub(t testing.TB, dir string, wrongPasswords int, change ...func(*hubOptions)) *hub {
 	t.Helper()
-	h := &hub{t: t, dir: dir, mqtt: free(t), https: free(t)}
-	api := free(t)
-	h.api = "http://" + api
+	o := hubOptions{at: addresses{free(t), free(t), free(t)}, log: zerolog.Nop()}
+	for _, f := range change {
+		f(&o)
+	}
+	api := o.at.api
+	h := &hub{t: t, dir: dir, mqtt: o.at.mqtt, https: o.at.https, api: "http://" + api}
 	file := filepath.Join(t.TempDir(), "hub.yaml")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, settings, dir, h.mqtt, api, h.https, wrongPasswords), 0o600))
 	cfg, err := configs.Load[configs.Hub]("cloudhub", file, nil)
 	require.NoError(t, err)
+	if o.validity > 0 {
+		cfg.Auth.Authority.NodeValidity = o.validity
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	ready := make(chan struct{})
 	ended := make(chan error, 1)
 	go func() {
-		ended <- cloud.Run(ctx, cloud.Options{Config: cfg, Version: "test", Log: zerolog.Nop(), Ready: func(daemon.Addresses) { close(ready) }})
+		ended <- cloud.Run(ctx, cloud.Options{Config: cfg, Version: "test", Log: o.log, Ready: func(daemon.Addresses) { close(ready) }})
 	}()
 	h.stop = sync.OnceFunc(func() {
 		stop()
