@@ -18,16 +18,17 @@ type assembler struct {
 	message link.Assembly
 }
 
-// assemble makes the options' client take large messages in parts. Its OnMessage gets them whole.
-func assemble(o client.Options, node string, reconnect func(error)) client.Options {
+// assemble makes the options' client take large messages in parts. take gets each message whole, and returns false if the connection has ended
+// before the message could be stored: then the hub has to send all of it again.
+func assemble(o client.Options, node string, take func(client.Message) (taken bool), reconnect func(error)) client.Options {
 	a := &assembler{topic: topics.Address{Node: node, Kind: topics.KindParts}.String()}
 	a.forget()
 	o.Properties = func() []client.UserProperty {
 		return []client.UserProperty{{Key: link.PropParts, Value: *a.memory.Load()}}
 	}
-	take := o.OnMessage
 	o.OnMessage = func(m client.Message) {
-		if m.Topic == a.topic {
+		inParts := m.Topic == a.topic
+		if inParts {
 			whole, err := a.add(&m)
 			if err != nil { // the hub begins anew
 				a.forget()
@@ -37,7 +38,9 @@ func assemble(o client.Options, node string, reconnect func(error)) client.Optio
 				return
 			}
 		}
-		take(m)
+		if !take(m) && inParts {
+			a.forget()
+		}
 	}
 	return o
 }

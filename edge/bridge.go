@@ -102,10 +102,11 @@ func (b *bridge) subscribe(ctx context.Context, c *client.Client, rules []client
 const bridgeRetry = time.Second
 
 // take publishes a message from the hub on the node's broker. It returns when the message is stored for all its
-// subscribers, and then a QoS 1 message is acknowledged to the hub. While the disk is full it waits.
-func (b *bridge) take(ctx context.Context, m client.Message) {
+// subscribers, and then a QoS 1 message is acknowledged to the hub. While the disk is full it waits, until ctx ends: then the message wasn't
+// taken.
+func (b *bridge) take(ctx context.Context, m client.Message) (taken bool) {
 	if topics.IsTree(m.Topic) || !matches(b.live, m.Topic) && !matches(b.stored, m.Topic) {
-		return // of a rule that was removed
+		return true // of a rule that was removed
 	}
 	b.received.Add(1)
 	out := asked(m)
@@ -115,22 +116,22 @@ func (b *bridge) take(ctx context.Context, m client.Message) {
 		done := make(chan error, 1)
 		b.publish(out, func(err error) { done <- err })
 		if m.QoS == 0 {
-			return
+			return true
 		}
 		err := <-done
 		if err == nil {
-			return
+			return true
 		}
 		if !errors.Is(err, resource.Unavailable) { // waiting would not help, and would block the messages behind it
 			b.dropped.Add(1)
 			b.log.Error().Err(err).Str("topic", m.Topic).Msg("a bridged message was refused for good: it is dropped")
-			return
+			return true
 		}
 		b.log.Error().Err(err).Str("topic", m.Topic).Stringer("retry_in", b.retryPause.Round(time.Millisecond)).Msg("a bridged message can't be stored now: trying again")
 		select {
 		case <-time.After(b.retryPause):
 		case <-ctx.Done():
-			return
+			return false
 		}
 	}
 }

@@ -220,21 +220,22 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 	}
 	o.OnDisconnect = func(error) { h.twin.Disconnected() }
 	o.OnConnectError = func(err error) { h.decommissioned(err, client.Leaf(o.TLS)) }
-	o.OnMessage = func(m client.Message) {
+	take := func(m client.Message) (taken bool) {
 		switch {
 		case m.Topic == downwards:
 			h.twin.Receive(m.Payload)
 		case topics.IsTree(m.Topic):
 			if a, err := topics.Parse(m.Topic); err == nil && a.Kind == topics.KindEnrolled && h.renewer != nil {
 				h.renewer.Take(a, m.Payload)
-				return
+				return true
 			}
 			ask(h.commands, c, m)
 		default:
-			h.bridge.take(ctx, m)
+			return h.bridge.take(ctx, m)
 		}
+		return true
 	}
-	o = assemble(o, node, func(err error) { c.Reconnect(err) })
+	o = assemble(o, node, take, func(err error) { c.Reconnect(err) })
 	if c, err = client.New(h.up.watch(o)); err != nil {
 		return nil, fmt.Errorf("link: %w", err)
 	}
@@ -282,8 +283,8 @@ func (h *hubLink) newStored() (*client.Client, error) {
 		h.running.Go(func() { h.bridge.subscribe(ctx, c, h.bridge.stored) })
 		return nil
 	}
-	o.OnMessage = func(m client.Message) { h.bridge.take(connection, m) }
-	o = assemble(o, h.cfg.Node.Name, func(err error) { c.Reconnect(err) })
+	take := func(m client.Message) bool { return h.bridge.take(connection, m) }
+	o = assemble(o, h.cfg.Node.Name, take, func(err error) { c.Reconnect(err) })
 	if c, err = client.New(o); err != nil {
 		return nil, fmt.Errorf("link: %w", err)
 	}

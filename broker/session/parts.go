@@ -98,13 +98,14 @@ func (s *Session) holdBack(p publish) bool {
 		x = nil
 	}
 	m := &cutMessage{inflightMessage: x, size: size, dup: p.dup}
-	if p.qos == 0 && !s.inflight.hasRoom(s.window) || !t.turns.Hold(m, p.msg.Topic, size, p.qos < 2 && t.turns.Large(size)) {
+	if p.qos == 0 && !s.inflight.hasRoom(s.window) || !t.turns.Hold(m, p.msg.Topic, size, p.qos < 2 && t.large(p.msg)) {
 		return false
 	}
 	if x == nil {
 		p.item.qos = 1
 		m.inflightMessage = s.inflight.add(p.item)
 	}
+	s.inflight.hold(m.inflightMessage)
 	m.Cut = link.Cut{ID: link.NewPartID(), Topic: p.msg.Topic, Payload: p.msg.Payload}
 	if r := t.resumed; r != nil && r.inflightMessage == x {
 		m.Cut, t.resumed = r.Cut, nil
@@ -113,16 +114,29 @@ func (s *Session) holdBack(p publish) bool {
 	return true
 }
 
+// firstHeld is the message whose turn it is. One that the client has answered although it was not sent has no turn.
+func (s *Session) firstHeld() (m *cutMessage, ok bool) {
+	t := &s.parts.turns
+	for m, ok = t.First(); ok && !m.done && (s.inflight.byID[m.id] != m.inflightMessage || m.released || m.releasing); m, ok = t.First() {
+		t.Done()
+	}
+	return m, ok
+}
+
+// large reports whether a message is to go in parts. Only its payload is cut, so only that counts.
+func (t *parts) large(m *Message) bool { return t.turns.Large(len(m.Payload)) }
+
 // nextPart is the next part of the first message that waits, or all of it if it is small.
 func (s *Session) nextPart(now time.Time) (p publish, ok bool) {
 	t := s.parts
-	m, ok := t.turns.First()
+	m, ok := s.firstHeld()
 	if !ok || m.done || !s.inflight.hasRoom(s.window) {
 		return p, false
 	}
 	t.turns.PartSent()
-	if m.qos == 2 || m.Sent == 0 && !t.turns.Large(m.size) {
+	if m.qos == 2 || m.Sent == 0 && !t.large(m.msg) {
 		m.done = true
+		s.inflight.reopen(m.inflightMessage)
 		t.send(m.inflightMessage, sentPacket{size: m.size, at: now})
 		return publish{item: m.item, id: m.id, dup: m.dup}, true
 	}
@@ -133,6 +147,7 @@ func (s *Session) nextPart(now time.Time) (p publish, ok bool) {
 	}
 	if part.Last() {
 		m.done = true
+		s.inflight.reopen(m.inflightMessage)
 		last := *m.msg
 		last.Topic, last.Payload = t.Topic, payload
 		p = publish{item: m.item, id: m.id, dup: m.dup}

@@ -21,6 +21,7 @@ type partsClient struct {
 	s       *Session
 	w       *Writer
 	memory  string
+	most    uint16 // Receive Maximum; 0: it says none
 	message link.Assembly
 	unacked []packets.Packet // in the order of their arrival
 	got     map[string][]string
@@ -35,7 +36,7 @@ func newPartsClient(t require.TestingT, s *Session) *partsClient {
 
 func (c *partsClient) connect() {
 	c.unacked = nil
-	c.w = attached(c.s, ConnParams{Version: 5, Parts: PartsParams{Topic: partsTopic, Memory: c.memory}})
+	c.w = attached(c.s, ConnParams{Version: 5, ReceiveMaximum: c.most, Parts: PartsParams{Topic: partsTopic, Memory: c.memory}})
 }
 
 // read reads all that the session sends without acknowledgements.
@@ -48,6 +49,9 @@ func (c *partsClient) read() {
 		} else {
 			c.take(p)
 		}
+	}
+	if c.most > 0 {
+		require.LessOrEqual(c.t, len(c.unacked), int(c.most))
 	}
 }
 
@@ -110,6 +114,63 @@ func TestNothingSmallWaitsForAMessageInParts(t *testing.T) {
 	require.Zero(t, s.held())
 }
 
+// What waits for its turn was not sent: it takes nothing of what the client allows to be sent, or no part would ever be.
+func TestMessagesBehindOneInPartsTakeNothingOfTheReceiveMaximum(t *testing.T) {
+	for _, most := range []uint16{1, 2, 5} {
+		s := New(limits, time.Now, &Counters{})
+		c := newPartsClient(t, s)
+		c.most = most
+		large := string(bytes.Repeat([]byte("large "), 20_000))
+		want := []string{large}
+		s.Enqueue(message("a", large, 1), Delivery{QoS: 1})
+		for n := range 10 {
+			want = append(want, strconv.Itoa(n))
+			s.Enqueue(message("a", strconv.Itoa(n), 1), Delivery{QoS: 1})
+		}
+		c.connect()
+		c.read()
+		c.acknowledge(1)
+		s.Detach(c.w)
+		c.connect()
+		c.rest()
+		require.Equal(t, want, c.got["a"])
+		require.Zero(t, s.Queued())
+		require.Zero(t, s.held())
+	}
+}
+
+// Properties can't be cut: a message that has no payload goes whole, however large it is.
+func TestAMessageIsCutByItsPayload(t *testing.T) {
+	s := New(limits, time.Now, &Counters{})
+	c := newPartsClient(t, s)
+	m := message("empty", "", 1)
+	m.Props.User = []UserProperty{{Key: "k", Value: string(bytes.Repeat([]byte("v"), 20_000))}}
+	s.Enqueue(m, Delivery{QoS: 1})
+	c.rest()
+	require.Equal(t, []string{""}, c.got["empty"])
+	require.Zero(t, s.Queued())
+}
+
+// A client that acknowledges what waits for its turn ends no other message, and stops nothing.
+func TestWhatIsAcknowledgedBeforeItWasSentIsNotSent(t *testing.T) {
+	s := New(limits, time.Now, &Counters{})
+	c := newPartsClient(t, s)
+	large := string(bytes.Repeat([]byte("large "), 20_000))
+	s.Enqueue(message("a", large, 1), Delivery{QoS: 1})
+	s.Enqueue(message("a", "never sent", 1), Delivery{QoS: 1})
+	s.Enqueue(message("a", "last", 1), Delivery{QoS: 1})
+	c.read()
+	for _, x := range s.inflight.inOrder() {
+		if string(x.msg.Payload) == "never sent" {
+			require.True(t, s.Puback(x.id, nil))
+		}
+	}
+	c.rest()
+	require.Equal(t, []string{large, "last"}, c.got["a"])
+	require.Zero(t, s.Queued())
+	require.Zero(t, s.held())
+}
+
 // After a cut a message goes on where the client has it, unless the client has forgotten.
 func TestAMessageInPartsGoesOnWhereTheClientHasIt(t *testing.T) {
 	for _, forgets := range []bool{false, true} {
@@ -156,6 +217,8 @@ func TestPartsArriveOverConnectionsThatEndAnywhere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := New(Limits{Bytes: 32 << 20, Inflight: 100}, time.Now, &Counters{})
 		c := newPartsClient(t, s)
+		c.most = rapid.SampledFrom([]uint16{0, 1, 3, 20}).Draw(t, "receive maximum")
+		c.connect()
 		want := make(map[string][]string)
 		number := 0
 		t.Repeat(map[string]func(*rapid.T){

@@ -369,8 +369,7 @@ func (s *Session) nextWhole(now time.Time) (p publish, ok bool) {
 			s.discard(x.item, DropTooLarge)
 			continue
 		}
-		x.open = true
-		f.open++
+		f.reopen(x)
 		f.resend = f.resend[1:]
 		s.count.Sent.Add(1)
 		return p, true
@@ -730,6 +729,17 @@ func (f *inflight) add(it item) *inflightMessage {
 	f.open++
 	f.charge(int(x.weight))
 	return x
+}
+
+// hold has a message not count against the Receive Maximum, because it isn't sent yet; reopen has it count again.
+func (f *inflight) hold(x *inflightMessage) {
+	x.open = false
+	f.open--
+}
+
+func (f *inflight) reopen(x *inflightMessage) {
+	x.open = true
+	f.open++
 }
 
 func (f *inflight) charge(bytes int) {

@@ -7,6 +7,7 @@ const (
 	firstWindow = 2 * leastWindow // until the line is known
 	mostPart    = MaxPart / 2     // over a fast line
 	mostHeld    = 2 << 20         // bytes of messages that were taken from a queue and wait
+	mostWaiting = 1024            // of these messages
 	// An answer that comes so much later than the quickest one shows that the line has room, or that too much is on its way.
 	quickAnswer = 250 * time.Millisecond
 	lateAnswer  = 4 * quickAnswer
@@ -90,7 +91,7 @@ func (t *Turns[M]) First() (m M, ok bool) {
 func (t *Turns[M]) PartDue() bool { return len(t.held) > 0 && t.sincePart >= t.PartSize() }
 
 // Full reports whether no more may be taken from the queue.
-func (t *Turns[M]) Full() bool { return t.heldBytes >= mostHeld }
+func (t *Turns[M]) Full() bool { return t.heldBytes >= mostHeld || len(t.held) >= mostWaiting }
 
 // PartSent notes that a part was sent.
 func (t *Turns[M]) PartSent() { t.sincePart = 0 }

@@ -46,6 +46,13 @@ func TestPartsAndSmallMessagesTakeTurns(t *testing.T) {
 	require.False(t, u.Full())
 	u.Hold("huge", "c", mostHeld, true)
 	require.True(t, u.Full())
+	u.Done()
+	u.Hold("large", "a", 50_000, true)
+	for n := 1; n < mostWaiting; n++ {
+		require.False(t, u.Full())
+		require.True(t, u.Hold("behind", "a", 1, false))
+	}
+	require.True(t, u.Full(), "of messages, too")
 }
 
 // What was cut is put together again, over connections and with parts that come twice.
