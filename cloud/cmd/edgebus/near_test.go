@@ -16,9 +16,17 @@ func TestWhatIsNotFoundIsToldWithTheNearName(t *testing.T) {
 	said(t, 0, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant))
 	said(t, 0, "context", "set", "plant", "--server", "http://127.0.0.1:1", "--use")
 	for _, x := range []struct{ line, near string }{
-		{"get device lmp", "lamp"}, {"get devcies", "devices"}, {"get device/lmp -o json", "lamp"}, {"describe node n2", "n1"}, {"watch device lmp", "lamp"},
-		{"delete device lmp", "lamp"}, {"twin get lmp", "lamp"}, {"twin get lamp brightnes", "brightness"}, {"twin set lamp brightnes=3", "brightness"},
-		{"get devices --context plnt", "plant"}, {"context use plnt", "plant"},
+		{"get device lmp", "lamp"},
+		{"get devcies", "devices"},
+		{"get device/lmp -o json", "lamp"},
+		{"describe node n2", "n1"},
+		{"watch device lmp", "lamp"},
+		{"delete device lmp", "lamp"},
+		{"twin get lmp", "lamp"},
+		{"twin get lamp brightnes", "brightness"},
+		{"twin set lamp brightnes=3", "brightness"},
+		{"get devices --context plnt", "plant"},
+		{"context use plnt", "plant"},
 	} {
 		var out, errs bytes.Buffer
 		code := run(strings.Fields(x.line), &out, &errs)

@@ -16,5 +16,5 @@ func freeSpace(path string) (percent float64, bytes uint64, err error) {
 	if used+s.Bavail == 0 {
 		return 100, math.MaxUint64, nil // a file system without blocks, such as one in memory without a limit
 	}
-	return 100 * float64(s.Bavail) / float64(used+s.Bavail), s.Bavail * uint64(s.Bsize), nil //nolint:gosec // G115: the size of a block is positive
+	return 100 * float64(s.Bavail) / float64(used+s.Bavail), s.Bavail * uint64(s.Bsize), nil
 }
