@@ -846,6 +846,8 @@ func TestRolesOfARecord(t *testing.T) {
 			e.Text("")
 		}
 		e = append(e, 5)
+		e.Flag(false)
+		e.Text("") // no certificate
 		e.Number(2)
 		e.Text("operator")
 		e.Text("discoverer")
