@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -670,12 +669,13 @@ func sourceWarnings(spec tree) (warnings []string) {
 		at = "spec.template.spec"
 	}
 	apps, _ := of["applications"].([]any)
-	for i, app := range apps {
+	for _, app := range apps {
 		fields, _ := app.(tree)
+		place := at + ".applications[" + nameOf(app, "name") + "]"
 		if kind, _ := fields["appType"].(string); kind != resource.AppCompose && kind != resource.AppQuadlet {
-			warnings = append(warnings, fmt.Sprintf("%s.applications[%d] is kept, and nothing acts on it: applications of the types compose and quadlet are started", at, i))
+			warnings = append(warnings, place+" is kept, and nothing acts on it: applications of the types compose and quadlet are started")
 		} else if fields["volumes"] != nil {
-			warnings = append(warnings, fmt.Sprintf("%s.applications[%d].volumes: name volumes in the application's own files", at, i))
+			warnings = append(warnings, place+".volumes: name volumes in the application's own files")
 		}
 	}
 	if spec["httpConfig"] != nil || spec["sshConfig"] != nil || spec["ociAuth"] != nil {
