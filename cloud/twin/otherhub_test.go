@@ -16,6 +16,7 @@ import (
 func (r *rig) lose() (lost resource.HubID) {
 	r.stop()
 	require.NoError(r.t, os.Remove(r.path))
+	require.NoError(r.t, os.Remove(r.path+".confirmed")) // as somebody does who begins anew
 	lost = r.hub.ID
 	r.mu.Lock()
 	r.nodes = make(map[string]*core)
