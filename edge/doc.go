@@ -1,6 +1,7 @@
 // Package edge is the core, the daemon on a node. Run wires its parts together, and does nothing else.
 //
-// It never contains what a part does: each is a package, or a file here (link, bridge, join, maintenance, report).
+// It never contains what a part does: each is a package, or a file here: link keeps the clients of the hub, of which link_commands, link_identity, link_streams and bridge each
+// do one thing, and link_status says how the link is; join, maintenance, report.
 //
 // # Packages, in reading order
 //
@@ -39,6 +40,7 @@
 // # Where to add
 //
 //   - something that the node reports of itself: report.go, and a field of NodeStatus in topics/resource.
+//   - something else that goes over the link: a part with a file of its own, and a line in newMain of link.go.
 //   - a topic that programs of the node may publish: topics/table.go, and twin/local.go if it is part of the tree.
 //   - something that the agent does to its host: a step in agent/update.go, its work in a package below agent/host.
 //   - a discovery handler: edge/discovery/handlers, and a file in edge/discovery/embedded; example_test.go of edge/discovery/handler is one.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -22,7 +21,6 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
 	"github.com/edgebus/edgebus/edge/api"
 	"github.com/edgebus/edgebus/edge/blobs"
-	"github.com/edgebus/edgebus/edge/forward"
 	"github.com/edgebus/edgebus/edge/push"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/edge/twin"
@@ -110,11 +108,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		Publish:     func(m broker.Message) { br.Publish(m) },
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})
-	hub := &hubLink{
-		cfg: cfg, twin: tw, commands: commands, up: newUplink(), log: log, budget: forward.NewBudget(int64(cfg.Link.Rate), time.Now),
-	}
+	hub := newHubLink(cfg, tw, commands, log)
 	hub.blobs, err = blobs.New(blobs.Options{
-		Dir: cfg.Data.Dir, Node: cfg.Node.Name, Bytes: int64(cfg.Limits.Blobs.Bytes), Connect: hub.downloader(), Budget: hub.budget,
+		Dir: cfg.Data.Dir, Node: cfg.Node.Name, Bytes: int64(cfg.Limits.Blobs.Bytes), Connect: hub.downloader(), Budget: hub.streams.budget,
 		Tree: commands, Publish: func(m broker.Message) { br.Publish(m) }, Log: log,
 	})
 	if err != nil {
@@ -132,7 +128,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	up := hub.up
-	hub.broker, hub.bridge = br, newBridge(cfg.Bridge, br.PublishFromLink, log)
+	hub.streams.broker, hub.bridge = br, newBridge(cfg.Bridge, br.PublishFromLink, log)
 	kept.Register(figures, "sessions")
 	exposeStore(figures, st)
 	commands.Register(figures)

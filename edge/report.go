@@ -59,7 +59,7 @@ type streamFigures struct {
 // exposeStreams adds the figures of what waits for the hub.
 func exposeStreams(r metrics.Registry, h *hubLink) {
 	g := metrics.NewGroup("streams", func() streamFigures {
-		return streamFigures{h.broker.LinkQueueStats(), h.budget.Stats(), h.bridge.received.Load(), h.bridge.dropped.Load(), int64(h.bridge.refusals())}
+		return streamFigures{h.streams.broker.LinkQueueStats(), h.streams.budget.Stats(), h.bridge.received.Load(), h.bridge.dropped.Load(), int64(h.bridge.refusals())}
 	})
 	type f = streamFigures
 	g.Gauge("waiting_messages", "Telemetry, events and bridged messages that the hub has not confirmed.", func(s f) float64 { return float64(s.Messages) })
