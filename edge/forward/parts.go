@@ -35,8 +35,11 @@ type heldMessage struct {
 
 // hold reports whether a message waits for its turn among the held ones, and adds it. f.mu is held.
 func (f *Forwarder) hold(h *heldMessage) bool {
-	return f.turns.Hold(h, h.m.Topic, h.n, f.o.Parts != "" && f.turns.Large(h.n))
+	return f.turns.Hold(h, h.m.Topic, h.n, f.o.Parts != "" && f.large(h))
 }
+
+// large reports whether a message is to go in parts. Only its payload is cut, so only that counts. f.mu is held.
+func (f *Forwarder) large(h *heldMessage) bool { return f.turns.Large(len(h.m.Payload)) }
 
 // sendHeld sends the next part of the first held message, or all of it if it is small. It reports false if there is nothing to send.
 func (f *Forwarder) sendHeld(out *broker.LinkConsumer) bool {
@@ -52,7 +55,7 @@ func (f *Forwarder) sendHeld(out *broker.LinkConsumer) bool {
 		u.of(h.m)
 		f.begun, f.cutting = u.Acked, true
 	}
-	if u.whole || u.Sent == 0 && !f.turns.Large(h.n) {
+	if u.whole || u.Sent == 0 && !f.large(h) {
 		f.heldSent = true
 		f.mu.Unlock()
 		f.publish(h.m, h.n, func(err error) {

@@ -90,6 +90,21 @@ func pattern(n int, seed byte) []byte {
 	return b
 }
 
+// Properties can't be cut: a message that has no payload goes whole, however large it is.
+func TestAMessageIsCutByItsPayload(t *testing.T) {
+	l := newSlowLine(t, 0)
+	m := &session.Message{Topic: "empty", QoS: 1, Props: session.Properties{User: []session.UserProperty{{Key: "k", Value: strings.Repeat("v", 20_000)}}}}
+	m.Stamp(time.Now())
+	l.sess.Enqueue(m, session.Delivery{QoS: 1})
+	l.add("after", []byte("x"))
+	l.forward(t)
+	require.Eventually(t, l.has("after"), wait, time.Millisecond)
+	require.Eventually(t, func() bool { return l.sess.Queued() == 0 }, wait, time.Millisecond)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	require.Contains(t, l.came, "empty")
+}
+
 // A large message goes in parts: after a cut it goes on where it was, and the small one behind it doesn't wait for it.
 func TestALargeMessageGoesOnAfterACutAndNothingSmallWaitsForIt(t *testing.T) {
 	const size, rate = 400_000, 60_000

@@ -46,7 +46,7 @@ func (u *Upgrader) onProbation(up upgrade) *probation {
 
 // probe looks at the core on probation, counts, and begins to put back what was before if the hub has been missed for too long.
 func (u *Upgrader) probe(ctx context.Context) {
-	if u.state.Probation == nil {
+	if u.state.Probation == nil || u.core == nil { // the settings may have named a core when it began
 		return
 	}
 	p, up := *u.state.Probation, u.state.Probation.Upgrade

@@ -118,6 +118,21 @@ func TestWhatAProbationDoesNotCount(t *testing.T) {
 	require.Equal(t, time.Hour, u.state.Probation.Left)
 }
 
+// An agent whose settings name no core any more runs, and finds nothing out about one.
+func TestAProbationOfACoreThatIsNotTheAgentsAnyMore(t *testing.T) {
+	h, hub, _, now := onProbation(t, hour)
+	hub.lost.Store(true)
+	h.o.Unit, h.o.Config.Core.Run = nil, nil
+	u := h.open()
+	require.Nil(t, u.core)
+	for range 3 {
+		_, err := u.do(t.Context())
+		require.NoError(t, err)
+		*now = now.Add(time.Hour)
+	}
+	require.NotNil(t, u.state.Probation)
+}
+
 // A core that loses the hub for a shorter time each passes. What was kept for it is removed then, and not before.
 func TestAProbationIsPassed(t *testing.T) {
 	h, hub, u, now := onProbation(t, hour)

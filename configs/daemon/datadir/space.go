@@ -17,6 +17,7 @@ type Space struct {
 	changed func(low string)
 	free    func(path string) (percent float64, bytes uint64, err error)
 	state   atomic.Pointer[spaceState]
+	told    string // what changed was called with last
 }
 
 type spaceState struct {
@@ -34,7 +35,7 @@ const (
 )
 
 // Space watches the directory's disk from when it runs. changed, which may be nil, is called with what Low returns, each time that it
-// changes, but not while the disk is full.
+// changes; while the disk is full, not before there is room again.
 func (d *Dir) Space(log zerolog.Logger, changed func(low string)) *Space {
 	path, err := filepath.Abs(d.Path)
 	if err != nil {
@@ -86,20 +87,21 @@ func (s *Space) look() {
 	if percent < leastFree || was != "" && percent < enoughFree {
 		low = fmt.Sprintf("%d %% of the disk with %s is free", int(percent), s.path)
 	}
-	if low == was {
-		return
-	}
-	if low == "" || was == "" {
+	if (low == "") != (was == "") {
 		since = time.Now()
 	}
-	s.state.Store(&spaceState{low, since})
+	if low != was {
+		s.state.Store(&spaceState{low, since})
+	}
 	switch {
+	case low == was:
 	case was == "":
 		s.log.Warn().Int("percent", int(percent)).Str("path", s.path).Msg("the disk with the data directory is nearly full")
 	case low == "":
 		s.log.Info().Int("percent", int(percent)).Str("path", s.path).Msg("the disk with the data directory has space again")
 	}
-	if s.changed != nil && (low == "" || bytes >= leastToStore) {
+	if s.changed != nil && low != s.told && (low == "" || bytes >= leastToStore) {
+		s.told = low
 		s.changed(low)
 	}
 }

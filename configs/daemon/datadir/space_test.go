@@ -43,6 +43,10 @@ func TestADiskThatIsNearlyFullIsToldUntilThereIsSpaceAgain(t *testing.T) {
 	s.look()
 	require.Equal(t, "1 % of the disk with /data is free", s.Low(), "a full disk is not told, since that stores something")
 	require.Equal(t, []string{"4 % of the disk with /data is free", "0 % of the disk with /data is free", "5 % of the disk with /data is free", ""}, told)
+	bytes = leastToStore
+	s.look()
+	s.look()
+	require.Equal(t, []string{"1 % of the disk with /data is free"}, told[4:], "once there is room to store it")
 }
 
 func TestTheFreeSpaceIsThatOfTheDirectorysDisk(t *testing.T) {
