@@ -117,7 +117,7 @@ func (g *processes) tend(p *process, first chan<- error) {
 			g.onExit(&exitError{name: p.name, state: state, tail: tail(p.log, 5)})
 			return
 		}
-		pause := backoff.Backoff{Min: g.pause, Max: deathTime}.Wait(len(deaths) - 1)
+		pause := backoff.Backoff{Min: g.pause, Max: g.pause << mostDeaths}.Wait(len(deaths) - 1)
 		g.say(fmt.Sprintf("%s ended unexpectedly (%s), and is started again in %s", p.name, state, pause))
 		select {
 		case <-g.ctx.Done():
