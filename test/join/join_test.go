@@ -250,7 +250,9 @@ func TestAJoinWithAnotherKeyRevokesWhatWasIssuedForTheName(t *testing.T) {
 	was := h.issued(t, "n1", csr)
 	require.Zero(t, h.signIn(t, "n1", first, was))
 	second, csr := request(t, "n1")
-	token := h.invite("n1", 2)
+	var invitation struct{ Token string }
+	require.Equal(t, http.StatusOK, h.post("/enroll/invitations", map[string]any{"node": "n1", "uses": 2, "replace": true}, &invitation))
+	token := invitation.Token
 	var now resource.JoinAnswer
 	for range 2 {
 		now = h.enrol(t, "n1", token, resource.JoinRequest{CSR: csr, Token: token}).answer(t)
