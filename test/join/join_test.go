@@ -267,7 +267,7 @@ func TestAJoinWithAnotherKeyRevokesWhatWasIssuedForTheName(t *testing.T) {
 	third, csr := request(t, "n1") // and so by an approval
 	e := h.enrol(t, "n1", "", resource.JoinRequest{CSR: csr})
 	path := "/api/v1/enrollmentrequests/" + e.answer(t).Request + "/approval"
-	require.Equal(t, http.StatusOK, h.post(path, map[string]any{"approved": true}, nil))
+	require.Equal(t, http.StatusOK, h.post(path, map[string]any{"approved": true, "replace": true}, nil))
 	require.Zero(t, h.signIn(t, "n1", third, e.answer(t)))
 	require.NotZero(t, h.signIn(t, "n1", second, now))
 }
