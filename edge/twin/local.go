@@ -71,7 +71,11 @@ func streams(kind topics.Kind) bool {
 func (t *Twin) stream(a topics.Address, m broker.Message, done func(error)) {
 	if _, ok := t.known.Load(a.Device); !ok {
 		t.stats.refused.Add(1)
-		done(t.noDevice(a.Device, m.Publisher))
+		err := t.noDevice(a.Device, m.Publisher)
+		if outage := t.outage.Err(); outage != nil { // the hub may have sent the device, and it could not be stored
+			err = outage
+		}
+		done(err)
 		return
 	}
 	if err := tree.Timestamp(m, t.o.Now().UnixMilli()); err != nil {

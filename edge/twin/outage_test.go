@@ -103,3 +103,19 @@ func TestAnOverrideThatEndsInAnOutageEndsAfterIt(t *testing.T) {
 	r.store.broken.Store(false)
 	r.value("devices/hall/desired/setpoint", "20")
 }
+
+// A device that the hub sent while nothing could be stored is not known yet: telemetry of it is refused for the disk, and not as one of a device of
+// another node.
+func TestTelemetryInAnOutageIsRefusedForTheDisk(t *testing.T) {
+	r := joined(t)
+	passed := make(chan func(error), 9)
+	r.kept.Store(&passed)
+	r.twin.host.Put("", 0, func(*batch) { r.twin.outage.Every = time.Millisecond })
+	r.store.broken.Store(true)
+	require.ErrorIs(t, r.send("devices/hall/reported/temperature", "1"), resource.Unavailable)
+	r.add("attic", "u2", thermostat)
+	require.ErrorIs(t, r.send("devices/attic/telemetry/pulse", "1"), resource.Unavailable)
+	r.store.broken.Store(false)
+	require.Eventually(t, func() bool { return r.twin.Stats().Storing }, wait, time.Millisecond)
+	require.ErrorIs(t, r.send("devices/cellar/telemetry/pulse", "1"), resource.NotFound, "it is nobody's")
+}

@@ -165,6 +165,9 @@ func (m *machine) writesAreRefused(cause string) {
 	large := strings.Repeat("x", 100<<10)
 	m.refused(cause, func(int) error { return m.message(large) })
 	m.refused(cause, func(i int) error { return m.value(i%slots, fmt.Sprintf("%d %s", i, large)) })
+	if m.name == "core" {
+		m.refused(cause, func(int) error { return m.Publish(m.pub, "v1/nodes/n1/devices/tank/telemetry/p0", large) })
+	}
 	if m.name == "hub" {
 		m.refused(cause, func(i int) error {
 			return m.Apply(m.t.Context(), []byte(fmt.Sprintf("apiVersion: edgebus.io/v1alpha1\nkind: DeviceModel\n"+
