@@ -267,7 +267,7 @@ func example(pattern string) string {
 }
 
 // node/{x} and what is below it belong to node x, whoever else asks first.
-func TestTrial02ClientIDsOfNodes(t *testing.T) {
+func TestClientIDsOfNodesAreReserved(t *testing.T) {
 	b := start(t, withUsers)
 	for _, c := range []struct {
 		user, password, id string
@@ -300,7 +300,7 @@ func TestTrial02ClientIDsOfNodes(t *testing.T) {
 }
 
 // mapper-{m} belongs to the user m, or, where there is none, to those with the role.
-func TestTrial02ClientIDsOfMappers(t *testing.T) {
+func TestClientIDsOfMappersAreReserved(t *testing.T) {
 	b := start(t, func(o *Options) {
 		withUsers(o)
 		o.Node, o.Tree = "n1", newFakeTree()
@@ -364,7 +364,7 @@ func TestTrial02ClientIDsOfMappers(t *testing.T) {
 }
 
 // A session that somebody had under a reserved client identifier before it was reserved keeps nobody out.
-func TestTrial02AnOldSessionUnderAReservedIdentifier(t *testing.T) {
+func TestAnOldSessionUnderAReservedIdentifier(t *testing.T) {
 	b := start(t, withUsers)
 	squatter := open(t, b, "seemed harmless", credentialsOf("boss", "secret"), persistent)
 	squatter.sub("a", 1)
@@ -384,7 +384,7 @@ func TestTrial02AnOldSessionUnderAReservedIdentifier(t *testing.T) {
 }
 
 // Only node/{name} is the link: another client of the node's neither hears the hub on it nor speaks to it.
-func TestTrial02OnlyTheLinkIsTheLink(t *testing.T) {
+func TestOnlyTheLinkIsTheLink(t *testing.T) {
 	p := &presence{}
 	b := start(t, func(o *Options) { o.Tree, o.Presence = newFakeTree(), p })
 	core := open(t, b, "node/n1", credentialsOf("node/n1", ""))
@@ -408,7 +408,7 @@ func TestTrial02OnlyTheLinkIsTheLink(t *testing.T) {
 }
 
 // A session is its maker's until it ends, and who administers the broker can end it: a connected one and one that is away.
-func TestTrial02AnOperatorEndsASession(t *testing.T) {
+func TestAnOperatorEndsASession(t *testing.T) {
 	dir := t.TempDir()
 	open1 := func(t *testing.T) *Broker {
 		j, err := journal.Open(journal.Options{Dir: dir})
@@ -458,7 +458,7 @@ func TestTrial02AnOperatorEndsASession(t *testing.T) {
 	t.Run("and after a restart", func(t *testing.T) { require.Empty(t, open1(t).Sessions()) })
 }
 
-func TestTrial02WhoMayEndSessions(t *testing.T) {
+func TestWhoMayEndSessions(t *testing.T) {
 	hub := start(t, withUsers)
 	node := start(t, func(o *Options) { withUsers(o); o.Node = "a1" })
 	boss := Identity{User: "boss", Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}}
@@ -477,7 +477,7 @@ func TestTrial02WhoMayEndSessions(t *testing.T) {
 }
 
 // A mapper that was given protocols reads, commands and speaks for the devices that speak them, as long as they do.
-func TestTrial08AMapperHasTheDevicesOfItsProtocols(t *testing.T) {
+func TestAMapperHasTheDevicesOfItsProtocols(t *testing.T) {
 	var protocols sync.Map
 	protocols.Store("meter", "Modbus-TCP")
 	protocols.Store("lamp", "virtual")
@@ -524,7 +524,7 @@ func TestTrial08AMapperHasTheDevicesOfItsProtocols(t *testing.T) {
 }
 
 // A group of a shared subscription is its members' user's: nobody takes another's messages.
-func TestTrial08SharedGroupsAreByUser(t *testing.T) {
+func TestSharedGroupsAreByUser(t *testing.T) {
 	b := start(t, func(o *Options) {
 		withUsers(o)
 		o.Tree = newFakeTree()
@@ -567,7 +567,7 @@ func TestTrial08SharedGroupsAreByUser(t *testing.T) {
 }
 
 // Refusals are their client's and the administrator's to read: not those of who has some of the nodes.
-func TestTrial12WhoReadsRefusals(t *testing.T) {
+func TestRefusalsAreReadByTheirClient(t *testing.T) {
 	b := start(t, func(o *Options) { withUsers(o); o.Tree = newFakeTree() })
 	some, all := open(t, b, "some", credentialsOf("op", "secret")), open(t, b, "all", credentialsOf("boss", "secret"))
 	own := open(t, b, "a%2Bb+c", credentialsOf("view", "secret"))

@@ -435,7 +435,7 @@ func (s *slowTree) Publish(m Message, done func(error)) {
 
 // Nothing of the old connection is applied once the new one has its CONNACK: an older value can't
 // come after a newer one that was acknowledged. What had arrived comes before.
-func TestTrial35NothingOfTheOldConnectionAfterCONNACK(t *testing.T) {
+func TestNothingOfTheOldConnectionAfterCONNACK(t *testing.T) {
 	tree := &slowTree{fakeTree: newFakeTree(), begun: make(chan struct{}), goOn: make(chan struct{})}
 	b := start(t, func(o *Options) { o.Tree = tree })
 	old := open(t, b, "mapper", persistent)
@@ -459,7 +459,7 @@ func TestTrial35NothingOfTheOldConnectionAfterCONNACK(t *testing.T) {
 }
 
 // Connections that fight over a session end one another's packets in order, and the last one is let in.
-func TestTrial35ManyTakeoversKeepTheOrder(t *testing.T) {
+func TestManyTakeoversKeepTheOrder(t *testing.T) {
 	tree := newFakeTree()
 	b := start(t, withTree(tree))
 	next := 0
@@ -615,7 +615,7 @@ func TestWillGoesThePathOfAPublish(t *testing.T) {
 }
 
 // A will that can't be published is refused at CONNECT, for its place and for its payload.
-func TestTrial29WillsThatCantBePublished(t *testing.T) {
+func TestWillsThatCantBePublished(t *testing.T) {
 	b := start(t, withTree(newFakeTree()))
 	lie := func(pk *packets.Packet) {
 		pk.Connect.WillProperties.PayloadFormat, pk.Connect.WillProperties.PayloadFormatFlag = 1, true
@@ -633,7 +633,7 @@ func TestTrial29WillsThatCantBePublished(t *testing.T) {
 
 // The will of a session that ends with its connection is published when the broker comes back after a kill, once, and not
 // that of a client that had disconnected.
-func TestTrial29WillAfterAKill(t *testing.T) {
+func TestWillAfterAKill(t *testing.T) {
 	dir := t.TempDir()
 	b, _ := kept(t, dir, nil)
 	open(t, b, "sub", persistent).sub("will/#", 1)

@@ -255,7 +255,7 @@ func from(first, last int) (all []int) {
 
 const plenty = 20_000 // messages: several times what is in memory
 
-func TestTrial32WhatWaitsIsOnDisk(t *testing.T) {
+func TestWhatWaitsInTheLinkQueueIsOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	b, stop := kept(t, dir, roomyLinkQueue)
 	passed(t, b, 0, plenty)
@@ -281,7 +281,7 @@ func TestTrial32WhatWaitsIsOnDisk(t *testing.T) {
 }
 
 // What was let go of in any order is gone, and what was not is given again after a restart.
-func TestTrial32DoneInAnyOrder(t *testing.T) {
+func TestLinkQueueMessagesAreDoneInAnyOrder(t *testing.T) {
 	dir := t.TempDir()
 	b, stop := kept(t, dir, roomyLinkQueue)
 	passed(t, b, 0, plenty)
@@ -305,7 +305,7 @@ func TestTrial32DoneInAnyOrder(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-func TestTrial32TheOldestGivesWayOnDisk(t *testing.T) {
+func TestTheOldestGivesWayOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	now := &clock{now: time.Now()}
 	b, stop := kept(t, dir, func(o *Options) {
@@ -335,7 +335,7 @@ func TestTrial32TheOldestGivesWayOnDisk(t *testing.T) {
 }
 
 // A place on the disk that goes bad costs the messages there, which is counted and told, and no others.
-func TestTrial32WhatCannotBeReadIsCounted(t *testing.T) {
+func TestWhatCannotBeReadIsCounted(t *testing.T) {
 	dir := t.TempDir()
 	b, _ := kept(t, dir, roomyLinkQueue)
 	j := b.store.journal.(*journal.Journal)
@@ -358,7 +358,7 @@ func TestTrial32WhatCannotBeReadIsCounted(t *testing.T) {
 }
 
 // What is passed only has a bounded place in memory, and doesn't wait for all that is on disk.
-func TestTrial32WhatIsOnlyPassedHasRoom(t *testing.T) {
+func TestWhatIsOnlyPassedHasRoom(t *testing.T) {
 	b, _ := kept(t, t.TempDir(), roomyLinkQueue)
 	o := b.OpenLinkQueue(64)
 	passed(t, b, 0, plenty)
@@ -388,7 +388,7 @@ func TestTrial32WhatIsOnlyPassedHasRoom(t *testing.T) {
 
 // A message that several durable sessions get is stored for the link queue by itself, and one that
 // can't be stored is not kept.
-func TestTrial32OneCommitForAll(t *testing.T) {
+func TestLinkQueueMessagesShareACommit(t *testing.T) {
 	dir := t.TempDir()
 	b, stop := kept(t, dir, roomyLinkQueue)
 	for _, id := range []string{"one", "two"} {

@@ -180,7 +180,7 @@ func TestWhoSaysNothingIsGivenUp(t *testing.T) {
 
 // Pages of the host's own ports may connect, and of the origins that are listed; no others. The subprotocol that an older
 // client asks for is echoed.
-func TestTrial23Browsers(t *testing.T) {
+func TestBrowsersConnectOverWebSocket(t *testing.T) {
 	b := start(t, func(o *Options) {
 		o.Listeners = []Listener{{Name: "ws", Address: "127.0.0.1:0", WebSocket: true, Pages: []string{"8080", "443"}, Origins: []string{"https://app.example:444"}}}
 	})
@@ -253,7 +253,7 @@ func TestTheWrongListenerIsNamed(t *testing.T) {
 }
 
 // Who speaks another protocol than the listener's is told at once: nothing here ends in time by itself.
-func TestTrial29TheWrongPort(t *testing.T) {
+func TestAClientAtTheWrongPortIsTold(t *testing.T) {
 	b := start(t, func(o *Options) {
 		o.Limits.ConnectTimeout = time.Hour
 		o.Listeners = []Listener{{Name: "mqtt", Address: "127.0.0.1:0"}, {Name: "ws", Address: "127.0.0.1:0", WebSocket: true}}
@@ -340,7 +340,7 @@ func TestNeighbourIsAnotherClient(t *testing.T) {
 
 // Connections that send no CONNECT keep nobody else waiting: more are let in than may connect, and those of one
 // address make room for one another.
-func TestTrial12AFloodWithoutCONNECT(t *testing.T) {
+func TestAFloodWithoutCONNECTIsLoggedOnce(t *testing.T) {
 	l := pendingConns{size: 40}
 	other := &conn{host: "192.0.2.2"}
 	require.Nil(t, l.add(other))
@@ -385,7 +385,7 @@ func openBridge(t *testing.T, b *Broker, id string, opts ...connectOption) *tc {
 
 // A mosquitto bridge gets in with each version, is answered in that version, and may say on its
 // own topic below $SYS that it is connected; nobody hears it.
-func TestTrial19BridgeBit(t *testing.T) {
+func TestABridgeIsKnownByItsBit(t *testing.T) {
 	for name, version := range map[string]connectOption{"3.1": v31, "3.1.1": v3, "5": func(*packets.Packet) {}} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, nil)
@@ -407,7 +407,7 @@ func TestTrial19BridgeBit(t *testing.T) {
 }
 
 // What a bridge sent doesn't come back to it, live or retained, and the retain flag comes as it was published.
-func TestTrial19BridgeHearsNoEcho(t *testing.T) {
+func TestBridgeHearsNoEcho(t *testing.T) {
 	b := start(t, nil)
 	pub, c := open(t, b, "pub"), openBridge(t, b, "site", v3, persistent)
 	c.publish1("mine", "retained", retain)
@@ -428,7 +428,7 @@ func TestTrial19BridgeHearsNoEcho(t *testing.T) {
 }
 
 // A level that nobody has is answered in the nearest version that there is.
-func TestTrial22BridgeLevelIsAnsweredInItsVersion(t *testing.T) {
+func TestBridgeLevelIsAnsweredInItsVersion(t *testing.T) {
 	b := start(t, nil)
 	for level, want := range map[byte]struct{ version, code byte }{
 		0x82: {4, connackBadVersion}, 0x83: {4, connackBadVersion}, 0x86: {5, codeBadVersion}, 0x84: {4, 0},

@@ -18,9 +18,9 @@ func TestDelivery(t *testing.T) {
 	broker.Delivery(t, hub, core)
 }
 
-func TestTrial26DefaultsHaveRoom(t *testing.T) {
+func TestDefaultsHaveRoom(t *testing.T) {
 	hub, core := shipped(t)
-	broker.Trial26(t, hub, core)
+	broker.CheckDefaultRoom(t, hub, core)
 }
 
 func TestStandard(t *testing.T) {

@@ -556,7 +556,7 @@ func (s *stepwise) Commit(changes []journal.Change, done func(error)) {
 
 // Telemetry at QoS 2 is taken once: at whatever commit the broker is killed, when its client repeats itself the
 // queue that it waits in has it once.
-func TestTrial38TelemetryIsTakenOnce(t *testing.T) {
+func TestTelemetryIsTakenOnce(t *testing.T) {
 	const telemetry = "v1/nodes/n1/devices/lamp/telemetry/power"
 	dir := t.TempDir()
 	var copies []string

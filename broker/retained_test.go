@@ -276,7 +276,7 @@ func (e *exactly) once(t *testing.T, n int) {
 }
 
 // What is retained comes once at QoS 2 though the broker is killed in the middle of it, again and again [4.3.3].
-func TestTrial24RetainedComesOnceOverKills(t *testing.T) {
+func TestRetainedComesOnceOverKills(t *testing.T) {
 	dir := t.TempDir()
 	b, _ := kept(t, dir, nil)
 	const all = 400
@@ -308,7 +308,7 @@ func TestTrial24RetainedComesOnceOverKills(t *testing.T) {
 
 // A client that leaves right after its SUBACK, and a broker that is killed: what is retained later comes from the queue,
 // and not again as retained; also once it was acknowledged, while the rest is still to come.
-func TestTrial24WhatCameLiveIsKnownAfterAKill(t *testing.T) {
+func TestWhatCameLiveIsKnownAfterAKill(t *testing.T) {
 	for _, qos := range []byte{1, 2} {
 		t.Run(fmt.Sprint(qos), func(t *testing.T) {
 			dir := t.TempDir()
@@ -353,7 +353,7 @@ func TestTrial24WhatCameLiveIsKnownAfterAKill(t *testing.T) {
 }
 
 // Nothing of a replay is left on disk once it is over.
-func TestTrial24AReplayLeavesNothingOnDisk(t *testing.T) {
+func TestAReplayLeavesNothingOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	b, stop := kept(t, dir, nil)
 	pub, sub := open(t, b, "pub"), open(t, b, "sub", persistent, receiveMaximum(1))

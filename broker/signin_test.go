@@ -147,7 +147,7 @@ func TestSignIn(t *testing.T) {
 	}
 }
 
-func TestTrial12WhoIsNotLetInOverHTTPIsLogged(t *testing.T) {
+func TestWhoIsNotLetInOverHTTPIsLogged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	log, err := os.Create(path)
 	require.NoError(t, err)
@@ -213,7 +213,7 @@ func TestWrongPasswordsOfBothCountTogether(t *testing.T) {
 
 // With the defaults on loopback a name and a password are accepted, and say nothing: many clients can't do without.
 // Names of nodes are nobody else's, and once users are listed each name is one of theirs.
-func TestTrial28CredentialsThatNobodyNeeds(t *testing.T) {
+func TestCredentialsThatNobodyNeeds(t *testing.T) {
 	b := start(t, nil)
 	for _, version := range []connectOption{v3, func(*packets.Packet) {}} {
 		c := open(t, b, "c", credentialsOf("homeassistant", "whatever"), version)
@@ -499,7 +499,7 @@ func refusedBoth(t *testing.T, b *Broker, config *tls.Config, says string) {
 	require.ErrorContains(t, err, says)
 }
 
-func TestTrial11ANameThatNobodyRegisteredIsNoNodes(t *testing.T) {
+func TestANameThatNobodyRegisteredIsNoNodes(t *testing.T) {
 	a := newAuthority(t)
 	b := start(t, func(o *Options) {
 		withUsers(o)
@@ -512,7 +512,7 @@ func TestTrial11ANameThatNobodyRegisteredIsNoNodes(t *testing.T) {
 	}
 }
 
-func TestTrial11WhoIsDenied(t *testing.T) {
+func TestDeniedUsersAreRefused(t *testing.T) {
 	a := newAuthority(t)
 	serial, print, good := a.client("n2"), a.client("n2"), a.client("n2")
 	sum := sha256.Sum256(leafOf(t, print).Raw)
@@ -542,7 +542,7 @@ func TestTrial11WhoIsDenied(t *testing.T) {
 }
 
 // A connection ends when the certificate does that it was let in for; one that a password let in goes on.
-func TestTrial11AConnectionEndsWithItsCertificate(t *testing.T) {
+func TestAConnectionEndsWithItsCertificate(t *testing.T) {
 	a := newAuthority(t)
 	var clock atomic.Int64
 	b := start(t, func(o *Options) {
@@ -562,7 +562,7 @@ func TestTrial11AConnectionEndsWithItsCertificate(t *testing.T) {
 	require.Equal(t, int64(1), b.Stats().Closed[daemon.Label("certificate or token ended")])
 }
 
-func TestTrial11SeveralCommonNamesAreRefused(t *testing.T) {
+func TestSeveralCommonNamesAreRefused(t *testing.T) {
 	a := newAuthority(t)
 	b := start(t, func(o *Options) { o.Listeners = []Listener{{Name: "tls", Address: "127.0.0.1:0", TLS: a.server()}} })
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -597,7 +597,7 @@ func requestWith(t *testing.T, config *tls.Config) *http.Request {
 
 func never() bool { return false }
 
-func TestTrial07ParallelGuesses(t *testing.T) {
+func TestParallelGuessesOfPasswordsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLoginThrottle(20, 1, time.Now)
 		var looked, refused atomic.Int64
@@ -622,7 +622,7 @@ func TestTrial07ParallelGuesses(t *testing.T) {
 }
 
 // What was right is remembered, and looked at once however many bring it; but it opens no way around the count.
-func TestTrial07SuccessesAreRemembered(t *testing.T) {
+func TestPasswordsThatWereRightAreRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLoginThrottle(3, 1, time.Now)
 		var looked atomic.Int64
@@ -648,7 +648,7 @@ func TestTrial07SuccessesAreRemembered(t *testing.T) {
 }
 
 // No more wait than are through in some seconds, and those who are told so have not guessed.
-func TestTrial07TheQueueIsBounded(t *testing.T) {
+func TestTheQueueOfPasswordChecksIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newLoginThrottle(20, 2_000_000, time.Now)
 		room := g.queue + cap(g.turns)
@@ -671,7 +671,7 @@ func TestTrial07TheQueueIsBounded(t *testing.T) {
 }
 
 // Names of users are neither told by the answers, nor by the count, nor by the work.
-func TestTrial07UnknownNamesAreAsKnownOnes(t *testing.T) {
+func TestUnknownNamesAreAsKnownOnes(t *testing.T) {
 	answers := func(user string) (codes []byte, texts []string) {
 		b := start(t, func(o *Options) { withUsers(o); o.Limits.WrongPasswords = 3 })
 		for range 5 {
@@ -706,7 +706,7 @@ func TestTrial07UnknownNamesAreAsKnownOnes(t *testing.T) {
 }
 
 // One address has so many guesses in all, whatever names they are for, and a network of IPv6 is one.
-func TestTrial07GuessesOfOneAddress(t *testing.T) {
+func TestGuessesOfPasswordsAreCountedByAddress(t *testing.T) {
 	g := newLoginThrottle(2, 1, time.Now)
 	for i := range 2 * attemptsPerAddress {
 		require.Equal(t, wrong, g.check("a", fmt.Sprint("user", i), nil, never))
@@ -729,7 +729,7 @@ func TestTrial07GuessesOfOneAddress(t *testing.T) {
 }
 
 // A name may be 64 KiB long, and is anybody's to choose: it isn't kept.
-func TestTrial07LongNamesTakeNoRoom(t *testing.T) {
+func TestLongNamesTakeNoRoom(t *testing.T) {
 	g := newLoginThrottle(20, 1, time.Now)
 	costs(t, func() int64 { return int64(len(g.counted)) << 10 }, func() {
 		for i := range 1000 {

@@ -384,7 +384,7 @@ func testRedeliveryOnReconnectOnly(t *testing.T, at place) {
 }
 
 // [MQTT-4.7.3-1] in a 3.1.1 PUBLISH and in a response topic, and reason codes that nobody defined: protocol errors.
-func TestTrial29AsTheStandardHasIt(t *testing.T) {
+func TestCornersOfTheStandard(t *testing.T) {
 	b := start(t, nil)
 	three := open(t, b, "three", v3)
 	three.raw([]byte{0x30, 3, 0, 0, 'x'})
@@ -409,7 +409,7 @@ func TestTrial29AsTheStandardHasIt(t *testing.T) {
 }
 
 // Below v1 only the tree and the refusals are the bus's own.
-func TestTrial29OnlyTheTreeIsReserved(t *testing.T) {
+func TestOnlyTheTreeIsReserved(t *testing.T) {
 	b := start(t, withTree(newFakeTree()))
 	pub, sub := open(t, b, "pub"), open(t, b, "sub")
 	const own = "v1/devices/me/telemetry"
@@ -430,7 +430,7 @@ func TestTrial29OnlyTheTreeIsReserved(t *testing.T) {
 }
 
 // The broker's figures have mosquitto's names, for operators of all nodes.
-func TestTrial29SYS(t *testing.T) {
+func TestSYSTopicsAreAnswered(t *testing.T) {
 	b := start(t, func(o *Options) { withUsers(o); o.Version = "1.2" })
 	pub := open(t, b, "pub")
 	pub.publish1("a", "x", retain)

@@ -94,7 +94,7 @@ func testUnsubscribe(t *testing.T, at place) {
 
 // Filters are bounded by what they cost, not by their number alone, and that is known over a
 // restart.
-func testTrial04FiltersAreWeighed(t *testing.T, at place) {
+func testFiltersAreWeighed(t *testing.T, at place) {
 	few := func(o *Options) { o.Limits.Session.State = 256 << 10 } // of which one user has half
 	dir := t.TempDir()
 	b, stop := at.kept(t, dir, few)
@@ -161,7 +161,7 @@ func seenBy(t *testing.T, n int, members ...*tc) {
 
 // What was queued for a member, or sent to it and not acknowledged, goes to the others when it
 // dies [4.8.2], however many messages there are.
-func TestTrial25AMemberThatDiesLosesNothing(t *testing.T) {
+func TestAMemberThatDiesLosesNothing(t *testing.T) {
 	for _, n := range []int{10, 6000} {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
 			b := start(t, nil)
@@ -181,7 +181,7 @@ func TestTrial25AMemberThatDiesLosesNothing(t *testing.T) {
 
 // The same for a session that ends by a clean start, and for one that outlives its connection and expires, whose
 // messages are on disk before they are no longer there.
-func TestTrial25SessionsThatEnd(t *testing.T) {
+func TestMessagesOfAnEndedSharedSessionAreHandedOver(t *testing.T) {
 	dir := t.TempDir()
 	b, _ := kept(t, dir, nil)
 	one, two := open(t, b, "one", persistent), open(t, b, "two", persistent)
@@ -195,7 +195,7 @@ func TestTrial25SessionsThatEnd(t *testing.T) {
 }
 
 // A member that expires while the broker is down, or had expired when it was killed, leaves its messages as well.
-func TestTrial25ExpiredWhileTheBrokerWasDown(t *testing.T) {
+func TestASharedSessionThatExpiredWhileTheBrokerWasDownIsHandedOver(t *testing.T) {
 	dir, now := t.TempDir(), &clock{now: time.Now()}
 	options := func(o *Options) { o.Now = now.read }
 	b, stop := kept(t, dir, options)
@@ -213,7 +213,7 @@ func TestTrial25ExpiredWhileTheBrokerWasDown(t *testing.T) {
 
 // What was sent at QoS 2 is nobody else's [MQTT-4.8.2-5], nor what a member refused [MQTT-4.8.2-6]; with no member left it
 // is counted as dropped.
-func TestTrial25NotEverythingIsHandedOver(t *testing.T) {
+func TestNotEverythingIsHandedOver(t *testing.T) {
 	b := start(t, nil)
 	first, pub := open(t, b, "first", receiveMaximum(2)), open(t, b, "pub")
 	first.sub("$share/workers/jobs", 2)

@@ -208,7 +208,7 @@ func TestConnectionsOfOneUser(t *testing.T) {
 }
 
 // Who is signed in and sends bodies slowly takes half of the room at most, whatever perUser is.
-func TestTrial06RequestsOfOneUser(t *testing.T) {
+func TestRequestsOfOneUserAreBounded(t *testing.T) {
 	b := start(t, func(o *Options) { withUsers(o); o.Limits.Requests, o.Limits.PerUser = 6, 100 })
 	ctx, end := context.WithCancel(context.Background())
 	ask := func(user string) error {
@@ -255,7 +255,7 @@ func pairs(n int) packets.Properties {
 	return packets.Properties{User: make([]packets.UserProperty, n)}
 }
 
-func TestTrial03UserPropertiesOfAMessage(t *testing.T) {
+func TestUserPropertiesOfAMessageAreBounded(t *testing.T) {
 	b := start(t, nil)
 	c, sub := open(t, b, "c"), open(t, b, "sub")
 	sub.sub("#", 2)
@@ -277,7 +277,7 @@ func TestTrial03UserPropertiesOfAMessage(t *testing.T) {
 	require.Zero(t, b.Stats().Retained)
 }
 
-func TestTrial03UserPropertiesOfOtherPackets(t *testing.T) {
+func TestUserPropertiesOfOtherPacketsAreBounded(t *testing.T) {
 	b := start(t, nil)
 	for name, with := range map[string]connectOption{
 		"CONNECT": func(pk *packets.Packet) { pk.Properties.User = pairs(65).User },
@@ -324,7 +324,7 @@ func costsFromDisk(t *testing.T, dir string, held func(*Broker) int64, want int6
 }
 
 // All of a message's memory counts, in queues and retained, and after a restart.
-func TestTrial03MessagesCountWhatTheyCost(t *testing.T) {
+func TestMessagesCountWhatTheyCost(t *testing.T) {
 	const n = 4000
 	for name, message := range map[string]func(i int) packets.Packet{
 		"small": func(i int) packets.Packet {
@@ -377,7 +377,7 @@ func TestTrial03MessagesCountWhatTheyCost(t *testing.T) {
 }
 
 // A subscription counts what it costs, by its levels, and after a restart.
-func TestTrial04SubscriptionsCountWhatTheyCost(t *testing.T) {
+func TestSubscriptionsCountWhatTheyCost(t *testing.T) {
 	dir := t.TempDir()
 	b, stop := kept(t, dir, nil)
 	held := func() int64 { return b.quotas.state.Held() }
@@ -402,7 +402,7 @@ func TestTrial04SubscriptionsCountWhatTheyCost(t *testing.T) {
 
 // One user's subscriptions leave room for another's, whatever connections they come by; wills and topic aliases
 // count as well.
-func TestTrial04SubscriptionsByUserAndForAll(t *testing.T) {
+func TestSubscriptionsByUserAndForAll(t *testing.T) {
 	b := start(t, func(o *Options) { withUsers(o); o.Limits.Session.State = 1 << 20 })
 	op, boss := credentialsOf("op", "secret"), credentialsOf("boss", "secret")
 	deep := func(i int) string { return strconv.Itoa(i) + strings.Repeat("/a", 40) }
@@ -436,7 +436,7 @@ func TestTrial04SubscriptionsByUserAndForAll(t *testing.T) {
 }
 
 // Sessions that a viewer has left behind on all topics take nothing from another user's durable session.
-func TestTrial05AbandonedSessionsTakeNothingFromOthers(t *testing.T) {
+func TestAbandonedSessionsTakeNothingFromOthers(t *testing.T) {
 	b, _ := kept(t, t.TempDir(), func(o *Options) { withUsers(o); o.Limits.Session.All = 4 << 20 })
 	for i := range 20 {
 		id := "gone" + strconv.Itoa(i)
@@ -463,7 +463,7 @@ func TestTrial05AbandonedSessionsTakeNothingFromOthers(t *testing.T) {
 }
 
 // Of one user's sessions, too, one that was left behind takes not all that the user may have.
-func TestTrial05AbandonedSessionOfTheSameUser(t *testing.T) {
+func TestAbandonedSessionOfTheSameUser(t *testing.T) {
 	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Limits.Session.All = 4 << 20 })
 	for _, id := range []string{"gone", "work"} {
 		c := open(t, b, id, persistent)
@@ -489,7 +489,7 @@ func bridged(t *testing.T, b *Broker, node, below string) (n int) {
 	return n
 }
 
-func TestTrial05RetainedMessagesOfANodeLeaveRoom(t *testing.T) {
+func TestRetainedMessagesOfANodeLeaveRoom(t *testing.T) {
 	dir := t.TempDir()
 	tree := newFakeTree()
 	limited := func(o *Options) {
@@ -546,7 +546,7 @@ func (p passing) Publish(m Message, done func(error)) {
 }
 
 // A Node that is deleted leaves no session behind.
-func TestTrial05ADeletedNodesSessionEnds(t *testing.T) {
+func TestADeletedNodesSessionEnds(t *testing.T) {
 	b := start(t, withUsers)
 	open(t, b, "node/n1", persistent, credentialsOf("node/n1", "")).leave(b, "node/n1")
 	open(t, b, "node/n2", persistent, credentialsOf("node/n2", "")).leave(b, "node/n2")
@@ -556,7 +556,7 @@ func TestTrial05ADeletedNodesSessionEnds(t *testing.T) {
 }
 
 // What a mapper retains on a node leaves room for the node's other users.
-func TestTrial05RetainedMessagesOfAMapperLeaveRoom(t *testing.T) {
+func TestRetainedMessagesOfAMapperLeaveRoom(t *testing.T) {
 	b := start(t, func(o *Options) { withUsers(o); o.Node = "n1"; o.Limits.Retained.Bytes = 100_000 })
 	mapper := open(t, b, "map", credentialsOf("map", "secret"))
 	n := 0

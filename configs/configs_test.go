@@ -328,7 +328,7 @@ func TestSize(t *testing.T) {
 }
 
 // Room is a part of the memory that there is.
-func TestTrial26SizesFromTheMemoryThatThereIs(t *testing.T) {
+func TestSizesFromTheMemoryThatThereIs(t *testing.T) {
 	before := debug.SetMemoryLimit(200 << 20) // GOMEMLIMIT
 	defer debug.SetMemoryLimit(before)
 	var s Size
@@ -435,7 +435,7 @@ func TestAHubsUsersHaveNodes(t *testing.T) {
 }
 
 // A mapper reads all of every node that it connects to: on the hub there is no such user.
-func TestTrial08NoMapperOnTheHub(t *testing.T) {
+func TestNoMapperOnTheHub(t *testing.T) {
 	_, err := Load[Hub]("cloudhub", write(t, "auth: {users: [{name: m, role: mapper, passwordHash: "+hash+"}]}"), nil)
 	require.ErrorContains(t, err, `test.yaml:1: auth.users[0].role: user "m": mappers sign in on their node's own broker`)
 	_, err = load(t, "auth: {users: [{name: m, role: mapper, passwordHash: "+hash+"}]}")
@@ -443,7 +443,7 @@ func TestTrial08NoMapperOnTheHub(t *testing.T) {
 }
 
 // Loopback administers without a password until somebody is configured who does with one.
-func TestTrial10LoopbackUntilThereAreUsers(t *testing.T) {
+func TestLoopbackUntilThereAreUsers(t *testing.T) {
 	secure := "tls: {listen: ':0', cert: c, key: k, clientCA: ca}"
 	for _, c := range []struct {
 		text    string
@@ -475,7 +475,7 @@ func TestTrial10LoopbackUntilThereAreUsers(t *testing.T) {
 }
 
 // A hub that nobody can administer says so when its settings are checked.
-func TestTrial10HubWithoutAdministratorIsTold(t *testing.T) {
+func TestHubWithoutAdministratorIsTold(t *testing.T) {
 	for text, warned := range map[string]bool{
 		"":                         false,
 		"auth: {anonymous: never}": true,
@@ -489,7 +489,7 @@ func TestTrial10HubWithoutAdministratorIsTold(t *testing.T) {
 	}
 }
 
-func TestTrial11WhatIsDeniedIsNamedOneWay(t *testing.T) {
+func TestWhatIsDeniedIsNamedOneWay(t *testing.T) {
 	const print = "3F:00:" + "11:22:33:44:55:66:77:88:99:AA:BB:CC:DD:EE:FF:00:11:22:33:44:55:66:77:88:99:AA:BB:CC:DD:EE"
 	hub, err := Load[Hub]("cloudhub", write(t, "auth: {nodes: registered, deny: [{name: n7}, {serial: '00:4A:1F'}, {fingerprint: '"+print+"'}]}"), nil)
 	require.NoError(t, err)
@@ -507,7 +507,7 @@ func TestTrial11WhatIsDeniedIsNamedOneWay(t *testing.T) {
 }
 
 // A check says of what is no error, but should not be, what to do about it.
-func TestTrial12WeakHashesAndOpenFilesAreTold(t *testing.T) {
+func TestWeakHashesAndOpenFilesAreTold(t *testing.T) {
 	text := "auth: {users: [{name: ann, role: viewer, passwordHash: " + hash + "}]}"
 	file := write(t, text)
 	check := func() string {

@@ -12,7 +12,7 @@ import (
 )
 
 // What somebody else clears or overwrites of what a mapper has said is said again.
-func TestTrial27ReportsThatOthersClearAreRepeated(t *testing.T) {
+func TestReportsThatOthersClearAreRepeated(t *testing.T) {
 	n := newNode(t)
 	d := newToys("lamp")
 	n.attach("lamp", "toy", nil, toyModel(nil))
@@ -44,7 +44,7 @@ func TestTrial27ReportsThatOthersClearAreRepeated(t *testing.T) {
 }
 
 // Two who disagree about a topic publish it once a second at most.
-func TestTrial27TwoClientsDisagree(t *testing.T) {
+func TestTwoClientsDisagree(t *testing.T) {
 	sent := 0
 	o := newOutbox(func(_ client.Message, done func(error)) { sent++; done(nil) }, zerolog.Nop())
 	o.connected()

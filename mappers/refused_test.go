@@ -19,7 +19,7 @@ func (t *toy) refusing(r *Refusal) {
 
 // A value that the device could not take for the moment is written when the device is back, and after a while; one that it
 // refused for good is not.
-func TestTrial37RefusedForTheMoment(t *testing.T) {
+func TestAValueRefusedForTheMomentIsTriedAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		retry client.Backoff
 		after func(*fakeNode, *toy)

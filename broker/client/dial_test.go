@@ -138,7 +138,7 @@ func TestWhyTLSFailsIsSaidInPlainWords(t *testing.T) {
 }
 
 // The hub's HTTPS port instead of its MQTT one: its server waits for a request, or hangs up.
-func TestTrial21WebServersAreNamed(t *testing.T) {
+func TestAWebServerAtABrokersAddressIsNamed(t *testing.T) {
 	t.Parallel()
 	hub := newAuthority(t)
 	web := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Minute}

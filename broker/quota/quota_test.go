@@ -24,7 +24,7 @@ func TestEachAndAll(t *testing.T) {
 }
 
 // Nobody uses up a shared quota: however many keys take all they can get, the next still finds room.
-func TestTrial05SharedQuota(t *testing.T) {
+func TestAQuotaIsSharedAmongUsers(t *testing.T) {
 	const all = 1 << 20
 	q := NewShared("bytes of messages", "user", Limit{all, "limits.x"})
 	hog := func(key string) (n int64) {
@@ -46,7 +46,7 @@ func TestTrial05SharedQuota(t *testing.T) {
 }
 
 // Of what a user may have, no session takes all from the user's others.
-func TestTrial05SharedAmongOneUsersSessions(t *testing.T) {
+func TestSharedAmongOneUsersSessions(t *testing.T) {
 	const all = 1 << 20
 	q := NewShared("bytes of messages", "user", Limit{all, "limits.x"})
 	a := q.Open("a")

@@ -106,9 +106,9 @@ func (g gate) TryWrite(b []byte) (int, error) {
 	return g.tape.TryWrite(b)
 }
 
-// TestTrial30FanoutIsOneQueue: as many workers as there are processors take connections in the order in which
+// TestFanoutIsOneQueue: as many workers as there are processors take connections in the order in which
 // they came, none rests in between, and what a connection is given while it waits leaves with one write.
-func TestTrial30FanoutIsOneQueue(t *testing.T) {
+func TestFanoutIsOneQueue(t *testing.T) {
 	workers := runtime.GOMAXPROCS(0)
 	b := WriteBatch{Fanout: NewFanout()}
 	entered, open := make(chan struct{}, workers), make(chan struct{})

@@ -74,7 +74,7 @@ func onNode(name, node string) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"deviceModelRef":{"name":"dimmable"},"nodeName":%q,"protocol":{"type":"virtual"}}}`, name, node)
 }
 
-func TestTrial06Nobody(t *testing.T) {
+func TestWhoHasNotSignedInIsRefused(t *testing.T) {
 	h := withPeople(t)
 	for _, path := range []string{"/", "/apis", base, base + "/devices", "/metrics", "/links", "/openapi/v3"} {
 		r := h.do("GET", path, "")

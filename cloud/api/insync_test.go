@@ -38,7 +38,7 @@ func (r reply) condition(kind string) string {
 }
 
 // Whoever writes a desired value by whichever verb, and whoever reads it in whichever form, has a status that is about it.
-func TestTrial13TheAnswerOfAWriteIsAboutIt(t *testing.T) {
+func TestTheAnswerOfAWriteIsAboutIt(t *testing.T) {
 	off := `,"desired":{"power":"OFF"}`
 	for verb, write := range map[string]func(h *hub) reply{
 		"merge patch": func(h *hub) reply {
@@ -87,7 +87,7 @@ func TestTrial13TheAnswerOfAWriteIsAboutIt(t *testing.T) {
 }
 
 // A dialect has its wishes in the status: a write of that is a write of ours.
-func TestTrial13AWishInADialectsStatus(t *testing.T) {
+func TestADesiredValueInADialectsStatusIsSet(t *testing.T) {
 	h := settledLamp(t)
 	h.ok("PATCH", alpha1+"/devices/lamp/status", `{"status":{"twins":[{"name":"power","expected":{"value":"OFF"}}]}}`, "Content-Type", mergePatch)
 	got := h.ok("GET", inNS+"/devices/lamp", "")
@@ -97,7 +97,7 @@ func TestTrial13AWishInADialectsStatus(t *testing.T) {
 }
 
 // What another node reported says nothing about a device that was given to this one.
-func TestTrial13AMovedDeviceIsNotAsTheOtherNodeSaid(t *testing.T) {
+func TestAMovedDeviceIsNotAsTheOtherNodeSaid(t *testing.T) {
 	h := settledLamp(t)
 	moved := h.ok("PATCH", inNS+"/devices/lamp", `{"spec":{"nodeName":"n2"}}`, "Content-Type", mergePatch)
 	require.Equal(t, "False", moved.condition("InSync"))

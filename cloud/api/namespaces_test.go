@@ -8,7 +8,7 @@ import (
 )
 
 // A namespace is there as long as somebody sees something in it.
-func TestTrial21Namespaces(t *testing.T) {
+func TestNamespacesAreListed(t *testing.T) {
 	h := withPeople(t)
 	boss := []string{"As", "boss"}
 	for name, node := range map[string]string{"a": "n1", "b": "n2", "c": "n2"} {
@@ -61,7 +61,7 @@ func TestNamespacesAreAppliedButNotWritten(t *testing.T) {
 }
 
 // What `kubectl get all` asks for needs no right of its own, so that everybody who may list devices has an answer.
-func TestTrial21GetAllLeavesCredentialsOut(t *testing.T) {
+func TestGetAllLeavesCredentialsOut(t *testing.T) {
 	h := withPeople(t)
 	all := map[string]bool{}
 	for _, r := range h.ok("GET", base, "", "As", "boss").at("resources").([]any) {

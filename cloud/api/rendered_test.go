@@ -40,7 +40,7 @@ const renderedOfN1 = `{"renderedVersion":"7","os":{"image":"os:2"},"files":[
 
 // Points 21, 22 and 23 of the fleet document: a node sees what it is to apply, and no other node does; people see it of their
 // nodes; knownRenderedVersion is the version that the client has. The answers are 200, 204, 202, 403 and 404.
-func TestPoint21To23Rendered(t *testing.T) {
+func TestRenderedSpecsAreServed(t *testing.T) {
 	h := withPeople(t)
 	wants := `{"spec":{"os":{"image":"os:2"}}}`
 	paths := []string{"/api/v1/devices/n1/rendered", "/apis/flightctl.io/v1alpha1/devices/n1/rendered", "/apis/flightctl.io/v1beta1/devices/n1/rendered", base + "/nodes/n1/rendered"}
@@ -169,7 +169,7 @@ func TestRenderedAsFlightctlHasIt(t *testing.T) {
 
 // Points 3, 4, 5, 6, 8, 9, 10, 25 and 26 of the fleet document, in the form of flightctl's agent of today: a Device of v1beta1 at its own path,
 // its annotations with the version, and the agent's status among what the hub says.
-func TestPoint25AnAgentOfTodayReports(t *testing.T) {
+func TestAnAgentOfTodayReports(t *testing.T) {
 	h := withPeople(t)
 	const path = "/api/v1/devices/n1"
 	spec := `"spec":{"os":{"image":"os:2"},"config":[{"name":"motd","inline":[{"path":"/etc/motd","content":"hello"}]},
@@ -209,7 +209,7 @@ func TestPoint25AnAgentOfTodayReports(t *testing.T) {
 }
 
 // Point 1 of the fleet document: every write changes resourceVersion, and one that was made from a stale one is refused with 409.
-func TestPoint1EveryWriteChangesTheResourceVersion(t *testing.T) {
+func TestEveryWriteChangesTheResourceVersion(t *testing.T) {
 	h := newHub(t, asUser)
 	for _, at := range []string{base + "/nodes", "/api/v1/devices", "/apis/flightctl.io/v1beta1/devices"} {
 		name := fmt.Sprint("n", len(at))
@@ -227,7 +227,7 @@ func TestPoint1EveryWriteChangesTheResourceVersion(t *testing.T) {
 
 // Points 2, 7 and 11 of the fleet document: a Node without an owner is its user's, floating references are stored as they are written, and
 // only a controller makes anybody its owner.
-func TestPoint11AnUnownedNodeIsTheUsers(t *testing.T) {
+func TestAnUnownedNodeIsTheUsers(t *testing.T) {
 	h := newHub(t, asUser)
 	for _, at := range []string{base + "/nodes", "/api/v1/devices", "/apis/flightctl.io/v1beta1/devices"} {
 		one := at + "/" + fmt.Sprint("n", len(at))

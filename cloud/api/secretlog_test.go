@@ -36,7 +36,7 @@ func (l *logged) lines(with ...string) (n int) {
 	return n
 }
 
-func TestTrial12WhoReadsSecretsIsLogged(t *testing.T) {
+func TestWhoReadsSecretsIsLogged(t *testing.T) {
 	var log logged
 	h := newHub(t, sealed(t), func(o *Options) { o.Who, o.Log = who, zerolog.New(&log) })
 	const at = "/api/v1/namespaces/default/secrets"

@@ -188,7 +188,7 @@ func mapAt(name, dir string) resource.NodeSpec {
 
 // Point 10 of the fleet document: a change of the spec raises renderedVersion. It rises when, and only when, the outcome changes, over
 // restarts as well.
-func TestPoint10TheVersionRisesWithEachChangeOfTheOutcome(t *testing.T) {
+func TestTheVersionRisesWithEachChangeOfTheOutcome(t *testing.T) {
 	r := newRig(t)
 	r.run()
 	r.node("n1", motd("one"))
@@ -312,7 +312,7 @@ func number(t *testing.T, version string) (n int) {
 
 // Points 7, 9 and 27 of the fleet document: references float: a change of what a Node refers to renders it anew, and what is
 // missing is a condition with its name, while the node keeps what it was sent.
-func TestPoint27ReferencesFloat(t *testing.T) {
+func TestReferencesOfATemplateFloat(t *testing.T) {
 	r := newRig(t)
 	r.run()
 	r.node("n1", mapAt("motd", "/etc"))

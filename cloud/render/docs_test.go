@@ -74,7 +74,7 @@ func TestTheExamplesAreRendered(t *testing.T) {
 
 // Points 3 to 6 of the fleet document: what a manifest of flightctl says is what is rendered: of the document's own Device, and of one
 // in the shape of today.
-func TestPoint6ManifestsOfFlightctlAreRendered(t *testing.T) {
+func TestManifestsOfFlightctlAreRendered(t *testing.T) {
 	for name, want := range map[string]string{
 		"fleet-device-valid.yaml":       "spec.config[config-from-git] has not been read",
 		"flightctl-v1beta1-device.yaml": "spec.config[site] has not been read",

@@ -49,7 +49,7 @@ func (r *rig) untilContent(node, path, text string) {
 
 // Point 27: what the spec of a node without a fleet refers to is followed: the branch of a repository, what a server answers, and
 // the tag of an artifact. While a source can't be read the node keeps what it has, and a condition says why.
-func TestPoint27SourcesFloat(t *testing.T) {
+func TestSourcesOfATemplateFloat(t *testing.T) {
 	r := newRig(t)
 	r.run()
 	var answer atomic.Value

@@ -58,9 +58,9 @@ func (c *core) repeats(t *testing.T) (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-// TestTrial09LeapOfALineage: what a program with the node's identity says of a lineage far ahead doesn't silence the core,
+// TestALeapOfALineageIsTold: what a program with the node's identity says of a lineage far ahead doesn't silence the core,
 // and people hear of it.
-func TestTrial09LeapOfALineage(t *testing.T) {
+func TestALeapOfALineageIsTold(t *testing.T) {
 	for _, n := range []uint64{1 << 48, 1<<64 - 2} {
 		r, c := joined(t)
 		c.report("devices/lamp/reported/power", "ON")

@@ -48,7 +48,7 @@ func belongsTogether(o store.Object) error {
 
 // Every version of a Device that the store ever has, and so every answer and every event of a watch, has a status
 // that is about the spec beside it, whoever writes at the same time.
-func TestTrial13NoVersionHasAnOlderSpecsStatus(t *testing.T) {
+func TestNoVersionHasAnOlderSpecsStatus(t *testing.T) {
 	r, c := joined(t)
 	c.report("devices/lamp/state", resource.Online)
 	require.NoError(t, r.send(lampDesired, `{"power":"OFF","brightness":0}`))
@@ -117,7 +117,7 @@ func settled(o store.Object) bool {
 }
 
 // What a refusal answers is a version: it says nothing about a newer one.
-func TestTrial13ARefusalIsOfTheValueThatWasRefused(t *testing.T) {
+func TestARefusalIsOfTheValueThatWasRefused(t *testing.T) {
 	r, c := joined(t)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	c.report("devices/lamp/refused/power", `{"for":1,"ver":1,"code":"Stuck"}`)
@@ -139,7 +139,7 @@ func TestTrial13ARefusalIsOfTheValueThatWasRefused(t *testing.T) {
 }
 
 // The twin that is asked for over MQTT right after a write has it.
-func TestTrial13TheTwinOnTheBusHasWhatWasAcknowledged(t *testing.T) {
+func TestTheTwinOnTheBusHasWhatWasAcknowledged(t *testing.T) {
 	r, _ := joined(t)
 	for i := range 20 {
 		want := fmt.Sprint(i)

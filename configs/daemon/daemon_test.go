@@ -14,7 +14,7 @@ import (
 )
 
 // A service of Type=notify tells systemd that it is ready, and says nothing without one.
-func TestTrial18ReadyIsToldToSystemd(t *testing.T) {
+func TestReadyIsToldToSystemd(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "notify")
 	for _, address := range []string{socket, "@" + socket} { // a file, and an abstract name
 		l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: address, Net: "unixgram"})

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTrial26MemoryLimit(t *testing.T) {
+func TestTheMemoryLimitFollowsTheMachine(t *testing.T) {
 	const gib, mib = int64(1 << 30), int64(1 << 20)
 	for _, c := range []struct {
 		name    string

@@ -48,7 +48,7 @@ func TestNobodysHash(t *testing.T) {
 	}
 }
 
-func TestTrial21Make(t *testing.T) {
+func TestAHashIsMadeOfAPassword(t *testing.T) {
 	a, b := Make([]byte("one two")), Make([]byte("one two"))
 	require.NotEqual(t, a, b, "each has salt of its own")
 	for _, text := range []string{a, b} {

@@ -318,7 +318,7 @@ func TestWatchesLeaveRoom(t *testing.T) {
 	}, 10*time.Second, time.Millisecond)
 }
 
-func TestTrial06WhoIsNobodyHoldsNoConnection(t *testing.T) {
+func TestWhoIsNobodyHoldsNoConnection(t *testing.T) {
 	srv := httptest.NewServer(New(Options{
 		Twins: newFake(), Ready: func() error { return nil }, Metrics: http.NotFoundHandler(),
 		Who: func(*http.Request) (broker.Identity, error) {

@@ -81,7 +81,7 @@ func linkUp(t *testing.T, dir string) {
 
 // A core that was started before it was configured has the host's name. As long as no hub has seen it, it may get
 // another, and keeps what it has; the name that it has then is the one that counts.
-func TestTrial18RenamedBeforeAHub(t *testing.T) {
+func TestANodeRenamedBeforeItsFirstHubKeepsItsStore(t *testing.T) {
 	dir := t.TempDir()
 	s, err := Open(Options{Dir: dir, Rand: seven, Node: "raspberrypi"})
 	require.NoError(t, err)

@@ -82,7 +82,7 @@ func TestUsersCannotSetProtocolsOfOthersMappers(t *testing.T) {
 
 // What a mapper said is cleared by nobody else while it is online, where identities tell them apart; and who asked for
 // a change isn't told of it, if that is what the subscription says.
-func TestTrial27AnotherUserClearsNothing(t *testing.T) {
+func TestAnotherUserClearsNothing(t *testing.T) {
 	r := joined(t)
 	as := func(user, id, key, payload string) error {
 		done := make(chan error, 1)

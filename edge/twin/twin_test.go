@@ -67,7 +67,7 @@ func TestWhatIsRefusedChangesNothing(t *testing.T) {
 
 // Which protocol a device has is known to readers with the message that says so: what is before it goes to the
 // mappers that had the device, also the word that it is gone.
-func TestTrial08ADeviceComesAndGoesWithItsProtocol(t *testing.T) {
+func TestADeviceComesAndGoesWithItsProtocol(t *testing.T) {
 	r := joined(t)
 	said := make(chan string, 100)
 	r.mu.Lock()

@@ -18,9 +18,9 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// TestTrial27CleaningUp: who clears all retained messages, as mosquitto_sub --remove-retained does, breaks no device. On the
+// TestWhatMappersLeftIsCleanedUp: who clears all retained messages, as mosquitto_sub --remove-retained does, breaks no device. On the
 // node the mapper says again at once what it said; on the hub Events say who cleared what was desired.
-func TestTrial27CleaningUp(t *testing.T) {
+func TestWhatMappersLeftIsCleanedUp(t *testing.T) {
 	t.Parallel()
 	s := stand.New(t, 1)
 	s.Up("hub", "core", "virtual")

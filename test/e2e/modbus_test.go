@@ -188,9 +188,9 @@ func condition(s *stand.Stand, name, kind, status string) error {
 	return fmt.Errorf("%s: no %s=%s in %v", name, kind, status, d.Status.Conditions)
 }
 
-// TestTrial33DeadUnitsDoNotStarveLivingOnes: whatever nine dead units at its address do, a living unit is asked after
+// TestDeadUnitsDoNotStarveLivingOnes: whatever nine dead units at its address do, a living unit is asked after
 // each question to one of them; and one that answers again comes back.
-func TestTrial33DeadUnitsDoNotStarveLivingOnes(t *testing.T) {
+func TestDeadUnitsDoNotStarveLivingOnes(t *testing.T) {
 	t.Parallel()
 	const living, units = 10, 10 // the living one is the last: its turn comes after all others
 	s := stand.New(t, 1)
@@ -287,9 +287,9 @@ func doctor(s *stand.Stand) string {
 	return cli(s, "doctor", "n1", "--hub", "http://"+s.Hub.HTTP, "--server", "mqtt://"+s.Hub.MQTT, "--core", "http://"+s.Node("n1").HTTP)
 }
 
-// TestTrial34FailedReadsAreSeen: a register that doesn't exist is said on a topic, in the API and by the doctor, with the
+// TestFailedReadsAreSeen: a register that doesn't exist is said on a topic, in the API and by the doctor, with the
 // time of the last reading; its neighbours are read; and it ends when the register can be read.
-func TestTrial34FailedReadsAreSeen(t *testing.T) {
+func TestFailedReadsAreSeen(t *testing.T) {
 	t.Parallel()
 	s := stand.New(t, 1)
 	g := newGateway(t)
@@ -372,9 +372,9 @@ func setA(t *testing.T, s *stand.Stand, value string) {
 	require.NoError(t, s.Publish(s.Client(s.Hub.MQTT, nil), "v1/nodes/n1/devices/u1/desired/a", value))
 }
 
-// TestTrial37RefusalsEnd: what the unit refused and has all the same is not refused: by somebody else's hand, also while the
+// TestRefusalsEndWithTheirCause: what the unit refused and has all the same is not refused: by somebody else's hand, also while the
 // mapper was away, or because the unit could only not take it for the moment.
-func TestTrial37RefusalsEnd(t *testing.T) {
+func TestRefusalsEndWithTheirCause(t *testing.T) {
 	t.Parallel()
 	s := stand.New(t, 1)
 	g := newGateway(t)
@@ -419,8 +419,8 @@ func TestTrial37RefusalsEnd(t *testing.T) {
 	settled()
 }
 
-// TestTrial38ValueFinerThanItsScale: the device has what is as near to the wanted value as it can have, and that is in sync.
-func TestTrial38ValueFinerThanItsScale(t *testing.T) {
+// TestValueFinerThanItsScale: the device has what is as near to the wanted value as it can have, and that is in sync.
+func TestValueFinerThanItsScale(t *testing.T) {
 	t.Parallel()
 	s := stand.New(t, 1)
 	g := newGateway(t)

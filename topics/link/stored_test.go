@@ -46,9 +46,9 @@ func BenchmarkStoredEntry(b *testing.B) {
 	}
 }
 
-// TestTrial09LineageHasNoEnd: whatever lineage somebody with the node's identity has made a replica take, the owner
+// TestALineageHasNoEnd: whatever lineage somebody with the node's identity has made a replica take, the owner
 // itself comes after it, and the replica has the owner's map again.
-func TestTrial09LineageHasNoEnd(t *testing.T) {
+func TestALineageHasNoEnd(t *testing.T) {
 	for _, n := range []uint64{2, 1 << 16, 1<<48 - 1, 1 << 48, 1<<63 - 1, 1 << 63, 1<<63 + 1, 1<<63 + 2, 1<<64 - 1} {
 		p := newPair(t)
 		p.put("devices/lamp/reported/power", "ON")

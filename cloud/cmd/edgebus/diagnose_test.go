@@ -245,7 +245,7 @@ func TestTheNodeAloneTellsOfAnotherHub(t *testing.T) {
 }
 
 // When a node has just left, the hub still shows its devices as they were: nobody says that this is how they are.
-func TestTrial14WhatIsKnownOfANodeThatLeft(t *testing.T) {
+func TestWhatIsKnownOfANodeThatLeft(t *testing.T) {
 	f := healthy()
 	l := &f.hub.Links[0]
 	l.State, l.Since, l.LastError = resource.Offline, ago(&f, 7*time.Second), "keep-alive timeout"
@@ -257,7 +257,7 @@ func TestTrial14WhatIsKnownOfANodeThatLeft(t *testing.T) {
 }
 
 // What is said of a node among all is what is worst of what is said of it alone.
-func TestTrial14AllAndOneAgree(t *testing.T) {
+func TestAllAndOneAgree(t *testing.T) {
 	for name, change := range map[string]func(*facts){
 		"well":   func(*facts) {},
 		"mapper": func(f *facts) { f.mappers["virtual"] = resource.Offline },
@@ -280,7 +280,7 @@ func TestTrial14AllAndOneAgree(t *testing.T) {
 }
 
 // A hub that wants to know who asks has answered: the advice is to sign in, not to look for the hub.
-func TestTrial14AHubThatRefusesIsThere(t *testing.T) {
+func TestAHubThatRefusesIsThere(t *testing.T) {
 	refused := resource.Errorf(resource.Unauthorized, "", "not signed in")
 	there := healthy()
 	there.hub, there.hubErr = nil, refused
@@ -301,7 +301,7 @@ func TestTrial14AHubThatRefusesIsThere(t *testing.T) {
 }
 
 // A node that nobody registered has the right certificate: the advice is to apply a Node.
-func TestTrial21WhatARefusedNodeLacks(t *testing.T) {
+func TestWhatARefusedNodeLacks(t *testing.T) {
 	require.Contains(t, connectAdvice("connect refused: bad user name or password (0x86): the certificate is for n1, which is neither a user of "+
 		"auth.users nor a Node that there is: list the user, or apply a Node of that name (auth.nodes)"), "apply a Node")
 	require.Contains(t, connectAdvice("bad user name or password (0x86): the certificate is for n2, but this node is n1"), "belong to two nodes")

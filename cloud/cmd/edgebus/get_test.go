@@ -183,7 +183,7 @@ kind: Node
 metadata: {name: n2, labels: {node-role.kubernetes.io/edge: "", node-role.kubernetes.io/agent: "", stage: production}}
 `
 
-func TestTrial12AnExportIsPrivate(t *testing.T) {
+func TestAnExportIsPrivate(t *testing.T) {
 	newHub(t)
 	dir := t.TempDir()
 	said(t, 0, "apply", "-f", write(t, dir, "node.yaml", nodeOfSamples), "-f", "../../api/testdata/samples.yaml")
@@ -501,7 +501,7 @@ func TestAWatchLastsAsLongAsItsTimeout(t *testing.T) {
 	enough(t, 0, "lamp", "watch", "devices")
 }
 
-func TestTrial21WhatAWatchTells(t *testing.T) {
+func TestWhatAWatchTells(t *testing.T) {
 	object := func(text string) (o client.Object) {
 		require.NoError(t, json.Unmarshal([]byte(text), &o))
 		return o
@@ -566,7 +566,7 @@ func TestLabelsOfInvitationsAreInOrder(t *testing.T) {
 	}
 }
 
-func TestTrial21CommandsAreFolded(t *testing.T) {
+func TestCommandsAreFolded(t *testing.T) {
 	const command = "mosquitto_pub -p 12883 -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -m 40"
 	lines := folded(command, 60)
 	for _, line := range lines {

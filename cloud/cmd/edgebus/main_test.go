@@ -38,7 +38,7 @@ func TestVersionAndUsage(t *testing.T) {
 }
 
 // A command line that can't be understood is answered with what the command takes.
-func TestTrial21WrongArguments(t *testing.T) {
+func TestWrongArgumentsAreExplained(t *testing.T) {
 	for line, want := range map[string]string{
 		"tree":          "takes: edgebus tree NODE",
 		"call lamp":     "takes: edgebus call DEVICE COMMAND",

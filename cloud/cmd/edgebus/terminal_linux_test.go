@@ -74,7 +74,7 @@ func onTerminal(t *testing.T, args ...string) (shown string, code int) {
 	return <-done, code
 }
 
-func TestTrial21Colours(t *testing.T) {
+func TestColoursAreForTerminals(t *testing.T) {
 	newHub(t)
 	said(t, 0, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant))
 	t.Setenv("TERM", "xterm")
@@ -95,7 +95,7 @@ func TestTrial21Colours(t *testing.T) {
 }
 
 // Who waits sees for what, and how long; a file is told the outcome only.
-func TestTrial21WaitingIsShown(t *testing.T) {
+func TestWaitingIsShownAtATerminal(t *testing.T) {
 	newHub(t)
 	said(t, 0, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant))
 	shown, code := onTerminal(t, "twin", "set", "lamp", "brightness=30", "--wait", "--timeout", "1s")
@@ -108,7 +108,7 @@ func TestTrial21WaitingIsShown(t *testing.T) {
 }
 
 // A password is asked for twice, and never shown.
-func TestTrial21Passwd(t *testing.T) {
+func TestPasswdAsksAtATerminal(t *testing.T) {
 	screen, file := newTerminal(t)
 	type result struct {
 		secret []byte

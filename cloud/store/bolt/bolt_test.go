@@ -242,7 +242,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 // A file that is removed or replaced while it is open takes no more writes, until it is back.
-func TestTrial36FileGone(t *testing.T) {
+func TestAStoreWhoseFileIsGoneSaysSo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hub.db")
 	s := open(t, Options{Path: path})
 	made, err := s.Create(ctx, device("lamp", "{1}"))

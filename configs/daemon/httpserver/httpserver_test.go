@@ -199,7 +199,7 @@ func TestOneHostLeavesRoom(t *testing.T) {
 }
 
 // Who asks nothing any more, or hasn't asked yet, stands in nobody's way.
-func TestTrial06IdleConnectionsMakeRoom(t *testing.T) {
+func TestIdleHTTPConnectionsMakeRoom(t *testing.T) {
 	s, ask := served(t, configs.Limits{Requests: 16}, http.NotFoundHandler())
 	var idle []net.Conn
 	for _, from := range []string{"127.0.1.1", "127.0.1.2"} {
@@ -228,7 +228,7 @@ func TestTrial06IdleConnectionsMakeRoom(t *testing.T) {
 }
 
 // When all are busy others wait for room, and this host, its operator and its health checks, has some left.
-func TestTrial06ThisHostHasRoomWhenAllAreBusy(t *testing.T) {
+func TestThisHostHasRoomWhenAllAreBusy(t *testing.T) {
 	busy, release := make(chan struct{}, 100), make(chan struct{})
 	s, ask := served(t, configs.Limits{Requests: 16}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if host, _, _ := net.SplitHostPort(r.RemoteAddr); host != "127.0.0.1" {

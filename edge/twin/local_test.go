@@ -18,7 +18,7 @@ func localHall(local ...string) resource.Device {
 
 // What stays on the node is all there for its clients, also after a restart, and the hub never has it; when the Device says
 // otherwise it is moved.
-func TestTrial16LocalValuesStayOnTheNode(t *testing.T) {
+func TestLocalValuesStayOnTheNode(t *testing.T) {
 	r := newRig(t)
 	r.bind(localHall("setpoint"), thermostat)
 	r.connect()

@@ -10,7 +10,7 @@ import (
 )
 
 // Whoever comes without a name may do all that an operator of all nodes may, but for Secrets and the like.
-func TestTrial10NobodyWithoutANameIsGivenSecrets(t *testing.T) {
+func TestNobodyWithoutANameIsGivenSecrets(t *testing.T) {
 	all := broker.Identity{Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}}
 	anonymous := accessOf(all)
 	all.User = "boss"

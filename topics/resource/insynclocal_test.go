@@ -8,7 +8,7 @@ import (
 )
 
 // The hub says plainly that it can't know whether a property is as wanted whose value stays on the node.
-func TestTrial16InSyncOfLocalProperties(t *testing.T) {
+func TestInSyncOfLocalProperties(t *testing.T) {
 	m := DeviceModel{Spec: DeviceModelSpec{Properties: []Property{{Name: "a", AccessMode: ReadWrite}, {Name: "b", AccessMode: ReadWrite}}}}
 	d := Device{Spec: DeviceSpec{Local: []string{"a"}, Desired: map[string]Value{"a": "1"}}}
 	is := func() Condition {

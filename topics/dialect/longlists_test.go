@@ -9,7 +9,7 @@ import (
 )
 
 // A list as long as a body may have is gone through once, not once for each of its elements, which would take minutes here.
-func TestTrial06LongListsAreGoneThroughOnce(t *testing.T) {
+func TestLongListsAreGoneThroughOnce(t *testing.T) {
 	const long = 100_000
 	list := func(last string) []any {
 		out := make([]any, long)

@@ -10,7 +10,7 @@ import (
 )
 
 // One user fills the node's keys with no names of mappers, and leaves room for others', also after a restart.
-func TestTrial05MappersOfOneUserLeaveRoom(t *testing.T) {
+func TestMappersOfOneUserLeaveRoom(t *testing.T) {
 	r := joined(t)
 	limited := func() {
 		done := make(chan struct{})

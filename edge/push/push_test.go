@@ -36,7 +36,7 @@ func to(url string) resource.Push {
 }
 
 // An endpoint gets each value, in order; one that fails is asked three times, one that refuses once, and what it leads to never.
-func TestTrial16PushOverHTTP(t *testing.T) {
+func TestReportsArePushedOverHTTP(t *testing.T) {
 	p := running(t)
 	bodies := make(chan string, 100)
 	var asked atomic.Int64
@@ -66,7 +66,7 @@ func TestTrial16PushOverHTTP(t *testing.T) {
 }
 
 // An endpoint that never answers holds up nobody else, and what waits for it is bounded.
-func TestTrial16PushIsBounded(t *testing.T) {
+func TestPushesAreBounded(t *testing.T) {
 	p := running(t)
 	stuck := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -28,7 +28,7 @@ func getAs(t *testing.T, url, accept string) (media string, answer map[string]an
 }
 
 // Everything that discovery names is there, in the old form and in the aggregated one.
-func TestTrial17DiscoveryNamesWhatThereIs(t *testing.T) {
+func TestDiscoveryNamesWhatThereIs(t *testing.T) {
 	f, url := serve(t)
 	f.set("lamp", "ON")
 	var groups struct {
@@ -77,7 +77,7 @@ func TestTrial17DiscoveryNamesWhatThereIs(t *testing.T) {
 
 const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
-func TestTrial17TablesSelectorsAndTheNode(t *testing.T) {
+func TestTablesSelectorsAndTheNode(t *testing.T) {
 	f, url := serve(t)
 	f.set("lamp", "ON")
 	f.set("fan", "OFF")
@@ -110,7 +110,7 @@ func TestTrial17TablesSelectorsAndTheNode(t *testing.T) {
 }
 
 // Who watches the node or models is told what changes, from the list on; who watches one Device, of no other.
-func TestTrial17WatchesOfEachKind(t *testing.T) {
+func TestEachKindOfTheNodeIsWatched(t *testing.T) {
 	f, url := serve(t)
 	var l list[resource.Node]
 	require.Equal(t, 200, get(t, url+base+"/nodes", &l))

@@ -14,7 +14,7 @@ import (
 )
 
 // A node that sends nonsense fills no log.
-func TestTrial12MalformedMessagesAreLoggedNowAndThen(t *testing.T) {
+func TestMalformedMessagesAreLoggedNowAndThen(t *testing.T) {
 	var log bytes.Buffer
 	twins := &Twins{sampledLog: (&tree.Options{Log: zerolog.New(&log)}).SampledLog()}
 	for range 1000 {
@@ -26,7 +26,7 @@ func TestTrial12MalformedMessagesAreLoggedNowAndThen(t *testing.T) {
 }
 
 // Who wants something of a device may not date it in the future, where it would win for ever.
-func TestTrial12DesiredTimestampsAreNotInTheFuture(t *testing.T) {
+func TestDesiredTimestampsAreNotInTheFuture(t *testing.T) {
 	r, _ := joined(t)
 	want := func(value string, ahead time.Duration) error {
 		done := make(chan error, 1)

@@ -10,7 +10,7 @@ import (
 )
 
 // A command that the Device's spec has sets properties, of whatever driver; a wrong one sets none.
-func TestTrial16MethodsAreCommands(t *testing.T) {
+func TestMethodsOfAModelAreCommands(t *testing.T) {
 	n := newNode(t)
 	d := newToys("lamp")
 	n.commands = []resource.DeviceCommand{{Name: "switch", Properties: []string{"power"}}, {Name: "scene", Properties: []string{"level", "power"}}}

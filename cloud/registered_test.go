@@ -18,7 +18,7 @@ func (n nodes) Registered(name string) (there, any bool) {
 }
 
 // With the first Node or user a certificate of another name is nobody's.
-func TestTrial11NodesAreRegistered(t *testing.T) {
+func TestNodesAreRegistered(t *testing.T) {
 	of := func(setting string, users ...string) (a configs.HubAuth) {
 		for _, u := range users {
 			a.Users = append(a.Users, configs.User{Name: u})

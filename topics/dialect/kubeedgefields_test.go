@@ -33,7 +33,7 @@ func readAs(t *testing.T, k Kind, manifest string, into any) (shown map[string]a
 }
 
 // A cycle of more than an hour is in nanoseconds, in each form that has cycles, and is said to be read so.
-func TestTrial16CyclesOfNanoseconds(t *testing.T) {
+func TestKubeEdgesCyclesAreNanoseconds(t *testing.T) {
 	for given, want := range map[int64]int64{10_000_000_000: 10_000, 500_000_000: 500, 3_600_000: 3_600_000, 3_600_001: 3, 60_000: 60_000, 0: 0} {
 		for version, form := range map[string]string{
 			"v1beta1": `{"spec":{"deviceModelRef":{"name":"m"},"nodeName":"n1","protocol":{"protocolName":"x"},
@@ -72,7 +72,7 @@ func TestTrial16CyclesOfNanoseconds(t *testing.T) {
 }
 
 // What a model says of its protocol is its devices', which may say otherwise.
-func TestTrial16ProtocolConfigOfAModel(t *testing.T) {
+func TestKubeEdgesModelMayHaveAProtocolConfig(t *testing.T) {
 	var m resource.DeviceModel
 	readAs(t, theKind(t, "v1beta1", "DeviceModel"), `{"spec":{"protocol":"modbus","protocolConfigData":{"ip":"10.0.0.5","port":1502},
 		"properties":[{"name":"temp","type":"INT","accessMode":"ReadWrite","visitors":{"protocolName":"modbus","configData":{"offset":2}}}]}}`, &m)
@@ -93,7 +93,7 @@ func TestTrial16ProtocolConfigOfAModel(t *testing.T) {
 }
 
 // DeviceStatus shows what is known, and nothing that a manifest claimed of the Device.
-func TestTrial16DeviceStatus(t *testing.T) {
+func TestADeviceStatusOfKubeEdge(t *testing.T) {
 	device, status := theKind(t, "v1beta1", "Device"), theKind(t, "v1beta1", "DeviceStatus")
 	require.True(t, status.ReadOnly)
 	canonical, err := device.Read([]byte(`{"metadata":{"name":"lamp"},"spec":{"deviceModelRef":{"name":"m"},"protocol":{"protocolName":"x"},"extra":"y"},"status":{"state":"online"}}`), nil, false)
@@ -112,7 +112,7 @@ func TestTrial16DeviceStatus(t *testing.T) {
 }
 
 // What a v1beta1 Device says of reporting, methods and pushing is said in the canonical form, and shown as it was.
-func TestTrial16ReportingMethodsAndPushing(t *testing.T) {
+func TestKubeEdgesReportingAndPushMethods(t *testing.T) {
 	var d resource.Device
 	readAs(t, theKind(t, "v1beta1", "Device"), `{"spec":{"deviceModelRef":{"name":"m"},"protocol":{"protocolName":"x"},
 		"properties":[

@@ -37,7 +37,7 @@ var syncSamples = map[string]string{
 func warnings(r reply) string { return strings.Join(r.header.Values("Warning"), "\n") }
 
 // All kinds are acted on: no write is warned about that has nothing wrong.
-func TestTrial15AllKindsAreActedOn(t *testing.T) {
+func TestAllKindsAreActedOn(t *testing.T) {
 	h := newHub(t, asUser)
 	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
 	h.ok("POST", inNS+"/devicemodels", model)
@@ -54,7 +54,7 @@ func TestTrial15AllKindsAreActedOn(t *testing.T) {
 }
 
 // A text that a host is going to be given has a grammar, in every form of the object.
-func TestTrial15TextForShellsIsRefused(t *testing.T) {
+func TestTextForShellsIsRefused(t *testing.T) {
 	h := newHub(t, asUser)
 	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
 	upgrade := func(version, installer, cmd string) string {
@@ -97,7 +97,7 @@ func TestTrial15TextForShellsIsRefused(t *testing.T) {
 	}
 }
 
-func TestTrial15NodesThatAreNotThereAreDoubted(t *testing.T) {
+func TestNodesThatAreNotThereAreDoubted(t *testing.T) {
 	h := newHub(t, asUser)
 	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
 	for at, form := range map[string]string{
@@ -111,7 +111,7 @@ func TestTrial15NodesThatAreNotThereAreDoubted(t *testing.T) {
 }
 
 // A TemplateVersion is made by controllers alone; everybody who may see it may delete it.
-func TestTrial15UsersMakeNoTemplateVersions(t *testing.T) {
+func TestUsersMakeNoTemplateVersions(t *testing.T) {
 	h := newHub(t, asUser)
 	version := func(name string) string {
 		return `{"metadata":{"name":"` + name + `"},"spec":{"fleet":"f","template":{"spec":{}}}}`
@@ -144,7 +144,7 @@ func TestTrial15UsersMakeNoTemplateVersions(t *testing.T) {
 }
 
 // Status and owner of what controllers act on are theirs; the refusal says whose, and how one becomes one.
-func TestTrial15StatusAndOwnerAreTheControllers(t *testing.T) {
+func TestStatusAndOwnerAreTheControllers(t *testing.T) {
 	h := newHub(t, asUser)
 	for at, sample := range syncSamples {
 		u, err := url.Parse(at)

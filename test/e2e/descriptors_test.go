@@ -17,7 +17,7 @@ import (
 
 // A client that takes all the file descriptors that a core may have doesn't keep it from its hub: the
 // link comes back, and doctor, who is answered, says that they are short.
-func TestTrial38FileDescriptors(t *testing.T) {
+func TestALackOfFileDescriptorsIsBorne(t *testing.T) {
 	t.Parallel()
 	s := stand.New(t, 1)
 	s.Wrap("core", "sh", "-c", `ulimit -n 96 && exec "$0" "$@"`)

@@ -18,7 +18,7 @@ import (
 
 // The data directory goes while the programs run: removed, emptied or moved. They aren't ready then, refuse
 // what they would have to store, and doctor says why.
-func TestTrial36DataDirectoryGone(t *testing.T) {
+func TestADataDirectoryThatIsGoneIsTold(t *testing.T) {
 	t.Parallel()
 	for how, lose := range map[string]func(dir string) error{
 		"removed": os.RemoveAll,
@@ -98,7 +98,7 @@ func status(address string, code int, is bool) error {
 }
 
 // The last write of a log is damaged although it was whole: check says so, and the program, which starts, at error level.
-func TestTrial36DamagedEnd(t *testing.T) {
+func TestADamagedEndOfALogIsToldAtTheStart(t *testing.T) {
 	t.Parallel()
 	s := stand.New(t, 1)
 	s.Up("core")

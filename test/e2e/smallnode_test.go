@@ -23,7 +23,7 @@ import (
 
 // A core that may use 128 MB, with the hub away, takes telemetry until its limit for streams is
 // reached and goes on: it uses less than 40 MB then, and when it is started again, by which nothing is loaded.
-func TestTrial32SmallNode(t *testing.T) {
+func TestASmallNodeStaysSmall(t *testing.T) {
 	const (
 		room  = 32 << 20 // limits.streams.bytes
 		most  = 40 << 10 // KiB of resident memory

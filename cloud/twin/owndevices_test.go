@@ -22,7 +22,7 @@ func (r *rig) shown(topic string) string {
 }
 
 // What a node reports of a device that isn't bound to it is shown to nobody, live or retained, until it is.
-func TestTrial08ANodeReportsItsOwnDevicesOnly(t *testing.T) {
+func TestANodeReportsItsOwnDevicesOnly(t *testing.T) {
 	r, _ := joined(t)
 	passed := 0
 	r.twins.o.Pass = func(_ broker.Message, done func(error)) { passed++; done(nil) }
