@@ -31,9 +31,10 @@ PARALLEL := -p 4 -parallel 6
 
 # How long things are tried for.
 ROUNDS ?= 20
+CLOCK_ROUNDS ?= 10
 FUZZTIME ?= 2s
 BENCHTIME ?= 2s
-export ROUNDS
+export ROUNDS CLOCK_ROUNDS
 
 .PHONY: help
 help: ## list the targets
@@ -68,11 +69,11 @@ interop: needs needs-clients $(TOOLS)/gotestsum $(TOOLS)/kubectl build ## try th
 	@$(call TESTS,kubectl,./test/e2e,-count=1 -run TestScripts/kubectl-verbs,ALL_TESTS=1)
 
 .PHONY: chaos
-chaos: needs $(TOOLS)/gotestsum build ## break links, kill programs and cut power, ROUNDS times (SEED repeats a run); and what needs root
+chaos: needs $(TOOLS)/gotestsum build ## break links, kill programs and cut power, ROUNDS times, and set clocks, CLOCK_ROUNDS times (SEED repeats a run); and what needs root
 	@$(call TESTS,root,./test/e2e ./test/e2e/upgrade ./broker/journal ./broker/wal,-count=1 -timeout 10m -run '$(ROOTED)|$(IN_PART)',ROOT_TESTS=1 ALL_TESTS=1)
 	@rm -f .out/chaos.txt
 	@status=0; ROOT_TESTS=1 CHAOS_SUMMARY=$(CURDIR)/.out/chaos.txt $(STAGE) chaos $(GOTESTSUM) --jsonfile .out/chaos.json -- \
-		-count=1 -timeout $$((20 + ROUNDS / 2))m ./test/chaos || status=$$?; \
+		-count=1 -timeout $$((20 + (ROUNDS + CLOCK_ROUNDS) / 2))m ./test/chaos || status=$$?; \
 		cat .out/chaos.txt 2>/dev/null || true; exit $$status
 
 .PHONY: fuzz

@@ -17,7 +17,7 @@
 //
 // The end prints its seed: -seed (or SEED) repeats the plan of what is broken when;
 // what the programs are doing at those moments is theirs. -rounds (or ROUNDS) says
-// for how long.
+// for how long, -clock-rounds (or CLOCK_ROUNDS) for TestClocks.
 package chaos
 
 import (
@@ -45,6 +45,7 @@ import (
 var (
 	seedFlag   = flag.Uint64("seed", number("SEED", 0), "repeats a plan; 0: a new one")
 	roundsFlag = flag.Uint64("rounds", number("ROUNDS", 20), "how often to break and mend")
+	clocksFlag = flag.Uint64("clock-rounds", number("CLOCK_ROUNDS", 10), "the same with clocks that are set")
 )
 
 func number(name string, otherwise uint64) uint64 {
@@ -74,12 +75,13 @@ type chaos struct {
 	driveLog    string
 	mapperEnds  int
 	disks       map[string]*disk.Disk // of hub and core; none: they share the test's
+	clocks      clocks                // of programs that have their own; none: they have the machine's
 	broken      map[string]int        // how often what was done
 }
 
 func TestChaos(t *testing.T) {
 	s, seed := newStand(t)
-	begin(t, s, seed, nil).rounds(t, seed, (*chaos).plan)
+	begin(t, s, seed, nil).rounds(t, seed, *roundsFlag, (*chaos).plan)
 }
 
 func newStand(t *testing.T) (*stand.Stand, uint64) {
@@ -88,29 +90,29 @@ func newStand(t *testing.T) (*stand.Stand, uint64) {
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
-	t.Logf("seed %d, %d rounds", seed, *roundsFlag)
+	t.Logf("seed %d", seed)
 	return stand.New(t, seed), seed
 }
 
 // rounds breaks and mends as often as is wanted, and sums up.
-func (c *chaos) rounds(t *testing.T, seed uint64, draw func(*chaos) plan) {
+func (c *chaos) rounds(t *testing.T, seed, rounds uint64, draw func(*chaos) plan) {
 	t.Helper()
-	began, done := time.Now(), 0
+	began, done := time.Now(), uint64(0)
 	defer func() {
 		verdict := "clean"
 		if t.Failed() {
 			verdict = "FAILED"
 		}
-		summary := fmt.Sprintf("%s: %s: seed %d, %d of %d rounds in %s; %s; %s", t.Name(), verdict, seed, done, *roundsFlag,
+		summary := fmt.Sprintf("%s: %s: seed %d, %d of %d rounds in %s; %s; %s", t.Name(), verdict, seed, done, rounds,
 			time.Since(began).Round(time.Second), c.load, counts(c.broken))
 		t.Log(summary)
 		note(t, summary)
 	}()
-	for ; done < int(*roundsFlag); done++ {
+	for ; done < rounds; done++ {
 		p := draw(c)
 		start := time.Now()
 		if err := c.round(t, p); err != nil {
-			t.Fatalf("round %d: %v\nwhat was done:\n%s\nrepeat the plan with -seed %d -rounds %d", done, err, p, seed, done+1)
+			t.Fatalf("round %d: %v\nwhat was done:\n%s\nrepeat the plan with -seed %d and %d rounds", done, err, p, seed, done+1)
 		}
 		t.Logf("round %d: %.1f s, %s: %s", done, time.Since(start).Seconds(), c.load, strings.Join(strings.Split(p.String(), "\n"), "; "))
 		for _, e := range p {
@@ -159,10 +161,17 @@ func begin(t *testing.T, s *stand.Stand, seed uint64, disks map[string]*disk.Dis
 	return c
 }
 
+// longest is how long sessions and telemetry are kept: longer than any clock is set by, for a time in which
+// a program was stopped counts by the clock.
+const longest = 10 * 366 * 24 * time.Hour
+
 // on gives a program its arguments: where its disk is, if it has one of its own.
 func (c *chaos) on(name string) []string {
 	// A quick machine posts more in an outage than a session may hold by default, and beyond that it goes without.
-	args := []string{"--log-level", "info", "--limits-session-bytes", "1GiB", "--limits-session-all", "8GiB"}
+	args := []string{"--log-level", "info", "--limits-session-bytes", "1GiB", "--limits-session-all", "8GiB", "--limits-session-expiry", longest.String()}
+	if name == "core" {
+		args = append(args, "--limits-streams-age", longest.String())
+	}
 	if d := c.disks[name]; d != nil {
 		args = append(args, "--data-dir", filepath.Join(d.Dir, "data"))
 	}

@@ -19,16 +19,20 @@ import (
 // event is one thing that is broken, when, and for how long.
 type event struct {
 	after, lasts time.Duration
-	what         string // kill, blackout, term, freeze, cut, drop, slow, replace
+	what         string // kill, blackout, term, freeze, cut, drop, slow, replace, clock
 	whom         []string
 	cut          string
+	ahead        time.Duration // of the right time, from then on
 }
 
 func (e event) String() string {
+	if e.what == "clock" {
+		return fmt.Sprintf("at %d ms the clock of %s is set to %s from the right time", e.after.Milliseconds(), strings.Join(e.whom, "+"), e.ahead)
+	}
 	return fmt.Sprintf("at %d ms %s %s%s for %d ms", e.after.Milliseconds(), e.what, strings.Join(e.whom, "+"), e.cut, e.lasts.Milliseconds())
 }
 
-// plan is what happens in a round. No two events touch the same program.
+// plan is what happens in a round. No two faults touch the same program.
 type plan []event
 
 func (p plan) String() string {
@@ -73,7 +77,7 @@ func (c *chaos) carryOut(t *testing.T, p plan) error {
 	errs := make(chan error, len(p))
 	var all sync.WaitGroup
 	for _, e := range p {
-		if e.what != "freeze" && slices.Contains(e.whom, "virtual") {
+		if e.what != "freeze" && e.what != "clock" && slices.Contains(e.whom, "virtual") {
 			c.mapperEnds++
 		}
 		all.Go(func() {
@@ -117,6 +121,8 @@ func (c *chaos) do(t *testing.T, e event) error {
 		network.Cut(cut)
 		time.Sleep(e.lasts) // the fault lasts as long as the plan says
 		network.Heal()
+	case "clock":
+		return c.clocks.set(e.ahead, e.whom...)
 	case "replace":
 		return c.replaceGuest(t, e.lasts)
 	case "drop":

@@ -88,7 +88,7 @@ func newMailbox(id string) *mailbox {
 
 func (b *mailbox) options(topic string) func(*client.Options) {
 	return func(o *client.Options) {
-		o.ClientID, o.CleanStart, o.SessionExpiry = b.id, false, time.Hour
+		o.ClientID, o.CleanStart, o.SessionExpiry = b.id, false, longest
 		o.Subscriptions = []client.Subscription{{Filter: topic + "/+", QoS: 2}}
 		o.OnConnect = func(_ context.Context, present bool) error {
 			b.begin(present)

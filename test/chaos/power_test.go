@@ -20,7 +20,7 @@ import (
 func TestPower(t *testing.T) {
 	disks := map[string]*disk.Disk{"hub": disk.New(t, diskSize), "core": disk.New(t, diskSize)}
 	s, seed := newStand(t)
-	begin(t, s, seed, disks).rounds(t, seed, (*chaos).planPower)
+	begin(t, s, seed, disks).rounds(t, seed, *roundsFlag, (*chaos).planPower)
 }
 
 const diskSize = 256 // megabytes
