@@ -59,7 +59,7 @@ func (c *Client) Commit(ctx context.Context, r Repo, revision string) (string, e
 }
 
 // Files reads a file, or a directory with all below it, of a commit, and gives each file to use. Symbolic links and submodules are
-// refused, since what they stand for is elsewhere. One commit at a time is inflated, whatever has to be read.
+// refused, since what they stand for is elsewhere.
 func (c *Client) Files(ctx context.Context, r Repo, commit, dir string, use func(File) error) error {
 	what := redacted(r.Spec.URL) + " at " + commit
 	pack, err := c.packs.get(ctx, packKey(r, commit), func(file string) error {
@@ -71,12 +71,11 @@ func (c *Client) Files(ctx context.Context, r Repo, commit, dir string, use func
 		return err
 	}
 	defer c.packs.release(pack)
-	select {
-	case c.inflating <- struct{}{}:
-		defer func() { <-c.inflating }()
-	case <-ctx.Done():
-		return explain(ctx, ctx.Err(), what)
+	release, err := c.unpack(ctx, what)
+	if err != nil {
+		return err
 	}
+	defer release()
 	objects, err := c.inflate(pack.dir)
 	if err != nil {
 		return ofGit(ctx, err, what)
@@ -128,15 +127,29 @@ func (c *Client) fetchPack(ctx context.Context, r Repo, commit, file string) err
 	return errors.Join(err, f.Close(), ctx.Err()) // a connection that was closed since the time is over looks like an end
 }
 
-// inflate has the objects of the pack in a directory be read from there: one that is wanted is inflated when it is read. A small pack can
-// inflate to very much. So what all of its objects, and those that its deltas make of others, come to is counted first, by what the pack
-// says of each: the library refuses an object that is longer.
+// inflate has the objects of the pack in a directory be read from there: one that is wanted is inflated when it is read.
 func (c *Client) inflate(dir string) (*filesystem.Storage, error) {
+	objects := filesystem.NewStorageWithOptions(osfs.New(filepath.Join(dir, "objects")), cache.NewObjectLRU(cachedObjects), filesystem.Options{LargeObjectThreshold: int64(cachedObjects)})
+	if indexed, err := objects.ObjectStorage.ObjectPacks(); err != nil || len(indexed) > 0 {
+		return objects, err // another path of the commit was read before
+	}
 	pack, err := os.Open(filepath.Join(dir, packFile))
 	if err != nil {
 		return nil, err
 	}
 	defer pack.Close()
+	if err := c.measure(pack); err != nil {
+		return nil, err
+	}
+	if _, err := pack.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	return objects, packfile.UpdateObjectStorage(objects, pack)
+}
+
+// measure fails for a small pack that inflates to very much. What all of its objects, and those that its deltas make of others, come to is
+// counted by what the pack says of each: the library refuses an object that is longer.
+func (c *Client) measure(pack io.Reader) error {
 	most, left := inflation*c.o.MaxBytes, inflation*c.o.MaxBytes
 	take := func(size uint64) error {
 		if size > uint64(left) {
@@ -148,50 +161,43 @@ func (c *Client) inflate(dir string) (*filesystem.Storage, error) {
 	in := packfile.NewScanner(pack)
 	_, count, err := in.Header()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if mostObjects := objectsPerFile * c.o.MaxFiles; int64(count) > int64(mostObjects) {
-		return nil, failed(TooLarge, "the commit has more than %d objects", mostObjects)
+		return failed(TooLarge, "the commit has more than %d objects", mostObjects)
 	}
 	for range count {
 		h, err := in.NextObjectHeader()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if err := take(uint64(h.Length)); err != nil {
-			return nil, err
+			return err
 		}
 		var begin beginning
 		if _, _, err := in.NextObject(&begin); err != nil {
-			return nil, err
+			return err
 		}
 		if h.Type.IsDelta() { // begins with the size of what it is applied to, and of what that gives
 			_, n := binary.Uvarint(begin)
 			target, m := binary.Uvarint(begin[max(n, 0):])
 			if n <= 0 || m <= 0 {
-				return nil, packfile.ErrInvalidDelta
+				return packfile.ErrInvalidDelta
 			}
 			if err := take(target); err != nil {
-				return nil, err
+				return err
 			}
 		}
 	}
-	objects := filesystem.NewStorageWithOptions(osfs.New(filepath.Join(dir, "objects")), cache.NewObjectLRU(cachedObjects), filesystem.Options{LargeObjectThreshold: int64(cachedObjects)})
-	if indexed, err := objects.ObjectStorage.ObjectPacks(); err != nil || len(indexed) > 0 {
-		return objects, err // another path of the commit was read before
-	}
-	if _, err := pack.Seek(0, io.SeekStart); err != nil {
-		return nil, err
-	}
-	return objects, packfile.UpdateObjectStorage(objects, pack)
+	return nil
 }
 
 // cachedObjects is how much of a commit is in memory, besides the object that is being read.
 const cachedObjects = 1 * cache.MiByte
 
-// The bounds of a pack, whose commit may have much more in it than the files that are wanted.
+// The bounds of a pack, whose commit may have much more in it than the files that are wanted, and of the layers of an artifact.
 const (
-	inflation      = 4  // times MaxBytes: the bytes of all objects
+	inflation      = 4  // times MaxBytes: the bytes of all objects, or layers, when they are inflated
 	objectsPerFile = 10 // times MaxFiles: the objects
 )
 
@@ -271,7 +277,8 @@ func (c *Client) readEntry(ctx context.Context, tree *object.Tree, at, name stri
 		return File{}, explain(ctx, err, what)
 	}
 	defer r.Close()
-	content, err := io.ReadAll(r)
+	content := make([]byte, f.Size)
+	_, err = io.ReadFull(r, content)
 	return File{name, mode, content}, explain(ctx, err, what)
 }
 

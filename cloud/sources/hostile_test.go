@@ -5,11 +5,13 @@ import (
 	"bytes"
 	"compress/zlib"
 	"context"
+	"crypto/rand"
 	"crypto/sha1"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -27,6 +29,12 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/filemode"
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/storage/memory"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/crypto/ssh"
 
@@ -354,6 +362,17 @@ func TestProxiesAreIgnored(t *testing.T) {
 	}
 }
 
+// heapPeak is the most that was in memory when it was looked at.
+type heapPeak struct{ atomic.Uint64 }
+
+func (p *heapPeak) look() {
+	var now runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&now)
+	for was := p.Load(); now.HeapAlloc > was && !p.CompareAndSwap(was, now.HeapAlloc); was = p.Load() {
+	}
+}
+
 // However many paths of a commit are read at a time, it is fetched once, and what is in memory is one file and some of the rest.
 func TestACommitIsFetchedOnceAndNotHeldInMemory(t *testing.T) {
 	git, _ := work(t)
@@ -373,16 +392,12 @@ func TestACommitIsFetchedOnceAndNotHeldInMemory(t *testing.T) {
 	t.Cleanup(server.Close)
 	dir := t.TempDir()
 	c := client(func(o *Options) { o.Dir = dir })
-	var peak atomic.Uint64
+	var peak heapPeak
 	var group sync.WaitGroup
 	for i := range paths {
 		group.Go(func() {
 			err := c.Files(t.Context(), repo(server.URL+"/config.git"), commit, fmt.Sprintf("big/%d", i), func(f File) error {
-				var now runtime.MemStats
-				runtime.GC()
-				runtime.ReadMemStats(&now)
-				for was := peak.Load(); now.HeapAlloc > was && !peak.CompareAndSwap(was, now.HeapAlloc); was = peak.Load() {
-				}
+				peak.look()
 				if len(f.Content) != size {
 					return fmt.Errorf("%d has %d bytes", i, len(f.Content))
 				}
@@ -406,4 +421,120 @@ func TestACommitIsFetchedOnceAndNotHeldInMemory(t *testing.T) {
 	left, err = os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, left, "the next start removes them")
+}
+
+// registryOf serves artifacts of one layer each: a title, and random bytes. answer may answer a request for a blob itself.
+func registryOf(t *testing.T, sizes map[string]int, answer func(w http.ResponseWriter, r *http.Request, next http.Handler)) (host string) {
+	t.Helper()
+	next := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/blobs/sha256:") {
+			answer(w, r, next)
+			return
+		}
+		next.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	host = strings.TrimPrefix(server.URL, "http://")
+	for artifact, size := range sizes {
+		content := make([]byte, size)
+		_, _ = rand.Read(content)
+		layer := mutate.Addendum{Layer: static.NewLayer(content, "text/plain"), Annotations: map[string]string{titleAnnotation: "f"}}
+		made, err := mutate.Append(empty.Image, layer)
+		require.NoError(t, err)
+		ref, err := name.ParseReference(host + "/" + artifact + ":v1")
+		require.NoError(t, err)
+		require.NoError(t, remote.Write(ref, made))
+	}
+	return host
+}
+
+// Registries that stop at the last byte of many artifacts hold up neither a commit nor another artifact, and what was read of them so far is
+// on disk: what is in memory is one file.
+func TestSlowRegistriesTakeNoMemoryAndHoldUpNobody(t *testing.T) {
+	const slow, size = 16, 3 << 20
+	sizes := map[string]int{"quick": size}
+	for i := range slow {
+		sizes[fmt.Sprintf("slow/%d", i)] = size
+	}
+	var nearlySent sync.WaitGroup
+	nearlySent.Add(slow)
+	goOn := make(chan struct{})
+	host := registryOf(t, sizes, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if !strings.HasPrefix(r.URL.Path, "/v2/slow/") {
+			next.ServeHTTP(w, r)
+			return
+		}
+		whole := httptest.NewRecorder()
+		next.ServeHTTP(whole, r)
+		content := whole.Body.Bytes()
+		_, _ = w.Write(content[:len(content)-1])
+		_ = http.NewResponseController(w).Flush()
+		last := bytes.Clone(content[len(content)-1:]) // the rest is not held while it waits
+		nearlySent.Done()
+		<-goOn
+		_, _ = w.Write(last)
+	})
+	dir := t.TempDir()
+	c := client(func(o *Options) { o.Dir = dir })
+	var peak heapPeak
+	r := repo("http://" + host)
+	r.Spec.Type = "oci"
+	read := func(artifact string) error {
+		_, files, err := c.Artifact(t.Context(), r, host+"/"+artifact+":v1", "", func(f File) (resource.InlineFile, error) {
+			peak.look()
+			return resource.InlineFile{Path: f.Path, Size: int64(len(f.Content))}, nil
+		})
+		if err == nil && (len(files) != 1 || files[0].Size != size) {
+			err = fmt.Errorf("%s has %v", artifact, files)
+		}
+		return err
+	}
+	require.NoError(t, read("quick")) // what the registry itself has in memory is no part of it
+	atRest := peak.Load()
+	peak.Store(0)
+
+	var group sync.WaitGroup
+	for i := range slow {
+		group.Go(func() {
+			if err := read(fmt.Sprintf("slow/%d", i)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	nearlySent.Wait()
+	require.NoError(t, ends(t, func() error { return read("quick") }))
+	git, commits := work(t)
+	server := overHTTP(t, git)
+	gitRepo := repo(server.URL+"/config.git", "username", "ann", "password", "verysecret", "ca.crt", ca(server))
+	require.NoError(t, ends(t, func() error { _, err := filesOf(t, c, gitRepo, commits[1], "etc"); return err }))
+	close(goOn)
+	group.Wait()
+	require.Less(t, peak.Load(), atRest+slow*size/2, "the artifacts have %d bytes", slow*size)
+	left, err := filepath.Glob(filepath.Join(dir, artifactPrefix+"*"))
+	require.NoError(t, err)
+	require.Empty(t, left, "they are on disk for as long as they are read")
+	require.NoError(t, os.Mkdir(filepath.Join(dir, artifactPrefix+"1"), 0o700))
+	newPacks(dir)
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	require.Empty(t, entries, "the next start removes what a hub that was killed has left")
+}
+
+// No file is kept of an artifact of which any layer is another than its manifest says.
+func TestALayerThatIsNotWhatItsDigestSaysIsRefused(t *testing.T) {
+	host := registryOf(t, map[string]int{"a": 100}, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		whole := httptest.NewRecorder()
+		next.ServeHTTP(whole, r)
+		content := whole.Body.Bytes()
+		content[len(content)-1]++
+		_, _ = w.Write(content)
+	})
+	r := repo("http://" + host)
+	r.Spec.Type = "oci"
+	_, _, err := client().Artifact(t.Context(), r, host+"/a:v1", "", func(File) (resource.InlineFile, error) {
+		t.Error("a file of it is kept")
+		return resource.InlineFile{}, nil
+	})
+	require.ErrorContains(t, err, "error verifying sha256 checksum")
 }

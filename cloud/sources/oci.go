@@ -2,14 +2,19 @@ package sources
 
 import (
 	"archive/tar"
+	"bufio"
+	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -17,6 +22,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // Digest is the digest that the tag of an image has now, as sha256:…. The repository is whose credentials are used; its
@@ -96,44 +104,38 @@ const (
 	unpackAnnotation = "io.deis.oras.content.unpack"
 )
 
-// Artifact is the digest that the tag of an artifact or image has now, and the files in it: each layer with a title is a file of that
-// name, and any other an archive, of which those in later layers replace those in earlier ones. Of an index for several
+// Artifact is the digest that the tag of an artifact or image has now, and the files in it as keep returns them: each layer with a title is
+// a file of that name, and any other an archive, of which those in later layers replace those in earlier ones. Of an index for several
 // platforms it is the one for linux/amd64. Links are refused, since what they stand for is elsewhere. Nothing is read if the digest is
-// known.
-func (c *Client) Artifact(ctx context.Context, r Repo, image, known string) (digest string, files []File, err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
+// known. All layers are on disk, with the digests that they should have, before the first is unpacked.
+func (c *Client) Artifact(ctx context.Context, r Repo, image, known string, keep func(File) (resource.InlineFile, error)) (digest string, files []resource.InlineFile, err error) {
+	fetching, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
-	ref, err := name.ParseReference(image, c.insecure(r)...)
+	digest, content, err := c.artifact(fetching, r, image)
+	if err != nil || digest == known {
+		return digest, nil, ofRegistry(fetching, err, image)
+	}
+	dir, err := c.packs.makeDir(artifactPrefix)
 	if err != nil {
-		return "", nil, failed(Invalid, "%s is no reference to an artifact: %v", image, err)
+		return "", nil, err
 	}
-	options, err := c.registry(ctx, r)
+	defer os.RemoveAll(dir) // the next start does it otherwise
+	layers, err := c.fetchLayers(content, dir)
 	if err != nil {
-		return "", nil, explain(ctx, err, image)
+		return "", nil, ofRegistry(fetching, err, image)
 	}
-	found, err := remote.Get(ref, options...)
+	release, err := c.unpack(ctx, image)
 	if err != nil {
-		return "", nil, ofRegistry(ctx, err, image)
+		return "", nil, err
 	}
-	if digest = found.Digest.String(); digest == known {
-		return digest, nil, nil
+	defer release()
+	a := archive{
+		most: c.o.MaxBytes, left: c.o.MaxBytes, mostFiles: c.o.MaxFiles, keep: keep, files: map[string]resource.InlineFile{},
+		inflated: &byteLimit{left: inflation * c.o.MaxBytes, most: inflation * c.o.MaxBytes, what: "its layers, when they are inflated,"},
 	}
-	content, err := found.Image()
-	if err != nil {
-		return "", nil, ofRegistry(ctx, err, image)
-	}
-	manifest, err := content.Manifest()
-	if err != nil {
-		return "", nil, ofRegistry(ctx, err, image)
-	}
-	a := archive{most: c.o.MaxBytes, mostFiles: c.o.MaxFiles, left: c.o.MaxBytes, files: map[string]File{}}
-	for _, part := range manifest.Layers {
-		layer, err := content.LayerByDigest(part.Digest)
-		if err == nil {
-			err = a.layer(part, layer)
-		}
-		if err != nil {
-			return "", nil, ofRegistry(ctx, err, image)
+	for i, layer := range layers {
+		if err := a.layer(layer, layerFile(dir, i)); err != nil {
+			return "", nil, explain(ctx, err, image)
 		}
 	}
 	for _, at := range slices.Sorted(maps.Keys(a.files)) {
@@ -142,29 +144,87 @@ func (c *Client) Artifact(ctx context.Context, r Repo, image, known string) (dig
 	return digest, files, nil
 }
 
-// archive collects the files of layers.
-type archive struct {
-	files      map[string]File
-	left, most int64 // bytes
-	mostFiles  int
+// artifact finds an artifact, of which nothing but the manifest is read.
+func (c *Client) artifact(ctx context.Context, r Repo, image string) (digest string, content v1.Image, err error) {
+	ref, err := name.ParseReference(image, c.insecure(r)...)
+	if err != nil {
+		return "", nil, failed(Invalid, "it is no reference to an artifact: %v", err)
+	}
+	options, err := c.registry(ctx, r)
+	if err != nil {
+		return "", nil, err
+	}
+	found, err := remote.Get(ref, options...)
+	if err != nil {
+		return "", nil, err
+	}
+	content, err = found.Image()
+	return found.Digest.String(), content, err
 }
 
-func (a *archive) layer(part v1.Descriptor, layer v1.Layer) error {
-	title := part.Annotations[titleAnnotation]
-	whole := title != "" && part.Annotations[unpackAnnotation] != "true"
-	open := layer.Uncompressed
-	if whole {
-		open = layer.Compressed // as it is, whatever it is
+func layerFile(dir string, i int) string { return filepath.Join(dir, strconv.Itoa(i)) }
+
+// fetchLayers writes the layers of an artifact to files as the registry sends them.
+func (c *Client) fetchLayers(content v1.Image, dir string) ([]v1.Descriptor, error) {
+	manifest, err := content.Manifest()
+	if err != nil {
+		return nil, err
 	}
-	r, err := open()
+	limit := &byteLimit{left: c.o.MaxBytes, most: c.o.MaxBytes, what: "its layers"}
+	for i, part := range manifest.Layers {
+		layer, err := content.LayerByDigest(part.Digest)
+		if err != nil {
+			return nil, err
+		}
+		sent, err := layer.Compressed()
+		if err != nil {
+			return nil, err
+		}
+		err = writeFile(layerFile(dir, i), limit.of(sent)) // to its end, where the digest is compared
+		if err = errors.Join(err, sent.Close()); err != nil {
+			return nil, err
+		}
+	}
+	return manifest.Layers, nil
+}
+
+func writeFile(name string, in io.Reader) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, in)
+	return errors.Join(err, f.Close())
+}
+
+// archive collects the files of layers.
+type archive struct {
+	keep       func(File) (resource.InlineFile, error)
+	files      map[string]resource.InlineFile
+	left, most int64 // bytes of the files, and of their names
+	mostFiles  int
+	inflated   *byteLimit
+}
+
+func (a *archive) layer(part v1.Descriptor, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if title := part.Annotations[titleAnnotation]; title != "" && part.Annotations[unpackAnnotation] != "true" {
+		info, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		return a.add(title, 0o644, info.Size(), f) // as it is, whatever it is
+	}
+	r, err := decompress(f)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	if whole {
-		return a.add(title, 0o644, r)
-	}
-	for in := tar.NewReader(r); ; {
+	for in := tar.NewReader(a.inflated.of(r)); ; {
 		h, err := in.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -178,6 +238,47 @@ func (a *archive) layer(part v1.Descriptor, layer v1.Layer) error {
 	}
 }
 
+// mostWindow is what a decoder of Zstandard has to have in memory, by RFC 8878. A layer may ask for very much more.
+const mostWindow = 8 << 20
+
+// decompress reads a file that may be compressed.
+func decompress(f io.Reader) (io.ReadCloser, error) {
+	in := bufio.NewReader(f)
+	begin, _ := in.Peek(4) // fewer are no compressed file
+	switch {
+	case bytes.HasPrefix(begin, []byte{0x1f, 0x8b}):
+		return gzip.NewReader(in)
+	case bytes.Equal(begin, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		r, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(mostWindow))
+		if err != nil {
+			return nil, err
+		}
+		return r.IOReadCloser(), nil
+	}
+	return io.NopCloser(in), nil
+}
+
+// byteLimit ends reads that take more bytes together than they may.
+type byteLimit struct {
+	left, most int64
+	what       string
+}
+
+func (l *byteLimit) of(r io.Reader) io.Reader { return &limitedReader{l, r} }
+
+type limitedReader struct {
+	limit *byteLimit
+	io.Reader
+}
+
+func (r *limitedReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if r.limit.left -= int64(n); r.limit.left < 0 {
+		return 0, failed(TooLarge, "%s have more than %d bytes", r.limit.what, r.limit.most)
+	}
+	return n, err
+}
+
 // whiteout begins the names of files that take others away that earlier layers have.
 const whiteout = ".wh."
 
@@ -188,7 +289,7 @@ func (a *archive) entry(h *tar.Header, in io.Reader) error {
 		if gone == whiteout+".opq" {
 			gone = ""
 		}
-		maps.DeleteFunc(a.files, func(file string, _ File) bool {
+		maps.DeleteFunc(a.files, func(file string, _ resource.InlineFile) bool {
 			return file == dir+gone || strings.HasPrefix(file, strings.TrimSuffix(dir+gone, "/")+"/")
 		})
 		return nil
@@ -197,27 +298,28 @@ func (a *archive) entry(h *tar.Header, in io.Reader) error {
 	case tar.TypeDir, tar.TypeXGlobalHeader:
 		return nil
 	case tar.TypeReg:
-		return a.add(at, uint32(h.Mode)&0o777, in)
+		return a.add(at, uint32(h.Mode)&0o777, h.Size, in)
 	}
 	return failed(Invalid, "%s is a link or a device, and only files are taken", at)
 }
 
-func (a *archive) add(at string, mode uint32, r io.Reader) error {
+func (a *archive) add(at string, mode uint32, size int64, r io.Reader) error {
 	if !filepath.IsLocal(at) || path.Clean(at) != at || at == "." {
 		return failed(Invalid, "%.200q is no name of a file", at)
 	}
 	if len(a.files) == a.mostFiles {
 		return failed(TooLarge, "it has more than %d files", a.mostFiles)
 	}
-	data, err := io.ReadAll(io.LimitReader(r, a.left+1))
-	if err != nil {
-		return err
-	}
-	if a.left -= int64(len(data)); a.left < 0 {
+	if a.left -= size + int64(len(at)); a.left < 0 {
 		return failed(TooLarge, "its files have more than %d bytes", a.most)
 	}
-	a.files[at] = File{at, mode, data}
-	return nil
+	data := make([]byte, size)
+	if _, err := io.ReadFull(r, data); err != nil {
+		return err
+	}
+	kept, err := a.keep(File{at, mode, data})
+	a.files[at] = kept
+	return err
 }
 
 func (c *Client) insecure(r Repo) []name.Option {

@@ -32,18 +32,21 @@ type fetchedPack struct {
 }
 
 const (
-	packFile   = "pack"
-	packPrefix = "git-"
-	idleFor    = time.Minute
+	packFile       = "pack"
+	packPrefix     = "git-"
+	artifactPrefix = "artifact-"
+	idleFor        = time.Minute
 	// mostIdle bounds the packs on disk that nobody reads: each has at most Options.MaxBytes, and an index.
 	mostIdle = 8
 )
 
 func newPacks(dir string) *packs {
 	if dir != "" {
-		left, _ := filepath.Glob(filepath.Join(dir, packPrefix+"*")) // of a hub that was killed
-		for _, name := range left {
-			_ = os.RemoveAll(name)
+		for _, prefix := range []string{packPrefix, artifactPrefix} {
+			left, _ := filepath.Glob(filepath.Join(dir, prefix+"*")) // of a hub that was killed
+			for _, name := range left {
+				_ = os.RemoveAll(name)
+			}
 		}
 	}
 	return &packs{dir: dir, of: make(map[[sha256.Size]byte]*fetchedPack)}
@@ -88,17 +91,22 @@ func (x *packs) get(ctx context.Context, key [sha256.Size]byte, fetch func(file 
 }
 
 func (x *packs) fetch(p *fetchedPack, fetch func(file string) error) error {
-	if x.dir != "" {
-		if err := os.MkdirAll(x.dir, 0o700); err != nil {
-			return err
-		}
-	}
-	dir, err := os.MkdirTemp(x.dir, packPrefix+"*")
+	dir, err := x.makeDir(packPrefix)
 	if err != nil {
 		return err
 	}
 	p.dir = dir
 	return fetch(filepath.Join(dir, packFile))
+}
+
+// makeDir makes a directory for what is being read.
+func (x *packs) makeDir(prefix string) (string, error) {
+	if x.dir != "" {
+		if err := os.MkdirAll(x.dir, 0o700); err != nil {
+			return "", err
+		}
+	}
+	return os.MkdirTemp(x.dir, prefix+"*")
 }
 
 // release says that a pack is not read any more.

@@ -385,17 +385,14 @@ func (s *Resolver) artifact(ctx context.Context, r *resource.Reference) error {
 	if strings.HasPrefix(r.Floating, resource.DigestPrefix) {
 		image = r.Source + "@" + r.Floating
 	}
-	select { // the files are in memory until they are kept
-	case s.Client.artifacts <- struct{}{}:
-		defer func() { <-s.Client.artifacts }()
-	case <-ctx.Done():
-		return explain(ctx, ctx.Err(), image)
-	}
-	digest, files, err := s.Client.Artifact(ctx, repo, image, known)
+	digest, files, err := s.Client.Artifact(ctx, repo, image, known, func(f File) (resource.InlineFile, error) {
+		return s.keep(ctx, nameAt("", f), int(f.Mode), f.Content)
+	})
 	if err != nil || digest == known {
 		return err
 	}
-	return s.set(ctx, r, digest, files)
+	r.Resolved, r.Files = digest, files
+	return nil
 }
 
 func (s *Resolver) git(ctx context.Context, r *resource.Reference) error {
@@ -439,20 +436,6 @@ func (s *Resolver) http(ctx context.Context, r *resource.Reference) error {
 		return err
 	}
 	r.Resolved, r.Files = file.Digest, []resource.InlineFile{file}
-	return nil
-}
-
-// set makes a reference stand for a hash and files, whose contents are kept before anything refers to them.
-func (s *Resolver) set(ctx context.Context, r *resource.Reference, hash string, files []File) error {
-	var kept []resource.InlineFile
-	for _, f := range files {
-		file, err := s.keep(ctx, nameAt("", f), int(f.Mode), f.Content)
-		if err != nil {
-			return err
-		}
-		kept = append(kept, file)
-	}
-	r.Resolved, r.Files = hash, kept
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -22,6 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/klauspost/compress/zstd"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
@@ -406,6 +408,20 @@ func archived(t *testing.T, media types.MediaType, headers ...tar.Header) v1.Lay
 	return static.NewLayer(out.Bytes(), media)
 }
 
+// artifactOf reads the files of an artifact, without those that others replace.
+func artifactOf(t *testing.T, c *Client, r Repo, image, known string) (digest string, files []File, err error) {
+	read := map[string]File{}
+	digest, kept, err := c.Artifact(t.Context(), r, image, known, func(f File) (resource.InlineFile, error) {
+		name := fmt.Sprint(len(read))
+		read[name] = f
+		return resource.InlineFile{Path: name}, nil
+	})
+	for _, file := range kept {
+		files = append(files, read[file.Path])
+	}
+	return digest, files, err
+}
+
 func TestArtifacts(t *testing.T) {
 	host, _ := sourcestest.Registry(t)
 	at := host + "/config"
@@ -417,12 +433,12 @@ func TestArtifacts(t *testing.T) {
 		ref, err := name.ParseReference(at + ":v1")
 		require.NoError(t, err)
 		require.NoError(t, remote.Write(ref, artifact))
-		digest, files, err := c.Artifact(t.Context(), r, at+":v1", "")
+		digest, files, err := artifactOf(t, c, r, at+":v1", "")
 		if err == nil {
 			want, hashed := artifact.Digest()
 			require.NoError(t, hashed)
 			require.Equal(t, want.String(), digest)
-			same, none, err := c.Artifact(t.Context(), r, at+":v1", digest)
+			same, none, err := artifactOf(t, c, r, at+":v1", digest)
 			require.NoError(t, err)
 			require.Equal(t, digest, same)
 			require.Empty(t, none)
@@ -468,11 +484,38 @@ func TestArtifacts(t *testing.T) {
 	requireReason(t, TooLarge, err)
 	_, err = read(client(func(o *Options) { o.MaxFiles = 1 }), titled("a", "1"), titled("b", "2"))
 	requireReason(t, TooLarge, err)
-	_, _, err = client().Artifact(t.Context(), r, at+":nosuch", "")
+	small := func(o *Options) { o.MaxBytes = 10 << 10 }
+	_, err = read(client(small), titled("a", strings.Repeat("a", 6<<10)), titled("b", strings.Repeat("b", 6<<10)))
+	requireReason(t, TooLarge, err)
+	require.ErrorContains(t, err, "its layers have more than 10240 bytes")
+	_, err = read(client(small), layer(tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{"x": strings.Repeat("0", 1<<19)}}))
+	requireReason(t, TooLarge, err)
+	require.ErrorContains(t, err, "when they are inflated, have more than 40960 bytes")
+	_, err = read(client(small), layer(file(strings.Repeat("d/", 6<<10)+"f", "", 0o644)))
+	requireReason(t, TooLarge, err)
+
+	squeezed := func(o ...zstd.EOption) mutate.Addendum {
+		var plain, out bytes.Buffer
+		w := tar.NewWriter(&plain)
+		require.NoError(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "f", Mode: 0o600, Size: 9 << 20}))
+		_, err := w.Write(make([]byte, 9<<20))
+		require.NoError(t, errors.Join(err, w.Close()))
+		z, err := zstd.NewWriter(&out, o...)
+		require.NoError(t, err)
+		_, err = plain.WriteTo(z)
+		require.NoError(t, errors.Join(err, z.Close()))
+		return mutate.Addendum{Layer: static.NewLayer(out.Bytes(), types.OCILayerZStd)}
+	}
+	files, err = read(client(), squeezed())
+	require.NoError(t, err)
+	require.Equal(t, []File{{"f", 0o600, make([]byte, 9<<20)}}, files)
+	_, err = read(client(), squeezed(zstd.WithWindowSize(512<<20)))
+	require.ErrorContains(t, err, "window size exceeded", "a layer doesn't choose how much memory it takes")
+	_, _, err = artifactOf(t, client(), r, at+":nosuch", "")
 	requireReason(t, NotFound, err)
-	_, _, err = client().Artifact(t.Context(), r, "What is this?", "")
+	_, _, err = artifactOf(t, client(), r, "What is this?", "")
 	requireReason(t, Invalid, err)
-	_, _, err = New(Options{}).Artifact(t.Context(), r, at+":v1", "")
+	_, _, err = artifactOf(t, New(Options{}), r, at+":v1", "")
 	requireReason(t, NotAllowed, err)
 }
 

@@ -38,10 +38,11 @@ type Options struct {
 	// Timeout bounds a call; 0: a minute.
 	Timeout time.Duration
 	// MaxBytes bounds what is read in a call, and the files that it returns; 0: 64 MiB. MaxFiles bounds the files; 0: 10,000. All
-	// objects of a git commit may have four times as many bytes when they are inflated, and be ten times as many.
+	// objects of a git commit may have four times as many bytes when they are inflated, and be ten times as many; all layers of an
+	// artifact may have MaxBytes as they are sent, and four times as many when they are inflated.
 	MaxBytes int64
 	MaxFiles int
-	// Dir is a directory for commits while they are read; what an earlier Client has left there is removed.
+	// Dir is a directory for commits and artifacts while they are read; what an earlier Client has left there is removed.
 	// Empty: the system's directory for temporary files, and a commit is removed as soon as nobody reads it.
 	Dir string
 }
@@ -50,13 +51,21 @@ type Options struct {
 type Client struct {
 	o     Options
 	packs *packs
-	// inflating is full while a commit is inflated, and artifacts while as many artifacts as memory is for are read: so what is in
-	// memory doesn't grow with how many sources are read at a time. Bodies of HTTP never are.
-	inflating, artifacts chan struct{}
+	// unpacking is full while a commit or an artifact is unpacked. Whatever is read is written to disk first, by as many at a time as
+	// there are, and then one at a time is unpacked, of which one file is in memory: so what is in memory doesn't grow with how many
+	// sources are read, and a server that is slow holds up nobody.
+	unpacking chan struct{}
 }
 
-// atOnce is how many artifacts are read at a time, of MaxBytes each.
-const atOnce = 2
+// unpack waits until nothing else is unpacked.
+func (c *Client) unpack(ctx context.Context, what string) (release func(), err error) {
+	select {
+	case c.unpacking <- struct{}{}:
+		return func() { <-c.unpacking }, nil
+	case <-ctx.Done():
+		return nil, explain(ctx, ctx.Err(), what)
+	}
+}
 
 // New makes a client.
 func New(o Options) *Client {
@@ -66,7 +75,7 @@ func New(o Options) *Client {
 	if o.OwnAddresses == nil {
 		o.OwnAddresses = net.InterfaceAddrs
 	}
-	return &Client{o: o, packs: newPacks(o.Dir), inflating: make(chan struct{}, 1), artifacts: make(chan struct{}, atOnce)}
+	return &Client{o: o, packs: newPacks(o.Dir), unpacking: make(chan struct{}, 1)}
 }
 
 // Repo is a Repository with the values of its Secret.
