@@ -134,16 +134,46 @@ type way struct {
 	method, path, body string
 	// of are those who may use the way at all; empty: all operators.
 	of string
+	// lacks is what the form of the request has no field for.
+	lacks string
 }
+
+// notOfFlightctl are the references that its forms have no field for.
+const notOfFlightctl = "a ConfigMap, a blob, a blob of an application, a blob from a repository"
 
 const allNodes = "boss, controller, anonymous, anonymous as controller"
 
+// No topic of MQTT is one: specs of Nodes and templates of Fleets are written by the API alone. Nor is a form of KubeEdge's: a Device has no
+// Secret, and the imageSecrets of a job have no effect.
 var ways = map[string]way{
 	"create":            {method: "POST", path: root + "/nodes", body: `{"metadata":{"name":"n1-new"},"spec":SPEC}`},
 	"replace":           {method: "PUT", path: root + "/nodes/n1", body: `{"metadata":{"name":"n1"},"spec":SPEC}`},
 	"merge patch":       {method: "PATCH", path: root + "/nodes/n1", body: `{"spec":SPEC}`},
 	"JSON patch":        {method: "PATCH", path: root + "/nodes/n1", body: `[{"op":"add","path":"/spec","value":SPEC}]`},
 	"server-side apply": {method: "PATCH", path: root + "/nodes/n1?fieldManager=m", body: `{"apiVersion":"edgebus.io/v1alpha1","kind":"Node","metadata":{"name":"n1"},"spec":SPEC}`},
+	"an import": {
+		method: "POST", path: root + "/nodes", body: `{"apiVersion":"edgebus.io/v1alpha1","kind":"Node","metadata":{"name":"n1-new","uid":"7","generation":7,` +
+			`"creationTimestamp":"2026-01-02T03:04:05Z"},"spec":SPEC,"status":{"renderedVersion":"7"}}`,
+	},
+	"an export that is applied": {
+		method: "PATCH", path: root + "/nodes/n1?fieldManager=edgebus&force=true",
+		body: `{"apiVersion":"edgebus.io/v1alpha1","kind":"Node","metadata":{"name":"n1","labels":{"site":"n1"}},"spec":SPEC,"status":{"renderedVersion":"7"}}`,
+	},
+	"a Device of flightctl": {
+		method: "POST", path: "/apis/flightctl.io/v1beta1/devices", lacks: notOfFlightctl,
+		body: `{"apiVersion":"flightctl.io/v1beta1","kind":"Device","metadata":{"name":"n1-new"},"spec":SPEC}`,
+	},
+	"a Device of flightctl that is replaced": {
+		method: "PUT", path: "/api/v1/devices/n1", lacks: notOfFlightctl, body: `{"apiVersion":"v1beta1","kind":"Device","metadata":{"name":"n1"},"spec":SPEC}`,
+	},
+	"a Device of flightctl that is applied": {
+		method: "PATCH", path: "/apis/flightctl.io/v1beta1/devices/n1?fieldManager=m", lacks: notOfFlightctl,
+		body: `{"apiVersion":"flightctl.io/v1beta1","kind":"Device","metadata":{"name":"n1"},"spec":SPEC}`,
+	},
+	"a Fleet of flightctl": {
+		method: "POST", path: "/api/v1/fleets", lacks: notOfFlightctl, of: allNodes,
+		body: `{"apiVersion":"v1beta1","kind":"Fleet","metadata":{"name":"mine"},"spec":{"selector":{"matchLabels":{"site":"n1"}},"template":{"spec":SPEC}}}`,
+	},
 	"a label that a fleet matches": {
 		before: (*referring).fleet, method: "PATCH", path: root + "/nodes/n1", body: `{"metadata":{"labels":{"site":"hq"}}}`,
 	},
@@ -221,6 +251,9 @@ func among(who, list string) bool {
 func TestAReferenceIsOnlyForWhoMayReadWhatItNames(t *testing.T) {
 	for name, by := range ways {
 		for _, ref := range referrals {
+			if by.lacks != "" && among(ref.name, by.lacks) {
+				continue
+			}
 			r := newReferring(t)
 			r.ok("boss", "POST", root+"/nodes", `{"metadata":{"name":"n1","labels":{"site":"n1"}},"spec":{}}`)
 			if by.before != nil {
@@ -280,6 +313,7 @@ func TestAConfigurationIsJudgedByItsSecretsAndItsNodes(t *testing.T) {
 	r.ok("boss", "POST", collection, body("c", "hq"))
 	for _, c := range [][4]string{
 		{"anonymous", "POST", collection, body("d", "x")},
+		{"anonymous", "POST", "/apis/akri.sh/v0/namespaces/default/configurations", strings.Replace(body("d", "x"), `{`, `{"apiVersion":"akri.sh/v0","kind":"Configuration",`, 1)},
 		{"anonymous", "PATCH", collection + "/c", `{"spec":{"nodeSelector":null}}`},
 		{"anonymous", "PATCH", root + "/nodes/n1", `{"metadata":{"labels":{"site":"hq"}}}`},
 		{"ann", "PATCH", root + "/nodes/n1", `{"metadata":{"labels":{"site":"hq"}}}`},
