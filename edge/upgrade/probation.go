@@ -50,6 +50,10 @@ func (u *Upgrader) probe(ctx context.Context) {
 		return
 	}
 	p, up := *u.state.Probation, u.state.Probation.Upgrade
+	if u.o.Config.Probation.Time == 0 {
+		u.passed("the agent's settings want none any more (upgrade.probation.time)")
+		return
+	}
 	if up.Order.Version != "" && up.Order.Version != u.state.Version {
 		u.passed("another version was installed by hand")
 		return

@@ -154,7 +154,7 @@ func TestAProbationIsPassed(t *testing.T) {
 	require.Contains(t, h.text(), "debug")
 }
 
-// Another order, and somebody who changes the settings by hand, end a probation.
+// Another order, somebody who changes the core's settings by hand, and the agent's settings that want none, end a probation.
 func TestWhatEndsAProbation(t *testing.T) {
 	h, hub, u, now := onProbation(t, hour)
 	text := strings.Replace(h.text(), "this node", "my node", 1)
@@ -170,8 +170,13 @@ func TestWhatEndsAProbation(t *testing.T) {
 	require.Equal(t, resource.UpgradeSuccess, h.gives(u, "3", map[string]string{"log.level": "info"}).Result)
 	require.Equal(t, "3", u.state.Probation.Upgrade.Order.ID, "that of the last one")
 
+	require.NoError(t, os.WriteFile(u.file(backupName), nil, 0o600))
 	h.o.Config.Probation.Time = 0
 	u = h.open()
+	_, err := u.do(t.Context())
+	require.NoError(t, err)
+	require.Nil(t, u.state.Probation, "none is wanted any more")
+	require.NoFileExists(t, u.file(backupName))
 	require.Equal(t, resource.UpgradeSuccess, h.gives(u, "4", map[string]string{"log.level": "warn"}).Result)
 	require.Nil(t, u.state.Probation)
 }
