@@ -593,7 +593,7 @@ func (a *authenticator) identify(c credentials) (id Identity, why string, ok boo
 	case c.user != "":
 		id, ok = a.loopbackNode(c)
 	case c.loopback && len(a.anonymous) > 0:
-		id, ok = Identity{Roles: a.anonymous, Nodes: []string{"*"}, Devices: []string{"*"}}, true
+		id, ok = a.anybody(), true
 	}
 	if ok {
 		if why = a.denied(id, c); why != "" {
@@ -601,6 +601,11 @@ func (a *authenticator) identify(c credentials) (id Identity, why string, ok boo
 		}
 	}
 	return id, why, ok
+}
+
+// anybody is who has not signed in, on loopback. Without roles nobody may.
+func (a *authenticator) anybody() Identity {
+	return Identity{Roles: a.anonymous, Nodes: []string{"*"}, Devices: []string{"*"}}
 }
 
 // localUser returns the identity of a user of this host who is connected over a Unix socket, or why there is none.
@@ -631,7 +636,7 @@ func (a *authenticator) denied(id Identity, c credentials) string {
 		case d.Name != "" && d.Name == name:
 			return fmt.Sprintf("%s is denied (auth.deny)", validText(name))
 		case cert == nil:
-		case d.Serial != "" && d.Serial == cert.SerialNumber.Text(16), d.Fingerprint != "" && d.Fingerprint == fingerprint(cert):
+		case d.Serial != "" && d.Serial == cert.SerialNumber.Text(16), d.Fingerprint != "" && d.Fingerprint == Fingerprint(cert):
 			return "this certificate is denied (auth.deny)"
 		}
 	}
@@ -670,7 +675,8 @@ func enrolleeIdentity(node string) Identity {
 	return Identity{User: enrollPrefix + node, Roles: []topics.Role{topics.RoleEnrollee}, Nodes: []string{node}}
 }
 
-func fingerprint(cert *x509.Certificate) string {
+// Fingerprint is a certificate's SHA-256 as Denied has it.
+func Fingerprint(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.Raw)
 	return new(big.Int).SetBytes(sum[:]).Text(16)
 }

@@ -163,6 +163,7 @@ func (b *Broker) sweep(ctx context.Context) {
 			b.forgetExpired()
 		case <-figures.C:
 			b.publishSys()
+			b.storeMissed()
 		case <-ctx.Done():
 			return
 		case <-b.closed:
@@ -190,7 +191,15 @@ func (b *Broker) Close(ctx context.Context) error {
 	case <-ctx.Done():
 		errs = append(errs, ctx.Err())
 	}
+	b.storeMissed()
 	return errors.Join(errs...)
+}
+
+// storeMissed has what full sessions have dropped count over restarts.
+func (b *Broker) storeMissed() {
+	for _, cl := range b.clients.of(func(*Identity) bool { return true }) {
+		cl.sess.StoreMissed()
+	}
 }
 
 // Addrs are the addresses that the listeners are bound to, in their order.

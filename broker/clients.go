@@ -165,6 +165,16 @@ func (cs *clients) of(chosen func(*Identity) bool) (all []*client) {
 	return all
 }
 
+// identify gives a session without a connection, and its will, an identity.
+func (cs *clients) identify(cl *client, id *Identity) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cl.ident.Store(id)
+	if cl.will != nil {
+		cl.will.message.Publisher = id
+	}
+}
+
 // connsOf returns the connections of whom the function chooses.
 func (cs *clients) connsOf(chosen func(*Identity) bool) (all []*conn) {
 	cs.mu.Lock()
@@ -594,6 +604,7 @@ func (b *Broker) Sessions() []resource.Session {
 	for i, f := range all {
 		waiting, unacked, bytes := f.sess.Backlog()
 		f.s.Messages, f.s.Bytes, f.s.Subscriptions = waiting+unacked, bytes, len(f.filters())
+		f.s.Missed, _ = f.sess.Missed()
 		list[i] = f.s
 	}
 	slices.SortFunc(list, func(a, b resource.Session) int { return strings.Compare(a.Client, b.Client) })
@@ -675,20 +686,46 @@ func revokedToken(user string) string {
 	return fmt.Sprintf("the token of %s has been revoked", validText(user))
 }
 
-// ended reports whether an identity of a stored session or will has ended while the broker did not run: its token was revoked, it or its certificate
-// is denied, its node was revoked since its certificate was made, or it is no longer one of auth.users. Users of a provider are known to that alone.
-func (b *Broker) ended(id *Identity) bool {
-	a := b.auth
-	_, listed := a.users[id.User]
+// renewed is the identity of a stored session or will, with the rights that it has by the settings of now; nil: it has ended while the broker did not
+// run, as nobody is let in as that user any more with the same token or certificate, or with a password. Another password is the same user's. Users of
+// a provider are known to that alone.
+func (a *authenticator) renewed(id *Identity) *Identity {
+	var of Identity
 	switch {
-	case id.own():
-		return false
-	case id.Bearer && (a.bearer == nil || a.bearer.Revoked(id.Token).Err() != nil):
-		return true
-	case id.User != "" && !listed && !id.Bearer && id.Node == "" && !id.Has(topics.RoleEnrollee):
-		return true
+	case id.own(), id.Has(topics.RoleEnrollee):
+		return id
+	case id.Bearer:
+		if a.bearer == nil || a.bearer.Revoked(id.Token).Err() != nil {
+			return nil
+		}
+		of = *id
+	case id.Certificate != nil:
+		why := ""
+		if of, why = a.certificate(credentials{cert: id.Certificate}); why != "" {
+			return nil
+		}
+	case id.User == "":
+		if of = a.anybody(); len(of.Roles) == 0 {
+			return nil
+		}
+	default:
+		u, listed := a.account(id.User)
+		switch {
+		case listed:
+			of = a.identity(u)
+		case id.Node != "" && a.loopbackNodes:
+			of = nodeIdentity(id.Node)
+		}
 	}
-	return a.denied(Identity{User: id.User, Node: id.Node}, credentials{cert: id.Certificate}) != ""
+	if !of.same(id) || a.denied(Identity{User: id.User, Node: id.Node}, credentials{cert: id.Certificate}) != "" {
+		return nil
+	}
+	if of.sameRights(id) {
+		return id
+	}
+	now := *id
+	now.Roles, now.Nodes, now.Devices, now.Protocols, now.Configurations = of.Roles, of.Nodes, of.Devices, of.Protocols, of.Configurations
+	return &now
 }
 
 // request is an HTTP request under way.

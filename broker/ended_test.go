@@ -8,11 +8,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/topics"
 )
 
@@ -94,34 +97,151 @@ func TestAnIdentityLeavesNothing(t *testing.T) {
 	}
 }
 
-// Whoever has lost its rights while the broker did not run gets nothing of what it had when that starts.
+// Whoever has lost its rights while the broker did not run has nothing when that starts, of the settings of then: the table of identity and what is
+// stored of it. Wills and subscriptions outside of v1/ are for those who may have them.
 func TestAnIdentityThatEndedWhileTheBrokerWasDown(t *testing.T) {
-	for name, end := range map[string]func(*Options){
-		"token revoked": func(o *Options) { o.Auth.Bearer = tokens{} },
-		"user denied":   func(o *Options) { o.Auth.Deny = []Denied{{Name: "op"}} },
-		"user removed": func(o *Options) {
-			o.Auth.Bearer = tokens{} // and no provider
-			o.Auth.Users = slices.DeleteFunc(slices.Clone(o.Auth.Users), func(u User) bool { return u.Name == "op" })
-		},
-		"user removed, and there is a provider": func(o *Options) {
-			o.Auth.Users = slices.DeleteFunc(slices.Clone(o.Auth.Users), func(u User) bool { return u.Name == "op" })
-		},
+	a := newAuthority(t)
+	op, node := a.client("op"), a.client("n1")
+	without := func(name string) func(*Options) {
+		return func(o *Options) {
+			o.Auth.Users = slices.DeleteFunc(slices.Clone(o.Auth.Users), func(u User) bool { return u.Name == name })
+		}
+	}
+	bearer := func(t tokens) func(*Options) { return func(o *Options) { o.Auth.Bearer = t } }
+	deny := func(d Denied) func(*Options) { return func(o *Options) { o.Auth.Deny = []Denied{d} } }
+	with := func(o *Options) {
+		withTokens(o)
+		o.Auth.Anonymous = []topics.Role{topics.RoleOperator}
+		o.Listeners = append(o.Listeners, Listener{Name: "tls", Address: "127.0.0.1:0", TLS: a.server()})
+		all := maps.Clone(o.Auth.Bearer.(tokens))
+		all["t_ann"] = BearerUser{User: User{Name: "ann", Role: topics.RoleOperator, Nodes: []string{"*"}}, Expires: time.Now().Add(time.Hour)}
+		o.Auth.Bearer = all
+	}
+	local := func(o *Options) { o.Node = "n1" }
+	for name, c := range map[string]struct {
+		shows    connectOption
+		cert     *tls.Config
+		id       string         // a client identifier that it may have
+		is, then func(*Options) // the settings before and after; is may be nil
+	}{
+		"token revoked":                         {shows: credentialsOf("ci", "t_ci"), id: "c", then: bearer(tokens{})},
+		"user of the provider denied":           {shows: credentialsOf("", "t_ann"), id: "c", then: deny(Denied{Name: "ann"})},
+		"user of a provider that is no more":    {shows: credentialsOf("", "t_ann"), id: "c", then: bearer(nil)},
+		"user denied":                           {shows: credentialsOf("op", "secret"), id: "c", then: deny(Denied{Name: "op"})},
+		"user removed":                          {shows: credentialsOf("op", "secret"), id: "c", then: func(o *Options) { without("op")(o); bearer(tokens{})(o) }},
+		"user removed, and there is a provider": {shows: credentialsOf("op", "secret"), id: "c", then: without("op")},
+		"user removed who has a certificate":    {cert: op, id: "c", then: without("op")},
+		"user's certificate denied":             {cert: op, id: "c", then: deny(Denied{Fingerprint: Fingerprint(leafOf(t, op))})},
+		"user's certificate denied by number":   {cert: op, id: "c", then: deny(Denied{Serial: leafOf(t, op).SerialNumber.Text(16)})},
+		"mapper's user on a core removed":       {shows: credentialsOf("modbus", "secret"), id: "modbus", is: local, then: func(o *Options) { local(o); without("modbus")(o) }},
+		"mapper's user on a core denied":        {shows: credentialsOf("modbus", "secret"), id: "modbus", is: local, then: func(o *Options) { local(o); deny(Denied{Name: "modbus"})(o) }},
+		"who does not sign in":                  {shows: func(*packets.Packet) {}, id: "c", then: func(o *Options) { o.Auth.Anonymous = nil }},
+		"node with a password removed":          {shows: credentialsOf("node/n9", "secret"), id: "node/n9", then: func(o *Options) { without("n9")(o); o.Auth.LoopbackNodes = false }},
+		"node on loopback":                      {shows: func(pk *packets.Packet) { pk.Connect.UsernameFlag, pk.Connect.Username = true, []byte("node/n1") }, id: "node/n1", then: func(o *Options) { o.Auth.LoopbackNodes = false }},
+		"node deleted":                          {cert: node, id: "node/n1", then: func(o *Options) { o.Auth.Node = func(string) bool { return false } }},
+		"node denied":                           {cert: node, id: "node/n1", then: deny(Denied{Name: "n1"})},
+		"node's certificate denied":             {cert: node, id: "node/n1", then: deny(Denied{Fingerprint: Fingerprint(leafOf(t, node))})},
+		"node revoked": {cert: node, id: "node/n1", then: func(o *Options) {
+			o.Auth.Revoked = func(name string, _ *x509.Certificate) string { return map[string]string{"n1": "revoked"}[name] }
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			credentials := credentialsOf("op", "secret")
-			if name == "token revoked" {
-				credentials = credentialsOf("ci", "t_ci")
+			dir := t.TempDir()
+			b, _ := kept(t, dir, func(o *Options) {
+				with(o)
+				if c.is != nil {
+					c.is(o)
+				}
+			})
+			enter := func(id string, options ...connectOption) *tc {
+				if c.cert == nil {
+					return open(t, b, id, append(options, c.shows)...)
+				}
+				conn := dialTLS(t, b.Addrs()[1], c.cert)
+				require.Zero(t, conn.connect(id, options...))
+				return conn
+			}
+			boss := credentialsOf("boss", "secret")
+			waits := open(t, b, "boss", persistent, boss)
+			waits.sub("will/#", 1)
+			waits.leave(b, "boss")
+			away, here, second := []connectOption{persistent}, []connectOption{}, c.id+"-2"
+			isNode := strings.HasPrefix(c.id, nodePrefix)
+			if isNode {
+				second = c.id + "/2"
+			} else {
+				away, here = append(away, withWill("will/later", "gone", 3600)), append(here, withWill("will/now", "gone", 0))
+			}
+			conn := enter(c.id, away...)
+			if !isNode {
+				conn.sub("queue", 1)
+			}
+			conn.leave(b, c.id)
+			enter(second, here...)
+			open(t, b, "pub", boss).publish1("queue", "waits")
+			require.NotNil(t, b.clients.session(c.id))
+
+			b, _ = restarted(t, dir, func(o *Options) { with(o); c.then(o) }) // with a crash, as otherwise wills are published before
+			require.Eventually(t, func() bool { return b.clients.session(c.id) == nil }, patience, time.Millisecond)
+			waits = open(t, b, "boss", persistent, boss)
+			require.True(t, waits.connack.SessionPresent)
+			waits.nothing()
+			require.Zero(t, b.Stats().Queued)
+			require.Equal(t, 1, b.Stats().Subscriptions, "the boss's")
+		})
+	}
+}
+
+// What a user left has the rights that the settings give the user when the broker starts again, and goes on with another password.
+func TestWhatIsStoredHasTheRightsOfNow(t *testing.T) {
+	const far = topics.Prefix + "b1/devices/lamp/telemetry/t"
+	for name, c := range map[string]struct {
+		then             func(u *User)
+		password         string
+		kept, will, left bool
+	}{
+		"as before":        {then: func(*User) {}, password: "secret", kept: true, will: true, left: true},
+		"another password": {then: func(u *User) { u.PasswordHash = password.Make([]byte("other")) }, password: "other", kept: true, will: true, left: true},
+		"a viewer now":     {then: func(u *User) { u.Role = topics.RoleViewer }, password: "secret", kept: true, left: true},
+		"of other nodes":   {then: func(u *User) { u.Nodes = []string{"a*"} }, password: "secret", will: true, left: true},
+		"a node now":       {then: func(u *User) { u.Role, u.Nodes = topics.RoleNode, nil }, password: ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			users := func(change func(*User)) func(*Options) {
+				return func(o *Options) {
+					withTokens(o)
+					all := slices.Clone(o.Auth.Users)
+					one := User{Name: "one", PasswordHash: hash7, Role: topics.RoleOperator, Nodes: []string{"*"}}
+					change(&one)
+					o.Auth.Users = append(all, one)
+				}
 			}
 			dir := t.TempDir()
-			b, stop := kept(t, dir, withTokens)
-			open(t, b, "boss", persistent, credentialsOf("boss", "secret")).sub("will", 1)
-			open(t, b, "c", persistent, credentials, withWill("will", "gone", 3600)).leave(b, "c")
-			stop()
-			b, _ = kept(t, dir, func(o *Options) { withTokens(o); end(o) })
-			require.Eventually(t, func() bool { return b.clients.session("c") == nil }, patience, time.Millisecond)
+			b, _ := kept(t, dir, users(func(*User) {}))
 			boss := open(t, b, "boss", persistent, credentialsOf("boss", "secret"))
-			require.True(t, boss.connack.SessionPresent)
+			boss.sub("will/#", 1)
+			boss.leave(b, "boss")
+			one := open(t, b, "one", persistent, credentialsOf("one", "secret"))
+			one.sub(topics.Prefix+"#", 1)
+			one.leave(b, "one")
+			open(t, b, "two", credentialsOf("one", "secret"), withWill("will/now", "gone", 0))
+			require.True(t, b.Kept(far))
+
+			b, _ = restarted(t, dir, users(c.then))
+			boss = open(t, b, "boss", persistent, credentialsOf("boss", "secret"))
+			require.Equal(t, c.kept, b.Kept(far))
+			require.Equal(t, c.left, b.clients.session("one") != nil)
+			if c.will {
+				require.Equal(t, []string{"gone"}, boss.collect(1))
+			}
 			boss.nothing()
+			if c.password == "" {
+				return
+			}
+			if c.password != "secret" {
+				require.NotZero(t, dial(t, b).connect("one", persistent, credentialsOf("one", "secret")))
+			}
+			require.True(t, open(t, b, "one", persistent, credentialsOf("one", c.password)).connack.SessionPresent)
 		})
 	}
 }

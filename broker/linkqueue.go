@@ -41,7 +41,8 @@ type LinkQueueStats struct {
 	Oldest                          time.Duration
 	Taken                           int64 // also again
 	Done                            int64
-	Dropped                         map[string]int64
+	Dropped                         map[string]int64 // since New, by reason
+	FullBefore                      int64            // that were dropped before New, because the queue was full
 }
 
 func (o *LinkQueueOptions) validate() (err error) {
@@ -149,6 +150,7 @@ func (b *Broker) LinkQueueStats() (s LinkQueueStats) {
 	}
 	waiting, unacked, bytes := b.linkQueue.sess.Backlog()
 	s.Messages, s.Bytes, s.Unacknowledged, s.Taken = waiting+unacked, bytes, unacked, b.linkQueue.count.Sent.Load()
+	_, s.FullBefore = b.linkQueue.sess.Missed()
 	s.Done = b.linkQueue.count.Acknowledged.Load()
 	if at := b.linkQueue.sess.Oldest(); !at.IsZero() {
 		s.Oldest = max(b.opts.Now().Sub(at), 0)

@@ -130,6 +130,7 @@ type queues struct {
 	unacked        int     // messages sent and not acknowledged
 	fullest        float64 // how full the fullest session's queue is, from 0 to 1
 	fullestOf      string  // the client whose that is; empty: all are empty
+	missedBefore   int64   // messages that the sessions had no room for before this process
 }
 
 // queues goes through all sessions, so that none has to keep these numbers up to date.
@@ -145,6 +146,8 @@ func (b *Broker) queues() (q queues) {
 		q.waiting += waiting
 		q.unacked += unacked
 		q.bytes += bytes
+		_, before := c.sess.Missed()
+		q.missedBefore += before
 		if full := float64(bytes) / float64(b.opts.Limits.Session.Bytes); full > q.fullest {
 			q.fullest, q.fullestOf = full, c.id
 		}
@@ -159,7 +162,7 @@ type Report struct {
 	Retained                int              // messages on users' own topics
 	FullestQueue            float64          // how full the fullest session's queue is, from 0 to 1
 	FullestOf               string           // the client whose that is; empty: all are empty
-	Missed                  int64            // messages that sessions had no room for
+	Missed                  int64            // messages that sessions had no room for; of those that outlived restarts, also before New
 	Refused                 map[string]int64 // publishes of clients, by kind of error
 	Foreign                 *ForeignOrigin   // the last web page that was refused; nil: none was
 }
@@ -175,7 +178,7 @@ func (b *Broker) Report() Report {
 	q := b.queues()
 	r := Report{
 		Sessions: b.sessions(), Subscriptions: b.router.index.len(), Queued: int64(q.waiting + q.unacked), Retained: b.retained.len(),
-		FullestQueue: q.fullest, FullestOf: q.fullestOf, Missed: b.counters.Dropped()[session.DropQueueFull.String()], Refused: make(map[string]int64),
+		FullestQueue: q.fullest, FullestOf: q.fullestOf, Missed: b.counters.Dropped()[session.DropQueueFull.String()] + q.missedBefore, Refused: make(map[string]int64),
 	}
 	for kind, n := range b.metrics.refused {
 		r.Refused[string(kind)] = n.Load()

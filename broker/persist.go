@@ -432,15 +432,21 @@ func (l *loading) restore(c *client) error {
 }
 
 // resume starts the timers of the loaded sessions, ends those that have expired, and publishes the wills of sessions that
-// ended with the previous process.
+// ended with the previous process. What there is of an identity that has ended, ends; else it has the rights of now.
 func (b *Broker) resume() {
-	for _, cl := range b.clients.of(b.ended) {
-		b.endAway(cl)
+	for _, cl := range b.clients.of(func(*Identity) bool { return true }) {
+		if id := b.auth.renewed(cl.rights()); id == nil {
+			b.endAway(cl)
+		} else if id != cl.rights() {
+			b.clients.identify(cl, id)
+			b.router.index.gen.Add(1) // routes depend on rights
+		}
 	}
 	for _, w := range b.lost {
-		if b.ended(w.message.Publisher) {
+		if id := b.auth.renewed(w.message.Publisher); id == nil {
 			b.dropWill(w)
 		} else {
+			w.message.Publisher = id
 			b.publishWill(w)
 		}
 	}

@@ -101,6 +101,50 @@ func testQueueOutlivesTheBroker(t *testing.T, at place) {
 	}
 }
 
+// What full sessions have dropped is counted over restarts, in order and by a crash, without a write for each message.
+func TestWhatFullSessionsDroppedIsCountedOverRestarts(t *testing.T) {
+	dir := t.TempDir()
+	narrow := func(o *Options) {
+		o.Limits.Session.Bytes = roomFor(numbers(0, 10)...)
+		o.LinkQueue = &LinkQueueOptions{Keep: []string{"kept/#"}, Bytes: 1, Age: time.Hour}
+	}
+	missed := func(b *Broker) int64 {
+		for _, s := range b.Sessions() {
+			if s.Client == "sub" {
+				return s.Missed
+			}
+		}
+		return -1
+	}
+	b, stop := kept(t, dir, narrow)
+	sub := open(t, b, "sub", persistent)
+	sub.sub("a", 1)
+	sub.leave(b, "sub")
+	records := b.store.last.Load()
+	open(t, b, "pub").burst("a", 0, 30)
+	passed(t, b, 0, 5)
+	require.EqualValues(t, 20, missed(b))
+	require.LessOrEqual(t, b.store.last.Load(), records+10, "nothing is written for what is dropped")
+	stop()
+
+	b, _ = kept(t, dir, narrow)
+	require.EqualValues(t, 20, missed(b))
+	require.EqualValues(t, 20, b.Report().Missed)
+	require.EqualValues(t, 4, b.LinkQueueStats().FullBefore)
+	require.Zero(t, b.Stats().Dropped["queue_full"], "a counter begins with the process")
+	open(t, b, "pub").burst("a", 0, 5)
+	b.storeMissed()
+	require.NoError(t, b.store.now(nil))
+
+	b, dir = restarted(t, dir, narrow)
+	require.EqualValues(t, 25, missed(b))
+	sub = open(t, b, "sub", persistent)
+	require.Equal(t, numbers(0, 10), sub.collect(10))
+	require.EqualValues(t, 25, missed(b), "also once there is room")
+	open(t, b, "sub").leave(b, "sub")
+	require.Zero(t, b.Report().Missed, "with the session ends its count")
+}
+
 func testWhatWasSentIsSentAgainWithItsID(t *testing.T, at place) {
 	dir := t.TempDir()
 	b, stop := at.kept(t, dir, nil)

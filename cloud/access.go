@@ -91,6 +91,7 @@ func openBearer(ctx context.Context, a configs.HubAuth, st interface {
 		Taken: func(name string) bool {
 			return b.IsNode(name) || slices.ContainsFunc(a.Users, func(u configs.User) bool { return u.Name == name })
 		},
+		Ended: func(by identity.Maker) string { return makerEnded(a, by) },
 	})
 	if err != nil || a.OIDC.Issuer == "" {
 		return b, err
@@ -107,6 +108,31 @@ func openBearer(ctx context.Context, a configs.HubAuth, st interface {
 	}
 	b.OIDC = identity.NewOIDC(o)
 	return b, nil
+}
+
+// makerEnded says why whoever made a token may make none any more, by the settings; empty: it may. Who makes tokens without signing in has no name, and is
+// whoever is on the hub's host.
+func makerEnded(a configs.HubAuth, by identity.Maker) string {
+	for _, d := range a.Deny {
+		switch {
+		case d.Name != "" && d.Name == by.By:
+			return d.Name + " is denied (auth.deny)"
+		case d.Serial != "" && configs.Hex(d.Serial) == by.Serial, d.Fingerprint != "" && configs.Hex(d.Fingerprint) == by.Fingerprint:
+			return "the certificate of " + by.By + " is denied (auth.deny)"
+		}
+	}
+	administers := func(u configs.User) bool {
+		return u.Name == by.By && topics.Role(u.Role) == topics.RoleOperator && slices.Contains(u.Nodes, "*")
+	}
+	switch {
+	case by.By == "":
+		return ""
+	case by.Provider && a.OIDC.Issuer == "":
+		return "there is no provider any more (auth.oidc)"
+	case !by.Provider && !slices.ContainsFunc(a.Users, administers):
+		return by.By + " is no operator of all nodes in auth.users any more"
+	}
+	return ""
 }
 
 // bound are those who decide what a Node gets by its labels.

@@ -182,7 +182,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Ready != nil {
 		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
-	return daemon.RunGroup(ctx, mqttserver.Beside(bo.Audit, tw.Run), br.Serve, site.Run, content.Run, serving.Run, recorder.Run, nodes.Run, backups.Run, guard.Run, space.Run, watch, act, followUpgrades(tw, st, log))
+	return daemon.RunGroup(ctx, mqttserver.Beside(bo.Audit, tw.Run), br.Serve, site.Run, content.Run, serving.Run, bearer.Tokens.Run, recorder.Run, nodes.Run, backups.Run, guard.Run, space.Run, watch, act, followUpgrades(tw, st, log))
 }
 
 // letsIn says whether a certificate is accepted as a node's, if its name is no user's.

@@ -191,5 +191,6 @@ func firstExpiry(a, b time.Time) time.Time {
 
 func streamReport(h *hubLink) *resource.StreamReport {
 	s := h.streams.broker.LinkQueueStats()
+	s.Dropped["full"] += s.FullBefore
 	return &resource.StreamReport{Waiting: s.Messages, Seconds: s.Oldest.Seconds(), Dropped: s.Dropped, RefusedRules: h.bridge.refusals()}
 }

@@ -241,12 +241,23 @@ func (s *Session) forget(records ...uint64) {
 	}
 }
 
-// storeProgress stores which messages were sent: only those are sent with DUP after a restart.
+// StoreMissed stores how many messages a durable session had no room for, if more are to count over a restart. It is called now and then: a
+// session that is full drops as fast as others publish, and costs no writes by that.
+func (s *Session) StoreMissed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.log != nil && !s.ended && s.missed > s.missedStored {
+		s.storeProgress()
+	}
+}
+
+// storeProgress stores which messages were sent: only those are sent with DUP after a restart. It stores what was missed with it.
 func (s *Session) storeProgress() {
 	if s.progress == 0 {
 		s.progress = s.log.ID()
 	}
-	s.log.Commit([]journal.Change{{ID: s.progress, Value: s.encode(kindProgress, s.sent)}}, nil)
+	s.log.Commit([]journal.Change{{ID: s.progress, Value: s.encode(kindProgress, s.sent, uint64(s.missed))}}, nil)
+	s.missedStored = s.missed
 }
 
 // storeRelease stores a PUBREC before it is answered: with the PUBREL the client forgets the packet id, and must never get
@@ -530,7 +541,7 @@ const (
 	kindBody                       // a message of several sessions
 	kindReleased                   // a QoS 2 message after its PUBREC: session, seq, topic if a replay needs it
 	kindInbound                    // a QoS 2 publish of the client's: session, packet id
-	kindProgress                   // how far the queue was sent: session, seq
+	kindProgress                   // how far the queue was sent: session, seq, how many messages there was no room for
 	kindReplay                     // retained messages that are owed: session, filter, delivery, seq at the subscription, topic after which
 	kindSequenced                  // a message that may be on disk only: session, seq, delivery, message, checksum
 	kindLive                       // a message that was delivered during a replay: session, seq, topic
@@ -849,6 +860,7 @@ type loadedSession struct {
 	inbound    map[uint16]uint64
 	progress   uint64
 	sent       uint64
+	missed     int64
 	replays    []*replay
 	live       []loadedLive
 	disk       diskQueue
@@ -907,7 +919,7 @@ func (l *Loader) Record(id uint64, value []byte) error {
 		}
 		p.inbound[uint16(n)] = id
 	case kindProgress:
-		p.progress, p.sent = id, d.Number()
+		p.progress, p.sent, p.missed = id, d.Number(), int64(d.Number())
 	case kindReplay:
 		x := &replay{record: id, filter: d.Text()}
 		how := d.delivery()
@@ -946,6 +958,7 @@ func (l *Loader) Restore(s *Session) ([]PendingReplay, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.progress, s.sent, s.seq = p.progress, p.sent, max(p.sent, p.last)
+	s.missed, s.missedBefore, s.missedStored = p.missed, p.missed, p.missed
 	s.disk = p.disk
 	for id, record := range p.inbound {
 		s.inbound.add(id, &inboundPublish{record: record, received: true})

@@ -38,6 +38,10 @@ type Session struct {
 	inflight inflight
 	inbound  inbound
 
+	missed       int64 // messages that there was no room for
+	missedBefore int64 // of them, those before this process
+	missedStored int64 // of them, those that the record of the progress has
+
 	replays  []*replay // of retained messages
 	fetching bool      // retained messages are being fetched
 	live     liveTopics
@@ -221,8 +225,23 @@ func (s *Session) Enqueue(m *Message, d Delivery) Result {
 
 func (s *Session) refuse(m *Message, why DropReason) Result {
 	s.forgetLive(m.Topic)
-	s.count.Drop(why, 1)
+	s.drop(why)
 	return NoRoom
+}
+
+// drop counts a message that the client does not get.
+func (s *Session) drop(why DropReason) {
+	s.count.Drop(why, 1)
+	if why == DropQueueFull {
+		s.missed++
+	}
+}
+
+// Missed is how many messages the session had no room for since it began, and how many of them before this process.
+func (s *Session) Missed() (all, before int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.missed, s.missedBefore
 }
 
 // HasRoom reports whether a message would be queued without dropping another.
@@ -275,7 +294,7 @@ func (s *Session) dropOldest(why DropReason) bool {
 		return false
 	}
 	s.evictFromDisk()
-	s.count.Drop(why, 1)
+	s.drop(why)
 	return true
 }
 
@@ -294,7 +313,7 @@ func (s *Session) tooOld(it item, now time.Time) bool {
 // discard drops an item that was taken out of the queue.
 func (s *Session) discard(it item, why DropReason) {
 	s.deleteRecord(it)
-	s.count.Drop(why, 1)
+	s.drop(why)
 }
 
 func (s *Session) push(it item, batch *WriteBatch) {

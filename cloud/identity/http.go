@@ -38,7 +38,7 @@ func (t *Tokens) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Ide
 			return err
 		}
 		audit.Name(r, in.User)
-		out, err := t.Create(r.Context(), in, id.User)
+		out, err := t.Create(r.Context(), in, makerOf(id))
 		return httpserver.ReplyOr(w, out, err)
 	case r.Method == http.MethodDelete && one:
 		return httpserver.ReplyOr(w, struct{}{}, t.Revoke(r.Context(), name, id.User))

@@ -160,7 +160,7 @@ func TestNamesAreOnesOwn(t *testing.T) {
 	tokens, closed := open(t, t.TempDir()+"/hub.db", r.clock)
 	defer closed()
 	b := Bearer{Tokens: tokens, OIDC: r.oidc, IsNode: func(name string) bool { return name == "n1" }}
-	_, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, "ann")
+	_, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, Maker{By: "ann"})
 	require.NoError(t, err)
 	for _, name := range []string{"ci", "n1"} {
 		_, err := b.Verify(t.Context(), r.token(map[string]any{"name": name}))

@@ -44,7 +44,23 @@ type Token struct {
 	Nodes   []string    `json:"nodes"`
 	Created time.Time   `json:"created"`
 	Expires time.Time   `json:"expires"`
-	By      string      `json:"by,omitempty"` // who made it
+	Maker
+}
+
+// Maker is who made a token, and how that user had signed in.
+type Maker struct {
+	By          string `json:"by,omitempty"`          // the user; empty: who had not signed in
+	Provider    bool   `json:"provider,omitempty"`    // a provider's user
+	Serial      string `json:"serial,omitempty"`      // of the user's certificate, hexadecimal
+	Fingerprint string `json:"fingerprint,omitempty"` // of that certificate, SHA-256, hexadecimal without leading zeros
+}
+
+func makerOf(id broker.Identity) Maker {
+	m := Maker{By: id.User, Provider: id.Bearer}
+	if id.Certificate != nil {
+		m.Serial, m.Fingerprint = id.Certificate.SerialNumber.Text(16), broker.Fingerprint(id.Certificate)
+	}
+	return m
 }
 
 // TokenRequest asks for a token.
@@ -68,6 +84,8 @@ type Options struct {
 	Writer store.Writer
 	// Taken reports whether the name is one of auth.users or a node's: the holder of a token is a user of another name.
 	Taken func(name string) bool
+	// Ended says why whoever made a token may make none any more: the token ends with that. An empty text: it may. nil: all may.
+	Ended func(Maker) string
 	Log   zerolog.Logger
 	Now   func() time.Time
 }
@@ -87,7 +105,7 @@ type held struct {
 	revoke  context.CancelFunc
 }
 
-// NewTokens reads the tokens that there are.
+// NewTokens reads the tokens that there are, and revokes those whose makers have lost their rights.
 func NewTokens(ctx context.Context, o Options) (*Tokens, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -108,7 +126,42 @@ func NewTokens(ctx context.Context, o Options) (*Tokens, error) {
 		}
 		t.add(sum, one)
 	}
-	return t, nil
+	return t, t.revokeEnded(ctx)
+}
+
+// revokeEnded revokes the tokens whose makers may make none any more: else a token would be what remains of a user who was removed.
+func (t *Tokens) revokeEnded(ctx context.Context) error {
+	if t.o.Ended == nil {
+		return nil
+	}
+	for _, one := range t.List() {
+		why := t.o.Ended(one.Maker)
+		if why == "" {
+			continue
+		}
+		if err := t.remove(ctx, one); err != nil {
+			return err
+		}
+		t.o.Log.Warn().Str("token", one.ID[:shownID]).Str("user", one.User).Str("by", one.By).Str("reason", why).
+			Msg("a bearer token was revoked, as who made it may make none any more")
+	}
+	return nil
+}
+
+// Run forgets the tokens that have expired, and with each the sessions of its user's clients, until ctx is done.
+func (t *Tokens) Run(ctx context.Context) error {
+	hourly := time.NewTicker(time.Hour)
+	defer hourly.Stop()
+	for {
+		if err := t.forgetExpired(ctx); err != nil && ctx.Err() == nil {
+			t.o.Log.Warn().Err(err).Msg("tokens that have expired could not be forgotten; it is tried again in an hour")
+		}
+		select {
+		case <-hourly.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 func (t *Tokens) add(sum [sha256.Size]byte, one Token) {
@@ -162,7 +215,7 @@ func (t *Tokens) Revoked(id string) context.Context {
 }
 
 // Create makes a token. by is who asked for it.
-func (t *Tokens) Create(ctx context.Context, r TokenRequest, by string) (NewToken, error) {
+func (t *Tokens) Create(ctx context.Context, r TokenRequest, by Maker) (NewToken, error) {
 	now := t.o.Now().UTC()
 	ttl, err := resource.ParseTTL(r.TTL, defaultTTL, maxTTL)
 	if err != nil {
@@ -181,7 +234,7 @@ func (t *Tokens) Create(ctx context.Context, r TokenRequest, by string) (NewToke
 	_, _ = rand.Read(secret[:]) // it never fails
 	token := prefix + hex.EncodeToString(secret[:])
 	sum := sha256.Sum256([]byte(token))
-	one := Token{ID: hex.EncodeToString(sum[:]), User: r.User, Role: r.Role, Nodes: r.Nodes, Created: now, Expires: now.Add(ttl), By: by}
+	one := Token{ID: hex.EncodeToString(sum[:]), User: r.User, Role: r.Role, Nodes: r.Nodes, Created: now, Expires: now.Add(ttl), Maker: by}
 	data, err := json.Marshal(one)
 	if err != nil {
 		return NewToken{}, err
@@ -191,7 +244,7 @@ func (t *Tokens) Create(ctx context.Context, r TokenRequest, by string) (NewToke
 	}
 	t.add(sum, one)
 	t.o.Log.Info().Str("token", one.ID[:shownID]).Str("user", one.User).Str("role", string(one.Role)).Strs("nodes", one.Nodes).
-		Time("expires", one.Expires).Str("by", by).Msg("a bearer token was made")
+		Time("expires", one.Expires).Str("by", by.By).Msg("a bearer token was made")
 	return NewToken{ID: one.ID[:shownID], Token: token, Expires: resource.Time(one.Expires)}, nil
 }
 

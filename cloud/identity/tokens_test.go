@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,7 +40,7 @@ func TestATokenIsGoodUntilItExpiresOrIsRevoked(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hub.db")
 	c := &clock{now: time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)}
 	tokens, closed := open(t, file, c)
-	made, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleOperator, Nodes: []string{"hall-*"}, TTL: "30d"}, "ann")
+	made, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleOperator, Nodes: []string{"hall-*"}, TTL: "30d"}, Maker{By: "ann"})
 	require.NoError(t, err)
 	require.True(t, IsToken(made.Token))
 	require.Equal(t, "2026-12-22T10:00:00.000Z", made.Expires)
@@ -95,7 +96,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 		"ttl":    {User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}, TTL: "-1h"},
 		"ttl ":   {User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}, TTL: "9999999d"},
 	} {
-		_, err := tokens.Create(t.Context(), r, "ann")
+		_, err := tokens.Create(t.Context(), r, Maker{By: "ann"})
 		require.ErrorContains(t, err, strings.TrimSpace(field), "%+v", r)
 	}
 	require.Empty(t, tokens.List())
@@ -106,18 +107,78 @@ func TestExpiredTokensAreForgotten(t *testing.T) {
 	tokens, closed := open(t, filepath.Join(t.TempDir(), "hub.db"), c)
 	defer closed()
 	r := TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}, TTL: "1h"}
-	_, err := tokens.Create(t.Context(), r, "ann")
+	_, err := tokens.Create(t.Context(), r, Maker{By: "ann"})
 	require.NoError(t, err)
 	c.now = c.now.Add(26 * time.Hour)
-	_, err = tokens.Create(t.Context(), r, "ann")
+	_, err = tokens.Create(t.Context(), r, Maker{By: "ann"})
 	require.NoError(t, err)
 	require.Len(t, tokens.List(), 1)
+}
+
+// Expired tokens end what they were still good for, a day later.
+func TestExpiredTokensAreForgottenWithoutAnyRequest(t *testing.T) {
+	c := &clock{now: time.Now()}
+	tokens, closed := open(t, filepath.Join(t.TempDir(), "hub.db"), c)
+	defer closed()
+	made, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}, TTL: "1h"}, Maker{})
+	require.NoError(t, err)
+	u, err := tokens.Verify(made.Token)
+	require.NoError(t, err)
+	c.now = c.now.Add(26 * time.Hour)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- tokens.Run(ctx) }()
+	<-u.Revoked.Done()
+	stop()
+	require.NoError(t, <-ended)
+	require.Empty(t, tokens.List())
+}
+
+// A token ends with the rights of whoever made it, for good: also if somebody of that name comes back.
+func TestATokenEndsWithItsMaker(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "hub.db")
+	c := &clock{now: time.Now()}
+	tokens, closed := open(t, file, c)
+	made := map[string]NewToken{}
+	for name, by := range map[string]Maker{
+		"ann's": {By: "ann"}, "bob's": {By: "bob"}, "by certificate": {By: "bob", Serial: "4a1f", Fingerprint: "ab"}, "nobody's": {}, "provider's": {By: "ann", Provider: true},
+	} {
+		one, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, by)
+		require.NoError(t, err)
+		made[name] = one
+	}
+	closed()
+	left := []string{"bob's", "nobody's", "provider's"}
+	for _, ended := range []func(Maker) string{
+		func(by Maker) string {
+			if by == (Maker{By: "ann"}) || by.Serial == "4a1f" && by.Fingerprint == "ab" {
+				return "gone"
+			}
+			return ""
+		},
+		nil,
+	} {
+		s, err := bolt.Open(bolt.Options{Path: file})
+		require.NoError(t, err)
+		tokens, err = NewTokens(t.Context(), Options{Reader: s, Writer: s, Log: zerolog.Nop(), Now: c.Now, Ended: ended})
+		require.NoError(t, err)
+		for name, one := range made {
+			u, err := tokens.Verify(one.Token)
+			if slices.Contains(left, name) {
+				require.NoError(t, err, name)
+				continue
+			}
+			require.ErrorIs(t, err, resource.Unauthorized, name)
+			require.Error(t, tokens.Revoked(u.ID).Err())
+		}
+		require.NoError(t, s.Close())
+	}
 }
 
 func BenchmarkVerify(b *testing.B) {
 	tokens, closed := open(b, filepath.Join(b.TempDir(), "hub.db"), &clock{now: time.Now()})
 	defer closed()
-	made, err := tokens.Create(b.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, "ann")
+	made, err := tokens.Create(b.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, Maker{By: "ann"})
 	require.NoError(b, err)
 	for b.Loop() {
 		if _, err := tokens.Verify(made.Token); err != nil {
@@ -130,7 +191,7 @@ func BenchmarkVerify(b *testing.B) {
 func BenchmarkSignIn(b *testing.B) {
 	tokens, closed := open(b, filepath.Join(b.TempDir(), "hub.db"), &clock{now: time.Now()})
 	defer closed()
-	made, err := tokens.Create(b.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, "ann")
+	made, err := tokens.Create(b.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, Maker{By: "ann"})
 	require.NoError(b, err)
 	signIn(b, Bearer{Tokens: tokens}, made.Token)
 }

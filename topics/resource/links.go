@@ -30,8 +30,8 @@ type LinkReport struct {
 	Rules string `json:"rules,omitempty"`
 	// FullestQueue is the fill level of the fullest queue of this end's broker, from 0 to 1.
 	FullestQueue float64 `json:"fullestQueue,omitempty"`
-	// FullestOf is the client that the fullest queue belongs to. Missed is how many messages were dropped since this end's
-	// start because a session was full.
+	// FullestOf is the client that the fullest queue belongs to. Missed is how many messages were dropped because a session
+	// was full: since this end's start, and before it by sessions that there still are.
 	FullestOf string `json:"fullestOf,omitempty"`
 	Missed    int64  `json:"missed,omitempty"`
 	// Refused is how many publishes this end's broker refused since its start, by kind of error.
@@ -56,7 +56,7 @@ type ForeignOrigin struct {
 type StreamReport struct {
 	Waiting      int              `json:"waiting"`
 	Seconds      float64          `json:"seconds"`           // the age of the oldest message
-	Dropped      map[string]int64 `json:"dropped,omitempty"` // messages since the core's start, by reason
+	Dropped      map[string]int64 `json:"dropped,omitempty"` // messages since the core's start, by reason; those of a full queue since that began
 	RefusedRules int              `json:"refusedRules"`      // bridge rules that the hub doesn't permit
 }
 
@@ -152,6 +152,8 @@ type Session struct {
 	Subscriptions int    `json:"subscriptions"`
 	Messages      int    `json:"messages"` // that wait, or were sent and not acknowledged
 	Bytes         int    `json:"bytes"`    // of the messages that wait
+	// Missed is how many messages the session had no room for since it began. It counts over restarts, if the session outlives them.
+	Missed int64 `json:"missed,omitempty"`
 }
 
 // HubID identifies a hub's data. It is a random number, drawn when a store is created, and part of the store's backups.

@@ -212,7 +212,7 @@ func (d *diagnosis) ends(f facts) {
 		d.addIf(r.FullestQueue > fullQueue, look, "the client is offline or slow: when its queue is full, messages for it are dropped (limits.session)",
 			"the queue of client %q on %s is %.0f %% full", r.FullestOf, r.Program, 100*r.FullestQueue)
 		d.addIf(r.Missed > 0, look, "its log names the clients, which are offline or slow: connect them, end their sessions (edgebus session end), or raise limits.session",
-			"%s had no room for %d messages in sessions since its start, and dropped them", r.Program, r.Missed)
+			"%s had no room for %d messages in sessions, and dropped them (edgebus session list: missed)", r.Program, r.Missed)
 	}
 	d.addIf(f.hub != nil && f.core != nil && f.hub.Version != f.core.Version, look, "upgrade the older one",
 		"the hub has version %s, the core %s", f.version(f.hub), f.version(f.core))
@@ -673,7 +673,11 @@ func (d *diagnosis) streams(core *resource.LinkReport) {
 	}
 	for _, why := range slices.Sorted(maps.Keys(s.Dropped)) {
 		if n := s.Dropped[why]; n > 0 && why != "not_linked" { // as rules without store are meant to
-			d.add(look, "its log says more; room and age are limits.streams in core.yaml", "%s for the hub were dropped since the core's start: %s", plural(int(n), "message"), why)
+			since := "the core's start"
+			if why == "full" {
+				since = "its queue of streams began"
+			}
+			d.add(look, "its log says more; room and age are limits.streams in core.yaml", "%s for the hub were dropped since %s: %s", plural(int(n), "message"), since, why)
 		}
 	}
 	d.addIf(s.Waiting > 0 && s.Seconds > lateSeconds && core.Links[0].State == resource.Online, look, "is link.rate too low, or the network slow?",

@@ -96,7 +96,7 @@ func TestDiagnosis(t *testing.T) {
 		}, look, "3 publishes were refused for a limit"},
 		"dropped": {func(f *facts) {
 			f.core.Streams = &resource.StreamReport{Dropped: map[string]int64{"full": 7, "expired": 0}}
-		}, look, "7 messages for the hub were dropped since the core's start: full"},
+		}, look, "7 messages for the hub were dropped since its queue of streams began: full"},
 		"streams wait": {func(f *facts) {
 			f.core.Streams = &resource.StreamReport{Waiting: 9, Seconds: 90}
 		}, look, "9 messages of streams wait though the link is up"},

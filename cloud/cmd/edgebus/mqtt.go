@@ -345,7 +345,7 @@ func newSessionList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
 		Short:   "List the sessions of connected and disconnected clients",
-		Long:    "List sessions: the user, whether the client is connected, and how much is queued for it.\n\n" + exitCodes,
+		Long:    "List sessions: the user, whether the client is connected, how much is queued for it, and how many messages\nits queue had no room for (missed), which counts over restarts.\n\n" + exitCodes,
 		Example: "  edgebus session list\n  edgebus session list -o json | jq '.sessions[] | select(.connected | not)'",
 		Args:    cobra.NoArgs,
 	}
@@ -354,11 +354,11 @@ func newSessionList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		rows := [][]string{{"CLIENT", "USER", "CONNECTED", "REMOTE", "AWAY SINCE", "EXPIRES", "SUBSCRIPTIONS", "MESSAGES", "BYTES"}}
+		rows := [][]string{{"CLIENT", "USER", "CONNECTED", "REMOTE", "AWAY SINCE", "EXPIRES", "SUBSCRIPTIONS", "MESSAGES", "BYTES", "MISSED"}}
 		for _, s := range list.Sessions {
 			rows = append(rows, []string{
 				printable(s.Client, widest), printable(s.User, widest), strconv.FormatBool(s.Connected), s.Remote, s.Since, s.Expires,
-				strconv.Itoa(s.Subscriptions), strconv.Itoa(s.Messages), strconv.Itoa(s.Bytes),
+				strconv.Itoa(s.Subscriptions), strconv.Itoa(s.Messages), strconv.Itoa(s.Bytes), strconv.FormatInt(s.Missed, 10),
 			})
 		}
 		return printRows(cmd.OutOrStdout(), output, list, rows)
