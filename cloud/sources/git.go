@@ -144,7 +144,10 @@ func (c *Client) inflate(dir string) (*filesystem.Storage, error) {
 	if _, err := pack.Seek(0, io.SeekStart); err != nil {
 		return nil, err
 	}
-	return objects, packfile.UpdateObjectStorage(objects, pack)
+	if err := packfile.UpdateObjectStorage(objects, pack); err != nil {
+		return nil, err
+	}
+	return objects, os.Remove(pack.Name()) // the storage has a copy
 }
 
 // measure fails for a small pack that inflates to very much. What all of its objects, and those that its deltas make of others, come to is
