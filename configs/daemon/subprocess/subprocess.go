@@ -44,10 +44,10 @@ func (c Command) Run(ctx context.Context) ([]byte, error) {
 		ctx, cancel = context.WithTimeoutCause(ctx, c.Time, fmt.Errorf("it took longer than %s and was ended", c.Time))
 		defer cancel()
 	}
-	var end Tail
+	var end, stderr Tail
 	out := &output{end: &end}
 	cmd := exec.CommandContext(ctx, c.Argv[0], c.Argv[1:]...) //nolint:gosec // G204: the caller's, which says where it comes from
-	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = c.Dir, c.Env, out, &end
+	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = c.Dir, c.Env, out, &stderr
 	if cmd.Dir == "" {
 		cmd.Dir = "/"
 	}
@@ -68,6 +68,7 @@ func (c Command) Run(ctx context.Context) ([]byte, error) {
 		err = fmt.Errorf("it wrote more than %d bytes", maxOutput)
 	}
 	if err != nil {
+		end.append(&stderr)
 		return nil, fmt.Errorf("%w%s", err, &end)
 	}
 	return out.text.Bytes(), nil

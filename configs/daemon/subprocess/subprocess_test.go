@@ -46,7 +46,7 @@ func TestWhatAProgramLeavesRunningIsNotAwaited(t *testing.T) {
 }
 
 func TestTheErrorHasTheEndOfTheOutput(t *testing.T) {
-	_, err := Command{Argv: sh("seq 1 1000; echo why >&2; exit 3")}.Run(t.Context())
+	_, err := Command{Argv: sh("echo why >&2; seq 1 1000; exit 3")}.Run(t.Context())
 	require.ErrorContains(t, err, "exit status 3: …")
 	require.ErrorContains(t, err, "999\n1000\nwhy")
 	require.NotContains(t, err.Error(), "\n900\n")

@@ -26,6 +26,22 @@ func (w *Tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// append puts the end of another output last: that of stderr says why a program failed, however much it wrote to stdout at the same
+// time.
+func (w *Tail) append(other *Tail) {
+	other.mu.Lock()
+	defer other.mu.Unlock()
+	if len(other.text) == 0 {
+		return
+	}
+	w.mu.Lock()
+	if n := len(w.text); n > 0 && w.text[n-1] != '\n' {
+		w.text = append(w.text, '\n')
+	}
+	w.mu.Unlock()
+	_, _ = w.Write(other.text)
+}
+
 // String is the end of the output behind a colon; nothing if there was none.
 func (w *Tail) String() string {
 	w.mu.Lock()
