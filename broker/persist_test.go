@@ -136,7 +136,7 @@ func TestWhatFullSessionsDroppedIsCountedOverRestarts(t *testing.T) {
 	b.storeMissed()
 	require.NoError(t, b.store.now(nil))
 
-	b, dir = restarted(t, dir, narrow)
+	b, _ = restarted(t, dir, narrow)
 	require.EqualValues(t, 25, missed(b))
 	sub = open(t, b, "sub", persistent)
 	require.Equal(t, numbers(0, 10), sub.collect(10))
