@@ -13,7 +13,9 @@ import (
 func TestWhoseTokensEnd(t *testing.T) {
 	settings := configs.HubAuth{}
 	settings.Users = []configs.User{
-		{Name: "boss", Role: "operator", Nodes: []string{"*"}}, {Name: "some", Role: "operator", Nodes: []string{"a*"}}, {Name: "vic", Role: "viewer", Nodes: []string{"*"}},
+		{Name: "boss", Role: "operator", Nodes: []string{"*"}},
+		{Name: "some", Role: "operator", Nodes: []string{"a*"}},
+		{Name: "vic", Role: "viewer", Nodes: []string{"*"}},
 		{Name: "out", Role: "operator", Nodes: []string{"*"}},
 	}
 	settings.Deny = []configs.Deny{{Name: "out"}, {Name: "pia"}, {Serial: "00:4A:1F"}, {Fingerprint: "0A:BC"}}
