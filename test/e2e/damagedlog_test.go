@@ -97,7 +97,8 @@ func status(address string, code int, is bool) error {
 	return nil
 }
 
-// The last write of a log is damaged although it was whole: check says so, and the program, which starts, at error level.
+// The last write of a log is damaged although it was acknowledged: check and the program refuse it by the file's name, and say what to do. Who
+// chooses to go on with what is left is told what that is, at error level.
 func TestADamagedEndOfALogIsToldAtTheStart(t *testing.T) {
 	t.Parallel()
 	s := stand.New(t, 1)
@@ -118,7 +119,13 @@ func TestADamagedEndOfALogIsToldAtTheStart(t *testing.T) {
 	}
 	said, err := check()
 	require.Error(t, err, said)
-	require.Contains(t, said, logs[0]+" is damaged")
+	require.Contains(t, said, logs[0]+" has lost its end")
+	confirmed := filepath.Join(dir, "broker", "confirmed")
+	require.Contains(t, said, "remove "+confirmed+" to go on with what is left")
+	require.Error(t, s.Start(t.Context(), "core"))
+	require.NoError(t, os.Remove(confirmed))
+	said, err = check()
+	require.Error(t, err, said)
 	require.Contains(t, said, "unless power was cut")
 	require.NoError(t, s.Start(t.Context(), "core"))
 	log, err := os.ReadFile(s.LogFile("core"))
