@@ -145,20 +145,19 @@ func (s *Session) nextPart(now time.Time) (p publish, ok bool) {
 	if err != nil {
 		return p, false // it can't happen: the message was encoded in the same way when it came
 	}
-	if part.Last() {
-		m.done = true
-		s.inflight.reopen(m.inflightMessage)
-		last := *m.msg
-		last.Topic, last.Payload = t.Topic, payload
-		p = publish{item: m.item, id: m.id, dup: m.dup}
-		p.msg = &last
-	} else {
+	if !part.Last() {
 		x := s.inflight.add(item{msg: &Message{Topic: t.Topic, Payload: payload}, qos: 1})
 		p = publish{item: x.item, id: x.id}
 		_, _, size := p.sizes(s.version)
 		t.send(x, sentPacket{size: size, at: now, of: m, end: m.Sent})
 		return p, true
 	}
+	m.done = true
+	s.inflight.reopen(m.inflightMessage)
+	last := *m.msg
+	last.Topic, last.Payload = t.Topic, payload
+	p = publish{item: m.item, id: m.id, dup: m.dup}
+	p.msg = &last
 	_, _, size := p.sizes(s.version)
 	t.send(m.inflightMessage, sentPacket{size: size, at: now})
 	return p, true

@@ -226,7 +226,7 @@ func (o *JoinOptions) meet(ctx context.Context, pin []byte) (root *x509.Certific
 	}
 	root = chain[len(chain)-1]
 	if pin != nil {
-		if root = find(chain, pin); root == nil {
+		if root = resource.PinnedAuthority(chain, pin); root == nil {
 			return nil, fmt.Errorf("%s is not the hub that was meant: its authority is %s, and should be sha256:%x. "+
 				"Somebody may be between this node and the hub, or the token is another hub's. Nothing was sent to it",
 				o.Hub, resource.Fingerprint(chain[len(chain)-1].Raw), pin)
@@ -240,15 +240,6 @@ func (o *JoinOptions) meet(ctx context.Context, pin []byte) (root *x509.Certific
 		}
 	}
 	return root, o.verify(chain, root)
-}
-
-func find(chain []*x509.Certificate, pin []byte) *x509.Certificate {
-	for _, c := range chain {
-		if sum := sha256.Sum256(c.Raw); c.IsCA && string(sum[:]) == string(pin) {
-			return c
-		}
-	}
-	return nil
 }
 
 // chain is what the hub shows, not verified. A hub that hangs up may have too many connections for a moment, as when a
@@ -305,13 +296,8 @@ func (o *JoinOptions) verify(chain []*x509.Certificate, root *x509.Certificate) 
 	if err != nil {
 		return err
 	}
-	roots, between := x509.NewCertPool(), x509.NewCertPool()
-	roots.AddCert(root)
-	for _, c := range chain[1:] {
-		between.AddCert(c)
-	}
 	leaf, now := chain[0], o.Now()
-	_, err = leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: host, CurrentTime: now})
+	err = resource.VerifyChain(chain, root, host, now)
 	var invalid x509.CertificateInvalidError
 	var name x509.HostnameError
 	switch {

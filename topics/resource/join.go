@@ -151,6 +151,27 @@ func ParseFingerprint(text string) (sum [sha256.Size]byte, err error) {
 	return [sha256.Size]byte(raw), nil
 }
 
+// PinnedAuthority is the authority with a fingerprint among the certificates that a server shows; nil: it isn't there.
+func PinnedAuthority(chain []*x509.Certificate, pin []byte) *x509.Certificate {
+	for _, c := range chain {
+		if sum := sha256.Sum256(c.Raw); c.IsCA && bytes.Equal(sum[:], pin) {
+			return c
+		}
+	}
+	return nil
+}
+
+// VerifyChain checks a server's certificate, the first that it shows, against an authority.
+func VerifyChain(chain []*x509.Certificate, authority *x509.Certificate, host string, now time.Time) error {
+	roots, between := x509.NewCertPool(), x509.NewCertPool()
+	roots.AddCert(authority)
+	for _, c := range chain[1:] {
+		between.AddCert(c)
+	}
+	_, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: host, CurrentTime: now})
+	return err
+}
+
 // CSR is a request for a certificate, of which only the key is used.
 type CSR struct {
 	PublicKey any

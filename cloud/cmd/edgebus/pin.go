@@ -3,14 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/pem"
 	"net"
 	"net/url"
-	"slices"
 	"time"
 
 	"github.com/edgebus/edgebus/topics/resource"
@@ -65,18 +63,13 @@ func (p *place) authority(ctx context.Context, hash string) (*x509.Certificate, 
 	}
 	defer conn.Close()
 	chain := conn.(*tls.Conn).ConnectionState().PeerCertificates
-	i := slices.IndexFunc(chain, func(c *x509.Certificate) bool { return c.IsCA && sha256.Sum256(c.Raw) == pin })
-	if i < 0 {
+	root := resource.PinnedAuthority(chain, pin[:])
+	if root == nil {
 		return nil, withCode(refused, "%s is not the hub that was meant: its authority is %s, and should be sha256:%x. Somebody may be between this machine and the hub. Nothing was sent to it",
 			p.Server, resource.Fingerprint(chain[len(chain)-1].Raw), pin)
 	}
-	roots, between := x509.NewCertPool(), x509.NewCertPool()
-	roots.AddCert(chain[i])
-	for _, c := range chain[1:] {
-		between.AddCert(c)
-	}
-	if _, err := chain[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: host}); err != nil {
+	if err := resource.VerifyChain(chain, root, host, time.Now()); err != nil {
 		return nil, withCode(refused, "the certificate of the hub at %s: %w", p.Server, err)
 	}
-	return chain[i], nil
+	return root, nil
 }

@@ -135,8 +135,9 @@ func inTheUsersWords(err error, to any) string {
 		return err.Error()
 	}
 	var fields []string
-	for _, f := range reflect.VisibleFields(reflect.Indirect(reflect.ValueOf(to)).Type()) {
-		if name, _, _ := strings.Cut(f.Tag.Get("yaml"), ","); name != "" && name != "-" {
+	of := reflect.Indirect(reflect.ValueOf(to)).Type()
+	for i := 0; of.Kind() == reflect.Struct && i < of.NumField(); i++ {
+		if name, _, _ := strings.Cut(of.Field(i).Tag.Get("yaml"), ","); name != "" && name != "-" {
 			fields = append(fields, name)
 		}
 	}

@@ -36,6 +36,7 @@ func TestDetails(t *testing.T) {
 		require.ErrorContains(t, err, c.wrong)
 		require.True(t, handler.IsInvalidArgument(fmt.Errorf("wrapped: %w", err)))
 	}
+	require.ErrorContains(t, handler.Details("unit: three", &map[string]int{}), "line 1: `three` is no int", "a handler may read them into a map")
 	require.False(t, handler.IsInvalidArgument(errors.New("the network is down")))
 }
 
