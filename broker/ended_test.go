@@ -225,6 +225,7 @@ func TestWhatIsStoredHasTheRightsOfNow(t *testing.T) {
 			one.sub(topics.Prefix+"#", 1)
 			one.leave(b, "one")
 			open(t, b, "two", credentialsOf("one", "secret"), withWill("will/now", "gone", 0))
+			open(t, b, "flush", credentialsOf("boss", "secret")).publish1("elsewhere", "takes the will to disk", retain)
 			require.True(t, b.Kept(far))
 
 			b, _ = restarted(t, dir, users(c.then))
