@@ -28,21 +28,21 @@ import (
 // accessControl derives every right of an identity: to topics from the contract's table, to client identifiers, and to administer
 // the broker. It holds no state of connections.
 type accessControl struct {
-	rows    map[topics.Kind]topics.Topic
-	node    []topics.Topic // what a node may subscribe to
-	down    []string       // and what outside v1/
-	local   string         // the node whose own broker this is; empty on the hub
-	mappers map[string]bool
-	clients []clientsOf       // client identifiers that are reserved for users
-	groups  []string          // globs of shared subscriptions' groups that users have in common
-	rules   func() *acl.Rules // for users' own topics
+	rows       map[topics.Kind]topics.Topic
+	nodeTopics []topics.Topic // what a node may subscribe to
+	bridgeDown []string       // and what outside v1/
+	local      string         // the node whose own broker this is; empty on the hub
+	mappers    map[string]bool
+	clients    []reservedClients // client identifiers that are reserved for users
+	groups     []string          // globs of shared subscriptions' groups that users have in common
+	rules      func() *acl.Rules // for users' own topics
 	// protocol is the protocol of a device of the node; false: the node has no such device.
 	protocol func(device string) (string, bool)
 }
 
 func newAccessControl(o Options) *accessControl {
 	a := &accessControl{
-		rows: make(map[topics.Kind]topics.Topic), down: o.Down, local: o.Node, protocol: o.Protocol, groups: o.Auth.SharedGroups,
+		rows: make(map[topics.Kind]topics.Topic), bridgeDown: o.Down, local: o.Node, protocol: o.Protocol, groups: o.Auth.SharedGroups,
 		mappers: make(map[string]bool), rules: o.Auth.Topics,
 	}
 	if a.rules == nil {
@@ -53,20 +53,20 @@ func newAccessControl(o Options) *accessControl {
 			a.mappers[u.Name] = true
 		}
 		if len(u.Clients) > 0 {
-			a.clients = append(a.clients, clientsOf{u.Name, u.Clients})
+			a.clients = append(a.clients, reservedClients{u.Name, u.Clients})
 		}
 	}
 	for _, t := range topics.Table() {
 		a.rows[t.Kind] = t
 		if slices.Contains(t.Subscribe, topics.RoleNode) {
-			a.node = append(a.node, t)
+			a.nodeTopics = append(a.nodeTopics, t)
 		}
 	}
 	return a
 }
 
-// asFilter turns a pattern of the table into the filter that covers it.
-func asFilter(pattern string) string {
+// filterOfPattern turns a pattern of the table into the filter that covers it.
+func filterOfPattern(pattern string) string {
 	levels := strings.Split(pattern, "/")
 	for i, l := range levels {
 		if strings.HasPrefix(l, "{") {
@@ -76,7 +76,7 @@ func asFilter(pattern string) string {
 	return strings.Join(levels, "/")
 }
 
-func forbidden(topic, format string, args ...any) error {
+func forbiddenError(topic, format string, args ...any) error {
 	return topicError(resource.Forbidden, topic, format, args...)
 }
 
@@ -84,12 +84,12 @@ func forbidden(topic, format string, args ...any) error {
 func (a *accessControl) publish(id *Identity, topic string) error {
 	if !topics.IsTree(topic) {
 		if a.ownTopics(id) {
-			if !a.rules().Allowed(ruled(id), acl.Write, topic) {
-				return forbidden(topic, "no rule for users' own topics lets %s publish here (auth.topics, auth.users)", who(id))
+			if !a.rules().Allowed(aclClient(id), acl.Write, topic) {
+				return forbiddenError(topic, "no rule for users' own topics lets %s publish here (auth.topics, auth.users)", roleAndUser(id))
 			}
 			return nil
 		}
-		return forbidden(topic, "role %s may not publish outside %s", roles(id), topics.Prefix)
+		return forbiddenError(topic, "role %s may not publish outside %s", roleNames(id), topics.Prefix)
 	}
 	addr, err := topics.Parse(topic)
 	if err != nil {
@@ -99,28 +99,28 @@ func (a *accessControl) publish(id *Identity, topic string) error {
 	outside := ""
 	for _, role := range id.Roles {
 		if slices.Contains(row.Publish, role) {
-			if outside = a.outside(id, role, addr); outside == "" && a.ownsMapperTopic(id, role, addr) {
+			if outside = a.whyOutside(id, role, addr); outside == "" && a.ownsMapperTopic(id, role, addr) {
 				return nil
 			}
 		}
 	}
 	switch {
 	case outside != "":
-		return forbidden(topic, "%s %s", outside, who(id))
+		return forbiddenError(topic, "%s %s", outside, roleAndUser(id))
 	case slices.ContainsFunc(row.Publish, id.Has):
-		return forbidden(topic, "the mapper %s signs in as the user %s", addr.Device, addr.Device)
+		return forbiddenError(topic, "the mapper %s signs in as the user %s", addr.Device, addr.Device)
 	}
-	return forbidden(topic, "%s may not publish here: owner %s", roles(id), row.Owner)
+	return forbiddenError(topic, "%s may not publish here: owner %s", roleNames(id), row.Owner)
 }
 
-// clientsOf are the client identifiers that auth.users reserves for a user, as globs.
-type clientsOf struct {
+// reservedClients are the client identifiers that auth.users reserves for a user, as globs.
+type reservedClients struct {
 	user  string
 	globs []string
 }
 
-// programs are the client identifiers of a node's own programs. Those that begin with one and a hyphen are reserved as well.
-var programs = map[string]topics.Role{"edgeagent": topics.RoleAgent, "edgediscovery": topics.RoleDiscoverer}
+// programRoles are the client identifiers of a node's own programs. Those that begin with one and a hyphen are reserved as well.
+var programRoles = map[string]topics.Role{"edgeagent": topics.RoleAgent, "edgediscovery": topics.RoleDiscoverer}
 
 // clientID returns an error if the identity may not connect with its client identifier. The identifiers of links, of nodes that
 // enrol, of mappers and of a node's programs are reserved, and so are those that auth.users lists for a user: a session of
@@ -176,14 +176,14 @@ func (a *accessControl) reserved(id *Identity) error {
 		switch {
 		case !ok:
 		case !id.Has(topics.RoleMapper):
-			return resource.Errorf(resource.Forbidden, "", "client identifiers that begin with %s belong to mappers, and the role is %s", prefix, roles(id))
+			return resource.Errorf(resource.Forbidden, "", "client identifiers that begin with %s belong to mappers, and the role is %s", prefix, roleNames(id))
 		case !a.ownsMapper(id, mapper):
 			return resource.Errorf(resource.Forbidden, "", "the client identifier belongs to the mapper %s, which signs in as the user %s", mapper, mapper)
 		}
 	}
-	for name, role := range programs {
+	for name, role := range programRoles {
 		if rest, ok := strings.CutPrefix(id.ClientID, name); ok && (rest == "" || rest[0] == '-') && !id.Has(role) {
-			return resource.Errorf(resource.Forbidden, "", "the client identifier %s, and those that begin with %s-, belong to the role %s, and the role is %s", name, name, role, roles(id))
+			return resource.Errorf(resource.Forbidden, "", "the client identifier %s, and those that begin with %s-, belong to the role %s, and the role is %s", name, name, role, roleNames(id))
 		}
 	}
 	return nil
@@ -199,7 +199,7 @@ func (a *accessControl) mappersOwn(id *Identity) bool {
 	if rest, ok := strings.CutPrefix(id.ClientID, id.User); ok && (rest == "" || rest[0] == '-') {
 		return true
 	}
-	return slices.ContainsFunc(a.clients, func(of clientsOf) bool { return of.user == id.User && matchAny(of.globs, id.ClientID) })
+	return slices.ContainsFunc(a.clients, func(of reservedClients) bool { return of.user == id.User && matchAny(of.globs, id.ClientID) })
 }
 
 // ownsMapper reports whether a mapper of that name belongs to the identity: to the user of the same name if one has the role
@@ -227,7 +227,7 @@ func (a *accessControl) groupOwner(id *Identity, group string) string {
 // node's own broker.
 func (a *accessControl) administers(id *Identity) bool {
 	if a.local != "" {
-		return id.Has(topics.RoleOperator) && id.Given(a.local)
+		return id.Has(topics.RoleOperator) && id.GivenNode(a.local)
 	}
 	return id.AllNodes()
 }
@@ -237,18 +237,18 @@ func (a *accessControl) ownTopics(id *Identity) bool {
 	return id.Has(topics.RoleOperator) || id.Has(topics.RoleMapper)
 }
 
-// ruled returns the identity as the rules for users' own topics see it.
-func ruled(id *Identity) acl.Client { return acl.Client{User: id.User, ID: id.ClientID} }
+// aclClient returns the identity as the rules for users' own topics see it.
+func aclClient(id *Identity) acl.Client { return acl.Client{User: id.User, ID: id.ClientID} }
 
-// unruled reports whether the identity may publish to every topic outside the tree, because no rule applies to it.
-func (a *accessControl) unruled(id *Identity) bool {
+// unlimited reports whether the identity may publish to every topic outside the tree, because no rule applies to it.
+func (a *accessControl) unlimited(id *Identity) bool {
 	return a.ownTopics(id) && !a.rules().Applies(id.User, acl.Write)
 }
 
 // answered reports whether the identity may name the response topic in a request. The answer is published there with the sender's
 // rights; otherwise a request could publish where the rules for users' own topics forbid it.
 func (a *accessControl) answered(id *Identity, reply string) bool {
-	return topics.IsTree(reply) || id.Node != "" || ownReply(id, reply) || a.rules().Allowed(ruled(id), acl.Write, reply)
+	return topics.IsTree(reply) || id.Node != "" || ownReply(id, reply) || a.rules().Allowed(aclClient(id), acl.Write, reply)
 }
 
 // ownReply reports whether a topic or filter is for answers to this client alone: reply/{client identifier} and below. Every client
@@ -265,7 +265,7 @@ func (a *accessControl) readsOwnTopics(id *Identity) bool {
 
 // read reports whether the identity may receive what is published to the topic.
 func (a *accessControl) read(id *Identity, topic string) bool {
-	if id.own() {
+	if id.isBroker() {
 		return true
 	}
 	if strings.HasPrefix(topic, sysPrefix) { // statistics of the clients of all nodes
@@ -273,9 +273,9 @@ func (a *accessControl) read(id *Identity, topic string) bool {
 	}
 	if !topics.IsTree(topic) {
 		if id.Has(topics.RoleNode) {
-			return a.given(id.Node, topic)
+			return a.bridgedDown(id.Node, topic)
 		}
-		return a.readsOwnTopics(id) && (a.rules().Allowed(ruled(id), acl.Read, topic) || ownReply(id, topic))
+		return a.readsOwnTopics(id) && (a.rules().Allowed(aclClient(id), acl.Read, topic) || ownReply(id, topic))
 	}
 	if rest, ok := strings.CutPrefix(topic, topics.RefusedPrefix); ok {
 		return a.administers(id) || rest == topicID(id.ClientID)
@@ -286,17 +286,17 @@ func (a *accessControl) read(id *Identity, topic string) bool {
 	}
 	row := a.rows[addr.Kind]
 	for _, role := range id.Roles {
-		if slices.Contains(row.Subscribe, role) && a.outside(id, role, addr) == "" {
+		if slices.Contains(row.Subscribe, role) && a.whyOutside(id, role, addr) == "" {
 			return true
 		}
 	}
 	return false
 }
 
-// gets reports whether a subscription of the identity delivers the topic. The bus's own programs receive topics of the tree only
+// delivers reports whether a subscription of the identity delivers the topic. The bus's own programs receive topics of the tree only
 // through filters below v1/: a bridge's filter # is for users' own topics.
-func (a *accessControl) gets(id *Identity, filter, topic string) bool {
-	if (id.own() || id.Has(topics.RoleNode)) && topics.IsTree(topic) && !topics.IsTree(filter) {
+func (a *accessControl) delivers(id *Identity, filter, topic string) bool {
+	if (id.isBroker() || id.Has(topics.RoleNode)) && topics.IsTree(topic) && !topics.IsTree(filter) {
 		return false
 	}
 	if strings.HasPrefix(topic, topics.RefusedPrefix) && !strings.HasPrefix(filter, "v1/") { // who wants everything wants no reports about himself
@@ -316,12 +316,12 @@ func (a *accessControl) subscribe(id *Identity, filter string) error {
 		if a.read(id, filter) {
 			return nil
 		}
-		return forbidden(filter, "%s may not subscribe to it", who(id))
+		return forbiddenError(filter, "%s may not subscribe to it", roleAndUser(id))
 	}
 	rest, ok := strings.CutPrefix(filter, topics.Prefix)
 	if !ok {
-		if !reachesTree(filter) && !ownReply(id, filter) && !a.rules().MaySubscribe(ruled(id), filter) {
-			return forbidden(filter, "no rule for users' own topics lets %s read any of it (auth.topics, auth.users)", who(id))
+		if !reachesTree(filter) && !ownReply(id, filter) && !a.rules().MaySubscribe(aclClient(id), filter) {
+			return forbiddenError(filter, "no rule for users' own topics lets %s read any of it (auth.topics, auth.users)", roleAndUser(id))
 		}
 		return nil
 	}
@@ -329,7 +329,7 @@ func (a *accessControl) subscribe(id *Identity, filter string) error {
 	if node == "+" || node == "#" || matchAny(id.Nodes, node) || id.Has(topics.RoleMapper) {
 		return nil
 	}
-	return forbidden(filter, "node %s is not given to %s", node, who(id))
+	return forbiddenError(filter, "node %s is not given to %s", node, roleAndUser(id))
 }
 
 // reachesTree reports whether a filter matches topics of the tree, or other topics of the broker below v1/.
@@ -347,33 +347,33 @@ func (a *accessControl) nodeSubscribe(id *Identity, filter string) error {
 		return nil
 	}
 	if key, ok := strings.CutPrefix(filter, topics.Prefix+id.Node+"/"); ok {
-		for _, allowed := range a.node {
-			if !covers(asFilter(allowed.Pattern), key) {
+		for _, allowed := range a.nodeTopics {
+			if !filterCovers(filterOfPattern(allowed.Pattern), key) {
 				continue
 			}
 			if linkOnly[allowed.Kind] && !id.IsLink() {
-				return forbidden(filter, "%s %s", notTheLink, who(id))
+				return forbiddenError(filter, "%s %s", notTheLink, roleAndUser(id))
 			}
 			return nil
 		}
 	}
 	if topics.IsTree(filter) {
-		return forbidden(filter, "a node may subscribe to its own link and commands only")
+		return forbiddenError(filter, "a node may subscribe to its own link and commands only")
 	}
-	for _, d := range a.down {
-		if covers(ofNode(d, id.Node), filter) {
+	for _, d := range a.bridgeDown {
+		if filterCovers(filterForNode(d, id.Node), filter) {
 			return nil
 		}
 	}
-	return forbidden(filter, "the hub's bridge.down gives it to no node %s", id.Node)
+	return forbiddenError(filter, "the hub's bridge.down gives it to no node %s", id.Node)
 }
 
-// given reports whether the node may receive a topic outside the tree (bridge.down).
-func (a *accessControl) given(node, topic string) bool {
-	return slices.ContainsFunc(a.down, func(d string) bool { return topics.Match(ofNode(d, node), topic) })
+// bridgedDown reports whether the node may receive a topic outside the tree (bridge.down).
+func (a *accessControl) bridgedDown(node, topic string) bool {
+	return slices.ContainsFunc(a.bridgeDown, func(d string) bool { return topics.Match(filterForNode(d, node), topic) })
 }
 
-func ofNode(filter, node string) string { return strings.ReplaceAll(filter, "{node}", node) }
+func filterForNode(filter, node string) string { return strings.ReplaceAll(filter, "{node}", node) }
 
 // Reasons why a role that the table allows does not extend to an address. The user's name follows.
 const (
@@ -387,8 +387,8 @@ const (
 	ofEnrollee = "an enrolment request is named after the client identifier, enroll/{request}, and its node after the user name, enroll/{node}; this is not so for"
 )
 
-// outside returns the reason why a role that the table allows does not extend to the address; empty: it does.
-func (a *accessControl) outside(id *Identity, role topics.Role, addr topics.Address) string {
+// whyOutside returns the reason why a role that the table allows does not extend to the address; empty: it does.
+func (a *accessControl) whyOutside(id *Identity, role topics.Role, addr topics.Address) string {
 	switch role {
 	case topics.RoleNode:
 		if addr.Node != id.Node {
@@ -451,8 +451,8 @@ func matchAny(globs []string, name string) bool {
 	})
 }
 
-// covers reports whether every topic that filter matches is matched by wide, too.
-func covers(wide, filter string) bool {
+// filterCovers reports whether every topic that filter matches is matched by wide, too.
+func filterCovers(wide, filter string) bool {
 	for {
 		wl, wrest, wmore := strings.Cut(wide, "/")
 		if wl == "#" {
@@ -469,7 +469,7 @@ func covers(wide, filter string) bool {
 	}
 }
 
-func roles(id *Identity) string {
+func roleNames(id *Identity) string {
 	names := make([]string, len(id.Roles))
 	for i, r := range id.Roles {
 		names[i] = string(r)
@@ -477,8 +477,8 @@ func roles(id *Identity) string {
 	return strings.Join(names, "+")
 }
 
-// who returns the roles and the user's name, for messages.
-func who(id *Identity) string { return strings.TrimSuffix(roles(id)+" "+id.User, " ") }
+// roleAndUser returns the roles and the user's name, for messages.
+func roleAndUser(id *Identity) string { return strings.TrimSuffix(roleNames(id)+" "+id.User, " ") }
 
 // topicID escapes a client identifier for use as a topic level.
 func topicID(clientID string) string {
@@ -493,22 +493,22 @@ func validText(s string) string { return topics.MakeReadable(s) }
 
 // authenticator authenticates users. It is not changed after newAuthenticator.
 type authenticator struct {
-	users map[string]account
+	users map[string]authUser
 	// slowest is compared with when a user doesn't exist or has no hash, so that the time is the same.
 	slowest       password.Hash
 	anonymous     []topics.Role
 	loopbackNodes bool
 	node          string
 	isNode        func(name string) bool
-	deny          []Denied
+	deny          []DeniedIdentity
 	bearer        Bearer
 	revoked       func(node string, cert *x509.Certificate) string
 	enroll        func(node, token string) error
-	local         map[string]account // by name or number of this host's user
-	network       bool               // there are users who sign in by a password or certificate
+	local         map[string]authUser // by name or number of this host's user
+	network       bool                // there are users who sign in by a password or certificate
 }
 
-type account struct {
+type authUser struct {
 	User
 	hash password.Hash
 }
@@ -516,10 +516,10 @@ type account struct {
 // newAuthenticator takes options that validate found well.
 func newAuthenticator(o Options) (*authenticator, error) {
 	a := &authenticator{
-		users:     make(map[string]account, len(o.Auth.Users)),
+		users:     make(map[string]authUser, len(o.Auth.Users)),
 		anonymous: o.Auth.Anonymous, loopbackNodes: o.Auth.LoopbackNodes, node: o.Node,
 		isNode: o.Auth.Node, deny: o.Auth.Deny, bearer: o.Auth.Bearer, revoked: o.Auth.Revoked, enroll: o.Auth.Enroll,
-		local: make(map[string]account),
+		local: make(map[string]authUser),
 	}
 	var hashes []password.Hash
 	for _, u := range o.Auth.Users {
@@ -533,11 +533,11 @@ func newAuthenticator(o Options) (*authenticator, error) {
 		hashes = append(hashes, h)
 		a.network = a.network || u.Local == "" || u.PasswordHash != ""
 		if u.Local != "" {
-			a.local[u.Local] = account{u, h}
+			a.local[u.Local] = authUser{u, h}
 		}
-		a.users[u.Name] = account{u, h}
+		a.users[u.Name] = authUser{u, h}
 	}
-	a.slowest = password.Slowest(hashes)
+	a.slowest = password.SlowestHash(hashes)
 	return a, nil
 }
 
@@ -549,13 +549,13 @@ type credentials struct {
 	cert     *x509.Certificate // a verified one; nil: none
 	loopback bool              // a loopback listener, and a peer on this host
 	secure   bool              // an MQTT listener with TLS
-	local    *localUser        // the peer of a Unix socket; nil: the connection is not over one
+	local    *hostUser         // the peer of a Unix socket; nil: the connection is not over one
 }
 
-// needed removes the user name and password where anonymous loopback is open and no users of the network are listed: they identify
+// withoutUnneeded removes the user name and password where anonymous loopback is open and no users of the network are listed: they identify
 // no one there, and many clients always send some. Users of the Unix socket don't count as listed, because they sign in nowhere
 // else.
-func (a *authenticator) needed(c credentials) credentials {
+func (a *authenticator) withoutUnneeded(c credentials) credentials {
 	if a.network || len(a.anonymous) == 0 || !c.loopback || c.cert != nil && c.cert.Subject.CommonName != "" {
 		return c
 	}
@@ -565,8 +565,8 @@ func (a *authenticator) needed(c credentials) credentials {
 	return c
 }
 
-// account finds a user. A node's user has the node's name; cores send it as node/{name}.
-func (a *authenticator) account(user string) (account, bool) {
+// findUser finds a user. A node's user has the node's name; cores send it as node/{name}.
+func (a *authenticator) findUser(user string) (authUser, bool) {
 	if u, known := a.users[user]; known {
 		return u, true
 	}
@@ -593,7 +593,7 @@ func (a *authenticator) identify(c credentials) (id Identity, why string, ok boo
 	case c.user != "":
 		id, ok = a.loopbackNode(c)
 	case c.loopback && len(a.anonymous) > 0:
-		id, ok = a.anybody(), true
+		id, ok = a.anonymousIdentity(), true
 	}
 	if ok {
 		if why = a.denied(id, c); why != "" {
@@ -603,12 +603,12 @@ func (a *authenticator) identify(c credentials) (id Identity, why string, ok boo
 	return id, why, ok
 }
 
-// anybody is who has not signed in, on loopback. Without roles nobody may.
-func (a *authenticator) anybody() Identity {
+// anonymousIdentity is who has not signed in, on loopback. Without roles nobody may.
+func (a *authenticator) anonymousIdentity() Identity {
 	return Identity{Roles: a.anonymous, Nodes: []string{"*"}, Devices: []string{"*"}}
 }
 
-// localUser returns the identity of a user of this host who is connected over a Unix socket, or why there is none.
+// hostUser returns the identity of a user of this host who is connected over a Unix socket, or why there is none.
 func (a *authenticator) localUser(c credentials) (id Identity, why string) {
 	u, known := a.local[c.local.name]
 	if !known || c.local.name == "" {
@@ -684,12 +684,12 @@ func Fingerprint(cert *x509.Certificate) string {
 // matches reports whether the password is the user's. A mismatch takes as long as the slowest hash for every name, so that the time
 // doesn't reveal which users exist.
 func (a *authenticator) matches(c credentials) bool {
-	u, known := a.account(c.user)
+	u, known := a.findUser(c.user)
 	if known && u.PasswordHash != "" {
 		if u.hash.Matches(c.password) {
 			return true
 		}
-		a.slowest.Less(u.hash).Matches(c.password)
+		a.slowest.Remainder(u.hash).Matches(c.password)
 		return false
 	}
 	a.slowest.Matches(c.password)
@@ -697,7 +697,7 @@ func (a *authenticator) matches(c credentials) bool {
 }
 
 // identity returns the identity of a user of auth.users.
-func (a *authenticator) identity(u account) Identity {
+func (a *authenticator) identity(u authUser) Identity {
 	if u.Role == topics.RoleNode {
 		return nodeIdentity(u.Name)
 	}
@@ -818,24 +818,24 @@ func nodeIdentity(name string) Identity {
 func (b *Broker) SignIn(r *http.Request) (Identity, error) {
 	id, err := b.signIn(r)
 	if err == nil {
-		audit.Identify(r, id.User, roles(&id))
+		audit.NoteUser(r, id.User, roleNames(&id))
 		return id, nil
 	}
 	user, _, named := r.BasicAuth()
 	level := zerolog.WarnLevel
-	defer func() { audit.Refuse(r, clipped(user), err.Error()) }()
-	if cert := verified(r.TLS); !named && cert != nil {
+	defer func() { audit.NoteRefusal(r, clipText(user), err.Error()) }()
+	if cert := verifiedCertificate(r.TLS); !named && cert != nil {
 		user = cert.Subject.CommonName
 	} else if !named {
 		level = zerolog.InfoLevel // such as a browser's first request
 	}
-	b.signInLog.WithLevel(level).Err(err).Str("user", clipped(user)).Str("remote", r.RemoteAddr).
-		Str("method", r.Method).Str("path", clipped(r.URL.Path)).Msg("HTTP request refused: not signed in")
+	b.signInLog.WithLevel(level).Err(err).Str("user", clipText(user)).Str("remote", r.RemoteAddr).
+		Str("method", r.Method).Str("path", clipText(r.URL.Path)).Msg("HTTP request refused: not signed in")
 	return id, err
 }
 
-// clipped bounds text from unauthenticated clients for the log.
-func clipped(text string) string {
+// clipText bounds text from unauthenticated clients for the log.
+func clipText(text string) string {
 	const most = 128
 	if len(text) > most {
 		text = text[:most] + "…"
@@ -844,7 +844,7 @@ func clipped(text string) string {
 }
 
 func (b *Broker) signIn(r *http.Request) (Identity, error) {
-	remote := addrOf(r)
+	remote := remoteAddr(r)
 	here := r.TLS == nil && loopbackAddr(remote) && loopbackAddr(localAddr(r))
 	shown := credentials{loopback: here && namesLoopback(r.Host)}
 	if user, password, ok := r.BasicAuth(); ok {
@@ -855,7 +855,7 @@ func (b *Broker) signIn(r *http.Request) (Identity, error) {
 			return Identity{}, resource.Errorf(resource.Unauthorized, "", "the bearer token is none that this program knows: edgebus token create makes one, auth.oidc names a provider")
 		}
 	}
-	shown.cert = verified(r.TLS)
+	shown.cert = verifiedCertificate(r.TLS)
 	expires := time.Time{} // of the certificate, if it is what identifies the client
 	if shown.named() {
 		if expires = shown.cert.NotAfter; b.opts.Now().After(expires) { // since the connection was made
@@ -881,11 +881,11 @@ func (b *Broker) signIn(r *http.Request) (Identity, error) {
 		return Identity{}, resource.Errorf(resource.Unauthorized, "", "not signed in: "+
 			"show a certificate that http.tls.clientCA has signed, or the name and password of one of auth.users")
 	}
-	at := ownerOf(&id, remote)
+	at := quotaHolderOf(&id, remote)
 	if err := b.quotas.requests.Take(id.User, 1); err != nil {
 		return Identity{}, err
 	}
-	if err := b.quotas.takeConnection(at, connectionOwner{}); err != nil {
+	if err := b.quotas.takeConnection(at, quotaHolder{}); err != nil {
 		b.quotas.requests.Add(id.User, -1)
 		return Identity{}, err
 	}
@@ -914,7 +914,7 @@ func namesLoopback(host string) bool {
 	return err == nil && ip.Unmap().IsLoopback() || strings.EqualFold(strings.TrimSuffix(host, "."), "localhost")
 }
 
-func addrOf(r *http.Request) net.Addr {
+func remoteAddr(r *http.Request) net.Addr {
 	at, _ := netip.ParseAddrPort(r.RemoteAddr) // set by net/http, always valid
 	return net.TCPAddrFromAddrPort(at)
 }

@@ -18,10 +18,10 @@ import (
 
 func TestWhoMayPublish(t *testing.T) {
 	tree := newFakeTree()
-	b := start(t, func(o *Options) { withUsers(o); o.Tree = tree })
-	in := func(user string) *tc { return open(t, b, user, credentialsOf(user, "secret")) }
-	clients := map[string]*tc{"op": in("op"), "view": in("view"), "map": in("map"), "modbus": in("modbus"), "any": in("any")}
-	clients["node"] = open(t, b, "node/a1", credentialsOf("node/a1", ""))
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Tree = tree })
+	in := func(user string) *testClient { return openClient(t, b, user, credentialsOf(user, "secret")) }
+	clients := map[string]*testClient{"op": in("op"), "view": in("view"), "map": in("map"), "modbus": in("modbus"), "any": in("any")}
+	clients["node"] = openClient(t, b, "node/a1", credentialsOf("node/a1", ""))
 	for _, c := range []struct {
 		who, topic string
 		ok         bool
@@ -80,10 +80,10 @@ func TestWhoMayPublish(t *testing.T) {
 }
 
 func TestWhoMaySubscribe(t *testing.T) {
-	b := start(t, func(o *Options) { withUsers(o); o.Tree = newFakeTree() })
-	in := func(user string) *tc { return open(t, b, user, credentialsOf(user, "secret")) }
-	clients := map[string]*tc{"op": in("op"), "view": in("view"), "map": in("map")}
-	clients["node"] = open(t, b, "node/a1", credentialsOf("node/a1", ""))
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Tree = newFakeTree() })
+	in := func(user string) *testClient { return openClient(t, b, user, credentialsOf(user, "secret")) }
+	clients := map[string]*testClient{"op": in("op"), "view": in("view"), "map": in("map")}
+	clients["node"] = openClient(t, b, "node/a1", credentialsOf("node/a1", ""))
 	for _, c := range []struct {
 		who, filter string
 		code        byte
@@ -127,7 +127,7 @@ func TestWhoMaySubscribe(t *testing.T) {
 		require.Equal(t, c.code > 2, ack.Properties.ReasonString != "")
 	}
 	require.Contains(t, clients["op"].subscribe("v1/nodes/b1/#", 1).Properties.ReasonString, "node b1 is not given to operator op")
-	three := open(t, b, "three", v3, credentialsOf("view", "secret"))
+	three := openClient(t, b, "three", version311, credentialsOf("view", "secret"))
 	require.Equal(t, []byte{0x80}, three.subscribe("v1/nodes/a2/status", 1).ReasonCodes)
 	three.nothing()
 }
@@ -138,8 +138,8 @@ func TestDeliveriesAreFiltered(t *testing.T) {
 	for _, topic := range []string{"v1/nodes/a1/status", "v1/nodes/b1/status"} {
 		tree.set(Message{Topic: topic, Payload: []byte("retained"), QoS: 1, Retain: true})
 	}
-	b := start(t, func(o *Options) { withUsers(o); o.Tree = tree })
-	view := open(t, b, "view", credentialsOf("view", "secret"))
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Tree = tree })
+	view := openClient(t, b, "view", credentialsOf("view", "secret"))
 	view.sub("v1/#", 1)
 	pk := view.expect(packets.Publish)
 	require.Equal(t, "v1/nodes/a1/status", pk.TopicName)
@@ -157,36 +157,36 @@ func TestDeliveriesAreFiltered(t *testing.T) {
 
 func TestResponseTopicMustBeReadable(t *testing.T) {
 	tree := newFakeTree()
-	b := start(t, func(o *Options) { withUsers(o); o.Tree = tree })
-	op := open(t, b, "op", credentialsOf("op", "secret"))
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Tree = tree })
+	op := openClient(t, b, "op", credentialsOf("op", "secret"))
 	const get = "v1/nodes/a1/devices/d/get"
 	for response, code := range map[string]byte{
 		"my/reply": 0, "v1/nodes/b1/status": 0x87, "v1/nodes/a1/sync/down": 0x87, "v1/refused/other": 0x87, "v1/refused/op": 0,
 	} {
-		ack := op.publish1(get, "", props(packets.Properties{ResponseTopic: response}))
+		ack := op.publish1(get, "", withProperties(packets.Properties{ResponseTopic: response}))
 		require.Equal(t, code, ack.ReasonCode, response)
 	}
 }
 
 // Response topics of users' own publishes are checked as those of requests below v1/ are.
 func TestResponseTopicsOfOwnPublishesAreChecked(t *testing.T) {
-	b := start(t, withUsers)
-	op := open(t, b, "op", credentialsOf("op", "secret"))
+	b := startBroker(t, withUsers)
+	op := openClient(t, b, "op", credentialsOf("op", "secret"))
 	for response, code := range map[string]byte{
 		"my/reply": 0, "reply/op/1": 0, "v1/nodes/b1/status": 0x87, "v1/nodes/a1/sync/down": 0x87, "v1/refused/other": 0x87, "v1/refused/op": 0,
 	} {
-		ack := op.publish1("plant/ask", "", props(packets.Properties{ResponseTopic: response}))
+		ack := op.publish1("plant/ask", "", withProperties(packets.Properties{ResponseTopic: response}))
 		require.Equal(t, code, ack.ReasonCode, response)
 	}
 }
 
 // Only a connected client that may read a topic is among its subscribers.
 func TestSubscribers(t *testing.T) {
-	b := start(t, func(o *Options) { withUsers(o); o.Tree = newFakeTree() })
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Tree = newFakeTree() })
 	const topic = "v1/nodes/a1/devices/d/commands/reset"
-	core := open(t, b, "node/a1", credentialsOf("node/a1", ""))
+	core := openClient(t, b, "node/a1", credentialsOf("node/a1", ""))
 	core.sub("v1/nodes/a1/devices/+/commands/+", 0)
-	view, op := open(t, b, "view", credentialsOf("view", "secret")), open(t, b, "op", credentialsOf("op", "secret"), persistent)
+	view, op := openClient(t, b, "view", credentialsOf("view", "secret")), openClient(t, b, "op", credentialsOf("op", "secret"), persistentSession)
 	view.sub("v1/nodes/a1/#", 1) // a viewer sees no commands
 	op.sub("#", 1)
 	op.sub("$share/g/"+topic, 1)
@@ -204,8 +204,8 @@ func TestSubscribers(t *testing.T) {
 }
 
 func TestSubscriptionLimit(t *testing.T) {
-	b := start(t, func(o *Options) { o.Limits.Subscriptions = 2 })
-	c := open(t, b, "c")
+	b := startBroker(t, func(o *Options) { o.Limits.Subscriptions = 2 })
+	c := openClient(t, b, "c")
 	c.sub("a", 1)
 	c.sub("b", 1)
 	c.sub("a", 2)
@@ -228,7 +228,7 @@ func TestCovers(t *testing.T) {
 		{"a", "#", false},
 		{"+", "a", true},
 	} {
-		require.Equal(t, c.want, covers(c.wide, c.filter), "%s %s", c.wide, c.filter)
+		require.Equal(t, c.want, filterCovers(c.wide, c.filter), "%s %s", c.wide, c.filter)
 	}
 }
 
@@ -237,18 +237,18 @@ func TestEveryRowOfTheContractHasItsRights(t *testing.T) {
 	for _, role := range []topics.Role{topics.RoleNode, topics.RoleMapper, topics.RoleOperator, topics.RoleViewer} {
 		id := &Identity{ClientID: "node/n", Roles: []topics.Role{role}, Node: "n", Nodes: []string{"*"}, Devices: []string{"*"}}
 		for _, row := range topics.Table() {
-			topic := topics.Prefix + "n/" + example(row.Pattern)
-			require.Equal(t, has(row.Publish, role), a.publish(id, topic) == nil, "%s publish %s", role, topic)
-			require.Equal(t, has(row.Subscribe, role), a.read(id, topic), "%s read %s", role, topic)
+			topic := topics.Prefix + "n/" + exampleTopic(row.Pattern)
+			require.Equal(t, hasRole(row.Publish, role), a.publish(id, topic) == nil, "%s publish %s", role, topic)
+			require.Equal(t, hasRole(row.Subscribe, role), a.read(id, topic), "%s read %s", role, topic)
 		}
 	}
 }
 
-func has(roles []topics.Role, role topics.Role) bool {
+func hasRole(roles []topics.Role, role topics.Role) bool {
 	return (&Identity{Roles: roles}).Has(role)
 }
 
-func example(pattern string) string {
+func exampleTopic(pattern string) string {
 	out, hole := "", false
 	for _, r := range pattern {
 		switch {
@@ -268,7 +268,7 @@ func example(pattern string) string {
 
 // node/{x} and what is below it belong to node x, whoever else asks first.
 func TestClientIDsOfNodesAreReserved(t *testing.T) {
-	b := start(t, withUsers)
+	b := startBroker(t, withUsers)
 	for _, c := range []struct {
 		user, password, id string
 		code               byte
@@ -289,19 +289,19 @@ func TestClientIDsOfNodesAreReserved(t *testing.T) {
 		if c.user != "" {
 			as = credentialsOf(c.user, c.password)
 		}
-		tc := dial(t, b)
-		require.Equal(t, c.code, tc.connect(c.id, as, persistent), "%s as %s", c.id, c.user)
+		tc := dialBroker(t, b)
+		require.Equal(t, c.code, tc.connect(c.id, as, persistentSession), "%s as %s", c.id, c.user)
 		if c.code != 0 {
 			require.Regexp(t, "belong to node |node n2 has the client identifier", tc.connack.Properties.ReasonString)
-			three := dial(t, b)
-			require.Equal(t, byte(2), three.connect(c.id, as, v3))
+			three := dialBroker(t, b)
+			require.Equal(t, byte(2), three.connect(c.id, as, version311))
 		}
 	}
 }
 
 // mapper-{m} belongs to the user m, or, where there is none, to those with the role.
 func TestClientIDsOfMappersAreReserved(t *testing.T) {
-	b := start(t, func(o *Options) {
+	b := startBroker(t, func(o *Options) {
 		withUsers(o)
 		o.Node, o.Tree = "n1", newFakeTree()
 		o.Auth.Users = slices.Clone(o.Auth.Users)
@@ -348,12 +348,12 @@ func TestClientIDsOfMappersAreReserved(t *testing.T) {
 		if c.user != "" {
 			as = credentialsOf(c.user, "secret")
 		}
-		tc := dial(t, b)
-		require.Equal(t, c.code, tc.connect(c.id, as, persistent), "%s as %q", c.id, c.user)
+		tc := dialBroker(t, b)
+		require.Equal(t, c.code, tc.connect(c.id, as, persistentSession), "%s as %q", c.id, c.user)
 		require.Equal(t, c.code != 0, tc.connack.Properties.ReasonString != "")
 	}
 	// What is said of a mapper is that mapper's to say.
-	other, own := open(t, b, "map-x", credentialsOf("map", "secret")), open(t, b, "modbus-y", credentialsOf("modbus", "secret"))
+	other, own := openClient(t, b, "map-x", credentialsOf("map", "secret")), openClient(t, b, "modbus-y", credentialsOf("modbus", "secret"))
 	for _, topic := range []string{"v1/nodes/n1/mappers/modbus/state", "v1/nodes/n1/mappers/modbus/protocols"} {
 		ack := other.publish1(topic, "online")
 		require.Equal(t, byte(0x87), ack.ReasonCode)
@@ -365,8 +365,8 @@ func TestClientIDsOfMappersAreReserved(t *testing.T) {
 
 // A session that somebody had under a reserved client identifier before it was reserved keeps nobody out.
 func TestAnOldSessionUnderAReservedIdentifier(t *testing.T) {
-	b := start(t, withUsers)
-	squatter := open(t, b, "seemed harmless", credentialsOf("boss", "secret"), persistent)
+	b := startBroker(t, withUsers)
+	squatter := openClient(t, b, "seemed harmless", credentialsOf("boss", "secret"), persistentSession)
 	squatter.sub("a", 1)
 	b.clients.mu.Lock() // as a version before this one would have let it in
 	cl := b.clients.byID["seemed harmless"]
@@ -376,7 +376,7 @@ func TestAnOldSessionUnderAReservedIdentifier(t *testing.T) {
 	cl.ident.Store(&id)
 	b.clients.byID[cl.id] = cl
 	b.clients.mu.Unlock()
-	core := open(t, b, "node/n1", credentialsOf("node/n1", ""), persistent)
+	core := openClient(t, b, "node/n1", credentialsOf("node/n1", ""), persistentSession)
 	require.False(t, core.connack.SessionPresent)
 	code, _ := squatter.ended()
 	require.Equal(t, byte(codeTakenOver), code)
@@ -385,11 +385,11 @@ func TestAnOldSessionUnderAReservedIdentifier(t *testing.T) {
 
 // Only node/{name} is the link: another client of the node's neither hears the hub on it nor speaks to it.
 func TestOnlyTheLinkIsTheLink(t *testing.T) {
-	p := &presence{}
-	b := start(t, func(o *Options) { o.Tree, o.Presence = newFakeTree(), p })
-	core := open(t, b, "node/n1", credentialsOf("node/n1", ""))
+	p := &recordedPresence{}
+	b := startBroker(t, func(o *Options) { o.Tree, o.Presence = newFakeTree(), p })
+	core := openClient(t, b, "node/n1", credentialsOf("node/n1", ""))
 	core.sub("v1/nodes/n1/sync/down", 1)
-	second := open(t, b, "node/n1/tool", credentialsOf("node/n1", ""))
+	second := openClient(t, b, "node/n1/tool", credentialsOf("node/n1", ""))
 	for _, filter := range []string{"v1/nodes/n1/sync/down", "v1/nodes/n1/devices/+/commands/+"} {
 		ack := second.subscribe(filter, 1)
 		require.Equal(t, []byte{0x87}, ack.ReasonCodes)
@@ -414,15 +414,15 @@ func TestAnOperatorEndsASession(t *testing.T) {
 		j, err := journal.Open(journal.Options{Dir: dir})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, j.Close()) })
-		return start(t, func(o *Options) { withUsers(o); o.Journal = j })
+		return startBroker(t, func(o *Options) { withUsers(o); o.Journal = j })
 	}
 	t.Run("first", func(t *testing.T) {
 		b := open1(t)
-		away := open(t, b, "away", credentialsOf("view", "secret"), persistent)
+		away := openClient(t, b, "away", credentialsOf("view", "secret"), persistentSession)
 		away.sub("a", 1)
 		away.leave(b, "away")
-		here := open(t, b, "here", credentialsOf("op", "secret"), persistent, withWill("will/of/here", "gone", 0))
-		watcher := open(t, b, "watcher", credentialsOf("boss", "secret"))
+		here := openClient(t, b, "here", credentialsOf("op", "secret"), persistentSession, withWill("will/of/here", "gone", 0))
+		watcher := openClient(t, b, "watcher", credentialsOf("boss", "secret"))
 		watcher.sub("will/#", 1)
 		require.Zero(t, watcher.publish1("a", "waits").ReasonCode)
 
@@ -439,7 +439,7 @@ func TestAnOperatorEndsASession(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, time.Hour, expires.Sub(left))
 
-		other := dial(t, b)
+		other := dialBroker(t, b)
 		require.Equal(t, byte(0x87), other.connect("away", credentialsOf("boss", "secret")))
 		require.Contains(t, other.connack.Properties.ReasonString, "belongs to another user")
 		require.Contains(t, other.connack.Properties.ReasonString, "edgebus session end")
@@ -450,7 +450,7 @@ func TestAnOperatorEndsASession(t *testing.T) {
 		code, _ := here.ended()
 		require.Equal(t, byte(0x98), code)
 		require.Equal(t, []string{"gone"}, watcher.collect(1))
-		taken := open(t, b, "away", credentialsOf("boss", "secret"), persistent)
+		taken := openClient(t, b, "away", credentialsOf("boss", "secret"), persistentSession)
 		require.False(t, taken.connack.SessionPresent)
 		require.NoError(t, b.EndSession("away"))
 		require.Zero(t, b.Stats().Kept)
@@ -459,8 +459,8 @@ func TestAnOperatorEndsASession(t *testing.T) {
 }
 
 func TestWhoMayEndSessions(t *testing.T) {
-	hub := start(t, withUsers)
-	node := start(t, func(o *Options) { withUsers(o); o.Node = "a1" })
+	hub := startBroker(t, withUsers)
+	node := startBroker(t, func(o *Options) { withUsers(o); o.Node = "a1" })
 	boss := Identity{User: "boss", Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}}
 	op := Identity{User: "op", Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"a*"}}
 	view := Identity{User: "view", Roles: []topics.Role{topics.RoleViewer}, Nodes: []string{"*"}}
@@ -484,7 +484,7 @@ func TestAMapperHasTheDevicesOfItsProtocols(t *testing.T) {
 	tree := newFakeTree()
 	tree.set(Message{Topic: "v1/nodes/n1/devices/lamp", Payload: []byte("lamp"), QoS: 1, Retain: true})
 	tree.set(Message{Topic: "v1/nodes/n1/devices/meter", Payload: []byte("meter"), QoS: 1, Retain: true})
-	b := start(t, func(o *Options) {
+	b := startBroker(t, func(o *Options) {
 		withUsers(o)
 		o.Auth.Users[4].Protocols = []string{"modbustcp"}
 		o.Node, o.Tree = "n1", tree
@@ -494,7 +494,7 @@ func TestAMapperHasTheDevicesOfItsProtocols(t *testing.T) {
 			return text, ok
 		}
 	})
-	c := open(t, b, "modbus", credentialsOf("modbus", "secret"))
+	c := openClient(t, b, "modbus", credentialsOf("modbus", "secret"))
 	c.sub("v1/nodes/n1/devices/#", 0)
 	require.Equal(t, []string{"meter"}, c.collect(1), "of what is retained")
 	for _, topic := range []string{"desired/power", "commands/beep", "reported/power", "telemetry/x", "events/x", "state"} {
@@ -525,17 +525,17 @@ func TestAMapperHasTheDevicesOfItsProtocols(t *testing.T) {
 
 // A group of a shared subscription is its members' user's: nobody takes another's messages.
 func TestSharedGroupsAreByUser(t *testing.T) {
-	b := start(t, func(o *Options) {
+	b := startBroker(t, func(o *Options) {
 		withUsers(o)
 		o.Tree = newFakeTree()
 		o.Auth.SharedGroups = []string{"common-*"}
 	})
 	const n = 20
-	one, two := open(t, b, "one", credentialsOf("op", "secret")), open(t, b, "two", credentialsOf("op", "secret"))
-	thief := open(t, b, "thief", credentialsOf("view", "secret"))
-	pub := open(t, b, "pub", credentialsOf("boss", "secret"))
+	one, two := openClient(t, b, "one", credentialsOf("op", "secret")), openClient(t, b, "two", credentialsOf("op", "secret"))
+	thief := openClient(t, b, "thief", credentialsOf("view", "secret"))
+	pub := openClient(t, b, "pub", credentialsOf("boss", "secret"))
 	groups := []string{"workers", "common-workers"}
-	for _, c := range []*tc{one, two, thief} {
+	for _, c := range []*testClient{one, two, thief} {
 		for _, group := range groups {
 			c.sub("$share/"+group+"/"+group, 1)
 		}
@@ -545,12 +545,12 @@ func TestSharedGroupsAreByUser(t *testing.T) {
 			require.Zero(t, pub.publish1(group, group).ReasonCode)
 		}
 	}
-	got := map[*tc]map[string]int{one: {}, two: {}, thief: {}}
+	got := map[*testClient]map[string]int{one: {}, two: {}, thief: {}}
 	total := 0
 	for i := 0; total < 3*n; i++ { // an answer to a ping may come before messages that wait
-		c := []*tc{one, two, thief}[i%3]
+		c := []*testClient{one, two, thief}[i%3]
 		c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
-		for pk, err := c.read(patience); ; pk, err = c.read(patience) {
+		for pk, err := c.read(testTimeout); ; pk, err = c.read(testTimeout) {
 			require.NoError(t, err)
 			if pk.FixedHeader.Type == packets.Pingresp {
 				break
@@ -568,11 +568,11 @@ func TestSharedGroupsAreByUser(t *testing.T) {
 
 // Refusals are their client's and the administrator's to read: not those of who has some of the nodes.
 func TestRefusalsAreReadByTheirClient(t *testing.T) {
-	b := start(t, func(o *Options) { withUsers(o); o.Tree = newFakeTree() })
-	some, all := open(t, b, "some", credentialsOf("op", "secret")), open(t, b, "all", credentialsOf("boss", "secret"))
-	own := open(t, b, "a%2Bb+c", credentialsOf("view", "secret"))
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Tree = newFakeTree() })
+	some, all := openClient(t, b, "some", credentialsOf("op", "secret")), openClient(t, b, "all", credentialsOf("boss", "secret"))
+	own := openClient(t, b, "a%2Bb+c", credentialsOf("view", "secret"))
 	require.Equal(t, []byte{0x87}, some.subscribe("v1/refused/x", 1).ReasonCodes)
-	for _, c := range []*tc{some, all} {
+	for _, c := range []*testClient{some, all} {
 		c.sub("v1/refused/#", 1)
 	}
 	some.sub("v1/refused/some", 1)
@@ -586,6 +586,6 @@ func TestRefusalsAreReadByTheirClient(t *testing.T) {
 	some.nothing()
 	own.nothing()
 
-	node := start(t, func(o *Options) { withUsers(o); o.Node, o.Tree = "a1", newFakeTree() })
-	require.Equal(t, []byte{1}, open(t, node, "op", credentialsOf("op", "secret")).subscribe("v1/refused/x", 1).ReasonCodes, "all of a1's broker is op's")
+	node := startBroker(t, func(o *Options) { withUsers(o); o.Node, o.Tree = "a1", newFakeTree() })
+	require.Equal(t, []byte{1}, openClient(t, node, "op", credentialsOf("op", "secret")).subscribe("v1/refused/x", 1).ReasonCodes, "all of a1's broker is op's")
 }

@@ -46,44 +46,44 @@ type Broker struct {
 	auth            *authenticator
 	acl             *accessControl
 	router          *router
-	retained        *memoryRetained
-	pendingRetained pendingRetained
-	began           time.Time
+	retained        *retainedMessages
+	pendingRetained retainedWrites
+	startedAt       time.Time
 	loads           sysLoads
-	lost            []*will        // of sessions that ended with the previous process; to be published by Serve
-	store           *store         // nil: nothing outlives the process
+	lostWills       []*will        // of sessions that ended with the previous process; to be published by Serve
+	store           *recordStore   // nil: nothing outlives the process
 	treeBacklog     *quota.Backlog // bytes of large messages that the tree has not answered yet, by user
 	clients         clients
 	metrics         *metrics
-	neighbour       neighbour
+	activePublisher activePublisher
 	fanout          *session.Fanout
 	pending         pendingConns
 	quotas          quotas
-	partials        *partials
+	partials        *partialMessages
 	logins          *loginThrottle
 	counters        session.Counters
 	linkQueue       struct {
 		sess  *session.Session
 		count session.Counters
 	}
-	listeners []*listener
-	order     stripes  // by topic: retained messages are stored, routed and kept in one order
-	presence  stripes  // by client id: calls of Presence come in order
-	requests  sync.Map // HTTP requests under way, as *request
-	present   sync.Map // client id → the *conn that Presence knows of
+	listeners     []*listener
+	topicLocks    stripedLocks // by topic: retained messages are stored, routed and kept in one order
+	presenceLocks stripedLocks // by client id: calls of Presence come in order
+	requests      sync.Map     // HTTP requests under way, as *request
+	presentConns  sync.Map     // client id → the *conn that Presence knows of
 
-	settling  sync.Mutex
-	foreign   atomic.Pointer[ForeignOrigin] // the last one that was refused
-	settledOf struct {                      // the last settleUser; guarded by settling
-		who   connectionOwner
+	settling      sync.Mutex
+	refusedOrigin atomic.Pointer[RefusedOrigin] // the last one that was refused
+	settledOf     struct {                      // the last settleUser; guarded by settling
+		who   quotaHolder
 		began time.Time
 	}
 
-	connections sync.WaitGroup
-	number      atomic.Uint64
-	closeOnce   sync.Once
-	closed      chan struct{}
-	sweeps      time.Duration // how often expired retained messages are deleted
+	connections   sync.WaitGroup
+	number        atomic.Uint64
+	closeOnce     sync.Once
+	closed        chan struct{}
+	sweepInterval time.Duration // how often expired retained messages are deleted
 }
 
 // New makes a broker and binds its listeners. Serve accepts connections; without Serve, Close
@@ -99,23 +99,23 @@ func New(opts Options) (*Broker, error) {
 	rules := newAccessControl(opts)
 	b := &Broker{
 		opts: opts, log: opts.Log, auth: auth, acl: rules, router: newRouter(rules),
-		sampledLog: sampled(opts.Log), queueFullLog: sampled(opts.Log), signInLog: sampled(opts.Log),
-		closed: make(chan struct{}), sweeps: sweepEvery, metrics: newMetrics(opts.Metrics),
+		sampledLog: sampledLogger(opts.Log), queueFullLog: sampledLogger(opts.Log), signInLog: sampledLogger(opts.Log),
+		closed: make(chan struct{}), sweepInterval: sweepEvery, metrics: newMetrics(opts.Metrics),
 	}
 	b.fanout = session.NewFanout()
 	b.quotas = newQuotas(opts.Limits)
-	b.partials = newPartials(int(opts.Limits.Packet), b.quotas.unfinished, opts.Now)
+	b.partials = newPartialMessages(int(opts.Limits.Packet), b.quotas.unfinished, opts.Now)
 	b.treeBacklog = quota.NewBacklog(backlogBytes())
 	b.router.dropped = b.droppedFor
 	b.pending.size = max(16, opts.Limits.Connections/4)
 	b.logins = newLoginThrottle(opts.Limits.WrongPasswords, auth.slowest.Rounds(), opts.Now)
-	b.began = opts.Now()
-	b.retained = newRetained(b.quotas.retained, opts.Now)
+	b.startedAt = opts.Now()
+	b.retained = newRetainedMessages(b.quotas.retained, opts.Now)
 	b.clients.byID = make(map[string]*client)
-	b.clients.kept = b.quotas.kept
+	b.clients.persistentQuota = b.quotas.persistent
 	b.clients.conns = make(map[*conn]struct{})
 	if opts.Journal != nil {
-		b.store = newStore(opts.Journal)
+		b.store = newRecordStore(opts.Journal)
 		if err := b.load(); err != nil {
 			return nil, err
 		}
@@ -125,7 +125,7 @@ func New(opts Options) (*Broker, error) {
 	return b, b.listen()
 }
 
-func sampled(log zerolog.Logger) zerolog.Logger {
+func sampledLogger(log zerolog.Logger) zerolog.Logger {
 	return log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
 }
 
@@ -154,7 +154,7 @@ const (
 
 // sweep deletes expired retained messages and publishes $SYS, each at its interval, until ctx is done or the broker is closed.
 func (b *Broker) sweep(ctx context.Context) {
-	due, figures := time.NewTicker(b.sweeps), time.NewTicker(sysEvery)
+	due, figures := time.NewTicker(b.sweepInterval), time.NewTicker(sysEvery)
 	defer due.Stop()
 	defer figures.Stop()
 	for {
@@ -197,7 +197,7 @@ func (b *Broker) Close(ctx context.Context) error {
 
 // storeMissed has what full sessions have dropped count over restarts.
 func (b *Broker) storeMissed() {
-	for _, cl := range b.clients.of(func(*Identity) bool { return true }) {
+	for _, cl := range b.clients.chosen(func(*Identity) bool { return true }) {
 		cl.sess.StoreMissed()
 	}
 }
@@ -219,19 +219,19 @@ func (b *Broker) Publish(m Message) {
 		b.log.Error().Err(err).Msg("the program published to an invalid topic")
 		return
 	}
-	b.send(outgoing(m, b.opts.Now()), sendOptions{}, func(err error) {
+	b.send(sessionMessage(m, b.opts.Now()), sendOptions{}, func(err error) {
 		if err != nil {
-			b.about(b.sampledLog.Warn(), m.Topic).Err(err).Msg("a message could not be stored")
+			b.withTopic(b.sampledLog.Warn(), m.Topic).Err(err).Msg("a message could not be stored")
 		}
 	})
 }
 
-// Kept reports whether a durable session gets the messages of a topic.
-func (b *Broker) Kept(topic string) bool { return b.router.route(topic).durable }
+// HasDurableSubscriber reports whether a durable session gets the messages of a topic.
+func (b *Broker) HasDurableSubscriber(topic string) bool { return b.router.route(topic).durable }
 
-// Wanted reports whether any client is subscribed to a topic, so that messages without a subscriber need not be made.
+// HasSubscriber reports whether any client is subscribed to a topic, so that messages without a subscriber need not be made.
 // A client that subscribes later gets the retained message.
-func (b *Broker) Wanted(topic string) bool { return b.router.index.matches(topic) }
+func (b *Broker) HasSubscriber(topic string) bool { return b.router.index.matches(topic) }
 
 // RightsChanged must be called when Options.Protocol returns another protocol for a device, or Auth.Topics other rules:
 // routes are built again.

@@ -24,21 +24,21 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-const patience = 30 * time.Second // a busy machine must not fail a test
+const testTimeout = 30 * time.Second // a busy machine must not fail a test
 
-// usual are limits for tests that aren't about them.
-var usual = Limits{
+// usualLimits are limits for tests that aren't about them.
+var usualLimits = Limits{
 	Packet: 1<<20 + 64<<10, ReceiveMaximum: 1024, TopicAliases: 64, Inflight: 1024, WrongPasswords: 20,
 	ConnectTimeout: 10 * time.Second, WriteTimeout: time.Minute,
 }
 
-// start runs a broker on a free port until the test ends.
-func start(t *testing.T, change func(*Options)) *Broker {
+// startBroker runs a broker on a free port until the test ends.
+func startBroker(t *testing.T, change func(*Options)) *Broker {
 	t.Helper()
 	o := Options{
 		Listeners: []Listener{{Name: "tcp", Address: "127.0.0.1:0"}},
 		Auth:      Auth{Anonymous: []topics.Role{topics.RoleOperator, topics.RoleMapper}, LoopbackNodes: true},
-		Limits:    usual,
+		Limits:    usualLimits,
 		Log:       zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.Disabled),
 	}
 	if change != nil {
@@ -56,9 +56,9 @@ func start(t *testing.T, change func(*Options)) *Broker {
 	return b
 }
 
-// tc is an MQTT client that does nothing by itself: packet ids, acknowledgements
+// testClient is an MQTT client that does nothing by itself: packet ids, acknowledgements
 // and flags are the test's.
-type tc struct {
+type testClient struct {
 	t       *testing.T
 	conn    net.Conn
 	r       *bufio.Reader
@@ -69,13 +69,13 @@ type tc struct {
 
 type connectOption func(*packets.Packet)
 
-func persistent(pk *packets.Packet) {
+func persistentSession(pk *packets.Packet) {
 	pk.Connect.Clean = false
 	pk.Properties.SessionExpiryInterval, pk.Properties.SessionExpiryIntervalFlag = 3600, true
 }
 
-func v3(pk *packets.Packet)  { pk.ProtocolVersion = 4 }
-func v31(pk *packets.Packet) { pk.ProtocolVersion, pk.Connect.ProtocolName = 3, []byte("MQIsdp") }
+func version311(pk *packets.Packet) { pk.ProtocolVersion = 4 }
+func version31(pk *packets.Packet)  { pk.ProtocolVersion, pk.Connect.ProtocolName = 3, []byte("MQIsdp") }
 
 func receiveMaximum(n uint16) connectOption {
 	return func(pk *packets.Packet) { pk.Properties.ReceiveMaximum = n }
@@ -123,16 +123,16 @@ func connectPacket(id string, opts ...connectOption) packets.Packet {
 	return pk
 }
 
-// open connects and expects to be taken.
-func open(t *testing.T, b *Broker, id string, opts ...connectOption) *tc {
+// openClient connects and expects to be taken.
+func openClient(t *testing.T, b *Broker, id string, opts ...connectOption) *testClient {
 	t.Helper()
-	c := dial(t, b)
+	c := dialBroker(t, b)
 	require.Equal(t, byte(0), c.connect(id, opts...), "CONNACK")
 	return c
 }
 
-// dial connects to the broker's first listener, as that wants it.
-func dial(t *testing.T, b *Broker) *tc {
+// dialBroker connects to the broker's first listener, as that wants it.
+func dialBroker(t *testing.T, b *Broker) *testClient {
 	t.Helper()
 	addr := b.Addrs()[0]
 	switch l := b.opts.Listeners[0]; {
@@ -143,17 +143,17 @@ func dial(t *testing.T, b *Broker) *tc {
 	}
 	conn, err := net.Dial("tcp", addr.String())
 	require.NoError(t, err)
-	return wrap(t, conn)
+	return wrapConn(t, conn)
 }
 
-func dialTLS(t *testing.T, addr net.Addr, config *tls.Config) *tc {
+func dialTLS(t *testing.T, addr net.Addr, config *tls.Config) *testClient {
 	t.Helper()
 	conn, err := tls.Dial("tcp", addr.String(), config)
 	require.NoError(t, err)
-	return wrap(t, conn)
+	return wrapConn(t, conn)
 }
 
-func dialWS(t *testing.T, url string, config *tls.Config) *tc {
+func dialWS(t *testing.T, url string, config *tls.Config) *testClient {
 	t.Helper()
 	d := websocket.Dialer{Subprotocols: []string{"mqtt"}, TLSClientConfig: config}
 	ws, res, err := d.Dial(url, nil)
@@ -162,15 +162,15 @@ func dialWS(t *testing.T, url string, config *tls.Config) *tc {
 	require.Equal(t, "mqtt", ws.Subprotocol())
 	conn := &wsConn{Conn: ws.NetConn()}
 	conn.ws.Store(ws)
-	return wrap(t, conn)
+	return wrapConn(t, conn)
 }
 
-func wrap(t *testing.T, conn net.Conn) *tc {
+func wrapConn(t *testing.T, conn net.Conn) *testClient {
 	t.Cleanup(func() { _ = conn.Close() })
-	return &tc{t: t, conn: conn, r: bufio.NewReaderSize(conn, 64<<10), version: 5}
+	return &testClient{t: t, conn: conn, r: bufio.NewReaderSize(conn, 64<<10), version: 5}
 }
 
-func (c *tc) connect(id string, opts ...connectOption) byte {
+func (c *testClient) connect(id string, opts ...connectOption) byte {
 	c.t.Helper()
 	pk := connectPacket(id, opts...)
 	c.version = pk.ProtocolVersion
@@ -179,12 +179,12 @@ func (c *tc) connect(id string, opts ...connectOption) byte {
 	return c.connack.ReasonCode
 }
 
-func (c *tc) send(pk packets.Packet) {
+func (c *testClient) send(pk packets.Packet) {
 	c.t.Helper()
-	c.raw(encode(c.t, pk, c.version))
+	c.raw(encodePacket(c.t, pk, c.version))
 }
 
-func (c *tc) raw(b []byte) {
+func (c *testClient) raw(b []byte) {
 	c.t.Helper()
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
@@ -192,7 +192,7 @@ func (c *tc) raw(b []byte) {
 	require.NoError(c.t, err)
 }
 
-func encode(t testing.TB, pk packets.Packet, version byte) []byte {
+func encodePacket(t testing.TB, pk packets.Packet, version byte) []byte {
 	pk.ProtocolVersion = version
 	pk.Mods.AllowResponseInfo = true
 	var buf bytes.Buffer
@@ -227,7 +227,7 @@ func encode(t testing.TB, pk packets.Packet, version byte) []byte {
 }
 
 // read returns the next packet, or the error that ended the connection.
-func (c *tc) read(wait time.Duration) (packets.Packet, error) {
+func (c *testClient) read(wait time.Duration) (packets.Packet, error) {
 	_ = c.conn.SetReadDeadline(time.Now().Add(wait))
 	var pk packets.Packet
 	first, err := c.r.ReadByte()
@@ -268,26 +268,26 @@ func (c *tc) read(wait time.Duration) (packets.Packet, error) {
 	return pk, err
 }
 
-func (c *tc) expect(kind byte) packets.Packet {
+func (c *testClient) expect(kind byte) packets.Packet {
 	c.t.Helper()
-	pk, err := c.read(patience)
+	pk, err := c.read(testTimeout)
 	require.NoError(c.t, err, "waiting for %s", packets.PacketNames[kind])
 	require.Equal(c.t, packets.PacketNames[kind], packets.PacketNames[pk.FixedHeader.Type], "%s %.100s %d", pk.TopicName, pk.Payload, pk.ReasonCode)
 	return pk
 }
 
 // nothing expects that no packet is on its way: the answer to a ping comes first.
-func (c *tc) nothing() {
+func (c *testClient) nothing() {
 	c.t.Helper()
 	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
 	c.expect(packets.Pingresp)
 }
 
 // ended expects the connection to be closed, and returns the last packet's reason code.
-func (c *tc) ended() (code byte, disconnects int) {
+func (c *testClient) ended() (code byte, disconnects int) {
 	c.t.Helper()
 	for {
-		pk, err := c.read(patience)
+		pk, err := c.read(testTimeout)
 		if err != nil {
 			require.NotErrorIs(c.t, err, context.DeadlineExceeded)
 			var late net.Error
@@ -305,11 +305,11 @@ type pubOption func(*packets.Packet)
 func retain(pk *packets.Packet) { pk.FixedHeader.Retain = true }
 func dup(pk *packets.Packet)    { pk.FixedHeader.Dup = true }
 
-func props(p packets.Properties) pubOption {
+func withProperties(p packets.Properties) pubOption {
 	return func(pk *packets.Packet) { pk.Properties = p }
 }
 
-func (c *tc) publish(topic, payload string, qos byte, id uint16, opts ...pubOption) {
+func (c *testClient) publish(topic, payload string, qos byte, id uint16, opts ...pubOption) {
 	c.t.Helper()
 	c.send(publishPacket(topic, payload, qos, id, opts...))
 }
@@ -324,20 +324,20 @@ func publishPacket(topic, payload string, qos byte, id uint16, opts ...pubOption
 	return pk
 }
 
-func (c *tc) ack(kind byte, id uint16) {
+func (c *testClient) ack(kind byte, id uint16) {
 	c.t.Helper()
 	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: kind}, PacketID: id})
 }
 
 // publish1 publishes at QoS 1 and returns the PUBACK.
-func (c *tc) publish1(topic, payload string, opts ...pubOption) packets.Packet {
+func (c *testClient) publish1(topic, payload string, opts ...pubOption) packets.Packet {
 	c.t.Helper()
 	c.publish(topic, payload, 1, 7, opts...)
 	return c.expect(packets.Puback)
 }
 
 // answered expects an answer and a message of QoS 0, in whatever order, and returns the message.
-func (c *tc) answered(kind byte) (m packets.Packet) {
+func (c *testClient) answered(kind byte) (m packets.Packet) {
 	c.t.Helper()
 	c.nextOf(kind, func(pk packets.Packet) { m = pk })
 	if m.TopicName == "" {
@@ -360,7 +360,7 @@ func subFlags(change func(*packets.Subscription)) subOption {
 	}
 }
 
-func (c *tc) subscribe(filter string, qos byte, opts ...subOption) packets.Packet {
+func (c *testClient) subscribe(filter string, qos byte, opts ...subOption) packets.Packet {
 	c.t.Helper()
 	pk := packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 9,
@@ -374,14 +374,14 @@ func (c *tc) subscribe(filter string, qos byte, opts ...subOption) packets.Packe
 }
 
 // sub subscribes and expects to be granted the QoS.
-func (c *tc) sub(filter string, qos byte, opts ...subOption) {
+func (c *testClient) sub(filter string, qos byte, opts ...subOption) {
 	c.t.Helper()
 	ack := c.subscribe(filter, qos, opts...)
 	require.Equal(c.t, []byte{qos}, ack.ReasonCodes, ack.Properties.ReasonString)
 }
 
 // unsub unsubscribes, and returns the reason codes.
-func (c *tc) unsub(filters ...string) []byte {
+func (c *testClient) unsub(filters ...string) []byte {
 	c.t.Helper()
 	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Unsubscribe}, PacketID: 4}
 	for _, f := range filters {
@@ -391,21 +391,21 @@ func (c *tc) unsub(filters ...string) []byte {
 	return c.expect(packets.Unsuback).ReasonCodes
 }
 
-func (c *tc) disconnect() {
+func (c *testClient) disconnect() {
 	c.t.Helper()
 	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}})
 	c.ended()
 }
 
 // leave drops the connection and waits until the broker has noticed.
-func (c *tc) leave(b *Broker, id string) {
+func (c *testClient) leave(b *Broker, id string) {
 	c.t.Helper()
 	_ = c.conn.Close()
-	require.Eventually(c.t, func() bool { return b.clients.connected(id) == nil }, patience, time.Millisecond)
+	require.Eventually(c.t, func() bool { return b.clients.connected(id) == nil }, testTimeout, time.Millisecond)
 }
 
 // collect reads n messages, acknowledging each, and returns their payloads.
-func (c *tc) collect(n int) []string {
+func (c *testClient) collect(n int) []string {
 	c.t.Helper()
 	var got []string
 	for len(got) < n {
@@ -420,7 +420,7 @@ func (c *tc) collect(n int) []string {
 
 // burst publishes n numbered messages at QoS 1, no more at a time than a broker takes,
 // and waits until all are acknowledged.
-func (c *tc) burst(topic string, from, n int) {
+func (c *testClient) burst(topic string, from, n int) {
 	c.t.Helper()
 	c.pipeline(n, func(i int) packets.Packet {
 		return publishPacket(topic, strconv.Itoa(from+i), 1, uint16(i%pipelined)+1)
@@ -428,7 +428,7 @@ func (c *tc) burst(topic string, from, n int) {
 }
 
 // meanwhile is burst beside the test, whose connections aren't closed before all is acknowledged.
-func (c *tc) meanwhile(topic string, from, n int) {
+func (c *testClient) meanwhile(topic string, from, n int) {
 	var burst sync.WaitGroup
 	burst.Go(func() { c.burst(topic, from, n) })
 	c.t.Cleanup(burst.Wait)
@@ -437,13 +437,13 @@ func (c *tc) meanwhile(topic string, from, n int) {
 const pipelined = 1000 // below the default receive maximum
 
 // pipeline publishes n messages of QoS 1, many at a time.
-func (c *tc) pipeline(n int, message func(i int) packets.Packet) {
+func (c *testClient) pipeline(n int, message func(i int) packets.Packet) {
 	c.t.Helper()
 	room, acked := make(chan struct{}, pipelined), make(chan struct{})
 	go func() {
 		defer close(acked)
 		for range n {
-			pk, err := c.read(patience)
+			pk, err := c.read(testTimeout)
 			if err != nil || pk.FixedHeader.Type != packets.Puback || pk.ReasonCode != 0 {
 				c.t.Errorf("PUBACK: type %d, reason %#x %s, %v", pk.FixedHeader.Type, pk.ReasonCode, pk.Properties.ReasonString, err)
 				return
@@ -453,7 +453,7 @@ func (c *tc) pipeline(n int, message func(i int) packets.Packet) {
 	}()
 	var buf []byte
 	for i := range n {
-		buf = append(buf, encode(c.t, message(i), c.version)...)
+		buf = append(buf, encodePacket(c.t, message(i), c.version)...)
 		select {
 		case room <- struct{}{}:
 		case <-acked:
@@ -475,7 +475,7 @@ func roomFor(payloads ...string) (n limits.Size) {
 	return n
 }
 
-func numbers(from, n int) []string {
+func numberedPayloads(from, n int) []string {
 	var out []string
 	for i := from; i < from+n; i++ {
 		out = append(out, strconv.Itoa(i))
@@ -483,8 +483,8 @@ func numbers(from, n int) []string {
 	return out
 }
 
-// place is a broker as one of our programs configures it, and how clients reach it.
-type place struct {
+// brokerSetup is a broker as one of our programs configures it, and how clients reach it.
+type brokerSetup struct {
 	name      string
 	node      string // of the edge's broker
 	webSocket bool
@@ -492,9 +492,9 @@ type place struct {
 	limits    Limits
 }
 
-// places are where clients reach hub and core, each with the limits that it ships.
-func places(hub, core Limits) []place {
-	return []place{
+// brokerSetups are where clients reach hub and core, each with the limits that it ships.
+func brokerSetups(hub, core Limits) []brokerSetup {
+	return []brokerSetup{
 		{name: "hub", limits: hub},
 		{name: "hub-websocket", limits: hub, webSocket: true},
 		{name: "hub-tls", limits: hub, secure: true},
@@ -504,10 +504,10 @@ func places(hub, core Limits) []place {
 }
 
 // options are those of cloudhub or edgecore, on a free port.
-func (p place) options(t *testing.T) Options {
+func (p brokerSetup) options(t *testing.T) Options {
 	l := Listener{Name: p.name, Address: "127.0.0.1:0", WebSocket: p.webSocket}
 	if p.secure {
-		l.TLS = newAuthority(t).server()
+		l.TLS = newTestAuthority(t).server()
 	}
 	o := Options{
 		Listeners: []Listener{l}, Node: p.node, Tree: newFakeTree(), Log: zerolog.Nop(), Limits: p.limits,
@@ -521,16 +521,16 @@ func (p place) options(t *testing.T) Options {
 }
 
 // start runs a broker with a journal until the test ends.
-func (p place) start(t *testing.T, change func(*Options)) *Broker {
+func (p brokerSetup) start(t *testing.T, change func(*Options)) *Broker {
 	t.Helper()
-	b, _ := p.kept(t, t.TempDir(), change)
+	b, _ := p.startOn(t, t.TempDir(), change)
 	return b
 }
 
-// kept runs a broker on the journal in a directory. stop ends it in order.
-func (p place) kept(t *testing.T, dir string, change func(*Options)) (b *Broker, stop func()) {
+// startOn runs a broker on the journal in a directory. stop ends it in order.
+func (p brokerSetup) startOn(t *testing.T, dir string, change func(*Options)) (b *Broker, stop func()) {
 	t.Helper()
-	return kept(t, dir, func(o *Options) {
+	return startKept(t, dir, func(o *Options) {
 		j := o.Journal.(*journal.Journal)
 		*o = p.options(t)
 		o.Journal = j
@@ -540,24 +540,24 @@ func (p place) kept(t *testing.T, dir string, change func(*Options)) (b *Broker,
 	})
 }
 
-// restarted runs a broker on what a crash of another leaves now.
-func (p place) restarted(t *testing.T, dir string) (*Broker, string) {
+// restartCrashed runs a broker on what a crash of another leaves now.
+func (p brokerSetup) restartCrashed(t *testing.T, dir string) (*Broker, string) {
 	t.Helper()
-	to := crashed(t, dir)
-	b, _ := p.kept(t, to, nil)
+	to := copyCrashed(t, dir)
+	b, _ := p.startOn(t, to, nil)
 	return b, to
 }
 
 // anyServer is for clients that don't look whom they talk to.
 func anyServer() *tls.Config { return &tls.Config{InsecureSkipVerify: true} }
 
-// testcase is a test that has to hold wherever a client connects.
-type testcase struct {
+// setupTest is a test that has to hold wherever a client connects.
+type setupTest struct {
 	name string
-	run  func(*testing.T, place)
+	run  func(*testing.T, brokerSetup)
 }
 
-func everywhere(t *testing.T, places []place, cases []testcase) {
+func runInEachSetup(t *testing.T, places []brokerSetup, cases []setupTest) {
 	for _, p := range places {
 		for _, c := range cases {
 			t.Run(p.name+"/"+c.name, func(t *testing.T) {
@@ -568,10 +568,10 @@ func everywhere(t *testing.T, places []place, cases []testcase) {
 	}
 }
 
-// Delivery is what the broker owes to clients, wherever they connect: first the cases in which
+// RunDeliveryTests is what the broker owes to clients, wherever they connect: first the cases in which
 // brokers are known to go wrong, then the rest.
-func Delivery(t *testing.T, hub, core Limits) {
-	everywhere(t, places(hub, core), []testcase{
+func RunDeliveryTests(t *testing.T, hub, core Limits) {
+	runInEachSetup(t, brokerSetups(hub, core), []setupTest{
 		{"a client's own id is no acknowledgement", testClientIDsAndOursAreSeparate},
 		{"receive maximum 5, the same ids in between", testReceiveMaximumWithTheSameIDsInBetween},
 		{"receive maximum 10, burst of 500 in order", testBurstArrivesInOrder},
@@ -626,17 +626,17 @@ func Delivery(t *testing.T, hub, core Limits) {
 	})
 }
 
-// CheckDefaultRoom is what fits in the room that each program has by default.
-func CheckDefaultRoom(t *testing.T, hub, core Limits) {
-	everywhere(t, places(hub, core), []testcase{
+// RunDefaultRoomTest is what fits in the room that each program has by default.
+func RunDefaultRoomTest(t *testing.T, hub, core Limits) {
+	runInEachSetup(t, brokerSetups(hub, core), []setupTest{
 		{"subscriber paused during 30,000", testPausedSubscriber30000},
 		{"20,000 retained", testRetained20000},
 	})
 }
 
-// Standard is what the standard says, statement by statement.
-func Standard(t *testing.T, hub, core Limits) {
-	everywhere(t, places(hub, core), []testcase{
+// RunStandardTests is what the standard says, statement by statement.
+func RunStandardTests(t *testing.T, hub, core Limits) {
+	runInEachSetup(t, brokerSetups(hub, core), []setupTest{
 		{"malformed packets", testMalformedPacketsCloseTheirSenderOnly},
 		{"bad CONNECTs", testBadConnects},
 		{"assigned client ids", testAssignedClientIDs},

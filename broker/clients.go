@@ -28,8 +28,8 @@ import (
 var ErrTakenOver = errors.New("session taken over by another connection")
 
 var (
-	errInUse      = errors.New("the client identifier belongs to another user")
-	errServerGone = errors.New("broker is stopping")
+	errIdentifierInUse = errors.New("the client identifier belongs to another user")
+	errStopping        = errors.New("broker is stopping")
 )
 
 // client is one session of a client, connected or not. A clean start makes another.
@@ -38,30 +38,30 @@ type client struct {
 	number uint64
 	record uint64 // of a durable session; 0: it ends with the process
 	sess   *session.Session
-	short  queueFull
+	drops  droppedCount
 	ident  atomic.Pointer[Identity]
 
 	// Guarded by clients.mu.
 	conn  *conn
 	ended bool
-	// unfollow ends waiting for the revocation of the token that the client last signed in with; nil: it can't be revoked.
-	unfollow func() bool
-	kept     bool  // it outlives its connections, and is counted in clients.kept
-	epoch    int   // counts connections, so that a timer that an earlier disconnection started has no effect
-	will     *will // to be published when willDue fires
-	due      *time.Timer
-	expiry   *time.Timer
+	// stopWatchingToken ends waiting for the revocation of the token that the client last signed in with; nil: it can't be revoked.
+	stopWatchingToken func() bool
+	persistent        bool  // it outlives its connections, and is counted in clients.kept
+	epoch             int   // counts connections, so that a timer that an earlier disconnection started has no effect
+	will              *will // to be published when willDue fires
+	willTimer         *time.Timer
+	expiryTimer       *time.Timer
 	// Of a durable session: its expiry interval, and since when it has no connection.
-	lasting time.Duration
-	left    time.Time
+	expiryInterval time.Duration
+	disconnectedAt time.Time
 
 	// The user's quotas, which count what the session holds. nil: the link queue, which has limits of its own.
-	queued, state *quota.Account
+	queueAccount, stateAccount *quota.Account
 
-	mu     sync.Mutex
-	subs   map[string]*subscription // nil once ended
-	weight int                      // of their filters, and of the will
-	willed int                      // of the will alone
+	mu          sync.Mutex
+	subs        map[string]*subscription // nil once ended
+	stateWeight int                      // of their filters, and of the will
+	willWeight  int                      // of the will alone
 }
 
 // user is the session's user, which never changes.
@@ -72,36 +72,36 @@ func (c *client) rights() *Identity { return c.ident.Load() }
 
 // clients are all sessions.
 type clients struct {
-	mu     sync.Mutex
-	byID   map[string]*client
-	conns  map[*conn]struct{} // also those that have not sent a CONNECT
-	kept   *quota.Quota       // sessions that outlive their connections
-	closed bool
-	turns  turns
+	mu              sync.Mutex
+	byID            map[string]*client
+	conns           map[*conn]struct{} // also those that have not sent a CONNECT
+	persistentQuota *quota.Quota       // sessions that outlive their connections
+	closed          bool
+	locks           identifierLocks
 }
 
-// turns give each client identifier to one goroutine at a time: who has the turn may begin or end a connection or session
+// identifierLocks give each client identifier to one goroutine at a time: who has the turn may begin or end a connection or session
 // of that identifier, and ends it completely. So nothing of the next connection comes before the last of the one before,
 // which is its will.
-type turns struct {
+type identifierLocks struct {
 	mu   sync.Mutex
-	each map[string]*turn
+	each map[string]*identifierLock
 }
 
-type turn struct {
+type identifierLock struct {
 	mu   sync.Mutex
 	uses int // holders and those that wait
 }
 
-// take waits for the turn, and returns the function that ends it.
-func (t *turns) take(id string) (done func()) {
+// lock waits for the turn, and returns the function that ends it.
+func (t *identifierLocks) lock(id string) (done func()) {
 	t.mu.Lock()
 	if t.each == nil {
-		t.each = make(map[string]*turn)
+		t.each = make(map[string]*identifierLock)
 	}
 	one := t.each[id]
 	if one == nil {
-		one = &turn{}
+		one = &identifierLock{}
 		t.each[id] = one
 	}
 	one.uses++
@@ -119,20 +119,20 @@ func (t *turns) take(id string) (done func()) {
 
 // keep counts a session among those that outlive their connections.
 func (cs *clients) keep(c *client) {
-	if !c.kept {
-		c.kept = true
-		cs.kept.Add(c.user(), 1)
+	if !c.persistent {
+		c.persistent = true
+		cs.persistentQuota.Add(c.user(), 1)
 	}
 }
 
 // remove removes a session that has ended.
 func (cs *clients) remove(c *client) {
 	c.ended = true
-	if c.unfollow != nil {
-		c.unfollow()
+	if c.stopWatchingToken != nil {
+		c.stopWatchingToken()
 	}
-	if c.kept {
-		cs.kept.Add(c.user(), -1)
+	if c.persistent {
+		cs.persistentQuota.Add(c.user(), -1)
 	}
 	delete(cs.byID, c.id)
 }
@@ -153,8 +153,8 @@ func (cs *clients) connected(id string) *conn {
 	return nil
 }
 
-// of returns the sessions of whom the function chooses.
-func (cs *clients) of(chosen func(*Identity) bool) (all []*client) {
+// chosen returns the sessions of whom the function chooses.
+func (cs *clients) chosen(chosen func(*Identity) bool) (all []*client) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for _, c := range cs.byID {
@@ -175,8 +175,8 @@ func (cs *clients) identify(cl *client, id *Identity) {
 	}
 }
 
-// connsOf returns the connections of whom the function chooses.
-func (cs *clients) connsOf(chosen func(*Identity) bool) (all []*conn) {
+// chosenConns returns the connections of whom the function chooses.
+func (cs *clients) chosenConns(chosen func(*Identity) bool) (all []*conn) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for _, c := range cs.byID {
@@ -216,17 +216,17 @@ func (cs *clients) close() {
 		c.stopTimers()
 	}
 	for c := range cs.conns {
-		c.expel(codeShuttingDown, errServerGone)
+		c.expel(codeShuttingDown, errStopping)
 	}
 }
 
 func (c *client) stopTimers() {
-	for _, t := range [...]*time.Timer{c.due, c.expiry} {
+	for _, t := range [...]*time.Timer{c.willTimer, c.expiryTimer} {
 		if t != nil {
 			t.Stop()
 		}
 	}
-	c.due, c.expiry = nil, nil
+	c.willTimer, c.expiryTimer = nil, nil
 }
 
 // attach gives a connection its session: the client's, or a new one. The caller has the client's turn, and has handled what
@@ -250,7 +250,7 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	if cs.closed {
-		return false, errServerGone
+		return false, errStopping
 	}
 	changed := present && !cl.rights().sameRights(c.ident)
 	if !present {
@@ -268,15 +268,15 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	cl.mu.Unlock()
 	cl.ident.Store(c.ident)
 	cl.conn, c.client = c, cl
-	b.followLocked(cl)
+	b.endWithTokenLocked(cl)
 	cl.epoch++
 	if cl.record > 0 {
-		cl.lasting, cl.left = c.expiry, time.Time{}
-		b.store.Commit([]journal.Change{cl.recordWith(c.peekWill())}, nil)
+		cl.expiryInterval, cl.disconnectedAt = c.expiry, time.Time{}
+		b.store.Commit([]journal.RecordChange{cl.recordWith(c.peekWill())}, nil)
 	} else {
 		b.storeWill(c.peekWill())
 	}
-	c.unstored = !present && (cl.record > 0 || replaced)
+	c.recordPending = !present && (cl.record > 0 || replaced)
 	cl.sess.Attach(c.w, session.ConnParams{Version: c.ident.Version, ReceiveMaximum: c.receiveMaximum, MaximumPacket: c.maximumPacket, Parts: c.partsParams()})
 	if changed {
 		b.router.index.gen.Add(1) // routes depend on rights
@@ -293,10 +293,10 @@ func (b *Broker) mayAttach(c *conn) error {
 	cs.mu.Unlock()
 	switch {
 	case closed:
-		return errServerGone
-	case old == nil || old.rights().same(c.ident):
+		return errStopping
+	case old == nil || old.rights().sameUser(c.ident):
 	case b.acl.clientID(old.rights()) == nil:
-		return errInUse
+		return errIdentifierInUse
 	default:
 		b.takeOver(old.id)
 		if cs.session(old.id) == old {
@@ -304,8 +304,8 @@ func (b *Broker) mayAttach(c *conn) error {
 		}
 		old = nil
 	}
-	if c.expiry > 0 && (old == nil || !old.kept) {
-		if err := cs.kept.Check(c.ident.User, 1); err != nil {
+	if c.expiry > 0 && (old == nil || !old.persistent) {
+		if err := cs.persistentQuota.Check(c.ident.User, 1); err != nil {
 			return err
 		}
 	}
@@ -321,10 +321,10 @@ func (b *Broker) settleBefore(c *conn) {
 	if old == nil {
 		return
 	}
-	settle([]*conn{old}, (*conn).hasStopped)
+	settleConns([]*conn{old}, (*conn).hasStopped)
 	select {
 	case <-old.stopped: // by its own end
-		b.endConnection(old, old.cause(old.ended), false)
+		b.endConnection(old, old.cause(old.readErr), false)
 	default:
 	}
 }
@@ -340,7 +340,7 @@ func (b *Broker) takeOver(id string) {
 	old.expel(codeTakenOver, ErrTakenOver)
 	<-old.stopped
 	cause := ErrTakenOver
-	if errors.Is(old.ended, errDisconnected) {
+	if errors.Is(old.readErr, errDisconnected) {
 		cause = nil
 	}
 	b.endConnection(old, cause, false)
@@ -360,14 +360,14 @@ func (b *Broker) newClient(id *Identity, durable bool) *client {
 func (b *Broker) clientOf(id *Identity) *client {
 	c := &client{id: id.ClientID, subs: make(map[string]*subscription)}
 	c.ident.Store(id)
-	if id.own() && b.opts.LinkQueue != nil {
+	if id.isBroker() && b.opts.LinkQueue != nil {
 		o := b.opts.LinkQueue
 		c.sess = session.New(session.Limits{Bytes: o.Bytes, MaxAge: o.Age, DropOldest: true, Memory: linkQueueWindow}, b.opts.Now, &b.linkQueue.count)
 		return c
 	}
-	c.queued, c.state = b.quotas.queued.Open(id.User), b.quotas.state.Open(id.User)
+	c.queueAccount, c.stateAccount = b.quotas.queued.Open(id.User), b.quotas.state.Open(id.User)
 	l := b.opts.Limits
-	c.sess = session.New(session.Limits{Bytes: int(l.Session.Bytes), Inflight: l.Inflight, User: c.queued, State: c.state}, b.opts.Now, &b.counters)
+	c.sess = session.New(session.Limits{Bytes: int(l.Session.Bytes), Inflight: l.Inflight, User: c.queueAccount, State: c.stateAccount}, b.opts.Now, &b.counters)
 	return c
 }
 
@@ -423,7 +423,7 @@ func (b *Broker) endConnection(c *conn, cause error, last bool) {
 }
 
 // publishNow publishes a will and stores the changes along; without a will it stores them.
-func (b *Broker) publishNow(w *will, along []journal.Change) {
+func (b *Broker) publishNow(w *will, along []journal.RecordChange) {
 	if w != nil {
 		b.publishWill(w, along...)
 	} else if len(along) > 0 {
@@ -457,7 +457,7 @@ func (b *Broker) release(cl *client) {
 	cl.mu.Lock()
 	subs := cl.subs
 	cl.subs = nil
-	cl.weigh(-cl.weight)
+	cl.weigh(-cl.stateWeight)
 	cl.mu.Unlock()
 	var records []uint64
 	for _, s := range subs {
@@ -465,8 +465,8 @@ func (b *Broker) release(cl *client) {
 		records = append(records, s.record)
 	}
 	stored, left := cl.sess.End()
-	cl.queued.Close()
-	cl.state.Close()
+	cl.queueAccount.Close()
+	cl.stateAccount.Close()
 	b.redistribute(cl.rights(), left, func(err error) {
 		switch {
 		case cl.record == 0:
@@ -474,8 +474,8 @@ func (b *Broker) release(cl *client) {
 			b.store.Forget(append(append(records, stored...), cl.record)...)
 		default: // the next start tries again: see loading.choose
 			b.clients.mu.Lock()
-			cl.lasting, cl.left = 0, b.opts.Now()
-			b.store.Commit([]journal.Change{cl.recordWith(nil)}, nil)
+			cl.expiryInterval, cl.disconnectedAt = 0, b.opts.Now()
+			b.store.Commit([]journal.RecordChange{cl.recordWith(nil)}, nil)
 			b.clients.mu.Unlock()
 			b.store.Forget(records...)
 		}
@@ -485,21 +485,21 @@ func (b *Broker) release(cl *client) {
 // detach is the end of a connection, on its own goroutine.
 func (b *Broker) detach(c *conn, cause error) {
 	if c.client != nil {
-		defer b.clients.turns.take(c.ident.ClientID)()
+		defer b.clients.locks.lock(c.ident.ClientID)()
 	}
 	b.endConnection(c, cause, false)
 }
 
 // keep turns a session into one without a connection. It returns the will that has to be published now, and the changes
 // that have to be stored with it. When the broker stops, a delayed will stays with a durable session.
-func (b *Broker) keep(cl *client, expiry time.Duration, lost *will) (now *will, along []journal.Change) {
+func (b *Broker) keep(cl *client, expiry time.Duration, lost *will) (now *will, along []journal.RecordChange) {
 	later := lost
 	if lost == nil || lost.delay == 0 || b.clients.closed && cl.record == 0 {
 		now, later = lost, nil
 	}
-	cl.will, cl.lasting, cl.left = later, expiry, b.opts.Now()
+	cl.will, cl.expiryInterval, cl.disconnectedAt = later, expiry, b.opts.Now()
 	if cl.record > 0 {
-		along = []journal.Change{cl.recordWith(later)}
+		along = []journal.RecordChange{cl.recordWith(later)}
 	}
 	if !b.clients.closed {
 		b.startTimers(cl, expiry, later, 0)
@@ -511,18 +511,18 @@ func (b *Broker) keep(cl *client, expiry time.Duration, lost *will) (now *will, 
 // the delay that is over, as a negative number.
 func (b *Broker) startTimers(cl *client, expiry time.Duration, w *will, since time.Duration) {
 	epoch := cl.epoch
-	cl.expiry = time.AfterFunc(expiry, func() { b.expire(cl, epoch) })
+	cl.expiryTimer = time.AfterFunc(expiry, func() { b.expire(cl, epoch) })
 	if w == nil {
 		return
 	}
 	if left := w.delay + since; left < expiry { // else it is published when the session expires
-		cl.due = time.AfterFunc(left, func() { b.willDue(cl, w) })
+		cl.willTimer = time.AfterFunc(left, func() { b.willDue(cl, w) })
 	}
 }
 
 // expire ends a session whose expiry interval has ended, unless it has had another connection since epoch.
 func (b *Broker) expire(cl *client, epoch int) {
-	defer b.clients.turns.take(cl.id)()
+	defer b.clients.locks.lock(cl.id)()
 	cs := &b.clients
 	cs.mu.Lock()
 	ends := cl.conn == nil && cl.epoch == epoch && !cs.closed
@@ -532,24 +532,24 @@ func (b *Broker) expire(cl *client, epoch int) {
 	}
 }
 
-// endAway ends a session if it has no connection, without its will.
-func (b *Broker) endAway(cl *client) {
-	defer b.clients.turns.take(cl.id)()
+// endDisconnected ends a session if it has no connection, without its will.
+func (b *Broker) endDisconnected(cl *client) {
+	defer b.clients.locks.lock(cl.id)()
 	if c := b.clients.connected(cl.id); c == nil || c.client != cl {
 		b.endSession(cl, false)
 	}
 }
 
 func (b *Broker) willDue(cl *client, w *will) {
-	defer b.clients.turns.take(cl.id)()
+	defer b.clients.locks.lock(cl.id)()
 	cs := &b.clients
 	cs.mu.Lock()
 	due := cl.will == w && cl.conn == nil && !cs.closed
-	var along []journal.Change
+	var along []journal.RecordChange
 	if due {
 		cl.will = nil
 		if cl.record > 0 {
-			along = []journal.Change{cl.recordWith(nil)}
+			along = []journal.RecordChange{cl.recordWith(nil)}
 		}
 	}
 	cs.mu.Unlock()
@@ -558,8 +558,8 @@ func (b *Broker) willDue(cl *client, w *will) {
 	}
 }
 
-// errEnded is the reason for disconnecting the client of a session that an operator ends.
-var errEnded = errors.New("an operator has ended the session")
+// errEndedByOperator is the reason for disconnecting the client of a session that an operator ends.
+var errEndedByOperator = errors.New("an operator has ended the session")
 
 // Administers reports whether the identity is an operator of all nodes of the hub, or on a node's own broker of that node.
 func (b *Broker) Administers(id Identity) bool { return b.acl.administers(&id) }
@@ -574,7 +574,7 @@ func (b *Broker) Heard(clientID string) (at time.Time, keepAlive time.Duration, 
 	if c == nil {
 		return at, 0, false
 	}
-	if ms := c.heard.Load(); ms != 0 {
+	if ms := c.lastHeard.Load(); ms != 0 {
 		at = time.UnixMilli(ms)
 	}
 	return at, c.keepAlive, true
@@ -590,12 +590,12 @@ func (b *Broker) Sessions() []resource.Session {
 	b.clients.mu.Lock()
 	for _, c := range b.clients.byID {
 		id := c.rights()
-		if id.own() {
+		if id.isBroker() {
 			continue
 		}
 		s := resource.Session{Client: c.id, User: id.User, Connected: c.conn != nil, Remote: id.Remote}
 		if !s.Connected {
-			s.Since, s.Expires = resource.Time(c.left), resource.Time(c.left.Add(c.lasting))
+			s.Since, s.Expires = resource.FormatTime(c.disconnectedAt), resource.FormatTime(c.disconnectedAt.Add(c.expiryInterval))
 		}
 		all = append(all, found{c, s})
 	}
@@ -613,41 +613,41 @@ func (b *Broker) Sessions() []resource.Session {
 
 // EndSession ends a client's session with its connection and its queue. It returns once that is on disk.
 func (b *Broker) EndSession(clientID string) error {
-	done := b.clients.turns.take(clientID)
+	done := b.clients.locks.lock(clientID)
 	cl := b.clients.session(clientID)
-	if cl == nil || cl.rights().own() {
+	if cl == nil || cl.rights().isBroker() {
 		done()
 		return resource.Errorf(resource.NotFound, "client", "there is no session of a client %.200q", clientID)
 	}
 	if c := b.clients.connected(clientID); c != nil {
-		c.expel(codeAdministrative, errEnded)
+		c.expel(codeAdministrative, errEndedByOperator)
 		<-c.stopped // no packet of it is handled any more
-		b.endConnection(c, errEnded, true)
+		b.endConnection(c, errEndedByOperator, true)
 	}
 	b.endSession(cl, true)
 	done()
 	if cl.record == 0 {
 		return nil
 	}
-	return b.store.now(nil)
+	return b.store.commitNow(nil)
 }
 
 // EndIdentity ends what identities hold that have lost their rights: connections, sessions with their subscriptions and
 // queues, wills, which are not published, and HTTP requests, such as watches. A connection's DISCONNECT has the reason. Nothing that they sent and that was
 // not handled yet is. It reports whether any was connected.
 func (b *Broker) EndIdentity(ended func(*Identity) bool, reason string) (connected bool) {
-	for _, cl := range b.clients.of(ended) {
-		if cl.rights().own() {
+	for _, cl := range b.clients.chosen(ended) {
+		if cl.rights().isBroker() {
 			continue
 		}
 		if c := b.clients.connected(cl.id); c != nil && ended(c.ident) {
 			connected = true
 			c.revoke(codeAdministrative, errors.New(reason)) // its session ends with it
 		}
-		b.endAway(cl)
+		b.endDisconnected(cl)
 	}
 	b.requests.Range(func(key, _ any) bool {
-		if one := key.(*request); ended(one.id) {
+		if one := key.(*httpRequest); ended(one.id) {
 			one.cancel()
 		}
 		return true
@@ -655,18 +655,18 @@ func (b *Broker) EndIdentity(ended func(*Identity) bool, reason string) (connect
 	return connected
 }
 
-// follow has a session end with the token that its client last signed in with. If it has a connection, that ends with the
+// endWithToken has a session end with the token that its client last signed in with. If it has a connection, that ends with the
 // token, and the session with it.
-func (b *Broker) follow(cl *client) {
+func (b *Broker) endWithToken(cl *client) {
 	b.clients.mu.Lock()
 	defer b.clients.mu.Unlock()
-	b.followLocked(cl)
+	b.endWithTokenLocked(cl)
 }
 
-func (b *Broker) followLocked(cl *client) {
-	if cl.unfollow != nil {
-		cl.unfollow()
-		cl.unfollow = nil
+func (b *Broker) endWithTokenLocked(cl *client) {
+	if cl.stopWatchingToken != nil {
+		cl.stopWatchingToken()
+		cl.stopWatchingToken = nil
 	}
 	id := cl.rights()
 	revoked := id.Revoked
@@ -674,9 +674,9 @@ func (b *Broker) followLocked(cl *client) {
 		revoked = b.auth.bearer.Revoked(id.Token)
 	}
 	if revoked != nil {
-		cl.unfollow = context.AfterFunc(revoked, func() {
+		cl.stopWatchingToken = context.AfterFunc(revoked, func() {
 			if cl.rights() == id {
-				b.endAway(cl)
+				b.endDisconnected(cl)
 			}
 		})
 	}
@@ -686,13 +686,13 @@ func revokedToken(user string) string {
 	return fmt.Sprintf("the token of %s has been revoked", validText(user))
 }
 
-// renewed is the identity of a stored session or will, with the rights that it has by the settings of now; nil: it has ended while the broker did not
+// current is the identity of a stored session or will, with the rights that it has by the settings of now; nil: it has ended while the broker did not
 // run, as nobody is let in as that user any more with the same token or certificate, or with a password. Another password is the same user's. Users of
 // a provider are known to that alone.
-func (a *authenticator) renewed(id *Identity) *Identity {
+func (a *authenticator) current(id *Identity) *Identity {
 	var of Identity
 	switch {
-	case id.own(), id.Has(topics.RoleEnrollee):
+	case id.isBroker(), id.Has(topics.RoleEnrollee):
 		return id
 	case id.Bearer:
 		if a.bearer == nil || a.bearer.Revoked(id.Token).Err() != nil {
@@ -705,11 +705,11 @@ func (a *authenticator) renewed(id *Identity) *Identity {
 			return nil
 		}
 	case id.User == "":
-		if of = a.anybody(); len(of.Roles) == 0 {
+		if of = a.anonymousIdentity(); len(of.Roles) == 0 {
 			return nil
 		}
 	default:
-		u, listed := a.account(id.User)
+		u, listed := a.findUser(id.User)
 		switch {
 		case listed:
 			of = a.identity(u)
@@ -717,7 +717,7 @@ func (a *authenticator) renewed(id *Identity) *Identity {
 			of = nodeIdentity(id.Node)
 		}
 	}
-	if !of.same(id) || a.denied(Identity{User: id.User, Node: id.Node}, credentials{cert: id.Certificate}) != "" {
+	if !of.sameUser(id) || a.denied(Identity{User: id.User, Node: id.Node}, credentials{cert: id.Certificate}) != "" {
 		return nil
 	}
 	if of.sameRights(id) {
@@ -728,8 +728,8 @@ func (a *authenticator) renewed(id *Identity) *Identity {
 	return &now
 }
 
-// request is an HTTP request under way.
-type request struct {
+// httpRequest is an HTTP request under way.
+type httpRequest struct {
 	id     *Identity
 	cancel context.CancelFunc
 }
@@ -740,7 +740,7 @@ func (b *Broker) track(r context.Context, id *Identity) {
 	if parent == nil {
 		parent = context.Background()
 	}
-	one := &request{id: id}
+	one := &httpRequest{id: id}
 	id.Revoked, one.cancel = context.WithCancel(parent)
 	b.requests.Store(one, nil)
 	context.AfterFunc(r, func() {
@@ -771,21 +771,21 @@ func (b *Broker) ServeSessions(w http.ResponseWriter, r *http.Request, id Identi
 	if clientID == "" {
 		return resource.Errorf(resource.Invalid, "client", "is missing: DELETE /sessions?client=ID")
 	}
-	audit.Name(r, clientID)
+	audit.NoteName(r, clientID)
 	if err := b.EndSession(clientID); err != nil {
 		return err
 	}
-	b.log.Info().Str("client", clientID).Str("by", who(&id)).Str("remote", id.Remote).Msg("session ended by an operator")
+	b.log.Info().Str("client", clientID).Str("by", roleAndUser(&id)).Str("remote", id.Remote).Msg("session ended by an operator")
 	_, _ = w.Write([]byte("{}\n"))
 	return nil
 }
 
 // will is the message to be published when a client's connection is lost.
 type will struct {
-	message Message
-	delay   time.Duration
-	packet  int    // bytes of the CONNECT that it came in, and keeps in memory
-	record  uint64 // its own record, if its session is not durable; 0: none
+	message     Message
+	delay       time.Duration
+	packetBytes int    // bytes of the CONNECT that it came in, and keeps in memory
+	record      uint64 // its own record, if its session is not durable; 0: none
 }
 
 // willOf is the will in a CONNECT; nil: none.
@@ -797,15 +797,15 @@ func willOf(pk *packets.Packet) *will {
 	return &will{
 		message: Message{
 			Topic: p.WillTopic, Payload: p.WillPayload, QoS: p.WillQos, Retain: p.WillRetain,
-			Props: properties(&p.WillProperties),
+			Props: propertiesOf(&p.WillProperties),
 		},
-		delay:  time.Duration(p.WillProperties.WillDelayInterval) * time.Second,
-		packet: pk.FixedHeader.Remaining,
+		delay:       time.Duration(p.WillProperties.WillDelayInterval) * time.Second,
+		packetBytes: pk.FixedHeader.Remaining,
 	}
 }
 
 // weight is about what the will costs in memory.
-func (w *will) weight() int { return w.message.weight() + w.packet }
+func (w *will) weight() int { return w.message.weight() + w.packetBytes }
 
 // storeWill stores the will of a session that is not durable, so that it is published after a crash. Nothing waits for
 // that: clients can connect while the disk is full.
@@ -814,7 +814,7 @@ func (b *Broker) storeWill(w *will) {
 		return
 	}
 	w.record = b.store.ID()
-	b.store.Commit([]journal.Change{w.change()}, func(error) {})
+	b.store.Commit([]journal.RecordChange{w.change()}, func(error) {})
 }
 
 // dropWill deletes a will that will not be published.
@@ -825,9 +825,9 @@ func (b *Broker) dropWill(w *will) {
 }
 
 // publishWill publishes a will as its client's message, with the client's rights. The changes along are stored with it.
-func (b *Broker) publishWill(w *will, along ...journal.Change) {
+func (b *Broker) publishWill(w *will, along ...journal.RecordChange) {
 	if w.record > 0 {
-		along = append(along, journal.Change{ID: w.record})
+		along = append(along, journal.RecordChange{ID: w.record})
 	}
 	b.accept(w.message, nil, along, func(err error) {
 		if err != nil {
@@ -844,16 +844,16 @@ func (b *Broker) publishWill(w *will, along ...journal.Change) {
 
 func (b *Broker) reportConnected(c *conn) {
 	id := c.ident.ClientID
-	lock := b.presence.of(id)
+	lock := b.presenceLocks.of(id)
 	lock.Lock()
 	defer lock.Unlock()
 	if b.clients.connected(id) != c {
 		return
 	}
-	if before, ok := b.present.Load(id); ok {
-		b.gone(before.(*conn), ErrTakenOver)
+	if before, ok := b.presentConns.Load(id); ok {
+		b.reportGone(before.(*conn), ErrTakenOver)
 	}
-	b.present.Store(id, c)
+	b.presentConns.Store(id, c)
 	b.metrics.connected.Add(1)
 	b.metrics.connects.Add(1)
 	if b.opts.Presence == nil {
@@ -871,7 +871,7 @@ func (b *Broker) reportSubscribed(c *conn, filter string) {
 	if b.opts.Presence == nil {
 		return
 	}
-	lock := b.presence.of(c.ident.ClientID)
+	lock := b.presenceLocks.of(c.ident.ClientID)
 	lock.Lock()
 	defer lock.Unlock()
 	if b.isPresent(c) {
@@ -880,47 +880,47 @@ func (b *Broker) reportSubscribed(c *conn, filter string) {
 }
 
 func (b *Broker) reportDisconnected(c *conn, cause error) {
-	lock := b.presence.of(c.ident.ClientID)
+	lock := b.presenceLocks.of(c.ident.ClientID)
 	lock.Lock()
 	defer lock.Unlock()
 	if b.isPresent(c) {
-		b.gone(c, cause)
+		b.reportGone(c, cause)
 	}
 }
 
 func (b *Broker) isPresent(c *conn) bool {
-	is, ok := b.present.Load(c.ident.ClientID)
+	is, ok := b.presentConns.Load(c.ident.ClientID)
 	return ok && is.(*conn) == c
 }
 
-func (b *Broker) gone(c *conn, cause error) {
-	b.present.Delete(c.ident.ClientID)
+func (b *Broker) reportGone(c *conn, cause error) {
+	b.presentConns.Delete(c.ident.ClientID)
 	b.metrics.connected.Add(-1)
 	if b.opts.Presence != nil {
 		b.opts.Presence.Disconnected(c.ident, cause)
 	}
 }
 
-// stripes are locks for names: the same name always has the same lock, and names share a few locks.
-type stripes struct {
+// stripedLocks are locks for names: the same name always has the same lock, and names share a few locks.
+type stripedLocks struct {
 	once  sync.Once
 	seed  maphash.Seed
 	locks [64]sync.Mutex
 }
 
 // pass returns when each lock that was held has been released.
-func (s *stripes) pass() {
+func (s *stripedLocks) pass() {
 	for i := range s.locks {
-		wait(&s.locks[i])
+		waitUnlocked(&s.locks[i])
 	}
 }
 
-func wait(l *sync.Mutex) {
+func waitUnlocked(l *sync.Mutex) {
 	l.Lock()
 	defer l.Unlock()
 }
 
-func (s *stripes) of(name string) *sync.Mutex {
+func (s *stripedLocks) of(name string) *sync.Mutex {
 	s.once.Do(func() { s.seed = maphash.MakeSeed() })
 	return &s.locks[maphash.String(s.seed, name)%uint64(len(s.locks))]
 }

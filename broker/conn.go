@@ -30,59 +30,59 @@ type conn struct {
 	net.Conn // the transport
 	b        *Broker
 	listener *listener
-	in       *frames
+	in       *frameReader
 	w        *session.Writer
-	acks     acks
+	acks     pendingAcks
 
 	version     atomic.Uint32 // of the protocol, once known
 	established atomic.Bool   // CONNACK went out
 	closing     atomic.Bool
-	unstorable  atomic.Bool // a node's message could not be stored: none that it sent later on this connection counts as stored
+	storeFailed atomic.Bool // a node's message could not be stored: none that it sent later on this connection counts as stored
 
 	// Set by the reading goroutine before the connection is attached, and fixed then.
-	ident          *Identity // never nil; it is replaced when the client has signed in, and never changed
-	clean          bool
-	bridge         bool   // a mosquitto bridge: its subscriptions are no-local and retain-as-published
-	assigned       string // the client identifier that the broker assigned; empty: the client brought one
-	receiveMaximum uint16
-	maximumPacket  uint32
-	partsMemory    string // of a client that takes large messages in parts; empty: it doesn't
-	noProblems     bool   // the client asked for no reason strings
-	keepAlive      time.Duration
-	shortened      bool // the keep-alive is not what the client asked for
-	resumed        bool
-	unstored       bool // the session's record is not on disk yet
-	client         *client
-	owner          *connectionOwner // once it is known who it is
+	ident              *Identity // never nil; it is replaced when the client has signed in, and never changed
+	clean              bool
+	bridge             bool   // a mosquitto bridge: its subscriptions are no-local and retain-as-published
+	assignedID         string // the client identifier that the broker assigned; empty: the client brought one
+	receiveMaximum     uint16
+	maximumPacket      uint32
+	partsMemory        string // of a client that takes large messages in parts; empty: it doesn't
+	noProblemInfo      bool   // the client asked for no reason strings
+	keepAlive          time.Duration
+	keepAliveShortened bool // the keep-alive is not what the client asked for
+	resumed            bool
+	recordPending      bool // the session's record is not on disk yet
+	client             *client
+	owner              *quotaHolder // once it is known who it is
 
 	host    string        // at the other end, as limits for each address count it
 	pending *list.Element // in pendingConns, which guards it; nil: it has sent its CONNECT
 
 	stopped  chan struct{} // closed once no packet of the client's is applied any more
 	detached chan struct{} // closed once its session knows
-	ended    error         // why, then
-	drain    drain
+	readErr  error         // why, then
+	drain    drainState
 	revoked  atomic.Bool // its identity has ended, and with it the session and the will
 
 	// The reading goroutine's.
-	signedIn    bool // its user is known, and answers for it
-	quantum     quantum
-	loggedFlood bool          // it was logged that the client is read more slowly; once is enough
-	rate        *rate.Limiter // limits.packetRate; nil: none
-	loggedRate  bool          // it was logged that it sends more than that
-	expiry      time.Duration // of the session
-	unfollow    func() bool   // ends waiting for the revocation of the client's token
-	hadWill     bool          // until it sent DISCONNECT
-	aliases     map[uint16]string
-	aliased     int                // what they count for
-	heard       atomic.Int64       // when the client last sent something, in Unix milliseconds; 0: after its CONNECT nothing
-	last        time.Time          // when the last packet had been handled; zero: the keep-alive doesn't count yet
-	unextended  int                // bytes that have arrived since then
-	received    bool               // a packet was taken since the last read
-	ownTopics   bool               // it may publish outside v1/
-	recent      *route             // of the topic that it published to last
-	batch       session.WriteBatch // writers of the sessions that the client's packets queued messages in
-	scratch     [4]byte
+	signedIn          bool // its user is known, and answers for it
+	quantum           quantum
+	loggedFlood       bool          // it was logged that the client is read more slowly; once is enough
+	rate              *rate.Limiter // limits.packetRate; nil: none
+	loggedRate        bool          // it was logged that it sends more than that
+	expiry            time.Duration // of the session
+	stopWatchingToken func() bool   // ends waiting for the revocation of the client's token
+	droppedWill       bool          // until it sent DISCONNECT
+	aliases           map[uint16]string
+	aliasBytes        int                // what they count for
+	lastHeard         atomic.Int64       // when the client last sent something, in Unix milliseconds; 0: after its CONNECT nothing
+	lastHandled       time.Time          // when the last packet had been handled; zero: the keep-alive doesn't count yet
+	unextendedBytes   int                // bytes that have arrived since then
+	tookPacket        bool               // a packet was taken since the last read
+	ownTopics         bool               // it may publish outside v1/
+	lastRoute         *route             // of the topic that it published to last
+	batch             session.WriteBatch // writers of the sessions that the client's packets queued messages in
+	scratch           [4]byte
 
 	// Used by the goroutine that is writing.
 	retainedPause  time.Duration // pause that is due for the retained messages sent so far
@@ -90,22 +90,22 @@ type conn struct {
 
 	releasing sync.Mutex // releaseQuotas: the connection's own goroutine and who takes its session over may come at once
 
-	mu   sync.Mutex
-	will *will
-	why  error // why the broker closed the connection
+	mu          sync.Mutex
+	will        *will
+	closeReason error // why the broker closed the connection
 }
 
 func newConn(b *Broker, l *listener, transport net.Conn) *conn {
-	transport = direct(transport)
-	c := &conn{Conn: transport, b: b, listener: l, ident: &unknown, stopped: make(chan struct{}), detached: make(chan struct{}), unfollow: func() bool { return true }}
-	c.host = network(transport.RemoteAddr())
+	transport = rawSocketOf(transport)
+	c := &conn{Conn: transport, b: b, listener: l, ident: &unknownIdentity, stopped: make(chan struct{}), detached: make(chan struct{}), stopWatchingToken: func() bool { return true }}
+	c.host = peerNetwork(transport.RemoteAddr())
 	c.quantum.began = time.Now()
 	c.batch.Fanout = b.fanout
 	c.meter(transport)
-	c.in = newFrames(transport, min(int(b.opts.Limits.Packet), maxConnect))
-	c.in.count = c.countUnfinished
+	c.in = newFrameReader(transport, min(int(b.opts.Limits.Packet), maxConnect))
+	c.in.countBytes = c.countUnfinished
 	c.acks.init()
-	c.w = session.NewWriter(output(transport, c), b.opts.Limits.WriteTimeout)
+	c.w = session.NewWriter(writerConn(transport, c), b.opts.Limits.WriteTimeout)
 	c.w.ReportReplay(c.servedRetained)
 	return c
 }
@@ -126,9 +126,9 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 	defer b.connections.Done()
 	c.readUntil(time.Now().Add(b.opts.Limits.ConnectTimeout))
 	err := c.read()
-	c.ended = err
+	c.readErr = err
 	close(c.stopped)
-	c.unfollow()
+	c.stopWatchingToken()
 	b.pending.remove(c)
 	c.countEnd(err)
 	c.finish(err)
@@ -145,8 +145,8 @@ func (c *conn) releaseQuotas() {
 	c.releasing.Lock()
 	defer c.releasing.Unlock()
 	c.in.release()
-	c.b.quotas.state.Add(c.ident.User, -int64(c.aliased))
-	c.aliased = 0
+	c.b.quotas.state.Add(c.ident.User, -int64(c.aliasBytes))
+	c.aliasBytes = 0
 	c.releaseOwner()
 }
 
@@ -177,14 +177,14 @@ func (c *conn) countUnfinished(n int) error {
 	return nil
 }
 
-// trust gives a client that has signed in what its user may have. Who asks for a first certificate has shown nothing yet.
-func (c *conn) trust() {
+// signedInLimits gives a client that has signed in what its user may have. Who asks for a first certificate has shown nothing yet.
+func (c *conn) signedInLimits() {
 	if c.ident.Has(topics.RoleEnrollee) {
 		return
 	}
 	c.in.release()
 	c.signedIn = true
-	c.in.most = int(c.b.opts.Limits.Packet)
+	c.in.maxPacket = int(c.b.opts.Limits.Packet)
 }
 
 // countEnd counts and logs the ends of connections that are not counted where they are caused.
@@ -223,7 +223,7 @@ const (
 func (c *conn) linger() {
 	<-c.w.Done()
 	_ = c.SetReadDeadline(time.Now().Add(lingerTime))
-	_, _ = io.CopyN(io.Discard, beneath(c.Conn), lingerBytes)
+	_, _ = io.CopyN(io.Discard, underlyingConn(c.Conn), lingerBytes)
 	_ = c.Conn.Close()
 }
 
@@ -276,8 +276,8 @@ func (c *conn) cause(err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.why != nil:
-		return c.why
+	case c.closeReason != nil:
+		return c.closeReason
 	case errors.Is(err, errDisconnected):
 		return nil
 	case errors.Is(err, errDrained):
@@ -293,8 +293,8 @@ func (c *conn) disconnect(code byte, why error) {
 		c.b.metrics.closed.WithLabelValues(daemon.Label(closeReasons[code])).Inc()
 	}
 	c.mu.Lock()
-	if c.why == nil {
-		c.why = why
+	if c.closeReason == nil {
+		c.closeReason = why
 	}
 	if c.version.Load() == 5 && c.established.Load() && !c.closing.Load() {
 		pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}, ReasonCode: code}
@@ -331,7 +331,7 @@ func (c *conn) send(pk packets.Packet, batch *session.WriteBatch) bool {
 // encode encodes an answer, and reports whether it fits the client's maximum packet size.
 func (c *conn) encode(pk packets.Packet) (packet []byte, fits bool) {
 	pk.ProtocolVersion = byte(c.version.Load())
-	if c.noProblems {
+	if c.noProblemInfo {
 		pk.Properties.ReasonString = ""
 	}
 	packet = encodeAnswer(pk)
@@ -384,39 +384,39 @@ func (c *conn) setWill(w *will) {
 }
 
 const (
-	readBuffer  = 64 << 10 // of a client that sends much, from the pool
-	smallBuffer = 4 << 10  // under TLS and WebSocket, and for a part of a packet
+	readBufferSize  = 64 << 10 // of a client that sends much, from the pool
+	smallBufferSize = 4 << 10  // under TLS and WebSocket, and for a part of a packet
 )
 
-var readBuffers = sync.Pool{New: func() any { return new([readBuffer]byte) }}
+var readBuffers = sync.Pool{New: func() any { return new([readBufferSize]byte) }}
 
-// frames is the read buffer of a connection, which splits the byte stream into packets. It has memory only while there is
+// frameReader is the read buffer of a connection, which splits the byte stream into packets. It has memory only while there is
 // something in it: an idle connection has none, and one that stopped in the middle of a packet no more than it sent.
-type frames struct {
-	conn     net.Conn
-	raw      syscall.RawConn       // nil: TLS or WebSocket
-	again    func(fd uintptr) bool // attempt
-	buf      []byte                // buf[taken:filled] has arrived and was not returned by next
-	borrowed *[readBuffer]byte     // the pool's array that buf is in; nil: none
-	taken    int
-	filled   int
-	need     int // length of the incomplete packet, if known
-	most     int // maximum length of a packet
-	counted  int // bytes of memory that count was told of
-	count    func(more int) error
-	err      error
-	idle     time.Time // since when fill has waited; zero: it didn't wait
+type frameReader struct {
+	conn         net.Conn
+	raw          syscall.RawConn       // nil: TLS or WebSocket
+	attemptFunc  func(fd uintptr) bool // attempt
+	buf          []byte                // buf[taken:filled] has arrived and was not returned by next
+	borrowed     *[readBufferSize]byte // the pool's array that buf is in; nil: none
+	taken        int
+	filled       int
+	need         int // length of the incomplete packet, if known
+	maxPacket    int // maximum length of a packet
+	countedBytes int // bytes of memory that count was told of
+	countBytes   func(more int) error
+	err          error
+	waitingSince time.Time // since when fill has waited; zero: it didn't wait
 }
 
-func newFrames(conn net.Conn, most int) *frames {
-	f := &frames{conn: conn, raw: readable(conn), most: most, count: func(int) error { return nil }}
-	f.again = f.attempt
+func newFrameReader(conn net.Conn, most int) *frameReader {
+	f := &frameReader{conn: conn, raw: rawConnOf(conn), maxPacket: most, countBytes: func(int) error { return nil }}
+	f.attemptFunc = f.attempt
 	return f
 }
 
 // next returns the next complete packet in the buffer: its first byte and its body, which the next fill overwrites.
 // It is not ok if there is none.
-func (f *frames) next() (first byte, body []byte, ok bool, err error) {
+func (f *frameReader) next() (first byte, body []byte, ok bool, err error) {
 	b := f.buf[f.taken:f.filled]
 	f.need = 0
 	n := 0
@@ -428,7 +428,7 @@ func (f *frames) next() (first byte, body []byte, ok bool, err error) {
 			return 0, nil, false, errMalformed
 		case b[i] >= 0x80:
 			continue
-		case end > f.most:
+		case end > f.maxPacket:
 			return 0, nil, false, packets.ErrPacketTooLarge
 		case end > len(b):
 			f.need = end
@@ -441,10 +441,10 @@ func (f *frames) next() (first byte, body []byte, ok bool, err error) {
 }
 
 // fill reads from the connection, and waits until something has arrived. It is called when next has no packet.
-func (f *frames) fill() error {
+func (f *frameReader) fill() error {
 	if f.raw == nil {
-		f.room()
-		if err := f.settle(); err != nil {
+		f.makeRoom()
+		if err := f.countHeld(); err != nil {
 			return err
 		}
 		n, err := f.conn.Read(f.buf[f.filled:])
@@ -454,15 +454,15 @@ func (f *frames) fill() error {
 		}
 		return err
 	}
-	f.err, f.idle = nil, time.Time{}
-	if err := f.raw.Read(f.again); err != nil {
+	f.err, f.waitingSince = nil, time.Time{}
+	if err := f.raw.Read(f.attemptFunc); err != nil {
 		return err
 	}
 	return f.err
 }
 
 // poll reads without waiting, whatever the connection's deadline is, and reports whether something was there.
-func (f *frames) poll() (got bool, err error) {
+func (f *frameReader) poll() (got bool, err error) {
 	if f.raw == nil { // metered has looked already
 		return false, nil
 	}
@@ -474,24 +474,24 @@ func (f *frames) poll() (got bool, err error) {
 }
 
 // waited returns how long the last fill waited.
-func (f *frames) waited(now time.Time) time.Duration {
-	if f.idle.IsZero() {
+func (f *frameReader) waited(now time.Time) time.Duration {
+	if f.waitingSince.IsZero() {
 		return 0
 	}
-	return now.Sub(f.idle)
+	return now.Sub(f.waitingSince)
 }
 
 // attempt reads without waiting. It is not done if nothing is there.
-func (f *frames) attempt(fd uintptr) (done bool) {
-	f.room()
+func (f *frameReader) attempt(fd uintptr) (done bool) {
+	f.makeRoom()
 	n, nothing, err := tryRead(fd, f.buf[f.filled:])
 	if nothing {
-		f.rest()
-		if f.err = f.settle(); f.err != nil {
+		f.returnBuffer()
+		if f.err = f.countHeld(); f.err != nil {
 			return true
 		}
-		if f.idle.IsZero() {
-			f.idle = time.Now()
+		if f.waitingSince.IsZero() {
+			f.waitingSince = time.Now()
 		}
 		return false
 	}
@@ -500,13 +500,13 @@ func (f *frames) attempt(fd uintptr) (done bool) {
 	return true
 }
 
-// room makes sure that the buffer has free space at its end.
-func (f *frames) room() {
+// makeRoom makes sure that the buffer has free space at its end.
+func (f *frameReader) makeRoom() {
 	if f.taken > 0 {
 		f.filled = copy(f.buf, f.buf[f.taken:f.filled])
 		f.taken = 0
 	}
-	if f.filled == 0 && f.borrowed == nil && len(f.buf) > smallBuffer {
+	if f.filled == 0 && f.borrowed == nil && len(f.buf) > smallBufferSize {
 		f.buf = nil // it was for a large packet
 	}
 	if f.filled < len(f.buf) {
@@ -515,11 +515,11 @@ func (f *frames) room() {
 	old, part := f.borrowed, f.buf
 	f.borrowed = nil
 	switch {
-	case f.raw != nil && len(part) < readBuffer:
-		f.borrowed = readBuffers.Get().(*[readBuffer]byte)
+	case f.raw != nil && len(part) < readBufferSize:
+		f.borrowed = readBuffers.Get().(*[readBufferSize]byte)
 		f.buf = f.borrowed[:]
-	case len(part) < smallBuffer:
-		f.buf = make([]byte, smallBuffer)
+	case len(part) < smallBufferSize:
+		f.buf = make([]byte, smallBufferSize)
 	default: // memory for a larger packet is allocated as it arrives
 		f.buf = make([]byte, min(2*len(part), max(f.need, len(part)+1)))
 	}
@@ -529,10 +529,10 @@ func (f *frames) room() {
 	}
 }
 
-// rest returns the buffer to the pool, as nothing may arrive for hours. A large part of a packet stays where it is, since
+// returnBuffer returns the buffer to the pool, as nothing may arrive for hours. A large part of a packet stays where it is, since
 // it would be copied again with each byte that the client sends.
-func (f *frames) rest() {
-	if f.borrowed == nil || f.filled-f.taken > smallBuffer {
+func (f *frameReader) returnBuffer() {
+	if f.borrowed == nil || f.filled-f.taken > smallBufferSize {
 		return
 	}
 	f.buf = append([]byte(nil), f.buf[f.taken:f.filled]...)
@@ -541,30 +541,30 @@ func (f *frames) rest() {
 	f.borrowed = nil
 }
 
-// settle counts the memory of an unfinished packet before it is waited for. Little, which every connection may have, isn't counted.
-func (f *frames) settle() error {
+// countHeld counts the memory of an unfinished packet before it is waited for. Little, which every connection may have, isn't counted.
+func (f *frameReader) countHeld() error {
 	holds := len(f.buf)
-	if holds <= smallBuffer || f.filled == f.taken {
+	if holds <= smallBufferSize || f.filled == f.taken {
 		holds = 0
 	}
-	if holds == f.counted {
+	if holds == f.countedBytes {
 		return nil
 	}
-	if err := f.count(holds - f.counted); err != nil {
+	if err := f.countBytes(holds - f.countedBytes); err != nil {
 		return err
 	}
-	f.counted = holds
+	f.countedBytes = holds
 	return nil
 }
 
 // release ends what settle counted.
-func (f *frames) release() {
-	_ = f.count(-f.counted) // less is no error
-	f.counted = 0
+func (f *frameReader) release() {
+	_ = f.countBytes(-f.countedBytes) // less is no error
+	f.countedBytes = 0
 }
 
 // full reports whether the last read filled the buffer, so that more may wait in the socket.
-func (f *frames) full() bool { return len(f.buf) >= readBuffer && f.filled == len(f.buf) }
+func (f *frameReader) full() bool { return len(f.buf) >= readBufferSize && f.filled == len(f.buf) }
 
 var (
 	errClosed       = errors.New("connection closed by the broker") // the client has been sent the reason
@@ -579,7 +579,7 @@ func (c *conn) frame() (first byte, body []byte, err error) {
 		case c.closing.Load(): // what the client sent after that is ignored
 			return 0, nil, errClosed
 		case ok || err != nil:
-			c.received = true
+			c.tookPacket = true
 			return first, body, err
 		}
 		if err := c.more(); err != nil {
@@ -592,7 +592,7 @@ func (c *conn) frame() (first byte, body []byte, err error) {
 // client is made to wait.
 func (c *conn) more() error {
 	c.batch.Flush()
-	c.recent = nil // it may be outdated after the wait, and is large
+	c.lastRoute = nil // it may be outdated after the wait, and is large
 	if !c.w.WaitForRoom() {
 		c.expel(0, nil) // it has failed, and the client can't be told
 	}
@@ -600,8 +600,8 @@ func (c *conn) more() error {
 		c.batch.Await()
 		runtime.Gosched()
 	}
-	if c.received { // the time that it was made to wait doesn't count
-		c.received = false
+	if c.tookPacket { // the time that it was made to wait doesn't count
+		c.tookPacket = false
 		c.extend()
 	}
 	had := c.in.filled - c.in.taken
@@ -611,10 +611,10 @@ func (c *conn) more() error {
 			err = c.in.fill()
 		}
 	}
-	c.unextended += c.in.filled - c.in.taken - had
+	c.unextendedBytes += c.in.filled - c.in.taken - had
 	if c.in.raw != nil { // else metered.Read calls arrived
 		now := time.Now()
-		c.arrived(now, c.in.waited(now), c.in.filled < smallBuffer)
+		c.countRead(now, c.in.waited(now), c.in.filled < smallBufferSize)
 	}
 	return err
 }
@@ -625,11 +625,11 @@ const leastRate = 256
 
 // arriving reports whether a packet is on its way that is too long for the line, and restarts the keep-alive if so.
 func (c *conn) arriving(now time.Time) bool {
-	if c.unextended == 0 || float64(c.unextended) < leastRate*now.Sub(c.last).Seconds() {
+	if c.unextendedBytes == 0 || float64(c.unextendedBytes) < leastRate*now.Sub(c.lastHandled).Seconds() {
 		return false
 	}
-	c.last, c.unextended = now, 0
-	c.heard.Store(now.UnixMilli())
+	c.lastHandled, c.unextendedBytes = now, 0
+	c.lastHeard.Store(now.UnixMilli())
 	return true
 }
 
@@ -637,24 +637,24 @@ func (c *conn) arriving(now time.Time) bool {
 // is not set for each packet: extendDeadline moves it when it is reached.
 func (c *conn) extend() {
 	now := time.Now()
-	c.heard.Store(now.UnixMilli())
+	c.lastHeard.Store(now.UnixMilli())
 	if c.keepAlive == 0 {
 		return
 	}
-	first := c.last.IsZero()
-	c.unextended = 0
-	if c.last = now; first {
+	first := c.lastHandled.IsZero()
+	c.unextendedBytes = 0
+	if c.lastHandled = now; first {
 		c.readUntil(c.due())
 	}
 }
 
 // due is when the keep-alive ends.
-func (c *conn) due() time.Time { return c.last.Add(c.keepAlive + c.keepAlive/2) }
+func (c *conn) due() time.Time { return c.lastHandled.Add(c.keepAlive + c.keepAlive/2) }
 
 // extendDeadline reports whether a read that failed has to be repeated, because the deadline was that of an earlier
 // packet, and sets the new one. TLS and WebSocket must not see such an error, since they keep it.
 func (c *conn) extendDeadline(err error) bool {
-	if err == nil || c.last.IsZero() || c.closing.Load() || !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err == nil || c.lastHandled.IsZero() || c.closing.Load() || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false
 	}
 	if now := time.Now(); !now.Before(c.due()) && !c.arriving(now) {
@@ -696,7 +696,7 @@ func (c *conn) handleFrame(first byte, body []byte) (err error) {
 		err = c.take(first, body)
 	}
 	if kind := first >> 4; err == nil && (kind < packets.Puback || kind > packets.Pubcomp) {
-		c.spend(len(body))
+		c.countPacket(len(body))
 	}
 	return err
 }
@@ -731,7 +731,7 @@ func (c *conn) fastPuback(first byte, body []byte) bool {
 	if !known && !c.client.sess.Fits(packets.Puback, id) {
 		return false
 	}
-	c.acknowledged(known)
+	c.countAck(known)
 	return true
 }
 
@@ -784,19 +784,19 @@ func (c *conn) handle(pk *packets.Packet) error {
 	case packets.Publish:
 		return c.publish(pk)
 	case packets.Puback:
-		c.acknowledged(sess.Puback(pk.PacketID, nil))
+		c.countAck(sess.Puback(pk.PacketID, nil))
 	case packets.Pubrec:
 		answer, ok := sess.Pubrec(pk.PacketID, pk.ReasonCode)
-		c.acknowledged(answer.Code == codeSuccess)
+		c.countAck(answer.Code == codeSuccess)
 		if ok {
 			c.w.Control(answer.Append(nil, c.ident.Version), nil)
 		}
 	case packets.Pubrel:
 		c.acks.released(pk.PacketID)
 		sess.Pubrel(pk.PacketID, c.w)
-		c.spend(0)
+		c.countPacket(0)
 	case packets.Pubcomp:
-		c.acknowledged(sess.Pubcomp(pk.PacketID))
+		c.countAck(sess.Pubcomp(pk.PacketID))
 	case packets.Subscribe:
 		return c.subscribe(pk)
 	case packets.Unsubscribe:
@@ -828,7 +828,7 @@ func (c *conn) disconnected(pk *packets.Packet) error {
 	}
 	if pk.ReasonCode == codeSuccess { // with any other reason code the will is published
 		w := c.takeWill()
-		c.hadWill = w != nil
+		c.droppedWill = w != nil
 		c.b.dropWill(w)
 	}
 	return errDisconnected
@@ -837,7 +837,7 @@ func (c *conn) disconnected(pk *packets.Packet) error {
 // storeLeave waits until it is on disk that a client has left without its will: who sees its connection closed knows that
 // the will isn't published, even if the broker is killed now.
 func (b *Broker) storeLeave(c *conn) {
-	if c.hadWill && b.store != nil {
-		_ = b.store.now(nil) // what can't be stored now is tried again
+	if c.droppedWill && b.store != nil {
+		_ = b.store.commitNow(nil) // what can't be stored now is tried again
 	}
 }

@@ -22,9 +22,9 @@ import (
 
 // refusedConnect is the refusal of a CONNECT.
 type refusedConnect struct {
-	code    byte
-	reason  string // sent to the client; empty: the text of the code
-	counted string // the reason in metrics; empty: the text of the code
+	code         byte
+	reason       string // sent to the client; empty: the text of the code
+	metricReason string // the reason in metrics; empty: the text of the code
 }
 
 func (r *refusedConnect) Error() string { return r.text() }
@@ -47,7 +47,7 @@ var connectReasons = map[byte]string{
 
 // connect waits for the CONNECT and answers it. After an error nothing but the answer was sent.
 func (c *conn) connect() error {
-	if err := c.wrongPort(); err != nil {
+	if err := c.checkProtocol(); err != nil {
 		return err
 	}
 	first, body, err := c.frame()
@@ -56,9 +56,9 @@ func (c *conn) connect() error {
 	}
 	c.b.pending.remove(c)
 	if first>>4 != packets.Connect {
-		return errUnexpected
+		return errUnexpectedPacket
 	}
-	await(c.listener.connects, c.w.Done(), c.b.metrics.held.Inc)
+	awaitRate(c.listener.connects, c.w.Done(), c.b.metrics.held.Inc)
 	body = bytes.Clone(body) // the library's texts are parts of it
 	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connect, Remaining: len(body)}}
 	err = c.accept(&pk, first, body)
@@ -75,16 +75,16 @@ func (c *conn) connect() error {
 	return c.sendConnack(&pk)
 }
 
-// wrongPort looks at the first byte that comes, and ends a connection that uses another protocol than MQTT at once:
+// checkProtocol looks at the first byte that comes, and ends a connection that uses another protocol than MQTT at once:
 // what it sends may never be a complete packet.
-func (c *conn) wrongPort() error {
+func (c *conn) checkProtocol() error {
 	if err := c.more(); err != nil {
 		return err
 	}
 	switch first := c.in.buf[c.in.taken]; {
 	case first == tlsHandshake:
 		c.logWrongProtocol("the client speaks TLS, and this listener doesn't: see mqtt.tls.listen, or have the client use mqtt://")
-		return errUnexpected
+		return errUnexpectedPacket
 	case first >= 'A' && first <= 'Z' && !c.listener.WebSocket: // a method of HTTP
 		c.logWrongProtocol("the client speaks HTTP or WebSocket, and this listener MQTT: see mqtt.websocket.listen and http.listen")
 		c.w.Control([]byte(wrongPortAnswer), nil)
@@ -100,14 +100,14 @@ var wrongPortAnswer = fmt.Sprintf("HTTP/1.1 400 Bad Request\r\nContent-Type: tex
 
 // accept checks and decodes a CONNECT, and finds or makes its session.
 func (c *conn) accept(pk *packets.Packet, first byte, body []byte) error {
-	version, bridge, err := protocol(body)
+	version, bridge, err := parseProtocol(body)
 	c.version.Store(uint32(version))
 	c.bridge = bridge
 	if err != nil {
 		return err
 	}
 	if first != packets.Connect<<4 && version != 3 { // where MQTT 3.1 doesn't use these bits
-		return errUnexpected
+		return errUnexpectedPacket
 	}
 	if err := connectWellFormed(version, body); err != nil {
 		return c.malformed(err)
@@ -137,9 +137,9 @@ func (c *conn) unread(err error) error {
 	if !errors.As(err, &code) || code.Code != codeTooLarge && code.Code != codeQuota {
 		return err
 	}
-	refused := &refusedConnect{code: code.Code, reason: code.Reason, counted: connectUnread}
+	refused := &refusedConnect{code: code.Code, reason: code.Reason, metricReason: connectUnread}
 	if code.Code == codeTooLarge {
-		refused.reason = fmt.Sprintf("a CONNECT has %d KiB at most, its will, user name and password included", c.in.most>>10)
+		refused.reason = fmt.Sprintf("a CONNECT has %d KiB at most, its will, user name and password included", c.in.maxPacket>>10)
 	}
 	c.b.metrics.rejected.WithLabelValues(daemon.Label(connectUnread)).Inc()
 	remote := c.RemoteAddr().String()
@@ -153,11 +153,11 @@ func (c *conn) unread(err error) error {
 }
 
 // version is that of the CONNECT of which the first bytes have arrived; 0: they haven't.
-func (f *frames) version() byte {
-	arrived := cursor{b: bytes.Clone(f.buf[f.taken:f.filled])}
+func (f *frameReader) version() byte {
+	arrived := packetReader{b: bytes.Clone(f.buf[f.taken:f.filled])}
 	arrived.uint8()
 	arrived.varint()
-	version, _, err := protocol(arrived.b)
+	version, _, err := parseProtocol(arrived.b)
 	if err != nil {
 		return 0
 	}
@@ -167,10 +167,10 @@ func (f *frames) version() byte {
 // bridgeBit in the protocol level marks a mosquitto bridge. It is not in the standard, but brokers accept it.
 const bridgeBit = 0x80
 
-// protocol returns the version that a CONNECT asks for, and whether it is a bridge's; bridgeBit is cleared in body. A
+// parseProtocol returns the version that a CONNECT asks for, and whether it is a bridge's; bridgeBit is cleared in body. A
 // version that is not supported is an error, which is answered in the nearest version that is.
-func protocol(body []byte) (version byte, bridge bool, err error) {
-	r := cursor{b: body}
+func parseProtocol(body []byte) (version byte, bridge bool, err error) {
+	r := packetReader{b: body}
 	name, level := string(r.bytes()), r.uint8()
 	if r.err != nil || name != "MQTT" && name != "MQIsdp" {
 		return 0, false, errMalformed
@@ -207,7 +207,7 @@ func (c *conn) identifier(pk *packets.Packet) error {
 	if strings.HasPrefix(pk.Connect.ClientIdentifier, "$") {
 		return &refusedConnect{code: codeBadClientID, reason: "client identifiers that begin with $ are the broker's own"}
 	}
-	if !topics.Readable(pk.Connect.ClientIdentifier) {
+	if !topics.IsReadable(pk.Connect.ClientIdentifier) {
 		return &refusedConnect{code: codeBadClientID, reason: "the client identifier contains control characters or non-characters of Unicode"}
 	}
 	if pk.Connect.ClientIdentifier != "" {
@@ -216,8 +216,8 @@ func (c *conn) identifier(pk *packets.Packet) error {
 	if pk.ProtocolVersion < 5 && (!pk.Connect.Clean || pk.ProtocolVersion == 3) {
 		return &refusedConnect{code: codeBadClientID}
 	}
-	c.assigned = assignedPrefix + rand.Text()
-	pk.Connect.ClientIdentifier = c.assigned
+	c.assignedID = assignedPrefix + rand.Text()
+	pk.Connect.ClientIdentifier = c.assignedID
 	return nil
 }
 
@@ -247,7 +247,7 @@ func (c *conn) parameters(pk *packets.Packet) {
 			c.partsMemory = u.Val
 		}
 	}
-	c.noProblems = p.RequestProblemInfoFlag && p.RequestProblemInfo == 0
+	c.noProblemInfo = p.RequestProblemInfoFlag && p.RequestProblemInfo == 0
 	switch {
 	case pk.ProtocolVersion == 5 && !(c.bridge && !c.clean && !p.SessionExpiryIntervalFlag): // mosquitto's bridges say none
 		c.expiry = c.b.sessionExpiry(p.SessionExpiryInterval)
@@ -258,7 +258,7 @@ func (c *conn) parameters(pk *packets.Packet) {
 	longest := c.b.opts.Limits.KeepAlive
 	if longest > 0 && pk.ProtocolVersion == 5 && (c.keepAlive == 0 || c.keepAlive > longest) {
 		c.keepAlive = max(longest.Truncate(time.Second), time.Second)
-		c.shortened = true
+		c.keepAliveShortened = true
 	}
 }
 
@@ -278,13 +278,13 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 		user: string(pk.Connect.Username), password: pk.Connect.Password, hasPass: pk.Connect.PasswordFlag,
 		cert: c.peerCertificate(), loopback: c.listener.loopback && loopbackAddr(c.RemoteAddr()),
 		secure: c.listener.TLS != nil,
-		local:  peerOf(c.Conn),
+		local:  hostUserOf(c.Conn),
 	}
 	ident, code, why := c.b.identify(c.RemoteAddr(), shown)
 	if code != codeSuccess {
 		refused := &refusedConnect{code: code, reason: why}
 		if why != "" && (code == codeNotAuthorized || code == codeServerBusy) { // other refusals with these codes have other reasons
-			refused.counted = tokenNotTaken
+			refused.metricReason = tokenNotTaken
 		}
 		return refused
 	}
@@ -303,14 +303,14 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 		return &refusedConnect{code: codeBadClientID, reason: reasonOf(err)}
 	}
 	c.ident = &ident
-	c.trust()
+	c.signedInLimits()
 	if ident.Has(topics.RoleEnrollee) { // nothing of it is kept
 		c.clean, c.expiry = true, 0
 	}
 	if w := c.takeWill(); w != nil {
 		w.message.Publisher = &ident
 		if err := c.b.check(w.message); err != nil {
-			return &refusedConnect{code: codeOf(err), reason: "will: " + reasonOf(err), counted: willRefused}
+			return &refusedConnect{code: codeOf(err), reason: "will: " + reasonOf(err), metricReason: willRefused}
 		}
 		c.setWill(w)
 	}
@@ -319,7 +319,7 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 
 // countConnection counts the connection for its user and its host, or refuses it. The caller has the client's turn.
 func (c *conn) countConnection() error {
-	at, over := ownerOf(c.ident, c.RemoteAddr()), connectionOwner{}
+	at, over := quotaHolderOf(c.ident, c.RemoteAddr()), quotaHolder{}
 	if old := c.b.clients.connected(c.ident.ClientID); old != nil && old.owner != nil && old.owner.user == at.user {
 		over = *old.owner
 	}
@@ -346,17 +346,17 @@ func (c *conn) begin() error {
 	switch {
 	case err == nil:
 		if c.ident.Node != "" { // it may have been revoked since it was looked at, when this connection was not known yet
-			if why := c.b.auth.denied(*c.ident, credentials{cert: c.peerCertificate(), local: peerOf(c.Conn)}); why != "" {
+			if why := c.b.auth.denied(*c.ident, credentials{cert: c.peerCertificate(), local: hostUserOf(c.Conn)}); why != "" {
 				return &refusedConnect{code: codeBadCredentials, reason: why}
 			}
 		}
 		c.resumed = resumed
 		return c.remember()
-	case errors.Is(err, errInUse):
+	case errors.Is(err, errIdentifierInUse):
 		return &refusedConnect{code: codeNotAuthorized, reason: connectReasons[codeNotAuthorized] +
 			", who has a session under it: use another one, or have an operator end that session (edgebus session end)"}
 	case errors.As(err, new(*tooManyConnectionsOf)):
-		return &refusedConnect{code: codeQuota, reason: reasonOf(err), counted: tooManyOfOne}
+		return &refusedConnect{code: codeQuota, reason: reasonOf(err), metricReason: tooManyOfOne}
 	case errors.Is(err, resource.Quota):
 		return &refusedConnect{code: codeQuota, reason: reasonOf(err)}
 	}
@@ -366,7 +366,7 @@ func (c *conn) begin() error {
 // attach counts the connection and gives it its session, in the client's turn. The earlier connection's packets are handled
 // before: it may have left.
 func (c *conn) attach() (resumed bool, err error) {
-	defer c.b.clients.turns.take(c.ident.ClientID)()
+	defer c.b.clients.locks.lock(c.ident.ClientID)()
 	c.b.settleBefore(c)
 	if c.owner == nil {
 		if err := c.countConnection(); err != nil {
@@ -382,10 +382,10 @@ func (c *conn) attach() (resumed bool, err error) {
 // remember waits until a new session is on disk, and the one that it replaces is deleted there: what CONNACK says of
 // the session must hold after a crash.
 func (c *conn) remember() error {
-	if c.resumed || !c.unstored {
+	if c.resumed || !c.recordPending {
 		return nil
 	}
-	err := c.b.store.now(nil)
+	err := c.b.store.commitNow(nil)
 	if err == nil {
 		return nil
 	}
@@ -400,9 +400,9 @@ func (c *conn) sendConnack(pk *packets.Packet) error {
 	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connack}, SessionPresent: c.resumed && pk.ProtocolVersion > 3}
 	answer.Properties = packets.Properties{
 		ReceiveMaximum: uint16(l.ReceiveMaximum), MaximumPacketSize: uint32(l.Packet), TopicAliasMaximum: uint16(l.TopicAliases),
-		AssignedClientID: c.assigned,
+		AssignedClientID: c.assignedID,
 	}
-	if c.shortened {
+	if c.keepAliveShortened {
 		answer.Properties.ServerKeepAlive, answer.Properties.ServerKeepAliveFlag = uint16(c.keepAlive/time.Second), true
 	}
 	if granted := uint32(c.expiry / time.Second); granted != pk.Properties.SessionExpiryInterval {
@@ -421,7 +421,7 @@ func (c *conn) sendConnack(pk *packets.Packet) error {
 		c.checkExpiry()
 	}
 	if c.ident.Revoked != nil {
-		c.unfollow = context.AfterFunc(c.ident.Revoked, func() {
+		c.stopWatchingToken = context.AfterFunc(c.ident.Revoked, func() {
 			c.revoke(codeNotAuthorized, errors.New(revokedToken(c.ident.User)))
 		})
 	}
@@ -432,7 +432,7 @@ func (c *conn) sendConnack(pk *packets.Packet) error {
 // auditEntry is an entry of the audit log about this connection's client.
 func (c *conn) auditEntry(action, object string, err error) audit.Entry {
 	e := audit.Entry{
-		User: c.ident.User, Roles: roles(c.ident), Client: c.ident.ClientID, Remote: c.RemoteAddr().String(), Via: audit.MQTT,
+		User: c.ident.User, Roles: roleNames(c.ident), Client: c.ident.ClientID, Remote: c.RemoteAddr().String(), Via: audit.MQTT,
 		Action: action, Object: object, Answer: audit.OK,
 	}
 	if err != nil {
@@ -537,17 +537,17 @@ const willRefused = "the will can't be published"
 // connectUnread is the reason, in metrics, for refusing a CONNECT before it has arrived whole.
 const connectUnread = "the CONNECT is larger than there is room for"
 
-// foreignOrigin is why a web page is refused.
-const foreignOrigin = "a web page's origin"
+// originRefused is why a web page is refused.
+const originRefused = "a web page's origin"
 
 // tooManyOfOne is why a connection is refused that is one too many of its user's or address's.
 const tooManyOfOne = "too many connections of one user or address"
 
 // rejected counts and logs a refused CONNECT. The reason in metrics is one of a fixed set; the log has the details.
 func (b *Broker) rejected(c *conn, pk *packets.Packet, refused *refusedConnect) {
-	r := Rejection{
+	r := RejectedConnect{
 		ClientID: pk.Connect.ClientIdentifier, User: validText(string(pk.Connect.Username)),
-		Remote: c.RemoteAddr().String(), Reason: cmp.Or(refused.counted, connectReasons[refused.code], "malformed packet"),
+		Remote: c.RemoteAddr().String(), Reason: cmp.Or(refused.metricReason, connectReasons[refused.code], "malformed packet"),
 	}
 	b.metrics.rejected.WithLabelValues(daemon.Label(r.Reason)).Inc()
 	b.opts.Audit.Add(audit.Entry{

@@ -24,48 +24,48 @@ import (
 	"github.com/edgebus/edgebus/broker/session"
 )
 
-// outgoingPublish is a publish that its publisher is not done with.
-type outgoingPublish struct {
+// unackedTestPublish is a publish that its publisher is not done with.
+type unackedTestPublish struct {
 	id       uint16
 	qos      byte
 	payload  string
 	received bool // PUBREC came
 }
 
-// publisher does what the standard wants of one, over any number of crashes.
-type publisher struct {
-	*tc
+// testPublisher does what the standard wants of one, over any number of crashes.
+type testPublisher struct {
+	*testClient
 	name   string
 	next   int
 	lastID uint16
-	open   []*outgoingPublish
+	open   []*unackedTestPublish
 	acked  []string
 }
 
-func (p *publisher) publish(rnd *rand.Rand) {
+func (p *testPublisher) publish(rnd *rand.Rand) {
 	p.lastID++
-	x := &outgoingPublish{id: p.lastID, qos: byte(rnd.IntN(2) + 1), payload: fmt.Sprintf("%s %d", p.name, p.next)}
+	x := &unackedTestPublish{id: p.lastID, qos: byte(rnd.IntN(2) + 1), payload: fmt.Sprintf("%s %d", p.name, p.next)}
 	p.next++
 	p.open = append(p.open, x)
-	p.tc.publish("t/"+p.name, x.payload, x.qos, x.id)
+	p.testClient.publish("t/"+p.name, x.payload, x.qos, x.id)
 }
 
 // resume sends again what it has no answer to.
-func (p *publisher) resume() {
+func (p *testPublisher) resume() {
 	for _, x := range p.open {
 		if x.received {
 			p.ack(packets.Pubrel, x.id)
 		} else {
-			p.tc.publish("t/"+p.name, x.payload, x.qos, x.id, dup)
+			p.testClient.publish("t/"+p.name, x.payload, x.qos, x.id, dup)
 		}
 	}
 }
 
 // settle reads what has been answered by now.
-func (p *publisher) settle(t *testing.T) {
+func (p *testPublisher) settle(t *testing.T) {
 	p.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
 	for {
-		pk, err := p.read(patience)
+		pk, err := p.read(testTimeout)
 		require.NoError(t, err)
 		if pk.FixedHeader.Type == packets.Pingresp {
 			return
@@ -93,19 +93,19 @@ func (p *publisher) settle(t *testing.T) {
 	}
 }
 
-// subscriber takes a QoS 2 message once for each packet id, as the standard wants.
-type subscriber struct {
-	*tc
+// testSubscriber takes a QoS 2 message once for each packet id, as the standard wants.
+type testSubscriber struct {
+	*testClient
 	held map[uint16]bool
 	got  map[string]int
 	qos  map[string]byte
 	list []string // first deliveries
 }
 
-func (s *subscriber) settle(t *testing.T, rnd *rand.Rand, loses bool) (n int) {
+func (s *testSubscriber) settle(t *testing.T, rnd *rand.Rand, loses bool) (n int) {
 	s.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
 	for {
-		pk, err := s.read(patience)
+		pk, err := s.read(testTimeout)
 		require.NoError(t, err)
 		answers := !loses || rnd.IntN(4) > 0
 		switch pk.FixedHeader.Type {
@@ -145,23 +145,23 @@ func TestCrashesAtRandomMoments(t *testing.T) {
 		seeds = 3
 	}
 	for seed := range uint64(seeds) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { crashes(t, rand.New(rand.NewPCG(seed, 7))) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { crashAtRandom(t, rand.New(rand.NewPCG(seed, 7))) })
 	}
 }
 
-func crashes(t *testing.T, rnd *rand.Rand) {
+func crashAtRandom(t *testing.T, rnd *rand.Rand) {
 	small := func(o *Options) { o.Limits.Inflight = 8 }
 	dir := t.TempDir()
-	b, _ := kept(t, dir, small)
-	pubs := []*publisher{{name: "one"}, {name: "two"}}
-	subs := []*subscriber{{}, {}}
+	b, _ := startKept(t, dir, small)
+	pubs := []*testPublisher{{name: "one"}, {name: "two"}}
+	subs := []*testSubscriber{{}, {}}
 	attach := func() {
 		for _, p := range pubs {
-			p.tc = open(t, b, p.name, persistent)
+			p.testClient = openClient(t, b, p.name, persistentSession)
 			p.resume()
 		}
 		for i, s := range subs {
-			s.tc = open(t, b, "sub"+strconv.Itoa(i), persistent)
+			s.testClient = openClient(t, b, "sub"+strconv.Itoa(i), persistentSession)
 		}
 	}
 	attach()
@@ -181,11 +181,11 @@ func crashes(t *testing.T, rnd *rand.Rand) {
 			case 5: // a lost connection
 				i := rnd.IntN(2)
 				subs[i].leave(b, "sub"+strconv.Itoa(i))
-				subs[i].tc = open(t, b, "sub"+strconv.Itoa(i), persistent)
+				subs[i].testClient = openClient(t, b, "sub"+strconv.Itoa(i), persistentSession)
 			}
 		}
 		old := b
-		b, dir = restarted(t, dir, small)
+		b, dir = restartCrashed(t, dir, small)
 		for i := range 2 {
 			_, _ = pubs[i].conn.Close(), subs[i].conn.Close() // or the old broker would wait for them to go
 		}
@@ -193,7 +193,7 @@ func crashes(t *testing.T, rnd *rand.Rand) {
 		attach()
 	}
 	owed := func() bool { return b.Stats().Queued > 0 || len(pubs[0].open)+len(pubs[1].open) > 0 }
-	for begun := time.Now(); owed(); require.Less(t, time.Since(begun), patience) {
+	for begun := time.Now(); owed(); require.Less(t, time.Since(begun), testTimeout) {
 		for _, p := range pubs {
 			p.settle(t)
 		}
@@ -206,7 +206,7 @@ func crashes(t *testing.T, rnd *rand.Rand) {
 	}
 }
 
-func (s *subscriber) verify(t *testing.T, pubs []*publisher) {
+func (s *testSubscriber) verify(t *testing.T, pubs []*testPublisher) {
 	for _, p := range pubs {
 		for _, payload := range p.acked {
 			require.Positive(t, s.got[payload], payload)
@@ -242,7 +242,7 @@ func FuzzRecords(f *testing.F) {
 		f.Add([]byte{kind, 3, 1, 2, 0, 0, 1})
 	}
 	f.Fuzz(func(t *testing.T, value []byte) {
-		b, err := New(Options{Journal: fixed{1: value, 2: c.recordWith(nil).Value}})
+		b, err := New(Options{Journal: fixedJournal{1: value, 2: c.recordWith(nil).Value}})
 		if err != nil {
 			return
 		}
@@ -252,10 +252,10 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-// fixed is a journal that forgets.
-type fixed map[uint64][]byte
+// fixedJournal is a journal that forgets.
+type fixedJournal map[uint64][]byte
 
-func (f fixed) Load(each func(uint64, []byte) error) error {
+func (f fixedJournal) Load(each func(uint64, []byte) error) error {
 	for id, value := range f {
 		if err := each(id, value); err != nil {
 			return err
@@ -264,9 +264,9 @@ func (f fixed) Load(each func(uint64, []byte) error) error {
 	return nil
 }
 
-func (f fixed) Read([]uint64, func(int, []byte) error) error { return nil }
+func (f fixedJournal) Read([]uint64, func(int, []byte) error) error { return nil }
 
-func (f fixed) Commit(_ []journal.Change, done func(error)) {
+func (f fixedJournal) Commit(_ []journal.RecordChange, done func(error)) {
 	if done != nil {
 		go done(nil)
 	}
@@ -278,12 +278,12 @@ const (
 	placeEnv = "BROKER_TEST_PLACE"
 )
 
-// killed are the places in which a broker is killed.
-var killed = []place{{name: "hub"}, {name: "hub-websocket", webSocket: true}, {name: "edge", node: "n1"}, {name: "edge-websocket", node: "n1", webSocket: true}}
+// killedSetups are the places in which a broker is killed.
+var killedSetups = []brokerSetup{{name: "hub"}, {name: "hub-websocket", webSocket: true}, {name: "edge", node: "n1"}, {name: "edge-websocket", node: "n1", webSocket: true}}
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(killEnv); dir != "" {
-		if err := victim(dir); err != nil {
+		if err := runVictim(dir); err != nil {
 			fmt.Println("error", err)
 			os.Exit(1)
 		}
@@ -292,16 +292,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// victim is a broker that says where it listens.
-func victim(dir string) error {
+// runVictim is a broker that says where it listens.
+func runVictim(dir string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	j, err := journal.Open(journal.Options{Dir: dir, Segment: 64 << 10})
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(killed, func(p place) bool { return p.name == os.Getenv(placeEnv) })
-	o := killed[i].options(nil)
+	i := slices.IndexFunc(killedSetups, func(p brokerSetup) bool { return p.name == os.Getenv(placeEnv) })
+	o := killedSetups[i].options(nil)
 	o.Journal = j
 	b, err := New(o)
 	if err != nil {
@@ -314,15 +314,15 @@ func victim(dir string) error {
 	return j.Close()
 }
 
-// process is a broker in a process of its own.
-type process struct {
+// brokerProcess is a broker in a process of its own.
+type brokerProcess struct {
 	t    *testing.T
 	cmd  *exec.Cmd
 	addr string
-	in   place
+	in   brokerSetup
 }
 
-func launch(t *testing.T, in place, dir string) *process {
+func launchProcess(t *testing.T, in brokerSetup, dir string) *brokerProcess {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), killEnv+"="+dir, placeEnv+"="+in.name)
@@ -334,41 +334,41 @@ func launch(t *testing.T, in place, dir string) *process {
 	require.NoError(t, err)
 	addr, ok := strings.CutPrefix(strings.TrimSpace(line), "listening ")
 	require.True(t, ok, line)
-	return &process{t, cmd, addr, in}
+	return &brokerProcess{t, cmd, addr, in}
 }
 
-func (p *process) end(how os.Signal) {
+func (p *brokerProcess) end(how os.Signal) {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Signal(how))
 	_ = p.cmd.Wait()
 }
 
-func (p *process) open(id string, opts ...connectOption) *tc {
+func (p *brokerProcess) open(id string, opts ...connectOption) *testClient {
 	p.t.Helper()
-	var c *tc
+	var c *testClient
 	if p.in.webSocket {
 		c = dialWS(p.t, "ws://"+p.addr+"/mqtt", nil)
 	} else {
 		conn, err := net.Dial("tcp", p.addr)
 		require.NoError(p.t, err)
-		c = wrap(p.t, conn)
+		c = wrapConn(p.t, conn)
 	}
 	require.Equal(p.t, byte(0), c.connect(id, opts...))
 	return c
 }
 
 func TestKilledAndTerminated(t *testing.T) {
-	for _, in := range killed {
+	for _, in := range killedSetups {
 		for _, how := range []os.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-			t.Run(in.name+"/"+how.String(), func(t *testing.T) { keepsWhatItAcknowledged(t, in, how) })
+			t.Run(in.name+"/"+how.String(), func(t *testing.T) { checkAcknowledgedIsKept(t, in, how) })
 		}
 	}
 }
 
-func keepsWhatItAcknowledged(t *testing.T, in place, how os.Signal) {
+func checkAcknowledgedIsKept(t *testing.T, in brokerSetup, how os.Signal) {
 	dir := t.TempDir()
-	p := launch(t, in, dir)
-	sub, two, pub := p.open("sub", persistent), p.open("two", persistent, v3), p.open("pub", persistent)
+	p := launchProcess(t, in, dir)
+	sub, two, pub := p.open("sub", persistentSession), p.open("two", persistentSession, version311), p.open("pub", persistentSession)
 	sub.sub("a/#", 1)
 	two.sub("a/#", 2)
 	sub.disconnect()
@@ -379,14 +379,14 @@ func keepsWhatItAcknowledged(t *testing.T, in place, how os.Signal) {
 	pub.expect(packets.Pubrec)
 	p.end(how)
 
-	p = launch(t, in, dir)
-	pub = p.open("pub", persistent)
+	p = launchProcess(t, in, dir)
+	pub = p.open("pub", persistentSession)
 	require.True(t, pub.connack.SessionPresent)
 	pub.publish("a/c", "twice?", 2, 40, dup)
 	pub.expect(packets.Pubrec)
-	for _, c := range []*tc{p.open("sub", persistent), p.open("two", persistent, v3)} {
+	for _, c := range []*testClient{p.open("sub", persistentSession), p.open("two", persistentSession, version311)} {
 		require.True(t, c.connack.SessionPresent)
-		require.Equal(t, append(numbers(0, 50), "twice?"), c.collect(51))
+		require.Equal(t, append(numberedPayloads(0, 50), "twice?"), c.collect(51))
 	}
 	reader := p.open("reader")
 	reader.sub("r", 0)
@@ -399,14 +399,14 @@ func TestKilledUnderLoad(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 0))
 	const publishers = 4
 	acked := make([]int, publishers) // how many of its messages; they are acknowledged in order
-	p := launch(t, killed[0], dir)
-	sub := p.open("sub", persistent)
+	p := launchProcess(t, killedSetups[0], dir)
+	sub := p.open("sub", persistentSession)
 	sub.sub("load/+", 1)
 	sub.disconnect()
 	for range 4 {
 		var all, begun sync.WaitGroup
 		for i := range publishers {
-			c := p.open("pub"+strconv.Itoa(i), persistent)
+			c := p.open("pub"+strconv.Itoa(i), persistentSession)
 			begun.Add(1)
 			all.Go(func() { acked[i] = c.publishUntilGone("load/"+strconv.Itoa(i), acked[i], begun.Done) })
 		}
@@ -414,10 +414,10 @@ func TestKilledUnderLoad(t *testing.T) {
 		time.Sleep(time.Duration(rnd.IntN(100)) * time.Millisecond) // at any moment: that is the test
 		p.end(syscall.SIGKILL)
 		all.Wait()
-		p = launch(t, killed[0], dir)
+		p = launchProcess(t, killedSetups[0], dir)
 	}
 	require.Zero(t, p.open("last").publish1("load/last", "").ReasonCode)
-	sub = p.open("sub", persistent)
+	sub = p.open("sub", persistentSession)
 	seen := make([]int, publishers)
 	for pk := sub.expect(packets.Publish); pk.TopicName != "load/last"; pk = sub.expect(packets.Publish) {
 		i, _ := strconv.Atoi(strings.TrimPrefix(pk.TopicName, "load/"))
@@ -435,18 +435,18 @@ func TestKilledUnderLoad(t *testing.T) {
 // publishUntilGone publishes numbers, 64 at a time in flight, until the connection
 // is lost, and returns the number after the last one acknowledged. It tells of the first
 // one that is.
-func (c *tc) publishUntilGone(topic string, from int, begun func()) (acked int) {
+func (c *testClient) publishUntilGone(topic string, from int, begun func()) (acked int) {
 	first := sync.OnceFunc(begun)
 	defer first()
 	acked = from
 	for next := from; ; {
 		for ; next < acked+64; next++ {
-			pk := encode(c.t, publishPacket(topic, strconv.Itoa(next), 1, uint16(next%1000)+1), c.version)
+			pk := encodePacket(c.t, publishPacket(topic, strconv.Itoa(next), 1, uint16(next%1000)+1), c.version)
 			if _, err := c.conn.Write(pk); err != nil {
 				break
 			}
 		}
-		pk, err := c.read(patience)
+		pk, err := c.read(testTimeout)
 		if err != nil || pk.FixedHeader.Type != packets.Puback || pk.ReasonCode != 0 {
 			return acked
 		}

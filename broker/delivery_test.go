@@ -18,9 +18,9 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-func testDeliversEachQoS(t *testing.T, at place) {
+func testDeliversEachQoS(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub"), open(t, b, "pub", v3)
+	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub", version311)
 	sub.sub("a/+", 2)
 
 	pub.publish("a/0", "zero", 0, 0)
@@ -48,9 +48,9 @@ func testDeliversEachQoS(t *testing.T, at place) {
 
 // A client's packet ids and the broker's are two spaces: an id that the client uses
 // is no acknowledgement of what was sent to it under the same number.
-func testClientIDsAndOursAreSeparate(t *testing.T, at place) {
+func testClientIDsAndOursAreSeparate(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub", persistentSession), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	pub.publish1("a", "owed")
 	owed := sub.expect(packets.Publish)
@@ -59,7 +59,7 @@ func testClientIDsAndOursAreSeparate(t *testing.T, at place) {
 	require.Equal(t, owed.PacketID, sub.expect(packets.Puback).PacketID)
 	sub.leave(b, "sub")
 
-	sub = open(t, b, "sub", persistent)
+	sub = openClient(t, b, "sub", persistentSession)
 	require.True(t, sub.connack.SessionPresent)
 	again := sub.expect(packets.Publish)
 	require.Equal(t, "owed", string(again.Payload))
@@ -67,9 +67,9 @@ func testClientIDsAndOursAreSeparate(t *testing.T, at place) {
 	require.Equal(t, owed.PacketID, again.PacketID)
 }
 
-func testReceiveMaximumWithTheSameIDsInBetween(t *testing.T, at place) {
+func testReceiveMaximumWithTheSameIDsInBetween(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub", receiveMaximum(5)), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub", receiveMaximum(5)), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	pub.burst("a", 0, 20)
 	var got []string
@@ -81,14 +81,14 @@ func testReceiveMaximumWithTheSameIDsInBetween(t *testing.T, at place) {
 		sub.ack(packets.Puback, pk.PacketID)
 		sub.ackAll(&got)
 	}
-	require.ElementsMatch(t, numbers(0, 20), got)
+	require.ElementsMatch(t, numberedPayloads(0, 20), got)
 }
 
 // nextOf reads up to a packet of the kind, and gives publishes before it to seen.
-func (c *tc) nextOf(kind byte, seen func(packets.Packet)) uint16 {
+func (c *testClient) nextOf(kind byte, seen func(packets.Packet)) uint16 {
 	c.t.Helper()
 	for {
-		pk, err := c.read(patience)
+		pk, err := c.read(testTimeout)
 		require.NoError(c.t, err)
 		if pk.FixedHeader.Type == kind {
 			return pk.PacketID
@@ -102,15 +102,15 @@ func (c *tc) nextOf(kind byte, seen func(packets.Packet)) uint16 {
 }
 
 // ackAll acknowledges what has arrived.
-func (c *tc) ackAll(got *[]string) {
+func (c *testClient) ackAll(got *[]string) {
 	c.t.Helper()
 	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
 	c.nextOf(packets.Pingresp, func(pk packets.Packet) { *got = append(*got, string(pk.Payload)) })
 }
 
-func testReceiveMaximumIsKept(t *testing.T, at place) {
+func testReceiveMaximumIsKept(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub", receiveMaximum(5)), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub", receiveMaximum(5)), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	pub.burst("a", 0, 20)
 	for range 5 {
@@ -122,27 +122,27 @@ func testReceiveMaximumIsKept(t *testing.T, at place) {
 	sub.nothing()
 }
 
-func testBurstArrivesInOrder(t *testing.T, at place) {
+func testBurstArrivesInOrder(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub", receiveMaximum(10)), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub", receiveMaximum(10)), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	pub.meanwhile("a", 0, 500)
-	require.Equal(t, numbers(0, 500), sub.collect(500))
+	require.Equal(t, numberedPayloads(0, 500), sub.collect(500))
 	sub.nothing()
 }
 
 // testCrowdInOrder: many get the same from two who publish at the same time, and each of them gets
 // all of it and in each publisher's order; so does somebody who gets nothing else.
-func testCrowdInOrder(t *testing.T, at place) {
+func testCrowdInOrder(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
 	const many, n = 40, 50
-	var crowd []*tc
+	var crowd []*testClient
 	for i := range many {
-		c := open(t, b, "crowd-"+strconv.Itoa(i), receiveMaximum(20))
+		c := openClient(t, b, "crowd-"+strconv.Itoa(i), receiveMaximum(20))
 		c.sub("#", byte(i%2))
 		crowd = append(crowd, c)
 	}
-	x, y := open(t, b, "x"), open(t, b, "y")
+	x, y := openClient(t, b, "x"), openClient(t, b, "y")
 	x.meanwhile("x", 0, n)
 	y.meanwhile("y", 1000, n)
 	for _, c := range crowd {
@@ -150,19 +150,19 @@ func testCrowdInOrder(t *testing.T, at place) {
 		for _, text := range c.collect(2 * n) {
 			byTopic[len(text) < 4] = append(byTopic[len(text) < 4], text)
 		}
-		require.Equal(t, numbers(0, n), byTopic[true])
-		require.Equal(t, numbers(1000, n), byTopic[false])
+		require.Equal(t, numberedPayloads(0, n), byTopic[true])
+		require.Equal(t, numberedPayloads(1000, n), byTopic[false])
 	}
 }
 
-func testResumeSendsNoMoreThanReceiveMaximum(t *testing.T, at place) {
+func testResumeSendsNoMoreThanReceiveMaximum(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub", persistentSession), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	sub.leave(b, "sub")
 	pub.burst("a", 0, 50)
 
-	sub = open(t, b, "sub", persistent, receiveMaximum(5))
+	sub = openClient(t, b, "sub", persistentSession, receiveMaximum(5))
 	for i := range 5 {
 		pk := sub.expect(packets.Publish)
 		require.Equal(t, strconv.Itoa(i), string(pk.Payload))
@@ -171,7 +171,7 @@ func testResumeSendsNoMoreThanReceiveMaximum(t *testing.T, at place) {
 	sub.nothing()
 	sub.leave(b, "sub")
 
-	sub = open(t, b, "sub", persistent, receiveMaximum(7))
+	sub = openClient(t, b, "sub", persistentSession, receiveMaximum(7))
 	for i := range 7 {
 		pk := sub.expect(packets.Publish)
 		require.Equal(t, strconv.Itoa(i), string(pk.Payload))
@@ -180,34 +180,34 @@ func testResumeSendsNoMoreThanReceiveMaximum(t *testing.T, at place) {
 	sub.nothing()
 }
 
-func testQueuedOfflineInOrder(t *testing.T, at place) {
+func testQueuedOfflineInOrder(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
 	for _, version := range []struct {
 		id   string
 		opts []connectOption
-	}{{"five", []connectOption{persistent}}, {"three", []connectOption{persistent, v3}}} {
+	}{{"five", []connectOption{persistentSession}}, {"three", []connectOption{persistentSession, version311}}} {
 		t.Run(version.id, func(t *testing.T) {
-			sub, pub := open(t, b, version.id, version.opts...), open(t, b, "pub-"+version.id)
+			sub, pub := openClient(t, b, version.id, version.opts...), openClient(t, b, "pub-"+version.id)
 			topic := "a/" + version.id
 			sub.sub(topic, 1)
 			sub.leave(b, version.id)
 			pub.burst(topic, 0, 200)
-			sub = open(t, b, version.id, version.opts...)
+			sub = openClient(t, b, version.id, version.opts...)
 			require.True(t, sub.connack.SessionPresent)
-			require.Equal(t, numbers(0, 200), sub.collect(200))
+			require.Equal(t, numberedPayloads(0, 200), sub.collect(200))
 		})
 	}
 }
 
-func testOffline20000(t *testing.T, at place) {
+func testOffline20000(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub", persistentSession), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	sub.leave(b, "sub")
 	pub.burst("a", 0, 20_000)
 	require.Equal(t, int64(20_000), b.Stats().Queued)
-	sub = open(t, b, "sub", persistent)
-	require.Equal(t, numbers(0, 20_000), sub.collect(20_000))
+	sub = openClient(t, b, "sub", persistentSession)
+	require.Equal(t, numberedPayloads(0, 20_000), sub.collect(20_000))
 	sub.nothing()
 	for reason, n := range b.Stats().Dropped {
 		require.Zero(t, n, reason)
@@ -215,41 +215,41 @@ func testOffline20000(t *testing.T, at place) {
 }
 
 func TestBeyondTheQueueLimitEveryLossIsCounted(t *testing.T) {
-	b := start(t, func(o *Options) { o.Limits.Session.Bytes = roomFor(numbers(0, 100)...) })
-	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	b := startBroker(t, func(o *Options) { o.Limits.Session.Bytes = roomFor(numberedPayloads(0, 100)...) })
+	sub, pub := openClient(t, b, "sub", persistentSession), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	sub.leave(b, "sub")
 	pub.burst("a", 0, 150)
 	require.Equal(t, int64(50), b.Stats().Dropped["queue_full"])
-	sub = open(t, b, "sub", persistent)
-	require.Equal(t, numbers(0, 100), sub.collect(100), "the oldest are kept")
+	sub = openClient(t, b, "sub", persistentSession)
+	require.Equal(t, numberedPayloads(0, 100), sub.collect(100), "the oldest are kept")
 	sub.nothing()
 }
 
-func testPausedSubscriber30000(t *testing.T, at place) {
+func testPausedSubscriber30000(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	const n = 30_000 // of which the subscriber reads nothing meanwhile
 	sent := at.limits.Inflight
 	pub.burst("a", 0, sent)
-	require.Eventually(t, func() bool { return b.Stats().Unacked == sent }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.Stats().Unacked == sent }, testTimeout, time.Millisecond)
 	pub.burst("a", sent, n-sent)
-	require.Equal(t, numbers(0, n), sub.collect(n))
+	require.Equal(t, numberedPayloads(0, n), sub.collect(n))
 	sub.nothing()
 	require.Zero(t, b.Stats().Dropped["queue_full"])
 }
 
-func testQoS2RepetitionIsDeliveredOnce(t *testing.T, at place) {
+func testQoS2RepetitionIsDeliveredOnce(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub"), open(t, b, "pub", persistent)
+	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub", persistentSession)
 	sub.sub("a", 0)
 	pub.publish("a", "once", 2, 5)
 	require.Equal(t, byte(0), pub.expect(packets.Pubrec).ReasonCode)
 	pub.publish("a", "once", 2, 5, dup)
 	require.Equal(t, byte(0), pub.expect(packets.Pubrec).ReasonCode)
 	pub.leave(b, "pub")
-	pub = open(t, b, "pub", persistent)
+	pub = openClient(t, b, "pub", persistentSession)
 	pub.publish("a", "once", 2, 5, dup)
 	require.Equal(t, byte(0), pub.expect(packets.Pubrec).ReasonCode)
 	pub.ack(packets.Pubrel, 5)
@@ -264,15 +264,15 @@ func testQoS2RepetitionIsDeliveredOnce(t *testing.T, at place) {
 	require.Equal(t, "twice", string(sub.expect(packets.Publish).Payload), "the id is free again")
 }
 
-func testQoS2ToASubscriberOverReconnects(t *testing.T, at place) {
+func testQoS2ToASubscriberOverReconnects(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub", persistentSession), openClient(t, b, "pub")
 	sub.sub("a", 2)
 	pub.publish("a", "x", 2, 1)
 	pk := sub.expect(packets.Publish)
 	sub.leave(b, "sub")
 
-	sub = open(t, b, "sub", persistent)
+	sub = openClient(t, b, "sub", persistentSession)
 	again := sub.expect(packets.Publish)
 	require.Equal(t, pk.PacketID, again.PacketID)
 	require.True(t, again.FixedHeader.Dup)
@@ -280,18 +280,18 @@ func testQoS2ToASubscriberOverReconnects(t *testing.T, at place) {
 	sub.expect(packets.Pubrel)
 	sub.leave(b, "sub")
 
-	sub = open(t, b, "sub", persistent)
+	sub = openClient(t, b, "sub", persistentSession)
 	require.Equal(t, pk.PacketID, sub.expect(packets.Pubrel).PacketID, "released already: not published again")
 	sub.ack(packets.Pubcomp, pk.PacketID)
 	sub.nothing()
 	sub.leave(b, "sub")
-	sub = open(t, b, "sub", persistent)
+	sub = openClient(t, b, "sub", persistentSession)
 	sub.nothing()
 }
 
-func testSubscribeWithTheIDOfADelivery(t *testing.T, at place) {
+func testSubscribeWithTheIDOfADelivery(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	pub.publish1("a", "x")
 	owed := sub.expect(packets.Publish)
@@ -299,15 +299,15 @@ func testSubscribeWithTheIDOfADelivery(t *testing.T, at place) {
 	require.Equal(t, []byte{1}, ack.ReasonCodes)
 }
 
-func testOversizeIsDroppedAndTheRestDelivered(t *testing.T, at place) {
+func testOversizeIsDroppedAndTheRestDelivered(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub", maximumPacket(200), receiveMaximum(10)), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub", maximumPacket(200), receiveMaximum(10)), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	for range 20 {
 		pub.publish1("a", strings.Repeat("x", 300))
 	}
 	pub.burst("a", 0, 50)
-	require.Equal(t, numbers(0, 50), sub.collect(50))
+	require.Equal(t, numberedPayloads(0, 50), sub.collect(50))
 	require.Equal(t, int64(20), b.Stats().Dropped["too_large"])
 
 	const fits = 200 - 1 - 2 - (2 + 1) - 2 - 1 // header, length, topic, id, no properties
@@ -317,46 +317,46 @@ func testOversizeIsDroppedAndTheRestDelivered(t *testing.T, at place) {
 }
 
 // What is sent again has to fit the connection on which it is.
-func testOversizeIsNotSentAgain(t *testing.T, at place) {
+func testOversizeIsNotSentAgain(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub", persistentSession), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	for _, payload := range []string{"first", strings.Repeat("x", 300), "last"} {
 		pub.publish1("a", payload)
 		require.Equal(t, payload, string(sub.expect(packets.Publish).Payload)) // and not acknowledged
 	}
 	sub.leave(b, "sub")
-	sub = open(t, b, "sub", persistent, maximumPacket(200))
+	sub = openClient(t, b, "sub", persistentSession, maximumPacket(200))
 	require.Equal(t, []string{"first", "last"}, sub.collect(2))
 	sub.nothing()
 	require.Equal(t, int64(1), b.Stats().Dropped["too_large"])
 	require.Zero(t, b.Stats().Queued)
 }
 
-func testNoExpiryIsInvented(t *testing.T, at place) {
+func testNoExpiryIsInvented(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	pub.publish1("a", "x")
 	require.Zero(t, sub.expect(packets.Publish).Properties.MessageExpiryInterval)
 }
 
-func testExpiryCountsDownAndDrops(t *testing.T, at place) {
+func testExpiryCountsDownAndDrops(t *testing.T, at brokerSetup) {
 	var mu sync.Mutex
 	now := time.Now()
 	b := at.start(t, func(o *Options) {
 		o.Now = func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
 	})
-	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub", persistentSession), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	sub.leave(b, "sub")
-	pub.publish1("a", "short", props(packets.Properties{MessageExpiryInterval: 10}))
-	pub.publish1("a", "long", props(packets.Properties{MessageExpiryInterval: 100}))
-	pub.publish1("r", "kept", retain, props(packets.Properties{MessageExpiryInterval: 10}))
+	pub.publish1("a", "short", withProperties(packets.Properties{MessageExpiryInterval: 10}))
+	pub.publish1("a", "long", withProperties(packets.Properties{MessageExpiryInterval: 100}))
+	pub.publish1("r", "kept", retain, withProperties(packets.Properties{MessageExpiryInterval: 10}))
 	mu.Lock()
 	now = now.Add(30 * time.Second)
 	mu.Unlock()
-	sub = open(t, b, "sub", persistent)
+	sub = openClient(t, b, "sub", persistentSession)
 	pk := sub.expect(packets.Publish)
 	require.Equal(t, "long", string(pk.Payload))
 	require.Equal(t, uint32(70), pk.Properties.MessageExpiryInterval)
@@ -365,26 +365,26 @@ func testExpiryCountsDownAndDrops(t *testing.T, at place) {
 	sub.nothing()
 }
 
-func testPropertiesAreCarried(t *testing.T, at place) {
+func testPropertiesAreCarried(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub")
 	sub.sub("a", 2, subID(77))
 	want := packets.Properties{
 		ContentType: "text/plain", ResponseTopic: "re/me", CorrelationData: []byte{0, 1, 2}, PayloadFormat: 1, PayloadFormatFlag: true,
 		User: []packets.UserProperty{{Key: "k", Val: "1"}, {Key: "k", Val: "2"}}, MessageExpiryInterval: 500,
 	}
-	pub.publish1("a", "x", props(want))
+	pub.publish1("a", "x", withProperties(want))
 	want.SubscriptionIdentifier = []int{77}
 	require.Equal(t, want, sub.expect(packets.Publish).Properties)
 }
 
-func testTopicAlias(t *testing.T, at place) {
+func testTopicAlias(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub")
 	sub.sub("#", 1)
 	require.Equal(t, uint16(64), pub.connack.Properties.TopicAliasMaximum)
 	alias := func(n uint16) pubOption {
-		return props(packets.Properties{TopicAlias: n, TopicAliasFlag: true})
+		return withProperties(packets.Properties{TopicAlias: n, TopicAliasFlag: true})
 	}
 	pub.publish1("some/topic", "1", alias(9))
 	pub.publish1("", "2", alias(9))
@@ -402,9 +402,9 @@ func testTopicAlias(t *testing.T, at place) {
 	require.Equal(t, byte(0x82), code)
 }
 
-func testQoS0IsDroppedFirst(t *testing.T, at place) {
-	b := at.start(t, func(o *Options) { o.Limits.Session.Bytes = roomFor(append(numbers(0, 99), "first")...) })
-	sub, pub := open(t, b, "sub", receiveMaximum(1)), open(t, b, "pub")
+func testQoS0IsDroppedFirst(t *testing.T, at brokerSetup) {
+	b := at.start(t, func(o *Options) { o.Limits.Session.Bytes = roomFor(append(numberedPayloads(0, 99), "first")...) })
+	sub, pub := openClient(t, b, "sub", receiveMaximum(1)), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	pub.publish1("a", "in flight")
 	sub.expect(packets.Publish) // and never acknowledged, so that the rest waits
@@ -419,13 +419,13 @@ func testQoS0IsDroppedFirst(t *testing.T, at place) {
 	pub.burst("a", 99, 1)
 	require.Equal(t, int64(1), b.Stats().Dropped["queue_full"])
 	sub.ack(packets.Puback, 1)
-	require.Equal(t, append([]string{"first"}, numbers(0, 99)...), sub.collect(100))
+	require.Equal(t, append([]string{"first"}, numberedPayloads(0, 99)...), sub.collect(100))
 }
 
-func testReceiveMaximumOfTheBroker(t *testing.T, at place) {
+func testReceiveMaximumOfTheBroker(t *testing.T, at brokerSetup) {
 	tree := newFakeTree()
 	b := at.start(t, func(o *Options) { o.Tree, o.Limits.ReceiveMaximum = tree, 10 })
-	pub := open(t, b, "pub")
+	pub := openClient(t, b, "pub")
 	require.Equal(t, uint16(10), pub.connack.Properties.ReceiveMaximum)
 	tree.hold()
 	for i := range 11 {
@@ -434,13 +434,13 @@ func testReceiveMaximumOfTheBroker(t *testing.T, at place) {
 	code, _ := pub.ended()
 	require.Equal(t, byte(0x93), code)
 
-	three := open(t, b, "three", v3) // can't be told: it is not read from until there is room
+	three := openClient(t, b, "three", version311) // can't be told: it is not read from until there is room
 	var buf []byte
 	for i := range 100 {
-		buf = append(buf, encode(t, publishPacket("v1/nodes/n/devices/d/desired/p", fmt.Sprint(i), 1, uint16(i)+1), 4)...)
+		buf = append(buf, encodePacket(t, publishPacket("v1/nodes/n/devices/d/desired/p", fmt.Sprint(i), 1, uint16(i)+1), 4)...)
 	}
 	three.raw(buf)
-	require.Eventually(t, func() bool { return tree.held() >= 20 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return tree.held() >= 20 }, testTimeout, time.Millisecond)
 	require.LessOrEqual(t, tree.held(), 31)
 	tree.letGo()
 	for i := range 100 {
@@ -449,16 +449,16 @@ func testReceiveMaximumOfTheBroker(t *testing.T, at place) {
 }
 
 // Who receives can't stop who sends, whatever the topic and the version of either.
-func testFullSessionGoesWithout(t *testing.T, at place) {
-	b := at.start(t, func(o *Options) { o.Limits.Session.Bytes = roomFor(numbers(0, 10)...) })
-	gone, live := open(t, b, "gone", persistent), open(t, b, "live", persistent)
+func testFullSessionGoesWithout(t *testing.T, at brokerSetup) {
+	b := at.start(t, func(o *Options) { o.Limits.Session.Bytes = roomFor(numberedPayloads(0, 10)...) })
+	gone, live := openClient(t, b, "gone", persistentSession), openClient(t, b, "live", persistentSession)
 	gone.sub("#", 1)
 	live.sub("#", 1)
 	gone.leave(b, "gone")
-	pub, three := open(t, b, "pub"), open(t, b, "three", v3)
+	pub, three := openClient(t, b, "pub"), openClient(t, b, "three", version311)
 	three.sub("v1/refused/three", 0)
 	pub.burst("a", 0, 10)
-	require.Equal(t, numbers(0, 10), live.collect(10))
+	require.Equal(t, numberedPayloads(0, 10), live.collect(10))
 	for i := range 5 {
 		require.Equal(t, byte(0), pub.publish1("a", "five "+strconv.Itoa(i)).ReasonCode)
 		three.publish1("a", "three "+strconv.Itoa(i))
@@ -473,8 +473,8 @@ func testFullSessionGoesWithout(t *testing.T, at place) {
 	require.Zero(t, b.Stats().Refused[daemon.Label("Quota")])
 	require.Equal(t, "gone", b.Report().FullestOf)
 
-	gone = open(t, b, "gone", persistent)
-	require.Equal(t, numbers(0, 10), gone.collect(10), "the oldest are kept")
+	gone = openClient(t, b, "gone", persistentSession)
+	require.Equal(t, numberedPayloads(0, 10), gone.collect(10), "the oldest are kept")
 	gone.nothing()
 	require.Equal(t, byte(0), pub.publish1("a", "room again").ReasonCode)
 	require.Equal(t, []string{"room again"}, gone.collect(1))
@@ -482,8 +482,8 @@ func testFullSessionGoesWithout(t *testing.T, at place) {
 
 // A stream has many listeners, and so has what a node sends over the link.
 func TestAListenerThatNeverComesBackStopsNothing(t *testing.T) {
-	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Limits.Session.Bytes = 1000 })
-	gone, live := open(t, b, "gone", persistent), open(t, b, "live")
+	b, _ := startKept(t, t.TempDir(), func(o *Options) { o.Limits.Session.Bytes = 1000 })
+	gone, live := openClient(t, b, "gone", persistentSession), openClient(t, b, "live")
 	gone.sub("#", 1)
 	live.sub("#", 1)
 	gone.leave(b, "gone")
@@ -500,10 +500,10 @@ func TestAListenerThatNeverComesBackStopsNothing(t *testing.T) {
 }
 
 // A member that is away and full is passed over for one that has room, there or not.
-func testSharedGroupLeavesOutWhoIsFull(t *testing.T, at place) {
-	b := at.start(t, func(o *Options) { o.Limits.Session.Bytes = roomFor(numbers(0, 10)...) })
-	first, second, pub := open(t, b, "first", persistent), open(t, b, "second", persistent), open(t, b, "pub")
-	for _, c := range []*tc{first, second} {
+func testSharedGroupLeavesOutWhoIsFull(t *testing.T, at brokerSetup) {
+	b := at.start(t, func(o *Options) { o.Limits.Session.Bytes = roomFor(numberedPayloads(0, 10)...) })
+	first, second, pub := openClient(t, b, "first", persistentSession), openClient(t, b, "second", persistentSession), openClient(t, b, "pub")
+	for _, c := range []*testClient{first, second} {
 		c.sub("$share/g/a", 1)
 	}
 	first.sub("b", 1)
@@ -514,23 +514,23 @@ func testSharedGroupLeavesOutWhoIsFull(t *testing.T, at place) {
 	require.Zero(t, b.Stats().Dropped["queue_full"])
 	pub.burst("a", 10, 1)
 	require.Equal(t, int64(1), b.Stats().Dropped["queue_full"], "now nobody has room")
-	require.Equal(t, numbers(0, 10), open(t, b, "second", persistent).collect(10))
+	require.Equal(t, numberedPayloads(0, 10), openClient(t, b, "second", persistentSession).collect(10))
 }
 
-// lines is a log that can be read while it is written.
-type lines struct {
+// logLines is a log that can be read while it is written.
+type logLines struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (l *lines) Write(p []byte) (int, error) {
+func (l *logLines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.Write(p)
 }
 
 // about lists the lines that say how many messages a client goes without.
-func (l *lines) about(t *testing.T, client string) (all []map[string]any) {
+func (l *logLines) about(t *testing.T, client string) (all []map[string]any) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for line := range bytes.Lines(l.buf.Bytes()) {
@@ -545,16 +545,16 @@ func (l *lines) about(t *testing.T, client string) (all []map[string]any) {
 
 // Each session without room is named, once a minute, and no other flood hides it.
 func TestSessionsWithoutRoomAreNamed(t *testing.T) {
-	log, now := &lines{}, &clock{now: time.Now()}
-	b, _ := kept(t, t.TempDir(), func(o *Options) {
+	log, now := &logLines{}, &testClock{now: time.Now()}
+	b, _ := startKept(t, t.TempDir(), func(o *Options) {
 		o.Limits.Session.Bytes, o.Log, o.Now = 1, zerolog.New(log), now.read
 	})
 	for _, id := range []string{"one", "two"} {
-		c := open(t, b, id, persistent)
+		c := openClient(t, b, id, persistentSession)
 		c.sub("a", 1)
 		c.leave(b, id)
 	}
-	pub := open(t, b, "pub")
+	pub := openClient(t, b, "pub")
 	for range 100 {
 		require.NotZero(t, pub.publish1("v1/nodes/n1/spec", "refused, which is logged as well").ReasonCode)
 	}

@@ -13,15 +13,15 @@ import (
 // if that is among it.
 
 const (
-	drainTime = time.Second            // at most, for a client that doesn't stop sending
-	partTime  = 100 * time.Millisecond // for the rest of a packet that has arrived in part
+	drainTime         = time.Second            // at most, for a client that doesn't stop sending
+	partialPacketTime = 100 * time.Millisecond // for the rest of a packet that has arrived in part
 )
 
 // errDrained ends the reading of a connection that the broker ends, once all that had arrived has been handled.
 var errDrained = errors.New("everything that the client sent has been handled")
 
-// drain is the state of draining a connection.
-type drain struct {
+// drainState is the state of draining a connection.
+type drainState struct {
 	mu      sync.Mutex
 	code    byte            // for the client
 	why     error           // nil: the connection failed, and the client can't be told
@@ -31,14 +31,14 @@ type drain struct {
 }
 
 // asked reports whether somebody waits for what has arrived to be handled.
-func (d *drain) asked() bool {
+func (d *drainState) asked() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.ends || len(d.waiting) > 0
 }
 
 // answer tells who waits, and reports whether the connection ends now.
-func (d *drain) answer() (ends bool) {
+func (d *drainState) answer() (ends bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, done := range d.waiting {
@@ -48,7 +48,7 @@ func (d *drain) answer() (ends bool) {
 	return d.ends
 }
 
-func (d *drain) reason() (code byte, why error) {
+func (d *drainState) reason() (code byte, why error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.code, d.why
@@ -100,8 +100,8 @@ func (c *conn) settled() <-chan struct{} {
 	return done
 }
 
-// settle waits until what has arrived on the connections has been handled or they have ended, but no longer than drainTime.
-func settle(conns []*conn, ended func(*conn) <-chan struct{}) {
+// settleConns waits until what has arrived on the connections has been handled or they have ended, but no longer than drainTime.
+func settleConns(conns []*conn, ended func(*conn) <-chan struct{}) {
 	handled := make([]<-chan struct{}, len(conns))
 	for i, c := range conns {
 		handled[i] = c.settled()
@@ -136,7 +136,7 @@ func (c *conn) interrupted(err error, part int, poll func() (got bool, err error
 	}
 	if part > 0 && part != c.drain.part { // the rest may be on its way
 		c.drain.part = part
-		_ = c.SetReadDeadline(time.Now().Add(partTime))
+		_ = c.SetReadDeadline(time.Now().Add(partialPacketTime))
 		if !c.closing.Load() {
 			return true, nil
 		}
@@ -145,7 +145,7 @@ func (c *conn) interrupted(err error, part int, poll func() (got bool, err error
 		return false, errDrained
 	}
 	deadline := time.Time{}
-	if !c.last.IsZero() {
+	if !c.lastHandled.IsZero() {
 		deadline = c.due()
 	}
 	c.readUntil(deadline)
@@ -155,7 +155,7 @@ func (c *conn) interrupted(err error, part int, poll func() (got bool, err error
 // settleUser handles what has arrived on the connections that count against the quotas of a connection's user: those of the
 // user, and those from its address. One goroutine does that at a time, and for all that wait meanwhile.
 func (b *Broker) settleUser(c *conn) {
-	at := ownerOf(c.ident, c.RemoteAddr())
+	at := quotaHolderOf(c.ident, c.RemoteAddr())
 	came := time.Now()
 	b.settling.Lock()
 	defer b.settling.Unlock()
@@ -163,13 +163,13 @@ func (b *Broker) settleUser(c *conn) {
 		return
 	}
 	b.settledOf.who, b.settledOf.began = at, time.Now()
-	conns := b.clients.connsOf(func(id *Identity) bool { return id.User == c.ident.User })
+	conns := b.clients.chosenConns(func(id *Identity) bool { return id.User == c.ident.User })
 	if at.host != "" {
-		for _, one := range b.clients.connsOf(func(id *Identity) bool { return id.User != c.ident.User }) {
+		for _, one := range b.clients.chosenConns(func(id *Identity) bool { return id.User != c.ident.User }) {
 			if one.host == c.host {
 				conns = append(conns, one)
 			}
 		}
 	}
-	settle(conns, (*conn).hasDetached)
+	settleConns(conns, (*conn).hasDetached)
 }

@@ -52,8 +52,8 @@ func benchBroker(b *testing.B, publishers, inflight int) {
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- br.Serve(ctx) }()
-	sub := benchClient(b, br, "sub", persistent)
-	_, err = sub.Write(encode(b, packets.Packet{
+	sub := benchClient(b, br, "sub", persistentSession)
+	_, err = sub.Write(encodePacket(b, packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 1, Filters: packets.Subscriptions{{Filter: "bench/#", Qos: 1}},
 	}, 5))
 	require.NoError(b, err)
@@ -87,7 +87,7 @@ func benchBroker(b *testing.B, publishers, inflight int) {
 func benchClient(b *testing.B, br *Broker, id string, opts ...connectOption) net.Conn {
 	c, err := net.Dial("tcp", br.Addrs()[0].String())
 	require.NoError(b, err)
-	_, err = c.Write(encode(b, connectPacket(id, opts...), 5))
+	_, err = c.Write(encodePacket(b, connectPacket(id, opts...), 5))
 	require.NoError(b, err)
 	head := make([]byte, 256)
 	_, err = c.Read(head)
@@ -98,7 +98,7 @@ func benchClient(b *testing.B, br *Broker, id string, opts ...connectOption) net
 
 // benchPublish keeps so many publishes in flight. A PUBACK without a reason has 4 bytes.
 func benchPublish(b *testing.B, c net.Conn, topic string, n, inflight int) {
-	one := encode(b, publishPacket(topic, strings.Repeat("x", benchPayload), 1, 1), 5)
+	one := encodePacket(b, publishPacket(topic, strings.Repeat("x", benchPayload), 1, 1), 5)
 	at := len(one) - benchPayload - 1 - 2 // of the packet id
 	var out []byte
 	buf := make([]byte, 64<<10)
@@ -147,7 +147,7 @@ func benchJournal(b *testing.B, group int) {
 		var all sync.WaitGroup
 		all.Add(n)
 		for k := range n {
-			j.Commit([]journal.Change{{ID: uint64(i + k + 1), Value: value}}, func(err error) {
+			j.Commit([]journal.RecordChange{{ID: uint64(i + k + 1), Value: value}}, func(err error) {
 				if err != nil {
 					b.Error(err)
 				}

@@ -13,23 +13,23 @@ import (
 	"github.com/edgebus/edgebus/broker/journal"
 )
 
-var disconnect = packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}}
+var disconnectPacket = packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}}
 
 // A client that leaves and is back at once, on a connection that is ready: nothing that it sent is lost, and no will acts.
-func testWhatWasSentBeforeTheCloseCounts(t *testing.T, at place) {
+func testWhatWasSentBeforeTheCloseCounts(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub := open(t, b, "sub", keepAlive(0))
+	sub := openClient(t, b, "sub", keepAlive(0))
 	sub.sub("will", 0)
 	sub.sub("last", 0)
-	bye := disconnect
+	bye := disconnectPacket
 	bye.Properties.SessionExpiryIntervalFlag = true // 0
 	for i := range 40 {
-		c := open(t, b, "c", persistent, withWill("will", "gone", 0))
+		c := openClient(t, b, "c", persistentSession, withWill("will", "gone", 0))
 		require.False(t, c.connack.SessionPresent, "round %d", i)
-		next := dial(t, b)
-		c.raw(append(encode(t, publishPacket("last", strconv.Itoa(i), 0, 0), 5), encode(t, bye, 5)...))
+		next := dialBroker(t, b)
+		c.raw(append(encodePacket(t, publishPacket("last", strconv.Itoa(i), 0, 0), 5), encodePacket(t, bye, 5)...))
 		_ = c.conn.Close()
-		require.Equal(t, byte(0), next.connect("c", persistent))
+		require.Equal(t, byte(0), next.connect("c", persistentSession))
 		require.False(t, next.connack.SessionPresent, "DISCONNECT said that the session ends")
 		require.Equal(t, "last", sub.expect(packets.Publish).TopicName)
 		next.send(bye)
@@ -50,14 +50,14 @@ func TestAConnectionThatTheBrokerEndsIsReadToItsEnd(t *testing.T) {
 	} {
 		t.Run(how, func(t *testing.T) {
 			tree := &slowTree{fakeTree: newFakeTree(), begun: make(chan struct{}), goOn: make(chan struct{})}
-			told := &presence{}
-			b := start(t, func(o *Options) { o.Tree = tree; o.Presence = told })
-			c := open(t, b, "c", withWill(reported, "9", 0))
-			c.raw(append(append(encode(t, publishPacket(reported, "1", 1, 1), 5), encode(t, publishPacket(reported, "2", 1, 2), 5)...), encode(t, disconnect, 5)...))
+			told := &recordedPresence{}
+			b := startBroker(t, func(o *Options) { o.Tree = tree; o.Presence = told })
+			c := openClient(t, b, "c", withWill(reported, "9", 0))
+			c.raw(append(append(encodePacket(t, publishPacket(reported, "1", 1, 1), 5), encodePacket(t, publishPacket(reported, "2", 1, 2), 5)...), encodePacket(t, disconnectPacket, 5)...))
 			<-tree.begun
 			conn := b.clients.connected("c")
 			go end(b)
-			require.Eventually(t, conn.drain.asked, patience, time.Millisecond)
+			require.Eventually(t, conn.drain.asked, testTimeout, time.Millisecond)
 			close(tree.goOn)
 			<-conn.detached
 			tree.mu.Lock()
@@ -69,34 +69,34 @@ func TestAConnectionThatTheBrokerEndsIsReadToItsEnd(t *testing.T) {
 
 // Who doesn't stop sending is cut off after a bounded time.
 func TestAFloodDoesNotKeepTheNextConnectionOut(t *testing.T) {
-	b := start(t, nil)
-	old := open(t, b, "c")
+	b := startBroker(t, nil)
+	old := openClient(t, b, "c")
 	go func() {
-		packet := encode(t, publishPacket("a", "x", 0, 0), 5)
+		packet := encodePacket(t, publishPacket("a", "x", 0, 0), 5)
 		for { // until the broker closes the connection
 			if _, err := old.conn.Write(packet); err != nil {
 				return
 			}
 		}
 	}()
-	require.Eventually(t, func() bool { return b.metrics.received.Load() > 1000 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.metrics.received.Load() > 1000 }, testTimeout, time.Millisecond)
 	began := time.Now()
-	open(t, b, "c")
+	openClient(t, b, "c")
 	require.Less(t, time.Since(began), 3*drainTime)
 }
 
 // What a connection holds is given back by what its client said, not by when that was read.
 func TestLimitsCountWhatClientsHaveSaid(t *testing.T) {
-	bye := disconnect
+	bye := disconnectPacket
 	bye.Properties.SessionExpiryIntervalFlag = true // 0
 	for name, limit := range map[string]func(*Options){
 		"sessions":              func(o *Options) { o.Limits.Sessions = 1 },
 		"connections of a user": func(o *Options) { o.Limits.PerUser = 1 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := start(t, func(o *Options) { withUsers(o); limit(o) })
+			b := startBroker(t, func(o *Options) { withUsers(o); limit(o) })
 			for i := range 40 {
-				c := open(t, b, "c"+strconv.Itoa(i), persistent, credentialsOf("op", "secret"))
+				c := openClient(t, b, "c"+strconv.Itoa(i), persistentSession, credentialsOf("op", "secret"))
 				c.send(bye)
 				_ = c.conn.Close()
 			}
@@ -105,7 +105,7 @@ func TestLimitsCountWhatClientsHaveSaid(t *testing.T) {
 }
 
 // What is retained for a client that is back is what it says, and not what the will of its connection before says.
-func testAWillNeverOvertakesTheNextConnectionsMessages(t *testing.T, at place) {
+func testAWillNeverOvertakesTheNextConnectionsMessages(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
 	will := withWill("state", "offline", 0, func(pk *packets.Packet) { pk.Connect.WillRetain = true })
 	many := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 9}
@@ -113,10 +113,10 @@ func testAWillNeverOvertakesTheNextConnectionsMessages(t *testing.T, at place) {
 		many.Filters = append(many.Filters, packets.Subscription{Filter: fmt.Sprint("x/", i)})
 	}
 	for range 50 {
-		c := open(t, b, "c", will)
+		c := openClient(t, b, "c", will)
 		c.send(many)
 		c.expect(packets.Suback)
-		next := dial(t, b)
+		next := dialBroker(t, b)
 		if tcp, ok := c.conn.(*net.TCPConn); ok {
 			_ = tcp.SetLinger(0)
 		}
@@ -130,20 +130,20 @@ func testAWillNeverOvertakesTheNextConnectionsMessages(t *testing.T, at place) {
 
 // A session of expiry 0 ends with its connection, although the next asks for no clean start and none after it either; and a
 // delayed will is due with the session's end.
-func testASessionOfExpiry0EndsWhenItIsTakenOver(t *testing.T, at place) {
+func testASessionOfExpiry0EndsWhenItIsTakenOver(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub")
 	sub.sub("will", 0)
-	old := open(t, b, "c", withWill("will", "gone", 3600))
+	old := openClient(t, b, "c", withWill("will", "gone", 3600))
 	old.sub("a", 1)
-	next := open(t, b, "c", func(pk *packets.Packet) { pk.Connect.Clean = false })
+	next := openClient(t, b, "c", func(pk *packets.Packet) { pk.Connect.Clean = false })
 	require.False(t, next.connack.SessionPresent)
 	require.Equal(t, []string{"gone"}, sub.collect(1))
 	pub.publish1("a", "x")
 	next.nothing()
 }
 
-func keeping(seconds uint32) connectOption {
+func withSessionExpiry(seconds uint32) connectOption {
 	return func(pk *packets.Packet) {
 		pk.Connect.Clean = false
 		pk.Properties.SessionExpiryInterval, pk.Properties.SessionExpiryIntervalFlag = seconds, true
@@ -159,46 +159,46 @@ func TestEachEndOfASession(t *testing.T) {
 		will   int  // how often it is published
 		stays  bool // the session, with its records
 		shared bool // messages of shared subscriptions go to the other member
-		end    func(t *testing.T, b *Broker, c *tc)
+		end    func(t *testing.T, b *Broker, c *testClient)
 	}{
-		{"DISCONNECT", 0, 3600, 0, true, false, func(_ *testing.T, _ *Broker, c *tc) { c.disconnect() }},
-		{"DISCONNECT", 0, 0, 0, false, true, func(_ *testing.T, _ *Broker, c *tc) { c.disconnect() }},
-		{"lost", 0, 3600, 1, true, false, func(_ *testing.T, b *Broker, c *tc) { c.leave(b, "c") }},
-		{"lost, delayed", 3600, 3600, 0, true, false, func(_ *testing.T, b *Broker, c *tc) { c.leave(b, "c") }},
-		{"lost, delayed", 3600, 0, 1, false, true, func(_ *testing.T, b *Broker, c *tc) { c.leave(b, "c") }},
-		{"disconnected by the program", 0, 3600, 1, true, false, func(_ *testing.T, b *Broker, c *tc) { b.Disconnect("c", ""); c.ended() }},
-		{"taken over, resumed", 0, 3600, 1, true, false, func(t *testing.T, b *Broker, _ *tc) { open(t, b, "c", persistent).disconnect() }},
-		{"taken over, resumed, delayed", 3600, 3600, 0, true, false, func(t *testing.T, b *Broker, _ *tc) { open(t, b, "c", persistent).disconnect() }},
-		{"taken over, anew", 3600, 3600, 1, false, true, func(t *testing.T, b *Broker, _ *tc) { open(t, b, "c").disconnect() }},
-		{"expired", 3600, 1, 1, false, true, func(t *testing.T, b *Broker, c *tc) {
+		{"DISCONNECT", 0, 3600, 0, true, false, func(_ *testing.T, _ *Broker, c *testClient) { c.disconnect() }},
+		{"DISCONNECT", 0, 0, 0, false, true, func(_ *testing.T, _ *Broker, c *testClient) { c.disconnect() }},
+		{"lost", 0, 3600, 1, true, false, func(_ *testing.T, b *Broker, c *testClient) { c.leave(b, "c") }},
+		{"lost, delayed", 3600, 3600, 0, true, false, func(_ *testing.T, b *Broker, c *testClient) { c.leave(b, "c") }},
+		{"lost, delayed", 3600, 0, 1, false, true, func(_ *testing.T, b *Broker, c *testClient) { c.leave(b, "c") }},
+		{"disconnected by the program", 0, 3600, 1, true, false, func(_ *testing.T, b *Broker, c *testClient) { b.Disconnect("c", ""); c.ended() }},
+		{"taken over, resumed", 0, 3600, 1, true, false, func(t *testing.T, b *Broker, _ *testClient) { openClient(t, b, "c", persistentSession).disconnect() }},
+		{"taken over, resumed, delayed", 3600, 3600, 0, true, false, func(t *testing.T, b *Broker, _ *testClient) { openClient(t, b, "c", persistentSession).disconnect() }},
+		{"taken over, anew", 3600, 3600, 1, false, true, func(t *testing.T, b *Broker, _ *testClient) { openClient(t, b, "c").disconnect() }},
+		{"expired", 3600, 1, 1, false, true, func(t *testing.T, b *Broker, c *testClient) {
 			c.leave(b, "c")
-			require.Eventually(t, func() bool { return b.clients.session("c") == nil }, patience, time.Millisecond)
+			require.Eventually(t, func() bool { return b.clients.session("c") == nil }, testTimeout, time.Millisecond)
 		}},
-		{"ended by an operator", 3600, 3600, 1, false, true, func(t *testing.T, b *Broker, _ *tc) { require.NoError(t, b.EndSession("c")) }},
-		{"ended by an operator while away", 3600, 3600, 1, false, true, func(t *testing.T, b *Broker, c *tc) {
+		{"ended by an operator", 3600, 3600, 1, false, true, func(t *testing.T, b *Broker, _ *testClient) { require.NoError(t, b.EndSession("c")) }},
+		{"ended by an operator while away", 3600, 3600, 1, false, true, func(t *testing.T, b *Broker, c *testClient) {
 			c.leave(b, "c")
 			require.NoError(t, b.EndSession("c"))
 		}},
-		{"identity ended", 0, 3600, 0, false, true, func(_ *testing.T, b *Broker, c *tc) {
+		{"identity ended", 0, 3600, 0, false, true, func(_ *testing.T, b *Broker, c *testClient) {
 			require.True(t, b.EndIdentity(func(id *Identity) bool { return id.ClientID == "c" }, "revoked"))
 			c.ended()
 		}},
-		{"identity ended while away", 3600, 3600, 0, false, true, func(t *testing.T, b *Broker, c *tc) {
+		{"identity ended while away", 3600, 3600, 0, false, true, func(t *testing.T, b *Broker, c *testClient) {
 			c.leave(b, "c")
 			require.False(t, b.EndIdentity(func(id *Identity) bool { return id.ClientID == "c" }, "revoked"))
 		}},
 	} {
 		t.Run(fmt.Sprint(e.how, ", expiry ", e.expiry), func(t *testing.T) {
-			told := &presence{}
+			told := &recordedPresence{}
 			dir := t.TempDir()
-			b, _ := kept(t, dir, func(o *Options) { o.Presence = told })
-			sub := open(t, b, "sub")
+			b, _ := startKept(t, dir, func(o *Options) { o.Presence = told })
+			sub := openClient(t, b, "sub")
 			sub.sub("will", 0)
-			c := open(t, b, "c", keeping(e.expiry), withWill("will", "gone", e.delay), receiveMaximum(1))
+			c := openClient(t, b, "c", withSessionExpiry(e.expiry), withWill("will", "gone", e.delay), receiveMaximum(1))
 			c.sub("$share/g/work", 1)
-			open(t, b, "pub").publish1("work", "done")
+			openClient(t, b, "pub").publish1("work", "done")
 			c.expect(packets.Publish) // and not acknowledged
-			other := open(t, b, "other")
+			other := openClient(t, b, "other")
 			other.sub("$share/g/work", 1)
 			kept := 0
 			if e.expiry > 0 {
@@ -207,8 +207,8 @@ func TestEachEndOfASession(t *testing.T) {
 			require.Equal(t, kept, b.Stats().Kept)
 
 			e.end(t, b, c)
-			require.Eventually(t, func() bool { return b.clients.connected("c") == nil }, patience, time.Millisecond)
-			b.clients.turns.take("c")() // it has ended completely
+			require.Eventually(t, func() bool { return b.clients.connected("c") == nil }, testTimeout, time.Millisecond)
+			b.clients.locks.lock("c")() // it has ended completely
 			if e.will > 0 {
 				require.Equal(t, []string{"gone"}, sub.collect(1))
 			}
@@ -221,8 +221,8 @@ func TestEachEndOfASession(t *testing.T) {
 			other.nothing()
 			log := told.entries()
 			require.Contains(t, log, "-c")
-			open(t, b, "flush").publish1("elsewhere", "takes the rest to disk", retain)
-			again, _ := restarted(t, dir, nil)
+			openClient(t, b, "flush").publish1("elsewhere", "takes the rest to disk", retain)
+			again, _ := restartCrashed(t, dir, nil)
 			require.Equal(t, e.stays, again.clients.session("c") != nil, "on disk")
 		})
 	}
@@ -231,12 +231,12 @@ func TestEachEndOfASession(t *testing.T) {
 // Who has left without its will, and sees that the broker knows, has no will although the broker is killed now.
 func TestWhoLeftHasNoWillAfterAKill(t *testing.T) {
 	dir := t.TempDir()
-	b, _ := kept(t, dir, nil)
-	open(t, b, "sub", persistent).sub("will", 1)
+	b, _ := startKept(t, dir, nil)
+	openClient(t, b, "sub", persistentSession).sub("will", 1)
 	for i := range 5 {
-		open(t, b, "c", withWill("will", strconv.Itoa(i), 0)).disconnect()
-		again, _ := restarted(t, dir, nil)
-		open(t, again, "sub", persistent).nothing()
+		openClient(t, b, "c", withWill("will", strconv.Itoa(i), 0)).disconnect()
+		again, _ := restartCrashed(t, dir, nil)
+		openClient(t, again, "sub", persistentSession).nothing()
 	}
 }
 
@@ -246,11 +246,11 @@ func TestMessagesThatCantBeRedistributedAreKept(t *testing.T) {
 	j, err := journal.Open(journal.Options{Dir: dir})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = j.Close() })
-	f := &failing{Journal: j}
-	b := start(t, func(o *Options) { o.Journal = f })
-	c, other := open(t, b, "c", persistent), open(t, b, "other", persistent)
+	f := &failingJournal{Journal: j}
+	b := startBroker(t, func(o *Options) { o.Journal = f })
+	c, other := openClient(t, b, "c", persistentSession), openClient(t, b, "other", persistentSession)
 	c.sub("$share/g/work", 1)
-	open(t, b, "pub").publish1("work", "done")
+	openClient(t, b, "pub").publish1("work", "done")
 	c.expect(packets.Publish) // and not acknowledged
 	other.sub("$share/g/work", 1)
 	other.leave(b, "other")
@@ -260,33 +260,33 @@ func TestMessagesThatCantBeRedistributedAreKept(t *testing.T) {
 	require.Eventually(t, func() bool {
 		b.clients.mu.Lock()
 		defer b.clients.mu.Unlock()
-		return ended.lasting == 0
-	}, patience, time.Millisecond)
+		return ended.expiryInterval == 0
+	}, testTimeout, time.Millisecond)
 	done := make(chan struct{})
 	j.Commit(nil, func(error) { close(done) })
 	<-done
-	again, _ := restarted(t, dir, nil)
-	require.Equal(t, []string{"done"}, open(t, again, "other", persistent).collect(1))
+	again, _ := restartCrashed(t, dir, nil)
+	require.Equal(t, []string{"done"}, openClient(t, again, "other", persistentSession).collect(1))
 	require.Nil(t, again.clients.session("c"))
 }
 
 // A new session of another user, under an identifier that the old one's user may not have, counts as any new session.
 func TestAReservedIdentifierCountsAgainstTheLimitOfSessions(t *testing.T) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, func(o *Options) { withUsers(o); o.Limits.PerUser = 1 })
-	open(t, b, "mapper-any", persistent, credentialsOf("op", "secret")).leave(b, "mapper-any") // on a hub no mapper's
+	b, stop := startKept(t, dir, func(o *Options) { withUsers(o); o.Limits.PerUser = 1 })
+	openClient(t, b, "mapper-any", persistentSession, credentialsOf("op", "secret")).leave(b, "mapper-any") // on a hub no mapper's
 	stop()
-	b, _ = kept(t, dir, func(o *Options) { withUsers(o); o.Limits.PerUser = 1; o.Node = "n1" })
-	open(t, b, "mapper-other", persistent, credentialsOf("any", "secret"))
-	require.Equal(t, byte(0x97), dial(t, b).connect("mapper-any", persistent, credentialsOf("any", "secret")))
+	b, _ = startKept(t, dir, func(o *Options) { withUsers(o); o.Limits.PerUser = 1; o.Node = "n1" })
+	openClient(t, b, "mapper-other", persistentSession, credentialsOf("any", "secret"))
+	require.Equal(t, byte(0x97), dialBroker(t, b).connect("mapper-any", persistentSession, credentialsOf("any", "secret")))
 }
 
 // A session that begins leaves the others' routes as they are.
 func TestANewSessionThrowsNoRouteAway(t *testing.T) {
-	b := start(t, nil)
+	b := startBroker(t, nil)
 	before := b.router.index.gen.Load()
-	open(t, b, "c", persistent).disconnect()
-	open(t, b, "c", persistent).disconnect()
-	open(t, b, "c").disconnect()
+	openClient(t, b, "c", persistentSession).disconnect()
+	openClient(t, b, "c", persistentSession).disconnect()
+	openClient(t, b, "c").disconnect()
 	require.Equal(t, before, b.router.index.gen.Load())
 }

@@ -25,12 +25,12 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// tokens are bearer tokens by their text.
-type tokens map[string]BearerUser
+// fakeTokens are bearer tokens by their text.
+type fakeTokens map[string]BearerUser
 
-func (tokens) IsToken(password string) bool { return strings.HasPrefix(password, "t_") }
+func (fakeTokens) IsToken(password string) bool { return strings.HasPrefix(password, "t_") }
 
-func (t tokens) Revoked(id string) context.Context {
+func (t fakeTokens) Revoked(id string) context.Context {
 	for _, u := range t {
 		if u.ID == id && u.Revoked != nil {
 			return u.Revoked
@@ -43,7 +43,7 @@ func (t tokens) Revoked(id string) context.Context {
 	return gone
 }
 
-func (t tokens) Verify(_ context.Context, token string) (BearerUser, error) {
+func (t fakeTokens) Verify(_ context.Context, token string) (BearerUser, error) {
 	u, ok := t[token]
 	switch {
 	case !ok:
@@ -58,7 +58,7 @@ func withTokens(o *Options) {
 	withUsers(o)
 	o.Auth.Anonymous = nil
 	o.Limits.WrongPasswords = 2
-	o.Auth.Bearer = tokens{
+	o.Auth.Bearer = fakeTokens{
 		"t_ci":   {User: User{Name: "ci", Role: topics.RoleOperator, Nodes: []string{"n1"}}, Expires: time.Now().Add(time.Hour), ID: "c1"},
 		"t_over": {User: User{Name: "late", Role: topics.RoleViewer, Nodes: []string{"*"}}, Expires: time.Now().Add(-time.Second), ID: "c2"},
 		"t_op":   {User: User{Name: "op", Role: topics.RoleOperator, Nodes: []string{"*"}}, Expires: time.Now().Add(time.Hour), ID: "c3"},
@@ -67,7 +67,7 @@ func withTokens(o *Options) {
 }
 
 func TestATokenIsAPassword(t *testing.T) {
-	b := start(t, withTokens)
+	b := startBroker(t, withTokens)
 	for i, c := range []struct {
 		user, token string
 		code        byte
@@ -81,39 +81,39 @@ func TestATokenIsAPassword(t *testing.T) {
 		{"", "t_down", 0x89, "can't be asked"},
 		{"op", "secret", 0, ""},
 	} {
-		conn := dial(t, b)
+		conn := dialBroker(t, b)
 		require.Equal(t, c.code, conn.connect(fmt.Sprint("c", i), credentialsOf(c.user, c.token)), "%+v", c)
 		require.Contains(t, conn.connack.Properties.ReasonString, c.says)
 	}
 }
 
 func TestWhyATokenIsNotTakenIsCounted(t *testing.T) {
-	var got Rejection
-	b := start(t, func(o *Options) {
+	var got RejectedConnect
+	b := startBroker(t, func(o *Options) {
 		withTokens(o)
-		o.Rejected = func(r Rejection) { got = r }
+		o.Rejected = func(r RejectedConnect) { got = r }
 	})
-	require.Equal(t, byte(0x89), dial(t, b).connect("c", credentialsOf("", "t_down")))
+	require.Equal(t, byte(0x89), dialBroker(t, b).connect("c", credentialsOf("", "t_down")))
 	require.Contains(t, got.Reason, "can't be asked")
 	require.EqualValues(t, 1, b.Stats().Rejected[daemon.Label(tokenNotTaken)])
 }
 
 func TestAConnectionEndsWithItsToken(t *testing.T) {
-	b := start(t, withTokens)
-	c := open(t, b, "late", credentialsOf("", "t_over"))
+	b := startBroker(t, withTokens)
+	c := openClient(t, b, "late", credentialsOf("", "t_over"))
 	code, _ := c.ended()
 	require.Equal(t, byte(0x87), code)
 }
 
 func TestAConnectionEndsWhenItsTokenIsRevoked(t *testing.T) {
 	revoked, revoke := context.WithCancel(t.Context())
-	b := start(t, func(o *Options) {
+	b := startBroker(t, func(o *Options) {
 		withTokens(o)
-		u := o.Auth.Bearer.(tokens)["t_ci"]
+		u := o.Auth.Bearer.(fakeTokens)["t_ci"]
 		u.Revoked = revoked
-		o.Auth.Bearer.(tokens)["t_ci"] = u
+		o.Auth.Bearer.(fakeTokens)["t_ci"] = u
 	})
-	c, other := open(t, b, "c", credentialsOf("ci", "t_ci")), open(t, b, "other", credentialsOf("op", "secret"))
+	c, other := openClient(t, b, "c", credentialsOf("ci", "t_ci")), openClient(t, b, "other", credentialsOf("op", "secret"))
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.Header.Set("Authorization", "Bearer t_ci")
 	id, err := b.SignIn(r)
@@ -124,13 +124,13 @@ func TestAConnectionEndsWhenItsTokenIsRevoked(t *testing.T) {
 	require.Equal(t, byte(0x87), code)
 	require.Error(t, id.Revoked.Err())
 	require.Zero(t, other.publish1("site/a", "x").ReasonCode&0x80)
-	c = open(t, b, "late", credentialsOf("ci", "t_ci")) // verified before it was revoked
+	c = openClient(t, b, "late", credentialsOf("ci", "t_ci")) // verified before it was revoked
 	code, _ = c.ended()
 	require.Equal(t, byte(0x87), code)
 }
 
 func TestTokensAreForHTTPToo(t *testing.T) {
-	b := start(t, withTokens)
+	b := startBroker(t, withTokens)
 	ask := func(token string) (Identity, error) {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("Authorization", "Bearer "+token)
@@ -161,12 +161,12 @@ func TestRulesForUsersOwnTopics(t *testing.T) {
 		rules.Store(r)
 	}
 	set("user op\ntopic write site/out\ntopic read site/in/#\npattern readwrite own/%u/%c\nuser boss\ntopic readwrite #")
-	b := start(t, func(o *Options) {
+	b := startBroker(t, func(o *Options) {
 		withUsers(o)
 		o.Tree = newFakeTree()
 		o.Auth.Topics = rules.Load
 	})
-	op, boss := open(t, b, "c1", credentialsOf("op", "secret")), open(t, b, "c2", credentialsOf("boss", "secret"))
+	op, boss := openClient(t, b, "c1", credentialsOf("op", "secret")), openClient(t, b, "c2", credentialsOf("boss", "secret"))
 	require.Zero(t, op.publish1("site/out", "x").ReasonCode&0x80)
 	require.Equal(t, byte(0x87), op.publish1("site/in/a", "x").ReasonCode)
 	op.publish("site/in/a", "at QoS 0", 0, 0)
@@ -187,7 +187,7 @@ func TestRulesForUsersOwnTopics(t *testing.T) {
 	require.Zero(t, boss.publish1("site/out", "now for op").ReasonCode&0x80)
 	require.Equal(t, []string{"now for op"}, op.collect(1))
 	require.Equal(t, byte(0x87), op.publish1("own/op/c1", "x").ReasonCode)
-	require.Equal(t, byte(0x87), dial(t, b).connect("c3", credentialsOf("op", "secret"), withWill("site/will", "x", 0)))
+	require.Equal(t, byte(0x87), dialBroker(t, b).connect("c3", credentialsOf("op", "secret"), withWill("site/will", "x", 0)))
 	require.Zero(t, boss.publish1("v1/nodes/n1/devices/d/desired/p", "1").ReasonCode&0x80, "the tree has its own rules")
 }
 
@@ -195,14 +195,14 @@ func TestRulesForUsersOwnTopics(t *testing.T) {
 // where the asker may not publish.
 func TestRulesHoldForConnectionsThatThereAre(t *testing.T) {
 	var rules atomic.Pointer[acl.Rules]
-	b := start(t, func(o *Options) {
+	b := startBroker(t, func(o *Options) {
 		withUsers(o)
 		o.Tree = newFakeTree()
 		o.Auth.Topics = rules.Load
 	})
-	watcher := open(t, b, "watcher", credentialsOf("boss", "secret"))
+	watcher := openClient(t, b, "watcher", credentialsOf("boss", "secret"))
 	watcher.sub("#", 1)
-	op := open(t, b, "op", credentialsOf("op", "secret"), withWill("will/op", "gone", 0))
+	op := openClient(t, b, "op", credentialsOf("op", "secret"), withWill("will/op", "gone", 0))
 	for range 3 { // the second and third take the fast path
 		op.publish("a", "before", 0, 0)
 	}
@@ -239,12 +239,12 @@ func TestTheAuditLogHasSignInsWritesAndRefusals(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "audit.log")
 	log, err := audit.New(audit.Options{File: file, Size: 1, Files: 1, Log: zerolog.Nop()})
 	require.NoError(t, err)
-	b := start(t, func(o *Options) {
+	b := startBroker(t, func(o *Options) {
 		withTokens(o)
 		o.Tree, o.Audit = newFakeTree(), log
 	})
-	dial(t, b).connect("x", credentialsOf("op", "wrong"))
-	c := open(t, b, "c", credentialsOf("ci", "t_ci"))
+	dialBroker(t, b).connect("x", credentialsOf("op", "wrong"))
+	c := openClient(t, b, "c", credentialsOf("ci", "t_ci"))
 	c.publish1("v1/nodes/n1/devices/d/desired/p", "1")
 	c.publish1("v1/nodes/n2/devices/d/desired/p", "1")
 	c.publish1("site/a", "a message")
@@ -253,7 +253,7 @@ func TestTheAuditLogHasSignInsWritesAndRefusals(t *testing.T) {
 	http1 := httptest.NewServer(log.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, err := b.SignIn(r); err != nil {
 			if r.Method == http.MethodDelete {
-				audit.Name(r, "y")
+				audit.NoteName(r, "y")
 			}
 			w.WriteHeader(http.StatusUnauthorized)
 		}
@@ -276,7 +276,7 @@ func TestTheAuditLogHasSignInsWritesAndRefusals(t *testing.T) {
 	answered, err := http1.Client().Do(r)
 	require.NoError(t, err)
 	require.NoError(t, answered.Body.Close())
-	dial(t, b).connect("eyJhbGciOiJSUzI1NiJ9.e30.c2ln", credentialsOf("ebt_0123456789abcdef0123", "guess"))
+	dialBroker(t, b).connect("eyJhbGciOiJSUzI1NiJ9.e30.c2ln", credentialsOf("ebt_0123456789abcdef0123", "guess"))
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	require.NoError(t, log.Run(ctx))

@@ -70,15 +70,15 @@ func (o *LinkQueueOptions) filters() map[string]byte {
 	return all
 }
 
-// own reports whether the client is the broker itself: its session is the link queue.
-func (id *Identity) own() bool { return id.Has(topics.RoleHub) }
+// isBroker reports whether the client is the broker itself: its session is the link queue.
+func (id *Identity) isBroker() bool { return id.Has(topics.RoleHub) }
 
 // makeLinkQueue finds the link queue among the loaded sessions, or makes it, and brings its subscriptions in line with the
 // options. Without options it ends a session that was loaded.
 func (b *Broker) makeLinkQueue() {
 	byID := b.clients.byID
 	c := byID[linkQueueID]
-	if c != nil && (b.opts.LinkQueue == nil || !c.rights().own()) {
+	if c != nil && (b.opts.LinkQueue == nil || !c.rights().isBroker()) {
 		if n := c.sess.Queued(); n > 0 {
 			b.log.Warn().Int("messages", n).Msg("there is no link any more: what waited for it is dropped")
 		}
@@ -116,9 +116,9 @@ func (b *Broker) makeLinkQueue() {
 func (b *Broker) newLinkQueue() *client {
 	id := Identity{ClientID: linkQueueID, Roles: []topics.Role{topics.RoleHub}, Version: 5}
 	c := b.newClient(&id, b.store != nil)
-	c.lasting = math.MaxInt64
+	c.expiryInterval = math.MaxInt64
 	if b.store != nil {
-		b.store.Commit([]journal.Change{c.recordWith(nil)}, nil)
+		b.store.Commit([]journal.RecordChange{c.recordWith(nil)}, nil)
 	}
 	return c
 }
@@ -165,7 +165,7 @@ func (b *Broker) Pass(m Message, done func(error)) {
 		done(topicError(resource.BadTopic, m.Topic, "%v", err))
 		return
 	}
-	b.send(outgoing(m, b.opts.Now()), sendOptions{link: m.link, along: m.along.take()}, done)
+	b.send(sessionMessage(m, b.opts.Now()), sendOptions{link: m.linkConn, along: m.extraChanges.take()}, done)
 }
 
 // PublishFromLink is Pass for a message that came over the link. The link queue doesn't get it.

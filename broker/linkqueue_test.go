@@ -24,8 +24,8 @@ func linkQueueOf(keep, pass []string) func(*Options) {
 	}
 }
 
-// next takes n messages out.
-func next(t *testing.T, o *LinkConsumer, n int) (list []LinkMessage, payloads []string) {
+// nextLinkMessages takes n messages out.
+func nextLinkMessages(t *testing.T, o *LinkConsumer, n int) (list []LinkMessage, payloads []string) {
 	t.Helper()
 	for range n {
 		p, ok := o.Next()
@@ -35,7 +35,7 @@ func next(t *testing.T, o *LinkConsumer, n int) (list []LinkMessage, payloads []
 	return list, payloads
 }
 
-func none(t *testing.T, o *LinkConsumer) {
+func noLinkMessage(t *testing.T, o *LinkConsumer) {
 	t.Helper()
 	p, ok := o.Next()
 	require.False(t, ok, "%v", p.Message)
@@ -44,35 +44,35 @@ func none(t *testing.T, o *LinkConsumer) {
 func TestTheLinkQueueKeepsMessagesUntilTheyAreDone(t *testing.T) {
 	dir := t.TempDir()
 	options := linkQueueOf([]string{"kept/#"}, nil)
-	b, _ := kept(t, dir, options)
-	c := open(t, b, "c")
+	b, _ := startKept(t, dir, options)
+	c := openClient(t, b, "c")
 	for i := range 3 {
 		require.Zero(t, c.publish1("kept/a", fmt.Sprint(i)).ReasonCode)
 	}
 	c.publish("kept/b", "3", 0, 0) // the publisher's QoS is that of its own way
 	require.Zero(t, c.publish1("other", "x").ReasonCode)
 	o := b.OpenLinkQueue(3)
-	list, got := next(t, o, 3)
+	list, got := nextLinkMessages(t, o, 3)
 	require.Equal(t, []string{"0", "1", "2"}, got)
-	none(t, o) // the window
+	noLinkMessage(t, o) // the window
 	o.Acknowledge(list[0].ID)
-	last, got := next(t, o, 1)
+	last, got := nextLinkMessages(t, o, 1)
 	require.Equal(t, []string{"3"}, got)
 	o.Acknowledge(last[0].ID)
 	require.Equal(t, 2, b.LinkQueueStats().Messages)
 
 	again := b.OpenLinkQueue(10) // a new connection: what nobody answered comes again, first
-	_, got = next(t, again, 2)
+	_, got = nextLinkMessages(t, again, 2)
 	require.Equal(t, []string{"1", "2"}, got)
-	none(t, again)
-	none(t, o)
+	noLinkMessage(t, again)
+	noLinkMessage(t, o)
 	require.Zero(t, c.publish1("kept/a", "4").ReasonCode)
 
-	b, _ = restarted(t, dir, options)
+	b, _ = restartCrashed(t, dir, options)
 	o = b.OpenLinkQueue(10)
-	list, got = next(t, o, 1)
+	list, got = nextLinkMessages(t, o, 1)
 	for got[len(got)-1] != "4" {
-		more, text := next(t, o, 1)
+		more, text := nextLinkMessages(t, o, 1)
 		list, got = append(list, more...), append(got, text...)
 	}
 	require.Subset(t, got, []string{"1", "2", "4"}) // what was done shortly before a crash may come again
@@ -84,32 +84,32 @@ func TestTheLinkQueueKeepsMessagesUntilTheyAreDone(t *testing.T) {
 }
 
 func TestWhatIsOnlyPassedIsTakenWhileTheLinkQueueIsConsumed(t *testing.T) {
-	b := start(t, linkQueueOf([]string{"both/kept"}, []string{"both/+"}))
-	c := open(t, b, "c")
+	b := startBroker(t, linkQueueOf([]string{"both/kept"}, []string{"both/+"}))
+	c := openClient(t, b, "c")
 	require.Zero(t, c.publish1("both/passed", "early").ReasonCode)
 	o := b.OpenLinkQueue(10)
 	require.Zero(t, c.publish1("both/passed", "now", retain).ReasonCode)
 	require.Zero(t, c.publish1("both/kept", "once").ReasonCode)
-	list, got := next(t, o, 2)
+	list, got := nextLinkMessages(t, o, 2)
 	require.Equal(t, []string{"now", "once"}, got)
 	require.Zero(t, list[0].ID)
 	require.True(t, list[0].Retain)
 	require.NotZero(t, list[1].ID)
 	o.Acknowledge(list[1].ID)
-	none(t, o)
+	noLinkMessage(t, o)
 	require.Zero(t, c.publish1("both/passed", "unread").ReasonCode)
 	o.Close()
 	require.EqualValues(t, 1, b.LinkQueueStats().Dropped["not_linked"])
-	none(t, b.OpenLinkQueue(10))
+	noLinkMessage(t, b.OpenLinkQueue(10))
 }
 
 func TestInTheLinkQueueTheOldestGivesWay(t *testing.T) {
-	now := &clock{now: time.Now()}
-	b, _ := kept(t, t.TempDir(), func(o *Options) {
+	now := &testClock{now: time.Now()}
+	b, _ := startKept(t, t.TempDir(), func(o *Options) {
 		o.LinkQueue = &LinkQueueOptions{Keep: []string{"#"}, Bytes: 10_000, Age: time.Hour}
 		o.Now = now.read
 	})
-	c := open(t, b, "c")
+	c := openClient(t, b, "c")
 	payload := make([]byte, 900)
 	for range 50 {
 		require.Zero(t, c.publish1("a", string(payload)).ReasonCode)
@@ -120,55 +120,55 @@ func TestInTheLinkQueueTheOldestGivesWay(t *testing.T) {
 	require.EqualValues(t, 40, s.Dropped["full"])
 	now.add(2 * time.Hour)
 	o := b.OpenLinkQueue(20)
-	none(t, o) // even if nothing new has come
+	noLinkMessage(t, o) // even if nothing new has come
 	require.EqualValues(t, 10, b.LinkQueueStats().Dropped["too_old"])
 
 	require.Zero(t, c.publish1("a", "stale").ReasonCode)
 	now.add(2 * time.Hour)
 	require.Zero(t, c.publish1("a", "fresh").ReasonCode)
 	require.EqualValues(t, 11, b.LinkQueueStats().Dropped["too_old"], "with nobody looking")
-	_, got := next(t, o, 1)
+	_, got := nextLinkMessages(t, o, 1)
 	require.Equal(t, []string{"fresh"}, got)
 }
 
 // A rule in both directions for one filter: what came down doesn't go up again.
 func TestWhatCameOverTheLinkDoesNotGoBack(t *testing.T) {
-	b, _ := kept(t, t.TempDir(), linkQueueOf([]string{"site/#"}, []string{"#"}))
+	b, _ := startKept(t, t.TempDir(), linkQueueOf([]string{"site/#"}, []string{"#"}))
 	o := b.OpenLinkQueue(10)
-	local := open(t, b, "local")
+	local := openClient(t, b, "local")
 	local.sub("site/#", 1)
 	done := make(chan error, 1)
 	b.PublishFromLink(Message{Topic: "site/door", Payload: []byte("open"), QoS: 1, Retain: true}, func(err error) { done <- err })
 	require.NoError(t, <-done)
 	require.Equal(t, "open", string(local.expect(packets.Publish).Payload))
-	none(t, o)
-	require.Zero(t, open(t, b, "another").publish1("site/door", "shut").ReasonCode)
-	_, got := next(t, o, 1)
+	noLinkMessage(t, o)
+	require.Zero(t, openClient(t, b, "another").publish1("site/door", "shut").ReasonCode)
+	_, got := nextLinkMessages(t, o, 1)
 	require.Equal(t, []string{"shut"}, got)
 
 	b.PublishFromLink(Message{Topic: "v1/nodes/n1/spec", QoS: 1}, func(err error) { done <- err })
 	require.Error(t, <-done)
-	require.NotZero(t, dial(t, b).connect(linkQueueID), "nobody else can be the link")
+	require.NotZero(t, dialBroker(t, b).connect(linkQueueID), "nobody else can be the link")
 }
 
 func TestLinkQueueFiltersFollowTheConfiguration(t *testing.T) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, linkQueueOf([]string{"a"}, nil))
-	require.Zero(t, open(t, b, "c").publish1("a", "1").ReasonCode)
+	b, stop := startKept(t, dir, linkQueueOf([]string{"a"}, nil))
+	require.Zero(t, openClient(t, b, "c").publish1("a", "1").ReasonCode)
 	stop()
-	b, stop = kept(t, dir, linkQueueOf([]string{"b"}, nil))
-	c := open(t, b, "c")
+	b, stop = startKept(t, dir, linkQueueOf([]string{"b"}, nil))
+	c := openClient(t, b, "c")
 	require.Zero(t, c.publish1("a", "2").ReasonCode)
 	require.Zero(t, c.publish1("b", "3").ReasonCode)
-	_, got := next(t, b.OpenLinkQueue(10), 2)
+	_, got := nextLinkMessages(t, b.OpenLinkQueue(10), 2)
 	require.Equal(t, []string{"1", "3"}, got, "what was kept is still owed")
 	stop()
-	b, stop = kept(t, dir, nil) // no link any more
-	require.Zero(t, open(t, b, "c").publish1("b", "4").ReasonCode)
+	b, stop = startKept(t, dir, nil) // no link any more
+	require.Zero(t, openClient(t, b, "c").publish1("b", "4").ReasonCode)
 	require.Zero(t, b.LinkQueueStats().Messages)
 	stop()
-	b, _ = kept(t, dir, linkQueueOf([]string{"b"}, nil))
-	none(t, b.OpenLinkQueue(10))
+	b, _ = startKept(t, dir, linkQueueOf([]string{"b"}, nil))
+	noLinkMessage(t, b.OpenLinkQueue(10))
 }
 
 func TestNodesAskOnlyForWhatBridgesDown(t *testing.T) {
@@ -189,10 +189,10 @@ func TestNodesAskOnlyForWhatBridgesDown(t *testing.T) {
 // takes it for the limit of retained messages, which doesn't go away by itself. So nothing
 // else that a stream or a bridged topic meets there may be that.
 func TestOnlyTheRetainedLimitIsAQuotaToWhatANodeSends(t *testing.T) {
-	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Limits.Session.Bytes, o.Limits.Retained.Bytes = 1, 600 })
-	open(t, b, "full", persistent).sub("#", 1)
+	b, _ := startKept(t, t.TempDir(), func(o *Options) { o.Limits.Session.Bytes, o.Limits.Retained.Bytes = 1, 600 })
+	openClient(t, b, "full", persistentSession).sub("#", 1)
 	b.clients.connected("full").disconnect(0, errDisconnected)
-	require.Eventually(t, func() bool { return b.clients.connected("full") == nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.clients.connected("full") == nil }, testTimeout, time.Millisecond)
 	node := &Identity{Version: 5, Node: "n1", Roles: []topics.Role{topics.RoleNode}, ClientID: "core"}
 	pass := func(topic string, retain bool) error {
 		done := make(chan error, 1)
@@ -213,8 +213,8 @@ func roomyLinkQueue(o *Options) {
 	o.LinkQueue = &LinkQueueOptions{Keep: []string{"kept/#"}, Pass: []string{"passed/#"}, Bytes: 32 << 20, Age: time.Hour}
 }
 
-// passed publishes numbered messages, and waits until all are stored.
-func passed(t *testing.T, b *Broker, first, last int) {
+// passMessages publishes numbered messages, and waits until all are stored.
+func passMessages(t *testing.T, b *Broker, first, last int) {
 	t.Helper()
 	told := make(chan error, last-first)
 	for i := first; i < last; i++ {
@@ -225,15 +225,15 @@ func passed(t *testing.T, b *Broker, first, last int) {
 	}
 }
 
-// taken takes messages out until there are none, and lets go of each.
-func taken(t *testing.T, o *LinkConsumer, n int) (payloads []int) {
+// takePayloads takes messages out until there are none, and lets go of each.
+func takePayloads(t *testing.T, o *LinkConsumer, n int) (payloads []int) {
 	t.Helper()
 	for len(payloads) < n {
 		p, ok := o.Next()
 		if !ok {
 			select {
 			case <-o.Ready():
-			case <-time.After(patience):
+			case <-time.After(testTimeout):
 				t.Fatalf("nothing after %d", len(payloads))
 			}
 			continue
@@ -246,60 +246,60 @@ func taken(t *testing.T, o *LinkConsumer, n int) (payloads []int) {
 	return payloads
 }
 
-func from(first, last int) (all []int) {
+func countFrom(first, last int) (all []int) {
 	for i := first; i < last; i++ {
 		all = append(all, i)
 	}
 	return all
 }
 
-const plenty = 20_000 // messages: several times what is in memory
+const manyMessages = 20_000 // messages: several times what is in memory
 
 func TestWhatWaitsInTheLinkQueueIsOnDisk(t *testing.T) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, roomyLinkQueue)
-	passed(t, b, 0, plenty)
+	b, stop := startKept(t, dir, roomyLinkQueue)
+	passMessages(t, b, 0, manyMessages)
 	s := b.LinkQueueStats()
-	require.Equal(t, plenty, s.Messages)
-	require.Less(t, b.linkQueue.sess.InMemory(), plenty/2)
+	require.Equal(t, manyMessages, s.Messages)
+	require.Less(t, b.linkQueue.sess.InMemory(), manyMessages/2)
 	stop()
 
-	b, _ = kept(t, dir, roomyLinkQueue)
+	b, _ = startKept(t, dir, roomyLinkQueue)
 	again := b.LinkQueueStats()
 	require.Equal(t, s.Messages, again.Messages)
 	require.Equal(t, s.Bytes, again.Bytes, "as it was counted")
 	require.Zero(t, b.linkQueue.sess.InMemory(), "nothing is loaded before somebody takes it")
 	o := b.OpenLinkQueue(64)
-	require.Equal(t, from(0, 5000), taken(t, o, 5000))
-	require.Less(t, b.linkQueue.sess.InMemory(), plenty/2)
-	passed(t, b, plenty, plenty+100)
-	require.Equal(t, from(5000, plenty+100), taken(t, o, plenty-4900), "what came meanwhile is behind")
+	require.Equal(t, countFrom(0, 5000), takePayloads(t, o, 5000))
+	require.Less(t, b.linkQueue.sess.InMemory(), manyMessages/2)
+	passMessages(t, b, manyMessages, manyMessages+100)
+	require.Equal(t, countFrom(5000, manyMessages+100), takePayloads(t, o, manyMessages-4900), "what came meanwhile is behind")
 	require.Zero(t, b.LinkQueueStats().Messages)
 	require.Zero(t, b.LinkQueueStats().Bytes)
-	passed(t, b, 0, 10)
-	require.Equal(t, from(0, 10), taken(t, o, 10), "and it goes on in memory")
+	passMessages(t, b, 0, 10)
+	require.Equal(t, countFrom(0, 10), takePayloads(t, o, 10), "and it goes on in memory")
 }
 
 // What was let go of in any order is gone, and what was not is given again after a restart.
 func TestLinkQueueMessagesAreDoneInAnyOrder(t *testing.T) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, roomyLinkQueue)
-	passed(t, b, 0, plenty)
+	b, stop := startKept(t, dir, roomyLinkQueue)
+	passMessages(t, b, 0, manyMessages)
 	o := b.OpenLinkQueue(64)
-	require.Len(t, taken(t, o, plenty-1000), plenty-1000)
-	list, _ := next(t, o, 64)
+	require.Len(t, takePayloads(t, o, manyMessages-1000), manyMessages-1000)
+	list, _ := nextLinkMessages(t, o, 64)
 	for i, p := range list {
 		if i%2 == 0 {
 			o.Acknowledge(p.ID)
 		}
 	}
 	stop()
-	b, _ = kept(t, dir, roomyLinkQueue)
-	got := taken(t, b.OpenLinkQueue(64), 1000-32)
+	b, _ = startKept(t, dir, roomyLinkQueue)
+	got := takePayloads(t, b.OpenLinkQueue(64), 1000-32)
 	var want []int
 	for i := range 1000 {
 		if i >= 64 || i%2 == 1 {
-			want = append(want, plenty-1000+i)
+			want = append(want, manyMessages-1000+i)
 		}
 	}
 	require.Equal(t, want, got)
@@ -307,50 +307,50 @@ func TestLinkQueueMessagesAreDoneInAnyOrder(t *testing.T) {
 
 func TestTheOldestGivesWayOnDisk(t *testing.T) {
 	dir := t.TempDir()
-	now := &clock{now: time.Now()}
-	b, stop := kept(t, dir, func(o *Options) {
+	now := &testClock{now: time.Now()}
+	b, stop := startKept(t, dir, func(o *Options) {
 		roomyLinkQueue(o)
 		o.LinkQueue.Bytes, o.Now = 1<<20, now.read
 	})
-	passed(t, b, 0, plenty)
+	passMessages(t, b, 0, manyMessages)
 	s := b.LinkQueueStats()
 	require.LessOrEqual(t, s.Bytes, 1<<20)
-	require.EqualValues(t, plenty-s.Messages, s.Dropped["full"])
-	require.Equal(t, from(plenty-s.Messages, plenty), taken(t, b.OpenLinkQueue(64), s.Messages))
-	passed(t, b, 0, plenty/2)
+	require.EqualValues(t, manyMessages-s.Messages, s.Dropped["full"])
+	require.Equal(t, countFrom(manyMessages-s.Messages, manyMessages), takePayloads(t, b.OpenLinkQueue(64), s.Messages))
+	passMessages(t, b, 0, manyMessages/2)
 	stop()
-	b, stop = kept(t, dir, func(o *Options) {
+	b, stop = startKept(t, dir, func(o *Options) {
 		roomyLinkQueue(o)
 		o.Now = now.read
 	})
 	waiting := b.LinkQueueStats().Messages
-	require.Equal(t, plenty/2, waiting)
+	require.Equal(t, manyMessages/2, waiting)
 	now.add(2 * time.Hour)
-	passed(t, b, 0, 1)
+	passMessages(t, b, 0, 1)
 	require.EqualValues(t, waiting, b.LinkQueueStats().Dropped["too_old"])
-	require.Equal(t, []int{0}, taken(t, b.OpenLinkQueue(64), 1))
+	require.Equal(t, []int{0}, takePayloads(t, b.OpenLinkQueue(64), 1))
 	stop()
-	b, _ = kept(t, dir, roomyLinkQueue)
+	b, _ = startKept(t, dir, roomyLinkQueue)
 	require.Zero(t, b.LinkQueueStats().Messages, "on disk they are gone, too")
 }
 
 // A place on the disk that goes bad costs the messages there, which is counted and told, and no others.
 func TestWhatCannotBeReadIsCounted(t *testing.T) {
 	dir := t.TempDir()
-	b, _ := kept(t, dir, roomyLinkQueue)
+	b, _ := startKept(t, dir, roomyLinkQueue)
 	j := b.store.journal.(*journal.Journal)
-	passed(t, b, 0, plenty)
+	passMessages(t, b, 0, manyMessages)
 	log := filepath.Join(dir, "000000000001.log")
 	text, err := os.ReadFile(log)
 	require.NoError(t, err)
-	at := strings.Index(string(text), strconv.Itoa(plenty-1000))
+	at := strings.Index(string(text), strconv.Itoa(manyMessages-1000))
 	require.Positive(t, at)
 	f, err := os.OpenFile(log, os.O_RDWR, 0)
 	require.NoError(t, err)
 	_, err = f.WriteAt([]byte("7"), int64(at))
 	require.NoError(t, errors.Join(err, f.Close()))
-	got := taken(t, b.OpenLinkQueue(64), plenty-1)
-	require.NotContains(t, got, plenty-1000)
+	got := takePayloads(t, b.OpenLinkQueue(64), manyMessages-1)
+	require.NotContains(t, got, manyMessages-1000)
 	require.IsIncreasing(t, got)
 	require.EqualValues(t, 1, b.LinkQueueStats().Dropped["damaged"])
 	require.Zero(t, b.LinkQueueStats().Messages)
@@ -359,9 +359,9 @@ func TestWhatCannotBeReadIsCounted(t *testing.T) {
 
 // What is passed only has a bounded place in memory, and doesn't wait for all that is on disk.
 func TestWhatIsOnlyPassedHasRoom(t *testing.T) {
-	b, _ := kept(t, t.TempDir(), roomyLinkQueue)
+	b, _ := startKept(t, t.TempDir(), roomyLinkQueue)
 	o := b.OpenLinkQueue(64)
-	passed(t, b, 0, plenty)
+	passMessages(t, b, 0, manyMessages)
 	big := strings.Repeat("x", 10_000)
 	for range 1000 {
 		b.Publish(Message{Topic: "passed/a", Payload: []byte(big)})
@@ -369,7 +369,7 @@ func TestWhatIsOnlyPassedHasRoom(t *testing.T) {
 	require.Less(t, b.LinkQueueStats().Bytes, 5<<20)
 	require.Positive(t, b.LinkQueueStats().Dropped["full_unstored"])
 	seen, stored := 0, 0
-	for stored < plenty {
+	for stored < manyMessages {
 		p, ok := o.Next()
 		if !ok {
 			<-o.Ready()
@@ -390,16 +390,16 @@ func TestWhatIsOnlyPassedHasRoom(t *testing.T) {
 // can't be stored is not kept.
 func TestLinkQueueMessagesShareACommit(t *testing.T) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, roomyLinkQueue)
+	b, stop := startKept(t, dir, roomyLinkQueue)
 	for _, id := range []string{"one", "two"} {
-		c := open(t, b, id, persistent)
+		c := openClient(t, b, id, persistentSession)
 		c.sub("kept/#", 1)
 		c.leave(b, id)
 	}
-	passed(t, b, 0, plenty/4)
+	passMessages(t, b, 0, manyMessages/4)
 	stop()
-	b, _ = kept(t, dir, roomyLinkQueue)
-	require.Equal(t, plenty/4, b.LinkQueueStats().Messages)
-	require.Equal(t, from(0, plenty/4), taken(t, b.OpenLinkQueue(64), plenty/4))
-	require.EqualValues(t, 2*plenty/4, b.Stats().Queued, "the others' are there")
+	b, _ = startKept(t, dir, roomyLinkQueue)
+	require.Equal(t, manyMessages/4, b.LinkQueueStats().Messages)
+	require.Equal(t, countFrom(0, manyMessages/4), takePayloads(t, b.OpenLinkQueue(64), manyMessages/4))
+	require.EqualValues(t, 2*manyMessages/4, b.Stats().Queued, "the others' are there")
 }

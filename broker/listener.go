@@ -41,7 +41,7 @@ type listener struct {
 // listen binds all addresses, or none.
 func (b *Broker) listen() error {
 	for _, o := range b.opts.Listeners {
-		bound, err := bind(o.Address)
+		bound, err := bindAddress(o.Address)
 		if err != nil {
 			for _, l := range b.listeners {
 				_ = l.close()
@@ -63,8 +63,8 @@ func (b *Broker) listen() error {
 	return nil
 }
 
-// bind listens on a TCP address, or on a Unix socket, whose address is unix: and its path.
-func bind(address string) (net.Listener, error) {
+// bindAddress listens on a TCP address, or on a Unix socket, whose address is unix: and its path.
+func bindAddress(address string) (net.Listener, error) {
 	if path, ok := strings.CutPrefix(address, unixScheme); ok {
 		return listenUnix(path)
 	}
@@ -115,15 +115,15 @@ func (l *listener) close() error {
 
 // peerCertificate is the client's certificate, if it has a verified one.
 func (c *conn) peerCertificate() *x509.Certificate {
-	secure, ok := beneath(c.Conn).(*tls.Conn)
+	secure, ok := underlyingConn(c.Conn).(*tls.Conn)
 	if !ok {
 		return nil
 	}
 	state := secure.ConnectionState()
-	return verified(&state)
+	return verifiedCertificate(&state)
 }
 
-func verified(state *tls.ConnectionState) *x509.Certificate {
+func verifiedCertificate(state *tls.ConnectionState) *x509.Certificate {
 	if state == nil || len(state.VerifiedChains) == 0 {
 		return nil
 	}
@@ -148,7 +148,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	await(g.rate, g.closed, g.delayed)
+	awaitRate(g.rate, g.closed, g.delayed)
 	if local, ok := conn.(*net.UnixConn); ok {
 		return withPeer(local)
 	}
@@ -157,7 +157,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 		limitUnsent(tcp)
 	}
 	if ok && g.metered {
-		conn = &metered{TCPConn: tcp}
+		conn = &meteredSocket{TCPConn: tcp}
 	}
 	return conn, nil
 }
@@ -165,8 +165,8 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 // newRateLimiter lets n callers a second go on, after two seconds' worth of them at once.
 func newRateLimiter(n int) *rate.Limiter { return rate.NewLimiter(rate.Limit(n), 2*n) }
 
-// await waits until the limiter lets the caller go on, or for the end. It calls delayed if it has to wait.
-func await(l *rate.Limiter, end <-chan struct{}, delayed func()) {
+// awaitRate waits until the limiter lets the caller go on, or for the end. It calls delayed if it has to wait.
+func awaitRate(l *rate.Limiter, end <-chan struct{}, delayed func()) {
 	wait := l.Reserve().Delay()
 	if wait <= 0 {
 		return
@@ -254,8 +254,8 @@ var errNotHTTP = errors.New("not HTTP")
 
 var errNotBinary = errors.New("a WebSocket message that is not binary")
 
-// beneath is what carries a connection's bytes, WebSocket or not.
-func beneath(transport net.Conn) net.Conn {
+// underlyingConn is what carries a connection's bytes, WebSocket or not.
+func underlyingConn(transport net.Conn) net.Conn {
 	if ws, ok := transport.(*wsConn); ok {
 		return ws.Conn
 	}
@@ -266,7 +266,7 @@ func beneath(transport net.Conn) net.Conn {
 // that comes after it is read.
 func (c *wsConn) handshake() (*websocket.Conn, error) {
 	bounded := &io.LimitedReader{R: c.Conn, N: handshakeBytes}
-	a := &answer{Conn: c.Conn, in: bufio.NewReader(bounded), header: make(http.Header)}
+	a := &handshakeWriter{Conn: c.Conn, in: bufio.NewReader(bounded), header: make(http.Header)}
 	if first, err := a.in.Peek(1); err == nil && (first[0] < 'A' || first[0] > 'Z') { // no method of HTTP begins so
 		return nil, errNotHTTP
 	}
@@ -290,19 +290,19 @@ func (c *wsConn) handshake() (*websocket.Conn, error) {
 	return ws, nil
 }
 
-// answer is the http.ResponseWriter of the handshake, which can be hijacked.
-type answer struct {
+// handshakeWriter is the http.ResponseWriter of the handshake, which can be hijacked.
+type handshakeWriter struct {
 	net.Conn
 	in     *bufio.Reader
 	header http.Header
 	status int
 }
 
-func (a *answer) Header() http.Header { return a.header }
+func (a *handshakeWriter) Header() http.Header { return a.header }
 
-func (a *answer) WriteHeader(status int) { a.status = status }
+func (a *handshakeWriter) WriteHeader(status int) { a.status = status }
 
-func (a *answer) Write(body []byte) (int, error) {
+func (a *handshakeWriter) Write(body []byte) (int, error) {
 	r := http.Response{
 		StatusCode: a.status, ProtoMajor: 1, ProtoMinor: 1, Header: a.header, Close: true,
 		Body: io.NopCloser(bytes.NewReader(body)), ContentLength: int64(len(body)),
@@ -310,7 +310,7 @@ func (a *answer) Write(body []byte) (int, error) {
 	return len(body), r.Write(a.Conn)
 }
 
-func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (a *handshakeWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return a.Conn, bufio.NewReadWriter(a.in, bufio.NewWriter(a.Conn)), nil
 }
 
@@ -326,9 +326,9 @@ func (l *listener) upgrade(w http.ResponseWriter, r *http.Request) (*websocket.C
 func (l *listener) checkOrigin(r *http.Request) bool {
 	allowed := l.originAllowed(r)
 	if !allowed {
-		l.b.metrics.rejected.WithLabelValues(daemon.Label(foreignOrigin)).Inc()
-		l.b.foreign.Store(&ForeignOrigin{Origin: clipped(r.Header.Get("Origin")), Listener: l.Name, At: time.Now()})
-		l.b.sampledLog.Info().Str("listener", l.Name).Str("origin", clipped(r.Header.Get("Origin"))).Str("remote", r.RemoteAddr).
+		l.b.metrics.rejected.WithLabelValues(daemon.Label(originRefused)).Inc()
+		l.b.refusedOrigin.Store(&RefusedOrigin{Origin: clipText(r.Header.Get("Origin")), Listener: l.Name, At: time.Now()})
+		l.b.sampledLog.Info().Str("listener", l.Name).Str("origin", clipText(r.Header.Get("Origin"))).Str("remote", r.RemoteAddr).
 			Msg("connection refused: web pages of this origin may not connect; mqtt.websocket.origins lists those that may")
 	}
 	return allowed

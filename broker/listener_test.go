@@ -36,7 +36,7 @@ func TestInsecureListenersAreRefused(t *testing.T) {
 	require.Error(t, err)
 	for _, o := range []Options{
 		{Listeners: []Listener{{Address: "0.0.0.0:0"}}, InsecureListen: true},
-		{Listeners: []Listener{{Address: "0.0.0.0:0", TLS: newAuthority(t).server()}}},
+		{Listeners: []Listener{{Address: "0.0.0.0:0", TLS: newTestAuthority(t).server()}}},
 		{Listeners: []Listener{{Address: "localhost:0"}, {Address: "127.0.0.1:0"}}},
 	} {
 		b, err := New(o)
@@ -49,7 +49,7 @@ func TestInsecureListenersAreRefused(t *testing.T) {
 }
 
 func TestATakenPortIsAnError(t *testing.T) {
-	b := start(t, nil)
+	b := startBroker(t, nil)
 	_, err := New(Options{Listeners: []Listener{{Address: "127.0.0.1:0"}, {Address: b.Addrs()[0].String()}}})
 	require.Error(t, err)
 }
@@ -70,26 +70,26 @@ func TestBadUsersAreRefused(t *testing.T) {
 // Being reached over loopback is not enough: the listener has to be on loopback,
 // or a proxy on this host would make everybody anonymous.
 func TestAnonymousOnlyOnLoopbackListeners(t *testing.T) {
-	b := start(t, func(o *Options) {
+	b := startBroker(t, func(o *Options) {
 		o.InsecureListen = true
 		o.Listeners = []Listener{{Name: "all", Address: "0.0.0.0:0"}}
 	})
-	c := dial(t, b)
+	c := dialBroker(t, b)
 	require.Equal(t, byte(0x86), c.connect("c"))
-	c = dial(t, b)
+	c = dialBroker(t, b)
 	require.Equal(t, byte(0x86), c.connect("c", credentialsOf("node/n1", "")))
 }
 
 func TestWebSocket(t *testing.T) {
-	b := start(t, func(o *Options) {
+	b := startBroker(t, func(o *Options) {
 		o.Listeners = append(o.Listeners, Listener{Name: "ws", Address: "127.0.0.1:0", WebSocket: true, Origins: []string{"https://ui.example"}})
 	})
 	url := "ws://" + b.Addrs()[1].String() + "/mqtt"
-	sub, pub := dialWS(t, url, nil), open(t, b, "pub")
+	sub, pub := dialWS(t, url, nil), openClient(t, b, "pub")
 	require.Equal(t, byte(0), sub.connect("sub"))
 	sub.sub("a", 1)
 	pub.meanwhile("a", 0, 500)
-	require.Equal(t, numbers(0, 500), sub.collect(500))
+	require.Equal(t, numberedPayloads(0, 500), sub.collect(500))
 	large := strings.Repeat("x", 500_000)
 	sub.publish("a", large, 0, 0)
 	require.Len(t, sub.expect(3).Payload, len(large))
@@ -114,31 +114,31 @@ func TestWebSocket(t *testing.T) {
 	ws, res, err := websocket.DefaultDialer.Dial(url, nil)
 	require.NoError(t, err)
 	_ = res.Body.Close()
-	require.NoError(t, ws.WriteMessage(websocket.TextMessage, encode(t, connectPacket("text"), 5)))
+	require.NoError(t, ws.WriteMessage(websocket.TextMessage, encodePacket(t, connectPacket("text"), 5)))
 	_, _, err = ws.ReadMessage()
 	require.Error(t, err)
 }
 
-// ask opens a connection and writes text to it. Its end is all that follows.
-func ask(t *testing.T, b *Broker, text string) net.Conn {
+// sendText opens a connection and writes text to it. Its end is all that follows.
+func sendText(t *testing.T, b *Broker, text string) net.Conn {
 	conn, err := net.Dial("tcp", b.Addrs()[0].String())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	_, err = io.WriteString(conn, text)
 	require.NoError(t, err)
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(patience)))
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(testTimeout)))
 	return conn
 }
 
 // Who asks for anything else than a WebSocket is answered once, and keeps no connection.
 func TestARequestIsNoConnection(t *testing.T) {
-	b := place{webSocket: true}.start(t, nil)
+	b := brokerSetup{webSocket: true}.start(t, nil)
 	for request, status := range map[string]int{
 		"GET / HTTP/1.1\r\nHost: x\r\n\r\n":                                          http.StatusBadRequest,
 		"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n":               http.StatusBadRequest,
 		"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: other\r\n\r\n": http.StatusUpgradeRequired,
 	} {
-		conn := ask(t, b, request)
+		conn := sendText(t, b, request)
 		r := bufio.NewReader(conn)
 		res, err := http.ReadResponse(r, nil)
 		require.NoError(t, err, request)
@@ -148,7 +148,7 @@ func TestARequestIsNoConnection(t *testing.T) {
 		_, err = r.ReadByte()
 		require.ErrorIs(t, err, io.EOF, request)
 	}
-	_, _ = io.Copy(io.Discard, ask(t, b, "GET / HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 2*handshakeBytes)))
+	_, _ = io.Copy(io.Discard, sendText(t, b, "GET / HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 2*handshakeBytes)))
 }
 
 // Up to its CONNECT a connection is under the same limits, whatever carries it.
@@ -156,23 +156,23 @@ func TestWhoSaysNothingMakesRoom(t *testing.T) {
 	for name, half := range map[string]string{"websocket": "GET / HTTP/1.1\r\nHost:", "tcp": "\x10"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := place{webSocket: name == "websocket"}.start(t, func(o *Options) {
+			b := brokerSetup{webSocket: name == "websocket"}.start(t, func(o *Options) {
 				o.Limits.Connections, o.Limits.ConnectTimeout = 64, time.Hour
 			})
 			for range 40 {
-				ask(t, b, half)
+				sendText(t, b, half)
 			}
 			// All 40 have arrived, of which this host keeps four: none comes later, and takes the place of the next client.
-			require.Eventually(t, func() bool { return b.Stats().Rejected[daemon.Label(evictedPending)] == 36 }, patience, 10*time.Millisecond)
-			open(t, b, "c")
+			require.Eventually(t, func() bool { return b.Stats().Rejected[daemon.Label(evictedPending)] == 36 }, testTimeout, 10*time.Millisecond)
+			openClient(t, b, "c")
 		})
 	}
 }
 
 func TestWhoSaysNothingIsGivenUp(t *testing.T) {
-	b := place{webSocket: true}.start(t, func(o *Options) { o.Limits.ConnectTimeout = 50 * time.Millisecond })
+	b := brokerSetup{webSocket: true}.start(t, func(o *Options) { o.Limits.ConnectTimeout = 50 * time.Millisecond })
 	for _, half := range []string{"", "GET / HTTP/1.1\r\nHost:"} {
-		_, err := io.Copy(io.Discard, ask(t, b, half))
+		_, err := io.Copy(io.Discard, sendText(t, b, half))
 		require.NoError(t, err)
 	}
 	require.EqualValues(t, 2, b.Stats().Rejected[daemon.Label(noConnect)])
@@ -181,7 +181,7 @@ func TestWhoSaysNothingIsGivenUp(t *testing.T) {
 // Pages of the host's own ports may connect, and of the origins that are listed; no others. The subprotocol that an older
 // client asks for is echoed.
 func TestBrowsersConnectOverWebSocket(t *testing.T) {
-	b := start(t, func(o *Options) {
+	b := startBroker(t, func(o *Options) {
 		o.Listeners = []Listener{{Name: "ws", Address: "127.0.0.1:0", WebSocket: true, Pages: []string{"8080", "443"}, Origins: []string{"https://app.example:444"}}}
 	})
 	url := "ws://" + b.Addrs()[0].String() + "/mqtt"
@@ -214,7 +214,7 @@ func TestBrowsersConnectOverWebSocket(t *testing.T) {
 }
 
 // said waits for a line of the log about a connection of a listener.
-func (l *lines) said(t *testing.T, listener string) (text string) {
+func (l *logLines) said(t *testing.T, listener string) (text string) {
 	require.Eventually(t, func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -232,8 +232,8 @@ func (l *lines) said(t *testing.T, listener string) (text string) {
 // A client without TLS on a listener with it, and the other way round: the log says which it is, for neither understands
 // what the other says.
 func TestTheWrongListenerIsNamed(t *testing.T) {
-	a, log := newAuthority(t), &lines{}
-	b := start(t, func(o *Options) {
+	a, log := newTestAuthority(t), &logLines{}
+	b := startBroker(t, func(o *Options) {
 		o.Log = zerolog.New(log)
 		o.Listeners = []Listener{
 			{Name: "plain", Address: "127.0.0.1:0"}, {Name: "tls", Address: "127.0.0.1:0", TLS: a.server()},
@@ -254,7 +254,7 @@ func TestTheWrongListenerIsNamed(t *testing.T) {
 
 // Who speaks another protocol than the listener's is told at once: nothing here ends in time by itself.
 func TestAClientAtTheWrongPortIsTold(t *testing.T) {
-	b := start(t, func(o *Options) {
+	b := startBroker(t, func(o *Options) {
 		o.Limits.ConnectTimeout = time.Hour
 		o.Listeners = []Listener{{Name: "mqtt", Address: "127.0.0.1:0"}, {Name: "ws", Address: "127.0.0.1:0", WebSocket: true}}
 	})
@@ -264,7 +264,7 @@ func TestAClientAtTheWrongPortIsTold(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close() })
 		_, err = conn.Write([]byte(text))
 		require.NoError(t, err)
-		_ = conn.SetReadDeadline(time.Now().Add(patience))
+		_ = conn.SetReadDeadline(time.Now().Add(testTimeout))
 		all, err := io.ReadAll(conn)
 		var late net.Error
 		require.False(t, errors.As(err, &late) && late.Timeout(), "%q is not answered", text)
@@ -297,9 +297,9 @@ func TestTheOldestPendingConnectionIsClosedForANewOne(t *testing.T) {
 }
 
 // crowd is a listener that always has somebody waiting.
-type endless struct{ net.Listener }
+type endlessListener struct{ net.Listener }
 
-func (endless) Accept() (net.Conn, error) {
+func (endlessListener) Accept() (net.Conn, error) {
 	conn, _ := net.Pipe()
 	return conn, nil
 }
@@ -307,7 +307,7 @@ func (endless) Accept() (net.Conn, error) {
 func TestConnectionsBeyondTheRateWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		held := 0
-		g := &limitedListener{Listener: endless{}, rate: newRateLimiter(25), delayed: func() { held++ }}
+		g := &limitedListener{Listener: endlessListener{}, rate: newRateLimiter(25), delayed: func() { held++ }}
 		began := time.Now()
 		for range 60 {
 			_, err := g.Accept()
@@ -319,23 +319,23 @@ func TestConnectionsBeyondTheRateWait(t *testing.T) {
 }
 
 func TestNeighbourIsAnotherClient(t *testing.T) {
-	var n neighbour
+	var n activePublisher
 	now := time.Now()
 	n.note("one", &quantum{began: now})
-	require.False(t, n.beside("one", now))
-	require.True(t, n.beside("two", now))
+	require.False(t, n.othersActive("one", now))
+	require.True(t, n.othersActive("two", now))
 	n.note("two", &quantum{began: now})
-	require.True(t, n.beside("two", now), "one is still there")
+	require.True(t, n.othersActive("two", now), "one is still there")
 	n.forget("one")
-	require.False(t, n.beside("two", now))
+	require.False(t, n.othersActive("two", now))
 	n.note("two", &quantum{began: now})
-	require.True(t, n.beside("one", now))
-	require.False(t, n.beside("three", now.Add(2*neighbours)), "long ago")
-	n.note("three", &quantum{began: now.Add(neighbours)})
-	require.True(t, n.beside("two", now.Add(neighbours)), "who fell silent makes room")
-	var f neighbour
+	require.True(t, n.othersActive("one", now))
+	require.False(t, n.othersActive("three", now.Add(2*activeFor)), "long ago")
+	n.note("three", &quantum{began: now.Add(activeFor)})
+	require.True(t, n.othersActive("two", now.Add(activeFor)), "who fell silent makes room")
+	var f activePublisher
 	f.note("one", &quantum{began: now, flood: true})
-	require.False(t, f.beside("two", now), "a flood is nobody to wait for")
+	require.False(t, f.othersActive("two", now), "a flood is nobody to wait for")
 }
 
 // Connections that send no CONNECT keep nobody else waiting: more are let in than may connect, and those of one
@@ -357,11 +357,11 @@ func TestAFloodWithoutCONNECTIsLoggedOnce(t *testing.T) {
 	l.remove(other)
 	require.Equal(t, map[string]int{"192.0.2.1": 10}, l.byHost)
 
-	b := start(t, func(o *Options) { o.Limits.ConnectRate, o.Limits.ConnectTimeout = 100, time.Hour })
+	b := startBroker(t, func(o *Options) { o.Limits.ConnectRate, o.Limits.ConnectTimeout = 100, time.Hour })
 	for range 3 * 2 * 100 { // three times what a full bucket lets connect
-		dial(t, b)
+		dialBroker(t, b)
 	}
-	open(t, b, "c")
+	openClient(t, b, "c")
 	require.Zero(t, b.Stats().Held, "nobody had to wait")
 }
 
@@ -369,12 +369,12 @@ const bridgeState = "$SYS/broker/connection/site.hub/state"
 
 // openBridge connects as mosquitto's bridges do: with the bridge bit in the protocol level, and
 // a retained will below $SYS.
-func openBridge(t *testing.T, b *Broker, id string, opts ...connectOption) *tc {
+func openBridge(t *testing.T, b *Broker, id string, opts ...connectOption) *testClient {
 	t.Helper()
-	c := dial(t, b)
+	c := dialBroker(t, b)
 	pk := connectPacket(id, append(opts, withWill(bridgeState, "0", 0, func(pk *packets.Packet) { pk.Connect.WillRetain = true }))...)
 	c.version = pk.ProtocolVersion
-	raw := encode(t, pk, c.version)
+	raw := encodePacket(t, pk, c.version)
 	at := bytes.Index(raw, pk.Connect.ProtocolName) + len(pk.Connect.ProtocolName)
 	raw[at] |= bridgeBit
 	c.raw(raw)
@@ -386,10 +386,10 @@ func openBridge(t *testing.T, b *Broker, id string, opts ...connectOption) *tc {
 // A mosquitto bridge gets in with each version, is answered in that version, and may say on its
 // own topic below $SYS that it is connected; nobody hears it.
 func TestABridgeIsKnownByItsBit(t *testing.T) {
-	for name, version := range map[string]connectOption{"3.1": v31, "3.1.1": v3, "5": func(*packets.Packet) {}} {
+	for name, version := range map[string]connectOption{"3.1": version31, "3.1.1": version311, "5": func(*packets.Packet) {}} {
 		t.Run(name, func(t *testing.T) {
-			b := start(t, nil)
-			sub, other := open(t, b, "sub"), open(t, b, "other")
+			b := startBroker(t, nil)
+			sub, other := openClient(t, b, "sub"), openClient(t, b, "other")
 			sub.sub("#", 1)
 			sub.sub(bridgeState, 1)
 			c := openBridge(t, b, "site", version)
@@ -408,8 +408,8 @@ func TestABridgeIsKnownByItsBit(t *testing.T) {
 
 // What a bridge sent doesn't come back to it, live or retained, and the retain flag comes as it was published.
 func TestBridgeHearsNoEcho(t *testing.T) {
-	b := start(t, nil)
-	pub, c := open(t, b, "pub"), openBridge(t, b, "site", v3, persistent)
+	b := startBroker(t, nil)
+	pub, c := openClient(t, b, "pub"), openBridge(t, b, "site", version311, persistentSession)
 	c.publish1("mine", "retained", retain)
 	c.sub("#", 1)
 	c.publish1("mine", "live", retain)
@@ -429,11 +429,11 @@ func TestBridgeHearsNoEcho(t *testing.T) {
 
 // A level that nobody has is answered in the nearest version that there is.
 func TestBridgeLevelIsAnsweredInItsVersion(t *testing.T) {
-	b := start(t, nil)
+	b := startBroker(t, nil)
 	for level, want := range map[byte]struct{ version, code byte }{
 		0x82: {4, connackBadVersion}, 0x83: {4, connackBadVersion}, 0x86: {5, codeBadVersion}, 0x84: {4, 0},
 	} {
-		c := dial(t, b)
+		c := dialBroker(t, b)
 		c.version = want.version
 		raw := connectRaw("MQTT", level&^bridgeBit, 2, nil, "x")
 		raw[8] = level
@@ -445,14 +445,14 @@ func TestBridgeLevelIsAnsweredInItsVersion(t *testing.T) {
 
 // A bridge without clean start that says no session expiry, as mosquitto's do with MQTT 5, has a session all the same.
 func TestABridgeWithoutCleanStartHasASession(t *testing.T) {
-	b := start(t, func(o *Options) { o.Limits.Session.Expiry = time.Hour })
+	b := startBroker(t, func(o *Options) { o.Limits.Session.Expiry = time.Hour })
 	unclean := func(pk *packets.Packet) { pk.Connect.Clean = false }
 	bridge := openBridge(t, b, "site", unclean)
 	require.Equal(t, uint32(3600), bridge.connack.Properties.SessionExpiryInterval)
 	bridge.sub("plant/#", 1)
 	_ = bridge.conn.Close()
-	require.Eventually(t, func() bool { return b.clients.connected("site") == nil }, patience, time.Millisecond)
-	other := open(t, b, "other", unclean)
+	require.Eventually(t, func() bool { return b.clients.connected("site") == nil }, testTimeout, time.Millisecond)
+	other := openClient(t, b, "other", unclean)
 	other.publish1("plant/down", "while it was away")
 	bridge = openBridge(t, b, "site", unclean)
 	require.True(t, bridge.connack.SessionPresent)
@@ -462,20 +462,20 @@ func TestABridgeWithoutCleanStartHasASession(t *testing.T) {
 
 // mosquitto 2.0 says only by its will that it is a bridge, with MQTT 5.
 func TestABridgeIsKnownByItsWill(t *testing.T) {
-	b := start(t, func(o *Options) { o.Limits.Session.Expiry = time.Hour })
+	b := startBroker(t, func(o *Options) { o.Limits.Session.Expiry = time.Hour })
 	options := []connectOption{func(pk *packets.Packet) { pk.Connect.Clean = false }, withWill(bridgeState, "0", 0)}
-	bridge := open(t, b, "site", options...)
+	bridge := openClient(t, b, "site", options...)
 	require.Equal(t, uint32(3600), bridge.connack.Properties.SessionExpiryInterval)
 	bridge.sub("plant/#", 1)
 	_ = bridge.conn.Close()
-	require.Eventually(t, func() bool { return b.clients.connected("site") == nil }, patience, time.Millisecond)
-	require.True(t, open(t, b, "site", options...).connack.SessionPresent)
+	require.Eventually(t, func() bool { return b.clients.connected("site") == nil }, testTimeout, time.Millisecond)
+	require.True(t, openClient(t, b, "site", options...).connack.SessionPresent)
 }
 
 // A bridge sends all that waits in it, whatever receive maximum CONNACK said.
 func TestABridgeBeyondTheReceiveMaximumIsReadMoreSlowly(t *testing.T) {
 	tree := newFakeTree()
-	b := start(t, func(o *Options) { o.Limits.ReceiveMaximum = 10; o.Tree = tree })
+	b := startBroker(t, func(o *Options) { o.Limits.ReceiveMaximum = 10; o.Tree = tree })
 	for _, qos := range []byte{1, 2} {
 		bridge := openBridge(t, b, "site")
 		const n = 500
@@ -493,7 +493,7 @@ func TestABridgeBeyondTheReceiveMaximumIsReadMoreSlowly(t *testing.T) {
 // A browser tells its page nothing of why it was refused: the log does.
 func TestARefusedOriginIsLogged(t *testing.T) {
 	var log bytes.Buffer
-	b := start(t, func(o *Options) { o.Listeners[0].WebSocket, o.Log = true, zerolog.New(zerolog.SyncWriter(&log)) })
+	b := startBroker(t, func(o *Options) { o.Listeners[0].WebSocket, o.Log = true, zerolog.New(zerolog.SyncWriter(&log)) })
 	_, res, err := websocket.DefaultDialer.Dial("ws://"+b.Addrs()[0].String(), http.Header{"Origin": {"https://foreign.example"}})
 	require.Error(t, err)
 	require.NoError(t, res.Body.Close())
@@ -501,21 +501,21 @@ func TestARefusedOriginIsLogged(t *testing.T) {
 	require.NoError(t, b.Close(t.Context())) // nothing is logged any more
 	require.Contains(t, log.String(), "mqtt.websocket.origins")
 	require.Contains(t, log.String(), "https://foreign.example")
-	require.Equal(t, int64(1), b.Stats().Rejected[daemon.Label(foreignOrigin)])
-	foreign := b.Report().Foreign // for edgebus doctor
+	require.Equal(t, int64(1), b.Stats().Rejected[daemon.Label(originRefused)])
+	foreign := b.Report().RefusedOrigin // for edgebus doctor
 	require.NotNil(t, foreign)
 	require.Equal(t, "https://foreign.example", foreign.Origin)
-	require.WithinDuration(t, time.Now(), foreign.At, patience)
+	require.WithinDuration(t, time.Now(), foreign.At, testTimeout)
 }
 
-// crowd is a listener at which the next connection waits already, of a client that is gone.
-type crowd struct {
+// crowdedListener is a listener at which the next connection waits already, of a client that is gone.
+type crowdedListener struct {
 	net.Listener
 	accepted atomic.Int64
 	closed   chan struct{}
 }
 
-func (c *crowd) Accept() (net.Conn, error) {
+func (c *crowdedListener) Accept() (net.Conn, error) {
 	select {
 	case <-c.closed:
 		return nil, net.ErrClosed
@@ -528,9 +528,9 @@ func (c *crowd) Accept() (net.Conn, error) {
 
 // On a single processor whom the network has woken runs before the next of many connections that wait to be accepted.
 func TestOnOneProcessorOthersRunBetweenConnections(t *testing.T) {
-	b := start(t, nil)
-	oneprocessor.Has(t)
-	bound := &crowd{closed: make(chan struct{})}
+	b := startBroker(t, nil)
+	oneprocessor.Use(t)
+	bound := &crowdedListener{closed: make(chan struct{})}
 	l := &listener{b: b, bound: bound, connects: newRateLimiter(0)}
 	ended := make(chan struct{})
 	go func() {

@@ -84,16 +84,16 @@ func (b *Broker) register(r prometheus.Registerer) {
 	}
 	gauge("connections", "Clients that are connected.", func() float64 { return float64(b.metrics.connected.Load()) })
 	gauge("sessions", "Sessions, connected or not.", func() float64 { return float64(b.sessions()) })
-	gauge("kept_sessions", "Sessions that outlive their connections; limits.sessions is the most.", func() float64 { return float64(b.quotas.kept.Held()) })
+	gauge("kept_sessions", "Sessions that outlive their connections; limits.sessions is the most.", func() float64 { return float64(b.quotas.persistent.Held()) })
 	gauge("subscriptions", "Subscriptions.", func() float64 { return float64(b.router.index.len()) })
 	gauge("retained_messages", "Retained messages outside the nodes' trees.", func() float64 { return float64(b.retained.len()) })
 	gauge("retained_bytes", "Bytes of them; at limits.retained.bytes more are refused.", func() float64 { return float64(b.quotas.retained.Held()) })
-	gauge("waiting_messages", "Messages in sessions that were not sent yet.", func() float64 { return float64(b.queues().waiting) })
-	gauge("waiting_bytes", "Bytes of them.", func() float64 { return float64(b.queues().bytes) })
+	gauge("waiting_messages", "Messages in sessions that were not sent yet.", func() float64 { return float64(b.queueTotals().waiting) })
+	gauge("waiting_bytes", "Bytes of them.", func() float64 { return float64(b.queueTotals().bytes) })
 	gauge("held_bytes", "Bytes of messages that wait, or were sent and aren't acknowledged. Of limits.session.all no user gets more than is left for all others.",
 		func() float64 { return float64(b.quotas.queued.Held()) })
-	gauge("unacknowledged_messages", "Messages that were sent and that clients have not acknowledged.", func() float64 { return float64(b.queues().unacked) })
-	gauge("fullest_queue_ratio", "How full the fullest session's queue is, from 0 to 1; a full one goes without messages.", func() float64 { return b.queues().fullest })
+	gauge("unacknowledged_messages", "Messages that were sent and that clients have not acknowledged.", func() float64 { return float64(b.queueTotals().unacked) })
+	gauge("fullest_queue_ratio", "How full the fullest session's queue is, from 0 to 1; a full one goes without messages.", func() float64 { return b.queueTotals().fullest })
 	gauge("fanout_queue_connections", "Connections in the fan-out queue: they have messages to be written, as many others have at the same time.",
 		func() float64 { return float64(b.fanout.Waiting()) })
 	gauge("store_waiting_bytes", "Bytes that publishers wait for to be on disk; at 64 MiB they are read no further.", func() float64 {
@@ -124,8 +124,8 @@ func (b *Broker) sessions() int {
 	return len(b.clients.byID)
 }
 
-// queues are the clients' queues, together.
-type queues struct {
+// queueTotals are the clients' queues, together.
+type queueTotals struct {
 	waiting, bytes int     // messages not sent yet
 	unacked        int     // messages sent and not acknowledged
 	fullest        float64 // how full the fullest session's queue is, from 0 to 1
@@ -133,13 +133,13 @@ type queues struct {
 	missedBefore   int64   // messages that the sessions had no room for before this process
 }
 
-// queues goes through all sessions, so that none has to keep these numbers up to date.
-func (b *Broker) queues() (q queues) {
+// queueTotals goes through all sessions, so that none has to keep these numbers up to date.
+func (b *Broker) queueTotals() (q queueTotals) {
 	b.clients.mu.Lock()
 	all := slices.Collect(maps.Values(b.clients.byID))
 	b.clients.mu.Unlock()
 	for _, c := range all {
-		if c.rights().own() {
+		if c.rights().isBroker() {
 			continue
 		}
 		waiting, unacked, bytes := c.sess.Backlog()
@@ -164,18 +164,18 @@ type Report struct {
 	FullestOf               string           // the client whose that is; empty: all are empty
 	Missed                  int64            // messages that sessions had no room for; of those that outlived restarts, also before New
 	Refused                 map[string]int64 // publishes of clients, by kind of error
-	Foreign                 *ForeignOrigin   // the last web page that was refused; nil: none was
+	RefusedOrigin           *RefusedOrigin   // the last web page that was refused; nil: none was
 }
 
-// ForeignOrigin is a web page that a WebSocket listener refused, as its origin is not allowed there. Its browser tells it nothing.
-type ForeignOrigin struct {
+// RefusedOrigin is a web page that a WebSocket listener refused, as its origin is not allowed there. Its browser tells it nothing.
+type RefusedOrigin struct {
 	Origin, Listener string
 	At               time.Time
 }
 
 // Report takes a snapshot.
 func (b *Broker) Report() Report {
-	q := b.queues()
+	q := b.queueTotals()
 	r := Report{
 		Sessions: b.sessions(), Subscriptions: b.router.index.len(), Queued: int64(q.waiting + q.unacked), Retained: b.retained.len(),
 		FullestQueue: q.fullest, FullestOf: q.fullestOf, Missed: b.counters.Dropped()[session.DropQueueFull.String()] + q.missedBefore, Refused: make(map[string]int64),
@@ -183,7 +183,7 @@ func (b *Broker) Report() Report {
 	for kind, n := range b.metrics.refused {
 		r.Refused[string(kind)] = n.Load()
 	}
-	r.Foreign = b.foreign.Load()
+	r.RefusedOrigin = b.refusedOrigin.Load()
 	return r
 }
 
@@ -233,7 +233,7 @@ func (b *Broker) sysValues() map[string]string {
 	received, sent, queued := b.metrics.received.Load(), b.counters.Sent.Load(), b.Report().Queued
 	values := map[string]string{
 		"version": strings.TrimSpace("Edgebus " + b.opts.Version),
-		"uptime":  fmt.Sprintf("%d seconds", int64(b.opts.Now().Sub(b.began).Seconds())),
+		"uptime":  fmt.Sprintf("%d seconds", int64(b.opts.Now().Sub(b.startedAt).Seconds())),
 	}
 	for name, n := range map[string]int64{
 		"clients/total": all, "clients/connected": connected, "clients/disconnected": max(0, all-connected),
@@ -258,15 +258,15 @@ func (b *Broker) sysValues() map[string]string {
 func (b *Broker) sysMessages(filter string) (list []*session.Message) {
 	for name, value := range b.sysValues() {
 		if topic := sysPrefix + name; topics.Match(filter, topic) {
-			list = append(list, outgoing(Message{Topic: topic, Payload: []byte(value), Retain: true}, b.opts.Now()))
+			list = append(list, sessionMessage(Message{Topic: topic, Payload: []byte(value), Retain: true}, b.opts.Now()))
 		}
 	}
 	slices.SortFunc(list, func(a, b *session.Message) int { return strings.Compare(a.Topic, b.Topic) })
 	return list
 }
 
-// sysPuller gives a subscriber the figures as of now.
-func (b *Broker) sysPuller(filter string) session.RetainedReader {
+// sysReader gives a subscriber the figures as of now.
+func (b *Broker) sysReader(filter string) session.RetainedReader {
 	var all []*session.Message
 	made := false
 	return func(most int) []*session.Message {
@@ -287,7 +287,7 @@ func (b *Broker) publishSys() {
 		"messages/received": received, "messages/sent": sent, "publish/received": received, "publish/sent": sent, "connections": b.metrics.connects.Load(),
 	})
 	for _, m := range b.sysMessages("$SYS/#") {
-		if b.Wanted(m.Topic) {
+		if b.HasSubscriber(m.Topic) {
 			b.router.deliver(b.router.route(m.Topic), m, nil)
 		}
 	}

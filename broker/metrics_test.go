@@ -10,8 +10,8 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon"
 )
 
-// Stats are a broker's metrics, as a test reads them.
-type Stats struct {
+// metricsSnapshot are a broker's metrics, as a test reads them.
+type metricsSnapshot struct {
 	Connections, Queued, Held, Malformed, Pauses, Takeovers int64
 	Sessions, Kept, Subscriptions, Retained, RetainedBytes  int
 	Dropped, Refused, Rejected, Closed                      map[string]int64
@@ -45,7 +45,7 @@ func (b *Broker) gather() map[string]map[string]float64 {
 	return all
 }
 
-func (b *Broker) Stats() Stats {
+func (b *Broker) Stats() metricsSnapshot {
 	all := b.gather()
 	one := func(name string) int64 { return int64(all["edgebus_broker_"+name][""]) }
 	by := func(name string) map[string]int64 {
@@ -55,7 +55,7 @@ func (b *Broker) Stats() Stats {
 		}
 		return values
 	}
-	return Stats{
+	return metricsSnapshot{
 		Connections: one("connections"), Queued: b.Report().Queued, Held: one("held_connections_total"), Malformed: one("malformed_packets_total"),
 		Pauses: one("read_pauses_total"), Takeovers: one("takeovers_total"), Sessions: int(one("sessions")), Kept: int(one("kept_sessions")),
 		Subscriptions: int(one("subscriptions")), Retained: int(one("retained_messages")), RetainedBytes: int(one("retained_bytes")),
@@ -68,7 +68,7 @@ func (b *Broker) Stats() Stats {
 // What a broker was made with is what it registers with: each metric once, and those with labels from the start.
 func TestMetricsAreRegistered(t *testing.T) {
 	r := prometheus.NewRegistry()
-	b := start(t, func(o *Options) { o.Metrics = r })
+	b := startBroker(t, func(o *Options) { o.Metrics = r })
 	families, err := r.Gather()
 	require.NoError(t, err)
 	require.Len(t, families, len(b.gather()))

@@ -34,7 +34,7 @@ type Options struct {
 	Tree     Tree     // nil: nothing below v1/ may be published, and nothing is retained there
 	Presence Presence // nil: connections are not reported
 	// Rejected is called for each refused CONNECT, and must not block. It may be nil.
-	Rejected func(Rejection)
+	Rejected func(RejectedConnect)
 	// Journal keeps sessions and retained messages. The code that opened it closes it, after the broker. nil: they end with the
 	// process.
 	Journal Journal
@@ -54,8 +54,8 @@ type Options struct {
 	Now   func() time.Time // nil: time.Now
 }
 
-// Rejection is a refused CONNECT. Client identifier and user are those that the client gave.
-type Rejection struct{ ClientID, User, Remote, Reason string }
+// RejectedConnect is a refused CONNECT. Client identifier and user are those that the client gave.
+type RejectedConnect struct{ ClientID, User, Remote, Reason string }
 
 // Listener is one address to listen on.
 type Listener struct {
@@ -95,7 +95,7 @@ type Auth struct {
 	// Node reports whether a certificate of a name that no user has, and a node can have, is that node's. nil: any is.
 	Node func(name string) bool
 	// Deny are those who are not let in, whatever they show.
-	Deny []Denied
+	Deny []DeniedIdentity
 	// Bearer knows the users who sign in with a token instead of a password. nil: nobody does.
 	Bearer Bearer
 	// Topics are rules for users' own topics; nil: roles decide alone. RightsChanged must be called when
@@ -133,14 +133,14 @@ type BearerUser struct {
 	Revoked context.Context // is done when it is; nil: it can't be
 }
 
-// Denied is an identity that is refused: by the name of a user or node, or by a certificate's serial number or SHA-256 fingerprint,
+// DeniedIdentity is an identity that is refused: by the name of a user or node, or by a certificate's serial number or SHA-256 fingerprint,
 // hexadecimal in lower case and without leading zeros.
-type Denied struct{ Name, Serial, Fingerprint string }
+type DeniedIdentity struct{ Name, Serial, Fingerprint string }
 
 // Limits bound what clients can make the broker hold. One that is 0 bounds nothing.
 type Limits = limits.Limits
 
-func def[T comparable](field *T, value T) {
+func setDefault[T comparable](field *T, value T) {
 	var zero T
 	if *field == zero {
 		*field = value
@@ -157,7 +157,7 @@ func (o *Options) validate() error {
 	}
 	errs := []error{o.LinkQueue.validate()}
 	for i := range o.Listeners {
-		def(&o.Listeners[i].Name, o.Listeners[i].Address)
+		setDefault(&o.Listeners[i].Name, o.Listeners[i].Address)
 		errs = append(errs, o.Listeners[i].validate(o.InsecureListen))
 	}
 	for i := range o.Auth.Users {

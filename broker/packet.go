@@ -33,13 +33,13 @@ type Message struct {
 	Payload   []byte
 	QoS       byte
 	Retain    bool
-	Again     bool   // DUP: its publisher may have sent it before without an acknowledgement
+	Dup       bool   // DUP: its publisher may have sent it before without an acknowledgement
 	PacketID  uint16 // of its PUBLISH, and of each repetition; 0: QoS 0, or not from a client
 	Props     Properties
 	Publisher *Identity // nil when the message is the bus's own
 
-	link  *conn  // the node's connection that it came on, which is closed if the message can't be stored; nil: none
-	along *along // nil: nothing is to be stored with it
+	linkConn     *conn         // the node's connection that it came on, which is closed if the message can't be stored; nil: none
+	extraChanges *extraChanges // nil: nothing is to be stored with it
 }
 
 // ClientID is that of its publisher; empty when the message is the bus's own.
@@ -58,12 +58,12 @@ func (m *Message) User() string {
 	return m.Publisher.User
 }
 
-// along are changes that are to be stored with a message that goes to the tree: in the same commit, if
+// extraChanges are changes that are to be stored with a message that goes to the tree: in the same commit, if
 // the tree has it passed on, and otherwise in one of their own.
-type along struct{ changes []journal.Change }
+type extraChanges struct{ changes []journal.RecordChange }
 
 // take removes and returns the changes, for the caller to store.
-func (a *along) take() (changes []journal.Change) {
+func (a *extraChanges) take() (changes []journal.RecordChange) {
 	if a != nil {
 		changes, a.changes = a.changes, nil
 	}
@@ -101,14 +101,14 @@ type Identity struct {
 	Revoked context.Context
 }
 
-// unknown is who has not signed in yet.
-var unknown Identity
+// unknownIdentity is who has not signed in yet.
+var unknownIdentity Identity
 
 // Has reports whether the identity has the role. Nil, the bus itself, has none.
 func (id *Identity) Has(role topics.Role) bool { return id != nil && slices.Contains(id.Roles, role) }
 
-// Given reports whether a node is one of an operator's or viewer's.
-func (id *Identity) Given(node string) bool { return matchAny(id.Nodes, node) }
+// GivenNode reports whether a node is one of an operator's or viewer's.
+func (id *Identity) GivenNode(node string) bool { return matchAny(id.Nodes, node) }
 
 // AllNodes reports whether the identity is an operator of all nodes: an administrator of the hub.
 func (id *Identity) AllNodes() bool {
@@ -118,20 +118,20 @@ func (id *Identity) AllNodes() bool {
 // IsLink reports whether the client is a core's link to its hub. A node's user may have other clients beside it.
 func (id *Identity) IsLink() bool { return id.Node != "" && id.ClientID == nodeUser(id.Node) }
 
-// same reports whether a session of one may be continued by the other: the same user, who may
+// sameUser reports whether a session of one may be continued by the other: the same user, who may
 // have been given another role meanwhile.
-func (id *Identity) same(other *Identity) bool {
-	return id.User == other.User && id.Node == other.Node && id.own() == other.own()
+func (id *Identity) sameUser(other *Identity) bool {
+	return id.User == other.User && id.Node == other.Node && id.isBroker() == other.isBroker()
 }
 
 // sameRights reports whether both may read the same.
 func (id *Identity) sameRights(other *Identity) bool {
-	return id.same(other) && slices.Equal(id.Roles, other.Roles) && slices.Equal(id.Nodes, other.Nodes) && slices.Equal(id.Devices, other.Devices) &&
+	return id.sameUser(other) && slices.Equal(id.Roles, other.Roles) && slices.Equal(id.Nodes, other.Nodes) && slices.Equal(id.Devices, other.Devices) &&
 		slices.Equal(id.Protocols, other.Protocols) && slices.Equal(id.Configurations, other.Configurations) && id.Local == other.Local
 }
 
-// outgoing makes the message ready to be shared by sessions.
-func outgoing(m Message, now time.Time) *session.Message {
+// sessionMessage makes the message ready to be shared by sessions.
+func sessionMessage(m Message, now time.Time) *session.Message {
 	out := &session.Message{
 		Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Retain: m.Retain, Props: m.Props, From: m.ClientID(), User: m.User(),
 	}
@@ -144,8 +144,8 @@ func (m *Message) weight() int {
 	return (&session.Message{Topic: m.Topic, Payload: m.Payload, Props: m.Props}).Weight()
 }
 
-// properties reads the properties of a PUBLISH or a will.
-func properties(p *packets.Properties) Properties {
+// propertiesOf reads the properties of a PUBLISH or a will.
+func propertiesOf(p *packets.Properties) Properties {
 	out := Properties{
 		ContentType: p.ContentType, ResponseTopic: p.ResponseTopic,
 		Correlation: p.CorrelationData, Expiry: p.MessageExpiryInterval,
@@ -167,20 +167,20 @@ func properties(p *packets.Properties) Properties {
 const willProperties = packets.WillProperties // counts as a type of packet
 
 var (
-	errMalformed      = packets.Code{Code: codeMalformed, Reason: "malformed packet"}
-	errTwice          = packets.Code{Code: codeProtocolError, Reason: "a property comes twice"}
-	errProperty       = packets.Code{Code: codeMalformed, Reason: "a property that this packet can't have"}
-	errValue          = packets.Code{Code: codeProtocolError, Reason: "a value that the standard doesn't allow"}
-	errUserProperties = packets.Code{Code: codeQuota, Reason: fmt.Sprintf("more than %d user properties", maxUserProperties)}
-	errReason         = packets.Code{Code: codeProtocolError, Reason: "a reason code that the standard doesn't define for this packet"}
-	errUnexpected     = packets.Code{Code: codeProtocolError, Reason: "a packet that a client doesn't send here"}
+	errMalformed          = packets.Code{Code: codeMalformed, Reason: "malformed packet"}
+	errPropertyTwice      = packets.Code{Code: codeProtocolError, Reason: "a property comes twice"}
+	errPropertyNotAllowed = packets.Code{Code: codeMalformed, Reason: "a property that this packet can't have"}
+	errPropertyValue      = packets.Code{Code: codeProtocolError, Reason: "a value that the standard doesn't allow"}
+	errUserProperties     = packets.Code{Code: codeQuota, Reason: fmt.Sprintf("more than %d user properties", maxUserProperties)}
+	errReasonCode         = packets.Code{Code: codeProtocolError, Reason: "a reason code that the standard doesn't define for this packet"}
+	errUnexpectedPacket   = packets.Code{Code: codeProtocolError, Reason: "a packet that a client doesn't send here"}
 )
 
-// form is what a property's value is made of.
-type form byte
+// valueForm is what a property's value is made of.
+type valueForm byte
 
 const (
-	formByte form = iota + 1
+	formByte valueForm = iota + 1
 	formUint16
 	formUint32
 	formVarint
@@ -192,7 +192,7 @@ const (
 // propertyRule says what a client may send as a property. In packets of other types
 // it is a mistake.
 type propertyRule struct {
-	form     form
+	form     valueForm
 	in       []byte // types of packet
 	repeated bool
 	least    uint32 // value; of a text, bytes
@@ -225,19 +225,19 @@ var propertyRules = map[byte]propertyRule{
 	}},
 }
 
-// cursor reads a packet's bytes. After the first error it reads zero values.
-type cursor struct {
+// packetReader reads a packet's bytes. After the first error it reads zero values.
+type packetReader struct {
 	b   []byte
 	err error
 }
 
-func (r *cursor) fail(err error) {
+func (r *packetReader) fail(err error) {
 	if r.err == nil {
 		r.err, r.b = err, nil
 	}
 }
 
-func (r *cursor) take(n int) []byte {
+func (r *packetReader) take(n int) []byte {
 	if n > len(r.b) {
 		r.fail(errMalformed)
 		return nil
@@ -247,30 +247,30 @@ func (r *cursor) take(n int) []byte {
 	return b
 }
 
-func (r *cursor) uint8() (v byte) {
+func (r *packetReader) uint8() (v byte) {
 	if b := r.take(1); b != nil {
 		v = b[0]
 	}
 	return v
 }
 
-func (r *cursor) uint16() (v uint16) {
+func (r *packetReader) uint16() (v uint16) {
 	if b := r.take(2); b != nil {
 		v = binary.BigEndian.Uint16(b)
 	}
 	return v
 }
 
-func (r *cursor) uint32() (v uint32) {
+func (r *packetReader) uint32() (v uint32) {
 	if b := r.take(4); b != nil {
 		v = binary.BigEndian.Uint32(b)
 	}
 	return v
 }
 
-func (r *cursor) bytes() []byte { return r.take(int(r.uint16())) }
+func (r *packetReader) bytes() []byte { return r.take(int(r.uint16())) }
 
-func (r *cursor) text() []byte {
+func (r *packetReader) text() []byte {
 	b := r.bytes()
 	if !utf8.Valid(b) || bytes.IndexByte(b, 0) >= 0 {
 		r.fail(errMalformed)
@@ -278,7 +278,7 @@ func (r *cursor) text() []byte {
 	return b
 }
 
-func (r *cursor) varint() (v uint32) {
+func (r *packetReader) varint() (v uint32) {
 	for shift := 0; shift < 28; shift += 7 {
 		b := r.uint8()
 		v |= uint32(b&0x7F) << shift
@@ -291,16 +291,16 @@ func (r *cursor) varint() (v uint32) {
 }
 
 // id is a packet identifier.
-func (r *cursor) id() {
+func (r *packetReader) id() {
 	if r.uint16() == 0 {
 		r.fail(packets.Code{Code: codeProtocolError, Reason: "packet identifier 0"})
 	}
 }
 
 // properties checks the properties of a type of packet.
-func (r *cursor) properties(kind byte) {
+func (r *packetReader) properties(kind byte) {
 	n := int(r.varint())
-	p := cursor{b: r.take(n), err: r.err}
+	p := packetReader{b: r.take(n), err: r.err}
 	var seen uint64
 	pairs := 0
 	for len(p.b) > 0 {
@@ -308,9 +308,9 @@ func (r *cursor) properties(kind byte) {
 		rule := propertyRules[name]
 		switch {
 		case !bytes.Contains(rule.in, []byte{kind}):
-			p.fail(errProperty)
+			p.fail(errPropertyNotAllowed)
 		case seen&(1<<name) != 0 && !rule.repeated:
-			p.fail(errTwice)
+			p.fail(errPropertyTwice)
 		}
 		seen |= 1 << name
 		if rule.form == formPair {
@@ -325,7 +325,7 @@ func (r *cursor) properties(kind byte) {
 	}
 }
 
-func (r *cursor) value(rule propertyRule) {
+func (r *packetReader) value(rule propertyRule) {
 	var v uint32
 	switch rule.form {
 	case formByte:
@@ -345,13 +345,13 @@ func (r *cursor) value(rule propertyRule) {
 		r.text()
 	}
 	if v < rule.least || rule.most > 0 && v > rule.most {
-		r.fail(errValue)
+		r.fail(errPropertyValue)
 	}
 }
 
 // alias reads the properties of a well-formed PUBLISH and returns its topic alias.
-func (r *cursor) alias() (alias uint16, given bool) {
-	p := cursor{b: r.take(int(r.varint()))}
+func (r *packetReader) alias() (alias uint16, given bool) {
+	p := packetReader{b: r.take(int(r.varint()))}
 	for len(p.b) > 0 {
 		name := p.uint8()
 		if name == packets.PropTopicAlias {
@@ -363,7 +363,7 @@ func (r *cursor) alias() (alias uint16, given bool) {
 }
 
 // end expects that nothing is left.
-func (r *cursor) end() error {
+func (r *packetReader) end() error {
 	if len(r.b) > 0 {
 		r.fail(errMalformed)
 	}
@@ -372,7 +372,7 @@ func (r *cursor) end() error {
 
 // wellFormed checks the form of a packet of an established connection.
 func wellFormed(version, first byte, body []byte) error {
-	r := cursor{b: body}
+	r := packetReader{b: body}
 	kind, five := first>>4, version == 5
 	if flags := first & 0x0F; kind != packets.Publish && flags != fixedFlags[kind] && (version != 3 || flags&qosBits != fixedFlags[kind]&qosBits) {
 		return errMalformed
@@ -397,7 +397,7 @@ func wellFormed(version, first byte, body []byte) error {
 		r.reason(kind, five)
 	case packets.Pingreq:
 	default: // AUTH without an authentication method, a second CONNECT, or a packet that only servers send
-		return errUnexpected
+		return errUnexpectedPacket
 	}
 	return r.end()
 }
@@ -422,7 +422,7 @@ func asLater(first byte, body []byte) (later byte, changed []byte) {
 		return first, body
 	case kind == packets.Subscribe:
 		body = bytes.Clone(body)
-		for r := (cursor{b: body[2:]}); len(r.b) > 0; { // it is well-formed
+		for r := (packetReader{b: body[2:]}); len(r.b) > 0; { // it is well-formed
 			r.bytes()
 			r.b[0] &= 3
 			r.uint8()
@@ -431,7 +431,7 @@ func asLater(first byte, body []byte) (later byte, changed []byte) {
 	return kind<<4 | fixedFlags[kind], body
 }
 
-func (r *cursor) publish(first, version byte) error {
+func (r *packetReader) publish(first, version byte) error {
 	qos, five := first>>1&3, version == 5
 	if qos == 3 || qos == 0 && first&dupBit != 0 && version > 3 {
 		return errMalformed
@@ -447,12 +447,12 @@ func (r *cursor) publish(first, version byte) error {
 }
 
 // reason is a reason code with properties. Both may be left out at the end.
-func (r *cursor) reason(kind byte, five bool) {
+func (r *packetReader) reason(kind byte, five bool) {
 	if !five || len(r.b) == 0 {
 		return
 	}
 	if code := r.uint8(); !bytes.Contains(reasonCodes[kind], []byte{code}) {
-		r.fail(errReason)
+		r.fail(errReasonCode)
 	}
 	if len(r.b) > 0 {
 		r.properties(kind)
@@ -471,7 +471,7 @@ var reasonCodes = map[byte][]byte{
 	},
 }
 
-func (r *cursor) subscribe(version byte) {
+func (r *packetReader) subscribe(version byte) {
 	r.id()
 	reserved := byte(0xFC)
 	switch version {
@@ -488,14 +488,14 @@ func (r *cursor) subscribe(version byte) {
 		case options&reserved != 0:
 			r.fail(errMalformed)
 		case options&3 == 3, version == 5 && options&0x30 == 0x30: // QoS and retain handling
-			r.fail(errValue)
+			r.fail(errPropertyValue)
 		}
 	}
 }
 
 // connectWellFormed checks the form of a CONNECT whose protocol is known.
 func connectWellFormed(version byte, body []byte) error {
-	r := cursor{b: body}
+	r := packetReader{b: body}
 	r.bytes() // protocol
 	r.uint8()
 	flags := r.uint8()
@@ -605,7 +605,7 @@ func kindOf(err error) resource.ErrorKind {
 
 // topicError is an error about a topic, with the rule before it: a reader may see the beginning only.
 func topicError(kind resource.ErrorKind, topic, rule string, args ...any) *resource.Error {
-	return resource.Errorf(kind, "", "%s: topic %s", fmt.Sprintf(rule, args...), topics.Shown(topic))
+	return resource.Errorf(kind, "", "%s: topic %s", fmt.Sprintf(rule, args...), topics.QuoteTopic(topic))
 }
 
 // reasonOf is the reason string of a refusal: the rule, and then the topic or name that breaks it, cut. A field, such as a property of a
@@ -621,9 +621,9 @@ func reasonOf(err error) string {
 	} else if e := (*resource.Error)(nil); errors.As(err, &e) && reason == e.Error() {
 		switch {
 		case strings.Contains(e.Field, "/"):
-			reason = e.Message + ": topic " + topics.Shown(e.Field)
+			reason = e.Message + ": topic " + topics.QuoteTopic(e.Field)
 		case len(e.Field) > longestField:
-			reason = e.Message + ": " + topics.Shown(e.Field)
+			reason = e.Message + ": " + topics.QuoteTopic(e.Field)
 		}
 	}
 	return shortReason(reason)

@@ -15,9 +15,9 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// malformed are packets that follow a good CONNECT, and how MQTT 5 has them answered.
+// malformedPackets are packets that follow a good CONNECT, and how MQTT 5 has them answered.
 // The names give the standard's statement that they break.
-var malformed = map[string]struct {
+var malformedPackets = map[string]struct {
 	code byte
 	raw  []byte
 }{
@@ -72,18 +72,18 @@ var malformed = map[string]struct {
 }
 
 // What one client sends wrong is that client's end, and of no concern to others.
-func testMalformedPacketsCloseTheirSenderOnly(t *testing.T, at place) {
+func testMalformedPacketsCloseTheirSenderOnly(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	other := open(t, b, "other")
+	other := openClient(t, b, "other")
 	other.sub("b", 1)
-	for name, packet := range malformed {
+	for name, packet := range malformedPackets {
 		t.Run(name, func(t *testing.T) {
-			c := open(t, b, "c")
+			c := openClient(t, b, "c")
 			c.raw(packet.raw)
 			code, n := c.ended()
 			require.Equal(t, 1, n, "MQTT-4.13.1-1")
 			require.Equal(t, packet.code, code)
-			three := open(t, b, "three", v3)
+			three := openClient(t, b, "three", version311)
 			if name[0] == 'M' && packet.raw[0]>>4 != packets.Publish { // the rest is MQTT 5's alone
 				three.raw(packet.raw)
 				_, n := three.ended()
@@ -93,7 +93,7 @@ func testMalformedPacketsCloseTheirSenderOnly(t *testing.T, at place) {
 	}
 	other.publish("b", "still here", 1, 1)
 	other.nextOf(packets.Puback, func(pk packets.Packet) { require.Equal(t, "still here", string(pk.Payload)) })
-	require.Eventually(t, func() bool { return b.Stats().Connections <= 2 }, patience, 1)
+	require.Eventually(t, func() bool { return b.Stats().Connections <= 2 }, testTimeout, 1)
 	require.Zero(t, b.Stats().Malformed, "the decoder was spared")
 }
 
@@ -110,14 +110,14 @@ func connectRaw(protocol string, level, flags byte, props []byte, rest ...string
 	return append([]byte{0x10, byte(len(b))}, b...)
 }
 
-const silence = 0xFF // closed without an answer
+const noAnswer = 0xFF // closed without an answer
 
 var badConnects = map[string]struct {
 	code byte
 	raw  []byte
 }{
-	"MQTT-3.1.0-1 PINGREQ first":                     {silence, []byte{0xC0, 0}},
-	"MQTT-3.1.2-1 another protocol":                  {silence, connectRaw("HTTP", 5, 2, nil, "x")},
+	"MQTT-3.1.0-1 PINGREQ first":                     {noAnswer, []byte{0xC0, 0}},
+	"MQTT-3.1.2-1 another protocol":                  {noAnswer, connectRaw("HTTP", 5, 2, nil, "x")},
 	"MQTT-3.1.2-2 version 6":                         {0x84, connectRaw("MQTT", 6, 2, nil, "x")},
 	"MQTT-3.1.2-3 reserved flag":                     {0x81, connectRaw("MQTT", 5, 3, nil, "x")},
 	"MQTT-3.1.2-11 will QoS without a will":          {0x81, connectRaw("MQTT", 5, 0x0A, nil, "x")},
@@ -137,20 +137,20 @@ var badConnects = map[string]struct {
 	"a node's name that none can have":               {0x86, connectRaw("MQTT", 5, 0xC2, nil, "x", "node/+", "")},
 	"MQTT 3.1.1, level 2: MQTT-3.1.2-2":              {0x01, connectRaw("MQTT", 2, 2, nil, "x")},
 	"MQTT 3.1.1, no id to keep: MQTT-3.1.3-8":        {0x02, connectRaw("MQTT", 4, 0, nil, "")},
-	"MQTT 3.1.1, reserved flag: MQTT-3.1.2-3":        {silence, connectRaw("MQTT", 4, 3, nil, "x")},
-	"MQTT 3.1.1, password without user name":         {silence, connectRaw("MQTT", 4, 0x42, nil, "x", "password")},
+	"MQTT 3.1.1, reserved flag: MQTT-3.1.2-3":        {noAnswer, connectRaw("MQTT", 4, 3, nil, "x")},
+	"MQTT 3.1.1, password without user name":         {noAnswer, connectRaw("MQTT", 4, 0x42, nil, "x", "password")},
 }
 
-func testBadConnects(t *testing.T, at place) {
+func testBadConnects(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
 	for name, packet := range badConnects {
 		t.Run(name, func(t *testing.T) {
-			c := dial(t, b)
+			c := dialBroker(t, b)
 			if name[:5] == "MQTT " {
 				c.version = 4
 			}
 			c.raw(packet.raw)
-			if packet.code != silence {
+			if packet.code != noAnswer {
 				ack := c.expect(packets.Connack)
 				require.Equal(t, packet.code, ack.ReasonCode)
 				require.False(t, ack.SessionPresent, "MQTT-3.2.2-6")
@@ -164,14 +164,14 @@ func testBadConnects(t *testing.T, at place) {
 
 // FuzzForm: what passes for well-formed the decoder can read, and nothing else reaches it.
 func FuzzForm(f *testing.F) {
-	for _, packet := range malformed {
+	for _, packet := range malformedPackets {
 		f.Add(byte(5), packet.raw[0], packet.raw[1:])
 	}
 	for _, packet := range badConnects {
 		f.Add(byte(4), packet.raw[0], packet.raw[2:])
 	}
-	f.Add(byte(5), byte(0x10), encode(f, connectPacket("x", persistent, withWill("w", "x", 1)), 5)[2:])
-	f.Add(byte(5), byte(0x34), encode(f, publishPacket("a", "x", 2, 3, props(packets.Properties{ContentType: "t"})), 5)[2:])
+	f.Add(byte(5), byte(0x10), encodePacket(f, connectPacket("x", persistentSession, withWill("w", "x", 1)), 5)[2:])
+	f.Add(byte(5), byte(0x34), encodePacket(f, publishPacket("a", "x", 2, 3, withProperties(packets.Properties{ContentType: "t"})), 5)[2:])
 	f.Add(byte(5), byte(0xE0), []byte{4})
 	f.Fuzz(func(t *testing.T, version, first byte, body []byte) {
 		if version < 3 || version > 5 {
@@ -179,7 +179,7 @@ func FuzzForm(f *testing.F) {
 		}
 		if first == packets.Connect<<4 {
 			pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connect, Remaining: len(body)}}
-			if v, _, err := protocol(body); err == nil && connectWellFormed(v, body) == nil {
+			if v, _, err := parseProtocol(body); err == nil && connectWellFormed(v, body) == nil {
 				require.NoError(t, pk.ConnectDecode(body))
 				require.Equal(t, v, pk.ProtocolVersion)
 			}
@@ -196,13 +196,13 @@ func FuzzForm(f *testing.F) {
 
 // What arrived together with a mistake, and before it, has been taken.
 func TestWhatCameBeforeAMistakeIsDelivered(t *testing.T) {
-	b := start(t, nil)
-	other := open(t, b, "other")
+	b := startBroker(t, nil)
+	other := openClient(t, b, "other")
 	other.sub("b", 0)
-	for name, mistake := range malformed {
-		c, packet := open(t, b, "c"), mistake.raw
+	for name, mistake := range malformedPackets {
+		c, packet := openClient(t, b, "c"), mistake.raw
 		for _, payload := range []string{"1", "2"} { // the first on a topic and the next go different ways
-			packet = append(encode(t, publishPacket("b", payload, 0, 0), 5), packet...)
+			packet = append(encodePacket(t, publishPacket("b", payload, 0, 0), 5), packet...)
 		}
 		c.raw(packet)
 		require.Equal(t, "2", string(other.expect(packets.Publish).Payload), name)
@@ -213,10 +213,10 @@ func TestWhatCameBeforeAMistakeIsDelivered(t *testing.T) {
 
 // The reason reaches a client that is still sending what is refused.
 func TestReasonReachesABusySender(t *testing.T) {
-	b := start(t, nil)
+	b := startBroker(t, nil)
 	for range 20 {
-		c := open(t, b, "c")
-		_, _ = c.conn.Write(encode(t, publishPacket("a", strings.Repeat("x", 2<<20), 0, 0), 5))
+		c := openClient(t, b, "c")
+		_, _ = c.conn.Write(encodePacket(t, publishPacket("a", strings.Repeat("x", 2<<20), 0, 0), 5))
 		code, n := c.ended()
 		require.Equal(t, byte(0x95), code)
 		require.Equal(t, 1, n)
@@ -225,24 +225,24 @@ func TestReasonReachesABusySender(t *testing.T) {
 
 // FuzzPacket feeds a connection whatever may come after, or instead of, a CONNECT.
 func FuzzPacket(f *testing.F) {
-	for _, packet := range malformed {
+	for _, packet := range malformedPackets {
 		f.Add(true, packet.raw)
 	}
 	for _, packet := range badConnects {
 		f.Add(false, packet.raw)
 	}
-	f.Add(false, encode(f, connectPacket("x", persistent, withWill("w", "x", 1)), 5))
-	f.Add(false, encode(f, connectPacket("x", v3), 4))
+	f.Add(false, encodePacket(f, connectPacket("x", persistentSession, withWill("w", "x", 1)), 5))
+	f.Add(false, encodePacket(f, connectPacket("x", version311), 4))
 	sub := packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 1,
 		Filters: packets.Subscriptions{{Filter: "$share/g/a/#", Qos: 2}, {Filter: "+", Qos: 1}},
 	}
-	f.Add(true, append(encode(f, sub, 5), encode(f, publishPacket("a", "x", 2, 3, retain), 5)...))
-	b, err := New(Options{Log: zerolog.Nop(), Auth: Auth{Anonymous: anybody}, Tree: newFakeTree(), Limits: usual})
+	f.Add(true, append(encodePacket(f, sub, 5), encodePacket(f, publishPacket("a", "x", 2, 3, retain), 5)...))
+	b, err := New(Options{Log: zerolog.Nop(), Auth: Auth{Anonymous: anonymousOperator}, Tree: newFakeTree(), Limits: usualLimits})
 	require.NoError(f, err)
 	f.Cleanup(func() { _ = b.Close(f.Context()) })
 	l := &listener{connects: newRateLimiter(1000), b: b, loopback: true, Listener: Listener{Name: "pipe"}}
-	hello := encode(f, connectPacket("fuzz"), 5)
+	hello := encodePacket(f, connectPacket("fuzz"), 5)
 	f.Fuzz(func(t *testing.T, connected bool, data []byte) {
 		ours, theirs := net.Pipe()
 		served := make(chan struct{})
@@ -263,7 +263,7 @@ func FuzzPacket(f *testing.F) {
 		_ = ours.Close()
 		select {
 		case <-served:
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Fatal("the connection did not end")
 		}
 	})
@@ -274,17 +274,17 @@ type pipeConn struct{ net.Conn }
 
 func (pipeConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
 
-var anybody = []topics.Role{topics.RoleOperator}
+var anonymousOperator = []topics.Role{topics.RoleOperator}
 
 // MQTT 3.1 has its own rules for the bits of a packet's first byte and for CONNACK.
 func TestMQTT31HasItsOwnRules(t *testing.T) {
-	b := start(t, nil)
-	connect := func(change func(raw []byte)) *tc {
-		c := dial(t, b)
+	b := startBroker(t, nil)
+	connect := func(change func(raw []byte)) *testClient {
+		c := dialBroker(t, b)
 		c.version = 3
-		pk := connectPacket("old", v31)
+		pk := connectPacket("old", version31)
 		pk.Connect.Clean = false
-		raw := encode(t, pk, 3)
+		raw := encodePacket(t, pk, 3)
 		change(raw)
 		c.raw(raw)
 		require.Equal(t, []byte{packets.Connack << 4, 2, 0, 0}, c.bytes(4), "the byte before the return code is reserved: it never says that there is a session")
@@ -310,10 +310,10 @@ func TestMQTT31HasItsOwnRules(t *testing.T) {
 }
 
 // bytes reads as many bytes.
-func (c *tc) bytes(n int) []byte {
+func (c *testClient) bytes(n int) []byte {
 	c.t.Helper()
 	b := make([]byte, n)
-	require.NoError(c.t, c.conn.SetReadDeadline(time.Now().Add(patience)))
+	require.NoError(c.t, c.conn.SetReadDeadline(time.Now().Add(testTimeout)))
 	_, err := io.ReadFull(c.r, b)
 	require.NoError(c.t, err)
 	return b
@@ -321,13 +321,13 @@ func (c *tc) bytes(n int) []byte {
 
 // An acknowledgement of another kind than the message waits for ends the connection.
 func TestWrongAcknowledgementsEndTheConnection(t *testing.T) {
-	b := start(t, nil)
-	from := open(t, b, "from")
-	for _, version := range []connectOption{v3, func(*packets.Packet) {}} {
+	b := startBroker(t, nil)
+	from := openClient(t, b, "from")
+	for _, version := range []connectOption{version311, func(*packets.Packet) {}} {
 		for _, wrong := range []struct{ qos, ack byte }{
 			{1, packets.Pubrec}, {1, packets.Pubcomp}, {2, packets.Puback}, {2, packets.Pubcomp},
 		} {
-			c := open(t, b, "c", version)
+			c := openClient(t, b, "c", version)
 			c.ack(packets.Puback, 99) // of no message: it may have ended
 			c.sub("t", wrong.qos)
 			from.publish("t", "x", wrong.qos, 1)
@@ -350,28 +350,28 @@ func TestWrongAcknowledgementsEndTheConnection(t *testing.T) {
 }
 
 func TestTopicAliases(t *testing.T) {
-	b := start(t, nil)
+	b := startBroker(t, nil)
 	alias := func(n uint16, more ...packets.UserProperty) pubOption {
-		return props(packets.Properties{TopicAlias: n, TopicAliasFlag: true, User: more})
+		return withProperties(packets.Properties{TopicAlias: n, TopicAliasFlag: true, User: more})
 	}
-	reader := open(t, b, "reader")
+	reader := openClient(t, b, "reader")
 	reader.sub("#", 0)
 	for n, code := range map[uint16]byte{1: codeProtocolError, 65: codeBadAlias} {
-		c := open(t, b, "c")
+		c := openClient(t, b, "c")
 		c.publish("", "x", 1, 1, alias(n))
 		got, _ := c.ended()
 		require.Equal(t, code, got, "alias %d, which was not set", n)
 	}
-	c := open(t, b, "c")
-	require.Equal(t, byte(codeQuota), c.publish1("t", "x", alias(1, pairs(maxUserProperties+linkProperties+1).User...)).ReasonCode)
+	c := openClient(t, b, "c")
+	require.Equal(t, byte(codeQuota), c.publish1("t", "x", alias(1, userProperties(maxUserProperties+linkProperties+1).User...)).ReasonCode)
 	require.Equal(t, byte(0), c.publish1("", "x", alias(1)).ReasonCode, "an alias that came with a refused publish is good")
 	require.Equal(t, "t", reader.expect(packets.Publish).TopicName)
 }
 
 // A reason string has the rule first, and then what breaks it, cut: a client shows the beginning.
 func TestReasonStringsHaveTheRuleFirst(t *testing.T) {
-	b := start(t, withUsers)
-	op := open(t, b, "op", credentialsOf("op", "secret"))
+	b := startBroker(t, withUsers)
+	op := openClient(t, b, "op", credentialsOf("op", "secret"))
 	long := strings.Repeat("x", 60_000)
 	for topic, rule := range map[string]string{
 		"v1/nodes/zz/" + long: "", "$" + long: "topics that begin with $", "a/\x01" + long: "contains", strings.Repeat("a/", 300): "more than 200 levels",
@@ -381,7 +381,7 @@ func TestReasonStringsHaveTheRuleFirst(t *testing.T) {
 		require.NotContains(t, strings.SplitN(reason, ": topic", 2)[0], "xxx")
 		require.Less(t, len(reason), 700)
 	}
-	c := dial(t, b)
+	c := dialBroker(t, b)
 	require.Equal(t, byte(codeBadClientID), c.connect("node/"+long, credentialsOf("op", "secret")))
 	require.Less(t, len(c.connack.Properties.ReasonString), 300)
 }

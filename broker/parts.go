@@ -13,31 +13,31 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// partialFor is how long a message is kept that has not arrived whole, after its newest part.
-const partialFor = time.Hour
+// partialLifetime is how long a message is kept that has not arrived whole, after its newest part.
+const partialLifetime = time.Hour
 
-// partialCost is what is counted for one besides its content.
-const partialCost = 256
+// partialMessageCost is what is counted for one besides its content.
+const partialMessageCost = 256
 
-// partials are the large messages of nodes that have not arrived whole: at most one of each node. They outlive connections, so that a node goes
+// partialMessages are the large messages of nodes that have not arrived whole: at most one of each node. They outlive connections, so that a node goes
 // on after a cut with the part that is missing. Their bytes count as those of packets that have not arrived whole.
-type partials struct {
+type partialMessages struct {
 	most   int // size of a message
 	quota  *quota.Quota
 	now    func() time.Time
 	mu     sync.Mutex
-	byNode map[string]*partial
+	byNode map[string]*partialMessage
 	swept  time.Time
 }
 
-type partial struct {
-	link.Assembly
+type partialMessage struct {
+	link.IncomingParts
 	user   string
 	newest time.Time // when the newest part came
 }
 
-func newPartials(most int, unfinished *quota.Quota, now func() time.Time) *partials {
-	return &partials{most: most, quota: unfinished, now: now, byNode: make(map[string]*partial)}
+func newPartialMessages(most int, unfinished *quota.Quota, now func() time.Time) *partialMessages {
+	return &partialMessages{most: most, quota: unfinished, now: now, byNode: make(map[string]*partialMessage)}
 }
 
 // carriesPart reports whether a message is a part of another one.
@@ -55,12 +55,12 @@ func (c *conn) partsParams() session.PartsParams {
 
 // take takes a part. With the last one m becomes the message that arrived in parts, and published is to be called with its outcome; before
 // that published is nil, and a part without an error is kept.
-func (p *partials) take(m *Message) (published func(error), err error) {
+func (p *partialMessages) take(m *Message) (published func(error), err error) {
 	at, err := topics.Parse(m.Topic)
 	if err != nil {
 		return nil, err
 	}
-	part, err := link.DecodePart(m.Payload)
+	part, err := link.DecodeMessagePart(m.Payload)
 	switch {
 	case err != nil:
 		return nil, topicError(resource.Invalid, m.Topic, "%v", err)
@@ -76,9 +76,9 @@ func (p *partials) take(m *Message) (published func(error), err error) {
 		}
 	}
 	if is == nil {
-		is = &partial{}
+		is = &partialMessage{}
 	}
-	fresh, err := is.Fresh(&part)
+	fresh, err := is.NewContent(&part)
 	switch {
 	case err != nil:
 		return nil, topicError(resource.Conflict, m.Topic, "%v: send the message from its beginning", err)
@@ -97,41 +97,41 @@ func (p *partials) take(m *Message) (published func(error), err error) {
 }
 
 // begin begins a message, in the place of an earlier one of the node. p.mu is held.
-func (p *partials) begin(node, user string, part *link.Part) (*partial, error) {
+func (p *partialMessages) begin(node, user string, part *link.MessagePart) (*partialMessage, error) {
 	now := p.now()
 	if now.Sub(p.swept) > time.Minute {
 		p.swept = now
 		for node, old := range p.byNode {
-			if now.Sub(old.newest) > partialFor {
+			if now.Sub(old.newest) > partialLifetime {
 				p.drop(node)
 			}
 		}
 	}
 	p.drop(node)
-	if err := p.quota.Take(user, partialCost); err != nil {
+	if err := p.quota.Take(user, partialMessageCost); err != nil {
 		return nil, err
 	}
-	is := &partial{Assembly: link.NewAssembly(part), user: user, newest: now}
+	is := &partialMessage{IncomingParts: link.NewIncomingParts(part), user: user, newest: now}
 	p.byNode[node] = is
 	return is, nil
 }
 
 // drop forgets a node's message. p.mu is held.
-func (p *partials) drop(node string) {
+func (p *partialMessages) drop(node string) {
 	if is := p.byNode[node]; is != nil {
 		delete(p.byNode, node)
 		p.release(is)
-		p.quota.Add(is.user, -partialCost)
+		p.quota.Add(is.user, -partialMessageCost)
 	}
 }
 
-func (p *partials) release(is *partial) {
+func (p *partialMessages) release(is *partialMessage) {
 	p.quota.Add(is.user, -int64(len(is.Content)))
 	is.Content = nil
 }
 
 // published notes the outcome of a message. While it can't be stored, its parts are kept: the node sends the last one again.
-func (p *partials) published(node string, is *partial, err error) {
+func (p *partialMessages) published(node string, is *partialMessage, err error) {
 	if err != nil && resource.KindOf(err) == resource.Unavailable {
 		return
 	}

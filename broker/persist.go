@@ -21,34 +21,34 @@ type Journal interface {
 	// Commit makes changes durable, all or none and in the order of the calls. It never blocks. done is called with the
 	// outcome, in the order of the calls, but not before Commit returns. With a nil done, Commit is repeated until it
 	// succeeds.
-	Commit(changes []journal.Change, done func(error))
+	Commit(changes []journal.RecordChange, done func(error))
 	// Read hands over the values of records, in order, each valid during the call.
 	Read(ids []uint64, each func(i int, value []byte) error) error
 }
 
-// store is a journal as sessions use it.
-type store struct {
+// recordStore is a journal as sessions use it.
+type recordStore struct {
 	journal Journal
 	last    atomic.Uint64 // the id of the newest record
 	backlog               // bytes whose commit has no outcome yet
 }
 
-func newStore(j Journal) *store {
-	s := &store{journal: j}
+func newRecordStore(j Journal) *recordStore {
+	s := &recordStore{journal: j}
 	s.init()
 	return s
 }
 
 // ID returns the id of a new record.
-func (s *store) ID() uint64 { return s.last.Add(1) }
+func (s *recordStore) ID() uint64 { return s.last.Add(1) }
 
 // Read reads records.
-func (s *store) Read(ids []uint64, each func(i int, value []byte) error) error {
+func (s *recordStore) Read(ids []uint64, each func(i int, value []byte) error) error {
 	return s.journal.Read(ids, each)
 }
 
 // Commit makes changes durable.
-func (s *store) Commit(changes []journal.Change, done func(error)) {
+func (s *recordStore) Commit(changes []journal.RecordChange, done func(error)) {
 	if done == nil {
 		s.journal.Commit(changes, nil)
 		return
@@ -58,13 +58,13 @@ func (s *store) Commit(changes []journal.Change, done func(error)) {
 
 // pendingCommit is a commit whose outcome is waited for.
 type pendingCommit struct {
-	changes []journal.Change
+	changes []journal.RecordChange
 	bytes   int
 	done    func(error)
 }
 
 // begin counts the bytes until finish is called.
-func (s *store) begin(changes []journal.Change, done func(error)) pendingCommit {
+func (s *recordStore) begin(changes []journal.RecordChange, done func(error)) pendingCommit {
 	n := 64
 	for _, c := range changes {
 		n += len(c.Value)
@@ -73,11 +73,11 @@ func (s *store) begin(changes []journal.Change, done func(error)) pendingCommit 
 	return pendingCommit{changes, n, done}
 }
 
-func (o pendingCommit) commit(s *store) {
+func (o pendingCommit) commit(s *recordStore) {
 	s.journal.Commit(o.changes, func(err error) { o.finish(s, unavailable(err)) })
 }
 
-func (o pendingCommit) finish(s *store, err error) {
+func (o pendingCommit) finish(s *recordStore, err error) {
 	s.backlog.done(o.bytes)
 	o.done(err)
 }
@@ -89,8 +89,8 @@ func unavailable(err error) error {
 	return resource.Errorf(resource.Unavailable, "", "the broker can't store it now: %v", err)
 }
 
-// along commits changes, if there are any, and calls done with the outcome.
-func (s *store) along(changes []journal.Change, done func(error)) {
+// commitAny commits changes, if there are any, and calls done with the outcome.
+func (s *recordStore) commitAny(changes []journal.RecordChange, done func(error)) {
 	if len(changes) == 0 {
 		done(nil)
 		return
@@ -99,11 +99,11 @@ func (s *store) along(changes []journal.Change, done func(error)) {
 }
 
 // Forget deletes records; nothing waits for that.
-func (s *store) Forget(records ...uint64) {
-	changes := make([]journal.Change, 0, len(records))
+func (s *recordStore) Forget(records ...uint64) {
+	changes := make([]journal.RecordChange, 0, len(records))
 	for _, id := range records {
 		if id > 0 {
-			changes = append(changes, journal.Change{ID: id})
+			changes = append(changes, journal.RecordChange{ID: id})
 		}
 	}
 	if len(changes) > 0 {
@@ -111,8 +111,8 @@ func (s *store) Forget(records ...uint64) {
 	}
 }
 
-// now commits changes and waits for the outcome. Only the goroutine that reads from a client may call it.
-func (s *store) now(changes []journal.Change) error {
+// commitNow commits changes and waits for the outcome. Only the goroutine that reads from a client may call it.
+func (s *recordStore) commitNow(changes []journal.RecordChange) error {
 	done := make(chan error, 1)
 	s.Commit(changes, func(err error) { done <- err })
 	return <-done
@@ -127,26 +127,26 @@ const (
 )
 
 // recordWith encodes the client's record, with its will.
-func (c *client) recordWith(w *will) journal.Change {
+func (c *client) recordWith(w *will) journal.RecordChange {
 	e := session.Encoder{kindClient}
 	e.Number(c.number)
-	identify(&e, c.rights())
-	e.Number(uint64(c.lasting / time.Millisecond))
-	e.Time(c.left)
+	encodeIdentity(&e, c.rights())
+	e.Number(uint64(c.expiryInterval / time.Millisecond))
+	e.Time(c.disconnectedAt)
 	e.Flag(w != nil)
 	if w != nil {
 		w.encode(&e)
 	}
-	return journal.Change{ID: c.record, Value: e}
+	return journal.RecordChange{ID: c.record, Value: e}
 }
 
 func (w *will) encode(e *session.Encoder) {
 	e.Number(uint64(w.delay / time.Second))
-	e.Message(outgoing(w.message, time.Time{}))
+	e.Message(sessionMessage(w.message, time.Time{}))
 }
 
-// willFrom decodes a client's will.
-func willFrom(d *session.Decoder, id *Identity) *will {
+// decodeWill decodes a client's will.
+func decodeWill(d *session.Decoder, id *Identity) *will {
 	w := &will{delay: time.Duration(d.Number()) * time.Second}
 	m := d.Message()
 	w.message = Message{Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Retain: m.Retain, Props: m.Props, Publisher: id}
@@ -154,29 +154,29 @@ func willFrom(d *session.Decoder, id *Identity) *will {
 }
 
 // change stores the will of a session that is not on disk.
-func (w *will) change() journal.Change {
+func (w *will) change() journal.RecordChange {
 	e := session.Encoder{kindWill}
-	identify(&e, w.message.Publisher)
+	encodeIdentity(&e, w.message.Publisher)
 	w.encode(&e)
-	return journal.Change{ID: w.record, Value: e}
+	return journal.RecordChange{ID: w.record, Value: e}
 }
 
-// discovererOf begins the name under which a record has the role discoverer: a glob of Configurations follows, and a role with several globs is
+// discovererPrefix begins the name under which a record has the role discoverer: a glob of Configurations follows, and a role with several globs is
 // there several times. So a version that knows no Configurations takes it for a role without rights. In that version's own records the role stands
 // alone: which Configurations were given is unknown, and the role is left out until the client signs in again.
-const discovererOf = string(topics.RoleDiscoverer) + "/"
+const discovererPrefix = string(topics.RoleDiscoverer) + "/"
 
-func identify(e *session.Encoder, id *Identity) {
+func encodeIdentity(e *session.Encoder, id *Identity) {
 	roles := make([]string, 0, len(id.Roles))
 	for _, r := range id.Roles {
 		switch {
 		case r != topics.RoleDiscoverer:
 			roles = append(roles, string(r))
 		case len(id.Configurations) == 0:
-			roles = append(roles, discovererOf+"*")
+			roles = append(roles, discovererPrefix+"*")
 		default:
 			for _, glob := range id.Configurations {
-				roles = append(roles, discovererOf+glob)
+				roles = append(roles, discovererPrefix+glob)
 			}
 		}
 	}
@@ -198,7 +198,7 @@ func identify(e *session.Encoder, id *Identity) {
 	}
 }
 
-func identityFrom(d *session.Decoder) *Identity {
+func decodeIdentity(d *session.Decoder) *Identity {
 	var id Identity
 	for _, s := range []*string{&id.ClientID, &id.User, &id.Node, &id.Token, &id.Listener, &id.Remote} {
 		*s = d.Text()
@@ -215,7 +215,7 @@ func identityFrom(d *session.Decoder) *Identity {
 		}
 	}
 	for _, r := range roles {
-		if glob, ok := strings.CutPrefix(r, discovererOf); ok {
+		if glob, ok := strings.CutPrefix(r, discovererPrefix); ok {
 			id.Configurations = append(id.Configurations, glob)
 			r = string(topics.RoleDiscoverer)
 		} else if r == string(topics.RoleDiscoverer) {
@@ -228,16 +228,16 @@ func identityFrom(d *session.Decoder) *Identity {
 	return &id
 }
 
-// clientFrom decodes a client's record.
-func (b *Broker) clientFrom(record uint64, d *session.Decoder) *client {
+// decodeClient decodes a client's record.
+func (b *Broker) decodeClient(record uint64, d *session.Decoder) *client {
 	number := d.Number()
-	id := identityFrom(d)
+	id := decodeIdentity(d)
 	c := b.clientOf(id)
 	c.record, c.number = record, number
-	c.lasting = time.Duration(d.Number()) * time.Millisecond
-	c.left = d.Time()
+	c.expiryInterval = time.Duration(d.Number()) * time.Millisecond
+	c.disconnectedAt = d.Time()
 	if d.Flag() {
-		c.will = willFrom(d, id)
+		c.will = decodeWill(d, id)
 		c.weighWill(c.will)
 	}
 	c.sess.MakeDurable(c.number, b.store)
@@ -250,7 +250,7 @@ const (
 	flagRetainAsPublished
 )
 
-func (s *subscription) change() journal.Change {
+func (s *subscription) change() journal.RecordChange {
 	e := session.Encoder{kindSubscription}
 	e.Number(s.client.number)
 	e.Text(s.filter)
@@ -263,59 +263,59 @@ func (s *subscription) change() journal.Change {
 		flags |= flagRetainAsPublished
 	}
 	e = append(e, s.qos, flags, s.retainHandling)
-	return journal.Change{ID: s.record, Value: e}
+	return journal.RecordChange{ID: s.record, Value: e}
 }
 
-// loadedSub is a subscription whose client's record may not have been read yet.
-type loadedSub struct {
+// loadedSubscription is a subscription whose client's record may not have been read yet.
+type loadedSubscription struct {
 	number uint64
 	sub    *subscription
 }
 
 var errFilter = errors.New("a subscription with an invalid filter or QoS")
 
-func subscriptionFrom(record uint64, d *session.Decoder) (loadedSub, error) {
+func decodeSubscription(record uint64, d *session.Decoder) (loadedSubscription, error) {
 	number, filter := d.Number(), d.Text()
 	id := uint32(d.Number())
 	qos, flags, handling := d.Byte(), d.Byte(), d.Byte()
 	if err := d.End(); err != nil {
-		return loadedSub{}, err
+		return loadedSubscription{}, err
 	}
 	if topics.CheckFilter(filter) != nil || qos > 2 {
-		return loadedSub{}, errFilter
+		return loadedSubscription{}, errFilter
 	}
 	s := newSubscription(nil, filter)
 	s.record, s.id, s.qos, s.retainHandling = record, id, qos, handling
 	s.noLocal, s.retainAsPublished = flags&flagNoLocal != 0, flags&flagRetainAsPublished != 0
-	return loadedSub{number, s}, nil
+	return loadedSubscription{number, s}, nil
 }
 
-func retainedChange(m *session.Message) journal.Change {
+func retainedChange(m *session.Message) journal.RecordChange {
 	if len(m.Payload) == 0 {
-		return journal.Change{ID: m.Record}
+		return journal.RecordChange{ID: m.Record}
 	}
 	e := append(make(session.Encoder, 0, m.Weight()), kindRetained)
 	e.Text(m.User)
 	e.Message(m)
-	return journal.Change{ID: m.Record, Value: e}
+	return journal.RecordChange{ID: m.Record, Value: e}
 }
 
-// loading is the state while records are read.
-type loading struct {
+// journalLoad is the state while records are read.
+type journalLoad struct {
 	b        *Broker
 	now      time.Time
-	parts    *session.Loader
+	parts    *session.RecordLoader
 	clients  map[uint64]*client // by number
-	subs     []loadedSub
+	subs     []loadedSubscription
 	outdated []uint64
 }
 
 // load restores sessions, subscriptions, retained messages and wills from the journal.
 func (b *Broker) load() error {
-	l := &loading{b: b, now: b.opts.Now(), parts: session.NewLoader(b.opts.Now()), clients: make(map[uint64]*client)}
+	l := &journalLoad{b: b, now: b.opts.Now(), parts: session.NewRecordLoader(b.opts.Now()), clients: make(map[uint64]*client)}
 	var last uint64
 	err := b.opts.Journal.Load(func(id uint64, value []byte) error {
-		if id < journal.Sequence {
+		if id < journal.FirstSequenced {
 			last = max(last, id)
 		}
 		return l.record(id, value)
@@ -340,32 +340,32 @@ func (b *Broker) load() error {
 	return nil
 }
 
-func (l *loading) record(id uint64, value []byte) error {
+func (l *journalLoad) record(id uint64, value []byte) error {
 	if len(value) > 0 && value[0] < session.FirstOtherKind {
 		return l.parts.Record(id, value)
 	}
 	d := session.NewDecoder(value)
 	switch kind := d.Byte(); kind {
 	case kindClient:
-		c := l.b.clientFrom(id, d)
+		c := l.b.decodeClient(id, d)
 		l.clients[c.number] = c
 	case kindSubscription:
-		s, err := subscriptionFrom(id, d)
+		s, err := decodeSubscription(id, d)
 		l.subs = append(l.subs, s)
 		return err
 	case kindRetained:
 		return l.retained(id, d)
 	case kindWill:
-		w := willFrom(d, identityFrom(d))
+		w := decodeWill(d, decodeIdentity(d))
 		w.record = id
-		l.b.lost = append(l.b.lost, w)
+		l.b.lostWills = append(l.b.lostWills, w)
 	default:
 		return fmt.Errorf("a record of the unknown kind %d: it may be a newer version's", kind)
 	}
 	return d.End()
 }
 
-func (l *loading) retained(id uint64, d *session.Decoder) error {
+func (l *journalLoad) retained(id uint64, d *session.Decoder) error {
 	user := d.Text()
 	m := d.Message()
 	m.Record, m.User = id, user
@@ -384,17 +384,17 @@ func (l *loading) retained(id uint64, d *session.Decoder) error {
 // choose keeps a client's session, unless it has expired or was replaced by a newer one. One that has expired with a will,
 // or with messages of a shared subscription, is kept until Serve ends it, which publishes the will and redistributes the
 // messages.
-func (l *loading) choose(c *client) {
-	if c.left.IsZero() {
-		c.left = l.now // it was connected when the broker stopped
+func (l *journalLoad) choose(c *client) {
+	if c.disconnectedAt.IsZero() {
+		c.disconnectedAt = l.now // it was connected when the broker stopped
 	}
-	c.left = session.RebaseTime(c.left, l.now)
+	c.disconnectedAt = session.RebaseTime(c.disconnectedAt, l.now)
 	byID := l.b.clients.byID
 	old := byID[c.id]
 	lost := c
 	switch {
 	case old != nil && old.number > c.number:
-	case c.will == nil && !l.parts.HasShared(c.number) && !c.left.Add(c.lasting).After(l.now):
+	case c.will == nil && !l.parts.HasShared(c.number) && !c.disconnectedAt.Add(c.expiryInterval).After(l.now):
 	default:
 		byID[c.id], lost = c, old
 	}
@@ -403,7 +403,7 @@ func (l *loading) choose(c *client) {
 	}
 }
 
-func (l *loading) subscribe(s loadedSub) {
+func (l *journalLoad) subscribe(s loadedSubscription) {
 	c := l.clients[s.number]
 	if c == nil || l.b.clients.byID[c.id] != c {
 		l.outdated = append(l.outdated, s.sub.record)
@@ -415,8 +415,8 @@ func (l *loading) subscribe(s loadedSub) {
 }
 
 // restore fills a session with its messages, and resumes the replay of retained messages.
-func (l *loading) restore(c *client) error {
-	if !c.rights().own() {
+func (l *journalLoad) restore(c *client) error {
+	if !c.rights().isBroker() {
 		l.b.clients.keep(c)
 	}
 	pulls, err := l.parts.Restore(c.sess)
@@ -426,7 +426,7 @@ func (l *loading) restore(c *client) error {
 			c.sess.CancelReplay(p.Filter) // it was unsubscribed
 			continue
 		}
-		c.sess.StartReplay(p.Filter, l.b.puller(s, p.After))
+		c.sess.StartReplay(p.Filter, l.b.retainedReader(s, p.After))
 	}
 	return err
 }
@@ -434,25 +434,25 @@ func (l *loading) restore(c *client) error {
 // resume starts the timers of the loaded sessions, ends those that have expired, and publishes the wills of sessions that
 // ended with the previous process. What there is of an identity that has ended, ends; else it has the rights of now.
 func (b *Broker) resume() {
-	for _, cl := range b.clients.of(func(*Identity) bool { return true }) {
-		if id := b.auth.renewed(cl.rights()); id == nil {
-			b.endAway(cl)
+	for _, cl := range b.clients.chosen(func(*Identity) bool { return true }) {
+		if id := b.auth.current(cl.rights()); id == nil {
+			b.endDisconnected(cl)
 		} else if id != cl.rights() {
 			b.clients.identify(cl, id)
 			b.router.index.gen.Add(1) // routes depend on rights
 		}
 	}
-	for _, w := range b.lost {
-		if id := b.auth.renewed(w.message.Publisher); id == nil {
+	for _, w := range b.lostWills {
+		if id := b.auth.current(w.message.Publisher); id == nil {
 			b.dropWill(w)
 		} else {
 			w.message.Publisher = id
 			b.publishWill(w)
 		}
 	}
-	b.lost = nil
-	for _, cl := range b.clients.of(func(id *Identity) bool { return id.Token != "" }) {
-		b.follow(cl)
+	b.lostWills = nil
+	for _, cl := range b.clients.chosen(func(id *Identity) bool { return id.Token != "" }) {
+		b.endWithToken(cl)
 	}
 	for c, epoch := range b.startAllTimers() {
 		b.expire(c, epoch)
@@ -467,11 +467,11 @@ func (b *Broker) startAllTimers() (expired map[*client]int) {
 	now := b.opts.Now()
 	expired = make(map[*client]int)
 	for _, c := range cs.byID {
-		if c.conn != nil || c.expiry != nil || cs.closed || c.rights().own() {
+		if c.conn != nil || c.expiryTimer != nil || cs.closed || c.rights().isBroker() {
 			continue
 		}
-		if left := c.left.Add(c.lasting).Sub(now); left > 0 {
-			b.startTimers(c, left, c.will, c.left.Sub(now))
+		if left := c.disconnectedAt.Add(c.expiryInterval).Sub(now); left > 0 {
+			b.startTimers(c, left, c.will, c.disconnectedAt.Sub(now))
 		} else {
 			expired[c] = c.epoch
 		}

@@ -19,13 +19,13 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// kept runs a broker on a journal in a directory. stop ends it in order.
-func kept(t *testing.T, dir string, change func(*Options)) (b *Broker, stop func()) {
+// startKept runs a broker on a journal in a directory. stop ends it in order.
+func startKept(t *testing.T, dir string, change func(*Options)) (b *Broker, stop func()) {
 	t.Helper()
 	j, err := journal.Open(journal.Options{Dir: dir})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = j.Close() }) // after the broker
-	b = start(t, func(o *Options) {
+	b = startBroker(t, func(o *Options) {
 		o.Journal = j
 		if change != nil {
 			change(o)
@@ -37,8 +37,8 @@ func kept(t *testing.T, dir string, change func(*Options)) (b *Broker, stop func
 	}
 }
 
-// crashed is what a crash leaves at this moment: a copy of the files.
-func crashed(t testing.TB, dir string) string {
+// copyCrashed is what a crash leaves at this moment: a copy of the files.
+func copyCrashed(t testing.TB, dir string) string {
 	t.Helper()
 	to := t.TempDir()
 	for {
@@ -60,23 +60,23 @@ func crashed(t testing.TB, dir string) string {
 	}
 }
 
-// restarted runs a broker on what a crash of another leaves now.
-func restarted(t *testing.T, dir string, change func(*Options)) (*Broker, string) {
+// restartCrashed runs a broker on what a crash of another leaves now.
+func restartCrashed(t *testing.T, dir string, change func(*Options)) (*Broker, string) {
 	t.Helper()
-	to := crashed(t, dir)
-	b, _ := kept(t, to, change)
+	to := copyCrashed(t, dir)
+	b, _ := startKept(t, to, change)
 	return b, to
 }
 
-func testQueueOutlivesTheBroker(t *testing.T, at place) {
+func testQueueOutlivesTheBroker(t *testing.T, at brokerSetup) {
 	for _, version := range []struct {
 		name string
 		opts []connectOption
-	}{{"five", []connectOption{persistent}}, {"three", []connectOption{persistent, v3}}} {
+	}{{"five", []connectOption{persistentSession}}, {"three", []connectOption{persistentSession, version311}}} {
 		t.Run(version.name, func(t *testing.T) {
 			dir := t.TempDir()
-			b, stop := at.kept(t, dir, nil)
-			sub, pub := open(t, b, "sub", version.opts...), open(t, b, "pub")
+			b, stop := at.startOn(t, dir, nil)
+			sub, pub := openClient(t, b, "sub", version.opts...), openClient(t, b, "pub")
 			sub.sub("a/#", 1)
 			sub.sub("b", 2)
 			sub.leave(b, "sub")
@@ -86,16 +86,16 @@ func testQueueOutlivesTheBroker(t *testing.T, at place) {
 			check := func(b *Broker) {
 				require.Equal(t, int64(50), b.Stats().Queued)
 				require.Equal(t, 2, b.Stats().Subscriptions)
-				sub := open(t, b, "sub", version.opts...)
+				sub := openClient(t, b, "sub", version.opts...)
 				require.True(t, sub.connack.SessionPresent)
-				require.Equal(t, numbers(0, 50), sub.collect(50))
-				open(t, b, "pub").publish1("b", "still subscribed")
+				require.Equal(t, numberedPayloads(0, 50), sub.collect(50))
+				openClient(t, b, "pub").publish1("b", "still subscribed")
 				require.Equal(t, "still subscribed", string(sub.expect(packets.Publish).Payload))
 			}
-			killed, _ := at.restarted(t, dir)
+			killed, _ := at.restartCrashed(t, dir)
 			check(killed)
 			stop()
-			ended, _ := at.kept(t, dir, nil)
+			ended, _ := at.startOn(t, dir, nil)
 			check(ended)
 		})
 	}
@@ -105,7 +105,7 @@ func testQueueOutlivesTheBroker(t *testing.T, at place) {
 func TestWhatFullSessionsDroppedIsCountedOverRestarts(t *testing.T) {
 	dir := t.TempDir()
 	narrow := func(o *Options) {
-		o.Limits.Session.Bytes = roomFor(numbers(0, 10)...)
+		o.Limits.Session.Bytes = roomFor(numberedPayloads(0, 10)...)
 		o.LinkQueue = &LinkQueueOptions{Keep: []string{"kept/#"}, Bytes: 1, Age: time.Hour}
 	}
 	missed := func(b *Broker) int64 {
@@ -116,39 +116,39 @@ func TestWhatFullSessionsDroppedIsCountedOverRestarts(t *testing.T) {
 		}
 		return -1
 	}
-	b, stop := kept(t, dir, narrow)
-	sub := open(t, b, "sub", persistent)
+	b, stop := startKept(t, dir, narrow)
+	sub := openClient(t, b, "sub", persistentSession)
 	sub.sub("a", 1)
 	sub.leave(b, "sub")
 	records := b.store.last.Load()
-	open(t, b, "pub").burst("a", 0, 30)
-	passed(t, b, 0, 5)
+	openClient(t, b, "pub").burst("a", 0, 30)
+	passMessages(t, b, 0, 5)
 	require.EqualValues(t, 20, missed(b))
 	require.LessOrEqual(t, b.store.last.Load(), records+10, "nothing is written for what is dropped")
 	stop()
 
-	b, _ = kept(t, dir, narrow)
+	b, _ = startKept(t, dir, narrow)
 	require.EqualValues(t, 20, missed(b))
 	require.EqualValues(t, 20, b.Report().Missed)
 	require.EqualValues(t, 4, b.LinkQueueStats().FullBefore)
 	require.Zero(t, b.Stats().Dropped["queue_full"], "a counter begins with the process")
-	open(t, b, "pub").burst("a", 0, 5)
+	openClient(t, b, "pub").burst("a", 0, 5)
 	b.storeMissed()
-	require.NoError(t, b.store.now(nil))
+	require.NoError(t, b.store.commitNow(nil))
 
-	b, _ = restarted(t, dir, narrow)
+	b, _ = restartCrashed(t, dir, narrow)
 	require.EqualValues(t, 25, missed(b))
-	sub = open(t, b, "sub", persistent)
-	require.Equal(t, numbers(0, 10), sub.collect(10))
+	sub = openClient(t, b, "sub", persistentSession)
+	require.Equal(t, numberedPayloads(0, 10), sub.collect(10))
 	require.EqualValues(t, 25, missed(b), "also once there is room")
-	open(t, b, "sub").leave(b, "sub")
+	openClient(t, b, "sub").leave(b, "sub")
 	require.Zero(t, b.Report().Missed, "with the session ends its count")
 }
 
-func testWhatWasSentIsSentAgainWithItsID(t *testing.T, at place) {
+func testWhatWasSentIsSentAgainWithItsID(t *testing.T, at brokerSetup) {
 	dir := t.TempDir()
-	b, stop := at.kept(t, dir, nil)
-	sub, pub := open(t, b, "sub", persistent, receiveMaximum(5)), open(t, b, "pub")
+	b, stop := at.startOn(t, dir, nil)
+	sub, pub := openClient(t, b, "sub", persistentSession, receiveMaximum(5)), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	pub.burst("a", 0, 20)
 	ids := make(map[string]uint16)
@@ -157,8 +157,8 @@ func testWhatWasSentIsSentAgainWithItsID(t *testing.T, at place) {
 		ids[string(pk.Payload)] = pk.PacketID
 	}
 	stop()
-	b, _ = at.kept(t, dir, nil)
-	sub = open(t, b, "sub", persistent, receiveMaximum(7))
+	b, _ = at.startOn(t, dir, nil)
+	sub = openClient(t, b, "sub", persistentSession, receiveMaximum(7))
 	for i := range 7 {
 		pk := sub.expect(packets.Publish)
 		require.Equal(t, strconv.Itoa(i), string(pk.Payload))
@@ -170,10 +170,10 @@ func testWhatWasSentIsSentAgainWithItsID(t *testing.T, at place) {
 	sub.nothing()
 }
 
-func testRetainedOutlivesTheBroker(t *testing.T, at place) {
+func testRetainedOutlivesTheBroker(t *testing.T, at brokerSetup) {
 	dir := t.TempDir()
-	b, stop := at.kept(t, dir, nil)
-	pub := open(t, b, "pub")
+	b, stop := at.startOn(t, dir, nil)
+	pub := openClient(t, b, "pub")
 	for i := range 100 {
 		pub.publish1("r/"+strconv.Itoa(i), "old", retain)
 	}
@@ -181,11 +181,11 @@ func testRetainedOutlivesTheBroker(t *testing.T, at place) {
 		ContentType: "t", ResponseTopic: "r", CorrelationData: []byte{1}, PayloadFormat: 1, PayloadFormatFlag: true,
 		User: []packets.UserProperty{{Key: "k", Val: "v"}},
 	}
-	pub.publish1("r/1", "new", retain, props(want))
+	pub.publish1("r/1", "new", retain, withProperties(want))
 	pub.publish1("r/2", "", retain)
 	check := func(b *Broker) {
 		require.Equal(t, 99, b.Stats().Retained)
-		sub := open(t, b, "sub")
+		sub := openClient(t, b, "sub")
 		sub.sub("r/1", 1)
 		pk := sub.expect(packets.Publish)
 		require.Equal(t, "new", string(pk.Payload))
@@ -194,43 +194,43 @@ func testRetainedOutlivesTheBroker(t *testing.T, at place) {
 		sub.sub("r/2", 1)
 		sub.nothing()
 	}
-	killed, _ := at.restarted(t, dir)
+	killed, _ := at.restartCrashed(t, dir)
 	check(killed)
 	stop()
-	ended, _ := at.kept(t, dir, nil)
+	ended, _ := at.startOn(t, dir, nil)
 	check(ended)
 }
 
 // A QoS 2 publish, killed after each step: taken once.
 func TestInboundQoS2AtEachStep(t *testing.T) {
 	dir := t.TempDir()
-	b, _ := kept(t, dir, nil)
-	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub", persistent)
+	b, _ := startKept(t, dir, nil)
+	sub, pub := openClient(t, b, "sub", persistentSession), openClient(t, b, "pub", persistentSession)
 	sub.sub("a", 1)
 	sub.leave(b, "sub")
 	pub.publish("a", "once", 2, 5)
 	pub.expect(packets.Pubrec)
 
-	b, dir = restarted(t, dir, nil)
-	pub = open(t, b, "pub", persistent)
+	b, dir = restartCrashed(t, dir, nil)
+	pub = openClient(t, b, "pub", persistentSession)
 	require.True(t, pub.connack.SessionPresent)
 	pub.publish("a", "once", 2, 5, dup)
 	require.Equal(t, byte(0), pub.expect(packets.Pubrec).ReasonCode)
 
-	b, dir = restarted(t, dir, nil)
-	pub = open(t, b, "pub", persistent)
+	b, dir = restartCrashed(t, dir, nil)
+	pub = openClient(t, b, "pub", persistentSession)
 	pub.ack(packets.Pubrel, 5)
 	require.Equal(t, byte(0), pub.expect(packets.Pubcomp).ReasonCode)
 
-	b, dir = restarted(t, dir, nil)
-	pub = open(t, b, "pub", persistent)
+	b, dir = restartCrashed(t, dir, nil)
+	pub = openClient(t, b, "pub", persistentSession)
 	pub.ack(packets.Pubrel, 5)
 	require.Equal(t, byte(0x92), pub.expect(packets.Pubcomp).ReasonCode)
 	pub.publish("a", "twice", 2, 5)
 	pub.expect(packets.Pubrec)
 
-	b, _ = restarted(t, dir, nil)
-	sub = open(t, b, "sub", persistent)
+	b, _ = restartCrashed(t, dir, nil)
+	sub = openClient(t, b, "sub", persistentSession)
 	require.Equal(t, []string{"once", "twice"}, sub.collect(2))
 	sub.nothing()
 }
@@ -238,69 +238,69 @@ func TestInboundQoS2AtEachStep(t *testing.T) {
 // A QoS 2 delivery, killed after each step: delivered once.
 func TestOutboundQoS2AtEachStep(t *testing.T) {
 	dir := t.TempDir()
-	b, _ := kept(t, dir, nil)
-	sub, other, pub := open(t, b, "sub", persistent), open(t, b, "other", persistent), open(t, b, "pub")
+	b, _ := startKept(t, dir, nil)
+	sub, other, pub := openClient(t, b, "sub", persistentSession), openClient(t, b, "other", persistentSession), openClient(t, b, "pub")
 	sub.sub("a", 2)
 	other.sub("a", 2) // so that the message is shared
 	pub.publish("a", "x", 2, 1)
 	pub.expect(packets.Pubrec)
 	id := sub.expect(packets.Publish).PacketID
 
-	b, dir = restarted(t, dir, nil)
-	sub = open(t, b, "sub", persistent)
+	b, dir = restartCrashed(t, dir, nil)
+	sub = openClient(t, b, "sub", persistentSession)
 	again := sub.expect(packets.Publish)
 	require.Equal(t, id, again.PacketID)
 	require.Equal(t, "x", string(again.Payload))
 	sub.ack(packets.Pubrec, id)
 	require.Equal(t, id, sub.expect(packets.Pubrel).PacketID)
 
-	b, dir = restarted(t, dir, nil)
-	sub = open(t, b, "sub", persistent)
+	b, dir = restartCrashed(t, dir, nil)
+	sub = openClient(t, b, "sub", persistentSession)
 	require.Equal(t, id, sub.expect(packets.Pubrel).PacketID, "released: not published again")
 	sub.nothing()
 	sub.ack(packets.Pubcomp, id)
 	sub.nothing()
-	open(t, b, "pub").publish1("elsewhere", "takes the rest to disk", retain)
+	openClient(t, b, "pub").publish1("elsewhere", "takes the rest to disk", retain)
 
-	b, _ = restarted(t, dir, nil)
-	sub = open(t, b, "sub", persistent)
+	b, _ = restartCrashed(t, dir, nil)
+	sub = openClient(t, b, "sub", persistentSession)
 	sub.nothing()
-	open(t, b, "pub").publish1("a", "next")
+	openClient(t, b, "pub").publish1("a", "next")
 	require.NotEqual(t, id, sub.expect(packets.Publish).PacketID)
-	other = open(t, b, "other", persistent)
+	other = openClient(t, b, "other", persistentSession)
 	require.Equal(t, "x", string(other.expect(packets.Publish).Payload))
 }
 
 func TestCleanStartForgetsOnDisk(t *testing.T) {
 	dir := t.TempDir()
-	b, _ := kept(t, dir, nil)
-	open(t, b, "c", persistent).sub("a", 1)
-	c := open(t, b, "c", func(pk *packets.Packet) { pk.Connect.Clean = true })
+	b, _ := startKept(t, dir, nil)
+	openClient(t, b, "c", persistentSession).sub("a", 1)
+	c := openClient(t, b, "c", func(pk *packets.Packet) { pk.Connect.Clean = true })
 	require.False(t, c.connack.SessionPresent)
-	open(t, b, "pub").publish1("a", "x", retain)
-	b, _ = restarted(t, dir, nil)
+	openClient(t, b, "pub").publish1("a", "x", retain)
+	b, _ = restartCrashed(t, dir, nil)
 	require.Zero(t, b.Stats().Sessions)
 	require.Zero(t, b.Stats().Subscriptions)
-	require.False(t, open(t, b, "c", persistent).connack.SessionPresent)
+	require.False(t, openClient(t, b, "c", persistentSession).connack.SessionPresent)
 }
 
 func TestTakeoverOverARestart(t *testing.T) {
 	dir := t.TempDir()
-	b, _ := kept(t, dir, nil)
-	open(t, b, "sub", persistent).sub("a", 1)
-	open(t, b, "sub", persistent)
-	pub := open(t, b, "pub")
+	b, _ := startKept(t, dir, nil)
+	openClient(t, b, "sub", persistentSession).sub("a", 1)
+	openClient(t, b, "sub", persistentSession)
+	pub := openClient(t, b, "pub")
 	pub.burst("a", 0, 100) // nobody acknowledges
-	b, _ = restarted(t, dir, nil)
-	open(t, b, "sub", persistent)
-	sub := open(t, b, "sub", persistent)
-	require.Equal(t, numbers(0, 100), sub.collect(100))
+	b, _ = restartCrashed(t, dir, nil)
+	openClient(t, b, "sub", persistentSession)
+	sub := openClient(t, b, "sub", persistentSession)
+	require.Equal(t, numberedPayloads(0, 100), sub.collect(100))
 }
 
 func TestUnsubscribeOutlivesTheBroker(t *testing.T) {
 	dir := t.TempDir()
-	b, _ := kept(t, dir, nil)
-	sub := open(t, b, "sub", persistent)
+	b, _ := startKept(t, dir, nil)
+	sub := openClient(t, b, "sub", persistentSession)
 	sub.sub("a", 1)
 	sub.sub("b", 1, subID(9))
 	sub.sub("b", 2, subID(10))
@@ -308,9 +308,9 @@ func TestUnsubscribeOutlivesTheBroker(t *testing.T) {
 		FixedHeader: packets.FixedHeader{Type: packets.Unsubscribe}, PacketID: 4, Filters: packets.Subscriptions{{Filter: "a"}},
 	})
 	sub.expect(packets.Unsuback)
-	b, _ = restarted(t, dir, nil)
+	b, _ = restartCrashed(t, dir, nil)
 	require.Equal(t, 1, b.Stats().Subscriptions)
-	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub", persistentSession), openClient(t, b, "pub")
 	pub.publish("b", "x", 2, 1)
 	pk := sub.expect(packets.Publish)
 	require.Equal(t, []int{10}, pk.Properties.SubscriptionIdentifier)
@@ -330,18 +330,18 @@ func expires(seconds uint32) connectOption {
 	return func(pk *packets.Packet) { pk.Properties.SessionExpiryInterval = seconds }
 }
 
-type clock struct {
+type testClock struct {
 	mu  sync.Mutex
 	now time.Time
 }
 
-func (c *clock) read() time.Time {
+func (c *testClock) read() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.now
 }
 
-func (c *clock) add(d time.Duration) {
+func (c *testClock) add(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now = c.now.Add(d)
@@ -349,26 +349,26 @@ func (c *clock) add(d time.Duration) {
 
 func TestExpiryOverARestart(t *testing.T) {
 	dir := t.TempDir()
-	c := &clock{now: time.Now()}
+	c := &testClock{now: time.Now()}
 	options := func(o *Options) { o.Now = c.read }
-	b, stop := kept(t, dir, options)
+	b, stop := startKept(t, dir, options)
 	for _, id := range []string{"hour", "minute"} {
-		sub := open(t, b, id, persistent, expires(map[string]uint32{"hour": 3600, "minute": 60}[id]))
+		sub := openClient(t, b, id, persistentSession, expires(map[string]uint32{"hour": 3600, "minute": 60}[id]))
 		sub.sub("a", 1)
 		sub.leave(b, id)
 	}
-	pub := open(t, b, "pub")
-	pub.publish1("a", "short", props(packets.Properties{MessageExpiryInterval: 100}))
-	pub.publish1("a", "long", props(packets.Properties{MessageExpiryInterval: 1000}))
-	pub.publish1("r", "kept", retain, props(packets.Properties{MessageExpiryInterval: 100}))
-	pub.publish1("s", "kept", retain, props(packets.Properties{MessageExpiryInterval: 1000}))
+	pub := openClient(t, b, "pub")
+	pub.publish1("a", "short", withProperties(packets.Properties{MessageExpiryInterval: 100}))
+	pub.publish1("a", "long", withProperties(packets.Properties{MessageExpiryInterval: 1000}))
+	pub.publish1("r", "kept", retain, withProperties(packets.Properties{MessageExpiryInterval: 100}))
+	pub.publish1("s", "kept", retain, withProperties(packets.Properties{MessageExpiryInterval: 1000}))
 	stop()
 	c.add(5 * time.Minute)
-	b, stop = kept(t, dir, options)
+	b, stop = startKept(t, dir, options)
 	require.Equal(t, 1, b.Stats().Sessions)
 	require.Equal(t, 1, b.Stats().Retained)
 	require.Equal(t, int64(1), b.Stats().Dropped["expired"])
-	sub := open(t, b, "hour", persistent)
+	sub := openClient(t, b, "hour", persistentSession)
 	pk := sub.expect(packets.Publish)
 	require.Equal(t, "long", string(pk.Payload))
 	require.InDelta(t, 700, pk.Properties.MessageExpiryInterval, 1)
@@ -384,20 +384,20 @@ func TestExpiryOverARestart(t *testing.T) {
 // A clock that is set back while the broker is away makes nothing last for longer.
 func TestAClockSetBackOverARestart(t *testing.T) {
 	dir := t.TempDir()
-	c := &clock{now: time.Now()}
+	c := &testClock{now: time.Now()}
 	options := func(o *Options) { o.Now = c.read }
-	b, stop := kept(t, dir, options)
-	watch := open(t, b, "watch", persistent)
+	b, stop := startKept(t, dir, options)
+	watch := openClient(t, b, "watch", persistentSession)
 	watch.sub("#", 1)
 	watch.leave(b, "watch")
-	open(t, b, "pub").publish1("a", "expires", props(packets.Properties{MessageExpiryInterval: 100}))
-	open(t, b, "will", persistent, withWill("will", "due", 2)).leave(b, "will")
-	open(t, b, "short", persistent, expires(2)).leave(b, "short")
+	openClient(t, b, "pub").publish1("a", "expires", withProperties(packets.Properties{MessageExpiryInterval: 100}))
+	openClient(t, b, "will", persistentSession, withWill("will", "due", 2)).leave(b, "will")
+	openClient(t, b, "short", persistentSession, expires(2)).leave(b, "short")
 	stop()
 	c.add(-time.Hour)
-	b, _ = kept(t, dir, options)
-	require.Eventually(t, func() bool { return b.Stats().Sessions == 2 }, patience, 10*time.Millisecond)
-	watch = open(t, b, "watch", persistent)
+	b, _ = startKept(t, dir, options)
+	require.Eventually(t, func() bool { return b.Stats().Sessions == 2 }, testTimeout, 10*time.Millisecond)
+	watch = openClient(t, b, "watch", persistentSession)
 	pk := watch.expect(packets.Publish)
 	require.LessOrEqual(t, pk.Properties.MessageExpiryInterval, uint32(100))
 	watch.ack(packets.Puback, pk.PacketID)
@@ -407,97 +407,97 @@ func TestAClockSetBackOverARestart(t *testing.T) {
 // What was kept before the clock was set is as old as the broker's run.
 func TestAClockSetForTheFirstTimeOverARestart(t *testing.T) {
 	dir := t.TempDir()
-	c := &clock{now: time.Unix(1000, 0)}
+	c := &testClock{now: time.Unix(1000, 0)}
 	options := func(o *Options) {
 		o.Now = c.read
 		o.LinkQueue = &LinkQueueOptions{Keep: []string{"telemetry"}, Bytes: 1 << 20, Age: time.Hour}
 	}
-	b, stop := kept(t, dir, options)
-	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	b, stop := startKept(t, dir, options)
+	sub, pub := openClient(t, b, "sub", persistentSession), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	sub.leave(b, "sub")
 	pub.publish1("telemetry", "kept")
-	pub.publish1("a", "expires", props(packets.Properties{MessageExpiryInterval: 60}))
-	pub.publish1("r", "retained", retain, props(packets.Properties{MessageExpiryInterval: 60}))
+	pub.publish1("a", "expires", withProperties(packets.Properties{MessageExpiryInterval: 60}))
+	pub.publish1("r", "retained", retain, withProperties(packets.Properties{MessageExpiryInterval: 60}))
 	stop()
 	c.add(60 * 365 * 24 * time.Hour)
-	b, _ = kept(t, dir, options)
-	require.Equal(t, []string{"expires"}, open(t, b, "sub", persistent).collect(1))
+	b, _ = startKept(t, dir, options)
+	require.Equal(t, []string{"expires"}, openClient(t, b, "sub", persistentSession).collect(1))
 	require.Equal(t, 1, b.Stats().Retained)
-	pub = open(t, b, "pub")
+	pub = openClient(t, b, "pub")
 	pub.publish1("telemetry", "later") // and what is too old gives way
-	_, got := next(t, b.OpenLinkQueue(10), 2)
+	_, got := nextLinkMessages(t, b.OpenLinkQueue(10), 2)
 	require.Equal(t, []string{"kept", "later"}, got)
 }
 
 func TestWillsOverARestart(t *testing.T) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, nil)
-	watch := open(t, b, "watch", persistent)
+	b, stop := startKept(t, dir, nil)
+	watch := openClient(t, b, "watch", persistentSession)
 	watch.sub("will/#", 1)
 	watch.leave(b, "watch")
-	open(t, b, "away", persistent, withWill("will/away", "1", 1)).leave(b, "away")
-	open(t, b, "back", persistent, withWill("will/back", "2", 60))
-	open(t, b, "later", persistent, withWill("will/later", "3", 3600))
-	open(t, b, "done", persistent, withWill("will/done", "4", 1)).disconnect()
-	require.Eventually(t, func() bool { return b.clients.connected("done") == nil }, patience, time.Millisecond)
-	open(t, b, "pub").publish1("x", "takes the rest to disk", retain)
+	openClient(t, b, "away", persistentSession, withWill("will/away", "1", 1)).leave(b, "away")
+	openClient(t, b, "back", persistentSession, withWill("will/back", "2", 60))
+	openClient(t, b, "later", persistentSession, withWill("will/later", "3", 3600))
+	openClient(t, b, "done", persistentSession, withWill("will/done", "4", 1)).disconnect()
+	require.Eventually(t, func() bool { return b.clients.connected("done") == nil }, testTimeout, time.Millisecond)
+	openClient(t, b, "pub").publish1("x", "takes the rest to disk", retain)
 	waits := func(b *Broker, id string) bool {
 		b.clients.mu.Lock()
 		defer b.clients.mu.Unlock()
-		return b.clients.byID[id].due != nil
+		return b.clients.byID[id].willTimer != nil
 	}
 	check := func(b *Broker) {
-		require.Eventually(t, func() bool { return waits(b, "back") }, patience, time.Millisecond)
-		open(t, b, "back", persistent)
+		require.Eventually(t, func() bool { return waits(b, "back") }, testTimeout, time.Millisecond)
+		openClient(t, b, "back", persistentSession)
 		require.False(t, waits(b, "back"))
-		watch := open(t, b, "watch", persistent)
+		watch := openClient(t, b, "watch", persistentSession)
 		require.Equal(t, []string{"1"}, watch.collect(1))
 		watch.nothing()
 	}
-	killed, _ := restarted(t, dir, nil)
+	killed, _ := restartCrashed(t, dir, nil)
 	check(killed)
 	stop()
-	ended, _ := kept(t, dir, nil)
+	ended, _ := startKept(t, dir, nil)
 	check(ended)
 }
 
 func TestWillOfAConnectionThatTheBrokerTookAlong(t *testing.T) {
 	dir := t.TempDir()
-	b, _ := kept(t, dir, nil)
-	watch := open(t, b, "watch", persistent)
+	b, _ := startKept(t, dir, nil)
+	watch := openClient(t, b, "watch", persistentSession)
 	watch.sub("will/#", 1)
 	watch.leave(b, "watch")
-	open(t, b, "c", persistent, withWill("will/c", "gone", 0))
-	b, _ = restarted(t, dir, nil)
-	require.Equal(t, []string{"gone"}, open(t, b, "watch", persistent).collect(1))
+	openClient(t, b, "c", persistentSession, withWill("will/c", "gone", 0))
+	b, _ = restartCrashed(t, dir, nil)
+	require.Equal(t, []string{"gone"}, openClient(t, b, "watch", persistentSession).collect(1))
 }
 
 // To clients the broker's end is the end of their connections.
 func TestWillsOnClose(t *testing.T) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, nil)
-	watch := open(t, b, "watch", persistent)
+	b, stop := startKept(t, dir, nil)
+	watch := openClient(t, b, "watch", persistentSession)
 	watch.sub("will/#", 1)
 	watch.leave(b, "watch")
-	open(t, b, "clean", withWill("will/clean", "1", 60))
-	open(t, b, "kept", persistent, withWill("will/kept", "2", 0))
-	open(t, b, "delayed", persistent, withWill("will/delayed", "3", 60))
+	openClient(t, b, "clean", withWill("will/clean", "1", 60))
+	openClient(t, b, "kept", persistentSession, withWill("will/kept", "2", 0))
+	openClient(t, b, "delayed", persistentSession, withWill("will/delayed", "3", 60))
 	stop()
-	b, _ = kept(t, dir, nil)
-	watch = open(t, b, "watch", persistent)
+	b, _ = startKept(t, dir, nil)
+	watch = openClient(t, b, "watch", persistentSession)
 	require.ElementsMatch(t, []string{"1", "2"}, watch.collect(2))
 	watch.nothing()
 }
 
 func TestPresenceOfAResumedSession(t *testing.T) {
-	told := &presence{}
-	b := start(t, func(o *Options) { o.Presence = told })
-	c := open(t, b, "c", persistent)
+	told := &recordedPresence{}
+	b := startBroker(t, func(o *Options) { o.Presence = told })
+	c := openClient(t, b, "c", persistentSession)
 	c.sub("a", 1)
 	c.leave(b, "c")
-	open(t, b, "c", persistent)
-	require.Eventually(t, func() bool { return len(told.entries()) == 5 }, patience, time.Millisecond)
+	openClient(t, b, "c", persistentSession)
+	require.Eventually(t, func() bool { return len(told.entries()) == 5 }, testTimeout, time.Millisecond)
 	require.Equal(t, []string{"+c", "c a", "-c", "+c", "c a"}, told.entries())
 }
 
@@ -506,20 +506,20 @@ func TestPullOverARestart(t *testing.T) {
 	for _, qos := range []byte{1, 2} {
 		t.Run(strconv.Itoa(int(qos)), func(t *testing.T) {
 			dir := t.TempDir()
-			b, _ := kept(t, dir, nil)
-			pub := open(t, b, "pub")
+			b, _ := startKept(t, dir, nil)
+			pub := openClient(t, b, "pub")
 			for i := range 200 {
 				pub.publish("r/"+strconv.Itoa(i), "x", 2, uint16(i)+1, retain)
 			}
 			for range 200 {
 				pub.expect(packets.Pubrec)
 			}
-			sub := open(t, b, "sub", persistent, receiveMaximum(3))
+			sub := openClient(t, b, "sub", persistentSession, receiveMaximum(3))
 			sub.sub("r/#", qos)
 			sub.expect(packets.Publish)
 
-			b, dir = restarted(t, dir, nil)
-			sub = open(t, b, "sub", persistent)
+			b, dir = restartCrashed(t, dir, nil)
+			sub = openClient(t, b, "sub", persistentSession)
 			got, owed := make(map[string]bool), 0
 			for len(got) < 200 || owed > 0 {
 				kind := sub.takeAny(func(pk packets.Packet) {
@@ -532,19 +532,19 @@ func TestPullOverARestart(t *testing.T) {
 				}
 			}
 			sub.nothing()
-			pub = open(t, b, "pub2")
+			pub = openClient(t, b, "pub2")
 			pub.publish1("x", "what is delivered before it is on disk is deleted once it is there", retain)
 			pub.publish1("x", "which takes that to disk", retain)
-			b, _ = restarted(t, dir, nil)
-			open(t, b, "sub", persistent).nothing()
+			b, _ = restartCrashed(t, dir, nil)
+			openClient(t, b, "sub", persistentSession).nothing()
 		})
 	}
 }
 
 // takeAny reads a packet, and acknowledges it.
-func (c *tc) takeAny(publish func(packets.Packet)) (kind byte) {
+func (c *testClient) takeAny(publish func(packets.Packet)) (kind byte) {
 	c.t.Helper()
-	pk, err := c.read(patience)
+	pk, err := c.read(testTimeout)
 	require.NoError(c.t, err)
 	switch pk.FixedHeader.Type {
 	case packets.Publish:
@@ -564,11 +564,11 @@ func (c *tc) takeAny(publish func(packets.Packet)) (kind byte) {
 func TestSessionsThatEndWithTheConnectionCostNoDisk(t *testing.T) {
 	j, err := journal.Open(journal.Options{Dir: t.TempDir()})
 	require.NoError(t, err)
-	b := start(t, func(o *Options) { o.Journal = j })
-	sub, pub := open(t, b, "sub"), open(t, b, "pub", v3)
+	b := startBroker(t, func(o *Options) { o.Journal = j })
+	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub", version311)
 	sub.sub("a", 2)
 	pub.burst("a", 0, 100)
-	require.Equal(t, numbers(0, 100), sub.collect(100))
+	require.Equal(t, numberedPayloads(0, 100), sub.collect(100))
 	pub.publish("a", "two", 2, 9)
 	pub.expect(packets.Pubrec)
 	pub.ack(packets.Pubrel, 9)
@@ -582,13 +582,13 @@ func TestSessionsThatEndWithTheConnectionCostNoDisk(t *testing.T) {
 	require.Zero(t, j.Stats().Records)
 }
 
-// failing is a journal that can be made to fail, and to wait.
-type failing struct {
+// failingJournal is a journal that can be made to fail, and to wait.
+type failingJournal struct {
 	*journal.Journal
 	broken atomic.Bool
 }
 
-func (f *failing) Commit(changes []journal.Change, done func(error)) {
+func (f *failingJournal) Commit(changes []journal.RecordChange, done func(error)) {
 	if f.broken.Load() && done != nil {
 		go done(errors.New("no space left on device"))
 		return
@@ -601,9 +601,9 @@ func TestFullDisk(t *testing.T) {
 	j, err := journal.Open(journal.Options{Dir: dir})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = j.Close() })
-	f := &failing{Journal: j}
-	b := start(t, func(o *Options) { o.Journal = f })
-	sub, away, pub := open(t, b, "sub", persistent), open(t, b, "away", persistent), open(t, b, "pub", persistent)
+	f := &failingJournal{Journal: j}
+	b := startBroker(t, func(o *Options) { o.Journal = f })
+	sub, away, pub := openClient(t, b, "sub", persistentSession), openClient(t, b, "away", persistentSession), openClient(t, b, "pub", persistentSession)
 	sub.sub("a", 1)
 	away.sub("a", 2)
 	away.leave(b, "away")
@@ -624,9 +624,9 @@ func TestFullDisk(t *testing.T) {
 	require.Equal(t, byte(0x83), pub.expect(packets.Pubrec).ReasonCode)
 	require.Equal(t, []byte{0x83}, pub.subscribe("b", 1).ReasonCodes)
 	require.Equal(t, byte(0), pub.publish1("nobody", "needs the disk").ReasonCode)
-	require.Equal(t, byte(0x88), dial(t, b).connect("new", persistent))
-	require.Equal(t, byte(0), dial(t, b).connect("clean"), "what needs no disk goes on")
-	reader := open(t, b, "reader")
+	require.Equal(t, byte(0x88), dialBroker(t, b).connect("new", persistentSession))
+	require.Equal(t, byte(0), dialBroker(t, b).connect("clean"), "what needs no disk goes on")
+	reader := openClient(t, b, "reader")
 	reader.sub("r", 0)
 	require.Equal(t, "stored", string(reader.expect(packets.Publish).Payload), "what is on disk is retained")
 	reader.sub("s", 0)
@@ -636,12 +636,12 @@ func TestFullDisk(t *testing.T) {
 	require.LessOrEqual(t, n, 1, "the answer to a PUBREL can't be no")
 
 	f.broken.Store(false)
-	pub = open(t, b, "pub", persistent)
+	pub = openClient(t, b, "pub", persistentSession)
 	pub.ack(packets.Pubrel, 50)
 	require.Equal(t, byte(0), pub.expect(packets.Pubcomp).ReasonCode)
 	require.Equal(t, byte(0), pub.publish1("a", "2").ReasonCode)
-	b, _ = restarted(t, dir, nil)
-	away = open(t, b, "away", persistent)
+	b, _ = restartCrashed(t, dir, nil)
+	away = openClient(t, b, "away", persistentSession)
 	require.Equal(t, []string{"1", "2"}, away.collect(2))
 	away.nothing()
 	require.Equal(t, 1, b.Stats().Retained)
@@ -652,7 +652,7 @@ func TestJournalOfAnotherBroker(t *testing.T) {
 	j, err := journal.Open(journal.Options{Dir: dir})
 	require.NoError(t, err)
 	defer j.Close()
-	j.Commit([]journal.Change{{ID: 1, Value: []byte{200}}}, nil)
+	j.Commit([]journal.RecordChange{{ID: 1, Value: []byte{200}}}, nil)
 	done := make(chan struct{})
 	j.Commit(nil, func(error) { close(done) })
 	<-done
@@ -664,10 +664,10 @@ func TestJournalOfAnotherBroker(t *testing.T) {
 // Nothing of a session stays behind: not on disk, and not in the journal's memory.
 func TestEndedSessionsLeaveNothing(t *testing.T) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, nil)
-	pub := open(t, b, "pub")
+	b, stop := startKept(t, dir, nil)
+	pub := openClient(t, b, "pub")
 	for _, id := range []string{"one", "two"} {
-		sub := open(t, b, id, persistent)
+		sub := openClient(t, b, id, persistentSession)
 		sub.sub("a", 2)
 		sub.sub("r/#", 1)
 		sub.publish("q", "x", 2, 77)
@@ -677,7 +677,7 @@ func TestEndedSessionsLeaveNothing(t *testing.T) {
 	pub.publish("a", strings.Repeat("x", 1000), 2, 900)
 	pub.expect(packets.Pubrec)
 	for _, id := range []string{"one", "two"} {
-		open(t, b, id).disconnect()
+		openClient(t, b, id).disconnect()
 	}
 	stop()
 	j, err := journal.Open(journal.Options{Dir: dir})
@@ -686,15 +686,15 @@ func TestEndedSessionsLeaveNothing(t *testing.T) {
 	require.Zero(t, j.Stats().Records)
 }
 
-// slow is a journal whose disk can be stopped.
-type slow struct {
+// slowJournal is a journal whose disk can be stopped.
+type slowJournal struct {
 	*journal.Journal
 	mu   sync.Mutex
 	held bool
 	wait []func()
 }
 
-func (s *slow) Commit(changes []journal.Change, done func(error)) {
+func (s *slowJournal) Commit(changes []journal.RecordChange, done func(error)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.held {
@@ -704,13 +704,13 @@ func (s *slow) Commit(changes []journal.Change, done func(error)) {
 	s.Journal.Commit(changes, done)
 }
 
-func (s *slow) hold() {
+func (s *slowJournal) hold() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.held = true
 }
 
-func (s *slow) letGo() {
+func (s *slowJournal) letGo() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.held = false
@@ -722,24 +722,24 @@ func (s *slow) letGo() {
 
 // While the disk takes its time nothing is acknowledged, nothing is sent at QoS 2, and
 // nobody else waits; then the acknowledgements come in order.
-func testAcknowledgementsFollowTheDisk(t *testing.T, at place) {
+func testAcknowledgementsFollowTheDisk(t *testing.T, at brokerSetup) {
 	j, err := journal.Open(journal.Options{Dir: t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = j.Close() })
-	s := &slow{Journal: j}
+	s := &slowJournal{Journal: j}
 	b := at.start(t, func(o *Options) { o.Journal = s })
-	one, two, clean := open(t, b, "one", persistent), open(t, b, "two", persistent), open(t, b, "clean")
+	one, two, clean := openClient(t, b, "one", persistentSession), openClient(t, b, "two", persistentSession), openClient(t, b, "clean")
 	one.sub("a", 1)
 	two.sub("a", 2)
 	clean.sub("#", 0)
-	pub := open(t, b, "pub")
+	pub := openClient(t, b, "pub")
 	s.hold()
 	for i := range 100 {
 		pub.publish("a", strconv.Itoa(i), byte(2-i%2), uint16(i)+1)
 	}
 	pub.publish("elsewhere", "needs no disk, but comes after", 1, 101)
 	pub.nothing()
-	require.Equal(t, numbers(0, 100), one.collect(100), "a second copy after a crash is allowed")
+	require.Equal(t, numberedPayloads(0, 100), one.collect(100), "a second copy after a crash is allowed")
 	two.nothing()
 	clean.collect(101)
 	s.letGo()
@@ -756,11 +756,11 @@ func testAcknowledgementsFollowTheDisk(t *testing.T, at place) {
 			released++
 		}
 	}
-	require.Equal(t, numbers(0, 100), got)
+	require.Equal(t, numberedPayloads(0, 100), got)
 	one.disconnect()
 	two.disconnect()
 	const left = 3 * 2 // of each: the session, its subscription, how far it was sent
-	require.Eventually(t, func() bool { return j.Stats().Records == left }, patience, time.Millisecond, "%d", j.Stats().Records)
+	require.Eventually(t, func() bool { return j.Stats().Records == left }, testTimeout, time.Millisecond, "%d", j.Stats().Records)
 }
 
 // Of a publish that is repeated again and again some repetitions are answered, and what
@@ -769,10 +769,10 @@ func TestRepetitionsWhileTheDiskTakesItsTime(t *testing.T) {
 	j, err := journal.Open(journal.Options{Dir: t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = j.Close() })
-	s := &slow{Journal: j}
-	b := start(t, func(o *Options) { o.Journal = s })
-	for _, version := range []connectOption{v3, func(*packets.Packet) {}} {
-		c := open(t, b, "c", version, persistent)
+	s := &slowJournal{Journal: j}
+	b := startBroker(t, func(o *Options) { o.Journal = s })
+	for _, version := range []connectOption{version311, func(*packets.Packet) {}} {
+		c := openClient(t, b, "c", version, persistentSession)
 		s.hold()
 		c.publish("own", "x", 2, 1)
 		for range 40 {
@@ -791,14 +791,14 @@ func TestRepetitionsWhileTheDiskTakesItsTime(t *testing.T) {
 	}
 }
 
-// fickle fails a commit when the one after it is there.
-type fickle struct {
+// fickleJournal fails a commit when the one after it is there.
+type fickleJournal struct {
 	*journal.Journal
 	fail bool
 	held func()
 }
 
-func (f *fickle) Commit(changes []journal.Change, done func(error)) {
+func (f *fickleJournal) Commit(changes []journal.RecordChange, done func(error)) {
 	switch {
 	case f.fail && done != nil && f.held == nil:
 		f.held = func() { done(errors.New("no space left on device")) }
@@ -817,8 +817,8 @@ func TestARetainedMessageIsOneRecordWhateverFails(t *testing.T) {
 	j, err := journal.Open(journal.Options{Dir: dir})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = j.Close() })
-	f := &fickle{Journal: j}
-	b := start(t, func(o *Options) { o.Journal = f })
+	f := &fickleJournal{Journal: j}
+	b := startBroker(t, func(o *Options) { o.Journal = f })
 	pub := func(payload string) chan error {
 		done := make(chan error, 1)
 		b.Pass(Message{Topic: "a", Payload: []byte(payload), QoS: 1, Retain: true, Publisher: &Identity{Version: 5}}, func(err error) { done <- err })
@@ -830,10 +830,10 @@ func TestARetainedMessageIsOneRecordWhateverFails(t *testing.T) {
 	set := pub("new")
 	require.Error(t, <-cleared)
 	require.NoError(t, <-set)
-	again, _ := restarted(t, dir, nil)
+	again, _ := restartCrashed(t, dir, nil)
 	require.Equal(t, "new", string(again.retained.get("a").Payload))
 	require.NoError(t, <-pub("")) // or the old one would be back
-	again, _ = restarted(t, dir, nil)
+	again, _ = restartCrashed(t, dir, nil)
 	require.Nil(t, again.retained.get("a"))
 }
 
@@ -844,17 +844,17 @@ func TestARestoredDiscovererHasItsConfigurationsOnly(t *testing.T) {
 		o.Auth.Users = []User{{Name: "finder", PasswordHash: hash6, Role: topics.RoleDiscoverer, Configurations: []string{"cam*", "plc"}}}
 	}
 	dir := t.TempDir()
-	b, _ := kept(t, dir, withFinder)
-	signedIn := []connectOption{persistent, credentialsOf("finder", "secret")}
-	finder := open(t, b, "finder", signedIn...)
+	b, _ := startKept(t, dir, withFinder)
+	signedIn := []connectOption{persistentSession, credentialsOf("finder", "secret")}
+	finder := openClient(t, b, "finder", signedIn...)
 	finder.sub("v1/nodes/n1/discovery/#", 1)
 	finder.leave(b, "finder")
 
-	b, _ = restarted(t, dir, withFinder)
+	b, _ = restartCrashed(t, dir, withFinder)
 	for _, name := range []string{"door", "camera", "plc"} {
 		b.Publish(Message{Topic: "v1/nodes/n1/discovery/" + name, Payload: []byte(name), QoS: 1, Retain: true})
 	}
-	finder = open(t, b, "finder", signedIn...)
+	finder = openClient(t, b, "finder", signedIn...)
 	require.True(t, finder.connack.SessionPresent)
 	require.Equal(t, []string{"camera", "plc"}, finder.collect(2))
 	finder.nothing()
@@ -878,9 +878,9 @@ func TestRolesOfARecord(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var e session.Encoder
-			identify(&e, &c.recorded)
+			encodeIdentity(&e, &c.recorded)
 			d := session.NewDecoder(e)
-			require.Equal(t, &c.loaded, identityFrom(d))
+			require.Equal(t, &c.loaded, decodeIdentity(d))
 			require.NoError(t, d.End())
 		})
 	}
@@ -899,7 +899,7 @@ func TestRolesOfARecord(t *testing.T) {
 			e.Number(0)
 		}
 		d := session.NewDecoder(e)
-		require.Equal(t, []topics.Role{topics.RoleOperator}, identityFrom(d).Roles)
+		require.Equal(t, []topics.Role{topics.RoleOperator}, decodeIdentity(d).Roles)
 		require.NoError(t, d.End())
 	})
 }
@@ -910,10 +910,10 @@ func TestALateAcknowledgementAfterACrashEndsNoOtherMessage(t *testing.T) {
 	for stored, crashes := range map[int]int{0: 1, 1: 12, 3: 12} {
 		t.Run(strconv.Itoa(stored), func(t *testing.T) {
 			dir := t.TempDir()
-			b, stop := kept(t, dir, nil)
-			c := open(t, b, "s", persistent)
+			b, stop := startKept(t, dir, nil)
+			c := openClient(t, b, "s", persistentSession)
 			c.sub("a", 1)
-			pub := open(t, b, "p")
+			pub := openClient(t, b, "p")
 			lost := make(map[uint16]bool)
 			for range crashes {
 				for range stored {
@@ -922,7 +922,7 @@ func TestALateAcknowledgementAfterACrashEndsNoOtherMessage(t *testing.T) {
 				}
 				c.nothing()
 				pub.publish1("elsewhere", "takes the rest to disk", retain)
-				before := crashed(t, dir)
+				before := copyCrashed(t, dir)
 				for id := range uint16(3) {
 					pub.publish("a", "lost", 1, id+1)
 					late := c.expect(packets.Publish).PacketID
@@ -930,10 +930,10 @@ func TestALateAcknowledgementAfterACrashEndsNoOtherMessage(t *testing.T) {
 					lost[late] = true
 				}
 				stop()
-				b, stop = kept(t, before, nil)
+				b, stop = startKept(t, before, nil)
 				dir = before
-				c, pub = dial(t, b), open(t, b, "p")
-				require.Equal(t, byte(0), c.connect("s", persistent))
+				c, pub = dialBroker(t, b), openClient(t, b, "p")
+				require.Equal(t, byte(0), c.connect("s", persistentSession))
 				require.True(t, c.connack.SessionPresent)
 				c.nothing()
 			}
@@ -944,7 +944,7 @@ func TestALateAcknowledgementAfterACrashEndsNoOtherMessage(t *testing.T) {
 				c.ack(packets.Puback, id)
 			}
 			require.NoError(t, c.conn.Close())
-			again := open(t, b, "s", persistent)
+			again := openClient(t, b, "s", persistentSession)
 			require.Equal(t, "kept", string(again.expect(packets.Publish).Payload))
 		})
 	}

@@ -14,31 +14,31 @@ import (
 // that the programs ship are made by configs/daemon/mqttserver, which imports it.
 
 func TestDelivery(t *testing.T) {
-	hub, core := shipped(t)
-	broker.Delivery(t, hub, core)
+	hub, core := shippedLimits(t)
+	broker.RunDeliveryTests(t, hub, core)
 }
 
 func TestDefaultsHaveRoom(t *testing.T) {
-	hub, core := shipped(t)
-	broker.CheckDefaultRoom(t, hub, core)
+	hub, core := shippedLimits(t)
+	broker.RunDefaultRoomTest(t, hub, core)
 }
 
 func TestStandard(t *testing.T) {
-	hub, core := shipped(t)
-	broker.Standard(t, hub, core)
+	hub, core := shippedLimits(t)
+	broker.RunStandardTests(t, hub, core)
 }
 
-// shipped are the limits that hub and core have by default.
-func shipped(t *testing.T) (hub, core broker.Limits) {
-	return limits[configs.Hub](t, "cloudhub", func(c configs.Hub) configs.Limits { return c.Limits.Limits }),
-		limits[configs.Core](t, "edgecore", func(c configs.Core) configs.Limits { return c.Limits.Limits })
+// shippedLimits are the limits that hub and core have by default.
+func shippedLimits(t *testing.T) (hub, core broker.Limits) {
+	return configuredLimits[configs.Hub](t, "cloudhub", func(c configs.Hub) configs.Limits { return c.Limits.Limits }),
+		configuredLimits[configs.Core](t, "edgecore", func(c configs.Core) configs.Limits { return c.Limits.Limits })
 }
 
-func limits[T any](t *testing.T, program string, of func(T) configs.Limits) broker.Limits {
+func configuredLimits[T any](t *testing.T, program string, of func(T) configs.Limits) broker.Limits {
 	t.Helper()
 	cfg, err := configs.Load[T](program, "/dev/null", nil)
 	require.NoError(t, err)
-	o, err := mqttserver.Broker(configs.MQTT{}, configs.Auth{}, of(cfg), false)
+	o, err := mqttserver.BrokerOptions(configs.MQTT{}, configs.Auth{}, of(cfg), false)
 	require.NoError(t, err)
 	return o.Limits
 }

@@ -31,7 +31,7 @@ func tooDeep(topic string) bool { return strings.Count(topic, "/") >= maxLevels 
 // refused, and changes nothing.
 func (c *conn) publish(pk *packets.Packet) error {
 	c.b.metrics.received.Add(1)
-	c.b.neighbour.note(c.ident.ClientID, &c.quantum)
+	c.b.activePublisher.note(c.ident.ClientID, &c.quantum)
 	if reason := publishError(pk); reason != "" {
 		return c.fail(codeProtocolError, reason)
 	}
@@ -41,10 +41,10 @@ func (c *conn) publish(pk *packets.Packet) error {
 	}
 	s := &unackedPublish{conn: c, id: pk.PacketID, m: Message{
 		Topic: topic, Payload: pk.Payload, QoS: pk.FixedHeader.Qos, Retain: pk.FixedHeader.Retain,
-		Again: pk.FixedHeader.Dup, PacketID: pk.PacketID, Props: properties(&pk.Properties), Publisher: c.ident,
+		Dup: pk.FixedHeader.Dup, PacketID: pk.PacketID, Props: propertiesOf(&pk.Properties), Publisher: c.ident,
 	}}
 	if c.ident.Has(topics.RoleNode) {
-		s.m.link = c
+		s.m.linkConn = c
 	}
 	if !c.acks.reserve(s, c.b.opts.Limits.ReceiveMaximum, c.batch.Flush) {
 		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
@@ -58,7 +58,7 @@ func (c *conn) publish(pk *packets.Packet) error {
 	if !c.room(s.m) {
 		return errClosed
 	}
-	var along []journal.Change
+	var along []journal.RecordChange
 	if s.m.QoS == 2 {
 		sess := c.client.sess
 		if !sess.BeginQoS2(s.id, s.finish) {
@@ -101,7 +101,7 @@ func (c *conn) takePart(s *unackedPublish) (done func(error)) {
 // refuseUnread refuses a PUBLISH without decoding it: it has so many user properties that decoding would cost many times
 // its size. Its topic alias is good for those that follow.
 func (c *conn) refuseUnread(first byte, body []byte) error {
-	r := cursor{b: body}
+	r := packetReader{b: body}
 	pk := packets.Packet{TopicName: string(r.bytes())}
 	s := &unackedPublish{conn: c, m: Message{QoS: first >> 1 & 3, Publisher: c.ident}}
 	if s.m.QoS > 0 {
@@ -128,7 +128,7 @@ func (c *conn) room(m Message) bool {
 	if b := c.b; b.store != nil && b.store.behind() && c.stores(m) && !b.store.wait(c.batch.Flush, c.closing.Load) {
 		return false
 	}
-	return m.weight() < large || !topics.IsTree(m.Topic) || c.b.treeBacklog.Wait(c.ident.User, c.batch.Flush, c.closing.Load)
+	return m.weight() < largeMessage || !topics.IsTree(m.Topic) || c.b.treeBacklog.Wait(c.ident.User, c.batch.Flush, c.closing.Load)
 }
 
 // stores reports whether the broker has to store anything for a message. Others need not wait while the disk is behind.
@@ -140,29 +140,29 @@ func (c *conn) stores(m Message) bool {
 		return true
 	}
 	rt := c.b.router.route(m.Topic)
-	return rt.durable && m.QoS > 0 || rt.keeps
+	return rt.durable && m.QoS > 0 || rt.keepsQoS0
 }
 
 // fastPublish handles a PUBLISH for which neither the tree is called nor anything stored, and whose form leaves nothing to
 // check: it goes straight from the read buffer to the sessions. Most are like that. For any other it does nothing and
 // reports false; publish has all the rules.
 func (c *conn) fastPublish(first byte, body []byte) bool {
-	qos, id, topic, payload, ok := plain(first, body, c.ident.Version)
+	qos, id, topic, payload, ok := parsePlainPublish(first, body, c.ident.Version)
 	if !ok {
 		return false
 	}
-	rt := c.recent
+	rt := c.lastRoute
 	if rt == nil || rt.topic != string(topic) || !c.b.router.current(rt) {
 		if rt = c.b.router.known(topic); rt == nil {
 			return false
 		}
-		c.recent, c.ownTopics = rt, c.b.acl.unruled(c.ident) // which holds as long as the route: RightsChanged ends it
+		c.lastRoute, c.ownTopics = rt, c.b.acl.unlimited(c.ident) // which holds as long as the route: RightsChanged ends it
 	}
-	if !c.ownTopics || !rt.open || rt.durable || qos > 0 && !c.acks.clear() {
+	if !c.ownTopics || !rt.open || rt.durable || qos > 0 && !c.acks.empty() {
 		return false
 	}
 	c.b.metrics.received.Add(1)
-	c.b.neighbour.note(c.ident.ClientID, &c.quantum)
+	c.b.activePublisher.note(c.ident.ClientID, &c.quantum)
 	m := &session.Message{Topic: rt.topic, Payload: bytes.Clone(payload), QoS: qos, From: c.ident.ClientID}
 	c.b.router.deliver(rt, m, &c.batch)
 	if qos > 0 {
@@ -171,16 +171,16 @@ func (c *conn) fastPublish(first byte, body []byte) bool {
 	return true
 }
 
-// plain parses a PUBLISH of QoS 0 or 1 that is not retained and has no properties; others are not ok. The topic's form is
+// parsePlainPublish parses a PUBLISH of QoS 0 or 1 that is not retained and has no properties; others are not ok. The topic's form is
 // not checked.
-func plain(first byte, body []byte, version byte) (qos byte, id uint16, topic, payload []byte, ok bool) {
+func parsePlainPublish(first byte, body []byte, version byte) (qos byte, id uint16, topic, payload []byte, ok bool) {
 	switch first &^ 0x08 { // DUP has no meaning here at QoS 1, and is an error at QoS 0
 	case packets.Publish << 4:
 		ok = first&0x08 == 0
 	case packets.Publish<<4 | 2:
 		qos, ok = 1, true
 	}
-	r := cursor{b: body}
+	r := packetReader{b: body}
 	if ok {
 		topic = r.bytes()
 	}
@@ -238,7 +238,7 @@ func (c *conn) topic(pk *packets.Packet) (topic string, err error) {
 	if err := c.b.quotas.state.Take(c.ident.User, int64(more)); err != nil {
 		return "", c.fail(codeQuota, reasonOf(err))
 	}
-	c.aliased += more
+	c.aliasBytes += more
 	if c.aliases == nil {
 		c.aliases = make(map[uint16]string)
 	}
@@ -248,9 +248,9 @@ func (c *conn) topic(pk *packets.Packet) (topic string, err error) {
 
 // accept accepts or refuses a client's message, and calls done once with the outcome. The changes along are stored with
 // a message that is accepted.
-func (b *Broker) accept(m Message, batch *session.WriteBatch, along []journal.Change, done func(error)) {
+func (b *Broker) accept(m Message, batch *session.WriteBatch, along []journal.RecordChange, done func(error)) {
 	if isBridgeNotice(m.Topic) {
-		b.store.along(along, done)
+		b.store.commitAny(along, done)
 		return
 	}
 	if err := b.check(m); err != nil {
@@ -261,25 +261,25 @@ func (b *Broker) accept(m Message, batch *session.WriteBatch, along []journal.Ch
 		b.passToTree(m, along, done)
 		return
 	}
-	b.send(outgoing(m, b.opts.Now()), sendOptions{batch: batch, along: along, link: m.link}, done)
+	b.send(sessionMessage(m, b.opts.Now()), sendOptions{batch: batch, along: along, link: m.linkConn}, done)
 }
 
 // passToTree hands a message to the tree. The changes along are stored in the same commit if the tree calls Pass, and
 // otherwise after it: the tree has another store, and after a crash between the two a client's repetition reaches the tree
 // a second time.
-func (b *Broker) passToTree(m Message, changes []journal.Change, done func(error)) {
+func (b *Broker) passToTree(m Message, changes []journal.RecordChange, done func(error)) {
 	if len(changes) == 0 {
 		b.opts.Tree.Publish(m, done)
 		return
 	}
-	along := &along{changes}
-	m.along = along
+	along := &extraChanges{changes}
+	m.extraChanges = along
 	b.opts.Tree.Publish(m, func(err error) {
 		if err != nil {
 			done(err)
 			return
 		}
-		b.store.along(along.take(), done)
+		b.store.commitAny(along.take(), done)
 	})
 }
 
@@ -311,9 +311,9 @@ func (b *Broker) check(m Message) error {
 	switch r := m.Props.ResponseTopic; {
 	case r == "":
 	case !b.acl.read(id, r):
-		return forbidden(m.Topic, "the response topic %q is not one that the asker may read", r)
+		return forbiddenError(m.Topic, "the response topic %q is not one that the asker may read", r)
 	case !b.acl.answered(id, r):
-		return forbidden(m.Topic, "the response topic %q is not one that the asker may publish to (auth.topics, auth.users)", r)
+		return forbiddenError(m.Topic, "the response topic %q is not one that the asker may publish to (auth.topics, auth.users)", r)
 	}
 	return nil
 }
@@ -321,11 +321,11 @@ func (b *Broker) check(m Message) error {
 // unreadableProperty names a property with characters that make some clients end their connection; empty: there is none.
 func unreadableProperty(p *Properties) string {
 	switch {
-	case !topics.Readable(p.ContentType):
+	case !topics.IsReadable(p.ContentType):
 		return "content type"
-	case !topics.Readable(p.ResponseTopic):
+	case !topics.IsReadable(p.ResponseTopic):
 		return "response topic"
-	case slices.ContainsFunc(p.User, func(u UserProperty) bool { return !topics.Readable(u.Key) || !topics.Readable(u.Value) }):
+	case slices.ContainsFunc(p.User, func(u UserProperty) bool { return !topics.IsReadable(u.Key) || !topics.IsReadable(u.Value) }):
 		return "user properties"
 	}
 	return ""
@@ -335,7 +335,7 @@ func unreadableProperty(p *Properties) string {
 // a node's bridged messages, and on a node's own broker the state of mappers. Values of devices can't be cleared so.
 func (b *Broker) mayClear(m Message) bool {
 	id := m.Publisher
-	here := b.opts.Node != "" && id.Has(topics.RoleOperator) && id.Given(b.opts.Node) // there is no other node
+	here := b.opts.Node != "" && id.Has(topics.RoleOperator) && id.GivenNode(b.opts.Node) // there is no other node
 	if len(m.Payload) > 0 || !m.Retain || !id.AllNodes() && !here {
 		return false
 	}
@@ -346,9 +346,9 @@ func (b *Broker) mayClear(m Message) bool {
 	return err == nil && a.Node == b.opts.Node && (a.Kind == topics.KindMapperState || a.Kind == topics.KindMapperProtocols)
 }
 
-// refusal is the JSON that a client gets on its v1/refused topic, and the sender of a request on its response
+// refusedPublish is the JSON that a client gets on its v1/refused topic, and the sender of a request on its response
 // topic.
-type refusal struct {
+type refusedPublish struct {
 	Topic  string             `json:"topic"`
 	Reason string             `json:"reason"`
 	Kind   resource.ErrorKind `json:"kind"`
@@ -361,10 +361,10 @@ func (b *Broker) refused(m Message, err error) {
 	kind := kindOf(err)
 	b.metrics.refused[kind].Add(1)
 	id := m.Publisher
-	b.about(b.sampledLog.Info(), m.Topic).Str("client", id.ClientID).Str("user", id.User).
+	b.withTopic(b.sampledLog.Info(), m.Topic).Str("client", id.ClientID).Str("user", id.User).
 		Str("kind", string(kind)).Msg("publish refused")
 	b.sampledLog.Debug().Err(err).Str("topic", m.Topic).Msg("publish refused: why") // a reason may quote the value
-	text, failed := json.Marshal(refusal{Topic: m.Topic, Reason: reasonOf(err), Kind: kind, Code: codeOf(err)})
+	text, failed := json.Marshal(refusedPublish{Topic: m.Topic, Reason: reasonOf(err), Kind: kind, Code: codeOf(err)})
 	if failed != nil {
 		return
 	}
@@ -372,7 +372,7 @@ func (b *Broker) refused(m Message, err error) {
 	if id.Version == 5 && b.awaitsAnswer(m) {
 		b.Publish(Message{Topic: m.Props.ResponseTopic, Payload: text, QoS: m.QoS, Props: Properties{
 			Correlation: m.Props.Correlation, ContentType: "application/json",
-			User: []UserProperty{{Key: topics.PropCode, Value: string(topics.Refused)}, {Key: topics.PropError, Value: reasonOf(err)}},
+			User: []UserProperty{{Key: topics.PropCode, Value: string(topics.CodeRefused)}, {Key: topics.PropError, Value: reasonOf(err)}},
 		}})
 	}
 }
@@ -390,13 +390,13 @@ func (b *Broker) awaitsAnswer(m Message) bool {
 	return b.acl.read(m.Publisher, reply) && b.acl.publish(m.Publisher, reply) == nil
 }
 
-// acks sends a connection's acknowledgements in the order of its publishes, whatever the order in which they are stored, and
+// pendingAcks sends a connection's acknowledgements in the order of its publishes, whatever the order in which they are stored, and
 // bounds how many are unacknowledged.
-type acks struct {
-	mu     sync.Mutex
-	change sync.Cond
-	slots  []*unackedPublish // publishes that are not acknowledged, oldest first
-	strict int               // publishes that count against the receive maximum
+type pendingAcks struct {
+	mu        sync.Mutex
+	changed   sync.Cond
+	publishes []*unackedPublish // publishes that are not acknowledged, oldest first
+	counted   int               // publishes that count against the receive maximum
 	// unreleased are the QoS 2 publishes of this connection that count: a repetition
 	// doesn't again, and it is the PUBREL that ends them.
 	unreleased map[uint16]struct{}
@@ -414,28 +414,28 @@ type unackedPublish struct {
 	refused bool
 }
 
-func (a *acks) init() { a.change.L = &a.mu }
+func (a *pendingAcks) init() { a.changed.L = &a.mu }
 
 // reserve adds a publish. It is not ok if an MQTT 5 client exceeds the receive maximum that CONNACK said; publishes of QoS 2
 // count until their PUBREL. Otherwise it waits while there are too many, after calling before, so that the client is not
 // read meanwhile.
-func (a *acks) reserve(s *unackedPublish, limit int, before func()) (ok bool) {
+func (a *pendingAcks) reserve(s *unackedPublish, limit int, before func()) (ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	_, repeated := a.unreleased[s.id]
 	strict := s.m.Publisher.Version == 5 && !s.conn.bridge // mosquitto's bridges send all that waits, whatever CONNACK says
 	counts := s.m.QoS > 0 && strict && !(repeated && s.m.QoS == 2)
-	if counts && a.strict >= limit {
+	if counts && a.counted >= limit {
 		return false
 	}
-	if len(a.slots) >= 2*limit {
+	if len(a.publishes) >= 2*limit {
 		before()
 	}
-	for len(a.slots) >= 2*limit && !a.closed {
-		a.change.Wait()
+	for len(a.publishes) >= 2*limit && !a.closed {
+		a.changed.Wait()
 	}
 	if counts {
-		a.strict++
+		a.counted++
 		if s.m.QoS == 2 {
 			if a.unreleased == nil {
 				a.unreleased = make(map[uint16]struct{})
@@ -443,22 +443,22 @@ func (a *acks) reserve(s *unackedPublish, limit int, before func()) (ok bool) {
 			a.unreleased[s.id] = struct{}{}
 		}
 	}
-	a.slots = append(a.slots, s)
+	a.publishes = append(a.publishes, s)
 	return true
 }
 
-// clear reports whether every publish is acknowledged, so that the next one may be acknowledged at once.
-func (a *acks) clear() bool {
+// empty reports whether every publish is acknowledged, so that the next one may be acknowledged at once.
+func (a *pendingAcks) empty() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return len(a.slots) == 0 && len(a.unreleased) == 0
+	return len(a.publishes) == 0 && len(a.unreleased) == 0
 }
 
 // finish acknowledges the publish once all before it are.
 func (s *unackedPublish) finish(err error) {
 	c := s.conn
 	// A repetition is answered instead, or nothing is: the connection was closed as the message could not be stored.
-	answered := !errors.Is(err, session.ErrRepeated) && !(err != nil && c.unstorable.Load())
+	answered := !errors.Is(err, session.ErrRepeated) && !(err != nil && c.storeFailed.Load())
 	if err != nil && answered {
 		c.b.refused(s.m, err)
 	}
@@ -475,68 +475,68 @@ func (s *unackedPublish) finish(err error) {
 	if s.m.QoS > 0 && answered {
 		s.ack = c.encodeAck(s.m.QoS, s.id, err)
 	}
-	for len(a.slots) > 0 && a.slots[0].done {
-		first := a.slots[0]
-		a.slots[0] = nil
-		a.slots = a.slots[1:]
+	for len(a.publishes) > 0 && a.publishes[0].done {
+		first := a.publishes[0]
+		a.publishes[0] = nil
+		a.publishes = a.publishes[1:]
 		if first.m.QoS > 0 {
 			c.w.Control(first.ack, nil) // none, if a repetition has it
 			first.freeSlot(a)
 		}
-		a.change.Broadcast()
+		a.changed.Broadcast()
 	}
 }
 
 // freeSlot ends counting an acknowledged publish against the receive maximum, unless its PUBREL does that.
-func (s *unackedPublish) freeSlot(a *acks) {
+func (s *unackedPublish) freeSlot(a *pendingAcks) {
 	switch {
 	case s.m.Publisher.Version < 5:
 	case s.m.QoS == 1:
-		a.strict--
+		a.counted--
 	case s.refused:
 		a.release(s.id)
 	}
 }
 
 // released ends counting a QoS 2 publish, after its PUBREL.
-func (a *acks) released(id uint16) {
+func (a *pendingAcks) released(id uint16) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.release(id)
 }
 
-func (a *acks) release(id uint16) {
+func (a *pendingAcks) release(id uint16) {
 	if _, ok := a.unreleased[id]; ok {
 		delete(a.unreleased, id)
-		a.strict--
+		a.counted--
 	}
 }
 
 // waitAll waits until every publish is acknowledged, but no longer than most: the tree may take its time.
-func (a *acks) waitAll(most time.Duration) {
+func (a *pendingAcks) waitAll(most time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.slots) == 0 {
+	if len(a.publishes) == 0 {
 		return
 	}
 	end := time.Now().Add(most)
 	wake := time.AfterFunc(most, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.change.Broadcast()
+		a.changed.Broadcast()
 	})
 	defer wake.Stop()
-	for len(a.slots) > 0 && !a.closed && time.Now().Before(end) {
-		a.change.Wait()
+	for len(a.publishes) > 0 && !a.closed && time.Now().Before(end) {
+		a.changed.Wait()
 	}
 }
 
 // close wakes a reader that waits, for good.
-func (a *acks) close() {
+func (a *pendingAcks) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
-	a.change.Broadcast()
+	a.changed.Broadcast()
 }
 
 // encodeAck encodes a PUBACK or PUBREC. In MQTT 3.1.1 it has no reason code.
@@ -547,7 +547,7 @@ func (c *conn) encodeAck(qos byte, id uint16, err error) []byte {
 	}
 	if err != nil {
 		ack.Code = codeOf(err)
-		if !c.noProblems {
+		if !c.noProblemInfo {
 			ack.Reason = reasonOf(err)
 		}
 	}
@@ -569,12 +569,12 @@ var errResent = resource.Errorf(resource.Unavailable, "", "a message that the no
 // again, in order, on its next connection.
 func (c *conn) storedInOrder(err error) error {
 	switch {
-	case c.unstorable.Load():
+	case c.storeFailed.Load():
 		return errResent
 	case err == nil:
 		return nil
 	}
-	c.unstorable.Store(true)
+	c.storeFailed.Store(true)
 	c.b.sampledLog.Warn().Err(err).Str("client", c.ident.ClientID).
 		Msg("a node is disconnected: its message can't be stored now, and it sends again what was not acknowledged")
 	c.disconnect(codeImplementation, err)
@@ -638,14 +638,14 @@ func (l *backlog) wake() {
 	l.less.Broadcast()
 }
 
-// large is the size from which publishes into the tree are counted. Smaller ones are bounded by the number of unacknowledged
+// largeMessage is the size from which publishes into the tree are counted. Smaller ones are bounded by the number of unacknowledged
 // publishes.
-const large = 4 << 10
+const largeMessage = 4 << 10
 
 // counted counts a message for the tree until done is called.
 func (b *Broker) counted(m Message, done func(error)) func(error) {
 	n := m.weight()
-	if n < large {
+	if n < largeMessage {
 		return done
 	}
 	b.treeBacklog.Add(m.User(), n)

@@ -124,8 +124,8 @@ func withTree(f *fakeTree) func(*Options) { return func(o *Options) { o.Tree = f
 
 func TestPubackMeansStored(t *testing.T) {
 	tree := newFakeTree()
-	b := start(t, withTree(tree))
-	pub := open(t, b, "pub")
+	b := startBroker(t, withTree(tree))
+	pub := openClient(t, b, "pub")
 	tree.hold()
 	pub.publish(desired, "ON", 1, 1)
 	pub.publish(desired, "OFF", 2, 2)
@@ -142,13 +142,13 @@ func TestPubackMeansStored(t *testing.T) {
 
 func TestQoS2OfTheTreeOverAReconnect(t *testing.T) {
 	tree := newFakeTree()
-	b := start(t, withTree(tree))
-	pub := open(t, b, "pub", persistent)
+	b := startBroker(t, withTree(tree))
+	pub := openClient(t, b, "pub", persistentSession)
 	tree.hold()
 	pub.publish(desired, "ON", 2, 2)
 	pub.nothing()
 	pub.leave(b, "pub")
-	pub = open(t, b, "pub", persistent)
+	pub = openClient(t, b, "pub", persistentSession)
 	pub.publish(desired, "ON", 2, 2, dup)
 	pub.nothing()
 	tree.letGo()
@@ -161,8 +161,8 @@ func TestQoS2OfTheTreeOverAReconnect(t *testing.T) {
 
 func TestRefusalsCarryReasons(t *testing.T) {
 	tree := newFakeTree()
-	b := start(t, withTree(tree))
-	pub := open(t, b, "pub")
+	b := startBroker(t, withTree(tree))
+	pub := openClient(t, b, "pub")
 	for _, c := range []struct {
 		topic string
 		err   error
@@ -191,50 +191,50 @@ func TestRefusalsCarryReasons(t *testing.T) {
 	pub.publish(desired+"1", "x", 2, 3)
 	require.Equal(t, byte(0), pub.expect(packets.Pubrec).ReasonCode, "a refused QoS 2 publish leaves its id free")
 
-	quiet := open(t, b, "quiet", func(pk *packets.Packet) {
+	quiet := openClient(t, b, "quiet", func(pk *packets.Packet) {
 		pk.Properties.RequestProblemInfo, pk.Properties.RequestProblemInfoFlag = 0, true
 	})
 	ack = quiet.publish1(desired+"2", "x")
 	require.Equal(t, byte(0x90), ack.ReasonCode)
 	require.Empty(t, ack.Properties.ReasonString)
-	small := open(t, b, "small", maximumPacket(20))
+	small := openClient(t, b, "small", maximumPacket(20))
 	require.Equal(t, byte(0x90), small.publish1(desired+"2", "x").ReasonCode)
 }
 
 func TestRefusalOfV3IsToldOnATopic(t *testing.T) {
 	tree := newFakeTree()
-	b := start(t, withTree(tree))
+	b := startBroker(t, withTree(tree))
 	tree.refuse[desired] = resource.Errorf(resource.Invalid, "power", "not one of ON, OFF")
-	pub, other := open(t, b, "pub", v3), open(t, b, "other")
+	pub, other := openClient(t, b, "pub", version311), openClient(t, b, "other")
 	other.sub("v1/refused/pub", 1)
 	pub.sub("v1/refused/pub", 0)
 	pub.publish(desired, "MAYBE", 1, 1)
 	told := pub.answered(packets.Puback)
 	require.Equal(t, "v1/refused/pub", told.TopicName)
 	require.False(t, told.FixedHeader.Retain)
-	var r refusal
+	var r refusedPublish
 	require.NoError(t, json.Unmarshal(told.Payload, &r))
-	require.Equal(t, refusal{Topic: desired, Reason: "power: not one of ON, OFF", Kind: resource.Invalid, Code: 0x99}, r)
+	require.Equal(t, refusedPublish{Topic: desired, Reason: "power: not one of ON, OFF", Kind: resource.Invalid, Code: 0x99}, r)
 	require.Equal(t, told.Payload, other.expect(packets.Publish).Payload)
 	require.Equal(t, int64(1), b.Stats().Refused[daemon.Label("Invalid")])
-	late := open(t, b, "late")
+	late := openClient(t, b, "late")
 	late.sub("v1/refused/pub", 1)
 	late.nothing()
 }
 
 func TestARefusedRequestIsAnsweredWhereItsSenderListens(t *testing.T) {
 	tree := newFakeTree()
-	b := start(t, withTree(tree))
+	b := startBroker(t, withTree(tree))
 	const get = "v1/nodes/n1/devices/attic/get"
 	tree.refuse[get] = resource.Errorf(resource.NotFound, "", "device attic does not belong to node n1")
-	ask := open(t, b, "ask")
+	ask := openClient(t, b, "ask")
 	ask.sub("my/reply", 1)
 	for topic, reason := range map[string]string{get: "device attic does not belong to node n1", get + "/power": "no such topic below a device"} {
-		ask.publish(topic, "", 1, 1, props(packets.Properties{ResponseTopic: "my/reply", CorrelationData: []byte("7")}))
+		ask.publish(topic, "", 1, 1, withProperties(packets.Properties{ResponseTopic: "my/reply", CorrelationData: []byte("7")}))
 		answer := ask.answered(packets.Puback)
 		require.Equal(t, "my/reply", answer.TopicName)
 		require.Equal(t, "7", string(answer.Properties.CorrelationData))
-		var r refusal
+		var r refusedPublish
 		require.NoError(t, json.Unmarshal(answer.Payload, &r))
 		require.Equal(t, topic, r.Topic)
 		require.Contains(t, r.Reason, reason)
@@ -243,15 +243,15 @@ func TestARefusedRequestIsAnsweredWhereItsSenderListens(t *testing.T) {
 	// Nobody is sent anything below v1/ by it, and who makes no request gets no answer.
 	ask.sub("v1/nodes/n1/#", 1)
 	for _, reply := range []string{"", "v1/nodes/n1/devices/lamp/get"} {
-		ask.publish(get, "", 1, 1, props(packets.Properties{ResponseTopic: reply}))
+		ask.publish(get, "", 1, 1, withProperties(packets.Properties{ResponseTopic: reply}))
 		require.NotZero(t, ask.expect(packets.Puback).ReasonCode)
 	}
 	ask.nothing()
 }
 
 func TestImpossibleTopics(t *testing.T) {
-	b := start(t, withTree(newFakeTree()))
-	sub, pub, three := open(t, b, "sub"), open(t, b, "pub"), open(t, b, "three", v3)
+	b := startBroker(t, withTree(newFakeTree()))
+	sub, pub, three := openClient(t, b, "sub"), openClient(t, b, "pub"), openClient(t, b, "three", version311)
 	for _, filter := range []string{"a/#", "$other", "v1/nodes", "v1/refused", "v1/nodes/#"} {
 		sub.subscribe(filter, 1)
 	}
@@ -265,7 +265,7 @@ func TestImpossibleTopics(t *testing.T) {
 	pub.nothing()
 	sub.nothing()
 
-	pub.raw(encode(t, publishPacket("a\x00b", "x", 1, 1), 5)) // not even UTF-8 as MQTT has it
+	pub.raw(encodePacket(t, publishPacket("a\x00b", "x", 1, 1), 5)) // not even UTF-8 as MQTT has it
 	code, _ := pub.ended()
 	require.Equal(t, byte(0x81), code)
 	three.nothing()
@@ -273,19 +273,19 @@ func TestImpossibleTopics(t *testing.T) {
 
 func TestBrokerPublishIsInOrder(t *testing.T) {
 	tree := newFakeTree()
-	b := start(t, withTree(tree))
-	sub := open(t, b, "sub")
+	b := startBroker(t, withTree(tree))
+	sub := openClient(t, b, "sub")
 	sub.sub("v1/nodes/+/devices/#", 1)
 	for i := range 300 {
 		b.Publish(Message{Topic: reported, Payload: []byte(strconv.Itoa(i)), QoS: 1, Retain: true})
 	}
-	require.Equal(t, numbers(0, 300), sub.collect(300))
+	require.Equal(t, numberedPayloads(0, 300), sub.collect(300))
 }
 
 // Whoever subscribes while values change sees them rise, the last one, and none twice.
 func TestRetainedAndLiveNeverGoBack(t *testing.T) {
 	tree := newFakeTree()
-	b := start(t, withTree(tree))
+	b := startBroker(t, withTree(tree))
 	const keys, rounds = 200, 60
 	topic := func(k int) string { return "v1/nodes/n1/devices/d" + strconv.Itoa(k) + "/reported/p" }
 	write := func(k, v int) {
@@ -305,7 +305,7 @@ func TestRetainedAndLiveNeverGoBack(t *testing.T) {
 	})
 	var reading sync.WaitGroup
 	for n := range 8 {
-		c := open(t, b, "sub"+strconv.Itoa(n), receiveMaximum(20))
+		c := openClient(t, b, "sub"+strconv.Itoa(n), receiveMaximum(20))
 		reading.Go(func() {
 			c.send(packets.Packet{
 				FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 1,
@@ -313,7 +313,7 @@ func TestRetainedAndLiveNeverGoBack(t *testing.T) {
 			})
 			last, finished := make(map[string]int), 0
 			for finished < keys {
-				pk, err := c.read(patience)
+				pk, err := c.read(testTimeout)
 				if err != nil {
 					t.Errorf("%d of %d: %v", finished, keys, err)
 					return
@@ -344,11 +344,11 @@ func TestRetainedAndLiveNeverGoBack(t *testing.T) {
 // must not lock up.
 func TestTreeMayPublishUnderItsLock(t *testing.T) {
 	tree := newFakeTree()
-	b := start(t, withTree(tree))
+	b := startBroker(t, withTree(tree))
 	for k := range 1000 {
 		tree.set(Message{Topic: "v1/nodes/n1/devices/d" + strconv.Itoa(k), Payload: []byte("x"), QoS: 1, Retain: true})
 	}
-	sub := open(t, b, "sub")
+	sub := openClient(t, b, "sub")
 	sub.sub("v1/#", 0)
 	for i := range 2000 {
 		tree.mu.Lock()
@@ -367,12 +367,12 @@ func TestTreeMayPublishUnderItsLock(t *testing.T) {
 // hold no more than a few of its values.
 func TestLargeTreeIsPulledAsItIsTaken(t *testing.T) {
 	tree := newFakeTree()
-	b := start(t, withTree(tree))
+	b := startBroker(t, withTree(tree))
 	const n = 20_000
 	for k := range n {
 		tree.values["v1/nodes/n1/devices/d"+strconv.Itoa(k)] = Message{Topic: "v1/nodes/n1/devices/d" + strconv.Itoa(k), Payload: []byte("x"), QoS: 1}
 	}
-	slow, other := open(t, b, "slow", receiveMaximum(1)), open(t, b, "other")
+	slow, other := openClient(t, b, "slow", receiveMaximum(1)), openClient(t, b, "other")
 	slow.sub("v1/#", 1)
 	slow.expect(packets.Publish)
 	other.sub(reported, 1)
@@ -380,7 +380,7 @@ func TestLargeTreeIsPulledAsItIsTaken(t *testing.T) {
 	require.Equal(t, []string{"live"}, other.collect(1))
 	require.Less(t, b.Stats().Queued, int64(200))
 
-	fast := open(t, b, "fast")
+	fast := openClient(t, b, "fast")
 	fast.sub("#", 1)
 	topics := make(map[string]bool)
 	for range n {
@@ -395,20 +395,20 @@ func TestLargeTreeIsPulledAsItIsTaken(t *testing.T) {
 
 // While more waits for the disk than may, those wait who would add to it, and nobody else.
 func TestOnlyWhoStoresWaitsForTheDisk(t *testing.T) {
-	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Tree = newFakeTree() })
-	away, live, pub := open(t, b, "away", persistent), open(t, b, "live"), open(t, b, "pub")
-	stored := []*tc{open(t, b, "one"), open(t, b, "two"), open(t, b, "three", persistent)}
+	b, _ := startKept(t, t.TempDir(), func(o *Options) { o.Tree = newFakeTree() })
+	away, live, pub := openClient(t, b, "away", persistentSession), openClient(t, b, "live"), openClient(t, b, "pub")
+	stored := []*testClient{openClient(t, b, "one"), openClient(t, b, "two"), openClient(t, b, "three", persistentSession)}
 	away.sub("kept", 1)
 	away.leave(b, "away")
 	live.sub("#", 1)
 
-	disk := b.store.begin([]journal.Change{{Value: make([]byte, backlogBytes()+1)}}, func(error) {})
+	disk := b.store.begin([]journal.RecordChange{{Value: make([]byte, backlogBytes()+1)}}, func(error) {})
 	caughtUp := sync.OnceFunc(func() { disk.finish(b.store, nil) })
 	t.Cleanup(caughtUp) // or the broker can't stop
 	require.True(t, b.store.behind())
 
-	require.Equal(t, byte(0), pub.publish1("live", "1", props(packets.Properties{ContentType: "x"})).ReasonCode)
-	pub.publish("kept", "2", 0, 0, props(packets.Properties{ContentType: "x"}))
+	require.Equal(t, byte(0), pub.publish1("live", "1", withProperties(packets.Properties{ContentType: "x"})).ReasonCode)
+	pub.publish("kept", "2", 0, 0, withProperties(packets.Properties{ContentType: "x"}))
 	require.Equal(t, []string{"1", "2"}, live.collect(2))
 	require.Equal(t, byte(0), pub.publish1("v1/nodes/n1/devices/d/reported/a", "3").ReasonCode)
 	require.Equal(t, byte(0x87), pub.publish1("v1/nodes/n1/sync/up", "4").ReasonCode)
@@ -432,11 +432,11 @@ func TestOnlyWhoStoresWaitsForTheDisk(t *testing.T) {
 // A tree that can't commit holds up who publishes much into it, and not who publishes little.
 func TestTheTreesBacklogIsBounded(t *testing.T) {
 	tree := newFakeTree()
-	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Tree = tree })
+	b, _ := startKept(t, t.TempDir(), func(o *Options) { o.Tree = tree })
 	tree.hold()
 	b.treeBacklog = quota.NewBacklog(2 << 20)
 	const value, most = 100 << 10, 1<<20/(100<<10) + 1
-	many, few := open(t, b, "many"), open(t, b, "few")
+	many, few := openClient(t, b, "many"), openClient(t, b, "few")
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
@@ -462,16 +462,16 @@ func TestTheTreesBacklogIsBounded(t *testing.T) {
 // Whose connection is over waits no longer for room: its place is another's.
 func TestNobodyWaitsBeyondTheEndOfTheConnection(t *testing.T) {
 	tree := newFakeTree()
-	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Tree = tree })
+	b, _ := startKept(t, t.TempDir(), func(o *Options) { o.Tree = tree })
 	tree.hold()
 	t.Cleanup(tree.letGo)
 	b.treeBacklog = quota.NewBacklog(1 << 10)
-	c := open(t, b, "writer")
+	c := openClient(t, b, "writer")
 	for id := range uint16(2) {
-		c.publish("v1/nodes/n1/devices/d/reported/a", strings.Repeat("x", large), 1, id+1)
+		c.publish("v1/nodes/n1/devices/d/reported/a", strings.Repeat("x", largeMessage), 1, id+1)
 	}
 	require.Eventually(t, func() bool { return tree.held() == 1 }, 30*time.Second, time.Millisecond)
-	open(t, b, "writer")
+	openClient(t, b, "writer")
 	require.Eventually(t, func() bool {
 		b.clients.mu.Lock()
 		defer b.clients.mu.Unlock()
@@ -480,13 +480,13 @@ func TestNobodyWaitsBeyondTheEndOfTheConnection(t *testing.T) {
 	require.Equal(t, 1, tree.held())
 }
 
-// failsOnce is a journal one of whose commits fails: that which a test has it fail, once all that came before it is done.
-type failsOnce struct {
+// failOnceJournal is a journal one of whose commits fails: that which a test has it fail, once all that came before it is done.
+type failOnceJournal struct {
 	Journal
 	fail atomic.Bool // the next commit that somebody waits for
 }
 
-func (f *failsOnce) Commit(changes []journal.Change, done func(error)) {
+func (f *failOnceJournal) Commit(changes []journal.RecordChange, done func(error)) {
 	if done == nil || !f.fail.CompareAndSwap(true, false) {
 		f.Journal.Commit(changes, done)
 		return
@@ -497,24 +497,24 @@ func (f *failsOnce) Commit(changes []journal.Change, done func(error)) {
 // A node's message that can't be stored ends the node's connection, and none that the node sent after it counts as
 // stored, though the disk is well again: the node sends all of them again, and a subscriber gets them in order.
 func TestANodeIsDisconnectedWhenItsMessageCannotBeStored(t *testing.T) {
-	disk := &failsOnce{}
+	disk := &failOnceJournal{}
 	hub := func(o *Options) {
 		disk.Journal = o.Journal
 		o.Journal, o.Tree, o.Auth.LoopbackNodes = disk, &streamTree{fakeTree: newFakeTree()}, true
 	}
 	dir := t.TempDir()
-	b, stop := kept(t, dir, hub)
+	b, stop := startKept(t, dir, hub)
 	b.opts.Tree.(*streamTree).pass = b.Pass
 	const bridged = "v1/nodes/n1/bridge/a"
-	sub := open(t, b, "sub", persistent)
+	sub := openClient(t, b, "sub", persistentSession)
 	sub.sub("v1/#", 1)
-	node := open(t, b, "node/n1", credentialsOf("node/n1", ""), func(pk *packets.Packet) { pk.Connect.PasswordFlag = false })
+	node := openClient(t, b, "node/n1", credentialsOf("node/n1", ""), func(pk *packets.Packet) { pk.Connect.PasswordFlag = false })
 	node.publish1(bridged, "0")
 	require.Equal(t, []string{"0"}, sub.collect(1))
 	disk.fail.Store(true)
 	var all []byte
 	for i := range 20 {
-		all = append(all, encode(t, publishPacket(bridged, strconv.Itoa(1+i), 1, uint16(10+i)), 5)...)
+		all = append(all, encodePacket(t, publishPacket(bridged, strconv.Itoa(1+i), 1, uint16(10+i)), 5)...)
 	}
 	node.raw(all)
 	code, disconnects := node.ended()
@@ -524,9 +524,9 @@ func TestANodeIsDisconnectedWhenItsMessageCannotBeStored(t *testing.T) {
 	require.Empty(t, b.Stats().Refused[daemon.Label(string(resource.Unavailable))], "it is not refused: it comes again")
 	sub.nothing()
 
-	node = open(t, b, "node/n1", credentialsOf("node/n1", ""), func(pk *packets.Packet) { pk.Connect.PasswordFlag = false })
+	node = openClient(t, b, "node/n1", credentialsOf("node/n1", ""), func(pk *packets.Packet) { pk.Connect.PasswordFlag = false })
 	node.raw(all)
-	require.Equal(t, numbers(1, 20), sub.collect(20))
+	require.Equal(t, numberedPayloads(1, 20), sub.collect(20))
 	sub.leave(b, "sub")
 	stop()
 	require.Equal(t, 3, recordsIn(t, dir), "the session, its subscription, how far it was sent: nothing is left of what did not count as stored")
@@ -540,13 +540,13 @@ type streamTree struct {
 
 func (s *streamTree) Publish(m Message, done func(error)) { s.pass(m, done) }
 
-// stepwise is a journal that keeps what a crash after each of its commits would leave.
-type stepwise struct {
+// stepwiseJournal is a journal that keeps what a crash after each of its commits would leave.
+type stepwiseJournal struct {
 	Journal
 	copy func()
 }
 
-func (s *stepwise) Commit(changes []journal.Change, done func(error)) {
+func (s *stepwiseJournal) Commit(changes []journal.RecordChange, done func(error)) {
 	s.Journal.Commit(changes, func(err error) {
 		if s.copy(); done != nil {
 			done(err)
@@ -570,15 +570,15 @@ func TestTelemetryIsTakenOnce(t *testing.T) {
 		}
 	}
 	pass := func(b *Broker) { b.opts.Tree.(*streamTree).pass = b.Pass }
-	b, stop := kept(t, dir, streams(func(o *Options) {
-		o.Journal = &stepwise{o.Journal, func() {
+	b, stop := startKept(t, dir, streams(func(o *Options) {
+		o.Journal = &stepwiseJournal{o.Journal, func() {
 			if recording.Load() {
-				copies = append(copies, crashed(t, dir))
+				copies = append(copies, copyCrashed(t, dir))
 			}
 		}}
 	}))
 	pass(b)
-	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub", persistent)
+	sub, pub := openClient(t, b, "sub", persistentSession), openClient(t, b, "pub", persistentSession)
 	sub.sub("v1/#", 1)
 	sub.leave(b, "sub")
 	recording.Store(true)
@@ -588,28 +588,28 @@ func TestTelemetryIsTakenOnce(t *testing.T) {
 
 	require.NotEmpty(t, copies)
 	for i, left := range copies {
-		b, _ := kept(t, left, streams(nil))
+		b, _ := startKept(t, left, streams(nil))
 		pass(b)
-		pub := open(t, b, "pub", persistent)
+		pub := openClient(t, b, "pub", persistentSession)
 		pub.publish(telemetry, "x", 2, 5, dup)
 		require.Zero(t, pub.expect(packets.Pubrec).ReasonCode)
-		sub := open(t, b, "sub", persistent)
+		sub := openClient(t, b, "sub", persistentSession)
 		require.Equal(t, []string{"x"}, sub.collect(1), "commit %d", i)
 		sub.nothing()
 	}
 }
 
-// unreadable are texts at which clients with libmosquitto end their connection.
-var unreadable = []string{"a\u0001", "\u001fb", "a\nb", "\u007f", "\u0085", "a\u009f", "\ufdd0", "\ufdef", "\ufffe", "\uffff", "\U0001fffe", "\U0010ffff"}
+// unreadableTexts are texts at which clients with libmosquitto end their connection.
+var unreadableTexts = []string{"a\u0001", "\u001fb", "a\nb", "\u007f", "\u0085", "a\u009f", "\ufdd0", "\ufdef", "\ufffe", "\uffff", "\U0001fffe", "\U0010ffff"}
 
 // What some clients take for malformed is refused, so that no publisher ends other clients' connections, and the publisher's stays.
 func TestControlCharactersAreRefusedWithoutClosing(t *testing.T) {
-	b := start(t, nil)
-	reader := open(t, b, "reader")
+	b := startBroker(t, nil)
+	reader := openClient(t, b, "reader")
 	reader.sub("t/#", 1)
-	for _, version := range []connectOption{v3, func(*packets.Packet) {}} {
-		c := open(t, b, "c", version)
-		for _, bad := range unreadable {
+	for _, version := range []connectOption{version311, func(*packets.Packet) {}} {
+		c := openClient(t, b, "c", version)
+		for _, bad := range unreadableTexts {
 			answer := c.publish1("t/"+bad, "x")
 			if c.version < 5 {
 				require.Equal(t, byte(codeUnspecified), c.subscribe("t/"+bad, 0).ReasonCodes[0])
@@ -620,35 +620,35 @@ func TestControlCharactersAreRefusedWithoutClosing(t *testing.T) {
 			for what, p := range map[string]packets.Properties{
 				"content type": {ContentType: bad}, "response topic": {ResponseTopic: bad}, "user properties": {User: []packets.UserProperty{{Key: "k", Val: bad}}},
 			} {
-				answer := c.publish1("t", "x", props(p))
+				answer := c.publish1("t", "x", withProperties(p))
 				require.Equal(t, byte(codeBadPayload), answer.ReasonCode, "%q", bad)
 				require.Contains(t, answer.Properties.ReasonString, what)
-				require.True(t, topics.Readable(answer.Properties.ReasonString))
+				require.True(t, topics.IsReadable(answer.Properties.ReasonString))
 			}
-			require.Equal(t, byte(codeBadPayload), c.publish1("t", "x", props(packets.Properties{User: []packets.UserProperty{{Key: bad, Val: "v"}}})).ReasonCode)
+			require.Equal(t, byte(codeBadPayload), c.publish1("t", "x", withProperties(packets.Properties{User: []packets.UserProperty{{Key: bad, Val: "v"}}})).ReasonCode)
 			for code, will := range map[byte]connectOption{
 				codeBadTopic:   withWill("t/"+bad, "x", 0),
 				codeBadPayload: withWill("t", "x", 0, func(pk *packets.Packet) { pk.Connect.WillProperties.ContentType = bad }),
 			} {
-				require.Equal(t, code, dial(t, b).connect("w", will), "%q", bad)
+				require.Equal(t, code, dialBroker(t, b).connect("w", will), "%q", bad)
 			}
 		}
 		c.publish1("t/é\u00a0\ufffd\U0001f600", "x")
 		require.Equal(t, "t/é\u00a0\ufffd\U0001f600", reader.expect(packets.Publish).TopicName, "the connection stays, and all else is passed on")
 	}
-	require.Equal(t, byte(codeBadClientID), dial(t, b).connect("c\u0001"))
+	require.Equal(t, byte(codeBadClientID), dialBroker(t, b).connect("c\u0001"))
 }
 
 // Clients of QoS 0, and of libraries that show no reason string, learn of a refusal on their own topic, whatever version they speak.
 func TestRefusalsArePublishedForAllVersions(t *testing.T) {
-	b := start(t, withUsers)
-	for _, version := range []connectOption{v3, func(*packets.Packet) {}} {
-		c := open(t, b, "c", credentialsOf("op", "secret"), version)
+	b := startBroker(t, withUsers)
+	for _, version := range []connectOption{version311, func(*packets.Packet) {}} {
+		c := openClient(t, b, "c", credentialsOf("op", "secret"), version)
 		c.sub("v1/refused/c", 0)
 		c.publish("$not/mine", "x", 0, 0)
 		m := c.expect(packets.Publish)
 		require.Equal(t, "v1/refused/c", m.TopicName)
-		var got refusal
+		var got refusedPublish
 		require.NoError(t, json.Unmarshal(m.Payload, &got))
 		require.Equal(t, "$not/mine", got.Topic)
 		require.Equal(t, byte(codeBadTopic), got.Code)

@@ -15,7 +15,7 @@ func TestAReasonStringHasTheRuleBeforeTheName(t *testing.T) {
 	long := strings.Repeat("x", 5000)
 	for _, topic := range []string{"lamp", "a/lamp", long} {
 		for _, err := range []error{
-			topicError(resource.Quota, topic, "more than %d user properties", 9), forbidden(topic, "more than 9 user properties"),
+			topicError(resource.Quota, topic, "more than %d user properties", 9), forbiddenError(topic, "more than 9 user properties"),
 			resource.Errorf(resource.Invalid, "a/"+topic, "more than 9 user properties"),
 		} {
 			reason := reasonOf(err)
@@ -28,16 +28,16 @@ func TestAReasonStringHasTheRuleBeforeTheName(t *testing.T) {
 }
 
 func TestAQuotasReasonHasTheRuleBeforeTheName(t *testing.T) {
-	b := start(t, func(o *Options) { withUsers(o); o.Limits.PerUser = 1 })
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Limits.PerUser = 1 })
 	op := credentialsOf("op", "secret")
-	open(t, b, "first", op)
-	more := dial(t, b)
+	openClient(t, b, "first", op)
+	more := dialBroker(t, b)
 	require.Equal(t, byte(0x97), more.connect("second", op))
 	require.Equal(t, "one user may have 1 connections at most (limits.perUser), as many as op has", more.connack.Properties.ReasonString)
 }
 
 func TestAPublishToATopicOfOneLevelIsRefusedWithTheRuleFirst(t *testing.T) {
-	b := start(t, nil)
+	b := startBroker(t, nil)
 	err := b.check(Message{Topic: "lamp", QoS: 1, Props: Properties{User: make([]UserProperty, maxUserProperties+1)}, Publisher: &Identity{}})
 	require.Equal(t, resource.Quota, kindOf(err))
 	require.Regexp(t, `^more than \d+ user properties: topic "lamp"$`, reasonOf(err))
@@ -45,14 +45,14 @@ func TestAPublishToATopicOfOneLevelIsRefusedWithTheRuleFirst(t *testing.T) {
 
 // A node says within its keep-alive that it lives, and the hub's doctor can say when.
 func TestABrokerKnowsWhenAClientWasLastHeardOf(t *testing.T) {
-	b := start(t, nil)
+	b := startBroker(t, nil)
 	_, _, ok := b.Heard("c")
 	require.False(t, ok)
-	c := open(t, b, "c")
+	c := openClient(t, b, "c")
 	before := time.Now().Truncate(time.Millisecond)
 	c.raw([]byte{0xC0, 0}) // PINGREQ
 	require.Eventually(t, func() bool {
 		at, _, ok := b.Heard("c")
 		return ok && !at.Before(before)
-	}, patience, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 }

@@ -15,9 +15,9 @@ import (
 
 const scanChunk = 4096 // topics looked at under one lock
 
-// memoryRetained keeps the retained messages of users' own topics, sorted by topic, so that a reader can go on where it
+// retainedMessages keeps the retained messages of users' own topics, sorted by topic, so that a reader can go on where it
 // was, whatever was added or removed since, without a copy of them. The journal has a copy of each message.
-type memoryRetained struct {
+type retainedMessages struct {
 	quota *quota.Quota // of bytes, by the user who retained a message
 	now   func() time.Time
 
@@ -26,12 +26,12 @@ type memoryRetained struct {
 	next     time.Time                           // before which no message expires; zero: none does
 }
 
-func newRetained(q *quota.Quota, now func() time.Time) *memoryRetained {
-	return &memoryRetained{quota: q, now: now}
+func newRetainedMessages(q *quota.Quota, now func() time.Time) *retainedMessages {
+	return &retainedMessages{quota: q, now: now}
 }
 
 // get is the topic's message, or nil.
-func (r *memoryRetained) get(topic string) *session.Message {
+func (r *retainedMessages) get(topic string) *session.Message {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	m, _ := r.messages.Get(topic)
@@ -39,7 +39,7 @@ func (r *memoryRetained) get(topic string) *session.Message {
 }
 
 // room returns an error if the message can't be retained, as its user has no quota left. Clearing a topic needs none.
-func (r *memoryRetained) room(m *session.Message) error {
+func (r *retainedMessages) room(m *session.Message) error {
 	if len(m.Payload) == 0 {
 		return nil
 	}
@@ -53,7 +53,7 @@ func (r *memoryRetained) room(m *session.Message) error {
 }
 
 // put retains the message, or with an empty payload forgets its topic.
-func (r *memoryRetained) put(m *session.Message) {
+func (r *retainedMessages) put(m *session.Message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(m.Payload) == 0 {
@@ -69,7 +69,7 @@ func (r *memoryRetained) put(m *session.Message) {
 	r.noteExpiry(m.Deadline())
 }
 
-func (r *memoryRetained) noteExpiry(deadline time.Time) {
+func (r *retainedMessages) noteExpiry(deadline time.Time) {
 	if !deadline.IsZero() && (r.next.IsZero() || deadline.Before(r.next)) {
 		r.next = deadline
 	}
@@ -77,7 +77,7 @@ func (r *memoryRetained) noteExpiry(deadline time.Time) {
 
 // expired lists the messages whose expiry interval has ended. It goes through all messages, but no more often than once
 // a second, and not before the first can have expired.
-func (r *memoryRetained) expired() (gone []*session.Message) {
+func (r *retainedMessages) expired() (gone []*session.Message) {
 	now := r.now()
 	r.mu.Lock()
 	due := !r.next.IsZero() && !now.Before(r.next)
@@ -114,7 +114,7 @@ func (r *memoryRetained) expired() (gone []*session.Message) {
 
 // walk calls each for the messages in the order of their topics, starting at the topic from, until each returns false or
 // scanChunk messages were looked at, so that the lock is not held for long. It returns the topic to go on with.
-func (r *memoryRetained) walk(from string, each func(*session.Message) bool) (next string, done bool) {
+func (r *retainedMessages) walk(from string, each func(*session.Message) bool) (next string, done bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	looked, done := 0, true
@@ -140,10 +140,10 @@ func (b *Broker) forgetExpired() (n int) {
 
 // ForgetNode deletes what a deleted node has left: the messages that it bridged, and its sessions without a connection.
 func (b *Broker) ForgetNode(node string) {
-	for _, cl := range b.clients.of(func(id *Identity) bool { return id.User == nodeUser(node) }) {
-		b.endAway(cl)
+	for _, cl := range b.clients.chosen(func(id *Identity) bool { return id.User == nodeUser(node) }) {
+		b.endDisconnected(cl)
 	}
-	next := b.retained.Puller(topics.Prefix+node+"/bridge/#", "")
+	next := b.retained.reader(topics.Prefix+node+"/bridge/#", "")
 	for chunk := next(scanChunk); len(chunk) > 0; chunk = next(scanChunk) {
 		for _, m := range chunk {
 			b.Publish(Message{Topic: m.Topic, QoS: 1, Retain: true})
@@ -153,7 +153,7 @@ func (b *Broker) ForgetNode(node string) {
 
 // forgetRetained deletes a message, unless another has replaced it, or a write that would replace it is pending.
 func (b *Broker) forgetRetained(m *session.Message) bool {
-	lock := b.order.of(m.Topic)
+	lock := b.topicLocks.of(m.Topic)
 	lock.Lock()
 	defer lock.Unlock()
 	if b.retained.get(m.Topic) != m || b.pendingRetained.record(m.Topic) != 0 {
@@ -165,38 +165,38 @@ func (b *Broker) forgetRetained(m *session.Message) bool {
 }
 
 // len counts the messages.
-func (r *memoryRetained) len() int {
+func (r *retainedMessages) len() int {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.messages.Len()
 }
 
-// Puller goes through the topics that match, in their order, after one of them; empty: from the first.
-func (r *memoryRetained) Puller(filter, after string) session.RetainedReader {
-	p := retainedPuller{store: r, filter: filter, prefix: literal(filter)}
+// reader goes through the topics that match, in their order, after one of them; empty: from the first.
+func (r *retainedMessages) reader(filter, after string) session.RetainedReader {
+	p := retainedScan{store: r, filter: filter, prefix: literalPrefix(filter)}
 	if p.from = p.prefix; after != "" {
 		p.from = after + "\x00" // which no topic has
 	}
 	return p.pull
 }
 
-// literal is the part of a filter before its first wildcard. What matches begins
+// literalPrefix is the part of a filter before its first wildcard. What matches begins
 // with it, less the slash: a/# matches a.
-func literal(filter string) string {
+func literalPrefix(filter string) string {
 	if i := strings.IndexAny(filter, "+#"); i >= 0 {
 		return strings.TrimSuffix(filter[:i], "/")
 	}
 	return filter
 }
 
-type retainedPuller struct {
-	store        *memoryRetained
+type retainedScan struct {
+	store        *retainedMessages
 	filter       string
 	prefix, from string // from: the least topic not yet looked at
 	done         bool
 }
 
-func (p *retainedPuller) pull(max int) (out []*session.Message) {
+func (p *retainedScan) pull(max int) (out []*session.Message) {
 	for len(out) == 0 && !p.done {
 		out = p.scan(max)
 	}
@@ -204,7 +204,7 @@ func (p *retainedPuller) pull(max int) (out []*session.Message) {
 }
 
 // scan looks at some topics.
-func (p *retainedPuller) scan(max int) (out []*session.Message) {
+func (p *retainedScan) scan(max int) (out []*session.Message) {
 	now, beyond := p.store.now(), false
 	p.from, p.done = p.store.walk(p.from, func(m *session.Message) bool {
 		beyond = !strings.HasPrefix(m.Topic, p.prefix)
@@ -220,17 +220,17 @@ func (p *retainedPuller) scan(max int) (out []*session.Message) {
 	return out
 }
 
-// puller goes through everything retained that a subscription matches and its client may
+// retainedReader goes through everything retained that a subscription matches and its client may
 // read: users' own topics, after one of them, then the tree's.
-func (b *Broker) puller(s *subscription, after string) session.RetainedReader {
+func (b *Broker) retainedReader(s *subscription, after string) session.RetainedReader {
 	c, filter := s.client, s.plain
-	parts := []session.RetainedReader{b.retained.Puller(filter, after)}
+	parts := []session.RetainedReader{b.retained.reader(filter, after)}
 	first, _, _ := strings.Cut(filter, "/")
 	if b.opts.Tree != nil && (first == "#" || first == "+" || first == topics.Version) {
-		parts = append(parts, b.treePuller(filter))
+		parts = append(parts, b.treeReader(filter))
 	}
 	if first == "$SYS" {
-		parts = append(parts, b.sysPuller(filter))
+		parts = append(parts, b.sysReader(filter))
 	}
 	return func(max int) []*session.Message {
 		for len(parts) > 0 {
@@ -241,7 +241,7 @@ func (b *Broker) puller(s *subscription, after string) session.RetainedReader {
 			}
 			id := c.rights()
 			chunk = slices.DeleteFunc(chunk, func(m *session.Message) bool {
-				return s.noLocal && m.From == c.id || !b.acl.gets(id, filter, m.Topic)
+				return s.noLocal && m.From == c.id || !b.acl.delivers(id, filter, m.Topic)
 			})
 			if len(chunk) > 0 {
 				return c.unstored(chunk)
@@ -264,14 +264,14 @@ func (c *client) unstored(chunk []*session.Message) []*session.Message {
 	return chunk
 }
 
-func (b *Broker) treePuller(filter string) session.RetainedReader {
+func (b *Broker) treeReader(filter string) session.RetainedReader {
 	next := b.opts.Tree.Retained(filter)
 	return func(max int) []*session.Message {
 		values := next(max)
 		now := b.opts.Now()
 		chunk := make([]*session.Message, len(values))
 		for i, m := range values {
-			chunk[i] = outgoing(m, now)
+			chunk[i] = sessionMessage(m, now)
 		}
 		return chunk
 	}

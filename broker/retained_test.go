@@ -20,14 +20,14 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-func testRetained20000(t *testing.T, at place) {
+func testRetained20000(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	pub := open(t, b, "pub")
+	pub := openClient(t, b, "pub")
 	const n = 20_000
 	pub.pipeline(n, func(i int) packets.Packet {
 		return publishPacket("ret/"+strconv.Itoa(i), "x", 1, uint16(i%pipelined)+1, retain)
 	})
-	sub := open(t, b, "sub")
+	sub := openClient(t, b, "sub")
 	sub.sub("ret/#", 1)
 	seen := make(map[string]bool)
 	for range n {
@@ -38,12 +38,12 @@ func testRetained20000(t *testing.T, at place) {
 	}
 	require.Len(t, seen, n)
 	sub.nothing()
-	require.Zero(t, open(t, b, "other").publish1("one more", "x", retain).ReasonCode)
+	require.Zero(t, openClient(t, b, "other").publish1("one more", "x", retain).ReasonCode)
 }
 
-func testRetainedIsReplacedAndForgotten(t *testing.T, at place) {
+func testRetainedIsReplacedAndForgotten(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	pub := open(t, b, "pub")
+	pub := openClient(t, b, "pub")
 	pub.publish1("a", "1", retain)
 	pub.publish1("a", "2", retain)
 	one := b.Stats()
@@ -54,7 +54,7 @@ func testRetainedIsReplacedAndForgotten(t *testing.T, at place) {
 	pub.publish1("b", "", retain)
 	require.Equal(t, one.RetainedBytes, b.Stats().RetainedBytes)
 	pub.publish1("c", "not retained")
-	sub := open(t, b, "sub")
+	sub := openClient(t, b, "sub")
 	sub.sub("+", 1, subID(5))
 	pk := sub.expect(packets.Publish)
 	require.Equal(t, "2", string(pk.Payload))
@@ -63,14 +63,14 @@ func testRetainedIsReplacedAndForgotten(t *testing.T, at place) {
 	sub.nothing()
 }
 
-func testRetainFlagAndHandling(t *testing.T, at place) {
+func testRetainFlagAndHandling(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	pub := open(t, b, "pub")
+	pub := openClient(t, b, "pub")
 	pub.publish1("a", "old", retain)
 	handling := func(n byte) subOption {
 		return subFlags(func(s *packets.Subscription) { s.RetainHandling = n })
 	}
-	sub := open(t, b, "sub")
+	sub := openClient(t, b, "sub")
 	sub.sub("a", 0, handling(2))
 	sub.nothing()
 	sub.sub("a", 0, handling(1)) // not new
@@ -82,7 +82,7 @@ func testRetainFlagAndHandling(t *testing.T, at place) {
 	sub.sub("$share/g/a", 0)
 	sub.nothing()
 
-	plain, asPublished := open(t, b, "plain"), open(t, b, "asPublished")
+	plain, asPublished := openClient(t, b, "plain"), openClient(t, b, "asPublished")
 	plain.sub("b", 0)
 	asPublished.sub("b", 0, subFlags(func(s *packets.Subscription) { s.RetainAsPublished = true }))
 	pub.publish1("b", "x", retain)
@@ -94,10 +94,10 @@ func testRetainFlagAndHandling(t *testing.T, at place) {
 
 // A pull that is made late, here because messages wait for the client, finds what was
 // published since the SUBACK: that has come live.
-func testWhatCameLiveIsNotSentAsRetained(t *testing.T, at place) {
+func testWhatCameLiveIsNotSentAsRetained(t *testing.T, at brokerSetup) {
 	tree := newFakeTree()
 	b := at.start(t, withTree(tree))
-	pub, sub := open(t, b, "pub"), open(t, b, "sub", receiveMaximum(1))
+	pub, sub := openClient(t, b, "pub"), openClient(t, b, "sub", receiveMaximum(1))
 	pub.publish1("a/kept", "kept", retain)
 	sub.sub("wait", 1)
 	pub.publish1("wait", "1")
@@ -110,15 +110,15 @@ func testWhatCameLiveIsNotSentAsRetained(t *testing.T, at place) {
 	sub.ack(packets.Puback, first.PacketID)
 	require.Equal(t, []string{"2", "new", "value", "kept"}, sub.collect(4))
 	sub.nothing()
-	require.Eventually(t, func() bool { return b.Stats().Queued == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.Stats().Queued == 0 }, testTimeout, time.Millisecond)
 	sub.nothing()
 }
 
 // A message that was routed before the subscription was made, and isn't retained yet,
 // is waited for.
-func testSubscribingWhileAMessageIsPublished(t *testing.T, at place) {
+func testSubscribingWhileAMessageIsPublished(t *testing.T, at brokerSetup) {
 	b := at.start(t, func(o *Options) { o.Limits.Session.Bytes = 1 })
-	full, pub, sub := open(t, b, "full", receiveMaximum(1)), open(t, b, "pub"), open(t, b, "sub")
+	full, pub, sub := openClient(t, b, "full", receiveMaximum(1)), openClient(t, b, "pub"), openClient(t, b, "sub")
 	full.sub("a", 1)
 	pub.publish1("a", "1")
 	full.expect(packets.Publish)
@@ -135,20 +135,20 @@ func testSubscribingWhileAMessageIsPublished(t *testing.T, at place) {
 	sub.send(packets.Packet{
 		FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 1, Filters: packets.Subscriptions{{Filter: "a", Qos: 1}},
 	})
-	require.Eventually(t, func() bool { return len(b.clients.connected("sub").client.filters()) == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return len(b.clients.connected("sub").client.filters()) == 1 }, testTimeout, time.Millisecond)
 	close(goOn)
 	sub.expect(packets.Suback)
 	pk := sub.expect(packets.Publish)
 	require.Equal(t, "3", string(pk.Payload))
 	require.True(t, pk.FixedHeader.Retain)
 	sub.ack(packets.Puback, pk.PacketID)
-	require.Eventually(t, func() bool { return b.Stats().Queued == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.Stats().Queued == 2 }, testTimeout, time.Millisecond)
 	sub.nothing()
 }
 
 func TestRetainedLimitIsARefusal(t *testing.T) {
-	b := start(t, func(o *Options) { o.Limits.Retained.Bytes = 1500 })
-	pub := open(t, b, "pub")
+	b := startBroker(t, func(o *Options) { o.Limits.Retained.Bytes = 1500 })
+	pub := openClient(t, b, "pub")
 	pub.publish1("a", "1", retain)
 	pub.publish1("b", "1", retain)
 	ack := pub.publish1("c", "1", retain)
@@ -162,7 +162,7 @@ func TestRetainedLimitIsARefusal(t *testing.T) {
 // A reader in the middle of the store misses nothing that stays, whatever else
 // comes and goes.
 func TestRetainedPullerOverChanges(t *testing.T) {
-	r := newRetained(newQuotas(Limits{}).retained, time.Now)
+	r := newRetainedMessages(newQuotas(Limits{}).retained, time.Now)
 	set := func(topic, payload string) {
 		r.put(&session.Message{Topic: topic, Payload: []byte(payload)})
 	}
@@ -173,7 +173,7 @@ func TestRetainedPullerOverChanges(t *testing.T) {
 		set(topic, "1")
 		set(fmt.Sprintf("x/%d/z", i), "1")
 	}
-	pull := r.Puller("x/+/y", "")
+	pull := r.reader("x/+/y", "")
 	rng := rand.New(rand.NewPCG(1, 2))
 	seen := make(map[string]int)
 	for chunk := pull(64); len(chunk) > 0; chunk = pull(64) {
@@ -199,7 +199,7 @@ func TestRetainedPullerOverChanges(t *testing.T) {
 }
 
 func TestRetainedPullerMatchesLikeTheContract(t *testing.T) {
-	r := newRetained(newQuotas(Limits{}).retained, time.Now)
+	r := newRetainedMessages(newQuotas(Limits{}).retained, time.Now)
 	all := []string{"a", "a/b", "a/b/c", "a/bb", "a-b", "b", "/a", "a/"}
 	for _, topic := range all {
 		r.put(&session.Message{Topic: topic, Payload: []byte("x")})
@@ -212,7 +212,7 @@ func TestRetainedPullerMatchesLikeTheContract(t *testing.T) {
 			}
 		}
 		slices.Sort(want)
-		pull := r.Puller(filter, "")
+		pull := r.reader(filter, "")
 		for chunk := pull(2); len(chunk) > 0; chunk = pull(2) {
 			for _, m := range chunk {
 				got = append(got, m.Topic)
@@ -222,19 +222,19 @@ func TestRetainedPullerMatchesLikeTheContract(t *testing.T) {
 	}
 }
 
-// exactly is a client's end of QoS 2: what it has taken, and the packet ids that the broker has not released.
-type exactly struct {
+// exactlyOnce is a client's end of QoS 2: what it has taken, and the packet ids that the broker has not released.
+type exactlyOnce struct {
 	times map[string]int
 	open  map[uint16]bool
 }
 
-func newExactly() *exactly { return &exactly{make(map[string]int), make(map[uint16]bool)} }
+func newExactlyOnce() *exactlyOnce { return &exactlyOnce{make(map[string]int), make(map[uint16]bool)} }
 
 // take answers what comes until so many topics were taken, and each message at QoS 2 is through.
-func (e *exactly) take(c *tc, n int) {
+func (e *exactlyOnce) take(c *testClient, n int) {
 	c.t.Helper()
 	for len(e.times) < n || len(e.open) > 0 {
-		pk, err := c.read(patience)
+		pk, err := c.read(testTimeout)
 		require.NoError(c.t, err, "%d of %d, open %v", len(e.times), n, e.open)
 		switch pk.FixedHeader.Type {
 		case packets.Publish:
@@ -255,7 +255,7 @@ func (e *exactly) take(c *tc, n int) {
 }
 
 // killedAfter kills the broker once it has dealt with all that the client has sent, and all that is on disk.
-func (e *exactly) killedAfter(t *testing.T, dir string, b *Broker, c *tc) (*Broker, string) {
+func (e *exactlyOnce) killedAfter(t *testing.T, dir string, b *Broker, c *testClient) (*Broker, string) {
 	t.Helper()
 	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
 	c.nextOf(packets.Pingresp, func(pk packets.Packet) {
@@ -263,11 +263,11 @@ func (e *exactly) killedAfter(t *testing.T, dir string, b *Broker, c *tc) (*Brok
 			e.times[pk.TopicName]++
 		}
 	})
-	open(t, b, "flush").publish1("elsewhere", "takes the rest to disk", retain)
-	return restarted(t, dir, nil)
+	openClient(t, b, "flush").publish1("elsewhere", "takes the rest to disk", retain)
+	return restartCrashed(t, dir, nil)
 }
 
-func (e *exactly) once(t *testing.T, n int) {
+func (e *exactlyOnce) once(t *testing.T, n int) {
 	t.Helper()
 	require.Len(t, e.times, n)
 	for topic, times := range e.times {
@@ -278,28 +278,28 @@ func (e *exactly) once(t *testing.T, n int) {
 // What is retained comes once at QoS 2 though the broker is killed in the middle of it, again and again [4.3.3].
 func TestRetainedComesOnceOverKills(t *testing.T) {
 	dir := t.TempDir()
-	b, _ := kept(t, dir, nil)
+	b, _ := startKept(t, dir, nil)
 	const all = 400
-	pub := open(t, b, "pub")
+	pub := openClient(t, b, "pub")
 	for i := range all {
 		pub.publish(fmt.Sprintf("r/%03d", i), "x", 2, 1, retain)
 		pub.expect(packets.Pubrec)
 		pub.ack(packets.Pubrel, 1)
 		pub.expect(packets.Pubcomp)
 	}
-	e := newExactly()
-	sub := open(t, b, "sub", persistent, receiveMaximum(20))
+	e := newExactlyOnce()
+	sub := openClient(t, b, "sub", persistentSession, receiveMaximum(20))
 	sub.sub("r/#", 2)
 	for _, n := range []int{130, 131, 200, 270} {
 		e.take(sub, n)
-		b, dir = restarted(t, dir, nil) // at any moment: some are on their way
-		sub = open(t, b, "sub", persistent, receiveMaximum(20))
+		b, dir = restartCrashed(t, dir, nil) // at any moment: some are on their way
+		sub = openClient(t, b, "sub", persistentSession, receiveMaximum(20))
 		require.True(t, sub.connack.SessionPresent)
 	}
 	e.take(sub, all)
 	// When all had come before the last kill, PUBRELs whose PUBCOMP the broker had not read come again, and nothing else.
 	sub.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
-	for pk, err := sub.read(patience); pk.FixedHeader.Type != packets.Pingresp; pk, err = sub.read(patience) {
+	for pk, err := sub.read(testTimeout); pk.FixedHeader.Type != packets.Pingresp; pk, err = sub.read(testTimeout) {
 		require.NoError(t, err)
 		require.Equal(t, packets.PacketNames[packets.Pubrel], packets.PacketNames[pk.FixedHeader.Type])
 	}
@@ -312,8 +312,8 @@ func TestWhatCameLiveIsKnownAfterAKill(t *testing.T) {
 	for _, qos := range []byte{1, 2} {
 		t.Run(fmt.Sprint(qos), func(t *testing.T) {
 			dir := t.TempDir()
-			b, _ := kept(t, dir, nil)
-			pub := open(t, b, "pub")
+			b, _ := startKept(t, dir, nil)
+			pub := openClient(t, b, "pub")
 			set := func(topic string) {
 				pub.publish(topic, "x", qos, 9, retain)
 				pub.expect(map[byte]byte{1: packets.Puback, 2: packets.Pubrec}[qos])
@@ -326,19 +326,19 @@ func TestWhatCameLiveIsKnownAfterAKill(t *testing.T) {
 			for i := range old {
 				set(fmt.Sprintf("r/%03d", i))
 			}
-			sub := open(t, b, "sub", persistent, receiveMaximum(1))
+			sub := openClient(t, b, "sub", persistentSession, receiveMaximum(1))
 			sub.sub("r/#", qos)
-			e := newExactly()
+			e := newExactlyOnce()
 			e.take(sub, 1) // the others aren't fetched before there is room for them
 			sub.leave(b, "sub")
 			set("r/new")
 			set("r/newer")
 			for n := 40; n < old; n += 40 {
-				b, dir = restarted(t, dir, nil)
-				sub = open(t, b, "sub", persistent, receiveMaximum(1))
+				b, dir = restartCrashed(t, dir, nil)
+				sub = openClient(t, b, "sub", persistentSession, receiveMaximum(1))
 				e.take(sub, n)
 				b, dir = e.killedAfter(t, dir, b, sub)
-				sub = open(t, b, "sub", persistent, receiveMaximum(1))
+				sub = openClient(t, b, "sub", persistentSession, receiveMaximum(1))
 			}
 			e.take(sub, old+2)
 			sub.nothing()
@@ -355,46 +355,46 @@ func TestWhatCameLiveIsKnownAfterAKill(t *testing.T) {
 // Nothing of a replay is left on disk once it is over.
 func TestAReplayLeavesNothingOnDisk(t *testing.T) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, nil)
-	pub, sub := open(t, b, "pub"), open(t, b, "sub", persistent, receiveMaximum(1))
+	b, stop := startKept(t, dir, nil)
+	pub, sub := openClient(t, b, "pub"), openClient(t, b, "sub", persistentSession, receiveMaximum(1))
 	for i := range 70 {
 		pub.publish1(fmt.Sprintf("r/%03d", i), "x", retain)
 	}
 	sub.sub("r/#", 1)
 	pub.publish1("r/new", "x", retain)
-	newExactly().take(sub, 71)
+	newExactlyOnce().take(sub, 71)
 	sub.nothing()
-	require.Eventually(t, func() bool { return b.Stats().Queued == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.Stats().Queued == 0 }, testTimeout, time.Millisecond)
 	stop()
 	require.Equal(t, 71+3, recordsIn(t, dir), "the retained ones, the session, its subscription, how far it was sent")
 }
 
-func forSeconds(n uint32) pubOption {
-	return props(packets.Properties{MessageExpiryInterval: n})
+func expiringIn(n uint32) pubOption {
+	return withProperties(packets.Properties{MessageExpiryInterval: n})
 }
 
 // What nobody gets any more takes nobody's place, in memory or on disk.
 func TestExpiredRetainedMessagesMakeRoom(t *testing.T) {
-	dir, now := t.TempDir(), &clock{now: time.Now()}
+	dir, now := t.TempDir(), &testClock{now: time.Now()}
 	var all limits.Size // one user has half of it
 	for i := range 50 {
 		for _, topic := range []string{"short", "long"} {
 			all += 2 * limits.Size((&session.Message{Topic: fmt.Sprintf("%s/%d", topic, i), Payload: []byte("x"), From: "pub"}).Weight())
 		}
 	}
-	b, stop := kept(t, dir, func(o *Options) { o.Limits.Retained.Bytes, o.Now = all, now.read })
-	pub := open(t, b, "pub")
+	b, stop := startKept(t, dir, func(o *Options) { o.Limits.Retained.Bytes, o.Now = all, now.read })
+	pub := openClient(t, b, "pub")
 	for i := range 50 {
-		pub.publish1(fmt.Sprintf("short/%d", i), "x", retain, forSeconds(10))
-		pub.publish1(fmt.Sprintf("long/%d", i), "x", retain, forSeconds(uint32(i%2*100)))
+		pub.publish1(fmt.Sprintf("short/%d", i), "x", retain, expiringIn(10))
+		pub.publish1(fmt.Sprintf("long/%d", i), "x", retain, expiringIn(uint32(i%2*100)))
 	}
 	require.Equal(t, byte(0x97), pub.publish1("one more", "x", retain).ReasonCode)
 	require.Equal(t, byte(0), pub.publish1("short/7", "s", retain).ReasonCode)
 	now.add(11 * time.Second)
 	require.Equal(t, byte(0), pub.publish1("one more", "x", retain).ReasonCode)
 	require.Equal(t, 52, b.Stats().Retained)
-	require.Equal(t, byte(0), pub.publish1("short/8", "again", retain, forSeconds(10)).ReasonCode)
-	sub := open(t, b, "sub")
+	require.Equal(t, byte(0), pub.publish1("short/8", "again", retain, expiringIn(10)).ReasonCode)
+	sub := openClient(t, b, "sub")
 	sub.sub("short/+", 1)
 	require.Equal(t, []string{"s", "again"}, sub.collect(2))
 	sub.nothing()
@@ -414,8 +414,8 @@ func TestAnExpiredMessageInDoubtStays(t *testing.T) {
 	j, err := journal.Open(journal.Options{Dir: t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = j.Close() })
-	f, now := &fickle{Journal: j}, &clock{now: time.Now()}
-	b := start(t, func(o *Options) { o.Journal, o.Now = f, now.read })
+	f, now := &fickleJournal{Journal: j}, &testClock{now: time.Now()}
+	b := startBroker(t, func(o *Options) { o.Journal, o.Now = f, now.read })
 	set := func(payload string) chan error {
 		done := make(chan error, 1)
 		m := Message{Topic: "a", Payload: []byte(payload), QoS: 1, Retain: true, Props: Properties{Expiry: 10}}
@@ -438,15 +438,15 @@ func TestAnExpiredMessageInDoubtStays(t *testing.T) {
 }
 
 func TestExpiredMessagesAreForgottenNowAndThen(t *testing.T) {
-	now := &clock{now: time.Now()}
+	now := &testClock{now: time.Now()}
 	b, err := New(Options{Now: now.read, Log: zerolog.Nop()})
 	require.NoError(t, err)
-	b.sweeps = time.Millisecond
+	b.sweepInterval = time.Millisecond
 	b.Publish(Message{Topic: "a", Payload: []byte("x"), Retain: true, Props: Properties{Expiry: 10}})
 	b.Publish(Message{Topic: "b", Payload: []byte("x"), Retain: true})
 	now.add(11 * time.Second)
 	served := make(chan error, 1)
 	go func() { served <- b.Serve(context.Background()) }()
-	require.Eventually(t, func() bool { return b.Stats().Retained == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.Stats().Retained == 1 }, testTimeout, time.Millisecond)
 	require.NoError(t, errors.Join(b.Close(t.Context()), <-served))
 }

@@ -22,7 +22,7 @@ const (
 
 // router finds the subscribers of a topic, and queues messages in their sessions.
 type router struct {
-	index index
+	index subscriptionIndex
 	acl   *accessControl
 	// dropped is called when a session's queue is full and a message is dropped for it.
 	dropped func(c *client, m *session.Message)
@@ -42,45 +42,45 @@ type groupKey struct{ owner, group, filter string }
 
 // route is the list of those who get the messages of a topic. It is immutable.
 type route struct {
-	topic   string
-	gen     uint64
-	targets []target
-	groups  []sharedGroup
-	durable bool // one of them has a durable session
-	keeps   bool // one of them is the link queue, which stores messages of QoS 0, too
-	open    bool // outside v1/: a client that may publish there needs no further check
-	secret  bool // its messages may contain the values of Secrets, and are never stored
+	topic     string
+	gen       uint64
+	targets   []routeTarget
+	groups    []sharedGroup
+	durable   bool // one of them has a durable session
+	keepsQoS0 bool // one of them is the link queue, which stores messages of QoS 0, too
+	open      bool // outside v1/: a client that may publish there needs no further check
+	secret    bool // its messages may contain the values of Secrets, and are never stored
 }
 
-// target is a client with one or more matching subscriptions: it gets a message
+// routeTarget is a client with one or more matching subscriptions: it gets a message
 // once, with the best QoS and all identifiers.
-type target struct {
+type routeTarget struct {
 	client *client
-	all    merged
-	own    merged // for the client's own messages: without its no-local subscriptions
+	all    mergedSubscriptions
+	own    mergedSubscriptions // for the client's own messages: without its no-local subscriptions
 }
 
-type merged struct {
-	any, retain bool
-	own         bool // the link queue: its messages have its own QoS, whatever the publisher's
-	qos         byte
-	ids         []uint32
+type mergedSubscriptions struct {
+	matched, retain bool
+	linkQueue       bool // the link queue: its messages have its own QoS, whatever the publisher's
+	qos             byte
+	identifiers     []uint32
 }
 
-func (m *merged) delivery(msg *session.Message, batch *session.WriteBatch) session.Delivery {
-	d := session.Delivery{QoS: min(msg.QoS, m.qos), Retain: msg.Retain && m.retain, IDs: m.ids, Batch: batch}
-	if m.own {
+func (m *mergedSubscriptions) delivery(msg *session.Message, batch *session.WriteBatch) session.DeliveryOptions {
+	d := session.DeliveryOptions{QoS: min(msg.QoS, m.qos), Retain: msg.Retain && m.retain, IDs: m.identifiers, Batch: batch}
+	if m.linkQueue {
 		d.QoS = m.qos
 	}
 	return d
 }
 
-func (m *merged) add(s *subscription) {
-	m.any, m.own = true, s.client.rights().own()
+func (m *mergedSubscriptions) add(s *subscription) {
+	m.matched, m.linkQueue = true, s.client.rights().isBroker()
 	m.qos = max(m.qos, s.qos)
 	m.retain = m.retain || s.retainAsPublished
 	if s.id > 0 {
-		m.ids = append(m.ids, s.id)
+		m.identifiers = append(m.identifiers, s.id)
 	}
 }
 
@@ -97,27 +97,27 @@ func newRouter(a *accessControl) *router {
 
 // deliver queues the message in the session of every subscriber.
 func (r *router) deliver(rt *route, m *session.Message, batch *session.WriteBatch) {
-	rt.each(m, batch, func(c *client, how session.Delivery) bool { return r.give(c, m, how) })
+	rt.each(m, batch, func(c *client, how session.DeliveryOptions) bool { return r.give(c, m, how) })
 }
 
 // give queues the message in a session that is not durable, or at QoS 0. It reports false
 // when the session has ended, and the message is for any member of a shared subscription.
-func (r *router) give(c *client, m *session.Message, how session.Delivery) bool {
+func (r *router) give(c *client, m *session.Message, how session.DeliveryOptions) bool {
 	result := c.sess.Enqueue(m, how)
-	if result == session.NoRoom {
+	if result == session.EnqueueNoRoom {
 		r.dropped(c, m)
 	}
-	return result != session.Ended || how.Share == nil
+	return result != session.EnqueueEnded || how.Share == nil
 }
 
 // each calls give for each session that gets the message. give reports false if another member of a shared subscription
 // has to get it instead.
-func (rt *route) each(m *session.Message, batch *session.WriteBatch, give func(*client, session.Delivery) bool) {
+func (rt *route) each(m *session.Message, batch *session.WriteBatch, give func(*client, session.DeliveryOptions) bool) {
 	for i := range rt.targets {
 		t := &rt.targets[i]
 		how := &t.all
 		if m.From != "" && m.From == t.client.id {
-			if how = &t.own; !how.any {
+			if how = &t.own; !how.matched {
 				continue
 			}
 		}
@@ -129,7 +129,7 @@ func (rt *route) each(m *session.Message, batch *session.WriteBatch, give func(*
 }
 
 // each calls give for one member after the other until one gets the message.
-func (g *sharedGroup) each(m *session.Message, batch *session.WriteBatch, give func(*client, session.Delivery) bool) {
+func (g *sharedGroup) each(m *session.Message, batch *session.WriteBatch, give func(*client, session.DeliveryOptions) bool) {
 	s, d := g.choose(m)
 	d.Batch = batch
 	if give(s.client, d) || len(g.members) == 1 {
@@ -140,7 +140,7 @@ func (g *sharedGroup) each(m *session.Message, batch *session.WriteBatch, give f
 }
 
 // choose picks the next member in turn among those with the best rank.
-func (g *sharedGroup) choose(m *session.Message) (*subscription, session.Delivery) {
+func (g *sharedGroup) choose(m *session.Message) (*subscription, session.DeliveryOptions) {
 	n := uint64(len(g.members))
 	first := g.turn.Add(1)
 	chosen := g.members[first%n]
@@ -151,7 +151,7 @@ func (g *sharedGroup) choose(m *session.Message) (*subscription, session.Deliver
 			chosen, best = s, rank
 		}
 	}
-	d := session.Delivery{QoS: min(m.QoS, chosen.qos), Retain: m.Retain && chosen.retainAsPublished, Share: &chosen.filter}
+	d := session.DeliveryOptions{QoS: min(m.QoS, chosen.qos), Retain: m.Retain && chosen.retainAsPublished, Share: &chosen.filter}
 	if chosen.id > 0 {
 		d.IDs = []uint32{chosen.id}
 	}
@@ -216,9 +216,9 @@ func (r *router) remember(rt *route) {
 
 // bytes is about what the route costs in memory.
 func (rt *route) bytes() int {
-	n := 256 + len(rt.topic) + len(rt.targets)*int(unsafe.Sizeof(target{}))
+	n := 256 + len(rt.topic) + len(rt.targets)*int(unsafe.Sizeof(routeTarget{}))
 	for i := range rt.targets {
-		n += 8 * len(rt.targets[i].all.ids) // and own's
+		n += 8 * len(rt.targets[i].all.identifiers) // and own's
 	}
 	for _, g := range rt.groups {
 		n += 64 + 8*len(g.members)
@@ -242,10 +242,10 @@ func (r *router) known(topic []byte) *route {
 func (r *router) current(rt *route) bool { return rt.gen == r.index.gen.Load() }
 
 func (r *router) build(topic string, gen uint64) *route {
-	byClient := make(map[*client]*target)
+	byClient := make(map[*client]*routeTarget)
 	byGroup := make(map[groupKey][]*subscription)
 	r.index.match(topic, func(s *subscription) {
-		if !r.acl.gets(s.client.rights(), s.plain, topic) {
+		if !r.acl.delivers(s.client.rights(), s.plain, topic) {
 			return
 		}
 		if s.group != "" {
@@ -255,7 +255,7 @@ func (r *router) build(topic string, gen uint64) *route {
 		}
 		t := byClient[s.client]
 		if t == nil {
-			t = &target{client: s.client}
+			t = &routeTarget{client: s.client}
 			byClient[s.client] = t
 		}
 		t.all.add(s)
@@ -265,13 +265,13 @@ func (r *router) build(topic string, gen uint64) *route {
 	})
 	rt := &route{
 		topic: topic, gen: gen, open: !topics.IsTree(topic) && !tooDeep(topic) && topics.CheckTopic(topic) == nil, secret: isSecret(topic),
-		targets: make([]target, 0, len(byClient)),
+		targets: make([]routeTarget, 0, len(byClient)),
 	}
 	for _, t := range byClient {
 		rt.durable = rt.durable || t.client.sess.Durable()
-		rt.keeps = rt.keeps || t.all.own && t.all.qos > 0 && t.client.sess.Durable()
-		slices.Sort(t.all.ids)
-		slices.Sort(t.own.ids)
+		rt.keepsQoS0 = rt.keepsQoS0 || t.all.linkQueue && t.all.qos > 0 && t.client.sess.Durable()
+		slices.Sort(t.all.identifiers)
+		slices.Sort(t.own.identifiers)
 		rt.targets = append(rt.targets, *t)
 	}
 	for key, members := range byGroup {
@@ -316,11 +316,11 @@ func (r *router) turn(key groupKey) *atomic.Uint64 {
 	return t
 }
 
-// publication collects what has to be committed for one message.
-type publication struct {
+// messageCommit collects what has to be committed for one message.
+type messageCommit struct {
 	b        *Broker
-	changes  []journal.Change
-	offers   []session.Pending
+	changes  []journal.RecordChange
+	offers   []session.UncommittedDelivery
 	retained *session.Message // the topic's new retained message; nil: it isn't retained
 	link     *conn            // the node's connection that the message came on; nil: none
 	secret   bool             // nothing of it is stored for subscribers; see isSecret
@@ -329,8 +329,8 @@ type publication struct {
 // sendOptions are what accompanies a message that is sent.
 type sendOptions struct {
 	batch *session.WriteBatch
-	along []journal.Change // to be stored with it
-	link  *conn            // the node's connection that the message came on; nil: none
+	along []journal.RecordChange // to be stored with it
+	link  *conn                  // the node's connection that the message came on; nil: none
 }
 
 // send queues a message in the session of every subscriber. It doesn't wait for the disk. done is called with nil once
@@ -350,7 +350,7 @@ func (b *Broker) send(out *session.Message, how sendOptions, done func(error)) {
 func (b *Broker) enqueue(out *session.Message, how sendOptions, done func(error)) (pending bool, err error) {
 	retained := isRetained(out.Topic, out.Retain)
 	if retained { // in memory, on disk and to subscribers in one order
-		lock := b.order.of(out.Topic)
+		lock := b.topicLocks.of(out.Topic)
 		lock.Lock()
 		defer lock.Unlock()
 	}
@@ -359,7 +359,7 @@ func (b *Broker) enqueue(out *session.Message, how sendOptions, done func(error)
 		how.batch = &session.WriteBatch{Fanout: b.fanout}
 		defer how.batch.FlushAsync()
 	}
-	p := &publication{b: b, changes: how.along, link: how.link}
+	p := &messageCommit{b: b, changes: how.along, link: how.link}
 	if retained {
 		if err := b.retained.room(out); err != nil {
 			return false, err
@@ -388,15 +388,15 @@ func isRetained(topic string, retain bool) bool {
 
 // deliver queues the message in the session of every subscriber, and adds the changes that store it for those whose sessions
 // are durable.
-func (p *publication) deliver(rt *route, out *session.Message, batch *session.WriteBatch) {
+func (p *messageCommit) deliver(rt *route, out *session.Message, batch *session.WriteBatch) {
 	p.secret = rt.secret
-	rt.each(out, batch, func(c *client, how session.Delivery) bool { return p.give(c, out, how) })
+	rt.each(out, batch, func(c *client, how session.DeliveryOptions) bool { return p.give(c, out, how) })
 	p.store(out)
 }
 
 // give queues the message in a session, and notes what there is to be stored. It reports false
 // when the session has ended, and the message is for any member of a shared subscription.
-func (p *publication) give(c *client, out *session.Message, how session.Delivery) bool {
+func (p *messageCommit) give(c *client, out *session.Message, how session.DeliveryOptions) bool {
 	if p.secret && c.sess.Durable() {
 		how.QoS = 0
 	}
@@ -406,17 +406,17 @@ func (p *publication) give(c *client, out *session.Message, how session.Delivery
 	how.Stored = p.link != nil
 	pending, result := c.sess.EnqueueDurable(out, how)
 	switch result {
-	case session.NoRoom:
+	case session.EnqueueNoRoom:
 		p.b.router.dropped(c, out)
-	case session.Accepted:
+	case session.EnqueueAccepted:
 		p.offers = append(p.offers, pending)
 	}
-	return result != session.Ended || how.Share == nil
+	return result != session.EnqueueEnded || how.Share == nil
 }
 
 // store adds the changes that store what was offered.
-func (p *publication) store(out *session.Message) {
-	var body *session.Body
+func (p *messageCommit) store(out *session.Message) {
+	var body *session.SharedBody
 	sharing := 0
 	for _, o := range p.offers {
 		if o.SharesBody() {
@@ -424,8 +424,8 @@ func (p *publication) store(out *session.Message) {
 		}
 	}
 	if sharing > 1 {
-		var change journal.Change
-		body, change = session.NewBody(out, p.b.store, sharing)
+		var change journal.RecordChange
+		body, change = session.NewSharedBody(out, p.b.store, sharing)
 		p.changes = append(p.changes, change)
 	}
 	for _, o := range p.offers {
@@ -435,8 +435,8 @@ func (p *publication) store(out *session.Message) {
 
 // redistribute gives the undelivered messages of an ended session to other members of its shared subscriptions. It calls
 // done once they are stored there, or with the first error.
-func (b *Broker) redistribute(of *Identity, left []session.Undelivered, done func(error)) {
-	all := outcomes{left: 1, done: done}
+func (b *Broker) redistribute(of *Identity, left []session.SharedDelivery, done func(error)) {
+	all := outcomeGroup{left: 1, done: done}
 	for _, m := range left {
 		group, filter, _ := topics.SplitShare(m.Share)
 		rt := b.router.route(m.Topic)
@@ -445,8 +445,8 @@ func (b *Broker) redistribute(of *Identity, left []session.Undelivered, done fun
 			b.counters.Drop(session.DropSessionEnded, 1)
 			continue
 		}
-		p := &publication{b: b, secret: rt.secret}
-		rt.groups[i].each(m.Message, nil, func(c *client, how session.Delivery) bool { return p.give(c, m.Message, how) })
+		p := &messageCommit{b: b, secret: rt.secret}
+		rt.groups[i].each(m.Message, nil, func(c *client, how session.DeliveryOptions) bool { return p.give(c, m.Message, how) })
 		p.store(m.Message)
 		if len(p.changes) > 0 {
 			all.more()
@@ -456,21 +456,21 @@ func (b *Broker) redistribute(of *Identity, left []session.Undelivered, done fun
 	all.one(nil)
 }
 
-// outcomes call done once all of them are known, with the first error.
-type outcomes struct {
+// outcomeGroup call done once all of them are known, with the first error.
+type outcomeGroup struct {
 	mu   sync.Mutex
 	left int
 	err  error
 	done func(error)
 }
 
-func (o *outcomes) more() {
+func (o *outcomeGroup) more() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.left++
 }
 
-func (o *outcomes) one(err error) {
+func (o *outcomeGroup) one(err error) {
 	o.mu.Lock()
 	if o.err == nil {
 		o.err = err
@@ -484,7 +484,7 @@ func (o *outcomes) one(err error) {
 }
 
 // keep adds the change that stores the message as its topic's retained one.
-func (p *publication) keep(out *session.Message) {
+func (p *messageCommit) keep(out *session.Message) {
 	b := p.b
 	old := b.retained.get(out.Topic)
 	switch {
@@ -503,7 +503,7 @@ func (p *publication) keep(out *session.Message) {
 }
 
 // committed handles the outcome of the commit, and returns the outcome for the publisher.
-func (p *publication) committed(err error) error {
+func (p *messageCommit) committed(err error) error {
 	if p.retained != nil {
 		p.b.retainedCommitted(p.retained, err)
 	}
@@ -521,7 +521,7 @@ func (p *publication) committed(err error) error {
 
 // withdraw deletes the records of a message that is stored, and doesn't count as stored. A retained message stays:
 // the next of its topic takes its record.
-func (p *publication) withdraw() {
+func (p *messageCommit) withdraw() {
 	for _, c := range p.changes {
 		if p.retained == nil || c.ID != p.retained.Record {
 			p.b.store.Forget(c.ID)
@@ -529,28 +529,28 @@ func (p *publication) withdraw() {
 	}
 }
 
-// pendingRetained are the writes of retained messages that are not on disk yet, by topic. If one fails, the message that is
+// retainedWrites are the writes of retained messages that are not on disk yet, by topic. If one fails, the message that is
 // on disk is retained again.
-type pendingRetained struct {
+type retainedWrites struct {
 	mu      sync.Mutex
-	byTopic map[string]*pendingWrite
+	byTopic map[string]*retainedWrite
 }
 
-type pendingWrite struct {
+type retainedWrite struct {
 	stored *session.Message // nil: none
 	last   *session.Message // written last
 	open   int
 }
 
-func (d *pendingRetained) begin(m, old *session.Message) {
+func (d *retainedWrites) begin(m, old *session.Message) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.byTopic == nil {
-		d.byTopic = make(map[string]*pendingWrite)
+		d.byTopic = make(map[string]*retainedWrite)
 	}
 	x := d.byTopic[m.Topic]
 	if x == nil {
-		x = &pendingWrite{stored: old}
+		x = &retainedWrite{stored: old}
 		d.byTopic[m.Topic] = x
 	}
 	x.last = m
@@ -559,7 +559,7 @@ func (d *pendingRetained) begin(m, old *session.Message) {
 
 // record is the record of a topic with a pending write, which may have cleared the topic; 0: there is none. The next message
 // uses the same record, so that a topic never has two.
-func (d *pendingRetained) record(topic string) uint64 {
+func (d *retainedWrites) record(topic string) uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if x := d.byTopic[topic]; x != nil {
@@ -569,7 +569,7 @@ func (d *pendingRetained) record(topic string) uint64 {
 }
 
 // end removes a write. It returns the message that is on disk, and whether that has to be retained again.
-func (d *pendingRetained) end(m *session.Message, err error) (stored *session.Message, again bool) {
+func (d *retainedWrites) end(m *session.Message, err error) (stored *session.Message, again bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	x := d.byTopic[m.Topic]
@@ -584,7 +584,7 @@ func (d *pendingRetained) end(m *session.Message, err error) (stored *session.Me
 }
 
 func (b *Broker) retainedCommitted(m *session.Message, err error) {
-	lock := b.order.of(m.Topic)
+	lock := b.topicLocks.of(m.Topic)
 	lock.Lock()
 	defer lock.Unlock()
 	stored, again := b.pendingRetained.end(m, err)
@@ -597,8 +597,8 @@ func (b *Broker) retainedCommitted(m *session.Message, err error) {
 	b.retained.put(stored)
 }
 
-// about adds the topic to a log line, and node and device of a topic of the tree.
-func (b *Broker) about(e *zerolog.Event, topic string) *zerolog.Event {
+// withTopic adds the topic to a log line, and node and device of a topic of the tree.
+func (b *Broker) withTopic(e *zerolog.Event, topic string) *zerolog.Event {
 	if !e.Enabled() {
 		return e
 	}
@@ -616,11 +616,11 @@ func (b *Broker) about(e *zerolog.Event, topic string) *zerolog.Event {
 	return e
 }
 
-// queueFull counts the messages that a session's full queue has dropped, and when that was logged last.
-type queueFull struct {
+// droppedCount counts the messages that a session's full queue has dropped, and when that was logged last.
+type droppedCount struct {
 	mu       sync.Mutex
 	messages int64
-	said     time.Time
+	loggedAt time.Time
 }
 
 const queueFullLogEvery = time.Minute // at most, for one session
@@ -628,18 +628,18 @@ const queueFullLogEvery = time.Minute // at most, for one session
 // droppedFor logs that a session's full queue has dropped a message: once a minute for each session, and sampled for all.
 func (b *Broker) droppedFor(c *client, m *session.Message) {
 	now := b.opts.Now()
-	s := &c.short
+	s := &c.drops
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.messages++
-	if !s.said.IsZero() && now.Sub(s.said) < queueFullLogEvery {
+	if !s.loggedAt.IsZero() && now.Sub(s.loggedAt) < queueFullLogEvery {
 		return
 	}
 	e := b.queueFullLog.Warn()
 	if !e.Enabled() {
 		return
 	}
-	s.said = now
-	b.about(e, m.Topic).Str("client", c.id).Uint8("qos", m.QoS).Int64("messages", s.messages).
+	s.loggedAt = now
+	b.withTopic(e, m.Topic).Str("client", c.id).Uint8("qos", m.QoS).Int64("messages", s.messages).
 		Msg("a session has no room and goes without messages: so many so far")
 }

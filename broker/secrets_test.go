@@ -31,10 +31,10 @@ func onSocket(t *testing.T, dir string, tree *fakeTree, u User) (b *Broker, path
 	me, err := user.Current()
 	require.NoError(t, err)
 	u.Local = me.Uid
-	b, stop = kept(t, dir, func(o *Options) {
+	b, stop = startKept(t, dir, func(o *Options) {
 		o.Node, o.Tree = "n1", tree
 		o.Listeners = append(o.Listeners, Listener{Name: "unix", Address: "unix:" + path})
-		o.Auth.Users = append(users(), u, User{Name: "viewer", PasswordHash: hash6, Role: topics.RoleViewer, Nodes: []string{"*"}})
+		o.Auth.Users = append(testUsers(), u, User{Name: "viewer", PasswordHash: hash6, Role: topics.RoleViewer, Nodes: []string{"*"}})
 		o.Auth.SharedGroups = []string{"g*"}
 		all := new(acl.Rules) // what a file of rules says of all topics
 		require.NoError(t, all.Limit("boss", acl.Read, []string{"#"}))
@@ -61,11 +61,11 @@ func TestOnlyTheAgentReceivesSecrets(t *testing.T) {
 		"anonymous": nil, "operator": {credentialsOf("boss", "secret")}, "viewer": {credentialsOf("viewer", "secret")},
 		"mapper": {credentialsOf("any", "secret")},
 	}
-	var others []*tc
+	var others []*testClient
 	for _, how := range as {
 		for _, share := range []string{"", "$share/g/", "$share/own/"} {
 			for _, filter := range secretFilters {
-				c := open(t, b, "", how...)
+				c := openClient(t, b, "", how...)
 				c.subscribe(share+filter, 1) // granted or not
 				others = append(others, c)
 			}
@@ -82,7 +82,7 @@ func TestOnlyTheAgentReceivesSecrets(t *testing.T) {
 	for _, c := range others {
 		c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
 		for ended := false; !ended; {
-			pk, err := c.read(patience)
+			pk, err := c.read(testTimeout)
 			require.NoError(t, err)
 			require.NotContains(t, string(pk.Payload), psk, "%s", pk.TopicName)
 			ended = pk.FixedHeader.Type == packets.Pingresp
@@ -100,7 +100,7 @@ func TestSecretsAreNotInTheJournal(t *testing.T) {
 	}
 	tell(secret, psk+" 1")
 	agent := dialUnix(t, path)
-	require.Zero(t, agent.connect("agent", persistent))
+	require.Zero(t, agent.connect("agent", persistentSession))
 	agent.sub("v1/nodes/n1/#", 1)
 	retained := agent.expect(packets.Publish)
 	require.Equal(t, psk+" 1", string(retained.Payload))
@@ -116,7 +116,7 @@ func TestSecretsAreNotInTheJournal(t *testing.T) {
 	tell("v1/nodes/n1/spec", "not secret 2")
 
 	again := dialUnix(t, path)
-	require.Zero(t, again.connect("agent", persistent))
+	require.Zero(t, again.connect("agent", persistentSession))
 	require.True(t, again.connack.SessionPresent)
 	require.Equal(t, "not secret 1", string(again.expect(packets.Publish).Payload))
 	require.Equal(t, "not secret 2", string(again.expect(packets.Publish).Payload))
@@ -139,8 +139,8 @@ func TestSecretsAreNotInTheJournal(t *testing.T) {
 // A node's own session on the hub may be durable: what the link says to it has the values of Secrets, and is not stored either.
 func TestTheLinkIsNotInTheJournal(t *testing.T) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, func(o *Options) { o.Tree = newFakeTree() })
-	core := open(t, b, "node/n1", credentialsOf("node/n1", ""), persistent)
+	b, stop := startKept(t, dir, func(o *Options) { o.Tree = newFakeTree() })
+	core := openClient(t, b, "node/n1", credentialsOf("node/n1", ""), persistentSession)
 	core.sub("v1/nodes/n1/sync/down", 1)
 	b.Publish(Message{Topic: "v1/nodes/n1/sync/down", Payload: []byte(psk), QoS: 1})
 	require.Equal(t, psk, string(core.expect(packets.Publish).Payload))
@@ -161,7 +161,7 @@ func TestTheLinkIsNotInTheJournal(t *testing.T) {
 // every Secret of the node.
 func TestTheRoleAgentIsForTheSocketAlone(t *testing.T) {
 	b, path, _ := onSocket(t, t.TempDir(), newFakeTree(), User{Name: "agent", Role: topics.RoleAgent, PasswordHash: hash6})
-	c := dial(t, b)
+	c := dialBroker(t, b)
 	require.Equal(t, byte(0x86), c.connect("x", credentialsOf("agent", "secret")))
 	require.Contains(t, c.connack.Properties.ReasonString, "the role agent, which only programs of this host have")
 	local := dialUnix(t, path)

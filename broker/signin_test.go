@@ -39,8 +39,8 @@ import (
 
 // A listed name makes a certificate that user's; any other is a node's.
 func TestACertificateOfAUser(t *testing.T) {
-	a := newAuthority(t)
-	b := start(t, func(o *Options) {
+	a := newTestAuthority(t)
+	b := startBroker(t, func(o *Options) {
 		withUsers(o)
 		o.Auth.Users = append(o.Auth.Users, User{Name: "Carl C.", Role: topics.RoleOperator, Nodes: []string{"a*"}})
 		o.Listeners = []Listener{{Name: "tls", Address: "127.0.0.1:0", TLS: a.server()}}
@@ -74,9 +74,9 @@ func TestACertificateOfAUser(t *testing.T) {
 
 // A request is its sender's by the rules of MQTT.
 func TestSignIn(t *testing.T) {
-	a := newAuthority(t)
-	b := start(t, withUsers)
-	closed := start(t, func(o *Options) { withUsers(o); o.Auth.Anonymous, o.Auth.LoopbackNodes = nil, false })
+	a := newTestAuthority(t)
+	b := startBroker(t, withUsers)
+	closed := startBroker(t, func(o *Options) { withUsers(o); o.Auth.Anonymous, o.Auth.LoopbackNodes = nil, false })
 	from := func(remote, local string, change ...func(*http.Request)) *http.Request {
 		r := httptest.NewRequest("GET", "/", nil)
 		at, err := net.ResolveTCPAddr("tcp", local)
@@ -152,7 +152,7 @@ func TestWhoIsNotLetInOverHTTPIsLogged(t *testing.T) {
 	log, err := os.Create(path)
 	require.NoError(t, err)
 	defer log.Close()
-	b := start(t, func(o *Options) { withUsers(o); o.Log = zerolog.New(log); o.Limits.WrongPasswords = 1000 })
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Log = zerolog.New(log); o.Limits.WrongPasswords = 1000 })
 	refused := func(user string) {
 		r := httptest.NewRequest("GET", "/api/v1/secrets", nil)
 		r.RemoteAddr = "192.0.2.1:4000"
@@ -182,8 +182,8 @@ func TestWhoIsNotLetInOverHTTPIsLogged(t *testing.T) {
 }
 
 func TestAnExpiredCertificateSignsNobodyIn(t *testing.T) {
-	a := newAuthority(t)
-	b := start(t, func(o *Options) {
+	a := newTestAuthority(t)
+	b := startBroker(t, func(o *Options) {
 		o.Now = func() time.Time { return time.Now().Add(2 * time.Hour) } // it was good when the connection was made
 	})
 	r := httptest.NewRequest("GET", "/", nil)
@@ -195,8 +195,8 @@ func TestAnExpiredCertificateSignsNobodyIn(t *testing.T) {
 }
 
 func TestWrongPasswordsOfBothCountTogether(t *testing.T) {
-	b := start(t, func(o *Options) { withUsers(o); o.Limits.WrongPasswords = 2 })
-	c := dial(t, b)
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Limits.WrongPasswords = 2 })
+	c := dialBroker(t, b)
 	require.Equal(t, byte(0x86), c.connect("c", credentialsOf("op", "wrong")))
 	r := httptest.NewRequest("GET", "/", nil)
 	r.RemoteAddr = "127.0.0.1:4000"
@@ -207,27 +207,27 @@ func TestWrongPasswordsOfBothCountTogether(t *testing.T) {
 	_, err = b.SignIn(r)
 	require.Equal(t, resource.Quota, resource.KindOf(err))
 	require.ErrorContains(t, err, "limits.wrongPasswords")
-	c = dial(t, b)
+	c = dialBroker(t, b)
 	require.Equal(t, byte(0x9F), c.connect("c", credentialsOf("op", "secret")))
 }
 
 // With the defaults on loopback a name and a password are accepted, and say nothing: many clients can't do without.
 // Names of nodes are nobody else's, and once users are listed each name is one of theirs.
 func TestCredentialsThatNobodyNeeds(t *testing.T) {
-	b := start(t, nil)
-	for _, version := range []connectOption{v3, func(*packets.Packet) {}} {
-		c := open(t, b, "c", credentialsOf("homeassistant", "whatever"), version)
+	b := startBroker(t, nil)
+	for _, version := range []connectOption{version311, func(*packets.Packet) {}} {
+		c := openClient(t, b, "c", credentialsOf("homeassistant", "whatever"), version)
 		c.publish1("a", "x")
 		require.Empty(t, b.clients.connected("c").ident.User)
-		open(t, b, "d", credentialsOf("name", ""), version)
-		open(t, b, "node/n1", credentialsOf("node/n1", "password"), version)
+		openClient(t, b, "d", credentialsOf("name", ""), version)
+		openClient(t, b, "node/n1", credentialsOf("node/n1", "password"), version)
 		require.Equal(t, "n1", b.clients.connected("node/n1").ident.Node)
 	}
-	require.Equal(t, byte(0x86), dial(t, b).connect("x", credentialsOf("node/+", "")))
-	listed := start(t, withUsers)
-	require.Equal(t, byte(0x86), dial(t, listed).connect("x", credentialsOf("somebody", "else")))
-	nobody := start(t, func(o *Options) { o.Auth.Anonymous = nil })
-	require.Equal(t, byte(0x86), dial(t, nobody).connect("x", credentialsOf("somebody", "else")))
+	require.Equal(t, byte(0x86), dialBroker(t, b).connect("x", credentialsOf("node/+", "")))
+	listed := startBroker(t, withUsers)
+	require.Equal(t, byte(0x86), dialBroker(t, listed).connect("x", credentialsOf("somebody", "else")))
+	nobody := startBroker(t, func(o *Options) { o.Auth.Anonymous = nil })
+	require.Equal(t, byte(0x86), dialBroker(t, nobody).connect("x", credentialsOf("somebody", "else")))
 }
 
 // Hashes of "secret".
@@ -236,7 +236,7 @@ const (
 	hash6 = "$6$MDEyMzQ1Njc4OWFi$qEXipeLbgxRlwd06QHfY5WITkUZg0jLg9SZbXzq3ifXjfj+v3GbJGrSfC5PAg3UNCS+UFfbhUIZX4bmIAs330w=="
 )
 
-func users() []User {
+func testUsers() []User {
 	return []User{
 		{Name: "op", PasswordHash: hash7, Role: topics.RoleOperator, Nodes: []string{"a*"}},
 		{Name: "boss", PasswordHash: hash7, Role: topics.RoleOperator, Nodes: []string{"*"}},
@@ -248,7 +248,7 @@ func users() []User {
 	}
 }
 
-func withUsers(o *Options) { o.Auth.Users = users() }
+func withUsers(o *Options) { o.Auth.Users = testUsers() }
 
 // threeID is a client identifier that the user may have.
 func threeID(user string) string {
@@ -259,8 +259,8 @@ func threeID(user string) string {
 }
 
 func TestWhoMayConnect(t *testing.T) {
-	hub := start(t, withUsers)
-	closed := start(t, func(o *Options) { withUsers(o); o.Auth.Anonymous, o.Auth.LoopbackNodes = nil, false })
+	hub := startBroker(t, withUsers)
+	closed := startBroker(t, func(o *Options) { withUsers(o); o.Auth.Anonymous, o.Auth.LoopbackNodes = nil, false })
 	for _, c := range []struct {
 		b              *Broker
 		user, password string
@@ -286,7 +286,7 @@ func TestWhoMayConnect(t *testing.T) {
 		{closed, "node/n1", "", 0x86},
 		{closed, "op", "secret", 0},
 	} {
-		five, three := dial(t, c.b), dial(t, c.b)
+		five, three := dialBroker(t, c.b), dialBroker(t, c.b)
 		var opts []connectOption
 		if c.user != "" {
 			opts = append(opts, credentialsOf(c.user, c.password))
@@ -299,28 +299,28 @@ func TestWhoMayConnect(t *testing.T) {
 		} else {
 			require.NotEmpty(t, five.connack.Properties.AssignedClientID)
 		}
-		require.Equal(t, want, three.connect(threeID(c.user), append(opts, v3)...))
+		require.Equal(t, want, three.connect(threeID(c.user), append(opts, version311)...))
 	}
 	require.Equal(t, int64(20), hub.Stats().Rejected[daemon.Label("bad user name or password")])
 }
 
 func TestUnusualConnects(t *testing.T) {
-	b := start(t, nil)
-	c := dial(t, b)
+	b := startBroker(t, nil)
+	c := dialBroker(t, b)
 	require.Equal(t, byte(0x8C), c.connect("c", func(pk *packets.Packet) { pk.Properties.AuthenticationMethod = "SCRAM" }))
-	c = dial(t, b)
-	require.Equal(t, byte(2), c.connect("", v3, persistent), "no id, and a session to keep")
-	c = dial(t, b)
-	require.Equal(t, byte(0), c.connect("", v3))
-	c = dial(t, b)
-	require.Equal(t, byte(0), c.connect("old", v31))
-	c = dial(t, b)
+	c = dialBroker(t, b)
+	require.Equal(t, byte(2), c.connect("", version311, persistentSession), "no id, and a session to keep")
+	c = dialBroker(t, b)
+	require.Equal(t, byte(0), c.connect("", version311))
+	c = dialBroker(t, b)
+	require.Equal(t, byte(0), c.connect("old", version31))
+	c = dialBroker(t, b)
 	c.raw([]byte{0x10, 0})
 	c.ended()
-	c = dial(t, b)
+	c = dialBroker(t, b)
 	c.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
 	c.ended()
-	c = open(t, b, "twice")
+	c = openClient(t, b, "twice")
 	c.send(connectPacket("twice"))
 	code, _ := c.ended()
 	require.Equal(t, byte(0x82), code)
@@ -328,13 +328,13 @@ func TestUnusualConnects(t *testing.T) {
 
 // A core calls itself node/{name} whatever it signs in with, and may change that.
 func TestANodeWithAPassword(t *testing.T) {
-	b := start(t, withUsers)
-	c := open(t, b, "node/n9", credentialsOf("node/n9", "secret"), persistent)
+	b := startBroker(t, withUsers)
+	c := openClient(t, b, "node/n9", credentialsOf("node/n9", "secret"), persistentSession)
 	require.Equal(t, byte(0x87), c.publish1("v1/nodes/n1/sync/up", "x").ReasonCode)
 	require.Equal(t, []byte{1}, c.subscribe("v1/nodes/n9/sync/down", 1).ReasonCodes)
 	c.leave(b, "node/n9")
 	for _, as := range []connectOption{credentialsOf("n9", "secret"), credentialsOf("node/n9", "")} {
-		c = open(t, b, "node/n9", as, persistent)
+		c = openClient(t, b, "node/n9", as, persistentSession)
 		require.True(t, c.connack.SessionPresent)
 		c.leave(b, "node/n9")
 	}
@@ -349,36 +349,36 @@ func TestNobodyElseIsCalledLikeACore(t *testing.T) {
 
 // A session belongs to its user: nobody else may have its messages, or end it.
 func TestASessionIsItsUsersOwn(t *testing.T) {
-	b := start(t, withUsers)
-	op := open(t, b, "id", credentialsOf("op", "secret"), persistent)
+	b := startBroker(t, withUsers)
+	op := openClient(t, b, "id", credentialsOf("op", "secret"), persistentSession)
 	op.sub("a", 1)
-	thief := dial(t, b)
-	require.Equal(t, byte(0x87), thief.connect("id", credentialsOf("view", "secret"), persistent))
+	thief := dialBroker(t, b)
+	require.Equal(t, byte(0x87), thief.connect("id", credentialsOf("view", "secret"), persistentSession))
 	op.nothing()
 	op.leave(b, "id")
-	thief = dial(t, b)
+	thief = dialBroker(t, b)
 	require.Equal(t, byte(0x87), thief.connect("id", credentialsOf("view", "secret")))
-	op = open(t, b, "id", credentialsOf("op", "secret"), persistent)
+	op = openClient(t, b, "id", credentialsOf("op", "secret"), persistentSession)
 	require.True(t, op.connack.SessionPresent)
 }
 
-// authority makes certificates for 127.0.0.1 and for clients.
-type authority struct {
+// testAuthority makes certificates for 127.0.0.1 and for clients.
+type testAuthority struct {
 	t    *testing.T
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	pool *x509.CertPool
 }
 
-func newAuthority(t *testing.T) *authority {
-	a := &authority{t: t, pool: x509.NewCertPool()}
+func newTestAuthority(t *testing.T) *testAuthority {
+	a := &testAuthority{t: t, pool: x509.NewCertPool()}
 	pair := a.issue("authority")
 	a.cert, a.key = pair.Leaf, pair.PrivateKey.(*ecdsa.PrivateKey)
 	a.pool.AddCert(a.cert)
 	return a
 }
 
-func (a *authority) issue(name string) tls.Certificate {
+func (a *testAuthority) issue(name string) tls.Certificate {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(a.t, err)
 	template := &x509.Certificate{
@@ -399,14 +399,14 @@ func (a *authority) issue(name string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-func (a *authority) server() *tls.Config {
+func (a *testAuthority) server() *tls.Config {
 	return &tls.Config{
 		Certificates: []tls.Certificate{a.issue("server")}, ClientCAs: a.pool,
 		ClientAuth: tls.VerifyClientCertIfGiven, MinVersion: tls.VersionTLS12,
 	}
 }
 
-func (a *authority) client(name string) *tls.Config {
+func (a *testAuthority) client(name string) *tls.Config {
 	c := &tls.Config{RootCAs: a.pool, MinVersion: tls.VersionTLS12}
 	if name != "" {
 		c.Certificates = []tls.Certificate{a.issue(name)}
@@ -415,9 +415,9 @@ func (a *authority) client(name string) *tls.Config {
 }
 
 func TestCertificateIsANode(t *testing.T) {
-	a := newAuthority(t)
-	told := &presence{}
-	b := start(t, func(o *Options) {
+	a := newTestAuthority(t)
+	told := &recordedPresence{}
+	b := startBroker(t, func(o *Options) {
 		withUsers(o)
 		o.Presence = told
 		o.Listeners = []Listener{
@@ -440,7 +440,7 @@ func TestCertificateIsANode(t *testing.T) {
 	require.Equal(t, byte(0), c.connect("person", credentialsOf("op", "secret")))
 	c = dialTLS(t, b.Addrs()[0], a.client("Not A Name"))
 	require.Equal(t, byte(0x86), c.connect("x"))
-	stranger := newAuthority(t).client("n1")
+	stranger := newTestAuthority(t).client("n1")
 	stranger.RootCAs = a.pool
 	conn, err := tls.Dial("tcp", b.Addrs()[0].String(), stranger)
 	if err == nil { // TLS 1.3 tells a client only when it reads
@@ -462,30 +462,30 @@ func TestAUserGetsAnotherRole(t *testing.T) {
 		}
 	}
 	ann := credentialsOf("ann", "secret")
-	b, stop := kept(t, dir, as(topics.RoleOperator))
-	c := open(t, b, "ann-app", persistent, ann)
+	b, stop := startKept(t, dir, as(topics.RoleOperator))
+	c := openClient(t, b, "ann-app", persistentSession, ann)
 	c.sub("#", 1)
 	c.disconnect()
 	stop()
-	b, _ = kept(t, dir, as(topics.RoleMapper))
-	c = open(t, b, "ann-app", persistent, ann)
+	b, _ = startKept(t, dir, as(topics.RoleMapper))
+	c = openClient(t, b, "ann-app", persistentSession, ann)
 	require.True(t, c.connack.SessionPresent)
 	b.Publish(Message{Topic: "v1/nodes/n1/devices/other/desired/power", Payload: []byte("not for you"), QoS: 1})
 	b.Publish(Message{Topic: "own", Payload: []byte("for you"), QoS: 1})
 	require.Equal(t, "for you", string(c.expect(packets.Publish).Payload))
-	require.Equal(t, byte(codeNotAuthorized), dial(t, b).connect("ann-app"), "another user has nothing of it")
+	require.Equal(t, byte(codeNotAuthorized), dialBroker(t, b).connect("ann-app"), "another user has nothing of it")
 }
 
 func TestNobodyIsTheBrokerItself(t *testing.T) {
-	for _, b := range []*Broker{start(t, linkQueueOf([]string{"kept/#"}, nil)), start(t, nil)} {
+	for _, b := range []*Broker{startBroker(t, linkQueueOf([]string{"kept/#"}, nil)), startBroker(t, nil)} {
 		for _, id := range []string{linkQueueID, "$", "$another"} {
-			c := dial(t, b)
+			c := dialBroker(t, b)
 			require.Equal(t, byte(codeBadClientID), c.connect(id))
 			require.Contains(t, c.connack.Properties.ReasonString, "begin with $")
-			require.Equal(t, byte(connackBadIdentifier), dial(t, b).connect(id, v3))
+			require.Equal(t, byte(connackBadIdentifier), dialBroker(t, b).connect(id, version311))
 		}
 	}
-	require.Zero(t, dial(t, start(t, nil)).connect("a$"))
+	require.Zero(t, dialBroker(t, startBroker(t, nil)).connect("a$"))
 }
 
 // refusedBoth expects a certificate to be refused over MQTT and over HTTP, for the same reason.
@@ -500,8 +500,8 @@ func refusedBoth(t *testing.T, b *Broker, config *tls.Config, says string) {
 }
 
 func TestANameThatNobodyRegisteredIsNoNodes(t *testing.T) {
-	a := newAuthority(t)
-	b := start(t, func(o *Options) {
+	a := newTestAuthority(t)
+	b := startBroker(t, func(o *Options) {
 		withUsers(o)
 		o.Auth.Node = func(name string) bool { return name == "n1" }
 		o.Listeners = []Listener{{Name: "tls", Address: "127.0.0.1:0", TLS: a.server()}}
@@ -513,12 +513,12 @@ func TestANameThatNobodyRegisteredIsNoNodes(t *testing.T) {
 }
 
 func TestDeniedUsersAreRefused(t *testing.T) {
-	a := newAuthority(t)
+	a := newTestAuthority(t)
 	serial, print, good := a.client("n2"), a.client("n2"), a.client("n2")
 	sum := sha256.Sum256(leafOf(t, print).Raw)
-	b := start(t, func(o *Options) {
+	b := startBroker(t, func(o *Options) {
 		withUsers(o)
-		o.Auth.Deny = []Denied{
+		o.Auth.Deny = []DeniedIdentity{
 			{Name: "n1"}, {Name: "op"}, {Serial: leafOf(t, serial).SerialNumber.Text(16)}, {Fingerprint: new(big.Int).SetBytes(sum[:]).Text(16)},
 		}
 		o.Listeners = append([]Listener{{Name: "tls", Address: "127.0.0.1:0", TLS: a.server()}}, o.Listeners...)
@@ -530,11 +530,11 @@ func TestDeniedUsersAreRefused(t *testing.T) {
 	c := dialTLS(t, b.Addrs()[0], serial)
 	require.Equal(t, byte(0x86), c.connect("c", credentialsOf("view", "secret")), "whatever else is shown")
 	for user, password := range map[string]string{"op": "secret", "node/n1": ""} {
-		c := &tc{}
+		c := &testClient{}
 		func() {
 			conn, err := (&tls.Dialer{Config: a.client("")}).Dial("tcp", b.Addrs()[0].String())
 			require.NoError(t, err)
-			c = wrap(t, conn)
+			c = wrapConn(t, conn)
 		}()
 		require.Equal(t, byte(0x86), c.connect("c", credentialsOf(user, password)))
 		require.Contains(t, c.connack.Properties.ReasonString, "is denied")
@@ -543,9 +543,9 @@ func TestDeniedUsersAreRefused(t *testing.T) {
 
 // A connection ends when the certificate does that it was let in for; one that a password let in goes on.
 func TestAConnectionEndsWithItsCertificate(t *testing.T) {
-	a := newAuthority(t)
+	a := newTestAuthority(t)
 	var clock atomic.Int64
-	b := start(t, func(o *Options) {
+	b := startBroker(t, func(o *Options) {
 		withUsers(o)
 		o.Now = func() time.Time { return time.UnixMilli(clock.Load()) }
 		o.Listeners = []Listener{{Name: "tls", Address: "127.0.0.1:0", TLS: a.server()}}
@@ -563,8 +563,8 @@ func TestAConnectionEndsWithItsCertificate(t *testing.T) {
 }
 
 func TestSeveralCommonNamesAreRefused(t *testing.T) {
-	a := newAuthority(t)
-	b := start(t, func(o *Options) { o.Listeners = []Listener{{Name: "tls", Address: "127.0.0.1:0", TLS: a.server()}} })
+	a := newTestAuthority(t)
+	b := startBroker(t, func(o *Options) { o.Listeners = []Listener{{Name: "tls", Address: "127.0.0.1:0", TLS: a.server()}} })
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	commonName := func(name string) pkix.AttributeTypeAndValue {
@@ -595,7 +595,7 @@ func requestWith(t *testing.T, config *tls.Config) *http.Request {
 	return r
 }
 
-func never() bool { return false }
+func neverOver() bool { return false }
 
 func TestParallelGuessesOfPasswordsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -605,7 +605,7 @@ func TestParallelGuessesOfPasswordsAreCounted(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range 300 {
 			all.Go(func() {
-				if g.check("a", "ann", fmt.Append(nil, i), slow) == tooMany {
+				if g.check("a", "ann", fmt.Append(nil, i), slow) == loginTooMany {
 					refused.Add(1)
 				}
 			})
@@ -614,10 +614,10 @@ func TestParallelGuessesOfPasswordsAreCounted(t *testing.T) {
 		require.Equal(t, int64(280), refused.Load(), "they are told at once")
 		all.Wait()
 		require.Equal(t, int64(20), looked.Load())
-		require.Equal(t, right, g.check("b", "ann", []byte("word"), func() bool { return true }), "who is elsewhere isn't kept out")
-		require.Equal(t, tooMany, g.check("a", "ann", []byte("word"), func() bool { return true }))
+		require.Equal(t, loginRight, g.check("b", "ann", []byte("word"), func() bool { return true }), "who is elsewhere isn't kept out")
+		require.Equal(t, loginTooMany, g.check("a", "ann", []byte("word"), func() bool { return true }))
 		time.Sleep(attemptWindow + time.Second) // of the bubble's clock
-		require.Equal(t, right, g.check("a", "ann", []byte("word"), func() bool { return true }), "it is over")
+		require.Equal(t, loginRight, g.check("a", "ann", []byte("word"), func() bool { return true }), "it is over")
 	})
 }
 
@@ -629,18 +629,18 @@ func TestPasswordsThatWereRightAreRemembered(t *testing.T) {
 		yes := func() bool { looked.Add(1); time.Sleep(time.Second); return true } // of the bubble's clock
 		var all sync.WaitGroup
 		for i := range 100 {
-			all.Go(func() { require.Equal(t, right, g.check(fmt.Sprint(i%10), "ann", []byte("word"), yes)) })
+			all.Go(func() { require.Equal(t, loginRight, g.check(fmt.Sprint(i%10), "ann", []byte("word"), yes)) })
 		}
 		all.Wait()
 		require.Equal(t, int64(1), looked.Load())
-		require.Equal(t, right, g.check("1", "ann", []byte("word"), never))
-		require.Equal(t, wrong, g.check("1", "bob", []byte("word"), never), "of that user")
+		require.Equal(t, loginRight, g.check("1", "ann", []byte("word"), neverOver))
+		require.Equal(t, loginWrong, g.check("1", "bob", []byte("word"), neverOver), "of that user")
 		for i := range 3 {
-			require.Equal(t, wrong, g.check("a", "ann", fmt.Append(nil, i), never))
+			require.Equal(t, loginWrong, g.check("a", "ann", fmt.Append(nil, i), neverOver))
 		}
-		require.Equal(t, tooMany, g.check("a", "ann", []byte("word"), never), "a guess more is a guess")
+		require.Equal(t, loginTooMany, g.check("a", "ann", []byte("word"), neverOver), "a guess more is a guess")
 		time.Sleep(rememberTime + time.Second) // of the bubble's clock
-		require.Equal(t, wrong, g.check("1", "ann", []byte("word"), never), "it is forgotten")
+		require.Equal(t, loginWrong, g.check("1", "ann", []byte("word"), neverOver), "it is forgotten")
 		for d := range g.right {
 			require.NotContains(t, string(d[:]), "word")
 		}
@@ -653,7 +653,7 @@ func TestTheQueueOfPasswordChecksIsBounded(t *testing.T) {
 		g := newLoginThrottle(20, 2_000_000, time.Now)
 		room := g.queue + cap(g.turns)
 		require.Equal(t, cap(g.turns)*(minQueued+1), room)
-		answers := make(map[verdict]int)
+		answers := make(map[loginResult]int)
 		var mu sync.Mutex
 		var all sync.WaitGroup
 		for i := range room + 10 {
@@ -665,7 +665,7 @@ func TestTheQueueOfPasswordChecksIsBounded(t *testing.T) {
 			})
 		}
 		all.Wait()
-		require.Equal(t, map[verdict]int{wrong: room, busy: 10}, answers)
+		require.Equal(t, map[loginResult]int{loginWrong: room, loginBusy: 10}, answers)
 		require.Greater(t, newLoginThrottle(20, 101, time.Now).queue, 20_000, "of hashes that are cheap any number may wait")
 	})
 }
@@ -673,13 +673,13 @@ func TestTheQueueOfPasswordChecksIsBounded(t *testing.T) {
 // Names of users are neither told by the answers, nor by the count, nor by the work.
 func TestUnknownNamesAreAsKnownOnes(t *testing.T) {
 	answers := func(user string) (codes []byte, texts []string) {
-		b := start(t, func(o *Options) { withUsers(o); o.Limits.WrongPasswords = 3 })
+		b := startBroker(t, func(o *Options) { withUsers(o); o.Limits.WrongPasswords = 3 })
 		for range 5 {
-			c := dial(t, b)
+			c := dialBroker(t, b)
 			codes = append(codes, c.connect("c", credentialsOf(user, "wrong")))
 			texts = append(texts, c.connack.Properties.ReasonString)
 		}
-		other := dial(t, b)
+		other := dialBroker(t, b)
 		codes = append(codes, other.connect("c", credentialsOf("somebody else", "wrong")))
 		r := httptest.NewRequest("GET", "/", nil)
 		r.RemoteAddr = "127.0.0.1:4000"
@@ -699,9 +699,9 @@ func TestUnknownNamesAreAsKnownOnes(t *testing.T) {
 	}}})
 	require.NoError(t, err)
 	for _, name := range []string{"cheap", "costly", "nobody"} {
-		before := password.Work.Load()
+		before := password.RoundsDone.Load()
 		require.False(t, a.matches(credentials{user: name, password: []byte("wrong"), hasPass: true}))
-		require.Equal(t, int64(5000), password.Work.Load()-before, name)
+		require.Equal(t, int64(5000), password.RoundsDone.Load()-before, name)
 	}
 }
 
@@ -709,31 +709,31 @@ func TestUnknownNamesAreAsKnownOnes(t *testing.T) {
 func TestGuessesOfPasswordsAreCountedByAddress(t *testing.T) {
 	g := newLoginThrottle(2, 1, time.Now)
 	for i := range 2 * attemptsPerAddress {
-		require.Equal(t, wrong, g.check("a", fmt.Sprint("user", i), nil, never))
+		require.Equal(t, loginWrong, g.check("a", fmt.Sprint("user", i), nil, neverOver))
 	}
-	require.Equal(t, tooMany, g.check("a", "one more", nil, never))
-	require.Equal(t, wrong, g.check("b", "one more", nil, never))
+	require.Equal(t, loginTooMany, g.check("a", "one more", nil, neverOver))
+	require.Equal(t, loginWrong, g.check("b", "one more", nil, neverOver))
 	for i := range 2 * maxRemembered {
-		g.check(fmt.Sprint("address", i), "x", nil, never)
+		g.check(fmt.Sprint("address", i), "x", nil, neverOver)
 	}
 	require.LessOrEqual(t, len(g.counted), maxRemembered)
-	require.Equal(t, tooMany, g.check("a", "one more", nil, never), "a flood of addresses makes it forget nothing that counts")
+	require.Equal(t, loginTooMany, g.check("a", "one more", nil, neverOver), "a flood of addresses makes it forget nothing that counts")
 
 	for address, of := range map[string]string{
 		"192.0.2.1:1": "192.0.2.1", "[::ffff:192.0.2.1]:1": "192.0.2.1", "[2001:db8:0:1:2::3]:1": "2001:db8:0:1::/64", "[fe80::1%lo]:1": "fe80::/64",
 	} {
 		at, err := net.ResolveTCPAddr("tcp", strings.Replace(address, "%lo", "", 1))
 		require.NoError(t, err)
-		require.Equal(t, of, network(at))
+		require.Equal(t, of, peerNetwork(at))
 	}
 }
 
 // A name may be 64 KiB long, and is anybody's to choose: it isn't kept.
 func TestLongNamesTakeNoRoom(t *testing.T) {
 	g := newLoginThrottle(20, 1, time.Now)
-	costs(t, func() int64 { return int64(len(g.counted)) << 10 }, func() {
+	checkCost(t, func() int64 { return int64(len(g.counted)) << 10 }, func() {
 		for i := range 1000 {
-			g.check(fmt.Sprint(i), strings.Repeat(fmt.Sprint(i%10), 64<<10), nil, never)
+			g.check(fmt.Sprint(i), strings.Repeat(fmt.Sprint(i%10), 64<<10), nil, neverOver)
 		}
 	})
 }
@@ -743,37 +743,37 @@ func TestAPasswordThatWasRightLatelyPassesAFloodOfWrongOnes(t *testing.T) {
 	now := time.Now()
 	g := newLoginThrottle(2, 1, func() time.Time { return now })
 	secret, always := []byte("secret"), func() bool { return true }
-	require.Equal(t, right, g.check("a", "boss", secret, always))
+	require.Equal(t, loginRight, g.check("a", "boss", secret, always))
 	now = now.Add(2 * rememberTime)
 	flood := func(address, user string, n int) {
 		for i := range n {
-			g.check(address, user+strconv.Itoa(i), []byte("wrong"), never)
-			g.check(address, "boss", []byte(strconv.Itoa(i)), never)
+			g.check(address, user+strconv.Itoa(i), []byte("wrong"), neverOver)
+			g.check(address, "boss", []byte(strconv.Itoa(i)), neverOver)
 		}
 	}
 	flood("a", "x", 4*attemptsPerAddress)
-	require.Equal(t, tooMany, g.check("a", "op", secret, always), "a name that is new there waits")
-	require.Equal(t, tooMany, g.check("a", "boss", []byte("other"), always), "and another password")
+	require.Equal(t, loginTooMany, g.check("a", "op", secret, always), "a name that is new there waits")
+	require.Equal(t, loginTooMany, g.check("a", "boss", []byte("other"), always), "and another password")
 	for range 10 {
-		require.Equal(t, right, g.check("a", "boss", secret, always))
+		require.Equal(t, loginRight, g.check("a", "boss", secret, always))
 	}
 	flood("b", "x", 4*attemptsPerAddress)
-	require.Equal(t, tooMany, g.check("b", "boss", secret, always), "it was right at another address")
+	require.Equal(t, loginTooMany, g.check("b", "boss", secret, always), "it was right at another address")
 	flood("a", "x", 2*guessesOfProven)
-	require.Equal(t, tooMany, g.check("a", "boss", secret, always), "it can't be guessed without end")
+	require.Equal(t, loginTooMany, g.check("a", "boss", secret, always), "it can't be guessed without end")
 	now = now.Add(attemptWindow + time.Second)
-	require.Equal(t, right, g.check("a", "boss", secret, always))
+	require.Equal(t, loginRight, g.check("a", "boss", secret, always))
 
 	flood("a", "x", 4*attemptsPerAddress)
 	now = now.Add(2 * rememberTime)
-	require.Equal(t, wrong, g.check("a", "boss", secret, never), "it was changed")
+	require.Equal(t, loginWrong, g.check("a", "boss", secret, neverOver), "it was changed")
 	flood("a", "x", 4*attemptsPerAddress)
-	require.Equal(t, tooMany, g.check("a", "boss", secret, always))
+	require.Equal(t, loginTooMany, g.check("a", "boss", secret, always))
 
 	token := []byte("ebt_token")
-	require.False(t, g.mayTry("a", token))
-	g.succeeded("a", token)
-	require.True(t, g.mayTry("a", token))
+	require.False(t, g.mayTryToken("a", token))
+	g.tokenSucceeded("a", token)
+	require.True(t, g.mayTryToken("a", token))
 	for i := range 2 * maxRemembered {
 		g.check("c"+strconv.Itoa(i), "boss", secret, always)
 	}
@@ -782,7 +782,7 @@ func TestAPasswordThatWasRightLatelyPassesAFloodOfWrongOnes(t *testing.T) {
 
 // On a single processor those who wait for the network run between two checks of passwords, however many wait to be checked.
 func TestOnOneProcessorOthersRunBetweenChecksOfPasswords(t *testing.T) {
-	oneprocessor.Has(t)
+	oneprocessor.Use(t)
 	g := newLoginThrottle(1_000_000, 1, time.Now)
 	var checked atomic.Int64
 	var ended atomic.Bool

@@ -11,12 +11,12 @@ import (
 	"github.com/edgebus/edgebus/broker/session"
 )
 
-// socket reads and writes the socket of a TCP or Unix connection, which never blocks, without
+// rawSocket reads and writes the socket of a TCP or Unix connection, which never blocks, without
 // telling the scheduler of the calls. Telling it costs a wake-up of the runtime's
 // monitor for every packet that comes after a pause: a quarter of a message's CPU time.
 // Waiting and deadlines are the network poller's, as always.
-type socket struct {
-	stream
+type rawSocket struct {
+	systemConn
 	raw   syscall.RawConn
 	again func(fd uintptr) bool // flush
 	once  func(fd uintptr) bool // flush, without waiting for what is left
@@ -26,14 +26,14 @@ type socket struct {
 	err error
 }
 
-// direct gives a connection that is nothing but a socket the short way to it.
-func direct(transport net.Conn) net.Conn {
-	var s *socket
+// rawSocketOf gives a connection that is nothing but a socket the short way to it.
+func rawSocketOf(transport net.Conn) net.Conn {
+	var s *rawSocket
 	switch t := transport.(type) {
 	case *net.TCPConn:
-		s = &socket{stream: t}
+		s = &rawSocket{systemConn: t}
 	case *localConn:
-		s = &socket{stream: t}
+		s = &rawSocket{systemConn: t}
 	default:
 		return transport
 	}
@@ -59,9 +59,9 @@ func limitUnsent(tcp *net.TCPConn) {
 	}
 }
 
-// output is what the writer gets of the transport.
-func output(transport net.Conn, c *conn) session.Conn {
-	if s, ok := transport.(*socket); ok {
+// writerConn is what the writer gets of the transport.
+func writerConn(transport net.Conn, c *conn) session.Conn {
+	if s, ok := transport.(*rawSocket); ok {
 		return halfSocket{s, c}
 	}
 	return halfCloser{transport, c}
@@ -69,15 +69,15 @@ func output(transport net.Conn, c *conn) session.Conn {
 
 // halfSocket ends its own direction when it is closed.
 type halfSocket struct {
-	*socket
+	*rawSocket
 	c *conn
 }
 
-func (h halfSocket) Close() error { return halfCloser{h.socket, h.c}.Close() }
+func (h halfSocket) Close() error { return halfCloser{h.rawSocket, h.c}.Close() }
 
-// readable is what tries to read from a connection's socket; nil: there is none.
-func readable(conn net.Conn) syscall.RawConn {
-	if s, ok := conn.(*socket); ok {
+// rawConnOf is what tries to read from a connection's socket; nil: there is none.
+func rawConnOf(conn net.Conn) syscall.RawConn {
+	if s, ok := conn.(*rawSocket); ok {
 		return s.raw
 	}
 	return nil
@@ -98,12 +98,12 @@ func tryRead(fd uintptr, p []byte) (n int, nothing bool, err error) {
 }
 
 // Write writes all of p. It must not be called concurrently.
-func (s *socket) Write(p []byte) (int, error) { return s.write(p, s.again) }
+func (s *rawSocket) Write(p []byte) (int, error) { return s.write(p, s.again) }
 
 // TryWrite writes as much of p as the socket takes now.
-func (s *socket) TryWrite(p []byte) (int, error) { return s.write(p, s.once) }
+func (s *rawSocket) TryWrite(p []byte) (int, error) { return s.write(p, s.once) }
 
-func (s *socket) write(p []byte, how func(uintptr) bool) (int, error) {
+func (s *rawSocket) write(p []byte, how func(uintptr) bool) (int, error) {
 	s.out, s.err = p, nil
 	err := s.raw.Write(how)
 	if err == nil {
@@ -115,7 +115,7 @@ func (s *socket) write(p []byte, how func(uintptr) bool) (int, error) {
 }
 
 // flush writes what the socket takes, and says whether there is nothing left to wait for.
-func (s *socket) flush(fd uintptr) (done bool) {
+func (s *rawSocket) flush(fd uintptr) (done bool) {
 	for len(s.out) > 0 {
 		n, errno := sysWrite(fd, s.out)
 		switch errno {
@@ -131,10 +131,10 @@ func (s *socket) flush(fd uintptr) (done bool) {
 	return true
 }
 
-// bare is the connection below a socket.
-func bare(conn net.Conn) net.Conn {
-	if s, ok := conn.(*socket); ok {
-		return s.stream
+// underlyingStream is the connection below a socket.
+func underlyingStream(conn net.Conn) net.Conn {
+	if s, ok := conn.(*rawSocket); ok {
+		return s.systemConn
 	}
 	return conn
 }

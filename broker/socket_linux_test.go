@@ -12,9 +12,9 @@ import (
 // The kernel takes little for a client that does not read, so that a write that has to wait goes on as soon as little has been read:
 // a client that reads steadily, however slowly, is not taken for one that reads nothing.
 func TestTheKernelTakesLittleForAClientThatDoesNotRead(t *testing.T) {
-	b := start(t, nil)
-	open(t, b, "c")
-	sc, ok := bare(b.clients.connected("c").Conn).(syscall.Conn)
+	b := startBroker(t, nil)
+	openClient(t, b, "c")
+	sc, ok := underlyingStream(b.clients.connected("c").Conn).(syscall.Conn)
 	require.True(t, ok)
 	raw, err := sc.SyscallConn()
 	require.NoError(t, err)
@@ -37,7 +37,7 @@ func TestTheKernelTakesLittleForAClientThatDoesNotRead(t *testing.T) {
 		require.NoError(t, raw.Control(func(fd uintptr) { unsent, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQNSD) }))
 		require.NoError(t, err)
 		return unsent > 0 && unsent == before
-	}, patience, time.Microsecond)
+	}, testTimeout, time.Microsecond)
 	require.Greater(t, taken, maxUnsent)
 	require.LessOrEqual(t, unsent, 2*maxUnsent)
 }

@@ -12,15 +12,15 @@ import (
 
 // Elsewhere connections are what the standard library makes of them.
 
-func direct(transport net.Conn) net.Conn { return transport }
+func rawSocketOf(transport net.Conn) net.Conn { return transport }
 
-func output(transport net.Conn, c *conn) session.Conn { return halfCloser{transport, c} }
+func writerConn(transport net.Conn, c *conn) session.Conn { return halfCloser{transport, c} }
 
-func readable(net.Conn) syscall.RawConn { return nil }
+func rawConnOf(net.Conn) syscall.RawConn { return nil }
 
 func tryRead(uintptr, []byte) (n int, nothing bool, err error) { return 0, true, nil }
 
-func bare(conn net.Conn) net.Conn { return conn }
+func underlyingStream(conn net.Conn) net.Conn { return conn }
 
 func peerUID(*net.UnixConn) (uint32, error) {
 	return 0, errors.New("this system does not identify the peer of a Unix socket")

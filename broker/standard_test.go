@@ -12,70 +12,70 @@ import (
 // The names in brackets are the standard's statements (MQTT 5, unless 3.1.1 is said).
 
 // [MQTT-3.1.3-6] [MQTT-3.1.3-7] [MQTT-3.2.2-16]
-func testAssignedClientIDs(t *testing.T, at place) {
+func testAssignedClientIDs(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	one, two := open(t, b, ""), open(t, b, "", persistent)
+	one, two := openClient(t, b, ""), openClient(t, b, "", persistentSession)
 	first, second := one.connack.Properties.AssignedClientID, two.connack.Properties.AssignedClientID
 	require.NotEmpty(t, first)
 	require.NotEqual(t, first, second)
 	two.leave(b, second)
-	again := open(t, b, second, persistent)
+	again := openClient(t, b, second, persistentSession)
 	require.True(t, again.connack.SessionPresent)
 	require.Empty(t, again.connack.Properties.AssignedClientID)
-	open(t, b, "", v3) // 3.1.1 [MQTT-3.1.3-6]
+	openClient(t, b, "", version311) // 3.1.1 [MQTT-3.1.3-6]
 }
 
-func later(pk *packets.Packet) { pk.Connect.Clean = false }
+func resumeSession(pk *packets.Packet) { pk.Connect.Clean = false }
 
 // [MQTT-3.1.2-4] [MQTT-3.1.2-5] [MQTT-3.1.2-6] [MQTT-3.2.2-2] [MQTT-3.2.2-3] [MQTT-3.1.2-23]
-func testSessionsBeginAndEnd(t *testing.T, at place) {
+func testSessionsBeginAndEnd(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	c := open(t, b, "c", later) // no session expiry: it ends with the connection
+	c := openClient(t, b, "c", resumeSession) // no session expiry: it ends with the connection
 	require.False(t, c.connack.SessionPresent)
 	c.sub("a", 1)
 	c.leave(b, "c")
-	c = open(t, b, "c", persistent)
+	c = openClient(t, b, "c", persistentSession)
 	require.False(t, c.connack.SessionPresent)
 	c.sub("b", 1)
 	c.leave(b, "c")
-	c = open(t, b, "c", later)
+	c = openClient(t, b, "c", resumeSession)
 	require.True(t, c.connack.SessionPresent)
-	open(t, b, "pub").publish1("a", "gone")
-	open(t, b, "pub").publish1("b", "kept")
+	openClient(t, b, "pub").publish1("a", "gone")
+	openClient(t, b, "pub").publish1("b", "kept")
 	require.Equal(t, []string{"kept"}, c.collect(1))
 	c.leave(b, "c") // its expiry was 0 this time
-	require.False(t, open(t, b, "c", persistent).connack.SessionPresent)
-	c = open(t, b, "c", func(pk *packets.Packet) { persistent(pk); pk.Connect.Clean = true })
+	require.False(t, openClient(t, b, "c", persistentSession).connack.SessionPresent)
+	c = openClient(t, b, "c", func(pk *packets.Packet) { persistentSession(pk); pk.Connect.Clean = true })
 	require.False(t, c.connack.SessionPresent)
 
-	three := open(t, b, "three", v3, persistent) // 3.1.1 [MQTT-3.1.2-4] [MQTT-3.1.2-6] [MQTT-3.2.2-1] [MQTT-3.2.2-2]
+	three := openClient(t, b, "three", version311, persistentSession) // 3.1.1 [MQTT-3.1.2-4] [MQTT-3.1.2-6] [MQTT-3.2.2-1] [MQTT-3.2.2-2]
 	three.sub("a", 1)
 	three.disconnect()
-	require.True(t, open(t, b, "three", v3, persistent).connack.SessionPresent)
-	require.False(t, open(t, b, "three", v3).connack.SessionPresent)
-	require.False(t, open(t, b, "three", v3, persistent).connack.SessionPresent)
+	require.True(t, openClient(t, b, "three", version311, persistentSession).connack.SessionPresent)
+	require.False(t, openClient(t, b, "three", version311).connack.SessionPresent)
+	require.False(t, openClient(t, b, "three", version311, persistentSession).connack.SessionPresent)
 }
 
 // 3.1.2.11.2, 3.2.2.3.2, 3.14.2.2.2
-func testSessionExpiryIsNegotiated(t *testing.T, at place) {
+func testSessionExpiryIsNegotiated(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	c := open(t, b, "c", persistent)
+	c := openClient(t, b, "c", persistentSession)
 	require.False(t, c.connack.Properties.SessionExpiryIntervalFlag, "as asked")
-	c = open(t, b, "forever", persistent, expires(0xFFFFFFFF))
+	c = openClient(t, b, "forever", persistentSession, expires(0xFFFFFFFF))
 	require.True(t, c.connack.Properties.SessionExpiryIntervalFlag)
 	require.Equal(t, uint32(at.limits.Session.Expiry/time.Second), c.connack.Properties.SessionExpiryInterval)
 	bye := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}}
 	bye.Properties.SessionExpiryIntervalFlag = true // 0
 	c.send(bye)
 	c.ended()
-	require.False(t, open(t, b, "forever", persistent).connack.SessionPresent)
+	require.False(t, openClient(t, b, "forever", persistentSession).connack.SessionPresent)
 }
 
 // [MQTT-3.1.2-24] [MQTT-3.4.2-2] [MQTT-3.9.2-1] [MQTT-3.14.2-3]: reasons are left out where they don't fit.
-func testAnswersFitTheClient(t *testing.T, at place) {
+func testAnswersFitTheClient(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	roomy, small := open(t, b, "roomy"), open(t, b, "small", maximumPacket(24))
-	for _, c := range []*tc{roomy, small} {
+	roomy, small := openClient(t, b, "roomy"), openClient(t, b, "small", maximumPacket(24))
+	for _, c := range []*testClient{roomy, small} {
 		ack := c.publish1("v1/nodes/n1/spec", "x")
 		require.Equal(t, byte(0x87), ack.ReasonCode)
 		require.Equal(t, c == roomy, ack.Properties.ReasonString != "")
@@ -83,13 +83,13 @@ func testAnswersFitTheClient(t *testing.T, at place) {
 		require.Equal(t, []byte{0x8F}, ack.ReasonCodes)
 		require.Equal(t, c == roomy, ack.Properties.ReasonString != "")
 	}
-	for _, c := range []*tc{roomy, small} {
-		c.raw(malformed["MQTT-3.3.2-8 topic alias 0"].raw)
+	for _, c := range []*testClient{roomy, small} {
+		c.raw(malformedPackets["MQTT-3.3.2-8 topic alias 0"].raw)
 		pk := c.expect(packets.Disconnect)
 		require.Equal(t, byte(0x94), pk.ReasonCode)
 		require.Equal(t, c == roomy, pk.Properties.ReasonString != "")
 	}
-	tiny, pub := open(t, b, "tiny", persistent, maximumPacket(32)), open(t, b, "pub")
+	tiny, pub := openClient(t, b, "tiny", persistentSession, maximumPacket(32)), openClient(t, b, "pub")
 	tiny.sub("b", 1)
 	pub.publish1("a", "nobody was granted this", retain)
 	many := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 1}
@@ -99,23 +99,23 @@ func testAnswersFitTheClient(t *testing.T, at place) {
 	tiny.send(many)
 	code, _ := tiny.ended()
 	require.Equal(t, byte(0x95), code, "an answer can't be left out")
-	tiny = open(t, b, "tiny", persistent)
+	tiny = openClient(t, b, "tiny", persistentSession)
 	require.True(t, tiny.connack.SessionPresent)
 	pub.publish1("a", "nor this", retain)
 	pub.publish1("b", "as before")
 	pk := tiny.expect(packets.Publish)
 	require.Equal(t, "as before", string(pk.Payload))
 	require.Equal(t, byte(1), pk.FixedHeader.Qos)
-	dwarf := dial(t, b)
+	dwarf := dialBroker(t, b)
 	dwarf.send(connectPacket("dwarf", maximumPacket(5)))
-	_, err := dwarf.read(patience)
+	_, err := dwarf.read(testTimeout)
 	require.Error(t, err)
 }
 
 // [MQTT-3.1.2-29]
-func testNoProblemInformation(t *testing.T, at place) {
+func testNoProblemInformation(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	c := open(t, b, "c", func(pk *packets.Packet) { pk.Properties.RequestProblemInfoFlag = true })
+	c := openClient(t, b, "c", func(pk *packets.Packet) { pk.Properties.RequestProblemInfoFlag = true })
 	require.Empty(t, c.publish1("v1/nodes/n1/spec", "x").Properties.ReasonString)
 	require.Empty(t, c.subscribe("a#", 1).Properties.ReasonString)
 	c.publish("v1/nodes/n1/spec", "x", 2, 3)
@@ -123,14 +123,14 @@ func testNoProblemInformation(t *testing.T, at place) {
 	require.Equal(t, byte(0x87), rec.ReasonCode)
 	require.Empty(t, rec.Properties.ReasonString)
 	c.sub("a", 1)
-	c.publish("a", "x", 0, 0, props(packets.Properties{User: []packets.UserProperty{{Key: "k", Val: "v"}}}))
+	c.publish("a", "x", 0, 0, withProperties(packets.Properties{User: []packets.UserProperty{{Key: "k", Val: "v"}}}))
 	require.Len(t, c.expect(packets.Publish).Properties.User, 1, "a message's own are no problem information")
 }
 
 // [MQTT-3.3.4-7] [MQTT-3.3.4-9] [MQTT-4.9.0-1]: a QoS 2 publish counts until its PUBREL.
-func testReceiveMaximumCountsUnreleased(t *testing.T, at place) {
+func testReceiveMaximumCountsUnreleased(t *testing.T, at brokerSetup) {
 	b := at.start(t, func(o *Options) { o.Limits.ReceiveMaximum = 5 })
-	c := open(t, b, "c", persistent)
+	c := openClient(t, b, "c", persistentSession)
 	for i := range uint16(5) {
 		c.publish("a", "x", 2, i+1)
 		c.expect(packets.Pubrec)
@@ -148,7 +148,7 @@ func testReceiveMaximumCountsUnreleased(t *testing.T, at place) {
 	c.publish("a", "x", 1, 9)
 	code, _ := c.ended()
 	require.Equal(t, byte(0x93), code)
-	c = open(t, b, "c", persistent) // 3.1.2.11.3: a new connection counts anew
+	c = openClient(t, b, "c", persistentSession) // 3.1.2.11.3: a new connection counts anew
 	for i := range uint16(5) {
 		c.publish("a", "x", 2, i+20)
 		c.expect(packets.Pubrec)
@@ -156,26 +156,26 @@ func testReceiveMaximumCountsUnreleased(t *testing.T, at place) {
 }
 
 // [MQTT-3.3.2-7] [MQTT-3.1.2-26] [MQTT-3.1.2-27]
-func testAliasesAreOfOneConnection(t *testing.T, at place) {
+func testAliasesAreOfOneConnection(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	alias := props(packets.Properties{TopicAlias: 3, TopicAliasFlag: true})
-	c := open(t, b, "c", persistent, func(pk *packets.Packet) { pk.Properties.TopicAliasMaximum = 10 })
+	alias := withProperties(packets.Properties{TopicAlias: 3, TopicAliasFlag: true})
+	c := openClient(t, b, "c", persistentSession, func(pk *packets.Packet) { pk.Properties.TopicAliasMaximum = 10 })
 	c.sub("a", 0)
 	c.publish("a", "x", 1, 7, alias)
 	pk := c.answered(packets.Puback)
 	require.Equal(t, "a", pk.TopicName)
 	require.False(t, pk.Properties.TopicAliasFlag, "the broker may send aliases, and sends none")
 	c.leave(b, "c")
-	c = open(t, b, "c", persistent)
+	c = openClient(t, b, "c", persistentSession)
 	c.publish("", "x", 1, 1, alias)
 	code, _ := c.ended()
 	require.Equal(t, byte(0x82), code)
 }
 
 // [MQTT-3.8.4-3] [MQTT-3.8.4-4]: a subscription is replaced, and nothing is lost in between.
-func testSubscriptionsAreReplaced(t *testing.T, at place) {
+func testSubscriptionsAreReplaced(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub")
 	pub.publish1("a", "retained", retain)
 	sub.sub("a", 0, subID(1))
 	require.Equal(t, "retained", string(sub.expect(packets.Publish).Payload))
@@ -190,9 +190,9 @@ func testSubscriptionsAreReplaced(t *testing.T, at place) {
 }
 
 // [MQTT-3.8.4-5] [MQTT-3.8.4-6] [MQTT-3.9.3-1] [MQTT-3.8.4-2]
-func testManyFiltersAreAnsweredInOrder(t *testing.T, at place) {
+func testManyFiltersAreAnsweredInOrder(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	c := open(t, b, "c")
+	c := openClient(t, b, "c")
 	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 77}
 	for i, f := range []string{"a", "b#", "$share/g/c", "$share//c", "$share/g", "$share/+/c", "", "d/#/e", "/"} {
 		pk.Filters = append(pk.Filters, packets.Subscription{Filter: f, Qos: byte(i % 3)})
@@ -201,15 +201,15 @@ func testManyFiltersAreAnsweredInOrder(t *testing.T, at place) {
 	ack := c.expect(packets.Suback)
 	require.Equal(t, uint16(77), ack.PacketID)
 	require.Equal(t, []byte{0, 0x8F, 2, 0x8F, 0x8F, 0x8F, 0x8F, 0x8F, 2}, ack.ReasonCodes, "[MQTT-4.8.2-1] [MQTT-4.8.2-2] [MQTT-4.7.1-1]")
-	three := open(t, b, "three", v3)
+	three := openClient(t, b, "three", version311)
 	ack = three.subscribe("b#", 1)
 	require.Equal(t, []byte{0x80}, ack.ReasonCodes, "3.1.1 [MQTT-3.9.3-2]")
 }
 
 // [MQTT-3.10.4-1] [MQTT-3.10.4-3] [MQTT-3.10.4-4] [MQTT-3.10.4-5] [MQTT-3.10.4-6] [MQTT-3.11.3-1]
-func testUnsubscribingIsExact(t *testing.T, at place) {
+func testUnsubscribingIsExact(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub", receiveMaximum(1)), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub", receiveMaximum(1)), openClient(t, b, "pub")
 	sub.sub("a/+", 1)
 	sub.sub("$share/g/a/+", 0)
 	pub.publish1("a/b", "in flight")
@@ -223,7 +223,7 @@ func testUnsubscribingIsExact(t *testing.T, at place) {
 	})
 	var ack packets.Packet
 	for ack.FixedHeader.Type != packets.Unsuback {
-		pk, err := sub.read(patience)
+		pk, err := sub.read(testTimeout)
 		require.NoError(t, err)
 		ack = pk
 	}
@@ -238,9 +238,9 @@ func testUnsubscribingIsExact(t *testing.T, at place) {
 }
 
 // [MQTT-4.8.2-3] [MQTT-4.8.2-4] [MQTT-4.8.2-6]: a shared subscription has its member's QoS, and is apart from others.
-func testSharedSubscriptions(t *testing.T, at place) {
+func testSharedSubscriptions(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	zero, one, pub := open(t, b, "zero"), open(t, b, "one"), open(t, b, "pub")
+	zero, one, pub := openClient(t, b, "zero"), openClient(t, b, "one"), openClient(t, b, "pub")
 	zero.sub("$share/g/a", 0)
 	one.sub("$share/h/a", 1)
 	one.sub("a", 2)
@@ -251,16 +251,16 @@ func testSharedSubscriptions(t *testing.T, at place) {
 }
 
 // [MQTT-3.3.2-18] [MQTT-3.3.2-16] [MQTT-1.5.4-3]
-func testWhatIsCarriedUnchanged(t *testing.T, at place) {
+func testWhatIsCarriedUnchanged(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub")
 	const bom = "a/\uFEFFb\uFEFF"
 	sub.sub(bom, 0)
 	var user []packets.UserProperty
 	for _, k := range []string{"b", "a", "b", "", "c"} {
 		user = append(user, packets.UserProperty{Key: k, Val: strings.Repeat(k, 2)})
 	}
-	pub.publish1(bom, "\x00\xff", props(packets.Properties{User: user, CorrelationData: []byte{0, 0xFF}}))
+	pub.publish1(bom, "\x00\xff", withProperties(packets.Properties{User: user, CorrelationData: []byte{0, 0xFF}}))
 	pk := sub.expect(packets.Publish)
 	require.Equal(t, bom, pk.TopicName)
 	require.Equal(t, user, pk.Properties.User)
@@ -269,21 +269,21 @@ func testWhatIsCarriedUnchanged(t *testing.T, at place) {
 }
 
 // [MQTT-3.3.1-5] … [MQTT-3.3.1-8]: the last retained message is kept with its QoS, an empty one forgets.
-func testRetainedKeepsItsQoS(t *testing.T, at place) {
+func testRetainedKeepsItsQoS(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	pub := open(t, b, "pub")
+	pub := openClient(t, b, "pub")
 	pub.publish("r/0", "zero", 0, 0, retain)
 	pub.publish1("r/1", "one", retain)
 	pub.publish1("r/1", "not retained")
 	pub.publish("r/2", "two", 2, 9, retain)
 	pub.expect(packets.Pubrec)
 	pub.publish1("r/3", "x", retain)
-	sub := open(t, b, "sub")
+	sub := openClient(t, b, "sub")
 	sub.sub("r/3", 0)
 	sub.expect(packets.Publish)
 	pub.publish1("r/3", "", retain)
 	require.Empty(t, sub.expect(packets.Publish).Payload, "subscribers hear of it")
-	late := open(t, b, "late")
+	late := openClient(t, b, "late")
 	late.sub("r/#", 2)
 	got := make(map[string]byte)
 	for range 3 {
@@ -295,14 +295,14 @@ func testRetainedKeepsItsQoS(t *testing.T, at place) {
 }
 
 // [MQTT-3.14.4-3] [MQTT-3.1.2-10], 3.14.2.1: the reason code may come without properties.
-func testDisconnectWithWill(t *testing.T, at place) {
+func testDisconnectWithWill(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub := open(t, b, "sub")
+	sub := openClient(t, b, "sub")
 	sub.sub("will/#", 0)
 	for name, bye := range map[string][]byte{
 		"short": {0xE0, 1, 0x04}, "long": {0xE0, 2, 0x04, 0}, "error": {0xE0, 1, 0x80}, "none": {0xE0, 0}, "normal": {0xE0, 1, 0x00},
 	} {
-		c := open(t, b, name, withWill("will/"+name, name, 0))
+		c := openClient(t, b, name, withWill("will/"+name, name, 0))
 		c.raw(bye)
 		c.ended()
 	}
@@ -313,7 +313,7 @@ func testDisconnectWithWill(t *testing.T, at place) {
 }
 
 // [MQTT-4.7.2-1] [MQTT-4.7.1-2] [MQTT-4.7.3-4], 4.7.1
-func testWildcards(t *testing.T, at place) {
+func testWildcards(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
 	for filter, topics := range map[string]map[string]bool{
 		"#":         {"a": true, "a/b": true, "/": true, "$a/b": false},
@@ -327,7 +327,7 @@ func testWildcards(t *testing.T, at place) {
 		"a/b/#":     {"a/b": true, "a/b/c/d": true, "a": false},
 		"caf\u00e9": {"caf\u00e9": true, "cafe\u0301": false},
 	} {
-		var x index
+		var x subscriptionIndex
 		x.add(newSubscription(&client{}, filter))
 		for topic, want := range topics {
 			got := false
@@ -335,15 +335,15 @@ func testWildcards(t *testing.T, at place) {
 			require.Equal(t, want, got, "%s %s", filter, topic)
 		}
 	}
-	c := open(t, b, "c")
+	c := openClient(t, b, "c")
 	require.Equal(t, byte(0x90), c.publish1("$a/b", "x").ReasonCode, "a client may not publish below $")
 	require.Equal(t, byte(0x90), c.publish1("a/+", "x").ReasonCode, "[MQTT-3.3.2-2]")
 }
 
 // [MQTT-4.3.3-8] … [MQTT-4.3.3-13], 4.3.3: ids of a refused and of a finished publish are free.
-func testQoS2IDs(t *testing.T, at place) {
+func testQoS2IDs(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, c := open(t, b, "sub"), open(t, b, "c", persistent)
+	sub, c := openClient(t, b, "sub"), openClient(t, b, "c", persistentSession)
 	sub.sub("a", 0)
 	c.publish("v1/nodes/n1/spec", "x", 2, 5)
 	require.Equal(t, byte(0x87), c.expect(packets.Pubrec).ReasonCode)
@@ -364,9 +364,9 @@ func testQoS2IDs(t *testing.T, at place) {
 }
 
 // [MQTT-4.4.0-1]: what is unacknowledged is sent again after a reconnect, and only then, in order.
-func testRedeliveryOnReconnectOnly(t *testing.T, at place) {
+func testRedeliveryOnReconnectOnly(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub", persistent), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub", persistentSession), openClient(t, b, "pub")
 	sub.sub("a", 2)
 	pub.burst("a", 0, 5)
 	for range 5 {
@@ -374,10 +374,10 @@ func testRedeliveryOnReconnectOnly(t *testing.T, at place) {
 	}
 	sub.nothing()
 	sub.leave(b, "sub")
-	sub = open(t, b, "sub", persistent)
+	sub = openClient(t, b, "sub", persistentSession)
 	for i := range 5 {
 		pk := sub.expect(packets.Publish)
-		require.Equal(t, numbers(i, 1)[0], string(pk.Payload), "[MQTT-4.6.0-1]")
+		require.Equal(t, numberedPayloads(i, 1)[0], string(pk.Payload), "[MQTT-4.6.0-1]")
 		require.True(t, pk.FixedHeader.Dup, "[MQTT-3.3.1-1]")
 	}
 	sub.nothing()
@@ -385,8 +385,8 @@ func testRedeliveryOnReconnectOnly(t *testing.T, at place) {
 
 // [MQTT-4.7.3-1] in a 3.1.1 PUBLISH and in a response topic, and reason codes that nobody defined: protocol errors.
 func TestCornersOfTheStandard(t *testing.T) {
-	b := start(t, nil)
-	three := open(t, b, "three", v3)
+	b := startBroker(t, nil)
+	three := openClient(t, b, "three", version311)
 	three.raw([]byte{0x30, 3, 0, 0, 'x'})
 	_, n := three.ended()
 	require.Zero(t, n)
@@ -398,20 +398,20 @@ func TestCornersOfTheStandard(t *testing.T) {
 		"PUBCOMP 0x10":         {0x70, 3, 0, 1, 0x10},
 		"DISCONNECT 0x01":      {0xE0, 1, 0x01},
 	} {
-		c := open(t, b, "five")
+		c := openClient(t, b, "five")
 		c.raw(raw)
 		code, _ := c.ended()
 		require.Equal(t, byte(0x82), code, name)
 	}
-	c := open(t, b, "five")
+	c := openClient(t, b, "five")
 	c.raw([]byte{0x40, 3, 0, 1, 0x10, 0x62, 3, 0, 1, 0x92})
 	require.Equal(t, byte(0x92), c.expect(packets.Pubcomp).ReasonCode, "defined ones")
 }
 
 // Below v1 only the tree and the refusals are the bus's own.
 func TestOnlyTheTreeIsReserved(t *testing.T) {
-	b := start(t, withTree(newFakeTree()))
-	pub, sub := open(t, b, "pub"), open(t, b, "sub")
+	b := startBroker(t, withTree(newFakeTree()))
+	pub, sub := openClient(t, b, "pub"), openClient(t, b, "sub")
 	const own = "v1/devices/me/telemetry"
 	require.Zero(t, pub.publish1(own, "kept", retain).ReasonCode)
 	sub.sub("v1/#", 1)
@@ -431,8 +431,8 @@ func TestOnlyTheTreeIsReserved(t *testing.T) {
 
 // The broker's figures have mosquitto's names, for operators of all nodes.
 func TestSYSTopicsAreAnswered(t *testing.T) {
-	b := start(t, func(o *Options) { withUsers(o); o.Version = "1.2" })
-	pub := open(t, b, "pub")
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Version = "1.2" })
+	pub := openClient(t, b, "pub")
 	pub.publish1("a", "x", retain)
 	pub.sub("$SYS/#", 1)
 	got := make(map[string]string)
@@ -453,10 +453,10 @@ func TestSYSTopicsAreAnswered(t *testing.T) {
 		require.False(t, pk.FixedHeader.Retain)
 		seen = pk.TopicName == "$SYS/broker/load/messages/received/15min"
 	}
-	view := open(t, b, "view", credentialsOf("view", "secret"))
+	view := openClient(t, b, "view", credentialsOf("view", "secret"))
 	view.sub("$SYS/#", 0)
 	require.Equal(t, []byte{0x87}, view.subscribe("$SYS/broker/uptime", 0).ReasonCodes)
 	b.publishSys()
 	view.nothing()
-	require.Equal(t, byte(0x90), open(t, b, "liar").publish1("$SYS/broker/uptime", "1 second").ReasonCode)
+	require.Equal(t, byte(0x90), openClient(t, b, "liar").publish1("$SYS/broker/uptime", "1 second").ReasonCode)
 }

@@ -24,7 +24,7 @@ func (c *conn) subscribe(pk *packets.Packet) error {
 	var granted []*subscription
 	var replaced []*subscription
 	for _, f := range pk.Filters {
-		c.spend(0)
+		c.countPacket(0)
 		s, old, err := c.subscribeTo(f)
 		if err != nil {
 			answer.ReasonCodes = append(answer.ReasonCodes, c.subackCode(err))
@@ -122,13 +122,13 @@ func (c *client) room(s *subscription, limit int) error {
 	if len(c.subs) >= limit {
 		return resource.Errorf(resource.Quota, "", "no more than %d subscriptions (limits.subscriptions)", limit)
 	}
-	return c.state.Check(int64(s.weight()))
+	return c.stateAccount.Check(int64(s.weight()))
 }
 
 // weigh counts n bytes more for the client's user.
 func (c *client) weigh(n int) {
-	c.weight += n
-	c.state.Add(int64(n))
+	c.stateWeight += n
+	c.stateAccount.Add(int64(n))
 }
 
 // weighWill counts the client's new will, in place of the one before; nil: none.
@@ -137,8 +137,8 @@ func (c *client) weighWill(w *will) {
 	if w != nil {
 		n = w.weight()
 	}
-	c.weigh(n - c.willed)
-	c.willed = n
+	c.weigh(n - c.willWeight)
+	c.willWeight = n
 }
 
 // put adds a subscription, or replaces the one with the same filter.
@@ -168,7 +168,7 @@ func (b *Broker) keepSubscription(s, old *subscription) {
 	if s.record = b.store.ID(); old != nil {
 		s.record = old.record
 	}
-	changes := []journal.Change{s.change()}
+	changes := []journal.RecordChange{s.change()}
 	if s.wantsRetained(old != nil) {
 		marker := s.client.sess.ReplayRecord(s.filter, s.delivery())
 		s.marker = marker.ID
@@ -182,7 +182,7 @@ func (c *conn) stored() error {
 	if c.client.record == 0 {
 		return nil
 	}
-	return c.b.store.now(nil)
+	return c.b.store.commitNow(nil)
 }
 
 // undoAll undoes the subscriptions of a SUBSCRIBE that can't be stored or answered, the last first, since it may have the
@@ -214,7 +214,7 @@ func (c *conn) withdraw(s, old *subscription) {
 	if old.record == 0 {
 		return
 	}
-	c.b.store.Commit([]journal.Change{old.change()}, nil)
+	c.b.store.Commit([]journal.RecordChange{old.change()}, nil)
 }
 
 func (c *conn) subackCode(err error) byte {
@@ -237,9 +237,9 @@ func (c *conn) pullRetained(granted, replaced []*subscription) {
 		}
 		if !passed {
 			passed = true
-			c.b.order.pass()
+			c.b.topicLocks.pass()
 		}
-		c.client.sess.StartReplay(s.filter, c.b.puller(s, ""))
+		c.client.sess.StartReplay(s.filter, c.b.retainedReader(s, ""))
 	}
 }
 
@@ -249,8 +249,8 @@ func (s *subscription) wantsRetained(existed bool) bool {
 }
 
 // delivery is how its retained messages are delivered.
-func (s *subscription) delivery() session.Delivery {
-	d := session.Delivery{QoS: s.qos}
+func (s *subscription) delivery() session.DeliveryOptions {
+	d := session.DeliveryOptions{QoS: s.qos}
 	if s.id > 0 {
 		d.IDs = []uint32{s.id}
 	}
@@ -264,7 +264,7 @@ func (c *conn) unsubscribe(pk *packets.Packet) error {
 	}
 	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Unsuback}, PacketID: pk.PacketID}
 	for _, f := range pk.Filters {
-		c.spend(0)
+		c.countPacket(0)
 		code := byte(codeNoSubscription)
 		if c.unsubscribeFrom(f.Filter) {
 			code = codeSuccess
@@ -307,7 +307,7 @@ type Subscriber struct {
 // Subscribers lists the connected clients that get messages of the topic, once for each filter that matches.
 func (b *Broker) Subscribers(topic string) (list []Subscriber) {
 	b.router.index.match(topic, func(s *subscription) {
-		if id := s.client.rights(); s.client.sess.Online() && b.acl.gets(id, s.plain, topic) {
+		if id := s.client.rights(); s.client.sess.Online() && b.acl.delivers(id, s.plain, topic) {
 			list = append(list, Subscriber{id, s.plain})
 		}
 	})
@@ -327,29 +327,29 @@ type subscription struct {
 	record, marker    uint64 // of a durable session
 }
 
-// index finds the subscriptions that match a topic. Its own trie, not the protocol
+// subscriptionIndex finds the subscriptions that match a topic. Its own trie, not the protocol
 // library's, which misses a/+/# for the topic a/b and merges a client's matching
 // subscriptions into one.
-type index struct {
+type subscriptionIndex struct {
 	mu   sync.RWMutex
-	root level
+	root indexLevel
 	// gen is increased with every change. Routes that were made before are stale.
 	gen   atomic.Uint64
 	count int
 }
 
-type level struct {
-	next map[string]*level
-	subs map[subKey]*subscription
+type indexLevel struct {
+	next map[string]*indexLevel
+	subs map[subscriptionKey]*subscription
 }
 
-type subKey struct {
+type subscriptionKey struct {
 	client *client
 	group  string
 }
 
 // add adds a subscription, or replaces the client's earlier one with the same filter. It reports whether there was one.
-func (x *index) add(s *subscription) (existed bool) {
+func (x *subscriptionIndex) add(s *subscription) (existed bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	at := &x.root
@@ -359,9 +359,9 @@ func (x *index) add(s *subscription) (existed bool) {
 		at = at.child(name)
 	}
 	if at.subs == nil {
-		at.subs = make(map[subKey]*subscription)
+		at.subs = make(map[subscriptionKey]*subscription)
 	}
-	key := subKey{s.client, s.group}
+	key := subscriptionKey{s.client, s.group}
 	if _, existed = at.subs[key]; !existed {
 		x.count++
 	}
@@ -370,20 +370,20 @@ func (x *index) add(s *subscription) (existed bool) {
 	return existed
 }
 
-func (l *level) child(name string) *level {
+func (l *indexLevel) child(name string) *indexLevel {
 	if l.next == nil {
-		l.next = make(map[string]*level)
+		l.next = make(map[string]*indexLevel)
 	}
 	c := l.next[name]
 	if c == nil {
-		c = &level{}
+		c = &indexLevel{}
 		l.next[name] = c
 	}
 	return c
 }
 
 // remove removes a subscription.
-func (x *index) remove(s *subscription) {
+func (x *subscriptionIndex) remove(s *subscription) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.root.remove(s, s.plain) {
@@ -392,7 +392,7 @@ func (x *index) remove(s *subscription) {
 	}
 }
 
-func (l *level) remove(s *subscription, filter string) bool {
+func (l *indexLevel) remove(s *subscription, filter string) bool {
 	name, rest, more := strings.Cut(filter, "/")
 	c := l.next[name]
 	if c == nil {
@@ -402,7 +402,7 @@ func (l *level) remove(s *subscription, filter string) bool {
 	if more {
 		removed = c.remove(s, rest)
 	} else {
-		key := subKey{s.client, s.group}
+		key := subscriptionKey{s.client, s.group}
 		_, removed = c.subs[key]
 		delete(c.subs, key)
 	}
@@ -413,14 +413,14 @@ func (l *level) remove(s *subscription, filter string) bool {
 }
 
 // match calls found for each subscription that matches the topic.
-func (x *index) match(topic string, found func(*subscription)) {
+func (x *subscriptionIndex) match(topic string, found func(*subscription)) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	x.root.match(topic, topic != "" && topic[0] == '$', found)
 }
 
 // match walks one level. With reserved, wildcards don't match: the topic begins with $.
-func (l *level) match(topic string, reserved bool, found func(*subscription)) {
+func (l *indexLevel) match(topic string, reserved bool, found func(*subscription)) {
 	if many := l.next["#"]; many != nil && !reserved {
 		many.each(found)
 	}
@@ -442,14 +442,14 @@ func (l *level) match(topic string, reserved bool, found func(*subscription)) {
 }
 
 // matches reports whether any subscription matches the topic. It allocates nothing.
-func (x *index) matches(topic string) bool {
+func (x *subscriptionIndex) matches(topic string) bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.root.matches(topic, topic != "" && topic[0] == '$')
 }
 
-func (l *level) matches(topic string, reserved bool) bool {
-	if !reserved && l.next["#"].taken() {
+func (l *indexLevel) matches(topic string, reserved bool) bool {
+	if !reserved && l.next["#"].hasSubscriptions() {
 		return true
 	}
 	name, rest, more := strings.Cut(topic, "/")
@@ -457,24 +457,24 @@ func (l *level) matches(topic string, reserved bool) bool {
 		c := l.next[key]
 		switch {
 		case c == nil, key == "+" && reserved:
-		case more && c.matches(rest, false), !more && (c.taken() || c.next["#"].taken()):
+		case more && c.matches(rest, false), !more && (c.hasSubscriptions() || c.next["#"].hasSubscriptions()):
 			return true
 		}
 	}
 	return false
 }
 
-// taken reports whether there is a subscription whose filter ends here.
-func (l *level) taken() bool { return l != nil && len(l.subs) > 0 }
+// hasSubscriptions reports whether there is a subscription whose filter ends here.
+func (l *indexLevel) hasSubscriptions() bool { return l != nil && len(l.subs) > 0 }
 
-func (l *level) each(found func(*subscription)) {
+func (l *indexLevel) each(found func(*subscription)) {
 	for _, s := range l.subs {
 		found(s)
 	}
 }
 
 // len counts the subscriptions.
-func (x *index) len() int {
+func (x *subscriptionIndex) len() int {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return x.count

@@ -15,41 +15,41 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-func testSharedGroupLeavesOutWhoIsAway(t *testing.T, at place) {
+func testSharedGroupLeavesOutWhoIsAway(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	first, second, pub := open(t, b, "first", persistent), open(t, b, "second", persistent), open(t, b, "pub")
+	first, second, pub := openClient(t, b, "first", persistentSession), openClient(t, b, "second", persistentSession), openClient(t, b, "pub")
 	first.sub("$share/g/a", 1)
 	second.sub("$share/g/a", 1)
 	pub.burst("a", 0, 10)
 	all := append(first.collect(5), second.collect(5)...)
-	require.ElementsMatch(t, numbers(0, 10), all)
+	require.ElementsMatch(t, numberedPayloads(0, 10), all)
 
 	second.leave(b, "second")
 	pub.burst("a", 10, 10)
-	require.Equal(t, numbers(10, 10), first.collect(10))
+	require.Equal(t, numberedPayloads(10, 10), first.collect(10))
 	first.leave(b, "first")
 	pub.burst("a", 20, 4) // nobody is there: they wait
-	first, second = open(t, b, "first", persistent), open(t, b, "second", persistent)
-	require.ElementsMatch(t, numbers(20, 4), append(first.collect(2), second.collect(2)...))
+	first, second = openClient(t, b, "first", persistentSession), openClient(t, b, "second", persistentSession)
+	require.ElementsMatch(t, numberedPayloads(20, 4), append(first.collect(2), second.collect(2)...))
 }
 
-func testSharedGroupForgetsWhoExpired(t *testing.T, at place) {
+func testSharedGroupForgetsWhoExpired(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
 	short := func(pk *packets.Packet) { pk.Properties.SessionExpiryInterval = 1 }
-	first, second, pub := open(t, b, "first", persistent), open(t, b, "second", persistent, short), open(t, b, "pub")
+	first, second, pub := openClient(t, b, "first", persistentSession), openClient(t, b, "second", persistentSession, short), openClient(t, b, "pub")
 	first.sub("$share/g/a", 1)
 	second.sub("$share/g/a", 1)
 	second.leave(b, "second")
-	require.Eventually(t, func() bool { return b.Stats().Sessions == 2 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return b.Stats().Sessions == 2 }, testTimeout, 10*time.Millisecond)
 	first.leave(b, "first")
 	pub.burst("a", 0, 10)
-	first = open(t, b, "first", persistent)
-	require.Equal(t, numbers(0, 10), first.collect(10))
+	first = openClient(t, b, "first", persistentSession)
+	require.Equal(t, numberedPayloads(0, 10), first.collect(10))
 }
 
-func testOverlappingSubscriptions(t *testing.T, at place) {
+func testOverlappingSubscriptions(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub")
 	sub.sub("a/#", 0, subID(3))
 	sub.sub("a/+", 2, subID(1))
 	sub.sub("a/b", 1)
@@ -60,9 +60,9 @@ func testOverlappingSubscriptions(t *testing.T, at place) {
 	sub.nothing()
 }
 
-func testFilterCoversItsParent(t *testing.T, at place) {
+func testFilterCoversItsParent(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub")
 	sub.sub("a/+/#", 1)
 	pub.publish1("a", "no")
 	pub.publish1("a/b", "yes")
@@ -70,9 +70,9 @@ func testFilterCoversItsParent(t *testing.T, at place) {
 	require.Equal(t, []string{"yes", "deep"}, sub.collect(2))
 }
 
-func testNoLocal(t *testing.T, at place) {
+func testNoLocal(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	c, other := open(t, b, "c"), open(t, b, "other")
+	c, other := openClient(t, b, "c"), openClient(t, b, "other")
 	c.sub("a", 1, subFlags(func(s *packets.Subscription) { s.NoLocal = true }))
 	c.publish1("a", "own")
 	other.publish1("a", "other's")
@@ -82,9 +82,9 @@ func testNoLocal(t *testing.T, at place) {
 	c.nextOf(packets.Puback, func(pk packets.Packet) { require.Equal(t, "own", string(pk.Payload)) })
 }
 
-func testUnsubscribe(t *testing.T, at place) {
+func testUnsubscribe(t *testing.T, at brokerSetup) {
 	b := at.start(t, nil)
-	sub, pub := open(t, b, "sub"), open(t, b, "pub")
+	sub, pub := openClient(t, b, "sub"), openClient(t, b, "pub")
 	sub.sub("a", 1)
 	require.Equal(t, []byte{0, 0x11}, sub.unsub("a", "b"))
 	pub.publish1("a", "x")
@@ -94,11 +94,11 @@ func testUnsubscribe(t *testing.T, at place) {
 
 // Filters are bounded by what they cost, not by their number alone, and that is known over a
 // restart.
-func testFiltersAreWeighed(t *testing.T, at place) {
+func testFiltersAreWeighed(t *testing.T, at brokerSetup) {
 	few := func(o *Options) { o.Limits.Session.State = 256 << 10 } // of which one user has half
 	dir := t.TempDir()
-	b, stop := at.kept(t, dir, few)
-	sub := open(t, b, "sub", persistent)
+	b, stop := at.startOn(t, dir, few)
+	sub := openClient(t, b, "sub", persistentSession)
 	code := func(filter string) byte { return sub.subscribe(filter, 1).ReasonCodes[0] }
 	long := func(name string) string { return name + strings.Repeat("x", 65_000) }
 	sub.sub(long("a"), 1)
@@ -112,39 +112,39 @@ func testFiltersAreWeighed(t *testing.T, at place) {
 	held := b.quotas.state.Held()
 	stop()
 
-	b, _ = at.kept(t, dir, few)
+	b, _ = at.startOn(t, dir, few)
 	require.Equal(t, held, b.quotas.state.Held(), "what comes from disk counts as what clients ask for")
-	sub = open(t, b, "sub", persistent)
+	sub = openClient(t, b, "sub", persistentSession)
 	require.Equal(t, byte(codeQuota), code(long("d")))
 	sub.unsub(long("a"))
 	deep := func(i int) string { return fmt.Sprint(i) + strings.Repeat("/a", 199) }
 	sub.sub(deep(0), 1)
 	sub.sub(deep(1), 1)
 	require.Equal(t, byte(codeQuota), code(deep(2)), "levels count, too")
-	other := open(t, b, "other", persistent) // the same user
+	other := openClient(t, b, "other", persistentSession) // the same user
 	require.Equal(t, []byte{codeQuota}, other.subscribe(deep(3), 1).ReasonCodes)
 }
 
 // publishTo has n numbered messages of QoS 1 acknowledged.
 func publishTo(t *testing.T, b *Broker, topic string, n int) {
 	t.Helper()
-	open(t, b, "publisher").burst(topic, 0, n)
+	openClient(t, b, "publisher").burst(topic, 0, n)
 }
 
-// seenBy collects what members of a group acknowledge, until all numbers have come.
-func seenBy(t *testing.T, n int, members ...*tc) {
+// countReceived collects what members of a group acknowledge, until all numbers have come.
+func countReceived(t *testing.T, n int, members ...*testClient) {
 	t.Helper()
 	all := make(chan string, 2*n)
 	for _, c := range members {
 		go func() {
 			for {
-				pk, err := c.read(patience)
+				pk, err := c.read(testTimeout)
 				if err != nil || pk.FixedHeader.Type != packets.Publish {
 					return
 				}
 				all <- string(pk.Payload)
 				ack := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: pk.PacketID}
-				_, _ = c.conn.Write(encode(c.t, ack, c.version)) // the test may be over
+				_, _ = c.conn.Write(encodePacket(c.t, ack, c.version)) // the test may be over
 			}
 		}()
 	}
@@ -153,7 +153,7 @@ func seenBy(t *testing.T, n int, members ...*tc) {
 		select {
 		case text := <-all:
 			seen[text] = true
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Fatalf("%d of %d messages came", len(seen), n)
 		}
 	}
@@ -164,16 +164,16 @@ func seenBy(t *testing.T, n int, members ...*tc) {
 func TestAMemberThatDiesLosesNothing(t *testing.T) {
 	for _, n := range []int{10, 6000} {
 		t.Run(strconv.Itoa(n), func(t *testing.T) {
-			b := start(t, nil)
-			var members []*tc
+			b := startBroker(t, nil)
+			var members []*testClient
 			for i := range 3 {
-				c := open(t, b, "worker"+strconv.Itoa(i), receiveMaximum(20))
+				c := openClient(t, b, "worker"+strconv.Itoa(i), receiveMaximum(20))
 				c.sub("$share/workers/jobs", 1)
 				members = append(members, c)
 			}
 			publishTo(t, b, "jobs", n) // nobody acknowledges any
 			members[0].leave(b, "worker0")
-			seenBy(t, n, members[1:]...)
+			countReceived(t, n, members[1:]...)
 			require.Zero(t, b.Stats().Dropped["session_ended"])
 		})
 	}
@@ -183,39 +183,39 @@ func TestAMemberThatDiesLosesNothing(t *testing.T) {
 // messages are on disk before they are no longer there.
 func TestMessagesOfAnEndedSharedSessionAreHandedOver(t *testing.T) {
 	dir := t.TempDir()
-	b, _ := kept(t, dir, nil)
-	one, two := open(t, b, "one", persistent), open(t, b, "two", persistent)
+	b, _ := startKept(t, dir, nil)
+	one, two := openClient(t, b, "one", persistentSession), openClient(t, b, "two", persistentSession)
 	one.sub("$share/workers/jobs", 1)
 	two.sub("$share/workers/jobs", 1)
 	publishTo(t, b, "jobs", 10)
-	open(t, b, "one") // a clean start
-	b, _ = restarted(t, dir, nil)
-	again := open(t, b, "two", persistent)
-	seenBy(t, 10, again)
+	openClient(t, b, "one") // a clean start
+	b, _ = restartCrashed(t, dir, nil)
+	again := openClient(t, b, "two", persistentSession)
+	countReceived(t, 10, again)
 }
 
 // A member that expires while the broker is down, or had expired when it was killed, leaves its messages as well.
 func TestASharedSessionThatExpiredWhileTheBrokerWasDownIsHandedOver(t *testing.T) {
-	dir, now := t.TempDir(), &clock{now: time.Now()}
+	dir, now := t.TempDir(), &testClock{now: time.Now()}
 	options := func(o *Options) { o.Now = now.read }
-	b, stop := kept(t, dir, options)
-	gone, stays := open(t, b, "gone", persistent, expires(60)), open(t, b, "stays", persistent)
-	for _, c := range []*tc{gone, stays} {
+	b, stop := startKept(t, dir, options)
+	gone, stays := openClient(t, b, "gone", persistentSession, expires(60)), openClient(t, b, "stays", persistentSession)
+	for _, c := range []*testClient{gone, stays} {
 		c.sub("$share/workers/jobs", 1)
 	}
 	publishTo(t, b, "jobs", 10)
 	stop()
 	now.add(2 * time.Minute)
-	b, _ = kept(t, dir, options)
-	seenBy(t, 10, open(t, b, "stays", persistent))
-	require.Eventually(t, func() bool { return b.Stats().Sessions == 1 }, patience, time.Millisecond)
+	b, _ = startKept(t, dir, options)
+	countReceived(t, 10, openClient(t, b, "stays", persistentSession))
+	require.Eventually(t, func() bool { return b.Stats().Sessions == 1 }, testTimeout, time.Millisecond)
 }
 
 // What was sent at QoS 2 is nobody else's [MQTT-4.8.2-5], nor what a member refused [MQTT-4.8.2-6]; with no member left it
 // is counted as dropped.
 func TestNotEverythingIsHandedOver(t *testing.T) {
-	b := start(t, nil)
-	first, pub := open(t, b, "first", receiveMaximum(2)), open(t, b, "pub")
+	b := startBroker(t, nil)
+	first, pub := openClient(t, b, "first", receiveMaximum(2)), openClient(t, b, "pub")
 	first.sub("$share/workers/jobs", 2)
 	for i, qos := range []byte{2, 1, 2, 1} {
 		pub.publish("jobs", strconv.Itoa(i), qos, uint16(i+1))
@@ -225,7 +225,7 @@ func TestNotEverythingIsHandedOver(t *testing.T) {
 	refused := first.expect(packets.Publish)
 	first.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Puback}, PacketID: refused.PacketID, ReasonCode: 0x80})
 	require.Equal(t, "2", string(first.expect(packets.Publish).Payload))
-	second := open(t, b, "second")
+	second := openClient(t, b, "second")
 	second.sub("$share/workers/jobs", 1)
 	first.leave(b, "first")
 	require.Equal(t, []string{"3"}, second.collect(1))
@@ -234,7 +234,7 @@ func TestNotEverythingIsHandedOver(t *testing.T) {
 	second.publish("jobs", "last", 1, 1)
 	second.nextOf(packets.Puback, func(packets.Packet) {})
 	second.leave(b, "second")
-	require.Eventually(t, func() bool { return b.Stats().Queued == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return b.Stats().Queued == 0 }, testTimeout, time.Millisecond)
 }
 
 // Whether anybody is subscribed, and who, are answered by two walks that must agree
@@ -249,7 +249,7 @@ func TestIndexAgreesWithTheRule(t *testing.T) {
 		return strings.Join(levels, "/")
 	}
 	for range 2000 {
-		var x index
+		var x subscriptionIndex
 		var subs []*subscription
 		for range rnd.IntN(4) {
 			filter := pick("a", "b", "$c", "", "+")
@@ -277,16 +277,16 @@ func TestIndexAgreesWithTheRule(t *testing.T) {
 	}
 }
 
-// inUse is what is left when all that nobody needs is gone.
-func inUse() int {
+// memoryInUse is what is left when all that nobody needs is gone.
+func memoryInUse() int {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int(m.HeapAlloc)
 }
 
-// subscribed is a router with clients who subscribed to a filter.
-func subscribed(clients int, filter string) *router {
+// subscribedRouter is a router with clients who subscribed to a filter.
+func subscribedRouter(clients int, filter string) *router {
 	r := newRouter(newAccessControl(Options{}))
 	b := &Broker{router: r}
 	b.quotas = newQuotas(Limits{})
@@ -317,14 +317,14 @@ func TestRoutesAreBounded(t *testing.T) {
 		"shared by many":                {1_000, "$share/g/#", 600, 10, 10},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := subscribed(c.readers, c.filter)
+			r := subscribedRouter(c.readers, c.filter)
 			r.most = most
-			before, taken := inUse(), 0
+			before, taken := memoryInUse(), 0
 			for i := range c.topics {
 				packet := fmt.Sprintf("%0*d", c.length, i) + strings.Repeat("x", c.packet-c.length)
 				r.route(packet[:c.length])
 				if (i+1)%(c.topics/3) == 0 {
-					taken = max(taken, inUse()-before)
+					taken = max(taken, memoryInUse()-before)
 				}
 			}
 			require.Less(t, taken, 8*most)
@@ -335,20 +335,20 @@ func TestRoutesAreBounded(t *testing.T) {
 
 // A shared group's name is remembered for its turn, when nobody is in it any more, too.
 func TestTurnsAreBounded(t *testing.T) {
-	r := subscribed(0, "")
+	r := subscribedRouter(0, "")
 	r.most = 8 << 20
-	before := inUse()
+	before := memoryInUse()
 	long := strings.Repeat("x", 60_000)
 	for i := range 300 {
 		r.turn(groupKey{"", "g", fmt.Sprint(i, long)})
 	}
-	require.Less(t, inUse()-before, r.most)
+	require.Less(t, memoryInUse()-before, r.most)
 	runtime.KeepAlive(r)
 }
 
 // A route that is outdated is no reason to keep those who were subscribed.
 func TestRoutesKeepNobodyWhoHasGone(t *testing.T) {
-	r := subscribed(1, "a")
+	r := subscribedRouter(1, "a")
 	for i := range 100 {
 		r.route(fmt.Sprint("b/", i))
 	}
@@ -363,7 +363,7 @@ func TestRoutesKeepNobodyWhoHasGone(t *testing.T) {
 
 func BenchmarkRoute(b *testing.B) {
 	for _, n := range []int{1, 1_000} {
-		r := subscribed(n, "#")
+		r := subscribedRouter(n, "#")
 		known := make([]string, 64)
 		for i := range known {
 			known[i] = fmt.Sprint("some/topic/", i)

@@ -29,18 +29,18 @@ type loginThrottle struct {
 	turns chan struct{}
 	queue int // checks that may wait for a turn
 
-	mu      sync.Mutex
-	key     [sha256.Size]byte // of the digests; each process has its own
-	counted map[digest]attempts
-	looking map[digest]*passwordCheck
-	right   map[digest]time.Time // passwords that were right, and until when they are remembered
-	proven  map[digest]time.Time // the same with the addresses that they came from, for longer
+	mu       sync.Mutex
+	key      [sha256.Size]byte // of the digests; each process has its own
+	counted  map[loginDigest]loginAttempts
+	checking map[loginDigest]*passwordCheck
+	right    map[loginDigest]time.Time // passwords that were right, and until when they are remembered
+	proven   map[loginDigest]time.Time // the same with the addresses that they came from, for longer
 }
 
-// digest is a keyed hash of a user's name and a password, or of an address and a name. The texts themselves are not kept.
-type digest [sha256.Size]byte
+// loginDigest is a keyed hash of a user's name and a password, or of an address and a name. The texts themselves are not kept.
+type loginDigest [sha256.Size]byte
 
-type attempts struct {
+type loginAttempts struct {
 	n     int
 	since time.Time
 }
@@ -51,14 +51,14 @@ type passwordCheck struct {
 	ok   bool
 }
 
-// verdict is the outcome of an attempt.
-type verdict int
+// loginResult is the outcome of an attempt.
+type loginResult int
 
 const (
-	wrong verdict = iota
-	right
-	tooMany // attempts: the password was not checked
-	busy    // too many checks wait: the password was not checked
+	loginWrong loginResult = iota
+	loginRight
+	loginTooMany // attempts: the password was not checked
+	loginBusy    // too many checks wait: the password was not checked
 )
 
 const (
@@ -77,8 +77,8 @@ func newLoginThrottle(most, rounds int, now func() time.Time) *loginThrottle {
 	turns := max(1, runtime.GOMAXPROCS(0)/2)
 	g := &loginThrottle{
 		most: most, now: now, turns: make(chan struct{}, turns), queue: turns * max(minQueued, maxQueuedRounds/max(1, rounds)),
-		counted: make(map[digest]attempts), looking: make(map[digest]*passwordCheck), right: make(map[digest]time.Time),
-		proven: make(map[digest]time.Time),
+		counted: make(map[loginDigest]loginAttempts), checking: make(map[loginDigest]*passwordCheck), right: make(map[loginDigest]time.Time),
+		proven: make(map[loginDigest]time.Time),
 	}
 	_, _ = rand.Read(g.key[:]) // crypto/rand never fails
 	return g
@@ -87,7 +87,7 @@ func newLoginThrottle(most, rounds int, now func() time.Time) *loginThrottle {
 // check checks a password by calling matches, unless there were too many attempts. A password that was right a short time
 // ago is not checked again. Attempts with one that was right lately from the same address don't count and always pass, so that
 // whoever else is behind that address can't lock its user out: only passwords that are new there wait.
-func (g *loginThrottle) check(address, user string, password []byte, matches func() bool) verdict {
+func (g *loginThrottle) check(address, user string, password []byte, matches func() bool) loginResult {
 	d := g.digest(user, password)
 	who, from := g.digest(address, []byte(user)), g.digest(address, nil) // digests, since a name may be 64 KiB long
 	at := g.digest(address, d[:])
@@ -96,24 +96,24 @@ func (g *loginThrottle) check(address, user string, password []byte, matches fun
 	if !proven && g.tooMany(who, from) {
 		g.add(who, 1)
 		g.mu.Unlock()
-		return tooMany
+		return loginTooMany
 	}
 	if g.now().Before(g.right[d]) {
 		g.remember(g.proven, at, provenTime)
 		g.mu.Unlock()
-		return right
+		return loginRight
 	}
-	if l := g.looking[d]; l != nil {
+	if l := g.checking[d]; l != nil {
 		g.mu.Unlock()
 		<-l.done
 		return l.verdict()
 	}
-	if len(g.looking) >= g.queue+cap(g.turns) {
+	if len(g.checking) >= g.queue+cap(g.turns) {
 		g.mu.Unlock()
-		return busy
+		return loginBusy
 	}
 	l := &passwordCheck{done: make(chan struct{})}
-	g.looking[d] = l
+	g.checking[d] = l
 	if !proven {
 		g.add(who, 1)
 		g.add(from, 1)
@@ -127,7 +127,7 @@ func (g *loginThrottle) check(address, user string, password []byte, matches fun
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.looking, d)
+	delete(g.checking, d)
 	switch {
 	case !l.ok:
 		delete(g.proven, at) // it was changed
@@ -143,8 +143,8 @@ func (g *loginThrottle) check(address, user string, password []byte, matches fun
 	return l.verdict()
 }
 
-// tried counts a guess at what costs nothing to check, if it was wrong, and says whether there were too many.
-func (g *loginThrottle) tried(address, user string, wrong bool) (tooMany bool) {
+// countGuess counts a guess at what costs nothing to check, if it was wrong, and says whether there were too many.
+func (g *loginThrottle) countGuess(address, user string, wrong bool) (tooMany bool) {
 	who, from := g.digest(address, []byte(user)), g.digest(address, nil)
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -158,14 +158,14 @@ func (g *loginThrottle) tried(address, user string, wrong bool) (tooMany bool) {
 	return false
 }
 
-func (l *passwordCheck) verdict() verdict {
+func (l *passwordCheck) verdict() loginResult {
 	if l.ok {
-		return right
+		return loginRight
 	}
-	return wrong
+	return loginWrong
 }
 
-func (g *loginThrottle) digest(name string, of []byte) (d digest) {
+func (g *loginThrottle) digest(name string, of []byte) (d loginDigest) {
 	mac := hmac.New(sha256.New, g.key[:])
 	mac.Write([]byte(name))
 	mac.Write([]byte{0}) // which no name has
@@ -175,7 +175,7 @@ func (g *loginThrottle) digest(name string, of []byte) (d digest) {
 }
 
 // count returns the number of attempts within the window, and add changes it. The caller holds the lock.
-func (g *loginThrottle) count(who digest) int {
+func (g *loginThrottle) count(who loginDigest) int {
 	c := g.counted[who]
 	if g.now().Sub(c.since) > attemptWindow {
 		return 0
@@ -183,10 +183,10 @@ func (g *loginThrottle) count(who digest) int {
 	return c.n
 }
 
-func (g *loginThrottle) add(who digest, n int) {
+func (g *loginThrottle) add(who loginDigest, n int) {
 	c := g.counted[who]
 	if now := g.now(); now.Sub(c.since) > attemptWindow {
-		c = attempts{since: now}
+		c = loginAttempts{since: now}
 	}
 	if c.n = max(0, c.n+n); c.n == 0 {
 		delete(g.counted, who)
@@ -209,15 +209,15 @@ func (g *loginThrottle) evict() {
 	}
 }
 
-// tooMany reports whether there were too many attempts for a name at an address, or at that address. The caller holds the lock.
-func (g *loginThrottle) tooMany(who, from digest) bool {
+// loginTooMany reports whether there were too many attempts for a name at an address, or at that address. The caller holds the lock.
+func (g *loginThrottle) tooMany(who, from loginDigest) bool {
 	return g.count(who) >= g.most || g.count(from) >= g.most*attemptsPerAddress
 }
 
 // remember notes what was right in one of the maps. The caller holds the lock.
-func (g *loginThrottle) remember(in map[digest]time.Time, d digest, lasts time.Duration) {
+func (g *loginThrottle) remember(in map[loginDigest]time.Time, d loginDigest, lasts time.Duration) {
 	if _, known := in[d]; !known && len(in) >= maxRemembered {
-		maps.DeleteFunc(in, func(_ digest, until time.Time) bool { return !g.now().Before(until) })
+		maps.DeleteFunc(in, func(_ loginDigest, until time.Time) bool { return !g.now().Before(until) })
 		for old := range in { // any: who signs in next is remembered again
 			if len(in) < maxRemembered {
 				break
@@ -238,23 +238,23 @@ func (b *Broker) identify(remote net.Addr, c credentials) (id Identity, code byt
 	if b.auth.bearer != nil && c.hasPass && b.auth.bearer.IsToken(string(c.password)) {
 		return b.identifyBearer(remote, c)
 	}
-	if c = b.auth.needed(c); !c.hasPass {
+	if c = b.auth.withoutUnneeded(c); !c.hasPass {
 		if id, why, ok = b.auth.identify(c); !ok {
 			return id, codeBadCredentials, why
 		}
 		return id, codeSuccess, ""
 	}
-	u, known := b.auth.account(c.user)
+	u, known := b.auth.findUser(c.user)
 	name := c.user
 	if known {
 		name = u.Name
 	}
-	switch b.logins.check(network(remote), name, c.password, func() bool { return b.auth.matches(c) }) {
-	case tooMany:
+	switch b.logins.check(peerNetwork(remote), name, c.password, func() bool { return b.auth.matches(c) }) {
+	case loginTooMany:
 		return id, codeConnectRate, ""
-	case busy:
+	case loginBusy:
 		return id, codeServerBusy, ""
-	case wrong:
+	case loginWrong:
 		return id, codeBadCredentials, ""
 	}
 	id = b.auth.identity(u)
@@ -268,7 +268,7 @@ func (b *Broker) identify(remote net.Addr, c credentials) (id Identity, code byt
 // the hub takes no request at all, or not in that name, does not.
 func (b *Broker) identifyEnrollee(remote net.Addr, node string, c credentials) (id Identity, code byte, why string) {
 	err := b.auth.enroll(node, string(c.password))
-	if len(c.password) > 0 && b.logins.tried(network(remote), c.user, errors.Is(err, resource.Unauthorized)) {
+	if len(c.password) > 0 && b.logins.countGuess(peerNetwork(remote), c.user, errors.Is(err, resource.Unauthorized)) {
 		return id, codeConnectRate, "too many wrong tokens: try again in a minute"
 	}
 	if err != nil {
@@ -284,8 +284,8 @@ func (b *Broker) identifyEnrollee(remote net.Addr, node string, c credentials) (
 // identifyBearer says whose token it is. Tokens are too long to be guessed: wrong ones are counted so that a flood of them
 // costs little.
 func (b *Broker) identifyBearer(remote net.Addr, c credentials) (id Identity, code byte, why string) {
-	from := network(remote)
-	if !b.logins.mayTry(from, c.password) {
+	from := peerNetwork(remote)
+	if !b.logins.mayTryToken(from, c.password) {
 		return id, codeConnectRate, ""
 	}
 	ctx, stop := context.WithTimeout(context.Background(), bearerTimeout)
@@ -293,7 +293,7 @@ func (b *Broker) identifyBearer(remote net.Addr, c credentials) (id Identity, co
 	u, err := b.auth.bearer.Verify(ctx, string(c.password))
 	switch {
 	case errors.Is(err, resource.Unauthorized):
-		b.logins.failed(from)
+		b.logins.tokenFailed(from)
 		return id, codeBadCredentials, err.Error()
 	case errors.Is(err, resource.Forbidden):
 		return id, codeNotAuthorized, err.Error()
@@ -306,8 +306,8 @@ func (b *Broker) identifyBearer(remote net.Addr, c credentials) (id Identity, co
 	if _, listed := b.auth.users[u.Name]; listed {
 		return id, codeBadCredentials, fmt.Sprintf("%s is a user of auth.users, who signs in with a password or certificate: the holder of a token needs a name of its own", validText(u.Name))
 	}
-	b.logins.succeeded(from, c.password)
-	id = b.auth.identity(account{User: u.User})
+	b.logins.tokenSucceeded(from, c.password)
+	id = b.auth.identity(authUser{User: u.User})
 	id.Expires, id.Bearer, id.Token, id.Revoked = u.Expires, true, u.ID, u.Revoked
 	if why = b.auth.denied(id, credentials{local: c.local}); why != "" {
 		return Identity{}, codeBadCredentials, why
@@ -317,36 +317,36 @@ func (b *Broker) identifyBearer(remote net.Addr, c credentials) (id Identity, co
 
 const bearerTimeout = 15 * time.Second // for a provider that has to be asked
 
-// mayTry reports whether an address has shown few enough wrong tokens, or has shown this one when it was right. failed counts a
+// mayTryToken reports whether an address has shown few enough wrong tokens, or has shown this one when it was right. failed counts a
 // wrong one, and succeeded notes a right one.
-func (g *loginThrottle) mayTry(address string, token []byte) bool {
+func (g *loginThrottle) mayTryToken(address string, token []byte) bool {
 	at := g.digest(address, token)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.now().Before(g.proven[at]) || g.count(g.digest(address, nil)) < g.most*attemptsPerAddress
 }
 
-func (g *loginThrottle) succeeded(address string, token []byte) {
+func (g *loginThrottle) tokenSucceeded(address string, token []byte) {
 	at := g.digest(address, token)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.remember(g.proven, at, provenTime)
 }
 
-func (g *loginThrottle) failed(address string) {
+func (g *loginThrottle) tokenFailed(address string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.add(g.digest(address, nil), 1)
 }
 
-// network is the address that a peer's attempts are counted for.
-func network(remote net.Addr) string { return daemon.Network(remote.String()) }
+// peerNetwork is the address that a peer's attempts are counted for.
+func peerNetwork(remote net.Addr) string { return daemon.Network(remote.String()) }
 
 // quotas bound how much of what all clients share one user, node or address may hold.
 type quotas struct {
 	users, hosts *quota.Quota // connections, and HTTP requests under way
 	requests     *quota.Quota // of these, the HTTP requests
-	kept         *quota.Quota // sessions that outlive their connections
+	persistent   *quota.Quota // sessions that outlive their connections
 	queued       *quota.Quota // bytes of messages that wait or are not acknowledged
 	state        *quota.Quota // bytes of filters, wills, topic aliases and QoS 2 states
 	retained     *quota.Quota // bytes of retained messages
@@ -371,52 +371,52 @@ func newQuotas(l Limits) quotas {
 		unsigned.Most = min(unsigned.Most, unfinished.Most)
 	}
 	return quotas{
-		users:    quota.New("connections", "user", perUser, quota.Limit{}),
-		hosts:    quota.New("connections", "address", limit(l.PerAddress, "limits.perAddress"), quota.Limit{}),
-		requests: halfEach("HTTP requests under way", l.Requests, "limits.requests"),
-		kept:     quota.New("sessions that outlive their connections", "user", perUser, limit(l.Sessions, "limits.sessions")),
-		queued:   quota.NewShared("bytes of messages", "user", limit(int(l.Session.All), "limits.session.all")),
-		state:    quota.NewShared("bytes of filters, wills, topic aliases and QoS 2 states", "user", limit(int(l.Session.State), "limits.session.state")),
-		retained: quota.NewShared("bytes of retained messages", "user or node", limit(int(l.Retained.Bytes), "limits.retained.bytes")),
+		users:      quota.New("connections", "user", perUser, quota.Limit{}),
+		hosts:      quota.New("connections", "address", limit(l.PerAddress, "limits.perAddress"), quota.Limit{}),
+		requests:   halfQuota("HTTP requests under way", l.Requests, "limits.requests"),
+		persistent: quota.New("sessions that outlive their connections", "user", perUser, limit(l.Sessions, "limits.sessions")),
+		queued:     quota.NewShared("bytes of messages", "user", limit(int(l.Session.All), "limits.session.all")),
+		state:      quota.NewShared("bytes of filters, wills, topic aliases and QoS 2 states", "user", limit(int(l.Session.State), "limits.session.state")),
+		retained:   quota.NewShared("bytes of retained messages", "user or node", limit(int(l.Retained.Bytes), "limits.retained.bytes")),
 
 		unfinished: quota.NewShared("bytes of unfinished packets", "user", unfinished),
 		unsigned:   quota.NewShared("bytes of unfinished CONNECTs", "address", unsigned),
 	}
 }
 
-// Watches makes the quota of open watches of an HTTP API. One user has half of them at most.
-func Watches(most int) *quota.Quota { return halfEach("watches", most, "limits.watches") }
+// NewWatchQuota makes the quota of open watches of an HTTP API. One user has half of them at most.
+func NewWatchQuota(most int) *quota.Quota { return halfQuota("watches", most, "limits.watches") }
 
-func halfEach(what string, most int, setting string) *quota.Quota {
+func halfQuota(what string, most int, setting string) *quota.Quota {
 	return quota.New(what, "user", quota.Limit{Most: int64(most+1) / 2, Setting: "half of " + setting}, quota.Limit{Most: int64(most), Setting: setting})
 }
 
-// connectionOwner is whom a connection counts for: its user, if it has one, and the host it comes from. The loopback
+// quotaHolder is whom a connection counts for: its user, if it has one, and the host it comes from. The loopback
 // address doesn't count, since a proxy on this host may connect for many clients.
-type connectionOwner struct{ user, host string }
+type quotaHolder struct{ user, host string }
 
-func ownerOf(id *Identity, remote net.Addr) connectionOwner {
-	s := connectionOwner{user: id.User}
+func quotaHolderOf(id *Identity, remote net.Addr) quotaHolder {
+	s := quotaHolder{user: id.User}
 	if tcp, ok := remote.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
-		s.host = network(tcp)
+		s.host = peerNetwork(tcp)
 	}
 	return s
 }
 
 // takeConnection counts a connection or request for its owner, or returns the limit that it exceeds. If the connection
 // takes over another one of the owner over, that is not counted against it.
-func (q *quotas) takeConnection(at, over connectionOwner) error {
-	if err := take(q.users, at.user, over.user); err != nil {
+func (q *quotas) takeConnection(at, over quotaHolder) error {
+	if err := takeQuota(q.users, at.user, over.user); err != nil {
 		return err
 	}
-	err := take(q.hosts, at.host, over.host)
+	err := takeQuota(q.hosts, at.host, over.host)
 	if err != nil {
 		q.users.Add(at.user, -1)
 	}
 	return err
 }
 
-func take(q *quota.Quota, key, over string) error {
+func takeQuota(q *quota.Quota, key, over string) error {
 	if key == over {
 		q.Add(key, 1)
 		return nil
@@ -425,7 +425,7 @@ func take(q *quota.Quota, key, over string) error {
 }
 
 // releaseConnection ends what takeConnection counted.
-func (q *quotas) releaseConnection(at connectionOwner) {
+func (q *quotas) releaseConnection(at quotaHolder) {
 	q.users.Add(at.user, -1)
 	q.hosts.Add(at.host, -1)
 }
@@ -446,10 +446,10 @@ const (
 	pauseMost    = 100 * time.Millisecond
 	maxStoreWait = 50 * time.Millisecond // that the end of a quantum waits for what was published in it
 
-	ownPause    = 50 * time.Microsecond  // a read that waits so long ends the quantum: the client paused by itself
-	idleAfter   = 20 * time.Millisecond  // a read that waits so long ends a flood
-	neighbours  = time.Second            // how long a client that published counts as waiting
-	markedEvery = 100 * time.Millisecond // how often a client that publishes is noted
+	ownPause  = 50 * time.Microsecond  // a read that waits so long ends the quantum: the client paused by itself
+	idleAfter = 20 * time.Millisecond  // a read that waits so long ends a flood
+	activeFor = time.Second            // how long a client that published counts as waiting
+	noteEvery = 100 * time.Millisecond // how often a client that publishes is noted
 )
 
 // quantum counts what a connection has read without a pause. Only the reading goroutine uses it.
@@ -464,47 +464,47 @@ type quantum struct {
 
 func (q *quantum) begin(now time.Time) { q.began, q.packets, q.reads, q.bytes = now, 0, 0, 0 }
 
-// neighbour is a client that has published lately without using up its quantum, by its client id, so that a client that
+// activePublisher is a client that has published lately without using up its quantum, by its client id, so that a client that
 // reconnects is not its own neighbour. One client is remembered at a time, until it is silent or uses up a quantum.
-type neighbour struct{ last atomic.Pointer[published] }
+type activePublisher struct{ last atomic.Pointer[lastPublish] }
 
-type published struct {
+type lastPublish struct {
 	client string
 	at     time.Time
 }
 
 // note remembers a client that publishes.
-func (n *neighbour) note(client string, q *quantum) {
-	if q.flood || q.began.Sub(q.marked) < markedEvery {
+func (n *activePublisher) note(client string, q *quantum) {
+	if q.flood || q.began.Sub(q.marked) < noteEvery {
 		return
 	}
 	q.marked = q.began
-	if last := n.last.Load(); last == nil || last.client == client || q.began.Sub(last.at) > neighbours/2 {
-		n.last.Store(&published{client, q.began})
+	if last := n.last.Load(); last == nil || last.client == client || q.began.Sub(last.at) > activeFor/2 {
+		n.last.Store(&lastPublish{client, q.began})
 	}
 }
 
 // forget removes a client that has used up its quantum, so that another one can be remembered.
-func (n *neighbour) forget(client string) {
+func (n *activePublisher) forget(client string) {
 	if last := n.last.Load(); last != nil && last.client == client {
 		n.last.CompareAndSwap(last, nil)
 	}
 }
 
-// beside reports whether another client has published lately.
-func (n *neighbour) beside(client string, now time.Time) bool {
+// othersActive reports whether another client has published lately.
+func (n *activePublisher) othersActive(client string, now time.Time) bool {
 	last := n.last.Load()
-	return last != nil && last.client != client && now.Sub(last.at) < neighbours
+	return last != nil && last.client != client && now.Sub(last.at) < activeFor
 }
 
-// metered is the socket below TLS or WebSocket. It counts every read in its connection's quantum, since records and frames
+// meteredSocket is the socket below TLS or WebSocket. It counts every read in its connection's quantum, since records and frames
 // cost time although they may never complete a packet.
-type metered struct {
+type meteredSocket struct {
 	*net.TCPConn
 	c *conn // nil: not known yet
 }
 
-func (m *metered) Read(p []byte) (int, error) {
+func (m *meteredSocket) Read(p []byte) (int, error) {
 	if m.c == nil {
 		return m.TCPConn.Read(p)
 	}
@@ -521,13 +521,13 @@ func (m *metered) Read(p []byte) (int, error) {
 		}
 	}
 	now := time.Now()
-	m.c.unextended += n // of a record, before it is complete
-	m.c.arrived(now, now.Sub(began), false)
+	m.c.unextendedBytes += n // of a record, before it is complete
+	m.c.countRead(now, now.Sub(began), false)
 	return n, err
 }
 
 // poll reads without waiting, whatever the deadline is.
-func (m *metered) poll(p []byte) (n int, err error) {
+func (m *meteredSocket) poll(p []byte) (n int, err error) {
 	raw, err := m.SyscallConn()
 	if err != nil {
 		return 0, err
@@ -540,22 +540,22 @@ func (m *metered) poll(p []byte) (n int, err error) {
 // goroutine may read from it.
 func (c *conn) meter(transport net.Conn) {
 	if ws, ok := transport.(*wsConn); ok {
-		ws.pings = func() { c.spend(0) } // they count as packets
+		ws.pings = func() { c.countPacket(0) } // they count as packets
 	}
-	transport = beneath(transport)
+	transport = underlyingConn(transport)
 	if secure, ok := transport.(*tls.Conn); ok {
 		transport = secure.NetConn()
 	}
-	if m, ok := transport.(*metered); ok {
+	if m, ok := transport.(*meteredSocket); ok {
 		m.c = c
 	}
 }
 
-// arrived is called after each read of the socket, with how long it waited and whether it brought little. A client that
+// countRead is called after each read of the socket, with how long it waited and whether it brought little. A client that
 // sends little and has the answers to everything it sent waits for each answer: that counts as a pause, too.
-func (c *conn) arrived(now time.Time, took time.Duration, little bool) {
+func (c *conn) countRead(now time.Time, took time.Duration, little bool) {
 	q := &c.quantum
-	if took < ownPause && !(little && c.acks.clear()) {
+	if took < ownPause && !(little && c.acks.empty()) {
 		if q.reads++; q.reads >= clockEvery && now.Sub(q.began) > quantumTime {
 			c.endQuantum(now)
 		}
@@ -567,18 +567,18 @@ func (c *conn) arrived(now time.Time, took time.Duration, little bool) {
 	}
 }
 
-// acknowledged is called for each acknowledgement of a client. Acknowledgements of messages that were sent to the client are
+// countAck is called for each acknowledgement of a client. Acknowledgements of messages that were sent to the client are
 // not counted in the quantum: reading them late would slow down what the client receives.
-func (c *conn) acknowledged(known bool) {
+func (c *conn) countAck(known bool) {
 	if !known {
-		c.spend(0)
+		c.countPacket(0)
 		return
 	}
 	c.quantum.reads = 0
 }
 
-// spend counts a packet in the quantum, and ends the quantum when it is used up.
-func (c *conn) spend(bytes int) {
+// countPacket counts a packet in the quantum, and ends the quantum when it is used up.
+func (c *conn) countPacket(bytes int) {
 	c.keepRate()
 	q := &c.quantum
 	q.reads = 0
@@ -598,10 +598,10 @@ func (c *conn) spend(bytes int) {
 func (c *conn) endQuantum(now time.Time) {
 	q := &c.quantum
 	q.flood = true
-	c.b.neighbour.forget(c.ident.ClientID)
-	if c.b.neighbour.beside(c.ident.ClientID, now) {
+	c.b.activePublisher.forget(c.ident.ClientID)
+	if c.b.activePublisher.othersActive(c.ident.ClientID, now) {
 		c.batch.Flush()
-		c.recent = nil // it may be outdated after the pause, and is large
+		c.lastRoute = nil // it may be outdated after the pause, and is large
 		c.acks.waitAll(maxStoreWait)
 		runtime.Gosched()
 		c.pause(min(pauseFactor*time.Since(q.began), pauseMost), &c.loggedFlood,
@@ -627,7 +627,7 @@ func (c *conn) keepRate() {
 // servedRetained is called by the goroutine that writes to the client, with the time that it spent on retained
 // messages. Serving a large tree costs as much as a flood, so while others publish it is paused by the same rule.
 func (c *conn) servedRetained(took time.Duration, more bool) {
-	if !c.b.neighbour.beside(c.ident.ClientID, time.Now()) {
+	if !c.b.activePublisher.othersActive(c.ident.ClientID, time.Now()) {
 		c.retainedPause = 0
 		return
 	}

@@ -21,8 +21,8 @@ import (
 // TestFloodIsReadInQuanta: while another client publishes, a client that sends without a pause is read more
 // slowly, all of it and in order.
 func TestFloodIsReadInQuanta(t *testing.T) {
-	b := start(t, nil)
-	sub, flood, calm := open(t, b, "sub"), open(t, b, "flood"), open(t, b, "calm")
+	b := startBroker(t, nil)
+	sub, flood, calm := openClient(t, b, "sub"), openClient(t, b, "flood"), openClient(t, b, "calm")
 	sub.sub("flood", 1)
 	const n = 1000
 	var all bytes.Buffer
@@ -48,11 +48,11 @@ func TestFloodIsReadInQuanta(t *testing.T) {
 
 // TestClientThatIsAloneIsNotPaused, however fast it sends.
 func TestClientThatIsAloneIsNotPaused(t *testing.T) {
-	b := start(t, nil)
-	before := open(t, b, "flood")
+	b := startBroker(t, nil)
+	before := openClient(t, b, "flood")
 	before.publish1("calm", "x")
 	before.leave(b, "flood")
-	flood := open(t, b, "flood") // still the same client
+	flood := openClient(t, b, "flood") // still the same client
 	var all bytes.Buffer
 	for range 5000 {
 		pk := publishPacket("flood", "x", 0, 0)
@@ -68,13 +68,13 @@ func TestClientThatIsAloneIsNotPaused(t *testing.T) {
 // TestRetainedMessagesAreServedInQuanta: while another client publishes, a large retained tree is sent more
 // slowly, and to a client that is alone it is not.
 func TestRetainedMessagesAreServedInQuanta(t *testing.T) {
-	b := start(t, nil)
+	b := startBroker(t, nil)
 	const n = 3000
 	for i := range n {
 		b.Publish(Message{Topic: "kept/" + strconv.Itoa(i), Payload: make([]byte, 100), Retain: true})
 	}
 	read := func(id string) {
-		sub := open(t, b, id)
+		sub := openClient(t, b, id)
 		sub.sub("kept/#", 0)
 		for range n {
 			sub.expect(packets.Publish)
@@ -82,7 +82,7 @@ func TestRetainedMessagesAreServedInQuanta(t *testing.T) {
 	}
 	read("alone")
 	require.Zero(t, b.Stats().Pauses)
-	b.neighbour.last.Store(&published{"somebody", time.Now().Add(time.Hour)}) // lately, however long it takes here
+	b.activePublisher.last.Store(&lastPublish{"somebody", time.Now().Add(time.Hour)}) // lately, however long it takes here
 	read("reader")
 	require.Positive(t, b.Stats().Pauses)
 }
@@ -90,8 +90,8 @@ func TestRetainedMessagesAreServedInQuanta(t *testing.T) {
 // TestPacketRate: who sends more packets a second than it may waits, after a second's worth, and loses
 // nothing by it; nodes and others don't.
 func TestPacketRate(t *testing.T) {
-	b := start(t, func(o *Options) { o.Limits.PacketRate = 100 })
-	sub, fast := open(t, b, "sub"), open(t, b, "fast")
+	b := startBroker(t, func(o *Options) { o.Limits.PacketRate = 100 })
+	sub, fast := openClient(t, b, "sub"), openClient(t, b, "fast")
 	sub.sub("fast", 0)
 	var all bytes.Buffer
 	const n = 150
@@ -103,7 +103,7 @@ func TestPacketRate(t *testing.T) {
 	began := time.Now()
 	_, err := fast.conn.Write(all.Bytes())
 	require.NoError(t, err)
-	require.Equal(t, numbers(0, n), sub.collect(n))
+	require.Equal(t, numberedPayloads(0, n), sub.collect(n))
 	require.GreaterOrEqual(t, time.Since(began), (n-100-1)*time.Second/100)
 	require.Positive(t, b.Stats().Pauses)
 
@@ -115,26 +115,26 @@ func TestPacketRate(t *testing.T) {
 }
 
 func TestTooManyWrongPasswords(t *testing.T) {
-	b := start(t, func(o *Options) { withUsers(o); o.Limits.WrongPasswords = 2 })
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Limits.WrongPasswords = 2 })
 	try := func(user, password string, opts ...connectOption) byte {
-		return dial(t, b).connect("id-"+user, append(opts, credentialsOf(user, password))...)
+		return dialBroker(t, b).connect("id-"+user, append(opts, credentialsOf(user, password))...)
 	}
 	for range 2 {
 		require.Equal(t, byte(codeBadCredentials), try("boss", "wrong"))
 	}
 	require.Equal(t, byte(codeConnectRate), try("boss", "secret"))
 	require.Equal(t, byte(codeSuccess), try("op", "secret"), "another user")
-	require.Equal(t, byte(connackUnavailable), try("boss", "secret", v3))
+	require.Equal(t, byte(connackUnavailable), try("boss", "secret", version311))
 	require.Equal(t, int64(2), b.Stats().Rejected[daemon.Label(connectReasons[codeConnectRate])])
 }
 
 // TestClientsThatReadNothing are disconnected, and counted.
 func TestClientsThatReadNothing(t *testing.T) {
-	b := start(t, func(o *Options) { o.Limits.WriteTimeout = 50 * time.Millisecond })
-	stalled, pub := open(t, b, "stalled"), open(t, b, "pub")
+	b := startBroker(t, func(o *Options) { o.Limits.WriteTimeout = 50 * time.Millisecond })
+	stalled, pub := openClient(t, b, "stalled"), openClient(t, b, "pub")
 	stalled.sub("a", 0)
 	payload := string(make([]byte, 256<<10))
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	for b.Stats().Closed[daemon.Label(readsNothing)] == 0 {
 		require.NoError(t, ctx.Err())
@@ -144,8 +144,8 @@ func TestClientsThatReadNothing(t *testing.T) {
 
 // TestReceiverOfAFloodIsNoFlood: it acknowledges without a break, and is not held up.
 func TestReceiverOfAFloodIsNoFlood(t *testing.T) {
-	b := start(t, nil)
-	sub, calm := open(t, b, "sub"), open(t, b, "calm")
+	b := startBroker(t, nil)
+	sub, calm := openClient(t, b, "sub"), openClient(t, b, "calm")
 	sub.sub("a", 1)
 	for i := range 3 * quantumPackets {
 		b.Publish(Message{Topic: "a", Payload: []byte(strconv.Itoa(i)), QoS: 1})
@@ -166,8 +166,8 @@ func TestReceiverOfAFloodIsNoFlood(t *testing.T) {
 
 // TestWhoWaitsForEachAnswerIsNoFlood, however fast the answers are.
 func TestWhoWaitsForEachAnswerIsNoFlood(t *testing.T) {
-	b := start(t, nil)
-	busy, calm := open(t, b, "busy"), open(t, b, "calm")
+	b := startBroker(t, nil)
+	busy, calm := openClient(t, b, "busy"), openClient(t, b, "calm")
 	for i := range 10 * quantumPackets {
 		if i%quantumPackets == 0 {
 			calm.publish1("calm", "x")
@@ -178,20 +178,20 @@ func TestWhoWaitsForEachAnswerIsNoFlood(t *testing.T) {
 }
 
 func TestConnectionsOfOneUser(t *testing.T) {
-	b := start(t, func(o *Options) { withUsers(o); o.Limits.PerUser = 2 })
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Limits.PerUser = 2 })
 	op := credentialsOf("op", "secret")
-	first := open(t, b, "first", op)
-	open(t, b, "second", op)
-	more := dial(t, b)
+	first := openClient(t, b, "first", op)
+	openClient(t, b, "second", op)
+	more := dialBroker(t, b)
 	require.Equal(t, byte(0x97), more.connect("third", op))
 	require.Equal(t, "one user may have 2 connections at most (limits.perUser), as many as op has", more.connack.Properties.ReasonString)
-	old := dial(t, b)
-	require.Equal(t, byte(3), old.connect("third", op, v3))
-	open(t, b, "other", credentialsOf("boss", "secret"))
-	open(t, b, "nobody")
-	open(t, b, "nobody too")
-	open(t, b, "nobody three")
-	open(t, b, "second", op) // takes its own place over
+	old := dialBroker(t, b)
+	require.Equal(t, byte(3), old.connect("third", op, version311))
+	openClient(t, b, "other", credentialsOf("boss", "secret"))
+	openClient(t, b, "nobody")
+	openClient(t, b, "nobody too")
+	openClient(t, b, "nobody three")
+	openClient(t, b, "second", op) // takes its own place over
 	require.Equal(t, int64(2), b.Stats().Rejected[daemon.Label(tooManyOfOne)])
 
 	ctx, end := context.WithCancel(context.Background())
@@ -201,15 +201,15 @@ func TestConnectionsOfOneUser(t *testing.T) {
 	require.Equal(t, resource.Quota, resource.KindOf(err), "requests count as well")
 	first.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}})
 	require.Eventually(t, func() bool { _, err = b.SignIn(r); return err == nil }, 10*time.Second, time.Millisecond)
-	more = dial(t, b)
+	more = dialBroker(t, b)
 	require.Equal(t, byte(0x97), more.connect("third", op), "the request is under way")
 	end()
-	require.Eventually(t, func() bool { return dial(t, b).connect("third", op) == 0 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return dialBroker(t, b).connect("third", op) == 0 }, 10*time.Second, time.Millisecond)
 }
 
 // Who is signed in and sends bodies slowly takes half of the room at most, whatever perUser is.
 func TestRequestsOfOneUserAreBounded(t *testing.T) {
-	b := start(t, func(o *Options) { withUsers(o); o.Limits.Requests, o.Limits.PerUser = 6, 100 })
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Limits.Requests, o.Limits.PerUser = 6, 100 })
 	ctx, end := context.WithCancel(context.Background())
 	ask := func(user string) error {
 		r := httptest.NewRequest("POST", "/", nil).WithContext(ctx)
@@ -224,16 +224,16 @@ func TestRequestsOfOneUserAreBounded(t *testing.T) {
 	require.Equal(t, resource.Quota, resource.KindOf(err))
 	require.ErrorContains(t, err, "one user may have 3 HTTP requests under way at most (half of limits.requests), as many as view has")
 	require.NoError(t, ask("op"))
-	open(t, b, "of MQTT", credentialsOf("view", "secret"))
+	openClient(t, b, "of MQTT", credentialsOf("view", "secret"))
 	end()
 	ctx = context.Background()
 	require.Eventually(t, func() bool { return ask("view") == nil }, 10*time.Second, time.Millisecond)
 }
 
 func TestConnectionsFromOneAddress(t *testing.T) {
-	b := start(t, func(o *Options) { withUsers(o); o.Limits.PerAddress = 1 })
-	open(t, b, "this host")
-	open(t, b, "isn't counted")
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Limits.PerAddress = 1 })
+	openClient(t, b, "this host")
+	openClient(t, b, "isn't counted")
 	ctx, end := context.WithCancel(context.Background())
 	ask := func(from, user string) error {
 		r := httptest.NewRequest("GET", "/", nil).WithContext(ctx)
@@ -250,25 +250,25 @@ func TestConnectionsFromOneAddress(t *testing.T) {
 	require.Eventually(t, func() bool { return ask("192.0.2.1:1002", "view") == nil }, 10*time.Second, time.Millisecond)
 }
 
-// pairs are so many empty user properties.
-func pairs(n int) packets.Properties {
+// userProperties are so many empty user properties.
+func userProperties(n int) packets.Properties {
 	return packets.Properties{User: make([]packets.UserProperty, n)}
 }
 
 func TestUserPropertiesOfAMessageAreBounded(t *testing.T) {
-	b := start(t, nil)
-	c, sub := open(t, b, "c"), open(t, b, "sub")
+	b := startBroker(t, nil)
+	c, sub := openClient(t, b, "c"), openClient(t, b, "sub")
 	sub.sub("#", 2)
-	require.Zero(t, c.publish1("a", "64", props(pairs(64))).ReasonCode)
+	require.Zero(t, c.publish1("a", "64", withProperties(userProperties(64))).ReasonCode)
 	require.Len(t, sub.expect(packets.Publish).Properties.User, 64)
 	sub.ack(packets.Puback, 1)
 	for _, n := range []int{65, 72, 73, 100_000} {
-		refused := c.publish1("a", strconv.Itoa(n), props(pairs(n)), retain)
+		refused := c.publish1("a", strconv.Itoa(n), withProperties(userProperties(n)), retain)
 		require.Equal(t, byte(codeQuota), refused.ReasonCode, n)
 		require.Equal(t, `more than 64 user properties: topic "a"`, refused.Properties.ReasonString)
-		c.publish("a", "2", 2, 9, props(pairs(n)))
+		c.publish("a", "2", 2, 9, withProperties(userProperties(n)))
 		require.Equal(t, byte(codeQuota), c.expect(packets.Pubrec).ReasonCode)
-		c.publish("a", "0", 0, 0, props(pairs(n)))
+		c.publish("a", "0", 0, 0, withProperties(userProperties(n)))
 	}
 	c.publish("a", "the identifier is free", 2, 9)
 	require.Zero(t, c.expect(packets.Pubrec).ReasonCode)
@@ -278,48 +278,48 @@ func TestUserPropertiesOfAMessageAreBounded(t *testing.T) {
 }
 
 func TestUserPropertiesOfOtherPacketsAreBounded(t *testing.T) {
-	b := start(t, nil)
+	b := startBroker(t, nil)
 	for name, with := range map[string]connectOption{
-		"CONNECT": func(pk *packets.Packet) { pk.Properties.User = pairs(65).User },
+		"CONNECT": func(pk *packets.Packet) { pk.Properties.User = userProperties(65).User },
 		"will": withWill("w", "x", 0, func(pk *packets.Packet) {
-			pk.Connect.WillProperties.User = pairs(65).User
+			pk.Connect.WillProperties.User = userProperties(65).User
 		}),
 	} {
-		c := dial(t, b)
+		c := dialBroker(t, b)
 		require.Equal(t, byte(codeQuota), c.connect("c", with), name)
 		require.Equal(t, "more than 64 user properties", c.connack.Properties.ReasonString)
 	}
 	for _, kind := range []byte{packets.Subscribe, packets.Unsubscribe, packets.Disconnect} {
-		c := open(t, b, "c")
-		pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: kind}, PacketID: 3, Properties: pairs(65), Filters: packets.Subscriptions{{Filter: "a"}}}
+		c := openClient(t, b, "c")
+		pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: kind}, PacketID: 3, Properties: userProperties(65), Filters: packets.Subscriptions{{Filter: "a"}}}
 		c.send(pk)
 		code, _ := c.ended()
 		require.Equal(t, byte(codeQuota), code, kind)
 	}
 }
 
-// costs has the memory that do makes the process use be what the broker then counts, or less: so
+// checkCost has the memory that do makes the process use be what the broker then counts, or less: so
 // room that is counted in bytes is room that there is.
-func costs(t *testing.T, counted func() int64, do func()) {
+func checkCost(t *testing.T, counted func() int64, do func()) {
 	t.Helper()
-	before, was := inUse(), counted()
+	before, was := memoryInUse(), counted()
 	do()
-	grown, count := int64(inUse()-before), counted()-was
+	grown, count := int64(memoryInUse()-before), counted()-was
 	t.Logf("%d bytes in use, %d counted", grown, count)
 	require.Positive(t, count)
 	require.Less(t, float64(grown), 1.5*float64(count), "more memory than is counted")
 }
 
-// costsFromDisk has what comes from disk cost what is counted, and that be what it was.
-func costsFromDisk(t *testing.T, dir string, held func(*Broker) int64, want int64) {
+// checkCostFromDisk has what comes from disk cost what is counted, and that be what it was.
+func checkCostFromDisk(t *testing.T, dir string, held func(*Broker) int64, want int64) {
 	t.Helper()
 	var b *Broker
-	costs(t, func() int64 {
+	checkCost(t, func() int64 {
 		if b == nil {
 			return 0
 		}
 		return held(b)
-	}, func() { b, _ = kept(t, dir, nil) })
+	}, func() { b, _ = startKept(t, dir, nil) })
 	require.Equal(t, want, held(b))
 }
 
@@ -331,22 +331,22 @@ func TestMessagesCountWhatTheyCost(t *testing.T) {
 			return publishPacket(fmt.Sprintf("t/%d", i), "1", 1, uint16(i%pipelined)+1, retain)
 		},
 		"empty user properties": func(i int) packets.Packet {
-			return publishPacket(fmt.Sprintf("t/%d", i), "1", 1, uint16(i%pipelined)+1, props(pairs(64)), retain)
+			return publishPacket(fmt.Sprintf("t/%d", i), "1", 1, uint16(i%pipelined)+1, withProperties(userProperties(64)), retain)
 		},
 		"properties": func(i int) packets.Packet {
 			long := strings.Repeat("x", 500)
-			return publishPacket(fmt.Sprintf("t/%d", i), "1", 1, uint16(i%pipelined)+1, retain, props(packets.Properties{
+			return publishPacket(fmt.Sprintf("t/%d", i), "1", 1, uint16(i%pipelined)+1, retain, withProperties(packets.Properties{
 				ContentType: long, ResponseTopic: long, CorrelationData: []byte(long), User: []packets.UserProperty{{Key: long, Val: long}},
 			}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			b, stop := kept(t, dir, nil)
+			b, stop := startKept(t, dir, nil)
 			// A message that is retained and queued is there once: what is measured is one of both.
 			queued := func() int64 { return b.quotas.queued.Held() }
 			retained := func() int64 { return b.quotas.retained.Held() }
-			pub := open(t, b, "pub")
+			pub := openClient(t, b, "pub")
 			clear := func() {
 				pub.pipeline(n, func(i int) packets.Packet {
 					pk := message(i)
@@ -357,12 +357,12 @@ func TestMessagesCountWhatTheyCost(t *testing.T) {
 			}
 			pub.pipeline(n, message)
 			clear() // what the broker and its journal need in any case is there
-			costs(t, retained, func() { pub.pipeline(n, message) })
+			checkCost(t, retained, func() { pub.pipeline(n, message) })
 			clear()
-			sub := open(t, b, "sub", persistent)
+			sub := openClient(t, b, "sub", persistentSession)
 			sub.sub("t/#", 1)
 			sub.leave(b, "sub")
-			costs(t, queued, func() {
+			checkCost(t, queued, func() {
 				pub.pipeline(n, func(i int) packets.Packet {
 					pk := message(i)
 					pk.FixedHeader.Retain = false
@@ -371,7 +371,7 @@ func TestMessagesCountWhatTheyCost(t *testing.T) {
 			})
 			held := queued()
 			stop()
-			costsFromDisk(t, dir, func(b *Broker) int64 { return b.quotas.queued.Held() }, held)
+			checkCostFromDisk(t, dir, func(b *Broker) int64 { return b.quotas.queued.Held() }, held)
 		})
 	}
 }
@@ -379,9 +379,9 @@ func TestMessagesCountWhatTheyCost(t *testing.T) {
 // A subscription counts what it costs, by its levels, and after a restart.
 func TestSubscriptionsCountWhatTheyCost(t *testing.T) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, nil)
+	b, stop := startKept(t, dir, nil)
 	held := func() int64 { return b.quotas.state.Held() }
-	sub := open(t, b, "sub", persistent)
+	sub := openClient(t, b, "sub", persistentSession)
 	subscribe := func(first, n int) {
 		for i := first; i < first+n; i += 100 {
 			pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Subscribe}, PacketID: 9}
@@ -394,20 +394,20 @@ func TestSubscriptionsCountWhatTheyCost(t *testing.T) {
 			}
 		}
 	}
-	costs(t, held, func() { subscribe(0, 5000) })
+	checkCost(t, held, func() { subscribe(0, 5000) })
 	counted := held()
 	stop()
-	costsFromDisk(t, dir, func(b *Broker) int64 { return b.quotas.state.Held() }, counted)
+	checkCostFromDisk(t, dir, func(b *Broker) int64 { return b.quotas.state.Held() }, counted)
 }
 
 // One user's subscriptions leave room for another's, whatever connections they come by; wills and topic aliases
 // count as well.
 func TestSubscriptionsByUserAndForAll(t *testing.T) {
-	b := start(t, func(o *Options) { withUsers(o); o.Limits.Session.State = 1 << 20 })
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Limits.Session.State = 1 << 20 })
 	op, boss := credentialsOf("op", "secret"), credentialsOf("boss", "secret")
 	deep := func(i int) string { return strconv.Itoa(i) + strings.Repeat("/a", 40) }
 	fill := func(id string, who connectOption) (n int) {
-		c := open(t, b, id, who)
+		c := openClient(t, b, id, who)
 		for c.subscribe(deep(n), 0).ReasonCodes[0] == 0 {
 			n++
 		}
@@ -417,37 +417,37 @@ func TestSubscriptionsByUserAndForAll(t *testing.T) {
 	require.Positive(t, first)
 	require.Zero(t, fill("second", op), "another connection is the same user's")
 	large := strings.Repeat("x", 60_000)
-	refused := dial(t, b)
+	refused := dialBroker(t, b)
 	require.Equal(t, byte(codeQuota), refused.connect("third", op, withWill(large, "x", 0)))
 	require.Contains(t, refused.connack.Properties.ReasonString, "op has")
 	require.Contains(t, refused.connack.Properties.ReasonString, "limits.session.state")
-	aliased := open(t, b, "fourth", op)
-	aliased.publish(large, "x", 0, 0, props(packets.Properties{TopicAlias: 1, TopicAliasFlag: true}))
+	aliased := openClient(t, b, "fourth", op)
+	aliased.publish(large, "x", 0, 0, withProperties(packets.Properties{TopicAlias: 1, TopicAliasFlag: true}))
 	code, _ := aliased.ended()
 	require.Equal(t, byte(codeQuota), code)
 	other := fill("other", boss)
 	require.Greater(t, other, first/3, "and another user has as much as is left, but for half of it")
-	open(t, b, "any", credentialsOf("any", "secret"), withWill("w", "x", 0)).leave(b, "willing")
+	openClient(t, b, "any", credentialsOf("any", "secret"), withWill("w", "x", 0)).leave(b, "willing")
 
 	b.clients.connected("first").disconnect(0, errDisconnected)
 	b.clients.connected("other").disconnect(0, errDisconnected)
 	b.clients.connected("second").disconnect(0, errDisconnected)
-	require.Eventually(t, func() bool { return b.quotas.state.Held() == 0 }, patience, time.Millisecond, "all of it is given back")
+	require.Eventually(t, func() bool { return b.quotas.state.Held() == 0 }, testTimeout, time.Millisecond, "all of it is given back")
 }
 
 // Sessions that a viewer has left behind on all topics take nothing from another user's durable session.
 func TestAbandonedSessionsTakeNothingFromOthers(t *testing.T) {
-	b, _ := kept(t, t.TempDir(), func(o *Options) { withUsers(o); o.Limits.Session.All = 4 << 20 })
+	b, _ := startKept(t, t.TempDir(), func(o *Options) { withUsers(o); o.Limits.Session.All = 4 << 20 })
 	for i := range 20 {
 		id := "gone" + strconv.Itoa(i)
-		c := open(t, b, id, persistent, credentialsOf("view", "secret"))
+		c := openClient(t, b, id, persistentSession, credentialsOf("view", "secret"))
 		c.sub("#", 1)
 		c.leave(b, id)
 	}
-	work := open(t, b, "work", persistent, credentialsOf("boss", "secret"))
+	work := openClient(t, b, "work", persistentSession, credentialsOf("boss", "secret"))
 	work.sub("jobs", 1)
 	work.leave(b, "work")
-	pub := open(t, b, "pub", credentialsOf("op", "secret"))
+	pub := openClient(t, b, "pub", credentialsOf("op", "secret"))
 	payload := strings.Repeat("x", 10_000)
 	noise := func() {
 		pub.pipeline(500, func(i int) packets.Packet { return publishPacket("noise", payload, 1, uint16(i%pipelined)+1) })
@@ -458,30 +458,30 @@ func TestAbandonedSessionsTakeNothingFromOthers(t *testing.T) {
 	pub.burst("jobs", 150, 150)
 	require.Positive(t, b.Stats().Dropped["queue_full"])
 	require.LessOrEqual(t, b.Stats().HeldBytes, int64(4<<20))
-	work = open(t, b, "work", persistent, credentialsOf("boss", "secret"))
-	require.Equal(t, numbers(0, 300), work.collect(300))
+	work = openClient(t, b, "work", persistentSession, credentialsOf("boss", "secret"))
+	require.Equal(t, numberedPayloads(0, 300), work.collect(300))
 }
 
 // Of one user's sessions, too, one that was left behind takes not all that the user may have.
 func TestAbandonedSessionOfTheSameUser(t *testing.T) {
-	b, _ := kept(t, t.TempDir(), func(o *Options) { o.Limits.Session.All = 4 << 20 })
+	b, _ := startKept(t, t.TempDir(), func(o *Options) { o.Limits.Session.All = 4 << 20 })
 	for _, id := range []string{"gone", "work"} {
-		c := open(t, b, id, persistent)
+		c := openClient(t, b, id, persistentSession)
 		c.sub(map[string]string{"gone": "#", "work": "jobs"}[id], 1)
 		c.leave(b, id)
 	}
-	pub := open(t, b, "pub")
+	pub := openClient(t, b, "pub")
 	pub.pipeline(500, func(i int) packets.Packet {
 		return publishPacket("noise", strings.Repeat("x", 10_000), 1, uint16(i%pipelined)+1)
 	})
 	pub.burst("jobs", 0, 300)
-	require.Equal(t, numbers(0, 300), open(t, b, "work", persistent).collect(300))
+	require.Equal(t, numberedPayloads(0, 300), openClient(t, b, "work", persistentSession).collect(300))
 }
 
-// bridged fills the room for retained messages with a node's, until it is refused.
-func bridged(t *testing.T, b *Broker, node, below string) (n int) {
+// countBridged fills the room for retained messages with a node's, until it is refused.
+func countBridged(t *testing.T, b *Broker, node, below string) (n int) {
 	t.Helper()
-	c := open(t, b, "node/"+node, credentialsOf("node/"+node, ""))
+	c := openClient(t, b, "node/"+node, credentialsOf("node/"+node, ""))
 	for c.publish1(fmt.Sprintf("v1/nodes/%s/bridge/%s/%d", node, below, n), "x", retain).ReasonCode == 0 {
 		n++
 	}
@@ -495,20 +495,20 @@ func TestRetainedMessagesOfANodeLeaveRoom(t *testing.T) {
 	limited := func(o *Options) {
 		withUsers(o)
 		o.Limits.Retained.Bytes = 100_000
-		o.Tree = passing{tree, nil}
+		o.Tree = passingTree{tree, nil}
 	}
 	var b *Broker
 	run := func() (stop func()) {
-		b, stop = kept(t, dir, func(o *Options) {
+		b, stop = startKept(t, dir, func(o *Options) {
 			limited(o)
-			o.Tree = passing{tree, func(m Message, done func(error)) { b.Pass(m, done) }}
+			o.Tree = passingTree{tree, func(m Message, done func(error)) { b.Pass(m, done) }}
 		})
 		return stop
 	}
 	stop := run()
-	first := bridged(t, b, "n1", "a")
+	first := countBridged(t, b, "n1", "a")
 	require.Greater(t, first, 50)
-	second := bridged(t, b, "n2", "a")
+	second := countBridged(t, b, "n2", "a")
 	require.Positive(t, second, "another node finds room")
 	retained := b.quotas.retained.Held()
 	stop()
@@ -516,28 +516,28 @@ func TestRetainedMessagesOfANodeLeaveRoom(t *testing.T) {
 	stop = run()
 	defer stop()
 	require.Equal(t, retained, b.quotas.retained.Held())
-	require.Zero(t, bridged(t, b, "n1", "b"), "it is known whose they are")
-	boss := open(t, b, "boss", credentialsOf("boss", "secret"))
+	require.Zero(t, countBridged(t, b, "n1", "b"), "it is known whose they are")
+	boss := openClient(t, b, "boss", credentialsOf("boss", "secret"))
 	require.Zero(t, boss.publish1("own", "x", retain).ReasonCode, "the administrator finds room")
-	clear := func(c *tc, topic string) byte { return c.publish1(topic, "", retain).ReasonCode }
+	clear := func(c *testClient, topic string) byte { return c.publish1(topic, "", retain).ReasonCode }
 	require.Zero(t, clear(boss, "v1/nodes/n1/bridge/a/0"), "and may clear any, also when all is full")
 	require.Equal(t, byte(codeNotAuthorized), boss.publish1("v1/nodes/n1/bridge/a/1", "x", retain).ReasonCode, "but not write it")
-	require.Equal(t, byte(codeNotAuthorized), clear(open(t, b, "op", credentialsOf("op", "secret")), "v1/nodes/n1/bridge/a/1"), "not an operator of some nodes")
-	require.Equal(t, byte(codeNotAuthorized), clear(open(t, b, "view", credentialsOf("view", "secret")), "v1/nodes/n1/bridge/a/1"))
+	require.Equal(t, byte(codeNotAuthorized), clear(openClient(t, b, "op", credentialsOf("op", "secret")), "v1/nodes/n1/bridge/a/1"), "not an operator of some nodes")
+	require.Equal(t, byte(codeNotAuthorized), clear(openClient(t, b, "view", credentialsOf("view", "secret")), "v1/nodes/n1/bridge/a/1"))
 	require.Equal(t, first+second, b.Stats().Retained, "one came, one went")
 
 	b.ForgetNode("n1")
 	require.Equal(t, second+1, b.Stats().Retained)
-	require.Greater(t, bridged(t, b, "n3", "a"), second, "what a Node has left makes room when it is deleted")
+	require.Greater(t, countBridged(t, b, "n3", "a"), second, "what a Node has left makes room when it is deleted")
 }
 
-// passing is a tree that passes on what nodes bridge, as the hub's does.
-type passing struct {
+// passingTree is a tree that passes on what nodes bridge, as the hub's does.
+type passingTree struct {
 	Tree
 	pass func(Message, func(error))
 }
 
-func (p passing) Publish(m Message, done func(error)) {
+func (p passingTree) Publish(m Message, done func(error)) {
 	if topics.IsBridged(m.Topic) {
 		p.pass(m, done)
 		return
@@ -547,24 +547,24 @@ func (p passing) Publish(m Message, done func(error)) {
 
 // A Node that is deleted leaves no session behind.
 func TestADeletedNodesSessionEnds(t *testing.T) {
-	b := start(t, withUsers)
-	open(t, b, "node/n1", persistent, credentialsOf("node/n1", "")).leave(b, "node/n1")
-	open(t, b, "node/n2", persistent, credentialsOf("node/n2", "")).leave(b, "node/n2")
+	b := startBroker(t, withUsers)
+	openClient(t, b, "node/n1", persistentSession, credentialsOf("node/n1", "")).leave(b, "node/n1")
+	openClient(t, b, "node/n2", persistentSession, credentialsOf("node/n2", "")).leave(b, "node/n2")
 	b.ForgetNode("n1")
 	require.Equal(t, 1, b.Stats().Kept)
-	require.True(t, open(t, b, "node/n2", persistent, credentialsOf("node/n2", "")).connack.SessionPresent)
+	require.True(t, openClient(t, b, "node/n2", persistentSession, credentialsOf("node/n2", "")).connack.SessionPresent)
 }
 
 // What a mapper retains on a node leaves room for the node's other users.
 func TestRetainedMessagesOfAMapperLeaveRoom(t *testing.T) {
-	b := start(t, func(o *Options) { withUsers(o); o.Node = "n1"; o.Limits.Retained.Bytes = 100_000 })
-	mapper := open(t, b, "map", credentialsOf("map", "secret"))
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Node = "n1"; o.Limits.Retained.Bytes = 100_000 })
+	mapper := openClient(t, b, "map", credentialsOf("map", "secret"))
 	n := 0
 	for mapper.publish1(strconv.Itoa(n), "x", retain).ReasonCode == 0 {
 		n++
 	}
 	require.Greater(t, n, 50)
-	boss := open(t, b, "boss", credentialsOf("boss", "secret"))
+	boss := openClient(t, b, "boss", credentialsOf("boss", "secret"))
 	require.Zero(t, boss.publish1("own", "x", retain).ReasonCode)
 	require.Zero(t, boss.publish1("0", "", retain).ReasonCode)
 	require.Zero(t, boss.publish1("1", "", retain).ReasonCode)
@@ -572,8 +572,8 @@ func TestRetainedMessagesOfAMapperLeaveRoom(t *testing.T) {
 	require.Zero(t, mapper.publish1("0", "y", retain).ReasonCode, "there is room again")
 }
 
-// unfinished is the beginning of a packet of a given length.
-func unfinished(first byte, length int, begins string, arrived int) []byte {
+// unfinishedPacket is the beginning of a packet of a given length.
+func unfinishedPacket(first byte, length int, begins string, arrived int) []byte {
 	var packet bytes.Buffer
 	packet.WriteByte(first)
 	for n := length; n > 0; n >>= 7 {
@@ -589,42 +589,42 @@ func unfinished(first byte, length int, begins string, arrived int) []byte {
 
 func TestWhoHasNotSignedInGetsLittleMemory(t *testing.T) {
 	const begins = "\x00\x04MQTT\x05"
-	b := start(t, nil)
-	large := dial(t, b)
+	b := startBroker(t, nil)
+	large := dialBroker(t, b)
 	large.version = 5
-	large.raw(unfinished(packets.Connect<<4, maxConnect, begins, 1000))
+	large.raw(unfinishedPacket(packets.Connect<<4, maxConnect, begins, 1000))
 	refused := large.expect(packets.Connack)
 	require.Equal(t, byte(codeTooLarge), refused.ReasonCode, "before it has arrived")
 	require.Contains(t, refused.Properties.ReasonString, "64 KiB")
 
 	const n, each = 300, 60_000
-	slow := make([]*tc, n)
+	slow := make([]*testClient, n)
 	for i := range slow {
-		slow[i] = dial(t, b)
-		_, _ = slow[i].conn.Write(unfinished(packets.Connect<<4, each+1, begins, each)) // it may be closed meanwhile
+		slow[i] = dialBroker(t, b)
+		_, _ = slow[i].conn.Write(unfinishedPacket(packets.Connect<<4, each+1, begins, each)) // it may be closed meanwhile
 	}
 	held := b.quotas.unsigned.Held
-	require.Eventually(t, func() bool { return held() > maxUnsigned/2-2*readBuffer }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return held() > maxUnsigned/2-2*readBufferSize }, testTimeout, time.Millisecond)
 	require.LessOrEqual(t, held(), int64(maxUnsigned/2), "one address has half at most")
-	open(t, b, "honest", withWill("w", strings.Repeat("x", 20_000), 0)).disconnect()
+	openClient(t, b, "honest", withWill("w", strings.Repeat("x", 20_000), 0)).disconnect()
 	for _, c := range slow {
 		_ = c.conn.Close()
 	}
-	require.Eventually(t, func() bool { return held() == 0 }, patience, time.Millisecond, "all of it is given back")
+	require.Eventually(t, func() bool { return held() == 0 }, testTimeout, time.Millisecond, "all of it is given back")
 }
 
 func TestUnfinishedPacketsAreSharedAmongUsers(t *testing.T) {
-	b := start(t, func(o *Options) { withUsers(o); o.Limits.Packet, o.Limits.Unfinished = 1<<20, 1 })
+	b := startBroker(t, func(o *Options) { withUsers(o); o.Limits.Packet, o.Limits.Unfinished = 1<<20, 1 })
 	held := b.quotas.unfinished.Held
-	slow := func(i int) *tc {
-		c := open(t, b, "slow"+strconv.Itoa(i), credentialsOf("op", "secret"))
-		_, _ = c.conn.Write(unfinished(packets.Publish<<4, 1<<20-100, "\x00\x01t\x00", 1<<20-200)) // it may be closed meanwhile
+	slow := func(i int) *testClient {
+		c := openClient(t, b, "slow"+strconv.Itoa(i), credentialsOf("op", "secret"))
+		_, _ = c.conn.Write(unfinishedPacket(packets.Publish<<4, 1<<20-100, "\x00\x01t\x00", 1<<20-200)) // it may be closed meanwhile
 		return c
 	}
-	both := []*tc{slow(0), slow(1)} // of four that there is room for
-	require.Eventually(t, func() bool { return held() > 2<<20-2*readBuffer }, patience, time.Millisecond)
+	both := []*testClient{slow(0), slow(1)} // of four that there is room for
+	require.Eventually(t, func() bool { return held() > 2<<20-2*readBufferSize }, testTimeout, time.Millisecond)
 	last := slow(2)
-	require.Eventually(t, func() bool { return held() > 3<<20-2*readBuffer || b.clients.connected("slow2") == nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return held() > 3<<20-2*readBufferSize || b.clients.connected("slow2") == nil }, testTimeout, time.Millisecond)
 	if b.clients.connected("slow2") != nil { // it came at once, while the user still had less than was left
 		both = append(both, last)
 		last = slow(3)
@@ -633,26 +633,26 @@ func TestUnfinishedPacketsAreSharedAmongUsers(t *testing.T) {
 	require.Equal(t, byte(codeQuota), code, "it has as much as is left for all others")
 
 	_ = both[0].conn.Close()
-	require.Eventually(t, func() bool { return held() <= 2<<20 }, patience, time.Millisecond)
-	other := open(t, b, "any", credentialsOf("any", "secret"))
-	other.raw(unfinished(packets.Publish<<4, 1<<20-100, "\x00\x01t\x00", 1<<20-200))
+	require.Eventually(t, func() bool { return held() <= 2<<20 }, testTimeout, time.Millisecond)
+	other := openClient(t, b, "any", credentialsOf("any", "secret"))
+	other.raw(unfinishedPacket(packets.Publish<<4, 1<<20-100, "\x00\x01t\x00", 1<<20-200))
 	other.raw(make([]byte, 104))
 	other.send(packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Pingreq}})
 	other.expect(packets.Pingresp)
 	for _, c := range append(both, other) {
 		_ = c.conn.Close()
 	}
-	require.Eventually(t, func() bool { return held() == 0 }, patience, time.Millisecond, "all of it is given back")
+	require.Eventually(t, func() bool { return held() == 0 }, testTimeout, time.Millisecond, "all of it is given back")
 }
 
-// unreleased publishes n messages of QoS 2 from a session that stays, and releases none.
-func unreleased(t *testing.T, c *tc, n int) {
+// publishUnreleased publishes n messages of QoS 2 from a session that stays, and releases none.
+func publishUnreleased(t *testing.T, c *testClient, n int) {
 	t.Helper()
 	for from := 1; from <= n; from += 1000 {
 		var b []byte
 		last := min(from+999, n)
 		for id := from; id <= last; id++ {
-			b = append(b, encode(t, publishPacket("t", "", 2, uint16(id)), 4)...)
+			b = append(b, encodePacket(t, publishPacket("t", "", 2, uint16(id)), 4)...)
 		}
 		go func() { _, _ = c.conn.Write(b) }()
 		for range last - from + 1 {
@@ -664,19 +664,19 @@ func unreleased(t *testing.T, c *tc, n int) {
 // What waits for a PUBREL counts what it costs, after a restart too, and is given back with the PUBREL or the session.
 func TestUnreleasedPublishesCountWhatTheyCost(t *testing.T) {
 	dir := t.TempDir()
-	b, stop := kept(t, dir, nil)
+	b, stop := startKept(t, dir, nil)
 	held := func() int64 { return b.quotas.state.Held() }
 	lasting := func(pk *packets.Packet) { pk.Connect.Clean = false }
-	c := open(t, b, "pub", v3, lasting)
+	c := openClient(t, b, "pub", version311, lasting)
 	before := held()
-	costs(t, held, func() { unreleased(t, c, 65_535) })
+	checkCost(t, held, func() { publishUnreleased(t, c, 65_535) })
 	counted := held()
 	stop()
-	costsFromDisk(t, dir, func(b *Broker) int64 { return b.quotas.state.Held() }, counted)
+	checkCostFromDisk(t, dir, func(b *Broker) int64 { return b.quotas.state.Held() }, counted)
 
-	b, stop = kept(t, t.TempDir(), nil)
-	c = open(t, b, "pub", v3, lasting)
-	unreleased(t, c, 100)
+	b, stop = startKept(t, t.TempDir(), nil)
+	c = openClient(t, b, "pub", version311, lasting)
+	publishUnreleased(t, c, 100)
 	require.Positive(t, held()-before)
 	for id := range uint16(60) {
 		c.ack(packets.Pubrel, id+1)
@@ -686,21 +686,21 @@ func TestUnreleasedPublishesCountWhatTheyCost(t *testing.T) {
 	require.Positive(t, left)
 	c.leave(b, "pub")
 	require.Equal(t, left, held(), "the session keeps them")
-	open(t, b, "pub").disconnect()
-	require.Eventually(t, func() bool { return held() == 0 }, patience, time.Millisecond)
+	openClient(t, b, "pub").disconnect()
+	require.Eventually(t, func() bool { return held() == 0 }, testTimeout, time.Millisecond)
 	stop()
 }
 
 // A client that releases nothing gets no more than its user's part, and is told; a user's other clients go on publishing.
 func TestUnreleasedPublishesAreAUsersPart(t *testing.T) {
-	b, _ := kept(t, t.TempDir(), func(o *Options) { withUsers(o); o.Limits.Session.State = 64 << 10 })
-	hog := open(t, b, "hog", credentialsOf("op", "secret"), func(pk *packets.Packet) {
+	b, _ := startKept(t, t.TempDir(), func(o *Options) { withUsers(o); o.Limits.Session.State = 64 << 10 })
+	hog := openClient(t, b, "hog", credentialsOf("op", "secret"), func(pk *packets.Packet) {
 		pk.Connect.Clean = false
 		pk.ProtocolVersion = 4
 	})
-	unreleased(t, hog, 5000) // each is answered: 3.1.1 has no other answer
+	publishUnreleased(t, hog, 5000) // each is answered: 3.1.1 has no other answer
 	require.LessOrEqual(t, b.quotas.state.Held(), int64(40<<10))
-	other := open(t, b, "other", credentialsOf("op", "secret"))
+	other := openClient(t, b, "other", credentialsOf("op", "secret"))
 	for id := uint16(1); id < 50; id++ {
 		other.publish("t", "x", 2, id)
 		require.Equal(t, byte(0), other.expect(packets.Pubrec).ReasonCode, "it releases what it publishes")

@@ -18,8 +18,8 @@ const unixScheme = "unix:"
 // maxSocketPath is how long the path of a Unix socket may be; the kernel has no room for more.
 const maxSocketPath = 107
 
-// stream is a connection of the system's: TCP's or a Unix socket's.
-type stream interface {
+// systemConn is a connection of the system's: TCP's or a Unix socket's.
+type systemConn interface {
 	net.Conn
 	syscall.Conn
 	CloseWrite() error
@@ -28,17 +28,17 @@ type stream interface {
 // localConn is a connection over a Unix socket. The kernel says which user of this host connected.
 type localConn struct {
 	*net.UnixConn
-	peer localUser
+	peer hostUser
 }
 
-// localUser is a user of this host: its number, and its name if it has one.
-type localUser struct{ uid, name string }
+// hostUser is a user of this host: its number, and its name if it has one.
+type hostUser struct{ uid, name string }
 
 // Network and String make it an address, for logs.
-func (localUser) Network() string  { return "unix" }
-func (u localUser) String() string { return unixScheme + u.label() }
+func (hostUser) Network() string  { return "unix" }
+func (u hostUser) String() string { return unixScheme + u.label() }
 
-func (u localUser) label() string {
+func (u hostUser) label() string {
 	if u.name == "" {
 		return u.uid
 	}
@@ -55,7 +55,7 @@ func withPeer(conn *net.UnixConn) (net.Conn, error) {
 		_ = conn.Close()
 		return nil, fmt.Errorf("the peer of the Unix socket is unknown: %w", err)
 	}
-	peer := localUser{uid: strconv.FormatUint(uint64(uid), 10)}
+	peer := hostUser{uid: strconv.FormatUint(uint64(uid), 10)}
 	if u, err := user.LookupId(peer.uid); err == nil {
 		peer.name = u.Username
 	}
@@ -94,9 +94,9 @@ func listenUnix(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// peerOf is the user of this host behind a connection, if it came over a Unix socket.
-func peerOf(conn net.Conn) *localUser {
-	if l, ok := bare(conn).(*localConn); ok {
+// hostUserOf is the user of this host behind a connection, if it came over a Unix socket.
+func hostUserOf(conn net.Conn) *hostUser {
+	if l, ok := underlyingStream(conn).(*localConn); ok {
 		return &l.peer
 	}
 	return nil

@@ -23,11 +23,11 @@ func socketPath(t *testing.T) string {
 	return filepath.Join(dir, "mqtt.sock")
 }
 
-func dialUnix(t *testing.T, path string) *tc {
+func dialUnix(t *testing.T, path string) *testClient {
 	t.Helper()
 	conn, err := net.Dial("unix", path)
 	require.NoError(t, err)
-	return wrap(t, conn)
+	return wrapConn(t, conn)
 }
 
 // TestTheKernelSaysWhoIsAtAUnixSocket signs in as the user who runs the test, without a password.
@@ -35,7 +35,7 @@ func TestTheKernelSaysWhoIsAtAUnixSocket(t *testing.T) {
 	path := socketPath(t)
 	me, err := user.Current()
 	require.NoError(t, err)
-	b := start(t, func(o *Options) {
+	b := startBroker(t, func(o *Options) {
 		o.Node = "n1"
 		o.Tree = newFakeTree()
 		o.Listeners = append(o.Listeners, Listener{Name: "unix", Address: "unix:" + path})
@@ -43,7 +43,7 @@ func TestTheKernelSaysWhoIsAtAUnixSocket(t *testing.T) {
 		o.Auth.Users = []User{
 			{Name: "modbus", Role: topics.RoleMapper, Local: me.Uid, Devices: []string{"d"}},
 			{Name: "agent", Role: topics.RoleAgent, Local: "somebody-else"},
-			users()[0],
+			testUsers()[0],
 		}
 	})
 	mapper := dialUnix(t, path)
@@ -54,7 +54,7 @@ func TestTheKernelSaysWhoIsAtAUnixSocket(t *testing.T) {
 	require.Equal(t, byte(0x86), other.connect("x", credentialsOf("agent", "")))
 	named := dialUnix(t, path)
 	require.Equal(t, byte(0), named.connect("modbus-y", func(pk *packets.Packet) { pk.Connect.Username, pk.Connect.UsernameFlag = []byte("modbus"), true }))
-	require.Equal(t, byte(0x86), dial(t, b).connect("z"), "over TCP nobody is known")
+	require.Equal(t, byte(0x86), dialBroker(t, b).connect("z"), "over TCP nobody is known")
 
 	info, err := os.Stat(path)
 	require.NoError(t, err)
@@ -68,14 +68,14 @@ func TestADiscovererReadsWhatDevicesAnnounce(t *testing.T) {
 	path := socketPath(t)
 	me, err := user.Current()
 	require.NoError(t, err)
-	b := start(t, func(o *Options) {
+	b := startBroker(t, func(o *Options) {
 		o.Node = "n1"
 		o.Tree = newFakeTree()
 		o.Listeners = append(o.Listeners, Listener{Name: "unix", Address: "unix:" + path})
 		o.Auth.Anonymous = []topics.Role{topics.RoleOperator}
 		o.Auth.Users = []User{{Name: "discovery", Role: topics.RoleDiscoverer, Local: me.Uid}}
 	})
-	device, discovery := dial(t, b), dialUnix(t, path)
+	device, discovery := dialBroker(t, b), dialUnix(t, path)
 	require.Zero(t, device.connect("device"))
 	require.Zero(t, discovery.connect("discovery"))
 	discovery.sub("homeassistant/+/+/config", 1)
@@ -86,7 +86,7 @@ func TestADiscovererReadsWhatDevicesAnnounce(t *testing.T) {
 
 func TestAStrangerAtAUnixSocket(t *testing.T) {
 	path := socketPath(t)
-	start(t, func(o *Options) {
+	startBroker(t, func(o *Options) {
 		o.Listeners = append(o.Listeners, Listener{Name: "unix", Address: "unix:" + path})
 		o.Auth.Users = []User{{Name: "agent", Role: topics.RoleAgent, Nodes: []string{"*"}, Local: "4294967294"}}
 	})
@@ -117,7 +117,7 @@ func TestDeliveryOverAUnixSocket(t *testing.T) {
 	path := socketPath(t)
 	me, err := user.Current()
 	require.NoError(t, err)
-	start(t, func(o *Options) {
+	startBroker(t, func(o *Options) {
 		o.Listeners = append(o.Listeners, Listener{Name: "unix", Address: "unix:" + path})
 		o.Auth.Users = []User{{Name: "op", Role: topics.RoleOperator, Nodes: []string{"*"}, Local: me.Username}}
 	})

@@ -39,16 +39,16 @@ func openAuthority(cfg *configs.Hub, st *bolt.Store, log zerolog.Logger) (*enrol
 	return authority, nil
 }
 
-// reserved says which names are users', and so can't be nodes': those of auth.users and of tokens' holders.
-func reserved(a configs.HubAuth, holder func(name string) bool) func(name string) bool {
+// isReservedName says which names are users', and so can't be nodes': those of auth.users and of tokens' holders.
+func isReservedName(a configs.HubAuth, holder func(name string) bool) func(name string) bool {
 	return func(name string) bool {
 		return holder(name) || slices.ContainsFunc(a.Users, func(u configs.User) bool { return u.Name == name && u.Role != "node" })
 	}
 }
 
-// address is where nodes reach the hub over TLS; empty if they can't. bound are the broker's addresses, in the order
+// hubAddress is where nodes reach the hub over TLS; empty if they can't. bound are the broker's addresses, in the order
 // of the configuration.
-func address(cfg configs.Hub, bound []net.Addr) string {
+func hubAddress(cfg configs.Hub, bound []net.Addr) string {
 	if cfg.MQTT.TLS.Listen == "" {
 		return ""
 	}
@@ -71,8 +71,8 @@ func address(cfg configs.Hub, bound []net.Addr) string {
 	return net.JoinHostPort(host, port)
 }
 
-// registry knows which Nodes there are.
-type registry interface {
+// nodeRegistry knows which Nodes there are.
+type nodeRegistry interface {
 	Registered(name string) (there, any bool)
 }
 
@@ -80,7 +80,7 @@ type registry interface {
 func openBearer(ctx context.Context, a configs.HubAuth, st interface {
 	store.Reader
 	store.Writer
-}, nodes registry, log zerolog.Logger,
+}, nodes nodeRegistry, log zerolog.Logger,
 ) (b identity.Bearer, err error) {
 	b.IsNode = func(name string) bool {
 		there, _ := nodes.Registered(name)
@@ -91,7 +91,7 @@ func openBearer(ctx context.Context, a configs.HubAuth, st interface {
 		Taken: func(name string) bool {
 			return b.IsNode(name) || slices.ContainsFunc(a.Users, func(u configs.User) bool { return u.Name == name })
 		},
-		Ended: func(by identity.Maker) string { return makerEnded(a, by) },
+		Ended: func(by identity.TokenMaker) string { return makerRevokedReason(a, by) },
 	})
 	if err != nil || a.OIDC.Issuer == "" {
 		return b, err
@@ -110,14 +110,14 @@ func openBearer(ctx context.Context, a configs.HubAuth, st interface {
 	return b, nil
 }
 
-// makerEnded says why whoever made a token may make none any more, by the settings; empty: it may. Who makes tokens without signing in has no name, and is
+// makerRevokedReason says why whoever made a token may make none any more, by the settings; empty: it may. Who makes tokens without signing in has no name, and is
 // whoever is on the hub's host.
-func makerEnded(a configs.HubAuth, by identity.Maker) string {
+func makerRevokedReason(a configs.HubAuth, by identity.TokenMaker) string {
 	for _, d := range a.Deny {
 		switch {
 		case d.Name != "" && d.Name == by.By:
 			return d.Name + " is denied (auth.deny)"
-		case d.Serial != "" && configs.Hex(d.Serial) == by.Serial, d.Fingerprint != "" && configs.Hex(d.Fingerprint) == by.Fingerprint:
+		case d.Serial != "" && configs.NormalizeHex(d.Serial) == by.Serial, d.Fingerprint != "" && configs.NormalizeHex(d.Fingerprint) == by.Fingerprint:
 			return "the certificate of " + by.By + " is denied (auth.deny)"
 		}
 	}
@@ -135,15 +135,15 @@ func makerEnded(a configs.HubAuth, by identity.Maker) string {
 	return ""
 }
 
-// bound are those who decide what a Node gets by its labels.
-func bound(st store.Reader) []func(context.Context, resource.Meta) ([]objects.Reference, error) {
-	return []func(context.Context, resource.Meta) ([]objects.Reference, error){fleet.Bound(st), discovery.Bound(st)}
+// nodeReferences are those who decide what a Node gets by its labels.
+func nodeReferences(st store.Reader) []func(context.Context, resource.Meta) ([]objects.Reference, error) {
+	return []func(context.Context, resource.Meta) ([]objects.Reference, error){fleet.NodeReferences(st), discovery.NodeReferences(st)}
 }
 
 // judgeJoining refuses a node that would get Secrets and the like.
 func judgeJoining(objs *objects.Registry) func(ctx context.Context, node string, labels map[string]string, labelFrom string) error {
 	return func(ctx context.Context, node string, labels map[string]string, labelFrom string) error {
-		return objs.JudgeJoining(ctx, node, labels, labelFrom, api.MayReferAnonymously)
+		return objs.CheckJoining(ctx, node, labels, labelFrom, api.MayReferAnonymously)
 	}
 }
 
@@ -158,10 +158,10 @@ func auditWrites(log *audit.Log) func(controller, action string, key store.Key, 
 	}
 }
 
-// login is what edgebus login has to know.
-func login(o configs.OIDC) *api.Login {
+// loginOptions is what edgebus login has to know.
+func loginOptions(o configs.OIDC) *api.LoginProvider {
 	if o.Issuer == "" {
 		return nil
 	}
-	return &api.Login{Issuer: o.Issuer, ClientID: o.Audience}
+	return &api.LoginProvider{Issuer: o.Issuer, ClientID: o.Audience}
 }

@@ -18,27 +18,27 @@ func TestWhoseTokensEnd(t *testing.T) {
 		{Name: "vic", Role: "viewer", Nodes: []string{"*"}},
 		{Name: "out", Role: "operator", Nodes: []string{"*"}},
 	}
-	settings.Deny = []configs.Deny{{Name: "out"}, {Name: "pia"}, {Serial: "00:4A:1F"}, {Fingerprint: "0A:BC"}}
+	settings.Deny = []configs.Denied{{Name: "out"}, {Name: "pia"}, {Serial: "00:4A:1F"}, {Fingerprint: "0A:BC"}}
 	provider := settings
 	provider.OIDC.Issuer = "https://id.example.org"
 	for _, c := range []struct {
-		by                   identity.Maker
+		by                   identity.TokenMaker
 		without, andProvider string
 	}{
-		{identity.Maker{By: "boss"}, "", ""},
-		{identity.Maker{By: "boss", Serial: "1", Fingerprint: "2"}, "", ""},
-		{identity.Maker{By: "boss", Serial: "4a1f"}, "certificate of boss is denied", "certificate of boss is denied"},
-		{identity.Maker{By: "boss", Fingerprint: "abc"}, "certificate of boss is denied", "certificate of boss is denied"},
-		{identity.Maker{By: "gone"}, "no operator of all nodes", "no operator of all nodes"},
-		{identity.Maker{By: "some"}, "no operator of all nodes", "no operator of all nodes"},
-		{identity.Maker{By: "vic"}, "no operator of all nodes", "no operator of all nodes"},
-		{identity.Maker{By: "out"}, "out is denied", "out is denied"},
-		{identity.Maker{By: "ann", Provider: true}, "no provider any more", ""},
-		{identity.Maker{By: "pia", Provider: true}, "pia is denied", "pia is denied"},
-		{identity.Maker{}, "", ""},
+		{identity.TokenMaker{By: "boss"}, "", ""},
+		{identity.TokenMaker{By: "boss", Serial: "1", Fingerprint: "2"}, "", ""},
+		{identity.TokenMaker{By: "boss", Serial: "4a1f"}, "certificate of boss is denied", "certificate of boss is denied"},
+		{identity.TokenMaker{By: "boss", Fingerprint: "abc"}, "certificate of boss is denied", "certificate of boss is denied"},
+		{identity.TokenMaker{By: "gone"}, "no operator of all nodes", "no operator of all nodes"},
+		{identity.TokenMaker{By: "some"}, "no operator of all nodes", "no operator of all nodes"},
+		{identity.TokenMaker{By: "vic"}, "no operator of all nodes", "no operator of all nodes"},
+		{identity.TokenMaker{By: "out"}, "out is denied", "out is denied"},
+		{identity.TokenMaker{By: "ann", Provider: true}, "no provider any more", ""},
+		{identity.TokenMaker{By: "pia", Provider: true}, "pia is denied", "pia is denied"},
+		{identity.TokenMaker{}, "", ""},
 	} {
 		for auth, want := range map[*configs.HubAuth]string{&settings: c.without, &provider: c.andProvider} {
-			got := makerEnded(*auth, c.by)
+			got := makerRevokedReason(*auth, c.by)
 			require.Equal(t, want == "", got == "", "%+v: %s", c.by, got)
 			require.Contains(t, got, want)
 		}

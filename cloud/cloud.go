@@ -58,15 +58,15 @@ func Run(ctx context.Context, o Options) (err error) {
 	figures := metrics.New(o.Version)
 	commits := figures.Commits()
 	st, err := bolt.Open(bolt.Options{
-		Path: filepath.Join(cfg.Data.Dir, FileName), Log: log, Committed: commits.Of("objects"),
+		Path: filepath.Join(cfg.Data.Dir, FileName), Log: log, Committed: commits.ForStore("objects"),
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 
-	hub := lineage(st, cfg.Replaces)
-	sealed, err := openSecrets(ctx, cfg.Data.Dir, st, log)
+	hub := hubIdentity(st, cfg.Replaces)
+	sealed, err := openSecretStore(ctx, cfg.Data.Dir, st, log)
 	if err != nil {
 		return err
 	}
@@ -74,16 +74,16 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	kept, err := mqttserver.Journal(cfg.Data.Dir, log, commits.Of("sessions"))
+	kept, err := mqttserver.OpenJournal(cfg.Data.Dir, log, commits.ForStore("sessions"))
 	if err != nil {
 		return err
 	}
 	commits.Watch("sessions", kept.Damage)
 	defer func() { err = errors.Join(err, kept.Close()) }()
 
-	specs := blobs.Specs{Reader: st}
+	specs := blobs.ReferenceFinder{Reader: st}
 	content, err := blobs.Open(blobs.Options{
-		Dir: cfg.Data.Dir, Bytes: int64(cfg.Limits.Blobs.Bytes), Age: cfg.Limits.Blobs.Age, Refs: []blobs.Refs{specs.Refs, fleet.Refs(st), sources.Refs(st)}, Log: log,
+		Dir: cfg.Data.Dir, Bytes: int64(cfg.Limits.Blobs.Bytes), Age: cfg.Limits.Blobs.Age, Refs: []blobs.References{specs.Refs, fleet.BlobReferences(st), sources.BlobReferences(st)}, Log: log,
 	})
 	if err != nil {
 		return err
@@ -91,20 +91,20 @@ func Run(ctx context.Context, o Options) (err error) {
 	recorder := events.New(events.Options{
 		Reader: st, Writer: st, Log: log, Keep: cfg.Limits.Events.Age, Most: cfg.Limits.Events.Count,
 	})
-	bo, err := mqttserver.Broker(cfg.MQTT, cfg.Auth.Auth, cfg.Limits.Limits, cfg.Insecure)
+	bo, err := mqttserver.BrokerOptions(cfg.MQTT, cfg.Auth.Auth, cfg.Limits.Limits, cfg.Insecure)
 	if err != nil {
 		return err
 	}
-	rules, err := mqttserver.Rules(&bo, cfg.Auth.Auth, log)
+	rules, err := mqttserver.OpenRules(&bo, cfg.Auth.Auth, log)
 	if err != nil {
 		return err
 	}
-	if err := mqttserver.Audit(&bo, cfg.Audit, cfg.Data.Dir, log); err != nil {
+	if err := mqttserver.OpenAudit(&bo, cfg.Audit, cfg.Data.Dir, log); err != nil {
 		return err
 	}
 	objs := objects.New(objects.Options{
 		Reader: st, Writer: sealed, Log: log, Seal: sealed.key, Managers: api.Managers(), Audit: auditWrites(bo.Audit),
-		Bound: bound(st), Fetched: sources.Fetched(st),
+		NodeReferences: nodeReferences(st), Fetched: sources.IsFetched(st),
 	})
 	rows := projections(objs.Controller("twins"))
 	var br *broker.Broker
@@ -112,8 +112,8 @@ func Run(ctx context.Context, o Options) (err error) {
 		Options: tree.Options{
 			Publish: func(m broker.Message) { br.Publish(m) },
 			Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
-			Kept:    func(topic string) bool { return br.Kept(topic) },
-			Wanted:  func(topic string) bool { return br.Wanted(topic) },
+			Kept:    func(topic string) bool { return br.HasDurableSubscriber(topic) },
+			Wanted:  func(topic string) bool { return br.HasSubscriber(topic) },
 			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log,
 		},
 		Reader: st, Writer: st, Watcher: st, Replicas: st, Rand: rand.Uint64, Record: recorder.Record, Managed: objs.Managed, CreateNode: createNode(objs.Controller("twins")), Hub: hub,
@@ -123,9 +123,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	bo.Version = o.Version
-	mqttserver.Pages(bo.Listeners, cfg.HTTP)
+	mqttserver.SetPagePorts(bo.Listeners, cfg.HTTP)
 	commands := calls.New(calls.Options{
-		Role: topics.RoleNode, Tree: tw, Presence: tw, Limits: cfg.Limits.Commands, Log: log, TimeOf: tw.SetTime,
+		Role: topics.RoleNode, Tree: tw, Presence: tw, Limits: cfg.Limits.Commands, Log: log, NodeTime: tw.SetTime,
 		Publish:     func(m broker.Message) { br.Publish(m) },
 		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
 	})
@@ -135,8 +135,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	nodes := enroll.New(enroll.Options{
 		Authority: authority, Reader: st, Writer: st, Watcher: st, Objects: objs.Controller("enroll"), Broker: func() enroll.Broker { return br }, Tree: commands, Presence: commands,
-		Mode: cfg.Auth.Enrollment, Reserved: reserved(cfg.Auth, bearer.Tokens.HasUser), Address: func() string { return address(cfg, br.Addrs()) }, Log: log,
-		Judge: judgeJoining(objs), NodeLabels: cfg.Auth.NodeLabels, Hub: hub.ID.String(),
+		Mode: cfg.Auth.Enrollment, Reserved: isReservedName(cfg.Auth, bearer.Tokens.HasUser), Address: func() string { return hubAddress(cfg, br.Addrs()) }, Log: log,
+		CheckReferences: judgeJoining(objs), NodeLabels: cfg.Auth.NodeLabels, Hub: hub.ID.String(),
 	})
 	serving := blobs.NewServer(blobs.ServerOptions{
 		Store: content, Allowed: specs.Allowed, Fetched: objs.Fetched, Tree: nodes, Publish: func(m broker.Message) { br.Publish(m) }, Log: log,
@@ -148,7 +148,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if yes {
 		bo.Auth.Anonymous, bo.Auth.LoopbackNodes = []topics.Role{topics.RoleOperator}, true
 	}
-	bo.Auth.Node = func(name string) bool { return letsIn(cfg.Auth, tw, name) }
+	bo.Auth.Node = func(name string) bool { return acceptsCertificate(cfg.Auth, tw, name) }
 	bo.Auth.Bearer = bearer
 	bo.Auth.Enroll, bo.Auth.Revoked, bo.Auth.Notice = nodes.Admit, nodes.Revoked, nodes.Notice
 	if br, err = broker.New(bo); err != nil {
@@ -157,19 +157,19 @@ func Run(ctx context.Context, o Options) (err error) {
 	kept.Register(figures, "sessions")
 	commands.Register(figures)
 	serving.Register(figures)
-	expose(figures, tw, recorder)
+	registerHubMetrics(figures, tw, recorder)
 	if err := errors.Join(mqttserver.RegisterRules(rules, figures), bo.Audit.Register(figures)); err != nil {
 		return errors.Join(err, br.Close(ctx))
 	}
 	space := dir.Space(log, nil)
-	act := controllers(cfg.Data.Dir, cfg.Sources, objs, st, content, recorder, figures, log, tw, project(tw, rows))
+	act := newControllers(cfg.Data.Dir, cfg.Sources, objs, st, content, recorder, figures, log, tw, newProjectionControllers(tw, rows))
 	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
-		Objects: objs, Reader: st, Writer: st, Watcher: st, Log: log, Who: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
-		Links: links(hub.ID, tw, br, commits, rules, space, o.Version), Ready: map[string]func(context.Context) error{"store": ready(commits)},
-		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Enroll: nodes.ServeHTTP, Asks: nodes.Asks, Blobs: serving.ServeHTTP, Content: content.ReadAt,
+		Objects: objs, Reader: st, Writer: st, Watcher: st, Log: log, Authenticate: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
+		Links: linkReporter(hub.ID, tw, br, commits, rules, space, o.Version), Ready: map[string]func(context.Context) error{"store": storesReady(commits)},
+		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Enroll: nodes.ServeHTTP, CountRequest: nodes.CountRequest, Blobs: serving.ServeHTTP, Content: content.ReadAt,
 		Decommission: nodes.Decommission, Enrollment: nodes, Presence: tw, OwnOnly: cfg.HTTP.Discovery == "own",
-		Tokens: bearer.Tokens.ServeHTTP, Login: login(cfg.Auth.OIDC),
+		Tokens: bearer.Tokens.ServeHTTP, Login: loginOptions(cfg.Auth.OIDC),
 	}))))
 	if err != nil {
 		return errors.Join(err, br.Close(ctx))
@@ -178,15 +178,15 @@ func Run(ctx context.Context, o Options) (err error) {
 
 	guard := dir.Guard(log, st.InPlace, kept.InPlace)
 	commits.Guard(guard.Err)
-	backups := maintenance().Listen(cfg.Data.Dir, snapshot(st, kept, content), sealed.rotate, log)
+	backups := dataProgram().Listen(cfg.Data.Dir, snapshotData(st, kept, content), sealed.rotate, log)
 	if o.Ready != nil {
 		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
-	return daemon.RunGroup(ctx, mqttserver.Beside(bo.Audit, tw.Run), br.Serve, site.Run, content.Run, serving.Run, bearer.Tokens.Run, recorder.Run, nodes.Run, backups.Run, guard.Run, space.Run, watch, act, followUpgrades(tw, st, log))
+	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(bo.Audit, tw.Run), br.Serve, site.Run, content.Run, serving.Run, bearer.Tokens.Run, recorder.Run, nodes.Run, backups.Run, guard.Run, space.Run, watch, act, followUpgradeReports(tw, st, log))
 }
 
-// letsIn says whether a certificate is accepted as a node's, if its name is no user's.
-func letsIn(a configs.HubAuth, nodes registry, name string) bool {
+// acceptsCertificate says whether a certificate is accepted as a node's, if its name is no user's.
+func acceptsCertificate(a configs.HubAuth, nodes nodeRegistry, name string) bool {
 	registered, any := nodes.Registered(name)
 	switch a.Nodes {
 	case "any":
@@ -204,7 +204,7 @@ const gcPercent = 50
 // Main is the program cloudhub: it runs a hub as configured until it is told to stop, or one of the commands check,
 // backup, restore and rotate-key, and returns the exit code.
 func Main(args []string, stdout, stderr io.Writer) int {
-	if code, mine := maintenance().Main(args, stdout, stderr); mine {
+	if code, mine := dataProgram().Main(args, stdout, stderr); mine {
 		return code
 	}
 	cfg, done, err := configs.Parse[configs.Hub]("cloudhub", args, stdout)

@@ -25,12 +25,12 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// controllers runs all that acts on objects, and more besides.
-func controllers(dataDir string, cfg configs.Sources, objs *objects.Registry, st store.Store, content *blobs.Store, recorder *events.Recorder,
+// newControllers runs all that acts on objects, and more besides.
+func newControllers(dataDir string, cfg configs.Sources, objs *objects.Registry, st store.Store, content *blobs.Store, recorder *events.Recorder,
 	figures metrics.Registry, log zerolog.Logger, tw *twin.Twins, more []control.Controller,
 ) func(context.Context) error {
 	src := sources.NewResolver(sources.ResolverOptions{
-		Client: sources.New(sources.Options{Allow: networks(cfg.Allow), Dir: filepath.Join(dataDir, "sources")}), Objects: objs.Controller("sources"), Reader: st, Writer: st, Blobs: content, Interval: cfg.Interval,
+		Client: sources.New(sources.Options{Allow: parseNetworks(cfg.Allow), Dir: filepath.Join(dataDir, "sources")}), Objects: objs.Controller("sources"), Reader: st, Writer: st, Blobs: content, Interval: cfg.Interval,
 	})
 	all := append(more, src.Controllers()...)
 	all = append(all, render.NewController(render.Options{
@@ -39,11 +39,11 @@ func controllers(dataDir string, cfg configs.Sources, objs *objects.Registry, st
 	all = append(all, fleet.Controllers(fleet.Options{
 		Objects: objs, Reader: st, Sources: src, Record: recorder.Record, Poll: cfg.Interval,
 	})...)
-	all = append(all, enroll.Labels(objs.Controller("node-labels")))
+	all = append(all, enroll.LabelsController(objs.Controller("node-labels")))
 	all = append(all, upgrade.Controller(upgrade.Options{Objects: objs, Reader: st, Writer: st, Record: recorder.Record}))
 	all = append(all, discovery.Controllers(discovery.Options{
 		Objects: objs, Reader: st, Writer: st, Record: recorder.Record, Log: log,
-		Reports: func(kind topics.Kind) discovery.Reports { return reports{tw.Reports(kind)} },
+		Reports: func(kind topics.Kind) discovery.Reports { return twinReports{tw.Reports(kind)} },
 	})...)
 	all = append(all, resourcesync.NewController(resourcesync.Options{
 		Objects: objs, Reader: st, Sources: src, Content: content.ReadAt, Record: recorder.Record, Interval: cfg.Interval,
@@ -52,19 +52,19 @@ func controllers(dataDir string, cfg configs.Sources, objs *objects.Registry, st
 	return func(ctx context.Context) error { return runtime.Run(ctx, all...) }
 }
 
-// networks reads networks that configs has checked.
-func networks(texts []string) (list []netip.Prefix) {
+// parseNetworks reads networks that configs has checked.
+func parseNetworks(texts []string) (list []netip.Prefix) {
 	for _, text := range texts {
 		list = append(list, netip.MustParsePrefix(text))
 	}
 	return list
 }
 
-// reports are what the twins report, in the types of package discovery.
-type reports struct{ *twin.Reports }
+// twinReports are what the twins report, in the types of package discovery.
+type twinReports struct{ *twin.Reports }
 
 // Next waits for reports.
-func (r reports) Next(ctx context.Context) ([]discovery.Report, error) {
+func (r twinReports) Next(ctx context.Context) ([]discovery.Report, error) {
 	list, err := r.Reports.Next(ctx)
 	out := make([]discovery.Report, 0, len(list))
 	for _, one := range list {

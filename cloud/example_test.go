@@ -15,7 +15,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const lamp = `
+const lampManifest = `
 apiVersion: edgebus.io/v1alpha1
 kind: DeviceModel
 metadata: {name: lamp, namespace: default}
@@ -50,7 +50,7 @@ func ExampleRun() {
 	if err != nil {
 		panic(err)
 	}
-	for _, document := range client.Documents([]byte(lamp)) {
+	for _, document := range client.Documents([]byte(lampManifest)) {
 		if document.Err != nil {
 			panic(document.Err)
 		}

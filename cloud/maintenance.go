@@ -26,31 +26,31 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// maintenance describes the hub's data to the commands check, backup and restore.
-func maintenance() backup.Program {
+// dataProgram describes the hub's data to the commands check, backup and restore.
+func dataProgram() backup.Program {
 	return backup.Program{
 		Name: "cloudhub",
 		DataDir: func(file string) (string, error) {
 			cfg, err := configs.Load[configs.Hub]("cloudhub", file, nil)
 			return cfg.Data.Dir, err
 		},
-		Survey:  survey,
-		Fork:    fork,
-		Rotate:  rotateStopped,
-		Related: []string{FileName, seal.FileName},
-		Relate: func(dir string) error {
+		Survey:       surveyData,
+		NewLineages:  forkData,
+		Rotate:       rotateOffline,
+		RelatedFiles: []string{FileName, seal.FileName},
+		CheckRelated: func(dir string) error {
 			return withStore(dir, func(st *bolt.Store) error {
-				_, _, err := unseal(dir, st)
+				_, _, err := checkSealKey(dir, st)
 				return err
 			})
 		},
 	}
 }
 
-// snapshot takes the stores of a running hub at one moment. No blob is removed until the backup is finished; those that are put
+// snapshotData takes the stores of a running hub at one moment. No blob is removed until the backup is finished; those that are put
 // meanwhile may be in it or not.
-func snapshot(st *bolt.Store, kept *journal.Journal, content *blobs.Store) backup.Snapshot {
-	return mqttserver.Snapshot(kept, func() ([]backup.Source, func(), error) {
+func snapshotData(st *bolt.Store, kept *journal.Journal, content *blobs.Store) backup.Snapshot {
+	return mqttserver.SnapshotStores(kept, func() ([]backup.Source, func(), error) {
 		free := content.Hold()
 		objects, err := st.Snapshot()
 		if err != nil {
@@ -61,32 +61,32 @@ func snapshot(st *bolt.Store, kept *journal.Journal, content *blobs.Store) backu
 	})
 }
 
-func survey(dir string) []backup.Part {
-	objects, secrets, authority := backup.Part{Name: FileName}, backup.Part{Name: seal.FileName}, backup.Part{Name: enroll.DirName}
+func surveyData(dir string) []backup.DataPart {
+	objects, secrets, authority := backup.DataPart{Name: FileName}, backup.DataPart{Name: seal.FileName}, backup.DataPart{Name: enroll.DirName}
 	count := 0
 	objects.Err = withStore(dir, func(st *bolt.Store) (err error) {
-		if objects.Has, err = surveyStore(filepath.Join(dir, FileName), st); err == nil {
-			_, count, secrets.Err = unseal(dir, st)
-			authority.Has, authority.Err = enroll.Survey(dir, st)
+		if objects.Contents, err = surveyStore(filepath.Join(dir, FileName), st); err == nil {
+			_, count, secrets.Err = checkSealKey(dir, st)
+			authority.Contents, authority.Err = enroll.CheckAuthority(dir, st)
 		}
 		return err
 	})
-	if authority.Has == "" && authority.Err == nil { // the store can't be read, and nobody can say which files there were
-		authority.Has, authority.Err = enroll.Survey(dir, nil)
+	if authority.Contents == "" && authority.Err == nil { // the store can't be read, and nobody can say which files there were
+		authority.Contents, authority.Err = enroll.CheckAuthority(dir, nil)
 	}
-	parts := []backup.Part{objects}
+	parts := []backup.DataPart{objects}
 	if count > 0 || secrets.Err != nil { // or nobody can say which Secrets there are
-		secrets.Has = fmt.Sprintf("the key; it opens all Secrets (%d)", count)
+		secrets.Contents = fmt.Sprintf("the key; it opens all Secrets (%d)", count)
 		parts = append(parts, secrets)
 	}
-	if authority.Has != "" || authority.Err != nil {
+	if authority.Contents != "" || authority.Err != nil {
 		parts = append(parts, authority)
 	}
-	contents := backup.Part{Name: blobs.DirName}
-	if contents.Has, contents.Err = blobs.Survey(dir); contents.Has != "" || contents.Err != nil {
+	contents := backup.DataPart{Name: blobs.DirName}
+	if contents.Contents, contents.Err = blobs.Survey(dir); contents.Contents != "" || contents.Err != nil {
 		parts = append(parts, contents)
 	}
-	return append(parts, mqttserver.Part(dir))
+	return append(parts, mqttserver.SurveyJournal(dir))
 }
 
 // withStore opens the store of a hub that is stopped.
@@ -125,8 +125,8 @@ func surveyStore(path string, st *bolt.Store) (has string, err error) {
 	return has + fmt.Sprintf("; it is %s", resource.HubID(st.Identity())), nil
 }
 
-// lineage is this hub's identity, which the data has, and those of the hubs that it replaces.
-func lineage(st *bolt.Store, replaces []string) (h twin.Hub) {
+// hubIdentity is this hub's identity, which the data has, and those of the hubs that it replaces.
+func hubIdentity(st *bolt.Store, replaces []string) (h twin.Hub) {
 	h.ID = resource.HubID(st.Identity())
 	for _, text := range replaces {
 		if other, err := resource.ParseHubID(text); err == nil { // it was checked with the settings
@@ -136,9 +136,9 @@ func lineage(st *bolt.Store, replaces []string) (h twin.Hub) {
 	return h
 }
 
-// fork raises revisions and the versions of desired values and Secrets. The maps of cloud-owned keys get new lineages with every start
+// forkData raises revisions and the versions of desired values and Secrets. The maps of cloud-owned keys get new lineages with every start
 // of the hub.
-func fork(dir string, stamp uint32) (err error) {
+func forkData(dir string, stamp uint32) (err error) {
 	path := filepath.Join(dir, FileName)
 	if err := bolt.Fork(path, func(rev uint64) uint64 { return link.ForkVer(rev, stamp) }); err != nil {
 		return err
@@ -149,10 +149,10 @@ func fork(dir string, stamp uint32) (err error) {
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 	ctx := context.Background()
-	if err := errors.Join(enroll.Merge(filepath.Dir(dir), dir), enroll.ForgetInvitations(ctx, st)); err != nil {
+	if err := errors.Join(enroll.MergeRestored(filepath.Dir(dir), dir), enroll.ForgetInvitations(ctx, st)); err != nil {
 		return err
 	}
-	models, err := modelsOf(ctx, st)
+	models, err := deviceModels(ctx, st)
 	if err != nil {
 		return err
 	}
@@ -161,7 +161,7 @@ func fork(dir string, stamp uint32) (err error) {
 		resource.KindSecret: func(o store.Object) ([]byte, error) { return forkSecret(o, stamp) },
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(writers)
+	g.SetLimit(concurrentWrites)
 	for kind, fork := range forks {
 		page, err := st.List(ctx, kind, store.ListOptions{})
 		if err != nil {
@@ -202,9 +202,9 @@ func forkSecret(o store.Object, stamp uint32) ([]byte, error) {
 	return json.Marshal(fields)
 }
 
-const writers = 256 // that share a commit
+const concurrentWrites = 256 // that share a commit
 
-func modelsOf(ctx context.Context, st store.Reader) (map[store.Key]resource.DeviceModel, error) {
+func deviceModels(ctx context.Context, st store.Reader) (map[store.Key]resource.DeviceModel, error) {
 	page, err := st.List(ctx, "DeviceModel", store.ListOptions{})
 	if err != nil {
 		return nil, err

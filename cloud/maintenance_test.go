@@ -52,11 +52,11 @@ func TestForkedSecretsHaveANewVersion(t *testing.T) {
 	require.Error(t, err)
 }
 
-// secretive makes a data directory with some Secrets, whose values its key opens.
-func secretive(t *testing.T, names ...string) (dir string) {
+// dirWithSecrets makes a data directory with some Secrets, whose values its key opens.
+func dirWithSecrets(t *testing.T, names ...string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
-	key, err := seal.Make(dir)
+	key, err := seal.Create(dir)
 	require.NoError(t, err)
 	withHub(t, dir, func(st *bolt.Store) {
 		for _, name := range names {
@@ -101,7 +101,7 @@ func TestAKeyThatDoesNotOpenTheSecretsIsDamage(t *testing.T) {
 		},
 		"another hub's": {[]string{"a", "b", "c", "d", "e", "f"}, func(t *testing.T, key string) {
 			require.NoError(t, os.Remove(key))
-			_, err := seal.Make(filepath.Dir(key))
+			_, err := seal.Create(filepath.Dir(key))
 			require.NoError(t, err)
 		}, "Secret default/e and 1 more (6 of 6) can't be opened with secrets.key: it is another hub's"},
 		"open to others": {
@@ -111,19 +111,19 @@ func TestAKeyThatDoesNotOpenTheSecretsIsDamage(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := secretive(t, c.secrets...)
+			dir := dirWithSecrets(t, c.secrets...)
 			c.spoil(t, filepath.Join(dir, seal.FileName))
 			var found error
-			for _, part := range survey(dir) {
+			for _, part := range surveyData(dir) {
 				if part.Name == seal.FileName {
 					found = part.Err
 				} else {
 					require.NoError(t, part.Err, part.Name)
 				}
 			}
-			related := maintenance().Relate(dir)
+			related := dataProgram().CheckRelated(dir)
 			var refused error
-			withHub(t, dir, func(st *bolt.Store) { _, refused = sealer(dir, st) })
+			withHub(t, dir, func(st *bolt.Store) { _, refused = openSealKey(dir, st) })
 			for _, err := range []error{found, related, refused} {
 				if c.says == "" {
 					require.NoError(t, err)
@@ -140,7 +140,7 @@ func TestAKeyThatDoesNotOpenTheSecretsIsDamage(t *testing.T) {
 
 // One that is damaged among those that are well is named alone.
 func TestASecretThatDoesNotOpenIsNamed(t *testing.T) {
-	dir := secretive(t, "a", "b", "c")
+	dir := dirWithSecrets(t, "a", "b", "c")
 	withHub(t, dir, func(st *bolt.Store) {
 		o, err := st.Get(t.Context(), store.Key{Kind: "Secret", Namespace: "default", Name: "a"})
 		require.NoError(t, err)
@@ -148,5 +148,5 @@ func TestASecretThatDoesNotOpenIsNamed(t *testing.T) {
 		_, err = st.Update(t.Context(), o, 0)
 		require.NoError(t, err)
 	})
-	require.ErrorContains(t, maintenance().Relate(dir), "Secret default/b (1 of 3) can't be opened with secrets.key")
+	require.ErrorContains(t, dataProgram().CheckRelated(dir), "Secret default/b (1 of 3) can't be opened with secrets.key")
 }

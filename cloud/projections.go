@@ -27,13 +27,13 @@ import (
 func projections(reader *objects.Controller) []twin.Projection {
 	return []twin.Projection{
 		{Kind: resource.KindRenderedSpec, Documents: func(ctx context.Context, o store.Object) ([]twin.Document, error) {
-			return renderedSpec(ctx, reader, o)
+			return renderedSpecDocuments(ctx, reader, o)
 		}},
 		{Kind: resource.KindUpgradeOrder, Documents: func(_ context.Context, o store.Object) ([]twin.Document, error) {
 			return []twin.Document{{Node: o.Name, Key: topics.Address{Kind: topics.KindUpgrade}.Key(), Value: o.Data}}, nil
 		}},
 		{Kind: discovery.OrderKind, Documents: func(ctx context.Context, o store.Object) ([]twin.Document, error) {
-			return discoveryOrder(ctx, reader, o)
+			return discoveryOrderDocuments(ctx, reader, o)
 		}},
 	}
 }
@@ -46,8 +46,8 @@ func createNode(as *objects.Controller) func(ctx context.Context, name string) e
 	}
 }
 
-// project calls the twins with the objects that are projected when they change.
-func project(tw *twin.Twins, rows []twin.Projection) (list []control.Controller) {
+// newProjectionControllers calls the twins with the objects that are projected when they change.
+func newProjectionControllers(tw *twin.Twins, rows []twin.Projection) (list []control.Controller) {
 	for _, row := range rows {
 		list = append(list, control.Controller{
 			Name: "project-" + strings.ToLower(row.Kind), Watches: []control.Watch{{Kind: row.Kind}}, Workers: 4, Reconcile: tw.Project,
@@ -56,13 +56,13 @@ func project(tw *twin.Twins, rows []twin.Projection) (list []control.Controller)
 	return list
 }
 
-// followUpgrades keeps a record of what each node reports of upgrades, for their controller.
-func followUpgrades(tw *twin.Twins, st store.Store, log zerolog.Logger) func(context.Context) error {
+// followUpgradeReports keeps a record of what each node reports of upgrades, for their controller.
+func followUpgradeReports(tw *twin.Twins, st store.Store, log zerolog.Logger) func(context.Context) error {
 	return func(ctx context.Context) error {
 		reports := tw.Reports(topics.KindUpgradeStatus)
 		defer reports.Close()
 		storeReports(ctx, reports.Next, func(r twin.Report) error {
-			err := upgrade.Report(ctx, st, st, r.Node, r.Value)
+			err := upgrade.StoreReport(ctx, st, st, r.Node, r.Value)
 			if err != nil {
 				log.Warn().Err(err).Str("node", r.Node).Msg("what a node reports of an upgrade can't be stored, and is stored later")
 			}
@@ -109,8 +109,8 @@ func storeReports(ctx context.Context, next func(context.Context) ([]twin.Report
 	}
 }
 
-// renderedSpec is what a node gets of its RenderedSpec: the Secrets that it refers to, and then itself.
-func renderedSpec(ctx context.Context, reader *objects.Controller, o store.Object) (list []twin.Document, err error) {
+// renderedSpecDocuments is what a node gets of its RenderedSpec: the Secrets that it refers to, and then itself.
+func renderedSpecDocuments(ctx context.Context, reader *objects.Controller, o store.Object) (list []twin.Document, err error) {
 	spec := twin.Document{Node: o.Name, Key: topics.Address{Kind: topics.KindSpec}.Key(), Value: o.Data}
 	var rendered resource.RenderedSpec
 	if err := json.Unmarshal(o.Data, &rendered); err != nil {
@@ -138,8 +138,8 @@ func secretValues(ctx context.Context, reader *objects.Controller, topic string)
 	return json.Marshal(resource.SecretValues{Version: secret.Version(), Data: secret.Data})
 }
 
-// discoveryOrder is what nodes get of a Configuration's Order: the values that it refers to, and then what to look for.
-func discoveryOrder(ctx context.Context, reader *objects.Controller, o store.Object) (list []twin.Document, err error) {
+// discoveryOrderDocuments is what nodes get of a Configuration's Order: the values that it refers to, and then what to look for.
+func discoveryOrderDocuments(ctx context.Context, reader *objects.Controller, o store.Object) (list []twin.Document, err error) {
 	var order discovery.Order
 	if err := json.Unmarshal(o.Data, &order); err != nil {
 		return nil, fmt.Errorf("the stored %s can't be read: %w", o.Key, err)
@@ -150,7 +150,7 @@ func discoveryOrder(ctx context.Context, reader *objects.Controller, o store.Obj
 	}
 	var values []byte
 	if order.Request.Secrets != "" {
-		values, err = discovery.Values(ctx, reader, order)
+		values, err = discovery.SecretValues(ctx, reader, order)
 	}
 	for _, node := range order.Nodes {
 		if values != nil {

@@ -8,9 +8,9 @@ import (
 	"github.com/edgebus/edgebus/configs"
 )
 
-type nodes []string
+type registeredNodes []string
 
-func (n nodes) Registered(name string) (there, any bool) {
+func (n registeredNodes) Registered(name string) (there, any bool) {
 	for _, is := range n {
 		there = there || is == name
 	}
@@ -28,19 +28,19 @@ func TestNodesAreRegistered(t *testing.T) {
 	}
 	for _, c := range []struct {
 		auth  configs.HubAuth
-		there nodes
+		there registeredNodes
 		name  string
 		in    bool
 	}{
 		{of("auto"), nil, "n1", true},
-		{of("auto"), nodes{"n1"}, "n1", true},
-		{of("auto"), nodes{"n1"}, "ann", false},
+		{of("auto"), registeredNodes{"n1"}, "n1", true},
+		{of("auto"), registeredNodes{"n1"}, "ann", false},
 		{of("auto", "boss"), nil, "ann", false},
-		{of("auto", "boss"), nodes{"n1"}, "n1", true},
+		{of("auto", "boss"), registeredNodes{"n1"}, "n1", true},
 		{of("registered"), nil, "n1", false},
-		{of("registered"), nodes{"n1"}, "n1", true},
-		{of("any", "boss"), nodes{"n1"}, "n2", true},
+		{of("registered"), registeredNodes{"n1"}, "n1", true},
+		{of("any", "boss"), registeredNodes{"n1"}, "n2", true},
 	} {
-		require.Equal(t, c.in, letsIn(c.auth, c.there, c.name), "%s of %v with %v", c.name, c.there, c.auth)
+		require.Equal(t, c.in, acceptsCertificate(c.auth, c.there, c.name), "%s of %v with %v", c.name, c.there, c.auth)
 	}
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// links reports the state of the hub's links.
-func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, rules *acl.Source, space *datadir.Space, version string) func(node string, most int) resource.LinkReport {
+// linkReporter reports the state of the hub's links.
+func linkReporter(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metrics.Commits, rules *acl.ActiveRules, space *datadir.DiskSpace, version string) func(node string, most int) resource.LinkReport {
 	return func(node string, most int) resource.LinkReport {
-		r := mqttserver.Report("cloudhub", version, br, commits, rules, space)
+		r := mqttserver.LinkReport("cloudhub", version, br, commits, rules, space)
 		r.Hub = self.Text()
 		r.Links, r.More = tw.Links(node, most)
 		for i := range r.Links {
@@ -29,7 +29,7 @@ func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metr
 			if at, keepAlive, ok := br.Heard("node/" + l.Node); ok && l.State == resource.Online {
 				l.KeepAlive = keepAlive.Seconds()
 				if !at.IsZero() {
-					l.LastSeen = resource.Time(at)
+					l.LastSeen = resource.FormatTime(at)
 				}
 			}
 		}
@@ -37,8 +37,8 @@ func links(self resource.HubID, tw *twin.Twins, br *broker.Broker, commits *metr
 	}
 }
 
-// ready fails if one of the hub's stores can't be written.
-func ready(commits *metrics.Commits) func(context.Context) error {
+// storesReady fails if one of the hub's stores can't be written.
+func storesReady(commits *metrics.Commits) func(context.Context) error {
 	return func(context.Context) error {
 		if gone := commits.Gone(); gone != "" {
 			return errors.New(gone)
@@ -55,8 +55,8 @@ func ready(commits *metrics.Commits) func(context.Context) error {
 	}
 }
 
-// expose registers the hub's metrics, which are read when they are scraped.
-func expose(r metrics.Registry, tw *twin.Twins, recorder *events.Recorder) {
+// registerHubMetrics registers the hub's metrics, which are read when they are scraped.
+func registerHubMetrics(r metrics.Registry, tw *twin.Twins, recorder *events.Recorder) {
 	g := metrics.NewGroup("hub", tw.Stats)
 	type stats = twin.Stats
 	gauge := func(name, help string, f func(stats) int) {
@@ -86,10 +86,10 @@ func expose(r metrics.Registry, tw *twin.Twins, recorder *events.Recorder) {
 	counter("commits_failed_total", "Transactions with what nodes reported that could not be stored.", func(s stats) uint64 { return s.FailedCommits })
 	counter("steps_total", "Messages and events that were handled.", func(s stats) uint64 { return s.Steps })
 	counter("statuses_total", "Statuses of Devices and Nodes that were written.", func(s stats) uint64 { return s.Statuses })
-	r.MustRegister(g, eventFigures(recorder))
+	r.MustRegister(g, newEventMetrics(recorder))
 }
 
-func eventFigures(recorder *events.Recorder) *metrics.Group[events.Stats] {
+func newEventMetrics(recorder *events.Recorder) *metrics.Group[events.Stats] {
 	g := metrics.NewGroup("hub_events", recorder.Stats)
 	g.Counter("written_total", "Events that were written, or counted once more.", func(s events.Stats) float64 { return float64(s.Written) })
 	g.Counter("dropped_total", "Events that were dropped because too many waited to be written.", func(s events.Stats) float64 { return float64(s.Dropped) })

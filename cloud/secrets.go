@@ -19,22 +19,22 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// sealer reads the key of Secrets, or makes one if there are no Secrets yet. A key that doesn't decrypt all of them is
+// openSealKey reads the key of Secrets, or makes one if there are no Secrets yet. A key that doesn't decrypt all of them is
 // refused: new Secrets would be encrypted with the wrong key.
-func sealer(dir string, st store.Reader) (*seal.Key, error) {
-	key, _, err := unseal(dir, st)
+func openSealKey(dir string, st store.Reader) (*seal.Key, error) {
+	key, _, err := checkSealKey(dir, st)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	case key == nil:
-		return seal.Make(dir)
+		return seal.Create(dir)
 	}
 	return key, nil
 }
 
-// unseal checks that the key in the directory decrypts every Secret of the store, and counts them. It returns no key if there
+// checkSealKey checks that the key in the directory decrypts every Secret of the store, and counts them. It returns no key if there
 // is none and there are no Secrets.
-func unseal(dir string, st store.Reader) (key *seal.Key, count int, err error) {
+func checkSealKey(dir string, st store.Reader) (key *seal.Key, count int, err error) {
 	page, err := st.List(context.Background(), resource.KindSecret, store.ListOptions{})
 	if err != nil {
 		return nil, 0, err
@@ -45,24 +45,24 @@ func unseal(dir string, st store.Reader) (key *seal.Key, count int, err error) {
 	case errors.Is(err, fs.ErrNotExist) && count == 0:
 		return nil, 0, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, count, fmt.Errorf("%s is missing, and %s: take it from a backup", seal.FileName, unopened(page.Items, count))
+		return nil, count, fmt.Errorf("%s is missing, and %s: take it from a backup", seal.FileName, describeUnopened(page.Items, count))
 	case err != nil:
 		return nil, count, err
 	}
 	var closed []store.Object
 	for _, o := range page.Items {
-		if !opens(key, o) {
+		if !opensSecret(key, o) {
 			closed = append(closed, o)
 		}
 	}
 	if len(closed) > 0 {
 		return nil, count, fmt.Errorf("%s with %s: it is another hub's, or they are damaged: take the key, or all data, from a backup",
-			unopened(closed, count), seal.FileName)
+			describeUnopened(closed, count), seal.FileName)
 	}
 	return key, count, nil
 }
 
-func opens(key *seal.Key, o store.Object) bool {
+func opensSecret(key *seal.Key, o store.Object) bool {
 	var record struct {
 		Sealed []byte `json:"sealed"`
 	}
@@ -73,8 +73,8 @@ func opens(key *seal.Key, o store.Object) bool {
 	return err == nil
 }
 
-// unopened names the Secrets that can't be decrypted, five at most.
-func unopened(objects []store.Object, of int) string {
+// describeUnopened names the Secrets that can't be decrypted, five at most.
+func describeUnopened(objects []store.Object, of int) string {
 	const most = 5
 	var names []string
 	for _, o := range objects[:min(len(objects), most)] {
@@ -87,34 +87,34 @@ func unopened(objects []store.Object, of int) string {
 	return fmt.Sprintf("%s (%d of %d) can't be opened", text, len(objects), of)
 }
 
-// secrets is the hub's store of Secrets while their key may change. All Secrets are written through it.
+// secretStore is the hub's store of Secrets while their key may change. All Secrets are written through it.
 //
 // A rotation writes a new key before the old one into the key's file, encrypts each Secret anew by an ordinary write, and deletes the
 // old key from the file once no Secret needs it. It may be interrupted anywhere: until its last step both keys are in the file, and the
 // next start goes on with it.
-type secrets struct {
+type secretStore struct {
 	store.Reader
 	store.Writer
 	key *seal.Key
 	log zerolog.Logger
-	// changing is held for reading by writes of Secrets: one that began before a rotation has ended before the rotation lists what it
+	// rotating is held for reading by writes of Secrets: one that began before a rotation has ended before the rotation lists what it
 	// has to encrypt anew, and one that begins later encrypts anew itself what was encrypted before.
-	changing sync.RWMutex
-	step     func(done string) error // called after each step of a rotation, which an error ends; nil, except in tests
+	rotating sync.RWMutex
+	onStep   func(done string) error // called after each step of a rotation, which an error ends; nil, except in tests
 }
 
-// openSecrets checks the key of the Secrets, makes one if there is none, and ends a rotation that was interrupted. If that can't be
+// openSecretStore checks the key of the Secrets, makes one if there is none, and ends a rotation that was interrupted. If that can't be
 // ended, as on a full disk, both keys stay.
-func openSecrets(ctx context.Context, dir string, st *bolt.Store, log zerolog.Logger) (*secrets, error) {
-	key, err := sealer(dir, st)
+func openSecretStore(ctx context.Context, dir string, st *bolt.Store, log zerolog.Logger) (*secretStore, error) {
+	key, err := openSealKey(dir, st)
 	if err != nil {
 		return nil, err
 	}
-	s := &secrets{Reader: st, Writer: st, key: key, log: log}
+	s := &secretStore{Reader: st, Writer: st, key: key, log: log}
 	if !key.Rotating() {
 		return s, nil
 	}
-	if count, err := s.finish(ctx); err != nil {
+	if count, err := s.finishRotation(ctx); err != nil {
 		log.Error().Err(err).Msg("an interrupted rotation of the key of Secrets can't be finished: the next start, or cloudhub rotate-key, tries again")
 	} else {
 		log.Info().Int("secrets", count).Msg("an interrupted rotation of the key of Secrets is finished")
@@ -123,30 +123,30 @@ func openSecrets(ctx context.Context, dir string, st *bolt.Store, log zerolog.Lo
 }
 
 // Create stores a new object. The content of a Secret is encrypted with the newest key.
-func (s *secrets) Create(ctx context.Context, o store.Object) (store.Object, error) {
+func (s *secretStore) Create(ctx context.Context, o store.Object) (store.Object, error) {
 	return s.write(o, func(o store.Object) (store.Object, error) { return s.Writer.Create(ctx, o) })
 }
 
 // Update replaces an object. The content of a Secret is encrypted with the newest key.
-func (s *secrets) Update(ctx context.Context, o store.Object, expect uint64) (store.Object, error) {
+func (s *secretStore) Update(ctx context.Context, o store.Object, expect uint64) (store.Object, error) {
 	return s.write(o, func(o store.Object) (store.Object, error) { return s.Writer.Update(ctx, o, expect) })
 }
 
-func (s *secrets) write(o store.Object, write func(store.Object) (store.Object, error)) (store.Object, error) {
+func (s *secretStore) write(o store.Object, write func(store.Object) (store.Object, error)) (store.Object, error) {
 	if o.Kind != resource.KindSecret {
 		return write(o)
 	}
-	s.changing.RLock()
-	defer s.changing.RUnlock()
-	o, _, err := s.renewed(o)
+	s.rotating.RLock()
+	defer s.rotating.RUnlock()
+	o, _, err := s.reseal(o)
 	if err != nil {
 		return o, err
 	}
 	return write(o)
 }
 
-// renewed is a Secret with its content encrypted with the newest key, and whether that changed anything.
-func (s *secrets) renewed(o store.Object) (_ store.Object, changed bool, err error) {
+// reseal is a Secret with its content encrypted with the newest key, and whether that changed anything.
+func (s *secretStore) reseal(o store.Object) (_ store.Object, changed bool, err error) {
 	if o.Data == nil || !s.key.Rotated() {
 		return o, false, nil
 	}
@@ -177,17 +177,17 @@ func (s *secrets) renewed(o store.Object) (_ store.Object, changed bool, err err
 }
 
 // rotate makes a new key, and encrypts all Secrets with it.
-func (s *secrets) rotate(ctx context.Context) (said string, err error) {
-	s.changing.Lock()
+func (s *secretStore) rotate(ctx context.Context) (said string, err error) {
+	s.rotating.Lock()
 	err = s.key.Rotate()
-	s.changing.Unlock()
+	s.rotating.Unlock()
 	if err == nil {
-		err = s.done("a new key")
+		err = s.afterStep("a new key")
 	}
 	if err != nil {
 		return "", err
 	}
-	count, err := s.finish(ctx)
+	count, err := s.finishRotation(ctx)
 	if err != nil {
 		return "", fmt.Errorf("%w: both keys stay, and the next start of the hub, or rotate-key, goes on", err)
 	}
@@ -195,17 +195,17 @@ func (s *secrets) rotate(ctx context.Context) (said string, err error) {
 	return fmt.Sprintf("%s has a new key; %d Secrets were encrypted with it, and the old key is deleted", seal.FileName, count), nil
 }
 
-func (s *secrets) done(step string) error {
-	if s.step == nil {
+func (s *secretStore) afterStep(step string) error {
+	if s.onStep == nil {
 		return nil
 	}
-	return s.step(step)
+	return s.onStep(step)
 }
 
-// finish encrypts what former keys have encrypted, and deletes these keys.
-func (s *secrets) finish(ctx context.Context) (count int, err error) {
+// finishRotation encrypts what former keys have encrypted, and deletes these keys.
+func (s *secretStore) finishRotation(ctx context.Context) (count int, err error) {
 	for {
-		n, err := s.renewAll(ctx)
+		n, err := s.resealAll(ctx)
 		if err != nil {
 			return count, err
 		}
@@ -213,26 +213,26 @@ func (s *secrets) finish(ctx context.Context) (count int, err error) {
 			break
 		}
 	}
-	if err := s.done("all Secrets"); err != nil {
+	if err := s.afterStep("all Secrets"); err != nil {
 		return count, err
 	}
 	if err := s.key.Retire(); err != nil {
 		return count, err
 	}
-	return count, s.done("the old key")
+	return count, s.afterStep("the old key")
 }
 
-// renewAll writes the Secrets that former keys have encrypted. One that somebody else writes or deletes meanwhile is left to the next
+// resealAll writes the Secrets that former keys have encrypted. One that somebody else writes or deletes meanwhile is left to the next
 // call.
-func (s *secrets) renewAll(ctx context.Context) (count int, err error) {
+func (s *secretStore) resealAll(ctx context.Context) (count int, err error) {
 	page, err := s.List(ctx, resource.KindSecret, store.ListOptions{})
 	if err != nil {
 		return 0, err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(writers)
+	g.SetLimit(concurrentWrites)
 	for _, o := range page.Items {
-		next, changed, err := s.renewed(o)
+		next, changed, err := s.reseal(o)
 		if err != nil {
 			return count, errors.Join(err, g.Wait())
 		}
@@ -248,22 +248,22 @@ func (s *secrets) renewAll(ctx context.Context) (count int, err error) {
 			case err != nil:
 				return fmt.Errorf("%s: %w", o.Key, err)
 			}
-			return s.done(o.Key.String())
+			return s.afterStep(o.Key.String())
 		})
 	}
 	return count, g.Wait()
 }
 
-// rotateStopped is rotate for a hub that is stopped.
-func rotateStopped(ctx context.Context, dir string) (said string, err error) {
+// rotateOffline is rotate for a hub that is stopped.
+func rotateOffline(ctx context.Context, dir string) (said string, err error) {
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, FileName)})
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	key, err := sealer(dir, st)
+	key, err := openSealKey(dir, st)
 	if err != nil {
 		return "", err
 	}
-	return (&secrets{Reader: st, Writer: st, key: key, log: zerolog.Nop()}).rotate(ctx)
+	return (&secretStore{Reader: st, Writer: st, key: key, log: zerolog.Nop()}).rotate(ctx)
 }

@@ -29,8 +29,8 @@ func keysIn(t *testing.T, dir string) int {
 	return strings.Count(string(text), "\n")
 }
 
-// all are the contents of the Secrets that a directory's key opens, by name.
-func all(t *testing.T, dir string) (values map[string]string) {
+// allSecrets are the contents of the Secrets that a directory's key opens, by name.
+func allSecrets(t *testing.T, dir string) (values map[string]string) {
 	t.Helper()
 	key, err := seal.Load(dir)
 	require.NoError(t, err)
@@ -53,17 +53,17 @@ func all(t *testing.T, dir string) (values map[string]string) {
 func TestARotationThatIsInterrupted(t *testing.T) {
 	names := []string{"a", "b", "c", "d"}
 	for last := 0; ; last++ {
-		dir := secretive(t, names...)
+		dir := dirWithSecrets(t, names...)
 		first, err := os.ReadFile(filepath.Join(dir, seal.FileName))
 		require.NoError(t, err)
-		was := all(t, dir)
+		was := allSecrets(t, dir)
 		var mu sync.Mutex
 		var steps []string
 		ended := false
 		withHub(t, dir, func(st *bolt.Store) {
-			s, err := openSecrets(t.Context(), dir, st, zerolog.Nop())
+			s, err := openSecretStore(t.Context(), dir, st, zerolog.Nop())
 			require.NoError(t, err)
-			s.step = func(done string) error {
+			s.onStep = func(done string) error {
 				mu.Lock()
 				defer mu.Unlock()
 				if steps = append(steps, done); len(steps) > last {
@@ -76,19 +76,19 @@ func TestARotationThatIsInterrupted(t *testing.T) {
 				require.ErrorIs(t, err, errKilled)
 			}
 		})
-		require.Equal(t, was, all(t, dir), "%d: %v", last, steps)
-		require.NoError(t, maintenance().Relate(dir), "a backup of this moment is whole")
+		require.Equal(t, was, allSecrets(t, dir), "%d: %v", last, steps)
+		require.NoError(t, dataProgram().CheckRelated(dir), "a backup of this moment is whole")
 		withHub(t, dir, func(st *bolt.Store) {
-			_, err := openSecrets(t.Context(), dir, st, zerolog.Nop())
+			_, err := openSecretStore(t.Context(), dir, st, zerolog.Nop())
 			require.NoError(t, err)
 		})
-		require.Equal(t, was, all(t, dir), "%d: %v", last, steps)
+		require.Equal(t, was, allSecrets(t, dir), "%d: %v", last, steps)
 		require.Equal(t, 1, keysIn(t, dir), "%d: %v", last, steps)
 		now, err := os.ReadFile(filepath.Join(dir, seal.FileName))
 		require.NoError(t, err)
 		require.NotEqual(t, string(first), string(now))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, seal.FileName), first, 0o600))
-		require.ErrorContains(t, maintenance().Relate(dir), "(4 of 4) can't be opened", "the old key opens nothing")
+		require.ErrorContains(t, dataProgram().CheckRelated(dir), "(4 of 4) can't be opened", "the old key opens nothing")
 		if ended {
 			require.ElementsMatch(t, append([]string{"a new key", "all Secrets", "the old key"},
 				"Secret default/a", "Secret default/b", "Secret default/c", "Secret default/d"), steps)
@@ -99,19 +99,19 @@ func TestARotationThatIsInterrupted(t *testing.T) {
 
 // A crash while the key's file is written leaves an unfinished one beside it, which stops nothing.
 func TestARotationBesideAnUnfinishedFile(t *testing.T) {
-	dir := secretive(t, "a")
+	dir := dirWithSecrets(t, "a")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, seal.FileName+".new"), []byte("half"), 0o600))
-	said, err := rotateStopped(t.Context(), dir)
+	said, err := rotateOffline(t.Context(), dir)
 	require.NoError(t, err)
 	require.Equal(t, "secrets.key has a new key; 1 Secrets were encrypted with it, and the old key is deleted", said)
-	require.Len(t, all(t, dir), 1)
+	require.Len(t, allSecrets(t, dir), 1)
 }
 
 // What cannot be decrypted ends a rotation, and both keys stay.
 func TestARotationWithADamagedSecret(t *testing.T) {
-	dir := secretive(t, "a", "b")
+	dir := dirWithSecrets(t, "a", "b")
 	withHub(t, dir, func(st *bolt.Store) {
-		s, err := openSecrets(t.Context(), dir, st, zerolog.Nop())
+		s, err := openSecretStore(t.Context(), dir, st, zerolog.Nop())
 		require.NoError(t, err)
 		o, err := st.Get(t.Context(), store.Key{Kind: "Secret", Namespace: "default", Name: "a"})
 		require.NoError(t, err)
@@ -127,9 +127,9 @@ func TestARotationWithADamagedSecret(t *testing.T) {
 
 // Secrets are written while the key changes, again and again: each opens with the keys that are there, and in the end with one.
 func TestWritesDuringRotations(t *testing.T) {
-	dir := secretive(t)
+	dir := dirWithSecrets(t)
 	withHub(t, dir, func(st *bolt.Store) {
-		s, err := openSecrets(t.Context(), dir, st, zerolog.Nop())
+		s, err := openSecretStore(t.Context(), dir, st, zerolog.Nop())
 		require.NoError(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		var group sync.WaitGroup
@@ -159,15 +159,15 @@ func TestWritesDuringRotations(t *testing.T) {
 		stop()
 		group.Wait()
 	})
-	require.Len(t, all(t, dir), 4)
-	require.NoError(t, maintenance().Relate(dir))
+	require.Len(t, allSecrets(t, dir), 4)
+	require.NoError(t, dataProgram().CheckRelated(dir))
 }
 
 // What was encrypted before a rotation began may be stored after it has ended.
 func TestAWriteAcrossARotation(t *testing.T) {
-	dir := secretive(t)
+	dir := dirWithSecrets(t)
 	withHub(t, dir, func(st *bolt.Store) {
-		s, err := openSecrets(t.Context(), dir, st, zerolog.Nop())
+		s, err := openSecretStore(t.Context(), dir, st, zerolog.Nop())
 		require.NoError(t, err)
 		of := store.Key{Kind: "Secret", Namespace: "default", Name: "late"}
 		sealed, err := s.key.Seal([]byte("plain"), of.String())
@@ -179,5 +179,5 @@ func TestAWriteAcrossARotation(t *testing.T) {
 		_, err = s.Create(t.Context(), store.Object{Key: of, Data: data})
 		require.NoError(t, err)
 	})
-	require.Equal(t, map[string]string{"late": "plain"}, all(t, dir))
+	require.Equal(t, map[string]string{"late": "plain"}, allSecrets(t, dir))
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-type reporter = func(key, format string, args ...any)
+type reportFunc = func(key, format string, args ...any)
 
 func (h *Hub) complete() (err error) {
 	if h.Listen == "public" {
@@ -38,7 +38,7 @@ func (h *Hub) complete() (err error) {
 	return err
 }
 
-func (h *Hub) check(report reporter) {
+func (h *Hub) check(report reportFunc) {
 	checkMQTT(h.MQTT, h.Insecure, true, report)
 	checkHTTP(h.HTTP, h.Auth.Auth, h.Insecure, true, h.Auth.OIDC.Issuer != "", report)
 	h.Hub.check(report)
@@ -91,7 +91,7 @@ func (c *Core) complete() (err error) {
 	return nil
 }
 
-func (c *Core) check(report reporter) {
+func (c *Core) check(report reportFunc) {
 	if !topics.ValidName(c.Node.Name) {
 		report("node.name", "%q is no name: use a-z, 0-9, and - or . in between", c.Node.Name)
 	}
@@ -106,7 +106,7 @@ func (c *Core) check(report reporter) {
 	c.Link.check(report)
 	for i, rule := range c.Bridge {
 		at := fmt.Sprintf("bridge[%d].", i)
-		oneOf(at+"direction", rule.Direction, []string{"up", "down"}, report)
+		checkOneOf(at+"direction", rule.Direction, []string{"up", "down"}, report)
 		checkBridged(at+"filter", rule.Filter, report)
 	}
 	c.Auth.check([]string{"operator", "viewer", "mapper", "agent", "discoverer"}, byCertificate(c.MQTT.MQTT, c.HTTP), report)
@@ -118,7 +118,7 @@ func (c *Core) check(report reporter) {
 const leastNodeValidity = time.Hour
 
 // checkLocal wants a socket for users of this host, and one user for each.
-func (c *Core) checkLocal(report reporter) {
+func (c *Core) checkLocal(report reportFunc) {
 	seen := map[string]string{}
 	for i, u := range c.Auth.Users {
 		key := fmt.Sprintf("auth.users[%d].local", i)
@@ -138,7 +138,7 @@ func (c *Core) checkLocal(report reporter) {
 }
 
 // checkBridged wants a filter of users' own topics.
-func checkBridged(key, filter string, report reporter) {
+func checkBridged(key, filter string, report reportFunc) {
 	if err := topics.CheckFilter(filter); err != nil {
 		report(key, "%v", err)
 	} else if first, _, _ := strings.Cut(filter, "/"); topics.IsTree(filter) || strings.HasPrefix(first, "$") {
@@ -155,7 +155,7 @@ func (d *Discovery) complete() (err error) {
 	}
 	if d.Handlers.Dir == Auto && err == nil {
 		d.Handlers.Dir = HandlersDir
-		if !writableDir(d.Handlers.Dir) && !writableDir(filepath.Dir(d.Handlers.Dir)) {
+		if !isWritableDir(d.Handlers.Dir) && !isWritableDir(filepath.Dir(d.Handlers.Dir)) {
 			d.Handlers.Dir, err = filepath.Abs(filepath.Join(d.Data.Dir, "sockets"))
 		}
 	}
@@ -168,7 +168,7 @@ const HandlersDir = "/run/edgediscovery"
 // registrationSocket is the longest name of a socket in handlers.dir that is known.
 const registrationSocket = "/agent-registration.sock"
 
-func (d *Discovery) check(report reporter) {
+func (d *Discovery) check(report reportFunc) {
 	d.MQTT.check(report)
 	if !path.IsAbs(d.Handlers.Dir) || len(d.Handlers.Dir) > maxSocketPath-len(registrationSocket) {
 		report("handlers.dir", "%q is neither auto nor an absolute path of at most %d bytes", d.Handlers.Dir, maxSocketPath-len(registrationSocket))
@@ -186,7 +186,7 @@ func (d *Discovery) check(report reporter) {
 	}
 }
 
-func (a AgentMQTT) check(report reporter) {
+func (a AgentMQTT) check(report reportFunc) {
 	if s := a.Socket; s == "" || len(s) > maxSocketPath {
 		report("mqtt.socket", "%q is neither auto nor a path of at most %d bytes", s, maxSocketPath)
 	}
@@ -231,7 +231,7 @@ func (a *Agent) complete() (err error) {
 	return err
 }
 
-func (a *Agent) check(report reporter) {
+func (a *Agent) check(report reportFunc) {
 	a.MQTT.check(report)
 	clean := func(key, p string) {
 		if !path.IsAbs(p) || path.Clean(p) != p {
@@ -306,7 +306,7 @@ func (a *Agent) check(report reporter) {
 }
 
 // check wants all commands or none.
-func (o AgentOS) check(report reporter) {
+func (o AgentOS) check(report reportFunc) {
 	set, missing := 0, ""
 	for _, c := range []struct {
 		key  string
@@ -332,7 +332,7 @@ func (o AgentOS) check(report reporter) {
 }
 
 // check wants a command that is listed, and conditions that can hold.
-func (h Hook) check(key string, allowed map[string]bool, clean func(key, path string), report reporter) {
+func (h Hook) check(key string, allowed map[string]bool, clean func(key, path string), report reportFunc) {
 	if !allowed[h.Run] {
 		report(key+"run", "%q is not listed in commands", h.Run)
 	}
@@ -342,14 +342,14 @@ func (h Hook) check(key string, allowed map[string]bool, clean func(key, path st
 	for i, c := range h.If {
 		clean(fmt.Sprintf("%sif[%d].path", key, i), c.Path)
 		for _, op := range c.Op {
-			oneOf(fmt.Sprintf("%sif[%d].op", key, i), op, []string{"created", "updated", "removed"}, report)
+			checkOneOf(fmt.Sprintf("%sif[%d].op", key, i), op, []string{"created", "updated", "removed"}, report)
 		}
 	}
 }
 
 func (m *Mapper[D]) complete() error { return nil }
 
-func (m *Mapper[D]) check(report reporter) {
+func (m *Mapper[D]) check(report reportFunc) {
 	checkLocalServer("server", m.Server, report)
 	if !topics.ValidName(m.Name) {
 		report("name", "%q is no name: use a-z, 0-9, and - or . in between", m.Name)
@@ -363,7 +363,7 @@ func (m *Mapper[D]) check(report reporter) {
 	}
 }
 
-func (l Link) check(report reporter) {
+func (l Link) check(report reportFunc) {
 	if l.Server != "" {
 		checkServer("link.server", l.Server, report)
 	}
@@ -380,16 +380,16 @@ func (l Link) check(report reporter) {
 	}
 }
 
-func (i Identity) check(prefix string, report reporter) {
-	if i.Password == redacted {
-		report(prefix+"password", "%s is what --print-config shows in its place: print with --show-secrets, or fill it in", redacted)
+func (i Identity) check(prefix string, report reportFunc) {
+	if i.Password == redactedText {
+		report(prefix+"password", "%s is what --print-config shows in its place: print with --show-secrets, or fill it in", redactedText)
 	}
 	if i.Password != "" && i.PasswordFile != "" {
 		report(prefix+"password", "give this or %spasswordFile, not both", prefix)
 	}
 }
 
-func (t TLSClient) check(prefix string, report reporter) {
+func (t TLSClient) check(prefix string, report reportFunc) {
 	if (t.Cert == "") != (t.Key == "") {
 		report(prefix+"cert", "a certificate needs its key and a key its certificate: set both %scert and %skey", prefix, prefix)
 	}
@@ -398,7 +398,7 @@ func (t TLSClient) check(prefix string, report reporter) {
 // byCertificate reports whether anybody can sign in with a certificate.
 func byCertificate(m MQTT, h HTTP) bool { return m.TLS.ClientCA+h.TLS.ClientCA != "" }
 
-func (a Auth) check(roles []string, byCertificate bool, report reporter) {
+func (a Auth) check(roles []string, byCertificate bool, report reportFunc) {
 	for i, d := range a.Deny {
 		d.check(fmt.Sprintf("auth.deny[%d]", i), report)
 	}
@@ -425,7 +425,7 @@ func (a Auth) check(roles []string, byCertificate bool, report reporter) {
 		if u.Role == "mapper" && !slices.Contains(roles, u.Role) {
 			report(at+"role", "user %q: mappers sign in on their node's own broker, and the hub has nothing for them: list the user in auth.users of the node's core.yaml", u.Name)
 		} else {
-			oneOf(at+"role", u.Role, roles, report)
+			checkOneOf(at+"role", u.Role, roles, report)
 		}
 		u.checkPassword(at+"passwordHash", byCertificate || u.Local != "", report)
 		u.checkTopics(at, report)
@@ -438,7 +438,7 @@ func (a Auth) check(roles []string, byCertificate bool, report reporter) {
 }
 
 // check wants one of the three, and hexadecimal digits that can be a certificate's.
-func (d Deny) check(key string, report reporter) {
+func (d Denied) check(key string, report reportFunc) {
 	given := 0
 	for _, s := range []string{d.Name, d.Serial, d.Fingerprint} {
 		if s != "" {
@@ -450,15 +450,15 @@ func (d Deny) check(key string, report reporter) {
 		report(key, "give one of name, serial and fingerprint")
 	case strings.HasPrefix(d.Name, "node/"):
 		report(key+".name", "%q: a node is denied by its name alone: write %q", d.Name, strings.TrimPrefix(d.Name, "node/"))
-	case d.Serial != "" && Hex(d.Serial) == "":
+	case d.Serial != "" && NormalizeHex(d.Serial) == "":
 		report(key+".serial", "%q is no hexadecimal number, such as openssl x509 -serial shows", d.Serial)
-	case d.Fingerprint != "" && len(strings.ReplaceAll(d.Fingerprint, ":", "")) != 64, d.Fingerprint != "" && Hex(d.Fingerprint) == "":
+	case d.Fingerprint != "" && len(strings.ReplaceAll(d.Fingerprint, ":", "")) != 64, d.Fingerprint != "" && NormalizeHex(d.Fingerprint) == "":
 		report(key+".fingerprint", "%q is not the 64 hexadecimal digits that openssl x509 -fingerprint -sha256 shows", d.Fingerprint)
 	}
 }
 
-// Hex is a hexadecimal number as it is compared: without colons and leading zeros, in lower case; empty: it is none.
-func Hex(s string) string {
+// NormalizeHex is a hexadecimal number as it is compared: without colons and leading zeros, in lower case; empty: it is none.
+func NormalizeHex(s string) string {
 	n, ok := new(big.Int).SetString(strings.ReplaceAll(s, ":", ""), 16)
 	if !ok || n.Sign() < 0 {
 		return ""
@@ -467,10 +467,10 @@ func Hex(s string) string {
 }
 
 // checkPassword wants a hash that passwords can be compared with. Without one the user needs a certificate.
-func (u User) checkPassword(key string, byCertificate bool, report reporter) {
+func (u User) checkPassword(key string, byCertificate bool, report reportFunc) {
 	switch {
-	case u.PasswordHash == redacted:
-		report(key, "user %q: %s is what --print-config shows in its place: print with --show-secrets, or fill in the hash", u.Name, redacted)
+	case u.PasswordHash == redactedText:
+		report(key, "user %q: %s is what --print-config shows in its place: print with --show-secrets, or fill in the hash", u.Name, redactedText)
 	case u.PasswordHash == "" && !byCertificate:
 		report(key, "is missing: user %q could not sign in; only where a clientCA is set can it be left out, for users with a certificate", u.Name)
 	case u.PasswordHash != "":
@@ -481,7 +481,7 @@ func (u User) checkPassword(key string, byCertificate bool, report reporter) {
 }
 
 // checkTopics wants filters of users' own topics, for roles that have any.
-func (u User) checkTopics(at string, report reporter) {
+func (u User) checkTopics(at string, report reportFunc) {
 	for _, list := range []struct {
 		name    string
 		filters Filters
@@ -502,7 +502,7 @@ func (u User) checkTopics(at string, report reporter) {
 }
 
 // checkNodes wants it said which nodes people may see: on a hub there is no safe default.
-func (a Auth) checkNodes(report reporter) {
+func (a Auth) checkNodes(report reportFunc) {
 	for i, u := range a.Users {
 		if (u.Role == "operator" || u.Role == "viewer") && len(u.Nodes) == 0 {
 			report(fmt.Sprintf("auth.users[%d].nodes", i),
@@ -512,7 +512,7 @@ func (a Auth) checkNodes(report reporter) {
 }
 
 // check requires a provider with a valid address, and groups that give a role.
-func (o OIDC) check(report reporter) {
+func (o OIDC) check(report reportFunc) {
 	if o.Issuer == "" {
 		if o.Audience+o.CA != "" || len(o.Groups) > 0 {
 			report("auth.oidc.issuer", "is missing: the URL of the OpenID Connect provider")
@@ -539,7 +539,7 @@ func (o OIDC) check(report reporter) {
 		if _, err := path.Match(g.Group, ""); err != nil || g.Group == "" {
 			report(at+"group", "%q is no name or pattern of a group", g.Group)
 		}
-		oneOf(at+"role", g.Role, []string{"operator", "viewer", "controller"}, report)
+		checkOneOf(at+"role", g.Role, []string{"operator", "viewer", "controller"}, report)
 		if len(g.Nodes) == 0 && g.Role != "controller" {
 			report(at+"nodes", `is missing: the group %q would see no node; write nodes: ["*"] for all, or globs of their names`, g.Group)
 		}
@@ -551,7 +551,7 @@ func (o OIDC) check(report reporter) {
 	}
 }
 
-func checkLimits(l Limits, report reporter) {
+func checkLimits(l Limits, report reportFunc) {
 	if l.KeepAlive < 0 || l.KeepAlive > 0 && l.KeepAlive < time.Second || l.KeepAlive > 65535*time.Second {
 		report("limits.keepAlive", "%s is neither 0 nor from 1s to 18h12m15s, which MQTT can say", l.KeepAlive)
 	}
@@ -565,7 +565,7 @@ func checkLimits(l Limits, report reporter) {
 }
 
 // check wants names and addresses, with a port or without.
-func (s Sources) check(report reporter) {
+func (s Sources) check(report reportFunc) {
 	for i, text := range s.Allow {
 		if _, err := netip.ParsePrefix(text); err != nil {
 			report(fmt.Sprintf("sources.allow[%d]", i), "%q is not a network such as 127.0.0.1/32", text)
@@ -573,7 +573,7 @@ func (s Sources) check(report reporter) {
 	}
 }
 
-func (h HubAddress) check(report reporter) {
+func (h HubAddress) check(report reportFunc) {
 	for i, name := range h.Address {
 		host, port := name, ""
 		if h, p, err := net.SplitHostPort(name); err == nil {
@@ -589,7 +589,7 @@ func (h HubAddress) check(report reporter) {
 }
 
 // check wants key=value, and fields of the system information.
-func (n NodeName) check(report reporter) {
+func (n NodeName) check(report reportFunc) {
 	for i, text := range n.Labels {
 		key, value, ok := strings.Cut(text, "=")
 		if err := resource.CheckLabels("", map[string]string{key: value}); !ok {
@@ -607,7 +607,7 @@ func (n NodeName) check(report reporter) {
 }
 
 // checkMQTT checks a broker's listeners. own says that the program has a certificate of its own where none is given.
-func checkMQTT(m MQTT, insecure, own bool, report reporter) {
+func checkMQTT(m MQTT, insecure, own bool, report reportFunc) {
 	checkListen("mqtt.listen", m.Listen, !insecure, "mqtt.tls.listen", report)
 	m.TLS.check("mqtt.tls.", own, report)
 	checkListen("mqtt.websocket.listen", m.WebSocket.Listen, !insecure && !m.WebSocket.TLS, "mqtt.websocket.tls", report)
@@ -623,7 +623,7 @@ func checkMQTT(m MQTT, insecure, own bool, report reporter) {
 }
 
 // checkHTTP checks the listeners of an API. own is as for checkMQTT; oidc says that people may sign in with a provider's tokens.
-func checkHTTP(h HTTP, a Auth, insecure, own, oidc bool, report reporter) {
+func checkHTTP(h HTTP, a Auth, insecure, own, oidc bool, report reportFunc) {
 	checkListen("http.listen", h.Listen, !insecure, "http.tls.listen", report)
 	h.TLS.check("http.tls.", own, report)
 	hasPassword := func(u User) bool { return u.PasswordHash != "" }
@@ -635,7 +635,7 @@ func checkHTTP(h HTTP, a Auth, insecure, own, oidc bool, report reporter) {
 	}
 }
 
-func (t TLSListener) check(prefix string, own bool, report reporter) {
+func (t TLSListener) check(prefix string, own bool, report reportFunc) {
 	checkListen(prefix+"listen", t.Listen, false, "", report)
 	if t.Listen != "" && (t.Cert == "" || t.Key == "") && !(own && t.Cert == t.Key) {
 		report(prefix+"listen", "needs %scert and %skey", prefix, prefix)
@@ -643,7 +643,7 @@ func (t TLSListener) check(prefix string, own bool, report reporter) {
 }
 
 // checkListen wants host:port, and loopback where only loopback may be plain.
-func checkListen(key, address string, loopback bool, instead string, report reporter) {
+func checkListen(key, address string, loopback bool, instead string, report reportFunc) {
 	if address == "" {
 		return
 	}
@@ -670,7 +670,7 @@ func IsLoopback(host string) bool {
 }
 
 // checkLocalServer also takes the Unix socket of a core.
-func checkLocalServer(key, server string, report reporter) {
+func checkLocalServer(key, server string, report reportFunc) {
 	if path, ok := strings.CutPrefix(server, "unix://"); !ok {
 		checkServer(key, server, report)
 	} else if !strings.HasPrefix(path, "/") {
@@ -678,7 +678,7 @@ func checkLocalServer(key, server string, report reporter) {
 	}
 }
 
-func checkServer(key, server string, report reporter) {
+func checkServer(key, server string, report reportFunc) {
 	u, err := url.Parse(server)
 	if err != nil || (u.Scheme != "mqtt" && u.Scheme != "mqtts") || u.Hostname() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" {
 		report(key, "%q is not mqtt://host:port or mqtts://host:port", redactURL(server))
@@ -693,7 +693,7 @@ func redactURL(s string) string {
 	return s
 }
 
-func oneOf(key, value string, choice []string, report reporter) {
+func checkOneOf(key, value string, choice []string, report reportFunc) {
 	if !slices.Contains(choice, value) {
 		report(key, "%q is not one of %s", value, strings.Join(choice, ", "))
 	}

@@ -196,12 +196,12 @@ type HookCondition struct {
 
 // Health says when a host is well after an update.
 type Health struct {
-	Checks  []Check       `yaml:"checks"`
+	Checks  []HealthCheck `yaml:"checks"`
 	Timeout time.Duration `yaml:"timeout" min:"1"`
 }
 
-// Check is a command that succeeds when the host is well.
-type Check struct {
+// HealthCheck is a command that succeeds when the host is well.
+type HealthCheck struct {
 	Run     string `yaml:"run"`
 	Timeout string `yaml:"timeout,omitempty"`
 }
@@ -289,7 +289,7 @@ func (c Core) SocketPath() (path, why string) {
 		return c.MQTT.Socket, ""
 	case runtime.GOOS != "linux":
 		return "", "this system does not identify the peer of a Unix socket"
-	case writableDir(RuntimeDir):
+	case isWritableDir(RuntimeDir):
 		return filepath.Join(RuntimeDir, SocketName), ""
 	}
 	if path = filepath.Join(c.Data.Dir, SocketName); len(path) > maxSocketPath {
@@ -375,7 +375,7 @@ type Auth struct {
 	// Topics is a file of rules for users' own topics, in mosquitto's format; empty: there is none.
 	Topics string `yaml:"topics" file:"true"`
 	// Deny are those who are not let in, whatever they show.
-	Deny []Deny `yaml:"deny"`
+	Deny []Denied `yaml:"deny"`
 	// SharedGroups are globs of the shared subscriptions' groups that users have in common.
 	SharedGroups []string `yaml:"sharedGroups,flow"`
 }
@@ -419,8 +419,8 @@ type HubAddress struct {
 	Address []string `yaml:"address,flow"`
 }
 
-// Deny identifies a user, node or certificate by one of these.
-type Deny struct {
+// Denied identifies a user, node or certificate by one of these.
+type Denied struct {
 	Name        string `yaml:"name,omitempty"`        // of a user or node
 	Serial      string `yaml:"serial,omitempty"`      // of a certificate, hexadecimal
 	Fingerprint string `yaml:"fingerprint,omitempty"` // of a certificate, SHA-256, hexadecimal
@@ -518,7 +518,7 @@ func (a Audit) Path(dataDir string) string {
 	return a.File
 }
 
-func (a Audit) check(report reporter) {
+func (a Audit) check(report reportFunc) {
 	if a.Size < 1<<20 {
 		report("audit.size", "%s is less than 1MiB", a.Size)
 	}
@@ -633,13 +633,13 @@ func Logger(w io.Writer, cfg Log) zerolog.Logger {
 	if err != nil || cfg.Level == "" {
 		level = zerolog.InfoLevel
 	}
-	return zerolog.New(w).Level(level).Hook(stamp{})
+	return zerolog.New(w).Level(level).Hook(timestampHook{})
 }
 
-// stamp adds the time, in milliseconds: zerolog's own stamp has its precision in a
+// timestampHook adds the time, in milliseconds: zerolog's own stamp has its precision in a
 // global variable, which is not ours to change.
-type stamp struct{}
+type timestampHook struct{}
 
-func (stamp) Run(e *zerolog.Event, _ zerolog.Level, _ string) {
+func (timestampHook) Run(e *zerolog.Event, _ zerolog.Level, _ string) {
 	e.Str(zerolog.TimestampFieldName, time.Now().Format(logTime))
 }

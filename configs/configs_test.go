@@ -16,20 +16,20 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon"
 )
 
-func write(t *testing.T, text string) string {
+func writeSettings(t *testing.T, text string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "test.yaml")
 	require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
 	return name
 }
 
-// load reads a core's settings from a file's text and arguments.
-func load(t *testing.T, text string, args ...string) (Core, error) {
+// loadCore reads a core's settings from a file's text and arguments.
+func loadCore(t *testing.T, text string, args ...string) (Core, error) {
 	t.Helper()
 	flags := pflag.NewFlagSet("edgecore", pflag.ContinueOnError)
 	require.NoError(t, AddFlags[Core]("edgecore", flags))
 	require.NoError(t, flags.Parse(args))
-	return Load[Core]("edgecore", write(t, text), flags)
+	return Load[Core]("edgecore", writeSettings(t, text), flags)
 }
 
 func TestDefaultsAreWholeAndOnLoopback(t *testing.T) {
@@ -76,7 +76,7 @@ func TestFileThenEnvironmentThenFlags(t *testing.T) {
 	t.Setenv("EDGECORE_LINK_RETRY_TIMEOUT", "22s")
 	t.Setenv("EDGECORE_LINK_RETRY_BACKOFF_MAX", "42s")
 	t.Setenv("EDGECORE_MQTT_TLS_CLIENT_CA", "ca.pem")
-	core, err := load(t, text, "--link-retry-backoff-max=43s", "--insecure", "--mqtt-listen", "")
+	core, err := loadCore(t, text, "--link-retry-backoff-max=43s", "--insecure", "--mqtt-listen", "")
 	require.NoError(t, err)
 	require.Equal(t, 11*time.Second, core.Link.Keepalive)
 	require.Equal(t, 22*time.Second, core.Link.Retry.Timeout)
@@ -89,17 +89,17 @@ func TestFileThenEnvironmentThenFlags(t *testing.T) {
 }
 
 func TestTextSurvivesAsItWasWritten(t *testing.T) {
-	core, err := load(t, "node: {name: \"007\"}\nlink: {user: 0123, password: 1_000}\nauth:\n  users:\n    - {name: Ann, passwordHash: "+hash+", role: viewer, devices: [\"lamp*\"]}\n")
+	core, err := loadCore(t, "node: {name: \"007\"}\nlink: {user: 0123, password: 1_000}\nauth:\n  users:\n    - {name: Ann, passwordHash: "+secretHash+", role: viewer, devices: [\"lamp*\"]}\n")
 	require.NoError(t, err)
 	require.Equal(t, "007", core.Node.Name)
 	require.Equal(t, "0123", core.Link.User)
 	require.Equal(t, "1_000", core.Link.Password)
-	require.Equal(t, []User{{Name: "Ann", PasswordHash: hash, Role: "viewer", Devices: []string{"lamp*"}}}, core.Auth.Users)
+	require.Equal(t, []User{{Name: "Ann", PasswordHash: secretHash, Role: "viewer", Devices: []string{"lamp*"}}}, core.Auth.Users)
 }
 
 func TestUsersFromTheEnvironment(t *testing.T) {
-	t.Setenv("EDGECORE_AUTH_USERS", `[{name: bob, role: operator, passwordHash: `+hash+`}]`)
-	core, err := load(t, "")
+	t.Setenv("EDGECORE_AUTH_USERS", `[{name: bob, role: operator, passwordHash: `+secretHash+`}]`)
+	core, err := loadCore(t, "")
 	require.NoError(t, err)
 	require.Len(t, core.Auth.Users, 1)
 	require.Equal(t, "bob", core.Auth.Users[0].Name)
@@ -157,7 +157,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		{"two documents", "data: {dir: a}\n---\ndata: {dir: b}", "more than one YAML document"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := load(t, c.text)
+			_, err := loadCore(t, c.text)
 			require.ErrorContains(t, err, c.want)
 			require.NotContains(t, err.Error(), "hunter2")
 		})
@@ -165,7 +165,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 }
 
 func TestAllThatIsWrongIsReportedAtOnce(t *testing.T) {
-	_, err := load(t, "link: {keepalive: 3, sever: x}\nzzz: 1\n")
+	_, err := loadCore(t, "link: {keepalive: 3, sever: x}\nzzz: 1\n")
 	require.ErrorContains(t, err, "link.keepalive")
 	require.ErrorContains(t, err, "did you mean link.server?")
 	require.ErrorContains(t, err, "zzz")
@@ -175,24 +175,24 @@ func TestAllThatIsWrongIsReportedAtOnce(t *testing.T) {
 
 func TestSourcesOfWrongValues(t *testing.T) {
 	t.Setenv("EDGECORE_LINK_KEEPALIVE", "soon")
-	_, err := load(t, "", "--link-retry-timeout=later")
+	_, err := loadCore(t, "", "--link-retry-timeout=later")
 	require.ErrorContains(t, err, `EDGECORE_LINK_KEEPALIVE: link.keepalive: "soon" is not a duration`)
 	require.ErrorContains(t, err, `--link-retry-timeout: link.retry.timeout: "later" is not a duration`)
 	t.Setenv("EDGECORE_LINK_KEEPALIVE", "")
-	_, err = load(t, "", "--mqtt-listen=0.0.0.0:1")
+	_, err = loadCore(t, "", "--mqtt-listen=0.0.0.0:1")
 	require.ErrorContains(t, err, "--mqtt-listen")
 }
 
 func TestHubsThatAreReplacedAreNamed(t *testing.T) {
-	hub, err := Load[Hub]("cloudhub", write(t, "replaces: [hub-5f3c2a11]"), nil)
+	hub, err := Load[Hub]("cloudhub", writeSettings(t, "replaces: [hub-5f3c2a11]"), nil)
 	require.NoError(t, err)
 	require.Equal(t, []string{"hub-5f3c2a11"}, hub.Replaces)
-	_, err = Load[Hub]("cloudhub", write(t, "replaces: [hub-5f3c2a11, 12345678]"), nil)
+	_, err = Load[Hub]("cloudhub", writeSettings(t, "replaces: [hub-5f3c2a11, 12345678]"), nil)
 	require.ErrorContains(t, err, `test.yaml:1: replaces[1]: "12345678" is no hub's identity, such as hub-5f3c2a11`)
 }
 
 func TestInsecureAllowsOpenListeners(t *testing.T) {
-	core, err := load(t, "insecure: true\nmqtt: {listen: ':2883'}")
+	core, err := loadCore(t, "insecure: true\nmqtt: {listen: ':2883'}")
 	require.NoError(t, err)
 	require.Equal(t, ":2883", core.MQTT.Listen)
 }
@@ -200,10 +200,10 @@ func TestInsecureAllowsOpenListeners(t *testing.T) {
 func TestMisspeltVariables(t *testing.T) {
 	t.Setenv("EDGECORE_SERVICE_HOST", "10.0.0.1") // what Kubernetes sets for a service named edgecore
 	t.Setenv("EDGECORE_PORT", "tcp://10.0.0.1:1883")
-	_, err := load(t, "")
+	_, err := loadCore(t, "")
 	require.NoError(t, err)
 	t.Setenv("EDGECORE_LINK_KEEPALVE", "3s")
-	_, err = load(t, "")
+	_, err = loadCore(t, "")
 	require.ErrorContains(t, err, "EDGECORE_LINK_KEEPALVE: unknown; did you mean EDGECORE_LINK_KEEPALIVE?")
 }
 
@@ -214,14 +214,14 @@ func TestMissingFileIsAnErrorWhenNamed(t *testing.T) {
 	require.ErrorContains(t, err, "toaster")
 }
 
-// hash is that of "secret".
-const hash = "$6$MDEyMzQ1Njc4OWFi$qEXipeLbgxRlwd06QHfY5WITkUZg0jLg9SZbXzq3ifXjfj+v3GbJGrSfC5PAg3UNCS+UFfbhUIZX4bmIAs330w=="
+// secretHash is that of "secret".
+const secretHash = "$6$MDEyMzQ1Njc4OWFi$qEXipeLbgxRlwd06QHfY5WITkUZg0jLg9SZbXzq3ifXjfj+v3GbJGrSfC5PAg3UNCS+UFfbhUIZX4bmIAs330w=="
 
 func TestPrintedSettingsLoadAgainAndHideSecrets(t *testing.T) {
 	t.Setenv("EDGECORE_LINK_PASSWORD", "hunter2")
-	text := "auth: {users: [{name: ann, role: viewer, passwordHash: " + hash + ", nodes: [a, b]}]}\nlink: {keepalive: 90s}\nlimits: {packet: 3MiB}\n"
+	text := "auth: {users: [{name: ann, role: viewer, passwordHash: " + secretHash + ", nodes: [a, b]}]}\nlink: {keepalive: 90s}\nlimits: {packet: 3MiB}\n"
 	var out bytes.Buffer
-	_, done, err := Parse[Core]("edgecore", []string{"--config", write(t, text), "--print-config", "--node-name=n1"}, &out)
+	_, done, err := Parse[Core]("edgecore", []string{"--config", writeSettings(t, text), "--print-config", "--node-name=n1"}, &out)
 	require.NoError(t, err)
 	require.True(t, done)
 	require.NotContains(t, out.String(), "hunter2")
@@ -231,21 +231,21 @@ func TestPrintedSettingsLoadAgainAndHideSecrets(t *testing.T) {
 	require.Contains(t, out.String(), "keepalive: 1m30s")
 	require.Contains(t, out.String(), "packet: 3MiB")
 
-	again, err := Load[Core]("edgecore", write(t, strings.ReplaceAll(out.String(), "<redacted>", hash)), nil)
+	again, err := Load[Core]("edgecore", writeSettings(t, strings.ReplaceAll(out.String(), "<redacted>", secretHash)), nil)
 	require.NoError(t, err, "what is printed is a configuration")
 	require.Equal(t, "n1", again.Node.Name)
 	require.Equal(t, []string{"a", "b"}, again.Auth.Users[0].Nodes)
 }
 
 func TestSettingsWithTheirSecretsAreAFile(t *testing.T) {
-	text := "auth: {users: [{name: ann, role: viewer, passwordHash: " + hash + "}]}\nlink: {password: hunter2}\n"
+	text := "auth: {users: [{name: ann, role: viewer, passwordHash: " + secretHash + "}]}\nlink: {password: hunter2}\n"
 	var out bytes.Buffer
-	_, done, err := Parse[Core]("edgecore", []string{"--config", write(t, text), "--print-config", "--show-secrets"}, &out)
+	_, done, err := Parse[Core]("edgecore", []string{"--config", writeSettings(t, text), "--print-config", "--show-secrets"}, &out)
 	require.NoError(t, err)
 	require.True(t, done)
-	again, err := Load[Core]("edgecore", write(t, out.String()), nil)
+	again, err := Load[Core]("edgecore", writeSettings(t, out.String()), nil)
 	require.NoError(t, err)
-	require.Equal(t, hash, again.Auth.Users[0].PasswordHash)
+	require.Equal(t, secretHash, again.Auth.Users[0].PasswordHash)
 	require.Equal(t, "hunter2", again.Link.Password)
 	_, _, err = Parse[Core]("edgecore", []string{"--show-secrets"}, &out)
 	require.ErrorContains(t, err, "--show-secrets is for --print-config")
@@ -258,7 +258,7 @@ func TestACheckReadsTheFilesThatSettingsName(t *testing.T) {
 		"auth: {users: [{name: ann, role: viewer, passwordHash: $7$x}]}":                            `user "ann": not a password hash`,
 	} {
 		var out bytes.Buffer
-		_, done, err := Parse[Core]("edgecore", []string{"--config", write(t, text), "--check-config"}, &out)
+		_, done, err := Parse[Core]("edgecore", []string{"--config", writeSettings(t, text), "--check-config"}, &out)
 		if why != "" {
 			require.ErrorContains(t, err, why)
 			continue
@@ -306,7 +306,7 @@ func TestEverySettingIsDocumented(t *testing.T) {
 }
 
 func TestSecretFromFile(t *testing.T) {
-	secret, err := Identity{PasswordFile: write(t, "s3cret\n")}.Secret()
+	secret, err := Identity{PasswordFile: writeSettings(t, "s3cret\n")}.Secret()
 	require.NoError(t, err)
 	require.Equal(t, "s3cret", secret)
 	_, err = Identity{PasswordFile: "/nonexistent"}.Secret()
@@ -393,27 +393,27 @@ func FuzzLoad(f *testing.F) {
 		if err != nil || len(l.errs) > 0 {
 			return
 		}
-		require.NoError(t, l.viper.MergeConfigMap(nest(found)))
+		require.NoError(t, l.viper.MergeConfigMap(nestKeys(found)))
 		l.assign()
 		if len(l.errs) > 0 {
 			return
 		}
 		l.check(&cfg)
-		require.NoError(t, Print(&bytes.Buffer{}, "edgecore", cfg, false))
+		require.NoError(t, PrintSettings(&bytes.Buffer{}, "edgecore", cfg, false))
 	})
 }
 
 // What one setting allows has to fit what another program does with it.
 func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 	discovery := func(devices string) error {
-		_, err := Load[Discovery]("edgediscovery", write(t, "limits: {devices: "+devices+"}"), nil)
+		_, err := Load[Discovery]("edgediscovery", writeSettings(t, "limits: {devices: "+devices+"}"), nil)
 		return err
 	}
 	require.NoError(t, discovery("10000"))
 	require.ErrorContains(t, discovery("10001"), "limits.devices: 10001 is more than the 10000 devices of a node and Configuration that the hub takes")
 	require.ErrorContains(t, discovery("0"), "limits.devices")
 	validity := func(d string) error {
-		_, err := Load[Hub]("cloudhub", write(t, "auth: {authority: {nodeValidity: "+d+"}}"), nil)
+		_, err := Load[Hub]("cloudhub", writeSettings(t, "auth: {authority: {nodeValidity: "+d+"}}"), nil)
 		return err
 	}
 	require.NoError(t, validity("1h"))
@@ -422,7 +422,7 @@ func TestSettingsThatCannotWorkAreRefused(t *testing.T) {
 
 func TestAHubsUsersHaveNodes(t *testing.T) {
 	of := func(user string) error {
-		_, err := Load[Hub]("cloudhub", write(t, "auth: {users: [{passwordHash: "+hash+", "+user+"}]}"), nil)
+		_, err := Load[Hub]("cloudhub", writeSettings(t, "auth: {users: [{passwordHash: "+secretHash+", "+user+"}]}"), nil)
 		return err
 	}
 	for _, role := range []string{"operator", "viewer"} {
@@ -436,9 +436,9 @@ func TestAHubsUsersHaveNodes(t *testing.T) {
 
 // A mapper reads all of every node that it connects to: on the hub there is no such user.
 func TestNoMapperOnTheHub(t *testing.T) {
-	_, err := Load[Hub]("cloudhub", write(t, "auth: {users: [{name: m, role: mapper, passwordHash: "+hash+"}]}"), nil)
+	_, err := Load[Hub]("cloudhub", writeSettings(t, "auth: {users: [{name: m, role: mapper, passwordHash: "+secretHash+"}]}"), nil)
 	require.ErrorContains(t, err, `test.yaml:1: auth.users[0].role: user "m": mappers sign in on their node's own broker`)
-	_, err = load(t, "auth: {users: [{name: m, role: mapper, passwordHash: "+hash+"}]}")
+	_, err = loadCore(t, "auth: {users: [{name: m, role: mapper, passwordHash: "+secretHash+"}]}")
 	require.NoError(t, err)
 }
 
@@ -450,26 +450,26 @@ func TestLoopbackUntilThereAreUsers(t *testing.T) {
 		anybody bool
 	}{
 		{"", true},
-		{"auth: {users: [{name: ann, role: operator, nodes: [x], passwordHash: " + hash + "}]}", false},
+		{"auth: {users: [{name: ann, role: operator, nodes: [x], passwordHash: " + secretHash + "}]}", false},
 		{"mqtt: {" + secure + "}", false},
 		{"http: {" + secure + "}", false},
 		{"mqtt: {tls: {cert: c, key: k}, websocket: {listen: ':0', tls: true}}", false},
-		{"auth: {anonymous: loopback, users: [{name: ann, role: operator, nodes: [x], passwordHash: " + hash + "}]}", true},
+		{"auth: {anonymous: loopback, users: [{name: ann, role: operator, nodes: [x], passwordHash: " + secretHash + "}]}", true},
 		{"{auth: {anonymous: loopback}, mqtt: {" + secure + "}}", true},
 		{"auth: {anonymous: never}", false},
 	} {
-		hub, err := Load[Hub]("cloudhub", write(t, c.text), nil)
+		hub, err := Load[Hub]("cloudhub", writeSettings(t, c.text), nil)
 		require.NoError(t, err, c.text)
 		require.Equal(t, c.anybody, hub.Anybody(), c.text)
-		core, err := load(t, c.text)
+		core, err := loadCore(t, c.text)
 		require.NoError(t, err, c.text)
 		require.Equal(t, c.anybody, core.Anybody(), c.text)
 	}
-	hub, err := Load[Hub]("cloudhub", write(t, "auth: {users: [{name: ann, role: operator, nodes: [x], passwordHash: "+hash+"}]}"), nil)
+	hub, err := Load[Hub]("cloudhub", writeSettings(t, "auth: {users: [{name: ann, role: operator, nodes: [x], passwordHash: "+secretHash+"}]}"), nil)
 	require.NoError(t, err)
 	_, why := hub.Anonymous()
 	require.Equal(t, "auth.users lists ann", why)
-	core, err := load(t, "link: {server: mqtts://hub:8883, tls: {ca: ca, cert: c, key: k}}")
+	core, err := loadCore(t, "link: {server: mqtts://hub:8883, tls: {ca: ca, cert: c, key: k}}")
 	require.NoError(t, err)
 	require.True(t, core.Anybody(), "a link with TLS lets nobody in")
 }
@@ -479,10 +479,10 @@ func TestHubWithoutAdministratorIsTold(t *testing.T) {
 	for text, warned := range map[string]bool{
 		"":                         false,
 		"auth: {anonymous: never}": true,
-		"auth: {users: [{name: ann, role: operator, nodes: ['*'], passwordHash: " + hash + "}]}": false,
+		"auth: {users: [{name: ann, role: operator, nodes: ['*'], passwordHash: " + secretHash + "}]}": false,
 	} {
 		var out strings.Builder
-		_, done, err := Parse[Hub]("cloudhub", []string{"--config", write(t, text), "--check-config"}, &out)
+		_, done, err := Parse[Hub]("cloudhub", []string{"--config", writeSettings(t, text), "--check-config"}, &out)
 		require.NoError(t, err)
 		require.True(t, done)
 		require.Equal(t, warned, strings.Contains(out.String(), "warning: auth.users: nobody is listed"), text)
@@ -491,25 +491,25 @@ func TestHubWithoutAdministratorIsTold(t *testing.T) {
 
 func TestWhatIsDeniedIsNamedOneWay(t *testing.T) {
 	const print = "3F:00:" + "11:22:33:44:55:66:77:88:99:AA:BB:CC:DD:EE:FF:00:11:22:33:44:55:66:77:88:99:AA:BB:CC:DD:EE"
-	hub, err := Load[Hub]("cloudhub", write(t, "auth: {nodes: registered, deny: [{name: n7}, {serial: '00:4A:1F'}, {fingerprint: '"+print+"'}]}"), nil)
+	hub, err := Load[Hub]("cloudhub", writeSettings(t, "auth: {nodes: registered, deny: [{name: n7}, {serial: '00:4A:1F'}, {fingerprint: '"+print+"'}]}"), nil)
 	require.NoError(t, err)
-	require.Equal(t, "4a1f", Hex(hub.Auth.Deny[1].Serial))
+	require.Equal(t, "4a1f", NormalizeHex(hub.Auth.Deny[1].Serial))
 	for entry, why := range map[string]string{
 		"{}": "give one of", "{name: n7, serial: 1}": "give one of", "{name: node/n7}": `write "n7"`,
 		"{serial: xyz}": "no hexadecimal number", "{fingerprint: 12}": "64 hexadecimal digits",
 	} {
-		_, err := Load[Hub]("cloudhub", write(t, "auth: {deny: ["+entry+"]}"), nil)
+		_, err := Load[Hub]("cloudhub", writeSettings(t, "auth: {deny: ["+entry+"]}"), nil)
 		require.ErrorContains(t, err, "auth.deny[0]", entry)
 		require.ErrorContains(t, err, why, entry)
 	}
-	_, err = Load[Hub]("cloudhub", write(t, "auth: {nodes: some}"), nil)
+	_, err = Load[Hub]("cloudhub", writeSettings(t, "auth: {nodes: some}"), nil)
 	require.ErrorContains(t, err, `auth.nodes: "some" is not one of auto, registered, any`)
 }
 
 // A check says of what is no error, but should not be, what to do about it.
 func TestWeakHashesAndOpenFilesAreTold(t *testing.T) {
-	text := "auth: {users: [{name: ann, role: viewer, passwordHash: " + hash + "}]}"
-	file := write(t, text)
+	text := "auth: {users: [{name: ann, role: viewer, passwordHash: " + secretHash + "}]}"
+	file := writeSettings(t, text)
 	check := func() string {
 		var out strings.Builder
 		_, done, err := Parse[Core]("edgecore", []string{"--config", file, "--check-config"}, &out)
@@ -523,8 +523,8 @@ func TestWeakHashesAndOpenFilesAreTold(t *testing.T) {
 	require.NoError(t, os.Chmod(file, 0o640))
 	require.NotContains(t, check(), "readable")
 
-	strong := strings.Replace(hash, "$6$", "$7$210000$", 1)
-	require.NoError(t, os.WriteFile(file, []byte(strings.ReplaceAll(text, hash, strong)), 0o600))
+	strong := strings.Replace(secretHash, "$6$", "$7$210000$", 1)
+	require.NoError(t, os.WriteFile(file, []byte(strings.ReplaceAll(text, secretHash, strong)), 0o600))
 	require.Equal(t, "nothing is wrong with the settings of edgecore\n", check())
 
 	secret := filepath.Join(t.TempDir(), "password")
@@ -538,7 +538,7 @@ func TestWeakHashesAndOpenFilesAreTold(t *testing.T) {
 func TestAProviderOfIdentities(t *testing.T) {
 	const good = "issuer: https://login.example.org, audience: edgebus, groups: [{group: admins, role: operator, nodes: ['*']}]"
 	of := func(text string) error {
-		_, err := Load[Hub]("cloudhub", write(t, "auth: {oidc: {"+text+"}}"), nil)
+		_, err := Load[Hub]("cloudhub", writeSettings(t, "auth: {oidc: {"+text+"}}"), nil)
 		return err
 	}
 	require.NoError(t, of(good))
@@ -560,42 +560,42 @@ func TestAProviderOfIdentities(t *testing.T) {
 	} {
 		require.ErrorContains(t, of(text), says, text)
 	}
-	hub, err := Load[Hub]("cloudhub", write(t, "auth: {oidc: {"+good+"}}"), nil)
+	hub, err := Load[Hub]("cloudhub", writeSettings(t, "auth: {oidc: {"+good+"}}"), nil)
 	require.NoError(t, err)
 	require.False(t, hub.Anybody(), "people are users")
-	hub, err = Load[Hub]("cloudhub", write(t, "auth: {anonymous: loopback, oidc: {"+good+"}}"), nil)
+	hub, err = Load[Hub]("cloudhub", writeSettings(t, "auth: {anonymous: loopback, oidc: {"+good+"}}"), nil)
 	require.NoError(t, err)
 	require.True(t, hub.Anybody())
 }
 
 func TestRulesOfUsersTopics(t *testing.T) {
 	const text = "auth:\n  users:\n    - {name: ann, role: operator, local: ann, publish: [], subscribe: [\"site/%u/#\"]}\n    - {name: bob, role: operator, local: bob}\n"
-	core, err := load(t, text)
+	core, err := loadCore(t, text)
 	require.NoError(t, err)
 	require.NotNil(t, core.Auth.Users[0].Publish)
 	require.Empty(t, core.Auth.Users[0].Publish)
 	require.Nil(t, core.Auth.Users[1].Publish)
 	var printed bytes.Buffer
-	require.NoError(t, Print(&printed, "edgecore", core, true))
-	again, err := load(t, printed.String())
+	require.NoError(t, PrintSettings(&printed, "edgecore", core, true))
+	again, err := loadCore(t, printed.String())
 	require.NoError(t, err)
 	require.Equal(t, core, again, "an empty list stays one: without it the user would have more")
 
-	_, err = load(t, "auth:\n  users:\n    - {name: vic, role: viewer, local: vic, publish: [a]}\n    - {name: ann, role: mapper, local: vic, publish: [v1/nodes/n1/x, a%u], subscribe: [a/#/b]}\n")
+	_, err = loadCore(t, "auth:\n  users:\n    - {name: vic, role: viewer, local: vic, publish: [a]}\n    - {name: ann, role: mapper, local: vic, publish: [v1/nodes/n1/x, a%u], subscribe: [a/#/b]}\n")
 	for _, text := range []string{
 		`auth.users[0].publish: user "vic": the role viewer may publish no topics`, "auth.users[1].publish", "follow from the role", "auth.users[1].subscribe",
 		`auth.users[1].local: user "ann": vic signs in as "vic" already`,
 	} {
 		require.ErrorContains(t, err, text)
 	}
-	_, err = load(t, "mqtt: {socket: \"\"}\n"+text)
+	_, err = loadCore(t, "mqtt: {socket: \"\"}\n"+text)
 	require.ErrorContains(t, err, "there is no Unix socket to sign in at")
-	_, err = Load[Hub]("cloudhub", write(t, "auth:\n  users:\n    - {name: ann, role: operator, nodes: [\"*\"], local: ann}\n"), nil)
+	_, err = Load[Hub]("cloudhub", writeSettings(t, "auth:\n  users:\n    - {name: ann, role: operator, nodes: [\"*\"], local: ann}\n"), nil)
 	require.ErrorContains(t, err, "a hub has no Unix socket")
 }
 
 func TestWhoSignsInOverTheSocketDoesntEndLoopback(t *testing.T) {
-	core, err := load(t, "auth:\n  users:\n    - {name: modbus, role: mapper, local: mapper}\n")
+	core, err := loadCore(t, "auth:\n  users:\n    - {name: modbus, role: mapper, local: mapper}\n")
 	require.NoError(t, err)
 	require.True(t, core.Anybody())
 	core.Auth.Users = append(core.Auth.Users, User{Name: "ann", Role: "operator"}) // with a certificate
@@ -624,9 +624,9 @@ func TestARelativeSocketIsInTheWorkingDirectory(t *testing.T) {
 }
 
 func TestWhereTheSocketAndTheAuditLogAre(t *testing.T) {
-	core, err := load(t, "", "--data-dir", "/data/"+strings.Repeat("x", maxSocketPath))
+	core, err := loadCore(t, "", "--data-dir", "/data/"+strings.Repeat("x", maxSocketPath))
 	require.NoError(t, err)
-	if !writableDir(RuntimeDir) {
+	if !isWritableDir(RuntimeDir) {
 		path, why := core.SocketPath()
 		require.Empty(t, path)
 		require.Contains(t, why, "mqtt.socket")
@@ -638,7 +638,7 @@ func TestWhereTheSocketAndTheAuditLogAre(t *testing.T) {
 	hub, err := Load[Hub]("cloudhub", "", nil)
 	require.NoError(t, err)
 	require.Equal(t, "/data/audit.log", hub.Audit.Path("/data"))
-	_, err = load(t, "mqtt: {socket: /"+strings.Repeat("x", maxSocketPath)+"}\naudit: {size: 1KiB}")
+	_, err = loadCore(t, "mqtt: {socket: /"+strings.Repeat("x", maxSocketPath)+"}\naudit: {size: 1KiB}")
 	require.ErrorContains(t, err, "mqtt.socket: the path of a Unix socket has 107 bytes at most")
 	require.ErrorContains(t, err, "audit.size")
 }
@@ -646,7 +646,7 @@ func TestWhereTheSocketAndTheAuditLogAre(t *testing.T) {
 func TestAUserIsAddedToTheFile(t *testing.T) {
 	u := User{Name: "modbus", Role: "mapper", Local: "mapper", Devices: []string{"a"}}
 	for _, text := range []string{"", "# only a comment\n", "auth:\n", "auth:\n  users: []\n", "# first\nauth:\n  anonymous: never # why\n  users:\n    - {name: ann, role: operator, local: ann} # hers\n"} {
-		file := write(t, text)
+		file := writeSettings(t, text)
 		require.NoError(t, AddUser(file, u), text)
 		core, err := Load[Core]("edgecore", file, nil)
 		require.NoError(t, err)
@@ -660,7 +660,7 @@ func TestAUserIsAddedToTheFile(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, string(after), string(again), "what is refused changes nothing")
 	}
-	require.ErrorContains(t, AddUser(write(t, "auth:\n  users: ann\n"), u), "is no list")
+	require.ErrorContains(t, AddUser(writeSettings(t, "auth:\n  users: ann\n"), u), "is no list")
 }
 
 // The commands of an OS are all set or none, and those of compose have a program.

@@ -29,11 +29,11 @@ func File(program, named string) string {
 	if own == "" {
 		return system
 	}
-	return firstOf(filepath.Join(own, filepath.Base(system)), system)
+	return ownOrSystem(filepath.Join(own, filepath.Base(system)), system)
 }
 
-// firstOf is a user's own file of settings, or the host's if there is only that, or if the directory of the first is another user's.
-func firstOf(own, system string) string {
+// ownOrSystem is a user's own file of settings, or the host's if there is only that, or if the directory of the first is another user's.
+func ownOrSystem(own, system string) string {
 	_, err := os.Stat(own)
 	if err == nil {
 		return own
@@ -59,45 +59,45 @@ func userDir() string {
 	return filepath.Join(dir, "edgebus")
 }
 
-// Edit changes settings in a file, or makes the file. All else in it stays, comments too. The file is replaced whole;
+// EditFile changes settings in a file, or makes the file. All else in it stays, comments too. The file is replaced whole;
 // its mode and owner stay. If an alias of YAML is in the way, because the change would change another place as well or take away an anchor that is
 // used there, the error names the line, and the file stays as it is.
-func Edit(file string, settings ...Setting) error {
+func EditFile(file string, settings ...Setting) error {
 	text, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	text, err = edited(text, settings)
+	text, err = editSettings(text, settings)
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	return WriteLike(file, file, text)
+	return WriteFileLike(file, file, text)
 }
 
-func edited(text []byte, settings []Setting) ([]byte, error) {
+func editSettings(text []byte, settings []Setting) ([]byte, error) {
 	document, err := parseSettings(text)
 	if err != nil {
 		return nil, err
 	}
 	for _, s := range settings {
-		if err := put(document.Content[0], strings.Split(s.Key, "."), scalar(s.Value)); err != nil {
+		if err := setNode(document.Content[0], strings.Split(s.Key, "."), scalarNode(s.Value)); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.Key, err)
 		}
 	}
 	if err := checkAliases(document, document); err != nil {
 		return nil, err
 	}
-	return render(document)
+	return encodeYAML(document)
 }
 
-// Merge is a text of settings in which some are changed, by their keys with dots, to values in YAML. All else in it stays, comments too. A text with
+// MergeSettings is a text of settings in which some are changed, by their keys with dots, to values in YAML. All else in it stays, comments too. A text with
 // aliases is refused: a change at one place would be one at another place as well.
-func Merge(text []byte, settings map[string]string) ([]byte, error) {
+func MergeSettings(text []byte, settings map[string]string) ([]byte, error) {
 	document, err := parseSettings(text)
 	if err != nil {
 		return nil, err
 	}
-	if !plain(document) {
+	if !hasNoAliases(document) {
 		return nil, errors.New("it has anchors or aliases of YAML")
 	}
 	for _, key := range slices.Sorted(maps.Keys(settings)) {
@@ -105,26 +105,26 @@ func Merge(text []byte, settings map[string]string) ([]byte, error) {
 		if err := yaml.Unmarshal([]byte(settings[key]), value); err != nil {
 			return nil, fmt.Errorf("%s: %w", key, err)
 		}
-		if value.Kind == 0 || !plain(value) {
+		if value.Kind == 0 || !hasNoAliases(value) {
 			return nil, fmt.Errorf(`%s: must be a value in YAML, without anchors and aliases; "" is an empty text`, key)
 		}
-		uncomment(value)
-		if err := put(document.Content[0], strings.Split(key, "."), value.Content[0]); err != nil {
+		removeComments(value)
+		if err := setNode(document.Content[0], strings.Split(key, "."), value.Content[0]); err != nil {
 			return nil, fmt.Errorf("%s: %w", key, err)
 		}
 	}
-	return render(document)
+	return encodeYAML(document)
 }
 
-// plain reports whether there are no anchors or aliases in a node.
-func plain(n *yaml.Node) bool {
-	return n.Anchor == "" && n.Kind != yaml.AliasNode && !slices.ContainsFunc(n.Content, func(n *yaml.Node) bool { return !plain(n) })
+// hasNoAliases reports whether there are no anchors or aliases in a node.
+func hasNoAliases(n *yaml.Node) bool {
+	return n.Anchor == "" && n.Kind != yaml.AliasNode && !slices.ContainsFunc(n.Content, func(n *yaml.Node) bool { return !hasNoAliases(n) })
 }
 
-func uncomment(n *yaml.Node) {
+func removeComments(n *yaml.Node) {
 	n.HeadComment, n.LineComment, n.FootComment = "", "", ""
 	for _, next := range n.Content {
-		uncomment(next)
+		removeComments(next)
 	}
 }
 
@@ -143,7 +143,7 @@ func parseSettings(text []byte) (*yaml.Node, error) {
 	return document, nil
 }
 
-func render(document *yaml.Node) ([]byte, error) {
+func encodeYAML(document *yaml.Node) ([]byte, error) {
 	var out bytes.Buffer
 	e := yaml.NewEncoder(&out)
 	e.SetIndent(2)
@@ -151,8 +151,8 @@ func render(document *yaml.Node) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// put sets the value at a path of keys.
-func put(root *yaml.Node, path []string, value *yaml.Node) error {
+// setNode sets the value at a path of keys.
+func setNode(root *yaml.Node, path []string, value *yaml.Node) error {
 	old, err := valueAt(root, path)
 	if err != nil {
 		return err
@@ -180,7 +180,7 @@ func valueAt(root *yaml.Node, path []string) (*yaml.Node, error) {
 			i += 2
 		}
 		if i == len(at.Content) {
-			at.Content = append(at.Content, scalar(key), &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"})
+			at.Content = append(at.Content, scalarNode(key), &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"})
 		}
 		at = at.Content[i+1]
 	}
@@ -200,7 +200,7 @@ func checkUnshared(root, n *yaml.Node) error {
 
 // checkAliases returns an error if what an alias in n stands for is no longer in the document.
 func checkAliases(document, n *yaml.Node) error {
-	if n.Kind == yaml.AliasNode && (n.Alias.Anchor == "" || !contains(document, n.Alias)) {
+	if n.Kind == yaml.AliasNode && (n.Alias.Anchor == "" || !containsNode(document, n.Alias)) {
 		return fmt.Errorf("line %d: the alias *%s stands for line %d, which would be replaced; write what it stands for in its place", n.Line, n.Value, n.Alias.Line)
 	}
 	for _, next := range n.Content {
@@ -211,8 +211,8 @@ func checkAliases(document, n *yaml.Node) error {
 	return nil
 }
 
-func contains(n, other *yaml.Node) bool {
-	return n == other || slices.ContainsFunc(n.Content, func(n *yaml.Node) bool { return contains(n, other) })
+func containsNode(n, other *yaml.Node) bool {
+	return n == other || slices.ContainsFunc(n.Content, func(n *yaml.Node) bool { return containsNode(n, other) })
 }
 
 // aliasOf is the first alias in n that stands for the node anchored; nil: there is none.
@@ -228,14 +228,14 @@ func aliasOf(n, anchored *yaml.Node) *yaml.Node {
 	return nil
 }
 
-func scalar(value string) *yaml.Node {
+func scalarNode(value string) *yaml.Node {
 	n := new(yaml.Node)
 	n.SetString(value)
 	return n
 }
 
-// WriteLike writes a file whole or not at all, durably, with the mode and owner of another one, which may be itself.
-func WriteLike(file, like string, text []byte) error {
+// WriteFileLike writes a file whole or not at all, durably, with the mode and owner of another one, which may be itself.
+func WriteFileLike(file, like string, text []byte) error {
 	mode := fs.FileMode(0o640)
 	if info, err := os.Stat(like); err == nil {
 		mode = info.Mode().Perm()
@@ -245,14 +245,14 @@ func WriteLike(file, like string, text []byte) error {
 		return err
 	}
 	_, err = f.Write(text)
-	err = errors.Join(err, f.Chmod(mode), sameOwner(like, f), f.Sync(), f.Close())
+	err = errors.Join(err, f.Chmod(mode), copyOwner(like, f), f.Sync(), f.Close())
 	if err == nil {
 		err = os.Rename(file+".new", file)
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(file+".new"))
 	}
-	return datadir.Sync(filepath.Dir(file))
+	return datadir.SyncDir(filepath.Dir(file))
 }
 
 // AddUser adds a user to auth.users in a file of a core's settings. All else in it stays, comments too. What comes out is
@@ -262,7 +262,7 @@ func AddUser(file string, u User) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	text, err = withUser(text, u)
+	text, err = addUserTo(text, u)
 	if err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
@@ -278,10 +278,10 @@ func AddUser(file string, u User) error {
 	if _, err := Load[Core]("edgecore", trial.Name(), nil); err != nil {
 		return err
 	}
-	return WriteLike(file, file, text)
+	return WriteFileLike(file, file, text)
 }
 
-func withUser(text []byte, u User) ([]byte, error) {
+func addUserTo(text []byte, u User) ([]byte, error) {
 	document, err := parseSettings(text)
 	if err != nil {
 		return nil, err
@@ -304,7 +304,7 @@ func withUser(text []byte, u User) ([]byte, error) {
 		list.Style = 0 // [] becomes one user a line
 	}
 	list.Content = append(list.Content, entry)
-	return render(document)
+	return encodeYAML(document)
 }
 
 // userList is the list auth.users, which is made if there is none.

@@ -19,7 +19,7 @@ func TestEditChangesSettingsAndNothingElse(t *testing.T) {
 		if tt.before != "" {
 			require.NoError(t, os.WriteFile(file, []byte(tt.before), 0o600))
 		}
-		require.NoError(t, Edit(file, Setting{"link.tls.ca", "/x"}, Setting{"node.name", "n1"}), name)
+		require.NoError(t, EditFile(file, Setting{"link.tls.ca", "/x"}, Setting{"node.name", "n1"}), name)
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
 		require.Equal(t, tt.after, string(text), name)
@@ -30,12 +30,12 @@ func TestEditChangesSettingsAndNothingElse(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), "core.yaml")
 	require.NoError(t, os.WriteFile(file, []byte("# nothing but words\n"), 0o600))
-	require.NoError(t, Edit(file, Setting{"node.name", "n1"}))
+	require.NoError(t, EditFile(file, Setting{"node.name", "n1"}))
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Contains(t, string(text), "# nothing but words\n")
 	require.NoError(t, os.WriteFile(file, []byte("link: x\n"), 0o600))
-	require.ErrorContains(t, Edit(file, Setting{"link.server", "y"}), "there is a value where keys should be")
+	require.ErrorContains(t, EditFile(file, Setting{"link.server", "y"}), "there is a value where keys should be")
 }
 
 func TestEditLeavesAliasesWhole(t *testing.T) {
@@ -58,7 +58,7 @@ func TestEditLeavesAliasesWhole(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "core.yaml")
 			require.NoError(t, os.WriteFile(file, []byte(c.before), 0o600))
-			err := Edit(file, Setting{"link.tls.ca", "/new"})
+			err := EditFile(file, Setting{"link.tls.ca", "/new"})
 			text, unread := os.ReadFile(file)
 			require.NoError(t, unread)
 			if c.refused != "" {
@@ -70,9 +70,9 @@ func TestEditLeavesAliasesWhole(t *testing.T) {
 			require.Equal(t, c.after, string(text))
 		})
 	}
-	text, err := edited([]byte("link: {tls: {cert: &p /x, key: *p}}\n"), []Setting{{"link.tls.cert", "/y"}, {"link.tls.key", "/z"}})
+	text, err := editSettings([]byte("link: {tls: {cert: &p /x, key: *p}}\n"), []Setting{{"link.tls.cert", "/y"}, {"link.tls.key", "/z"}})
 	require.NoError(t, err)
 	require.Equal(t, "link: {tls: {cert: /y, key: /z}}\n", string(text), "both are replaced")
-	_, err = withUser([]byte("auth:\n  users: &u []\nhttp:\n  users: *u\n"), User{Name: "lamp"})
+	_, err = addUserTo([]byte("auth:\n  users: &u []\nhttp:\n  users: *u\n"), User{Name: "lamp"})
 	require.ErrorContains(t, err, "line 2: the anchor &u is used in line 4")
 }

@@ -28,7 +28,7 @@ import (
 )
 
 //go:embed hub.yaml core.yaml agent.yaml discovery.yaml mapper-modbus.yaml mapper-mqtt.yaml mapper-virtual.yaml
-var pages embed.FS
+var embeddedPages embed.FS
 
 // SystemDir is where a program looks for its file when no flag names one.
 const SystemDir = "/etc/edgebus"
@@ -42,8 +42,8 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Source + ": " + e.Key + ": " + e.Message }
 
-// checker is implemented by options.
-type checker interface {
+// settingsChecker is implemented by options.
+type settingsChecker interface {
 	// complete fills in what depends on the host.
 	complete() error
 	// check reports each wrong setting by its key.
@@ -60,7 +60,7 @@ func Load[T any](program, file string, flags *pflag.FlagSet) (T, error) {
 		return cfg, err
 	}
 	if file == "" {
-		file = usualFile(program)
+		file = defaultFile(program)
 	}
 	if err := l.readFile(file); err != nil {
 		return cfg, err
@@ -83,13 +83,13 @@ func Parse[T any](program string, args []string, out io.Writer) (cfg T, done boo
 	flags.SortFlags = false
 	flags.SetOutput(out)
 	flags.Usage = func() {
-		fmt.Fprintf(out, "%s\n\nUsage:\n  %s [flags]\n%s\nFlags:\n%s", purpose(program), program, commands(program), flags.FlagUsages())
+		fmt.Fprintf(out, "%s\n\nUsage:\n  %s [flags]\n%s\nFlags:\n%s", programPurpose(program), program, commandUsage(program), flags.FlagUsages())
 	}
 	version := flags.BoolP("version", "v", false, "print the version, and exit")
 	if err := AddFlags[T](program, flags); err != nil {
 		return cfg, false, err
 	}
-	if err := flags.Parse(Asked(args)); errors.Is(err, pflag.ErrHelp) {
+	if err := flags.Parse(NormalizeArgs(args)); errors.Is(err, pflag.ErrHelp) {
 		return cfg, true, nil
 	} else if err != nil {
 		return cfg, false, err
@@ -101,19 +101,19 @@ func Parse[T any](program string, args []string, out io.Writer) (cfg T, done boo
 	if flags.NArg() > 0 {
 		return cfg, false, fmt.Errorf("%s takes flags only, not %q", program, flags.Arg(0))
 	}
-	return Flagged[T](program, flags, out)
+	return LoadFlags[T](program, flags, out)
 }
 
-// Asked replaces the words version and help by the flags of these names.
-func Asked(args []string) []string {
+// NormalizeArgs replaces the words version and help by the flags of these names.
+func NormalizeArgs(args []string) []string {
 	if len(args) == 1 && (args[0] == "version" || args[0] == "help") {
 		return []string{"--" + args[0]}
 	}
 	return args
 }
 
-// purpose is what a program is, in a line.
-func purpose(program string) string {
+// programPurpose is what a program is, in a line.
+func programPurpose(program string) string {
 	switch program {
 	case "cloudhub":
 		return "cloudhub is the hub, the cloud's side of the bus: an MQTT broker, the API and the links to all nodes."
@@ -124,8 +124,8 @@ func purpose(program string) string {
 	}
 }
 
-// commands are the usage lines of a program's commands.
-func commands(program string) string {
+// commandUsage are the usage lines of a program's commands.
+func commandUsage(program string) string {
 	if program != "cloudhub" && program != "edgecore" {
 		return ""
 	}
@@ -138,9 +138,9 @@ func commands(program string) string {
 		"  %[1]s restore FILE               put a backup back\n", program)
 }
 
-// Flagged is Load with flags that AddFlags made and the caller parsed. done is true if there was --print-config or
+// LoadFlags is Load with flags that AddFlags made and the caller parsed. done is true if there was --print-config or
 // --check-config, which are answered on out.
-func Flagged[T any](program string, flags *pflag.FlagSet, out io.Writer) (cfg T, done bool, err error) {
+func LoadFlags[T any](program string, flags *pflag.FlagSet, out io.Writer) (cfg T, done bool, err error) {
 	file, err := flags.GetString("config")
 	if err != nil {
 		return cfg, false, err
@@ -156,27 +156,27 @@ func Flagged[T any](program string, flags *pflag.FlagSet, out io.Writer) (cfg T,
 	}
 	switch {
 	case asked["check-config"]:
-		if err := files(cfg); err != nil {
+		if err := checkFiles(cfg); err != nil {
 			return cfg, false, err
 		}
 		if file == "" {
-			file = usualFile(program)
+			file = defaultFile(program)
 		}
-		for _, text := range warnings(cfg, file) {
+		for _, text := range unsafeSettings(cfg, file) {
 			fmt.Fprintln(out, "warning:", text)
 		}
 		_, err = fmt.Fprintln(out, "nothing is wrong with the settings of", program)
 		return cfg, true, err
 	case asked["print-config"]:
-		return cfg, true, Print(out, program, cfg, asked["show-secrets"])
+		return cfg, true, PrintSettings(out, program, cfg, asked["show-secrets"])
 	case asked["show-secrets"]:
 		return cfg, false, errors.New("--show-secrets is for --print-config")
 	}
 	return cfg, false, nil
 }
 
-// files reads the files that settings name, as the program does when it starts.
-func files(cfg any) error {
+// checkFiles reads the files that settings name, as the program does when it starts.
+func checkFiles(cfg any) error {
 	var errs []error
 	for _, f := range structsIn(reflect.ValueOf(cfg)) {
 		var err error
@@ -201,12 +201,12 @@ func files(cfg any) error {
 	return errors.Join(errs...)
 }
 
-// fewRounds is the number of hashing rounds below which a hash is reported as weak.
-const fewRounds = 10_000
+// weakRounds is the number of hashing rounds below which a hash is reported as weak.
+const weakRounds = 10_000
 
-// warnings are about settings that are valid and unsafe: weak hashes, secrets that every user of the host can read, a
+// unsafeSettings are about settings that are valid and unsafe: weak hashes, secrets that every user of the host can read, a
 // hub that nobody can administer.
-func warnings(cfg any, file string) (texts []string) {
+func unsafeSettings(cfg any, file string) (texts []string) {
 	open := func(name, what string) {
 		if info, err := os.Stat(name); name != "" && err == nil && info.Mode().Perm()&0o004 != 0 {
 			texts = append(texts, fmt.Sprintf("%s holds %s and is readable by everybody on this host: chmod o-r %s", name, what, name))
@@ -229,7 +229,7 @@ func warnings(cfg any, file string) (texts []string) {
 			for i, u := range v.Users {
 				h, err := password.Parse(u.PasswordHash)
 				secrets = secrets || u.PasswordHash != ""
-				if err == nil && h.Rounds() < fewRounds {
+				if err == nil && h.Rounds() < weakRounds {
 					texts = append(texts, fmt.Sprintf("auth.users[%d].passwordHash: user %q: %d rounds of hashing are quickly tried by whoever reads the hash; "+
 						"make one with edgebus passwd, which has more", i, u.Name, h.Rounds()))
 				}
@@ -252,19 +252,19 @@ func structsIn(v reflect.Value) (all []any) {
 	return all
 }
 
-// loader reads one program's settings. viper gets every value as text and decides which source wins, so that values are
+// settingsLoader reads one program's settings. viper gets every value as text and decides which source wins, so that values are
 // parsed by the same rules whatever their source.
-type loader struct {
+type settingsLoader struct {
 	prefix string // of the program's environment variables
 	viper  *viper.Viper
 	flags  *pflag.FlagSet
-	leaves []leaf
+	leaves []settingField
 	lines  map[string]string // key → file:line
 	errs   []error
 }
 
-func newLoader(program string, cfg any, flags *pflag.FlagSet) (*loader, error) {
-	l := &loader{prefix: envPrefix(program), viper: viper.New(), flags: flags, lines: map[string]string{}}
+func newLoader(program string, cfg any, flags *pflag.FlagSet) (*settingsLoader, error) {
+	l := &settingsLoader{prefix: envPrefix(program), viper: viper.New(), flags: flags, lines: map[string]string{}}
 	l.leaves = leavesOf(reflect.ValueOf(cfg).Elem(), "")
 	page, err := readPage(program)
 	if err != nil {
@@ -292,8 +292,8 @@ func newLoader(program string, cfg any, flags *pflag.FlagSet) (*loader, error) {
 	return l, nil
 }
 
-// usualFile is a program's file where none is named, or nothing if it does not exist.
-func usualFile(program string) string {
+// defaultFile is a program's file where none is named, or nothing if it does not exist.
+func defaultFile(program string) string {
 	name := File(program, "")
 	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
 		return ""
@@ -301,7 +301,7 @@ func usualFile(program string) string {
 	return name // if it can't be read that is an error, instead of silent defaults
 }
 
-func (l *loader) readFile(name string) error {
+func (l *settingsLoader) readFile(name string) error {
 	if name == "" {
 		return nil
 	}
@@ -313,12 +313,12 @@ func (l *loader) readFile(name string) error {
 	if err != nil {
 		return err
 	}
-	return l.viper.MergeConfigMap(nest(found))
+	return l.viper.MergeConfigMap(nestKeys(found))
 }
 
 // readCredentials takes what systemd has handed the service (LoadCredential=, SetCredential=). A credential has the name of a setting, such as
 // link.password: of one that names a file it is that file, of all others it holds the value.
-func (l *loader) readCredentials() error {
+func (l *settingsLoader) readCredentials() error {
 	dir := os.Getenv("CREDENTIALS_DIRECTORY")
 	if dir == "" {
 		return nil
@@ -341,12 +341,12 @@ func (l *loader) readCredentials() error {
 		}
 		found[f.key], l.lines[f.key] = strings.TrimRight(string(text), "\r\n"), "credential "+f.key
 	}
-	return l.viper.MergeConfigMap(nest(found))
+	return l.viper.MergeConfigMap(nestKeys(found))
 }
 
 // checkEnvironment reports misspelt variables, if they are close to a known one: Kubernetes sets variables with the same prefix for a service
 // that is called like the program.
-func (l *loader) checkEnvironment() {
+func (l *settingsLoader) checkEnvironment() {
 	names := map[string]bool{}
 	for _, f := range l.leaves {
 		names[l.envName(f.key)] = true
@@ -357,7 +357,7 @@ func (l *loader) checkEnvironment() {
 			continue
 		}
 		for known := range names {
-			if resource.Distance(name, known) <= 2 {
+			if resource.EditDistance(name, known) <= 2 {
 				l.fail(name, "environment", "unknown; did you mean %s?", known)
 				break
 			}
@@ -365,7 +365,7 @@ func (l *loader) checkEnvironment() {
 	}
 }
 
-func (l *loader) assign() {
+func (l *settingsLoader) assign() {
 	for _, f := range l.leaves {
 		if err := f.set(l.viper.GetString(f.key)); err != nil {
 			l.fail(f.key, l.source(f.key), "%v", err)
@@ -373,8 +373,8 @@ func (l *loader) assign() {
 	}
 }
 
-func (l *loader) check(cfg any) {
-	c, ok := cfg.(checker)
+func (l *settingsLoader) check(cfg any) {
+	c, ok := cfg.(settingsChecker)
 	if !ok {
 		return
 	}
@@ -391,12 +391,12 @@ func (l *loader) check(cfg any) {
 	c.check(report)
 }
 
-func (l *loader) fail(key, source, format string, args ...any) {
+func (l *settingsLoader) fail(key, source, format string, args ...any) {
 	l.errs = append(l.errs, &Error{Key: key, Source: source, Message: fmt.Sprintf(format, args...)})
 }
 
 // source says where the value of key comes from. The key may have the index and field of a list's member behind it.
-func (l *loader) source(key string) string {
+func (l *settingsLoader) source(key string) string {
 	key, _, _ = strings.Cut(key, "[")
 	if flag := l.flag(key); flag != nil && flag.Changed {
 		return "--" + flag.Name
@@ -410,7 +410,7 @@ func (l *loader) source(key string) string {
 	return "default"
 }
 
-func (l *loader) flag(key string) *pflag.Flag {
+func (l *settingsLoader) flag(key string) *pflag.Flag {
 	if l.flags == nil {
 		return nil
 	}
@@ -421,17 +421,17 @@ func (l *loader) flag(key string) *pflag.Flag {
 func envPrefix(program string) string { return upperName(program) + "_" }
 
 // envName is the variable of a setting: its flag's name in upper case, after the program's.
-func (l *loader) envName(key string) string { return l.prefix + upperName(flagName(key)) }
+func (l *settingsLoader) envName(key string) string { return l.prefix + upperName(flagName(key)) }
 
 func upperName(name string) string { return strings.ToUpper(strings.ReplaceAll(name, "-", "_")) }
 
-// ofPrograms are the prefixes of all programs' variables, those of mappers together, and of edgebus' own.
-var ofPrograms = []string{"CLOUDHUB_", "EDGECORE_", "EDGEAGENT_", "EDGEDISCOVERY_", "MAPPER_", "EDGEBUS_"}
+// envPrefixes are the prefixes of all programs' variables, those of mappers together, and of edgebus' own.
+var envPrefixes = []string{"CLOUDHUB_", "EDGECORE_", "EDGEAGENT_", "EDGEDISCOVERY_", "MAPPER_", "EDGEBUS_"}
 
 // WithoutSettings is an environment without the variables of the programs: for a program whose settings are all given to it otherwise.
 func WithoutSettings(environment []string) []string {
 	return slices.DeleteFunc(slices.Clone(environment), func(pair string) bool {
-		return slices.ContainsFunc(ofPrograms, func(prefix string) bool { return strings.HasPrefix(pair, prefix) })
+		return slices.ContainsFunc(envPrefixes, func(prefix string) bool { return strings.HasPrefix(pair, prefix) })
 	})
 }
 
@@ -446,29 +446,29 @@ func HasPage(program string) bool {
 	return err == nil
 }
 
-// added are the pages of AddMapper, by program.
-var added sync.Map
+// mapperPages are the pages of AddMapper, by program.
+var mapperPages sync.Map
 
 // AddMapper adds the settings of a mapper program that has no file here: those of every mapper, and its driver's own, which
 // are YAML with a comment and a default for each.
 func AddMapper(program, driver string) {
 	const like = "mapper-virtual"
-	text, _ := pages.ReadFile(like + ".yaml") // it is embedded
+	text, _ := embeddedPages.ReadFile(like + ".yaml") // it is embedded
 	page, _, _ := strings.Cut(string(text), "\ndriver:")
 	page = strings.ReplaceAll(page, like, program)
 	page = strings.Replace(page, "\nname: virtual\n", "\nname: "+strings.TrimPrefix(program, "mapper-")+"\n", 1)
 	if driver = strings.TrimSpace(driver); driver == "" {
-		added.Store(program, []byte(page))
+		mapperPages.Store(program, []byte(page))
 		return
 	}
-	added.Store(program, []byte(page+"\ndriver:\n  "+strings.ReplaceAll(driver, "\n", "\n  ")+"\n"))
+	mapperPages.Store(program, []byte(page+"\ndriver:\n  "+strings.ReplaceAll(driver, "\n", "\n  ")+"\n"))
 }
 
 func readPage(program string) ([]byte, error) {
-	if page, ok := added.Load(program); ok {
+	if page, ok := mapperPages.Load(program); ok {
 		return page.([]byte), nil
 	}
-	text, err := pages.ReadFile(pageName(program) + ".yaml")
+	text, err := embeddedPages.ReadFile(pageName(program) + ".yaml")
 	if err != nil {
 		return nil, fmt.Errorf("configuration: no program is called %q", program)
 	}
@@ -484,8 +484,8 @@ func parsePage(program string) (*yaml.Node, error) {
 	return root, yaml.Unmarshal(page, root)
 }
 
-// nest turns a.b: x into a: {b: x}.
-func nest(flat map[string]string) map[string]any {
+// nestKeys turns a.b: x into a: {b: x}.
+func nestKeys(flat map[string]string) map[string]any {
 	root := map[string]any{}
 	for key, value := range flat {
 		at, parts := root, strings.Split(key, ".")
@@ -567,7 +567,7 @@ func (v *flagValue) Set(text string) error {
 
 // kindName is the type of a value in --help. Apart from bool it must be no type that viper knows: viper would convert the
 // text, and turn what it can't read into zero.
-func kindName(f leaf) string {
+func kindName(f settingField) string {
 	if f.isList() {
 		return "list"
 	}
@@ -602,26 +602,26 @@ func collectDocs(n *yaml.Node, prefix string, docs map[string]string) {
 	}
 }
 
-// redacted is printed instead of a secret.
-const redacted = "<redacted>"
+// redactedText is printed instead of a secret.
+const redactedText = "<redacted>"
 
-// Print writes the settings of cfg as program's page has them: with the same
+// PrintSettings writes the settings of cfg as program's page has them: with the same
 // comments, in the same order. Passwords and their hashes are left out, unless secrets are asked for.
-func Print(w io.Writer, program string, cfg any, secrets bool) error {
+func PrintSettings(w io.Writer, program string, cfg any, secrets bool) error {
 	root, err := parsePage(program)
 	if err != nil {
 		return err
 	}
 	v := reflect.New(reflect.TypeOf(cfg)).Elem()
 	v.Set(reflect.ValueOf(cfg))
-	values := map[string]leaf{}
+	values := map[string]settingField{}
 	for _, f := range leavesOf(v, "") {
 		values[f.key] = f
 	}
-	if err := fill(root.Content[0], "", values, secrets); err != nil {
+	if err := fillValues(root.Content[0], "", values, secrets); err != nil {
 		return err
 	}
-	text, err := render(root)
+	text, err := encodeYAML(root)
 	if err != nil {
 		return err
 	}
@@ -629,12 +629,12 @@ func Print(w io.Writer, program string, cfg any, secrets bool) error {
 	return err
 }
 
-// fill puts values in the place of the page's defaults.
-func fill(n *yaml.Node, prefix string, values map[string]leaf, secrets bool) error {
+// fillValues puts values in the place of the page's defaults.
+func fillValues(n *yaml.Node, prefix string, values map[string]settingField, secrets bool) error {
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, at := prefix+n.Content[i].Value, n.Content[i+1]
 		if at.Kind == yaml.MappingNode {
-			if err := fill(at, key+".", values, secrets); err != nil {
+			if err := fillValues(at, key+".", values, secrets); err != nil {
 				return err
 			}
 			continue
@@ -653,9 +653,9 @@ func fill(n *yaml.Node, prefix string, values map[string]leaf, secrets bool) err
 }
 
 // shown is the value as it may be printed.
-func (f leaf) shown(secrets bool) any {
+func (f settingField) shown(secrets bool) any {
 	if f.secret && !secrets {
-		return hide(f.value.String())
+		return hideSecret(f.value.String())
 	}
 	switch v := f.value.Interface().(type) {
 	case fmt.Stringer: // durations and sizes
@@ -664,7 +664,7 @@ func (f leaf) shown(secrets bool) any {
 		shown := make([]User, len(v))
 		for i, u := range v {
 			if !secrets {
-				u.PasswordHash = hide(u.PasswordHash)
+				u.PasswordHash = hideSecret(u.PasswordHash)
 			}
 			shown[i] = u
 		}
@@ -674,9 +674,9 @@ func (f leaf) shown(secrets bool) any {
 	}
 }
 
-func hide(secret string) string {
+func hideSecret(secret string) string {
 	if secret == "" {
 		return ""
 	}
-	return redacted
+	return redactedText
 }

@@ -4,6 +4,6 @@ package configs
 
 import "os"
 
-func sameOwner(string, *os.File) error { return nil }
+func copyOwner(string, *os.File) error { return nil }
 
-func writableDir(string) bool { return false }
+func isWritableDir(string) bool { return false }

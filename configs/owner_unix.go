@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// sameOwner gives a file that takes the place of another the same owner and group, where the caller may.
-func sameOwner(old string, f *os.File) error {
+// copyOwner gives a file that takes the place of another the same owner and group, where the caller may.
+func copyOwner(old string, f *os.File) error {
 	info, err := os.Stat(old)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -24,8 +24,8 @@ func sameOwner(old string, f *os.File) error {
 	return nil
 }
 
-// writableDir reports whether this process may make files in a directory.
-func writableDir(name string) bool {
+// isWritableDir reports whether this process may make files in a directory.
+func isWritableDir(name string) bool {
 	info, err := os.Stat(name)
 	const write, search = 2, 1
 	return err == nil && info.IsDir() && syscall.Access(name, write|search) == nil

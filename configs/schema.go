@@ -20,8 +20,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// leaf is one setting: its key, and the field that holds it.
-type leaf struct {
+// settingField is one setting: its key, and the field that holds it.
+type settingField struct {
 	key    string
 	value  reflect.Value
 	secret bool
@@ -30,8 +30,8 @@ type leaf struct {
 
 // leavesOf lists the settings of a struct. Their names are in the fields' yaml tags; a struct is a section unless it is a
 // TextUnmarshaler.
-func leavesOf(v reflect.Value, prefix string) []leaf {
-	var all []leaf
+func leavesOf(v reflect.Value, prefix string) []settingField {
+	var all []settingField
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
 		name, options, _ := strings.Cut(field.Tag.Get("yaml"), ",")
@@ -40,22 +40,22 @@ func leavesOf(v reflect.Value, prefix string) []leaf {
 		case options == "inline":
 			all = append(all, leavesOf(at, prefix)...)
 		case name == "" || name == "-":
-		case at.Kind() == reflect.Struct && !isText(at):
+		case at.Kind() == reflect.Struct && !isTextUnmarshaler(at):
 			all = append(all, leavesOf(at, prefix+name+".")...)
 		default:
-			all = append(all, leaf{key: prefix + name, value: at, secret: field.Tag.Get("secret") != "", tag: field.Tag})
+			all = append(all, settingField{key: prefix + name, value: at, secret: field.Tag.Get("secret") != "", tag: field.Tag})
 		}
 	}
 	return all
 }
 
-func isText(v reflect.Value) bool {
+func isTextUnmarshaler(v reflect.Value) bool {
 	_, ok := v.Addr().Interface().(encoding.TextUnmarshaler)
 	return ok
 }
 
 // check says what rule of its tag the value breaks.
-func (f leaf) check() error {
+func (f settingField) check() error {
 	if choice := strings.Fields(f.tag.Get("oneof")); len(choice) > 0 && !slices.Contains(choice, f.value.String()) {
 		return fmt.Errorf("%q is not one of %s", f.value, strings.Join(choice, ", "))
 	}
@@ -75,10 +75,10 @@ func (f leaf) check() error {
 	return nil
 }
 
-func (f leaf) isList() bool { return f.value.Kind() == reflect.Slice }
+func (f settingField) isList() bool { return f.value.Kind() == reflect.Slice }
 
 // isSecret reports whether the setting, or a field of a list's members, is secret.
-func (f leaf) isSecret() bool {
+func (f settingField) isSecret() bool {
 	if !f.isList() || f.value.Type().Elem().Kind() != reflect.Struct {
 		return f.secret
 	}
@@ -92,7 +92,7 @@ func (f leaf) isSecret() bool {
 }
 
 // example is how a list is written where it is one text: in the environment and as a flag.
-func (f leaf) example() string {
+func (f settingField) example() string {
 	t := f.value.Type().Elem()
 	switch t.Kind() {
 	case reflect.String:
@@ -111,7 +111,7 @@ func (f leaf) example() string {
 }
 
 // set gives the field the value that text stands for.
-func (f leaf) set(text string) error {
+func (f settingField) set(text string) error {
 	switch at := f.value.Addr().Interface().(type) {
 	case *time.Duration:
 		d, err := time.ParseDuration(text)
@@ -129,7 +129,7 @@ func (f leaf) set(text string) error {
 	return f.setKind(text)
 }
 
-func (f leaf) setKind(text string) error {
+func (f settingField) setKind(text string) error {
 	switch f.value.Kind() {
 	case reflect.String:
 		f.value.SetString(text)
@@ -161,7 +161,7 @@ func (f leaf) setKind(text string) error {
 
 // setList reads a list in YAML, in which a fault is named by the list's own lines. A list of texts may be written with commas between them
 // instead.
-func (f leaf) setList(text string) error {
+func (f settingField) setList(text string) error {
 	if first := strings.TrimSpace(text); first != "" && first[0] != '[' && first[0] != '-' {
 		if f.value.Type().Elem().Kind() != reflect.String {
 			return fmt.Errorf("%q is not a list in YAML, such as %s", text, f.example())
@@ -184,7 +184,7 @@ func (f leaf) setList(text string) error {
 }
 
 // scan reads the settings of a YAML document, each as text. Unknown keys are reported with their lines.
-func (l *loader) scan(text []byte, file string) (map[string]string, error) {
+func (l *settingsLoader) scan(text []byte, file string) (map[string]string, error) {
 	var document yaml.Node
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	err := decoder.Decode(&document)
@@ -197,7 +197,7 @@ func (l *loader) scan(text []byte, file string) (map[string]string, error) {
 	if decoder.Decode(new(yaml.Node)) == nil {
 		return nil, fmt.Errorf("%s: more than one YAML document", file)
 	}
-	s := scanner{loader: l, file: file, known: map[string]leaf{}, sections: map[string]bool{}, found: map[string]string{}}
+	s := fileScanner{settingsLoader: l, file: file, known: map[string]settingField{}, sections: map[string]bool{}, found: map[string]string{}}
 	for _, f := range l.leaves {
 		s.known[f.key] = f
 		for i, r := range f.key {
@@ -210,23 +210,23 @@ func (l *loader) scan(text []byte, file string) (map[string]string, error) {
 	return s.found, nil
 }
 
-type scanner struct {
-	*loader
+type fileScanner struct {
+	*settingsLoader
 	file     string
-	known    map[string]leaf
+	known    map[string]settingField
 	sections map[string]bool
 	found    map[string]string
 }
 
-func (s *scanner) at(n *yaml.Node) string {
+func (s *fileScanner) at(n *yaml.Node) string {
 	if s.file == "default" {
 		return s.file
 	}
 	return s.file + ":" + strconv.Itoa(n.Line)
 }
 
-func (s *scanner) mapping(n *yaml.Node, prefix string) {
-	n = resolve(n)
+func (s *fileScanner) mapping(n *yaml.Node, prefix string) {
+	n = resolveAlias(n)
 	if isNull(n) {
 		return // a section with all its keys commented out
 	}
@@ -243,7 +243,7 @@ func (s *scanner) mapping(n *yaml.Node, prefix string) {
 	}
 }
 
-func (s *scanner) entry(name, value *yaml.Node, key string) {
+func (s *fileScanner) entry(name, value *yaml.Node, key string) {
 	if s.sections[key] {
 		s.mapping(value, key+".")
 		return
@@ -257,7 +257,7 @@ func (s *scanner) entry(name, value *yaml.Node, key string) {
 		s.fail(key, s.at(name), "set twice, first at %s", s.lines[key])
 		return
 	}
-	text, err := s.text(f, resolve(value), key)
+	text, err := s.text(f, resolveAlias(value), key)
 	if err != nil {
 		s.fail(key, s.at(value), "%v", err)
 		return
@@ -268,7 +268,7 @@ func (s *scanner) entry(name, value *yaml.Node, key string) {
 }
 
 // text is the value as written; nil if there is none.
-func (s *scanner) text(f leaf, n *yaml.Node, key string) (*string, error) {
+func (s *fileScanner) text(f settingField, n *yaml.Node, key string) (*string, error) {
 	switch {
 	case isNull(n):
 		return nil, nil
@@ -288,12 +288,12 @@ func (s *scanner) text(f leaf, n *yaml.Node, key string) (*string, error) {
 }
 
 // members looks for unknown keys in a list of structs.
-func (s *scanner) members(t reflect.Type, list *yaml.Node, key string) {
+func (s *fileScanner) members(t reflect.Type, list *yaml.Node, key string) {
 	if t.Kind() != reflect.Struct {
 		return
 	}
 	inner := *s
-	inner.known, inner.sections = map[string]leaf{}, nil
+	inner.known, inner.sections = map[string]settingField{}, nil
 	for i, n := range list.Content {
 		prefix := fmt.Sprintf("%s[%d].", key, i)
 		inner.found = map[string]string{}
@@ -305,10 +305,10 @@ func (s *scanner) members(t reflect.Type, list *yaml.Node, key string) {
 }
 
 // suggestion names the known key nearest to one that isn't known.
-func (s *scanner) suggestion(key string) string {
+func (s *fileScanner) suggestion(key string) string {
 	names := slices.AppendSeq(slices.Collect(maps.Keys(s.known)), maps.Keys(s.sections))
 	slices.Sort(names)
-	best := resource.Near(key, names)
+	best := resource.NearestNames(key, names)
 	for _, name := range names { // the right name in the wrong place
 		if best == "" && strings.TrimPrefix(filepath.Ext("."+name), ".") == strings.TrimPrefix(filepath.Ext("."+key), ".") {
 			best = name
@@ -320,7 +320,7 @@ func (s *scanner) suggestion(key string) string {
 	return "; did you mean " + best + "?"
 }
 
-func resolve(n *yaml.Node) *yaml.Node {
+func resolveAlias(n *yaml.Node) *yaml.Node {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}

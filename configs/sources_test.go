@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hub loads a hub's settings from the command line.
-func hub(t *testing.T, args ...string) (Hub, error) {
+// loadHub loads a hub's settings from the command line.
+func loadHub(t *testing.T, args ...string) (Hub, error) {
 	t.Helper()
 	flags := pflag.NewFlagSet("cloudhub", pflag.ContinueOnError)
 	require.NoError(t, AddFlags[Hub]("cloudhub", flags))
@@ -26,19 +26,19 @@ func TestListsAreFlagsAndVariablesToo(t *testing.T) {
 		{"--mqtt-websocket-origins", "https://a.example", "--mqtt-websocket-origins", "https://b.example"},
 		{"--mqtt-websocket-origins", "[https://a.example, https://b.example]"},
 	} {
-		cfg, err := hub(t, args...)
+		cfg, err := loadHub(t, args...)
 		require.NoError(t, err, args)
 		require.Equal(t, two, cfg.MQTT.WebSocket.Origins, args)
 	}
 	t.Setenv("CLOUDHUB_MQTT_WEBSOCKET_ORIGINS", "https://a.example,https://b.example")
-	cfg, err := hub(t)
+	cfg, err := loadHub(t)
 	require.NoError(t, err)
 	require.Equal(t, two, cfg.MQTT.WebSocket.Origins)
-	cfg, err = hub(t, "--mqtt-websocket-origins=")
+	cfg, err = loadHub(t, "--mqtt-websocket-origins=")
 	require.NoError(t, err)
 	require.Empty(t, cfg.MQTT.WebSocket.Origins, "an empty flag is an empty list")
 
-	core, err := load(t, "", "--bridge", "[{direction: up, filter: site/#}]")
+	core, err := loadCore(t, "", "--bridge", "[{direction: up, filter: site/#}]")
 	require.NoError(t, err)
 	require.Equal(t, []Bridge{{Direction: "up", Filter: "site/#"}}, core.Bridge)
 }
@@ -51,10 +51,10 @@ func TestAWrongListIsToldWithAnExample(t *testing.T) {
 		{"--auth-deny", "n1"}:          `"n1" is not a list in YAML, such as [{`,
 		{"--node-label-from", "[a, b"}: `such as a,b or [a, b]`,
 	} {
-		_, err := load(t, "", args[0], args[1])
+		_, err := loadCore(t, "", args[0], args[1])
 		require.ErrorContains(t, err, want, args)
 	}
-	_, err := hub(t, "--mqtt-websocket-origins", "app.example.com")
+	_, err := loadHub(t, "--mqtt-websocket-origins", "app.example.com")
 	require.ErrorContains(t, err, "such as https://app.example.com")
 }
 
@@ -72,12 +72,12 @@ func TestSystemdsCredentialsAreSettings(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("CREDENTIALS_DIRECTORY", dir)
 	for name, text := range map[string]string{
-		"link.password": "hunter2\n", "link.tls.key": "a key", "link.keepalive": "11s\n", "auth.users": "[{name: bob, role: operator, passwordHash: " + hash + "}]\n",
+		"link.password": "hunter2\n", "link.tls.key": "a key", "link.keepalive": "11s\n", "auth.users": "[{name: bob, role: operator, passwordHash: " + secretHash + "}]\n",
 		"other": "not ours",
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	core, err := load(t, "link: {keepalive: 5s, password: of the file, user: node/n1, tls: {cert: c.pem}}")
+	core, err := loadCore(t, "link: {keepalive: 5s, password: of the file, user: node/n1, tls: {cert: c.pem}}")
 	require.NoError(t, err)
 	require.Equal(t, "hunter2", core.Link.Password)
 	require.Equal(t, filepath.Join(dir, "link.tls.key"), core.Link.TLS.Key, "of a setting that names a file it is the file")
@@ -85,23 +85,23 @@ func TestSystemdsCredentialsAreSettings(t *testing.T) {
 	require.Equal(t, "bob", core.Auth.Users[0].Name)
 	t.Setenv("EDGECORE_LINK_KEEPALIVE", "12s")
 	const cert = "link: {tls: {cert: c.pem}}"
-	core, err = load(t, cert)
+	core, err = loadCore(t, cert)
 	require.NoError(t, err)
 	require.Equal(t, "12s", core.Link.Keepalive.String())
 
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "link.retry.timeout"), []byte("soon"), 0o600))
-	_, err = load(t, cert)
+	_, err = loadCore(t, cert)
 	require.ErrorContains(t, err, `credential link.retry.timeout: link.retry.timeout: "soon" is not a duration`)
 }
 
 func TestAUsersOwnFileOfSettingsGoesBeforeTheHosts(t *testing.T) {
 	dir := t.TempDir()
 	own, system := filepath.Join(dir, "own.yaml"), filepath.Join(dir, "system.yaml")
-	require.Equal(t, own, firstOf(own, system), "where there is none: where the user can make one")
+	require.Equal(t, own, ownOrSystem(own, system), "where there is none: where the user can make one")
 	require.NoError(t, os.WriteFile(system, nil, 0o600))
-	require.Equal(t, system, firstOf(own, system))
+	require.Equal(t, system, ownOrSystem(own, system))
 	none := filepath.Join(dir, "none.yaml")
-	require.Equal(t, none, firstOf(filepath.Join(system, "own.yaml"), none), "what can't be looked at is not the user's")
+	require.Equal(t, none, ownOrSystem(filepath.Join(system, "own.yaml"), none), "what can't be looked at is not the user's")
 	require.NoError(t, os.WriteFile(own, nil, 0o600))
-	require.Equal(t, own, firstOf(own, system))
+	require.Equal(t, own, ownOrSystem(own, system))
 }

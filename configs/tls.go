@@ -99,26 +99,26 @@ func (o OIDC) Roots() (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// pair is a certificate and its key, whose files are read at each handshake, so that a renewed certificate needs no
+// certificatePair is a certificate and its key, whose files are read at each handshake, so that a renewed certificate needs no
 // notification; reading them is cheap compared to the handshake. While the files can't be read, or don't match, the
 // last ones that did are used.
-type pair struct {
+type certificatePair struct {
 	cert, key string
 
-	mu       sync.Mutex
-	read     [2][]byte
-	together *tls.Certificate
+	mu          sync.Mutex
+	lastRead    [2][]byte
+	certificate *tls.Certificate
 }
 
-func openPair(cert, key string) (*pair, error) {
-	p := &pair{cert: cert, key: key}
+func openPair(cert, key string) (*certificatePair, error) {
+	p := &certificatePair{cert: cert, key: key}
 	if err := p.refresh(); err != nil {
 		return nil, fmt.Errorf("certificate %s: %w", cert, err)
 	}
 	return p, nil
 }
 
-func (p *pair) refresh() error {
+func (p *certificatePair) refresh() error {
 	cert, err := os.ReadFile(p.cert)
 	if err != nil {
 		return err
@@ -127,22 +127,22 @@ func (p *pair) refresh() error {
 	if err != nil {
 		return err
 	}
-	if p.together != nil && bytes.Equal(cert, p.read[0]) && bytes.Equal(key, p.read[1]) {
+	if p.certificate != nil && bytes.Equal(cert, p.lastRead[0]) && bytes.Equal(key, p.lastRead[1]) {
 		return nil
 	}
 	together, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return err
 	}
-	p.read, p.together = [2][]byte{cert, key}, &together
+	p.lastRead, p.certificate = [2][]byte{cert, key}, &together
 	return nil
 }
 
-func (p *pair) latest() *tls.Certificate {
+func (p *certificatePair) latest() *tls.Certificate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_ = p.refresh() // the old ones stay; /links and edgebus doctor say when they expire
-	return p.together
+	return p.certificate
 }
 
 func readPool(file string) (*x509.CertPool, error) {

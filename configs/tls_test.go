@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// issue writes a certificate that signs itself, and its key.
-func issue(t *testing.T, cert, key, name string) {
+// issueCertificate writes a certificate that signs itself, and its key.
+func issueCertificate(t *testing.T, cert, key, name string) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	of := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour)}
@@ -35,7 +35,7 @@ func issue(t *testing.T, cert, key, name string) {
 func TestARenewedCertificateIsFound(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "c.pem"), filepath.Join(dir, "c.key")
-	issue(t, cert, key, "first")
+	issueCertificate(t, cert, key, "first")
 	server, err := TLSListener{Cert: cert, Key: key, ClientCA: cert}.Config()
 	require.NoError(t, err)
 	client, err := TLSClient{Cert: cert, Key: key}.Config()
@@ -55,7 +55,7 @@ func TestARenewedCertificateIsFound(t *testing.T) {
 	}
 	require.Equal(t, [2]string{"first", "first"}, shown())
 	other := filepath.Join(dir, "other.key")
-	issue(t, cert, other, "second")
+	issueCertificate(t, cert, other, "second")
 	require.Equal(t, [2]string{"first", "first"}, shown(), "its key is missing")
 	require.NoError(t, os.Rename(other, key))
 	require.Equal(t, [2]string{"second", "second"}, shown())
@@ -63,7 +63,7 @@ func TestARenewedCertificateIsFound(t *testing.T) {
 	require.Equal(t, [2]string{"second", "second"}, shown())
 	require.NoError(t, os.Remove(cert))
 	require.Equal(t, [2]string{"second", "second"}, shown())
-	issue(t, cert, key, "third")
+	issueCertificate(t, cert, key, "third")
 	require.Equal(t, [2]string{"third", "third"}, shown())
 	_, err = TLSClient{Cert: cert, Key: other}.Config()
 	require.ErrorContains(t, err, "certificate "+cert)

@@ -15,12 +15,12 @@ import (
 type assembler struct {
 	topic   string
 	memory  atomic.Pointer[string] // tells the hub whether what it has sent is still here
-	message link.Assembly
+	message link.IncomingParts
 }
 
-// assemble makes the options' client take large messages in parts. take gets each message whole, and returns false if the connection has ended
+// assembleParts makes the options' client take large messages in parts. take gets each message whole, and returns false if the connection has ended
 // before the message could be stored: then the hub has to send all of it again.
-func assemble(o client.Options, node string, take func(client.Message) (taken bool), reconnect func(error)) client.Options {
+func assembleParts(o client.Options, node string, take func(client.Message) (taken bool), reconnect func(error)) client.Options {
 	a := &assembler{topic: topics.Address{Node: node, Kind: topics.KindParts}.String()}
 	a.forget()
 	o.Properties = func() []client.UserProperty {
@@ -48,19 +48,19 @@ func assemble(o client.Options, node string, take func(client.Message) (taken bo
 func (a *assembler) forget() {
 	memory := rand.Text()
 	a.memory.Store(&memory)
-	a.message = link.Assembly{}
+	a.message = link.IncomingParts{}
 }
 
 // add adds a part. With the last one m becomes the message.
 func (a *assembler) add(m *client.Message) (whole bool, err error) {
-	p, err := link.DecodePart(m.Payload)
+	p, err := link.DecodeMessagePart(m.Payload)
 	if err != nil {
 		return false, err
 	}
 	if p.Offset == 0 && a.message.ID != string(p.ID) {
-		a.message = link.NewAssembly(&p)
+		a.message = link.NewIncomingParts(&p)
 	}
-	fresh, err := a.message.Fresh(&p)
+	fresh, err := a.message.NewContent(&p)
 	if err != nil || fresh == nil {
 		return false, err
 	}

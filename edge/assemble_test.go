@@ -21,9 +21,9 @@ func TestAMessageInPartsThatCouldNotBeStoredComesAgain(t *testing.T) {
 		}
 		return !full
 	}
-	o := assemble(client.Options{}, "n1", take, func(error) { reconnects++ })
+	o := assembleParts(client.Options{}, "n1", take, func(error) { reconnects++ })
 	topic := topics.Address{Node: "n1", Kind: topics.KindParts}.String()
-	c := link.Cut{ID: link.NewPartID(), Topic: "large", Payload: large}
+	c := link.OutgoingParts{ID: link.NewPartID(), Topic: "large", Payload: large}
 	// send sends what the hub sends after a CONNECT: it goes on with what was not acknowledged, or begins anew.
 	memory := ""
 	send := func() {
@@ -33,7 +33,7 @@ func TestAMessageInPartsThatCouldNotBeStoredComesAgain(t *testing.T) {
 		}
 		for c.Sent = c.Acked; c.Sent < len(large); {
 			p := c.Next(5000)
-			payload, err := link.EncodePart(p)
+			payload, err := link.EncodeMessagePart(p)
 			require.NoError(t, err)
 			o.OnMessage(client.Message{Topic: topic, Payload: payload, QoS: 1})
 			if !p.Last() {

@@ -17,11 +17,11 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// storedFor is the session expiry that the node requests; the hub may grant less.
-const storedFor = 30 * 24 * time.Hour
+// bridgeSessionExpiry is the session expiry that the node requests; the hub may grant less.
+const bridgeSessionExpiry = 30 * 24 * time.Hour
 
-// linkQueue is which messages the node's broker queues for the hub; nil: there is no hub.
-func linkQueue(cfg configs.Core) *broker.LinkQueueOptions {
+// linkQueueOptions is which messages the node's broker queues for the hub; nil: there is no hub.
+func linkQueueOptions(cfg configs.Core) *broker.LinkQueueOptions {
 	if cfg.Link.Server == "" {
 		return nil
 	}
@@ -42,8 +42,8 @@ func linkQueue(cfg configs.Core) *broker.LinkQueueOptions {
 	return o
 }
 
-// cloudName maps a topic of the node's broker to its name on the hub's.
-func cloudName(node string) func(string) string {
+// hubTopic maps a topic of the node's broker to its name on the hub's.
+func hubTopic(node string) func(string) string {
 	return func(topic string) string {
 		if topics.IsTree(topic) {
 			return topic
@@ -105,11 +105,11 @@ const bridgeRetry = time.Second
 // subscribers, and then a QoS 1 message is acknowledged to the hub. While the disk is full it waits, until ctx ends: then the message wasn't
 // taken.
 func (b *bridge) take(ctx context.Context, m client.Message) (taken bool) {
-	if topics.IsTree(m.Topic) || !matches(b.live, m.Topic) && !matches(b.stored, m.Topic) {
+	if topics.IsTree(m.Topic) || !matchesRule(b.live, m.Topic) && !matchesRule(b.stored, m.Topic) {
 		return true // of a rule that was removed
 	}
 	b.received.Add(1)
-	out := asked(m)
+	out := toBrokerMessage(m)
 	out.Retain = m.Retain
 	out.Props.ResponseTopic = "" // the topic is the hub's
 	for {
@@ -136,7 +136,7 @@ func (b *bridge) take(ctx context.Context, m client.Message) (taken bool) {
 	}
 }
 
-func matches(rules []client.Subscription, topic string) bool {
+func matchesRule(rules []client.Subscription, topic string) bool {
 	return slices.ContainsFunc(rules, func(s client.Subscription) bool { return topics.Match(s.Filter, topic) })
 }
 

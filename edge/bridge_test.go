@@ -45,12 +45,12 @@ func TestLinkQueueOfAConfiguration(t *testing.T) {
 		{Direction: "up", Filter: "a/#", Store: true}, {Direction: "up", Filter: "b"}, {Direction: "down", Filter: "c"},
 	}}
 	cfg.Node.Name = "n1"
-	require.Nil(t, linkQueue(cfg), "without a hub nothing is queued")
+	require.Nil(t, linkQueueOptions(cfg), "without a hub nothing is queued")
 	cfg.Link.Server = "mqtt://hub"
-	o := linkQueue(cfg)
+	o := linkQueueOptions(cfg)
 	require.Equal(t, []string{"v1/nodes/n1/devices/+/telemetry/#", "v1/nodes/n1/devices/+/events/#", "a/#"}, o.Keep)
 	require.Equal(t, []string{"b"}, o.Pass)
-	name := cloudName("n1")
+	name := hubTopic("n1")
 	require.Equal(t, "v1/nodes/n1/bridge/a/b", name("a/b"))
 	require.Equal(t, "v1/nodes/n1/devices/x/events/y", name("v1/nodes/n1/devices/x/events/y"))
 }
@@ -73,7 +73,7 @@ func TestBridgedMessagesThatCouldNotBeStoredAreRetried(t *testing.T) {
 	rules := []configs.Bridge{{Direction: "down", Filter: "site/#", Store: true}}
 	run := func(outcome error) (tried chan string, stop func()) {
 		tried = make(chan string, 100)
-		h := &hubLink{cfg: cfg, up: newUplink(), log: zerolog.Nop(), bridge: newBridge(rules, func(m broker.Message, done func(error)) {
+		h := &hubLink{cfg: cfg, status: newLinkStatus(), log: zerolog.Nop(), bridge: newBridge(rules, func(m broker.Message, done func(error)) {
 			done(outcome)
 			tried <- m.Topic
 		}, zerolog.Nop())}

@@ -50,20 +50,20 @@ func Run(ctx context.Context, o Options) (err error) {
 	defer func() { err = errors.Join(err, dir.Close()) }()
 	figures := metrics.New(o.Version)
 	commits := figures.Commits()
-	key, err := secretsKey(cfg.Data.Dir, log)
+	key, err := openSecretsKey(cfg.Data.Dir, log)
 	if err != nil {
 		return err
 	}
 	st, err := store.Open(store.Options{
 		Dir: cfg.Data.Dir, Node: cfg.Node.Name, Rand: rand.Uint64, Log: log, Secrets: key,
-		Committed: commits.Of("tree"), Checkpointed: commits.Of("checkpoint"),
+		Committed: commits.ForStore("tree"), Checkpointed: commits.ForStore("checkpoint"),
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 
-	kept, err := mqttserver.Journal(cfg.Data.Dir, log, commits.Of("sessions"))
+	kept, err := mqttserver.OpenJournal(cfg.Data.Dir, log, commits.ForStore("sessions"))
 	if err != nil {
 		return err
 	}
@@ -76,30 +76,30 @@ func Run(ctx context.Context, o Options) (err error) {
 		Options: tree.Options{
 			Publish: func(m broker.Message) { br.Publish(m) },
 			Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
-			Kept:    func(topic string) bool { return br.Kept(topic) },
-			Wanted:  func(topic string) bool { return br.Wanted(topic) },
+			Kept:    func(topic string) bool { return br.HasDurableSubscriber(topic) },
+			Wanted:  func(topic string) bool { return br.HasSubscriber(topic) },
 			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)},
 			Timeout: cfg.Link.Retry.Timeout, Log: log,
 		},
 		Node: cfg.Node.Name, Store: st, Mappers: cfg.Limits.Mappers,
-		Report: report(o.Version), RightsChanged: func() { br.RightsChanged() },
+		Report: nodeReport(o.Version), RightsChanged: func() { br.RightsChanged() },
 		Push: func(to resource.Push, device, property string, value []byte, ts int64) {
-			pusher.Push(to, push.Value{Node: cfg.Node.Name, Device: device, Property: property, Value: string(value), TS: resource.Millis(ts)})
+			pusher.Push(to, push.Value{Node: cfg.Node.Name, Device: device, Property: property, Value: string(value), TS: resource.FormatMillis(ts)})
 		},
 	})
 	if err != nil {
 		return err
 	}
-	bo, err := mqttserver.Broker(cfg.MQTT.MQTT, cfg.Auth, cfg.Limits.Limits, cfg.Insecure)
+	bo, err := mqttserver.BrokerOptions(cfg.MQTT.MQTT, cfg.Auth, cfg.Limits.Limits, cfg.Insecure)
 	if err != nil {
 		return err
 	}
-	mqttserver.Socket(&bo, cfg, log)
-	rules, err := mqttserver.Rules(&bo, cfg.Auth, log)
+	mqttserver.AddUnixSocket(&bo, cfg, log)
+	rules, err := mqttserver.OpenRules(&bo, cfg.Auth, log)
 	if err != nil {
 		return err
 	}
-	if err := mqttserver.Audit(&bo, cfg.Audit, cfg.Data.Dir, log); err != nil {
+	if err := mqttserver.OpenAudit(&bo, cfg.Audit, cfg.Data.Dir, log); err != nil {
 		return err
 	}
 	bo.Version = o.Version
@@ -123,18 +123,18 @@ func Run(ctx context.Context, o Options) (err error) {
 		bo.Auth.Anonymous = []topics.Role{topics.RoleOperator, topics.RoleMapper, topics.RoleDiscoverer}
 	}
 	bo.Auth.Node = func(name string) bool { return name == cfg.Node.Name }
-	bo.LinkQueue, bo.Protocol, bo.Metrics = linkQueue(cfg), tw.Protocol, figures
+	bo.LinkQueue, bo.Protocol, bo.Metrics = linkQueueOptions(cfg), tw.Protocol, figures
 	if br, err = broker.New(bo); err != nil {
 		return err
 	}
-	up := hub.up
+	up := hub.status
 	hub.streams.broker, hub.bridge = br, newBridge(cfg.Bridge, br.PublishFromLink, log)
 	kept.Register(figures, "sessions")
-	exposeStore(figures, st)
+	registerStoreMetrics(figures, st)
 	commands.Register(figures)
 	hub.blobs.Register(figures)
-	expose(figures, tw, up)
-	exposeStreams(figures, hub)
+	registerCoreMetrics(figures, tw, up)
+	registerStreamMetrics(figures, hub)
 	guard := dir.Guard(log, st.InPlace, kept.InPlace)
 	commits.Guard(guard.Err)
 	ready := func() error {
@@ -151,9 +151,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
 	space := dir.Space(log, tw.SetLowSpace)
-	linkReport := links(o, hub, commits, rules, space)
+	linkReport := linkReporter(o, hub, commits, rules, space)
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
-		Who: reader(br, cfg.Node.Name), Reads: devicesOf(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: node(o, tw, up, space), Ready: ready, Metrics: figures.Handler(), Links: linkReport, Sessions: br.ServeSessions,
+		Authenticate: authenticateReader(br, cfg.Node.Name), MayRead: readableDevices(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: nodeReporter(o, tw, up, space), Ready: ready, Metrics: figures.Handler(), Links: linkReport, Sessions: br.ServeSessions,
 		OwnOnly: cfg.HTTP.Discovery == "own",
 	}))))
 	if err != nil {
@@ -161,7 +161,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	figures.HTTP(site.Connections)
 
-	backups := maintenance().Listen(cfg.Data.Dir, snapshot(st, kept), nil, log)
+	backups := maintenance().Listen(cfg.Data.Dir, storeSnapshot(st, kept), nil, log)
 	backups.State(func() (any, error) {
 		return struct {
 			resource.LinkReport
@@ -175,25 +175,25 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Ready != nil {
 		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
-	return daemon.RunGroup(ctx, mqttserver.Beside(bo.Audit, tw.Run), asking...)
+	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(bo.Audit, tw.Run), asking...)
 }
 
-// reader authenticates a request to the local API: it accepts users who may read the node's tree, and the node itself.
-func reader(br *broker.Broker, node string) func(*http.Request) (broker.Identity, error) {
+// authenticateReader authenticates a request to the local API: it accepts users who may read the node's tree, and the node itself.
+func authenticateReader(br *broker.Broker, node string) func(*http.Request) (broker.Identity, error) {
 	return func(r *http.Request) (broker.Identity, error) {
 		id, err := br.SignIn(r)
 		if err != nil || id.Node == node || id.Has(topics.RoleMapper) {
 			return id, err
 		}
-		if (id.Has(topics.RoleOperator) || id.Has(topics.RoleViewer)) && id.Given(node) {
+		if (id.Has(topics.RoleOperator) || id.Has(topics.RoleViewer)) && id.GivenNode(node) {
 			return id, nil
 		}
 		return id, resource.Errorf(resource.Forbidden, "", "node %s is not given to %s: see auth.users", node, id.User)
 	}
 }
 
-// devicesOf limits a mapper to the Devices that its broker lets it read; people and the node itself read all of them.
-func devicesOf(br *broker.Broker, node string) func(broker.Identity) func(device string) bool {
+// readableDevices limits a mapper to the Devices that its broker lets it read; people and the node itself read all of them.
+func readableDevices(br *broker.Broker, node string) func(broker.Identity) func(device string) bool {
 	return func(id broker.Identity) func(device string) bool {
 		if id.Node == node || id.Has(topics.RoleOperator) || id.Has(topics.RoleViewer) {
 			return nil

@@ -40,8 +40,8 @@ The key is made here and never leaves. Whatever the settings had besides link.se
 Flags:
 `
 
-// joinLine is the command line of edgecore join.
-type joinLine struct {
+// joinCommand is the command line of edgecore join.
+type joinCommand struct {
 	hub, token, name, pin, config, dataDir string
 	noStart                                bool
 	out, err                               io.Writer
@@ -49,7 +49,7 @@ type joinLine struct {
 
 // joinMain is edgecore join, and its exit code.
 func joinMain(args []string, stdout, stderr io.Writer) int {
-	l := joinLine{out: stdout, err: stderr}
+	l := joinCommand{out: stdout, err: stderr}
 	flags := pflag.NewFlagSet("join", pflag.ContinueOnError)
 	flags.SetOutput(stdout)
 	flags.Usage = func() { fmt.Fprint(stdout, joinHelp, flags.FlagUsages()) }
@@ -82,7 +82,7 @@ func joinMain(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-func (l *joinLine) run(ctx context.Context) error {
+func (l *joinCommand) run(ctx context.Context) error {
 	file := configs.File("edgecore", l.config)
 	given := ""
 	if _, err := os.Stat(file); err == nil {
@@ -110,17 +110,17 @@ func (l *joinLine) run(ctx context.Context) error {
 	if err := l.readToken(); err != nil {
 		return err
 	}
-	if err := writable(file); err != nil {
+	if err := checkWritable(file); err != nil {
 		return err
 	}
 	o := enroll.JoinOptions{
 		Hub: l.hub, DataDir: dir, Node: l.name, Default: cfg.Node.Name, Token: l.token, Pin: l.pin, Confirm: l.confirm,
-		SystemInfo: report(daemon.Version()).SystemInfo, Log: zerolog.Nop(),
+		SystemInfo: nodeReport(daemon.Version()).SystemInfo, Log: zerolog.Nop(),
 		Say: func(format string, args ...any) { fmt.Fprintf(l.out, format+"\n", args...) },
 	}
 	o.Labels = enroll.Labels(cfg.Node.Labels, cfg.Node.LabelFrom, o.SystemInfo)
-	o.LabelFrom = enroll.Following(cfg.Node.Labels, cfg.Node.LabelFrom)
-	if err := mayBe(dir, o); err != nil {
+	o.LabelFrom = enroll.FollowedLabels(cfg.Node.Labels, cfg.Node.LabelFrom)
+	if err := checkNodeName(dir, o); err != nil {
 		return err
 	}
 	j, err := enroll.Join(ctx, o)
@@ -130,7 +130,7 @@ func (l *joinLine) run(ctx context.Context) error {
 	return errors.Join(l.settle(file, dir, cfg.Link, j), j.Close())
 }
 
-func (l *joinLine) readToken() error {
+func (l *joinCommand) readToken() error {
 	if l.token != "-" {
 		return nil
 	}
@@ -142,25 +142,25 @@ func (l *joinLine) readToken() error {
 	return nil
 }
 
-// writable says early what would only be found when the token is used.
-func writable(file string) error {
+// checkWritable says early what would only be found when the token is used.
+func checkWritable(file string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil { //nolint:gosec // G301: a directory of settings is readable by the services; the files in it are not
-		return notWritable(err)
+		return notWritableError(err)
 	}
 	f, err := os.CreateTemp(filepath.Dir(file), ".join-*.new")
 	if err != nil {
-		return notWritable(err)
+		return notWritableError(err)
 	}
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-func notWritable(err error) error {
+func notWritableError(err error) error {
 	return fmt.Errorf("the settings can't be written: %w. Run it as root, or keep settings and data elsewhere: --config core.yaml --data-dir core", err)
 }
 
-// mayBe says whether what is in the data directory may be the node's of that name: a core that has had a hub keeps its
+// checkNodeName says whether what is in the data directory may be the node's of that name: a core that has had a hub keeps its
 // name.
-func mayBe(dir string, o enroll.JoinOptions) error {
+func checkNodeName(dir string, o enroll.JoinOptions) error {
 	name, err := o.Name()
 	if err != nil {
 		return err
@@ -168,7 +168,7 @@ func mayBe(dir string, o enroll.JoinOptions) error {
 	if _, err := os.Stat(filepath.Join(dir, store.DirName)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	lock, err := datadir.Claim(dir, "edgecore join")
+	lock, err := datadir.Lock(dir, "edgecore join")
 	if err != nil { // a core that runs
 		if name == o.Default {
 			return nil
@@ -183,7 +183,7 @@ func mayBe(dir string, o enroll.JoinOptions) error {
 }
 
 // confirm asks a person whether the fingerprint is the right one.
-func (l *joinLine) confirm(fingerprint string) error {
+func (l *joinCommand) confirm(fingerprint string) error {
 	if !term.IsTerminal(int(os.Stdin.Fd())) {
 		return fmt.Errorf("the hub's authority is %s: compare it with what edgebus authority says, and give it with --ca-hash, or use a token", fingerprint)
 	}
@@ -199,7 +199,7 @@ func (l *joinLine) confirm(fingerprint string) error {
 }
 
 // settle makes the identity the one that the settings name, and starts the service.
-func (l *joinLine) settle(file, dir string, was configs.Link, j enroll.Joined) error {
+func (l *joinCommand) settle(file, dir string, was configs.Link, j enroll.JoinResult) error {
 	if err := giveAway(file, dir); err != nil {
 		return err
 	}
@@ -219,27 +219,27 @@ func (l *joinLine) settle(file, dir string, was configs.Link, j enroll.Joined) e
 	if l.dataDir != "" {
 		settings = append(settings, configs.Setting{Key: "data.dir", Value: dir})
 	}
-	if err := configs.Edit(file, settings...); err != nil {
+	if err := configs.EditFile(file, settings...); err != nil {
 		return err
 	}
 	if err := giveAway(file, dir); err != nil {
 		return err
 	}
-	if err := enroll.Remember(dir); err != nil {
+	if err := enroll.ClearDecommission(dir); err != nil {
 		return err
 	}
 	what := "has joined"
 	if j.Already {
 		what = "had joined already; the settings are as they should be:"
 	}
-	fmt.Fprintf(l.out, "node %s %s %s (certificate until %s; it is renewed by itself)\nsettings: %s\n", j.Node, what, l.hubAddress(), resource.Time(j.Expires), file)
+	fmt.Fprintf(l.out, "node %s %s %s (certificate until %s; it is renewed by itself)\nsettings: %s\n", j.Node, what, l.hubAddress(), resource.FormatTime(j.Expires), file)
 	return l.start(file)
 }
 
-func (l *joinLine) hubAddress() string { return enroll.Address(l.hub) }
+func (l *joinCommand) hubAddress() string { return enroll.HubAddress(l.hub) }
 
 // start starts the service where systemd has one, or says how to start the core.
-func (l *joinLine) start(file string) error {
+func (l *joinCommand) start(file string) error {
 	const unit = "edgecore.service"
 	system := configs.SystemFile("edgecore")
 	_, err := os.Stat("/run/systemd/system")

@@ -32,7 +32,7 @@ type hubLink struct {
 	identity hubIdentity
 	bridge   *bridge
 	blobs    *blobs.Downloads
-	up       *uplink
+	status   *linkStatus
 	log      zerolog.Logger
 
 	running sync.WaitGroup // goroutines of the present connections
@@ -42,7 +42,7 @@ type hubLink struct {
 
 func newHubLink(cfg configs.Core, tw *twin.Twin, commands *calls.Calls, log zerolog.Logger) *hubLink {
 	return &hubLink{
-		cfg: cfg, twin: tw, up: newUplink(), log: log,
+		cfg: cfg, twin: tw, status: newLinkStatus(), log: log,
 		commands: hubCommands{calls: commands, node: cfg.Node.Name},
 		streams:  hubStreams{budget: forward.NewBudget(int64(cfg.Link.Rate), time.Now), node: cfg.Node.Name, log: log},
 		identity: hubIdentity{cfg: cfg, log: log},
@@ -51,10 +51,10 @@ func newHubLink(cfg configs.Core, tw *twin.Twin, commands *calls.Calls, log zero
 
 // run keeps the link up until ctx ends. When it gives up (link.retry.attempts) the node goes on alone.
 func (h *hubLink) run(ctx context.Context) error {
-	h.identity.deleteAside()
-	go every(ctx, time.Hour, h.identity.deleteAside)
-	if why, err := h.identity.givenUp(); err != nil || why != "" {
-		h.up.note(func(l *contact) { l.lastError = why })
+	h.identity.deleteDecommissioned()
+	go runEvery(ctx, time.Hour, h.identity.deleteDecommissioned)
+	if why, err := h.identity.decommissionNote(); err != nil || why != "" {
+		h.status.note(func(l *linkState) { l.lastError = why })
 		return err
 	}
 	ctx, end := context.WithCancel(ctx)
@@ -64,8 +64,8 @@ func (h *hubLink) run(ctx context.Context) error {
 	if main == nil {
 		return nil
 	}
-	go every(ctx, clockEvery, func() { h.commands.publishClock(main) })
-	go every(ctx, reportEvery, h.streams.reporter())
+	go runEvery(ctx, clockInterval, func() { h.commands.publishClock(main) })
+	go runEvery(ctx, dropLogInterval, h.streams.dropReporter())
 	var stored sync.WaitGroup
 	defer stored.Wait()
 	defer h.running.Wait()
@@ -74,16 +74,16 @@ func (h *hubLink) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		stored.Go(func() { h.keep(ctx, second, "the session of bridge.down") })
+		stored.Go(func() { h.keepConnected(ctx, second, "the session of bridge.down") })
 	}
 	if renewer := h.identity.renewer; renewer != nil {
 		h.running.Go(func() { renewer.Run(ctx) })
 	}
-	h.keep(ctx, main, "the link to the hub")
+	h.keepConnected(ctx, main, "the link to the hub")
 	return nil
 }
 
-const identityAgain = 5 * time.Second // between two looks at files that the link needs
+const identityRetry = 5 * time.Second // between two looks at files that the link needs
 
 // awaitMain makes the main client as soon as the files that it needs can be read; nil: ctx has ended. What only the link needs must not keep
 // the broker, the mappers and the devices from working.
@@ -97,25 +97,25 @@ func (h *hubLink) awaitMain(ctx context.Context) *client.Client {
 			told = why
 			h.log.Error().Err(err).Msg("there is no link to the hub, and the node works alone: mend this file, take it from a backup, " +
 				"or have the node join again (edgecore join); the core sees it by itself")
-			h.up.note(func(l *contact) { l.lastError = why })
+			h.status.note(func(l *linkState) { l.lastError = why })
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(identityAgain):
+		case <-time.After(identityRetry):
 		}
 	}
 }
 
-func (h *hubLink) keep(ctx context.Context, c *client.Client, what string) {
-	if err := h.serve(ctx, c); err != nil && ctx.Err() == nil {
+func (h *hubLink) keepConnected(ctx context.Context, c *client.Client, what string) {
+	if err := h.runClient(ctx, c); err != nil && ctx.Err() == nil {
 		h.log.Error().Err(err).Msg(what + " was given up: the node works alone until the core is restarted")
 		<-ctx.Done()
 	}
 }
 
-// serve keeps a client connected until ctx ends, or it gives up.
-func (h *hubLink) serve(ctx context.Context, c *client.Client) error {
+// runClient keeps a client connected until ctx ends, or it gives up.
+func (h *hubLink) runClient(ctx context.Context, c *client.Client) error {
 	h.mu.Lock()
 	h.clients = append(h.clients, c)
 	h.mu.Unlock()
@@ -134,28 +134,28 @@ func (h *hubLink) renewed(ctx context.Context) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, c := range h.clients {
-		c.Reconnect(errRenewed)
+		c.Reconnect(errCertificateRenewed)
 	}
 }
 
-var errRenewed = errors.New("the certificate was renewed")
+var errCertificateRenewed = errors.New("the certificate was renewed")
 
 const (
-	quietAfter = 50 * time.Millisecond // the time between two looks at the link
-	quietMost  = time.Minute           // that a quiet moment is waited for
+	quietPoll    = 50 * time.Millisecond // the time between two looks at the link
+	quietTimeout = time.Minute           // that a quiet moment is waited for
 )
 
 // awaitQuiet returns when the hub has confirmed all that the node had to report, no stream waits and no command is under
-// way; at the latest after quietMost, because nothing is lost in a busy moment either.
+// way; at the latest after quietTimeout, because nothing is lost in a busy moment either.
 func (h *hubLink) awaitQuiet(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, quietMost)
+	ctx, cancel := context.WithTimeout(ctx, quietTimeout)
 	defer cancel()
 	for {
 		if s := h.twin.Stats(); s.InStep && s.Behind == 0 && h.streams.broker.LinkQueueStats().Messages == 0 && h.commands.calls.Stats().UnderWay == 0 {
 			return
 		}
 		select {
-		case <-time.After(quietAfter):
+		case <-time.After(quietPoll):
 		case <-ctx.Done():
 			return
 		}
@@ -177,10 +177,10 @@ func (h *hubLink) newClient(identifier string, set func(o *client.Options, self 
 	return c, nil
 }
 
-// newBeside makes a client beside the main one. Its log has nothing while that is down.
-func (h *hubLink) newBeside(purpose string, set func(o *client.Options, self **client.Client)) (*client.Client, error) {
+// newSecondary makes a client beside the main one. Its log has nothing while that is down.
+func (h *hubLink) newSecondary(purpose string, set func(o *client.Options, self **client.Client)) (*client.Client, error) {
 	return h.newClient("node/"+h.cfg.Node.Name+"/"+purpose, func(o *client.Options, self **client.Client) {
-		o.Log = h.up.beside(h.log).With().Str("connection", purpose).Logger()
+		o.Log = h.status.logWhileUp(h.log).With().Str("connection", purpose).Logger()
 		set(o, self)
 	})
 }
@@ -189,15 +189,15 @@ func (h *hubLink) newBeside(purpose string, set func(o *client.Options, self **c
 // what was missed, not the broker.
 func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 	node := h.cfg.Node.Name
-	upwards, downwards := topics.Sync(node)
+	upwards, downwards := topics.SyncTopics(node)
 	return h.newClient("node/"+node, func(o *client.Options, self **client.Client) {
-		if other := otherNode(*o, node); other != "" {
+		if other := certificateOfOtherNode(*o, node); other != "" {
 			h.log.Error().Str("certificate", h.cfg.Link.TLS.Cert).
 				Msgf("the certificate is for %s, but this node is %s: the hub will refuse it; see link.tls.cert and node.name", other, node)
 		}
 		send := func(payload []byte) {
 			m := client.Message{Topic: upwards, Payload: payload, QoS: 1}
-			h.streams.budget.State(forward.Size(m))
+			h.streams.budget.State(forward.MessageSize(m))
 			(*self).PublishAsync(m, func(err error) {
 				if err != nil {
 					h.log.Debug().Err(err).Msg("a message to the hub was not delivered: the link protocol sends it again")
@@ -205,8 +205,8 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 			})
 		}
 		o.CleanStart = true
-		o.Subscriptions = []client.Subscription{{Filter: downwards, QoS: 1}, {Filter: commandsOf(node)}}
-		h.identity.renews(o, self, h.renewalNoted, h.renewed)
+		o.Subscriptions = []client.Subscription{{Filter: downwards, QoS: 1}, {Filter: commandFilter(node)}}
+		h.identity.addRenewal(o, self, h.renewalNoted, h.renewed)
 		o.OnConnect = func(ctx context.Context, _ bool) error {
 			c, caughtUp := *self, make(chan struct{})
 			h.commands.publishClock(c)
@@ -218,7 +218,7 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 		}
 		own := o.TLS
 		o.OnDisconnect = func(error) { h.twin.Disconnected() }
-		o.OnConnectError = func(err error) { h.identity.decommissioned(err, client.Leaf(own)) }
+		o.OnConnectError = func(err error) { h.identity.checkDecommission(err, client.Leaf(own)) }
 		take := func(m client.Message) (taken bool) {
 			switch {
 			case m.Topic == downwards:
@@ -226,17 +226,17 @@ func (h *hubLink) newMain(ctx context.Context) (*client.Client, error) {
 			case !topics.IsTree(m.Topic):
 				return h.bridge.take(ctx, m)
 			case !h.identity.take(m):
-				h.commands.ask(*self, m)
+				h.commands.execute(*self, m)
 			}
 			return true
 		}
-		*o = h.up.watch(assemble(*o, node, take, func(err error) { (*self).Reconnect(err) }))
+		*o = h.status.watch(assembleParts(*o, node, take, func(err error) { (*self).Reconnect(err) }))
 	})
 }
 
 // renewalNoted shows why the certificate was not renewed.
 func (h *hubLink) renewalNoted(err error, since time.Time) {
-	h.up.note(func(l *contact) { l.renewal, l.renewalFails = err, since })
+	h.status.note(func(l *linkState) { l.renewalError, l.renewalFailsSince = err, since })
 	why := ""
 	if err != nil {
 		why = err.Error()
@@ -247,8 +247,8 @@ func (h *hubLink) renewalNoted(err error, since time.Time) {
 // newStored makes a second client, whose session outlives its connections: the hub keeps the messages of bridge rules with
 // store: true in it.
 func (h *hubLink) newStored() (*client.Client, error) {
-	return h.newBeside("bridge", func(o *client.Options, self **client.Client) {
-		o.SessionExpiry = storedFor
+	return h.newSecondary("bridge", func(o *client.Options, self **client.Client) {
+		o.SessionExpiry = bridgeSessionExpiry
 		// A message that can't be stored is tried again as long as the connection lasts; then the hub sends it again.
 		var connection context.Context
 		o.OnConnect = func(ctx context.Context, _ bool) error {
@@ -257,7 +257,7 @@ func (h *hubLink) newStored() (*client.Client, error) {
 			return nil
 		}
 		take := func(m client.Message) bool { return h.bridge.take(connection, m) }
-		*o = assemble(*o, h.cfg.Node.Name, take, func(err error) { (*self).Reconnect(err) })
+		*o = assembleParts(*o, h.cfg.Node.Name, take, func(err error) { (*self).Reconnect(err) })
 	})
 }
 
@@ -271,7 +271,7 @@ func (h *hubLink) downloader() func(context.Context) error {
 
 // download keeps a third client connected until ctx ends. It has no session: what was requested and did not come is requested again.
 func (h *hubLink) download(ctx context.Context) error {
-	c, err := h.newBeside("blobs", func(o *client.Options, self **client.Client) {
+	c, err := h.newSecondary("blobs", func(o *client.Options, self **client.Client) {
 		o.CleanStart = true
 		o.Subscriptions = []client.Subscription{{Filter: h.blobs.Filter()}}
 		o.OnConnect = func(context.Context, bool) error {
@@ -284,7 +284,7 @@ func (h *hubLink) download(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return h.serve(ctx, c)
+	return h.runClient(ctx, c)
 }
 
 // options are what all clients have in common.
@@ -305,12 +305,12 @@ func (h *hubLink) options() (client.Options, error) {
 	return client.Options{
 		Servers: []string{cfg.Server}, User: cmp.Or(cfg.User, "node/"+h.cfg.Node.Name), Password: secret, TLS: secure, Roots: roots, KeepAlive: cfg.Keepalive,
 		Backoff:  client.Backoff{Min: cfg.Retry.Backoff.Min, Max: cfg.Retry.Backoff.Max},
-		Attempts: cfg.Retry.Attempts, Log: h.log, Counters: &h.up.queues,
+		Attempts: cfg.Retry.Attempts, Log: h.log, Counters: &h.status.queues,
 	}, nil
 }
 
-// every calls f periodically until ctx ends.
-func every(ctx context.Context, d time.Duration, f func()) {
+// runEvery calls f periodically until ctx ends.
+func runEvery(ctx context.Context, d time.Duration, f func()) {
 	tick := time.NewTicker(d)
 	defer tick.Stop()
 	for {

@@ -16,27 +16,27 @@ type hubCommands struct {
 	node  string
 }
 
-// clockEvery is how often the node's clocks are sent to the hub, which compares the system's with its own.
-const clockEvery = time.Minute
+// clockInterval is how often the node's clocks are sent to the hub, which compares the system's with its own.
+const clockInterval = time.Minute
 
-// commandsOf covers the commands for a node's devices.
-func commandsOf(node string) string { return topics.Prefix + node + "/devices/+/commands/+" }
+// commandFilter covers the commands for a node's devices.
+func commandFilter(node string) string { return topics.Prefix + node + "/devices/+/commands/+" }
 
-// ask executes a command of the hub, and sends the answer back. If the link is lost meanwhile, the hub has answered the command
+// execute executes a command of the hub, and sends the answer back. If the link is lost meanwhile, the hub has answered the command
 // itself.
-func (c hubCommands) ask(hub *client.Client, m client.Message) {
-	c.calls.Ask(asked(m), func(r broker.Message) { hub.PublishAsync(answer(r), nil) })
+func (c hubCommands) execute(hub *client.Client, m client.Message) {
+	c.calls.Ask(toBrokerMessage(m), func(r broker.Message) { hub.PublishAsync(toClientMessage(r), nil) })
 }
 
 // publishClock sends the core's clock to the hub, if it is connected, and what the system's clock shows now.
 func (c hubCommands) publishClock(hub *client.Client) {
 	a := topics.Address{Node: c.node, Kind: topics.KindClock}
 	hub.PublishAsync(client.Message{
-		Topic: a.String(), Payload: c.calls.Clock(), User: []client.UserProperty{{Key: calls.PropTime, Value: resource.Time(time.Now())}},
+		Topic: a.String(), Payload: c.calls.Clock(), User: []client.UserProperty{{Key: calls.PropTime, Value: resource.FormatTime(time.Now())}},
 	}, nil)
 }
 
-func asked(m client.Message) broker.Message {
+func toBrokerMessage(m client.Message) broker.Message {
 	out := broker.Message{Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Props: broker.Properties{
 		ContentType: m.ContentType, ResponseTopic: m.ResponseTopic, Correlation: m.Correlation,
 		Expiry: uint32(m.Expiry / time.Second),
@@ -51,7 +51,7 @@ func asked(m client.Message) broker.Message {
 	return out
 }
 
-func answer(m broker.Message) client.Message {
+func toClientMessage(m broker.Message) client.Message {
 	out := client.Message{
 		Topic: m.Topic, Payload: m.Payload, QoS: m.QoS, Correlation: m.Props.Correlation, ContentType: m.Props.ContentType,
 		Text: m.Props.PayloadFormat != nil && *m.Props.PayloadFormat == 1,

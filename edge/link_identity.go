@@ -24,18 +24,18 @@ type hubIdentity struct {
 	log     zerolog.Logger
 }
 
-// givenUp says why the node has no identity any more; empty: it has one.
-func (h *hubIdentity) givenUp() (why string, err error) {
-	why, err = enroll.Forgotten(h.cfg.Data.Dir)
+// decommissionNote says why the node has no identity any more; empty: it has one.
+func (h *hubIdentity) decommissionNote() (why string, err error) {
+	why, err = enroll.DecommissionNote(h.cfg.Data.Dir)
 	if err != nil || why != "" {
 		h.log.Error().Err(err).Str("noted", why).Msg("the hub has decommissioned this node: it works alone until it joins again (edgecore join)")
 	}
 	return why, err
 }
 
-// renews has the certificate renewed over the main client, if it is one that the core got by joining. noted gets why it was not; renewed has the link connect anew.
-func (h *hubIdentity) renews(o *client.Options, main **client.Client, noted func(err error, since time.Time), renewed func(context.Context)) {
-	if !enroll.Owned(h.cfg.Data.Dir, h.cfg.Link.TLS.Cert) {
+// addRenewal has the certificate renewed over the main client, if it is one that the core got by joining. noted gets why it was not; renewed has the link connect anew.
+func (h *hubIdentity) addRenewal(o *client.Options, main **client.Client, noted func(err error, since time.Time), renewed func(context.Context)) {
+	if !enroll.OwnsCertificate(h.cfg.Data.Dir, h.cfg.Link.TLS.Cert) {
 		return
 	}
 	h.renewer = enroll.NewRenewer(enroll.RenewOptions{
@@ -63,9 +63,9 @@ func (h *hubIdentity) take(m client.Message) bool {
 	return true
 }
 
-// decommissioned moves the node's keys aside when the hub refuses its certificate with the authority's signed notice that the node was
+// checkDecommission moves the node's keys aside when the hub refuses its certificate with the authority's signed notice that the node was
 // decommissioned. Nothing else ends an identity: not the text of an error, and nobody on the path.
-func (h *hubIdentity) decommissioned(err error, own *x509.Certificate) {
+func (h *hubIdentity) checkDecommission(err error, own *x509.Certificate) {
 	refused := client.ConnectRefused(err)
 	if refused == nil {
 		return
@@ -74,12 +74,12 @@ func (h *hubIdentity) decommissioned(err error, own *x509.Certificate) {
 	if i < 0 {
 		return
 	}
-	why, err := enroll.Decommissioned(refused.User[i].Value, h.cfg.Link.TLS.CA, h.cfg.Node.Name, own)
+	why, err := enroll.VerifyDecommission(refused.User[i].Value, h.cfg.Link.TLS.CA, h.cfg.Node.Name, own)
 	if err != nil {
 		h.log.Error().Err(err).Msg("the server says that this node was decommissioned, but does not prove it: nothing is changed")
 		return
 	}
-	if err := enroll.Forget(h.cfg.Data.Dir, why, time.Now()); err != nil {
+	if err := enroll.Decommission(h.cfg.Data.Dir, why, time.Now()); err != nil {
 		h.log.Error().Err(err).Msg("the hub has decommissioned this node, but its keys can't be moved aside: delete the directory identity in data.dir")
 	} else {
 		h.log.Warn().Msg("the hub has decommissioned this node: its keys and certificates were moved aside (identity.decommissioned in data.dir) " +
@@ -91,16 +91,16 @@ func (h *hubIdentity) decommissioned(err error, own *x509.Certificate) {
 	h.end()
 }
 
-// deleteAside deletes the keys of an identity that was given up, when their day is over.
-func (h *hubIdentity) deleteAside() {
-	if err := enroll.DeleteAside(h.cfg.Data.Dir, time.Now()); err != nil {
+// deleteDecommissioned deletes the keys of an identity that was given up, when their day is over.
+func (h *hubIdentity) deleteDecommissioned() {
+	if err := enroll.DeleteDecommissioned(h.cfg.Data.Dir, time.Now()); err != nil {
 		h.log.Error().Err(err).Msg("keys that were moved aside can't be deleted: delete the directory identity.decommissioned in data.dir")
 	}
 }
 
-// otherNode is the common name of the certificate, if it isn't this node's name; with a password the certificate does not
+// certificateOfOtherNode is the common name of the certificate, if it isn't this node's name; with a password the certificate does not
 // matter. The node then works alone, as with a wrong password.
-func otherNode(o client.Options, node string) string {
+func certificateOfOtherNode(o client.Options, node string) string {
 	leaf := client.Leaf(o.TLS)
 	if o.Password != "" || leaf == nil || leaf.Subject.CommonName == node {
 		return ""

@@ -31,16 +31,16 @@ func (h *hubStreams) forward(ctx context.Context, c *client.Client, caughtUp <-c
 	forward.New(forward.Options{
 		// What was taken from the queue for this connection would overtake, on the next one, what is sent again there.
 		Publish: func(m client.Message, done func(error)) { c.PublishOver(ctx, m, done) },
-		Open:    h.broker.OpenLinkQueue, Reconnect: c.Reconnect, Topic: cloudName(h.node),
+		Open:    h.broker.OpenLinkQueue, Reconnect: c.Reconnect, Topic: hubTopic(h.node),
 		Parts: topics.Address{Node: h.node, Kind: topics.KindParts}.String(), Upload: &h.upload,
 		Budget: h.budget, Log: h.log,
 	}).Run(ctx)
 }
 
-const reportEvery = 10 * time.Second
+const dropLogInterval = 10 * time.Second
 
-// reporter logs how many messages of streams were dropped since it was last called.
-func (h *hubStreams) reporter() func() {
+// dropReporter logs how many messages of streams were dropped since it was last called.
+func (h *hubStreams) dropReporter() func() {
 	last := h.broker.LinkQueueStats().Dropped
 	return func() {
 		now := h.broker.LinkQueueStats().Dropped

@@ -13,7 +13,7 @@ import (
 )
 
 func TestUplinkRecordsConnections(t *testing.T) {
-	u := newUplink()
+	u := newLinkStatus()
 	var heard []string
 	o := u.watch(client.Options{
 		OnConnect:    func(context.Context, bool) error { heard = append(heard, "up"); return nil },
@@ -30,7 +30,7 @@ func TestUplinkRecordsConnections(t *testing.T) {
 	c := u.now()
 	require.True(t, c.up)
 	require.Equal(t, 1, c.connections)
-	require.False(t, c.last.Before(c.since))
+	require.False(t, c.lastPacket.Before(c.since))
 	o.OnDisconnect(errors.New("keep-alive timeout"))
 	require.False(t, u.now().up)
 	require.Equal(t, "keep-alive timeout", u.now().lastError)
@@ -39,11 +39,11 @@ func TestUplinkRecordsConnections(t *testing.T) {
 
 func TestSecondConnectionLogsNothingWhileTheFirstIsDown(t *testing.T) {
 	var lines bytes.Buffer
-	u := newUplink()
-	log := u.beside(zerolog.New(&lines)).With().Str("connection", "bridge").Logger()
+	u := newLinkStatus()
+	log := u.logWhileUp(zerolog.New(&lines)).With().Str("connection", "bridge").Logger()
 	log.Warn().Msg("no MQTT connection")
 	require.Empty(t, lines.String())
-	u.note(func(c *contact) { c.up = true })
+	u.note(func(c *linkState) { c.up = true })
 	log.Warn().Msg("no MQTT connection")
 	require.JSONEq(t, `{"level":"warn","connection":"bridge","message":"no MQTT connection"}`, lines.String())
 }

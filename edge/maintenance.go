@@ -21,8 +21,8 @@ func maintenance() backup.Program {
 			cfg, err := configs.Load[configs.Core]("edgecore", file, nil)
 			return cfg.Data.Dir, err
 		},
-		Survey: survey,
-		Fork: func(dir string, stamp uint32) error {
+		Survey: surveyStores,
+		NewLineages: func(dir string, stamp uint32) error {
 			st, err := store.Open(store.Options{Dir: dir, Rand: rand.Uint64})
 			if err != nil {
 				return err
@@ -32,33 +32,33 @@ func maintenance() backup.Program {
 	}
 }
 
-// snapshot takes the stores of a running core at one moment.
-func snapshot(st *store.Store, kept *journal.Journal) backup.Snapshot {
-	return mqttserver.Snapshot(kept, func() ([]backup.Source, func(), error) {
+// storeSnapshot takes the stores of a running core at one moment.
+func storeSnapshot(st *store.Store, kept *journal.Journal) backup.Snapshot {
+	return mqttserver.SnapshotStores(kept, func() ([]backup.Source, func(), error) {
 		tree, err := st.Snapshot()
 		if err != nil {
 			return nil, nil, err
 		}
-		return append(mqttserver.Sources(tree.Log), tree.Database), tree.Release, nil
+		return append(mqttserver.BackupSources(tree.Log), tree.Database), tree.Release, nil
 	})
 }
 
-func survey(dir string) []backup.Part {
-	tree, secrets := backup.Part{Name: store.DirName}, backup.Part{Name: seal.FileName}
-	snap, err := load(dir)
-	tree.Has, tree.Err = snap.tree, err
-	parts := []backup.Part{tree}
-	if secrets.Has = snap.secrets; secrets.Has != "" {
+func surveyStores(dir string) []backup.DataPart {
+	tree, secrets := backup.DataPart{Name: store.DirName}, backup.DataPart{Name: seal.FileName}
+	snap, err := summarizeStore(dir)
+	tree.Contents, tree.Err = snap.tree, err
+	parts := []backup.DataPart{tree}
+	if secrets.Contents = snap.secrets; secrets.Contents != "" {
 		parts = append(parts, secrets)
 	}
-	return append(parts, mqttserver.Part(dir))
+	return append(parts, mqttserver.SurveyJournal(dir))
 }
 
-// stored is what the store has, in words.
-type stored struct{ tree, secrets string }
+// storeSummary is what the store has, in words.
+type storeSummary struct{ tree, secrets string }
 
-func load(dir string) (has stored, err error) {
-	key, lacking := surveyKey(dir)
+func summarizeStore(dir string) (has storeSummary, err error) {
+	key, lacking := readSecretsKey(dir)
 	o := store.Options{Dir: dir, Rand: rand.Uint64, ReadOnly: true}
 	if key != nil {
 		o.Secrets = key

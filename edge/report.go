@@ -10,36 +10,36 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// report is what the node says of itself. It changes with the machine and the
+// nodeReport is what the node says of itself. It changes with the machine and the
 // program, not with every start: an unchanged status is not sent again.
-func report(version string) resource.NodeReport {
+func nodeReport(version string) resource.NodeReport {
 	return resource.NodeReport{Version: version, SystemInfo: sysinfo.Read("/")}
 }
 
-// figures are what the core's own metrics are read from, together.
-type figures struct {
+// coreMetrics are what the core's own metrics are read from, together.
+type coreMetrics struct {
 	twin.Stats
-	contact
+	linkState
 }
 
-// expose registers the core's own metrics: each is read where it is kept when metrics are collected.
-func expose(r metrics.Registry, tw *twin.Twin, up *uplink) {
-	g := metrics.NewGroup("core", func() figures { return figures{tw.Stats(), up.now()} })
-	type f = figures
-	g.Gauge("link_up", "1 while the hub is connected.", func(s f) float64 { return metrics.Truth(s.Linked) })
-	g.Gauge("link_in_step", "1 while the hub has said, in this connection, that it has everything.", func(s f) float64 { return metrics.Truth(s.InStep) })
-	g.Gauge("link_changed_timestamp_seconds", "When the link last came up or went down.", func(s f) float64 { return metrics.Unix(s.since) })
+// registerCoreMetrics registers the core's own metrics: each is read where it is kept when metrics are collected.
+func registerCoreMetrics(r metrics.Registry, tw *twin.Twin, up *linkStatus) {
+	g := metrics.NewGroup("core", func() coreMetrics { return coreMetrics{tw.Stats(), up.now()} })
+	type f = coreMetrics
+	g.Gauge("link_up", "1 while the hub is connected.", func(s f) float64 { return metrics.BoolValue(s.Linked) })
+	g.Gauge("link_in_step", "1 while the hub has said, in this connection, that it has everything.", func(s f) float64 { return metrics.BoolValue(s.InStep) })
+	g.Gauge("link_changed_timestamp_seconds", "When the link last came up or went down.", func(s f) float64 { return metrics.TimeValue(s.since) })
 	g.Gauge("link_behind_keys", "Keys that the hub has not confirmed yet.", func(s f) float64 { return float64(s.Behind) })
 	g.Gauge("link_behind_seconds", "Age of the oldest of them.", func(s f) float64 { return s.Oldest.Seconds() })
 	g.Counter("link_connections_total", "Connections to the hub that were made.", func(s f) float64 { return float64(s.connections) })
-	g.Gauge("link_pending_messages", "Messages to the hub that it has not acknowledged; at 4096 no more are taken.", func(figures) float64 { return float64(up.queues.Pending.Load()) })
-	g.Gauge("link_waiting_messages", "Messages from the hub that wait to be handled; at 4096 those of QoS 0 are dropped.", func(figures) float64 { return float64(up.queues.Waiting.Load()) })
-	g.Counter("link_dropped_messages_total", "Messages from the hub, bridged or commands, that were dropped: more came than were handled.", func(figures) float64 { return float64(up.queues.Dropped.Load()) })
+	g.Gauge("link_pending_messages", "Messages to the hub that it has not acknowledged; at 4096 no more are taken.", func(coreMetrics) float64 { return float64(up.queues.Pending.Load()) })
+	g.Gauge("link_waiting_messages", "Messages from the hub that wait to be handled; at 4096 those of QoS 0 are dropped.", func(coreMetrics) float64 { return float64(up.queues.Waiting.Load()) })
+	g.Counter("link_dropped_messages_total", "Messages from the hub, bridged or commands, that were dropped: more came than were handled.", func(coreMetrics) float64 { return float64(up.queues.Dropped.Load()) })
 	g.Counter("link_failures_total", "Attempts to connect to the hub that came to nothing.", func(s f) float64 { return float64(s.failures) })
 	g.Gauge("devices", "Devices that belong to the node.", func(s f) float64 { return float64(s.Devices) })
 	g.Gauge("up_keys", "Keys that the node owns.", func(s f) float64 { return float64(s.UpKeys) })
 	g.Gauge("up_bytes", "Bytes of the names and values of those keys.", func(s f) float64 { return float64(s.UpBytes) })
-	g.Gauge("link_oversize", "1 while the hub takes nothing of the node because it owns too much.", func(s f) float64 { return metrics.Truth(s.Oversize != "") })
+	g.Gauge("link_oversize", "1 while the hub takes nothing of the node because it owns too much.", func(s f) float64 { return metrics.BoolValue(s.Oversize != "") })
 	g.Gauge("down_keys", "Keys that the cloud owns.", func(s f) float64 { return float64(s.DownKeys) })
 	g.Gauge("steps_waiting", "Publishes and messages that wait to be handled; at 4096 their senders wait.", func(s f) float64 { return float64(s.StepsWaiting) })
 	g.Counter("commits_total", "Transactions on disk.", func(s f) float64 { return float64(s.Commits) })
@@ -49,19 +49,19 @@ func expose(r metrics.Registry, tw *twin.Twin, up *uplink) {
 	r.MustRegister(g)
 }
 
-// streamFigures are what the figures of streams and bridge are read from, together.
-type streamFigures struct {
+// streamMetrics are what the figures of streams and bridge are read from, together.
+type streamMetrics struct {
 	broker.LinkQueueStats
 	forward.BudgetStats
 	received, lost, refusals int64
 }
 
-// exposeStreams adds the figures of what waits for the hub.
-func exposeStreams(r metrics.Registry, h *hubLink) {
-	g := metrics.NewGroup("streams", func() streamFigures {
-		return streamFigures{h.streams.broker.LinkQueueStats(), h.streams.budget.Stats(), h.bridge.received.Load(), h.bridge.dropped.Load(), int64(h.bridge.refusals())}
+// registerStreamMetrics adds the figures of what waits for the hub.
+func registerStreamMetrics(r metrics.Registry, h *hubLink) {
+	g := metrics.NewGroup("streams", func() streamMetrics {
+		return streamMetrics{h.streams.broker.LinkQueueStats(), h.streams.budget.Stats(), h.bridge.received.Load(), h.bridge.dropped.Load(), int64(h.bridge.refusals())}
 	})
-	type f = streamFigures
+	type f = streamMetrics
 	g.Gauge("waiting_messages", "Telemetry, events and bridged messages that the hub has not confirmed.", func(s f) float64 { return float64(s.Messages) })
 	g.Gauge("waiting_bytes", "Bytes of those that were not sent yet.", func(s f) float64 { return float64(s.Bytes) })
 	g.Gauge("waiting_seconds", "Age of the oldest of them.", func(s f) float64 { return s.Oldest.Seconds() })
@@ -78,8 +78,8 @@ func exposeStreams(r metrics.Registry, h *hubLink) {
 	r.MustRegister(g)
 }
 
-// exposeStore adds the figures of what the node's tree is kept in.
-func exposeStore(r metrics.Registry, st *store.Store) {
+// registerStoreMetrics adds the figures of what the node's tree is kept in.
+func registerStoreMetrics(r metrics.Registry, st *store.Store) {
 	g := metrics.NewGroup("core_store", st.Stats)
 	type s = store.Stats
 	g.Gauge("log_bytes", "Bytes of the log of the node's tree. A checkpoint shortens it when it is 16 MiB longer than the database.", func(s s) float64 { return float64(s.LogBytes) })

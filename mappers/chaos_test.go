@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-type drive struct {
+type driveRecord struct {
 	Device, Property, Value string
 	Ver                     uint64
 }
@@ -28,12 +28,12 @@ func (n *fakeNode) nextVer(device, property string) uint64 {
 	return n.ver[device+"/"+property] + 1
 }
 
-func readDrives(t *testing.T, file string) (list []drive) {
+func readDrives(t *testing.T, file string) (list []driveRecord) {
 	f, err := os.Open(file)
 	require.NoError(t, err)
 	defer func() { _ = f.Close() }()
 	for s := bufio.NewScanner(f); s.Scan(); {
-		var d drive
+		var d driveRecord
 		require.NoError(t, json.Unmarshal(s.Bytes(), &d))
 		list = append(list, d)
 	}
@@ -56,7 +56,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-type chaos struct {
+type chaosRun struct {
 	t      *testing.T
 	random *rand.Rand
 	n      *fakeNode
@@ -68,8 +68,8 @@ type chaos struct {
 	names  []string
 }
 
-func newChaos(t *testing.T, seed uint64) *chaos {
-	c := &chaos{
+func newChaos(t *testing.T, seed uint64) *chaosRun {
+	c := &chaosRun{
 		t: t, random: rand.New(rand.NewPCG(seed, 99)), n: newNode(t), file: filepath.Join(t.TempDir(), "drives"),
 		last: map[string]string{}, names: []string{"lamp", "radio", "fan"}, up: true,
 	}
@@ -81,7 +81,7 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 	return c
 }
 
-func (c *chaos) start() {
+func (c *chaosRun) start() {
 	var d Driver = c.d
 	if c.random.IntN(2) == 0 {
 		d = busDriver{c.d}
@@ -89,7 +89,7 @@ func (c *chaos) start() {
 	c.stop = c.n.run(d, func(o *Options) { o.DriveLog = c.file })
 }
 
-func (c *chaos) step() {
+func (c *chaosRun) step() {
 	name := c.names[c.random.IntN(len(c.names))]
 	toy := c.d.toys[name]
 	switch p := c.random.IntN(100); {
@@ -117,7 +117,7 @@ func (c *chaos) step() {
 	time.Sleep(time.Duration(c.random.IntN(8)) * time.Millisecond) // gives what is under way a chance to be cut in the middle
 }
 
-func (c *chaos) settle() {
+func (c *chaosRun) settle() {
 	if !c.up {
 		c.n.start()
 	}
@@ -130,7 +130,7 @@ func (c *chaos) settle() {
 	}
 }
 
-func (c *chaos) check() {
+func (c *chaosRun) check() {
 	newest := map[string]uint64{}
 	for _, d := range readDrives(c.t, c.file) { // attempts: one that failed is made again
 		require.GreaterOrEqual(c.t, d.Ver, newest[d.Device], "%s was driven to version %d late", d.Device, d.Ver)

@@ -15,25 +15,25 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// commander asks for commands.
-type commander struct {
+// commandClient asks for commands.
+type commandClient struct {
 	n *fakeNode
 	c *client.Client
 }
 
-func (n *fakeNode) commander() *commander { return &commander{n, n.client()} }
+func (n *fakeNode) commander() *commandClient { return &commandClient{n, n.client()} }
 
 // ask returns the answer to a command of the lamp's: its code, and the result or the error.
-func (x *commander) ask(name, payload string, expiry time.Duration) (topics.Code, string) {
+func (x *commandClient) ask(name, payload string, expiry time.Duration) (topics.AnswerCode, string) {
 	return x.askOf("lamp", name, payload, expiry)
 }
 
-func (x *commander) askOf(device, name, payload string, expiry time.Duration) (topics.Code, string) {
+func (x *commandClient) askOf(device, name, payload string, expiry time.Duration) (topics.AnswerCode, string) {
 	r, err := x.c.Request(x.n.t.Context(), client.Message{
 		Topic: "v1/nodes/n1/devices/" + device + "/commands/" + name, Payload: []byte(payload), Expiry: expiry,
 	})
 	require.NoError(x.n.t, err)
-	return topics.Code(r.Property(topics.PropCode)), string(r.Payload) + r.Property(topics.PropError)
+	return topics.AnswerCode(r.Property(topics.PropCode)), string(r.Payload) + r.Property(topics.PropError)
 }
 
 func TestCommands(t *testing.T) {
@@ -45,10 +45,10 @@ func TestCommands(t *testing.T) {
 	n.eventually("devices/lamp/state", "online")
 	x := n.commander()
 	code, text := x.ask("beep", "twice", 0)
-	require.Equal(t, topics.OK, code)
+	require.Equal(t, topics.CodeOK, code)
 	require.Equal(t, "beep twice", text)
 	code, text = x.ask("jump", "", 0)
-	require.Equal(t, topics.Refused, code)
+	require.Equal(t, topics.CodeRefused, code)
 	require.Contains(t, text, "no command jump")
 	lines, err := os.ReadFile(log)
 	require.NoError(t, err)
@@ -56,11 +56,11 @@ func TestCommands(t *testing.T) {
 
 	d.toys["lamp"].die(errors.New("cable cut"))
 	code, text = x.ask("beep", "once more", 0)
-	require.Contains(t, []topics.Code{topics.Failed, topics.DeviceOffline}, code, "it may have been reading just then")
+	require.Contains(t, []topics.AnswerCode{topics.CodeFailed, topics.CodeDeviceOffline}, code, "it may have been reading just then")
 	require.Contains(t, text, "cable cut")
 	n.eventually("devices/lamp/state", "offline")
 	code, _ = x.ask("beep", "again", 0)
-	require.Equal(t, topics.DeviceOffline, code)
+	require.Equal(t, topics.CodeDeviceOffline, code)
 	require.NotContains(t, d.toys["lamp"].log(), "beep again")
 }
 
@@ -85,7 +85,7 @@ func TestCommandsWait(t *testing.T) {
 	x := n.commander()
 	type answer struct {
 		n    int
-		code topics.Code
+		code topics.AnswerCode
 	}
 	answers := make(chan answer, maxCommands+1)
 	ask := func(i int, expiry time.Duration) {
@@ -97,7 +97,7 @@ func TestCommandsWait(t *testing.T) {
 		go ask(i+1, 0)
 	}
 	got := <-answers
-	require.Equal(t, topics.Busy, got.code, "the last one finds no room")
+	require.Equal(t, topics.CodeBusy, got.code, "the last one finds no room")
 	ahead.Store(int64(31 * time.Second))
 	toy.mu.Lock()
 	toy.block = nil
@@ -106,10 +106,10 @@ func TestCommandsWait(t *testing.T) {
 	expired, done := 0, 0
 	for range maxCommands {
 		switch a := <-answers; a.code {
-		case topics.Expired:
+		case topics.CodeExpired:
 			require.Zero(t, a.n)
 			expired++
-		case topics.OK:
+		case topics.CodeOK:
 			done++
 		}
 	}
@@ -138,7 +138,7 @@ func TestCommandsOfAMapperThatStops(t *testing.T) {
 	<-toy.stuck
 	x := n.commander()
 	type answer struct {
-		code topics.Code
+		code topics.AnswerCode
 		text string
 	}
 	told := make(chan answer, 1)
@@ -148,12 +148,12 @@ func TestCommandsOfAMapperThatStops(t *testing.T) {
 		code, text := x.ask("beep", "late", 0)
 		told <- answer{code, text}
 	}()
-	require.Eventually(t, func() bool { return len(n.published("devices/lamp/commands/beep")) == 1 }, wait, tick)
+	require.Eventually(t, func() bool { return len(n.published("devices/lamp/commands/beep")) == 1 }, testTimeout, pollInterval)
 	code, _ := x.askOf("bell", "beep", "", 0) // behind it, and so the other is waiting
-	require.Equal(t, topics.OK, code)
+	require.Equal(t, topics.CodeOK, code)
 	stop()
 	got := <-told
-	require.Equal(t, topics.DeviceOffline, got.code)
+	require.Equal(t, topics.CodeDeviceOffline, got.code)
 	require.Contains(t, got.text, "stopping")
 	require.Empty(t, toy.log())
 }

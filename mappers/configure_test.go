@@ -9,16 +9,16 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// forgetful devices lose everything when they are opened, as simulated ones do.
-type forgetful struct{ *toyDriver }
+// forgetfulDriver devices lose everything when they are opened, as simulated ones do.
+type forgetfulDriver struct{ *toyDriver }
 
-func (f forgetful) Open(ctx context.Context, dev Device) (Session, error) {
+func (f forgetfulDriver) Open(ctx context.Context, dev Device) (Session, error) {
 	f.toys[dev.Name].set("power", "OFF")
 	return f.toyDriver.Open(ctx, dev)
 }
 
-// edits are new configurations of a device of toyModel(nil).
-var edits = map[string]struct {
+// configEdits are new configurations of a device of toyModel(nil).
+var configEdits = map[string]struct {
 	config map[string]string
 	model  *resource.DeviceModel
 }{
@@ -28,10 +28,10 @@ var edits = map[string]struct {
 }
 
 func TestDesiredValueSurvivesANewConfiguration(t *testing.T) {
-	for name, edit := range edits {
+	for name, edit := range configEdits {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
-			d := forgetful{newToys("lamp")}
+			d := forgetfulDriver{newToys("lamp")}
 			n.attach("lamp", "toy", nil, toyModel(nil))
 			n.run(d, nil)
 			v := n.want("lamp", "power", "ON")
@@ -48,7 +48,7 @@ func TestDesiredValueSurvivesANewConfiguration(t *testing.T) {
 }
 
 func TestNewConfigurationDrivesNothingThatIsThere(t *testing.T) {
-	for name, edit := range edits {
+	for name, edit := range configEdits {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			d := newToys("lamp")
@@ -57,7 +57,7 @@ func TestNewConfigurationDrivesNothingThatIsThere(t *testing.T) {
 			n.applied("lamp", "power", "ON", n.want("lamp", "power", "ON"))
 			n.attach("lamp", "toy", edit.config, edit.model)
 			n.applied("lamp", "level", "7", n.want("lamp", "level", "7"))
-			require.Eventually(t, func() bool { return d.closedOnce("lamp") }, wait, tick)
+			require.Eventually(t, func() bool { return d.closedOnce("lamp") }, testTimeout, pollInterval)
 			n.applied("lamp", "level", "8", n.want("lamp", "level", "8"))
 			require.Equal(t, []string{"power=ON", "level=7", "level=8"}, d.toys["lamp"].log())
 		})
@@ -89,7 +89,7 @@ func TestPropertyThatComesBack(t *testing.T) {
 	v := n.want("lamp", "power", "ON")
 	n.applied("lamp", "power", "ON", v)
 	n.attach("lamp", "toy", nil, toyModel(func(m *resource.DeviceModel) { m.Spec.Properties = m.Spec.Properties[1:] }))
-	require.Eventually(t, func() bool { return d.closedOnce("lamp") }, wait, tick)
+	require.Eventually(t, func() bool { return d.closedOnce("lamp") }, testTimeout, pollInterval)
 	d.toys["lamp"].set("power", "OFF")
 	n.attach("lamp", "toy", nil, toyModel(nil))
 	n.driven(d.toys["lamp"], "level=7", "power=ON", "power=ON")

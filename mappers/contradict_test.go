@@ -32,7 +32,7 @@ func TestReportsThatOthersClearAreRepeated(t *testing.T) {
 		n.keep(broker.Message{Topic: "v1/nodes/n1/" + key})
 	}
 	for _, key := range keys {
-		require.Eventually(t, func() bool { return len(n.published(key)) > said[key] }, wait, tick, key)
+		require.Eventually(t, func() bool { return len(n.published(key)) > said[key] }, testTimeout, pollInterval, key)
 	}
 	n.applied("lamp", "level", "7", level)
 	n.eventually("devices/lamp/state", "online")

@@ -125,7 +125,7 @@ type desiredValue struct {
 
 func (w desiredValue) expired(now time.Time) bool { return !w.until.IsZero() && !now.Before(w.until) }
 
-func speaks(d Driver, protocol string) bool {
+func hasProtocol(d Driver, protocol string) bool {
 	return slices.ContainsFunc(d.Protocols(), func(p string) bool { return resource.SameProtocol(p, protocol) })
 }
 
@@ -137,7 +137,7 @@ func driverDevice(d Driver, node string, b resource.Bundle, collect time.Duratio
 	}
 	visitors := map[string]resource.Visitor{}
 	for _, pv := range b.Model.Spec.PropertyVisitors {
-		if speaks(d, pv.Protocol) {
+		if hasProtocol(d, pv.Protocol) {
 			for _, v := range pv.Visitors {
 				visitors[v.PropertyName] = v
 			}
@@ -240,7 +240,7 @@ func (p *property) changed(value string) bool {
 	case !p.reportIsCurrent, p.reportedFor != p.appliedVer:
 		return true
 	case p.info.Deadband > 0 && p.info.Type.Numeric():
-		return !within(value, p.reported, p.info.Deadband)
+		return !isWithin(value, p.reported, p.info.Deadband)
 	}
 	return !p.same(value, p.reported)
 }
@@ -261,57 +261,57 @@ func (p *property) same(a, b string) bool {
 	return p.spec.Canonical([]byte(a)) == p.spec.Canonical([]byte(b))
 }
 
-// step is what to do next about one property's desired value.
-type step uint8
+// planStep is what to do next about one property's desired value.
+type planStep uint8
 
 const (
-	nothing step = iota
-	forget       // the desired value was cleared
-	refuse       // publish why it is not applied
-	accept       // the device has it already: report it
-	compare      // read the device, then apply unless it has it already
-	apply        // write it
-	recheck      // read the device: has it lost the value that was applied before this start?
+	stepNone    planStep = iota
+	stepForget           // the desired value was cleared
+	stepRefuse           // publish why it is not applied
+	stepAccept           // the device has it already: report it
+	stepCompare          // read the device, then apply unless it has it already
+	stepApply            // write it
+	stepRecheck          // read the device: has it lost the value that was applied before this start?
 )
 
-// plan is a step with the value to apply, or the refusal to publish.
-type plan struct {
-	step    step
+// stepPlan is a step with the value to apply, or the refusal to publish.
+type stepPlan struct {
+	step    planStep
 	value   string
 	refusal *Refusal // with compare and apply: published too, because value is not the desired one
 }
 
 // plan decides what to do about a property. It is a pure function of the property's state; the rules are in the package's comment.
-func (p *property) plan(now time.Time, canRead, canWrite bool) plan {
+func (p *property) plan(now time.Time, canRead, canWrite bool) stepPlan {
 	w := p.desired
 	switch {
 	case w.ver == 0:
-		return plan{step: nothing}
+		return stepPlan{step: stepNone}
 	case w.ver == p.doneVer:
 		return p.planRecheck(canRead, canWrite)
 	case w.cleared:
-		return plan{step: forget}
+		return stepPlan{step: stepForget}
 	case w.expired(now):
-		return plan{step: refuse, refusal: Refuse(Expired, "was to be applied until %s only", resource.Time(w.until))}
+		return stepPlan{step: stepRefuse, refusal: Refuse(Expired, "was to be applied until %s only", resource.FormatTime(w.until))}
 	case now.Before(p.retry.Due()):
-		return plan{step: nothing}
+		return stepPlan{step: stepNone}
 	case !p.spec.Writable() || !canWrite:
-		return plan{step: refuse, refusal: Refuse(ReadOnly, "%s can't be written", p.info.Name)}
+		return stepPlan{step: stepRefuse, refusal: Refuse(ReadOnly, "%s can't be written", p.info.Name)}
 	case w.preexisting && p.spec.AtBoot == resource.BootHold:
-		return plan{step: refuse, refusal: Refuse(Held, "%s: waits for a newer value (atBoot: hold)", early)}
+		return stepPlan{step: stepRefuse, refusal: Refuse(Held, "%s: waits for a newer value (atBoot: hold)", reasonPreexisting)}
 	case w.preexisting && p.spec.AtBoot == resource.BootSafe:
-		return p.planWrite(string(p.spec.SafeValue), canRead, p.safeValueNote(early))
+		return p.planWrite(string(p.spec.SafeValue), canRead, p.safeValueNote(reasonPreexisting))
 	}
-	if r := objection(p.spec, w.value); r != nil {
-		return plan{step: refuse, refusal: r}
+	if r := checkValue(p.spec, w.value); r != nil {
+		return stepPlan{step: stepRefuse, refusal: r}
 	}
 	return p.planWrite(w.value, canRead, nil)
 }
 
 // Reasons why a desired value waits for a newer one. They are short, because they are part of one-line notes.
 const (
-	early  = "was wanted before this mapper first drove the device"
-	missed = "the device has lost it"
+	reasonPreexisting = "was wanted before this mapper first drove the device"
+	reasonLost        = "the device has lost it"
 )
 
 // safeValueNote returns the note on a desired value in whose place the safe value is applied; nil if the two are equal.
@@ -322,54 +322,54 @@ func (p *property) safeValueNote(why string) *Refusal {
 	return Refuse(SafeValue, "%s: %s was applied instead (atBoot: safe)", why, p.spec.SafeValue)
 }
 
-func (p *property) planWrite(value string, canRead bool, said *Refusal) plan {
+func (p *property) planWrite(value string, canRead bool, said *Refusal) stepPlan {
 	has := p.known && p.satisfies(p.current, value)
 	switch {
 	case canRead && (p.desired.preexisting || p.maybeWritten || has):
-		return plan{compare, value, said}
+		return stepPlan{stepCompare, value, said}
 	case has && !p.maybeWritten:
-		return plan{accept, value, said}
+		return stepPlan{stepAccept, value, said}
 	}
-	return plan{apply, value, said}
+	return stepPlan{stepApply, value, said}
 }
 
 // planRecheck decides about a version that is done. After a start the device is read once: what was applied before is
 // applied again only if the device has lost it.
-func (p *property) planRecheck(canRead, canWrite bool) plan {
+func (p *property) planRecheck(canRead, canWrite bool) stepPlan {
 	if p.recheckDue && p.desired.ver == p.appliedVer && canRead && canWrite &&
 		p.spec.Writable() && !p.desired.cleared {
-		return plan{step: recheck}
+		return stepPlan{step: stepRecheck}
 	}
-	return plan{step: nothing}
+	return stepPlan{step: stepNone}
 }
 
 // planLost decides what to do after recheck has read actual. If it is neither the reported nor the desired value, the
 // device has lost the value. anew says that the device was configured since the value was reported: then the reported value
 // doesn't count, unless atBoot is hold.
-func (p *property) planLost(actual string, anew bool) plan {
+func (p *property) planLost(actual string, anew bool) stepPlan {
 	has := func(value string) bool { return p.satisfies(actual, value) }
 	hold := p.spec.AtBoot == resource.BootHold
 	if has(p.desired.value) || (!anew || hold) && has(p.before) {
-		return plan{step: nothing}
+		return stepPlan{step: stepNone}
 	}
-	do := plan{step: apply, value: p.desired.value}
+	do := stepPlan{step: stepApply, value: p.desired.value}
 	switch {
 	case hold:
-		do = plan{refuse, p.desired.value, Refuse(Held, "%s: waits for a newer value (atBoot: hold)", missed)}
+		do = stepPlan{stepRefuse, p.desired.value, Refuse(Held, "%s: waits for a newer value (atBoot: hold)", reasonLost)}
 	case p.spec.AtBoot == resource.BootSafe:
-		do = plan{apply, string(p.spec.SafeValue), p.safeValueNote(missed)}
+		do = stepPlan{stepApply, string(p.spec.SafeValue), p.safeValueNote(reasonLost)}
 	}
-	if objection(p.spec, do.value) != nil {
-		return plan{step: nothing}
+	if checkValue(p.spec, do.value) != nil {
+		return stepPlan{step: stepNone}
 	}
-	if do.step == apply && has(do.value) {
-		do.step = accept
+	if do.step == stepApply && has(do.value) {
+		do.step = stepAccept
 	}
 	return do
 }
 
-// within reports whether two numbers differ by less than the deadband. Other texts are compared as they are.
-func within(a, b string, deadband float64) bool {
+// isWithin reports whether two numbers differ by less than the deadband. Other texts are compared as they are.
+func isWithin(a, b string, deadband float64) bool {
 	x, errX := strconv.ParseFloat(a, 64)
 	y, errY := strconv.ParseFloat(b, 64)
 	if errX != nil || errY != nil {
@@ -413,21 +413,21 @@ func (w *worker) drive(ctx context.Context, d *device, name string) (more bool, 
 	do, ver := p.plan(w.m.o.Now(), d.session.CanRead(), d.session.CanWrite()), p.desired.ver
 	w.m.mu.Unlock()
 	switch do.step {
-	case forget:
+	case stepForget:
 		w.markDone(d, p, ver, false)
-	case refuse:
+	case stepRefuse:
 		w.markDone(d, p, ver, false)
 		w.publishRefusal(d, name, ver, do.refusal)
-	case accept:
+	case stepAccept:
 		return true, w.accept(d, p, ver, do, p.current)
-	case compare:
+	case stepCompare:
 		return true, w.compare(ctx, d, p, ver, do)
-	case apply:
+	case stepApply:
 		return true, w.apply(ctx, d, p, ver, do)
-	case recheck:
+	case stepRecheck:
 		return true, w.recheck(ctx, d, p, ver)
 	}
-	return do.step != nothing, nil
+	return do.step != stepNone, nil
 }
 
 // markDone notes that a version needs nothing more.
@@ -445,7 +445,7 @@ func (w *worker) markDone(d *device, p *property, ver uint64, applied bool) {
 }
 
 // accept notes that the device has the desired value, and reports it.
-func (w *worker) accept(d *device, p *property, ver uint64, do plan, actual string) error {
+func (w *worker) accept(d *device, p *property, ver uint64, do stepPlan, actual string) error {
 	w.markDone(d, p, ver, true)
 	if do.refusal != nil {
 		w.publishRefusal(d, p.info.Name, ver, do.refusal)
@@ -455,7 +455,7 @@ func (w *worker) accept(d *device, p *property, ver uint64, do plan, actual stri
 }
 
 // compare reads before it writes.
-func (w *worker) compare(ctx context.Context, d *device, p *property, ver uint64, do plan) error {
+func (w *worker) compare(ctx context.Context, d *device, p *property, ver uint64, do stepPlan) error {
 	actual, ok, err := w.readOne(ctx, d, p.info.Name)
 	if err != nil {
 		return err
@@ -470,7 +470,7 @@ func (w *worker) compare(ctx context.Context, d *device, p *property, ver uint64
 }
 
 // apply writes a value, reads it back and reports what the device has then.
-func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, do plan) error {
+func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, do stepPlan) error {
 	name := p.info.Name
 	w.m.mu.Lock()
 	stale := p.desired.ver != ver || d.gen != d.openGen
@@ -490,7 +490,7 @@ func (w *worker) apply(ctx context.Context, d *device, p *property, ver uint64, 
 		return fmt.Errorf("drive log: %w", err)
 	}
 	err := w.call(ctx, func(ctx context.Context) error { return d.session.Write(ctx, name, do.value) })
-	if r, refused := refusal(err); refused {
+	if r, refused := asRefusal(err); refused {
 		if r.Code == Unavailable {
 			w.later(p, ver)
 		} else {
@@ -538,21 +538,21 @@ func (w *worker) recheck(ctx context.Context, d *device, p *property, ver uint64
 		w.m.mu.Unlock()
 		return nil // configured anew meanwhile: the next session is asked again
 	}
-	do := plan{step: nothing}
+	do := stepPlan{step: stepNone}
 	if ok {
 		do = p.planLost(actual, p.compared != d.openGen)
 	}
 	p.recheckDue = false
-	if do.step != apply { // else once it is written
+	if do.step != stepApply { // else once it is written
 		p.compared = d.openGen
 	}
 	w.m.mu.Unlock()
 	switch do.step {
-	case refuse:
+	case stepRefuse:
 		w.publishRefusal(d, p.info.Name, ver, do.refusal)
-	case accept:
+	case stepAccept:
 		return w.accept(d, p, ver, do, actual)
-	case apply:
+	case stepApply:
 		return w.apply(ctx, d, p, ver, do)
 	}
 	return nil

@@ -169,7 +169,7 @@ func Refuse(code, format string, args ...any) *Refusal {
 	return &Refusal{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-func refusal(err error) (*Refusal, bool) {
+func asRefusal(err error) (*Refusal, bool) {
 	var r *Refusal
 	ok := errors.As(err, &r)
 	return r, ok
@@ -248,7 +248,7 @@ func (o *Opened) Read(ctx context.Context, names []string, within func(context.C
 	var known []string
 	for _, name := range names {
 		_, err := o.property(name)
-		if _, refused := refusal(err); refused {
+		if _, refused := asRefusal(err); refused {
 			got[name] = Reading{Err: err}
 		} else if err != nil {
 			return nil, err
@@ -270,7 +270,7 @@ func (o *Opened) Read(ctx context.Context, names []string, within func(context.C
 			value, err = o.Session.(Reader).Read(ctx, name)
 			return err
 		})
-		if _, refused := refusal(err); err != nil && !refused {
+		if _, refused := asRefusal(err); err != nil && !refused {
 			return nil, err
 		}
 		got[name] = Reading{value, err}
@@ -295,7 +295,7 @@ func (o *Opened) Write(ctx context.Context, name, value string) error {
 }
 
 // Check says what is wrong with a value for the property: its type, its range or its enumeration; nil: nothing.
-func (p Property) Check(value string) *Refusal { return objection(p.spec(), value) }
+func (p Property) Check(value string) *Refusal { return checkValue(p.spec(), value) }
 
 // Same reports whether two texts are the same value of the property: 21.50 and 21.5 are.
 func (p Property) Same(a, b string) bool {
@@ -311,9 +311,9 @@ func (p Property) spec() resource.Property {
 	return spec
 }
 
-// objection returns why the model doesn't allow a desired value; nil: it does. The core checks this too, but the model may have
+// checkValue returns why the model doesn't allow a desired value; nil: it does. The core checks this too, but the model may have
 // changed since.
-func objection(spec resource.Property, value string) *Refusal {
+func checkValue(spec resource.Property, value string) *Refusal {
 	err := spec.Check([]byte(value))
 	if err == nil {
 		return nil

@@ -22,9 +22,9 @@ import (
 )
 
 const (
-	testNode = "n1"
-	wait     = 30 * time.Second // a busy machine must not fail a test
-	tick     = 2 * time.Millisecond
+	testNode     = "n1"
+	testTimeout  = 30 * time.Second // a busy machine must not fail a test
+	pollInterval = 2 * time.Millisecond
 )
 
 // fakeNode is a node's broker with as much of the core's rules as a mapper can notice.
@@ -75,7 +75,7 @@ func (n *fakeNode) start() {
 	n.stop = func() {
 		once.Do(func() {
 			cancel()
-			closing, cancel := context.WithTimeout(context.Background(), wait)
+			closing, cancel := context.WithTimeout(context.Background(), testTimeout)
 			defer cancel()
 			_ = b.Close(closing)
 			<-done
@@ -154,7 +154,7 @@ func (n *fakeNode) Retained(filter string) func(int) []broker.Message {
 func (n *fakeNode) twin(device string, ask broker.Message) broker.Message {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	twin := resource.Twin(n.devices[device].Model, func(branch, property string) (s resource.Stored, ok bool) {
+	twin := resource.Twin(n.devices[device].Model, func(branch, property string) (s resource.StoredValue, ok bool) {
 		m, ok := n.kept["v1/nodes/n1/devices/"+device+"/"+branch+"/"+property]
 		s.Value = m.Payload
 		for _, u := range m.Props.User {
@@ -232,7 +232,7 @@ func (n *fakeNode) eventually(key, value string) {
 	require.Eventually(n.t, func() bool {
 		v, _ := n.at(key)
 		return v == value
-	}, wait, tick, "%s did not become %q, it is %s", key, value, n.shown(key))
+	}, testTimeout, pollInterval, "%s did not become %q, it is %s", key, value, n.shown(key))
 }
 
 func (n *fakeNode) applied(device, property, value string, ver uint64) {
@@ -241,7 +241,7 @@ func (n *fakeNode) applied(device, property, value string, ver uint64) {
 	require.Eventually(n.t, func() bool {
 		v, answers := n.at(key)
 		return v == value && answers == fmt.Sprint(ver)
-	}, wait, tick, "%s did not become %q for %d", key, value, ver)
+	}, testTimeout, pollInterval, "%s did not become %q for %d", key, value, ver)
 }
 
 func (n *fakeNode) refused(device, property string, ver uint64, code string) resource.Refusal {
@@ -250,7 +250,7 @@ func (n *fakeNode) refused(device, property string, ver uint64, code string) res
 	require.Eventually(n.t, func() bool {
 		v, _ := n.at("devices/" + device + "/refused/" + property)
 		return json.Unmarshal([]byte(v), &r) == nil && r.For == ver
-	}, wait, tick)
+	}, testTimeout, pollInterval)
 	require.Equal(n.t, code, r.Code, r.Message)
 	return r
 }
@@ -293,7 +293,7 @@ func (n *fakeNode) run(d Driver, change func(*Options)) (stop func()) {
 			select {
 			case err := <-done:
 				require.NoError(n.t, err)
-			case <-time.After(wait):
+			case <-time.After(testTimeout):
 				require.Fail(n.t, "Run did not end")
 			}
 		})
@@ -305,11 +305,11 @@ func (n *fakeNode) run(d Driver, change func(*Options)) (stop func()) {
 // toyDriver is a driver whose devices are in the test's hand.
 type toyDriver struct {
 	mu     sync.Mutex
-	toys   map[string]*toy
+	toys   map[string]*toyDevice
 	opened int
 }
 
-type toy struct {
+type toyDevice struct {
 	mu     sync.Mutex
 	values map[string]string
 	writes []string
@@ -322,9 +322,9 @@ type toy struct {
 }
 
 func newToys(names ...string) *toyDriver {
-	d := &toyDriver{toys: map[string]*toy{}}
+	d := &toyDriver{toys: map[string]*toyDevice{}}
 	for _, n := range names {
-		d.toys[n] = &toy{values: map[string]string{"power": "OFF", "level": "0", "temp": "20"}}
+		d.toys[n] = &toyDevice{values: map[string]string{"power": "OFF", "level": "0", "temp": "20"}}
 	}
 	return d
 }
@@ -352,7 +352,7 @@ type busDriver struct{ *toyDriver }
 
 func (busDriver) Bus(Device) string { return "bus" }
 
-func (t *toy) wait(ctx context.Context) error {
+func (t *toyDevice) wait(ctx context.Context) error {
 	t.mu.Lock()
 	block, dead := t.block, t.dead
 	t.mu.Unlock()
@@ -370,7 +370,7 @@ func (t *toy) wait(ctx context.Context) error {
 	return dead
 }
 
-func (t *toy) Read(ctx context.Context, property string) (string, error) {
+func (t *toyDevice) Read(ctx context.Context, property string) (string, error) {
 	if err := t.wait(ctx); err != nil {
 		return "", err
 	}
@@ -383,7 +383,7 @@ func (t *toy) Read(ctx context.Context, property string) (string, error) {
 	return v, nil
 }
 
-func (t *toy) Write(ctx context.Context, property, value string) error {
+func (t *toyDevice) Write(ctx context.Context, property, value string) error {
 	if err := t.wait(ctx); err != nil {
 		return err
 	}
@@ -399,7 +399,7 @@ func (t *toy) Write(ctx context.Context, property, value string) error {
 	return err
 }
 
-func (t *toy) Command(_ context.Context, name string, payload []byte) ([]byte, error) {
+func (t *toyDevice) Command(_ context.Context, name string, payload []byte) ([]byte, error) {
 	if name != "beep" {
 		return nil, Refuse(Rejected, "no command %s", name)
 	}
@@ -409,26 +409,26 @@ func (t *toy) Command(_ context.Context, name string, payload []byte) ([]byte, e
 	return append([]byte("beep "), payload...), t.dead
 }
 
-func (t *toy) Close() error {
+func (t *toyDevice) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed++
 	return nil
 }
 
-func (t *toy) set(property, value string) {
+func (t *toyDevice) set(property, value string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.values[property] = value
 }
 
-func (t *toy) die(err error) {
+func (t *toyDevice) die(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.dead = err
 }
 
-func (t *toy) log() []string {
+func (t *toyDevice) log() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return append([]string(nil), t.writes...)
@@ -443,9 +443,9 @@ func (d *toyDriver) closedOnce(name string) bool {
 }
 
 // driven waits until a toy was written to as told.
-func (n *fakeNode) driven(toy *toy, writes ...string) {
+func (n *fakeNode) driven(toy *toyDevice, writes ...string) {
 	n.t.Helper()
-	if !assert.Eventually(n.t, func() bool { return slices.Equal(writes, toy.log()) }, wait, tick) {
+	if !assert.Eventually(n.t, func() bool { return slices.Equal(writes, toy.log()) }, testTimeout, pollInterval) {
 		require.Equal(n.t, writes, toy.log(), "what was written")
 	}
 }

@@ -73,7 +73,7 @@ func TestADriverThatPanicsNamingTheBus(t *testing.T) {
 // brokenRounder can't tell which values its devices can have.
 type (
 	brokenRounder struct{ *toyDriver }
-	brokenToy     struct{ *toy }
+	brokenToy     struct{ *toyDevice }
 )
 
 func (d brokenRounder) Open(ctx context.Context, dev Device) (Session, error) {
@@ -81,7 +81,7 @@ func (d brokenRounder) Open(ctx context.Context, dev Device) (Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return brokenToy{s.(*toy)}, nil
+	return brokenToy{s.(*toyDevice)}, nil
 }
 
 func (brokenToy) Nearest(_, value string) (string, error) { panic("no scale for " + value) }

@@ -180,7 +180,7 @@ func (o *outbox) next() *outboxEntry {
 		}
 		s.dirty, s.inflight, s.retryRefused = false, true, false
 		if s.retry.Failures() > 0 {
-			s.m.User = stamped(s.m.User, o.now())
+			s.m.User = withTimestamp(s.m.User, o.now())
 		}
 		o.inflight++
 		return s
@@ -236,13 +236,13 @@ func refusedValue(err error) bool {
 	return errors.As(err, &refused) && slices.Contains([]byte{0x87, 0x90, 0x95, 0x97, 0x99}, refused.Code)
 }
 
-// stamped are the user properties of a value that is still the device's, with the time of now: the clock by which it was stamped may
+// withTimestamp are the user properties of a value that is still the device's, with the time of now: the clock by which it was stamped may
 // have been wrong, and the value was refused for that.
-func stamped(user []client.UserProperty, now time.Time) []client.UserProperty {
+func withTimestamp(user []client.UserProperty, now time.Time) []client.UserProperty {
 	user = slices.Clone(user)
 	for i := range user {
 		if user[i].Key == "ts" {
-			user[i].Value = resource.Time(now)
+			user[i].Value = resource.FormatTime(now)
 		}
 	}
 	return user

@@ -18,7 +18,7 @@ func TestARefusedReportIsSentAgain(t *testing.T) {
 	o := newOutbox(func(m client.Message, done func(error)) { sent, answers = append(sent, m), append(answers, done) }, zerolog.Nop())
 	now := time.UnixMilli(1_700_000_000_000)
 	o.now = func() time.Time { return now }
-	ahead := resource.Time(now.Add(time.Hour))
+	ahead := resource.FormatTime(now.Add(time.Hour))
 	o.connected()
 	o.set(client.Message{Topic: "level", Payload: []byte("20"), User: []client.UserProperty{{Key: "ts", Value: ahead}, {Key: "for", Value: "3"}}})
 	attempts := func() int {
@@ -92,7 +92,7 @@ func TestAValueBeyondTheLimitIsAReadProblem(t *testing.T) {
 		text, _ := n.at("devices/lamp/problem/log")
 		why, err := resource.ParseProblem([]byte(text))
 		return err == nil && why.Code == Invalid
-	}, wait, tick)
+	}, testTimeout, pollInterval)
 	require.Empty(t, n.published("devices/lamp/reported/log"))
 	d.toys["lamp"].set("log", "short")
 	n.eventually("devices/lamp/reported/log", "short")

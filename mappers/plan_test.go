@@ -26,30 +26,30 @@ func TestPlan(t *testing.T) {
 		p       *property
 		noRead  bool
 		noWrite bool
-		step    step
+		step    planStep
 		code    string
 	}{
-		"nothing wanted":            {p: with(func(p *property) { p.desired = desiredValue{} }), step: nothing},
-		"new value":                 {p: with(func(*property) {}), step: apply},
-		"known to be there":         {p: with(func(p *property) { p.current, p.known = "5", true }), step: compare},
-		"there, unreadable":         {p: with(func(p *property) { p.current, p.known = "05", true }), noRead: true, step: accept},
-		"there, but unsure":         {p: with(func(p *property) { p.current, p.known, p.maybeWritten = "5", true, true }), noRead: true, step: apply},
-		"unsure":                    {p: with(func(p *property) { p.maybeWritten = true }), step: compare},
-		"old":                       {p: with(func(p *property) { p.desired.preexisting = true }), step: compare},
-		"old, hold":                 {p: with(func(p *property) { p.desired.preexisting, p.spec.AtBoot = true, "hold" }), step: refuse, code: Held},
-		"new, hold":                 {p: with(func(p *property) { p.spec.AtBoot = "hold" }), step: apply},
-		"cleared":                   {p: with(func(p *property) { p.desired.cleared = true }), step: forget},
-		"applied":                   {p: with(func(p *property) { p.doneVer, p.appliedVer = 7, 7 }), step: nothing},
-		"applied, look once":        {p: with(func(p *property) { p.doneVer, p.appliedVer, p.recheckDue = 7, 7, true }), step: recheck},
-		"refused, don't look":       {p: with(func(p *property) { p.doneVer, p.recheckDue = 7, true }), step: nothing},
-		"applied, unreadable":       {p: with(func(p *property) { p.doneVer, p.appliedVer, p.recheckDue = 7, 7, true }), noRead: true, step: nothing},
-		"expired":                   {p: with(func(p *property) { p.desired.until = now }), step: refuse, code: Expired},
-		"not expired":               {p: with(func(p *property) { p.desired.until = now.Add(1) }), step: apply},
-		"expired, but applied long": {p: with(func(p *property) { p.desired.until, p.doneVer = now, 7 }), step: nothing},
-		"too high":                  {p: with(func(p *property) { p.desired.value = "101" }), step: refuse, code: OutOfRange},
-		"no number":                 {p: with(func(p *property) { p.desired.value = "hot" }), step: refuse, code: Invalid},
-		"driver can't":              {p: with(func(*property) {}), noWrite: true, step: refuse, code: ReadOnly},
-		"model says no":             {p: with(func(p *property) { p.spec.AccessMode = resource.ReadOnly }), step: refuse, code: ReadOnly},
+		"nothing wanted":            {p: with(func(p *property) { p.desired = desiredValue{} }), step: stepNone},
+		"new value":                 {p: with(func(*property) {}), step: stepApply},
+		"known to be there":         {p: with(func(p *property) { p.current, p.known = "5", true }), step: stepCompare},
+		"there, unreadable":         {p: with(func(p *property) { p.current, p.known = "05", true }), noRead: true, step: stepAccept},
+		"there, but unsure":         {p: with(func(p *property) { p.current, p.known, p.maybeWritten = "5", true, true }), noRead: true, step: stepApply},
+		"unsure":                    {p: with(func(p *property) { p.maybeWritten = true }), step: stepCompare},
+		"old":                       {p: with(func(p *property) { p.desired.preexisting = true }), step: stepCompare},
+		"old, hold":                 {p: with(func(p *property) { p.desired.preexisting, p.spec.AtBoot = true, "hold" }), step: stepRefuse, code: Held},
+		"new, hold":                 {p: with(func(p *property) { p.spec.AtBoot = "hold" }), step: stepApply},
+		"cleared":                   {p: with(func(p *property) { p.desired.cleared = true }), step: stepForget},
+		"applied":                   {p: with(func(p *property) { p.doneVer, p.appliedVer = 7, 7 }), step: stepNone},
+		"applied, look once":        {p: with(func(p *property) { p.doneVer, p.appliedVer, p.recheckDue = 7, 7, true }), step: stepRecheck},
+		"refused, don't look":       {p: with(func(p *property) { p.doneVer, p.recheckDue = 7, true }), step: stepNone},
+		"applied, unreadable":       {p: with(func(p *property) { p.doneVer, p.appliedVer, p.recheckDue = 7, 7, true }), noRead: true, step: stepNone},
+		"expired":                   {p: with(func(p *property) { p.desired.until = now }), step: stepRefuse, code: Expired},
+		"not expired":               {p: with(func(p *property) { p.desired.until = now.Add(1) }), step: stepApply},
+		"expired, but applied long": {p: with(func(p *property) { p.desired.until, p.doneVer = now, 7 }), step: stepNone},
+		"too high":                  {p: with(func(p *property) { p.desired.value = "101" }), step: stepRefuse, code: OutOfRange},
+		"no number":                 {p: with(func(p *property) { p.desired.value = "hot" }), step: stepRefuse, code: Invalid},
+		"driver can't":              {p: with(func(*property) {}), noWrite: true, step: stepRefuse, code: ReadOnly},
+		"model says no":             {p: with(func(p *property) { p.spec.AccessMode = resource.ReadOnly }), step: stepRefuse, code: ReadOnly},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := c.p.plan(now, !c.noRead, !c.noWrite)
@@ -61,7 +61,7 @@ func TestPlan(t *testing.T) {
 	}
 	safe := with(func(p *property) { p.desired.preexisting, p.spec.AtBoot, p.spec.SafeValue = true, "safe", "10" })
 	got := safe.plan(now, true, true)
-	require.Equal(t, plan{compare, "10", got.refusal}, got)
+	require.Equal(t, stepPlan{stepCompare, "10", got.refusal}, got)
 	require.Equal(t, SafeValue, got.refusal.Code)
 }
 
@@ -69,20 +69,20 @@ func TestPlanOfWhatADeviceHasLost(t *testing.T) {
 	for name, c := range map[string]struct {
 		atBoot, wish, actual string
 		anew                 bool
-		want                 plan
+		want                 stepPlan
 		code                 string
 	}{
-		"as wanted":               {"safe", "50", "050", false, plan{step: nothing}, ""},
-		"as reported":             {"safe", "50", "40", false, plan{step: nothing}, ""},
-		"last":                    {"last", "50", "0", false, plan{step: apply, value: "50"}, ""},
-		"safe":                    {"safe", "50", "0", false, plan{step: apply, value: "10"}, SafeValue},
-		"safe, and is already":    {"safe", "50", "10", false, plan{step: accept, value: "10"}, SafeValue},
-		"safe is what is wanted":  {"safe", "10", "0", false, plan{step: apply, value: "10"}, ""},
-		"hold":                    {"hold", "50", "0", false, plan{step: refuse, value: "50"}, Held},
-		"last, configured anew":   {"last", "50", "40", true, plan{step: apply, value: "50"}, ""},
-		"safe, configured anew":   {"safe", "50", "40", true, plan{step: apply, value: "10"}, SafeValue},
-		"hold, configured anew":   {"hold", "50", "40", true, plan{step: nothing}, ""},
-		"the model changed since": {"last", "500", "0", false, plan{step: nothing}, ""},
+		"as wanted":               {"safe", "50", "050", false, stepPlan{step: stepNone}, ""},
+		"as reported":             {"safe", "50", "40", false, stepPlan{step: stepNone}, ""},
+		"last":                    {"last", "50", "0", false, stepPlan{step: stepApply, value: "50"}, ""},
+		"safe":                    {"safe", "50", "0", false, stepPlan{step: stepApply, value: "10"}, SafeValue},
+		"safe, and is already":    {"safe", "50", "10", false, stepPlan{step: stepAccept, value: "10"}, SafeValue},
+		"safe is what is wanted":  {"safe", "10", "0", false, stepPlan{step: stepApply, value: "10"}, ""},
+		"hold":                    {"hold", "50", "0", false, stepPlan{step: stepRefuse, value: "50"}, Held},
+		"last, configured anew":   {"last", "50", "40", true, stepPlan{step: stepApply, value: "50"}, ""},
+		"safe, configured anew":   {"safe", "50", "40", true, stepPlan{step: stepApply, value: "10"}, SafeValue},
+		"hold, configured anew":   {"hold", "50", "40", true, stepPlan{step: stepNone}, ""},
+		"the model changed since": {"last", "500", "0", false, stepPlan{step: stepNone}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			high := 100.0
@@ -133,7 +133,7 @@ func TestDeadband(t *testing.T) {
 }
 
 // String names a step in the output of the tests.
-func (s step) String() string {
+func (s planStep) String() string {
 	names := [...]string{"nothing", "forget", "refuse", "accept", "compare", "apply", "recheck"}
 	if int(s) < len(names) {
 		return names[s]

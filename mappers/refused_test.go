@@ -11,7 +11,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-func (t *toy) refusing(r *Refusal) {
+func (t *toyDevice) refusing(r *Refusal) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.refuse = r
@@ -22,15 +22,15 @@ func (t *toy) refusing(r *Refusal) {
 func TestAValueRefusedForTheMomentIsTriedAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		retry client.Backoff
-		after func(*fakeNode, *toy)
+		after func(*fakeNode, *toyDevice)
 	}{
-		"back": {client.Backoff{Min: time.Hour, Max: time.Hour}, func(n *fakeNode, toy *toy) {
+		"back": {client.Backoff{Min: time.Hour, Max: time.Hour}, func(n *fakeNode, toy *toyDevice) {
 			toy.die(errors.New("dead"))
 			n.eventually("devices/lamp/state", resource.Offline)
 			toy.refusing(nil)
 			toy.die(nil)
 		}},
-		"after a while": {client.Backoff{Min: tick, Max: 4 * tick}, func(_ *fakeNode, toy *toy) { toy.refusing(nil) }},
+		"after a while": {client.Backoff{Min: pollInterval, Max: 4 * pollInterval}, func(_ *fakeNode, toy *toyDevice) { toy.refusing(nil) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)

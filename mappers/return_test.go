@@ -36,7 +36,7 @@ func TestDeviceThatComesBackIsReportedAgain(t *testing.T) {
 	n.forget("lamp")
 	said := len(n.published("devices/lamp/state"))
 	n.start()
-	require.Eventually(t, func() bool { return len(n.published("devices/lamp/state")) > said }, wait, tick, "and refused")
+	require.Eventually(t, func() bool { return len(n.published("devices/lamp/state")) > said }, testTimeout, pollInterval, "and refused")
 	n.attach("lamp", "toy", nil, toyModel(nil))
 	n.eventually("devices/lamp/state", "online")
 	n.eventually("devices/lamp/reported/temp", "20")

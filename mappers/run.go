@@ -207,7 +207,7 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	d := m.devices[a.Device]
-	if len(msg.Payload) == 0 || !speaks(m.driver, b.Device.Spec.Protocol.Type) {
+	if len(msg.Payload) == 0 || !hasProtocol(m.driver, b.Device.Spec.Protocol.Type) {
 		if d != nil {
 			m.drop(d)
 		}
@@ -227,7 +227,7 @@ func (m *mapper) configure(a topics.Address, msg client.Message) {
 		m.adopt(d)
 	}
 	d.methods = b.Device.Spec.Commands
-	if d.gen > 0 && same(d, info, b.Model) {
+	if d.gen > 0 && isUnchanged(d, info, b.Model) {
 		m.out.resendRefused(d.topics())
 		return
 	}
@@ -251,7 +251,7 @@ func (m *mapper) busOf(info Device) (bus string, err error) {
 	if !ok {
 		return info.Name, nil
 	}
-	err = guarded(func() error {
+	err = recoverPanic(func() error {
 		bus = s.Bus(info)
 		return nil
 	})
@@ -261,8 +261,8 @@ func (m *mapper) busOf(info Device) (bus string, err error) {
 	return bus, nil
 }
 
-// same reports whether a bundle brings nothing new, as after every reconnect.
-func same(d *device, info Device, model resource.DeviceModel) bool {
+// isUnchanged reports whether a bundle brings nothing new, as after every reconnect.
+func isUnchanged(d *device, info Device, model resource.DeviceModel) bool {
 	return reflect.DeepEqual(d.info, info) && !slices.ContainsFunc(model.Spec.Properties, func(p resource.Property) bool {
 		return !reflect.DeepEqual(d.props[p.Name].spec, p)
 	})
@@ -350,7 +350,7 @@ func (l *driveLog) add(d driveLine, now time.Time) error {
 	if l.f == nil {
 		return nil
 	}
-	d.Time = resource.Time(now)
+	d.Time = resource.FormatTime(now)
 	line, err := json.Marshal(d)
 	if err == nil {
 		_, err = l.f.Write(append(line, '\n'))

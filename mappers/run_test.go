@@ -56,7 +56,7 @@ func TestHeartbeat(t *testing.T) {
 		m.Spec.PropertyVisitors[0].Visitors[2].ReportCycle = 50
 	}))
 	n.run(d, nil)
-	require.Eventually(t, func() bool { return len(n.published("devices/lamp/reported/temp")) >= 3 }, wait, tick)
+	require.Eventually(t, func() bool { return len(n.published("devices/lamp/reported/temp")) >= 3 }, testTimeout, pollInterval)
 }
 
 func TestRefusals(t *testing.T) {
@@ -69,7 +69,7 @@ func TestRefusals(t *testing.T) {
 	require.Contains(t, r.Message, "100")
 	n.refused("lamp", "level", n.want("lamp", "level", "much"), Invalid)
 	n.refused("lamp", "temp", n.want("lamp", "temp", "5"), ReadOnly)
-	past := broker.UserProperty{Key: "validUntil", Value: resource.Time(time.Now().Add(-time.Second))}
+	past := broker.UserProperty{Key: "validUntil", Value: resource.FormatTime(time.Now().Add(-time.Second))}
 	n.refused("lamp", "level", n.want("lamp", "level", "5", past), Expired)
 	d.toys["lamp"].mu.Lock()
 	d.toys["lamp"].refuse = Refuse(Rejected, "the toy is sulking")
@@ -112,7 +112,7 @@ func TestRestartSkipsWhatIsApplied(t *testing.T) {
 // muteDriver's devices can be written and not read.
 type muteDriver struct{ *toyDriver }
 
-type muteToy struct{ t *toy }
+type muteToy struct{ t *toyDevice }
 
 func (m muteToy) Write(ctx context.Context, property, value string) error {
 	return m.t.Write(ctx, property, value)
@@ -124,7 +124,7 @@ func (d muteDriver) Open(ctx context.Context, dev Device) (Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return muteToy{s.(*toy)}, nil
+	return muteToy{s.(*toyDevice)}, nil
 }
 
 func TestDeviceThatCannotBeRead(t *testing.T) {
@@ -202,7 +202,7 @@ func TestPush(t *testing.T) {
 type readPushDriver struct{ pushDriver }
 
 type readPushToy struct {
-	*toy
+	*toyDevice
 	push pushToy
 }
 
@@ -238,7 +238,7 @@ func TestAChangeBeforeAFailureIsReportedBeforeIt(t *testing.T) {
 	close(block)
 	require.Eventually(t, func() bool {
 		return slices.Equal([]string{"online", "offline", "online"}, n.published("devices/lamp/state"))
-	}, wait, tick)
+	}, testTimeout, pollInterval)
 	require.Equal(t, []string{"20", "30", "21"}, n.published("devices/lamp/reported/temp"))
 }
 
@@ -277,7 +277,7 @@ func TestAfterPowerLoss(t *testing.T) {
 			stop()
 			d.toys["lamp"].set("level", "0") // the device has forgotten
 			n.run(d, nil)
-			require.Eventually(t, func() bool { return slices.Equal(want.writes, d.toys["lamp"].log()) }, wait, tick)
+			require.Eventually(t, func() bool { return slices.Equal(want.writes, d.toys["lamp"].log()) }, testTimeout, pollInterval)
 			n.applied("lamp", "level", want.value, v)
 			if want.code != "" {
 				n.refused("lamp", "level", v, want.code)
@@ -379,13 +379,13 @@ func TestDevicesComeChangeAndGo(t *testing.T) {
 		toy.mu.Lock()
 		defer toy.mu.Unlock()
 		return toy.closed == 3
-	}, wait, tick)
+	}, testTimeout, pollInterval)
 	n.attach("radio", "modbus", nil, toyModel(nil)) // another mapper's from now on
 	require.Eventually(t, func() bool {
 		d.toys["radio"].mu.Lock()
 		defer d.toys["radio"].mu.Unlock()
 		return d.toys["radio"].closed == 1
-	}, wait, tick)
+	}, testTimeout, pollInterval)
 }
 
 func TestDeviceRemovedWhileAway(t *testing.T) {
@@ -401,7 +401,7 @@ func TestDeviceRemovedWhileAway(t *testing.T) {
 		d.toys["lamp"].mu.Lock()
 		defer d.toys["lamp"].mu.Unlock()
 		return d.toys["lamp"].closed == 1
-	}, wait, tick)
+	}, testTimeout, pollInterval)
 }
 
 func TestCoreThatCountsAnew(t *testing.T) {
@@ -426,7 +426,7 @@ func TestStuckDeviceStallsNobodyAndStopIsQuick(t *testing.T) {
 	n.attach("lamp", "toy", nil, toyModel(nil))
 	n.attach("radio", "toy", nil, toyModel(nil))
 	d.toys["lamp"].block = make(chan struct{})
-	stop := n.run(d, func(o *Options) { o.CallTimeout = 10 * wait })
+	stop := n.run(d, func(o *Options) { o.CallTimeout = 10 * testTimeout })
 	n.applied("radio", "level", "3", n.want("radio", "level", "3"))
 	stop() // which fails the test when it takes too long
 }

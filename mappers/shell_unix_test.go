@@ -63,7 +63,7 @@ func (n *fakeNode) shell(how syscall.Signal) (stop func()) {
 		go func() { ended <- c.Wait() }()
 		select {
 		case <-ended:
-		case <-time.After(wait):
+		case <-time.After(testTimeout):
 			require.Fail(n.t, "the mapper does not end", "%v", how)
 		}
 	}

@@ -25,7 +25,7 @@ type slowDriver struct {
 }
 
 type slowToy struct {
-	*toy
+	*toyDevice
 	d    *slowDriver
 	name string
 }
@@ -37,7 +37,7 @@ func (d *slowDriver) Open(ctx context.Context, dev Device) (Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &slowToy{s.(*toy), d, dev.Name}, nil
+	return &slowToy{s.(*toyDevice), d, dev.Name}, nil
 }
 
 func (s *slowToy) ReadBatch(ctx context.Context, properties []string) (map[string]Reading, error) {
@@ -71,7 +71,7 @@ func TestAQuickDeviceIsReadBetweenSlowOnes(t *testing.T) {
 		defer d.mu.Unlock()
 		reads = slices.Clone(d.reads)
 		return len(reads) >= 40
-	}, wait, tick)
+	}, testTimeout, pollInterval)
 	reads = reads[12:] // by then it is known who is slow
 	quick := 0
 	for _, name := range reads {
@@ -100,9 +100,9 @@ func TestAValueThatExpiresDuringTheComparisonIsNotWritten(t *testing.T) {
 	lamp := d.toys["lamp"]
 	block, stuck := make(chan struct{}), make(chan struct{}, 1)
 	lamp.block, lamp.stuck = block, stuck
-	until := broker.UserProperty{Key: "validUntil", Value: resource.Time(time.Now().Add(time.Hour))}
+	until := broker.UserProperty{Key: "validUntil", Value: resource.FormatTime(time.Now().Add(time.Hour))}
 	v := n.want("lamp", "level", "5", until) // before the mapper runs: it compares first
-	n.run(d, func(o *Options) { o.Now, o.CallTimeout = clock, 10*wait })
+	n.run(d, func(o *Options) { o.Now, o.CallTimeout = clock, 10*testTimeout })
 	<-stuck
 	mu.Lock()
 	ahead = 2 * time.Hour
@@ -123,7 +123,7 @@ type roundDriver struct {
 }
 
 type roundToy struct {
-	*toy
+	*toyDevice
 	d roundDriver
 }
 
@@ -135,7 +135,7 @@ func (d roundDriver) Open(ctx context.Context, dev Device) (Session, error) {
 	if dev.Name != "lamp" {
 		return s, nil
 	}
-	return roundToy{s.(*toy), d}, nil
+	return roundToy{s.(*toyDevice), d}, nil
 }
 
 func (r roundToy) Nearest(property, value string) (string, error) {

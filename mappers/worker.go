@@ -258,13 +258,13 @@ func (w *worker) idle() bool {
 func (w *worker) call(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, w.m.o.CallTimeout)
 	defer cancel()
-	return guarded(func() error { return f(ctx) })
+	return recoverPanic(func() error { return f(ctx) })
 }
 
 var errPanicked = errors.New("the driver panicked")
 
-// guarded makes an error of a panic of the driver: one for one device must not end the mapper.
-func guarded(f func() error) (err error) {
+// recoverPanic makes an error of a panic of the driver: one for one device must not end the mapper.
+func recoverPanic(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%w: %v", errPanicked, p)
@@ -277,7 +277,7 @@ func guarded(f func() error) (err error) {
 // the device is opened anew: the property has the values that are equal to those written.
 func (w *worker) nearest(d *device, r Rounder, p *property) func(value string) (string, error) {
 	return func(value string) (near string, err error) {
-		err = guarded(func() error {
+		err = recoverPanic(func() error {
 			near, err = r.Nearest(p.info.Name, value)
 			return err
 		})
@@ -362,7 +362,7 @@ func (w *worker) startPush(ctx context.Context, d *device) {
 			w.m.mu.Unlock()
 			w.wakeUp()
 		}
-		err := guarded(func() error { return p.Push(ctx, emit) })
+		err := recoverPanic(func() error { return p.Push(ctx, emit) })
 		if err == nil && ctx.Err() == nil {
 			err = errors.New("the device stopped sending its changes")
 		}
@@ -382,7 +382,7 @@ func (w *worker) close(d *device) {
 	if d.session == nil {
 		return
 	}
-	if err := guarded(d.session.Close); err != nil {
+	if err := recoverPanic(d.session.Close); err != nil {
 		w.m.log.Debug().Err(err).Str("device", d.key).Msg("close")
 	}
 	d.session = nil
@@ -578,7 +578,7 @@ func (w *worker) report(d *device, name, value string) {
 	}
 	p.reported, p.reportedKnown, p.reportIsCurrent, p.reportedFor = value, true, true, p.appliedVer
 	p.reportAt = now.Add(p.info.Report)
-	user := []client.UserProperty{{Key: "ts", Value: resource.Time(now)}}
+	user := []client.UserProperty{{Key: "ts", Value: resource.FormatTime(now)}}
 	if p.appliedVer > 0 {
 		user = append(user, client.UserProperty{Key: "for", Value: strconv.FormatUint(p.appliedVer, 10)})
 		if meets && p.appliedVer == p.desired.ver && !p.same(value, p.desired.value) {
@@ -594,7 +594,7 @@ func (w *worker) report(d *device, name, value string) {
 func (w *worker) publishReadProblem(d *device, name string, err error) {
 	w.m.log.Debug().Err(err).Str("device", d.key).Str("property", name).Msg("not read")
 	why := resource.Problem{Code: resource.ReadFailed, Message: stableText(err)}
-	r, refused := refusal(err)
+	r, refused := asRefusal(err)
 	if refused {
 		why.Code, why.Message = r.Code, r.Message
 	}
@@ -605,7 +605,7 @@ func (w *worker) publishReadProblem(d *device, name string, err error) {
 		return
 	}
 	if !p.readAt.IsZero() {
-		why.Since = resource.Time(p.readAt)
+		why.Since = resource.FormatTime(p.readAt)
 	}
 	text := ""
 	if payload, err := json.Marshal(why); err == nil && (!refused || r.Code != NotReachable) {
@@ -730,14 +730,14 @@ func (m *mapper) command(a topics.Address, msg client.Message) {
 	m.mu.Unlock()
 	switch {
 	case d == nil:
-		m.answer(c, topics.DeviceOffline, nil, fmt.Errorf("%s is not driven by mapper %s any more", a.Device, m.o.Name))
+		m.answer(c, topics.CodeDeviceOffline, nil, fmt.Errorf("%s is not driven by mapper %s any more", a.Device, m.o.Name))
 	case full:
-		m.answer(c, topics.Busy, nil, fmt.Errorf("%d commands are waiting for %s already", maxCommands, a.Device))
+		m.answer(c, topics.CodeBusy, nil, fmt.Errorf("%d commands are waiting for %s already", maxCommands, a.Device))
 	}
 }
 
 // answer responds to a command.
-func (m *mapper) answer(c command, code topics.Code, result []byte, err error) {
+func (m *mapper) answer(c command, code topics.AnswerCode, result []byte, err error) {
 	if c.msg.ResponseTopic == "" {
 		if err != nil {
 			m.log.Warn().Err(err).Str("topic", c.msg.Topic).Msg("command failed; it had no response topic")
@@ -784,15 +784,15 @@ func (w *worker) execute(ctx context.Context, d *device, c command) error {
 	w.m.mu.Lock()
 	i := slices.IndexFunc(d.methods, func(m resource.DeviceCommand) bool { return m.Name == c.name })
 	if i >= 0 {
-		t, ok = &method{w.m, d, d.methods[i]}, true
+		t, ok = &deviceMethod{w.m, d, d.methods[i]}, true
 	}
 	w.m.mu.Unlock()
 	switch {
 	case !ok:
-		w.m.answer(c, topics.Refused, nil, fmt.Errorf("%s takes no commands", d.key))
+		w.m.answer(c, topics.CodeRefused, nil, fmt.Errorf("%s takes no commands", d.key))
 		return nil
 	case !c.until.IsZero() && !w.m.o.Now().Before(c.until):
-		w.m.answer(c, topics.Expired, nil, fmt.Errorf("not executed: %s was busy until the command's deadline", d.key))
+		w.m.answer(c, topics.CodeExpired, nil, fmt.Errorf("not executed: %s was busy until the command's deadline", d.key))
 		return nil
 	}
 	var result []byte
@@ -803,21 +803,21 @@ func (w *worker) execute(ctx context.Context, d *device, c command) error {
 			return err
 		})
 	}
-	_, refused := refusal(err)
+	_, refused := asRefusal(err)
 	switch {
 	case err == nil:
-		w.m.answer(c, topics.OK, result, nil)
+		w.m.answer(c, topics.CodeOK, result, nil)
 	case refused:
-		w.m.answer(c, topics.Refused, nil, err)
+		w.m.answer(c, topics.CodeRefused, nil, err)
 		return nil
 	default:
-		w.m.answer(c, topics.Failed, nil, err)
+		w.m.answer(c, topics.CodeFailed, nil, err)
 	}
 	return err
 }
 
-// method is a command of a Device's spec: it writes values to properties, each once and without retry.
-type method struct {
+// deviceMethod is a command of a Device's spec: it writes values to properties, each once and without retry.
+type deviceMethod struct {
 	m *mapper
 	d *device
 	resource.DeviceCommand
@@ -825,7 +825,7 @@ type method struct {
 
 // Command writes the values of the payload, in the order of names. Values that were written before a refused one stay, and the
 // answer says so.
-func (x *method) Command(ctx context.Context, _ string, payload []byte) ([]byte, error) {
+func (x *deviceMethod) Command(ctx context.Context, _ string, payload []byte) ([]byte, error) {
 	if !x.d.session.CanWrite() {
 		return nil, Refuse(ReadOnly, "%s can't be written", x.d.key)
 	}
@@ -836,7 +836,7 @@ func (x *method) Command(ctx context.Context, _ string, payload []byte) ([]byte,
 	names := slices.Sorted(maps.Keys(values))
 	for i, name := range names {
 		err := x.d.session.Write(ctx, name, values[name])
-		if r, refused := refusal(err); refused && i > 0 {
+		if r, refused := asRefusal(err); refused && i > 0 {
 			return nil, Refuse(r.Code, "%s: %s (set before that: %s)", name, r.Message, strings.Join(names[:i], ", "))
 		}
 		if err != nil {
@@ -847,9 +847,9 @@ func (x *method) Command(ctx context.Context, _ string, payload []byte) ([]byte,
 }
 
 // values returns the values of a payload if all of them are allowed.
-func (x *method) values(payload []byte) (map[string]string, error) {
+func (x *deviceMethod) values(payload []byte) (map[string]string, error) {
 	values := make(map[string]string)
-	members, err := resource.Members(payload)
+	members, err := resource.ParseMembers(payload)
 	bare := len(x.Properties) == 1 && members[x.Properties[0]] == nil
 	switch {
 	case bare:
@@ -871,7 +871,7 @@ func (x *method) values(payload []byte) (map[string]string, error) {
 		if p == nil || !p.spec.Writable() {
 			return nil, Refuse(ReadOnly, "%s can't be set", name)
 		}
-		if r := objection(p.spec, value); r != nil {
+		if r := checkValue(p.spec, value); r != nil {
 			return nil, r
 		}
 	}
@@ -883,6 +883,6 @@ var errStopping = errors.New("its mapper is stopping")
 // failCommands answers all waiting commands of a device that is offline: commands are not kept until it is back.
 func (w *worker) failCommands(d *device, err error) {
 	for c, ok := w.nextCommand(d); ok; c, ok = w.nextCommand(d) {
-		w.m.answer(c, topics.DeviceOffline, nil, fmt.Errorf("%s is offline: %w", d.key, err))
+		w.m.answer(c, topics.CodeDeviceOffline, nil, fmt.Errorf("%s is offline: %w", d.key, err))
 	}
 }

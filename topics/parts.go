@@ -12,19 +12,19 @@ import (
 // stored as a Manifest under its own key, and as parts of this size beside it.
 const PartSize = 64 << 10
 
-// Manifest stands where a document would, when the document is in parts.
-type Manifest struct {
+// PartsManifest stands where a document would, when the document is in parts.
+type PartsManifest struct {
 	SHA256 string `json:"sha256"`
 	Size   int    `json:"size"`
 }
 
-// Split gives the value for a document's own key, and its parts, if it needs any.
-func Split(document []byte) (value []byte, parts [][]byte) {
+// SplitDocument gives the value for a document's own key, and its parts, if it needs any.
+func SplitDocument(document []byte) (value []byte, parts [][]byte) {
 	if len(document) <= PartSize {
 		return document, nil
 	}
 	sum := sha256.Sum256(document)
-	value, _ = json.Marshal(Manifest{hex.EncodeToString(sum[:]), len(document)}) // a struct of a string and an int
+	value, _ = json.Marshal(PartsManifest{hex.EncodeToString(sum[:]), len(document)}) // a struct of a string and an int
 	for len(document) > 0 {
 		n := min(PartSize, len(document))
 		parts, document = append(parts, document[:n]), document[n:]
@@ -32,10 +32,10 @@ func Split(document []byte) (value []byte, parts [][]byte) {
 	return value, parts
 }
 
-// Join gives the document back: value itself, or what its parts make. It is not
+// JoinDocument gives the document back: value itself, or what its parts make. It is not
 // ok while a part is missing or belongs to another version of the document.
-func Join(value []byte, part func(n int) ([]byte, bool)) (document []byte, ok bool) {
-	m, inParts := manifest(value)
+func JoinDocument(value []byte, part func(n int) ([]byte, bool)) (document []byte, ok bool) {
+	m, inParts := parsePartsManifest(value)
 	if !inParts {
 		return value, true
 	}
@@ -50,8 +50,8 @@ func Join(value []byte, part func(n int) ([]byte, bool)) (document []byte, ok bo
 	return document, hex.EncodeToString(sum[:]) == m.SHA256
 }
 
-// manifest reads a value as a Manifest; any other JSON is not one.
-func manifest(value []byte) (m Manifest, ok bool) {
+// parsePartsManifest reads a value as a Manifest; any other JSON is not one.
+func parsePartsManifest(value []byte) (m PartsManifest, ok bool) {
 	if len(value) > 200 || !bytes.HasPrefix(value, []byte(`{"sha256":"`)) {
 		return m, false
 	}

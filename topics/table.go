@@ -115,56 +115,56 @@ func (t Topic) Replicated() bool {
 }
 
 var (
-	nobody   = []Role(nil)
-	watchers = []Role{RoleOperator, RoleViewer, RoleMapper}
-	people   = []Role{RoleOperator, RoleViewer}
-	agents   = []Role{RoleOperator, RoleViewer, RoleAgent}
-	agent    = []Role{RoleAgent}
+	noRoles          = []Role(nil)
+	watcherRoles     = []Role{RoleOperator, RoleViewer, RoleMapper}
+	peopleRoles      = []Role{RoleOperator, RoleViewer}
+	agentReaderRoles = []Role{RoleOperator, RoleViewer, RoleAgent}
+	agentRoles       = []Role{RoleAgent}
 
-	discoverer  = []Role{RoleDiscoverer}
-	discoverers = []Role{RoleOperator, RoleViewer, RoleDiscoverer}
-	found       = []Role{RoleOperator, RoleViewer, RoleMapper, RoleDiscoverer}
+	discovererRoles       = []Role{RoleDiscoverer}
+	discovererReaderRoles = []Role{RoleOperator, RoleViewer, RoleDiscoverer}
+	instanceReaderRoles   = []Role{RoleOperator, RoleViewer, RoleMapper, RoleDiscoverer}
 )
 
-// table is the contract. ACLs, golden files and generated documents derive from it.
-var table = [...]Topic{
-	{KindState, "state", OwnerHub, 1, true, "PresenceState", nobody, people, "online or offline, as the hub's broker sees the node's connection"},
-	{KindSpec, "spec", OwnerCloud, 1, true, "NodeSpec", nobody, agents, "rendered specification of the node"},
-	{KindSpecPart, "spec/parts/{part}", OwnerCloud, 1, true, "Part", nobody, agents, "one part of a specification too large for one value"},
-	{KindSecret, "secrets/{secret}", OwnerCloud, 1, true, "SecretValues", nobody, agent, "the values of a Secret that the specification refers to, by its namespace and name: default.wifi"},
-	{KindSecretPart, "secrets/{secret}/parts/{part}", OwnerCloud, 1, true, "Part", nobody, agent, "one part of a Secret too large for one value"},
-	{KindAgent, "agent", OwnerEdge, 1, true, "AgentReport", agent, people, "what the node's agent has applied, and what it sees of the host"},
-	{KindAgentState, "agent/state", OwnerEdge, 1, true, "PresenceState", agent, people, "the agent's presence: online, or offline as published by its will"},
-	{KindDiscovererState, "discoverer/state", OwnerEdge, 1, true, "PresenceState", discoverer, people, "edgediscovery's presence: online, or offline as published by its will"},
-	{KindMembership, "membership", OwnerCloud, 1, true, "Membership", nobody, watchers, "the devices that belong to the node"},
-	{KindMembershipPart, "membership/parts/{part}", OwnerCloud, 1, true, "Part", nobody, watchers, "one part of a membership too large for one value"},
-	{KindDevice, "devices/{device}", OwnerCloud, 1, true, "Bundle", nobody, watchers, "the whole Device with its model"},
-	{KindDevicePart, "devices/{device}/parts/{part}", OwnerCloud, 1, true, "Part", nobody, watchers, "one part of a Device too large for one value"},
-	{KindDesired, "devices/{device}/desired/{property}", OwnerCloud, 1, true, "Value", []Role{RoleOperator}, watchers, "desired value; on the node's broker the value in force"},
-	{KindReported, "devices/{device}/reported/{property}", OwnerEdge, 1, true, "Value", []Role{RoleMapper}, watchers, "value that the mapper last read"},
-	{KindRefused, "devices/{device}/refused/{property}", OwnerEdge, 1, true, "Refusal", []Role{RoleMapper}, watchers, "why a desired value was not applied"},
-	{KindOverride, "devices/{device}/override/{property}", OwnerEdge, 1, true, "Value", nobody, watchers, "desired value that was set on the node"},
-	{KindConflict, "devices/{device}/conflict/{property}", OwnerEdge, 1, true, "Conflict", nobody, watchers, "an override that conflicts with a newer desired value: both values, and which one is in force"},
-	{KindDeviceState, "devices/{device}/state", OwnerEdge, 1, true, "DeviceState", []Role{RoleMapper}, watchers, "online, offline or unknown, from the device's mapper"},
-	{KindProblem, "devices/{device}/problem", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watchers, "why the device is not online, from its mapper"},
-	{KindReadProblem, "devices/{device}/problem/{property}", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watchers, "why the property can't be read, from the device's mapper"},
-	{KindUpgrade, "upgrade", OwnerCloud, 1, true, "UpgradeOrder", nobody, agents, "the upgrade that the node is to make"},
-	{KindUpgradeStatus, "upgrade/status", OwnerEdge, 1, true, "UpgradeReport", agent, people, "progress and result of the upgrade"},
-	{KindDiscovery, "discovery/{configuration}", OwnerCloud, 1, true, "DiscoveryRequest", nobody, discoverers, "what the node is to discover"},
-	{KindDiscoverySecret, "secrets/discovery/{configuration}", OwnerCloud, 1, true, "SecretValues", nobody, discoverer, "the values of Secrets and ConfigMaps that the Configuration's discoveryProperties refer to, by the properties' names"},
-	{KindDiscoveryHandler, "discovery/{configuration}/handler", OwnerEdge, 1, true, "HandlerReport", discoverer, discoverers, "whether the node has the Configuration's discovery handler, and whether that accepts the details"},
-	{KindInstance, "discovery/{configuration}/instances/{instance}", OwnerEdge, 1, true, "DiscoveredDevice", discoverer, found, "a device that was discovered"},
-	{KindMapperState, "mappers/{mapper}/state", OwnerEdge, 1, true, "PresenceState", []Role{RoleMapper}, watchers, "a mapper's presence: online, or offline as published by its will"},
-	{KindMapperProtocols, "mappers/{mapper}/protocols", OwnerEdge, 1, true, "Protocols", []Role{RoleMapper}, watchers, "the protocols that a mapper speaks"},
-	{KindStatus, "status", OwnerEdge, 1, true, "NodeStatus", nobody, agents, "system information, conditions, versions"},
-	{KindTelemetry, "devices/{device}/telemetry/#", OwnerEdge, 1, false, "bytes", []Role{RoleMapper, RoleNode}, watchers, "stream: stored and forwarded, not retained"},
-	{KindEvents, "devices/{device}/events/#", OwnerEdge, 1, false, "bytes", []Role{RoleMapper, RoleNode}, watchers, "stream: stored and forwarded, not retained"},
+// contractTable is the contract. ACLs, golden files and generated documents derive from it.
+var contractTable = [...]Topic{
+	{KindState, "state", OwnerHub, 1, true, "PresenceState", noRoles, peopleRoles, "online or offline, as the hub's broker sees the node's connection"},
+	{KindSpec, "spec", OwnerCloud, 1, true, "NodeSpec", noRoles, agentReaderRoles, "rendered specification of the node"},
+	{KindSpecPart, "spec/parts/{part}", OwnerCloud, 1, true, "Part", noRoles, agentReaderRoles, "one part of a specification too large for one value"},
+	{KindSecret, "secrets/{secret}", OwnerCloud, 1, true, "SecretValues", noRoles, agentRoles, "the values of a Secret that the specification refers to, by its namespace and name: default.wifi"},
+	{KindSecretPart, "secrets/{secret}/parts/{part}", OwnerCloud, 1, true, "Part", noRoles, agentRoles, "one part of a Secret too large for one value"},
+	{KindAgent, "agent", OwnerEdge, 1, true, "AgentReport", agentRoles, peopleRoles, "what the node's agent has applied, and what it sees of the host"},
+	{KindAgentState, "agent/state", OwnerEdge, 1, true, "PresenceState", agentRoles, peopleRoles, "the agent's presence: online, or offline as published by its will"},
+	{KindDiscovererState, "discoverer/state", OwnerEdge, 1, true, "PresenceState", discovererRoles, peopleRoles, "edgediscovery's presence: online, or offline as published by its will"},
+	{KindMembership, "membership", OwnerCloud, 1, true, "Membership", noRoles, watcherRoles, "the devices that belong to the node"},
+	{KindMembershipPart, "membership/parts/{part}", OwnerCloud, 1, true, "Part", noRoles, watcherRoles, "one part of a membership too large for one value"},
+	{KindDevice, "devices/{device}", OwnerCloud, 1, true, "Bundle", noRoles, watcherRoles, "the whole Device with its model"},
+	{KindDevicePart, "devices/{device}/parts/{part}", OwnerCloud, 1, true, "Part", noRoles, watcherRoles, "one part of a Device too large for one value"},
+	{KindDesired, "devices/{device}/desired/{property}", OwnerCloud, 1, true, "Value", []Role{RoleOperator}, watcherRoles, "desired value; on the node's broker the value in force"},
+	{KindReported, "devices/{device}/reported/{property}", OwnerEdge, 1, true, "Value", []Role{RoleMapper}, watcherRoles, "value that the mapper last read"},
+	{KindRefused, "devices/{device}/refused/{property}", OwnerEdge, 1, true, "Refusal", []Role{RoleMapper}, watcherRoles, "why a desired value was not applied"},
+	{KindOverride, "devices/{device}/override/{property}", OwnerEdge, 1, true, "Value", noRoles, watcherRoles, "desired value that was set on the node"},
+	{KindConflict, "devices/{device}/conflict/{property}", OwnerEdge, 1, true, "Conflict", noRoles, watcherRoles, "an override that conflicts with a newer desired value: both values, and which one is in force"},
+	{KindDeviceState, "devices/{device}/state", OwnerEdge, 1, true, "DeviceState", []Role{RoleMapper}, watcherRoles, "online, offline or unknown, from the device's mapper"},
+	{KindProblem, "devices/{device}/problem", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watcherRoles, "why the device is not online, from its mapper"},
+	{KindReadProblem, "devices/{device}/problem/{property}", OwnerEdge, 1, true, "Problem", []Role{RoleMapper}, watcherRoles, "why the property can't be read, from the device's mapper"},
+	{KindUpgrade, "upgrade", OwnerCloud, 1, true, "UpgradeOrder", noRoles, agentReaderRoles, "the upgrade that the node is to make"},
+	{KindUpgradeStatus, "upgrade/status", OwnerEdge, 1, true, "UpgradeReport", agentRoles, peopleRoles, "progress and result of the upgrade"},
+	{KindDiscovery, "discovery/{configuration}", OwnerCloud, 1, true, "DiscoveryRequest", noRoles, discovererReaderRoles, "what the node is to discover"},
+	{KindDiscoverySecret, "secrets/discovery/{configuration}", OwnerCloud, 1, true, "SecretValues", noRoles, discovererRoles, "the values of Secrets and ConfigMaps that the Configuration's discoveryProperties refer to, by the properties' names"},
+	{KindDiscoveryHandler, "discovery/{configuration}/handler", OwnerEdge, 1, true, "HandlerReport", discovererRoles, discovererReaderRoles, "whether the node has the Configuration's discovery handler, and whether that accepts the details"},
+	{KindInstance, "discovery/{configuration}/instances/{instance}", OwnerEdge, 1, true, "DiscoveredDevice", discovererRoles, instanceReaderRoles, "a device that was discovered"},
+	{KindMapperState, "mappers/{mapper}/state", OwnerEdge, 1, true, "PresenceState", []Role{RoleMapper}, watcherRoles, "a mapper's presence: online, or offline as published by its will"},
+	{KindMapperProtocols, "mappers/{mapper}/protocols", OwnerEdge, 1, true, "Protocols", []Role{RoleMapper}, watcherRoles, "the protocols that a mapper speaks"},
+	{KindStatus, "status", OwnerEdge, 1, true, "NodeStatus", noRoles, agentReaderRoles, "system information, conditions, versions"},
+	{KindTelemetry, "devices/{device}/telemetry/#", OwnerEdge, 1, false, "bytes", []Role{RoleMapper, RoleNode}, watcherRoles, "stream: stored and forwarded, not retained"},
+	{KindEvents, "devices/{device}/events/#", OwnerEdge, 1, false, "bytes", []Role{RoleMapper, RoleNode}, watcherRoles, "stream: stored and forwarded, not retained"},
 	{KindCommand, "devices/{device}/commands/{name}", OwnerNone, 0, false, "bytes", []Role{RoleOperator}, []Role{RoleOperator, RoleMapper, RoleNode}, "a command: answered on its response topic, never stored"},
-	{KindAnswer, "devices/{device}/answers/{call}", OwnerNone, 0, false, "bytes", []Role{RoleMapper, RoleNode}, nobody, "the response topic of a forwarded command, on which the executing client answers"},
-	{KindGet, "devices/{device}/get", OwnerNone, 1, false, "empty", []Role{RoleOperator, RoleMapper}, nobody, "requests the whole twin; the answer is sent to the response topic"},
-	{KindDesiredAll, "devices/{device}/desired", OwnerCloud, 1, false, "Values", []Role{RoleOperator}, nobody, "several desired values in one commit; null clears a value"},
-	{KindReportedAll, "devices/{device}/reported", OwnerEdge, 1, false, "Values", []Role{RoleMapper}, nobody, "several reported values in one commit; null clears a value"},
-	{KindBridge, "bridge/#", OwnerNone, 1, false, "bytes", []Role{RoleNode}, people, "users' own topics that bridge rules send from the node"},
+	{KindAnswer, "devices/{device}/answers/{call}", OwnerNone, 0, false, "bytes", []Role{RoleMapper, RoleNode}, noRoles, "the response topic of a forwarded command, on which the executing client answers"},
+	{KindGet, "devices/{device}/get", OwnerNone, 1, false, "empty", []Role{RoleOperator, RoleMapper}, noRoles, "requests the whole twin; the answer is sent to the response topic"},
+	{KindDesiredAll, "devices/{device}/desired", OwnerCloud, 1, false, "Values", []Role{RoleOperator}, noRoles, "several desired values in one commit; null clears a value"},
+	{KindReportedAll, "devices/{device}/reported", OwnerEdge, 1, false, "Values", []Role{RoleMapper}, noRoles, "several reported values in one commit; null clears a value"},
+	{KindBridge, "bridge/#", OwnerNone, 1, false, "bytes", []Role{RoleNode}, peopleRoles, "users' own topics that bridge rules send from the node"},
 	{KindSyncUp, "sync/up", OwnerNone, 1, false, "Link", []Role{RoleNode}, []Role{RoleHub}, "the link: messages from the core"},
 	{KindSyncDown, "sync/down", OwnerNone, 1, false, "Link", []Role{RoleHub}, []Role{RoleNode}, "the link: messages from the hub"},
 	{KindParts, "sync/parts", OwnerNone, 1, false, "MessagePart", []Role{RoleNode}, []Role{RoleHub}, "the link: large messages in parts, either way"},
@@ -176,10 +176,10 @@ var table = [...]Topic{
 }
 
 // Table returns the contract: every topic below v1/nodes/{node}/.
-func Table() []Topic { return slices.Clone(table[:]) }
+func Table() []Topic { return slices.Clone(contractTable[:]) }
 
 // Row returns the contract's row of a kind.
-func (k Kind) Row() Topic { return shapes[k].row }
+func (k Kind) Row() Topic { return keyShapes[k].row }
 
 // Owner returns who writes topics of this kind.
 func (k Kind) Owner() Owner { return k.Row().Owner }
@@ -191,23 +191,23 @@ const (
 	PropError = "error"
 )
 
-// Code is how a command ended. A mapper may have words of its own besides these.
-type Code string
+// AnswerCode is how a command ended. A mapper may have words of its own besides these.
+type AnswerCode string
 
 // The codes, and what each says of whether the command was executed.
 const (
-	OK            Code = "OK"            // it was
-	Refused       Code = "Refused"       // it was not: no such device or command, or one that can't be
-	Busy          Code = "Busy"          // it was not: too many are under way
-	NodeOffline   Code = "NodeOffline"   // it was not: the node isn't connected
-	MapperOffline Code = "MapperOffline" // it was not: no mapper on the node has subscribed to the device's commands
-	DeviceOffline Code = "DeviceOffline" // it was not: the mapper can't reach the device
-	Failed        Code = "Failed"        // it was begun
-	Lost          Code = "Lost"          // unknown: the connection ended before the answer came
-	Expired       Code = "Expired"       // unknown: no answer came in time
+	CodeOK            AnswerCode = "OK"            // it was
+	CodeRefused       AnswerCode = "Refused"       // it was not: no such device or command, or one that can't be
+	CodeBusy          AnswerCode = "Busy"          // it was not: too many are under way
+	CodeNodeOffline   AnswerCode = "NodeOffline"   // it was not: the node isn't connected
+	CodeMapperOffline AnswerCode = "MapperOffline" // it was not: no mapper on the node has subscribed to the device's commands
+	CodeDeviceOffline AnswerCode = "DeviceOffline" // it was not: the mapper can't reach the device
+	CodeFailed        AnswerCode = "Failed"        // it was begun
+	CodeLost          AnswerCode = "Lost"          // unknown: the connection ended before the answer came
+	CodeExpired       AnswerCode = "Expired"       // unknown: no answer came in time
 )
 
-// Codes are the codes that the bus itself uses.
-func Codes() []Code {
-	return []Code{OK, Refused, Busy, NodeOffline, MapperOffline, DeviceOffline, Failed, Lost, Expired}
+// AnswerCodes are the codes that the bus itself uses.
+func AnswerCodes() []AnswerCode {
+	return []AnswerCode{CodeOK, CodeRefused, CodeBusy, CodeNodeOffline, CodeMapperOffline, CodeDeviceOffline, CodeFailed, CodeLost, CodeExpired}
 }

@@ -25,16 +25,16 @@ type Error struct {
 	Rule  string // the rule that it breaks
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("topic %s: %s", clip(e.Topic), e.Rule) }
+func (e *Error) Error() string { return fmt.Sprintf("topic %s: %s", clipQuoted(e.Topic), e.Rule) }
 
 // Reason is the rule before the topic, for a reader that sees the beginning only.
-func (e *Error) Reason() string { return e.Rule + ": topic " + clip(e.Topic) }
+func (e *Error) Reason() string { return e.Rule + ": topic " + clipQuoted(e.Topic) }
 
-// Shown quotes a topic, and shortens a long one.
-func Shown(topic string) string { return clip(topic) }
+// QuoteTopic quotes a topic, and shortens a long one.
+func QuoteTopic(topic string) string { return clipQuoted(topic) }
 
-// clip quotes a name and shortens a long one, for logs and reason strings. Escaping may make a name ten times as long.
-func clip(s string) string {
+// clipQuoted quotes a name and shortens a long one, for logs and reason strings. Escaping may make a name ten times as long.
+func clipQuoted(s string) string {
 	q := fmt.Sprintf("%.120q", s)
 	if len(q) > 480 {
 		q = fmt.Sprintf("%.40q", s)
@@ -62,11 +62,11 @@ func IsBridged(topic string) bool {
 // IsTree reports whether the topic is reserved for the bus: v1/nodes, v1/refused and all below them.
 // Any other below v1 is the users' own.
 func IsTree(topic string) bool {
-	return within(topic, Prefix) || within(topic, RefusedPrefix)
+	return isWithin(topic, Prefix) || isWithin(topic, RefusedPrefix)
 }
 
-// within reports whether a topic is below a prefix, which ends with a slash, or what stands before that.
-func within(topic, prefix string) bool {
+// isWithin reports whether a topic is below a prefix, which ends with a slash, or what stands before that.
+func isWithin(topic, prefix string) bool {
 	return strings.HasPrefix(topic, prefix) || topic == prefix[:len(prefix)-1]
 }
 
@@ -103,29 +103,29 @@ func parse(given, node, key string) (Address, error) {
 	return a, nil
 }
 
-// shape is how keys of a kind are written: head, Device, middle, Name.
-type shape struct {
+// keyShape is how keys of a kind are written: head, Device, middle, Name.
+type keyShape struct {
 	row          Topic
 	head, middle string
 	device       bool   // there is a Device
 	name         string // how the pattern writes the Name; empty: there is none
 }
 
-// step is a place in the tree of patterns: the words or the name that may follow there, and the kind of a key that ends there.
+// patternStep is a place in the tree of patterns: the words or the name that may follow there, and the kind of a key that ends there.
 // A word goes before a name: secrets/discovery is never a Secret, whose name has a dot.
-type step struct {
+type patternStep struct {
 	word  string
 	kind  Kind
-	words []*step
-	name  *step // if no step follows it, all the rest of the key
+	words []*patternStep
+	name  *patternStep // if no step follows it, all the rest of the key
 }
 
-var shapes, steps = readPatterns()
+var keyShapes, patternSteps = readPatterns()
 
 // readPatterns takes the patterns of the table apart, for formatting and for parsing.
-func readPatterns() (shapes [KindBlobAnswer + 1]shape, root step) {
-	for _, row := range table {
-		at, s := &root, shape{row: row}
+func readPatterns() (shapes [KindBlobAnswer + 1]keyShape, root patternStep) {
+	for _, row := range contractTable {
+		at, s := &root, keyShape{row: row}
 		text := &s.head
 		for i, level := range strings.Split(row.Pattern, "/") {
 			if i > 0 {
@@ -149,23 +149,23 @@ func readPatterns() (shapes [KindBlobAnswer + 1]shape, root step) {
 func isName(level string) bool { return level[0] == '{' || level == "#" }
 
 // add returns the step at a level of a pattern, which is added if it is missing.
-func (s *step) add(level string) *step {
+func (s *patternStep) add(level string) *patternStep {
 	if isName(level) {
 		if s.name == nil {
-			s.name = new(step)
+			s.name = new(patternStep)
 		}
 		return s.name
 	}
 	next := s.at(level)
 	if next == nil {
-		next = &step{word: level}
+		next = &patternStep{word: level}
 		s.words = append(s.words, next)
 	}
 	return next
 }
 
 // at returns the step at a word, or nil.
-func (s *step) at(word string) *step {
+func (s *patternStep) at(word string) *patternStep {
 	for _, next := range s.words {
 		if next.word == word {
 			return next
@@ -178,7 +178,7 @@ func (s *step) at(word string) *step {
 func parseKey(key string) (Address, string) {
 	var names [2]string
 	n := 0
-	s, rest, more := &steps, key, true
+	s, rest, more := &patternSteps, key, true
 	for more {
 		level, tail, further := strings.Cut(rest, "/")
 		next := s.at(level)
@@ -198,7 +198,7 @@ func parseKey(key string) (Address, string) {
 		return Address{}, noSuchTopic(key)
 	}
 	a := Address{Kind: s.kind, Device: names[0], Name: names[1]}
-	if !shapes[a.Kind].device {
+	if !keyShapes[a.Kind].device {
 		a.Device, a.Name = "", names[0]
 	}
 	return a, checkNames(&a)
@@ -206,7 +206,7 @@ func parseKey(key string) (Address, string) {
 
 // noSuchTopic says what there is in the place of a key that is not in the table.
 func noSuchTopic(key string) string {
-	if s := steps.at(key); s != nil && s.name != nil && s.name.kind != KindNone {
+	if s := patternSteps.at(key); s != nil && s.name != nil && s.name.kind != KindNone {
 		return checkNames(&Address{Kind: s.name.kind}) // the name is missing
 	}
 	head, _, more := strings.Cut(key, "/")
@@ -226,23 +226,23 @@ func noSuchTopic(key string) string {
 	case !more:
 		return "no such topic below the node"
 	}
-	return "no such topic below " + clip(head)
+	return "no such topic below " + clipQuoted(head)
 }
 
 // checkNames returns the rule that a name in an address breaks, or nothing.
 func checkNames(a *Address) string {
-	s := &shapes[a.Kind]
+	s := &keyShapes[a.Kind]
 	if s.device && !ValidName(a.Device) {
-		return fmt.Sprintf("bad name %s: %s", clip(a.Device), nameRule)
+		return fmt.Sprintf("bad name %s: %s", clipQuoted(a.Device), nameRule)
 	}
 	switch s.name {
 	case "{property}", "{name}", "{call}":
 		if !ValidProperty(a.Name) {
-			return fmt.Sprintf("bad property %s: %s", clip(a.Name), propertyRule)
+			return fmt.Sprintf("bad property %s: %s", clipQuoted(a.Name), propertyRule)
 		}
 	case "{instance}", "{part}":
 		if !ValidName(a.Name) {
-			return fmt.Sprintf("bad name %s: %s", clip(a.Name), nameRule)
+			return fmt.Sprintf("bad name %s: %s", clipQuoted(a.Name), nameRule)
 		}
 	case "#":
 		switch {
@@ -263,7 +263,7 @@ func TopicOf(node, key string) string { return Prefix + node + "/" + key }
 
 // Key is the topic without v1/nodes/{node}/.
 func (a Address) Key() string {
-	s := &shapes[a.Kind]
+	s := &keyShapes[a.Kind]
 	if !s.device {
 		a.Device = ""
 	}
@@ -279,8 +279,8 @@ func DeviceKey(device string, kind Kind, property string) string {
 	return Address{Kind: kind, Device: device, Name: property}.Key()
 }
 
-// Sync names the two topics of a node's link.
-func Sync(node string) (up, down string) {
+// SyncTopics names the two topics of a node's link.
+func SyncTopics(node string) (up, down string) {
 	return Prefix + node + "/sync/up", Prefix + node + "/sync/down"
 }
 
@@ -290,10 +290,10 @@ const (
 )
 
 // ValidName reports whether s may name a node, device, configuration, mapper or instance.
-func ValidName(s string) bool { return valid(s, false) }
+func ValidName(s string) bool { return isValidName(s, false) }
 
 // ValidProperty reports whether s may name a property or a command.
-func ValidProperty(s string) bool { return valid(s, true) }
+func ValidProperty(s string) bool { return isValidName(s, true) }
 
 // NameRule puts ValidName's rule in words, for error messages.
 func NameRule() string { return nameRule }
@@ -301,7 +301,7 @@ func NameRule() string { return nameRule }
 // PropertyRule puts ValidProperty's rule in words.
 func PropertyRule() string { return propertyRule }
 
-func valid(s string, property bool) bool {
+func isValidName(s string, property bool) bool {
 	if s == "" || len(s) > maxName {
 		return false
 	}
@@ -338,19 +338,19 @@ func topicRule(topic string) string {
 		return "not valid UTF-8"
 	case strings.ContainsAny(topic, "+#"):
 		return "a topic to publish to can't contain the wildcards + and #"
-	case !Readable(topic):
-		return unreadable
+	case !IsReadable(topic):
+		return unreadableRule
 	case topic[0] == '$':
 		return "topics that begin with $ belong to the broker"
 	}
 	return ""
 }
 
-const unreadable = "contains NUL or another control character, or a non-character of Unicode, at which some clients end their connection"
+const unreadableRule = "contains NUL or another control character, or a non-character of Unicode, at which some clients end their connection"
 
-// Readable reports whether a text has none of the characters that MQTT advises against (1.5.4): control characters and
+// IsReadable reports whether a text has none of the characters that MQTT advises against (1.5.4): control characters and
 // non-characters. Other people's clients and brokers take a packet that has one for malformed.
-func Readable(text string) bool { return strings.IndexFunc(text, isUnreadable) < 0 }
+func IsReadable(text string) bool { return strings.IndexFunc(text, isUnreadableRune) < 0 }
 
 // MakeReadable replaces what is not Readable, and what is not UTF-8: line feeds and tabs by a space, all else by U+FFFD.
 func MakeReadable(text string) string {
@@ -358,14 +358,14 @@ func MakeReadable(text string) string {
 		switch {
 		case r == '\n' || r == '\t':
 			return ' '
-		case isUnreadable(r):
+		case isUnreadableRune(r):
 			return utf8.RuneError
 		}
 		return r
 	}, text)
 }
 
-func isUnreadable(r rune) bool {
+func isUnreadableRune(r rune) bool {
 	return r < ' ' || r >= 0x7F && r < 0xA0 || r >= 0xFDD0 && (r <= 0xFDEF || r&0xFFFE == 0xFFFE)
 }
 
@@ -383,8 +383,8 @@ func CheckFilter(filter string) error {
 		return &Error{filter, "longer than 65,535 bytes"}
 	case !utf8.ValidString(filter):
 		return &Error{filter, "not valid UTF-8"}
-	case !Readable(filter):
-		return &Error{filter, unreadable}
+	case !IsReadable(filter):
+		return &Error{filter, unreadableRule}
 	}
 	levels := strings.Split(rest, "/")
 	for i, level := range levels {

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// golden says to write the golden files anew: make golden.
-var golden = os.Getenv("GOLDEN") == "write"
+// writeGolden says to write the golden files anew: make golden.
+var writeGolden = os.Getenv("GOLDEN") == "write"
 
 // TestContract pins the whole table: a change of it is a change of the contract.
 func TestContract(t *testing.T) {
@@ -20,7 +20,7 @@ func TestContract(t *testing.T) {
 			row.Pattern, row.Owner, row.QoS, row.Retain, row.Payload, row.Publish, row.Subscribe)
 	}
 	const file = "testdata/contract.golden"
-	if golden {
+	if writeGolden {
 		require.NoError(t, os.MkdirAll("testdata", 0o755))
 		require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o644))
 	}
@@ -29,8 +29,8 @@ func TestContract(t *testing.T) {
 	require.Equal(t, string(want), b.String(), "make golden, if this is meant")
 }
 
-// example fills a pattern's holes with names.
-func example(pattern string) string {
+// exampleTopic fills a pattern's holes with names.
+func exampleTopic(pattern string) string {
 	s := strings.NewReplacer("{device}", "lamp", "{property}", "power", "{configuration}", "cameras", "{instance}", "cameras-1",
 		"{mapper}", "modbus", "{name}", "blink", "{call}", "4XQ7", "{part}", "0", "{request}", "4xq7", "{secret}", "default.wifi", "#", "a/b/c").Replace(pattern)
 	return Prefix + "n1/" + s
@@ -39,7 +39,7 @@ func example(pattern string) string {
 // TestEveryRowParsesAndFormats goes through the table, so that no row is forgotten by the parser.
 func TestEveryRowParsesAndFormats(t *testing.T) {
 	for _, row := range Table() {
-		topic := example(row.Pattern)
+		topic := exampleTopic(row.Pattern)
 		a, err := Parse(topic)
 		require.NoError(t, err, topic)
 		require.Equal(t, row.Kind, a.Kind, topic)
@@ -154,14 +154,14 @@ func TestCheckFilter(t *testing.T) {
 
 func TestSplitAndJoin(t *testing.T) {
 	small := []byte(`{"sha256":"looks like a manifest, and is none"}`)
-	value, parts := Split(small)
+	value, parts := SplitDocument(small)
 	require.Empty(t, parts)
-	doc, ok := Join(value, nil)
+	doc, ok := JoinDocument(value, nil)
 	require.True(t, ok)
 	require.Equal(t, small, doc)
 
 	big := []byte(strings.Repeat("0123456789", 20_000))
-	value, parts = Split(big)
+	value, parts = SplitDocument(big)
 	require.Len(t, parts, 4)
 	get := func(n int) ([]byte, bool) {
 		if n < len(parts) {
@@ -169,21 +169,21 @@ func TestSplitAndJoin(t *testing.T) {
 		}
 		return nil, false
 	}
-	doc, ok = Join(value, get)
+	doc, ok = JoinDocument(value, get)
 	require.True(t, ok)
 	require.Equal(t, big, doc)
 
 	parts[2] = []byte("of another version")
-	_, ok = Join(value, get)
+	_, ok = JoinDocument(value, get)
 	require.False(t, ok)
 	parts = parts[:2]
-	_, ok = Join(value, get)
+	_, ok = JoinDocument(value, get)
 	require.False(t, ok, "a part is missing")
 }
 
 func FuzzParse(f *testing.F) {
 	for _, row := range Table() {
-		f.Add(example(row.Pattern))
+		f.Add(exampleTopic(row.Pattern))
 	}
 	f.Fuzz(func(t *testing.T, topic string) {
 		a, err := Parse(topic)

@@ -52,7 +52,7 @@ type Client struct{ User, ID string }
 func (r *Rules) Limit(user string, access Access, filters []string) error {
 	list := make([]rule, 0, len(filters))
 	for _, filter := range filters {
-		if err := check(filter); err != nil {
+		if err := checkFilter(filter); err != nil {
 			return err
 		}
 		list = append(list, rule{access: access, levels: strings.Split(filter, "/")})
@@ -74,7 +74,7 @@ func (r *Rules) add(user string, one rule) {
 	r.users[user] = append(r.users[user], one)
 }
 
-func check(filter string) error {
+func checkFilter(filter string) error {
 	if err := topics.CheckFilter(filter); err != nil {
 		return err
 	}
@@ -140,13 +140,13 @@ func (r *Rules) Parse(text io.Reader) error {
 	return errors.Join(append(errs, lines.Err())...)
 }
 
-var accesses = map[string]Access{"read": Read, "write": Write, "readwrite": Read | Write, "deny": Deny}
+var accessWords = map[string]Access{"read": Read, "write": Write, "readwrite": Read | Write, "deny": Deny}
 
 func (r *Rules) parseRule(pattern bool, user string, named bool, rest string) error {
 	one := rule{access: Read | Write}
 	filter := rest
 	if word, after, more := strings.Cut(rest, " "); more {
-		if access, ok := accesses[word]; ok {
+		if access, ok := accessWords[word]; ok {
 			one.access, filter = access, strings.TrimSpace(after)
 		}
 	}
@@ -162,7 +162,7 @@ func (r *Rules) parseRule(pattern bool, user string, named bool, rest string) er
 	one.levels, one.literal = strings.Split(filter, "/"), !pattern
 	switch {
 	case pattern:
-		if err := check(filter); err != nil {
+		if err := checkFilter(filter); err != nil {
 			return err
 		}
 		r.patterns = append(r.patterns, one)
@@ -212,10 +212,10 @@ func (r *Rules) MaySubscribe(c Client, filter string) bool {
 			switch {
 			case mine == nil:
 			case one.access&Deny != 0:
-				if covers(mine, levels) {
+				if filterCovers(mine, levels) {
 					return false
 				}
-			case one.access&Read != 0 && overlap(mine, levels):
+			case one.access&Read != 0 && filtersOverlap(mine, levels):
 				allowed = true
 			}
 		}
@@ -287,8 +287,8 @@ func (o rule) matches(c Client, topic string) bool {
 	return false
 }
 
-// overlap reports whether there is a topic that both filters match.
-func overlap(a, b []string) bool {
+// filtersOverlap reports whether there is a topic that both filters match.
+func filtersOverlap(a, b []string) bool {
 	if strings.HasPrefix(a[0], "$") != strings.HasPrefix(b[0], "$") {
 		return false
 	}
@@ -304,8 +304,8 @@ func overlap(a, b []string) bool {
 	}
 }
 
-// covers reports whether wide matches every topic that filter matches.
-func covers(wide, filter []string) bool {
+// filterCovers reports whether wide matches every topic that filter matches.
+func filterCovers(wide, filter []string) bool {
 	if strings.HasPrefix(wide[0], "$") != strings.HasPrefix(filter[0], "$") {
 		return false
 	}

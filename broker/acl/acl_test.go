@@ -15,7 +15,7 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-const file = `
+const mosquittoFile = `
 # from mosquitto's manual, and one of everything
 topic read public/#
 user ann
@@ -35,7 +35,7 @@ pattern deny locked/#
 func TestMosquittosFile(t *testing.T) {
 	var r Rules
 	require.True(t, r.Allowed(Client{User: "ann"}, Write, "anything"), "without rules all is allowed")
-	require.NoError(t, r.Parse(strings.NewReader(file)))
+	require.NoError(t, r.Parse(strings.NewReader(mosquittoFile)))
 	for _, c := range []struct {
 		user, id string
 		access   Access
@@ -153,16 +153,16 @@ func TestMatchingIsMQTTs(t *testing.T) {
 			require.Equal(t, topics.Match(fa, topic), matches(a), "%s %s", fa, topic)
 		}
 		if matches(a) && matches(b) {
-			require.True(t, overlap(a, b), "%s and %s have %s", fa, fb, topic)
+			require.True(t, filtersOverlap(a, b), "%s and %s have %s", fa, fb, topic)
 		}
-		if matches(b) && covers(a, b) {
+		if matches(b) && filterCovers(a, b) {
 			require.True(t, matches(a), "%s covers %s, and not %s", fa, fb, topic)
 		}
 	})
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add(file, "ann", "c", "a/b")
+	f.Add(mosquittoFile, "ann", "c", "a/b")
 	f.Fuzz(func(t *testing.T, text, user, id, topic string) {
 		var r Rules
 		if r.Parse(strings.NewReader(text)) != nil || topics.CheckTopic(topic) != nil {

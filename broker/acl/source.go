@@ -27,22 +27,22 @@ type Options struct {
 	Every time.Duration
 }
 
-// Source has the rules in force. The file is read again after it has changed; while it can't be read or is wrong, the rules
+// ActiveRules has the rules in force. The file is read again after it has changed; while it can't be read or is wrong, the rules
 // that were read before stay.
-type Source struct {
+type ActiveRules struct {
 	opts   Options
 	rules  atomic.Pointer[Rules]
 	failed atomic.Pointer[string]
-	read   stamp // of the file that was read last, Run's
+	read   fileState // of the file that was read last, Run's
 }
 
 // Open reads the rules.
-func Open(o Options) (*Source, error) {
+func Open(o Options) (*ActiveRules, error) {
 	if o.Every == 0 {
 		o.Every = time.Second
 	}
-	s := &Source{opts: o}
-	s.read, _ = stampOf(o.File) // ReadFile says what is wrong
+	s := &ActiveRules{opts: o}
+	s.read, _ = fileStateOf(o.File) // ReadFile says what is wrong
 	r, err := s.load()
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func Open(o Options) (*Source, error) {
 	return s, nil
 }
 
-func (s *Source) load() (*Rules, error) {
+func (s *ActiveRules) load() (*Rules, error) {
 	r := new(Rules)
 	for _, u := range s.opts.Users {
 		for access, filters := range map[Access][]string{Write: u.Publish, Read: u.Subscribe} {
@@ -73,10 +73,10 @@ func (s *Source) load() (*Rules, error) {
 }
 
 // Rules are the rules in force.
-func (s *Source) Rules() *Rules { return s.rules.Load() }
+func (s *ActiveRules) Rules() *Rules { return s.rules.Load() }
 
 // Failing says why the file as it is now is not in force; empty: it is.
-func (s *Source) Failing() string {
+func (s *ActiveRules) Failing() string {
 	if text := s.failed.Load(); text != nil {
 		return *text
 	}
@@ -84,11 +84,11 @@ func (s *Source) Failing() string {
 }
 
 // HasFile says whether there is a file that rules are read from.
-func (s *Source) HasFile() bool { return s.opts.File != "" }
+func (s *ActiveRules) HasFile() bool { return s.opts.File != "" }
 
 // Run reads the file again when it has changed, and calls changed when there are other rules. It takes a file that has not
 // changed between two looks, since half of a file may give more than all of it.
-func (s *Source) Run(ctx context.Context, changed func()) error {
+func (s *ActiveRules) Run(ctx context.Context, changed func()) error {
 	if s.opts.File == "" {
 		<-ctx.Done()
 		return nil
@@ -102,13 +102,13 @@ func (s *Source) Run(ctx context.Context, changed func()) error {
 			return nil
 		case <-ticks.C:
 		}
-		now, err := stampOf(s.opts.File)
+		now, err := fileStateOf(s.opts.File)
 		settled := now == seen
 		if seen = now; !settled || now == s.read && s.Failing() == "" {
 			continue
 		}
 		rules, loadErr := s.load()
-		if after, _ := stampOf(s.opts.File); after != now && err == nil {
+		if after, _ := fileStateOf(s.opts.File); after != now && err == nil {
 			continue // it is being written
 		}
 		s.take(rules, loadErr, now, changed)
@@ -116,7 +116,7 @@ func (s *Source) Run(ctx context.Context, changed func()) error {
 }
 
 // take has rules in force that were read, or notes why there are none. What is wrong is logged once for each change.
-func (s *Source) take(rules *Rules, err error, at stamp, changed func()) {
+func (s *ActiveRules) take(rules *Rules, err error, at fileState, changed func()) {
 	if err != nil {
 		if text := err.Error(); s.read != at || s.Failing() != text {
 			s.failed.Store(&text)
@@ -132,17 +132,17 @@ func (s *Source) take(rules *Rules, err error, at stamp, changed func()) {
 	s.opts.Log.Info().Str("file", s.opts.File).Msg("the rules for users' own topics have changed")
 }
 
-// stamp tells one state of a file from another.
-type stamp struct {
+// fileState tells one state of a file from another.
+type fileState struct {
 	size    int64
 	changed time.Time
 	mode    fs.FileMode
 }
 
-func stampOf(name string) (stamp, error) {
+func fileStateOf(name string) (fileState, error) {
 	info, err := os.Stat(name)
 	if err != nil {
-		return stamp{}, err
+		return fileState{}, err
 	}
-	return stamp{info.Size(), info.ModTime(), info.Mode()}, nil
+	return fileState{info.Size(), info.ModTime(), info.Mode()}, nil
 }

@@ -90,15 +90,15 @@ type Log struct {
 	lost    atomic.Int64
 
 	mu      sync.Mutex
-	waiting []waiting
+	waiting []waitingEntry
 	bytes   int64 // of what waits
-	sources sources
+	sources entrySources
 }
 
-// waiting is an entry that waits to be written.
-type waiting struct {
+// waitingEntry is an entry that waits to be written.
+type waitingEntry struct {
 	Entry
-	from *source
+	from *entrySource
 	cost int64
 }
 
@@ -123,7 +123,7 @@ func New(o Options) (*Log, error) {
 		return nil, fmt.Errorf("audit.file: %w", err)
 	}
 	return &Log{
-		opts: o, ready: make(chan struct{}, 1), sources: newSources(int64(o.Size) << 20 * int64(o.Files+1)),
+		opts: o, ready: make(chan struct{}, 1), sources: newEntrySources(int64(o.Size) << 20 * int64(o.Files+1)),
 		out: &lumberjack.Logger{Filename: o.File, MaxSize: o.Size, MaxBackups: o.Files},
 	}, nil
 }
@@ -136,7 +136,7 @@ func (l *Log) Add(e Entry) {
 	now := l.opts.Now()
 	e.Time = now.UTC()
 	for _, text := range e.texts() {
-		*text = cut(*text, maxText)
+		*text = cutText(*text, maxText)
 	}
 	cost := e.cost()
 	l.mu.Lock()
@@ -148,7 +148,7 @@ func (l *Log) Add(e Entry) {
 		l.summed.Add(1)
 		return
 	}
-	l.waiting = append(l.waiting, waiting{Entry: e, from: from, cost: cost})
+	l.waiting = append(l.waiting, waitingEntry{Entry: e, from: from, cost: cost})
 	l.bytes += cost
 	from.waiting += cost
 	select {
@@ -158,26 +158,26 @@ func (l *Log) Add(e Entry) {
 }
 
 // take returns the entries that wait, and the summaries that are due at that time: now and then, and at the end.
-func (l *Log) take(when moment) (entries []waiting, summaries []Entry) {
+func (l *Log) take(when writeMoment) (entries []waitingEntry, summaries []Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	entries, l.waiting, l.bytes = l.waiting, nil, 0
 	for _, w := range entries {
 		w.from.waiting = 0
 	}
-	if when != anytime {
-		summaries = l.sources.due(l.opts.Now(), when == end)
+	if when != atAnyTime {
+		summaries = l.sources.due(l.opts.Now(), when == atEnd)
 	}
 	return entries, summaries
 }
 
-// moment is when entries are written.
-type moment int
+// writeMoment is when entries are written.
+type writeMoment int
 
 const (
-	anytime moment = iota
-	minute         // summaries are looked at
-	end            // all are written
+	atAnyTime   writeMoment = iota
+	everyMinute             // summaries are looked at
+	atEnd                   // all are written
 )
 
 // Run writes entries until its context ends, and then those that still wait.
@@ -192,11 +192,11 @@ func (l *Log) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-l.ready:
-			w.drain(anytime)
+			w.drain(atAnyTime)
 		case <-summary.C:
-			w.drain(minute)
+			w.drain(everyMinute)
 		case <-ctx.Done():
-			w.drain(end)
+			w.drain(atEnd)
 			return l.out.Close()
 		}
 	}
@@ -219,8 +219,8 @@ func (e *Entry) cost() int64 {
 	return int64(n)
 }
 
-// cut returns the first bytes of a text, in memory of their own: the text may be a part of a packet.
-func cut(text string, most int) string {
+// cutText returns the first bytes of a text, in memory of their own: the text may be a part of a packet.
+func cutText(text string, most int) string {
 	if len(text) > most {
 		return text[:most] + "…"
 	}
@@ -236,7 +236,7 @@ type writer struct {
 }
 
 // drain writes all that waits, many lines with one call, and the summaries that are due.
-func (w *writer) drain(when moment) {
+func (w *writer) drain(when writeMoment) {
 	entries, sums := w.log.take(when)
 	for _, e := range entries {
 		w.add(e.Entry)
@@ -264,8 +264,8 @@ func (w *writer) add(e Entry) {
 	}
 }
 
-// tokens are what the tokens of a hub, for people and for nodes that join, and those of OpenID Connect begin with.
-var tokens = []string{"ebt_", "ebj1-", "eyJ"}
+// tokenPrefixes are what the tokens of a hub, for people and for nodes that join, and those of OpenID Connect begin with.
+var tokenPrefixes = []string{"ebt_", "ebj1-", "eyJ"}
 
 // shownOfToken is how much of a token may be shown: it tells one from another.
 const shownOfToken = 12
@@ -296,7 +296,7 @@ func withoutTokens(text string) string {
 }
 
 func beginsToken(text string) bool {
-	return slices.ContainsFunc(tokens, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
+	return slices.ContainsFunc(tokenPrefixes, func(prefix string) bool { return strings.HasPrefix(text, prefix) })
 }
 
 func (w *writer) flush() {

@@ -21,8 +21,8 @@ import (
 	"github.com/edgebus/edgebus/broker/audit"
 )
 
-// open makes a log, and what runs it until the test has added all its entries.
-func open(t testing.TB, o audit.Options) (log *audit.Log, run func()) {
+// openLog makes a log, and what runs it until the test has added all its entries.
+func openLog(t testing.TB, o audit.Options) (log *audit.Log, run func()) {
 	t.Helper()
 	o.Log = zerolog.Nop()
 	log, err := audit.New(o)
@@ -35,7 +35,7 @@ func open(t testing.TB, o audit.Options) (log *audit.Log, run func()) {
 	}
 }
 
-func entries(t *testing.T, file string) (all []audit.Entry) {
+func readEntries(t *testing.T, file string) (all []audit.Entry) {
 	t.Helper()
 	f, err := os.Open(file)
 	require.NoError(t, err)
@@ -51,7 +51,7 @@ func entries(t *testing.T, file string) (all []audit.Entry) {
 func TestEntriesAreLines(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "audit.log")
 	now := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
-	log, run := open(t, audit.Options{File: file, Size: 1, Files: 1, Now: func() time.Time { return now }})
+	log, run := openLog(t, audit.Options{File: file, Size: 1, Files: 1, Now: func() time.Time { return now }})
 	e := audit.Entry{
 		User: "ann", Roles: "operator", Client: "c1", Remote: "192.0.2.1:4711", Via: audit.MQTT, Action: audit.Publish,
 		Object: "v1/nodes/n1/devices/lamp/desired/power", Answer: "Invalid", Reason: "more\nthan one line",
@@ -60,7 +60,7 @@ func TestEntriesAreLines(t *testing.T) {
 	log.Add(audit.Entry{Via: audit.HTTP, Action: "create", Client: strings.Repeat("x", 5000), Answer: audit.OK})
 	run()
 	e.Time = now
-	got := entries(t, file)
+	got := readEntries(t, file)
 	require.Len(t, got, 2)
 	require.Equal(t, e, got[0])
 	require.Less(t, len(got[1].Client), 1100, "texts that clients choose are bounded")
@@ -72,7 +72,7 @@ func TestEntriesAreLines(t *testing.T) {
 // TestAFullQueueDelaysNobody adds more than the queue takes while nothing is written.
 func TestAFullQueueDelaysNobody(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "audit.log")
-	log, run := open(t, audit.Options{File: file, Size: 1, Files: 1, Queue: 12 * 300})
+	log, run := openLog(t, audit.Options{File: file, Size: 1, Files: 1, Queue: 12 * 300})
 	r := prometheus.NewRegistry()
 	require.NoError(t, log.Register(r))
 	for range 25 {
@@ -80,7 +80,7 @@ func TestAFullQueueDelaysNobody(t *testing.T) {
 	}
 	log.Add(audit.Entry{User: "ann", Roles: "operator", Action: audit.Publish, Answer: audit.OK})
 	run()
-	all := entries(t, file)
+	all := readEntries(t, file)
 	require.Len(t, all, 6+1+1, "one source fills half of the queue; then comes what has room, and the rest as one line")
 	require.Equal(t, "ann", all[6].User)
 	require.EqualValues(t, 25-6, all[7].Count)
@@ -97,8 +97,8 @@ edgebus_audit_summed_entries_total 19
 `)))
 }
 
-// refusal is one of a user's, each on another topic from another client.
-func refusal(user string, n int) audit.Entry {
+// refusalOf is one of a user's, each on another topic from another client.
+func refusalOf(user string, n int) audit.Entry {
 	return audit.Entry{
 		User: user, Roles: "mapper", Client: fmt.Sprint("c", n), Remote: fmt.Sprint("192.0.2.1:", n), Via: audit.MQTT,
 		Action: audit.Publish, Object: fmt.Sprint("v1/nodes/n1/topic/", n), Answer: "Forbidden", Reason: "mapper may not publish here",
@@ -109,17 +109,17 @@ func TestRefusalsOfOneUserAreSummedWithCountAndTime(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "audit.log")
 	began := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 	now := began
-	log, run := open(t, audit.Options{File: file, Size: 1, Files: 1, Now: func() time.Time { return now }})
+	log, run := openLog(t, audit.Options{File: file, Size: 1, Files: 1, Now: func() time.Time { return now }})
 	log.Add(audit.Entry{User: "ann", Roles: "operator", Via: audit.HTTP, Action: "delete", Object: "/tokens/bob", Answer: audit.OK})
 	const n = 100_000
 	for i := range n {
 		now = now.Add(50 * time.Microsecond)
-		log.Add(refusal("mallory", i))
+		log.Add(refusalOf("mallory", i))
 	}
-	log.Add(refusal("ann", 1))
+	log.Add(refusalOf("ann", 1))
 	log.Add(audit.Entry{User: "bob", Roles: "viewer", Via: audit.MQTT, Action: audit.Connect, Answer: audit.OK})
 	run()
-	all := entries(t, file)
+	all := readEntries(t, file)
 	require.Less(t, len(all), 100)
 	last := all[len(all)-1]
 	require.Equal(t, "mallory", last.User)
@@ -141,9 +141,9 @@ func TestRefusalsOfOneUserAreSummedWithCountAndTime(t *testing.T) {
 // TestNobodyPushesTheOthersOutOfTheLog has each kind of attacker fill a small log for a day.
 func TestNobodyPushesTheOthersOutOfTheLog(t *testing.T) {
 	for name, attack := range map[string]func(n int) audit.Entry{
-		"refusals of a user": func(n int) audit.Entry { return refusal("mallory", n) },
+		"refusals of a user": func(n int) audit.Entry { return refusalOf("mallory", n) },
 		"retained messages of a mapper": func(n int) audit.Entry {
-			e := refusal("mallory", n)
+			e := refusalOf("mallory", n)
 			e.Answer, e.Reason = audit.OK, ""
 			return e
 		},
@@ -163,7 +163,7 @@ func TestNobodyPushesTheOthersOutOfTheLog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			now := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
-			log, run := open(t, audit.Options{File: filepath.Join(dir, "audit.log"), Size: 1, Files: 1, Now: func() time.Time { return now }})
+			log, run := openLog(t, audit.Options{File: filepath.Join(dir, "audit.log"), Size: 1, Files: 1, Now: func() time.Time { return now }})
 			log.Add(audit.Entry{User: "ann", Roles: "operator", Via: audit.HTTP, Action: "delete", Object: "/tokens/bob", Answer: audit.OK})
 			const n = 200_000
 			for i := range n {
@@ -174,7 +174,7 @@ func TestNobodyPushesTheOthersOutOfTheLog(t *testing.T) {
 			files, err := filepath.Glob(filepath.Join(dir, "*"))
 			require.NoError(t, err)
 			require.Len(t, files, 1, "it fills no file of one MiB, of two")
-			require.Equal(t, "ann", entries(t, files[0])[0].User)
+			require.Equal(t, "ann", readEntries(t, files[0])[0].User)
 		})
 	}
 }
@@ -183,7 +183,7 @@ func TestNobodyPushesTheOthersOutOfTheLog(t *testing.T) {
 // tokens is found in one pass.
 func TestLongTextsCostLittle(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "audit.log")
-	log, run := open(t, audit.Options{File: file, Size: 100, Files: 1})
+	log, run := openLog(t, audit.Options{File: file, Size: 100, Files: 1})
 	crafted := strings.Repeat("ebt_aaaaaaaaaaaaa ", 65000/18)
 	before := new(runtime.MemStats)
 	runtime.ReadMemStats(before)
@@ -195,7 +195,7 @@ func TestLongTextsCostLittle(t *testing.T) {
 	runtime.ReadMemStats(after)
 	require.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(16<<20))
 	run()
-	for _, e := range entries(t, file) {
+	for _, e := range readEntries(t, file) {
 		require.NotContains(t, e.User, "ebt_aaaaaaaaaaaaa")
 	}
 }
@@ -203,7 +203,7 @@ func TestLongTextsCostLittle(t *testing.T) {
 func TestFilesRotate(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "audit.log")
-	log, run := open(t, audit.Options{File: file, Size: 1, Files: 1000, Queue: 32 << 20})
+	log, run := openLog(t, audit.Options{File: file, Size: 1, Files: 1000, Queue: 32 << 20})
 	const n = 15_000
 	for range n {
 		log.Add(audit.Entry{Roles: "operator", Action: audit.Publish, Object: strings.Repeat("o", 150), Answer: audit.OK})
@@ -217,7 +217,7 @@ func TestFilesRotate(t *testing.T) {
 		info, err := os.Stat(f)
 		require.NoError(t, err)
 		require.LessOrEqual(t, info.Size(), int64(1<<20))
-		sum += len(entries(t, f))
+		sum += len(readEntries(t, f))
 	}
 	require.Equal(t, n, sum, "a rotation loses no line")
 }
@@ -232,7 +232,7 @@ func TestAFileThatCannotBeWritten(t *testing.T) {
 }
 
 func BenchmarkAdd(b *testing.B) {
-	log, _ := open(b, audit.Options{File: filepath.Join(b.TempDir(), "audit.log"), Size: 64, Files: 1})
+	log, _ := openLog(b, audit.Options{File: filepath.Join(b.TempDir(), "audit.log"), Size: 64, Files: 1})
 	ctx, stop := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- log.Run(ctx) }()

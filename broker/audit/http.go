@@ -13,26 +13,26 @@ var verbs = map[string]string{
 
 type identityKey struct{}
 
-// identity is what a handler finds out about an HTTP request: who sends it, and what it is about.
-type identity struct{ user, roles, name, reason string }
+// requestIdentity is what a handler finds out about an HTTP request: who sends it, and what it is about.
+type requestIdentity struct{ user, roles, name, reason string }
 
-// Name notes the name of what a request is about, where its path doesn't say that: of a new object, of a session.
-func Name(r *http.Request, name string) {
-	if id, ok := r.Context().Value(identityKey{}).(*identity); ok {
+// NoteName notes the name of what a request is about, where its path doesn't say that: of a new object, of a session.
+func NoteName(r *http.Request, name string) {
+	if id, ok := r.Context().Value(identityKey{}).(*requestIdentity); ok {
 		id.name = name
 	}
 }
 
-// Refuse notes the user name of a failed sign-in, and the reason.
-func Refuse(r *http.Request, user, reason string) {
-	if id, ok := r.Context().Value(identityKey{}).(*identity); ok {
+// NoteRefusal notes the user name of a failed sign-in, and the reason.
+func NoteRefusal(r *http.Request, user, reason string) {
+	if id, ok := r.Context().Value(identityKey{}).(*requestIdentity); ok {
 		id.user, id.reason = user, reason
 	}
 }
 
-// Identify notes the user of a request. The code that authenticates the request calls it.
-func Identify(r *http.Request, user, roles string) {
-	if id, ok := r.Context().Value(identityKey{}).(*identity); ok {
+// NoteUser notes the user of a request. The code that authenticates the request calls it.
+func NoteUser(r *http.Request, user, roles string) {
+	if id, ok := r.Context().Value(identityKey{}).(*requestIdentity); ok {
 		id.user, id.roles = user, roles
 	}
 }
@@ -43,7 +43,7 @@ func (l *Log) Handler(next http.Handler) http.Handler {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		id, answer := &identity{}, &answer{ResponseWriter: w, status: http.StatusOK}
+		id, answer := &requestIdentity{}, &statusRecorder{ResponseWriter: w, status: http.StatusOK}
 		next.ServeHTTP(answer, r.WithContext(context.WithValue(r.Context(), identityKey{}, id)))
 		verb, known := verbs[r.Method]
 		refused := answer.status == http.StatusUnauthorized || answer.status == http.StatusForbidden
@@ -71,16 +71,16 @@ func isReview(path string) bool {
 	return strings.HasPrefix(path, "/apis/authorization.k8s.io/") || strings.HasPrefix(path, "/apis/authentication.k8s.io/")
 }
 
-// answer notes the status of an answer.
-type answer struct {
+// statusRecorder notes the status of an answer.
+type statusRecorder struct {
 	http.ResponseWriter
 	status int
 }
 
-func (a *answer) WriteHeader(status int) {
+func (a *statusRecorder) WriteHeader(status int) {
 	a.status = status
 	a.ResponseWriter.WriteHeader(status)
 }
 
 // Unwrap is for http.ResponseController.
-func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+func (a *statusRecorder) Unwrap() http.ResponseWriter { return a.ResponseWriter }

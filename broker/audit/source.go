@@ -22,8 +22,8 @@ const (
 	maxSums        = 64 // kinds of entries of sources that haven't signed in, that are summed apart
 )
 
-// source is whose entries are counted together: a user's, or those from an address of clients that haven't signed in.
-type source struct {
+// entrySource is whose entries are counted together: a user's, or those from an address of clients that haven't signed in.
+type entrySource struct {
 	name     string
 	refusals *rate.Limiter // lines
 	bytes    *rate.Limiter // of all lines; those who haven't signed in share one
@@ -31,58 +31,58 @@ type source struct {
 	waiting  int64 // bytes in the queue
 }
 
-// sumKey is what is summed together.
-type sumKey struct{ source, via, action, answer string }
+// summaryKey is what is summed together.
+type summaryKey struct{ source, via, action, answer string }
 
 // summary is the last of the entries that are summed, with their count.
 type summary struct {
 	Entry
-	from  *source
+	from  *entrySource
 	apart bool // it is of one address of clients that haven't signed in
 }
 
-type sources struct {
+type entrySources struct {
 	share     int           // bytes
 	strangers *rate.Limiter // bytes of all who haven't signed in
-	known     map[string]*source
-	sums      map[sumKey]*summary
+	known     map[string]*entrySource
+	sums      map[summaryKey]*summary
 	apart     int // of the sums, those of strangers' addresses
 	evicted   time.Time
 }
 
-func newSources(log int64) sources {
-	s := sources{share: int(max(log/logShare, leastShare)), known: make(map[string]*source), sums: make(map[sumKey]*summary)}
+func newEntrySources(log int64) entrySources {
+	s := entrySources{share: int(max(log/logShare, leastShare)), known: make(map[string]*entrySource), sums: make(map[summaryKey]*summary)}
 	s.strangers = s.limit()
 	return s
 }
 
-func (s *sources) limit() *rate.Limiter {
+func (s *entrySources) limit() *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(float64(s.share)/shareTime.Seconds()), s.share)
 }
 
 // The names of sources begin with what they are.
 const (
-	users     = "user "
-	addresses = "address "
-	elsewhere = addresses + "other" // those beyond what is remembered
+	userPrefix     = "user "
+	addressPrefix  = "address "
+	otherAddresses = addressPrefix + "other" // those beyond what is remembered
 )
 
 // signedIn reports whether an entry is of somebody with a role. The name in any other is what the client claims.
 func (e *Entry) signedIn() bool { return e.Roles != "" || e.Via == Hub }
 
 // of returns the source of an entry.
-func (s *sources) of(e *Entry, now time.Time) *source {
-	name := addresses + daemon.Network(e.Remote)
+func (s *entrySources) of(e *Entry, now time.Time) *entrySource {
+	name := addressPrefix + daemon.Network(e.Remote)
 	if e.signedIn() {
-		name = users + e.User
+		name = userPrefix + e.User
 	}
 	from := s.known[name]
 	if from == nil {
 		if len(s.known) >= maxSources && !s.evict(now) && !e.signedIn() {
-			name = elsewhere
+			name = otherAddresses
 		}
 		if from = s.known[name]; from == nil {
-			from = &source{name: name, refusals: rate.NewLimiter(rate.Every(refusalEvery), refusalsAtOnce), bytes: s.strangers}
+			from = &entrySource{name: name, refusals: rate.NewLimiter(rate.Every(refusalEvery), refusalsAtOnce), bytes: s.strangers}
 			if e.signedIn() {
 				from.bytes = s.limit()
 			}
@@ -94,13 +94,13 @@ func (s *sources) of(e *Entry, now time.Time) *source {
 }
 
 // evict forgets, once a second at most, the sources that have all of their share again. It reports false if there are none.
-func (s *sources) evict(now time.Time) bool {
+func (s *entrySources) evict(now time.Time) bool {
 	if now.Sub(s.evicted) < time.Second {
 		return false
 	}
 	s.evicted = now
 	before := len(s.known)
-	maps.DeleteFunc(s.known, func(_ string, from *source) bool {
+	maps.DeleteFunc(s.known, func(_ string, from *entrySource) bool {
 		unused := shareTime
 		if from.bytes == s.strangers {
 			unused = refusalsAtOnce * refusalEvery
@@ -111,7 +111,7 @@ func (s *sources) evict(now time.Time) bool {
 }
 
 // allow reports whether a source may write an entry. What the hub's own controllers do is limited by their work alone.
-func (s *sources) allow(from *source, e *Entry, cost int64, now time.Time) bool {
+func (s *entrySources) allow(from *entrySource, e *Entry, cost int64, now time.Time) bool {
 	if e.Via == Hub {
 		return true
 	}
@@ -119,14 +119,14 @@ func (s *sources) allow(from *source, e *Entry, cost int64, now time.Time) bool 
 }
 
 // sum adds an entry to the summary of those like it.
-func (s *sources) sum(from *source, e Entry) {
-	key := sumKey{from.name, e.Via, e.Action, e.Answer}
+func (s *entrySources) sum(from *entrySource, e Entry) {
+	key := summaryKey{from.name, e.Via, e.Action, e.Answer}
 	sum := s.sums[key]
 	apart := sum == nil && !e.signedIn() && s.apart < maxSums
 	if apart {
 		s.apart++
 	} else if sum == nil && !e.signedIn() {
-		key.source = elsewhere
+		key.source = otherAddresses
 		sum = s.sums[key]
 	}
 	if sum == nil {
@@ -134,7 +134,7 @@ func (s *sources) sum(from *source, e Entry) {
 		s.sums[key] = sum
 	}
 	for _, text := range e.texts() {
-		*text = cut(*text, maxSummary)
+		*text = cutText(*text, maxSummary)
 	}
 	e.Count, e.Since = sum.Count+1, sum.Since
 	sum.Entry = e
@@ -142,7 +142,7 @@ func (s *sources) sum(from *source, e Entry) {
 
 // due returns and removes the summaries that may be written now, oldest first: those that their source has bytes for, those
 // that are an hour old, and at the end all.
-func (s *sources) due(now time.Time, end bool) []Entry {
+func (s *entrySources) due(now time.Time, end bool) []Entry {
 	var due []Entry
 	for key, sum := range s.sums {
 		if end || now.Sub(sum.Since) >= oldestSum || sum.from.bytes.AllowN(now, int(sum.cost())) {

@@ -44,8 +44,8 @@ func (noTree) Has(node, device string) error {
 	return resource.Errorf(resource.NotFound, "", "device %s does not belong to node %s", device, node)
 }
 
-// start runs a broker with calls; on the hub's, cores execute them.
-func start(t *testing.T, hub bool) (*calls.Calls, string) {
+// startCalls runs a broker with calls; on the hub's, cores execute them.
+func startCalls(t *testing.T, hub bool) (*calls.Calls, string) {
 	t.Helper()
 	var b *broker.Broker
 	o := calls.Options{
@@ -74,8 +74,8 @@ func start(t *testing.T, hub bool) (*calls.Calls, string) {
 	return c, b.Addrs()[0].String()
 }
 
-// connect runs a client until the test ends, or stop is called. What it gets is in the channel.
-func connect(t *testing.T, addr, id string, change func(*client.Options)) (c *client.Client, got chan client.Message, stop func()) {
+// connectClient runs a client until the test ends, or stop is called. What it gets is in the channel.
+func connectClient(t *testing.T, addr, id string, change func(*client.Options)) (c *client.Client, got chan client.Message, stop func()) {
 	t.Helper()
 	got = make(chan client.Message, 100)
 	up := make(chan struct{}, 10)
@@ -104,11 +104,11 @@ func connect(t *testing.T, addr, id string, change func(*client.Options)) (c *cl
 	return c, got, stop
 }
 
-func listening(filter string) func(*client.Options) {
+func subscribedTo(filter string) func(*client.Options) {
 	return func(o *client.Options) { o.Subscriptions = []client.Subscription{{Filter: filter, QoS: 2}} }
 }
 
-func next(t *testing.T, got chan client.Message) client.Message {
+func nextMessage(t *testing.T, got chan client.Message) client.Message {
 	t.Helper()
 	select {
 	case m := <-got:
@@ -121,22 +121,22 @@ func next(t *testing.T, got chan client.Message) client.Message {
 
 func TestOverABroker(t *testing.T) {
 	for _, hub := range []bool{false, true} {
-		b, addr := start(t, hub)
-		executor, commands, _ := connect(t, addr, "executor", func(o *client.Options) {
-			listening("v1/nodes/n1/devices/+/commands/+")(o)
+		b, addr := startCalls(t, hub)
+		executor, commands, _ := connectClient(t, addr, "executor", func(o *client.Options) {
+			subscribedTo("v1/nodes/n1/devices/+/commands/+")(o)
 			if hub {
 				o.User, o.ClientID = "node/n1", "node/n1"
 			}
 		})
-		ann, answers, _ := connect(t, addr, "ann", listening("reply/ann"))
+		ann, answers, _ := connectClient(t, addr, "ann", subscribedTo("reply/ann"))
 		for qos := range byte(3) {
 			require.NoError(t, ann.Publish(t.Context(), client.Message{
 				Topic: command, Payload: []byte("twice"), QoS: qos, ResponseTopic: "reply/ann", Correlation: []byte{qos},
 			}))
-			m := next(t, commands)
+			m := nextMessage(t, commands)
 			require.Zero(t, m.QoS)
 			require.NoError(t, executor.Publish(t.Context(), client.Message{Topic: m.ResponseTopic, Payload: []byte("beep beep"), QoS: 1}))
-			r := next(t, answers)
+			r := nextMessage(t, answers)
 			require.Equal(t, "beep beep", string(r.Payload))
 			require.Equal(t, []byte{qos}, r.Correlation)
 			require.Equal(t, qos, r.QoS)
@@ -152,40 +152,40 @@ func TestOverABroker(t *testing.T) {
 
 // A durable session whose client is away executes nothing, now or when it is back.
 func TestAwayIsAway(t *testing.T) {
-	_, addr := start(t, false)
+	_, addr := startCalls(t, false)
 	lasting := func(o *client.Options) {
-		listening(command)(o)
+		subscribedTo(command)(o)
 		o.CleanStart, o.SessionExpiry = false, time.Hour
 	}
-	_, _, stop := connect(t, addr, "mapper", lasting)
-	ann, answers, _ := connect(t, addr, "ann", listening("reply/ann"))
+	_, _, stop := connectClient(t, addr, "mapper", lasting)
+	ann, answers, _ := connectClient(t, addr, "ann", subscribedTo("reply/ann"))
 	ask := client.Message{Topic: command, QoS: 1, ResponseTopic: "reply/ann"}
 	require.NoError(t, ann.Publish(t.Context(), ask))
 	stop()
-	require.Equal(t, "Lost", next(t, answers).Property("code"))
+	require.Equal(t, "Lost", nextMessage(t, answers).Property("code"))
 	require.NoError(t, ann.Publish(t.Context(), ask))
-	require.Equal(t, "MapperOffline", next(t, answers).Property("code"))
-	_, commands, _ := connect(t, addr, "mapper", lasting)
+	require.Equal(t, "MapperOffline", nextMessage(t, answers).Property("code"))
+	_, commands, _ := connectClient(t, addr, "mapper", lasting)
 	ask.Payload = []byte("now")
 	require.NoError(t, ann.Publish(t.Context(), ask))
-	require.Equal(t, "now", string(next(t, commands).Payload))
+	require.Equal(t, "now", string(nextMessage(t, commands).Payload))
 }
 
 // Two copies of one PUBLISH, the second marked as such, as a client sends them that
 // lost its connection in between.
 func TestSentAgainOverABroker(t *testing.T) {
 	for qos := byte(1); qos <= 2; qos++ {
-		_, addr := start(t, false)
-		_, commands, _ := connect(t, addr, "mapper", listening(command))
-		first := raw(t, addr)
+		_, addr := startCalls(t, false)
+		_, commands, _ := connectClient(t, addr, "mapper", subscribedTo(command))
+		first := dialRaw(t, addr)
 		first.publish(qos, false)
-		require.Equal(t, "x", string(next(t, commands).Payload))
+		require.Equal(t, "x", string(nextMessage(t, commands).Payload))
 		first.Close()
-		second := raw(t, addr)
+		second := dialRaw(t, addr)
 		second.publish(qos, true)
 		require.Equal(t, byte(0), second.acknowledged(), "it is under way")
 
-		third := raw(t, addr)
+		third := dialRaw(t, addr)
 		third.id = 99 // as if it had been another publish, whose first copy nobody saw
 		third.topic = "v1/nodes/n1/devices/lamp/commands/reset"
 		third.publish(qos, true)
@@ -203,7 +203,7 @@ type rawClient struct {
 	id    uint16
 }
 
-func raw(t *testing.T, addr string) *rawClient {
+func dialRaw(t *testing.T, addr string) *rawClient {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
 	require.NoError(t, err)

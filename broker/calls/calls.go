@@ -34,8 +34,8 @@ type Options struct {
 	// Subscribers and Publish are the broker's.
 	Subscribers func(topic string) []broker.Subscriber
 	Publish     func(broker.Message)
-	// TimeOf is told what time a node says it is, with its clock; nil: nobody is.
-	TimeOf func(node string, at time.Time)
+	// NodeTime is told what time a node says it is, with its clock; nil: nobody is.
+	NodeTime func(node string, at time.Time)
 
 	Limits Limits
 	Log    zerolog.Logger
@@ -56,12 +56,12 @@ type Limits = limits.Commands
 type Calls struct {
 	Tree
 	broker.Presence
-	o      Options
+	opts   Options
 	log    zerolog.Logger // for what a client can cause any number of
 	began  time.Time
 	seed   maphash.Seed
-	table  table
-	clocks clocks
+	table  callTable
+	clocks nodeClocks
 }
 
 // New makes Calls.
@@ -70,7 +70,7 @@ func New(o Options) *Calls {
 		o.Presence = noPresence{}
 	}
 	return &Calls{
-		Tree: o.Tree, Presence: o.Presence, o: o, began: time.Now(), seed: maphash.MakeSeed(), table: newTable(o.Limits),
+		Tree: o.Tree, Presence: o.Presence, opts: o, began: time.Now(), seed: maphash.MakeSeed(), table: newCallTable(o.Limits),
 		log: o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
 	}
 }
@@ -114,11 +114,11 @@ func (c *Calls) request(a topics.Address, m broker.Message, done func(error)) {
 		done(resource.Errorf(resource.Invalid, "response topic", "%q: must be a topic of your own, outside %s", reply, topics.Prefix))
 		return
 	}
-	x := c.newCall(a, m, c.o.Publish)
+	x := c.newCall(a, m, c.opts.Publish)
 	if reply == "" {
 		x.reply = func(broker.Message) {}
 	}
-	if m.Again {
+	if m.Dup {
 		done(c.repeated(x))
 		return
 	}
@@ -161,32 +161,32 @@ func (c *Calls) Ask(m broker.Message, reply func(broker.Message)) {
 // timeout is how long a command waits for its answer: its message expiry interval, within the limits.
 func (c *Calls) timeout(m broker.Message) time.Duration {
 	if m.Props.Expiry == 0 {
-		return c.o.Limits.Timeout
+		return c.opts.Limits.Timeout
 	}
-	return min(time.Duration(m.Props.Expiry)*time.Second, c.o.Limits.Longest)
+	return min(time.Duration(m.Props.Expiry)*time.Second, c.opts.Limits.Longest)
 }
 
 // begin puts a call into the table. It returns why it can't be executed, or nil.
-func (c *Calls) begin(x *call, m broker.Message, wait time.Duration) *failure {
+func (c *Calls) begin(x *call, m broker.Message, wait time.Duration) *callFailure {
 	c.table.accepted(x)
 	if wait <= 0 {
-		return &failure{topics.Expired, fmt.Errorf("not executed: its time had been over for %s when it came", -wait.Round(time.Millisecond))}
+		return &callFailure{topics.CodeExpired, fmt.Errorf("not executed: its time had been over for %s when it came", -wait.Round(time.Millisecond))}
 	}
-	if n := size(m); n > link.MaxValue {
-		return refused(resource.Errorf(resource.TooLarge, "", "%d bytes; a command is at most %d", n, link.MaxValue))
+	if n := contentSize(m); n > link.MaxValue {
+		return refusedFailure(resource.Errorf(resource.TooLarge, "", "%d bytes; a command is at most %d", n, link.MaxValue))
 	}
 	if n := len(m.Props.Correlation); n > maxCorrelation {
-		return refused(resource.Errorf(resource.TooLarge, "correlation data", "%d bytes; at most %d", n, maxCorrelation))
+		return refusedFailure(resource.Errorf(resource.TooLarge, "correlation data", "%d bytes; at most %d", n, maxCorrelation))
 	}
 	if err := c.Has(x.node, x.device); err != nil {
-		return refused(err)
+		return refusedFailure(err)
 	}
 	x.id = rand.Text()
 	if x.executors = c.executors(x); len(x.executors) == 0 {
 		return c.offline(x)
 	}
-	if err := c.table.add(x, wait, func() { c.end(x.id, expired(wait)) }); err != nil {
-		return &failure{topics.Busy, err}
+	if err := c.table.add(x, wait, func() { c.end(x.id, expiredFailure(wait)) }); err != nil {
+		return &callFailure{topics.CodeBusy, err}
 	}
 	// Disconnected did not see the call if all executors left before it was in the table.
 	if len(c.executors(x)) == 0 && c.table.remove(x.id) != nil {
@@ -197,18 +197,18 @@ func (c *Calls) begin(x *call, m broker.Message, wait time.Duration) *failure {
 
 // forward sends a call's command to the executors.
 func (c *Calls) forward(x *call, m broker.Message, wait time.Duration) {
-	m.QoS, m.Retain, m.Again = 0, false, false
+	m.QoS, m.Retain, m.Dup = 0, false, false
 	m.Props.ResponseTopic = topics.Address{Node: x.node, Kind: topics.KindAnswer, Device: x.device, Name: x.id}.String()
 	m.Props.Correlation = nil
 	m.Props.Expiry = uint32((wait + time.Second - 1) / time.Second)
-	c.o.Publish(c.withDeadline(m, x.node, wait))
+	c.opts.Publish(c.withDeadline(m, x.node, wait))
 }
 
 // executors are the clients that would execute the call now: those with a filter that has the level "commands". A filter
 // such as # is for watching.
 func (c *Calls) executors(x *call) (ids []string) {
-	for _, s := range c.o.Subscribers(x.topic) {
-		if s.Identity.Has(c.o.Role) && s.Identity.ClientID != x.from && namesCommands(s.Filter) {
+	for _, s := range c.opts.Subscribers(x.topic) {
+		if s.Identity.Has(c.opts.Role) && s.Identity.ClientID != x.from && namesCommands(s.Filter) {
 			ids = append(ids, s.Identity.ClientID)
 		}
 	}
@@ -224,7 +224,7 @@ func namesCommands(filter string) bool {
 
 // answer takes an executor's answer.
 func (c *Calls) answer(a topics.Address, m broker.Message) error {
-	if !m.Publisher.Has(c.o.Role) {
+	if !m.Publisher.Has(c.opts.Role) {
 		return resource.Errorf(resource.Forbidden, "", "commands are not yours to answer")
 	}
 	x := c.table.find(a.Name)
@@ -232,9 +232,9 @@ func (c *Calls) answer(a topics.Address, m broker.Message) error {
 		c.table.late()
 		return resource.Errorf(resource.NotFound, "", "nobody waits for this answer: there was one already, or the time is over")
 	}
-	if n := size(m); n > link.MaxValue {
+	if n := contentSize(m); n > link.MaxValue {
 		err := resource.Errorf(resource.TooLarge, "", "the answer has %d bytes; it may have %d", n, link.MaxValue)
-		c.fail(x, &failure{topics.Failed, err})
+		c.fail(x, &callFailure{topics.CodeFailed, err})
 		return err
 	}
 	r, code := x.executed(m)
@@ -249,7 +249,7 @@ func (c *Calls) repeated(x *call) error {
 		return nil
 	}
 	c.table.accepted(x)
-	f := &failure{topics.Lost, resource.Errorf(resource.Unavailable, "",
+	f := &callFailure{topics.CodeLost, resource.Errorf(resource.Unavailable, "",
 		"sent again after a lost connection: it may or may not have been executed; ask anew if that is harmless")}
 	c.fail(x, f)
 	return f.err
@@ -266,48 +266,48 @@ func (c *Calls) Disconnected(id *broker.Identity, cause error) {
 	c.Presence.Disconnected(id, cause)
 }
 
-// failure is why a call has no answer of an executor.
-type failure struct {
-	code topics.Code
+// callFailure is why a call has no answer of an executor.
+type callFailure struct {
+	code topics.AnswerCode
 	err  error
 }
 
 // offline reports whether the command was valid, but no executor was there.
-func (f *failure) offline() bool {
-	return f.code == topics.NodeOffline || f.code == topics.MapperOffline
+func (f *callFailure) offline() bool {
+	return f.code == topics.CodeNodeOffline || f.code == topics.CodeMapperOffline
 }
 
-func refused(err error) *failure { return &failure{topics.Refused, err} }
+func refusedFailure(err error) *callFailure { return &callFailure{topics.CodeRefused, err} }
 
-func expired(wait time.Duration) *failure {
-	return &failure{topics.Expired, fmt.Errorf("no answer within %s: it may or may not have been executed", wait.Round(time.Millisecond))}
+func expiredFailure(wait time.Duration) *callFailure {
+	return &callFailure{topics.CodeExpired, fmt.Errorf("no answer within %s: it may or may not have been executed", wait.Round(time.Millisecond))}
 }
 
-func (c *Calls) offline(x *call) *failure {
-	if c.o.Role == topics.RoleNode {
-		return &failure{topics.NodeOffline, resource.Errorf(resource.Unavailable, "", "node %s is not connected", x.node)}
+func (c *Calls) offline(x *call) *callFailure {
+	if c.opts.Role == topics.RoleNode {
+		return &callFailure{topics.CodeNodeOffline, resource.Errorf(resource.Unavailable, "", "node %s is not connected", x.node)}
 	}
-	return &failure{topics.MapperOffline, resource.Errorf(resource.Unavailable, "", "nobody on node %s listens for commands of %s", x.node, x.device)}
+	return &callFailure{topics.CodeMapperOffline, resource.Errorf(resource.Unavailable, "", "nobody on node %s listens for commands of %s", x.node, x.device)}
 }
 
-func (c *Calls) lost() *failure {
+func (c *Calls) lost() *callFailure {
 	executor := "mapper"
-	if c.o.Role == topics.RoleNode {
+	if c.opts.Role == topics.RoleNode {
 		executor = "node"
 	}
-	return &failure{topics.Lost, fmt.Errorf("the connection to the %s was lost: it may or may not have been executed", executor)}
+	return &callFailure{topics.CodeLost, fmt.Errorf("the connection to the %s was lost: it may or may not have been executed", executor)}
 }
 
 // end fails a call that is still in the table.
-func (c *Calls) end(id string, f *failure) {
+func (c *Calls) end(id string, f *callFailure) {
 	if x := c.table.remove(id); x != nil {
 		c.fail(x, f)
 	}
 }
 
 // fail answers in the executor's place.
-func (c *Calls) fail(x *call, f *failure) {
-	if byBroker := f.code == topics.Refused || f.code == topics.Busy; !byBroker || x.from == "" { // the broker logs refused publishes
+func (c *Calls) fail(x *call, f *callFailure) {
+	if byBroker := f.code == topics.CodeRefused || f.code == topics.CodeBusy; !byBroker || x.from == "" { // the broker logs refused publishes
 		c.log.Info().Str("topic", x.topic).Str("client", x.from).Str("code", string(f.code)).Err(f.err).Msg("command without an answer")
 	}
 	r := x.response(nil)
@@ -316,7 +316,7 @@ func (c *Calls) fail(x *call, f *failure) {
 }
 
 // reply gives the requester its one answer.
-func (c *Calls) reply(x *call, code topics.Code, r broker.Message) {
+func (c *Calls) reply(x *call, code topics.AnswerCode, r broker.Message) {
 	c.table.ended(x, code)
 	x.reply(r)
 }
@@ -369,17 +369,17 @@ func (c *Calls) keyOf(m broker.Message) uint64 {
 }
 
 // executed is the executor's answer for the requester, with its code: the executor's own, or Failed or OK.
-func (x *call) executed(m broker.Message) (broker.Message, topics.Code) {
-	var code topics.Code
-	otherwise := topics.OK
+func (x *call) executed(m broker.Message) (broker.Message, topics.AnswerCode) {
+	var code topics.AnswerCode
+	otherwise := topics.CodeOK
 	var rest []broker.UserProperty
 	for _, p := range m.Props.User {
 		if p.Key == topics.PropCode {
-			code = cmp.Or(code, topics.Code(p.Value))
+			code = cmp.Or(code, topics.AnswerCode(p.Value))
 			continue
 		}
 		if p.Key == topics.PropError {
-			otherwise = topics.Failed
+			otherwise = topics.CodeFailed
 		}
 		rest = append(rest, p)
 	}
@@ -396,8 +396,8 @@ func (x *call) response(payload []byte) broker.Message {
 	}
 }
 
-// size is that of a message's content, without the topics and what the bus adds.
-func size(m broker.Message) int {
+// contentSize is that of a message's content, without the topics and what the bus adds.
+func contentSize(m broker.Message) int {
 	n := len(m.Payload) + len(m.Props.ContentType)
 	for _, p := range m.Props.User {
 		n += len(p.Key) + len(p.Value)
@@ -413,8 +413,8 @@ type Stats struct {
 	Late     int64            // answers after the deadline of their request
 }
 
-// Other counts the codes that mappers have made up.
-const Other topics.Code = "Other"
+// OtherCode counts the codes that mappers have made up.
+const OtherCode topics.AnswerCode = "Other"
 
 // Stats takes a snapshot.
 func (c *Calls) Stats() Stats {
@@ -436,18 +436,18 @@ func (c *Calls) Register(r prometheus.Registerer) {
 	counter("total", "Commands that were asked for.", nil, func(s Stats) int64 { return s.Taken })
 	f.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "edgebus", Subsystem: "commands", Name: "underway", Help: "Commands that wait for their answer now."},
 		func() float64 { return float64(c.Stats().UnderWay) })
-	for _, code := range append(topics.Codes(), Other) {
+	for _, code := range append(topics.AnswerCodes(), OtherCode) {
 		counter("ended_total", "Commands that were answered, by the answer's code.", prometheus.Labels{"code": daemon.Label(string(code))},
 			func(s Stats) int64 { return s.Ended[string(code)] })
 	}
 	counter("late_total", "Answers that nobody waited for any more: second ones, and those after the time was over.", nil, func(s Stats) int64 { return s.Late })
 }
 
-// remembered is how many ended calls are known when they are sent again.
-const remembered = 4096
+// rememberedCalls is how many ended calls are known when they are sent again.
+const rememberedCalls = 4096
 
-// table has the calls that wait for their answers. The goroutine that removes a call answers it.
-type table struct {
+// callTable has the calls that wait for their answers. The goroutine that removes a call answers it.
+type callTable struct {
 	mu         sync.Mutex
 	calls      map[string]*call            // by id
 	byExecutor map[string]map[string]*call // by client id and id
@@ -458,8 +458,8 @@ type table struct {
 	count      Stats
 }
 
-func newTable(l Limits) table {
-	return table{
+func newCallTable(l Limits) callTable {
+	return callTable{
 		calls: make(map[string]*call), byExecutor: make(map[string]map[string]*call),
 		clients: quota.New("commands under way", "client", quota.Limit{Most: int64(l.Client), Setting: "limits.commands.client"}, quota.Limit{}),
 		users: quota.New("commands under way", "user", quota.Limit{Most: int64(l.All+1) / 2, Setting: "half of limits.commands.all"},
@@ -469,7 +469,7 @@ func newTable(l Limits) table {
 }
 
 // add puts a call in. expire is called after wait.
-func (t *table) add(x *call, wait time.Duration, expire func()) error {
+func (t *callTable) add(x *call, wait time.Duration, expire func()) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if err := t.clients.Check(x.from, 1); err != nil {
@@ -490,14 +490,14 @@ func (t *table) add(x *call, wait time.Duration, expire func()) error {
 	return nil
 }
 
-func (t *table) find(id string) *call {
+func (t *callTable) find(id string) *call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.calls[id]
 }
 
 // remove takes a call out; nil: it is not there any more.
-func (t *table) remove(id string) *call {
+func (t *callTable) remove(id string) *call {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	x := t.calls[id]
@@ -518,7 +518,7 @@ func (t *table) remove(id string) *call {
 }
 
 // executorLeft lists the calls that have no executor now that a client is gone.
-func (t *table) executorLeft(client string) (ids []string) {
+func (t *callTable) executorLeft(client string) (ids []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, x := range t.byExecutor[client] {
@@ -532,14 +532,14 @@ func (t *table) executorLeft(client string) (ids []string) {
 }
 
 // knows reports whether a call with the key waits, or has ended recently.
-func (t *table) knows(key uint64) bool {
+func (t *callTable) knows(key uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.keys[key] > 0
 }
 
 // accepted is called once for each call, and ended once when it has its answer.
-func (t *table) accepted(x *call) {
+func (t *callTable) accepted(x *call) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.count.Taken++
@@ -548,17 +548,17 @@ func (t *table) accepted(x *call) {
 	}
 }
 
-func (t *table) ended(x *call, code topics.Code) {
+func (t *callTable) ended(x *call, code topics.AnswerCode) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !slices.Contains(topics.Codes(), code) {
-		code = Other
+	if !slices.Contains(topics.AnswerCodes(), code) {
+		code = OtherCode
 	}
 	t.count.Ended[string(code)]++
 	if x.key == 0 {
 		return
 	}
-	if t.recent = append(t.recent, x.key); len(t.recent) > remembered {
+	if t.recent = append(t.recent, x.key); len(t.recent) > rememberedCalls {
 		oldest := t.recent[0]
 		t.recent = t.recent[1:]
 		if t.keys[oldest]--; t.keys[oldest] == 0 {
@@ -567,7 +567,7 @@ func (t *table) ended(x *call, code topics.Code) {
 	}
 }
 
-func (t *table) late() {
+func (t *callTable) late() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.count.Late++

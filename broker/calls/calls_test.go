@@ -21,8 +21,8 @@ const (
 	listens = "v1/nodes/n1/devices/+/commands/+"
 )
 
-// bus is a broker and a tree in the test's hand.
-type bus struct {
+// testBus is a broker and a tree in the test's hand.
+type testBus struct {
 	*Calls
 	t *testing.T
 
@@ -32,8 +32,8 @@ type bus struct {
 	other []string // topics that the tree was given
 }
 
-func newBus(t *testing.T, change func(*Options)) *bus {
-	b := &bus{t: t}
+func newTestBus(t *testing.T, change func(*Options)) *testBus {
+	b := &testBus{t: t}
 	o := Options{
 		Role: topics.RoleMapper, Tree: b, Publish: b.published, Subscribers: b.subscribers, Log: zerolog.Nop(),
 		Limits: Limits{Timeout: 30 * time.Second, Longest: time.Minute, Client: 3, All: 5},
@@ -46,43 +46,43 @@ func newBus(t *testing.T, change func(*Options)) *bus {
 	return b
 }
 
-func (b *bus) Has(node, device string) error {
+func (b *testBus) Has(node, device string) error {
 	if node != "n1" || device != "lamp" {
 		return resource.Errorf(resource.NotFound, "", "no device %s on %s", device, node)
 	}
 	return nil
 }
 
-func (b *bus) Retained(string) func(int) []broker.Message { return nil }
+func (b *testBus) Retained(string) func(int) []broker.Message { return nil }
 
 // Publish is the tree's; the bus is tested by ask and answer.
-func (b *bus) Publish(m broker.Message, done func(error)) {
+func (b *testBus) Publish(m broker.Message, done func(error)) {
 	b.other = append(b.other, m.Topic)
 	done(nil)
 }
 
-func (b *bus) subscribers(string) []broker.Subscriber {
+func (b *testBus) subscribers(string) []broker.Subscriber {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.subs
 }
 
-func (b *bus) published(m broker.Message) {
+func (b *testBus) published(m broker.Message) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.out = append(b.out, m)
 }
 
-func (b *bus) listen(client string, role topics.Role, filter string) {
+func (b *testBus) listen(client string, role topics.Role, filter string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.subs = append(b.subs, broker.Subscriber{Identity: &broker.Identity{ClientID: client, Roles: []topics.Role{role}}, Filter: filter})
 }
 
-func (b *bus) silence() { b.mu.Lock(); b.subs = nil; b.mu.Unlock() }
+func (b *testBus) silence() { b.mu.Lock(); b.subs = nil; b.mu.Unlock() }
 
 // take returns what was published since it was last asked.
-func (b *bus) take() []broker.Message {
+func (b *testBus) take() []broker.Message {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := b.out
@@ -92,7 +92,7 @@ func (b *bus) take() []broker.Message {
 
 // Whoever has the answer has the acknowledgement, too: nobody can answer before it is given.
 func TestACommandIsAcknowledgedBeforeItGoesOn(t *testing.T) {
-	b := newBus(t, nil)
+	b := newTestBus(t, nil)
 	m := broker.Message{Topic: command, QoS: 1, Publisher: &broker.Identity{ClientID: "ann"}}
 	m.Props.ResponseTopic = "reply/ann"
 	told := false
@@ -106,7 +106,7 @@ func TestACommandIsAcknowledgedBeforeItGoesOn(t *testing.T) {
 }
 
 // ask publishes a command of client ann's, and returns what she is told.
-func (b *bus) ask(change ...func(*broker.Message)) error {
+func (b *testBus) ask(change ...func(*broker.Message)) error {
 	m := broker.Message{Topic: command, Payload: []byte("twice"), QoS: 1, Publisher: &broker.Identity{ClientID: "ann"}}
 	m.Props.ResponseTopic, m.Props.Correlation = "reply/ann", []byte("7")
 	for _, f := range change {
@@ -115,7 +115,7 @@ func (b *bus) ask(change ...func(*broker.Message)) error {
 	return b.verdict(m)
 }
 
-func (b *bus) verdict(m broker.Message) error {
+func (b *testBus) verdict(m broker.Message) error {
 	told := 0
 	var verdict error
 	b.Calls.Publish(m, func(err error) { verdict, told = err, told+1 })
@@ -124,7 +124,7 @@ func (b *bus) verdict(m broker.Message) error {
 }
 
 // answer publishes an answer of the mapper's.
-func (b *bus) answer(to broker.Message, payload string, user ...broker.UserProperty) error {
+func (b *testBus) answer(to broker.Message, payload string, user ...broker.UserProperty) error {
 	return b.verdict(broker.Message{
 		Topic: to.Props.ResponseTopic, Payload: []byte(payload), Props: broker.Properties{User: user},
 		Publisher: &broker.Identity{ClientID: "mapper", Roles: []topics.Role{topics.RoleMapper}},
@@ -132,7 +132,7 @@ func (b *bus) answer(to broker.Message, payload string, user ...broker.UserPrope
 }
 
 // one is the only message that was published; its code and error, if it has them.
-func (b *bus) one() (m broker.Message, code, text string) {
+func (b *testBus) one() (m broker.Message, code, text string) {
 	b.t.Helper()
 	out := b.take()
 	require.Len(b.t, out, 1)
@@ -147,23 +147,23 @@ func (b *bus) one() (m broker.Message, code, text string) {
 	return out[0], code, text
 }
 
-func quiet(m *broker.Message) { m.Props.ResponseTopic, m.Props.Correlation = "", nil }
-func again(m *broker.Message) { m.Again = true }
+func withoutAnswer(m *broker.Message) { m.Props.ResponseTopic, m.Props.Correlation = "", nil }
+func asDuplicate(m *broker.Message)   { m.Dup = true }
 
-func from(client string) func(*broker.Message) {
+func fromClient(client string) func(*broker.Message) {
 	return func(m *broker.Message) { m.Publisher.ClientID = client }
 }
 
-func numbered(n string) func(*broker.Message) {
+func withCorrelation(n string) func(*broker.Message) {
 	return func(m *broker.Message) { m.Props.Correlation = []byte(n) }
 }
 
-func expiring(seconds uint32) func(*broker.Message) {
+func withExpiry(seconds uint32) func(*broker.Message) {
 	return func(m *broker.Message) { m.Props.Expiry = seconds }
 }
 
 func TestRequestAndAnswer(t *testing.T) {
-	b := newBus(t, nil)
+	b := newTestBus(t, nil)
 	mine := broker.UserProperty{Key: "mine", Value: "x"}
 	require.NoError(t, b.ask(func(m *broker.Message) { m.Retain, m.Props.User = true, []broker.UserProperty{mine} }))
 	sent, _, _ := b.one()
@@ -192,7 +192,7 @@ func TestRequestAndAnswer(t *testing.T) {
 }
 
 func TestWhatTheAnswerSays(t *testing.T) {
-	b := newBus(t, nil)
+	b := newTestBus(t, nil)
 	prop := func(k, v string) broker.UserProperty { return broker.UserProperty{Key: k, Value: v} }
 	for _, c := range []struct {
 		user   []broker.UserProperty
@@ -225,33 +225,33 @@ func TestWhatTheAnswerSays(t *testing.T) {
 func TestNotExecuted(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		prepare func(*bus)
+		prepare func(*testBus)
 		change  func(*broker.Message)
-		code    topics.Code
+		code    topics.AnswerCode
 		refused error // nil: taken
 		text    string
 	}{
 		{
 			"unknown device", nil, func(m *broker.Message) { m.Topic = strings.Replace(m.Topic, "lamp", "toaster", 1) },
-			topics.Refused, resource.NotFound, "toaster",
+			topics.CodeRefused, resource.NotFound, "toaster",
 		},
 		{
 			"too much correlation data", nil, func(m *broker.Message) { m.Props.Correlation = make([]byte, 5000) },
-			topics.Refused, resource.TooLarge, "at most 4096",
+			topics.CodeRefused, resource.TooLarge, "at most 4096",
 		},
-		{"too large", nil, func(m *broker.Message) { m.Payload = make([]byte, 1<<20) }, topics.Refused, resource.TooLarge, "at most"},
-		{"nobody there", func(b *bus) { b.silence() }, nil, topics.MapperOffline, nil, "lamp"},
-		{"watchers only", func(b *bus) {
+		{"too large", nil, func(m *broker.Message) { m.Payload = make([]byte, 1<<20) }, topics.CodeRefused, resource.TooLarge, "at most"},
+		{"nobody there", func(b *testBus) { b.silence() }, nil, topics.CodeMapperOffline, nil, "lamp"},
+		{"watchers only", func(b *testBus) {
 			b.silence()
 			b.listen("mapper", topics.RoleMapper, "#")
 			b.listen("mapper", topics.RoleMapper, "v1/nodes/n1/devices/#")
 			b.listen("mapper", topics.RoleMapper, "v1/nodes/n1/devices/lamp/+/beep")
-		}, nil, topics.MapperOffline, nil, ""},
-		{"nobody who may", func(b *bus) { b.silence(); b.listen("bob", topics.RoleOperator, command) }, nil, topics.MapperOffline, nil, ""},
-		{"the asker alone", func(b *bus) { b.silence(); b.listen("ann", topics.RoleMapper, listens) }, nil, topics.MapperOffline, nil, ""},
-		{"on the hub", func(b *bus) { b.o.Role = topics.RoleNode }, nil, topics.NodeOffline, nil, "n1"},
+		}, nil, topics.CodeMapperOffline, nil, ""},
+		{"nobody who may", func(b *testBus) { b.silence(); b.listen("bob", topics.RoleOperator, command) }, nil, topics.CodeMapperOffline, nil, ""},
+		{"the asker alone", func(b *testBus) { b.silence(); b.listen("ann", topics.RoleMapper, listens) }, nil, topics.CodeMapperOffline, nil, ""},
+		{"on the hub", func(b *testBus) { b.opts.Role = topics.RoleNode }, nil, topics.CodeNodeOffline, nil, "n1"},
 	} {
-		b := newBus(t, nil)
+		b := newTestBus(t, nil)
 		if c.prepare != nil {
 			c.prepare(b)
 		}
@@ -266,16 +266,16 @@ func TestNotExecuted(t *testing.T) {
 		require.Equal(t, string(c.code), code, c.name)
 		require.Contains(t, text, c.text, c.name)
 
-		require.Error(t, b.ask(quiet, c.change), c.name)
+		require.Error(t, b.ask(withoutAnswer, c.change), c.name)
 		require.Empty(t, b.take(), c.name)
 		require.Equal(t, Stats{Taken: 2, Ended: map[string]int64{string(c.code): 2}}, b.Stats(), c.name)
 	}
 }
 
 func TestTheGoneAreNotAsked(t *testing.T) {
-	b := newBus(t, nil)
+	b := newTestBus(t, nil)
 	asked := 0
-	b.o.Subscribers = func(topic string) []broker.Subscriber {
+	b.opts.Subscribers = func(topic string) []broker.Subscriber {
 		if asked++; asked == 2 { // it goes in between
 			b.Disconnected(&broker.Identity{ClientID: "stranger"}, nil)
 			return nil
@@ -288,7 +288,7 @@ func TestTheGoneAreNotAsked(t *testing.T) {
 }
 
 func TestResponseTopicIsTheAskersOwn(t *testing.T) {
-	b := newBus(t, nil)
+	b := newTestBus(t, nil)
 	for _, topic := range []string{"v1/nodes/n1/devices/lamp/answers/X", "v1/refused/ann", "a/+", "$SYS/x"} {
 		require.ErrorIs(t, b.ask(func(m *broker.Message) { m.Props.ResponseTopic = topic }), resource.Invalid, topic)
 	}
@@ -299,8 +299,8 @@ func TestResponseTopicIsTheAskersOwn(t *testing.T) {
 func TestTimeIsOver(t *testing.T) {
 	for asked, wait := range map[uint32]time.Duration{0: 30 * time.Second, 2: 2 * time.Second, 3600: time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
-			b := newBus(t, nil)
-			require.NoError(t, b.ask(expiring(asked)))
+			b := newTestBus(t, nil)
+			require.NoError(t, b.ask(withExpiry(asked)))
 			sent, _, _ := b.one()
 			require.Equal(t, uint32(wait/time.Second), sent.Props.Expiry)
 			time.Sleep(wait - time.Nanosecond) // of a clock that doesn't make anybody wait
@@ -319,11 +319,11 @@ func TestTimeIsOver(t *testing.T) {
 
 // A call is lost with the last of those who were asked.
 func TestConnectionLost(t *testing.T) {
-	b := newBus(t, nil)
+	b := newTestBus(t, nil)
 	b.listen("mapper", topics.RoleMapper, command) // a second filter of the same client
 	b.listen("other", topics.RoleMapper, listens)
 	require.NoError(t, b.ask())
-	require.NoError(t, b.ask(quiet))
+	require.NoError(t, b.ask(withoutAnswer))
 	require.Len(t, b.take(), 2)
 	b.Disconnected(&broker.Identity{ClientID: "mapper"}, nil)
 	b.Disconnected(&broker.Identity{ClientID: "ann"}, nil)
@@ -336,7 +336,7 @@ func TestConnectionLost(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	b := newBus(t, nil)
+	b := newTestBus(t, nil)
 	for range 3 {
 		require.NoError(t, b.ask())
 	}
@@ -344,7 +344,7 @@ func TestLimits(t *testing.T) {
 	require.ErrorContains(t, b.ask(), "one client may have 3 commands under way at most (limits.commands.client)")
 	_, code, _ := b.one()
 	require.Equal(t, "Busy", code)
-	require.ErrorIs(t, b.ask(quiet), resource.Quota)
+	require.ErrorIs(t, b.ask(withoutAnswer), resource.Quota)
 
 	ask := broker.Message{Topic: command, Props: broker.Properties{ResponseTopic: "v1/nodes/n1/devices/lamp/answers/X"}}
 	b.Ask(ask, b.published)
@@ -369,14 +369,14 @@ func TestARepeatedCommandIsNotTakenForAnEarlierEqualOne(t *testing.T) {
 		"with a constant, and another arg": {func(m *broker.Message) { m.Payload = []byte("1") }, func(m *broker.Message) { m.Payload = []byte("2") }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBus(t, nil)
+			b := newTestBus(t, nil)
 			require.NoError(t, b.ask(change[0]))
 			sent, _, _ := b.one()
 			require.NoError(t, b.answer(sent, "done"))
 			b.take()
-			require.Error(t, b.ask(change[1], again), "it was not executed, and is not acknowledged as if it were")
+			require.Error(t, b.ask(change[1], asDuplicate), "it was not executed, and is not acknowledged as if it were")
 			if name != "without correlation data" {
-				require.NoError(t, b.ask(change[0], again), "the first one was")
+				require.NoError(t, b.ask(change[0], asDuplicate), "the first one was")
 			}
 		})
 	}
@@ -385,36 +385,36 @@ func TestARepeatedCommandIsNotTakenForAnEarlierEqualOne(t *testing.T) {
 // A publish that its client sends again, for it saw no acknowledgement, may have been
 // executed. It is not executed a second time, and not answered a second time.
 func TestSentAgain(t *testing.T) {
-	b := newBus(t, nil)
-	require.NoError(t, b.ask(numbered("1")))
+	b := newTestBus(t, nil)
+	require.NoError(t, b.ask(withCorrelation("1")))
 	sent, _, _ := b.one()
-	require.NoError(t, b.ask(numbered("1"), again), "it is under way")
+	require.NoError(t, b.ask(withCorrelation("1"), asDuplicate), "it is under way")
 	require.Empty(t, b.take())
 	require.NoError(t, b.answer(sent, "x"))
 	require.Len(t, b.take(), 1)
-	require.NoError(t, b.ask(numbered("1"), again), "it was answered")
+	require.NoError(t, b.ask(withCorrelation("1"), asDuplicate), "it was answered")
 	require.Empty(t, b.take())
 
-	err := b.ask(numbered("2"), again)
+	err := b.ask(withCorrelation("2"), asDuplicate)
 	require.ErrorContains(t, err, "may or may not")
 	_, code, _ := b.one()
 	require.Equal(t, "Lost", code)
-	require.NoError(t, b.ask(numbered("2"), again))
-	require.Error(t, b.ask(numbered("1"), again, from("bob")), "another client's")
+	require.NoError(t, b.ask(withCorrelation("2"), asDuplicate))
+	require.Error(t, b.ask(withCorrelation("1"), asDuplicate, fromClient("bob")), "another client's")
 	require.Len(t, b.take(), 1)
 
 	b.silence()
-	for i := range remembered + 10 {
-		require.NoError(t, b.ask(numbered(fmt.Sprint("more", i))))
+	for i := range rememberedCalls + 10 {
+		require.NoError(t, b.ask(withCorrelation(fmt.Sprint("more", i))))
 	}
 	b.take()
-	require.Error(t, b.ask(numbered("1"), again), "long ago")
-	require.Len(t, b.table.recent, remembered)
-	require.Len(t, b.table.keys, remembered)
+	require.Error(t, b.ask(withCorrelation("1"), asDuplicate), "long ago")
+	require.Len(t, b.table.recent, rememberedCalls)
+	require.Len(t, b.table.keys, rememberedCalls)
 }
 
 func TestWhoMayAnswer(t *testing.T) {
-	b := newBus(t, nil)
+	b := newTestBus(t, nil)
 	require.NoError(t, b.ask())
 	sent, _, _ := b.one()
 	m := broker.Message{Topic: sent.Props.ResponseTopic, Publisher: &broker.Identity{Roles: []topics.Role{topics.RoleNode}}}
@@ -432,7 +432,7 @@ func TestWhoMayAnswer(t *testing.T) {
 }
 
 func TestTheRestIsTheTrees(t *testing.T) {
-	b := newBus(t, nil)
+	b := newTestBus(t, nil)
 	rest := []string{
 		"v1/nodes/n1/devices/lamp/desired/power", "v1/nodes/n1/devices/lamp/telemetry/commands/x", "v1/nodes/n1/nonsense/answers/x",
 	}
@@ -446,7 +446,7 @@ func TestTheRestIsTheTrees(t *testing.T) {
 // Answers, losses and the clock race for each call: one wins.
 func TestExactlyOneAnswer(t *testing.T) {
 	const calls = 2000
-	b := newBus(t, func(o *Options) {
+	b := newTestBus(t, func(o *Options) {
 		o.Limits = Limits{Timeout: 5 * time.Millisecond, Longest: time.Hour, Client: calls, All: calls}
 	})
 	var asking, racing sync.WaitGroup

@@ -16,45 +16,45 @@ import (
 // propDeadline is a user property of commands on the link: when the command expires, in milliseconds of the core's clock.
 const propDeadline = "deadline"
 
-// drift is by how much two clocks may drift apart: one second in so many.
-const drift = 2000
+// clockDrift is by how much two clocks may drift apart: one second in so many.
+const clockDrift = 2000
 
 // maxClock bounds what a core may say of its clock.
 const maxClock = 100 * 365 * 24 * time.Hour
 
-// clock is what a core said of its clock, which then showed no less.
-type clock struct {
+// nodeClock is what a core said of its clock, which then showed no less.
+type nodeClock struct {
 	client string // whose connection it came over
 	core   time.Duration
 	at     time.Time
 }
 
 // shows is the least that the core's clock shows at a time.
-func (c clock) shows(now time.Time) time.Duration {
+func (c nodeClock) shows(now time.Time) time.Duration {
 	age := now.Sub(c.at)
-	return c.core + age - age/drift
+	return c.core + age - age/clockDrift
 }
 
-// clocks are those of the connected nodes.
-type clocks struct {
+// nodeClocks are those of the connected nodes.
+type nodeClocks struct {
 	mu   sync.Mutex
-	node map[string]clock
+	node map[string]nodeClock
 }
 
 // set takes what a core says, unless it is known to be old: the message may have been delayed.
-func (c *clocks) set(node string, says clock) {
+func (c *nodeClocks) set(node string, says nodeClock) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if known, ok := c.node[node]; ok && known.shows(says.at) > says.core {
 		return
 	}
 	if c.node == nil {
-		c.node = make(map[string]clock)
+		c.node = make(map[string]nodeClock)
 	}
 	c.node[node] = says
 }
 
-func (c *clocks) of(node string) (says clock, ok bool) {
+func (c *nodeClocks) of(node string) (says nodeClock, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	says, ok = c.node[node]
@@ -62,7 +62,7 @@ func (c *clocks) of(node string) (says clock, ok bool) {
 }
 
 // forget forgets what came over a client's connection. A node has other clients, such as its bridge.
-func (c *clocks) forget(node, client string) {
+func (c *nodeClocks) forget(node, client string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.node[node].client == client {
@@ -79,7 +79,7 @@ func (c *Calls) setClock(node, client string, payload []byte) error {
 	if err != nil || ms < 0 || ms > maxClock.Milliseconds() {
 		return resource.Errorf(resource.Invalid, "", "%.20q is no clock: milliseconds since the core began", payload)
 	}
-	c.clocks.set(node, clock{client, time.Duration(ms) * time.Millisecond, time.Now()})
+	c.clocks.set(node, nodeClock{client, time.Duration(ms) * time.Millisecond, time.Now()})
 	return nil
 }
 
@@ -88,13 +88,13 @@ const PropTime = "ts"
 
 // tellTime passes on what a node's system clock shows.
 func (c *Calls) tellTime(node string, m broker.Message) {
-	if c.o.TimeOf == nil {
+	if c.opts.NodeTime == nil {
 		return
 	}
 	for _, p := range m.Props.User {
 		if p.Key == PropTime {
 			if at, err := resource.ParseTime(p.Value); err == nil {
-				c.o.TimeOf(node, at)
+				c.opts.NodeTime(node, at)
 			}
 		}
 	}

@@ -12,27 +12,27 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// pair is a hub and a core with a link between them that takes its time.
-type pair struct {
+// clockPair is a hub and a core with a link between them that takes its time.
+type clockPair struct {
 	t         *testing.T
-	hub, core *bus
+	hub, core *testBus
 }
 
-func newPair(t *testing.T) *pair {
-	p := &pair{t: t, hub: newBus(t, func(o *Options) { o.Role = topics.RoleNode })}
+func newClockPair(t *testing.T) *clockPair {
+	p := &clockPair{t: t, hub: newTestBus(t, func(o *Options) { o.Role = topics.RoleNode })}
 	p.hub.silence()
 	p.hub.listen("node/n1", topics.RoleNode, listens)
 	time.Sleep(time.Hour) // of a clock that doesn't make anybody wait, as below: the core begins later
-	p.core = newBus(t, nil)
+	p.core = newTestBus(t, nil)
 	return p
 }
 
-func (p *pair) node() *broker.Identity {
+func (p *clockPair) node() *broker.Identity {
 	return &broker.Identity{ClientID: "node/n1", Node: "n1", Roles: []topics.Role{topics.RoleNode}}
 }
 
 // tell has the core's clock arrive at the hub after a while.
-func (p *pair) tell(after time.Duration) {
+func (p *clockPair) tell(after time.Duration) {
 	m := broker.Message{Topic: "v1/nodes/n1/sync/clock", Payload: p.core.Clock(), Publisher: p.node()}
 	time.Sleep(after) // as above
 	require.NoError(p.t, p.hub.verdict(m))
@@ -40,11 +40,11 @@ func (p *pair) tell(after time.Duration) {
 
 // pass has a command take a while from the hub to the core, and returns what comes of
 // it there: what the mapper is sent, or the core's answer.
-func (p *pair) pass(expiry uint32, after time.Duration) (sent *broker.Message, code string) {
+func (p *clockPair) pass(expiry uint32, after time.Duration) (sent *broker.Message, code string) {
 	p.t.Helper()
 	p.hub.take() // what has expired
 	mine := broker.UserProperty{Key: "mine", Value: "x"}
-	require.NoError(p.t, p.hub.ask(expiring(expiry), func(m *broker.Message) { m.Props.User = []broker.UserProperty{mine} }))
+	require.NoError(p.t, p.hub.ask(withExpiry(expiry), func(m *broker.Message) { m.Props.User = []broker.UserProperty{mine} }))
 	m, _, _ := p.hub.one()
 	time.Sleep(after) // as above
 	synctest.Wait()
@@ -64,7 +64,7 @@ func (p *pair) pass(expiry uint32, after time.Duration) (sent *broker.Message, c
 // However long a command was on its way, it is not executed when its time is over.
 func TestACommandThatComesTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newPair(t)
+		p := newClockPair(t)
 		sent, _ := p.pass(2, 5*time.Second)
 		require.NotNil(t, sent, "without a clock nobody can know")
 
@@ -98,7 +98,7 @@ func TestACommandThatComesTooLate(t *testing.T) {
 }
 
 func TestWhatIsNoClock(t *testing.T) {
-	b := newBus(t, nil)
+	b := newTestBus(t, nil)
 	for _, payload := range []string{"", "soon", "-1", "1e3", "99999999999999999999", "9223372036854775807"} {
 		err := b.verdict(broker.Message{Topic: "v1/nodes/n1/sync/clock", Payload: []byte(payload)})
 		require.ErrorIs(t, err, resource.Invalid, payload)
@@ -110,8 +110,8 @@ func TestWhatIsNoClock(t *testing.T) {
 func TestTheHubIsToldTheTimeOfANodesClock(t *testing.T) {
 	var of string
 	var shows time.Time
-	b := newBus(t, func(o *Options) {
-		o.Role, o.TimeOf = topics.RoleNode, func(node string, at time.Time) { of, shows = node, at }
+	b := newTestBus(t, func(o *Options) {
+		o.Role, o.NodeTime = topics.RoleNode, func(node string, at time.Time) { of, shows = node, at }
 	})
 	m := broker.Message{Topic: "v1/nodes/n1/sync/clock", Payload: []byte("1"), Publisher: &broker.Identity{ClientID: "node/n1", Node: "n1", Roles: []topics.Role{topics.RoleNode}}}
 	m.Props.User = []broker.UserProperty{{Key: PropTime, Value: "2026-11-22T12:00:00.000Z"}}

@@ -23,8 +23,8 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// certificate makes one for 127.0.0.1, and the pool that trusts it.
-func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
+// newCertificate makes one for 127.0.0.1, and the pool that trusts it.
+func newCertificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	template := x509.Certificate{
@@ -40,9 +40,9 @@ func certificate(t *testing.T) (tls.Certificate, *x509.CertPool) {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pool
 }
 
-// servers starts a broker and returns its URL for each scheme.
-func servers(t *testing.T) (urls map[string]string, trust *tls.Config) {
-	cert, pool := certificate(t)
+// startServers starts a broker and returns its URL for each scheme.
+func startServers(t *testing.T) (urls map[string]string, trust *tls.Config) {
+	cert, pool := newCertificate(t)
 	secure := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	dir, err := os.MkdirTemp("", "eb") // a socket's path is short
 	require.NoError(t, err)
@@ -79,7 +79,7 @@ func servers(t *testing.T) (urls map[string]string, trust *tls.Config) {
 	return urls, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 }
 
-func run(t *testing.T, o client.Options) (c *client.Client, stop func()) {
+func runClient(t *testing.T, o client.Options) (c *client.Client, stop func()) {
 	t.Helper()
 	c, err := client.New(o)
 	require.NoError(t, err)
@@ -98,7 +98,7 @@ func run(t *testing.T, o client.Options) (c *client.Client, stop func()) {
 	return c, stop
 }
 
-func receive[T any](t *testing.T, ch <-chan T) (v T) {
+func receiveFrom[T any](t *testing.T, ch <-chan T) (v T) {
 	t.Helper()
 	select {
 	case v = <-ch:
@@ -109,22 +109,22 @@ func receive[T any](t *testing.T, ch <-chan T) (v T) {
 }
 
 func TestRealBrokerOverEveryTransport(t *testing.T) {
-	urls, trust := servers(t)
+	urls, trust := startServers(t)
 	for scheme, url := range urls {
 		t.Run(scheme, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 			defer cancel()
 			got, ready := make(chan client.Message, 2000), make(chan bool, 1)
-			c, _ := run(t, client.Options{
+			c, _ := runClient(t, client.Options{
 				Servers: []string{url}, ClientID: scheme, CleanStart: true, TLS: trust,
 				Subscriptions: []client.Subscription{{Filter: scheme + "/#", QoS: 2}},
 				OnConnect:     func(context.Context, bool) error { ready <- true; return nil },
 				OnMessage:     func(m client.Message) { got <- m },
 			})
-			receive(t, ready)
+			receiveFrom(t, ready)
 			large := make([]byte, 300_000)
 			require.NoError(t, c.Publish(ctx, client.Message{Topic: scheme + "/large", Payload: large, QoS: 2, User: []client.UserProperty{{Key: "a", Value: "b"}}}))
-			m := receive(t, got)
+			m := receiveFrom(t, got)
 			require.Len(t, m.Payload, len(large))
 			require.Equal(t, "b", m.Property("a"))
 			const n = 1000
@@ -133,39 +133,39 @@ func TestRealBrokerOverEveryTransport(t *testing.T) {
 				c.PublishAsync(client.Message{Topic: scheme + "/n", Payload: []byte(strconv.Itoa(i)), QoS: byte(i % 3)}, func(err error) { ends <- err })
 			}
 			for range n {
-				require.NoError(t, receive(t, ends))
+				require.NoError(t, receiveFrom(t, ends))
 			}
 			for i := range n {
-				require.Equal(t, strconv.Itoa(i), string(receive(t, got).Payload))
+				require.Equal(t, strconv.Itoa(i), string(receiveFrom(t, got).Payload))
 			}
 		})
 	}
 }
 
 func TestSessionOutlivesTheConnection(t *testing.T) {
-	urls, _ := servers(t)
+	urls, _ := startServers(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	o := client.Options{Servers: []string{urls["mqtt"]}, ClientID: "keeper", SessionExpiry: time.Hour}
-	c, stop := run(t, o)
+	c, stop := runClient(t, o)
 	require.NoError(t, c.Subscribe(ctx, client.Subscription{Filter: "kept/#", QoS: 1}))
 	stop()
-	sender, _ := run(t, client.Options{Servers: []string{urls["mqtt"]}, ClientID: "sender", CleanStart: true})
+	sender, _ := runClient(t, client.Options{Servers: []string{urls["mqtt"]}, ClientID: "sender", CleanStart: true})
 	for i := range 100 {
 		require.NoError(t, sender.Publish(ctx, client.Message{Topic: "kept/a", Payload: []byte(strconv.Itoa(i)), QoS: 1}))
 	}
 	got, present := make(chan client.Message, 100), make(chan bool, 1)
 	o.OnMessage = func(m client.Message) { got <- m }
 	o.OnConnect = func(_ context.Context, p bool) error { present <- p; return nil }
-	run(t, o)
-	require.True(t, receive(t, present))
+	runClient(t, o)
+	require.True(t, receiveFrom(t, present))
 	for i := range 100 {
-		require.Equal(t, strconv.Itoa(i), string(receive(t, got).Payload))
+		require.Equal(t, strconv.Itoa(i), string(receiveFrom(t, got).Payload))
 	}
 }
 
 func TestUntrustedServerIsNamed(t *testing.T) {
-	urls, _ := servers(t)
+	urls, _ := startServers(t)
 	c, err := client.New(client.Options{Servers: []string{urls["mqtts"]}, CleanStart: true, Attempts: 1})
 	require.NoError(t, err)
 	err = c.Run(t.Context())

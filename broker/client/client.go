@@ -17,25 +17,25 @@ import (
 // Client is one MQTT client, over as many connections as it takes. Its methods may be called from any goroutine, the
 // callbacks included.
 type Client struct {
-	o       Options
+	opts    Options
 	servers []server
-	events  *events
+	events  *eventQueue
 	sampled zerolog.Logger // for what a flood of messages causes
 	slots   chan struct{}  // has a value for each publish without an outcome
 	reply   string         // topic on which answers to Request arrive
 
-	mu       sync.Mutex
-	conn     *connection   // nil while there is no connection
-	up       chan struct{} // closed while there is one, or when the client has ended
-	ended    bool
-	will     *Message
-	lastErr  error // why there is no connection
-	out      outbox
-	waiting  map[uint16]chan answer // SUBSCRIBE and UNSUBSCRIBE by packet identifier
-	received map[uint16]*receipt    // incoming QoS 2 messages, until their PUBREL
-	requests map[string]chan Message
-	asked    uint64
-	replying *connection // the connection on which the reply topic is subscribed
+	mu           sync.Mutex
+	conn         *connection   // nil while there is no connection
+	up           chan struct{} // closed while there is one, or when the client has ended
+	ended        bool
+	will         *Message
+	lastErr      error // why there is no connection
+	outbox       outbox
+	awaited      map[uint16]chan subscribeAnswer // SUBSCRIBE and UNSUBSCRIBE by packet identifier
+	incoming     map[uint16]*incomingQoS2        // incoming QoS 2 messages, until their PUBREL
+	requests     map[string]chan Message
+	requestCount uint64
+	replyConn    *connection // the connection on which the reply topic is subscribed
 }
 
 // New checks the options. Nothing is sent before Run.
@@ -45,11 +45,11 @@ func New(o Options) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{
-		o: o, events: newEvents(o.Counters), sampled: o.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: 10 * time.Second}), slots: make(chan struct{}, o.MaxPending), up: make(chan struct{}),
-		waiting: map[uint16]chan answer{}, received: map[uint16]*receipt{}, requests: map[string]chan Message{},
+		opts: o, events: newEventQueue(o.Counters), sampled: o.Log.Sample(&zerolog.BurstSampler{Burst: 1, Period: 10 * time.Second}), slots: make(chan struct{}, o.MaxPending), up: make(chan struct{}),
+		awaited: map[uint16]chan subscribeAnswer{}, incoming: map[uint16]*incomingQoS2{}, requests: map[string]chan Message{},
 		will: o.Will, reply: "reply/" + o.ClientID + "/" + rand.Text()[:8],
 	}
-	c.out.byID = map[uint16]*outgoing{}
+	c.outbox.byID = map[uint16]*outgoingPublish{}
 	for _, s := range o.Servers {
 		parsed, err := parseServer(s)
 		if err != nil {
@@ -83,7 +83,7 @@ func (c *Client) keepConnected(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		if errors.Is(err, errWasUp) && time.Since(began) > 2*c.o.Backoff.Min {
+		if errors.Is(err, errWasUp) && time.Since(began) > 2*c.opts.Backoff.Min {
 			failed = 0
 		} else {
 			failed++
@@ -91,11 +91,11 @@ func (c *Client) keepConnected(ctx context.Context) error {
 		c.mu.Lock()
 		c.lastErr = err
 		c.mu.Unlock()
-		if c.o.Attempts > 0 && failed >= c.o.Attempts {
+		if c.opts.Attempts > 0 && failed >= c.opts.Attempts {
 			return fmt.Errorf("gave up after %d attempts: %w", failed, err)
 		}
-		wait := c.o.Backoff.Spread(max(failed-1, 0) / len(c.servers))
-		c.o.Log.Warn().Err(err).Str("server", s.String()).Stringer("retry_in", wait.Round(time.Millisecond)).Msg("no MQTT connection")
+		wait := c.opts.Backoff.Spread(max(failed-1, 0) / len(c.servers))
+		c.opts.Log.Warn().Err(err).Str("server", s.String()).Stringer("retry_in", wait.Round(time.Millisecond)).Msg("no MQTT connection")
 		select {
 		case <-ctx.Done():
 		case <-time.After(wait):
@@ -209,10 +209,10 @@ func (c *Client) enqueue(ctx context.Context, m Message, done func(error)) error
 		<-c.slots
 		return err
 	}
-	c.o.Counters.Pending.Add(1)
-	c.out.add(ctx, m, func(err error) {
+	c.opts.Counters.Pending.Add(1)
+	c.outbox.add(ctx, m, func(err error) {
 		<-c.slots
-		c.o.Counters.Pending.Add(-1)
+		c.opts.Counters.Pending.Add(-1)
 		done(err)
 	})
 	c.conn.wakeWriter()
@@ -249,10 +249,10 @@ func (c *Client) end() {
 	if c.conn == nil {
 		closeOnce(c.up)
 	}
-	lost := c.out.clear()
-	clear(c.received)
+	lost := c.outbox.clear()
+	clear(c.incoming)
 	c.mu.Unlock()
-	allDone(lost, ErrClosed)
+	finishAll(lost, ErrClosed)
 }
 
 func closeOnce(ch chan struct{}) {
@@ -263,30 +263,30 @@ func closeOnce(ch chan struct{}) {
 	}
 }
 
-// progress is how far a publish without an outcome is. It goes on only on one connection; the next one begins anew (see outbox.rewind).
-type progress uint8
+// publishProgress is how far a publish without an outcome is. It goes on only on one connection; the next one begins anew (see outbox.rewind).
+type publishProgress uint8
 
 const (
-	waiting  progress = iota // not sent over this connection
-	writing                  // QoS 0: the writer has it
-	sent                     // QoS 1 and 2: without PUBACK or PUBREC
-	released                 // QoS 2: PUBREC has come; what is sent is PUBREL
+	progressWaiting  publishProgress = iota // not sent over this connection
+	progressWriting                         // QoS 0: the writer has it
+	progressSent                            // QoS 1 and 2: without PUBACK or PUBREC
+	progressReleased                        // QoS 2: PUBREC has come; what is sent is PUBREL
 )
 
-// outgoing is a publish without an outcome. It is in the outbox from its slot to its outcome, and nowhere else.
-type outgoing struct {
-	m        Message
-	over     context.Context //nolint:containedctx // it isn't sent any more once this has ended
-	progress progress
-	id       uint16 // 0 until sent, and for QoS 0
-	again    bool   // sent before: DUP
-	received bool   // QoS 2: PUBREC has come on this or an earlier connection
-	at       *list.Element
-	done     func(error)
+// outgoingPublish is a publish without an outcome. It is in the outbox from its slot to its outcome, and nowhere else.
+type outgoingPublish struct {
+	message        Message
+	ctx            context.Context //nolint:containedctx // it isn't sent any more once this has ended
+	progress       publishProgress
+	id             uint16 // 0 until sent, and for QoS 0
+	dup            bool   // sent before: DUP
+	pubrecReceived bool   // QoS 2: PUBREC has come on this or an earlier connection
+	element        *list.Element
+	done           func(error)
 }
 
-// allDone gives publishes their outcome.
-func allDone(all []*outgoing, err error) {
+// finishAll gives publishes their outcome.
+func finishAll(all []*outgoingPublish, err error) {
 	for _, f := range all {
 		f.done(err)
 	}
@@ -297,28 +297,28 @@ func allDone(all []*outgoing, err error) {
 type outbox struct {
 	all    list.List     // of *outgoing
 	next   *list.Element // the first that waits; nil: none does
-	byID   map[uint16]*outgoing
+	byID   map[uint16]*outgoingPublish
 	lastID uint16
 }
 
 func (o *outbox) add(over context.Context, m Message, done func(error)) {
-	f := &outgoing{m: m, over: over, done: done}
-	f.at = o.all.PushBack(f)
+	f := &outgoingPublish{message: m, ctx: over, done: done}
+	f.element = o.all.PushBack(f)
 	if o.next == nil {
-		o.next = f.at
+		o.next = f.element
 	}
 }
 
 // first is the first publish that waits; nil: none does.
-func (o *outbox) first() *outgoing {
+func (o *outbox) first() *outgoingPublish {
 	if o.next == nil {
 		return nil
 	}
-	return o.next.Value.(*outgoing)
+	return o.next.Value.(*outgoingPublish)
 }
 
 // advance says that the first publish that waited is on its way.
-func (o *outbox) advance(to progress) {
+func (o *outbox) advance(to publishProgress) {
 	f := o.first()
 	f.progress, o.next = to, o.next.Next()
 	if f.id != 0 {
@@ -327,12 +327,12 @@ func (o *outbox) advance(to progress) {
 }
 
 // remove takes publishes whose outcome is known out of the table.
-func (o *outbox) remove(all ...*outgoing) {
+func (o *outbox) remove(all ...*outgoingPublish) {
 	for _, f := range all {
-		if o.next == f.at {
-			o.next = f.at.Next()
+		if o.next == f.element {
+			o.next = f.element.Next()
 		}
-		o.all.Remove(f.at)
+		o.all.Remove(f.element)
 		if f.id != 0 {
 			delete(o.byID, f.id)
 		}
@@ -340,9 +340,9 @@ func (o *outbox) remove(all ...*outgoing) {
 }
 
 // clear empties the table and returns what was in it, oldest first.
-func (o *outbox) clear() (all []*outgoing) {
+func (o *outbox) clear() (all []*outgoingPublish) {
 	for e := o.all.Front(); e != nil; e = e.Next() {
-		all = append(all, e.Value.(*outgoing))
+		all = append(all, e.Value.(*outgoingPublish))
 	}
 	o.remove(all...)
 	return all
@@ -351,18 +351,18 @@ func (o *outbox) clear() (all []*outgoing) {
 // rewind has all that was sent over a connection that has ended wait for the next one of the same session, in order. What can't be sent
 // again is removed and returned: QoS 0 that the writer had, of which nobody knows how far it came, and what was to go over that
 // connection alone.
-func (o *outbox) rewind() (lost []*outgoing) {
+func (o *outbox) rewind() (lost []*outgoingPublish) {
 	sent := true
 	for e := o.all.Front(); e != nil; e = e.Next() {
-		f := e.Value.(*outgoing)
+		f := e.Value.(*outgoingPublish)
 		sent = sent && e != o.next
-		begun := f.m.QoS == 2 && f.id != 0
-		if f.progress == writing || f.over.Err() != nil && !begun {
+		begun := f.message.QoS == 2 && f.id != 0
+		if f.progress == progressWriting || f.ctx.Err() != nil && !begun {
 			lost = append(lost, f)
 			continue
 		}
 		if sent {
-			f.progress, f.again = waiting, true
+			f.progress, f.dup = progressWaiting, true
 		}
 	}
 	o.remove(lost...)
@@ -387,10 +387,10 @@ func (o *outbox) take(used func(uint16) bool) uint16 {
 type eventKind uint8
 
 const (
-	connected eventKind = iota
-	message
-	disconnected
-	failed
+	eventConnected eventKind = iota
+	eventMessage
+	eventDisconnected
+	eventFailed
 )
 
 type event struct {
@@ -399,16 +399,16 @@ type event struct {
 	present bool
 	message Message
 	id      uint16
-	receipt *receipt // of QoS 2
+	receipt *incomingQoS2 // of QoS 2
 	err     error
 }
 
 // maxWaiting bounds the QoS 0 messages that wait for OnMessage. ReceiveMaximum bounds those of QoS 1 and 2.
 const maxWaiting = 4096
 
-// events is the queue between the reader and the goroutine that calls the callbacks. The reader must not wait for a
+// eventQueue is the queue between the reader and the goroutine that calls the callbacks. The reader must not wait for a
 // callback: one that publishes waits for an acknowledgement, which the reader has to read.
-type events struct {
+type eventQueue struct {
 	count *Counters
 
 	mu     sync.Mutex
@@ -418,17 +418,17 @@ type events struct {
 	closed bool
 }
 
-func newEvents(count *Counters) *events {
-	e := &events{count: count}
+func newEventQueue(count *Counters) *eventQueue {
+	e := &eventQueue{count: count}
 	e.more = sync.NewCond(&e.mu)
 	return e
 }
 
 // push reports false if it has dropped a QoS 0 message for want of room.
-func (e *events) push(ev event) bool {
+func (e *eventQueue) push(ev event) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if ev.kind == message && ev.message.QoS == 0 {
+	if ev.kind == eventMessage && ev.message.QoS == 0 {
 		if e.qos0 >= maxWaiting {
 			e.count.Dropped.Add(1)
 			return false
@@ -441,7 +441,7 @@ func (e *events) push(ev event) bool {
 	return true
 }
 
-func (e *events) pop() (event, bool) {
+func (e *eventQueue) pop() (event, bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for len(e.queue) == 0 && !e.closed {
@@ -454,13 +454,13 @@ func (e *events) pop() (event, bool) {
 	e.queue[0] = event{}
 	e.queue = e.queue[1:]
 	e.count.Waiting.Add(-1)
-	if ev.kind == message && ev.message.QoS == 0 {
+	if ev.kind == eventMessage && ev.message.QoS == 0 {
 		e.qos0--
 	}
 	return ev, true
 }
 
-func (e *events) close() {
+func (e *eventQueue) close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closed = true
@@ -475,20 +475,20 @@ func (c *Client) dispatch() {
 			return
 		}
 		switch ev.kind {
-		case connected:
+		case eventConnected:
 			c.onConnect(ev)
-		case message:
+		case eventMessage:
 			if ev.due() {
-				c.o.OnMessage(ev.message)
+				c.opts.OnMessage(ev.message)
 				ev.acknowledge()
 			}
-		case disconnected:
-			if c.o.OnDisconnect != nil {
-				c.o.OnDisconnect(ev.conn.err)
+		case eventDisconnected:
+			if c.opts.OnDisconnect != nil {
+				c.opts.OnDisconnect(ev.conn.err)
 			}
-		case failed:
-			if c.o.OnConnectError != nil {
-				c.o.OnConnectError(ev.err)
+		case eventFailed:
+			if c.opts.OnConnectError != nil {
+				c.opts.OnConnectError(ev.err)
 			}
 		}
 	}
@@ -496,22 +496,22 @@ func (c *Client) dispatch() {
 
 func (c *Client) onConnect(ev event) {
 	ctx := ev.conn.ctx
-	if len(c.o.Subscriptions) > 0 {
-		if err := c.Subscribe(ctx, c.o.Subscriptions...); err != nil {
+	if len(c.opts.Subscriptions) > 0 {
+		if err := c.Subscribe(ctx, c.opts.Subscriptions...); err != nil {
 			ev.conn.fail(err)
 			return
 		}
 	}
-	if c.o.OnConnect == nil {
+	if c.opts.OnConnect == nil {
 		return
 	}
-	if err := c.o.OnConnect(ctx, ev.present); err != nil {
+	if err := c.opts.OnConnect(ctx, ev.present); err != nil {
 		ev.conn.fail(err)
 	}
 }
 
-// answer is a SUBACK or UNSUBACK.
-type answer struct {
+// subscribeAnswer is a SUBACK or UNSUBACK.
+type subscribeAnswer struct {
 	codes  []byte
 	reason string
 	err    error
@@ -551,19 +551,19 @@ func (c *Client) ask(ctx context.Context, op string, filters []string, p packet,
 	if err := c.waitUp(ctx); err != nil {
 		return fmt.Errorf("%s %s: %w", op, filters[0], err)
 	}
-	ch := make(chan answer, 1)
+	ch := make(chan subscribeAnswer, 1)
 	c.mu.Lock()
 	if c.conn == nil {
 		c.mu.Unlock()
 		return ErrNotConnected
 	}
-	id := c.out.take(c.idUsed)
+	id := c.outbox.take(c.idUsed)
 	if id == 0 {
 		c.mu.Unlock()
 		return ErrBusy
 	}
 	setID(id)
-	c.waiting[id] = ch
+	c.awaited[id] = ch
 	c.conn.send(p)
 	c.mu.Unlock()
 	select {
@@ -574,7 +574,7 @@ func (c *Client) ask(ctx context.Context, op string, filters []string, p packet,
 	}
 }
 
-func (a answer) check(op string, filters []string) error {
+func (a subscribeAnswer) check(op string, filters []string) error {
 	if a.err != nil {
 		return a.err
 	}
@@ -597,8 +597,8 @@ func (c *Client) Request(ctx context.Context, m Message) (Message, error) {
 	}
 	ch := make(chan Message, 1)
 	c.mu.Lock()
-	c.asked++
-	key := strconv.FormatUint(c.asked, 36)
+	c.requestCount++
+	key := strconv.FormatUint(c.requestCount, 36)
 	c.requests[key] = ch
 	c.mu.Unlock()
 	defer func() {
@@ -625,7 +625,7 @@ func (c *Client) subscribeReply(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	l := c.conn
-	subscribed := l != nil && c.replying == l
+	subscribed := l != nil && c.replyConn == l
 	c.mu.Unlock()
 	if subscribed {
 		return nil
@@ -636,7 +636,7 @@ func (c *Client) subscribeReply(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conn == l {
-		c.replying = l
+		c.replyConn = l
 	}
 	return nil
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// start runs a client against b and stops it at the end of the test.
-func start(t *testing.T, b *fakeBroker, change func(*Options)) *Client {
+// startClient runs a client against b and stops it at the end of the test.
+func startClient(t *testing.T, b *fakeBroker, change func(*Options)) *Client {
 	t.Helper()
 	o := Options{
 		Servers: []string{b.url()}, ClientID: "c1", CleanStart: true,
@@ -37,15 +37,15 @@ func start(t *testing.T, b *fakeBroker, change func(*Options)) *Client {
 		select {
 		case err := <-done:
 			require.NoError(t, err)
-		case <-time.After(wait):
+		case <-time.After(testTimeout):
 			t.Error("Run did not end")
 		}
 	})
 	return c
 }
 
-func short(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), wait)
+func shortContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -53,7 +53,7 @@ func short(t *testing.T) context.Context {
 func TestConnectCarriesTheOptions(t *testing.T) {
 	t.Parallel()
 	b := newFakeBroker(t)
-	start(t, b, func(o *Options) {
+	startClient(t, b, func(o *Options) {
 		o.Servers = []string{"mqtt://ann:secret@" + b.l.Addr().String()}
 		o.CleanStart, o.SessionExpiry, o.KeepAlive, o.ReceiveMaximum = false, 90*time.Second, 7*time.Second, 11
 		o.Will = &Message{Topic: "will", Payload: []byte("gone"), QoS: 1, Retain: true}
@@ -73,11 +73,11 @@ func TestConnectCarriesTheOptions(t *testing.T) {
 
 func TestPublishWaitsForTheAcknowledgement(t *testing.T) {
 	b := newFakeBroker(t)
-	c := start(t, b, nil)
+	c := startClient(t, b, nil)
 	conn := b.accept(packets.Connack{})
 	end := make(chan error, 1)
 	go func() {
-		end <- c.Publish(short(t), Message{
+		end <- c.Publish(shortContext(t), Message{
 			Topic: "a", Payload: []byte("x"), QoS: 1, Retain: true, Text: true, Expiry: 1500 * time.Millisecond,
 			User: []UserProperty{{"for", "7"}, {"for", "8"}}, ResponseTopic: "r", Correlation: []byte{1},
 		})
@@ -95,9 +95,9 @@ func TestPublishWaitsForTheAcknowledgement(t *testing.T) {
 
 func TestRefusalSaysWhy(t *testing.T) {
 	b := newFakeBroker(t)
-	c := start(t, b, nil)
+	c := startClient(t, b, nil)
 	conn := b.accept(packets.Connack{})
-	require.NoError(t, c.waitUp(short(t)))
+	require.NoError(t, c.waitUp(shortContext(t)))
 	end := make(chan error, 1)
 	c.PublishAsync(Message{Topic: "a", QoS: 1}, func(err error) { end <- err })
 	conn.puback(conn.readPublish().PacketID, 0x99, "brightness: 120 is above the maximum 100")
@@ -110,10 +110,10 @@ func TestRefusalSaysWhy(t *testing.T) {
 
 func TestManyInFlightInOrder(t *testing.T) {
 	b := newFakeBroker(t)
-	c := start(t, b, nil)
+	c := startClient(t, b, nil)
 	window := uint16(5)
 	conn := b.accept(packets.Connack{Properties: &packets.Properties{ReceiveMaximum: &window}})
-	require.NoError(t, c.waitUp(short(t)))
+	require.NoError(t, c.waitUp(shortContext(t)))
 	const n = 200
 	var ends []int
 	var wg sync.WaitGroup
@@ -149,10 +149,10 @@ func TestManyInFlightInOrder(t *testing.T) {
 func TestLossWithoutSessionEndsPublishesAtOnce(t *testing.T) {
 	b := newFakeBroker(t)
 	lost := make(chan error, 4)
-	c := start(t, b, func(o *Options) { o.OnDisconnect = func(err error) { lost <- err } })
+	c := startClient(t, b, func(o *Options) { o.OnDisconnect = func(err error) { lost <- err } })
 	conn := b.accept(packets.Connack{})
 	end := make(chan error, 1)
-	go func() { end <- c.Publish(short(t), Message{Topic: "a", QoS: 1}) }()
+	go func() { end <- c.Publish(shortContext(t), Message{Topic: "a", QoS: 1}) }()
 	conn.readPublish()
 	_ = conn.Close()
 	require.ErrorIs(t, <-end, ErrConnectionLost)
@@ -163,9 +163,9 @@ func TestLossWithoutSessionEndsPublishesAtOnce(t *testing.T) {
 
 func TestSessionSendsAgainInOrder(t *testing.T) {
 	b := newFakeBroker(t)
-	c := start(t, b, func(o *Options) { o.CleanStart, o.SessionExpiry = false, time.Hour })
+	c := startClient(t, b, func(o *Options) { o.CleanStart, o.SessionExpiry = false, time.Hour })
 	conn := b.accept(packets.Connack{})
-	require.NoError(t, c.waitUp(short(t)))
+	require.NoError(t, c.waitUp(shortContext(t)))
 	ends := make(chan error, 4)
 	for i := range 4 {
 		qos := byte(1 + i%2)
@@ -201,7 +201,7 @@ func TestSessionSendsAgainInOrder(t *testing.T) {
 
 func TestPublishWaitsForAConnection(t *testing.T) {
 	b := newFakeBroker(t)
-	c := start(t, b, nil)
+	c := startClient(t, b, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	err := c.Publish(ctx, Message{Topic: "a"})
@@ -210,7 +210,7 @@ func TestPublishWaitsForAConnection(t *testing.T) {
 	c.PublishAsync(Message{Topic: "a"}, func(e error) { err = e })
 	require.ErrorIs(t, err, ErrNotConnected)
 	end := make(chan error, 1)
-	go func() { end <- c.Publish(short(t), Message{Topic: "a", QoS: 0}) }()
+	go func() { end <- c.Publish(shortContext(t), Message{Topic: "a", QoS: 0}) }()
 	conn := b.accept(packets.Connack{})
 	require.Equal(t, "a", conn.readPublish().Topic)
 	require.NoError(t, <-end)
@@ -220,7 +220,7 @@ func TestIncomingInOrderAndAcknowledgedAfterTheHandler(t *testing.T) {
 	b := newFakeBroker(t)
 	proceed := make(chan struct{})
 	got := make(chan string, 10)
-	start(t, b, func(o *Options) {
+	startClient(t, b, func(o *Options) {
 		o.Subscriptions = []Subscription{{Filter: "x/#", QoS: 2}, {Filter: "y", QoS: 1}}
 		o.OnMessage = func(m Message) { <-proceed; got <- string(m.Payload) }
 	})
@@ -248,7 +248,7 @@ func TestHandlerMayPublishAndWait(t *testing.T) {
 	b := newFakeBroker(t)
 	var c *Client
 	ready := make(chan struct{})
-	c = start(t, b, func(o *Options) {
+	c = startClient(t, b, func(o *Options) {
 		o.OnMessage = func(m Message) {
 			<-ready
 			_ = c.Publish(context.Background(), Message{Topic: "echo", Payload: m.Payload, QoS: 1})
@@ -268,11 +268,11 @@ func TestHandlerMayPublishAndWait(t *testing.T) {
 
 func TestSubscribeRefused(t *testing.T) {
 	b := newFakeBroker(t)
-	c := start(t, b, nil)
+	c := startClient(t, b, nil)
 	conn := b.accept(packets.Connack{})
 	end := make(chan error, 1)
 	go func() {
-		end <- c.Subscribe(short(t), Subscription{Filter: "a", QoS: 1}, Subscription{Filter: "b", QoS: 1})
+		end <- c.Subscribe(shortContext(t), Subscription{Filter: "a", QoS: 1}, Subscription{Filter: "b", QoS: 1})
 	}()
 	conn.grant(1, 0x87)
 	require.EqualError(t, <-end, "mqtt: subscribe to b refused: not authorised (0x87)")
@@ -295,13 +295,13 @@ func TestRefusedConnectGivesUpAfterAttempts(t *testing.T) {
 	require.ErrorAs(t, err, &refused)
 	require.ErrorContains(t, err, "bad user name or password (0x86): no user ann")
 	require.Len(t, told, 2)
-	require.ErrorIs(t, c.Publish(short(t), Message{Topic: "a"}), ErrClosed)
+	require.ErrorIs(t, c.Publish(shortContext(t), Message{Topic: "a"}), ErrClosed)
 }
 
 func TestOnConnectErrorTriesAgain(t *testing.T) {
 	b := newFakeBroker(t)
 	var calls atomic.Int32
-	start(t, b, func(o *Options) {
+	startClient(t, b, func(o *Options) {
 		o.OnConnect = func(context.Context, bool) error {
 			if calls.Add(1) == 1 {
 				return errors.New("not yet")
@@ -311,14 +311,14 @@ func TestOnConnectErrorTriesAgain(t *testing.T) {
 	})
 	b.accept(packets.Connack{})
 	b.accept(packets.Connack{})
-	require.Eventually(t, func() bool { return calls.Load() == 2 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return calls.Load() == 2 }, testTimeout, time.Millisecond)
 }
 
 func TestSilentBrokerIsNoticed(t *testing.T) {
 	t.Parallel()
 	b := newFakeBroker(t)
 	lost := make(chan error, 4)
-	start(t, b, func(o *Options) {
+	startClient(t, b, func(o *Options) {
 		o.KeepAlive = time.Second
 		o.OnDisconnect = func(err error) { lost <- err }
 	})
@@ -326,7 +326,7 @@ func TestSilentBrokerIsNoticed(t *testing.T) {
 	select {
 	case err := <-lost:
 		require.ErrorContains(t, err, "silent")
-	case <-time.After(wait):
+	case <-time.After(testTimeout):
 		require.Fail(t, "a dead broker was not noticed within the keep-alive")
 	}
 }
@@ -334,10 +334,10 @@ func TestSilentBrokerIsNoticed(t *testing.T) {
 func TestQuietConnectionIsKeptAlive(t *testing.T) {
 	t.Parallel()
 	b := newFakeBroker(t)
-	start(t, b, func(o *Options) { o.KeepAlive = time.Second })
+	startClient(t, b, func(o *Options) { o.KeepAlive = time.Second })
 	conn := b.accept(packets.Connack{})
 	for range 3 {
-		_ = conn.SetReadDeadline(time.Now().Add(wait)) // how punctual it is says the machine, not the client
+		_ = conn.SetReadDeadline(time.Now().Add(testTimeout)) // how punctual it is says the machine, not the client
 		cp, err := readPacket(conn.r, 100)
 		require.NoError(t, err)
 		require.Equal(t, packets.PINGREQ, cp.Type)
@@ -353,7 +353,7 @@ func TestStopSaysGoodbyeAfterWhatIsQueued(t *testing.T) {
 	end := make(chan error, 1)
 	go func() { end <- c.Run(ctx) }()
 	conn := b.accept(packets.Connack{})
-	require.NoError(t, c.waitUp(short(t)))
+	require.NoError(t, c.waitUp(shortContext(t)))
 	for i := range 20 {
 		c.PublishAsync(Message{Topic: fmt.Sprint(i)}, nil)
 	}
@@ -378,7 +378,7 @@ func TestBrokerThatBreaksTheRulesIsLeft(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newFakeBroker(t)
-			start(t, b, nil)
+			startClient(t, b, nil)
 			conn := b.accept(packets.Connack{})
 			_, err := conn.Write(raw)
 			require.NoError(t, err)
@@ -388,7 +388,7 @@ func TestBrokerThatBreaksTheRulesIsLeft(t *testing.T) {
 	t.Run("receive maximum", func(t *testing.T) {
 		b := newFakeBroker(t)
 		block := make(chan struct{})
-		start(t, b, func(o *Options) {
+		startClient(t, b, func(o *Options) {
 			o.ReceiveMaximum = 2
 			o.OnMessage = func(Message) { <-block }
 		})
@@ -403,7 +403,7 @@ func TestBrokerThatBreaksTheRulesIsLeft(t *testing.T) {
 
 func TestRequest(t *testing.T) {
 	b := newFakeBroker(t)
-	c := start(t, b, nil)
+	c := startClient(t, b, nil)
 	conn := b.accept(packets.Connack{})
 	type result struct {
 		m   Message
@@ -412,7 +412,7 @@ func TestRequest(t *testing.T) {
 	results := make(chan result, 2)
 	for i := range 2 {
 		go func() {
-			m, err := c.Request(short(t), Message{Topic: "ask", Payload: []byte(strconv.Itoa(i)), QoS: 1})
+			m, err := c.Request(shortContext(t), Message{Topic: "ask", Payload: []byte(strconv.Itoa(i)), QoS: 1})
 			results <- result{m, err}
 		}()
 		if i == 0 {
@@ -437,12 +437,12 @@ func TestRequest(t *testing.T) {
 
 func TestTooManyPendingAndTooLargeAreRefusedHere(t *testing.T) {
 	b := newFakeBroker(t)
-	c := start(t, b, func(o *Options) { o.MaxPending = 2 })
+	c := startClient(t, b, func(o *Options) { o.MaxPending = 2 })
 	limit := uint32(1000)
 	b.accept(packets.Connack{Properties: &packets.Properties{MaximumPacketSize: &limit}})
-	require.NoError(t, c.waitUp(short(t)))
+	require.NoError(t, c.waitUp(shortContext(t)))
 	var refused *Refused
-	require.ErrorAs(t, c.Publish(short(t), Message{Topic: "a", Payload: make([]byte, 1001)}), &refused)
+	require.ErrorAs(t, c.Publish(shortContext(t), Message{Topic: "a", Payload: make([]byte, 1001)}), &refused)
 	require.EqualValues(t, 0x95, refused.Code)
 	for range 2 {
 		c.PublishAsync(Message{Topic: "a", QoS: 1}, nil)
@@ -458,7 +458,7 @@ func TestSecondServerIsTried(t *testing.T) {
 	dead, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, dead.Close())
-	start(t, b, func(o *Options) { o.Servers = []string{"mqtt://" + dead.Addr().String(), b.url()} })
+	startClient(t, b, func(o *Options) { o.Servers = []string{"mqtt://" + dead.Addr().String(), b.url()} })
 	b.accept(packets.Connack{})
 }
 
@@ -486,7 +486,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(byte(0x20), []byte{0, 0, 3, 0x21, 0, 1})
 	f.Add(byte(0x30), []byte{0, 1, 'a', 0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, first byte, body []byte) {
-		cp, err := decode(first, body)
+		cp, err := decodePacket(first, body)
 		if err != nil {
 			return
 		}
@@ -496,19 +496,19 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// lines is a log that is read while it is written.
-type lines struct {
+// logLines is a log that is read while it is written.
+type logLines struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (l *lines) Write(p []byte) (int, error) {
+func (l *logLines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
 }
 
-func (l *lines) String() string {
+func (l *logLines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
@@ -519,9 +519,9 @@ func (l *lines) String() string {
 func TestWhatIsDroppedIsCounted(t *testing.T) {
 	b := newFakeBroker(t)
 	var count Counters
-	var log lines
+	var log logLines
 	handling, goOn := make(chan struct{}, maxWaiting+1), make(chan struct{})
-	c := start(t, b, func(o *Options) {
+	c := startClient(t, b, func(o *Options) {
 		o.Counters, o.Log = &count, zerolog.New(&log)
 		o.OnMessage = func(Message) {
 			handling <- struct{}{}
@@ -536,7 +536,7 @@ func TestWhatIsDroppedIsCounted(t *testing.T) {
 	for range maxWaiting + 7 {
 		conn.publish("flood", "", 0, 0)
 	}
-	counted := func(counts func() bool) { require.Eventually(t, counts, wait, time.Millisecond) }
+	counted := func(counts func() bool) { require.Eventually(t, counts, testTimeout, time.Millisecond) }
 	counted(func() bool { return count.Dropped.Load() == 7 })
 	require.EqualValues(t, maxWaiting, count.Waiting.Load())
 	require.Contains(t, log.String(), "QoS 0 messages are dropped")
@@ -555,7 +555,7 @@ func TestWhatIsDroppedIsCounted(t *testing.T) {
 func TestPublishOverAConnectionGoesOverNoOther(t *testing.T) {
 	b := newFakeBroker(t)
 	over := make(chan context.Context, 2)
-	c := start(t, b, func(o *Options) {
+	c := startClient(t, b, func(o *Options) {
 		o.CleanStart, o.SessionExpiry = false, time.Hour
 		o.OnConnect = func(ctx context.Context, _ bool) error { over <- ctx; return nil }
 	})
@@ -580,14 +580,14 @@ func TestPublishOverAConnectionGoesOverNoOther(t *testing.T) {
 	second.puback(got.PacketID, 0, "")
 	require.NoError(t, <-ends)
 	second.silent()
-	require.Zero(t, c.o.Counters.Pending.Load())
+	require.Zero(t, c.opts.Counters.Pending.Load())
 }
 
 // The broker knows the packet identifier of a QoS 2 publish that was sent: it is completed, or the identifier could not be used again.
 func TestAQoS2PublishOverAConnectionIsCompletedOverTheNext(t *testing.T) {
 	b := newFakeBroker(t)
 	over := make(chan context.Context, 2)
-	c := start(t, b, func(o *Options) {
+	c := startClient(t, b, func(o *Options) {
 		o.CleanStart, o.SessionExpiry = false, time.Hour
 		o.OnConnect = func(ctx context.Context, _ bool) error { over <- ctx; return nil }
 	})

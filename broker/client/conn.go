@@ -17,8 +17,8 @@ import (
 
 // connection is one connection, from CONNACK to its end.
 type connection struct {
-	c         *Client
-	conn      *patientConn
+	client    *Client
+	conn      *timeoutConn
 	r         *bufio.Reader
 	keepAlive time.Duration
 	maxPacket uint32 // what the broker takes; 0 unlimited
@@ -47,11 +47,11 @@ var errWasUp = errors.New("connection ended")
 func (c *Client) connectOnce(ctx context.Context, s server) error {
 	l, present, err := c.connect(ctx, s)
 	if err != nil {
-		c.events.push(event{kind: failed, err: err})
+		c.events.push(event{kind: eventFailed, err: err})
 		return err
 	}
 	c.begin(l, present)
-	c.o.Log.Info().Str("server", s.String()).Bool("session", present).Msg("MQTT connected")
+	c.opts.Log.Info().Str("server", s.String()).Bool("session", present).Msg("MQTT connected")
 	l.serve(ctx)
 	c.lose(l)
 	return fmt.Errorf("%w: %w", errWasUp, l.err)
@@ -59,27 +59,27 @@ func (c *Client) connectOnce(ctx context.Context, s server) error {
 
 // connect dials and exchanges CONNECT and CONNACK.
 func (c *Client) connect(ctx context.Context, s server) (*connection, bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.o.ConnectTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.opts.ConnectTimeout)
 	defer cancel()
-	raw, err := dial(ctx, c.o, s)
+	raw, err := dialServer(ctx, c.opts, s)
 	if err != nil {
-		return nil, false, fmt.Errorf("connect to %s: %w", s, c.o.explain(err, s))
+		return nil, false, fmt.Errorf("connect to %s: %w", s, c.opts.explain(err, s))
 	}
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
-	conn := &patientConn{Conn: raw}
-	conn.patience.Store(int64(c.o.ConnectTimeout))
+	conn := &timeoutConn{Conn: raw}
+	conn.timeout.Store(int64(c.opts.ConnectTimeout))
 	r := bufio.NewReaderSize(conn, 32<<10)
 	ack, err := c.handshake(conn, r, s)
 	if err != nil {
 		_ = raw.Close()
-		return nil, false, fmt.Errorf("connect to %s: %w", s, c.o.explain(err, s))
+		return nil, false, fmt.Errorf("connect to %s: %w", s, c.opts.explain(err, s))
 	}
 	return c.newConnection(conn, r, ack), ack.SessionPresent, nil
 }
 
 func (c *Client) handshake(conn net.Conn, r *bufio.Reader, s server) (*packets.Connack, error) {
-	o := c.o
+	o := c.opts
 	c.mu.Lock()
 	o.Will = c.will
 	c.mu.Unlock()
@@ -108,10 +108,10 @@ func (c *Client) handshake(conn net.Conn, r *bufio.Reader, s server) (*packets.C
 	return ack, nil
 }
 
-func (c *Client) newConnection(conn *patientConn, r *bufio.Reader, ack *packets.Connack) *connection {
+func (c *Client) newConnection(conn *timeoutConn, r *bufio.Reader, ack *packets.Connack) *connection {
 	p := ack.Properties
 	l := &connection{
-		c: c, conn: conn, r: r, keepAlive: c.o.KeepAlive, maxQoS: 2, quota: 65535,
+		client: c, conn: conn, r: r, keepAlive: c.opts.KeepAlive, maxQoS: 2, quota: 65535,
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -127,43 +127,43 @@ func (c *Client) newConnection(conn *patientConn, r *bufio.Reader, ack *packets.
 	if p.MaximumQOS != nil {
 		l.maxQoS = *p.MaximumQOS
 	}
-	conn.patience.Store(int64(l.keepAlive + l.keepAlive/2))
+	conn.timeout.Store(int64(l.keepAlive + l.keepAlive/2))
 	return l
 }
 
 // begin makes l the client's connection.
 func (c *Client) begin(l *connection, present bool) {
 	c.mu.Lock()
-	var lost []*outgoing
+	var lost []*outgoingPublish
 	if !present {
-		lost = c.out.clear()
-		clear(c.received)
+		lost = c.outbox.clear()
+		clear(c.incoming)
 	}
 	c.conn, c.lastErr = l, nil
 	closeOnce(c.up)
 	c.mu.Unlock()
-	allDone(lost, ErrConnectionLost)
+	finishAll(lost, ErrConnectionLost)
 	l.wakeWriter()
-	c.events.push(event{kind: connected, conn: l, present: present})
+	c.events.push(event{kind: eventConnected, conn: l, present: present})
 }
 
 // lose ends the client's connection. Publishes wait for the next one only if there is a session to continue.
 func (c *Client) lose(l *connection) {
 	c.mu.Lock()
-	c.conn, c.lastErr, c.replying = nil, l.err, nil
+	c.conn, c.lastErr, c.replyConn = nil, l.err, nil
 	c.up = make(chan struct{})
-	lost := c.out.rewind()
-	if c.o.CleanStart || c.o.SessionExpiry == 0 {
-		lost = append(lost, c.out.clear()...)
+	lost := c.outbox.rewind()
+	if c.opts.CleanStart || c.opts.SessionExpiry == 0 {
+		lost = append(lost, c.outbox.clear()...)
 	}
-	waiting := c.waiting
-	c.waiting = map[uint16]chan answer{}
+	waiting := c.awaited
+	c.awaited = map[uint16]chan subscribeAnswer{}
 	c.mu.Unlock()
-	allDone(lost, ErrConnectionLost)
+	finishAll(lost, ErrConnectionLost)
 	for _, ch := range waiting {
-		ch <- answer{err: ErrConnectionLost}
+		ch <- subscribeAnswer{err: ErrConnectionLost}
 	}
-	c.events.push(event{kind: disconnected, conn: l})
+	c.events.push(event{kind: eventDisconnected, conn: l})
 }
 
 // serve owns the goroutines of the connection and returns when all have ended.
@@ -181,9 +181,9 @@ func (l *connection) serve(ctx context.Context) {
 
 // leave writes what is queued and DISCONNECT, for at most a second.
 func (l *connection) leave() {
-	l.c.mu.Lock()
+	l.client.mu.Lock()
 	l.leaving = true
-	l.c.mu.Unlock()
+	l.client.mu.Unlock()
 	l.wakeWriter()
 	select {
 	case <-l.done:
@@ -276,7 +276,7 @@ func (l *connection) handle(cp *packets.ControlPacket) error {
 	case *packets.Unsuback:
 		l.answer(p.PacketID, p.Reasons, p.Properties.ReasonString)
 	case *packets.Disconnect:
-		return &Disconnected{Code: p.ReasonCode, Reason: p.Properties.ReasonString, ClientID: l.c.o.ClientID}
+		return &Disconnected{Code: p.ReasonCode, Reason: p.Properties.ReasonString, ClientID: l.client.opts.ClientID}
 	case *packets.Pingresp:
 	default:
 		return fmt.Errorf("mqtt: packet type %d was not expected from the broker", cp.Type)
@@ -289,19 +289,19 @@ func (l *connection) publish(p *packets.Publish) error {
 	if p.Topic == "" {
 		return errors.New("mqtt: publish without a topic from the broker (no topic alias was offered)")
 	}
-	c := l.c
-	ev := event{kind: message, conn: l, id: p.PacketID}
+	c := l.client
+	ev := event{kind: eventMessage, conn: l, id: p.PacketID}
 	c.mu.Lock()
 	if p.QoS > 0 {
 		l.unacked++
 	}
-	over, known := l.unacked > int(c.o.ReceiveMaximum), false
+	over, known := l.unacked > int(c.opts.ReceiveMaximum), false
 	if p.QoS == 2 {
-		if ev.receipt = c.received[p.PacketID]; ev.receipt != nil {
+		if ev.receipt = c.incoming[p.PacketID]; ev.receipt != nil {
 			known = true
 		} else {
-			ev.receipt = &receipt{}
-			c.received[p.PacketID] = ev.receipt
+			ev.receipt = &incomingQoS2{}
+			c.incoming[p.PacketID] = ev.receipt
 		}
 		ev.receipt.conn = l
 		if ev.receipt.handled { // its PUBREC was lost
@@ -312,7 +312,7 @@ func (l *connection) publish(p *packets.Publish) error {
 	c.mu.Unlock()
 	switch {
 	case over:
-		return fmt.Errorf("mqtt: the broker sends more than the %d unacknowledged messages it was allowed", c.o.ReceiveMaximum)
+		return fmt.Errorf("mqtt: the broker sends more than the %d unacknowledged messages it was allowed", c.opts.ReceiveMaximum)
 	case known: // it is acknowledged once it was handled
 		return nil
 	}
@@ -322,14 +322,14 @@ func (l *connection) publish(p *packets.Publish) error {
 		return nil
 	}
 	if !c.events.push(ev) {
-		c.sampled.Warn().Int64("dropped", c.o.Counters.Dropped.Load()).
+		c.sampled.Warn().Int64("dropped", c.opts.Counters.Dropped.Load()).
 			Msg("QoS 0 messages are dropped: more come than are handled, and too many wait")
 	}
 	return nil
 }
 
-// receipt is an incoming QoS 2 message, from its arrival to its PUBREL. One that comes again meanwhile, over another connection, is the same.
-type receipt struct {
+// incomingQoS2 is an incoming QoS 2 message, from its arrival to its PUBREL. One that comes again meanwhile, over another connection, is the same.
+type incomingQoS2 struct {
 	conn    *connection // over which it came last
 	handled bool
 }
@@ -340,17 +340,17 @@ func (ev event) due() bool {
 	if ev.conn.alive() {
 		return true
 	}
-	c := ev.conn.c
+	c := ev.conn.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return ev.receipt != nil && c.received[ev.id] == ev.receipt
+	return ev.receipt != nil && c.incoming[ev.id] == ev.receipt
 }
 
 // acknowledge sends PUBACK or PUBREC for a message that was handled.
 func (ev event) acknowledge() {
 	l := ev.conn
-	l.c.mu.Lock()
-	defer l.c.mu.Unlock()
+	l.client.mu.Lock()
+	defer l.client.mu.Unlock()
 	switch ev.message.QoS {
 	case 1:
 		l.unacked--
@@ -370,9 +370,9 @@ func (l *connection) send(p packet) {
 }
 
 func (l *connection) pubrel(p *packets.Pubrel) {
-	l.c.mu.Lock()
-	defer l.c.mu.Unlock()
-	delete(l.c.received, p.PacketID)
+	l.client.mu.Lock()
+	defer l.client.mu.Unlock()
+	delete(l.client.incoming, p.PacketID)
 	l.send(&packets.Pubcomp{PacketID: p.PacketID, Properties: &packets.Properties{}})
 }
 
@@ -381,11 +381,11 @@ func (l *connection) pubrec(p *packets.Pubrec) {
 		l.finish(p.PacketID, p.ReasonCode, p.Properties.ReasonString)
 		return
 	}
-	l.c.mu.Lock()
-	defer l.c.mu.Unlock()
+	l.client.mu.Lock()
+	defer l.client.mu.Unlock()
 	rel := &packets.Pubrel{PacketID: p.PacketID, Properties: &packets.Properties{}}
-	if f := l.c.out.byID[p.PacketID]; f != nil && f.progress != waiting {
-		f.progress, f.received = released, true
+	if f := l.client.outbox.byID[p.PacketID]; f != nil && f.progress != progressWaiting {
+		f.progress, f.pubrecReceived = progressReleased, true
 	} else {
 		rel.ReasonCode = 0x92
 	}
@@ -394,22 +394,22 @@ func (l *connection) pubrec(p *packets.Pubrec) {
 
 // finish ends a publish with the broker's answer.
 func (l *connection) finish(id uint16, code byte, reason string) {
-	l.c.mu.Lock()
-	f := l.c.out.byID[id]
-	if f != nil && f.progress == waiting {
+	l.client.mu.Lock()
+	f := l.client.outbox.byID[id]
+	if f != nil && f.progress == progressWaiting {
 		f = nil // it wasn't sent over this connection
 	}
 	if f != nil {
-		l.c.out.remove(f)
+		l.client.outbox.remove(f)
 		l.quota++
 	}
-	l.c.mu.Unlock()
+	l.client.mu.Unlock()
 	if f == nil {
 		return
 	}
 	l.wakeWriter()
 	if code >= 0x80 {
-		f.done(&Refused{Op: "publish to", Topic: f.m.Topic, Code: code, Reason: reason})
+		f.done(&Refused{Op: "publish to", Topic: f.message.Topic, Code: code, Reason: reason})
 		return
 	}
 	f.done(nil)
@@ -417,12 +417,12 @@ func (l *connection) finish(id uint16, code byte, reason string) {
 
 // answer gives a SUBACK or UNSUBACK to the call that waits for it.
 func (l *connection) answer(id uint16, codes []byte, reason string) {
-	l.c.mu.Lock()
-	ch := l.c.waiting[id]
-	delete(l.c.waiting, id)
-	l.c.mu.Unlock()
+	l.client.mu.Lock()
+	ch := l.client.awaited[id]
+	delete(l.client.awaited, id)
+	l.client.mu.Unlock()
 	if ch != nil {
-		ch <- answer{codes: codes, reason: reason}
+		ch <- subscribeAnswer{codes: codes, reason: reason}
 	}
 }
 
@@ -434,7 +434,7 @@ func (l *connection) write() {
 	w := bufio.NewWriterSize(l.conn, 32<<10)
 	tick := time.NewTicker(l.keepAlive / 2)
 	defer tick.Stop()
-	var written []*outgoing
+	var written []*outgoingPublish
 	for {
 		batch, taken, last := l.next()
 		written = append(written, taken...)
@@ -471,11 +471,11 @@ func (l *connection) write() {
 }
 
 // settle gives QoS 0 publishes their outcome: they were written. Those that were not are lost with the connection, in lose.
-func (l *connection) settle(written []*outgoing) {
-	l.c.mu.Lock()
-	l.c.out.remove(written...)
-	l.c.mu.Unlock()
-	allDone(written, nil)
+func (l *connection) settle(written []*outgoingPublish) {
+	l.client.mu.Lock()
+	l.client.outbox.remove(written...)
+	l.client.mu.Unlock()
+	finishAll(written, nil)
 }
 
 // ping sends PINGREQ if nothing was sent, or nothing was received, since the last tick.
@@ -484,30 +484,30 @@ func (l *connection) ping() {
 	if l.conn.lastRead.Load() > quiet && l.conn.lastSent.Load() > quiet {
 		return
 	}
-	l.c.mu.Lock()
-	defer l.c.mu.Unlock()
+	l.client.mu.Lock()
+	defer l.client.mu.Unlock()
 	l.control = append(l.control, packets.NewControlPacket(packets.PINGREQ))
 }
 
 // next takes what to write: everything of control, then publishes within the broker's Receive Maximum. taken are the
 // QoS 0 publishes among them, whose outcome is that they were written. last reports that DISCONNECT is among them.
-func (l *connection) next() (batch []packet, taken []*outgoing, last bool) {
-	c := l.c
+func (l *connection) next() (batch []packet, taken []*outgoingPublish, last bool) {
+	c := l.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	batch, l.control = l.control, nil
 	for len(batch) < 256 {
-		f := c.out.first()
-		if f == nil || f.m.QoS > 0 && l.quota == 0 {
+		f := c.outbox.first()
+		if f == nil || f.message.QoS > 0 && l.quota == 0 {
 			break
 		}
-		if f.m.QoS > 0 && f.id == 0 {
-			if f.id = c.out.take(c.idUsed); f.id == 0 {
+		if f.message.QoS > 0 && f.id == 0 {
+			if f.id = c.outbox.take(c.idUsed); f.id == 0 {
 				break
 			}
 		}
 		batch = append(batch, l.packetFor(f))
-		if f.m.QoS == 0 {
+		if f.message.QoS == 0 {
 			taken = append(taken, f)
 		}
 	}
@@ -518,24 +518,24 @@ func (l *connection) next() (batch []packet, taken []*outgoing, last bool) {
 }
 
 func (c *Client) idUsed(id uint16) bool {
-	_, used := c.waiting[id]
+	_, used := c.awaited[id]
 	return used
 }
 
 // packetFor is the next packet of the first publish that waits, which is on its way with it.
-func (l *connection) packetFor(f *outgoing) packet {
+func (l *connection) packetFor(f *outgoingPublish) packet {
 	switch {
-	case f.m.QoS == 0:
-		l.c.out.advance(writing)
-		return f.m.packet(0, false)
-	case f.received:
+	case f.message.QoS == 0:
+		l.client.outbox.advance(progressWriting)
+		return f.message.packet(0, false)
+	case f.pubrecReceived:
 		l.quota--
-		l.c.out.advance(released)
+		l.client.outbox.advance(progressReleased)
 		return &packets.Pubrel{PacketID: f.id, Properties: &packets.Properties{}}
 	}
 	l.quota--
-	l.c.out.advance(sent)
-	return f.m.packet(f.id, f.again)
+	l.client.outbox.advance(progressSent)
+	return f.message.packet(f.id, f.dup)
 }
 
 // maxPacket is the size of the largest packet that is accepted.
@@ -563,7 +563,7 @@ func readPacket(r *bufio.Reader, limit uint32) (*packets.ControlPacket, error) {
 	if _, err := io.ReadFull(r, body); err != nil {
 		return nil, err
 	}
-	return decode(first, body)
+	return decodePacket(first, body)
 }
 
 func readLength(r *bufio.Reader) (uint32, error) {
@@ -581,9 +581,9 @@ func readLength(r *bufio.Reader) (uint32, error) {
 	return 0, errors.New("mqtt: malformed packet length from the broker")
 }
 
-// decode decodes a packet's body. The codec slices by lengths that are in the packet: if it panics, the packet is
+// decodePacket decodes a packet's body. The codec slices by lengths that are in the packet: if it panics, the packet is
 // malformed.
-func decode(first byte, body []byte) (cp *packets.ControlPacket, err error) {
+func decodePacket(first byte, body []byte) (cp *packets.ControlPacket, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			cp, err = nil, fmt.Errorf("mqtt: malformed packet of type %d from the broker: %v", first>>4, p)
@@ -624,7 +624,7 @@ func (o Options) connectPacket(s server) (*packets.Connect, error) {
 		}
 	}
 	if o.SessionExpiry > 0 {
-		p.Properties.SessionExpiryInterval = seconds(o.SessionExpiry)
+		p.Properties.SessionExpiryInterval = wholeSeconds(o.SessionExpiry)
 	}
 	user, password := o.User, o.Password
 	if u := s.url.User; user == "" && u != nil {
@@ -644,7 +644,7 @@ func (o Options) connectPacket(s server) (*packets.Connect, error) {
 	return p, nil
 }
 
-func seconds(d time.Duration) *uint32 {
+func wholeSeconds(d time.Duration) *uint32 {
 	s := min((d+time.Second-1)/time.Second, 1<<32-1)
 	n := uint32(s)
 	return &n
@@ -659,7 +659,7 @@ func (m Message) packet(id uint16, again bool) *packets.Publish {
 		props.PayloadFormat = &utf8
 	}
 	if m.Expiry > 0 {
-		props.MessageExpiry = seconds(m.Expiry)
+		props.MessageExpiry = wholeSeconds(m.Expiry)
 	}
 	for _, u := range m.User {
 		props.User = append(props.User, packets.User{Key: u.Key, Value: u.Value})

@@ -16,28 +16,28 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// cuts is a broker that keeps one session over connections that break: each after as many bytes behind its CONNACK as plan says, in both
+// cuttingBroker is a broker that keeps one session over connections that break: each after as many bytes behind its CONNACK as plan says, in both
 // directions together; the last one doesn't break.
-type cuts struct {
+type cuttingBroker struct {
 	plan func(connection int) (bytes int64, last bool)
 
 	mu       sync.Mutex
 	made     int
-	newest   *line
+	newest   *cutLine
 	present  bool
 	got      map[string]int // payloads that were taken, by how often
 	released map[uint16]bool
 	good     chan struct{} // closed when a connection that doesn't break was made
 }
 
-// line is one connection's budget.
-type line struct {
+// cutLine is one connection's budget.
+type cutLine struct {
 	left  atomic.Int64
 	after int64 // after CONNACK
 	ends  []net.Conn
 }
 
-func (l *line) cut() {
+func (l *cutLine) cut() {
 	for _, c := range l.ends {
 		_ = c.Close()
 	}
@@ -46,7 +46,7 @@ func (l *line) cut() {
 // cutConn gives out and takes in what the line still carries.
 type cutConn struct {
 	net.Conn
-	line *line
+	line *cutLine
 }
 
 func (c cutConn) Write(p []byte) (int, error) {
@@ -62,13 +62,13 @@ func (c cutConn) Write(p []byte) (int, error) {
 	return n, errors.New("the line broke")
 }
 
-func (b *cuts) dial(context.Context, string, string) (net.Conn, error) {
+func (b *cuttingBroker) dial(context.Context, string, string) (net.Conn, error) {
 	ours, theirs := net.Pipe()
 	b.mu.Lock()
 	bytes, last := b.plan(b.made)
 	b.made++
 	b.mu.Unlock()
-	l := &line{ends: []net.Conn{ours, theirs}}
+	l := &cutLine{ends: []net.Conn{ours, theirs}}
 	l.left.Store(1 << 50)
 	l.after = bytes
 	if last {
@@ -80,7 +80,7 @@ func (b *cuts) dial(context.Context, string, string) (net.Conn, error) {
 }
 
 // serve is the broker's end of a connection. Answers are written beside, as the pipe holds nothing.
-func (b *cuts) serve(c cutConn) {
+func (b *cuttingBroker) serve(c cutConn) {
 	defer c.Close()
 	r := bufio.NewReader(c)
 	answers := make(chan *packets.ControlPacket, 1000)
@@ -138,9 +138,9 @@ func (b *cuts) serve(c cutConn) {
 	}
 }
 
-func newCuts(t *testing.T, session time.Duration, slots int, plan func(connection int) (int64, bool)) (b *cuts, c *Client, stop func()) {
+func newCuttingBroker(t *testing.T, session time.Duration, slots int, plan func(connection int) (int64, bool)) (b *cuttingBroker, c *Client, stop func()) {
 	t.Helper()
-	b = &cuts{plan: plan, got: map[string]int{}, released: map[uint16]bool{}, good: make(chan struct{})}
+	b = &cuttingBroker{plan: plan, got: map[string]int{}, released: map[uint16]bool{}, good: make(chan struct{})}
 	c, err := New(Options{
 		Servers: []string{"mqtt://127.0.0.1:1"}, ClientID: "x", SessionExpiry: session, CleanStart: session == 0, Dial: b.dial, MaxPending: slots,
 		Backoff: Backoff{Min: time.Microsecond, Max: 10 * time.Microsecond},
@@ -162,7 +162,7 @@ func TestEachPublishHasOneOutcomeWhereverTheConnectionBreaks(t *testing.T) {
 	for _, session := range []time.Duration{0, time.Hour} {
 		for at := 1; ; at++ {
 			broke := false
-			b, c, stop := newCuts(t, session, messages, func(connection int) (int64, bool) { return int64(at), connection > 0 })
+			b, c, stop := newCuttingBroker(t, session, messages, func(connection int) (int64, bool) { return int64(at), connection > 0 })
 			outcomes := make(chan func(), messages)
 			var pending sync.WaitGroup
 			again := map[string]*atomic.Int32{}
@@ -207,8 +207,8 @@ func TestEachPublishHasOneOutcomeWhereverTheConnectionBreaks(t *testing.T) {
 				require.EqualValues(t, 1, count.Load(), "%s, cut after %d bytes", payload, at)
 			}
 			require.Empty(t, c.slots, "cut after %d bytes", at)
-			require.Zero(t, c.o.Counters.Pending.Load())
-			require.Zero(t, c.out.all.Len())
+			require.Zero(t, c.opts.Counters.Pending.Load())
+			require.Zero(t, c.outbox.all.Len())
 			b.mu.Lock()
 			broke = b.made > 1
 			b.mu.Unlock()
@@ -224,7 +224,7 @@ func TestEachPublishHasOneOutcomeWhereverTheConnectionBreaks(t *testing.T) {
 func TestALineThatBreaksAThousandTimesCostsNoSlot(t *testing.T) {
 	const breaks, slots = 1000, 64
 	random := rand.New(rand.NewPCG(1, 2))
-	b, c, stop := newCuts(t, time.Hour, slots, func(connection int) (int64, bool) { return 40 + random.Int64N(4000), connection >= breaks })
+	b, c, stop := newCuttingBroker(t, time.Hour, slots, func(connection int) (int64, bool) { return 40 + random.Int64N(4000), connection >= breaks })
 	defer stop()
 	payload := make([]byte, 300)
 	for sent := 0; ; sent++ {
@@ -238,7 +238,7 @@ func TestALineThatBreaksAThousandTimesCostsNoSlot(t *testing.T) {
 		}
 		break
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), wait)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	for i := range 3 * slots {
 		require.NoError(t, c.Publish(ctx, Message{Topic: "t", Payload: fmt.Appendf(nil, "after %d", i), QoS: byte(i % 3)}))

@@ -18,14 +18,14 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// dial opens the byte stream to a server: TCP, TLS or WebSocket.
-func dial(ctx context.Context, o Options, s server) (net.Conn, error) {
+// dialServer opens the byte stream to a server: TCP, TLS or WebSocket.
+func dialServer(ctx context.Context, o Options, s server) (net.Conn, error) {
 	if s.ws {
 		return dialWebSocket(ctx, o, s)
 	}
 	conn, err := o.Dial(ctx, s.network, s.address)
 	if err != nil || !s.tls {
-		return conn, plain(err, s.address)
+		return conn, withoutDialPrefix(err, s.address)
 	}
 	cfg := o.secure()
 	cfg.ServerName = cmp.Or(cfg.ServerName, s.url.Hostname())
@@ -63,13 +63,13 @@ func dialWebSocket(ctx context.Context, o Options, s server) (net.Conn, error) {
 		if resp != nil {
 			return nil, fmt.Errorf("WebSocket: HTTP status %s: is %s the path of the broker's WebSocket listener? %w", resp.Status, u.Path, err)
 		}
-		return nil, fmt.Errorf("WebSocket: %w", plain(err, s.url.Host))
+		return nil, fmt.Errorf("WebSocket: %w", withoutDialPrefix(err, s.url.Host))
 	}
 	return &wsConn{Conn: ws}, nil
 }
 
-// plain removes from a dial's error what its callers say anyway: that it was a dial, and the address.
-func plain(err error, address string) error {
+// withoutDialPrefix removes from a dial's error what its callers say anyway: that it was a dial, and the address.
+func withoutDialPrefix(err error, address string) error {
 	var dialing *net.OpError
 	if !errors.As(err, &dialing) || dialing.Op != "dial" || dialing.Addr == nil || dialing.Addr.String() != address {
 		return err
@@ -121,16 +121,16 @@ func (c *wsConn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// patientConn fails when no byte was read or written for a while. The deadline is set for each read and write, so that a
+// timeoutConn fails when no byte was read or written for a while. The deadline is set for each read and write, so that a
 // large packet over a slow line does not end the connection.
-type patientConn struct {
+type timeoutConn struct {
 	net.Conn
-	patience           atomic.Int64 // nanoseconds
+	timeout            atomic.Int64 // nanoseconds
 	lastRead, lastSent atomic.Int64 // Unix nanoseconds
 }
 
-func (c *patientConn) Read(p []byte) (int, error) {
-	_ = c.SetReadDeadline(time.Now().Add(time.Duration(c.patience.Load())))
+func (c *timeoutConn) Read(p []byte) (int, error) {
+	_ = c.SetReadDeadline(time.Now().Add(time.Duration(c.timeout.Load())))
 	n, err := c.Conn.Read(p)
 	if n > 0 {
 		c.lastRead.Store(time.Now().UnixNano())
@@ -142,9 +142,9 @@ func (c *patientConn) Read(p []byte) (int, error) {
 const writePiece = 8 << 10
 
 // Write writes in pieces. As long as they go out, the broker can't answer a PINGREQ, which would come behind them: it isn't expected to.
-func (c *patientConn) Write(p []byte) (n int, err error) {
+func (c *timeoutConn) Write(p []byte) (n int, err error) {
 	for first := true; first || len(p) > n; first = false {
-		patience := time.Now().Add(time.Duration(c.patience.Load()))
+		patience := time.Now().Add(time.Duration(c.timeout.Load()))
 		_ = c.SetWriteDeadline(patience)
 		if !first {
 			_ = c.SetReadDeadline(patience)
@@ -179,16 +179,16 @@ func (o Options) explain(err error, s server) error {
 		return say("the server's certificate is for another name: use a name that is in it, or make it one for %s", s.url.Hostname())
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return say("the server's certificate is not valid now, but from %s to %s: make it a new one, unless the clock here is wrong",
-			day(invalid.Cert.NotBefore), day(invalid.Cert.NotAfter))
+			formatDay(invalid.Cert.NotBefore), formatDay(invalid.Cert.NotAfter))
 	case errors.As(err, &record):
 		return say("the server doesn't speak TLS there: should the address begin with %s?", map[bool]string{true: "ws://", false: "mqtt://"}[s.ws])
 	case errors.As(err, &remote) && alertOf(remote) != 0:
 		return say("%s", o.rejected(alertOf(remote)))
-	case !hungUp(err) && !errors.Is(err, errNoAnswer):
+	case !isHangUp(err) && !errors.Is(err, errNoAnswer):
 		return err
 	case !s.ws && errors.Is(err, errNoAnswer) && o.speaksHTTP(s):
 		return say("an HTTP server answers there, not an MQTT broker: give the broker's own address, whose port is another")
-	case !hungUp(err):
+	case !isHangUp(err):
 		return err
 	case secure && o.outdated():
 		return say("%s", o.rejected(alertExpired))
@@ -220,7 +220,7 @@ func (o Options) rejected(alert uint64) string {
 	case leaf == nil:
 		return "the server wants a certificate, and none is set: give one as cert and key"
 	case o.outdated():
-		return fmt.Sprintf("our certificate is not valid now, but from %s to %s: make a new one, unless the clock here is wrong", day(leaf.NotBefore), day(leaf.NotAfter))
+		return fmt.Sprintf("our certificate is not valid now, but from %s to %s: make a new one, unless the clock here is wrong", formatDay(leaf.NotBefore), formatDay(leaf.NotAfter))
 	case alert == alertExpired:
 		return "the server takes our certificate for expired: is its clock right?"
 	case alert == alertUnknownCA, alert == alertBadCertificate:
@@ -258,9 +258,9 @@ func (o Options) outdated() bool {
 	return leaf != nil && (now.After(leaf.NotAfter) || now.Before(leaf.NotBefore))
 }
 
-func day(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") }
+func formatDay(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") }
 
-func hungUp(err error) bool {
+func isHangUp(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
@@ -271,7 +271,7 @@ var errNoAnswer = errors.New("no CONNACK")
 func (o Options) speaksHTTP(s server) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
-	conn, err := dial(ctx, o, s)
+	conn, err := dialServer(ctx, o, s)
 	if err != nil {
 		return false
 	}

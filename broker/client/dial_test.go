@@ -21,15 +21,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// authority signs certificates for a test.
-type authority struct {
+// testAuthority signs certificates for a test.
+type testAuthority struct {
 	t    *testing.T
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-func newAuthority(t *testing.T) authority {
-	a := authority{t: t}
+func newTestAuthority(t *testing.T) testAuthority {
+	a := testAuthority{t: t}
 	var err error
 	a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func newAuthority(t *testing.T) authority {
 	return a
 }
 
-func (a authority) template(name string, left time.Duration) *x509.Certificate {
+func (a testAuthority) template(name string, left time.Duration) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
 		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(left),
@@ -50,7 +50,7 @@ func (a authority) template(name string, left time.Duration) *x509.Certificate {
 }
 
 // issue makes a certificate for hosts that is valid for so long.
-func (a authority) issue(name string, left time.Duration, hosts ...string) tls.Certificate {
+func (a testAuthority) issue(name string, left time.Duration, hosts ...string) tls.Certificate {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(a.t, err)
 	template := a.template(name, left)
@@ -66,15 +66,15 @@ func (a authority) issue(name string, left time.Duration, hosts ...string) tls.C
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-func (a authority) pool() *x509.CertPool {
+func (a testAuthority) pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
 	return pool
 }
 
-// serve answers connections as a TLS server does, and speaks no word of MQTT; without a configuration it hangs up
+// serveTLS answers connections as a TLS server does, and speaks no word of MQTT; without a configuration it hangs up
 // after the first bytes.
-func serve(t *testing.T, cfg *tls.Config) (address string) {
+func serveTLS(t *testing.T, cfg *tls.Config) (address string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
@@ -98,7 +98,7 @@ func serve(t *testing.T, cfg *tls.Config) (address string) {
 }
 
 func TestWhyTLSFailsIsSaidInPlainWords(t *testing.T) {
-	ours, theirs := newAuthority(t), newAuthority(t)
+	ours, theirs := newTestAuthority(t), newTestAuthority(t)
 	server := func(cert tls.Certificate) *tls.Config {
 		return &tls.Config{
 			Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, ClientCAs: ours.pool(), ClientAuth: tls.RequireAndVerifyClientCert,
@@ -127,7 +127,7 @@ func TestWhyTLSFailsIsSaidInPlainWords(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var said error
 			c, err := New(Options{
-				Servers: []string{tt.scheme + "://" + serve(t, tt.server)}, ClientID: "c", TLS: tt.client, Attempts: 1,
+				Servers: []string{tt.scheme + "://" + serveTLS(t, tt.server)}, ClientID: "c", TLS: tt.client, Attempts: 1,
 				ConnectTimeout: 20 * time.Second, OnConnectError: func(err error) { said = err },
 			})
 			require.NoError(t, err)
@@ -140,7 +140,7 @@ func TestWhyTLSFailsIsSaidInPlainWords(t *testing.T) {
 // The hub's HTTPS port instead of its MQTT one: its server waits for a request, or hangs up.
 func TestAWebServerAtABrokersAddressIsNamed(t *testing.T) {
 	t.Parallel()
-	hub := newAuthority(t)
+	hub := newTestAuthority(t)
 	web := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Minute}
 	defer web.Close()
 	for _, scheme := range []string{"mqtt", "mqtts"} {
@@ -191,8 +191,8 @@ func TestNothingIsSaidTwice(t *testing.T) {
 func TestALongPacketOverASlowLineIsNoSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
-		c := &patientConn{Conn: ours}
-		c.patience.Store(int64(15 * time.Second))
+		c := &timeoutConn{Conn: ours}
+		c.timeout.Store(int64(15 * time.Second))
 		heard := make(chan error, 1)
 		go func() {
 			_, err := c.Read(make([]byte, 10))

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const wait = 30 * time.Second // a busy machine must not fail a test
+const testTimeout = 30 * time.Second // a busy machine must not fail a test
 
 // fakeBroker is a broker that does what the test's script says, packet by packet: the cases that matter here are the
 // ones that a good broker never produces.
@@ -64,7 +64,7 @@ func (b *fakeBroker) accept(ack packets.Connack) *fakeConn {
 		}
 		c.send(packets.CONNACK, &ack)
 		return c
-	case <-time.After(wait):
+	case <-time.After(testTimeout):
 		require.FailNow(b.t, "no client connected")
 		return nil
 	}
@@ -81,7 +81,7 @@ type fakeConn struct {
 func (c *fakeConn) read() *packets.ControlPacket {
 	c.t.Helper()
 	for {
-		_ = c.SetReadDeadline(time.Now().Add(wait))
+		_ = c.SetReadDeadline(time.Now().Add(testTimeout))
 		cp, err := readPacket(c.r, 1<<28)
 		require.NoError(c.t, err)
 		if cp.Type != packets.PINGREQ {

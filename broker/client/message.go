@@ -105,7 +105,7 @@ type Disconnected struct {
 }
 
 func (d *Disconnected) Error() string {
-	s := "the broker disconnected us: " + describe(d.Code, d.Reason)
+	s := "the broker disconnected us: " + describeCode(d.Code, d.Reason)
 	if d.Code == packets.DisconnectSessionTakenOver {
 		s += fmt.Sprintf(": another client uses the client id %q: give each its own", d.ClientID)
 	}
@@ -132,11 +132,11 @@ func (r *Refused) Error() string {
 	if what, why, ok := strings.Cut(reason, ": "); ok && strings.HasSuffix("/"+r.Topic, "/"+what) {
 		reason = why
 	}
-	return s + " refused: " + describe(r.Code, reason)
+	return s + " refused: " + describeCode(r.Code, reason)
 }
 
-// describe makes a text of a reason code and a reason string, which may begin with the code's name.
-func describe(code byte, reason string) string {
+// describeCode makes a text of a reason code and a reason string, which may begin with the code's name.
+func describeCode(code byte, reason string) string {
 	text := cmp.Or(codeText[code], "reason code unknown to this client")
 	switch {
 	case reason == "":

@@ -147,7 +147,7 @@ func parseServer(raw string) (server, error) {
 		return server{url: u, network: "unix", address: u.Path}, nil
 	}
 	if err != nil || u.Host == "" || u.Hostname() == "" {
-		return server{}, fmt.Errorf("mqtt: %q is no server URL: write it like mqtt://host:1883", redact(raw))
+		return server{}, fmt.Errorf("mqtt: %q is no server URL: write it like mqtt://host:1883", redactURL(raw))
 	}
 	s := server{url: u, network: "tcp"}
 	port := ""
@@ -161,7 +161,7 @@ func parseServer(raw string) (server, error) {
 	case "wss":
 		port, s.ws, s.tls = "443", true, true
 	default:
-		return server{}, fmt.Errorf("mqtt: %q: scheme %q is unknown: use mqtt, mqtts, ws, wss or unix", redact(raw), u.Scheme)
+		return server{}, fmt.Errorf("mqtt: %q: scheme %q is unknown: use mqtt, mqtts, ws, wss or unix", redactURL(raw), u.Scheme)
 	}
 	if p := u.Port(); p != "" {
 		port = p
@@ -170,8 +170,8 @@ func parseServer(raw string) (server, error) {
 	return s, nil
 }
 
-// redact cuts what may be a password out of a URL that could not be parsed.
-func redact(raw string) string {
+// redactURL cuts what may be a password out of a URL that could not be parsed.
+func redactURL(raw string) string {
 	if i := strings.LastIndexByte(raw, '@'); i >= 0 {
 		return "…@" + raw[i+1:]
 	}

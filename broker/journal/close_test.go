@@ -21,20 +21,20 @@ func TestACloseAmidCompactionLeavesNoFileOpen(t *testing.T) {
 	value := make([]byte, 1<<10)
 	const records = 16 << 10
 	for id := uint64(1); id <= records; id += 1024 {
-		var batch []Change
+		var batch []RecordChange
 		for i := range uint64(1024) {
-			batch = append(batch, Change{id + i, value})
+			batch = append(batch, RecordChange{id + i, value})
 		}
 		require.NoError(t, j.Sync(batch))
 	}
-	j.turn.Lock()
+	j.committing.Lock()
 	for id := range uint64(records) {
 		if id%8 > 0 {
-			j.Commit([]Change{{ID: id}}, nil)
+			j.Commit([]RecordChange{{ID: id}}, nil)
 		}
 	}
 	g := j.filling
-	j.filling = newGroup()
+	j.filling = newCommitGroup()
 	j.files.Lock()
 	require.NoError(t, j.commit(g))
 	j.files.Unlock()
@@ -47,7 +47,7 @@ func TestACloseAmidCompactionLeavesNoFileOpen(t *testing.T) {
 		closing = j.closing
 		j.mu.Unlock()
 	}
-	j.turn.Unlock()
+	j.committing.Unlock()
 	require.NoError(t, <-closed)
 	require.True(t, j.compaction == nil)
 	open, err := os.ReadDir("/proc/self/fd")

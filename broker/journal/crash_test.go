@@ -18,19 +18,19 @@ import (
 	"github.com/edgebus/edgebus/broker/wal"
 )
 
-// watched is a file that tells of each boundary between two of its operations.
-type watched struct {
+// watchedFile is a file that tells of each boundary between two of its operations.
+type watchedFile struct {
 	*os.File
-	w *witness
+	w *crashWitness
 }
 
-func (f watched) WriteAt(b []byte, at int64) (int, error) {
+func (f watchedFile) WriteAt(b []byte, at int64) (int, error) {
 	f.w.boundary()
 	defer f.w.boundary()
 	return f.File.WriteAt(b, at)
 }
 
-func (f watched) Sync() error {
+func (f watchedFile) Sync() error {
 	f.w.boundary()
 	err := f.File.Sync()
 	f.w.synced(f.Name())
@@ -38,15 +38,15 @@ func (f watched) Sync() error {
 	return err
 }
 
-func (f watched) Truncate(n int64) error {
+func (f watchedFile) Truncate(n int64) error {
 	f.w.boundary()
 	defer f.w.boundary()
 	return f.File.Truncate(n)
 }
 
-// witness tries at every boundary what would be found if the process, or the machine,
+// crashWitness tries at every boundary what would be found if the process, or the machine,
 // ended there.
-type witness struct {
+type crashWitness struct {
 	t    *testing.T
 	dir  string
 	disk map[string][]byte // what was synced, by file
@@ -59,7 +59,7 @@ type witness struct {
 
 // synced notes what is on disk under which name: a segment is made under another, and
 // the directory is synced once it has its own.
-func (w *witness) synced(path string) {
+func (w *crashWitness) synced(path string) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		path = strings.TrimSuffix(path, ".new")
@@ -70,7 +70,7 @@ func (w *witness) synced(path string) {
 	}
 }
 
-func (w *witness) boundary() {
+func (w *crashWitness) boundary() {
 	files := make(map[string][]byte)
 	list, _ := filepath.Glob(filepath.Join(w.dir, "*.log"))
 	for _, path := range list {
@@ -101,7 +101,7 @@ func (w *witness) boundary() {
 
 // try opens what is left: all that was promised is there, and of the commit that was
 // under way all or nothing.
-func (w *witness) try(how string, files map[string][]byte) {
+func (w *crashWitness) try(how string, files map[string][]byte) {
 	w.tried++
 	dir := filepath.Join(w.t.TempDir(), "left")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -139,8 +139,8 @@ const smallSegment = 512
 // compaction, a killed process and a power cut leave what was promised.
 func TestCrashAtEveryBoundary(t *testing.T) {
 	dir := t.TempDir()
-	w := &witness{t: t, dir: dir, disk: make(map[string][]byte), rnd: rand.New(rand.NewPCG(5, 6))}
-	j, err := open(Options{Dir: dir, Segment: smallSegment}, func(f *os.File) wal.File { return watched{f, w} })
+	w := &crashWitness{t: t, dir: dir, disk: make(map[string][]byte), rnd: rand.New(rand.NewPCG(5, 6))}
+	j, err := open(Options{Dir: dir, Segment: smallSegment}, func(f *os.File) wal.File { return watchedFile{f, w} })
 	require.NoError(t, err)
 	w.mu.Lock()
 	w.acked = make(map[uint64]string)
@@ -148,16 +148,16 @@ func TestCrashAtEveryBoundary(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(7, 8))
 	for round := range 60 {
 		next := maps.Clone(w.acked)
-		var changes []Change
+		var changes []RecordChange
 		for range rnd.IntN(3) + 1 {
 			id := uint64(rnd.IntN(12))
 			if rnd.IntN(4) == 0 {
-				changes = append(changes, Change{ID: id})
+				changes = append(changes, RecordChange{ID: id})
 				delete(next, id)
 				continue
 			}
 			next[id] = strings.Repeat(fmt.Sprint(round, "."), rnd.IntN(20))
-			changes = append(changes, put(id, next[id]))
+			changes = append(changes, putChange(id, next[id]))
 		}
 		w.mu.Lock()
 		w.pending = next
@@ -173,50 +173,50 @@ func TestCrashAtEveryBoundary(t *testing.T) {
 	}
 	require.NoError(t, j.Close())
 	require.Positive(t, j.Stats().Compacted, "it was compacted on the way")
-	require.Equal(t, w.acked, content(t, opened(t, dir, smallSegment)))
+	require.Equal(t, w.acked, readRecords(t, openJournal(t, dir, smallSegment)))
 }
 
-// told is a log that a test reads.
-type told struct {
+// logCounter is a log that a test reads.
+type logCounter struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (l *told) Write(b []byte) (int, error) {
+func (l *logCounter) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(b)
 }
 
-func (l *told) times(what string) int {
+func (l *logCounter) times(what string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return strings.Count(l.text.String(), what)
 }
 
-// wasting opens a journal with one record in its first segment that is needed, and writes
+// openWithLog opens a journal with one record in its first segment that is needed, and writes
 // another again and again until it is to be compacted.
-func wasting(t *testing.T, log *told) *Journal {
+func openWithLog(t *testing.T, log *logCounter) *Journal {
 	t.Helper()
 	j, err := Open(Options{Dir: t.TempDir(), Segment: 1 << 10, Log: zerolog.New(log)})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = j.Close() })
-	j.now(t, put(1, "needed"))
+	j.now(t, putChange(1, "needed"))
 	return j
 }
 
 func (j *Journal) waste(t *testing.T, commits int) {
 	t.Helper()
 	for range commits {
-		j.now(t, put(2, strings.Repeat("x", 200)))
+		j.now(t, putChange(2, strings.Repeat("x", 200)))
 	}
 }
 
 func TestDamageThatCompactionFindsIsToldOnceAndRemembered(t *testing.T) {
-	var log told
-	j := wasting(t, &log)
+	var log logCounter
+	j := openWithLog(t, &log)
 	require.NoError(t, j.Damage())
-	flip(t, j.log.Path(1), wal.HeaderSize+wal.HeadSize+1)
+	flipByte(t, j.log.Path(1), wal.HeaderSize+wal.HeadSize+1)
 	j.waste(t, 100)
 	require.Eventually(t, func() bool { return j.Damage() != nil }, 30*time.Second, time.Millisecond)
 	require.ErrorContains(t, j.Damage(), j.log.Path(1)+" is damaged")
@@ -232,14 +232,14 @@ func TestDamageThatCompactionFindsIsToldOnceAndRemembered(t *testing.T) {
 
 // The file of a segment that isn't needed can't be removed: here a directory is in its place.
 func TestASegmentThatCanNotBeRemovedIsTriedAgain(t *testing.T) {
-	var log told
-	j := wasting(t, &log)
+	var log logCounter
+	j := openWithLog(t, &log)
 	first := j.log.Path(1)
-	j.now(t, Change{ID: 1})
-	j.now(t, put(2, strings.Repeat("y", 1<<10))) // the first segment ends
+	j.now(t, RecordChange{ID: 1})
+	j.now(t, putChange(2, strings.Repeat("y", 1<<10))) // the first segment ends
 	require.NoError(t, os.Rename(first, first+".aside"))
 	require.NoError(t, os.MkdirAll(first+"/in the way", 0o700))
-	j.now(t, put(2, ""), put(3, "")) // and has nothing that is needed
+	j.now(t, putChange(2, ""), putChange(3, "")) // and has nothing that is needed
 	j.waste(t, 100)
 	require.Eventually(t, func() bool { return log.times("can't be removed") > 0 }, 30*time.Second, time.Millisecond)
 	grown := j.log.Size()
@@ -254,6 +254,6 @@ func TestASegmentThatCanNotBeRemovedIsTriedAgain(t *testing.T) {
 	}, 30*time.Second, time.Millisecond)
 	require.Equal(t, 1, log.times("can't be removed"))
 	require.NoError(t, j.Close())
-	again := opened(t, j.opts.Dir, 1<<10)
-	require.Len(t, content(t, again), 2)
+	again := openJournal(t, j.opts.Dir, 1<<10)
+	require.Len(t, readRecords(t, again), 2)
 }

@@ -12,14 +12,14 @@ import (
 	testdisk "github.com/edgebus/edgebus/test/disk"
 )
 
-// filled writes records until the disk is full.
-func filled(t *testing.T, j *Journal, from uint64) (ids []uint64) {
+// fillDisk writes records until the disk is full.
+func fillDisk(t *testing.T, j *Journal, from uint64) (ids []uint64) {
 	t.Helper()
 	value := make([]byte, 256)
 	for id := from; ; {
-		var batch []Change
+		var batch []RecordChange
 		for range 100 {
-			batch = append(batch, Change{id, value})
+			batch = append(batch, RecordChange{id, value})
 			id++
 		}
 		if err := j.Sync(batch); err != nil {
@@ -39,31 +39,31 @@ func TestAJournalOnAFullDiskMakesRoomByWhatIsDeleted(t *testing.T) {
 			dir := testdisk.New(t, size).Dir + "/journal"
 			j, err := Open(Options{Dir: dir})
 			require.NoError(t, err)
-			kept := Change{1, []byte("stays")}
+			kept := RecordChange{1, []byte("stays")}
 			j.now(t, kept)
-			from := uint64(Sequence)
+			from := uint64(FirstSequenced)
 			for round := range 3 {
-				ids := filled(t, j, from)
+				ids := fillDisk(t, j, from)
 				require.Greater(t, len(ids), 1000)
 				require.True(t, j.Stats().Full)
-				require.NoError(t, j.Sync([]Change{{ID: ids[0]}}), "what only deletes is stored")
+				require.NoError(t, j.Sync([]RecordChange{{ID: ids[0]}}), "what only deletes is stored")
 				if round == 1 { // and after a restart on the full disk
 					require.NoError(t, j.Close())
 					j, err = Open(Options{Dir: dir})
 					require.NoError(t, err)
 				}
 				for _, id := range ids[1:] {
-					j.Commit([]Change{{ID: id}}, nil)
+					j.Commit([]RecordChange{{ID: id}}, nil)
 				}
 				from = ids[len(ids)-1] + 1000
-				require.Eventually(t, func() bool { return j.Sync([]Change{{from, []byte("x")}}) == nil }, time.Minute, 10*time.Millisecond)
-				require.Eventually(t, func() bool { return j.Sync([]Change{{ID: from}}) == nil && !j.Stats().Full }, time.Minute, 10*time.Millisecond)
-				require.Equal(t, map[uint64]string{1: "stays"}, content(t, j))
+				require.Eventually(t, func() bool { return j.Sync([]RecordChange{{from, []byte("x")}}) == nil }, time.Minute, 10*time.Millisecond)
+				require.Eventually(t, func() bool { return j.Sync([]RecordChange{{ID: from}}) == nil && !j.Stats().Full }, time.Minute, 10*time.Millisecond)
+				require.Equal(t, map[uint64]string{1: "stays"}, readRecords(t, j))
 			}
 			require.NoError(t, j.Close())
 			j, err = Open(Options{Dir: dir})
 			require.NoError(t, err)
-			require.Equal(t, map[uint64]string{1: "stays"}, content(t, j))
+			require.Equal(t, map[uint64]string{1: "stays"}, readRecords(t, j))
 			require.NoError(t, j.Close())
 		})
 	}
@@ -73,17 +73,17 @@ func TestAJournalOnAFullDiskMakesRoomByWhatIsDeleted(t *testing.T) {
 func TestAJournalOnAFullDiskKeepsWhatStays(t *testing.T) {
 	j, err := Open(Options{Dir: testdisk.New(t, 24).Dir + "/journal"})
 	require.NoError(t, err)
-	ids := filled(t, j, 1)
+	ids := fillDisk(t, j, 1)
 	want := 0
 	for i, id := range ids {
 		if i%3 == 0 {
 			want++
 			continue
 		}
-		j.Commit([]Change{{ID: id}}, nil)
+		j.Commit([]RecordChange{{ID: id}}, nil)
 	}
-	require.Eventually(t, func() bool { return j.Sync([]Change{put(1<<40, "x")}) == nil }, time.Minute, 10*time.Millisecond)
-	require.Len(t, content(t, j), want+1)
+	require.Eventually(t, func() bool { return j.Sync([]RecordChange{putChange(1<<40, "x")}) == nil }, time.Minute, 10*time.Millisecond)
+	require.Len(t, readRecords(t, j), want+1)
 	require.NoError(t, j.Close())
 }
 
@@ -92,19 +92,19 @@ func TestOnAFullDiskWhatMakesRoomIsNotRefusedWithTheRest(t *testing.T) {
 	dir := testdisk.New(t, 8).Dir
 	j, err := Open(Options{Dir: dir + "/journal"})
 	require.NoError(t, err)
-	ids := filled(t, j, 1)
+	ids := fillDisk(t, j, 1)
 	var puts, deletes, empty error
 	all := make(chan struct{})
-	j.turn.Lock() // so that all are one group
-	j.Commit([]Change{put(1<<40, "lazy")}, nil)
-	j.Commit([]Change{put(1<<30, string(make([]byte, 1<<20)))}, func(err error) { puts = err })
-	j.Commit([]Change{{ID: ids[0]}, {ID: ids[1]}}, func(err error) { deletes = err })
+	j.committing.Lock() // so that all are one group
+	j.Commit([]RecordChange{putChange(1<<40, "lazy")}, nil)
+	j.Commit([]RecordChange{putChange(1<<30, string(make([]byte, 1<<20)))}, func(err error) { puts = err })
+	j.Commit([]RecordChange{{ID: ids[0]}, {ID: ids[1]}}, func(err error) { deletes = err })
 	j.Commit(nil, func(err error) { empty = err; close(all) })
-	j.turn.Unlock()
+	j.committing.Unlock()
 	<-all
 	require.True(t, wal.IsFull(puts), puts)
 	require.NoError(t, deletes)
 	require.True(t, wal.IsFull(empty), empty)
-	require.Len(t, content(t, j), len(ids)-2+1)
+	require.Len(t, readRecords(t, j), len(ids)-2+1)
 	require.NoError(t, j.Close())
 }

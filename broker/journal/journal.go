@@ -22,8 +22,8 @@ import (
 // ErrClosed is the outcome of commits that come after Close.
 var ErrClosed = errors.New("the journal is closed")
 
-// Change puts a record, or deletes it if Value is nil. Deleting a record that isn't there is no error.
-type Change struct {
+// RecordChange puts a record, or deletes it if Value is nil. Deleting a record that isn't there is no error.
+type RecordChange struct {
 	ID    uint64
 	Value []byte
 }
@@ -48,28 +48,28 @@ type Journal struct {
 	opts Options
 	log  *wal.Log
 
-	mu      sync.Mutex
-	filling *group
-	writing int  // bytes of the group that is being written
-	due     bool // changes without a done have waited for long enough
-	closing bool
-	wake    chan struct{}
-	lazy    *time.Timer
-	stopped chan struct{}
+	mu            sync.Mutex
+	filling       *commitGroup
+	writing       int  // bytes of the group that is being written
+	lazyDelayOver bool // changes without a done have waited for long enough
+	closing       bool
+	wake          chan struct{}
+	lazy          *time.Timer
+	stopped       chan struct{}
 
-	turn sync.Mutex // held from taking a group until its outcome was given, so that outcomes are in order
+	committing sync.Mutex // held from taking a group until its outcome was given, so that outcomes are in order
 
 	// Written by the holder of turn; Load reads.
 	files      sync.Mutex
-	index      index
+	index      recordIndex
 	live       map[uint64]int64 // bytes of live operations, by segment
-	written    *group           // being written, or spare
+	written    *commitGroup     // being written, or spare
 	compaction *compaction
 	failing    bool
 	full       bool // of failing: for the disk is full
 	unremoved  bool // the oldest segment isn't needed, and could not be removed
 
-	damage atomic.Pointer[unreadable] // found by compaction; nil: none
+	damage atomic.Pointer[unreadableError] // found by compaction; nil: none
 
 	stats struct {
 		commits, groups, failed, live, records, compacted atomic.Int64
@@ -77,8 +77,8 @@ type Journal struct {
 	}
 }
 
-// place is where a live record is.
-type place struct {
+// recordPlace is where a live record is.
+type recordPlace struct {
 	segment uint32
 	at      uint32 // of the operation, from the beginning of the file
 	size    uint32 // of the whole operation
@@ -111,14 +111,14 @@ func (j *Journal) Register(r prometheus.Registerer, store string) {
 	gauge("live_bytes", "Bytes of its files in live records.", func(s Stats) int64 { return s.Live })
 	gauge("records", "Its live records.", func(s Stats) int64 { return s.Records })
 	gauge("segments", "Its files.", func(s Stats) int64 { return s.Segments })
-	gauge("damaged", "1 when a file that is needed can't be read.", func(s Stats) int64 { return oneIf(s.Damaged) })
-	gauge("full", "1 when the disk is full: only what makes room is stored.", func(s Stats) int64 { return oneIf(s.Full) })
+	gauge("damaged", "1 when a file that is needed can't be read.", func(s Stats) int64 { return boolGauge(s.Damaged) })
+	gauge("full", "1 when the disk is full: only what makes room is stored.", func(s Stats) int64 { return boolGauge(s.Full) })
 	f.NewCounterFunc(prometheus.CounterOpts{
 		Namespace: "edgebus", Subsystem: "journal", Name: "compacted_bytes_total", Help: "Bytes that compaction copied.", ConstLabels: labels,
 	}, func() float64 { return float64(j.Stats().Compacted) })
 }
 
-func oneIf(is bool) int64 {
+func boolGauge(is bool) int64 {
 	if is {
 		return 1
 	}
@@ -152,7 +152,7 @@ func (j *Journal) InPlace() error { return j.log.InPlace() }
 
 // Snapshot is the journal as it is at one moment, with all commits whose outcome was given.
 // also is called at that moment, while nothing is committed; see [wal.Log.Snapshot].
-func (j *Journal) Snapshot(also func() error) (pieces []wal.Piece, release func(), err error) {
+func (j *Journal) Snapshot(also func() error) (pieces []wal.SegmentSnapshot, release func(), err error) {
 	return j.log.Snapshot(also)
 }
 
@@ -196,7 +196,7 @@ func open(opts Options, wrap func(*os.File) wal.File) (*Journal, error) {
 		return nil, err
 	}
 	j := &Journal{
-		opts: opts, log: log, filling: newGroup(), written: newGroup(), index: newIndex(), live: make(map[uint64]int64),
+		opts: opts, log: log, filling: newCommitGroup(), written: newCommitGroup(), index: newRecordIndex(), live: make(map[uint64]int64),
 		wake: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
 	if err := j.scan(); err != nil {
@@ -217,7 +217,7 @@ func open(opts Options, wrap func(*os.File) wal.File) (*Journal, error) {
 // Commit makes the changes durable, all or none. It never blocks. done is called with the outcome, not before Commit
 // returns and not on its goroutine, and in the order of the commits. Changes with a nil done are written with the next
 // group, or after Options.Lazy, and if that fails, with a later one.
-func (j *Journal) Commit(changes []Change, done func(error)) {
+func (j *Journal) Commit(changes []RecordChange, done func(error)) {
 	taken, urgent := j.enqueue(changes, done)
 	switch {
 	case urgent:
@@ -229,7 +229,7 @@ func (j *Journal) Commit(changes []Change, done func(error)) {
 
 // enqueue adds the changes to the next group, unless the journal is closed. If they are the first urgent ones in it, the
 // committer has to be woken.
-func (j *Journal) enqueue(changes []Change, done func(error)) (taken, urgent bool) {
+func (j *Journal) enqueue(changes []RecordChange, done func(error)) (taken, urgent bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.closing {
@@ -240,8 +240,8 @@ func (j *Journal) enqueue(changes []Change, done func(error)) (taken, urgent boo
 	for _, c := range changes {
 		g.add(c)
 	}
-	g.calls = append(g.calls, call{done: done, ops: len(g.ops)})
-	urgent = !g.urgent && (done != nil || len(g.buf) > lazyBytes)
+	g.calls = append(g.calls, groupCommit{done: done, ops: len(g.ops)})
+	urgent = !g.urgent && (done != nil || len(g.buf) > maxLazyBytes)
 	g.urgent = g.urgent || urgent
 	if first && !urgent {
 		j.lazy.Reset(j.opts.Lazy)
@@ -249,11 +249,11 @@ func (j *Journal) enqueue(changes []Change, done func(error)) (taken, urgent boo
 	return true, urgent
 }
 
-const lazyBytes = 1 << 20 // of changes without a done; more are urgent
+const maxLazyBytes = 1 << 20 // of changes without a done; more are urgent
 
 func (j *Journal) lazyDue() {
 	j.mu.Lock()
-	j.due = true
+	j.lazyDelayOver = true
 	j.mu.Unlock()
 	j.wakeUp()
 }
@@ -282,71 +282,71 @@ func (j *Journal) Close() error {
 	return j.log.Close()
 }
 
-// Sequence is the first number of a sequence: records that are numbered, and mostly deleted, in order. The index needs 12
+// FirstSequenced is the first number of a sequence: records that are numbered, and mostly deleted, in order. The index needs 12
 // bytes for each. Other records have smaller numbers.
-const Sequence = 1 << 41
+const FirstSequenced = 1 << 41
 
-const pageLen = 256
+const indexPageLen = 256
 
-// index has the place of each live record.
-type index struct {
-	others map[uint64]place
-	pages  map[uint64]*page // of the sequence, by number
+// recordIndex has the place of each live record.
+type recordIndex struct {
+	others map[uint64]recordPlace
+	pages  map[uint64]*indexPage // of the sequence, by number
 	count  int
 }
 
-type page struct {
+type indexPage struct {
 	count  int
-	places [pageLen]place // with size 0: none
+	places [indexPageLen]recordPlace // with size 0: none
 }
 
-func newIndex() index {
-	return index{others: make(map[uint64]place), pages: make(map[uint64]*page)}
+func newRecordIndex() recordIndex {
+	return recordIndex{others: make(map[uint64]recordPlace), pages: make(map[uint64]*indexPage)}
 }
 
-func (x *index) get(id uint64) (p place, ok bool) {
-	if id < Sequence {
+func (x *recordIndex) get(id uint64) (p recordPlace, ok bool) {
+	if id < FirstSequenced {
 		p, ok = x.others[id]
 		return p, ok
 	}
-	if pg := x.pages[id/pageLen]; pg != nil {
-		p = pg.places[id%pageLen]
+	if pg := x.pages[id/indexPageLen]; pg != nil {
+		p = pg.places[id%indexPageLen]
 	}
 	return p, p.size > 0
 }
 
-func (x *index) put(id uint64, p place) {
+func (x *recordIndex) put(id uint64, p recordPlace) {
 	if _, ok := x.get(id); !ok {
 		x.count++
 	}
-	if id < Sequence {
+	if id < FirstSequenced {
 		x.others[id] = p
 		return
 	}
-	pg := x.pages[id/pageLen]
+	pg := x.pages[id/indexPageLen]
 	if pg == nil {
-		pg = &page{}
-		x.pages[id/pageLen] = pg
+		pg = &indexPage{}
+		x.pages[id/indexPageLen] = pg
 	}
-	if pg.places[id%pageLen].size == 0 {
+	if pg.places[id%indexPageLen].size == 0 {
 		pg.count++
 	}
-	pg.places[id%pageLen] = p
+	pg.places[id%indexPageLen] = p
 }
 
-func (x *index) remove(id uint64) {
+func (x *recordIndex) remove(id uint64) {
 	if _, ok := x.get(id); !ok {
 		return
 	}
 	x.count--
-	if id < Sequence {
+	if id < FirstSequenced {
 		delete(x.others, id)
 		return
 	}
-	pg := x.pages[id/pageLen]
-	pg.places[id%pageLen] = place{}
+	pg := x.pages[id/indexPageLen]
+	pg.places[id%indexPageLen] = recordPlace{}
 	if pg.count--; pg.count == 0 {
-		delete(x.pages, id/pageLen)
+		delete(x.pages, id/indexPageLen)
 	}
 }
 
@@ -355,13 +355,13 @@ func (j *Journal) run() {
 	defer close(j.stopped)
 	for range j.wake {
 		for more := true; more; {
-			j.turn.Lock()
+			j.committing.Lock()
 			g, closing := j.takeGroup(true)
 			if g != nil {
 				j.process(g)
 			}
 			more = j.compact() || g != nil
-			j.turn.Unlock()
+			j.committing.Unlock()
 			if g == nil && closing {
 				return
 			}
@@ -371,14 +371,14 @@ func (j *Journal) run() {
 
 // Sync is Commit that returns the outcome. It writes the group itself, so that no other goroutine has to wake up. It must
 // not be called from a done.
-func (j *Journal) Sync(changes []Change) (err error) {
+func (j *Journal) Sync(changes []RecordChange) (err error) {
 	written := false // by another holder of turn
 	taken, _ := j.enqueue(changes, func(outcome error) { err, written = outcome, true })
 	if !taken {
 		return ErrClosed
 	}
-	j.turn.Lock()
-	defer j.turn.Unlock()
+	j.committing.Lock()
+	defer j.committing.Unlock()
 	if !written {
 		g, _ := j.takeGroup(false)
 		j.process(g)
@@ -391,17 +391,17 @@ func (j *Journal) Sync(changes []Change) (err error) {
 
 // takeGroup takes the queued commits, if any is urgent. The callers that the last group has answered are about to commit
 // again: giving way to them makes one group of all callers, not two of half of them.
-func (j *Journal) takeGroup(giveWay bool) (g *group, closing bool) {
+func (j *Journal) takeGroup(giveWay bool) (g *commitGroup, closing bool) {
 	for seen := -1; ; {
 		j.mu.Lock()
 		g = j.filling
-		if len(g.calls) == 0 || !g.urgent && !j.due && !j.closing {
+		if len(g.calls) == 0 || !g.urgent && !j.lazyDelayOver && !j.closing {
 			closing = j.closing
 			j.mu.Unlock()
 			return nil, closing
 		}
-		if !giveWay || len(g.calls) == seen || len(g.buf) > keepGroup {
-			j.filling, j.written, j.due = j.written, nil, false
+		if !giveWay || len(g.calls) == seen || len(g.buf) > maxKeptGroup {
+			j.filling, j.written, j.lazyDelayOver = j.written, nil, false
 			j.writing = len(g.buf) - wal.HeadSize
 			j.mu.Unlock()
 			return g, false
@@ -412,10 +412,10 @@ func (j *Journal) takeGroup(giveWay bool) (g *group, closing bool) {
 	}
 }
 
-const retry = time.Second // of changes without a done, after a failure
+const retryDelay = time.Second // of changes without a done, after a failure
 
 // process makes a group durable and gives the outcome. The caller holds turn.
-func (j *Journal) process(g *group) {
+func (j *Journal) process(g *commitGroup) {
 	began := time.Now()
 	j.files.Lock()
 	err := j.commit(g)
@@ -456,7 +456,7 @@ func (j *Journal) process(g *group) {
 	j.mu.Lock()
 	if err != nil && !j.closing {
 		j.filling.requeue(g, &j.index)
-		j.lazy.Reset(retry)
+		j.lazy.Reset(retryDelay)
 	}
 	g.reset()
 	j.written, j.writing = g, 0
@@ -464,7 +464,7 @@ func (j *Journal) process(g *group) {
 }
 
 // commit makes a group durable, and updates the index.
-func (j *Journal) commit(g *group) error {
+func (j *Journal) commit(g *commitGroup) error {
 	if g.empty() {
 		return nil
 	}
@@ -477,23 +477,23 @@ func (j *Journal) commit(g *group) error {
 }
 
 // note updates the index by a group that is stored.
-func (j *Journal) note(g *group, at wal.Place) {
+func (j *Journal) note(g *commitGroup, at wal.Position) {
 	for _, m := range g.ops {
-		j.account(m.id, place{uint32(at.Segment), uint32(at.At) + m.at, m.size}, m.put)
+		j.account(m.id, recordPlace{uint32(at.Segment), uint32(at.At) + m.at, m.size}, m.put)
 	}
 }
 
 // commitReserved stores those commits of a group that the reserve is for: the ones that only delete, and the ones that nobody waits
 // for, which are small. Unless they free more than they take, they leave of the reserve what compaction needs next.
-func (j *Journal) commitReserved(g *group) {
-	spared := newGroup()
+func (j *Journal) commitReserved(g *commitGroup) {
+	spared := newCommitGroup()
 	var freed int64
 	begin := 0
 	for i := range g.calls {
 		c := &g.calls[i]
 		ops := g.ops[begin:c.ops]
 		begin = c.ops
-		if len(ops) == 0 || c.done != nil && slices.ContainsFunc(ops, func(m mark) bool { return m.put }) {
+		if len(ops) == 0 || c.done != nil && slices.ContainsFunc(ops, func(m groupOperation) bool { return m.put }) {
 			continue
 		}
 		c.stored = true
@@ -519,7 +519,7 @@ func (j *Journal) commitReserved(g *group) {
 }
 
 // commitKeeping is commit that takes room of the reserve on a full disk, and leaves so much of that.
-func (j *Journal) commitKeeping(g *group, keep int64) error {
+func (j *Journal) commitKeeping(g *commitGroup, keep int64) error {
 	at, err := j.log.AppendReserved(g.buf, keep)
 	if err == nil {
 		j.note(g, at)
@@ -533,7 +533,7 @@ func (j *Journal) setFull(full bool) {
 }
 
 // account updates the index, and how many bytes of each segment are live.
-func (j *Journal) account(id uint64, p place, put bool) {
+func (j *Journal) account(id uint64, p recordPlace, put bool) {
 	if old, ok := j.index.get(id); ok {
 		j.live[uint64(old.segment)] -= int64(old.size)
 		j.stats.live.Add(-int64(old.size))
@@ -551,8 +551,8 @@ func (j *Journal) account(id uint64, p place, put bool) {
 // compaction copies the live records of the oldest segment to the log's end, some of them between any two groups.
 type compaction struct {
 	segment *wal.Reader
-	body    []byte    // what is left of the frame that was read last
-	from    wal.Place // where body begins
+	body    []byte       // what is left of the frame that was read last
+	from    wal.Position // where body begins
 }
 
 const (
@@ -575,10 +575,10 @@ func (j *Journal) compact() bool {
 		return true
 	}
 	j.endCompaction() // from the beginning, with the next group
-	unread, unremoved := (*unreadable)(nil), (*unremovable)(nil)
+	unread, unremoved := (*unreadableError)(nil), (*unremovableError)(nil)
 	switch {
 	case errors.As(err, &unread):
-		_ = j.unread(unread)
+		_ = j.recordDamage(unread)
 	case errors.As(err, &unremoved):
 		if !j.unremoved {
 			j.opts.Log.Warn().Err(err).Msg(j.opts.Name + ": a file that isn't needed can't be removed; trying again later")
@@ -594,14 +594,14 @@ func (j *Journal) compact() bool {
 	return false
 }
 
-// unreadable is the error for a segment that can't be read and has records that are needed.
-type unreadable struct{ error }
+// unreadableError is the error for a segment that can't be read and has records that are needed.
+type unreadableError struct{ error }
 
-// unremovable is the error for a segment that is not needed and can't be removed.
-type unremovable struct{ error }
+// unremovableError is the error for a segment that is not needed and can't be removed.
+type unremovableError struct{ error }
 
-// temporary reports whether an error of reading may go away.
-func temporary(err error) bool {
+// isTemporary reports whether an error of reading may go away.
+func isTemporary(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.ENOMEM)
 }
 
@@ -636,20 +636,20 @@ func (j *Journal) compactOldest() error {
 			return j.remove(base)
 		}
 		if j.live[oldest] == 0 {
-			return j.drop(newGroup(), oldest)
+			return j.drop(newCommitGroup(), oldest)
 		}
 		r, err := j.log.Read(oldest, nil)
-		if err != nil && !temporary(err) {
-			return &unreadable{err}
+		if err != nil && !isTemporary(err) {
+			return &unreadableError{err}
 		} else if err != nil {
 			return err
 		}
 		j.compaction = &compaction{segment: r}
 	}
-	g := newGroup()
+	g := newCommitGroup()
 	more, err := j.copyLive(g)
 	if err != nil {
-		return &unreadable{err}
+		return &unreadableError{err}
 	}
 	j.stats.compacted.Add(int64(len(g.buf)))
 	if more {
@@ -659,7 +659,7 @@ func (j *Journal) compactOldest() error {
 }
 
 // commitCopies stores what compaction has copied, if there is any.
-func (j *Journal) commitCopies(g *group) error {
+func (j *Journal) commitCopies(g *commitGroup) error {
 	if g.empty() {
 		return nil
 	}
@@ -667,12 +667,12 @@ func (j *Journal) commitCopies(g *group) error {
 }
 
 // copyLive puts the next few live records of the oldest segment into a group. It reports whether there are more.
-func (j *Journal) copyLive(g *group) (more bool, err error) {
+func (j *Journal) copyLive(g *commitGroup) (more bool, err error) {
 	c := j.compaction
 	for looked := 0; looked < compactBytes; {
 		if len(c.body) == 0 {
 			if c.body, c.from, err = c.segment.Next(); err != nil {
-				return false, ignore(io.EOF, err)
+				return false, ignoreError(io.EOF, err)
 			}
 			c.from.At += wal.HeadSize
 			continue
@@ -682,7 +682,7 @@ func (j *Journal) copyLive(g *group) (more bool, err error) {
 			return false, j.log.Damaged(c.from, err)
 		}
 		if op.kind == opPut && j.isLive(op.id, c.from) {
-			g.add(Change{op.id, op.value})
+			g.add(RecordChange{op.id, op.value})
 		}
 		c.body, c.from.At = c.body[op.size:], c.from.At+int64(op.size)
 		looked += op.size
@@ -690,7 +690,7 @@ func (j *Journal) copyLive(g *group) (more bool, err error) {
 	return true, nil
 }
 
-func ignore(what, err error) error {
+func ignoreError(what, err error) error {
 	if errors.Is(err, what) {
 		return nil
 	}
@@ -698,13 +698,13 @@ func ignore(what, err error) error {
 }
 
 // isLive reports whether the operation at a place is a record's last one.
-func (j *Journal) isLive(id uint64, at wal.Place) bool {
+func (j *Journal) isLive(id uint64, at wal.Position) bool {
 	p, ok := j.index.get(id)
 	return ok && uint64(p.segment) == at.Segment && int64(p.at) == at.At
 }
 
 // drop commits the last copies together with the operation that retires the oldest segment, and removes that.
-func (j *Journal) drop(g *group, oldest uint64) error {
+func (j *Journal) drop(g *commitGroup, oldest uint64) error {
 	g.addBase(oldest + 1)
 	if err := j.commitCopies(g); err != nil {
 		return err
@@ -717,7 +717,7 @@ func (j *Journal) drop(g *group, oldest uint64) error {
 // remove removes the segments before base, the oldest first.
 func (j *Journal) remove(base uint64) error {
 	if err := j.log.Retire(base); err != nil {
-		return &unremovable{err}
+		return &unremovableError{err}
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/edgebus/edgebus/broker/wal"
 )
 
-func opened(t testing.TB, dir string, segment int) *Journal {
+func openJournal(t testing.TB, dir string, segment int) *Journal {
 	t.Helper()
 	j, err := Open(Options{Dir: dir, Segment: segment})
 	require.NoError(t, err)
@@ -28,18 +28,18 @@ func opened(t testing.TB, dir string, segment int) *Journal {
 	return j
 }
 
-func (j *Journal) now(t testing.TB, changes ...Change) {
+func (j *Journal) now(t testing.TB, changes ...RecordChange) {
 	t.Helper()
 	require.NoError(t, j.try(changes...))
 }
 
-func (j *Journal) try(changes ...Change) error {
+func (j *Journal) try(changes ...RecordChange) error {
 	done := make(chan error, 1)
 	j.Commit(changes, func(err error) { done <- err })
 	return <-done
 }
 
-func content(t testing.TB, j *Journal) map[uint64]string {
+func readRecords(t testing.TB, j *Journal) map[uint64]string {
 	t.Helper()
 	all := make(map[uint64]string)
 	require.NoError(t, j.Load(func(id uint64, value []byte) error {
@@ -50,31 +50,31 @@ func content(t testing.TB, j *Journal) map[uint64]string {
 	return all
 }
 
-func put(id uint64, value string) Change { return Change{id, []byte(value)} }
+func putChange(id uint64, value string) RecordChange { return RecordChange{id, []byte(value)} }
 
 func TestWhatWasCommittedIsThereAgain(t *testing.T) {
 	dir := t.TempDir()
-	j := opened(t, filepath.Join(dir, "new", "er"), 0)
-	j.now(t, put(1, "one"), put(2, ""), put(3, "three"))
-	j.now(t, put(1, "uno"), Change{ID: 3}, Change{ID: 99})
-	j.Commit([]Change{put(4, "nobody waits")}, nil)
+	j := openJournal(t, filepath.Join(dir, "new", "er"), 0)
+	j.now(t, putChange(1, "one"), putChange(2, ""), putChange(3, "three"))
+	j.now(t, putChange(1, "uno"), RecordChange{ID: 3}, RecordChange{ID: 99})
+	j.Commit([]RecordChange{putChange(4, "nobody waits")}, nil)
 	require.NoError(t, j.Close())
 	require.NoError(t, j.Close())
-	require.ErrorIs(t, j.try(put(5, "late")), ErrClosed)
-	j = opened(t, filepath.Join(dir, "new", "er"), 0)
-	require.Equal(t, map[uint64]string{1: "uno", 2: "", 4: "nobody waits"}, content(t, j))
+	require.ErrorIs(t, j.try(putChange(5, "late")), ErrClosed)
+	j = openJournal(t, filepath.Join(dir, "new", "er"), 0)
+	require.Equal(t, map[uint64]string{1: "uno", 2: "", 4: "nobody waits"}, readRecords(t, j))
 	require.Equal(t, int64(3), j.Stats().Records)
 }
 
 func TestNobodyWaitsForLong(t *testing.T) {
-	j := opened(t, t.TempDir(), 0)
-	j.Commit([]Change{put(1, "x")}, nil)
+	j := openJournal(t, t.TempDir(), 0)
+	j.Commit([]RecordChange{putChange(1, "x")}, nil)
 	require.Eventually(t, func() bool { return j.Stats().Groups == 1 }, 30*time.Second, time.Millisecond)
 }
 
 func TestOneProcessAtATime(t *testing.T) {
 	dir := t.TempDir()
-	opened(t, dir, 0)
+	openJournal(t, dir, 0)
 	_, err := Open(Options{Dir: dir})
 	require.ErrorContains(t, err, dir+" is in use by another process")
 }
@@ -86,25 +86,25 @@ func TestCompactionIsBounded(t *testing.T) {
 	const segment = 8 << 10
 	model := make(map[uint64]string)
 	rnd := rand.New(rand.NewPCG(1, 2))
-	j := opened(t, dir, segment)
+	j := openJournal(t, dir, segment)
 	for round := range 3000 {
-		var changes []Change
+		var changes []RecordChange
 		for range rnd.IntN(5) + 1 {
 			id := uint64(rnd.IntN(100))
 			if rnd.IntN(3) == 0 {
-				changes = append(changes, Change{ID: id})
+				changes = append(changes, RecordChange{ID: id})
 				delete(model, id)
 				continue
 			}
 			value := strings.Repeat(fmt.Sprint(round, "."), rnd.IntN(30))
-			changes = append(changes, put(id, value))
+			changes = append(changes, putChange(id, value))
 			model[id] = value
 		}
 		j.now(t, changes...)
 		if round%500 == 0 {
 			require.NoError(t, j.Close())
-			j = opened(t, dir, segment)
-			require.Equal(t, model, content(t, j))
+			j = openJournal(t, dir, segment)
+			require.Equal(t, model, readRecords(t, j))
 		}
 	}
 	require.NoError(t, j.Close())
@@ -130,16 +130,16 @@ func TestCrashAtAnyPoint(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
 			dir := t.TempDir()
-			j := opened(t, dir, 2<<10)
+			j := openJournal(t, dir, 2<<10)
 			acked := make(map[uint64]string)
 			next := uint64(1)
 			for range 200 {
 				a, b := next, next+1
 				next += 2
 				value := strings.Repeat("v", rnd.IntN(100))
-				changes := []Change{put(a, value), put(b, value)} // both or none
+				changes := []RecordChange{putChange(a, value), putChange(b, value)} // both or none
 				old := uint64(rnd.IntN(int(next)))
-				changes = append(changes, Change{ID: old})
+				changes = append(changes, RecordChange{ID: old})
 				j.now(t, changes...)
 				acked[a], acked[b] = value, value
 				delete(acked, old)
@@ -149,11 +149,11 @@ func TestCrashAtAnyPoint(t *testing.T) {
 			text, err := os.ReadFile(last)
 			require.NoError(t, err)
 			// One more group that was being written when the power went.
-			g := newGroup()
-			g.add(put(next, strings.Repeat("t", 200)))
-			g.add(put(next+1, "t"))
+			g := newCommitGroup()
+			g.add(putChange(next, strings.Repeat("t", 200)))
+			g.add(putChange(next+1, "t"))
 			_, newest := j.log.Segments()
-			g.buf = wal.Seal(g.buf, wal.Place{Segment: newest, At: int64(len(text))})
+			g.buf = wal.SealFrame(g.buf, wal.Position{Segment: newest, At: int64(len(text))})
 			torn := bytes.Clone(g.buf)
 			switch rnd.IntN(4) {
 			case 0:
@@ -166,12 +166,12 @@ func TestCrashAtAnyPoint(t *testing.T) {
 				torn[rnd.IntN(len(torn))] ^= 0x40
 			}
 			require.NoError(t, os.WriteFile(last, append(text, torn...), 0o600))
-			j = opened(t, dir, 2<<10)
-			require.Equal(t, acked, content(t, j))
-			j.now(t, put(next, "goes on"))
+			j = openJournal(t, dir, 2<<10)
+			require.Equal(t, acked, readRecords(t, j))
+			j.now(t, putChange(next, "goes on"))
 			require.NoError(t, j.Close())
 			acked[next] = "goes on"
-			require.Equal(t, acked, content(t, opened(t, dir, 2<<10)))
+			require.Equal(t, acked, readRecords(t, openJournal(t, dir, 2<<10)))
 		})
 	}
 }
@@ -179,11 +179,11 @@ func TestCrashAtAnyPoint(t *testing.T) {
 // A payload that looks like a frame is none.
 func TestFrameInAPayload(t *testing.T) {
 	dir := t.TempDir()
-	j := opened(t, dir, 0)
-	inner := newGroup()
-	inner.add(put(7, "forged"))
-	inner.buf = wal.Seal(inner.buf, wal.Place{Segment: 1, At: wal.HeaderSize + wal.HeadSize + 3})
-	j.now(t, put(1, string(inner.buf)))
+	j := openJournal(t, dir, 0)
+	inner := newCommitGroup()
+	inner.add(putChange(7, "forged"))
+	inner.buf = wal.SealFrame(inner.buf, wal.Position{Segment: 1, At: wal.HeaderSize + wal.HeadSize + 3})
+	j.now(t, putChange(1, string(inner.buf)))
 	require.NoError(t, j.Close())
 	path := j.log.Path(1)
 	text, err := os.ReadFile(path)
@@ -191,26 +191,26 @@ func TestFrameInAPayload(t *testing.T) {
 	const cut = 4 + 4 + 1 // both end marks, and one byte
 	require.NoError(t, os.WriteFile(path, text[:len(text)-cut], 0o600))
 	require.NoError(t, os.Remove(filepath.Join(dir, "confirmed")))
-	require.Empty(t, content(t, opened(t, dir, 0)))
+	require.Empty(t, readRecords(t, openJournal(t, dir, 0)))
 }
 
 func TestDamageIsRefused(t *testing.T) {
 	make3 := func(t *testing.T) (dir string, j *Journal) {
 		dir = t.TempDir()
-		j = opened(t, dir, 256)
+		j = openJournal(t, dir, 256)
 		for i := range uint64(20) {
-			j.now(t, put(i, strings.Repeat("x", 50)))
+			j.now(t, putChange(i, strings.Repeat("x", 50)))
 		}
 		require.NoError(t, j.Close())
 		require.Greater(t, j.log.Count(), int64(2))
 		return dir, j
 	}
 	for name, spoil := range map[string]func(t *testing.T, j *Journal) string{
-		"bit in the first segment": func(t *testing.T, j *Journal) string { return flip(t, j.log.Path(1), 60) },
-		"header":                   func(t *testing.T, j *Journal) string { return flip(t, j.log.Path(2), 3) },
+		"bit in the first segment": func(t *testing.T, j *Journal) string { return flipByte(t, j.log.Path(1), 60) },
+		"header":                   func(t *testing.T, j *Journal) string { return flipByte(t, j.log.Path(2), 3) },
 		"bit before the last group": func(t *testing.T, j *Journal) string {
-			require.NoError(t, j.reopen(t, put(100, "a"), put(101, "b")))
-			return flip(t, j.last(), wal.HeaderSize+wal.HeadSize+1)
+			require.NoError(t, j.reopen(t, putChange(100, "a"), putChange(101, "b")))
+			return flipByte(t, j.last(), wal.HeaderSize+wal.HeadSize+1)
 		},
 		"truncated in the middle": func(t *testing.T, j *Journal) string {
 			require.NoError(t, os.Truncate(j.log.Path(2), 100))
@@ -240,8 +240,8 @@ func TestDamageIsRefused(t *testing.T) {
 }
 
 // reopen commits each change in a group of its own, in a new segment.
-func (j *Journal) reopen(t *testing.T, changes ...Change) error {
-	again := opened(t, j.opts.Dir, 1<<20)
+func (j *Journal) reopen(t *testing.T, changes ...RecordChange) error {
+	again := openJournal(t, j.opts.Dir, 1<<20)
 	if err := again.log.Cut(); err != nil {
 		return err
 	}
@@ -258,7 +258,7 @@ func (j *Journal) last() string {
 	return j.log.Path(newest)
 }
 
-func flip(t *testing.T, path string, at int) string {
+func flipByte(t *testing.T, path string, at int) string {
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	text[at] ^= 1
@@ -267,32 +267,32 @@ func flip(t *testing.T, path string, at int) string {
 }
 
 func TestErrorOfTheReaderNamesTheFile(t *testing.T) {
-	j := opened(t, t.TempDir(), 0)
-	j.now(t, put(1, "x"))
+	j := openJournal(t, t.TempDir(), 0)
+	j.now(t, putChange(1, "x"))
 	err := j.Load(func(uint64, []byte) error { return errors.New("no such kind") })
 	require.ErrorContains(t, err, j.log.Path(1))
 	require.ErrorContains(t, err, "record 1: no such kind")
 }
 
-// faulty is a file on a disk that is full, or that fails, for a while.
-type faulty struct {
+// faultyFile is a file on a disk that is full, or that fails, for a while.
+type faultyFile struct {
 	wal.File
-	disk *disk
+	disk *faultyDisk
 }
 
-type disk struct {
+type faultyDisk struct {
 	mu             sync.Mutex
 	full, unsynced bool
 	stuck          bool // not even what was written can be taken back
 }
 
-func (d *disk) set(change func(*disk)) {
+func (d *faultyDisk) set(change func(*faultyDisk)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	change(d)
 }
 
-func (f faulty) WriteAt(b []byte, at int64) (int, error) {
+func (f faultyFile) WriteAt(b []byte, at int64) (int, error) {
 	f.disk.mu.Lock()
 	defer f.disk.mu.Unlock()
 	if f.disk.full {
@@ -302,7 +302,7 @@ func (f faulty) WriteAt(b []byte, at int64) (int, error) {
 	return f.File.WriteAt(b, at)
 }
 
-func (f faulty) Sync() error {
+func (f faultyFile) Sync() error {
 	f.disk.mu.Lock()
 	defer f.disk.mu.Unlock()
 	if f.disk.unsynced {
@@ -311,7 +311,7 @@ func (f faulty) Sync() error {
 	return f.File.Sync()
 }
 
-func (f faulty) Truncate(n int64) error {
+func (f faultyFile) Truncate(n int64) error {
 	f.disk.mu.Lock()
 	defer f.disk.mu.Unlock()
 	if f.disk.stuck {
@@ -321,35 +321,37 @@ func (f faulty) Truncate(n int64) error {
 }
 
 func TestFailedCommitsLeaveNothingAndItRecovers(t *testing.T) {
-	d := &disk{}
+	d := &faultyDisk{}
 	dir := t.TempDir()
-	j, err := open(Options{Dir: dir, Segment: 1 << 10}, func(f *os.File) wal.File { return faulty{wal.Synced{File: f}, d} })
+	j, err := open(Options{Dir: dir, Segment: 1 << 10}, func(f *os.File) wal.File { return faultyFile{wal.SyncedFile{File: f}, d} })
 	require.NoError(t, err)
 	model := make(map[uint64]string)
 	rnd := rand.New(rand.NewPCG(3, 4))
 	failures := 0
 	for i := range uint64(500) {
-		d.set(func(d *disk) { d.full, d.unsynced, d.stuck = rnd.IntN(5) == 0, rnd.IntN(9) == 0, rnd.IntN(5) == 0 })
+		d.set(func(d *faultyDisk) {
+			d.full, d.unsynced, d.stuck = rnd.IntN(5) == 0, rnd.IntN(9) == 0, rnd.IntN(5) == 0
+		})
 		id := i % 50
-		if err := j.try(put(id, fmt.Sprint(i))); err != nil {
+		if err := j.try(putChange(id, fmt.Sprint(i))); err != nil {
 			failures++
 			require.ErrorContains(t, err, dir)
 			continue
 		}
 		model[id] = fmt.Sprint(i)
 	}
-	d.set(func(d *disk) { d.full, d.unsynced, d.stuck = false, false, false })
-	j.now(t, put(1000, "well again"))
+	d.set(func(d *faultyDisk) { d.full, d.unsynced, d.stuck = false, false, false })
+	j.now(t, putChange(1000, "well again"))
 	model[1000] = "well again"
 	require.Greater(t, failures, 50)
 	require.NoError(t, j.Close())
 	require.Equal(t, int64(failures), j.Stats().Failed)
-	require.Equal(t, model, content(t, opened(t, dir, 1<<10)))
+	require.Equal(t, model, readRecords(t, openJournal(t, dir, 1<<10)))
 }
 
 func TestCommitsOfManyAreAnsweredInOrder(t *testing.T) {
 	dir := t.TempDir()
-	j := opened(t, dir, 4<<10)
+	j := openJournal(t, dir, 4<<10)
 	const writers, each = 8, 300
 	var all sync.WaitGroup
 	var mu sync.Mutex
@@ -359,7 +361,7 @@ func TestCommitsOfManyAreAnsweredInOrder(t *testing.T) {
 			var mine sync.WaitGroup
 			for i := range each {
 				mine.Add(1)
-				j.Commit([]Change{put(uint64(w), fmt.Sprint(i))}, func(err error) {
+				j.Commit([]RecordChange{putChange(uint64(w), fmt.Sprint(i))}, func(err error) {
 					defer mine.Done()
 					mu.Lock()
 					defer mu.Unlock()
@@ -379,22 +381,22 @@ func TestCommitsOfManyAreAnsweredInOrder(t *testing.T) {
 		want[w] = fmt.Sprint(each - 1)
 	}
 	require.NoError(t, j.Close())
-	require.True(t, maps.Equal(want, content(t, opened(t, dir, 4<<10))))
+	require.True(t, maps.Equal(want, readRecords(t, openJournal(t, dir, 4<<10))))
 }
 
 // Those who write by themselves, and those who have it done, take turns: each finds the
 // last state that it left, and nothing is lost or comes twice.
 func TestSyncAndCommitTakeTurns(t *testing.T) {
 	dir := t.TempDir()
-	j := opened(t, dir, 4<<10)
+	j := openJournal(t, dir, 4<<10)
 	const writers, each = 4, 200
 	var all sync.WaitGroup
 	for w := range writers {
 		all.Go(func() {
 			for i := range each {
-				change := put(uint64(w), strings.Repeat(fmt.Sprint(i, " "), 20))
+				change := putChange(uint64(w), strings.Repeat(fmt.Sprint(i, " "), 20))
 				if w%2 == 0 {
-					if err := j.Sync([]Change{change}); err != nil {
+					if err := j.Sync([]RecordChange{change}); err != nil {
 						t.Error(err)
 					}
 					continue
@@ -407,27 +409,27 @@ func TestSyncAndCommitTakeTurns(t *testing.T) {
 	s := j.Stats()
 	require.Equal(t, int64(writers*each), s.Commits)
 	require.NoError(t, j.Close())
-	require.ErrorIs(t, j.Sync([]Change{put(1, "late")}), ErrClosed)
-	j = opened(t, dir, 4<<10)
-	for _, last := range content(t, j) {
+	require.ErrorIs(t, j.Sync([]RecordChange{putChange(1, "late")}), ErrClosed)
+	j = openJournal(t, dir, 4<<10)
+	for _, last := range readRecords(t, j) {
 		require.Equal(t, strings.Repeat(fmt.Sprint(each-1, " "), 20), last)
 	}
 	require.Equal(t, int64(writers), j.Stats().Records)
 }
 
 func FuzzSegment(f *testing.F) {
-	g := newGroup()
-	g.add(put(1, "one"))
-	g.add(Change{ID: 300})
+	g := newCommitGroup()
+	g.add(putChange(1, "one"))
+	g.add(RecordChange{ID: 300})
 	g.addBase(1)
-	g.buf = wal.Seal(g.buf, wal.Place{Segment: 1, At: wal.HeaderSize})
+	g.buf = wal.SealFrame(g.buf, wal.Position{Segment: 1, At: wal.HeaderSize})
 	f.Add(append(wal.AppendHeader(nil, 1, 0, 0), g.buf...), false)
 	f.Add(g.buf[wal.HeadSize:], true)
 	f.Add([]byte{opPut, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1}, true)
 	f.Fuzz(func(t *testing.T, text []byte, framed bool) {
 		if framed { // a body with a right checksum
 			frame := append(make([]byte, wal.HeadSize), text...)
-			frame = wal.Seal(frame, wal.Place{Segment: 1, At: wal.HeaderSize})
+			frame = wal.SealFrame(frame, wal.Position{Segment: 1, At: wal.HeaderSize})
 			text = append(wal.AppendHeader(nil, 1, 0, 0), frame...)
 		}
 		dir := t.TempDir()
@@ -438,62 +440,62 @@ func FuzzSegment(f *testing.F) {
 			require.ErrorContains(t, err, dir)
 			return
 		}
-		before := content(t, j)
-		require.NoError(t, j.try(put(5, "more")))
+		before := readRecords(t, j)
+		require.NoError(t, j.try(putChange(5, "more")))
 		before[5] = "more"
 		require.NoError(t, j.Close())
 		j, err = Open(Options{Dir: dir})
 		require.NoError(t, err)
-		require.Equal(t, before, content(t, j))
+		require.Equal(t, before, readRecords(t, j))
 		require.NoError(t, j.Close())
 	})
 }
 
 func TestWhatNobodyWaitsForIsTriedAgain(t *testing.T) {
-	d := &disk{}
+	d := &faultyDisk{}
 	dir := t.TempDir()
-	j, err := open(Options{Dir: dir}, func(f *os.File) wal.File { return faulty{wal.Synced{File: f}, d} })
+	j, err := open(Options{Dir: dir}, func(f *os.File) wal.File { return faultyFile{wal.SyncedFile{File: f}, d} })
 	require.NoError(t, err)
-	j.now(t, put(1, "one"), put(2, "two"), put(3, "three"))
-	d.set(func(d *disk) { d.full = true })
-	j.Commit([]Change{{ID: 1}, put(4, "old")}, nil)
-	require.Error(t, j.try(put(2, "refused")))
-	j.Commit([]Change{put(4, "new")}, nil)
-	require.Error(t, j.try(put(3, "refused")))
-	d.set(func(d *disk) { d.full = false })
-	j.now(t, put(5, "five")) // takes along what waited
+	j.now(t, putChange(1, "one"), putChange(2, "two"), putChange(3, "three"))
+	d.set(func(d *faultyDisk) { d.full = true })
+	j.Commit([]RecordChange{{ID: 1}, putChange(4, "old")}, nil)
+	require.Error(t, j.try(putChange(2, "refused")))
+	j.Commit([]RecordChange{putChange(4, "new")}, nil)
+	require.Error(t, j.try(putChange(3, "refused")))
+	d.set(func(d *faultyDisk) { d.full = false })
+	j.now(t, putChange(5, "five")) // takes along what waited
 	require.NoError(t, j.Close())
-	require.Equal(t, map[uint64]string{2: "two", 3: "three", 4: "new", 5: "five"}, content(t, opened(t, dir, 0)))
+	require.Equal(t, map[uint64]string{2: "two", 3: "three", 4: "new", 5: "five"}, readRecords(t, openJournal(t, dir, 0)))
 }
 
 // On a full disk sessions come and go, and with each a record is to be deleted that was never stored.
 func TestWhatWasNeverStoredDoesNotWaitToBeDeleted(t *testing.T) {
-	d := &disk{}
+	d := &faultyDisk{}
 	dir := t.TempDir()
-	j, err := open(Options{Dir: dir}, func(f *os.File) wal.File { return faulty{wal.Synced{File: f}, d} })
+	j, err := open(Options{Dir: dir}, func(f *os.File) wal.File { return faultyFile{wal.SyncedFile{File: f}, d} })
 	require.NoError(t, err)
-	j.now(t, put(1, "one"), put(2, "two"))
-	d.set(func(d *disk) { d.full = true })
-	j.Commit([]Change{{ID: 1}}, nil)
+	j.now(t, putChange(1, "one"), putChange(2, "two"))
+	d.set(func(d *faultyDisk) { d.full = true })
+	j.Commit([]RecordChange{{ID: 1}}, nil)
 	for id := uint64(10); id < 410; id++ {
-		require.Error(t, j.try(put(id, "refused")))
-		j.Commit([]Change{put(id+5000, "written late")}, nil)
-		j.Commit([]Change{{ID: id}, {ID: id + 5000}, put(2, fmt.Sprint(id))}, nil)
+		require.Error(t, j.try(putChange(id, "refused")))
+		j.Commit([]RecordChange{putChange(id+5000, "written late")}, nil)
+		j.Commit([]RecordChange{{ID: id}, {ID: id + 5000}, putChange(2, fmt.Sprint(id))}, nil)
 		require.Less(t, j.Stats().Waiting, int64(1000))
 	}
 	require.Error(t, j.try(), "with the last of them")
-	d.set(func(d *disk) { d.full = false })
-	j.now(t, put(3, "three"))
+	d.set(func(d *faultyDisk) { d.full = false })
+	j.now(t, putChange(3, "three"))
 	require.NoError(t, j.Close())
-	require.Equal(t, map[uint64]string{2: "409", 3: "three"}, content(t, opened(t, dir, 0)))
+	require.Equal(t, map[uint64]string{2: "409", 3: "three"}, readRecords(t, openJournal(t, dir, 0)))
 }
 
 // Who only looks sees what an opening would, and leaves everything as it is: also the
 // end of a torn write, and that there is no lock.
 func TestReadOnlyChangesNothing(t *testing.T) {
 	dir := t.TempDir()
-	j := opened(t, dir, 0)
-	j.now(t, put(1, "one"), put(2, "two"))
+	j := openJournal(t, dir, 0)
+	j.now(t, putChange(1, "one"), putChange(2, "two"))
 	require.NoError(t, j.Close())
 	require.NoError(t, os.Remove(filepath.Join(dir, "lock")))
 	require.NoError(t, os.Remove(filepath.Join(dir, "reserve")))
@@ -506,8 +508,8 @@ func TestReadOnlyChangesNothing(t *testing.T) {
 
 	j, err = Open(Options{Dir: dir, ReadOnly: true})
 	require.NoError(t, err)
-	require.Equal(t, map[uint64]string{1: "one", 2: "two"}, content(t, j))
-	require.ErrorIs(t, j.try(put(3, "three")), ErrClosed)
+	require.Equal(t, map[uint64]string{1: "one", 2: "two"}, readRecords(t, j))
+	require.ErrorIs(t, j.try(putChange(3, "three")), ErrClosed)
 	require.NoError(t, j.Close())
 	after, err := os.ReadFile(segment)
 	require.NoError(t, err)
@@ -527,7 +529,7 @@ func TestReadOnlyChangesNothing(t *testing.T) {
 // records larger than a span come in the order that is asked for. One that is damaged ends the reading after those before it.
 func TestReadGivesWhatIsAskedForInOrder(t *testing.T) {
 	dir := t.TempDir()
-	j := opened(t, dir, 256<<10)
+	j := openJournal(t, dir, 256<<10)
 	want := make(map[uint64]string)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for id := uint64(1); id <= 400; id++ {
@@ -539,7 +541,7 @@ func TestReadGivesWhatIsAskedForInOrder(t *testing.T) {
 			size = readSpan + rng.IntN(readSpan)
 		}
 		want[id] = strings.Repeat(string(rune('a'+id%26)), size)
-		j.now(t, put(id, want[id]))
+		j.now(t, putChange(id, want[id]))
 	}
 	for range 20 {
 		ids := rng.Perm(400)[:100]

@@ -12,7 +12,7 @@ import (
 // scan builds the index.
 func (j *Journal) scan() error {
 	var base uint64
-	err := j.log.Scan(0, func(at wal.Place, body []byte) error {
+	err := j.log.Scan(0, func(at wal.Position, body []byte) error {
 		at.At += wal.HeadSize
 		for len(body) > 0 {
 			op, err := nextOp(body)
@@ -22,7 +22,7 @@ func (j *Journal) scan() error {
 			if op.kind == opBase {
 				base = max(base, op.id)
 			} else {
-				j.account(op.id, place{uint32(at.Segment), uint32(at.At), uint32(op.size)}, op.kind == opPut)
+				j.account(op.id, recordPlace{uint32(at.Segment), uint32(at.At), uint32(op.size)}, op.kind == opPut)
 			}
 			at.At += int64(op.size)
 			body = body[op.size:]
@@ -35,7 +35,7 @@ func (j *Journal) scan() error {
 	base = max(base, j.log.Base())
 	for number, live := range j.live {
 		if number < base && live > 0 {
-			return j.log.Damaged(wal.Place{Segment: number}, errors.New("it has records that were copied, and are missing where they were copied to"))
+			return j.log.Damaged(wal.Position{Segment: number}, errors.New("it has records that were copied, and are missing where they were copied to"))
 		}
 	}
 	return j.log.Begin(base)
@@ -73,7 +73,7 @@ func (j *Journal) Read(ids []uint64, each func(i int, value []byte) error) error
 	defer j.files.Unlock()
 	var buf []byte
 	for i := 0; i < len(ids); {
-		near, err := j.near(ids[i:])
+		near, err := j.nearbyPlaces(ids[i:])
 		if err != nil {
 			return err
 		}
@@ -82,19 +82,19 @@ func (j *Journal) Read(ids []uint64, each func(i int, value []byte) error) error
 		if cap(buf) < size {
 			buf = make([]byte, max(size, 1<<10))
 		}
-		at := wal.Place{Segment: uint64(first.segment), At: int64(first.at)}
+		at := wal.Position{Segment: uint64(first.segment), At: int64(first.at)}
 		if err = j.log.ReadAt(buf[:size], at); err != nil && len(near) > 1 { // the first ones may be whole
 			near = near[:1]
 			err = j.log.ReadAt(buf[:first.size], at)
 		}
-		if temporary(err) {
+		if isTemporary(err) {
 			return err
 		} else if err != nil {
-			return j.unread(err)
+			return j.recordDamage(err)
 		}
 		for k, p := range near {
 			if err := readRecord(buf[p.at-first.at:][:p.size], ids[i+k], func(value []byte) error { return each(i+k, value) }); err != nil {
-				return j.unread(j.log.Damaged(wal.Place{Segment: at.Segment, At: int64(p.at)}, err))
+				return j.recordDamage(j.log.Damaged(wal.Position{Segment: at.Segment, At: int64(p.at)}, err))
 			}
 		}
 		i += len(near)
@@ -109,8 +109,8 @@ const (
 	readSpan = 64 << 10
 )
 
-// near finds the places of the first ids, of those that can be read at once: at least one.
-func (j *Journal) near(ids []uint64) (list []place, err error) {
+// nearbyPlaces finds the places of the first ids, of those that can be read at once: at least one.
+func (j *Journal) nearbyPlaces(ids []uint64) (list []recordPlace, err error) {
 	for _, id := range ids {
 		p, ok := j.index.get(id)
 		if !ok {
@@ -142,9 +142,9 @@ func readRecord(b []byte, id uint64, value func([]byte) error) error {
 	return value(op.value)
 }
 
-// unread keeps the first damage found, and logs it.
-func (j *Journal) unread(err error) error {
-	if j.damage.CompareAndSwap(nil, &unreadable{err}) {
+// recordDamage keeps the first damage found, and logs it.
+func (j *Journal) recordDamage(err error) error {
+	if j.damage.CompareAndSwap(nil, &unreadableError{err}) {
 		j.opts.Log.Error().Err(err).Msg(j.opts.Name + ": a file that is needed can't be read: the log is not compacted any more")
 	}
 	return fmt.Errorf("%w: %w", ErrDamaged, err)
@@ -154,7 +154,7 @@ func (j *Journal) loadSegment(r *wal.Reader, each func(uint64, []byte) error) er
 	for {
 		body, at, err := r.Next()
 		if err != nil {
-			return ignore(io.EOF, err)
+			return ignoreError(io.EOF, err)
 		}
 		if err := j.loadFrame(at, body, each); err != nil {
 			return j.log.Damaged(at, err)
@@ -162,7 +162,7 @@ func (j *Journal) loadSegment(r *wal.Reader, each func(uint64, []byte) error) er
 	}
 }
 
-func (j *Journal) loadFrame(at wal.Place, body []byte, each func(uint64, []byte) error) error {
+func (j *Journal) loadFrame(at wal.Position, body []byte, each func(uint64, []byte) error) error {
 	at.At += wal.HeadSize
 	for len(body) > 0 {
 		op, err := nextOp(body)
@@ -188,8 +188,8 @@ const (
 	opBase   = 3
 )
 
-// operation is an operation of a frame.
-type operation struct {
+// frameOperation is an operation of a frame.
+type frameOperation struct {
 	kind  byte
 	id    uint64 // record, or segment number
 	value []byte
@@ -197,7 +197,7 @@ type operation struct {
 }
 
 // nextOp decodes the first operation.
-func nextOp(b []byte) (op operation, err error) {
+func nextOp(b []byte) (op frameOperation, err error) {
 	op.kind = b[0]
 	at := 1
 	number := func() uint64 {
@@ -229,45 +229,45 @@ func nextOp(b []byte) (op operation, err error) {
 
 var errOperation = errors.New("an operation that can't be read")
 
-// group is the commits that one write makes durable.
-type group struct {
+// commitGroup is the commits that one write makes durable.
+type commitGroup struct {
 	buf    []byte // a frame, with its head still to be filled in
-	ops    []mark
-	calls  []call
+	ops    []groupOperation
+	calls  []groupCommit
 	urgent bool
 }
 
-// call is one commit, with the end of its operations.
-type call struct {
+// groupCommit is one commit, with the end of its operations.
+type groupCommit struct {
 	done   func(error) // nil: nobody waits
 	ops    int
 	stored bool // although its group was not, see commitReserved
 }
 
-// mark is the place of an operation in a group.
-type mark struct {
+// groupOperation is the place of an operation in a group.
+type groupOperation struct {
 	id   uint64
 	at   uint32
 	size uint32
 	put  bool
 }
 
-func newGroup() *group { return &group{buf: make([]byte, wal.HeadSize)} }
+func newCommitGroup() *commitGroup { return &commitGroup{buf: make([]byte, wal.HeadSize)} }
 
-const keepGroup = 4 << 20
+const maxKeptGroup = 4 << 20
 
-func (g *group) reset() {
-	if cap(g.buf) > keepGroup {
-		*g = *newGroup()
+func (g *commitGroup) reset() {
+	if cap(g.buf) > maxKeptGroup {
+		*g = *newCommitGroup()
 		return
 	}
 	clear(g.calls)
-	*g = group{buf: g.buf[:wal.HeadSize], ops: g.ops[:0], calls: g.calls[:0]}
+	*g = commitGroup{buf: g.buf[:wal.HeadSize], ops: g.ops[:0], calls: g.calls[:0]}
 }
 
-func (g *group) empty() bool { return len(g.buf) == wal.HeadSize }
+func (g *commitGroup) empty() bool { return len(g.buf) == wal.HeadSize }
 
-func (g *group) add(c Change) {
+func (g *commitGroup) add(c RecordChange) {
 	at := len(g.buf)
 	if c.Value == nil {
 		g.buf = binary.AppendUvarint(append(g.buf, opDelete), c.ID)
@@ -276,21 +276,21 @@ func (g *group) add(c Change) {
 		g.buf = binary.AppendUvarint(g.buf, uint64(len(c.Value)))
 		g.buf = append(g.buf, c.Value...)
 	}
-	g.ops = append(g.ops, mark{c.ID, uint32(at), uint32(len(g.buf) - at), c.Value != nil})
+	g.ops = append(g.ops, groupOperation{c.ID, uint32(at), uint32(len(g.buf) - at), c.Value != nil})
 }
 
 // copyOp adds an operation of another group.
-func (g *group) copyOp(m mark, buf []byte) {
+func (g *commitGroup) copyOp(m groupOperation, buf []byte) {
 	at := uint32(len(g.buf))
 	g.buf = append(g.buf, buf[m.at:m.at+m.size]...)
-	g.ops = append(g.ops, mark{m.id, at, m.size, m.put})
+	g.ops = append(g.ops, groupOperation{m.id, at, m.size, m.put})
 }
 
 // requeue puts the changes without a done of a failed group before those of this one. Of each record the last change is kept,
 // and none of a record that is not stored and is deleted: otherwise what comes and goes while the disk is full would pile
 // up.
-func (g *group) requeue(failed *group, stored *index) {
-	last := make(map[uint64]mark)
+func (g *commitGroup) requeue(failed *commitGroup, stored *recordIndex) {
+	last := make(map[uint64]groupOperation)
 	begin := 0
 	for _, c := range failed.calls {
 		if c.done == nil && !c.stored {
@@ -307,15 +307,15 @@ func (g *group) requeue(failed *group, stored *index) {
 	if len(last) == 0 {
 		return
 	}
-	front := newGroup()
+	front := newCommitGroup()
 	for _, m := range last {
 		text := failed.buf[m.at : m.at+m.size]
-		front.ops = append(front.ops, mark{m.id, uint32(len(front.buf)), m.size, m.put})
+		front.ops = append(front.ops, groupOperation{m.id, uint32(len(front.buf)), m.size, m.put})
 		front.buf = append(front.buf, text...)
 	}
 	shift := uint32(len(front.buf) - wal.HeadSize)
 	added := len(front.ops)
-	front.calls = append(front.calls, call{ops: added})
+	front.calls = append(front.calls, groupCommit{ops: added})
 	for _, m := range g.ops {
 		m.at += shift
 		front.ops = append(front.ops, m)
@@ -330,6 +330,6 @@ func (g *group) requeue(failed *group, stored *index) {
 }
 
 // addBase retires the segments before number.
-func (g *group) addBase(number uint64) {
+func (g *commitGroup) addBase(number uint64) {
 	g.buf = binary.AppendUvarint(append(g.buf, opBase), number)
 }

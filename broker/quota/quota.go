@@ -19,7 +19,7 @@ type Limit struct {
 type Quota struct {
 	what, holder string
 	each, all    Limit
-	fair         bool
+	shared       bool
 
 	mu       sync.Mutex
 	accounts map[string]*Account
@@ -36,7 +36,7 @@ func New(what, holder string, each, all Limit) *Quota {
 // left for all others. A single key gets half, two get a third each, and there is always room for one that holds less.
 func NewShared(what, holder string, all Limit) *Quota {
 	q := New(what, holder, Limit{}, all)
-	q.fair = true
+	q.shared = true
 	return q
 }
 
@@ -77,18 +77,18 @@ func (q *Quota) check(key string, n int64) error {
 	}
 	switch {
 	case q.each.Most > 0 && key != "" && holds+n > q.each.Most:
-		return resource.Errorf(resource.Quota, "", "one %s may have %d %s at most (%s), as many as %s has", q.holder, q.each.Most, q.what, q.each.Setting, shown(key))
+		return resource.Errorf(resource.Quota, "", "one %s may have %d %s at most (%s), as many as %s has", q.holder, q.each.Most, q.what, q.each.Setting, shownKey(key))
 	case q.all.Most > 0 && all+n > q.all.Most:
 		return resource.Errorf(resource.Quota, "", "there are as many %s as there may be: %d (%s)", q.what, q.all.Most, q.all.Setting)
-	case q.fair && q.all.Most > 0 && holds >= q.all.Most-all:
+	case q.shared && q.all.Most > 0 && holds >= q.all.Most-all:
 		return resource.Errorf(resource.Quota, "", "no %s may have more %s than are left for all others, of %d (%s); %s has %d",
-			q.holder, q.what, q.all.Most, q.all.Setting, shown(cmp.Or(key, "anonymous")), holds)
+			q.holder, q.what, q.all.Most, q.all.Setting, shownKey(cmp.Or(key, "anonymous")), holds)
 	}
 	return nil
 }
 
-// shown is a key, cut: it may be a client's own text, and comes after the rule, which a reader needs more.
-func shown(key string) string {
+// shownKey is a key, cut: it may be a client's own text, and comes after the rule, which a reader needs more.
+func shownKey(key string) string {
 	if len(key) > 100 {
 		return fmt.Sprintf("%.60q… (%d bytes)", key, len(key))
 	}
@@ -105,7 +105,7 @@ func (q *Quota) account(key string) *Account {
 }
 
 func (q *Quota) forget(a *Account) {
-	if a.users == 0 && a.held.Load() == 0 {
+	if a.opens == 0 && a.held.Load() == 0 {
 		delete(q.accounts, a.key)
 	}
 }
@@ -115,7 +115,7 @@ type Account struct {
 	q     *Quota
 	key   string
 	held  atomic.Int64
-	users int // number of Opens without a Close; guarded by the quota's lock
+	opens int // number of Opens without a Close; guarded by the quota's lock
 }
 
 // Open returns a key's account. It must be closed.
@@ -123,7 +123,7 @@ func (q *Quota) Open(key string) *Account {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	a := q.account(key)
-	a.users++
+	a.opens++
 	return a
 }
 
@@ -134,7 +134,7 @@ func (a *Account) Close() {
 	}
 	a.q.mu.Lock()
 	defer a.q.mu.Unlock()
-	a.users--
+	a.opens--
 	a.q.forget(a)
 }
 

@@ -49,11 +49,11 @@ func (c *LocalConsumer) Next() (m LocalMessage, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now()
-	for s.consumer == consumer(c) {
+	for s.consumer == messageConsumer(c) {
 		if s.limits.MaxAge > 0 {
 			s.dropOld(now)
 		}
-		if s.readAhead(c); s.consumer != consumer(c) {
+		if s.readAhead(c); s.consumer != messageConsumer(c) {
 			break
 		}
 		p, ok := s.next(now)
@@ -71,11 +71,11 @@ func (c *LocalConsumer) Next() (m LocalMessage, ok bool) {
 }
 
 // tooLate reports whether a message that an earlier consumer got is too old to be given again.
-func (s *Session) tooLate(p *publish, now time.Time) (why DropReason, late bool) {
+func (s *Session) tooLate(p *outboundPacket, now time.Time) (why DropReason, late bool) {
 	switch {
 	case !p.dup:
 		return 0, false
-	case s.tooOld(p.item, now):
+	case s.tooOld(p.delivery, now):
 		return DropTooOld, true
 	}
 	return DropExpired, p.msg.Expired(now)
@@ -109,7 +109,7 @@ func (s *Session) Oldest() (came time.Time) {
 		return it.msg.came
 	}
 	if s.disk.messages > 0 {
-		came = s.disk.segments[s.disk.first()/segmentLen].oldest
+		came = s.disk.blocks[s.disk.first()/diskQueueBlockLen].oldest
 	}
 	return came
 }

@@ -18,13 +18,13 @@ import (
 // from before the publisher's acknowledgement until the subscriber's, and one for each state of QoS 2 that an answer
 // depends on.
 
-// Log keeps a durable session's records.
-type Log interface {
+// RecordLog keeps a durable session's records.
+type RecordLog interface {
 	// ID names a new record.
 	ID() uint64
 	// Commit makes changes durable, all or none. It never blocks. done is called with the outcome, but not by Commit itself; it may
 	// be nil.
-	Commit(changes []journal.Change, done func(error))
+	Commit(changes []journal.RecordChange, done func(error))
 	// Forget deletes records some time soon; 0 is none.
 	Forget(records ...uint64)
 	// Read hands over the values of records, in order, each valid during the call.
@@ -33,34 +33,34 @@ type Log interface {
 
 // deliveryRecord is the record of an item.
 type deliveryRecord struct {
-	id       uint64 // 0: not on disk
-	seq      uint64 // place in the session's order
-	body     *Body  // nil: the record contains the message
-	pending  bool   // not committed yet
-	position uint64 // in the queue, while pending
-	waits    bool   // the message must not be sent while pending
-	over     bool   // the message was delivered or dropped
-	onDisk   bool   // the message is in the diskQueue
-	retained bool   // the message comes from a replay
+	id       uint64      // 0: not on disk
+	seq      uint64      // place in the session's order
+	body     *SharedBody // nil: the record contains the message
+	pending  bool        // not committed yet
+	position uint64      // in the queue, while pending
+	waits    bool        // the message must not be sent while pending
+	over     bool        // the message was delivered or dropped
+	onDisk   bool        // the message is in the diskQueue
+	retained bool        // the message comes from a replay
 }
 
-// Body is the record of a message that several sessions share. It is deleted with the last of their delivery records.
-type Body struct {
+// SharedBody is the record of a message that several sessions share. It is deleted with the last of their delivery records.
+type SharedBody struct {
 	record uint64
 	users  atomic.Int32
 }
 
-// NewBody makes a body for a number of delivery records, and the change that stores it.
-func NewBody(m *Message, log Log, users int) (*Body, journal.Change) {
-	b := &Body{record: log.ID()}
+// NewSharedBody makes a body for a number of delivery records, and the change that stores it.
+func NewSharedBody(m *Message, log RecordLog, users int) (*SharedBody, journal.RecordChange) {
+	b := &SharedBody{record: log.ID()}
 	b.users.Store(int32(users))
 	e := append(make(Encoder, 0, m.Weight()+32), kindBody)
 	e.Message(m)
-	return b, journal.Change{ID: b.record, Value: e}
+	return b, journal.RecordChange{ID: b.record, Value: e}
 }
 
 // MakeDurable makes an empty session outlive the process. Its number is never used for another one.
-func (s *Session) MakeDurable(number uint64, log Log) {
+func (s *Session) MakeDurable(number uint64, log RecordLog) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.number, s.log = number, log
@@ -76,36 +76,36 @@ func packetID(seq uint64) uint16 { return uint16((seq-1)%math.MaxUint16) + 1 }
 // late, so no later message may have its packet id. After each restart the order leaps beyond what may have been sent, so far that
 // the ids of a dozen crashes are different, and no message is sent that would not be known to be one after the leap.
 const (
-	leap      = 40503 // of math.MaxUint16 packet ids: the golden section, whose multiples keep apart
-	mostAhead = 2048  // messages that may be sent before one of them is on disk
+	restartLeap = 40503 // of math.MaxUint16 packet ids: the golden section, whose multiples keep apart
+	maxUnstored = 2048  // messages that may be sent before one of them is on disk
 )
 
-// Pending is a message in the queue of a durable session whose record is not committed yet. The caller commits Change,
+// UncommittedDelivery is a message in the queue of a durable session whose record is not committed yet. The caller commits Change,
 // and then calls Committed.
-type Pending struct {
+type UncommittedDelivery struct {
 	s  *Session
-	it item
+	it delivery
 }
 
 // EnqueueDurable queues a QoS 1 or 2 message in a durable session. Only one that is accepted is pending.
-func (s *Session) EnqueueDurable(m *Message, d Delivery) (Pending, Result) {
+func (s *Session) EnqueueDurable(m *Message, d DeliveryOptions) (UncommittedDelivery, EnqueueResult) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return Pending{}, Ended
+		return UncommittedDelivery{}, EnqueueEnded
 	}
 	if !s.makeRoom(m) {
-		return Pending{}, s.refuse(m, DropQueueFull)
+		return UncommittedDelivery{}, s.refuse(m, DropQueueFull)
 	}
 	s.noteLive(m.Topic)
-	return s.pushDurable(m, d, false), Accepted
+	return s.pushDurable(m, d, false), EnqueueAccepted
 }
 
-func (s *Session) pushDurable(m *Message, d Delivery, retained bool) Pending {
+func (s *Session) pushDurable(m *Message, d DeliveryOptions, retained bool) UncommittedDelivery {
 	s.seq++
-	it := newItem(m, d)
+	it := newDelivery(m, d)
 	it.record = &deliveryRecord{seq: s.seq, pending: true, waits: d.Stored, position: s.queue.end(), retained: retained}
-	if it.record.id = journal.Sequence + s.seq; !s.diskOnly() {
+	if it.record.id = journal.FirstSequenced + s.seq; !s.diskOnly() {
 		it.record.id = s.log.ID()
 	}
 	if s.fitsMemory(m) {
@@ -115,17 +115,17 @@ func (s *Session) pushDurable(m *Message, d Delivery, retained bool) Pending {
 		s.disk.add(s.seq, s.weight(m), m.came)
 		s.disk.pending[s.seq] = it
 	}
-	return Pending{s: s, it: it}
+	return UncommittedDelivery{s: s, it: it}
 }
 
 // SharesBody reports whether the message may be in a body.
-func (p Pending) SharesBody() bool { return !p.s.diskOnly() }
+func (p UncommittedDelivery) SharesBody() bool { return !p.s.diskOnly() }
 
 // Change stores the delivery record. body is nil if the record is to contain the message.
-func (p Pending) Change(body *Body) journal.Change {
+func (p UncommittedDelivery) Change(body *SharedBody) journal.RecordChange {
 	s, r := p.s, p.it.record
 	if s.diskOnly() {
-		return journal.Change{ID: r.id, Value: s.encodeSequenced(p.it)}
+		return journal.RecordChange{ID: r.id, Value: s.encodeSequenced(p.it)}
 	}
 	var bodyID uint64
 	if body != nil {
@@ -134,11 +134,11 @@ func (p Pending) Change(body *Body) journal.Change {
 		r.body = body
 		s.mu.Unlock()
 	}
-	return journal.Change{ID: r.id, Value: s.encodeDelivery(p.it, bodyID)}
+	return journal.RecordChange{ID: r.id, Value: s.encodeDelivery(p.it, bodyID)}
 }
 
 // Committed takes the outcome of the commit. After an error the message is dropped, if it wasn't sent yet.
-func (p Pending) Committed(err error) {
+func (p UncommittedDelivery) Committed(err error) {
 	s, r := p.s, p.it.record
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +164,7 @@ func (p Pending) Committed(err error) {
 
 // takeBack removes a message that could not be stored. It reports false if the message stays: it was sent at QoS 1, or
 // it is a retained one, which is fetched again after a crash.
-func (s *Session) takeBack(it item) bool {
+func (s *Session) takeBack(it delivery) bool {
 	r := it.record
 	if s.ended || r.over || !r.onDisk && r.position < s.queue.first || r.retained && it.qos == 1 {
 		return false
@@ -180,7 +180,7 @@ func (s *Session) takeBack(it item) bool {
 
 // deleteRecord deletes the record of a message that was delivered or dropped, or, if it is pending, has Committed do so.
 // While a retained message of the topic could still be fetched, the record stays to say that a newer one came.
-func (s *Session) deleteRecord(it item) {
+func (s *Session) deleteRecord(it delivery) {
 	r := it.record
 	if r == nil {
 		return
@@ -256,7 +256,7 @@ func (s *Session) storeProgress() {
 	if s.progress == 0 {
 		s.progress = s.log.ID()
 	}
-	s.log.Commit([]journal.Change{{ID: s.progress, Value: s.encode(kindProgress, s.sent, uint64(s.missed))}}, nil)
+	s.log.Commit([]journal.RecordChange{{ID: s.progress, Value: s.encode(kindProgress, s.sent, uint64(s.missed))}}, nil)
 	s.missedStored = s.missed
 }
 
@@ -271,8 +271,8 @@ func (s *Session) storeRelease(x *inflightMessage) {
 	if !x.record.retained && s.live.has(x.msg.Topic, 0) {
 		topic = x.msg.Topic
 	}
-	put := journal.Change{ID: x.record.id, Value: s.encodeTopic(kindReleased, x.record.seq, topic)}
-	s.log.Commit([]journal.Change{put}, func(err error) { s.releaseStored(x, err) })
+	put := journal.RecordChange{ID: x.record.id, Value: s.encodeTopic(kindReleased, x.record.seq, topic)}
+	s.log.Commit([]journal.RecordChange{put}, func(err error) { s.releaseStored(x, err) })
 }
 
 func (s *Session) releaseStored(x *inflightMessage, err error) {
@@ -302,31 +302,31 @@ func (s *Session) releaseStored(x *inflightMessage, err error) {
 
 // diskQueue counts the messages that wait after the queue, on disk only.
 type diskQueue struct {
-	segments map[uint64]*segment // by place of the first message, divided by segmentLen
-	next     uint64              // no message before it
+	blocks   map[uint64]*diskQueueBlock // by place of the first message, divided by diskQueueBlockLen
+	next     uint64                     // no message before it
 	messages int
-	bytes    int             // by weight
-	pending  map[uint64]item // not committed yet
+	bytes    int                 // by weight
+	pending  map[uint64]delivery // not committed yet
 	reading  bool
 }
 
-const segmentLen = 256
+const diskQueueBlockLen = 256
 
-// segment has the messages whose places have the same quotient by segmentLen.
-type segment struct {
+// diskQueueBlock has the messages whose places have the same quotient by diskQueueBlockLen.
+type diskQueueBlock struct {
 	messages       int
-	oldest, newest time.Time          // when the broker took them
-	weights        [segmentLen]uint32 // 0: no message
+	oldest, newest time.Time                 // when the broker took them
+	weights        [diskQueueBlockLen]uint32 // 0: no message
 }
 
 func (q *diskQueue) add(seq uint64, weight int, came time.Time) {
-	if q.segments == nil {
-		q.segments, q.pending = make(map[uint64]*segment), make(map[uint64]item)
+	if q.blocks == nil {
+		q.blocks, q.pending = make(map[uint64]*diskQueueBlock), make(map[uint64]delivery)
 	}
-	g := q.segments[seq/segmentLen]
+	g := q.blocks[seq/diskQueueBlockLen]
 	if g == nil {
-		g = &segment{oldest: came, newest: came}
-		q.segments[seq/segmentLen] = g
+		g = &diskQueueBlock{oldest: came, newest: came}
+		q.blocks[seq/diskQueueBlockLen] = g
 	}
 	if came.Before(g.oldest) {
 		g.oldest = came
@@ -337,25 +337,25 @@ func (q *diskQueue) add(seq uint64, weight int, came time.Time) {
 	if q.messages == 0 || seq < q.next {
 		q.next = seq
 	}
-	g.weights[seq%segmentLen] = uint32(weight)
+	g.weights[seq%diskQueueBlockLen] = uint32(weight)
 	g.messages++
 	q.messages++
 	q.bytes += weight
 }
 
 func (q *diskQueue) has(seq uint64) bool {
-	g := q.segments[seq/segmentLen]
-	return g != nil && g.weights[seq%segmentLen] > 0
+	g := q.blocks[seq/diskQueueBlockLen]
+	return g != nil && g.weights[seq%diskQueueBlockLen] > 0
 }
 
 // remove takes out a message that is there.
 func (q *diskQueue) remove(seq uint64) {
-	g := q.segments[seq/segmentLen]
-	q.bytes -= int(g.weights[seq%segmentLen])
+	g := q.blocks[seq/diskQueueBlockLen]
+	q.bytes -= int(g.weights[seq%diskQueueBlockLen])
 	q.messages--
-	g.weights[seq%segmentLen] = 0
+	g.weights[seq%diskQueueBlockLen] = 0
 	if g.messages--; g.messages == 0 {
-		delete(q.segments, seq/segmentLen)
+		delete(q.blocks, seq/diskQueueBlockLen)
 	}
 	delete(q.pending, seq)
 }
@@ -363,8 +363,8 @@ func (q *diskQueue) remove(seq uint64) {
 // from is the first message from a place on, of which there must be one.
 func (q *diskQueue) from(seq uint64) uint64 {
 	for !q.has(seq) {
-		if seq++; q.segments[seq/segmentLen] == nil {
-			seq += segmentLen - seq%segmentLen
+		if seq++; q.blocks[seq/diskQueueBlockLen] == nil {
+			seq += diskQueueBlockLen - seq%diskQueueBlockLen
 		}
 	}
 	return seq
@@ -382,7 +382,7 @@ func (q *diskQueue) records(to []uint64) []uint64 {
 	for range q.messages {
 		seq = q.from(seq)
 		if _, pending := q.pending[seq]; !pending {
-			to = append(to, journal.Sequence+seq)
+			to = append(to, journal.FirstSequenced+seq)
 		}
 		seq++
 	}
@@ -417,7 +417,7 @@ func (s *Session) evictFromDisk() {
 	if pending {
 		it.record.over = true // Committed deletes it
 	} else {
-		s.log.Forget(journal.Sequence + seq)
+		s.log.Forget(journal.FirstSequenced + seq)
 	}
 }
 
@@ -425,7 +425,7 @@ func (s *Session) evictFromDisk() {
 // is too old.
 func (s *Session) dropOldOnDisk(now time.Time) {
 	for s.queue.live == 0 && s.disk.messages > 0 {
-		g := s.disk.segments[s.disk.first()/segmentLen]
+		g := s.disk.blocks[s.disk.first()/diskQueueBlockLen]
 		if now.Sub(g.newest) <= s.limits.MaxAge {
 			return
 		}
@@ -466,7 +466,7 @@ func (s *Session) readAhead(c *LocalConsumer) {
 			return
 		}
 		// The wall clock may have been set since the message came: what the segment says is more certain.
-		g, m := q.segments[seq/segmentLen], items[i].msg
+		g, m := q.blocks[seq/diskQueueBlockLen], items[i].msg
 		if m.came.Before(g.oldest) {
 			m.came = g.oldest
 		} else if m.came.After(g.newest) {
@@ -493,25 +493,25 @@ func (s *Session) nextOnDisk() (list []uint64) {
 			break
 		}
 		list = append(list, seq)
-		bytes += int(q.segments[seq/segmentLen].weights[seq%segmentLen])
+		bytes += int(q.blocks[seq/diskQueueBlockLen].weights[seq%diskQueueBlockLen])
 	}
 	return list
 }
 
 // read reads messages from disk, up to the first that can't be read.
-func (s *Session) read(list []uint64, now time.Time) (items []item, err error) {
+func (s *Session) read(list []uint64, now time.Time) (items []delivery, err error) {
 	ids := make([]uint64, len(list))
 	for i, seq := range list {
-		ids[i] = journal.Sequence + seq
+		ids[i] = journal.FirstSequenced + seq
 	}
-	items = make([]item, len(list))
+	items = make([]delivery, len(list))
 	err = s.log.Read(ids, func(i int, value []byte) error {
 		_, e, err := decodeSequenced(value)
 		if err == nil && e.seq != list[i] {
 			err = errRecord
 		}
 		if err == nil {
-			items[i] = e.item
+			items[i] = e.delivery
 			items[i].record = &deliveryRecord{id: ids[i], seq: e.seq}
 			items[i].msg.Rebase(now)
 		}
@@ -611,7 +611,7 @@ const (
 )
 
 // delivery appends how a message is delivered.
-func (e *Encoder) delivery(it item) {
+func (e *Encoder) delivery(it delivery) {
 	var flags byte
 	if it.retain {
 		flags |= flagRetain
@@ -647,7 +647,7 @@ func (s *Session) encodeTopic(kind byte, seq uint64, topic string) []byte {
 }
 
 // encodeDelivery makes an item's record. body is the id of the record that has the message; 0: it is in this one.
-func (s *Session) encodeDelivery(it item, body uint64) []byte {
+func (s *Session) encodeDelivery(it delivery, body uint64) []byte {
 	e := make(Encoder, 0, it.msg.Weight()+64)
 	kind := kindDelivery
 	if body > 0 {
@@ -669,7 +669,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // encodeSequenced makes the record of an item in a sequence. It ends with a checksum: it is read alone, and the journal's
 // checksum is that of a whole commit.
-func (s *Session) encodeSequenced(it item) []byte {
+func (s *Session) encodeSequenced(it delivery) []byte {
 	e := make(Encoder, 0, it.msg.diskSize()+64)
 	e = append(e, kindSequenced)
 	e.Number(s.number)
@@ -787,7 +787,7 @@ func (d *Decoder) Message() *Message {
 	return m
 }
 
-func (d *Decoder) delivery() (it item) {
+func (d *Decoder) delivery() (it delivery) {
 	it.qos = d.Byte()
 	flags := d.Byte()
 	it.retain = flags&flagRetain != 0
@@ -806,7 +806,7 @@ func (d *Decoder) delivery() (it item) {
 
 // loadedDelivery is the record of an item as it was read.
 type loadedDelivery struct {
-	item     // without a message, if that is in a body
+	delivery // without a message, if that is in a body
 	id       uint64
 	seq      uint64
 	body     uint64 // id; 0: none
@@ -819,7 +819,7 @@ func (d *Decoder) loaded(kind byte, id uint64) loadedDelivery {
 		e.qos, e.msg = 2, &Message{QoS: 2, Topic: d.Text()}
 		return e
 	}
-	e.item = d.delivery()
+	e.delivery = d.delivery()
 	if kind == kindShared {
 		e.body = d.Number()
 		d.bad = d.bad || e.body == 0
@@ -846,8 +846,8 @@ func decodeSequenced(value []byte) (session uint64, e loadedDelivery, err error)
 	return session, e, d.End()
 }
 
-// Loader restores sessions from their records.
-type Loader struct {
+// RecordLoader restores sessions from their records.
+type RecordLoader struct {
 	sessions map[uint64]*loadedSession // by number
 	bodies   map[uint64]*loadedBody
 	users    map[uint64]int32 // of a body
@@ -861,32 +861,32 @@ type loadedSession struct {
 	progress   uint64
 	sent       uint64
 	missed     int64
-	replays    []*replay
-	live       []loadedLive
+	replays    []*retainedReplay
+	live       []loadedTopic
 	disk       diskQueue
 	last       uint64 // in disk
 }
 
-// loadedLive is a message that came during a replay.
-type loadedLive struct {
+// loadedTopic is a message that came during a replay.
+type loadedTopic struct {
 	seq, record uint64
 	topic       string
 }
 
 type loadedBody struct {
 	msg *Message
-	Body
+	SharedBody
 }
 
 // PendingReplay is a filter whose retained messages are still owed, except for users' own topics up to After.
 type PendingReplay struct{ Filter, After string }
 
-// NewLoader makes an empty loader.
-func NewLoader(now time.Time) *Loader {
-	return &Loader{sessions: make(map[uint64]*loadedSession), bodies: make(map[uint64]*loadedBody), users: make(map[uint64]int32), now: now}
+// NewRecordLoader makes an empty loader.
+func NewRecordLoader(now time.Time) *RecordLoader {
+	return &RecordLoader{sessions: make(map[uint64]*loadedSession), bodies: make(map[uint64]*loadedBody), users: make(map[uint64]int32), now: now}
 }
 
-func (l *Loader) session(number uint64) *loadedSession {
+func (l *RecordLoader) session(number uint64) *loadedSession {
 	p := l.sessions[number]
 	if p == nil {
 		p = &loadedSession{inbound: make(map[uint16]uint64)}
@@ -896,7 +896,7 @@ func (l *Loader) session(number uint64) *loadedSession {
 }
 
 // Record takes a record of a kind below FirstOtherKind.
-func (l *Loader) Record(id uint64, value []byte) error {
+func (l *RecordLoader) Record(id uint64, value []byte) error {
 	d := NewDecoder(value)
 	kind := d.Byte()
 	switch {
@@ -921,12 +921,12 @@ func (l *Loader) Record(id uint64, value []byte) error {
 	case kindProgress:
 		p.progress, p.sent, p.missed = id, d.Number(), int64(d.Number())
 	case kindReplay:
-		x := &replay{record: id, filter: d.Text()}
+		x := &retainedReplay{record: id, filter: d.Text()}
 		how := d.delivery()
 		x.qos, x.ids, x.seq, x.after = how.qos, how.ids, d.Number(), d.Text()
 		p.replays = append(p.replays, x)
 	case kindLive:
-		p.live = append(p.live, loadedLive{seq: d.Number(), record: id, topic: d.Text()})
+		p.live = append(p.live, loadedTopic{seq: d.Number(), record: id, topic: d.Text()})
 	default:
 		e := d.loaded(kind, id)
 		l.users[e.body]++
@@ -936,9 +936,9 @@ func (l *Loader) Record(id uint64, value []byte) error {
 }
 
 // sequenced notes a message that stays on disk.
-func (l *Loader) sequenced(id uint64, value []byte) error {
+func (l *RecordLoader) sequenced(id uint64, value []byte) error {
 	number, e, err := decodeSequenced(value)
-	if err == nil && journal.Sequence+e.seq != id {
+	if err == nil && journal.FirstSequenced+e.seq != id {
 		err = errRecord
 	}
 	if err != nil {
@@ -952,7 +952,7 @@ func (l *Loader) sequenced(id uint64, value []byte) error {
 }
 
 // Restore fills an empty session, and returns the replays to continue.
-func (l *Loader) Restore(s *Session) ([]PendingReplay, error) {
+func (l *RecordLoader) Restore(s *Session) ([]PendingReplay, error) {
 	p := l.session(s.number)
 	delete(l.sessions, s.number)
 	s.mu.Lock()
@@ -969,16 +969,16 @@ func (l *Loader) Restore(s *Session) ([]PendingReplay, error) {
 			return nil, err
 		}
 		s.restore(e, l.now)
-		p.live = append(p.live, loadedLive{seq: e.seq, topic: e.msg.Topic})
+		p.live = append(p.live, loadedTopic{seq: e.seq, topic: e.msg.Topic})
 	}
 	if !s.diskOnly() { // else its consumer is in this process
-		s.seq += leap
+		s.seq += restartLeap
 	}
 	return s.restoreReplays(p), nil
 }
 
 // complete gives an item its message and its record.
-func (l *Loader) complete(e *loadedDelivery) error {
+func (l *RecordLoader) complete(e *loadedDelivery) error {
 	e.record = &deliveryRecord{id: e.id, seq: e.seq}
 	if e.body == 0 {
 		return nil
@@ -991,7 +991,7 @@ func (l *Loader) complete(e *loadedDelivery) error {
 		b.users.Store(n)
 		l.users[e.body] = 0
 	}
-	e.msg, e.record.body = b.msg, &b.Body
+	e.msg, e.record.body = b.msg, &b.SharedBody
 	return nil
 }
 
@@ -1001,17 +1001,17 @@ func (s *Session) restore(e loadedDelivery, now time.Time) {
 	e.msg.Rebase(now)
 	switch {
 	case (e.released || e.seq <= s.sent) && s.inflight.byID[packetID(e.seq)] == nil:
-		s.inflight.add(e.item).released = e.released
+		s.inflight.add(e.delivery).released = e.released
 	case e.msg.Expired(now):
-		s.discard(e.item, DropExpired)
+		s.discard(e.delivery, DropExpired)
 	default:
-		s.push(e.item, nil)
+		s.push(e.delivery, nil)
 	}
 }
 
 // restoreReplays restores what is owed of the retained messages, and of which of their topics newer messages have come.
 func (s *Session) restoreReplays(p *loadedSession) (list []PendingReplay) {
-	slices.SortFunc(p.live, func(a, b loadedLive) int { return cmp.Compare(a.seq, b.seq) })
+	slices.SortFunc(p.live, func(a, b loadedTopic) int { return cmp.Compare(a.seq, b.seq) })
 	s.replays = p.replays
 	for _, x := range p.live {
 		if len(s.replays) == 0 {
@@ -1031,13 +1031,13 @@ func (s *Session) restoreReplays(p *loadedSession) (list []PendingReplay) {
 }
 
 // HasShared reports whether a session has messages that go to other members of shared subscriptions when it ends.
-func (l *Loader) HasShared(number uint64) bool {
+func (l *RecordLoader) HasShared(number uint64) bool {
 	p := l.sessions[number]
 	return p != nil && slices.ContainsFunc(p.deliveries, func(e loadedDelivery) bool { return e.share != nil })
 }
 
 // Orphans returns the records that belong to no restored session.
-func (l *Loader) Orphans() (records []uint64) {
+func (l *RecordLoader) Orphans() (records []uint64) {
 	for _, p := range l.sessions {
 		for _, e := range p.deliveries {
 			records = append(records, e.id)

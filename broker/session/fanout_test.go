@@ -10,51 +10,51 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tape is a connection that takes everything, and keeps what each write brought.
-type tape struct {
+// recordingConn is a connection that takes everything, and keeps what each write brought.
+type recordingConn struct {
 	mu     sync.Mutex
 	writes [][]byte
 }
 
-func (c *tape) Write(b []byte) (int, error) {
+func (c *recordingConn) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.writes = append(c.writes, append([]byte(nil), b...))
 	return len(b), nil
 }
-func (c *tape) TryWrite(b []byte) (int, error)   { return c.Write(b) }
-func (c *tape) SetWriteDeadline(time.Time) error { return nil }
-func (c *tape) Close() error                     { return nil }
+func (c *recordingConn) TryWrite(b []byte) (int, error)   { return c.Write(b) }
+func (c *recordingConn) SetWriteDeadline(time.Time) error { return nil }
+func (c *recordingConn) Close() error                     { return nil }
 
-// got is what was written, and with how many writes.
-func (c *tape) got(t require.TestingT) (all []string, writes int) {
+// packets is what was written, and with how many writes.
+func (c *recordingConn) packets(t require.TestingT) (all []string, writes int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, w := range c.writes {
-		all = append(all, payloads(decode(t, w, 5))...)
+		all = append(all, payloadsOf(decodePackets(t, w, 5))...)
 	}
 	return all, len(c.writes)
 }
 
-// blind is a tape that can't be tried, as TLS can't.
-type blind struct{ c *tape }
+// plainConn is a tape that can't be tried, as TLS can't.
+type plainConn struct{ c *recordingConn }
 
-func (c blind) Write(b []byte) (int, error)        { return c.c.Write(b) }
-func (c blind) SetWriteDeadline(t time.Time) error { return nil }
-func (c blind) Close() error                       { return nil }
+func (c plainConn) Write(b []byte) (int, error)        { return c.c.Write(b) }
+func (c plainConn) SetWriteDeadline(t time.Time) error { return nil }
+func (c plainConn) Close() error                       { return nil }
 
-type listener struct {
+type testListener struct {
 	*Session
-	tape *tape
+	tape *recordingConn
 }
 
-// listeners makes n of them, of whom each blindth can't be tried.
-func listeners(n, blindth int) (all []listener) {
+// newListeners makes n of them, of whom each blindth can't be tried.
+func newListeners(n, blindth int) (all []testListener) {
 	for i := range n {
-		l := listener{New(limits, time.Now, &Counters{}), &tape{}}
+		l := testListener{New(testLimits, time.Now, &Counters{}), &recordingConn{}}
 		var conn Conn = l.tape
 		if i%blindth == blindth-1 {
-			conn = blind{l.tape}
+			conn = plainConn{l.tape}
 		}
 		w := NewWriter(conn, time.Minute)
 		l.Attach(w, ConnParams{Version: 5})
@@ -66,20 +66,20 @@ func listeners(n, blindth int) (all []listener) {
 	return all
 }
 
-func give(all []listener, b *WriteBatch, text string) {
-	m := message("a", text, 0)
+func queueControl(all []testListener, b *WriteBatch, text string) {
+	m := newMessage("a", text, 0)
 	for _, l := range all {
-		l.Enqueue(m, Delivery{Batch: b})
+		l.Enqueue(m, DeliveryOptions{Batch: b})
 	}
 }
 
 func TestFanoutDeliversEverythingInOrder(t *testing.T) {
 	b := WriteBatch{Fanout: NewFanout()}
-	all := listeners(200, 4)
+	all := newListeners(200, 4)
 	var want []string
 	for i := range 300 {
 		want = append(want, strconv.Itoa(i))
-		give(all, &b, want[i])
+		queueControl(all, &b, want[i])
 		if i%3 > 0 {
 			b.Flush()
 		} else {
@@ -87,23 +87,23 @@ func TestFanoutDeliversEverythingInOrder(t *testing.T) {
 		}
 	}
 	for _, l := range all {
-		require.Eventually(t, func() bool { got, _ := l.tape.got(t); return len(got) >= len(want) }, time.Minute, time.Millisecond)
-		got, _ := l.tape.got(t)
+		require.Eventually(t, func() bool { got, _ := l.tape.packets(t); return len(got) >= len(want) }, time.Minute, time.Millisecond)
+		got, _ := l.tape.packets(t)
 		require.Equal(t, want, got)
 	}
 }
 
-// gate is a connection whose writes wait until it is opened.
-type gate struct {
-	*tape
+// gatedConn is a connection whose writes wait until it is opened.
+type gatedConn struct {
+	*recordingConn
 	entered chan<- struct{}
 	open    <-chan struct{}
 }
 
-func (g gate) TryWrite(b []byte) (int, error) {
+func (g gatedConn) TryWrite(b []byte) (int, error) {
 	g.entered <- struct{}{}
 	<-g.open
-	return g.tape.TryWrite(b)
+	return g.recordingConn.TryWrite(b)
 }
 
 // TestFanoutIsOneQueue: as many workers as there are processors take connections in the order in which
@@ -112,23 +112,23 @@ func TestFanoutIsOneQueue(t *testing.T) {
 	workers := runtime.GOMAXPROCS(0)
 	b := WriteBatch{Fanout: NewFanout()}
 	entered, open := make(chan struct{}, workers), make(chan struct{})
-	var first []listener
+	var first []testListener
 	for range workers { // they keep all workers
-		l := listener{New(limits, time.Now, &Counters{}), &tape{}}
-		w := NewWriter(gate{l.tape, entered, open}, time.Minute)
+		l := testListener{New(testLimits, time.Now, &Counters{}), &recordingConn{}}
+		w := NewWriter(gatedConn{l.tape, entered, open}, time.Minute)
 		l.Attach(w, ConnParams{Version: 5})
 		w.session = l.Session
 		first = append(first, l)
 	}
-	all := listeners(200, 1000)
-	give(append(first, all...), &b, "0")
+	all := newListeners(200, 1000)
+	queueControl(append(first, all...), &b, "0")
 	b.Flush()
 	for range workers {
 		<-entered
 	}
 	require.Equal(t, len(all), b.Fanout.Waiting())
 	for i := 1; i < 6; i++ {
-		give(all, &b, strconv.Itoa(i))
+		queueControl(all, &b, strconv.Itoa(i))
 		b.Flush()
 	}
 	require.Equal(t, len(all), b.Fanout.Waiting(), "a connection stands in the queue twice")
@@ -140,7 +140,7 @@ func TestFanoutIsOneQueue(t *testing.T) {
 	b.queued = b.Fanout.queued
 	b.Await()
 	for _, l := range all {
-		got, writes := l.tape.got(t)
+		got, writes := l.tape.packets(t)
 		require.Equal(t, []string{"0", "1", "2", "3", "4", "5"}, got)
 		require.Equal(t, 1, writes)
 	}
@@ -149,18 +149,18 @@ func TestFanoutIsOneQueue(t *testing.T) {
 
 // TestWhoHasNoRoomIsNotWokenInVain: a client whose window is full is left alone until it acknowledges.
 func TestWhoHasNoRoomIsNotWokenInVain(t *testing.T) {
-	s := New(limits, time.Now, &Counters{})
-	w := attached(s, ConnParams{Version: 5, ReceiveMaximum: 1})
+	s := New(testLimits, time.Now, &Counters{})
+	w := attachWriter(s, ConnParams{Version: 5, ReceiveMaximum: 1})
 	var b WriteBatch
 	put := func(text string) int {
-		require.Equal(t, Accepted, s.Enqueue(message("a", text, 1), Delivery{QoS: 1, Batch: &b}))
+		require.Equal(t, EnqueueAccepted, s.Enqueue(newMessage("a", text, 1), DeliveryOptions{QoS: 1, Batch: &b}))
 		return len(b.writers)
 	}
 	require.Equal(t, 1, put("a"))
 	b = WriteBatch{}
 	w.batch.Store(nil)
-	sent := decode(t, s.drain(w, nil, writeBytes), 5)
-	require.Equal(t, []string{"a"}, payloads(sent))
+	sent := decodePackets(t, s.drain(w, nil, writeBytes), 5)
+	require.Equal(t, []string{"a"}, payloadsOf(sent))
 	require.Equal(t, 1, put("b"), "nothing is known yet of what waits")
 	require.Empty(t, s.drain(w, nil, writeBytes))
 	b = WriteBatch{}
@@ -168,5 +168,5 @@ func TestWhoHasNoRoomIsNotWokenInVain(t *testing.T) {
 	require.Zero(t, put("c"))
 	require.True(t, s.Puback(sent[0].PacketID, &b))
 	require.Len(t, b.writers, 1)
-	require.Equal(t, []string{"b"}, payloads(decode(t, s.drain(w, nil, writeBytes), 5)))
+	require.Equal(t, []string{"b"}, payloadsOf(decodePackets(t, s.drain(w, nil, writeBytes), 5)))
 }

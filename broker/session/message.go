@@ -36,13 +36,13 @@ func (m *Message) Stamp(now time.Time) { m.At, m.came = now, now }
 // Rebase makes the age of a message that was read from disk independent of later changes of the wall clock.
 func (m *Message) Rebase(now time.Time) { m.came = RebaseTime(m.At, now) }
 
-// earliest is the beginning of 2026, before which there was no Edgebus: a clock that says less was not set.
-const earliest = 1_767_225_600
+// earliestClock is the beginning of 2026, before which there was no Edgebus: a clock that says less was not set.
+const earliestClock = 1_767_225_600
 
 // RebaseTime expresses a time that was read from disk by the monotonic clock. An impossible time (in the future, or from
 // before the clock was set) is taken for now.
 func RebaseTime(t, now time.Time) time.Time {
-	if t.After(now) || t.Unix() < earliest && now.Unix() >= earliest {
+	if t.After(now) || t.Unix() < earliestClock && now.Unix() >= earliestClock {
 		return now
 	}
 	return now.Add(t.Sub(now))
@@ -96,8 +96,8 @@ func (m *Message) diskSize() int {
 	return n
 }
 
-// Delivery is how a session gets a message, which follows from its matching subscriptions.
-type Delivery struct {
+// DeliveryOptions is how a session gets a message, which follows from its matching subscriptions.
+type DeliveryOptions struct {
 	QoS    byte
 	Retain bool
 	IDs    []uint32    // subscription identifiers; shared, never changed
@@ -126,16 +126,16 @@ const (
 	propUser           = 0x26
 )
 
-// publish is a packet to encode: a PUBLISH, or the PUBREL that takes its place.
-type publish struct {
-	item
+// outboundPacket is a packet to encode: a PUBLISH, or the PUBREL that takes its place.
+type outboundPacket struct {
+	delivery
 	id      uint16
 	dup     bool
 	release bool // it is the PUBREL
 }
 
 // sizes returns the length of the packet's properties, of what follows the fixed header, and of the whole packet.
-func (p *publish) sizes(version byte) (props, body, whole int) {
+func (p *outboundPacket) sizes(version byte) (props, body, whole int) {
 	body = 2 + len(p.msg.Topic) + len(p.msg.Payload)
 	if p.qos > 0 {
 		body += 2
@@ -147,7 +147,7 @@ func (p *publish) sizes(version byte) (props, body, whole int) {
 	return props, body, 1 + varintSize(body) + body
 }
 
-func (p *publish) propsSize() int {
+func (p *outboundPacket) propsSize() int {
 	m := &p.msg.Props
 	n := 0
 	if m.PayloadFormat != nil {
@@ -171,7 +171,7 @@ func (p *publish) propsSize() int {
 }
 
 // append encodes the packet behind b.
-func (p *publish) append(b []byte, version byte, now time.Time) []byte {
+func (p *outboundPacket) append(b []byte, version byte, now time.Time) []byte {
 	props, body, _ := p.sizes(version)
 	first := byte(typePublish) | p.qos<<1
 	if p.dup {
@@ -193,7 +193,7 @@ func (p *publish) append(b []byte, version byte, now time.Time) []byte {
 	return append(b, p.msg.Payload...)
 }
 
-func (p *publish) appendProps(b []byte, now time.Time) []byte {
+func (p *outboundPacket) appendProps(b []byte, now time.Time) []byte {
 	m := &p.msg.Props
 	if m.PayloadFormat != nil {
 		b = append(b, propFormat, *m.PayloadFormat)

@@ -7,9 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// calendar is a message that was on disk: the clock that never jumps knows nothing of it.
-func calendar(at time.Time, expiry uint32) *Message {
-	m := message("t", "p", 1)
+// messageTakenAt is a message that was on disk: the clock that never jumps knows nothing of it.
+func messageTakenAt(at time.Time, expiry uint32) *Message {
+	m := newMessage("t", "p", 1)
 	m.Props.Expiry = expiry
 	m.Stamp(at)
 	e := Encoder{}
@@ -21,14 +21,14 @@ func calendar(at time.Time, expiry uint32) *Message {
 // change: a time says that it knows the clock that never jumps by "m=".
 func TestExpiryIsADuration(t *testing.T) {
 	now := time.Now()
-	m := calendar(now.Add(-10*time.Second), 60)
+	m := messageTakenAt(now.Add(-10*time.Second), 60)
 	require.NotContains(t, m.At.String(), "m=", "what was on disk has the calendar only")
 	m.Rebase(now)
 	require.Contains(t, m.came.String(), "m=")
 	require.InDelta(t, 50, m.remaining(now), 1)
 	require.Contains(t, m.Deadline().String(), "m=")
 
-	forever := calendar(now, 0)
+	forever := messageTakenAt(now, 0)
 	forever.Rebase(now)
 	require.False(t, forever.Expired(now.AddDate(100, 0, 0)))
 	require.Zero(t, forever.remaining(now))
@@ -48,7 +48,7 @@ func TestAClockThatWasSet(t *testing.T) {
 		"forward": {now.Add(-100 * time.Hour), 1, 100 * time.Hour},
 		"not set": {time.Unix(1000, 0), 7200, 0},
 	} {
-		m := calendar(c.at, 7200)
+		m := messageTakenAt(c.at, 7200)
 		m.Rebase(now)
 		require.InDelta(t, c.left, m.remaining(now), 1, name)
 		require.InDelta(t, c.age, now.Sub(m.came), float64(time.Second), name)

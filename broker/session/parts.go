@@ -9,8 +9,8 @@ import (
 // A client may take large messages in parts, as a node's core does over its link (package topics/link). It then gets no more at a time than its
 // line takes, and what is small doesn't wait for what is large. An unfinished message goes on over the client's next connection.
 
-// mostOnTheWay bounds the bytes that were sent to such a client and are not acknowledged.
-const mostOnTheWay = 256 << 10
+// maxUnacknowledgedBytes bounds the bytes that were sent to such a client and are not acknowledged.
+const maxUnacknowledgedBytes = 256 << 10
 
 // PartsParams say how a client takes parts.
 type PartsParams struct {
@@ -18,19 +18,19 @@ type PartsParams struct {
 	Memory string // names what the client keeps of an unfinished message; with another name it has nothing
 }
 
-// parts is the state of a connection whose client takes parts.
-type parts struct {
+// partsSender is the state of a connection whose client takes parts.
+type partsSender struct {
 	PartsParams
-	turns   link.Turns[*cutMessage]
-	resumed *cutMessage // unfinished on an earlier connection; nil: none
+	turns   link.PartTurns[*heldDelivery]
+	resumed *heldDelivery // unfinished on an earlier connection; nil: none
 	sent    map[*inflightMessage]sentPacket
 	bytes   int // of them
 }
 
-// cutMessage is a message that waits for its turn, and goes in parts if it is large.
-type cutMessage struct {
+// heldDelivery is a message that waits for its turn, and goes in parts if it is large.
+type heldDelivery struct {
 	*inflightMessage
-	link.Cut
+	link.OutgoingParts
 	size int
 	dup  bool
 	done bool // its last part, or all of it, was sent
@@ -40,8 +40,8 @@ type cutMessage struct {
 type sentPacket struct {
 	size int
 	at   time.Time
-	of   *cutMessage // whose part it is; nil: it is a message
-	end  int         // of the part
+	of   *heldDelivery // whose part it is; nil: it is a message
+	end  int           // of the part
 }
 
 // attachParts begins with a new connection. Parts of the one before are not sent again as they were: their message is cut anew from where
@@ -59,7 +59,7 @@ func (s *Session) attachParts(p PartsParams) {
 	if p.Topic == "" {
 		return
 	}
-	s.parts = &parts{PartsParams: p, turns: link.Turns[*cutMessage]{Pace: link.NewPace(mostOnTheWay)}, sent: make(map[*inflightMessage]sentPacket)}
+	s.parts = &partsSender{PartsParams: p, turns: link.PartTurns[*heldDelivery]{LinePace: link.NewLinePace(maxUnacknowledgedBytes)}, sent: make(map[*inflightMessage]sentPacket)}
 	if old != nil && old.Memory == p.Memory {
 		if s.parts.resumed = old.resumed; old.resumed == nil {
 			s.parts.resumed, _ = old.turns.First()
@@ -68,7 +68,7 @@ func (s *Session) attachParts(p PartsParams) {
 }
 
 // nextPaced is next for a client that takes parts.
-func (s *Session) nextPaced(now time.Time) (p publish, ok bool) {
+func (s *Session) nextPaced(now time.Time) (p outboundPacket, ok bool) {
 	for t := s.parts; t.bytes < t.turns.Window(); {
 		if t.turns.PartDue() || t.turns.Full() {
 			if p, ok = s.nextPart(now); ok || t.turns.Full() {
@@ -90,32 +90,32 @@ func (s *Session) nextPaced(now time.Time) (p publish, ok bool) {
 }
 
 // holdBack reports whether a message waits for its turn. One of QoS 0 that does has an acknowledgement from then on.
-func (s *Session) holdBack(p publish) bool {
+func (s *Session) holdBack(p outboundPacket) bool {
 	_, _, size := p.sizes(s.version)
 	t := s.parts
 	x := s.inflight.byID[p.id]
 	if p.qos == 0 {
 		x = nil
 	}
-	m := &cutMessage{inflightMessage: x, size: size, dup: p.dup}
+	m := &heldDelivery{inflightMessage: x, size: size, dup: p.dup}
 	if p.qos == 0 && !s.inflight.hasRoom(s.window) || !t.turns.Hold(m, p.msg.Topic, size, p.qos < 2 && t.large(p.msg)) {
 		return false
 	}
 	if x == nil {
-		p.item.qos = 1
-		m.inflightMessage = s.inflight.add(p.item)
+		p.delivery.qos = 1
+		m.inflightMessage = s.inflight.add(p.delivery)
 	}
 	s.inflight.hold(m.inflightMessage)
-	m.Cut = link.Cut{ID: link.NewPartID(), Topic: p.msg.Topic, Payload: p.msg.Payload}
+	m.OutgoingParts = link.OutgoingParts{ID: link.NewPartID(), Topic: p.msg.Topic, Payload: p.msg.Payload}
 	if r := t.resumed; r != nil && r.inflightMessage == x {
-		m.Cut, t.resumed = r.Cut, nil
+		m.OutgoingParts, t.resumed = r.OutgoingParts, nil
 		m.Sent = m.Acked
 	}
 	return true
 }
 
 // firstHeld is the message whose turn it is. One that the client has answered although it was not sent has no turn.
-func (s *Session) firstHeld() (m *cutMessage, ok bool) {
+func (s *Session) firstHeld() (m *heldDelivery, ok bool) {
 	t := &s.parts.turns
 	for m, ok = t.First(); ok && !m.done && (s.inflight.byID[m.id] != m.inflightMessage || m.released || m.releasing); m, ok = t.First() {
 		t.Done()
@@ -124,10 +124,10 @@ func (s *Session) firstHeld() (m *cutMessage, ok bool) {
 }
 
 // large reports whether a message is to go in parts. Only its payload is cut, so only that counts.
-func (t *parts) large(m *Message) bool { return t.turns.Large(len(m.Payload)) }
+func (t *partsSender) large(m *Message) bool { return t.turns.Large(len(m.Payload)) }
 
 // nextPart is the next part of the first message that waits, or all of it if it is small.
-func (s *Session) nextPart(now time.Time) (p publish, ok bool) {
+func (s *Session) nextPart(now time.Time) (p outboundPacket, ok bool) {
 	t := s.parts
 	m, ok := s.firstHeld()
 	if !ok || m.done || !s.inflight.hasRoom(s.window) {
@@ -138,16 +138,16 @@ func (s *Session) nextPart(now time.Time) (p publish, ok bool) {
 		m.done = true
 		s.inflight.reopen(m.inflightMessage)
 		t.send(m.inflightMessage, sentPacket{size: m.size, at: now})
-		return publish{item: m.item, id: m.id, dup: m.dup}, true
+		return outboundPacket{delivery: m.delivery, id: m.id, dup: m.dup}, true
 	}
 	part := m.Next(t.turns.PartSize())
-	payload, err := link.EncodePart(part)
+	payload, err := link.EncodeMessagePart(part)
 	if err != nil {
 		return p, false // it can't happen: the message was encoded in the same way when it came
 	}
 	if !part.Last() {
-		x := s.inflight.add(item{msg: &Message{Topic: t.Topic, Payload: payload}, qos: 1})
-		p = publish{item: x.item, id: x.id}
+		x := s.inflight.add(delivery{msg: &Message{Topic: t.Topic, Payload: payload}, qos: 1})
+		p = outboundPacket{delivery: x.delivery, id: x.id}
 		_, _, size := p.sizes(s.version)
 		t.send(x, sentPacket{size: size, at: now, of: m, end: m.Sent})
 		return p, true
@@ -156,20 +156,20 @@ func (s *Session) nextPart(now time.Time) (p publish, ok bool) {
 	s.inflight.reopen(m.inflightMessage)
 	last := *m.msg
 	last.Topic, last.Payload = t.Topic, payload
-	p = publish{item: m.item, id: m.id, dup: m.dup}
+	p = outboundPacket{delivery: m.delivery, id: m.id, dup: m.dup}
 	p.msg = &last
 	_, _, size := p.sizes(s.version)
 	t.send(m.inflightMessage, sentPacket{size: size, at: now})
 	return p, true
 }
 
-func (t *parts) send(x *inflightMessage, p sentPacket) {
+func (t *partsSender) send(x *inflightMessage, p sentPacket) {
 	t.sent[x] = p
 	t.bytes += p.size
 }
 
 // answered notes that the client has acknowledged a packet, or that its message is dropped.
-func (t *parts) answered(x *inflightMessage, now time.Time) {
+func (t *partsSender) answered(x *inflightMessage, now time.Time) {
 	if p, ok := t.sent[x]; ok {
 		delete(t.sent, x)
 		t.bytes -= p.size
@@ -184,7 +184,7 @@ func (t *parts) answered(x *inflightMessage, now time.Time) {
 }
 
 // waiting reports whether messages wait for their turn.
-func (t *parts) waiting() bool {
+func (t *partsSender) waiting() bool {
 	if t == nil {
 		return false
 	}

@@ -18,8 +18,8 @@ const replayChunk = 64
 // not called concurrently.
 type RetainedReader func(max int) []*Message
 
-// replay is a subscription's retained messages that were not sent yet.
-type replay struct {
+// retainedReplay is a subscription's retained messages that were not sent yet.
+type retainedReplay struct {
 	filter string
 	read   RetainedReader // nil: they must not be fetched yet
 	since  uint64         // liveTopics.count at the subscription
@@ -33,25 +33,25 @@ type replay struct {
 }
 
 // ReplayRecord makes the record that says that a filter's retained messages are owed.
-func (s *Session) ReplayRecord(filter string, d Delivery) journal.Change {
+func (s *Session) ReplayRecord(filter string, d DeliveryOptions) journal.RecordChange {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.replayChange(&replay{filter: filter, qos: d.QoS, ids: d.IDs, record: s.log.ID(), seq: s.seq})
+	return s.replayChange(&retainedReplay{filter: filter, qos: d.QoS, ids: d.IDs, record: s.log.ID(), seq: s.seq})
 }
 
-func (s *Session) replayChange(p *replay) journal.Change {
+func (s *Session) replayChange(p *retainedReplay) journal.RecordChange {
 	e := Encoder(s.encode(kindReplay))
 	e.Text(p.filter)
-	e.delivery(item{qos: p.qos, ids: p.ids})
+	e.delivery(delivery{qos: p.qos, ids: p.ids})
 	e.Number(p.seq)
 	e.Text(p.after)
-	return journal.Change{ID: p.record, Value: e}
+	return journal.RecordChange{ID: p.record, Value: e}
 }
 
 // OweRetained begins a replay of a filter's retained messages; StartReplay gives it their reader. A topic of which a message
 // arrives from now on is left out of the replay. It replaces an earlier replay of the filter. record is the id of ReplayRecord's
 // record in the log; 0: the session is not durable.
-func (s *Session) OweRetained(filter string, record uint64, d Delivery) {
+func (s *Session) OweRetained(filter string, record uint64, d DeliveryOptions) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -59,7 +59,7 @@ func (s *Session) OweRetained(filter string, record uint64, d Delivery) {
 		return
 	}
 	s.cancelReplay(filter)
-	s.replays = append(s.replays, &replay{filter: filter, since: s.live.count, qos: d.QoS, ids: d.IDs, record: record, seq: s.seq})
+	s.replays = append(s.replays, &retainedReplay{filter: filter, since: s.live.count, qos: d.QoS, ids: d.IDs, record: record, seq: s.seq})
 }
 
 // StartReplay makes the session fetch the retained messages of a filter's replay.
@@ -84,14 +84,14 @@ func (s *Session) CancelReplay(filter string) {
 }
 
 func (s *Session) cancelReplay(filter string) {
-	if i := slices.IndexFunc(s.replays, func(p *replay) bool { return p.filter == filter }); i >= 0 {
+	if i := slices.IndexFunc(s.replays, func(p *retainedReplay) bool { return p.filter == filter }); i >= 0 {
 		s.endReplay(s.replays[i])
 	}
 }
 
 // endReplay deletes a replay and its record.
-func (s *Session) endReplay(p *replay) {
-	s.replays = slices.DeleteFunc(s.replays, func(x *replay) bool { return x == p })
+func (s *Session) endReplay(p *retainedReplay) {
+	s.replays = slices.DeleteFunc(s.replays, func(x *retainedReplay) bool { return x == p })
 	s.forget(p.record)
 	p.record = 0
 	if len(s.replays) == 0 {
@@ -108,7 +108,7 @@ func (s *Session) replayDue(w *Writer) bool {
 }
 
 // nextReplay is the replay to fetch from; nil: none may be fetched from while something else waits to be sent.
-func (s *Session) nextReplay(w *Writer) *replay {
+func (s *Session) nextReplay(w *Writer) *retainedReplay {
 	if s.consumer != w || s.fetching || s.queue.live > 0 || s.inflight.nextResend() != nil {
 		return nil
 	}
@@ -151,19 +151,19 @@ func (s *Session) fetchRetained(w *Writer) bool {
 
 // enqueueRetained queues retained messages. A durable session stores those of QoS 1 and 2, in one commit with how far
 // the replay is: after a crash none of them is fetched again.
-func (s *Session) enqueueRetained(chunk []*Message, p *replay) {
-	var pending []Pending
-	var changes []journal.Change
+func (s *Session) enqueueRetained(chunk []*Message, p *retainedReplay) {
+	var pending []UncommittedDelivery
+	var changes []journal.RecordChange
 	before := p.after
 	for _, m := range chunk {
 		if m.Record > 0 { // a users' own topic; these come in order
 			p.after = m.Topic
 		}
-		d := Delivery{QoS: min(m.QoS, p.qos), Retain: true, IDs: p.ids}
+		d := DeliveryOptions{QoS: min(m.QoS, p.qos), Retain: true, IDs: p.ids}
 		switch {
 		case s.live.has(m.Topic, p.since):
 		case s.log == nil || d.QoS == 0:
-			s.push(newItem(m, d), nil)
+			s.push(newDelivery(m, d), nil)
 		default:
 			x := s.pushDurable(m, d, true)
 			pending, changes = append(pending, x), append(changes, x.Change(nil))
@@ -247,6 +247,6 @@ func (s *Session) keepLive(topic string, seq, record uint64) (old uint64) {
 	x := s.live.last[h]
 	old, x.record = x.record, record
 	s.live.last[h] = x
-	s.log.Commit([]journal.Change{{ID: record, Value: s.encodeTopic(kindLive, seq, topic)}}, nil)
+	s.log.Commit([]journal.RecordChange{{ID: record, Value: s.encodeTopic(kindLive, seq, topic)}}, nil)
 	return old
 }

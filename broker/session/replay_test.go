@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// found is a puller that finds these once.
-func found(list ...*Message) RetainedReader {
+// retainedReader is a puller that finds these once.
+func retainedReader(list ...*Message) RetainedReader {
 	return func(int) []*Message {
 		out := list
 		list = nil
@@ -17,11 +17,11 @@ func found(list ...*Message) RetainedReader {
 	}
 }
 
-// sent is all that the session sends, until nothing is left to be fetched.
-func sent(t *testing.T, s *Session, w *Writer) (all []string) {
+// drainedPayloads is all that the session sends, until nothing is left to be fetched.
+func drainedPayloads(t *testing.T, s *Session, w *Writer) (all []string) {
 	t.Helper()
 	for more := true; more; {
-		for _, pk := range decode(t, s.drain(w, nil, writeBytes), 5) {
+		for _, pk := range decodePackets(t, s.drain(w, nil, writeBytes), 5) {
 			what := string(pk.Payload)
 			if pk.FixedHeader.Retain {
 				what += " retained"
@@ -33,53 +33,53 @@ func sent(t *testing.T, s *Session, w *Writer) (all []string) {
 	return all
 }
 
-func owing(l Limits) (*Session, *Writer) {
+func newOwingSession(l Limits) (*Session, *Writer) {
 	s := New(l, time.Now, &Counters{})
-	w := attached(s, ConnParams{Version: 5})
-	s.OweRetained("#", 0, Delivery{QoS: 1})
+	w := attachWriter(s, ConnParams{Version: 5})
+	s.OweRetained("#", 0, DeliveryOptions{QoS: 1})
 	return s, w
 }
 
 func TestNothingIsFetchedBeforeItIsKnownWhere(t *testing.T) {
-	s, w := owing(limits)
-	s.OweRetained("other", 0, Delivery{})
-	s.StartReplay("other", found(message("b", "other's", 0)))
-	require.Equal(t, []string{"other's retained"}, sent(t, s, w), "another doesn't wait for it")
-	s.StartReplay("#", found(message("a", "x", 0)))
-	require.Equal(t, []string{"x retained"}, sent(t, s, w))
+	s, w := newOwingSession(testLimits)
+	s.OweRetained("other", 0, DeliveryOptions{})
+	s.StartReplay("other", retainedReader(newMessage("b", "other's", 0)))
+	require.Equal(t, []string{"other's retained"}, drainedPayloads(t, s, w), "another doesn't wait for it")
+	s.StartReplay("#", retainedReader(newMessage("a", "x", 0)))
+	require.Equal(t, []string{"x retained"}, drainedPayloads(t, s, w))
 }
 
 // What came live since a subscription was made isn't sent again as retained, however
 // late that is fetched; and what was sent before that is.
 func TestWhatCameLiveIsNotPulled(t *testing.T) {
-	s, w := owing(limits)
+	s, w := newOwingSession(testLimits)
 	live := func(topic, payload string) *Message {
-		m := message(topic, payload, 0)
-		s.Enqueue(m, Delivery{})
+		m := newMessage(topic, payload, 0)
+		s.Enqueue(m, DeliveryOptions{})
 		return m
 	}
 	a := live("a", "live")
-	require.Equal(t, []string{"live"}, sent(t, s, w))
-	s.OweRetained("a", 0, Delivery{})
-	s.StartReplay("a", found(a))
-	s.StartReplay("#", found(a, message("b", "kept", 0)))
-	require.Equal(t, []string{"kept retained", "live retained"}, sent(t, s, w))
+	require.Equal(t, []string{"live"}, drainedPayloads(t, s, w))
+	s.OweRetained("a", 0, DeliveryOptions{})
+	s.StartReplay("a", retainedReader(a))
+	s.StartReplay("#", retainedReader(a, newMessage("b", "kept", 0)))
+	require.Equal(t, []string{"kept retained", "live retained"}, drainedPayloads(t, s, w))
 	require.Nil(t, s.live.last)
 }
 
 func TestPulledLosesAgainstLive(t *testing.T) {
-	s, w := owing(limits)
+	s, w := newOwingSession(testLimits)
 	calls := 0
 	s.StartReplay("#", func(int) []*Message {
 		if calls++; calls > 1 {
 			return nil
 		}
-		old := []*Message{message("a", "old", 1), message("b", "only", 1)}
-		s.Enqueue(message("a", "new", 1), Delivery{QoS: 1})
+		old := []*Message{newMessage("a", "old", 1), newMessage("b", "only", 1)}
+		s.Enqueue(newMessage("a", "new", 1), DeliveryOptions{QoS: 1})
 		require.Empty(t, s.drain(w, nil, writeBytes), "not before it is known what was pulled")
 		return old
 	})
-	require.Equal(t, []string{"new", "only retained"}, sent(t, s, w))
+	require.Equal(t, []string{"new", "only retained"}, drainedPayloads(t, s, w))
 }
 
 // A live message that was dropped leaves its topic to the retained one, unless that was
@@ -87,55 +87,55 @@ func TestPulledLosesAgainstLive(t *testing.T) {
 func TestWhatWasDroppedIsPulled(t *testing.T) {
 	for name, drop := range map[string]func(*Session, *Writer){
 		"no room": func(s *Session, _ *Writer) {
-			s.Enqueue(message("full", "first", 0), Delivery{})
-			require.Equal(t, NoRoom, s.Enqueue(message("a", "2", 0), Delivery{}))
+			s.Enqueue(newMessage("full", "first", 0), DeliveryOptions{})
+			require.Equal(t, EnqueueNoRoom, s.Enqueue(newMessage("a", "2", 0), DeliveryOptions{}))
 		},
 		"gave way": func(s *Session, _ *Writer) {
-			s.Enqueue(message("a", "2", 0), Delivery{})
-			s.Enqueue(message("full", "first", 1), Delivery{QoS: 1})
+			s.Enqueue(newMessage("a", "2", 0), DeliveryOptions{})
+			s.Enqueue(newMessage("full", "first", 1), DeliveryOptions{QoS: 1})
 		},
 		"away": func(s *Session, w *Writer) {
 			s.Detach(w)
-			s.Enqueue(message("a", "2", 0), Delivery{})
+			s.Enqueue(newMessage("a", "2", 0), DeliveryOptions{})
 			s.Attach(w, ConnParams{Version: 5})
-			s.Enqueue(message("full", "first", 1), Delivery{QoS: 1})
+			s.Enqueue(newMessage("full", "first", 1), DeliveryOptions{QoS: 1})
 		},
 		"queued when it went": func(s *Session, w *Writer) {
-			s.Enqueue(message("a", "2", 0), Delivery{})
+			s.Enqueue(newMessage("a", "2", 0), DeliveryOptions{})
 			s.Detach(w)
 			s.Attach(w, ConnParams{Version: 5})
-			s.Enqueue(message("full", "first", 1), Delivery{QoS: 1})
+			s.Enqueue(newMessage("full", "first", 1), DeliveryOptions{QoS: 1})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := limits
+			l := testLimits
 			l.Bytes = 1
-			s, w := owing(l)
-			s.Enqueue(message("a", "1", 0), Delivery{})
-			require.Equal(t, []string{"1"}, sent(t, s, w))
+			s, w := newOwingSession(l)
+			s.Enqueue(newMessage("a", "1", 0), DeliveryOptions{})
+			require.Equal(t, []string{"1"}, drainedPayloads(t, s, w))
 			drop(s, w)
-			s.StartReplay("#", found(message("a", "2", 0)))
-			require.Equal(t, []string{"first", "2 retained"}, sent(t, s, w))
+			s.StartReplay("#", retainedReader(newMessage("a", "2", 0)))
+			require.Equal(t, []string{"first", "2 retained"}, drainedPayloads(t, s, w))
 		})
 	}
-	l := limits
+	l := testLimits
 	l.Bytes = 1
-	s, w := owing(l)
+	s, w := newOwingSession(l)
 	s.StartReplay("#", func(int) []*Message {
 		if s.live.last != nil {
 			return nil
 		}
-		s.Enqueue(message("a", "2", 0), Delivery{})
-		require.Equal(t, NoRoom, s.Enqueue(message("a", "3", 0), Delivery{}))
-		return []*Message{message("a", "1", 0)}
+		s.Enqueue(newMessage("a", "2", 0), DeliveryOptions{})
+		require.Equal(t, EnqueueNoRoom, s.Enqueue(newMessage("a", "3", 0), DeliveryOptions{}))
+		return []*Message{newMessage("a", "1", 0)}
 	})
-	require.Equal(t, []string{"2"}, sent(t, s, w))
+	require.Equal(t, []string{"2"}, drainedPayloads(t, s, w))
 }
 
 func TestArrivalsAreBounded(t *testing.T) {
-	s, w := owing(limits)
+	s, w := newOwingSession(testLimits)
 	for i := range maxLiveTopics + 10 {
-		s.Enqueue(message(fmt.Sprint(i), "x", 0), Delivery{})
+		s.Enqueue(newMessage(fmt.Sprint(i), "x", 0), DeliveryOptions{})
 		s.drain(w, nil, writeBytes)
 	}
 	require.Len(t, s.live.last, maxLiveTopics)
@@ -146,9 +146,9 @@ func TestArrivalsAreBounded(t *testing.T) {
 			return nil
 		}
 		fetched = true
-		s.Enqueue(message(last, "new", 0), Delivery{})
-		return []*Message{message(last, "old", 0)}
+		s.Enqueue(newMessage(last, "new", 0), DeliveryOptions{})
+		return []*Message{newMessage(last, "old", 0)}
 	})
-	require.Equal(t, []string{"new"}, sent(t, s, w), "what comes during a fetch is known")
+	require.Equal(t, []string{"new"}, drainedPayloads(t, s, w), "what comes during a fetch is known")
 	require.Nil(t, s.live.last)
 }

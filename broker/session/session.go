@@ -36,34 +36,34 @@ type Session struct {
 	ended    bool
 	queue    queue
 	inflight inflight
-	inbound  inbound
+	inbound  inboundPublishes
 
 	missed       int64 // messages that there was no room for
 	missedBefore int64 // of them, those before this process
 	missedStored int64 // of them, those that the record of the progress has
 
-	replays  []*replay // of retained messages
-	fetching bool      // retained messages are being fetched
+	replays  []*retainedReplay // of retained messages
+	fetching bool              // retained messages are being fetched
 	live     liveTopics
 
 	// Of a durable session.
-	log      Log    // nil: the session ends with the process
-	number   uint64 // of the session, in its records
-	seq      uint64 // of the newest message in the session's order
-	sent     uint64 // of the newest message that was sent
-	stored   uint64 // of the newest message that this process has stored
-	progress uint64 // id of the record that contains sent; 0: there is none yet
+	log      RecordLog // nil: the session ends with the process
+	number   uint64    // of the session, in its records
+	seq      uint64    // of the newest message in the session's order
+	sent     uint64    // of the newest message that was sent
+	stored   uint64    // of the newest message that this process has stored
+	progress uint64    // id of the record that contains sent; 0: there is none yet
 	disk     diskQueue
 
-	consumer  consumer // nil: the client is not connected
-	parts     *parts   // nil: the client takes none
+	consumer  messageConsumer // nil: the client is not connected
+	parts     *partsSender    // nil: the client takes none
 	version   byte
 	window    int // Receive Maximum
 	maxPacket int // 0: no limit
 }
 
-// consumer takes the messages: a connection's Writer, or a LocalConsumer.
-type consumer interface {
+// messageConsumer takes the messages: a connection's Writer, or a LocalConsumer.
+type messageConsumer interface {
 	// wake says that there may be something to take. With a batch it may be done when that is flushed.
 	wake(batch *WriteBatch)
 }
@@ -72,7 +72,7 @@ type consumer interface {
 func New(limits Limits, now func() time.Time, count *Counters) *Session {
 	return &Session{
 		limits: limits, now: now, count: count, version: 5,
-		inbound: newInbound(limits.State), queue: queue{user: limits.User}, inflight: newInflight(limits.User),
+		inbound: newInboundPublishes(limits.State), queue: queue{user: limits.User}, inflight: newInflight(limits.User),
 	}
 }
 
@@ -100,7 +100,7 @@ func (s *Session) Attach(w *Writer, p ConnParams) {
 // Detach leaves the session without a consumer if that still is w. Queued QoS 0 messages are dropped.
 func (s *Session) Detach(w *Writer) { s.detach(w) }
 
-func (s *Session) detach(c consumer) {
+func (s *Session) detach(c messageConsumer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.consumer != c {
@@ -114,15 +114,15 @@ func (s *Session) detach(c consumer) {
 	s.queue.compact() // otherwise each connection would leave gaps
 }
 
-// Undelivered is a message that the session got as a member of a shared subscription and that was not acknowledged.
-type Undelivered struct {
+// SharedDelivery is a message that the session got as a member of a shared subscription and that was not acknowledged.
+type SharedDelivery struct {
 	*Message
 	Share string
 }
 
 // End empties the session for good. The caller deletes the records once the undelivered messages have been given to
 // other members.
-func (s *Session) End() (records []uint64, left []Undelivered) {
+func (s *Session) End() (records []uint64, left []SharedDelivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -144,15 +144,15 @@ func (s *Session) End() (records []uint64, left []Undelivered) {
 
 // undelivered lists the messages for other members of shared subscriptions, in order. A message that was sent at QoS 2
 // must not be sent to anybody else [MQTT-4.8.2-5].
-func (s *Session) undelivered() (left []Undelivered) {
+func (s *Session) undelivered() (left []SharedDelivery) {
 	for _, x := range s.inflight.inOrder() {
 		if x.share != nil && x.qos == 1 {
-			left = append(left, Undelivered{x.msg, *x.share})
+			left = append(left, SharedDelivery{x.msg, *x.share})
 		}
 	}
 	for it := range s.queue.all {
 		if it.share != nil && it.qos > 0 {
-			left = append(left, Undelivered{it.msg, *it.share})
+			left = append(left, SharedDelivery{it.msg, *it.share})
 		}
 	}
 	return left
@@ -193,40 +193,40 @@ func (s *Session) waiting() (messages, bytes int) {
 // held is how many bytes of messages the session has in memory.
 func (s *Session) held() int { return s.queue.bytes + s.inflight.bytes }
 
-// Result is the outcome of enqueueing a message.
-type Result byte
+// EnqueueResult is the outcome of enqueueing a message.
+type EnqueueResult byte
 
 // The results of enqueueing.
 const (
-	Accepted Result = iota // queued; or it is QoS 0, the client is away, and nothing is to be kept
-	NoRoom                 // dropped, and counted as such
-	Ended                  // the session is over and gets nothing any more
+	EnqueueAccepted EnqueueResult = iota // queued; or it is QoS 0, the client is away, and nothing is to be kept
+	EnqueueNoRoom                        // dropped, and counted as such
+	EnqueueEnded                         // the session is over and gets nothing any more
 )
 
 // Enqueue queues a message in memory. QoS 0 gives way to QoS 1 and 2; beyond the limits the newest message is dropped.
-func (s *Session) Enqueue(m *Message, d Delivery) Result {
+func (s *Session) Enqueue(m *Message, d DeliveryOptions) EnqueueResult {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.ended:
-		return Ended
+		return EnqueueEnded
 	case d.QoS == 0 && s.consumer == nil:
 		s.forgetLive(m.Topic)
-		return Accepted
+		return EnqueueAccepted
 	case d.QoS == 0 && (s.memoryFull(m) || !s.fits(m)):
 		return s.refuse(m, DropQoS0Full)
 	case d.QoS > 0 && !s.makeRoom(m):
 		return s.refuse(m, DropQueueFull)
 	}
 	s.noteLive(m.Topic)
-	s.push(newItem(m, d), d.Batch)
-	return Accepted
+	s.push(newDelivery(m, d), d.Batch)
+	return EnqueueAccepted
 }
 
-func (s *Session) refuse(m *Message, why DropReason) Result {
+func (s *Session) refuse(m *Message, why DropReason) EnqueueResult {
 	s.forgetLive(m.Topic)
 	s.drop(why)
-	return NoRoom
+	return EnqueueNoRoom
 }
 
 // drop counts a message that the client does not get.
@@ -306,17 +306,17 @@ func (s *Session) dropOld(now time.Time) {
 	s.dropOldOnDisk(now)
 }
 
-func (s *Session) tooOld(it item, now time.Time) bool {
+func (s *Session) tooOld(it delivery, now time.Time) bool {
 	return s.limits.MaxAge > 0 && now.Sub(it.msg.came) > s.limits.MaxAge
 }
 
 // discard drops an item that was taken out of the queue.
-func (s *Session) discard(it item, why DropReason) {
+func (s *Session) discard(it delivery, why DropReason) {
 	s.deleteRecord(it)
 	s.drop(why)
 }
 
-func (s *Session) push(it item, batch *WriteBatch) {
+func (s *Session) push(it delivery, batch *WriteBatch) {
 	blocked := s.blocked()
 	it.weight = uint32(s.weight(it.msg))
 	s.queue.push(it)
@@ -361,7 +361,7 @@ func (s *Session) drain(w *Writer, b []byte, max int) []byte {
 }
 
 // next takes the next packet to send, if there is one and the client has room for it.
-func (s *Session) next(now time.Time) (p publish, ok bool) {
+func (s *Session) next(now time.Time) (p outboundPacket, ok bool) {
 	if s.parts != nil {
 		return s.nextPaced(now)
 	}
@@ -370,10 +370,10 @@ func (s *Session) next(now time.Time) (p publish, ok bool) {
 
 // nextWhole takes the next packet if the inflight window and the disk allow one: first what an earlier connection sent and
 // was not acknowledged, then the queue.
-func (s *Session) nextWhole(now time.Time) (p publish, ok bool) {
+func (s *Session) nextWhole(now time.Time) (p outboundPacket, ok bool) {
 	f := &s.inflight
 	for x := f.nextResend(); x != nil; x = f.nextResend() {
-		p = publish{item: x.item, id: x.id, dup: true, release: x.released}
+		p = outboundPacket{delivery: x.delivery, id: x.id, dup: true, release: x.released}
 		switch {
 		case x.releasing: // its PUBREL is sent once that is on disk
 			f.resend = f.resend[1:]
@@ -385,7 +385,7 @@ func (s *Session) nextWhole(now time.Time) (p publish, ok bool) {
 			return p, false
 		case s.tooLarge(&p):
 			f.remove(x)
-			s.discard(x.item, DropTooLarge)
+			s.discard(x.delivery, DropTooLarge)
 			continue
 		}
 		f.reopen(x)
@@ -399,7 +399,7 @@ func (s *Session) nextWhole(now time.Time) (p publish, ok bool) {
 			break
 		}
 		s.queue.pop()
-		p = publish{item: it}
+		p = outboundPacket{delivery: it}
 		switch {
 		case it.msg.Expired(now):
 			s.discard(it, DropExpired)
@@ -419,7 +419,7 @@ func (s *Session) nextWhole(now time.Time) (p publish, ok bool) {
 	return p, false
 }
 
-func (s *Session) tooLarge(p *publish) bool {
+func (s *Session) tooLarge(p *outboundPacket) bool {
 	if s.maxPacket == 0 {
 		return false
 	}
@@ -431,7 +431,7 @@ func (s *Session) tooLarge(p *publish) bool {
 // not on disk yet. A QoS 2 message has to be there, or it could be lost although the client has answered it. One of QoS 1 may come twice
 // after a crash, and waits only if a message that can't be stored must not be overtaken, or if the disk is so far behind that
 // its packet id could mean another message after a crash.
-func (s *Session) mustWait(it item) bool {
+func (s *Session) mustWait(it delivery) bool {
 	if it.qos == 0 {
 		return false
 	}
@@ -439,7 +439,7 @@ func (s *Session) mustWait(it item) bool {
 		return true
 	}
 	r := it.record
-	return r != nil && (r.pending && (it.qos == 2 || r.waits || r.seq > s.stored+mostAhead) || s.inflight.byID[packetID(r.seq)] != nil)
+	return r != nil && (r.pending && (it.qos == 2 || r.waits || r.seq > s.stored+maxUnstored) || s.inflight.byID[packetID(r.seq)] != nil)
 }
 
 // Puback takes the acknowledgement of a QoS 1 message. The consumer is woken with the batch.
@@ -481,7 +481,7 @@ func (s *Session) Fits(kind byte, id uint16) bool {
 // completed removes a message from the inflight window, and lets the consumer use the room.
 func (s *Session) completed(x *inflightMessage, batch *WriteBatch) {
 	s.inflight.remove(x)
-	s.deleteRecord(x.item)
+	s.deleteRecord(x.delivery)
 	if s.parts != nil {
 		s.parts.answered(x, s.now())
 	}
@@ -514,8 +514,8 @@ func (s *Session) Pubrec(id uint16, code byte) (answer Ack, ok bool) {
 	return Ack{Type: typePubrel >> 4, ID: id}, true
 }
 
-// item is a message in a session.
-type item struct {
+// delivery is a message in a session.
+type delivery struct {
 	msg    *Message // nil: evicted
 	ids    []uint32
 	qos    byte
@@ -525,22 +525,22 @@ type item struct {
 	record *deliveryRecord // nil: the session is not durable, or it is QoS 0
 }
 
-func newItem(m *Message, d Delivery) item {
-	return item{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain, share: d.Share}
+func newDelivery(m *Message, d DeliveryOptions) delivery {
+	return delivery{msg: m, ids: d.IDs, qos: d.QoS, retain: d.Retain, share: d.Share}
 }
 
 const blockLen = 16
 
-type block [blockLen]item
+type queueBlock [blockLen]delivery
 
-// blocks are empty ones: sessions fill and empty their queues all the time.
-var blocks = sync.Pool{New: func() any { return new(block) }}
+// queueBlocks are empty ones: sessions fill and empty their queues all the time.
+var queueBlocks = sync.Pool{New: func() any { return new(queueBlock) }}
 
 // queue has the messages that wait in memory, in order. It grows by blocks: growing a slice would copy all of it, at the
 // same message in all sessions that get the same messages. An item keeps its position until it leaves the queue or the
 // queue is compacted. An item may be evicted from the middle, which leaves a gap.
 type queue struct {
-	blocks []*block
+	blocks []*queueBlock
 	offset int    // of the oldest item, in the first block
 	length int    // items and gaps
 	first  uint64 // position of the oldest item
@@ -556,13 +556,13 @@ type queue struct {
 func (q *queue) end() uint64 { return q.first + uint64(q.length) }
 
 // at returns the item at a position, which must be in the queue.
-func (q *queue) at(position uint64) *item {
+func (q *queue) at(position uint64) *delivery {
 	i := q.offset + int(position-q.first)
 	return &q.blocks[i/blockLen][i%blockLen]
 }
 
 // all goes through the items.
-func (q *queue) all(yield func(item) bool) {
+func (q *queue) all(yield func(delivery) bool) {
 	for at := q.first; at < q.end(); at++ {
 		if it := *q.at(at); it.msg != nil && !yield(it) {
 			return
@@ -571,10 +571,10 @@ func (q *queue) all(yield func(item) bool) {
 }
 
 // push appends an item, whatever the limits.
-func (q *queue) push(it item) {
+func (q *queue) push(it delivery) {
 	i := q.offset + q.length
 	if i == len(q.blocks)*blockLen {
-		q.blocks = append(q.blocks, blocks.Get().(*block))
+		q.blocks = append(q.blocks, queueBlocks.Get().(*queueBlock))
 	}
 	q.blocks[i/blockLen][i%blockLen] = it
 	if it.qos == 0 {
@@ -585,7 +585,7 @@ func (q *queue) push(it item) {
 	q.charge(it, int(it.weight))
 }
 
-func (q *queue) charge(it item, bytes int) {
+func (q *queue) charge(it delivery, bytes int) {
 	q.bytes += bytes
 	if it.qos == 0 {
 		q.qos0Bytes += bytes
@@ -597,7 +597,7 @@ func (q *queue) charge(it item, bytes int) {
 func (q *queue) durableBytes() int { return q.bytes - q.qos0Bytes }
 
 // front returns the oldest item.
-func (q *queue) front() (item, bool) {
+func (q *queue) front() (delivery, bool) {
 	for q.length > 0 {
 		it := q.blocks[0][q.offset]
 		if it.msg != nil {
@@ -605,7 +605,7 @@ func (q *queue) front() (item, bool) {
 		}
 		q.shift()
 	}
-	return item{}, false
+	return delivery{}, false
 }
 
 // pop removes what front returned.
@@ -618,13 +618,13 @@ func (q *queue) pop() {
 
 // shift removes the oldest item or gap.
 func (q *queue) shift() {
-	q.blocks[0][q.offset] = item{}
+	q.blocks[0][q.offset] = delivery{}
 	q.offset++
 	q.length--
 	q.first++
 	switch {
 	case q.offset == blockLen:
-		blocks.Put(q.blocks[0])
+		queueBlocks.Put(q.blocks[0])
 		q.blocks[0] = nil
 		q.blocks, q.offset = q.blocks[1:], 0
 	case q.length == 0:
@@ -641,11 +641,11 @@ func (q *queue) evict(position uint64) {
 	it := q.at(position)
 	q.live--
 	q.charge(*it, -int(it.weight))
-	*it = item{}
+	*it = delivery{}
 	for q.length > 0 && q.at(q.end()-1).msg == nil {
 		q.length--
 		if last := len(q.blocks) - 1; q.offset+q.length == last*blockLen {
-			blocks.Put(q.blocks[last])
+			queueBlocks.Put(q.blocks[last])
 			q.blocks[last] = nil
 			q.blocks = q.blocks[:last]
 		}
@@ -690,7 +690,7 @@ func (q *queue) compact() {
 // inflightMessage is a QoS 1 or 2 message that was sent at least once and is not acknowledged. Its packet id is chosen
 // here; the ids of the client's own publishes are independent of it.
 type inflightMessage struct {
-	item
+	delivery
 	id        uint16
 	released  bool   // QoS 2: PUBREC has come, and PUBREL was sent
 	releasing bool   // PUBREC has come, and PUBREL is sent once that is on disk
@@ -740,10 +740,10 @@ func (f *inflight) nextResend() *inflightMessage {
 	return nil
 }
 
-func (f *inflight) add(it item) *inflightMessage {
+func (f *inflight) add(it delivery) *inflightMessage {
 	it.weight = uint32(it.msg.Weight())
 	f.order++
-	x := &inflightMessage{item: it, id: f.freeID(it), open: true, order: f.order}
+	x := &inflightMessage{delivery: it, id: f.freeID(it), open: true, order: f.order}
 	f.byID[x.id] = x
 	f.open++
 	f.charge(int(x.weight))
@@ -767,7 +767,7 @@ func (f *inflight) charge(bytes int) {
 }
 
 // freeID chooses the packet id. A durable message has a fixed one, which mustWait has found free.
-func (f *inflight) freeID(it item) uint16 {
+func (f *inflight) freeID(it delivery) uint16 {
 	if it.record != nil {
 		return packetID(it.record.seq)
 	}
@@ -796,49 +796,49 @@ type inboundPublish struct {
 	acks     []func(error) // of the PUBLISH and its repetitions, until the outcome is known
 }
 
-// inbound are the QoS 2 publishes of the client's that wait for their PUBREL. Nothing but the packet identifiers limits how many a
+// inboundPublishes are the QoS 2 publishes of the client's that wait for their PUBREL. Nothing but the packet identifiers limits how many a
 // client leaves so, for as long as its session lives: they are charged to its user.
-type inbound struct {
+type inboundPublishes struct {
 	byID  map[uint16]*inboundPublish
 	user  *quota.Account
 	ended bool // nothing is charged any more
 }
 
 const (
-	inboundCost  = 144 // bytes of memory for each
-	fewUnchecked = 16  // that a session may have whatever else its user holds: a client that releases what it publishes goes on
+	inboundCost      = 144 // bytes of memory for each
+	uncheckedInbound = 16  // that a session may have whatever else its user holds: a client that releases what it publishes goes on
 )
 
-func newInbound(user *quota.Account) inbound {
-	return inbound{byID: make(map[uint16]*inboundPublish), user: user}
+func newInboundPublishes(user *quota.Account) inboundPublishes {
+	return inboundPublishes{byID: make(map[uint16]*inboundPublish), user: user}
 }
 
 // room returns why there can't be one more.
-func (n *inbound) room() error {
-	if len(n.byID) < fewUnchecked {
+func (n *inboundPublishes) room() error {
+	if len(n.byID) < uncheckedInbound {
 		return nil
 	}
 	return n.user.Check(inboundCost)
 }
 
-func (n *inbound) add(id uint16, in *inboundPublish) {
+func (n *inboundPublishes) add(id uint16, in *inboundPublish) {
 	n.byID[id] = in
 	n.charge(1)
 }
 
-func (n *inbound) remove(id uint16) {
+func (n *inboundPublishes) remove(id uint16) {
 	delete(n.byID, id)
 	n.charge(-1)
 }
 
-func (n *inbound) charge(publishes int) {
+func (n *inboundPublishes) charge(publishes int) {
 	if !n.ended {
 		n.user.Add(int64(publishes) * inboundCost)
 	}
 }
 
 // end gives back what is charged.
-func (n *inbound) end() {
+func (n *inboundPublishes) end() {
 	n.charge(-len(n.byID))
 	n.ended = true
 }
@@ -885,11 +885,11 @@ func (s *Session) BeginQoS2(id uint16, ack func(error)) (first bool) {
 }
 
 // QoS2Changes are to be committed together with the publish, in a durable session.
-func (s *Session) QoS2Changes(id uint16) []journal.Change {
+func (s *Session) QoS2Changes(id uint16) []journal.RecordChange {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if in := s.inbound.byID[id]; in != nil && s.log != nil {
-		return []journal.Change{{ID: in.record, Value: s.encode(kindInbound, uint64(id))}}
+		return []journal.RecordChange{{ID: in.record, Value: s.encode(kindInbound, uint64(id))}}
 	}
 	return nil
 }
@@ -925,7 +925,7 @@ func (s *Session) Pubrel(id uint16, w *Writer) {
 	defer s.mu.Unlock()
 	in := s.inbound.byID[id]
 	if in != nil && in.received && s.log != nil {
-		s.log.Commit([]journal.Change{{ID: in.record}}, func(err error) {
+		s.log.Commit([]journal.RecordChange{{ID: in.record}}, func(err error) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if err != nil {

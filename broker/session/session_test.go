@@ -14,27 +14,27 @@ import (
 	"github.com/edgebus/edgebus/broker/journal"
 )
 
-var limits = Limits{Bytes: 1 << 20, Inflight: 100}
+var testLimits = Limits{Bytes: 1 << 20, Inflight: 100}
 
-func message(topic, payload string, qos byte) *Message {
+func newMessage(topic, payload string, qos byte) *Message {
 	return &Message{Topic: topic, Payload: []byte(payload), QoS: qos}
 }
 
-// sink is a connection that is never written to: tests drain by hand.
-type sink struct{}
+// discardConn is a connection that is never written to: tests drain by hand.
+type discardConn struct{}
 
-func (sink) Write(b []byte) (int, error)      { return len(b), nil }
-func (sink) SetWriteDeadline(time.Time) error { return nil }
-func (sink) Close() error                     { return nil }
+func (discardConn) Write(b []byte) (int, error)      { return len(b), nil }
+func (discardConn) SetWriteDeadline(time.Time) error { return nil }
+func (discardConn) Close() error                     { return nil }
 
-func attached(s *Session, p ConnParams) *Writer {
-	w := NewWriter(sink{}, time.Minute)
+func attachWriter(s *Session, p ConnParams) *Writer {
+	w := NewWriter(discardConn{}, time.Minute)
 	s.Attach(w, p)
 	return w
 }
 
-// decode takes apart what a client would receive.
-func decode(t require.TestingT, b []byte, version byte) (out []packets.Packet) {
+// decodePackets takes apart what a client would receive.
+func decodePackets(t require.TestingT, b []byte, version byte) (out []packets.Packet) {
 	for len(b) > 0 {
 		pk := packets.Packet{ProtocolVersion: version}
 		require.NoError(t, pk.FixedHeader.Decode(b[0]))
@@ -55,7 +55,7 @@ func decode(t require.TestingT, b []byte, version byte) (out []packets.Packet) {
 	return out
 }
 
-func payloads(pks []packets.Packet) (out []string) {
+func payloadsOf(pks []packets.Packet) (out []string) {
 	for _, pk := range pks {
 		out = append(out, string(pk.Payload))
 	}
@@ -64,35 +64,35 @@ func payloads(pks []packets.Packet) (out []string) {
 
 func TestResendsInOrderAndOnlyWhatWasSentIsDup(t *testing.T) {
 	var count Counters
-	s := New(limits, time.Now, &count)
-	w := attached(s, ConnParams{Version: 5, ReceiveMaximum: 3})
+	s := New(testLimits, time.Now, &count)
+	w := attachWriter(s, ConnParams{Version: 5, ReceiveMaximum: 3})
 	for i := range 6 {
-		s.Enqueue(message("a", strconv.Itoa(i), 1), Delivery{QoS: 1})
+		s.Enqueue(newMessage("a", strconv.Itoa(i), 1), DeliveryOptions{QoS: 1})
 	}
-	first := decode(t, s.drain(w, nil, writeBytes), 5)
-	require.Equal(t, []string{"0", "1", "2"}, payloads(first))
+	first := decodePackets(t, s.drain(w, nil, writeBytes), 5)
+	require.Equal(t, []string{"0", "1", "2"}, payloadsOf(first))
 	s.Puback(first[1].PacketID, nil)
-	require.Equal(t, []string{"3"}, payloads(decode(t, s.drain(w, nil, writeBytes), 5)))
+	require.Equal(t, []string{"3"}, payloadsOf(decodePackets(t, s.drain(w, nil, writeBytes), 5)))
 
-	w2 := attached(s, ConnParams{Version: 5, ReceiveMaximum: 2})
+	w2 := attachWriter(s, ConnParams{Version: 5, ReceiveMaximum: 2})
 	require.Empty(t, s.drain(w, nil, writeBytes), "the old writer has nothing to say any more")
-	again := decode(t, s.drain(w2, nil, writeBytes), 5)
-	require.Equal(t, []string{"0", "2"}, payloads(again))
+	again := decodePackets(t, s.drain(w2, nil, writeBytes), 5)
+	require.Equal(t, []string{"0", "2"}, payloadsOf(again))
 	s.Puback(again[0].PacketID, nil)
 	s.Puback(again[1].PacketID, nil)
-	rest := decode(t, s.drain(w2, nil, writeBytes), 5)
-	require.Equal(t, []string{"3", "4"}, payloads(rest))
+	rest := decodePackets(t, s.drain(w2, nil, writeBytes), 5)
+	require.Equal(t, []string{"3", "4"}, payloadsOf(rest))
 	require.True(t, rest[0].FixedHeader.Dup)
 	require.False(t, rest[1].FixedHeader.Dup)
 }
 
 func TestLateAcknowledgementOfAnEarlierConnection(t *testing.T) {
 	var count Counters
-	s := New(limits, time.Now, &count)
-	w := attached(s, ConnParams{Version: 4})
-	s.Enqueue(message("a", "x", 2), Delivery{QoS: 2})
-	id := decode(t, s.drain(w, nil, writeBytes), 4)[0].PacketID
-	w = attached(s, ConnParams{Version: 4})
+	s := New(testLimits, time.Now, &count)
+	w := attachWriter(s, ConnParams{Version: 4})
+	s.Enqueue(newMessage("a", "x", 2), DeliveryOptions{QoS: 2})
+	id := decodePackets(t, s.drain(w, nil, writeBytes), 4)[0].PacketID
+	w = attachWriter(s, ConnParams{Version: 4})
 	answer, ok := s.Pubrec(id, 0)
 	require.True(t, ok)
 	require.Equal(t, Ack{Type: 6, ID: id}, answer)
@@ -103,7 +103,7 @@ func TestLateAcknowledgementOfAnEarlierConnection(t *testing.T) {
 }
 
 func TestPubrecOfNothing(t *testing.T) {
-	s := New(limits, time.Now, &Counters{})
+	s := New(testLimits, time.Now, &Counters{})
 	answer, ok := s.Pubrec(5, 0)
 	require.True(t, ok)
 	require.Equal(t, byte(0x92), answer.Code)
@@ -116,50 +116,50 @@ func TestPubrecOfNothing(t *testing.T) {
 func TestPacketIDsAreNeverReusedWhileOpen(t *testing.T) {
 	f := newInflight(nil)
 	for range 65535 {
-		f.add(item{msg: &Message{}})
+		f.add(delivery{msg: &Message{}})
 	}
 	require.Len(t, f.byID, 65535)
 	require.False(t, f.hasRoom(100_000))
 	f.remove(f.byID[77])
-	require.Equal(t, uint16(77), f.add(item{msg: &Message{}}).id)
+	require.Equal(t, uint16(77), f.add(delivery{msg: &Message{}}).id)
 	require.NotContains(t, f.byID, uint16(0))
 }
 
 func TestEndedSessionOwesNothing(t *testing.T) {
 	var count Counters
-	s := New(limits, time.Now, &count)
-	s.Enqueue(message("a", "x", 1), Delivery{QoS: 1})
+	s := New(testLimits, time.Now, &count)
+	s.Enqueue(newMessage("a", "x", 1), DeliveryOptions{QoS: 1})
 	s.End()
 	s.End()
-	s.Enqueue(message("a", "x", 1), Delivery{QoS: 1})
+	s.Enqueue(newMessage("a", "x", 1), DeliveryOptions{QoS: 1})
 	require.Zero(t, s.Queued())
 	require.Equal(t, int64(1), count.Dropped()["session_ended"])
 }
 
-// forgetful is a log that nothing is read from.
-type forgetful struct{ last uint64 }
+// emptyLog is a log that nothing is read from.
+type emptyLog struct{ last uint64 }
 
-func (f *forgetful) ID() uint64                           { f.last++; return f.last }
-func (f *forgetful) Commit([]journal.Change, func(error)) {}
-func (f *forgetful) Forget(...uint64)                     {}
-func (f *forgetful) Read([]uint64, func(int, []byte) error) error {
+func (f *emptyLog) ID() uint64                                 { f.last++; return f.last }
+func (f *emptyLog) Commit([]journal.RecordChange, func(error)) {}
+func (f *emptyLog) Forget(...uint64)                           {}
+func (f *emptyLog) Read([]uint64, func(int, []byte) error) error {
 	return nil
 }
 
 // A client that acknowledges nothing and comes again and again makes no queue grow
 // beyond what is in it, and a message that can't be stored is still found.
 func TestConnectionsLeaveNoGapsInAQueue(t *testing.T) {
-	l := limits
+	l := testLimits
 	l.Inflight = 1
 	s := New(l, time.Now, &Counters{})
-	s.MakeDurable(1, &forgetful{})
-	var last Pending
+	s.MakeDurable(1, &emptyLog{})
+	var last UncommittedDelivery
 	for range 50 {
-		w := attached(s, ConnParams{Version: 5})
+		w := attachWriter(s, ConnParams{Version: 5})
 		for range 500 {
-			s.Enqueue(message("zero", "x", 0), Delivery{})
+			s.Enqueue(newMessage("zero", "x", 0), DeliveryOptions{})
 		}
-		last, _ = s.EnqueueDurable(message("one", "x", 1), Delivery{QoS: 1})
+		last, _ = s.EnqueueDurable(newMessage("one", "x", 1), DeliveryOptions{QoS: 1})
 		s.drain(w, nil, writeBytes)
 		s.Detach(w)
 	}
@@ -173,14 +173,14 @@ func TestConnectionsLeaveNoGapsInAQueue(t *testing.T) {
 // to which nobody comes for days.
 func TestWhatIsTakenBackLeavesNoGaps(t *testing.T) {
 	for _, atOnce := range []int{1, 500} {
-		s := New(limits, time.Now, &Counters{})
-		s.MakeDurable(1, &forgetful{})
-		first, _ := s.EnqueueDurable(message("a", "kept", 1), Delivery{QoS: 1})
+		s := New(testLimits, time.Now, &Counters{})
+		s.MakeDurable(1, &emptyLog{})
+		first, _ := s.EnqueueDurable(newMessage("a", "kept", 1), DeliveryOptions{QoS: 1})
 		first.Committed(nil)
-		offers := make([]Pending, atOnce)
+		offers := make([]UncommittedDelivery, atOnce)
 		for range 100_000 / atOnce {
 			for i := range offers {
-				offers[i], _ = s.EnqueueDurable(message("a", "x", 1), Delivery{QoS: 1})
+				offers[i], _ = s.EnqueueDurable(newMessage("a", "x", 1), DeliveryOptions{QoS: 1})
 			}
 			for _, o := range offers {
 				o.Committed(errors.New("no space left on device"))
@@ -189,15 +189,15 @@ func TestWhatIsTakenBackLeavesNoGaps(t *testing.T) {
 		require.Equal(t, 1, s.Queued())
 		require.Equal(t, 1, s.queue.length)
 		require.LessOrEqual(t, len(s.queue.blocks), 2048/blockLen)
-		require.Equal(t, []string{"kept"}, payloads(decode(t, s.drain(attached(s, ConnParams{Version: 5}), nil, writeBytes), 5)))
+		require.Equal(t, []string{"kept"}, payloadsOf(decodePackets(t, s.drain(attachWriter(s, ConnParams{Version: 5}), nil, writeBytes), 5)))
 	}
 }
 
 func TestUnsubscribingStopsAPull(t *testing.T) {
-	s := New(limits, time.Now, &Counters{})
-	w := attached(s, ConnParams{Version: 5})
-	s.OweRetained("a/#", 0, Delivery{})
-	s.StartReplay("a/#", func(int) []*Message { s.CancelReplay("a/#"); return []*Message{message("a", "x", 0)} })
+	s := New(testLimits, time.Now, &Counters{})
+	w := attachWriter(s, ConnParams{Version: 5})
+	s.OweRetained("a/#", 0, DeliveryOptions{})
+	s.StartReplay("a/#", func(int) []*Message { s.CancelReplay("a/#"); return []*Message{newMessage("a", "x", 0)} })
 	require.True(t, s.fetchRetained(w))
 	require.Empty(t, s.drain(w, nil, writeBytes))
 	require.False(t, s.fetchRetained(w))
@@ -222,14 +222,14 @@ func TestEncodingIsReadBack(t *testing.T) {
 			m.Props.User = append(m.Props.User, UserProperty{text.Draw(rt, "key"), text.Draw(rt, "value")})
 		}
 		m.Stamp(now)
-		p := publish{id: 3, dup: rapid.Bool().Draw(rt, "dup"), item: item{
+		p := outboundPacket{id: 3, dup: rapid.Bool().Draw(rt, "dup"), delivery: delivery{
 			msg: m, qos: 1, retain: rapid.Bool().Draw(rt, "retain"),
 			ids: rapid.SliceOfN(rapid.Uint32Range(1, 268435455), 0, 3).Draw(rt, "ids"),
 		}}
 		b := p.append(nil, version, now)
 		_, _, size := p.sizes(version)
 		require.Len(rt, b, size)
-		got := decode(rt, b, version)[0]
+		got := decodePackets(rt, b, version)[0]
 		require.Equal(rt, m.Topic, got.TopicName)
 		require.Equal(rt, string(m.Payload), string(got.Payload))
 		require.Equal(rt, p.dup, got.FixedHeader.Dup)
@@ -252,14 +252,14 @@ func TestEncodingIsReadBack(t *testing.T) {
 func TestEverythingArrives(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var count Counters
-		s := New(limits, time.Now, &count)
+		s := New(testLimits, time.Now, &count)
 		window := uint16(rapid.IntRange(1, 8).Draw(rt, "window"))
-		w := attached(s, ConnParams{Version: 5, ReceiveMaximum: window})
+		w := attachWriter(s, ConnParams{Version: 5, ReceiveMaximum: window})
 		var open []uint16
 		seen, sent := make(map[string]bool), make(map[string]bool)
 		next, expected := 0, 0
 		drain := func() {
-			for _, pk := range decode(rt, s.drain(w, nil, rapid.IntRange(1, 400).Draw(rt, "batch")), 5) {
+			for _, pk := range decodePackets(rt, s.drain(w, nil, rapid.IntRange(1, 400).Draw(rt, "batch")), 5) {
 				require.Equal(rt, sent[string(pk.Payload)], pk.FixedHeader.Dup)
 				if sent[string(pk.Payload)] = true; !seen[string(pk.Payload)] {
 					require.Equal(rt, strconv.Itoa(expected), string(pk.Payload))
@@ -274,7 +274,7 @@ func TestEverythingArrives(t *testing.T) {
 			"enqueue": func(rt *rapid.T) {
 				for range rapid.IntRange(1, 10).Draw(rt, "n") {
 					if s.Queued() < 1000 {
-						s.Enqueue(message("a", strconv.Itoa(next), 1), Delivery{QoS: 1})
+						s.Enqueue(newMessage("a", strconv.Itoa(next), 1), DeliveryOptions{QoS: 1})
 						next++
 					}
 				}
@@ -290,7 +290,7 @@ func TestEverythingArrives(t *testing.T) {
 			"reconnect": func(rt *rapid.T) {
 				s.Detach(w)
 				window = uint16(rapid.IntRange(1, 8).Draw(rt, "window"))
-				w, open = attached(s, ConnParams{Version: 5, ReceiveMaximum: window}), nil
+				w, open = attachWriter(s, ConnParams{Version: 5, ReceiveMaximum: window}), nil
 			},
 		})
 		for s.Queued() > 0 {
@@ -317,7 +317,7 @@ func TestQueueAgainstASlice(t *testing.T) {
 					name := strconv.Itoa(n)
 					n++
 					zero[name] = qos == 0
-					it := item{msg: message("a", name, qos), qos: qos, weight: 1}
+					it := delivery{msg: newMessage("a", name, qos), qos: qos, weight: 1}
 					if qos > 0 {
 						it.record = &deliveryRecord{position: q.end()}
 						records[name] = it.record
@@ -371,19 +371,19 @@ func TestQueueAgainstASlice(t *testing.T) {
 
 func TestAckEncoding(t *testing.T) {
 	for _, a := range []Ack{{4, 7, 0, ""}, {5, 7, 0x10, ""}, {6, 7, 0x92, ""}, {7, 7, 0, ""}, {4, 7, 0x87, "no"}, {5, 300, 0x99, string(bytes.Repeat([]byte("x"), 200))}} {
-		got := decode(t, a.Append(nil, 5), 5)[0]
+		got := decodePackets(t, a.Append(nil, 5), 5)[0]
 		require.Equal(t, a, Ack{got.FixedHeader.Type, got.PacketID, got.ReasonCode, got.Properties.ReasonString})
 		require.Len(t, a.Append(nil, 4), 4)
 	}
 }
 
-// stuck is a connection whose peer doesn't read.
-type stuck struct {
+// stuckConn is a connection whose peer doesn't read.
+type stuckConn struct {
 	deadline chan time.Time
 	closed   chan struct{}
 }
 
-func (s stuck) Write([]byte) (int, error) {
+func (s stuckConn) Write([]byte) (int, error) {
 	for d := range s.deadline {
 		if time.Until(d) < closeGrace+time.Second {
 			return 0, bytes.ErrTooLarge
@@ -391,16 +391,16 @@ func (s stuck) Write([]byte) (int, error) {
 	}
 	return 0, nil
 }
-func (s stuck) SetWriteDeadline(t time.Time) error { s.deadline <- t; return nil }
-func (s stuck) Close() error                       { close(s.closed); return nil }
+func (s stuckConn) SetWriteDeadline(t time.Time) error { s.deadline <- t; return nil }
+func (s stuckConn) Close() error                       { close(s.closed); return nil }
 
 func TestClosingAStuckWriterIsBounded(t *testing.T) {
-	conn := stuck{make(chan time.Time, 8), make(chan struct{})}
+	conn := stuckConn{make(chan time.Time, 8), make(chan struct{})}
 	w := NewWriter(conn, time.Hour)
 	w.Control([]byte("x"), nil)
 	full := make(chan bool)
-	w.Control(make([]byte, controlRoom+1), nil)
-	w.Control(make([]byte, controlRoom+1), nil)
+	w.Control(make([]byte, maxUnwrittenControl+1), nil)
+	w.Control(make([]byte, maxUnwrittenControl+1), nil)
 	go func() { full <- w.WaitForRoom() }()
 	w.Close()
 	require.False(t, <-full)
@@ -413,15 +413,15 @@ func BenchmarkSession(b *testing.B) {
 	const messages = 50
 	for qos := range byte(2) {
 		b.Run("qos"+strconv.Itoa(int(qos)), func(b *testing.B) {
-			s := New(limits, time.Now, &Counters{})
-			w := attached(s, ConnParams{Version: 5})
-			m := message("v1/nodes/n/devices/d/reported/p", "0123456789012345678901234567890123456789", qos)
+			s := New(testLimits, time.Now, &Counters{})
+			w := attachWriter(s, ConnParams{Version: 5})
+			m := newMessage("v1/nodes/n/devices/d/reported/p", "0123456789012345678901234567890123456789", qos)
 			var packets []byte
 			id := uint16(0)
 			b.ReportAllocs()
 			for b.Loop() {
 				for range messages {
-					s.Enqueue(m, Delivery{QoS: qos})
+					s.Enqueue(m, DeliveryOptions{QoS: qos})
 				}
 				packets = s.drain(w, packets[:0], 1<<20)
 				for range messages * int(qos) {
@@ -438,35 +438,35 @@ func BenchmarkSession(b *testing.B) {
 // How many messages may be sent before they are on disk is bounded, and after a restart one has to be there first: of the others a
 // crash leaves nothing that would say which packet ids they had.
 func TestFewMessagesAreSentBeforeTheyAreOnDisk(t *testing.T) {
-	l := limits
+	l := testLimits
 	l.Inflight, l.Bytes = 5000, 1<<24
 	sent := func(s *Session, w *Writer) (n int) {
-		for packets := decode(t, s.drain(w, nil, writeBytes), 5); len(packets) > 0; packets = decode(t, s.drain(w, nil, writeBytes), 5) {
+		for packets := decodePackets(t, s.drain(w, nil, writeBytes), 5); len(packets) > 0; packets = decodePackets(t, s.drain(w, nil, writeBytes), 5) {
 			n += len(packets)
 		}
 		return n
 	}
 	s := New(l, time.Now, &Counters{})
-	s.MakeDurable(1, &forgetful{})
-	w := attached(s, ConnParams{Version: 5, ReceiveMaximum: 5000})
-	var waiting []Pending
+	s.MakeDurable(1, &emptyLog{})
+	w := attachWriter(s, ConnParams{Version: 5, ReceiveMaximum: 5000})
+	var waiting []UncommittedDelivery
 	for range 3000 {
-		p, _ := s.EnqueueDurable(message("a", "x", 1), Delivery{QoS: 1})
+		p, _ := s.EnqueueDurable(newMessage("a", "x", 1), DeliveryOptions{QoS: 1})
 		waiting = append(waiting, p)
 	}
-	require.Equal(t, mostAhead, sent(s, w))
+	require.Equal(t, maxUnstored, sent(s, w))
 	waiting[0].Committed(nil)
 	require.Equal(t, 1, sent(s, w))
 	waiting[900].Committed(nil)
 	require.Equal(t, 900, sent(s, w))
 
 	again := New(l, time.Now, &Counters{})
-	again.MakeDurable(1, &forgetful{})
-	_, err := NewLoader(time.Now()).Restore(again)
+	again.MakeDurable(1, &emptyLog{})
+	_, err := NewRecordLoader(time.Now()).Restore(again)
 	require.NoError(t, err)
-	w = attached(again, ConnParams{Version: 5, ReceiveMaximum: 5000})
-	first, _ := again.EnqueueDurable(message("a", "x", 1), Delivery{QoS: 1})
-	again.EnqueueDurable(message("a", "x", 1), Delivery{QoS: 1})
+	w = attachWriter(again, ConnParams{Version: 5, ReceiveMaximum: 5000})
+	first, _ := again.EnqueueDurable(newMessage("a", "x", 1), DeliveryOptions{QoS: 1})
+	again.EnqueueDurable(newMessage("a", "x", 1), DeliveryOptions{QoS: 1})
 	require.Zero(t, sent(again, w))
 	first.Committed(nil)
 	require.Equal(t, 2, sent(again, w))

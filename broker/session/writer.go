@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	writeBytes   = 64 << 10         // of one call of Write, about
-	keepBuffer   = 256 << 10        // a larger buffer is not kept for the next write
-	keepControl  = 4 << 10          // nor is a larger one for the answers of one connection
-	controlRoom  = 256 << 10        // bytes of unwritten answers before the client is no longer read
-	replayRounds = 8                // of writing retained messages that are not reported
-	writeTime    = time.Millisecond // a longer write waits for the client
-	closeGrace   = 2 * time.Second  // for the last packets when a connection is closed
+	writeBytes          = 64 << 10         // of one call of Write, about
+	maxKeptBuffer       = 256 << 10        // a larger buffer is not kept for the next write
+	maxKeptControl      = 4 << 10          // nor is a larger one for the answers of one connection
+	maxUnwrittenControl = 256 << 10        // bytes of unwritten answers before the client is no longer read
+	replayRounds        = 8                // of writing retained messages that are not reported
+	slowWrite           = time.Millisecond // a longer write waits for the client
+	closeGrace          = 2 * time.Second  // for the last packets when a connection is closed
 )
 
 // Conn is what a Writer needs of a connection.
@@ -25,8 +25,8 @@ type Conn interface {
 	Close() error
 }
 
-// tryConn is a Conn that can write as much as its socket takes without waiting.
-type tryConn interface {
+// nonblockingConn is a Conn that can write as much as its socket takes without waiting.
+type nonblockingConn interface {
 	TryWrite([]byte) (int, error)
 }
 
@@ -34,7 +34,7 @@ type tryConn interface {
 // goroutine only while there is something to write, so that an idle connection costs none.
 type Writer struct {
 	conn    Conn
-	try     tryConn // nil: conn is none
+	try     nonblockingConn // nil: conn is none
 	timeout time.Duration
 	state   atomic.Uint32
 	batch   atomic.Pointer[WriteBatch] // which will flush it
@@ -56,10 +56,10 @@ type Writer struct {
 
 // States of a Writer.
 const (
-	idle uint32 = iota
-	writing
-	woken // writing, and there may be more to write
-	ended
+	writerIdle uint32 = iota
+	writerWriting
+	writerWoken // writing, and there may be more to write
+	writerEnded
 )
 
 // NewWriter makes a writer that closes the connection if a write takes longer than timeout. It has to be closed; its last
@@ -67,7 +67,7 @@ const (
 func NewWriter(conn Conn, timeout time.Duration) *Writer {
 	w := &Writer{conn: conn, timeout: timeout, done: make(chan struct{})}
 	w.room.L = &w.mu
-	w.try, _ = conn.(tryConn)
+	w.try, _ = conn.(nonblockingConn)
 	return w
 }
 
@@ -94,12 +94,12 @@ func (w *Writer) wake(batch *WriteBatch) {
 func (w *Writer) begin() bool {
 	for {
 		switch w.state.Load() {
-		case idle:
-			if w.state.CompareAndSwap(idle, writing) {
+		case writerIdle:
+			if w.state.CompareAndSwap(writerIdle, writerWriting) {
 				return true
 			}
-		case writing:
-			if w.state.CompareAndSwap(writing, woken) {
+		case writerWriting:
+			if w.state.CompareAndSwap(writerWriting, writerWoken) {
 				return false
 			}
 		default:
@@ -110,18 +110,18 @@ func (w *Writer) begin() bool {
 
 // pause ends writing, unless the writer was woken meanwhile.
 func (w *Writer) pause() bool {
-	if w.state.CompareAndSwap(writing, idle) {
+	if w.state.CompareAndSwap(writerWriting, writerIdle) {
 		return true
 	}
-	w.state.Store(writing)
+	w.state.Store(writerWriting)
 	return false
 }
 
-var buffers = sync.Pool{New: func() any { return new([]byte) }}
+var writeBuffers = sync.Pool{New: func() any { return new([]byte) }}
 
-func release(buf *[]byte) {
-	if cap(*buf) <= keepBuffer {
-		buffers.Put(buf)
+func releaseBuffer(buf *[]byte) {
+	if cap(*buf) <= maxKeptBuffer {
+		writeBuffers.Put(buf)
 	}
 }
 
@@ -132,8 +132,8 @@ func (w *Writer) writeNow() (more bool) {
 		go w.run()
 		return false
 	}
-	w.state.Store(writing) // what was queued until here is part of this write
-	buf := buffers.Get().(*[]byte)
+	w.state.Store(writerWriting) // what was queued until here is part of this write
+	buf := writeBuffers.Get().(*[]byte)
 	began := time.Now()
 	out, s, closing := w.collect(buf)
 	var rest []byte
@@ -151,12 +151,12 @@ func (w *Writer) writeNow() (more bool) {
 		return false
 	}
 	more = len(out) >= writeBytes
-	release(buf)
+	releaseBuffer(buf)
 	return more || !w.pause()
 }
 
 // run writes until there is nothing left to write, or the writer is closed or the connection fails, which it then closes.
-func (w *Writer) run() { w.runWith(buffers.Get().(*[]byte), nil) }
+func (w *Writer) run() { w.runWith(writeBuffers.Get().(*[]byte), nil) }
 
 // runWith is run after the rest of a write, which is in the buffer.
 func (w *Writer) runWith(buf *[]byte, rest []byte) {
@@ -166,7 +166,7 @@ func (w *Writer) runWith(buf *[]byte, rest []byte) {
 	}
 	for w.round(buf) {
 	}
-	release(buf)
+	releaseBuffer(buf)
 }
 
 // round writes once, and reports whether there may be more. Retained messages are fetched last: no answer waits for a
@@ -181,7 +181,7 @@ func (w *Writer) round(buf *[]byte) (more bool) {
 			w.fail(err)
 			return false
 		}
-		waited = max(0, time.Since(before)-writeTime)
+		waited = max(0, time.Since(before)-slowWrite)
 	}
 	if closing {
 		w.end()
@@ -206,7 +206,7 @@ func (w *Writer) takeControl(b []byte) (out []byte, s *Session, closing bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out = append(b, w.control...)
-	if w.control = w.control[:0]; cap(w.control) > keepControl {
+	if w.control = w.control[:0]; cap(w.control) > maxKeptControl {
 		w.control = nil
 	}
 	w.room.Broadcast()
@@ -266,7 +266,7 @@ func (w *Writer) fail(err error) {
 
 func (w *Writer) end() {
 	w.Close()
-	w.state.Store(ended)
+	w.state.Store(writerEnded)
 	_ = w.conn.Close()
 	close(w.done)
 }
@@ -286,7 +286,7 @@ func (w *Writer) Control(packet []byte, batch *WriteBatch) {
 func (w *Writer) WaitForRoom() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for len(w.control) > controlRoom && !w.closing {
+	for len(w.control) > maxUnwrittenControl && !w.closing {
 		w.room.Wait()
 	}
 	return !w.closing

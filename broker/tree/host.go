@@ -57,8 +57,8 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Stages are what a batch of steps goes through, in this order.
-type Stages[B any] struct {
+// BatchStages are what a batch of steps goes through, in this order.
+type BatchStages[B any] struct {
 	// Begin returns an empty batch.
 	Begin func() B
 	// Full reports whether a batch takes no more steps, however few it has. Nil: never.
@@ -81,14 +81,14 @@ type Stages[B any] struct {
 // subscribers that were there have got it.
 type Host[B any] struct {
 	queue[B]
-	stages     Stages[B]
+	stages     BatchStages[B]
 	publishing sync.RWMutex // locked before state
 	state      sync.RWMutex
 	taken      atomic.Uint64
 }
 
 // NewHost makes a Host, and fills in the defaults of its owner's options.
-func NewHost[B any](o *Options, stages Stages[B]) *Host[B] {
+func NewHost[B any](o *Options, stages BatchStages[B]) *Host[B] {
 	o.setDefaults()
 	if stages.Full == nil {
 		stages.Full = func(B) bool { return false }

@@ -28,8 +28,8 @@ func Mappers(node string, read func(prefix string, fn func(link.Entry) bool)) (l
 	return list
 }
 
-// Problem is what a mapper said is wrong with a device; nil: nothing.
-func Problem(device string, get func(key string) (link.Entry, bool)) *resource.Problem {
+// ProblemOf is what a mapper said is wrong with a device; nil: nothing.
+func ProblemOf(device string, get func(key string) (link.Entry, bool)) *resource.Problem {
 	e, ok := get(topics.Address{Kind: topics.KindProblem, Device: device}.Key())
 	if !ok {
 		return nil

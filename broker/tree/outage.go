@@ -6,67 +6,67 @@ import (
 )
 
 const (
-	probeTime    = time.Second      // between two probes of a store that has failed
-	longestProbe = 30 * time.Second // the same, while batches fail although probes succeed
+	probeInterval    = time.Second      // between two probes of a store that has failed
+	maxProbeInterval = 30 * time.Second // the same, while batches fail although probes succeed
 )
 
-// Outage is the time from a batch that could not be stored until the store takes a probe. After a failed commit all that is stored
+// StoreOutage is the time from a batch that could not be stored until the store takes a probe. After a failed commit all that is stored
 // is read back, under the lock that readers wait for. That is done once in an outage: until the store is well again, steps change
 // nothing that would have to be stored, and the store is probed from time to time, outside of that lock.
-type Outage struct {
+type StoreOutage struct {
 	Every time.Duration // between two probes; 0: a second
 
-	now     atomic.Pointer[outage] // nil: everything is stored
-	pause   time.Duration          // until the next probe
-	relapse bool                   // nothing was stored since the last outage
+	state              atomic.Pointer[outageState] // nil: everything is stored
+	pause              time.Duration               // until the next probe
+	nothingStoredSince bool                        // nothing was stored since the last outage
 }
 
-type outage struct {
+type outageState struct {
 	err   error
 	until time.Time // of the next probe, by the real clock
 }
 
 // Err is why nothing can be stored; nil: it can, or it is time to try.
-func (o *Outage) Err() error {
-	if now := o.now.Load(); now != nil && time.Now().Before(now.until) {
+func (o *StoreOutage) Err() error {
+	if now := o.state.Load(); now != nil && time.Now().Before(now.until) {
 		return now.err
 	}
 	return nil
 }
 
-// On reports whether nothing can be stored.
-func (o *Outage) On() bool { return o.now.Load() != nil }
+// Active reports whether nothing can be stored.
+func (o *StoreOutage) Active() bool { return o.state.Load() != nil }
 
-// Left is how long it is until the next probe.
-func (o *Outage) Left() time.Duration {
-	if now := o.now.Load(); now != nil {
+// UntilProbe is how long it is until the next probe.
+func (o *StoreOutage) UntilProbe() time.Duration {
+	if now := o.state.Load(); now != nil {
 		return max(time.Until(now.until), 0)
 	}
 	return 0
 }
 
 // Begin begins an outage after a failed commit. err is the answer to those that want something stored.
-func (o *Outage) Begin(err error) {
+func (o *StoreOutage) Begin(err error) {
 	every := o.Every
 	if every == 0 {
-		every = probeTime
+		every = probeInterval
 	}
-	if o.relapse {
-		o.pause = min(2*o.pause, max(longestProbe, every))
+	if o.nothingStoredSince {
+		o.pause = min(2*o.pause, max(maxProbeInterval, every))
 	} else {
 		o.pause = every
 	}
-	o.relapse = true
-	o.now.Store(&outage{err, time.Now().Add(o.pause)})
+	o.nothingStoredSince = true
+	o.state.Store(&outageState{err, time.Now().Add(o.pause)})
 }
 
 // Stored notes that a batch was stored.
-func (o *Outage) Stored() { o.relapse = false }
+func (o *StoreOutage) Stored() { o.nothingStoredSince = false }
 
 // Probe is called before each batch, by the goroutine that commits. In an outage it returns why nothing can be stored. When it is
 // time it calls probe, and ends the outage if that succeeds.
-func (o *Outage) Probe(probe func() error) (over bool, refused error) {
-	now := o.now.Load()
+func (o *StoreOutage) Probe(probe func() error) (over bool, refused error) {
+	now := o.state.Load()
 	if now == nil {
 		return false, nil
 	}
@@ -74,9 +74,9 @@ func (o *Outage) Probe(probe func() error) (over bool, refused error) {
 		return false, now.err
 	}
 	if probe() == nil {
-		o.now.Store(nil)
+		o.state.Store(nil)
 		return true, nil
 	}
-	o.now.Store(&outage{now.err, time.Now().Add(o.pause)})
+	o.state.Store(&outageState{now.err, time.Now().Add(o.pause)})
 	return false, now.err
 }

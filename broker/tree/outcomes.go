@@ -6,8 +6,8 @@ import (
 	"github.com/edgebus/edgebus/broker"
 )
 
-// Outcomes are those of a batch's messages that durable sessions get. The zero value has none.
-type Outcomes struct {
+// DeliveryOutcomes are those of a batch's messages that durable sessions get. The zero value has none.
+type DeliveryOutcomes struct {
 	mu    sync.Mutex
 	left  int
 	err   error // the first
@@ -15,7 +15,7 @@ type Outcomes struct {
 }
 
 // Deliver publishes a message. If a durable session gets it, the outcome is one of those that Then waits for.
-func (o *Outcomes) Deliver(with *Options, m broker.Message) {
+func (o *DeliveryOutcomes) Deliver(with *Options, m broker.Message) {
 	if !with.Kept(m.Topic) {
 		with.Publish(m)
 		return
@@ -26,7 +26,7 @@ func (o *Outcomes) Deliver(with *Options, m broker.Message) {
 	with.Pass(m, o.done)
 }
 
-func (o *Outcomes) done(err error) {
+func (o *DeliveryOutcomes) done(err error) {
 	o.mu.Lock()
 	if o.err == nil {
 		o.err = err
@@ -45,7 +45,7 @@ func (o *Outcomes) done(err error) {
 
 // Then calls fn once every message that was delivered is on disk for the durable sessions that match it, or with the first
 // error. It is called when all are delivered.
-func (o *Outcomes) Then(fn func(error)) {
+func (o *DeliveryOutcomes) Then(fn func(error)) {
 	o.mu.Lock()
 	if o.left > 0 {
 		o.ready = append(o.ready, fn)

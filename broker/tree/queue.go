@@ -16,33 +16,33 @@ type queue[B any] struct {
 
 	mu    sync.Mutex
 	room  sync.Cond
-	parts map[string]*part[B] // of the senders with waiting steps
-	turns []*part[B]          // the same, the next one first
-	count int                 // of all steps
-	held  int                 // bytes of all parts
+	parts map[string]*senderQueue[B] // of the senders with waiting steps
+	turns []*senderQueue[B]          // the same, the next one first
+	count int                        // of all steps
+	held  int                        // bytes of all parts
 	over  bool
 }
 
-// part is what one sender has in the queue.
-type part[B any] struct {
+// senderQueue is what one sender has in the queue.
+type senderQueue[B any] struct {
 	from  string
-	steps []weighed[B] // those before first were taken
+	steps []queuedStep[B] // those before first were taken
 	first int
 	held  int // bytes
 	spent int // bytes that were taken in this turn
 }
 
-type weighed[B any] struct {
+type queuedStep[B any] struct {
 	run   func(B)
 	bytes int
 }
 
-// Own is the owner of a tree as the sender of steps. No user and no client has this name.
-const Own = "$own"
+// OwnSender is the owner of a tree as the sender of steps. No user and no client has this name.
+const OwnSender = "$own"
 
 const (
-	stepCost = 256       // bytes of a step besides its message
-	turn     = 256 << 10 // bytes that a sender's steps may have in one turn: the longest message of a link
+	stepCost  = 256       // bytes of a step besides its message
+	turnBytes = 256 << 10 // bytes that a sender's steps may have in one turn: the longest message of a link
 )
 
 func queueBytes() int { return int(daemon.MemoryShare(1.0/32, 4<<20, 32<<20)) }
@@ -50,7 +50,7 @@ func queueBytes() int { return int(daemon.MemoryShare(1.0/32, 4<<20, 32<<20)) }
 // init makes the queue ready for use; at most most bytes of steps wait in it.
 func (q *queue[B]) init(most int) {
 	q.most, q.ready, q.closed = most, make(chan struct{}, 1), make(chan struct{})
-	q.parts = make(map[string]*part[B])
+	q.parts = make(map[string]*senderQueue[B])
 	q.room.L = &q.mu
 }
 
@@ -69,11 +69,11 @@ func (q *queue[B]) Put(from string, bytes int, step func(B)) bool {
 	}
 	p := q.parts[from]
 	if p == nil {
-		p = &part[B]{from: from}
+		p = &senderQueue[B]{from: from}
 		q.parts[from] = p
 		q.turns = append(q.turns, p)
 	}
-	p.push(weighed[B]{step, bytes})
+	p.push(queuedStep[B]{step, bytes})
 	q.count++
 	q.held += bytes
 	q.signal()
@@ -82,12 +82,12 @@ func (q *queue[B]) Put(from string, bytes int, step func(B)) bool {
 
 // fits reports whether a sender may add a step. A sender with none may take all that is left, and one step of any size
 // fits into an empty queue.
-func (q *queue[B]) fits(p *part[B], bytes int) bool {
+func (q *queue[B]) fits(p *senderQueue[B], bytes int) bool {
 	left := q.most - q.held
 	return q.held == 0 || bytes <= left && (p == nil || p.held+bytes <= left)
 }
 
-func (p *part[B]) push(s weighed[B]) {
+func (p *senderQueue[B]) push(s queuedStep[B]) {
 	if p.first > len(p.steps)/2 && len(p.steps) == cap(p.steps) {
 		left := copy(p.steps, p.steps[p.first:])
 		clear(p.steps[left:])
@@ -124,7 +124,7 @@ func (q *queue[B]) take() (step func(B), bytes int) {
 	}
 	p := q.turns[0]
 	s := p.steps[p.first]
-	p.steps[p.first] = weighed[B]{}
+	p.steps[p.first] = queuedStep[B]{}
 	p.first++
 	p.held -= s.bytes
 	p.spent += s.bytes
@@ -134,7 +134,7 @@ func (q *queue[B]) take() (step func(B), bytes int) {
 	case p.first == len(p.steps):
 		delete(q.parts, p.from)
 		q.next()
-	case p.spent >= turn:
+	case p.spent >= turnBytes:
 		p.spent = 0
 		q.next()
 		q.turns = append(q.turns, p)

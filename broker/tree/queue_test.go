@@ -16,40 +16,40 @@ func newQueue[B any](limit int) *queue[B] {
 	return q
 }
 
-func upTo(n int) func(int, int) bool { return func(ran, _ int) bool { return ran < n } }
+func ranLess(n int) func(int, int) bool { return func(ran, _ int) bool { return ran < n } }
 
-// steps is the room that n steps without a message need.
-func steps(n int) int { return n * stepCost }
+// stepBytes is the room that n steps without a message need.
+func stepBytes(n int) int { return n * stepCost }
 
 func TestStepsRunInOrder(t *testing.T) {
-	q := newQueue[*[]int](steps(10))
+	q := newQueue[*[]int](stepBytes(10))
 	for i := range 5 {
 		require.True(t, q.Put("a", 0, func(b *[]int) { *b = append(*b, i) }))
 	}
 	<-q.ready
 	var got []int
-	require.Equal(t, 3, q.run(&got, upTo(3)))
+	require.Equal(t, 3, q.run(&got, ranLess(3)))
 	require.Equal(t, []int{0, 1, 2}, got)
 	<-q.ready // what is left is announced again
-	require.Equal(t, 2, q.run(&got, upTo(3)))
+	require.Equal(t, 2, q.run(&got, ranLess(3)))
 	require.Equal(t, []int{0, 1, 2, 3, 4}, got)
 	require.Zero(t, q.Len())
 }
 
 // What comes while a batch is made is part of it: fewer commits for more steps.
 func TestStepsThatComeMeanwhileAreRunToo(t *testing.T) {
-	q := newQueue[int](steps(10))
+	q := newQueue[int](stepBytes(10))
 	var ran []string
 	require.True(t, q.Put("a", 0, func(int) {
 		ran = append(ran, "first")
 		require.True(t, q.Put("a", 0, func(int) { ran = append(ran, "second") })) // there is room
 	}))
-	require.Equal(t, 2, q.run(0, upTo(10)))
+	require.Equal(t, 2, q.run(0, ranLess(10)))
 	require.Equal(t, []string{"first", "second"}, ran)
 }
 
 func TestPutBlocksWhileTheQueueIsFull(t *testing.T) {
-	q := newQueue[int](steps(1))
+	q := newQueue[int](stepBytes(1))
 	require.True(t, q.Put("a", 0, func(int) {}))
 	put := make(chan bool)
 	go func() { put <- q.Put("a", 0, func(int) {}) }()
@@ -58,14 +58,14 @@ func TestPutBlocksWhileTheQueueIsFull(t *testing.T) {
 		t.Fatal("there was no room")
 	default:
 	}
-	require.Equal(t, 1, q.run(0, upTo(1)))
+	require.Equal(t, 1, q.run(0, ranLess(1)))
 	require.True(t, <-put)
 }
 
 // What was put is run, whenever the queue is closed: nobody waits for an answer that never comes.
 func TestNothingIsLostAtTheEnd(t *testing.T) {
 	for range 200 {
-		q := newQueue[int](steps(4))
+		q := newQueue[int](stepBytes(4))
 		var promised, taken atomic.Int64
 		var putting sync.WaitGroup
 		for _, from := range []string{"a", "a", "b", "c"} {
@@ -77,12 +77,12 @@ func TestNothingIsLostAtTheEnd(t *testing.T) {
 		}
 		for range 10 {
 			<-q.ready
-			q.run(0, upTo(2))
+			q.run(0, ranLess(2))
 		}
 		q.Close()
 		<-q.Closed()
 		for q.Len() > 0 {
-			q.run(0, upTo(2))
+			q.run(0, ranLess(2))
 		}
 		putting.Wait()
 		require.Equal(t, promised.Load(), taken.Load())
@@ -92,20 +92,20 @@ func TestNothingIsLostAtTheEnd(t *testing.T) {
 
 // A sender whose part is full waits. Another one finds room, and its step is run after one turn of the first sender's.
 func TestASenderFillsItsOwnPartOnly(t *testing.T) {
-	const most = 8 * turn
+	const most = 8 * turnBytes
 	q := newQueue[*[]string](most)
 	step := func(from string) func(*[]string) { return func(ran *[]string) { *ran = append(*ran, from) } }
 	var putting sync.WaitGroup
 	putting.Go(func() {
-		for q.Put("much", turn/2, step("much")) {
+		for q.Put("much", turnBytes/2, step("much")) {
 		}
 	})
-	full := func() bool { q.mu.Lock(); defer q.mu.Unlock(); return q.held >= most/2-turn }
+	full := func() bool { q.mu.Lock(); defer q.mu.Unlock(); return q.held >= most/2-turnBytes }
 	require.Eventually(t, full, 30*time.Second, time.Millisecond)
 	require.True(t, q.Put("little", 1, step("little")))
 	require.LessOrEqual(t, q.held, most, "what waits is bounded in bytes")
 	var ran []string
-	q.run(&ran, upTo(3))
+	q.run(&ran, ranLess(3))
 	require.Contains(t, ran, "little", "it waits for one turn, not for all that was there")
 	q.Close()
 	putting.Wait()
@@ -129,7 +129,7 @@ func TestSendersShareTheRoom(t *testing.T) {
 		held := q.held
 		q.mu.Unlock()
 		require.LessOrEqual(t, held, most)
-		q.run(ran, upTo(100))
+		q.run(ran, ranLess(100))
 		return len(ran) == senders
 	}, 30*time.Second, time.Millisecond)
 	q.Close()

@@ -14,8 +14,8 @@ import (
 func TestATimestampIsAtMostAMinuteAhead(t *testing.T) {
 	now := time.Date(2026, 11, 22, 14, 0, 0, 0, time.UTC)
 	with := func(at time.Time) error {
-		m := broker.Message{Props: broker.Properties{User: []broker.UserProperty{{Key: "ts", Value: resource.Time(at)}}}}
-		s, err := Beside(m, now.UnixMilli())
+		m := broker.Message{Props: broker.Properties{User: []broker.UserProperty{{Key: "ts", Value: resource.FormatTime(at)}}}}
+		s, err := ParseStored(m, now.UnixMilli())
 		if err == nil {
 			require.Equal(t, at.UnixMilli(), s.TS)
 		}

@@ -9,15 +9,15 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Document is a retained message without metadata; a nil payload clears the topic.
-func Document(node, key string, payload []byte) broker.Message {
+// DocumentMessage is a retained message without metadata; a nil payload clears the topic.
+func DocumentMessage(node, key string, payload []byte) broker.Message {
 	return broker.Message{Topic: topics.TopicOf(node, key), Payload: payload, QoS: 1, Retain: true}
 }
 
-// Value is a value with its metadata beside it. kind is KindDesired for wanted
+// ValueMessage is a value with its metadata beside it. kind is KindDesired for wanted
 // values, whose end has a name of its own.
-func Value(node, key string, kind topics.Kind, s resource.Stored) broker.Message {
-	m := Document(node, key, s.Value)
+func ValueMessage(node, key string, kind topics.Kind, s resource.StoredValue) broker.Message {
+	m := DocumentMessage(node, key, s.Value)
 	props := s.Props(kind)
 	m.Props.User = make([]broker.UserProperty, len(props))
 	for i, p := range props {
@@ -26,30 +26,30 @@ func Value(node, key string, kind topics.Kind, s resource.Stored) broker.Message
 	return m
 }
 
-// Entry is the message of an edge-owned entry; a tombstone clears the topic.
-func Entry(node string, e link.Entry) broker.Message {
-	s := Stored(e)
+// EntryMessage is the message of an edge-owned entry; a tombstone clears the topic.
+func EntryMessage(node string, e link.Entry) broker.Message {
+	s := StoredValue(e)
 	if e.Deleted {
 		s.Value = nil
 	}
-	return Value(node, e.Key, topics.KindReported, s)
+	return ValueMessage(node, e.Key, topics.KindReported, s)
 }
 
-// Stored is an entry as the twin's rules see it.
-func Stored(e link.Entry) resource.Stored {
-	return resource.Stored{
+// StoredValue is an entry as the twin's rules see it.
+func StoredValue(e link.Entry) resource.StoredValue {
+	return resource.StoredValue{
 		Value: e.Value, Ver: e.Ver, TS: e.TS, Origin: e.Origin,
 		For: e.Meta.For, BasedOn: e.Meta.BasedOn, Until: e.Meta.Until,
 	}
 }
 
-// mostAhead is how far in the future a value's timestamp may be, in ms: the newest wins where the policy is latest.
-const mostAhead = 60_000
+// maxAhead is how far in the future a value's timestamp may be, in ms: the newest wins where the policy is latest.
+const maxAhead = 60_000
 
-// Beside reads what a publisher sent beside its value. A message expiry is the
+// ParseStored reads what a publisher sent beside its value. A message expiry is the
 // value's end.
-func Beside(m broker.Message, now int64) (resource.Stored, error) {
-	s := resource.Stored{TS: now}
+func ParseStored(m broker.Message, now int64) (resource.StoredValue, error) {
+	s := resource.StoredValue{TS: now}
 	if m.Props.Expiry != 0 {
 		s.Until = now + int64(m.Props.Expiry)*1000
 	}
@@ -61,10 +61,10 @@ func Beside(m broker.Message, now int64) (resource.Stored, error) {
 	return s, checkTime(s.TS, now)
 }
 
-// Timestamp checks the time that a publisher sent with an item of a stream.
-func Timestamp(m broker.Message, now int64) error {
+// CheckTimestamp checks the time that a publisher sent with an item of a stream.
+func CheckTimestamp(m broker.Message, now int64) error {
 	for _, p := range m.Props.User {
-		s := resource.Stored{TS: now}
+		s := resource.StoredValue{TS: now}
 		if p.Key != propTS {
 			continue
 		}
@@ -87,34 +87,34 @@ type AheadError struct{ error }
 func (e AheadError) Unwrap() error { return e.error }
 
 func checkTime(ts, now int64) error {
-	if ts <= now+mostAhead {
+	if ts <= now+maxAhead {
 		return nil
 	}
 	return AheadError{resource.Errorf(resource.Invalid, propTS, "%s is more than a minute ahead of the clock here, %s: mend the sender's clock, or leave ts out",
-		resource.Millis(ts), resource.Millis(now))}
+		resource.FormatMillis(ts), resource.FormatMillis(now))}
 }
 
-// Member is a property that a message sets, or clears: then its value is nil.
-type Member struct {
+// PropertyValue is a property that a message sets, or clears: then its value is nil.
+type PropertyValue struct {
 	Property string
 	Value    []byte
 }
 
-// Members appends what a message sets: one property, or several at once.
-func Members(to []Member, a topics.Address, m broker.Message) ([]Member, error) {
+// PropertyValues appends what a message sets: one property, or several at once.
+func PropertyValues(to []PropertyValue, a topics.Address, m broker.Message) ([]PropertyValue, error) {
 	if a.Kind != topics.KindDesiredAll && a.Kind != topics.KindReportedAll {
-		v := Member{a.Name, m.Payload}
+		v := PropertyValue{a.Name, m.Payload}
 		if len(v.Value) == 0 {
 			v.Value = nil
 		}
 		return append(to, v), v.check()
 	}
-	values, err := resource.Members(m.Payload)
+	values, err := resource.ParseMembers(m.Payload)
 	if err != nil {
 		return to, err
 	}
 	for property, value := range values {
-		v := Member{Property: property}
+		v := PropertyValue{Property: property}
 		if value != nil {
 			v.Value = []byte(*value)
 		}
@@ -126,15 +126,15 @@ func Members(to []Member, a topics.Address, m broker.Message) ([]Member, error) 
 	return to, nil
 }
 
-func (v Member) check() error {
+func (v PropertyValue) check() error {
 	if len(v.Value) > link.MaxValue {
 		return resource.Errorf(resource.TooLarge, v.Property, "%d bytes; a value is at most %d", len(v.Value), link.MaxValue)
 	}
 	return nil
 }
 
-// Bare is a payload as a value: nil, for clear, when it is empty.
-func Bare(payload []byte) *resource.Value {
+// PayloadValue is a payload as a value: nil, for clear, when it is empty.
+func PayloadValue(payload []byte) *resource.Value {
 	if len(payload) == 0 {
 		return nil
 	}
@@ -142,18 +142,18 @@ func Bare(payload []byte) *resource.Value {
 	return &v
 }
 
-// Sender is who a message's step counts for, and the bytes that the step keeps.
-func Sender(m broker.Message) (from string, bytes int) {
-	return Origin(m), len(m.Topic) + len(m.Payload)
+// SenderOf is who a message's step counts for, and the bytes that the step keeps.
+func SenderOf(m broker.Message) (from string, bytes int) {
+	return OriginOf(m), len(m.Topic) + len(m.Payload)
 }
 
-// Origin is who wrote a value: the user, or the client id of one without a name.
-func Origin(m broker.Message) string {
+// OriginOf is who wrote a value: the user, or the client id of one without a name.
+func OriginOf(m broker.Message) string {
 	return cmp.Or(m.User(), m.ClientID())
 }
 
-// ReplyTopic is where the answer to a request goes.
-func ReplyTopic(m broker.Message) (string, error) {
+// ResponseTopic is where the answer to a request goes.
+func ResponseTopic(m broker.Message) (string, error) {
 	reply := m.Props.ResponseTopic
 	if topics.CheckTopic(reply) != nil || topics.IsTree(reply) {
 		return "", resource.Errorf(resource.Invalid, "response topic", "is needed: a topic of your own, outside v1/, for the answer")
@@ -161,8 +161,8 @@ func ReplyTopic(m broker.Message) (string, error) {
 	return reply, nil
 }
 
-// Reply is the answer to a request, as JSON.
-func Reply(request broker.Message, topic string, payload []byte) broker.Message {
+// ResponseMessage is the answer to a request, as JSON.
+func ResponseMessage(request broker.Message, topic string, payload []byte) broker.Message {
 	return broker.Message{
 		Topic: topic, Payload: payload, QoS: request.QoS,
 		Props: broker.Properties{Correlation: request.Props.Correlation, ContentType: "application/json"},

@@ -8,8 +8,8 @@ import (
 	"github.com/edgebus/edgebus/topics/link"
 )
 
-// walkStep is how many keys are looked at in one step of a walk, while those who write wait.
-const walkStep = 512
+// maxWalkKeys is how many keys are looked at in one step of a walk, while those who write wait.
+const maxWalkKeys = 512
 
 // Filter is a topic filter as seen by a node's tree.
 type Filter struct {
@@ -50,8 +50,8 @@ func ParseFilter(filter string) (f Filter, ok bool) {
 // One is the node that the filter is about, if it is about one only.
 func (f Filter) One() (node string, ok bool) { return f.node, f.node != "+" }
 
-// Part is a map, or a part of one, whose entries stand in the tree as Show says.
-type Part struct {
+// EntryRange is a map, or a part of one, whose entries stand in the tree as Show says.
+type EntryRange struct {
 	Range func(prefix, from string, fn func(link.Entry) bool)
 	Show  func(link.Entry) (broker.Message, bool)
 }
@@ -68,7 +68,7 @@ type Walk struct {
 // Step appends the next messages of a tree, until there are as many as are wanted
 // or enough keys have been looked at for one step. one shows a single key, of whatever
 // part. It returns false when the tree is through.
-func (w *Walk) Step(one func(key string) (broker.Message, bool), parts []Part, out *[]broker.Message, most int) (more bool) {
+func (w *Walk) Step(one func(key string) (broker.Message, bool), parts []EntryRange, out *[]broker.Message, most int) (more bool) {
 	add := func(m broker.Message, ok bool) {
 		if ok {
 			*out = append(*out, m)
@@ -81,7 +81,7 @@ func (w *Walk) Step(one func(key string) (broker.Message, bool), parts []Part, o
 	w.began = true
 	for looked := 0; f.wild && w.part < len(parts); w.part, w.from = w.part+1, "" {
 		parts[w.part].Range(f.prefix, w.from, func(e link.Entry) bool {
-			if more = looked == walkStep || len(*out) >= most; more {
+			if more = looked == maxWalkKeys || len(*out) >= most; more {
 				w.from = e.Key
 				return false
 			}

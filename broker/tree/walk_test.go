@@ -14,13 +14,13 @@ import (
 	"github.com/edgebus/edgebus/topics/link"
 )
 
-// shelf is a map as a Part ranges over it; it counts what was looked at.
-type shelf struct {
+// testRange is a map as a Part ranges over it; it counts what was looked at.
+type testRange struct {
 	keys   []string
 	looked int
 }
 
-func (s *shelf) Range(prefix, from string, fn func(link.Entry) bool) {
+func (s *testRange) Range(prefix, from string, fn func(link.Entry) bool) {
 	i, _ := slices.BinarySearch(s.keys, max(prefix, from))
 	for _, k := range s.keys[i:] {
 		s.looked++
@@ -30,10 +30,12 @@ func (s *shelf) Range(prefix, from string, fn func(link.Entry) bool) {
 	}
 }
 
-func document(e link.Entry) (broker.Message, bool) { return Document("n1", e.Key, []byte(e.Key)), true }
+func entryDocument(e link.Entry) (broker.Message, bool) {
+	return DocumentMessage("n1", e.Key, []byte(e.Key)), true
+}
 
-// read walks with steps of so many messages, and has between called in between.
-func read(t *testing.T, filter string, shelves []*shelf, most int, between func()) []string {
+// readWalk walks with steps of so many messages, and has between called in between.
+func readWalk(t *testing.T, filter string, shelves []*testRange, most int, between func()) []string {
 	t.Helper()
 	f, ok := ParseFilter(filter)
 	if name, one := f.One(); !ok || one && name != "n1" {
@@ -42,7 +44,7 @@ func read(t *testing.T, filter string, shelves []*shelf, most int, between func(
 	one := func(key string) (m broker.Message, ok bool) {
 		for _, s := range shelves {
 			if slices.Contains(s.keys, key) {
-				return document(link.Entry{Key: key})
+				return entryDocument(link.Entry{Key: key})
 			}
 		}
 		return m, false
@@ -50,10 +52,10 @@ func read(t *testing.T, filter string, shelves []*shelf, most int, between func(
 	var got []string
 	w := Walk{Filter: f}
 	for more := true; more; {
-		var parts []Part
+		var parts []EntryRange
 		before := 0
 		for _, s := range shelves {
-			parts = append(parts, Part{s.Range, document})
+			parts = append(parts, EntryRange{s.Range, entryDocument})
 			before += s.looked
 		}
 		var out []broker.Message
@@ -61,7 +63,7 @@ func read(t *testing.T, filter string, shelves []*shelf, most int, between func(
 		for _, s := range shelves {
 			before -= s.looked
 		}
-		require.LessOrEqual(t, -before, walkStep+2*len(shelves), "keys looked at in one step")
+		require.LessOrEqual(t, -before, maxWalkKeys+2*len(shelves), "keys looked at in one step")
 		require.LessOrEqual(t, len(out), most+1)
 		for _, m := range out {
 			got = append(got, m.Topic)
@@ -72,10 +74,10 @@ func read(t *testing.T, filter string, shelves []*shelf, most int, between func(
 }
 
 func TestAWalkGivesWhatTheFilterCovers(t *testing.T) {
-	var shelves []*shelf
+	var shelves []*testRange
 	all := map[string]bool{}
 	for i, branch := range []string{"", "/desired/power", "/reported/power"} {
-		s := &shelf{}
+		s := &testRange{}
 		for d := range 700 {
 			s.keys = append(s.keys, fmt.Sprintf("devices/d%d%s", d, branch))
 		}
@@ -95,7 +97,7 @@ func TestAWalkGivesWhatTheFilterCovers(t *testing.T) {
 		want := slices.Sorted(maps.Keys(all))
 		want = slices.DeleteFunc(want, func(topic string) bool { return !topics.Match(filter, topic) })
 		for _, most := range []int{1, 7, 64, 5000} {
-			got := read(t, filter, shelves, most, func() {})
+			got := readWalk(t, filter, shelves, most, func() {})
 			slices.Sort(got)
 			require.ElementsMatch(t, want, got, "%s by %d", filter, most)
 		}
@@ -103,14 +105,14 @@ func TestAWalkGivesWhatTheFilterCovers(t *testing.T) {
 }
 
 func TestAWalkGoesOnWhateverComesAndGoes(t *testing.T) {
-	s := &shelf{}
+	s := &testRange{}
 	for i := range 1000 {
 		s.keys = append(s.keys, fmt.Sprintf("devices/d%03d", i*7%1000))
 	}
 	slices.Sort(s.keys)
 	stays := slices.DeleteFunc(slices.Clone(s.keys), func(k string) bool { return strings.HasSuffix(k, "5") })
 	turn := 0
-	got := read(t, "#", []*shelf{s}, 10, func() {
+	got := readWalk(t, "#", []*testRange{s}, 10, func() {
 		turn++
 		s.keys = slices.DeleteFunc(s.keys, func(k string) bool { return strings.HasSuffix(k, "5") && len(k)%2 == turn%2 })
 		s.keys = append(s.keys, fmt.Sprintf("a%d", turn), fmt.Sprintf("z%d", turn))

@@ -18,7 +18,7 @@ func (l *Log) readConfirmed() {
 	if err != nil {
 		l.opts.Log.Warn().Err(err).Msg(l.opts.Name + ": the record of where it ended can't be used")
 	}
-	l.acknowledged = Place{at[0], int64(at[1])}
+	l.acknowledged = Position{at[0], int64(at[1])}
 }
 
 // openConfirmed opens the file for writing.
@@ -39,8 +39,8 @@ func (l *Log) confirm() {
 	}
 }
 
-// shortened is the error for a segment that ends before the place up to which it was acknowledged; nil if it doesn't.
-func (l *Log) shortened(end Place) error {
+// checkEnd is the error for a segment that ends before the place up to which it was acknowledged; nil if it doesn't.
+func (l *Log) checkEnd(end Position) error {
 	if end.Segment != l.acknowledged.Segment || end.At >= l.acknowledged.At {
 		return nil
 	}

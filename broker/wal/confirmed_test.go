@@ -9,9 +9,9 @@ import (
 )
 
 // confirmedUpTo has the record of a closed log name a place.
-func confirmedUpTo(t *testing.T, l *Log, at Place) {
+func confirmedUpTo(t *testing.T, l *Log, at Position) {
 	t.Helper()
-	b := &Log{opts: l.opts, segments: []segment{{at.Segment, at.At}}}
+	b := &Log{opts: l.opts, segments: []segmentFile{{at.Segment, at.At}}}
 	require.NoError(t, b.openConfirmed())
 	require.NoError(t, b.confirmed.Close())
 }
@@ -19,20 +19,20 @@ func confirmedUpTo(t *testing.T, l *Log, at Place) {
 // Cut anywhere, between its frames too, a log is refused, and the error names the file and what can be done: to go on with what is
 // left is one of these, and works.
 func TestALogThatLostWhatWasAcknowledgedIsRefused(t *testing.T) {
-	dir, l := written(t)
+	dir, l := writtenLog(t)
 	path := l.Path(2)
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	for size := HeaderSize; size < len(text); size++ {
 		require.NoError(t, os.WriteFile(path, text[:size], 0o600))
 		for _, readOnly := range []bool{true, false} {
-			_, _, err := again(t, dir, readOnly)
+			_, _, err := reopenLog(t, dir, readOnly)
 			require.ErrorContains(t, err, path+" has lost its end", size)
 			require.ErrorContains(t, err, "or remove "+l.confirmedPath()+" to go on with what is left")
 		}
 	}
 	require.NoError(t, os.WriteFile(path, text, 0o600))
-	found, said, err := again(t, dir, false)
+	found, said, err := reopenLog(t, dir, false)
 	require.NoError(t, err)
 	require.Empty(t, said)
 	require.Equal(t, []string{"one", "two", "three", "four"}, found)
@@ -40,7 +40,7 @@ func TestALogThatLostWhatWasAcknowledgedIsRefused(t *testing.T) {
 	require.NoError(t, os.Truncate(path, int64(len(text)-1)))
 	require.NoError(t, os.Remove(l.confirmedPath()))
 	for range 2 {
-		found, _, err = again(t, dir, false)
+		found, _, err = reopenLog(t, dir, false)
 		require.NoError(t, err)
 		require.Equal(t, []string{"one", "two", "three"}, found)
 	}
@@ -48,40 +48,40 @@ func TestALogThatLostWhatWasAcknowledgedIsRefused(t *testing.T) {
 
 // An older copy of the last file has fewer frames, and is whole.
 func TestAnOlderCopyOfTheLastFileIsRefused(t *testing.T) {
-	dir, l := written(t)
+	dir, l := writtenLog(t)
 	older, err := os.ReadFile(l.Path(2))
 	require.NoError(t, err)
 	l, err = Open(Options{Dir: dir, Segment: 1 << 20})
 	require.NoError(t, err)
-	require.NoError(t, l.Scan(0, func(Place, []byte) error { return nil }))
+	require.NoError(t, l.Scan(0, func(Position, []byte) error { return nil }))
 	require.NoError(t, l.Begin(0))
-	appended(t, l, "five")
+	appendFrames(t, l, "five")
 	require.NoError(t, l.Close())
 	require.NoError(t, os.WriteFile(l.Path(2), older, 0o600))
-	_, _, err = again(t, dir, false)
+	_, _, err = reopenLog(t, dir, false)
 	require.ErrorContains(t, err, l.Path(2)+" has lost its end")
 }
 
 // A segment that another follows is cut between its frames: the header of the one that follows says how long it was.
 func TestASegmentThatIsFollowedIsMissedToItsEnd(t *testing.T) {
-	dir, l := written(t)
+	dir, l := writtenLog(t)
 	text, err := os.ReadFile(l.Path(1))
 	require.NoError(t, err)
 	one := HeaderSize + HeadSize + len("one") + markSize
 	require.Equal(t, len(text), one+HeadSize+len("two")+markSize+HeadSize)
 	for _, size := range []int{HeaderSize, one} {
 		require.NoError(t, os.WriteFile(l.Path(1), text[:size], 0o600))
-		_, _, err = again(t, dir, false)
+		_, _, err = reopenLog(t, dir, false)
 		require.ErrorContains(t, err, l.Path(1)+" is damaged at byte")
 	}
 }
 
 // A record that is missing, torn or an older one loses nothing. A damaged one is said.
 func TestARecordOfTheEndThatIsNoneOrOlderLosesNothing(t *testing.T) {
-	dir, l := written(t)
+	dir, l := writtenLog(t)
 	now, err := os.ReadFile(l.confirmedPath())
 	require.NoError(t, err)
-	confirmedUpTo(t, l, Place{1, HeaderSize})
+	confirmedUpTo(t, l, Position{1, HeaderSize})
 	older, err := os.ReadFile(l.confirmedPath())
 	require.NoError(t, err)
 	flipped := bytes.Clone(now)
@@ -94,7 +94,7 @@ func TestARecordOfTheEndThatIsNoneOrOlderLosesNothing(t *testing.T) {
 		if c.text != nil {
 			require.NoError(t, os.WriteFile(l.confirmedPath(), c.text, 0o600))
 		}
-		found, said, err := again(t, dir, false)
+		found, said, err := reopenLog(t, dir, false)
 		require.NoError(t, err, name)
 		require.Equal(t, []string{"one", "two", "three", "four"}, found, name)
 		require.Equal(t, c.told, said != "", name)

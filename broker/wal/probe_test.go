@@ -18,12 +18,12 @@ func TestAProbeOnAFullDiskSaysThatItIsFull(t *testing.T) {
 	open := func() (l *Log, found []string) {
 		l, err := Open(Options{Dir: dir, Name: "the log", Segment: 1 << 30})
 		require.NoError(t, err)
-		require.NoError(t, l.Scan(0, func(_ Place, body []byte) error { found = append(found, string(body[:1])); return nil }))
+		require.NoError(t, l.Scan(0, func(_ Position, body []byte) error { found = append(found, string(body[:1])); return nil }))
 		require.NoError(t, l.Begin(0))
 		return l, found
 	}
 	l, _ := open()
-	appended(t, l, "a")
+	appendFrames(t, l, "a")
 	size := l.Size()
 	require.NoError(t, l.Probe(1<<20))
 	require.Error(t, l.Probe(64<<20), "more than the disk has")
@@ -40,11 +40,11 @@ func TestAProbeOnAFullDiskSaysThatItIsFull(t *testing.T) {
 	require.True(t, IsFull(l.Probe(len(large))), "others have filled the disk")
 	require.NoError(t, os.Remove(ballast))
 	require.Eventually(t, func() bool { return l.Probe(len(large)) == nil }, time.Minute, 10*time.Millisecond)
-	appended(t, l, "b"+string(large))
+	appendFrames(t, l, "b"+string(large))
 	require.NoError(t, l.Probe(100)) // and a crash follows
 	require.NoError(t, l.Close())
 	l, found := open()
 	require.Equal(t, []string{"a", "b"}, found)
-	appended(t, l, "c")
+	appendFrames(t, l, "c")
 	require.NoError(t, l.Close())
 }

@@ -32,14 +32,14 @@ func (l *Log) list() error {
 		if err != nil || l.Path(n) != filepath.Join(l.opts.Dir, e.Name()) {
 			return fmt.Errorf("%s is no part of %s", filepath.Join(l.opts.Dir, e.Name()), l.opts.Name)
 		}
-		l.add(segment{number: n})
+		l.add(segmentFile{number: n})
 	}
 	return nil
 }
 
 // Scan checks the segments from a number on from end to end, and hands over each
 // frame's body, valid during the call. It is called once.
-func (l *Log) Scan(from uint64, each func(at Place, body []byte) error) error {
+func (l *Log) Scan(from uint64, each func(at Position, body []byte) error) error {
 	l.base = max(l.base, from)
 	r := &Reader{}
 	defer r.Close()
@@ -55,14 +55,14 @@ func (l *Log) Scan(from uint64, each func(at Place, body []byte) error) error {
 }
 
 // scan checks a segment. A crash can have torn the last one only: each is complete before another is made.
-func (l *Log) scan(s *segment, last bool, r *Reader, each func(Place, []byte) error) error {
+func (l *Log) scan(s *segmentFile, last bool, r *Reader, each func(Position, []byte) error) error {
 	if err := r.open(l, s.number); err != nil {
 		return err
 	}
 	header, err := r.in.Peek(HeaderSize)
 	base, before, ok := parseHeader(header, s.number)
 	if !ok {
-		return l.Damaged(Place{s.number, 0}, errors.Join(errors.New("no header of "+l.opts.Name), ignoreEOF(err)))
+		return l.Damaged(Position{s.number, 0}, errors.Join(errors.New("no header of "+l.opts.Name), ignoreEOF(err)))
 	}
 	l.base = max(l.base, base)
 	if l.scanned.Segment == s.number-1 && l.scanned.At < before {
@@ -95,7 +95,7 @@ func (l *Log) scan(s *segment, last bool, r *Reader, each func(Place, []byte) er
 	s.size = r.at.At
 	l.size.Add(s.size)
 	l.scanned = end
-	if err := l.shortened(end); err != nil {
+	if err := l.checkEnd(end); err != nil {
 		return err
 	}
 	if last && r.follows {
@@ -122,7 +122,7 @@ var errEnd = errors.New("its last write reached its end, and its checksum is wro
 	"unless power was cut while it was written")
 
 // torn reports whether what follows the last whole frame may be what a crash has left; otherwise it is damage.
-func (l *Log) torn(at Place, last bool) error {
+func (l *Log) torn(at Position, last bool) error {
 	rest, err := l.rest(at)
 	if err != nil {
 		return err
@@ -130,10 +130,10 @@ func (l *Log) torn(at Place, last bool) error {
 	if !last && begunMark(rest, at) {
 		return nil
 	}
-	if !last || whole(rest, at) {
+	if !last || hasWholeFrame(rest, at) {
 		return l.Damaged(at, errors.New("a frame's checksum is wrong"))
 	}
-	if err := l.shortened(at); err != nil {
+	if err := l.checkEnd(at); err != nil {
 		return err
 	}
 	if bytes.HasSuffix(rest, appendMark(nil, at)) {
@@ -150,7 +150,7 @@ func (l *Log) torn(at Place, last bool) error {
 }
 
 // rest is the contents of a segment from a place on.
-func (l *Log) rest(at Place) ([]byte, error) {
+func (l *Log) rest(at Position) ([]byte, error) {
 	f, err := os.Open(l.Path(at.Segment))
 	if err != nil {
 		return nil, err
@@ -162,12 +162,12 @@ func (l *Log) rest(at Place) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// whole reports whether there is a whole frame after a place, where text begins. A whole frame after a broken one means
+// hasWholeFrame reports whether there is a whole frame after a place, where text begins. A whole frame after a broken one means
 // damage: each frame is on disk before the next is written.
 //
 // A client's text may look like any number of heads, and the checksum of each would be that of all that follows. The end
 // mark, which depends on where the frame stands, is looked at first: one that a client knows where to write is rare.
-func whole(text []byte, at Place) bool {
+func hasWholeFrame(text []byte, at Position) bool {
 	var magic [4]byte
 	binary.LittleEndian.PutUint32(magic[:], frameMagic)
 	common := magic[1:] // with all kinds
@@ -177,7 +177,7 @@ func whole(text []byte, at Place) bool {
 			return false
 		}
 		from += i
-		if frameAt(text[from-1:], Place{at.Segment, at.At + int64(from) - 1}) {
+		if frameAt(text[from-1:], Position{at.Segment, at.At + int64(from) - 1}) {
 			return true
 		}
 	}
@@ -217,13 +217,13 @@ func (l *Log) Begin(base uint64) error {
 	if err != nil {
 		return err
 	}
-	if l.inUse, err = datadir.Keep(l.Path(newest)); err != nil {
+	if l.inUse, err = datadir.IdentifyFile(l.Path(newest)); err != nil {
 		return errors.Join(err, f.Close())
 	}
 	l.file = l.opts.Wrap(f)
 	l.suspect = true // of what may stand behind the last frame
 	l.firstStock()
-	return errors.Join(l.mend(), l.openConfirmed())
+	return errors.Join(l.truncateSuspect(), l.openConfirmed())
 }
 
 // firstStock makes the reserve before the first frame is written.
@@ -234,7 +234,7 @@ func (l *Log) firstStock() {
 }
 
 func (l *Log) has(number uint64) bool {
-	return slices.ContainsFunc(l.segments, func(s segment) bool { return s.number == number })
+	return slices.ContainsFunc(l.segments, func(s segmentFile) bool { return s.number == number })
 }
 
 // gapless checks that all needed segments are there.
@@ -260,7 +260,7 @@ type Reader struct {
 	file *os.File
 	in   *bufio.Reader
 	body []byte
-	at   Place
+	at   Position
 	size int64
 
 	follows bool // the mark that another segment follows has been read
@@ -307,7 +307,7 @@ func (r *Reader) open(l *Log, number uint64) error {
 		r.in = bufio.NewReaderSize(f, readBuffer)
 	}
 	r.in.Reset(f)
-	r.log, r.file, r.at, r.size, r.follows = l, f, Place{number, HeaderSize}, info.Size(), false
+	r.log, r.file, r.at, r.size, r.follows = l, f, Position{number, HeaderSize}, info.Size(), false
 	return nil
 }
 
@@ -321,7 +321,7 @@ func (r *Reader) Close() {
 
 // Next is the next frame's body, which is valid until the next call, and where it is. At the
 // end it is [io.EOF].
-func (r *Reader) Next() (body []byte, at Place, err error) {
+func (r *Reader) Next() (body []byte, at Position, err error) {
 	at = r.at
 	if at.At >= r.size {
 		r.Close()
@@ -365,7 +365,7 @@ func (r *Reader) frame() (body []byte, ok bool, err error) {
 	if err != nil {
 		return nil, false, r.failed(err)
 	}
-	if !sealed(head[:], body, r.at) {
+	if !hasChecksum(head[:], body, r.at) {
 		return nil, false, nil
 	}
 	r.at.At += HeadSize + n + mark
@@ -378,7 +378,7 @@ func (r *Reader) failed(err error) error {
 }
 
 // ReadAt reads a part of a segment.
-func (l *Log) ReadAt(b []byte, at Place) error {
+func (l *Log) ReadAt(b []byte, at Position) error {
 	if known, err := l.readOpen(b, at); known {
 		return err
 	}
@@ -395,7 +395,7 @@ func (l *Log) ReadAt(b []byte, at Place) error {
 }
 
 // readOpen reads a part of a segment if that is the one that is open for reading.
-func (l *Log) readOpen(b []byte, at Place) (known bool, err error) {
+func (l *Log) readOpen(b []byte, at Position) (known bool, err error) {
 	l.reading.RLock()
 	defer l.reading.RUnlock()
 	if l.readFrom.file == nil || l.readFrom.number != at.Segment {
@@ -475,24 +475,24 @@ func parseHeader(b []byte, number uint64) (base uint64, before int64, ok bool) {
 	return binary.LittleEndian.Uint64(b[16:]), int64(binary.LittleEndian.Uint64(b[24:])), true
 }
 
-// Seal fills in the head of a frame that is going to stand at a place, and appends its end mark.
-func Seal(frame []byte, at Place) []byte {
+// SealFrame fills in the head of a frame that is going to stand at a place, and appends its end mark.
+func SealFrame(frame []byte, at Position) []byte {
 	sealHead(frame, frameMagic, frame[HeadSize:], at)
 	return appendMark(frame, at)
 }
 
-func sealHead(head []byte, magic uint32, body []byte, at Place) {
+func sealHead(head []byte, magic uint32, body []byte, at Position) {
 	binary.LittleEndian.PutUint32(head, magic)
 	binary.LittleEndian.PutUint32(head[4:], uint32(len(body)))
-	binary.LittleEndian.PutUint32(head[8:], checksum(body, at))
+	binary.LittleEndian.PutUint32(head[8:], frameChecksum(body, at))
 }
 
 // appendMark appends the end mark of a frame at a place. A frame that has it was written whole.
-func appendMark(b []byte, at Place) []byte {
-	return binary.LittleEndian.AppendUint32(b, ^checksum(nil, at))
+func appendMark(b []byte, at Position) []byte {
+	return binary.LittleEndian.AppendUint32(b, ^frameChecksum(nil, at))
 }
 
-func checksum(body []byte, at Place) uint32 {
+func frameChecksum(body []byte, at Position) uint32 {
 	var where [16]byte
 	binary.LittleEndian.PutUint64(where[:], at.Segment)
 	binary.LittleEndian.PutUint64(where[8:], uint64(at.At))
@@ -500,13 +500,13 @@ func checksum(body []byte, at Place) uint32 {
 }
 
 // followMark is what follows the last frame of a segment that is followed by another.
-func followMark(at Place) (head [HeadSize]byte) {
+func followMark(at Position) (head [HeadSize]byte) {
 	sealHead(head[:], followMagic, nil, at)
 	return head
 }
 
 // begunMark reports whether text is what a crash leaves of a mark that was being written: a part of it, and zeros for the rest.
-func begunMark(text []byte, at Place) bool {
+func begunMark(text []byte, at Position) bool {
 	const most = 128
 	mark := followMark(at)
 	for i, c := range text {
@@ -528,13 +528,13 @@ func parseHead(head []byte, left int64) (magic uint32, body, mark int64, ok bool
 	return magic, body, mark, (magic == frameMagic || magic == followMagic) && body+mark <= left
 }
 
-// sealed reports whether the head's checksum is that of a body at a place.
-func sealed(head, body []byte, at Place) bool {
-	return checksum(body, at) == binary.LittleEndian.Uint32(head[8:])
+// hasChecksum reports whether the head's checksum is that of a body at a place.
+func hasChecksum(head, body []byte, at Position) bool {
+	return frameChecksum(body, at) == binary.LittleEndian.Uint32(head[8:])
 }
 
 // frameAt reports whether text begins with a whole frame that was written at a place.
-func frameAt(text []byte, at Place) bool {
+func frameAt(text []byte, at Position) bool {
 	if len(text) < HeadSize {
 		return false
 	}
@@ -542,5 +542,5 @@ func frameAt(text []byte, at Place) bool {
 	if !ok || mark > 0 && !bytes.HasPrefix(text[HeadSize+n:], appendMark(nil, at)) {
 		return false
 	}
-	return sealed(text, text[HeadSize:HeadSize+n], at)
+	return hasChecksum(text, text[HeadSize:HeadSize+n], at)
 }

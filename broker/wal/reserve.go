@@ -11,7 +11,7 @@ import (
 
 // A full disk can only get room again by writing: what is deleted is deleted by a frame, and a segment is retired by one. The
 // reserve is a file whose room is given up for such frames, and taken again before any other frame is written.
-type reserve struct {
+type diskReserve struct {
 	file *os.File // nil: it was not opened yet
 	size int64    // bytes that it takes on disk
 }
@@ -40,27 +40,27 @@ func (l *Log) restock() error {
 	if r.file == nil {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 		if err != nil {
-			return onlyFull(err)
+			return ignoreUnlessFull(err)
 		}
 		r.file = f
 	}
-	if err := allocate(r.file, l.opts.Reserve); err != nil {
+	if err := allocateFile(r.file, l.opts.Reserve); err != nil {
 		_ = r.file.Truncate(r.size)
-		return onlyFull(fmt.Errorf("%s: %w", path, err))
+		return ignoreUnlessFull(fmt.Errorf("%s: %w", path, err))
 	}
 	r.size = l.opts.Reserve
 	return nil
 }
 
-func onlyFull(err error) error {
+func ignoreUnlessFull(err error) error {
 	if IsFull(err) {
 		return err
 	}
 	return nil
 }
 
-// spend gives up n bytes of the reserve, or all that is left, but keeps so many. It reports whether the disk has more room now.
-func (l *Log) spend(n, keep int64) bool {
+// releaseReserve gives up n bytes of the reserve, or all that is left, but keeps so many. It reports whether the disk has more room now.
+func (l *Log) releaseReserve(n, keep int64) bool {
 	r := &l.reserve
 	left := max(r.size-n, 0)
 	if r.size == 0 || left < keep || r.file.Truncate(left) != nil {
@@ -72,11 +72,11 @@ func (l *Log) spend(n, keep int64) bool {
 
 // AppendReserved is Append for a frame after which the log can be shorter: on a full disk it takes room of the reserve, of which it
 // leaves so many bytes.
-func (l *Log) AppendReserved(frame []byte, keep int64) (at Place, err error) {
+func (l *Log) AppendReserved(frame []byte, keep int64) (at Position, err error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	at, err = l.append(frame)
-	if IsFull(err) && l.spend(int64(len(frame))+ReserveSlack, keep) {
+	if IsFull(err) && l.releaseReserve(int64(len(frame))+ReserveSlack, keep) {
 		at, err = l.append(frame)
 	}
 	return at, err
@@ -88,16 +88,16 @@ func writeZeros(f *os.File, size int64) error {
 	if err != nil || info.Size() >= size {
 		return err
 	}
-	_, err = io.CopyN(io.NewOffsetWriter(f, info.Size()), zeros{}, size-info.Size())
+	_, err = io.CopyN(io.NewOffsetWriter(f, info.Size()), zeroReader{}, size-info.Size())
 	if err == nil {
 		err = f.Sync() // or it may find out later that there is no room
 	}
 	return err
 }
 
-type zeros struct{}
+type zeroReader struct{}
 
-func (zeros) Read(b []byte) (int, error) {
+func (zeroReader) Read(b []byte) (int, error) {
 	clear(b)
 	return len(b), nil
 }

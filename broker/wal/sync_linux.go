@@ -7,11 +7,11 @@ import (
 	"syscall"
 )
 
-// Synced is a file that is cheaper to sync.
-type Synced struct{ *os.File }
+// SyncedFile is a file that is cheaper to sync.
+type SyncedFile struct{ *os.File }
 
 // Sync leaves out times of access and change.
-func (s Synced) Sync() error {
+func (s SyncedFile) Sync() error {
 	for {
 		if err := syscall.Fdatasync(int(s.Fd())); !errors.Is(err, syscall.EINTR) {
 			return err
@@ -19,8 +19,8 @@ func (s Synced) Sync() error {
 	}
 }
 
-// allocate has a file take so many bytes on disk.
-func allocate(f *os.File, size int64) error {
+// allocateFile has a file take so many bytes on disk.
+func allocateFile(f *os.File, size int64) error {
 	for {
 		err := syscall.Fallocate(int(f.Fd()), 0, 0, size)
 		switch {

@@ -14,8 +14,8 @@ import (
 func TestATornFrameFullOfHeadsOpensQuickly(t *testing.T) {
 	const size = 4 << 20
 	dir := t.TempDir()
-	l, _ := opened(t, dir, 0)
-	appended(t, l, "one")
+	l, _ := openLog(t, dir, 0)
+	appendFrames(t, l, "one")
 	at := l.end()
 	require.NoError(t, l.Close())
 	frame := make([]byte, HeadSize, size)
@@ -23,14 +23,14 @@ func TestATornFrameFullOfHeadsOpensQuickly(t *testing.T) {
 		frame = binary.LittleEndian.AppendUint32(frame, frameMagic)
 		frame = binary.LittleEndian.AppendUint32(frame, uint32(max(0, (size-len(frame))*9/10-64)))
 	}
-	frame = Seal(frame, at)
+	frame = SealFrame(frame, at)
 	f, err := os.OpenFile(l.Path(at.Segment), os.O_RDWR, 0)
 	require.NoError(t, err)
 	_, err = f.WriteAt(frame[:len(frame)-100], at.At)
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
 	began := time.Now()
-	_, found := opened(t, dir, 0)
+	_, found := openLog(t, dir, 0)
 	require.Less(t, time.Since(began), 10*time.Second, "with a checksum of each it is a minute")
 	require.Equal(t, []string{"one"}, found)
 }

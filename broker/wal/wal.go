@@ -36,8 +36,8 @@ type File interface {
 	Close() error
 }
 
-// Place is the position of a frame.
-type Place struct {
+// Position is the position of a frame.
+type Position struct {
 	Segment uint64
 	At      int64 // bytes from the file's beginning
 }
@@ -51,20 +51,20 @@ type Log struct {
 
 	writing   sync.Mutex // held while a frame is written, or a segment begun
 	file      File
-	suspect   bool         // the file may end with bytes that were not acknowledged
-	unrotated bool         // the last attempt to make a new segment failed
-	inUse     datadir.Kept // the file
-	reserve   reserve
-	confirmed *datadir.Confirmed
+	suspect   bool                 // the file may end with bytes that were not acknowledged
+	unrotated bool                 // the last attempt to make a new segment failed
+	inUse     datadir.FileIdentity // the file
+	reserve   diskReserve
+	confirmed *datadir.ConfirmedFile
 
-	acknowledged Place // where the log ended when its last frame was acknowledged; zero: not known
-	scanned      Place // where the frames end of the segment that Scan has read last
+	acknowledged Position // where the log ended when its last frame was acknowledged; zero: not known
+	scanned      Position // where the frames end of the segment that Scan has read last
 
 	mu       sync.Mutex
-	segments []segment // oldest first; the last is written to
-	base     uint64    // the oldest segment that is needed
-	pins     int       // snapshots that are held
-	kept     []uint64  // retired segments that a snapshot still needs
+	segments []segmentFile // oldest first; the last is written to
+	base     uint64        // the oldest segment that is needed
+	pins     int           // snapshots that are held
+	kept     []uint64      // retired segments that a snapshot still needs
 
 	reading  sync.RWMutex // held while readFrom is read, and written to change it
 	readFrom struct {     // the segment that ReadAt has read from last, which is not opened again for each read
@@ -76,8 +76,8 @@ type Log struct {
 	count atomic.Int64
 }
 
-// segment is one file.
-type segment struct {
+// segmentFile is one file.
+type segmentFile struct {
 	number uint64
 	size   int64
 }
@@ -87,7 +87,7 @@ var errReadOnly = errors.New("it is open for reading only")
 // Open opens a directory, which it makes if need be, and locks it against other processes.
 func Open(o Options) (*Log, error) {
 	if o.Wrap == nil {
-		o.Wrap = func(f *os.File) File { return Synced{f} }
+		o.Wrap = func(f *os.File) File { return SyncedFile{f} }
 	}
 	l := &Log{opts: o}
 	_, err := os.Stat(filepath.Join(o.Dir, "lock"))
@@ -138,7 +138,7 @@ func syncDir(dir string) error {
 
 // Append makes a frame durable, and returns its place. The frame's body begins after HeadSize bytes, which are filled in
 // here. After an error nothing of the frame is in the log. It fails while the disk has no room for the reserve besides.
-func (l *Log) Append(frame []byte) (at Place, err error) {
+func (l *Log) Append(frame []byte) (at Position, err error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	if l.opts.ReadOnly {
@@ -150,17 +150,17 @@ func (l *Log) Append(frame []byte) (at Place, err error) {
 	return l.append(frame)
 }
 
-func (l *Log) append(frame []byte) (at Place, err error) {
+func (l *Log) append(frame []byte) (at Position, err error) {
 	switch {
 	case l.opts.ReadOnly:
 		return at, errReadOnly
 	case len(frame) > MaxFrame:
 		return at, fmt.Errorf("%d bytes in one commit", len(frame))
 	}
-	if err := l.inUse.InPlace(); err != nil {
+	if err := l.inUse.CheckInPlace(); err != nil {
 		return at, err
 	}
-	if err := l.mend(); err != nil {
+	if err := l.truncateSuspect(); err != nil {
 		return at, err
 	}
 	at = l.end()
@@ -170,13 +170,13 @@ func (l *Log) append(frame []byte) (at Place, err error) {
 		}
 		at = l.end()
 	}
-	frame = Seal(frame, at)
+	frame = SealFrame(frame, at)
 	if _, err = l.file.WriteAt(frame, at.At); err == nil {
 		err = l.file.Sync()
 	}
 	if err != nil {
 		l.suspect = true
-		_ = l.mend() // or before the next frame
+		_ = l.truncateSuspect() // or before the next frame
 		return at, fmt.Errorf("%s: %w", l.Path(at.Segment), err)
 	}
 	l.grow(int64(len(frame)))
@@ -195,10 +195,10 @@ func (l *Log) Probe(n int) error {
 	if err := l.restock(); err != nil {
 		return err
 	}
-	if err := l.inUse.InPlace(); err != nil {
+	if err := l.inUse.CheckInPlace(); err != nil {
 		return err
 	}
-	if err := l.mend(); err != nil {
+	if err := l.truncateSuspect(); err != nil {
 		return err
 	}
 	at := l.end()
@@ -210,11 +210,11 @@ func (l *Log) Probe(n int) error {
 	if err != nil {
 		err = fmt.Errorf("%s: %w", l.Path(at.Segment), err)
 	}
-	return errors.Join(err, l.mend())
+	return errors.Join(err, l.truncateSuspect())
 }
 
-// mend truncates the file to its last acknowledged frame after a failed write: what was refused must not be there after a restart.
-func (l *Log) mend() error {
+// truncateSuspect truncates the file to its last acknowledged frame after a failed write: what was refused must not be there after a restart.
+func (l *Log) truncateSuspect() error {
 	if !l.suspect {
 		return nil
 	}
@@ -248,11 +248,11 @@ func (l *Log) Cut() error {
 	if l.end().At == HeaderSize {
 		return nil
 	}
-	if err := l.mend(); err != nil {
+	if err := l.truncateSuspect(); err != nil {
 		return err
 	}
 	err := l.begin(l.end().Segment + 1)
-	if IsFull(err) && l.spend(ReserveSlack, 0) {
+	if IsFull(err) && l.releaseReserve(ReserveSlack, 0) {
 		err = l.begin(l.end().Segment + 1)
 	}
 	return err
@@ -274,9 +274,9 @@ func (l *Log) begin(number uint64) error {
 	if err == nil {
 		err = os.Rename(path+".new", path)
 	}
-	var inUse datadir.Kept
+	var inUse datadir.FileIdentity
 	if err == nil {
-		inUse, err = datadir.Keep(path)
+		inUse, err = datadir.IdentifyFile(path)
 	}
 	if err == nil {
 		err = syncDir(l.opts.Dir)
@@ -288,11 +288,11 @@ func (l *Log) begin(number uint64) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	if l.file != nil {
-		l.follow()
+		l.markFollowed()
 		_ = l.file.Close()
 	}
 	l.file, l.inUse = w, inUse
-	l.add(segment{number, HeaderSize})
+	l.add(segmentFile{number, HeaderSize})
 	l.confirm()
 	return nil
 }
@@ -305,8 +305,8 @@ func (l *Log) before() int64 {
 	return l.end().At
 }
 
-// follow marks the current segment as followed by another, which exists by now: if that is missing later, the log is refused.
-func (l *Log) follow() {
+// markFollowed marks the current segment as followed by another, which exists by now: if that is missing later, the log is refused.
+func (l *Log) markFollowed() {
 	at := l.end()
 	head := followMark(at)
 	if _, err := l.file.WriteAt(head[:], at.At); err != nil || l.file.Sync() != nil {
@@ -316,7 +316,7 @@ func (l *Log) follow() {
 	l.grow(HeadSize)
 }
 
-func (l *Log) add(s segment) {
+func (l *Log) add(s segmentFile) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.segments = append(l.segments, s)
@@ -332,11 +332,11 @@ func (l *Log) grow(n int64) {
 }
 
 // end is where the next frame goes.
-func (l *Log) end() Place {
+func (l *Log) end() Position {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.segments[len(l.segments)-1]
-	return Place{s.number, s.size}
+	return Position{s.number, s.size}
 }
 
 // Retire removes the segments before number. The owner has stored their contents elsewhere.
@@ -392,7 +392,7 @@ func (l *Log) InPlace() error {
 	l.writing.Lock()
 	inUse := l.inUse
 	l.writing.Unlock()
-	if err := inUse.InPlace(); err != nil {
+	if err := inUse.CheckInPlace(); err != nil {
 		return err
 	}
 	l.mu.Lock()
@@ -426,25 +426,25 @@ func (l *Log) Close() error {
 }
 
 // Damaged returns the error for a segment with damage at a position.
-func (l *Log) Damaged(at Place, what error) error {
+func (l *Log) Damaged(at Position, what error) error {
 	return fmt.Errorf("%s is damaged at byte %d: %w; restore the directory %s from a backup, or move it away to begin anew without "+
 		"%s in it", l.Path(at.Segment), at.At, what, l.opts.Dir, l.opts.Keeps)
 }
 
-// Piece is a segment as it was at one moment. The file may have grown since.
-type Piece struct {
+// SegmentSnapshot is a segment as it was at one moment. The file may have grown since.
+type SegmentSnapshot struct {
 	path string
 	size int64
 }
 
 // Path is the segment's file.
-func (p Piece) Path() string { return p.path }
+func (p SegmentSnapshot) Path() string { return p.path }
 
 // Size is the size that it had.
-func (p Piece) Size() int64 { return p.size }
+func (p SegmentSnapshot) Size() int64 { return p.size }
 
 // Copy writes the segment, up to that size.
-func (p Piece) Copy(w io.Writer) error {
+func (p SegmentSnapshot) Copy(w io.Writer) error {
 	f, err := os.Open(p.path)
 	if err != nil {
 		return err
@@ -458,7 +458,7 @@ func (p Piece) Copy(w io.Writer) error {
 
 // Snapshot is the log as it is at one moment: all that was appended, and nothing of a frame that is being written. also is
 // called at that moment: nothing is appended until it returns. Retired segments are not removed before release is called.
-func (l *Log) Snapshot(also func() error) (pieces []Piece, release func(), err error) {
+func (l *Log) Snapshot(also func() error) (pieces []SegmentSnapshot, release func(), err error) {
 	l.writing.Lock()
 	defer l.writing.Unlock()
 	if err := also(); err != nil {
@@ -468,7 +468,7 @@ func (l *Log) Snapshot(also func() error) (pieces []Piece, release func(), err e
 	defer l.mu.Unlock()
 	for _, s := range l.segments {
 		if s.number >= l.base {
-			pieces = append(pieces, Piece{l.Path(s.number), s.size})
+			pieces = append(pieces, SegmentSnapshot{l.Path(s.number), s.size})
 		}
 	}
 	l.pins++

@@ -14,14 +14,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func frame(body string) []byte { return append(make([]byte, HeadSize), body...) }
+func newFrame(body string) []byte { return append(make([]byte, HeadSize), body...) }
 
-func opened(t *testing.T, dir string, base uint64) (l *Log, found []string) {
+func openLog(t *testing.T, dir string, base uint64) (l *Log, found []string) {
 	t.Helper()
 	l, err := Open(Options{Dir: dir, Name: "the log", Keeps: "the frames", Segment: 64})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	require.NoError(t, l.Scan(base, func(_ Place, body []byte) error {
+	require.NoError(t, l.Scan(base, func(_ Position, body []byte) error {
 		found = append(found, string(body))
 		return nil
 	}))
@@ -29,22 +29,22 @@ func opened(t *testing.T, dir string, base uint64) (l *Log, found []string) {
 	return l, found
 }
 
-func appended(t *testing.T, l *Log, bodies ...string) {
+func appendFrames(t *testing.T, l *Log, bodies ...string) {
 	t.Helper()
 	for _, b := range bodies {
-		_, err := l.Append(frame(b))
+		_, err := l.Append(newFrame(b))
 		require.NoError(t, err)
 	}
 }
 
 func TestFramesAreThereUntilTheirSegmentIsRetired(t *testing.T) {
 	dir := t.TempDir()
-	l, found := opened(t, dir, 0)
+	l, found := openLog(t, dir, 0)
 	require.Empty(t, found)
-	appended(t, l, "one", "two")
+	appendFrames(t, l, "one", "two")
 	require.NoError(t, l.Cut())
 	require.NoError(t, l.Cut(), "an empty segment is not cut")
-	appended(t, l, "three")
+	appendFrames(t, l, "three")
 	oldest, newest := l.Segments()
 	require.Equal(t, []uint64{1, 2}, []uint64{oldest, newest})
 	r, err := l.Read(1, nil)
@@ -63,7 +63,7 @@ func TestFramesAreThereUntilTheirSegmentIsRetired(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, info.Size(), l.Size())
 	require.NoError(t, l.Close())
-	_, found = opened(t, dir, 2)
+	_, found = openLog(t, dir, 2)
 	require.Equal(t, []string{"three"}, found)
 }
 
@@ -71,11 +71,11 @@ func TestFramesAreThereUntilTheirSegmentIsRetired(t *testing.T) {
 // Parts of any segments are read at a time, and a segment that is retired is not held open: its file would take its room.
 func TestPartsOfSegmentsAreRead(t *testing.T) {
 	dir := t.TempDir()
-	l, _ := opened(t, dir, 0)
-	places := make(map[string]Place)
+	l, _ := openLog(t, dir, 0)
+	places := make(map[string]Position)
 	for i := range 40 {
 		body := fmt.Sprintf("frame %02d", i)
-		at, err := l.Append(frame(body))
+		at, err := l.Append(newFrame(body))
 		require.NoError(t, err)
 		places[body] = at
 	}
@@ -94,19 +94,19 @@ func TestPartsOfSegmentsAreRead(t *testing.T) {
 		})
 	}
 	readers.Wait()
-	require.Error(t, l.ReadAt(make([]byte, 1), Place{newest + 1, 0}))
-	require.NoError(t, l.ReadAt(make([]byte, 1), Place{newest - 1, HeaderSize}))
+	require.Error(t, l.ReadAt(make([]byte, 1), Position{newest + 1, 0}))
+	require.NoError(t, l.ReadAt(make([]byte, 1), Position{newest - 1, HeaderSize}))
 	require.Equal(t, l.Path(newest-1), l.readFrom.file.Name())
 	require.NoError(t, l.Retire(newest))
 	require.Nil(t, l.readFrom.file)
-	require.Error(t, l.ReadAt(make([]byte, 1), Place{newest - 1, HeaderSize}))
+	require.Error(t, l.ReadAt(make([]byte, 1), Position{newest - 1, HeaderSize}))
 }
 
 func TestOnlyWhatIsNeededMustBeThere(t *testing.T) {
 	dir := t.TempDir()
-	l, _ := opened(t, dir, 0)
+	l, _ := openLog(t, dir, 0)
 	for _, body := range []string{"1", "2", "3", "4"} {
-		appended(t, l, body)
+		appendFrames(t, l, body)
 		require.NoError(t, l.Cut())
 	}
 	require.NoError(t, l.Close())
@@ -114,36 +114,36 @@ func TestOnlyWhatIsNeededMustBeThere(t *testing.T) {
 	for base, missing := range map[uint64]uint64{0: 2, 1: 2, 2: 2, 9: 9} {
 		again, err := Open(Options{Dir: dir, ReadOnly: true})
 		require.NoError(t, err)
-		require.NoError(t, again.Scan(base, func(Place, []byte) error { return nil }))
+		require.NoError(t, again.Scan(base, func(Position, []byte) error { return nil }))
 		require.ErrorContains(t, again.Begin(base), l.Path(missing)+" is missing", base)
 	}
-	l, found := opened(t, dir, 3)
+	l, found := openLog(t, dir, 3)
 	require.Equal(t, []string{"3", "4"}, found)
 	require.NoFileExists(t, l.Path(1))
 }
 
 func TestAFrameThatItsReaderRefuses(t *testing.T) {
 	dir := t.TempDir()
-	l, _ := opened(t, dir, 0)
-	appended(t, l, "x")
+	l, _ := openLog(t, dir, 0)
+	appendFrames(t, l, "x")
 	require.NoError(t, l.Close())
 	l, err := Open(Options{Dir: dir})
 	require.NoError(t, err)
 	defer l.Close()
-	err = l.Scan(0, func(Place, []byte) error { return errors.New("no such kind") })
+	err = l.Scan(0, func(Position, []byte) error { return errors.New("no such kind") })
 	require.ErrorContains(t, err, l.Path(1))
 	require.ErrorContains(t, err, "no such kind")
 }
 
 func TestReadOnlyWritesNothing(t *testing.T) {
 	dir := t.TempDir()
-	l, _ := opened(t, dir, 0)
+	l, _ := openLog(t, dir, 0)
 	require.NoError(t, l.Close())
 	l, err := Open(Options{Dir: dir, ReadOnly: true})
 	require.NoError(t, err)
 	require.NoError(t, l.Scan(0, nil))
 	require.NoError(t, l.Begin(0))
-	_, err = l.Append(frame("x"))
+	_, err = l.Append(newFrame("x"))
 	require.ErrorIs(t, err, errReadOnly)
 	require.NoError(t, l.Close())
 }
@@ -165,8 +165,8 @@ func TestEveryDirectoryThatIsMadeIsSynced(t *testing.T) {
 	require.Empty(t, synced)
 }
 
-// restored writes a snapshot into another directory, and reads what is there.
-func restored(t *testing.T, base uint64, pieces []Piece) (found []string) {
+// readSnapshots writes a snapshot into another directory, and reads what is there.
+func readSnapshots(t *testing.T, base uint64, pieces []SegmentSnapshot) (found []string) {
 	t.Helper()
 	dir := t.TempDir()
 	for _, p := range pieces {
@@ -175,96 +175,96 @@ func restored(t *testing.T, base uint64, pieces []Piece) (found []string) {
 		require.EqualValues(t, p.Size(), b.Len())
 		require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(p.Path())), b.Bytes(), 0o600))
 	}
-	_, found = opened(t, dir, base)
+	_, found = openLog(t, dir, base)
 	return found
 }
 
-func nothing() error { return nil }
+func noChange() error { return nil }
 
 // A snapshot has what was appended before it, whatever happens to the log until it is copied.
 func TestASnapshotStaysAsItIs(t *testing.T) {
-	l, _ := opened(t, t.TempDir(), 0)
-	appended(t, l, "one")
+	l, _ := openLog(t, t.TempDir(), 0)
+	appendFrames(t, l, "one")
 	require.NoError(t, l.Cut())
-	appended(t, l, "two")
-	pieces, release, err := l.Snapshot(nothing)
+	appendFrames(t, l, "two")
+	pieces, release, err := l.Snapshot(noChange)
 	require.NoError(t, err)
-	appended(t, l, "three")
+	appendFrames(t, l, "three")
 	require.NoError(t, l.Cut())
 	require.NoError(t, l.Retire(3))
 	require.Equal(t, int64(1), l.Count())
-	later, releaseLater, err := l.Snapshot(nothing)
+	later, releaseLater, err := l.Snapshot(noChange)
 	require.NoError(t, err)
-	require.Equal(t, []string{"one", "two"}, restored(t, 0, pieces))
+	require.Equal(t, []string{"one", "two"}, readSnapshots(t, 0, pieces))
 	release()
 	require.FileExists(t, l.Path(1), "somebody else may need it")
-	require.Empty(t, restored(t, 3, later), "what was retired is not in it")
+	require.Empty(t, readSnapshots(t, 3, later), "what was retired is not in it")
 	releaseLater()
 	require.NoFileExists(t, l.Path(1))
 	require.NoFileExists(t, l.Path(2))
-	appended(t, l, "four")
+	appendFrames(t, l, "four")
 }
 
 // Stores are cut at one moment: what is done at it sees none of what is appended after it.
 func TestNothingIsAppendedAtTheMomentOfASnapshot(t *testing.T) {
-	l, _ := opened(t, t.TempDir(), 0)
+	l, _ := openLog(t, t.TempDir(), 0)
 	done := make(chan error)
 	pieces, release, err := l.Snapshot(func() error {
 		go func() {
-			_, err := l.Append(frame("later"))
+			_, err := l.Append(newFrame("later"))
 			done <- err
 		}()
 		return nil
 	})
 	require.NoError(t, err)
 	require.NoError(t, <-done)
-	require.Empty(t, restored(t, 0, pieces))
+	require.Empty(t, readSnapshots(t, 0, pieces))
 	release()
 	_, _, err = l.Snapshot(func() error { return errors.New("not now") })
 	require.ErrorContains(t, err, "not now")
-	appended(t, l, "more")
+	appendFrames(t, l, "more")
 }
 
 // What a snapshot has kept when the program is killed, the next start removes.
 func TestSegmentsThatASnapshotKeptAreRemovedAtTheNextStart(t *testing.T) {
 	dir := t.TempDir()
-	l, _ := opened(t, dir, 0)
-	appended(t, l, "one")
+	l, _ := openLog(t, dir, 0)
+	appendFrames(t, l, "one")
 	require.NoError(t, l.Cut())
-	appended(t, l, "two")
-	_, _, err := l.Snapshot(nothing)
+	appendFrames(t, l, "two")
+	_, _, err := l.Snapshot(noChange)
 	require.NoError(t, err)
 	require.NoError(t, l.Retire(2))
 	require.FileExists(t, l.Path(1))
 	require.NoError(t, l.Close())
-	l, found := opened(t, dir, 2)
+	l, found := openLog(t, dir, 2)
 	require.Equal(t, []string{"two"}, found)
 	require.NoFileExists(t, l.Path(1))
 }
 
-// written makes a log with frames in its last segment, and one segment before that.
-func written(t *testing.T) (string, *Log) {
+// writtenLog makes a log with frames in its last segment, and one segment before that.
+func writtenLog(t *testing.T) (string, *Log) {
 	t.Helper()
 	dir := t.TempDir()
 	l, err := Open(Options{Dir: dir, Segment: 1 << 20})
 	require.NoError(t, err)
 	require.NoError(t, l.Scan(0, nil))
 	require.NoError(t, l.Begin(0))
-	appended(t, l, "one", "two")
+	appendFrames(t, l, "one", "two")
 	require.NoError(t, l.Cut())
-	appended(t, l, "three", "four")
+	appendFrames(t, l, "three", "four")
 	require.NoError(t, l.Close())
 	return dir, l
 }
 
-// again opens what is left, and returns what the log says of it.
-func again(t *testing.T, dir string, readOnly bool) (found []string, said string, err error) {
+// reopenLog opens what is left, and returns what the log says of it.
+func reopenLog(t *testing.T, dir string, readOnly bool) (found []string, said string, err error) {
 	t.Helper()
 	var log bytes.Buffer
 	l, err := Open(Options{Dir: dir, Name: "the log", Keeps: "the frames", Segment: 64, Log: zerolog.New(&log), ReadOnly: readOnly})
 	require.NoError(t, err)
 	defer l.Close()
-	err = l.Scan(0, func(_ Place, body []byte) error {
+	err = l.Scan(0, func(_ Position, body []byte) error {
 		found = append(found, string(body))
 		return nil
 	})
@@ -277,9 +277,9 @@ func again(t *testing.T, dir string, readOnly bool) (found []string, said string
 // Where the record of the log's end names an earlier one, as after a power cut: whatever byte of the last frame is flipped, it is said at
 // error level that it was whole; who only looks refuses it. Cut short anywhere, it is called what a crash leaves.
 func TestADamagedLastFrameIsToldFromOneThatWasCutShort(t *testing.T) {
-	dir, l := written(t)
+	dir, l := writtenLog(t)
 	path := l.Path(2)
-	confirmedUpTo(t, l, Place{2, HeaderSize})
+	confirmedUpTo(t, l, Position{2, HeaderSize})
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	last := len(text) - HeadSize - len("four") - markSize
@@ -287,11 +287,11 @@ func TestADamagedLastFrameIsToldFromOneThatWasCutShort(t *testing.T) {
 		bad := bytes.Clone(text)
 		bad[at] ^= 4
 		require.NoError(t, os.WriteFile(path, bad, 0o600))
-		confirmedUpTo(t, l, Place{2, HeaderSize})
-		_, _, err = again(t, dir, true)
+		confirmedUpTo(t, l, Position{2, HeaderSize})
+		_, _, err = reopenLog(t, dir, true)
 		require.ErrorContains(t, err, path+" is damaged")
 		require.ErrorIs(t, err, errEnd)
-		found, said, err := again(t, dir, false)
+		found, said, err := reopenLog(t, dir, false)
 		require.NoError(t, err)
 		require.Equal(t, []string{"one", "two", "three"}, found)
 		require.Contains(t, said, `"level":"error"`)
@@ -300,10 +300,10 @@ func TestADamagedLastFrameIsToldFromOneThatWasCutShort(t *testing.T) {
 	}
 	for size := last + 1; size < len(text); size++ {
 		require.NoError(t, os.WriteFile(path, text[:size], 0o600))
-		confirmedUpTo(t, l, Place{2, HeaderSize})
-		_, _, err = again(t, dir, true)
+		confirmedUpTo(t, l, Position{2, HeaderSize})
+		_, _, err = reopenLog(t, dir, true)
 		require.NoError(t, err)
-		found, said, err := again(t, dir, false)
+		found, said, err := reopenLog(t, dir, false)
 		require.NoError(t, err)
 		require.Equal(t, []string{"one", "two", "three"}, found)
 		require.NotContains(t, said, `"level":"error"`)
@@ -314,35 +314,35 @@ func TestADamagedLastFrameIsToldFromOneThatWasCutShort(t *testing.T) {
 // Whichever file is missing is missed, the last one too.
 func TestWhicheverFileIsMissingIsMissed(t *testing.T) {
 	for number := range uint64(2) {
-		dir, l := written(t)
+		dir, l := writtenLog(t)
 		require.NoError(t, os.Remove(l.Path(number+1)))
 		for _, readOnly := range []bool{true, false} {
-			_, _, err := again(t, dir, readOnly)
+			_, _, err := reopenLog(t, dir, readOnly)
 			require.ErrorContains(t, err, l.Path(number+1)+" is missing")
 		}
 	}
-	dir, l := written(t)
+	dir, l := writtenLog(t)
 	require.NoError(t, os.Remove(l.Path(1)))
 	require.NoError(t, os.Remove(l.Path(2)))
 	for _, readOnly := range []bool{true, false} {
-		_, _, err := again(t, dir, readOnly)
+		_, _, err := reopenLog(t, dir, readOnly)
 		require.ErrorContains(t, err, l.Path(2)+" is missing")
 	}
 	require.NoError(t, os.Remove(l.confirmedPath()))
-	_, _, err := again(t, dir, true)
+	_, _, err := reopenLog(t, dir, true)
 	require.ErrorContains(t, err, "no file of the log is in "+dir)
-	_, said, err := again(t, dir, false)
+	_, said, err := reopenLog(t, dir, false)
 	require.NoError(t, err)
 	require.Contains(t, said, `"level":"error"`)
 	require.Contains(t, said, "its first start was ended by a crash")
-	_, said, err = again(t, t.TempDir(), false)
+	_, said, err = reopenLog(t, t.TempDir(), false)
 	require.NoError(t, err)
 	require.Empty(t, said, "of a new directory there is nothing to say")
 }
 
 // A crash while the mark is written that another segment follows is none of the log's damages.
 func TestAMarkThatWasBegunIsNoDamage(t *testing.T) {
-	dir, l := written(t)
+	dir, l := writtenLog(t)
 	path := l.Path(1)
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -354,13 +354,13 @@ func TestAMarkThatWasBegunIsNoDamage(t *testing.T) {
 				clear(left[frames:])
 			}
 			require.NoError(t, os.WriteFile(path, left, 0o600))
-			found, said, err := again(t, dir, false)
+			found, said, err := reopenLog(t, dir, false)
 			require.NoError(t, err, size)
 			require.Equal(t, []string{"one", "two", "three", "four"}, found)
 			require.Empty(t, said)
 		}
 	}
 	require.NoError(t, os.WriteFile(path, text[:frames-1], 0o600))
-	_, _, err = again(t, dir, false)
+	_, _, err = reopenLog(t, dir, false)
 	require.ErrorContains(t, err, path+" is damaged")
 }

@@ -27,25 +27,25 @@ import (
 
 // access is what a user may do. The zero value may do nothing.
 type access struct {
-	id         broker.Identity
-	user, role string
-	account    string    // the name of an authenticated user; empty for all others
-	expires    time.Time // of the certificate or token that the user signed in with, if any
-	all        bool      // has all nodes: may do everything that only controllers don't have to themselves
-	controls   bool      // is a controller
-	enrolls    bool      // makes EnrollmentRequests and reads those that it made, and nothing else
-	acts       bool      // as a controller, see actAs: sees no more than otherwise
-	reads      bool      // may read what belongs to the user's nodes
-	shared     bool      // may read what belongs to no node, except Secrets and the like
-	writes     bool      // may write what belongs to the user's nodes
-	nodes      []string  // patterns of their names
-	given      func(node string) bool
-	rule       string // why nothing else is allowed, and the setting that says so
+	id          broker.Identity
+	user, role  string
+	account     string    // the name of an authenticated user; empty for all others
+	expires     time.Time // of the certificate or token that the user signed in with, if any
+	all         bool      // has all nodes: may do everything that only controllers don't have to themselves
+	controls    bool      // is a controller
+	enrolls     bool      // makes EnrollmentRequests and reads those that it made, and nothing else
+	acts        bool      // as a controller, see actAs: sees no more than otherwise
+	reads       bool      // may read what belongs to the user's nodes
+	readsShared bool      // may read what belongs to no node, except Secrets and the like
+	writes      bool      // may write what belongs to the user's nodes
+	nodes       []string  // patterns of their names
+	given       func(node string) bool
+	rule        string // why nothing else is allowed, and the setting that says so
 }
 
 // accessOf is the access of an identity, by the roles and nodes that hold over MQTT as well.
 func accessOf(id broker.Identity) access {
-	a := access{id: id, user: id.User, account: id.User, nodes: id.Nodes, given: id.Given, expires: id.Expires}
+	a := access{id: id, user: id.User, account: id.User, nodes: id.Nodes, given: id.GivenNode, expires: id.Expires}
 	if a.user == "" {
 		a.user = "anonymous"
 	}
@@ -53,16 +53,16 @@ func accessOf(id broker.Identity) access {
 	a.controls = id.Has(topics.RoleController)
 	switch {
 	case a.controls:
-		a.role, a.reads, a.shared, a.writes, a.all = "controller", true, true, true, true
+		a.role, a.reads, a.readsShared, a.writes, a.all = "controller", true, true, true, true
 	case id.Has(topics.RoleOperator):
-		a.role, a.reads, a.shared, a.writes = "operator", true, true, true
+		a.role, a.reads, a.readsShared, a.writes = "operator", true, true, true
 		a.all = id.AllNodes()
 		a.rule = fmt.Sprintf(`%s is an operator of the nodes %s (%s); what belongs to others, or to all, needs nodes: ["*"]`, a.user, nodes, by)
 		if a.account == "" {
 			a.rule = "Secrets and Repositories are for operators who are signed in, as one of auth.users"
 		}
 	case id.Has(topics.RoleViewer):
-		a.role, a.reads, a.shared = "viewer", true, true
+		a.role, a.reads, a.readsShared = "viewer", true, true
 		a.rule = fmt.Sprintf("%s is a viewer of the nodes %s (%s), who changes nothing and sees no Secrets or Repositories", a.user, nodes, by)
 	case id.Has(topics.RoleNode):
 		a.role, a.reads, a.nodes = "node", true, []string{id.Node}
@@ -88,11 +88,11 @@ func grantedBy(id broker.Identity) string {
 	return "auth.users"
 }
 
-// queue is the name by which the user waits for turns.
-func (a access) queue() string { return cmp.Or(a.account, a.role+"/"+a.id.Node) }
+// turnName is the name by which the user waits for turns.
+func (a access) turnName() string { return cmp.Or(a.account, a.role+"/"+a.id.Node) }
 
-// has reports whether a node is one of the user's.
-func (a access) has(node string) bool { return a.all || a.given != nil && a.given(node) }
+// hasNode reports whether a node is one of the user's.
+func (a access) hasNode(node string) bool { return a.all || a.given != nil && a.given(node) }
 
 // may reports whether the user may do that with any object of a kind; has, of the server, reports with which.
 func (a access) may(verb string, k *Kind) bool {
@@ -108,7 +108,7 @@ func (a access) may(verb string, k *Kind) bool {
 	case a.all:
 		return true
 	case slices.Contains(readVerbs, verb):
-		return a.reads && k.Node != nil || a.shared
+		return a.reads && k.Node != nil || a.readsShared
 	case k.Name == resource.KindEvent:
 		return false // only the hub writes Events
 	}
@@ -151,12 +151,12 @@ func (a access) mayOn(verb string, k *Kind, subresource, name string) bool {
 
 // mayReport reports whether the user is the node that an object is about, and writes only its status.
 func (a access) mayReport(verb string, k *Kind, subresource, name string) bool {
-	return a.role == "node" && k.storeKind() == resource.KindNode && subresource == "status" && (verb == "update" || verb == "patch") && a.has(name)
+	return a.role == "node" && k.storeKind() == resource.KindNode && subresource == "status" && (verb == "update" || verb == "patch") && a.hasNode(name)
 }
 
-// owns says which owners of objects the user sets and clears: a controller those that begin with its name, an operator who acts as
+// maySetOwner says which owners of objects the user sets and clears: a controller those that begin with its name, an operator who acts as
 // one all of them; nil: none.
-func (a access) owns() func(owner string) bool {
+func (a access) maySetOwner() func(owner string) bool {
 	if !a.controls {
 		return nil
 	}
@@ -182,7 +182,7 @@ func (s *server) hasStored(ctx context.Context, a access, k *Kind, o store.Objec
 		return true
 	}
 	if node, ok := storedNode(k, o); ok && !a.enrolls && !a.renews(k) {
-		return a.has(node)
+		return a.hasNode(node)
 	}
 	typed, err := s.decodeForTable(k, o)
 	return err == nil && s.has(ctx, a, k, typed)
@@ -214,10 +214,10 @@ func (s *server) has(ctx context.Context, a access, k *Kind, typed any) bool {
 	}
 	if a.renews(k) {
 		er, ok := typed.(*resource.EnrollmentRequest)
-		return ok && er.Spec.SignerName == resource.SignerRenewal && a.has(er.Spec.NodeName)
+		return ok && er.Spec.SignerName == resource.SignerRenewal && a.hasNode(er.Spec.NodeName)
 	}
 	node, ok := k.Node(ctx, s.Reader, typed)
-	return ok && a.has(node) || !ok && a.shared
+	return ok && a.hasNode(node) || !ok && a.readsShared
 }
 
 type accessKey struct{}
@@ -243,7 +243,7 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 		if s.tellDecommissioned(w, r) {
 			return
 		}
-		id, err := s.Who(r)
+		id, err := s.Authenticate(r)
 		var a access
 		if err == nil {
 			a, err = actAs(r, id)
@@ -276,7 +276,7 @@ func actAs(r *http.Request, id broker.Identity) (a access, err error) {
 	for name, values := range r.Header {
 		if strings.HasPrefix(name, "Impersonate-") {
 			if as = strings.Join(values, ","); name != "Impersonate-User" || as != string(topics.RoleController) {
-				return a, refuse(http.StatusForbidden, "Forbidden",
+				return a, statusErrorf(http.StatusForbidden, "Forbidden",
 					"impersonation (kubectl --as) is not supported: sign in as that user; only --as controller is, for operators of all nodes")
 			}
 		}
@@ -285,10 +285,10 @@ func actAs(r *http.Request, id broker.Identity) (a access, err error) {
 	case as == "":
 		return a, nil
 	case a.role != string(topics.RoleOperator) || !a.all:
-		return a, refuse(http.StatusForbidden, "Forbidden", "--as controller is for operators of all nodes")
+		return a, statusErrorf(http.StatusForbidden, "Forbidden", "--as controller is for operators of all nodes")
 	}
 	a.controls, a.acts = true, true
-	audit.Identify(r, id.User, a.role+" as "+as)
+	audit.NoteUser(r, id.User, a.role+" as "+as)
 	return a, nil
 }
 
@@ -298,9 +298,9 @@ func (a access) mayRead(path string) bool {
 	node, one := strings.CutPrefix(path, "/links/")
 	switch {
 	case one:
-		return a.reads && a.has(node)
+		return a.reads && a.hasNode(node)
 	case path == "/metrics" || path == "/links":
-		return a.shared
+		return a.readsShared
 	}
 	return true
 }
@@ -309,7 +309,7 @@ func (a access) mayRead(path string) bool {
 func authorizePath(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if a := accessIn(r.Context()); !a.mayRead(r.URL.Path) {
-			st := statusOf(refuse(http.StatusForbidden, "Forbidden", "User %q cannot %s path %q: %s", a.user, strings.ToLower(r.Method), r.URL.Path, a.rule))
+			st := statusOf(statusErrorf(http.StatusForbidden, "Forbidden", "User %q cannot %s path %q: %s", a.user, strings.ToLower(r.Method), r.URL.Path, a.rule))
 			writeJSON(w, int(st.Code), st)
 			return
 		}
@@ -325,7 +325,7 @@ func (r *request) verb() string {
 		switch {
 		case !collection:
 			return "get"
-		case httpserver.IsTrue(r.Form, "watch"):
+		case httpserver.IsQueryTrue(r.Form, "watch"):
 			return "watch"
 		}
 		return "list"
@@ -377,7 +377,7 @@ func (r *request) forbidden(a access, name string) error {
 	if a.account == "" && (r.kind.Sealed || r.kind.HasCredentials) && r.TLS == nil {
 		rule += ". kubectl sends no password over plain HTTP: use the HTTPS address (http.tls.listen), with a kubeconfig as edgebus context set makes it"
 	}
-	e := refuse(http.StatusForbidden, "Forbidden", "%s is forbidden: User %q cannot %s resource %q in API group %q%s: %s",
+	e := statusErrorf(http.StatusForbidden, "Forbidden", "%s is forbidden: User %q cannot %s resource %q in API group %q%s: %s",
 		what, a.user, r.verb(), plural, r.kind.Group, where, rule)
 	e.status.Details = &metav1.StatusDetails{Name: name, Group: r.kind.Group, Kind: r.kind.Plural}
 	return e
@@ -392,7 +392,7 @@ func (s *server) warnUnlistedCertificate(w http.ResponseWriter, r *request) {
 	}
 	_, err := s.Reader.Get(r.Context(), store.Key{Kind: resource.KindNode, Name: a.nodes[0]})
 	if errors.Is(err, resource.NotFound) {
-		warn(w, "the certificate is for %q, and as auth.users of the hub has no user of that name it is taken for a node's; "+
+		addWarning(w, "the certificate is for %q, and as auth.users of the hub has no user of that name it is taken for a node's; "+
 			"there is no such Node, so nothing is shown. For a person, list the name in auth.users, with a role", a.nodes[0])
 	}
 }
@@ -513,7 +513,7 @@ func (s *server) allows(r *http.Request, spec reviewSpec) (bool, error) {
 	}
 	stored, err := s.Reader.Get(r.Context(), key)
 	if errors.Is(err, resource.NotFound) {
-		return k.Namespaced || a.has(q.Name), nil
+		return k.Namespaced || a.hasNode(q.Name), nil
 	}
 	return err == nil && s.hasStored(r.Context(), a, k, stored), err
 }
@@ -566,7 +566,7 @@ func (s *server) rulesReview(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	paths := []string{"*"}
-	if !a.shared {
+	if !a.readsShared {
 		paths = slices.Concat(publicPaths, []string{"/", "/api", "/api/*", "/apis", "/apis/*", "/openapi/*"})
 	}
 	writeReview(w, authorizationRoot, "SelfSubjectRulesReview", dict{"spec": dict{}, "status": dict{

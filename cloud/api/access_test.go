@@ -17,8 +17,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// who answers by the header As, as a broker does by certificates and passwords.
-func who(r *http.Request) (broker.Identity, error) {
+// authenticateByHeader answers by the header As, as a broker does by certificates and passwords.
+func authenticateByHeader(r *http.Request) (broker.Identity, error) {
 	people := map[string]broker.Identity{
 		"boss": {Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}},
 		"ann":  {Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"n1", "plant-*"}},
@@ -38,10 +38,10 @@ func who(r *http.Request) (broker.Identity, error) {
 	return id, nil
 }
 
-// withPeople is a hub with a device on n1, one on n2, and one on no node.
-func withPeople(t *testing.T) *hub {
-	h := newHub(t, sealed(t), func(o *Options) {
-		o.Who = who
+// newHubWithUsers is a hub with a device on n1, one on n2, and one on no node.
+func newHubWithUsers(t *testing.T) *hub {
+	h := newHub(t, withSealer(t), func(o *Options) {
+		o.Authenticate = authenticateByHeader
 		o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "figures") })
 		o.Links = func(node string, most int) (r resource.LinkReport) {
 			r.FullestQueue, r.FullestOf, r.Missed, r.Refused = 1, "somebody", 2, map[string]int64{"quota": 3}
@@ -54,12 +54,12 @@ func withPeople(t *testing.T) *hub {
 		}
 	})
 	boss := []string{"As", "boss"}
-	h.ok("POST", inNS+"/devicemodels", model, boss...)
+	h.ok("POST", namespaceRoot+"/devicemodels", modelJSON, boss...)
 	for name, node := range map[string]string{"lamp1": "n1", "lamp2": "n2", "lamp0": ""} {
-		h.ok("POST", inNS+"/devices", onNode(name, node), boss...)
+		h.ok("POST", namespaceRoot+"/devices", deviceOnNode(name, node), boss...)
 	}
 	for _, node := range []string{"n1", "n2"} {
-		h.ok("POST", base+"/nodes", fmt.Sprintf(`{"metadata":{"name":%q},"spec":{}}`, node), boss...)
+		h.ok("POST", apiRoot+"/nodes", fmt.Sprintf(`{"metadata":{"name":%q},"spec":{}}`, node), boss...)
 	}
 	h.ok("POST", "/api/v1/namespaces/default/secrets", `{"metadata":{"name":"s"},"data":{"a":"YQ=="}}`, boss...)
 	for _, about := range []string{"Device/lamp1", "Device/lamp2", "Device/gone", "Node/n1", "Node/n2", "DeviceModel/dimmable"} {
@@ -70,13 +70,13 @@ func withPeople(t *testing.T) *hub {
 	return h
 }
 
-func onNode(name, node string) string {
+func deviceOnNode(name, node string) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"deviceModelRef":{"name":"dimmable"},"nodeName":%q,"protocol":{"type":"virtual"}}}`, name, node)
 }
 
 func TestWhoHasNotSignedInIsRefused(t *testing.T) {
-	h := withPeople(t)
-	for _, path := range []string{"/", "/apis", base, base + "/devices", "/metrics", "/links", "/openapi/v3"} {
+	h := newHubWithUsers(t)
+	for _, path := range []string{"/", "/apis", apiRoot, apiRoot + "/devices", "/metrics", "/links", "/openapi/v3"} {
 		r := h.do("GET", path, "")
 		require.Equal(t, 401, r.code, path)
 		require.True(t, r.closed, "who is nobody holds no connection")
@@ -94,8 +94,8 @@ func TestWhoHasNotSignedInIsRefused(t *testing.T) {
 
 // What each may do, in one table: the code of each answer.
 func TestWhoMayDoWhat(t *testing.T) {
-	h := withPeople(t)
-	lamp := inNS + "/devices/lamp"
+	h := newHubWithUsers(t)
+	lamp := namespaceRoot + "/devices/lamp"
 	label := `{"metadata":{"labels":{"a":"b"}}}`
 	for _, c := range []struct {
 		method, path, body           string
@@ -110,18 +110,18 @@ func TestWhoMayDoWhat(t *testing.T) {
 		{"PATCH", lamp + "1/status", `{"status":{"state":"online"}}`, 403, 403, 403, 403, 403, 403},
 		{"PATCH", lamp + "0", `{"spec":{"nodeName":"n1"}}`, 200, 200, 403, 403, 403, 403}, // boss has bound it
 		{"PATCH", lamp + "1", `{"spec":{"nodeName":"n2"}}`, 200, 403, 403, 403, 403, 403}, // and moved this
-		{"POST", inNS + "/devices?dryRun=All", onNode("new", "n1"), 201, 201, 403, 403, 403, 403},
-		{"POST", inNS + "/devices?dryRun=All", onNode("new", "plant-7"), 201, 201, 403, 403, 403, 403},
-		{"POST", inNS + "/devices?dryRun=All", onNode("new", "n2"), 201, 403, 403, 403, 403, 403},
-		{"POST", inNS + "/devices?dryRun=All", onNode("new", ""), 201, 403, 403, 403, 403, 403},
+		{"POST", namespaceRoot + "/devices?dryRun=All", deviceOnNode("new", "n1"), 201, 201, 403, 403, 403, 403},
+		{"POST", namespaceRoot + "/devices?dryRun=All", deviceOnNode("new", "plant-7"), 201, 201, 403, 403, 403, 403},
+		{"POST", namespaceRoot + "/devices?dryRun=All", deviceOnNode("new", "n2"), 201, 403, 403, 403, 403, 403},
+		{"POST", namespaceRoot + "/devices?dryRun=All", deviceOnNode("new", ""), 201, 403, 403, 403, 403, 403},
 		{"DELETE", lamp + "2?dryRun=All", "", 200, 403, 403, 403, 403, 403},
-		{"PUT", inNS + "/devices/lamp2", onNode("lamp2", "n1"), 200, 200, 403, 403, 403, 403}, // boss took it back to n1
-		{"GET", base + "/nodes/n1", "", 200, 200, 200, 200, 403, 200},
-		{"GET", base + "/nodes/n2", "", 200, 403, 403, 200, 403, 403},
-		{"DELETE", base + "/nodes/n2?dryRun=All", "", 200, 403, 403, 403, 403, 403},
+		{"PUT", namespaceRoot + "/devices/lamp2", deviceOnNode("lamp2", "n1"), 200, 200, 403, 403, 403, 403}, // boss took it back to n1
+		{"GET", apiRoot + "/nodes/n1", "", 200, 200, 200, 200, 403, 200},
+		{"GET", apiRoot + "/nodes/n2", "", 200, 403, 403, 200, 403, 403},
+		{"DELETE", apiRoot + "/nodes/n2?dryRun=All", "", 200, 403, 403, 403, 403, 403},
 		{"GET", "/apis/flightctl.io/v1alpha1/devices/n2", "", 200, 403, 403, 200, 403, 403},
-		{"GET", inNS + "/devicemodels", "", 200, 200, 200, 200, 403, 403},
-		{"PATCH", inNS + "/devicemodels/dimmable", label, 200, 403, 403, 403, 403, 403},
+		{"GET", namespaceRoot + "/devicemodels", "", 200, 200, 200, 200, 403, 403},
+		{"PATCH", namespaceRoot + "/devicemodels/dimmable", label, 200, 403, 403, 403, 403, 403},
 		{"GET", "/api/v1/namespaces/default/secrets/s", "", 200, 403, 403, 403, 403, 403},
 		{"GET", "/api/v1/secrets", "", 200, 403, 403, 403, 403, 403},
 		{"GET", "/api/v1/secrets?watch=true&timeoutSeconds=1", "", 200, 403, 403, 403, 403, 403},
@@ -153,7 +153,7 @@ func patchType(method string) string {
 // A request for somebody else is not taken for one's own: kubectl auth can-i --as would hear what isn't so. An operator of all
 // nodes may act as a controller, which is no way to see more.
 func TestNobodyActsForSomebodyElse(t *testing.T) {
-	h := withPeople(t)
+	h := newHubWithUsers(t)
 	for _, as := range [][]string{
 		{"Impersonate-User", "vic"},
 		{"Impersonate-User", "controller", "Impersonate-Group", "system:masters"},
@@ -162,15 +162,15 @@ func TestNobodyActsForSomebodyElse(t *testing.T) {
 		{"Impersonate-Extra-Scopes", "all"},
 		{"Impersonate-User", "controller/render"},
 	} {
-		require.Contains(t, h.refused(403, "Forbidden", "GET", base+"/devices", "", append(as, "As", "boss")...), "--as")
+		require.Contains(t, h.refused(403, "Forbidden", "GET", apiRoot+"/devices", "", append(as, "As", "boss")...), "--as")
 	}
 	state := `{"status":{"state":"offline"}}`
-	write := func(as string, more ...string) reply {
-		return h.do("PATCH", base+"/nodes/n1/status", state, append([]string{"As", as, "Content-Type", mergePatch}, more...)...)
+	write := func(as string, more ...string) hubResponse {
+		return h.do("PATCH", apiRoot+"/nodes/n1/status", state, append([]string{"As", as, "Content-Type", mergePatch}, more...)...)
 	}
 	controller := []string{"Impersonate-User", "controller"}
 	for _, as := range []string{"ann", "vic", "eve", "map", "n1"} {
-		require.Contains(t, h.refused(403, "Forbidden", "GET", base+"/devices", "", append(controller, "As", as)...), "operators of all nodes")
+		require.Contains(t, h.refused(403, "Forbidden", "GET", apiRoot+"/devices", "", append(controller, "As", as)...), "operators of all nodes")
 	}
 	said := write("boss")
 	require.Equal(t, 403, said.code)
@@ -178,32 +178,34 @@ func TestNobodyActsForSomebodyElse(t *testing.T) {
 	done := write("boss", controller...)
 	require.Equal(t, 200, done.code, "%s", done.body)
 	require.Equal(t, "offline", done.str("status.state"))
-	owned := h.ok("PATCH", base+"/nodes/n1", `{"metadata":{"owner":"Fleet/shops"}}`, append(controller, "As", "boss", "Content-Type", mergePatch)...)
+	owned := h.ok("PATCH", apiRoot+"/nodes/n1", `{"metadata":{"owner":"Fleet/shops"}}`, append(controller, "As", "boss", "Content-Type", mergePatch)...)
 	require.Equal(t, "Fleet/shops", owned.str("metadata.owner"))
-	h.refused(403, "Forbidden", "PATCH", base+"/nodes/n2", `{"metadata":{"owner":"Fleet/shops"}}`, "As", "boss", "Content-Type", mergePatch)
+	h.refused(403, "Forbidden", "PATCH", apiRoot+"/nodes/n2", `{"metadata":{"owner":"Fleet/shops"}}`, "As", "boss", "Content-Type", mergePatch)
 
 	anonymous := broker.Identity{Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}}
-	h = newHub(t, sealed(t), func(o *Options) { o.Who = func(*http.Request) (broker.Identity, error) { return anonymous, nil } })
+	h = newHub(t, withSealer(t), func(o *Options) {
+		o.Authenticate = func(*http.Request) (broker.Identity, error) { return anonymous, nil }
+	})
 	h.refused(403, "Forbidden", "GET", "/api/v1/secrets", "", controller...)
-	h.ok("GET", base+"/devices", "", controller...)
+	h.ok("GET", apiRoot+"/devices", "", controller...)
 }
 
 func TestARefusalSaysWhoWhatAndWhy(t *testing.T) {
-	h := withPeople(t)
+	h := newHubWithUsers(t)
 	require.Equal(t, `devices.edgebus.io "lamp2" is forbidden: User "ann" cannot delete resource "devices" in API group "edgebus.io" in the namespace "default": `+
 		`ann is an operator of the nodes n1, plant-* (auth.users); what belongs to others, or to all, needs nodes: ["*"]`,
-		h.refused(403, "Forbidden", "DELETE", inNS+"/devices/lamp2", "", "As", "ann"))
-	require.Contains(t, h.refused(403, "Forbidden", "GET", base+"/devicemodels", "", "As", "n1"), "n1 is a node, which reads what is its own and writes its Node's status")
+		h.refused(403, "Forbidden", "DELETE", namespaceRoot+"/devices/lamp2", "", "As", "ann"))
+	require.Contains(t, h.refused(403, "Forbidden", "GET", apiRoot+"/devicemodels", "", "As", "n1"), "n1 is a node, which reads what is its own and writes its Node's status")
 }
 
 // Lists and watches leave out what is none of the user's, as a subscription does.
 func TestListsAreOfOnesOwn(t *testing.T) {
-	h := withPeople(t)
-	devices := base + "/devices"
+	h := newHubWithUsers(t)
+	devices := apiRoot + "/devices"
 	require.Equal(t, []string{"lamp0", "lamp1", "lamp2"}, h.ok("GET", devices, "", "As", "eve").names())
 	require.Equal(t, []string{"lamp1"}, h.ok("GET", devices, "", "As", "ann").names())
 	require.Equal(t, []string{"lamp1"}, h.ok("GET", devices+"?limit=1", "", "As", "n1").names())
-	require.Equal(t, []string{"n1"}, h.ok("GET", base+"/nodes", "", "As", "vic").names())
+	require.Equal(t, []string{"n1"}, h.ok("GET", apiRoot+"/nodes", "", "As", "vic").names())
 	require.Len(t, h.ok("GET", "/api/v1/events", "", "As", "boss").names(), 6)
 	require.Len(t, h.ok("GET", "/api/v1/events", "", "As", "vic").names(), 3, "of lamp1, n1 and the model")
 	require.Len(t, h.ok("GET", "/apis/events.k8s.io/v1/events", "", "As", "vic").names(), 3)
@@ -213,32 +215,32 @@ func TestListsAreOfOnesOwn(t *testing.T) {
 		require.NotRegexp(t, `somebody|fullest|missed|refused`, string(h.ok("GET", c[1], "", "As", c[0]).body), "how the hub's other clients fare")
 	}
 	require.Equal(t, "somebody", h.ok("GET", "/links", "", "As", "boss").str("fullestOf"))
-	deleted := h.ok("DELETE", inNS+"/devices", "", "As", "ann")
+	deleted := h.ok("DELETE", namespaceRoot+"/devices", "", "As", "ann")
 	require.Equal(t, []string{"lamp1"}, deleted.names())
 	require.Equal(t, []string{"lamp0", "lamp2"}, h.ok("GET", devices, "", "As", "boss").names())
 }
 
 // TestACertificateThatNobodyListed is a node's: of a node that isn't there one hears why nothing is shown.
 func TestACertificateThatNobodyListed(t *testing.T) {
-	h := withPeople(t)
-	for _, path := range []string{base + "/devices", base + "/nodes", inNS + "/devices"} {
+	h := newHubWithUsers(t)
+	for _, path := range []string{apiRoot + "/devices", apiRoot + "/nodes", namespaceRoot + "/devices"} {
 		r := h.ok("GET", path, "", "As", "joe")
 		require.Empty(t, r.names())
 		require.Contains(t, r.header.Get("Warning"), `the certificate is for \"joe\", and as auth.users of the hub has no user of that name`, path)
 		require.Empty(t, h.ok("GET", path, "", "As", "n1").header.Get("Warning"), "a node that is there")
 	}
-	require.Equal(t, 403, h.do("GET", base+"/devicemodels", "", "As", "joe").code)
+	require.Equal(t, 403, h.do("GET", apiRoot+"/devicemodels", "", "As", "joe").code)
 }
 
 func TestAWatchIsOfOnesOwn(t *testing.T) {
-	h := withPeople(t)
-	w := h.watch(base+"/devices?watch=true", "As", "vic")
+	h := newHubWithUsers(t)
+	w := h.watch(apiRoot+"/devices?watch=true", "As", "vic")
 	w.expect("ADDED lamp1")
-	all := h.watch(base+"/devices?watch=true", "As", "boss")
+	all := h.watch(apiRoot+"/devices?watch=true", "As", "boss")
 	all.expect("ADDED lamp0", "ADDED lamp1", "ADDED lamp2")
-	h.ok("PATCH", inNS+"/devices/lamp2", `{"spec":{"nodeName":"n1"}}`, "As", "boss", "Content-Type", mergePatch)
+	h.ok("PATCH", namespaceRoot+"/devices/lamp2", `{"spec":{"nodeName":"n1"}}`, "As", "boss", "Content-Type", mergePatch)
 	w.expect("ADDED lamp2") // it came
-	h.ok("PATCH", inNS+"/devices/lamp1", `{"spec":{"nodeName":"n2"}}`, "As", "boss", "Content-Type", mergePatch)
+	h.ok("PATCH", namespaceRoot+"/devices/lamp1", `{"spec":{"nodeName":"n2"}}`, "As", "boss", "Content-Type", mergePatch)
 	went := w.next() // it went, whither is not said
 	require.Equal(t, "DELETED lamp1", went.str("type")+" "+went.str("object.metadata.name"))
 	require.NotEmpty(t, went.str("object.metadata.uid"))
@@ -249,15 +251,15 @@ func TestAWatchIsOfOnesOwn(t *testing.T) {
 
 // Who was away is told that things are no longer there, if they may have been; nothing else of what isn't theirs.
 func TestAWatchThatCatchesUpIsOfOnesOwn(t *testing.T) {
-	h := withPeople(t)
-	devices := []string{inNS + "/devices/lamp2", inNS + "/devices/lamp1"}
+	h := newHubWithUsers(t)
+	devices := []string{namespaceRoot + "/devices/lamp2", namespaceRoot + "/devices/lamp1"}
 	events := []string{h.eventOf("lamp2"), h.eventOf("lamp1")}
 	for _, c := range []struct {
 		path, accept string
 		changed      []string
 	}{
-		{base + "/devices", "", devices},
-		{base + "/devices", asTable, devices},
+		{apiRoot + "/devices", "", devices},
+		{apiRoot + "/devices", asTable, devices},
 		{"/apis/devices.kubeedge.io/v1alpha2/devices", "", devices},
 		{"/api/v1/events", "", events},
 		{"/apis/events.k8s.io/v1/events", "", events},
@@ -285,12 +287,12 @@ func (h *hub) eventOf(device string) string {
 
 // The name of a device that is gone is anybody's to take; what happened to that one is not.
 func TestEventsOfAnotherOfThatNameAreNobodys(t *testing.T) {
-	h := withPeople(t)
-	uid := h.ok("GET", inNS+"/devices/lamp2", "", "As", "boss").str("metadata.uid")
+	h := newHubWithUsers(t)
+	uid := h.ok("GET", namespaceRoot+"/devices/lamp2", "", "As", "boss").str("metadata.uid")
 	h.ok("POST", coreEvents, `{"metadata":{"name":"jam"},"reason":"Jammed","type":"Warning","message":"in hall 2",
 		"involvedObject":{"kind":"Device","namespace":"default","name":"lamp2","uid":"`+uid+`"}}`, "As", "boss")
-	h.ok("DELETE", inNS+"/devices/lamp2", "", "As", "boss")
-	h.ok("POST", inNS+"/devices", onNode("lamp2", "n1"), "As", "ann")
+	h.ok("DELETE", namespaceRoot+"/devices/lamp2", "", "As", "boss")
+	h.ok("POST", namespaceRoot+"/devices", deviceOnNode("lamp2", "n1"), "As", "ann")
 	for _, path := range []string{"/api/v1/events", "/apis/events.k8s.io/v1/events"} {
 		require.NotContains(t, h.ok("GET", path, "", "As", "ann").names(), "jam")
 		require.Contains(t, h.ok("GET", path, "", "As", "boss").names(), "jam")
@@ -300,10 +302,10 @@ func TestEventsOfAnotherOfThatNameAreNobodys(t *testing.T) {
 
 // flightctl's form of a Repository has passwords and keys, which are kept: they are not for everybody who looks.
 func TestRepositoriesAreForWhoHasAllNodes(t *testing.T) {
-	h := withPeople(t)
+	h := newHubWithUsers(t)
 	const theirs = "/apis/flightctl.io/v1alpha1/repositories"
 	h.ok("POST", theirs, `{"metadata":{"name":"r"},"spec":{"type":"http","url":"https://example.org","httpConfig":{"password":"hunter2"}}}`, "As", "boss")
-	for _, path := range []string{theirs, base + "/repositories", "/api/v1/repositories"} {
+	for _, path := range []string{theirs, apiRoot + "/repositories", "/api/v1/repositories"} {
 		require.Equal(t, "hunter2", h.ok("GET", theirs+"/r", "", "As", "boss").str("spec.httpConfig.password"))
 		for _, as := range []string{"ann", "vic", "eve", "map", "n1"} {
 			for _, what := range []string{"", "?watch=true&timeoutSeconds=1", "/r", "/r/status"} {
@@ -321,7 +323,7 @@ func TestRepositoriesAreForWhoHasAllNodes(t *testing.T) {
 }
 
 func TestReviewsTellTheTruth(t *testing.T) {
-	h := withPeople(t)
+	h := newHubWithUsers(t)
 	can := func(as, verb, group, plural, name string) bool {
 		r := h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews", fmt.Sprintf(
 			`{"spec":{"resourceAttributes":{"namespace":"default","verb":%q,"group":%q,"resource":%q,"name":%q}}}`, verb, group, plural, name), "As", as)
@@ -394,11 +396,11 @@ func TestReviewsTellTheTruth(t *testing.T) {
 
 // kubectl sends reviews in protobuf, for it knows the kind.
 func TestAReviewInProtobuf(t *testing.T) {
-	h := withPeople(t)
+	h := newHubWithUsers(t)
 	field := func(number protowire.Number, value string) string {
 		return string(protowire.AppendString(protowire.AppendTag(nil, number, protowire.BytesType), value))
 	}
-	ask := func(verb, plural string) reply {
+	ask := func(verb, plural string) hubResponse {
 		attributes := field(1, "default") + field(2, verb) + field(3, resource.Group) + field(5, plural)
 		return h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews", "k8s\x00"+field(1, "meta")+field(2, field(2, field(1, attributes))),
 			"As", "vic", "Content-Type", protobufType)
@@ -412,8 +414,8 @@ func TestAReviewInProtobuf(t *testing.T) {
 
 // One user leaves others room to watch, whoever it is.
 func TestWatchesOfOneUserLeaveRoom(t *testing.T) {
-	h := newHub(t, func(o *Options) { o.Who, o.Watches = who, 4 })
-	path := base + "/devices?watch=true"
+	h := newHub(t, func(o *Options) { o.Authenticate, o.Watches = authenticateByHeader, 4 })
+	path := apiRoot + "/devices?watch=true"
 	first := h.watch(path, "As", "boss")
 	h.watch(path, "As", "boss")
 	require.Equal(t, "one user may have 2 watches at most (half of limits.watches), as many as boss has", h.refused(429, "TooManyRequests", "GET", path, "", "As", "boss"))
@@ -427,46 +429,46 @@ func TestWatchesOfOneUserLeaveRoom(t *testing.T) {
 // A watch ends with the certificate that it was opened with, and so does the trust in who has it.
 func TestAWatchEndsWithItsCertificate(t *testing.T) {
 	h := newHub(t, func(o *Options) {
-		o.Who = func(*http.Request) (broker.Identity, error) {
+		o.Authenticate = func(*http.Request) (broker.Identity, error) {
 			return broker.Identity{User: "ann", Roles: []topics.Role{topics.RoleViewer}, Nodes: []string{"*"}, Expires: o.Now().Add(time.Millisecond)}, nil
 		}
 	})
-	w := h.watch(base + "/devices?watch=true&timeoutSeconds=3600")
+	w := h.watch(apiRoot + "/devices?watch=true&timeoutSeconds=3600")
 	_, err := w.lines.ReadBytes('\n')
 	require.ErrorIs(t, err, io.EOF, "it is over")
 }
 
 func TestWatchesLeaveRoom(t *testing.T) {
 	h := newHub(t, func(o *Options) { o.Watches = 1 })
-	first := h.watch(base + "/devices?watch=true")
+	first := h.watch(apiRoot + "/devices?watch=true")
 	require.Equal(t, "there are as many watches as there may be: 1 (limits.watches)",
-		h.refused(429, "TooManyRequests", "GET", base+"/devices?watch=true", ""))
-	h.ok("GET", base+"/devices", "")
+		h.refused(429, "TooManyRequests", "GET", apiRoot+"/devices?watch=true", ""))
+	h.ok("GET", apiRoot+"/devices", "")
 	require.NoError(t, first.body.Close())
 	require.Eventually(t, func() bool {
-		return h.do("GET", base+"/devices?watch=true&timeoutSeconds=1", "").code == 200
+		return h.do("GET", apiRoot+"/devices?watch=true&timeoutSeconds=1", "").code == 200
 	}, 10*time.Second, time.Millisecond)
 }
 
 // An error names the name that may have been meant, if its reader may see that object.
 func TestNotFoundNamesANearName(t *testing.T) {
-	h := withPeople(t)
+	h := newHubWithUsers(t)
 	for _, method := range []string{"GET", "DELETE"} {
-		require.Contains(t, h.refused(404, "NotFound", method, inNS+"/devices/lmp1", "", "As", "ann"), `"lmp1" not found: did you mean lamp1?`)
-		require.NotContains(t, h.refused(404, "NotFound", method, inNS+"/devices/pump", "", "As", "ann"), "did you mean")
+		require.Contains(t, h.refused(404, "NotFound", method, namespaceRoot+"/devices/lmp1", "", "As", "ann"), `"lmp1" not found: did you mean lamp1?`)
+		require.NotContains(t, h.refused(404, "NotFound", method, namespaceRoot+"/devices/pump", "", "As", "ann"), "did you mean")
 	}
-	require.Contains(t, h.refused(404, "NotFound", "GET", inNS+"/devices/lmp2", "", "As", "boss"), "did you mean lamp2?")
-	require.NotContains(t, h.refused(404, "NotFound", "GET", inNS+"/devices/lmp2", "", "As", "ann"), "lamp2")
+	require.Contains(t, h.refused(404, "NotFound", "GET", namespaceRoot+"/devices/lmp2", "", "As", "boss"), "did you mean lamp2?")
+	require.NotContains(t, h.refused(404, "NotFound", "GET", namespaceRoot+"/devices/lmp2", "", "As", "ann"), "lamp2")
 }
 
 // kubectl leaves a password out over plain HTTP, so that somebody who gave one is told nothing of it otherwise.
 func TestWhoIsNotSignedInIsToldThatKubectlSendsNoPasswordOverHTTP(t *testing.T) {
-	h := newHub(t, sealed(t), func(o *Options) {
-		o.Who = func(*http.Request) (broker.Identity, error) {
+	h := newHub(t, withSealer(t), func(o *Options) {
+		o.Authenticate = func(*http.Request) (broker.Identity, error) {
 			return broker.Identity{Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}}, nil
 		}
 	})
-	for _, path := range []string{"/api/v1/secrets", base + "/repositories"} {
+	for _, path := range []string{"/api/v1/secrets", apiRoot + "/repositories"} {
 		message := h.refused(403, "Forbidden", "GET", path, "")
 		require.Contains(t, message, "kubectl sends no password over plain HTTP")
 		require.Contains(t, message, "http.tls.listen")

@@ -10,10 +10,10 @@ import (
 
 // Nodes, viewers and mappers write nothing: no kind in any group, by no verb, whole or in part.
 func TestOnlyOperatorsWrite(t *testing.T) {
-	h := withPeople(t)
-	before := h.ok("GET", base+"/devices", "", "As", "boss").str("metadata.resourceVersion")
+	h := newHubWithUsers(t)
+	before := h.ok("GET", apiRoot+"/devices", "", "As", "boss").str("metadata.resourceVersion")
 	require.NotEmpty(t, before)
-	kinds := withDialects(Kinds())
+	kinds := addDialects(Kinds())
 	for i := range kinds {
 		k := &kinds[i]
 		collection := k.root() + "/" + k.Plural
@@ -45,29 +45,29 @@ func TestOnlyOperatorsWrite(t *testing.T) {
 					case k.NoStatus && strings.HasSuffix(c[1], "/status"):
 						want = 404
 					}
-					r := h.do(c[0], c[1], onNode(name, "n1"), "As", as, "Content-Type", c[2], "X-HTTP-Method-Override", "GET")
+					r := h.do(c[0], c[1], deviceOnNode(name, "n1"), "As", as, "Content-Type", c[2], "X-HTTP-Method-Override", "GET")
 					require.Equal(t, want, r.code, "%s: %s %s: %s", as, c[0], c[1], r.body)
 				}
 			}
 		}
 	}
-	require.Equal(t, before, h.ok("GET", base+"/devices", "", "As", "boss").str("metadata.resourceVersion"), "nothing was written")
+	require.Equal(t, before, h.ok("GET", apiRoot+"/devices", "", "As", "boss").str("metadata.resourceVersion"), "nothing was written")
 }
 
-// aForm is a kind's path in some group, and an object of it of a name and a node.
-type aForm struct {
+// dialectForm is a kind's path in some group, and an object of it of a name and a node.
+type dialectForm struct {
 	collection string
 	of         func(name, node string) string
 }
 
-func deviceForms() []aForm {
-	form := func(apiVersion, spec string) aForm {
-		return aForm{"/apis/" + apiVersion + "/namespaces/default/devices", func(name, node string) string {
+func deviceForms() []dialectForm {
+	form := func(apiVersion, spec string) dialectForm {
+		return dialectForm{"/apis/" + apiVersion + "/namespaces/default/devices", func(name, node string) string {
 			return fmt.Sprintf(`{"apiVersion":%q,"kind":"Device","metadata":{"name":%q},"spec":{"deviceModelRef":{"name":"dimmable"},%s}}`,
 				apiVersion, name, fmt.Sprintf(spec, node))
 		}}
 	}
-	return []aForm{
+	return []dialectForm{
 		form("edgebus.io/v1alpha1", `"nodeName":%q,"protocol":{"type":"virtual"}`),
 		form("devices.kubeedge.io/v1alpha1", `"node":{"id":%q},"protocol":{"type":"virtual"}`),
 		form("devices.kubeedge.io/v1alpha2", `"nodeSelector":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"","operator":"In","values":[%q]}]}]},`+
@@ -81,7 +81,7 @@ func specOf(object string) string {
 }
 
 // attempts are ways to write an object as another one is to be: whole, in part, by apply.
-func (f aForm) attempts(name, node string) [][4]string {
+func (f dialectForm) attempts(name, node string) [][4]string {
 	at, body := f.collection+"/"+name, f.of(name, node)
 	return [][4]string{
 		{"PUT", at, "application/json", body},
@@ -94,8 +94,8 @@ func (f aForm) attempts(name, node string) [][4]string {
 // What is on another node is out of reach for who has some, in any group's form: it can't be written, taken
 // over or deleted, and nothing can be put there.
 func TestOthersDevicesAreOutOfReach(t *testing.T) {
-	h := withPeople(t)
-	before := h.ok("GET", base+"/devices", "", "As", "boss").at("items")
+	h := newHubWithUsers(t)
+	before := h.ok("GET", apiRoot+"/devices", "", "As", "boss").at("items")
 	for _, f := range deviceForms() {
 		at := f.collection + "/lamp2"
 		refused := [][4]string{
@@ -121,7 +121,7 @@ func TestOthersDevicesAreOutOfReach(t *testing.T) {
 				continue
 			}
 			require.Equal(t, 403, r.code, "%s %s %s: %s", c[0], c[1], c[3], r.body)
-			if !strings.HasPrefix(c[1], inNS+"/devices/lamp2/status") {
+			if !strings.HasPrefix(c[1], namespaceRoot+"/devices/lamp2/status") {
 				require.Contains(t, r.str("message"), "ann is an operator of the nodes n1, plant-*")
 			}
 		}
@@ -133,20 +133,20 @@ func TestOthersDevicesAreOutOfReach(t *testing.T) {
 		require.Contains(t, []int{400, 422}, h.do("PUT", f.collection+"/lamp1", strings.Replace(f.of("lamp1", "n1"), `"dimmable"`, "5", 1), "As", "ann").code,
 			"what can't be understood isn't called forbidden")
 	}
-	require.Equal(t, before, h.ok("GET", base+"/devices", "", "As", "boss").at("items"))
+	require.Equal(t, before, h.ok("GET", apiRoot+"/devices", "", "As", "boss").at("items"))
 }
 
 // The same of Nodes, which are flightctl's Devices, in either of its places.
 func TestOthersNodesAreOutOfReach(t *testing.T) {
-	h := withPeople(t)
-	before := h.ok("GET", base+"/nodes", "", "As", "boss").at("items")
-	form := func(collection, apiVersion, kind string) aForm {
-		return aForm{collection, func(name, image string) string {
+	h := newHubWithUsers(t)
+	before := h.ok("GET", apiRoot+"/nodes", "", "As", "boss").at("items")
+	form := func(collection, apiVersion, kind string) dialectForm {
+		return dialectForm{collection, func(name, image string) string {
 			return fmt.Sprintf(`{"apiVersion":%q,"kind":%q,"metadata":{"name":%q},"spec":{"os":{"image":%q}}}`, apiVersion, kind, name, image)
 		}}
 	}
-	for _, f := range []aForm{
-		form(base+"/nodes", "edgebus.io/v1alpha1", "Node"),
+	for _, f := range []dialectForm{
+		form(apiRoot+"/nodes", "edgebus.io/v1alpha1", "Node"),
 		form("/apis/flightctl.io/v1alpha1/devices", "flightctl.io/v1alpha1", "Device"),
 		form("/api/v1/devices", "flightctl.io/v1alpha1", "Device"),
 	} {
@@ -165,13 +165,13 @@ func TestOthersNodesAreOutOfReach(t *testing.T) {
 		r := h.do("POST", f.collection+"?dryRun=All", f.of("plant-7", "quay.io/x:1"), "As", "ann")
 		require.Equal(t, 201, r.code, "%s", r.body)
 	}
-	require.Equal(t, before, h.ok("GET", base+"/nodes", "", "As", "boss").at("items"))
+	require.Equal(t, before, h.ok("GET", apiRoot+"/nodes", "", "As", "boss").at("items"))
 }
 
 // What belongs to no node (models, fleets, configurations of Akri, secrets) is written by who has all nodes.
 func TestWhatIsSharedIsForWhoHasAllNodes(t *testing.T) {
-	h := withPeople(t)
-	kinds := withDialects(Kinds())
+	h := newHubWithUsers(t)
+	kinds := addDialects(Kinds())
 	for i := range kinds {
 		k := &kinds[i]
 		if k.Node != nil && k.Name != "Event" {
@@ -198,11 +198,11 @@ func TestWhatIsSharedIsForWhoHasAllNodes(t *testing.T) {
 
 // A node says how it is, as flightctl's agent does with its certificate: in the status of its own Node, and nowhere else.
 func TestANodeReportsItsOwnStatus(t *testing.T) {
-	h := withPeople(t)
-	h.ok("PATCH", base+"/nodes/n1", `{"metadata":{"labels":{"a":"b"}},"spec":{"os":{"image":"quay.io/x:1"}}}`, "As", "boss", "Content-Type", mergePatch)
-	before := h.ok("GET", base+"/nodes/n1", "", "As", "boss")
+	h := newHubWithUsers(t)
+	h.ok("PATCH", apiRoot+"/nodes/n1", `{"metadata":{"labels":{"a":"b"}},"spec":{"os":{"image":"quay.io/x:1"}}}`, "As", "boss", "Content-Type", mergePatch)
+	before := h.ok("GET", apiRoot+"/nodes/n1", "", "As", "boss")
 	for i, c := range []struct{ collection, head string }{
-		{base + "/nodes", `"apiVersion":"edgebus.io/v1alpha1","kind":"Node"`},
+		{apiRoot + "/nodes", `"apiVersion":"edgebus.io/v1alpha1","kind":"Node"`},
 		{"/apis/flightctl.io/v1alpha1/devices", `"apiVersion":"flightctl.io/v1alpha1","kind":"Device"`},
 		{"/api/v1/devices", `"apiVersion":"flightctl.io/v1alpha1","kind":"Device"`},
 	} {
@@ -213,7 +213,7 @@ func TestANodeReportsItsOwnStatus(t *testing.T) {
 		own, version := c.collection+"/n1/status", fmt.Sprint(i)
 		require.Equal(t, version, h.ok("PUT", own, body("n1", version), "As", "n1").str("status.renderedVersion"))
 		h.ok("PATCH", own, body("n1", version+"0"), "As", "n1", "Content-Type", mergePatch)
-		after := h.ok("GET", base+"/nodes/n1", "", "As", "n1")
+		after := h.ok("GET", apiRoot+"/nodes/n1", "", "As", "n1")
 		require.Equal(t, version+"0", after.str("status.renderedVersion"))
 		require.Equal(t, before.at("spec"), after.at("spec"))
 		require.Equal(t, before.at("metadata.labels"), after.at("metadata.labels"))
@@ -233,7 +233,7 @@ func TestANodeReportsItsOwnStatus(t *testing.T) {
 		}
 		require.Equal(t, 409, h.do("PUT", own, strings.Replace(body("n1", "9"), `{"name"`, `{"uid":"other","name"`, 1), "As", "n1").code)
 	}
-	require.Equal(t, 403, h.do("PUT", inNS+"/devices/lamp1/status", onNode("lamp1", "n1"), "As", "n1").code, "a Device's comes over MQTT")
+	require.Equal(t, 403, h.do("PUT", namespaceRoot+"/devices/lamp1/status", deviceOnNode("lamp1", "n1"), "As", "n1").code, "a Device's comes over MQTT")
 
 	rules := h.ok("POST", authorizationRoot+"/selfsubjectrulesreviews", `{"spec":{"namespace":"default"}}`, "As", "n1")
 	require.Contains(t, string(rules.body), `"resourceNames":["n1"],"resources":["nodes/status"],"verbs":["patch","update"]`)

@@ -39,8 +39,8 @@ type Options struct {
 	Watcher store.Watcher
 	Log     zerolog.Logger
 	Now     func() time.Time
-	// Who authenticates the sender of a request. Without it every client may do everything.
-	Who func(*http.Request) (broker.Identity, error)
+	// Authenticate authenticates the sender of a request. Without it every client may do everything.
+	Authenticate func(*http.Request) (broker.Identity, error)
 	// Seal encrypts Secrets for the store. Without it there are no Secrets.
 	Seal objects.Sealer
 	// Objects reads and writes objects; nil: made of what is above.
@@ -57,15 +57,15 @@ type Options struct {
 	Sessions func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Enroll serves what is below /enroll/, if not nil: how nodes join and leave.
 	Enroll func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
-	// Asks counts an EnrollmentRequest that a user with the role enroller makes, or says why it may not be made; settled takes it back. nil:
+	// CountRequest counts an EnrollmentRequest that a user with the role enroller makes, or says why it may not be made; settled takes it back. nil:
 	// they are not counted.
-	Asks func(name, remote string) (settled func(), err error)
+	CountRequest func(name, remote string) (settled func(), err error)
 	// Tokens serves /tokens, if not nil: the bearer tokens that the hub has made.
 	Tokens func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Blobs serves /blobs and what is below it, if not nil. The bodies of its requests are not bounded by MaxBody.
 	Blobs func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Login is served without authentication at /auth/oidc; nil: there is no provider.
-	Login *Login
+	Login *LoginProvider
 	// Content reads a part of a blob, for what nodes are to apply in the form of flightctl.
 	Content func(digest string, p []byte, offset int64) (int, error)
 	// Presence is told of nodes' own requests, if not nil: they are present by them.
@@ -91,8 +91,8 @@ type Options struct {
 	Version string
 }
 
-// Login says at which OpenID Connect provider people sign in, and as which of its clients.
-type Login struct {
+// LoginProvider says at which OpenID Connect provider people sign in, and as which of its clients.
+type LoginProvider struct {
 	Issuer   string `json:"issuer"`
 	ClientID string `json:"clientID"`
 }
@@ -101,13 +101,13 @@ func (o *Options) setDefaults() {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	if o.Who == nil {
-		o.Who = func(*http.Request) (broker.Identity, error) {
+	if o.Authenticate == nil {
+		o.Authenticate = func(*http.Request) (broker.Identity, error) {
 			return broker.Identity{Roles: []topics.Role{topics.RoleOperator, topics.RoleController}, Nodes: []string{"*"}}, nil
 		}
 	}
 	if o.Kinds == nil {
-		o.Kinds = withDialects(Kinds())
+		o.Kinds = addDialects(Kinds())
 	}
 	if o.Objects == nil {
 		o.Objects = objects.New(objects.Options{
@@ -124,21 +124,21 @@ type server struct {
 	objects     *objects.Registry
 	reads       *objects.Controller // what the API itself needs; it writes nothing by it
 	watches     *quota.Quota
-	lists       *turns
-	documents   documents
-	paced       *httpserver.Turns
+	lists       *listTurns
+	documents   openapiDocuments
+	paced       *httpserver.WatchTurns
 	renderCache *renderCache
 	secretLog   zerolog.Logger
 	webhooks    webhookLimits
-	signed      signed
+	signed      acceptedSignatures
 }
 
 // New makes the handler of the API.
 func New(o Options) http.Handler {
 	o.setDefaults()
 	s := &server{
-		Options: o, objects: o.Objects, reads: o.Objects.Controller("api"), watches: broker.Watches(o.Watches), paced: httpserver.NewTurns(), lists: newTurns(),
-		renderCache: httpserver.NewShared[renderKey, renderVersion, rendered](renderedSize),
+		Options: o, objects: o.Objects, reads: o.Objects.Controller("api"), watches: broker.NewWatchQuota(o.Watches), paced: httpserver.NewWatchTurns(), lists: newListTurns(),
+		renderCache: httpserver.NewVersionCache[renderKey, renderVersion, renderedObject](renderCacheSize),
 		secretLog:   o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
 	}
 	// A page of another site must not write through the browser of a user.
@@ -184,7 +184,7 @@ func (s *server) routes() http.Handler {
 	}
 	mux.Handle("GET "+loginPath, s.handle(func(w http.ResponseWriter, _ *http.Request) error {
 		if s.Login == nil {
-			return refuse(http.StatusNotFound, "NotFound", "this hub has no OpenID Connect provider (auth.oidc)")
+			return statusErrorf(http.StatusNotFound, "NotFound", "this hub has no OpenID Connect provider (auth.oidc)")
 		}
 		writeJSON(w, http.StatusOK, s.Login)
 		return nil
@@ -209,7 +209,7 @@ func (s *server) routes() http.Handler {
 	mux.Handle("/apis/", s.handle(s.object))
 	mux.Handle("/api/", s.handle(s.object))
 	mux.Handle("/", s.handle(func(_ http.ResponseWriter, r *http.Request) error {
-		return refuse(http.StatusNotFound, "NotFound", "there is nothing at %s", r.URL.Path)
+		return statusErrorf(http.StatusNotFound, "NotFound", "there is nothing at %s", r.URL.Path)
 	}))
 	return mux
 }
@@ -292,14 +292,14 @@ type request struct {
 	kind            *Kind
 	key             store.Key // without a name: the collection; without a namespace: all of them
 	subresource     string
-	format          format            // of the answer
+	format          answerFormat      // of the answer
 	media           string            // media type of the body
 	duplicates      []string          // fields that the body has more than once
 	warnings        []string          // about what is written
 	dialectWarnings []string          // about what a dialect can't express
 	selected        bool              // the path selects a part of the objects: see fleetVersions
 	ownPath         bool              // the path is that of the dialect's own system
-	notes           map[string]string // see objects.Write
+	annotations     map[string]string // see objects.Write
 }
 
 // object serves /apis/{group}/{version}/[namespaces/{namespace}/]{plural}[/{name}[/status]].
@@ -310,17 +310,17 @@ func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 	}
 	req.nameVersion(w)
 	if req.ownPath && req.kind.WrittenBy != "" && slices.Contains(writeVerbs, req.verb()) {
-		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for %s: they are made and changed by %s", r.Method, req.kind.Plural, req.kind.WrittenBy)
+		return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for %s: they are made and changed by %s", r.Method, req.kind.Plural, req.kind.WrittenBy)
 	}
 	if err := req.authorize(); err != nil {
 		return err
 	}
 	if k := req.kind; k.dialect != nil && k.storeKind() == resource.KindNode && req.subresource == "status" && r.Method == http.MethodGet && accessIn(r.Context()).role == string(topics.RoleNode) {
 		w.Header().Set("Allow", "PUT, PATCH")
-		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "the status is write-only for the Device itself: it is part of the Device, at %s", strings.TrimSuffix(r.URL.Path, "/status"))
+		return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed", "the status is write-only for the Device itself: it is part of the Device, at %s", strings.TrimSuffix(r.URL.Path, "/status"))
 	}
 	if req.kind.readOnly() && r.Method != http.MethodGet {
-		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s are read-only: they show what is known of the %s of the same name", req.kind.Plural, req.kind.storeKind())
+		return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s are read-only: they show what is known of the %s of the same name", req.kind.Plural, req.kind.storeKind())
 	}
 	a := accessIn(r.Context())
 	if a.mayReport(req.verb(), req.kind, req.subresource, req.key.Name) {
@@ -330,7 +330,7 @@ func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 	if err := checkFieldManager(req); err != nil {
 		return err
 	}
-	if req.format, err = negotiate(r); err != nil {
+	if req.format, err = negotiateFormat(r); err != nil {
 		return err
 	}
 	if req.subresource == "" && req.key.Name == "" {
@@ -372,7 +372,7 @@ func (s *server) suggest(r *request, err error) error {
 		}
 	}
 	for range 3 { // those that are near, until the user may see one of them
-		near := resource.Near(r.key.Name, slices.Sorted(maps.Keys(found)))
+		near := resource.NearestNames(r.key.Name, slices.Sorted(maps.Keys(found)))
 		if near == "" {
 			break
 		}
@@ -396,7 +396,7 @@ func (r *request) nameVersion(w http.ResponseWriter) {
 
 func (s *server) serveCollection(w http.ResponseWriter, r *request) error {
 	switch {
-	case r.Method == http.MethodGet && httpserver.IsTrue(r.Form, "watch"):
+	case r.Method == http.MethodGet && httpserver.IsQueryTrue(r.Form, "watch"):
 		return s.watch(w, r)
 	case r.Method == http.MethodGet:
 		return s.list(w, r)
@@ -405,7 +405,7 @@ func (s *server) serveCollection(w http.ResponseWriter, r *request) error {
 	case r.Method == http.MethodDelete:
 		return s.deleteCollection(w, r)
 	}
-	return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for a collection: name an object", r.Method)
+	return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for a collection: name an object", r.Method)
 }
 
 func (s *server) serveObject(w http.ResponseWriter, r *request) error {
@@ -419,7 +419,7 @@ func (s *server) serveObject(w http.ResponseWriter, r *request) error {
 	case r.Method == http.MethodDelete && r.subresource == "":
 		return s.delete(w, r)
 	}
-	return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for an object", r.Method)
+	return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for an object", r.Method)
 }
 
 // logSecretAccess logs who asks for Secrets. Writes are answered with the content as well.
@@ -428,13 +428,13 @@ func (s *server) logSecretAccess(r *request) {
 		return
 	}
 	s.secretLog.Info().Str("user", accessIn(r.Context()).user).Str("remote", r.RemoteAddr).Str("verb", r.verb()).
-		Str("namespace", fit.Clip(r.key.Namespace)).Str("name", fit.Clip(r.key.Name)).Msg("Secrets asked for")
+		Str("namespace", fit.ClipPath(r.key.Namespace)).Str("name", fit.ClipPath(r.key.Name)).Msg("Secrets asked for")
 }
 
 // parse finds the kind, the object and the subresource of a path.
 func (s *server) parse(r *http.Request) (*request, error) {
 	r.Form = r.URL.Query() // ParseForm would read the body
-	unknown := refuse(http.StatusNotFound, "NotFound", "the server could not find the requested resource: %s", r.URL.Path)
+	unknown := statusErrorf(http.StatusNotFound, "NotFound", "the server could not find the requested resource: %s", r.URL.Path)
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	if parts[0] == "api" {
 		parts = slices.Insert(parts, 1, "") // the core group
@@ -445,7 +445,7 @@ func (s *server) parse(r *http.Request) (*request, error) {
 	group, version := parts[1], parts[2]
 	parts = parts[3:]
 	if parts[0] == "watch" && len(parts) > 1 { // the older paths of watches
-		if parts = httpserver.OldWatch(r.Form, parts[1:]); r.Method != http.MethodGet {
+		if parts = httpserver.ParseOldWatchPath(r.Form, parts[1:]); r.Method != http.MethodGet {
 			return nil, unknown
 		}
 	}
@@ -458,7 +458,7 @@ func (s *server) parse(r *http.Request) (*request, error) {
 		req.key.Namespace, parts = parts[1], parts[2:]
 	}
 	at := func(k Kind) bool {
-		return k.Plural == parts[0] && (k.Group == group && k.Version == version || k.dialect.isAt("/api/"+version, group))
+		return k.Plural == parts[0] && (k.Group == group && k.Version == version || k.dialect.servesAt("/api/"+version, group))
 	}
 	i, asked := slices.IndexFunc(s.Kinds, at), r.Header.Get(apiVersionHeader)
 	if i < 0 || len(parts) > 3 {
@@ -468,7 +468,7 @@ func (s *server) parse(r *http.Request) (*request, error) {
 		n := slices.IndexFunc(s.Kinds, func(k Kind) bool { return at(k) && k.Version == asked })
 		switch {
 		case n < 0:
-			return nil, refuse(http.StatusNotAcceptable, "NotAcceptable", "%s: %.40q is not served here", apiVersionHeader, asked)
+			return nil, statusErrorf(http.StatusNotAcceptable, "NotAcceptable", "%s: %.40q is not served here", apiVersionHeader, asked)
 		case r.Method != http.MethodDelete || !s.Kinds[n].readOnly(): // what is deleted has no version
 			i = n
 		}
@@ -476,7 +476,7 @@ func (s *server) parse(r *http.Request) (*request, error) {
 	req.kind = &s.Kinds[i]
 	req.ownPath = group == "" && req.kind.Group != ""
 	req.key.Kind = req.kind.storeKind()
-	req.selectOwn()
+	req.addOwnSelector()
 	if len(parts) > 1 {
 		req.key.Name = parts[1]
 	}
@@ -520,7 +520,7 @@ func (s *server) linksFor(a access, node string, most int) resource.LinkReport {
 	}
 	report := s.Links(node, math.MaxInt)
 	report.FullestQueue, report.FullestOf, report.Missed, report.Refused = 0, "", 0, nil
-	report.Links = slices.DeleteFunc(report.Links, func(l resource.Link) bool { return !a.has(l.Node) })
+	report.Links = slices.DeleteFunc(report.Links, func(l resource.Link) bool { return !a.hasNode(l.Node) })
 	if more := len(report.Links) - most; more > 0 {
 		report.Links, report.More = report.Links[:most], more
 	}
@@ -555,8 +555,8 @@ func (s *server) approve(w http.ResponseWriter, r *http.Request) error {
 	return s.decide(w, r, spec, "/apis/"+resource.APIVersion+"/enrollmentrequests/"+r.PathValue("name"))
 }
 
-// instead is a request of the same user for something else; body is a merge patch, or nil.
-func instead(r *http.Request, method, at string, body []byte) *http.Request {
+// redirectRequest is a request of the same user for something else; body is a merge patch, or nil.
+func redirectRequest(r *http.Request, method, at string, body []byte) *http.Request {
 	as := r.Clone(r.Context())
 	as.Method, as.Body, as.ContentLength = method, io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	as.Header.Set("Content-Type", mergePatch)

@@ -14,15 +14,15 @@ import (
 )
 
 // apply applies a Device as a manager; more is more of its query.
-func (h *hub) apply(manager, spec, more string) reply {
+func (h *hub) apply(manager, spec, more string) hubResponse {
 	h.t.Helper()
-	return h.do("PATCH", inNS+"/devices/lamp?fieldManager="+manager+more,
+	return h.do("PATCH", namespaceRoot+"/devices/lamp?fieldManager="+manager+more,
 		"apiVersion: edgebus.io/v1alpha1\nkind: Device\nmetadata: {name: lamp}\nspec: "+spec, "Content-Type", applyPatch)
 }
 
-const needed = `deviceModelRef: {name: dimmable}, protocol: {type: modbus}`
+const requiredSpec = `deviceModelRef: {name: dimmable}, protocol: {type: modbus}`
 
-func (r reply) managers() (out []string) {
+func (r hubResponse) managers() (out []string) {
 	list, _ := r.at("metadata.managedFields").([]any)
 	for _, e := range list {
 		out = append(out, e.(dict)["manager"].(string))
@@ -32,13 +32,13 @@ func (r reply) managers() (out []string) {
 
 func TestApply(t *testing.T) {
 	h := newHub(t)
-	made := h.apply("ann", `{`+needed+`, desired: {power: "ON", brightness: 40}}`, "")
+	made := h.apply("ann", `{`+requiredSpec+`, desired: {power: "ON", brightness: 40}}`, "")
 	require.Equal(t, 201, made.code, "%s", made.body)
 	require.Equal(t, "40", made.str("spec.desired.brightness"))
 	require.Equal(t, []string{"ann"}, made.managers())
 	require.Equal(t, "Apply", made.str("metadata.managedFields.0.operation"))
 
-	same := h.apply("ann", `{`+needed+`, desired: {power: "ON", brightness: 40}}`, "")
+	same := h.apply("ann", `{`+requiredSpec+`, desired: {power: "ON", brightness: 40}}`, "")
 	require.Equal(t, 200, same.code)
 	require.Equal(t, made.tree, same.tree, "no change, no write")
 
@@ -55,70 +55,70 @@ func TestApply(t *testing.T) {
 
 	forced := h.apply("bob", `{desired: {power: "OFF"}}`, "&force=true")
 	require.Equal(t, "OFF", forced.str("spec.desired.power"))
-	left := h.apply("ann", `{`+needed+`, desired: {brightness: 40}}`, "")
+	left := h.apply("ann", `{`+requiredSpec+`, desired: {brightness: 40}}`, "")
 	require.Equal(t, "OFF", left.str("spec.desired.power"), "it is bob's now")
-	gone := h.apply("ann", `{`+needed+`}`, "")
+	gone := h.apply("ann", `{`+requiredSpec+`}`, "")
 	require.Nil(t, gone.at("spec.desired.brightness"), "nobody wants it any more")
 	require.Equal(t, "OFF", gone.str("spec.desired.power"))
 
 	dry := h.apply("bob", `{desired: {power: "DIM"}}`, "&dryRun=All")
 	require.Equal(t, "DIM", dry.str("spec.desired.power"))
-	require.Equal(t, "OFF", h.ok("GET", inNS+"/devices/lamp", "").str("spec.desired.power"))
+	require.Equal(t, "OFF", h.ok("GET", namespaceRoot+"/devices/lamp", "").str("spec.desired.power"))
 }
 
 func TestApplyIsRefused(t *testing.T) {
 	h := newHub(t)
-	for says, r := range map[string]reply{
+	for says, r := range map[string]hubResponse{
 		"fieldManager is required":              h.apply("", `{}`, ""),
-		"does not match":                        h.do("PATCH", inNS+"/devices/other?fieldManager=x", lamp("", ""), "Content-Type", applyPatch),
-		"apiVersion and kind":                   h.do("PATCH", inNS+"/devices/lamp?fieldManager=x", `{"metadata":{"name":"lamp"}}`, "Content-Type", applyPatch),
-		"managedFields must be nil":             h.do("PATCH", inNS+"/devices/lamp?fieldManager=x", lamp(`,"managedFields":[{}]`, ""), "Content-Type", applyPatch),
-		"unknown field":                         h.apply("x", `{`+needed+`, wrong: 1}`, "&fieldValidation=Strict"),
+		"does not match":                        h.do("PATCH", namespaceRoot+"/devices/other?fieldManager=x", lampJSON("", ""), "Content-Type", applyPatch),
+		"apiVersion and kind":                   h.do("PATCH", namespaceRoot+"/devices/lamp?fieldManager=x", `{"metadata":{"name":"lamp"}}`, "Content-Type", applyPatch),
+		"managedFields must be nil":             h.do("PATCH", namespaceRoot+"/devices/lamp?fieldManager=x", lampJSON(`,"managedFields":[{}]`, ""), "Content-Type", applyPatch),
+		"unknown field":                         h.apply("x", `{`+requiredSpec+`, wrong: 1}`, "&fieldValidation=Strict"),
 		"spec.protocol.type: is required":       h.apply("x", `{deviceModelRef: {name: m}}`, ""),
-		"force is for":                          h.do("PATCH", inNS+"/devices/lamp?force=true", `{}`, "Content-Type", mergePatch),
-		"at most 128":                           h.apply(strings.Repeat("x", 129), `{`+needed+`}`, ""),
-		"devices.edgebus.io \"lamp\" not found": h.do("PATCH", inNS+"/devices/lamp/status?fieldManager=x", lamp("", ""), "Content-Type", applyPatch),
+		"force is for":                          h.do("PATCH", namespaceRoot+"/devices/lamp?force=true", `{}`, "Content-Type", mergePatch),
+		"at most 128":                           h.apply(strings.Repeat("x", 129), `{`+requiredSpec+`}`, ""),
+		"devices.edgebus.io \"lamp\" not found": h.do("PATCH", namespaceRoot+"/devices/lamp/status?fieldManager=x", lampJSON("", ""), "Content-Type", applyPatch),
 	} {
 		require.Equal(t, "Status", r.str("kind"))
 		require.Contains(t, r.str("message"), says)
 		require.Less(t, r.code, 500)
 	}
-	h.refused(404, "NotFound", "GET", inNS+"/devices/lamp", "")
+	h.refused(404, "NotFound", "GET", namespaceRoot+"/devices/lamp", "")
 }
 
 // An object has no record of managers until it is first applied; then other writes are in it, too.
 func TestManagersAreKept(t *testing.T) {
 	h := newHub(t)
-	made := h.ok("POST", inNS+"/devices", lamp("", `,"desired":{"power":"ON"}`))
+	made := h.ok("POST", namespaceRoot+"/devices", lampJSON("", `,"desired":{"power":"ON"}`))
 	require.Nil(t, made.at("metadata.managedFields"))
 	first := h.apply("ann", `{desired: {power: "ON"}}`, "")
 	require.ElementsMatch(t, []string{"ann", "before-first-apply"}, first.managers())
 
-	patched := h.ok("PATCH", inNS+"/devices/lamp?fieldManager=edit", `{"spec":{"desired":{"power":"OFF"}}}`, "Content-Type", mergePatch)
+	patched := h.ok("PATCH", namespaceRoot+"/devices/lamp?fieldManager=edit", `{"spec":{"desired":{"power":"OFF"}}}`, "Content-Type", mergePatch)
 	require.Contains(t, patched.managers(), "edit")
 	clash := h.apply("ann", `{desired: {power: "ON"}}`, "")
 	require.Equal(t, 409, clash.code)
 	require.Contains(t, clash.str("message"), `conflict with "edit"`)
 
-	h.ok("PATCH", inNS+"/devices/lamp/status?fieldManager=mapper", `{"status":{"state":"online"}}`, "Content-Type", mergePatch)
-	got := h.ok("GET", inNS+"/devices/lamp", "")
+	h.ok("PATCH", namespaceRoot+"/devices/lamp/status?fieldManager=mapper", `{"status":{"state":"online"}}`, "Content-Type", mergePatch)
+	got := h.ok("GET", namespaceRoot+"/devices/lamp", "")
 	require.Contains(t, got.managers(), "mapper")
 	require.Equal(t, "online", got.str("status.state"))
-	status := h.do("PATCH", inNS+"/devices/lamp/status?fieldManager=ann", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","status":{"lastSeen":"x"},"spec":{"nodeName":"n9"}}`, "Content-Type", applyPatch)
+	status := h.do("PATCH", namespaceRoot+"/devices/lamp/status?fieldManager=ann", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","status":{"lastSeen":"x"},"spec":{"nodeName":"n9"}}`, "Content-Type", applyPatch)
 	require.Equal(t, 200, status.code, "%s", status.body)
 	require.Equal(t, "x", status.str("status.lastSeen"))
 	require.Equal(t, "online", status.str("status.state"))
 	require.Equal(t, "n1", status.str("spec.nodeName"))
 
-	reset := h.ok("PATCH", inNS+"/devices/lamp", `{"metadata":{"managedFields":[{}]}}`, "Content-Type", mergePatch)
+	reset := h.ok("PATCH", namespaceRoot+"/devices/lamp", `{"metadata":{"managedFields":[{}]}}`, "Content-Type", mergePatch)
 	require.Empty(t, reset.managers())
 }
 
 // Lists that have keys are merged by them.
 func TestApplyMergesLists(t *testing.T) {
 	h := newHub(t)
-	apply := func(manager, properties string) reply {
-		return h.do("PATCH", inNS+"/devicemodels/m?fieldManager="+manager,
+	apply := func(manager, properties string) hubResponse {
+		return h.do("PATCH", namespaceRoot+"/devicemodels/m?fieldManager="+manager,
 			`{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","spec":{"properties":[`+properties+`]}}`, "Content-Type", applyPatch)
 	}
 	apply("a", `{"name":"x","type":"int"}`)
@@ -136,9 +136,9 @@ func TestApplyMergesLists(t *testing.T) {
 func TestFromClientSideApply(t *testing.T) {
 	h := newHub(t)
 	last := `{\"apiVersion\":\"edgebus.io/v1alpha1\",\"kind\":\"Device\",\"metadata\":{\"name\":\"lamp\"},\"spec\":{\"deviceModelRef\":{\"name\":\"dimmable\"},\"nodeName\":\"n1\",\"protocol\":{\"type\":\"modbus\"}}}`
-	h.ok("POST", inNS+"/devices?fieldManager=kubectl-client-side-apply",
-		lamp(`,"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"`+last+`"}`, ""))
-	moved := h.apply("kubectl", `{`+needed+`, nodeName: n2}`, "")
+	h.ok("POST", namespaceRoot+"/devices?fieldManager=kubectl-client-side-apply",
+		lampJSON(`,"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"`+last+`"}`, ""))
+	moved := h.apply("kubectl", `{`+requiredSpec+`, nodeName: n2}`, "")
 	require.Equal(t, 200, moved.code, "%s", moved.body)
 	require.Equal(t, "n2", moved.str("spec.nodeName"))
 	other := h.apply("other", `{nodeName: n3}`, "")
@@ -151,8 +151,8 @@ func TestRacingApplies(t *testing.T) {
 	codes := make(chan int, writers)
 	for i := range writers {
 		go func() {
-			codes <- h.do("PATCH", inNS+"/devices/lamp?fieldManager=m"+string(rune('a'+i)),
-				lamp("", `,"desired":{"p`+string(rune('a'+i))+`":"1"}`), "Content-Type", applyPatch).code
+			codes <- h.do("PATCH", namespaceRoot+"/devices/lamp?fieldManager=m"+string(rune('a'+i)),
+				lampJSON("", `,"desired":{"p`+string(rune('a'+i))+`":"1"}`), "Content-Type", applyPatch).code
 		}()
 	}
 	for range writers {
@@ -163,7 +163,7 @@ func TestRacingApplies(t *testing.T) {
 			require.Fail(t, "an apply never ended")
 		}
 	}
-	got := h.ok("GET", inNS+"/devices/lamp", "")
+	got := h.ok("GET", namespaceRoot+"/devices/lamp", "")
 	require.Len(t, got.at("spec.desired"), writers)
 	require.Len(t, got.managers(), writers)
 	require.Equal(t, resource.KindDevice, got.str("kind"))
@@ -174,7 +174,7 @@ func TestAnApplyThatChangesNothingWritesNothing(t *testing.T) {
 	h := newHub(t)
 	const at = "/api/v1/namespaces/default/configmaps/"
 	for name, meta := range map[string]string{"plain": "", "null": "creationTimestamp: null", "empty": "labels: {}", "both": "annotations: {}\n  labels: null"} {
-		apply := func(value string) reply {
+		apply := func(value string) hubResponse {
 			return h.ok("PATCH", at+name+"?fieldManager=m", "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  "+meta+"\ndata: {a: "+value+"}\n", "Content-Type", applyPatch)
 		}
 		apply("b")
@@ -186,12 +186,12 @@ func TestAnApplyThatChangesNothingWritesNothing(t *testing.T) {
 		require.NotEqual(t, aged.str("metadata.resourceVersion"), changed.str("metadata.resourceVersion"))
 		require.NotEqual(t, longAgo, changed.str("metadata.managedFields.0.time"))
 	}
-	h.ok("POST", inNS+"/devicemodels", model)
-	device := func(more string) reply {
-		return h.ok("PATCH", inNS+"/devices/lamp?fieldManager=m", "apiVersion: edgebus.io/v1alpha1\nkind: Device\nmetadata: {name: lamp"+more+"}\nspec: {"+needed+", desired: {}}\nstatus: {}", "Content-Type", applyPatch)
+	h.ok("POST", namespaceRoot+"/devicemodels", modelJSON)
+	device := func(more string) hubResponse {
+		return h.ok("PATCH", namespaceRoot+"/devices/lamp?fieldManager=m", "apiVersion: edgebus.io/v1alpha1\nkind: Device\nmetadata: {name: lamp"+more+"}\nspec: {"+requiredSpec+", desired: {}}\nstatus: {}", "Content-Type", applyPatch)
 	}
 	made := device(", labels: {}")
-	aged := h.ok("PATCH", inNS+"/devices/lamp", `[{"op":"replace","path":"/metadata/managedFields/0/time","value":"2020-01-01T00:00:00Z"}]`, "Content-Type", jsonPatch)
+	aged := h.ok("PATCH", namespaceRoot+"/devices/lamp", `[{"op":"replace","path":"/metadata/managedFields/0/time","value":"2020-01-01T00:00:00Z"}]`, "Content-Type", jsonPatch)
 	require.NotEqual(t, made.tree, aged.tree)
 	require.Equal(t, aged.tree, device(", labels: {}").tree)
 }
@@ -202,7 +202,7 @@ func TestDesiredValuesThatAreSetOverMQTTHaveAnOwner(t *testing.T) {
 	h := newHub(t, func(o *Options) {
 		reg = objects.New(objects.Options{Reader: o.Reader, Writer: o.Writer, Log: o.Log, Managers: Managers()})
 	})
-	require.Equal(t, 201, h.apply("ann", `{`+needed+`, desired: {power: "ON"}}`, "").code)
+	require.Equal(t, 201, h.apply("ann", `{`+requiredSpec+`, desired: {power: "ON"}}`, "").code)
 	key := store.Key{Kind: "Device", Namespace: "default", Name: "lamp"}
 	before, err := h.store.Get(t.Context(), key)
 	require.NoError(t, err)
@@ -212,9 +212,9 @@ func TestDesiredValuesThatAreSetOverMQTTHaveAnOwner(t *testing.T) {
 	_, err = h.store.Update(t.Context(), store.Object{Key: key, Data: data}, before.Rev)
 	require.NoError(t, err)
 
-	clash := h.apply("ann", `{`+needed+`, desired: {power: "ON"}}`, "")
+	clash := h.apply("ann", `{`+requiredSpec+`, desired: {power: "ON"}}`, "")
 	require.Equal(t, 409, clash.code, "%s", clash.body)
 	require.Contains(t, clash.str("details.causes.0.message"), `conflict with "bob"`)
 	require.Equal(t, ".spec.desired.power", clash.str("details.causes.0.field"))
-	require.Equal(t, "ON", h.apply("ann", `{`+needed+`, desired: {power: "ON"}}`, "&force=true").str("spec.desired.power"))
+	require.Equal(t, "ON", h.apply("ann", `{`+requiredSpec+`, desired: {power: "ON"}}`, "&force=true").str("spec.desired.power"))
 }

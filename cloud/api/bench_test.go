@@ -31,15 +31,15 @@ func benchHub(b *testing.B) (http.Handler, *bolt.Store) {
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, st.Close()) })
 	h := New(Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop()})
-	require.Equal(b, http.StatusCreated, ask(h, http.MethodPost, inNS+"/devicemodels", benchModel()).Code)
+	require.Equal(b, http.StatusCreated, serveRequest(h, http.MethodPost, namespaceRoot+"/devicemodels", benchModel()).Code)
 	var all sync.WaitGroup
 	var next atomic.Int64
 	for range 64 {
 		all.Go(func() {
 			for i := next.Add(1); i <= benchDevices; i = next.Add(1) {
-				body := fmt.Sprintf(device, fmt.Sprintf(`,"labels":{"row":"%d"}`, i/100), `,"desired":{"power":"ON","brightness":"40"}`)
+				body := fmt.Sprintf(lampFormat, fmt.Sprintf(`,"labels":{"row":"%d"}`, i/100), `,"desired":{"power":"ON","brightness":"40"}`)
 				body = strings.Replace(body, "lamp", fmt.Sprint("lamp", i), 1)
-				if code := ask(h, http.MethodPost, inNS+"/devices", body).Code; code != http.StatusCreated {
+				if code := serveRequest(h, http.MethodPost, namespaceRoot+"/devices", body).Code; code != http.StatusCreated {
 					b.Errorf("create: %d", code)
 				}
 				key := store.Key{Kind: resource.KindDevice, Namespace: "default", Name: fmt.Sprint("lamp", i)}
@@ -59,12 +59,12 @@ func benchModel() string {
 	for i := range 40 {
 		fmt.Fprintf(&more, `{"name":"p%d","type":"float","accessMode":"ReadWrite","minimum":-50,"maximum":150,"unit":"C","description":"One of many."},`, i)
 	}
-	return strings.Replace(model, `{"name":"power"`, more.String()+`{"name":"power"`, 1)
+	return strings.Replace(modelJSON, `{"name":"power"`, more.String()+`{"name":"power"`, 1)
 }
 
 // benchStatus is about as large as that of a Device with five properties.
 func benchStatus() []byte {
-	s := resource.DeviceStatus{State: resource.Online, LastSeen: resource.Millis(1_790_000_000_000), Twin: make(map[string]resource.TwinProperty)}
+	s := resource.DeviceStatus{State: resource.Online, LastSeen: resource.FormatMillis(1_790_000_000_000), Twin: make(map[string]resource.TwinProperty)}
 	for i := range 5 {
 		v := &resource.TwinValue{Value: "ON", Ver: 4711, TS: s.LastSeen, Origin: "mapper-modbus"}
 		s.Twin[fmt.Sprint("p", i)] = resource.TwinProperty{Reported: v, Desired: v, InSync: true}
@@ -74,20 +74,20 @@ func benchStatus() []byte {
 	return raw
 }
 
-// cpu reports the processor's time an operation, which says more than the clock on a machine that does other things too.
-func cpu(b *testing.B) {
+// reportCPU reports the processor's time an operation, which says more than the clock on a machine that does other things too.
+func reportCPU(b *testing.B) {
 	b.ReportAllocs()
-	begin := used()
-	b.Cleanup(func() { b.ReportMetric(float64(used()-begin)/float64(b.N), "cpu-ns/op") })
+	begin := usedCPU()
+	b.Cleanup(func() { b.ReportMetric(float64(usedCPU()-begin)/float64(b.N), "cpu-ns/op") })
 }
 
-func used() int64 {
+func usedCPU() int64 {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u) // can't fail with these arguments
 	return u.Utime.Nano() + u.Stime.Nano()
 }
 
-func ask(h http.Handler, method, path, body string, headers ...string) *httptest.ResponseRecorder {
+func serveRequest(h http.Handler, method, path, body string, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
@@ -111,9 +111,9 @@ func BenchmarkReads(b *testing.B) {
 			n = benchDevices
 		}
 		b.Run(c.name, func(b *testing.B) {
-			cpu(b)
+			reportCPU(b)
 			for i := 0; i < b.N; i += n {
-				w := ask(h, http.MethodGet, inNS+"/devices"+c.query, "", "Accept", c.accept)
+				w := serveRequest(h, http.MethodGet, namespaceRoot+"/devices"+c.query, "", "Accept", c.accept)
 				if w.Code != http.StatusOK {
 					b.Fatal(w.Body)
 				}
@@ -121,9 +121,9 @@ func BenchmarkReads(b *testing.B) {
 		})
 	}
 	b.Run("get", func(b *testing.B) {
-		cpu(b)
+		reportCPU(b)
 		for i := range b.N {
-			if w := ask(h, http.MethodGet, fmt.Sprint(inNS, "/devices/lamp", 1+i%benchDevices), ""); w.Code != http.StatusOK {
+			if w := serveRequest(h, http.MethodGet, fmt.Sprint(namespaceRoot, "/devices/lamp", 1+i%benchDevices), ""); w.Code != http.StatusOK {
 				b.Fatal(w.Body)
 			}
 		}
@@ -134,14 +134,14 @@ func BenchmarkReads(b *testing.B) {
 func BenchmarkPatch(b *testing.B) {
 	h, _ := benchHub(b)
 	b.ResetTimer()
-	cpu(b)
+	reportCPU(b)
 	var all sync.WaitGroup
 	var next atomic.Int64
 	for range 64 {
 		all.Go(func() {
 			for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
-				path := fmt.Sprint(inNS, "/devices/lamp", 1+i*37%benchDevices, "?fieldManager=kubectl-patch")
-				w := ask(h, http.MethodPatch, path, fmt.Sprintf(`{"spec":{"desired":{"brightness":"%d"}}}`, i%100), "Content-Type", mergePatch)
+				path := fmt.Sprint(namespaceRoot, "/devices/lamp", 1+i*37%benchDevices, "?fieldManager=kubectl-patch")
+				w := serveRequest(h, http.MethodPatch, path, fmt.Sprintf(`{"spec":{"desired":{"brightness":"%d"}}}`, i%100), "Content-Type", mergePatch)
 				if w.Code != http.StatusOK {
 					b.Error(w.Code, w.Body)
 				}
@@ -153,9 +153,9 @@ func BenchmarkPatch(b *testing.B) {
 
 // BenchmarkDuplicateFields looks for duplicate fields in a manifest as large as most.
 func BenchmarkDuplicateFields(b *testing.B) {
-	raw := fmt.Appendf(nil, device, "", `,"desired":{"power":"ON","brightness":"40","temperature":"21.5"}`)
+	raw := fmt.Appendf(nil, lampFormat, "", `,"desired":{"power":"ON","brightness":"40","temperature":"21.5"}`)
 	b.SetBytes(int64(len(raw)))
-	cpu(b)
+	reportCPU(b)
 	for b.Loop() {
 		if again := duplicateFields(raw); again != nil {
 			b.Fatal(again)
@@ -173,19 +173,19 @@ func BenchmarkWatchersOfOthers(b *testing.B) {
 		require.NoError(b, err)
 		b.Cleanup(func() { require.NoError(b, st.Close()) })
 		*h = New(Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop()})
-		each(nodes, 256, func(i int) {
+		runParallel(nodes, 256, func(i int) {
 			o := store.Object{Key: store.Key{Kind: resource.KindNode, Name: fmt.Sprint("n", i)}, Data: fmt.Appendf(nil, `{"metadata":{"name":"n%d"}}`, i)}
 			if _, err := st.Create(context.Background(), o); err != nil {
 				b.Error(err)
 			}
 		})
-		require.Equal(b, http.StatusCreated, ask(*h, http.MethodPost, "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"m"}}`).Code)
+		require.Equal(b, http.StatusCreated, serveRequest(*h, http.MethodPost, "/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"m"}}`).Code)
 	}
 	server := httptest.NewServer(watched)
 	b.Cleanup(server.Close)
 	var listed sync.WaitGroup
 	for range watchers {
-		resp, err := http.Get(server.URL + base + "/nodes?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
+		resp, err := http.Get(server.URL + apiRoot + "/nodes?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
 		require.NoError(b, err)
 		b.Cleanup(func() { _ = resp.Body.Close() })
 		listed.Add(1)
@@ -200,21 +200,21 @@ func BenchmarkWatchersOfOthers(b *testing.B) {
 		}()
 	}
 	listed.Wait()
-	for _, c := range []struct{ name, path string }{{"of another kind", "/api/v1/namespaces/default/configmaps/m"}, {"of what is watched", base + "/nodes/n7"}} {
+	for _, c := range []struct{ name, path string }{{"of another kind", "/api/v1/namespaces/default/configmaps/m"}, {"of what is watched", apiRoot + "/nodes/n7"}} {
 		b.Run(c.name, func(b *testing.B) {
 			spent, n := map[bool]int64{}, 0
 			var label atomic.Int64
 			for i := 0; i < b.N; i += batch {
 				for _, with := range []bool{false, true} {
 					h := map[bool]http.Handler{false: quiet, true: watched}[with]
-					began := used()
-					each(batch, 16, func(int) {
-						w := ask(h, http.MethodPatch, c.path, fmt.Sprintf(`{"metadata":{"labels":{"n":"%d"}}}`, label.Add(1)), "Content-Type", mergePatch)
+					began := usedCPU()
+					runParallel(batch, 16, func(int) {
+						w := serveRequest(h, http.MethodPatch, c.path, fmt.Sprintf(`{"metadata":{"labels":{"n":"%d"}}}`, label.Add(1)), "Content-Type", mergePatch)
 						if w.Code != http.StatusOK {
 							b.Error(w.Code, w.Body)
 						}
 					})
-					spent[with] += used() - began
+					spent[with] += usedCPU() - began
 				}
 				n += batch
 			}
@@ -224,8 +224,8 @@ func BenchmarkWatchersOfOthers(b *testing.B) {
 	}
 }
 
-// each calls f for 0 to n-1, so many at a time.
-func each(n, together int, f func(i int)) {
+// runParallel calls f for 0 to n-1, so many at a time.
+func runParallel(n, together int, f func(i int)) {
 	var all sync.WaitGroup
 	var next atomic.Int64
 	for range together {
@@ -242,7 +242,7 @@ func each(n, together int, f func(i int)) {
 func BenchmarkSelect(b *testing.B) {
 	h, _ := benchHub(b)
 	for b.Loop() {
-		if w := ask(h, http.MethodGet, base+"/devices?labelSelector=row%3D3,absent%3Dx", ""); w.Code != http.StatusOK {
+		if w := serveRequest(h, http.MethodGet, apiRoot+"/devices?labelSelector=row%3D3,absent%3Dx", ""); w.Code != http.StatusOK {
 			b.Fatal(w.Code)
 		}
 	}

@@ -12,15 +12,15 @@ import (
 func TestDeleteCollection(t *testing.T) {
 	h := newHub(t)
 	for _, name := range []string{"a", "b", "c"} {
-		h.ok("POST", base+"/nodes", `{"metadata":{"name":"`+name+`","labels":{"is":"`+name+`"}}}`)
+		h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"`+name+`","labels":{"is":"`+name+`"}}}`)
 	}
-	h.ok("POST", base+"/nodes", `{"metadata":{"name":"d","finalizers":["x/y"]}}`)
-	require.Len(t, h.ok("DELETE", base+"/nodes?dryRun=All", "").at("items"), 4)
-	require.Len(t, h.ok("DELETE", base+"/nodes?labelSelector=is+in+(a,b)", "").at("items"), 2)
-	require.Equal(t, []string{"c", "d"}, h.ok("GET", base+"/nodes", "").names())
-	rest := h.ok("DELETE", base+"/nodes", "")
+	h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"d","finalizers":["x/y"]}}`)
+	require.Len(t, h.ok("DELETE", apiRoot+"/nodes?dryRun=All", "").at("items"), 4)
+	require.Len(t, h.ok("DELETE", apiRoot+"/nodes?labelSelector=is+in+(a,b)", "").at("items"), 2)
+	require.Equal(t, []string{"c", "d"}, h.ok("GET", apiRoot+"/nodes", "").names())
+	rest := h.ok("DELETE", apiRoot+"/nodes", "")
 	require.Len(t, rest.at("items"), 2)
-	left := h.ok("GET", base+"/nodes", "")
+	left := h.ok("GET", apiRoot+"/nodes", "")
 	require.Equal(t, []string{"d"}, left.names())
 	require.NotEmpty(t, left.str("items.0.metadata.deletionTimestamp"), "its finalizer holds it")
 }

@@ -73,7 +73,7 @@ func (r *request) body(more ...string) ([]byte, error) {
 // readBody reads the body of a request. YAML becomes JSON; protobuf stays as it is.
 func readBody(r *http.Request, media string, more ...string) ([]byte, error) {
 	if !slices.Contains(append(more, "", "application/json", "application/yaml"), media) {
-		return nil, refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType", "Content-Type %s is not understood: send application/json or application/yaml", media)
+		return nil, statusErrorf(http.StatusUnsupportedMediaType, "UnsupportedMediaType", "Content-Type %s is not understood: send application/json or application/yaml", media)
 	}
 	raw, err := io.ReadAll(r.Body)
 	if err != nil || media == protobufType {
@@ -100,7 +100,7 @@ func checkValues(raw []byte, most int) error {
 	n, depth, path := countValues(raw)
 	switch {
 	case n > most:
-		return refuse(http.StatusRequestEntityTooLarge, "RequestEntityTooLarge",
+		return statusErrorf(http.StatusRequestEntityTooLarge, "RequestEntityTooLarge",
 			"an object or a patch has at most %d fields and items, this one %d", most, n)
 	case depth > maxDepth:
 		return badRequest("", "lists and objects stand in each other at most %d deep, here %d", maxDepth, depth)
@@ -152,7 +152,7 @@ func fieldPaths(strict []error) (paths []string) {
 	for _, err := range strict {
 		var field kjson.FieldError
 		if errors.As(err, &field) {
-			paths = append(paths, fit.Clip(field.FieldPath()))
+			paths = append(paths, fit.ClipPath(field.FieldPath()))
 		}
 	}
 	return paths
@@ -166,7 +166,7 @@ func (k *Kind) decode(raw []byte) (*objects.Object, []string, error) {
 	}
 	o, err := k.Untyped(v)
 	if err != nil {
-		return nil, nil, badField(err)
+		return nil, nil, badFieldError(err)
 	}
 	if err := k.checkType(o.TypeMeta); err != nil {
 		return nil, nil, err
@@ -200,14 +200,14 @@ func decodingError(v any, raw []byte, err error) error {
 	if d.Decode(&tree) != nil || tree == nil {
 		return badRequest("", "the body must be an object")
 	}
-	if at, why := fit.Wrong(reflect.TypeOf(v), tree); why != "" {
+	if at, why := fit.FindMismatch(reflect.TypeOf(v), tree); why != "" {
 		return badRequest(at, "%s: %s", at, why)
 	}
-	return badField(err)
+	return badFieldError(err)
 }
 
-// badField names the field of a decoding error, if the error knows it.
-func badField(err error) error {
+// badFieldError names the field of a decoding error, if the error knows it.
+func badFieldError(err error) error {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) {
 		return badRequest(wrong.Field, "%s: a %s is not what belongs here", wrong.Field, wrong.Value)
@@ -220,7 +220,7 @@ func (k *Kind) prune(tree map[string]any, unknown []string) {
 	for _, field := range unknown {
 		delete(tree, field)
 	}
-	fit.Prune(reflect.TypeOf(k.New()), tree)
+	fit.PruneUnknown(reflect.TypeOf(k.New()), tree)
 }
 
 // checkFields does what fieldValidation asks for about unknown and duplicate fields.
@@ -238,10 +238,10 @@ func checkFields(w http.ResponseWriter, r *request, unknown []string) error {
 	case mode == "Ignore", len(faults) == 0 && (mode == "" || mode == "Warn" || mode == "Strict"):
 	case mode == "" || mode == "Warn":
 		for _, f := range faults {
-			warn(w, "%s %q", f.Message, f.Field)
+			addWarning(w, "%s %q", f.Message, f.Field)
 		}
 	case mode == "Strict":
-		e := refuse(http.StatusBadRequest, "BadRequest", "%s in version %q cannot be handled as a %s: strict decoding error", r.kind.Name, r.kind.Version, r.kind.Name).
+		e := statusErrorf(http.StatusBadRequest, "BadRequest", "%s in version %q cannot be handled as a %s: strict decoding error", r.kind.Name, r.kind.Version, r.kind.Name).
 			withCauses(faults...)
 		sep := ": "
 		for _, f := range faults {
@@ -258,8 +258,8 @@ func checkFields(w http.ResponseWriter, r *request, unknown []string) error {
 	return nil
 }
 
-// warn adds a Warning header, which kubectl shows to its user.
-func warn(w http.ResponseWriter, format string, args ...any) {
+// addWarning adds a Warning header, which kubectl shows to its user.
+func addWarning(w http.ResponseWriter, format string, args ...any) {
 	w.Header().Add("Warning", "299 - "+strconv.QuoteToASCII(fmt.Sprintf(format, args...)))
 }
 

@@ -38,7 +38,7 @@ func (r *request) deleteOptions() (opts deleteOptions, dry bool, err error) {
 			return opts, false, err
 		}
 		if err := json.Unmarshal(raw, &opts); err != nil {
-			return opts, false, badField(err)
+			return opts, false, badFieldError(err)
 		}
 	}
 	if err := opts.checkPropagation(); err != nil {
@@ -147,7 +147,7 @@ func (s *server) decommission(w http.ResponseWriter, r *http.Request) error {
 	if err := s.Decommission(node, id.User); err != nil {
 		return err
 	}
-	return s.afterDecommission(w, instead(r, http.MethodDelete, "/apis/"+resource.APIVersion+"/nodes/"+node, nil))
+	return s.afterDecommission(w, redirectRequest(r, http.MethodDelete, "/apis/"+resource.APIVersion+"/nodes/"+node, nil))
 }
 
 // afterDecommission serves what is done with the Node of a decommissioned node, if there is one.
@@ -184,13 +184,13 @@ func (s *server) unenroll(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	const unlabelled = `{"metadata": {"labels": null}}`
-	return s.afterDecommission(w, instead(r, http.MethodPatch, "/api/v1/devices/"+node, []byte(unlabelled)))
+	return s.afterDecommission(w, redirectRequest(r, http.MethodPatch, "/api/v1/devices/"+node, []byte(unlabelled)))
 }
 
 // deleteObject deletes an object, or marks it as deleted if something has to happen first. It returns the object as it is
 // left, or as it was.
 func (s *server) deleteObject(w http.ResponseWriter, r *request, opts deleteOptions, dry bool) (*objects.Object, error) {
-	write := &objects.Write{DryRun: dry, Force: httpserver.IsTrue(r.Form, "force")}
+	write := &objects.WriteOptions{DryRun: dry, Force: httpserver.IsQueryTrue(r.Form, "force")}
 	left, err := s.objects.Delete(r.Context(), r.key, write, func(old *objects.Object) error {
 		err := s.checkHas(r, old)
 		if uid := opts.Preconditions.UID; err == nil && uid != "" {
@@ -202,7 +202,7 @@ func (s *server) deleteObject(w http.ResponseWriter, r *request, opts deleteOpti
 		return err
 	})
 	for _, warning := range write.Warnings {
-		warn(w, "%s", warning)
+		addWarning(w, "%s", warning)
 	}
 	return left, r.about(r.key.Name, err)
 }

@@ -20,10 +20,10 @@ type dialectKind struct {
 	of *Kind
 }
 
-// withDialects adds the dialects of kinds. The canonical kinds stay first.
-func withDialects(kinds []Kind) []Kind {
+// addDialects adds the dialects of kinds. The canonical kinds stay first.
+func addDialects(kinds []Kind) []Kind {
 	out := kinds
-	for _, d := range dialect.All() {
+	for _, d := range dialect.AllKinds() {
 		for i := range kinds {
 			if of := &kinds[i]; of.Name == d.Canonical && of.Group == resource.Group {
 				k := *of
@@ -53,8 +53,10 @@ func (k *Kind) addFields(more map[string]func(any) string) {
 	k.Fields = all
 }
 
-// isAt reports whether the dialect's own system serves it below a path, without a group.
-func (d *dialectKind) isAt(root, group string) bool { return d != nil && group == "" && d.Root == root }
+// servesAt reports whether the dialect's own system serves it below a path, without a group.
+func (d *dialectKind) servesAt(root, group string) bool {
+	return d != nil && group == "" && d.Root == root
+}
 
 // fleetVersions recognizes fleets/{name}/templateversions[/{version}], flightctl's path of the TemplateVersions of one
 // Fleet. It turns the Fleet into a field selector.
@@ -77,8 +79,8 @@ func addFieldSelector(r *http.Request, fields string) {
 	r.Form.Set("fieldSelector", fields)
 }
 
-// selectOwn adds the field selector of a dialect's kind to a request.
-func (r *request) selectOwn() {
+// addOwnSelector adds the field selector of a dialect's kind to a request.
+func (r *request) addOwnSelector() {
 	if d := r.kind.dialect; d != nil && d.Selector != "" {
 		addFieldSelector(r.Request, d.Selector)
 		r.selected = true
@@ -148,7 +150,7 @@ func (r *request) toCanonical(raw []byte, old *objects.Object) (*objects.Object,
 	}
 	var head resource.TypeMeta
 	if err := json.Unmarshal(raw, &head); err != nil {
-		return nil, nil, badField(err)
+		return nil, nil, badFieldError(err)
 	}
 	if err := k.checkType(head); err != nil {
 		return nil, nil, err
@@ -259,7 +261,7 @@ func renameFields(raw []byte, names map[string]string) ([]byte, error) {
 // schema is the OpenAPI schema of the dialect. It allows unknown fields, which are kept.
 func (d *dialectKind) schema() dict {
 	def := d.Schema()
-	describe(def, d.of)
+	copyDescriptions(def, d.of)
 	def["description"] = "A " + d.Of() + " in the form of " + d.APIVersion() + ". Fields that are not described are kept."
 	props, _ := def["properties"].(dict)
 	props["apiVersion"], props["kind"] = dict{"type": "string"}, dict{"type": "string"}
@@ -268,10 +270,10 @@ func (d *dialectKind) schema() dict {
 	return def
 }
 
-// describe copies descriptions of the canonical schema to fields of the same name that have none.
-func describe(def dict, of *Kind) {
+// copyDescriptions copies descriptions of the canonical schema to fields of the same name that have none.
+func copyDescriptions(def dict, of *Kind) {
 	texts := make(map[string]string)
-	canonical, _ := schemas()[of.schemaName()].(dict)
+	canonical, _ := decodeSchemas()[of.schemaName()].(dict)
 	eachProperty(canonical, func(name string, prop dict) {
 		if text, _ := prop["description"].(string); texts[name] == "" {
 			texts[name] = text

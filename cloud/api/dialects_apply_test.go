@@ -8,7 +8,7 @@ import (
 )
 
 // applyForm applies a manifest in another group's form as a manager.
-func (h *hub) applyForm(path, manager, manifest, more string) reply {
+func (h *hub) applyForm(path, manager, manifest, more string) hubResponse {
 	h.t.Helper()
 	return h.do("PATCH", path+"?fieldManager="+manager+more, manifest, "Content-Type", applyPatch)
 }
@@ -16,15 +16,15 @@ func (h *hub) applyForm(path, manager, manifest, more string) reply {
 // A dialect is a version of the kind: who applies in it owns fields of that form, and conflicts name these.
 func TestApplyInADialect(t *testing.T) {
 	h := newHub(t)
-	h.ok("POST", inNS+"/devicemodels", model)
-	at := alpha1 + "/devices/lamp"
-	made := h.applyForm(at, "ann", aDevice, "")
+	h.ok("POST", namespaceRoot+"/devicemodels", modelJSON)
+	at := kubeedgeAlpha1 + "/devices/lamp"
+	made := h.applyForm(at, "ann", kubeedgeDevice, "")
 	require.Equal(t, 201, made.code, "%s", made.body)
 	require.Equal(t, "n1", made.str("spec.node.id"))
 	require.Equal(t, "in the hall", made.str("spec.node.comment"), "what is only kept as well")
 	require.Equal(t, "devices.kubeedge.io/v1alpha1", made.str("metadata.managedFields.0.apiVersion"))
 	require.NotContains(t, string(made.body), `"f:dialect.edgebus.io`, "the hub's own notes have no owner")
-	ours := h.ok("GET", inNS+"/devices/lamp", "")
+	ours := h.ok("GET", namespaceRoot+"/devices/lamp", "")
 	require.Equal(t, "ON", ours.str("spec.desired.power"), "a wish, though it stands in the status")
 
 	const head = "apiVersion: devices.kubeedge.io/v1alpha1\nkind: Device\nmetadata: {name: lamp}\n"
@@ -38,12 +38,12 @@ func TestApplyInADialect(t *testing.T) {
 
 	forced := h.applyForm(at, "bob", head+"spec: {node: {id: n2}}", "&force=true")
 	require.Equal(t, 200, forced.code, "%s", forced.body)
-	require.Equal(t, "n2", h.ok("GET", inNS+"/devices/lamp", "").str("spec.nodeName"))
+	require.Equal(t, "n2", h.ok("GET", namespaceRoot+"/devices/lamp", "").str("spec.nodeName"))
 
 	// What a manager no longer says goes, and nothing else.
 	less := h.applyForm(at, "ann", head+"spec: {deviceModelRef: {name: dimmable}, protocol: {type: modbus}}", "")
 	require.Equal(t, 200, less.code, "%s", less.body)
-	ours = h.ok("GET", inNS+"/devices/lamp", "")
+	ours = h.ok("GET", namespaceRoot+"/devices/lamp", "")
 	require.Nil(t, ours.at("spec.desired"))
 	require.Nil(t, ours.at("spec.protocol.config"))
 	require.Equal(t, "n2", ours.str("spec.nodeName"), "it is bob's")
@@ -56,10 +56,10 @@ func TestApplyInADialect(t *testing.T) {
 // Managers of several forms share an object.
 func TestApplyInTwoForms(t *testing.T) {
 	h := newHub(t)
-	made := h.apply("ann", `{`+needed+`, nodeName: n1, desired: {power: "ON"}}`, "")
+	made := h.apply("ann", `{`+requiredSpec+`, nodeName: n1, desired: {power: "ON"}}`, "")
 	require.Equal(t, 201, made.code, "%s", made.body)
 	const head = "apiVersion: devices.kubeedge.io/v1beta1\nkind: Device\nmetadata: {name: lamp}\n"
-	at := beta1 + "/devices/lamp"
+	at := kubeedgeBeta1 + "/devices/lamp"
 	same := h.applyForm(at, "bob", head+"spec: {nodeName: n1, properties: [{name: brightness, desired: {value: 40}}]}", "")
 	require.Equal(t, 200, same.code, "%s", same.body)
 	require.ElementsMatch(t, []string{"ann", "bob"}, same.managers())
@@ -68,7 +68,7 @@ func TestApplyInTwoForms(t *testing.T) {
 	require.Equal(t, ".spec.nodeName", clash.str("details.causes.0.field"))
 
 	// The other way round the owner's form is the dialect's.
-	clash = h.apply("ann", `{`+needed+`, nodeName: n1, desired: {power: "ON", brightness: 50}}`, "")
+	clash = h.apply("ann", `{`+requiredSpec+`, nodeName: n1, desired: {power: "ON", brightness: 50}}`, "")
 	require.Equal(t, 409, clash.code, "%s", clash.body)
 	require.Contains(t, clash.str("details.causes.0.message"), `conflict with "bob"`)
 	require.Equal(t, `.spec.properties[name="brightness"].desired.value`, clash.str("details.causes.0.field"))
@@ -76,7 +76,7 @@ func TestApplyInTwoForms(t *testing.T) {
 	// Bob no longer wants brightness; ann's fields stay.
 	less := h.applyForm(at, "bob", head+"spec: {nodeName: n1}", "")
 	require.Equal(t, 200, less.code, "%s", less.body)
-	ours := h.ok("GET", inNS+"/devices/lamp", "")
+	ours := h.ok("GET", namespaceRoot+"/devices/lamp", "")
 	require.Equal(t, dict{"power": "ON"}, ours.at("spec.desired"))
 }
 
@@ -85,7 +85,7 @@ func TestMisspeltInADialect(t *testing.T) {
 	h := newHub(t)
 	body := `{"apiVersion":"devices.kubeedge.io/v1beta1","kind":"Device","metadata":{"name":"lamp","label":{}},
 		"spec":{"deviceModelRef":{"name":"dimmable"},"protocol":{"protocolName":"modbus"},"properties":[{"name":"power","pushMethod":{"dbMethod":{"any":1}},"desird":{"value":"ON"}}]}}`
-	at := beta1 + "/devices"
+	at := kubeedgeBeta1 + "/devices"
 	said := h.refused(400, "BadRequest", "POST", at+"?fieldValidation=Strict", body)
 	require.Contains(t, said, `unknown field "metadata.label"`)
 	require.Contains(t, said, `unknown field "spec.properties[0].desird"`)
@@ -101,7 +101,7 @@ func TestMisspeltInADialect(t *testing.T) {
 
 // Every field of every dialect says what it is: kubectl explain shows it.
 func TestEveryFieldOfADialectIsExplained(t *testing.T) {
-	for _, k := range withDialects(Kinds()) {
+	for _, k := range addDialects(Kinds()) {
 		if k.dialect == nil {
 			continue
 		}

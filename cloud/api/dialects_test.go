@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	alpha1  = "/apis/devices.kubeedge.io/v1alpha1/namespaces/default"
-	beta1   = "/apis/devices.kubeedge.io/v1beta1/namespaces/default"
-	hosts   = "/apis/flightctl.io/v1alpha1/devices"
-	aDevice = `{"apiVersion":"devices.kubeedge.io/v1alpha1","kind":"Device","metadata":{"name":"lamp"},
+	kubeedgeAlpha1   = "/apis/devices.kubeedge.io/v1alpha1/namespaces/default"
+	kubeedgeBeta1    = "/apis/devices.kubeedge.io/v1beta1/namespaces/default"
+	flightctlDevices = "/apis/flightctl.io/v1alpha1/devices"
+	kubeedgeDevice   = `{"apiVersion":"devices.kubeedge.io/v1alpha1","kind":"Device","metadata":{"name":"lamp"},
 		"spec":{"deviceModelRef":{"name":"dimmable"},"node":{"id":"n1","comment":"in the hall"},"protocol":{"type":"modbus","config":{"unit":3}}},
 		"status":{"state":"online","twins":[{"name":"power","expected":{"value":true},"actual":{"value":false}}]}}`
 	mergeType = "application/merge-patch+json"
@@ -35,13 +35,13 @@ func TestDialectsAreDiscovered(t *testing.T) {
 // A dialect shows the same objects: the same revisions, the same watch, the same rules.
 func TestDialectIsAView(t *testing.T) {
 	h := newHub(t)
-	h.ok("POST", inNS+"/devicemodels", model)
-	watched := h.watch(beta1 + "/devices?watch=true")
-	made := h.ok("POST", alpha1+"/devices", aDevice)
+	h.ok("POST", namespaceRoot+"/devicemodels", modelJSON)
+	watched := h.watch(kubeedgeBeta1 + "/devices?watch=true")
+	made := h.ok("POST", kubeedgeAlpha1+"/devices", kubeedgeDevice)
 	require.Equal(t, "n1", made.str("spec.node.id"))
 	require.Equal(t, "online", made.str("status.state"), "a claim is shown where it was made")
 
-	ours := h.ok("GET", inNS+"/devices/lamp", "")
+	ours := h.ok("GET", namespaceRoot+"/devices/lamp", "")
 	require.Equal(t, "edgebus.io/v1alpha1", ours.str("apiVersion"))
 	require.Equal(t, made.at("metadata.resourceVersion"), ours.at("metadata.resourceVersion"))
 	require.Equal(t, "n1", ours.str("spec.nodeName"))
@@ -58,53 +58,53 @@ func TestDialectIsAView(t *testing.T) {
 	require.Equal(t, "DeviceList", list.str("kind"))
 	require.Equal(t, "In", list.str("items.0.spec.nodeSelector.nodeSelectorTerms.0.matchExpressions.0.operator"))
 
-	h.refused(http.StatusUnsupportedMediaType, "UnsupportedMediaType", "PATCH", alpha1+"/devices/lamp/status?fieldManager=x", aDevice, "Content-Type", applyPatch)
-	h.ok("DELETE", alpha1+"/devices/lamp", "")
-	h.refused(http.StatusNotFound, "NotFound", "GET", inNS+"/devices/lamp", "")
+	h.refused(http.StatusUnsupportedMediaType, "UnsupportedMediaType", "PATCH", kubeedgeAlpha1+"/devices/lamp/status?fieldManager=x", kubeedgeDevice, "Content-Type", applyPatch)
+	h.ok("DELETE", kubeedgeAlpha1+"/devices/lamp", "")
+	h.refused(http.StatusNotFound, "NotFound", "GET", namespaceRoot+"/devices/lamp", "")
 	require.Equal(t, "DELETED", watched.next().str("type"))
 }
 
 func TestDialectWrites(t *testing.T) {
 	h := newHub(t)
-	h.ok("POST", inNS+"/devicemodels", model)
-	h.ok("POST", inNS+"/devices", lamp(`,"labels":{"room":"hall"}`, `,"desired":{"brightness":40},"desiredUntil":{"brightness":"2027-01-01T00:00:00Z"}`))
+	h.ok("POST", namespaceRoot+"/devicemodels", modelJSON)
+	h.ok("POST", namespaceRoot+"/devices", lampJSON(`,"labels":{"room":"hall"}`, `,"desired":{"brightness":40},"desiredUntil":{"brightness":"2027-01-01T00:00:00Z"}`))
 
-	patched := h.ok("PATCH", beta1+"/devices/lamp", `{"spec":{"nodeName":"n2"}}`, "Content-Type", mergeType)
+	patched := h.ok("PATCH", kubeedgeBeta1+"/devices/lamp", `{"spec":{"nodeName":"n2"}}`, "Content-Type", mergeType)
 	require.Equal(t, "n2", patched.str("spec.nodeName"))
-	ours := h.ok("GET", inNS+"/devices/lamp", "")
+	ours := h.ok("GET", namespaceRoot+"/devices/lamp", "")
 	require.Equal(t, "n2", ours.str("spec.nodeName"))
 	require.Equal(t, "2027-01-01T00:00:00Z", ours.str("spec.desiredUntil.brightness"), "what the form can't say stays")
 	require.EqualValues(t, 2, ours.at("metadata.generation"))
 
 	// A wish stands in the status there: it is one through either path.
 	wish := `{"spec":{"nodeName":"n5"},"status":{"twins":[{"name":"brightness","expected":{"value":50},"actual":{"value":"45"}}]}}`
-	h.ok("PATCH", alpha1+"/devices/lamp/status", wish, "Content-Type", mergeType)
-	ours = h.ok("GET", inNS+"/devices/lamp", "")
+	h.ok("PATCH", kubeedgeAlpha1+"/devices/lamp/status", wish, "Content-Type", mergeType)
+	ours = h.ok("GET", namespaceRoot+"/devices/lamp", "")
 	require.Equal(t, "50", ours.str("spec.desired.brightness"))
 	require.Equal(t, "45", ours.str("status.twin.brightness.reported.value"))
 	require.Equal(t, "n2", ours.str("spec.nodeName"))
 
 	// Nothing else of it is a user's to say.
 	h = newHub(t, asUser)
-	h.ok("POST", inNS+"/devices", lamp("", ""))
-	h.ok("PATCH", alpha1+"/devices/lamp/status", wish, "Content-Type", mergeType)
-	ours = h.ok("GET", inNS+"/devices/lamp", "")
+	h.ok("POST", namespaceRoot+"/devices", lampJSON("", ""))
+	h.ok("PATCH", kubeedgeAlpha1+"/devices/lamp/status", wish, "Content-Type", mergeType)
+	ours = h.ok("GET", namespaceRoot+"/devices/lamp", "")
 	require.Equal(t, "50", ours.str("spec.desired.brightness"))
 	require.Nil(t, ours.at("status.twin.brightness.reported"))
-	h.refused(403, "Forbidden", "PATCH", inNS+"/devices/lamp/status", `{"status":{"state":"online"}}`, "Content-Type", mergeType)
+	h.refused(403, "Forbidden", "PATCH", namespaceRoot+"/devices/lamp/status", `{"status":{"state":"online"}}`, "Content-Type", mergeType)
 
 	// The canonical rules hold, and name the dialect's kind.
 	h = newHub(t)
-	h.ok("POST", inNS+"/devicemodels", model)
-	h.ok("POST", inNS+"/devices", lamp("", ""))
-	said := h.refused(http.StatusUnprocessableEntity, "Invalid", "PATCH", alpha1+"/devices/lamp",
+	h.ok("POST", namespaceRoot+"/devicemodels", modelJSON)
+	h.ok("POST", namespaceRoot+"/devices", lampJSON("", ""))
+	said := h.refused(http.StatusUnprocessableEntity, "Invalid", "PATCH", kubeedgeAlpha1+"/devices/lamp",
 		`{"status":{"twins":[{"name":"brightness","expected":{"value":500}}]}}`, "Content-Type", mergeType)
 	require.Contains(t, said, "Device.devices.kubeedge.io")
 	require.Contains(t, said, "brightness")
-	said = h.refused(http.StatusUnprocessableEntity, "Invalid", "PATCH", alpha1+"/devices/lamp", `{"spec":{"node":{"id":"n3"}}}`, "Content-Type", mergeType)
+	said = h.refused(http.StatusUnprocessableEntity, "Invalid", "PATCH", kubeedgeAlpha1+"/devices/lamp", `{"spec":{"node":{"id":"n3"}}}`, "Content-Type", mergeType)
 	require.Contains(t, said, "spec.nodeName", "two nodes can't both be meant")
-	h.refused(http.StatusBadRequest, "BadRequest", "PUT", beta1+"/devices/lamp", aDevice)
-	h.refused(http.StatusConflict, "Conflict", "PATCH", beta1+"/devices/lamp", `{"metadata":{"resourceVersion":"1"}}`, "Content-Type", mergeType)
+	h.refused(http.StatusBadRequest, "BadRequest", "PUT", kubeedgeBeta1+"/devices/lamp", kubeedgeDevice)
+	h.refused(http.StatusConflict, "Conflict", "PATCH", kubeedgeBeta1+"/devices/lamp", `{"metadata":{"resourceVersion":"1"}}`, "Content-Type", mergeType)
 }
 
 // What a manifest of flightctl says of owner and revision is the server's to say.
@@ -115,10 +115,10 @@ func TestFlightctlsOwnPaths(t *testing.T) {
 	kind := func(name string) string { return `{"apiVersion":"flightctl.io/v1alpha1","kind":"` + name + `",` }
 	made := h.ok("POST", root+"/devices", kind("Device")+`"metadata":{"name":"host","labels":{"site":"a"}},"spec":{"os":{"image":"os:1"}}}`)
 	require.Equal(t, "os:1", made.str("spec.os.image"))
-	require.Equal(t, made.tree, h.ok("GET", hosts+"/host", "").tree, "the same object in the same form")
-	require.Equal(t, "os:1", h.ok("GET", base+"/nodes/host", "").str("spec.os.image"))
+	require.Equal(t, made.tree, h.ok("GET", flightctlDevices+"/host", "").tree, "the same object in the same form")
+	require.Equal(t, "os:1", h.ok("GET", apiRoot+"/nodes/host", "").str("spec.os.image"))
 	h.ok("PUT", root+"/devices/host/status", kind("Device")+`"metadata":{"name":"host"},"status":{"renderedVersion":"3"}}`)
-	require.Equal(t, "3", h.ok("GET", base+"/nodes/host", "").str("status.renderedVersion"))
+	require.Equal(t, "3", h.ok("GET", apiRoot+"/nodes/host", "").str("status.renderedVersion"))
 	require.Equal(t, []string{"host"}, h.ok("GET", root+"/devices?labelSelector=site=a", "").names())
 	require.Empty(t, h.ok("GET", root+"/devices?labelSelector=site=b", "").names())
 
@@ -139,7 +139,7 @@ func TestFlightctlsOwnPaths(t *testing.T) {
 	require.Equal(t, []string{"a-1"}, h.ok("GET", root+"/templateversions", "").names())
 
 	h.ok("DELETE", root+"/devices/host", "")
-	h.refused(http.StatusNotFound, "NotFound", "GET", base+"/nodes/host", "")
+	h.refused(http.StatusNotFound, "NotFound", "GET", apiRoot+"/nodes/host", "")
 	for _, none := range []string{"/nodes", "/devices/host/rendered", "/namespaces/default/devices", "/fleets/a/devices", "/fleets/a/status/templateversions"} {
 		h.refused(http.StatusNotFound, "NotFound", "GET", root+none, "")
 	}
@@ -147,10 +147,10 @@ func TestFlightctlsOwnPaths(t *testing.T) {
 
 // An agent's conditions stand among those that others wrote: it erases none of these, and takes back its own.
 func TestAnAgentsConditionsAreItsOwn(t *testing.T) {
-	for _, at := range []string{"/api/v1/devices/host", hosts + "/host"} {
+	for _, at := range []string{"/api/v1/devices/host", flightctlDevices + "/host"} {
 		h := newHub(t)
-		h.ok("POST", base+"/nodes", `{"metadata":{"name":"host"}}`)
-		h.ok("PATCH", base+"/nodes/host/status", `{"status":{"state":"online","conditions":[{"type":"QuotaExceeded","status":"True","reason":"TooMuch"}]}}`, "Content-Type", mergeType)
+		h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"host"}}`)
+		h.ok("PATCH", apiRoot+"/nodes/host/status", `{"status":{"state":"online","conditions":[{"type":"QuotaExceeded","status":"True","reason":"TooMuch"}]}}`, "Content-Type", mergeType)
 		conditions := func(at string) (out []string) {
 			list, _ := h.ok("GET", at, "").at("status.conditions").([]any)
 			for _, c := range list {
@@ -164,10 +164,10 @@ func TestAnAgentsConditionsAreItsOwn(t *testing.T) {
 		c := func(kind, status string) string { return `{"type":"` + kind + `","status":"` + status + `"}` }
 		report(c("Progressing", "True")+","+c("Available", "True"), `,"renderedVersion":"3"`)
 		require.Equal(t, []string{"QuotaExceeded=True", "Progressing=True", "Available=True"}, conditions(at))
-		require.Equal(t, conditions(at), conditions(base+"/nodes/host"))
+		require.Equal(t, conditions(at), conditions(apiRoot+"/nodes/host"))
 		report(c("Available", "False"), "")
 		require.Equal(t, []string{"QuotaExceeded=True", "Available=False"}, conditions(at), "what it reports no more goes")
-		node := h.ok("GET", base+"/nodes/host", "")
+		node := h.ok("GET", apiRoot+"/nodes/host", "")
 		require.Equal(t, "online", node.str("status.state"))
 		require.Nil(t, node.at("status.renderedVersion"), "all else of a status is what the PUT says")
 		require.Equal(t, []any{"Available"}, node.at("status.agentConditions"))
@@ -181,24 +181,24 @@ func TestAnAgentsConditionsAreItsOwn(t *testing.T) {
 		require.Equal(t, before, h.ok("GET", at, "").str("metadata.resourceVersion"), "the same report is no change")
 		report("", "")
 		require.Equal(t, []string{"QuotaExceeded=True"}, conditions(at))
-		require.Nil(t, h.ok("GET", base+"/nodes/host", "").at("status.agentConditions"))
+		require.Nil(t, h.ok("GET", apiRoot+"/nodes/host", "").at("status.agentConditions"))
 	}
 }
 
 // What the hub says of a Node is the hub's, whatever an agent read of it before.
 func TestAnAgentNeverOwnsTheHubsConditions(t *testing.T) {
-	for _, at := range []string{"/api/v1/devices/host", hosts + "/host"} {
+	for _, at := range []string{"/api/v1/devices/host", flightctlDevices + "/host"} {
 		h := newHub(t)
-		h.ok("POST", base+"/nodes", `{"metadata":{"name":"host"}}`)
+		h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"host"}}`)
 		says := func(ready, more string) {
-			h.ok("PATCH", base+"/nodes/host/status", `{"status":{"conditions":[{"type":"Ready","status":"`+ready+`","reason":"R"}]`+more+`}}`, "Content-Type", mergeType)
+			h.ok("PATCH", apiRoot+"/nodes/host/status", `{"status":{"conditions":[{"type":"Ready","status":"`+ready+`","reason":"R"}]`+more+`}}`, "Content-Type", mergeType)
 		}
 		report := func(list string) {
 			h.ok("PUT", at+"/status", `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"host"},"status":{"conditions":[`+list+`]}}`)
 		}
 		is := func(ready, own any) {
 			t.Helper()
-			node := h.ok("GET", base+"/nodes/host", "")
+			node := h.ok("GET", apiRoot+"/nodes/host", "")
 			require.Equal(t, own, node.at("status.agentConditions"))
 			require.Equal(t, "Ready", node.str("status.conditions.0.type"))
 			require.Equal(t, ready, node.at("status.conditions.0.status"))
@@ -221,18 +221,18 @@ func TestDialectClaims(t *testing.T) {
 	h := newHub(t, asUser)
 	host := `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"n1","owner":"Fleet/f","resourceVersion":"somehash"},
 		"spec":{"os":{"image":"quay.io/x:1"},"config":[{"name":"g","configType":"GitConfigProviderSpec","repository":"r","ref":"v1","path":"/p"}]}}`
-	made := h.ok("POST", hosts, host)
+	made := h.ok("POST", flightctlDevices, host)
 	require.Nil(t, made.at("metadata.owner"))
-	node := h.ok("GET", base+"/nodes/n1", "")
+	node := h.ok("GET", apiRoot+"/nodes/n1", "")
 	require.Equal(t, "v1", node.str("spec.config.0.gitRef.targetRevision"))
 	require.Equal(t, "v1", made.str("spec.config.0.ref"))
 
-	h.ok("PUT", hosts+"/n1", host)
-	h.refused(http.StatusForbidden, "Forbidden", "PATCH", hosts+"/n1", `{"metadata":{"owner":"Fleet/other"}}`, "Content-Type", mergeType)
-	h.refused(http.StatusConflict, "Conflict", "PATCH", hosts+"/n1", `{"metadata":{"resourceVersion":"77"}}`, "Content-Type", mergeType)
+	h.ok("PUT", flightctlDevices+"/n1", host)
+	h.refused(http.StatusForbidden, "Forbidden", "PATCH", flightctlDevices+"/n1", `{"metadata":{"owner":"Fleet/other"}}`, "Content-Type", mergeType)
+	h.refused(http.StatusConflict, "Conflict", "PATCH", flightctlDevices+"/n1", `{"metadata":{"resourceVersion":"77"}}`, "Content-Type", mergeType)
 
-	h.ok("PATCH", base+"/nodes/n1", `{"spec":{"config":[{"name":"g","configType":"GitConfigProviderSpec","gitRef":{"repository":"r","targetRevision":"v2","path":"/p"}}]}}`, "Content-Type", mergeType)
-	shown := h.ok("GET", hosts+"/n1", "")
+	h.ok("PATCH", apiRoot+"/nodes/n1", `{"spec":{"config":[{"name":"g","configType":"GitConfigProviderSpec","gitRef":{"repository":"r","targetRevision":"v2","path":"/p"}}]}}`, "Content-Type", mergeType)
+	shown := h.ok("GET", flightctlDevices+"/n1", "")
 	require.Equal(t, "v2", shown.str("spec.config.0.gitRef.targetRevision"))
 	require.Nil(t, shown.at("spec.config.0.ref"), "what was said before the change isn't shown beside it")
 }
@@ -242,9 +242,9 @@ func TestSampleAsText(t *testing.T) {
 	sample, err := os.ReadFile("../../topics/dialect/testdata/device-management-device.yaml")
 	require.NoError(t, err)
 	h := newHub(t)
-	made := h.ok("POST", alpha1+"/devices", string(sample), "Content-Type", "application/yaml")
+	made := h.ok("POST", kubeedgeAlpha1+"/devices", string(sample), "Content-Type", "application/yaml")
 	require.Equal(t, "OFF", made.str("status.twins.0.expected.value"))
-	require.Equal(t, "OFF", h.ok("GET", inNS+"/devices/sensor-tag01", "").str("spec.desired.temperature-enable"))
+	require.Equal(t, "OFF", h.ok("GET", namespaceRoot+"/devices/sensor-tag01", "").str("spec.desired.temperature-enable"))
 }
 
 // At flightctl's own paths the header says which version is meant, the answer which it is, and the body goes before the header.
@@ -268,12 +268,12 @@ func TestVersionsAtFlightctlsPaths(t *testing.T) {
 		require.InDelta(t, 3, one.at("spec.rolloutPolicy.deviceSelection.sequence.0.limit"), 0)
 		require.Equal(t, "10%", one.at("spec.rolloutPolicy.deviceSelection.sequence.1.limit"))
 	}
-	require.Equal(t, "3", h.ok("GET", base+"/fleets/f", "").at("spec.rolloutPolicy.deviceSelection.sequence.0.limit"))
+	require.Equal(t, "3", h.ok("GET", apiRoot+"/fleets/f", "").at("spec.rolloutPolicy.deviceSelection.sequence.0.limit"))
 	for _, path := range []string{"/api/v1/fleets/f", "/api/v1/fleets", "/api/v1/devices", "/api/v1/repositories", "/api/v1/resourcesyncs", "/api/v1/fleets/f/templateversions"} {
 		require.Equal(t, 406, h.do("GET", path, "", header, "v9").code, path)
 		require.Equal(t, 200, h.do("GET", path, "", header, "v1beta1").code, path)
 	}
-	h.ok("POST", base+"/templateversions", `{"apiVersion":"edgebus.io/v1alpha1","kind":"TemplateVersion","metadata":{"name":"f-0000001"},"spec":{"fleet":"f","template":{"spec":{"os":{"image":"r.example/x:1"}}},
+	h.ok("POST", apiRoot+"/templateversions", `{"apiVersion":"edgebus.io/v1alpha1","kind":"TemplateVersion","metadata":{"name":"f-0000001"},"spec":{"fleet":"f","template":{"spec":{"os":{"image":"r.example/x:1"}}},
 		"references":[{"type":"image","source":"r.example/x","floating":"1","resolved":"sha256:00"}]}}`, "As", "controller")
 	version := h.ok("GET", "/api/v1/fleets/f/templateversions/f-0000001", "", header, "v1beta1")
 	require.Equal(t, "r.example/x@sha256:00", version.str("status.os.image"))
@@ -281,7 +281,7 @@ func TestVersionsAtFlightctlsPaths(t *testing.T) {
 	require.Equal(t, 404, h.do("GET", "/api/v1/fleets/f/templateversions/f-0000001", "").code)
 
 	// The document: a Device's spec has no templateVersion.
-	h.ok("POST", hosts, `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"n1"},"spec":{}}`)
+	h.ok("POST", flightctlDevices, `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"n1"},"spec":{}}`)
 	h.refused(400, "BadRequest", "PATCH", "/api/v1/devices/n1?fieldValidation=Strict", `{"spec":{"templateVersion":"1"}}`, "Content-Type", mergeType)
 	require.Nil(t, h.ok("PATCH", "/api/v1/devices/n1", `{"spec":{"templateVersion":"1"}}`, "Content-Type", mergeType).at("spec.templateVersion"))
 }
@@ -299,13 +299,13 @@ func TestJobsAreUpgradesOfTheirAction(t *testing.T) {
 	require.Equal(t, 201, pull.code, "%s", pull.body)
 	require.Contains(t, pull.header.Get("Warning"), "spec.imagePrePullTemplate.retryTimes is kept and not used")
 
-	ours := h.ok("GET", base+"/upgrades", "")
+	ours := h.ok("GET", apiRoot+"/upgrades", "")
 	require.Equal(t, []string{"pull", "set", "up"}, ours.names())
-	up := h.ok("GET", base+"/upgrades/up", "")
+	up := h.ok("GET", apiRoot+"/upgrades/up", "")
 	require.Equal(t, "30%", up.str("spec.failureBudget"))
 	require.Equal(t, "3m0s", up.str("spec.timeout"))
 	require.EqualValues(t, 80, up.at("spec.checks.cpu"))
-	require.Equal(t, map[string]any{"log.level": "debug"}, h.ok("GET", base+"/upgrades/set", "").at("spec.settings"))
+	require.Equal(t, map[string]any{"log.level": "debug"}, h.ok("GET", apiRoot+"/upgrades/set", "").at("spec.settings"))
 
 	for kind, name := range map[string]string{"nodeupgradejobs": "up", "configupdatejobs": "set", "imageprepulljobs": "pull"} {
 		require.Equal(t, []string{name}, h.ok("GET", jobs+"/"+kind, "").names())
@@ -339,12 +339,12 @@ func TestJobsAreUpgradesOfTheirAction(t *testing.T) {
 	}
 
 	h.ok("PATCH", jobs+"/configupdatejobs/set", `{"metadata":{"labels":{"team":"plant"}}}`, "Content-Type", mergeType)
-	require.Equal(t, "plant", h.ok("GET", base+"/upgrades/set", "").str("metadata.labels.team"))
+	require.Equal(t, "plant", h.ok("GET", apiRoot+"/upgrades/set", "").str("metadata.labels.team"))
 	require.Equal(t, "MODIFIED", watched.next().str("type"))
-	h.ok("DELETE", base+"/upgrades/set", "")
+	h.ok("DELETE", apiRoot+"/upgrades/set", "")
 	require.Equal(t, "DELETED", watched.next().str("type"))
 	h.ok("DELETE", jobs+"/imageprepulljobs", "")
-	require.Equal(t, []string{"up"}, h.ok("GET", base+"/upgrades", "").names())
+	require.Equal(t, []string{"up"}, h.ok("GET", apiRoot+"/upgrades", "").names())
 }
 
 // Dialects that are left out of discovery are served all the same: k9s opens the first kind that it finds under :devices.

@@ -60,8 +60,8 @@ func (k *Kind) described() httpserver.Kind {
 
 func (k *Kind) gvk() dict { return dict{"group": k.Group, "version": k.Version, "kind": k.Name} }
 
-// schemas decodes the schemas anew on each call: they are large and seldom asked for.
-func schemas() dict {
+// decodeSchemas decodes the schemas anew on each call: they are large and seldom asked for.
+func decodeSchemas() dict {
 	all := dict{}
 	_ = json.Unmarshal(schemaText, &all) // a test decodes it
 	return all
@@ -85,7 +85,7 @@ func (k *Kind) collectionPath() string {
 
 // openapi3 is the OpenAPI 3 document of a group and version.
 func (s *server) openapi3(group, version string) any {
-	all := schemas()
+	all := decodeSchemas()
 	named, paths := dict{metaName: all[metaName]}, dict{}
 	for i := range s.Kinds {
 		k := &s.Kinds[i]
@@ -95,10 +95,10 @@ func (s *server) openapi3(group, version string) any {
 		k.addSchema(named, all)
 		kind, at := k.gvk(), k.collectionPath()
 		body := dict{"content": dict{"application/json": dict{"schema": dict{"$ref": "#/components/schemas/" + k.schemaName()}}}}
-		paths[at] = dict{"get": operation("list", kind, nil), "post": operation("post", kind, body), "delete": operation("deletecollection", kind, nil)}
+		paths[at] = dict{"get": openapiOperation("list", kind, nil), "post": openapiOperation("post", kind, body), "delete": openapiOperation("deletecollection", kind, nil)}
 		paths[at+"/{name}"] = dict{
-			"get": operation("get", kind, nil), "put": operation("put", kind, body),
-			"patch": operation("patch", kind, nil), "delete": operation("delete", kind, nil),
+			"get": openapiOperation("get", kind, nil), "put": openapiOperation("put", kind, body),
+			"patch": openapiOperation("patch", kind, nil), "delete": openapiOperation("delete", kind, nil),
 		}
 	}
 	return dict{
@@ -107,7 +107,7 @@ func (s *server) openapi3(group, version string) any {
 	}
 }
 
-func operation(action string, kind, body dict) dict {
+func openapiOperation(action string, kind, body dict) dict {
 	op := dict{
 		"x-kubernetes-action": action, "x-kubernetes-group-version-kind": kind,
 		"responses": dict{"200": dict{"description": "OK"}},
@@ -148,31 +148,31 @@ func (s *server) openapi2(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// documents are the OpenAPI documents, each made when it is first asked for: one costs about 100 ms.
-type documents struct {
-	mu   sync.Mutex
-	made map[string][]byte
+// openapiDocuments are the OpenAPI documents, each made when it is first asked for: one costs about 100 ms.
+type openapiDocuments struct {
+	mu    sync.Mutex
+	built map[string][]byte
 }
 
-func (d *documents) get(name string, first func() ([]byte, error)) ([]byte, error) {
+func (d *openapiDocuments) get(name string, first func() ([]byte, error)) ([]byte, error) {
 	d.mu.Lock() // others wait for it, whichever they ask for
 	defer d.mu.Unlock()
-	if raw, ok := d.made[name]; ok {
+	if raw, ok := d.built[name]; ok {
 		return raw, nil
 	}
 	raw, err := first()
 	if err != nil {
 		return nil, err
 	}
-	if d.made == nil {
-		d.made = make(map[string][]byte)
+	if d.built == nil {
+		d.built = make(map[string][]byte)
 	}
-	d.made[name] = raw
+	d.built[name] = raw
 	return raw, nil
 }
 
 // openapi3 is the function that makes the document of a group and version.
-func (d *documents) openapi3(s *server) func(group, version string) any {
+func (d *openapiDocuments) openapi3(s *server) func(group, version string) any {
 	return func(group, version string) any {
 		raw, _ := d.get("v3/"+group+"/"+version, func() ([]byte, error) { return json.Marshal(s.openapi3(group, version)) }) // our own types
 		return json.RawMessage(raw)
@@ -182,7 +182,7 @@ func (d *documents) openapi3(s *server) func(group, version string) any {
 // swagger is the OpenAPI 2 document. Clients look for its definitions; a path for each kind says which patches and
 // parameters there are.
 func (s *server) swagger() any {
-	definitions, paths := schemas(), dict{}
+	definitions, paths := decodeSchemas(), dict{}
 	for i := range s.Kinds {
 		k := &s.Kinds[i]
 		k.addSchema(definitions, definitions)

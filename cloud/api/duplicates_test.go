@@ -25,23 +25,23 @@ func TestDuplicateFields(t *testing.T) {
 func TestDuplicateFieldsAreReported(t *testing.T) {
 	h := newHub(t)
 	h.nodes("n2", "n4")
-	h.ok("POST", inNS+"/devicemodels", model)
-	body := lamp("", `,"nodeName":"n2"`)
+	h.ok("POST", namespaceRoot+"/devicemodels", modelJSON)
+	body := lampJSON("", `,"nodeName":"n2"`)
 	const says = `duplicate field "spec.nodeName"`
-	for what, r := range map[string]reply{
-		"create": h.do("POST", inNS+"/devices?fieldValidation=Strict", body),
-		"YAML":   h.do("POST", inNS+"/devices?fieldValidation=Strict", "metadata: {name: x}\nspec:\n  nodeName: a\n  nodeName: b\n", "Content-Type", "application/yaml"),
-		"apply":  h.do("PATCH", inNS+"/devices/lamp?fieldManager=x&fieldValidation=Strict", body, "Content-Type", applyPatch),
+	for what, r := range map[string]hubResponse{
+		"create": h.do("POST", namespaceRoot+"/devices?fieldValidation=Strict", body),
+		"YAML":   h.do("POST", namespaceRoot+"/devices?fieldValidation=Strict", "metadata: {name: x}\nspec:\n  nodeName: a\n  nodeName: b\n", "Content-Type", "application/yaml"),
+		"apply":  h.do("PATCH", namespaceRoot+"/devices/lamp?fieldManager=x&fieldValidation=Strict", body, "Content-Type", applyPatch),
 	} {
 		require.Equal(t, 400, r.code, what)
 		require.Contains(t, r.str("message"), "strict decoding error: "+says, what)
 		require.Equal(t, "spec.nodeName", r.str("details.causes.0.field"), what)
 	}
-	made := h.ok("POST", inNS+"/devices", body)
+	made := h.ok("POST", namespaceRoot+"/devices", body)
 	require.Equal(t, []string{`299 - "duplicate field \"spec.nodeName\""`}, made.header.Values("Warning"))
 	require.Equal(t, "n2", made.str("spec.nodeName"), "the last counts")
 	const patch = `{"spec":{"nodeName":"n3","nodeName":"n4"}}`
-	h.refused(400, "BadRequest", "PATCH", inNS+"/devices/lamp?fieldValidation=Strict", patch, "Content-Type", mergePatch)
-	quiet := h.ok("PATCH", inNS+"/devices/lamp?fieldValidation=Ignore", patch, "Content-Type", mergePatch)
+	h.refused(400, "BadRequest", "PATCH", namespaceRoot+"/devices/lamp?fieldValidation=Strict", patch, "Content-Type", mergePatch)
+	quiet := h.ok("PATCH", namespaceRoot+"/devices/lamp?fieldValidation=Ignore", patch, "Content-Type", mergePatch)
 	require.Empty(t, quiet.header.Values("Warning"))
 }

@@ -26,12 +26,12 @@ func TestFlightctlsEnrollment(t *testing.T) {
 	quoted, err := json.Marshal(nodeCSR)
 	require.NoError(t, err)
 	h.ok("POST", "/api/v1/enrollmentrequests", `{"apiVersion":"flightctl.io/v1alpha1","kind":"EnrollmentRequest","metadata":{"name":"n7"},"spec":{"csr":`+string(quoted)+`,"labels":{"a":"b"}}}`)
-	require.Equal(t, nodeCSR, h.ok("GET", base+"/enrollmentrequests/n7", "").str("spec.csr"))
+	require.Equal(t, nodeCSR, h.ok("GET", apiRoot+"/enrollmentrequests/n7", "").str("spec.csr"))
 	encoded := base64.StdEncoding.EncodeToString([]byte(nodeCSR))
 	require.Equal(t, encoded, h.ok("GET", "/api/v1/certificatesigningrequests/n7", "").str("spec.request"))
 
 	h.ok("PUT", "/api/v1/enrollmentrequests/n7/approval", `{"approved":true,"labels":{"site":"hall"}}`, "Content-Type", "application/json")
-	approved := h.ok("GET", base+"/enrollmentrequests/n7", "")
+	approved := h.ok("GET", apiRoot+"/enrollmentrequests/n7", "")
 	require.Equal(t, "Approved", approved.str("spec.approval"))
 	require.Equal(t, "hall", approved.str("spec.labels.site"))
 	require.Equal(t, 422, h.do("PUT", "/api/v1/enrollmentrequests/n7/approval", `{"approved":false}`, "Content-Type", "application/json").code, "a decision is not taken back")
@@ -46,8 +46,8 @@ func TestAnEnrollerAsksAndDoesNothingElse(t *testing.T) {
 	var waiting []string
 	full := false
 	h := newHub(t, func(o *Options) {
-		o.Who = who
-		o.Asks = func(name, _ string) (func(), error) {
+		o.Authenticate = authenticateByHeader
+		o.CountRequest = func(name, _ string) (func(), error) {
 			if full {
 				return nil, resource.Errorf(resource.Quota, "", "too many nodes wait for approval")
 			}
@@ -62,7 +62,7 @@ func TestAnEnrollerAsksAndDoesNothingElse(t *testing.T) {
 	}
 	img, requests := []string{"As", "img"}, "/api/v1/enrollmentrequests"
 	h.ok("POST", requests, ask("n7", ""), img...)
-	notes := h.ok("GET", base+"/enrollmentrequests/n7", "", img...).at("metadata.annotations").(map[string]any)
+	notes := h.ok("GET", apiRoot+"/enrollmentrequests/n7", "", img...).at("metadata.annotations").(map[string]any)
 	require.Equal(t, "img", notes["edgebus.io/enroller"])
 	require.Equal(t, `{"site":"hall"}`, notes["edgebus.io/asked-labels"], "as a node's own labels over MQTT")
 	require.NotEmpty(t, notes["edgebus.io/remote"])
@@ -70,28 +70,28 @@ func TestAnEnrollerAsksAndDoesNothingElse(t *testing.T) {
 	require.Equal(t, []string{"n7"}, waiting)
 
 	require.Equal(t, 403, h.do("GET", requests+"/n7", "", "As", "img2").code, "another image's")
-	h.ok("POST", base+"/enrollmentrequests", `{"metadata":{"name":"n7-boss"},"spec":{"nodeName":"n7","csr":`+string(quoted)+`}}`, "As", "boss")
+	h.ok("POST", apiRoot+"/enrollmentrequests", `{"metadata":{"name":"n7-boss"},"spec":{"nodeName":"n7","csr":`+string(quoted)+`}}`, "As", "boss")
 	require.Equal(t, 403, h.do("GET", requests+"/n7-boss", "", img...).code)
 	require.Equal(t, 409, h.do("POST", requests, ask("n7", ""), img...).code)
 	require.Equal(t, 422, h.do("POST", requests, ask("n8", ""), img...).code, "the CSR is n7's")
-	require.Equal(t, 403, h.do("POST", base+"/enrollmentrequests", ask("n7-b", `,"nodeName":"n7","approval":"Approved"`), img...).code)
-	require.Equal(t, 403, h.do("POST", base+"/enrollmentrequests", ask("n7-b", `,"nodeName":"n7","replace":true`), img...).code)
+	require.Equal(t, 403, h.do("POST", apiRoot+"/enrollmentrequests", ask("n7-b", `,"nodeName":"n7","approval":"Approved"`), img...).code)
+	require.Equal(t, 403, h.do("POST", apiRoot+"/enrollmentrequests", ask("n7-b", `,"nodeName":"n7","replace":true`), img...).code)
 	require.Equal(t, 413, h.do("POST", requests, ask("n7-c", `,"nodeName":"n7","systemInfo":{"kernel":"`+strings.Repeat("x", 20_000)+`"}`), img...).code)
 	require.Equal(t, []string{"n7"}, waiting, "what was refused waits for nobody")
 	full = true
-	require.Equal(t, 429, h.do("POST", base+"/enrollmentrequests", ask("n7-d", `,"nodeName":"n7"`), img...).code)
+	require.Equal(t, 429, h.do("POST", apiRoot+"/enrollmentrequests", ask("n7-d", `,"nodeName":"n7"`), img...).code)
 	for _, c := range [][3]string{
 		{"GET", requests},
 		{"PUT", requests + "/n7/approval", `{"approved":true}`},
 		{"DELETE", requests + "/n7"},
-		{"PATCH", base + "/enrollmentrequests/n7", `{"spec":{"approval":"Approved"}}`},
-		{"PUT", base + "/enrollmentrequests/n7", ask("n7", "")},
-		{"GET", base + "/enrollmentrequests?watch=1"},
-		{"GET", base + "/devices"},
-		{"GET", base + "/nodes"},
+		{"PATCH", apiRoot + "/enrollmentrequests/n7", `{"spec":{"approval":"Approved"}}`},
+		{"PUT", apiRoot + "/enrollmentrequests/n7", ask("n7", "")},
+		{"GET", apiRoot + "/enrollmentrequests?watch=1"},
+		{"GET", apiRoot + "/devices"},
+		{"GET", apiRoot + "/nodes"},
 		{"GET", "/api/v1/secrets"},
 		{"GET", "/api/v1/devices/n7"},
-		{"POST", base + "/nodes", `{"metadata":{"name":"n7"},"spec":{}}`},
+		{"POST", apiRoot + "/nodes", `{"metadata":{"name":"n7"},"spec":{}}`},
 		{"GET", "/api/v1/events"},
 	} {
 		require.Equal(t, 403, h.do(c[0], c[1], c[2], img...).code, c)
@@ -119,12 +119,12 @@ func TestFlightctlsClientsLeaveTheGroupOut(t *testing.T) {
 	for _, version := range []string{"v1", "v2", "other.io/v1beta1", "edgebus.io/v1alpha1"} {
 		require.Equal(t, 400, h.do("PUT", "/api/v1/devices/d1", `{"apiVersion":"`+version+`","kind":"Device","metadata":{"name":"d1"},"spec":{}}`).code, version)
 	}
-	require.Equal(t, 400, h.do("POST", base+"/nodes", `{"apiVersion":"v1alpha1","kind":"Node","metadata":{"name":"x"}}`).code, "which is no form of flightctl's")
+	require.Equal(t, 400, h.do("POST", apiRoot+"/nodes", `{"apiVersion":"v1alpha1","kind":"Node","metadata":{"name":"x"}}`).code, "which is no form of flightctl's")
 }
 
 // PUT at flightctl's own paths creates what isn't there, as its CLI's apply expects, and nowhere else.
 func TestFlightctlsPutCreates(t *testing.T) {
-	h := withPeople(t)
+	h := newHubWithUsers(t)
 	body := func(name string) string {
 		return `{"apiVersion":"v1beta1","kind":"Fleet","metadata":{"name":"` + name + `"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"spec":{}}}}`
 	}

@@ -27,8 +27,8 @@ type statusError struct {
 func (e *statusError) Error() string { return e.status.Message }
 func (e *statusError) Unwrap() error { return e.err }
 
-// refuse makes an error of an HTTP status.
-func refuse(code int, reason, format string, args ...any) *statusError {
+// statusErrorf makes an error of an HTTP status.
+func statusErrorf(code int, reason, format string, args ...any) *statusError {
 	return &statusError{status: metav1.Status{Code: int32(code), Reason: metav1.StatusReason(reason), Message: fmt.Sprintf(format, args...)}}
 }
 
@@ -43,20 +43,20 @@ func (e *statusError) withCauses(causes ...metav1.StatusCause) *statusError {
 
 // badRequest makes an error about a request that can't be understood; field may be empty.
 func badRequest(field, format string, args ...any) error {
-	e := refuse(http.StatusBadRequest, "BadRequest", format, args...)
+	e := statusErrorf(http.StatusBadRequest, "BadRequest", format, args...)
 	if field == "" {
 		return e
 	}
 	return e.withCauses(metav1.StatusCause{Type: metav1.CauseTypeFieldValueInvalid, Message: e.status.Message, Field: field})
 }
 
-// answer is an HTTP status, and its reason in a Status.
-type answer struct {
+// statusReason is an HTTP status, and its reason in a Status.
+type statusReason struct {
 	code   int
 	reason string
 }
 
-var answers = map[resource.ErrorKind]answer{
+var statusReasons = map[resource.ErrorKind]statusReason{
 	resource.Invalid:       {http.StatusUnprocessableEntity, "Invalid"},
 	resource.NotFound:      {http.StatusNotFound, "NotFound"},
 	resource.BadTopic:      {http.StatusNotFound, "NotFound"},
@@ -70,13 +70,13 @@ var answers = map[resource.ErrorKind]answer{
 	resource.Unavailable:   {http.StatusServiceUnavailable, "ServiceUnavailable"},
 }
 
-// refuseKind is refuse with the status of a kind of error.
-func refuseKind(kind resource.ErrorKind, format string, args ...any) *statusError {
-	a, known := answers[kind]
+// kindErrorf is refuse with the status of a kind of error.
+func kindErrorf(kind resource.ErrorKind, format string, args ...any) *statusError {
+	a, known := statusReasons[kind]
 	if !known {
-		a = answer{http.StatusInternalServerError, "InternalError"}
+		a = statusReason{http.StatusInternalServerError, "InternalError"}
 	}
-	return refuse(a.code, a.reason, format, args...)
+	return statusErrorf(a.code, a.reason, format, args...)
 }
 
 // statusOf is the Status that answers an error.
@@ -86,11 +86,11 @@ func statusOf(err error) metav1.Status {
 	switch {
 	case errors.As(err, &known):
 	case errors.As(err, &tooLarge):
-		known = refuseKind(resource.TooLarge, "the body is larger than %d bytes", tooLarge.Limit)
+		known = kindErrorf(resource.TooLarge, "the body is larger than %d bytes", tooLarge.Limit)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		known = refuse(http.StatusGatewayTimeout, "Timeout", "%v", err)
+		known = statusErrorf(http.StatusGatewayTimeout, "Timeout", "%v", err)
 	default:
-		known = refuseKind(resource.KindOf(err), "%v", err)
+		known = kindErrorf(resource.KindOf(err), "%v", err)
 	}
 	st := known.status
 	st.TypeMeta, st.Status = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, metav1.StatusFailure
@@ -106,7 +106,7 @@ func (r *request) about(name string, err error) error {
 	var known *statusError
 	var owned *objects.OwnedError
 	if errors.As(err, &owned) {
-		return refuse(http.StatusConflict, "Conflict", "%v", err).
+		return statusErrorf(http.StatusConflict, "Conflict", "%v", err).
 			withCauses(metav1.StatusCause{Type: metav1.CauseTypeFieldManagerConflict, Field: owned.Field, Message: "managed by " + owned.Owner})
 	}
 	if err == nil || errors.As(err, &known) || !errors.As(err, &re) {
@@ -123,9 +123,9 @@ func (r *request) about(name string, err error) error {
 		}
 		return e
 	case resource.Conflict:
-		return &statusError{apierrors.NewConflict(of, name, fmt.Errorf("%s: %s", modified, re.Message)).ErrStatus, err}
+		return &statusError{apierrors.NewConflict(of, name, fmt.Errorf("%s: %s", conflictMessage, re.Message)).ErrStatus, err}
 	}
-	e := refuseKind(re.Kind, "%v", err).withCauses(causes(re)...)
+	e := kindErrorf(re.Kind, "%v", err).withCauses(statusCauses(re)...)
 	e.err = err
 	d := e.status.Details
 	d.Name, d.Group, d.Kind = name, of.Group, of.Resource
@@ -136,10 +136,10 @@ func (r *request) about(name string, err error) error {
 	return e
 }
 
-// modified is what Kubernetes says of a conflict.
-const modified = "the object has been modified; please apply your changes to the latest version and try again"
+// conflictMessage is what Kubernetes says of a conflict.
+const conflictMessage = "the object has been modified; please apply your changes to the latest version and try again"
 
-func causes(e *resource.Error) (out []metav1.StatusCause) {
+func statusCauses(e *resource.Error) (out []metav1.StatusCause) {
 	list := e.Causes
 	if len(list) == 0 && (e.Field != "" || e.Kind == resource.Invalid) {
 		list = []resource.Cause{{Field: cmp.Or(e.Field, "object"), Message: e.Message}} // kubectl shows nothing else of what is invalid

@@ -27,17 +27,17 @@ const (
 	flightctlRoot = "/api/v1"
 	// flightctlConfigPath says how people sign in. Its clients ask for it before they have signed in.
 	flightctlConfigPath = flightctlRoot + "/auth/config"
-	// organization is the identifier that flightctl gives to the organization of a server that has one only.
-	organization = "00000000-0000-0000-0000-000000000000"
-	v1beta1      = "v1beta1" // of the answers that are no objects, without a group, as flightctl has it
+	// organizationID is the identifier that flightctl gives to the organization of a server that has one only.
+	organizationID = "00000000-0000-0000-0000-000000000000"
+	v1beta1        = "v1beta1" // of the answers that are no objects, without a group, as flightctl has it
 )
 
 // Enrollment is what the API has to know of how nodes enrol. cloud/enroll has it.
 type Enrollment interface {
 	// Settle carries out the decision about an EnrollmentRequest that was just written.
 	Settle(ctx context.Context, name string) error
-	// Renews returns what a request of a node for the renewal of its certificate notes, or says why it gets none.
-	Renews(id broker.Identity) (after string, err error)
+	// CheckRenewal returns what a request of a node for the renewal of its certificate notes, or says why it gets none.
+	CheckRenewal(id broker.Identity) (after string, err error)
 	// Decommissioned reports whether a node is refused with a certificate because it was decommissioned.
 	Decommissioned(node string, cert *x509.Certificate) bool
 	// GaveUp notes that a decommissioned node has said that it gives up its keys.
@@ -72,7 +72,7 @@ func (s *server) authConfig(w http.ResponseWriter, _ *http.Request) error {
 			"apiVersion": v1beta1, "kind": "AuthProvider", "metadata": dict{"name": name},
 			"spec": dict{ // the one type of provider whose clients are told that they need a token
 				"providerType": "k8s", "displayName": "a token of this hub, or of its provider", "apiUrl": "", "enabled": true,
-				"organizationAssignment": dict{"type": "static", "organizationName": organization},
+				"organizationAssignment": dict{"type": "static", "organizationName": organizationID},
 				"roleAssignment":         dict{"type": "static", "roles": []string{}},
 			},
 		}},
@@ -88,7 +88,7 @@ func (s *server) authValidate(w http.ResponseWriter, _ *http.Request) error {
 
 func (s *server) userInfo(w http.ResponseWriter, r *http.Request) error {
 	a := accessIn(r.Context())
-	writeJSON(w, http.StatusOK, dict{"preferred_username": a.user, "name": a.user, "sub": a.user, "organizations": []any{theOrganization()}})
+	writeJSON(w, http.StatusOK, dict{"preferred_username": a.user, "name": a.user, "sub": a.user, "organizations": []any{organizationObject()}})
 	return nil
 }
 
@@ -113,15 +113,15 @@ func (s *server) flightctlVersion(w http.ResponseWriter, _ *http.Request) error 
 	return nil
 }
 
-func theOrganization() dict {
+func organizationObject() dict {
 	return dict{
-		"apiVersion": v1beta1, "kind": "Organization", "metadata": dict{"name": organization},
+		"apiVersion": v1beta1, "kind": "Organization", "metadata": dict{"name": organizationID},
 		"spec": dict{"displayName": "edgebus", "externalId": ""},
 	}
 }
 
 func (s *server) organizations(w http.ResponseWriter, _ *http.Request) error {
-	writeJSON(w, http.StatusOK, dict{"apiVersion": v1beta1, "kind": "OrganizationList", "metadata": dict{}, "items": []any{theOrganization()}})
+	writeJSON(w, http.StatusOK, dict{"apiVersion": v1beta1, "kind": "OrganizationList", "metadata": dict{}, "items": []any{organizationObject()}})
 	return nil
 }
 
@@ -130,17 +130,17 @@ func (s *server) enrollmentConfig(w http.ResponseWriter, r *http.Request) error 
 	a := accessIn(r.Context())
 	switch {
 	case s.Enrollment == nil:
-		return refuse(http.StatusNotFound, "NotFound", "this hub enrols no nodes")
+		return statusErrorf(http.StatusNotFound, "NotFound", "this hub enrols no nodes")
 	case !a.all:
-		return refuse(http.StatusForbidden, "Forbidden", "User %q cannot get path %q: it is for operators of all nodes", a.user, r.URL.Path)
+		return statusErrorf(http.StatusForbidden, "Forbidden", "User %q cannot get path %q: it is for operators of all nodes", a.user, r.URL.Path)
 	case r.TLS == nil:
-		return refuse(http.StatusConflict, "Conflict", "agents need HTTPS: ask at the address that they are to use (http.tls.listen)")
+		return statusErrorf(http.StatusConflict, "Conflict", "agents need HTTPS: ask at the address that they are to use (http.tls.listen)")
 	}
 	var cert []byte
 	if name := r.URL.Query().Get("csr"); name != "" {
 		er, err := objects.Get[resource.EnrollmentRequest](r.Context(), s.reads, store.Key{Name: name})
 		if errors.Is(err, resource.NotFound) {
-			return refuse(http.StatusNotFound, "NotFound", "CertificateSigningRequest of name %q not found", name)
+			return statusErrorf(http.StatusNotFound, "NotFound", "CertificateSigningRequest of name %q not found", name)
 		}
 		if err != nil {
 			return err
@@ -185,7 +185,7 @@ func (s *server) labels(w http.ResponseWriter, r *http.Request) error {
 
 // eachNode visits the nodes that a request selects, in the form of flightctl.
 func (s *server) eachNode(r *http.Request, visit func(*resource.Node)) error {
-	req, err := s.parse(instead(r, http.MethodGet, flightctlRoot+"/devices", nil))
+	req, err := s.parse(redirectRequest(r, http.MethodGet, flightctlRoot+"/devices", nil))
 	if err != nil {
 		return err
 	}
@@ -222,7 +222,7 @@ func (s *server) visitNodes(r *request, visit func(*resource.Node)) error {
 
 // wantsSummary reports whether a list is asked for how the devices are on the whole, and for none of them.
 func (r *request) wantsSummary() bool {
-	return r.ownPath && r.key.Kind == resource.KindNode && httpserver.IsTrue(r.Form, "summaryOnly")
+	return r.ownPath && r.key.Kind == resource.KindNode && httpserver.IsQueryTrue(r.Form, "summaryOnly")
 }
 
 // summary serves a list without its items, but with a summary of them.
@@ -250,12 +250,12 @@ func (s *server) summary(w http.ResponseWriter, r *request) error {
 // lastSeen says when the hub last heard of a device; 204: never.
 func (s *server) lastSeen(w http.ResponseWriter, r *http.Request) error {
 	a, name := accessIn(r.Context()), r.PathValue("name")
-	if !a.reads || !a.has(name) {
-		return refuse(http.StatusForbidden, "Forbidden", "nodes.edgebus.io %q is forbidden: User %q cannot get resource \"devices/lastseen\": %s", name, a.user, a.rule)
+	if !a.reads || !a.hasNode(name) {
+		return statusErrorf(http.StatusForbidden, "Forbidden", "nodes.edgebus.io %q is forbidden: User %q cannot get resource \"devices/lastseen\": %s", name, a.user, a.rule)
 	}
 	n, err := objects.Get[resource.Node](r.Context(), s.reads, store.Key{Name: name})
 	if errors.Is(err, resource.NotFound) {
-		return refuse(http.StatusNotFound, "NotFound", "Device of name %q not found", name)
+		return statusErrorf(http.StatusNotFound, "NotFound", "Device of name %q not found", name)
 	}
 	if err != nil {
 		return err
@@ -305,13 +305,13 @@ func (s *server) decide(w http.ResponseWriter, r *http.Request, spec dict, show 
 		return err
 	}
 	name := r.PathValue("name")
-	if err := s.object(discarded{http.Header{}}, instead(r, http.MethodPatch, "/apis/"+resource.APIVersion+"/enrollmentrequests/"+name, patch)); err != nil {
+	if err := s.object(discardWriter{http.Header{}}, redirectRequest(r, http.MethodPatch, "/apis/"+resource.APIVersion+"/enrollmentrequests/"+name, patch)); err != nil {
 		return err
 	}
 	if err := s.settle(r, name); err != nil {
 		return err
 	}
-	return s.object(w, instead(r, http.MethodGet, show, nil))
+	return s.object(w, redirectRequest(r, http.MethodGet, show, nil))
 }
 
 // settle has a decision carried out at once, so that who made it finds the certificate.
@@ -322,12 +322,12 @@ func (s *server) settle(r *http.Request, name string) error {
 	return s.Enrollment.Settle(r.Context(), name)
 }
 
-// discarded is the answer to a part of a request.
-type discarded struct{ header http.Header }
+// discardWriter is the answer to a part of a request.
+type discardWriter struct{ header http.Header }
 
-func (d discarded) Header() http.Header       { return d.header }
-func (discarded) Write(p []byte) (int, error) { return len(p), nil }
-func (discarded) WriteHeader(int)             {}
+func (d discardWriter) Header() http.Header       { return d.header }
+func (discardWriter) Write(p []byte) (int, error) { return len(p), nil }
+func (discardWriter) WriteHeader(int)             {}
 
 // The condition by which flightctl's agent says that it is about to forget its keys.
 const conditionDecommissioning, reasonCompleted = "DeviceDecommissioning", "Completed"
@@ -356,7 +356,7 @@ func (s *server) tellDecommissioned(w http.ResponseWriter, r *http.Request) bool
 	} else {
 		raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.MaxBody))
 		var said any
-		if err == nil && json.Unmarshal(raw, &said) == nil && givesUp(said) {
+		if err == nil && json.Unmarshal(raw, &said) == nil && saysKeysGivenUp(said) {
 			s.Enrollment.GaveUp(node)
 		}
 	}
@@ -364,32 +364,32 @@ func (s *server) tellDecommissioned(w http.ResponseWriter, r *http.Request) bool
 	return true
 }
 
-// givesUp reports whether a status, or a patch of one, has the condition that the agent has done what it does before it forgets its keys.
-func givesUp(v any) bool {
+// saysKeysGivenUp reports whether a status, or a patch of one, has the condition that the agent has done what it does before it forgets its keys.
+func saysKeysGivenUp(v any) bool {
 	switch v := v.(type) {
 	case dict:
 		if v["type"] == conditionDecommissioning && v["status"] == "True" && v["reason"] == reasonCompleted {
 			return true
 		}
 		for _, e := range v {
-			if givesUp(e) {
+			if saysKeysGivenUp(e) {
 				return true
 			}
 		}
 	case []any:
-		return slices.ContainsFunc(v, givesUp)
+		return slices.ContainsFunc(v, saysKeysGivenUp)
 	}
 	return false
 }
 
 // flightctlFields are the field selectors that flightctl has for its kinds. Most values follow from others.
 func flightctlFields(kind string) map[string]func(any) string {
-	node := func(get func(*resource.Node) string) func(any) string { return field(get) }
+	node := func(get func(*resource.Node) string) func(any) string { return typedField(get) }
 	switch kind {
 	case resource.KindNode:
 		return map[string]func(any) string{
 			"metadata.alias":                    node(func(n *resource.Node) string { return n.Metadata.Labels["alias"] }),
-			"metadata.creationTimestamp":        node(func(n *resource.Node) string { return created(n.Metadata) }),
+			"metadata.creationTimestamp":        node(func(n *resource.Node) string { return creationTime(n.Metadata) }),
 			"status.summary.status":             node(func(n *resource.Node) string { return n.Status.Summary().Status }),
 			"status.updated.status":             node(func(n *resource.Node) string { return n.Status.Updated().Status }),
 			"status.applicationsSummary.status": node(func(n *resource.Node) string { return n.Status.ApplicationsSummary().Status }),
@@ -398,19 +398,19 @@ func flightctlFields(kind string) map[string]func(any) string {
 		}
 	case resource.KindFleet:
 		return map[string]func(any) string{
-			"metadata.owner":             field(func(f *resource.Fleet) string { return f.Metadata.Owner }),
-			"metadata.creationTimestamp": field(func(f *resource.Fleet) string { return created(f.Metadata) }),
+			"metadata.owner":             typedField(func(f *resource.Fleet) string { return f.Metadata.Owner }),
+			"metadata.creationTimestamp": typedField(func(f *resource.Fleet) string { return creationTime(f.Metadata) }),
 		}
 	case resource.KindRepository:
 		return map[string]func(any) string{
-			"spec.type": field(func(r *resource.Repository) string { return r.Spec.Type }),
-			"spec.url":  field(func(r *resource.Repository) string { return r.Spec.URL }),
+			"spec.type": typedField(func(r *resource.Repository) string { return r.Spec.Type }),
+			"spec.url":  typedField(func(r *resource.Repository) string { return r.Spec.URL }),
 		}
 	case resource.KindResourceSync:
-		return map[string]func(any) string{"spec.repository": field(func(r *resource.ResourceSync) string { return r.Spec.Repository })}
+		return map[string]func(any) string{"spec.repository": typedField(func(r *resource.ResourceSync) string { return r.Spec.Repository })}
 	case resource.KindEnrollmentRequest:
 		return map[string]func(any) string{
-			"status.approval.approved": field(func(e *resource.EnrollmentRequest) string {
+			"status.approval.approved": typedField(func(e *resource.EnrollmentRequest) string {
 				return strconv.FormatBool(e.Spec.Approval == resource.Approved)
 			}),
 		}
@@ -418,11 +418,11 @@ func flightctlFields(kind string) map[string]func(any) string {
 	return nil
 }
 
-func created(m resource.Meta) string {
+func creationTime(m resource.Meta) string {
 	if m.CreationTimestamp == nil {
 		return ""
 	}
-	return resource.Time(*m.CreationTimestamp)
+	return resource.FormatTime(*m.CreationTimestamp)
 }
 
 // renews reports whether a user is a node that may request the renewal of its certificate, and read its requests.

@@ -21,14 +21,14 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// undecided are requests that are decided about elsewhere.
-type undecided struct{}
+// fakeEnrollment are requests that are decided about elsewhere.
+type fakeEnrollment struct{}
 
-func (undecided) Settle(context.Context, string) error          { return nil }
-func (undecided) Renews(broker.Identity) (string, error)        { return "0", nil }
-func (undecided) Decommissioned(string, *x509.Certificate) bool { return false }
-func (undecided) GaveUp(string)                                 {}
-func (undecided) Authorities() []byte                           { return []byte("PEM") }
+func (fakeEnrollment) Settle(context.Context, string) error          { return nil }
+func (fakeEnrollment) CheckRenewal(broker.Identity) (string, error)  { return "0", nil }
+func (fakeEnrollment) Decommissioned(string, *x509.Certificate) bool { return false }
+func (fakeEnrollment) GaveUp(string)                                 {}
+func (fakeEnrollment) Authorities() []byte                           { return []byte("PEM") }
 
 var (
 	callsRow  = regexp.MustCompile("(?m)^\\| `(/[^`]+)` \\|(.*)\\|(.*)\\|$")
@@ -60,7 +60,7 @@ func flightctlCalls(t *testing.T) (served, others [][2]string) {
 // flightctlHub has an object for each of flightctl's paths.
 func flightctlHub(t *testing.T) *hub {
 	h := newHub(t, asUser, func(o *Options) {
-		o.Enrollment = undecided{}
+		o.Enrollment = fakeEnrollment{}
 		o.Enroll = func(http.ResponseWriter, *http.Request, broker.Identity) error { return nil }
 		o.Decommission = func(string, string) error { return nil }
 	})
@@ -70,7 +70,7 @@ func flightctlHub(t *testing.T) *hub {
 	h.ok("POST", "/api/v1/repositories", `{"apiVersion":"v1beta1","kind":"Repository","metadata":{"name":"n7"},"spec":{"type":"git","url":"https://example.com/a.git"}}`)
 	h.ok("POST", "/api/v1/resourcesyncs", `{"apiVersion":"v1beta1","kind":"ResourceSync","metadata":{"name":"n7"},"spec":{"repository":"n7","targetRevision":"main","path":"/a"}}`)
 	h.ok("POST", "/api/v1/enrollmentrequests", fmt.Sprintf(`{"apiVersion":"v1beta1","kind":"EnrollmentRequest","metadata":{"name":"n7"},"spec":{"csr":%q}}`, nodeCSR))
-	h.ok("POST", base+"/templateversions", `{"metadata":{"name":"n7"},"spec":{"fleet":"n7","template":{"spec":{}}}}`, "As", "controller")
+	h.ok("POST", apiRoot+"/templateversions", `{"metadata":{"name":"n7"},"spec":{"fleet":"n7","template":{"spec":{}}}}`, "As", "controller")
 	return h
 }
 
@@ -79,7 +79,7 @@ func TestFlightctlsCallsAreServedAsDocumented(t *testing.T) {
 	served, others := flightctlCalls(t)
 	require.Len(t, append(append([][2]string{}, served...), others...), 79, "flightctl's OpenAPI document v1beta1 has so many")
 	h := flightctlHub(t)
-	ask := func(call [2]string) reply {
+	ask := func(call [2]string) hubResponse {
 		path := "/api/v1" + regexp.MustCompile(`\{[a-z]+\}`).ReplaceAllString(call[1], "n7")
 		if strings.HasPrefix(call[1], "/ws/") {
 			path = strings.TrimPrefix(path, "/api/v1")
@@ -118,7 +118,7 @@ func TestFlightctlsCallsAreServedAsDocumented(t *testing.T) {
 
 // flightctl's clients sign in with a token, and are told so before they have one.
 func TestFlightctlsLoginIsToldOfTokens(t *testing.T) {
-	h := newHub(t, func(o *Options) { o.Who = who })
+	h := newHub(t, func(o *Options) { o.Authenticate = authenticateByHeader })
 	config := h.ok("GET", "/api/v1/auth/config", "")
 	require.Equal(t, "k8s", config.str("providers.0.spec.providerType"), "of all its types the one that needs a token")
 	require.Equal(t, 401, h.do("GET", "/api/v1/auth/validate", "").code)
@@ -145,7 +145,7 @@ func TestFlightctlsListHasASummary(t *testing.T) {
 	require.Len(t, h.ok("GET", "/apis/flightctl.io/v1beta1/devices?summaryOnly=true", "").at("items"), 2, "kubectl knows no such thing")
 	require.JSONEq(t, `["alias=press","site=hall"]`, string(h.ok("GET", "/api/v1/labels?kind=Device", "").body))
 
-	p := withPeople(t)
+	p := newHubWithUsers(t)
 	require.EqualValues(t, 1, p.ok("GET", "/api/v1/devices?summaryOnly=true", "", "As", "vic").at("summary.total"), "others' nodes are not counted")
 	require.Equal(t, 403, p.do("GET", "/api/v1/devices?summaryOnly=true", "", "As", "map").code)
 	require.Equal(t, 403, p.do("GET", "/api/v1/labels?kind=Device", "", "As", "map").code)
@@ -184,7 +184,7 @@ func TestFlightctlsFieldSelectors(t *testing.T) {
 		q.Set("fieldSelector", wrong)
 		require.Equal(t, 400, h.do("GET", "/api/v1/devices?"+q.Encode(), "").code, wrong)
 	}
-	require.Equal(t, 400, h.do("GET", base+"/nodes?fieldSelector=metadata.name+in+(n7)", "").code, "Kubernetes' paths have Kubernetes' selectors")
+	require.Equal(t, 400, h.do("GET", apiRoot+"/nodes?fieldSelector=metadata.name+in+(n7)", "").code, "Kubernetes' paths have Kubernetes' selectors")
 }
 
 func FuzzFieldTerms(f *testing.F) {
@@ -202,28 +202,28 @@ func FuzzFieldTerms(f *testing.F) {
 
 // Manifests as people write them don't say who owns an object, and change nothing about that.
 func TestFlightctlsPutKeepsTheOwner(t *testing.T) {
-	h := withPeople(t)
-	h.ok("PATCH", base+"/nodes/n1", `{"metadata":{"owner":"Fleet/f1"}}`, "Content-Type", mergeType, "As", "boss", "Impersonate-User", "controller")
+	h := newHubWithUsers(t)
+	h.ok("PATCH", apiRoot+"/nodes/n1", `{"metadata":{"owner":"Fleet/f1"}}`, "Content-Type", mergeType, "As", "boss", "Impersonate-User", "controller")
 	put := h.ok("PUT", "/api/v1/devices/n1", `{"apiVersion":"v1beta1","kind":"Device","metadata":{"name":"n1","labels":{"a":"b"}},"spec":{}}`, "As", "boss")
 	require.Equal(t, "Fleet/f1", put.str("metadata.owner"))
 	require.Equal(t, "b", put.str("metadata.labels.a"))
 	other := h.do("PUT", "/api/v1/devices/n1", `{"apiVersion":"v1beta1","kind":"Device","metadata":{"name":"n1","owner":"Fleet/f2"},"spec":{}}`, "As", "boss")
 	require.Equal(t, 409, other.code, "%s", other.body)
 	require.Equal(t, 409, h.do("PUT", "/api/v1/devices/n1", `{"apiVersion":"v1beta1","kind":"Device","metadata":{"name":"n1"},"spec":{"os":{"image":"x:1"}}}`, "As", "boss").code)
-	require.Equal(t, 409, h.do("PUT", base+"/nodes/n1", `{"metadata":{"name":"n1"},"spec":{}}`, "As", "boss").code, "a replacement of ours says all")
+	require.Equal(t, 409, h.do("PUT", apiRoot+"/nodes/n1", `{"metadata":{"name":"n1"},"spec":{}}`, "As", "boss").code, "a replacement of ours says all")
 }
 
 // flightctl's clients decide about a CertificateSigningRequest by its conditions, which they read without looking whether there are any.
 func TestFlightctlsDecisionAboutACertificate(t *testing.T) {
 	h := newHub(t, asUser)
 	body := func(name string) string {
-		return fmt.Sprintf(`{"apiVersion":"v1beta1","kind":"CertificateSigningRequest","metadata":{"name":%q},"spec":{"signerName":"ca","request":%q}}`, name, encoded(nodeCSR))
+		return fmt.Sprintf(`{"apiVersion":"v1beta1","kind":"CertificateSigningRequest","metadata":{"name":%q},"spec":{"signerName":"ca","request":%q}}`, name, encodeBase64(nodeCSR))
 	}
 	made := h.ok("PUT", "/api/v1/certificatesigningrequests/n7", body("n7"))
 	require.Contains(t, string(made.body), `"conditions":[]`)
 	require.Equal(t, "ca", made.str("spec.signerName"), "a signer that has no equivalent is kept")
 	at := "/api/v1/certificatesigningrequests/n7/approval"
-	decide := func(conditions string) reply {
+	decide := func(conditions string) hubResponse {
 		return h.do("PUT", at, `{"metadata":{"name":"n7"},"status":{"conditions":[`+conditions+`]}}`, "Content-Type", "application/json")
 	}
 	approved, denied := `{"type":"Approved","status":"True","reason":"Approved"}`, `{"type":"Denied","status":"True"}`
@@ -231,10 +231,10 @@ func TestFlightctlsDecisionAboutACertificate(t *testing.T) {
 	require.Equal(t, 400, decide(approved+","+denied).code)
 	require.Equal(t, 400, decide(`{"type":"Approved","status":"False"}`).code)
 	require.Equal(t, 200, decide(approved).code)
-	require.Equal(t, resource.Approved, h.ok("GET", base+"/enrollmentrequests/n7", "").str("spec.approval"))
+	require.Equal(t, resource.Approved, h.ok("GET", apiRoot+"/enrollmentrequests/n7", "").str("spec.approval"))
 	require.Equal(t, 422, decide(denied).code, "a decision is final")
 
-	h.ok("POST", "/api/v1/certificatesigningrequests", fmt.Sprintf(`{"apiVersion":"v1beta1","kind":"CertificateSigningRequest","metadata":{"name":"image","labels":{}},"spec":{"signerName":"flightctl.io/enrollment","request":%q}}`, encoded(namelessCSR(t))))
+	h.ok("POST", "/api/v1/certificatesigningrequests", fmt.Sprintf(`{"apiVersion":"v1beta1","kind":"CertificateSigningRequest","metadata":{"name":"image","labels":{}},"spec":{"signerName":"flightctl.io/enrollment","request":%q}}`, encodeBase64(namelessCSR(t))))
 	require.Equal(t, []string{"image", "n7"}, h.ok("GET", "/api/v1/certificatesigningrequests", "").names())
 	require.Equal(t, []string{"n7"}, h.ok("GET", "/api/v1/enrollmentrequests", "").names(), "with an image's certificate nobody joins")
 }
@@ -273,7 +273,7 @@ func TestWhatNothingActsOnIsKeptWithAWarning(t *testing.T) {
 	}
 }
 
-func encoded(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
+func encodeBase64(text string) string { return base64.StdEncoding.EncodeToString([]byte(text)) }
 
 // namelessCSR is a request that names nobody.
 func namelessCSR(t *testing.T) string {

@@ -13,8 +13,8 @@ import (
 // settledLamp is a lamp that is as it is wanted: on, and online.
 func settledLamp(t *testing.T) *hub {
 	h := newHub(t)
-	h.ok("POST", inNS+"/devicemodels", model)
-	made := h.ok("POST", inNS+"/devices", lamp("", `,"desired":{"power":"ON"}`))
+	h.ok("POST", namespaceRoot+"/devicemodels", modelJSON)
+	made := h.ok("POST", namespaceRoot+"/devices", lampJSON("", `,"desired":{"power":"ON"}`))
 	require.Equal(t, "ON", made.str("status.twin.power.desired.value"))
 	require.Equal(t, "False", made.condition("InSync"), "nobody has reported anything")
 	_, err := h.store.Update(context.Background(), store.Object{Key: store.Key{Kind: "Device", Namespace: "default", Name: "lamp"}, Status: json.RawMessage(`{
@@ -25,7 +25,7 @@ func settledLamp(t *testing.T) *hub {
 	return h
 }
 
-func (r reply) condition(kind string) string {
+func (r hubResponse) condition(kind string) string {
 	conditions, _ := r.at("status.conditions").([]any)
 	for _, c := range conditions {
 		if c := c.(dict); c["type"] == kind {
@@ -40,32 +40,32 @@ func (r reply) condition(kind string) string {
 // Whoever writes a desired value by whichever verb, and whoever reads it in whichever form, has a status that is about it.
 func TestTheAnswerOfAWriteIsAboutIt(t *testing.T) {
 	off := `,"desired":{"power":"OFF"}`
-	for verb, write := range map[string]func(h *hub) reply{
-		"merge patch": func(h *hub) reply {
-			return h.ok("PATCH", inNS+"/devices/lamp", `{"spec":{"desired":{"power":"OFF"}}}`, "Content-Type", mergePatch)
+	for verb, write := range map[string]func(h *hub) hubResponse{
+		"merge patch": func(h *hub) hubResponse {
+			return h.ok("PATCH", namespaceRoot+"/devices/lamp", `{"spec":{"desired":{"power":"OFF"}}}`, "Content-Type", mergePatch)
 		},
-		"JSON patch": func(h *hub) reply {
-			return h.ok("PATCH", inNS+"/devices/lamp", `[{"op":"replace","path":"/spec/desired/power","value":"OFF"}]`, "Content-Type", jsonPatch)
+		"JSON patch": func(h *hub) hubResponse {
+			return h.ok("PATCH", namespaceRoot+"/devices/lamp", `[{"op":"replace","path":"/spec/desired/power","value":"OFF"}]`, "Content-Type", jsonPatch)
 		},
-		"PUT": func(h *hub) reply { return h.ok("PUT", inNS+"/devices/lamp", lamp("", off)) },
-		"apply": func(h *hub) reply {
-			return h.ok("PATCH", inNS+"/devices/lamp?fieldManager=ann&force=true", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","spec":{"desired":{"power":"OFF"}}}`, "Content-Type", applyPatch)
+		"PUT": func(h *hub) hubResponse { return h.ok("PUT", namespaceRoot+"/devices/lamp", lampJSON("", off)) },
+		"apply": func(h *hub) hubResponse {
+			return h.ok("PATCH", namespaceRoot+"/devices/lamp?fieldManager=ann&force=true", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","spec":{"desired":{"power":"OFF"}}}`, "Content-Type", applyPatch)
 		},
-		"dry run": func(h *hub) reply {
-			r := h.ok("PATCH", inNS+"/devices/lamp?dryRun=All", `{"spec":{"desired":{"power":"OFF"}}}`, "Content-Type", mergePatch)
-			h.ok("PATCH", inNS+"/devices/lamp", `{"spec":{"desired":{"power":"OFF"}}}`, "Content-Type", mergePatch)
+		"dry run": func(h *hub) hubResponse {
+			r := h.ok("PATCH", namespaceRoot+"/devices/lamp?dryRun=All", `{"spec":{"desired":{"power":"OFF"}}}`, "Content-Type", mergePatch)
+			h.ok("PATCH", namespaceRoot+"/devices/lamp", `{"spec":{"desired":{"power":"OFF"}}}`, "Content-Type", mergePatch)
 			return r
 		},
 	} {
 		t.Run(verb, func(t *testing.T) {
 			h := settledLamp(t)
-			watched := h.watch(inNS + "/devices?watch=true&resourceVersion=" + h.ok("GET", inNS+"/devices", "").str("metadata.resourceVersion"))
-			table := h.watch(inNS+"/devices?watch=true&resourceVersion="+h.ok("GET", inNS+"/devices", "").str("metadata.resourceVersion"),
+			watched := h.watch(namespaceRoot + "/devices?watch=true&resourceVersion=" + h.ok("GET", namespaceRoot+"/devices", "").str("metadata.resourceVersion"))
+			table := h.watch(namespaceRoot+"/devices?watch=true&resourceVersion="+h.ok("GET", namespaceRoot+"/devices", "").str("metadata.resourceVersion"),
 				"Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
 			got := write(h)
 			event := watched.next()
 			event.tree = event.tree["object"].(dict)
-			for where, r := range map[string]reply{"answer": got, "GET": h.ok("GET", inNS+"/devices/lamp", ""), "watch": event} {
+			for where, r := range map[string]hubResponse{"answer": got, "GET": h.ok("GET", namespaceRoot+"/devices/lamp", ""), "watch": event} {
 				require.Equal(t, "OFF", r.str("spec.desired.power"), where)
 				require.Equal(t, "OFF", r.str("status.twin.power.desired.value"), where)
 				require.EqualValues(t, 2, r.at("status.twin.power.desired.ver"), where)
@@ -75,12 +75,12 @@ func TestTheAnswerOfAWriteIsAboutIt(t *testing.T) {
 				require.Equal(t, "True", r.condition("Online"), where)
 				require.Equal(t, "online", r.str("status.state"), where)
 			}
-			list := h.ok("GET", inNS+"/devices", "")
+			list := h.ok("GET", namespaceRoot+"/devices", "")
 			require.Equal(t, "OFF", list.str("items.0.status.twin.power.desired.value"))
-			row := h.ok("GET", inNS+"/devices", "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+			row := h.ok("GET", namespaceRoot+"/devices", "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
 			require.Equal(t, "False", row.str("rows.0.cells.4"), "%s", row.body)
 			require.Equal(t, "False", table.next().str("object.rows.0.cells.4"))
-			theirs := h.ok("GET", alpha1+"/devices/lamp", "")
+			theirs := h.ok("GET", kubeedgeAlpha1+"/devices/lamp", "")
 			require.Equal(t, "OFF", theirs.str("status.twins.0.expected.value"), "%s", theirs.body)
 		})
 	}
@@ -89,8 +89,8 @@ func TestTheAnswerOfAWriteIsAboutIt(t *testing.T) {
 // A dialect has its wishes in the status: a write of that is a write of ours.
 func TestADesiredValueInADialectsStatusIsSet(t *testing.T) {
 	h := settledLamp(t)
-	h.ok("PATCH", alpha1+"/devices/lamp/status", `{"status":{"twins":[{"name":"power","expected":{"value":"OFF"}}]}}`, "Content-Type", mergePatch)
-	got := h.ok("GET", inNS+"/devices/lamp", "")
+	h.ok("PATCH", kubeedgeAlpha1+"/devices/lamp/status", `{"status":{"twins":[{"name":"power","expected":{"value":"OFF"}}]}}`, "Content-Type", mergePatch)
+	got := h.ok("GET", namespaceRoot+"/devices/lamp", "")
 	require.Equal(t, "OFF", got.str("spec.desired.power"), "%s", got.body)
 	require.Equal(t, "OFF", got.str("status.twin.power.desired.value"))
 	require.Equal(t, "False", got.condition("InSync"))
@@ -99,7 +99,7 @@ func TestADesiredValueInADialectsStatusIsSet(t *testing.T) {
 // What another node reported says nothing about a device that was given to this one.
 func TestAMovedDeviceIsNotAsTheOtherNodeSaid(t *testing.T) {
 	h := settledLamp(t)
-	moved := h.ok("PATCH", inNS+"/devices/lamp", `{"spec":{"nodeName":"n2"}}`, "Content-Type", mergePatch)
+	moved := h.ok("PATCH", namespaceRoot+"/devices/lamp", `{"spec":{"nodeName":"n2"}}`, "Content-Type", mergePatch)
 	require.Equal(t, "False", moved.condition("InSync"))
 	require.Nil(t, moved.at("status.twin.power.reported"))
 	require.Equal(t, "unknown", moved.str("status.state"))

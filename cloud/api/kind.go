@@ -46,7 +46,7 @@ type Kind struct {
 	// Computed are those of Fields whose values follow from the object, and may not occur in its JSON.
 	Computed map[string]bool
 	// TableOmits are the parts of an object that Cells, Fields and Node don't use: for tables they are not decoded.
-	TableOmits omit
+	TableOmits omittedFields
 }
 
 // Column is a column of kubectl get.
@@ -111,13 +111,13 @@ func (k *Kind) verbs() []string {
 // statusWriters are the only ones who write the status.
 func (k *Kind) statusWriters() string {
 	if k.storeKind() == resource.KindNode {
-		return "the node itself (role node) and " + controllers
+		return "the node itself (role node) and " + controllersText
 	}
-	return controllers
+	return controllersText
 }
 
-// controllers are those who act on objects.
-const controllers = "controllers (role controller, or an operator of all nodes with --as controller)"
+// controllersText are those who act on objects.
+const controllersText = "controllers (role controller, or an operator of all nodes with --as controller)"
 
 // desiredInStatus reports whether the form has desired values in its status, as KubeEdge's older ones do. They are the only
 // part of such a status that users write.
@@ -154,12 +154,12 @@ func (k *Kind) schemaName() string {
 	return strings.Join(parts, ".") + "." + k.Version + "." + k.Name
 }
 
-// cells is Cells of a kind.
-func cells[T any](of func(*T) []any) func(any) []any {
+// typedCells is Cells of a kind.
+func typedCells[T any](of func(*T) []any) func(any) []any {
 	return func(obj any) []any { return of(obj.(*T)) }
 }
 
-// field is a field selector of a kind.
-func field[T any](of func(*T) string) func(any) string {
+// typedField is a field selector of a kind.
+func typedField[T any](of func(*T) string) func(any) string {
 	return func(obj any) string { return of(obj.(*T)) }
 }

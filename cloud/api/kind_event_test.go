@@ -60,7 +60,7 @@ func TestEventsAreChosenByWhatTheyAreAbout(t *testing.T) {
 // A Node is a Device to flightctl: kubectl describe devices.flightctl.io asks for the Events of a Device with the Node's uid.
 func TestEventsAreFoundByWhatAnotherGroupCallsTheirObject(t *testing.T) {
 	h := newHub(t)
-	uid := h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`).str("metadata.uid")
+	uid := h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"n1"}}`).str("metadata.uid")
 	h.ok("POST", coreEvents, `{"metadata":{"name":"node"},"involvedObject":{"apiVersion":"edgebus.io/v1alpha1","kind":"Node","name":"n1","uid":"`+uid+`"},"reason":"InStep"}`)
 	h.ok("POST", coreEvents, `{"metadata":{"name":"device"},"involvedObject":{"kind":"Device","namespace":"default","name":"n1","uid":"u2"},"reason":"Bound"}`)
 	for selector, want := range map[string][]string{

@@ -35,12 +35,12 @@ func Kinds() (kinds []Kind) {
 	return kinds
 }
 
-func condition(list []resource.Condition, kind string) string {
-	return cmp.Or(conditionIfAny(list, kind), "Unknown")
+func conditionStatus(list []resource.Condition, kind string) string {
+	return cmp.Or(conditionStatusIfAny(list, kind), "Unknown")
 }
 
-// conditionIfAny is empty where there is no such condition.
-func conditionIfAny(list []resource.Condition, kind string) string {
+// conditionStatusIfAny is empty where there is no such condition.
+func conditionStatusIfAny(list []resource.Condition, kind string) string {
 	for _, c := range list {
 		if c.Type == kind {
 			return c.Status
@@ -63,16 +63,16 @@ func deviceKind(k objects.Kind) Kind {
 			{Name: "Last-Seen", Type: "date", Path: ".status.lastSeen", Description: "When it last reported anything.", Wide: true},
 			{Name: "Reported", Type: "string", Description: "The values that it reported last.", Wide: true},
 		},
-		Cells: cells(func(d *resource.Device) []any {
+		Cells: typedCells(func(d *resource.Device) []any {
 			return []any{
 				d.Spec.NodeName, d.Spec.DeviceModelRef.Name, cmp.Or(d.Status.State, resource.Unknown),
-				condition(d.Status.Conditions, "InSync"), d.Spec.Protocol.Type, timestamp(d.Status.LastSeen), reported(d.Status.Twin),
+				conditionStatus(d.Status.Conditions, "InSync"), d.Spec.Protocol.Type, timestamp(d.Status.LastSeen), reportedCell(d.Status.Twin),
 			}
 		}),
 		Fields: map[string]func(any) string{
-			"spec.nodeName": field(func(d *resource.Device) string { return d.Spec.NodeName }),
+			"spec.nodeName": typedField(func(d *resource.Device) string { return d.Spec.NodeName }),
 		},
-		TableOmits: omit{
+		TableOmits: omittedFields{
 			"metadata": nil,
 			"spec":     {"desired": nil, "desiredUntil": nil, "propertyVisitors": nil},
 			"status": {"twin": {"*": {
@@ -99,8 +99,8 @@ const (
 	cellWidth = 60 // bytes of all of them
 )
 
-// reported is the cell with the reported values of a twin: power=ON,temperature=21.5.
-func reported(twin map[string]resource.TwinProperty) string {
+// reportedCell is the cell with the reported values of a twin: power=ON,temperature=21.5.
+func reportedCell(twin map[string]resource.TwinProperty) string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(twin)) {
 		value := twin[name].Reported
@@ -114,13 +114,13 @@ func reported(twin map[string]resource.TwinProperty) string {
 			b.WriteString("…")
 			break
 		}
-		b.WriteString(name + "=" + printable(value.Value, cellValue))
+		b.WriteString(name + "=" + printablePrefix(value.Value, cellValue))
 	}
 	return b.String()
 }
 
-// printable is the beginning of a text, without control characters, which a terminal would obey.
-func printable(text string, most int) string {
+// printablePrefix is the beginning of a text, without control characters, which a terminal would obey.
+func printablePrefix(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '·'
@@ -141,7 +141,7 @@ func modelKind(k objects.Kind) Kind {
 			{Name: "Status", Type: "string", Description: "Active, or Terminating while its deletion waits for those that hold it."},
 			{Name: "Protocols", Type: "string", Description: "The protocols it has visitors for.", Wide: true},
 		},
-		Cells: cells(func(m *resource.DeviceModel) []any {
+		Cells: typedCells(func(m *resource.DeviceModel) []any {
 			var protocols []string
 			for _, v := range m.Spec.PropertyVisitors {
 				protocols = append(protocols, v.Protocol)
@@ -171,16 +171,16 @@ func nodeKind(k objects.Kind) Kind {
 			{Name: "Agent", Type: "string", Path: ".status.agentVersion", Description: "The version of its agent.", Wide: true},
 			{Name: "Image", Type: "string", Path: ".spec.os.image", Description: "The operating system that is wanted.", Wide: true},
 		},
-		Cells: cells(func(n *resource.Node) []any {
+		Cells: typedCells(func(n *resource.Node) []any {
 			fleet, _ := strings.CutPrefix(n.Metadata.Owner, "Fleet/")
 			image := ""
 			if n.Spec.OS != nil {
 				image = n.Spec.OS.Image
 			}
-			return []any{nodeState(n.Status), n.Status.Version, fleet, n.Status.Devices, appliedSpec(n.Status), condition(n.Status.Conditions, resource.ConditionReady), timestamp(n.Status.LastSeen), timestamp(n.Status.CertificateExpires), n.Status.AgentVersion, image}
+			return []any{nodeState(n.Status), n.Status.Version, fleet, n.Status.Devices, appliedSpec(n.Status), conditionStatus(n.Status.Conditions, resource.ConditionReady), timestamp(n.Status.LastSeen), timestamp(n.Status.CertificateExpires), n.Status.AgentVersion, image}
 		}),
 		Fields: map[string]func(any) string{
-			"metadata.owner": field(func(n *resource.Node) string { return n.Metadata.Owner }),
+			"metadata.owner": typedField(func(n *resource.Node) string { return n.Metadata.Owner }),
 		},
 	}
 }
@@ -206,7 +206,7 @@ func fleetKind(k objects.Kind) Kind {
 			{Name: "Overlapping", Type: "string", Path: ".status.conditions[?(@.type==\"OverlappingSelectors\")].status", Description: "Whether other fleets want the same nodes."},
 			{Name: "Owner", Type: "string", Description: "Who manages it.", Wide: true},
 		},
-		Cells: cells(func(f *resource.Fleet) []any {
+		Cells: typedCells(func(f *resource.Fleet) []any {
 			image := ""
 			if os := f.Spec.Template.Spec.OS; os != nil {
 				image = os.Image
@@ -217,7 +217,7 @@ func fleetKind(k objects.Kind) Kind {
 			}
 			return []any{
 				image, fmt.Sprintf("%d/%d", r.Updated, r.Nodes), fmt.Sprintf("%d/%d", r.Batch, r.Batches), r.Reason, cmp.Or(r.TemplateVersion, f.Metadata.Annotations["fleet-controller/templateVersion"]),
-				condition(f.Status.Conditions, "OverlappingSelectors"), f.Metadata.Owner,
+				conditionStatus(f.Status.Conditions, "OverlappingSelectors"), f.Metadata.Owner,
 			}
 		}),
 	}
@@ -226,14 +226,14 @@ func fleetKind(k objects.Kind) Kind {
 func templateVersionKind(k objects.Kind) Kind {
 	return Kind{
 		Kind: k, Plural: "templateversions", Singular: "templateversion", Short: []string{"tv"},
-		WrittenBy: controllers + ", from the Fleet's template",
+		WrittenBy: controllersText + ", from the Fleet's template",
 		Columns: []Column{
 			{Name: "Fleet", Type: "string", Path: ".spec.fleet", Description: "The Fleet whose template it was."},
 			{Name: "References", Type: "integer", Description: "How many floating references it has frozen."},
 		},
-		Cells: cells(func(v *resource.TemplateVersion) []any { return []any{v.Spec.Fleet, len(v.Spec.References)} }),
+		Cells: typedCells(func(v *resource.TemplateVersion) []any { return []any{v.Spec.Fleet, len(v.Spec.References)} }),
 		Fields: map[string]func(any) string{
-			"spec.fleet": field(func(v *resource.TemplateVersion) string { return v.Spec.Fleet }),
+			"spec.fleet": typedField(func(v *resource.TemplateVersion) string { return v.Spec.Fleet }),
 		},
 	}
 }
@@ -247,8 +247,8 @@ func repositoryKind(k objects.Kind) Kind {
 			{Name: "URL", Type: "string", Path: ".spec.url", Description: "Where it is."},
 			{Name: "Accessible", Type: "string", Path: ".status.conditions[?(@.type==\"Accessible\")].status", Description: "Whether it could be reached."},
 		},
-		Cells: cells(func(r *resource.Repository) []any {
-			return []any{cmp.Or(r.Spec.Type, "git"), r.Spec.URL, condition(r.Status.Conditions, "Accessible")}
+		Cells: typedCells(func(r *resource.Repository) []any {
+			return []any{cmp.Or(r.Spec.Type, "git"), r.Spec.URL, conditionStatus(r.Status.Conditions, "Accessible")}
 		}),
 	}
 }
@@ -262,8 +262,8 @@ func resourceSyncKind(k objects.Kind) Kind {
 			{Name: "Synced", Type: "string", Path: ".status.conditions[?(@.type==\"Synced\")].status", Description: "Whether all its manifests are applied."},
 			{Name: "Commit", Type: "string", Path: ".status.observedCommit", Description: "The commit that was applied last.", Wide: true},
 		},
-		Cells: cells(func(r *resource.ResourceSync) []any {
-			return []any{r.Spec.Repository, r.Spec.TargetRevision, condition(r.Status.Conditions, "Synced"), r.Status.ObservedCommit}
+		Cells: typedCells(func(r *resource.ResourceSync) []any {
+			return []any{r.Spec.Repository, r.Spec.TargetRevision, conditionStatus(r.Status.Conditions, "Synced"), r.Status.ObservedCommit}
 		}),
 	}
 }
@@ -281,14 +281,14 @@ func upgradeKind(k objects.Kind) Kind {
 			{Name: "Reason", Type: "string", Path: ".status.rollout.reason", Description: "Why no more nodes begin."},
 			{Name: "Message", Type: "string", Path: ".status.rollout.message", Description: "The same for people.", Wide: true},
 		},
-		Cells: cells(func(u *resource.Upgrade) []any {
+		Cells: typedCells(func(u *resource.Upgrade) []any {
 			var r resource.UpgradeRollout
 			if u.Status.Rollout != nil {
 				r = *u.Status.Rollout
 			}
 			return []any{u.Spec.Goal(), r.Nodes, r.Succeeded, r.Upgrading, r.Failed, r.Away, r.Reason, r.Message}
 		}),
-		Fields: map[string]func(any) string{"action": field(func(u *resource.Upgrade) string { return u.Spec.Action() })},
+		Fields: map[string]func(any) string{"action": typedField(func(u *resource.Upgrade) string { return u.Spec.Action() })},
 	}
 }
 
@@ -300,7 +300,7 @@ func artifactKind(k objects.Kind) Kind {
 			{Name: "Programs", Type: "string", Description: "Which programs there are, for which architectures."},
 			{Name: "Source", Type: "string", Path: ".spec.source", Description: "Where nodes fetch them, if not from the hub."},
 		},
-		Cells: cells(func(a *resource.Artifact) []any {
+		Cells: typedCells(func(a *resource.Artifact) []any {
 			m, _ := resource.ParseManifest([]byte(a.Spec.Manifest)) // it was validated when it was written
 			var programs []string
 			for _, p := range m.Programs {
@@ -318,11 +318,11 @@ func enrollmentKind(k objects.Kind) Kind {
 			{Name: "Node", Type: "string", Path: ".spec.nodeName", Description: "The name that the node asks for."},
 			{Name: "Approval", Type: "string", Path: ".spec.approval", Description: "What was decided."},
 		},
-		Cells: cells(func(e *resource.EnrollmentRequest) []any {
+		Cells: typedCells(func(e *resource.EnrollmentRequest) []any {
 			return []any{cmp.Or(e.Spec.NodeName, e.Metadata.Name), cmp.Or(e.Spec.Approval, "Pending")}
 		}),
 		Fields: map[string]func(any) string{
-			"spec.signerName": field(func(e *resource.EnrollmentRequest) string { return e.Spec.SignerName }),
+			"spec.signerName": typedField(func(e *resource.EnrollmentRequest) string { return e.Spec.SignerName }),
 		},
 	}
 }
@@ -337,14 +337,14 @@ func configurationKind(k objects.Kind) Kind {
 			{Name: "Ready", Type: "string", Description: "Whether all nodes have the handler."},
 			{Name: "Accepted", Type: "string", Description: "Whether handlers accept the details."},
 		},
-		Cells: cells(func(c *resource.Configuration) []any {
+		Cells: typedCells(func(c *resource.Configuration) []any {
 			capacity := 1
 			if c.Spec.Capacity != nil {
 				capacity = *c.Spec.Capacity
 			}
 			return []any{
 				c.Spec.DiscoveryHandler.Name, capacity, c.Status.Instances,
-				condition(c.Status.Conditions, resource.ConditionHandlerReady), condition(c.Status.Conditions, resource.ConditionDetailsAccepted),
+				conditionStatus(c.Status.Conditions, resource.ConditionHandlerReady), conditionStatus(c.Status.Conditions, resource.ConditionDetailsAccepted),
 			}
 		}),
 	}
@@ -361,15 +361,15 @@ func instanceKind(k objects.Kind) Kind {
 			{Name: "Broker", Type: "string", Description: "Whether its broker runs on all nodes that use it, if it has one."},
 			{Name: "Device", Type: "string", Path: ".status.device", Description: "The Device that was made of it."},
 		},
-		Cells: cells(func(n *resource.Instance) []any {
+		Cells: typedCells(func(n *resource.Instance) []any {
 			return []any{
-				n.Spec.ConfigurationName, n.Spec.Shared, objects.JoinFirst(n.Spec.Nodes), condition(n.Status.Conditions, resource.ConditionVisible),
-				conditionIfAny(n.Status.Conditions, resource.ConditionBrokerReady), n.Status.Device,
+				n.Spec.ConfigurationName, n.Spec.Shared, objects.JoinFirst(n.Spec.Nodes), conditionStatus(n.Status.Conditions, resource.ConditionVisible),
+				conditionStatusIfAny(n.Status.Conditions, resource.ConditionBrokerReady), n.Status.Device,
 			}
 		}),
 		Fields: map[string]func(any) string{
-			"spec.configurationName": field(func(n *resource.Instance) string { return n.Spec.ConfigurationName }),
-			"spec.shortName":         field(func(n *resource.Instance) string { return n.Spec.ShortName }),
+			"spec.configurationName": typedField(func(n *resource.Instance) string { return n.Spec.ConfigurationName }),
+			"spec.shortName":         typedField(func(n *resource.Instance) string { return n.Spec.ShortName }),
 		},
 	}
 }
@@ -382,9 +382,9 @@ func secretKind(k objects.Kind) Kind {
 			{Name: "Type", Type: "string", Description: "For whom the values are."},
 			{Name: "Data", Type: "integer", Description: "How many values there are."},
 		},
-		Cells: cells(func(s *resource.Secret) []any { return []any{s.Type, len(s.Data)} }),
+		Cells: typedCells(func(s *resource.Secret) []any { return []any{s.Type, len(s.Data)} }),
 		Fields: map[string]func(any) string{
-			"type": field(func(s *resource.Secret) string { return s.Type }),
+			"type": typedField(func(s *resource.Secret) string { return s.Type }),
 		},
 	}
 }
@@ -396,7 +396,7 @@ func configMapKind(k objects.Kind) Kind {
 		Columns: []Column{
 			{Name: "Data", Type: "integer", Description: "How many values there are."},
 		},
-		Cells: cells(func(c *resource.ConfigMap) []any { return []any{len(c.Data) + len(c.BinaryData)} }),
+		Cells: typedCells(func(c *resource.ConfigMap) []any { return []any{len(c.Data) + len(c.BinaryData)} }),
 	}
 }
 
@@ -406,7 +406,7 @@ func leaseKind(k objects.Kind) Kind {
 		Kind: k, Plural: "leases", Singular: "lease",
 		NoStatus: true,
 		Columns:  []Column{{Name: "Holder", Type: "string", Path: ".spec.holderIdentity", Description: "The program that holds it."}},
-		Cells: cells(func(l *resource.Lease) []any {
+		Cells: typedCells(func(l *resource.Lease) []any {
 			if l.Spec.HolderIdentity == nil {
 				return []any{""}
 			}
@@ -432,7 +432,7 @@ func eventKind(k objects.Kind) Kind {
 			{Name: "Source", Type: "string", Description: "The program that saw it.", Wide: true},
 			{Name: "Name", Type: "string", Description: "Name of the object.", Wide: true},
 		},
-		Cells: cells(func(e *resource.Event) []any {
+		Cells: typedCells(func(e *resource.Event) []any {
 			first, last, count := e.Times()
 			return []any{
 				last, e.Type, e.Reason, e.InvolvedObject.String(), strconv.Itoa(count), e.Message,
@@ -458,13 +458,13 @@ func eventsEventKind(of objects.Kind) Kind {
 
 func eventFields(of, reporter string) map[string]func(any) string {
 	object := func(get func(resource.ObjectReference) string) func(any) string {
-		return field(func(e *resource.Event) string { return get(e.InvolvedObject) })
+		return typedField(func(e *resource.Event) string { return get(e.InvolvedObject) })
 	}
 	return map[string]func(any) string{
-		"reason":                field(func(e *resource.Event) string { return e.Reason }),
-		"type":                  field(func(e *resource.Event) string { return e.Type }),
-		"source":                field((*resource.Event).Reporter),
-		reporter:                field((*resource.Event).Reporter),
+		"reason":                typedField(func(e *resource.Event) string { return e.Reason }),
+		"type":                  typedField(func(e *resource.Event) string { return e.Type }),
+		"source":                typedField((*resource.Event).Reporter),
+		reporter:                typedField((*resource.Event).Reporter),
 		of + ".kind":            object(func(o resource.ObjectReference) string { return o.Kind }),
 		of + ".namespace":       object(func(o resource.ObjectReference) string { return o.Namespace }),
 		of + ".name":            object(func(o resource.ObjectReference) string { return o.Name }),

@@ -19,15 +19,15 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// sealed gives the hub a key for Secrets.
-func sealed(t *testing.T) func(*Options) {
-	key, err := seal.Make(t.TempDir())
+// withSealer gives the hub a key for Secrets.
+func withSealer(t *testing.T) func(*Options) {
+	key, err := seal.Create(t.TempDir())
 	require.NoError(t, err)
 	return func(o *Options) { o.Seal = key }
 }
 
-// samples are objects in which every field has a value, one or more of each kind.
-func samples(t *testing.T) map[string][]dict {
+// readSamples are objects in which every field has a value, one or more of each kind.
+func readSamples(t *testing.T) map[string][]dict {
 	text, err := os.ReadFile("testdata/samples.yaml")
 	require.NoError(t, err)
 	out := map[string][]dict{}
@@ -49,9 +49,9 @@ func (k *Kind) collection() string {
 	return k.root() + "/" + k.Plural
 }
 
-func name(o dict) string { return o["metadata"].(dict)["name"].(string) }
+func nameOf(o dict) string { return o["metadata"].(dict)["name"].(string) }
 
-func text(t *testing.T, v any) string {
+func marshalText(t *testing.T, v any) string {
 	raw, err := json.Marshal(v)
 	require.NoError(t, err)
 	return string(raw)
@@ -59,7 +59,7 @@ func text(t *testing.T, v any) string {
 
 // makeHost makes the Node that the samples of Upgrades are for.
 func (h *hub) makeHost() {
-	h.ok("POST", base+"/nodes", `{"metadata":{"name":"host","labels":{"node-role.kubernetes.io/edge":"","node-role.kubernetes.io/agent":"","stage":"production"}}}`)
+	h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"host","labels":{"node-role.kubernetes.io/edge":"","node-role.kubernetes.io/agent":"","stage":"production"}}}`)
 }
 
 // dropReady removes the conditions that the hub sets by itself with each write.
@@ -72,20 +72,20 @@ func dropReady(o dict) {
 
 // Each kind takes all of its fields, and gives them back.
 func TestEveryKindRoundTrips(t *testing.T) {
-	h := newHub(t, sealed(t))
+	h := newHub(t, withSealer(t))
 	h.makeHost()
-	all := samples(t)
+	all := readSamples(t)
 	for _, k := range Kinds() {
 		last := ""
 		for _, o := range all[k.Name] {
 			if o["apiVersion"] != k.APIVersion() {
 				continue // of another group
 			}
-			last = name(o)
-			at := k.collection() + "/" + name(o)
-			h.ok("POST", k.collection()+"?fieldValidation=Strict", text(t, o))
+			last = nameOf(o)
+			at := k.collection() + "/" + nameOf(o)
+			h.ok("POST", k.collection()+"?fieldValidation=Strict", marshalText(t, o))
 			if status, ok := o["status"]; ok {
-				h.ok("PATCH", at+"/status?fieldValidation=Strict", text(t, dict{"status": status}), "Content-Type", mergePatch)
+				h.ok("PATCH", at+"/status?fieldValidation=Strict", marshalText(t, dict{"status": status}), "Content-Type", mergePatch)
 			}
 			got := h.ok("GET", at, "")
 			if k.SetReady != nil {
@@ -110,17 +110,17 @@ func TestEveryKindRoundTrips(t *testing.T) {
 	}
 }
 
-// leaf is a place in a sample that the schema has a rule for.
-type leaf struct {
+// schemaLeaf is a place in a sample that the schema has a rule for.
+type schemaLeaf struct {
 	path []any // names and indexes
 	bad  any   // a value that breaks it; nil: none at all
 	rule string
 }
 
-// leaves finds the places in v for which def has rules.
-func leaves(def dict, v any, path []any, found *[]leaf) {
+// schemaLeaves finds the places in v for which def has rules.
+func schemaLeaves(def dict, v any, path []any, found *[]schemaLeaf) {
 	add := func(rule string, bad any, below ...any) {
-		*found = append(*found, leaf{slices.Concat(path, below), bad, rule})
+		*found = append(*found, schemaLeaf{slices.Concat(path, below), bad, rule})
 	}
 	if def["enum"] != nil {
 		add("enum", "nonsense")
@@ -147,21 +147,21 @@ func leaves(def dict, v any, path []any, found *[]leaf) {
 		props, _ := def["properties"].(dict)
 		for _, name := range slices.Sorted(maps.Keys(v)) {
 			if below, ok := props[name].(dict); ok {
-				leaves(below, v[name], slices.Concat(path, []any{name}), found)
+				schemaLeaves(below, v[name], slices.Concat(path, []any{name}), found)
 			}
 		}
 	case []any:
 		items, _ := def["items"].(dict)
 		for i := range v {
-			leaves(items, v[i], slices.Concat(path, []any{i}), found)
+			schemaLeaves(items, v[i], slices.Concat(path, []any{i}), found)
 		}
 	}
 }
 
-// broken is a copy of o in which one leaf is bad, and the path of that leaf in words.
-func broken(t *testing.T, o dict, l leaf) (dict, string) {
+// breakLeaf is a copy of o in which one leaf is bad, and the path of that leaf in words.
+func breakLeaf(t *testing.T, o dict, l schemaLeaf) (dict, string) {
 	out := dict{}
-	require.NoError(t, json.Unmarshal([]byte(text(t, o)), &out))
+	require.NoError(t, json.Unmarshal([]byte(marshalText(t, o)), &out))
 	var at any = out
 	said := ""
 	for i, step := range l.path {
@@ -187,30 +187,30 @@ func broken(t *testing.T, o dict, l leaf) (dict, string) {
 
 // What the schema asks is what the hub refuses, with the field's path.
 func TestSchemaRulesAreKept(t *testing.T) {
-	h := newHub(t, sealed(t))
+	h := newHub(t, withSealer(t))
 	h.makeHost()
-	all, defs := samples(t), schemas()
+	all, defs := readSamples(t), decodeSchemas()
 	tried := map[string]int{}
 	for _, k := range Kinds() {
 		for _, o := range all[k.Name] {
 			if o["apiVersion"] != k.APIVersion() {
 				continue // of another group
 			}
-			h.ok("POST", k.collection(), text(t, o))
+			h.ok("POST", k.collection(), marshalText(t, o))
 			props := defs[k.schemaName()].(dict)["properties"].(dict)
 			for _, part := range []string{"spec", "status"} {
 				if o[part] == nil {
 					continue
 				}
-				var found []leaf
-				leaves(props[part].(dict), o[part], []any{part}, &found)
+				var found []schemaLeaf
+				schemaLeaves(props[part].(dict), o[part], []any{part}, &found)
 				for _, l := range found {
-					bad, field := broken(t, o, l)
-					at := k.collection() + "/" + name(o)
+					bad, field := breakLeaf(t, o, l)
+					at := k.collection() + "/" + nameOf(o)
 					if part == "status" {
 						at += "/status"
 					}
-					r := h.do("PUT", at, text(t, bad))
+					r := h.do("PUT", at, marshalText(t, bad))
 					require.Equal(t, 422, r.code, "%s against %s at %s: %s", k.Name, l.rule, field, r.body)
 					causes, _ := r.at("details.causes").([]any)
 					require.True(t, slices.ContainsFunc(causes, func(c any) bool {
@@ -249,7 +249,7 @@ func filledIn(def dict, v any, at string, found map[string]bool) {
 
 // The tests with samples are about every field, because the samples have every field.
 func TestSamplesHaveEveryField(t *testing.T) {
-	all, defs := samples(t), schemas()
+	all, defs := readSamples(t), decodeSchemas()
 	for _, k := range Kinds() {
 		found := map[string]bool{}
 		for _, o := range all[k.Name] {
@@ -266,7 +266,7 @@ func TestSamplesHaveEveryField(t *testing.T) {
 }
 
 func TestSecretsAreSealed(t *testing.T) {
-	h := newHub(t, sealed(t))
+	h := newHub(t, withSealer(t))
 	at := "/api/v1/namespaces/default/secrets"
 	made := h.ok("POST", at, `{"metadata":{"name":"a","annotations":{"copy":"hunter2"}},"stringData":{"password":"hunter2"}}`)
 	require.Equal(t, "aHVudGVyMg==", made.str("data.password"))
@@ -316,11 +316,11 @@ func TestNoSecretsWithoutAKey(t *testing.T) {
 func TestRulesOfKinds(t *testing.T) {
 	h := newHub(t)
 	up := func(spec string) string { return `{"metadata":{"name":"up"},"spec":{` + spec + `}}` }
-	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
-	h.ok("POST", base+"/upgrades", up(`"version":"v1","nodeNames":["n1"]`))
+	h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"n1"}}`)
+	h.ok("POST", apiRoot+"/upgrades", up(`"version":"v1","nodeNames":["n1"]`))
 	says := func(field, spec string) {
 		t.Helper()
-		r := h.do("PUT", base+"/upgrades/up", up(spec))
+		r := h.do("PUT", apiRoot+"/upgrades/up", up(spec))
 		require.Equal(t, 422, r.code, "%s", r.body)
 		require.Equal(t, field, r.str("details.causes.0.field"))
 	}
@@ -329,14 +329,14 @@ func TestRulesOfKinds(t *testing.T) {
 	says("spec.labelSelector", `"version":"v1","labelSelector":{"matchLabels":{"a":"b"}}`)
 	says("spec.version", `"version":"v2","nodeNames":["n1"]`)
 	status := func(state string) {
-		h.ok("PATCH", base+"/upgrades/up/status", fmt.Sprintf(`{"status":{"nodes":[{"nodeName":"n1","history":[{"operationStatus":%q}]}]}}`, state), "Content-Type", mergePatch)
+		h.ok("PATCH", apiRoot+"/upgrades/up/status", fmt.Sprintf(`{"status":{"nodes":[{"nodeName":"n1","history":[{"operationStatus":%q}]}]}}`, state), "Content-Type", mergePatch)
 	}
 	status(resource.Upgrading)
 	says("spec.version", `"version":"v2","nodeNames":["n1"]`)
 	status(resource.UpgradeSuccess)
-	h.ok("PUT", base+"/upgrades/up", up(`"version":"v2","nodeNames":["n1"]`))
+	h.ok("PUT", apiRoot+"/upgrades/up", up(`"version":"v2","nodeNames":["n1"]`))
 
 	tv := `{"metadata":{"name":"f-1"},"spec":{"fleet":"%s","template":{"spec":{}}}}`
-	h.ok("POST", base+"/templateversions", fmt.Sprintf(tv, "f"))
-	h.refused(422, "Invalid", "PUT", base+"/templateversions/f-1", fmt.Sprintf(tv, "g"))
+	h.ok("POST", apiRoot+"/templateversions", fmt.Sprintf(tv, "f"))
+	h.refused(422, "Invalid", "PUT", apiRoot+"/templateversions/f-1", fmt.Sprintf(tv, "g"))
 }

@@ -55,8 +55,8 @@ func (s *server) get(w http.ResponseWriter, r *request) error {
 	return s.answer(w, r, http.StatusOK, stored)
 }
 
-// revision parses a resourceVersion; "" and "0" ask for none.
-func revision(text string) (uint64, error) {
+// parseRevision parses a resourceVersion; "" and "0" ask for none.
+func parseRevision(text string) (uint64, error) {
 	if text == "" {
 		return 0, nil
 	}
@@ -98,7 +98,7 @@ func (s *server) listOptions(r *request) (opts store.ListOptions, err error) {
 			return opts, badRequest("limit", "limit %.20q is not a number", text)
 		}
 	}
-	rev, err := revision(r.FormValue("resourceVersion"))
+	rev, err := parseRevision(r.FormValue("resourceVersion"))
 	if err != nil {
 		return opts, err
 	}
@@ -155,7 +155,7 @@ func (s *server) list(w http.ResponseWriter, r *request) error {
 	if err := r.checkNotOlder(meta); err != nil {
 		return err
 	}
-	turn := func() (func(), error) { return s.lists.take(r.Context(), accessIn(r.Context()).queue()) }
+	turn := func() (func(), error) { return s.lists.take(r.Context(), accessIn(r.Context()).turnName()) }
 	var head any = s.listHead(r.kind, r.format, meta)
 	items := itemWriter{"items", turn, func(out []byte, o store.Object) ([]byte, error) { return s.appendObject(out, r.kind, r.format, o) }}
 	if r.format.table {
@@ -169,26 +169,26 @@ func (s *server) list(w http.ResponseWriter, r *request) error {
 	if err := items.write(&all, head, objects); err != nil {
 		return err
 	}
-	return send(w, r.format, http.StatusOK, all.Bytes())
+	return sendFormatted(w, r.format, http.StatusOK, all.Bytes())
 }
 
 // checkNotOlder fails if a list is older than the client asked for, such as after the restore of an old backup.
 func (r *request) checkNotOlder(meta listMeta) error {
-	asked, err := revision(r.FormValue("resourceVersion"))
+	asked, err := parseRevision(r.FormValue("resourceVersion"))
 	if err != nil || r.FormValue("continue") != "" {
 		return err
 	}
-	newest, _ := revision(meta.ResourceVersion) // our own
+	newest, _ := parseRevision(meta.ResourceVersion) // our own
 	if newest >= asked {
 		return nil
 	}
-	e := refuse(http.StatusGatewayTimeout, "Timeout", "Too large resource version: %d, current: %d", asked, newest).
+	e := statusErrorf(http.StatusGatewayTimeout, "Timeout", "Too large resource version: %d, current: %d", asked, newest).
 		withCauses(metav1.StatusCause{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"})
 	e.status.Details.RetryAfterSeconds = 1
 	return e
 }
 
-func (s *server) listHead(k *Kind, f format, meta listMeta) listHead {
+func (s *server) listHead(k *Kind, f answerFormat, meta listMeta) listHead {
 	head := k.listHead(meta)
 	if f.partial {
 		head.APIVersion, head.Kind = "meta.k8s.io/"+f.version, partialKind+"List"
@@ -275,13 +275,13 @@ func (s *startedWriter) Write(p []byte) (int, error) {
 
 // collect reads pages from the store until it has as many selected objects as were asked for.
 func (s *server) collect(r *request, opts store.ListOptions, sel selector) ([]store.Object, listMeta, error) {
-	leave, err := s.lists.take(r.Context(), accessIn(r.Context()).queue())
+	leave, err := s.lists.take(r.Context(), accessIn(r.Context()).turnName())
 	if err != nil {
 		return nil, listMeta{}, err
 	}
 	defer leave()
 	limit := opts.Limit
-	opts.Reader = accessIn(r.Context()).queue()
+	opts.Reader = accessIn(r.Context()).turnName()
 	opts.Name = r.watchKey(sel).Name
 	if !sel.empty() && limit > 0 {
 		opts.Limit = max(limit, selectPage)
@@ -292,7 +292,7 @@ func (s *server) collect(r *request, opts store.ListOptions, sel selector) ([]st
 		if err != nil {
 			return nil, listMeta{}, r.about("", err)
 		}
-		meta := atRevision(page.Rev)
+		meta := listMetaAt(page.Rev)
 		if objects == nil && sel.empty() {
 			objects = make([]store.Object, 0, len(page.Items))
 		}
@@ -319,8 +319,8 @@ func (s *server) collect(r *request, opts store.ListOptions, sel selector) ([]st
 	}
 }
 
-// atRevision is the metadata of a list of a revision.
-func atRevision(rev uint64) (meta listMeta) {
+// listMetaAt is the metadata of a list of a revision.
+func listMetaAt(rev uint64) (meta listMeta) {
 	if rev > 0 {
 		meta.ResourceVersion = strconv.FormatUint(rev, 10)
 	}

@@ -19,20 +19,20 @@ const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
 func (h *hub) devices(n int) {
 	for i := range n {
-		body := strings.Replace(named(fmt.Sprintf("d%02d", i)), `"metadata":{`, fmt.Sprintf(`"metadata":{"labels":{"odd":"%v","n":"%d"},`, i%2 == 1, i), 1)
-		h.ok("POST", inNS+"/devices", strings.Replace(body, "n1", fmt.Sprint("n", i%3), 1))
+		body := strings.Replace(lampNamed(fmt.Sprintf("d%02d", i)), `"metadata":{`, fmt.Sprintf(`"metadata":{"labels":{"odd":"%v","n":"%d"},`, i%2 == 1, i), 1)
+		h.ok("POST", namespaceRoot+"/devices", strings.Replace(body, "n1", fmt.Sprint("n", i%3), 1))
 	}
 }
 
 func TestList(t *testing.T) {
 	h := newHub(t)
-	empty := h.ok("GET", inNS+"/devices", "")
+	empty := h.ok("GET", namespaceRoot+"/devices", "")
 	require.Equal(t, "DeviceList", empty.str("kind"))
 	require.Equal(t, []any{}, empty.at("items"))
 	h.devices(6)
-	h.ok("POST", base+"/namespaces/other/devices", named("x"))
-	require.Equal(t, []string{"d00", "d01", "d02", "d03", "d04", "d05"}, h.ok("GET", inNS+"/devices", "").names())
-	require.Len(t, h.ok("GET", base+"/devices", "").names(), 7)
+	h.ok("POST", apiRoot+"/namespaces/other/devices", lampNamed("x"))
+	require.Equal(t, []string{"d00", "d01", "d02", "d03", "d04", "d05"}, h.ok("GET", namespaceRoot+"/devices", "").names())
+	require.Len(t, h.ok("GET", apiRoot+"/devices", "").names(), 7)
 
 	for selector, want := range map[string]string{
 		"labelSelector=odd=true":                            "d01 d03 d05",
@@ -46,46 +46,46 @@ func TestList(t *testing.T) {
 		"fieldSelector=spec.nodeName=n1&labelSelector=odd":  "d01 d04",
 	} {
 		query := strings.ReplaceAll(url.PathEscape(selector), "+", "%2B")
-		require.Equal(t, want, strings.Join(h.ok("GET", inNS+"/devices?"+query, "").names(), " "), selector)
+		require.Equal(t, want, strings.Join(h.ok("GET", namespaceRoot+"/devices?"+query, "").names(), " "), selector)
 	}
 	for _, bad := range []string{
 		"labelSelector=a in b", "labelSelector=,", "labelSelector=a=b=c", "labelSelector=(", "fieldSelector=spec.colour=red",
 		"fieldSelector=metadata.name", "limit=x", "limit=-1", "continue=x", "continue=e30", "resourceVersion=x",
 	} {
-		h.refused(400, "BadRequest", "GET", inNS+"/devices?"+url.PathEscape(bad), "")
+		h.refused(400, "BadRequest", "GET", namespaceRoot+"/devices?"+url.PathEscape(bad), "")
 	}
 }
 
 func TestPages(t *testing.T) {
 	h := newHub(t)
 	h.devices(10)
-	first := h.ok("GET", inNS+"/devices?limit=4", "")
+	first := h.ok("GET", namespaceRoot+"/devices?limit=4", "")
 	require.EqualValues(t, 6, first.at("metadata.remainingItemCount"))
-	h.ok("DELETE", inNS+"/devices/d05", "")
-	h.ok("POST", inNS+"/devices", named("d041"))
-	second := h.ok("GET", inNS+"/devices?limit=4&continue="+first.str("metadata.continue"), "")
+	h.ok("DELETE", namespaceRoot+"/devices/d05", "")
+	h.ok("POST", namespaceRoot+"/devices", lampNamed("d041"))
+	second := h.ok("GET", namespaceRoot+"/devices?limit=4&continue="+first.str("metadata.continue"), "")
 	require.Equal(t, []string{"d04", "d05", "d06", "d07"}, second.names(), "as it was")
 	require.Equal(t, first.str("metadata.resourceVersion"), second.str("metadata.resourceVersion"))
-	third := h.ok("GET", inNS+"/devices?limit=4&continue="+second.str("metadata.continue"), "")
+	third := h.ok("GET", namespaceRoot+"/devices?limit=4&continue="+second.str("metadata.continue"), "")
 	require.Equal(t, []string{"d08", "d09"}, third.names())
 	require.Empty(t, third.str("metadata.continue"))
 
-	odd := h.ok("GET", inNS+"/devices?limit=2&labelSelector=odd=true", "")
+	odd := h.ok("GET", namespaceRoot+"/devices?limit=2&labelSelector=odd=true", "")
 	require.Equal(t, []string{"d01", "d03"}, odd.names())
 	require.Nil(t, odd.at("metadata.remainingItemCount"))
-	odd = h.ok("GET", inNS+"/devices?limit=2&labelSelector=odd=true&continue="+odd.str("metadata.continue"), "")
+	odd = h.ok("GET", namespaceRoot+"/devices?limit=2&labelSelector=odd=true&continue="+odd.str("metadata.continue"), "")
 	require.Equal(t, []string{"d07", "d09"}, odd.names())
 
 	gone := continueToken{Rev: 99999, Name: "d01"}.String()
-	h.refused(410, "Expired", "GET", inNS+"/devices?limit=2&continue="+gone, "")
+	h.refused(410, "Expired", "GET", namespaceRoot+"/devices?limit=2&continue="+gone, "")
 }
 
 func TestTable(t *testing.T) {
 	h := newHub(t)
-	h.ok("POST", inNS+"/devices", lamp("", ""))
-	h.ok("PUT", inNS+"/devices/lamp/status", `{"status":{"state":"online","conditions":[{"type":"InSync","status":"True"}]}}`)
+	h.ok("POST", namespaceRoot+"/devices", lampJSON("", ""))
+	h.ok("PUT", namespaceRoot+"/devices/lamp/status", `{"status":{"state":"online","conditions":[{"type":"InSync","status":"True"}]}}`)
 	h.pass(5*time.Minute + 7*time.Second)
-	r := h.ok("GET", inNS+"/devices?limit=500", "", "Accept", asTable)
+	r := h.ok("GET", namespaceRoot+"/devices?limit=500", "", "Accept", asTable)
 	require.Equal(t, "Table", r.str("kind"))
 	require.Equal(t, "meta.k8s.io/v1", r.str("apiVersion"))
 	var shown []string
@@ -97,18 +97,18 @@ func TestTable(t *testing.T) {
 	require.Equal(t, []string{"Name=lamp", "Node=n1", "Model=dimmable", "State=online", "In-Sync=True", "Age=5m7s"}, shown)
 	require.Equal(t, "PartialObjectMetadata", r.str("rows.0.object.kind"))
 	require.Equal(t, "lamp", r.str("rows.0.object.metadata.name"))
-	one := h.ok("GET", inNS+"/devices/lamp?includeObject=Object", "", "Accept", asTable)
+	one := h.ok("GET", namespaceRoot+"/devices/lamp?includeObject=Object", "", "Accept", asTable)
 	require.Equal(t, "n1", one.str("rows.0.object.spec.nodeName"))
-	none := h.ok("GET", inNS+"/devices/lamp?includeObject=None", "", "Accept", asTable)
+	none := h.ok("GET", namespaceRoot+"/devices/lamp?includeObject=None", "", "Accept", asTable)
 	require.Nil(t, none.at("rows.0.object"))
 }
 
 // As in Kubernetes' own tables: times are relative, and what there is no value of is <none>, so that columns stay apart.
 func TestATableHasRelativeTimesAndNoEmptyCells(t *testing.T) {
 	h := newHub(t)
-	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
-	h.ok("PUT", base+"/nodes/n1/status", `{"status":{"state":"online","lastSeen":"2026-11-21T09:00:00Z","certificateExpires":"2027-01-20T10:00:00Z"}}`)
-	h.ok("POST", inNS+"/devices", lamp("", ""))
+	h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"n1"}}`)
+	h.ok("PUT", apiRoot+"/nodes/n1/status", `{"status":{"state":"online","lastSeen":"2026-11-21T09:00:00Z","certificateExpires":"2027-01-20T10:00:00Z"}}`)
+	h.ok("POST", namespaceRoot+"/devices", lampJSON("", ""))
 	cells := func(path string) map[string]any {
 		r, found := h.ok("GET", path, "", "Accept", asTable), map[string]any{}
 		for i := range r.at("columnDefinitions").([]any) {
@@ -116,22 +116,22 @@ func TestATableHasRelativeTimesAndNoEmptyCells(t *testing.T) {
 		}
 		return found
 	}
-	node := cells(base + "/nodes")
+	node := cells(apiRoot + "/nodes")
 	require.Equal(t, "60m", node["Last-Seen"])
 	require.Equal(t, "in 60d", node["Certificate-Ends"])
 	require.Equal(t, "<none>", node["Fleet"])
 	require.Equal(t, "<none>", node["Image"])
-	device := cells(inNS + "/devices")
+	device := cells(namespaceRoot + "/devices")
 	require.Equal(t, "<none>", device["Last-Seen"])
 	require.Equal(t, "<none>", device["Reported"])
 }
 
 func TestReportedValuesInAWideTable(t *testing.T) {
 	h := newHub(t)
-	h.ok("POST", inNS+"/devices", lamp("", ""))
-	h.ok("PUT", inNS+"/devices/lamp/status", `{"status":{"twin":{"power":{"reported":{"value":"ON","ver":1}},
+	h.ok("POST", namespaceRoot+"/devices", lampJSON("", ""))
+	h.ok("PUT", namespaceRoot+"/devices/lamp/status", `{"status":{"twin":{"power":{"reported":{"value":"ON","ver":1}},
 		"brightness":{"reported":{"value":"40","ver":1}},"hue":{"desired":{"value":"7","ver":1}}}}}`)
-	r := h.ok("GET", inNS+"/devices/lamp", "", "Accept", asTable)
+	r := h.ok("GET", namespaceRoot+"/devices/lamp", "", "Accept", asTable)
 	columns := r.at("columnDefinitions").([]any)
 	last := len(columns) - 2 // before the age
 	require.Equal(t, "Reported", r.str(fmt.Sprintf("columnDefinitions.%d.name", last)))
@@ -145,7 +145,7 @@ func TestReportedValuesFitInARow(t *testing.T) {
 		for i, v := range values {
 			twin[fmt.Sprintf("p%02d", i)] = resource.TwinProperty{Reported: &resource.TwinValue{Value: v}}
 		}
-		return reported(twin)
+		return reportedCell(twin)
 	}
 	require.Empty(t, of())
 	require.Equal(t, "p00=21.5", of("21.5"))
@@ -158,81 +158,81 @@ func TestReportedValuesFitInARow(t *testing.T) {
 
 func TestWatch(t *testing.T) {
 	h := newHub(t)
-	h.ok("POST", inNS+"/devices", lamp("", ""))
-	rv := h.ok("GET", inNS+"/devices", "").str("metadata.resourceVersion")
-	w := h.watch(inNS + "/devices?watch=true&resourceVersion=" + rv)
-	everything := h.watch(base + "/devices?watch=1") // from what there is
+	h.ok("POST", namespaceRoot+"/devices", lampJSON("", ""))
+	rv := h.ok("GET", namespaceRoot+"/devices", "").str("metadata.resourceVersion")
+	w := h.watch(namespaceRoot + "/devices?watch=true&resourceVersion=" + rv)
+	everything := h.watch(apiRoot + "/devices?watch=1") // from what there is
 	everything.expect("ADDED lamp")
 
-	h.ok("POST", base+"/namespaces/other/devices", named("elsewhere"))
-	h.ok("PUT", inNS+"/devices/lamp/status", `{"status":{"state":"online"}}`)
+	h.ok("POST", apiRoot+"/namespaces/other/devices", lampNamed("elsewhere"))
+	h.ok("PUT", namespaceRoot+"/devices/lamp/status", `{"status":{"state":"online"}}`)
 	event := w.next()
 	require.Equal(t, "MODIFIED", event.str("type"))
 	require.Equal(t, "online", event.str("object.status.state"))
-	h.ok("DELETE", inNS+"/devices/lamp", "")
+	h.ok("DELETE", namespaceRoot+"/devices/lamp", "")
 	deleted := w.next()
 	require.Equal(t, "DELETED", deleted.str("type"))
 	require.NotEqual(t, event.str("object.metadata.resourceVersion"), deleted.str("object.metadata.resourceVersion"))
 	everything.expect("ADDED elsewhere", "MODIFIED lamp", "DELETED lamp")
 
-	resumed := h.watch(inNS + "/devices?watch=true&resourceVersion=" + event.str("object.metadata.resourceVersion"))
+	resumed := h.watch(namespaceRoot + "/devices?watch=true&resourceVersion=" + event.str("object.metadata.resourceVersion"))
 	require.Equal(t, deleted.tree, resumed.next().tree)
 }
 
 func TestWatchSelectors(t *testing.T) {
 	h := newHub(t)
 	h.devices(2)
-	red := h.watch(inNS + "/devices?watch=true&labelSelector=colour=red")
-	one := h.watch(inNS + "/devices?watch=true&fieldSelector=metadata.name=d01")
+	red := h.watch(namespaceRoot + "/devices?watch=true&labelSelector=colour=red")
+	one := h.watch(namespaceRoot + "/devices?watch=true&fieldSelector=metadata.name=d01")
 	one.expect("ADDED d01")
 	label := func(name, value string) {
-		h.ok("PATCH", inNS+"/devices/"+name, `{"metadata":{"labels":{"colour":`+value+`}}}`, "Content-Type", mergePatch)
+		h.ok("PATCH", namespaceRoot+"/devices/"+name, `{"metadata":{"labels":{"colour":`+value+`}}}`, "Content-Type", mergePatch)
 	}
 	label("d00", `"red"`)
 	red.expect("ADDED d00")
 	label("d01", `"blue"`)
 	label("d00", `"red"`) // no change
-	h.ok("PUT", inNS+"/devices/d00/status", `{"status":{"state":"online"}}`)
+	h.ok("PUT", namespaceRoot+"/devices/d00/status", `{"status":{"state":"online"}}`)
 	red.expect("MODIFIED d00")
 	label("d00", `null`)
 	red.expect("DELETED d00")
-	h.ok("DELETE", inNS+"/devices/d00", "")
+	h.ok("DELETE", namespaceRoot+"/devices/d00", "")
 	label("d01", `"red"`)
 	red.expect("ADDED d01")
-	h.ok("DELETE", inNS+"/devices/d01", "")
+	h.ok("DELETE", namespaceRoot+"/devices/d01", "")
 	red.expect("DELETED d01")
 	one.expect("MODIFIED d01", "MODIFIED d01", "DELETED d01")
 }
 
 func TestWatchTables(t *testing.T) {
 	h := newHub(t)
-	w := h.watch(inNS+"/devices?watch=true", "Accept", asTable)
-	h.ok("POST", inNS+"/devices", lamp("", ""))
+	w := h.watch(namespaceRoot+"/devices?watch=true", "Accept", asTable)
+	h.ok("POST", namespaceRoot+"/devices", lampJSON("", ""))
 	first := w.next()
 	require.Equal(t, "Table", first.str("object.kind"))
 	require.NotEmpty(t, first.at("object.columnDefinitions"))
 	require.Equal(t, "lamp", first.str("object.rows.0.cells.0"))
-	h.ok("DELETE", inNS+"/devices/lamp", "")
+	h.ok("DELETE", namespaceRoot+"/devices/lamp", "")
 	second := w.next()
 	require.Equal(t, "DELETED", second.str("type"))
 	require.Empty(t, second.at("object.columnDefinitions"))
-	h.refused(406, "NotAcceptable", "GET", inNS+"/devices?watch=true", "", "Accept", "application/yaml")
+	h.refused(406, "NotAcceptable", "GET", namespaceRoot+"/devices?watch=true", "", "Accept", "application/yaml")
 }
 
 func TestWatchGone(t *testing.T) {
 	h := newHub(t)
 	h.devices(1)
-	rv := h.ok("GET", inNS+"/devices", "").str("metadata.resourceVersion")
+	rv := h.ok("GET", namespaceRoot+"/devices", "").str("metadata.resourceVersion")
 	for range 20 { // more deletes than the store remembers
-		h.ok("POST", inNS+"/devices", lamp("", ""))
-		h.ok("DELETE", inNS+"/devices/lamp", "")
+		h.ok("POST", namespaceRoot+"/devices", lampJSON("", ""))
+		h.ok("DELETE", namespaceRoot+"/devices/lamp", "")
 	}
-	h.refused(410, "Expired", "GET", inNS+"/devices?watch=true&resourceVersion="+rv, "")
-	h.refused(410, "Expired", "GET", inNS+"/devices?watch=true&resourceVersion=999999", "")
-	h.refused(400, "BadRequest", "GET", inNS+"/devices?watch=true&resourceVersion=x", "")
-	h.refused(400, "BadRequest", "GET", inNS+"/devices?watch=true&timeoutSeconds=x", "")
-	h.refused(422, "Invalid", "GET", inNS+"/devices?watch=true&sendInitialEvents=true", "")
-	h.refused(422, "Invalid", "GET", inNS+"/devices?watch=true&resourceVersionMatch=Exact", "")
+	h.refused(410, "Expired", "GET", namespaceRoot+"/devices?watch=true&resourceVersion="+rv, "")
+	h.refused(410, "Expired", "GET", namespaceRoot+"/devices?watch=true&resourceVersion=999999", "")
+	h.refused(400, "BadRequest", "GET", namespaceRoot+"/devices?watch=true&resourceVersion=x", "")
+	h.refused(400, "BadRequest", "GET", namespaceRoot+"/devices?watch=true&timeoutSeconds=x", "")
+	h.refused(422, "Invalid", "GET", namespaceRoot+"/devices?watch=true&sendInitialEvents=true", "")
+	h.refused(422, "Invalid", "GET", namespaceRoot+"/devices?watch=true&resourceVersionMatch=Exact", "")
 }
 
 // goneWatcher stands for a store that loses a slow watcher.
@@ -246,7 +246,7 @@ func (g goneWatcher) Close() {}
 
 func TestWatchGoneMidway(t *testing.T) {
 	h := newHub(t, func(o *Options) { o.Watcher = goneWatcher{} })
-	w := h.watch(inNS + "/devices?watch=true")
+	w := h.watch(namespaceRoot + "/devices?watch=true")
 	event := w.next()
 	require.Equal(t, "ERROR", event.str("type"))
 	require.Equal(t, "Status", event.str("object.kind"))
@@ -259,7 +259,7 @@ func TestWatchGoneMidway(t *testing.T) {
 func TestBookmarks(t *testing.T) {
 	h := newHub(t, func(o *Options) { o.Bookmarks = 20 * time.Millisecond })
 	h.devices(1)
-	w := h.watch(inNS + "/devices?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
+	w := h.watch(namespaceRoot + "/devices?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
 	w.expect("ADDED d00")
 	mark := w.next()
 	require.Equal(t, "BOOKMARK", mark.str("type"))
@@ -270,11 +270,11 @@ func TestBookmarks(t *testing.T) {
 	require.Equal(t, "Device", mark.str("object.kind"))
 	require.Nil(t, mark.at("object.metadata.annotations"))
 
-	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`) // another kind moves it on
-	newest := h.ok("GET", base+"/nodes/n1", "").str("metadata.resourceVersion")
+	h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"n1"}}`) // another kind moves it on
+	newest := h.ok("GET", apiRoot+"/nodes/n1", "").str("metadata.resourceVersion")
 	require.Eventually(t, func() bool { return w.next().str("object.metadata.resourceVersion") == newest }, 30*time.Second, time.Millisecond)
 
-	quiet := h.watch(inNS + "/devices?watch=true&timeoutSeconds=1&resourceVersion=" + newest)
+	quiet := h.watch(namespaceRoot + "/devices?watch=true&timeoutSeconds=1&resourceVersion=" + newest)
 	line, err := quiet.lines.ReadBytes('\n')
 	require.Error(t, err, "nobody asked for bookmarks: %s", line)
 }
@@ -290,7 +290,7 @@ func TestDiscovery(t *testing.T) {
 	require.Equal(t, "APIGroup", h.ok("GET", "/apis/edgebus.io", "").str("kind"))
 	require.Equal(t, "APIVersions", h.ok("GET", "/api", "").str("kind"))
 	require.Equal(t, "APIResourceList", h.ok("GET", "/api/v1", "").str("kind"))
-	require.Equal(t, "devices/status", h.ok("GET", base, "").str("resources.1.name"))
+	require.Equal(t, "devices/status", h.ok("GET", apiRoot, "").str("resources.1.name"))
 	require.Equal(t, "1", h.ok("GET", "/version", "").str("major"))
 	require.Contains(t, string(h.ok("GET", "/openapi/v3", "").body), "/openapi/v3/apis/edgebus.io/v1alpha1")
 	doc := h.ok("GET", "/openapi/v3/apis/edgebus.io/v1alpha1", "")
@@ -314,7 +314,7 @@ func TestAge(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	f.Add(lamp("", `,"desired":{"a":1}`))
+	f.Add(lampJSON("", `,"desired":{"a":1}`))
 	f.Add(`{"metadata":{"ownerReferences":[{}],"creationTimestamp":null},"Spec":{}}`)
 	f.Add(`{"spec":{"properties":[{"name":"a","enum":[1,"b",{}]}]},"desiredMeta":{}}`)
 	kinds := Kinds()

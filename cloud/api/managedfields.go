@@ -21,16 +21,16 @@ import (
 const (
 	// maxManager bounds the name of a field manager, as in Kubernetes.
 	maxManager = 128
-	// lastApplied is the annotation in which kubectl apply keeps the manifest that it applied.
-	lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
-	// clientSide is kubectl's name for the manager of what kubectl apply wrote.
-	clientSide = "kubectl-client-side-apply"
-	// beforeFirst is the manager of what else an object had before its first server-side apply.
-	beforeFirst = "before-first-apply"
+	// lastAppliedAnnotation is the annotation in which kubectl apply keeps the manifest that it applied.
+	lastAppliedAnnotation = "kubectl.kubernetes.io/last-applied-configuration"
+	// clientSideManager is kubectl's name for the manager of what kubectl apply wrote.
+	clientSideManager = "kubectl-client-side-apply"
+	// beforeFirstManager is the manager of what else an object had before its first server-side apply.
+	beforeFirstManager = "before-first-apply"
 )
 
 // Managers are the field managers of all kinds and their dialects, for objects.Options.
-func Managers() *objects.Managers { return managersOf(withDialects(Kinds())) }
+func Managers() *objects.Managers { return managersOf(addDialects(Kinds())) }
 
 func managersOf(kinds []Kind) *objects.Managers {
 	var forms []objects.Form
@@ -97,9 +97,9 @@ func (k *Kind) managedForm(o *objects.Object, subresource string) (*unstructured
 // fields of the manager of the annotation, and removes those that its manifest doesn't have: so this manager must own
 // exactly what kubectl apply wrote.
 func (s *server) addManagers(k *Kind, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	text := live.GetAnnotations()[lastApplied]
+	text := live.GetAnnotations()[lastAppliedAnnotation]
 	if text == "" || len(live.GetManagedFields()) > 0 {
-		return live, nil // the first apply gives all fields to beforeFirst
+		return live, nil // the first apply gives all fields to beforeFirstManager
 	}
 	fm, err := s.objects.Managers.Get(k.groupVersionKind(), "")
 	if err != nil {
@@ -112,7 +112,7 @@ func (s *server) addManagers(k *Kind, live *unstructured.Unstructured) (*unstruc
 	}
 	// Users can write anything into the annotation. If it is no manifest the manager owns the annotation only.
 	applied := objects.NewUnstructured(live.GroupVersionKind())
-	applied.SetAnnotations(map[string]string{lastApplied: text})
+	applied.SetAnnotations(map[string]string{lastAppliedAnnotation: text})
 	return splitManagers(fm, applied, live)
 }
 
@@ -124,16 +124,16 @@ func (k *Kind) decodeLastApplied(text string) (*unstructured.Unstructured, error
 	}
 	k.dropStatus(applied)
 	applied.SetManagedFields(nil)
-	return applied, unstructured.SetNestedField(applied.Object, text, "metadata", "annotations", lastApplied)
+	return applied, unstructured.SetNestedField(applied.Object, text, "metadata", "annotations", lastAppliedAnnotation)
 }
 
-// splitManagers records clientSide as the manager of the fields that still are as applied, and beforeFirst of the rest.
+// splitManagers records clientSideManager as the manager of the fields that still are as applied, and beforeFirstManager of the rest.
 func splitManagers(fm *managedfields.FieldManager, applied, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	mine, err := fm.Update(objects.NewUnstructured(live.GroupVersionKind()), applied, clientSide)
+	mine, err := fm.Update(objects.NewUnstructured(live.GroupVersionKind()), applied, clientSideManager)
 	if err != nil {
 		return nil, managerError(err)
 	}
-	all, err := fm.Update(mine, live.DeepCopy(), beforeFirst)
+	all, err := fm.Update(mine, live.DeepCopy(), beforeFirstManager)
 	if err != nil {
 		return nil, managerError(err)
 	}
@@ -162,9 +162,9 @@ func checkFieldManager(r *request) error {
 	return nil
 }
 
-// appliedAlready reports whether an apply has changed nothing but the times of managed fields. The library sets such a time whenever the body
+// applyChangedNothing reports whether an apply has changed nothing but the times of managed fields. The library sets such a time whenever the body
 // has a field that is null or an empty map, as manifests made by Go programs have.
-func appliedAlready(old, next *objects.Object, subresource string) bool {
+func applyChangedNothing(old, next *objects.Object, subresource string) bool {
 	meaning := func(o *objects.Object) any {
 		m := o.Metadata
 		var managers []metav1.ManagedFieldsEntry
@@ -215,7 +215,7 @@ func withoutEmpty(v any) any {
 func managerError(err error) error {
 	var known apierrors.APIStatus
 	if !errors.As(err, &known) {
-		return refuse(http.StatusUnprocessableEntity, "Invalid", "the object can't be applied: %v", err)
+		return statusErrorf(http.StatusUnprocessableEntity, "Invalid", "the object can't be applied: %v", err)
 	}
 	return &statusError{known.Status(), err}
 }

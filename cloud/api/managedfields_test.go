@@ -8,7 +8,7 @@ import (
 )
 
 // owned lists who owns which of the fields at path, as they are written in the record.
-func (r reply) owned(path ...string) map[string][]string {
+func (r hubResponse) owned(path ...string) map[string][]string {
 	out := make(map[string][]string)
 	list, _ := r.at("metadata.managedFields").([]any)
 	for _, e := range list {
@@ -32,7 +32,7 @@ func (r reply) owned(path ...string) map[string][]string {
 // its manifest hasn't: so of what was there before, that owner has only what kubectl apply said.
 func TestWhoOwnedItBefore(t *testing.T) {
 	const head = `"apiVersion":"edgebus.io/v1alpha1","kind":"Device"`
-	client, before := []string{clientSide}, []string{beforeFirst}
+	client, before := []string{clientSideManager}, []string{beforeFirstManager}
 	for name, c := range map[string]struct {
 		said  string // by kubectl apply; the labels are room=hall, floor=2
 		owner map[string][]string
@@ -55,13 +55,13 @@ func TestWhoOwnedItBefore(t *testing.T) {
 			h := newHub(t)
 			text, err := json.Marshal(c.said)
 			require.NoError(t, err)
-			h.ok("POST", inNS+"/devices", lamp(`,"labels":{"room":"hall","floor":"2"},"annotations":{"`+lastApplied+`":`+string(text)+`,"note":"x"}`, ``))
-			got := h.apply("ann", `{`+needed+`}`, "")
+			h.ok("POST", namespaceRoot+"/devices", lampJSON(`,"labels":{"room":"hall","floor":"2"},"annotations":{"`+lastAppliedAnnotation+`":`+string(text)+`,"note":"x"}`, ``))
+			got := h.apply("ann", `{`+requiredSpec+`}`, "")
 			require.Equal(t, 200, got.code, "%s", got.body)
 			require.Equal(t, c.owner, got.owned("metadata", "labels"))
-			notes := map[string][]string{lastApplied: client, "note": before}
+			notes := map[string][]string{lastAppliedAnnotation: client, "note": before}
 			if c.said == "" {
-				notes[lastApplied] = before
+				notes[lastAppliedAnnotation] = before
 			}
 			require.Equal(t, notes, got.owned("metadata", "annotations"))
 		})
@@ -74,11 +74,11 @@ func TestWhatWasSaidCanBeNonsense(t *testing.T) {
 		h := newHub(t)
 		text, err := json.Marshal(`{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","spec":{"properties":` + said + `}}`)
 		require.NoError(t, err)
-		h.ok("POST", inNS+"/devicemodels", `{"metadata":{"name":"m","annotations":{"`+lastApplied+`":`+string(text)+`}},"spec":{"properties":[{"name":"x","type":"int"}]}}`)
-		got := h.do("PATCH", inNS+"/devicemodels/m?fieldManager=ann",
+		h.ok("POST", namespaceRoot+"/devicemodels", `{"metadata":{"name":"m","annotations":{"`+lastAppliedAnnotation+`":`+string(text)+`}},"spec":{"properties":[{"name":"x","type":"int"}]}}`)
+		got := h.do("PATCH", namespaceRoot+"/devicemodels/m?fieldManager=ann",
 			`{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","spec":{"description":"d"}}`, "Content-Type", applyPatch)
 		require.Equal(t, 200, got.code, "%s: %s", said, got.body)
-		require.Equal(t, map[string][]string{lastApplied: {clientSide}}, got.owned("metadata", "annotations"), said)
+		require.Equal(t, map[string][]string{lastAppliedAnnotation: {clientSideManager}}, got.owned("metadata", "annotations"), said)
 		require.Len(t, got.at("spec.properties"), 1, said)
 	}
 }
@@ -88,10 +88,10 @@ func TestTheStatusIsAppliedFirst(t *testing.T) {
 	h := newHub(t)
 	text, err := json.Marshal(`{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","metadata":{"labels":{"room":"hall"}}}`)
 	require.NoError(t, err)
-	h.ok("POST", inNS+"/devices", lamp(`,"labels":{"room":"hall","floor":"2"},"annotations":{"`+lastApplied+`":`+string(text)+`}`, ``))
-	got := h.do("PATCH", inNS+"/devices/lamp/status?fieldManager=ann", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","status":{"state":"online"}}`, "Content-Type", applyPatch)
+	h.ok("POST", namespaceRoot+"/devices", lampJSON(`,"labels":{"room":"hall","floor":"2"},"annotations":{"`+lastAppliedAnnotation+`":`+string(text)+`}`, ``))
+	got := h.do("PATCH", namespaceRoot+"/devices/lamp/status?fieldManager=ann", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","status":{"state":"online"}}`, "Content-Type", applyPatch)
 	require.Equal(t, 200, got.code, "%s", got.body)
-	require.Equal(t, map[string][]string{"room": {clientSide}, "floor": {beforeFirst}}, got.owned("metadata", "labels"))
+	require.Equal(t, map[string][]string{"room": {clientSideManager}, "floor": {beforeFirstManager}}, got.owned("metadata", "labels"))
 	for _, e := range got.at("metadata.managedFields").([]any) {
 		require.Equal(t, e.(dict)["manager"] == "ann", e.(dict)["subresource"] == "status")
 	}

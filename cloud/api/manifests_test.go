@@ -18,7 +18,7 @@ import (
 
 // asUser makes everybody an operator of all nodes, but As: controller.
 func asUser(o *Options) {
-	o.Who = func(r *http.Request) (broker.Identity, error) {
+	o.Authenticate = func(r *http.Request) (broker.Identity, error) {
 		role := topics.RoleOperator
 		if r.Header.Get("As") == "controller" {
 			role = topics.RoleController
@@ -31,34 +31,34 @@ const flightctlAPI = "/apis/flightctl.io/v1alpha1"
 
 // syncSamples are valid objects of a kind that users write and controllers report on, by the collection that they are posted to.
 var syncSamples = map[string]string{
-	base + "/resourcesyncs": `{"metadata":{"name":"s"},"spec":{"repository":"r","targetRevision":"main","path":"/"}}`,
+	apiRoot + "/resourcesyncs": `{"metadata":{"name":"s"},"spec":{"repository":"r","targetRevision":"main","path":"/"}}`,
 }
 
-func warnings(r reply) string { return strings.Join(r.header.Values("Warning"), "\n") }
+func warningsOf(r hubResponse) string { return strings.Join(r.header.Values("Warning"), "\n") }
 
 // All kinds are acted on: no write is warned about that has nothing wrong.
 func TestAllKindsAreActedOn(t *testing.T) {
 	h := newHub(t, asUser)
-	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
-	h.ok("POST", inNS+"/devicemodels", model)
+	h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"n1"}}`)
+	h.ok("POST", namespaceRoot+"/devicemodels", modelJSON)
 	for at, text := range map[string]string{
-		base + "/resourcesyncs": syncSamples[base+"/resourcesyncs"],
-		base + "/nodes":         `{"metadata":{"name":"plain"}}`, flightctlAPI + "/devices": `{"metadata":{"name":"n"},"spec":{"os":{"image":"os:1"}}}`, inNS + "/devices": lamp("", ""),
+		apiRoot + "/resourcesyncs": syncSamples[apiRoot+"/resourcesyncs"],
+		apiRoot + "/nodes":         `{"metadata":{"name":"plain"}}`, flightctlAPI + "/devices": `{"metadata":{"name":"n"},"spec":{"os":{"image":"os:1"}}}`, namespaceRoot + "/devices": lampJSON("", ""),
 		"/api/v1/namespaces/default/configmaps":              `{"metadata":{"name":"c"},"data":{"a":"b"}}`,
-		inNS + "/configurations":                             `{"metadata":{"name":"c"},"spec":{"discoveryHandler":{"name":"udev"}}}`,
+		namespaceRoot + "/configurations":                    `{"metadata":{"name":"c"},"spec":{"discoveryHandler":{"name":"udev"}}}`,
 		"/apis/akri.sh/v0/namespaces/default/configurations": `{"metadata":{"name":"c2"},"spec":{"discoveryHandler":{"name":"udev","discoveryDetails":"x"}}}`,
-		inNS + "/instances":                                  `{"metadata":{"name":"i"},"spec":{"configurationName":"c"}}`,
+		namespaceRoot + "/instances":                         `{"metadata":{"name":"i"},"spec":{"configurationName":"c"}}`,
 	} {
-		require.Empty(t, warnings(h.ok("POST", at, text)), "%s is acted on", at)
+		require.Empty(t, warningsOf(h.ok("POST", at, text)), "%s is acted on", at)
 	}
 }
 
 // A text that a host is going to be given has a grammar, in every form of the object.
 func TestTextForShellsIsRefused(t *testing.T) {
 	h := newHub(t, asUser)
-	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
+	h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"n1"}}`)
 	upgrade := func(version, installer, cmd string) string {
-		return text(t, dict{"metadata": dict{"name": "u"}, "spec": dict{
+		return marshalText(t, dict{"metadata": dict{"name": "u"}, "spec": dict{
 			"version": version, "upgradeInstaller": installer, "upgradeCmd": cmd, "nodeNames": []string{"n1"},
 		}})
 	}
@@ -66,7 +66,7 @@ func TestTextForShellsIsRefused(t *testing.T) {
 		"v1.10.0; rm -rf /", "$(id)", "`id`", "v1 && x", "a|b", "v1.0.0\nrm", "a > /etc/passwd", "'quoted'", `"quoted"`, "a\\b", "--help", "-o x", "a  b", "é", "*", "~root", "x\x00y", "{a,b}", "!1", "#x", "${IFS}",
 		strings.Repeat("1", 2000),
 	}
-	for _, at := range []string{base + "/upgrades", "/apis/upgrade.kubeedge.io/v1alpha2/upgrades"} {
+	for _, at := range []string{apiRoot + "/upgrades", "/apis/upgrade.kubeedge.io/v1alpha2/upgrades"} {
 		for _, text := range bad {
 			require.Contains(t, h.refused(422, "Invalid", "POST", at, upgrade(text, "", "")), "spec.version", "%q", text)
 			require.Contains(t, h.refused(422, "Invalid", "POST", at, upgrade("v1.0.0", text, "")), "spec.upgradeInstaller", "%q", text)
@@ -77,20 +77,20 @@ func TestTextForShellsIsRefused(t *testing.T) {
 		}
 	}
 	for _, where := range []struct{ at, form string }{
-		{base + "/nodes", `{"metadata":{"name":"n"},"spec":{"os":{"image":%s}}}`},
+		{apiRoot + "/nodes", `{"metadata":{"name":"n"},"spec":{"os":{"image":%s}}}`},
 		{flightctlAPI + "/devices", `{"metadata":{"name":"n"},"spec":{"os":{"image":%s}}}`},
-		{base + "/fleets", `{"metadata":{"name":"n"},"spec":{"template":{"spec":{"os":{"image":%s}}}}}`},
+		{apiRoot + "/fleets", `{"metadata":{"name":"n"},"spec":{"template":{"spec":{"os":{"image":%s}}}}}`},
 		{"/api/v1/fleets", `{"metadata":{"name":"n"},"spec":{"template":{"spec":{"os":{"image":%s}}}}}`},
 	} {
 		for _, image := range append(bad, "a:b:c", "UPPER/name", "name@sha256:123", "https://host/x") {
-			require.Contains(t, h.refused(422, "Invalid", "POST", where.at, fmt.Sprintf(where.form, text(t, image))), "os.image", "%q", image)
+			require.Contains(t, h.refused(422, "Invalid", "POST", where.at, fmt.Sprintf(where.form, marshalText(t, image))), "os.image", "%q", image)
 		}
 		for _, image := range []string{"os:1", "quay.io/redhat/rhde:9.2", "localhost:5000/a/b_c/d-e:v1.0", "Registry.Example.org/a@sha256:" + strings.Repeat("0a", 32)} {
-			h.ok("POST", where.at+"?dryRun=All", fmt.Sprintf(where.form, text(t, image)))
+			h.ok("POST", where.at+"?dryRun=All", fmt.Sprintf(where.form, marshalText(t, image)))
 		}
 	}
 	for _, revision := range bad {
-		said := h.refused(422, "Invalid", "POST", base+"/resourcesyncs", text(t, dict{
+		said := h.refused(422, "Invalid", "POST", apiRoot+"/resourcesyncs", marshalText(t, dict{
 			"metadata": dict{"name": "s"}, "spec": dict{"repository": "r", "path": "/", "targetRevision": revision},
 		}))
 		require.Contains(t, said, "spec.targetRevision", "%q", revision)
@@ -99,14 +99,14 @@ func TestTextForShellsIsRefused(t *testing.T) {
 
 func TestNodesThatAreNotThereAreDoubted(t *testing.T) {
 	h := newHub(t, asUser)
-	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`)
+	h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"n1"}}`)
 	for at, form := range map[string]string{
-		base + "/upgrades": `{"metadata":{"name":"u"},"spec":{"version":"v1.0.0","nodeNames":[%s]}}`,
+		apiRoot + "/upgrades":                         `{"metadata":{"name":"u"},"spec":{"version":"v1.0.0","nodeNames":[%s]}}`,
 		"/apis/upgrade.kubeedge.io/v1alpha2/upgrades": `{"metadata":{"name":"u"},"spec":{"version":"v1.0.0","nodeNames":[%s]}}`,
 	} {
-		said := warnings(h.ok("POST", at+"?dryRun=All", fmt.Sprintf(form, `"n1","n7","n8"`)))
+		said := warningsOf(h.ok("POST", at+"?dryRun=All", fmt.Sprintf(form, `"n1","n7","n8"`)))
 		require.Contains(t, said, "there is no Node n7, n8", at)
-		require.NotContains(t, warnings(h.ok("POST", at+"?dryRun=All", fmt.Sprintf(form, `"n1"`))), "there is no Node", at)
+		require.NotContains(t, warningsOf(h.ok("POST", at+"?dryRun=All", fmt.Sprintf(form, `"n1"`))), "there is no Node", at)
 	}
 }
 
@@ -116,9 +116,9 @@ func TestUsersMakeNoTemplateVersions(t *testing.T) {
 	version := func(name string) string {
 		return `{"metadata":{"name":"` + name + `"},"spec":{"fleet":"f","template":{"spec":{}}}}`
 	}
-	h.ok("POST", base+"/fleets", `{"metadata":{"name":"f"},"spec":{"template":{"spec":{}}}}`)
-	h.ok("POST", base+"/templateversions", version("f-1"), "As", "controller")
-	for _, at := range []string{base + "/templateversions", flightctlAPI + "/templateversions"} {
+	h.ok("POST", apiRoot+"/fleets", `{"metadata":{"name":"f"},"spec":{"template":{"spec":{}}}}`)
+	h.ok("POST", apiRoot+"/templateversions", version("f-1"), "As", "controller")
+	for _, at := range []string{apiRoot + "/templateversions", flightctlAPI + "/templateversions"} {
 		for _, c := range [][3]string{
 			{"POST", at, "application/json"},
 			{"PUT", at + "/f-1", "application/json"},
@@ -161,10 +161,10 @@ func TestStatusAndOwnerAreTheControllers(t *testing.T) {
 		require.Contains(t, said, "role controller", one)
 		h.ok("PATCH", one+"/status", `{"status":null}`, "Content-Type", mergePatch, "As", "controller")
 	}
-	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"},"spec":{"os":{"image":"os:1"}}}`)
-	require.Equal(t, "Fleet/shops", h.ok("PATCH", base+"/nodes/n1", `{"metadata":{"owner":"Fleet/shops"}}`, "Content-Type", mergePatch, "Impersonate-User", "controller").str("metadata.owner"))
-	h.ok("PATCH", base+"/nodes/n1", `{"spec":{"os":{"image":"os:2"}}}`, "Content-Type", mergePatch, "Impersonate-User", "controller")
-	for _, at := range []string{base + "/nodes/n1", flightctlAPI + "/devices/n1", "/api/v1/devices/n1"} {
+	h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"n1"},"spec":{"os":{"image":"os:1"}}}`)
+	require.Equal(t, "Fleet/shops", h.ok("PATCH", apiRoot+"/nodes/n1", `{"metadata":{"owner":"Fleet/shops"}}`, "Content-Type", mergePatch, "Impersonate-User", "controller").str("metadata.owner"))
+	h.ok("PATCH", apiRoot+"/nodes/n1", `{"spec":{"os":{"image":"os:2"}}}`, "Content-Type", mergePatch, "Impersonate-User", "controller")
+	for _, at := range []string{apiRoot + "/nodes/n1", flightctlAPI + "/devices/n1", "/api/v1/devices/n1"} {
 		for _, body := range []string{`{"spec":{"os":{"image":"os:3"}}}`, `{"metadata":{"owner":"Fleet/mine"}}`, `{"metadata":{"owner":null}}`} {
 			require.Contains(t, h.refused(409, "Conflict", "PATCH", at, body, "Content-Type", mergePatch), "Fleet/shops manages the object", at)
 		}

@@ -17,15 +17,15 @@ func TestAMadeNameThatIsTakenIsMadeAgain(t *testing.T) {
 			return suffixes[min(made, len(suffixes))-1]
 		}
 	})
-	h.ok("POST", inNS+"/devicemodels", model)
+	h.ok("POST", namespaceRoot+"/devicemodels", modelJSON)
 	body := `{"metadata":{"generateName":"lamp-"},"spec":{"deviceModelRef":{"name":"dimmable"},"protocol":{"type":"modbus"}}}`
 	for _, want := range []struct{ namespace, name string }{{"default", "lamp-a"}, {"default", "lamp-b"}, {"other", "lamp-c"}} {
-		got := h.ok("POST", base+"/namespaces/"+want.namespace+"/devices", body)
+		got := h.ok("POST", apiRoot+"/namespaces/"+want.namespace+"/devices", body)
 		require.Equal(t, want.name, got.str("metadata.name"))
 		require.Equal(t, "lamp-", got.str("metadata.generateName"))
 	}
 	require.Equal(t, len(suffixes), made)
-	h.refused(http.StatusConflict, "AlreadyExists", "POST", inNS+"/devices", body)
+	h.refused(http.StatusConflict, "AlreadyExists", "POST", namespaceRoot+"/devices", body)
 	require.Equal(t, len(suffixes)+9, made)
-	require.Equal(t, []string{"lamp-a", "lamp-b"}, h.ok("GET", inNS+"/devices", "").names())
+	require.Equal(t, []string{"lamp-a", "lamp-b"}, h.ok("GET", namespaceRoot+"/devices", "").names())
 }

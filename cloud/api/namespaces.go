@@ -63,25 +63,25 @@ func (s *server) addNamespaces(ctx context.Context, a access, k *Kind, names map
 func (s *server) serveNamespaces(w http.ResponseWriter, r *http.Request) error {
 	r.Form = r.URL.Query()
 	const what = "a namespace is no object here: every name is one, and it is listed as long as an object is in it"
-	applies := r.Method == http.MethodPatch && (mediaType(r) == applyPatch || r.FormValue("fieldManager") == clientSide)
+	applies := r.Method == http.MethodPatch && (mediaType(r) == applyPatch || r.FormValue("fieldManager") == clientSideManager)
 	switch {
 	case r.Method == http.MethodGet || r.Method == http.MethodHead:
 	case applies && r.PathValue("name") != "":
-		warn(w, "%s; nothing of this Namespace is stored", what)
+		addWarning(w, "%s; nothing of this Namespace is stored", what)
 	default:
-		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed",
+		return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed",
 			"%s. It needs no making, and has no labels; it goes when its objects are deleted", what)
 	}
 	return s.showNamespaces(w, r)
 }
 
 func (s *server) showNamespaces(w http.ResponseWriter, r *http.Request) error {
-	f, err := negotiate(r)
+	f, err := negotiateFormat(r)
 	if err != nil {
 		return err
 	}
-	if httpserver.IsTrue(r.Form, "watch") || r.FormValue("labelSelector")+r.FormValue("fieldSelector") != "" {
-		return refuse(http.StatusMethodNotAllowed, "MethodNotAllowed", "namespaces can be listed, all of them, and read by name; they are not objects that can be watched or selected")
+	if httpserver.IsQueryTrue(r.Form, "watch") || r.FormValue("labelSelector")+r.FormValue("fieldSelector") != "" {
+		return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed", "namespaces can be listed, all of them, and read by name; they are not objects that can be watched or selected")
 	}
 	var names []string
 	one := r.PathValue("name")
@@ -91,7 +91,7 @@ func (s *server) showNamespaces(w http.ResponseWriter, r *http.Request) error {
 		}
 	} else {
 		if err := (resource.Meta{Name: one, Namespace: one}).Validate(); err != nil {
-			return refuse(http.StatusNotFound, "NotFound", "namespaces %q not found: %v", one, err)
+			return statusErrorf(http.StatusNotFound, "NotFound", "namespaces %q not found: %v", one, err)
 		}
 		names = []string{one}
 	}
@@ -120,5 +120,5 @@ func (s *server) showNamespaces(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return send(w, f, http.StatusOK, raw)
+	return sendFormatted(w, f, http.StatusOK, raw)
 }

@@ -9,12 +9,12 @@ import (
 
 // A namespace is there as long as somebody sees something in it.
 func TestNamespacesAreListed(t *testing.T) {
-	h := withPeople(t)
+	h := newHubWithUsers(t)
 	boss := []string{"As", "boss"}
 	for name, node := range map[string]string{"a": "n1", "b": "n2", "c": "n2"} {
 		space := "/" + map[string]string{"a": "attic", "b": "barn", "c": "barn"}[name] + "/"
-		body := strings.Replace(onNode("lamp-"+name, node), "default", "", 1)
-		h.ok("POST", base+"/namespaces"+space+"devices", body, boss...)
+		body := strings.Replace(deviceOnNode("lamp-"+name, node), "default", "", 1)
+		h.ok("POST", apiRoot+"/namespaces"+space+"devices", body, boss...)
 	}
 	seen := func(as string) (names []string) {
 		list := h.ok("GET", "/api/v1/namespaces", "", "As", as)
@@ -34,7 +34,7 @@ func TestNamespacesAreListed(t *testing.T) {
 		"of others' nodes nothing is told: every name is a namespace")
 	h.refused(404, "NotFound", "GET", "/api/v1/namespaces/No.name", "", boss...)
 	h.refused(401, "Unauthorized", "GET", "/api/v1/namespaces", "")
-	h.ok("DELETE", base+"/namespaces/attic/devices/lamp-a", "", boss...)
+	h.ok("DELETE", apiRoot+"/namespaces/attic/devices/lamp-a", "", boss...)
 	require.Equal(t, []string{"barn", "default"}, seen("boss"))
 }
 
@@ -56,15 +56,15 @@ func TestNamespacesAreAppliedButNotWritten(t *testing.T) {
 	for _, c := range [][2]string{{"kubectl-client-side-apply", strategicPatch}, {"kubectl", applyPatch}} {
 		applied := h.ok("PATCH", at+"/shop?fieldManager="+c[0], body, "Content-Type", c[1])
 		require.Equal(t, "Namespace", applied.str("kind"))
-		require.Contains(t, warnings(applied), "nothing of this Namespace is stored")
+		require.Contains(t, warningsOf(applied), "nothing of this Namespace is stored")
 	}
 }
 
 // What `kubectl get all` asks for needs no right of its own, so that everybody who may list devices has an answer.
 func TestGetAllLeavesCredentialsOut(t *testing.T) {
-	h := withPeople(t)
+	h := newHubWithUsers(t)
 	all := map[string]bool{}
-	for _, r := range h.ok("GET", base, "", "As", "boss").at("resources").([]any) {
+	for _, r := range h.ok("GET", apiRoot, "", "As", "boss").at("resources").([]any) {
 		kind := r.(map[string]any)
 		categories, _ := kind["categories"].([]any)
 		all[kind["name"].(string)] = len(categories) == 1

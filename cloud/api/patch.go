@@ -43,14 +43,14 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 		return badRequest("force", "force is for server-side apply only")
 	}
 	if !slices.Contains(r.kind.patches(), r.media) {
-		return refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
+		return statusErrorf(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
 			"the body of the request was in an unknown format - accepted media types include: %s", strings.Join(r.kind.patches(), ", "))
 	}
 	raw, err := r.body(mergePatch, jsonPatch, strategicPatch)
 	if err != nil {
 		return err
 	}
-	patch, err := patcher(r.media, raw)
+	patch, err := newPatcher(r.media, raw)
 	if err != nil {
 		return err
 	}
@@ -106,8 +106,8 @@ func setsRevision(media string, raw []byte) bool {
 	return false
 }
 
-// patcher is the function that applies a patch.
-func patcher(media string, raw []byte) (func([]byte) ([]byte, error), error) {
+// newPatcher is the function that applies a patch.
+func newPatcher(media string, raw []byte) (func([]byte) ([]byte, error), error) {
 	switch media {
 	case strategicPatch:
 		return strategicPatcher(raw)
@@ -122,7 +122,7 @@ func patcher(media string, raw []byte) (func([]byte) ([]byte, error), error) {
 		if err := errors.Join(decodeNumbers(doc, &target), decodeNumbers(raw, &patch)); err != nil {
 			return nil, err
 		}
-		return json.Marshal(merge(target, patch))
+		return json.Marshal(applyMergePatch(target, patch))
 	}, nil
 }
 
@@ -133,9 +133,9 @@ func decodeNumbers(raw []byte, v any) error {
 	return d.Decode(v)
 }
 
-// merge applies a merge patch (RFC 7396). The time that jsonpatch.MergePatch needs grows with the square of the fields
+// applyMergePatch applies a merge patch (RFC 7396). The time that jsonpatch.MergePatch needs grows with the square of the fields
 // that a patch removes.
-func merge(target, patch any) any {
+func applyMergePatch(target, patch any) any {
 	changes, ok := patch.(map[string]any)
 	if !ok {
 		return patch
@@ -148,7 +148,7 @@ func merge(target, patch any) any {
 		if value == nil {
 			delete(fields, name)
 		} else {
-			fields[name] = merge(fields[name], value)
+			fields[name] = applyMergePatch(fields[name], value)
 		}
 	}
 	return fields
@@ -160,7 +160,7 @@ func jsonPatcher(raw []byte) (func([]byte) ([]byte, error), error) {
 		return nil, badRequest("", "a JSON patch is a list of operations: %v", err)
 	}
 	if len(ops) > maxOperations {
-		return nil, refuse(http.StatusRequestEntityTooLarge, "RequestEntityTooLarge", "a JSON patch has at most %d operations, this one %d", maxOperations, len(ops))
+		return nil, statusErrorf(http.StatusRequestEntityTooLarge, "RequestEntityTooLarge", "a JSON patch has at most %d operations, this one %d", maxOperations, len(ops))
 	}
 	opts := jsonpatch.NewApplyOptions()
 	opts.AccumulatedCopySizeLimit = maxCopied
@@ -227,7 +227,7 @@ func (r *request) isApply() bool {
 // apply serves server-side apply. It creates the object if there is none.
 func (s *server) apply(w http.ResponseWriter, r *request) error {
 	if of := s.recordedKind(r.kind); of != r.kind && (len(r.kind.FieldNames) > 0 || r.subresource != "") {
-		return refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
+		return statusErrorf(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
 			"server-side apply of this is for %s in the form of %s", of.Plural, of.APIVersion())
 	}
 	if r.FormValue("fieldManager") == "" {
@@ -362,7 +362,7 @@ func (k *Kind) dropStatus(config *unstructured.Unstructured) {
 // expectedRevision is the resourceVersion in a configuration. Manifests of dialects have meaningless ones.
 func (r *request) expectedRevision(config *unstructured.Unstructured) string {
 	text := config.GetResourceVersion()
-	if _, err := revision(text); err != nil && r.kind.dialect != nil {
+	if _, err := parseRevision(text); err != nil && r.kind.dialect != nil {
 		return ""
 	}
 	return text
@@ -390,7 +390,7 @@ func (s *server) mergeApplied(r *request, old *objects.Object, live, config *uns
 	if err != nil {
 		return nil, err
 	}
-	merged, err := fm.Apply(live, config.DeepCopy(), r.FormValue("fieldManager"), httpserver.IsTrue(r.Form, "force"))
+	merged, err := fm.Apply(live, config.DeepCopy(), r.FormValue("fieldManager"), httpserver.IsQueryTrue(r.Form, "force"))
 	if err != nil {
 		return nil, managerError(err)
 	}
@@ -399,7 +399,7 @@ func (s *server) mergeApplied(r *request, old *objects.Object, live, config *uns
 		return nil, err
 	}
 	next, _, err := r.toCanonical(raw, old)
-	if err == nil && old != nil && appliedAlready(old, next, r.subresource) {
+	if err == nil && old != nil && applyChangedNothing(old, next, r.subresource) {
 		next.Metadata.ManagedFields = old.Metadata.ManagedFields
 	}
 	return next, err

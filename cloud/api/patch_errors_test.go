@@ -10,8 +10,8 @@ import (
 // kubectl shows of an invalid object nothing but its causes, so each has one that says why.
 func TestARefusedPatchHasACauseThatSaysWhy(t *testing.T) {
 	h := newHub(t)
-	h.ok("POST", inNS+"/devicemodels", model)
-	at := inNS + "/devicemodels/dimmable"
+	h.ok("POST", namespaceRoot+"/devicemodels", modelJSON)
+	at := namespaceRoot + "/devicemodels/dimmable"
 	for _, c := range []struct{ media, patch, field, says string }{
 		{jsonPatch, `[{"op":"test","path":"/metadata/name","value":"other"}]`, "patch", "the patch is not for this object"},
 		{jsonPatch, `[{"op":"remove","path":"/spec/nothing"}]`, "patch", "the patch can't be applied"},

@@ -92,7 +92,7 @@ var (
 func fromProtobuf(raw []byte, k *Kind) ([]byte, error) {
 	fields, known := protobufFields[k.APIVersion()+"/"+k.Name]
 	if !known {
-		return nil, refuse(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
+		return nil, statusErrorf(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
 			"of what clients send in protobuf the hub reads Secrets, ConfigMaps, Events, Leases and the options of a deletion: "+
 				"send application/json or application/yaml, as kubectl apply -f does")
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// protobuf is an object as kubectl create sends it.
-func protobuf(t testing.TB, apiVersion, kind string, fields ...[]byte) string {
+// encodeProtobuf is an object as kubectl create sends it.
+func encodeProtobuf(t testing.TB, apiVersion, kind string, fields ...[]byte) string {
 	t.Helper()
 	meta, err := (&metav1.ObjectMeta{Name: "a", Labels: map[string]string{"room": "hall"}}).Marshal()
 	require.NoError(t, err)
@@ -39,27 +39,27 @@ func packedFlag(n protowire.Number) []byte {
 
 // A media type is the same in capitals, and with parameters.
 func TestMediaTypesAreParsed(t *testing.T) {
-	h := newHub(t, sealed(t))
+	h := newHub(t, withSealer(t))
 	const secrets = "/api/v1/namespaces/default/secrets"
 	for _, media := range []string{protobufType + "; charset=x", "Application/Vnd.Kubernetes.Protobuf"} {
-		made := h.do("POST", secrets+"?dryRun=All", protobuf(t, "v1", "Secret", packedEntry(4, "user", "ann")), "Content-Type", media)
+		made := h.do("POST", secrets+"?dryRun=All", encodeProtobuf(t, "v1", "Secret", packedEntry(4, "user", "ann")), "Content-Type", media)
 		require.Equal(t, 201, made.code, "%s", made.body)
 		require.Equal(t, "YW5u", made.str("data.user"))
 		h.refused(400, "BadRequest", "POST", authorizationRoot+"/selfsubjectaccessreviews", "{}", "Content-Type", media)
 	}
-	h.do("PATCH", inNS+"/devices/lamp?fieldManager=ann", "apiVersion: edgebus.io/v1alpha1\nkind: Device\nspec: {"+needed+"}", "Content-Type", applyPatch)
-	applied := h.ok("PATCH", inNS+"/devices/lamp?fieldManager=ann",
-		"apiVersion: edgebus.io/v1alpha1\nkind: Device\nspec: {"+needed+", nodeName: n1}", "Content-Type", "Application/Apply-Patch+YAML; charset=utf-8")
+	h.do("PATCH", namespaceRoot+"/devices/lamp?fieldManager=ann", "apiVersion: edgebus.io/v1alpha1\nkind: Device\nspec: {"+requiredSpec+"}", "Content-Type", applyPatch)
+	applied := h.ok("PATCH", namespaceRoot+"/devices/lamp?fieldManager=ann",
+		"apiVersion: edgebus.io/v1alpha1\nkind: Device\nspec: {"+requiredSpec+", nodeName: n1}", "Content-Type", "Application/Apply-Patch+YAML; charset=utf-8")
 	require.Equal(t, []string{"ann"}, applied.managers())
 	require.Equal(t, "Apply", applied.str("metadata.managedFields.0.operation"))
 }
 
 func TestProtobuf(t *testing.T) {
-	h := newHub(t, sealed(t))
+	h := newHub(t, withSealer(t))
 	const secrets, maps = "/api/v1/namespaces/default/secrets", "/api/v1/namespaces/default/configmaps"
-	post := func(path, body string) reply { return h.do("POST", path, body, "Content-Type", protobufType) }
+	post := func(path, body string) hubResponse { return h.do("POST", path, body, "Content-Type", protobufType) }
 
-	made := post(secrets, protobuf(t, "v1", "Secret", packedEntry(2, "password", "\xff\x00"), packedEntry(2, "none", ""), packedEntry(4, "user", "ann"),
+	made := post(secrets, encodeProtobuf(t, "v1", "Secret", packedEntry(2, "password", "\xff\x00"), packedEntry(2, "none", ""), packedEntry(4, "user", "ann"),
 		packedBytes(3, []byte("kubernetes.io/tls")), packedFlag(5), packedBytes(99, []byte("from the future"))))
 	require.Equal(t, 201, made.code, "%s", made.body)
 	require.Equal(t, "hall", made.str("metadata.labels.room"))
@@ -67,22 +67,22 @@ func TestProtobuf(t *testing.T) {
 	require.Equal(t, "kubernetes.io/tls", made.str("type"))
 	require.Equal(t, true, made.at("immutable"))
 
-	made = post(maps, protobuf(t, "v1", "ConfigMap", packedEntry(2, "a", "text"), packedEntry(3, "b", "\x00")))
+	made = post(maps, encodeProtobuf(t, "v1", "ConfigMap", packedEntry(2, "a", "text"), packedEntry(3, "b", "\x00")))
 	require.Equal(t, 201, made.code, "%s", made.body)
 	require.Equal(t, dict{"a": "text"}, made.at("data"))
 	require.Equal(t, dict{"b": "AA=="}, made.at("binaryData"))
 
 	for name, body := range map[string]string{
-		"empty": "", "no magic": "{}", "cut": protobuf(t, "v1", "Secret", packedEntry(2, "a", "b"))[:20],
-		"another kind": protobuf(t, "v1", "ConfigMap"), "another type": protobuf(t, "v1", "Secret", packedFlag(2)),
-		"a bad entry": protobuf(t, "v1", "Secret", packedBytes(2, []byte{0xff})), "bad metadata": protobuf(t, "v1", "Secret", packedBytes(1, []byte{0xff})),
+		"empty": "", "no magic": "{}", "cut": encodeProtobuf(t, "v1", "Secret", packedEntry(2, "a", "b"))[:20],
+		"another kind": encodeProtobuf(t, "v1", "ConfigMap"), "another type": encodeProtobuf(t, "v1", "Secret", packedFlag(2)),
+		"a bad entry": encodeProtobuf(t, "v1", "Secret", packedBytes(2, []byte{0xff})), "bad metadata": encodeProtobuf(t, "v1", "Secret", packedBytes(1, []byte{0xff})),
 	} {
 		require.Equal(t, 400, post(secrets, body).code, name)
 	}
-	refused := post(base+"/nodes", protobuf(t, "v1", "Node"))
+	refused := post(apiRoot+"/nodes", encodeProtobuf(t, "v1", "Node"))
 	require.Equal(t, 415, refused.code)
 	require.Contains(t, refused.str("message"), "application/json")
-	require.Equal(t, 422, post(secrets, protobuf(t, "v1", "Secret", packedEntry(2, "not a key", "b"))).code, "the rules hold")
+	require.Equal(t, 422, post(secrets, encodeProtobuf(t, "v1", "Secret", packedEntry(2, "not a key", "b"))).code, "the rules hold")
 }
 
 // packedTime is a time as its message has it.
@@ -93,8 +93,8 @@ func packedTime(seconds, nanos uint64) []byte {
 
 // A controller made with client-go sends its Events, Leases and deletions in protobuf.
 func TestControllersSendProtobuf(t *testing.T) {
-	h := newHub(t, sealed(t))
-	send := func(method, path string, body string) reply {
+	h := newHub(t, withSealer(t))
+	send := func(method, path string, body string) hubResponse {
 		return h.ok(method, path, body, "Content-Type", protobufType)
 	}
 	number := func(n protowire.Number, v uint64) []byte {
@@ -113,7 +113,7 @@ func TestControllersSendProtobuf(t *testing.T) {
 	at := packedTime(1_800_000_000, 123_456_789)
 
 	const events = "/api/v1/namespaces/default/events"
-	made := send("POST", events, protobuf(t, "v1", "Event", packedBytes(2, reference), packedBytes(3, []byte("Tried")), packedBytes(4, []byte("it did")),
+	made := send("POST", events, encodeProtobuf(t, "v1", "Event", packedBytes(2, reference), packedBytes(3, []byte("Tried")), packedBytes(4, []byte("it did")),
 		packedBytes(5, packedBytes(1, []byte("me"))), packedBytes(6, at), packedBytes(7, at), number(8, 3), packedBytes(9, []byte("Warning")), packedBytes(10, nil)))
 	require.Equal(t, dict{"kind": "Device", "name": "lamp"}, made.at("involvedObject"))
 	require.Equal(t, "me", made.str("source.component"))
@@ -121,7 +121,7 @@ func TestControllersSendProtobuf(t *testing.T) {
 	require.EqualValues(t, 3, made.at("count"))
 	send("DELETE", events+"/a", options(""))
 
-	made = send("POST", "/apis/events.k8s.io/v1/namespaces/default/events", protobuf(t, "events.k8s.io/v1", "Event", packedBytes(2, at),
+	made = send("POST", "/apis/events.k8s.io/v1/namespaces/default/events", encodeProtobuf(t, "events.k8s.io/v1", "Event", packedBytes(2, at),
 		packedBytes(3, append(number(1, 7), packedBytes(2, at)...)), packedBytes(4, []byte("me")), packedBytes(5, []byte("me-0")), packedBytes(6, []byte("Try")),
 		packedBytes(7, []byte("Tried")), packedBytes(8, reference), packedBytes(10, []byte("it did")), packedBytes(11, []byte("Normal"))))
 	require.Equal(t, "2027-01-15T08:00:00.123456Z", made.str("eventTime"))
@@ -131,7 +131,7 @@ func TestControllersSendProtobuf(t *testing.T) {
 
 	const leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
 	spec := append(packedBytes(1, []byte("me-0")), append(number(2, 15), packedBytes(3, at)...)...)
-	made = send("POST", leases, protobuf(t, "coordination.k8s.io/v1", "Lease", packedBytes(2, append(spec, number(5, 1)...))))
+	made = send("POST", leases, encodeProtobuf(t, "coordination.k8s.io/v1", "Lease", packedBytes(2, append(spec, number(5, 1)...))))
 	require.Equal(t, dict{"holderIdentity": "me-0", "leaseDurationSeconds": 15.0, "acquireTime": "2027-01-15T08:00:00.123456Z", "leaseTransitions": 1.0}, made.at("spec"))
 	require.Equal(t, 409, h.do("PUT", leases+"/a", `{"metadata":{"name":"a","resourceVersion":"1"},"spec":{"holderIdentity":"me-1"}}`).code, "one of two takes it")
 	require.Equal(t, 422, h.do("PATCH", leases+"/a", `{"spec":{"leaseDurationSeconds":0}}`, "Content-Type", strategicPatch).code)
@@ -145,9 +145,9 @@ func TestControllersSendProtobuf(t *testing.T) {
 }
 
 func FuzzProtobuf(f *testing.F) {
-	f.Add([]byte(protobuf(f, "v1", "Secret", packedEntry(2, "a", "b"), packedFlag(5))), true)
-	f.Add([]byte(protobuf(f, "v1", "Event", packedBytes(10, packedTime(1, 2)), packedBytes(2, packedBytes(3, []byte("lamp"))))), false)
-	f.Add([]byte(protobuf(f, "v1", "ConfigMap", packedEntry(3, "a", "b"))), false)
+	f.Add([]byte(encodeProtobuf(f, "v1", "Secret", packedEntry(2, "a", "b"), packedFlag(5))), true)
+	f.Add([]byte(encodeProtobuf(f, "v1", "Event", packedBytes(10, packedTime(1, 2)), packedBytes(2, packedBytes(3, []byte("lamp"))))), false)
+	f.Add([]byte(encodeProtobuf(f, "v1", "ConfigMap", packedEntry(3, "a", "b"))), false)
 	f.Fuzz(func(t *testing.T, raw []byte, secret bool) {
 		for _, k := range Kinds() {
 			if k.Name == resource.KindSecret == secret {
@@ -160,13 +160,13 @@ func FuzzProtobuf(f *testing.F) {
 
 // What is wrong in a map or a list is named with its key or number.
 func TestPlacesOfWrongValues(t *testing.T) {
-	h := newHub(t, sealed(t))
+	h := newHub(t, withSealer(t))
 	for _, c := range []struct{ path, body, says string }{
 		{"/api/v1/namespaces/default/secrets", `{"metadata":{"name":"x"},"stringData":{"user":"a","port":1883}}`, "stringData[port]: must be a string"},
 		{"/api/v1/namespaces/default/secrets", `{"metadata":{"name":"x"},"data":{"key":"no base64!"}}`, "data[key]: must be base64"},
 		{"/api/v1/namespaces/default/configmaps", `{"metadata":{"name":"x"},"data":{"a":"b","on":true}}`, "data[on]: must be a string"},
-		{inNS + "/devicemodels", `{"metadata":{"name":"x"},"spec":{"properties":[{"name":"a"},{"name":"b"},{"name":"c","minimum":"low"}]}}`, "spec.properties[2].minimum: must be a number"},
-		{beta1 + "/devicemodels", `{"metadata":{"name":"x"},"spec":{"properties":[{"name":"a"},{"name":"c","type":{}}]}}`, "spec.properties[1].type: must be a string"},
+		{namespaceRoot + "/devicemodels", `{"metadata":{"name":"x"},"spec":{"properties":[{"name":"a"},{"name":"b"},{"name":"c","minimum":"low"}]}}`, "spec.properties[2].minimum: must be a number"},
+		{kubeedgeBeta1 + "/devicemodels", `{"metadata":{"name":"x"},"spec":{"properties":[{"name":"a"},{"name":"c","type":{}}]}}`, "spec.properties[1].type: must be a string"},
 	} {
 		got := h.do("POST", c.path, c.body)
 		require.Contains(t, []int{400, 422}, got.code)

@@ -13,10 +13,10 @@ func TestAQuerysBooleansAreThoseOfKubernetes(t *testing.T) {
 	h.devices(1)
 	for i, value := range []string{"=true", "=1", "=True", "=TRUE", "=yes", "=", "", "=false", "=False", "=0"} {
 		is := i < 7
-		got := h.ok("GET", inNS+"/devices?timeoutSeconds=1&watch"+value, "")
+		got := h.ok("GET", namespaceRoot+"/devices?timeoutSeconds=1&watch"+value, "")
 		require.Equal(t, is, strings.HasPrefix(string(got.body), `{"type":"ADDED"`), "watch%s: %s", value, got.body)
 
-		got = h.ok("GET", inNS+"/devices?timeoutSeconds=1&watch=1&allowWatchBookmarks=True&resourceVersionMatch=NotOlderThan&sendInitialEvents"+value, "")
+		got = h.ok("GET", namespaceRoot+"/devices?timeoutSeconds=1&watch=1&allowWatchBookmarks=True&resourceVersionMatch=NotOlderThan&sendInitialEvents"+value, "")
 		require.Equal(t, is, strings.Contains(string(got.body), "initial-events-end"), "sendInitialEvents%s: %s", value, got.body)
 
 		body := `{"apiVersion":"v1","kind":"ConfigMap","data":{"a":"` + strings.Repeat("x", i+1) + `"}}`
@@ -60,7 +60,7 @@ func TestABodyIsOneObject(t *testing.T) {
 // Discovery answers at paths with a final slash as well, and says what generated clients require.
 func TestDiscoveryHasFinalSlashes(t *testing.T) {
 	h := newHub(t)
-	for _, path := range []string{"/version", "/api", "/api/v1", "/apis", "/apis/edgebus.io", base, "/apis/coordination.k8s.io/v1", "/openapi/v3"} {
+	for _, path := range []string{"/version", "/api", "/api/v1", "/apis", "/apis/edgebus.io", apiRoot, "/apis/coordination.k8s.io/v1", "/openapi/v3"} {
 		require.Equal(t, h.ok("GET", path, "").body, h.ok("GET", path+"/", "").body, path)
 	}
 	version := h.ok("GET", "/version", "")
@@ -74,8 +74,8 @@ func TestOldPathsOfWatches(t *testing.T) {
 	h := newHub(t)
 	h.devices(2)
 	for path, want := range map[string][]string{
-		base + "/watch/devices": {"d00", "d01"}, base + "/watch/namespaces/default/devices": {"d00", "d01"},
-		base + "/watch/namespaces/default/devices/d01": {"d01"}, "/api/v1/watch/namespaces/default/configmaps": nil,
+		apiRoot + "/watch/devices": {"d00", "d01"}, apiRoot + "/watch/namespaces/default/devices": {"d00", "d01"},
+		apiRoot + "/watch/namespaces/default/devices/d01": {"d01"}, "/api/v1/watch/namespaces/default/configmaps": nil,
 	} {
 		got := h.ok("GET", path+"?timeoutSeconds=1", "")
 		require.Equal(t, len(want), strings.Count(string(got.body), `{"type":"ADDED"`), path)
@@ -83,7 +83,7 @@ func TestOldPathsOfWatches(t *testing.T) {
 			require.Contains(t, string(got.body), `"name":"`+name+`"`)
 		}
 	}
-	h.refused(404, "NotFound", "DELETE", base+"/watch/namespaces/default/devices", "")
+	h.refused(404, "NotFound", "DELETE", apiRoot+"/watch/namespaces/default/devices", "")
 }
 
 // What is written in base64 is text to clients, and OpenAPI 2 has each verb.
@@ -93,11 +93,11 @@ func TestOpenAPIHasBytesAsTextAndAllVerbs(t *testing.T) {
 	require.Regexp(t, `"sshPrivateKey":\{[^}]*"format":"byte"[^}]*"type":"string"`, schema)
 	v2 := h.ok("GET", "/openapi/v2", "")
 	paths := v2.tree["paths"].(dict)
-	require.Len(t, paths[inNSPath("devices")], 3)
-	require.Len(t, paths[inNSPath("devices")+"/{name}"], 4)
+	require.Len(t, paths[namespacePath("devices")], 3)
+	require.Len(t, paths[namespacePath("devices")+"/{name}"], 4)
 }
 
-func inNSPath(plural string) string { return base + "/namespaces/{namespace}/" + plural }
+func namespacePath(plural string) string { return apiRoot + "/namespaces/{namespace}/" + plural }
 
 // An Event of whichever writer has the time that events.k8s.io requires.
 func TestEventsHaveAnEventTime(t *testing.T) {

@@ -56,7 +56,7 @@ func (s *server) renderedDevice(w http.ResponseWriter, r *http.Request) error {
 	} else if asked := r.Header.Get(apiVersionHeader); asked != "" {
 		w.Header().Add("Vary", apiVersionHeader)
 		if version = asked; !slices.Contains(renderedVersions, version) {
-			return refuse(http.StatusNotAcceptable, "NotAcceptable", "%s: %.40q is not served here; %s are", apiVersionHeader, asked, strings.Join(renderedVersions, " and "))
+			return statusErrorf(http.StatusNotAcceptable, "NotAcceptable", "%s: %.40q is not served here; %s are", apiVersionHeader, asked, strings.Join(renderedVersions, " and "))
 		}
 	}
 	w.Header().Set(apiVersionHeader, version)
@@ -65,7 +65,7 @@ func (s *server) renderedDevice(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	a, name := accessIn(r.Context()), r.PathValue("name")
-	own := a.role == string(topics.RoleNode) && a.has(name)
+	own := a.role == string(topics.RoleNode) && a.hasNode(name)
 	raw, left, err := dialect.RenderedDevice(version, name, *spec, func(f resource.RenderedFile) (content []byte, secret bool, err error) {
 		switch {
 		case f.Secret != nil && own:
@@ -82,13 +82,13 @@ func (s *server) renderedDevice(w http.ResponseWriter, r *http.Request) error {
 		return content, secret, err
 	})
 	if errors.Is(err, resource.NotFound) {
-		return retryRendered(w, "a Secret that the spec refers to has just been deleted")
+		return answerNotRendered(w, "a Secret that the spec refers to has just been deleted")
 	}
 	if err != nil {
 		return err
 	}
 	if len(left) > 0 {
-		warn(w, "flightctl.io/%s has no directories and links: %s left out", version, objects.JoinFirst(left))
+		addWarning(w, "flightctl.io/%s has no directories and links: %s left out", version, objects.JoinFirst(left))
 	}
 	sendJSON(w, http.StatusOK, raw)
 	return nil
@@ -98,13 +98,13 @@ func (s *server) renderedDevice(w http.ResponseWriter, r *http.Request) error {
 // the spec that is wanted now is not rendered yet.
 func (s *server) rendered(w http.ResponseWriter, r *http.Request) (*resource.RenderedSpec, error) {
 	a, name := accessIn(r.Context()), r.PathValue("name")
-	if !a.reads || !a.has(name) {
-		return nil, refuse(http.StatusForbidden, "Forbidden", "nodes.edgebus.io %q is forbidden: User %q cannot get resource \"nodes/rendered\" in API group %q: %s", name, a.user, resource.Group, a.rule)
+	if !a.reads || !a.hasNode(name) {
+		return nil, statusErrorf(http.StatusForbidden, "Forbidden", "nodes.edgebus.io %q is forbidden: User %q cannot get resource \"nodes/rendered\" in API group %q: %s", name, a.user, resource.Group, a.rule)
 	}
 	r.Form = r.URL.Query()
 	node, err := objects.Get[resource.Node](r.Context(), s.reads, store.Key{Name: name})
 	if errors.Is(err, resource.NotFound) {
-		return nil, refuse(http.StatusNotFound, "NotFound", "Device of name %q not found: there is no such Node", name) // flightctl's agent looks for its words
+		return nil, statusErrorf(http.StatusNotFound, "NotFound", "Device of name %q not found: there is no such Node", name) // flightctl's agent looks for its words
 	}
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (s *server) rendered(w http.ResponseWriter, r *http.Request) (*resource.Ren
 	if err != nil && !errors.Is(err, resource.NotFound) {
 		return nil, err
 	}
-	spec, pending := new(resource.RenderedSpec), pendingRender(*node)
+	spec, pending := new(resource.RenderedSpec), notRenderedReason(*node)
 	switch {
 	case err == nil:
 		if err := json.Unmarshal(record.Data, spec); err != nil {
@@ -123,13 +123,13 @@ func (s *server) rendered(w http.ResponseWriter, r *http.Request) (*resource.Ren
 	case reflect.ValueOf(node.Spec).IsZero():
 		spec.RenderedVersion, pending = "0", "" // nothing has ever been wanted of it
 	default:
-		return nil, retryRendered(w, pending)
+		return nil, answerNotRendered(w, pending)
 	}
 	switch known := r.Form.Get("knownRenderedVersion"); {
 	case known != spec.RenderedVersion:
 		return spec, nil
 	case pending != "":
-		return nil, retryRendered(w, pending)
+		return nil, answerNotRendered(w, pending)
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil, nil
@@ -140,15 +140,15 @@ const presenceHeader = "Edgebus-Presence"
 
 // present notes that a node is present which asks for its own, and says for how long it is.
 func (s *server) present(w http.ResponseWriter, a access, node string) (answered func()) {
-	if s.Presence == nil || a.role != string(topics.RoleNode) || !a.has(node) {
+	if s.Presence == nil || a.role != string(topics.RoleNode) || !a.hasNode(node) {
 		return func() {}
 	}
 	w.Header().Set(presenceHeader, strconv.Itoa(int(s.Presence.HTTPPresence().Seconds())))
 	return s.Presence.AskedOverHTTP(node)
 }
 
-// pendingRender says why the present spec of a Node is not rendered; empty: it is.
-func pendingRender(n resource.Node) string {
+// notRenderedReason says why the present spec of a Node is not rendered; empty: it is.
+func notRenderedReason(n resource.Node) string {
 	for _, c := range n.Status.Conditions {
 		if c.Type != resource.ConditionSpecRendered || c.ObservedGeneration < n.Metadata.Generation {
 			continue
@@ -161,8 +161,8 @@ func pendingRender(n resource.Node) string {
 	return "the spec is being rendered"
 }
 
-// retryRendered answers that the client is to ask again.
-func retryRendered(w http.ResponseWriter, why string) error {
+// answerNotRendered answers that the client is to ask again.
+func answerNotRendered(w http.ResponseWriter, why string) error {
 	w.Header().Set("Retry-After", "5")
 	writeJSON(w, http.StatusAccepted, map[string]any{
 		"kind": "Status", "apiVersion": "v1", "metadata": map[string]any{}, "status": "Success", "code": http.StatusAccepted, "reason": "NotRendered", "message": why,

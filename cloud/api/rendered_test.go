@@ -41,9 +41,9 @@ const renderedOfN1 = `{"renderedVersion":"7","os":{"image":"os:2"},"files":[
 // Points 21, 22 and 23 of the fleet document: a node sees what it is to apply, and no other node does; people see it of their
 // nodes; knownRenderedVersion is the version that the client has. The answers are 200, 204, 202, 403 and 404.
 func TestRenderedSpecsAreServed(t *testing.T) {
-	h := withPeople(t)
+	h := newHubWithUsers(t)
 	wants := `{"spec":{"os":{"image":"os:2"}}}`
-	paths := []string{"/api/v1/devices/n1/rendered", "/apis/flightctl.io/v1alpha1/devices/n1/rendered", "/apis/flightctl.io/v1beta1/devices/n1/rendered", base + "/nodes/n1/rendered"}
+	paths := []string{"/api/v1/devices/n1/rendered", "/apis/flightctl.io/v1alpha1/devices/n1/rendered", "/apis/flightctl.io/v1beta1/devices/n1/rendered", apiRoot + "/nodes/n1/rendered"}
 	code := func(path, as string) int {
 		t.Helper()
 		return h.do("GET", path, "", "As", as).code
@@ -52,7 +52,7 @@ func TestRenderedSpecsAreServed(t *testing.T) {
 		require.Equal(t, 200, code(path, "n1"), "nothing is wanted of it")
 		require.Equal(t, 204, code(path+"?knownRenderedVersion=0", "n1"))
 	}
-	h.ok("PATCH", base+"/nodes/n1", wants, "As", "boss", "Content-Type", mergePatch)
+	h.ok("PATCH", apiRoot+"/nodes/n1", wants, "As", "boss", "Content-Type", mergePatch)
 	for _, path := range paths {
 		r := h.do("GET", path, "", "As", "n1")
 		require.Equal(t, 202, r.code, "not rendered yet")
@@ -73,26 +73,26 @@ func TestRenderedSpecsAreServed(t *testing.T) {
 		require.Equal(t, 403, code(strings.Replace(path, "n1", "gone", 1), "joe"), "who may not see it, does not learn whether it exists")
 		require.Equal(t, 404, code(strings.Replace(path, "n1", "gone", 1), "boss"), path)
 	}
-	h.ok("PATCH", base+"/nodes/n1", `{"spec":{"os":{"image":"os:3"}}}`, "As", "boss", "Content-Type", mergePatch)
+	h.ok("PATCH", apiRoot+"/nodes/n1", `{"spec":{"os":{"image":"os:3"}}}`, "As", "boss", "Content-Type", mergePatch)
 	require.Equal(t, 202, code(paths[0]+"?knownRenderedVersion=7", "n1"), "the new spec is not rendered yet")
 	require.Equal(t, 200, code(paths[0], "n1"), "what was rendered before is better than nothing")
 }
 
-// callers notes which nodes have asked over HTTP.
-type callers struct{ nodes []string }
+// fakeCallers notes which nodes have asked over HTTP.
+type fakeCallers struct{ nodes []string }
 
-func (c *callers) HTTPPresence() time.Duration { return 5 * time.Minute }
+func (c *fakeCallers) HTTPPresence() time.Duration { return 5 * time.Minute }
 
-func (c *callers) AskedOverHTTP(node string) func() {
+func (c *fakeCallers) AskedOverHTTP(node string) func() {
 	c.nodes = append(c.nodes, node)
 	return func() { c.nodes = append(c.nodes, "answered") }
 }
 
 // A Device is present by what it asks and reports itself, and is told for how long; nobody else's request says that it is there.
 func TestADevicesOwnRequestsArePresence(t *testing.T) {
-	heard := new(callers)
-	h := newHub(t, func(o *Options) { o.Who, o.Presence = who, heard })
-	h.ok("POST", base+"/nodes", `{"metadata":{"name":"n1"}}`, "As", "boss")
+	heard := new(fakeCallers)
+	h := newHub(t, func(o *Options) { o.Authenticate, o.Presence = authenticateByHeader, heard })
+	h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"n1"}}`, "As", "boss")
 	const at = "/api/v1/devices/n1"
 	status := `{"apiVersion":"flightctl.io/v1beta1","kind":"Device","metadata":{"name":"n1"},"status":{}}`
 	for _, c := range []struct{ method, path, body string }{
@@ -100,7 +100,7 @@ func TestADevicesOwnRequestsArePresence(t *testing.T) {
 		{"GET", at + "/rendered?knownRenderedVersion=0", ""},
 		{"PUT", at + "/status", status},
 		{"PUT", "/apis/flightctl.io/v1beta1/devices/n1/status", status},
-		{"GET", base + "/nodes/n1/rendered", ""},
+		{"GET", apiRoot + "/nodes/n1/rendered", ""},
 	} {
 		heard.nodes = nil
 		r := h.do(c.method, c.path, c.body, "As", "n1")
@@ -119,7 +119,7 @@ func TestADevicesOwnRequestsArePresence(t *testing.T) {
 
 // A Device writes its status and reads it as a part of itself.
 func TestADevicesStatusIsWriteOnlyForItself(t *testing.T) {
-	h := withPeople(t)
+	h := newHubWithUsers(t)
 	for _, at := range []string{"/api/v1/devices/n1/status", "/apis/flightctl.io/v1beta1/devices/n1/status"} {
 		r := h.do("GET", at, "", "As", "n1")
 		require.Equal(t, 405, r.code, r.body)
@@ -131,7 +131,7 @@ func TestADevicesStatusIsWriteOnlyForItself(t *testing.T) {
 
 // What flightctl's agent gets: its files with their contents, and the values of Secrets, which nobody else gets.
 func TestRenderedAsFlightctlHasIt(t *testing.T) {
-	h := withPeople(t)
+	h := newHubWithUsers(t)
 	h.renders("n1", renderedOfN1)
 	own := h.ok("GET", "/api/v1/devices/n1/rendered", "", "As", "n1")
 	require.Equal(t, "flightctl.io/v1beta1", own.str("apiVersion"))
@@ -144,12 +144,12 @@ func TestRenderedAsFlightctlHasIt(t *testing.T) {
 		"config":[{"name":"rendered","inline":[{"path":"/etc/motd","mode":420,"content":"hello\n"},
 			{"path":"/etc/raw","mode":384,"user":"app","group":"7","content":"/w==","contentEncoding":"base64"},{"path":"/etc/s","mode":384,"content":"a"}]}],
 		"applications":[{"name":"web","appType":"quadlet","envVars":{"A":"1"},"inline":[{"path":"web.container","mode":420,"content":"[Container]\n"}]}]}`, string(config))
-	require.Contains(t, warnings(own), "/srv")
-	for _, path := range []string{"/api/v1/devices/n1/rendered", "/apis/flightctl.io/v1alpha1/devices/n1/rendered", base + "/nodes/n1/rendered"} {
+	require.Contains(t, warningsOf(own), "/srv")
+	for _, path := range []string{"/api/v1/devices/n1/rendered", "/apis/flightctl.io/v1alpha1/devices/n1/rendered", apiRoot + "/nodes/n1/rendered"} {
 		require.NotContains(t, string(h.ok("GET", path, "", "As", "boss").body), `"content":"a"`, path)
 		require.NotContains(t, string(h.ok("GET", path, "", "As", "boss").body), `data:;base64,YQ==`, path)
 	}
-	require.NotContains(t, string(h.ok("GET", base+"/nodes/n1/rendered", "", "As", "n1").body), `"content"`, "that path has digests and names")
+	require.NotContains(t, string(h.ok("GET", apiRoot+"/nodes/n1/rendered", "", "As", "n1").body), `"content"`, "that path has digests and names")
 	older := h.ok("GET", "/api/v1/devices/n1/rendered", "", "As", "n1", "Flightctl-API-Version", "v1alpha1")
 	var ignition struct {
 		Storage struct {
@@ -162,7 +162,7 @@ func TestRenderedAsFlightctlHasIt(t *testing.T) {
 	require.Equal(t, "/srv", ignition.Storage.Directories[0].Path)
 	require.Contains(t, older.str("spec.config"), "data:;base64,YQ==")
 	require.Equal(t, 406, h.do("GET", "/api/v1/devices/n1/rendered", "", "As", "n1", "Flightctl-API-Version", "v999").code)
-	ours := h.ok("GET", base+"/nodes/n1/rendered", "", "As", "n1")
+	ours := h.ok("GET", apiRoot+"/nodes/n1/rendered", "", "As", "n1")
 	require.Equal(t, "RenderedSpec", ours.str("kind"))
 	require.Equal(t, "default.s", ours.str("files.2.secret.name"))
 }
@@ -170,13 +170,13 @@ func TestRenderedAsFlightctlHasIt(t *testing.T) {
 // Points 3, 4, 5, 6, 8, 9, 10, 25 and 26 of the fleet document, in the form of flightctl's agent of today: a Device of v1beta1 at its own path,
 // its annotations with the version, and the agent's status among what the hub says.
 func TestAnAgentOfTodayReports(t *testing.T) {
-	h := withPeople(t)
+	h := newHubWithUsers(t)
 	const path = "/api/v1/devices/n1"
 	spec := `"spec":{"os":{"image":"os:2"},"config":[{"name":"motd","inline":[{"path":"/etc/motd","content":"hello"}]},
 		{"name":"wifi","secretRef":{"name":"s","namespace":"default","mountPath":"/etc"}}],"systemd":{"matchPatterns":["a*"]}}`
 	put := h.ok("PUT", path, `{"apiVersion":"flightctl.io/v1beta1","kind":"Device","metadata":{"name":"n1"},`+spec+`}`, "As", "boss")
 	require.Equal(t, "flightctl.io/v1beta1", put.str("apiVersion"))
-	ours := h.ok("GET", base+"/nodes/n1", "", "As", "boss")
+	ours := h.ok("GET", apiRoot+"/nodes/n1", "", "As", "boss")
 	require.Equal(t, "FileListProviderSpec", ours.str("spec.config.0.configType"))
 	require.Equal(t, "KubernetesSecretProviderSpec", ours.str("spec.config.1.configType"))
 	require.Equal(t, "a*", ours.str("spec.monitoring.systemd.matchPatterns.0"))
@@ -190,7 +190,7 @@ func TestAnAgentOfTodayReports(t *testing.T) {
 	said := h.ok("PUT", path+"/status", fmt.Sprintf(report, "n1"), "As", "n1")
 	require.Equal(t, "flightctl.io/v1beta1", said.str("apiVersion"))
 	require.Equal(t, 403, h.do("PUT", "/api/v1/devices/n2/status", fmt.Sprintf(report, "n2"), "As", "n1").code)
-	ours = h.ok("GET", base+"/nodes/n1", "", "As", "boss")
+	ours = h.ok("GET", apiRoot+"/nodes/n1", "", "As", "boss")
 	require.Equal(t, "7", ours.str("status.renderedVersion"))
 	require.Equal(t, "7", ours.str("status.specVersion"))
 	require.Equal(t, "sha256:1", ours.str("status.os.imageDigest"))
@@ -211,7 +211,7 @@ func TestAnAgentOfTodayReports(t *testing.T) {
 // Point 1 of the fleet document: every write changes resourceVersion, and one that was made from a stale one is refused with 409.
 func TestEveryWriteChangesTheResourceVersion(t *testing.T) {
 	h := newHub(t, asUser)
-	for _, at := range []string{base + "/nodes", "/api/v1/devices", "/apis/flightctl.io/v1beta1/devices"} {
+	for _, at := range []string{apiRoot + "/nodes", "/api/v1/devices", "/apis/flightctl.io/v1beta1/devices"} {
 		name := fmt.Sprint("n", len(at))
 		versions := map[string]bool{}
 		made := h.ok("POST", at, fmt.Sprintf(`{"metadata":{"name":%q}}`, name))
@@ -219,7 +219,7 @@ func TestEveryWriteChangesTheResourceVersion(t *testing.T) {
 		for _, body := range []string{`{"metadata":{"labels":{"a":"b"}}}`, `{"spec":{"os":{"image":"os:1"}}}`} {
 			versions[h.ok("PATCH", at+"/"+name, body, "Content-Type", mergePatch).str("metadata.resourceVersion")] = true
 		}
-		versions[h.ok("PATCH", base+"/nodes/"+name+"/status", `{"status":{"version":"v1"}}`, "Content-Type", mergePatch, "As", "controller").str("metadata.resourceVersion")] = true
+		versions[h.ok("PATCH", apiRoot+"/nodes/"+name+"/status", `{"status":{"version":"v1"}}`, "Content-Type", mergePatch, "As", "controller").str("metadata.resourceVersion")] = true
 		require.Len(t, versions, 4, at)
 		require.Equal(t, 409, h.do("PUT", at+"/"+name, string(made.body)).code, "made from a stale version")
 	}
@@ -229,7 +229,7 @@ func TestEveryWriteChangesTheResourceVersion(t *testing.T) {
 // only a controller makes anybody its owner.
 func TestAnUnownedNodeIsTheUsers(t *testing.T) {
 	h := newHub(t, asUser)
-	for _, at := range []string{base + "/nodes", "/api/v1/devices", "/apis/flightctl.io/v1beta1/devices"} {
+	for _, at := range []string{apiRoot + "/nodes", "/api/v1/devices", "/apis/flightctl.io/v1beta1/devices"} {
 		one := at + "/" + fmt.Sprint("n", len(at))
 		h.ok("POST", at, fmt.Sprintf(`{"metadata":{"name":"n%d"}}`, len(at)))
 		for _, image := range []string{"quay.io/x:latest", "quay.io/x:v1"} {

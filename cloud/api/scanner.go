@@ -128,12 +128,12 @@ func (s *server) appendForm(out []byte, k *Kind, o store.Object) ([]byte, error)
 	return append(out, form...), err
 }
 
-// omit is a tree of fields that are left out of an object: a field without a subtree is left out as a whole. "*" stands
+// omittedFields is a tree of fields that are left out of an object: a field without a subtree is left out as a whole. "*" stands
 // for all other fields.
-type omit map[string]omit
+type omittedFields map[string]omittedFields
 
 // appendField writes a field without what is omitted.
-func (t omit) appendField(out, name, value []byte) []byte {
+func (t omittedFields) appendField(out, name, value []byte) []byte {
 	below, some := t[string(name)]
 	if !some {
 		below, some = t["*"]

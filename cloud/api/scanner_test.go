@@ -15,8 +15,8 @@ import (
 
 // What goes out as it is stored is what decoding it would have made of it, byte by byte, in every form.
 func TestStoredObjectsAreNotDecoded(t *testing.T) {
-	s := &server{Options: Options{Kinds: withDialects(Kinds()), Now: time.Now}, objects: objects.New(objects.Options{Reader: newHub(t).store})}
-	all := samples(t)
+	s := &server{Options: Options{Kinds: addDialects(Kinds()), Now: time.Now}, objects: objects.New(objects.Options{Reader: newHub(t).store})}
+	all := readSamples(t)
 	for i := range s.Kinds {
 		k := &s.Kinds[i]
 		if k.Sealed {
@@ -59,7 +59,7 @@ func (s *server) storedSample(t *testing.T, k *Kind, sample dict) (out store.Obj
 	if sample["apiVersion"] != ours.APIVersion() {
 		return out
 	}
-	o, _, err := ours.decode([]byte(text(t, sample)))
+	o, _, err := ours.decode([]byte(marshalText(t, sample)))
 	require.NoError(t, err)
 	created := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	o.Metadata.UID, o.Metadata.Generation, o.Metadata.CreationTimestamp = "a-uid", 3, &created

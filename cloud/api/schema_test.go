@@ -26,13 +26,13 @@ import (
 // golden says to write the golden files anew: make golden.
 var golden = os.Getenv("GOLDEN") == "write"
 
-// source is the Go source of topics/resource: types by their names, with comments.
-type source map[string]*ast.TypeSpec
+// typeSource is the Go source of topics/resource: types by their names, with comments.
+type typeSource map[string]*ast.TypeSpec
 
-func readSource(t *testing.T) source {
+func readSource(t *testing.T) typeSource {
 	files, err := filepath.Glob("../../topics/resource/*.go")
 	require.NoError(t, err)
-	types := source{}
+	types := typeSource{}
 	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
@@ -56,8 +56,8 @@ func readSource(t *testing.T) source {
 	return types
 }
 
-// comment splits a comment into what it says and its markers, such as +listType=map.
-func comment(groups ...*ast.CommentGroup) (text string, markers map[string][]string) {
+// commentOf splits a comment into what it says and its markers, such as +listType=map.
+func commentOf(groups ...*ast.CommentGroup) (text string, markers map[string][]string) {
 	markers = map[string][]string{}
 	var lines []string
 	for _, g := range groups {
@@ -77,7 +77,7 @@ func comment(groups ...*ast.CommentGroup) (text string, markers map[string][]str
 	return strings.TrimSpace(strings.Join(lines, " ")), markers
 }
 
-func mark(def dict, markers map[string][]string) {
+func applyMarkers(def dict, markers map[string][]string) {
 	for name, values := range markers {
 		value := values[0]
 		number, _ := strconv.ParseFloat(value, 64)
@@ -109,7 +109,7 @@ func mark(def dict, markers map[string][]string) {
 }
 
 // schema describes a type of the source.
-func (s source) schema(t *testing.T, expr ast.Expr) dict {
+func (s typeSource) schema(t *testing.T, expr ast.Expr) dict {
 	switch e := expr.(type) {
 	case *ast.StarExpr:
 		return s.schema(t, e.X)
@@ -136,7 +136,7 @@ func (s source) schema(t *testing.T, expr ast.Expr) dict {
 	return nil
 }
 
-func (s source) named(t *testing.T, name string) dict {
+func (s typeSource) named(t *testing.T, name string) dict {
 	switch name {
 	case "string":
 		return dict{"type": "string"}
@@ -155,15 +155,15 @@ func (s source) named(t *testing.T, name string) dict {
 	}
 	require.Contains(t, s, name)
 	def := s.schema(t, s[name].Type)
-	text, markers := comment(s[name].Doc)
+	text, markers := commentOf(s[name].Doc)
 	if text != "" {
 		def["description"] = text
 	}
-	mark(def, markers)
+	applyMarkers(def, markers)
 	return def
 }
 
-func (s source) object(t *testing.T, e *ast.StructType) dict {
+func (s typeSource) object(t *testing.T, e *ast.StructType) dict {
 	props, required := dict{}, []string{}
 	for _, f := range e.Fields.List {
 		if id, ok := f.Type.(*ast.Ident); ok && len(f.Names) == 0 && id.Name != "TypeMeta" {
@@ -179,8 +179,8 @@ func (s source) object(t *testing.T, e *ast.StructType) dict {
 		require.NoError(t, err)
 		name, options, _ := strings.Cut(reflect.StructTag(tag).Get("json"), ",")
 		def := s.schema(t, f.Type)
-		text, markers := comment(f.Doc, f.Comment)
-		mark(def, markers)
+		text, markers := commentOf(f.Doc, f.Comment)
+		applyMarkers(def, markers)
 		if def["$ref"] != nil { // nothing stands beside a reference
 			def = dict{"allOf": []any{def}, "description": "Name, labels, annotations and what the hub keeps beside them."}
 		} else if text != "" {
@@ -199,8 +199,8 @@ func (s source) object(t *testing.T, e *ast.StructType) dict {
 	return def
 }
 
-// written compares a file with what it must be, or writes it.
-func written(t *testing.T, name string, want []byte) {
+// checkGolden compares a file with what it must be, or writes it.
+func checkGolden(t *testing.T, name string, want []byte) {
 	if golden {
 		require.NoError(t, os.WriteFile(name, want, 0o644))
 	}
@@ -228,14 +228,14 @@ func TestSchemasAreTheTypes(t *testing.T) {
 	}
 	text, err := json.MarshalIndent(all, "", " ")
 	require.NoError(t, err)
-	written(t, "schemas.json", append(text, '\n'))
+	checkGolden(t, "schemas.json", append(text, '\n'))
 }
 
 // The Device API at the edge has those of its kinds: each under its group, version and name.
 func TestTheEdgesSchemasAreTheHubs(t *testing.T) {
-	all := schemas()
+	all := decodeSchemas()
 	edge := dict{metaName: all[metaName]}
-	for _, k := range withDialects(Kinds()) {
+	for _, k := range addDialects(Kinds()) {
 		switch name := k.Group + "/" + k.Version + "/" + k.schemaName(); {
 		case k.Group == "devices.kubeedge.io":
 			edge[name] = k.dialect.schema()
@@ -245,7 +245,7 @@ func TestTheEdgesSchemasAreTheHubs(t *testing.T) {
 	}
 	text, err := json.MarshalIndent(edge, "", "") // a line a field, for whoever merges it
 	require.NoError(t, err)
-	written(t, "../../edge/api/schemas.json", append(text, '\n'))
+	checkGolden(t, "../../edge/api/schemas.json", append(text, '\n'))
 }
 
 // The same schemas are there for a real cluster.
@@ -261,11 +261,11 @@ func TestCRDsAreTheSchemas(t *testing.T) {
 		out.WriteString("---\n")
 		out.Write(text)
 	}
-	written(t, "../../docs/crds.yaml", out.Bytes())
+	checkGolden(t, "../../docs/crds.yaml", out.Bytes())
 }
 
 func crd(t *testing.T, k Kind) dict {
-	all := schemas()
+	all := decodeSchemas()
 	def := all[k.schemaName()].(dict)
 	delete(def, "x-kubernetes-group-version-kind")
 	props := def["properties"].(dict)
@@ -282,15 +282,15 @@ func crd(t *testing.T, k Kind) dict {
 		"spec": dict{
 			"group": k.Group, "scope": scope, "names": names,
 			"versions": []any{dict{
-				"name": k.Version, "served": true, "storage": true, "additionalPrinterColumns": printed(k),
+				"name": k.Version, "served": true, "storage": true, "additionalPrinterColumns": printerColumns(k),
 				"schema": dict{"openAPIV3Schema": def}, "subresources": dict{"status": dict{}},
 			}},
 		},
 	}
 }
 
-// printed are the columns of a cluster's tables.
-func printed(k Kind) (cols []any) {
+// printerColumns are the columns of a cluster's tables.
+func printerColumns(k Kind) (cols []any) {
 	for _, c := range k.Columns {
 		if c.Path == "" {
 			continue // is made of several fields, or of what a cluster doesn't keep
@@ -306,13 +306,13 @@ func printed(k Kind) (cols []any) {
 
 // A column that says where it is from shows what is there.
 func TestColumnsAreTheFieldsThatTheySay(t *testing.T) {
-	all := samples(t)
+	all := readSamples(t)
 	for _, k := range Kinds() {
 		if k.Group != resource.Group {
 			continue
 		}
 		v := k.New()
-		require.NoError(t, json.Unmarshal([]byte(text(t, all[k.Name][0])), v))
+		require.NoError(t, json.Unmarshal([]byte(marshalText(t, all[k.Name][0])), v))
 		cells := k.Cells(v)
 		for i, c := range k.Columns {
 			if c.Path == "" {
@@ -350,7 +350,7 @@ func TestEveryFieldIsExplained(t *testing.T) {
 			}
 		}
 	}
-	for name, def := range schemas() {
+	for name, def := range decodeSchemas() {
 		visit(name, def.(dict))
 	}
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-type logged struct {
+type logLine struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (l *logged) Write(b []byte) (int, error) {
+func (l *logLine) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(b)
 }
 
-func (l *logged) lines(with ...string) (n int) {
+func (l *logLine) lines(with ...string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for line := range strings.Lines(l.text.String()) {
@@ -37,8 +37,8 @@ func (l *logged) lines(with ...string) (n int) {
 }
 
 func TestWhoReadsSecretsIsLogged(t *testing.T) {
-	var log logged
-	h := newHub(t, sealed(t), func(o *Options) { o.Who, o.Log = who, zerolog.New(&log) })
+	var log logLine
+	h := newHub(t, withSealer(t), func(o *Options) { o.Authenticate, o.Log = authenticateByHeader, zerolog.New(&log) })
 	const at = "/api/v1/namespaces/default/secrets"
 	h.ok("POST", at, `{"metadata":{"name":"s"},"data":{"a":"cGFzc3dvcmQ="}}`, "As", "boss")
 	h.ok("GET", at+"/s", "", "As", "boss")

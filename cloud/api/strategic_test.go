@@ -11,7 +11,7 @@ import (
 func TestStrategicMergePatches(t *testing.T) {
 	h := newHub(t)
 	const at = "/api/v1/namespaces/default/configmaps"
-	patch := func(text string) reply {
+	patch := func(text string) hubResponse {
 		return h.ok("PATCH", at+"/settings", text, "Content-Type", strategicPatch)
 	}
 	h.ok("POST", at, `{"metadata":{"name":"settings","finalizers":["a.example/x","b.example/y"]},"data":{"one":"1","two":"2"}}`)
@@ -32,7 +32,7 @@ func TestStrategicMergePatches(t *testing.T) {
 	for _, bad := range []string{`{"data":{"$patch":"explode"}}`, `[]`, `7`, `{"metadata":{"finalizers":[{"a":1}]}}`} {
 		h.refused(400, "BadRequest", "PATCH", at+"/settings", bad, "Content-Type", strategicPatch)
 	}
-	h.refused(415, "UnsupportedMediaType", "PATCH", inNS+"/devices/lamp", `{}`, "Content-Type", strategicPatch)
+	h.refused(415, "UnsupportedMediaType", "PATCH", namespaceRoot+"/devices/lamp", `{}`, "Content-Type", strategicPatch)
 }
 
 func FuzzStrategicMergePatch(f *testing.F) {

@@ -19,8 +19,8 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 )
 
-// format is the form of an answer that a client asks for.
-type format struct {
+// answerFormat is the form of an answer that a client asks for.
+type answerFormat struct {
 	table   bool
 	partial bool   // metadata only
 	version string // of the group of Table and PartialObjectMetadata
@@ -31,9 +31,9 @@ type format struct {
 // partialKind is the kind of an object that has nothing but metadata.
 const partialKind = "PartialObjectMetadata"
 
-// negotiate finds the first form in Accept that can be served.
-func negotiate(r *http.Request) (format, error) {
-	var f format
+// negotiateFormat finds the first form in Accept that can be served.
+func negotiateFormat(r *http.Request) (answerFormat, error) {
+	var f answerFormat
 	if include := r.FormValue("includeObject"); include == "None" || include == "Object" {
 		f.include = include
 	}
@@ -62,28 +62,28 @@ func negotiate(r *http.Request) (format, error) {
 			return f, nil
 		}
 	}
-	return f, refuse(http.StatusNotAcceptable, "NotAcceptable", "only application/json (also as Table or PartialObjectMetadata) and application/yaml can be served")
+	return f, statusErrorf(http.StatusNotAcceptable, "NotAcceptable", "only application/json (also as Table or PartialObjectMetadata) and application/yaml can be served")
 }
 
 // answer answers with one object.
 func (s *server) answer(w http.ResponseWriter, r *request, code int, o store.Object) (err error) {
 	for _, warning := range slices.Concat(r.dialectWarnings, r.warnings) {
-		warn(w, "%s", warning)
+		addWarning(w, "%s", warning)
 	}
 	var out []byte
 	if r.format.table {
-		out, err = s.appendTable(nil, r.kind, r.format, true, atRevision(o.Rev), o)
+		out, err = s.appendTable(nil, r.kind, r.format, true, listMetaAt(o.Rev), o)
 	} else {
 		out, err = s.appendObject(nil, r.kind, r.format, o)
 	}
 	if err != nil {
 		return err
 	}
-	return send(w, r.format, code, out)
+	return sendFormatted(w, r.format, code, out)
 }
 
-// send answers with JSON, or with YAML if the client asks for it.
-func send(w http.ResponseWriter, f format, code int, raw []byte) error {
+// sendFormatted answers with JSON, or with YAML if the client asks for it.
+func sendFormatted(w http.ResponseWriter, f answerFormat, code int, raw []byte) error {
 	if !f.yaml {
 		sendJSON(w, code, raw)
 		return nil
@@ -99,7 +99,7 @@ func send(w http.ResponseWriter, f format, code int, raw []byte) error {
 }
 
 // appendObject writes an object, or its metadata only.
-func (s *server) appendObject(out []byte, k *Kind, f format, o store.Object) ([]byte, error) {
+func (s *server) appendObject(out []byte, k *Kind, f answerFormat, o store.Object) ([]byte, error) {
 	if !f.partial {
 		return s.appendForm(out, k, o)
 	}
@@ -108,7 +108,7 @@ func (s *server) appendObject(out []byte, k *Kind, f format, o store.Object) ([]
 }
 
 // appendPartial begins an object of which only the metadata follows.
-func (f format) appendPartial(out []byte) []byte {
+func (f answerFormat) appendPartial(out []byte) []byte {
 	out = append(append(out, `{"kind":"`+partialKind+`","apiVersion":"meta.k8s.io/`...), f.version...)
 	return append(out, `","metadata":`...)
 }
@@ -148,13 +148,13 @@ func (k *Kind) tableColumns() []tableColumn {
 }
 
 // table is the head of a Table, and the writer of its rows.
-func (s *server) table(k *Kind, f format, meta listMeta) (tableHead, itemWriter) {
+func (s *server) table(k *Kind, f answerFormat, meta listMeta) (tableHead, itemWriter) {
 	head := tableHead{Kind: "Table", APIVersion: "meta.k8s.io/" + f.version, Metadata: meta, Columns: k.tableColumns()}
 	return head, itemWriter{field: "rows", append: func(out []byte, o store.Object) ([]byte, error) { return s.appendRow(out, k, f, o) }}
 }
 
 // appendTable writes a Table, with or without column definitions.
-func (s *server) appendTable(out []byte, k *Kind, f format, columns bool, meta listMeta, objects ...store.Object) ([]byte, error) {
+func (s *server) appendTable(out []byte, k *Kind, f answerFormat, columns bool, meta listMeta, objects ...store.Object) ([]byte, error) {
 	head, rows := s.table(k, f, meta)
 	if !columns {
 		head.Columns = nil
@@ -164,7 +164,7 @@ func (s *server) appendTable(out []byte, k *Kind, f format, columns bool, meta l
 	return append(out, bytes.TrimSpace(t.Bytes())...), err
 }
 
-func (s *server) appendRow(out []byte, k *Kind, f format, o store.Object) ([]byte, error) {
+func (s *server) appendRow(out []byte, k *Kind, f answerFormat, o store.Object) ([]byte, error) {
 	p, ok := objects.PartsOf(o.Data)
 	if !ok {
 		return out, errUnreadable(o.Key)
@@ -190,7 +190,7 @@ func (s *server) appendRow(out []byte, k *Kind, f format, o store.Object) ([]byt
 	return append(out, '}'), nil
 }
 
-func (s *server) cells(k *Kind, name string, p objects.Parts, typed any) (cells []any) {
+func (s *server) cells(k *Kind, name string, p objects.RecordParts, typed any) (cells []any) {
 	if !k.NoDefaultColumns {
 		cells = append(cells, name)
 	}

@@ -16,34 +16,34 @@ const asPartial = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 // Who asks for metadata only gets these, in whatever group's form, and nothing else of the object.
 func TestMetadataOnly(t *testing.T) {
-	h := newHub(t, sealed(t))
-	h.ok("POST", inNS+"/devicemodels", model)
-	h.ok("POST", inNS+"/devices", lamp(`,"labels":{"room":"hall"}`, ""))
-	h.ok("POST", base+"/nodes", `{"metadata":{"name":"host"}}`)
+	h := newHub(t, withSealer(t))
+	h.ok("POST", namespaceRoot+"/devicemodels", modelJSON)
+	h.ok("POST", namespaceRoot+"/devices", lampJSON(`,"labels":{"room":"hall"}`, ""))
+	h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"host"}}`)
 	h.ok("POST", "/api/v1/namespaces/default/secrets", `{"metadata":{"name":"s","annotations":{"a":"b"}},"stringData":{"password":"hunter2"}}`)
-	for _, at := range []string{inNS + "/devices/lamp", hosts + "/host", beta1 + "/devices/lamp", "/api/v1/namespaces/default/secrets/s"} {
+	for _, at := range []string{namespaceRoot + "/devices/lamp", flightctlDevices + "/host", kubeedgeBeta1 + "/devices/lamp", "/api/v1/namespaces/default/secrets/s"} {
 		whole := h.ok("GET", at, "")
 		got := h.ok("GET", at, "", "Accept", asPartial)
 		require.Equal(t, dict{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": whole.at("metadata")}, got.tree)
 	}
-	list := h.ok("GET", inNS+"/devices", "", "Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
+	list := h.ok("GET", namespaceRoot+"/devices", "", "Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
 	require.Equal(t, "PartialObjectMetadataList", list.str("kind"))
 	require.Equal(t, "meta.k8s.io/v1", list.str("apiVersion"))
-	require.Equal(t, h.ok("GET", inNS+"/devices", "").at("metadata"), list.at("metadata"))
-	require.Equal(t, h.ok("GET", inNS+"/devices/lamp", "", "Accept", asPartial).tree, list.at("items.0"))
+	require.Equal(t, h.ok("GET", namespaceRoot+"/devices", "").at("metadata"), list.at("metadata"))
+	require.Equal(t, h.ok("GET", namespaceRoot+"/devices/lamp", "", "Accept", asPartial).tree, list.at("items.0"))
 	for _, none := range []string{
 		"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
 		"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v9", "application/json;as=Other;g=meta.k8s.io;v=v1",
 	} {
-		h.refused(406, "NotAcceptable", "GET", inNS+"/devices", "", "Accept", none)
+		h.refused(406, "NotAcceptable", "GET", namespaceRoot+"/devices", "", "Accept", none)
 	}
 }
 
 // client-go's metadata client, which garbage collectors and caches use, reads, follows and labels.
 func TestTheMetadataClient(t *testing.T) {
 	h := newHub(t)
-	h.ok("POST", inNS+"/devicemodels", model)
-	h.ok("POST", inNS+"/devices", lamp(`,"labels":{"room":"hall"}`, ""))
+	h.ok("POST", namespaceRoot+"/devicemodels", modelJSON)
+	h.ok("POST", namespaceRoot+"/devices", lampJSON(`,"labels":{"room":"hall"}`, ""))
 	c, err := metadata.NewForConfig(&rest.Config{Host: h.url, QPS: -1})
 	require.NoError(t, err)
 	devices := c.Resource(schema.GroupVersionResource{Group: "edgebus.io", Version: "v1alpha1", Resource: "devices"}).Namespace("default")

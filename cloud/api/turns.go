@@ -6,31 +6,31 @@ import (
 	"sync"
 )
 
-// turns lets each user have so many lists made at a time: those who send many at once wait for themselves, not the others for them.
-type turns struct {
+// listTurns lets each user have so many lists made at a time: those who send many at once wait for themselves, not the others for them.
+type listTurns struct {
 	most int
 
-	mu sync.Mutex
-	of map[string]*queue
+	mu    sync.Mutex
+	users map[string]*listQueue
 }
 
-type queue struct {
+type listQueue struct {
 	free  chan struct{}
 	users int // requests that wait or have a turn
 }
 
-// newTurns gives one user at most a quarter of the processors.
-func newTurns() *turns {
-	return &turns{most: max(1, runtime.GOMAXPROCS(0)/4), of: make(map[string]*queue)}
+// newListTurns gives one user at most a quarter of the processors.
+func newListTurns() *listTurns {
+	return &listTurns{most: max(1, runtime.GOMAXPROCS(0)/4), users: make(map[string]*listQueue)}
 }
 
 // take waits for a turn of a user, and keeps it until leave is called.
-func (t *turns) take(ctx context.Context, user string) (leave func(), err error) {
+func (t *listTurns) take(ctx context.Context, user string) (leave func(), err error) {
 	t.mu.Lock()
-	q := t.of[user]
+	q := t.users[user]
 	if q == nil {
-		q = &queue{free: make(chan struct{}, t.most)}
-		t.of[user] = q
+		q = &listQueue{free: make(chan struct{}, t.most)}
+		t.users[user] = q
 	}
 	q.users++
 	t.mu.Unlock()
@@ -38,7 +38,7 @@ func (t *turns) take(ctx context.Context, user string) (leave func(), err error)
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if q.users--; q.users == 0 {
-			delete(t.of, user)
+			delete(t.users, user)
 		}
 	}
 	select {

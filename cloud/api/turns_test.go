@@ -14,13 +14,13 @@ import (
 	"github.com/edgebus/edgebus/test/oneprocessor"
 )
 
-// held is a store whose lists for one reader wait.
-type held struct {
+// heldTurn is a store whose lists for one reader wait.
+type heldTurn struct {
 	store.Reader
 	begun, release chan struct{}
 }
 
-func (h held) List(ctx context.Context, kind string, opts store.ListOptions) (store.Page, error) {
+func (h heldTurn) List(ctx context.Context, kind string, opts store.ListOptions) (store.Page, error) {
 	if opts.Reader == "vic" {
 		h.begun <- struct{}{}
 		<-h.release
@@ -31,18 +31,20 @@ func (h held) List(ctx context.Context, kind string, opts store.ListOptions) (st
 // Somebody who asks for many lists at once waits for them; others are answered meanwhile.
 func TestEachUserHasTurnsOfTheirOwn(t *testing.T) {
 	h := newHub(t)
-	reader := held{h.store, make(chan struct{}, 64), make(chan struct{})}
-	handler := New(Options{Reader: reader, Writer: h.store, Watcher: h.store, Who: func(r *http.Request) (broker.Identity, error) { return who(r) }})
+	reader := heldTurn{h.store, make(chan struct{}, 64), make(chan struct{})}
+	handler := New(Options{Reader: reader, Writer: h.store, Watcher: h.store, Authenticate: func(r *http.Request) (broker.Identity, error) { return authenticateByHeader(r) }})
 	const lists = 32
 	done := make(chan int, lists)
 	for range lists {
-		go func() { done <- ask(handler, "GET", inNS+"/devices?labelSelector=a", "", "As", "vic").Code }()
+		go func() {
+			done <- serveRequest(handler, "GET", namespaceRoot+"/devices?labelSelector=a", "", "As", "vic").Code
+		}()
 	}
 	<-reader.begun
 	for range 10 {
-		require.Equal(t, 200, ask(handler, "GET", inNS+"/devices?labelSelector=a", "", "As", "boss").Code)
+		require.Equal(t, 200, serveRequest(handler, "GET", namespaceRoot+"/devices?labelSelector=a", "", "As", "boss").Code)
 	}
-	require.Less(t, len(reader.begun), newTurns().most)
+	require.Less(t, len(reader.begun), newListTurns().most)
 	close(reader.release)
 	for range lists {
 		require.Equal(t, 200, <-done)
@@ -51,7 +53,7 @@ func TestEachUserHasTurnsOfTheirOwn(t *testing.T) {
 
 // Who gives up waiting for a turn leaves no trace.
 func TestTurnsEndWithTheRequest(t *testing.T) {
-	turns := newTurns()
+	turns := newListTurns()
 	var leave []func()
 	for range turns.most {
 		l, err := turns.take(t.Context(), "ann")
@@ -65,14 +67,14 @@ func TestTurnsEndWithTheRequest(t *testing.T) {
 	for _, l := range leave {
 		l()
 	}
-	require.Empty(t, turns.of)
+	require.Empty(t, turns.users)
 }
 
 // On a single processor Go runs those who wake each other before whom the network has woken. Who makes one list after the other doesn't
 // keep the others from running for longer than a turn of each takes.
 func TestOnOneProcessorOthersRunBetweenTurns(t *testing.T) {
-	oneprocessor.Has(t)
-	turns := newTurns()
+	oneprocessor.Use(t)
+	turns := newListTurns()
 	var taken atomic.Int64
 	var lists sync.WaitGroup
 	ctx, stop := context.WithCancel(t.Context())
@@ -99,7 +101,7 @@ func TestOpenAPIDocumentsAreMadeOnce(t *testing.T) {
 		require.Equal(t, first.body, again.body)
 		require.Equal(t, first.header.Get("Content-Type"), again.header.Get("Content-Type"))
 	}
-	var d documents
+	var d openapiDocuments
 	made := 0
 	for range 3 {
 		raw, err := d.get("a", func() ([]byte, error) {

@@ -17,8 +17,8 @@ import (
 const (
 	// writeTimeout is how long a client may take to read what it is sent.
 	writeTimeout = 30 * time.Second
-	// renderedSize bounds the cache of rendered objects, in bytes.
-	renderedSize = 4 << 20
+	// renderCacheSize bounds the cache of rendered objects, in bytes.
+	renderCacheSize = 4 << 20
 )
 
 // An object is rendered once for all watchers that see it in the same form. renderKey is the form, and renderVersion
@@ -26,7 +26,7 @@ const (
 type renderKey struct {
 	object  store.Key
 	kind    *Kind
-	format  format
+	format  answerFormat
 	columns bool // of a Table
 }
 
@@ -35,18 +35,18 @@ type renderVersion struct {
 	second int64 // of the clock: a Table has ages
 }
 
-type rendered struct {
+type renderedObject struct {
 	json []byte
 	err  error
 }
 
-type renderCache = httpserver.Shared[renderKey, renderVersion, rendered]
+type renderCache = httpserver.VersionCache[renderKey, renderVersion, renderedObject]
 
 // watcher is the watch of one client.
 type watcher struct {
 	s         *server
 	r         *request
-	lines     *httpserver.Lines
+	lines     *httpserver.EventWriter
 	sel       selector
 	columns   bool // of a Table have been sent
 	bookmarks bool // are wanted
@@ -61,7 +61,7 @@ func (s *server) watch(w http.ResponseWriter, r *request) error {
 	}
 	defer s.watches.Add(user.account, -1)
 	if r.format.yaml {
-		return refuse(http.StatusNotAcceptable, "NotAcceptable", "a watch is JSON lines")
+		return statusErrorf(http.StatusNotAcceptable, "NotAcceptable", "a watch is JSON lines")
 	}
 	sel, err := s.selector(r)
 	if err != nil {
@@ -81,7 +81,7 @@ func (s *server) watch(w http.ResponseWriter, r *request) error {
 		return r.about("", err)
 	}
 	defer stream.Close()
-	v := &watcher{s: s, r: r, sel: sel, lines: httpserver.BeginWatch(w), bookmarks: httpserver.IsTrue(r.Form, "allowWatchBookmarks")}
+	v := &watcher{s: s, r: r, sel: sel, lines: httpserver.BeginWatch(w), bookmarks: httpserver.IsQueryTrue(r.Form, "allowWatchBookmarks")}
 	v.lines.Allow(s.Bookmarks + writeTimeout)
 	if err := v.begin(objects, from); err == nil {
 		v.follow(ctx, stream)
@@ -100,7 +100,7 @@ func (s *server) initialObjects(r *request, sel selector) (objects []store.Objec
 		if err == nil {
 			err = r.checkNotOlder(meta)
 		}
-		from, _ = revision(meta.ResourceVersion) // our own
+		from, _ = parseRevision(meta.ResourceVersion) // our own
 		return objects, from, err
 	}
 	if from == 0 {
@@ -112,7 +112,7 @@ func (s *server) initialObjects(r *request, sel selector) (objects []store.Objec
 
 // watchFrom is the revision at which a watch begins, and whether all objects are sent first.
 func watchFrom(r *request) (from uint64, initial bool, err error) {
-	if from, err = revision(r.FormValue("resourceVersion")); err != nil {
+	if from, err = parseRevision(r.FormValue("resourceVersion")); err != nil {
 		return 0, false, err
 	}
 	asked, match := r.Form.Has("sendInitialEvents"), r.FormValue("resourceVersionMatch")
@@ -124,12 +124,12 @@ func watchFrom(r *request) (from uint64, initial bool, err error) {
 	case match != "NotOlderThan":
 		return 0, false, resource.Errorf(resource.Invalid, "resourceVersionMatch", "must be NotOlderThan with sendInitialEvents")
 	}
-	return from, httpserver.IsTrue(r.Form, "sendInitialEvents"), nil
+	return from, httpserver.IsQueryTrue(r.Form, "sendInitialEvents"), nil
 }
 
 // watchContext ends when the watch has to: no later than the certificate that the user signed in with.
 func (s *server) watchContext(r *request, user access) (context.Context, context.CancelFunc, error) {
-	limit, err := httpserver.WatchTime(r.Form)
+	limit, err := httpserver.WatchTimeout(r.Form)
 	if err != nil {
 		return nil, nil, badRequest("timeoutSeconds", "%v", err)
 	}
@@ -152,7 +152,7 @@ func (v *watcher) begin(objects []store.Object, rev uint64) error {
 			return err
 		}
 	}
-	if httpserver.IsTrue(v.r.Form, "sendInitialEvents") && v.bookmarks {
+	if httpserver.IsQueryTrue(v.r.Form, "sendInitialEvents") && v.bookmarks {
 		if err := v.bookmark(rev, true); err != nil {
 			return err
 		}
@@ -266,12 +266,12 @@ func (v *watcher) sendDeleted(o store.Object) error {
 // send sends an event about a stored object, which is rendered once for all watchers.
 func (v *watcher) send(event store.EventType, o store.Object) error {
 	key := v.renderKey(o)
-	render := func() (out rendered, size int) {
+	render := func() (out renderedObject, size int) {
 		out.json, out.err = v.render(nil, key, o)
 		out.json = bytes.Clone(out.json) // without spare capacity: it is kept
 		return out, len(out.json)
 	}
-	var out rendered
+	var out renderedObject
 	if v.r.kind.Sealed {
 		out, _ = render() // what the store has encrypted is not kept in memory
 	} else {
@@ -304,7 +304,7 @@ func (v *watcher) renderVersion(o store.Object) renderVersion {
 
 func (v *watcher) render(out []byte, key renderKey, o store.Object) ([]byte, error) {
 	if key.format.table {
-		return v.s.appendTable(out, key.kind, key.format, key.columns, atRevision(o.Rev), o)
+		return v.s.appendTable(out, key.kind, key.format, key.columns, listMetaAt(o.Rev), o)
 	}
 	return v.s.appendObject(out, key.kind, key.format, o)
 }
@@ -321,7 +321,7 @@ func (v *watcher) addOther(event string, about any) error {
 func (v *watcher) bookmark(rev uint64, initialEnd bool) error {
 	k, f := v.r.kind, v.r.format
 	if f.table {
-		raw, err := v.s.appendTable(nil, k, f, !v.columns, atRevision(rev))
+		raw, err := v.s.appendTable(nil, k, f, !v.columns, listMetaAt(rev))
 		if err != nil {
 			return err
 		}

@@ -20,13 +20,13 @@ func TestWatchersShareWhatTheyAreSent(t *testing.T) {
 			rows.Add(1)
 			return cells(obj)
 		}
-		o.Kinds = withDialects(kinds)
+		o.Kinds = addDialects(kinds)
 	})
-	var watchers []*stream
+	var watchers []*watchStream
 	for range 50 {
-		watchers = append(watchers, h.watch(inNS+"/devices?watch=true", "Accept", asTable))
+		watchers = append(watchers, h.watch(namespaceRoot+"/devices?watch=true", "Accept", asTable))
 	}
-	h.ok("POST", inNS+"/devices", lamp("", ""))
+	h.ok("POST", namespaceRoot+"/devices", lampJSON("", ""))
 	for i, kind := range []string{"ADDED", "MODIFIED", "MODIFIED"} {
 		for _, w := range watchers {
 			event := w.next()
@@ -35,7 +35,7 @@ func TestWatchersShareWhatTheyAreSent(t *testing.T) {
 			require.Equal(t, "lamp", event.str("object.rows.0.cells.0"))
 		}
 		require.EqualValues(t, i+1, rows.Load())
-		h.ok("PATCH", inNS+"/devices/lamp", `{"metadata":{"labels":{"i":"`+strconv.Itoa(i)+`"}}}`, "Content-Type", mergePatch)
+		h.ok("PATCH", namespaceRoot+"/devices/lamp", `{"metadata":{"labels":{"i":"`+strconv.Itoa(i)+`"}}}`, "Content-Type", mergePatch)
 	}
 }
 
@@ -43,17 +43,17 @@ func TestWatchersShareWhatTheyAreSent(t *testing.T) {
 func TestWatchersShareNothingElse(t *testing.T) {
 	h := newHub(t)
 	h.devices(1)
-	rv := h.ok("GET", inNS+"/devices", "").str("metadata.resourceVersion")
-	h.ok("PATCH", inNS+"/devices/d00", `{"metadata":{"labels":{"a":"b"}}}`, "Content-Type", mergePatch)
+	rv := h.ok("GET", namespaceRoot+"/devices", "").str("metadata.resourceVersion")
+	h.ok("PATCH", namespaceRoot+"/devices/d00", `{"metadata":{"labels":{"a":"b"}}}`, "Content-Type", mergePatch)
 	for range 2 {
 		for _, c := range []struct{ at, query, accept string }{
-			{inNS, "", "application/json"},
-			{inNS, "", asPartial},
-			{inNS, "includeObject=Object", asTable},
-			{inNS, "includeObject=None", asTable},
-			{inNS, "", asTable},
-			{beta1, "", "application/json"},
-			{beta1, "", asPartial},
+			{namespaceRoot, "", "application/json"},
+			{namespaceRoot, "", asPartial},
+			{namespaceRoot, "includeObject=Object", asTable},
+			{namespaceRoot, "includeObject=None", asTable},
+			{namespaceRoot, "", asTable},
+			{kubeedgeBeta1, "", "application/json"},
+			{kubeedgeBeta1, "", asPartial},
 		} {
 			now := h.ok("GET", c.at+"/devices/d00?"+c.query, "", "Accept", c.accept)
 			for range 2 {

@@ -69,20 +69,20 @@ func (l *webhookLimits) allow(repository string, now time.Time) bool {
 // maxSigned is how many signatures of a Repository's webhooks are remembered: at its limit, more than two hours of them.
 const maxSigned = 4096
 
-// signed are the newest signatures that were accepted, by Repository. Who reads a signed webhook on its way may send it again, but only the
+// acceptedSignatures are the newest signatures that were accepted, by Repository. Who reads a signed webhook on its way may send it again, but only the
 // first has the repository read. It is forgotten when the hub restarts; then the limit alone bounds what is sent again.
-type signed struct {
+type acceptedSignatures struct {
 	mu sync.Mutex
-	of map[string]*signatures
+	of map[string]*repositorySignatures
 }
 
-type signatures struct {
+type repositorySignatures struct {
 	known map[[sha256.Size]byte]bool
 	order [][sha256.Size]byte // oldest first
 }
 
 // has reports whether a signature was accepted for the Repository.
-func (s *signed) has(repository string, signature []byte) bool {
+func (s *acceptedSignatures) has(repository string, signature []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	have := s.of[repository]
@@ -90,18 +90,18 @@ func (s *signed) has(repository string, signature []byte) bool {
 }
 
 // add remembers a signature that was accepted.
-func (s *signed) add(repository string, signature []byte) {
+func (s *acceptedSignatures) add(repository string, signature []byte) {
 	if len(signature) != sha256.Size {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.of == nil {
-		s.of = make(map[string]*signatures)
+		s.of = make(map[string]*repositorySignatures)
 	}
 	have := s.of[repository]
 	if have == nil {
-		have = &signatures{known: make(map[[sha256.Size]byte]bool)}
+		have = &repositorySignatures{known: make(map[[sha256.Size]byte]bool)}
 		s.of[repository] = have
 	}
 	key := [sha256.Size]byte(signature)
@@ -132,10 +132,10 @@ func isWebhook(r *http.Request) bool {
 func (s *server) webhook(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	if r.ContentLength > maxWebhook { // whatever the Repository
-		return refuse(http.StatusRequestEntityTooLarge, "RequestEntityTooLarge", "a webhook has at most %d bytes, this one %d", maxWebhook, r.ContentLength)
+		return statusErrorf(http.StatusRequestEntityTooLarge, "RequestEntityTooLarge", "a webhook has at most %d bytes, this one %d", maxWebhook, r.ContentLength)
 	}
-	audit.Identify(r, "webhook/"+name, "webhook")
-	refused := refuse(http.StatusUnauthorized, "Unauthorized", "a webhook needs a Repository whose Secret has the key %s, and has to prove that it knows its value: "+
+	audit.NoteUser(r, "webhook/"+name, "webhook")
+	refused := statusErrorf(http.StatusUnauthorized, "Unauthorized", "a webhook needs a Repository whose Secret has the key %s, and has to prove that it knows its value: "+
 		"X-Hub-Signature-256, X-Gitea-Signature, X-Gitlab-Token, or Authorization: Bearer", webhookSecret)
 	key := store.Key{Kind: resource.KindRepository, Name: name}
 	repository, err := objects.Get[resource.Repository](r.Context(), s.reads, key)
@@ -152,7 +152,7 @@ func (s *server) webhook(w http.ResponseWriter, r *http.Request) error {
 	if len(secret) == 0 {
 		return refused
 	}
-	ok, signature, err := proves(w, r, secret)
+	ok, signature, err := verifyWebhook(w, r, secret)
 	switch {
 	case err != nil:
 		return err
@@ -164,10 +164,10 @@ func (s *server) webhook(w http.ResponseWriter, r *http.Request) error {
 	}
 	if !s.webhooks.allow(name, s.Now()) {
 		w.Header().Set("Retry-After", strconv.Itoa(int(webhookInterval.Seconds())))
-		return refuse(http.StatusTooManyRequests, "TooManyRequests", "the Repository %s has had too many webhooks: at most %d at once, and one per %v for long",
+		return statusErrorf(http.StatusTooManyRequests, "TooManyRequests", "the Repository %s has had too many webhooks: at most %d at once, and one per %v for long",
 			name, webhookBurst, webhookInterval)
 	}
-	_, err = s.objects.Change(r.Context(), key, &objects.Write{Manager: "webhook", Part: objects.Status}, func(old *objects.Object) (*objects.Object, error) {
+	_, err = s.objects.Change(r.Context(), key, &objects.WriteOptions{Manager: "webhook", Part: objects.Status}, func(old *objects.Object) (*objects.Object, error) {
 		var status resource.RepositoryStatus
 		if len(old.Status) > 0 {
 			if err := json.Unmarshal(old.Status, &status); err != nil {
@@ -204,9 +204,9 @@ func (s *server) webhookSecret(ctx context.Context, ref *resource.SecretRef) ([]
 	return secret.Data[webhookSecret], nil
 }
 
-// proves reports whether a request shows that its sender knows a secret, and returns its signature if it does so by one. The body is read
+// verifyWebhook reports whether a request shows that its sender knows a secret, and returns its signature if it does so by one. The body is read
 // only if it is signed.
-func proves(w http.ResponseWriter, r *http.Request, secret []byte) (ok bool, signature []byte, err error) {
+func verifyWebhook(w http.ResponseWriter, r *http.Request, secret []byte) (ok bool, signature []byte, err error) {
 	same := func(text string) bool { return text != "" && subtle.ConstantTimeCompare([]byte(text), secret) == 1 }
 	if bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok && same(bearer) || same(r.Header.Get("X-Gitlab-Token")) {
 		return true, nil, nil

@@ -18,12 +18,12 @@ import (
 // A webhook is for those who know the value in the Repository's Secret, by the header of any common git server or registry, and only
 // notes that it came.
 func TestWebhooks(t *testing.T) {
-	h := newHub(t, sealed(t))
+	h := newHub(t, withSealer(t))
 	secret := "/api/v1/namespaces/default/secrets"
 	h.ok("POST", secret, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},"stringData":{"webhook-secret":"hunter2"}}`)
 	h.ok("POST", secret, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"without"},"stringData":{"password":"x"}}`)
 	repository := func(name, spec string) {
-		h.ok("POST", base+"/repositories", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Repository","metadata":{"name":"`+name+`"},"spec":{"url":"https://git.example/x.git"`+spec+`}}`)
+		h.ok("POST", apiRoot+"/repositories", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Repository","metadata":{"name":"`+name+`"},"spec":{"url":"https://git.example/x.git"`+spec+`}}`)
 	}
 	repository("r", `,"secretRef":{"name":"s"}`)
 	repository("without", `,"secretRef":{"name":"without"}`)
@@ -39,7 +39,7 @@ func TestWebhooks(t *testing.T) {
 		signature = hex.EncodeToString(mac.Sum(nil))
 	}
 	last := ""
-	for _, path := range []string{"/api/v1/repositories/r/webhook", base + "/repositories/r/webhook"} {
+	for _, path := range []string{"/api/v1/repositories/r/webhook", apiRoot + "/repositories/r/webhook"} {
 		for name, value := range map[string]func() string{
 			"X-Hub-Signature-256": func() string { return "sha256=" + signature }, "X-Gitea-Signature": func() string { return signature },
 			"X-Gitlab-Token": func() string { return "hunter2" }, "Authorization": func() string { return "Bearer hunter2" },
@@ -47,13 +47,13 @@ func TestWebhooks(t *testing.T) {
 			h.pass(time.Second)
 			next()
 			require.Equal(t, 202, h.do("POST", path, body, name, value()).code, name)
-			at := h.ok("GET", base+"/repositories/r", "").str("status.notifiedAt")
+			at := h.ok("GET", apiRoot+"/repositories/r", "").str("status.notifiedAt")
 			require.NotEqual(t, last, at)
 			last = at
 			if strings.Contains(name, "Signature") {
 				h.pass(time.Second)
 				require.Equal(t, 202, h.do("POST", path, body, name, value()).code, name)
-				require.Equal(t, last, h.ok("GET", base+"/repositories/r", "").str("status.notifiedAt"), "sent again by whoever read it on its way")
+				require.Equal(t, last, h.ok("GET", apiRoot+"/repositories/r", "").str("status.notifiedAt"), "sent again by whoever read it on its way")
 			}
 		}
 	}
@@ -71,15 +71,15 @@ func TestWebhooks(t *testing.T) {
 	}
 	require.Equal(t, 401, h.do("POST", "/api/v1/repositories/without/webhook", body, "Authorization", "Bearer ").code)
 	require.Equal(t, 401, h.do("POST", "/api/v1/repositories/r/webhook", body+" ", "X-Hub-Signature-256", "sha256="+signature).code, "another body")
-	require.Equal(t, last, h.ok("GET", base+"/repositories/r", "").str("status.notifiedAt"))
+	require.Equal(t, last, h.ok("GET", apiRoot+"/repositories/r", "").str("status.notifiedAt"))
 	require.Equal(t, 404, h.do("GET", "/api/v1/repositories/r/webhook", "").code)
 }
 
 // A Secret that can't be opened is for the hub's log: the answer tells nobody that there is one, or its name.
 func TestWebhooksWithoutAKey(t *testing.T) {
-	h := newHub(t, sealed(t))
+	h := newHub(t, withSealer(t))
 	h.ok("POST", "/api/v1/namespaces/default/secrets", `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},"stringData":{"webhook-secret":"hunter2"}}`)
-	h.ok("POST", base+"/repositories", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Repository","metadata":{"name":"r"},"spec":{"url":"https://git.example/x.git","secretRef":{"name":"s"}}}`)
+	h.ok("POST", apiRoot+"/repositories", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Repository","metadata":{"name":"r"},"spec":{"url":"https://git.example/x.git","secretRef":{"name":"s"}}}`)
 	keyless := New(Options{Reader: h.store, Writer: h.store, Watcher: h.store, Log: zerolog.Nop()})
 	answer := func(name string) string {
 		w := httptest.NewRecorder()
@@ -95,10 +95,10 @@ func TestWebhooksWithoutAKey(t *testing.T) {
 // Whoever knows the secret of a Repository can't have it read without limit. Callers that don't know it use up nothing, and one
 // Repository's webhooks don't count for another.
 func TestWebhooksAreLimited(t *testing.T) {
-	h := newHub(t, sealed(t))
+	h := newHub(t, withSealer(t))
 	h.ok("POST", "/api/v1/namespaces/default/secrets", `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},"stringData":{"webhook-secret":"hunter2"}}`)
 	for _, name := range []string{"busy", "other"} {
-		h.ok("POST", base+"/repositories", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Repository","metadata":{"name":"`+name+`"},"spec":{"url":"https://git.example/x.git","secretRef":{"name":"s"}}}`)
+		h.ok("POST", apiRoot+"/repositories", `{"apiVersion":"edgebus.io/v1alpha1","kind":"Repository","metadata":{"name":"`+name+`"},"spec":{"url":"https://git.example/x.git","secretRef":{"name":"s"}}}`)
 	}
 	busy, other := "/api/v1/repositories/busy/webhook", "/api/v1/repositories/other/webhook"
 	for range webhookBurst + 1 {
@@ -109,12 +109,12 @@ func TestWebhooksAreLimited(t *testing.T) {
 		require.Equal(t, 202, h.do("POST", busy, "", "Authorization", "Bearer hunter2").code)
 	}
 	require.Equal(t, "2", h.do("POST", busy, "", "Authorization", "Bearer hunter2").header.Get("Retry-After"))
-	noted := h.ok("GET", base+"/repositories/busy", "").str("status.notifiedAt")
+	noted := h.ok("GET", apiRoot+"/repositories/busy", "").str("status.notifiedAt")
 	h.pass(time.Millisecond)
 	require.Equal(t, "the Repository busy has had too many webhooks: at most 30 at once, and one per 2s for long",
 		h.refused(429, "TooManyRequests", "POST", busy, "", "Authorization", "Bearer hunter2"))
-	require.Equal(t, 429, h.do("POST", base+"/repositories/busy/webhook", "", "Authorization", "Bearer hunter2").code, "its other path has the same limit")
-	require.Equal(t, noted, h.ok("GET", base+"/repositories/busy", "").str("status.notifiedAt"))
+	require.Equal(t, 429, h.do("POST", apiRoot+"/repositories/busy/webhook", "", "Authorization", "Bearer hunter2").code, "its other path has the same limit")
+	require.Equal(t, noted, h.ok("GET", apiRoot+"/repositories/busy", "").str("status.notifiedAt"))
 	require.Equal(t, 401, h.do("POST", busy, "", "Authorization", "Bearer guess").code, "the limit is told to those only that know the secret")
 	require.Equal(t, 202, h.do("POST", other, "", "Authorization", "Bearer hunter2").code)
 	h.pass(webhookInterval)
@@ -123,7 +123,7 @@ func TestWebhooksAreLimited(t *testing.T) {
 
 // A body that is too large is refused whatever it is for, before it is read, and limits that are not used up are not kept.
 func TestWebhooksAreBounded(t *testing.T) {
-	h := newHub(t, sealed(t))
+	h := newHub(t, withSealer(t))
 	large := strings.Repeat("x", maxWebhook+1)
 	for _, name := range []string{"r", "nosuch"} {
 		says := h.refused(413, "RequestEntityTooLarge", "POST", "/api/v1/repositories/"+name+"/webhook", large, "X-Gitea-Signature", strings.Repeat("0", 64))
@@ -131,7 +131,7 @@ func TestWebhooksAreBounded(t *testing.T) {
 	}
 	chunked := httptest.NewRequest("POST", "/", struct{ io.Reader }{strings.NewReader(large)})
 	chunked.Header.Set("X-Gitea-Signature", strings.Repeat("0", 64))
-	ok, _, err := proves(httptest.NewRecorder(), chunked, []byte("hunter2"))
+	ok, _, err := verifyWebhook(httptest.NewRecorder(), chunked, []byte("hunter2"))
 	require.NoError(t, err)
 	require.False(t, ok, "a body without a length is read as far as that")
 	var l webhookLimits
@@ -149,7 +149,7 @@ func TestWebhooksAreBounded(t *testing.T) {
 
 // As many signatures are remembered as come in two hours, and a webhook that was refused may be sent again.
 func TestSignaturesOfWebhooksAreBounded(t *testing.T) {
-	var s signed
+	var s acceptedSignatures
 	signature := func(i int) []byte { sum := sha256.Sum256([]byte(strconv.Itoa(i))); return sum[:] }
 	for i := range maxSigned + 1 {
 		require.False(t, s.has("r", signature(i)))

@@ -56,7 +56,7 @@ func (s *server) decideRequest(r *request, a access, o *objects.Object) (*object
 	case renewal != a.renews(r.kind), renewal && s.Enrollment == nil:
 		return nil, resource.Errorf(resource.Forbidden, "spec.signerName", "%s: a node requests the renewal of its own certificate (%s), and nobody else does", a.user, resource.SignerRenewal)
 	case renewal:
-		after, err := s.Enrollment.Renews(a.id)
+		after, err := s.Enrollment.CheckRenewal(a.id)
 		if err != nil {
 			return nil, err
 		}
@@ -64,7 +64,7 @@ func (s *server) decideRequest(r *request, a access, o *objects.Object) (*object
 			return nil, resource.Errorf(resource.Forbidden, "spec", "the request is of %s, and for it: nodeName and approval are not to be given", a.id.Node)
 		}
 		er.Spec.NodeName, er.Spec.Approval = a.id.Node, resource.Approved
-		r.notes = map[string]string{objects.RenewalAnnotation: after}
+		r.annotations = map[string]string{objects.RenewalAnnotation: after}
 	case er.Spec.SignerName == resource.SignerEnroller && er.Spec.Approval == "" && a.all && r.ownPath:
 		er.Spec.Approval = resource.Approved // as flightctl does, whose clients wait for the certificate
 	default:
@@ -95,17 +95,17 @@ func (s *server) createEnrollment(w http.ResponseWriter, r *request, a access, o
 	if err != nil {
 		return err
 	}
-	r.notes = map[string]string{objects.EnrollerAnnotation: a.account, objects.RemoteAnnotation: daemon.Network(r.RemoteAddr)}
+	r.annotations = map[string]string{objects.EnrollerAnnotation: a.account, objects.RemoteAnnotation: daemon.Network(r.RemoteAddr)}
 	if len(er.Spec.Labels) > 0 {
-		r.notes[objects.AskedLabelsAnnotation] = string(asked)
+		r.annotations[objects.AskedLabelsAnnotation] = string(asked)
 	}
 	dry, err := dryRun(r.Form["dryRun"])
 	if err != nil {
 		return err
 	}
 	settled := func() {}
-	if !dry && s.Asks != nil {
-		if settled, err = s.Asks(name, r.RemoteAddr); err != nil {
+	if !dry && s.CountRequest != nil {
+		if settled, err = s.CountRequest(name, r.RemoteAddr); err != nil {
 			return err
 		}
 	}
@@ -130,7 +130,7 @@ func (s *server) createObject(w http.ResponseWriter, r *request, o *objects.Obje
 	key := r.key
 	key.Name = ""
 	created, err := s.objects.Create(r.Context(), key, o, write)
-	audit.Name(r.Request, o.Metadata.Name)
+	audit.NoteName(r.Request, o.Metadata.Name)
 	if err != nil {
 		return r.about(o.Metadata.Name, s.takenByOther(r, o.Metadata.Name, err))
 	}
@@ -207,7 +207,7 @@ func (s *server) change(w http.ResponseWriter, r *request, edit func(*objects.Ob
 			return nil, err
 		}
 		wanted, err := edit(old)
-		if err == nil && r.subresource != "" && r.kind.desiredInStatus() && write.Owns == nil {
+		if err == nil && r.subresource != "" && r.kind.desiredInStatus() && write.MaySetOwner == nil {
 			wanted.Status = old.Status
 		}
 		if err == nil {
@@ -226,10 +226,10 @@ func (s *server) change(w http.ResponseWriter, r *request, edit func(*objects.Ob
 }
 
 // write is who writes, and how.
-func (s *server) write(r *request) (*objects.Write, error) {
+func (s *server) write(r *request) (*objects.WriteOptions, error) {
 	dry, err := dryRun(r.Form["dryRun"])
 	a := accessIn(r.Context())
-	w := &objects.Write{Manager: fieldManager(r), Origin: origin(r), Owns: a.owns(), MayRefer: a.mayRefer(s.Kinds), DryRun: dry, Applied: r.isApply(), Notes: r.notes}
+	w := &objects.WriteOptions{Manager: fieldManager(r), Origin: origin(r), MaySetOwner: a.maySetOwner(), MayRefer: a.mayRefer(s.Kinds), DryRun: dry, Applied: r.isApply(), Annotations: r.annotations}
 	w.Allow = func(name string, obj any) error {
 		if s.has(r.Context(), a, r.kind, obj) {
 			return nil
@@ -239,7 +239,7 @@ func (s *server) write(r *request) (*objects.Write, error) {
 	switch {
 	case r.subresource == "":
 	case r.kind.dialect != nil:
-		w.Part = objects.Both
+		w.Part = objects.SpecAndStatus
 	default:
 		w.Part = objects.Status
 	}
@@ -259,11 +259,11 @@ func (r *request) checkRevision(expected string, old *objects.Object) error {
 	if expected == "" || expected == old.Metadata.ResourceVersion {
 		return nil
 	}
-	rev, err := revision(expected)
+	rev, err := parseRevision(expected)
 	if err != nil {
 		return err
 	}
-	at, _ := revision(old.Metadata.ResourceVersion) // our own
+	at, _ := parseRevision(old.Metadata.ResourceVersion) // our own
 	return r.about(r.key.Name, store.Conflict(r.key, rev, at))
 }
 
@@ -319,7 +319,7 @@ func (r *request) checkIdentity(old *objects.Object, m resource.Meta) error {
 	case m.Namespace != "" && m.Namespace != r.key.Namespace:
 		return r.wrongNamespace(m.Namespace)
 	case m.UID != "" && m.UID != old.Metadata.UID:
-		return refuse(http.StatusConflict, "Conflict", "Precondition failed: UID in precondition: %s, UID in object meta: %s", m.UID, old.Metadata.UID)
+		return statusErrorf(http.StatusConflict, "Conflict", "Precondition failed: UID in precondition: %s, UID in object meta: %s", m.UID, old.Metadata.UID)
 	}
 	return nil
 }

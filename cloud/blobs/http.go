@@ -13,8 +13,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// silence is how long a client may send or read nothing.
-const silence = time.Minute
+// transferTimeout is how long a client may send or read nothing.
+const transferTimeout = time.Minute
 
 // ServeHTTP answers /blobs and what is below it. It is for operators of all nodes, since contents may be the configuration
 // of any node; a node may read what its own spec refers to.
@@ -30,7 +30,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Ide
 		if _, err := resource.ParseDigest(digest); err != nil {
 			return err
 		}
-		audit.Name(r, digest)
+		audit.NoteName(r, digest)
 	}
 	reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 	switch {
@@ -44,7 +44,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Ide
 	}
 	switch {
 	case reads && digest == "":
-		return httpserver.Reply(w, s.o.Store.List())
+		return httpserver.SendJSON(w, s.o.Store.List())
 	case reads:
 		if err := s.checkFetched(r.Context(), id, digest); err != nil {
 			return err
@@ -53,7 +53,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Ide
 	case r.Method == http.MethodPost && digest == "", r.Method == http.MethodPut && digest != "":
 		return s.put(w, r, digest)
 	case r.Method == http.MethodDelete && digest != "":
-		return httpserver.ReplyOr(w, struct{}{}, s.o.Store.Remove(r.Context(), digest))
+		return httpserver.SendJSONOr(w, struct{}{}, s.o.Store.Remove(r.Context(), digest))
 	}
 	return resource.Errorf(resource.NotFound, "", "there is nothing at %s %s", r.Method, r.URL.Path)
 }
@@ -81,38 +81,38 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, digest string) erro
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Content-Disposition", "attachment")
 	w.Header().Set("ETag", `"`+digest+`"`)
-	http.ServeContent(&patientWriter{ResponseWriter: w, rc: http.NewResponseController(w)}, r, "", time.Time{}, b)
+	http.ServeContent(&deadlineWriter{ResponseWriter: w, rc: http.NewResponseController(w)}, r, "", time.Time{}, b)
 	return nil
 }
 
 func (s *Server) put(w http.ResponseWriter, r *http.Request, want string) error {
 	began := time.Now()
-	digest, size, err := s.o.Store.Put(r.Context(), patientReader{r.Body, http.NewResponseController(w)}, want)
+	digest, size, err := s.o.Store.Put(r.Context(), deadlineReader{r.Body, http.NewResponseController(w)}, want)
 	if err != nil {
 		return err
 	}
 	s.o.Log.Info().Str("digest", digest).Int64("bytes", size).Stringer("took", time.Since(began).Round(time.Millisecond)).Msg("a blob was put")
-	return httpserver.Reply(w, Info{Digest: digest, Size: size, Put: s.o.Store.o.Now().UTC().Truncate(time.Second)})
+	return httpserver.SendJSON(w, Info{Digest: digest, Size: size, Put: s.o.Store.o.Now().UTC().Truncate(time.Second)})
 }
 
-// patientWriter and patientReader let a transfer take as long as it takes, while something moves.
-type patientWriter struct {
+// deadlineWriter and deadlineReader let a transfer take as long as it takes, while something moves.
+type deadlineWriter struct {
 	http.ResponseWriter
 	rc *http.ResponseController
 }
 
-func (p *patientWriter) Write(b []byte) (int, error) {
-	_ = p.rc.SetWriteDeadline(time.Now().Add(silence)) // without deadlines there is no connection to hold
+func (p *deadlineWriter) Write(b []byte) (int, error) {
+	_ = p.rc.SetWriteDeadline(time.Now().Add(transferTimeout)) // without deadlines there is no connection to hold
 	return p.ResponseWriter.Write(b)
 }
 
-type patientReader struct {
+type deadlineReader struct {
 	r  io.Reader
 	rc *http.ResponseController
 }
 
-func (p patientReader) Read(b []byte) (int, error) {
-	deadline := time.Now().Add(silence)
+func (p deadlineReader) Read(b []byte) (int, error) {
+	deadline := time.Now().Add(transferTimeout)
 	_, _ = p.rc.SetReadDeadline(deadline), p.rc.SetWriteDeadline(deadline)
 	return p.r.Read(b)
 }

@@ -24,11 +24,11 @@ import (
 )
 
 const (
-	workers     = 8                // each serves the nodes whose names have one hash
-	queued      = 512              // requests that wait for a worker
-	mostOfNode  = 16               // of one node's
-	allowedFor  = 10 * time.Second // a right that was found is not looked for again
-	mostAllowed = 10_000           // such rights
+	workers         = 8                // each serves the nodes whose names have one hash
+	maxQueued       = 512              // requests that wait for a worker
+	maxQueuedOfNode = 16               // of one node's
+	rightLifetime   = 10 * time.Second // a right that was found is not looked for again
+	maxRights       = 10_000           // such rights
 )
 
 // ServerOptions are what a Server is made from.
@@ -51,31 +51,31 @@ type Server struct {
 	o    ServerOptions
 	log  zerolog.Logger // sampled: nodes can cause any number of lines
 	seed maphash.Seed
-	jobs [workers]chan job
+	jobs [workers]chan rangeRequest
 
 	mu      sync.Mutex
-	waiting map[string]int      // requests of nodes that are not answered
-	allowed map[right]time.Time // until when a right holds
+	waiting map[string]int          // requests of nodes that are not answered
+	allowed map[readRight]time.Time // until when a right holds
 
 	answered, refused atomic.Int64
 }
 
-type job struct {
+type rangeRequest struct {
 	node, topic string // of the answer
 	correlation []byte
 	r           resource.BlobRequest
 }
 
-type right struct{ node, digest string }
+type readRight struct{ node, digest string }
 
 // NewServer makes a server. It answers while Run runs.
 func NewServer(o ServerOptions) *Server {
 	s := &Server{
 		o: o, log: o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: 10 * time.Second}), seed: maphash.MakeSeed(),
-		waiting: make(map[string]int), allowed: make(map[right]time.Time),
+		waiting: make(map[string]int), allowed: make(map[readRight]time.Time),
 	}
 	for i := range s.jobs {
-		s.jobs[i] = make(chan job, queued/workers)
+		s.jobs[i] = make(chan rangeRequest, maxQueued/workers)
 	}
 	return s
 }
@@ -109,7 +109,7 @@ func (s *Server) Publish(m broker.Message, done func(error)) {
 		s.o.Tree.Publish(m, done)
 		return
 	}
-	j, err := newJob(at, m)
+	j, err := newRangeRequest(at, m)
 	if err == nil {
 		err = s.queue(j)
 	}
@@ -121,7 +121,7 @@ func (s *Server) Retained(filter string) func(max int) []broker.Message {
 	return s.o.Tree.Retained(filter)
 }
 
-func newJob(at topics.Address, m broker.Message) (j job, err error) {
+func newRangeRequest(at topics.Address, m broker.Message) (j rangeRequest, err error) {
 	r, err := resource.ParseBlobRequest(m.Payload)
 	if err != nil {
 		return j, err
@@ -133,14 +133,14 @@ func newJob(at topics.Address, m broker.Message) (j job, err error) {
 	if err != nil || to.Kind != topics.KindBlobAnswer || to.Node != at.Node {
 		return j, resource.Errorf(resource.Invalid, "response topic", "it must be %s{request}", topics.TopicOf(at.Node, "blobs/answers/"))
 	}
-	return job{at.Node, m.Props.ResponseTopic, m.Props.Correlation, r}, nil
+	return rangeRequest{at.Node, m.Props.ResponseTopic, m.Props.Correlation, r}, nil
 }
 
-func (s *Server) queue(j job) error {
+func (s *Server) queue(j rangeRequest) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.waiting[j.node] >= mostOfNode {
-		return resource.Errorf(resource.Unavailable, "", "%d requests of the node wait for their answers: ask again after one", mostOfNode)
+	if s.waiting[j.node] >= maxQueuedOfNode {
+		return resource.Errorf(resource.Unavailable, "", "%d requests of the node wait for their answers: ask again after one", maxQueuedOfNode)
 	}
 	select {
 	case s.jobs[maphash.String(s.seed, j.node)%workers] <- j:
@@ -151,7 +151,7 @@ func (s *Server) queue(j job) error {
 	}
 }
 
-func (s *Server) serve(ctx context.Context, j job) {
+func (s *Server) serve(ctx context.Context, j rangeRequest) {
 	content, err := s.read(ctx, j)
 	s.mu.Lock()
 	if s.waiting[j.node]--; s.waiting[j.node] == 0 {
@@ -173,7 +173,7 @@ func (s *Server) serve(ctx context.Context, j job) {
 	s.o.Publish(answer)
 }
 
-func (s *Server) read(ctx context.Context, j job) ([]byte, error) {
+func (s *Server) read(ctx context.Context, j rangeRequest) ([]byte, error) {
 	if err := s.authorize(ctx, j.node, j.r.Digest); err != nil {
 		return nil, err
 	}
@@ -185,9 +185,9 @@ func (s *Server) read(ctx context.Context, j job) ([]byte, error) {
 	return content[:n], err
 }
 
-// authorize fails unless the node may read the blob. What was found is remembered for allowedFor.
+// authorize fails unless the node may read the blob. What was found is remembered for rightLifetime.
 func (s *Server) authorize(ctx context.Context, node, digest string) error {
-	now, key := time.Now(), right{node, digest}
+	now, key := time.Now(), readRight{node, digest}
 	s.mu.Lock()
 	until := s.allowed[key]
 	s.mu.Unlock()
@@ -203,18 +203,18 @@ func (s *Server) authorize(ctx context.Context, node, digest string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.allowed) >= mostAllowed {
+	if len(s.allowed) >= maxRights {
 		clear(s.allowed)
 	}
-	s.allowed[key] = now.Add(allowedFor)
+	s.allowed[key] = now.Add(rightLifetime)
 	return nil
 }
 
-// Specs finds the blobs that objects of the store refer to.
-type Specs struct{ Reader store.Reader }
+// ReferenceFinder finds the blobs that objects of the store refer to.
+type ReferenceFinder struct{ Reader store.Reader }
 
 // Allowed reports whether the rendered spec of a node refers to a blob, or the upgrade that it is ordered.
-func (s Specs) Allowed(ctx context.Context, node, digest string) (allowed bool, err error) {
+func (s ReferenceFinder) Allowed(ctx context.Context, node, digest string) (allowed bool, err error) {
 	for _, kind := range []string{resource.KindRenderedSpec, resource.KindUpgradeOrder} {
 		o, err := s.Reader.Get(ctx, store.Key{Kind: kind, Name: node})
 		switch {
@@ -222,7 +222,7 @@ func (s Specs) Allowed(ctx context.Context, node, digest string) (allowed bool, 
 		case err != nil:
 			return false, err
 		default:
-			err = digests(o, func(d string) { allowed = allowed || d == digest })
+			err = useDigests(o, func(d string) { allowed = allowed || d == digest })
 		}
 		if allowed || err != nil && !errors.Is(err, resource.NotFound) {
 			return allowed, err
@@ -231,16 +231,16 @@ func (s Specs) Allowed(ctx context.Context, node, digest string) (allowed bool, 
 	return false, nil
 }
 
-// referring are the kinds whose objects refer to blobs.
-var referring = []string{
+// referringKinds are the kinds whose objects refer to blobs.
+var referringKinds = []string{
 	resource.KindNode, resource.KindFleet, resource.KindTemplateVersion, resource.KindRenderedSpec,
 	resource.KindArtifact, resource.KindUpgradeOrder,
 }
 
 // Refs calls use with each digest in the specs of the kinds that refer to blobs, wherever it stands: what looks like one
 // and is none keeps nothing.
-func (s Specs) Refs(ctx context.Context, use func(digest string)) error {
-	for _, kind := range referring {
+func (s ReferenceFinder) Refs(ctx context.Context, use func(digest string)) error {
+	for _, kind := range referringKinds {
 		if err := s.refs(ctx, kind, use); err != nil {
 			return err
 		}
@@ -248,16 +248,16 @@ func (s Specs) Refs(ctx context.Context, use func(digest string)) error {
 	return nil
 }
 
-var digestForm = regexp.MustCompile(resource.DigestPrefix + `[0-9a-f]{64}`)
+var digestPattern = regexp.MustCompile(resource.DigestPrefix + `[0-9a-f]{64}`)
 
-func (s Specs) refs(ctx context.Context, kind string, use func(digest string)) error {
+func (s ReferenceFinder) refs(ctx context.Context, kind string, use func(digest string)) error {
 	for opts := (store.ListOptions{Limit: 1000}); ; {
 		page, err := s.Reader.List(ctx, kind, opts)
 		if err != nil {
 			return err
 		}
 		for _, o := range page.Items {
-			for _, digest := range digestForm.FindAll(o.Data, -1) {
+			for _, digest := range digestPattern.FindAll(o.Data, -1) {
 				use(string(digest))
 			}
 		}
@@ -268,7 +268,7 @@ func (s Specs) refs(ctx context.Context, kind string, use func(digest string)) e
 	}
 }
 
-func digests(o store.Object, use func(digest string)) error {
+func useDigests(o store.Object, use func(digest string)) error {
 	if o.Kind == resource.KindUpgradeOrder {
 		var order resource.UpgradeOrder
 		if err := json.Unmarshal(o.Data, &order); err != nil {
@@ -299,7 +299,7 @@ func digests(o store.Object, use func(digest string)) error {
 }
 
 // Stats are figures for metrics.
-type stats struct {
+type serverStats struct {
 	blobs                                                  int
 	bytes, limit                                           int64
 	damaged, collected, served, answered, refused, waiting int64
@@ -308,22 +308,22 @@ type stats struct {
 // Register adds the metrics of blobs.
 func (s *Server) Register(r prometheus.Registerer) {
 	g := metrics.NewGroup("blobs", s.stats)
-	g.Gauge("stored", "Blobs that the hub has.", func(s stats) float64 { return float64(s.blobs) })
-	g.Gauge("stored_bytes", "Bytes of their contents, and of those that are being written.", func(s stats) float64 { return float64(s.bytes) })
-	g.Gauge("limit_bytes", "limits.blobs.bytes; 0: no limit.", func(s stats) float64 { return float64(s.limit) })
-	g.Counter("removed_total", "Blobs that were removed.", func(s stats) float64 { return float64(s.collected) })
-	g.Counter("damaged_total", "Blobs whose files were found damaged or missing.", func(s stats) float64 { return float64(s.damaged) })
-	g.Gauge("requests_waiting", "Requests of nodes for ranges that wait for their answers.", func(s stats) float64 { return float64(s.waiting) })
-	g.Counter("requests_total", "Ranges that nodes got.", func(s stats) float64 { return float64(s.answered) })
-	g.Counter("refused_total", "Requests of nodes for ranges that were refused.", func(s stats) float64 { return float64(s.refused) })
-	g.Counter("sent_bytes_total", "Bytes of blobs that nodes got.", func(s stats) float64 { return float64(s.served) })
+	g.Gauge("stored", "Blobs that the hub has.", func(s serverStats) float64 { return float64(s.blobs) })
+	g.Gauge("stored_bytes", "Bytes of their contents, and of those that are being written.", func(s serverStats) float64 { return float64(s.bytes) })
+	g.Gauge("limit_bytes", "limits.blobs.bytes; 0: no limit.", func(s serverStats) float64 { return float64(s.limit) })
+	g.Counter("removed_total", "Blobs that were removed.", func(s serverStats) float64 { return float64(s.collected) })
+	g.Counter("damaged_total", "Blobs whose files were found damaged or missing.", func(s serverStats) float64 { return float64(s.damaged) })
+	g.Gauge("requests_waiting", "Requests of nodes for ranges that wait for their answers.", func(s serverStats) float64 { return float64(s.waiting) })
+	g.Counter("requests_total", "Ranges that nodes got.", func(s serverStats) float64 { return float64(s.answered) })
+	g.Counter("refused_total", "Requests of nodes for ranges that were refused.", func(s serverStats) float64 { return float64(s.refused) })
+	g.Counter("sent_bytes_total", "Bytes of blobs that nodes got.", func(s serverStats) float64 { return float64(s.served) })
 	r.MustRegister(g)
 }
 
-func (s *Server) stats() stats {
+func (s *Server) stats() serverStats {
 	st := s.o.Store
 	st.mu.Lock()
-	n := stats{blobs: len(st.blobs), bytes: st.bytes, limit: st.o.Bytes}
+	n := serverStats{blobs: len(st.blobs), bytes: st.bytes, limit: st.o.Bytes}
 	st.mu.Unlock()
 	n.damaged, n.collected, n.served = st.damaged.Load(), st.collected.Load(), st.served.Load()
 	n.answered, n.refused = s.answered.Load(), s.refused.Load()

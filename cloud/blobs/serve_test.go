@@ -21,19 +21,19 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// others is the tree behind a server.
-type others struct{ got []string }
+// otherTree is the tree behind a server.
+type otherTree struct{ got []string }
 
-func (o *others) Publish(m broker.Message, done func(error)) {
+func (o *otherTree) Publish(m broker.Message, done func(error)) {
 	o.got = append(o.got, m.Topic)
 	done(nil)
 }
 
-func (o *others) Retained(string) func(int) []broker.Message { return nil }
+func (o *otherTree) Retained(string) func(int) []broker.Message { return nil }
 
-// serving is a server that runs, in which node n1 may read the allowed digests.
-func serving(t *testing.T, s *Store, allowed map[string]bool) (server *Server, answers chan broker.Message, behind *others) {
-	answers, behind = make(chan broker.Message, 100), &others{}
+// newTestServer is a server that runs, in which node n1 may read the allowed digests.
+func newTestServer(t *testing.T, s *Store, allowed map[string]bool) (server *Server, answers chan broker.Message, behind *otherTree) {
+	answers, behind = make(chan broker.Message, 100), &otherTree{}
 	server = NewServer(ServerOptions{
 		Store: s, Tree: behind, Publish: func(m broker.Message) { answers <- m },
 		Allowed: func(_ context.Context, node, digest string) (bool, error) {
@@ -50,28 +50,28 @@ func serving(t *testing.T, s *Store, allowed map[string]bool) (server *Server, a
 	return server, answers, behind
 }
 
-func request(node string, r resource.BlobRequest) broker.Message {
+func rangeMessage(node string, r resource.BlobRequest) broker.Message {
 	payload, _ := json.Marshal(r)
 	return broker.Message{Topic: "v1/nodes/" + node + "/blobs/get", Payload: payload, QoS: 1, Props: broker.Properties{
 		ResponseTopic: "v1/nodes/" + node + "/blobs/answers/core", Correlation: []byte("7"),
 	}}
 }
 
-// ask returns how a request was acknowledged.
-func ask(s *Server, m broker.Message) error {
+// requestRange returns how a request was acknowledged.
+func requestRange(s *Server, m broker.Message) error {
 	got := make(chan error, 1)
 	s.Publish(m, func(err error) { got <- err })
 	return <-got
 }
 
 func TestANodeGetsRangesOfWhatItsSpecRefersTo(t *testing.T) {
-	s := open(t, Options{})
-	big := random(100_000)
-	mine, another := put(t, s, big), put(t, s, []byte("another node's"))
+	s := openTestStore(t, Options{})
+	big := randomContent(100_000)
+	mine, another := putContent(t, s, big), putContent(t, s, []byte("another node's"))
 	missing := resource.DigestOf([]byte("missing"))
-	server, answers, behind := serving(t, s, map[string]bool{mine: true, missing: true})
+	server, answers, behind := newTestServer(t, s, map[string]bool{mine: true, missing: true})
 	for _, offset := range []int64{0, 16 << 10, 90_000, 100_000} {
-		require.NoError(t, ask(server, request("n1", resource.BlobRequest{Digest: mine, Offset: offset, Length: 16 << 10})))
+		require.NoError(t, requestRange(server, rangeMessage("n1", resource.BlobRequest{Digest: mine, Offset: offset, Length: 16 << 10})))
 		a := <-answers
 		require.Equal(t, "v1/nodes/n1/blobs/answers/core", a.Topic)
 		require.Equal(t, []byte("7"), a.Props.Correlation)
@@ -88,37 +88,37 @@ func TestANodeGetsRangesOfWhatItsSpecRefersTo(t *testing.T) {
 		{"n1", missing, 0, resource.NotFound},
 		{"n1", mine, 100_001, resource.Invalid},
 	} {
-		require.NoError(t, ask(server, request(c.node, resource.BlobRequest{Digest: c.digest, Offset: c.offset, Length: 10})))
+		require.NoError(t, requestRange(server, rangeMessage(c.node, resource.BlobRequest{Digest: c.digest, Offset: c.offset, Length: 10})))
 		a := <-answers
 		require.Empty(t, a.Payload)
 		require.Equal(t, topics.PropCode, a.Props.User[0].Key)
 		require.Equal(t, string(c.kind), a.Props.User[0].Value, a.Props.User[1].Value)
 	}
 	other := broker.Message{Topic: "v1/nodes/n1/devices/d/reported/p"}
-	require.NoError(t, ask(server, other))
+	require.NoError(t, requestRange(server, other))
 	require.Equal(t, []string{other.Topic}, behind.got)
 	require.Equal(t, int64(4), server.answered.Load())
 	require.Equal(t, int64(4), server.refused.Load())
 }
 
 func TestBadRequestsForBlobsAreRefused(t *testing.T) {
-	s := open(t, Options{})
-	digest := put(t, s, []byte("x"))
-	server, answers, _ := serving(t, s, map[string]bool{digest: true})
+	s := openTestStore(t, Options{})
+	digest := putContent(t, s, []byte("x"))
+	server, answers, _ := newTestServer(t, s, map[string]bool{digest: true})
 	bad := map[string]broker.Message{
-		"digest":         request("n1", resource.BlobRequest{Digest: "sha256:xyz", Length: 1}),
-		"length":         request("n1", resource.BlobRequest{Digest: digest}),
-		"1 to 16384":     request("n1", resource.BlobRequest{Digest: digest, Length: resource.MaxBlobRange + 1}),
-		"0 or later":     request("n1", resource.BlobRequest{Digest: digest, Offset: -1, Length: 1}),
+		"digest":         rangeMessage("n1", resource.BlobRequest{Digest: "sha256:xyz", Length: 1}),
+		"length":         rangeMessage("n1", resource.BlobRequest{Digest: digest}),
+		"1 to 16384":     rangeMessage("n1", resource.BlobRequest{Digest: digest, Length: resource.MaxBlobRange + 1}),
+		"0 or later":     rangeMessage("n1", resource.BlobRequest{Digest: digest, Offset: -1, Length: 1}),
 		"not JSON":       {Topic: "v1/nodes/n1/blobs/get", Payload: []byte("{")},
-		"response topic": request("n1", resource.BlobRequest{Digest: digest, Length: 1}),
+		"response topic": rangeMessage("n1", resource.BlobRequest{Digest: digest, Length: 1}),
 	}
 	m := bad["response topic"]
 	for _, reply := range []string{"", "mine", "v1/nodes/n2/blobs/answers/core", "v1/nodes/n1/state"} {
 		m.Props.ResponseTopic = reply
 		bad["response topic"] = m
 		for want, m := range bad {
-			err := ask(server, m)
+			err := requestRange(server, m)
 			require.ErrorIs(t, err, resource.Invalid, want)
 			require.ErrorContains(t, err, want)
 		}
@@ -127,16 +127,16 @@ func TestBadRequestsForBlobsAreRefused(t *testing.T) {
 }
 
 func TestRequestsOfANodeThatWaitAreBounded(t *testing.T) {
-	s := open(t, Options{})
-	digest := put(t, s, []byte("x"))
+	s := openTestStore(t, Options{})
+	digest := putContent(t, s, []byte("x"))
 	server := NewServer(ServerOptions{Store: s, Publish: func(broker.Message) {}}) // it does not run
 	var err error
-	for range mostOfNode {
+	for range maxQueuedOfNode {
 		require.NoError(t, err)
-		err = ask(server, request("n1", resource.BlobRequest{Digest: digest, Length: 1}))
+		err = requestRange(server, rangeMessage("n1", resource.BlobRequest{Digest: digest, Length: 1}))
 	}
-	require.ErrorIs(t, ask(server, request("n1", resource.BlobRequest{Digest: digest, Length: 1})), resource.Unavailable)
-	require.Equal(t, int64(mostOfNode), server.stats().waiting)
+	require.ErrorIs(t, requestRange(server, rangeMessage("n1", resource.BlobRequest{Digest: digest, Length: 1})), resource.Unavailable)
+	require.Equal(t, int64(maxQueuedOfNode), server.stats().waiting)
 }
 
 func TestSpecsSayWhichBlobsAreReferredTo(t *testing.T) {
@@ -150,7 +150,7 @@ func TestSpecsSayWhichBlobsAreReferredTo(t *testing.T) {
 		return store.Object{Key: store.Key{Kind: resource.KindRenderedSpec, Name: name}, Data: data}
 	}
 	fleet := store.Object{Key: store.Key{Kind: resource.KindFleet, Name: "f"}, Data: []byte(`{"spec":{"digest":"` + digest(4) + `","not":"sha256:12"}}`)}
-	specs := Specs{records{spec("n1", 1, 2), spec("n2", 2, 3), fleet}}
+	specs := ReferenceFinder{fakeReader{spec("n1", 1, 2), spec("n2", 2, 3), fleet}}
 	used := map[string]int{}
 	require.NoError(t, specs.Refs(context.Background(), func(d string) { used[d]++ }))
 	require.Equal(t, map[string]int{digest(1): 1, digest(2): 2, digest(3): 1, digest(4): 1}, used)
@@ -163,10 +163,10 @@ func TestSpecsSayWhichBlobsAreReferredTo(t *testing.T) {
 	}
 }
 
-// records is a store with these objects, which lists one at a time.
-type records []store.Object
+// fakeReader is a store with these objects, which lists one at a time.
+type fakeReader []store.Object
 
-func (r records) Get(_ context.Context, key store.Key) (store.Object, error) {
+func (r fakeReader) Get(_ context.Context, key store.Key) (store.Object, error) {
 	for _, o := range r {
 		if o.Key == key {
 			return o, nil
@@ -175,7 +175,7 @@ func (r records) Get(_ context.Context, key store.Key) (store.Object, error) {
 	return store.Object{}, resource.Errorf(resource.NotFound, "", "there is none")
 }
 
-func (r records) List(_ context.Context, kind string, o store.ListOptions) (store.Page, error) {
+func (r fakeReader) List(_ context.Context, kind string, o store.ListOptions) (store.Page, error) {
 	r = slices.DeleteFunc(slices.Clone(r), func(o store.Object) bool { return o.Kind != kind })
 	for i := range r {
 		if o.After == (store.Key{}) || i > 0 && r[i-1].Key == o.After {
@@ -186,12 +186,12 @@ func (r records) List(_ context.Context, kind string, o store.ListOptions) (stor
 }
 
 func TestBlobsOverHTTP(t *testing.T) {
-	s := open(t, Options{Refs: []Refs{func(_ context.Context, use func(string)) error {
+	s := openTestStore(t, Options{Refs: []References{func(_ context.Context, use func(string)) error {
 		use(resource.DigestOf([]byte("in use")))
 		return nil
 	}}})
-	inUse := put(t, s, []byte("in use"))
-	server, _, _ := serving(t, s, map[string]bool{inUse: true})
+	inUse := putContent(t, s, []byte("in use"))
+	server, _, _ := newTestServer(t, s, map[string]bool{inUse: true})
 	who := broker.Identity{Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}}
 	var last error
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -213,7 +213,7 @@ func TestBlobsOverHTTP(t *testing.T) {
 		require.NoError(t, err)
 		return res, text
 	}
-	big := random(5 << 20)
+	big := randomContent(5 << 20)
 	digest := resource.DigestOf(big)
 	var info Info
 	_, text := do(http.MethodPut, "/blobs/"+digest, big)
@@ -269,8 +269,8 @@ func TestBlobsOverHTTP(t *testing.T) {
 }
 
 func TestAPutMayTakeLongerThanTheServersDeadlines(t *testing.T) {
-	s := open(t, Options{})
-	server, _, _ := serving(t, s, nil)
+	s := openTestStore(t, Options{})
+	server, _, _ := newTestServer(t, s, nil)
 	site := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		past := time.Now().Add(-time.Second) // as if the deadline that the site sets were over
 		rc := http.NewResponseController(w)
@@ -281,7 +281,7 @@ func TestAPutMayTakeLongerThanTheServersDeadlines(t *testing.T) {
 		}
 	}))
 	defer site.Close()
-	big := random(1 << 20)
+	big := randomContent(1 << 20)
 	res, err := http.Post(site.URL+"/blobs", "", bytes.NewReader(big))
 	require.NoError(t, err)
 	require.NoError(t, res.Body.Close())

@@ -25,20 +25,20 @@ import (
 // DirName is the directory of the blobs in the hub's data directory: a blob is DirName/sha256/ab/abcd…, named by its SHA-256.
 // What was found damaged is in DirName/damaged, and what is being written in DirName itself.
 const (
-	DirName     = "blobs"
-	sumsDir     = "sha256"
-	damagedDir  = "damaged"
-	unfinished  = ".new" // such files are not in backups
-	copyBuffer  = 64 << 10
-	touchEvery  = time.Minute    // the time of a blob's last Put is not written more often
-	collectTime = time.Hour      // between two collections
-	verifyTime  = 24 * time.Hour // between two readings of all blobs
-	verifyRate  = 16 << 20       // bytes a second of it
-	suspectTime = time.Minute    // a blob that nodes suspect is not read more often
+	DirName          = "blobs"
+	sumsDir          = "sha256"
+	damagedDir       = "damaged"
+	unfinishedSuffix = ".new" // such files are not in backups
+	copyBufferSize   = 64 << 10
+	touchInterval    = time.Minute    // the time of a blob's last Put is not written more often
+	collectInterval  = time.Hour      // between two collections
+	verifyInterval   = 24 * time.Hour // between two readings of all blobs
+	verifyRate       = 16 << 20       // bytes a second of it
+	suspectInterval  = time.Minute    // a blob that nodes suspect is not read more often
 )
 
-// Refs calls use with the digest of every blob that must be kept. The digests need not be distinct.
-type Refs func(ctx context.Context, use func(digest string)) error
+// References calls use with the digest of every blob that must be kept. The digests need not be distinct.
+type References func(ctx context.Context, use func(digest string)) error
 
 // Options are what a Store is made from.
 type Options struct {
@@ -49,7 +49,7 @@ type Options struct {
 	// Age is for how long a blob is kept that nothing refers to, after its last Put.
 	Age time.Duration
 	// Refs say what must be kept.
-	Refs []Refs
+	Refs []References
 	Log  zerolog.Logger
 	Now  func() time.Time // nil: time.Now
 }
@@ -61,7 +61,7 @@ type Store struct {
 
 	files sync.Mutex // held while a blob gets or loses its name on disk, or its time; locked before mu
 	mu    sync.Mutex
-	blobs map[[sha256.Size]byte]*entry
+	blobs map[[sha256.Size]byte]*blobEntry
 	bytes int64 // of blobs, and of what is being written
 	held  int   // backups that read blobs: nothing is removed meanwhile
 
@@ -69,14 +69,14 @@ type Store struct {
 	damaged, collected, served atomic.Int64 // since the start
 }
 
-// entry is a blob. One whose content is put anew has another entry.
-type entry struct {
-	size     int64
-	put      time.Time // the last Put; on disk it may be touchEvery older
-	touched  time.Time // as it is on disk
-	puts     int       // of this entry
-	verified time.Time
-	doubted  bool // a node suspects it, and it was not verified since
+// blobEntry is a blob. One whose content is put anew has another entry.
+type blobEntry struct {
+	size      int64
+	lastPut   time.Time // the last Put; on disk it may be touchInterval older
+	touched   time.Time // as it is on disk
+	puts      int       // of this entry
+	verified  time.Time
+	suspected bool // a node suspects it, and it was not verified since
 }
 
 // Info describes a blob.
@@ -91,11 +91,11 @@ func Open(o Options) (*Store, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	s := &Store{o: o, root: filepath.Join(o.Dir, DirName), blobs: make(map[[sha256.Size]byte]*entry), suspects: make(chan [sha256.Size]byte, 64)}
-	if err := datadir.Make(filepath.Join(s.root, sumsDir)); err != nil {
+	s := &Store{o: o, root: filepath.Join(o.Dir, DirName), blobs: make(map[[sha256.Size]byte]*blobEntry), suspects: make(chan [sha256.Size]byte, 64)}
+	if err := datadir.MakeDir(filepath.Join(s.root, sumsDir)); err != nil {
 		return nil, err
 	}
-	left, err := filepath.Glob(filepath.Join(s.root, "*"+unfinished))
+	left, err := filepath.Glob(filepath.Join(s.root, "*"+unfinishedSuffix))
 	if err != nil {
 		return nil, err
 	}
@@ -104,19 +104,19 @@ func Open(o Options) (*Store, error) {
 			return nil, err
 		}
 	}
-	return s, walk(o.Dir, func(sum [sha256.Size]byte, _ string, info fs.FileInfo) error {
+	return s, walkBlobs(o.Dir, func(sum [sha256.Size]byte, _ string, info fs.FileInfo) error {
 		put := info.ModTime()
 		if now := s.o.Now(); put.After(now) { // a clock was set back: it would be kept until then
 			put = now
 		}
-		s.blobs[sum] = &entry{size: info.Size(), put: put, touched: put}
+		s.blobs[sum] = &blobEntry{size: info.Size(), lastPut: put, touched: put}
 		s.bytes += info.Size()
 		return nil
 	})
 }
 
-// walk calls f for each blob in a data directory. Files with other names are ignored.
-func walk(dir string, f func(sum [sha256.Size]byte, path string, info fs.FileInfo) error) error {
+// walkBlobs calls f for each blob in a data directory. Files with other names are ignored.
+func walkBlobs(dir string, f func(sum [sha256.Size]byte, path string, info fs.FileInfo) error) error {
 	err := filepath.WalkDir(filepath.Join(dir, DirName, sumsDir), func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
 			return err
@@ -158,18 +158,18 @@ func (s *Store) Put(ctx context.Context, r io.Reader, want string) (digest strin
 			return want, size, err
 		}
 	}
-	f, err := os.CreateTemp(s.root, "put-*"+unfinished)
+	f, err := os.CreateTemp(s.root, "put-*"+unfinishedSuffix)
 	if err != nil {
 		return "", 0, err
 	}
-	w := &writer{s: s, ctx: ctx, f: f}
+	w := &quotaWriter{s: s, ctx: ctx, f: f}
 	defer func() {
 		if err != nil {
 			w.undo()
 		}
 	}()
 	h := sha256.New()
-	if _, err = io.CopyBuffer(io.MultiWriter(w, h), struct{ io.Reader }{r}, make([]byte, copyBuffer)); err != nil {
+	if _, err = io.CopyBuffer(io.MultiWriter(w, h), struct{ io.Reader }{r}, make([]byte, copyBufferSize)); err != nil {
 		return "", 0, err
 	}
 	sum := [sha256.Size]byte(h.Sum(nil))
@@ -183,15 +183,15 @@ func (s *Store) Put(ctx context.Context, r io.Reader, want string) (digest strin
 	return digest, w.n, s.keep(sum, w)
 }
 
-// writer counts what it writes against the store's quota.
-type writer struct {
+// quotaWriter counts what it writes against the store's quota.
+type quotaWriter struct {
 	s   *Store
 	ctx context.Context
 	f   *os.File
 	n   int64
 }
 
-func (w *writer) Write(b []byte) (int, error) {
+func (w *quotaWriter) Write(b []byte) (int, error) {
 	if err := w.ctx.Err(); err != nil {
 		return 0, err
 	}
@@ -202,7 +202,7 @@ func (w *writer) Write(b []byte) (int, error) {
 	return w.f.Write(b)
 }
 
-func (w *writer) undo() {
+func (w *quotaWriter) undo() {
 	_ = w.f.Close()
 	_ = os.Remove(w.f.Name())
 	w.s.mu.Lock()
@@ -236,13 +236,13 @@ func (s *Store) renew(sum [sha256.Size]byte) (size int64, ok bool, err error) {
 	now := s.o.Now()
 	s.mu.Lock()
 	e := s.blobs[sum]
-	if e == nil || e.doubted { // it may be damaged: the content is taken anew
+	if e == nil || e.suspected { // it may be damaged: the content is taken anew
 		s.mu.Unlock()
 		return 0, false, nil
 	}
-	e.put = now
+	e.lastPut = now
 	e.puts++
-	touch := now.Sub(e.touched) >= touchEvery
+	touch := now.Sub(e.touched) >= touchInterval
 	s.mu.Unlock()
 	if !touch {
 		return e.size, true, nil
@@ -259,17 +259,17 @@ func (s *Store) renew(sum [sha256.Size]byte) (size int64, ok bool, err error) {
 }
 
 // keep gives a written file its name.
-func (s *Store) keep(sum [sha256.Size]byte, w *writer) error {
+func (s *Store) keep(sum [sha256.Size]byte, w *quotaWriter) error {
 	s.files.Lock()
 	defer s.files.Unlock()
 	path := s.path(sum)
-	if err := datadir.Make(filepath.Dir(path)); err != nil {
+	if err := datadir.MakeDir(filepath.Dir(path)); err != nil {
 		return err
 	}
 	if err := os.Rename(w.f.Name(), path); err != nil {
 		return err
 	}
-	if err := datadir.Sync(filepath.Dir(path)); err != nil {
+	if err := datadir.SyncDir(filepath.Dir(path)); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -278,7 +278,7 @@ func (s *Store) keep(sum [sha256.Size]byte, w *writer) error {
 		s.bytes -= old.size
 	}
 	now := s.o.Now()
-	s.blobs[sum] = &entry{size: w.n, put: now, touched: now, verified: now}
+	s.blobs[sum] = &blobEntry{size: w.n, lastPut: now, touched: now, verified: now}
 	_ = os.Remove(s.damagedPath(sum)) // there is a good one again
 	return nil
 }
@@ -313,7 +313,7 @@ func (s *Store) List() []Info {
 	s.mu.Lock()
 	list := make([]Info, 0, len(s.blobs))
 	for sum, e := range s.blobs {
-		list = append(list, Info{resource.FormatDigest(sum), e.size, e.put.UTC().Truncate(time.Second)})
+		list = append(list, Info{resource.FormatDigest(sum), e.size, e.lastPut.UTC().Truncate(time.Second)})
 	}
 	s.mu.Unlock()
 	slices.SortFunc(list, func(a, b Info) int { return strings.Compare(a.Digest, b.Digest) })
@@ -333,14 +333,14 @@ func (s *Store) Open(digest string) (*Blob, error) {
 	return b, err
 }
 
-func (s *Store) open(digest string) (*Blob, *entry, error) {
+func (s *Store) open(digest string) (*Blob, *blobEntry, error) {
 	sum, err := resource.ParseDigest(digest)
 	if err != nil {
 		return nil, nil, err
 	}
 	s.mu.Lock()
 	known := s.blobs[sum]
-	var e entry
+	var e blobEntry
 	if known != nil {
 		e = *known
 	}
@@ -365,7 +365,7 @@ func (s *Store) open(digest string) (*Blob, *entry, error) {
 		s.quarantine(sum, known, fmt.Sprintf("its file has %d bytes instead of %d", info.Size(), e.size))
 		return nil, nil, resource.Errorf(resource.NotFound, "", "there is no blob %s any more: its file was damaged", digest)
 	}
-	return &Blob{File: f, Size: e.size, Put: e.put}, known, nil
+	return &Blob{File: f, Size: e.size, Put: e.lastPut}, known, nil
 }
 
 // ReadAt reads part of a blob into p, and returns fewer bytes than p has only at the blob's end.
@@ -392,7 +392,7 @@ func (s *Store) damagedPath(sum [sha256.Size]byte) string {
 
 // quarantine moves a blob that is not what it was aside, so that it is not given to anybody and can be put again, unless that has
 // happened.
-func (s *Store) quarantine(sum [sha256.Size]byte, which *entry, why string) {
+func (s *Store) quarantine(sum [sha256.Size]byte, which *blobEntry, why string) {
 	s.files.Lock()
 	defer s.files.Unlock()
 	s.mu.Lock()
@@ -404,7 +404,7 @@ func (s *Store) quarantine(sum [sha256.Size]byte, which *entry, why string) {
 	s.forget(sum)
 	s.damaged.Add(1)
 	aside := s.damagedPath(sum)
-	err := datadir.Make(filepath.Dir(aside))
+	err := datadir.MakeDir(filepath.Dir(aside))
 	if err == nil {
 		err = os.Rename(s.path(sum), aside)
 	}
@@ -423,11 +423,11 @@ func (s *Store) Suspect(digest string) {
 	}
 	s.mu.Lock()
 	e := s.blobs[sum]
-	due := e != nil && !e.doubted && s.o.Now().Sub(e.verified) > suspectTime
+	due := e != nil && !e.suspected && s.o.Now().Sub(e.verified) > suspectInterval
 	if due {
 		select {
 		case s.suspects <- sum:
-			e.doubted = true
+			e.suspected = true
 		default: // others are read first; the node asks again
 		}
 	}
@@ -458,7 +458,7 @@ func (s *Store) Remove(ctx context.Context, digest string) error {
 		return resource.Errorf(resource.Conflict, "", "the blob %s is in use: it can be removed when no spec refers to it", digest)
 	}
 	again := false
-	err = s.remove(sum, func(now *entry) bool {
+	err = s.remove(sum, func(now *blobEntry) bool {
 		again = now != e || now.puts != puts
 		return !again
 	})
@@ -484,7 +484,7 @@ func (s *Store) used(ctx context.Context) (map[[sha256.Size]byte]bool, error) {
 }
 
 // remove removes a blob if it is still to be.
-func (s *Store) remove(sum [sha256.Size]byte, still func(*entry) bool) error {
+func (s *Store) remove(sum [sha256.Size]byte, still func(*blobEntry) bool) error {
 	s.files.Lock()
 	defer s.files.Unlock()
 	s.mu.Lock()
@@ -512,7 +512,7 @@ func (s *Store) Collect(ctx context.Context) error {
 	var old [][sha256.Size]byte
 	limit := s.o.Now().Add(-s.o.Age)
 	for sum, e := range s.blobs {
-		if e.put.Before(limit) {
+		if e.lastPut.Before(limit) {
 			old = append(old, sum)
 		}
 	}
@@ -529,7 +529,7 @@ func (s *Store) Collect(ctx context.Context) error {
 		if used[sum] {
 			continue
 		}
-		if err := s.remove(sum, func(e *entry) bool { return e.put.Before(limit) }); err != nil {
+		if err := s.remove(sum, func(e *blobEntry) bool { return e.lastPut.Before(limit) }); err != nil {
 			return err
 		}
 	}
@@ -550,7 +550,7 @@ func (s *Store) Hold() (release func()) {
 
 // Run removes what is no longer needed every hour, and reads all blobs once a day to find damage, until ctx ends.
 func (s *Store) Run(ctx context.Context) error {
-	collect, verify := time.NewTicker(collectTime), time.NewTicker(verifyTime)
+	collect, verify := time.NewTicker(collectInterval), time.NewTicker(verifyInterval)
 	defer collect.Stop()
 	defer verify.Stop()
 	s.collect(ctx)
@@ -584,7 +584,7 @@ func (s *Store) verify(ctx context.Context, sum [sha256.Size]byte, rate int64) {
 		return // it is gone, or open has said why
 	}
 	defer b.Close()
-	found, err := hash(ctx, b, rate)
+	found, err := hashContent(ctx, b, rate)
 	switch {
 	case ctx.Err() != nil:
 		return
@@ -595,12 +595,12 @@ func (s *Store) verify(ctx context.Context, sum [sha256.Size]byte, rate int64) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e.doubted = false; err == nil {
+	if e.suspected = false; err == nil {
 		e.verified = s.o.Now()
 	}
 }
 
-func hash(ctx context.Context, r io.Reader, rate int64) (sum [sha256.Size]byte, err error) {
+func hashContent(ctx context.Context, r io.Reader, rate int64) (sum [sha256.Size]byte, err error) {
 	const piece = 1 << 20
 	h := sha256.New()
 	for ctx.Err() == nil {
@@ -626,13 +626,13 @@ func Survey(dir string) (has string, err error) {
 	const most = 5
 	count, size := 0, int64(0)
 	var bad []string
-	err = walk(dir, func(sum [sha256.Size]byte, path string, info fs.FileInfo) error {
+	err = walkBlobs(dir, func(sum [sha256.Size]byte, path string, info fs.FileInfo) error {
 		f, err := os.Open(path)
 		if err != nil {
 			return err
 		}
 		defer f.Close()
-		found, err := hash(context.Background(), f, 0)
+		found, err := hashContent(context.Background(), f, 0)
 		if err != nil || found != sum {
 			bad = append(bad, path)
 		}

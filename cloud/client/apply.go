@@ -32,7 +32,7 @@ const (
 	Unchanged  Outcome = "unchanged"
 )
 
-var separator = regexp.MustCompile(`(?m)^---(?:[ \t]+|\r?$)`)
+var documentSeparator = regexp.MustCompile(`(?m)^---(?:[ \t]+|\r?$)`)
 
 // Document is a document of a manifest.
 type Document struct {
@@ -45,12 +45,12 @@ type Document struct {
 func Documents(text []byte) (all []Document) {
 	if list, ok := jsonDocuments(text); ok {
 		for i, body := range list {
-			all = append(all, document(i+1, body))
+			all = append(all, newDocument(i+1, body))
 		}
 		return all
 	}
 	number := 0
-	for _, part := range separator.Split(string(text), -1) {
+	for _, part := range documentSeparator.Split(string(text), -1) {
 		body, err := yaml.YAMLToJSON([]byte(part))
 		if err == nil && string(body) == "null" {
 			continue // nothing but comments
@@ -60,7 +60,7 @@ func Documents(text []byte) (all []Document) {
 			all = append(all, Document{Number: number, Err: resource.Errorf(resource.Invalid, "", "is not YAML: %v", err)})
 			continue
 		}
-		all = append(all, document(number, body))
+		all = append(all, newDocument(number, body))
 	}
 	return all
 }
@@ -80,7 +80,7 @@ func jsonDocuments(text []byte) (all []json.RawMessage, ok bool) {
 	}
 }
 
-func document(number int, body []byte) Document {
+func newDocument(number int, body []byte) Document {
 	d := Document{Number: number}
 	var list struct {
 		Kind  string            `json:"kind"`
@@ -115,8 +115,8 @@ func (o Object) named() error {
 	return nil
 }
 
-// given are the fields that the hub sets. In a manifest they are ignored.
-var given = []string{"uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "managedFields", "selfLink"}
+// hubFields are the fields that the hub sets. In a manifest they are ignored.
+var hubFields = []string{"uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "managedFields", "selfLink"}
 
 // Manifest is an object without the fields that the hub sets. A status stays: in manifests of other groups it has
 // desired values, and the hub ignores that of its own kinds.
@@ -126,7 +126,7 @@ func (o Object) Manifest() (map[string]any, error) {
 		return nil, err
 	}
 	meta, _ := tree["metadata"].(map[string]any)
-	for _, field := range given {
+	for _, field := range hubFields {
 		delete(meta, field)
 	}
 	if notes, _ := meta["annotations"].(map[string]any); notes != nil {
@@ -260,7 +260,7 @@ func (c *Client) configure(ctx context.Context, k Kind, namespace string, curren
 	if exported {
 		delete(was, "status") // exports have none: it must not be removed
 	}
-	patch := threeWay(was, wanted, have)
+	patch := threeWayPatch(was, wanted, have)
 	if len(patch) == 0 || exported && onlyAnnotates(patch) {
 		return Unchanged, nil
 	}
@@ -282,8 +282,8 @@ func onlyAnnotates(patch map[string]any) bool {
 	return annotates && len(patch) == 1 && len(meta) == 1 && len(notes) == 1
 }
 
-// threeWay is the merge patch that sets in have what wanted has, and removes what was has and wanted doesn't.
-func threeWay(was, wanted, have map[string]any) map[string]any {
+// threeWayPatch is the merge patch that sets in have what wanted has, and removes what was has and wanted doesn't.
+func threeWayPatch(was, wanted, have map[string]any) map[string]any {
 	patch := map[string]any{}
 	for key, want := range wanted {
 		now, there := have[key]
@@ -292,7 +292,7 @@ func threeWay(was, wanted, have map[string]any) map[string]any {
 		switch {
 		case isTree && wasTree:
 			before, _ := was[key].(map[string]any)
-			if below := threeWay(before, wantTree, nowTree); len(below) > 0 {
+			if below := threeWayPatch(before, wantTree, nowTree); len(below) > 0 {
 				patch[key] = below
 			}
 		case !there && want != nil, there && !reflect.DeepEqual(want, now):

@@ -81,7 +81,7 @@ type Client struct {
 	kinds []Kind // see Kinds
 }
 
-const dialTime = 5 * time.Second
+const dialTimeout = 5 * time.Second
 
 // New makes a client. It sends nothing yet.
 func New(o Options) (*Client, error) {
@@ -93,7 +93,7 @@ func New(o Options) (*Client, error) {
 	if o.Proxy != nil {
 		transport.Proxy = http.ProxyURL(o.Proxy)
 	}
-	transport.DialContext = (&net.Dialer{Timeout: dialTime}).DialContext
+	transport.DialContext = (&net.Dialer{Timeout: dialTimeout}).DialContext
 	transport.ResponseHeaderTimeout = o.Timeout
 	transport.MaxIdleConnsPerHost = 16
 	// Hubs don't redirect.
@@ -104,8 +104,8 @@ func New(o Options) (*Client, error) {
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// call is a request.
-type call struct {
+// request is a request.
+type request struct {
 	method, path string
 	query        url.Values
 	accept, form string // form is the body's Content-Type
@@ -121,11 +121,11 @@ func (c *Client) Get(ctx context.Context, path string, into any) error {
 	if err != nil {
 		return err
 	}
-	return c.do(ctx, call{method: http.MethodGet, path: path, query: values}, into)
+	return c.do(ctx, request{method: http.MethodGet, path: path, query: values}, into)
 }
 
 // do sends a request, and decodes the JSON of the answer if into isn't nil.
-func (c *Client) do(ctx context.Context, r call, into any) error {
+func (c *Client) do(ctx context.Context, r request, into any) error {
 	text, err := c.ask(ctx, r)
 	if err != nil || into == nil {
 		return err
@@ -143,11 +143,11 @@ func (c *Client) Sessions(ctx context.Context) (list resource.SessionList, err e
 
 // EndSession ends the session of a client.
 func (c *Client) EndSession(ctx context.Context, clientID string) error {
-	return c.do(ctx, call{method: http.MethodDelete, path: sessionsPath, query: url.Values{"client": {clientID}}}, nil)
+	return c.do(ctx, request{method: http.MethodDelete, path: sessionsPath, query: url.Values{"client": {clientID}}}, nil)
 }
 
 // ask waits for all of an answer.
-func (c *Client) ask(given context.Context, r call) ([]byte, error) {
+func (c *Client) ask(given context.Context, r request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(given, 2*min(c.Timeout, math.MaxInt64/2)) // a long answer may take longer than its beginning
 	defer cancel()
 	began := time.Now()
@@ -157,7 +157,7 @@ func (c *Client) ask(given context.Context, r call) ([]byte, error) {
 	}
 	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
-	if timedOut(err) && given.Err() == nil {
+	if isTimeout(err) && given.Err() == nil {
 		return nil, c.unanswered(r, "finished answering", began)
 	}
 	if err != nil {
@@ -167,7 +167,7 @@ func (c *Client) ask(given context.Context, r call) ([]byte, error) {
 }
 
 // open waits for the beginning of an answer. One that isn't a success is an error.
-func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
+func (c *Client) open(ctx context.Context, r request) (*http.Response, error) {
 	if ctx.Err() != nil {
 		return nil, c.over(ctx)
 	}
@@ -176,7 +176,7 @@ func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
 		address += "?" + r.query.Encode()
 	}
 	began, connected := time.Now(), new(atomic.Bool)
-	request, err := http.NewRequestWithContext(tracing(ctx, connected), r.method, address, bytes.NewReader(r.body))
+	request, err := http.NewRequestWithContext(withConnectionTrace(ctx, connected), r.method, address, bytes.NewReader(r.body))
 	if err != nil {
 		return nil, resource.Errorf(resource.Invalid, "server", "%v", err)
 	}
@@ -199,7 +199,7 @@ func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
 		request.Header.Set("Content-Type", r.form)
 	}
 	response, err := c.http.Do(request)
-	if timedOut(err) && connected.Load() && (ctx.Err() == nil || !c.answered.Load()) {
+	if isTimeout(err) && connected.Load() && (ctx.Err() == nil || !c.answered.Load()) {
 		return nil, c.unanswered(r, "answered", began)
 	}
 	if err != nil {
@@ -207,7 +207,7 @@ func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
 	}
 	c.answered.Store(true)
 	for _, text := range response.Header.Values("Warning") {
-		c.Warn(warning(text))
+		c.Warn(parseWarning(text))
 	}
 	if response.StatusCode/100 == 2 {
 		return response, nil
@@ -220,8 +220,8 @@ func (c *Client) open(ctx context.Context, r call) (*http.Response, error) {
 	return nil, c.refused(response.StatusCode, text)
 }
 
-// tracing notes whether the server accepts the connection. A new one counts before the TLS handshake, in which the server may hang.
-func tracing(ctx context.Context, connected *atomic.Bool) context.Context {
+// withConnectionTrace notes whether the server accepts the connection. A new one counts before the TLS handshake, in which the server may hang.
+func withConnectionTrace(ctx context.Context, connected *atomic.Bool) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
 		ConnectDone: func(_, _ string, err error) {
@@ -232,8 +232,8 @@ func tracing(ctx context.Context, connected *atomic.Bool) context.Context {
 	})
 }
 
-// warning is the text of a Warning header: 299 - "text".
-func warning(header string) string {
+// parseWarning is the text of a Warning header: 299 - "text".
+func parseWarning(header string) string {
 	_, quoted, ok := strings.Cut(header, `"`)
 	if text, err := strconv.Unquote(`"` + quoted); ok && err == nil {
 		return text
@@ -250,8 +250,8 @@ func (c *Client) decode(text []byte, into any) error {
 	return err
 }
 
-// status is the API's answer to a request that failed.
-type status struct {
+// apiStatus is the API's answer to a request that failed.
+type apiStatus struct {
 	Kind    string `json:"kind"`
 	Message string `json:"message"`
 	Reason  string `json:"reason"`
@@ -269,7 +269,7 @@ var kindsByCode = map[int]resource.ErrorKind{
 }
 
 // kind maps an answer to the kind of error that the API made it of.
-func (s status) kind() resource.ErrorKind {
+func (s apiStatus) kind() resource.ErrorKind {
 	kind, known := kindsByCode[s.Code]
 	switch {
 	case s.Reason == "AlreadyExists":
@@ -284,7 +284,7 @@ func (s status) kind() resource.ErrorKind {
 	return resource.Internal
 }
 
-func (s status) err() error {
+func (s apiStatus) err() error {
 	text := s.Message
 	if s.Code == http.StatusUnauthorized {
 		text += " (--cert and --key, --user and --password-file, or --token-file)"
@@ -294,7 +294,7 @@ func (s status) err() error {
 
 // refused is the error for an answer other than success.
 func (c *Client) refused(code int, body []byte) error {
-	var s status
+	var s apiStatus
 	if json.Unmarshal(body, &s) == nil && s.Kind == "Status" {
 		s.Code = code
 		return s.err()
@@ -306,7 +306,7 @@ func (c *Client) refused(code int, body []byte) error {
 	case code == http.StatusNotFound:
 		return c.notAHub()
 	}
-	s = status{Code: code, Message: fmt.Sprintf("%s answers %d %s: %.200q", c.Server, code, http.StatusText(code), text)}
+	s = apiStatus{Code: code, Message: fmt.Sprintf("%s answers %d %s: %.200q", c.Server, code, http.StatusText(code), text)}
 	return s.err()
 }
 
@@ -335,7 +335,7 @@ func (c *Client) notAHub() error {
 }
 
 // unanswered is the error for a server that accepts the connection and doesn't answer.
-func (c *Client) unanswered(r call, what string, since time.Time) error {
+func (c *Client) unanswered(r request, what string, since time.Time) error {
 	why := fmt.Sprintf("it takes the connection, and has not %s %s %s in %s", what, r.method, r.path, time.Since(since).Round(100*time.Millisecond))
 	return &Unreachable{c.Server, why, "Does it hang, or is something else there? --timeout says how long to wait"}
 }
@@ -348,8 +348,8 @@ func (c *Client) over(ctx context.Context) error {
 	return &Unreachable{c.Server, "time was up (--timeout)", ""}
 }
 
-// timedOut is whether an answer took too long.
-func timedOut(err error) bool {
+// isTimeout is whether an answer took too long.
+func isTimeout(err error) bool {
 	var network net.Error
 	return errors.As(err, &network) && network.Timeout() || errors.Is(err, context.DeadlineExceeded)
 }
@@ -364,22 +364,22 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	if errors.As(err, &wrapped) {
 		err = wrapped.Err // the text has the address anyway
 	}
-	why, advice := explain(err)
-	if advice == "" && !c.answered.Load() && !ofNetwork(err) {
+	why, advice := explainNetworkError(err)
+	if advice == "" && !c.answered.Load() && !isNetworkError(err) {
 		why, advice = "it speaks something else than HTTP", "Is this the port of MQTT?"
 	}
-	if strings.HasPrefix(c.Server, "https:") && (why == hungUp || why == err.Error()) {
-		advice = signed // the TLS alert may be lost with the connection
+	if strings.HasPrefix(c.Server, "https:") && (why == whyHungUp || why == err.Error()) {
+		advice = adviceSigned // the TLS alert may be lost with the connection
 	}
 	return &Unreachable{c.Server, why, advice}
 }
 
 const (
-	hungUp = "it hangs up"
-	signed = "It accepts certificates that its http.tls.clientCA has signed (--cert, --key), and users' passwords (--user, --password-file)"
+	whyHungUp    = "it hangs up"
+	adviceSigned = "It accepts certificates that its http.tls.clientCA has signed (--cert, --key), and users' passwords (--user, --password-file)"
 )
 
-func explain(err error) (why, advice string) {
+func explainNetworkError(err error) (why, advice string) {
 	var (
 		unknown  x509.UnknownAuthorityError
 		hostname x509.HostnameError
@@ -403,19 +403,19 @@ func explain(err error) (why, advice string) {
 	case errors.As(err, &record), errors.Is(err, http.ErrSchemeMismatch):
 		return "it doesn't speak TLS", "Should the address begin with http://?"
 	case errors.As(err, &alert), errors.As(err, &remote) && remote.Op == "remote error":
-		return "it doesn't accept the client certificate (" + err.Error() + ")", signed
+		return "it doesn't accept the client certificate (" + err.Error() + ")", adviceSigned
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, net.ErrClosed),
 		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return hungUp, "Is it stopping, or is this the port of MQTT?"
-	case timedOut(err):
+		return whyHungUp, "Is it stopping, or is this the port of MQTT?"
+	case isTimeout(err):
 		return "time is up", "Is the address right, and does a firewall let it through?"
 	}
 	return err.Error(), ""
 }
 
-// ofNetwork reports whether an error comes from the network or from TLS. What remains is an answer that is none of HTTP, for which the
+// isNetworkError reports whether an error comes from the network or from TLS. What remains is an answer that is none of HTTP, for which the
 // library has no type.
-func ofNetwork(err error) bool {
+func isNetworkError(err error) bool {
 	var network net.Error
 	var verification *tls.CertificateVerificationError
 	return errors.As(err, &network) || errors.As(err, &verification)
@@ -427,18 +427,18 @@ func (c *Client) Post(ctx context.Context, path string, body, into any) error {
 	if err != nil {
 		return err
 	}
-	return c.do(ctx, call{method: http.MethodPost, path: path, form: "application/json", body: text}, into)
+	return c.do(ctx, request{method: http.MethodPost, path: path, form: "application/json", body: text}, into)
 }
 
 // Remove deletes what is at a path that is no object.
 func (c *Client) Remove(ctx context.Context, path string) error {
-	return c.do(ctx, call{method: http.MethodDelete, path: path}, nil)
+	return c.do(ctx, request{method: http.MethodDelete, path: path}, nil)
 }
 
 // Upload puts a content of any size at a path, for as long as that takes, and reads the answer. Nothing is sent that the hub
 // has already.
 func (c *Client) Upload(ctx context.Context, path string, content io.Reader, size int64, into any) error {
-	response, err := c.open(ctx, call{method: http.MethodPut, path: path, form: "application/octet-stream", content: content, size: size})
+	response, err := c.open(ctx, request{method: http.MethodPut, path: path, form: "application/octet-stream", content: content, size: size})
 	if err != nil {
 		return err
 	}
@@ -452,7 +452,7 @@ func (c *Client) Upload(ctx context.Context, path string, content io.Reader, siz
 
 // Download gets what is at a path, of any size.
 func (c *Client) Download(ctx context.Context, path string) (content io.ReadCloser, size int64, err error) {
-	response, err := c.open(ctx, call{method: http.MethodGet, path: path, accept: "*/*"})
+	response, err := c.open(ctx, request{method: http.MethodGet, path: path, accept: "*/*"})
 	if err != nil {
 		return nil, 0, err
 	}

@@ -24,8 +24,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// newHub is the hub's API over a real store. in may stand before it.
-func newHub(t *testing.T, in func(http.Handler) http.Handler) (*Client, *httptest.Server) {
+// newTestHub is the hub's API over a real store. in may stand before it.
+func newTestHub(t *testing.T, in func(http.Handler) http.Handler) (*Client, *httptest.Server) {
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db"), Tombstones: 16})
 	require.NoError(t, err)
 	handler := api.New(api.Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop(), Bookmarks: 20 * time.Millisecond})
@@ -44,34 +44,34 @@ func newHub(t *testing.T, in func(http.Handler) http.Handler) (*Client, *httptes
 	return c, server
 }
 
-func kind(t *testing.T, c *Client, name string) Kind {
+func findKind(t *testing.T, c *Client, name string) Kind {
 	k, err := c.Kind(t.Context(), name)
 	require.NoError(t, err)
 	return k
 }
 
-func model(name string) []byte {
+func modelManifest(name string) []byte {
 	return []byte(`{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","metadata":{"name":"` + name + `"},"spec":{"properties":[{"name":"power"}]}}`)
 }
 
 func TestKindsHaveManyNames(t *testing.T) {
-	c, _ := newHub(t, nil)
+	c, _ := newTestHub(t, nil)
 	for _, name := range []string{"devicemodel", "devicemodels", "dm", "DeviceModel", "devicemodels.edgebus.io", "devicemodels.v1alpha1.edgebus.io"} {
-		require.Equal(t, "DeviceModel", kind(t, c, name).Name, name)
+		require.Equal(t, "DeviceModel", findKind(t, c, name).Name, name)
 	}
 	_, err := c.Kind(t.Context(), "lamp")
 	require.ErrorIs(t, err, resource.NotFound)
 	require.ErrorContains(t, err, "it knows devices, devicemodels")
 	_, err = c.KindOf(t.Context(), resource.TypeMeta{APIVersion: "v2", Kind: "Device"})
 	require.ErrorContains(t, err, "no kind Device of v2")
-	require.False(t, kind(t, c, "nodes").Namespaced)
+	require.False(t, findKind(t, c, "nodes").Namespaced)
 }
 
 func TestListsComeInPages(t *testing.T) {
-	c, _ := newHub(t, nil)
-	k := kind(t, c, "dm")
+	c, _ := newTestHub(t, nil)
+	k := findKind(t, c, "dm")
 	for i := range 7 {
-		_, err := c.Create(t.Context(), k, "default", model(fmt.Sprint("m", i)), WriteOptions{Strict: true})
+		_, err := c.Create(t.Context(), k, "default", modelManifest(fmt.Sprint("m", i)), WriteOptions{Strict: true})
 		require.NoError(t, err)
 	}
 	var sizes []int
@@ -96,22 +96,22 @@ func TestListsComeInPages(t *testing.T) {
 }
 
 func TestRefusalsHaveAKind(t *testing.T) {
-	c, _ := newHub(t, nil)
-	k := kind(t, c, "dm")
+	c, _ := newTestHub(t, nil)
+	k := findKind(t, c, "dm")
 	_, err := c.Object(t.Context(), k, "default", "none")
 	require.ErrorIs(t, err, resource.NotFound)
-	made, err := c.Create(t.Context(), k, "default", model("m"), WriteOptions{})
+	made, err := c.Create(t.Context(), k, "default", modelManifest("m"), WriteOptions{})
 	require.NoError(t, err)
-	_, err = c.Create(t.Context(), k, "default", model("m"), WriteOptions{})
+	_, err = c.Create(t.Context(), k, "default", modelManifest("m"), WriteOptions{})
 	require.ErrorIs(t, err, resource.AlreadyExists)
-	_, err = c.Patch(t.Context(), k, "default", "m", merge(t, `{"metadata":{"resourceVersion":"1000"}}`), WriteOptions{})
+	_, err = c.Patch(t.Context(), k, "default", "m", mergePatch(t, `{"metadata":{"resourceVersion":"1000"}}`), WriteOptions{})
 	require.ErrorIs(t, err, resource.Conflict)
-	_, err = c.Patch(t.Context(), k, "default", "m", merge(t, `{"spec":{"properties":[{"name":"a/b"}]}}`), WriteOptions{})
+	_, err = c.Patch(t.Context(), k, "default", "m", mergePatch(t, `{"spec":{"properties":[{"name":"a/b"}]}}`), WriteOptions{})
 	var re *resource.Error
 	require.ErrorAs(t, err, &re)
 	require.Equal(t, resource.Invalid, re.Kind)
 	require.NotEmpty(t, re.Causes)
-	_, err = c.Patch(t.Context(), k, "default", "m", merge(t, `{"metadata":{"labels":{"a":"b"}}}`), WriteOptions{DryRun: true})
+	_, err = c.Patch(t.Context(), k, "default", "m", mergePatch(t, `{"metadata":{"labels":{"a":"b"}}}`), WriteOptions{DryRun: true})
 	require.NoError(t, err)
 	now, err := c.Object(t.Context(), k, "default", "m")
 	require.NoError(t, err)
@@ -164,7 +164,7 @@ func TestNoAnswerSaysWhatToDo(t *testing.T) {
 
 func TestAWatchGoesOnWhereItBrokeOff(t *testing.T) {
 	var refuse atomic.Bool
-	c, server := newHub(t, func(next http.Handler) http.Handler {
+	c, server := newTestHub(t, func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if refuse.Load() && r.URL.Query().Get("watch") != "" {
 				http.Error(w, "not now", http.StatusServiceUnavailable)
@@ -175,8 +175,8 @@ func TestAWatchGoesOnWhereItBrokeOff(t *testing.T) {
 	})
 	warned := make(chan string, 16)
 	c.Warn = func(text string) { warned <- text }
-	k := kind(t, c, "dm")
-	_, err := c.Create(t.Context(), k, "default", model("before"), WriteOptions{})
+	k := findKind(t, c, "dm")
+	_, err := c.Create(t.Context(), k, "default", modelManifest("before"), WriteOptions{})
 	require.NoError(t, err)
 	rev, err := c.List(t.Context(), k, ListOptions{}, func([]Object) error { return nil })
 	require.NoError(t, err)
@@ -191,7 +191,7 @@ func TestAWatchGoesOnWhereItBrokeOff(t *testing.T) {
 		})
 	}(c)
 	make := func(name string) {
-		_, err := c.Create(t.Context(), k, "default", model(name), WriteOptions{})
+		_, err := c.Create(t.Context(), k, "default", modelManifest(name), WriteOptions{})
 		require.NoError(t, err)
 	}
 	make("a")
@@ -227,8 +227,8 @@ func TestAWatchGoesOnWhereItBrokeOff(t *testing.T) {
 }
 
 func TestApply(t *testing.T) {
-	c, _ := newHub(t, nil)
-	k := kind(t, c, "devices")
+	c, _ := newTestHub(t, nil)
+	k := findKind(t, c, "devices")
 	apply := func(how WriteOptions, text string) (Outcome, error) {
 		var o Object
 		require.NoError(t, json.Unmarshal([]byte(`{"apiVersion":"edgebus.io/v1alpha1","kind":"Device",`+text+`}`), &o))
@@ -255,7 +255,7 @@ func TestApply(t *testing.T) {
 	is(Unchanged, both)
 
 	// Somebody else wants something; it is none of the manifest's.
-	_, err = c.Patch(t.Context(), k, "default", "lamp", merge(t, `{"spec":{"desired":{"power":"ON"}},"metadata":{"labels":{"c":"3"}}}`), WriteOptions{})
+	_, err = c.Patch(t.Context(), k, "default", "lamp", mergePatch(t, `{"spec":{"desired":{"power":"ON"}},"metadata":{"labels":{"c":"3"}}}`), WriteOptions{})
 	require.NoError(t, err)
 	is(Unchanged, both)
 	is(Configured, `"metadata":{"name":"lamp","labels":{"a":"1"}},"spec":{"deviceModelRef":{"name":"m"},"protocol":{"type":"virtual"},"desired":{"brightness":41}}`)
@@ -276,8 +276,8 @@ func TestApply(t *testing.T) {
 
 // TestApplyWaitsForTheEndOfAnObject applies an object that is being deleted: it comes anew, and doesn't go a moment later.
 func TestApplyWaitsForTheEndOfAnObject(t *testing.T) {
-	c, _ := newHub(t, nil)
-	k := kind(t, c, "dm")
+	c, _ := newTestHub(t, nil)
+	k := findKind(t, c, "dm")
 	manifest := func() (o Object) {
 		require.NoError(t, json.Unmarshal([]byte(`{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","metadata":{"name":"m","finalizers":["a.b/c"]},"spec":{"properties":[{"name":"power"}]}}`), &o))
 		return o
@@ -410,8 +410,8 @@ func TestTimeThatIsUpSaysNothingOfTheHub(t *testing.T) {
 	require.ErrorContains(t, c.Get(ctx, "/answers", nil), "time was up (--timeout)")
 }
 
-// merge is a merge patch.
-func merge(t *testing.T, text string) (patch map[string]any) {
+// mergePatch is a merge patch.
+func mergePatch(t *testing.T, text string) (patch map[string]any) {
 	t.Helper()
 	require.NoError(t, json.Unmarshal([]byte(text), &patch))
 	return patch

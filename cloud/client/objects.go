@@ -69,8 +69,8 @@ func (k Kind) path(namespace, name string) string {
 	return path
 }
 
-// discovered is the aggregated form of discovery.
-type discovered struct {
+// apiDiscovery is the aggregated form of discovery.
+type apiDiscovery struct {
 	Items []struct {
 		Metadata struct {
 			Name string `json:"name"`
@@ -90,7 +90,7 @@ type discovered struct {
 	} `json:"items"`
 }
 
-const discoveryForm = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+const discoveryMediaType = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 // Kinds are what the hub serves, the canonical group before others' forms of the same objects. It is
 // asked once.
@@ -102,8 +102,8 @@ func (c *Client) Kinds(ctx context.Context) ([]Kind, error) {
 	}
 	var all []Kind
 	for _, path := range []string{"/apis", "/api"} {
-		var d discovered
-		err := c.do(ctx, call{method: http.MethodGet, path: path, accept: discoveryForm}, &d)
+		var d apiDiscovery
+		err := c.do(ctx, request{method: http.MethodGet, path: path, accept: discoveryMediaType}, &d)
 		if errors.Is(err, resource.NotFound) {
 			return nil, c.notAHub()
 		}
@@ -121,7 +121,7 @@ func (c *Client) Kinds(ctx context.Context) ([]Kind, error) {
 	return all, nil
 }
 
-func (d discovered) kinds() (all []Kind) {
+func (d apiDiscovery) kinds() (all []Kind) {
 	for _, group := range d.Items {
 		for _, v := range group.Versions {
 			for _, r := range v.Resources {
@@ -261,17 +261,17 @@ type listMeta struct {
 	Continue        string `json:"continue"`
 }
 
-const tableForm = "application/json;as=Table;v=v1;g=meta.k8s.io"
+const tableMediaType = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 // Object reads one object.
 func (c *Client) Object(ctx context.Context, k Kind, namespace, name string) (o Object, err error) {
-	err = c.do(ctx, call{method: http.MethodGet, path: k.path(namespace, name)}, &o)
+	err = c.do(ctx, request{method: http.MethodGet, path: k.path(namespace, name)}, &o)
 	return o, err
 }
 
 // Row reads one object as a Table with one row. With whole the row has all of the object.
 func (c *Client) Row(ctx context.Context, k Kind, namespace, name string, whole bool) (t Table, err error) {
-	err = c.do(ctx, call{method: http.MethodGet, path: k.path(namespace, name), query: ListOptions{Whole: whole}.query(), accept: tableForm}, &t)
+	err = c.do(ctx, request{method: http.MethodGet, path: k.path(namespace, name), query: ListOptions{Whole: whole}.query(), accept: tableMediaType}, &t)
 	return t, err
 }
 
@@ -295,7 +295,7 @@ func (c *Client) List(ctx context.Context, k Kind, o ListOptions, page func([]Ob
 
 // Tables is List in the form of Tables.
 func (c *Client) Tables(ctx context.Context, k Kind, o ListOptions, page func(Table) error) (rev string, err error) {
-	return c.pages(ctx, k, o, tableForm, func(text []byte) (listMeta, error) {
+	return c.pages(ctx, k, o, tableMediaType, func(text []byte) (listMeta, error) {
 		var t Table
 		if err := c.decode(text, &t); err != nil {
 			return t.Metadata, err
@@ -311,7 +311,7 @@ func (c *Client) pages(ctx context.Context, k Kind, o ListOptions, accept string
 	query := o.query()
 	query.Set("limit", strconv.Itoa(o.Page))
 	for {
-		text, err := c.ask(ctx, call{method: http.MethodGet, path: k.path(o.Namespace, ""), query: query, accept: accept})
+		text, err := c.ask(ctx, request{method: http.MethodGet, path: k.path(o.Namespace, ""), query: query, accept: accept})
 		if err != nil {
 			return "", err
 		}
@@ -343,7 +343,7 @@ func (c *Client) writing(o WriteOptions) url.Values {
 
 // Create creates an object.
 func (c *Client) Create(ctx context.Context, k Kind, namespace string, body []byte, o WriteOptions) (made Object, err error) {
-	err = c.do(ctx, call{method: http.MethodPost, path: k.path(namespace, ""), query: c.writing(o), form: "application/json", body: body}, &made)
+	err = c.do(ctx, request{method: http.MethodPost, path: k.path(namespace, ""), query: c.writing(o), form: "application/json", body: body}, &made)
 	return made, err
 }
 
@@ -353,7 +353,7 @@ func (c *Client) Patch(ctx context.Context, k Kind, namespace, name string, patc
 	if err != nil {
 		return after, err
 	}
-	err = c.do(ctx, call{method: http.MethodPatch, path: k.path(namespace, name), query: c.writing(o), form: "application/merge-patch+json", body: body}, &after)
+	err = c.do(ctx, request{method: http.MethodPatch, path: k.path(namespace, name), query: c.writing(o), form: "application/merge-patch+json", body: body}, &after)
 	return after, err
 }
 
@@ -367,7 +367,7 @@ func (c *Client) Delete(ctx context.Context, k Kind, namespace, name string, o W
 		q.Set("force", "true")
 	}
 	var got Object
-	err = c.do(ctx, call{method: http.MethodDelete, path: k.path(namespace, name), query: q}, &got)
+	err = c.do(ctx, request{method: http.MethodDelete, path: k.path(namespace, name), query: q}, &got)
 	if err != nil || got.Kind == "Status" {
 		return nil, err
 	}
@@ -388,15 +388,15 @@ var watchRetry = backoff.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Seco
 // continues where it was, however long the hub is unreachable. When the hub no longer knows what was missed,
 // the error is resource.Gone: list again.
 func (c *Client) Watch(ctx context.Context, k Kind, o ListOptions, rev string, on func(Event) error) error {
-	return c.watch(ctx, &stream{c: c, kind: k, options: o, rev: rev, on: on})
+	return c.watch(ctx, &watchStream{c: c, kind: k, options: o, rev: rev, on: on})
 }
 
 // WatchTables is Watch in the form of Tables with one row. Only the first of a connection has columns.
 func (c *Client) WatchTables(ctx context.Context, k Kind, o ListOptions, rev string, on func(Event) error) error {
-	return c.watch(ctx, &stream{c: c, kind: k, options: o, rev: rev, accept: tableForm, on: on})
+	return c.watch(ctx, &watchStream{c: c, kind: k, options: o, rev: rev, accept: tableMediaType, on: on})
 }
 
-func (c *Client) watch(ctx context.Context, s *stream) error {
+func (c *Client) watch(ctx context.Context, s *watchStream) error {
 	connected, warned, failures := false, false, 0
 	for {
 		progress, err := s.run(ctx)
@@ -423,8 +423,8 @@ func (c *Client) watch(ctx context.Context, s *stream) error {
 	}
 }
 
-// stream is a watch and its revision.
-type stream struct {
+// watchStream is a watch and its revision.
+type watchStream struct {
 	c       *Client
 	kind    Kind
 	options ListOptions
@@ -435,12 +435,12 @@ type stream struct {
 }
 
 // run reads one connection to its end. progress is whether the hub answered.
-func (s *stream) run(ctx context.Context) (progress bool, err error) {
+func (s *watchStream) run(ctx context.Context) (progress bool, err error) {
 	query := s.options.query()
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
 	query.Set("resourceVersion", s.rev)
-	response, err := s.c.open(ctx, call{method: http.MethodGet, path: s.kind.path(s.options.Namespace, ""), query: query, accept: s.accept})
+	response, err := s.c.open(ctx, request{method: http.MethodGet, path: s.kind.path(s.options.Namespace, ""), query: query, accept: s.accept})
 	if err != nil {
 		return false, err
 	}
@@ -463,16 +463,16 @@ func (s *stream) run(ctx context.Context) (progress bool, err error) {
 	}
 }
 
-func (s *stream) event(kind string, text []byte) error {
+func (s *watchStream) event(kind string, text []byte) error {
 	e := Event{Type: kind}
 	switch {
 	case kind == "ERROR":
-		var st status
+		var st apiStatus
 		if err := s.c.decode(text, &st); err != nil {
 			return err
 		}
 		return st.err()
-	case s.accept == tableForm:
+	case s.accept == tableMediaType:
 		e.Table = new(Table)
 		if err := s.c.decode(text, e.Table); err != nil {
 			return err

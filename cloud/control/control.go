@@ -90,14 +90,14 @@ const (
 	firstRetry     = 100 * time.Millisecond
 	lastRetry      = 5 * time.Minute
 	defaultTimeout = time.Minute
-	grace          = 5 * time.Second
+	stopGrace      = 5 * time.Second
 	pageSize       = 1000 // objects that are listed at a time
 	jitter         = 0.2  // of each delay, so that what failed together is not tried again together
 )
 
 // Runtime runs controllers.
 type Runtime struct {
-	o       Options
+	options Options
 	results *prometheus.CounterVec
 	seconds *prometheus.HistogramVec
 	waiting *prometheus.GaugeVec
@@ -107,10 +107,10 @@ type Runtime struct {
 func New(o Options) *Runtime {
 	o.FirstRetry = cmp.Or(o.FirstRetry, firstRetry)
 	o.LastRetry = cmp.Or(o.LastRetry, lastRetry)
-	o.Grace = cmp.Or(o.Grace, grace)
+	o.Grace = cmp.Or(o.Grace, stopGrace)
 	label := []string{"controller"}
 	r := &Runtime{
-		o: o,
+		options: o,
 		results: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "edgebus_reconciles_total", Help: "Calls of controllers, by result: done, again (asked to be called later), error or panic.",
 		}, []string{"controller", "result"}),
@@ -136,28 +136,28 @@ func (r *Runtime) Run(ctx context.Context, controllers ...Controller) error {
 	return nil
 }
 
-// loop is one controller that runs.
-type loop struct {
+// controllerLoop is one controller that runs.
+type controllerLoop struct {
 	Controller
-	r     *Runtime
-	log   zerolog.Logger
-	queue workqueue.TypedRateLimitingInterface[store.Key]
+	runtime *Runtime
+	log     zerolog.Logger
+	queue   workqueue.TypedRateLimitingInterface[store.Key]
 }
 
-func (r *Runtime) newLoop(c Controller) *loop {
+func (r *Runtime) newLoop(c Controller) *controllerLoop {
 	c.Timeout = cmp.Or(c.Timeout, defaultTimeout)
 	for _, result := range []string{"done", "again", "error", "panic"} { // 0 is a figure, too
 		r.results.WithLabelValues(daemon.Label(c.Name), result)
 	}
 	r.seconds.WithLabelValues(daemon.Label(c.Name))
 	r.waiting.WithLabelValues(daemon.Label(c.Name))
-	return &loop{
-		Controller: c, r: r, log: r.o.Log.With().Str("controller", c.Name).Logger(),
-		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[store.Key](r.o.FirstRetry, r.o.LastRetry)),
+	return &controllerLoop{
+		Controller: c, runtime: r, log: r.options.Log.With().Str("controller", c.Name).Logger(),
+		queue: workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[store.Key](r.options.FirstRetry, r.options.LastRetry)),
 	}
 }
 
-func (l *loop) run(ctx context.Context) {
+func (l *controllerLoop) run(ctx context.Context) {
 	var feeds, workers sync.WaitGroup
 	for _, w := range l.Watches {
 		feeds.Go(func() { l.feed(ctx, w) })
@@ -174,20 +174,20 @@ func (l *loop) run(ctx context.Context) {
 	go func() { feeds.Wait(); workers.Wait(); close(ended) }()
 	select {
 	case <-ended:
-	case <-time.After(l.r.o.Grace):
-		l.log.Error().Dur("after", l.r.o.Grace).Msg("a controller did not end in time: the hub stops without it")
+	case <-time.After(l.runtime.options.Grace):
+		l.log.Error().Dur("after", l.runtime.options.Grace).Msg("a controller did not end in time: the hub stops without it")
 	}
 }
 
 // feed queues the keys that a kind's objects concern: of all objects first, then of those that change. When the stream
 // ends, for instance because the store has forgotten the revision, it begins again.
-func (l *loop) feed(ctx context.Context, watch Watch) {
+func (l *controllerLoop) feed(ctx context.Context, watch Watch) {
 	w := &feed{Watch: watch, seen: make(map[store.Key]seen)}
-	delay := l.r.o.FirstRetry
+	delay := l.runtime.options.FirstRetry
 	for ctx.Err() == nil {
 		listed, err := l.follow(ctx, w)
 		if listed {
-			delay = l.r.o.FirstRetry
+			delay = l.runtime.options.FirstRetry
 		}
 		if ctx.Err() != nil {
 			return
@@ -198,7 +198,7 @@ func (l *loop) feed(ctx context.Context, watch Watch) {
 			case <-time.After(wait.Jitter(delay, jitter)):
 			case <-ctx.Done():
 			}
-			delay = min(2*delay, l.r.o.LastRetry)
+			delay = min(2*delay, l.runtime.options.LastRetry)
 		}
 	}
 }
@@ -249,12 +249,12 @@ func (w *feed) missing() (keys []store.Key) {
 }
 
 // follow lists a kind and then watches it. listed says whether the list was whole.
-func (l *loop) follow(ctx context.Context, w *feed) (listed bool, err error) {
-	defer recovered(&err) // of Keys
+func (l *controllerLoop) follow(ctx context.Context, w *feed) (listed bool, err error) {
+	defer recoverPanic(&err) // of Keys
 	var opts store.ListOptions
 	w.list++
 	for opts.Limit = pageSize; ; {
-		page, err := l.r.o.Reader.List(ctx, w.Kind, opts)
+		page, err := l.runtime.options.Reader.List(ctx, w.Kind, opts)
 		if err != nil {
 			return false, err
 		}
@@ -273,7 +273,7 @@ func (l *loop) follow(ctx context.Context, w *feed) (listed bool, err error) {
 		opts.After = page.Items[len(page.Items)-1].Key
 	}
 	l.add(w.missing())
-	stream, err := l.r.o.Watcher.Watch(ctx, store.Key{Kind: w.Kind}, opts.Rev)
+	stream, err := l.runtime.options.Watcher.Watch(ctx, store.Key{Kind: w.Kind}, opts.Rev)
 	if err != nil {
 		return true, err
 	}
@@ -303,41 +303,41 @@ func (l *loop) follow(ctx context.Context, w *feed) (listed bool, err error) {
 	}
 }
 
-func (l *loop) add(keys []store.Key) {
+func (l *controllerLoop) add(keys []store.Key) {
 	for _, key := range keys {
 		l.queue.Add(key)
 	}
-	l.r.waiting.WithLabelValues(daemon.Label(l.Name)).Set(float64(l.queue.Len()))
+	l.runtime.waiting.WithLabelValues(daemon.Label(l.Name)).Set(float64(l.queue.Len()))
 }
 
 // work reconciles one key after the other.
-func (l *loop) work(ctx context.Context) {
+func (l *controllerLoop) work(ctx context.Context) {
 	for {
 		key, over := l.queue.Get()
 		if over {
 			return
 		}
-		l.one(ctx, key)
+		l.reconcileKey(ctx, key)
 		if l.Pause > 0 { // until it is done, the queue keeps a key that is added again, and hands it out once
 			time.AfterFunc(l.Pause, func() { l.queue.Done(key) })
 		} else {
 			l.queue.Done(key)
 		}
-		l.r.waiting.WithLabelValues(daemon.Label(l.Name)).Set(float64(l.queue.Len()))
+		l.runtime.waiting.WithLabelValues(daemon.Label(l.Name)).Set(float64(l.queue.Len()))
 	}
 }
 
-func (l *loop) one(ctx context.Context, key store.Key) {
+func (l *controllerLoop) reconcileKey(ctx context.Context, key store.Key) {
 	if ctx.Err() != nil {
 		return
 	}
 	ctx, stop := context.WithTimeout(ctx, l.Timeout)
 	defer stop()
 	began := time.Now()
-	again, err := l.call(ctx, key)
-	l.r.seconds.WithLabelValues(daemon.Label(l.Name)).Observe(time.Since(began).Seconds())
+	again, err := l.reconcileRecovered(ctx, key)
+	l.runtime.seconds.WithLabelValues(daemon.Label(l.Name)).Observe(time.Since(began).Seconds())
 	result := "done"
-	var p *panicked
+	var p *panicError
 	switch {
 	case err == nil && again > 0:
 		result = "again"
@@ -360,29 +360,29 @@ func (l *loop) one(ctx context.Context, key store.Key) {
 		l.log.Warn().Err(err).Str("key", key.String()).Int("failures", l.queue.NumRequeues(key)+1).Msg("a controller failed: the key is tried again")
 		l.queue.AddRateLimited(key)
 	}
-	l.r.results.WithLabelValues(daemon.Label(l.Name), result).Inc()
+	l.runtime.results.WithLabelValues(daemon.Label(l.Name), result).Inc()
 }
 
-// panicked is a panic as an error.
-type panicked struct {
+// panicError is a panic as an error.
+type panicError struct {
 	text  string
 	stack []byte
 }
 
-func (p *panicked) Error() string { return "panic: " + p.text }
+func (p *panicError) Error() string { return "panic: " + p.text }
 
-// recovered is deferred, and turns a panic into an error.
-func recovered(err *error) {
+// recoverPanic is deferred, and turns a panic into an error.
+func recoverPanic(err *error) {
 	if p := recover(); p != nil {
-		*err = &panicked{text: fmt.Sprint(p), stack: debug.Stack()}
+		*err = &panicError{text: fmt.Sprint(p), stack: debug.Stack()}
 	}
 }
 
-// call turns a panic into an error: one object that breaks a controller must not end the hub.
-func (l *loop) call(ctx context.Context, key store.Key) (again time.Duration, err error) {
-	defer recovered(&err)
+// reconcileRecovered turns a panic into an error: one object that breaks a controller must not end the hub.
+func (l *controllerLoop) reconcileRecovered(ctx context.Context, key store.Key) (again time.Duration, err error) {
+	defer recoverPanic(&err)
 	return l.Reconcile(ctx, key)
 }
 
-// Until is how long a controller waits for a time of the clock: a minute at most, then it looks again, since somebody may set the clock.
-func Until(at, now time.Time) time.Duration { return min(at.Sub(now.Round(0)), time.Minute) }
+// UntilTime is how long a controller waits for a time of the clock: a minute at most, then it looks again, since somebody may set the clock.
+func UntilTime(at, now time.Time) time.Duration { return min(at.Sub(now.Round(0)), time.Minute) }

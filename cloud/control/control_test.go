@@ -21,25 +21,25 @@ import (
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 )
 
-const patience = 30 * time.Second
+const waitTimeout = 30 * time.Second
 
-// rig is a store with a runtime.
-type rig struct {
+// testRuntime is a store with a runtime.
+type testRuntime struct {
 	t *testing.T
 	*bolt.Store
 	metrics *prometheus.Registry
 }
 
-func newRig(t *testing.T) *rig {
+func newTestRuntime(t *testing.T) *testRuntime {
 	t.Helper()
 	s, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db"), Tombstones: 16})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	return &rig{t: t, Store: s, metrics: prometheus.NewRegistry()}
+	return &testRuntime{t: t, Store: s, metrics: prometheus.NewRegistry()}
 }
 
 // run runs controllers until the test ends, or stop is called.
-func (r *rig) run(controllers ...control.Controller) (stop func()) {
+func (r *testRuntime) run(controllers ...control.Controller) (stop func()) {
 	r.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	run := control.New(control.Options{
@@ -52,7 +52,7 @@ func (r *rig) run(controllers ...control.Controller) (stop func()) {
 	return stop
 }
 
-func (r *rig) put(kind, name, text string) {
+func (r *testRuntime) put(kind, name, text string) {
 	r.t.Helper()
 	key := store.Key{Kind: kind, Name: name}
 	_, err := r.Create(r.t.Context(), store.Object{Key: key, Data: []byte(text)})
@@ -62,7 +62,7 @@ func (r *rig) put(kind, name, text string) {
 	require.NoError(r.t, err)
 }
 
-func (r *rig) count(result string) float64 {
+func (r *testRuntime) count(result string) float64 {
 	n := 0.0
 	families, err := r.metrics.Gather()
 	require.NoError(r.t, err)
@@ -79,7 +79,7 @@ func (r *rig) count(result string) float64 {
 }
 
 // copies is a controller that copies each A to the B of the same name. It is what most tests run.
-func (r *rig) copies() control.Controller {
+func (r *testRuntime) copies() control.Controller {
 	return control.Controller{
 		Name: "copies", Workers: 4,
 		Watches: []control.Watch{{Kind: "A"}, {Kind: "B", Keys: func(o store.Object) []store.Key { return []store.Key{{Kind: "A", Name: o.Name}} }}},
@@ -101,7 +101,7 @@ func (r *rig) copies() control.Controller {
 	}
 }
 
-func (r *rig) same(n int) func() bool {
+func (r *testRuntime) same(n int) func() bool {
 	return func() bool {
 		for i := range n {
 			a, err := r.Get(r.t.Context(), store.Key{Kind: "A", Name: strconv.Itoa(i)})
@@ -118,7 +118,7 @@ func (r *rig) same(n int) func() bool {
 // TestEveryObjectIsReconciled has objects that are there before the controller, that change while it runs, and what it wrote
 // being changed by somebody else.
 func TestEveryObjectIsReconciled(t *testing.T) {
-	r := newRig(t)
+	r := newTestRuntime(t)
 	const n = 1200 // more than are listed at a time
 	for i := range n {
 		r.put("A", strconv.Itoa(i), `"before"`)
@@ -127,18 +127,18 @@ func TestEveryObjectIsReconciled(t *testing.T) {
 	for i := range n {
 		r.put("A", strconv.Itoa(i), fmt.Sprintf(`"%d"`, i))
 	}
-	require.Eventually(t, r.same(n), patience, 20*time.Millisecond)
+	require.Eventually(t, r.same(n), waitTimeout, 20*time.Millisecond)
 	r.put("B", "7", `"somebody else's"`)
-	require.Eventually(t, r.same(n), patience, 10*time.Millisecond)
+	require.Eventually(t, r.same(n), waitTimeout, 10*time.Millisecond)
 	stop()
 	r.put("A", "3", `"while nobody looks"`)
 	r.metrics = prometheus.NewRegistry()
 	r.run(r.copies())
-	require.Eventually(t, r.same(n), patience, 20*time.Millisecond)
+	require.Eventually(t, r.same(n), waitTimeout, 20*time.Millisecond)
 }
 
 func TestOneKeyAtATime(t *testing.T) {
-	r := newRig(t)
+	r := newTestRuntime(t)
 	var running, calls, together atomic.Int64
 	r.run(control.Controller{
 		Name: "one", Workers: 8, Watches: []control.Watch{{Kind: "A"}},
@@ -154,13 +154,13 @@ func TestOneKeyAtATime(t *testing.T) {
 	for i := range 500 {
 		r.put("A", "x", strconv.Itoa(i))
 	}
-	require.Eventually(t, func() bool { return calls.Load() > 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return calls.Load() > 1 }, waitTimeout, time.Millisecond)
 	require.Zero(t, together.Load())
 }
 
 // TestFaultsConcernNobodyElse has a controller that panics at one object and one that never returns, beside one that works.
 func TestFaultsConcernNobodyElse(t *testing.T) {
-	r := newRig(t)
+	r := newTestRuntime(t)
 	var healed atomic.Bool
 	seen := make(chan string, 100)
 	block := control.Controller{
@@ -180,9 +180,9 @@ func TestFaultsConcernNobodyElse(t *testing.T) {
 	stop := r.run(block, panics, r.copies())
 	r.put("A", "0", `"a"`)
 	r.put("A", "1", `"b"`)
-	require.Eventually(t, r.same(2), patience, 10*time.Millisecond)
+	require.Eventually(t, r.same(2), waitTimeout, 10*time.Millisecond)
 	require.Equal(t, "1", <-seen)
-	require.Eventually(t, func() bool { return r.count("panic") >= 3 }, patience, 10*time.Millisecond, "it is tried again")
+	require.Eventually(t, func() bool { return r.count("panic") >= 3 }, waitTimeout, 10*time.Millisecond, "it is tried again")
 	healed.Store(true)
 	require.Equal(t, "0", <-seen)
 	stop()
@@ -191,7 +191,7 @@ func TestFaultsConcernNobodyElse(t *testing.T) {
 // TestAFeedThatPanicsIsFedAgain has a function Keys that panics at one object for a while: no key is lost, and nobody else is
 // disturbed.
 func TestAFeedThatPanicsIsFedAgain(t *testing.T) {
-	r := newRig(t)
+	r := newTestRuntime(t)
 	var panics atomic.Int64
 	seen := make(chan string, 1000)
 	for i := range 5 {
@@ -206,7 +206,7 @@ func TestAFeedThatPanicsIsFedAgain(t *testing.T) {
 		}}},
 		Reconcile: func(_ context.Context, key store.Key) (time.Duration, error) { seen <- key.Name; return 0, nil },
 	})
-	require.Eventually(t, r.same(5), patience, 10*time.Millisecond)
+	require.Eventually(t, r.same(5), waitTimeout, 10*time.Millisecond)
 	left := map[string]bool{"0": true, "1": true, "2": true, "3": true, "4": true}
 	for len(left) > 0 {
 		delete(left, <-seen)
@@ -216,7 +216,7 @@ func TestAFeedThatPanicsIsFedAgain(t *testing.T) {
 
 // TestACallThatNeverEndsIsLeftBehind: the hub stops although a controller doesn't.
 func TestACallThatNeverEndsIsLeftBehind(t *testing.T) {
-	r := newRig(t)
+	r := newTestRuntime(t)
 	called, never := make(chan struct{}), make(chan struct{})
 	defer close(never)
 	stop := r.run(r.copies(), control.Controller{
@@ -229,7 +229,7 @@ func TestACallThatNeverEndsIsLeftBehind(t *testing.T) {
 }
 
 func TestFailuresBackOffAndAgainComesAgain(t *testing.T) {
-	r := newRig(t)
+	r := newTestRuntime(t)
 	var calls atomic.Int64
 	r.run(control.Controller{
 		Name: "again", Watches: []control.Watch{{Kind: "A"}},
@@ -244,14 +244,14 @@ func TestFailuresBackOffAndAgainComesAgain(t *testing.T) {
 		},
 	})
 	r.put("A", "x", `1`)
-	require.Eventually(t, func() bool { return r.count("done") == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return r.count("done") == 1 }, waitTimeout, time.Millisecond)
 	require.Equal(t, []float64{3, 2, 1}, []float64{r.count("error"), r.count("again"), r.count("done")})
 	require.Equal(t, 4, testutil.CollectAndCount(r.metrics, "edgebus_reconciles_total"), "results that were never seen are there with 0")
 }
 
 // TestDataOnly: a controller that asks for it is not called for changes of the status alone.
 func TestDataOnly(t *testing.T) {
-	r := newRig(t)
+	r := newTestRuntime(t)
 	var data, any atomic.Int64
 	count := func(n *atomic.Int64, name string, only bool) control.Controller {
 		return control.Controller{
@@ -261,20 +261,20 @@ func TestDataOnly(t *testing.T) {
 	}
 	r.run(count(&data, "data", true), count(&any, "any", false))
 	r.put("A", "x", "1")
-	require.Eventually(t, func() bool { return data.Load() == 1 && any.Load() == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return data.Load() == 1 && any.Load() == 1 }, waitTimeout, time.Millisecond)
 	_, err := r.Update(t.Context(), store.Object{Key: store.Key{Kind: "A", Name: "x"}, Status: []byte("1")}, 0)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return any.Load() == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return any.Load() == 2 }, waitTimeout, time.Millisecond)
 	r.put("A", "x", "2")
-	require.Eventually(t, func() bool { return any.Load() == 3 && data.Load() == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return any.Load() == 3 && data.Load() == 2 }, waitTimeout, time.Millisecond)
 	_, err = r.Delete(t.Context(), store.Key{Kind: "A", Name: "x"}, 0)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return data.Load() == 3 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return data.Load() == 3 }, waitTimeout, time.Millisecond)
 }
 
 // TestSame: a controller is not called for a change to what is the same to it.
 func TestSame(t *testing.T) {
-	r := newRig(t)
+	r := newTestRuntime(t)
 	var some, all atomic.Int64
 	count := func(n *atomic.Int64, name string, same func(before, now store.Object) bool) control.Controller {
 		return control.Controller{
@@ -288,17 +288,17 @@ func TestSame(t *testing.T) {
 		calls int64 // until then
 	}{{"1", 1}, {"10", 1}, {"2", 2}, {"20", 2}} {
 		r.put("A", "x", v.data)
-		require.Eventually(t, func() bool { return all.Load() == int64(i)+1 && some.Load() >= v.calls }, patience, time.Millisecond, v.data)
+		require.Eventually(t, func() bool { return all.Load() == int64(i)+1 && some.Load() >= v.calls }, waitTimeout, time.Millisecond, v.data)
 		require.Equal(t, v.calls, some.Load(), v.data)
 	}
 	_, err := r.Delete(t.Context(), store.Key{Kind: "A", Name: "x"}, 0)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return some.Load() == 3 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return some.Load() == 3 }, waitTimeout, time.Millisecond)
 }
 
 // A key with a Pause is called at most once in it, with all that changed meanwhile, and its failures are counted on.
 func TestCallsForAKeyPause(t *testing.T) {
-	r := newRig(t)
+	r := newTestRuntime(t)
 	const pause = 20 * time.Millisecond
 	var mu sync.Mutex
 	var began []time.Time
@@ -320,7 +320,7 @@ func TestCallsForAKeyPause(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		return seen == `"199"` && len(began) > 3
-	}, patience, time.Millisecond)
+	}, waitTimeout, time.Millisecond)
 	mu.Lock()
 	defer mu.Unlock()
 	for i := range began[1:] {
@@ -333,7 +333,7 @@ func TestDeletionsAreToldAfterTheStreamWasAway(t *testing.T) {
 	s, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db"), Tombstones: 16, WatchBuffer: 16})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	r := &rig{t: t, Store: s, metrics: prometheus.NewRegistry()}
+	r := &testRuntime{t: t, Store: s, metrics: prometheus.NewRegistry()}
 	const n = 100
 	for i := range n {
 		r.put("A", strconv.Itoa(i), fmt.Sprintf(`"of %d"`, i))
@@ -369,7 +369,7 @@ func TestDeletionsAreToldAfterTheStreamWasAway(t *testing.T) {
 			return 0, nil
 		},
 	})
-	require.Eventually(t, count(func() int { return len(alive) }), patience, time.Millisecond)
+	require.Eventually(t, count(func() int { return len(alive) }), waitTimeout, time.Millisecond)
 	r.put("A", "slow", `"slow"`)
 	<-busy
 	for i := range n {
@@ -385,18 +385,18 @@ func TestDeletionsAreToldAfterTheStreamWasAway(t *testing.T) {
 			if kind == "owner" {
 				key.Name = fmt.Sprintf(`"of %d"`, i)
 			}
-			require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return told[key] > 0 }, patience, time.Millisecond, key)
+			require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return told[key] > 0 }, waitTimeout, time.Millisecond, key)
 		}
 	}
 	for _, owner := range []string{`"of one"`, `"of another"`} {
-		require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return told[store.Key{Kind: "owner", Name: owner}] > 0 }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return told[store.Key{Kind: "owner", Name: owner}] > 0 }, waitTimeout, time.Millisecond)
 	}
 }
 
 // A time of the clock is waited for as it is, and looked at again within a minute, since somebody may set the clock.
 func TestATimeOfTheClockIsLookedAtWithinAMinute(t *testing.T) {
 	now := time.Now() // with a reading of the monotonic clock, which a clock that is set doesn't change
-	require.Equal(t, time.Minute, control.Until(now.Round(0).Add(24*time.Hour), now))
-	require.Equal(t, 10*time.Second, control.Until(now.Round(0).Add(10*time.Second), now))
-	require.Equal(t, -time.Second, control.Until(now.Round(0).Add(-time.Second), now))
+	require.Equal(t, time.Minute, control.UntilTime(now.Round(0).Add(24*time.Hour), now))
+	require.Equal(t, 10*time.Second, control.UntilTime(now.Round(0).Add(10*time.Second), now))
+	require.Equal(t, -time.Second, control.UntilTime(now.Round(0).Add(-time.Second), now))
 }

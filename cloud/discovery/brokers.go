@@ -30,9 +30,9 @@ type brokerSpec struct {
 
 // podSpec is what podman can do of a Kubernetes PodSpec.
 type podSpec struct {
-	Containers    []container `json:"containers"`
-	RestartPolicy string      `json:"restartPolicy"`
-	HostNetwork   bool        `json:"hostNetwork"`
+	Containers    []podContainer `json:"containers"`
+	RestartPolicy string         `json:"restartPolicy"`
+	HostNetwork   bool           `json:"hostNetwork"`
 	Volumes       []struct {
 		Name     string `json:"name"`
 		HostPath *struct {
@@ -41,7 +41,7 @@ type podSpec struct {
 	} `json:"volumes"`
 }
 
-type container struct {
+type podContainer struct {
 	Name    string   `json:"name"`
 	Image   string   `json:"image"`
 	Command []string `json:"command"`
@@ -67,13 +67,13 @@ type container struct {
 	WorkingDir string `json:"workingDir"`
 }
 
-// supported are the fields of brokerSpec that nodes do, or that say nothing to a node. [] stands for each entry of a list.
-var supported = []string{
+// supportedFields are the fields of brokerSpec that nodes do, or that say nothing to a node. [] stands for each entry of a list.
+var supportedFields = []string{
 	"brokerPodSpec", "brokerJobSpec.template.spec", "brokerJobSpec.backoffLimit", "brokerJobSpec.template.metadata", "brokerJobSpec.parallelism",
 	"brokerJobSpec.completions", "brokerJobSpec.ttlSecondsAfterFinished",
 }
 
-var supportedOfPod = []string{
+var supportedPodFields = []string{
 	"restartPolicy", "hostNetwork", "volumes[].name", "volumes[].hostPath.path", "volumes[].hostPath.type", "dnsPolicy", "terminationGracePeriodSeconds",
 	"containers[].name", "containers[].image", "containers[].command", "containers[].args", "containers[].env[].name", "containers[].env[].value",
 	"containers[].ports[].name", "containers[].ports[].containerPort", "containers[].ports[].hostPort", "containers[].ports[].protocol",
@@ -82,7 +82,7 @@ var supportedOfPod = []string{
 	"containers[].resources", // the request of the device itself is among them; podman needs none
 }
 
-func parseBroker(raw json.RawMessage) (b brokerSpec, pod podSpec, err error) {
+func parseBrokerSpec(raw json.RawMessage) (b brokerSpec, pod podSpec, err error) {
 	if err := json.Unmarshal(raw, &b); err != nil {
 		return b, pod, fmt.Errorf("spec.brokerSpec: %w", err)
 	}
@@ -105,23 +105,23 @@ func parseBroker(raw json.RawMessage) (b brokerSpec, pod podSpec, err error) {
 	return b, pod, nil
 }
 
-// Unsupported names the fields of a brokerSpec that nodes don't do. An error says that nothing of it can be done.
-func Unsupported(raw json.RawMessage) (fields []string, err error) {
-	if _, _, err := parseBroker(raw); err != nil {
+// UnsupportedFields names the fields of a brokerSpec that nodes don't do. An error says that nothing of it can be done.
+func UnsupportedFields(raw json.RawMessage) (fields []string, err error) {
+	if _, _, err := parseBrokerSpec(raw); err != nil {
 		return nil, err
 	}
 	var tree any
 	if err := json.Unmarshal(raw, &tree); err != nil {
 		return nil, err
 	}
-	all := slices.Clone(supported)
+	all := slices.Clone(supportedFields)
 	for _, pod := range []string{"brokerPodSpec.", "brokerJobSpec.template.spec."} {
-		for _, f := range supportedOfPod {
+		for _, f := range supportedPodFields {
 			all = append(all, pod+f)
 		}
 	}
 	left := make(map[string]bool)
-	unsupported(tree, "", all, left)
+	collectUnsupported(tree, "", all, left)
 	for f := range left {
 		fields = append(fields, f)
 	}
@@ -129,20 +129,20 @@ func Unsupported(raw json.RawMessage) (fields []string, err error) {
 	return fields, nil
 }
 
-func unsupported(v any, at string, all []string, left map[string]bool) {
+func collectUnsupported(v any, at string, all []string, left map[string]bool) {
 	leads := slices.ContainsFunc(all, func(f string) bool { return strings.HasPrefix(f, at+".") || strings.HasPrefix(f, at+"[]") })
 	switch v := v.(type) {
 	case map[string]any:
 		if leads || at == "" {
 			for key, below := range v {
-				unsupported(below, strings.TrimPrefix(at+"."+key, "."), all, left)
+				collectUnsupported(below, strings.TrimPrefix(at+"."+key, "."), all, left)
 			}
 			return
 		}
 	case []any:
 		if leads {
 			for _, below := range v {
-				unsupported(below, at+"[]", all, left)
+				collectUnsupported(below, at+"[]", all, left)
 			}
 			return
 		}
@@ -153,42 +153,42 @@ func unsupported(v any, at string, all []string, left map[string]bool) {
 }
 
 var (
-	envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	notEnv  = regexp.MustCompile(`[^A-Za-z0-9_]`)
+	envPattern    = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	notEnvPattern = regexp.MustCompile(`[^A-Za-z0-9_]`)
 )
 
-// Application is what a node runs for an Instance that it uses: quadlet units, one for each container. It gets the properties of the
+// BrokerApplication is what a node runs for an Instance that it uses: quadlet units, one for each container. It gets the properties of the
 // Configuration and those that the node itself reports as variables, each once more with the hash of the Instance's short name, and
 // the files and devices of the host that the node itself reports.
-func Application(c *resource.Configuration, i *resource.Instance, s Sighting) (app resource.Application, err error) {
-	b, pod, err := parseBroker(c.Spec.BrokerSpec)
+func BrokerApplication(c *resource.Configuration, i *resource.Instance, s Sighting) (app resource.Application, err error) {
+	b, pod, err := parseBrokerSpec(c.Spec.BrokerSpec)
 	if err != nil {
 		return app, err
 	}
-	name := applicationName(i.Spec.ConfigurationName, i.Metadata.Name)
-	app = resource.Application{Name: name, AppType: resource.AppQuadlet, EnvVars: environment(i, properties(c, s.Device), s.Node)}
+	name := brokerApplicationName(i.Spec.ConfigurationName, i.Metadata.Name)
+	app = resource.Application{Name: name, AppType: resource.AppQuadlet, EnvVars: brokerEnvironment(i, brokerProperties(c, s.Device), s.Node)}
 	for n, one := range pod.Containers {
 		unit := name
 		if n > 0 {
 			unit = fmt.Sprintf("%s-%d", name, n)
 		}
-		app.Files = append(app.Files, resource.InlineFile{Path: unit + ".container", Content: quadlet(b, pod, one, i.Metadata.Name, s.Device)})
+		app.Files = append(app.Files, resource.InlineFile{Path: unit + ".container", Content: quadletUnit(b, pod, one, i.Metadata.Name, s.Device)})
 	}
 	return app, nil
 }
 
-// applicationName is the name of the broker of an Instance, on whichever node.
-func applicationName(configuration, instance string) string {
+// brokerApplicationName is the name of the broker of an Instance, on whichever node.
+func brokerApplicationName(configuration, instance string) string {
 	sum := sha256.Sum256([]byte(instance))
-	name := strings.Trim(clean(configuration), "-")
+	name := strings.Trim(cleanName(configuration), "-")
 	if name == "" || name[0] < 'a' {
 		name = "i-" + name
 	}
 	return strings.TrimRight(name[:min(len(name), 40)], "-") + "-" + hex.EncodeToString(sum[:6])
 }
 
-// properties are those of a Configuration, and those that were found over them; nil: there are none.
-func properties(c *resource.Configuration, found resource.DiscoveredDevice) map[string]string {
+// brokerProperties are those of a Configuration, and those that were found over them; nil: there are none.
+func brokerProperties(c *resource.Configuration, found resource.DiscoveredDevice) map[string]string {
 	all := maps.Clone(c.Spec.BrokerProperties)
 	if all == nil && len(found.Properties) > 0 {
 		all = make(map[string]string, len(found.Properties))
@@ -197,14 +197,14 @@ func properties(c *resource.Configuration, found resource.DiscoveredDevice) map[
 	return all
 }
 
-// environment are the variables for all containers.
-func environment(i *resource.Instance, properties map[string]string, node string) map[string]string {
+// brokerEnvironment are the variables for all containers.
+func brokerEnvironment(i *resource.Instance, properties map[string]string, node string) map[string]string {
 	env := make(map[string]string)
 	suffix := i.Spec.ShortName[strings.LastIndex(i.Spec.ShortName, "-")+1:]
 	for _, key := range slices.Sorted(maps.Keys(properties)) { // of several that come to one name it is always the same
 		value := properties[key]
-		name := notEnv.ReplaceAllString(key, "_")
-		if !envName.MatchString(name) || strings.ContainsAny(value, "\r\n\x00") {
+		name := notEnvPattern.ReplaceAllString(key, "_")
+		if !envPattern.MatchString(name) || strings.ContainsAny(value, "\r\n\x00") {
 			continue // no environment file can have it
 		}
 		env[name], env[name+"_"+strings.ToUpper(suffix)] = value, value
@@ -213,18 +213,18 @@ func environment(i *resource.Instance, properties map[string]string, node string
 	return env
 }
 
-// quadlet is the unit of a container.
-func quadlet(b brokerSpec, pod podSpec, c container, instance string, found resource.DiscoveredDevice) string {
+// quadletUnit is the unit of a container.
+func quadletUnit(b brokerSpec, pod podSpec, c podContainer, instance string, found resource.DiscoveredDevice) string {
 	var t strings.Builder
 	line := func(key, value string) {
-		if value = oneLine(value); !strings.HasSuffix(value, `\`) { // the next line would be part of it
+		if value = unitValue(value); !strings.HasSuffix(value, `\`) { // the next line would be part of it
 			fmt.Fprintf(&t, "%s=%s\n", key, value)
 		}
 	}
 	words := func(key string, list ...string) {
 		var quoted []string
 		for _, w := range list {
-			quoted = append(quoted, quote(w))
+			quoted = append(quoted, quoteUnitWord(w))
 		}
 		fmt.Fprintf(&t, "%s=%s\n", key, strings.Join(quoted, " "))
 	}
@@ -243,7 +243,7 @@ func quadlet(b brokerSpec, pod podSpec, c container, instance string, found reso
 		words("Exec", c.Args...)
 	}
 	for _, e := range c.Env {
-		if e.Value != nil && envName.MatchString(e.Name) {
+		if e.Value != nil && envPattern.MatchString(e.Name) {
 			words("Environment", e.Name+"="+*e.Value)
 		}
 	}
@@ -270,12 +270,12 @@ func quadlet(b brokerSpec, pod podSpec, c container, instance string, found reso
 		}
 	}
 	for _, m := range found.Mounts {
-		if mayPass(m.HostPath) {
+		if isPassable(m.HostPath) {
 			mount(m.HostPath, m.ContainerPath, m.ReadOnly)
 		}
 	}
 	for _, d := range found.DeviceSpecs {
-		if mayPass(d.HostPath) {
+		if isPassable(d.HostPath) {
 			words("AddDevice", strings.TrimSuffix(d.HostPath+":"+d.ContainerPath+":"+d.Permissions, ":")) // podman takes it for a list
 		}
 	}
@@ -301,10 +301,10 @@ func quadlet(b brokerSpec, pod podSpec, c container, instance string, found reso
 	return t.String()
 }
 
-// hostDevices are the files in /dev that no discoverer passes to a container: the host's memory, processors and ports; disks, and what is
+// reservedDevices are the files in /dev that no discoverer passes to a container: the host's memory, processors and ports; disks, and what is
 // on them; and files that anybody on the host may make, or that are others' than the container's. A container that needs one of them is
 // privileged, or has a volume of it.
-var hostDevices = strings.Fields(`mem kmem port core kmsg cpu uio*
+var reservedDevices = strings.Fields(`mem kmem port core kmsg cpu uio*
 	sd[a-z]* hd[a-z]* vd[a-z]* xvd[a-z]* sg[0-9]* bsg nvme* ng[0-9]* mmcblk* md md[0-9]* md_* dm-* loop* nbd* ram[0-9]* zram* zd[0-9]* pmem*
 	dax* mtd* ubi* bcache* drbd* rbd* btrfs-control
 	shm mqueue hugepages fd std* pts ptmx log initctl`)
@@ -313,12 +313,12 @@ var hostDevices = strings.Fields(`mem kmem port core kmsg cpu uio*
 // volume groups, have names of disks.
 var deviceDirectories = strings.Fields("accel bus dma_heap dri dvb infiniband input serial snd usb v4l")
 
-// mayPass says whether a discoverer may pass a path of the host to a container: a file in /dev, or one of the directories of devices
+// isPassable says whether a discoverer may pass a path of the host to a container: a file in /dev, or one of the directories of devices
 // there or what is below them.
-func mayPass(host string) bool {
+func isPassable(host string) bool {
 	below, ok := strings.CutPrefix(path.Clean(host), "/dev/")
 	name, _, deeper := strings.Cut(below, "/")
-	return ok && (slices.Contains(deviceDirectories, name) || !deeper && !slices.ContainsFunc(hostDevices, func(glob string) bool {
+	return ok && (slices.Contains(deviceDirectories, name) || !deeper && !slices.ContainsFunc(reservedDevices, func(glob string) bool {
 		match, _ := path.Match(glob, name)
 		return match
 	}))
@@ -332,14 +332,14 @@ func jobRetries(b brokerSpec) int {
 	return *b.Job.BackoffLimit
 }
 
-// oneLine is the value of a setting in a unit file; no specifier in it means anything.
-func oneLine(text string) string {
+// unitValue is the value of a setting in a unit file; no specifier in it means anything.
+func unitValue(text string) string {
 	return strings.NewReplacer("%", "%%", "\n", " ", "\r", " ", "\x00", " ").Replace(text)
 }
 
-// quote is a word of a value that is a list of words; no variable or blank in it means anything.
-func quote(word string) string {
-	word = oneLine(word)
+// quoteUnitWord is a word of a value that is a list of words; no variable or blank in it means anything.
+func quoteUnitWord(word string) string {
+	word = unitValue(word)
 	if word != "" && !strings.ContainsAny(word, " \t\"'\\$;#") {
 		return word
 	}
@@ -376,7 +376,7 @@ func (b brokerState) condition() (status, reason string) {
 	return brokerReasons[b].status, brokerReasons[b].reason
 }
 
-func stateOf(c resource.Condition) brokerState {
+func brokerStateOf(c resource.Condition) brokerState {
 	switch c.Reason {
 	case reasonRunning:
 		return brokerRuns
@@ -388,11 +388,11 @@ func stateOf(c resource.Condition) brokerState {
 	return brokerFails
 }
 
-// maxWhy bounds what a condition says of one node or Instance, in bytes.
-const maxWhy = 400
+// maxPartMessage bounds what a condition says of one node or Instance, in bytes.
+const maxPartMessage = 400
 
-// brokerOn is how a broker is on a node that uses its Instance, and why it doesn't run.
-func brokerOn(h Host, application string) (state brokerState, why string) {
+// brokerOnNode is how a broker is on a node that uses its Instance, and why it doesn't run.
+func brokerOnNode(h HostState, application string) (state brokerState, why string) {
 	app, reported := h.Applications[application]
 	switch {
 	case h.LeftOut[application] != "":
@@ -411,26 +411,26 @@ func brokerOn(h Host, application string) (state brokerState, why string) {
 		state, why = brokerWaits, "the node's agent has not reported it yet"
 	}
 	if !h.Offline.IsZero() && state != brokerFails {
-		state, why = brokerUnknown, "the node is offline since "+resource.Time(h.Offline)
+		state, why = brokerUnknown, "the node is offline since "+resource.FormatTime(h.Offline)
 	}
 	return state, why
 }
 
-// brokerReady is the condition BrokerReady of an Instance: how its broker is on the nodes that use it. Those where it fails are named first.
-func brokerReady(c *resource.Configuration, i *resource.Instance, hosts map[string]Host) resource.Condition {
+// instanceBrokerCondition is the condition BrokerReady of an Instance: how its broker is on the nodes that use it. Those where it fails are named first.
+func instanceBrokerCondition(c *resource.Configuration, i *resource.Instance, hosts map[string]HostState) resource.Condition {
 	out := resource.Condition{Type: resource.ConditionBrokerReady, Status: "False", ObservedGeneration: i.Metadata.Generation}
-	if _, _, err := parseBroker(c.Spec.BrokerSpec); err != nil {
+	if _, _, err := parseBrokerSpec(c.Spec.BrokerSpec); err != nil {
 		out.Reason, out.Message = reasonInvalid, err.Error()
 		return out
 	}
-	nodes := usersOf(i)
+	nodes := nodesUsing(i)
 	if len(nodes) == 0 {
 		out.Reason, out.Message = reasonNotUsed, "no node uses it"
 		return out
 	}
 	var parts brokerParts
 	for _, node := range nodes {
-		state, why := brokerOn(hosts[node], applicationName(i.Spec.ConfigurationName, i.Metadata.Name))
+		state, why := brokerOnNode(hosts[node], brokerApplicationName(i.Spec.ConfigurationName, i.Metadata.Name))
 		parts = append(parts, brokerPart{state, node, why})
 	}
 	worst := parts.worst()
@@ -443,8 +443,8 @@ func brokerReady(c *resource.Configuration, i *resource.Instance, hosts map[stri
 
 // brokerPart is what a condition says of a broker on one node, or of those of one Instance.
 type brokerPart struct {
-	state     brokerState
-	name, why string
+	state         brokerState
+	name, message string
 }
 
 type brokerParts []brokerPart
@@ -463,10 +463,10 @@ func (p brokerParts) text() string {
 	slices.SortStableFunc(list, func(a, b brokerPart) int { return cmp.Compare(b.state, a.state) })
 	var texts []string
 	for _, one := range list[:min(len(list), most)] {
-		if len(one.why) > maxWhy {
-			one.why = strings.ToValidUTF8(one.why[:maxWhy], "") + "…"
+		if len(one.message) > maxPartMessage {
+			one.message = strings.ToValidUTF8(one.message[:maxPartMessage], "") + "…"
 		}
-		texts = append(texts, one.name+": "+one.why)
+		texts = append(texts, one.name+": "+one.message)
 	}
 	if len(list) > most {
 		texts = append(texts, fmt.Sprintf("and %d more", len(list)-most))
@@ -474,12 +474,12 @@ func (p brokerParts) text() string {
 	return strings.Join(texts, "; ")
 }
 
-// brokersReady is the condition BrokerReady of a Configuration, of those of its Instances by name.
-func brokersReady(of resource.Meta, instances map[string]resource.Condition) resource.Condition {
+// configurationBrokerCondition is the condition BrokerReady of a Configuration, of those of its Instances by name.
+func configurationBrokerCondition(of resource.Meta, instances map[string]resource.Condition) resource.Condition {
 	out := resource.Condition{Type: resource.ConditionBrokerReady, ObservedGeneration: of.Generation}
 	var parts brokerParts
 	for _, name := range slices.Sorted(maps.Keys(instances)) {
-		parts = append(parts, brokerPart{stateOf(instances[name]), name, instances[name].Message})
+		parts = append(parts, brokerPart{brokerStateOf(instances[name]), name, instances[name].Message})
 	}
 	worst, n := parts.worst(), 0
 	for _, one := range parts {

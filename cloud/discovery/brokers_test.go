@@ -11,19 +11,19 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// broker is what n1 runs for a device that it sees.
-func broker(t testing.TB, spec, device string) (resource.Application, error) {
+// renderBroker is what n1 runs for a device that it sees.
+func renderBroker(t testing.TB, spec, device string) (resource.Application, error) {
 	i := &resource.Instance{Metadata: resource.Meta{Name: "cams-00", Namespace: "default"}}
 	i.Spec.ConfigurationName, i.Spec.ShortName = "cams", "cams-8120fe"
 	s := discovery.Sighting{Node: "n1"}
 	require.NoError(t, json.Unmarshal([]byte(device), &s.Device))
 	c := &resource.Configuration{Spec: resource.ConfigurationSpec{BrokerSpec: []byte(spec), BrokerProperties: map[string]string{"A.B": "0"}}}
-	return discovery.Application(c, i, s)
+	return discovery.BrokerApplication(c, i, s)
 }
 
 func TestBrokerUnits(t *testing.T) {
 	const device = `{"properties":{"A.B":"1"},"mounts":[{"containerPath":"/c","hostPath":"/h","readOnly":true}],"deviceSpecs":[{"containerPath":"/dev/c","hostPath":"/dev/h"}]}`
-	app, err := broker(t, `{"brokerPodSpec":{"hostNetwork":true,"restartPolicy":"OnFailure","volumes":[{"name":"v","hostPath":{"path":"/data"}}],
+	app, err := renderBroker(t, `{"brokerPodSpec":{"hostNetwork":true,"restartPolicy":"OnFailure","volumes":[{"name":"v","hostPath":{"path":"/data"}}],
 		"containers":[{"name":"a","image":"x:1","command":["sh","-c"],"args":["echo $A 100%"],"env":[{"name":"K","value":"v w"}],"volumeMounts":[{"name":"v","mountPath":"/d"}],
 		"securityContext":{"privileged":true,"runAsUser":7},"workingDir":"/w"},{"name":"b","image":"y"}]}}`, device)
 	require.NoError(t, err)
@@ -49,13 +49,13 @@ WantedBy=multi-user.target
 `, app.Files[0].Content)
 
 	// A job is started once: nothing starts it with the host.
-	app, err = broker(t, `{"brokerJobSpec":{"backoffLimit":2,"template":{"spec":{"containers":[{"name":"a","image":"x"}]}}}}`, device)
+	app, err = renderBroker(t, `{"brokerJobSpec":{"backoffLimit":2,"template":{"spec":{"containers":[{"name":"a","image":"x"}]}}}}`, device)
 	require.NoError(t, err)
 	require.Contains(t, app.Files[0].Content, "StartLimitIntervalSec=infinity\nStartLimitBurst=3\n")
 	require.Contains(t, app.Files[0].Content, "Restart=on-failure\n")
 	require.NotContains(t, app.Files[0].Content, "[Install]")
 	for text, why := range map[string]string{`{}`: "one of brokerPodSpec and brokerJobSpec", `{"brokerPodSpec":{}}`: "has no containers", `{"brokerPodSpec":{"containers":[{"image":"a\nExec=b"}]}}`: "needs an image"} {
-		_, err := broker(t, text, device)
+		_, err := renderBroker(t, text, device)
 		require.ErrorContains(t, err, why)
 	}
 }
@@ -68,7 +68,7 @@ func TestBrokersAreGivenDevicesAlone(t *testing.T) {
 			DeviceSpecs: []resource.InstanceDevice{{HostPath: host, ContainerPath: "/d", Permissions: "rw"}},
 		})
 		require.NoError(t, err)
-		app, err := broker(t, `{"brokerPodSpec":{"containers":[{"name":"a","image":"x","securityContext":{"privileged":true}}]}}`, string(device))
+		app, err := renderBroker(t, `{"brokerPodSpec":{"containers":[{"name":"a","image":"x","securityContext":{"privileged":true}}]}}`, string(device))
 		require.NoError(t, err)
 		return app.Files[0].Content
 	}
@@ -92,7 +92,7 @@ func TestBrokersAreGivenDevicesAlone(t *testing.T) {
 // Of properties that come to the same variable always the same one counts, so that nothing changes on the node.
 func TestVariablesAreTheSameEachTime(t *testing.T) {
 	for range 100 {
-		app, err := broker(t, `{"brokerPodSpec":{"containers":[{"image":"x"}]}}`, `{"properties":{"A.B":"1","A_B":"2","A-B":"3"}}`)
+		app, err := renderBroker(t, `{"brokerPodSpec":{"containers":[{"image":"x"}]}}`, `{"properties":{"A.B":"1","A_B":"2","A-B":"3"}}`)
 		require.NoError(t, err)
 		require.Equal(t, "2", app.EnvVars["A_B"])
 	}
@@ -100,9 +100,9 @@ func TestVariablesAreTheSameEachTime(t *testing.T) {
 
 // The names are those of Akri's own documentation: two devices of debugEcho.
 func TestShortName(t *testing.T) {
-	require.Equal(t, "akri-debug-echo-foo-8120fe", discovery.ShortName("akri-debug-echo-foo", "foo0", "n1", true))
-	require.Equal(t, "akri-debug-echo-foo-a19705", discovery.ShortName("akri-debug-echo-foo", "foo1", "n2", true))
-	require.NotEqual(t, discovery.ShortName("c", "usb", "n1", false), discovery.ShortName("c", "usb", "n2", false))
+	require.Equal(t, "akri-debug-echo-foo-8120fe", discovery.InstanceShortName("akri-debug-echo-foo", "foo0", "n1", true))
+	require.Equal(t, "akri-debug-echo-foo-a19705", discovery.InstanceShortName("akri-debug-echo-foo", "foo1", "n2", true))
+	require.NotEqual(t, discovery.InstanceShortName("c", "usb", "n1", false), discovery.InstanceShortName("c", "usb", "n2", false))
 }
 
 // Whatever texts a Configuration and a handler have, a unit has the lines that it is to have, and no other.
@@ -116,7 +116,7 @@ func FuzzBrokerUnit(f *testing.F) {
 		require.NoError(t, err)
 		device, err := json.Marshal(resource.DiscoveredDevice{Properties: map[string]string{arg: env}})
 		require.NoError(t, err)
-		app, err := broker(t, string(raw), string(device))
+		app, err := renderBroker(t, string(raw), string(device))
 		require.NoError(t, err)
 		for _, line := range strings.Split(strings.TrimSpace(app.Files[0].Content), "\n") {
 			key, _, _ := strings.Cut(line, "=")
@@ -129,7 +129,7 @@ func FuzzBrokerUnit(f *testing.F) {
 
 // A path that a handler or a user made up to end in a backslash doesn't take the next line of the unit for itself.
 func TestNoLineOfAUnitGoesOnInTheNext(t *testing.T) {
-	app, err := broker(t, `{"brokerPodSpec":{"volumes":[{"name":"v","hostPath":{"path":"/data"}}],
+	app, err := renderBroker(t, `{"brokerPodSpec":{"volumes":[{"name":"v","hostPath":{"path":"/data"}}],
 		"containers":[{"name":"a","image":"x:1","volumeMounts":[{"name":"v","mountPath":"/d\\"}],"securityContext":{"runAsUser":7},"workingDir":"/w\\"}]}}`,
 		`{"mounts":[{"containerPath":"/c\\","hostPath":"/dev/h"},{"containerPath":"/ok","hostPath":"/dev/h"}],"deviceSpecs":[{"containerPath":"/dev/c\\","hostPath":"/dev/h"}]}`)
 	require.NoError(t, err)

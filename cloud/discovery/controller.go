@@ -61,12 +61,12 @@ func Controllers(o Options) []control.Controller {
 	}
 	o.Pause, o.Retry = cmp.Or(o.Pause, 200*time.Millisecond), cmp.Or(o.Retry, 30*time.Second)
 	c := &controller{
-		Options: o, as: o.Objects.Controller("discovery"), index: newIndex(o.Reader), nodes: newNodes(o.Reader), orders: newDecoded(o.Reader, OrderKind, orderOf),
-		configurations: newKeys(), instances: newKeys(), brokers: newKeys(), since: o.Now(),
+		Options: o, as: o.Objects.Controller("discovery"), index: newSightingIndex(o.Reader), nodes: newNodeStates(o.Reader), orders: newDecodedObjects(o.Reader, OrderKind, decodeOrder),
+		configurations: newKeyQueue(), instances: newKeyQueue(), brokers: newKeyQueue(), started: o.Now(),
 	}
 	return []control.Controller{
 		{
-			Name: "discovery", Workers: 2, Reconcile: c.configuration, Pause: o.Pause,
+			Name: "discovery", Workers: 2, Reconcile: c.reconcileConfiguration, Pause: o.Pause,
 			Watches: []control.Watch{
 				{Kind: resource.KindConfiguration, DataOnly: true, Keys: c.seenConfiguration},
 				{Kind: resource.KindNode, DataOnly: true, Keys: c.seenNode},
@@ -76,7 +76,7 @@ func Controllers(o Options) []control.Controller {
 			Sources: []func(context.Context, func(...store.Key)){c.configurations.feed, c.followHandlers, c.followDiscoverers},
 		},
 		{
-			Name: "discovery-instances", Workers: workers, Reconcile: c.instance,
+			Name: "discovery-instances", Workers: workers, Reconcile: c.reconcileInstance,
 			Watches: []control.Watch{
 				{Kind: resource.KindInstance, DataOnly: true, Keys: c.seenInstance},
 				{Kind: resource.KindConfiguration, DataOnly: true, Keys: c.instancesOf},
@@ -88,7 +88,7 @@ func Controllers(o Options) []control.Controller {
 			Sources: []func(context.Context, func(...store.Key)){c.followInstances, c.instances.feed},
 		},
 		{
-			Name: "discovery-brokers", Workers: 4, Reconcile: c.applications, Pause: o.Pause,
+			Name: "discovery-brokers", Workers: 4, Reconcile: c.reconcileApplications, Pause: o.Pause,
 			Watches: []control.Watch{
 				{Kind: resource.KindInstance, DataOnly: true, Keys: c.users},
 				{Kind: resource.KindConfiguration, DataOnly: true, Keys: c.usersOf},
@@ -102,12 +102,12 @@ func Controllers(o Options) []control.Controller {
 type controller struct {
 	Options
 	as     *objects.Controller
-	index  *index
-	nodes  *nodes
-	orders *decoded[Order]
+	index  *sightingIndex
+	nodes  *nodeStates
+	orders *decodedObjects[Order]
 	// These are keys that a change of something else concerns.
-	configurations, instances, brokers *keys
-	since                              time.Time // when they were made
+	configurations, instances, brokers *keyQueue
+	started                            time.Time // when they were made
 }
 
 func orderKey(configuration string) store.Key {
@@ -177,7 +177,7 @@ func (c *controller) ofNode(o store.Object) (list []store.Key) {
 		if conf := c.index.configuration(configuration); conf == nil || len(conf.Spec.BrokerSpec) == 0 {
 			continue
 		}
-		if app := applicationName(configuration, name); was == nil || !was.same(now, app) {
+		if app := brokerApplicationName(configuration, name); was == nil || !was.same(now, app) {
 			list = append(list, instanceKey(name))
 		}
 	}
@@ -197,7 +197,7 @@ func (c *controller) followInstances(ctx context.Context, add func(...store.Key)
 	r := c.Reports(topics.KindInstance)
 	defer r.Close()
 	for {
-		if r.Waiting() == 0 && c.index.complete(topics.KindInstance) { // what was not seen until now is not there
+		if r.Waiting() == 0 && c.index.markComplete(topics.KindInstance) { // what was not seen until now is not there
 			add(instanceKeys(c.index.allInstances())...)
 			c.configurations.add(c.index.configurationKeys()...)
 		}
@@ -206,20 +206,20 @@ func (c *controller) followInstances(ctx context.Context, add func(...store.Key)
 			return
 		}
 		for _, one := range list {
-			add(instanceKeys(c.sighted(one))...)
+			add(instanceKeys(c.noteSighting(one))...)
 		}
 	}
 }
 
-// sighted notes a report, and returns the names of the Instances that it concerns.
-func (c *controller) sighted(r Report) (names []string) {
+// noteSighting notes a report, and returns the names of the Instances that it concerns.
+func (c *controller) noteSighting(r Report) (names []string) {
 	var device *resource.DiscoveredDevice
 	if r.Value != nil {
 		if d, err := resource.ParseDiscoveredDevice(r.Name, r.Value); err == nil { // the node's core has checked it
 			device = &d
 		}
 	}
-	names, turned := c.index.sight(r.Address, device)
+	names, turned := c.index.setDevice(r.Address, device)
 	if turned {
 		c.configurations.add(c.index.configurationKey(r.Device)...)
 	}
@@ -234,7 +234,7 @@ func (c *controller) followHandlers(ctx context.Context, add func(...store.Key))
 	r := c.Reports(topics.KindDiscoveryHandler)
 	defer r.Close()
 	for {
-		if r.Waiting() == 0 && c.index.complete(topics.KindDiscoveryHandler) {
+		if r.Waiting() == 0 && c.index.markComplete(topics.KindDiscoveryHandler) {
 			add(c.index.configurationKeys()...)
 		}
 		list, err := r.Next(ctx)
@@ -243,7 +243,7 @@ func (c *controller) followHandlers(ctx context.Context, add func(...store.Key))
 		}
 		for _, one := range list {
 			report, err := resource.ParseHandlerReport(one.Value)
-			if c.index.handler(one.Address, report, err == nil) {
+			if c.index.setHandler(one.Address, report, err == nil) {
 				add(c.index.configurationKeys()...)
 			} else {
 				add(c.index.configurationKey(one.Device)...)
@@ -262,15 +262,15 @@ func (c *controller) followDiscoverers(ctx context.Context, add func(...store.Ke
 			return
 		}
 		for _, one := range list {
-			if c.index.discoverer(one.Node, one.Value != nil) {
+			if c.index.setDiscoverer(one.Node, one.Value != nil) {
 				add(c.index.configurationKeys()...)
 			}
 		}
 	}
 }
 
-// configuration gives nodes what a Configuration has them look for, and says how that goes.
-func (c *controller) configuration(ctx context.Context, key store.Key) (time.Duration, error) {
+// reconcileConfiguration gives nodes what a Configuration has them look for, and says how that goes.
+func (c *controller) reconcileConfiguration(ctx context.Context, key store.Key) (time.Duration, error) {
 	if err := c.index.load(ctx); err != nil {
 		return 0, err
 	}
@@ -286,7 +286,7 @@ func (c *controller) configuration(ctx context.Context, key store.Key) (time.Dur
 	}
 	if !slices.Contains(conf.Metadata.Finalizers, finalizer) {
 		err = objects.Update(ctx, c.as, key, func(conf *resource.Configuration) error {
-			hold(&conf.Metadata)
+			addFinalizer(&conf.Metadata)
 			return nil
 		})
 		if err == nil {
@@ -317,15 +317,15 @@ func (c *controller) configuration(ctx context.Context, key store.Key) (time.Dur
 
 // value is what is known of a value of a Secret or ConfigMap.
 func (c *controller) value(ctx context.Context, ref ValueRef) (v Value, err error) {
-	raw, version, err := valueOf(ctx, c.as, ref)
+	raw, version, err := readValue(ctx, c.as, ref)
 	if errors.Is(err, resource.NotFound) {
 		return v, nil
 	}
 	return Value{Found: err == nil, Version: version, Size: len(raw)}, err
 }
 
-// valueOf reads a value; NotFound: there is none.
-func valueOf(ctx context.Context, reader *objects.Controller, ref ValueRef) (raw []byte, version string, err error) {
+// readValue reads a value; NotFound: there is none.
+func readValue(ctx context.Context, reader *objects.Controller, ref ValueRef) (raw []byte, version string, err error) {
 	key := store.Key{Namespace: ref.Namespace, Name: ref.Name}
 	found := false
 	if ref.Kind == resource.KindSecret {
@@ -346,7 +346,7 @@ func valueOf(ctx context.Context, reader *objects.Controller, ref ValueRef) (raw
 		} else {
 			raw, found = m.BinaryData[ref.Key]
 		}
-		version, _ = hashOf(raw) // bytes
+		version, _ = hashJSON(raw) // bytes
 	}
 	if !found {
 		return nil, "", resource.Errorf(resource.NotFound, "", "there is no %s in %s %s", ref.Key, ref.Kind, key)
@@ -354,12 +354,12 @@ func valueOf(ctx context.Context, reader *objects.Controller, ref ValueRef) (raw
 	return raw, version, nil
 }
 
-// Values is the payload of secrets/discovery/{configuration} for an order. What is not there any more is left out: the order is
+// SecretValues is the payload of secrets/discovery/{configuration} for an order. What is not there any more is left out: the order is
 // about to change.
-func Values(ctx context.Context, reader *objects.Controller, o Order) ([]byte, error) {
+func SecretValues(ctx context.Context, reader *objects.Controller, o Order) ([]byte, error) {
 	values := resource.SecretValues{Version: o.Request.Secrets, Data: map[string][]byte{}}
 	for _, ref := range o.Values {
-		raw, _, err := valueOf(ctx, reader, ref)
+		raw, _, err := readValue(ctx, reader, ref)
 		switch {
 		case err == nil:
 			values.Data[ref.Property] = raw
@@ -403,7 +403,7 @@ func (c *controller) release(ctx context.Context, key store.Key, conf *resource.
 	}
 	for _, name := range c.index.instancesOf(key.Name) {
 		i, err := objects.Get[resource.Instance](ctx, c.as, store.Key{Namespace: key.Namespace, Name: name})
-		if err == nil && Managed(i) {
+		if err == nil && IsManaged(i) {
 			c.instances.add(instanceKey(name))
 			return time.Second, nil
 		}
@@ -412,20 +412,20 @@ func (c *controller) release(ctx context.Context, key store.Key, conf *resource.
 		}
 	}
 	err := objects.Update(ctx, c.as, key, func(conf *resource.Configuration) error {
-		letGo(&conf.Metadata)
+		removeFinalizer(&conf.Metadata)
 		return nil
 	})
 	return 0, store.IgnoreNotFound(err)
 }
 
-// hold and letGo set and remove the finalizer.
-func hold(m *resource.Meta) {
+// addFinalizer and removeFinalizer set and remove the finalizer.
+func addFinalizer(m *resource.Meta) {
 	if m.DeletionTimestamp == nil && !slices.Contains(m.Finalizers, finalizer) {
 		m.Finalizers = append(m.Finalizers, finalizer)
 	}
 }
 
-func letGo(m *resource.Meta) {
+func removeFinalizer(m *resource.Meta) {
 	m.Finalizers = slices.DeleteFunc(slices.Clone(m.Finalizers), func(f string) bool { return f == finalizer })
 }
 
@@ -437,9 +437,9 @@ func (c *controller) showConfiguration(ctx context.Context, key store.Key, o Ord
 	err := objects.UpdateStatus(ctx, c.as, key, func(conf *resource.Configuration) error {
 		list, m, now := slices.Clone(conf.Status.Conditions), conf.Metadata, c.Now()
 		if problem != "" {
-			list = set(list, m, now, resource.ConditionPropertiesResolved, false, "Unresolved", "nodes keep what they were told before: "+problem)
+			list = setCondition(list, m, now, resource.ConditionPropertiesResolved, false, "Unresolved", "nodes keep what they were told before: "+problem)
 		} else if len(conf.Spec.DiscoveryHandler.DiscoveryProperties) > 0 {
-			list = set(list, m, now, resource.ConditionPropertiesResolved, true, "Resolved", "")
+			list = setCondition(list, m, now, resource.ConditionPropertiesResolved, true, "Resolved", "")
 		}
 		handlers.Selected = !conf.Spec.NodeSelector.Empty()
 		list = HandlerConditions(list, m, o, handlers, now)
@@ -447,21 +447,21 @@ func (c *controller) showConfiguration(ctx context.Context, key store.Key, o Ord
 			if err != nil {
 				reason, message = "Invalid", err.Error()
 			}
-			list = set(list, m, now, kind, err == nil, reason, message)
+			list = setCondition(list, m, now, kind, err == nil, reason, message)
 		}
 		if t := conf.Spec.DeviceTemplate; t != nil {
 			accept(resource.ConditionTemplateAccepted, "Accepted", "", CheckTemplate(t))
 		}
 		if len(conf.Spec.BrokerSpec) > 0 {
-			left, err := Unsupported(conf.Spec.BrokerSpec)
+			left, err := UnsupportedFields(conf.Spec.BrokerSpec)
 			if len(left) > 0 {
 				accept(resource.ConditionBrokerAccepted, "Partly", "nodes don't do: "+objects.JoinFirst(left), err)
 			} else {
 				accept(resource.ConditionBrokerAccepted, "Accepted", "", err)
 			}
-			list = resource.SetCondition(list, brokersReady(m, brokers), now)
+			list = resource.SetCondition(list, configurationBrokerCondition(m, brokers), now)
 		} else {
-			list = without(list, resource.ConditionBrokerReady)
+			list = withoutCondition(list, resource.ConditionBrokerReady)
 		}
 		conf.Status.Conditions, conf.Status.Instances, conf.Status.Nodes = list, c.index.count(key.Name), len(o.Nodes)
 		return nil
@@ -469,28 +469,28 @@ func (c *controller) showConfiguration(ctx context.Context, key store.Key, o Ord
 	return store.IgnoreNotFound(err)
 }
 
-// instance makes an Instance what nodes say, and the Device that its Configuration wants of it.
-func (c *controller) instance(ctx context.Context, key store.Key) (time.Duration, error) {
+// reconcileInstance makes an Instance what nodes say, and the Device that its Configuration wants of it.
+func (c *controller) reconcileInstance(ctx context.Context, key store.Key) (time.Duration, error) {
 	if !c.index.isComplete(topics.KindInstance) {
 		return 0, nil // it is queued again
 	}
 	if err := c.index.load(ctx); err != nil {
 		return 0, err
 	}
-	s, err := c.state(ctx, key.Name)
+	s, err := c.instanceState(ctx, key.Name)
 	if err != nil {
 		return 0, err
 	}
 	p := PlanInstance(s)
 	switch {
 	case p.Delete:
-		return c.remove(ctx, s)
+		return c.removeInstance(ctx, s)
 	case p.Instance == nil:
 		return 0, nil
 	}
-	i, err := c.write(ctx, s, p.Instance)
+	i, err := c.writeInstance(ctx, s, p.Instance)
 	t := s.Configuration.Spec.DeviceTemplate
-	if err != nil || t == nil && conditionOf(i.Status.Conditions, resource.ConditionOnboarded).Type == "" {
+	if err != nil || t == nil && findCondition(i.Status.Conditions, resource.ConditionOnboarded).Type == "" {
 		return p.Again, store.IgnoreNotFound(err)
 	}
 	again, err := c.onboard(ctx, t, i)
@@ -500,10 +500,10 @@ func (c *controller) instance(ctx context.Context, key store.Key) (time.Duration
 	return again, err
 }
 
-// state reads what PlanInstance decides by.
-func (c *controller) state(ctx context.Context, name string) (s InstanceState, err error) {
+// instanceState reads what PlanInstance decides by.
+func (c *controller) instanceState(ctx context.Context, name string) (s InstanceState, err error) {
 	configuration, namespace := c.index.instanceOf(name)
-	s = InstanceState{Name: name, Since: c.since, Now: c.Now()}
+	s = InstanceState{Name: name, HubStarted: c.started, Now: c.Now()}
 	conf := c.index.configuration(configuration)
 	if conf != nil && conf.Metadata.DeletionTimestamp == nil {
 		s.Configuration, namespace = conf, cmp.Or(namespace, conf.Metadata.Namespace)
@@ -519,7 +519,7 @@ func (c *controller) state(ctx context.Context, name string) (s InstanceState, e
 	}
 	if s.Configuration != nil {
 		if order, _ := c.orders.get(ctx, configuration); order != nil {
-			s.Seen = c.index.seen(name, order.Nodes)
+			s.Sightings = c.index.sightingsOf(name, order.Nodes)
 		}
 		if s.Hosts, err = c.hosts(ctx, s); err != nil {
 			return s, err
@@ -529,14 +529,14 @@ func (c *controller) state(ctx context.Context, name string) (s InstanceState, e
 }
 
 // hosts are the nodes that see an Instance or used it until now.
-func (c *controller) hosts(ctx context.Context, s InstanceState) (all map[string]Host, err error) {
-	all = make(map[string]Host)
-	for _, one := range s.Seen {
-		all[one.Node] = Host{}
+func (c *controller) hosts(ctx context.Context, s InstanceState) (all map[string]HostState, err error) {
+	all = make(map[string]HostState)
+	for _, one := range s.Sightings {
+		all[one.Node] = HostState{}
 	}
 	if s.Instance != nil {
 		for _, node := range s.Instance.Spec.DeviceUsage {
-			all[node] = Host{}
+			all[node] = HostState{}
 		}
 	}
 	delete(all, "") // of slots that no node has
@@ -554,8 +554,8 @@ func (c *controller) hosts(ctx context.Context, s InstanceState) (all map[string
 	return all, nil
 }
 
-// write stores an Instance and its status.
-func (c *controller) write(ctx context.Context, s InstanceState, next *resource.Instance) (*resource.Instance, error) {
+// writeInstance stores an Instance and its status.
+func (c *controller) writeInstance(ctx context.Context, s InstanceState, next *resource.Instance) (*resource.Instance, error) {
 	key, status := store.Key{Kind: resource.KindInstance, Namespace: next.Metadata.Namespace, Name: s.Name}, next.Status
 	if s.Instance == nil {
 		made, err := objects.Create(ctx, c.as, next)
@@ -575,7 +575,7 @@ func (c *controller) write(ctx context.Context, s InstanceState, next *resource.
 			approval := i.Spec.Approval
 			i.Spec, i.Metadata.OwnerReferences = spec, owners
 			i.Spec.Approval = approval
-			hold(&i.Metadata)
+			addFinalizer(&i.Metadata)
 			return nil
 		})
 		if err != nil {
@@ -588,7 +588,7 @@ func (c *controller) write(ctx context.Context, s InstanceState, next *resource.
 		if status.LastSeen != "" && s.Instance.Status.LastSeen == "" {
 			c.record(changed, "Disappeared", "no node sees it any more")
 		}
-		if why := movedFrom(s, changed); why != "" {
+		if why := describeMovedSlots(s, changed); why != "" {
 			c.record(changed, "FailedOver", why)
 		}
 		next = changed
@@ -597,9 +597,9 @@ func (c *controller) write(ctx context.Context, s InstanceState, next *resource.
 	err := objects.UpdateStatus(ctx, c.as, key, func(i *resource.Instance) error {
 		i.Status.LastSeen = status.LastSeen
 		for _, kind := range []string{resource.ConditionVisible, resource.ConditionBrokerReady} {
-			cond := conditionOf(status.Conditions, kind)
+			cond := findCondition(status.Conditions, kind)
 			if cond.Type == "" {
-				i.Status.Conditions = without(i.Status.Conditions, kind)
+				i.Status.Conditions = withoutCondition(i.Status.Conditions, kind)
 				continue
 			}
 			cond.ObservedGeneration = generation
@@ -615,9 +615,9 @@ func (c *controller) write(ctx context.Context, s InstanceState, next *resource.
 	}
 	var was resource.Condition
 	if s.Instance != nil {
-		was = conditionOf(s.Instance.Status.Conditions, resource.ConditionBrokerReady)
+		was = findCondition(s.Instance.Status.Conditions, resource.ConditionBrokerReady)
 	}
-	if now := conditionOf(next.Status.Conditions, resource.ConditionBrokerReady); was.Status != now.Status || was.Reason != now.Reason || was.Message != now.Message {
+	if now := findCondition(next.Status.Conditions, resource.ConditionBrokerReady); was.Status != now.Status || was.Reason != now.Reason || was.Message != now.Message {
 		c.index.setBroker(s.Name, now)
 		c.configurations.add(c.index.configurationKey(next.Spec.ConfigurationName)...)
 	}
@@ -631,21 +631,21 @@ func (c *controller) record(i *resource.Instance, reason, message string) {
 	})
 }
 
-// movedFrom says which nodes that are offline have lost their slots of an Instance to which others; empty: none.
-func movedFrom(s InstanceState, now *resource.Instance) string {
+// describeMovedSlots says which nodes that are offline have lost their slots of an Instance to which others; empty: none.
+func describeMovedSlots(s InstanceState, now *resource.Instance) string {
 	var texts []string
 	for slot, node := range now.Spec.DeviceUsage {
 		was := s.Instance.Spec.DeviceUsage[slot]
 		if off := s.Hosts[was].Offline; was != "" && node != "" && was != node && !off.IsZero() {
-			texts = append(texts, fmt.Sprintf("%s has the slot of %s, which is offline since %s", node, was, resource.Time(off)))
+			texts = append(texts, fmt.Sprintf("%s has the slot of %s, which is offline since %s", node, was, resource.FormatTime(off)))
 		}
 	}
 	slices.Sort(texts)
 	return objects.JoinFirst(texts)
 }
 
-// device reads a Device of a namespace; nil: there is none.
-func (c *controller) device(ctx context.Context, namespace string) func(name string) (*resource.Device, error) {
+// deviceReader reads a Device of a namespace; nil: there is none.
+func (c *controller) deviceReader(ctx context.Context, namespace string) func(name string) (*resource.Device, error) {
 	return func(name string) (*resource.Device, error) {
 		d, err := objects.Get[resource.Device](ctx, c.as, store.Key{Namespace: namespace, Name: name})
 		if errors.Is(err, resource.NotFound) {
@@ -657,7 +657,7 @@ func (c *controller) device(ctx context.Context, namespace string) func(name str
 
 // onboard makes the Device of an Instance, and deletes the one before if that had another name. again is when to try again; 0: never.
 func (c *controller) onboard(ctx context.Context, t *resource.DeviceTemplate, i *resource.Instance) (again time.Duration, err error) {
-	p, err := PlanDevice(t, i, c.device(ctx, i.Metadata.Namespace))
+	p, err := PlanDevice(t, i, c.deviceReader(ctx, i.Metadata.Namespace))
 	if err == nil {
 		err = c.putDevice(ctx, &p)
 	}
@@ -677,7 +677,7 @@ func (c *controller) onboard(ctx context.Context, t *resource.DeviceTemplate, i 
 	}
 	err = objects.UpdateStatus(ctx, c.as, store.Key{Namespace: i.Metadata.Namespace, Name: i.Metadata.Name}, func(i *resource.Instance) error {
 		i.Status.Device = p.Name
-		i.Status.Conditions = set(i.Status.Conditions, i.Metadata, c.Now(), resource.ConditionOnboarded, p.Onboarded, p.Reason, p.Message)
+		i.Status.Conditions = setCondition(i.Status.Conditions, i.Metadata, c.Now(), resource.ConditionOnboarded, p.Onboarded, p.Reason, p.Message)
 		return nil
 	})
 	if p.Reason == reasonNameTaken || p.Reason == reasonRefused { // nothing tells when that ends
@@ -696,16 +696,16 @@ func (c *controller) putDevice(ctx context.Context, p *DevicePlan) (err error) {
 		_, err = objects.Create(ctx, c.as, p.Device)
 	} else {
 		err = objects.Update(ctx, c.as, key, func(d *resource.Device) error {
-			if !MadeOf(d, p.Device.Metadata.Annotations[instanceAnnotation]) || Edited(d) {
+			if !IsMadeOf(d, p.Device.Metadata.Annotations[instanceAnnotation]) || IsEdited(d) {
 				return nil // somebody was faster
 			}
-			Merge(d, p.Device)
+			MergeDevice(d, p.Device)
 			return nil
 		})
 	}
 	var e *resource.Error
 	if errors.As(err, &e) && (e.Kind == resource.Invalid || e.Kind == resource.AlreadyExists) {
-		p.Delete, p.Name, p.Onboarded, p.Reason, p.Message = nil, p.Has, false, reasonRefused, "the Device "+key.Name+" is refused: "+e.Error()
+		p.Delete, p.Name, p.Onboarded, p.Reason, p.Message = nil, p.Existing, false, reasonRefused, "the Device "+key.Name+" is refused: "+e.Error()
 		return nil
 	}
 	return store.IgnoreNotFound(err)
@@ -716,10 +716,10 @@ func (c *controller) deleteDevice(ctx context.Context, i *resource.Instance, nam
 	if name == "" {
 		return true, nil
 	}
-	get := c.device(ctx, i.Metadata.Namespace)
+	get := c.deviceReader(ctx, i.Metadata.Namespace)
 	goes := func() (bool, error) {
 		d, err := get(name)
-		return d != nil && MadeOf(d, i.Metadata.Name) && !Edited(d), err
+		return d != nil && IsMadeOf(d, i.Metadata.Name) && !IsEdited(d), err
 	}
 	if is, err := goes(); err != nil || !is {
 		return err == nil, err
@@ -731,20 +731,20 @@ func (c *controller) deleteDevice(ctx context.Context, i *resource.Instance, nam
 	return err == nil && !is, err
 }
 
-// remove deletes an Instance once the Device that was made of it is gone, unless that is somebody's or to be kept.
-func (c *controller) remove(ctx context.Context, s InstanceState) (time.Duration, error) {
+// removeInstance deletes an Instance once the Device that was made of it is gone, unless that is somebody's or to be kept.
+func (c *controller) removeInstance(ctx context.Context, s InstanceState) (time.Duration, error) {
 	i := s.Instance
 	if i == nil {
 		return 0, nil
 	}
 	// A Configuration that is being deleted still says what becomes of Devices. Without a template nothing says that they are to go.
-	if conf := c.index.configuration(i.Spec.ConfigurationName); conf != nil && ownedBy(i, conf) {
+	if conf := c.index.configuration(i.Spec.ConfigurationName); conf != nil && isOwnedBy(i, conf) {
 		if t := conf.Spec.DeviceTemplate; t != nil && t.WhenGone != resource.WhenGoneKeep {
-			p, err := PlanDevice(t, i, c.device(ctx, i.Metadata.Namespace))
+			p, err := PlanDevice(t, i, c.deviceReader(ctx, i.Metadata.Namespace))
 			if err != nil {
 				return 0, err
 			}
-			for _, name := range []string{p.Has, p.Name} {
+			for _, name := range []string{p.Existing, p.Name} {
 				if gone, err := c.deleteDevice(ctx, i, name); err != nil || !gone {
 					return time.Second, err
 				}
@@ -754,7 +754,7 @@ func (c *controller) remove(ctx context.Context, s InstanceState) (time.Duration
 	key := store.Key{Kind: resource.KindInstance, Namespace: i.Metadata.Namespace, Name: i.Metadata.Name}
 	if slices.Contains(i.Metadata.Finalizers, finalizer) {
 		err := objects.Update(ctx, c.as, key, func(i *resource.Instance) error {
-			letGo(&i.Metadata)
+			removeFinalizer(&i.Metadata)
 			return nil
 		})
 		if store.IgnoreNotFound(err) != nil {
@@ -779,7 +779,7 @@ func (c *controller) users(o store.Object) []store.Key {
 		return nil
 	}
 	c.index.refresh(o.Key)
-	return applicationKeys(usersOf(&i))
+	return applicationKeys(nodesUsing(&i))
 }
 
 func (c *controller) usersOf(o store.Object) []store.Key {
@@ -794,9 +794,9 @@ func applicationKeys(nodes []string) (list []store.Key) {
 	return list
 }
 
-// applications writes the record of what a node runs for Instances. What it passes to a container is what the node itself reports of
+// reconcileApplications writes the record of what a node runs for Instances. What it passes to a container is what the node itself reports of
 // the device, and no other node. While the node doesn't see it, or is not chosen any more, but has the slot, the broker stays as it was.
-func (c *controller) applications(ctx context.Context, key store.Key) (time.Duration, error) {
+func (c *controller) reconcileApplications(ctx context.Context, key store.Key) (time.Duration, error) {
 	if !c.index.isComplete(topics.KindInstance) {
 		return c.Pause, nil
 	}
@@ -822,19 +822,19 @@ func (c *controller) applications(ctx context.Context, key store.Key) (time.Dura
 		if err != nil {
 			return 0, err
 		}
-		if i.Metadata.DeletionTimestamp != nil || !Managed(i) || !slices.Contains(usersOf(i), key.Name) {
+		if i.Metadata.DeletionTimestamp != nil || !IsManaged(i) || !slices.Contains(nodesUsing(i), key.Name) {
 			continue
 		}
 		var own []Sighting
 		if order, _ := c.orders.get(ctx, configuration); order != nil && slices.Contains(order.Nodes, key.Name) {
-			own = c.index.seen(name, []string{key.Name})
+			own = c.index.sightingsOf(name, []string{key.Name})
 		}
 		if len(own) == 0 {
-			at := slices.IndexFunc(before, func(a resource.Application) bool { return a.Name == applicationName(configuration, name) })
+			at := slices.IndexFunc(before, func(a resource.Application) bool { return a.Name == brokerApplicationName(configuration, name) })
 			if at >= 0 {
 				list = append(list, before[at])
 			}
-		} else if app, err := Application(conf, i, own[0]); err == nil {
+		} else if app, err := BrokerApplication(conf, i, own[0]); err == nil {
 			list = append(list, app)
 		}
 	}

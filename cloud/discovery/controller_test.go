@@ -26,12 +26,12 @@ import (
 )
 
 const (
-	patience = 30 * time.Second
-	tick     = 5 * time.Millisecond
+	waitTimeout  = 30 * time.Second
+	pollInterval = 5 * time.Millisecond
 )
 
-// hub is a store with the controllers of discovery, and what nodes report.
-type hub struct {
+// testHub is a store with the controllers of discovery, and what nodes report.
+type testHub struct {
 	testing.TB
 	*bolt.Store
 	*objects.Registry
@@ -40,27 +40,27 @@ type hub struct {
 
 	mu       sync.Mutex
 	reported map[topics.Address][]byte
-	watches  []*watch
+	watches  []*fakeReports
 	later    time.Duration // the hub's clock is ahead by that much
 }
 
-// watch is a Reports of what the test says that nodes report.
-type watch struct {
-	h       *hub
+// fakeReports is a Reports of what the test says that nodes report.
+type fakeReports struct {
+	h       *testHub
 	kind    topics.Kind
 	changed map[topics.Address]bool
 	wake    chan struct{}
 }
 
-func (w *watch) Close() {}
+func (w *fakeReports) Close() {}
 
-func (w *watch) Waiting() int {
+func (w *fakeReports) Waiting() int {
 	w.h.mu.Lock()
 	defer w.h.mu.Unlock()
 	return len(w.changed)
 }
 
-func (w *watch) Next(ctx context.Context) ([]discovery.Report, error) {
+func (w *fakeReports) Next(ctx context.Context) ([]discovery.Report, error) {
 	select {
 	case <-w.wake:
 	case <-ctx.Done():
@@ -76,7 +76,7 @@ func (w *watch) Next(ctx context.Context) ([]discovery.Report, error) {
 	return list, nil
 }
 
-func (w *watch) note(a topics.Address) {
+func (w *fakeReports) note(a topics.Address) {
 	w.changed[a] = true
 	select {
 	case w.wake <- struct{}{}:
@@ -84,10 +84,10 @@ func (w *watch) note(a topics.Address) {
 	}
 }
 
-func (h *hub) reports(kind topics.Kind) discovery.Reports {
+func (h *testHub) reports(kind topics.Kind) discovery.Reports {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	w := &watch{h, kind, make(map[topics.Address]bool), make(chan struct{}, 1)}
+	w := &fakeReports{h, kind, make(map[topics.Address]bool), make(chan struct{}, 1)}
 	for a := range h.reported {
 		if a.Kind == kind {
 			w.note(a)
@@ -98,7 +98,7 @@ func (h *hub) reports(kind topics.Kind) discovery.Reports {
 }
 
 // report is what a node says; "": nothing any more.
-func (h *hub) report(a topics.Address, payload string) {
+func (h *testHub) report(a topics.Address, payload string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if delete(h.reported, a); payload != "" {
@@ -111,44 +111,44 @@ func (h *hub) report(a topics.Address, payload string) {
 	}
 }
 
-func (h *hub) sees(node, configuration, instance, payload string) {
+func (h *testHub) sees(node, configuration, instance, payload string) {
 	h.report(topics.Address{Node: node, Kind: topics.KindInstance, Device: configuration, Name: instance}, payload)
 }
 
-func (h *hub) says(node, configuration, payload string) {
+func (h *testHub) says(node, configuration, payload string) {
 	h.report(topics.Address{Node: node, Kind: topics.KindDiscoveryHandler, Device: configuration}, payload)
 }
 
-type plainText struct{}
+type plainSealer struct{}
 
-func (plainText) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
-func (plainText) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
+func (plainSealer) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
+func (plainSealer) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
 
-func newHub(t testing.TB) *hub {
+func newTestHub(t testing.TB) *testHub {
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
 	require.NoError(t, err)
-	h := &hub{TB: t, Store: st, reported: make(map[topics.Address][]byte)}
-	h.Registry = objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Seal: plainText{}})
+	h := &testHub{TB: t, Store: st, reported: make(map[topics.Address][]byte)}
+	h.Registry = objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Seal: plainSealer{}})
 	h.user = h.Controller("test")
 	h.start()
 	t.Cleanup(func() { h.stop(); require.NoError(t, st.Close()) })
 	return h
 }
 
-func (h *hub) now() time.Time {
+func (h *testHub) now() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return time.Now().Add(h.later)
 }
 
-func (h *hub) wait(d time.Duration) {
+func (h *testHub) wait(d time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.later += d
 }
 
 // start runs the controllers, until stop.
-func (h *hub) start() {
+func (h *testHub) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	runtime := control.New(control.Options{Reader: h.Store, Watcher: h.Store, Metrics: prometheus.NewRegistry(), Log: zerolog.New(zerolog.NewTestWriter(h)), FirstRetry: time.Millisecond})
 	all := discovery.Controllers(discovery.Options{
@@ -166,7 +166,7 @@ func (h *hub) start() {
 	}
 }
 
-func make1[T any](h *hub, text string) {
+func createObject[T any](h *testHub, text string) {
 	h.Helper()
 	v := new(T)
 	require.NoError(h, json.Unmarshal([]byte(text), v))
@@ -174,13 +174,13 @@ func make1[T any](h *hub, text string) {
 	require.NoError(h, err)
 }
 
-func change[T any](h *hub, name string, edit func(*T)) {
+func updateObject[T any](h *testHub, name string, edit func(*T)) {
 	h.Helper()
 	err := objects.Update(h.Context(), h.user, store.Key{Namespace: "default", Name: name}, func(v *T) error { edit(v); return nil })
 	require.NoError(h, err)
 }
 
-func (h *hub) node(name, labels string) {
+func (h *testHub) node(name, labels string) {
 	h.Helper()
 	v := &resource.Node{Metadata: resource.Meta{Name: name}}
 	require.NoError(h, json.Unmarshal([]byte(labels), &v.Metadata.Labels))
@@ -188,13 +188,13 @@ func (h *hub) node(name, labels string) {
 	require.NoError(h, err)
 }
 
-func (h *hub) configuration(name, spec string) {
+func (h *testHub) configuration(name, spec string) {
 	h.Helper()
-	make1[resource.Configuration](h, `{"metadata":{"name":"`+name+`","namespace":"default"},"spec":`+spec+`}`)
+	createObject[resource.Configuration](h, `{"metadata":{"name":"`+name+`","namespace":"default"},"spec":`+spec+`}`)
 }
 
 // instances are those that there are, by id.
-func (h *hub) instances() map[string]*resource.Instance {
+func (h *testHub) instances() map[string]*resource.Instance {
 	all := make(map[string]*resource.Instance)
 	for i, err := range objects.List[resource.Instance](h.Context(), h.user, "") {
 		require.NoError(h, err)
@@ -207,7 +207,7 @@ func (h *hub) instances() map[string]*resource.Instance {
 	return all
 }
 
-func (h *hub) order(name string) (o discovery.Order) {
+func (h *testHub) order(name string) (o discovery.Order) {
 	stored, err := h.Reader.Get(h.Context(), store.Key{Kind: discovery.OrderKind, Name: name})
 	if err == nil {
 		require.NoError(h, json.Unmarshal(stored.Data, &o))
@@ -215,12 +215,12 @@ func (h *hub) order(name string) (o discovery.Order) {
 	return o
 }
 
-func (h *hub) eventually(ok func() bool, why string, args ...any) {
+func (h *testHub) eventually(ok func() bool, why string, args ...any) {
 	h.Helper()
-	require.Eventually(h, ok, patience, tick, append([]any{why}, args...)...)
+	require.Eventually(h, ok, waitTimeout, pollInterval, append([]any{why}, args...)...)
 }
 
-func get[T any](h *hub, name string) *T {
+func getObject[T any](h *testHub, name string) *T {
 	v, err := objects.Get[T](h.Context(), h.user, store.Key{Namespace: "default", Name: name})
 	if errors.Is(err, resource.NotFound) {
 		return nil
@@ -229,7 +229,7 @@ func get[T any](h *hub, name string) *T {
 	return v
 }
 
-func cond(list []resource.Condition, kind string) string {
+func conditionStatus(list []resource.Condition, kind string) string {
 	for _, c := range list {
 		if c.Type == kind {
 			return c.Status + " " + c.Reason + ": " + c.Message
@@ -238,18 +238,18 @@ func cond(list []resource.Condition, kind string) string {
 	return ""
 }
 
-func (h *hub) says1(name, kind, want string) {
+func (h *testHub) says1(name, kind, want string) {
 	h.Helper()
 	last := ""
 	require.Eventually(h, func() bool {
-		last = cond(get[resource.Configuration](h, name).Status.Conditions, kind)
+		last = conditionStatus(getObject[resource.Configuration](h, name).Status.Conditions, kind)
 		return strings.Contains(last, want)
-	}, patience, tick, "%s of %s", kind, name)
+	}, waitTimeout, pollInterval, "%s of %s", kind, name)
 }
 
 // Nodes that the selector chooses are told what to look for; a change of their labels, of a ConfigMap and of a Secret changes that.
 func TestOrders(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.node("n1", `{"site":"a"}`)
 	h.node("n2", `{"site":"b"}`)
 	h.configuration("cams", `{"discoveryHandler":{"name":"onvif","discoveryDetails":{"protocolHandler":"x: 1"},"discoveryProperties":[
@@ -257,7 +257,7 @@ func TestOrders(t *testing.T) {
 		{"name":"group","valueFrom":{"configMapKeyRef":{"name":"m","key":"k","optional":true}}}]},"nodeSelector":{"matchLabels":{"site":"a"}}}`)
 	h.says1("cams", resource.ConditionPropertiesResolved, "False Unresolved: nodes keep what they were told before: pw: there is no Secret default/s with the key k")
 	require.Empty(t, h.order("cams").Nodes)
-	make1[resource.Secret](h, `{"metadata":{"name":"s","namespace":"default"},"data":{"k":"aHVudGVyMg=="}}`)
+	createObject[resource.Secret](h, `{"metadata":{"name":"s","namespace":"default"},"data":{"k":"aHVudGVyMg=="}}`)
 	h.eventually(func() bool { return slices.Equal(h.order("cams").Nodes, []string{"n1"}) }, "the order is for n1")
 	first := h.order("cams")
 	require.Equal(t, map[string]string{"plain": "p"}, first.Request.Properties)
@@ -266,15 +266,15 @@ func TestOrders(t *testing.T) {
 	raw, err := h.Reader.Get(t.Context(), store.Key{Kind: discovery.OrderKind, Name: "cams"})
 	require.NoError(t, err)
 	require.NotContains(t, string(raw.Data), "hunter2")
-	values, err := discovery.Values(t.Context(), h.user, first)
+	values, err := discovery.SecretValues(t.Context(), h.user, first)
 	require.NoError(t, err)
 	require.JSONEq(t, `{"version":"`+first.Request.Secrets+`","data":{"pw":"aHVudGVyMg=="}}`, string(values))
 
-	change(h, "s", func(s *resource.Secret) { s.Data["k"] = []byte("other") })
+	updateObject(h, "s", func(s *resource.Secret) { s.Data["k"] = []byte("other") })
 	h.eventually(func() bool {
 		return h.order("cams").Request.Secrets != first.Request.Secrets && h.order("cams").Request.Version != first.Request.Version
 	}, "another value is another version")
-	make1[resource.ConfigMap](h, `{"metadata":{"name":"m","namespace":"default"},"data":{"k":"g"}}`)
+	createObject[resource.ConfigMap](h, `{"metadata":{"name":"m","namespace":"default"},"data":{"k":"g"}}`)
 	h.eventually(func() bool { return len(h.order("cams").Values) == 2 }, "the optional value is there")
 	err = objects.Update(t.Context(), h.user, store.Key{Name: "n2"}, func(n *resource.Node) error { n.Metadata.Labels["site"] = "a"; return nil })
 	require.NoError(t, err)
@@ -299,14 +299,14 @@ func TestOrders(t *testing.T) {
 	h.sees("n2", "cams", "c1", `{"id":"c1"}`) // a discoverer that says nothing of itself
 	h.says1("cams", resource.ConditionHandlerReady, "True")
 	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindConfiguration, Namespace: "default", Name: "cams"}))
-	h.eventually(func() bool { return get[resource.Configuration](h, "cams") == nil }, "the Configuration is gone")
+	h.eventually(func() bool { return getObject[resource.Configuration](h, "cams") == nil }, "the Configuration is gone")
 	require.Empty(t, h.instances())
 	require.Empty(t, h.order("cams"))
 }
 
 // A shared device is one Instance, whoever sees it; a local one is another on each node. Capacity is given out to nodes.
 func TestInstances(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	for _, n := range []string{"n1", "n2", "n3"} {
 		h.node(n, `{}`)
 	}
@@ -317,12 +317,12 @@ func TestInstances(t *testing.T) {
 	}
 	h.eventually(func() bool { i := h.instances()["c1"]; return len(h.instances()) == 4 && len(i.Spec.Nodes) == 3 }, "one shared and three local")
 	i := h.instances()["c1"]
-	require.Equal(t, discovery.Name("cams", "c1", "", true), i.Metadata.Name)
+	require.Equal(t, discovery.InstanceName("cams", "c1", "", true), i.Metadata.Name)
 	require.Equal(t, map[string]string{"W": "800", "A": "1"}, i.Spec.BrokerProperties)
 	require.Equal(t, []string{"edgebus.io/discovery"}, i.Metadata.Finalizers)
 	require.Equal(t, i.Spec.ShortName, i.Metadata.Labels["akri.sh/instance"])
 	h.eventually(func() bool {
-		return strings.HasPrefix(cond(h.instances()["c1"].Status.Conditions, "Visible"), "True Seen: seen by n1, n2, n3")
+		return strings.HasPrefix(conditionStatus(h.instances()["c1"].Status.Conditions, "Visible"), "True Seen: seen by n1, n2, n3")
 	}, "visible")
 	users := func() (list []string) {
 		for _, node := range h.instances()["c1"].Spec.DeviceUsage {
@@ -337,9 +337,9 @@ func TestInstances(t *testing.T) {
 	h.sees(had[0], "cams", "c1", "")
 	h.eventually(func() bool { return len(h.instances()["c1"].Spec.Nodes) == 2 && !slices.Contains(users(), had[0]) }, "the slot is another node's")
 	require.Contains(t, users(), had[1], "and who has one keeps it")
-	change(h, "cams", func(c *resource.Configuration) { one := 1; c.Spec.Capacity = &one })
+	updateObject(h, "cams", func(c *resource.Configuration) { one := 1; c.Spec.Capacity = &one })
 	h.eventually(func() bool { return len(users()) == 1 }, "less capacity")
-	h.eventually(func() bool { return get[resource.Configuration](h, "cams").Status.Instances == 4 }, "the status counts them")
+	h.eventually(func() bool { return getObject[resource.Configuration](h, "cams").Status.Instances == 4 }, "the status counts them")
 
 	// Two topics of a node with one id are one device.
 	h.sees("n1", "cams", "again", `{"id":"c1","shared":true}`)
@@ -352,7 +352,7 @@ func TestInstances(t *testing.T) {
 	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindInstance, Namespace: "default", Name: i.Metadata.Name}))
 	h.eventually(func() bool { now := h.instances()["c1"]; return now != nil && now.Metadata.UID != i.Metadata.UID }, "it is another Instance")
 	// An Instance that somebody else made is left alone.
-	make1[resource.Instance](h, `{"metadata":{"name":"mine","namespace":"default"},"spec":{"configurationName":"cams","id":"mine","shared":true}}`)
+	createObject[resource.Instance](h, `{"metadata":{"name":"mine","namespace":"default"},"spec":{"configurationName":"cams","id":"mine","shared":true}}`)
 	h.stop()
 	h.start()
 	h.sees("n3", "cams", "late", `{"id":"late","shared":true}`)
@@ -363,7 +363,7 @@ func TestInstances(t *testing.T) {
 
 // What is not seen any more is not visible at once, and goes after its grace period, over a restart of the hub as well.
 func TestGrace(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.node("n1", `{}`)
 	h.configuration("cams", `{"discoveryHandler":{"name":"onvif"},"gracePeriod":{"shared":"10m","local":"0s"}}`)
 	h.sees("n1", "cams", "c1", `{"id":"c1","shared":true}`)
@@ -373,7 +373,7 @@ func TestGrace(t *testing.T) {
 	h.sees("n1", "cams", "usb", "")
 	h.eventually(func() bool {
 		i := h.instances()["c1"]
-		return len(h.instances()) == 1 && i != nil && strings.HasPrefix(cond(i.Status.Conditions, "Visible"), "False Gone")
+		return len(h.instances()) == 1 && i != nil && strings.HasPrefix(conditionStatus(i.Status.Conditions, "Visible"), "False Gone")
 	}, "the local one is gone at once")
 	gone := h.instances()["c1"]
 	require.Empty(t, gone.Spec.Nodes)
@@ -381,7 +381,7 @@ func TestGrace(t *testing.T) {
 	h.sees("n1", "cams", "c1", `{"id":"c1","shared":true}`)
 	h.eventually(func() bool {
 		i := h.instances()["c1"]
-		return strings.HasPrefix(cond(i.Status.Conditions, "Visible"), "True") && i.Status.LastSeen == ""
+		return strings.HasPrefix(conditionStatus(i.Status.Conditions, "Visible"), "True") && i.Status.LastSeen == ""
 	}, "it is back")
 	require.Equal(t, gone.Metadata.UID, h.instances()["c1"].Metadata.UID)
 	h.sees("n1", "cams", "c1", "")
@@ -399,97 +399,97 @@ func TestGrace(t *testing.T) {
 	require.NotNil(t, h.instances()["other"])
 }
 
-const bulbs = `{"discoveryHandler":{"name":"mqtt"},"gracePeriod":{"local":"0s"},"deviceTemplate":{"approval":"APPROVAL","whenGone":"GONE",
+const bulbConfiguration = `{"discoveryHandler":{"name":"mqtt"},"gracePeriod":{"local":"0s"},"deviceTemplate":{"approval":"APPROVAL","whenGone":"GONE",
 	"metadata":{"name":"{{ .id | lower }}","labels":{"room":"{{ getOrDefault .properties \"ROOM\" \"none\" }}"}},
 	"spec":{"deviceModelRef":{"name":"lamp"},"protocol":{"type":"mqtt","config":{"topic":"{{ index .properties \"TOPIC\" }}"}},"desired":{"power":"ON"}}}}`
 
-func (h *hub) lamps(approval, gone string) {
+func (h *testHub) lamps(approval, gone string) {
 	h.node("n1", `{}`)
-	make1[resource.DeviceModel](h, `{"metadata":{"name":"lamp","namespace":"default"},"spec":{"properties":[{"name":"power","accessMode":"ReadWrite"}]}}`)
-	h.configuration("bulbs", strings.NewReplacer("APPROVAL", approval, "GONE", gone).Replace(bulbs))
+	createObject[resource.DeviceModel](h, `{"metadata":{"name":"lamp","namespace":"default"},"spec":{"properties":[{"name":"power","accessMode":"ReadWrite"}]}}`)
+	h.configuration("bulbs", strings.NewReplacer("APPROVAL", approval, "GONE", gone).Replace(bulbConfiguration))
 }
 
 // A found device becomes a Device, follows what is found, and goes with it; one that a person edited is left to them.
 func TestOnboarding(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.lamps("Automatic", "Delete")
 	h.sees("n1", "bulbs", "a", `{"id":"Lamp-A","properties":{"TOPIC":"z/a"}}`)
-	h.eventually(func() bool { return get[resource.Device](h, "lamp-a") != nil }, "the Device is there")
-	d := get[resource.Device](h, "lamp-a")
+	h.eventually(func() bool { return getObject[resource.Device](h, "lamp-a") != nil }, "the Device is there")
+	d := getObject[resource.Device](h, "lamp-a")
 	require.Equal(t, "n1", d.Spec.NodeName)
 	require.Equal(t, map[string]string{"topic": "z/a"}, d.Spec.Protocol.Config)
 	require.EqualValues(t, "ON", d.Spec.Desired["power"])
 	require.Equal(t, "none", d.Metadata.Labels["room"])
 	require.Equal(t, resource.KindInstance, d.Metadata.OwnerReferences[0].Kind)
-	change(h, "lamp-a", func(d *resource.Device) { d.Spec.Desired["power"] = "OFF"; d.Metadata.Labels["mine"] = "yes" })
+	updateObject(h, "lamp-a", func(d *resource.Device) { d.Spec.Desired["power"] = "OFF"; d.Metadata.Labels["mine"] = "yes" })
 	h.sees("n1", "bulbs", "a", `{"id":"Lamp-A","properties":{"TOPIC":"z/b","ROOM":"hall"}}`)
-	h.eventually(func() bool { return get[resource.Device](h, "lamp-a").Spec.Protocol.Config["topic"] == "z/b" }, "it follows")
-	d = get[resource.Device](h, "lamp-a")
+	h.eventually(func() bool { return getObject[resource.Device](h, "lamp-a").Spec.Protocol.Config["topic"] == "z/b" }, "it follows")
+	d = getObject[resource.Device](h, "lamp-a")
 	require.EqualValues(t, "OFF", d.Spec.Desired["power"], "a desired value is whoever's wrote it last")
 	require.Equal(t, "yes", d.Metadata.Labels["mine"])
 	require.Equal(t, "hall", d.Metadata.Labels["room"])
 	h.eventually(func() bool { return h.instances()["Lamp-A@n1"].Status.Device == "lamp-a" }, "the Instance names it")
 	h.sees("n1", "bulbs", "a", "")
-	h.eventually(func() bool { return get[resource.Device](h, "lamp-a") == nil && len(h.instances()) == 0 }, "both go")
+	h.eventually(func() bool { return getObject[resource.Device](h, "lamp-a") == nil && len(h.instances()) == 0 }, "both go")
 
 	h.sees("n1", "bulbs", "b", `{"id":"b","properties":{"TOPIC":"z/b"}}`)
-	h.eventually(func() bool { return get[resource.Device](h, "b") != nil }, "the Device is there")
-	change(h, "b", func(d *resource.Device) { d.Spec.Protocol.Config["topic"] = "mine" })
+	h.eventually(func() bool { return getObject[resource.Device](h, "b") != nil }, "the Device is there")
+	updateObject(h, "b", func(d *resource.Device) { d.Spec.Protocol.Config["topic"] = "mine" })
 	h.sees("n1", "bulbs", "b", `{"id":"b","properties":{"TOPIC":"z/c"}}`)
 	h.eventually(func() bool {
-		return strings.HasPrefix(cond(h.instances()["b@n1"].Status.Conditions, "Onboarded"), "True Edited")
+		return strings.HasPrefix(conditionStatus(h.instances()["b@n1"].Status.Conditions, "Onboarded"), "True Edited")
 	}, "it is a person's")
 	h.sees("n1", "bulbs", "b", "")
 	h.eventually(func() bool { return len(h.instances()) == 0 }, "the Instance goes")
-	require.Equal(t, "mine", get[resource.Device](h, "b").Spec.Protocol.Config["topic"])
+	require.Equal(t, "mine", getObject[resource.Device](h, "b").Spec.Protocol.Config["topic"])
 
-	make1[resource.Device](h, `{"metadata":{"name":"c","namespace":"default"},"spec":{"deviceModelRef":{"name":"lamp"},"protocol":{"type":"mqtt"}}}`)
+	createObject[resource.Device](h, `{"metadata":{"name":"c","namespace":"default"},"spec":{"deviceModelRef":{"name":"lamp"},"protocol":{"type":"mqtt"}}}`)
 	h.sees("n1", "bulbs", "c", `{"id":"c","properties":{"TOPIC":"z/c"}}`)
 	h.sees("n1", "bulbs", "d", `{"id":"d"}`)
 	h.sees("n1", "bulbs", "e", `{"id":"not a name","properties":{"TOPIC":"z/c"}}`)
 	for id, why := range map[string]string{"c@n1": "False NameTaken", "d@n1": `False TemplateFailed: spec.deviceTemplate.spec.protocol.config.topic: Instance `, "not a name@n1": "False TemplateFailed: spec.deviceTemplate.metadata.name"} {
 		h.eventually(func() bool {
 			i := h.instances()[id]
-			return i != nil && strings.HasPrefix(cond(i.Status.Conditions, "Onboarded"), why)
+			return i != nil && strings.HasPrefix(conditionStatus(i.Status.Conditions, "Onboarded"), why)
 		}, id)
 	}
 	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindConfiguration, Namespace: "default", Name: "bulbs"}))
-	h.eventually(func() bool { return get[resource.Configuration](h, "bulbs") == nil }, "the Configuration goes")
-	require.NotNil(t, get[resource.Device](h, "c"))
+	h.eventually(func() bool { return getObject[resource.Configuration](h, "bulbs") == nil }, "the Configuration goes")
+	require.NotNil(t, getObject[resource.Device](h, "c"))
 }
 
 func TestApproval(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.lamps("Manual", "Keep")
 	h.sees("n1", "bulbs", "a", `{"id":"a","properties":{"TOPIC":"z/a"}}`)
 	waits := func() bool {
 		i := h.instances()["a@n1"]
-		return i != nil && strings.HasPrefix(cond(i.Status.Conditions, "Onboarded"), "False WaitingForApproval")
+		return i != nil && strings.HasPrefix(conditionStatus(i.Status.Conditions, "Onboarded"), "False WaitingForApproval")
 	}
 	h.eventually(waits, "it waits")
-	require.Nil(t, get[resource.Device](h, "a"))
+	require.Nil(t, getObject[resource.Device](h, "a"))
 	name := h.instances()["a@n1"].Metadata.Name
-	change(h, name, func(i *resource.Instance) { i.Spec.Approval = resource.Approved })
-	h.eventually(func() bool { return get[resource.Device](h, "a") != nil }, "it is approved")
+	updateObject(h, name, func(i *resource.Instance) { i.Spec.Approval = resource.Approved })
+	h.eventually(func() bool { return getObject[resource.Device](h, "a") != nil }, "it is approved")
 	h.sees("n1", "bulbs", "a", "")
 	h.eventually(func() bool { return len(h.instances()) == 0 }, "the Instance goes")
-	kept := get[resource.Device](h, "a")
+	kept := getObject[resource.Device](h, "a")
 	require.NotNil(t, kept, "whenGone: Keep")
 	h.sees("n1", "bulbs", "a", `{"id":"a","properties":{"TOPIC":"z/a2"}}`)
 	h.eventually(waits, "a new Instance waits again")
-	change(h, name, func(i *resource.Instance) { i.Spec.Approval = resource.Approved })
-	h.eventually(func() bool { return get[resource.Device](h, "a").Spec.Protocol.Config["topic"] == "z/a2" }, "the Device is this Instance's again")
-	require.Equal(t, kept.Metadata.UID, get[resource.Device](h, "a").Metadata.UID)
-	change(h, name, func(i *resource.Instance) { i.Spec.Approval = resource.Denied })
-	h.eventually(func() bool { return get[resource.Device](h, "a") == nil }, "it is denied")
+	updateObject(h, name, func(i *resource.Instance) { i.Spec.Approval = resource.Approved })
+	h.eventually(func() bool { return getObject[resource.Device](h, "a").Spec.Protocol.Config["topic"] == "z/a2" }, "the Device is this Instance's again")
+	require.Equal(t, kept.Metadata.UID, getObject[resource.Device](h, "a").Metadata.UID)
+	updateObject(h, name, func(i *resource.Instance) { i.Spec.Approval = resource.Denied })
+	h.eventually(func() bool { return getObject[resource.Device](h, "a") == nil }, "it is denied")
 }
 
 // onboarded waits until the Device of the only Instance has a name, and Onboarded a status, a reason and a beginning of a message.
-func (h *hub) onboarded(device, want string) {
+func (h *testHub) onboarded(device, want string) {
 	h.Helper()
 	h.eventually(func() bool {
 		for _, i := range h.instances() {
-			return i.Status.Device == device && strings.HasPrefix(cond(i.Status.Conditions, resource.ConditionOnboarded), want)
+			return i.Status.Device == device && strings.HasPrefix(conditionStatus(i.Status.Conditions, resource.ConditionOnboarded), want)
 		}
 		return false
 	}, device+" "+want)
@@ -497,72 +497,72 @@ func (h *hub) onboarded(device, want string) {
 
 // The Device of an Instance is the one that its status names: it follows the template's name, and stays while the template makes none.
 func TestADeviceUnderAnotherName(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.lamps("Automatic", "Keep")
 	named := func(name string) {
 		h.Helper()
-		change(h, "bulbs", func(c *resource.Configuration) { c.Spec.DeviceTemplate.Metadata.Name = name })
+		updateObject(h, "bulbs", func(c *resource.Configuration) { c.Spec.DeviceTemplate.Metadata.Name = name })
 	}
 	decide := func(approval string) {
 		h.Helper()
-		change(h, discovery.Name("bulbs", "a", "n1", false), func(i *resource.Instance) { i.Spec.Approval = approval })
+		updateObject(h, discovery.InstanceName("bulbs", "a", "n1", false), func(i *resource.Instance) { i.Spec.Approval = approval })
 	}
 	h.sees("n1", "bulbs", "a", `{"id":"a","properties":{"TOPIC":"z/a"}}`)
 	h.onboarded("a", "True Created")
 	named("x-{{ .id }}")
 	h.onboarded("x-a", "True Created")
-	require.NotNil(t, get[resource.Device](h, "x-a"))
-	require.Nil(t, get[resource.Device](h, "a"), "the one before is deleted")
+	require.NotNil(t, getObject[resource.Device](h, "x-a"))
+	require.Nil(t, getObject[resource.Device](h, "a"), "the one before is deleted")
 
-	make1[resource.Device](h, `{"metadata":{"name":"mine","namespace":"default"},"spec":{"deviceModelRef":{"name":"lamp"},"protocol":{"type":"mqtt"}}}`)
+	createObject[resource.Device](h, `{"metadata":{"name":"mine","namespace":"default"},"spec":{"deviceModelRef":{"name":"lamp"},"protocol":{"type":"mqtt"}}}`)
 	named("mine")
 	h.onboarded("x-a", "False NameTaken: the Device mine was not made of this Instance and is left alone; the Device x-a stays as it is")
 	named("{{ index .properties \"NONE\" }}")
 	h.onboarded("x-a", "False TemplateFailed: spec.deviceTemplate.metadata.name")
-	require.Equal(t, "z/a", get[resource.Device](h, "x-a").Spec.Protocol.Config["topic"])
+	require.Equal(t, "z/a", getObject[resource.Device](h, "x-a").Spec.Protocol.Config["topic"])
 	h.sees("n1", "bulbs", "a", `{"id":"a","properties":{"TOPIC":"z/a2"}}`)
-	change(h, "bulbs", func(c *resource.Configuration) { c.Spec.DeviceTemplate.Approval = resource.ApprovalManual })
+	updateObject(h, "bulbs", func(c *resource.Configuration) { c.Spec.DeviceTemplate.Approval = resource.ApprovalManual })
 	h.onboarded("x-a", "False WaitingForApproval: set spec.approval to Approved or Denied; the Device x-a stays as it is")
-	require.Equal(t, "z/a", get[resource.Device](h, "x-a").Spec.Protocol.Config["topic"])
+	require.Equal(t, "z/a", getObject[resource.Device](h, "x-a").Spec.Protocol.Config["topic"])
 	decide(resource.Denied)
 	h.onboarded("", "False Denied: spec.approval is Denied")
-	require.Nil(t, get[resource.Device](h, "x-a"), "although the template fails")
+	require.Nil(t, getObject[resource.Device](h, "x-a"), "although the template fails")
 
 	named("y-{{ .id }}")
 	decide(resource.Approved)
 	h.onboarded("y-a", "True Created")
-	require.Equal(t, "z/a2", get[resource.Device](h, "y-a").Spec.Protocol.Config["topic"])
-	change(h, "y-a", func(d *resource.Device) { d.Spec.Protocol.Config["topic"] = "by-hand" })
+	require.Equal(t, "z/a2", getObject[resource.Device](h, "y-a").Spec.Protocol.Config["topic"])
+	updateObject(h, "y-a", func(d *resource.Device) { d.Spec.Protocol.Config["topic"] = "by-hand" })
 	named("z-{{ .id }}")
 	h.onboarded("y-a", "True Edited")
-	require.Nil(t, get[resource.Device](h, "z-a"), "a person's Device is not replaced")
+	require.Nil(t, getObject[resource.Device](h, "z-a"), "a person's Device is not replaced")
 	decide(resource.Denied)
 	h.onboarded("y-a", "False Denied: spec.approval is Denied; the Device y-a stays as it is")
-	change(h, "y-a", func(d *resource.Device) { d.Spec.Protocol.Config["topic"] = "z/a2" })
+	updateObject(h, "y-a", func(d *resource.Device) { d.Spec.Protocol.Config["topic"] = "z/a2" })
 	h.onboarded("", "False Denied")
-	require.Nil(t, get[resource.Device](h, "y-a"), "the edit is undone")
+	require.Nil(t, getObject[resource.Device](h, "y-a"), "the edit is undone")
 
 	decide(resource.Approved)
 	h.onboarded("z-a", "True Created")
-	change(h, "bulbs", func(c *resource.Configuration) { c.Spec.DeviceTemplate = nil })
+	updateObject(h, "bulbs", func(c *resource.Configuration) { c.Spec.DeviceTemplate = nil })
 	h.onboarded("z-a", "False NoTemplate: the Configuration has no deviceTemplate; the Device z-a stays as it is")
 	h.sees("n1", "bulbs", "a", "")
 	h.eventually(func() bool { return len(h.instances()) == 0 }, "the Instance goes")
-	require.NotNil(t, get[resource.Device](h, "z-a"), "nothing says that it is to go")
-	require.NotNil(t, get[resource.Device](h, "mine"))
+	require.NotNil(t, getObject[resource.Device](h, "z-a"), "nothing says that it is to go")
+	require.NotNil(t, getObject[resource.Device](h, "mine"))
 }
 
 // A Device whose name another one has is made once the name is free, without a change of anything else.
 func TestADeviceGetsItsNameOnceItIsFree(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.lamps("Automatic", "Delete")
-	make1[resource.Device](h, `{"metadata":{"name":"a","namespace":"default"},"spec":{"deviceModelRef":{"name":"lamp"},"protocol":{"type":"mqtt"}}}`)
-	make1[resource.Device](h, `{"metadata":{"name":"b","namespace":"other"},"spec":{"deviceModelRef":{"name":"lamp"},"protocol":{"type":"mqtt"}}}`)
+	createObject[resource.Device](h, `{"metadata":{"name":"a","namespace":"default"},"spec":{"deviceModelRef":{"name":"lamp"},"protocol":{"type":"mqtt"}}}`)
+	createObject[resource.Device](h, `{"metadata":{"name":"b","namespace":"other"},"spec":{"deviceModelRef":{"name":"lamp"},"protocol":{"type":"mqtt"}}}`)
 	for id, why := range map[string]string{"a": "False NameTaken", "b": "False Refused"} {
 		h.sees("n1", "bulbs", id, `{"id":"`+id+`","properties":{"TOPIC":"z/`+id+`"}}`)
 		h.eventually(func() bool {
 			i := h.instances()[id+"@n1"]
-			return i != nil && strings.HasPrefix(cond(i.Status.Conditions, resource.ConditionOnboarded), why)
+			return i != nil && strings.HasPrefix(conditionStatus(i.Status.Conditions, resource.ConditionOnboarded), why)
 		}, id+" "+why)
 	}
 	for id, namespace := range map[string]string{"a": "default", "b": "other"} {
@@ -573,14 +573,14 @@ func TestADeviceGetsItsNameOnceItIsFree(t *testing.T) {
 
 // An Instance and its Configuration stay until the Device is gone, and whenGone holds when the Configuration is deleted.
 func TestInstancesWaitForTheirDevices(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.lamps("Automatic", "Delete")
 	h.sees("n1", "bulbs", "a", `{"id":"a","properties":{"TOPIC":"z/a"}}`)
 	h.onboarded("a", "True")
-	change(h, "a", func(d *resource.Device) { d.Metadata.Finalizers = append(d.Metadata.Finalizers, "example.com/held") })
+	updateObject(h, "a", func(d *resource.Device) { d.Metadata.Finalizers = append(d.Metadata.Finalizers, "example.com/held") })
 	key := store.Key{Kind: resource.KindConfiguration, Namespace: "default", Name: "bulbs"}
 	require.NoError(t, h.user.Delete(t.Context(), key))
-	h.eventually(func() bool { return get[resource.Device](h, "a").Metadata.DeletionTimestamp != nil }, "the Device is being deleted")
+	h.eventually(func() bool { return getObject[resource.Device](h, "a").Metadata.DeletionTimestamp != nil }, "the Device is being deleted")
 	h.stop()
 	h.start()
 	h.node("n2", `{}`)
@@ -588,23 +588,23 @@ func TestInstancesWaitForTheirDevices(t *testing.T) {
 	h.sees("n2", "others", "b", `{"id":"b"}`)
 	h.eventually(func() bool { return h.instances()["b@n2"] != nil }, "the hub has looked at others since")
 	require.NotNil(t, h.instances()["a@n1"])
-	require.NotNil(t, get[resource.Configuration](h, "bulbs"))
-	change(h, "a", func(d *resource.Device) { d.Metadata.Finalizers = nil })
-	h.eventually(func() bool { return get[resource.Configuration](h, "bulbs") == nil }, "all of it goes")
-	require.Nil(t, get[resource.Device](h, "a"))
+	require.NotNil(t, getObject[resource.Configuration](h, "bulbs"))
+	updateObject(h, "a", func(d *resource.Device) { d.Metadata.Finalizers = nil })
+	h.eventually(func() bool { return getObject[resource.Configuration](h, "bulbs") == nil }, "all of it goes")
+	require.Nil(t, getObject[resource.Device](h, "a"))
 	require.Nil(t, h.instances()["a@n1"])
 
-	h.configuration("bulbs", strings.NewReplacer("APPROVAL", "Automatic", "GONE", "Keep").Replace(bulbs))
-	h.eventually(func() bool { return get[resource.Device](h, "a") != nil }, "the device is still there")
+	h.configuration("bulbs", strings.NewReplacer("APPROVAL", "Automatic", "GONE", "Keep").Replace(bulbConfiguration))
+	h.eventually(func() bool { return getObject[resource.Device](h, "a") != nil }, "the device is still there")
 	require.NoError(t, h.user.Delete(t.Context(), key))
-	h.eventually(func() bool { return get[resource.Configuration](h, "bulbs") == nil }, "the Configuration goes")
+	h.eventually(func() bool { return getObject[resource.Configuration](h, "bulbs") == nil }, "the Configuration goes")
 	require.Nil(t, h.instances()["a@n1"])
-	require.NotNil(t, get[resource.Device](h, "a"), "whenGone: Keep")
+	require.NotNil(t, getObject[resource.Device](h, "a"), "whenGone: Keep")
 }
 
 // What a node runs for Instances is a record, which goes with the last of them.
 func TestBrokers(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.node("n1", `{}`)
 	h.configuration("akri-udev", `{"discoveryHandler":{"name":"udev"},"gracePeriod":{"local":"0s"},"brokerSpec":{"brokerPodSpec":{"containers":[{"name":"b","image":"nginx:stable","resources":{"limits":{"{{PLACEHOLDER}}":"1"}},"livenessProbe":{}}]}}}`)
 	h.says1("akri-udev", resource.ConditionBrokerAccepted, "True Partly: nodes don't do: brokerPodSpec.containers[].livenessProbe")
@@ -612,7 +612,7 @@ func TestBrokers(t *testing.T) {
 	apps := func() []resource.Application { return h.apps("n1") }
 	h.eventually(func() bool { return len(apps()) == 1 }, "the broker")
 	app := apps()[0]
-	suffix := strings.ToUpper(strings.TrimPrefix(discovery.ShortName("akri-udev", "video0", "n1", false), "akri-udev-"))
+	suffix := strings.ToUpper(strings.TrimPrefix(discovery.InstanceShortName("akri-udev", "video0", "n1", false), "akri-udev-"))
 	require.Equal(t, map[string]string{"AGENT_NODE_NAME": "n1", "UDEV_DEVNODE": "/dev/video0", "UDEV_DEVNODE_" + suffix: "/dev/video0"}, app.EnvVars)
 	require.Contains(t, app.Files[0].Content, "Image=nginx:stable\nAddDevice=/dev/video0:/dev/video0:rwm\n")
 	require.NoError(t, resource.Node{Metadata: resource.Meta{Name: "n1"}, Spec: resource.NodeSpec{Applications: apps()}}.Validate())
@@ -622,7 +622,7 @@ func TestBrokers(t *testing.T) {
 	h.eventually(func() bool { return len(apps()) == 0 }, "it goes with the device")
 }
 
-func (h *hub) apps(node string) (list []resource.Application) {
+func (h *testHub) apps(node string) (list []resource.Application) {
 	o, err := h.Reader.Get(h.Context(), store.Key{Kind: discovery.ApplicationsKind, Name: node})
 	if err == nil {
 		require.NoError(h, json.Unmarshal(o.Data, &list))
@@ -632,7 +632,7 @@ func (h *hub) apps(node string) (list []resource.Application) {
 
 // What a node's container gets of the host, and its variables, are those that this node reports of a device, whichever node has the first slot.
 func TestBrokersOfSharedDevices(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.node("n1", `{}`)
 	h.node("n2", `{}`)
 	h.configuration("cams", `{"discoveryHandler":{"name":"onvif"},"capacity":2,"gracePeriod":{"shared":"1h"},"brokerSpec":{"brokerPodSpec":{"containers":[{"name":"b","image":"x"}]}}}`)
@@ -667,7 +667,7 @@ func TestBrokersOfSharedDevices(t *testing.T) {
 	h.sees("n2", "cams", "c2", `{"id":"c2","shared":true}`)
 	h.eventually(func() bool { return len(h.apps("n2")) == 2 }, "another one")
 	require.Contains(t, h.apps("n2"), had[0])
-	change(h, "cams", func(c *resource.Configuration) { c.Spec.BrokerSpec = nil })
+	updateObject(h, "cams", func(c *resource.Configuration) { c.Spec.BrokerSpec = nil })
 	h.eventually(func() bool { return len(h.apps("n1"))+len(h.apps("n2")) == 0 }, "without a brokerSpec there are none")
 }
 
@@ -675,7 +675,7 @@ func TestBrokersOfSharedDevices(t *testing.T) {
 func BenchmarkInstances(b *testing.B) {
 	b.Run("1000", func(b *testing.B) {
 		for b.Loop() {
-			h := newHub(b)
+			h := newTestHub(b)
 			h.node("n1", `{}`)
 			h.configuration("cams", `{"discoveryHandler":{"name":"onvif"}}`)
 			h.eventually(func() bool { return len(h.order("cams").Nodes) == 1 }, "order")
@@ -715,7 +715,7 @@ func BenchmarkInstances(b *testing.B) {
 
 // What a node reports for a Configuration that doesn't choose it counts for nothing; once it is chosen it does.
 func TestReportsOfNodesThatAreNotChosen(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.node("n1", `{}`)
 	h.node("n2", `{"site":"hall"}`)
 	h.sees("n1", "cams", "c1", `{"id":"c1","shared":true}`)
@@ -726,12 +726,12 @@ func TestReportsOfNodesThatAreNotChosen(t *testing.T) {
 	h.sees("n2", "cams", "c2", `{"id":"c2","shared":true}`)
 	h.eventually(func() bool { return h.instances()["c2"] != nil }, "n2 is chosen")
 	require.Len(t, h.instances(), 1)
-	change(h, "cams", func(c *resource.Configuration) { c.Spec.NodeSelector = nil })
+	updateObject(h, "cams", func(c *resource.Configuration) { c.Spec.NodeSelector = nil })
 	h.eventually(func() bool { return h.instances()["c1"] != nil }, "n1 is chosen now")
 	h.says1("cams", resource.ConditionDetailsAccepted, "False Refused: refused on n1: no")
 	h.eventually(func() bool { return len(h.apps("n1")) == 1 }, "its broker")
 	had := h.apps("n1")[0]
-	change(h, "cams", func(c *resource.Configuration) {
+	updateObject(h, "cams", func(c *resource.Configuration) {
 		c.Spec.NodeSelector = &resource.LabelSelector{MatchLabels: map[string]string{"site": "hall"}}
 	})
 	h.eventually(func() bool { return h.instances()["c1"].Status.LastSeen != "" }, "n1 is chosen no more")
@@ -743,7 +743,7 @@ func TestReportsOfNodesThatAreNotChosen(t *testing.T) {
 }
 
 // status is what the hub has of a node.
-func (h *hub) status(node string, edit func(*resource.NodeStatus)) {
+func (h *testHub) status(node string, edit func(*resource.NodeStatus)) {
 	h.Helper()
 	err := objects.UpdateStatus(h.Context(), h.user, store.Key{Name: node}, func(n *resource.Node) error { edit(&n.Status); return nil })
 	require.NoError(h, err)
@@ -751,7 +751,7 @@ func (h *hub) status(node string, edit func(*resource.NodeStatus)) {
 
 // An Instance says how its broker is on the nodes that use it, and its Configuration how those of all Instances are.
 func TestBrokerReady(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	for _, node := range []string{"n1", "n2"} {
 		h.node(node, `{}`)
 		h.status(node, func(s *resource.NodeStatus) { s.State = resource.Online })
@@ -762,10 +762,10 @@ func TestBrokerReady(t *testing.T) {
 		last := ""
 		require.Eventually(t, func() bool {
 			if i := h.instances()["c1"]; i != nil {
-				last = cond(i.Status.Conditions, resource.ConditionBrokerReady)
+				last = conditionStatus(i.Status.Conditions, resource.ConditionBrokerReady)
 			}
 			return last == want
-		}, patience, tick, "it should be %s", want)
+		}, waitTimeout, pollInterval, "it should be %s", want)
 	}
 	h.says1("cams", resource.ConditionBrokerReady, "True NoInstances: no device is found")
 	h.sees("n1", "cams", "c1", `{"id":"c1","shared":true}`)
@@ -808,24 +808,24 @@ func TestBrokerReady(t *testing.T) {
 	_, err := h.Store.Create(t.Context(), store.Object{Key: store.Key{Kind: discovery.ProblemsKind, Name: "n2"}, Data: []byte(`{"` + name + `":"it is too large"}`)})
 	require.NoError(t, err)
 	says("False Failing: n1: the node could not apply its spec: version 7: HookFailed: exit status 1; n2: it is left out of the node's spec: it is too large")
-	change(h, "cams", func(c *resource.Configuration) {
+	updateObject(h, "cams", func(c *resource.Configuration) {
 		c.Spec.BrokerSpec = json.RawMessage(`{"brokerPodSpec":{"containers":[]}}`)
 	})
 	says("False Invalid: spec.brokerSpec: has no containers")
-	change(h, "cams", func(c *resource.Configuration) { c.Spec.BrokerSpec = nil })
+	updateObject(h, "cams", func(c *resource.Configuration) { c.Spec.BrokerSpec = nil })
 	says("")
 	h.eventually(func() bool {
-		return cond(get[resource.Configuration](h, "cams").Status.Conditions, resource.ConditionBrokerReady) == ""
+		return conditionStatus(getObject[resource.Configuration](h, "cams").Status.Conditions, resource.ConditionBrokerReady) == ""
 	}, "without a brokerSpec there is none")
 }
 
 // With failover AfterGrace the Device of a shared device, and its broker, move from a node that is offline for longer than the grace period, and stay
 // where they are when it is back. A hub that was restarted gives nodes the whole period to come back.
 func TestADeviceMovesFromANodeThatIsOffline(t *testing.T) {
-	h := newHub(t)
-	make1[resource.DeviceModel](h, `{"metadata":{"name":"meter","namespace":"default"},"spec":{"properties":[{"name":"v","type":"int","accessMode":"ReadWrite"}]}}`)
+	h := newTestHub(t)
+	createObject[resource.DeviceModel](h, `{"metadata":{"name":"meter","namespace":"default"},"spec":{"properties":[{"name":"v","type":"int","accessMode":"ReadWrite"}]}}`)
 	state := func(node, state string) {
-		h.status(node, func(s *resource.NodeStatus) { s.State, s.LastSeen = state, resource.Time(h.now()) })
+		h.status(node, func(s *resource.NodeStatus) { s.State, s.LastSeen = state, resource.FormatTime(h.now()) })
 	}
 	for _, node := range []string{"n1", "n2"} {
 		h.node(node, `{}`)
@@ -835,7 +835,7 @@ func TestADeviceMovesFromANodeThatIsOffline(t *testing.T) {
 		"deviceTemplate":{"metadata":{"name":"m"},"spec":{"deviceModelRef":{"name":"meter"},"protocol":{"type":"modbus","config":{"from":"{{ .node }}"}}}}}`)
 	on := func(node string) func() bool {
 		return func() bool {
-			d, other := get[resource.Device](h, "m"), map[string]string{"n1": "n2", "n2": "n1"}[node]
+			d, other := getObject[resource.Device](h, "m"), map[string]string{"n1": "n2", "n2": "n1"}[node]
 			return d != nil && d.Spec.NodeName == node && d.Spec.Protocol.Config["from"] == node && len(h.apps(node)) == 1 && len(h.apps(other)) == 0
 		}
 	}
@@ -861,22 +861,22 @@ func TestADeviceMovesFromANodeThatIsOffline(t *testing.T) {
 	require.True(t, on("n2")(), "it stays")
 
 	// What a person has edited doesn't move, though the slot does.
-	change(h, "m", func(d *resource.Device) { d.Spec.Protocol.Config["from"] = "me" })
+	updateObject(h, "m", func(d *resource.Device) { d.Spec.Protocol.Config["from"] = "me" })
 	state("n2", resource.Offline)
 	h.wait(2 * time.Hour)
 	h.sees("n1", "meters", "1", `{"id":"1","shared":true,"properties":{"SEEN":"4"}}`)
-	h.eventually(func() bool { return discovery.UserOf(h.instances()["1"]) == "n1" }, "the slot moves")
+	h.eventually(func() bool { return discovery.DeviceNode(h.instances()["1"]) == "n1" }, "the slot moves")
 	h.eventually(func() bool {
-		return strings.Contains(cond(h.instances()["1"].Status.Conditions, resource.ConditionOnboarded), "Edited")
+		return strings.Contains(conditionStatus(h.instances()["1"].Status.Conditions, resource.ConditionOnboarded), "Edited")
 	}, "the Device is a person's")
-	require.Equal(t, "n2", get[resource.Device](h, "m").Spec.NodeName)
+	require.Equal(t, "n2", getObject[resource.Device](h, "m").Spec.NodeName)
 }
 
 // Devices say what they are in their own words; the Device's label has what a label may have of them.
 func TestALabelOfADeviceHasWhatALabelMayHave(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.lamps("Automatic", "Delete")
 	h.sees("n1", "bulbs", "a", `{"id":"a","properties":{"TOPIC":"z/a","ROOM":"E1603/E1702 (TRÅDFRI)"}}`)
-	h.eventually(func() bool { return get[resource.Device](h, "a") != nil }, "the Device is there")
-	require.Equal(t, "E1603-E1702--TR-DFRI", get[resource.Device](h, "a").Metadata.Labels["room"])
+	h.eventually(func() bool { return getObject[resource.Device](h, "a") != nil }, "the Device is there")
+	require.Equal(t, "E1603-E1702--TR-DFRI", getObject[resource.Device](h, "a").Metadata.Labels["room"])
 }

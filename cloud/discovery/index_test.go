@@ -13,71 +13,71 @@ import (
 
 // What nodes no longer report leaves nothing behind.
 func TestTheIndexForgets(t *testing.T) {
-	x := newIndex(nil)
+	x := newSightingIndex(nil)
 	at := func(kind topics.Kind, name string) topics.Address {
 		return topics.Address{Node: "n1", Kind: kind, Device: "cams", Name: name}
 	}
 	for range 2 {
-		x.handler(at(topics.KindDiscoveryHandler, ""), resource.HandlerReport{State: resource.HandlerAccepted}, true)
+		x.setHandler(at(topics.KindDiscoveryHandler, ""), resource.HandlerReport{State: resource.HandlerAccepted}, true)
 		for _, name := range []string{"a", "b", "again"} {
 			id := map[string]string{"a": "a", "b": "b", "again": "a"}[name]
-			_, turned := x.sight(at(topics.KindInstance, name), &resource.DiscoveredDevice{ID: id, Shared: true})
+			_, turned := x.setDevice(at(topics.KindInstance, name), &resource.DiscoveredDevice{ID: id, Shared: true})
 			require.Equal(t, name == "a", turned, "the first device")
 		}
-		require.Equal(t, map[string]int{"n1": 3}, x.handlers("cams").Finding)
+		require.Equal(t, map[string]int{"n1": 3}, x.handlers("cams").DeviceCounts)
 		require.Len(t, x.sharedBy("n1"), 2)
 		for _, name := range []string{"a", "b", "again", "never"} {
-			_, turned := x.sight(at(topics.KindInstance, name), nil)
+			_, turned := x.setDevice(at(topics.KindInstance, name), nil)
 			require.Equal(t, name == "again", turned, "the last device")
 		}
-		x.handler(at(topics.KindDiscoveryHandler, ""), resource.HandlerReport{}, false)
-		require.Empty(t, x.finding)
-		require.Empty(t, x.handling)
-		require.Empty(t, x.at)
-		require.Empty(t, x.seenAt)
+		x.setHandler(at(topics.KindDiscoveryHandler, ""), resource.HandlerReport{}, false)
+		require.Empty(t, x.deviceCounts)
+		require.Empty(t, x.handlerReports)
+		require.Empty(t, x.instanceAt)
+		require.Empty(t, x.sightings)
 		require.Empty(t, x.of)
-		require.Empty(t, x.sharing)
+		require.Empty(t, x.sharedCounts)
 	}
 }
 
 // Of what a node reports for a Configuration a bounded number counts, whatever it reports; when one goes another takes its place.
 func TestWhatANodeReportsIsBounded(t *testing.T) {
-	x := newIndex(nil)
+	x := newSightingIndex(nil)
 	at := func(node, name string) topics.Address {
 		return topics.Address{Node: node, Kind: topics.KindInstance, Device: "cams", Name: name}
 	}
 	told := 0
-	for i := range maxFound + 3 {
+	for i := range maxSightings + 3 {
 		id := fmt.Sprint(i)
-		if _, turned := x.sight(at("n1", id), &resource.DiscoveredDevice{ID: id}); turned {
+		if _, turned := x.setDevice(at("n1", id), &resource.DiscoveredDevice{ID: id}); turned {
 			told++
 		}
 	}
 	require.Equal(t, 2, told, "the first one, and the first that is left out")
-	require.Len(t, x.instancesOf("cams"), maxFound)
+	require.Len(t, x.instancesOf("cams"), maxSightings)
 	state := x.handlers("cams")
-	require.Equal(t, map[string]int{"n1": 3}, state.Beyond)
+	require.Equal(t, map[string]int{"n1": 3}, state.ExcessCounts)
 	list := HandlerConditions(nil, resource.Meta{}, Order{Nodes: []string{"n1"}, Request: resource.DiscoveryRequest{Handler: "onvif"}}, state, time.Now())
-	require.Equal(t, "TooManyDevices", conditionOf(list, resource.ConditionHandlerReady).Reason)
-	require.Equal(t, "more than 10000 devices are reported by n1: the others are left out, 3 by n1", conditionOf(list, resource.ConditionHandlerReady).Message)
+	require.Equal(t, "TooManyDevices", findCondition(list, resource.ConditionHandlerReady).Reason)
+	require.Equal(t, "more than 10000 devices are reported by n1: the others are left out, 3 by n1", findCondition(list, resource.ConditionHandlerReady).Message)
 
-	names, turned := x.sight(at("n2", "x"), &resource.DiscoveredDevice{ID: "x"})
+	names, turned := x.setDevice(at("n2", "x"), &resource.DiscoveredDevice{ID: "x"})
 	require.Len(t, names, 1, "another node has its own bound")
 	require.True(t, turned)
-	names, _ = x.sight(at("n1", "5"), &resource.DiscoveredDevice{ID: "5", Properties: map[string]string{"a": "b"}})
+	names, _ = x.setDevice(at("n1", "5"), &resource.DiscoveredDevice{ID: "5", Properties: map[string]string{"a": "b"}})
 	require.Len(t, names, 1, "a change of one that counts")
-	require.Len(t, x.handlers("cams").Beyond, 1)
+	require.Len(t, x.handlers("cams").ExcessCounts, 1)
 	for i, left := range []int{2, 1, 0} {
-		names, turned = x.sight(at("n1", fmt.Sprint(i)), nil)
+		names, turned = x.setDevice(at("n1", fmt.Sprint(i)), nil)
 		require.Len(t, names, 2, "the one that goes, and the one that takes its place")
-		require.Equal(t, left, x.handlers("cams").Beyond["n1"])
+		require.Equal(t, left, x.handlers("cams").ExcessCounts["n1"])
 		require.Equal(t, left == 0, turned)
 	}
-	for i := range maxFound + 3 {
-		x.sight(at("n1", fmt.Sprint(i)), nil)
+	for i := range maxSightings + 3 {
+		x.setDevice(at("n1", fmt.Sprint(i)), nil)
 	}
-	x.sight(at("n2", "x"), nil)
-	require.Empty(t, x.beyond)
-	require.Empty(t, x.finding)
+	x.setDevice(at("n2", "x"), nil)
+	require.Empty(t, x.excess)
+	require.Empty(t, x.deviceCounts)
 	require.Empty(t, x.of)
 }

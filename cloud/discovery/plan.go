@@ -74,8 +74,8 @@ type Value struct {
 	Size    int
 }
 
-// maxValues bounds the values of Secrets and ConfigMaps of a Configuration, in bytes: a node gets them as one value, in base64.
-const maxValues = 40 << 10
+// maxValueBytes bounds the values of Secrets and ConfigMaps of a Configuration, in bytes: a node gets them as one value, in base64.
+const maxValueBytes = 40 << 10
 
 // PlanOrder is the order of a Configuration for nodes, which are sorted. problem says why there can be none; nodes keep the one before.
 func PlanOrder(c *resource.Configuration, nodes []string, value func(ValueRef) (Value, error)) (o Order, problem string, err error) {
@@ -90,7 +90,7 @@ func PlanOrder(c *resource.Configuration, nodes []string, value func(ValueRef) (
 	}
 	secrets, size := sha256.New(), 0
 	for _, p := range h.DiscoveryProperties {
-		ref, optional, ok := refOf(p, c.Metadata.Namespace)
+		ref, optional, ok := valueRefOf(p, c.Metadata.Namespace)
 		if !ok {
 			if o.Request.Properties == nil {
 				o.Request.Properties = make(map[string]string)
@@ -111,17 +111,17 @@ func PlanOrder(c *resource.Configuration, nodes []string, value func(ValueRef) (
 			o.Values = append(o.Values, ref)
 		}
 	}
-	if size > maxValues {
-		return o, fmt.Sprintf("the values of Secrets and ConfigMaps have %d bytes; at most %d are sent to handlers", size, maxValues), nil
+	if size > maxValueBytes {
+		return o, fmt.Sprintf("the values of Secrets and ConfigMaps have %d bytes; at most %d are sent to handlers", size, maxValueBytes), nil
 	}
 	if len(o.Values) > 0 {
 		o.Request.Secrets = hex.EncodeToString(secrets.Sum(nil)[:8])
 	}
-	o.Request.Version, err = hashOf(o.Request)
+	o.Request.Version, err = hashJSON(o.Request)
 	return o, "", err
 }
 
-func refOf(p resource.DiscoveryProperty, namespace string) (ref ValueRef, optional, ok bool) {
+func valueRefOf(p resource.DiscoveryProperty, namespace string) (ref ValueRef, optional, ok bool) {
 	if p.ValueFrom == nil {
 		return ref, false, false
 	}
@@ -137,15 +137,15 @@ func refOf(p resource.DiscoveryProperty, namespace string) (ref ValueRef, option
 	return ref, key.Optional, true
 }
 
-func hashOf(v any) (string, error) {
+func hashJSON(v any) (string, error) {
 	text, err := json.Marshal(v)
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8]), err
 }
 
-// Name is the name of the Instance of a device: the Configuration's and a hash of the device's id, and of the node for a device
+// InstanceName is the name of the Instance of a device: the Configuration's and a hash of the device's id, and of the node for a device
 // that others don't see.
-func Name(configuration, id, node string, shared bool) string {
+func InstanceName(configuration, id, node string, shared bool) string {
 	h := sha256.New()
 	fmt.Fprint(h, id)
 	if !shared {
@@ -154,8 +154,8 @@ func Name(configuration, id, node string, shared bool) string {
 	return configuration + "-" + hex.EncodeToString(h.Sum(nil)[:16])
 }
 
-// ShortName is the name that Akri gives the Instance, with a hash of 24 bits: two devices of a Configuration may have the same.
-func ShortName(configuration, id, node string, shared bool) string {
+// InstanceShortName is the name that Akri gives the Instance, with a hash of 24 bits: two devices of a Configuration may have the same.
+func InstanceShortName(configuration, id, node string, shared bool) string {
 	h, err := blake2b.New(3, nil)
 	if err != nil {
 		return "" // 3 is a size that there is
@@ -178,14 +178,14 @@ type InstanceState struct {
 	Name          string
 	Configuration *resource.Configuration // nil: there is none, or it is being deleted
 	Instance      *resource.Instance      // nil: there is none
-	Seen          []Sighting              // one of each node that sees it, in the order of their names
-	Hosts         map[string]Host         // the nodes that see or use it, by name
-	Since         time.Time               // the hub has known of nodes since then: it can't say that one was offline before
+	Sightings     []Sighting              // one of each node that sees it, in the order of their names
+	Hosts         map[string]HostState    // the nodes that see or use it, by name
+	HubStarted    time.Time               // the hub has known of nodes since then: it can't say that one was offline before
 	Now           time.Time
 }
 
-// Host is what the hub knows of a node that sees or uses a device.
-type Host struct {
+// HostState is what the hub knows of a node that sees or uses a device.
+type HostState struct {
 	// Offline is since when it is offline; zero: it is online.
 	Offline time.Time
 	// Agent says that an agent has reported from it.
@@ -209,8 +209,8 @@ type InstancePlan struct {
 	Again time.Duration
 }
 
-// Managed says whether an Instance was made of what nodes found; others are somebody's own and left alone.
-func Managed(i *resource.Instance) bool {
+// IsManaged says whether an Instance was made of what nodes found; others are somebody's own and left alone.
+func IsManaged(i *resource.Instance) bool {
 	return slices.ContainsFunc(i.Metadata.OwnerReferences, func(o resource.OwnerReference) bool {
 		return o.Kind == resource.KindConfiguration && o.Controller != nil && *o.Controller
 	})
@@ -220,11 +220,11 @@ func Managed(i *resource.Instance) bool {
 func PlanInstance(s InstanceState) (p InstancePlan) {
 	old := s.Instance
 	switch {
-	case old != nil && !Managed(old):
+	case old != nil && !IsManaged(old):
 		return p
-	case old != nil && (old.Metadata.DeletionTimestamp != nil || s.Configuration == nil || !ownedBy(old, s.Configuration)):
+	case old != nil && (old.Metadata.DeletionTimestamp != nil || s.Configuration == nil || !isOwnedBy(old, s.Configuration)):
 		return InstancePlan{Delete: true}
-	case s.Configuration == nil, old == nil && len(s.Seen) == 0:
+	case s.Configuration == nil, old == nil && len(s.Sightings) == 0:
 		return p
 	}
 	next := new(resource.Instance)
@@ -233,8 +233,8 @@ func PlanInstance(s InstanceState) (p InstancePlan) {
 	} else {
 		next = newInstance(s)
 	}
-	if len(s.Seen) == 0 {
-		gone := cmp.Or(next.Status.LastSeen, resource.Time(s.Now))
+	if len(s.Sightings) == 0 {
+		gone := cmp.Or(next.Status.LastSeen, resource.FormatTime(s.Now))
 		since, err := resource.ParseTime(gone)
 		left := s.Configuration.Spec.GracePeriod.Of(next.Spec.Shared)
 		if err == nil {
@@ -245,31 +245,31 @@ func PlanInstance(s InstanceState) (p InstancePlan) {
 		}
 		p.Again = left
 		next.Spec.Nodes, next.Status.LastSeen = nil, gone
-		next.Status.Conditions = set(next.Status.Conditions, next.Metadata, s.Now, resource.ConditionVisible, false, "Gone",
-			"no node sees it since "+gone+"; without a change it is removed at "+resource.Time(s.Now.Add(left)))
+		next.Status.Conditions = setCondition(next.Status.Conditions, next.Metadata, s.Now, resource.ConditionVisible, false, "Gone",
+			"no node sees it since "+gone+"; without a change it is removed at "+resource.FormatTime(s.Now.Add(left)))
 	} else {
-		p.Again = found(next, s)
+		p.Again = applySightings(next, s)
 	}
 	if len(s.Configuration.Spec.BrokerSpec) > 0 {
-		next.Status.Conditions = resource.SetCondition(slices.Clone(next.Status.Conditions), brokerReady(s.Configuration, next, s.Hosts), s.Now)
+		next.Status.Conditions = resource.SetCondition(slices.Clone(next.Status.Conditions), instanceBrokerCondition(s.Configuration, next, s.Hosts), s.Now)
 	} else {
-		next.Status.Conditions = without(next.Status.Conditions, resource.ConditionBrokerReady)
+		next.Status.Conditions = withoutCondition(next.Status.Conditions, resource.ConditionBrokerReady)
 	}
 	p.Instance = next
 	return p
 }
 
-// without are conditions without those of a type.
-func without(list []resource.Condition, kind string) []resource.Condition {
+// withoutCondition are conditions without those of a type.
+func withoutCondition(list []resource.Condition, kind string) []resource.Condition {
 	return slices.DeleteFunc(slices.Clone(list), func(c resource.Condition) bool { return c.Type == kind })
 }
 
-func ownedBy(i *resource.Instance, c *resource.Configuration) bool {
+func isOwnedBy(i *resource.Instance, c *resource.Configuration) bool {
 	return slices.ContainsFunc(i.Metadata.OwnerReferences, func(o resource.OwnerReference) bool { return o.UID == c.Metadata.UID })
 }
 
 func newInstance(s InstanceState) *resource.Instance {
-	c, first := s.Configuration, s.Seen[0]
+	c, first := s.Configuration, s.Sightings[0]
 	yes := true
 	i := &resource.Instance{Metadata: resource.Meta{
 		Name: s.Name, Namespace: c.Metadata.Namespace, Finalizers: []string{finalizer}, Labels: map[string]string{},
@@ -278,7 +278,7 @@ func newInstance(s InstanceState) *resource.Instance {
 		}},
 	}}
 	i.Spec.ConfigurationName, i.Spec.ID, i.Spec.Shared = c.Metadata.Name, first.Device.ID, first.Device.Shared
-	i.Spec.ShortName = ShortName(c.Metadata.Name, first.Device.ID, first.Node, first.Device.Shared)
+	i.Spec.ShortName = InstanceShortName(c.Metadata.Name, first.Device.ID, first.Node, first.Device.Shared)
 	for label, value := range map[string]string{configurationLabel: c.Metadata.Name, shortNameLabel: i.Spec.ShortName} {
 		if len(value) <= 63 {
 			i.Metadata.Labels[label] = value
@@ -287,11 +287,11 @@ func newInstance(s InstanceState) *resource.Instance {
 	return i
 }
 
-// found puts into an Instance what nodes say of it, and who uses it. again is when a slot may have to move if nothing changes; 0: never.
-func found(i *resource.Instance, s InstanceState) (again time.Duration) {
+// applySightings puts into an Instance what nodes say of it, and who uses it. again is when a slot may have to move if nothing changes; 0: never.
+func applySightings(i *resource.Instance, s InstanceState) (again time.Duration) {
 	c := s.Configuration
 	i.Spec.Nodes = nil
-	for _, one := range s.Seen {
+	for _, one := range s.Sightings {
 		i.Spec.Nodes = append(i.Spec.Nodes, one.Node)
 	}
 	i.Spec.Capacity = 1
@@ -299,36 +299,36 @@ func found(i *resource.Instance, s InstanceState) (again time.Duration) {
 		i.Spec.Capacity = *c.Spec.Capacity
 	}
 	if len(c.Spec.BrokerSpec) > 0 || c.Spec.DeviceTemplate != nil {
-		i.Spec.DeviceUsage, again = Slots(i.Metadata.Name, i.Spec.Capacity, i.Spec.DeviceUsage, s.candidates(i))
+		i.Spec.DeviceUsage, again = AssignSlots(i.Metadata.Name, i.Spec.Capacity, i.Spec.DeviceUsage, s.candidates(i))
 	} else {
-		i.Spec.DeviceUsage, _ = Slots(i.Metadata.Name, i.Spec.Capacity, nil, nil)
+		i.Spec.DeviceUsage, _ = AssignSlots(i.Metadata.Name, i.Spec.Capacity, nil, nil)
 	}
-	device := s.Seen[0].Device
-	user := UserOf(i)
-	for _, one := range s.Seen {
+	device := s.Sightings[0].Device
+	user := DeviceNode(i)
+	for _, one := range s.Sightings {
 		if one.Node == user {
 			device = one.Device
 		}
 	}
-	i.Spec.BrokerProperties = properties(c, device)
+	i.Spec.BrokerProperties = brokerProperties(c, device)
 	i.Spec.Mounts, i.Spec.DeviceSpecs = device.Mounts, device.DeviceSpecs
 	i.Status.LastSeen = ""
-	i.Status.Conditions = set(i.Status.Conditions, i.Metadata, s.Now, resource.ConditionVisible, true, "Seen", "seen by "+objects.JoinFirst(i.Spec.Nodes))
+	i.Status.Conditions = setCondition(i.Status.Conditions, i.Metadata, s.Now, resource.ConditionVisible, true, "Seen", "seen by "+objects.JoinFirst(i.Spec.Nodes))
 	return again
 }
 
 // candidates are the nodes that see an Instance. Of a shared one those that are offline get no slots; they keep theirs, with
 // failover AfterGrace for the rest of the grace period. Without another node nothing is gained by taking a slot from a node.
-func (s InstanceState) candidates(i *resource.Instance) (list []Candidate) {
-	for _, one := range s.Seen {
-		c := Candidate{Node: one.Node}
+func (s InstanceState) candidates(i *resource.Instance) (list []SlotCandidate) {
+	for _, one := range s.Sightings {
+		c := SlotCandidate{Node: one.Node}
 		if off := s.Hosts[one.Node].Offline; i.Spec.Shared && !off.IsZero() {
 			c.Offline = true
-			if off.Before(s.Since) {
-				off = s.Since
+			if off.Before(s.HubStarted) {
+				off = s.HubStarted
 			}
 			if s.Configuration.Spec.Failover == resource.FailoverAfterGrace {
-				c.Yields, c.In = true, max(s.Configuration.Spec.GracePeriod.OfNode()-s.Now.Sub(off), 0)
+				c.Yields, c.YieldsIn = true, max(s.Configuration.Spec.GracePeriod.OfNode()-s.Now.Sub(off), 0)
 			}
 		}
 		list = append(list, c)
@@ -336,22 +336,22 @@ func (s InstanceState) candidates(i *resource.Instance) (list []Candidate) {
 	return list
 }
 
-// Candidate is a node that sees a device and may have one of its slots.
-type Candidate struct {
+// SlotCandidate is a node that sees a device and may have one of its slots.
+type SlotCandidate struct {
 	Node string
 	// Offline says that it is offline: it gets no slot, but keeps one that it has.
 	Offline bool
 	// Yields says that it gives up its slot to another candidate, In so long.
-	Yields bool
-	In     time.Duration
+	Yields   bool
+	YieldsIn time.Duration
 }
 
-// Slots gives the slots of an Instance's capacity to nodes that see it: each gets one at most, and keeps it for as long as it sees
+// AssignSlots gives the slots of an Instance's capacity to nodes that see it: each gets one at most, and keeps it for as long as it sees
 // the device and doesn't yield to another one. Which nodes get the first ones depends on the name, so that devices are spread over nodes. A node
 // to which a slot has moved keeps it when the former one is back. again is when a slot may have to move; 0: never.
-func Slots(name string, capacity int, before map[string]string, nodes []Candidate) (slots map[string]string, again time.Duration) {
+func AssignSlots(name string, capacity int, before map[string]string, nodes []SlotCandidate) (slots map[string]string, again time.Duration) {
 	slots, has := make(map[string]string, capacity), make(map[string]bool)
-	by := make(map[string]Candidate, len(nodes))
+	by := make(map[string]SlotCandidate, len(nodes))
 	for _, c := range nodes {
 		by[c.Node] = c
 	}
@@ -363,13 +363,13 @@ func Slots(name string, capacity int, before map[string]string, nodes []Candidat
 		}
 		slots[slot(i)], has[node] = node, true
 	}
-	waiting := slices.DeleteFunc(slices.Clone(nodes), func(c Candidate) bool { return c.Offline || has[c.Node] })
+	waiting := slices.DeleteFunc(slices.Clone(nodes), func(c SlotCandidate) bool { return c.Offline || has[c.Node] })
 	rank := func(node string) uint64 {
 		h := fnv.New64a()
 		_, _ = h.Write([]byte(name + "\x00" + node)) // a hash never fails
 		return h.Sum64()
 	}
-	slices.SortFunc(waiting, func(a, b Candidate) int {
+	slices.SortFunc(waiting, func(a, b SlotCandidate) int {
 		return cmp.Or(cmp.Compare(rank(a.Node), rank(b.Node)), cmp.Compare(a.Node, b.Node))
 	})
 	for i := 0; i < capacity && len(waiting) > 0; i++ {
@@ -378,26 +378,26 @@ func Slots(name string, capacity int, before map[string]string, nodes []Candidat
 		}
 	}
 	for i := 0; i < capacity && len(waiting) > 0; i++ {
-		if c := by[slots[slot(i)]]; c.Yields && c.In == 0 {
+		if c := by[slots[slot(i)]]; c.Yields && c.YieldsIn == 0 {
 			slots[slot(i)], waiting = waiting[0].Node, waiting[1:]
 		}
 	}
 	for i := 0; i < capacity && len(waiting) > 0; i++ {
-		if c := by[slots[slot(i)]]; c.Yields && (again == 0 || c.In < again) {
-			again = c.In
+		if c := by[slots[slot(i)]]; c.Yields && (again == 0 || c.YieldsIn < again) {
+			again = c.YieldsIn
 		}
 	}
 	return slots, again
 }
 
-// usersOf are the nodes that use an Instance, sorted.
-func usersOf(i *resource.Instance) []string {
+// nodesUsing are the nodes that use an Instance, sorted.
+func nodesUsing(i *resource.Instance) []string {
 	nodes := slices.Compact(slices.Sorted(maps.Values(i.Spec.DeviceUsage)))
 	return slices.DeleteFunc(nodes, func(node string) bool { return node == "" })
 }
 
-// UserOf is the node of the first slot that is used; empty: there is none. It is the node of the Device.
-func UserOf(i *resource.Instance) string {
+// DeviceNode is the node of the first slot that is used; empty: there is none. It is the node of the Device.
+func DeviceNode(i *resource.Instance) string {
 	for n := range i.Spec.Capacity {
 		if node := i.Spec.DeviceUsage[fmt.Sprintf("%s-%d", i.Metadata.Name, n)]; node != "" {
 			return node
@@ -406,8 +406,8 @@ func UserOf(i *resource.Instance) string {
 	return ""
 }
 
-// set sets a condition of an object.
-func set(list []resource.Condition, of resource.Meta, now time.Time, kind string, holds bool, reason, message string) []resource.Condition {
+// setCondition sets a condition of an object.
+func setCondition(list []resource.Condition, of resource.Meta, now time.Time, kind string, holds bool, reason, message string) []resource.Condition {
 	c := resource.Condition{Type: kind, Status: "False", Reason: reason, Message: message, ObservedGeneration: of.Generation}
 	if holds {
 		c.Status = "True"
@@ -423,8 +423,8 @@ type DevicePlan struct {
 	Exists bool
 	// Delete are the names of Devices that are to be deleted once Device is written.
 	Delete []string
-	// Has is the Device that there is of the Instance before any of that, and Name the one that there is afterwards; empty: none.
-	Has, Name string
+	// Existing is the Device that there is of the Instance before any of that, and Name the one that there is afterwards; empty: none.
+	Existing, Name string
 	// Onboarded, Reason and Message are the condition Onboarded.
 	Onboarded       bool
 	Reason, Message string
@@ -436,7 +436,7 @@ const reasonNameTaken, reasonRefused = "NameTaken", "Refused"
 // PlanDevice decides what becomes of the Device of an Instance that is there: the one that its status names, or else the one with the
 // name that the template makes. get reads a Device of the Instance's namespace; nil: there is none.
 func PlanDevice(t *resource.DeviceTemplate, i *resource.Instance, get func(name string) (*resource.Device, error)) (p DevicePlan, err error) {
-	want, problem := deviceOf(t, i)
+	want, problem := expandDevice(t, i)
 	var has, next *resource.Device // that there is of the Instance, and that there is with the name that it is to have
 	if want != nil {
 		if next, err = get(want.Metadata.Name); err != nil {
@@ -447,14 +447,14 @@ func PlanDevice(t *resource.DeviceTemplate, i *resource.Instance, get func(name 
 		if has, err = get(i.Status.Device); err != nil {
 			return p, err
 		}
-		if has == nil || !MadeOf(has, i.Metadata.Name) {
+		if has == nil || !IsMadeOf(has, i.Metadata.Name) {
 			has = next
 		}
 	}
 	stays := ""
-	if has != nil && MadeOf(has, i.Metadata.Name) {
-		p.Has, p.Name = has.Metadata.Name, has.Metadata.Name
-		stays = "; the Device " + p.Has + " stays as it is"
+	if has != nil && IsMadeOf(has, i.Metadata.Name) {
+		p.Existing, p.Name = has.Metadata.Name, has.Metadata.Name
+		stays = "; the Device " + p.Existing + " stays as it is"
 	} else {
 		has = nil
 	}
@@ -463,8 +463,8 @@ func PlanDevice(t *resource.DeviceTemplate, i *resource.Instance, get func(name 
 		return p, nil
 	}
 	switch approval := i.Spec.Approval; {
-	case approval == resource.Denied && has != nil && !Edited(has):
-		p.Delete, stays = []string{p.Has}, ""
+	case approval == resource.Denied && has != nil && !IsEdited(has):
+		p.Delete, stays = []string{p.Existing}, ""
 		return not("Denied", "spec.approval is Denied")
 	case approval == resource.Denied:
 		return not("Denied", "spec.approval is Denied")
@@ -472,32 +472,32 @@ func PlanDevice(t *resource.DeviceTemplate, i *resource.Instance, get func(name 
 		return not("NoTemplate", "the Configuration has no deviceTemplate")
 	case approval == "" && t.Approval == resource.ApprovalManual:
 		return not("WaitingForApproval", "set spec.approval to Approved or Denied")
-	case has != nil && Edited(has):
-		p.Onboarded, p.Reason, p.Message = true, "Edited", "somebody has edited the Device "+p.Has+", which is theirs since"
+	case has != nil && IsEdited(has):
+		p.Onboarded, p.Reason, p.Message = true, "Edited", "somebody has edited the Device "+p.Existing+", which is theirs since"
 		return p, nil
 	case problem != nil:
 		return not("TemplateFailed", problem.Error())
 	case want.Spec.NodeName == "":
 		return not("NoNode", "no node uses it")
-	case next != nil && !MadeOf(next, i.Metadata.Name):
+	case next != nil && !IsMadeOf(next, i.Metadata.Name):
 		return not(reasonNameTaken, "the Device "+want.Metadata.Name+" was not made of this Instance and is left alone")
 	case next != nil && next.Metadata.DeletionTimestamp != nil:
 		p.Reason, p.Message = "Deleting", "the Device "+want.Metadata.Name+" is being deleted"
 		return p, nil
 	}
 	p.Name, p.Onboarded, p.Reason, p.Message = want.Metadata.Name, true, "Created", "the Device "+want.Metadata.Name+" was made of it"
-	if has != nil && p.Has != p.Name { // the template gives it another name
-		p.Delete = []string{p.Has}
+	if has != nil && p.Existing != p.Name { // the template gives it another name
+		p.Delete = []string{p.Existing}
 	}
-	if next == nil || !Edited(next) {
+	if next == nil || !IsEdited(next) {
 		p.Device, p.Exists = want, next != nil
 	}
 	return p, nil
 }
 
-// Merge brings a Device up to date with what its template makes. Desired values are given once, and other fields of its metadata are left
+// MergeDevice brings a Device up to date with what its template makes. Desired values are given once, and other fields of its metadata are left
 // alone.
-func Merge(d, want *resource.Device) {
+func MergeDevice(d, want *resource.Device) {
 	d.Spec.DeviceModelRef, d.Spec.Protocol, d.Spec.NodeName = want.Spec.DeviceModelRef, want.Spec.Protocol, want.Spec.NodeName
 	with := func(has, want map[string]string) map[string]string {
 		out := maps.Clone(has)
@@ -512,19 +512,19 @@ func Merge(d, want *resource.Device) {
 	d.Metadata.OwnerReferences = want.Metadata.OwnerReferences
 }
 
-// MadeOf says whether a Device was made of an Instance, which may have been another one of the same name.
-func MadeOf(d *resource.Device, instance string) bool {
+// IsMadeOf says whether a Device was made of an Instance, which may have been another one of the same name.
+func IsMadeOf(d *resource.Device, instance string) bool {
 	return d.Metadata.Annotations[instanceAnnotation] == instance
 }
 
-// Edited says whether anybody has changed the spec of a Device since it was made of an Instance. Desired values are no edit.
-func Edited(d *resource.Device) bool {
-	return d.Metadata.Annotations[appliedAnnotation] != applied(d.Spec)
+// IsEdited says whether anybody has changed the spec of a Device since it was made of an Instance. Desired values are no edit.
+func IsEdited(d *resource.Device) bool {
+	return d.Metadata.Annotations[appliedAnnotation] != appliedHash(d.Spec)
 }
 
-func applied(s resource.DeviceSpec) string {
+func appliedHash(s resource.DeviceSpec) string {
 	s.Desired, s.DesiredUntil = nil, nil
-	hash, _ := hashOf(s) // texts and numbers
+	hash, _ := hashJSON(s) // texts and numbers
 	return hash
 }
 
@@ -533,8 +533,8 @@ func CheckTemplate(t *resource.DeviceTemplate) error {
 	return templates.Check(t, "spec.deviceTemplate")
 }
 
-// deviceOf is the Device that a template makes of an Instance; nil, without a problem: there is no template.
-func deviceOf(t *resource.DeviceTemplate, i *resource.Instance) (d *resource.Device, problem error) {
+// expandDevice is the Device that a template makes of an Instance; nil, without a problem: there is no template.
+func expandDevice(t *resource.DeviceTemplate, i *resource.Instance) (d *resource.Device, problem error) {
 	if t == nil {
 		return nil, nil //nolint:nilnil // it makes none
 	}
@@ -542,7 +542,7 @@ func deviceOf(t *resource.DeviceTemplate, i *resource.Instance) (d *resource.Dev
 	if properties == nil {
 		properties = map[string]string{}
 	}
-	node := UserOf(i)
+	node := DeviceNode(i)
 	out, err := templates.Expand(t, map[string]any{
 		"id": i.Spec.ID, "name": i.Metadata.Name, "configuration": i.Spec.ConfigurationName, "node": node, "shared": i.Spec.Shared, "properties": properties,
 	}, "spec.deviceTemplate", "Instance "+i.Metadata.Name)
@@ -568,7 +568,7 @@ func deviceOf(t *resource.DeviceTemplate, i *resource.Instance) (d *resource.Dev
 		}
 		maps.Copy(d.Metadata.Annotations, m.Annotations)
 	}
-	d.Metadata.Annotations[instanceAnnotation], d.Metadata.Annotations[appliedAnnotation] = i.Metadata.Name, applied(d.Spec)
+	d.Metadata.Annotations[instanceAnnotation], d.Metadata.Annotations[appliedAnnotation] = i.Metadata.Name, appliedHash(d.Spec)
 	if !topics.ValidName(d.Metadata.Name) {
 		return nil, fmt.Errorf("spec.deviceTemplate.metadata.name: %.80q: must be %s", d.Metadata.Name, topics.NameRule())
 	}
@@ -578,11 +578,11 @@ func deviceOf(t *resource.DeviceTemplate, i *resource.Instance) (d *resource.Dev
 	return d, nil
 }
 
-// HandlerState is what the nodes of an Order say of its handler.
-type HandlerState struct {
-	Reports map[string]resource.HandlerReport // by node
-	Finding map[string]int                    // how many devices a node sees
-	Beyond  map[string]int                    // how many more it reports than count
+// HandlerReports is what the nodes of an Order say of its handler.
+type HandlerReports struct {
+	Reports      map[string]resource.HandlerReport // by node
+	DeviceCounts map[string]int                    // how many devices a node sees
+	ExcessCounts map[string]int                    // how many more it reports than count
 	// Discovers are the nodes that run edgediscovery: it has a presence, or says something of a handler for any Configuration. The others are expected
 	// to have a handler only if they were Selected.
 	Discovers map[string]bool
@@ -590,21 +590,21 @@ type HandlerState struct {
 }
 
 // HandlerConditions are HandlerReady and DetailsAccepted of a Configuration.
-func HandlerConditions(list []resource.Condition, of resource.Meta, o Order, s HandlerState, now time.Time) []resource.Condition {
+func HandlerConditions(list []resource.Condition, of resource.Meta, o Order, s HandlerReports, now time.Time) []resource.Condition {
 	var missing, failing, refused, accepted, beyond []string
 	why, expected := "", 0
 	for _, node := range o.Nodes {
 		r, has := s.Reports[node]
 		current := r.Version == "" || r.Version == o.Request.Version
-		if !has && s.Finding[node] == 0 && !s.Selected && !s.Discovers[node] {
+		if !has && s.DeviceCounts[node] == 0 && !s.Selected && !s.Discovers[node] {
 			continue
 		}
 		expected++
-		if s.Beyond[node] > 0 {
+		if s.ExcessCounts[node] > 0 {
 			beyond = append(beyond, node)
 		}
 		switch {
-		case !has && s.Finding[node] > 0: // a discoverer that doesn't say anything of itself
+		case !has && s.DeviceCounts[node] > 0: // a discoverer that doesn't say anything of itself
 			accepted = append(accepted, node)
 		case !has || r.State == resource.HandlerMissing:
 			missing = append(missing, node)
@@ -632,25 +632,25 @@ func HandlerConditions(list []resource.Condition, of resource.Meta, o Order, s H
 		}
 	case len(beyond) > 0:
 		ready, reason = false, "TooManyDevices"
-		message = fmt.Sprintf("more than %d devices are reported by %s: the others are left out, %d by %s", maxFound, objects.JoinFirst(beyond), s.Beyond[beyond[0]], beyond[0])
+		message = fmt.Sprintf("more than %d devices are reported by %s: the others are left out, %d by %s", maxSightings, objects.JoinFirst(beyond), s.ExcessCounts[beyond[0]], beyond[0])
 	case len(missing) > 0:
 		ready, reason = false, "NoHandler"
 		message = fmt.Sprintf("%d of %d nodes have no handler %s: %s", len(missing), expected, o.Request.Handler, objects.JoinFirst(missing))
 	}
-	list = set(list, of, now, resource.ConditionHandlerReady, ready, reason, message)
+	list = setCondition(list, of, now, resource.ConditionHandlerReady, ready, reason, message)
 	switch {
 	case len(refused) > 0:
-		return set(list, of, now, resource.ConditionDetailsAccepted, false, "Refused", "refused on "+objects.JoinFirst(refused)+": "+why)
+		return setCondition(list, of, now, resource.ConditionDetailsAccepted, false, "Refused", "refused on "+objects.JoinFirst(refused)+": "+why)
 	case len(accepted) > 0:
-		return set(list, of, now, resource.ConditionDetailsAccepted, true, "Accepted", "accepted on "+objects.JoinFirst(accepted))
+		return setCondition(list, of, now, resource.ConditionDetailsAccepted, true, "Accepted", "accepted on "+objects.JoinFirst(accepted))
 	}
 	return resource.SetCondition(list, resource.Condition{
 		Type: resource.ConditionDetailsAccepted, Status: "Unknown", Reason: "NoAnswer", Message: "no handler has answered yet", ObservedGeneration: of.Generation,
 	}, now)
 }
 
-// clean is a text of which a systemd unit or a name can be made.
-func clean(text string) string {
+// cleanName is a text of which a systemd unit or a name can be made.
+func cleanName(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
 			return r

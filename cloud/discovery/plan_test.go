@@ -41,28 +41,28 @@ func TestFailover(t *testing.T) {
 			c := &resource.Configuration{Metadata: resource.Meta{Name: "cams", Namespace: "default", UID: "u"}}
 			c.Spec.Failover, c.Spec.DeviceTemplate = test.policy, &resource.DeviceTemplate{}
 			s := discovery.InstanceState{
-				Name: "cams-1", Configuration: c, Hosts: map[string]discovery.Host{}, Since: epoch.Add(test.since - time.Hour), Now: epoch,
-				Seen: []discovery.Sighting{{Node: "n1", Device: resource.DiscoveredDevice{ID: "1", Shared: !test.local}}},
+				Name: "cams-1", Configuration: c, Hosts: map[string]discovery.HostState{}, HubStarted: epoch.Add(test.since - time.Hour), Now: epoch,
+				Sightings: []discovery.Sighting{{Node: "n1", Device: resource.DiscoveredDevice{ID: "1", Shared: !test.local}}},
 			}
 			if test.since > 0 {
-				s.Since = epoch.Add(test.since)
+				s.HubStarted = epoch.Add(test.since)
 			}
 			i := discovery.PlanInstance(s).Instance
-			require.Equal(t, "n1", discovery.UserOf(i))
+			require.Equal(t, "n1", discovery.DeviceNode(i))
 			if !test.local {
-				s.Seen = append(s.Seen, discovery.Sighting{Node: "n2", Device: resource.DiscoveredDevice{ID: "1", Shared: true}})
+				s.Sightings = append(s.Sightings, discovery.Sighting{Node: "n2", Device: resource.DiscoveredDevice{ID: "1", Shared: true}})
 			}
 			for node, at := range test.offline {
-				s.Hosts[node] = discovery.Host{Offline: epoch.Add(at)}
+				s.Hosts[node] = discovery.HostState{Offline: epoch.Add(at)}
 			}
 			s.Instance, s.Now = i, epoch.Add(test.now)
 			p := discovery.PlanInstance(s)
-			require.Equal(t, test.want, discovery.UserOf(p.Instance))
+			require.Equal(t, test.want, discovery.DeviceNode(p.Instance))
 			require.Equal(t, test.again, p.Again)
 			s.Instance = p.Instance
 			require.Equal(t, p.Instance.Spec, discovery.PlanInstance(s).Instance.Spec, "it is stable")
 			s.Hosts = nil // all are back
-			require.Equal(t, test.want, discovery.UserOf(discovery.PlanInstance(s).Instance), "it doesn't go back")
+			require.Equal(t, test.want, discovery.DeviceNode(discovery.PlanInstance(s).Instance), "it doesn't go back")
 		})
 	}
 }
@@ -75,13 +75,13 @@ func TestSlotsProperties(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	slots := map[string]string{}
 	for range 5000 {
-		var nodes []discovery.Candidate
+		var nodes []discovery.SlotCandidate
 		for i := range 6 {
 			if r.IntN(3) > 0 {
-				c := discovery.Candidate{Node: fmt.Sprint("n", i), Offline: r.IntN(3) == 0}
+				c := discovery.SlotCandidate{Node: fmt.Sprint("n", i), Offline: r.IntN(3) == 0}
 				c.Yields = c.Offline && r.IntN(2) == 0
 				if c.Yields {
-					c.In = time.Duration(r.IntN(3))
+					c.YieldsIn = time.Duration(r.IntN(3))
 				}
 				nodes = append(nodes, c)
 			}
@@ -89,7 +89,7 @@ func TestSlotsProperties(t *testing.T) {
 		capacity := 1 + r.IntN(4)
 		before := slots
 		var again time.Duration
-		slots, again = discovery.Slots("x", capacity, before, nodes)
+		slots, again = discovery.AssignSlots("x", capacity, before, nodes)
 		require.Len(t, slots, capacity)
 		had, has := map[string]bool{}, map[string]bool{}
 		for i := range capacity {
@@ -110,9 +110,9 @@ func TestSlotsProperties(t *testing.T) {
 				require.False(t, has[c.Node], "%v got a slot", c)
 			}
 			waits = waits || !c.Offline && !has[c.Node]
-			over = over || c.Yields && c.In == 0 && has[c.Node]
-			if c.Yields && has[c.Node] && (soonest == 0 || c.In < soonest) {
-				soonest = c.In
+			over = over || c.Yields && c.YieldsIn == 0 && has[c.Node]
+			if c.Yields && has[c.Node] && (soonest == 0 || c.YieldsIn < soonest) {
+				soonest = c.YieldsIn
 			}
 			delete(has, c.Node)
 		}
@@ -131,7 +131,7 @@ func TestNoAnswerYetIsSaidOnce(t *testing.T) {
 	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	var list []resource.Condition
 	for i := range 2 {
-		list = discovery.HandlerConditions(list, resource.Meta{}, discovery.Order{}, discovery.HandlerState{}, began.Add(time.Duration(i)*time.Hour))
+		list = discovery.HandlerConditions(list, resource.Meta{}, discovery.Order{}, discovery.HandlerReports{}, began.Add(time.Duration(i)*time.Hour))
 	}
 	require.Len(t, list, 2)
 	require.Equal(t, resource.Condition{
@@ -144,15 +144,15 @@ func TestHandlerReadySpeaksOfNodesThatRunEdgediscovery(t *testing.T) {
 	order := discovery.Order{Nodes: []string{"n1", "n2", "n3"}, Request: resource.DiscoveryRequest{Handler: "onvif"}}
 	accepted, failing := resource.HandlerReport{State: resource.HandlerAccepted}, resource.HandlerReport{State: resource.HandlerFailing, Message: "it has stalled"}
 	for name, c := range map[string]struct {
-		state discovery.HandlerState
+		state discovery.HandlerReports
 		want  string
 	}{
-		"nobody":        {discovery.HandlerState{}, "NoHandler: no node has a handler onvif: none of 3 runs edgediscovery"},
-		"one does":      {discovery.HandlerState{Reports: map[string]resource.HandlerReport{"n1": accepted}, Discovers: map[string]bool{"n1": true}}, "Ready: all 1 nodes have the handler onvif"},
-		"for others":    {discovery.HandlerState{Reports: map[string]resource.HandlerReport{"n1": accepted}, Discovers: map[string]bool{"n1": true, "n2": true}}, "NoHandler: 1 of 2 nodes have no handler onvif: n2"},
-		"selected":      {discovery.HandlerState{Reports: map[string]resource.HandlerReport{"n1": accepted}, Selected: true}, "NoHandler: 2 of 3 nodes have no handler onvif: n2, n3"},
-		"only devices":  {discovery.HandlerState{Finding: map[string]int{"n3": 1}}, "Ready: all 1 nodes have the handler onvif"},
-		"failing first": {discovery.HandlerState{Reports: map[string]resource.HandlerReport{"n1": failing}, Selected: true}, "Failing: the handler onvif fails on n1: it has stalled; 2 of 3 nodes have none: n2, n3"},
+		"nobody":        {discovery.HandlerReports{}, "NoHandler: no node has a handler onvif: none of 3 runs edgediscovery"},
+		"one does":      {discovery.HandlerReports{Reports: map[string]resource.HandlerReport{"n1": accepted}, Discovers: map[string]bool{"n1": true}}, "Ready: all 1 nodes have the handler onvif"},
+		"for others":    {discovery.HandlerReports{Reports: map[string]resource.HandlerReport{"n1": accepted}, Discovers: map[string]bool{"n1": true, "n2": true}}, "NoHandler: 1 of 2 nodes have no handler onvif: n2"},
+		"selected":      {discovery.HandlerReports{Reports: map[string]resource.HandlerReport{"n1": accepted}, Selected: true}, "NoHandler: 2 of 3 nodes have no handler onvif: n2, n3"},
+		"only devices":  {discovery.HandlerReports{DeviceCounts: map[string]int{"n3": 1}}, "Ready: all 1 nodes have the handler onvif"},
+		"failing first": {discovery.HandlerReports{Reports: map[string]resource.HandlerReport{"n1": failing}, Selected: true}, "Failing: the handler onvif fails on n1: it has stalled; 2 of 3 nodes have none: n2, n3"},
 	} {
 		list := discovery.HandlerConditions(nil, resource.Meta{}, order, c.state, time.Now())
 		require.Equal(t, c.want, list[0].Reason+": "+list[0].Message, name)

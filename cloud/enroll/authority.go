@@ -48,8 +48,8 @@ const (
 	stateName         = "authority.json"
 	authorityValidity = 10 * 365 * 24 * time.Hour
 	serverValidity    = 90 * 24 * time.Hour
-	// skew is how far in the past a certificate begins, so that a clock that is a little slow takes it.
-	skew = time.Hour
+	// clockSkew is how far in the past a certificate begins, so that a clock that is a little slow takes it.
+	clockSkew = time.Hour
 )
 
 // AuthorityOptions are what an Authority is made from.
@@ -74,20 +74,20 @@ type Authority struct {
 	o       AuthorityOptions
 	revoked *Revocations
 
-	mu      sync.Mutex
-	signers []signer // trusted, the oldest first; the last one signs nodes' certificates
-	made    []int    // the numbers of all that the hub has made
-	until   map[int]time.Time
-	server  *serverPair
-	configs map[string]*tls.Config // made for the server certificate that there is
+	mu           sync.Mutex
+	signers      []signer // trusted, the oldest first; the last one signs nodes' certificates
+	numbers      []int    // the numbers of all that the hub has made
+	trustedUntil map[int]time.Time
+	server       *serverPair
+	configs      map[string]*tls.Config // made for the server certificate that there is
 }
 
 // signer is an authority's certificate and key.
 type signer struct {
-	number int
-	cert   *x509.Certificate
-	key    crypto.Signer
-	also   []*x509.Certificate // trusted as well
+	number      int
+	cert        *x509.Certificate
+	key         crypto.Signer
+	alsoTrusted []*x509.Certificate // trusted as well
 }
 
 type serverPair struct {
@@ -96,8 +96,8 @@ type serverPair struct {
 	from, renew time.Time
 }
 
-// state is what authority.json holds.
-type state struct {
+// authorityState is what authority.json holds.
+type authorityState struct {
 	// Until says when an authority that was replaced is no longer trusted.
 	Until map[int]time.Time `json:"until,omitempty"`
 }
@@ -108,7 +108,7 @@ func OpenAuthority(o AuthorityOptions) (*Authority, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	a := &Authority{o: o, until: map[int]time.Time{}, configs: map[string]*tls.Config{}}
+	a := &Authority{o: o, trustedUntil: map[int]time.Time{}, configs: map[string]*tls.Config{}}
 	if err := os.MkdirAll(a.dir(), 0o700); err != nil {
 		return nil, err
 	}
@@ -126,20 +126,20 @@ func OpenAuthority(o AuthorityOptions) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.revoked.noted = a.noteRevoked
+	a.revoked.onRevoked = a.recordRevocation
 	if o.Cert != "" {
 		err = a.readGiven()
 	} else {
 		err = a.readOwn()
 	}
 	if err == nil {
-		err = a.note(ctx)
+		err = a.writeRecord(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
 	newest := a.signers[len(a.signers)-1].cert
-	if now := a.wall(); now.Before(newest.NotBefore) || now.Before(a.signers[0].cert.NotBefore) {
+	if now := a.wallClock(); now.Before(newest.NotBefore) || now.Before(a.signers[0].cert.NotBefore) {
 		o.Log.Error().Time("begins", newest.NotBefore).Time("now", now).Msg("the hub's authority is not valid yet, so no node can connect: set this host's clock")
 	}
 	if left := newest.NotAfter.Sub(o.Now()); left < 180*24*time.Hour {
@@ -148,8 +148,8 @@ func OpenAuthority(o AuthorityOptions) (*Authority, error) {
 	return a, nil
 }
 
-// wall is the time as the host's clock shows it, without the monotonic reading by which a clock that was set would go unnoticed.
-func (a *Authority) wall() time.Time { return a.o.Now().Round(0) }
+// wallClock is the time as the host's clock shows it, without the monotonic reading by which a clock that was set would go unnoticed.
+func (a *Authority) wallClock() time.Time { return a.o.Now().Round(0) }
 
 func (a *Authority) dir() string { return filepath.Join(a.o.Dir, DirName) }
 
@@ -159,7 +159,7 @@ func (a *Authority) readGiven() error {
 	if err != nil {
 		return fmt.Errorf("auth.authority.cert: %w", err)
 	}
-	s := signer{number: 1, cert: certs[0], also: certs[1:]}
+	s := signer{number: 1, cert: certs[0], alsoTrusted: certs[1:]}
 	if s.key, err = readKey(a.o.Key); err != nil {
 		return fmt.Errorf("auth.authority.key: %w", err)
 	}
@@ -176,7 +176,7 @@ func (a *Authority) readOwn() error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	var st state
+	var st authorityState
 	switch {
 	case err != nil:
 		err = datadir.WriteFile(filepath.Join(a.dir(), stateName), []byte("{}\n"))
@@ -192,33 +192,33 @@ func (a *Authority) readOwn() error {
 		return err
 	}
 	for _, s := range a.signers {
-		a.made = append(a.made, s.number)
+		a.numbers = append(a.numbers, s.number)
 		if until, ends := st.Until[s.number]; ends {
-			a.until[s.number] = until
+			a.trustedUntil[s.number] = until
 		}
 	}
 	if len(a.signers) == 0 {
-		s, err := a.make(1)
+		s, err := a.makeSigner(1)
 		if err != nil {
 			return err
 		}
-		a.signers, a.made = []signer{s}, []int{s.number}
+		a.signers, a.numbers = []signer{s}, []int{s.number}
 		a.o.Log.Info().Str("fingerprint", resource.Fingerprint(s.cert.Raw)).Msg("the hub's authority was made")
 	}
 	for _, s := range a.signers[:len(a.signers)-1] {
-		if _, ends := a.until[s.number]; !ends { // it was written before the one that followed was made
+		if _, ends := a.trustedUntil[s.number]; !ends { // it was written before the one that followed was made
 			return fmt.Errorf("%s/%s is an older copy: it doesn't say until when authority %d is trusted, which was replaced; take it from a backup, or restore the whole backup", DirName, stateName, s.number)
 		}
 	}
-	a.drop()
+	a.dropExpired()
 	return nil
 }
 
-// noteRevoked writes into the record that there was another revocation. If it can't, an older copy of the list would not be noticed.
-func (a *Authority) noteRevoked() {
+// recordRevocation writes into the record that there was another revocation. If it can't, an older copy of the list would not be noticed.
+func (a *Authority) recordRevocation() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if err := a.note(context.Background()); err != nil {
+	if err := a.writeRecord(context.Background()); err != nil {
 		a.o.Log.Warn().Err(err).Msg("the record of the authority's files could not be written: an older copy of " + revokedName + " would not be noticed")
 	}
 }
@@ -329,9 +329,9 @@ func readKey(name string) (crypto.Signer, error) {
 	return nil, fmt.Errorf("%s holds no private key in PEM", filepath.Base(name))
 }
 
-// make makes an authority and its files, the key first, because a certificate without its key is useless. A key that is there already
+// makeSigner makes an authority and its files, the key first, because a certificate without its key is useless. A key that is there already
 // stays, and gets the certificate: it is of an authority that was not made to the end.
-func (a *Authority) make(number int) (s signer, err error) {
+func (a *Authority) makeSigner(number int) (s signer, err error) {
 	base := filepath.Join(a.dir(), strconv.Itoa(number))
 	key, err := readKey(base + ".key")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -342,7 +342,7 @@ func (a *Authority) make(number int) (s signer, err error) {
 	}
 	now := a.o.Now()
 	template := &x509.Certificate{
-		SerialNumber: serialAt(now.UnixMilli()), NotBefore: now.Add(-skew).UTC(), NotAfter: now.Add(authorityValidity).UTC(),
+		SerialNumber: serialAt(now.UnixMilli()), NotBefore: now.Add(-clockSkew).UTC(), NotAfter: now.Add(authorityValidity).UTC(),
 		Subject: pkix.Name{CommonName: fmt.Sprintf("Edgebus authority %d of %s", number, hostName())},
 		IsCA:    true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	}
@@ -396,7 +396,7 @@ func issuedAt(cert *x509.Certificate) (ms int64, ok bool) {
 }
 
 // Sign makes a node's certificate for a public key. revoked is the node's revocation (Revocations.at) that was known when
-// it was decided that the node gets one: if it was revoked since then, it gets none. of says which Node it is for: see originOf.
+// it was decided that the node gets one: if it was revoked since then, it gets none. of says which Node it is for: see nodeURI.
 func (a *Authority) Sign(node string, public crypto.PublicKey, revoked int64, of ...*url.URL) (*x509.Certificate, error) {
 	ms, err := a.revoked.issue(node, revoked)
 	if err != nil {
@@ -416,7 +416,7 @@ func (a *Authority) sign(ms int64, subject pkix.Name, public crypto.PublicKey, v
 	a.mu.Unlock()
 	now := a.o.Now()
 	template := &x509.Certificate{
-		SerialNumber: serialAt(ms), NotBefore: now.Add(-skew).UTC(), NotAfter: earlier(now.Add(validity), s.cert.NotAfter).UTC(),
+		SerialNumber: serialAt(ms), NotBefore: now.Add(-clockSkew).UTC(), NotAfter: earlierTime(now.Add(validity), s.cert.NotAfter).UTC(),
 		Subject:  subject,
 		URIs:     of,
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, BasicConstraintsValid: true,
@@ -428,7 +428,7 @@ func (a *Authority) sign(ms int64, subject pkix.Name, public crypto.PublicKey, v
 	return x509.ParseCertificate(der)
 }
 
-func earlier(a, b time.Time) time.Time {
+func earlierTime(a, b time.Time) time.Time {
 	if b.Before(a) {
 		return b
 	}
@@ -439,7 +439,7 @@ func earlier(a, b time.Time) time.Time {
 func (a *Authority) Certificates() []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.drop()
+	a.dropExpired()
 	return encodeCertificates(a.trusted()...)
 }
 
@@ -447,25 +447,25 @@ func (a *Authority) Certificates() []byte {
 func (a *Authority) Pin() [sha256.Size]byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.drop()
+	a.dropExpired()
 	return sha256.Sum256(a.signers[0].cert.Raw)
 }
 
 func (a *Authority) trusted() (ders [][]byte) {
 	for _, s := range a.signers {
 		ders = append(ders, s.cert.Raw)
-		for _, c := range s.also {
+		for _, c := range s.alsoTrusted {
 			ders = append(ders, c.Raw)
 		}
 	}
 	return ders
 }
 
-// drop removes authorities that are no longer trusted. The caller holds the lock, or has not shared the Authority yet.
-func (a *Authority) drop() {
-	now := a.wall()
+// dropExpired removes authorities that are no longer trusted. The caller holds the lock, or has not shared the Authority yet.
+func (a *Authority) dropExpired() {
+	now := a.wallClock()
 	for len(a.signers) > 1 {
-		until, ends := a.until[a.signers[0].number]
+		until, ends := a.trustedUntil[a.signers[0].number]
 		if !ends || now.Before(until) {
 			return
 		}
@@ -485,16 +485,16 @@ func (a *Authority) Rotate(overlap time.Duration) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.drop()
+	a.dropExpired()
 	if len(a.signers) > 1 {
-		return resource.Errorf(resource.Conflict, "", "the last rotation is not over: the authority that it replaced is trusted until %s", resource.Time(a.until[a.signers[0].number]))
+		return resource.Errorf(resource.Conflict, "", "the last rotation is not over: the authority that it replaced is trusted until %s", resource.FormatTime(a.trustedUntil[a.signers[0].number]))
 	}
 	old := a.signers[0].number
-	until := a.wall().Add(overlap).UTC()
+	until := a.wallClock().Add(overlap).UTC()
 	// Authorities that were replaced before stay in it: their files still exist, and would be trusted again after a restart.
-	ends := maps.Clone(a.until)
+	ends := maps.Clone(a.trustedUntil)
 	ends[old] = until
-	text, err := json.MarshalIndent(state{Until: ends}, "", "  ")
+	text, err := json.MarshalIndent(authorityState{Until: ends}, "", "  ")
 	if err != nil {
 		return err
 	}
@@ -502,14 +502,14 @@ func (a *Authority) Rotate(overlap time.Duration) error {
 	if err := datadir.WriteFile(filepath.Join(a.dir(), stateName), text); err != nil {
 		return err
 	}
-	s, err := a.make(old + 1)
+	s, err := a.makeSigner(old + 1)
 	if err != nil {
 		return err
 	}
-	a.signers, a.made, a.until = append(a.signers, s), append(a.made, s.number), ends
+	a.signers, a.numbers, a.trustedUntil = append(a.signers, s), append(a.numbers, s.number), ends
 	clear(a.configs)
 	a.o.Log.Info().Str("fingerprint", resource.Fingerprint(s.cert.Raw)).Time("overlap_until", until).Msg("the authority was rotated")
-	return a.note(context.Background())
+	return a.writeRecord(context.Background())
 }
 
 // AuthorityStatus is one authority as it is shown.
@@ -528,14 +528,14 @@ type AuthorityStatus struct {
 func (a *Authority) Status() (list []AuthorityStatus) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.drop()
+	a.dropExpired()
 	for i, s := range a.signers {
 		st := AuthorityStatus{
-			Fingerprint: resource.Fingerprint(s.cert.Raw), Expires: resource.Time(s.cert.NotAfter),
+			Fingerprint: resource.Fingerprint(s.cert.Raw), Expires: resource.FormatTime(s.cert.NotAfter),
 			SignsNodes: i == len(a.signers)-1, SignsHub: i == 0, Certificate: string(encodeCertificates(s.cert.Raw)),
 		}
-		if until, ends := a.until[s.number]; ends {
-			st.Until = resource.Time(until)
+		if until, ends := a.trustedUntil[s.number]; ends {
+			st.Until = resource.FormatTime(until)
 		}
 		list = append(list, st)
 	}
@@ -556,8 +556,8 @@ func (a *Authority) TLS(clientCA []byte, protocols ...string) *tls.Config {
 func (a *Authority) config(at string, clientCA []byte, protocols []string) (*tls.Config, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.drop()
-	if now := a.wall(); a.server == nil || now.Before(a.server.from) || !now.Before(a.server.renew) {
+	a.dropExpired()
+	if now := a.wallClock(); a.server == nil || now.Before(a.server.from) || !now.Before(a.server.renew) {
 		if err := a.signServer(); err != nil {
 			return nil, err
 		}
@@ -584,28 +584,28 @@ func (a *Authority) signServer() error {
 	if err != nil {
 		return err
 	}
-	s, now := a.signers[0], a.wall()
+	s, now := a.signers[0], a.wallClock()
 	template := &x509.Certificate{
-		SerialNumber: serialAt(now.UnixMilli()), NotBefore: now.Add(-skew).UTC(), NotAfter: earlier(now.Add(serverValidity), s.cert.NotAfter).UTC(),
+		SerialNumber: serialAt(now.UnixMilli()), NotBefore: now.Add(-clockSkew).UTC(), NotAfter: earlierTime(now.Add(serverValidity), s.cert.NotAfter).UTC(),
 		Subject:  pkix.Name{CommonName: "Edgebus hub"},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, BasicConstraintsValid: true,
 	}
-	template.DNSNames, template.IPAddresses = namesOf(a.o.Names)
+	template.DNSNames, template.IPAddresses = serverNames(a.o.Names)
 	der, err := x509.CreateCertificate(rand.Reader, template, s.cert, key.Public(), s.key)
 	if err != nil {
 		return err
 	}
 	chain := [][]byte{der, s.cert.Raw}
-	for _, c := range s.also {
+	for _, c := range s.alsoTrusted {
 		chain = append(chain, c.Raw)
 	}
 	a.server = &serverPair{certificate: tls.Certificate{Certificate: chain, PrivateKey: key}, from: template.NotBefore, renew: now.Add(template.NotAfter.Sub(now) * 2 / 3)}
 	return nil
 }
 
-// namesOf returns the names for the hub's certificate: the configured ones, or else those of the host, and those of the loopback
+// serverNames returns the names for the hub's certificate: the configured ones, or else those of the host, and those of the loopback
 // interface.
-func namesOf(given []string) (names []string, ips []net.IP) {
+func serverNames(given []string) (names []string, ips []net.IP) {
 	if len(given) == 0 {
 		given = append(given, hostName())
 		addrs, _ := net.InterfaceAddrs() // without them there are the names
@@ -633,9 +633,9 @@ func hostName() string {
 	return strings.ToLower(cmp.Or(name, "localhost"))
 }
 
-// Survey reads the authority in a data directory that no program uses, and changes nothing. r is the store in that directory; there is no
+// CheckAuthority reads the authority in a data directory that no program uses, and changes nothing. r is the store in that directory; there is no
 // authority if has is empty.
-func Survey(dataDir string, r store.Reader) (has string, err error) {
+func CheckAuthority(dataDir string, r store.Reader) (has string, err error) {
 	dir := filepath.Join(dataDir, DirName)
 	rec, _, err := readRecord(context.Background(), r)
 	_, gone := os.Stat(dir)

@@ -39,7 +39,7 @@ func (c *clock) pass(d time.Duration) {
 	c.at = c.at.Add(d)
 }
 
-func open(t *testing.T, dir string, c *clock, change ...func(*AuthorityOptions)) *Authority {
+func openTestAuthority(t *testing.T, dir string, c *clock, change ...func(*AuthorityOptions)) *Authority {
 	t.Helper()
 	o := AuthorityOptions{Dir: dir, Names: []string{"hub.example.org:9999", "192.0.2.1"}, NodeValidity: 90 * 24 * time.Hour, Log: zerolog.Nop(), Now: c.now}
 	for _, f := range change {
@@ -50,7 +50,7 @@ func open(t *testing.T, dir string, c *clock, change ...func(*AuthorityOptions))
 	return a
 }
 
-func served(t *testing.T, a *Authority) *x509.Certificate {
+func servedCertificate(t *testing.T, a *Authority) *x509.Certificate {
 	t.Helper()
 	c, err := a.TLS(nil).GetConfigForClient(&tls.ClientHelloInfo{})
 	require.NoError(t, err)
@@ -59,7 +59,7 @@ func served(t *testing.T, a *Authority) *x509.Certificate {
 	return leaf
 }
 
-func signed(t *testing.T, a *Authority, node string) *x509.Certificate {
+func signedCertificate(t *testing.T, a *Authority, node string) *x509.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -70,15 +70,15 @@ func signed(t *testing.T, a *Authority, node string) *x509.Certificate {
 
 func TestTheHubsCertificateIsRenewedBeforeItEnds(t *testing.T) {
 	c := &clock{at: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)}
-	a := open(t, t.TempDir(), c)
-	first := served(t, a)
+	a := openTestAuthority(t, t.TempDir(), c)
+	first := servedCertificate(t, a)
 	require.Equal(t, []string{"hub.example.org", "localhost"}, first.DNSNames)
 	require.NoError(t, first.VerifyHostname("192.0.2.1"))
 	require.NoError(t, first.VerifyHostname("127.0.0.1"))
 	c.pass(30 * 24 * time.Hour)
-	require.True(t, first.Equal(served(t, a)), "not before two thirds of its life")
+	require.True(t, first.Equal(servedCertificate(t, a)), "not before two thirds of its life")
 	c.pass(31 * 24 * time.Hour)
-	next := served(t, a)
+	next := servedCertificate(t, a)
 	require.False(t, first.Equal(next))
 	require.True(t, next.NotAfter.After(first.NotAfter))
 }
@@ -86,10 +86,10 @@ func TestTheHubsCertificateIsRenewedBeforeItEnds(t *testing.T) {
 // A clock that is set while the hub runs counts at once, in both directions.
 func TestACertificateIsMadeAnewWhenTheClockIsSet(t *testing.T) {
 	c := &clock{at: time.Now()} // with a monotonic reading, as of a running program
-	a := open(t, t.TempDir(), c)
+	a := openTestAuthority(t, t.TempDir(), c)
 	for _, set := range []time.Duration{400 * 24 * time.Hour, -300 * 24 * time.Hour, 0, 100 * 24 * time.Hour} {
 		c.pass(set)
-		cert, now := served(t, a), c.now().Round(0)
+		cert, now := servedCertificate(t, a), c.now().Round(0)
 		require.True(t, cert.NotBefore.Before(now) && cert.NotAfter.After(now), "after %s it is good from %s to %s", set, cert.NotBefore, cert.NotAfter)
 		require.Equal(t, a.server.renew, a.server.renew.Round(0), "a monotonic reading doesn't see that the clock is set")
 	}
@@ -97,17 +97,17 @@ func TestACertificateIsMadeAnewWhenTheClockIsSet(t *testing.T) {
 
 func TestAnAuthorityThatIsNotValidYetIsNamed(t *testing.T) {
 	c, dir := &clock{at: time.Now()}, t.TempDir()
-	open(t, dir, c)
+	openTestAuthority(t, dir, c)
 	c.pass(-48 * time.Hour)
 	var log bytes.Buffer
-	open(t, dir, c, func(o *AuthorityOptions) { o.Log = zerolog.New(&log) })
+	openTestAuthority(t, dir, c, func(o *AuthorityOptions) { o.Log = zerolog.New(&log) })
 	require.Contains(t, log.String(), "the hub's authority is not valid yet")
 }
 
 func TestAnAuthorityOutlivesARestart(t *testing.T) {
 	c, dir := &clock{at: time.Now()}, t.TempDir()
-	pin := open(t, dir, c).Pin()
-	require.Equal(t, pin, open(t, dir, c).Pin())
+	pin := openTestAuthority(t, dir, c).Pin()
+	require.Equal(t, pin, openTestAuthority(t, dir, c).Pin())
 	key := filepath.Join(dir, DirName, "1.key")
 	require.NoError(t, os.Chmod(key, 0o644))
 	_, err := OpenAuthority(AuthorityOptions{Dir: dir, Log: zerolog.Nop()})
@@ -119,41 +119,41 @@ func TestAnAuthorityOutlivesARestart(t *testing.T) {
 
 func TestAnAuthorityOfTheConfiguration(t *testing.T) {
 	c, dir := &clock{at: time.Now()}, t.TempDir()
-	pin := open(t, dir, c).Pin()
+	pin := openTestAuthority(t, dir, c).Pin()
 	file := filepath.Join(dir, DirName, "1")
-	given := open(t, t.TempDir(), c, func(o *AuthorityOptions) { o.Cert, o.Key = file+".pem", file+".key" })
+	given := openTestAuthority(t, t.TempDir(), c, func(o *AuthorityOptions) { o.Cert, o.Key = file+".pem", file+".key" })
 	require.Equal(t, pin, given.Pin())
 	require.ErrorIs(t, given.Rotate(time.Hour), resource.Conflict)
 	other := t.TempDir()
-	open(t, other, c)
+	openTestAuthority(t, other, c)
 	_, err := OpenAuthority(AuthorityOptions{Dir: t.TempDir(), Cert: file + ".pem", Key: filepath.Join(other, DirName, "1.key"), Log: zerolog.Nop()})
 	require.ErrorContains(t, err, "don't belong together")
 }
 
 func TestARotationOverlaps(t *testing.T) {
 	c, dir := &clock{at: time.Now()}, t.TempDir()
-	a := open(t, dir, c)
+	a := openTestAuthority(t, dir, c)
 	pin := a.Pin()
 	require.NoError(t, a.Rotate(time.Hour))
 	require.Equal(t, pin, a.Pin(), "the old one signs for the hub")
-	require.Contains(t, signed(t, a, "n1").Issuer.CommonName, "authority 2")
+	require.Contains(t, signedCertificate(t, a, "n1").Issuer.CommonName, "authority 2")
 	require.ErrorIs(t, a.Rotate(time.Hour), resource.Conflict)
-	a = open(t, dir, c)
+	a = openTestAuthority(t, dir, c)
 	require.Len(t, a.Status(), 2)
 	c.pass(time.Hour)
 	require.Len(t, a.Status(), 1)
 	require.NotEqual(t, pin, a.Pin())
-	require.Contains(t, served(t, a).Issuer.CommonName, "authority 2")
+	require.Contains(t, servedCertificate(t, a).Issuer.CommonName, "authority 2")
 }
 
 func TestRevocationIsByTheTimeOfMaking(t *testing.T) {
 	c, dir := &clock{at: time.Now()}, t.TempDir()
-	a := open(t, dir, c)
-	before, other := signed(t, a, "n1"), signed(t, a, "n2")
+	a := openTestAuthority(t, dir, c)
+	before, other := signedCertificate(t, a, "n1"), signedCertificate(t, a, "n2")
 	require.NoError(t, a.revoked.add("n1", "boss", false))
 	c.pass(-time.Hour) // the hub's clock is set back: what is signed now is later all the same
-	after := signed(t, a, "n1")
-	for _, r := range []*Revocations{a.revoked, open(t, dir, c).revoked} {
+	after := signedCertificate(t, a, "n1")
+	for _, r := range []*Revocations{a.revoked, openTestAuthority(t, dir, c).revoked} {
 		require.Contains(t, r.Why("n1", before), "were revoked at")
 		require.NotEmpty(t, r.Why("n1", nil))
 		require.Empty(t, r.Why("n1", after))
@@ -165,9 +165,9 @@ func TestRevocationIsByTheTimeOfMaking(t *testing.T) {
 
 func TestTheNoticeOfDecommissioningIsForTheCertificatesBeforeIt(t *testing.T) {
 	c, dir := &clock{at: time.Now()}, t.TempDir()
-	a := open(t, dir, c)
+	a := openTestAuthority(t, dir, c)
 	s := New(Options{Authority: a})
-	cert := signed(t, a, "n1")
+	cert := signedCertificate(t, a, "n1")
 	require.Empty(t, s.Notice(cert).Key)
 	require.NoError(t, a.revoked.add("n1", "boss", false))
 	require.Empty(t, s.Notice(cert).Key, "who was revoked may have been robbed, and keeps what it has")
@@ -180,55 +180,55 @@ func TestTheNoticeOfDecommissioningIsForTheCertificatesBeforeIt(t *testing.T) {
 	require.Equal(t, resource.Decommissioning{Node: "n1", Certificate: resource.Fingerprint(cert.Raw)}, d)
 	_, err = resource.ReadDecommissioning(n.Value, []*x509.Certificate{a.signers[1].cert})
 	require.ErrorIs(t, err, resource.Unauthorized)
-	require.Empty(t, s.Notice(signed(t, a, "n1")).Key, "it has joined again")
-	require.Empty(t, s.Notice(signed(t, a, "n2")).Key)
+	require.Empty(t, s.Notice(signedCertificate(t, a, "n1")).Key, "it has joined again")
+	require.Empty(t, s.Notice(signedCertificate(t, a, "n2")).Key)
 }
 
 // Only who was sent the notice has been told: a client of HTTPS that is refused has not.
 func TestARefusedRequestDoesNotTellANodeThatItWasDecommissioned(t *testing.T) {
 	c := new(clock)
-	a := open(t, t.TempDir(), c)
+	a := openTestAuthority(t, t.TempDir(), c)
 	s := New(Options{Authority: a, Log: zerolog.Nop()})
-	cert := signed(t, a, "n1")
+	cert := signedCertificate(t, a, "n1")
 	require.NoError(t, a.revoked.add("n1", "boss", true))
 	require.NotEmpty(t, s.Revoked("n1", cert))
-	require.Equal(t, refusal{"n1", false}, <-s.refused)
+	require.Equal(t, refusedNode{"n1", false}, <-s.refused)
 	require.NotEmpty(t, s.Notice(cert).Key)
-	require.Equal(t, refusal{"n1", true}, <-s.refused)
+	require.Equal(t, refusedNode{"n1", true}, <-s.refused)
 }
 
 func TestAnAuthorityThatWasReplacedIsNotTrustedAgainAfterTheNextRotationAndARestart(t *testing.T) {
 	c, dir := &clock{at: time.Now()}, t.TempDir()
-	a := open(t, dir, c)
+	a := openTestAuthority(t, dir, c)
 	for range 2 {
 		require.NoError(t, a.Rotate(time.Hour))
 		c.pass(time.Hour)
 		require.Len(t, a.Status(), 1)
 	}
-	a = open(t, dir, c)
+	a = openTestAuthority(t, dir, c)
 	require.Len(t, a.Status(), 1)
-	require.Contains(t, served(t, a).Issuer.CommonName, "authority 3")
+	require.Contains(t, servedCertificate(t, a).Issuer.CommonName, "authority 3")
 }
 
 func TestARevocationTakesCertificatesThatWereMadeWhileTheClockWasAhead(t *testing.T) {
 	for name, restart := range map[string]bool{"running": false, "restarted": true} {
 		t.Run(name, func(t *testing.T) {
 			c, dir := &clock{at: time.Now().Add(30 * time.Minute)}, t.TempDir()
-			a := open(t, dir, c)
-			ahead := signed(t, a, "n1")
+			a := openTestAuthority(t, dir, c)
+			ahead := signedCertificate(t, a, "n1")
 			c.pass(-30 * time.Minute) // the certificate is valid: it begins an hour before it was made
 			if restart {
-				a = open(t, dir, c)
+				a = openTestAuthority(t, dir, c)
 			}
 			require.NoError(t, a.revoked.add("n1", "", false))
 			require.NotEmpty(t, a.revoked.Why("n1", ahead))
-			require.Empty(t, a.revoked.Why("n1", signed(t, a, "n1")), "what is made after it is taken")
+			require.Empty(t, a.revoked.Why("n1", signedCertificate(t, a, "n1")), "what is made after it is taken")
 		})
 	}
 }
 
 func TestANodeThatIsRevokedWhileItsRequestIsHandledGetsNoCertificate(t *testing.T) {
-	a := open(t, t.TempDir(), &clock{at: time.Now()})
+	a := openTestAuthority(t, t.TempDir(), &clock{at: time.Now()})
 	known := a.revoked.at("n1")
 	require.NoError(t, a.revoked.add("n1", "", false))
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -238,9 +238,9 @@ func TestANodeThatIsRevokedWhileItsRequestIsHandledGetsNoCertificate(t *testing.
 }
 
 func TestOnlyTheCertificateOfTheSignInIsRenewed(t *testing.T) {
-	a := open(t, t.TempDir(), &clock{at: time.Now()})
+	a := openTestAuthority(t, t.TempDir(), &clock{at: time.Now()})
 	s := &Service{o: Options{Authority: a, Log: zerolog.Nop()}}
-	cert := signed(t, a, "n1")
+	cert := signedCertificate(t, a, "n1")
 	csr := resource.CSR{PublicKey: cert.PublicKey}
 	_, err := s.renew("n1", broker.Identity{CertExpires: cert.NotAfter}, csr)
 	require.ErrorIs(t, err, resource.Forbidden, "it signed in with a password, and showed some certificate besides")
@@ -253,21 +253,21 @@ func TestOnlyTheCertificateOfTheSignInIsRenewed(t *testing.T) {
 
 func TestARestoreTakesOverWhatCameAfterTheBackup(t *testing.T) {
 	c, dir := &clock{at: time.Now()}, t.TempDir()
-	a := open(t, dir, c)
-	cert := signed(t, a, "n1")
+	a := openTestAuthority(t, dir, c)
+	cert := signedCertificate(t, a, "n1")
 	backup := t.TempDir()
 	require.NoError(t, os.CopyFS(filepath.Join(backup, DirName), os.DirFS(filepath.Join(dir, DirName))))
 	require.NoError(t, a.revoked.add("n1", "", false))
 	require.NoError(t, a.Rotate(time.Hour))
-	require.NoError(t, Merge(dir, backup))
-	restored := open(t, backup, c)
+	require.NoError(t, MergeRestored(dir, backup))
+	restored := openTestAuthority(t, backup, c)
 	require.NotEmpty(t, restored.revoked.Why("n1", cert))
 	require.Len(t, restored.Status(), 2)
 
 	foreign := t.TempDir()
-	require.NoError(t, open(t, foreign, c).revoked.add("n2", "", false))
-	require.NoError(t, Merge(foreign, backup))
-	require.Empty(t, open(t, backup, c).revoked.Why("n2", nil), "another hub's data says nothing here")
+	require.NoError(t, openTestAuthority(t, foreign, c).revoked.add("n2", "", false))
+	require.NoError(t, MergeRestored(foreign, backup))
+	require.Empty(t, openTestAuthority(t, backup, c).revoked.Why("n2", nil), "another hub's data says nothing here")
 
 	require.NoError(t, os.WriteFile(filepath.Join(backup, DirName, revokedName), []byte("{"), 0o600))
 	_, err := OpenAuthority(AuthorityOptions{Dir: backup, Log: zerolog.Nop()})
@@ -296,16 +296,16 @@ func TestAnAuthorityThatIsLostIsNotMadeAgain(t *testing.T) {
 						o.Cert, o.Key = filepath.Join(dir, "other", DirName, "1.pem"), filepath.Join(dir, "other", DirName, "1.key")
 					}
 				}
-				open(t, filepath.Join(dir, "other"), c)
-				a := open(t, dir, c, with)
-				cert := signed(t, a, "n1")
+				openTestAuthority(t, filepath.Join(dir, "other"), c)
+				a := openTestAuthority(t, dir, c, with)
+				cert := signedCertificate(t, a, "n1")
 				switch name {
 				case "during a rotation":
 					require.NoError(t, a.Rotate(time.Hour))
 				case "with a revocation":
 					require.NoError(t, a.revoked.add("n1", "", false))
 				}
-				has, err := Survey(dir, st)
+				has, err := CheckAuthority(dir, st)
 				require.NoError(t, err)
 				require.Contains(t, has, "revoked nodes")
 
@@ -317,14 +317,14 @@ func TestAnAuthorityThatIsLostIsNotMadeAgain(t *testing.T) {
 				for range 2 {
 					_, err = OpenAuthority(o)
 					require.ErrorContains(t, err, named)
-					_, err = Survey(dir, st)
+					_, err = CheckAuthority(dir, st)
 					require.ErrorContains(t, err, named)
 				}
 				if file == "" {
 					require.NoError(t, os.Remove(lost)) // the hub has made the directory, and nothing in it
 				}
 				require.NoError(t, os.Rename(aside, lost))
-				again := open(t, dir, c, with)
+				again := openTestAuthority(t, dir, c, with)
 				require.Equal(t, a.Status(), again.Status())
 				require.Equal(t, a.revoked.Why("n1", cert), again.revoked.Why("n1", cert))
 			})
@@ -334,12 +334,12 @@ func TestAnAuthorityThatIsLostIsNotMadeAgain(t *testing.T) {
 
 func TestAKeyIsNeverWrittenOver(t *testing.T) {
 	c, dir := &clock{at: time.Now()}, t.TempDir()
-	open(t, dir, c)
+	openTestAuthority(t, dir, c)
 	key := filepath.Join(dir, DirName, "1.key")
 	before, err := os.ReadFile(key)
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(filepath.Join(dir, DirName, "1.pem"))) // as after a kill between the two, at the first start
-	open(t, dir, c)
+	openTestAuthority(t, dir, c)
 	after, err := os.ReadFile(key)
 	require.NoError(t, err)
 	require.Equal(t, before, after)

@@ -35,9 +35,9 @@ import (
 
 // Modes of enrolment (auth.enrollment): what the hub does with a node that presents no token.
 const (
-	Ask   = "ask"   // they make an EnrollmentRequest, which a person decides about
-	Token = "token" // they are refused
-	Never = "never" // no node enrols, not even with a token
+	ModeAsk   = "ask"   // they make an EnrollmentRequest, which a person decides about
+	ModeToken = "token" // they are refused
+	ModeNever = "never" // no node enrols, not even with a token
 )
 
 // Broker is what the service needs of the hub's broker.
@@ -66,10 +66,10 @@ type Options struct {
 	// NodeLabels are the keys, or globs of them, of labels that a node which joins by an invitation may choose itself, because no fleet or
 	// Configuration that has something to protect selects by them. All others wait for somebody to set them.
 	NodeLabels []string
-	// Judge refuses a node that joins by an invitation of somebody who wasn't signed in, if it would get what only people see who are; nil:
+	// CheckReferences refuses a node that joins by an invitation of somebody who wasn't signed in, if it would get what only people see who are; nil:
 	// nobody is refused.
-	Judge func(ctx context.Context, node string, labels map[string]string, labelFrom string) error
-	// Hub is the hub's identity, which is in the certificates that it makes; see originOf.
+	CheckReferences func(ctx context.Context, node string, labels map[string]string, labelFrom string) error
+	// Hub is the hub's identity, which is in the certificates that it makes; see nodeURI.
 	Hub string
 	// Address is where nodes reach the hub, host:port.
 	Address func() string
@@ -82,36 +82,36 @@ type Options struct {
 }
 
 const (
-	maxEnrollees  = 2_000 // connected at one time
-	enrolleeTime  = 10 * time.Minute
-	maxAsked      = 8 // requests in one connection
-	queued        = 2_000
-	workers       = 64 // that share the store's commits
-	usualRequests = 1_000
-	usualAddress  = 50
-	usualAge      = 7 * 24 * time.Hour
-	sweepEvery    = time.Minute
+	maxEnrollees      = 2_000 // connected at one time
+	enrolleeTime      = 10 * time.Minute
+	maxAsked          = 8 // requests in one connection
+	maxQueued         = 2_000
+	workers           = 64 // that share the store's commits
+	defaultRequests   = 1_000
+	defaultPerAddress = 50
+	defaultAge        = 7 * 24 * time.Hour
+	sweepInterval     = time.Minute
 )
 
 // Service enrols nodes.
 type Service struct {
 	o Options
 
-	jobs      chan job
-	refused   chan refusal
+	jobs      chan joinJob
+	refused   chan refusedNode
 	redeeming sync.Mutex
 	seed      maphash.Seed
 	names     [64]sync.Mutex // of nodes that join, by their names
 
 	mu        sync.Mutex
-	enrollees map[string]*enrollee // by client identifier
-	pending   map[string]pending   // EnrollmentRequests without a decision, by name
+	enrollees map[string]*enrollee      // by client identifier
+	pending   map[string]pendingRequest // EnrollmentRequests without a decision, by name
 
 	refusals zerolog.Logger // sampled, since anybody can ask
 }
 
-// refusal is of a node whose certificates were revoked. told says that it was sent the notice that it was decommissioned.
-type refusal struct {
+// refusedNode is of a node whose certificates were revoked. told says that it was sent the notice that it was decommissioned.
+type refusedNode struct {
 	node string
 	told bool
 }
@@ -125,7 +125,7 @@ type enrollee struct {
 	request string // the EnrollmentRequest that it waits for
 }
 
-type job struct {
+type joinJob struct {
 	at   topics.Address
 	m    broker.Message
 	done func(error)
@@ -136,12 +136,12 @@ func New(o Options) *Service {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	o.Requests = cmp.Or(o.Requests, usualRequests)
-	o.PerAddress = cmp.Or(o.PerAddress, usualAddress)
-	o.Age = cmp.Or(o.Age, usualAge)
+	o.Requests = cmp.Or(o.Requests, defaultRequests)
+	o.PerAddress = cmp.Or(o.PerAddress, defaultPerAddress)
+	o.Age = cmp.Or(o.Age, defaultAge)
 	return &Service{
-		o: o, jobs: make(chan job, queued), refused: make(chan refusal, queued), seed: maphash.MakeSeed(),
-		enrollees: map[string]*enrollee{}, pending: map[string]pending{},
+		o: o, jobs: make(chan joinJob, maxQueued), refused: make(chan refusedNode, maxQueued), seed: maphash.MakeSeed(),
+		enrollees: map[string]*enrollee{}, pending: map[string]pendingRequest{},
 		refusals: o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
 	}
 }
@@ -162,11 +162,11 @@ func (s *Service) Run(ctx context.Context) error {
 		})
 	}
 	g.Go(func() error {
-		s.follow(ctx)
+		s.followRequests(ctx)
 		return nil
 	})
 	g.Go(func() error { return s.markRefused(ctx) })
-	g.Go(func() error { return s.leave(ctx) })
+	g.Go(func() error { return s.disconnectDeleted(ctx) })
 	return g.Wait()
 }
 
@@ -177,18 +177,18 @@ func (s *Service) Admit(node, token string) error {
 	full := len(s.enrollees) >= maxEnrollees
 	s.mu.Unlock()
 	switch {
-	case s.o.Mode == Never:
+	case s.o.Mode == ModeNever:
 		return resource.Errorf(resource.Forbidden, "", "this hub enrols no nodes (auth.enrollment)")
 	case s.o.Reserved(node):
 		return resource.Errorf(resource.Forbidden, "", "%s is a user of the hub: the node needs another name", node)
 	case full:
 		return resource.Errorf(resource.Quota, "", "too many nodes are enrolling: try again in a minute")
-	case token == "" && s.o.Mode != Ask:
+	case token == "" && s.o.Mode != ModeAsk:
 		return resource.Errorf(resource.Forbidden, "", "this hub enrols nodes with a token only (auth.enrollment): ask for an invitation")
 	case token == "":
 		return nil
 	}
-	i, _, err := s.find(context.Background(), token)
+	i, _, err := s.findInvitation(context.Background(), token)
 	if err != nil {
 		return err
 	}
@@ -218,7 +218,7 @@ func (s *Service) Publish(m broker.Message, done func(error)) {
 	}
 	s.mu.Unlock()
 	select {
-	case s.jobs <- job{at, m, done}:
+	case s.jobs <- joinJob{at, m, done}:
 	default:
 		done(resource.Errorf(resource.Unavailable, "", "too many nodes enrol at once: try again"))
 	}
@@ -266,7 +266,7 @@ func (s *Service) Disconnected(id *broker.Identity, cause error) {
 }
 
 // answer handles a request. The acknowledgement carries the reason of a refusal.
-func (s *Service) answer(ctx context.Context, j job) {
+func (s *Service) answer(ctx context.Context, j joinJob) {
 	a, err := s.handle(ctx, j)
 	if err != nil {
 		s.refusals.Warn().Err(err).Str("node", j.at.Node).Str("remote", j.m.Publisher.Remote).Msg("a node was not enrolled")
@@ -274,10 +274,10 @@ func (s *Service) answer(ctx context.Context, j job) {
 		return
 	}
 	j.done(nil)
-	s.tell(topics.Address{Node: j.at.Node, Kind: topics.KindEnrolled, Device: j.at.Device}.String(), a)
+	s.sendAnswer(topics.Address{Node: j.at.Node, Kind: topics.KindEnrolled, Device: j.at.Device}.String(), a)
 }
 
-func (s *Service) tell(topic string, a resource.JoinAnswer) {
+func (s *Service) sendAnswer(topic string, a resource.JoinAnswer) {
 	payload, err := json.Marshal(a)
 	if err != nil {
 		s.o.Log.Error().Err(err).Msg("an answer to a node can't be written")
@@ -286,7 +286,7 @@ func (s *Service) tell(topic string, a resource.JoinAnswer) {
 	s.o.Broker().Publish(broker.Message{Topic: topic, Payload: payload, QoS: 1})
 }
 
-func (s *Service) handle(ctx context.Context, j job) (a resource.JoinAnswer, err error) {
+func (s *Service) handle(ctx context.Context, j joinJob) (a resource.JoinAnswer, err error) {
 	r, err := resource.DecodeJoinRequest(j.m.Payload)
 	if err != nil {
 		return a, err
@@ -299,29 +299,29 @@ func (s *Service) handle(ctx context.Context, j job) (a resource.JoinAnswer, err
 	switch {
 	case by.Has(topics.RoleNode):
 		return s.renew(node, by, csr)
-	case r.Token == "" && s.o.Mode != Ask:
+	case r.Token == "" && s.o.Mode != ModeAsk:
 		return a, resource.Errorf(resource.Unauthorized, "token", "is missing")
 	case r.Token == "":
-		return s.ask(ctx, node, by, r, csr)
+		return s.requestApproval(ctx, node, by, r, csr)
 	}
 	defer s.joining(node)()
 	i, err := s.redeem(ctx, r, node, csr.Key)
 	if err != nil {
 		return a, err
 	}
-	own, follow, waiting := s.chosen(i, r)
+	own, follow, waiting := s.splitLabels(i, r)
 	known, err := s.supersede(ctx, node, csr.Key, i.Revocation)
 	if err != nil {
 		return a, err
 	}
-	if err := s.enter(ctx, node, csr.Key, wish{given: i.Labels, own: own, follow: follow, waiting: waiting}); err != nil {
+	if err := s.writeJoinedNode(ctx, node, csr.Key, joinLabels{given: i.Labels, own: own, follow: follow, waiting: waiting}); err != nil {
 		return a, err
 	}
 	if len(waiting) > 0 {
 		s.o.Log.Warn().Str("node", node).Str("labels", resource.FormatPairs(waiting)).
 			Msg("a node that joined asks for labels that its invitation doesn't let it choose: set them with edgebus label, or not")
 	}
-	if a, err = s.admit(ctx, node, csr, known); err == nil {
+	if a, err = s.signJoining(ctx, node, csr, known); err == nil {
 		s.o.Log.Info().Str("node", node).Str("invitation", i.ID[:shortID]).Str("remote", by.Remote).Str("key", csr.Key).Msg("a node joined")
 	}
 	return a, err
@@ -355,20 +355,20 @@ func (s *Service) supersede(ctx context.Context, node, key string, known int64) 
 }
 
 const (
-	originScheme = "edgebus"
-	originPath   = "/nodes/"
+	nodeURIScheme = "edgebus"
+	nodeURIPath   = "/nodes/"
 )
 
-// originOf names the Node that a certificate is for, and the hub that has it, as a URI in the certificate: a Node that is made again has
+// nodeURI names the Node that a certificate is for, and the hub that has it, as a URI in the certificate: a Node that is made again has
 // another uid, and what was issued for the one before is good no more. Another hub, such as one that lost its data, has other uids.
-func originOf(hub, uid string) *url.URL {
-	return &url.URL{Scheme: originScheme, Host: hub, Path: originPath + uid}
+func nodeURI(hub, uid string) *url.URL {
+	return &url.URL{Scheme: nodeURIScheme, Host: hub, Path: nodeURIPath + uid}
 }
 
-// outlived says why a certificate is refused, if it is for an earlier Node of the name; empty: it is not.
-func (s *Service) outlived(node string, cert *x509.Certificate) string {
+// earlierNodeRefusal says why a certificate is refused, if it is for an earlier Node of the name; empty: it is not.
+func (s *Service) earlierNodeRefusal(node string, cert *x509.Certificate) string {
 	for _, of := range cert.URIs {
-		if of.Scheme != originScheme || of.Host != s.o.Hub {
+		if of.Scheme != nodeURIScheme || of.Host != s.o.Hub {
 			continue
 		}
 		n, err := s.readNode(context.Background(), node)
@@ -377,17 +377,17 @@ func (s *Service) outlived(node string, cert *x509.Certificate) string {
 			return fmt.Sprintf("the Node %s was deleted after the certificate was made: it can join again with a new invitation", node)
 		case err != nil:
 			return "the Node " + node + " can't be read at this moment: try again"
-		case n.Metadata.UID != strings.TrimPrefix(of.Path, originPath):
+		case n.Metadata.UID != strings.TrimPrefix(of.Path, nodeURIPath):
 			return fmt.Sprintf("the certificate is for an earlier Node %s, which was deleted: it can join again with a new invitation", node)
 		}
 	}
 	return ""
 }
 
-// leave closes the connections of nodes that had joined when their Nodes are deleted: they are not let in again.
-func (s *Service) leave(ctx context.Context) error {
+// disconnectDeleted closes the connections of nodes that had joined when their Nodes are deleted: they are not let in again.
+func (s *Service) disconnectDeleted(ctx context.Context) error {
 	for ctx.Err() == nil {
-		if err := s.leaveOnce(ctx); err != nil && ctx.Err() == nil {
+		if err := s.disconnectDeletedOnce(ctx); err != nil && ctx.Err() == nil {
 			s.o.Log.Warn().Err(err).Msg("deletions of Nodes can't be followed: trying again")
 			select {
 			case <-ctx.Done():
@@ -398,7 +398,7 @@ func (s *Service) leave(ctx context.Context) error {
 	return nil
 }
 
-func (s *Service) leaveOnce(ctx context.Context) error {
+func (s *Service) disconnectDeletedOnce(ctx context.Context) error {
 	page, err := s.o.Reader.List(ctx, resource.KindNode, store.ListOptions{Limit: 1})
 	if err != nil {
 		return err
@@ -421,9 +421,9 @@ func (s *Service) leaveOnce(ctx context.Context) error {
 	}
 }
 
-// chosen are the labels that a node may choose itself, and those that follow what it reports; waiting are the others, with {field} for a value
+// splitLabels are the labels that a node may choose itself, and those that follow what it reports; waiting are the others, with {field} for a value
 // that would follow.
-func (s *Service) chosen(i Invitation, r resource.JoinRequest) (own, follow, waiting map[string]string) {
+func (s *Service) splitLabels(i Invitation, r resource.JoinRequest) (own, follow, waiting map[string]string) {
 	may := func(key string) bool {
 		return slices.ContainsFunc(slices.Concat(s.o.NodeLabels, i.NodeLabels), func(pattern string) bool {
 			ok, _ := path.Match(pattern, key)
@@ -467,14 +467,14 @@ func (s *Service) renew(node string, by broker.Identity, csr resource.CSR) (a re
 	return a, err
 }
 
-// admit signs the certificate of a node that joins.
-func (s *Service) admit(ctx context.Context, node string, csr resource.CSR, revoked int64) (a resource.JoinAnswer, err error) {
+// signJoining signs the certificate of a node that joins.
+func (s *Service) signJoining(ctx context.Context, node string, csr resource.CSR, revoked int64) (a resource.JoinAnswer, err error) {
 	n, err := s.readNode(ctx, node)
 	if err != nil {
 		return a, err
 	}
-	if a, err = s.issue(node, csr, revoked, originOf(s.o.Hub, n.Metadata.UID)); err == nil {
-		err = s.mark(ctx, node, joinedAgain)
+	if a, err = s.issue(node, csr, revoked, nodeURI(s.o.Hub, n.Metadata.UID)); err == nil {
+		err = s.setRevokedCondition(ctx, node, joinedAgain)
 	}
 	return a, err
 }
@@ -489,40 +489,40 @@ func (s *Service) issue(node string, csr resource.CSR, revoked int64, of ...*url
 	}, nil
 }
 
-// wish are the labels of a node that joins: those that the invitation or the approver gives, those that it chooses itself, those that follow
+// joinLabels are the labels of a node that joins: those that the invitation or the approver gives, those that it chooses itself, those that follow
 // what it reports, and those that it asks for and doesn't get.
-type wish struct{ given, own, follow, waiting map[string]string }
+type joinLabels struct{ given, own, follow, waiting map[string]string }
 
-// enter creates the Node of a node that joins, or marks the existing one as joined. Labels given by the invitation or the approver
+// writeJoinedNode creates the Node of a node that joins, or marks the existing one as joined. Labels given by the invitation or the approver
 // replace those of the Node; labels that the node asks for, and those that follow the system information, are only added.
-func (s *Service) enter(ctx context.Context, node, key string, w wish) error {
-	joined := resource.Time(s.o.Now().UTC().Truncate(time.Second)) + " " + key
+func (s *Service) writeJoinedNode(ctx context.Context, node, key string, w joinLabels) error {
+	joined := resource.FormatTime(s.o.Now().UTC().Truncate(time.Second)) + " " + key
 	for range maxAttempts {
 		err := objects.Update(ctx, s.o.Objects, store.Key{Name: node}, func(n *resource.Node) error {
-			notes := joinedNotes(n.Metadata, joined, w)
+			notes := joinedAnnotations(n.Metadata, joined, w)
 			n.Metadata.Labels, n.Metadata.Annotations = withLabels(n.Metadata.Labels, w.given, w.own), notes
 			return nil
 		})
 		if errors.Is(err, resource.NotFound) {
 			_, err = objects.Create(ctx, s.o.Objects, &resource.Node{Metadata: resource.Meta{
-				Name: node, Labels: withLabels(nil, w.given, w.own), Annotations: joinedNotes(resource.Meta{}, joined, w),
+				Name: node, Labels: withLabels(nil, w.given, w.own), Annotations: joinedAnnotations(resource.Meta{}, joined, w),
 			}})
 		}
-		if !again(err, resource.AlreadyExists) && !errors.Is(err, resource.NotFound) { // it was made, or deleted, in between
+		if !shouldRetry(err, resource.AlreadyExists) && !errors.Is(err, resource.NotFound) { // it was made, or deleted, in between
 			return err
 		}
 	}
 	return resource.Errorf(resource.Unavailable, "", "the Node %s is changed by others all the time: try again", node)
 }
 
-// again reports whether to read and write an object again: another has changed or created it, or the outcome of the write is unknown.
-func again(err error, kind resource.ErrorKind) bool {
+// shouldRetry reports whether to read and write an object again: another has changed or created it, or the outcome of the write is unknown.
+func shouldRetry(err error, kind resource.ErrorKind) bool {
 	return errors.Is(err, kind) || errors.Is(err, store.ErrUnknown)
 }
 
-// joinedNotes returns the annotations of a Node that has joined. They list the labels that follow the system information, and mark
+// joinedAnnotations returns the annotations of a Node that has joined. They list the labels that follow the system information, and mark
 // the values that the node itself has given.
-func joinedNotes(had resource.Meta, joined string, w wish) map[string]string {
+func joinedAnnotations(had resource.Meta, joined string, w joinLabels) map[string]string {
 	notes := map[string]string{}
 	maps.Copy(notes, had.Annotations)
 	notes[resource.JoinedAnnotation] = joined
@@ -584,7 +584,7 @@ func (s *Service) revoke(node, by string, decommission bool) error {
 	}
 	s.o.Log.Warn().Str("node", node).Str("by", by).Bool("decommissioned", decommission).Msg("a node's certificates were revoked")
 	s.o.Broker().DisconnectNode(node, r.Why(node, nil))
-	return s.mark(context.Background(), node, func(had resource.Condition) resource.Condition {
+	return s.setRevokedCondition(context.Background(), node, func(had resource.Condition) resource.Condition {
 		if decommission && had.Status == "True" && had.Reason == resource.ReasonDecommissioned {
 			return had // it has come back already, and was told
 		}
@@ -600,7 +600,7 @@ func (s *Service) Notice(cert *x509.Certificate) broker.UserProperty {
 		return broker.UserProperty{}
 	}
 	a.mu.Lock()
-	a.drop()
+	a.dropExpired()
 	key := a.signers[0].key
 	a.mu.Unlock()
 	text, err := resource.Decommissioning{Node: node, Certificate: resource.Fingerprint(cert.Raw)}.Sign(key)
@@ -615,14 +615,14 @@ func (s *Service) Notice(cert *x509.Certificate) broker.UserProperty {
 // Revoked says why a node is not let in that was revoked; see broker.Auth. A node is not told by this that it was decommissioned: see Notice.
 func (s *Service) Revoked(node string, cert *x509.Certificate) string {
 	if cert != nil && broker.IsEnrollerCertificate(cert) {
-		return s.enrollerGone(node, cert)
+		return s.enrollerRefusal(node, cert)
 	}
 	why := s.o.Authority.revoked.Why(node, cert)
 	if why != "" && cert != nil {
 		s.noteRefusal(node, false) // a restored backup doesn't know of the revocation
 	}
 	if why == "" && cert != nil {
-		why = s.outlived(node, cert)
+		why = s.earlierNodeRefusal(node, cert)
 	}
 	return why
 }
@@ -640,7 +640,7 @@ func (s *Service) Authorities() []byte { return s.o.Authority.Certificates() }
 
 func (s *Service) noteRefusal(node string, told bool) {
 	select {
-	case s.refused <- refusal{node, told}:
+	case s.refused <- refusedNode{node, told}:
 	default: // it is refused again
 	}
 }
@@ -649,7 +649,7 @@ func (s *Service) markRefused(ctx context.Context) error {
 	for {
 		select {
 		case r := <-s.refused:
-			err := s.mark(ctx, r.node, func(had resource.Condition) resource.Condition {
+			err := s.setRevokedCondition(ctx, r.node, func(had resource.Condition) resource.Condition {
 				if had.Status == "False" {
 					return had // it has joined again in the meantime
 				}
@@ -673,8 +673,8 @@ func joinedAgain(had resource.Condition) resource.Condition {
 	return had
 }
 
-// mark changes the condition Revoked of a Node, if there is one. next returns it as it is to be; without a status there is to be none.
-func (s *Service) mark(ctx context.Context, node string, next func(had resource.Condition) resource.Condition) error {
+// setRevokedCondition changes the condition Revoked of a Node, if there is one. next returns it as it is to be; without a status there is to be none.
+func (s *Service) setRevokedCondition(ctx context.Context, node string, next func(had resource.Condition) resource.Condition) error {
 	err := objects.UpdateStatus(ctx, s.o.Objects, store.Key{Name: node}, func(n *resource.Node) error {
 		list := n.Status.Conditions
 		var had resource.Condition

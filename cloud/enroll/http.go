@@ -28,7 +28,7 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Id
 		return r.Method == method && slices.EqualFunc(path, parts, func(want, have string) bool { return want == "*" || want == have })
 	}
 	if is(http.MethodGet, "authority") {
-		return httpserver.Reply(w, s.o.Authority.Status())
+		return httpserver.SendJSON(w, s.o.Authority.Status())
 	}
 	if !id.AllNodes() {
 		return resource.Errorf(resource.Forbidden, "", "this is for operators of all nodes")
@@ -37,24 +37,24 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Id
 	switch {
 	case is(http.MethodPost, "invitations"):
 		var in InviteRequest
-		if err := httpserver.Read(r, &in); err != nil {
+		if err := httpserver.ReadBody(r, &in); err != nil {
 			return err
 		}
-		audit.Name(r, in.Node)
+		audit.NoteName(r, in.Node)
 		out, err := s.invite(r.Context(), in, by)
-		return httpserver.ReplyOr(w, out, err)
+		return httpserver.SendJSONOr(w, out, err)
 	case is(http.MethodGet, "invitations"):
 		list, err := s.invitations(r.Context())
 		slices.SortFunc(list, func(a, b Invitation) int { return a.Created.Compare(b.Created) })
 		for i := range list {
 			list[i].ID = list[i].ID[:shortID]
 		}
-		return httpserver.ReplyOr(w, list, err)
+		return httpserver.SendJSONOr(w, list, err)
 	case is(http.MethodDelete, "invitations", "*"):
-		return httpserver.ReplyOr(w, struct{}{}, s.uninvite(r.Context(), parts[1], by))
+		return httpserver.SendJSONOr(w, struct{}{}, s.uninvite(r.Context(), parts[1], by))
 	case is(http.MethodPost, "authority", "rotate"):
 		var in RotateRequest
-		if err := httpserver.Read(r, &in); err != nil {
+		if err := httpserver.ReadBody(r, &in); err != nil {
 			return err
 		}
 		overlap := s.o.Authority.o.NodeValidity
@@ -67,9 +67,9 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Id
 		if err := s.o.Authority.Rotate(overlap); err != nil {
 			return err
 		}
-		return httpserver.Reply(w, s.o.Authority.Status())
+		return httpserver.SendJSON(w, s.o.Authority.Status())
 	case is(http.MethodPost, "nodes", "*", "revoke"):
-		return httpserver.ReplyOr(w, struct{}{}, s.revoke(parts[1], by, false))
+		return httpserver.SendJSONOr(w, struct{}{}, s.revoke(parts[1], by, false))
 	}
 	return resource.Errorf(resource.NotFound, "", "there is nothing at %s %s", r.Method, r.URL.Path)
 }

@@ -48,11 +48,11 @@ type Invitation struct {
 	Revocation int64 `json:"revocation,omitempty"`
 	// Joined are the nodes that used it, each with the key that it joined with: the same key may ask again, for its
 	// answer may have been lost.
-	Joined []Joined `json:"joined,omitempty"`
+	Joined []InvitationUse `json:"joined,omitempty"`
 }
 
-// Joined is one use of an invitation.
-type Joined struct {
+// InvitationUse is one use of an invitation.
+type InvitationUse struct {
 	Node string `json:"node"`
 	Key  string `json:"key"`
 }
@@ -64,10 +64,10 @@ func (i Invitation) pattern() bool { return strings.ContainsAny(i.Node, "*?[") }
 func (i Invitation) check(node, key string, now time.Time) error {
 	switch ok, _ := path.Match(i.Node, node); {
 	case !now.Before(i.Expires):
-		return resource.Errorf(resource.Unauthorized, "token", "the token expired at %s: ask for a new invitation", resource.Time(i.Expires))
+		return resource.Errorf(resource.Unauthorized, "token", "the token expired at %s: ask for a new invitation", resource.FormatTime(i.Expires))
 	case !ok:
 		return resource.Errorf(resource.Forbidden, "token", "the token is for the node %s, not for %s", i.Node, node)
-	case key != "" && slices.Contains(i.Joined, Joined{node, key}):
+	case key != "" && slices.Contains(i.Joined, InvitationUse{node, key}):
 		return nil
 	case len(i.Joined) >= i.Uses && key == "":
 		return nil // the key is checked later
@@ -144,7 +144,7 @@ func (s *Service) invite(ctx context.Context, r InviteRequest, by string) (a Inv
 		return a, resource.Errorf(resource.Conflict, "node", "%s is a user of the hub: a node needs another name", i.Node)
 	}
 	if !i.pattern() {
-		if err := s.free(ctx, i, i.Node, ""); err != nil {
+		if err := s.checkNameFree(ctx, i, i.Node, ""); err != nil {
 			return a, err
 		}
 	}
@@ -169,7 +169,7 @@ func (s *Service) invite(ctx context.Context, r InviteRequest, by string) (a Inv
 		return a, err
 	}
 	s.o.Log.Info().Str("node", i.Node).Str("invitation", i.ID[:shortID]).Int("uses", i.Uses).Time("expires", i.Expires).Str("by", by).Msg("a node was invited")
-	return InviteAnswer{ID: i.ID[:shortID], Token: t.String(), Hub: s.o.Address(), Expires: resource.Time(i.Expires)}, nil
+	return InviteAnswer{ID: i.ID[:shortID], Token: t.String(), Hub: s.o.Address(), Expires: resource.FormatTime(i.Expires)}, nil
 }
 
 func invitationKey(id string) store.Key { return store.Key{Kind: kindInvitation, Name: id} }
@@ -218,8 +218,8 @@ func (s *Service) uninvite(ctx context.Context, id, by string) error {
 	return nil
 }
 
-// find reads the invitation of a token.
-func (s *Service) find(ctx context.Context, token string) (i Invitation, rev uint64, err error) {
+// findInvitation reads the invitation of a token.
+func (s *Service) findInvitation(ctx context.Context, token string) (i Invitation, rev uint64, err error) {
 	t, err := resource.ParseJoinToken(token)
 	if err != nil {
 		return i, 0, resource.Errorf(resource.Unauthorized, "", "%v", err)
@@ -241,7 +241,7 @@ func (s *Service) redeem(ctx context.Context, r resource.JoinRequest, node, key 
 	defer s.redeeming.Unlock()
 	for range maxAttempts {
 		var rev uint64
-		if i, rev, err = s.find(ctx, r.Token); err != nil {
+		if i, rev, err = s.findInvitation(ctx, r.Token); err != nil {
 			return i, err
 		}
 		if err := i.check(node, key, s.o.Now()); err != nil {
@@ -251,12 +251,12 @@ func (s *Service) redeem(ctx context.Context, r resource.JoinRequest, node, key 
 		if known != i.Revocation && s.o.Authority.revoked.supersededBy(node) != key { // otherwise a revoked node would join again with the same key and token
 			return i, resource.Errorf(resource.Unauthorized, "token", "node %s was revoked, and the token is older than that, or for many nodes: invite it by its name", node)
 		}
-		use := Joined{node, key}
+		use := InvitationUse{node, key}
 		if slices.Contains(i.Joined, use) {
 			i.Revocation = known
 			return i, nil
 		}
-		if err := errors.Join(s.free(ctx, i, node, key), s.judge(ctx, i, node, r)); err != nil {
+		if err := errors.Join(s.checkNameFree(ctx, i, node, key), s.checkInviter(ctx, i, node, r)); err != nil {
 			return i, err
 		}
 		i.Joined = append(i.Joined, use)
@@ -265,43 +265,43 @@ func (s *Service) redeem(ctx context.Context, r resource.JoinRequest, node, key 
 			return i, err
 		}
 		i.Revocation = known
-		if _, err = s.o.Writer.Update(ctx, store.Object{Key: invitationKey(i.ID), Data: data}, rev); !again(err, resource.Conflict) {
+		if _, err = s.o.Writer.Update(ctx, store.Object{Key: invitationKey(i.ID), Data: data}, rev); !shouldRetry(err, resource.Conflict) {
 			return i, err
 		}
 	}
 	return i, resource.Errorf(resource.Unavailable, "", "too many nodes join with this token at once: try again")
 }
 
-// judge returns an error if a node would get something that whoever invited it may not see.
-func (s *Service) judge(ctx context.Context, i Invitation, node string, r resource.JoinRequest) error {
-	if i.By != "" || s.o.Judge == nil {
+// checkInviter returns an error if a node would get something that whoever invited it may not see.
+func (s *Service) checkInviter(ctx context.Context, i Invitation, node string, r resource.JoinRequest) error {
+	if i.By != "" || s.o.CheckReferences == nil {
 		return nil
 	}
-	own, follow, _ := s.chosen(i, r)
-	if err := s.o.Judge(ctx, node, withLabels(nil, i.Labels, own), resource.FormatPairs(follow)); err != nil {
+	own, follow, _ := s.splitLabels(i, r)
+	if err := s.o.CheckReferences(ctx, node, withLabels(nil, i.Labels, own), resource.FormatPairs(follow)); err != nil {
 		return resource.Errorf(resource.Forbidden, "token", "the invitation was made by somebody who was not signed in: %v", err)
 	}
 	return nil
 }
 
-// holder returns the node that has a name. Revocations outlive a restored backup, and the Node's condition doesn't.
-func (s *Service) holder(ctx context.Context, node string) (objects.Holder, error) {
-	h, err := objects.HolderOf(ctx, s.o.Reader, node)
+// joinedNode returns the node that has a name. Revocations outlive a restored backup, and the Node's condition doesn't.
+func (s *Service) joinedNode(ctx context.Context, node string) (objects.JoinedNode, error) {
+	h, err := objects.ReadJoinedNode(ctx, s.o.Reader, node)
 	at, bad := time.Parse(time.RFC3339, h.At)
 	r := s.o.Authority.revoked
 	if err == nil && bad == nil && at.Add(time.Second).UnixMilli() <= r.at(node) && r.supersededBy(node) != h.Key { // At is in whole seconds
-		return objects.Holder{}, nil
+		return objects.JoinedNode{}, nil
 	}
 	return h, err
 }
 
-// free returns an error if an invitation does not cover a name, because a node with another key has joined under it.
-func (s *Service) free(ctx context.Context, i Invitation, node, key string) error {
+// checkNameFree returns an error if an invitation does not cover a name, because a node with another key has joined under it.
+func (s *Service) checkNameFree(ctx context.Context, i Invitation, node, key string) error {
 	if i.Replace {
 		return nil
 	}
-	holder, err := s.holder(ctx, node)
-	switch taken := slices.ContainsFunc(i.Joined, func(j Joined) bool { return j.Node == node }); {
+	holder, err := s.joinedNode(ctx, node)
+	switch taken := slices.ContainsFunc(i.Joined, func(j InvitationUse) bool { return j.Node == node }); {
 	case err != nil:
 		return err
 	case i.pattern() && (taken || holder.Joined()):

@@ -24,31 +24,31 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// silent is a broker that nobody is connected to.
-type silent struct{}
+// silentBroker is a broker that nobody is connected to.
+type silentBroker struct{}
 
-func (silent) Publish(broker.Message)                     {}
-func (silent) Disconnect(string, string) bool             { return false }
-func (silent) DisconnectNode(string, string) (found bool) { return false }
+func (silentBroker) Publish(broker.Message)                     {}
+func (silentBroker) Disconnect(string, string) bool             { return false }
+func (silentBroker) DisconnectNode(string, string) (found bool) { return false }
 
-// joining is a service with its store, and a clock.
-type joining struct {
+// testService is a service with its store, and a clock.
+type testService struct {
 	*Service
 	*clock
 	t  *testing.T
 	st *bolt.Store
 }
 
-func newJoining(t *testing.T) *joining {
+func newTestService(t *testing.T) *testService {
 	t.Helper()
 	c := &clock{at: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)}
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	as := objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Now: c.now}).Controller("enroll")
-	return &joining{New(Options{
+	return &testService{New(Options{
 		Objects:   as,
-		Authority: open(t, t.TempDir(), c), Reader: st, Writer: st, Watcher: st, Broker: func() Broker { return silent{} }, Mode: Ask,
+		Authority: openTestAuthority(t, t.TempDir(), c), Reader: st, Writer: st, Watcher: st, Broker: func() Broker { return silentBroker{} }, Mode: ModeAsk,
 		Reserved: func(string) bool { return false }, Hub: "h", Address: func() string { return "hub:8883" }, Log: zerolog.Nop(), Now: c.now,
 	}), c, t, st}
 }
@@ -64,22 +64,22 @@ func newCSR(t *testing.T, node string) string {
 }
 
 // join has a node join with an invitation.
-func (j *joining) join(node, token, csr string) error {
+func (j *testService) join(node, token, csr string) error {
 	j.t.Helper()
 	payload, err := json.Marshal(resource.JoinRequest{CSR: csr, Token: token})
 	require.NoError(j.t, err)
 	by := &broker.Identity{ClientID: "c", Roles: []topics.Role{topics.RoleEnrollee}}
-	_, err = j.handle(context.Background(), job{at: topics.Address{Node: node, Kind: topics.KindEnroll}, m: broker.Message{Payload: payload, Publisher: by}})
+	_, err = j.handle(context.Background(), joinJob{at: topics.Address{Node: node, Kind: topics.KindEnroll}, m: broker.Message{Payload: payload, Publisher: by}})
 	return err
 }
 
-func (j *joining) invited(r InviteRequest) (string, error) {
+func (j *testService) invited(r InviteRequest) (string, error) {
 	a, err := j.invite(j.t.Context(), r, "joe")
 	return a.Token, err
 }
 
 func TestAnInvitationReplacesANodeThatHasJoinedOnlyIfItSaysSo(t *testing.T) {
-	j := newJoining(t)
+	j := newTestService(t)
 	first, second, third := newCSR(t, "n1"), newCSR(t, "n1"), newCSR(t, "n1")
 	early, err := j.invited(InviteRequest{Node: "n1", Uses: 2})
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ func TestAnInvitationReplacesANodeThatHasJoinedOnlyIfItSaysSo(t *testing.T) {
 }
 
 // mustForgetStatus makes a Node as it is in a backup that was made before its revocation.
-func (j *joining) mustForgetStatus(node string) {
+func (j *testService) mustForgetStatus(node string) {
 	j.t.Helper()
 	o, err := j.st.Get(j.t.Context(), store.Key{Kind: resource.KindNode, Name: node})
 	require.NoError(j.t, err)
@@ -116,7 +116,7 @@ func (j *joining) mustForgetStatus(node string) {
 
 // Approvals are objects' writes, whoever makes them and by whichever way.
 func TestAnApprovalReplacesANodeThatHasJoinedOnlyIfItSaysSo(t *testing.T) {
-	j := newJoining(t)
+	j := newTestService(t)
 	registry := objects.New(objects.Options{Reader: j.st, Writer: j.st, Log: zerolog.Nop(), Now: j.now})
 	people := registry.Controller("joe")
 	decide := func(name string, spec resource.EnrollmentSpec) error {
@@ -135,7 +135,7 @@ func TestAnApprovalReplacesANodeThatHasJoinedOnlyIfItSaysSo(t *testing.T) {
 		key := store.Key{Kind: resource.KindEnrollmentRequest, Name: name}
 		o, err := j.st.Get(t.Context(), key)
 		require.NoError(t, err)
-		j.look(t.Context(), o)
+		j.handleRequest(t.Context(), o)
 		er, err := objects.Get[resource.EnrollmentRequest](t.Context(), people, key)
 		require.NoError(t, err)
 		return er.Status

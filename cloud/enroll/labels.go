@@ -13,9 +13,9 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Labels makes the controller that copies system information into labels of Nodes whose annotation asks for it; see
+// LabelsController makes the controller that copies system information into labels of Nodes whose annotation asks for it; see
 // resource.Node.FollowSystem. It ignores all other Nodes.
-func Labels(as *objects.Controller) control.Controller {
+func LabelsController(as *objects.Controller) control.Controller {
 	return control.Controller{
 		Name: "node-labels", Workers: 4,
 		Watches: []control.Watch{{Kind: resource.KindNode, Keys: func(o store.Object) []store.Key {

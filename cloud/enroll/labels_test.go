@@ -28,14 +28,14 @@ func TestLabelsOfANodeThatHasJoinedFollowItsSystem(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = control.New(control.Options{Reader: st, Watcher: st, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()}).Run(ctx, Labels(objs.Controller("node-labels")))
+		_ = control.New(control.Options{Reader: st, Watcher: st, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop()}).Run(ctx, LabelsController(objs.Controller("node-labels")))
 	}()
 	t.Cleanup(func() { stop(); <-ended })
 
 	s := New(Options{Reader: st, Writer: st, Watcher: st, Objects: objs.Controller("enroll")})
 	join := func(follow string) {
 		t.Helper()
-		require.NoError(t, s.enter(ctx, "n1", "key", wish{
+		require.NoError(t, s.writeJoinedNode(ctx, "n1", "key", joinLabels{
 			given: map[string]string{"site": "hall"}, own: map[string]string{"arch": "amd64", "line": "a"}, follow: resource.ParsePairs(follow),
 		}))
 	}

@@ -20,8 +20,8 @@ const kindAuthority = "Authority"
 
 var recordKey = store.Key{Kind: kindAuthority, Name: DirName}
 
-// record is what the store has of the authority's directory. Where there is one, so are the files that every hub has.
-type record struct {
+// authorityRecord is what the store has of the authority's directory. Where there is one, so are the files that every hub has.
+type authorityRecord struct {
 	// Numbers are those of the authorities that the hub has made.
 	Numbers []int `json:"numbers"`
 	// Revoked is the time of the last revocation, in ms since 1970: a list that ends before it is an older copy.
@@ -29,7 +29,7 @@ type record struct {
 }
 
 // readRecord reads the record; nil: there is none.
-func readRecord(ctx context.Context, r store.Reader) (*record, uint64, error) {
+func readRecord(ctx context.Context, r store.Reader) (*authorityRecord, uint64, error) {
 	if r == nil {
 		return nil, 0, nil
 	}
@@ -37,7 +37,7 @@ func readRecord(ctx context.Context, r store.Reader) (*record, uint64, error) {
 	if errors.Is(err, resource.NotFound) {
 		return nil, 0, nil
 	}
-	rec := new(record)
+	rec := new(authorityRecord)
 	if err == nil {
 		err = json.Unmarshal(o.Data, rec)
 	}
@@ -48,7 +48,7 @@ func readRecord(ctx context.Context, r store.Reader) (*record, uint64, error) {
 }
 
 // check returns an error if a file is missing. given says that the configuration has an authority, and that the hub's own is not used.
-func (rec *record) check(dir string, given bool) error {
+func (rec *authorityRecord) check(dir string, given bool) error {
 	if rec == nil {
 		return nil
 	}
@@ -72,12 +72,12 @@ func (rec *record) check(dir string, given bool) error {
 }
 
 // checkRevoked returns an error if the list of revocations is an older copy.
-func (rec *record) checkRevoked(r *Revocations) error {
+func (rec *authorityRecord) checkRevoked(r *Revocations) error {
 	if rec == nil || rec.Revoked <= r.newest() {
 		return nil
 	}
 	return fmt.Errorf("%s/%s is an older copy: its last revocation is of %s, and there was one at %s: nodes that were revoked would be let in again; put the newer file back, or restore the whole backup",
-		DirName, revokedName, resource.Millis(r.newest()), resource.Millis(rec.Revoked))
+		DirName, revokedName, resource.FormatMillis(r.newest()), resource.FormatMillis(rec.Revoked))
 }
 
 func checkFile(dir, name, why string) error {
@@ -88,8 +88,8 @@ func checkFile(dir, name, why string) error {
 	return err
 }
 
-// note writes the record of the files that there are.
-func (a *Authority) note(ctx context.Context) error {
+// writeRecord writes the record of the files that there are.
+func (a *Authority) writeRecord(ctx context.Context) error {
 	if a.o.Writer == nil {
 		return nil
 	}
@@ -97,7 +97,7 @@ func (a *Authority) note(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rec := record{Numbers: append([]int{}, a.made...), Revoked: a.revoked.newest()}
+	rec := authorityRecord{Numbers: append([]int{}, a.numbers...), Revoked: a.revoked.newest()}
 	if a.o.Cert != "" && old != nil {
 		rec.Numbers = old.Numbers // they are good again if the configuration's is removed
 	}

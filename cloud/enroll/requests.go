@@ -26,8 +26,8 @@ const remoteAnnotation = objects.RemoteAnnotation
 // node asked for and didn't get.
 const askedAnnotation = objects.AskedLabelsAnnotation
 
-// pending is an EnrollmentRequest that waits for a decision.
-type pending struct{ address string }
+// pendingRequest is an EnrollmentRequest that waits for a decision.
+type pendingRequest struct{ address string }
 
 // requestName returns the name of the EnrollmentRequest of a node and its key. Another key makes another request, so that no one
 // can replace the request of a waiting node.
@@ -36,8 +36,8 @@ func requestName(node, key string) string {
 	return node[:min(len(node), most)] + "-" + key[:shortID]
 }
 
-// ask creates the EnrollmentRequest of a node, or returns the decision about it.
-func (s *Service) ask(ctx context.Context, node string, by broker.Identity, r resource.JoinRequest, csr resource.CSR) (a resource.JoinAnswer, err error) {
+// requestApproval creates the EnrollmentRequest of a node, or returns the decision about it.
+func (s *Service) requestApproval(ctx context.Context, node string, by broker.Identity, r resource.JoinRequest, csr resource.CSR) (a resource.JoinAnswer, err error) {
 	name := requestName(node, csr.Key)
 	key := store.Key{Kind: resource.KindEnrollmentRequest, Name: name}
 	s.mu.Lock()
@@ -56,7 +56,7 @@ func (s *Service) ask(ctx context.Context, node string, by broker.Identity, r re
 	if err != nil {
 		return a, err
 	}
-	if stored, err := resource.ParseCSR(er.Spec.CSR, node); err != nil || stored.Key != csr.Key || nodeOf(er) != node {
+	if stored, err := resource.ParseCSR(er.Spec.CSR, node); err != nil || stored.Key != csr.Key || requestedNode(er) != node {
 		return a, resource.Errorf(resource.Conflict, "", "the EnrollmentRequest %s is another node's", name)
 	}
 	return s.decided(er), nil
@@ -65,7 +65,7 @@ func (s *Service) ask(ctx context.Context, node string, by broker.Identity, r re
 // makeRequest stores a request for approval, unless the limits are reached.
 func (s *Service) makeRequest(ctx context.Context, name, node string, by broker.Identity, r resource.JoinRequest) (a resource.JoinAnswer, err error) {
 	address := daemon.Network(by.Remote)
-	if _, err = s.count(name, address); err != nil {
+	if _, err = s.countPending(name, address); err != nil {
 		return a, err
 	}
 	notes := map[string]string{remoteAnnotation: address}
@@ -84,28 +84,28 @@ func (s *Service) makeRequest(ctx context.Context, name, node string, by broker.
 		Spec:     resource.EnrollmentSpec{CSR: r.CSR, NodeName: node, Labels: r.Labels, SystemInfo: r.SystemInfo},
 	})
 	if err != nil && !errors.Is(err, resource.AlreadyExists) {
-		s.settled(name)
+		s.forgetPending(name)
 		return a, err
 	}
 	s.o.Log.Info().Str("node", node).Str("request", name).Str("remote", by.Remote).Msg("a node asks to join: approve or deny it with edgebus approve, edgebus deny")
 	return resource.JoinAnswer{State: resource.JoinWaiting, Request: name}, nil
 }
 
-// Asks counts a request that somebody makes in the hub's API for a host, as if the host had asked over MQTT; settled takes it back.
-func (s *Service) Asks(name, remote string) (settled func(), err error) {
-	if s.o.Mode == Never {
+// CountRequest counts a request that somebody makes in the hub's API for a host, as if the host had asked over MQTT; settled takes it back.
+func (s *Service) CountRequest(name, remote string) (settled func(), err error) {
+	if s.o.Mode == ModeNever {
 		return nil, resource.Errorf(resource.Forbidden, "", "this hub enrols no nodes (auth.enrollment)")
 	}
-	added, err := s.count(name, daemon.Network(remote))
+	added, err := s.countPending(name, daemon.Network(remote))
 	return func() {
 		if added {
-			s.settled(name)
+			s.forgetPending(name)
 		}
 	}, err
 }
 
-// count adds a request to those that wait, unless it is one of them or the limits are reached.
-func (s *Service) count(name, address string) (added bool, err error) {
+// countPending adds a request to those that wait, unless it is one of them or the limits are reached.
+func (s *Service) countPending(name, address string) (added bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, waits := s.pending[name]; waits {
@@ -120,11 +120,11 @@ func (s *Service) count(name, address string) (added bool, err error) {
 	if all := len(s.pending); all >= s.o.Requests || of >= s.o.PerAddress {
 		return false, resource.Errorf(resource.Quota, "", "too many nodes wait for approval (%d, %d of them from %s): try again when some of them are decided, or ask for an invitation", all, of, address)
 	}
-	s.pending[name] = pending{address}
+	s.pending[name] = pendingRequest{address}
 	return true, nil
 }
 
-func (s *Service) settled(name string) {
+func (s *Service) forgetPending(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pending, name)
@@ -140,7 +140,9 @@ func decodeRequest(o store.Object) (er resource.EnrollmentRequest, err error) {
 	return er, err
 }
 
-func nodeOf(er resource.EnrollmentRequest) string { return cmp.Or(er.Spec.NodeName, er.Metadata.Name) }
+func requestedNode(er resource.EnrollmentRequest) string {
+	return cmp.Or(er.Spec.NodeName, er.Metadata.Name)
+}
 
 // decided returns the answer to the node about its request.
 func (s *Service) decided(er resource.EnrollmentRequest) resource.JoinAnswer {
@@ -159,11 +161,11 @@ func (s *Service) decided(er resource.EnrollmentRequest) resource.JoinAnswer {
 
 const conditionFailed = "Failed"
 
-// follow carries out decisions about EnrollmentRequests, and deletes old requests. It goes through all of them from time to time,
+// followRequests carries out decisions about EnrollmentRequests, and deletes old requests. It goes through all of them from time to time,
 // so that failed steps are tried again.
-func (s *Service) follow(ctx context.Context) {
+func (s *Service) followRequests(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := s.followOnce(ctx); err != nil && ctx.Err() == nil {
+		if err := s.followRequestsOnce(ctx); err != nil && ctx.Err() == nil {
 			s.o.Log.Warn().Err(err).Msg("EnrollmentRequests can't be followed: trying again")
 			select {
 			case <-ctx.Done():
@@ -173,8 +175,8 @@ func (s *Service) follow(ctx context.Context) {
 	}
 }
 
-// followOnce handles all requests, and then each one that changes, for sweepEvery.
-func (s *Service) followOnce(ctx context.Context) error {
+// followRequestsOnce handles all requests, and then each one that changes, for sweepInterval.
+func (s *Service) followRequestsOnce(ctx context.Context) error {
 	page, err := s.o.Reader.List(ctx, resource.KindEnrollmentRequest, store.ListOptions{})
 	if err != nil {
 		return err
@@ -182,11 +184,11 @@ func (s *Service) followOnce(ctx context.Context) error {
 	there := map[string]bool{}
 	for _, o := range page.Items {
 		there[o.Name] = true
-		s.look(ctx, o)
+		s.handleRequest(ctx, o)
 	}
 	// One that was deleted between two watches counts no more. One that is about to be stored counts again when its event comes.
 	s.mu.Lock()
-	maps.DeleteFunc(s.pending, func(name string, _ pending) bool { return !there[name] })
+	maps.DeleteFunc(s.pending, func(name string, _ pendingRequest) bool { return !there[name] })
 	s.mu.Unlock()
 	if _, err := s.invitations(ctx); err != nil {
 		return err
@@ -196,7 +198,7 @@ func (s *Service) followOnce(ctx context.Context) error {
 		return err
 	}
 	defer stream.Close()
-	turn, stop := context.WithTimeout(ctx, sweepEvery)
+	turn, stop := context.WithTimeout(ctx, sweepInterval)
 	defer stop()
 	for {
 		events, err := stream.Next(turn)
@@ -208,17 +210,17 @@ func (s *Service) followOnce(ctx context.Context) error {
 		}
 		for _, e := range events {
 			if e.Type == store.Deleted {
-				s.settled(e.Object.Name)
-				s.tellWaiting(e.Object.Name, resource.JoinAnswer{State: resource.JoinDenied, Request: e.Object.Name, Reason: "the request was deleted"})
+				s.forgetPending(e.Object.Name)
+				s.answerWaiting(e.Object.Name, resource.JoinAnswer{State: resource.JoinDenied, Request: e.Object.Name, Reason: "the request was deleted"})
 				continue
 			}
-			s.look(ctx, e.Object)
+			s.handleRequest(ctx, e.Object)
 		}
 	}
 }
 
-// look carries out the next step of one request.
-func (s *Service) look(ctx context.Context, o store.Object) {
+// handleRequest carries out the next step of one request.
+func (s *Service) handleRequest(ctx context.Context, o store.Object) {
 	er, err := decodeRequest(o)
 	if err != nil {
 		s.o.Log.Error().Err(err).Stringer("object", o.Key).Msg("the EnrollmentRequest can't be read")
@@ -232,16 +234,16 @@ func (s *Service) look(ctx context.Context, o store.Object) {
 	}
 	if er.Spec.Approval == "" {
 		s.mu.Lock()
-		s.pending[o.Name] = pending{er.Metadata.Annotations[remoteAnnotation]}
+		s.pending[o.Name] = pendingRequest{er.Metadata.Annotations[remoteAnnotation]}
 		s.mu.Unlock()
 		return
 	}
-	s.settled(o.Name)
+	s.forgetPending(o.Name)
 	if a := s.decided(er); a.State != resource.JoinWaiting {
-		s.tellWaiting(o.Name, a)
+		s.answerWaiting(o.Name, a)
 		return
 	}
-	defer s.joining(nodeOf(er))()
+	defer s.joining(requestedNode(er))()
 	if o, err = s.o.Reader.Get(ctx, o.Key); err == nil { // who wrote the decision may have had it carried out
 		er, err = decodeRequest(o)
 	}
@@ -267,24 +269,24 @@ func (s *Service) look(ctx context.Context, o store.Object) {
 func (s *Service) Settle(ctx context.Context, name string) error {
 	o, err := s.o.Reader.Get(ctx, store.Key{Kind: resource.KindEnrollmentRequest, Name: name})
 	if err == nil {
-		s.look(ctx, o)
+		s.handleRequest(ctx, o)
 	}
 	return err
 }
 
-// usualEnroller is how long an enroller's certificate is valid, if its request doesn't say.
-const usualEnroller = 90 * 24 * time.Hour
+// defaultEnrollerValidity is how long an enroller's certificate is valid, if its request doesn't say.
+const defaultEnrollerValidity = 90 * 24 * time.Hour
 
 // enrollerValidity is how long the certificate of an enroller's request is valid, and so how long its request is kept: 0 for all others.
 func enrollerValidity(er resource.EnrollmentRequest) time.Duration {
 	if er.Spec.SignerName != resource.SignerEnroller || er.Spec.Approval != resource.Approved {
 		return 0
 	}
-	return cmp.Or(time.Duration(er.Spec.ExpirationSeconds)*time.Second, usualEnroller)
+	return cmp.Or(time.Duration(er.Spec.ExpirationSeconds)*time.Second, defaultEnrollerValidity)
 }
 
-// enrollerGone says why an enroller's certificate is taken no more: it is as long as its request is there.
-func (s *Service) enrollerGone(name string, cert *x509.Certificate) string {
+// enrollerRefusal says why an enroller's certificate is taken no more: it is as long as its request is there.
+func (s *Service) enrollerRefusal(name string, cert *x509.Certificate) string {
 	o, err := s.o.Reader.Get(context.Background(), store.Key{Kind: resource.KindEnrollmentRequest, Name: name})
 	switch {
 	case errors.Is(err, resource.NotFound):
@@ -301,7 +303,7 @@ func (s *Service) enrollerGone(name string, cert *x509.Certificate) string {
 
 // signOther carries out an approved request for a certificate with which nobody joins.
 func (s *Service) signOther(ctx context.Context, er *resource.EnrollmentRequest, csr resource.CSR) error {
-	node := nodeOf(*er)
+	node := requestedNode(*er)
 	if er.Spec.SignerName == resource.SignerEnroller {
 		cert, err := s.o.Authority.SignEnroller(er.Metadata.Name, csr.PublicKey, enrollerValidity(*er))
 		if err != nil {
@@ -319,7 +321,7 @@ func (s *Service) signOther(ctx context.Context, er *resource.EnrollmentRequest,
 	if err != nil {
 		return err
 	}
-	a, err := s.issue(node, csr, known, originOf(s.o.Hub, n.Metadata.UID))
+	a, err := s.issue(node, csr, known, nodeURI(s.o.Hub, n.Metadata.UID))
 	if err != nil {
 		return err
 	}
@@ -328,9 +330,9 @@ func (s *Service) signOther(ctx context.Context, er *resource.EnrollmentRequest,
 	return s.dropRenewals(ctx, node, er.Metadata.Name)
 }
 
-// Renews returns the node's last revocation, which a request for the renewal of its certificate notes: if the node is revoked after that, it
+// CheckRenewal returns the node's last revocation, which a request for the renewal of its certificate notes: if the node is revoked after that, it
 // gets none. A node that signed in with something else than its certificate gets none either.
-func (s *Service) Renews(id broker.Identity) (after string, err error) {
+func (s *Service) CheckRenewal(id broker.Identity) (after string, err error) {
 	if id.Certificate == nil {
 		return "", resource.Errorf(resource.Forbidden, "", "only a node that has signed in with a certificate gets the next one")
 	}
@@ -352,7 +354,7 @@ func (s *Service) dropRenewals(ctx context.Context, node, but string) error {
 		if o.Name == but || !bytes.Contains(o.Data, []byte(objects.RenewalAnnotation)) {
 			continue
 		}
-		if er, err := decodeRequest(o); err != nil || er.Spec.SignerName != resource.SignerRenewal || nodeOf(er) != node {
+		if er, err := decodeRequest(o); err != nil || er.Spec.SignerName != resource.SignerRenewal || requestedNode(er) != node {
 			continue
 		}
 		if err := s.o.Objects.Delete(ctx, o.Key); err != nil && !errors.Is(err, resource.NotFound) {
@@ -365,7 +367,7 @@ func (s *Service) dropRenewals(ctx context.Context, node, but string) error {
 // carryOut signs the certificate of an approved request, and writes the decision into the status. After an error it can be called
 // again.
 func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) error {
-	node := nodeOf(*er)
+	node := requestedNode(*er)
 	set := func(kind, reason, message string) {
 		c := resource.Condition{Type: kind, Status: "True", Reason: reason, Message: message}
 		er.Status.Conditions = resource.SetCondition(er.Status.Conditions, c, s.o.Now())
@@ -395,7 +397,7 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 		}
 		return err
 	}
-	holder, err := s.holder(ctx, node)
+	holder, err := s.joinedNode(ctx, node)
 	if err != nil {
 		return err
 	}
@@ -421,10 +423,10 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 		maps.DeleteFunc(given, func(key, value string) bool { asked, has := own[key]; return has && asked == value })
 		maps.DeleteFunc(own, func(key, value string) bool { return er.Spec.Labels[key] != value })
 	}
-	if err := s.enter(ctx, node, csr.Key, wish{given: given, own: own, follow: follow}); err != nil {
+	if err := s.writeJoinedNode(ctx, node, csr.Key, joinLabels{given: given, own: own, follow: follow}); err != nil {
 		return err
 	}
-	a, err := s.admit(ctx, node, csr, revoked)
+	a, err := s.signJoining(ctx, node, csr, revoked)
 	if err != nil {
 		return err
 	}
@@ -434,8 +436,8 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 	return nil
 }
 
-// tellWaiting sends the decision to the nodes that wait for it.
-func (s *Service) tellWaiting(request string, a resource.JoinAnswer) {
+// answerWaiting sends the decision to the nodes that wait for it.
+func (s *Service) answerWaiting(request string, a resource.JoinAnswer) {
 	var waiting []string
 	s.mu.Lock()
 	for _, e := range s.enrollees {
@@ -445,6 +447,6 @@ func (s *Service) tellWaiting(request string, a resource.JoinAnswer) {
 	}
 	s.mu.Unlock()
 	for _, topic := range waiting {
-		s.tell(topic, a)
+		s.sendAnswer(topic, a)
 	}
 }

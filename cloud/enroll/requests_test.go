@@ -20,10 +20,10 @@ func TestARequestThatIsDeletedBetweenTwoWatchesCountsNoMore(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
 	s := New(Options{Reader: st, Writer: st, Watcher: st, Log: zerolog.Nop()})
-	s.pending["n1-0123456789ab"] = pending{"192.0.2.1"}
+	s.pending["n1-0123456789ab"] = pendingRequest{"192.0.2.1"}
 	ctx, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer stop()
-	require.NoError(t, s.followOnce(ctx))
+	require.NoError(t, s.followRequestsOnce(ctx))
 	require.Empty(t, s.pending)
 }
 
@@ -32,7 +32,7 @@ func TestRefusedJoinsAreLoggedSampled(t *testing.T) {
 	var log bytes.Buffer
 	s := New(Options{Log: zerolog.New(&log)})
 	for range 1000 {
-		s.answer(t.Context(), job{m: broker.Message{Payload: []byte("{"), Publisher: &broker.Identity{}}, done: func(err error) { require.Error(t, err) }})
+		s.answer(t.Context(), joinJob{m: broker.Message{Payload: []byte("{"), Publisher: &broker.Identity{}}, done: func(err error) { require.Error(t, err) }})
 	}
 	require.Contains(t, log.String(), "a node was not enrolled")
 	require.Less(t, bytes.Count(log.Bytes(), []byte("\n")), 100)

@@ -41,9 +41,9 @@ type Revocation struct {
 // Revocations are kept in a file of their own, and not in the store: a restored backup takes them over from the data
 // that it replaces.
 type Revocations struct {
-	path  string
-	now   func() time.Time
-	noted func() // called when there is a new revocation; nil: nobody wants to know
+	path      string
+	now       func() time.Time
+	onRevoked func() // called when there is a new revocation; nil: nobody wants to know
 
 	mu    sync.RWMutex
 	nodes map[string]Revocation
@@ -84,8 +84,8 @@ func readRevocations(path string) (list []Revocation, err error) {
 	return list, err
 }
 
-// checked is what the files hold: a value and its checksum, so that no damage lets a revoked node in.
-type checked struct {
+// checkedFile is what the files hold: a value and its checksum, so that no damage lets a revoked node in.
+type checkedFile struct {
 	Value    json.RawMessage `json:"value"`
 	Checksum string          `json:"crc32c"`
 }
@@ -105,7 +105,7 @@ func readJSON(path string, into any) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	var c checked
+	var c checkedFile
 	if err == nil {
 		err = json.Unmarshal(text, &c)
 	}
@@ -124,7 +124,7 @@ func readJSON(path string, into any) error {
 func writeJSON(path string, value any) error {
 	text, err := json.Marshal(value)
 	if err == nil {
-		text, err = json.MarshalIndent(checked{text, checksum(text)}, "", " ")
+		text, err = json.MarshalIndent(checkedFile{text, checksum(text)}, "", " ")
 	}
 	if err != nil {
 		return err
@@ -159,13 +159,13 @@ func (r *Revocations) add(node, by string, decommissioned bool) error {
 	r.mu.Lock()
 	err := r.put(Revocation{Node: node, Decommissioned: decommissioned, By: by})
 	r.mu.Unlock()
-	return r.note(err)
+	return r.notify(err)
 }
 
-// note has the new revocation noted elsewhere, if there is one.
-func (r *Revocations) note(err error) error {
-	if err == nil && r.noted != nil {
-		r.noted()
+// notify has the new revocation noted elsewhere, if there is one.
+func (r *Revocations) notify(err error) error {
+	if err == nil && r.onRevoked != nil {
+		r.onRevoked()
 	}
 	return err
 }
@@ -179,7 +179,7 @@ func (r *Revocations) supersede(node, key string, known int64) (at int64, err er
 		at = r.nodes[node].At
 	}
 	r.mu.Unlock()
-	return at, r.note(err)
+	return at, r.notify(err)
 }
 
 // supersededBy is the key for which a node's certificates were revoked; empty: it was for another reason.
@@ -250,9 +250,9 @@ func (r *Revocations) Why(node string, cert *x509.Certificate) string {
 		return fmt.Sprintf("this node was decommissioned: %s can join again with a new invitation", node)
 	}
 	if e.Key != "" {
-		return fmt.Sprintf("node %s has joined again at %s, with another key: this one can join again with a new invitation", node, resource.Time(time.UnixMilli(e.At)))
+		return fmt.Sprintf("node %s has joined again at %s, with another key: this one can join again with a new invitation", node, resource.FormatTime(time.UnixMilli(e.At)))
 	}
-	return fmt.Sprintf("the certificates of node %s were revoked at %s: it can join again with a new invitation", node, resource.Time(time.UnixMilli(e.At)))
+	return fmt.Sprintf("the certificates of node %s were revoked at %s: it can join again with a new invitation", node, resource.FormatTime(time.UnixMilli(e.At)))
 }
 
 // decommissioned reports whether the node is refused with this certificate because it was decommissioned.
@@ -280,9 +280,9 @@ func (r *Revocations) condition(node string, told bool) resource.Condition {
 	return c
 }
 
-// Merge copies into a restored data directory what a backup can't contain: revocations and rotations of the authority after it was
+// MergeRestored copies into a restored data directory what a backup can't contain: revocations and rotations of the authority after it was
 // made. from is the data directory that the backup replaces; if it belongs to another hub, nothing is copied.
-func Merge(from, into string) error {
+func MergeRestored(from, into string) error {
 	old, fresh := filepath.Join(from, DirName), filepath.Join(into, DirName)
 	if same, err := sameHub(old, fresh); err != nil || !same {
 		return err

@@ -61,10 +61,10 @@ func (o *Options) setDefaults() {
 }
 
 const (
-	writers    = 16               // at a time: they share commits of the store
-	uidWait    = 10 * time.Second // for an object that does not exist yet, such as the Node of a core that has just joined
-	trimEvery  = time.Minute
-	maxMessage = 1024 // bytes
+	concurrentWrites = 16               // at a time: they share commits of the store
+	uidWait          = 10 * time.Second // for an object that does not exist yet, such as the Node of a core that has just joined
+	trimEvery        = time.Minute
+	maxMessage       = 1024 // bytes
 )
 
 // Recorder records Events.
@@ -72,9 +72,9 @@ type Recorder struct {
 	o Options
 
 	mu      sync.Mutex
-	pending map[key]*pending
-	waiting map[source]int // of pending
-	limits  map[object]*limit
+	pending map[eventKey]*pendingEvent
+	waiting map[eventSource]int // of pending
+	limits  map[objectRef]*sourceLimit
 
 	created int // Events since the last trim
 	failing bool
@@ -82,38 +82,38 @@ type Recorder struct {
 	written, dropped atomic.Uint64
 }
 
-type object struct{ kind, namespace, name string }
+type objectRef struct{ kind, namespace, name string }
 
-// key identifies an Event. Those of a deleted object differ from those of its successor.
-type key struct {
-	object
+// eventKey identifies an Event. Those of a deleted object differ from those of its successor.
+type eventKey struct {
+	objectRef
 	uid, reason, about string
 }
 
-// source is who Events are of, and among whom their number is shared: a node, or a kind of objects that the hub sees itself.
-type source struct{ node, kind string }
+// eventSource is who Events are of, and among whom their number is shared: a node, or a kind of objects that the hub sees itself.
+type eventSource struct{ node, kind string }
 
-func sourceOf(kind, name, node string) source {
+func eventSourceOf(kind, name, node string) eventSource {
 	switch {
 	case node != "":
-		return source{node: node}
+		return eventSource{node: node}
 	case kind == resource.KindNode:
-		return source{node: name}
+		return eventSource{node: name}
 	}
-	return source{kind: kind}
+	return eventSource{kind: kind}
 }
 
-func (p *pending) source() source { return sourceOf(p.Kind, p.Name, p.Node) }
+func (p *pendingEvent) source() eventSource { return eventSourceOf(p.Kind, p.Name, p.Node) }
 
-// pending is what is to be written to an Event.
-type pending struct {
+// pendingEvent is what is to be written to an Event.
+type pendingEvent struct {
 	resource.Occurrence
 	count       int
 	first, last time.Time
 }
 
-// limit is a token bucket: how many writes an object has left. Writes that fail are given back.
-type limit struct {
+// sourceLimit is a token bucket: how many writes an object has left. Writes that fail are given back.
+type sourceLimit struct {
 	writes float64
 	at     time.Time
 }
@@ -121,7 +121,7 @@ type limit struct {
 // New makes a Recorder, which writes nothing before Run.
 func New(o Options) *Recorder {
 	o.setDefaults()
-	return &Recorder{o: o, pending: make(map[key]*pending), waiting: make(map[source]int), limits: make(map[object]*limit)}
+	return &Recorder{o: o, pending: make(map[eventKey]*pendingEvent), waiting: make(map[eventSource]int), limits: make(map[objectRef]*sourceLimit)}
 }
 
 // Record records an occurrence. It may be called from any goroutine, and never blocks.
@@ -129,13 +129,13 @@ func (r *Recorder) Record(o resource.Occurrence) {
 	if len(o.Message) > maxMessage {
 		o.Message = strings.ToValidUTF8(o.Message[:maxMessage], "") + "…"
 	}
-	k := key{object{o.Kind, o.Namespace, o.Name}, o.UID, o.Reason, o.About}
+	k := eventKey{objectRef{o.Kind, o.Namespace, o.Name}, o.UID, o.Reason, o.About}
 	now := r.o.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.pending[k]
 	if p == nil {
-		p = &pending{Occurrence: o, first: now}
+		p = &pendingEvent{Occurrence: o, first: now}
 		if !r.hold(k, p) {
 			r.dropped.Add(1)
 			return
@@ -147,7 +147,7 @@ func (r *Recorder) Record(o resource.Occurrence) {
 }
 
 // hold has an Event wait. If there is no room, one goes of the source that has most; false: that is its own. r.mu is held.
-func (r *Recorder) hold(k key, p *pending) bool {
+func (r *Recorder) hold(k eventKey, p *pendingEvent) bool {
 	if len(r.pending) >= r.o.Waiting {
 		own := r.waiting[p.source()]
 		for other, p := range r.pending { // the one that has most is met soon
@@ -167,7 +167,7 @@ func (r *Recorder) hold(k key, p *pending) bool {
 }
 
 // release takes an Event out of those that wait. r.mu is held.
-func (r *Recorder) release(k key, p *pending) {
+func (r *Recorder) release(k eventKey, p *pendingEvent) {
 	delete(r.pending, k)
 	if s := p.source(); r.waiting[s] > 1 {
 		r.waiting[s]--
@@ -201,12 +201,12 @@ func (r *Recorder) Run(ctx context.Context) error {
 }
 
 // due removes and returns what may be written now.
-func (r *Recorder) due(all bool) map[key]*pending {
+func (r *Recorder) due(all bool) map[eventKey]*pendingEvent {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now, out := r.o.Now(), make(map[key]*pending)
+	now, out := r.o.Now(), make(map[eventKey]*pendingEvent)
 	for k, p := range r.pending {
-		if all || r.allow(k.object, now) {
+		if all || r.allow(k.objectRef, now) {
 			out[k] = p
 			r.release(k, p)
 		}
@@ -219,10 +219,10 @@ func (r *Recorder) due(all bool) map[key]*pending {
 	return out
 }
 
-func (r *Recorder) allow(o object, now time.Time) bool {
+func (r *Recorder) allow(o objectRef, now time.Time) bool {
 	l := r.limits[o]
 	if l == nil {
-		l = &limit{writes: float64(r.o.Burst), at: now}
+		l = &sourceLimit{writes: float64(r.o.Burst), at: now}
 		r.limits[o] = l
 	}
 	l.writes = min(l.writes+max(now.Sub(l.at).Seconds(), 0)/r.o.Pace.Seconds(), float64(r.o.Burst))
@@ -235,10 +235,10 @@ func (r *Recorder) allow(o object, now time.Time) bool {
 }
 
 // requeue puts events back that were not written, and merges those that occurred meanwhile.
-func (r *Recorder) requeue(k key, p *pending) {
+func (r *Recorder) requeue(k eventKey, p *pendingEvent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if l := r.limits[k.object]; l != nil {
+	if l := r.limits[k.objectRef]; l != nil {
 		l.writes++
 	}
 	if later := r.pending[k]; later != nil {
@@ -254,10 +254,10 @@ func (r *Recorder) requeue(k key, p *pending) {
 var errNoObject = errors.New("the object does not exist yet")
 
 // write writes Events, some at a time. After a failure of the store the rest of them are not tried.
-func (r *Recorder) write(ctx context.Context, all map[key]*pending) {
+func (r *Recorder) write(ctx context.Context, all map[eventKey]*pendingEvent) {
 	var created atomic.Int64
 	group, unless := errgroup.WithContext(context.WithoutCancel(ctx))
-	group.SetLimit(writers)
+	group.SetLimit(concurrentWrites)
 	for k, p := range all {
 		group.Go(func() error {
 			if unless.Err() != nil {
@@ -299,7 +299,7 @@ func (r *Recorder) logFailure(err error) {
 }
 
 // writeOne updates an Event, or creates it.
-func (r *Recorder) writeOne(ctx context.Context, k key, n *pending) (created bool, err error) {
+func (r *Recorder) writeOne(ctx context.Context, k eventKey, n *pendingEvent) (created bool, err error) {
 	if n.UID == "" {
 		if n.UID, err = r.uid(ctx, k); err != nil {
 			return false, err
@@ -320,12 +320,12 @@ func (r *Recorder) writeOne(ctx context.Context, k key, n *pending) (created boo
 	if err != nil {
 		return false, err
 	}
-	var e stored
+	var e storedEvent
 	if err := json.Unmarshal(old.Data, &e); err != nil {
 		e = r.event(at, n) // replaces one that can't be read
 		e.Spec.Count = 0
 	}
-	last := seconds(n.last)
+	last := wholeSeconds(n.last)
 	e.Spec.Count, e.Spec.LastTimestamp, e.Spec.Message, e.Spec.Type = e.Spec.Count+n.count, &last, n.Message, n.Type
 	data, err := json.Marshal(e)
 	if err == nil {
@@ -334,19 +334,19 @@ func (r *Recorder) writeOne(ctx context.Context, k key, n *pending) (created boo
 	return false, err
 }
 
-// stored is an Event in the form of the store: all objects have metadata and spec there.
-type stored struct {
+// storedEvent is an Event in the form of the store: all objects have metadata and spec there.
+type storedEvent struct {
 	resource.TypeMeta
 	Metadata resource.Meta         `json:"metadata"`
 	Spec     resource.EventContent `json:"spec"`
 }
 
-func (r *Recorder) event(at store.Key, n *pending) stored {
-	first, last := seconds(n.first), seconds(n.last)
+func (r *Recorder) event(at store.Key, n *pendingEvent) storedEvent {
+	first, last := wholeSeconds(n.first), wholeSeconds(n.last)
 	of := resource.ObjectReference{
 		APIVersion: resource.APIVersion, Kind: n.Kind, Namespace: n.Namespace, Name: n.Name, UID: n.UID,
 	}
-	return stored{
+	return storedEvent{
 		TypeMeta: resource.TypeMeta{APIVersion: "v1", Kind: resource.KindEvent},
 		Metadata: resource.Meta{Name: at.Name, Namespace: at.Namespace, UID: resource.NewUID(), CreationTimestamp: &first},
 		Spec: resource.EventContent{
@@ -357,10 +357,10 @@ func (r *Recorder) event(at store.Key, n *pending) stored {
 	}
 }
 
-func seconds(t time.Time) time.Time { return t.UTC().Truncate(time.Second) } // as Kubernetes writes them
+func wholeSeconds(t time.Time) time.Time { return t.UTC().Truncate(time.Second) } // as Kubernetes writes them
 
 // uid is the UID of the object, or empty if there is none.
-func (r *Recorder) uid(ctx context.Context, k key) (string, error) {
+func (r *Recorder) uid(ctx context.Context, k eventKey) (string, error) {
 	o, err := r.o.Reader.Get(ctx, store.Key{Kind: k.kind, Namespace: k.namespace, Name: k.name})
 	if errors.Is(err, resource.NotFound) {
 		return "", nil
@@ -374,7 +374,7 @@ func (r *Recorder) uid(ctx context.Context, k key) (string, error) {
 }
 
 // eventName is the name of the Event of a key.
-func eventName(k key, uid string) string {
+func eventName(k eventKey, uid string) string {
 	sum := sha256.New()
 	for _, part := range []string{k.kind, k.namespace, k.name, uid, k.reason, k.about} {
 		_, _ = sum.Write(append([]byte(part), 0)) // a hash never fails
@@ -398,7 +398,7 @@ func (r *Recorder) trim(ctx context.Context) {
 		young = len(list)
 	}
 	var group errgroup.Group
-	group.SetLimit(writers)
+	group.SetLimit(concurrentWrites)
 	for _, o := range append(list[:young:young], beyondShares(list[young:], r.o.Most)...) {
 		group.Go(func() error {
 			_, _ = r.o.Writer.Delete(ctx, o.Key, o.Rev) // an Event that has occurred again stays; else until the next trim
@@ -414,11 +414,11 @@ func beyondShares(list []store.Object, most int) (gone []store.Object) {
 	if len(list) <= most {
 		return nil
 	}
-	sources, counts := make([]source, len(list)), make(map[source]int)
+	sources, counts := make([]eventSource, len(list)), make(map[eventSource]int)
 	for i, o := range list {
-		var e stored
+		var e storedEvent
 		_ = json.Unmarshal(o.Data, &e) // those that can't be read are one source
-		sources[i] = sourceOf(e.Spec.InvolvedObject.Kind, e.Spec.InvolvedObject.Name, e.Spec.Source.Host)
+		sources[i] = eventSourceOf(e.Spec.InvolvedObject.Kind, e.Spec.InvolvedObject.Name, e.Spec.Source.Host)
 		counts[sources[i]]++
 	}
 	left, share := most, 0
@@ -439,7 +439,7 @@ func beyondShares(list []store.Object, most int) (gone []store.Object) {
 
 // lastBefore reports whether the last occurrence of an Event was before a time.
 func lastBefore(o store.Object, oldest time.Time) bool {
-	var e stored
+	var e storedEvent
 	if json.Unmarshal(o.Data, &e) != nil {
 		return true
 	}

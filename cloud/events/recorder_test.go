@@ -19,8 +19,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// rig is a Recorder on a real store, with a clock of its own.
-type rig struct {
+// testRecorder is a Recorder on a real store, with a clock of its own.
+type testRecorder struct {
 	*Recorder
 	t     *testing.T
 	store *bolt.Store
@@ -30,25 +30,25 @@ type rig struct {
 	now time.Time
 }
 
-type writer struct {
+type failingWriter struct {
 	store.Writer
 	full *atomic.Bool
 }
 
-func (w writer) Create(ctx context.Context, o store.Object) (store.Object, error) {
+func (w failingWriter) Create(ctx context.Context, o store.Object) (store.Object, error) {
 	if w.full.Load() {
 		return o, errors.New("no space left on device")
 	}
 	return w.Writer.Create(ctx, o)
 }
 
-func newRig(t *testing.T, change func(*Options)) *rig {
-	r := &rig{t: t, now: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)}
+func newTestRecorder(t *testing.T, change func(*Options)) *testRecorder {
+	r := &testRecorder{t: t, now: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)}
 	s, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
 	r.store = s
-	o := Options{Reader: s, Writer: writer{s, &r.full}, Log: zerolog.Nop(), Now: r.clock}
+	o := Options{Reader: s, Writer: failingWriter{s, &r.full}, Log: zerolog.Nop(), Now: r.clock}
 	if change != nil {
 		change(&o)
 	}
@@ -56,45 +56,45 @@ func newRig(t *testing.T, change func(*Options)) *rig {
 	return r
 }
 
-func (r *rig) clock() time.Time {
+func (r *testRecorder) clock() time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.now
 }
 
-func (r *rig) pass(d time.Duration) {
+func (r *testRecorder) pass(d time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.now = r.now.Add(d)
 }
 
-func (r *rig) flush() { r.write(context.Background(), r.due(false)) }
+func (r *testRecorder) flush() { r.write(context.Background(), r.due(false)) }
 
-func (r *rig) list() (all []stored) {
+func (r *testRecorder) list() (all []storedEvent) {
 	r.t.Helper()
 	page, err := r.store.List(context.Background(), resource.KindEvent, store.ListOptions{})
 	require.NoError(r.t, err)
 	for _, o := range page.Items {
-		var e stored
+		var e storedEvent
 		require.NoError(r.t, json.Unmarshal(o.Data, &e))
 		all = append(all, e)
 	}
 	return all
 }
 
-func left(message string) resource.Occurrence {
+func leftEvent(message string) resource.Occurrence {
 	return resource.Occurrence{Kind: resource.KindNode, Name: "n1", UID: "u1", Type: resource.EventWarning, Reason: "Left", Message: message}
 }
 
 func TestWhatHappensAgainIsCounted(t *testing.T) {
-	r := newRig(t, nil)
-	r.Record(left("once"))
-	r.Record(left("twice"))
+	r := newTestRecorder(t, nil)
+	r.Record(leftEvent("once"))
+	r.Record(leftEvent("twice"))
 	r.flush()
 	r.pass(time.Minute)
-	r.Record(left("later"))
+	r.Record(leftEvent("later"))
 	other := New(r.o) // as after a restart
-	other.Record(left("last"))
+	other.Record(leftEvent("last"))
 	r.flush()
 	other.write(context.Background(), other.due(false))
 
@@ -109,7 +109,7 @@ func TestWhatHappensAgainIsCounted(t *testing.T) {
 }
 
 func TestPropertiesAndSuccessorsHaveEventsOfTheirOwn(t *testing.T) {
-	r := newRig(t, nil)
+	r := newTestRecorder(t, nil)
 	for _, uid := range []string{"u1", "u2"} {
 		for _, about := range []string{"power", "brightness"} {
 			r.Record(resource.Occurrence{Kind: "Device", Namespace: "hall", Name: "lamp", UID: uid, Reason: "Refused", About: about})
@@ -120,9 +120,9 @@ func TestPropertiesAndSuccessorsHaveEventsOfTheirOwn(t *testing.T) {
 }
 
 func TestAFlappingNodeCostsFewWritesAndLosesNoCount(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.Burst = 3 })
+	r := newTestRecorder(t, func(o *Options) { o.Burst = 3 })
 	for i := range 1000 {
-		r.Record(left(fmt.Sprint(i)))
+		r.Record(leftEvent(fmt.Sprint(i)))
 		r.flush()
 	}
 	require.Equal(t, uint64(3), r.Stats().Written)
@@ -135,10 +135,10 @@ func TestAFlappingNodeCostsFewWritesAndLosesNoCount(t *testing.T) {
 }
 
 func TestRecoversFromAFailingStore(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.Waiting = 2 })
+	r := newTestRecorder(t, func(o *Options) { o.Waiting = 2 })
 	r.full.Store(true)
 	for _, about := range []string{"a", "b", "c"} {
-		h := left("")
+		h := leftEvent("")
 		h.About = about
 		r.Record(h)
 	}
@@ -153,9 +153,9 @@ func TestRecoversFromAFailingStore(t *testing.T) {
 }
 
 func TestOldEventsGo(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.Most = 3 })
+	r := newTestRecorder(t, func(o *Options) { o.Most = 3 })
 	tell := func(about string) {
-		h := left("")
+		h := leftEvent("")
 		h.About = about
 		r.Record(h)
 		r.flush()
@@ -180,8 +180,8 @@ func TestOldEventsGo(t *testing.T) {
 }
 
 func TestAnObjectThatIsOnItsWayIsWaitedFor(t *testing.T) {
-	r := newRig(t, nil)
-	h := left("")
+	r := newTestRecorder(t, nil)
+	h := leftEvent("")
 	h.UID = ""
 	r.Record(h)
 	r.flush()
@@ -201,11 +201,11 @@ func TestAnObjectThatIsOnItsWayIsWaitedFor(t *testing.T) {
 }
 
 func TestWhatWaitsIsWrittenAtTheEnd(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.Every = time.Hour })
+	r := newTestRecorder(t, func(o *Options) { o.Every = time.Hour })
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- r.Run(ctx) }()
-	r.Record(left(string(make([]byte, 5000))))
+	r.Record(leftEvent(string(make([]byte, 5000))))
 	cancel()
 	require.NoError(t, <-ended)
 	require.Len(t, r.list(), 1)
@@ -214,7 +214,7 @@ func TestWhatWaitsIsWrittenAtTheEnd(t *testing.T) {
 
 // TestOneNodesEventsPushOutNoOthers has a node that reports more than are kept, or may wait.
 func TestOneNodesEventsPushOutNoOthers(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.Most, o.Waiting = 40, 60 })
+	r := newTestRecorder(t, func(o *Options) { o.Most, o.Waiting = 40, 60 })
 	others := func() (nodes, fleets int) {
 		for _, e := range r.list() {
 			switch {

@@ -9,21 +9,21 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Bound is what a Node with these labels and annotations may get from fleets: what the templates of all fleets refer to that match it.
+// NodeReferences is what a Node with these labels and annotations may get from fleets: what the templates of all fleets refer to that match it.
 // Not only the fleet that would own it counts, since a second one takes over when the first is gone. All fleets count if its labels follow
 // what the node reports.
-func Bound(r store.Reader) func(ctx context.Context, node resource.Meta) ([]objects.Reference, error) {
+func NodeReferences(r store.Reader) func(ctx context.Context, node resource.Meta) ([]objects.Reference, error) {
 	return func(ctx context.Context, node resource.Meta) (refs []objects.Reference, err error) {
 		follows := node.Annotations[resource.LabelFromAnnotation] != ""
 		if len(node.Labels) == 0 && node.Owner == "" && !follows {
 			return nil, nil
 		}
 		owns := func(name string) bool { return node.Owner == Owner(name) }
-		for f, err := range objects.Selecting[resource.Fleet](ctx, r, resource.KindFleet, "selector", node, owns) {
+		for f, err := range objects.AllSelecting[resource.Fleet](ctx, r, resource.KindFleet, "selector", node, owns) {
 			if err != nil {
 				return nil, err
 			}
-			more, err := boundBy(ctx, r, *f, node)
+			more, err := templateReferences(ctx, r, *f, node)
 			if err != nil {
 				return nil, err
 			}
@@ -33,8 +33,8 @@ func Bound(r store.Reader) func(ctx context.Context, node resource.Meta) ([]obje
 	}
 }
 
-// boundBy is what a fleet's template refers to for a node, and the version of it that the fleet is rolled back to.
-func boundBy(ctx context.Context, r store.Reader, f resource.Fleet, node resource.Meta) (refs []objects.Reference, err error) {
+// templateReferences is what a fleet's template refers to for a node, and the version of it that the fleet is rolled back to.
+func templateReferences(ctx context.Context, r store.Reader, f resource.Fleet, node resource.Meta) (refs []objects.Reference, err error) {
 	templates := []resource.NodeSpec{f.Spec.Template.Spec}
 	if name := f.Metadata.Annotations[resource.RollBackAnnotation]; name != "" {
 		o, err := r.Get(ctx, versionKey(name))
@@ -47,7 +47,7 @@ func boundBy(ctx context.Context, r store.Reader, f resource.Fleet, node resourc
 		}
 	}
 	for _, template := range templates {
-		spec, err := Expand(template, node)
+		spec, err := ExpandTemplate(template, node)
 		if err != nil {
 			continue // the node can't have it
 		}

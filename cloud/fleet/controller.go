@@ -49,13 +49,13 @@ const (
 	finalizer = objects.FleetFinalizer
 
 	// What the controllers note at a Node, and at a Fleet.
-	versionAnnotation  = resource.VersionAnnotation
-	assignedAnnotation = resource.AssignedVersionAnnotation
-	sinceAnnotation    = objects.FleetPrefix + "assignedAt"
-	batchAnnotation    = objects.FleetPrefix + "batch" // version/number
+	versionAnnotation    = resource.VersionAnnotation
+	assignedAnnotation   = resource.AssignedVersionAnnotation
+	assignedAtAnnotation = objects.FleetPrefix + "assignedAt"
+	batchAnnotation      = objects.FleetPrefix + "batch" // version/number
 
-	overlapping = "OverlappingSelectors"
-	manyOwners  = "MultipleOwners"
+	conditionOverlapping    = "OverlappingSelectors"
+	conditionMultipleOwners = "MultipleOwners"
 )
 
 // Controllers makes the controllers: one for whose nodes are, and one for what becomes of them.
@@ -67,11 +67,11 @@ func Controllers(o Options) []control.Controller {
 	o.Pause = cmp.Or(o.Pause, 200*time.Millisecond)
 	o.Retry = cmp.Or(o.Retry, time.Second)
 	m := newMembers()
-	own := &owners{Options: o, as: o.Objects.Controller("fleet-owners"), members: m, selectors: map[string]choice{}, overlaps: newOverlaps()}
-	roll := newRollouts(o, m, own.load)
+	own := &ownerController{Options: o, as: o.Objects.Controller("fleet-owners"), members: m, selectors: map[string]choice{}, overlaps: newSelectorOverlaps()}
+	roll := newRolloutController(o, m, own.load)
 	return []control.Controller{
 		{
-			Name: "fleet-owners", Workers: writers, Reconcile: own.reconcile,
+			Name: "fleet-owners", Workers: concurrentWrites, Reconcile: own.reconcile,
 			Watches: []control.Watch{
 				{Kind: resource.KindFleet, DataOnly: true, Keys: own.concerned},
 				{Kind: resource.KindNode, DataOnly: true, Keys: func(o store.Object) []store.Key { m.ofNode(o); return []store.Key{o.Key} }},
@@ -82,25 +82,25 @@ func Controllers(o Options) []control.Controller {
 			Watches: []control.Watch{
 				{Kind: resource.KindFleet, DataOnly: true},
 				{Kind: resource.KindNode, Keys: m.ofNode},
-				{Kind: resource.KindConfigMap, Keys: roll.referring},
-				{Kind: resource.KindSecret, DataOnly: true, Keys: roll.referring},
-				{Kind: resource.KindSource, Keys: roll.ofSource},
-				{Kind: resource.KindTemplateVersion, Keys: roll.ofVersion}, // whose Fleet may be gone
+				{Kind: resource.KindConfigMap, Keys: roll.fleetsReferringTo},
+				{Kind: resource.KindSecret, DataOnly: true, Keys: roll.fleetsReferringTo},
+				{Kind: resource.KindSource, Keys: roll.fleetsOfSource},
+				{Kind: resource.KindTemplateVersion, Keys: roll.fleetOfVersion}, // whose Fleet may be gone
 			},
 		},
 	}
 }
 
-// owners sets metadata.owner of Nodes.
-type owners struct {
+// ownerController sets metadata.owner of Nodes.
+type ownerController struct {
 	Options
 	as      *objects.Controller
 	members *members
 
 	mu        sync.Mutex
-	index     *Index
+	index     *SelectorIndex
 	selectors map[string]choice // by fleet: as it was seen last
-	overlaps  *overlaps
+	overlaps  *selectorOverlaps
 }
 
 // choice is what a fleet's choice of nodes depends on, at a revision.
@@ -110,7 +110,7 @@ type choice struct {
 }
 
 // concerned are the keys that a Fleet concerns: its own, and those of all Nodes if it chooses others than before.
-func (c *owners) concerned(o store.Object) []store.Key {
+func (c *ownerController) concerned(o store.Object) []store.Key {
 	keys := []store.Key{o.Key}
 	var f resource.Fleet
 	if json.Unmarshal(o.Data, &f) != nil {
@@ -146,40 +146,40 @@ func (c *owners) concerned(o store.Object) []store.Key {
 	}
 }
 
-// current is the index of the fleets as they are now.
-func (c *owners) current(ctx context.Context) (*Index, error) {
+// selectorIndex is the index of the fleets as they are now.
+func (c *ownerController) selectorIndex(ctx context.Context) (*SelectorIndex, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.index != nil {
 		return c.index, nil
 	}
-	var list []Candidate
+	var list []OwnerCandidate
 	for f, err := range objects.List[resource.Fleet](ctx, c.as, "") {
 		if err != nil {
 			return nil, err
 		}
 		if f.Metadata.DeletionTimestamp == nil {
-			list = append(list, NewCandidate(f.Metadata.Name, *f.Metadata.CreationTimestamp, f.Spec.Selector))
+			list = append(list, NewOwnerCandidate(f.Metadata.Name, *f.Metadata.CreationTimestamp, f.Spec.Selector))
 		}
 	}
-	c.index = NewIndex(list)
+	c.index = NewSelectorIndex(list)
 	return c.index, nil
 }
 
-func (c *owners) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
+func (c *ownerController) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
 	if err := c.load(ctx); err != nil {
 		return 0, err
 	}
 	if key.Kind == resource.KindFleet {
-		return c.fleet(ctx, key)
+		return c.reconcileFleet(ctx, key)
 	}
-	return 0, c.node(ctx, key)
+	return 0, c.reconcileNode(ctx, key)
 }
 
 // load reads all Nodes before the first of them is looked at: before, a fleet would seem to have fewer, and fewer overlaps.
-func (c *owners) load(ctx context.Context) error {
+func (c *ownerController) load(ctx context.Context) error {
 	return c.members.once(func() error {
-		index, err := c.current(ctx)
+		index, err := c.selectorIndex(ctx)
 		if err != nil {
 			return err
 		}
@@ -196,9 +196,9 @@ func (c *owners) load(ctx context.Context) error {
 	})
 }
 
-// node gives a Node its owner.
-func (c *owners) node(ctx context.Context, key store.Key) error {
-	index, err := c.current(ctx)
+// reconcileNode gives a Node its owner.
+func (c *ownerController) reconcileNode(ctx context.Context, key store.Key) error {
+	index, err := c.selectorIndex(ctx)
 	if err != nil {
 		return err
 	}
@@ -219,7 +219,7 @@ func (c *owners) node(ctx context.Context, key store.Key) error {
 		err = objects.Update(ctx, c.as, key, func(n *resource.Node) error {
 			a = index.Assign(n.Metadata.Owner, n.Metadata.Labels)
 			n.Metadata.Owner = a.Owner
-			for _, key := range []string{versionAnnotation, assignedAnnotation, sinceAnnotation, batchAnnotation} {
+			for _, key := range []string{versionAnnotation, assignedAnnotation, assignedAtAnnotation, batchAnnotation} {
 				delete(n.Metadata.Annotations, key)
 			}
 			return nil
@@ -234,7 +234,7 @@ func (c *owners) node(ctx context.Context, key store.Key) error {
 	return errors.Join(c.showOverlaps(ctx), c.showOwners(ctx, stored, a))
 }
 
-func (c *owners) record(m resource.Meta, before string) {
+func (c *ownerController) record(m resource.Meta, before string) {
 	o := resource.Occurrence{Kind: resource.KindNode, Name: m.Name, UID: m.UID, Type: resource.EventNormal}
 	switch {
 	case m.Owner == "":
@@ -248,12 +248,12 @@ func (c *owners) record(m resource.Meta, before string) {
 }
 
 // showOwners sets the condition MultipleOwners of a Node. One to which it never applied doesn't have it.
-func (c *owners) showOwners(ctx context.Context, stored store.Object, a Assignment) error {
-	if len(a.Matching) == 0 && !bytes.Contains(stored.Status, []byte(manyOwners)) {
+func (c *ownerController) showOwners(ctx context.Context, stored store.Object, a Assignment) error {
+	if len(a.Matching) == 0 && !bytes.Contains(stored.Status, []byte(conditionMultipleOwners)) {
 		return nil
 	}
 	err := objects.UpdateStatus(ctx, c.as, stored.Key, func(n *resource.Node) error {
-		cond := resource.Condition{Type: manyOwners, Status: "False", Reason: "OneFleet", Message: "at most one fleet matches"}
+		cond := resource.Condition{Type: conditionMultipleOwners, Status: "False", Reason: "OneFleet", Message: "at most one fleet matches"}
 		if len(a.Matching) > 0 {
 			cond.Status, cond.Reason, cond.Message = "True", "SeveralFleets", "the fleets "+objects.JoinFirst(a.Matching)+" match"
 		}
@@ -265,23 +265,23 @@ func (c *owners) showOwners(ctx context.Context, stored store.Object, a Assignme
 
 // showOverlaps sets the condition OverlappingSelectors of the Fleets whose overlaps have changed. One that can't be written is
 // tried again with the next key; that of the caller is, after the error.
-func (c *owners) showOverlaps(ctx context.Context) error {
+func (c *ownerController) showOverlaps(ctx context.Context) error {
 	var failed []error
 	for _, fleet := range c.overlaps.takeChanged() {
 		if err := c.showOverlap(ctx, fleet); err != nil {
-			c.overlaps.change(fleet)
+			c.overlaps.markChanged(fleet)
 			failed = append(failed, err)
 		}
 	}
 	return errors.Join(failed...)
 }
 
-func (c *owners) showOverlap(ctx context.Context, fleet string) error {
+func (c *ownerController) showOverlap(ctx context.Context, fleet string) error {
 	err := objects.UpdateStatus(ctx, c.as, fleetKey(fleet), func(f *resource.Fleet) error {
 		cond := resource.Condition{
-			Type: overlapping, Status: "False", Reason: "NoOverlap", Message: "no node of it matches another fleet", ObservedGeneration: f.Metadata.Generation,
+			Type: conditionOverlapping, Status: "False", Reason: "NoOverlap", Message: "no node of it matches another fleet", ObservedGeneration: f.Metadata.Generation,
 		}
-		if others := c.overlaps.with(fleet); len(others) > 0 { // read here, since it may be called again after a conflict
+		if others := c.overlaps.overlapping(fleet); len(others) > 0 { // read here, since it may be called again after a conflict
 			cond.Status, cond.Reason, cond.Message = "True", "Overlap", "nodes of it match "+objects.JoinFirst(others)
 		}
 		f.Status.Conditions = resource.SetCondition(f.Status.Conditions, cond, c.Now())
@@ -290,11 +290,11 @@ func (c *owners) showOverlap(ctx context.Context, fleet string) error {
 	return store.IgnoreNotFound(err)
 }
 
-// fleet keeps a Fleet that is being deleted until its nodes are released.
-func (c *owners) fleet(ctx context.Context, key store.Key) (time.Duration, error) {
+// reconcileFleet keeps a Fleet that is being deleted until its nodes are released.
+func (c *ownerController) reconcileFleet(ctx context.Context, key store.Key) (time.Duration, error) {
 	f, err := objects.Get[resource.Fleet](ctx, c.as, key)
 	if errors.Is(err, resource.NotFound) {
-		return 0, c.gone(ctx, key.Name)
+		return 0, c.releaseNodes(ctx, key.Name)
 	}
 	if err != nil {
 		return 0, err
@@ -330,15 +330,15 @@ func (c *owners) fleet(ctx context.Context, key store.Key) (time.Duration, error
 	return 0, store.IgnoreNotFound(err)
 }
 
-// gone releases the nodes of a Fleet that no longer exists: it may have had no finalizer yet when they were claimed.
-func (c *owners) gone(ctx context.Context, fleet string) error {
+// releaseNodes releases the nodes of a Fleet that no longer exists: it may have had no finalizer yet when they were claimed.
+func (c *ownerController) releaseNodes(ctx context.Context, fleet string) error {
 	c.mu.Lock()
 	c.index = nil
 	delete(c.selectors, fleet)
 	c.mu.Unlock()
 	var failed []error
 	for node, seen := range c.members.list(fleet) {
-		failed = append(failed, c.node(ctx, nodeKey(node)))
+		failed = append(failed, c.reconcileNode(ctx, nodeKey(node)))
 		n, err := objects.Get[resource.Node](ctx, c.as, nodeKey(node))
 		if err == nil && n.Metadata.Owner == Owner(fleet) { // of a new Fleet of that name
 			continue

@@ -36,10 +36,10 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const patience = 30 * time.Second
+const waitTimeout = 30 * time.Second
 
-// hub is a store with the controllers of fleets, and nodes that say at once that they have what their specs want.
-type hub struct {
+// testHub is a store with the controllers of fleets, and nodes that say at once that they have what their specs want.
+type testHub struct {
 	*testing.T
 	*bolt.Store
 	*objects.Registry
@@ -53,30 +53,30 @@ type hub struct {
 	stop   func()
 }
 
-// fragile is a store in which Fleets can't be written at times.
-type fragile struct {
+// failingWriter is a store in which Fleets can't be written at times.
+type failingWriter struct {
 	*bolt.Store
 	broken *atomic.Bool
 }
 
-func (f fragile) Update(ctx context.Context, o store.Object, rev uint64) (store.Object, error) {
+func (f failingWriter) Update(ctx context.Context, o store.Object, rev uint64) (store.Object, error) {
 	if o.Kind == resource.KindFleet && f.broken.Load() {
 		return o, errors.New("it can't be written")
 	}
 	return f.Store.Update(ctx, o, rev)
 }
 
-type plainText struct{}
+type plainSealer struct{}
 
-func (plainText) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
-func (plainText) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
+func (plainSealer) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
+func (plainSealer) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
 
-func newHub(t *testing.T) *hub {
+func newTestHub(t *testing.T) *testHub {
 	t.Parallel()
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
 	require.NoError(t, err)
-	h := &hub{T: t, Store: st, poll: 100 * time.Millisecond}
-	h.Registry = objects.New(objects.Options{Reader: st, Writer: fragile{st, &h.broken}, Log: zerolog.Nop(), Seal: plainText{}})
+	h := &testHub{T: t, Store: st, poll: 100 * time.Millisecond}
+	h.Registry = objects.New(objects.Options{Reader: st, Writer: failingWriter{st, &h.broken}, Log: zerolog.Nop(), Seal: plainSealer{}})
 	h.user = h.Controller("test")
 	h.start()
 	t.Cleanup(func() { h.stop(); require.NoError(t, st.Close()) })
@@ -84,14 +84,14 @@ func newHub(t *testing.T) *hub {
 }
 
 // record counts events by their reasons, and by their messages.
-func (h *hub) record(o resource.Occurrence) {
+func (h *testHub) record(o resource.Occurrence) {
 	for _, key := range []string{o.Reason, o.Reason + " " + o.Message} {
 		n, _ := h.events.LoadOrStore(key, new(atomic.Int64))
 		n.(*atomic.Int64).Add(1)
 	}
 }
 
-func (h *hub) recorded(reason string) int64 {
+func (h *testHub) recorded(reason string) int64 {
 	n, ok := h.events.Load(reason)
 	if !ok {
 		return 0
@@ -99,15 +99,15 @@ func (h *hub) recorded(reason string) int64 {
 	return n.(*atomic.Int64).Load()
 }
 
-func (h *hub) Put(_ context.Context, r io.Reader, _ string) (string, int64, error) {
+func (h *testHub) Put(_ context.Context, r io.Reader, _ string) (string, int64, error) {
 	data, err := io.ReadAll(r)
 	return resource.DigestOf(data), int64(len(data)), err
 }
 
-func (h *hub) Has(string) (int64, bool) { return 0, true }
+func (h *testHub) Has(string) (int64, bool) { return 0, true }
 
 // start runs the controllers, until stop.
-func (h *hub) start() {
+func (h *testHub) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	runtime := control.New(control.Options{Reader: h.Store, Watcher: h.Store, Metrics: prometheus.NewRegistry(), Log: zerolog.Nop(), FirstRetry: time.Millisecond})
 	src := sources.NewResolver(sources.ResolverOptions{
@@ -125,7 +125,7 @@ func (h *hub) start() {
 }
 
 // answer is what renderer and agent of a node say.
-func (h *hub) answer(ctx context.Context, key store.Key) (time.Duration, error) {
+func (h *testHub) answer(ctx context.Context, key store.Key) (time.Duration, error) {
 	err := objects.UpdateStatus(ctx, h.user, key, func(n *resource.Node) error {
 		if n.Metadata.Annotations["offline"] != "" {
 			n.Status.State = resource.Offline
@@ -161,7 +161,7 @@ func (h *hub) answer(ctx context.Context, key store.Key) (time.Duration, error) 
 	return 0, err
 }
 
-func (h *hub) makeNode(name string, labels ...string) {
+func (h *testHub) makeNode(name string, labels ...string) {
 	m := resource.Meta{Name: name, Labels: map[string]string{}}
 	for _, l := range labels {
 		key, value, _ := strings.Cut(l, "=")
@@ -171,11 +171,11 @@ func (h *hub) makeNode(name string, labels ...string) {
 	require.NoError(h, err)
 }
 
-func (h *hub) makeFleet(name, label, image string, change ...func(f *resource.Fleet)) {
+func (h *testHub) makeFleet(name, label, image string, change ...func(f *resource.Fleet)) {
 	key, value, _ := strings.Cut(label, "=")
 	f := &resource.Fleet{Metadata: resource.Meta{Name: name}}
 	f.Spec.Selector = &resource.LabelSelector{MatchLabels: map[string]string{key: value}}
-	f.Spec.Template.Spec = motd(image)
+	f.Spec.Template.Spec = motdSpec(image)
 	for _, c := range change {
 		c(f)
 	}
@@ -183,44 +183,44 @@ func (h *hub) makeFleet(name, label, image string, change ...func(f *resource.Fl
 	require.NoError(h, err)
 }
 
-func motd(text string) resource.NodeSpec {
+func motdSpec(text string) resource.NodeSpec {
 	return resource.NodeSpec{Config: []resource.ConfigItem{{Name: "motd", ConfigType: resource.ConfigFiles, Files: []resource.InlineFile{{Path: "/etc/motd", Content: text}}}}}
 }
 
-func (h *hub) node(name string) *resource.Node {
+func (h *testHub) node(name string) *resource.Node {
 	n, err := objects.Get[resource.Node](h.Context(), h.user, store.Key{Kind: resource.KindNode, Name: name})
 	require.NoError(h, err)
 	return n
 }
 
-func (h *hub) fleet(name string) *resource.Fleet {
+func (h *testHub) fleet(name string) *resource.Fleet {
 	f, err := objects.Get[resource.Fleet](h.Context(), h.user, store.Key{Kind: resource.KindFleet, Name: name})
 	require.NoError(h, err)
 	return f
 }
 
-func (h *hub) editNode(name string, change func(n *resource.Node)) {
+func (h *testHub) editNode(name string, change func(n *resource.Node)) {
 	err := objects.Update(h.Context(), h.user, store.Key{Kind: resource.KindNode, Name: name}, func(n *resource.Node) error { change(n); return nil })
 	require.NoError(h, err)
 }
 
-func (h *hub) editFleet(name string, change func(f *resource.Fleet)) {
+func (h *testHub) editFleet(name string, change func(f *resource.Fleet)) {
 	err := objects.Update(h.Context(), h.user, store.Key{Kind: resource.KindFleet, Name: name}, func(f *resource.Fleet) error { change(f); return nil })
 	require.NoError(h, err)
 }
 
-func (h *hub) until(what string, is func() bool) {
+func (h *testHub) until(what string, is func() bool) {
 	h.Helper()
-	require.Eventually(h, is, patience, 5*time.Millisecond, what)
+	require.Eventually(h, is, waitTimeout, 5*time.Millisecond, what)
 }
 
-func (h *hub) untilOwner(node, owner string) {
+func (h *testHub) untilOwner(node, owner string) {
 	h.Helper()
 	h.until(node+" is owned by "+owner, func() bool { return h.node(node).Metadata.Owner == owner })
 }
 
 // untilMotd waits until a node has a text, and says that it has.
-func (h *hub) untilMotd(node, text string) {
+func (h *testHub) untilMotd(node, text string) {
 	h.Helper()
 	h.until(node+" has "+text, func() bool {
 		n := h.node(node)
@@ -228,7 +228,7 @@ func (h *hub) untilMotd(node, text string) {
 	})
 }
 
-func condition(list []resource.Condition, kind string) string {
+func conditionStatus(list []resource.Condition, kind string) string {
 	for _, c := range list {
 		if c.Type == kind {
 			return c.Status + " " + c.Message
@@ -238,11 +238,11 @@ func condition(list []resource.Condition, kind string) string {
 }
 
 func TestOwners(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.makeNode("n1", "site=a")
 	h.makeNode("n2", "site=b")
 	h.makeNode("n3", "site=none")
-	h.editNode("n3", func(n *resource.Node) { n.Spec = motd("by hand") })
+	h.editNode("n3", func(n *resource.Node) { n.Spec = motdSpec("by hand") })
 	h.makeFleet("a", "site=a", "one")
 	h.untilOwner("n1", "Fleet/a")
 	h.untilMotd("n1", "one")
@@ -261,7 +261,7 @@ func TestOwners(t *testing.T) {
 
 	h.editNode("n1", func(n *resource.Node) { n.Metadata.Labels["fleet-controller"] = "paused" }) // 16
 	h.untilOwner("n1", "")
-	h.editNode("n1", func(n *resource.Node) { n.Spec = motd("by hand") })
+	h.editNode("n1", func(n *resource.Node) { n.Spec = motdSpec("by hand") })
 	h.untilMotd("n1", "by hand")
 	h.editNode("n1", func(n *resource.Node) { delete(n.Metadata.Labels, "fleet-controller") }) // 17
 	h.untilMotd("n1", "one")
@@ -269,17 +269,17 @@ func TestOwners(t *testing.T) {
 	h.editNode("n3", func(n *resource.Node) { n.Metadata.Owner = "ResourceSync/git"; n.Metadata.Labels["site"] = "a" }) // 19
 	h.makeFleet("a2", "site=a", "three")                                                                                // 20
 	h.until("both say that they overlap", func() bool {
-		return condition(h.fleet("a").Status.Conditions, "OverlappingSelectors") == "True nodes of it match a2" &&
-			condition(h.fleet("a2").Status.Conditions, "OverlappingSelectors") == "True nodes of it match a" &&
-			condition(h.node("n1").Status.Conditions, "MultipleOwners") == "True the fleets a, a2 match"
+		return conditionStatus(h.fleet("a").Status.Conditions, "OverlappingSelectors") == "True nodes of it match a2" &&
+			conditionStatus(h.fleet("a2").Status.Conditions, "OverlappingSelectors") == "True nodes of it match a" &&
+			conditionStatus(h.node("n1").Status.Conditions, "MultipleOwners") == "True the fleets a, a2 match"
 	})
 	require.Equal(t, "Fleet/a", h.node("n1").Metadata.Owner)
 	require.Equal(t, "ResourceSync/git", h.node("n3").Metadata.Owner)
 	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Selector.MatchLabels = map[string]string{"site": "c"} })
 	h.untilMotd("n1", "three")
 	h.until("they overlap no more", func() bool {
-		return strings.HasPrefix(condition(h.fleet("a").Status.Conditions, "OverlappingSelectors"), "False") &&
-			strings.HasPrefix(condition(h.node("n1").Status.Conditions, "MultipleOwners"), "False")
+		return strings.HasPrefix(conditionStatus(h.fleet("a").Status.Conditions, "OverlappingSelectors"), "False") &&
+			strings.HasPrefix(conditionStatus(h.node("n1").Status.Conditions, "MultipleOwners"), "False")
 	})
 
 	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindFleet, Name: "a2"}))
@@ -292,7 +292,7 @@ func TestOwners(t *testing.T) {
 }
 
 func TestVersions(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	_, err := objects.Create(t.Context(), h.user, &resource.ConfigMap{Metadata: resource.Meta{Name: "m", Namespace: "default"}, Data: map[string]string{"a": "1"}})
 	require.NoError(t, err)
 	h.makeNode("n1", "site=a", "room=hall")
@@ -305,7 +305,7 @@ func TestVersions(t *testing.T) {
 			strings.Contains(r.Message, `spec.config[0].files[0].content: node n2: map has no entry for key "room"`)
 	})
 	h.editFleet("a", func(f *resource.Fleet) { // a label that makes a spec which no node may have is its node's fault alone
-		f.Spec.Template.Spec = motd("three")
+		f.Spec.Template.Spec = motdSpec("three")
 		f.Spec.Template.Spec.Config[0].Files[0].Path = `/{{ getOrDefault .metadata.labels "room" "../x" }}`
 	})
 	h.untilMotd("n1", "three")
@@ -313,7 +313,7 @@ func TestVersions(t *testing.T) {
 		return strings.Contains(h.fleet("a").Status.Rollout.Message, "spec.config[0].files[0].path")
 	})
 	h.editFleet("a", func(f *resource.Fleet) {
-		f.Spec.Template.Spec = motd("two")
+		f.Spec.Template.Spec = motdSpec("two")
 		f.Spec.Template.Spec.Config = append(f.Spec.Template.Spec.Config, resource.ConfigItem{
 			Name: "m", ConfigType: resource.ConfigMapRef, ConfigMapRef: &resource.ConfigMapMount{Name: "m", MountPath: "/etc/m"},
 		})
@@ -344,20 +344,20 @@ func TestVersions(t *testing.T) {
 
 	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec.Config[1].ConfigMapRef.Name = "nosuch" }) // 33
 	h.until("it says what is missing", func() bool {
-		return strings.HasPrefix(condition(h.fleet("a").Status.Conditions, "TemplateResolved"), "False") &&
-			strings.Contains(condition(h.fleet("a").Status.Conditions, "TemplateResolved"), "nosuch")
+		return strings.HasPrefix(conditionStatus(h.fleet("a").Status.Conditions, "TemplateResolved"), "False") &&
+			strings.Contains(conditionStatus(h.fleet("a").Status.Conditions, "TemplateResolved"), "nosuch")
 	})
 	require.Equal(t, "a-0000004", h.fleet("a").Metadata.Annotations["fleet-controller/templateVersion"])
 	digests := map[string]bool{}
-	require.NoError(t, fleet.Refs(h.Store)(t.Context(), func(d string) { digests[d] = true }))
+	require.NoError(t, fleet.BlobReferences(h.Store)(t.Context(), func(d string) { digests[d] = true }))
 	require.True(t, digests[resource.DigestOf([]byte("1"))] && digests[resource.DigestOf([]byte("2"))])
 
-	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("{{ range .metadata.labels }}{{ end }}") })
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motdSpec("{{ range .metadata.labels }}{{ end }}") })
 	h.until("it says what is wrong", func() bool {
-		return strings.Contains(condition(h.fleet("a").Status.Conditions, "TemplateResolved"), "range and template are not supported")
+		return strings.Contains(conditionStatus(h.fleet("a").Status.Conditions, "TemplateResolved"), "range and template are not supported")
 	})
 	for i := range 14 {
-		h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd(fmt.Sprint(i)) })
+		h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motdSpec(fmt.Sprint(i)) })
 		h.untilMotd("n1", fmt.Sprint(i))
 		h.until("it is rolled out", func() bool { return h.fleet("a").Status.Rollout.Updated == 2 })
 	}
@@ -372,7 +372,7 @@ func TestVersions(t *testing.T) {
 }
 
 func TestARolloutHaltsAndGoesOn(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	for i := range 20 {
 		h.makeNode(fmt.Sprintf("n%02d", i), "site=a", fmt.Sprintf("line=%d", i%2))
 	}
@@ -396,7 +396,7 @@ func TestARolloutHaltsAndGoesOn(t *testing.T) {
 	h.until("and say so", func() bool { return h.fleet("a").Status.Rollout.Updated == 20 })
 
 	h.fail.Store("n03", true)
-	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("two") })
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motdSpec("two") })
 	h.until("it halts in the first batch", func() bool { r := h.fleet("a").Status.Rollout; return r.Reason == "Halted" && r.FailedNodes == 1 })
 	require.Equal(t, []string{"n01", "n03", "n05"}, with("two"))
 	require.Regexp(t, "^batch 1 of 3: (1 of 3 failed, and 3 must succeed|2 of 3 succeeded, and 3 are needed)$", h.fleet("a").Status.Rollout.Message)
@@ -405,7 +405,7 @@ func TestARolloutHaltsAndGoesOn(t *testing.T) {
 	h.stop() // the hub starts again, and starts nothing twice
 	h.start()
 	h.fail.Delete("n03")
-	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Paused = true; f.Spec.Template.Spec = motd("three") })
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Paused = true; f.Spec.Template.Spec = motdSpec("three") })
 	h.until("it is paused", func() bool {
 		r := h.fleet("a").Status.Rollout
 		return r.Reason == "Paused" && r.TemplateVersion == "a-0000003"
@@ -427,14 +427,14 @@ func TestARolloutHaltsAndGoesOn(t *testing.T) {
 
 // A node that is offline through several changes gets only the last.
 func TestWhoIsAwayGetsTheLast(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.makeNode("n1", "site=a")
 	h.makeNode("n2", "site=a")
 	h.editNode("n2", func(n *resource.Node) { n.Metadata.Annotations = map[string]string{"offline": "yes"} })
 	h.until("n2 is offline", func() bool { return h.node("n2").Status.State == resource.Offline })
 	h.makeFleet("a", "site=a", "0")
 	for i := range 5 {
-		h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd(fmt.Sprint(i)) })
+		h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motdSpec(fmt.Sprint(i)) })
 		h.untilMotd("n1", fmt.Sprint(i))
 	}
 	require.Empty(t, h.node("n2").Spec.Config)
@@ -446,7 +446,7 @@ func TestWhoIsAwayGetsTheLast(t *testing.T) {
 
 // What the template comes to for a node follows its labels, and somebody who writes the controller's annotations hides nothing.
 func TestNodesKeepToTheirVersion(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.makeNode("n1", "site=a", "room=hall")
 	h.makeNode("n2", "site=a", "room=yard")
 	h.makeFleet("a", "site=a", "{{ .metadata.labels.room }}")
@@ -467,7 +467,7 @@ func TestNodesKeepToTheirVersion(t *testing.T) {
 
 	h.editFleet("a", func(f *resource.Fleet) {
 		f.Spec.Paused = true
-		f.Spec.Template.Spec = motd("two")
+		f.Spec.Template.Spec = motdSpec("two")
 	})
 	h.until("it is paused", func() bool { return h.fleet("a").Status.Rollout.TemplateVersion == "a-0000003" })
 	h.editNode("n1", func(n *resource.Node) { n.Metadata.Annotations[assigned] = "a-0000003" })
@@ -488,7 +488,7 @@ func TestNodesKeepToTheirVersion(t *testing.T) {
 
 // A node is released when its fleet goes, also one that never had a finalizer; and the fleet's versions go with it.
 func TestAFleetThatIsGone(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.makeNode("n1", "site=a")
 	vanish := func() {
 		key := store.Key{Kind: resource.KindFleet, Name: "a"}
@@ -523,19 +523,19 @@ func TestAFleetThatIsGone(t *testing.T) {
 
 // Overlaps are said also after a write has failed, and are right after a restart.
 func TestOverlapsAreSaidInTheEnd(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.makeFleet("a", "site=a", "one")
 	h.makeFleet("b", "line=1", "two")
 	h.makeNode("n1", "site=a")
 	h.untilMotd("n1", "one")
 	says := func(fleet, text string) {
-		h.until(text, func() bool { return condition(h.fleet(fleet).Status.Conditions, "OverlappingSelectors") == text })
+		h.until(text, func() bool { return conditionStatus(h.fleet(fleet).Status.Conditions, "OverlappingSelectors") == text })
 	}
 	says("a", "False no node of it matches another fleet")
 	h.broken.Store(true)
 	h.editNode("n1", func(n *resource.Node) { n.Metadata.Labels["line"] = "1" })
 	h.until("the node says so", func() bool {
-		return condition(h.node("n1").Status.Conditions, "MultipleOwners") == "True the fleets a, b match"
+		return conditionStatus(h.node("n1").Status.Conditions, "MultipleOwners") == "True the fleets a, b match"
 	})
 	h.broken.Store(false)
 	says("a", "True nodes of it match b")
@@ -549,7 +549,7 @@ func TestOverlapsAreSaidInTheEnd(t *testing.T) {
 
 // What a template refers to is frozen also if there is no node yet, and if it is empty.
 func TestWhatIsFrozen(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	m := &resource.ConfigMap{Metadata: resource.Meta{Name: "m", Namespace: "default"}}
 	_, err := objects.Create(t.Context(), h.user, m)
 	require.NoError(t, err)
@@ -586,13 +586,13 @@ func TestWhatIsFrozen(t *testing.T) {
 		f.Spec.Template.Spec.Applications = []resource.Application{{Name: "x", AppType: "quadlet", Files: []resource.InlineFile{{Path: "x.container", Digest: blob(2), Size: 1}}}}
 	})
 	used := map[string]bool{}
-	require.NoError(t, fleet.Refs(h.Store)(t.Context(), func(d string) { used[d] = true }))
+	require.NoError(t, fleet.BlobReferences(h.Store)(t.Context(), func(d string) { used[d] = true }))
 	require.True(t, used[blob(1)] && used[blob(2)])
 }
 
 // Images of applications are frozen; the registry's password is tried again when its Secret has changed.
 func TestImagesAreFrozen(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.stop()
 	h.poll = time.Hour
 	h.start()
@@ -632,7 +632,7 @@ func TestImagesAreFrozen(t *testing.T) {
 	h.until("the password is wrong", func() bool {
 		r, err := objects.Get[resource.Repository](t.Context(), h.user, store.Key{Name: "r"})
 		require.NoError(t, err)
-		return condition(h.fleet("a").Status.Conditions, "TemplateResolved") != "" && strings.HasPrefix(condition(r.Status.Conditions, "Accessible"), "False")
+		return conditionStatus(h.fleet("a").Status.Conditions, "TemplateResolved") != "" && strings.HasPrefix(conditionStatus(r.Status.Conditions, "Accessible"), "False")
 	})
 	err = objects.Update(t.Context(), h.user, store.Key{Kind: resource.KindSecret, Namespace: "default", Name: "s"}, func(s *resource.Secret) error {
 		s.Data["password"] = []byte("right")
@@ -647,13 +647,13 @@ func TestImagesAreFrozen(t *testing.T) {
 	h.until("the Repository says so", func() bool {
 		r, err := objects.Get[resource.Repository](t.Context(), h.user, store.Key{Name: "r"})
 		require.NoError(t, err)
-		return strings.HasPrefix(condition(r.Status.Conditions, "Accessible"), "True")
+		return strings.HasPrefix(conditionStatus(r.Status.Conditions, "Accessible"), "True")
 	})
 }
 
 // A version that halts is rolled back if the policy says so, and any is if somebody says so; the next one goes out as usual.
 func TestVersionsAreRolledBack(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	for i := range 4 {
 		h.makeNode(fmt.Sprintf("n%d", i), "site=a")
 	}
@@ -677,14 +677,14 @@ func TestVersionsAreRolledBack(t *testing.T) {
 	})
 	has("a-0000001", "", "one")
 	h.fail.Store("n1", "two")
-	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("two") })
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motdSpec("two") })
 	has("a-0000001", "a-0000002", "one")
 	h.until("there is an event", func() bool { return h.recorded("RolledBack") == 1 })
 	h.stop()
 	h.start()
 	h.makeNode("n4", "site=b")
 	has("a-0000001", "a-0000002", "one")
-	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("three") })
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motdSpec("three") })
 	has("a-0000003", "", "three")
 
 	h.editFleet("a", func(f *resource.Fleet) { f.Metadata.Annotations[resource.RollBackAnnotation] = "a-0000001" })
@@ -696,7 +696,7 @@ func TestVersionsAreRolledBack(t *testing.T) {
 }
 
 func TestOldVersionsGo(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.makeNode("n1", "site=a")
 	versions := func() (names []string) {
 		for v, err := range objects.List[resource.TemplateVersion](t.Context(), h.user, "") {
@@ -708,7 +708,7 @@ func TestOldVersionsGo(t *testing.T) {
 	two := 2
 	h.makeFleet("a", "site=a", "0", func(f *resource.Fleet) { f.Spec.RevisionHistoryLimit = &two })
 	for i := range 6 {
-		h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd(fmt.Sprint(i)) })
+		h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motdSpec(fmt.Sprint(i)) })
 		h.until("it is rolled out", func() bool {
 			r := h.fleet("a").Status.Rollout
 			return r != nil && r.TemplateVersion == fmt.Sprintf("a-%07d", i+1) && r.FinishedAt != ""
@@ -722,7 +722,7 @@ func TestOldVersionsGo(t *testing.T) {
 
 // Nodes get a version in their windows only, each in its own time zone.
 func TestNodesWaitForTheirWindows(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.ahead.Store(int64(time.Until(time.Date(2030, 5, 1, 0, 30, 0, 0, time.UTC))))
 	zone := func(name, zone string) {
 		h.editNode(name, func(n *resource.Node) {
@@ -751,7 +751,7 @@ func TestNodesWaitForTheirWindows(t *testing.T) {
 	h.untilMotd("utc", "one")
 	h.editFleet("a", func(f *resource.Fleet) {
 		f.Spec.RolloutPolicy.DownloadSchedule = &resource.UpdateSchedule{At: "0 20 * * *"}
-		f.Spec.Template.Spec = motd("two")
+		f.Spec.Template.Spec = motdSpec("two")
 	})
 	h.until("there is no time", func() bool {
 		return strings.Contains(h.fleet("a").Status.Rollout.Message, "updateSchedule and downloadSchedule are never open together")
@@ -760,7 +760,7 @@ func TestNodesWaitForTheirWindows(t *testing.T) {
 
 // A fleet counts its nodes by how they are, as they change, come and go.
 func TestAFleetCountsItsNodes(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.fail.Store("c", true)
 	for _, name := range []string{"a", "b", "c"} {
 		h.makeNode(name, "site=hall")
@@ -772,7 +772,7 @@ func TestAFleetCountsItsNodes(t *testing.T) {
 			text, err := json.Marshal(h.fleet("f").Status.Summary)
 			require.NoError(t, err)
 			return string(text) == want
-		}, patience, time.Millisecond, want)
+		}, waitTimeout, time.Millisecond, want)
 	}
 	counts(`{"nodes":3,"summaryStatus":{"Online":3},"updateStatus":{"Unknown":1,"UpToDate":2},"applicationStatus":{"NoApplications":3}}`)
 	status := func(edit func(s *resource.NodeStatus)) {
@@ -802,7 +802,7 @@ func TestAFleetCountsItsNodes(t *testing.T) {
 
 // A node whose agent waits for a window of its own policy is waited for. Its time counts from when it begins.
 func TestAgentsThatWaitForTheirWindowsDoNotTimeOut(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.makeNode("fast", "site=a")
 	h.makeNode("slow", "site=a")
 	says := func(status, reason string) {
@@ -848,7 +848,7 @@ func TestAgentsThatWaitForTheirWindowsDoNotTimeOut(t *testing.T) {
 
 // What is amid one version is not available for the next one either, whether that is newer, an undo, or another fleet's.
 func TestTheBudgetCountsNodesThatAreAmidAnotherVersion(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	names := []string{"a", "b", "c", "d", "e"}
 	policy := func(f *resource.Fleet) {
 		two := 2
@@ -884,8 +884,8 @@ func TestTheBudgetCountsNodesThatAreAmidAnotherVersion(t *testing.T) {
 	for _, n := range []string{"d", "z"} {
 		h.agents.Store(n, slow)
 	}
-	h.editFleet("f", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("two") })
-	h.editFleet("g", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("two") })
+	h.editFleet("f", func(f *resource.Fleet) { f.Spec.Template.Spec = motdSpec("two") })
+	h.editFleet("g", func(f *resource.Fleet) { f.Spec.Template.Spec = motdSpec("two") })
 	h.until("d and z are amid it, and the others have it", func() bool {
 		return busy() == 2 && h.fleet("f").Status.Rollout.Updated == 4 && h.fleet("g").Status.Rollout.Updating == 1
 	})
@@ -894,7 +894,7 @@ func TestTheBudgetCountsNodesThatAreAmidAnotherVersion(t *testing.T) {
 	}
 	h.editNode("z", func(n *resource.Node) { n.Metadata.Labels["site"] = "x" })
 	h.untilOwner("z", "Fleet/f")
-	h.editFleet("f", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("three") })
+	h.editFleet("f", func(f *resource.Fleet) { f.Spec.Template.Spec = motdSpec("three") })
 	waits("f")
 	h.editFleet("f", func(f *resource.Fleet) {
 		f.Spec.RolloutPolicy.DefaultUpdateTimeout = "11m"
@@ -915,7 +915,7 @@ func TestTheBudgetCountsNodesThatAreAmidAnotherVersion(t *testing.T) {
 
 // What nodes have, and what a rollout is undone with, is kept from users; the rest they may delete.
 func TestVersionsThatAreNeededAreNotDeletedByUsers(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.makeNode("n1", "site=a")
 	h.makeNode("n2", "site=a")
 	finished := func(version string) {
@@ -926,14 +926,14 @@ func TestVersionsThatAreNeededAreNotDeletedByUsers(t *testing.T) {
 		})
 	}
 	remove := func(version string, force bool) error {
-		_, err := h.Registry.Delete(t.Context(), store.Key{Kind: resource.KindTemplateVersion, Name: version}, &objects.Write{Force: force}, nil)
+		_, err := h.Registry.Delete(t.Context(), store.Key{Kind: resource.KindTemplateVersion, Name: version}, &objects.WriteOptions{Force: force}, nil)
 		return err
 	}
 	h.makeFleet("a", "site=a", "1", func(f *resource.Fleet) {
 		f.Spec.RolloutPolicy = &resource.RolloutPolicy{SuccessThreshold: "100%"}
 	})
 	for i := range 3 {
-		h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd(fmt.Sprint(i + 1)) })
+		h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motdSpec(fmt.Sprint(i + 1)) })
 		finished(fmt.Sprintf("a-%07d", i+1))
 	}
 	refused := func(version, why string) {
@@ -947,7 +947,7 @@ func TestVersionsThatAreNeededAreNotDeletedByUsers(t *testing.T) {
 
 	h.fail.Store("n1", true)
 	h.fail.Store("n2", true)
-	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("4") })
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motdSpec("4") })
 	h.until("it has halted", func() bool {
 		r := h.fleet("a").Status.Rollout
 		return r.TemplateVersion == "a-0000004" && r.Reason == "Halted"
@@ -971,7 +971,7 @@ func TestVersionsThatAreNeededAreNotDeletedByUsers(t *testing.T) {
 }
 
 // untilSpec waits until a node is given a text.
-func (h *hub) untilSpec(node, text string) {
+func (h *testHub) untilSpec(node, text string) {
 	h.Helper()
 	h.until(node+" is given "+text, func() bool {
 		n := h.node(node)
@@ -980,7 +980,7 @@ func (h *hub) untilSpec(node, text string) {
 }
 
 func TestAHaltedRolloutNamesNodesThatCameBackFromAPause(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	for _, n := range []string{"n1", "n2", "n3"} {
 		h.makeNode(n, "site=a")
 	}
@@ -994,9 +994,9 @@ func TestAHaltedRolloutNamesNodesThatCameBackFromAPause(t *testing.T) {
 	}
 	h.editNode("n3", func(n *resource.Node) { n.Metadata.Labels["fleet-controller"] = "paused" })
 	h.untilOwner("n3", "")
-	h.editNode("n3", func(n *resource.Node) { n.Spec = motd("by hand") })
+	h.editNode("n3", func(n *resource.Node) { n.Spec = motdSpec("by hand") })
 	h.fail.Store("n1", "two")
-	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motd("two") })
+	h.editFleet("a", func(f *resource.Fleet) { f.Spec.Template.Spec = motdSpec("two") })
 	message := func() string {
 		r := h.fleet("a").Status.Rollout
 		if r == nil || r.Reason != "Halted" {

@@ -13,18 +13,18 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-var created = time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+var creationTime = time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 
-func candidate(name string, age int, key, value string) Candidate {
-	return NewCandidate(name, created.Add(-time.Duration(age)*time.Hour), &resource.LabelSelector{MatchLabels: map[string]string{key: value}})
+func candidateWithLabel(name string, age int, key, value string) OwnerCandidate {
+	return NewOwnerCandidate(name, creationTime.Add(-time.Duration(age)*time.Hour), &resource.LabelSelector{MatchLabels: map[string]string{key: value}})
 }
 
 // The numbers are those of the points about owners in the document on fleets.
 func TestAssign(t *testing.T) {
-	x := NewIndex([]Candidate{
-		candidate("young", 1, "site", "a"), candidate("old", 2, "site", "a"), candidate("other", 3, "site", "b"),
-		NewCandidate("none", created, nil),
-		NewCandidate("terms", created, &resource.LabelSelector{MatchExpressions: []resource.LabelTerm{
+	x := NewSelectorIndex([]OwnerCandidate{
+		candidateWithLabel("young", 1, "site", "a"), candidateWithLabel("old", 2, "site", "a"), candidateWithLabel("other", 3, "site", "b"),
+		NewOwnerCandidate("none", creationTime, nil),
+		NewOwnerCandidate("terms", creationTime, &resource.LabelSelector{MatchExpressions: []resource.LabelTerm{
 			{Key: "line", Operator: "In", Values: []string{"1", "2"}}, {Key: "old", Operator: "DoesNotExist"},
 		}}),
 	})
@@ -53,7 +53,7 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-func spec(t testing.TB, text string) (s resource.NodeSpec) {
+func parseSpec(t testing.TB, text string) (s resource.NodeSpec) {
 	require.NoError(t, json.Unmarshal([]byte(text), &s))
 	return s
 }
@@ -71,7 +71,7 @@ func TestExpand(t *testing.T) {
 		`{{ (index .metadata.labels "site") }}`:                                           `Hall 7`,
 	} {
 		in := resource.NodeSpec{OS: &resource.NodeOS{Image: "quay.io/a:" + text}}
-		out, err := Expand(in, node)
+		out, err := ExpandTemplate(in, node)
 		require.NoError(t, err, text)
 		require.Equal(t, "quay.io/a:"+want, out.OS.Image)
 		require.Equal(t, "quay.io/a:"+text, in.OS.Image)
@@ -85,7 +85,7 @@ func TestExpand(t *testing.T) {
 	} {
 		node := node
 		node.Labels = map[string]string{"big": strings.Repeat("a", 10_000)}
-		_, err := Expand(spec(t, `{"config":[{"name":"a","configType":"FileListProviderSpec","files":[{"path":"/x","content":`+quoted(text)+`}]}]}`), node)
+		_, err := ExpandTemplate(parseSpec(t, `{"config":[{"name":"a","configType":"FileListProviderSpec","files":[{"path":"/x","content":`+quoteJSON(text)+`}]}]}`), node)
 		require.ErrorContains(t, err, why)
 		require.ErrorContains(t, err, "spec.config[0].files[0].content: node n1: ")
 	}
@@ -101,13 +101,13 @@ func TestExpand(t *testing.T) {
 	} {
 		in := resource.NodeSpec{OS: &resource.NodeOS{Image: text}}
 		require.ErrorContains(t, templates.Check(in, "spec"), why)
-		_, err := Expand(in, node)
+		_, err := ExpandTemplate(in, node)
 		require.ErrorContains(t, err, why)
 		require.ErrorContains(t, err, "spec.os.image")
 	}
 }
 
-func quoted(s string) string {
+func quoteJSON(s string) string {
 	b, _ := json.Marshal(s)
 	return string(b)
 }
@@ -116,7 +116,7 @@ func FuzzExpand(f *testing.F) {
 	f.Add(`{{ index .metadata.labels "a" | upper }}{{ if eq .metadata.name "n1" }}x{{ end }}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		in := resource.NodeSpec{OS: &resource.NodeOS{Image: text}}
-		out, err := Expand(in, resource.Meta{Name: "n1", Labels: map[string]string{"a": "b"}})
+		out, err := ExpandTemplate(in, resource.Meta{Name: "n1", Labels: map[string]string{"a": "b"}})
 		if err == nil && out.OS != nil && len(out.OS.Image) > 256<<10 {
 			t.Fatal(len(out.OS.Image))
 		}
@@ -127,11 +127,11 @@ func FuzzExpand(f *testing.F) {
 func BenchmarkAssign(b *testing.B) {
 	for _, n := range []int{1, 10_000} {
 		b.Run(fmt.Sprintf("fleets=%d", n), func(b *testing.B) {
-			var list []Candidate
+			var list []OwnerCandidate
 			for i := range n {
-				list = append(list, candidate(fmt.Sprint(i), i, "site", fmt.Sprint(i)))
+				list = append(list, candidateWithLabel(fmt.Sprint(i), i, "site", fmt.Sprint(i)))
 			}
-			x := NewIndex(list)
+			x := NewSelectorIndex(list)
 			for b.Loop() {
 				x.Assign("", map[string]string{"site": "0", "line": "3"})
 			}

@@ -17,59 +17,59 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// template is the spec of a fleet's template, and what it comes to where that is the same for all nodes.
-type template struct {
-	spec    resource.NodeSpec
-	text    string // in JSON
-	forEach bool   // it depends on the node
-	shared  *wanted
+// parsedTemplate is the spec of a fleet's template, and what it comes to where that is the same for all nodes.
+type parsedTemplate struct {
+	spec          resource.NodeSpec
+	text          string // in JSON
+	dependsOnNode bool   // it depends on the node
+	shared        *expandedTemplate
 }
 
-func newTemplate(spec resource.NodeSpec) (*template, error) {
+func parseTemplate(spec resource.NodeSpec) (*parsedTemplate, error) {
 	text, err := json.Marshal(spec)
-	return &template{spec: spec, text: string(text), forEach: bytes.Contains(text, []byte("{{"))}, err
+	return &parsedTemplate{spec: spec, text: string(text), dependsOnNode: bytes.Contains(text, []byte("{{"))}, err
 }
 
-// wanted is what a template comes to for a node, or for all nodes of a fleet.
-type wanted struct {
-	spec resource.NodeSpec
-	bad  error                // why the template is none for the node
-	refs []resource.Reference // what floats in spec
+// expandedTemplate is what a template comes to for a node, or for all nodes of a fleet.
+type expandedTemplate struct {
+	spec    resource.NodeSpec
+	invalid error                // why the template is none for the node
+	refs    []resource.Reference // what floats in spec
 
-	version string            // the UID of the version that frozen is of
-	frozen  resource.NodeSpec // spec with what its references stood for when the version was made
-	text    []byte            // frozen in JSON, as it is stored
+	frozenFor string            // the UID of the version that frozen is of
+	frozen    resource.NodeSpec // spec with what its references stood for when the version was made
+	text      []byte            // frozen in JSON, as it is stored
 }
 
-// of is what the template comes to for a node.
-func (t *template) of(node resource.Meta) *wanted {
+// expand is what the template comes to for a node.
+func (t *parsedTemplate) expand(node resource.Meta) *expandedTemplate {
 	if t.shared != nil {
 		return t.shared
 	}
-	w := new(wanted)
-	if w.spec, w.bad = Expand(t.spec, node); w.bad == nil { // a label may make it one that no node may have
-		w.bad = resource.Node{Metadata: resource.Meta{Name: node.Name}, Spec: w.spec}.Validate()
+	w := new(expandedTemplate)
+	if w.spec, w.invalid = ExpandTemplate(t.spec, node); w.invalid == nil { // a label may make it one that no node may have
+		w.invalid = resource.Node{Metadata: resource.Meta{Name: node.Name}, Spec: w.spec}.Validate()
 	}
-	if w.bad == nil {
-		w.refs = references(w.spec)
+	if w.invalid == nil {
+		w.refs = floatingReferences(w.spec)
 	}
-	if !t.forEach {
+	if !t.dependsOnNode {
 		t.shared = w
 	}
 	return w
 }
 
 // freeze makes frozen and text those of a version.
-func (w *wanted) freeze(v *resource.TemplateVersion) {
-	if w.version == v.Metadata.UID {
+func (w *expandedTemplate) freeze(v *resource.TemplateVersion) {
+	if w.frozenFor == v.Metadata.UID {
 		return
 	}
-	w.version, w.frozen = v.Metadata.UID, freeze(w.spec, v.Spec.References)
+	w.frozenFor, w.frozen = v.Metadata.UID, freezeSpec(w.spec, v.Spec.References)
 	w.text, _ = json.Marshal(w.frozen) // it was read from JSON; without a text specs are compared decoded
 }
 
-// is says whether a stored spec is the frozen one. Inline documents may have been written with their fields in another order.
-func (w *wanted) is(stored []byte) bool {
+// matches says whether a stored spec is the frozen one. Inline documents may have been written with their fields in another order.
+func (w *expandedTemplate) matches(stored []byte) bool {
 	if len(stored) == 0 {
 		stored = []byte("{}")
 	}
@@ -80,8 +80,8 @@ func (w *wanted) is(stored []byte) bool {
 	return json.Unmarshal(stored, &spec) == nil && sameJSON(spec, w.frozen)
 }
 
-// member is what rollouts look at of a node of a fleet: all members are in memory.
-type member struct {
+// fleetNode is what rollouts look at of a node of a fleet: all members are in memory.
+type fleetNode struct {
 	name                string
 	labels, annotations map[string]string
 	generation          int64
@@ -93,20 +93,20 @@ type member struct {
 	failedVersion       string
 	rendered            string // the status of the condition SpecRendered; empty: there is none
 	renderedGeneration  int64
-	is                  resource.Summaries
-	// waits says that its agent waits for a window of its own, and began is when that last began or ended.
-	waits bool
-	began time.Time
+	summaries           resource.Summaries
+	// waitsForWindow says that its agent waits for a window of its own, and began is when that last began or ended.
+	waitsForWindow bool
+	windowChanged  time.Time
 
 	// What follows is of the last look.
-	text   string // of the template that wanted is of
-	wanted *wanted
-	bad    error // why the node can't have what is rolled out
-	done   bool  // it has that
+	text     string // of the template that wanted is of
+	expanded *expandedTemplate
+	invalid  error // why the node can't have what is rolled out
+	updated  bool  // it has that
 }
 
-// newMember decodes a node. Labels and annotations that are the same text are one map.
-func newMember(o store.Object, maps map[string]map[string]string) (m *member, owner string, err error) {
+// newFleetNode decodes a node. Labels and annotations that are the same text are one map.
+func newFleetNode(o store.Object, maps map[string]map[string]string) (m *fleetNode, owner string, err error) {
 	parts, _ := objects.PartsOf(o.Data)
 	var meta struct {
 		Owner               string
@@ -131,9 +131,9 @@ func newMember(o store.Object, maps map[string]map[string]string) (m *member, ow
 			return nil, "", fmt.Errorf("the status of the stored %s can't be read: %w", o.Key, err)
 		}
 	}
-	m = &member{
+	m = &fleetNode{
 		name: o.Name, labels: maps[string(meta.Labels)], annotations: maps[string(meta.Annotations)], generation: meta.Generation, rev: o.Rev, spec: parts.Spec,
-		state: s.State, specVersion: s.SpecVersion, appliedVersion: s.RenderedVersion, is: s.Summaries(),
+		state: s.State, specVersion: s.SpecVersion, appliedVersion: s.RenderedVersion, summaries: s.Summaries(),
 	}
 	if s.AgentStopped() { // nothing makes the node what its spec says
 		m.state = resource.Offline
@@ -146,47 +146,47 @@ func newMember(o store.Object, maps map[string]map[string]string) (m *member, ow
 		case c.Type == resource.ConditionSpecRendered:
 			m.rendered, m.renderedGeneration = c.Status, c.ObservedGeneration
 		case c.Type == resource.ConditionUpdating && rawjson.Field(parts.Spec, "updatePolicy") != nil:
-			m.waits, m.began = c.Reason == resource.WaitingForWindow, c.LastTransitionTime
+			m.waitsForWindow, m.windowChanged = c.Reason == resource.WaitingForWindow, c.LastTransitionTime
 		}
 	}
 	return m, meta.Owner, nil
 }
 
-// want has the node want what a template comes to for it.
-func (m *member) want(t *template) {
-	if m.wanted == nil || m.text != t.text {
-		m.text, m.wanted = t.text, t.of(resource.Meta{Name: m.name, Labels: m.labels, Annotations: m.annotations})
+// expandTemplate has the node want what a template comes to for it.
+func (m *fleetNode) expandTemplate(t *parsedTemplate) {
+	if m.expanded == nil || m.text != t.text {
+		m.text, m.expanded = t.text, t.expand(resource.Meta{Name: m.name, Labels: m.labels, Annotations: m.annotations})
 	}
-	m.bad = m.wanted.bad
+	m.invalid = m.expanded.invalid
 }
 
 // target is how far a node is with a version.
-func (m *member) target(version string) rollout.Target {
+func (m *fleetNode) target(version string) rollout.Target {
 	t := rollout.Target{Name: m.name, Labels: m.labels, Online: m.state == resource.Online}
 	t.Available = t.Online
-	now := m.applied()
-	t.Busy, t.Waits = now == rollout.Updating, m.waits
-	t.Since, _ = time.Parse(time.RFC3339, m.annotations[sinceAnnotation])
-	if m.began.After(t.Since) { // its time counts from when its window opened
-		t.Since = m.began
+	now := m.specState()
+	t.Busy, t.WaitsForWindow = now == rollout.Updating, m.waitsForWindow
+	t.Since, _ = time.Parse(time.RFC3339, m.annotations[assignedAtAnnotation])
+	if m.windowChanged.After(t.Since) { // its time counts from when its window opened
+		t.Since = m.windowChanged
 	}
 	if of, n, ok := strings.Cut(m.annotations[batchAnnotation], "/"); ok && of == version {
 		n, _ := strconv.Atoi(n)
 		t.Batch = max(0, n)
 	}
 	switch {
-	case m.bad != nil:
+	case m.invalid != nil:
 		t.State = rollout.Failed
 	case m.annotations[assignedAnnotation] != version:
-	case !m.wanted.is(m.spec): // its labels have changed what the template comes to, or somebody has written the annotation
+	case !m.expanded.matches(m.spec): // its labels have changed what the template comes to, or somebody has written the annotation
 	default:
 		t.State = now
 	}
 	return t
 }
 
-// applied says whether a node is as its spec wants it.
-func (m *member) applied() rollout.State {
+// specState says whether a node is as its spec wants it.
+func (m *fleetNode) specState() rollout.State {
 	switch {
 	case m.rendered == "" && m.specVersion == "" && (len(m.spec) == 0 || string(m.spec) == "{}"):
 		return rollout.Done // nothing has ever been wanted of it, and nothing is: there is nothing to render
@@ -202,29 +202,29 @@ func (m *member) applied() rollout.State {
 	return rollout.Updating
 }
 
-// look is a look at the nodes of a fleet.
-type look struct {
-	template *template
-	members  map[string]*member
+// fleetSnapshot is a look at the nodes of a fleet.
+type fleetSnapshot struct {
+	template *parsedTemplate
+	members  map[string]*fleetNode
 }
 
 // nodes are a fleet's nodes, by name.
-func (c *rollouts) nodes(ctx context.Context, f *resource.Fleet) (list []*member, err error) {
+func (c *rolloutController) nodes(ctx context.Context, f *resource.Fleet) (list []*fleetNode, err error) {
 	fleet := f.Metadata.Name
-	t, err := newTemplate(f.Spec.Template.Spec)
+	t, err := parseTemplate(f.Spec.Template.Spec)
 	if err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
-	before := c.looked[fleet]
+	before := c.snapshots[fleet]
 	c.mu.Unlock()
 	switch {
 	case before == nil:
-		before = new(look)
+		before = new(fleetSnapshot)
 	case before.template.text == t.text:
 		t = before.template
 	}
-	now, maps := &look{t, make(map[string]*member, len(before.members))}, make(map[string]map[string]string)
+	now, maps := &fleetSnapshot{t, make(map[string]*fleetNode, len(before.members))}, make(map[string]map[string]string)
 	for name, seen := range c.members.list(fleet) {
 		o, err := c.Reader.Get(ctx, nodeKey(name))
 		if store.IgnoreNotFound(err) != nil {
@@ -232,7 +232,7 @@ func (c *rollouts) nodes(ctx context.Context, f *resource.Fleet) (list []*member
 		}
 		m, owner := before.members[name], Owner(fleet)
 		if err == nil && (m == nil || m.rev != o.Rev) {
-			if m, owner, err = newMember(o, maps); err != nil {
+			if m, owner, err = newFleetNode(o, maps); err != nil {
 				return nil, err
 			}
 		}
@@ -240,13 +240,13 @@ func (c *rollouts) nodes(ctx context.Context, f *resource.Fleet) (list []*member
 			c.members.drop(fleet, name, seen)
 			continue
 		}
-		m.want(t)
+		m.expandTemplate(t)
 		now.members[name] = m
 		list = append(list, m)
 	}
 	c.mu.Lock()
-	c.looked[fleet] = now
+	c.snapshots[fleet] = now
 	c.mu.Unlock()
-	slices.SortFunc(list, func(a, b *member) int { return strings.Compare(a.name, b.name) })
+	slices.SortFunc(list, func(a, b *fleetNode) int { return strings.Compare(a.name, b.name) })
 	return list, nil
 }

@@ -84,20 +84,20 @@ func (m *members) ofNode(o store.Object) []store.Key {
 	return []store.Key{fleetKey(fleet)}
 }
 
-// overlaps count the nodes that several fleets match, so that a node which changes costs no more than the fleets that match it.
-type overlaps struct {
+// selectorOverlaps count the nodes that several fleets match, so that a node which changes costs no more than the fleets that match it.
+type selectorOverlaps struct {
 	mu       sync.Mutex
 	matching map[string][]string       // by node: the fleets that match, where they are several
 	pairs    map[string]map[string]int // fleet → another → the nodes that both match
 	changed  map[string]bool           // fleets whose condition has not been written since their others changed
 }
 
-func newOverlaps() *overlaps {
-	return &overlaps{matching: make(map[string][]string), pairs: make(map[string]map[string]int), changed: make(map[string]bool)}
+func newSelectorOverlaps() *selectorOverlaps {
+	return &selectorOverlaps{matching: make(map[string][]string), pairs: make(map[string]map[string]int), changed: make(map[string]bool)}
 }
 
 // set notes which fleets match a node, if they are several.
-func (x *overlaps) set(node string, matching []string) {
+func (x *selectorOverlaps) set(node string, matching []string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if slices.Equal(x.matching[node], matching) {
@@ -112,7 +112,7 @@ func (x *overlaps) set(node string, matching []string) {
 	}
 }
 
-func (x *overlaps) count(fleets []string, by int) {
+func (x *selectorOverlaps) count(fleets []string, by int) {
 	for _, a := range fleets {
 		for _, b := range fleets {
 			if a == b {
@@ -136,15 +136,15 @@ func (x *overlaps) count(fleets []string, by int) {
 	}
 }
 
-// with are the fleets that match nodes which a fleet matches, too.
-func (x *overlaps) with(fleet string) []string {
+// overlapping are the fleets that match nodes which a fleet matches, too.
+func (x *selectorOverlaps) overlapping(fleet string) []string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return slices.Sorted(maps.Keys(x.pairs[fleet]))
 }
 
 // takeChanged are the fleets to say so; change notes one again.
-func (x *overlaps) takeChanged() []string {
+func (x *selectorOverlaps) takeChanged() []string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	names := slices.Sorted(maps.Keys(x.changed))
@@ -152,7 +152,7 @@ func (x *overlaps) takeChanged() []string {
 	return names
 }
 
-func (x *overlaps) change(fleet string) {
+func (x *selectorOverlaps) markChanged(fleet string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.changed[fleet] = true

@@ -34,8 +34,8 @@ func Owner(fleet string) string { return ownerPrefix + fleet }
 // OwnedBy is the fleet that owns a node with this metadata.owner; false: none does.
 func OwnedBy(owner string) (fleet string, ok bool) { return strings.CutPrefix(owner, ownerPrefix) }
 
-// Candidate is a fleet that may own nodes.
-type Candidate struct {
+// OwnerCandidate is a fleet that may own nodes.
+type OwnerCandidate struct {
 	Name    string
 	Created time.Time
 	matches labels.Selector
@@ -44,9 +44,9 @@ type Candidate struct {
 	anchor string
 }
 
-// NewCandidate reads a fleet's selector. One that is empty or that can't be read chooses no node.
-func NewCandidate(name string, created time.Time, s *resource.LabelSelector) Candidate {
-	c := Candidate{Name: name, Created: created, matches: objects.Selector(s)}
+// NewOwnerCandidate reads a fleet's selector. One that is empty or that can't be read chooses no node.
+func NewOwnerCandidate(name string, created time.Time, s *resource.LabelSelector) OwnerCandidate {
+	c := OwnerCandidate{Name: name, Created: created, matches: objects.Selector(s)}
 	if s != nil && len(s.MatchLabels) > 0 {
 		key := slices.Min(slices.Collect(maps.Keys(s.MatchLabels)))
 		c.anchor = key + "=" + s.MatchLabels[key]
@@ -54,15 +54,15 @@ func NewCandidate(name string, created time.Time, s *resource.LabelSelector) Can
 	return c
 }
 
-// Index finds the fleets that match a node without asking all of them.
-type Index struct {
-	anchored map[string][]Candidate // by anchor
-	others   []Candidate
+// SelectorIndex finds the fleets that match a node without asking all of them.
+type SelectorIndex struct {
+	anchored map[string][]OwnerCandidate // by anchor
+	others   []OwnerCandidate
 }
 
-// NewIndex makes an index of fleets.
-func NewIndex(fleets []Candidate) *Index {
-	x := &Index{anchored: make(map[string][]Candidate)}
+// NewSelectorIndex makes an index of fleets.
+func NewSelectorIndex(fleets []OwnerCandidate) *SelectorIndex {
+	x := &SelectorIndex{anchored: make(map[string][]OwnerCandidate)}
 	for _, f := range fleets {
 		if f.anchor == "" {
 			x.others = append(x.others, f)
@@ -74,9 +74,9 @@ func NewIndex(fleets []Candidate) *Index {
 }
 
 // Match lists the fleets whose selectors match, the oldest first.
-func (x *Index) Match(nodeLabels map[string]string) (names []string) {
-	var found []Candidate
-	add := func(list []Candidate) {
+func (x *SelectorIndex) Match(nodeLabels map[string]string) (names []string) {
+	var found []OwnerCandidate
+	add := func(list []OwnerCandidate) {
 		for _, f := range list {
 			if f.matches.Matches(labels.Set(nodeLabels)) {
 				found = append(found, f)
@@ -87,7 +87,7 @@ func (x *Index) Match(nodeLabels map[string]string) (names []string) {
 	for key, value := range nodeLabels {
 		add(x.anchored[key+"="+value])
 	}
-	slices.SortFunc(found, func(a, b Candidate) int {
+	slices.SortFunc(found, func(a, b OwnerCandidate) int {
 		return cmp.Or(a.Created.Compare(b.Created), strings.Compare(a.Name, b.Name))
 	})
 	for _, f := range found {
@@ -108,7 +108,7 @@ type Assignment struct {
 
 // Assign says whose a node is. The fleet that owns it keeps it while it matches; else the oldest that matches gets it. A node that
 // is paused, or owned by something that is no fleet, is left to others.
-func (x *Index) Assign(owner string, nodeLabels map[string]string) Assignment {
+func (x *SelectorIndex) Assign(owner string, nodeLabels map[string]string) Assignment {
 	matching := x.Match(nodeLabels)
 	a := Assignment{}
 	if len(matching) > 1 {
@@ -127,15 +127,15 @@ func (x *Index) Assign(owner string, nodeLabels map[string]string) Assignment {
 	return a
 }
 
-// Expand is a template's spec as one node gets it: each text that contains {{ is a Go template over the node's metadata.name,
+// ExpandTemplate is a template's spec as one node gets it: each text that contains {{ is a Go template over the node's metadata.name,
 // metadata.labels and metadata.annotations. An error names the node and the field.
-func Expand(spec resource.NodeSpec, node resource.Meta) (resource.NodeSpec, error) {
+func ExpandTemplate(spec resource.NodeSpec, node resource.Meta) (resource.NodeSpec, error) {
 	return templates.Expand(spec, map[string]any{"metadata": map[string]any{
-		"name": node.Name, "labels": orEmpty(node.Labels), "annotations": orEmpty(node.Annotations),
+		"name": node.Name, "labels": nonNilMap(node.Labels), "annotations": nonNilMap(node.Annotations),
 	}}, "spec", "node "+node.Name)
 }
 
-func orEmpty(m map[string]string) map[string]string {
+func nonNilMap(m map[string]string) map[string]string {
 	if m == nil {
 		return map[string]string{}
 	}

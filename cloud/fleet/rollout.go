@@ -29,10 +29,10 @@ import (
 )
 
 const (
-	// freshness is how old what is known of a source may be when a template changes: fleets that are written together read it once.
-	freshness = 5 * time.Second
-	// writers is how many nodes are written at a time: they share commits of the store.
-	writers = 64
+	// sourceFreshness is how old what is known of a source may be when a template changes: fleets that are written together read it once.
+	sourceFreshness = 5 * time.Second
+	// concurrentWrites is how many nodes are written at a time: they share commits of the store.
+	concurrentWrites = 64
 	// keptVersions is how many versions of a fleet are kept that no node has, unless it says otherwise.
 	keptVersions = 10
 
@@ -40,8 +40,8 @@ const (
 	defaultTimeout = 10 * time.Minute
 )
 
-// rollouts makes versions of fleets' templates, and gives them to nodes.
-type rollouts struct {
+// rolloutController makes versions of fleets' templates, and gives them to nodes.
+type rolloutController struct {
 	Options
 	as      *objects.Controller
 	members *members
@@ -49,44 +49,44 @@ type rollouts struct {
 	load func(ctx context.Context) error // of members
 	made *members                        // the names of the versions that fleets have
 
-	mu     sync.Mutex
-	polled map[string]time.Time          // by fleet: when its references are looked at again
-	failed map[string]int64              // by fleet: the generation whose template can't be resolved
-	users  map[store.Key]map[string]bool // by ConfigMap or Secret: the fleets that refer to it
-	looked map[string]*look              // by fleet: its nodes at the last look. Those that have not changed are not decoded again.
+	mu                sync.Mutex
+	nextPoll          map[string]time.Time          // by fleet: when its references are looked at again
+	failedGenerations map[string]int64              // by fleet: the generation whose template can't be resolved
+	referringFleets   map[store.Key]map[string]bool // by ConfigMap or Secret: the fleets that refer to it
+	snapshots         map[string]*fleetSnapshot     // by fleet: its nodes at the last look. Those that have not changed are not decoded again.
 }
 
-func newRollouts(o Options, m *members, load func(ctx context.Context) error) *rollouts {
-	return &rollouts{
+func newRolloutController(o Options, m *members, load func(ctx context.Context) error) *rolloutController {
+	return &rolloutController{
 		Options: o, as: o.Objects.Controller("fleet-rollouts"), members: m, load: load, made: newMembers(),
-		polled: make(map[string]time.Time), failed: make(map[string]int64), users: make(map[store.Key]map[string]bool),
-		looked: make(map[string]*look),
+		nextPoll: make(map[string]time.Time), failedGenerations: make(map[string]int64), referringFleets: make(map[store.Key]map[string]bool),
+		snapshots: make(map[string]*fleetSnapshot),
 	}
 }
 
-// referring are the fleets that refer to a ConfigMap or Secret that has changed. Their references are looked at at once.
-func (c *rollouts) referring(o store.Object) (keys []store.Key) {
+// fleetsReferringTo are the fleets that refer to a ConfigMap or Secret that has changed. Their references are looked at at once.
+func (c *rolloutController) fleetsReferringTo(o store.Object) (keys []store.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for fleet := range c.users[o.Key] {
-		delete(c.polled, fleet)
+	for fleet := range c.referringFleets[o.Key] {
+		delete(c.nextPoll, fleet)
 		keys = append(keys, fleetKey(fleet))
 	}
 	return keys
 }
 
-// ofSource are the fleets that use a source that stands for something else now, or can't be read any more.
-func (c *rollouts) ofSource(o store.Object) []store.Key {
+// fleetsOfSource are the fleets that use a source that stands for something else now, or can't be read any more.
+func (c *rolloutController) fleetsOfSource(o store.Object) []store.Key {
 	keys := c.Sources.Users(resource.KindFleet)(o)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, key := range keys {
-		delete(c.polled, key.Name)
+		delete(c.nextPoll, key.Name)
 	}
 	return keys
 }
 
-func (c *rollouts) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
+func (c *rolloutController) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
 	if err := c.load(ctx); err != nil {
 		return 0, err
 	}
@@ -104,21 +104,21 @@ func (c *rollouts) reconcile(ctx context.Context, key store.Key) (time.Duration,
 	if err := c.showSummary(ctx, f, nodes); err != nil {
 		return 0, err
 	}
-	due := c.due(key.Name)
-	newest, err := c.version(ctx, f, nodes)
+	due := c.pollDue(key.Name)
+	newest, err := c.newestVersion(ctx, f, nodes)
 	if err != nil || newest == nil {
 		return c.untilPoll(key.Name), err
 	}
 	if due {
-		if err := c.collect(ctx, f, newest.Metadata.Name, nodes); err != nil {
+		if err := c.collectVersions(ctx, f, newest.Metadata.Name, nodes); err != nil {
 			return 0, err
 		}
 	}
-	v, err := c.rolledBack(ctx, f, newest, nodes)
+	v, err := c.targetVersion(ctx, f, newest, nodes)
 	if err != nil {
 		return 0, err
 	}
-	again, err := c.roll(ctx, f, v, newest, nodes)
+	again, err := c.rollOut(ctx, f, v, newest, nodes)
 	if poll := c.untilPoll(key.Name); again == 0 || poll < again {
 		again = poll
 	}
@@ -126,10 +126,10 @@ func (c *rollouts) reconcile(ctx context.Context, key store.Key) (time.Duration,
 }
 
 // showSummary writes how the nodes are, if that has changed. They have been read for the rollout already.
-func (c *rollouts) showSummary(ctx context.Context, f *resource.Fleet, nodes []*member) error {
+func (c *rolloutController) showSummary(ctx context.Context, f *resource.Fleet, nodes []*fleetNode) error {
 	var sum resource.FleetSummary
 	for _, m := range nodes {
-		sum.Add(m.is)
+		sum.Add(m.summaries)
 	}
 	if f.Status.Summary != nil && reflect.DeepEqual(*f.Status.Summary, sum) {
 		return nil
@@ -142,13 +142,13 @@ func (c *rollouts) showSummary(ctx context.Context, f *resource.Fleet, nodes []*
 }
 
 // forget deletes the versions of a Fleet that no longer exists, and what is known of it.
-func (c *rollouts) forget(ctx context.Context, fleet string) error {
+func (c *rolloutController) forget(ctx context.Context, fleet string) error {
 	c.mu.Lock()
-	delete(c.polled, fleet)
-	delete(c.failed, fleet)
-	delete(c.looked, fleet)
+	delete(c.nextPoll, fleet)
+	delete(c.failedGenerations, fleet)
+	delete(c.snapshots, fleet)
 	c.mu.Unlock()
-	c.refer(fleet, nil)
+	c.setReferences(fleet, nil)
 	list, err := c.versions(ctx, fleet)
 	if err != nil {
 		return err
@@ -160,17 +160,17 @@ func (c *rollouts) forget(ctx context.Context, fleet string) error {
 }
 
 // untilPoll is the time until references are looked at again.
-func (c *rollouts) untilPoll(fleet string) time.Duration {
+func (c *rolloutController) untilPoll(fleet string) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return max(c.polled[fleet].Sub(c.Now()), c.Retry)
+	return max(c.nextPoll[fleet].Sub(c.Now()), c.Retry)
 }
 
-// version is the version of a fleet's template to roll out. It is made if the template has changed, or if what floats in it
+// newestVersion is the version of a fleet's template to roll out. It is made if the template has changed, or if what floats in it
 // stands for something else now. nil: it can't be made, which a condition says.
-func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*member) (*resource.TemplateVersion, error) {
-	refs := referencesOf(f.Spec.Template.Spec, nodes)
-	c.refer(f.Metadata.Name, refs)
+func (c *rolloutController) newestVersion(ctx context.Context, f *resource.Fleet, nodes []*fleetNode) (*resource.TemplateVersion, error) {
+	refs := fleetReferences(f.Spec.Template.Spec, nodes)
+	c.setReferences(f.Metadata.Name, refs)
 	name := f.Metadata.Annotations[versionAnnotation]
 	if s := f.Status.Rollout; name == "" && s != nil { // somebody has replaced the Fleet, with its annotations
 		name = s.TemplateVersion
@@ -184,10 +184,10 @@ func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*memb
 		last = v
 	}
 	same := last != nil && sameJSON(last.Spec.Template, f.Spec.Template)
-	if same && covers(last, refs) && !c.due(f.Metadata.Name) {
+	if same && coversReferences(last, refs) && !c.pollDue(f.Metadata.Name) {
 		return last, nil
 	}
-	if !c.due(f.Metadata.Name) && c.hasFailed(f) {
+	if !c.pollDue(f.Metadata.Name) && c.hasFailed(f) {
 		return nil, nil //nolint:nilnil // the condition says why there is none
 	}
 	if err := templates.Check(f.Spec.Template.Spec, "spec"); err != nil {
@@ -197,18 +197,18 @@ func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*memb
 	}
 	c.waitForPoll(f.Metadata.Name) // before they are read: what changes meanwhile is read again
 	var notBefore time.Time
-	if !same || !covers(last, refs) { // somebody has just changed it, and may have changed what it refers to before
-		notBefore = c.Now().Add(-freshness)
+	if !same || !coversReferences(last, refs) { // somebody has just changed it, and may have changed what it refers to before
+		notBefore = c.Now().Add(-sourceFreshness)
 	}
 	resolved, err := c.resolve(ctx, refs, notBefore)
 	c.noteFailed(f, err)
 	if err != nil {
-		if shown := c.showResolved(ctx, f, reasonOf(err), err); shown != nil || !same || !covers(last, refs) {
+		if shown := c.showResolved(ctx, f, failureReason(err), err); shown != nil || !same || !coversReferences(last, refs) {
 			return nil, shown
 		}
 		return last, nil // what was frozen stays
 	}
-	if same && covers(last, refs) && !changed(last.Spec.References, resolved) {
+	if same && coversReferences(last, refs) && !referencesChanged(last.Spec.References, resolved) {
 		return last, c.showResolved(ctx, f, "", nil)
 	}
 	v, err := c.makeVersion(ctx, f, versionNumber(f.Metadata.Name, name), resolved)
@@ -232,12 +232,12 @@ func (c *rollouts) version(ctx context.Context, f *resource.Fleet, nodes []*memb
 		Message: fmt.Sprintf("%s has %d references that floated", v.Metadata.Name, len(resolved)),
 	})
 	f.Status.Rollout = nil // it begins
-	return v, errors.Join(c.showResolved(ctx, f, "", nil), c.collect(ctx, f, v.Metadata.Name, nodes))
+	return v, errors.Join(c.showResolved(ctx, f, "", nil), c.collectVersions(ctx, f, v.Metadata.Name, nodes))
 }
 
-// rolledBack is the version that nodes are to have: the newest, or the one that the annotation names. The nodes then get what its
+// targetVersion is the version that nodes are to have: the newest, or the one that the annotation names. The nodes then get what its
 // template comes to for them.
-func (c *rollouts) rolledBack(ctx context.Context, f *resource.Fleet, newest *resource.TemplateVersion, nodes []*member) (*resource.TemplateVersion, error) {
+func (c *rolloutController) targetVersion(ctx context.Context, f *resource.Fleet, newest *resource.TemplateVersion, nodes []*fleetNode) (*resource.TemplateVersion, error) {
 	name := f.Metadata.Annotations[resource.RollBackAnnotation]
 	if name == "" || name == newest.Metadata.Name {
 		return newest, nil
@@ -249,21 +249,21 @@ func (c *rollouts) rolledBack(ctx context.Context, f *resource.Fleet, newest *re
 	if err != nil || v.Spec.Fleet != f.Metadata.Name {
 		return newest, nil //nolint:nilerr // there is no such version, which edgebus rollout says
 	}
-	t, err := newTemplate(v.Spec.Template.Spec)
+	t, err := parseTemplate(v.Spec.Template.Spec)
 	if err != nil {
 		return nil, err
 	}
 	for _, m := range nodes {
-		m.want(t)
-		if m.bad == nil && !covers(v, m.wanted.refs) {
-			m.bad = fmt.Errorf("node %s refers to something that %s has not frozen", m.name, name)
+		m.expandTemplate(t)
+		if m.invalid == nil && !coversReferences(v, m.expanded.refs) {
+			m.invalid = fmt.Errorf("node %s refers to something that %s has not frozen", m.name, name)
 		}
 	}
 	return v, nil
 }
 
 // rollBack has the nodes get the last version that was rolled out to the end. It says whether there is one.
-func (c *rollouts) rollBack(ctx context.Context, f *resource.Fleet, from string, why string) (bool, error) {
+func (c *rolloutController) rollBack(ctx context.Context, f *resource.Fleet, from string, why string) (bool, error) {
 	list, err := c.versions(ctx, f.Metadata.Name)
 	if err != nil {
 		return false, err
@@ -290,23 +290,23 @@ func (c *rollouts) rollBack(ctx context.Context, f *resource.Fleet, from string,
 }
 
 // noteFailed notes whether a fleet's template could be resolved, which is not tried again with each event.
-func (c *rollouts) noteFailed(f *resource.Fleet, err error) {
+func (c *rolloutController) noteFailed(f *resource.Fleet, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.failed, f.Metadata.Name)
+	delete(c.failedGenerations, f.Metadata.Name)
 	if err != nil {
-		c.failed[f.Metadata.Name] = f.Metadata.Generation
+		c.failedGenerations[f.Metadata.Name] = f.Metadata.Generation
 	}
 }
 
-func (c *rollouts) hasFailed(f *resource.Fleet) bool {
+func (c *rolloutController) hasFailed(f *resource.Fleet) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.failed[f.Metadata.Name] == f.Metadata.Generation
+	return c.failedGenerations[f.Metadata.Name] == f.Metadata.Generation
 }
 
-// changed says whether references stand for something else than before. Those that are no longer there don't count.
-func changed(before, now []resource.Reference) bool {
+// referencesChanged says whether references stand for something else than before. Those that are no longer there don't count.
+func referencesChanged(before, now []resource.Reference) bool {
 	known := make(map[resource.ReferenceKey]string)
 	for _, r := range before {
 		known[r.Key()] = r.Resolved
@@ -314,12 +314,12 @@ func changed(before, now []resource.Reference) bool {
 	return slices.ContainsFunc(now, func(r resource.Reference) bool { return known[r.Key()] != r.Resolved })
 }
 
-// refer notes what a fleet refers to.
-func (c *rollouts) refer(fleet string, refs []resource.Reference) {
+// setReferences notes what a fleet refers to.
+func (c *rolloutController) setReferences(fleet string, refs []resource.Reference) {
 	c.Sources.Use(fleetKey(fleet), refs, 0)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, fleets := range c.users {
+	for _, fleets := range c.referringFleets {
 		delete(fleets, fleet)
 	}
 	for _, r := range refs {
@@ -329,29 +329,29 @@ func (c *rollouts) refer(fleet string, refs []resource.Reference) {
 		}
 		namespace, name, _ := strings.Cut(r.Source, "/")
 		key := store.Key{Kind: kind, Namespace: namespace, Name: name}
-		if c.users[key] == nil {
-			c.users[key] = make(map[string]bool)
+		if c.referringFleets[key] == nil {
+			c.referringFleets[key] = make(map[string]bool)
 		}
-		c.users[key][fleet] = true
+		c.referringFleets[key][fleet] = true
 	}
-	maps.DeleteFunc(c.users, func(_ store.Key, fleets map[string]bool) bool { return len(fleets) == 0 })
+	maps.DeleteFunc(c.referringFleets, func(_ store.Key, fleets map[string]bool) bool { return len(fleets) == 0 })
 }
 
-func (c *rollouts) due(fleet string) bool {
+func (c *rolloutController) pollDue(fleet string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return !c.Now().Before(c.polled[fleet])
+	return !c.Now().Before(c.nextPoll[fleet])
 }
 
 // waitForPoll has references looked at again after the interval, with up to a fifth more: those of many fleets are
 // not to be read at one time.
-func (c *rollouts) waitForPoll(fleet string) {
+func (c *rolloutController) waitForPoll(fleet string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.polled[fleet] = c.Now().Add(wait.Jitter(c.Poll, 0.2))
+	c.nextPoll[fleet] = c.Now().Add(wait.Jitter(c.Poll, 0.2))
 }
 
-func reasonOf(err error) string {
+func failureReason(err error) string {
 	var source interface{ Cause() string }
 	var kind *resource.Error
 	switch {
@@ -364,7 +364,7 @@ func reasonOf(err error) string {
 }
 
 // showResolved sets the condition TemplateResolved.
-func (c *rollouts) showResolved(ctx context.Context, f *resource.Fleet, reason string, why error) error {
+func (c *rolloutController) showResolved(ctx context.Context, f *resource.Fleet, reason string, why error) error {
 	cond := resource.Condition{Type: resource.TemplateResolved, Status: "True", Reason: "Resolved", Message: "all references of the template are resolved"}
 	if why != nil {
 		cond.Status, cond.Reason, cond.Message = "False", reason, why.Error()
@@ -377,9 +377,9 @@ func (c *rollouts) showResolved(ctx context.Context, f *resource.Fleet, reason s
 	return store.IgnoreNotFound(err)
 }
 
-// collect deletes versions that no node has: those that are too many, and those that are too old. The one before the newest stays,
+// collectVersions deletes versions that no node has: those that are too many, and those that are too old. The one before the newest stays,
 // and so does the last one that was rolled out to the end: they are what a rollout is undone with.
-func (c *rollouts) collect(ctx context.Context, f *resource.Fleet, newest string, nodes []*member) error {
+func (c *rolloutController) collectVersions(ctx context.Context, f *resource.Fleet, newest string, nodes []*fleetNode) error {
 	list, err := c.versions(ctx, f.Metadata.Name)
 	if err != nil {
 		return err
@@ -408,7 +408,7 @@ func (c *rollouts) collect(ctx context.Context, f *resource.Fleet, newest string
 }
 
 // versions are those that the controller has made for a fleet, the oldest first.
-func (c *rollouts) versions(ctx context.Context, fleet string) (list []*resource.TemplateVersion, err error) {
+func (c *rolloutController) versions(ctx context.Context, fleet string) (list []*resource.TemplateVersion, err error) {
 	if err := c.loadVersions(ctx); err != nil {
 		return nil, err
 	}
@@ -428,25 +428,25 @@ func (c *rollouts) versions(ctx context.Context, fleet string) (list []*resource
 	return list, nil
 }
 
-// roll gives a version to the nodes that may have it now.
-func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v, newest *resource.TemplateVersion, nodes []*member) (time.Duration, error) {
+// rollOut gives a version to the nodes that may have it now.
+func (c *rolloutController) rollOut(ctx context.Context, f *resource.Fleet, v, newest *resource.TemplateVersion, nodes []*fleetNode) (time.Duration, error) {
 	version := v.Metadata.Name
-	in := rollout.Input{Now: c.Now(), Policy: policyOf(f.Spec.RolloutPolicy), Paused: f.Spec.Paused}
+	in := rollout.Input{Now: c.Now(), Policy: rolloutPolicy(f.Spec.RolloutPolicy), Paused: f.Spec.Paused}
 	if s := f.Status.Rollout; s != nil && s.TemplateVersion == version {
 		in.Progress.Batch = s.Batch
 		in.Progress.Since, _ = time.Parse(time.RFC3339, s.BatchStarted) // the beginning of time if somebody has spoiled it
 	}
 	in.Targets = make([]rollout.Target, 0, len(nodes))
-	opens := windows(in.Now, f.Spec.RolloutPolicy)
+	opens := windowOpenings(in.Now, f.Spec.RolloutPolicy)
 	for _, m := range nodes {
 		var notBefore time.Time
-		if m.bad == nil {
-			m.wanted.freeze(v)
-			notBefore, m.bad = opens(m)
+		if m.invalid == nil {
+			m.expanded.freeze(v)
+			notBefore, m.invalid = opens(m)
 		}
 		t := m.target(version)
 		t.NotBefore = notBefore
-		m.done = t.State == rollout.Done
+		m.updated = t.State == rollout.Done
 		in.Targets = append(in.Targets, t)
 	}
 	d := rollout.Plan(in)
@@ -456,34 +456,34 @@ func (c *rollouts) roll(ctx context.Context, f *resource.Fleet, v, newest *resou
 		}
 		d.Message += "; there is no version before it that was rolled out to the end"
 	}
-	d.Message = withUnassigned(withFault(d.Message, nodes), version, nodes, d)
+	d.Message = addUnassigned(addFirstInvalid(d.Message, nodes), version, nodes, d)
 	if err := c.showRollout(ctx, f, v, newest, len(nodes), d); err != nil {
 		return 0, err
 	}
-	if err := c.write(ctx, v, nodes, d); err != nil {
+	if err := c.writeNodes(ctx, v, nodes, d); err != nil {
 		return 0, err
 	}
 	if d.Again.IsZero() {
 		return 0, nil
 	}
-	return max(control.Until(d.Again, c.Now()), c.Pause), nil
+	return max(control.UntilTime(d.Again, c.Now()), c.Pause), nil
 }
 
-// windows says from when on a node may be given a version: the same for all nodes of a time zone.
-func windows(now time.Time, p *resource.RolloutPolicy) func(*member) (time.Time, error) {
+// windowOpenings says from when on a node may be given a version: the same for all nodes of a time zone.
+func windowOpenings(now time.Time, p *resource.RolloutPolicy) func(*fleetNode) (time.Time, error) {
 	type opening struct {
 		at  time.Time
 		err error
 	}
 	known := make(map[string]opening)
-	return func(m *member) (time.Time, error) {
+	return func(m *fleetNode) (time.Time, error) {
 		if p == nil || p.UpdateSchedule == nil && p.DownloadSchedule == nil {
 			return time.Time{}, nil
 		}
 		zone := m.annotations[resource.TimeZoneAnnotation]
 		o, ok := known[zone]
 		if !ok {
-			o.at, o.err = allOpen(now, p, zone)
+			o.at, o.err = schedulesOpenAt(now, p, zone)
 			known[zone] = o
 		}
 		if o.err != nil {
@@ -493,7 +493,7 @@ func windows(now time.Time, p *resource.RolloutPolicy) func(*member) (time.Time,
 	}
 }
 
-func allOpen(now time.Time, p *resource.RolloutPolicy, zone string) (time.Time, error) {
+func schedulesOpenAt(now time.Time, p *resource.RolloutPolicy, zone string) (time.Time, error) {
 	var windows []schedule.Window
 	for _, s := range []struct {
 		field string
@@ -519,27 +519,27 @@ func wantsRollBack(f *resource.Fleet) bool {
 	return f.Spec.RolloutPolicy != nil && f.Spec.RolloutPolicy.OnFailure == resource.OnFailureRollBack
 }
 
-// withFault adds the first node that the template is none for, and why.
-func withFault(message string, nodes []*member) string {
-	i := slices.IndexFunc(nodes, func(m *member) bool { return m.bad != nil })
+// addFirstInvalid adds the first node that the template is none for, and why.
+func addFirstInvalid(message string, nodes []*fleetNode) string {
+	i := slices.IndexFunc(nodes, func(m *fleetNode) bool { return m.invalid != nil })
 	switch {
 	case i < 0:
 		return message
 	case message == "":
-		return nodes[i].bad.Error()
+		return nodes[i].invalid.Error()
 	}
-	return message + "; " + nodes[i].bad.Error()
+	return message + "; " + nodes[i].invalid.Error()
 }
 
-// withUnassigned adds the nodes that have a spec of no version and are given none now: they came, or came back after a pause, while the
+// addUnassigned adds the nodes that have a spec of no version and are given none now: they came, or came back after a pause, while the
 // rollout doesn't go on.
-func withUnassigned(message, version string, nodes []*member, d rollout.Decision) string {
+func addUnassigned(message, version string, nodes []*fleetNode, d rollout.Decision) string {
 	var names []string
 	for _, m := range nodes {
-		if of := m.annotations[assignedAnnotation]; m.bad != nil || of != "" && (of != version || m.wanted.is(m.spec)) {
+		if of := m.annotations[assignedAnnotation]; m.invalid != nil || of != "" && (of != version || m.expanded.matches(m.spec)) {
 			continue
 		}
-		if _, starts := slices.BinarySearch(d.Started, m.name); !starts && len(m.spec) > 0 && string(m.spec) != "{}" && !m.done {
+		if _, starts := slices.BinarySearch(d.Started, m.name); !starts && len(m.spec) > 0 && string(m.spec) != "{}" && !m.updated {
 			names = append(names, m.name)
 		}
 	}
@@ -564,21 +564,21 @@ func sameJSON[T any](a, b T) bool {
 	return reflect.DeepEqual(trees[0], trees[1])
 }
 
-// write marks nodes with their batch, gives those that start the version, and notes which have it. Those that are left
+// writeNodes marks nodes with their batch, gives those that start the version, and notes which have it. Those that are left
 // for the last batch need no mark: it is of all that have none.
-func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes []*member, d rollout.Decision) error {
+func (c *rolloutController) writeNodes(ctx context.Context, v *resource.TemplateVersion, nodes []*fleetNode, d rollout.Decision) error {
 	version := v.Metadata.Name
 	started := make(map[string]bool)
 	for _, name := range d.Started {
 		started[name] = true
 	}
 	var group errgroup.Group // without a context: a node that can't be written stops no other
-	group.SetLimit(writers)
+	group.SetLimit(concurrentWrites)
 	for _, m := range nodes {
 		name := m.name
 		batch := d.Selected[name]
 		marked := batch > 0 && batch < d.Batches
-		done := m.done && m.annotations[versionAnnotation] != version
+		done := m.updated && m.annotations[versionAnnotation] != version
 		if !marked && !started[name] && !done {
 			continue
 		}
@@ -594,9 +594,9 @@ func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes
 					n.Metadata.Annotations[batchAnnotation] = fmt.Sprintf("%s/%d", version, batch)
 				}
 				if started[name] {
-					n.Spec = m.wanted.frozen
+					n.Spec = m.expanded.frozen
 					n.Metadata.Annotations[assignedAnnotation] = version
-					n.Metadata.Annotations[sinceAnnotation] = c.Now().UTC().Format(time.RFC3339)
+					n.Metadata.Annotations[assignedAtAnnotation] = c.Now().UTC().Format(time.RFC3339)
 				}
 				if done {
 					n.Metadata.Annotations[versionAnnotation] = version
@@ -610,7 +610,7 @@ func (c *rollouts) write(ctx context.Context, v *resource.TemplateVersion, nodes
 }
 
 // showRollout writes how far a rollout is. It is written before anything is started: a hub that starts again goes on from there.
-func (c *rollouts) showRollout(ctx context.Context, f *resource.Fleet, v, newest *resource.TemplateVersion, nodes int, d rollout.Decision) error {
+func (c *rolloutController) showRollout(ctx context.Context, f *resource.Fleet, v, newest *resource.TemplateVersion, nodes int, d rollout.Decision) error {
 	s := &resource.RolloutStatus{
 		TemplateVersion: v.Metadata.Name, Batch: d.Progress.Batch, Batches: d.Batches, Nodes: nodes, Updated: d.Done, Updating: d.Updating,
 		ObservedGeneration: f.Metadata.Generation, FailedNodes: d.Failed + d.TimedOut, Reason: string(d.Reason), Message: d.Message,
@@ -647,7 +647,7 @@ func (c *rollouts) showRollout(ctx context.Context, f *resource.Fleet, v, newest
 }
 
 // showRolledOut notes at a version that it was rolled out to the end: it is one to roll back to.
-func (c *rollouts) showRolledOut(ctx context.Context, version, at string) error {
+func (c *rolloutController) showRolledOut(ctx context.Context, version, at string) error {
 	err := objects.UpdateStatus(ctx, c.as, versionKey(version), func(v *resource.TemplateVersion) error {
 		v.Status.RolledOutAt = at
 		return nil
@@ -656,7 +656,7 @@ func (c *rollouts) showRolledOut(ctx context.Context, version, at string) error 
 }
 
 // recordRollout records the end of a rollout, and that it stops.
-func (c *rollouts) recordRollout(m resource.Meta, before, now *resource.RolloutStatus) {
+func (c *rolloutController) recordRollout(m resource.Meta, before, now *resource.RolloutStatus) {
 	if before == nil {
 		before = new(resource.RolloutStatus)
 	}
@@ -675,12 +675,12 @@ func (c *rollouts) recordRollout(m resource.Meta, before, now *resource.RolloutS
 	c.Record(o)
 }
 
-// policyOf is a fleet's policy as the engine has it.
-func policyOf(p *resource.RolloutPolicy) rollout.Policy {
+// rolloutPolicy is a fleet's policy as the engine has it.
+func rolloutPolicy(p *resource.RolloutPolicy) rollout.Policy {
 	if p == nil {
 		return rollout.Policy{Timeout: defaultTimeout}
 	}
-	out := rollout.Policy{Success: percent(p.SuccessThreshold, defaultSuccess), Timeout: defaultTimeout}
+	out := rollout.Policy{Success: percentOr(p.SuccessThreshold, defaultSuccess), Timeout: defaultTimeout}
 	if d, err := time.ParseDuration(p.DefaultUpdateTimeout); err == nil {
 		out.Timeout = d
 	}
@@ -694,10 +694,10 @@ func policyOf(p *resource.RolloutPolicy) rollout.Policy {
 		batch := rollout.Batch{Limit: rollout.ParseAmount(b.Limit)}
 		if !b.Selector.Empty() {
 			selector := objects.Selector(b.Selector)
-			batch.Match = func(l map[string]string) bool { return selector.Matches(labels.Set(l)) }
+			batch.Matches = func(l map[string]string) bool { return selector.Matches(labels.Set(l)) }
 		}
 		if b.SuccessThreshold != "" {
-			n := percent(b.SuccessThreshold, defaultSuccess)
+			n := percentOr(b.SuccessThreshold, defaultSuccess)
 			batch.Success = &n
 		}
 		out.Batches = append(out.Batches, batch)
@@ -705,7 +705,7 @@ func policyOf(p *resource.RolloutPolicy) rollout.Policy {
 	return out
 }
 
-func percent(text string, otherwise int) int {
+func percentOr(text string, otherwise int) int {
 	n, err := resource.ParsePercent(text)
 	if err != nil {
 		return otherwise

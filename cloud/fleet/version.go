@@ -32,7 +32,7 @@ func versionNumber(fleet, name string) int {
 }
 
 // resolve says what references stand for. Sources that were last read before notBefore are read now.
-func (c *rollouts) resolve(ctx context.Context, refs []resource.Reference, notBefore time.Time) (out []resource.Reference, err error) {
+func (c *rolloutController) resolve(ctx context.Context, refs []resource.Reference, notBefore time.Time) (out []resource.Reference, err error) {
 	for _, r := range refs {
 		if r, err = c.Sources.Resolve(ctx, r, notBefore); err != nil {
 			return nil, err
@@ -42,10 +42,10 @@ func (c *rollouts) resolve(ctx context.Context, refs []resource.Reference, notBe
 	return out, nil
 }
 
-// references are what floats in a node's spec, images in the files of applications included.
-func references(spec resource.NodeSpec) []resource.Reference {
+// floatingReferences are what floats in a node's spec, images in the files of applications included.
+func floatingReferences(spec resource.NodeSpec) []resource.Reference {
 	refs := spec.References()
-	images.Map(spec.Applications, func(image string) string {
+	images.MapImages(spec.Applications, func(image string) string {
 		if r := imageReference(image); !strings.HasPrefix(r.Floating, resource.DigestPrefix) {
 			refs = append(refs, r)
 		}
@@ -59,8 +59,8 @@ func imageReference(image string) resource.Reference {
 	return resource.Reference{Type: resource.RefImage, Source: name, Floating: tag}
 }
 
-// freeze replaces what floats in a node's spec by what it stood for when a version was made. What was empty then is left out.
-func freeze(spec resource.NodeSpec, refs []resource.Reference) resource.NodeSpec {
+// freezeSpec replaces what floats in a node's spec by what it stood for when a version was made. What was empty then is left out.
+func freezeSpec(spec resource.NodeSpec, refs []resource.Reference) resource.NodeSpec {
 	resolved := make(map[resource.ReferenceKey]string, len(refs))
 	for _, r := range refs {
 		resolved[r.Key()] = r.Resolved
@@ -69,7 +69,7 @@ func freeze(spec resource.NodeSpec, refs []resource.Reference) resource.NodeSpec
 	spec.Config = slices.DeleteFunc(spec.Config, func(item resource.ConfigItem) bool {
 		return len(item.Files) == 0 && (item.GitRef != nil || item.ConfigMapRef != nil || item.OCIRef != nil)
 	})
-	spec.Applications = images.Map(spec.Applications, func(image string) string {
+	spec.Applications = images.MapImages(spec.Applications, func(image string) string {
 		r := imageReference(image)
 		if digest := resolved[r.Key()]; digest != "" {
 			return r.Source + "@" + digest
@@ -79,22 +79,22 @@ func freeze(spec resource.NodeSpec, refs []resource.Reference) resource.NodeSpec
 	return spec
 }
 
-// referencesOf are all references of the nodes of a fleet, each once, in order, and those of its template that are the same for each
+// fleetReferences are all references of the nodes of a fleet, each once, in order, and those of its template that are the same for each
 // node: so a fleet without nodes has them, too.
-func referencesOf(template resource.NodeSpec, nodes []*member) []resource.Reference {
+func fleetReferences(template resource.NodeSpec, nodes []*fleetNode) []resource.Reference {
 	found := make(map[resource.ReferenceKey]resource.Reference)
-	for _, r := range references(withoutTemplates(template)) {
+	for _, r := range floatingReferences(withoutTemplatedFiles(template)) {
 		if !strings.Contains(r.Source+r.Path+r.Floating, "{{") {
 			found[r.Key()] = r
 		}
 	}
-	counted := make(map[*wanted]bool)
+	counted := make(map[*expandedTemplate]bool)
 	for _, m := range nodes {
-		if m.bad != nil || counted[m.wanted] {
+		if m.invalid != nil || counted[m.expanded] {
 			continue
 		}
-		counted[m.wanted] = true
-		for _, r := range m.wanted.refs {
+		counted[m.expanded] = true
+		for _, r := range m.expanded.refs {
 			found[r.Key()] = r
 		}
 	}
@@ -103,8 +103,8 @@ func referencesOf(template resource.NodeSpec, nodes []*member) []resource.Refere
 	})
 }
 
-// withoutTemplates leaves out the files of applications whose contents depend on the node.
-func withoutTemplates(spec resource.NodeSpec) resource.NodeSpec {
+// withoutTemplatedFiles leaves out the files of applications whose contents depend on the node.
+func withoutTemplatedFiles(spec resource.NodeSpec) resource.NodeSpec {
 	spec.Applications = slices.Clone(spec.Applications)
 	for i, a := range spec.Applications {
 		spec.Applications[i].Files = slices.DeleteFunc(slices.Clone(a.Files), func(f resource.InlineFile) bool { return strings.Contains(f.Content, "{{") })
@@ -112,8 +112,8 @@ func withoutTemplates(spec resource.NodeSpec) resource.NodeSpec {
 	return spec
 }
 
-// covers says whether a version has all of these references.
-func covers(v *resource.TemplateVersion, refs []resource.Reference) bool {
+// coversReferences says whether a version has all of these references.
+func coversReferences(v *resource.TemplateVersion, refs []resource.Reference) bool {
 	known := make(map[resource.ReferenceKey]bool)
 	for _, r := range v.Spec.References {
 		known[r.Key()] = true
@@ -122,7 +122,7 @@ func covers(v *resource.TemplateVersion, refs []resource.Reference) bool {
 }
 
 // makeVersion stores a version of a fleet's template, under the first free number after the last one.
-func (c *rollouts) makeVersion(ctx context.Context, f *resource.Fleet, last int, refs []resource.Reference) (*resource.TemplateVersion, error) {
+func (c *rolloutController) makeVersion(ctx context.Context, f *resource.Fleet, last int, refs []resource.Reference) (*resource.TemplateVersion, error) {
 	for n := last + 1; ; n++ {
 		v, err := objects.Create(ctx, c.as, &resource.TemplateVersion{
 			Metadata: resource.Meta{Name: VersionName(f.Metadata.Name, n), Owner: Owner(f.Metadata.Name)},
@@ -141,8 +141,8 @@ func versionKey(name string) store.Key {
 	return store.Key{Kind: resource.KindTemplateVersion, Name: name}
 }
 
-// ofVersion is the Fleet of a TemplateVersion, as key.
-func (c *rollouts) ofVersion(o store.Object) []store.Key {
+// fleetOfVersion is the Fleet of a TemplateVersion, as key.
+func (c *rolloutController) fleetOfVersion(o store.Object) []store.Key {
 	var v resource.TemplateVersion
 	if json.Unmarshal(o.Data, &v) != nil || v.Spec.Fleet == "" {
 		return nil
@@ -152,7 +152,7 @@ func (c *rollouts) ofVersion(o store.Object) []store.Key {
 }
 
 // loadVersions reads which versions there are, once.
-func (c *rollouts) loadVersions(ctx context.Context) error {
+func (c *rolloutController) loadVersions(ctx context.Context) error {
 	return c.made.once(func() error {
 		for v, err := range objects.List[resource.TemplateVersion](ctx, c.as, "") {
 			if err != nil {
@@ -164,11 +164,11 @@ func (c *rollouts) loadVersions(ctx context.Context) error {
 	})
 }
 
-// Refs calls use with the digests of blobs that Fleets and Nodes name in their specs, and that versions have frozen.
-func Refs(r store.Reader) func(ctx context.Context, use func(digest string)) error {
+// BlobReferences calls use with the digests of blobs that Fleets and Nodes name in their specs, and that versions have frozen.
+func BlobReferences(r store.Reader) func(ctx context.Context, use func(digest string)) error {
 	return func(ctx context.Context, use func(digest string)) error {
 		for _, kind := range []string{resource.KindFleet, resource.KindTemplateVersion, resource.KindNode} {
-			if err := digests(ctx, r, kind, use); err != nil {
+			if err := useDigests(ctx, r, kind, use); err != nil {
 				return err
 			}
 		}
@@ -176,32 +176,32 @@ func Refs(r store.Reader) func(ctx context.Context, use func(digest string)) err
 	}
 }
 
-// contents are the parts of a spec that may name blobs.
-type contents struct {
+// specContents are the parts of a spec that may name blobs.
+type specContents struct {
 	Config       []resource.ConfigItem  `json:"config"`
 	Applications []resource.Application `json:"applications"`
 }
 
-func (c contents) each(use func(digest string)) {
+func (c specContents) each(use func(digest string)) {
 	for _, item := range c.Config {
-		useAll(item.Files, use)
+		useFileDigests(item.Files, use)
 	}
 	for _, a := range c.Applications {
-		useAll(a.Files, use)
+		useFileDigests(a.Files, use)
 	}
 }
 
-func digests(ctx context.Context, r store.Reader, kind string, use func(digest string)) error {
+func useDigests(ctx context.Context, r store.Reader, kind string, use func(digest string)) error {
 	for item, err := range store.All(ctx, r, kind, store.ListOptions{}) {
 		if err != nil {
 			return err
 		}
 		var o struct {
 			Spec struct {
-				contents                        // of a Node
-				References []resource.Reference `json:"references"` // of a TemplateVersion
-				Template   struct {             // of that, and of a Fleet
-					Spec contents `json:"spec"`
+				specContents                      // of a Node
+				References   []resource.Reference `json:"references"` // of a TemplateVersion
+				Template     struct {             // of that, and of a Fleet
+					Spec specContents `json:"spec"`
 				} `json:"template"`
 			} `json:"spec"`
 		}
@@ -209,7 +209,7 @@ func digests(ctx context.Context, r store.Reader, kind string, use func(digest s
 			return fmt.Errorf("the stored %s can't be read: %w", item.Key, err)
 		}
 		for _, ref := range o.Spec.References {
-			useAll(ref.Files, use)
+			useFileDigests(ref.Files, use)
 		}
 		o.Spec.each(use)
 		o.Spec.Template.Spec.each(use)
@@ -217,7 +217,7 @@ func digests(ctx context.Context, r store.Reader, kind string, use func(digest s
 	return nil
 }
 
-func useAll(files []resource.InlineFile, use func(digest string)) {
+func useFileDigests(files []resource.InlineFile, use func(digest string)) {
 	for _, f := range files {
 		if f.Digest != "" {
 			use(f.Digest)

@@ -25,29 +25,29 @@ func (t *Tokens) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Ide
 		for i := range list {
 			list[i].ID = list[i].ID[:shownID]
 		}
-		return httpserver.Reply(w, list)
+		return httpserver.SendJSON(w, list)
 	case r.Method == http.MethodPost && !one:
 		var in TokenRequest
-		if err := httpserver.Read(r, &in); err != nil {
+		if err := httpserver.ReadBody(r, &in); err != nil {
 			return err
 		}
-		if err := mayMake(id, in); err != nil {
+		if err := checkMaker(id, in); err != nil {
 			return err
 		}
-		if err := in.endWith(id, t.o.Now()); err != nil {
+		if err := in.limitTTL(id, t.o.Now()); err != nil {
 			return err
 		}
-		audit.Name(r, in.User)
+		audit.NoteName(r, in.User)
 		out, err := t.Create(r.Context(), in, makerOf(id))
-		return httpserver.ReplyOr(w, out, err)
+		return httpserver.SendJSONOr(w, out, err)
 	case r.Method == http.MethodDelete && one:
-		return httpserver.ReplyOr(w, struct{}{}, t.Revoke(r.Context(), name, id.User))
+		return httpserver.SendJSONOr(w, struct{}{}, t.Revoke(r.Context(), name, id.User))
 	}
 	return resource.Errorf(resource.NotFound, "", "there is nothing at %s %s", r.Method, r.URL.Path)
 }
 
-// endWith bounds a token by the sign-in of its maker, if that ends: who has taken that for five minutes has nothing for five years.
-func (r *TokenRequest) endWith(id broker.Identity, now time.Time) error {
+// limitTTL bounds a token by the sign-in of its maker, if that ends: who has taken that for five minutes has nothing for five years.
+func (r *TokenRequest) limitTTL(id broker.Identity, now time.Time) error {
 	if id.Expires.IsZero() {
 		return nil
 	}
@@ -58,14 +58,14 @@ func (r *TokenRequest) endWith(id broker.Identity, now time.Time) error {
 		return err
 	case ttl > left:
 		return resource.Errorf(resource.Forbidden, "ttl", "%s is longer than %s is signed in for, until %s (by a certificate or a provider's token), and no token outlives the sign-in that made it: "+
-			"give a shorter time or none, or sign in as one of auth.users with a password", r.TTL, id.User, resource.Time(id.Expires))
+			"give a shorter time or none, or sign in as one of auth.users with a password", r.TTL, id.User, resource.FormatTime(id.Expires))
 	}
 	r.TTL = ttl.String()
 	return nil
 }
 
-// mayMake returns an error if a token would have more rights than its maker.
-func mayMake(id broker.Identity, r TokenRequest) error {
+// checkMaker returns an error if a token would have more rights than its maker.
+func checkMaker(id broker.Identity, r TokenRequest) error {
 	administers := r.Role == topics.RoleController || r.Role == topics.RoleOperator && slices.Contains(r.Nodes, "*")
 	switch {
 	case id.Token != "":

@@ -138,13 +138,13 @@ func (v *OIDC) verifierOf(ctx context.Context, p *oidc.Provider) (*oidc.IDTokenV
 	if err := p.Claims(&found); err != nil {
 		return nil, err
 	}
-	algorithms := slices.DeleteFunc(found.Algorithms, func(a string) bool { return !slices.Contains(signatures, a) })
+	algorithms := slices.DeleteFunc(found.Algorithms, func(a string) bool { return !slices.Contains(signingAlgorithms, a) })
 	keys := keySet{oidc.NewRemoteKeySet(oidc.ClientContext(context.WithoutCancel(ctx), v.client), found.Keys)}
 	return oidc.NewVerifier(v.o.Issuer, keys, &oidc.Config{ClientID: v.o.Audience, Now: v.o.Now, SupportedSigningAlgs: algorithms}), nil
 }
 
-// signatures are the algorithms with which tokens may be signed: those of public keys.
-var signatures = []string{
+// signingAlgorithms are the algorithms with which tokens may be signed: those of public keys.
+var signingAlgorithms = []string{
 	oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.EdDSA,
 }
 
@@ -217,7 +217,7 @@ func (v *OIDC) user(id *oidc.IDToken) (broker.BearerUser, error) {
 		return broker.BearerUser{}, resource.Errorf(resource.Forbidden, "token", "the provider has not verified the address %s, as the claim email_verified: true would say: "+
 			"without that claim another one has to name users, such as sub (auth.oidc.userClaim)", name)
 	}
-	groups := texts(claims[v.o.GroupsClaim])
+	groups := claimTexts(claims[v.o.GroupsClaim])
 	u := broker.BearerUser{User: broker.User{Name: name}, Expires: id.Expiry}
 	for _, g := range v.o.Grants {
 		if !slices.ContainsFunc(groups, func(group string) bool { ok, _ := path.Match(g.Group, group); return ok }) {
@@ -236,8 +236,8 @@ func (v *OIDC) user(id *oidc.IDToken) (broker.BearerUser, error) {
 	return u, nil
 }
 
-// texts returns the strings of a claim that is a list or a single string.
-func texts(claim any) (all []string) {
+// claimTexts returns the strings of a claim that is a list or a single string.
+func claimTexts(claim any) (all []string) {
 	switch c := claim.(type) {
 	case string:
 		return []string{c}

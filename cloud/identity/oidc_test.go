@@ -21,8 +21,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// rig is a provider, and a verifier of its tokens.
-type rig struct {
+// testProvider is a provider, and a verifier of its tokens.
+type testProvider struct {
 	t      testing.TB
 	key    *rsa.PrivateKey
 	issuer string
@@ -32,9 +32,9 @@ type rig struct {
 	oidc   *OIDC
 }
 
-func withIssuer(t testing.TB, change func(*OIDCOptions)) *rig {
+func newTestProvider(t testing.TB, change func(*OIDCOptions)) *testProvider {
 	t.Helper()
-	r := &rig{t: t, clock: &clock{now: time.Now()}}
+	r := &testProvider{t: t, clock: &clock{now: time.Now()}}
 	var err error
 	r.key, err = rsa.GenerateKey(rand.Reader, 2048)
 	require.NoError(t, err)
@@ -67,7 +67,7 @@ func withIssuer(t testing.TB, change func(*OIDCOptions)) *rig {
 }
 
 // token is a good one, but for the claims that are given.
-func (r *rig) token(claims map[string]any) string {
+func (r *testProvider) token(claims map[string]any) string {
 	r.t.Helper()
 	all := map[string]any{
 		"iss": r.issuer, "aud": "edgebus", "sub": "1", "exp": r.clock.now.Add(time.Hour).Unix(), "email": "ann@example.org", "email_verified": true, "groups": []string{"everybody"},
@@ -79,7 +79,7 @@ func (r *rig) token(claims map[string]any) string {
 }
 
 func TestGroupsGiveRoles(t *testing.T) {
-	r := withIssuer(t, nil)
+	r := newTestProvider(t, nil)
 	for _, c := range []struct {
 		groups any
 		role   topics.Role
@@ -97,7 +97,7 @@ func TestGroupsGiveRoles(t *testing.T) {
 }
 
 func TestIDTokensThatAreRefused(t *testing.T) {
-	r := withIssuer(t, nil)
+	r := newTestProvider(t, nil)
 	stranger, err := rsa.GenerateKey(rand.Reader, 2048)
 	require.NoError(t, err)
 	for name, c := range map[string]struct {
@@ -125,7 +125,7 @@ func TestIDTokensThatAreRefused(t *testing.T) {
 }
 
 func TestAProviderThatIsAway(t *testing.T) {
-	r := withIssuer(t, nil)
+	r := newTestProvider(t, nil)
 	r.away.Store(true)
 	token := r.token(nil)
 	for range 5 {
@@ -147,7 +147,7 @@ func TestAProviderThatIsAway(t *testing.T) {
 }
 
 func TestKeysThatCantBeFetchedAreNoWrongToken(t *testing.T) {
-	r := withIssuer(t, nil)
+	r := newTestProvider(t, nil)
 	_, err := r.oidc.provider(t.Context(), r.clock.now)
 	require.NoError(t, err)
 	r.away.Store(true)
@@ -156,11 +156,11 @@ func TestKeysThatCantBeFetchedAreNoWrongToken(t *testing.T) {
 }
 
 func TestNamesAreOnesOwn(t *testing.T) {
-	r := withIssuer(t, func(o *OIDCOptions) { o.UserClaim = "name" })
-	tokens, closed := open(t, t.TempDir()+"/hub.db", r.clock)
+	r := newTestProvider(t, func(o *OIDCOptions) { o.UserClaim = "name" })
+	tokens, closed := openTokens(t, t.TempDir()+"/hub.db", r.clock)
 	defer closed()
 	b := Bearer{Tokens: tokens, OIDC: r.oidc, IsNode: func(name string) bool { return name == "n1" }}
-	_, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, Maker{By: "ann"})
+	_, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, TokenMaker{By: "ann"})
 	require.NoError(t, err)
 	for _, name := range []string{"ci", "n1"} {
 		_, err := b.Verify(t.Context(), r.token(map[string]any{"name": name}))
@@ -175,8 +175,8 @@ func TestNamesAreOnesOwn(t *testing.T) {
 
 // BenchmarkSignInAtAProvider is what a request costs that shows an ID token which was verified before.
 func BenchmarkSignInAtAProvider(b *testing.B) {
-	r := withIssuer(b, nil)
-	tokens, closed := open(b, b.TempDir()+"/hub.db", r.clock)
+	r := newTestProvider(b, nil)
+	tokens, closed := openTokens(b, b.TempDir()+"/hub.db", r.clock)
 	defer closed()
 	signIn(b, Bearer{Tokens: tokens, OIDC: r.oidc, IsNode: func(string) bool { return false }}, r.token(nil))
 }

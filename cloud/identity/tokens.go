@@ -23,8 +23,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// prefix is what the tokens that the hub makes begin with, so that people and secret scanners recognise one.
-const prefix = "ebt_"
+// tokenPrefix is what the tokens that the hub makes begin with, so that people and secret scanners recognise one.
+const tokenPrefix = "ebt_"
 
 const (
 	kindToken   = "AccessToken" // under which the store keeps tokens; the API does not serve them as objects
@@ -44,19 +44,19 @@ type Token struct {
 	Nodes   []string    `json:"nodes"`
 	Created time.Time   `json:"created"`
 	Expires time.Time   `json:"expires"`
-	Maker
+	TokenMaker
 }
 
-// Maker is who made a token, and how that user had signed in.
-type Maker struct {
+// TokenMaker is who made a token, and how that user had signed in.
+type TokenMaker struct {
 	By          string `json:"by,omitempty"`          // the user; empty: who had not signed in
 	Provider    bool   `json:"provider,omitempty"`    // a provider's user
 	Serial      string `json:"serial,omitempty"`      // of the user's certificate, hexadecimal
 	Fingerprint string `json:"fingerprint,omitempty"` // of that certificate, SHA-256, hexadecimal without leading zeros
 }
 
-func makerOf(id broker.Identity) Maker {
-	m := Maker{By: id.User, Provider: id.Bearer}
+func makerOf(id broker.Identity) TokenMaker {
+	m := TokenMaker{By: id.User, Provider: id.Bearer}
 	if id.Certificate != nil {
 		m.Serial, m.Fingerprint = id.Certificate.SerialNumber.Text(16), broker.Fingerprint(id.Certificate)
 	}
@@ -85,7 +85,7 @@ type Options struct {
 	// Taken reports whether the name is one of auth.users or a node's: the holder of a token is a user of another name.
 	Taken func(name string) bool
 	// Ended says why whoever made a token may make none any more: the token ends with that. An empty text: it may. nil: all may.
-	Ended func(Maker) string
+	Ended func(TokenMaker) string
 	Log   zerolog.Logger
 	Now   func() time.Time
 }
@@ -94,12 +94,12 @@ type Options struct {
 type Tokens struct {
 	o     Options
 	mu    sync.RWMutex
-	by    map[[sha256.Size]byte]held
+	by    map[[sha256.Size]byte]heldToken
 	users map[string]int // how many tokens each holder has
 }
 
-// held is a token, and what ends when it is revoked.
-type held struct {
+// heldToken is a token, and what ends when it is revoked.
+type heldToken struct {
 	Token
 	revoked context.Context
 	revoke  context.CancelFunc
@@ -114,7 +114,7 @@ func NewTokens(ctx context.Context, o Options) (*Tokens, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tokens{o: o, by: make(map[[sha256.Size]byte]held, len(page.Items)), users: make(map[string]int)}
+	t := &Tokens{o: o, by: make(map[[sha256.Size]byte]heldToken, len(page.Items)), users: make(map[string]int)}
 	for _, item := range page.Items {
 		var one Token
 		if err := json.Unmarshal(item.Data, &one); err != nil {
@@ -135,7 +135,7 @@ func (t *Tokens) revokeEnded(ctx context.Context) error {
 		return nil
 	}
 	for _, one := range t.List() {
-		why := t.o.Ended(one.Maker)
+		why := t.o.Ended(one.TokenMaker)
 		if why == "" {
 			continue
 		}
@@ -165,7 +165,7 @@ func (t *Tokens) Run(ctx context.Context) error {
 }
 
 func (t *Tokens) add(sum [sha256.Size]byte, one Token) {
-	h := held{Token: one}
+	h := heldToken{Token: one}
 	h.revoked, h.revoke = context.WithCancel(context.Background())
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -181,7 +181,7 @@ func (t *Tokens) HasUser(name string) bool {
 }
 
 // IsToken reports whether a password has the form of a token that the hub makes.
-func IsToken(password string) bool { return strings.HasPrefix(password, prefix) }
+func IsToken(password string) bool { return strings.HasPrefix(password, tokenPrefix) }
 
 // Verify says whose token it is.
 func (t *Tokens) Verify(token string) (u broker.BearerUser, err error) {
@@ -193,7 +193,7 @@ func (t *Tokens) Verify(token string) (u broker.BearerUser, err error) {
 	case !ok:
 		return u, resource.Errorf(resource.Unauthorized, "token", "the hub knows no such token: it was revoked, or is another hub's")
 	case !t.o.Now().Before(one.Expires):
-		return u, resource.Errorf(resource.Unauthorized, "token", "the token expired at %s", resource.Time(one.Expires))
+		return u, resource.Errorf(resource.Unauthorized, "token", "the token expired at %s", resource.FormatTime(one.Expires))
 	}
 	u.User = broker.User{Name: one.User, Role: one.Role, Nodes: one.Nodes}
 	u.Expires, u.ID, u.Revoked = one.Expires, one.ID, one.revoked
@@ -215,7 +215,7 @@ func (t *Tokens) Revoked(id string) context.Context {
 }
 
 // Create makes a token. by is who asked for it.
-func (t *Tokens) Create(ctx context.Context, r TokenRequest, by Maker) (NewToken, error) {
+func (t *Tokens) Create(ctx context.Context, r TokenRequest, by TokenMaker) (NewToken, error) {
 	now := t.o.Now().UTC()
 	ttl, err := resource.ParseTTL(r.TTL, defaultTTL, maxTTL)
 	if err != nil {
@@ -232,20 +232,20 @@ func (t *Tokens) Create(ctx context.Context, r TokenRequest, by Maker) (NewToken
 	}
 	var secret [secretSize]byte
 	_, _ = rand.Read(secret[:]) // it never fails
-	token := prefix + hex.EncodeToString(secret[:])
+	token := tokenPrefix + hex.EncodeToString(secret[:])
 	sum := sha256.Sum256([]byte(token))
-	one := Token{ID: hex.EncodeToString(sum[:]), User: r.User, Role: r.Role, Nodes: r.Nodes, Created: now, Expires: now.Add(ttl), Maker: by}
+	one := Token{ID: hex.EncodeToString(sum[:]), User: r.User, Role: r.Role, Nodes: r.Nodes, Created: now, Expires: now.Add(ttl), TokenMaker: by}
 	data, err := json.Marshal(one)
 	if err != nil {
 		return NewToken{}, err
 	}
-	if _, err := t.o.Writer.Create(ctx, store.Object{Key: key(one.ID), Data: data}); err != nil {
+	if _, err := t.o.Writer.Create(ctx, store.Object{Key: tokenKey(one.ID), Data: data}); err != nil {
 		return NewToken{}, err
 	}
 	t.add(sum, one)
 	t.o.Log.Info().Str("token", one.ID[:shownID]).Str("user", one.User).Str("role", string(one.Role)).Strs("nodes", one.Nodes).
 		Time("expires", one.Expires).Str("by", by.By).Msg("a bearer token was made")
-	return NewToken{ID: one.ID[:shownID], Token: token, Expires: resource.Time(one.Expires)}, nil
+	return NewToken{ID: one.ID[:shownID], Token: token, Expires: resource.FormatTime(one.Expires)}, nil
 }
 
 func (t *Tokens) check(r TokenRequest) error {
@@ -274,7 +274,7 @@ func (t *Tokens) check(r TokenRequest) error {
 	return nil
 }
 
-func key(id string) store.Key { return store.Key{Kind: kindToken, Name: id} }
+func tokenKey(id string) store.Key { return store.Key{Kind: kindToken, Name: id} }
 
 func (t *Tokens) count() int {
 	t.mu.RLock()
@@ -317,7 +317,7 @@ func (t *Tokens) Revoke(ctx context.Context, id, by string) error {
 }
 
 func (t *Tokens) remove(ctx context.Context, one Token) error {
-	if _, err := t.o.Writer.Delete(ctx, key(one.ID), 0); err != nil && !errors.Is(err, resource.NotFound) {
+	if _, err := t.o.Writer.Delete(ctx, tokenKey(one.ID), 0); err != nil && !errors.Is(err, resource.NotFound) {
 		return err
 	}
 	var sum [sha256.Size]byte

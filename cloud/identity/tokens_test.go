@@ -23,8 +23,8 @@ type clock struct{ now time.Time }
 
 func (c *clock) Now() time.Time { return c.now }
 
-// open makes the tokens of a hub whose store is in a file.
-func open(t testing.TB, file string, c *clock) (tokens *Tokens, closed func()) {
+// openTokens makes the tokens of a hub whose store is in a file.
+func openTokens(t testing.TB, file string, c *clock) (tokens *Tokens, closed func()) {
 	t.Helper()
 	s, err := bolt.Open(bolt.Options{Path: file})
 	require.NoError(t, err)
@@ -39,8 +39,8 @@ func open(t testing.TB, file string, c *clock) (tokens *Tokens, closed func()) {
 func TestATokenIsGoodUntilItExpiresOrIsRevoked(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hub.db")
 	c := &clock{now: time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)}
-	tokens, closed := open(t, file, c)
-	made, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleOperator, Nodes: []string{"hall-*"}, TTL: "30d"}, Maker{By: "ann"})
+	tokens, closed := openTokens(t, file, c)
+	made, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleOperator, Nodes: []string{"hall-*"}, TTL: "30d"}, TokenMaker{By: "ann"})
 	require.NoError(t, err)
 	require.True(t, IsToken(made.Token))
 	require.Equal(t, "2026-12-22T10:00:00.000Z", made.Expires)
@@ -59,13 +59,13 @@ func TestATokenIsGoodUntilItExpiresOrIsRevoked(t *testing.T) {
 	}
 	check()
 	closed()
-	tokens, closed = open(t, file, c)
+	tokens, closed = openTokens(t, file, c)
 	check() // also after a restart
 
 	list := tokens.List()
 	require.Len(t, list, 1)
 	require.Equal(t, "ann", list[0].By)
-	require.NotContains(t, list[0].ID, strings.TrimPrefix(made.Token, prefix), "only the hash is kept")
+	require.NotContains(t, list[0].ID, strings.TrimPrefix(made.Token, tokenPrefix), "only the hash is kept")
 
 	c.now = want.Expires
 	_, err = tokens.Verify(made.Token)
@@ -78,14 +78,14 @@ func TestATokenIsGoodUntilItExpiresOrIsRevoked(t *testing.T) {
 	require.Error(t, want.Revoked.Err(), "what it opened ends")
 	require.False(t, tokens.HasUser("ci"))
 	closed()
-	tokens, closed = open(t, file, c)
+	tokens, closed = openTokens(t, file, c)
 	defer closed()
 	require.Empty(t, tokens.List())
 }
 
 func TestTokensThatAreRefused(t *testing.T) {
 	c := &clock{now: time.Now()}
-	tokens, closed := open(t, filepath.Join(t.TempDir(), "hub.db"), c)
+	tokens, closed := openTokens(t, filepath.Join(t.TempDir(), "hub.db"), c)
 	defer closed()
 	for field, r := range map[string]TokenRequest{
 		"role":   {User: "ci", Role: topics.RoleNode, Nodes: []string{"*"}},
@@ -96,7 +96,7 @@ func TestTokensThatAreRefused(t *testing.T) {
 		"ttl":    {User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}, TTL: "-1h"},
 		"ttl ":   {User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}, TTL: "9999999d"},
 	} {
-		_, err := tokens.Create(t.Context(), r, Maker{By: "ann"})
+		_, err := tokens.Create(t.Context(), r, TokenMaker{By: "ann"})
 		require.ErrorContains(t, err, strings.TrimSpace(field), "%+v", r)
 	}
 	require.Empty(t, tokens.List())
@@ -104,13 +104,13 @@ func TestTokensThatAreRefused(t *testing.T) {
 
 func TestExpiredTokensAreForgotten(t *testing.T) {
 	c := &clock{now: time.Now()}
-	tokens, closed := open(t, filepath.Join(t.TempDir(), "hub.db"), c)
+	tokens, closed := openTokens(t, filepath.Join(t.TempDir(), "hub.db"), c)
 	defer closed()
 	r := TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}, TTL: "1h"}
-	_, err := tokens.Create(t.Context(), r, Maker{By: "ann"})
+	_, err := tokens.Create(t.Context(), r, TokenMaker{By: "ann"})
 	require.NoError(t, err)
 	c.now = c.now.Add(26 * time.Hour)
-	_, err = tokens.Create(t.Context(), r, Maker{By: "ann"})
+	_, err = tokens.Create(t.Context(), r, TokenMaker{By: "ann"})
 	require.NoError(t, err)
 	require.Len(t, tokens.List(), 1)
 }
@@ -118,9 +118,9 @@ func TestExpiredTokensAreForgotten(t *testing.T) {
 // Expired tokens end what they were still good for, a day later.
 func TestExpiredTokensAreForgottenWithoutAnyRequest(t *testing.T) {
 	c := &clock{now: time.Now()}
-	tokens, closed := open(t, filepath.Join(t.TempDir(), "hub.db"), c)
+	tokens, closed := openTokens(t, filepath.Join(t.TempDir(), "hub.db"), c)
 	defer closed()
-	made, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}, TTL: "1h"}, Maker{})
+	made, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}, TTL: "1h"}, TokenMaker{})
 	require.NoError(t, err)
 	u, err := tokens.Verify(made.Token)
 	require.NoError(t, err)
@@ -138,9 +138,9 @@ func TestExpiredTokensAreForgottenWithoutAnyRequest(t *testing.T) {
 func TestATokenEndsWithItsMaker(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "hub.db")
 	c := &clock{now: time.Now()}
-	tokens, closed := open(t, file, c)
+	tokens, closed := openTokens(t, file, c)
 	made := map[string]NewToken{}
-	for name, by := range map[string]Maker{
+	for name, by := range map[string]TokenMaker{
 		"ann's": {By: "ann"}, "bob's": {By: "bob"}, "by certificate": {By: "bob", Serial: "4a1f", Fingerprint: "ab"}, "nobody's": {}, "provider's": {By: "ann", Provider: true},
 	} {
 		one, err := tokens.Create(t.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, by)
@@ -149,9 +149,9 @@ func TestATokenEndsWithItsMaker(t *testing.T) {
 	}
 	closed()
 	left := []string{"bob's", "nobody's", "provider's"}
-	for _, ended := range []func(Maker) string{
-		func(by Maker) string {
-			if by == (Maker{By: "ann"}) || by.Serial == "4a1f" && by.Fingerprint == "ab" {
+	for _, ended := range []func(TokenMaker) string{
+		func(by TokenMaker) string {
+			if by == (TokenMaker{By: "ann"}) || by.Serial == "4a1f" && by.Fingerprint == "ab" {
 				return "gone"
 			}
 			return ""
@@ -176,9 +176,9 @@ func TestATokenEndsWithItsMaker(t *testing.T) {
 }
 
 func BenchmarkVerify(b *testing.B) {
-	tokens, closed := open(b, filepath.Join(b.TempDir(), "hub.db"), &clock{now: time.Now()})
+	tokens, closed := openTokens(b, filepath.Join(b.TempDir(), "hub.db"), &clock{now: time.Now()})
 	defer closed()
-	made, err := tokens.Create(b.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, Maker{By: "ann"})
+	made, err := tokens.Create(b.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, TokenMaker{By: "ann"})
 	require.NoError(b, err)
 	for b.Loop() {
 		if _, err := tokens.Verify(made.Token); err != nil {
@@ -189,9 +189,9 @@ func BenchmarkVerify(b *testing.B) {
 
 // BenchmarkSignIn is what a request costs that shows a token of the hub, with all that the broker does to let it in.
 func BenchmarkSignIn(b *testing.B) {
-	tokens, closed := open(b, filepath.Join(b.TempDir(), "hub.db"), &clock{now: time.Now()})
+	tokens, closed := openTokens(b, filepath.Join(b.TempDir(), "hub.db"), &clock{now: time.Now()})
 	defer closed()
-	made, err := tokens.Create(b.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, Maker{By: "ann"})
+	made, err := tokens.Create(b.Context(), TokenRequest{User: "ci", Role: topics.RoleViewer, Nodes: []string{"*"}}, TokenMaker{By: "ann"})
 	require.NoError(b, err)
 	signIn(b, Bearer{Tokens: tokens}, made.Token)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Map replaces the images of applications. Files that are given by digest, and those that can't be read, stay as they are.
-func Map(apps []resource.Application, to func(image string) string) []resource.Application {
+// MapImages replaces the images of applications. Files that are given by digest, and those that can't be read, stay as they are.
+func MapImages(apps []resource.Application, to func(image string) string) []resource.Application {
 	apps = slices.Clone(apps)
 	for i, app := range apps {
 		apps[i].Files = slices.Clone(app.Files)
@@ -37,9 +37,9 @@ func Map(apps []resource.Application, to func(image string) string) []resource.A
 	return apps
 }
 
-// Of are the images of applications that Map finds, sorted.
-func Of(apps []resource.Application) (list []string) {
-	Map(apps, func(image string) string {
+// ListImages are the images of applications that Map finds, sorted.
+func ListImages(apps []resource.Application) (list []string) {
+	MapImages(apps, func(image string) string {
 		list = append(list, image)
 		return image
 	})
@@ -80,10 +80,10 @@ func mapCompose(text string, to func(image string) string) string {
 		return text
 	}
 	var images []*yaml.Node
-	services := field(file.Content[0], "services")
+	services := yamlField(file.Content[0], "services")
 	for i := 1; services != nil && i < len(services.Content); i += 2 {
-		image := field(services.Content[i], "image")
-		if image != nil && image.Kind == yaml.ScalarNode && registryImage.MatchString(image.Value) && field(services.Content[i], "build") == nil {
+		image := yamlField(services.Content[i], "image")
+		if image != nil && image.Kind == yaml.ScalarNode && registryImage.MatchString(image.Value) && yamlField(services.Content[i], "build") == nil {
 			images = append(images, image)
 		}
 	}
@@ -100,29 +100,29 @@ func mapCompose(text string, to func(image string) string) string {
 	return strings.Join(lines, "\n")
 }
 
-// field is a field of a mapping, or of one that is merged into it; nil: there is none. yaml has refused aliases that contain themselves.
-func field(n *yaml.Node, name string) *yaml.Node {
-	if n = target(n); n.Kind != yaml.MappingNode {
+// yamlField is a field of a mapping, or of one that is merged into it; nil: there is none. yaml has refused aliases that contain themselves.
+func yamlField(n *yaml.Node, name string) *yaml.Node {
+	if n = resolveAlias(n); n.Kind != yaml.MappingNode {
 		return nil
 	}
 	var merged *yaml.Node
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		switch key, value := n.Content[i].Value, target(n.Content[i+1]); {
+		switch key, value := n.Content[i].Value, resolveAlias(n.Content[i+1]); {
 		case key == name:
 			return value
 		case key == "<<" && value.Kind == yaml.SequenceNode:
 			for _, one := range value.Content {
-				merged = cmp.Or(merged, field(one, name))
+				merged = cmp.Or(merged, yamlField(one, name))
 			}
 		case key == "<<":
-			merged = cmp.Or(merged, field(value, name))
+			merged = cmp.Or(merged, yamlField(value, name))
 		}
 	}
 	return merged
 }
 
-// target is what an alias stands for.
-func target(n *yaml.Node) *yaml.Node {
+// resolveAlias is what an alias stands for.
+func resolveAlias(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
 	}

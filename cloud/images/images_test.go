@@ -35,7 +35,7 @@ func TestMap(t *testing.T) {
 			if c.want == "" {
 				c.want = c.text
 			}
-			require.Equal(t, c.want, Map(apps, to)[0].Files[0].Content)
+			require.Equal(t, c.want, MapImages(apps, to)[0].Files[0].Content)
 			require.Equal(t, c.text, apps[0].Files[0].Content)
 		})
 	}
@@ -44,7 +44,7 @@ func TestMap(t *testing.T) {
 func FuzzMap(f *testing.F) {
 	f.Add("services: {a: &x {image: h:5/a}, b: *x}", "[Container]\nImage=h:5/a")
 	f.Fuzz(func(_ *testing.T, compose, quadlet string) {
-		Map([]resource.Application{
+		MapImages([]resource.Application{
 			{AppType: "compose", Files: []resource.InlineFile{{Path: "compose.yaml", Content: compose}}},
 			{AppType: "quadlet", Files: []resource.InlineFile{{Path: "a.container", Content: quadlet}}},
 		}, strings.ToUpper)

@@ -23,8 +23,8 @@ func (s *Registry) Controller(name string) *Controller { return &Controller{s, n
 // anyOwner is Owns of the hub's own controllers.
 func anyOwner(string) bool { return true }
 
-func (c *Controller) write(part Part) *Write {
-	return &Write{Manager: c.name, Origin: "controller/" + c.name, Owns: anyOwner, Part: part}
+func (c *Controller) write(part WrittenPart) *WriteOptions {
+	return &WriteOptions{Manager: c.name, Origin: "controller/" + c.name, MaySetOwner: anyOwner, Part: part}
 }
 
 func (c *Controller) audit(action string, key store.Key, err error) {
@@ -43,8 +43,8 @@ func kindOf[T any](c *Controller, key store.Key) (*Kind, store.Key, error) {
 	return k, key, nil
 }
 
-// typed decodes a stored object with its status and its resourceVersion.
-func typed[T any](c *Controller, k *Kind, stored store.Object) (*T, error) {
+// decodeStored decodes a stored object with its status and its resourceVersion.
+func decodeStored[T any](c *Controller, k *Kind, stored store.Object) (*T, error) {
 	o, err := c.registry.Decode(stored)
 	if err != nil {
 		return nil, err
@@ -59,13 +59,13 @@ func typed[T any](c *Controller, k *Kind, stored store.Object) (*T, error) {
 	return nil, fmt.Errorf("the stored %s can't be read: %w", stored.Key, err)
 }
 
-// Typed decodes what a controller has read from the store by itself, as Get does.
-func Typed[T any](c *Controller, o store.Object) (*T, error) {
+// DecodeTyped decodes what a controller has read from the store by itself, as Get does.
+func DecodeTyped[T any](c *Controller, o store.Object) (*T, error) {
 	k, _, err := kindOf[T](c, o.Key)
 	if err != nil {
 		return nil, err
 	}
-	return typed[T](c, k, o)
+	return decodeStored[T](c, k, o)
 }
 
 // Get reads an object.
@@ -78,7 +78,7 @@ func Get[T any](ctx context.Context, c *Controller, key store.Key) (*T, error) {
 	if err != nil {
 		return nil, err
 	}
-	return typed[T](c, k, stored)
+	return decodeStored[T](c, k, stored)
 }
 
 // List reads the objects of a namespace, or of all of them, as store.All does.
@@ -92,7 +92,7 @@ func List[T any](ctx context.Context, c *Controller, namespace string) iter.Seq2
 		for o, err := range store.All(ctx, c.registry.Reader, key.Kind, store.ListOptions{Namespace: namespace}) {
 			var v *T
 			if err == nil {
-				v, err = typed[T](c, k, o)
+				v, err = decodeStored[T](c, k, o)
 			}
 			if !yield(v, err) || err != nil {
 				return
@@ -120,7 +120,7 @@ func Create[T any](ctx context.Context, c *Controller, v *T) (*T, error) {
 	if err != nil {
 		return nil, err
 	}
-	return typed[T](c, k, stored)
+	return decodeStored[T](c, k, stored)
 }
 
 func (c *Controller) untyped(k *Kind, v any) (*Object, error) {
@@ -135,15 +135,15 @@ func (c *Controller) untyped(k *Kind, v any) (*Object, error) {
 // Update changes an object, but for its status: read, change, validate, write; again if somebody else wrote meanwhile. change
 // may be called more than once, and nothing is written if it changes nothing or returns an error. It must not keep its argument.
 func Update[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) error) error {
-	return update(ctx, c, key, Spec, "update", change)
+	return updatePart(ctx, c, key, Spec, "update", change)
 }
 
 // UpdateStatus changes the status of an object as Update changes the rest.
 func UpdateStatus[T any](ctx context.Context, c *Controller, key store.Key, change func(*T) error) error {
-	return update(ctx, c, key, Status, "update status", change)
+	return updatePart(ctx, c, key, Status, "update status", change)
 }
 
-func update[T any](ctx context.Context, c *Controller, key store.Key, part Part, action string, change func(*T) error) error {
+func updatePart[T any](ctx context.Context, c *Controller, key store.Key, part WrittenPart, action string, change func(*T) error) error {
 	k, key, err := kindOf[T](c, key)
 	if err != nil {
 		return err

@@ -14,12 +14,12 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// inUse is the finalizer of an object that others reference. The hub itself sets and removes it.
-const inUse = resource.Group + "/in-use"
+// inUseFinalizer is the finalizer of an object that others reference. The hub itself sets and removes it.
+const inUseFinalizer = resource.Group + "/in-use"
 
 // Delete deletes an object, or marks it as deleted if something has to happen first. check may refuse; nil: nothing does.
 // It returns the object as it is left, or as it was.
-func (s *Registry) Delete(ctx context.Context, key store.Key, w *Write, check func(old *Object) error) (*Object, error) {
+func (s *Registry) Delete(ctx context.Context, key store.Key, w *WriteOptions, check func(old *Object) error) (*Object, error) {
 	for {
 		stored, err := s.Reader.Get(ctx, key)
 		if err != nil {
@@ -43,9 +43,9 @@ func (s *Registry) Delete(ctx context.Context, key store.Key, w *Write, check fu
 }
 
 // checkDelete asks the kind of an object whether a user may delete it. The hub's controllers may.
-func (s *Registry) checkDelete(ctx context.Context, key store.Key, old *Object, w *Write) error {
+func (s *Registry) checkDelete(ctx context.Context, key store.Key, old *Object, w *WriteOptions) error {
 	k := s.Kind(key.Kind)
-	if k.CheckDelete == nil || w.Owns != nil || w.Force {
+	if k.CheckDelete == nil || w.MaySetOwner != nil || w.Force {
 		return nil
 	}
 	v, err := k.Typed(old)
@@ -55,10 +55,10 @@ func (s *Registry) checkDelete(ctx context.Context, key store.Key, old *Object, 
 	return k.CheckDelete(ctx, s.Reader, v)
 }
 
-func (s *Registry) deleteOrMark(ctx context.Context, key store.Key, old *Object, w *Write) (*Object, error) {
+func (s *Registry) deleteOrMark(ctx context.Context, key store.Key, old *Object, w *WriteOptions) (*Object, error) {
 	w.Warnings = nil // of a try before
 	k := s.Kind(key.Kind)
-	next, users, err := s.marked(ctx, k, key, old)
+	next, users, err := s.withDeletionMark(ctx, k, key, old)
 	if err != nil {
 		return nil, err
 	}
@@ -79,16 +79,16 @@ func (s *Registry) deleteOrMark(ctx context.Context, key store.Key, old *Object,
 	return s.replace(ctx, key, next)
 }
 
-// marked is an object with a deletionTimestamp, and the names of the objects that use it.
-func (s *Registry) marked(ctx context.Context, k *Kind, key store.Key, old *Object) (next *Object, users []string, err error) {
+// withDeletionMark is an object with a deletionTimestamp, and the names of the objects that use it.
+func (s *Registry) withDeletionMark(ctx context.Context, k *Kind, key store.Key, old *Object) (next *Object, users []string, err error) {
 	marked := *old
 	m := &marked.Metadata
-	m.Finalizers = slices.DeleteFunc(slices.Clone(m.Finalizers), func(f string) bool { return f == inUse })
+	m.Finalizers = slices.DeleteFunc(slices.Clone(m.Finalizers), func(f string) bool { return f == inUseFinalizer })
 	if users, err = s.usersOf(ctx, k, key); err != nil {
 		return nil, nil, err
 	}
 	if len(users) > 0 {
-		m.Finalizers = append(m.Finalizers, inUse)
+		m.Finalizers = append(m.Finalizers, inUseFinalizer)
 		if marked.Status, err = s.withInUse(old.Status, users); err != nil {
 			return nil, nil, err
 		}
@@ -152,13 +152,13 @@ func (s *Registry) remove(ctx context.Context, k *Kind, key store.Key, old *Obje
 	if k.UniqueName {
 		s.unclaim(ctx, key)
 	}
-	s.released(ctx, k, key, old, nil)
+	s.releaseReferences(ctx, k, key, old, nil)
 	return nil
 }
 
-// released continues the deletion of objects that old referenced and next doesn't; next is nil if old is deleted. A
+// releaseReferences continues the deletion of objects that old referenced and next doesn't; next is nil if old is deleted. A
 // failure is logged: the next start tries again.
-func (s *Registry) released(ctx context.Context, k *Kind, key store.Key, old, next *Object) {
+func (s *Registry) releaseReferences(ctx context.Context, k *Kind, key store.Key, old, next *Object) {
 	if k.References == nil {
 		return
 	}
@@ -166,7 +166,7 @@ func (s *Registry) released(ctx context.Context, k *Kind, key store.Key, old, ne
 	still := k.references(next)
 	for _, ref := range k.references(old) {
 		if !slices.Contains(still, ref) {
-			s.users.drop(key, ref)
+			s.index.drop(key, ref)
 			s.continueDeletion(ctx, ref)
 		}
 	}
@@ -190,10 +190,10 @@ func (s *Registry) tryDeletion(ctx context.Context, key store.Key) error {
 			return err
 		}
 		old, err := s.Decode(stored)
-		if err != nil || !slices.Contains(old.Metadata.Finalizers, inUse) {
+		if err != nil || !slices.Contains(old.Metadata.Finalizers, inUseFinalizer) {
 			return err
 		}
-		next, _, err := s.marked(ctx, k, key, old)
+		next, _, err := s.withDeletionMark(ctx, k, key, old)
 		if err != nil {
 			return err
 		}

@@ -31,7 +31,7 @@ func validateEnrollment(ctx context.Context, r store.Reader, old, next any) erro
 	if err != nil {
 		return err
 	}
-	holder, err := HolderOf(ctx, r, node)
+	holder, err := ReadJoinedNode(ctx, r, node)
 	if err != nil || !holder.Joined() || holder.Key == csr.Key {
 		return err
 	}
@@ -39,14 +39,14 @@ func validateEnrollment(ctx context.Context, r store.Reader, old, next any) erro
 		"The fingerprint of its key is %s; if that is the node's, approve it with spec.replace: true (edgebus approve %s --replace)", node, holder.At, csr.Key, er.Metadata.Name)
 }
 
-// Holder is the node that has a name: when it joined, and the fingerprint of its key.
-type Holder struct{ At, Key string }
+// JoinedNode is the node that has a name: when it joined, and the fingerprint of its key.
+type JoinedNode struct{ At, Key string }
 
 // Joined reports whether there is such a node.
-func (h Holder) Joined() bool { return h.Key != "" }
+func (h JoinedNode) Joined() bool { return h.Key != "" }
 
-// HolderOf returns the node that has a name. One whose certificates were revoked has it no more.
-func HolderOf(ctx context.Context, r store.Reader, name string) (h Holder, err error) {
+// ReadJoinedNode returns the node that has a name. One whose certificates were revoked has it no more.
+func ReadJoinedNode(ctx context.Context, r store.Reader, name string) (h JoinedNode, err error) {
 	o, err := r.Get(ctx, store.Key{Kind: resource.KindNode, Name: name})
 	if err != nil {
 		return h, store.IgnoreNotFound(err)

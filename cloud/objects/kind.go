@@ -183,8 +183,8 @@ func (k *Kind) references(o *Object) []store.Key {
 	return k.References(typed)
 }
 
-// validator is Validate of a kind whose rules need only the object and the one before; update may be nil.
-func validator[T any](valid func(T) error, update func(next, old T) error) func(context.Context, store.Reader, any, any) error {
+// validateWith is Validate of a kind whose rules need only the object and the one before; update may be nil.
+func validateWith[T any](valid func(T) error, update func(next, old T) error) func(context.Context, store.Reader, any, any) error {
 	return func(_ context.Context, _ store.Reader, old, next any) error {
 		n := next.(*T)
 		if err := valid(*n); err != nil {
@@ -204,7 +204,7 @@ func Selector(s *resource.LabelSelector) labels.Selector {
 	}
 	terms := make([]labels.Requirement, 0, len(s.MatchExpressions))
 	for _, term := range s.MatchExpressions {
-		r, err := labels.NewRequirement(term.Key, operators[term.Operator], term.Values)
+		r, err := labels.NewRequirement(term.Key, selectorOperators[term.Operator], term.Values)
 		if err != nil { // it was validated when it was written
 			return labels.Nothing()
 		}
@@ -213,6 +213,6 @@ func Selector(s *resource.LabelSelector) labels.Selector {
 	return labels.SelectorFromSet(s.MatchLabels).Add(terms...) // each Add copies and sorts all
 }
 
-var operators = map[string]selection.Operator{
+var selectorOperators = map[string]selection.Operator{
 	"In": selection.In, "NotIn": selection.NotIn, "Exists": selection.Exists, "DoesNotExist": selection.DoesNotExist,
 }

@@ -24,57 +24,57 @@ func Kinds() []Kind {
 	kinds := []Kind{
 		{
 			Name: resource.KindDevice, Namespaced: true, UniqueName: true,
-			New: made[resource.Device], Validate: models.validateDevice, Warnings: warnMissingReferences,
+			New: newTyped[resource.Device], Validate: models.validateDevice, Warnings: warnMissingReferences,
 			Prepare: func(old, next any, origin string, now time.Time) {
 				prev, _ := old.(*resource.Device)
-				resource.Stamp(prev, next.(*resource.Device), origin, now)
+				resource.StampDesired(prev, next.(*resource.Device), origin, now)
 			},
 			PrepareStatus: models.prepareStatus,
 			References:    func(obj any) []store.Key { return []store.Key{modelKey(obj.(*resource.Device))} },
 		},
 		{
 			Name: resource.KindDeviceModel, Namespaced: true,
-			New: made[resource.DeviceModel], Validate: validator(resource.DeviceModel.Validate, nil), Warnings: warnBooleanEnum,
+			New: newTyped[resource.DeviceModel], Validate: validateWith(resource.DeviceModel.Validate, nil), Warnings: warnBooleanEnum,
 			UsedBy: resource.KindDevice,
 		},
 		{
 			Name: resource.KindNode,
-			New:  made[resource.Node], Validate: validator(resource.Node.Validate, nil), Warnings: warnNodeReferences,
+			New:  newTyped[resource.Node], Validate: validateWith(resource.Node.Validate, nil), Warnings: warnNodeReferences,
 			ValidateStatus: func(obj any) error { return obj.(*resource.Node).CheckStatus() },
 		},
 		{
-			Name: resource.KindFleet, New: made[resource.Fleet], Validate: validator(resource.Fleet.Validate, nil), SetReady: setReady[*resource.Fleet],
+			Name: resource.KindFleet, New: newTyped[resource.Fleet], Validate: validateWith(resource.Fleet.Validate, nil), SetReady: setReady[*resource.Fleet],
 			Warnings: func(_ context.Context, _ store.Reader, _, next any) []string {
 				return warnModes("spec.template.spec", next.(*resource.Fleet).Spec.Template.Spec)
 			},
 		},
 		{
-			Name: resource.KindTemplateVersion, New: made[resource.TemplateVersion],
-			Validate: validator(resource.TemplateVersion.Validate, resource.TemplateVersion.CheckUpdate), CheckDelete: checkVersionDeletion,
+			Name: resource.KindTemplateVersion, New: newTyped[resource.TemplateVersion],
+			Validate: validateWith(resource.TemplateVersion.Validate, resource.TemplateVersion.CheckUpdate), CheckDelete: checkVersionDeletion,
 		},
-		{Name: resource.KindRepository, New: made[resource.Repository], Validate: validator(resource.Repository.Validate, nil)},
+		{Name: resource.KindRepository, New: newTyped[resource.Repository], Validate: validateWith(resource.Repository.Validate, nil)},
 		{
-			Name: resource.KindResourceSync, New: made[resource.ResourceSync], Validate: validator(resource.ResourceSync.Validate, nil),
+			Name: resource.KindResourceSync, New: newTyped[resource.ResourceSync], Validate: validateWith(resource.ResourceSync.Validate, nil),
 			SetReady: setReady[*resource.ResourceSync],
 		},
 		{
-			Name: resource.KindUpgrade, New: made[resource.Upgrade],
+			Name: resource.KindUpgrade, New: newTyped[resource.Upgrade],
 			Validate: validateUpgrade, OldStatus: true, MaxStatus: 3 << 20, SetReady: setReady[*resource.Upgrade],
 			Warnings:       warnMissingNodes("spec.nodeNames", func(u *resource.Upgrade) []string { return u.Spec.NodeNames }),
 			ValidateStatus: func(obj any) error { return obj.(*resource.Upgrade).CheckStatus() },
 		},
-		{Name: resource.KindArtifact, New: made[resource.Artifact], Validate: validator(resource.Artifact.Validate, resource.Artifact.CheckUpdate)},
+		{Name: resource.KindArtifact, New: newTyped[resource.Artifact], Validate: validateWith(resource.Artifact.Validate, resource.Artifact.CheckUpdate)},
 		{
 			Name: resource.KindConfiguration, Namespaced: true, UniqueName: true,
-			New: made[resource.Configuration], Validate: validator(resource.Configuration.Validate, nil),
+			New: newTyped[resource.Configuration], Validate: validateWith(resource.Configuration.Validate, nil),
 		},
 		{
 			Name: resource.KindInstance, Namespaced: true,
-			New: made[resource.Instance], Validate: validator(resource.Instance.Validate, resource.Instance.CheckUpdate),
+			New: newTyped[resource.Instance], Validate: validateWith(resource.Instance.Validate, resource.Instance.CheckUpdate),
 			Warnings: warnMissingNodes("spec.nodes", func(n *resource.Instance) []string { return n.Spec.Nodes }),
 		},
 		{
-			Name: resource.KindEnrollmentRequest, New: made[resource.EnrollmentRequest],
+			Name: resource.KindEnrollmentRequest, New: newTyped[resource.EnrollmentRequest],
 			Validate: validateEnrollment,
 		},
 	}
@@ -84,26 +84,26 @@ func Kinds() []Kind {
 	return append(kinds,
 		Kind{
 			Name: resource.KindSecret, Namespaced: true, Version: "v1", NoSpec: true, Sealed: true,
-			New: made[resource.Secret], Validate: validator(resource.Secret.Validate, resource.Secret.CheckUpdate),
+			New: newTyped[resource.Secret], Validate: validateWith(resource.Secret.Validate, resource.Secret.CheckUpdate),
 			Prepare: func(_, next any, _ string, _ time.Time) { next.(*resource.Secret).Complete() },
 		},
 		Kind{
 			Name: resource.KindConfigMap, Namespaced: true, Version: "v1", NoSpec: true,
-			New: made[resource.ConfigMap], Validate: validator(resource.ConfigMap.Validate, resource.ConfigMap.CheckUpdate),
+			New: newTyped[resource.ConfigMap], Validate: validateWith(resource.ConfigMap.Validate, resource.ConfigMap.CheckUpdate),
 		},
 		Kind{
 			Name: resource.KindEvent, Namespaced: true, Version: "v1", NoSpec: true,
-			New: made[resource.Event], Validate: validator(resource.Event.Validate, nil),
+			New: newTyped[resource.Event], Validate: validateWith(resource.Event.Validate, nil),
 			Prepare: func(_, next any, _ string, now time.Time) { next.(*resource.Event).Complete(now) },
 		},
 		Kind{
 			Name: resource.KindLease, Namespaced: true, Group: "coordination.k8s.io", Version: "v1",
-			New: made[resource.Lease], Validate: validator(resource.Lease.Validate, nil),
+			New: newTyped[resource.Lease], Validate: validateWith(resource.Lease.Validate, nil),
 		},
 	)
 }
 
-func made[T any]() any { return new(T) }
+func newTyped[T any]() any { return new(T) }
 
 func modelKey(d *resource.Device) store.Key {
 	return store.Key{Kind: resource.KindDeviceModel, Namespace: d.Metadata.Namespace, Name: d.Spec.DeviceModelRef.Name}

@@ -24,7 +24,7 @@ import (
 // an object's first server-side apply on: before it there can be no conflict, and managedFields would double the size
 // of most objects and the cost of each write (ADR 0019).
 type Managers struct {
-	forms   converter
+	forms   formConverter
 	schemas func() (map[string]*spec.Schema, error)
 	mu      sync.Mutex
 	types   managedfields.TypeConverter
@@ -102,7 +102,7 @@ func managedForm(o *Object, subresource string) (*unstructured.Unstructured, err
 
 // trackManagers updates the managed fields of next, which replaces old. An apply has done so already. What the writer
 // gives as managedFields counts, if it is valid. An object that has none, and gets none, stays without.
-func (s *Registry) trackManagers(k *Kind, old, next, wanted *Object, w *Write) error {
+func (s *Registry) trackManagers(k *Kind, old, next, wanted *Object, w *WriteOptions) error {
 	sent, was := wanted.Metadata.ManagedFields, old.Metadata.ManagedFields
 	if w.Applied {
 		next.Metadata.ManagedFields = sent
@@ -152,7 +152,7 @@ func (s *Registry) Managed(before store.Object, data []byte, manager string) ([]
 		return nil, err
 	}
 	wanted := *next
-	if err := s.trackManagers(s.Kind(before.Kind), old, next, &wanted, &Write{Manager: manager}); err != nil {
+	if err := s.trackManagers(s.Kind(before.Kind), old, next, &wanted, &WriteOptions{Manager: manager}); err != nil {
 		return nil, err
 	}
 	record, err := s.Encode(before.Key, next)
@@ -163,30 +163,30 @@ func noManagers(raw json.RawMessage) bool {
 	return len(raw) == 0 || bytes.Equal(raw, []byte("null")) || bytes.Equal(raw, []byte("[]"))
 }
 
-// converter converts objects between the forms of a kind, which are versions of it to field managers: who applies in a
+// formConverter converts objects between the forms of a kind, which are versions of it to field managers: who applies in a
 // dialect owns fields of that dialect. It implements the interfaces that managedfields asks for.
-type converter []Form
+type formConverter []Form
 
 var errNoForm = errors.New("the object has no such form")
 
 // New makes an empty object.
-func (c converter) New(kind schema.GroupVersionKind) (runtime.Object, error) {
+func (c formConverter) New(kind schema.GroupVersionKind) (runtime.Object, error) {
 	return NewUnstructured(kind), nil
 }
 
 // Default does nothing: defaults are set by a kind's Prepare.
-func (c converter) Default(runtime.Object) {}
+func (c formConverter) Default(runtime.Object) {}
 
 // Convert is not used by field managers.
-func (c converter) Convert(_, _, _ any) error { return errNoForm }
+func (c formConverter) Convert(_, _, _ any) error { return errNoForm }
 
 // ConvertFieldLabel returns its arguments: labels are the same in all forms.
-func (c converter) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
+func (c formConverter) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
 	return label, value, nil
 }
 
 // ConvertToVersion converts an object to the form that its kind has in a group and version.
-func (c converter) ConvertToVersion(in runtime.Object, to runtime.GroupVersioner) (runtime.Object, error) {
+func (c formConverter) ConvertToVersion(in runtime.Object, to runtime.GroupVersioner) (runtime.Object, error) {
 	u, ok := in.(*unstructured.Unstructured)
 	kind := in.GetObjectKind().GroupVersionKind()
 	i := slices.IndexFunc(c, func(f Form) bool { return f.GroupVersionKind == kind })
@@ -216,9 +216,9 @@ func (c converter) ConvertToVersion(in runtime.Object, to runtime.GroupVersioner
 }
 
 // filters exclude the annotations in which the hub keeps what a dialect can't express: nobody owns them.
-func (c converter) filters() map[fieldpath.APIVersion]fieldpath.Filter {
+func (c formConverter) filters() map[fieldpath.APIVersion]fieldpath.Filter {
 	annotation := func(group, version string) fieldpath.Path {
-		return fieldpath.MakePathOrDie("metadata", "annotations", dialect.Prefix+group+"."+version)
+		return fieldpath.MakePathOrDie("metadata", "annotations", dialect.AnnotationPrefix+group+"."+version)
 	}
 	kept := fieldpath.NewSet(annotation(resource.Group, resource.Version))
 	for _, f := range c {

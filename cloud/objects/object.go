@@ -165,11 +165,11 @@ func keepSealed(old, next *Object) {
 	}
 }
 
-// Parts are the fields of an object's record; the store has the status elsewhere.
-type Parts struct{ Metadata, Spec, Status, DesiredMeta, Sealed []byte }
+// RecordParts are the fields of an object's record; the store has the status elsewhere.
+type RecordParts struct{ Metadata, Spec, Status, DesiredMeta, Sealed []byte }
 
 // PartsOf finds the parts of a record without decoding it; ok is false for what is no object's record.
-func PartsOf(data []byte) (p Parts, ok bool) {
+func PartsOf(data []byte) (p RecordParts, ok bool) {
 	for f := rawjson.Fields(data); f.Next(); {
 		switch string(f.Name) {
 		case "metadata":
@@ -212,14 +212,14 @@ func sameSpec(a, b *Object) bool {
 	return bytes.Equal(orEmpty(a.Spec), orEmpty(b.Spec))
 }
 
-// reordered reports whether two specs differ in the order of fields only. They may, where a spec has JSON of free form. Most specs
+// sameReordered reports whether two specs differ in the order of fields only. They may, where a spec has JSON of free form. Most specs
 // that differ don't consist of the same bytes, which is found out without decoding them.
-func reordered(a, b *Object) bool {
-	return len(a.Spec) == len(b.Spec) && sum(a.Spec) == sum(b.Spec) && jsonpatch.Equal(a.Spec, b.Spec)
+func sameReordered(a, b *Object) bool {
+	return len(a.Spec) == len(b.Spec) && byteSum(a.Spec) == byteSum(b.Spec) && jsonpatch.Equal(a.Spec, b.Spec)
 }
 
-// sum is the same for all orders of the same bytes.
-func sum(raw []byte) (n int) {
+// byteSum is the same for all orders of the same bytes.
+func byteSum(raw []byte) (n int) {
 	for _, c := range raw {
 		n += int(c) * int(c)
 	}

@@ -29,8 +29,8 @@ type Options struct {
 	Seal Sealer
 	// Managers track who owns which fields of an object. Without them its managed fields stay as they are.
 	Managers *Managers
-	// Bound are what a Node gets because of its labels and annotations, by each of those who decide by them; see Write.MayRefer.
-	Bound []func(ctx context.Context, node resource.Meta) ([]Reference, error)
+	// NodeReferences are what a Node gets because of its labels and annotations, by each of those who decide by them; see Write.MayRefer.
+	NodeReferences []func(ctx context.Context, node resource.Meta) ([]Reference, error)
 	// Fetched reports whether a blob was fetched from a Repository; nil: none was.
 	Fetched func(ctx context.Context, digest string) (bool, error)
 	// Suffix completes a generateName. If the name is taken it is called again. Default: random letters.
@@ -52,10 +52,10 @@ type Registry struct {
 	retryLocks [64]sync.Mutex // see retryLock
 	kinds      []Kind
 	types      map[reflect.Type]*Kind
-	users      users
-	creating   creating
-	usersOnce  sync.Mutex // while usersRead becomes true
-	usersRead  bool       // the index has what was stored before
+	index      referenceIndex
+	creating   ongoingCreations
+	indexing   sync.Mutex // while indexed becomes true
+	indexed    bool       // the index has what was stored before
 }
 
 // New makes a Registry. It first continues deletions that waited when the hub stopped.
@@ -64,7 +64,7 @@ func New(o Options) *Registry {
 		o.Now = time.Now
 	}
 	if o.Suffix == nil {
-		o.Suffix = suffix
+		o.Suffix = randomSuffix
 	}
 	s := &Registry{Options: o, kinds: Kinds(), types: make(map[reflect.Type]*Kind)}
 	for i := range s.kinds {

@@ -20,15 +20,15 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// rig is a store with the object layer on it, and what was audited.
-type rig struct {
+// testRegistry is a store with the object layer on it, and what was audited.
+type testRegistry struct {
 	*bolt.Store
 	*objects.Registry
 	mu      sync.Mutex
 	audited []string
 }
 
-func newRig(t *testing.T) *rig {
+func newTestRegistry(t *testing.T) *testRegistry {
 	t.Helper()
 	dir := t.TempDir()
 	s, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, "hub.db"), Tombstones: 16})
@@ -37,9 +37,9 @@ func newRig(t *testing.T) *rig {
 		require.NoError(t, s.Check())
 		require.NoError(t, s.Close())
 	})
-	key, err := seal.Make(dir)
+	key, err := seal.Create(dir)
 	require.NoError(t, err)
-	r := &rig{Store: s}
+	r := &testRegistry{Store: s}
 	r.Registry = objects.New(objects.Options{
 		Reader: s, Writer: s, Log: zerolog.Nop(), Seal: key,
 		Audit: func(controller, action string, key store.Key, err error) {
@@ -55,20 +55,20 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func node(name string) *resource.Node {
+func newNode(name string) *resource.Node {
 	n := new(resource.Node)
 	n.Metadata.Name = name
 	return n
 }
 
 func TestAControllerWritesByTheRules(t *testing.T) {
-	r, ctx := newRig(t), t.Context()
+	r, ctx := newTestRegistry(t), t.Context()
 	c := r.Controller("fleets")
-	made, err := objects.Create(ctx, c, node("n1"))
+	made, err := objects.Create(ctx, c, newNode("n1"))
 	require.NoError(t, err)
 	require.NotEmpty(t, made.Metadata.UID)
 	require.EqualValues(t, 1, made.Metadata.Generation)
-	_, err = objects.Create(ctx, c, node("n1"))
+	_, err = objects.Create(ctx, c, newNode("n1"))
 	require.ErrorIs(t, err, resource.AlreadyExists)
 
 	key := store.Key{Name: "n1"}
@@ -121,8 +121,8 @@ func TestAControllerWritesByTheRules(t *testing.T) {
 
 // Many who change one object at the same time lose no change.
 func TestUpdatesAreRepeatedAfterAConflict(t *testing.T) {
-	r, ctx := newRig(t), t.Context()
-	_, err := objects.Create(ctx, r.Controller("a"), node("n1"))
+	r, ctx := newTestRegistry(t), t.Context()
+	_, err := objects.Create(ctx, r.Controller("a"), newNode("n1"))
 	require.NoError(t, err)
 	const writers, each = 8, 20
 	var all sync.WaitGroup
@@ -149,11 +149,11 @@ func TestUpdatesAreRepeatedAfterAConflict(t *testing.T) {
 }
 
 func TestListsArePaged(t *testing.T) {
-	r, ctx := newRig(t), t.Context()
+	r, ctx := newTestRegistry(t), t.Context()
 	c := r.Controller("a")
 	const n = 1203
 	for i := range n {
-		_, err := objects.Create(ctx, c, node("n"+strconv.Itoa(10_000+i)))
+		_, err := objects.Create(ctx, c, newNode("n"+strconv.Itoa(10_000+i)))
 		require.NoError(t, err)
 	}
 	var names []string
@@ -166,7 +166,7 @@ func TestListsArePaged(t *testing.T) {
 }
 
 func TestSecretsAreSealedForControllersToo(t *testing.T) {
-	r, ctx := newRig(t), t.Context()
+	r, ctx := newTestRegistry(t), t.Context()
 	c := r.Controller("a")
 	s := new(resource.Secret)
 	s.Metadata.Name, s.Metadata.Namespace, s.Data = "s", "default", map[string][]byte{"password": []byte("hunter2")}

@@ -145,17 +145,17 @@ func fileReferences(at string, files []resource.InlineFile) (refs []Reference) {
 }
 
 // checkReferences refuses what the writer may not refer to: each reference that old doesn't have.
-func (s *Registry) checkReferences(ctx context.Context, old, next any, w *Write) error {
+func (s *Registry) checkReferences(ctx context.Context, old, next any, w *WriteOptions) error {
 	if w.MayRefer == nil {
 		return nil
 	}
-	refs, err := s.handedOut(ctx, next)
+	refs, err := s.effectiveReferences(ctx, next)
 	if err != nil || len(refs) == 0 {
 		return err
 	}
 	known := make(map[Reference]bool)
-	if old != nil && !widened(old, next) {
-		before, err := s.handedOut(ctx, old)
+	if old != nil && !selectsOthers(old, next) {
+		before, err := s.effectiveReferences(ctx, old)
 		if err != nil {
 			return err
 		}
@@ -168,15 +168,15 @@ func (s *Registry) checkReferences(ctx context.Context, old, next any, w *Write)
 			continue
 		}
 		known[r.target()] = true
-		if err := s.JudgeReference(ctx, r, w.MayRefer); err != nil {
+		if err := s.CheckReference(ctx, r, w.MayRefer); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// JudgeReference asks may about a reference once it is known what it leads to.
-func (s *Registry) JudgeReference(ctx context.Context, r Reference, may func(Reference) error) error {
+// CheckReference asks may about a reference once it is known what it leads to.
+func (s *Registry) CheckReference(ctx context.Context, r Reference, may func(Reference) error) error {
 	switch {
 	case r.Image != "":
 		for o, err := range store.All(ctx, s.Reader, resource.KindRepository, store.ListOptions{}) {
@@ -202,8 +202,8 @@ func (s *Registry) JudgeReference(ctx context.Context, r Reference, may func(Ref
 	return may(r)
 }
 
-// widened reports whether an object hands out what it did to others than before.
-func widened(old, next any) bool {
+// selectsOthers reports whether an object hands out what it did to others than before.
+func selectsOthers(old, next any) bool {
 	switch n := next.(type) {
 	case *resource.Fleet:
 		return !sameJSON(old.(*resource.Fleet).Spec.Selector, n.Spec.Selector)
@@ -219,19 +219,19 @@ func sameJSON(a, b any) bool {
 	return err1 == nil && err2 == nil && string(x) == string(y)
 }
 
-// handedOut are an object's references, and what it has others hand out: a Node by its labels and annotations, an approval by those of
+// effectiveReferences are an object's references, and what it has others hand out: a Node by its labels and annotations, an approval by those of
 // the Node that joins, a Fleet by the version that it is rolled back to.
-func (s *Registry) handedOut(ctx context.Context, obj any) ([]Reference, error) {
+func (s *Registry) effectiveReferences(ctx context.Context, obj any) ([]Reference, error) {
 	refs := References(obj)
 	switch v := obj.(type) {
 	case *resource.Node:
-		more, err := s.boundTo(ctx, v.Metadata)
+		more, err := s.boundReferences(ctx, v.Metadata)
 		return append(refs, more...), err
 	case *resource.EnrollmentRequest:
 		if v.Spec.Approval != resource.Approved {
 			return nil, nil
 		}
-		return s.handedToJoining(ctx, cmp.Or(v.Spec.NodeName, v.Metadata.Name), v.Spec.Labels, v.Metadata.Annotations[resource.LabelFromAnnotation])
+		return s.joiningReferences(ctx, cmp.Or(v.Spec.NodeName, v.Metadata.Name), v.Spec.Labels, v.Metadata.Annotations[resource.LabelFromAnnotation])
 	case *resource.Fleet:
 		name := v.Metadata.Annotations[resource.RollBackAnnotation]
 		if name == "" {
@@ -247,8 +247,8 @@ func (s *Registry) handedOut(ctx context.Context, obj any) ([]Reference, error) 
 	return refs, nil
 }
 
-// handedToJoining is what a node gets that joins by a name, with labels beside those of its Node, if there is one.
-func (s *Registry) handedToJoining(ctx context.Context, name string, labels map[string]string, labelFrom string) ([]Reference, error) {
+// joiningReferences is what a node gets that joins by a name, with labels beside those of its Node, if there is one.
+func (s *Registry) joiningReferences(ctx context.Context, name string, labels map[string]string, labelFrom string) ([]Reference, error) {
 	n := resource.Node{Metadata: resource.Meta{Name: name}}
 	o, err := s.Reader.Get(ctx, store.Key{Kind: resource.KindNode, Name: name})
 	if err == nil {
@@ -258,33 +258,33 @@ func (s *Registry) handedToJoining(ctx context.Context, name string, labels map[
 		return nil, err
 	}
 	m := &n.Metadata
-	m.Labels, m.Annotations = with(m.Labels, labels), with(m.Annotations, nil)
+	m.Labels, m.Annotations = mergedMap(m.Labels, labels), mergedMap(m.Annotations, nil)
 	if labelFrom != "" {
 		m.Annotations[resource.LabelFromAnnotation] = labelFrom
 	}
-	return s.handedOut(ctx, &n)
+	return s.effectiveReferences(ctx, &n)
 }
 
-func with(m, more map[string]string) map[string]string {
+func mergedMap(m, more map[string]string) map[string]string {
 	out := make(map[string]string, len(m)+len(more))
 	maps.Copy(out, m)
 	maps.Copy(out, more)
 	return out
 }
 
-// JudgeJoining refuses a node that joins, by a name and with labels, if it would get something that may refuses.
-func (s *Registry) JudgeJoining(ctx context.Context, name string, labels map[string]string, labelFrom string, may func(Reference) error) error {
-	refs, err := s.handedToJoining(ctx, name, labels, labelFrom)
+// CheckJoining refuses a node that joins, by a name and with labels, if it would get something that may refuses.
+func (s *Registry) CheckJoining(ctx context.Context, name string, labels map[string]string, labelFrom string, may func(Reference) error) error {
+	refs, err := s.joiningReferences(ctx, name, labels, labelFrom)
 	for _, r := range refs {
 		if err == nil {
-			err = s.JudgeReference(ctx, r, may)
+			err = s.CheckReference(ctx, r, may)
 		}
 	}
 	return err
 }
 
-func (s *Registry) boundTo(ctx context.Context, m resource.Meta) (refs []Reference, err error) {
-	for _, bound := range s.Bound {
+func (s *Registry) boundReferences(ctx context.Context, m resource.Meta) (refs []Reference, err error) {
+	for _, bound := range s.NodeReferences {
 		more, err := bound(ctx, m)
 		if err != nil {
 			return nil, err
@@ -314,13 +314,13 @@ var reservedAnnotations = []string{
 	resource.JoinedAnnotation, resource.LabelsGivenAnnotation, AskedLabelsAnnotation, RemoteAnnotation, EnrollerAnnotation, RenewalAnnotation, InstanceAnnotation, DiscoveryAppliedAnnotation, SyncAppliedAnnotation,
 }
 
-// Reserved reports whether an annotation is the controllers'. All those of fleets are, but for the one by which a fleet is rolled back.
-func Reserved(annotation string) bool {
+// IsReservedAnnotation reports whether an annotation is the controllers'. All those of fleets are, but for the one by which a fleet is rolled back.
+func IsReservedAnnotation(annotation string) bool {
 	return strings.HasPrefix(annotation, FleetPrefix) && annotation != resource.RollBackAnnotation || slices.Contains(reservedAnnotations, annotation)
 }
 
 // reservedFinalizers are those of the hub's controllers.
-var reservedFinalizers = []string{inUse, FleetFinalizer, DiscoveryFinalizer, ResourceSyncFinalizer}
+var reservedFinalizers = []string{inUseFinalizer, FleetFinalizer, DiscoveryFinalizer, ResourceSyncFinalizer}
 
 // keepReserved gives an object that a user writes the annotations and finalizers that controllers have given it, and no others of theirs;
 // was is that of the stored object.
@@ -328,19 +328,19 @@ func keepReserved(m *resource.Meta, was resource.Meta) {
 	differs := func(key string) bool {
 		a, had := was.Annotations[key]
 		b, has := m.Annotations[key]
-		return Reserved(key) && (had != has || a != b)
+		return IsReservedAnnotation(key) && (had != has || a != b)
 	}
 	keys := slices.Collect(maps.Keys(m.Annotations))
 	keys = slices.AppendSeq(keys, maps.Keys(was.Annotations))
 	if slices.ContainsFunc(keys, differs) {
 		notes := make(map[string]string)
 		for key, value := range m.Annotations {
-			if !Reserved(key) {
+			if !IsReservedAnnotation(key) {
 				notes[key] = value
 			}
 		}
 		for key, value := range was.Annotations {
-			if Reserved(key) {
+			if IsReservedAnnotation(key) {
 				notes[key] = value
 			}
 		}

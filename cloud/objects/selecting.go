@@ -13,9 +13,9 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Selecting goes through the objects of a kind whose selector, the field of their spec, matches a Node, or that also chooses. All of
+// AllSelecting goes through the objects of a kind whose selector, the field of their spec, matches a Node, or that also chooses. All of
 // them count if labels of the Node follow what it reports. Of the others the selector alone is decoded: a template may be large.
-func Selecting[T any](ctx context.Context, r store.Reader, kind, field string, node resource.Meta, also func(name string) bool) iter.Seq2[*T, error] {
+func AllSelecting[T any](ctx context.Context, r store.Reader, kind, field string, node resource.Meta, also func(name string) bool) iter.Seq2[*T, error] {
 	follows := node.Annotations[resource.LabelFromAnnotation] != ""
 	return func(yield func(*T, error) bool) {
 		for o, err := range store.All(ctx, r, kind, store.ListOptions{}) {

@@ -13,54 +13,54 @@ import (
 // maxUsers is how many users of an object are named.
 const maxUsers = 10
 
-// users is an index: by the key of an object, the keys of those that may refer to it. A key stands in it before its object is
+// referenceIndex is an index: by the key of an object, the keys of those that may refer to it. A key stands in it before its object is
 // stored, and may stand in it after the object has changed, so who asks looks at the objects themselves. Nothing is missing.
-type users struct {
-	mu sync.Mutex
-	of map[store.Key]map[store.Key]bool
+type referenceIndex struct {
+	mu       sync.Mutex
+	byTarget map[store.Key]map[store.Key]bool
 }
 
-// noting stores an object, whose references are in the index before and after: in between somebody may have found them stale.
-func (s *Registry) noting(k *Kind, key store.Key, o *Object, write func() (store.Object, error)) (store.Object, error) {
+// storeIndexed stores an object, whose references are in the index before and after: in between somebody may have found them stale.
+func (s *Registry) storeIndexed(k *Kind, key store.Key, o *Object, write func() (store.Object, error)) (store.Object, error) {
 	if k.References == nil {
 		return write()
 	}
 	refs := k.references(o)
-	s.users.add(key, refs)
+	s.index.add(key, refs)
 	stored, err := write()
 	if err == nil {
-		s.users.add(key, refs)
+		s.index.add(key, refs)
 	}
 	return stored, err
 }
 
-func (u *users) add(user store.Key, refs []store.Key) {
+func (u *referenceIndex) add(user store.Key, refs []store.Key) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.of == nil {
-		u.of = make(map[store.Key]map[store.Key]bool)
+	if u.byTarget == nil {
+		u.byTarget = make(map[store.Key]map[store.Key]bool)
 	}
 	for _, ref := range refs {
-		if u.of[ref] == nil {
-			u.of[ref] = make(map[store.Key]bool)
+		if u.byTarget[ref] == nil {
+			u.byTarget[ref] = make(map[store.Key]bool)
 		}
-		u.of[ref][user] = true
+		u.byTarget[ref][user] = true
 	}
 }
 
-func (u *users) drop(user, ref store.Key) {
+func (u *referenceIndex) drop(user, ref store.Key) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if delete(u.of[ref], user); len(u.of[ref]) == 0 {
-		delete(u.of, ref)
+	if delete(u.byTarget[ref], user); len(u.byTarget[ref]) == 0 {
+		delete(u.byTarget, ref)
 	}
 }
 
 // some are up to n keys that may refer to an object.
-func (u *users) some(ref store.Key, n int) (keys []store.Key) {
+func (u *referenceIndex) some(ref store.Key, n int) (keys []store.Key) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for key := range u.of[ref] {
+	for key := range u.byTarget[ref] {
 		if keys = append(keys, key); len(keys) == n {
 			break
 		}
@@ -75,13 +75,13 @@ func (s *Registry) usersOf(ctx context.Context, k *Kind, ref store.Key) ([]strin
 	if by == nil {
 		return nil, nil
 	}
-	if err := s.readUsers(ctx, by); err != nil {
+	if err := s.fillIndex(ctx, by); err != nil {
 		return nil, err
 	}
 	for {
 		var names []string
 		stale := false
-		for _, user := range s.users.some(ref, maxUsers+1) {
+		for _, user := range s.index.some(ref, maxUsers+1) {
 			refers, err := s.refers(ctx, by, user, ref)
 			switch {
 			case err != nil:
@@ -90,7 +90,7 @@ func (s *Registry) usersOf(ctx context.Context, k *Kind, ref store.Key) ([]strin
 				names = append(names, user.Name)
 			default:
 				stale = true
-				s.users.drop(user, ref)
+				s.index.drop(user, ref)
 			}
 		}
 		if !stale {
@@ -112,11 +112,11 @@ func (s *Registry) refers(ctx context.Context, k *Kind, user, ref store.Key) (bo
 	return err == nil && slices.Contains(k.references(o), ref), err
 }
 
-// readUsers fills the index, once, with what the stored objects of the only kind with references refer to.
-func (s *Registry) readUsers(ctx context.Context, k *Kind) error {
-	s.usersOnce.Lock()
-	defer s.usersOnce.Unlock()
-	if s.usersRead {
+// fillIndex fills the index, once, with what the stored objects of the only kind with references refer to.
+func (s *Registry) fillIndex(ctx context.Context, k *Kind) error {
+	s.indexing.Lock()
+	defer s.indexing.Unlock()
+	if s.indexed {
 		return nil
 	}
 	for stored, err := range store.All(ctx, s.Reader, k.Name, store.ListOptions{}) {
@@ -124,9 +124,9 @@ func (s *Registry) readUsers(ctx context.Context, k *Kind) error {
 			return err
 		}
 		if o, err := s.Decode(stored); err == nil {
-			s.users.add(stored.Key, k.references(o))
+			s.index.add(stored.Key, k.references(o))
 		}
 	}
-	s.usersRead = true
+	s.indexed = true
 	return nil
 }

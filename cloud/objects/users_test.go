@@ -14,18 +14,18 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// counted counts what is read of a store.
-type counted struct {
+// countingReader counts what is read of a store.
+type countingReader struct {
 	store.Reader
 	lists, gets atomic.Int64
 }
 
-func (c *counted) List(ctx context.Context, kind string, opts store.ListOptions) (store.Page, error) {
+func (c *countingReader) List(ctx context.Context, kind string, opts store.ListOptions) (store.Page, error) {
 	c.lists.Add(1)
 	return c.Reader.List(ctx, kind, opts)
 }
 
-func (c *counted) Get(ctx context.Context, key store.Key) (store.Object, error) {
+func (c *countingReader) Get(ctx context.Context, key store.Key) (store.Object, error) {
 	c.gets.Add(1)
 	return c.Reader.Get(ctx, key)
 }
@@ -33,7 +33,7 @@ func (c *counted) Get(ctx context.Context, key store.Key) (store.Object, error) 
 // A model that is deleted before its Devices goes with the last of them, and none of their deletions reads all the others or writes the model.
 func TestAModelInUseCostsTheDeletionsOfItsDevicesLittle(t *testing.T) {
 	const devices = 60
-	r, ctx := newRig(t), t.Context()
+	r, ctx := newTestRegistry(t), t.Context()
 	setup := r.Controller("setup")
 	model := new(resource.DeviceModel)
 	model.Metadata.Name, model.Metadata.Namespace, model.Spec.Properties = "m", resource.DefaultNamespace, []resource.Property{{Name: "power", Type: resource.TypeString}}
@@ -51,7 +51,7 @@ func TestAModelInUseCostsTheDeletionsOfItsDevicesLittle(t *testing.T) {
 	for i := range devices / 2 { // made before the index is there
 		keys = append(keys, device(setup, i))
 	}
-	reads := &counted{Reader: r.Store}
+	reads := &countingReader{Reader: r.Store}
 	c := objects.New(objects.Options{Reader: reads, Writer: r.Store, Log: zerolog.Nop()}).Controller("c")
 	for i := devices / 2; i < devices; i++ {
 		keys = append(keys, device(c, i))
@@ -60,7 +60,7 @@ func TestAModelInUseCostsTheDeletionsOfItsDevicesLittle(t *testing.T) {
 	state := func() (rev uint64, message string) {
 		stored, err := r.Store.Get(ctx, at)
 		require.NoError(t, err)
-		m, err := objects.Typed[resource.DeviceModel](c, stored)
+		m, err := objects.DecodeTyped[resource.DeviceModel](c, stored)
 		require.NoError(t, err)
 		require.Len(t, m.Status.Conditions, 1)
 		return stored.Rev, m.Status.Conditions[0].Message

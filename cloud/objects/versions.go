@@ -32,7 +32,7 @@ func VersionsForUndo(list []*resource.TemplateVersion, newest string) map[string
 // checkVersionDeletion refuses to delete a TemplateVersion of a Fleet that nodes have, or that a rollout is undone with.
 func checkVersionDeletion(ctx context.Context, r store.Reader, obj any) error {
 	v := obj.(*resource.TemplateVersion)
-	f, err := decoded[resource.Fleet](ctx, r, store.Key{Kind: resource.KindFleet, Name: v.Spec.Fleet})
+	f, err := readTyped[resource.Fleet](ctx, r, store.Key{Kind: resource.KindFleet, Name: v.Spec.Fleet})
 	if errors.Is(err, resource.NotFound) || err == nil && (f.Metadata.DeletionTimestamp != nil || v.Metadata.Owner != resource.KindFleet+"/"+f.Metadata.Name) {
 		return nil // its versions go, too
 	}
@@ -66,7 +66,7 @@ func checkVersionDeletion(ctx context.Context, r store.Reader, obj any) error {
 	return nil
 }
 
-func decoded[T any](ctx context.Context, r store.Reader, key store.Key) (*T, error) {
+func readTyped[T any](ctx context.Context, r store.Reader, key store.Key) (*T, error) {
 	o, err := r.Get(ctx, key)
 	if err != nil {
 		return nil, err

@@ -20,29 +20,29 @@ import (
 // maxStatus bounds the status that is written, in bytes.
 const maxStatus = 512 << 10
 
-// Part is what of an object is written.
-type Part int
+// WrittenPart is what of an object is written.
+type WrittenPart int
 
 const (
 	// Spec is all but the status.
-	Spec Part = iota
+	Spec WrittenPart = iota
 	// Status is the status only.
 	Status
-	// Both is the status and, as some other groups have desired values in theirs, spec and annotations.
-	Both
+	// SpecAndStatus is the status and, as some other groups have desired values in theirs, spec and annotations.
+	SpecAndStatus
 )
 
-// Write says who writes an object, and how. Warnings are for the writer.
-type Write struct {
+// WriteOptions says who writes an object, and how. Warnings are for the writer.
+type WriteOptions struct {
 	// Manager is the field manager.
 	Manager string
 	// Origin names the writer of desired values in their metadata.
 	Origin string
-	// Owns says whether a controller that writes may set and clear an owner, and change what has it; nil: no controller writes.
-	Owns func(owner string) bool
-	Part Part
-	// Notes are annotations of the hub's own that a new object gets.
-	Notes map[string]string
+	// MaySetOwner says whether a controller that writes may set and clear an owner, and change what has it; nil: no controller writes.
+	MaySetOwner func(owner string) bool
+	Part        WrittenPart
+	// Annotations are annotations of the hub's own that a new object gets.
+	Annotations map[string]string
 	// DryRun says that everything happens but the write.
 	DryRun bool
 	// Force says that the writer deletes what its kind keeps from users.
@@ -66,12 +66,14 @@ func (e *OwnedError) Error() string {
 	return e.Field + ": " + e.Owner + " manages the object: change that; labels and annotations are yours"
 }
 
-// owns says whether the writer may set and clear an owner, and change what has it.
-func (w *Write) owns(owner string) bool { return owner == "" || w.Owns != nil && w.Owns(owner) }
+// maySetOwner says whether the writer may set and clear an owner, and change what has it.
+func (w *WriteOptions) maySetOwner(owner string) bool {
+	return owner == "" || w.MaySetOwner != nil && w.MaySetOwner(owner)
+}
 
 // errOwner refuses an owner that the writer may not set or clear.
-func (w *Write) errOwner(owner string) error {
-	if w.Owns == nil {
+func (w *WriteOptions) errOwner(owner string) error {
+	if w.MaySetOwner == nil {
 		return resource.Errorf(resource.Forbidden, "metadata.owner", "only controllers set or clear it (role controller, or an operator of all nodes with --as controller)")
 	}
 	return resource.Errorf(resource.Forbidden, "metadata.owner", "%q: a controller that is not the hub's own sets and clears owners that begin with its name and a slash", owner)
@@ -79,13 +81,13 @@ func (w *Write) errOwner(owner string) error {
 
 // Create validates and stores a new object. If it has no name, one is made of its generateName. o becomes the object as it
 // is stored, but for its revision and what its kind completes.
-func (s *Registry) Create(ctx context.Context, key store.Key, o *Object, w *Write) (store.Object, error) {
+func (s *Registry) Create(ctx context.Context, key store.Key, o *Object, w *WriteOptions) (store.Object, error) {
 	m := &o.Metadata
 	generated := m.Name == ""
 	switch {
 	case generated && m.GenerateName == "":
 		return store.Object{}, resource.Errorf(resource.Invalid, "metadata.name", "name or generateName is required")
-	case !w.owns(m.Owner):
+	case !w.maySetOwner(m.Owner):
 		return store.Object{}, w.errOwner(m.Owner)
 	}
 	s.prepareForCreate(key, o, w)
@@ -102,7 +104,7 @@ func (s *Registry) Create(ctx context.Context, key store.Key, o *Object, w *Writ
 }
 
 // prepareForCreate sets the metadata of a new object that the hub decides on.
-func (s *Registry) prepareForCreate(key store.Key, o *Object, w *Write) {
+func (s *Registry) prepareForCreate(key store.Key, o *Object, w *WriteOptions) {
 	m, now := &o.Metadata, s.Now().UTC().Truncate(time.Second)
 	m.Namespace, m.CreationTimestamp, m.Generation, m.ResourceVersion = key.Namespace, &now, 1, ""
 	if k := s.Kind(key.Kind); k.NoSpec && !k.Sealed {
@@ -112,17 +114,17 @@ func (s *Registry) prepareForCreate(key store.Key, o *Object, w *Write) {
 	if !w.Applied {
 		m.ManagedFields = nil
 	}
-	if w.Owns == nil {
+	if w.MaySetOwner == nil {
 		keepReserved(m, resource.Meta{})
 	}
-	if len(w.Notes) > 0 {
-		m.Annotations = with(m.Annotations, w.Notes)
+	if len(w.Annotations) > 0 {
+		m.Annotations = mergedMap(m.Annotations, w.Annotations)
 	}
 	o.Status = nil
 }
 
 // create validates and stores a prepared object.
-func (s *Registry) create(ctx context.Context, key store.Key, o *Object, w *Write) (store.Object, error) {
+func (s *Registry) create(ctx context.Context, key store.Key, o *Object, w *WriteOptions) (store.Object, error) {
 	k, mine := s.Kind(key.Kind), *o // a name may be taken, and then o is tried again
 	o.value = nil                   // validation completes it
 	next, err := s.validate(ctx, k, nil, &mine, w)
@@ -142,13 +144,13 @@ func (s *Registry) create(ctx context.Context, key store.Key, o *Object, w *Writ
 			return record, err
 		}
 	}
-	return s.noting(k, key, next, func() (store.Object, error) { return s.Writer.Create(ctx, record) })
+	return s.storeIndexed(k, key, next, func() (store.Object, error) { return s.Writer.Create(ctx, record) })
 }
 
 // Change writes what edit makes of an object. The object that edit returns may say in its resourceVersion for which
 // revision it is; without one a write that meets another one is repeated, under a lock: many writers that repeat at once
 // would mostly make each other fail.
-func (s *Registry) Change(ctx context.Context, key store.Key, w *Write, edit func(old *Object) (*Object, error)) (store.Object, error) {
+func (s *Registry) Change(ctx context.Context, key store.Key, w *WriteOptions, edit func(old *Object) (*Object, error)) (store.Object, error) {
 	for lock := (*sync.Mutex)(nil); ; {
 		stored, err := s.Reader.Get(ctx, key)
 		if err != nil {
@@ -187,14 +189,14 @@ func (s *Registry) retryLock(key store.Key) *sync.Mutex {
 }
 
 // prepareForUpdate is the object that replaces old when wanted is written: what a writer can't change is old's.
-func (s *Registry) prepareForUpdate(k *Kind, old, wanted *Object, w *Write) (*Object, error) {
+func (s *Registry) prepareForUpdate(k *Kind, old, wanted *Object, w *WriteOptions) (*Object, error) {
 	next := *wanted
 	m, was := &next.Metadata, old.Metadata
 	switch {
-	case m.Owner == was.Owner || w.owns(was.Owner) && w.owns(m.Owner):
-	case was.Owner != "" && w.Owns == nil:
+	case m.Owner == was.Owner || w.maySetOwner(was.Owner) && w.maySetOwner(m.Owner):
+	case was.Owner != "" && w.MaySetOwner == nil:
 		return nil, &OwnedError{"metadata.owner", was.Owner}
-	case !w.owns(was.Owner):
+	case !w.maySetOwner(was.Owner):
 		return nil, w.errOwner(was.Owner)
 	default:
 		return nil, w.errOwner(m.Owner)
@@ -206,7 +208,7 @@ func (s *Registry) prepareForUpdate(k *Kind, old, wanted *Object, w *Write) (*Ob
 			}
 		}
 	}
-	if w.Owns == nil {
+	if w.MaySetOwner == nil {
 		keepReserved(m, was)
 	}
 	m.Name, m.Namespace, m.UID, m.GenerateName = was.Name, was.Namespace, was.UID, was.GenerateName
@@ -214,11 +216,11 @@ func (s *Registry) prepareForUpdate(k *Kind, old, wanted *Object, w *Write) (*Ob
 	m.DeletionGracePeriodSeconds, m.SelfLink = was.DeletionGracePeriodSeconds, ""
 	m.ResourceVersion, m.Generation, m.ManagedFields = was.ResourceVersion, was.Generation, was.ManagedFields
 	next.Status, next.DesiredMeta, next.rev = old.Status, old.DesiredMeta, old.rev
-	if sameSpec(old, &next) || reordered(old, &next) {
+	if sameSpec(old, &next) || sameReordered(old, &next) {
 		next.Spec = old.Spec
 		return &next, nil
 	}
-	if !w.owns(was.Owner) {
+	if !w.maySetOwner(was.Owner) {
 		return nil, &OwnedError{"spec", was.Owner}
 	}
 	if !k.NoSpec {
@@ -228,7 +230,7 @@ func (s *Registry) prepareForUpdate(k *Kind, old, wanted *Object, w *Write) (*Ob
 }
 
 // validate checks an object that is going to be written, and lets its kind complete it; old is nil on create.
-func (s *Registry) validate(ctx context.Context, k *Kind, old, next *Object, w *Write) (*Object, error) {
+func (s *Registry) validate(ctx context.Context, k *Kind, old, next *Object, w *WriteOptions) (*Object, error) {
 	w.Warnings = nil // of a try before
 	typed, err := k.withoutStatus(next)
 	if err != nil {
@@ -289,7 +291,7 @@ func (s *Registry) validate(ctx context.Context, k *Kind, old, next *Object, w *
 }
 
 // update validates and stores a changed object or status.
-func (s *Registry) update(ctx context.Context, key store.Key, old, wanted *Object, w *Write) (store.Object, error) {
+func (s *Registry) update(ctx context.Context, key store.Key, old, wanted *Object, w *WriteOptions) (store.Object, error) {
 	k := s.Kind(key.Kind)
 	if w.Part != Spec {
 		if err := k.validateStatus(old, wanted); err != nil {
@@ -299,7 +301,7 @@ func (s *Registry) update(ctx context.Context, key store.Key, old, wanted *Objec
 	switch w.Part {
 	case Status:
 		return s.updateStatus(ctx, key, old, wanted, w)
-	case Both:
+	case SpecAndStatus:
 		mine := *wanted
 		mine.Metadata = old.Metadata
 		mine.Metadata.Annotations = wanted.Metadata.Annotations
@@ -309,11 +311,11 @@ func (s *Registry) update(ctx context.Context, key store.Key, old, wanted *Objec
 	if err != nil {
 		return store.Object{}, err
 	}
-	if w.Part == Both {
+	if w.Part == SpecAndStatus {
 		next.Status = wanted.Status
 	}
 	if next, err = s.validate(ctx, k, old, next, w); err == nil {
-		if old.Metadata.DeletionTimestamp != nil && w.Owns == nil && !sameSpec(old, next) {
+		if old.Metadata.DeletionTimestamp != nil && w.MaySetOwner == nil && !sameSpec(old, next) {
 			w.Warnings = append(w.Warnings, strings.ToLower(k.Name)+" "+key.Name+" is being deleted, and takes what is written with it: write it again when it is gone")
 		}
 		err = s.trackManagers(k, old, next, wanted, w)
@@ -328,9 +330,9 @@ func (s *Registry) update(ctx context.Context, key store.Key, old, wanted *Objec
 	if next.Metadata.DeletionTimestamp != nil && len(next.Metadata.Finalizers) == 0 {
 		return record, s.remove(ctx, k, key, old)
 	}
-	stored, err := s.noting(k, key, next, func() (store.Object, error) { return s.Writer.Update(ctx, record, old.rev) })
+	stored, err := s.storeIndexed(k, key, next, func() (store.Object, error) { return s.Writer.Update(ctx, record, old.rev) })
 	if err == nil {
-		s.released(ctx, k, key, old, next)
+		s.releaseReferences(ctx, k, key, old, next)
 	}
 	return stored, err
 }
@@ -353,7 +355,7 @@ func (s *Registry) setReady(k *Kind, o *Object) error {
 }
 
 // updateStatus stores a changed status.
-func (s *Registry) updateStatus(ctx context.Context, key store.Key, old, wanted *Object, w *Write) (store.Object, error) {
+func (s *Registry) updateStatus(ctx context.Context, key store.Key, old, wanted *Object, w *WriteOptions) (store.Object, error) {
 	next := *old
 	next.Status = wanted.Status
 	if err := s.trackManagers(s.Kind(key.Kind), old, &next, wanted, w); err != nil {
@@ -396,8 +398,8 @@ func (k *Kind) validateStatus(old, wanted *Object) error {
 
 const suffixLetters = "bcdfghjklmnpqrstvwxz2456789" // no vowels: no words
 
-// suffix makes a name of a generateName unique.
-func suffix() string {
+// randomSuffix makes a name of a generateName unique.
+func randomSuffix() string {
 	b := make([]byte, 5)
 	_, _ = rand.Read(b) // crypto/rand never fails
 	for i := range b {
@@ -409,26 +411,26 @@ func suffix() string {
 // A claim reserves a name that is unique over all namespaces. It is a record of its own, made before the object, since the store has no
 // transactions over several objects. A claim whose object isn't there, because the hub stopped in between or the object was deleted, may
 // be taken over, unless its object is being created at this moment: see creating.
-type claim struct {
+type nameClaim struct {
 	Namespace string `json:"namespace"`
 	// Nonce makes each claim another record, so that of two that take over one claim one has a conflict.
 	Nonce string `json:"nonce"`
 }
 
-// creating has the objects with unique names that are being created. The hub is the only writer of its store, so no other creation is under
+// ongoingCreations has the objects with unique names that are being created. The hub is the only writer of its store, so no other creation is under
 // way, and no clock decides.
-type creating struct {
+type ongoingCreations struct {
 	mu sync.Mutex
 	n  map[store.Key]int
 }
 
 // begin notes the creation of an object until end is called.
-func (c *creating) begin(key store.Key) (end func()) {
+func (c *ongoingCreations) begin(key store.Key) (end func()) {
 	c.add(key, 1)
 	return func() { c.add(key, -1) }
 }
 
-func (c *creating) add(key store.Key, n int) {
+func (c *ongoingCreations) add(key store.Key, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.n == nil {
@@ -439,7 +441,7 @@ func (c *creating) add(key store.Key, n int) {
 	}
 }
 
-func (c *creating) has(key store.Key) bool {
+func (c *ongoingCreations) has(key store.Key) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.n[key] > 0
@@ -470,7 +472,7 @@ func (s *Registry) checkClaim(ctx context.Context, key store.Key) (rev uint64, e
 	if errors.Is(err, resource.NotFound) {
 		return 0, nil
 	}
-	var c claim
+	var c nameClaim
 	if err == nil {
 		err = json.Unmarshal(stored.Data, &c)
 	}
@@ -498,7 +500,7 @@ func (s *Registry) claim(ctx context.Context, key store.Key) error {
 		if err != nil {
 			return err
 		}
-		data, err := json.Marshal(claim{key.Namespace, resource.NewUID()})
+		data, err := json.Marshal(nameClaim{key.Namespace, resource.NewUID()})
 		if err != nil {
 			return err
 		}

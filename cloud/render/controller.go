@@ -60,17 +60,17 @@ const ProblemsKind = "BrokerProblems"
 // discovered: lists of resource.Application, under the nodes' names. cloud/discovery writes them.
 const ApplicationsKind = "BrokerApplications"
 
-// format is part of what a rendering is made from: another one after a change of Render's results has every Node rendered again.
-const format = "1"
+// renderingFormat is part of what a rendering is made from: another one after a change of Render's results has every Node rendered again.
+const renderingFormat = "1"
 
 // workers is how many Nodes are rendered at a time: they share commits of the store.
 const workers = 64
 
-// checkEvery is how often it is looked whether the contents of a rendered spec are still there. What was damaged is made again.
-const checkEvery = 10 * time.Minute
+// blobCheckInterval is how often it is looked whether the contents of a rendered spec are still there. What was damaged is made again.
+const blobCheckInterval = 10 * time.Minute
 
-// mostValues is how many ConfigMaps are kept decoded, with the digests of their values.
-const mostValues = 16
+// maxDecodedConfigMaps is how many ConfigMaps are kept decoded, with the digests of their values.
+const maxDecodedConfigMaps = 16
 
 // NewController makes the controller that renders Nodes' specs. It keeps a record of kind RenderedSpec for each Node that has
 // had a spec, under the Node's name.
@@ -82,7 +82,7 @@ func NewController(o Options) control.Controller {
 		o.Record = func(resource.Occurrence) {}
 	}
 	c := &controller{
-		Options: o, index: newIndex(), values: make(map[store.Key]decoded),
+		Options: o, index: newIndex(), values: make(map[store.Key]decodedConfigMap),
 		renders: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "edgebus_renders_total", Help: "Nodes' specs that were rendered, by result: changed (a new renderedVersion), unchanged or problem.",
 		}, []string{"result"}),
@@ -95,7 +95,9 @@ func NewController(o Options) control.Controller {
 	return control.Controller{
 		Name: "render", Workers: workers, Reconcile: c.reconcile,
 		Watches: []control.Watch{
-			{Kind: resource.KindNode, Same: func(a, b store.Object) bool { return objects.SameGeneration(a, b) && retryOf(a) == retryOf(b) }},
+			{Kind: resource.KindNode, Same: func(a, b store.Object) bool {
+				return objects.SameGeneration(a, b) && retryAnnotation(a) == retryAnnotation(b)
+			}},
 			{Kind: ApplicationsKind, Keys: func(o store.Object) []store.Key { return []store.Key{nodeKey(o.Name)} }},
 			{Kind: resource.KindConfigMap, Keys: referring},
 			{Kind: resource.KindSecret, Keys: referring},
@@ -112,17 +114,17 @@ type controller struct {
 	renders *prometheus.CounterVec
 
 	mu     sync.Mutex
-	values map[store.Key]decoded // of ConfigMaps
+	values map[store.Key]decodedConfigMap // of ConfigMaps
 }
 
-// decoded are the values of a ConfigMap at a revision.
-type decoded struct {
+// decodedConfigMap are the values of a ConfigMap at a revision.
+type decodedConfigMap struct {
 	rev    uint64
-	values []Value
+	values []ConfigMapValue
 }
 
-// source is what a record was made from. It is the record's Status, so that Data is what the node is sent.
-type source struct {
+// renderingInputs is what a record was made from. It is the record's Status, so that Data is what the node is sent.
+type renderingInputs struct {
 	// UID is the Node's. A Node that was made anew under the same name has a version of its own.
 	UID string `json:"uid"`
 	// Inputs is a hash of the spec and of the versions of all that it refers to.
@@ -157,7 +159,7 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 	if err != nil {
 		return 0, err
 	}
-	references, refs := References(spec), sourcesOf(spec)
+	references, refs := LookedUpKeys(spec), sourceReferences(spec)
 	c.index.set(key.Name, references) // before they are read, so that no later change is missed
 	c.Sources.Use(key, refs, 0)
 	record, err := c.record(ctx, key.Name)
@@ -167,7 +169,7 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 	if record.version == 0 && brokers == 0 && (len(node.Spec) == 0 || string(node.Spec) == "{}") && !bytes.Contains(stored.Status, []byte(resource.ConditionSpecRendered)) {
 		return 0, nil // nothing has ever been wanted of it
 	}
-	o := outcome{uid: uid, version: record.RenderedVersion, refers: len(references)+len(refs) > 0}
+	o := renderingOutcome{uid: uid, version: record.RenderedVersion, refers: len(references)+len(refs) > 0}
 	resolved, missing, err := c.resolve(ctx, spec, refs)
 	if err != nil {
 		return 0, err
@@ -176,24 +178,24 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 		return 0, c.report(ctx, key, o)
 	}
 	spec = spec.Freeze(resolved)
-	from := source{UID: uid, Retry: retryOf(stored)}
-	if from.Inputs, err = c.inputs(ctx, node.Spec, brokers, references, resolved); err != nil {
+	from := renderingInputs{UID: uid, Retry: retryAnnotation(stored)}
+	if from.Inputs, err = c.hashInputs(ctx, node.Spec, brokers, references, resolved); err != nil {
 		return 0, err
 	}
-	if record.source != from || !c.has(record.RenderedSpec) {
+	if record.renderingInputs != from || !c.has(record.RenderedSpec) {
 		if o.version, err = c.render(ctx, stored, record, spec, more, from); err != nil && !errors.As(err, &o.failed) {
 			return 0, err
 		}
 	}
 	again := time.Duration(0)
 	if record.HasBlobs() {
-		again = checkEvery
+		again = blobCheckInterval
 	}
 	return again, c.report(ctx, key, o)
 }
 
-// retryOf is the value of the annotation with which somebody asks for another attempt.
-func retryOf(node store.Object) (value string) {
+// retryAnnotation is the value of the annotation with which somebody asks for another attempt.
+func retryAnnotation(node store.Object) (value string) {
 	parts, _ := objects.PartsOf(node.Data)
 	if text := rawjson.Field(rawjson.Field(parts.Metadata, "annotations"), resource.RetryAnnotation); text != nil {
 		_ = json.Unmarshal(text, &value) // the API has checked that it is a text
@@ -201,8 +203,8 @@ func retryOf(node store.Object) (value string) {
 	return value
 }
 
-// sourcesOf are the references of a spec to what is outside of the hub.
-func sourcesOf(spec resource.NodeSpec) (refs []resource.Reference) {
+// sourceReferences are the references of a spec to what is outside of the hub.
+func sourceReferences(spec resource.NodeSpec) (refs []resource.Reference) {
 	for _, r := range spec.References() {
 		if r.IsSource() {
 			refs = append(refs, r)
@@ -211,13 +213,13 @@ func sourcesOf(spec resource.NodeSpec) (refs []resource.Reference) {
 	return refs
 }
 
-// missing is why references can't be resolved now. Those of unknown never could; the spec is not rendered without them. For those
+// unresolvedReferences is why references can't be resolved now. Those of unknown never could; the spec is not rendered without them. For those
 // of known what they stood for before is rendered, and for the OS image, which the node may reach where the hub can't, what was
 // written.
-type missing struct{ known, unknown *Problem }
+type unresolvedReferences struct{ known, unknown *Problem }
 
 // resolve says what a spec's sources stand for.
-func (c *controller) resolve(ctx context.Context, spec resource.NodeSpec, refs []resource.Reference) (list []resource.Reference, why missing, err error) {
+func (c *controller) resolve(ctx context.Context, spec resource.NodeSpec, refs []resource.Reference) (list []resource.Reference, why unresolvedReferences, err error) {
 	for _, ref := range refs {
 		known, failure, err := c.Sources.Known(ctx, ref)
 		if err != nil {
@@ -232,15 +234,15 @@ func (c *controller) resolve(ctx context.Context, spec resource.NodeSpec, refs [
 		}
 		switch {
 		case failure != nil && (*p == nil || (*p).Reason == ReasonNotRead):
-			*p = &Problem{Reason: causeOf(failure), Message: place(spec, ref) + ": " + failure.Error(), Unresolved: true}
+			*p = &Problem{Reason: failureReason(failure), Message: referenceField(spec, ref) + ": " + failure.Error(), Unresolved: true}
 		case failure == nil && known.Resolved == "" && *p == nil:
-			*p = &Problem{Reason: ReasonNotRead, Message: place(spec, ref) + " is being read", Unresolved: true}
+			*p = &Problem{Reason: ReasonNotRead, Message: referenceField(spec, ref) + " is being read", Unresolved: true}
 		}
 	}
 	return list, why, nil
 }
 
-func causeOf(failure error) string {
+func failureReason(failure error) string {
 	var why interface{ Cause() string }
 	if errors.As(failure, &why) {
 		return why.Cause()
@@ -248,8 +250,8 @@ func causeOf(failure error) string {
 	return ReasonNotFound
 }
 
-// place is the part of a spec that has a reference.
-func place(spec resource.NodeSpec, ref resource.Reference) string {
+// referenceField is the part of a spec that has a reference.
+func referenceField(spec resource.NodeSpec, ref resource.Reference) string {
 	has := func(part resource.NodeSpec) bool {
 		return slices.ContainsFunc(part.References(), func(r resource.Reference) bool { return r.Key() == ref.Key() })
 	}
@@ -288,8 +290,8 @@ func (c *controller) brokers(ctx context.Context, node string) (rev uint64, list
 	return stored.Rev, list, err
 }
 
-// outcome is what a Node's status says of its rendering.
-type outcome struct {
+// renderingOutcome is what a Node's status says of its rendering.
+type renderingOutcome struct {
 	uid     string   // of the Node
 	version string   // the last that was rendered; empty: none
 	refers  bool     // the spec refers to something
@@ -298,15 +300,15 @@ type outcome struct {
 	unresolved *Problem
 }
 
-// record is what is stored of the last rendering of a Node.
-type record struct {
+// renderedRecord is what is stored of the last rendering of a Node.
+type renderedRecord struct {
 	resource.RenderedSpec
-	source
+	renderingInputs
 	version uint64 // 0: there is none
 	rev     uint64
 }
 
-func (c *controller) record(ctx context.Context, node string) (r record, err error) {
+func (c *controller) record(ctx context.Context, node string) (r renderedRecord, err error) {
 	stored, err := c.Reader.Get(ctx, recordKey(node))
 	if errors.Is(err, resource.NotFound) {
 		return r, nil
@@ -316,18 +318,18 @@ func (c *controller) record(ctx context.Context, node string) (r record, err err
 	}
 	r.rev = stored.Rev
 	if json.Unmarshal(stored.Data, &r.RenderedSpec) == nil {
-		r.version = number(r.RenderedVersion)
+		r.version = versionNumber(r.RenderedVersion)
 	}
-	_ = json.Unmarshal(stored.Status, &r.source) // one that can't be read is rendered again
+	_ = json.Unmarshal(stored.Status, &r.renderingInputs) // one that can't be read is rendered again
 	return r, nil
 }
 
-// inputs is a hash of all that a rendering is made from.
-func (c *controller) inputs(
+// hashInputs is a hash of all that a rendering is made from.
+func (c *controller) hashInputs(
 	ctx context.Context, spec []byte, brokers uint64, references []store.Key, resolved []resource.Reference,
 ) (string, error) {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s\n%d\n%s\n", format, len(spec), spec)
+	fmt.Fprintf(h, "%s\n%d\n%s\n", renderingFormat, len(spec), spec)
 	if brokers > 0 {
 		fmt.Fprintf(h, "optional brokers %d\n", brokers)
 	}
@@ -346,7 +348,7 @@ func (c *controller) inputs(
 
 // render renders a Node's spec and stores the result, of which it returns the version. The version rises if the result is another
 // one than before, or somebody asks for another attempt; it is the former one if the spec can't be rendered.
-func (c *controller) render(ctx context.Context, node store.Object, was record, spec resource.NodeSpec, brokers []resource.Application, from source) (version string, err error) {
+func (c *controller) render(ctx context.Context, node store.Object, was renderedRecord, spec resource.NodeSpec, brokers []resource.Application, from renderingInputs) (version string, err error) {
 	version = was.RenderedVersion
 	out, contents, err := Render(spec, c.lookups(ctx))
 	if err != nil {
@@ -373,7 +375,7 @@ func (c *controller) render(ctx context.Context, node store.Object, was record, 
 		}
 	}
 	next, result := store.Object{Key: recordKey(node.Name), Status: status}, "unchanged"
-	if was.version == 0 || was.UID != from.UID || was.Retry != from.Retry || !Same(was.RenderedSpec, out) {
+	if was.version == 0 || was.UID != from.UID || was.Retry != from.Retry || !SameContent(was.RenderedSpec, out) {
 		result = "changed"
 		if version, err = c.nextVersion(ctx, was); err != nil {
 			return version, err
@@ -413,7 +415,7 @@ func (c *controller) noteProblems(ctx context.Context, node string, why map[stri
 func (c *controller) lookups(ctx context.Context) Lookups {
 	return Lookups{
 		Blob:      c.Blobs.Has,
-		ConfigMap: func(namespace, name string) ([]Value, error) { return c.configMap(ctx, namespace, name) },
+		ConfigMap: func(namespace, name string) ([]ConfigMapValue, error) { return c.configMap(ctx, namespace, name) },
 		Secret: func(namespace, name string) (version string, keys []string, err error) {
 			s, err := objects.Get[resource.Secret](ctx, c.Objects, store.Key{Namespace: namespace, Name: name})
 			if err != nil {
@@ -425,7 +427,7 @@ func (c *controller) lookups(ctx context.Context) Lookups {
 }
 
 // configMap reads the values of a ConfigMap. Many nodes may refer to one, so those read last are kept decoded.
-func (c *controller) configMap(ctx context.Context, namespace, name string) ([]Value, error) {
+func (c *controller) configMap(ctx context.Context, namespace, name string) ([]ConfigMapValue, error) {
 	key := store.Key{Kind: resource.KindConfigMap, Namespace: namespace, Name: name}
 	stored, err := c.Reader.Get(ctx, key)
 	if err != nil {
@@ -441,12 +443,12 @@ func (c *controller) configMap(ctx context.Context, namespace, name string) ([]V
 	if err != nil {
 		return nil, err
 	}
-	known.values = Values(*m)
+	known.values = ConfigMapValues(*m)
 	known.rev, _ = strconv.ParseUint(m.Metadata.ResourceVersion, 10, 64)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for other := range c.values {
-		if len(c.values) < mostValues {
+		if len(c.values) < maxDecodedConfigMaps {
 			break
 		}
 		delete(c.values, other)
@@ -455,8 +457,8 @@ func (c *controller) configMap(ctx context.Context, namespace, name string) ([]V
 	return known.values, nil
 }
 
-// number is a version as a number; 0 if it is none.
-func number(version string) uint64 {
+// versionNumber is a version as a number; 0 if it is none.
+func versionNumber(version string) uint64 {
 	n, _ := strconv.ParseUint(version, 10, 64)
 	return n
 }
@@ -464,7 +466,7 @@ func number(version string) uint64 {
 // nextVersion is a version that this hub has sent no node of that name: it follows the last one, and what deleted Nodes had. What the node
 // reports doesn't count: it may say anything. After a restore from a backup a number may be sent again, with another content, by which the
 // agent tells them apart.
-func (c *controller) nextVersion(ctx context.Context, was record) (string, error) {
+func (c *controller) nextVersion(ctx context.Context, was renderedRecord) (string, error) {
 	last := was.version
 	if was.version == 0 {
 		deleted, _, err := c.highestDeleted(ctx)
@@ -476,12 +478,12 @@ func (c *controller) nextVersion(ctx context.Context, was record) (string, error
 	return strconv.FormatUint(last+1, 10), nil
 }
 
-// deletedKey is the record of the highest version that a deleted Node had. A Node that is made anew under its name goes on
+// deletedVersionKey is the record of the highest version that a deleted Node had. A Node that is made anew under its name goes on
 // after it: an agent that remembers a version as failed never sees that number again for something else.
-var deletedKey = store.Key{Kind: resource.KindRenderedSpec + "Deleted", Name: "highest"}
+var deletedVersionKey = store.Key{Kind: resource.KindRenderedSpec + "Deleted", Name: "highest"}
 
 func (c *controller) highestDeleted(ctx context.Context) (version, rev uint64, err error) {
-	stored, err := c.Reader.Get(ctx, deletedKey)
+	stored, err := c.Reader.Get(ctx, deletedVersionKey)
 	if errors.Is(err, resource.NotFound) {
 		return 0, 0, nil
 	}
@@ -490,7 +492,7 @@ func (c *controller) highestDeleted(ctx context.Context) (version, rev uint64, e
 	}
 	var kept string
 	err = json.Unmarshal(stored.Data, &kept)
-	return number(kept), stored.Rev, err
+	return versionNumber(kept), stored.Rev, err
 }
 
 // forget deletes what is kept of a Node that doesn't exist.
@@ -508,7 +510,7 @@ func (c *controller) forget(ctx context.Context, node string) error {
 		return err
 	}
 	if was.version > deleted {
-		if err := store.Put(ctx, c.Writer, store.Object{Key: deletedKey, Data: strconv.AppendQuote(nil, was.RenderedVersion)}, rev); err != nil {
+		if err := store.Put(ctx, c.Writer, store.Object{Key: deletedVersionKey, Data: strconv.AppendQuote(nil, was.RenderedVersion)}, rev); err != nil {
 			return err
 		}
 	}
@@ -517,7 +519,7 @@ func (c *controller) forget(ctx context.Context, node string) error {
 }
 
 // report writes the outcome of the rendering into the Node's status.
-func (c *controller) report(ctx context.Context, key store.Key, o outcome) error {
+func (c *controller) report(ctx context.Context, key store.Key, o renderingOutcome) error {
 	changed := false
 	err := objects.UpdateStatus(ctx, c.Objects, key, func(n *resource.Node) error {
 		if n.Metadata.UID != o.uid {
@@ -540,7 +542,7 @@ func (c *controller) report(ctx context.Context, key store.Key, o outcome) error
 	return err
 }
 
-func (c *controller) conditions(before []resource.Condition, generation int64, o outcome) []resource.Condition {
+func (c *controller) conditions(before []resource.Condition, generation int64, o renderingOutcome) []resource.Condition {
 	failed, unresolved := o.failed, o.unresolved
 	if failed != nil && failed.Unresolved {
 		unresolved = failed
@@ -550,10 +552,10 @@ func (c *controller) conditions(before []resource.Condition, generation int64, o
 	resolved := resource.Condition{Type: resource.ConditionReferencesResolved, Status: "True", Reason: "Resolved", ObservedGeneration: generation}
 	if failed != nil {
 		rendered.Status, rendered.Reason = "False", failed.Reason
-		rendered.Message = "the node keeps what it was sent before: " + clip(failed.Message)
+		rendered.Message = "the node keeps what it was sent before: " + clipMessage(failed.Message)
 	}
 	if unresolved != nil {
-		resolved.Status, resolved.Reason, resolved.Message = "False", unresolved.Reason, clip(unresolved.Message)
+		resolved.Status, resolved.Reason, resolved.Message = "False", unresolved.Reason, clipMessage(unresolved.Message)
 	}
 	list = resource.SetCondition(list, rendered, now)
 	if o.refers || unresolved != nil || slices.ContainsFunc(before, func(o resource.Condition) bool { return o.Type == resolved.Type }) {
@@ -565,7 +567,7 @@ func (c *controller) conditions(before []resource.Condition, generation int64, o
 // maxMessage bounds the message of a condition, in bytes.
 const maxMessage = 4 << 10
 
-func clip(text string) string {
+func clipMessage(text string) string {
 	if len(text) <= maxMessage {
 		return text
 	}

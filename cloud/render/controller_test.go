@@ -26,10 +26,10 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const patience = 30 * time.Second
+const waitTimeout = 30 * time.Second
 
-// rig is a store with the controller beside it.
-type rig struct {
+// testHub is a store with the controller beside it.
+type testHub struct {
 	*testing.T
 	*bolt.Store
 	users   *objects.Controller // who writes the objects
@@ -41,23 +41,23 @@ type rig struct {
 	calls map[string]int // reconciles by Node
 }
 
-// open seals nothing, so that tests see what is stored.
-type open struct{}
+// plainSealer seals nothing, so that tests see what is stored.
+type plainSealer struct{}
 
-func (open) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
-func (open) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
+func (plainSealer) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
+func (plainSealer) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
 
-func newRig(t *testing.T) *rig {
+func newTestHub(t *testing.T) *testHub {
 	t.Helper()
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
-	r := &rig{T: t, Store: st, blobs: map[string]string{}, calls: map[string]int{}, stop: func() {}}
+	r := &testHub{T: t, Store: st, blobs: map[string]string{}, calls: map[string]int{}, stop: func() {}}
 	t.Cleanup(func() { r.stop() })
 	return r
 }
 
-func (r *rig) Put(_ context.Context, from io.Reader, _ string) (string, int64, error) {
+func (r *testHub) Put(_ context.Context, from io.Reader, _ string) (string, int64, error) {
 	data, err := io.ReadAll(from)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,7 +66,7 @@ func (r *rig) Put(_ context.Context, from io.Reader, _ string) (string, int64, e
 	return digest, int64(len(data)), err
 }
 
-func (r *rig) Has(digest string) (int64, bool) {
+func (r *testHub) Has(digest string) (int64, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	text, ok := r.blobs[digest]
@@ -74,11 +74,11 @@ func (r *rig) Has(digest string) (int64, bool) {
 }
 
 // run starts the controller; it is stopped before, if it runs.
-func (r *rig) run() {
+func (r *testHub) run() {
 	r.Helper()
 	r.stop()
 	r.metrics = prometheus.NewRegistry()
-	registry := objects.New(objects.Options{Reader: r, Writer: r, Log: zerolog.Nop(), Seal: open{}})
+	registry := objects.New(objects.Options{Reader: r, Writer: r, Log: zerolog.Nop(), Seal: plainSealer{}})
 	r.users = registry.Controller("test")
 	src := sources.NewResolver(sources.ResolverOptions{
 		Client:  sources.New(sources.Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Timeout: 5 * time.Second}),
@@ -101,14 +101,14 @@ func (r *rig) run() {
 	r.stop = sync.OnceFunc(func() { cancel(); <-ended })
 }
 
-func (r *rig) reconciled(node string) int {
+func (r *testHub) reconciled(node string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.calls[node]
 }
 
 // node creates a Node, or changes its spec.
-func (r *rig) node(name string, spec resource.NodeSpec) {
+func (r *testHub) node(name string, spec resource.NodeSpec) {
 	r.Helper()
 	n := &resource.Node{Metadata: resource.Meta{Name: name}, Spec: spec}
 	_, err := objects.Create(r.Context(), r.users, n)
@@ -118,12 +118,12 @@ func (r *rig) node(name string, spec resource.NodeSpec) {
 	require.NoError(r, err)
 }
 
-func (r *rig) delete(kind, namespace, name string) {
+func (r *testHub) delete(kind, namespace, name string) {
 	r.Helper()
 	require.NoError(r, r.users.Delete(r.Context(), store.Key{Kind: kind, Namespace: namespace, Name: name}))
 }
 
-func (r *rig) configMap(name, value string) {
+func (r *testHub) configMap(name, value string) {
 	r.Helper()
 	m := &resource.ConfigMap{Metadata: resource.Meta{Namespace: "default", Name: name}, Data: map[string]string{"key": value}}
 	if _, err := objects.Create(r.Context(), r.users, m); err != nil {
@@ -132,7 +132,7 @@ func (r *rig) configMap(name, value string) {
 	}
 }
 
-func (r *rig) status(node string) resource.NodeStatus {
+func (r *testHub) status(node string) resource.NodeStatus {
 	r.Helper()
 	n, err := objects.Get[resource.Node](r.Context(), r.users, store.Key{Name: node})
 	require.NoError(r, err)
@@ -140,7 +140,7 @@ func (r *rig) status(node string) resource.NodeStatus {
 }
 
 // rendered is the record of a Node; empty: there is none.
-func (r *rig) rendered(node string) (spec resource.RenderedSpec) {
+func (r *testHub) rendered(node string) (spec resource.RenderedSpec) {
 	r.Helper()
 	o, err := r.Store.Get(r.Context(), store.Key{Kind: resource.KindRenderedSpec, Name: node})
 	if err == nil {
@@ -150,7 +150,7 @@ func (r *rig) rendered(node string) (spec resource.RenderedSpec) {
 }
 
 // await waits until the last spec of a Node has been looked at, and returns its conditions in short: SpecRendered=True …
-func (r *rig) await(node string) (conditions string) {
+func (r *testHub) await(node string) (conditions string) {
 	r.Helper()
 	require.Eventually(r, func() bool {
 		n, err := objects.Get[resource.Node](r.Context(), r.users, store.Key{Name: node})
@@ -164,23 +164,23 @@ func (r *rig) await(node string) (conditions string) {
 			}
 		}
 		return strings.Contains(conditions, resource.ConditionSpecRendered)
-	}, patience, time.Millisecond)
+	}, waitTimeout, time.Millisecond)
 	return conditions
 }
 
-func (r *rig) awaitVersion(node, version string) {
+func (r *testHub) awaitVersion(node, version string) {
 	r.Helper()
 	require.Eventually(r, func() bool {
 		return r.rendered(node).RenderedVersion == version && r.status(node).SpecVersion == version
 	},
-		patience, time.Millisecond, "the version of %s is %s", node, r.rendered(node).RenderedVersion)
+		waitTimeout, time.Millisecond, "the version of %s is %s", node, r.rendered(node).RenderedVersion)
 }
 
-func motd(text string) resource.NodeSpec {
+func motdSpec(text string) resource.NodeSpec {
 	return resource.NodeSpec{Config: []resource.ConfigItem{fileList("motd", resource.InlineFile{Path: "/etc/motd", Content: text})}}
 }
 
-func mapAt(name, dir string) resource.NodeSpec {
+func configMapSpec(name, dir string) resource.NodeSpec {
 	return resource.NodeSpec{Config: []resource.ConfigItem{
 		{Name: "m", ConfigType: resource.ConfigMapRef, ConfigMapRef: &resource.ConfigMapMount{Name: name, MountPath: dir}},
 	}}
@@ -189,15 +189,15 @@ func mapAt(name, dir string) resource.NodeSpec {
 // Point 10 of the fleet document: a change of the spec raises renderedVersion. It rises when, and only when, the outcome changes, over
 // restarts as well.
 func TestTheVersionRisesWithEachChangeOfTheOutcome(t *testing.T) {
-	r := newRig(t)
+	r := newTestHub(t)
 	r.run()
-	r.node("n1", motd("one"))
+	r.node("n1", motdSpec("one"))
 	r.awaitVersion("n1", "1")
-	r.node("n1", motd("two"))
+	r.node("n1", motdSpec("two"))
 	r.awaitVersion("n1", "2")
 	require.Equal(t, "two", r.rendered("n1").Files[0].Text)
 
-	same := resource.NodeSpec{Config: []resource.ConfigItem{inline("other", storage(`"files":[{"path":"/etc/motd","overwrite":true,"contents":{"source":"data:,two"}}]`))}}
+	same := resource.NodeSpec{Config: []resource.ConfigItem{inlineConfig("other", ignitionStorage(`"files":[{"path":"/etc/motd","overwrite":true,"contents":{"source":"data:,two"}}]`))}}
 	r.node("n1", same) // another spec, which comes to the same
 	require.Contains(t, r.await("n1"), "SpecRendered=True:Rendered")
 	r.awaitVersion("n1", "2")
@@ -207,7 +207,7 @@ func TestTheVersionRisesWithEachChangeOfTheOutcome(t *testing.T) {
 		r.stop()
 		done := r.reconciled("n1")
 		r.run()
-		require.Eventually(t, func() bool { return r.reconciled("n1") > done }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return r.reconciled("n1") > done }, waitTimeout, time.Millisecond)
 	}
 	r.stop()
 	after, err := r.Store.Get(t.Context(), store.Key{Kind: resource.KindRenderedSpec, Name: "n1"})
@@ -221,12 +221,12 @@ func TestTheVersionRisesWithEachChangeOfTheOutcome(t *testing.T) {
 
 // A Node that has never had a spec has no record and no conditions: most Nodes of a hub may have only Devices.
 func TestNoSpecIsNothing(t *testing.T) {
-	r := newRig(t)
+	r := newTestHub(t)
 	r.run()
 	r.node("n1", resource.NodeSpec{})
-	r.node("n2", motd("x"))
+	r.node("n2", motdSpec("x"))
 	r.awaitVersion("n2", "1")
-	require.Eventually(t, func() bool { return r.reconciled("n1") > 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return r.reconciled("n1") > 0 }, waitTimeout, time.Millisecond)
 	r.stop()
 	require.Empty(t, r.rendered("n1"))
 	require.Empty(t, r.status("n1").Conditions)
@@ -234,43 +234,43 @@ func TestNoSpecIsNothing(t *testing.T) {
 
 // A Node that is deleted takes its record with it; the same name never gets a version again that it had.
 func TestVersionsAreNeverRepeatedForAName(t *testing.T) {
-	r := newRig(t)
+	r := newTestHub(t)
 	r.run()
-	r.node("n1", motd("1"))
-	r.node("n1", motd("2"))
+	r.node("n1", motdSpec("1"))
+	r.node("n1", motdSpec("2"))
 	r.await("n1")
 	for i := range 3 {
-		r.node("n1", motd(fmt.Sprint("more", i)))
+		r.node("n1", motdSpec(fmt.Sprint("more", i)))
 		r.await("n1")
 	}
-	last := number(t, r.rendered("n1").RenderedVersion)
+	last := versionNumber(t, r.rendered("n1").RenderedVersion)
 	r.delete(resource.KindNode, "", "n1")
-	require.Eventually(t, func() bool { return r.rendered("n1").RenderedVersion == "" }, patience, time.Millisecond)
-	r.node("n1", motd("1"))
+	require.Eventually(t, func() bool { return r.rendered("n1").RenderedVersion == "" }, waitTimeout, time.Millisecond)
+	r.node("n1", motdSpec("1"))
 	r.await("n1")
-	again := number(t, r.rendered("n1").RenderedVersion)
+	again := versionNumber(t, r.rendered("n1").RenderedVersion)
 	require.Greater(t, again, last)
 
 	// Made anew while nobody looks.
 	r.stop()
 	r.delete(resource.KindNode, "", "n1")
-	r.node("n1", motd("1"))
+	r.node("n1", motdSpec("1"))
 	r.run()
-	require.Eventually(t, func() bool { return number(t, r.rendered("n1").RenderedVersion) > again }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return versionNumber(t, r.rendered("n1").RenderedVersion) > again }, waitTimeout, time.Millisecond)
 
 	// Deleted while nobody looks.
 	r.await("n1")
 	r.stop()
 	r.delete(resource.KindNode, "", "n1")
 	r.run()
-	require.Eventually(t, func() bool { return r.rendered("n1").RenderedVersion == "" }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return r.rendered("n1").RenderedVersion == "" }, waitTimeout, time.Millisecond)
 }
 
 // TestAReportNeverMovesTheVersion: an agent may say anything.
 func TestAReportNeverMovesTheVersion(t *testing.T) {
-	r := newRig(t)
+	r := newTestHub(t)
 	r.run()
-	r.node("n1", motd("0"))
+	r.node("n1", motdSpec("0"))
 	r.awaitVersion("n1", "1")
 	for i, said := range []string{"500", "-1", "1e99", "18446744073709551615", "text"} {
 		err := objects.UpdateStatus(t.Context(), r.users, store.Key{Name: "n1"}, func(n *resource.Node) error {
@@ -278,16 +278,16 @@ func TestAReportNeverMovesTheVersion(t *testing.T) {
 			return nil
 		})
 		require.NoError(t, err)
-		r.node("n1", motd(fmt.Sprint(i+1)))
+		r.node("n1", motdSpec(fmt.Sprint(i+1)))
 		r.awaitVersion("n1", fmt.Sprint(i+2))
 	}
 }
 
 // TestAnotherAttemptIsAnotherVersion: whoever changes the annotation has the agent try again what has failed.
 func TestAnotherAttemptIsAnotherVersion(t *testing.T) {
-	r := newRig(t)
+	r := newTestHub(t)
 	r.run()
-	r.node("n1", motd("1"))
+	r.node("n1", motdSpec("1"))
 	r.awaitVersion("n1", "1")
 	for i, value := range []string{"now", "again", "again", ""} {
 		err := objects.Update(t.Context(), r.users, store.Key{Name: "n1"}, func(n *resource.Node) error {
@@ -300,7 +300,7 @@ func TestAnotherAttemptIsAnotherVersion(t *testing.T) {
 	}
 }
 
-func number(t *testing.T, version string) (n int) {
+func versionNumber(t *testing.T, version string) (n int) {
 	t.Helper()
 	if version == "" {
 		return 0
@@ -313,9 +313,9 @@ func number(t *testing.T, version string) (n int) {
 // Points 7, 9 and 27 of the fleet document: references float: a change of what a Node refers to renders it anew, and what is
 // missing is a condition with its name, while the node keeps what it was sent.
 func TestReferencesOfATemplateFloat(t *testing.T) {
-	r := newRig(t)
+	r := newTestHub(t)
 	r.run()
-	r.node("n1", mapAt("motd", "/etc"))
+	r.node("n1", configMapSpec("motd", "/etc"))
 	require.Equal(t, "SpecRendered=False:ReferenceNotFound ReferencesResolved=False:ReferenceNotFound ", r.await("n1"))
 	require.Contains(t, r.status("n1").Conditions[1].Message, "ConfigMap default/motd")
 	require.Empty(t, r.rendered("n1"))
@@ -330,7 +330,7 @@ func TestReferencesOfATemplateFloat(t *testing.T) {
 	require.Equal(t, strings.Repeat("two", 1000), r.blobs[f.Digest])
 	r.mu.Unlock()
 	r.delete(resource.KindConfigMap, "default", "motd")
-	require.Eventually(t, func() bool { return strings.Contains(r.await("n1"), "ReferencesResolved=False") }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(r.await("n1"), "ReferencesResolved=False") }, waitTimeout, time.Millisecond)
 	require.Equal(t, "2", r.rendered("n1").RenderedVersion, "the node keeps what it was sent")
 
 	_, err := objects.Create(t.Context(), r.users, &resource.Secret{Metadata: resource.Meta{Namespace: "default", Name: "wifi"}, Data: map[string][]byte{"psk": []byte("hunter2")}})
@@ -353,14 +353,14 @@ func TestReferencesOfATemplateFloat(t *testing.T) {
 
 // What can't be rendered is a condition, and neither a status that others write nor an unrelated object renders a Node again.
 func TestOnlyWhatConcernsANodeRendersIt(t *testing.T) {
-	r := newRig(t)
+	r := newTestHub(t)
 	r.run()
 	const n = 50
 	for i := range n {
-		r.node(fmt.Sprint("n", i), motd("x"))
+		r.node(fmt.Sprint("n", i), motdSpec("x"))
 	}
 	r.configMap("used", "1")
-	r.node("user", mapAt("used", "/etc"))
+	r.node("user", configMapSpec("used", "/etc"))
 	for i := range n {
 		r.await(fmt.Sprint("n", i))
 	}
@@ -376,7 +376,7 @@ func TestOnlyWhatConcernsANodeRendersIt(t *testing.T) {
 		settled++
 		user := r.reconciled("user")
 		r.configMap("used", fmt.Sprint("change ", settled))
-		require.Eventually(t, func() bool { return r.reconciled("user") > user }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return r.reconciled("user") > user }, waitTimeout, time.Millisecond)
 		r.awaitVersion("user", fmt.Sprint(1+settled))
 	}
 	settle()
@@ -390,7 +390,7 @@ func TestOnlyWhatConcernsANodeRendersIt(t *testing.T) {
 	require.Equal(t, before, count())
 	require.Equal(t, "v2", r.status("n0").Version)
 
-	r.node("n0", resource.NodeSpec{Config: []resource.ConfigItem{inline("bad", `{"ignition":{"version":"2.0.0"}}`)}})
+	r.node("n0", resource.NodeSpec{Config: []resource.ConfigItem{inlineConfig("bad", `{"ignition":{"version":"2.0.0"}}`)}})
 	require.Equal(t, "SpecRendered=False:InvalidConfig ", r.await("n0"))
 	require.Equal(t, "x", r.rendered("n0").Files[0].Text)
 	require.Equal(t, "v2", r.status("n0").Version, "the rest of the status is others'")
@@ -401,7 +401,7 @@ func TestOnlyWhatConcernsANodeRendersIt(t *testing.T) {
 // What a node runs for discovered devices is sent with its spec, also to a Node without one; an application of the spec has its name
 // to itself.
 func TestBrokersOfDiscoveredDevices(t *testing.T) {
-	r := newRig(t)
+	r := newTestHub(t)
 	r.run()
 	key := store.Key{Kind: render.ApplicationsKind, Name: "n1"}
 	apps := func(names ...string) []byte {
@@ -427,7 +427,7 @@ func TestBrokersOfDiscoveredDevices(t *testing.T) {
 				}
 			}
 			return true
-		}, patience, time.Millisecond, "%v", want)
+		}, waitTimeout, time.Millisecond, "%v", want)
 	}
 	r.node("n1", resource.NodeSpec{})
 	record, err := r.Create(t.Context(), store.Object{Key: key, Data: apps("b1", "b2")})
@@ -445,7 +445,7 @@ func TestBrokersOfDiscoveredDevices(t *testing.T) {
 		require.Eventually(t, func() bool {
 			o, err := r.Get(t.Context(), store.Key{Kind: render.ProblemsKind, Name: "n1"})
 			return string(o.Data) == want && (err == nil) == (want != "")
-		}, patience, time.Millisecond, "%s", want)
+		}, waitTimeout, time.Millisecond, "%s", want)
 	}
 	problems("")
 	record, err = r.Update(t.Context(), store.Object{Key: key, Data: apps("b1", "b2", "../b3")}, record.Rev)

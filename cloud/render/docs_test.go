@@ -49,10 +49,10 @@ func TestTheExamplesAreRendered(t *testing.T) {
 	require.Len(t, nodes, 4)
 	for _, n := range nodes {
 		out, contents, err := render.Render(n.Spec, render.Lookups{
-			ConfigMap: func(namespace, name string) ([]render.Value, error) {
+			ConfigMap: func(namespace, name string) ([]render.ConfigMapValue, error) {
 				m, ok := maps[namespace+"/"+name]
 				require.True(t, ok)
-				return render.Values(m), nil
+				return render.ConfigMapValues(m), nil
 			},
 			Secret: func(namespace, name string) (version string, keys []string, err error) {
 				s, ok := secrets[namespace+"/"+name]
@@ -85,7 +85,7 @@ func TestManifestsOfFlightctlAreRendered(t *testing.T) {
 		require.NoError(t, err)
 		var head resource.TypeMeta
 		require.NoError(t, json.Unmarshal(raw, &head))
-		for _, k := range dialect.All() {
+		for _, k := range dialect.AllKinds() {
 			if k.APIVersion() != head.APIVersion || k.Name != head.Kind {
 				continue
 			}

@@ -115,13 +115,13 @@ type ignitionUnit struct {
 }
 
 // ignition adds what an Ignition document says.
-func (b *builder) ignition(t *tree, by string, raw []byte) error {
+func (b *specBuilder) ignition(t *fileTree, by string, raw []byte) error {
 	var c ignitionConfig
 	if unknown, err := sigsjson.UnmarshalStrict(raw, &c); err != nil || len(unknown) > 0 {
 		if err == nil {
 			err = unknown[0]
 		}
-		return problem(ReasonInvalid, "%s.inline is no Ignition document as this hub reads it: %v", by, err)
+		return newProblem(ReasonInvalid, "%s.inline is no Ignition document as this hub reads it: %v", by, err)
 	}
 	if err := c.check(by); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (b *builder) ignition(t *tree, by string, raw []byte) error {
 // check refuses versions that are not read, and sections that can't be rendered.
 func (c ignitionConfig) check(by string) error {
 	if !slices.Contains(ignitionVersions, c.Ignition.Version) {
-		return problem(ReasonInvalid, "%s.inline.ignition.version is %.40q; it must be 3.4.0 or an earlier version 3", by, c.Ignition.Version)
+		return newProblem(ReasonInvalid, "%s.inline.ignition.version is %.40q; it must be 3.4.0 or an earlier version 3", by, c.Ignition.Version)
 	}
 	for _, section := range []struct {
 		name  string
@@ -170,7 +170,7 @@ func (c ignitionConfig) check(by string) error {
 		{"kernelArguments", c.KernelArguments},
 	} {
 		if text := string(section.value); text != "" && text != "null" && text != "{}" && text != "[]" {
-			return problem(ReasonNotSupported, "%s.inline.%s is not supported: only storage.files, storage.directories, storage.links and systemd.units are", by, section.name)
+			return newProblem(ReasonNotSupported, "%s.inline.%s is not supported: only storage.files, storage.directories, storage.links and systemd.units are", by, section.name)
 		}
 	}
 	return nil
@@ -180,76 +180,76 @@ func (c ignitionConfig) check(by string) error {
 func (n ignitionNode) entry(by, kind string) (f resource.RenderedFile, err error) {
 	f = resource.RenderedFile{Path: n.Path, Type: kind}
 	if f.User, err = n.User.text(); err != nil {
-		return f, problem(ReasonInvalid, "%s: the user of %s %v", by, n.Path, err)
+		return f, newProblem(ReasonInvalid, "%s: the user of %s %v", by, n.Path, err)
 	}
 	if f.Group, err = n.Group.text(); err != nil {
-		return f, problem(ReasonInvalid, "%s: the group of %s %v", by, n.Path, err)
+		return f, newProblem(ReasonInvalid, "%s: the group of %s %v", by, n.Path, err)
 	}
 	return f, nil
 }
 
-// keeps says whether what is on the host already is left as it is.
-func (n ignitionNode) keeps() bool { return n.Overwrite != nil && !*n.Overwrite }
+// keepsExisting says whether what is on the host already is left as it is.
+func (n ignitionNode) keepsExisting() bool { return n.Overwrite != nil && !*n.Overwrite }
 
-// permissions are a mode in octal.
-func permissions(by, at string, mode *int, otherwise int) (string, error) {
+// formatModeOr are a mode in octal.
+func formatModeOr(by, at string, mode *int, otherwise int) (string, error) {
 	if mode == nil {
-		return octal(otherwise), nil
+		return formatMode(otherwise), nil
 	}
 	if *mode < 0 || *mode > 0o7777 {
-		return "", problem(ReasonInvalid, "%s: the mode of %s is %d; it must be from 0 to 4095, which is 7777 in octal", by, at, *mode)
+		return "", newProblem(ReasonInvalid, "%s: the mode of %s is %d; it must be from 0 to 4095, which is 7777 in octal", by, at, *mode)
 	}
-	return octal(*mode), nil
+	return formatMode(*mode), nil
 }
 
-func (b *builder) directory(t *tree, by string, d ignitionDirectory) error {
+func (b *specBuilder) directory(t *fileTree, by string, d ignitionDirectory) error {
 	f, err := d.entry(by, resource.FileDirectory)
 	if err != nil {
 		return err
 	}
 	if d.Overwrite != nil && *d.Overwrite {
-		return problem(ReasonNotSupported, "%s: overwrite of the directory %s is not supported: it would delete what others have put there", by, d.Path)
+		return newProblem(ReasonNotSupported, "%s: overwrite of the directory %s is not supported: it would delete what others have put there", by, d.Path)
 	}
-	if f.Mode, err = permissions(by, d.Path, d.Mode, 0o755); err != nil {
+	if f.Mode, err = formatModeOr(by, d.Path, d.Mode, 0o755); err != nil {
 		return err
 	}
 	return t.add(by, f)
 }
 
-func (b *builder) link(t *tree, by string, l ignitionLink) error {
+func (b *specBuilder) link(t *fileTree, by string, l ignitionLink) error {
 	f, err := l.entry(by, resource.FileLink)
 	switch {
 	case err != nil:
 		return err
 	case l.Hard:
-		return problem(ReasonNotSupported, "%s: the hard link %s is not supported; a symbolic link is", by, l.Path)
-	case l.Target == "", len(l.Target) > maxPath, strings.ContainsRune(l.Target, 0):
-		return problem(ReasonInvalid, "%s: the target of the link %s must have 1 to %d bytes, and no NUL", by, l.Path, maxPath)
+		return newProblem(ReasonNotSupported, "%s: the hard link %s is not supported; a symbolic link is", by, l.Path)
+	case l.Target == "", len(l.Target) > maxPathLength, strings.ContainsRune(l.Target, 0):
+		return newProblem(ReasonInvalid, "%s: the target of the link %s must have 1 to %d bytes, and no NUL", by, l.Path, maxPathLength)
 	}
-	f.Target, f.Keep = l.Target, l.keeps()
+	f.Target, f.Keep = l.Target, l.keepsExisting()
 	return t.add(by, f)
 }
 
-func (b *builder) ignitionFile(t *tree, by string, in ignitionFile) error {
+func (b *specBuilder) ignitionFile(t *fileTree, by string, in ignitionFile) error {
 	f, err := in.entry(by, resource.FileRegular)
 	if err != nil {
 		return err
 	}
 	if len(in.Append) > 0 {
-		return problem(ReasonNotSupported, "%s: append to %s is not supported: a spec is applied more than once; give the whole content", by, in.Path)
+		return newProblem(ReasonNotSupported, "%s: append to %s is not supported: a spec is applied more than once; give the whole content", by, in.Path)
 	}
-	if f.Mode, err = permissions(by, in.Path, in.Mode, 0o644); err != nil {
+	if f.Mode, err = formatModeOr(by, in.Path, in.Mode, 0o644); err != nil {
 		return err
 	}
 	// Without a source Ignition keeps the content of a file that is there.
-	f.Keep = in.keeps() || in.Contents.Source == nil && in.Overwrite == nil
+	f.Keep = in.keepsExisting() || in.Contents.Source == nil && in.Overwrite == nil
 	data, err := in.Contents.bytes(min(MaxFile, MaxContents-b.size))
 	if err != nil {
 		reason := ReasonInvalid
 		if p, ok := err.(*Problem); ok { //nolint:errorlint // it is not wrapped
 			reason = p.Reason
 		}
-		return problem(reason, "%s: the contents of %s %v", by, in.Path, err)
+		return newProblem(reason, "%s: the contents of %s %v", by, in.Path, err)
 	}
 	return b.addFile(t, by, f, data, "")
 }
@@ -260,32 +260,32 @@ func (c ignitionContent) bytes(most int) (data []byte, err error) {
 		return nil, nil
 	}
 	if text := string(c.HTTPHeaders); text != "" && text != "null" && text != "[]" {
-		return nil, problem(ReasonNotSupported, "have httpHeaders, and are not fetched: only data: URLs are supported")
+		return nil, newProblem(ReasonNotSupported, "have httpHeaders, and are not fetched: only data: URLs are supported")
 	}
-	if data, err = dataURL(*c.Source); err != nil {
+	if data, err = decodeDataURL(*c.Source); err != nil {
 		return nil, err
 	}
 	switch c.Compression {
 	case "":
 	case "gzip":
-		if data, err = inflate(data, most); err != nil {
+		if data, err = gunzip(data, most); err != nil {
 			return nil, err
 		}
 	default:
-		return nil, problem(ReasonNotSupported, "have the compression %.40q; only gzip is supported", c.Compression)
+		return nil, newProblem(ReasonNotSupported, "have the compression %.40q; only gzip is supported", c.Compression)
 	}
-	return data, verify(data, c.Verification.Hash)
+	return data, verifyHash(data, c.Verification.Hash)
 }
 
-// dataURL decodes a URL of RFC 2397. An empty one is empty content.
-func dataURL(source string) ([]byte, error) {
+// decodeDataURL decodes a URL of RFC 2397. An empty one is empty content.
+func decodeDataURL(source string) ([]byte, error) {
 	rest, is := strings.CutPrefix(source, "data:")
 	switch {
 	case source == "":
 		return nil, nil
 	case !is:
 		scheme, _, _ := strings.Cut(source, ":")
-		return nil, problem(ReasonNotSupported, "have a source of the scheme %.20q; only data: URLs are supported", scheme)
+		return nil, newProblem(ReasonNotSupported, "have a source of the scheme %.20q; only data: URLs are supported", scheme)
 	}
 	media, body, found := strings.Cut(rest, ",")
 	if !found {
@@ -308,7 +308,7 @@ func dataURL(source string) ([]byte, error) {
 	return data, nil
 }
 
-func inflate(data []byte, most int) ([]byte, error) {
+func gunzip(data []byte, most int) ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return nil, fmt.Errorf("are not gzip: %w", err)
@@ -318,13 +318,13 @@ func inflate(data []byte, most int) ([]byte, error) {
 	case err != nil:
 		return nil, fmt.Errorf("are not gzip: %w", err)
 	case len(out) > most:
-		return nil, problem(ReasonTooLarge, "have more than %d bytes when they are decompressed, which is what the node's files may still have", most)
+		return nil, newProblem(ReasonTooLarge, "have more than %d bytes when they are decompressed, which is what the node's files may still have", most)
 	}
 	return out, nil
 }
 
-// verify checks a hash such as sha256-ab12….
-func verify(data []byte, want string) error {
+// verifyHash checks a hash such as sha256-ab12….
+func verifyHash(data []byte, want string) error {
 	if want == "" {
 		return nil
 	}
@@ -355,29 +355,29 @@ var (
 )
 
 // unit adds a unit of systemd, its drop-ins and the links by which it is enabled.
-func (b *builder) unit(t *tree, by string, u ignitionUnit) error {
+func (b *specBuilder) unit(t *fileTree, by string, u ignitionUnit) error {
 	by += ".inline.systemd.units[" + u.Name + "]"
 	if !unitName.MatchString(u.Name) {
-		return problem(ReasonInvalid, "%s: %.80q is no name of a unit", by, u.Name)
+		return newProblem(ReasonInvalid, "%s: %.80q is no name of a unit", by, u.Name)
 	}
 	for _, d := range u.Dropins {
 		if !dropinName.MatchString(d.Name) {
-			return problem(ReasonInvalid, "%s: %.80q is no name of a drop-in: it must end with .conf", by, d.Name)
+			return newProblem(ReasonInvalid, "%s: %.80q is no name of a drop-in: it must end with .conf", by, d.Name)
 		}
 		if d.Contents == nil {
 			continue
 		}
-		if err := b.addFile(t, by, resource.RenderedFile{Path: unitDir + u.Name + ".d/" + d.Name, Mode: octal(0o644)}, []byte(*d.Contents), ""); err != nil {
+		if err := b.addFile(t, by, resource.RenderedFile{Path: unitDir + u.Name + ".d/" + d.Name, Mode: formatMode(0o644)}, []byte(*d.Contents), ""); err != nil {
 			return err
 		}
 	}
 	switch {
 	case u.Mask && u.Contents != nil:
-		return problem(ReasonInvalid, "%s has contents and is masked; it can be one of the two", by)
+		return newProblem(ReasonInvalid, "%s has contents and is masked; it can be one of the two", by)
 	case u.Mask:
 		return t.add(by, resource.RenderedFile{Path: unitDir + u.Name, Type: resource.FileLink, Target: "/dev/null"})
 	case u.Contents != nil:
-		if err := b.addFile(t, by, resource.RenderedFile{Path: unitDir + u.Name, Mode: octal(0o644)}, []byte(*u.Contents), ""); err != nil {
+		if err := b.addFile(t, by, resource.RenderedFile{Path: unitDir + u.Name, Mode: formatMode(0o644)}, []byte(*u.Contents), ""); err != nil {
 			return err
 		}
 	}
@@ -388,13 +388,13 @@ func (b *builder) unit(t *tree, by string, u ignitionUnit) error {
 }
 
 // enable adds the links that systemctl enable makes.
-func (b *builder) enable(t *tree, by string, u ignitionUnit) error {
+func (b *specBuilder) enable(t *fileTree, by string, u ignitionUnit) error {
 	if u.Contents == nil || strings.ContainsRune(u.Name, '@') {
-		return problem(ReasonNotSupported, "%s: enabled is supported for units whose contents are here, and not for templates: what [Install] says must be known", by)
+		return newProblem(ReasonNotSupported, "%s: enabled is supported for units whose contents are here, and not for templates: what [Install] says must be known", by)
 	}
 	links, err := installLinks(u.Name, *u.Contents)
 	if err != nil {
-		return problem(ReasonInvalid, "%s: %v", by, err)
+		return newProblem(ReasonInvalid, "%s: %v", by, err)
 	}
 	for _, at := range links {
 		if err := t.add(by, resource.RenderedFile{Path: unitDir + at, Type: resource.FileLink, Target: unitDir + u.Name}); err != nil {

@@ -32,26 +32,26 @@ const (
 // Lookups resolve what a spec refers to. They return an error of kind NotFound if the object doesn't exist; any other error
 // ends the rendering, which is tried again.
 type Lookups struct {
-	ConfigMap func(namespace, name string) ([]Value, error)
+	ConfigMap func(namespace, name string) ([]ConfigMapValue, error)
 	// Blob is the size of a blob that the hub has; nil: it is not compared.
 	Blob func(digest string) (size int64, ok bool)
 	// Secret returns the keys of a Secret and its version. The values are never part of a rendered spec.
 	Secret func(namespace, name string) (version string, keys []string, err error)
 }
 
-// Value is a value of a ConfigMap.
-type Value struct {
+// ConfigMapValue is a value of a ConfigMap.
+type ConfigMapValue struct {
 	Key  string
 	Data []byte
 	// digest is that of Data, if it is too long to be inline: many nodes may refer to the same ConfigMap.
 	digest string
 }
 
-// Values are those of a ConfigMap, in the order of their keys.
-func Values(m resource.ConfigMap) (list []Value) {
+// ConfigMapValues are those of a ConfigMap, in the order of their keys.
+func ConfigMapValues(m resource.ConfigMap) (list []ConfigMapValue) {
 	values := m.Values()
 	for _, key := range slices.Sorted(maps.Keys(values)) {
-		v := Value{Key: key, Data: values[key]}
+		v := ConfigMapValue{Key: key, Data: values[key]}
 		if len(v.Data) > MaxInline {
 			v.digest = resource.DigestOf(v.Data)
 		}
@@ -82,7 +82,7 @@ const (
 	ReasonNotRead      = "NotReadYet"
 )
 
-func problem(reason, format string, args ...any) *Problem {
+func newProblem(reason, format string, args ...any) *Problem {
 	return &Problem{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
@@ -90,7 +90,7 @@ func problem(reason, format string, args ...any) *Problem {
 // it, by digest. The same spec and the same answers of the lookups give the same result. The error is a *Problem, or what a lookup
 // failed with.
 func Render(spec resource.NodeSpec, lookups Lookups) (out resource.RenderedSpec, contents map[string][]byte, err error) {
-	b := &builder{lookups: lookups, contents: make(map[string][]byte)}
+	b := &specBuilder{lookups: lookups, contents: make(map[string][]byte)}
 	files := b.newTree()
 	for _, item := range spec.Config {
 		if err := b.item(files, item); err != nil {
@@ -100,7 +100,7 @@ func Render(spec resource.NodeSpec, lookups Lookups) (out resource.RenderedSpec,
 	if len(b.unresolved) > 0 {
 		return out, nil, b.unresolvedProblem()
 	}
-	if err := checkPolicy(spec.UpdatePolicy); err != nil {
+	if err := checkUpdatePolicy(spec.UpdatePolicy); err != nil {
 		return out, nil, err
 	}
 	out = resource.RenderedSpec{
@@ -115,7 +115,7 @@ func Render(spec resource.NodeSpec, lookups Lookups) (out resource.RenderedSpec,
 	if p := spec.UpdatePolicy; p != nil && p.UpdateSchedule != nil { // nobody else pulls them by themselves
 		for i, a := range spec.Applications {
 			at := slices.IndexFunc(out.Applications, func(r resource.RenderedApplication) bool { return r.Name == a.Name })
-			out.Applications[at].Images = images.Of(spec.Applications[i : i+1])
+			out.Applications[at].Images = images.ListImages(spec.Applications[i : i+1])
 		}
 	}
 	raw, err := json.Marshal(out)
@@ -123,13 +123,13 @@ func Render(spec resource.NodeSpec, lookups Lookups) (out resource.RenderedSpec,
 		return out, nil, err
 	}
 	if len(raw) > MaxManifest {
-		return out, nil, problem(ReasonTooLarge, "the rendered spec has %d bytes without the contents that travel apart; at most %d are sent to a node", len(raw), MaxManifest)
+		return out, nil, newProblem(ReasonTooLarge, "the rendered spec has %d bytes without the contents that travel apart; at most %d are sent to a node", len(raw), MaxManifest)
 	}
 	return out, b.contents, nil
 }
 
-// checkPolicy reads the schedules of a policy as the node's agent does.
-func checkPolicy(p *resource.UpdatePolicy) error {
+// checkUpdatePolicy reads the schedules of a policy as the node's agent does.
+func checkUpdatePolicy(p *resource.UpdatePolicy) error {
 	if p == nil {
 		return nil
 	}
@@ -138,7 +138,7 @@ func checkPolicy(p *resource.UpdatePolicy) error {
 			continue
 		}
 		if _, err := schedule.Parse(*s, ""); err != nil {
-			return problem(ReasonInvalid, "spec.updatePolicy.%s: %v", field, err)
+			return newProblem(ReasonInvalid, "spec.updatePolicy.%s: %v", field, err)
 		}
 	}
 	return nil
@@ -161,7 +161,7 @@ func AddBrokers(out *resource.RenderedSpec, contents map[string][]byte, brokers 
 			leftOut[b.Name] = "the spec of the node has an application of this name"
 			continue
 		}
-		one := &builder{contents: make(map[string][]byte), size: of}
+		one := &specBuilder{contents: make(map[string][]byte), size: of}
 		rendered, err := one.applications([]resource.Application{b})
 		if p := (*Problem)(nil); errors.As(err, &p) {
 			leftOut[b.Name] = p.Message
@@ -186,8 +186,8 @@ func AddBrokers(out *resource.RenderedSpec, contents map[string][]byte, brokers 
 	return leftOut, nil
 }
 
-// References are the objects that a spec refers to and that are looked up: ConfigMaps and Secrets.
-func References(spec resource.NodeSpec) (list []store.Key) {
+// LookedUpKeys are the objects that a spec refers to and that are looked up: ConfigMaps and Secrets.
+func LookedUpKeys(spec resource.NodeSpec) (list []store.Key) {
 	for _, item := range spec.Config {
 		if c := item.ConfigMapRef; c != nil && !item.IsFrozen() {
 			list = append(list, store.Key{Kind: resource.KindConfigMap, Namespace: cmp.Or(c.Namespace, resource.DefaultNamespace), Name: c.Name})
@@ -200,15 +200,15 @@ func References(spec resource.NodeSpec) (list []store.Key) {
 	return slices.Compact(list)
 }
 
-// builder collects what a spec comes to.
-type builder struct {
+// specBuilder collects what a spec comes to.
+type specBuilder struct {
 	lookups    Lookups
 	contents   map[string][]byte
 	size       int        // of all contents
 	unresolved []*Problem // all of them are named, not only the first
 }
 
-func (b *builder) item(t *tree, item resource.ConfigItem) error {
+func (b *specBuilder) item(t *fileTree, item resource.ConfigItem) error {
 	by := "spec.config[" + item.Name + "]"
 	switch {
 	case item.ConfigType == resource.ConfigInline:
@@ -222,10 +222,10 @@ func (b *builder) item(t *tree, item resource.ConfigItem) error {
 	case item.GitRef != nil && isCommit(item.GitRef.TargetRevision), item.OCIRef != nil && strings.Contains(item.OCIRef.Image, "@"):
 		return nil // it is resolved, and has no files
 	case item.GitRef != nil, item.HTTPRef != nil, item.OCIRef != nil:
-		b.unresolved = append(b.unresolved, problem(ReasonNotRead, "%s has not been read", by))
+		b.unresolved = append(b.unresolved, newProblem(ReasonNotRead, "%s has not been read", by))
 		return nil
 	}
-	return problem(ReasonInvalid, "%s has the configType %.40q without its content", by, item.ConfigType)
+	return newProblem(ReasonInvalid, "%s has the configType %.40q without its content", by, item.ConfigType)
 }
 
 func isCommit(revision string) bool {
@@ -234,7 +234,7 @@ func isCommit(revision string) bool {
 }
 
 // unresolvedProblem is one problem made of all references that can't be resolved.
-func (b *builder) unresolvedProblem() error {
+func (b *specBuilder) unresolvedProblem() error {
 	var texts []string
 	for _, p := range b.unresolved {
 		texts = append(texts, p.Message)
@@ -242,17 +242,17 @@ func (b *builder) unresolvedProblem() error {
 	return &Problem{Reason: b.unresolved[0].Reason, Message: strings.Join(texts, "; "), Unresolved: true}
 }
 
-func (b *builder) files(t *tree, by string, files []resource.InlineFile) error {
+func (b *specBuilder) files(t *fileTree, by string, files []resource.InlineFile) error {
 	for i, f := range files {
 		data, err := f.Bytes()
 		if err != nil {
-			return problem(ReasonInvalid, "%s: the content of %s is not base64: %v", by, f.Path, err)
+			return newProblem(ReasonInvalid, "%s: the content of %s is not base64: %v", by, f.Path, err)
 		}
 		mode := 0o644
 		if f.Mode != nil {
 			mode = *f.Mode
 		}
-		file := resource.RenderedFile{Path: f.Path, Mode: octal(mode), User: f.User, Group: f.Group}
+		file := resource.RenderedFile{Path: f.Path, Mode: formatMode(mode), User: f.User, Group: f.Group}
 		if f.Digest != "" { // a blob that somebody has put
 			if err := b.checkSize(f, fmt.Sprintf("%s.files[%d].size", by, i)); err != nil {
 				return err
@@ -269,18 +269,18 @@ func (b *builder) files(t *tree, by string, files []resource.InlineFile) error {
 	return nil
 }
 
-func (b *builder) configMap(t *tree, by string, ref resource.ConfigMapMount) error {
+func (b *specBuilder) configMap(t *fileTree, by string, ref resource.ConfigMapMount) error {
 	namespace := cmp.Or(ref.Namespace, resource.DefaultNamespace)
 	values, err := b.lookups.ConfigMap(namespace, ref.Name)
 	if err != nil {
 		return b.missing(by, resource.KindConfigMap, namespace, ref.Name, err)
 	}
 	for _, v := range values {
-		at, err := mounted(by, ref.MountPath, v.Key)
+		at, err := mountedPath(by, ref.MountPath, v.Key)
 		if err != nil {
 			return err
 		}
-		if err := b.addFile(t, by, resource.RenderedFile{Path: at, Mode: octal(0o644)}, v.Data, v.digest); err != nil {
+		if err := b.addFile(t, by, resource.RenderedFile{Path: at, Mode: formatMode(0o644)}, v.Data, v.digest); err != nil {
 			return err
 		}
 	}
@@ -288,28 +288,28 @@ func (b *builder) configMap(t *tree, by string, ref resource.ConfigMapMount) err
 }
 
 // checkSize compares the size that a spec gives for a blob with that of the blob, if the hub has it.
-func (b *builder) checkSize(f resource.InlineFile, field string) error {
+func (b *specBuilder) checkSize(f resource.InlineFile, field string) error {
 	if b.lookups.Blob == nil {
 		return nil
 	}
 	if size, ok := b.lookups.Blob(f.Digest); ok && size != f.Size {
-		return problem(ReasonInvalid, "%s: %d, but the blob %s has %d bytes", field, f.Size, f.Digest, size)
+		return newProblem(ReasonInvalid, "%s: %d, but the blob %s has %d bytes", field, f.Size, f.Digest, size)
 	}
 	return nil
 }
 
-func (b *builder) secret(t *tree, by string, ref resource.SecretMount) error {
+func (b *specBuilder) secret(t *fileTree, by string, ref resource.SecretMount) error {
 	namespace := cmp.Or(ref.Namespace, resource.DefaultNamespace)
 	version, keys, err := b.lookups.Secret(namespace, ref.Name)
 	if err != nil {
 		return b.missing(by, resource.KindSecret, namespace, ref.Name, err)
 	}
 	for _, key := range slices.Sorted(slices.Values(keys)) {
-		at, err := mounted(by, ref.MountPath, key)
+		at, err := mountedPath(by, ref.MountPath, key)
 		if err != nil {
 			return err
 		}
-		f := resource.RenderedFile{Path: at, Type: resource.FileRegular, Mode: octal(0o600)}
+		f := resource.RenderedFile{Path: at, Type: resource.FileRegular, Mode: formatMode(0o600)}
 		f.Secret = &resource.SecretKey{Name: resource.SecretTopic(namespace, ref.Name), Key: key, Version: version}
 		if err := t.add(by, f); err != nil {
 			return err
@@ -319,29 +319,29 @@ func (b *builder) secret(t *tree, by string, ref resource.SecretMount) error {
 }
 
 // missing notes a reference to an object that doesn't exist. Another error ends the rendering.
-func (b *builder) missing(by, kind, namespace, name string, err error) error {
+func (b *specBuilder) missing(by, kind, namespace, name string, err error) error {
 	if !errors.Is(err, resource.NotFound) {
 		return err
 	}
-	b.unresolved = append(b.unresolved, problem(ReasonNotFound, "%s refers to the %s %s/%s, which doesn't exist", by, kind, namespace, name))
+	b.unresolved = append(b.unresolved, newProblem(ReasonNotFound, "%s refers to the %s %s/%s, which doesn't exist", by, kind, namespace, name))
 	return nil
 }
 
-// mounted is the path of a value in a directory.
-func mounted(by, dir, key string) (string, error) {
+// mountedPath is the path of a value in a directory.
+func mountedPath(by, dir, key string) (string, error) {
 	if dir != "/" {
 		dir = strings.TrimSuffix(dir, "/")
 	}
 	if !path.IsAbs(dir) || path.Clean(dir) != dir {
-		return "", problem(ReasonInvalid, "%s: the mountPath %.200q must be absolute, without '..' and '//'", by, dir)
+		return "", newProblem(ReasonInvalid, "%s: the mountPath %.200q must be absolute, without '..' and '//'", by, dir)
 	}
 	if key == "" || key == "." || key == ".." || strings.ContainsRune(key, '/') {
-		return "", problem(ReasonInvalid, "%s: the key %.200q is no name of a file", by, key)
+		return "", newProblem(ReasonInvalid, "%s: the key %.200q is no name of a file", by, key)
 	}
 	return path.Join(dir, key), nil
 }
 
-func (b *builder) applications(list []resource.Application) (out []resource.RenderedApplication, err error) {
+func (b *specBuilder) applications(list []resource.Application) (out []resource.RenderedApplication, err error) {
 	for _, a := range list {
 		t := b.newTree()
 		t.relative = true
@@ -359,19 +359,19 @@ func (b *builder) applications(list []resource.Application) (out []resource.Rend
 }
 
 // addFile adds a regular file with its content, and the digest of that if it is known.
-func (b *builder) addFile(t *tree, by string, f resource.RenderedFile, data []byte, digest string) error {
+func (b *specBuilder) addFile(t *fileTree, by string, f resource.RenderedFile, data []byte, digest string) error {
 	if len(data) > MaxFile {
-		return problem(ReasonTooLarge, "%s: %s has %d bytes; at most %d are rendered", by, f.Path, len(data), MaxFile)
+		return newProblem(ReasonTooLarge, "%s: %s has %d bytes; at most %d are rendered", by, f.Path, len(data), MaxFile)
 	}
 	if b.size += len(data); b.size > MaxContents {
-		return problem(ReasonTooLarge, "%s: with %s the files of the node have %d bytes; at most %d are rendered", by, f.Path, b.size, MaxContents)
+		return newProblem(ReasonTooLarge, "%s: with %s the files of the node have %d bytes; at most %d are rendered", by, f.Path, b.size, MaxContents)
 	}
 	f.Type, f.Content = resource.FileRegular, b.content(data, digest)
 	return t.add(by, f)
 }
 
 // content is short content itself, and the digest of long content.
-func (b *builder) content(data []byte, digest string) resource.Content {
+func (b *specBuilder) content(data []byte, digest string) resource.Content {
 	switch {
 	case len(data) > MaxInline:
 		if digest == "" {
@@ -386,50 +386,50 @@ func (b *builder) content(data []byte, digest string) resource.Content {
 	return resource.Content{Base64: data}
 }
 
-func octal(mode int) string { return fmt.Sprintf("%04o", mode) }
+func formatMode(mode int) string { return fmt.Sprintf("%04o", mode) }
 
-// tree is a set of files that are one below the other, with the item of the spec that each is from.
-type tree struct {
+// fileTree is a set of files that are one below the other, with the item of the spec that each is from.
+type fileTree struct {
 	relative bool // paths are relative to the directory of an application
-	entries  map[string]entry
+	entries  map[string]treeEntry
 }
 
-type entry struct {
+type treeEntry struct {
 	resource.RenderedFile
 	by string
 }
 
-func (*builder) newTree() *tree { return &tree{entries: make(map[string]entry)} }
+func (*specBuilder) newTree() *fileTree { return &fileTree{entries: make(map[string]treeEntry)} }
 
 // add adds an entry. Two items may say the same of a path.
-func (t *tree) add(by string, f resource.RenderedFile) error {
+func (t *fileTree) add(by string, f resource.RenderedFile) error {
 	if why := t.badPath(f.Path); why != "" {
-		return problem(ReasonInvalid, "%s: the path %.200q %s", by, f.Path, why)
+		return newProblem(ReasonInvalid, "%s: the path %.200q %s", by, f.Path, why)
 	}
 	old, taken := t.entries[f.Path]
 	if taken && !reflect.DeepEqual(old.RenderedFile, f) {
 		if old.by == by {
-			return problem(ReasonPathConflict, "%s has %s twice, and not the same", by, f.Path)
+			return newProblem(ReasonPathConflict, "%s has %s twice, and not the same", by, f.Path)
 		}
-		return problem(ReasonPathConflict, "%s and %s both have %s, and not the same", old.by, by, f.Path)
+		return newProblem(ReasonPathConflict, "%s and %s both have %s, and not the same", old.by, by, f.Path)
 	}
 	if !taken {
-		t.entries[f.Path] = entry{f, by}
+		t.entries[f.Path] = treeEntry{f, by}
 	}
 	return nil
 }
 
 // Linux takes no longer paths and names, in bytes.
 const (
-	maxPath = 4095
-	maxName = 255
+	maxPathLength = 4095
+	maxNameLength = 255
 )
 
 // badPath says what is wrong with a path; empty: nothing.
-func (t *tree) badPath(at string) string {
+func (t *fileTree) badPath(at string) string {
 	switch {
-	case len(at) > maxPath:
-		return fmt.Sprintf("has more than %d bytes", maxPath)
+	case len(at) > maxPathLength:
+		return fmt.Sprintf("has more than %d bytes", maxPathLength)
 	case strings.ContainsRune(at, 0):
 		return "has a NUL"
 	case t.relative && (!filepath.IsLocal(at) || path.Clean(at) != at || at == "."):
@@ -438,21 +438,21 @@ func (t *tree) badPath(at string) string {
 		return "must be absolute, without '..', '//' and a '/' at its end"
 	}
 	for name := range strings.SplitSeq(at, "/") {
-		if len(name) > maxName {
-			return fmt.Sprintf("has a name with more than %d bytes", maxName)
+		if len(name) > maxNameLength {
+			return fmt.Sprintf("has a name with more than %d bytes", maxNameLength)
 		}
 	}
 	return ""
 }
 
 // list returns the entries in the order of their paths. No entry is below one that is not a directory.
-func (t *tree) list() ([]resource.RenderedFile, error) {
+func (t *fileTree) list() ([]resource.RenderedFile, error) {
 	out := make([]resource.RenderedFile, 0, len(t.entries))
 	for _, at := range slices.Sorted(maps.Keys(t.entries)) {
 		e := t.entries[at]
 		for dir := path.Dir(at); dir != "/" && dir != "."; dir = path.Dir(dir) {
 			if above, there := t.entries[dir]; there && above.Type != resource.FileDirectory {
-				return nil, problem(ReasonPathConflict, "%s has %s, which is below %s: %s has that as a %s", e.by, at, dir, above.by, above.Type)
+				return nil, newProblem(ReasonPathConflict, "%s has %s, which is below %s: %s has that as a %s", e.by, at, dir, above.by, above.Type)
 			}
 		}
 		out = append(out, e.RenderedFile)
@@ -463,8 +463,8 @@ func (t *tree) list() ([]resource.RenderedFile, error) {
 	return out, nil
 }
 
-// Same reports whether two rendered specs differ in their versions at most.
-func Same(a, b resource.RenderedSpec) bool {
+// SameContent reports whether two rendered specs differ in their versions at most.
+func SameContent(a, b resource.RenderedSpec) bool {
 	a.RenderedVersion, b.RenderedVersion = "", ""
 	one, err1 := json.Marshal(a)
 	two, err2 := json.Marshal(b)

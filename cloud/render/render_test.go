@@ -21,9 +21,9 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// lookups resolve two ConfigMaps and a Secret, and nothing else.
-var lookups = render.Lookups{
-	ConfigMap: func(namespace, name string) (_ []render.Value, err error) {
+// testLookups resolve two ConfigMaps and a Secret, and nothing else.
+var testLookups = render.Lookups{
+	ConfigMap: func(namespace, name string) (_ []render.ConfigMapValue, err error) {
 		var m resource.ConfigMap
 		switch namespace + "/" + name {
 		case "default/motd":
@@ -33,7 +33,7 @@ var lookups = render.Lookups{
 		default:
 			err = resource.Errorf(resource.NotFound, "", "not found")
 		}
-		return render.Values(m), err
+		return render.ConfigMapValues(m), err
 	},
 	Secret: func(namespace, name string) (string, []string, error) {
 		if namespace != "default" || name != "wifi" {
@@ -43,17 +43,19 @@ var lookups = render.Lookups{
 	},
 }
 
-func inline(name, ignition string) resource.ConfigItem {
+func inlineConfig(name, ignition string) resource.ConfigItem {
 	return resource.ConfigItem{Name: name, ConfigType: resource.ConfigInline, Inline: json.RawMessage(ignition)}
 }
 
-func storage(text string) string { return `{"ignition":{"version":"3.4.0"},"storage":{` + text + `}}` }
+func ignitionStorage(text string) string {
+	return `{"ignition":{"version":"3.4.0"},"storage":{` + text + `}}`
+}
 
 func fileList(name string, files ...resource.InlineFile) resource.ConfigItem {
 	return resource.ConfigItem{Name: name, ConfigType: resource.ConfigFiles, Files: files}
 }
 
-func gzipped(data []byte) string {
+func gzipBase64(data []byte) string {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
 	_, _ = w.Write(data)
@@ -72,25 +74,25 @@ func TestFiles(t *testing.T) {
 		want string // RenderedFile, in JSON
 	}{
 		"the file of the document": {
-			inline("rendered-config", storage(`"files":[{"contents":{"source":"data:,This%20system%20is%20managed%20by%20flightctl.%0A"},"mode":422,"overwrite":true,"path":"/etc/motd"}]`)),
+			inlineConfig("rendered-config", ignitionStorage(`"files":[{"contents":{"source":"data:,This%20system%20is%20managed%20by%20flightctl.%0A"},"mode":422,"overwrite":true,"path":"/etc/motd"}]`)),
 			`{"path":"/etc/motd","type":"file","mode":"0646","text":"This system is managed by flightctl.\n"}`,
 		},
-		"base64":                      {inline("c", storage(`"files":[{"path":"/a","overwrite":true,"contents":{"source":"data:text/plain;charset=utf-8;base64,aGVsbG8K"}}]`)), `{"path":"/a","type":"file","mode":"0644","text":"hello\n"}`},
-		"base64, percent-encoded":     {inline("c", storage(`"files":[{"path":"/a","overwrite":true,"contents":{"source":"data:;base64,aGVsbG8%3D"}}]`)), `{"path":"/a","type":"file","mode":"0644","text":"hello"}`},
-		"a plus sign is no space":     {inline("c", storage(`"files":[{"path":"/a","overwrite":true,"contents":{"source":"data:,1+1"}}]`)), `{"path":"/a","type":"file","mode":"0644","text":"1+1"}`},
-		"gzip and its hash":           {inline("c", storage(`"files":[{"path":"/a","overwrite":true,"contents":{"compression":"gzip","source":"data:;base64,`+gzipped([]byte("hello\n"))+`","verification":{"hash":"sha256-`+hash+`"}}}]`)), `{"path":"/a","type":"file","mode":"0644","text":"hello\n"}`},
-		"no UTF-8":                    {inline("c", storage(`"files":[{"path":"/a","overwrite":true,"contents":{"source":"data:;base64,/w=="}}]`)), `{"path":"/a","type":"file","mode":"0644","base64":"/w=="}`},
-		"long content":                {inline("c", storage(`"files":[{"path":"/a","overwrite":true,"contents":{"source":"data:,`+long+`"}}]`)), `{"path":"/a","type":"file","mode":"0644","digest":"` + digest + `","size":2000}`},
-		"owner by id and by name":     {inline("c", storage(`"files":[{"path":"/a","overwrite":true,"user":{"id":1000},"group":{"name":"wheel"},"mode":2541}]`)), `{"path":"/a","type":"file","mode":"4755","user":"1000","group":"wheel"}`},
-		"overwrite false keeps":       {inline("c", storage(`"files":[{"path":"/a","overwrite":false,"contents":{"source":"data:,x"}}]`)), `{"path":"/a","type":"file","mode":"0644","keep":true,"text":"x"}`},
-		"no source keeps":             {inline("c", storage(`"files":[{"path":"/a"}]`)), `{"path":"/a","type":"file","mode":"0644","keep":true}`},
-		"no overwrite writes":         {inline("c", storage(`"files":[{"path":"/a","contents":{"source":"data:,x"}}]`)), `{"path":"/a","type":"file","mode":"0644","text":"x"}`},
-		"a directory":                 {inline("c", storage(`"directories":[{"path":"/srv/www","mode":448}]`)), `{"path":"/srv/www","type":"directory","mode":"0700"}`},
-		"a link":                      {inline("c", storage(`"links":[{"path":"/etc/localtime","target":"../usr/share/zoneinfo/UTC"}]`)), `{"path":"/etc/localtime","type":"link","target":"../usr/share/zoneinfo/UTC"}`},
-		"an earlier version":          {inline("c", `{"ignition":{"version":"3.0.0"},"passwd":{},"storage":{"disks":[],"directories":[{"path":"/d"}]}}`), `{"path":"/d","type":"directory","mode":"0755"}`},
-		"a unit":                      {inline("c", `{"ignition":{"version":"3.4.0"},"systemd":{"units":[{"name":"a.service","contents":"[Service]\n"}]}}`), `{"path":"/etc/systemd/system/a.service","type":"file","mode":"0644","text":"[Service]\n"}`},
-		"a drop-in":                   {inline("c", `{"ignition":{"version":"3.4.0"},"systemd":{"units":[{"name":"sshd.service","dropins":[{"name":"10-a.conf","contents":"[Service]\n"}]}]}}`), `{"path":"/etc/systemd/system/sshd.service.d/10-a.conf","type":"file","mode":"0644","text":"[Service]\n"}`},
-		"a masked unit":               {inline("c", `{"ignition":{"version":"3.4.0"},"systemd":{"units":[{"name":"a@b.timer","mask":true}]}}`), `{"path":"/etc/systemd/system/a@b.timer","type":"link","target":"/dev/null"}`},
+		"base64":                      {inlineConfig("c", ignitionStorage(`"files":[{"path":"/a","overwrite":true,"contents":{"source":"data:text/plain;charset=utf-8;base64,aGVsbG8K"}}]`)), `{"path":"/a","type":"file","mode":"0644","text":"hello\n"}`},
+		"base64, percent-encoded":     {inlineConfig("c", ignitionStorage(`"files":[{"path":"/a","overwrite":true,"contents":{"source":"data:;base64,aGVsbG8%3D"}}]`)), `{"path":"/a","type":"file","mode":"0644","text":"hello"}`},
+		"a plus sign is no space":     {inlineConfig("c", ignitionStorage(`"files":[{"path":"/a","overwrite":true,"contents":{"source":"data:,1+1"}}]`)), `{"path":"/a","type":"file","mode":"0644","text":"1+1"}`},
+		"gzip and its hash":           {inlineConfig("c", ignitionStorage(`"files":[{"path":"/a","overwrite":true,"contents":{"compression":"gzip","source":"data:;base64,`+gzipBase64([]byte("hello\n"))+`","verification":{"hash":"sha256-`+hash+`"}}}]`)), `{"path":"/a","type":"file","mode":"0644","text":"hello\n"}`},
+		"no UTF-8":                    {inlineConfig("c", ignitionStorage(`"files":[{"path":"/a","overwrite":true,"contents":{"source":"data:;base64,/w=="}}]`)), `{"path":"/a","type":"file","mode":"0644","base64":"/w=="}`},
+		"long content":                {inlineConfig("c", ignitionStorage(`"files":[{"path":"/a","overwrite":true,"contents":{"source":"data:,`+long+`"}}]`)), `{"path":"/a","type":"file","mode":"0644","digest":"` + digest + `","size":2000}`},
+		"owner by id and by name":     {inlineConfig("c", ignitionStorage(`"files":[{"path":"/a","overwrite":true,"user":{"id":1000},"group":{"name":"wheel"},"mode":2541}]`)), `{"path":"/a","type":"file","mode":"4755","user":"1000","group":"wheel"}`},
+		"overwrite false keeps":       {inlineConfig("c", ignitionStorage(`"files":[{"path":"/a","overwrite":false,"contents":{"source":"data:,x"}}]`)), `{"path":"/a","type":"file","mode":"0644","keep":true,"text":"x"}`},
+		"no source keeps":             {inlineConfig("c", ignitionStorage(`"files":[{"path":"/a"}]`)), `{"path":"/a","type":"file","mode":"0644","keep":true}`},
+		"no overwrite writes":         {inlineConfig("c", ignitionStorage(`"files":[{"path":"/a","contents":{"source":"data:,x"}}]`)), `{"path":"/a","type":"file","mode":"0644","text":"x"}`},
+		"a directory":                 {inlineConfig("c", ignitionStorage(`"directories":[{"path":"/srv/www","mode":448}]`)), `{"path":"/srv/www","type":"directory","mode":"0700"}`},
+		"a link":                      {inlineConfig("c", ignitionStorage(`"links":[{"path":"/etc/localtime","target":"../usr/share/zoneinfo/UTC"}]`)), `{"path":"/etc/localtime","type":"link","target":"../usr/share/zoneinfo/UTC"}`},
+		"an earlier version":          {inlineConfig("c", `{"ignition":{"version":"3.0.0"},"passwd":{},"storage":{"disks":[],"directories":[{"path":"/d"}]}}`), `{"path":"/d","type":"directory","mode":"0755"}`},
+		"a unit":                      {inlineConfig("c", `{"ignition":{"version":"3.4.0"},"systemd":{"units":[{"name":"a.service","contents":"[Service]\n"}]}}`), `{"path":"/etc/systemd/system/a.service","type":"file","mode":"0644","text":"[Service]\n"}`},
+		"a drop-in":                   {inlineConfig("c", `{"ignition":{"version":"3.4.0"},"systemd":{"units":[{"name":"sshd.service","dropins":[{"name":"10-a.conf","contents":"[Service]\n"}]}]}}`), `{"path":"/etc/systemd/system/sshd.service.d/10-a.conf","type":"file","mode":"0644","text":"[Service]\n"}`},
+		"a masked unit":               {inlineConfig("c", `{"ignition":{"version":"3.4.0"},"systemd":{"units":[{"name":"a@b.timer","mask":true}]}}`), `{"path":"/etc/systemd/system/a@b.timer","type":"link","target":"/dev/null"}`},
 		"a file of a list":            {fileList("l", resource.InlineFile{Path: "/a", Content: "aGk=", ContentEncoding: "base64", Mode: &mode, User: "app", Group: "7"}), `{"path":"/a","type":"file","mode":"0600","user":"app","group":"7","text":"hi"}`},
 		"an empty file":               {fileList("l", resource.InlineFile{Path: "/a/b.c"}), `{"path":"/a/b.c","type":"file","mode":"0644"}`},
 		"a Secret below the root":     {resource.ConfigItem{Name: "s", ConfigType: resource.ConfigSecret, SecretRef: &resource.SecretMount{Name: "wifi", MountPath: "/"}}, `{"path":"/psk","type":"file","mode":"0600","secret":{"name":"default.wifi","key":"psk","version":"77"}}`},
@@ -101,7 +103,7 @@ func TestFiles(t *testing.T) {
 		"an enabled unit's other way": {enabledUnit, `{"path":"/etc/systemd/system/graphical.target.requires/a.service","type":"link","target":"/etc/systemd/system/a.service"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, contents, err := render.Render(resource.NodeSpec{Config: []resource.ConfigItem{c.item}}, lookups)
+			out, contents, err := render.Render(resource.NodeSpec{Config: []resource.ConfigItem{c.item}}, testLookups)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -121,7 +123,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-var enabledUnit = inline("u", `{"ignition":{"version":"3.4.0"},"systemd":{"units":[{"name":"a.service","enabled":true,`+
+var enabledUnit = inlineConfig("u", `{"ignition":{"version":"3.4.0"},"systemd":{"units":[{"name":"a.service","enabled":true,`+
 	`"contents":"[Service]\nExecStart=/bin/true\n\n[Install]\n# a comment = x\nWantedBy=multi-user.target \\\n  timers.target\nRequiredBy = graphical.target\nAlias=b.service\n"}]}}`)
 
 // TestProblems: what can't be rendered, with the reason and the words that the message must have.
@@ -134,9 +136,9 @@ func TestProblems(t *testing.T) {
 	for i := range 5000 {
 		names = append(names, resource.InlineFile{Path: fmt.Sprintf("/%0200d", i)})
 	}
-	bomb := gzipped(make([]byte, render.MaxFile+1))
+	bomb := gzipBase64(make([]byte, render.MaxFile+1))
 	unit := func(text string) resource.ConfigItem {
-		return inline("u", `{"ignition":{"version":"3.4.0"},"systemd":{"units":[`+text+`]}}`)
+		return inlineConfig("u", `{"ignition":{"version":"3.4.0"},"systemd":{"units":[`+text+`]}}`)
 	}
 	for name, c := range map[string]struct {
 		items  []resource.ConfigItem
@@ -148,38 +150,38 @@ func TestProblems(t *testing.T) {
 			render.ReasonPathConflict,
 			[]string{"spec.config[one]", "spec.config[two]", "/a"},
 		},
-		"one item, one path":  {[]resource.ConfigItem{inline("one", storage(`"files":[{"path":"/a"},{"path":"/a","mode":0}]`))}, render.ReasonPathConflict, []string{"spec.config[one]", "/a twice"}},
+		"one item, one path":  {[]resource.ConfigItem{inlineConfig("one", ignitionStorage(`"files":[{"path":"/a"},{"path":"/a","mode":0}]`))}, render.ReasonPathConflict, []string{"spec.config[one]", "/a twice"}},
 		"below a file":        {[]resource.ConfigItem{fileList("one", resource.InlineFile{Path: "/a/b/c"}), fileList("two", resource.InlineFile{Path: "/a"})}, render.ReasonPathConflict, []string{"spec.config[one]", "spec.config[two]", "/a/b/c", "below /a"}},
-		"below a link":        {[]resource.ConfigItem{inline("one", storage(`"links":[{"path":"/a","target":"/b"}],"files":[{"path":"/a/b"}]`))}, render.ReasonPathConflict, []string{"below /a", "link"}},
-		"a relative path":     {[]resource.ConfigItem{inline("i", storage(`"files":[{"path":"etc/motd"}]`))}, render.ReasonInvalid, []string{"spec.config[i]", `"etc/motd"`, "absolute"}},
-		"a path with ..":      {[]resource.ConfigItem{inline("i", storage(`"files":[{"path":"/etc/../root/x"}]`))}, render.ReasonInvalid, []string{"'..'"}},
-		"the root":            {[]resource.ConfigItem{inline("i", storage(`"directories":[{"path":"/"}]`))}, render.ReasonInvalid, []string{"absolute"}},
-		"a NUL":               {[]resource.ConfigItem{inline("i", storage(`"files":[{"path":"/a\u0000b"}]`))}, render.ReasonInvalid, []string{"NUL"}},
+		"below a link":        {[]resource.ConfigItem{inlineConfig("one", ignitionStorage(`"links":[{"path":"/a","target":"/b"}],"files":[{"path":"/a/b"}]`))}, render.ReasonPathConflict, []string{"below /a", "link"}},
+		"a relative path":     {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"files":[{"path":"etc/motd"}]`))}, render.ReasonInvalid, []string{"spec.config[i]", `"etc/motd"`, "absolute"}},
+		"a path with ..":      {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"files":[{"path":"/etc/../root/x"}]`))}, render.ReasonInvalid, []string{"'..'"}},
+		"the root":            {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"directories":[{"path":"/"}]`))}, render.ReasonInvalid, []string{"absolute"}},
+		"a NUL":               {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"files":[{"path":"/a\u0000b"}]`))}, render.ReasonInvalid, []string{"NUL"}},
 		"a long name":         {[]resource.ConfigItem{fileList("i", resource.InlineFile{Path: "/" + strings.Repeat("n", 256)})}, render.ReasonInvalid, []string{"255 bytes"}},
 		"a long path":         {[]resource.ConfigItem{fileList("i", resource.InlineFile{Path: strings.Repeat("/n", 3000)})}, render.ReasonInvalid, []string{"4095 bytes"}},
-		"no Ignition":         {[]resource.ConfigItem{inline("i", `[]`)}, render.ReasonInvalid, []string{"spec.config[i].inline"}},
-		"an unknown field":    {[]resource.ConfigItem{inline("i", storage(`"filez":[]`))}, render.ReasonInvalid, []string{"filez"}},
-		"no version":          {[]resource.ConfigItem{inline("i", `{"storage":{}}`)}, render.ReasonInvalid, []string{"ignition.version", "3.4.0"}},
-		"a later version":     {[]resource.ConfigItem{inline("i", `{"ignition":{"version":"3.5.0"}}`)}, render.ReasonInvalid, []string{`"3.5.0"`}},
-		"users":               {[]resource.ConfigItem{inline("i", `{"ignition":{"version":"3.4.0"},"passwd":{"users":[{"name":"core"}]}}`)}, render.ReasonNotSupported, []string{"passwd", "storage.files"}},
-		"disks":               {[]resource.ConfigItem{inline("i", storage(`"disks":[{"device":"/dev/sda"}]`))}, render.ReasonNotSupported, []string{"storage.disks"}},
-		"LUKS":                {[]resource.ConfigItem{inline("i", storage(`"luks":[{"name":"x"}]`))}, render.ReasonNotSupported, []string{"storage.luks"}},
-		"append":              {[]resource.ConfigItem{inline("i", storage(`"files":[{"path":"/a","append":[{"source":"data:,x"}]}]`))}, render.ReasonNotSupported, []string{"append", "whole content"}},
-		"HTTP":                {[]resource.ConfigItem{inline("i", storage(`"files":[{"path":"/a","contents":{"source":"https://example.com/x"}}]`))}, render.ReasonNotSupported, []string{`"https"`, "data: URLs"}},
-		"bzip2":               {[]resource.ConfigItem{inline("i", storage(`"files":[{"path":"/a","contents":{"compression":"bzip2","source":"data:,x"}}]`))}, render.ReasonNotSupported, []string{"bzip2", "gzip"}},
-		"no gzip":             {[]resource.ConfigItem{inline("i", storage(`"files":[{"path":"/a","contents":{"compression":"gzip","source":"data:,x"}}]`))}, render.ReasonInvalid, []string{"/a", "not gzip"}},
-		"a bomb":              {[]resource.ConfigItem{inline("i", storage(`"files":[{"path":"/a","contents":{"compression":"gzip","source":"data:;base64,`+bomb+`"}}]`))}, render.ReasonTooLarge, []string{"/a", fmt.Sprint(render.MaxFile)}},
-		"another hash":        {[]resource.ConfigItem{inline("i", storage(`"files":[{"path":"/a","contents":{"source":"data:,x","verification":{"hash":"sha512-00"}}}]`))}, render.ReasonInvalid, []string{"/a", "hash sha512-00"}},
-		"an unknown hash":     {[]resource.ConfigItem{inline("i", storage(`"files":[{"path":"/a","contents":{"source":"data:,x","verification":{"hash":"md5-00"}}}]`))}, render.ReasonInvalid, []string{"md5"}},
-		"bad base64":          {[]resource.ConfigItem{inline("i", storage(`"files":[{"path":"/a","contents":{"source":"data:;base64,!"}}]`))}, render.ReasonInvalid, []string{"base64"}},
-		"no comma":            {[]resource.ConfigItem{inline("i", storage(`"files":[{"path":"/a","contents":{"source":"data:x"}}]`))}, render.ReasonInvalid, []string{"comma"}},
-		"bad percent":         {[]resource.ConfigItem{inline("i", storage(`"files":[{"path":"/a","contents":{"source":"data:,%zz"}}]`))}, render.ReasonInvalid, []string{"decoded"}},
-		"a mode":              {[]resource.ConfigItem{inline("i", storage(`"files":[{"path":"/a","mode":4096}]`))}, render.ReasonInvalid, []string{"4096", "4095"}},
-		"id and name":         {[]resource.ConfigItem{inline("i", storage(`"files":[{"path":"/a","user":{"id":0,"name":"root"}}]`))}, render.ReasonInvalid, []string{"user of /a"}},
-		"id below 0":          {[]resource.ConfigItem{inline("i", storage(`"files":[{"path":"/a","group":{"id":-1}}]`))}, render.ReasonInvalid, []string{"group of /a", "-1"}},
-		"a hard link":         {[]resource.ConfigItem{inline("i", storage(`"links":[{"path":"/a","target":"/b","hard":true}]`))}, render.ReasonNotSupported, []string{"hard link"}},
-		"a link to nothing":   {[]resource.ConfigItem{inline("i", storage(`"links":[{"path":"/a"}]`))}, render.ReasonInvalid, []string{"target"}},
-		"directory overwrite": {[]resource.ConfigItem{inline("i", storage(`"directories":[{"path":"/a","overwrite":true}]`))}, render.ReasonNotSupported, []string{"overwrite", "/a"}},
+		"no Ignition":         {[]resource.ConfigItem{inlineConfig("i", `[]`)}, render.ReasonInvalid, []string{"spec.config[i].inline"}},
+		"an unknown field":    {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"filez":[]`))}, render.ReasonInvalid, []string{"filez"}},
+		"no version":          {[]resource.ConfigItem{inlineConfig("i", `{"storage":{}}`)}, render.ReasonInvalid, []string{"ignition.version", "3.4.0"}},
+		"a later version":     {[]resource.ConfigItem{inlineConfig("i", `{"ignition":{"version":"3.5.0"}}`)}, render.ReasonInvalid, []string{`"3.5.0"`}},
+		"users":               {[]resource.ConfigItem{inlineConfig("i", `{"ignition":{"version":"3.4.0"},"passwd":{"users":[{"name":"core"}]}}`)}, render.ReasonNotSupported, []string{"passwd", "storage.files"}},
+		"disks":               {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"disks":[{"device":"/dev/sda"}]`))}, render.ReasonNotSupported, []string{"storage.disks"}},
+		"LUKS":                {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"luks":[{"name":"x"}]`))}, render.ReasonNotSupported, []string{"storage.luks"}},
+		"append":              {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"files":[{"path":"/a","append":[{"source":"data:,x"}]}]`))}, render.ReasonNotSupported, []string{"append", "whole content"}},
+		"HTTP":                {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"files":[{"path":"/a","contents":{"source":"https://example.com/x"}}]`))}, render.ReasonNotSupported, []string{`"https"`, "data: URLs"}},
+		"bzip2":               {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"files":[{"path":"/a","contents":{"compression":"bzip2","source":"data:,x"}}]`))}, render.ReasonNotSupported, []string{"bzip2", "gzip"}},
+		"no gzip":             {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"files":[{"path":"/a","contents":{"compression":"gzip","source":"data:,x"}}]`))}, render.ReasonInvalid, []string{"/a", "not gzip"}},
+		"a bomb":              {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"files":[{"path":"/a","contents":{"compression":"gzip","source":"data:;base64,`+bomb+`"}}]`))}, render.ReasonTooLarge, []string{"/a", fmt.Sprint(render.MaxFile)}},
+		"another hash":        {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"files":[{"path":"/a","contents":{"source":"data:,x","verification":{"hash":"sha512-00"}}}]`))}, render.ReasonInvalid, []string{"/a", "hash sha512-00"}},
+		"an unknown hash":     {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"files":[{"path":"/a","contents":{"source":"data:,x","verification":{"hash":"md5-00"}}}]`))}, render.ReasonInvalid, []string{"md5"}},
+		"bad base64":          {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"files":[{"path":"/a","contents":{"source":"data:;base64,!"}}]`))}, render.ReasonInvalid, []string{"base64"}},
+		"no comma":            {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"files":[{"path":"/a","contents":{"source":"data:x"}}]`))}, render.ReasonInvalid, []string{"comma"}},
+		"bad percent":         {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"files":[{"path":"/a","contents":{"source":"data:,%zz"}}]`))}, render.ReasonInvalid, []string{"decoded"}},
+		"a mode":              {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"files":[{"path":"/a","mode":4096}]`))}, render.ReasonInvalid, []string{"4096", "4095"}},
+		"id and name":         {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"files":[{"path":"/a","user":{"id":0,"name":"root"}}]`))}, render.ReasonInvalid, []string{"user of /a"}},
+		"id below 0":          {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"files":[{"path":"/a","group":{"id":-1}}]`))}, render.ReasonInvalid, []string{"group of /a", "-1"}},
+		"a hard link":         {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"links":[{"path":"/a","target":"/b","hard":true}]`))}, render.ReasonNotSupported, []string{"hard link"}},
+		"a link to nothing":   {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"links":[{"path":"/a"}]`))}, render.ReasonInvalid, []string{"target"}},
+		"directory overwrite": {[]resource.ConfigItem{inlineConfig("i", ignitionStorage(`"directories":[{"path":"/a","overwrite":true}]`))}, render.ReasonNotSupported, []string{"overwrite", "/a"}},
 		"a unit's name":       {[]resource.ConfigItem{unit(`{"name":"../x.service"}`)}, render.ReasonInvalid, []string{"name of a unit"}},
 		"a drop-in's name":    {[]resource.ConfigItem{unit(`{"name":"x.service","dropins":[{"name":"../../x.conf"}]}`)}, render.ReasonInvalid, []string{"drop-in"}},
 		"a foreign unit":      {[]resource.ConfigItem{unit(`{"name":"sshd.service","enabled":true}`)}, render.ReasonNotSupported, []string{"enabled", "[Install]"}},
@@ -210,7 +212,7 @@ func TestProblems(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			out, contents, err := render.Render(resource.NodeSpec{Config: c.items}, lookups)
+			out, contents, err := render.Render(resource.NodeSpec{Config: c.items}, testLookups)
 			var p *render.Problem
 			if !errors.As(err, &p) {
 				t.Fatalf("%v is no problem; rendered %d files", err, len(out.Files))
@@ -236,7 +238,7 @@ func TestProblems(t *testing.T) {
 // TestLookupFails: an error that is not NotFound is no condition, but tried again.
 func TestLookupFails(t *testing.T) {
 	broken := errors.New("the store is closed")
-	failing := render.Lookups{ConfigMap: func(string, string) ([]render.Value, error) { return nil, broken }}
+	failing := render.Lookups{ConfigMap: func(string, string) ([]render.ConfigMapValue, error) { return nil, broken }}
 	item := resource.ConfigItem{Name: "m", ConfigType: resource.ConfigMapRef, ConfigMapRef: &resource.ConfigMapMount{Name: "m", MountPath: "/m"}}
 	_, _, err := render.Render(resource.NodeSpec{Config: []resource.ConfigItem{item}}, failing)
 	var p *render.Problem
@@ -297,13 +299,13 @@ func TestOrderOfItems(t *testing.T) {
 			}
 			items = append(items, fileList(fmt.Sprint("i", i), files...))
 		}
-		one, contents, err := render.Render(resource.NodeSpec{Config: items}, lookups)
+		one, contents, err := render.Render(resource.NodeSpec{Config: items}, testLookups)
 		if err != nil {
 			t.Fatal(seed, err)
 		}
 		r.Shuffle(len(items), func(i, j int) { items[i], items[j] = items[j], items[i] })
-		two, _, err := render.Render(resource.NodeSpec{Config: items}, lookups)
-		if err != nil || !render.Same(one, two) {
+		two, _, err := render.Render(resource.NodeSpec{Config: items}, testLookups)
+		if err != nil || !render.SameContent(one, two) {
 			t.Fatalf("seed %d: another order gives another result: %v", seed, err)
 		}
 		checkSound(t, one, contents)
@@ -378,7 +380,7 @@ func FuzzRender(f *testing.F) {
 		}
 		f.Add(raw)
 	}
-	add(inline("c", storage(`"files":[{"path":"/a","contents":{"compression":"gzip","source":"data:;base64,`+gzipped([]byte("x"))+`"}}],"links":[{"path":"/b","target":"/a"}],"directories":[{"path":"/c"}]`)), enabledUnit)
+	add(inlineConfig("c", ignitionStorage(`"files":[{"path":"/a","contents":{"compression":"gzip","source":"data:;base64,`+gzipBase64([]byte("x"))+`"}}],"links":[{"path":"/b","target":"/a"}],"directories":[{"path":"/c"}]`)), enabledUnit)
 	add(fileList("l", resource.InlineFile{Path: "/a", Content: "x"}), resource.ConfigItem{Name: "s", ConfigType: resource.ConfigSecret, SecretRef: &resource.SecretMount{Name: "wifi", MountPath: "/s"}})
 	f.Add([]byte(`{"applications":[{"name":"a","files":[{"path":"x/y"},{"path":"x"}]}],"config":[{"configType":"ConfigMapProviderSpec","configMapRef":{"name":"motd"}}]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -386,9 +388,9 @@ func FuzzRender(f *testing.F) {
 		if json.Unmarshal(raw, &spec) != nil {
 			return
 		}
-		out, contents, err := render.Render(spec, lookups)
-		again, _, err2 := render.Render(spec, lookups)
-		if (err == nil) != (err2 == nil) || err != nil && err.Error() != err2.Error() || !render.Same(out, again) {
+		out, contents, err := render.Render(spec, testLookups)
+		again, _, err2 := render.Render(spec, testLookups)
+		if (err == nil) != (err2 == nil) || err != nil && err.Error() != err2.Error() || !render.SameContent(out, again) {
 			t.Fatalf("another result the second time: %v, %v", err, err2)
 		}
 		if err == nil {
@@ -401,7 +403,7 @@ func TestAFileOfAListMayBeABlob(t *testing.T) {
 	digest := resource.DigestOf([]byte("somebody has put it"))
 	out, contents, err := render.Render(resource.NodeSpec{Config: []resource.ConfigItem{
 		fileList("l", resource.InlineFile{Path: "/a", Digest: digest, Size: 19}),
-	}}, lookups)
+	}}, testLookups)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,14 +23,14 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-func (r *rig) repository(name, kind, url string) {
+func (r *testHub) repository(name, kind, url string) {
 	r.Helper()
 	_, err := objects.Create(r.Context(), r.users, &resource.Repository{Metadata: resource.Meta{Name: name}, Spec: resource.RepositorySpec{Type: kind, URL: url}})
 	require.NoError(r, err)
 }
 
 // content is what a file of a node's rendered spec contains; empty if it is not there.
-func (r *rig) content(node, path string) string {
+func (r *testHub) content(node, path string) string {
 	r.Helper()
 	for _, f := range r.rendered(node).Files {
 		if f.Path == path {
@@ -42,15 +42,15 @@ func (r *rig) content(node, path string) string {
 	return ""
 }
 
-func (r *rig) untilContent(node, path, text string) {
+func (r *testHub) untilContent(node, path, text string) {
 	r.Helper()
-	require.Eventually(r, func() bool { return r.content(node, path) == text }, patience, 5*time.Millisecond, "%s of %s is %q", path, node, text)
+	require.Eventually(r, func() bool { return r.content(node, path) == text }, waitTimeout, 5*time.Millisecond, "%s of %s is %q", path, node, text)
 }
 
 // Point 27: what the spec of a node without a fleet refers to is followed: the branch of a repository, what a server answers, and
 // the tag of an artifact. While a source can't be read the node keeps what it has, and a condition says why.
 func TestSourcesOfATemplateFloat(t *testing.T) {
-	r := newRig(t)
+	r := newTestHub(t)
 	r.run()
 	var answer atomic.Value
 	answer.Store("one")
@@ -74,7 +74,7 @@ func TestSourcesOfATemplateFloat(t *testing.T) {
 	r.awaitVersion("n1", "2")
 	answer.Store("")
 	untilConditions := func(node, want string) {
-		require.Eventually(t, func() bool { return r.await(node) == want }, patience, 5*time.Millisecond, want)
+		require.Eventually(t, func() bool { return r.await(node) == want }, waitTimeout, 5*time.Millisecond, want)
 	}
 	untilConditions("n1", "SpecRendered=True:Rendered ReferencesResolved=False:Unauthorized ")
 	require.Contains(t, r.status("n1").Conditions[1].Message, "spec.config[site]: ")
@@ -130,7 +130,7 @@ func TestSourcesOfATemplateFloat(t *testing.T) {
 	require.Equal(t, at+"/app@"+digest, r.rendered("n3").OS.Image)
 	digest = push("[Container]\nImage=two\n")
 	r.untilContent("n3", "/opt/app/app.container", "[Container]\nImage=two\n")
-	require.Eventually(t, func() bool { return r.rendered("n3").OS.Image == at+"/app@"+digest }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return r.rendered("n3").OS.Image == at+"/app@"+digest }, waitTimeout, 5*time.Millisecond)
 	stop()
 	untilConditions("n3", "SpecRendered=True:Rendered ReferencesResolved=False:Unavailable ")
 	r.node("n4", resource.NodeSpec{OS: &resource.NodeOS{Image: at + "/other:v1"}})
@@ -140,10 +140,10 @@ func TestSourcesOfATemplateFloat(t *testing.T) {
 
 // A content that was damaged in the hub is made again, though the spec is as it was.
 func TestDamagedContentsAreMadeAgain(t *testing.T) {
-	r := newRig(t)
+	r := newTestHub(t)
 	r.run()
 	long := strings.Repeat("long ", 1000)
-	r.node("n1", motd(long))
+	r.node("n1", motdSpec(long))
 	r.awaitVersion("n1", "1")
 	r.mu.Lock()
 	clear(r.blobs)
@@ -155,7 +155,7 @@ func TestDamagedContentsAreMadeAgain(t *testing.T) {
 
 // The size that a spec gives for a blob is that of the blob.
 func TestSizeOfABlob(t *testing.T) {
-	r := newRig(t)
+	r := newTestHub(t)
 	r.run()
 	digest := resource.DigestOf([]byte("content"))
 	r.mu.Lock()
@@ -177,9 +177,9 @@ func TestSizeOfABlob(t *testing.T) {
 
 // A spec that never could be rendered, and that is emptied, is rendered.
 func TestAnEmptiedSpecIsRendered(t *testing.T) {
-	r := newRig(t)
+	r := newTestHub(t)
 	r.run()
-	r.node("n1", mapAt("nosuch", "/etc"))
+	r.node("n1", configMapSpec("nosuch", "/etc"))
 	require.Contains(t, r.await("n1"), "SpecRendered=False")
 	r.node("n1", resource.NodeSpec{})
 	require.Equal(t, "SpecRendered=True:Rendered ReferencesResolved=True:Resolved ", r.await("n1"))

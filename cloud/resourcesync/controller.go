@@ -2,7 +2,7 @@
 // hub as it is in its repository.
 //
 // It owns what it applied (metadata.owner is ResourceSync/{name}), and never changes or deletes an object that is not its own. It
-// reads no repository: package cloud/sources does. A pure function of manifests and owners, makePlan, decides what to do.
+// reads no repository: package cloud/sources does. A pure function of manifests and owners, planSync, decides what to do.
 package resourcesync
 
 import (
@@ -44,16 +44,16 @@ type Options struct {
 }
 
 const (
-	name      = "resourcesync"
-	finalizer = objects.ResourceSyncFinalizer
+	controllerName = "resourcesync"
+	finalizer      = objects.ResourceSyncFinalizer
 	// appliedAnnotation has the names of the labels and annotations that were applied last: one that a manifest doesn't have
 	// any more is removed, and those that users have set stay.
 	appliedAnnotation = objects.SyncAppliedAnnotation
 
 	conditionParsed = "ResourceParsed"
 	conditionSynced = "Synced"
-	// idle is how many times as long as a comparison with all objects has taken the next one waits at least.
-	idle = 50
+	// idleFactor is how many times as long as a comparison with all objects has taken the next one waits at least.
+	idleFactor = 50
 	// maxNamed bounds how many objects or references a message names.
 	maxNamed = 5
 )
@@ -66,9 +66,9 @@ func NewController(o Options) control.Controller {
 	if o.Interval == 0 {
 		o.Interval = 5 * time.Minute
 	}
-	c := &controller{Options: o, as: o.Objects.Controller(name)}
+	c := &controller{Options: o, as: o.Objects.Controller(controllerName)}
 	return control.Controller{
-		Name: name, Workers: 2, Reconcile: c.reconcile, Timeout: 5 * time.Minute,
+		Name: controllerName, Workers: 2, Reconcile: c.reconcile, Timeout: 5 * time.Minute,
 		Watches: []control.Watch{
 			{Kind: resource.KindResourceSync, DataOnly: true},
 			{Kind: resource.KindSource, Keys: o.Sources.Users(resource.KindResourceSync)},
@@ -116,19 +116,19 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 		return 0, err // it is being read
 	}
 	began := time.Now()
-	out := outcome{commit: rs.Status.ObservedCommit}
+	out := syncOutcome{commit: rs.Status.ObservedCommit}
 	if failure != nil {
-		out.set(resource.ConditionAccessible, causeOf(failure), failure.Error())
+		out.set(resource.ConditionAccessible, failureReason(failure), failure.Error())
 	} else {
 		out.set(resource.ConditionAccessible, "", "the repository can be read")
 		err = c.sync(ctx, rs, known, &out)
 	}
 	// A short interval is for new commits, which the source tells of. That all is still as it was applied is looked at for a small part of
 	// the time, however many objects there are.
-	return max(every, idle*time.Since(began)), errors.Join(err, c.report(ctx, key, rs, out))
+	return max(every, idleFactor*time.Since(began)), errors.Join(err, c.report(ctx, key, rs, out))
 }
 
-func causeOf(failure error) string {
+func failureReason(failure error) string {
 	var why interface{ Cause() string }
 	if errors.As(failure, &why) {
 		return why.Cause()
@@ -136,14 +136,14 @@ func causeOf(failure error) string {
 	return "NotFound"
 }
 
-// outcome is what a status says.
-type outcome struct {
+// syncOutcome is what a status says.
+type syncOutcome struct {
 	commit     string
 	conditions []resource.Condition
 }
 
 // set adds a condition, which is True if there is no reason why not.
-func (o *outcome) set(kind, whyNot, message string) {
+func (o *syncOutcome) set(kind, whyNot, message string) {
 	c := resource.Condition{Type: kind, Status: "True", Reason: kind, Message: message}
 	if whyNot != "" {
 		c.Status, c.Reason = "False", whyNot
@@ -152,7 +152,7 @@ func (o *outcome) set(kind, whyNot, message string) {
 }
 
 // sync makes the hub have what the repository describes. Nothing is done unless all manifests can be read.
-func (c *controller) sync(ctx context.Context, rs *resource.ResourceSync, known resource.Reference, out *outcome) error {
+func (c *controller) sync(ctx context.Context, rs *resource.ResourceSync, known resource.Reference, out *syncOutcome) error {
 	wanted, err := c.parse(known.Files)
 	if err != nil {
 		out.set(conditionParsed, "Invalid", err.Error())
@@ -172,7 +172,7 @@ func (c *controller) sync(ctx context.Context, rs *resource.ResourceSync, known 
 	if err != nil {
 		return err
 	}
-	p := makePlan(wanted, owner, owners)
+	p := planSync(wanted, owner, owners)
 	var failed []string
 	for _, m := range p.foreign {
 		failed = append(failed, fmt.Sprintf("%s: there is a %s that is not of this ResourceSync (its owner is %q), and is left alone", m.file, m.key, owners[m.key]))
@@ -199,7 +199,7 @@ func (c *controller) sync(ctx context.Context, rs *resource.ResourceSync, known 
 		if len(p.foreign) == len(failed) {
 			reason = "OwnedByOthers"
 		}
-		out.set(conditionSynced, reason, joined(failed))
+		out.set(conditionSynced, reason, joinFirst(failed))
 		return nil
 	}
 	out.commit = known.Resolved
@@ -218,7 +218,7 @@ func (c *controller) parse(files []resource.InlineFile) (all []manifest, err err
 		if n, err := c.Content(f.Digest, content, 0); err != nil || int64(n) != f.Size {
 			return nil, errors.Join(fmt.Errorf("%s can't be read now", f.Path), err)
 		}
-		list, err := parseFile(c.Objects, strings.TrimPrefix(f.Path, "/"), content)
+		list, err := parseManifests(c.Objects, strings.TrimPrefix(f.Path, "/"), content)
 		if err != nil {
 			return nil, err
 		}
@@ -243,7 +243,7 @@ func (c *controller) refused(ctx context.Context, rs *resource.ResourceSync, wan
 	var all []string
 	for _, m := range wanted {
 		for _, ref := range m.refs {
-			err := c.Objects.JudgeReference(ctx, ref, mayRefer(rs))
+			err := c.Objects.CheckReference(ctx, ref, mayRefer(rs))
 			if err != nil && !errors.Is(err, resource.Forbidden) {
 				return "", err
 			}
@@ -252,7 +252,7 @@ func (c *controller) refused(ctx context.Context, rs *resource.ResourceSync, wan
 			}
 		}
 	}
-	return joined(all), nil
+	return joinFirst(all), nil
 }
 
 // mayRefer is what the manifests of a ResourceSync may refer to: see its spec.allow. ConfigMaps are among them, as a repository may describe
@@ -273,8 +273,8 @@ func mayRefer(rs *resource.ResourceSync) func(objects.Reference) error {
 	}
 }
 
-// joined names the first of many.
-func joined(all []string) string {
+// joinFirst names the first of many.
+func joinFirst(all []string) string {
 	if more := len(all) - maxNamed; more > 0 {
 		all = append(all[:maxNamed:maxNamed], fmt.Sprintf("and %d more", more))
 	}
@@ -322,16 +322,16 @@ func (c *controller) owners(ctx context.Context, wanted []manifest, owner string
 }
 
 // write is who writes for a ResourceSync.
-func (c *controller) write(rs *resource.ResourceSync) *objects.Write {
+func (c *controller) write(rs *resource.ResourceSync) *objects.WriteOptions {
 	owner := Owner(rs.Metadata.Name)
-	return &objects.Write{
-		Manager: name, Origin: strings.ToLower(owner), Owns: func(of string) bool { return of == "" || of == owner }, MayRefer: mayRefer(rs),
+	return &objects.WriteOptions{
+		Manager: controllerName, Origin: strings.ToLower(owner), MaySetOwner: func(of string) bool { return of == "" || of == owner }, MayRefer: mayRefer(rs),
 	}
 }
 
 func (c *controller) audit(action string, key store.Key, err error) {
 	if c.Objects.Audit != nil {
-		c.Objects.Audit(name, action, key, err)
+		c.Objects.Audit(controllerName, action, key, err)
 	}
 }
 
@@ -353,7 +353,7 @@ func (c *controller) apply(ctx context.Context, m manifest, rs *resource.Resourc
 		said := wanted.Metadata
 		wanted.Metadata = old.Metadata
 		wanted.Metadata.ResourceVersion = "" // repeat after a conflict
-		merge(&wanted.Metadata, said)
+		mergeMetadata(&wanted.Metadata, said)
 		return wanted, nil
 	})
 	if errors.Is(err, resource.NotFound) {
@@ -363,7 +363,7 @@ func (c *controller) apply(ctx context.Context, m manifest, rs *resource.Resourc
 		}
 		said := o.Metadata
 		o.Metadata = resource.Meta{Name: said.Name, Owner: owner}
-		merge(&o.Metadata, said)
+		mergeMetadata(&o.Metadata, said)
 		_, err = c.Objects.Create(ctx, m.key, o, c.write(rs))
 		c.audit("create", m.key, err)
 		return err
@@ -374,21 +374,21 @@ func (c *controller) apply(ctx context.Context, m manifest, rs *resource.Resourc
 	return err
 }
 
-// applied are the names of what was applied last.
-type applied struct {
+// appliedNames are the names of what was applied last.
+type appliedNames struct {
 	Labels      []string `json:"labels,omitempty"`
 	Annotations []string `json:"annotations,omitempty"`
 }
 
-// merge sets the labels and annotations that a manifest has, and removes those that it had before.
-func merge(m *resource.Meta, said resource.Meta) {
+// mergeMetadata sets the labels and annotations that a manifest has, and removes those that it had before.
+func mergeMetadata(m *resource.Meta, said resource.Meta) {
 	said.Annotations = maps.Clone(said.Annotations)
-	maps.DeleteFunc(said.Annotations, func(key, _ string) bool { return objects.Reserved(key) })
-	var before applied
+	maps.DeleteFunc(said.Annotations, func(key, _ string) bool { return objects.IsReservedAnnotation(key) })
+	var before appliedNames
 	_ = json.Unmarshal([]byte(m.Annotations[appliedAnnotation]), &before) // there may be none
-	now := applied{slices.Sorted(maps.Keys(said.Labels)), slices.Sorted(maps.Keys(said.Annotations))}
-	m.Labels = merged(m.Labels, said.Labels, before.Labels)
-	m.Annotations = merged(m.Annotations, said.Annotations, append(before.Annotations, appliedAnnotation))
+	now := appliedNames{slices.Sorted(maps.Keys(said.Labels)), slices.Sorted(maps.Keys(said.Annotations))}
+	m.Labels = mergeApplied(m.Labels, said.Labels, before.Labels)
+	m.Annotations = mergeApplied(m.Annotations, said.Annotations, append(before.Annotations, appliedAnnotation))
 	if len(now.Labels)+len(now.Annotations) > 0 {
 		text, _ := json.Marshal(now) // texts
 		if m.Annotations == nil {
@@ -398,7 +398,7 @@ func merge(m *resource.Meta, said resource.Meta) {
 	}
 }
 
-func merged(present, said map[string]string, before []string) map[string]string {
+func mergeApplied(present, said map[string]string, before []string) map[string]string {
 	out := maps.Clone(present)
 	if out == nil {
 		out = make(map[string]string, len(said))
@@ -444,7 +444,7 @@ func (c *controller) release(ctx context.Context, key store.Key, rs *resource.Re
 				return nil, errForeign
 			}
 			wanted.Metadata.Owner, wanted.Metadata.ResourceVersion = "", ""
-			wanted.Metadata.Annotations = merged(old.Metadata.Annotations, nil, []string{appliedAnnotation})
+			wanted.Metadata.Annotations = mergeApplied(old.Metadata.Annotations, nil, []string{appliedAnnotation})
 			return &wanted, nil
 		})
 		if err != nil && !errors.Is(err, errForeign) && !errors.Is(err, resource.NotFound) {
@@ -460,7 +460,7 @@ func (c *controller) release(ctx context.Context, key store.Key, rs *resource.Re
 }
 
 // report writes what came of it into the status, and records an Event of what can't be applied.
-func (c *controller) report(ctx context.Context, key store.Key, rs *resource.ResourceSync, out outcome) error {
+func (c *controller) report(ctx context.Context, key store.Key, rs *resource.ResourceSync, out syncOutcome) error {
 	changed := resource.Condition{}
 	err := objects.UpdateStatus(ctx, c.as, key, func(r *resource.ResourceSync) error {
 		changed = resource.Condition{}

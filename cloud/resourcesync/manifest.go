@@ -29,8 +29,8 @@ var Kinds = []string{
 
 // The bounds of manifests.
 const (
-	maxManifest  = 1 << 20 // bytes of one
-	maxManifests = 1000
+	maxManifestBytes = 1 << 20 // bytes of one
+	maxManifests     = 1000
 )
 
 // manifest is an object that a repository describes.
@@ -42,8 +42,8 @@ type manifest struct {
 	refs []objects.Reference
 }
 
-// parseFile reads the manifests in a file.
-func parseFile(registry *objects.Registry, name string, content []byte) (list []manifest, err error) {
+// parseManifests reads the manifests in a file.
+func parseManifests(registry *objects.Registry, name string, content []byte) (list []manifest, err error) {
 	docs := utilyaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
 	for n := 1; ; n++ {
 		doc, err := docs.Read()
@@ -54,8 +54,8 @@ func parseFile(registry *objects.Registry, name string, content []byte) (list []
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", at, err)
 		}
-		if len(doc) > maxManifest {
-			return nil, fmt.Errorf("%s: it has %d bytes; a manifest has at most %d", at, len(doc), maxManifest)
+		if len(doc) > maxManifestBytes {
+			return nil, fmt.Errorf("%s: it has %d bytes; a manifest has at most %d", at, len(doc), maxManifestBytes)
 		}
 		raw, err := yaml.YAMLToJSONStrict(doc)
 		if err != nil {
@@ -83,7 +83,7 @@ func newManifest(registry *objects.Registry, raw []byte) (m manifest, err error)
 		return m, fmt.Errorf("it is no object: %w", err)
 	}
 	m.raw, m.key = raw, store.Key{Kind: head.Kind, Namespace: head.Metadata.Namespace, Name: head.Metadata.Name}
-	for _, form := range dialect.All() {
+	for _, form := range dialect.AllKinds() {
 		if form.APIVersion() == head.APIVersion && form.Name == head.Kind && !form.ReadOnly {
 			m.form, m.key.Kind = &form, form.Canonical
 			break
@@ -142,16 +142,16 @@ func (m manifest) object(registry *objects.Registry, old *objects.Object) (o *ob
 	return o, v, nil
 }
 
-// plan is what is to be done to have what a repository describes.
-type plan struct {
+// syncPlan is what is to be done to have what a repository describes.
+type syncPlan struct {
 	apply   []manifest
 	foreign []manifest  // there is an object of that name that is not the ResourceSync's
 	prune   []store.Key // objects that are, and that are not described any more
 }
 
-// makePlan decides by the owners of the objects that there are: whose are those that are described, and which does the ResourceSync
+// planSync decides by the owners of the objects that there are: whose are those that are described, and which does the ResourceSync
 // own. An object is applied if there is none, or if it is the ResourceSync's own.
-func makePlan(wanted []manifest, owner string, owners map[store.Key]string) (p plan) {
+func planSync(wanted []manifest, owner string, owners map[store.Key]string) (p syncPlan) {
 	described := make(map[store.Key]bool)
 	for _, m := range wanted {
 		described[m.key] = true

@@ -26,15 +26,15 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const patience = 30 * time.Second
+const waitTimeout = 30 * time.Second
 
-type plainText struct{}
+type plainSealer struct{}
 
-func (plainText) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
-func (plainText) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
+func (plainSealer) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
+func (plainSealer) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
 
-// hub is a store with the controllers of sources and ResourceSyncs, and a repository that git itself serves.
-type hub struct {
+// testHub is a store with the controllers of sources and ResourceSyncs, and a repository that git itself serves.
+type testHub struct {
 	*testing.T
 	*bolt.Store
 	user *objects.Controller
@@ -42,7 +42,7 @@ type hub struct {
 }
 
 // commit makes the repository have these files, and no others.
-func (h *hub) commit(files map[string]string) {
+func (h *testHub) commit(files map[string]string) {
 	h.Helper()
 	require.NoError(h, os.RemoveAll(filepath.Join(h.git.Dir, "fleets")))
 	for name, text := range files {
@@ -51,15 +51,15 @@ func (h *hub) commit(files map[string]string) {
 	h.git.Commit()
 }
 
-func newHub(t *testing.T) *hub {
+func newTestHub(t *testing.T) *testHub {
 	t.Helper()
 	dir := t.TempDir()
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, "hub.db")})
 	require.NoError(t, err)
 	content, err := blobs.Open(blobs.Options{Dir: dir, Log: zerolog.Nop()})
 	require.NoError(t, err)
-	objs := objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Seal: plainText{}, Bound: []func(context.Context, resource.Meta) ([]objects.Reference, error){fleet.Bound(st)}})
-	h := &hub{T: t, Store: st, user: objs.Controller("test"), git: sourcestest.NewGit(t)}
+	objs := objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Seal: plainSealer{}, NodeReferences: []func(context.Context, resource.Meta) ([]objects.Reference, error){fleet.NodeReferences(st)}})
+	h := &testHub{T: t, Store: st, user: objs.Controller("test"), git: sourcestest.NewGit(t)}
 	src := sources.NewResolver(sources.ResolverOptions{
 		Client:  sources.New(sources.Options{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Timeout: 10 * time.Second}),
 		Objects: objs.Controller("sources"), Reader: st, Writer: st, Blobs: content, Interval: 100 * time.Millisecond,
@@ -75,7 +75,7 @@ func newHub(t *testing.T) *hub {
 	return h
 }
 
-func (h *hub) sync(name, path string) {
+func (h *testHub) sync(name, path string) {
 	h.Helper()
 	_, err := objects.Create(h.Context(), h.user, &resource.ResourceSync{
 		Metadata: resource.Meta{Name: name}, Spec: resource.ResourceSyncSpec{Repository: "config", TargetRevision: "main", Path: path},
@@ -84,7 +84,7 @@ func (h *hub) sync(name, path string) {
 }
 
 // conditions are those of a ResourceSync: their types, statuses, reasons and messages.
-func (h *hub) conditions(name string) (text string) {
+func (h *testHub) conditions(name string) (text string) {
 	rs, err := objects.Get[resource.ResourceSync](h.Context(), h.user, store.Key{Name: name})
 	require.NoError(h, err)
 	for _, c := range rs.Status.Conditions {
@@ -93,16 +93,16 @@ func (h *hub) conditions(name string) (text string) {
 	return text
 }
 
-func (h *hub) untilSays(name, text string) {
+func (h *testHub) untilSays(name, text string) {
 	h.Helper()
 	ok := false
-	for end := time.Now().Add(patience); time.Now().Before(end) && !ok; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(waitTimeout); time.Now().Before(end) && !ok; time.Sleep(5 * time.Millisecond) {
 		ok = strings.Contains(h.conditions(name), text)
 	}
 	require.True(h, ok, "%s, not %s", h.conditions(name), text)
 }
 
-func (h *hub) fleet(name string) *resource.Fleet {
+func (h *testHub) fleet(name string) *resource.Fleet {
 	f, err := objects.Get[resource.Fleet](h.Context(), h.user, store.Key{Name: name})
 	if err != nil {
 		return nil
@@ -110,24 +110,24 @@ func (h *hub) fleet(name string) *resource.Fleet {
 	return f
 }
 
-func (h *hub) until(what string, is func() bool) {
+func (h *testHub) until(what string, is func() bool) {
 	h.Helper()
-	require.Eventually(h, is, patience, 5*time.Millisecond, what)
+	require.Eventually(h, is, waitTimeout, 5*time.Millisecond, what)
 }
 
-// fleetOf is a manifest of flightctl.
-func fleetOf(name, image, labels string) string {
+// fleetManifest is a manifest of flightctl.
+func fleetManifest(name, image, labels string) string {
 	return fmt.Sprintf("apiVersion: flightctl.io/v1beta1\nkind: Fleet\nmetadata: {name: %s, labels: {%s}}\nspec: {selector: {matchLabels: {site: x}}, template: {spec: {os: {image: %q}}}}\n", name, labels, image)
 }
 
 func TestManifestsAreAppliedAndPruned(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	_, err := objects.Create(t.Context(), h.user, &resource.Fleet{Metadata: resource.Meta{Name: "byhand"}})
 	require.NoError(t, err)
 	device := "apiVersion: edgebus.io/v1alpha1\nkind: ConfigMap\nmetadata: {name: motd}\ndata: {motd: hello}\n"
 	configMap := strings.Replace(device, "edgebus.io/v1alpha1", "v1", 1)
 	h.commit(map[string]string{
-		"a.yaml": fleetOf("a", "r.example/os:1", "team: one") + "---\n" + fleetOf("b", "r.example/os:1", ""), "below/map.yml": configMap, "README.md": "nothing: [",
+		"a.yaml": fleetManifest("a", "r.example/os:1", "team: one") + "---\n" + fleetManifest("b", "r.example/os:1", ""), "below/map.yml": configMap, "README.md": "nothing: [",
 	})
 	h.sync("s", "/fleets")
 	h.untilSays("s", "Synced=True Synced: 3 objects are as commit")
@@ -144,7 +144,7 @@ func TestManifestsAreAppliedAndPruned(t *testing.T) {
 	// Users' labels stay, those of the manifest go with it. What is not described any more goes, and what users made stays.
 	err = objects.Update(t.Context(), h.user, store.Key{Name: "a"}, func(f *resource.Fleet) error { f.Metadata.Labels["mine"] = "yes"; return nil })
 	require.NoError(t, err)
-	h.commit(map[string]string{"a.yaml": fleetOf("a", "r.example/os:2", "stage: two")})
+	h.commit(map[string]string{"a.yaml": fleetManifest("a", "r.example/os:2", "stage: two")})
 	h.until("b is gone", func() bool { return h.fleet("b") == nil })
 	a = h.fleet("a")
 	require.Equal(t, "r.example/os:2", a.Spec.Template.Spec.OS.Image)
@@ -160,7 +160,7 @@ func TestManifestsAreAppliedAndPruned(t *testing.T) {
 	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindFleet, Name: "a"}))
 	h.until("a is back", func() bool { f := h.fleet("a"); return f != nil && f.Metadata.ResourceVersion != revision })
 	revision = h.fleet("a").Metadata.ResourceVersion
-	h.commit(map[string]string{"a.yaml": fleetOf("a", "r.example/os:2", "stage: two"), "b.yaml": fleetOf("b", "r.example/os:1", "")})
+	h.commit(map[string]string{"a.yaml": fleetManifest("a", "r.example/os:2", "stage: two"), "b.yaml": fleetManifest("b", "r.example/os:1", "")})
 	h.until("b is back", func() bool { return h.fleet("b") != nil })
 	require.Equal(t, revision, h.fleet("a").Metadata.ResourceVersion)
 
@@ -178,7 +178,7 @@ func TestManifestsAreAppliedAndPruned(t *testing.T) {
 // Whoever may push to the repository could have any Secret, and what any Repository contains, sent to a node: manifests refer to them
 // only if the ResourceSync allows it. Its own Repository they may refer to.
 func TestManifestsReferToWhatIsAllowed(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	_, err := objects.Create(t.Context(), h.user, &resource.Repository{Metadata: resource.Meta{Name: "theirs"}, Spec: resource.RepositorySpec{
 		Type: "oci", URL: "oci://private.example", Credentials: map[string][]byte{"token": []byte("x")},
 	}})
@@ -194,7 +194,7 @@ func TestManifestsReferToWhatIsAllowed(t *testing.T) {
 	property := of("Configuration", "{discoveryHandler: {name: onvif, discoveryProperties: [{name: p, valueFrom: {secretKeyRef: {name: wifi, key: k}}}]}}")
 	own := fleet(config("configType: GitConfigProviderSpec, gitRef: {repository: config, targetRevision: main, path: /x}"))
 	public := fleet("{os: {image: \"private.example/os:1\"}, applications: [{name: a, appType: compose, image: \"public.example/a:1\"}]}")
-	h.commit(map[string]string{"a.yaml": fleetOf("a", "r.example/os:1", ""), "b.yaml": own, "c.yaml": strings.Replace(public, "name: b", "name: c", 1)})
+	h.commit(map[string]string{"a.yaml": fleetManifest("a", "r.example/os:1", ""), "b.yaml": own, "c.yaml": strings.Replace(public, "name: b", "name: c", 1)})
 	h.sync("s", "/fleets")
 	h.untilSays("s", "Synced=True Synced: 3 objects")
 	allow := func(kinds ...string) {
@@ -216,7 +216,7 @@ func TestManifestsReferToWhatIsAllowed(t *testing.T) {
 		other := map[string]string{"Secret": "Repository", "Repository": "Secret"}[kind]
 		allow(other)
 		version := fmt.Sprintf("r.example/os:%d", i+2)
-		h.commit(map[string]string{"a.yaml": fleetOf("a", version, ""), "b.yaml": c.file})
+		h.commit(map[string]string{"a.yaml": fleetManifest("a", version, ""), "b.yaml": c.file})
 		h.untilSays("s", "ResourceParsed=False NotAllowed: b.yaml, document 1: "+c.field+" refers to the "+c.kind+", and spec.allow of the ResourceSync lists no "+kind)
 		require.NotEqual(t, version, h.fleet("a").Spec.Template.Spec.OS.Image, "nothing is applied")
 		allow(kind)
@@ -230,7 +230,7 @@ func TestManifestsReferToWhatIsAllowed(t *testing.T) {
 // Objects of others are left alone, and the rest is applied; what is wrong with a manifest is a condition, and nothing is deleted.
 // A label is as good as a reference, if a fleet that matches it has one.
 func TestAManifestsLabelsBringNoSecrets(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	f := &resource.Fleet{Metadata: resource.Meta{Name: "hq"}, Spec: resource.FleetSpec{Selector: &resource.LabelSelector{MatchLabels: map[string]string{"site": "hq"}}}}
 	f.Spec.Template.Spec.Config = []resource.ConfigItem{{Name: "x", ConfigType: resource.ConfigSecret, SecretRef: &resource.SecretMount{Name: "vpn", MountPath: "/srv"}}}
 	_, err := objects.Create(t.Context(), h.user, f)
@@ -250,10 +250,10 @@ func TestAManifestsLabelsBringNoSecrets(t *testing.T) {
 }
 
 func TestWhatCannotBeApplied(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	_, err := objects.Create(t.Context(), h.user, &resource.Fleet{Metadata: resource.Meta{Name: "theirs"}})
 	require.NoError(t, err)
-	h.commit(map[string]string{"a.yaml": fleetOf("a", "r.example/os:1", ""), "theirs.yaml": fleetOf("theirs", "r.example/os:1", "")})
+	h.commit(map[string]string{"a.yaml": fleetManifest("a", "r.example/os:1", ""), "theirs.yaml": fleetManifest("theirs", "r.example/os:1", "")})
 	h.sync("s", "/fleets")
 	h.untilSays("s", "Synced=False OwnedByOthers: theirs.yaml, document 1: there is a Fleet theirs that is not of this ResourceSync")
 	require.NotNil(t, h.fleet("a"))
@@ -263,22 +263,22 @@ func TestWhatCannotBeApplied(t *testing.T) {
 	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindResourceSync, Name: "other"}))
 
 	for want, file := range map[string]string{
-		"bad.yaml, document 2: ":                                     fleetOf("b", "r.example/os:1", "") + "---\na: [\n",
+		"bad.yaml, document 2: ":                                     fleetManifest("b", "r.example/os:1", "") + "---\na: [\n",
 		`bad.yaml, document 1: unknown field "spec.temlate"`:         "apiVersion: flightctl.io/v1beta1\nkind: Fleet\nmetadata: {name: b}\nspec: {temlate: {}, template: {spec: {}}}\n",
 		`unknown field "spec.selctor"`:                               "apiVersion: edgebus.io/v1alpha1\nkind: Fleet\nmetadata: {name: b}\nspec: {selctor: {}, template: {spec: {}}}\n",
 		"a Secret is not applied from a repository":                  "apiVersion: v1\nkind: Secret\nmetadata: {name: b}\n",
 		"a Repository is not applied from a repository":              "apiVersion: flightctl.io/v1beta1\nkind: Repository\nmetadata: {name: b}\nspec: {type: git, url: \"https://x.example/y\"}\n",
 		"there is no kind Pod of v1":                                 "apiVersion: v1\nkind: Pod\nmetadata: {name: b}\n",
 		"metadata.name is required":                                  "apiVersion: edgebus.io/v1alpha1\nkind: Fleet\nspec: {template: {spec: {}}}\n",
-		"bad.yaml, document 1: the Fleet a is also in a.yaml":        fleetOf("a", "r.example/os:2", ""),
+		"bad.yaml, document 1: the Fleet a is also in a.yaml":        fleetManifest("a", "r.example/os:2", ""),
 		"ResourceParsed=False Invalid: bad.yaml, document 1: it has": "a: " + strings.Repeat("x", 1<<20),
 	} {
-		h.commit(map[string]string{"a.yaml": fleetOf("a", "r.example/os:9", ""), "bad.yaml": file})
+		h.commit(map[string]string{"a.yaml": fleetManifest("a", "r.example/os:9", ""), "bad.yaml": file})
 		h.untilSays("s", want)
 		require.Contains(t, h.conditions("s"), "ResourceParsed=False Invalid: ")
 		require.Equal(t, "r.example/os:1", h.fleet("a").Spec.Template.Spec.OS.Image, "all or nothing is read")
 	}
-	h.commit(map[string]string{"b.yaml": fleetOf("b", "no image", "")})
+	h.commit(map[string]string{"b.yaml": fleetManifest("b", "no image", "")})
 	h.untilSays("s", "Synced=False NotApplied: b.yaml, document 1: Fleet b: ")
 	require.Contains(t, h.conditions("s"), "spec.template.spec.os.image")
 	require.NotNil(t, h.fleet("a"), "nothing is deleted while something can't be applied")
@@ -288,7 +288,7 @@ func TestWhatCannotBeApplied(t *testing.T) {
 	h.commit(nil)
 	h.untilSays("s", "Accessible=False NotFound: ")
 	require.NotNil(t, h.fleet("a"))
-	h.commit(map[string]string{"b.yaml": fleetOf("b", "r.example/os:1", "")})
+	h.commit(map[string]string{"b.yaml": fleetManifest("b", "r.example/os:1", "")})
 	h.untilSays("s", "Synced=True")
 	require.Nil(t, h.fleet("a"))
 	require.NotNil(t, h.fleet("b"))
@@ -296,16 +296,16 @@ func TestWhatCannotBeApplied(t *testing.T) {
 
 // What was renamed to a name that somebody else has stays under its old one, for nothing takes its place.
 func TestNothingIsPrunedWhileSomethingIsNotApplied(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	_, err := objects.Create(t.Context(), h.user, &resource.Fleet{Metadata: resource.Meta{Name: "theirs"}})
 	require.NoError(t, err)
-	h.commit(map[string]string{"a.yaml": fleetOf("a", "r.example/os:1", "")})
+	h.commit(map[string]string{"a.yaml": fleetManifest("a", "r.example/os:1", "")})
 	h.sync("s", "/fleets")
 	h.untilSays("s", "Synced=True")
-	h.commit(map[string]string{"a.yaml": fleetOf("theirs", "r.example/os:1", "")})
+	h.commit(map[string]string{"a.yaml": fleetManifest("theirs", "r.example/os:1", "")})
 	h.untilSays("s", "Synced=False OwnedByOthers: a.yaml, document 1: there is a Fleet theirs that is not of this ResourceSync")
 	require.NotNil(t, h.fleet("a"))
-	h.commit(map[string]string{"a.yaml": fleetOf("b", "r.example/os:1", "")})
+	h.commit(map[string]string{"a.yaml": fleetManifest("b", "r.example/os:1", "")})
 	h.untilSays("s", "Synced=True")
 	require.NotNil(t, h.fleet("b"))
 	h.until("what was renamed is gone", func() bool { return h.fleet("a") == nil })

@@ -42,10 +42,10 @@ type Target struct {
 	Online, Available bool
 	// NotBefore is when its own window opens; the zero time: it is open.
 	NotBefore time.Time
-	// Waits says that it was started and waits for its own window, which it does without timing out.
-	Waits bool
-	// Held is why its owner doesn't want it to be started; empty: he doesn't mind.
-	Held string
+	// WaitsForWindow says that it was started and waits for its own window, which it does without timing out.
+	WaitsForWindow bool
+	// HeldReason is why its owner doesn't want it to be started; empty: he doesn't mind.
+	HeldReason string
 }
 
 // Amount is a number, or a percentage of another number.
@@ -54,8 +54,8 @@ type Amount struct {
 	Percent bool
 }
 
-// of is the amount of n, rounded up.
-func (a Amount) of(n int) int {
+// Of is the amount of n, rounded up.
+func (a Amount) Of(n int) int {
 	if !a.Percent {
 		return a.Value
 	}
@@ -74,8 +74,8 @@ func ParseAmount(text string) *Amount {
 
 // Batch is a part of the targets that is finished before the next one begins.
 type Batch struct {
-	// Match says by its labels whether a target may be in the batch; nil: any.
-	Match func(labels map[string]string) bool
+	// Matches says by its labels whether a target may be in the batch; nil: any.
+	Matches func(labels map[string]string) bool
 	// Limit is how many of those that match and were in no earlier batch are selected, a percentage that of all that match;
 	// nil: all of them.
 	Limit *Amount
@@ -135,16 +135,16 @@ type Reason string
 
 // The reasons. The first four concern the whole rollout.
 const (
-	Paused      Reason = "Paused"
-	Unconfirmed Reason = "WaitingForConfirmation"
-	Closed      Reason = "OutsideWindow"
-	Halted      Reason = "Halted" // too many have failed
-	Later       Reason = "LaterBatch"
-	Concurrency Reason = "ConcurrencyReached"
-	Disruption  Reason = "DisruptionBudgetReached"
-	Offline     Reason = "Offline"
-	OnHold      Reason = "OnHold"
-	TargetClose Reason = "OutsideTargetsWindow"
+	Paused                  Reason = "Paused"
+	Unconfirmed             Reason = "WaitingForConfirmation"
+	OutsideWindow           Reason = "OutsideWindow"
+	Halted                  Reason = "Halted" // too many have failed
+	LaterBatch              Reason = "LaterBatch"
+	ConcurrencyReached      Reason = "ConcurrencyReached"
+	DisruptionBudgetReached Reason = "DisruptionBudgetReached"
+	Offline                 Reason = "Offline"
+	OnHold                  Reason = "OnHold"
+	OutsideTargetsWindow    Reason = "OutsideTargetsWindow"
 )
 
 // Decision is what to do now.
@@ -173,12 +173,12 @@ type Decision struct {
 
 // Plan decides.
 func Plan(in Input) Decision {
-	p := &plan{Input: in, d: Decision{Waiting: make(map[Reason]int), Selected: make(map[string]int), Batches: len(in.Policy.Batches) + 1}}
+	p := &planner{Input: in, decision: Decision{Waiting: make(map[Reason]int), Selected: make(map[string]int), Batches: len(in.Policy.Batches) + 1}}
 	p.Targets = slices.SortedFunc(slices.Values(in.Targets), func(a, b Target) int { return cmp.Compare(a.Name, b.Name) })
-	p.d.Progress = in.Progress
-	p.d.Progress.Batch = min(p.d.Progress.Batch, p.d.Batches) // the policy may have lost batches since
+	p.decision.Progress = in.Progress
+	p.decision.Progress.Batch = min(p.decision.Progress.Batch, p.decision.Batches) // the policy may have lost batches since
 	for i := range p.Targets {
-		p.Targets[i].Batch = min(p.Targets[i].Batch, p.d.Batches)
+		p.Targets[i].Batch = min(p.Targets[i].Batch, p.decision.Batches)
 	}
 	p.count()
 	if p.stopped() {
@@ -188,106 +188,106 @@ func Plan(in Input) Decision {
 				return d
 			}
 		}
-		p.waitAll(p.d.Reason)
-		return p.d
+		p.waitAll(p.decision.Reason)
+		return p.decision
 	}
-	for p.selectBatch(); p.batchOver() && p.d.Progress.Batch < p.d.Batches; p.selectBatch() {
+	for p.selectBatch(); p.batchOver() && p.decision.Progress.Batch < p.decision.Batches; p.selectBatch() {
 		if !p.succeeded() {
 			p.waitAll(Halted)
-			return p.d
+			return p.decision
 		}
-		p.d.Progress = Progress{Batch: p.d.Progress.Batch + 1, Since: p.Now}
+		p.decision.Progress = Progress{Batch: p.decision.Progress.Batch + 1, Since: p.Now}
 	}
-	if p.hopeless() {
+	if p.cannotSucceed() {
 		p.waitAll(Halted)
-		return p.d
+		return p.decision
 	}
-	p.d.Complete = p.d.Progress.Batch == p.d.Batches && p.batchOver() && p.enough()
+	p.decision.Complete = p.decision.Progress.Batch == p.decision.Batches && p.batchOver() && p.hasSucceeded()
 	p.start()
 	p.explain()
-	return p.d
+	return p.decision
 }
 
-type plan struct {
+type planner struct {
 	Input
-	d Decision
+	decision Decision
 }
 
 // timedOut reports whether a target was started too long ago.
-func (p *plan) timedOut(t Target) bool { return t.State == Updating && p.late(t) }
+func (p *planner) timedOut(t Target) bool { return t.State == Updating && p.isLate(t) }
 
-func (p *plan) late(t Target) bool {
-	return !t.Waits && p.Policy.Timeout > 0 && !p.Now.Before(t.Since.Add(p.Policy.Timeout))
+func (p *planner) isLate(t Target) bool {
+	return !t.WaitsForWindow && p.Policy.Timeout > 0 && !p.Now.Before(t.Since.Add(p.Policy.Timeout))
 }
 
 // otherwiseBusy reports whether a target is amid another update than this one, and takes a place of the concurrency. When it is
 // started it keeps that place.
-func (p *plan) otherwiseBusy(t Target) bool { return t.Busy && t.State != Updating && !p.late(t) }
+func (p *planner) otherwiseBusy(t Target) bool { return t.Busy && t.State != Updating && !p.isLate(t) }
 
 // count counts the targets, and notes when the next of them times out.
-func (p *plan) count() {
+func (p *planner) count() {
 	for _, t := range p.Targets {
 		switch {
 		case t.State == Pending:
-			p.d.Pending++
+			p.decision.Pending++
 		case t.State == Done:
-			p.d.Done++
+			p.decision.Done++
 		case t.State == Failed:
-			p.d.Failed++
+			p.decision.Failed++
 		case p.timedOut(t):
-			p.d.TimedOut++
+			p.decision.TimedOut++
 		default:
-			p.d.Updating++
-			if p.Policy.Timeout > 0 && !t.Waits {
-				p.again(t.Since.Add(p.Policy.Timeout))
+			p.decision.Updating++
+			if p.Policy.Timeout > 0 && !t.WaitsForWindow {
+				p.lookAgainAt(t.Since.Add(p.Policy.Timeout))
 			}
 		}
 	}
-	p.d.Finished = p.d.Done == len(p.Targets)
-	p.d.Complete = p.d.Finished
+	p.decision.Finished = p.decision.Done == len(p.Targets)
+	p.decision.Complete = p.decision.Finished
 }
 
-func (p *plan) again(at time.Time) {
-	if at.After(p.Now) && (p.d.Again.IsZero() || at.Before(p.d.Again)) {
-		p.d.Again = at
+func (p *planner) lookAgainAt(at time.Time) {
+	if at.After(p.Now) && (p.decision.Again.IsZero() || at.Before(p.decision.Again)) {
+		p.decision.Again = at
 	}
 }
 
 // stopped reports whether nothing at all may be started.
-func (p *plan) stopped() bool {
-	failed := p.d.Failed + p.d.TimedOut
+func (p *planner) stopped() bool {
+	failed := p.decision.Failed + p.decision.TimedOut
 	switch most := p.Policy.Failures; {
-	case p.d.Finished:
-	case most != nil && failed > most.of(len(p.Targets)):
-		p.stop(Halted, "%d of %d failed, and at most %d may", failed, len(p.Targets), most.of(len(p.Targets)))
+	case p.decision.Finished:
+	case most != nil && failed > most.Of(len(p.Targets)):
+		p.stop(Halted, "%d of %d failed, and at most %d may", failed, len(p.Targets), most.Of(len(p.Targets)))
 	case p.Paused:
 		p.stop(Paused, "the rollout is paused")
 	case p.Unconfirmed:
 		p.stop(Unconfirmed, "somebody has to confirm the rollout")
 	case p.Now.Before(p.NotBefore):
-		p.stop(Closed, "the next window opens at %s", p.NotBefore.Format(time.RFC3339))
-		p.again(p.NotBefore)
+		p.stop(OutsideWindow, "the next window opens at %s", p.NotBefore.Format(time.RFC3339))
+		p.lookAgainAt(p.NotBefore)
 	}
-	return p.d.Finished || p.d.Reason != ""
+	return p.decision.Finished || p.decision.Reason != ""
 }
 
-func (p *plan) stop(why Reason, format string, args ...any) {
-	p.d.Reason, p.d.Message = why, fmt.Sprintf(format, args...)
+func (p *planner) stop(why Reason, format string, args ...any) {
+	p.decision.Reason, p.decision.Message = why, fmt.Sprintf(format, args...)
 }
 
-func (p *plan) waitAll(why Reason) {
-	if p.d.Pending > 0 {
-		p.d.Waiting = map[Reason]int{why: p.d.Pending}
+func (p *planner) waitAll(why Reason) {
+	if p.decision.Pending > 0 {
+		p.decision.Waiting = map[Reason]int{why: p.decision.Pending}
 	}
 }
 
 // selectBatch fills the batch that is under way. It may have been filled before in part, when the hub stopped between two
 // writes; and a target that has got other labels since then stays in the batch that it was selected for.
-func (p *plan) selectBatch() {
-	if p.d.Progress.Batch == 0 {
-		p.d.Progress = Progress{Batch: 1, Since: p.Now}
+func (p *planner) selectBatch() {
+	if p.decision.Progress.Batch == 0 {
+		p.decision.Progress = Progress{Batch: 1, Since: p.Now}
 	}
-	n := p.d.Progress.Batch
+	n := p.decision.Progress.Batch
 	b := Batch{}
 	if n <= len(p.Policy.Batches) {
 		b = p.Policy.Batches[n-1]
@@ -296,7 +296,7 @@ func (p *plan) selectBatch() {
 	selected, matching := 0, 0
 	for i := range p.Targets {
 		t := &p.Targets[i]
-		matches := b.Match == nil || b.Match(t.Labels)
+		matches := b.Matches == nil || b.Matches(t.Labels)
 		switch {
 		case t.Batch == n:
 			selected++
@@ -320,18 +320,18 @@ func (p *plan) selectBatch() {
 	})
 	most := len(free)
 	if b.Limit != nil {
-		most = min(most, max(0, b.Limit.of(matching)-selected))
+		most = min(most, max(0, b.Limit.Of(matching)-selected))
 	}
 	for _, t := range free[:most] {
 		t.Batch = n
-		p.d.Selected[t.Name] = n
+		p.decision.Selected[t.Name] = n
 	}
 }
 
-// members calls each for the targets of the batch that is under way, and counts them.
-func (p *plan) members(each func(t Target)) (n int) {
+// countBatch calls each for the targets of the batch that is under way, and counts them.
+func (p *planner) countBatch(each func(t Target)) (n int) {
 	for _, t := range p.Targets {
-		if t.Batch == p.d.Progress.Batch {
+		if t.Batch == p.decision.Progress.Batch {
 			n++
 			each(t)
 		}
@@ -340,34 +340,34 @@ func (p *plan) members(each func(t Target)) (n int) {
 }
 
 // batchOver reports whether no target of the batch is waited for.
-func (p *plan) batchOver() bool {
+func (p *planner) batchOver() bool {
 	over := true
-	p.members(func(t Target) {
+	p.countBatch(func(t Target) {
 		switch {
 		case t.State == Done || t.State == Failed || p.timedOut(t):
-		case t.State == Pending && !t.Online && p.Policy.Timeout > 0 && !p.Now.Before(p.d.Progress.Since.Add(p.Policy.Timeout)):
+		case t.State == Pending && !t.Online && p.Policy.Timeout > 0 && !p.Now.Before(p.decision.Progress.Since.Add(p.Policy.Timeout)):
 		default:
 			over = false
 			if t.State == Pending && !t.Online && p.Policy.Timeout > 0 {
-				p.again(p.d.Progress.Since.Add(p.Policy.Timeout))
+				p.lookAgainAt(p.decision.Progress.Since.Add(p.Policy.Timeout))
 			}
 		}
 	})
 	return over
 }
 
-// wanted is how many of the n targets of the batch must be Done.
-func (p *plan) wanted(n int) int {
+// neededOf is how many of the n targets of the batch must be Done.
+func (p *planner) neededOf(n int) int {
 	percent := p.Policy.Success
-	if b := p.d.Progress.Batch; b <= len(p.Policy.Batches) && p.Policy.Batches[b-1].Success != nil {
+	if b := p.decision.Progress.Batch; b <= len(p.Policy.Batches) && p.Policy.Batches[b-1].Success != nil {
 		percent = *p.Policy.Batches[b-1].Success
 	}
-	return Amount{Value: percent, Percent: true}.of(n)
+	return Amount{Value: percent, Percent: true}.Of(n)
 }
 
 // result is how many targets the batch has, and how many of them are Done.
-func (p *plan) result() (done, n int) {
-	n = p.members(func(t Target) {
+func (p *planner) result() (done, n int) {
+	n = p.countBatch(func(t Target) {
 		if t.State == Done {
 			done++
 		}
@@ -375,33 +375,33 @@ func (p *plan) result() (done, n int) {
 	return done, n
 }
 
-func (p *plan) enough() bool {
+func (p *planner) hasSucceeded() bool {
 	done, n := p.result()
-	return done >= p.wanted(n)
+	return done >= p.neededOf(n)
 }
 
 // succeeded reports whether enough of a batch that is over are Done, and stops the rollout otherwise.
-func (p *plan) succeeded() bool {
-	if p.enough() {
+func (p *planner) succeeded() bool {
+	if p.hasSucceeded() {
 		return true
 	}
 	done, n := p.result()
-	p.stop(Halted, "batch %d of %d: %d of %d succeeded, and %d are needed", p.d.Progress.Batch, p.d.Batches, done, n, p.wanted(n))
+	p.stop(Halted, "batch %d of %d: %d of %d succeeded, and %d are needed", p.decision.Progress.Batch, p.decision.Batches, done, n, p.neededOf(n))
 	return false
 }
 
-// hopeless reports whether so many of the batch have failed that it can't succeed any more.
-func (p *plan) hopeless() bool {
+// cannotSucceed reports whether so many of the batch have failed that it can't succeed any more.
+func (p *planner) cannotSucceed() bool {
 	failed := 0
-	n := p.members(func(t Target) {
+	n := p.countBatch(func(t Target) {
 		if t.State == Failed || p.timedOut(t) {
 			failed++
 		}
 	})
-	if n-failed >= p.wanted(n) {
+	if n-failed >= p.neededOf(n) {
 		return false
 	}
-	p.stop(Halted, "batch %d of %d: %d of %d failed, and %d must succeed", p.d.Progress.Batch, p.d.Batches, failed, n, p.wanted(n))
+	p.stop(Halted, "batch %d of %d: %d of %d failed, and %d must succeed", p.decision.Progress.Batch, p.decision.Batches, failed, n, p.neededOf(n))
 	return true
 }
 
@@ -415,33 +415,33 @@ func (b Budget) group(t Target) string {
 	return strings.Join(values, "\n")
 }
 
-type group struct{ all, available int }
+type budgetGroup struct{ all, available int }
 
 // takes reports whether one target more of a group may become unavailable.
-func (b Budget) takes(g *group) bool {
+func (b Budget) takes(g *budgetGroup) bool {
 	return (b.MinAvailable == nil || g.available-1 >= *b.MinAvailable) &&
 		(b.MaxUnavailable == nil || g.all-g.available+1 <= *b.MaxUnavailable)
 }
 
 // start starts what may be started.
-func (p *plan) start() {
-	groups := make(map[string]*group)
+func (p *planner) start() {
+	groups := make(map[string]*budgetGroup)
 	for _, t := range p.Targets {
 		key := p.Policy.Budget.group(t)
 		if groups[key] == nil {
-			groups[key] = new(group)
+			groups[key] = new(budgetGroup)
 		}
 		groups[key].all++
 		if t.works() {
 			groups[key].available++
 		}
 	}
-	updating := p.d.Updating
+	updating := p.decision.Updating
 	for _, t := range p.Targets {
 		if p.otherwiseBusy(t) {
 			updating++
-			if p.Policy.Timeout > 0 && !t.Waits {
-				p.again(t.Since.Add(p.Policy.Timeout))
+			if p.Policy.Timeout > 0 && !t.WaitsForWindow {
+				p.lookAgainAt(t.Since.Add(p.Policy.Timeout))
 			}
 		}
 	}
@@ -450,8 +450,8 @@ func (p *plan) start() {
 			continue
 		}
 		g := groups[p.Policy.Budget.group(t)]
-		if why := p.holds(t, g, updating); why != "" {
-			p.d.Waiting[why]++
+		if why := p.waitReason(t, g, updating); why != "" {
+			p.decision.Waiting[why]++
 			continue
 		}
 		if !p.otherwiseBusy(t) {
@@ -460,63 +460,63 @@ func (p *plan) start() {
 		if t.works() {
 			g.available--
 		}
-		p.d.Started = append(p.d.Started, t.Name)
+		p.decision.Started = append(p.decision.Started, t.Name)
 	}
-	p.d.Updating += len(p.d.Started)
-	p.d.Pending -= len(p.d.Started)
-	if len(p.d.Started) > 0 && p.Policy.Timeout > 0 {
-		p.again(p.Now.Add(p.Policy.Timeout))
+	p.decision.Updating += len(p.decision.Started)
+	p.decision.Pending -= len(p.decision.Started)
+	if len(p.decision.Started) > 0 && p.Policy.Timeout > 0 {
+		p.lookAgainAt(p.Now.Add(p.Policy.Timeout))
 	}
 }
 
 // works reports whether a target counts as available: one that is being updated may stop at any moment.
 func (t Target) works() bool { return t.Online && t.Available && t.State != Updating && !t.Busy }
 
-// holds is why a pending target can't be started; empty: it can.
-func (p *plan) holds(t Target, g *group, updating int) Reason {
+// waitReason is why a pending target can't be started; empty: it can.
+func (p *planner) waitReason(t Target, g *budgetGroup, updating int) Reason {
 	switch {
-	case t.Batch == 0 || t.Batch > p.d.Progress.Batch:
-		return Later
+	case t.Batch == 0 || t.Batch > p.decision.Progress.Batch:
+		return LaterBatch
 	case !t.Online:
 		return Offline
-	case t.Held != "":
+	case t.HeldReason != "":
 		return OnHold
 	case p.Now.Before(t.NotBefore):
-		p.again(t.NotBefore)
-		return TargetClose
+		p.lookAgainAt(t.NotBefore)
+		return OutsideTargetsWindow
 	case p.Policy.Concurrency > 0 && updating >= p.Policy.Concurrency && !p.otherwiseBusy(t):
-		return Concurrency
+		return ConcurrencyReached
 	case t.works() && !p.Policy.Budget.takes(g):
-		return Disruption
+		return DisruptionBudgetReached
 	}
 	return ""
 }
 
 // explain says why no more was started: the reason that the most targets wait for, those of later batches aside.
-func (p *plan) explain() {
-	waiting := maps.Clone(p.d.Waiting)
+func (p *planner) explain() {
+	waiting := maps.Clone(p.decision.Waiting)
 	if len(waiting) > 1 {
-		delete(waiting, Later)
+		delete(waiting, LaterBatch)
 	}
 	for _, why := range slices.Sorted(maps.Keys(waiting)) {
-		if p.d.Reason == "" || waiting[why] > waiting[p.d.Reason] {
-			p.d.Reason = why
+		if p.decision.Reason == "" || waiting[why] > waiting[p.decision.Reason] {
+			p.decision.Reason = why
 		}
 	}
-	n := waiting[p.d.Reason]
-	switch p.d.Reason {
-	case Later:
-		p.d.Message = fmt.Sprintf("%d wait for batch %d of %d, of which %d are under way", n, p.d.Progress.Batch, p.d.Batches, p.d.Updating)
-	case Concurrency:
-		p.d.Message = fmt.Sprintf("%d wait: %d are under way, and at most %d may be", n, p.d.Updating, p.Policy.Concurrency)
-	case Disruption:
-		p.d.Message = fmt.Sprintf("%d wait: the disruption budget of their groups lets no more become unavailable", n)
+	n := waiting[p.decision.Reason]
+	switch p.decision.Reason {
+	case LaterBatch:
+		p.decision.Message = fmt.Sprintf("%d wait for batch %d of %d, of which %d are under way", n, p.decision.Progress.Batch, p.decision.Batches, p.decision.Updating)
+	case ConcurrencyReached:
+		p.decision.Message = fmt.Sprintf("%d wait: %d are under way, and at most %d may be", n, p.decision.Updating, p.Policy.Concurrency)
+	case DisruptionBudgetReached:
+		p.decision.Message = fmt.Sprintf("%d wait: the disruption budget of their groups lets no more become unavailable", n)
 	case Offline:
-		p.d.Message = fmt.Sprintf("%d are offline", n)
+		p.decision.Message = fmt.Sprintf("%d are offline", n)
 	case OnHold:
-		i := slices.IndexFunc(p.Targets, func(t Target) bool { return t.State == Pending && t.Held != "" })
-		p.d.Message = fmt.Sprintf("%d are held; the first one: %s: %s", n, p.Targets[i].Name, p.Targets[i].Held)
-	case TargetClose:
-		p.d.Message = fmt.Sprintf("%d wait for a window of theirs", n)
+		i := slices.IndexFunc(p.Targets, func(t Target) bool { return t.State == Pending && t.HeldReason != "" })
+		p.decision.Message = fmt.Sprintf("%d are held; the first one: %s: %s", n, p.Targets[i].Name, p.Targets[i].HeldReason)
+	case OutsideTargetsWindow:
+		p.decision.Message = fmt.Sprintf("%d wait for a window of theirs", n)
 	}
 }

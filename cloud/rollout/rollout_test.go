@@ -13,9 +13,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-var start = time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+var startTime = time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 
-func nodes(n int, change ...func(t *Target)) (list []Target) {
+func makeTargets(n int, change ...func(t *Target)) (list []Target) {
 	for i := range n {
 		t := Target{Name: fmt.Sprintf("n%02d", i), Online: true, Available: true, Labels: map[string]string{"site": fmt.Sprint(i % 2)}}
 		for _, f := range change {
@@ -28,7 +28,7 @@ func nodes(n int, change ...func(t *Target)) (list []Target) {
 
 func ptr[T any](v T) *T { return &v }
 
-func site(s string) func(map[string]string) bool {
+func matchSite(s string) func(map[string]string) bool {
 	return func(labels map[string]string) bool { return labels["site"] == s }
 }
 
@@ -41,52 +41,52 @@ func TestPlan(t *testing.T) {
 		message string
 		batch   int
 	}{
-		"all at once":      {in: Input{Targets: nodes(5)}, started: 5, batch: 1},
-		"nothing to do":    {in: Input{Targets: nodes(5, func(t *Target) { t.State = Done })}, batch: 0},
-		"concurrency":      {in: Input{Targets: nodes(5), Policy: Policy{Concurrency: 2}}, started: 2, reason: Concurrency, message: "3 wait: 2 are under way, and at most 2 may be", batch: 1},
-		"first batch":      {in: Input{Targets: nodes(20), Policy: Policy{Batches: []Batch{tenPercent}}}, started: 2, reason: Later, message: "18 wait for batch 1 of 2, of which 2 are under way", batch: 1},
-		"by label":         {in: Input{Targets: nodes(20), Policy: Policy{Batches: []Batch{{Match: site("1"), Limit: &Amount{Value: 3}}}}}, started: 3, reason: Later, batch: 1},
-		"nobody matches":   {in: Input{Targets: nodes(4), Policy: Policy{Batches: []Batch{{Match: site("x")}}}}, started: 4, batch: 2},
-		"paused":           {in: Input{Targets: nodes(5), Paused: true}, reason: Paused, message: "the rollout is paused"},
-		"unconfirmed":      {in: Input{Targets: nodes(5), Unconfirmed: true}, reason: Unconfirmed},
-		"closed":           {in: Input{Targets: nodes(5), NotBefore: start.Add(time.Hour)}, reason: Closed, message: "the next window opens at 2026-11-22T11:00:00Z"},
-		"offline":          {in: Input{Targets: nodes(5, func(t *Target) { t.Online = t.Name != "n03" })}, started: 4, reason: Offline, message: "1 are offline", batch: 1},
-		"held":             {in: Input{Targets: nodes(2, func(t *Target) { t.Held = "a race is on" })}, reason: OnHold, batch: 1},
-		"own window":       {in: Input{Targets: nodes(2, func(t *Target) { t.NotBefore = start.Add(time.Hour) })}, reason: TargetClose, batch: 1},
-		"unavailable":      {in: Input{Targets: nodes(6), Policy: Policy{Budget: Budget{GroupBy: []string{"site"}, MaxUnavailable: ptr(1)}}}, started: 2, reason: Disruption, batch: 1},
-		"available":        {in: Input{Targets: nodes(6), Policy: Policy{Budget: Budget{MinAvailable: ptr(4)}}}, started: 2, reason: Disruption, batch: 1},
-		"others are away":  {in: Input{Targets: nodes(6, func(t *Target) { t.Available = t.Name > "n01" }), Policy: Policy{Budget: Budget{MaxUnavailable: ptr(2)}}}, started: 2, reason: Disruption, batch: 1},
-		"others are busy":  {in: Input{Targets: nodes(6, func(t *Target) { t.Busy = t.Name > "n03" }), Policy: Policy{Budget: Budget{MaxUnavailable: ptr(2)}}}, started: 2, reason: Disruption, batch: 1},
-		"places are taken": {in: Input{Targets: nodes(6, func(t *Target) { t.Busy = t.Name == "n05" }), Policy: Policy{Concurrency: 2}}, started: 2, reason: Concurrency, batch: 1},
+		"all at once":      {in: Input{Targets: makeTargets(5)}, started: 5, batch: 1},
+		"nothing to do":    {in: Input{Targets: makeTargets(5, func(t *Target) { t.State = Done })}, batch: 0},
+		"concurrency":      {in: Input{Targets: makeTargets(5), Policy: Policy{Concurrency: 2}}, started: 2, reason: ConcurrencyReached, message: "3 wait: 2 are under way, and at most 2 may be", batch: 1},
+		"first batch":      {in: Input{Targets: makeTargets(20), Policy: Policy{Batches: []Batch{tenPercent}}}, started: 2, reason: LaterBatch, message: "18 wait for batch 1 of 2, of which 2 are under way", batch: 1},
+		"by label":         {in: Input{Targets: makeTargets(20), Policy: Policy{Batches: []Batch{{Matches: matchSite("1"), Limit: &Amount{Value: 3}}}}}, started: 3, reason: LaterBatch, batch: 1},
+		"nobody matches":   {in: Input{Targets: makeTargets(4), Policy: Policy{Batches: []Batch{{Matches: matchSite("x")}}}}, started: 4, batch: 2},
+		"paused":           {in: Input{Targets: makeTargets(5), Paused: true}, reason: Paused, message: "the rollout is paused"},
+		"unconfirmed":      {in: Input{Targets: makeTargets(5), Unconfirmed: true}, reason: Unconfirmed},
+		"closed":           {in: Input{Targets: makeTargets(5), NotBefore: startTime.Add(time.Hour)}, reason: OutsideWindow, message: "the next window opens at 2026-11-22T11:00:00Z"},
+		"offline":          {in: Input{Targets: makeTargets(5, func(t *Target) { t.Online = t.Name != "n03" })}, started: 4, reason: Offline, message: "1 are offline", batch: 1},
+		"held":             {in: Input{Targets: makeTargets(2, func(t *Target) { t.HeldReason = "a race is on" })}, reason: OnHold, batch: 1},
+		"own window":       {in: Input{Targets: makeTargets(2, func(t *Target) { t.NotBefore = startTime.Add(time.Hour) })}, reason: OutsideTargetsWindow, batch: 1},
+		"unavailable":      {in: Input{Targets: makeTargets(6), Policy: Policy{Budget: Budget{GroupBy: []string{"site"}, MaxUnavailable: ptr(1)}}}, started: 2, reason: DisruptionBudgetReached, batch: 1},
+		"available":        {in: Input{Targets: makeTargets(6), Policy: Policy{Budget: Budget{MinAvailable: ptr(4)}}}, started: 2, reason: DisruptionBudgetReached, batch: 1},
+		"others are away":  {in: Input{Targets: makeTargets(6, func(t *Target) { t.Available = t.Name > "n01" }), Policy: Policy{Budget: Budget{MaxUnavailable: ptr(2)}}}, started: 2, reason: DisruptionBudgetReached, batch: 1},
+		"others are busy":  {in: Input{Targets: makeTargets(6, func(t *Target) { t.Busy = t.Name > "n03" }), Policy: Policy{Budget: Budget{MaxUnavailable: ptr(2)}}}, started: 2, reason: DisruptionBudgetReached, batch: 1},
+		"places are taken": {in: Input{Targets: makeTargets(6, func(t *Target) { t.Busy = t.Name == "n05" }), Policy: Policy{Concurrency: 2}}, started: 2, reason: ConcurrencyReached, batch: 1},
 		"the busy go first": {in: Input{
-			Targets: nodes(6, func(t *Target) { t.Busy = t.Name == "n05" }),
+			Targets: makeTargets(6, func(t *Target) { t.Busy = t.Name == "n05" }),
 			Policy:  Policy{Batches: []Batch{{Limit: &Amount{Value: 1}}}, Budget: Budget{MaxUnavailable: ptr(1)}},
-		}, started: 1, reason: Later, batch: 1},
-		"too many failed": {in: Input{Targets: nodes(10, failIf("n00", "n01")), Policy: Policy{Failures: &Amount{10, true}}}, reason: Halted, message: "2 of 10 failed, and at most 1 may"},
+		}, started: 1, reason: LaterBatch, batch: 1},
+		"too many failed": {in: Input{Targets: makeTargets(10, failIf("n00", "n01")), Policy: Policy{Failures: &Amount{10, true}}}, reason: Halted, message: "2 of 10 failed, and at most 1 may"},
 		"hopeless": {
-			in: Input{Targets: nodes(10, failIf("n00"), inBatch(1, "n00", "n01")), Progress: Progress{1, start}, Policy: Policy{Success: 100, Batches: []Batch{{Limit: &Amount{2, false}}}}}, reason: Halted,
+			in: Input{Targets: makeTargets(10, failIf("n00"), inBatch(1, "n00", "n01")), Progress: Progress{1, startTime}, Policy: Policy{Success: 100, Batches: []Batch{{Limit: &Amount{2, false}}}}}, reason: Halted,
 			message: "batch 1 of 2: 1 of 2 failed, and 2 must succeed", batch: 1,
 		},
 		"threshold": {
-			in:      Input{Now: start.Add(time.Hour), Targets: nodes(10, doneIf("n00"), away("n01"), inBatch(1, "n00", "n01")), Progress: Progress{1, start}, Policy: Policy{Success: 90, Timeout: time.Minute, Batches: []Batch{{Limit: &Amount{2, false}}}}},
+			in:      Input{Now: startTime.Add(time.Hour), Targets: makeTargets(10, doneIf("n00"), offlineIf("n01"), inBatch(1, "n00", "n01")), Progress: Progress{1, startTime}, Policy: Policy{Success: 90, Timeout: time.Minute, Batches: []Batch{{Limit: &Amount{2, false}}}}},
 			reason:  Halted,
 			message: "batch 1 of 2: 1 of 2 succeeded, and 2 are needed", batch: 1,
 		},
 		"the policy has lost batches": {
-			in: Input{Targets: nodes(4, doneIf("n00"), inBatch(4, "n00"), inBatch(3, "n01")), Progress: Progress{4, start}, Policy: Policy{Batches: []Batch{{}}}}, started: 3, batch: 2,
+			in: Input{Targets: makeTargets(4, doneIf("n00"), inBatch(4, "n00"), inBatch(3, "n01")), Progress: Progress{4, startTime}, Policy: Policy{Batches: []Batch{{}}}}, started: 3, batch: 2,
 		},
 		"offline ones are waited for": {
-			in:     Input{Targets: nodes(4, doneIf("n00"), away("n01"), inBatch(1, "n00", "n01")), Progress: Progress{1, start}, Policy: Policy{Success: 50, Timeout: time.Minute, Batches: []Batch{{Limit: &Amount{2, false}}}}},
+			in:     Input{Targets: makeTargets(4, doneIf("n00"), offlineIf("n01"), inBatch(1, "n00", "n01")), Progress: Progress{1, startTime}, Policy: Policy{Success: 50, Timeout: time.Minute, Batches: []Batch{{Limit: &Amount{2, false}}}}},
 			reason: Offline, batch: 1,
 		},
 		"but not for ever": {
-			in:      Input{Now: start.Add(time.Minute), Targets: nodes(4, doneIf("n00"), away("n01"), inBatch(1, "n00", "n01")), Progress: Progress{1, start}, Policy: Policy{Success: 50, Timeout: time.Minute, Batches: []Batch{{Limit: &Amount{2, false}}}}},
+			in:      Input{Now: startTime.Add(time.Minute), Targets: makeTargets(4, doneIf("n00"), offlineIf("n01"), inBatch(1, "n00", "n01")), Progress: Progress{1, startTime}, Policy: Policy{Success: 50, Timeout: time.Minute, Batches: []Batch{{Limit: &Amount{2, false}}}}},
 			started: 2, reason: Offline, batch: 2,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.in.Now.IsZero() {
-				c.in.Now = start
+				c.in.Now = startTime
 			}
 			d := Plan(c.in)
 			require.Len(t, d.Started, c.started)
@@ -102,7 +102,9 @@ func TestPlan(t *testing.T) {
 
 func failIf(names ...string) func(*Target) { return setIf(names, func(t *Target) { t.State = Failed }) }
 func doneIf(names ...string) func(*Target) { return setIf(names, func(t *Target) { t.State = Done }) }
-func away(names ...string) func(*Target)   { return setIf(names, func(t *Target) { t.Online = false }) }
+func offlineIf(names ...string) func(*Target) {
+	return setIf(names, func(t *Target) { t.Online = false })
+}
 
 func inBatch(n int, names ...string) func(*Target) {
 	return setIf(names, func(t *Target) { t.Batch = n })
@@ -117,26 +119,26 @@ func setIf(names []string, set func(*Target)) func(*Target) {
 }
 
 func TestAgainIsWhenSomethingTimesOut(t *testing.T) {
-	in := Input{Now: start, Policy: Policy{Timeout: time.Minute, Success: 100}, Targets: nodes(2, away("n01"))}
+	in := Input{Now: startTime, Policy: Policy{Timeout: time.Minute, Success: 100}, Targets: makeTargets(2, offlineIf("n01"))}
 	d := Plan(in)
-	require.Equal(t, start.Add(time.Minute), d.Again)
-	in.Progress, in.Now = d.Progress, start.Add(time.Minute)
-	in.Targets[0].State, in.Targets[0].Since, in.Targets[0].Batch = Updating, start, 1
+	require.Equal(t, startTime.Add(time.Minute), d.Again)
+	in.Progress, in.Now = d.Progress, startTime.Add(time.Minute)
+	in.Targets[0].State, in.Targets[0].Since, in.Targets[0].Batch = Updating, startTime, 1
 	d = Plan(in)
 	require.Equal(t, 1, d.TimedOut)
 	require.Equal(t, Halted, d.Reason)
 	require.Zero(t, d.Again)
 }
 
-// world is what a rollout meets: nodes that answer or don't, and a hub that stops between any two of its writes.
-type world struct {
+// simulatedWorld is what a rollout meets: nodes that answer or don't, and a hub that stops between any two of its writes.
+type simulatedWorld struct {
 	in      Input
 	plan    func(Input) Decision
 	started map[string]int
 }
 
 // step asks for a decision, checks it, and does what it says, up to a crash.
-func (w *world) step(crash int) (Decision, error) {
+func (w *simulatedWorld) step(crash int) (Decision, error) {
 	in := w.in
 	in.Targets = slices.Clone(w.in.Targets)
 	d := w.plan(in)
@@ -166,13 +168,13 @@ func (w *world) step(crash int) (Decision, error) {
 	return d, nil
 }
 
-func (w *world) target(name string) *Target {
+func (w *simulatedWorld) target(name string) *Target {
 	i := slices.IndexFunc(w.in.Targets, func(t Target) bool { return t.Name == name })
 	return &w.in.Targets[i]
 }
 
 // check says which promise a decision breaks. It is written without any code of Plan.
-func (w *world) check(d Decision) error {
+func (w *simulatedWorld) check(d Decision) error {
 	in, p := w.in, w.in.Policy
 	lost := func(t Target) bool {
 		return t.State == Updating && p.Timeout > 0 && in.Now.Sub(t.Since) >= p.Timeout
@@ -224,7 +226,7 @@ func (w *world) check(d Decision) error {
 		switch {
 		case w.started[name] > 0 || t.State != Pending:
 			return fmt.Errorf("%s was started before", name)
-		case !t.Online || t.Held != "" || in.Now.Before(t.NotBefore):
+		case !t.Online || t.HeldReason != "" || in.Now.Before(t.NotBefore):
 			return fmt.Errorf("%s can't be started", name)
 		case t.Batch == 0 && d.Selected[name] == 0:
 			return fmt.Errorf("%s is not in a batch", name)
@@ -240,7 +242,7 @@ func (w *world) check(d Decision) error {
 
 // checkComplete checks that no target of the last batch of a complete rollout could have been started. One of an earlier batch that
 // was offline may come back later.
-func (w *world) checkComplete(d Decision) error {
+func (w *simulatedWorld) checkComplete(d Decision) error {
 	if !d.Complete {
 		return nil
 	}
@@ -254,12 +256,12 @@ func (w *world) checkComplete(d Decision) error {
 }
 
 // checkSelection checks that batches have no more than their limits, and only what matches.
-func (w *world) checkSelection(d Decision) error {
+func (w *simulatedWorld) checkSelection(d Decision) error {
 	for n, b := range w.in.Policy.Batches {
 		n++
 		matching, in, selected := 0, 0, 0
 		for _, t := range w.in.Targets {
-			matches := b.Match == nil || b.Match(t.Labels)
+			matches := b.Matches == nil || b.Matches(t.Labels)
 			now := d.Selected[t.Name] == n
 			if now && (!matches || t.Batch != 0) {
 				return fmt.Errorf("%s was selected for batch %d", t.Name, n)
@@ -288,7 +290,7 @@ func (w *world) checkSelection(d Decision) error {
 	return nil
 }
 
-func (w *world) checkBudget(d Decision) error {
+func (w *simulatedWorld) checkBudget(d Decision) error {
 	b := w.in.Policy.Budget
 	type count struct{ down, up, disturbed int }
 	groups := map[string]*count{}
@@ -320,14 +322,14 @@ func (w *world) checkBudget(d Decision) error {
 }
 
 // checkBatches checks that the batches which a decision leaves behind are full, over, and succeeded.
-func (w *world) checkBatches(d Decision, lost func(Target) bool) error {
+func (w *simulatedWorld) checkBatches(d Decision, lost func(Target) bool) error {
 	p := w.in.Policy
 	for n := max(1, w.in.Progress.Batch); n < d.Progress.Batch; n++ {
 		b := p.Batches[n-1]
 		all, done, matching, free := 0, 0, 0, 0
 		for _, t := range w.in.Targets {
 			of := cmp.Or(t.Batch, d.Selected[t.Name])
-			matches := b.Match == nil || b.Match(t.Labels)
+			matches := b.Matches == nil || b.Matches(t.Labels)
 			if matches || of == n {
 				matching++
 			}
@@ -354,7 +356,7 @@ func (w *world) checkBatches(d Decision, lost func(Target) bool) error {
 		if done*100 < all*want {
 			return fmt.Errorf("batch %d was left with %d of %d", n, done, all)
 		}
-		if free > 0 && (b.Limit == nil || all < b.Limit.of(matching)) {
+		if free > 0 && (b.Limit == nil || all < b.Limit.Of(matching)) {
 			return fmt.Errorf("batch %d was left with %d, though %d more match", n, all, free)
 		}
 	}
@@ -379,7 +381,7 @@ func drawPolicy(t *rapid.T, n int) (p Policy) {
 	for i := range rapid.IntRange(0, 3).Draw(t, "batches") {
 		b := Batch{Limit: drawAmount(t, "limit", n), Success: drawInt(t, "batch's success", 100)}
 		if rapid.Bool().Draw(t, "by label") {
-			b.Match = site(fmt.Sprint(i))
+			b.Matches = matchSite(fmt.Sprint(i))
 		}
 		p.Batches = append(p.Batches, b)
 	}
@@ -394,17 +396,17 @@ func drawPolicy(t *rapid.T, n int) (p Policy) {
 	return p
 }
 
-func drawWorld(t *rapid.T, plan func(Input) Decision) *world {
+func drawWorld(t *rapid.T, plan func(Input) Decision) *simulatedWorld {
 	n := rapid.IntRange(1, 12).Draw(t, "nodes")
-	w := &world{plan: plan, started: map[string]int{}}
-	w.in = Input{Now: start, Policy: drawPolicy(t, n), Targets: nodes(n, func(x *Target) {
+	w := &simulatedWorld{plan: plan, started: map[string]int{}}
+	w.in = Input{Now: startTime, Policy: drawPolicy(t, n), Targets: makeTargets(n, func(x *Target) {
 		x.Labels["site"] = fmt.Sprint(rapid.IntRange(0, 3).Draw(t, "site"))
 	})}
 	return w
 }
 
 // disturb is one event: an answer, time, a connection, a label, a policy, somebody who pauses, a window, another version, or the one before again.
-func (w *world) disturb(t *rapid.T) {
+func (w *simulatedWorld) disturb(t *rapid.T) {
 	x := &w.in.Targets[rapid.IntRange(0, len(w.in.Targets)-1).Draw(t, "target")]
 	window := func() time.Time {
 		return w.in.Now.Add(time.Duration(rapid.IntRange(-60, 60).Draw(t, "window")) * 5 * time.Second)
@@ -427,7 +429,7 @@ func (w *world) disturb(t *rapid.T) {
 		w.in.Policy = drawPolicy(t, len(w.in.Targets))
 	case 9:
 		w.in.Paused = !w.in.Paused
-		x.Held = rapid.SampledFrom([]string{"", "", "held"}).Draw(t, "held")
+		x.HeldReason = rapid.SampledFrom([]string{"", "", "held"}).Draw(t, "held")
 	case 10:
 		x.NotBefore = window()
 	case 11:
@@ -438,7 +440,7 @@ func (w *world) disturb(t *rapid.T) {
 }
 
 // replace rolls out another version: a new one, or the one before, which all targets have that were not started.
-func (w *world) replace(undo bool) {
+func (w *simulatedWorld) replace(undo bool) {
 	w.in.Progress, w.started = Progress{}, map[string]int{}
 	for i := range w.in.Targets {
 		t := &w.in.Targets[i]
@@ -451,7 +453,7 @@ func (w *world) replace(undo bool) {
 	}
 }
 
-func (w *world) play(t *rapid.T) error {
+func (w *simulatedWorld) play(t *rapid.T) error {
 	for range rapid.IntRange(1, 60).Draw(t, "steps") {
 		w.disturb(t)
 		if _, err := w.step(rapid.IntRange(0, 8).Draw(t, "crash")); err != nil {
@@ -474,9 +476,9 @@ func TestARolloutEnds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t, Plan)
 		w.in.Policy.Budget, w.in.Policy.Concurrency = Budget{}, max(1, w.in.Policy.Concurrency)
-		w.in.NotBefore = start.Add(time.Hour)
+		w.in.NotBefore = startTime.Add(time.Hour)
 		for i := range w.in.Targets {
-			w.in.Targets[i].NotBefore = start.Add(time.Duration(rapid.IntRange(0, 200).Draw(t, "window")) * time.Minute)
+			w.in.Targets[i].NotBefore = startTime.Add(time.Duration(rapid.IntRange(0, 200).Draw(t, "window")) * time.Minute)
 		}
 		undone := rapid.IntRange(0, 20).Draw(t, "undone")
 		for n := range 300 {
@@ -532,7 +534,7 @@ func TestTheCheckerSeesEachMistake(t *testing.T) {
 		"any label": func(in Input) Decision {
 			in.Policy.Batches = slices.Clone(in.Policy.Batches)
 			for i := range in.Policy.Batches {
-				in.Policy.Batches[i].Match = nil
+				in.Policy.Batches[i].Matches = nil
 			}
 			return Plan(in)
 		},
@@ -541,7 +543,7 @@ func TestTheCheckerSeesEachMistake(t *testing.T) {
 		"pause is unseen": func(in Input) Decision { in.Paused = false; return Plan(in) },
 		"holds are unseen": func(in Input) Decision {
 			for i := range in.Targets {
-				in.Targets[i].Held = ""
+				in.Targets[i].HeldReason = ""
 			}
 			return Plan(in)
 		},
@@ -621,7 +623,7 @@ func TestTheCheckerSeesEachMistake(t *testing.T) {
 }
 
 func TestPlanKeepsItsInput(t *testing.T) {
-	in := Input{Now: start, Targets: nodes(3)}
+	in := Input{Now: startTime, Targets: makeTargets(3)}
 	before := slices.Clone(in.Targets)
 	labels := maps.Clone(in.Targets[0].Labels)
 	Plan(in)
@@ -632,7 +634,7 @@ func TestPlanKeepsItsInput(t *testing.T) {
 func BenchmarkPlan(b *testing.B) {
 	for _, n := range []int{100, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			in := Input{Now: start, Targets: nodes(n), Policy: Policy{
+			in := Input{Now: startTime, Targets: makeTargets(n), Policy: Policy{
 				Success: 90, Concurrency: 50, Timeout: time.Minute, Batches: []Batch{{Limit: &Amount{1, true}}, {Limit: &Amount{10, true}}},
 				Budget: Budget{GroupBy: []string{"site"}, MaxUnavailable: ptr(20)},
 			}}

@@ -33,11 +33,11 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 )
 
-var commitForm = regexp.MustCompile(`^[0-9a-f]{40}$`)
+var commitPattern = regexp.MustCompile(`^[0-9a-f]{40}$`)
 
 // Commit is the commit that a branch or tag of a git repository is at now. A commit is itself.
-func (c *Client) Commit(ctx context.Context, r Repo, revision string) (string, error) {
-	if commitForm.MatchString(revision) {
+func (c *Client) Commit(ctx context.Context, r RepositoryAccess, revision string) (string, error) {
+	if commitPattern.MatchString(revision) {
 		return revision, nil
 	}
 	refs, err := c.gitRefs(ctx, r)
@@ -55,17 +55,17 @@ func (c *Client) Commit(ctx context.Context, r Repo, revision string) (string, e
 	if revision == "HEAD" && refs.Head != nil {
 		return refs.Head.String(), nil
 	}
-	return "", failed(NotFound, "%s has no branch or tag %s", redacted(r.Spec.URL), revision)
+	return "", errorf(NotFound, "%s has no branch or tag %s", redactURL(r.Spec.URL), revision)
 }
 
 // Files reads a file, or a directory with all below it, of a commit, and gives each file to use. Symbolic links and submodules are
 // refused, since what they stand for is elsewhere.
-func (c *Client) Files(ctx context.Context, r Repo, commit, dir string, use func(File) error) error {
-	what := redacted(r.Spec.URL) + " at " + commit
+func (c *Client) Files(ctx context.Context, r RepositoryAccess, commit, dir string, use func(File) error) error {
+	what := redactURL(r.Spec.URL) + " at " + commit
 	pack, err := c.packs.get(ctx, packKey(r, commit), func(file string) error {
 		ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 		defer cancel()
-		return ofGit(ctx, c.fetchPack(ctx, r, commit, file), what)
+		return gitError(ctx, c.fetchPack(ctx, r, commit, file), what)
 	})
 	if err != nil {
 		return err
@@ -78,23 +78,23 @@ func (c *Client) Files(ctx context.Context, r Repo, commit, dir string, use func
 	defer release()
 	objects, err := c.inflate(pack.dir)
 	if err != nil {
-		return ofGit(ctx, err, what)
+		return gitError(ctx, err, what)
 	}
 	defer objects.Close()
 	found, err := object.GetCommit(objects, plumbing.NewHash(commit))
 	if err != nil {
-		return ofGit(ctx, err, what)
+		return gitError(ctx, err, what)
 	}
 	tree, err := found.Tree()
 	if err != nil {
-		return ofGit(ctx, err, what)
+		return gitError(ctx, err, what)
 	}
 	return c.filesBelow(ctx, tree, strings.Trim(path.Clean("/"+dir), "/"), what, use)
 }
 
 // fetchPack writes a commit to a file as the server sends it: with all of its files, and without the commits before it if the server can
 // do that.
-func (c *Client) fetchPack(ctx context.Context, r Repo, commit, file string) error {
+func (c *Client) fetchPack(ctx context.Context, r RepositoryAccess, commit, file string) error {
 	session, err := c.gitSession(ctx, r)
 	if err != nil {
 		return err
@@ -153,10 +153,10 @@ func (c *Client) inflate(dir string) (*filesystem.Storage, error) {
 // measure fails for a small pack that inflates to very much. What all of its objects, and those that its deltas make of others, come to is
 // counted by what the pack says of each: the library refuses an object that is longer.
 func (c *Client) measure(pack io.Reader) error {
-	most, left := inflation*c.o.MaxBytes, inflation*c.o.MaxBytes
+	most, left := inflationFactor*c.o.MaxBytes, inflationFactor*c.o.MaxBytes
 	take := func(size uint64) error {
 		if size > uint64(left) {
-			return failed(TooLarge, "the commit has more than %d bytes when it is inflated", most)
+			return errorf(TooLarge, "the commit has more than %d bytes when it is inflated", most)
 		}
 		left -= int64(size)
 		return nil
@@ -167,7 +167,7 @@ func (c *Client) measure(pack io.Reader) error {
 		return err
 	}
 	if mostObjects := objectsPerFile * c.o.MaxFiles; int64(count) > int64(mostObjects) {
-		return failed(TooLarge, "the commit has more than %d objects", mostObjects)
+		return errorf(TooLarge, "the commit has more than %d objects", mostObjects)
 	}
 	for range count {
 		h, err := in.NextObjectHeader()
@@ -177,7 +177,7 @@ func (c *Client) measure(pack io.Reader) error {
 		if err := take(uint64(h.Length)); err != nil {
 			return err
 		}
-		var begin beginning
+		var begin prefixBuffer
 		if _, _, err := in.NextObject(&begin); err != nil {
 			return err
 		}
@@ -200,14 +200,14 @@ const cachedObjects = 1 * cache.MiByte
 
 // The bounds of a pack, whose commit may have much more in it than the files that are wanted, and of the layers of an artifact.
 const (
-	inflation      = 4  // times MaxBytes: the bytes of all objects, or layers, when they are inflated
-	objectsPerFile = 10 // times MaxFiles: the objects
+	inflationFactor = 4  // times MaxBytes: the bytes of all objects, or layers, when they are inflated
+	objectsPerFile  = 10 // times MaxFiles: the objects
 )
 
-// beginning keeps the first bytes that are written to it.
-type beginning []byte
+// prefixBuffer keeps the first bytes that are written to it.
+type prefixBuffer []byte
 
-func (b *beginning) Write(p []byte) (int, error) {
+func (b *prefixBuffer) Write(p []byte) (int, error) {
 	*b = append(*b, p[:min(len(p), 1<<10-len(*b))]...)
 	return len(p), nil
 }
@@ -218,7 +218,7 @@ func (c *Client) filesBelow(ctx context.Context, tree *object.Tree, dir, what st
 	if dir != "" {
 		entry, err := tree.FindEntry(dir)
 		if err != nil {
-			return failed(NotFound, "%s has no %s", what, dir)
+			return errorf(NotFound, "%s has no %s", what, dir)
 		}
 		if entry.Mode != filemode.Dir {
 			f, err := c.readEntry(ctx, tree, dir, ".", *entry, what, &left)
@@ -228,7 +228,7 @@ func (c *Client) filesBelow(ctx context.Context, tree *object.Tree, dir, what st
 			return err
 		}
 		if tree, err = tree.Tree(dir); err != nil {
-			return explain(ctx, err, what)
+			return explainError(ctx, err, what)
 		}
 	}
 	walker := object.NewTreeWalker(tree, true, nil)
@@ -240,10 +240,10 @@ func (c *Client) filesBelow(ctx context.Context, tree *object.Tree, dir, what st
 			return nil
 		}
 		if err != nil {
-			return ofGit(ctx, err, what)
+			return gitError(ctx, err, what)
 		}
 		if files == c.o.MaxFiles && entry.Mode != filemode.Dir || entries == objectsPerFile*c.o.MaxFiles {
-			return failed(TooLarge, "%s has more than %d files below %s", what, c.o.MaxFiles, dir)
+			return errorf(TooLarge, "%s has more than %d files below %s", what, c.o.MaxFiles, dir)
 		}
 		if entry.Mode == filemode.Dir {
 			continue
@@ -266,36 +266,36 @@ func (c *Client) readEntry(ctx context.Context, tree *object.Tree, at, name stri
 		mode = 0o755
 	case filemode.Regular, filemode.Deprecated:
 	default:
-		return File{}, failed(Invalid, "%s: %s is a symbolic link or a submodule, and only files are taken", what, at)
+		return File{}, errorf(Invalid, "%s: %s is a symbolic link or a submodule, and only files are taken", what, at)
 	}
 	f, err := tree.TreeEntryFile(&entry)
 	if err != nil {
-		return File{}, explain(ctx, err, what)
+		return File{}, explainError(ctx, err, what)
 	}
 	if *left -= f.Size; *left < 0 {
-		return File{}, failed(TooLarge, "%s: its files have more than %d bytes", what, c.o.MaxBytes)
+		return File{}, errorf(TooLarge, "%s: its files have more than %d bytes", what, c.o.MaxBytes)
 	}
 	r, err := f.Reader()
 	if err != nil {
-		return File{}, explain(ctx, err, what)
+		return File{}, explainError(ctx, err, what)
 	}
 	defer r.Close()
 	content := make([]byte, f.Size)
 	_, err = io.ReadFull(r, content)
-	return File{name, mode, content}, explain(ctx, err, what)
+	return File{name, mode, content}, explainError(ctx, err, what)
 }
 
-func (c *Client) gitRefs(ctx context.Context, r Repo) (*packp.AdvRefs, error) {
+func (c *Client) gitRefs(ctx context.Context, r RepositoryAccess) (*packp.AdvRefs, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
-	what := redacted(r.Spec.URL)
+	what := redactURL(r.Spec.URL)
 	session, err := c.gitSession(ctx, r)
 	if err != nil {
-		return nil, ofGit(ctx, err, what)
+		return nil, gitError(ctx, err, what)
 	}
 	defer session.Close()
 	refs, err := session.AdvertisedReferencesContext(ctx)
-	return refs, ofGit(ctx, err, what)
+	return refs, gitError(ctx, err, what)
 }
 
 // gitSession is a conversation with the git-upload-pack of a repository. It ends with the context, whatever the server does.
@@ -305,10 +305,10 @@ type gitSession interface {
 	Close() error
 }
 
-func (c *Client) gitSession(ctx context.Context, r Repo) (gitSession, error) {
+func (c *Client) gitSession(ctx context.Context, r RepositoryAccess) (gitSession, error) {
 	at, err := transport.NewEndpoint(r.Spec.URL)
 	if err != nil {
-		return nil, failed(Invalid, "it is no address of a git repository")
+		return nil, errorf(Invalid, "it is no address of a git repository")
 	}
 	switch at.Protocol {
 	case "https", "http":
@@ -320,10 +320,10 @@ func (c *Client) gitSession(ctx context.Context, r Repo) (gitSession, error) {
 	case "ssh":
 		return c.ssh(ctx, r, at)
 	}
-	return nil, failed(Invalid, "git is read over https, http and ssh")
+	return nil, errorf(Invalid, "git is read over https, http and ssh")
 }
 
-func httpAuth(r Repo) transport.AuthMethod {
+func httpAuth(r RepositoryAccess) transport.AuthMethod {
 	user, password := string(r.Secret["username"]), string(r.Secret["password"])
 	if token := r.Secret["token"]; len(token) > 0 {
 		password = string(token)
@@ -345,10 +345,10 @@ type sshSession struct {
 	stop   func() bool // closing the connection with the context
 	in     io.WriteCloser
 	out    io.Reader
-	said   beginning // what it says is wrong
+	stderr prefixBuffer // what it says is wrong
 }
 
-func (c *Client) ssh(ctx context.Context, r Repo, at *transport.Endpoint) (gitSession, error) {
+func (c *Client) ssh(ctx context.Context, r RepositoryAccess, at *transport.Endpoint) (gitSession, error) {
 	address := net.JoinHostPort(at.Host, strconv.Itoa(cmp.Or(max(at.Port, 0), 22)))
 	config, err := sshConfig(r, address)
 	if err != nil {
@@ -371,7 +371,7 @@ func (c *Client) ssh(ctx context.Context, r Repo, at *transport.Endpoint) (gitSe
 		s.stop()
 		// The library has no type for it: once the server is known, what fails is the authentication, or the network.
 		if broken := net.Error(nil); known && !errors.As(err, &broken) && !errors.Is(err, io.EOF) {
-			return nil, failed(Unauthorized, "the server takes none of the keys")
+			return nil, errorf(Unauthorized, "the server takes none of the keys")
 		}
 		return nil, err
 	}
@@ -384,21 +384,21 @@ func (c *Client) ssh(ctx context.Context, r Repo, at *transport.Endpoint) (gitSe
 }
 
 // sshConfig is who the hub is, and by which key the server at an address is known.
-func sshConfig(r Repo, address string) (*ssh.ClientConfig, error) {
+func sshConfig(r RepositoryAccess, address string) (*ssh.ClientConfig, error) {
 	parse := ssh.ParsePrivateKey
 	if passphrase := r.Secret["ssh-passphrase"]; len(passphrase) > 0 {
 		parse = func(key []byte) (ssh.Signer, error) { return ssh.ParsePrivateKeyWithPassphrase(key, passphrase) }
 	}
 	signer, err := parse(r.Secret["ssh-privatekey"])
 	if err != nil {
-		return nil, failed(Invalid, "ssh-privatekey of its Secret can't be read (ssh-passphrase is its passphrase): %v", err)
+		return nil, errorf(Invalid, "ssh-privatekey of its Secret can't be read (ssh-passphrase is its passphrase): %v", err)
 	}
 	config := &ssh.ClientConfig{Auth: []ssh.AuthMethod{ssh.PublicKeys(signer)}}
 	if r.Spec.InsecureSkipVerify {
 		config.HostKeyCallback = ssh.InsecureIgnoreHostKey() //nolint:gosec // the user asks for it by name
 		return config, nil
 	}
-	check, err := hostKeys(r.Secret["known_hosts"])
+	check, err := parseKnownHosts(r.Secret["known_hosts"])
 	if err != nil {
 		return nil, err
 	}
@@ -409,7 +409,7 @@ func sshConfig(r Repo, address string) (*ssh.ClientConfig, error) {
 	config.HostKeyAlgorithms = hostKeyAlgorithms(check(address, &net.TCPAddr{}, nobodys), r.Secret["known_hosts"])
 	config.HostKeyCallback = func(_ string, remote net.Addr, key ssh.PublicKey) error {
 		if err := check(address, remote, key); err != nil {
-			return failed(Untrusted, "its host key is not in known_hosts of its Secret: %s %s", key.Type(), ssh.FingerprintSHA256(key))
+			return errorf(Untrusted, "its host key is not in known_hosts of its Secret: %s %s", key.Type(), ssh.FingerprintSHA256(key))
 		}
 		return nil
 	}
@@ -454,7 +454,7 @@ func (s *sshSession) start(command string, maxBytes int64) (err error) {
 		return err
 	}
 	s.out = &limitedBody{io.NopCloser(s.out), maxBytes, maxBytes}
-	s.Stderr = &s.said
+	s.Stderr = &s.stderr
 	return s.Start(command)
 }
 
@@ -465,10 +465,10 @@ func (s *sshSession) AdvertisedReferencesContext(context.Context) (*packp.AdvRef
 	var refused *pktline.ErrorLine
 	switch {
 	case errors.As(err, &refused):
-		return nil, ofServer(refused.Text)
+		return nil, serverError(refused.Text)
 	case errors.Is(err, packp.ErrEmptyInput):
 		_ = s.Wait() // all that it says is that the server has failed
-		return nil, ofServer(string(s.said))
+		return nil, serverError(string(s.stderr))
 	case errors.Is(err, packp.ErrEmptyAdvRefs), err == nil && refs.IsEmpty():
 		return nil, transport.ErrEmptyRemoteRepository
 	}
@@ -476,14 +476,14 @@ func (s *sshSession) AdvertisedReferencesContext(context.Context) (*packp.AdvRef
 	return refs, err
 }
 
-// ofServer is why a server sends nothing, in its own words.
-func ofServer(text string) error {
+// serverError is why a server sends nothing, in its own words.
+func serverError(text string) error {
 	for _, missing := range []string{"not found", "not exist", "not appear to be a git repository", "no such repository", "could not be found", "access denied"} {
 		if strings.Contains(strings.ToLower(text), missing) {
 			return transport.ErrRepositoryNotFound
 		}
 	}
-	return failed(Unavailable, "the server sends no branches and tags: %.200q", text)
+	return errorf(Unavailable, "the server sends no branches and tags: %.200q", text)
 }
 
 // UploadPack asks for commits, and reads until the pack begins.
@@ -511,10 +511,10 @@ func (s *sshSession) Close() error {
 	return s.client.Close()
 }
 
-// hostKeys reads known_hosts, for which the library wants a file.
-func hostKeys(text []byte) (ssh.HostKeyCallback, error) {
+// parseKnownHosts reads known_hosts, for which the library wants a file.
+func parseKnownHosts(text []byte) (ssh.HostKeyCallback, error) {
 	if len(bytes.TrimSpace(text)) == 0 {
-		return nil, failed(Untrusted, "its Secret has no known_hosts: ssh-keyscan prints the lines that belong there")
+		return nil, errorf(Untrusted, "its Secret has no known_hosts: ssh-keyscan prints the lines that belong there")
 	}
 	f, err := os.CreateTemp("", "known_hosts")
 	if err != nil {
@@ -529,21 +529,21 @@ func hostKeys(text []byte) (ssh.HostKeyCallback, error) {
 	}
 	check, err := knownhosts.New(f.Name())
 	if err != nil {
-		return nil, failed(Invalid, "known_hosts of its Secret can't be read")
+		return nil, errorf(Invalid, "known_hosts of its Secret can't be read")
 	}
 	return check, nil
 }
 
-// ofGit gives an error of git its reason.
-func ofGit(ctx context.Context, err error, what string) error {
+// gitError gives an error of git its reason.
+func gitError(ctx context.Context, err error, what string) error {
 	switch {
 	case ctx.Err() != nil:
 	case errors.Is(err, transport.ErrAuthenticationRequired), errors.Is(err, transport.ErrAuthorizationFailed):
-		return failed(Unauthorized, "%s: the server wants other credentials", what)
+		return errorf(Unauthorized, "%s: the server wants other credentials", what)
 	case errors.Is(err, transport.ErrRepositoryNotFound):
-		return failed(NotFound, "%s: there is no such repository", what)
+		return errorf(NotFound, "%s: there is no such repository", what)
 	case errors.Is(err, transport.ErrEmptyRemoteRepository), errors.Is(err, plumbing.ErrObjectNotFound):
-		return failed(NotFound, "%s: %v", what, err)
+		return errorf(NotFound, "%s: %v", what, err)
 	}
-	return explain(ctx, err, what)
+	return explainError(ctx, err, what)
 }

@@ -41,22 +41,22 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// ends waits for a call that has to end by itself.
-func ends(t *testing.T, call func() error) error {
+// endsSoon waits for a call that has to end by itself.
+func endsSoon(t *testing.T, call func() error) error {
 	t.Helper()
 	ended := make(chan error, 1)
 	go func() { ended <- call() }()
 	select {
 	case err := <-ended:
 		return err
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Error("it never ends")
 		return nil
 	}
 }
 
-// listen hands each connection to serve, and closes them all at the end of the test.
-func listen(t *testing.T, serve func(net.Conn)) (address string) {
+// listenTCP hands each connection to serve, and closes them all at the end of the test.
+func listenTCP(t *testing.T, serve func(net.Conn)) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -73,8 +73,8 @@ func listen(t *testing.T, serve func(net.Conn)) (address string) {
 	return l.Addr().String()
 }
 
-// drip sends a byte now and then, without end.
-func drip(w io.Writer, text string) {
+// writeSlowly sends a byte now and then, without end.
+func writeSlowly(w io.Writer, text string) {
 	for i := 0; ; i++ {
 		if _, err := w.Write([]byte{text[i%len(text)]}); err != nil {
 			return
@@ -118,19 +118,19 @@ func TestServersThatStopAnswering(t *testing.T) {
 	greeting = greeting[:len(greeting):len(greeting)]
 	for stage, serve := range map[string]func(net.Conn){
 		"connected":        silent,
-		"banner drips":     func(c net.Conn) { drip(c, "hello\r\n") },
+		"banner drips":     func(c net.Conn) { writeSlowly(c, "hello\r\n") },
 		"after its banner": func(c net.Conn) { _, _ = io.WriteString(c, "SSH-2.0-x\r\n"); silent(c) },
 		"no channel":       afterHandshake(nil),
 		"no greeting":      afterHandshake(func(ssh.Channel) {}),
-		"greeting drips":   afterHandshake(func(c ssh.Channel) { drip(c, "0fff") }),
+		"greeting drips":   afterHandshake(func(c ssh.Channel) { writeSlowly(c, "0fff") }),
 		"no exit":          afterHandshake(func(c ssh.Channel) { _ = c.CloseWrite() }),
 		"no pack":          afterHandshake(func(c ssh.Channel) { _, _ = c.Write(greeting) }),
-		"pack drips":       afterHandshake(func(c ssh.Channel) { _, _ = c.Write(append(greeting, "00000008NAK\n"...)); drip(c, "PACK") }),
+		"pack drips":       afterHandshake(func(c ssh.Channel) { _, _ = c.Write(append(greeting, "00000008NAK\n"...)); writeSlowly(c, "PACK") }),
 	} {
-		r := repo("ssh://git@"+listen(t, serve)+"/config.git", "ssh-privatekey", key)
+		r := repo("ssh://git@"+listenTCP(t, serve)+"/config.git", "ssh-privatekey", key)
 		r.Spec.InsecureSkipVerify = true
 		c := client(func(o *Options) { o.Timeout = 300 * time.Millisecond })
-		err := ends(t, func() error { _, err := filesOf(t, c, r, commits[1], "etc"); return err })
+		err := endsSoon(t, func() error { _, err := filesOf(t, c, r, commits[1], "etc"); return err })
 		t.Log(stage, err)
 		requireReason(t, TimedOut, err)
 	}
@@ -146,17 +146,17 @@ func TestServersThatStopAnswering(t *testing.T) {
 		"http connected":      silent,
 		"https connected":     silent,
 		"http no answer":      answer("", silent),
-		"http header drips":   answer("HTTP/1.1 200 OK\r\n", func(c net.Conn) { drip(c, "X: y\r\n") }),
-		"http body drips":     answer("HTTP/1.1 200 OK\r\n\r\n", func(c net.Conn) { drip(c, "0fff") }),
+		"http header drips":   answer("HTTP/1.1 200 OK\r\n", func(c net.Conn) { writeSlowly(c, "X: y\r\n") }),
+		"http body drips":     answer("HTTP/1.1 200 OK\r\n\r\n", func(c net.Conn) { writeSlowly(c, "0fff") }),
 		"http without an end": answer("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", silent),
 	} {
 		scheme, _, _ := strings.Cut(stage, " ")
-		at := listen(t, serve)
+		at := listenTCP(t, serve)
 		for _, kind := range []string{"git", "http", "oci"} {
 			r := repo(scheme + "://" + at + "/x")
 			r.Spec.Type = kind
 			c := client(func(o *Options) { o.Timeout = 300 * time.Millisecond })
-			err := ends(t, func() error { return c.Accessible(t.Context(), r) })
+			err := endsSoon(t, func() error { return c.Accessible(t.Context(), r) })
 			t.Log(stage, kind, err)
 			requireReason(t, TimedOut, err)
 		}
@@ -169,31 +169,31 @@ func TestWaitingForAnotherReaderEnds(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked <- struct{}{}; <-answer }))
 	t.Cleanup(server.Close)
 	t.Cleanup(func() { close(answer) })
-	h := newHub(t, Options{Allow: loopback}, time.Hour)
+	h := newTestHub(t, Options{Allow: loopback}, time.Hour)
 	h.repository("web", "http", server.URL)
 	ref := resource.Reference{Type: resource.RefHTTP, Source: "web", Path: "/x"}
 	first, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { _, err := h.resolver.Resolve(first, ref, time.Time{}); ended <- err }()
 	<-asked
-	require.Eventually(t, func() bool { return len(h.resolver.lock(nameOf(ref))) == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return len(h.resolver.lock(recordName(ref))) == 1 }, waitTimeout, time.Millisecond)
 	second, cancel := context.WithCancel(t.Context())
 	cancel()
-	err := ends(t, func() error { _, err := h.resolver.Resolve(second, ref, time.Time{}); return err })
+	err := endsSoon(t, func() error { _, err := h.resolver.Resolve(second, ref, time.Time{}); return err })
 	require.ErrorIs(t, err, context.Canceled)
 	stop()
 	require.Error(t, <-ended)
 }
 
-// packed is a pack of objects, of which each says how long it is.
-type packed struct {
+// packedObject is a pack of objects, of which each says how long it is.
+type packedObject struct {
 	kind    plumbing.ObjectType
 	length  int64
 	content []byte
 	base    []byte // of a delta: the hash
 }
 
-func pack(t *testing.T, count int, objects ...packed) []byte {
+func buildPack(t *testing.T, count int, objects ...packedObject) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	out.WriteString("PACK\x00\x00\x00\x02")
@@ -218,8 +218,8 @@ func pack(t *testing.T, count int, objects ...packed) []byte {
 	return out.Bytes()
 }
 
-// inflated counts the blobs that are made of a pack.
-func inflated(t *testing.T, c *Client, raw []byte) (blobs int, err error) {
+// inflatePack counts the blobs that are made of a pack.
+func inflatePack(t *testing.T, c *Client, raw []byte) (blobs int, err error) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, packFile), raw, 0o600))
 	objects, err := c.inflate(dir)
@@ -235,41 +235,43 @@ func inflated(t *testing.T, c *Client, raw []byte) (blobs int, err error) {
 // A small pack that inflates to very much, at once or by deltas, is refused before it does.
 func TestPacksThatGrow(t *testing.T) {
 	c := client(func(o *Options) { o.MaxBytes, o.MaxFiles = 100<<10, 10 })
-	blob := func(size int) packed { return packed{plumbing.BlobObject, int64(size), make([]byte, size), nil} }
+	blob := func(size int) packedObject {
+		return packedObject{plumbing.BlobObject, int64(size), make([]byte, size), nil}
+	}
 	base := plumbing.ComputeHash(plumbing.BlobObject, make([]byte, 1<<10))
-	delta := func(source, target uint64, copies int) packed {
+	delta := func(source, target uint64, copies int) packedObject {
 		text := binary.AppendUvarint(binary.AppendUvarint(nil, source), target)
 		text = append(text, bytes.Repeat([]byte{0xb0, 0x00, 0x04}, copies)...) // 1 KiB from the beginning of the base
-		return packed{plumbing.REFDeltaObject, int64(len(text)), text, base[:]}
+		return packedObject{plumbing.REFDeltaObject, int64(len(text)), text, base[:]}
 	}
-	objects, err := inflated(t, c, pack(t, 3, blob(1<<10), delta(1<<10, 10<<10, 10), delta(1<<10, 20<<10, 20)))
+	objects, err := inflatePack(t, c, buildPack(t, 3, blob(1<<10), delta(1<<10, 10<<10, 10), delta(1<<10, 20<<10, 20)))
 	require.NoError(t, err)
 	require.Equal(t, 3, objects)
-	objects, err = inflated(t, c, pack(t, 100, slicesOf(100, blob(4<<10))...))
+	objects, err = inflatePack(t, c, buildPack(t, 100, repeatObject(100, blob(4<<10))...))
 	require.NoError(t, err)
 	require.Equal(t, 1, objects)
 
 	for what, raw := range map[string][]byte{
-		"one that is long":              pack(t, 1, blob(500<<10)),
-		"one that says it is long":      pack(t, 1, packed{plumbing.BlobObject, 1 << 40, nil, nil}),
-		"many that are long together":   pack(t, 100, slicesOf(100, blob(5<<10))...),
-		"many":                          pack(t, 101, slicesOf(101, blob(0))...),
-		"a count":                       pack(t, 1<<31),
-		"a delta":                       pack(t, 2, blob(1<<10), delta(1<<10, 500<<10, 500)),
-		"a delta that says it is long":  pack(t, 2, blob(1<<10), delta(1<<10, 1<<40, 1)),
-		"deltas that are long together": pack(t, 51, append(slicesOf(50, delta(1<<10, 10<<10, 10)), blob(1<<10))...),
+		"one that is long":              buildPack(t, 1, blob(500<<10)),
+		"one that says it is long":      buildPack(t, 1, packedObject{plumbing.BlobObject, 1 << 40, nil, nil}),
+		"many that are long together":   buildPack(t, 100, repeatObject(100, blob(5<<10))...),
+		"many":                          buildPack(t, 101, repeatObject(101, blob(0))...),
+		"a count":                       buildPack(t, 1<<31),
+		"a delta":                       buildPack(t, 2, blob(1<<10), delta(1<<10, 500<<10, 500)),
+		"a delta that says it is long":  buildPack(t, 2, blob(1<<10), delta(1<<10, 1<<40, 1)),
+		"deltas that are long together": buildPack(t, 51, append(repeatObject(50, delta(1<<10, 10<<10, 10)), blob(1<<10))...),
 	} {
 		require.Less(t, len(raw), 10<<10, what)
-		_, err := inflated(t, c, raw)
+		_, err := inflatePack(t, c, raw)
 		t.Log(what, err)
 		requireReason(t, TooLarge, err)
 	}
 	for what, raw := range map[string][]byte{
-		"nothing": nil, "one that says it is negative": pack(t, 1, packed{plumbing.BlobObject, -1, nil, nil}), "a header": pack(t, 1)[:12], "a longer object than it says": pack(t, 1, packed{plumbing.BlobObject, 5, make([]byte, 100), nil}),
-		"an empty delta":              pack(t, 2, blob(1<<10), packed{plumbing.REFDeltaObject, 0, nil, base[:]}),
-		"a longer delta than it says": pack(t, 2, blob(1<<10), delta(1<<10, 1<<10, 10)), "a delta of nothing": pack(t, 1, delta(1<<10, 1<<10, 1)),
+		"nothing": nil, "one that says it is negative": buildPack(t, 1, packedObject{plumbing.BlobObject, -1, nil, nil}), "a header": buildPack(t, 1)[:12], "a longer object than it says": buildPack(t, 1, packedObject{plumbing.BlobObject, 5, make([]byte, 100), nil}),
+		"an empty delta":              buildPack(t, 2, blob(1<<10), packedObject{plumbing.REFDeltaObject, 0, nil, base[:]}),
+		"a longer delta than it says": buildPack(t, 2, blob(1<<10), delta(1<<10, 1<<10, 10)), "a delta of nothing": buildPack(t, 1, delta(1<<10, 1<<10, 1)),
 	} {
-		_, err := inflated(t, c, raw)
+		_, err := inflatePack(t, c, raw)
 		require.Error(t, err, what)
 	}
 
@@ -282,7 +284,7 @@ func TestPacksThatGrow(t *testing.T) {
 	require.ErrorContains(t, err, "more than 819200 bytes when it is inflated")
 }
 
-func slicesOf(n int, o packed) (all []packed) {
+func repeatObject(n int, o packedObject) (all []packedObject) {
 	for range n {
 		all = append(all, o)
 	}
@@ -331,7 +333,7 @@ func TestTreesThatGrow(t *testing.T) {
 	for range 20 {
 		dirs = tree(dirs, filemode.Dir, 10)
 	}
-	err = ends(t, func() error { _, err := read(client(), dirs); return err })
+	err = endsSoon(t, func() error { _, err := read(client(), dirs); return err })
 	requireReason(t, TooLarge, err)
 }
 
@@ -340,7 +342,7 @@ func TestTreesThatGrow(t *testing.T) {
 func TestProxiesAreIgnored(t *testing.T) {
 	if os.Getenv("EDGEBUS_TEST_PROXY") == "" {
 		var asked atomic.Int32
-		proxy := listen(t, func(net.Conn) { asked.Add(1) })
+		proxy := listenTCP(t, func(net.Conn) { asked.Add(1) })
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestProxiesAreIgnored$")
 		cmd.Env = append(os.Environ(), "EDGEBUS_TEST_PROXY=1", "HTTP_PROXY=http://"+proxy, "HTTPS_PROXY=http://"+proxy, "ALL_PROXY=socks5://"+proxy, "NO_PROXY=")
 		out, err := cmd.CombinedOutput()
@@ -420,14 +422,14 @@ func TestACommitIsFetchedOnceAndNotHeldInMemory(t *testing.T) {
 	sent, err := filepath.Glob(filepath.Join(dir, "*", packFile))
 	require.NoError(t, err)
 	require.Empty(t, sent, "what was sent is measured and indexed once, and then on disk once")
-	newPacks(dir)
+	newPackCache(dir)
 	left, err = os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, left, "the next start removes them")
 }
 
-// registryOf serves artifacts of one layer each: a title, and random bytes. answer may answer a request for a blob itself.
-func registryOf(t *testing.T, sizes map[string]int, answer func(w http.ResponseWriter, r *http.Request, next http.Handler)) (host string) {
+// newRegistryServer serves artifacts of one layer each: a title, and random bytes. answer may answer a request for a blob itself.
+func newRegistryServer(t *testing.T, sizes map[string]int, answer func(w http.ResponseWriter, r *http.Request, next http.Handler)) (host string) {
 	t.Helper()
 	next := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -463,7 +465,7 @@ func TestSlowRegistriesTakeNoMemoryAndHoldUpNobody(t *testing.T) {
 	var nearlySent sync.WaitGroup
 	nearlySent.Add(slow)
 	goOn := make(chan struct{})
-	host := registryOf(t, sizes, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	host := newRegistryServer(t, sizes, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		if !strings.HasPrefix(r.URL.Path, "/v2/slow/") {
 			next.ServeHTTP(w, r)
 			return
@@ -506,11 +508,11 @@ func TestSlowRegistriesTakeNoMemoryAndHoldUpNobody(t *testing.T) {
 		})
 	}
 	nearlySent.Wait()
-	require.NoError(t, ends(t, func() error { return read("quick") }))
+	require.NoError(t, endsSoon(t, func() error { return read("quick") }))
 	git, commits := work(t)
 	server := overHTTP(t, git)
 	gitRepo := repo(server.URL+"/config.git", "username", "ann", "password", "verysecret", "ca.crt", ca(server))
-	require.NoError(t, ends(t, func() error { _, err := filesOf(t, c, gitRepo, commits[1], "etc"); return err }))
+	require.NoError(t, endsSoon(t, func() error { _, err := filesOf(t, c, gitRepo, commits[1], "etc"); return err }))
 	close(goOn)
 	group.Wait()
 	require.Less(t, peak.Load(), atRest+slow*size/2, "the artifacts have %d bytes", slow*size)
@@ -518,7 +520,7 @@ func TestSlowRegistriesTakeNoMemoryAndHoldUpNobody(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left, "they are on disk for as long as they are read")
 	require.NoError(t, os.Mkdir(filepath.Join(dir, artifactPrefix+"1"), 0o700))
-	newPacks(dir)
+	newPackCache(dir)
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, entries, "the next start removes what a hub that was killed has left")
@@ -526,7 +528,7 @@ func TestSlowRegistriesTakeNoMemoryAndHoldUpNobody(t *testing.T) {
 
 // No file is kept of an artifact of which any layer is another than its manifest says.
 func TestALayerThatIsNotWhatItsDigestSaysIsRefused(t *testing.T) {
-	host := registryOf(t, map[string]int{"a": 100}, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	host := newRegistryServer(t, map[string]int{"a": 100}, func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		whole := httptest.NewRecorder()
 		next.ServeHTTP(whole, r)
 		content := whole.Body.Bytes()

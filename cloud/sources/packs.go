@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// packs are commits as servers have sent them, on disk, for as long as somebody reads them and a minute longer in a
+// packCache are commits as servers have sent them, on disk, for as long as somebody reads them and a minute longer in a
 // directory of their own: what refers to several
 // paths of a commit, or several Nodes and Fleets that refer to it, fetch it once.
-type packs struct {
+type packCache struct {
 	dir string
 
-	mu   sync.Mutex
-	of   map[[sha256.Size]byte]*fetchedPack
-	idle int // how many nobody reads
+	mu    sync.Mutex
+	byKey map[[sha256.Size]byte]*cachedPack
+	idle  int // how many nobody reads
 }
 
-// fetchedPack is one of them.
-type fetchedPack struct {
+// cachedPack is one of them.
+type cachedPack struct {
 	key     [sha256.Size]byte
 	fetched chan struct{} // closed when it was
 	err     error
@@ -32,15 +32,15 @@ type fetchedPack struct {
 }
 
 const (
-	packFile       = "pack"
-	packPrefix     = "git-"
-	artifactPrefix = "artifact-"
-	idleFor        = time.Minute
-	// mostIdle bounds the packs on disk that nobody reads: each has at most Options.MaxBytes, and an index.
-	mostIdle = 8
+	packFile         = "pack"
+	packPrefix       = "git-"
+	artifactPrefix   = "artifact-"
+	idlePackLifetime = time.Minute
+	// maxIdlePacks bounds the packs on disk that nobody reads: each has at most Options.MaxBytes, and an index.
+	maxIdlePacks = 8
 )
 
-func newPacks(dir string) *packs {
+func newPackCache(dir string) *packCache {
 	if dir != "" {
 		for _, prefix := range []string{packPrefix, artifactPrefix} {
 			left, _ := filepath.Glob(filepath.Join(dir, prefix+"*")) // of a hub that was killed
@@ -49,22 +49,22 @@ func newPacks(dir string) *packs {
 			}
 		}
 	}
-	return &packs{dir: dir, of: make(map[[sha256.Size]byte]*fetchedPack)}
+	return &packCache{dir: dir, byKey: make(map[[sha256.Size]byte]*cachedPack)}
 }
 
 // packKey is what a pack depends on: who may not read a repository doesn't get what somebody else has fetched from it.
-func packKey(r Repo, commit string) [sha256.Size]byte {
+func packKey(r RepositoryAccess, commit string) [sha256.Size]byte {
 	text, _ := json.Marshal([]any{r.Spec, r.Secret, commit})
 	return sha256.Sum256(text)
 }
 
 // get is a pack, which fetch writes to a file unless it is there. Who gets one releases it.
-func (x *packs) get(ctx context.Context, key [sha256.Size]byte, fetch func(file string) error) (*fetchedPack, error) {
+func (x *packCache) get(ctx context.Context, key [sha256.Size]byte, fetch func(file string) error) (*cachedPack, error) {
 	x.mu.Lock()
-	p, known := x.of[key]
+	p, known := x.byKey[key]
 	if !known {
-		p = &fetchedPack{key: key, fetched: make(chan struct{})}
-		x.of[key] = p
+		p = &cachedPack{key: key, fetched: make(chan struct{})}
+		x.byKey[key] = p
 	}
 	if p.expires != nil {
 		p.expires.Stop()
@@ -90,7 +90,7 @@ func (x *packs) get(ctx context.Context, key [sha256.Size]byte, fetch func(file 
 	return p, nil
 }
 
-func (x *packs) fetch(p *fetchedPack, fetch func(file string) error) error {
+func (x *packCache) fetch(p *cachedPack, fetch func(file string) error) error {
 	dir, err := x.makeDir(packPrefix)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (x *packs) fetch(p *fetchedPack, fetch func(file string) error) error {
 }
 
 // makeDir makes a directory for what is being read.
-func (x *packs) makeDir(prefix string) (string, error) {
+func (x *packCache) makeDir(prefix string) (string, error) {
 	if x.dir != "" {
 		if err := os.MkdirAll(x.dir, 0o700); err != nil {
 			return "", err
@@ -110,19 +110,19 @@ func (x *packs) makeDir(prefix string) (string, error) {
 }
 
 // release says that a pack is not read any more.
-func (x *packs) release(p *fetchedPack) {
+func (x *packCache) release(p *cachedPack) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if p.readers--; p.readers > 0 {
 		return
 	}
-	if p.err != nil || x.dir == "" || x.idle == mostIdle {
+	if p.err != nil || x.dir == "" || x.idle == maxIdlePacks {
 		x.remove(p)
 		return
 	}
 	x.idle++
 	var expires *time.Timer
-	expires = time.AfterFunc(idleFor, func() {
+	expires = time.AfterFunc(idlePackLifetime, func() {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		if p.expires == expires {
@@ -134,9 +134,9 @@ func (x *packs) release(p *fetchedPack) {
 }
 
 // remove removes a pack. x.mu is held.
-func (x *packs) remove(p *fetchedPack) {
-	if x.of[p.key] == p {
-		delete(x.of, p.key)
+func (x *packCache) remove(p *cachedPack) {
+	if x.byKey[p.key] == p {
+		delete(x.byKey, p.key)
 	}
 	if p.dir != "" {
 		_ = os.RemoveAll(p.dir) // the next start does it otherwise

@@ -50,18 +50,18 @@ type Resolver struct {
 	started time.Time
 
 	mu           sync.Mutex
-	used         map[string]*used           // by the name of the record
+	used         map[string]*usedSource     // by the name of the record
 	uses         map[store.Key][]string     // by user: the names of the records
 	read         map[string]lastRead        // by the name of the record
 	locks        map[string]chan struct{}   // by the name of the record: full while it is read
 	repositories map[string]repositoryState // by name
 }
 
-// used is a source that somebody uses.
-type used struct {
-	ref   resource.Reference
-	by    map[store.Key]time.Duration // how often each user wants it to be read; 0: as often as the hub does
-	dirty time.Time                   // when something said that it is to be read
+// usedSource is a source that somebody uses.
+type usedSource struct {
+	ref       resource.Reference
+	intervals map[store.Key]time.Duration // how often each user wants it to be read; 0: as often as the hub does
+	notified  time.Time                   // when something said that it is to be read
 }
 
 // lastRead is how a source was read last.
@@ -76,10 +76,10 @@ func (l lastRead) next(every time.Duration) time.Duration {
 	if l.failures == 0 {
 		return every
 	}
-	return backoff.Backoff{Min: firstRetry, Max: every}.Wait(l.failures - 1)
+	return backoff.Backoff{Min: firstSourceRetry, Max: every}.Wait(l.failures - 1)
 }
 
-const firstRetry = time.Minute
+const firstSourceRetry = time.Minute
 
 // repositoryState is what reading a Repository's sources depends on.
 type repositoryState struct {
@@ -96,7 +96,7 @@ func NewResolver(o ResolverOptions) *Resolver {
 	}
 	o.Interval = cmp.Or(o.Interval, 5*time.Minute)
 	return &Resolver{
-		ResolverOptions: o, started: o.Now(), used: make(map[string]*used), uses: make(map[store.Key][]string), read: make(map[string]lastRead),
+		ResolverOptions: o, started: o.Now(), used: make(map[string]*usedSource), uses: make(map[store.Key][]string), read: make(map[string]lastRead),
 		locks: make(map[string]chan struct{}), repositories: make(map[string]repositoryState),
 	}
 }
@@ -108,8 +108,8 @@ func (s *Resolver) Controllers() []control.Controller {
 			Name: "sources", Workers: 16, Reconcile: s.reconcile, Timeout: 5 * time.Minute, // one that does not answer must not hold up others
 			Watches: []control.Watch{
 				{Kind: resource.KindSource},
-				{Kind: resource.KindRepository, Keys: s.ofRepository},
-				{Kind: resource.KindSecret, Keys: s.ofSecret},
+				{Kind: resource.KindRepository, Keys: s.sourcesOfRepository},
+				{Kind: resource.KindSecret, Keys: s.sourcesOfSecret},
 			},
 		},
 		{
@@ -122,20 +122,20 @@ func (s *Resolver) Controllers() []control.Controller {
 	}
 }
 
-// record is what is stored of a source.
-type record struct {
+// sourceRecord is what is stored of a source.
+type sourceRecord struct {
 	resource.Reference
 	// Failure is why it could not be read the last time. Resolved and Files are those of the last time that it could.
 	Failure *Error `json:"failure,omitempty"`
 }
 
-// nameOf is the name of a reference's record.
-func nameOf(r resource.Reference) string {
+// recordName is the name of a reference's record.
+func recordName(r resource.Reference) string {
 	sum := sha256.Sum256([]byte(strings.Join([]string{r.Type, r.Source, r.Path, r.Floating}, "\x00")))
 	return hex.EncodeToString(sum[:16])
 }
 
-func keyOf(name string) store.Key { return store.Key{Kind: resource.KindSource, Name: name} }
+func recordKey(name string) store.Key { return store.Key{Kind: resource.KindSource, Name: name} }
 
 // Use notes the sources that somebody uses, instead of those before, and how often they are to be read; 0: as often as the hub does.
 // References to what the hub has itself are left out.
@@ -148,17 +148,17 @@ func (s *Resolver) Use(user store.Key, refs []resource.Reference, every time.Dur
 		if !r.IsSource() {
 			continue
 		}
-		name := nameOf(r)
+		name := recordName(r)
 		names = append(names, name)
 		if s.used[name] == nil {
-			s.used[name] = &used{ref: r, by: make(map[store.Key]time.Duration)}
+			s.used[name] = &usedSource{ref: r, intervals: make(map[store.Key]time.Duration)}
 		}
-		s.used[name].by[user] = every
+		s.used[name].intervals[user] = every
 	}
 	for _, name := range before {
 		if !slices.Contains(names, name) && s.used[name] != nil {
-			delete(s.used[name].by, user)
-			if len(s.used[name].by) == 0 {
+			delete(s.used[name].intervals, user)
+			if len(s.used[name].intervals) == 0 {
 				delete(s.used, name)
 			}
 		}
@@ -174,7 +174,7 @@ func (s *Resolver) Users(kind string) func(store.Object) []store.Key {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if u := s.used[o.Name]; u != nil {
-			for key := range u.by {
+			for key := range u.intervals {
 				if key.Kind == kind {
 					keys = append(keys, key)
 				}
@@ -190,7 +190,7 @@ func (s *Resolver) Users(kind string) func(store.Object) []store.Key {
 func (s *Resolver) Known(ctx context.Context, ref resource.Reference) (known resource.Reference, failure error, err error) {
 	rec, rev, err := s.load(ctx, ref)
 	if err == nil && rev == 0 {
-		_, err = s.Writer.Create(ctx, s.encoded(record{Reference: ref}))
+		_, err = s.Writer.Create(ctx, s.encodeRecord(sourceRecord{Reference: ref}))
 		if errors.Is(err, resource.AlreadyExists) {
 			err = nil
 		}
@@ -202,9 +202,9 @@ func (s *Resolver) Known(ctx context.Context, ref resource.Reference) (known res
 }
 
 // load reads a record; rev is 0 if there is none.
-func (s *Resolver) load(ctx context.Context, ref resource.Reference) (rec record, rev uint64, err error) {
+func (s *Resolver) load(ctx context.Context, ref resource.Reference) (rec sourceRecord, rev uint64, err error) {
 	rec.Reference = ref
-	stored, err := s.Reader.Get(ctx, keyOf(nameOf(ref)))
+	stored, err := s.Reader.Get(ctx, recordKey(recordName(ref)))
 	if errors.Is(err, resource.NotFound) {
 		return rec, 0, nil
 	}
@@ -214,9 +214,9 @@ func (s *Resolver) load(ctx context.Context, ref resource.Reference) (rec record
 	return rec, stored.Rev, err
 }
 
-func (s *Resolver) encoded(rec record) store.Object {
+func (s *Resolver) encodeRecord(rec sourceRecord) store.Object {
 	data, _ := json.Marshal(rec) // texts and numbers
-	return store.Object{Key: keyOf(nameOf(rec.Reference)), Data: data}
+	return store.Object{Key: recordKey(recordName(rec.Reference)), Data: data}
 }
 
 // Resolve says what a reference stands for. A source that was last read before notBefore is read now.
@@ -236,14 +236,14 @@ func (s *Resolver) Resolve(ctx context.Context, ref resource.Reference, notBefor
 }
 
 // update reads a source, unless it was read since notBefore, and stores what came of it.
-func (s *Resolver) update(ctx context.Context, ref resource.Reference, notBefore time.Time) (record, error) {
-	name := nameOf(ref)
+func (s *Resolver) update(ctx context.Context, ref resource.Reference, notBefore time.Time) (sourceRecord, error) {
+	name := recordName(ref)
 	lock := s.lock(name)
 	select {
 	case lock <- struct{}{}:
 		defer func() { <-lock }()
 	case <-ctx.Done(): // somebody else reads it
-		return record{Reference: ref}, ctx.Err()
+		return sourceRecord{Reference: ref}, ctx.Err()
 	}
 	rec, rev, err := s.load(ctx, ref)
 	if err != nil {
@@ -268,9 +268,9 @@ func (s *Resolver) update(ctx context.Context, ref resource.Reference, notBefore
 		next = rec
 		next.Failure = why
 	}
-	err = store.Put(ctx, s.Writer, s.encoded(next), rev)
+	err = store.Put(ctx, s.Writer, s.encodeRecord(next), rev)
 	if errors.Is(err, resource.AlreadyExists) { // Known has made it meanwhile
-		_, err = s.Writer.Update(ctx, s.encoded(next), 0)
+		_, err = s.Writer.Update(ctx, s.encodeRecord(next), 0)
 	}
 	if err == nil {
 		s.mu.Lock()
@@ -307,8 +307,8 @@ func (s *Resolver) reconcile(ctx context.Context, key store.Key) (time.Duration,
 	every, dirty := s.Interval, false
 	last := s.read[key.Name]
 	if u != nil {
-		ref, dirty = u.ref, !u.dirty.Before(last.at)
-		for _, wanted := range u.by {
+		ref, dirty = u.ref, !u.notified.Before(last.at)
+		for _, wanted := range u.intervals {
 			if wanted > 0 {
 				every = min(every, wanted)
 			}
@@ -339,7 +339,7 @@ func (s *Resolver) unused(ctx context.Context, key store.Key) (time.Duration, er
 }
 
 // fetch reads a source. What it contains is read only if it stands for something else than before.
-func (s *Resolver) fetch(ctx context.Context, was record) (next record, err error) {
+func (s *Resolver) fetch(ctx context.Context, was sourceRecord) (next sourceRecord, err error) {
 	next.Reference = was.Reference
 	r := &next.Reference
 	switch r.Type {
@@ -365,7 +365,7 @@ func (s *Resolver) image(ctx context.Context, r *resource.Reference) error {
 		r.Resolved = r.Floating
 		return nil
 	}
-	repo, err := s.registry(ctx, r.Source)
+	repo, err := s.registryAccess(ctx, r.Source)
 	if err == nil {
 		r.Resolved, err = s.Client.Digest(ctx, repo, r.Source+":"+r.Floating)
 	}
@@ -373,7 +373,7 @@ func (s *Resolver) image(ctx context.Context, r *resource.Reference) error {
 }
 
 func (s *Resolver) artifact(ctx context.Context, r *resource.Reference) error {
-	repo, err := s.registry(ctx, r.Source)
+	repo, err := s.registryAccess(ctx, r.Source)
 	if err != nil {
 		return err
 	}
@@ -386,7 +386,7 @@ func (s *Resolver) artifact(ctx context.Context, r *resource.Reference) error {
 		image = r.Source + "@" + r.Floating
 	}
 	digest, files, err := s.Client.Artifact(ctx, repo, image, known, func(f File) (resource.InlineFile, error) {
-		return s.keep(ctx, nameAt("", f), int(f.Mode), f.Content)
+		return s.keep(ctx, filePathAt("", f), int(f.Mode), f.Content)
 	})
 	if err != nil || digest == known {
 		return err
@@ -396,7 +396,7 @@ func (s *Resolver) artifact(ctx context.Context, r *resource.Reference) error {
 }
 
 func (s *Resolver) git(ctx context.Context, r *resource.Reference) error {
-	repo, err := s.named(ctx, r.Source)
+	repo, err := s.repositoryAccess(ctx, r.Source)
 	if err != nil {
 		return err
 	}
@@ -406,7 +406,7 @@ func (s *Resolver) git(ctx context.Context, r *resource.Reference) error {
 	}
 	var kept []resource.InlineFile
 	err = s.Client.Files(ctx, repo, commit, r.Path, func(f File) error {
-		file, err := s.keep(ctx, nameAt(r.Path, f), int(f.Mode), f.Content)
+		file, err := s.keep(ctx, filePathAt(r.Path, f), int(f.Mode), f.Content)
 		kept = append(kept, file)
 		return err
 	})
@@ -418,12 +418,12 @@ func (s *Resolver) git(ctx context.Context, r *resource.Reference) error {
 }
 
 func (s *Resolver) http(ctx context.Context, r *resource.Reference) error {
-	repo, err := s.named(ctx, r.Source)
+	repo, err := s.repositoryAccess(ctx, r.Source)
 	if err != nil {
 		return err
 	}
 	if repo.Spec.Type != "http" { // its credentials are for git, or for a registry
-		return failed(Invalid, "the Repository %s has the type %s, and an httpRef needs one of type http", r.Source, cmp.Or(repo.Spec.Type, "git"))
+		return errorf(Invalid, "the Repository %s has the type %s, and an httpRef needs one of type http", r.Source, cmp.Or(repo.Spec.Type, "git"))
 	}
 	var file resource.InlineFile
 	err = s.Client.Get(ctx, repo, r.Path, func(body io.Reader) error {
@@ -439,8 +439,8 @@ func (s *Resolver) http(ctx context.Context, r *resource.Reference) error {
 	return nil
 }
 
-// nameAt is the path of a file that was found at a path of a source.
-func nameAt(at string, f File) string {
+// filePathAt is the path of a file that was found at a path of a source.
+func filePathAt(at string, f File) string {
 	if f.Path == "." {
 		return "/" + path.Base(at)
 	}
@@ -483,18 +483,18 @@ func (s *Resolver) secret(ctx context.Context, r resource.Reference) (resource.R
 	return r, nil
 }
 
-// named is a Repository with the values of its Secret.
-func (s *Resolver) named(ctx context.Context, name string) (Repo, error) {
+// repositoryAccess is a Repository with the values of its Secret.
+func (s *Resolver) repositoryAccess(ctx context.Context, name string) (RepositoryAccess, error) {
 	stored, err := objects.Get[resource.Repository](ctx, s.Objects, store.Key{Kind: resource.KindRepository, Name: name})
 	if err != nil {
-		return Repo{}, err
+		return RepositoryAccess{}, err
 	}
 	return s.withSecret(ctx, stored.Spec)
 }
 
-// registry is the Repository of type oci that an image is in, with its credentials; the one with the longest address if there
+// registryAccess is the Repository of type oci that an image is in, with its credentials; the one with the longest address if there
 // are several, and the zero value if there is none.
-func (s *Resolver) registry(ctx context.Context, image string) (found Repo, err error) {
+func (s *Resolver) registryAccess(ctx context.Context, image string) (found RepositoryAccess, err error) {
 	var best *resource.Repository
 	for r, err := range objects.List[resource.Repository](ctx, s.Objects, "") {
 		if err != nil {
@@ -510,19 +510,19 @@ func (s *Resolver) registry(ctx context.Context, image string) (found Repo, err 
 	return s.withSecret(ctx, best.Spec)
 }
 
-func secretKey(spec resource.RepositorySpec) (key store.Key) {
+func credentialsKey(spec resource.RepositorySpec) (key store.Key) {
 	if spec.SecretRef != nil {
 		key = store.Key{Kind: resource.KindSecret, Namespace: cmp.Or(spec.SecretRef.Namespace, resource.DefaultNamespace), Name: spec.SecretRef.Name}
 	}
 	return key
 }
 
-func (s *Resolver) withSecret(ctx context.Context, spec resource.RepositorySpec) (Repo, error) {
-	repo := Repo{Spec: spec, Secret: spec.Credentials}
+func (s *Resolver) withSecret(ctx context.Context, spec resource.RepositorySpec) (RepositoryAccess, error) {
+	repo := RepositoryAccess{Spec: spec, Secret: spec.Credentials}
 	if spec.SecretRef == nil {
 		return repo, nil
 	}
-	secret, err := objects.Get[resource.Secret](ctx, s.Objects, secretKey(spec))
+	secret, err := objects.Get[resource.Secret](ctx, s.Objects, credentialsKey(spec))
 	if err != nil {
 		return repo, fmt.Errorf("the Repository's %w", err)
 	}
@@ -532,15 +532,15 @@ func (s *Resolver) withSecret(ctx context.Context, spec resource.RepositorySpec)
 	return repo, nil
 }
 
-// ofRepository has the sources of a Repository read that has changed, or of which a webhook has said so.
-func (s *Resolver) ofRepository(o store.Object) (keys []store.Key) {
+// sourcesOfRepository has the sources of a Repository read that has changed, or of which a webhook has said so.
+func (s *Resolver) sourcesOfRepository(o store.Object) (keys []store.Key) {
 	var r resource.Repository
 	if json.Unmarshal(o.Data, &r) != nil {
 		return nil
 	}
 	_ = json.Unmarshal(o.Status, &r.Status) // there may be none
 	text, _ := json.Marshal([]any{r.Metadata.UID, r.Spec, r.Status.NotifiedAt})
-	now := repositoryState{rev: o.Rev, spec: r.Spec, text: string(text), secret: secretKey(r.Spec)}
+	now := repositoryState{rev: o.Rev, spec: r.Spec, text: string(text), secret: credentialsKey(r.Spec)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before, known := s.repositories[o.Name]
@@ -549,34 +549,34 @@ func (s *Resolver) ofRepository(o store.Object) (keys []store.Key) {
 	}
 	s.repositories[o.Name] = now
 	if known {
-		keys = s.due(o.Name, before.spec) // images that another Repository has now, or none
+		keys = s.notifySources(o.Name, before.spec) // images that another Repository has now, or none
 	}
-	return append(keys, s.due(o.Name, now.spec)...)
+	return append(keys, s.notifySources(o.Name, now.spec)...)
 }
 
-// ofSecret has the sources read of the Repositories whose credentials have changed.
-func (s *Resolver) ofSecret(o store.Object) (keys []store.Key) {
+// sourcesOfSecret has the sources read of the Repositories whose credentials have changed.
+func (s *Resolver) sourcesOfSecret(o store.Object) (keys []store.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, r := range s.repositories {
 		if r.secret == o.Key {
-			keys = append(keys, s.due(name, r.spec)...)
+			keys = append(keys, s.notifySources(name, r.spec)...)
 		}
 	}
 	return keys
 }
 
-// due has the sources of a Repository read, whenever they were before. s.mu is held.
-func (s *Resolver) due(repository string, spec resource.RepositorySpec) (keys []store.Key) {
+// notifySources has the sources of a Repository read, whenever they were before. s.mu is held.
+func (s *Resolver) notifySources(repository string, spec resource.RepositorySpec) (keys []store.Key) {
 	for name, u := range s.used {
 		of := u.ref.Source == repository
 		if u.ref.Type == resource.RefImage || u.ref.Type == resource.RefOCI {
 			of = spec.Has(u.ref.Source)
 		}
 		if of {
-			u.dirty = s.Now()
+			u.notified = s.Now()
 			s.read[name] = lastRead{at: s.read[name].at}
-			keys = append(keys, keyOf(name))
+			keys = append(keys, recordKey(name))
 		}
 	}
 	return keys
@@ -629,14 +629,14 @@ func (s *Resolver) repository(ctx context.Context, key store.Key) (time.Duration
 	return again, store.IgnoreNotFound(err)
 }
 
-// Refs calls use with the digests of what sources contain now.
-func Refs(r store.Reader) func(ctx context.Context, use func(digest string)) error {
+// BlobReferences calls use with the digests of what sources contain now.
+func BlobReferences(r store.Reader) func(ctx context.Context, use func(digest string)) error {
 	return func(ctx context.Context, use func(digest string)) error {
 		for item, err := range store.All(ctx, r, resource.KindSource, store.ListOptions{}) {
 			if err != nil {
 				return err
 			}
-			var rec record
+			var rec sourceRecord
 			if err := json.Unmarshal(item.Data, &rec); err != nil {
 				return fmt.Errorf("the stored %s can't be read: %w", item.Key, err)
 			}
@@ -648,8 +648,8 @@ func Refs(r store.Reader) func(ctx context.Context, use func(digest string)) err
 	}
 }
 
-// Fetched says whether a blob was fetched from a Repository: a record of a source has it, or what a fleet has frozen of one.
-func Fetched(r store.Reader) func(ctx context.Context, digest string) (bool, error) {
+// IsFetched says whether a blob was fetched from a Repository: a record of a source has it, or what a fleet has frozen of one.
+func IsFetched(r store.Reader) func(ctx context.Context, digest string) (bool, error) {
 	return func(ctx context.Context, digest string) (found bool, err error) {
 		for _, kind := range []string{resource.KindSource, resource.KindTemplateVersion, resource.KindNode} {
 			for o, err := range store.All(ctx, r, kind, store.ListOptions{}) {

@@ -37,15 +37,15 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const patience = 30 * time.Second
+const waitTimeout = 30 * time.Second
 
-type plainText struct{}
+type plainSealer struct{}
 
-func (plainText) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
-func (plainText) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
+func (plainSealer) Seal(plain []byte, _ string) ([]byte, error)  { return plain, nil }
+func (plainSealer) Open(sealed []byte, _ string) ([]byte, error) { return sealed, nil }
 
-// hub is a store with a resolver.
-type hub struct {
+// testHub is a store with a resolver.
+type testHub struct {
 	*testing.T
 	*bolt.Store
 	user     *objects.Controller
@@ -53,22 +53,22 @@ type hub struct {
 	content  *blobs.Store
 }
 
-// newStore is a hub of which nothing runs.
-func newStore(t *testing.T) *hub {
+// newTestStore is a hub of which nothing runs.
+func newTestStore(t *testing.T) *testHub {
 	t.Helper()
 	dir := t.TempDir()
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(dir, "hub.db")})
 	require.NoError(t, err)
 	content, err := blobs.Open(blobs.Options{Dir: dir, Log: zerolog.Nop()})
 	require.NoError(t, err)
-	objs := objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Seal: plainText{}})
+	objs := objects.New(objects.Options{Reader: st, Writer: st, Log: zerolog.Nop(), Seal: plainSealer{}})
 	t.Cleanup(func() { require.NoError(t, st.Close()) })
-	return &hub{T: t, Store: st, user: objs.Controller("test"), content: content}
+	return &testHub{T: t, Store: st, user: objs.Controller("test"), content: content}
 }
 
-func newHub(t *testing.T, options Options, interval time.Duration) *hub {
+func newTestHub(t *testing.T, options Options, interval time.Duration) *testHub {
 	t.Helper()
-	h := newStore(t)
+	h := newTestStore(t)
 	h.resolver = NewResolver(ResolverOptions{
 		Client: New(options), Objects: h.user, Reader: h.Store, Writer: h.Store, Blobs: h.content, Interval: interval,
 	})
@@ -80,7 +80,7 @@ func newHub(t *testing.T, options Options, interval time.Duration) *hub {
 	return h
 }
 
-func (h *hub) repository(name, kind, url string, secret ...string) {
+func (h *testHub) repository(name, kind, url string, secret ...string) {
 	h.Helper()
 	r := &resource.Repository{Metadata: resource.Meta{Name: name}, Spec: resource.RepositorySpec{Type: kind, URL: url}}
 	if len(secret) > 0 {
@@ -91,7 +91,7 @@ func (h *hub) repository(name, kind, url string, secret ...string) {
 	require.NoError(h, err)
 }
 
-func (h *hub) secret(name string, pairs ...string) {
+func (h *testHub) secret(name string, pairs ...string) {
 	h.Helper()
 	data := map[string][]byte{}
 	for i := 0; i < len(pairs); i += 2 {
@@ -105,7 +105,7 @@ func (h *hub) secret(name string, pairs ...string) {
 }
 
 // accessible is the condition of a Repository: its status, reason and message.
-func (h *hub) accessible(name string) string {
+func (h *testHub) accessible(name string) string {
 	h.Helper()
 	r, err := objects.Get[resource.Repository](h.Context(), h.user, store.Key{Name: name})
 	require.NoError(h, err)
@@ -115,9 +115,9 @@ func (h *hub) accessible(name string) string {
 	return ""
 }
 
-func (h *hub) untilAccessible(name, want string) {
+func (h *testHub) untilAccessible(name, want string) {
 	h.Helper()
-	require.Eventually(h, func() bool { return strings.HasPrefix(h.accessible(name), want+" ") }, patience, 5*time.Millisecond, "%s is %s, not %s", name, want, h.accessible(name))
+	require.Eventually(h, func() bool { return strings.HasPrefix(h.accessible(name), want+" ") }, waitTimeout, 5*time.Millisecond, "%s is %s, not %s", name, want, h.accessible(name))
 }
 
 // Whatever is wrong with a repository, a server or a registry, a condition says it, without the credentials.
@@ -157,8 +157,8 @@ func TestAccessibleNamesTheCause(t *testing.T) {
 			endless(w, "", "%d")
 		}
 	})
-	h := newHub(t, Options{Allow: loopback, Timeout: 2 * time.Second, MaxBytes: 100 << 10}, time.Hour)
-	guarded := newHub(t, Options{Timeout: 2 * time.Second}, time.Hour)
+	h := newTestHub(t, Options{Allow: loopback, Timeout: 2 * time.Second, MaxBytes: 100 << 10}, time.Hour)
+	guarded := newTestHub(t, Options{Timeout: 2 * time.Second}, time.Hour)
 	for kind, below := range map[string]string{"git": "/x.git", "http": "/x", "oci": "/x"} {
 		for fault, c := range map[string]struct {
 			server *httptest.Server
@@ -200,7 +200,7 @@ func TestCredentialsAreCorrected(t *testing.T) {
 		fmt.Fprint(w, "hello")
 	}))
 	defer server.Close()
-	h := newHub(t, Options{Allow: loopback}, time.Hour)
+	h := newTestHub(t, Options{Allow: loopback}, time.Hour)
 	h.repository("web", "http", server.URL, "username", "ann", "password", "wrong")
 	ref := resource.Reference{Type: resource.RefHTTP, Source: "web", Path: "/site"}
 	users := []store.Key{{Kind: resource.KindNode, Name: "n1"}, {Kind: resource.KindNode, Name: "n2"}, {Kind: resource.KindFleet, Name: "f"}}
@@ -210,7 +210,7 @@ func TestCredentialsAreCorrected(t *testing.T) {
 	_, failure, err := h.resolver.Known(t.Context(), ref)
 	require.NoError(t, err)
 	require.NoError(t, failure)
-	require.Eventually(t, func() bool { _, failure, _ = h.resolver.Known(t.Context(), ref); return failure != nil }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { _, failure, _ = h.resolver.Known(t.Context(), ref); return failure != nil }, waitTimeout, time.Millisecond)
 	requireReason(t, Unauthorized, failure)
 	h.untilAccessible("web", "False Unauthorized")
 
@@ -220,7 +220,7 @@ func TestCredentialsAreCorrected(t *testing.T) {
 	require.Eventually(t, func() bool {
 		known, failure, _ = h.resolver.Known(t.Context(), ref)
 		return known.Resolved != "" && failure == nil
-	}, patience, time.Millisecond)
+	}, waitTimeout, time.Millisecond)
 	require.Equal(t, resource.DigestOf([]byte("hello")), known.Files[0].Digest)
 	size, ok := h.content.Has(known.Files[0].Digest)
 	require.True(t, ok)
@@ -231,15 +231,15 @@ func TestCredentialsAreCorrected(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, before, reads.Load())
-	record := store.Object{Key: keyOf(nameOf(ref))}
+	record := store.Object{Key: recordKey(recordName(ref))}
 	require.Equal(t, users[:2], h.resolver.Users(resource.KindNode)(record))
 	require.Equal(t, users[2:], h.resolver.Users(resource.KindFleet)(record))
 
 	err = objects.UpdateStatus(t.Context(), h.user, store.Key{Name: "web"}, func(r *resource.Repository) error { r.Status.NotifiedAt = "now"; return nil })
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return reads.Load() > before }, patience, time.Millisecond, "a webhook has it read")
+	require.Eventually(t, func() bool { return reads.Load() > before }, waitTimeout, time.Millisecond, "a webhook has it read")
 	digests := map[string]bool{}
-	require.NoError(t, Refs(h.Store)(t.Context(), func(d string) { digests[d] = true }))
+	require.NoError(t, BlobReferences(h.Store)(t.Context(), func(d string) { digests[d] = true }))
 	require.Equal(t, map[string]bool{known.Files[0].Digest: true}, digests)
 }
 
@@ -256,13 +256,13 @@ func TestFailedSourcesAreReadAgain(t *testing.T) {
 	}))
 	defer server.Close()
 	now := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	h := newStore(t)
+	h := newTestStore(t)
 	h.repository("web", "http", server.URL)
 	s := NewResolver(ResolverOptions{
 		Client: New(Options{Allow: loopback}), Objects: h.user, Reader: h.Store, Writer: h.Store, Blobs: h.content, Now: func() time.Time { return now },
 	})
 	ref := resource.Reference{Type: resource.RefHTTP, Source: "web", Path: "/x"}
-	key := keyOf(nameOf(ref))
+	key := recordKey(recordName(ref))
 	s.Use(store.Key{Kind: resource.KindNode, Name: "n"}, []resource.Reference{ref}, 0)
 	reconcile := func(wait time.Duration, read int32) {
 		t.Helper()
@@ -286,7 +286,7 @@ func TestFailedSourcesAreReadAgain(t *testing.T) {
 	}
 	stored, err := h.Store.Get(t.Context(), store.Key{Kind: resource.KindRepository, Name: "web"})
 	require.NoError(t, err)
-	require.Equal(t, []store.Key{key}, s.ofRepository(stored)) // it is first seen
+	require.Equal(t, []store.Key{key}, s.sourcesOfRepository(stored)) // it is first seen
 	now = now.Add(time.Second)
 	reconcile(time.Minute, 1)
 	answer.Store(true)
@@ -299,7 +299,7 @@ func TestFailedSourcesAreReadAgain(t *testing.T) {
 
 // A source that is read for the first time may be asked for meanwhile, which fails neither.
 func TestSourcesAreAskedForWhileTheyAreRead(t *testing.T) {
-	h := newStore(t)
+	h := newTestStore(t)
 	ref := resource.Reference{Type: resource.RefHTTP, Source: "web", Path: "/x"}
 	var s *Resolver
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -324,7 +324,7 @@ func TestSourcesAreAskedForWhileTheyAreRead(t *testing.T) {
 func TestUnusedSourcesGo(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
 	defer server.Close()
-	h := newHub(t, Options{Allow: loopback}, 20*time.Millisecond)
+	h := newTestHub(t, Options{Allow: loopback}, 20*time.Millisecond)
 	h.repository("web", "http", server.URL)
 	ref := resource.Reference{Type: resource.RefHTTP, Source: "web"}
 	user := store.Key{Kind: resource.KindNode, Name: "n1"}
@@ -338,13 +338,13 @@ func TestUnusedSourcesGo(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, count())
 	h.resolver.Use(user, nil, 0)
-	require.Eventually(t, func() bool { return count() == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return count() == 0 }, waitTimeout, time.Millisecond)
 }
 
 // The version of a Repository before a change, which its watch shows as well, is not taken for a newer one. The images that were in its
 // registry before are read again as those that are in it now.
 func TestChangesOfRepositoriesAreSeenOnce(t *testing.T) {
-	h := newStore(t)
+	h := newTestStore(t)
 	s := NewResolver(ResolverOptions{Client: New(Options{}), Objects: h.user, Reader: h.Store, Writer: h.Store, Blobs: h.content})
 	image := func(at string) resource.Reference {
 		return resource.Reference{Type: resource.RefImage, Source: at + ".example/app", Floating: "1"}
@@ -356,24 +356,24 @@ func TestChangesOfRepositoriesAreSeenOnce(t *testing.T) {
 			Data: []byte(`{"metadata":{"uid":"u"},"spec":{"type":"oci","url":"oci://` + at + `.example","secretRef":{"name":"` + secret + `"}}}`),
 		}
 	}
-	one, two := keyOf(nameOf(image("one"))), keyOf(nameOf(image("two")))
+	one, two := recordKey(recordName(image("one"))), recordKey(recordName(image("two")))
 	secret := func(name string) store.Object {
 		return store.Object{Key: store.Key{Kind: resource.KindSecret, Namespace: "default", Name: name}}
 	}
 	first, moved, notified := version(1, "one", "a", ""), version(2, "two", "b", ""), version(3, "two", "b", `{"notifiedAt":"now"}`)
-	require.Equal(t, []store.Key{one}, s.ofRepository(first))
-	require.Equal(t, []store.Key{one, two}, s.ofRepository(moved))
-	require.Empty(t, s.ofRepository(first))
-	require.Empty(t, s.ofSecret(secret("a")))
-	require.Equal(t, []store.Key{two}, s.ofSecret(secret("b")))
-	require.Contains(t, s.ofRepository(notified), two)
-	require.Empty(t, s.ofRepository(moved))
-	require.Empty(t, s.ofRepository(version(4, "two", "b", `{"notifiedAt":"now","conditions":[]}`)), "nothing has changed for its sources")
+	require.Equal(t, []store.Key{one}, s.sourcesOfRepository(first))
+	require.Equal(t, []store.Key{one, two}, s.sourcesOfRepository(moved))
+	require.Empty(t, s.sourcesOfRepository(first))
+	require.Empty(t, s.sourcesOfSecret(secret("a")))
+	require.Equal(t, []store.Key{two}, s.sourcesOfSecret(secret("b")))
+	require.Contains(t, s.sourcesOfRepository(notified), two)
+	require.Empty(t, s.sourcesOfRepository(moved))
+	require.Empty(t, s.sourcesOfRepository(version(4, "two", "b", `{"notifiedAt":"now","conditions":[]}`)), "nothing has changed for its sources")
 }
 
 // What the Secret of a Repository doesn't have is taken from its spec, also if the Secret has nothing.
 func TestCredentialsOfSpecAndSecret(t *testing.T) {
-	h := newStore(t)
+	h := newTestStore(t)
 	s := NewResolver(ResolverOptions{Client: New(Options{}), Objects: h.user, Reader: h.Store, Writer: h.Store, Blobs: h.content})
 	spec := resource.RepositorySpec{Credentials: map[string][]byte{"username": []byte("ann"), "password": []byte("old")}, SecretRef: &resource.SecretRef{Name: "s"}}
 	h.secret("s")
@@ -386,8 +386,8 @@ func TestCredentialsOfSpecAndSecret(t *testing.T) {
 	require.Equal(t, map[string][]byte{"username": []byte("ann"), "password": []byte("new")}, repo.Secret)
 }
 
-// archived is a layer that is an archive.
-func archived(t *testing.T, media types.MediaType, headers ...tar.Header) v1.Layer {
+// archiveLayer is a layer that is an archive.
+func archiveLayer(t *testing.T, media types.MediaType, headers ...tar.Header) v1.Layer {
 	t.Helper()
 	var out bytes.Buffer
 	zip := gzip.NewWriter(&out)
@@ -408,8 +408,8 @@ func archived(t *testing.T, media types.MediaType, headers ...tar.Header) v1.Lay
 	return static.NewLayer(out.Bytes(), media)
 }
 
-// artifactOf reads the files of an artifact, without those that others replace.
-func artifactOf(t *testing.T, c *Client, r Repo, image, known string) (digest string, files []File, err error) {
+// readArtifact reads the files of an artifact, without those that others replace.
+func readArtifact(t *testing.T, c *Client, r RepositoryAccess, image, known string) (digest string, files []File, err error) {
 	read := map[string]File{}
 	digest, kept, err := c.Artifact(t.Context(), r, image, known, func(f File) (resource.InlineFile, error) {
 		name := fmt.Sprint(len(read))
@@ -433,12 +433,12 @@ func TestArtifacts(t *testing.T) {
 		ref, err := name.ParseReference(at + ":v1")
 		require.NoError(t, err)
 		require.NoError(t, remote.Write(ref, artifact))
-		digest, files, err := artifactOf(t, c, r, at+":v1", "")
+		digest, files, err := readArtifact(t, c, r, at+":v1", "")
 		if err == nil {
 			want, hashed := artifact.Digest()
 			require.NoError(t, hashed)
 			require.Equal(t, want.String(), digest)
-			same, none, err := artifactOf(t, c, r, at+":v1", digest)
+			same, none, err := readArtifact(t, c, r, at+":v1", digest)
 			require.NoError(t, err)
 			require.Equal(t, digest, same)
 			require.Empty(t, none)
@@ -452,7 +452,7 @@ func TestArtifacts(t *testing.T) {
 		return mutate.Addendum{Layer: static.NewLayer([]byte(text), "text/plain"), Annotations: map[string]string{titleAnnotation: title}}
 	}
 	layer := func(headers ...tar.Header) mutate.Addendum {
-		return mutate.Addendum{Layer: archived(t, types.DockerLayer, headers...)}
+		return mutate.Addendum{Layer: archiveLayer(t, types.DockerLayer, headers...)}
 	}
 	files, err := read(client(), titled("a/compose.yaml", "services: {}\n"), titled("z", ""))
 	require.NoError(t, err)
@@ -511,11 +511,11 @@ func TestArtifacts(t *testing.T) {
 	require.Equal(t, []File{{"f", 0o600, make([]byte, 9<<20)}}, files)
 	_, err = read(client(), squeezed(zstd.WithWindowSize(512<<20)))
 	require.ErrorContains(t, err, "window size exceeded", "a layer doesn't choose how much memory it takes")
-	_, _, err = artifactOf(t, client(), r, at+":nosuch", "")
+	_, _, err = readArtifact(t, client(), r, at+":nosuch", "")
 	requireReason(t, NotFound, err)
-	_, _, err = artifactOf(t, client(), r, "What is this?", "")
+	_, _, err = readArtifact(t, client(), r, "What is this?", "")
 	requireReason(t, Invalid, err)
-	_, _, err = artifactOf(t, New(Options{}), r, at+":v1", "")
+	_, _, err = readArtifact(t, New(Options{}), r, at+":v1", "")
 	requireReason(t, NotAllowed, err)
 }
 
@@ -528,7 +528,7 @@ func TestAnHTTPRefNeedsARepositoryOfTypeHTTP(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	h := newHub(t, Options{Allow: loopback}, time.Hour)
+	h := newTestHub(t, Options{Allow: loopback}, time.Hour)
 	for _, kind := range []string{"git", "oci"} {
 		h.repository(kind, kind, strings.Replace(server.URL, "http://", map[string]string{"git": "http://", "oci": "oci://"}[kind], 1), "token", "verysecret")
 		_, err := h.resolver.Resolve(t.Context(), resource.Reference{Type: resource.RefHTTP, Source: kind, Path: "/secret"}, time.Now())

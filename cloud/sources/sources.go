@@ -50,7 +50,7 @@ type Options struct {
 // Client reads sources.
 type Client struct {
 	o     Options
-	packs *packs
+	packs *packCache
 	// unpacking is full while a commit or an artifact is unpacked. Whatever is read is written to disk first, by as many at a time as
 	// there are, and then one at a time is unpacked, of which one file is in memory: so what is in memory doesn't grow with how many
 	// sources are read, and a server that is slow holds up nobody.
@@ -63,7 +63,7 @@ func (c *Client) unpack(ctx context.Context, what string) (release func(), err e
 	case c.unpacking <- struct{}{}:
 		return func() { <-c.unpacking }, nil
 	case <-ctx.Done():
-		return nil, explain(ctx, ctx.Err(), what)
+		return nil, explainError(ctx, ctx.Err(), what)
 	}
 }
 
@@ -75,11 +75,11 @@ func New(o Options) *Client {
 	if o.OwnAddresses == nil {
 		o.OwnAddresses = net.InterfaceAddrs
 	}
-	return &Client{o: o, packs: newPacks(o.Dir), unpacking: make(chan struct{}, 1)}
+	return &Client{o: o, packs: newPackCache(o.Dir), unpacking: make(chan struct{}, 1)}
 }
 
-// Repo is a Repository with the values of its Secret.
-type Repo struct {
+// RepositoryAccess is a Repository with the values of its Secret.
+type RepositoryAccess struct {
 	Spec resource.RepositorySpec
 	// Secret has username and password, or token; ssh-privatekey with ssh-passphrase and known_hosts; tls.crt and tls.key; ca.crt.
 	Secret map[string][]byte
@@ -119,12 +119,12 @@ func (e *Error) Error() string { return e.Text }
 // Cause is the reason, for conditions.
 func (e *Error) Cause() string { return string(e.Reason) }
 
-func failed(r Reason, format string, args ...any) error {
+func errorf(r Reason, format string, args ...any) error {
 	return &Error{r, fmt.Sprintf(format, args...)}
 }
 
-// explain gives an error of a library its reason. A connection that is closed since the time is over has errors of any kind.
-func explain(ctx context.Context, err error, what string) error {
+// explainError gives an error of a library its reason. A connection that is closed since the time is over has errors of any kind.
+func explainError(ctx context.Context, err error, what string) error {
 	var known *Error
 	var untrusted *tls.CertificateVerificationError
 	var timeout net.Error
@@ -135,21 +135,21 @@ func explain(ctx context.Context, err error, what string) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &known):
-		return failed(known.Reason, "%s: %s", what, known.Text)
+		return errorf(known.Reason, "%s: %s", what, known.Text)
 	case errors.As(err, &untrusted):
-		return failed(Untrusted, "%s: %v", what, untrusted.Err)
+		return errorf(Untrusted, "%s: %v", what, untrusted.Err)
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
-		return failed(TimedOut, "%s: no answer in time", what)
+		return errorf(TimedOut, "%s: no answer in time", what)
 	}
 	var inURL *url.Error
 	if errors.As(err, &inURL) {
 		err = inURL.Err // without the address, which may have more in it than what names it
 	}
-	return failed(Unavailable, "%s: %v", what, err)
+	return errorf(Unavailable, "%s: %v", what, err)
 }
 
 // Accessible says why a repository can't be reached with its credentials.
-func (c *Client) Accessible(ctx context.Context, r Repo) error {
+func (c *Client) Accessible(ctx context.Context, r RepositoryAccess) error {
 	switch r.Spec.Type {
 	case "http":
 		return c.Get(ctx, r, r.Spec.ValidationSuffix, func(body io.Reader) error {
@@ -164,20 +164,20 @@ func (c *Client) Accessible(ctx context.Context, r Repo) error {
 }
 
 // Get has use read a body: of the repository's address with a suffix.
-func (c *Client) Get(ctx context.Context, r Repo, suffix string, use func(body io.Reader) error) error {
+func (c *Client) Get(ctx context.Context, r RepositoryAccess, suffix string, use func(body io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
-	what, err := addressOf(r, suffix)
+	what, err := sourceAddress(r, suffix)
 	if err != nil {
 		return err
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, what, http.NoBody)
 	if err != nil {
-		return failed(Invalid, "%s is no address", what)
+		return errorf(Invalid, "%s is no address", what)
 	}
 	hc, err := c.http(r)
 	if err != nil {
-		return explain(ctx, err, what)
+		return explainError(ctx, err, what)
 	}
 	if token := r.Secret["token"]; len(token) > 0 {
 		req.Header.Set("Authorization", "Bearer "+string(token))
@@ -186,35 +186,35 @@ func (c *Client) Get(ctx context.Context, r Repo, suffix string, use func(body i
 	}
 	res, err := hc.Do(req)
 	if err != nil {
-		return explain(ctx, err, what)
+		return explainError(ctx, err, what)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return failed(ofStatus(res.StatusCode), "%s: the server answers %s", what, res.Status)
+		return errorf(statusReason(res.StatusCode), "%s: the server answers %s", what, res.Status)
 	}
-	return explain(ctx, use(res.Body), what)
+	return explainError(ctx, use(res.Body), what)
 }
 
-// addressOf is a repository's address with a suffix. It is on the repository's own host and below its path, whatever the suffix.
-func addressOf(r Repo, suffix string) (string, error) {
+// sourceAddress is a repository's address with a suffix. It is on the repository's own host and below its path, whatever the suffix.
+func sourceAddress(r RepositoryAccess, suffix string) (string, error) {
 	base, err := url.Parse(r.Spec.URL)
 	if err != nil || base.Scheme != "https" && base.Scheme != "http" || base.Host == "" {
-		return "", failed(Invalid, "%s is no address of an HTTP server", redacted(r.Spec.URL))
+		return "", errorf(Invalid, "%s is no address of an HTTP server", redactURL(r.Spec.URL))
 	}
 	if suffix == "" {
 		return base.String(), nil
 	}
 	if resource.HasDotSegments(suffix) {
-		return "", failed(Invalid, "the suffix %.200q must have no part '.' or '..': what is read is below the Repository's address", suffix)
+		return "", errorf(Invalid, "the suffix %.200q must have no part '.' or '..': what is read is below the Repository's address", suffix)
 	}
 	address := strings.TrimSuffix(base.String(), "/") + suffix
 	if u, err := url.Parse(address); err != nil || u.Host != base.Host || u.User.String() != base.User.String() || suffix[0] != '/' && suffix[0] != '?' {
-		return "", failed(Invalid, "the suffix %.200q must begin with '/' or '?', and be part of an address", suffix)
+		return "", errorf(Invalid, "the suffix %.200q must begin with '/' or '?', and be part of an address", suffix)
 	}
 	return address, nil
 }
 
-func ofStatus(code int) Reason {
+func statusReason(code int) Reason {
 	switch code {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return Unauthorized
@@ -225,34 +225,34 @@ func ofStatus(code int) Reason {
 }
 
 // http is a client for one repository: with its certificates, and within the bounds.
-func (c *Client) http(r Repo) (*http.Client, error) {
+func (c *Client) http(r RepositoryAccess) (*http.Client, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: r.Spec.InsecureSkipVerify} //nolint:gosec // the user asks for it by that name
 	if pem := r.Secret["ca.crt"]; len(pem) > 0 {
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, failed(Invalid, "ca.crt of its Secret has no certificate in PEM")
+			return nil, errorf(Invalid, "ca.crt of its Secret has no certificate in PEM")
 		}
 	}
 	if pem := r.Secret["tls.crt"]; len(pem) > 0 {
 		cert, err := tls.X509KeyPair(pem, r.Secret["tls.key"])
 		if err != nil {
-			return nil, failed(Invalid, "tls.crt and tls.key of its Secret are no pair: %v", err)
+			return nil, errorf(Invalid, "tls.crt and tls.key of its Secret are no pair: %v", err)
 		}
 		config.Certificates = []tls.Certificate{cert}
 	}
-	return &http.Client{Transport: bounded{c.ownHost(r, config), c.o.MaxBytes}}, nil
+	return &http.Client{Transport: limitedTransport{c.ownHost(r, config), c.o.MaxBytes}}, nil
 }
 
-// ownHost sends credentials to the repository's own host only: wherever a redirect, or a registry's challenge, leads, there is no
+// hostBoundTransport sends credentials to the repository's own host only: wherever a redirect, or a registry's challenge, leads, there is no
 // header and no certificate that identifies the hub.
-type ownHost struct {
+type hostBoundTransport struct {
 	scheme, host string
 	domain       string // of a registry's token service, which may be on another host of it; empty: there is none
 	encrypted    bool   // nothing is asked without TLS: the library would try that at addresses of private networks
 	own, other   http.RoundTripper
 }
 
-func (c *Client) ownHost(r Repo, config *tls.Config) http.RoundTripper {
+func (c *Client) ownHost(r RepositoryAccess, config *tls.Config) http.RoundTripper {
 	bare := config.Clone()
 	bare.Certificates = nil
 	transport := func(config *tls.Config) http.RoundTripper {
@@ -264,14 +264,14 @@ func (c *Client) ownHost(r Repo, config *tls.Config) http.RoundTripper {
 	if r.Spec.URL == "" {
 		return transport(config) // an image without a Repository: there is nothing to keep from others
 	}
-	o := ownHost{own: transport(config), other: transport(bare)}
+	o := hostBoundTransport{own: transport(config), other: transport(bare)}
 	u, err := url.Parse(r.Spec.URL)
 	if err != nil {
 		return o // it is no address of an HTTP server, and nothing is its own
 	}
 	o.scheme, o.host = u.Scheme, strings.ToLower(u.Host)
 	if r.Spec.Type == "oci" {
-		o.domain = domainOf(u.Hostname())
+		o.domain = registeredDomain(u.Hostname())
 		if o.scheme == "oci" {
 			o.scheme = "https"
 		}
@@ -280,8 +280,8 @@ func (c *Client) ownHost(r Repo, config *tls.Config) http.RoundTripper {
 	return o
 }
 
-// domainOf is the domain that somebody has registered, with which a host name ends; empty for addresses.
-func domainOf(host string) string {
+// registeredDomain is the domain that somebody has registered, with which a host name ends; empty for addresses.
+func registeredDomain(host string) string {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return ""
 	}
@@ -292,11 +292,11 @@ func domainOf(host string) string {
 	return domain
 }
 
-func (o ownHost) RoundTrip(r *http.Request) (*http.Response, error) {
+func (o hostBoundTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if o.encrypted && r.URL.Scheme != "https" {
 		return nil, errors.New("nothing is asked over plain HTTP: the URL of the Repository has to begin with http:// for that")
 	}
-	if o.is(r.URL.Scheme, r.URL.Host) || o.domain != "" && r.URL.Scheme == "https" && domainOf(r.URL.Hostname()) == o.domain {
+	if o.is(r.URL.Scheme, r.URL.Host) || o.domain != "" && r.URL.Scheme == "https" && registeredDomain(r.URL.Hostname()) == o.domain {
 		return o.own.RoundTrip(r)
 	}
 	r = r.Clone(r.Context())
@@ -306,11 +306,11 @@ func (o ownHost) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // is says whether an address is the repository's own host.
-func (o ownHost) is(scheme, host string) bool {
-	return scheme == o.scheme && withPort(scheme, strings.ToLower(host)) == withPort(o.scheme, o.host)
+func (o hostBoundTransport) is(scheme, host string) bool {
+	return scheme == o.scheme && hostWithPort(scheme, strings.ToLower(host)) == hostWithPort(o.scheme, o.host)
 }
 
-func withPort(scheme, host string) string {
+func hostWithPort(scheme, host string) string {
 	if _, _, err := net.SplitHostPort(host); err == nil {
 		return host
 	}
@@ -339,7 +339,7 @@ func (c *Client) allowed(a netip.Addr) error {
 			return nil
 		}
 	}
-	for prefix, at := range embedding {
+	for prefix, at := range embeddingPrefixes {
 		if raw := a.As16(); prefix.Contains(a) {
 			if err := c.allowed(netip.AddrFrom4([4]byte(raw[at : at+4]))); err != nil {
 				return err
@@ -348,41 +348,41 @@ func (c *Client) allowed(a netip.Addr) error {
 	}
 	own, err := c.o.OwnAddresses()
 	if err != nil {
-		return failed(Unavailable, "the hub's own addresses can't be found out: %v", err)
+		return errorf(Unavailable, "the hub's own addresses can't be found out: %v", err)
 	}
 	isOwn := slices.ContainsFunc(own, func(of net.Addr) bool {
 		p, err := netip.ParsePrefix(of.String())
 		return err == nil && p.Addr().Unmap().WithZone("") == a
 	})
-	if isOwn || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast() || slices.Contains(metadata, a) {
-		return failed(NotAllowed, "the address %s is the hub's own, link-local or its cloud's metadata server: sources.allow has to list it", a)
+	if isOwn || a.IsLoopback() || a.IsLinkLocalUnicast() || a.IsUnspecified() || a.IsMulticast() || slices.Contains(metadataServers, a) {
+		return errorf(NotAllowed, "the address %s is the hub's own, link-local or its cloud's metadata server: sources.allow has to list it", a)
 	}
 	return nil
 }
 
-// metadata are the addresses of clouds' metadata servers that are not link-local.
-var metadata = []netip.Addr{
+// metadataServers are the addresses of clouds' metadata servers that are not link-local.
+var metadataServers = []netip.Addr{
 	netip.MustParseAddr("fd00:ec2::254"),   // AWS
 	netip.MustParseAddr("fd20:ce::254"),    // Google Cloud
 	netip.MustParseAddr("100.100.100.200"), // Alibaba Cloud
 	netip.MustParseAddr("168.63.129.16"),   // Azure
 }
 
-// embedding are the networks of IPv6 by which addresses of IPv4 are reached, and at which byte those stand.
-var embedding = map[netip.Prefix]int{
+// embeddingPrefixes are the networks of IPv6 by which addresses of IPv4 are reached, and at which byte those stand.
+var embeddingPrefixes = map[netip.Prefix]int{
 	netip.MustParsePrefix("64:ff9b::/96"):   12, // NAT64
 	netip.MustParsePrefix("64:ff9b:1::/48"): 12, // NAT64 of a network's own
 	netip.MustParsePrefix("2002::/16"):      2,  // 6to4
 	netip.MustParsePrefix("::/96"):          12, // IPv4-compatible
 }
 
-// bounded ends answers that are too long.
-type bounded struct {
+// limitedTransport ends answers that are too long.
+type limitedTransport struct {
 	http.RoundTripper
 	most int64
 }
 
-func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+func (b limitedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := b.RoundTripper.RoundTrip(r)
 	if err == nil {
 		res.Body = &limitedBody{res.Body, b.most, b.most}
@@ -397,17 +397,17 @@ type limitedBody struct {
 
 func (l *limitedBody) Read(p []byte) (int, error) {
 	if l.left < 0 {
-		return 0, failed(TooLarge, "the answer has more than %d bytes", l.most)
+		return 0, errorf(TooLarge, "the answer has more than %d bytes", l.most)
 	}
 	n, err := l.ReadCloser.Read(p[:min(int64(len(p)), l.left+1)])
 	if l.left -= int64(n); l.left < 0 {
-		return n, failed(TooLarge, "the answer has more than %d bytes", l.most)
+		return n, errorf(TooLarge, "the answer has more than %d bytes", l.most)
 	}
 	return n, err
 }
 
-// redacted is an address without what stands before @.
-func redacted(address string) string {
+// redactURL is an address without what stands before @.
+func redactURL(address string) string {
 	if u, err := url.Parse(address); err == nil && u.Host != "" {
 		u.User = nil
 		return u.String()

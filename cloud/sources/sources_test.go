@@ -45,8 +45,8 @@ func client(change ...func(o *Options)) *Client {
 	return New(o)
 }
 
-func repo(url string, secret ...string) Repo {
-	r := Repo{Spec: resource.RepositorySpec{URL: url}, Secret: map[string][]byte{}}
+func repo(url string, secret ...string) RepositoryAccess {
+	r := RepositoryAccess{Spec: resource.RepositorySpec{URL: url}, Secret: map[string][]byte{}}
 	for i := 0; i < len(secret); i += 2 {
 		r.Secret[secret[i]] = []byte(secret[i+1])
 	}
@@ -95,17 +95,17 @@ func ca(s *httptest.Server) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw}))
 }
 
-func filesOf(t *testing.T, c *Client, r Repo, commit, dir string) (files []File, err error) {
+func filesOf(t *testing.T, c *Client, r RepositoryAccess, commit, dir string) (files []File, err error) {
 	err = c.Files(t.Context(), r, commit, dir, func(f File) error { files = append(files, f); return nil })
 	return files, err
 }
 
-func bodyOf(t *testing.T, c *Client, r Repo, suffix string) (body []byte, err error) {
+func bodyOf(t *testing.T, c *Client, r RepositoryAccess, suffix string) (body []byte, err error) {
 	err = c.Get(t.Context(), r, suffix, func(in io.Reader) (err error) { body, err = io.ReadAll(in); return err })
 	return body, err
 }
 
-func checkGit(t *testing.T, r Repo, commits []string) {
+func checkGit(t *testing.T, r RepositoryAccess, commits []string) {
 	c := client()
 	require.NoError(t, c.Accessible(t.Context(), r))
 	for revision, want := range map[string]string{"main": commits[1], "v1": commits[0], "HEAD": commits[1], commits[0]: commits[0]} {
@@ -185,7 +185,7 @@ func overSSH(t *testing.T, dir string) (address, key, hostLine string) {
 		return nil, nil
 	}}
 	config.AddHostKey(host)
-	at := listen(t, func(conn net.Conn) { serveSSH(conn, config, dir) })
+	at := listenTCP(t, func(conn net.Conn) { serveSSH(conn, config, dir) })
 	return "ssh://git@" + at + "/config.git", key, knownhosts.Line([]string{knownhosts.Normalize(at)}, host.PublicKey())
 }
 
@@ -268,7 +268,7 @@ func TestHostKeysOfOneType(t *testing.T) {
 	certified, err := ssh.NewCertSigner(certificate, host)
 	require.NoError(t, err)
 	server.AddHostKey(certified)
-	address := listen(t, func(conn net.Conn) { _, _, _, _ = ssh.NewServerConn(conn, server) })
+	address := listenTCP(t, func(conn net.Conn) { _, _, _, _ = ssh.NewServerConn(conn, server) })
 	dial := func(knownHosts string) error {
 		config, err := sshConfig(repo("ssh://x/y", "ssh-privatekey", string(pem.EncodeToMemory(block)), "known_hosts", knownHosts), address)
 		require.NoError(t, err)
@@ -458,7 +458,7 @@ func TestSecretsStayAtTheirHost(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "Bearer verysecret", got.Load(), "to its own host they are")
 	for _, suffix := range []string{"@" + strings.TrimPrefix(elsewhere.URL, "http://"), ".evil.example/", ":1/", "x", "//evil.example"} {
-		_, err := addressOf(repo("https://host.example", "token", "verysecret"), suffix)
+		_, err := sourceAddress(repo("https://host.example", "token", "verysecret"), suffix)
 		if suffix == "//evil.example" {
 			require.NoError(t, err, "it is a path of the host")
 			continue
@@ -466,9 +466,9 @@ func TestSecretsStayAtTheirHost(t *testing.T) {
 		requireReason(t, Invalid, err)
 	}
 	for host, domain := range map[string]string{"registry-1.docker.io": "docker.io", "127.0.0.1": "", "localhost": "", "a.b.example.co.uk": "example.co.uk"} {
-		require.Equal(t, domain, domainOf(host))
+		require.Equal(t, domain, registeredDomain(host))
 	}
-	require.True(t, ownHost{scheme: "https", host: "a.example:443"}.is("https", "a.example"))
+	require.True(t, hostBoundTransport{scheme: "https", host: "a.example:443"}.is("https", "a.example"))
 }
 
 // What a server, or a proxy before it, may take for the directory above is never asked for.
@@ -478,7 +478,7 @@ func TestASuffixStaysBelowTheRepositorysPath(t *testing.T) {
 		"/../other", "/a/../../other", "/..", "/%2e%2e/other", "/%2E./other", "/a%2f..%2f..%2fother", "/%252e%252e/other", `/..\other`, "/a%5c..%5cother", "/..;x=y/other", "/./x",
 		"/a/..?v=1",
 	} {
-		_, err := addressOf(base, suffix)
+		_, err := sourceAddress(base, suffix)
 		requireReason(t, Invalid, err)
 		n := resource.Node{Metadata: resource.Meta{Name: "n"}}
 		n.Spec.Config = []resource.ConfigItem{{
@@ -487,7 +487,7 @@ func TestASuffixStaysBelowTheRepositorysPath(t *testing.T) {
 		require.ErrorContains(t, n.Validate(), "spec.config[0].httpRef.suffix", suffix)
 	}
 	for _, suffix := range []string{"/a/b", "/a..b/...", "/100%25", "/x?of=../y", "?v=1"} {
-		at, err := addressOf(base, suffix)
+		at, err := sourceAddress(base, suffix)
 		require.NoError(t, err)
 		require.Equal(t, "https://host.example/team"+suffix, at)
 	}

@@ -11,8 +11,8 @@ import (
 // happened. Read the object again and compare. Its kind is Unavailable.
 var ErrUnknown = errors.New("the outcome of the write is unknown")
 
-// Unknown makes an error of kind Unavailable that matches ErrUnknown and cause.
-func Unknown(cause error) error {
+// UnknownOutcome makes an error of kind Unavailable that matches ErrUnknown and cause.
+func UnknownOutcome(cause error) error {
 	failed := resource.Errorf(resource.Unavailable, "", "the store could not commit")
 	return fmt.Errorf("%w: %w: %w", failed, ErrUnknown, cause)
 }
@@ -47,7 +47,7 @@ func Gone(kind string, from, oldest uint64) error {
 		"revision %d of %s is too old or not of this store: the oldest to go on from is %d; list again", from, kind, oldest)
 }
 
-// Closed is the error after the store, or the stream, was closed.
-func Closed(what string) error {
+// ClosedError is the error after the store, or the stream, was closed.
+func ClosedError(what string) error {
 	return resource.Errorf(resource.Unavailable, "", "%s is closed", what)
 }

@@ -146,9 +146,9 @@ type Stream interface {
 	Close()
 }
 
-// Item is a record of a replica: its key below the node's tree and the value,
+// ReplicaItem is a record of a replica: its key below the node's tree and the value,
 // in an encoding of the caller's own.
-type Item struct {
+type ReplicaItem struct {
 	Key   string
 	Value []byte
 }
@@ -160,7 +160,7 @@ type NodeChange struct {
 	Reset bool
 	// Meta is the replica's own record (lineage, applied); nil leaves it.
 	Meta   []byte
-	Put    []Item
+	Put    []ReplicaItem
 	Delete []string
 	// Drop forgets the node altogether. Nothing else in the change counts.
 	Drop bool
@@ -170,7 +170,7 @@ type NodeChange struct {
 type Replica struct {
 	Node  string
 	Meta  []byte
-	Items []Item // in key order
+	Items []ReplicaItem // in key order
 }
 
 // Replicas keeps what nodes reported: for each node the "up" map. It is beside

@@ -16,29 +16,29 @@ import (
 )
 
 const (
-	// maxText bounds one text with templates, what it becomes, and what each function returns on the way there, in bytes. Parsing needs a stack
+	// maxTextLength bounds one text with templates, what it becomes, and what each function returns on the way there, in bytes. Parsing needs a stack
 	// that grows with the text.
-	maxText = 256 << 10
+	maxTextLength = 256 << 10
 	// maxTexts bounds the texts with templates in one object.
 	maxTexts = 10_000
-	// maxMade bounds what the templates of one object become, and what their functions return, together, and the object in JSON, in bytes:
+	// maxExpanded bounds what the templates of one object become, and what their functions return, together, and the object in JSON, in bytes:
 	// that of a request to the API, for a fleet has such an object for each of its nodes.
-	maxMade = 3 << 20
+	maxExpanded = 3 << 20
 )
 
 // Expand is a copy of an object in which each text that contains {{ is expanded as a Go template over data. An error names the field,
 // below at, and what the templates are expanded for.
 func Expand[T any](object T, data map[string]any, at, expandedFor string) (T, error) {
-	return expand(object, at, &expander{of: expandedFor, data: data})
+	return expandText(object, at, &expander{of: expandedFor, data: data})
 }
 
 // Check says what is wrong with the templates of an object, whatever they are expanded over.
 func Check[T any](object T, at string) error {
-	_, err := expand(object, at, &expander{parseOnly: true})
+	_, err := expandText(object, at, &expander{parseOnly: true})
 	return err
 }
 
-func expand[T any](object T, at string, e *expander) (out T, err error) {
+func expandText[T any](object T, at string, e *expander) (out T, err error) {
 	text, err := json.Marshal(object)
 	if err != nil || !strings.Contains(string(text), "{{") {
 		return object, err
@@ -54,8 +54,8 @@ func expand[T any](object T, at string, e *expander) (out T, err error) {
 	if text, err = json.Marshal(tree); err != nil {
 		return object, err
 	}
-	if len(text) > maxMade {
-		why := fmt.Sprintf("the templates make it %d bytes long, and it may have %d", len(text), maxMade)
+	if len(text) > maxExpanded {
+		why := fmt.Sprintf("the templates make it %d bytes long, and it may have %d", len(text), maxExpanded)
 		if e.of != "" {
 			why = e.of + ": " + why
 		}
@@ -78,11 +78,11 @@ type expander struct {
 
 // grow counts a text that is about to be made.
 func (e *expander) grow(bytes int) error {
-	if bytes > maxText {
-		return fmt.Errorf("it becomes longer than %d bytes", maxText)
+	if bytes > maxTextLength {
+		return fmt.Errorf("it becomes longer than %d bytes", maxTextLength)
 	}
-	if e.made += bytes; e.made > maxMade {
-		return fmt.Errorf("the templates make more than %d bytes together", maxMade)
+	if e.made += bytes; e.made > maxExpanded {
+		return fmt.Errorf("the templates make more than %d bytes together", maxExpanded)
 	}
 	return nil
 }
@@ -109,13 +109,13 @@ func (e *expander) walk(v any, at string) any {
 func (e *expander) expand(text, at string) string {
 	t, err := e.parse(text)
 	if err == nil && !e.parseOnly {
-		out := limited{grow: e.grow}
+		out := limitedWriter{grow: e.grow}
 		if err = t.Execute(&out, e.data); err == nil {
 			return out.String()
 		}
 	}
 	if err != nil {
-		why := plain(err)
+		why := plainError(err)
 		if e.of != "" {
 			why = e.of + ": " + why
 		}
@@ -124,8 +124,8 @@ func (e *expander) expand(text, at string) string {
 	return text
 }
 
-// plain is an error of text/template without the place in a template that has no name.
-func plain(err error) string {
+// plainError is an error of text/template without the place in a template that has no name.
+func plainError(err error) string {
 	var exec template.ExecError
 	if errors.As(err, &exec) {
 		if inner := errors.Unwrap(exec.Err); inner != nil {
@@ -166,15 +166,15 @@ func (e *expander) functions() template.FuncMap {
 	}
 }
 
-// callable are the functions that a template may use: ours, and some of text/template's.
-var callable = []string{"upper", "lower", "replace", "getOrDefault", "index", "and", "or", "not", "eq", "ne"}
+// callableFunctions are the functions that a template may use: ours, and some of text/template's.
+var callableFunctions = []string{"upper", "lower", "replace", "getOrDefault", "index", "and", "or", "not", "eq", "ne"}
 
 func (e *expander) parse(text string) (*template.Template, error) {
 	switch e.texts++; {
 	case e.texts > maxTexts:
 		return nil, fmt.Errorf("more than %d texts have templates", maxTexts)
-	case len(text) > maxText:
-		return nil, fmt.Errorf("a text with templates has %d bytes; at most %d are expanded", len(text), maxText)
+	case len(text) > maxTextLength:
+		return nil, fmt.Errorf("a text with templates has %d bytes; at most %d are expanded", len(text), maxTextLength)
 	}
 	t, err := template.New("").Option("missingkey=error").Funcs(e.functions()).Parse(text)
 	if err != nil {
@@ -183,36 +183,36 @@ func (e *expander) parse(text string) (*template.Template, error) {
 	if len(t.Templates()) > 1 {
 		return nil, errors.New("define and block are not supported")
 	}
-	return t, allowed(t.Root)
+	return t, checkNode(t.Root)
 }
 
-// allowed refuses what could run without bound, and functions that are not listed.
-func allowed(n parse.Node) error {
+// checkNode refuses what could run without bound, and functions that are not listed.
+func checkNode(n parse.Node) error {
 	switch n := n.(type) {
 	case *parse.ListNode:
 		if n == nil {
 			return nil
 		}
-		return allowedAll(n.Nodes)
+		return checkNodes(n.Nodes)
 	case *parse.ActionNode:
-		return allowed(n.Pipe)
+		return checkNode(n.Pipe)
 	case *parse.IfNode:
-		return allowedBranch(n.BranchNode)
+		return checkBranch(n.BranchNode)
 	case *parse.WithNode:
-		return allowedBranch(n.BranchNode)
+		return checkBranch(n.BranchNode)
 	case *parse.PipeNode:
 		if n == nil {
 			return nil
 		}
 		for _, c := range n.Cmds {
-			if err := allowedAll(c.Args); err != nil {
+			if err := checkNodes(c.Args); err != nil {
 				return err
 			}
 		}
 	case *parse.ChainNode:
-		return allowed(n.Node)
+		return checkNode(n.Node)
 	case *parse.IdentifierNode:
-		if !slices.Contains(callable, n.Ident) {
+		if !slices.Contains(callableFunctions, n.Ident) {
 			return fmt.Errorf("the function %s is not supported", n.Ident)
 		}
 	case *parse.RangeNode, *parse.TemplateNode, *parse.BreakNode, *parse.ContinueNode:
@@ -221,28 +221,28 @@ func allowed(n parse.Node) error {
 	return nil
 }
 
-func allowedBranch(b parse.BranchNode) error {
-	return errors.Join(allowed(b.Pipe), allowed(b.List), allowed(b.ElseList))
+func checkBranch(b parse.BranchNode) error {
+	return errors.Join(checkNode(b.Pipe), checkNode(b.List), checkNode(b.ElseList))
 }
 
-func allowedAll(nodes []parse.Node) error {
+func checkNodes(nodes []parse.Node) error {
 	for _, n := range nodes {
-		if err := allowed(n); err != nil {
+		if err := checkNode(n); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// limited is a text that doesn't grow without bound.
-type limited struct {
+// limitedWriter is a text that doesn't grow without bound.
+type limitedWriter struct {
 	strings.Builder
 	grow func(bytes int) error
 }
 
-func (l *limited) Write(p []byte) (int, error) {
-	if l.Len()+len(p) > maxText {
-		return 0, fmt.Errorf("it becomes longer than %d bytes", maxText)
+func (l *limitedWriter) Write(p []byte) (int, error) {
+	if l.Len()+len(p) > maxTextLength {
+		return 0, fmt.Errorf("it becomes longer than %d bytes", maxTextLength)
 	}
 	if err := l.grow(len(p)); err != nil {
 		return 0, err

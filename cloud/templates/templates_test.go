@@ -10,8 +10,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// tenfold makes $a ten times as long.
-const tenfold = `{{$a = replace "a" "aaaaaaaaaa" $a}}`
+// tenfoldTemplate makes $a ten times as long.
+const tenfoldTemplate = `{{$a = replace "a" "aaaaaaaaaa" $a}}`
 
 func TestFunctions(t *testing.T) {
 	out, err := Expand([]string{
@@ -25,17 +25,17 @@ func TestFunctions(t *testing.T) {
 // Templates are a user's: whatever they are, expanding them ends soon and takes little memory.
 func TestTemplatesAreBounded(t *testing.T) {
 	ten := `{{$a := "aaaaaaaaaa"}}`
-	long := strings.Repeat("x", maxText)
+	long := strings.Repeat("x", maxTextLength)
 	for name, c := range map[string]struct {
 		texts  []string
 		reason string
 	}{
 		"a value many times":       {[]string{strings.Repeat("{{.long}}", 2)}, "[0]: node n1: it becomes longer than 262144 bytes"},
-		"a value on the way":       {[]string{ten + strings.Repeat(tenfold, 5)}, "[0]: node n1: it becomes longer than 262144 bytes"},
-		"a value that is no text":  {[]string{ten + strings.Repeat(tenfold, 1000) + "{{if $a}}yes{{end}}"}, "[0]: node n1: it becomes longer than 262144 bytes"},
+		"a value on the way":       {[]string{ten + strings.Repeat(tenfoldTemplate, 5)}, "[0]: node n1: it becomes longer than 262144 bytes"},
+		"a value that is no text":  {[]string{ten + strings.Repeat(tenfoldTemplate, 1000) + "{{if $a}}yes{{end}}"}, "[0]: node n1: it becomes longer than 262144 bytes"},
 		"calls in calls":           {[]string{"{{" + strings.Repeat(`replace "" "aaaaaaaaaa" (`, 20) + `"a"` + strings.Repeat(")", 20) + "}}"}, "[0]: node n1: it becomes longer than 262144 bytes"},
-		"values on the way":        {[]string{ten + strings.Repeat(tenfold, 3) + strings.Repeat(`{{$b := upper $a}}`, 10_000)}, "[0]: node n1: the templates make more than 3145728 bytes together"},
-		"texts together":           {slices.Repeat([]string{ten + strings.Repeat(tenfold, 4) + "{{$a}}"}, 100), "node n1: the templates make more than 3145728 bytes together"},
+		"values on the way":        {[]string{ten + strings.Repeat(tenfoldTemplate, 3) + strings.Repeat(`{{$b := upper $a}}`, 10_000)}, "[0]: node n1: the templates make more than 3145728 bytes together"},
+		"texts together":           {slices.Repeat([]string{ten + strings.Repeat(tenfoldTemplate, 4) + "{{$a}}"}, 100), "node n1: the templates make more than 3145728 bytes together"},
 		"texts that JSON escapes":  {slices.Repeat([]string{"{{.angles}}"}, 12), "spec: node n1: the templates make it 14400037 bytes long, and it may have 3145728"},
 		"many texts":               {slices.Repeat([]string{"{{1}}"}, maxTexts+1), "[10000]: node n1: more than 10000 texts have templates"},
 		"a long text":              {[]string{strings.Repeat("{{if true}}", 400_000) + strings.Repeat("{{end}}", 400_000)}, "[0]: node n1: a text with templates has 7200000 bytes"},

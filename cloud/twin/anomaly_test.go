@@ -32,7 +32,7 @@ func (r *rig) reports(value string) {
 			}
 		}
 		return false
-	}, wait, tick)
+	}, testTimeout, pollInterval)
 }
 
 // repeats has the core say again what was not answered, as its timer does, until stop is called.
@@ -62,14 +62,14 @@ func (c *core) repeats(t *testing.T) (stop func()) {
 // and people hear of it.
 func TestALeapOfALineageIsTold(t *testing.T) {
 	for _, n := range []uint64{1 << 48, 1<<64 - 2} {
-		r, c := joined(t)
+		r, c := newJoinedRig(t)
 		c.report("devices/lamp/reported/power", "ON")
 		r.reports("ON")
 		r.disconnect(c)
 
 		forged := newCore("n1")
 		var err error
-		forged.up, err = link.RestoreOwner(link.Up, link.State{Lineage: link.Lineage{N: n, Nonce: 1}}, func(func(link.Entry) bool) {}, rand.Uint64)
+		forged.up, err = link.RestoreOwner(link.Up, link.MapState{Lineage: link.Lineage{N: n, Nonce: 1}}, func(func(link.Entry) bool) {}, rand.Uint64)
 		require.NoError(t, err)
 		r.connect(forged)
 		forged.report("devices/lamp/reported/power", "FORGED")
@@ -77,7 +77,7 @@ func TestALeapOfALineageIsTold(t *testing.T) {
 			r.reports("FORGED")
 			require.Equal(t, resource.LineageLeap, r.anomaly())
 			forged.mu.Lock()
-			forged.up, err = link.RestoreOwner(link.Up, link.State{Lineage: link.Lineage{N: n + 1<<40, Nonce: 2}}, func(func(link.Entry) bool) {}, rand.Uint64)
+			forged.up, err = link.RestoreOwner(link.Up, link.MapState{Lineage: link.Lineage{N: n + 1<<40, Nonce: 2}}, func(func(link.Entry) bool) {}, rand.Uint64)
 			forged.up.Connect(rand.Uint64())
 			forged.mu.Unlock()
 			require.NoError(t, err)
@@ -125,7 +125,7 @@ func TestOlderDataOfACoreIsTold(t *testing.T) {
 		"more writes since":    {5, "is another than what it had reported under the same numbers"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r, now := joined(t)
+			r, now := newJoinedRig(t)
 			now.report("devices/lamp/reported/power", "ON")
 			r.reports("ON")
 			older := now.olderCopy(t)
@@ -139,7 +139,7 @@ func TestOlderDataOfACoreIsTold(t *testing.T) {
 			r.connect(older)
 			stop := older.repeats(t)
 			r.reports("ON")
-			require.Eventually(t, func() bool { return r.anomaly() == resource.RolledBack }, wait, tick)
+			require.Eventually(t, func() bool { return r.anomaly() == resource.RolledBack }, testTimeout, pollInterval)
 			require.Contains(t, r.eventsOf(resource.RolledBack)[0], c.says)
 			older.mu.Lock()
 			require.NotEmpty(t, older.up.Lost())

@@ -21,7 +21,7 @@ func nodeCondition(s resource.DeviceStatus) string {
 // A Device's status says when its node has been away for a while, through a restart of
 // the hub, and until the node is back.
 func TestADeviceOfAnAbsentNodeIsNotSaidToBeOnline(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	c.report("devices/lamp/reported/power", "ON")
 	c.report("devices/lamp/state", resource.Online)
 	r.status(func(s resource.DeviceStatus) bool { return s.State == resource.Online && nodeCondition(s) != "False" })

@@ -25,7 +25,7 @@ func BenchmarkReconnect(b *testing.B) {
 	require.NoError(b, err)
 	defer s.Close()
 	said := make(chan []byte, 64) // by the hub
-	up, down := topics.Sync("n1")
+	up, down := topics.SyncTopics("n1")
 	tw, err := New(context.Background(), Options{
 		CreateNode: createNode(s),
 		Reader:     s, Writer: s, Watcher: s, Replicas: s, Rand: rand.Uint64,
@@ -47,7 +47,7 @@ func BenchmarkReconnect(b *testing.B) {
 	owner, hears := link.NewOwner(link.Up, rand.Uint64), make(chan []byte, 64)
 	go func() {
 		for payload := range hears {
-			tw.Publish(broker.Message{Topic: up, Payload: payload, Publisher: identity("n1")}, func(error) {})
+			tw.Publish(broker.Message{Topic: up, Payload: payload, Publisher: nodeIdentity("n1")}, func(error) {})
 		}
 	}()
 	defer close(hears)
@@ -67,7 +67,7 @@ func BenchmarkReconnect(b *testing.B) {
 		n++
 		owner.Connect(uint64(n))
 		b.StartTimer()
-		tw.Subscribed(identity("n1"), down)
+		tw.Subscribed(nodeIdentity("n1"), down)
 		for !owner.InStep() {
 			for _, m := range owner.Messages() {
 				payload, err := link.Encode(m)
@@ -81,7 +81,7 @@ func BenchmarkReconnect(b *testing.B) {
 			}
 		}
 		b.StopTimer()
-		tw.Disconnected(identity("n1"), nil)
+		tw.Disconnected(nodeIdentity("n1"), nil)
 		b.StartTimer()
 	}
 }

@@ -102,18 +102,18 @@ func (t *Twins) queueDesired(name string, v desiredWrite) {
 			v.bytes += len(*value)
 		}
 	}
-	if !w.backlog.Wait(v.origin, func() {}, w.over) {
+	if !w.backlog.Wait(v.origin, func() {}, w.isClosed) {
 		v.done(errStopped)
 		return
 	}
 	w.begin(v)
-	if !w.add(name, v, t.acceptAll) {
+	if !w.add(name, v, t.serveDesired) {
 		w.end(v)
 		v.done(errStopped)
 	}
 }
 
-func (w *desiredWrites) over() bool {
+func (w *desiredWrites) isClosed() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.closed
@@ -131,11 +131,11 @@ func (w *desiredWrites) end(v desiredWrite) {
 
 var errStopped = resource.Errorf(resource.Unavailable, "", "the hub is stopping: publish again once it is back")
 
-// acceptAll ends by itself when nothing waits for the device any more.
-func (t *Twins) acceptAll(name string) {
+// serveDesired ends by itself when nothing waits for the device any more.
+func (t *Twins) serveDesired(name string) {
 	for list := t.desired.take(name); list != nil; list = t.desired.take(name) {
 		ctx, cancel := context.WithTimeout(context.Background(), desiredWriteTimeout)
-		verdicts := t.accept(ctx, name, list)
+		verdicts := t.acceptDesired(ctx, name, list)
 		cancel()
 		for i, v := range list {
 			v.done(verdicts[i])
@@ -144,21 +144,21 @@ func (t *Twins) acceptAll(name string) {
 	}
 }
 
-// accept writes those of the list that break no rule into the Device, in one update, and returns the answer to each.
-func (t *Twins) accept(ctx context.Context, name string, list []desiredWrite) []error {
+// acceptDesired writes those of the list that break no rule into the Device, in one update, and returns the answer to each.
+func (t *Twins) acceptDesired(ctx context.Context, name string, list []desiredWrite) []error {
 	for {
 		verdicts := make([]error, len(list))
-		err := t.tryAccept(ctx, name, list, verdicts)
+		err := t.tryAcceptDesired(ctx, name, list, verdicts)
 		if err == nil {
 			return verdicts
 		}
 		if !errors.Is(err, resource.Conflict) || ctx.Err() != nil {
-			return fill(verdicts, err)
+			return fillErrors(verdicts, err)
 		}
 	}
 }
 
-func fill(verdicts []error, err error) []error {
+func fillErrors(verdicts []error, err error) []error {
 	for i := range verdicts {
 		if verdicts[i] == nil {
 			verdicts[i] = err
@@ -171,7 +171,7 @@ func fill(verdicts []error, err error) []error {
 func (t *Twins) suggestion(node, name string) string {
 	var names []string
 	most := 2000
-	t.where.Range(func(device, on any) bool {
+	t.nodeOfDevice.Range(func(device, on any) bool {
 		if on == node {
 			names = append(names, device.(string))
 		}
@@ -182,8 +182,8 @@ func (t *Twins) suggestion(node, name string) string {
 	return resource.DidYouMean(name, names)
 }
 
-func (t *Twins) tryAccept(ctx context.Context, name string, list []desiredWrite, verdicts []error) error {
-	obj, err := t.o.Reader.Get(ctx, store.Key{Kind: resource.KindDevice, Namespace: t.namespace(name), Name: name})
+func (t *Twins) tryAcceptDesired(ctx context.Context, name string, list []desiredWrite, verdicts []error) error {
+	obj, err := t.opts.Reader.Get(ctx, store.Key{Kind: resource.KindDevice, Namespace: t.namespace(name), Name: name})
 	if errors.Is(err, resource.NotFound) {
 		for i, w := range list {
 			verdicts[i] = resource.Errorf(resource.NotFound, "", "there is no device %s%s", name, t.suggestion(w.node, name))
@@ -199,19 +199,19 @@ func (t *Twins) tryAccept(ctx context.Context, name string, list []desiredWrite,
 	}
 	model, err := t.readModel(ctx, dev)
 	if err != nil {
-		fill(verdicts, err)
+		fillErrors(verdicts, err)
 		return nil
 	}
 	before := dev
 	for i, v := range list {
-		if verdicts[i] = check(v, dev, model); verdicts[i] != nil {
+		if verdicts[i] = checkDesired(v, dev, model); verdicts[i] != nil {
 			continue
 		}
-		dev = v.apply(dev, t.o.Now())
-		if t.o.Managed == nil || len(dev.Metadata.ManagedFields) == 0 {
+		dev = v.apply(dev, t.opts.Now())
+		if t.opts.Managed == nil || len(dev.Metadata.ManagedFields) == 0 {
 			continue
 		}
-		if obj.Data, dev, err = t.owned(obj, dev, v.origin); err != nil {
+		if obj.Data, dev, err = t.withManager(obj, dev, v.origin); err != nil {
 			return err
 		}
 	}
@@ -223,31 +223,31 @@ func (t *Twins) tryAccept(ctx context.Context, name string, list []desiredWrite,
 	if err != nil {
 		return err
 	}
-	status, err := dev.StatusAfter(&before, obj.Status, &model, t.o.Now())
+	status, err := dev.StatusAfter(&before, obj.Status, &model, t.opts.Now())
 	if err != nil {
 		return err
 	}
 	d := t.objects.device(name)
 	if d != nil { // before the update: its event may come before Update returns
-		d.accepted.Store(&accepted{data, dev})
+		d.accepted.Store(&acceptedDevice{data, dev})
 	}
-	stored, err := t.o.Writer.Update(ctx, store.Object{Key: obj.Key, Data: data, Status: status}, obj.Rev)
+	stored, err := t.opts.Writer.Update(ctx, store.Object{Key: obj.Key, Data: data, Status: status}, obj.Rev)
 	if err == nil {
 		t.logWanted(before, dev)
 	} else if d != nil {
 		d.accepted.Store(nil)
 	}
-	if err == nil && d != nil && t.kept(name, list, verdicts) {
-		err = t.settled.wait(ctx, d, stored.Rev)
+	if err == nil && d != nil && t.reachesDurable(name, list, verdicts) {
+		err = t.deliveries.wait(ctx, d, stored.Rev)
 	}
 	return err
 }
 
-// owned is a Device that has been changed, with what has changed owned by the writer, and its data.
-func (t *Twins) owned(before store.Object, dev resource.Device, origin string) ([]byte, resource.Device, error) {
+// withManager is a Device that has been changed, with what has changed owned by the writer, and its data.
+func (t *Twins) withManager(before store.Object, dev resource.Device, origin string) ([]byte, resource.Device, error) {
 	data, err := json.Marshal(dev)
 	if err == nil {
-		data, err = t.o.Managed(before, data, origin)
+		data, err = t.opts.Managed(before, data, origin)
 	}
 	var next resource.Device
 	if err == nil {
@@ -256,11 +256,11 @@ func (t *Twins) owned(before store.Object, dev resource.Device, origin string) (
 	return data, next, err
 }
 
-// kept reports whether a durable session gets a value that was accepted.
-func (t *Twins) kept(name string, list []desiredWrite, verdicts []error) bool {
+// reachesDurable reports whether a durable session gets a value that was accepted.
+func (t *Twins) reachesDurable(name string, list []desiredWrite, verdicts []error) bool {
 	for i, v := range list {
 		for property := range v.values {
-			if verdicts[i] == nil && t.o.Kept(topics.TopicOf(v.node, topics.DeviceKey(name, topics.KindDesired, property))) {
+			if verdicts[i] == nil && t.opts.Kept(topics.TopicOf(v.node, topics.DeviceKey(name, topics.KindDesired, property))) {
 				return true
 			}
 		}
@@ -270,12 +270,12 @@ func (t *Twins) kept(name string, list []desiredWrite, verdicts []error) bool {
 
 // logWanted logs which desired values have changed, without the values.
 func (t *Twins) logWanted(before, after resource.Device) {
-	if !t.o.Log.Debug().Enabled() {
+	if !t.opts.Log.Debug().Enabled() {
 		return
 	}
 	for property, m := range after.DesiredMeta {
 		if m != before.DesiredMeta[property] {
-			t.o.Log.Debug().Str("node", after.Spec.NodeName).Str("device", after.Metadata.Name).Str("property", property).
+			t.opts.Log.Debug().Str("node", after.Spec.NodeName).Str("device", after.Metadata.Name).Str("property", property).
 				Uint64("ver", m.Ver).Str("origin", m.Origin).Bool("cleared", m.Cleared).Msg("wanted")
 		}
 	}
@@ -285,7 +285,7 @@ func (t *Twins) logWanted(before, after resource.Device) {
 // device yet.
 func (t *Twins) namespace(name string) string {
 	if d := t.objects.device(name); d != nil {
-		return d.of.namespace
+		return d.model.namespace
 	}
 	return resource.DefaultNamespace
 }
@@ -293,7 +293,7 @@ func (t *Twins) namespace(name string) string {
 // readModel is the model of a Device as it is now.
 func (t *Twins) readModel(ctx context.Context, d resource.Device) (m resource.DeviceModel, err error) {
 	key := store.Key{Kind: resource.KindDeviceModel, Namespace: d.Metadata.Namespace, Name: d.Spec.DeviceModelRef.Name}
-	obj, err := t.o.Reader.Get(ctx, key)
+	obj, err := t.opts.Reader.Get(ctx, key)
 	if errors.Is(err, resource.NotFound) {
 		return m, resource.Errorf(resource.NotFound, "", "device %s has no properties yet: its model %s does not exist", d.Metadata.Name, key.Name)
 	}
@@ -307,8 +307,8 @@ func (t *Twins) readModel(ctx context.Context, d resource.Device) (m resource.De
 	return m, json.Unmarshal(obj.Data, &m)
 }
 
-// check returns the rule that a desired write breaks, or nil.
-func check(v desiredWrite, d resource.Device, m resource.DeviceModel) error {
+// checkDesired returns the rule that a desired write breaks, or nil.
+func checkDesired(v desiredWrite, d resource.Device, m resource.DeviceModel) error {
 	if d.Spec.NodeName != v.node {
 		on := "is bound to no node"
 		if d.Spec.NodeName != "" {
@@ -317,7 +317,7 @@ func check(v desiredWrite, d resource.Device, m resource.DeviceModel) error {
 		return resource.Errorf(resource.NotFound, "", "device %s %s, not to %s", d.Metadata.Name, on, v.node)
 	}
 	for property, value := range v.values {
-		if v.basedOn != nil && current(d.DesiredMeta[property]) != v.basedOn[property] {
+		if v.basedOn != nil && currentVersion(d.DesiredMeta[property]) != v.basedOn[property] {
 			return resource.Errorf(resource.Conflict, property, "another desired value was set in the meantime")
 		}
 		if value != nil {
@@ -333,8 +333,8 @@ func check(v desiredWrite, d resource.Device, m resource.DeviceModel) error {
 	return nil
 }
 
-// current is the version of a desired value that its node has; 0 if it is cleared.
-func current(m resource.DesiredMeta) uint64 {
+// currentVersion is the version of a desired value that its node has; 0 if it is cleared.
+func currentVersion(m resource.DesiredMeta) uint64 {
 	if m.Cleared {
 		return 0
 	}
@@ -344,8 +344,8 @@ func current(m resource.DesiredMeta) uint64 {
 // apply returns the Device with the desired write in it, stamped.
 func (v desiredWrite) apply(d resource.Device, now time.Time) resource.Device {
 	next := d
-	next.Spec.Desired = clone(d.Spec.Desired)
-	next.Spec.DesiredUntil = clone(d.Spec.DesiredUntil)
+	next.Spec.Desired = cloneMap(d.Spec.Desired)
+	next.Spec.DesiredUntil = cloneMap(d.Spec.DesiredUntil)
 	for property, value := range v.values {
 		delete(next.Spec.DesiredUntil, property)
 		if value == nil {
@@ -354,17 +354,17 @@ func (v desiredWrite) apply(d resource.Device, now time.Time) resource.Device {
 		}
 		next.Spec.Desired[property] = *value
 		if v.until != 0 {
-			next.Spec.DesiredUntil[property] = resource.Millis(v.until)
+			next.Spec.DesiredUntil[property] = resource.FormatMillis(v.until)
 		}
 	}
 	if v.ts != 0 {
 		now = time.UnixMilli(v.ts)
 	}
-	resource.Stamp(&d, &next, v.origin, now)
+	resource.StampDesired(&d, &next, v.origin, now)
 	return next
 }
 
-func clone[V any](m map[string]V) map[string]V {
+func cloneMap[V any](m map[string]V) map[string]V {
 	if m == nil {
 		return make(map[string]V)
 	}
@@ -381,46 +381,46 @@ func (t *Twins) Publish(m broker.Message, done func(error)) {
 	}
 	switch a.Kind {
 	case topics.KindSyncUp:
-		t.receive(a.Node, m, done)
+		t.receiveFromNode(a.Node, m, done)
 	case topics.KindDesired, topics.KindDesiredAll:
 		t.publishDesired(a, m, done)
 	case topics.KindGet:
 		done(t.get(a, m))
 	case topics.KindBridge:
-		t.o.Pass(m, done)
+		t.opts.Pass(m, done)
 	case topics.KindTelemetry, topics.KindEvents:
 		if err := t.Has(a.Node, a.Device); err != nil {
 			done(err)
 			return
 		}
 		m.Retain = false
-		t.o.Pass(m, done)
+		t.opts.Pass(m, done)
 	default:
 		done(resource.Errorf(resource.Forbidden, "", "%s is written by %s, not by clients of the hub's broker", a.Key(), a.Kind.Owner()))
 	}
 }
 
 func (t *Twins) publishDesired(a topics.Address, m broker.Message, done func(error)) {
-	members, err := tree.Members(nil, a, m)
+	members, err := tree.PropertyValues(nil, a, m)
 	if err != nil {
 		done(err)
 		return
 	}
 	values := make(map[string]*resource.Value, len(members))
 	for _, v := range members {
-		values[v.Property] = tree.Bare(v.Value)
+		values[v.Property] = tree.PayloadValue(v.Value)
 	}
-	s, err := tree.Beside(m, t.o.Now().UnixMilli())
+	s, err := tree.ParseStored(m, t.opts.Now().UnixMilli())
 	if err != nil {
 		done(err)
 		return
 	}
-	t.queueDesired(a.Device, desiredWrite{node: a.Node, origin: tree.Origin(m), values: values, ts: s.TS, until: s.Until, done: done})
+	t.queueDesired(a.Device, desiredWrite{node: a.Node, origin: tree.OriginOf(m), values: values, ts: s.TS, until: s.Until, done: done})
 }
 
 // Has returns an error if the device is not bound to the node. It doesn't wait for a commit.
 func (t *Twins) Has(node, device string) error {
-	if at, _ := t.where.Load(device); at != node {
+	if at, _ := t.nodeOfDevice.Load(device); at != node {
 		return t.notOn(node, device)
 	}
 	return nil
@@ -437,7 +437,7 @@ func (t *Twins) get(a topics.Address, m broker.Message) error {
 		return err
 	}
 	key := store.Key{Kind: resource.KindDevice, Namespace: t.namespace(a.Device), Name: a.Device}
-	obj, err := t.o.Reader.Get(context.Background(), key)
+	obj, err := t.opts.Reader.Get(context.Background(), key)
 	if err != nil {
 		return err
 	}
@@ -452,10 +452,10 @@ func (t *Twins) get(a topics.Address, m broker.Message) error {
 		return t.notOn(a.Node, a.Device)
 	}
 	whole.Status = t.reportedStatus(d)
-	model := t.models[d.of]
+	model := t.models[d.model]
 	t.host.RUnlock()
-	whole.FollowSpec(model.known(), t.o.Now())
-	reply, err := tree.ReplyTopic(m)
+	whole.FollowSpec(model.known(), t.opts.Now())
+	reply, err := tree.ResponseTopic(m)
 	if err != nil {
 		return err
 	}
@@ -463,6 +463,6 @@ func (t *Twins) get(a topics.Address, m broker.Message) error {
 	if err != nil {
 		return err
 	}
-	t.o.Publish(tree.Reply(m, reply, payload))
+	t.opts.Publish(tree.ResponseMessage(m, reply, payload))
 	return nil
 }

@@ -15,12 +15,12 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const tick = 2 * time.Millisecond
+const pollInterval = 2 * time.Millisecond
 
-var nodeKey = store.Key{Kind: resource.KindNode, Name: "n1"}
+var nodeObjectKey = store.Key{Kind: resource.KindNode, Name: "n1"}
 
 func (r *rig) node() (n resource.Node, err error) {
-	o, err := r.store.Get(context.Background(), nodeKey)
+	o, err := r.store.Get(context.Background(), nodeObjectKey)
 	if err == nil && len(o.Status) > 0 {
 		err = json.Unmarshal(o.Status, &n.Status)
 	}
@@ -46,7 +46,7 @@ func (r *rig) step(f func()) {
 }
 
 func TestANodeThatOwnsTooMuchIsShownAndRecovers(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	r.inStep()
 	r.step(func() { r.twins.nodes["n1"].up.SetQuota(link.Quota{Keys: 2}) })
 	c.report("devices/lamp/reported/power", "ON")
@@ -57,13 +57,13 @@ func TestANodeThatOwnsTooMuchIsShownAndRecovers(t *testing.T) {
 			return r.nodeCondition(resource.QuotaExceeded).Status == status
 		}
 	}
-	require.Eventually(t, exceeded("True"), wait, tick)
+	require.Eventually(t, exceeded("True"), testTimeout, pollInterval)
 	require.Contains(t, r.nodeCondition(resource.QuotaExceeded).Message, "3 keys, at most 2 are taken")
 	require.Equal(t, 1, r.twins.Stats().Oversize)
 
 	other := r.connect(newCore("n2"))
 	other.report("status", `{"version":"1"}`)
-	require.Eventually(t, func() bool { return len(r.retained("v1/nodes/n2/status")) == 1 }, wait, tick, "others are not concerned")
+	require.Eventually(t, func() bool { return len(r.retained("v1/nodes/n2/status")) == 1 }, testTimeout, pollInterval, "others are not concerned")
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	c.gets("devices/lamp/desired/power", "ON") // nor is what the cloud wants
 
@@ -72,32 +72,32 @@ func TestANodeThatOwnsTooMuchIsShownAndRecovers(t *testing.T) {
 	c.up.Resend() // as a core's timer does
 	c.mu.Unlock()
 	c.talk()
-	require.Eventually(t, exceeded("False"), wait, tick)
+	require.Eventually(t, exceeded("False"), testTimeout, pollInterval)
 	require.Len(t, r.retained("v1/nodes/n1/devices/lamp/reported/+"), 2)
 	require.Zero(t, r.twins.Stats().Oversize)
 }
 
 func TestADeletedNodesReportsGoWithIt(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	c.report("devices/lamp/reported/power", "ON")
 	r.inStep()
-	require.Eventually(t, func() bool { _, err := r.node(); return err == nil }, wait, tick)
+	require.Eventually(t, func() bool { _, err := r.node(); return err == nil }, testTimeout, pollInterval)
 	remove := func() {
-		_, err := r.store.Delete(context.Background(), nodeKey, 0)
+		_, err := r.store.Delete(context.Background(), nodeObjectKey, 0)
 		require.NoError(t, err)
 	}
 	remove()
-	require.Eventually(t, func() bool { _, err := r.node(); return err == nil }, wait, tick, "a connected node is registered again")
+	require.Eventually(t, func() bool { _, err := r.node(); return err == nil }, testTimeout, pollInterval, "a connected node is registered again")
 	require.Len(t, r.retained("v1/nodes/n1/devices/lamp/reported/+"), 1)
 
 	r.disconnect(c)
-	require.Eventually(t, func() bool { n, err := r.node(); return err == nil && n.Status.State == resource.Offline }, wait, tick)
+	require.Eventually(t, func() bool { n, err := r.node(); return err == nil && n.Status.State == resource.Offline }, testTimeout, pollInterval)
 	r.fault.reports.Store(true)
 	remove()
-	require.Eventually(t, func() bool { return r.twins.Stats().FailedCommits > 0 }, wait, tick)
+	require.Eventually(t, func() bool { return r.twins.Stats().FailedCommits > 0 }, testTimeout, pollInterval)
 	require.Len(t, r.retained("v1/nodes/n1/devices/lamp/reported/+"), 1)
 	r.storesAgain()
-	require.Eventually(t, func() bool { return len(r.retained("v1/nodes/n1/devices/lamp/reported/+")) == 0 }, wait, tick)
+	require.Eventually(t, func() bool { return len(r.retained("v1/nodes/n1/devices/lamp/reported/+")) == 0 }, testTimeout, pollInterval)
 	require.Contains(t, r.said("v1/nodes/n1/devices/lamp/reported/power"), "")
 	stored, err := r.store.Load(context.Background(), "n1")
 	require.NoError(t, err)
@@ -113,21 +113,21 @@ func TestANodeDeletedJustBeforeTheHubDiedIsShownAgain(t *testing.T) {
 	r := newRig(t)
 	c := r.connect(newCore("n1"))
 	c.report("status", `{"version":"1"}`)
-	require.Eventually(t, func() bool { _, err := r.node(); return err == nil && r.twins.Stats().UpKeys == 1 }, wait, tick)
+	require.Eventually(t, func() bool { _, err := r.node(); return err == nil && r.twins.Stats().UpKeys == 1 }, testTimeout, pollInterval)
 	r.disconnect(c)
-	require.Eventually(t, func() bool { n, err := r.node(); return err == nil && n.Status.State == resource.Offline }, wait, tick)
+	require.Eventually(t, func() bool { n, err := r.node(); return err == nil && n.Status.State == resource.Offline }, testTimeout, pollInterval)
 	r.stop()
 	s, err := bolt.Open(bolt.Options{Path: r.path})
 	require.NoError(t, err)
-	_, err = s.Delete(context.Background(), nodeKey, 0)
+	_, err = s.Delete(context.Background(), nodeObjectKey, 0)
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 	r.start()
-	require.Eventually(t, func() bool { n, err := r.node(); return err == nil && n.Status.State == resource.Offline }, wait, tick,
+	require.Eventually(t, func() bool { n, err := r.node(); return err == nil && n.Status.State == resource.Offline }, testTimeout, pollInterval,
 		"its reports are there, and were acknowledged")
-	_, err = r.store.Delete(context.Background(), nodeKey, 0)
+	_, err = r.store.Delete(context.Background(), nodeObjectKey, 0)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return len(r.twins.Nodes()) == 0 }, wait, tick)
+	require.Eventually(t, func() bool { return len(r.twins.Nodes()) == 0 }, testTimeout, pollInterval)
 	require.Empty(t, r.retained("#"))
 	stored, err := r.store.Load(context.Background(), "n1")
 	require.NoError(t, err)
@@ -135,8 +135,8 @@ func TestANodeDeletedJustBeforeTheHubDiedIsShownAgain(t *testing.T) {
 }
 
 func TestManyDevicesAreListedTogether(t *testing.T) {
-	r, c := joined(t)
-	const many = 3 * fewDevices
+	r, c := newJoinedRig(t)
+	const many = 3 * smallMembership
 	for i := range many {
 		d := lampOn("n1")
 		d.Metadata.Name = fmt.Sprintf("lamp-%d", i)
@@ -148,6 +148,6 @@ func TestManyDevicesAreListedTogether(t *testing.T) {
 		require.NoError(t, json.Unmarshal([]byte(text), &m))
 		return len(m.Devices)
 	}
-	require.Eventually(t, func() bool { return listed() == many+1 }, wait, tick)
-	require.Less(t, len(r.said("v1/nodes/n1/membership")), 2*fewDevices, "the longer ones are few")
+	require.Eventually(t, func() bool { return listed() == many+1 }, testTimeout, pollInterval)
+	require.Less(t, len(r.said("v1/nodes/n1/membership")), 2*smallMembership, "the longer ones are few")
 }

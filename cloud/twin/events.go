@@ -43,94 +43,94 @@ func deviceEvent(m resource.Meta, kind, reason, about, format string, args ...an
 	}
 }
 
-// clip keeps a long value from filling a message.
-func clip(s string) string {
+// clipText keeps a long value from filling a message.
+func clipText(s string) string {
 	if len(s) > 80 {
 		return fmt.Sprintf("%.80q… (%d bytes)", s, len(s))
 	}
 	return s
 }
 
-// outage is what a node missed, from the beginning of a connection until it is in step.
-type outage struct {
-	on   bool
-	time time.Duration // that it was offline; 0: not known
-	keys int           // that it lacks; -1: not known
+// missedChanges is what a node missed, from the beginning of a connection until it is in step.
+type missedChanges struct {
+	open    bool
+	offline time.Duration // that it was offline; 0: not known
+	keys    int           // that it lacks; -1: not known
 }
 
 func (t *Twins) recordJoined(b *batch, n *node, id *broker.Identity) {
-	n.outage = outage{on: true, keys: -1}
-	if n.contact.links > 0 { // or this is the first time since the hub was started
-		n.outage.keys = n.down.Dirty()
-		n.outage.time = max(b.now.Sub(time.UnixMilli(n.contact.since)), 0)
+	n.missed = missedChanges{open: true, keys: -1}
+	if n.connections.links > 0 { // or this is the first time since the hub was started
+		n.missed.keys = n.down.Dirty()
+		n.missed.offline = max(b.now.Sub(time.UnixMilli(n.connections.since)), 0)
 	}
 	b.addNodeEvent(n.name, resource.EventNormal, "Joined", "", "connected from %s", id.Remote)
 }
 
 func (t *Twins) recordLeft(b *batch, n *node, takenOver bool) {
-	n.outage.on = false
+	n.missed.open = false
 	if takenOver {
-		b.addNodeEvent(n.name, resource.EventWarning, "TakenOver", "", "another connection in its name took the place of the one from %s", n.contact.remote)
+		b.addNodeEvent(n.name, resource.EventWarning, "TakenOver", "", "another connection in its name took the place of the one from %s", n.connections.remote)
 		return
 	}
-	b.addNodeEvent(n.name, resource.EventWarning, "Left", "", "offline: %s", n.contact.ended)
+	b.addNodeEvent(n.name, resource.EventWarning, "Left", "", "offline: %s", n.connections.ended)
 }
 
 // recordInStep says once in a connection that the node has everything.
 func (t *Twins) recordInStep(b *batch, n *node) {
-	o := &n.outage
-	if !o.on || n.core == "" || !n.down.InStep() {
+	o := &n.missed
+	if !o.open || n.linkClient == "" || !n.down.InStep() {
 		return
 	}
-	o.on = false
+	o.open = false
 	if o.keys < 0 {
 		b.addNodeEvent(n.name, resource.EventNormal, "InStep", "", "it has all %d keys that the cloud owns", n.down.Len())
 		return
 	}
 	b.addNodeEvent(n.name, resource.EventNormal, "InStep", "", "in step after %s offline: it lacked %d of %d keys",
-		o.time.Round(time.Millisecond), o.keys, n.down.Len())
+		o.offline.Round(time.Millisecond), o.keys, n.down.Len())
 }
 
-// leapOver is how many lineages a node may be ahead of what it reported last before that is reported.
-const leapOver = 1 << 10
+// maxLineageLead is how many lineages a node may be ahead of what it reported last before that is reported.
+const maxLineageLead = 1 << 10
 
 // recordAnomaly records that a core announces a state that can't follow from what it reported before: its data directory was
 // replaced by an older copy, or another program uses its identity. The link goes on with the core's state, because the core owns it.
 func (t *Twins) recordAnomaly(b *batch, n *node, m link.Message) {
-	if m.Type != link.Hello && m.Type != link.Full || n.contact.anomalyReported { // once a connection: a node may send any number
+	if m.Type != link.TypeHello && m.Type != link.TypeFull || n.connections.anomalyReported { // once a connection: a node may send any number
 		return
 	}
-	a := resource.Anomaly{Time: resource.Time(b.now)}
+	a := resource.Anomaly{Time: resource.FormatTime(b.now)}
 	had := n.up.Lineage()
 	const advice = "the hub goes back to what the core has. An older copy of its data directory was put back, or its disk lost what was written"
 	switch lead := m.Lineage.LeadOver(had); {
-	case m.Type == link.Hello && m.Lineage == had && m.Seq < n.up.Applied():
+	case m.Type == link.TypeHello && m.Lineage == had && m.Seq < n.up.Applied():
 		a.Reason = resource.RolledBack
 		a.Message = fmt.Sprintf("the core's data is older than what it had reported: its last %d changes are gone, and %s", n.up.Applied()-m.Seq, advice)
-	case n.contact.continues && lead > 0:
+	case n.connections.continues && lead > 0:
 		a.Reason = resource.RolledBack
 		a.Message = "the core's data is another than what it had reported under the same numbers: some of its changes are gone, and " + advice
-	case m.Type == link.Hello && lead > leapOver:
+	case m.Type == link.TypeHello && lead > maxLineageLead:
 		a.Reason = resource.LineageLeap
 		a.Message = fmt.Sprintf("what the core says of its state is %d generations ahead of what it had reported: most likely another program "+
 			"has used this node's identity", lead)
 	default:
-		n.contact.continues = n.contact.continues || m.Type == link.Hello && m.Lineage == had
+		n.connections.continues = n.connections.continues || m.Type == link.TypeHello && m.Lineage == had
 		return
 	}
-	n.contact.anomaly, n.contact.anomalyReported = &a, true
+	n.connections.anomaly, n.connections.anomalyReported = &a, true
 	t.status.node(n.name)
 	b.addNodeEvent(n.name, resource.EventWarning, a.Reason, "", "%s", a.Message)
-	t.o.Log.Error().Str("node", n.name).Str("reason", a.Reason).Msg(a.Message)
+	t.opts.Log.Error().Str("node", n.name).Str("reason", a.Reason).Msg(a.Message)
 }
 
 // recordRejected records a refused connection in the name of a known node. Anybody can use any name, so other names are ignored.
-func (t *Twins) recordRejected(name string, r broker.Rejection) {
+func (t *Twins) recordRejected(name string, r broker.RejectedConnect) {
 	t.host.RLock()
 	known := t.nodes[name] != nil
 	t.host.RUnlock()
 	if known {
-		t.o.Record(nodeEvent(name, resource.EventWarning, "Rejected", "", "a connection in its name from %s was not let in: %s", r.Remote, r.Reason))
+		t.opts.Record(nodeEvent(name, resource.EventWarning, "Rejected", "", "a connection in its name from %s was not let in: %s", r.Remote, r.Reason))
 	}
 }
 
@@ -144,17 +144,17 @@ func (t *Twins) recordAgent(name string, was, is resource.NodeStatus) {
 	}
 	t.recordApplications(name, was.Applications, is.Applications)
 	if v := is.RenderedVersion; v != "" && v != was.RenderedVersion {
-		t.o.Record(nodeEvent(name, resource.EventNormal, "SpecApplied", "", "version %s of its spec is applied", v))
+		t.opts.Record(nodeEvent(name, resource.EventNormal, "SpecApplied", "", "version %s of its spec is applied", v))
 	}
 	if f := is.Failed; f != nil && (was.Failed == nil || *f != *was.Failed) {
-		t.o.Record(nodeEvent(name, resource.EventWarning, "SpecFailed", "", "its spec is not applied: %s", f))
+		t.opts.Record(nodeEvent(name, resource.EventWarning, "SpecFailed", "", "its spec is not applied: %s", f))
 	}
 }
 
 // recordAlert records that an alert on one of the host's resources begins, gets another severity, or ends.
 func (t *Twins) recordAlert(name, monitor string, was, is []resource.Condition) {
 	of := func(list []resource.Condition) (c resource.Condition) {
-		if i := slices.IndexFunc(list, func(c resource.Condition) bool { return c.Type == resource.Health(monitor) }); i >= 0 {
+		if i := slices.IndexFunc(list, func(c resource.Condition) bool { return c.Type == resource.HealthCondition(monitor) }); i >= 0 {
 			c = list[i]
 		}
 		return c
@@ -166,12 +166,12 @@ func (t *Twins) recordAlert(name, monitor string, was, is []resource.Condition) 
 	switch {
 	case before.Reason == now.Reason:
 	case alert(now):
-		t.o.Record(nodeEvent(name, resource.EventWarning, monitor+now.Reason, "", "%s", now.Message))
+		t.opts.Record(nodeEvent(name, resource.EventWarning, monitor+now.Reason, "", "%s", now.Message))
 	case !alert(before):
 	case now.Status == "True":
-		t.o.Record(nodeEvent(name, resource.EventNormal, monitor+"Normal", "", "%s", cmp.Or(now.Message, "no alert rule holds")))
+		t.opts.Record(nodeEvent(name, resource.EventNormal, monitor+"Normal", "", "%s", cmp.Or(now.Message, "no alert rule holds")))
 	default:
-		t.o.Record(nodeEvent(name, resource.EventNormal, monitor+"Unknown", "", "%s", cmp.Or(now.Message, "it is not watched any more")))
+		t.opts.Record(nodeEvent(name, resource.EventNormal, monitor+"Unknown", "", "%s", cmp.Or(now.Message, "it is not watched any more")))
 	}
 }
 
@@ -186,9 +186,9 @@ func (t *Twins) recordApplications(name string, was, is []resource.ApplicationSt
 		old, known := before[now.Name]
 		switch {
 		case now.Failed() && !old.Failed():
-			t.o.Record(nodeEvent(name, resource.EventWarning, "ApplicationError", now.Name, "%s: %s", now.Name, cmp.Or(now.Message, now.Status)))
+			t.opts.Record(nodeEvent(name, resource.EventWarning, "ApplicationError", now.Name, "%s: %s", now.Name, cmp.Or(now.Message, now.Status)))
 		case now.Runs() && known && !old.Runs():
-			t.o.Record(nodeEvent(name, resource.EventNormal, "ApplicationHealthy", now.Name, "%s: %s, it was %s", now.Name, now.Status, old.Status))
+			t.opts.Record(nodeEvent(name, resource.EventNormal, "ApplicationHealthy", now.Name, "%s: %s, it was %s", now.Name, now.Status, old.Status))
 		}
 	}
 }
@@ -201,7 +201,7 @@ func (t *Twins) recordBound(b *batch, d *device, m resource.Meta, to string, mod
 	case to != "":
 		b.addDeviceEvent(m, resource.EventNormal, "Moved", "", "from node %s to node %s", d.node, to)
 	case !modelled:
-		b.addDeviceEvent(m, resource.EventWarning, "ModelMissing", "", "taken off node %s until there is a DeviceModel %s", d.node, d.of.name)
+		b.addDeviceEvent(m, resource.EventWarning, "ModelMissing", "", "taken off node %s until there is a DeviceModel %s", d.node, d.model.name)
 	default:
 		b.addDeviceEvent(m, resource.EventNormal, "Unbound", "", "taken off node %s", d.node)
 	}
@@ -226,15 +226,15 @@ func (t *Twins) recordReported(b *batch, n *node, a topics.Address, c *link.Entr
 	case topics.KindRefused:
 		var r resource.Refusal
 		if json.Unmarshal(c.Value, &r) == nil {
-			add(resource.EventWarning, "Refused", "%s refused: %s: %s", clip(string(d.read().Spec.Desired[a.Name])), r.Code, r.Message)
+			add(resource.EventWarning, "Refused", "%s refused: %s: %s", clipText(string(d.read().Spec.Desired[a.Name])), r.Code, r.Message)
 		}
 	case topics.KindConflict:
 		var x resource.OverrideConflict
 		if json.Unmarshal(c.Value, &x) == nil {
-			add(resource.EventWarning, "Conflict", "override %s against desired %s: %s won (policy %s)", clip(x.Override), clip(x.Desired), x.Winner, x.Policy)
+			add(resource.EventWarning, "Conflict", "override %s against desired %s: %s won (policy %s)", clipText(x.Override), clipText(x.Desired), x.Winner, x.Policy)
 		}
 	case topics.KindOverride:
-		add(resource.EventNormal, "Overridden", "%s on the node, by %s", clip(string(c.Value)), c.Origin)
+		add(resource.EventNormal, "Overridden", "%s on the node, by %s", clipText(string(c.Value)), c.Origin)
 	case topics.KindProblem:
 		if p, err := resource.ParseProblem(c.Value); err == nil {
 			add(resource.EventWarning, "Offline", "%s: %s", p.Code, p.Message)
@@ -244,7 +244,7 @@ func (t *Twins) recordReported(b *batch, n *node, a topics.Address, c *link.Entr
 			add(resource.EventWarning, resource.ReadFailed, "can't be read: %s: %s", p.Code, p.Message)
 		}
 	case topics.KindDeviceState:
-		if string(c.Value) == resource.Offline && tree.Problem(a.Device, n.up.Get) != nil {
+		if string(c.Value) == resource.Offline && tree.ProblemOf(a.Device, n.up.Get) != nil {
 			return // the event of the problem says it, with the reason
 		}
 		stateEvent(add, string(c.Value))

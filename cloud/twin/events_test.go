@@ -21,7 +21,7 @@ func (r *rig) awaitEvent(reason string) (last resource.Occurrence) {
 			}
 		}
 		return false
-	}, wait, time.Millisecond, "%s should be told", reason)
+	}, testTimeout, time.Millisecond, "%s should be told", reason)
 	return last
 }
 
@@ -32,22 +32,22 @@ func (r *rig) notes() []resource.Occurrence {
 }
 
 func TestNodeEvents(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	r.inStep()
 	require.Equal(t, "n1", r.awaitEvent("Joined").Name)
 	r.awaitEvent("InStep")
 	r.disconnect(c)
 	require.Equal(t, resource.EventWarning, r.awaitEvent("Left").Type)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
-	require.Eventually(t, func() bool { return r.link("n1").Behind.Keys == 1 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return r.link("n1").Behind.Keys == 1 }, testTimeout, time.Millisecond)
 	r.forgetNotes()
 	r.connect(c)
 	require.Regexp(t, `^in step after .* offline: it lacked 1 of 3 keys$`, r.awaitEvent("InStep").Message)
 
-	r.twins.Rejected(broker.Rejection{ClientID: "node/n1", Reason: "expired", Remote: "here"})
+	r.twins.Rejected(broker.RejectedConnect{ClientID: "node/n1", Reason: "expired", Remote: "here"})
 	require.Contains(t, r.awaitEvent("Rejected").Message, "expired")
 	r.forgetNotes()
-	r.twins.Rejected(broker.Rejection{ClientID: "node/made-up", Reason: "expired"})
+	r.twins.Rejected(broker.RejectedConnect{ClientID: "node/made-up", Reason: "expired"})
 	require.Empty(t, r.notes())
 
 	c.report("mappers/modbus/state", "offline")
@@ -61,7 +61,7 @@ func (r *rig) forgetNotes() {
 }
 
 func TestDeviceEvents(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	r.inStep()
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	c.gets("devices/lamp/desired/power", "ON")
@@ -88,11 +88,11 @@ func TestDeviceEvents(t *testing.T) {
 }
 
 func TestUnstoredReportsHaveNoEvents(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	r.inStep()
 	r.fault.reports.Store(true)
 	c.report("devices/lamp/state", "offline")
-	require.Eventually(t, func() bool { return r.twins.Stats().FailedCommits > 0 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return r.twins.Stats().FailedCommits > 0 }, testTimeout, time.Millisecond)
 	r.storesAgain()
 	r.connect(c)
 	r.awaitEvent("Offline")

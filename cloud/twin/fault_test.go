@@ -17,20 +17,20 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// faults are what a test lets the store do wrong.
-type faults struct {
+// storeFaults are what a test lets the store do wrong.
+type storeFaults struct {
 	reports, objects atomic.Bool
 	reads, probes    atomic.Int64 // of replicas that were read back, and of changes that change nothing
 }
 
 var errFull = errors.New("no space left on device")
 
-type replicas struct {
+type faultyReplicas struct {
 	store.Replicas
-	*faults
+	*storeFaults
 }
 
-func (r replicas) Commit(ctx context.Context, changes []store.NodeChange) error {
+func (r faultyReplicas) Commit(ctx context.Context, changes []store.NodeChange) error {
 	if len(changes) == 1 && changes[0].Meta == nil && !changes[0].Drop {
 		r.probes.Add(1)
 	}
@@ -40,7 +40,7 @@ func (r replicas) Commit(ctx context.Context, changes []store.NodeChange) error 
 	return r.Replicas.Commit(ctx, changes)
 }
 
-func (r replicas) Load(ctx context.Context, node string) (store.Replica, error) {
+func (r faultyReplicas) Load(ctx context.Context, node string) (store.Replica, error) {
 	r.reads.Add(1)
 	return r.Replicas.Load(ctx, node)
 }
@@ -48,12 +48,12 @@ func (r replicas) Load(ctx context.Context, node string) (store.Replica, error) 
 // storesAgain ends an outage of the store.
 func (r *rig) storesAgain() {
 	r.fault.reports.Store(false)
-	require.Eventually(r.t, func() bool { return !r.twins.outage.On() }, wait, time.Millisecond)
+	require.Eventually(r.t, func() bool { return !r.twins.outage.Active() }, testTimeout, time.Millisecond)
 }
 
 // While the hub's disk is full, a node's map is read back once, whatever the node says meanwhile; then it is requested again.
 func TestAnOutageOfTheStoreCostsOneReadBack(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	c.report("devices/lamp/reported/temperature", "4")
 	r.inStep()
 	r.twins.host.Put("", 0, func(*batch) { r.twins.outage.Every = time.Millisecond })
@@ -64,7 +64,7 @@ func TestAnOutageOfTheStoreCostsOneReadBack(t *testing.T) {
 		r.connect(c) // which says again what was not taken
 		c.report("devices/lamp/reported/temperature", fmt.Sprint(r.fault.probes.Load()))
 		return r.fault.probes.Load() > 50
-	}, wait, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	require.EqualValues(t, 1, r.fault.reads.Load()-before)
 	require.EqualValues(t, 1, r.twins.Stats().FailedCommits)
 	require.Len(t, r.retained("v1/nodes/n1/devices/lamp/reported/+"), 1, "reading goes on")
@@ -76,17 +76,17 @@ func TestAnOutageOfTheStoreCostsOneReadBack(t *testing.T) {
 	require.Eventually(t, func() bool {
 		said := r.said("v1/nodes/n1/devices/lamp/reported/temperature")
 		return said[len(said)-1] == "20"
-	}, wait, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	r.inStep()
 	require.EqualValues(t, 1, r.fault.reads.Load()-before)
 }
 
-type writer struct {
+type faultyWriter struct {
 	store.Writer
-	*faults
+	*storeFaults
 }
 
-func (w writer) Update(ctx context.Context, o store.Object, expect uint64) (store.Object, error) {
+func (w faultyWriter) Update(ctx context.Context, o store.Object, expect uint64) (store.Object, error) {
 	if w.objects.Load() {
 		return o, errFull
 	}
@@ -94,7 +94,7 @@ func (w writer) Update(ctx context.Context, o store.Object, expect uint64) (stor
 }
 
 func TestWhatDerivesFromObjectsIsPublishedWhateverNodesReport(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	r.inStep()
 	gate := make(chan struct{})
 	r.twins.host.Put("", 0, func(*batch) { <-gate }) // what follows is one batch
@@ -103,7 +103,7 @@ func TestWhatDerivesFromObjectsIsPublishedWhateverNodesReport(t *testing.T) {
 	r.disconnect(c)
 	close(gate)
 	state := func() string { s := r.said("v1/nodes/n1/state"); return s[len(s)-1] }
-	require.Eventually(t, func() bool { return state() == "offline" }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return state() == "offline" }, testTimeout, time.Millisecond)
 	require.Empty(t, r.said("v1/nodes/n1/devices/lamp/reported/temperature"), "nobody hears what is not stored")
 
 	r.storesAgain()
@@ -114,14 +114,14 @@ func TestWhatDerivesFromObjectsIsPublishedWhateverNodesReport(t *testing.T) {
 
 // A node forgets what the hub says that it has, so the hub says so of what is stored only.
 func TestNothingIsSeenBeforeItIsStored(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	c.report("devices/lamp/reported/temperature", "4")
 	r.inStep()
 	seen := func() (applied []uint64) {
 		for _, text := range r.said("v1/nodes/n1/sync/down") {
 			m, err := link.Decode([]byte(text))
 			require.NoError(t, err)
-			if m.Type == link.Seen {
+			if m.Type == link.TypeSeen {
 				applied = append(applied, m.Applied)
 			}
 		}
@@ -131,7 +131,7 @@ func TestNothingIsSeenBeforeItIsStored(t *testing.T) {
 	last := before[len(before)-1]
 	r.fault.reports.Store(true)
 	c.report("devices/lamp/reported/temperature", "5")
-	require.Eventually(t, func() bool { return r.twins.Stats().FailedCommits > 0 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return r.twins.Stats().FailedCommits > 0 }, testTimeout, time.Millisecond)
 	next := make(chan struct{}) // the step after the one that failed
 	r.twins.host.Put("", 0, func(*batch) { close(next) })
 	<-next
@@ -147,13 +147,13 @@ func TestNothingIsSeenBeforeItIsStored(t *testing.T) {
 }
 
 func TestReportsDoNotDelayResends(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	r.inStep()
 	r.setDeaf(true) // one message is lost
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
-	require.Eventually(t, func() bool { return len(r.said(lampDesired+"/power")) > 0 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return len(r.said(lampDesired+"/power")) > 0 }, testTimeout, time.Millisecond)
 	r.setDeaf(false)
-	deadline := time.Now().Add(wait)
+	deadline := time.Now().Add(testTimeout)
 	for i := 0; ; i++ {
 		if got, _ := c.has("devices/lamp/desired/power"); got == "ON" {
 			return
@@ -169,7 +169,7 @@ func (r *rig) setDeaf(deaf bool) {
 	r.deaf = deaf
 }
 
-func override(t *testing.T, c *core) {
+func setOverride(t *testing.T, c *core) {
 	c.mu.Lock()
 	_, _, err := c.up.Put(link.Entry{Key: "devices/lamp/override/power", Value: []byte("ON"), TS: 1})
 	c.mu.Unlock()
@@ -184,7 +184,7 @@ func TestAdoptionIsTriedUntilItSucceeds(t *testing.T) {
 	c := r.connect(newCore("n1"))
 	c.gets("membership", `{"devices":["lamp"]}`)
 	r.fault.objects.Store(true)
-	override(t, c)
+	setOverride(t, c)
 	r.inStep()
 	got, _ := c.has("devices/lamp/desired/power")
 	require.Empty(t, got)
@@ -196,7 +196,7 @@ func TestAdoptionAfterARestart(t *testing.T) {
 	r := newRig(t)
 	r.create(resource.KindDeviceModel, "lamp", lampModel(true))
 	c := r.connect(newCore("n1"))
-	override(t, c) // stored, of a device that is not bound yet
+	setOverride(t, c) // stored, of a device that is not bound yet
 	r.inStep()
 	r.restart()
 	r.create(resource.KindDevice, "lamp", lampOn("n1"))
@@ -205,7 +205,7 @@ func TestAdoptionAfterARestart(t *testing.T) {
 }
 
 func TestAStoppingHubAnswersEveryDesiredWrite(t *testing.T) {
-	r, _ := joined(t)
+	r, _ := newJoinedRig(t)
 	answers := make(chan error, 200)
 	for i := range cap(answers) {
 		payload := []byte([]string{"ON", "OFF"}[i%2])
@@ -216,7 +216,7 @@ func TestAStoppingHubAnswersEveryDesiredWrite(t *testing.T) {
 		select {
 		case err := <-answers:
 			require.True(t, err == nil || errors.Is(err, resource.Unavailable) || strings.Contains(err.Error(), "clos"), "%v", err)
-		case <-time.After(wait):
+		case <-time.After(testTimeout):
 			t.Fatal("a publisher waits for ever")
 		}
 	}

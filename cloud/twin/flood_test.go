@@ -16,8 +16,8 @@ import (
 	"github.com/edgebus/edgebus/topics/link"
 )
 
-// fullOf are the messages of a FULL of so many keys, under a lineage that follows any other.
-func fullOf(t *testing.T, keys int, lineage uint64, value string) (msgs [][]byte) {
+// fullMessages are the messages of a FULL of so many keys, under a lineage that follows any other.
+func fullMessages(t *testing.T, keys int, lineage uint64, value string) (msgs [][]byte) {
 	t.Helper()
 	owner := link.NewOwner(link.Up, rand.Uint64)
 	for i := range keys {
@@ -32,7 +32,7 @@ func fullOf(t *testing.T, keys int, lineage uint64, value string) (msgs [][]byte
 	for !owner.InStep() {
 		for _, m := range owner.Messages() {
 			replica.Step(m)
-			if m.Type == link.Full {
+			if m.Type == link.TypeFull {
 				m.Lineage = link.Lineage{N: lineage, Nonce: lineage}
 				b, err := link.Encode(m)
 				require.NoError(t, err)
@@ -48,15 +48,15 @@ func fullOf(t *testing.T, keys int, lineage uint64, value string) (msgs [][]byte
 
 // flood publishes a node's messages in turn, as a client with so many unacknowledged ones does, until it is ended.
 func (r *rig) flood(node string, unacknowledged int, msgs ...[]byte) (end func()) {
-	up, down := topics.Sync(node)
-	r.twins.Subscribed(identity(node), down)
+	up, down := topics.SyncTopics(node)
+	r.twins.Subscribed(nodeIdentity(node), down)
 	stop, window := make(chan struct{}), make(chan struct{}, unacknowledged)
 	var sending sync.WaitGroup
 	sending.Go(func() {
 		for i := 0; ; i++ {
 			select {
 			case window <- struct{}{}:
-				r.twins.Publish(broker.Message{Topic: up, Payload: msgs[i%len(msgs)], Publisher: identity(node)}, func(error) { <-window })
+				r.twins.Publish(broker.Message{Topic: up, Payload: msgs[i%len(msgs)], Publisher: nodeIdentity(node)}, func(error) { <-window })
 			case <-stop:
 				return
 			}
@@ -71,17 +71,17 @@ func (r *rig) flood(node string, unacknowledged int, msgs ...[]byte) (end func()
 // What a node's link sends waits in the node's own part of the queue. The desired values and the reports of others don't wait for it,
 // and nor does who writes a desired value wait for the tree at all.
 func TestANodesFloodHoldsUpNobodyElse(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	held, gate := make(chan struct{}), make(chan struct{})
 	r.twins.host.Put("", 0, func(*batch) { close(held); <-gate })
 	<-held // nothing is taken now
-	end := r.flood("n3", math.MaxInt16, fullOf(t, 20_000, 1000, "one")...)
+	end := r.flood("n3", math.MaxInt16, fullMessages(t, 20_000, 1000, "one")...)
 	steady := func() bool { // its part of the queue is full
 		n := r.twins.host.Len()
 		time.Sleep(50 * time.Millisecond) // for a step that still finds room, which nothing tells
 		return n > 1 && r.twins.host.Len() == n
 	}
-	require.Eventually(t, steady, wait, time.Millisecond)
+	require.Eventually(t, steady, testTimeout, time.Millisecond)
 	require.NoError(t, r.send(lampDesired+"/brightness", "42"))
 	reported := make(chan struct{})
 	go func() {
@@ -93,16 +93,16 @@ func TestANodesFloodHoldsUpNobodyElse(t *testing.T) {
 	c.gets(topics.DeviceKey("lamp", topics.KindDesired, "brightness"), "42")
 	require.Eventually(t, func() bool {
 		return slices.Contains(r.said("v1/nodes/n1/devices/lamp/reported/brightness"), "41")
-	}, wait, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	end()
 }
 
 // A node needs to send all that it reports once, and seldom twice. One that does it again and again waits, longer the more it sends.
 func TestAFullThatRepeatsWaits(t *testing.T) {
-	r, _ := joined(t)
-	one, two := fullOf(t, 20_000, 1000, "one"), fullOf(t, 20_000, 1000, "two")
+	r, _ := newJoinedRig(t)
+	one, two := fullMessages(t, 20_000, 1000, "one"), fullMessages(t, 20_000, 1000, "two")
 	end := r.flood("n3", 64, slices.Concat(one, two)...)
-	require.Eventually(t, func() bool { return r.twins.Stats().UpKeys == 20_000 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return r.twins.Stats().UpKeys == 20_000 }, testTimeout, time.Millisecond)
 	value := func() string {
 		r.twins.host.RLock()
 		defer r.twins.host.RUnlock()
@@ -111,11 +111,11 @@ func TestAFullThatRepeatsWaits(t *testing.T) {
 	}
 	require.Equal(t, "one", value())
 	steps := r.twins.Stats().Steps
-	require.Eventually(t, func() bool { return r.twins.Stats().Steps > steps+200 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return r.twins.Stats().Steps > steps+200 }, testTimeout, time.Millisecond)
 	require.Equal(t, "one", value())
 	end()
 	r.ahead.Store(int64(2 * time.Minute)) // it is time
 	end = r.flood("n3", 64, two...)
-	require.Eventually(t, func() bool { return value() == "two" }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return value() == "two" }, testTimeout, time.Millisecond)
 	end()
 }

@@ -14,7 +14,7 @@ import (
 // was reported.
 func TestADeviceMadeAnewWhileItsNodeIsAwayHasNothingOfTheFormerOne(t *testing.T) {
 	for _, uid := range []string{"u1", "u2"} {
-		r, c := joined(t)
+		r, c := newJoinedRig(t)
 		c.report("devices/lamp/reported/power", "ON")
 		c.report("devices/lamp/state", resource.Online)
 		r.status(func(s resource.DeviceStatus) bool {

@@ -29,7 +29,7 @@ type httpNode struct {
 // AskedOverHTTP notes a request of a node over HTTP. answered must be called when it has been answered; the node is present until
 // HTTPPresence after that.
 func (t *Twins) AskedOverHTTP(node string) (answered func()) {
-	p := &t.overHTTP
+	p := &t.httpPresence
 	p.mu.Lock()
 	n := p.nodes[node]
 	if n == nil {
@@ -39,28 +39,28 @@ func (t *Twins) AskedOverHTTP(node string) (answered func()) {
 	n.requests++
 	began := n.expiry == nil
 	if began {
-		n.expiry = time.AfterFunc(t.o.HTTPPresence, func() { t.expireHTTP(node, n) })
+		n.expiry = time.AfterFunc(t.opts.HTTPPresence, func() { t.expireHTTP(node, n) })
 	}
 	n.expiry.Stop()
 	p.mu.Unlock()
 	if began {
-		t.o.Log.Info().Str("node", node).Msg("node is present over HTTP")
+		t.opts.Log.Info().Str("node", node).Msg("node is present over HTTP")
 		t.status.node(node)
 	}
 	return sync.OnceFunc(func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if n.requests--; n.requests == 0 {
-			n.expiry.Reset(t.o.HTTPPresence)
+			n.expiry.Reset(t.opts.HTTPPresence)
 		}
 	})
 }
 
 // HTTPPresence is for how long a node is present after an answer over HTTP.
-func (t *Twins) HTTPPresence() time.Duration { return t.o.HTTPPresence }
+func (t *Twins) HTTPPresence() time.Duration { return t.opts.HTTPPresence }
 
 func (t *Twins) expireHTTP(node string, n *httpNode) {
-	p := &t.overHTTP
+	p := &t.httpPresence
 	p.mu.Lock()
 	ended := n.requests == 0 && n.expiry != nil
 	if ended {
@@ -68,7 +68,7 @@ func (t *Twins) expireHTTP(node string, n *httpNode) {
 	}
 	p.mu.Unlock()
 	if ended {
-		t.o.Log.Warn().Str("node", node).Msg("node is no longer present over HTTP")
+		t.opts.Log.Warn().Str("node", node).Msg("node is no longer present over HTTP")
 		t.status.node(node)
 	}
 }
@@ -98,8 +98,8 @@ func (p *httpPresence) stop() {
 	}
 }
 
-// of reports whether a node is present over HTTP, and why it isn't any more; empty: it never was.
-func (p *httpPresence) of(node string, interval time.Duration) (present bool, ended string) {
+// ofNode reports whether a node is present over HTTP, and why it isn't any more; empty: it never was.
+func (p *httpPresence) ofNode(node string, interval time.Duration) (present bool, ended string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	n := p.nodes[node]

@@ -18,7 +18,7 @@ func (r *rig) nodeIs(is func(resource.NodeStatus) bool) (s resource.NodeStatus) 
 		o, err := r.store.Get(r.t.Context(), store.Key{Kind: resource.KindNode, Name: "n1"})
 		s = resource.NodeStatus{}
 		return err == nil && (len(o.Status) == 0 || json.Unmarshal(o.Status, &s) == nil) && is(s)
-	}, wait, wait/10000)
+	}, testTimeout, testTimeout/10000)
 	return s
 }
 
@@ -31,7 +31,7 @@ func (r *rig) makeNode() {
 	require.NoError(r.t, err)
 }
 
-func ready(s resource.NodeStatus) string {
+func readyReason(s resource.NodeStatus) string {
 	for _, c := range s.Conditions {
 		if c.Type == resource.ConditionReady {
 			return c.Status + ": " + c.Message
@@ -51,7 +51,7 @@ func TestANodeIsPresentByItsRequestsOverHTTP(t *testing.T) {
 	r.twins.AskedOverHTTP("n1")() // another one, which is answered at once
 	s := r.nodeIs(func(s resource.NodeStatus) bool { return s.State == resource.Online })
 	require.True(t, s.OverHTTP)
-	require.Regexp(t, "^True: .*HTTP", ready(s))
+	require.Regexp(t, "^True: .*HTTP", readyReason(s))
 	require.Never(t, func() bool {
 		return r.nodeIs(func(resource.NodeStatus) bool { return true }).State != resource.Online
 	}, 3*r.httpPresence, r.httpPresence/10, "it waits")
@@ -61,7 +61,7 @@ func TestANodeIsPresentByItsRequestsOverHTTP(t *testing.T) {
 	waits()
 	s = r.nodeIs(func(s resource.NodeStatus) bool { return s.State == resource.Offline })
 	require.False(t, s.OverHTTP)
-	require.Equal(t, "False: it has sent no request over HTTP for 100ms", ready(s))
+	require.Equal(t, "False: it has sent no request over HTTP for 100ms", readyReason(s))
 	r.twins.AskedOverHTTP("n1")()
 	r.nodeIs(func(s resource.NodeStatus) bool { return s.State == resource.Online })
 }
@@ -85,14 +85,14 @@ func TestPresenceOverHTTPOutlivesARestart(t *testing.T) {
 
 // What has a link is not said to speak HTTP only, and is as its link is once it stops asking.
 func TestALinkSaysMoreThanRequestsOverHTTP(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	r.httpPresence = 50 * time.Millisecond
 	r.restart()
 	r.twins.AskedOverHTTP("n1")()
 	r.connect(c)
 	s := r.nodeIs(func(s resource.NodeStatus) bool { return s.State == resource.Online && !s.OverHTTP })
-	require.Equal(t, "True: its link to the hub is up", ready(s))
+	require.Equal(t, "True: its link to the hub is up", readyReason(s))
 	r.disconnect(c)
 	s = r.nodeIs(func(s resource.NodeStatus) bool { return s.State == resource.Offline })
-	require.Contains(t, ready(s), "False: ")
+	require.Contains(t, readyReason(s), "False: ")
 }

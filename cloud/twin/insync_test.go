@@ -14,8 +14,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// belongsTogether says what in a stored Device's status is not about its spec.
-func belongsTogether(o store.Object) error {
+// checkStatusVersion says what in a stored Device's status is not about its spec.
+func checkStatusVersion(o store.Object) error {
 	var d resource.Device
 	if err := json.Unmarshal(o.Data, &d); err != nil {
 		return err
@@ -49,12 +49,12 @@ func belongsTogether(o store.Object) error {
 // Every version of a Device that the store ever has, and so every answer and every event of a watch, has a status
 // that is about the spec beside it, whoever writes at the same time.
 func TestNoVersionHasAnOlderSpecsStatus(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	c.report("devices/lamp/state", resource.Online)
 	require.NoError(t, r.send(lampDesired, `{"power":"OFF","brightness":0}`))
 	c.report("devices/lamp/reported/power", "OFF")
 	c.report("devices/lamp/reported/brightness", "0")
-	require.Eventually(t, func() bool { _, o := r.device("lamp"); return belongsTogether(o) == nil && settled(o) }, wait, tick)
+	require.Eventually(t, func() bool { _, o := r.device("lamp"); return checkStatusVersion(o) == nil && isInSync(o) }, testTimeout, pollInterval)
 	_, o := r.device("lamp")
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -68,7 +68,7 @@ func TestNoVersionHasAnOlderSpecsStatus(t *testing.T) {
 			events, err := stream.Next(ctx)
 			for _, e := range events {
 				seen++
-				if wrong := belongsTogether(e.Object); wrong != nil {
+				if wrong := checkStatusVersion(e.Object); wrong != nil {
 					last <- wrong
 					return
 				}
@@ -94,7 +94,7 @@ func TestNoVersionHasAnOlderSpecsStatus(t *testing.T) {
 		for i := range 60 {
 			require.NoError(t, r.send(lampDesired+"/brightness", fmt.Sprint(i%100)))
 			_, o := r.device("lamp")
-			require.NoError(t, belongsTogether(o), "right after the acknowledgement")
+			require.NoError(t, checkStatusVersion(o), "right after the acknowledgement")
 		}
 	})
 	writers.Wait()
@@ -104,10 +104,10 @@ func TestNoVersionHasAnOlderSpecsStatus(t *testing.T) {
 
 	c.report("devices/lamp/reported/power", "ON")
 	c.report("devices/lamp/reported/brightness", "100")
-	require.Eventually(t, func() bool { _, o := r.device("lamp"); return belongsTogether(o) == nil && settled(o) }, wait, tick)
+	require.Eventually(t, func() bool { _, o := r.device("lamp"); return checkStatusVersion(o) == nil && isInSync(o) }, testTimeout, pollInterval)
 }
 
-func settled(o store.Object) bool {
+func isInSync(o store.Object) bool {
 	for _, c := range conditionsOf(o.Status) {
 		if c.Type == resource.ConditionInSync {
 			return c.Status == "True"
@@ -118,7 +118,7 @@ func settled(o store.Object) bool {
 
 // What a refusal answers is a version: it says nothing about a newer one.
 func TestARefusalIsOfTheValueThatWasRefused(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	c.report("devices/lamp/refused/power", `{"for":1,"ver":1,"code":"Stuck"}`)
 	reason := func() (reason string) {
@@ -130,17 +130,17 @@ func TestARefusalIsOfTheValueThatWasRefused(t *testing.T) {
 		}
 		return reason
 	}
-	require.Eventually(t, func() bool { return reason() == resource.ReasonRefused }, wait, tick)
+	require.Eventually(t, func() bool { return reason() == resource.ReasonRefused }, testTimeout, pollInterval)
 	require.NoError(t, r.send(lampDesired+"/power", "OFF"))
 	require.Equal(t, resource.ReasonWaiting, reason())
 	c.gets("devices/lamp/desired/power", "OFF")
 	c.report("devices/lamp/refused/power", `{"for":2,"ver":2,"code":"Stuck"}`)
-	require.Eventually(t, func() bool { return reason() == resource.ReasonRefused }, wait, tick)
+	require.Eventually(t, func() bool { return reason() == resource.ReasonRefused }, testTimeout, pollInterval)
 }
 
 // The twin that is asked for over MQTT right after a write has it.
 func TestTheTwinOnTheBusHasWhatWasAcknowledged(t *testing.T) {
-	r, _ := joined(t)
+	r, _ := newJoinedRig(t)
 	for i := range 20 {
 		want := fmt.Sprint(i)
 		require.NoError(t, r.send(lampDesired+"/brightness", want))

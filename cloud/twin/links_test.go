@@ -20,22 +20,22 @@ func (r *rig) link(node string) resource.Link {
 }
 
 func TestLinkReport(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	r.inStep()
 	l := r.link("n1")
 	require.Equal(t, resource.Online, l.State)
 	require.True(t, l.InStep)
-	require.Equal(t, &resource.Behind{}, l.Behind)
+	require.Equal(t, &resource.LinkLag{}, l.Behind)
 	require.Equal(t, 1, l.Connections)
 	require.NotEmpty(t, l.Since)
 
 	r.disconnect(c)
-	require.Eventually(t, func() bool { return r.link("n1").State == resource.Offline }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return r.link("n1").State == resource.Offline }, testTimeout, time.Millisecond)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
-	require.Eventually(t, func() bool { return r.link("n1").Behind.Keys == 1 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return r.link("n1").Behind.Keys == 1 }, testTimeout, time.Millisecond)
 	l = r.link("n1")
 	require.NotEmpty(t, l.LastError)
-	require.Less(t, l.Behind.Seconds, wait.Seconds())
+	require.Less(t, l.Behind.Seconds, testTimeout.Seconds())
 	require.GreaterOrEqual(t, l.Behind.Seconds, 0.0)
 
 	r.restart()
@@ -43,19 +43,19 @@ func TestLinkReport(t *testing.T) {
 }
 
 func TestHowLateALinkIs(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	r.inStep()
 	r.ahead.Store(int64(time.Hour))
 	require.Zero(t, r.twins.Stats().Oldest, "it lacks nothing, however old")
 	r.setDeaf(true)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
-	require.Eventually(t, func() bool { return r.link("n1").Behind.Keys == 1 }, wait, time.Millisecond)
-	const lag = lateAfter + wait
+	require.Eventually(t, func() bool { return r.link("n1").Behind.Keys == 1 }, testTimeout, time.Millisecond)
+	const lag = lateAfter + testTimeout
 	r.ahead.Add(int64(lag))
 	s, seconds := r.twins.Stats(), r.link("n1").Behind.Seconds
 	require.Equal(t, 1, s.Late)
-	require.InDelta(t, lag+wait/2, s.Oldest, float64(wait), "as old as the key, and not as the connection")
-	require.InDelta(t, (lag + wait/2).Seconds(), seconds, wait.Seconds())
+	require.InDelta(t, lag+testTimeout/2, s.Oldest, float64(testTimeout), "as old as the key, and not as the connection")
+	require.InDelta(t, (lag + testTimeout/2).Seconds(), seconds, testTimeout.Seconds())
 
 	r.setDeaf(false)
 	c.gets("devices/lamp/desired/power", "ON")
@@ -63,16 +63,16 @@ func TestHowLateALinkIs(t *testing.T) {
 	s = r.twins.Stats()
 	require.Zero(t, s.Late)
 	require.Zero(t, s.Oldest)
-	require.Equal(t, &resource.Behind{}, r.link("n1").Behind)
+	require.Equal(t, &resource.LinkLag{}, r.link("n1").Behind)
 }
 
 func TestTheWorstLinksComeFirst(t *testing.T) {
-	r, _ := joined(t)
+	r, _ := newJoinedRig(t)
 	away := r.connect(newCore("n0"))
 	r.connect(newCore("n2"))
 	r.inStep()
 	r.disconnect(away)
-	require.Eventually(t, func() bool { return r.link("n0").State == resource.Offline }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return r.link("n0").State == resource.Offline }, testTimeout, time.Millisecond)
 	links, more := r.twins.Links("", 2)
 	require.Equal(t, 1, more)
 	require.Equal(t, "n0", links[0].Node)
@@ -83,19 +83,19 @@ func TestTheWorstLinksComeFirst(t *testing.T) {
 
 // Either clock may be set while the link is up: they are compared now.
 func TestTheClocksAreComparedNow(t *testing.T) {
-	r, _ := joined(t)
+	r, _ := newJoinedRig(t)
 	r.inStep()
 	is := func(seconds float64) {
 		t.Helper()
-		require.Eventually(t, func() bool { l := r.link("n1"); return l.ClockAhead != nil && math.Abs(*l.ClockAhead-seconds) < 10 }, wait, time.Millisecond)
+		require.Eventually(t, func() bool { l := r.link("n1"); return l.ClockAhead != nil && math.Abs(*l.ClockAhead-seconds) < 10 }, testTimeout, time.Millisecond)
 	}
 	r.twins.SetTime("n1", time.Now().Add(-time.Hour))
 	is(-3600)
 	r.twins.SetTime("n1", time.Now())
 	is(0)
 	// The hub's own clock is set back by an hour: a reading of time.Now has the measured time beside it, as after a step.
-	c := contact{clock: time.Now().Round(0), clockRead: time.Now().Round(0).Add(-time.Hour)}
-	ahead, known := c.ahead(c.clockRead)
+	c := connectionRecord{clock: time.Now().Round(0), clockRead: time.Now().Round(0).Add(-time.Hour)}
+	ahead, known := c.clockAhead(c.clockRead)
 	require.True(t, known)
 	require.InDelta(t, 3600, ahead.Seconds(), 10)
 }
@@ -103,7 +103,7 @@ func TestTheClocksAreComparedNow(t *testing.T) {
 func TestRejectionsAreKeptByName(t *testing.T) {
 	r := newRig(t)
 	reject := func(client, user string) {
-		r.twins.Rejected(broker.Rejection{ClientID: client, User: user, Remote: "192.0.2.1:5", Reason: "bad user name or password"})
+		r.twins.Rejected(broker.RejectedConnect{ClientID: client, User: user, Remote: "192.0.2.1:5", Reason: "bad user name or password"})
 	}
 	reject("node/n1", "x")
 	reject("tool", "node/n1")

@@ -18,7 +18,7 @@ func TestMalformedMessagesAreLoggedNowAndThen(t *testing.T) {
 	var log bytes.Buffer
 	twins := &Twins{sampledLog: (&tree.Options{Log: zerolog.New(&log)}).SampledLog()}
 	for range 1000 {
-		twins.receive("n1", broker.Message{Payload: []byte("nonsense")}, func(error) {})
+		twins.receiveFromNode("n1", broker.Message{Payload: []byte("nonsense")}, func(error) {})
 	}
 	n := bytes.Count(log.Bytes(), []byte("malformed message from the node"))
 	require.Positive(t, n)
@@ -27,17 +27,17 @@ func TestMalformedMessagesAreLoggedNowAndThen(t *testing.T) {
 
 // Who wants something of a device may not date it in the future, where it would win for ever.
 func TestDesiredTimestampsAreNotInTheFuture(t *testing.T) {
-	r, _ := joined(t)
+	r, _ := newJoinedRig(t)
 	want := func(value string, ahead time.Duration) error {
 		done := make(chan error, 1)
 		r.twins.Publish(broker.Message{
 			Topic: lampDesired + "/power", Payload: []byte(value), Publisher: &broker.Identity{ClientID: "ops"},
-			Props: broker.Properties{User: []broker.UserProperty{{Key: "ts", Value: resource.Time(time.Now().Add(ahead))}}},
+			Props: broker.Properties{User: []broker.UserProperty{{Key: "ts", Value: resource.FormatTime(time.Now().Add(ahead))}}},
 		}, func(err error) { done <- err })
 		select {
 		case err := <-done:
 			return err
-		case <-time.After(wait):
+		case <-time.After(testTimeout):
 			t.Fatal("no answer")
 			return nil
 		}

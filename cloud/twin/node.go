@@ -30,7 +30,7 @@ func (t *Twins) node(name string) *node {
 			name: name, bound: make(map[string]bool),
 			down: link.NewProjection(link.Down, t.nonce), up: link.NewReplica(link.Up),
 		}
-		n.up.SetQuota(t.o.Quota)
+		n.up.SetQuota(t.opts.Quota)
 		t.nodes[name] = n
 		i, _ := slices.BinarySearch(t.names, name)
 		t.names = slices.Insert(t.names, i, name)
@@ -40,23 +40,23 @@ func (t *Twins) node(name string) *node {
 
 // sync is a message of the link to the node.
 func (n *node) sync(payload []byte) broker.Message {
-	_, down := topics.Sync(n.name)
+	_, down := topics.SyncTopics(n.name)
 	return broker.Message{Topic: down, Payload: payload, QoS: 1}
 }
 
 func (n *node) retained(key string, payload []byte) broker.Message {
-	return tree.Document(n.name, key, payload)
+	return tree.DocumentMessage(n.name, key, payload)
 }
 
 func (n *node) state() string {
-	if n.core != "" {
+	if n.linkClient != "" {
 		return resource.Online
 	}
 	return resource.Offline
 }
 
-// linkOf is a node's link as the sender of steps.
-func linkOf(node string) string { return "node/" + node }
+// linkSender is a node's link as the sender of steps.
+func linkSender(node string) string { return "node/" + node }
 
 // Connected does nothing: a node is online once its link has subscribed to sync/down (see Subscribed). Another client
 // with the node's certificate does not make it so.
@@ -64,20 +64,20 @@ func (t *Twins) Connected(*broker.Identity) {}
 
 // Subscribed begins the link when a core listens on its sync/down.
 func (t *Twins) Subscribed(id *broker.Identity, filter string) {
-	if _, down := topics.Sync(id.Node); !id.IsLink() || filter != down {
+	if _, down := topics.SyncTopics(id.Node); !id.IsLink() || filter != down {
 		return
 	}
-	t.host.Put(linkOf(id.Node), 0, func(b *batch) {
+	t.host.Put(linkSender(id.Node), 0, func(b *batch) {
 		n := t.node(id.Node)
-		n.core = id.ClientID
+		n.linkClient = id.ClientID
 		t.recordJoined(b, n, id)
-		n.contact.began(b.now, id)
+		n.connections.connected(b.now, id)
 		t.stats.links.Add(1)
 		t.setAway(n, false)
-		n.down.Connect(t.o.Rand())
-		b.active[n] = true
-		t.presence(b, n)
-		t.o.Log.Info().Str("node", n.name).Str("remote", id.Remote).Msg("node is online")
+		n.down.Connect(t.opts.Rand())
+		b.activeLinks[n] = true
+		t.publishPresence(b, n)
+		t.opts.Log.Info().Str("node", n.name).Str("remote", id.Remote).Msg("node is online")
 	})
 }
 
@@ -86,51 +86,51 @@ func (t *Twins) Disconnected(id *broker.Identity, cause error) {
 	if !id.Has(topics.RoleNode) {
 		return
 	}
-	t.host.Put(linkOf(id.Node), 0, func(b *batch) {
+	t.host.Put(linkSender(id.Node), 0, func(b *batch) {
 		n := t.nodes[id.Node]
-		if n == nil || n.core != id.ClientID {
+		if n == nil || n.linkClient != id.ClientID {
 			return
 		}
-		n.core = ""
-		takenOver := n.contact.over(b.now, cause)
+		n.linkClient = ""
+		takenOver := n.connections.disconnected(b.now, cause)
 		if takenOver {
 			t.stats.takeovers.Add(1)
 		}
 		t.recordLeft(b, n, takenOver)
 		n.down.Disconnect()
-		t.presence(b, n)
-		t.o.Log.Warn().AnErr("cause", cause).Str("node", n.name).Str("remote", id.Remote).Msg("node is offline")
+		t.publishPresence(b, n)
+		t.opts.Log.Warn().AnErr("cause", cause).Str("node", n.name).Str("remote", id.Remote).Msg("node is offline")
 	})
 }
 
-func (t *Twins) presence(b *batch, n *node) {
-	b.out = append(b.out, n.retained(stateKey, []byte(n.state())))
+func (t *Twins) publishPresence(b *batch, n *node) {
+	b.publishes = append(b.publishes, n.retained(stateKey, []byte(n.state())))
 	t.status.node(n.name)
 }
 
-// receive takes a message of a node's link, which is acknowledged once it was taken: the node has no more messages on their way
+// receiveFromNode takes a message of a node's link, which is acknowledged once it was taken: the node has no more messages on their way
 // than that. A malformed one is dropped: the link protocol sends its contents again.
-func (t *Twins) receive(name string, said broker.Message, done func(error)) {
+func (t *Twins) receiveFromNode(name string, said broker.Message, done func(error)) {
 	m, err := link.Decode(said.Payload)
 	if err != nil {
 		t.sampledLog.Warn().Err(err).Str("node", name).Msg("malformed message from the node")
 		done(nil)
 		return
 	}
-	taken := t.host.Put(linkOf(name), len(said.Payload)+entryCost*len(m.Entries), func(b *batch) {
+	taken := t.host.Put(linkSender(name), len(said.Payload)+entryCost*len(m.Entries), func(b *batch) {
 		n := t.node(name)
-		b.active[n] = true
-		n.contact.last = b.now.UnixMilli()
-		if b.refused != nil && m.Map == link.Up && m.Type != link.Hello { // the node sends it again
-			b.taken = append(b.taken, done)
+		b.activeLinks[n] = true
+		n.connections.last = b.now.UnixMilli()
+		if b.refused != nil && m.Map == link.Up && m.Type != link.TypeHello { // the node sends it again
+			b.acknowledge = append(b.acknowledge, done)
 			return
 		}
-		if m.Type == link.Full && m.Map == link.Up && !n.fulls.takes(b.now, m, n.up.Collects()) {
+		if m.Type == link.TypeFull && m.Map == link.Up && !n.fullPacer.admit(b.now, m, n.up.Collects()) {
 			t.sampledLog.Warn().Str("node", name).Msg("the node sends all that it reports again and again: it waits")
-			time.AfterFunc(fullDropped, func() { done(nil) }) // the node sends it again
+			time.AfterFunc(fullDropDelay, func() { done(nil) }) // the node sends it again
 			return
 		}
-		b.taken = append(b.taken, done)
+		b.acknowledge = append(b.acknowledge, done)
 		if m.Map == link.Down {
 			n.sentAt = b.now
 			if t.checkHub(b, n, m) {
@@ -148,10 +148,10 @@ func (t *Twins) receive(name string, said broker.Message, done func(error)) {
 		changes := n.up.Step(m)
 		b.changes += len(changes)
 		for i := range changes {
-			t.reported(b, n, &changes[i])
+			t.handleReported(b, n, &changes[i])
 		}
-		if m.Type == link.Full {
-			n.fulls.cost(b.now, m, time.Since(began))
+		if m.Type == link.TypeFull {
+			n.fullPacer.charge(b.now, m, time.Since(began))
 		}
 		t.recordOversize(b, n)
 	})
@@ -163,27 +163,27 @@ func (t *Twins) receive(name string, said broker.Message, done func(error)) {
 // entryCost is what an entry of a decoded message takes in memory besides its texts.
 const entryCost = 160
 
-// fulls paces the FULLs of a node. One replaces a whole map, which costs the hub much more than it costs the node, and a node needs
+// fullPacer paces the FULLs of a node. One replaces a whole map, which costs the hub much more than it costs the node, and a node needs
 // one after it or the hub was restored, not again and again: the next one waits for a hundred times as long as the last one took,
 // in which what other nodes and users do goes on. The node's owner of the map sends it again meanwhile.
-type fulls struct {
+type fullPacer struct {
 	id    uint64
 	spent time.Duration // on the FULL with that id
 	next  time.Time     // when another one may begin
 }
 
 const (
-	fullPause    = 100 // times what the last FULL took
-	longestPause = time.Minute
-	fullDropped  = time.Second // until a part that was not taken is acknowledged: its sender is pushed back
+	fullPauseFactor = 100 // times what the last FULL took
+	maxFullPause    = time.Minute
+	fullDropDelay   = time.Second // until a part that was not taken is acknowledged: its sender is pushed back
 )
 
-// takes reports whether a part of a FULL is taken, while the map collects the parts of the FULL collects, or of none (0).
-func (f *fulls) takes(now time.Time, m link.Message, collects uint64) bool {
+// admit reports whether a part of a FULL is taken, while the map collects the parts of the FULL collects, or of none (0).
+func (f *fullPacer) admit(now time.Time, m link.Message, collects uint64) bool {
 	if collects != 0 && collects == m.ID {
 		return true
 	}
-	if now.Before(f.next) && f.next.Sub(now) <= longestPause { // or the clock was set back
+	if now.Before(f.next) && f.next.Sub(now) <= maxFullPause { // or the clock was set back
 		return false
 	}
 	f.id, f.spent = 0, 0
@@ -193,25 +193,25 @@ func (f *fulls) takes(now time.Time, m link.Message, collects uint64) bool {
 	return true
 }
 
-// cost counts what a part took.
-func (f *fulls) cost(now time.Time, m link.Message, took time.Duration) {
+// charge counts what a part took.
+func (f *fullPacer) charge(now time.Time, m link.Message, took time.Duration) {
 	if f.id != m.ID {
 		return // it was not collected
 	}
 	f.spent += took
-	f.next = now.Add(min(fullPause*f.spent, longestPause))
+	f.next = now.Add(min(fullPauseFactor*f.spent, maxFullPause))
 }
 
-// reported handles a change that a node made. Only keys that the edge owns are shown: a node that forges a key of another owner
+// handleReported handles a change that a node made. Only keys that the edge owns are shown: a node that forges a key of another owner
 // changes nothing but its own replica. The change is published once it is stored, if the topic has a subscriber. Later subscribers
 // read it as a retained message, and those are not read before the commit.
-func (t *Twins) reported(b *batch, n *node, c *link.Entry) {
+func (t *Twins) handleReported(b *batch, n *node, c *link.Entry) {
 	a, ok := edgeOwned(n.name, c.Key)
 	if !ok {
 		return
 	}
-	if (c.Deleted || n.shows(a)) && t.o.Wanted(topics.TopicOf(n.name, c.Key)) {
-		b.reports = append(b.reports, tree.Entry(n.name, *c))
+	if (c.Deleted || n.shows(a)) && t.opts.Wanted(topics.TopicOf(n.name, c.Key)) {
+		b.reports = append(b.reports, tree.EntryMessage(n.name, *c))
 	}
 	t.recordReported(b, n, a, c)
 	t.noteReport(n.name, a.Kind, c.Key)
@@ -241,43 +241,43 @@ func (n *node) shows(a topics.Address) bool {
 	return !strings.HasPrefix(a.Key(), "devices/") || n.bound[a.Device]
 }
 
-// former is what a node had reported of a Device when that left the node. A Device that is made with the same name while the node is
+// formerDevice is what a node had reported of a Device when that left the node. A Device that is made with the same name while the node is
 // away has none of it: the node clears it once it knows of the other one, and what it reports of that has other versions.
-type former struct {
+type formerDevice struct {
 	uid     string
-	entries map[string]reportID
+	entries map[string]reportVersion
 }
 
-type reportID struct {
+type reportVersion struct {
 	ver uint64
 	ts  int64 // a node that was installed anew counts anew
 }
 
-// leave notes what is reported of a Device that leaves the node.
-func (n *node) leave(d *device) {
-	f := former{d.uid, make(map[string]reportID)}
+// noteFormer notes what is reported of a Device that leaves the node.
+func (n *node) noteFormer(d *device) {
+	f := formerDevice{d.uid, make(map[string]reportVersion)}
 	n.up.Range("devices/"+d.name+"/", func(e link.Entry) bool {
-		f.entries[e.Key] = reportID{e.Ver, e.TS}
+		f.entries[e.Key] = reportVersion{e.Ver, e.TS}
 		return true
 	})
-	delete(n.former, d.name)
+	delete(n.formerDevices, d.name)
 	if len(f.entries) == 0 {
 		return
 	}
-	if n.former == nil {
-		n.former = make(map[string]former)
+	if n.formerDevices == nil {
+		n.formerDevices = make(map[string]formerDevice)
 	}
-	n.former[d.name] = f
+	n.formerDevices[d.name] = f
 }
 
 // isFormer reports whether an entry was reported of a former Device of the name.
 func (n *node) isFormer(device string, e link.Entry) bool {
-	id, noted := n.former[device].entries[e.Key]
-	return noted && id == reportID{e.Ver, e.TS}
+	id, noted := n.formerDevices[device].entries[e.Key]
+	return noted && id == reportVersion{e.Ver, e.TS}
 }
 
-// present is a key of the map up, unless it is of a former Device.
-func (n *node) present(device string) func(key string) (link.Entry, bool) {
+// currentEntry is a key of the map up, unless it is of a former Device.
+func (n *node) currentEntry(device string) func(key string) (link.Entry, bool) {
 	return func(key string) (link.Entry, bool) {
 		e, ok := n.up.Get(key)
 		return e, ok && !n.isFormer(device, e)
@@ -290,8 +290,8 @@ func (t *Twins) showReported(b *batch, n *node, device string) {
 		return
 	}
 	n.up.Range("devices/"+device+"/", func(e link.Entry) bool {
-		if _, ok := edgeOwned(n.name, e.Key); ok && !n.isFormer(device, e) && t.o.Wanted(topics.TopicOf(n.name, e.Key)) {
-			b.reports = append(b.reports, tree.Entry(n.name, e))
+		if _, ok := edgeOwned(n.name, e.Key); ok && !n.isFormer(device, e) && t.opts.Wanted(topics.TopicOf(n.name, e.Key)) {
+			b.reports = append(b.reports, tree.EntryMessage(n.name, e))
 		}
 		return true
 	})
@@ -299,11 +299,11 @@ func (t *Twins) showReported(b *batch, n *node, device string) {
 
 // loadReplicas reads what the nodes had reported when the hub stopped.
 func (t *Twins) loadReplicas(ctx context.Context) error {
-	for r, err := range t.o.Replicas.All(ctx) {
+	for r, err := range t.opts.Replicas.All(ctx) {
 		if err != nil {
 			return err
 		}
-		if err := t.node(r.Node).restore(r, t.o.Quota); err != nil {
+		if err := t.node(r.Node).restore(r, t.opts.Quota); err != nil {
 			return err
 		}
 	}
@@ -311,11 +311,11 @@ func (t *Twins) loadReplicas(ctx context.Context) error {
 }
 
 func (t *Twins) reloadReplica(ctx context.Context, n *node) error {
-	r, err := t.o.Replicas.Load(ctx, n.name)
+	r, err := t.opts.Replicas.Load(ctx, n.name)
 	if err != nil {
 		return err
 	}
-	return n.restore(r, t.o.Quota)
+	return n.restore(r, t.opts.Quota)
 }
 
 func (n *node) restore(r store.Replica, q link.Quota) error {
@@ -324,12 +324,12 @@ func (n *node) restore(r store.Replica, q link.Quota) error {
 		n.up.SetQuota(q)
 		return nil
 	}
-	var state link.State
+	var state link.MapState
 	if err := state.UnmarshalBinary(r.Meta); err != nil {
 		return fmt.Errorf("the stored map of node %s: %w", n.name, err)
 	}
 	var damaged error
-	up, err := link.RestoreReplica(link.Up, state, parse(r.Items, &damaged))
+	up, err := link.RestoreReplica(link.Up, state, parseItems(r.Items, &damaged))
 	if err = errors.Join(err, damaged); err != nil {
 		return fmt.Errorf("the stored map of node %s: %w", n.name, err)
 	}
@@ -338,7 +338,7 @@ func (n *node) restore(r store.Replica, q link.Quota) error {
 	return nil
 }
 
-func parse(items []store.Item, bad *error) iter.Seq[link.Entry] {
+func parseItems(items []store.ReplicaItem, bad *error) iter.Seq[link.Entry] {
 	return func(yield func(link.Entry) bool) {
 		for _, item := range items {
 			e, err := link.ParseEntry(item.Key, item.Value)
@@ -353,11 +353,11 @@ func parse(items []store.Item, bad *error) iter.Seq[link.Entry] {
 	}
 }
 
-func nodeChange(name string, j link.Journal) (store.NodeChange, error) {
+func nodeChange(name string, j link.JournalChanges) (store.NodeChange, error) {
 	meta, err := j.State.MarshalBinary()
-	c := store.NodeChange{Node: name, Reset: j.Reset, Meta: meta, Delete: j.Dropped, Put: make([]store.Item, 0, len(j.Entries))}
+	c := store.NodeChange{Node: name, Reset: j.Reset, Meta: meta, Delete: j.Dropped, Put: make([]store.ReplicaItem, 0, len(j.Entries))}
 	for _, e := range j.Entries {
-		c.Put = append(c.Put, store.Item{Key: e.Key, Value: link.StoredEntry(e)})
+		c.Put = append(c.Put, store.ReplicaItem{Key: e.Key, Value: link.EncodeEntry(e)})
 	}
 	return c, err
 }
@@ -372,8 +372,8 @@ func (t *Twins) Nodes() []string {
 // lateAfter is the age of the oldest key that a connected node lacks at which the node counts as late.
 const lateAfter = 30 * time.Second
 
-// contact is what is known of a node's connections since the hub was started.
-type contact struct {
+// connectionRecord is what is known of a node's connections since the hub was started.
+type connectionRecord struct {
 	since           int64     // when the node came online or went offline; all times in ms, 0: not known
 	last            int64     // when it last sent something
 	expires         int64     // its certificate
@@ -388,7 +388,7 @@ type contact struct {
 	continues       bool // the core has announced, in this connection, the lineage that the hub has
 }
 
-func (c *contact) began(now time.Time, id *broker.Identity) {
+func (c *connectionRecord) connected(now time.Time, id *broker.Identity) {
 	c.since, c.last, c.remote = now.UnixMilli(), now.UnixMilli(), id.Remote
 	c.links++
 	c.anomalyReported, c.continues = false, false
@@ -398,8 +398,8 @@ func (c *contact) began(now time.Time, id *broker.Identity) {
 	}
 }
 
-// over notes the end of a connection, and reports whether another connection took it over.
-func (c *contact) over(now time.Time, cause error) (takenOver bool) {
+// disconnected notes the end of a connection, and reports whether another connection took it over.
+func (c *connectionRecord) disconnected(now time.Time, cause error) (takenOver bool) {
 	c.since, c.ended = now.UnixMilli(), "the node said goodbye"
 	if cause != nil {
 		c.ended = cause.Error()
@@ -412,15 +412,15 @@ func (c *contact) over(now time.Time, cause error) (takenOver bool) {
 
 // SetTime takes what a node's clock shows.
 func (t *Twins) SetTime(name string, at time.Time) {
-	t.host.Put(linkOf(name), 0, func(b *batch) {
-		c := &t.node(name).contact
+	t.host.Put(linkSender(name), 0, func(b *batch) {
+		c := &t.node(name).connections
 		c.last, c.clock, c.clockRead = b.now.UnixMilli(), at, b.now
 	})
 }
 
-// ahead is how far the node's clock is ahead of ours, if it is known. It is of now: what the node said then has gone on since, as the time
+// clockAhead is how far the node's clock is ahead of ours, if it is known. It is of now: what the node said then has gone on since, as the time
 // that a process measures does, and our clock may have been set.
-func (c *contact) ahead(now time.Time) (d time.Duration, known bool) {
+func (c *connectionRecord) clockAhead(now time.Time) (d time.Duration, known bool) {
 	return c.clock.Add(now.Sub(c.clockRead)).Sub(now.Round(0)), !c.clockRead.IsZero()
 }
 
@@ -437,14 +437,14 @@ func (t *Twins) setAway(n *node, away bool) {
 }
 
 func (t *Twins) recordAway(b *batch, n *node) {
-	since := max(n.contact.since, t.started.UnixMilli())
-	if n.core == "" && b.now.Sub(time.UnixMilli(since)) >= t.o.AwayAfter {
+	since := max(n.connections.since, t.started.UnixMilli())
+	if n.linkClient == "" && b.now.Sub(time.UnixMilli(since)) >= t.opts.AwayAfter {
 		t.setAway(n, true)
 	}
 }
 
-// nodeOnline sets a Device's condition NodeOnline. A Device whose node was never away has none.
-func nodeOnline(list []resource.Condition, r resource.Reachability, now time.Time) []resource.Condition {
+// setNodeOnline sets a Device's condition NodeOnline. A Device whose node was never away has none.
+func setNodeOnline(list []resource.Condition, r resource.Reachability, now time.Time) []resource.Condition {
 	switch {
 	case r.OnUnknownNode():
 		c := r.Condition()
@@ -468,8 +468,8 @@ func (t *Twins) Registered(name string) (there, any bool) {
 	return t.registered[name], len(t.registered) > 0
 }
 
-// register notes whether there is a Node of that name, which the statuses of its devices depend on.
-func (t *Twins) register(name string, there bool) {
+// setRegistered notes whether there is a Node of that name, which the statuses of its devices depend on.
+func (t *Twins) setRegistered(name string, there bool) {
 	if t.registered[name] == there {
 		return
 	}
@@ -504,20 +504,20 @@ func (n *node) behindFor(now time.Time) time.Duration {
 	if !ok {
 		return 0
 	}
-	return max(now.Sub(time.UnixMilli(max(ts, n.contact.since))), 0)
+	return max(now.Sub(time.UnixMilli(max(ts, n.connections.since))), 0)
 }
 
 func (t *Twins) link(n *node, now time.Time) resource.Link {
-	c := &n.contact
+	c := &n.connections
 	l := resource.Link{
-		Node: n.name, State: n.state(), Since: resource.Millis(c.since), LastSeen: resource.Millis(c.last),
-		InStep: n.core != "" && n.down.InStep(), Peer: c.remote, LastError: c.ended,
-		OverQuota: n.oversize, OtherHub: t.otherHub(n), Anomaly: c.anomaly, Connections: int(c.links), Takeovers: int(c.takeovers), CertificateExpires: resource.Millis(c.expires),
+		Node: n.name, State: n.state(), Since: resource.FormatMillis(c.since), LastSeen: resource.FormatMillis(c.last),
+		InStep: n.linkClient != "" && n.down.InStep(), Peer: c.remote, LastError: c.ended,
+		OverQuota: n.quotaError, OtherHub: t.otherHub(n), Anomaly: c.anomaly, Connections: int(c.links), Takeovers: int(c.takeovers), CertificateExpires: resource.FormatMillis(c.expires),
 	}
 	if c.links > 0 { // or what it has is not known
-		l.Behind = &resource.Behind{Keys: n.down.Dirty(), Seconds: n.behindFor(now).Seconds()}
+		l.Behind = &resource.LinkLag{Keys: n.down.Dirty(), Seconds: n.behindFor(now).Seconds()}
 	}
-	if ahead, known := c.ahead(now); known {
+	if ahead, known := c.clockAhead(now); known {
 		seconds := ahead.Seconds()
 		l.ClockAhead = &seconds
 	}
@@ -528,16 +528,16 @@ func (t *Twins) link(n *node, now time.Time) resource.Link {
 // many. There is none if the node is unknown.
 func (t *Twins) Links(name string, most int) (links []resource.Link, more int) {
 	t.host.RLock()
-	now := t.o.Now()
+	now := t.opts.Now()
 	for _, n := range t.nodes {
-		present, _ := t.overHTTP.of(n.name, t.o.HTTPPresence)
-		if never := present && n.core == "" && n.contact.links == 0 && !n.reported(); !never && (name == "" || n.name == name) {
+		present, _ := t.httpPresence.ofNode(n.name, t.opts.HTTPPresence)
+		if never := present && n.linkClient == "" && n.connections.links == 0 && !n.reported(); !never && (name == "" || n.name == name) {
 			links = append(links, t.link(n, now))
 		}
 	}
 	t.host.RUnlock()
 	slices.SortFunc(links, func(a, b resource.Link) int {
-		return cmp.Or(cmp.Compare(badness(b), badness(a)), strings.Compare(a.Node, b.Node))
+		return cmp.Or(cmp.Compare(linkSeverity(b), linkSeverity(a)), strings.Compare(a.Node, b.Node))
 	})
 	if len(links) > most {
 		links, more = links[:most], len(links)-most
@@ -549,18 +549,18 @@ func (t *Twins) Links(name string, most int) (links []resource.Link, more int) {
 			links[i].SpecFailed = f.agent.Failed.String()
 		}
 		if f.state == resource.Online {
-			links[i].Stopped = f.stopped()
+			links[i].Stopped = f.stoppedPrograms()
 		}
-		links[i].Rejected = t.rejects.of(links[i].Node)
+		links[i].Rejected = t.rejects.ofNode(links[i].Node)
 	}
-	if r := t.rejects.of(name); len(links) == 0 && r != nil {
+	if r := t.rejects.ofNode(name); len(links) == 0 && r != nil {
 		links = append(links, resource.Link{Node: name, State: resource.Unknown, Rejected: r})
 	}
 	return links, more
 }
 
-// badness orders links, worst first: offline or refused nodes, then nodes that are behind, by their lag, then all others.
-func badness(l resource.Link) float64 {
+// linkSeverity orders links, worst first: offline or refused nodes, then nodes that are behind, by their lag, then all others.
+func linkSeverity(l resource.Link) float64 {
 	switch {
 	case l.State != resource.Online || l.OverQuota != "" || l.OtherHub != "":
 		return 1e12
@@ -570,9 +570,9 @@ func badness(l resource.Link) float64 {
 	return 0
 }
 
-// rejects holds the last refused connection for each node name. Anybody can cause entries, with any name, so their number is bounded:
+// rejections holds the last refused connection for each node name. Anybody can cause entries, with any name, so their number is bounded:
 // the oldest is dropped first.
-type rejects struct {
+type rejections struct {
 	mu     sync.Mutex
 	byNode map[string]*resource.Rejection
 }
@@ -580,7 +580,7 @@ type rejects struct {
 const maxRejects = 1024
 
 // Rejected is called by the broker for each connection that it refuses.
-func (t *Twins) Rejected(r broker.Rejection) {
+func (t *Twins) Rejected(r broker.RejectedConnect) {
 	name, ok := strings.CutPrefix(r.ClientID, "node/")
 	if !ok {
 		name, ok = strings.CutPrefix(r.User, "node/")
@@ -588,11 +588,11 @@ func (t *Twins) Rejected(r broker.Rejection) {
 	if !ok || !topics.ValidName(name) {
 		return
 	}
-	t.rejects.add(name, r, resource.Time(t.o.Now()))
+	t.rejects.add(name, r, resource.FormatTime(t.opts.Now()))
 	t.recordRejected(name, r)
 }
 
-func (r *rejects) add(name string, what broker.Rejection, at string) {
+func (r *rejections) add(name string, what broker.RejectedConnect, at string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.byNode == nil {
@@ -608,7 +608,7 @@ func (r *rejects) add(name string, what broker.Rejection, at string) {
 	r.byNode[name] = &resource.Rejection{Count: count, Time: at, Reason: what.Reason, Remote: what.Remote}
 }
 
-func (r *rejects) dropOldest() {
+func (r *rejections) dropOldest() {
 	oldest := ""
 	for name, x := range r.byNode {
 		if oldest == "" || x.Time < r.byNode[oldest].Time {
@@ -618,7 +618,7 @@ func (r *rejects) dropOldest() {
 	delete(r.byNode, oldest)
 }
 
-func (r *rejects) of(name string) *resource.Rejection {
+func (r *rejections) ofNode(name string) *resource.Rejection {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.byNode[name]
@@ -641,12 +641,12 @@ func (h Hub) replaces(other resource.HubID) bool {
 }
 
 // nonce draws the nonce of a new lineage.
-func (t *Twins) nonce() uint64 { return link.NonceOf(uint32(t.o.Hub.ID), t.o.Rand()) }
+func (t *Twins) nonce() uint64 { return link.NonceOf(uint32(t.opts.Hub.ID), t.opts.Rand()) }
 
-// whose is the other hub that a node's map came from; 0 if it came from this one, or is empty.
-func (t *Twins) whose(m link.Message) resource.HubID {
+// ownerHub is the other hub that a node's map came from; 0 if it came from this one, or is empty.
+func (t *Twins) ownerHub(m link.Message) resource.HubID {
 	id := resource.HubID(m.Lineage.OwnerID())
-	if id == t.o.Hub.ID || m.Lineage.N == 0 || t.emptyDigests[*m.Digest] {
+	if id == t.opts.Hub.ID || m.Lineage.N == 0 || t.emptyDigests[*m.Digest] {
 		return 0
 	}
 	return id
@@ -654,29 +654,29 @@ func (t *Twins) whose(m link.Message) resource.HubID {
 
 // checkHub notes which hub the node's map came from, and reports whether the node is left alone.
 func (t *Twins) checkHub(b *batch, n *node, m link.Message) bool {
-	if m.Type == link.Seen {
-		t.recordOtherHub(b, n, t.whose(m))
+	if m.Type == link.TypeSeen {
+		t.recordOtherHub(b, n, t.ownerHub(m))
 	}
 	return t.leavesAlone(n)
 }
 
-func (t *Twins) leavesAlone(n *node) bool { return n.other != 0 && !t.o.Hub.replaces(n.other) }
+func (t *Twins) leavesAlone(n *node) bool { return n.mapHub != 0 && !t.opts.Hub.replaces(n.mapHub) }
 
 // recordOtherHub logs and records once that a node's map came from another hub, and whether it is replaced.
 func (t *Twins) recordOtherHub(b *batch, n *node, id resource.HubID) {
-	if n.met && n.other == id {
+	if n.mapHubKnown && n.mapHub == id {
 		return
 	}
-	n.met, n.other = true, id
+	n.mapHubKnown, n.mapHub = true, id
 	t.status.node(n.name)
-	log := t.o.Log.With().Str("node", n.name).Stringer("hub", id).Stringer("self", t.o.Hub.ID).Logger()
+	log := t.opts.Log.With().Str("node", n.name).Stringer("hub", id).Stringer("self", t.opts.Hub.ID).Logger()
 	switch {
 	case id == 0:
 	case t.leavesAlone(n):
 		b.addNodeEvent(n.name, resource.EventWarning, resource.OfAnotherHub, "", "%s", t.otherHubText(n))
 		log.Error().Msg("the node has what another hub gave it, and keeps it: restore this hub's backup, or see replaces in hub.yaml")
 	default:
-		b.addNodeEvent(n.name, resource.EventNormal, "Replaced", "", "what %s gave it is replaced: this is %s", id, t.o.Hub.ID)
+		b.addNodeEvent(n.name, resource.EventNormal, "Replaced", "", "what %s gave it is replaced: this is %s", id, t.opts.Hub.ID)
 		log.Warn().Msg("what another hub gave the node is replaced")
 	}
 }
@@ -687,7 +687,7 @@ func (t *Twins) otherHubText(n *node) string {
 		return ""
 	}
 	return fmt.Sprintf("the node has what %s gave it, and keeps it: this is another hub, %s. If it has lost its data, restore its backup; "+
-		"if it is to take the other's place, set replaces: [%s] in hub.yaml and start it again", n.other, t.o.Hub.ID, n.other)
+		"if it is to take the other's place, set replaces: [%s] in hub.yaml and start it again", n.mapHub, t.opts.Hub.ID, n.mapHub)
 }
 
 // otherHub is the hub because of which a node is left alone, as text; empty if it isn't.
@@ -695,7 +695,7 @@ func (t *Twins) otherHub(n *node) string {
 	if !t.leavesAlone(n) {
 		return ""
 	}
-	return n.other.String()
+	return n.mapHub.String()
 }
 
 // emptyMapDigests returns the digests of maps without a device, which may be replaced without loss: one that never had
@@ -713,19 +713,19 @@ const forgetRetry = time.Second // until a deletion that failed is tried again
 // recordOversize logs and records when a node's reports are first refused by the quota, and when they are first accepted again.
 func (t *Twins) recordOversize(b *batch, n *node) {
 	why := n.up.Refused()
-	if why == n.oversize {
+	if why == n.quotaError {
 		return
 	}
-	n.oversize = why
+	n.quotaError = why
 	t.status.node(n.name)
 	if why == "" {
 		b.addNodeEvent(n.name, resource.EventNormal, "WithinQuota", "", "what the node reports is taken again")
-		t.o.Log.Info().Str("node", n.name).Msg("what the node reports is taken again")
+		t.opts.Log.Info().Str("node", n.name).Msg("what the node reports is taken again")
 		return
 	}
 	b.addNodeEvent(n.name, resource.EventWarning, resource.QuotaExceeded, "",
 		"the node owns %s: nothing is taken of what it reports until it owns less", why)
-	t.o.Log.Error().Str("node", n.name).Str("reason", why).
+	t.opts.Log.Error().Str("node", n.name).Str("reason", why).
 		Msg("nothing is taken of what the node reports until it owns less: see limits.node")
 }
 
@@ -734,15 +734,15 @@ func (t *Twins) recordOversize(b *batch, n *node) {
 func (t *Twins) forgetNode(b *batch, name string) {
 	n := t.nodes[name]
 	if n == nil {
-		t.o.ForgetNode(name)
+		t.opts.ForgetNode(name)
 		return
 	}
-	n.unknown = false
-	if n.core != "" {
+	n.lacksNode = false
+	if n.linkClient != "" {
 		t.status.node(name)
 		return
 	}
-	b.forgotten[n] = true
+	b.deletedNodes[n] = true
 }
 
 // showMissing makes Nodes for nodes that reported something and have no Node: the hub was killed before it wrote one, or before it
@@ -751,7 +751,7 @@ func (t *Twins) forgetNode(b *batch, name string) {
 func (t *Twins) showMissing(have func(name string) bool) {
 	for name, n := range t.nodes {
 		if n.reported() && !have(name) {
-			n.unknown = true
+			n.lacksNode = true
 			t.status.node(name)
 		}
 	}
@@ -762,9 +762,9 @@ func (n *node) reported() bool { return n.up.Lineage() != (link.Lineage{}) }
 
 // deletions are the changes that delete what forgotten nodes reported. A node that has connected meanwhile stays.
 func (b *batch) deletions() (changes []store.NodeChange) {
-	for n := range b.forgotten {
-		if n.core != "" {
-			delete(b.forgotten, n)
+	for n := range b.deletedNodes {
+		if n.linkClient != "" {
+			delete(b.deletedNodes, n)
 			continue
 		}
 		changes = append(changes, store.NodeChange{Node: n.name, Drop: true})
@@ -774,40 +774,40 @@ func (b *batch) deletions() (changes []store.NodeChange) {
 
 // removeForgotten forgets in memory what was dropped from the store.
 func (t *Twins) removeForgotten(b *batch) {
-	for n := range b.forgotten {
+	for n := range b.deletedNodes {
 		n.up.Range("", func(e link.Entry) bool {
 			if a, shown := edgeOwned(n.name, e.Key); shown {
 				t.noteReport(n.name, a.Kind, e.Key)
-				b.out = append(b.out, tree.Entry(n.name, link.Entry{Key: e.Key, Ver: e.Ver, TS: b.now.UnixMilli(), Deleted: true}))
+				b.publishes = append(b.publishes, tree.EntryMessage(n.name, link.Entry{Key: e.Key, Ver: e.Ver, TS: b.now.UnixMilli(), Deleted: true}))
 			}
 			return true
 		})
-		t.o.ForgetNode(n.name)
-		n.up, n.oversize = link.NewReplica(link.Up), ""
-		n.other, n.met = 0, false
-		n.up.SetQuota(t.o.Quota)
+		t.opts.ForgetNode(n.name)
+		n.up, n.quotaError = link.NewReplica(link.Up), ""
+		n.mapHub, n.mapHubKnown = 0, false
+		n.up.SetQuota(t.opts.Quota)
 		for name := range n.bound {
 			t.status.device(name)
 		}
 		t.dropUnused(b, n)
-		t.o.Log.Info().Str("node", n.name).Msg("the Node was deleted, and what it had reported with it")
+		t.opts.Log.Info().Str("node", n.name).Msg("the Node was deleted, and what it had reported with it")
 	}
 }
 
 // dropUnused forgets a node that has reported nothing and that no object is for.
 func (t *Twins) dropUnused(b *batch, n *node) {
-	if n.core != "" || n.reported() || len(n.bound) > 0 || n.documents > 0 || t.registered[n.name] {
+	if n.linkClient != "" || n.reported() || len(n.bound) > 0 || n.documentCount > 0 || t.registered[n.name] {
 		return
 	}
 	delete(t.nodes, n.name)
 	i, _ := slices.BinarySearch(t.names, n.name)
 	t.names = slices.Delete(t.names, i, i+1)
-	b.out = append(b.out, n.retained(stateKey, nil))
+	b.publishes = append(b.publishes, n.retained(stateKey, nil))
 }
 
 func (t *Twins) retryForget(b *batch) {
-	for n := range b.forgotten {
-		time.AfterFunc(forgetRetry, func() { t.host.Put(tree.Own, 0, func(b *batch) { t.forgetNode(b, n.name) }) })
+	for n := range b.deletedNodes {
+		time.AfterFunc(forgetRetry, func() { t.host.Put(tree.OwnSender, 0, func(b *batch) { t.forgetNode(b, n.name) }) })
 	}
 }
 

@@ -38,7 +38,7 @@ func (r *rig) ofAnotherHub(status string) (message string) {
 			}
 		}
 		return err == nil && status == "False" && r.twins.met("n1")
-	}, wait, tick)
+	}, testTimeout, pollInterval)
 	return message
 }
 
@@ -46,7 +46,7 @@ func (t *Twins) met(node string) bool {
 	t.host.RLock()
 	defer t.host.RUnlock()
 	n := t.nodes[node]
-	return n != nil && n.met
+	return n != nil && n.mapHubKnown
 }
 
 func (r *rig) eventsOf(reason string) (messages []string) {
@@ -61,7 +61,7 @@ func (r *rig) eventsOf(reason string) (messages []string) {
 }
 
 func TestAHubThatLostItsDataLeavesItsNodesAlone(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	c.gets("devices/lamp/desired/power", "ON")
 	r.inStep()
@@ -75,7 +75,7 @@ func TestAHubThatLostItsDataLeavesItsNodesAlone(t *testing.T) {
 	require.False(t, links[0].InStep)
 	c.report("devices/lamp/reported/power", "ON") // goes up as ever, and is shown once the device is this hub's, too
 	c.report("mappers/m/state", "online")
-	require.Eventually(t, func() bool { return len(r.retained("v1/nodes/n1/mappers/+/state")) == 1 }, wait, tick)
+	require.Eventually(t, func() bool { return len(r.retained("v1/nodes/n1/mappers/+/state")) == 1 }, testTimeout, pollInterval)
 
 	// What the hub has for the node stays here, on new connections, too.
 	r.create(resource.KindDeviceModel, "lamp", lampModel(false))
@@ -113,7 +113,7 @@ func TestAHubThatLostItsDataLeavesItsNodesAlone(t *testing.T) {
 }
 
 func TestEmptyMapsOfAnotherHubAreReplaced(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	r.inStep()
 	_, err := r.store.Delete(t.Context(), store.Key{Kind: resource.KindDevice, Namespace: "default", Name: "lamp"}, 0)
 	require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestEmptyMapsOfAnotherHubAreReplaced(t *testing.T) {
 }
 
 func TestARestoredHubIsTheSame(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	r.inStep()
 	r.stop()
 	backup, err := os.ReadFile(r.path)
@@ -139,7 +139,7 @@ func TestARestoredHubIsTheSame(t *testing.T) {
 	r.connect(c)
 	r.edit("lamp", func(d *resource.Device) { d.Metadata.Labels = map[string]string{"new": "yes"} })
 	changed := func() bool { bundle, _ := c.has("devices/lamp"); return strings.Contains(bundle, `"new":"yes"`) }
-	require.Eventually(t, changed, wait, tick)
+	require.Eventually(t, changed, testTimeout, pollInterval)
 
 	lost := r.lose()
 	r.stop()

@@ -23,21 +23,21 @@ func (r *rig) shown(topic string) string {
 
 // What a node reports of a device that isn't bound to it is shown to nobody, live or retained, until it is.
 func TestANodeReportsItsOwnDevicesOnly(t *testing.T) {
-	r, _ := joined(t)
+	r, _ := newJoinedRig(t)
 	passed := 0
-	r.twins.o.Pass = func(_ broker.Message, done func(error)) { passed++; done(nil) }
+	r.twins.opts.Pass = func(_ broker.Message, done func(error)) { passed++; done(nil) }
 	rogue := r.connect(newCore("n2"))
 	const topic = "v1/nodes/n2/devices/lamp/reported/power"
 	rogue.report("devices/lamp/reported/power", "OFF")
 	rogue.report("mappers/m/state", "online")
-	require.Eventually(t, func() bool { return r.shown("v1/nodes/n2/mappers/m/state") == "online" }, wait, 1e6, "what was said before is known")
+	require.Eventually(t, func() bool { return r.shown("v1/nodes/n2/mappers/m/state") == "online" }, testTimeout, 1e6, "what was said before is known")
 	require.Empty(t, r.said(topic))
 	require.Empty(t, r.shown(topic))
 
 	for _, kind := range []string{"telemetry/power", "events/fell"} {
 		publish := func(node string) error {
 			done := make(chan error, 1)
-			r.twins.Publish(broker.Message{Topic: topics.Prefix + node + "/devices/lamp/" + kind, Publisher: identity(node)}, func(err error) { done <- err })
+			r.twins.Publish(broker.Message{Topic: topics.Prefix + node + "/devices/lamp/" + kind, Publisher: nodeIdentity(node)}, func(err error) { done <- err })
 			return <-done
 		}
 		require.Equal(t, resource.NotFound, resource.KindOf(publish("n2")))
@@ -46,7 +46,7 @@ func TestANodeReportsItsOwnDevicesOnly(t *testing.T) {
 	require.Equal(t, 2, passed)
 
 	r.edit("lamp", func(d *resource.Device) { d.Spec.NodeName = "n2" })
-	require.Eventually(t, func() bool { return len(r.said(topic)) == 1 }, wait, 1e6, "with the device comes what was said of it")
+	require.Eventually(t, func() bool { return len(r.said(topic)) == 1 }, testTimeout, 1e6, "with the device comes what was said of it")
 	require.Equal(t, "OFF", r.shown(topic))
 	require.Error(t, r.twins.Has("n1", "lamp"))
 	require.NoError(t, r.twins.Has("n2", "lamp"))

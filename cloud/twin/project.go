@@ -25,27 +25,27 @@ const documentVer = 1
 const membershipKey = "membership"
 
 const (
-	fewDevices = 100        // so many are listed anew with every change
-	listEvery  = resendTick // more of them at most so often
+	smallMembership    = 100            // so many are listed anew with every change
+	membershipInterval = resendInterval // more of them at most so often
 )
 
-// watched are the kinds that the nodes' maps derive from; a kind that others refer to comes before them.
-var watched = [...]string{resource.KindDeviceModel, resource.KindDevice, resource.KindNode}
+// watchedKinds are the kinds that the nodes' maps derive from; a kind that others refer to comes before them.
+var watchedKinds = [...]string{resource.KindDeviceModel, resource.KindDevice, resource.KindNode}
 
 // loadObjects reads all objects before any node can connect. A node that connected earlier would get a part of its map as the
 // whole map, and delete all other devices with their state.
 func (t *Twins) loadObjects(ctx context.Context) error {
 	b := t.batch()
 	b.loading = true
-	t.loaded = make(map[string]uint64)
+	t.loadedRev = make(map[string]uint64)
 	var devices []store.Object
-	for _, kind := range watched {
-		page, err := t.o.Reader.List(ctx, kind, store.ListOptions{})
+	for _, kind := range watchedKinds {
+		page, err := t.opts.Reader.List(ctx, kind, store.ListOptions{})
 		if err != nil {
 			return err
 		}
 		t.replaceAll(b, kind, page.Items)
-		t.loaded[kind] = page.Rev
+		t.loadedRev[kind] = page.Rev
 		switch kind {
 		case resource.KindDevice:
 			devices = page.Items
@@ -65,16 +65,16 @@ func (t *Twins) loadObjects(ctx context.Context) error {
 // watch follows one kind in the store: every change since New. If the store no longer knows that revision, it lists all objects and
 // goes on from there.
 func (t *Twins) watch(ctx context.Context, kind string) {
-	for from := t.loaded[kind]; ctx.Err() == nil; from = 0 {
+	for from := t.loadedRev[kind]; ctx.Err() == nil; from = 0 {
 		err := t.follow(ctx, kind, from)
 		if ctx.Err() == nil && !errors.Is(err, resource.Gone) {
-			t.o.Log.Error().Err(err).Str("kind", kind).Msg("the store can't be watched: trying again")
-			sleep(ctx, time.Second)
+			t.opts.Log.Error().Err(err).Str("kind", kind).Msg("the store can't be watched: trying again")
+			sleepContext(ctx, time.Second)
 		}
 	}
 }
 
-func sleep(ctx context.Context, d time.Duration) {
+func sleepContext(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -86,14 +86,14 @@ func sleep(ctx context.Context, d time.Duration) {
 // follow applies the changes after a revision until the watch ends. With revision 0 it lists first.
 func (t *Twins) follow(ctx context.Context, kind string, from uint64) error {
 	if from == 0 {
-		page, err := t.o.Reader.List(ctx, kind, store.ListOptions{})
+		page, err := t.opts.Reader.List(ctx, kind, store.ListOptions{})
 		if err != nil {
 			return err
 		}
-		t.host.Put(tree.Own, 0, func(b *batch) { t.replaceAll(b, kind, page.Items) })
+		t.host.Put(tree.OwnSender, 0, func(b *batch) { t.replaceAll(b, kind, page.Items) })
 		from = page.Rev
 	}
-	stream, err := t.o.Watcher.Watch(ctx, store.Key{Kind: kind}, from)
+	stream, err := t.opts.Watcher.Watch(ctx, store.Key{Kind: kind}, from)
 	if err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (t *Twins) follow(ctx context.Context, kind string, from uint64) error {
 		if err != nil {
 			return err
 		}
-		t.host.Put(tree.Own, bytesOf(events), func(b *batch) {
+		t.host.Put(tree.OwnSender, eventBytes(events), func(b *batch) {
 			for _, e := range events {
 				t.changed(b, kind, e.Object, e.Type == store.Deleted)
 			}
@@ -111,7 +111,7 @@ func (t *Twins) follow(ctx context.Context, kind string, from uint64) error {
 	}
 }
 
-func bytesOf(events []store.Event) (n int) {
+func eventBytes(events []store.Event) (n int) {
 	for _, e := range events {
 		n += len(e.Object.Data)
 	}
@@ -128,14 +128,14 @@ func (t *Twins) replaceAll(b *batch, kind string, objs []store.Object) {
 	switch kind {
 	case resource.KindDevice:
 		for name, d := range t.devices {
-			if !have[d.of.namespace+"/"+name] {
+			if !have[d.model.namespace+"/"+name] {
 				t.removeDevice(b, name)
 			}
 		}
 	case resource.KindNode:
 		for name := range t.registered {
 			if !have["/"+name] {
-				t.register(name, false)
+				t.setRegistered(name, false)
 			}
 		}
 		t.showMissing(func(name string) bool { return have["/"+name] })
@@ -159,14 +159,14 @@ func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
 	case resource.KindDeviceModel:
 		t.changedModel(b, o, deleted)
 	case resource.KindNode:
-		t.register(o.Name, !deleted)
+		t.setRegistered(o.Name, !deleted)
 		if deleted {
-			t.overHTTP.forget(o.Name)
+			t.httpPresence.forget(o.Name)
 			t.forgetNode(b, o.Name)
 			return
 		}
 		if n := t.nodes[o.Name]; n != nil {
-			n.unknown = false
+			n.lacksNode = false
 		}
 		t.status.node(o.Name)
 	}
@@ -175,18 +175,18 @@ func (t *Twins) changed(b *batch, kind string, o store.Object, deleted bool) {
 // changedDevice notes a Device that changed. It is decoded once, when it is projected.
 func (t *Twins) changedDevice(b *batch, o store.Object) {
 	d := t.devices[o.Name]
-	if d != nil && d.of.namespace != o.Namespace { // one of that name in another namespace: the deletion of the former has not been seen
+	if d != nil && d.model.namespace != o.Namespace { // one of that name in another namespace: the deletion of the former has not been seen
 		t.removeDevice(b, o.Name)
 		d = nil
 	}
 	if d == nil {
-		d = &device{name: o.Name, of: modelKey{namespace: o.Namespace}}
+		d = &device{name: o.Name, model: modelKey{namespace: o.Namespace}}
 		t.devices[o.Name] = d
 		t.objects.devices.Store(o.Name, d)
 	}
 	b.revisions[d] = o.Rev
-	if b.devices[o.Name] == nil && d.raw != nil && bytes.Equal(d.raw, o.Data) {
-		if d.written.Load() != o.Rev { // otherwise it is the status that this process wrote
+	if b.devices[o.Name] == nil && d.data != nil && bytes.Equal(d.data, o.Data) {
+		if d.writtenRev.Load() != o.Rev { // otherwise it is the status that this process wrote
 			t.status.device(o.Name)
 		}
 		return
@@ -199,13 +199,13 @@ func (t *Twins) removeDevice(b *batch, name string) {
 		delete(t.devices, name)
 		t.objects.devices.Delete(name)
 		delete(b.devices, name)
-		t.settled.gone(d)
+		t.deliveries.remove(d)
 		if d.node != "" {
 			t.recordBound(b, d, d.read().Metadata, "", true)
 		}
 		t.unbind(b, d)
 	}
-	t.where.Delete(name)
+	t.nodeOfDevice.Delete(name)
 	t.status.forget(name)
 }
 
@@ -217,12 +217,12 @@ func (t *Twins) changedModel(b *batch, o store.Object, deleted bool) {
 	} else {
 		var m resource.DeviceModel
 		if err := json.Unmarshal(o.Data, &m); err != nil {
-			t.o.Log.Error().Err(err).Str("model", o.Name).Msg("the stored DeviceModel can't be read")
+			t.opts.Log.Error().Err(err).Str("model", o.Name).Msg("the stored DeviceModel can't be read")
 			return
 		}
-		tail, err := tailOf(m)
+		tail, err := bundleTail(m)
 		if err != nil {
-			t.o.Log.Error().Err(err).Str("model", o.Name).Msg("the stored DeviceModel can't be written")
+			t.opts.Log.Error().Err(err).Str("model", o.Name).Msg("the stored DeviceModel can't be written")
 			return
 		}
 		t.models[key] = &model{m, o.Rev, tail}
@@ -235,19 +235,19 @@ func (t *Twins) changedModel(b *batch, o store.Object, deleted bool) {
 func (t *Twins) derive(b *batch) {
 	if len(b.models) > 0 {
 		for name, d := range t.devices {
-			if _, changed := b.devices[name]; !changed && b.models[d.of] {
+			if _, changed := b.devices[name]; !changed && b.models[d.model] {
 				b.devices[name] = nil
 			}
 		}
 	}
-	prepareInOrder(t.changedDevices(b), changedDevice.read, func(c changedDevice, r decoded) {
-		if t.take(c, r) {
-			t.project(b, t.devices[c.name], r.whole)
+	prepareInOrder(t.changedDevices(b), changedDevice.read, func(c changedDevice, r decodedDevice) {
+		if t.storeDecoded(c, r) {
+			t.project(b, t.devices[c.name], r.device)
 		}
 	})
-	maps.Copy(t.unlisted, b.nodes)
+	maps.Copy(t.unlisted, b.changedMembers)
 	for n := range t.unlisted {
-		if len(n.bound) <= fewDevices || b.now.Sub(n.listed) >= listEvery {
+		if len(n.bound) <= smallMembership || b.now.Sub(n.membershipWritten) >= membershipInterval {
 			t.putMembership(b, n)
 		}
 	}
@@ -257,7 +257,7 @@ func (t *Twins) derive(b *batch) {
 // a thousand additions would send the whole list a thousand times.
 func (t *Twins) putMembership(b *batch, n *node) {
 	delete(t.unlisted, n)
-	n.listed = b.now
+	n.membershipWritten = b.now
 	names := slices.Sorted(maps.Keys(n.bound))
 	if names == nil {
 		names = []string{}
@@ -270,13 +270,13 @@ func (t *Twins) putMembership(b *batch, n *node) {
 type changedDevice struct {
 	name     string
 	raw      []byte
-	accepted *accepted // it needs no decoding; or nil
+	accepted *acceptedDevice // it needs no decoding; or nil
 }
 
-// decoded is the decoded Device, or the error.
-type decoded struct {
-	whole resource.Device
-	err   error
+// decodedDevice is the decoded Device, or the error.
+type decodedDevice struct {
+	device resource.Device
+	err    error
 }
 
 // changedDevices lists the batch's Devices in order of name, in which the maps are filled fastest.
@@ -284,11 +284,11 @@ func (t *Twins) changedDevices(b *batch) []changedDevice {
 	list := make([]changedDevice, 0, len(b.devices))
 	for name, o := range b.devices {
 		d := t.devices[name]
-		c := changedDevice{name: name, raw: d.raw}
+		c := changedDevice{name: name, raw: d.data}
 		if o != nil {
 			c.raw = o.Data
 		}
-		if a := d.accepted.Swap(nil); a != nil && bytes.Equal(a.raw, c.raw) {
+		if a := d.accepted.Swap(nil); a != nil && bytes.Equal(a.data, c.raw) {
 			c.accepted = a
 		}
 		list = append(list, c)
@@ -297,32 +297,32 @@ func (t *Twins) changedDevices(b *batch) []changedDevice {
 	return list
 }
 
-func (c changedDevice) read() (r decoded) {
+func (c changedDevice) read() (r decodedDevice) {
 	if c.accepted != nil {
-		return decoded{whole: c.accepted.whole}
+		return decodedDevice{device: c.accepted.device}
 	}
-	r.err = json.Unmarshal(c.raw, &r.whole)
+	r.err = json.Unmarshal(c.raw, &r.device)
 	return r
 }
 
-// take stores a decoded Device, and reports whether it could be decoded.
-func (t *Twins) take(c changedDevice, r decoded) bool {
+// storeDecoded stores a decoded Device, and reports whether it could be decoded.
+func (t *Twins) storeDecoded(c changedDevice, r decodedDevice) bool {
 	d := t.devices[c.name]
 	if r.err != nil {
-		t.o.Log.Error().Err(r.err).Str("device", c.name).Msg("the stored Device can't be read")
-		if d.raw == nil {
+		t.opts.Log.Error().Err(r.err).Str("device", c.name).Msg("the stored Device can't be read")
+		if d.data == nil {
 			delete(t.devices, c.name)
 			t.objects.devices.Delete(c.name)
 		}
 		return false
 	}
-	d.raw, d.of.name = c.raw, r.whole.Spec.DeviceModelRef.Name
+	d.data, d.model.name = c.raw, r.device.Spec.DeviceModelRef.Name
 	return true
 }
 
 // target is the node whose map a Device belongs into; empty: none's. d.of is its model.
 func (t *Twins) target(d *device, whole resource.Device) string {
-	if t.models[d.of] == nil || whole.Metadata.DeletionTimestamp != nil {
+	if t.models[d.model] == nil || whole.Metadata.DeletionTimestamp != nil {
 		return ""
 	}
 	return whole.Spec.NodeName
@@ -330,13 +330,13 @@ func (t *Twins) target(d *device, whole resource.Device) string {
 
 // project writes a Device into its node's map. A Device without its model is not written: no mapper could use it.
 func (t *Twins) project(b *batch, d *device, whole resource.Device) {
-	name, m := d.name, t.models[d.of]
+	name, m := d.name, t.models[d.model]
 	target := t.target(d, whole)
 	if d.node != target {
 		t.recordBound(b, d, whole.Metadata, target, m != nil)
 		t.unbind(b, d)
 		d.node = target
-		t.where.Store(name, target)
+		t.nodeOfDevice.Store(name, target)
 	}
 	t.status.device(name)
 	if target == "" {
@@ -344,15 +344,15 @@ func (t *Twins) project(b *batch, d *device, whole resource.Device) {
 	}
 	n := t.node(target)
 	if d.uid != "" && d.uid != whole.Metadata.UID { // its deletion was not seen
-		n.leave(d)
+		n.noteFormer(d)
 	}
 	d.uid = whole.Metadata.UID
-	if n.former[name].uid == d.uid { // the same Device is back before its node noticed
-		delete(n.former, name)
+	if n.formerDevices[name].uid == d.uid { // the same Device is back before its node noticed
+		delete(n.formerDevices, name)
 	}
 	if !n.bound[name] {
 		n.bound[name] = true
-		b.nodes[n] = true
+		b.changedMembers[n] = true
 		t.showReported(b, n, name)
 	}
 	t.putBundle(b, n, d, whole, m)
@@ -373,11 +373,11 @@ func (t *Twins) projectDesired(b *batch, n *node, d *device, whole resource.Devi
 		err := m.CheckDesired(property, []byte(value))
 		if wanted && err != nil {
 			b.addDeviceEvent(whole.Metadata, resource.EventWarning, "NotAllowed", property, "%s is desired and is not sent, because the model has changed: %v",
-				clip(string(value)), err)
+				clipText(string(value)), err)
 		}
 		if meta := whole.DesiredMeta[property]; !wanted && meta.Cleared {
 			was, _ := n.down.Get(key)
-			b.addDeviceEvent(whole.Metadata, resource.EventNormal, "Cleared", property, "%s is no longer desired: cleared by %s", clip(string(was.Value)), meta.Origin)
+			b.addDeviceEvent(whole.Metadata, resource.EventNormal, "Cleared", property, "%s is no longer desired: cleared by %s", clipText(string(was.Value)), meta.Origin)
 		}
 		if !wanted || err != nil {
 			t.deleteDown(b, n, key)
@@ -401,14 +401,16 @@ func (t *Twins) putDesired(b *batch, n *node, d *device, whole resource.Device, 
 	}
 	e, changed, err := n.down.Put(e)
 	if err != nil {
-		t.o.Log.Error().Err(err).Str("node", n.name).Str("device", d.name).Str("property", property).Uint64("ver", m.Ver).
+		t.opts.Log.Error().Err(err).Str("node", n.name).Str("device", d.name).Str("property", property).Uint64("ver", m.Ver).
 			Msg("a desired value can't be sent")
 		b.addDeviceEvent(whole.Metadata, resource.EventWarning, "NotSent", property, "the desired value can't be sent: %v", err)
 		return
 	}
 	if changed {
-		b.publish(func() broker.Message { return tree.Value(n.name, e.Key, topics.KindDesired, tree.Stored(e)) })
-		b.active[n] = true
+		b.publish(func() broker.Message {
+			return tree.ValueMessage(n.name, e.Key, topics.KindDesired, tree.StoredValue(e))
+		})
+		b.activeLinks[n] = true
 	}
 }
 
@@ -416,8 +418,8 @@ func (t *Twins) deleteDown(b *batch, n *node, key string) {
 	if _, had := n.down.Delete(key, b.now.UnixMilli(), ""); !had {
 		return
 	}
-	b.active[n] = true
-	if public(key) {
+	b.activeLinks[n] = true
+	if readableByClients(key) {
 		b.publish(func() broker.Message { return n.retained(key, nil) })
 	}
 }
@@ -429,8 +431,8 @@ func (t *Twins) unbind(b *batch, d *device) {
 		return
 	}
 	delete(n.bound, name)
-	b.nodes[n] = true
-	n.leave(d)
+	b.changedMembers[n] = true
+	n.noteFormer(d)
 	for _, key := range n.down.Keys(desiredKey(name, "")) {
 		t.deleteDown(b, n, key)
 	}
@@ -443,7 +445,7 @@ func (t *Twins) deleteParts(b *batch, n *node, key string, from int) {
 		if _, had := n.down.Delete(topics.PartKey(key, i), b.now.UnixMilli(), ""); !had {
 			return
 		}
-		b.active[n] = true
+		b.activeLinks[n] = true
 	}
 }
 
@@ -452,8 +454,8 @@ func (t *Twins) putBundle(b *batch, n *node, d *device, whole resource.Device, m
 	t.putShared(b, n, "devices/"+d.name, resource.NewBundle(whole, m.DeviceModel), m.tail)
 }
 
-// tailOf is the text that a model's bundles end with, except those of Devices with visitors of their own.
-func tailOf(m resource.DeviceModel) (string, error) {
+// bundleTail is the text that a model's bundles end with, except those of Devices with visitors of their own.
+func bundleTail(m resource.DeviceModel) (string, error) {
 	text, err := json.Marshal(resource.NewBundle(resource.Device{}, m).Model)
 	return `,"model":` + string(text) + "}", err
 }
@@ -462,7 +464,7 @@ func tailOf(m resource.DeviceModel) (string, error) {
 func (t *Twins) putShared(b *batch, n *node, key string, v any, tail string) {
 	doc, err := json.Marshal(v)
 	if err != nil {
-		t.o.Log.Error().Err(err).Str("node", n.name).Str("key", key).Msg("a document can't be written")
+		t.opts.Log.Error().Err(err).Str("node", n.name).Str("key", key).Msg("a document can't be written")
 		return
 	}
 	t.putDocument(b, n, key, doc, tail)
@@ -470,7 +472,7 @@ func (t *Twins) putShared(b *batch, n *node, key string, v any, tail string) {
 
 // putDocument writes a document, in parts if it is large, and publishes it whole.
 func (t *Twins) putDocument(b *batch, n *node, key string, doc []byte, tail string) {
-	value, parts := topics.Split(doc)
+	value, parts := topics.SplitDocument(doc)
 	ts := b.now.UnixMilli()
 	put := func(key string, value []byte) bool {
 		if old, ok := n.down.Get(key); ok && string(old.Value) == string(value) {
@@ -478,7 +480,7 @@ func (t *Twins) putDocument(b *batch, n *node, key string, doc []byte, tail stri
 		}
 		_, changed, err := n.down.PutShared(link.Entry{Key: key, Value: value, Ver: documentVer, TS: ts}, tail)
 		if err != nil {
-			t.o.Log.Error().Err(err).Str("node", n.name).Str("key", key).Msg("a document can't be sent")
+			t.opts.Log.Error().Err(err).Str("node", n.name).Str("key", key).Msg("a document can't be sent")
 		}
 		return changed
 	}
@@ -487,10 +489,10 @@ func (t *Twins) putDocument(b *batch, n *node, key string, doc []byte, tail stri
 		put(topics.PartKey(key, i), part)
 	}
 	t.deleteParts(b, n, key, len(parts))
-	if put(key, value) && public(key) {
+	if put(key, value) && readableByClients(key) {
 		b.publish(func() broker.Message { return n.retained(key, doc) })
 	}
-	b.active[n] = true
+	b.activeLinks[n] = true
 }
 
 // chunkSize is the number of items that one goroutine prepares. Up to that many items are prepared without another goroutine.

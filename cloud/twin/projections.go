@@ -40,34 +40,34 @@ func (d Document) check() error {
 	return nil
 }
 
-// place is a key of a node.
-type place struct{ node, key string }
+// treeKey is a key of a node.
+type treeKey struct{ node, key string }
 
 // loadProjections puts the documents of all objects into the maps, before any node can connect: a node that connected earlier
 // would delete what it has of them. What fails here is tried again by Project.
 func (t *Twins) loadProjections(ctx context.Context, b *batch) error {
-	for _, p := range t.o.Projections {
-		page, err := t.o.Reader.List(ctx, p.Kind, store.ListOptions{})
+	for _, p := range t.opts.Projections {
+		page, err := t.opts.Reader.List(ctx, p.Kind, store.ListOptions{})
 		if err != nil {
 			return err
 		}
-		prepareInOrder(page.Items, func(o store.Object) made { return p.make(ctx, o) },
-			func(o store.Object, m made) { t.putProjected(b, o.Key, m) })
+		prepareInOrder(page.Items, func(o store.Object) projectedDocuments { return p.make(ctx, o) },
+			func(o store.Object, m projectedDocuments) { t.putProjected(b, o.Key, m) })
 	}
 	return nil
 }
 
-// made is what an object comes to, and the error because of which it may not be all.
-type made struct {
+// projectedDocuments is what an object comes to, and the error because of which it may not be all.
+type projectedDocuments struct {
 	documents []Document
 	err       error
 }
 
-func (p Projection) make(ctx context.Context, o store.Object) (m made) {
+func (p Projection) make(ctx context.Context, o store.Object) (m projectedDocuments) {
 	m.documents, m.err = p.Documents(ctx, o)
 	for _, d := range m.documents {
 		if err := d.check(); err != nil {
-			return made{err: err}
+			return projectedDocuments{err: err}
 		}
 	}
 	return m
@@ -76,18 +76,18 @@ func (p Projection) make(ctx context.Context, o store.Object) (m made) {
 // Project makes nodes' maps follow an object of one of Options.Projections as it is now; an object that doesn't exist has no
 // documents. After an error it must be called again. It never asks to be called again without one.
 func (t *Twins) Project(ctx context.Context, key store.Key) (again time.Duration, err error) {
-	for _, p := range t.o.Projections {
+	for _, p := range t.opts.Projections {
 		if p.Kind != key.Kind {
 			continue
 		}
-		var m made
-		switch o, err := t.o.Reader.Get(ctx, key); {
+		var m projectedDocuments
+		switch o, err := t.opts.Reader.Get(ctx, key); {
 		case err == nil:
 			m = p.make(ctx, o)
 		case !errors.Is(err, resource.NotFound):
 			return 0, err
 		}
-		if !t.host.Put(tree.Own, m.bytes(), func(b *batch) { t.putProjected(b, key, m) }) {
+		if !t.host.Put(tree.OwnSender, m.bytes(), func(b *batch) { t.putProjected(b, key, m) }) {
 			return 0, errStopped
 		}
 		return 0, m.err
@@ -95,7 +95,7 @@ func (t *Twins) Project(ctx context.Context, key store.Key) (again time.Duration
 	return 0, fmt.Errorf("objects of the kind %s are not projected", key.Kind)
 }
 
-func (m made) bytes() (n int) {
+func (m projectedDocuments) bytes() (n int) {
 	for _, d := range m.documents {
 		n += len(d.Value)
 	}
@@ -103,13 +103,13 @@ func (m made) bytes() (n int) {
 }
 
 // putProjected writes an object's documents, and deletes those that it has no more unless some could not be made.
-func (t *Twins) putProjected(b *batch, of store.Key, m made) {
-	before, now := t.projected[of], make(map[place]bool, len(m.documents))
+func (t *Twins) putProjected(b *batch, of store.Key, m projectedDocuments) {
+	before, now := t.documentKeys[of], make(map[treeKey]bool, len(m.documents))
 	for _, d := range m.documents {
-		at := place{d.Node, d.Key}
+		at := treeKey{d.Node, d.Key}
 		n := t.node(d.Node)
 		if !before[at] && !now[at] {
-			n.documents++
+			n.documentCount++
 		}
 		now[at] = true
 		t.putDocument(b, n, d.Key, d.Value, "")
@@ -123,15 +123,15 @@ func (t *Twins) putProjected(b *batch, of store.Key, m made) {
 			t.deleteProjected(b, at)
 		}
 	}
-	delete(t.projected, of)
+	delete(t.documentKeys, of)
 	if len(now) > 0 {
-		t.projected[of] = now
+		t.documentKeys[of] = now
 	}
 }
 
-func (t *Twins) deleteProjected(b *batch, at place) {
+func (t *Twins) deleteProjected(b *batch, at treeKey) {
 	n := t.nodes[at.node]
-	n.documents--
+	n.documentCount--
 	t.deleteDown(b, n, at.key)
 	t.deleteParts(b, n, at.key, 0)
 	t.dropUnused(b, n)

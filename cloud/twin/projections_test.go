@@ -16,8 +16,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// lines is a projection of objects of lines "node key value".
-func lines(_ context.Context, o store.Object) (list []Document, err error) {
+// lineDocuments is a projection of objects of lines "node key value".
+func lineDocuments(_ context.Context, o store.Object) (list []Document, err error) {
 	for line := range strings.Lines(string(o.Data)) {
 		at := strings.Fields(line)
 		if at[0] == "fail" {
@@ -29,9 +29,9 @@ func lines(_ context.Context, o store.Object) (list []Document, err error) {
 	return list, err
 }
 
-func projecting(t *testing.T) *rig {
+func newProjectionRig(t *testing.T) *rig {
 	r := newRig(t)
-	r.projections = []Projection{{Kind: "Lines", Documents: lines}}
+	r.projections = []Projection{{Kind: "Lines", Documents: lineDocuments}}
 	r.restart()
 	return r
 }
@@ -53,11 +53,11 @@ func (r *rig) put(name, text string) error {
 
 func (c *core) lacks(key string) {
 	c.rig.t.Helper()
-	require.Eventually(c.rig.t, func() bool { _, e := c.has(key); return e.Key == "" }, wait, wait/10000, key)
+	require.Eventually(c.rig.t, func() bool { _, e := c.has(key); return e.Key == "" }, testTimeout, testTimeout/10000, key)
 }
 
 func TestProjectedDocumentsFollowTheirObject(t *testing.T) {
-	r := projecting(t)
+	r := newProjectionRig(t)
 	c := r.connect(newCore("n1"))
 	require.NoError(t, r.put("a", "n1 secrets/default.wifi psk1\nn1 spec s1\nn2 upgrade u1"))
 	c.gets("spec", "s1")
@@ -75,7 +75,7 @@ func TestProjectedDocumentsFollowTheirObject(t *testing.T) {
 
 // A document that can't be made keeps what the node had, and holds up no other one.
 func TestAFailedProjectionDeletesNothing(t *testing.T) {
-	r := projecting(t)
+	r := newProjectionRig(t)
 	c := r.connect(newCore("n1"))
 	require.NoError(t, r.put("a", "n1 secrets/default.wifi psk\nn1 spec s1"))
 	c.gets("spec", "s1")
@@ -87,7 +87,7 @@ func TestAFailedProjectionDeletesNothing(t *testing.T) {
 }
 
 func TestProjectionsAreLoadedBeforeAnyNodeConnects(t *testing.T) {
-	r := projecting(t)
+	r := newProjectionRig(t)
 	c := r.connect(newCore("n1"))
 	large := strings.Repeat("x", 3*topics.PartSize)
 	require.NoError(t, r.put("a", "n1 spec "+large+"\nn2 spec s"))
@@ -111,7 +111,7 @@ func TestProjectionsAreLoadedBeforeAnyNodeConnects(t *testing.T) {
 
 // Nothing of a Secret is published on the hub's broker, however a subscriber asks.
 func TestSecretsAreNotShownOnTheHub(t *testing.T) {
-	r := projecting(t)
+	r := newProjectionRig(t)
 	c := r.connect(newCore("n1"))
 	secret := "n1 secrets/default.wifi Hunter2" + strings.Repeat("x", topics.PartSize)
 	require.NoError(t, r.put("a", secret+"\nn1 spec s1"))
@@ -125,7 +125,7 @@ func TestSecretsAreNotShownOnTheHub(t *testing.T) {
 	require.NoError(t, r.put("a", "n1 spec s2"))
 	c.gets("spec", "s2")
 	c.lacks("secrets/default.wifi")
-	_, down := topics.Sync("n1")
+	_, down := topics.SyncTopics("n1")
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	seen := false
@@ -141,7 +141,7 @@ func TestSecretsAreNotShownOnTheHub(t *testing.T) {
 }
 
 func TestAProjectionWritesOnlyDocuments(t *testing.T) {
-	r := projecting(t)
+	r := newProjectionRig(t)
 	for _, key := range []string{"membership", "devices/lamp", "devices/lamp/desired/power", "agent", "state", "spec/parts/0", "secrets/a.b/parts/0", "sync/down", "nothing"} {
 		require.Error(t, r.put("a", "n1 "+key+" x"), key)
 	}
@@ -153,24 +153,24 @@ func TestAProjectionWritesOnlyDocuments(t *testing.T) {
 
 // A node whose Node is deleted stays while a document is for it, as it does while a Device is.
 func TestADeletedNodeWithDocuments(t *testing.T) {
-	r := projecting(t)
+	r := newProjectionRig(t)
 	key := store.Key{Kind: resource.KindNode, Name: "n1"}
 	c := r.connect(newCore("n1"))
 	require.NoError(t, r.put("a", "n1 spec s1"))
 	c.gets("spec", "s1")
-	require.Eventually(t, func() bool { there, _ := r.twins.Registered("n1"); return there }, wait, wait/10000)
+	require.Eventually(t, func() bool { there, _ := r.twins.Registered("n1"); return there }, testTimeout, testTimeout/10000)
 	r.disconnect(c)
 	require.Eventually(t, func() bool {
 		return string(r.retained("v1/nodes/n1/state")["v1/nodes/n1/state"].Payload) == resource.Offline
-	}, wait, wait/10000)
+	}, testTimeout, testTimeout/10000)
 	_, err := r.store.Delete(t.Context(), key, 0)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { there, _ := r.twins.Registered("n1"); return !there }, wait, wait/10000)
+	require.Eventually(t, func() bool { there, _ := r.twins.Registered("n1"); return !there }, testTimeout, testTimeout/10000)
 	require.NoError(t, r.put("a", ""))
-	require.Eventually(t, func() bool { return len(r.twins.Nodes()) == 0 }, wait, wait/10000)
+	require.Eventually(t, func() bool { return len(r.twins.Nodes()) == 0 }, testTimeout, testTimeout/10000)
 	require.Eventually(t, func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return slices.ContainsFunc(r.out, func(m broker.Message) bool { return m.Topic == "v1/nodes/n1/spec" && len(m.Payload) == 0 })
-	}, wait, wait/10000, "the retained spec is cleared")
+	}, testTimeout, testTimeout/10000, "the retained spec is cleared")
 }

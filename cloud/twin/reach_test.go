@@ -24,7 +24,7 @@ func (r *rig) condition(kind, reason string) (found resource.Condition) {
 }
 
 func TestADevicesStatusSaysWhyItIsNotOnline(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	require.Equal(t, "no mapper is connected to node n1", r.condition("Online", "NoMapper").Message)
 	c.report("mappers/virtual/protocols", `["virtual"]`)
 	c.report("mappers/virtual/state", "online")

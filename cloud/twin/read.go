@@ -15,7 +15,7 @@ import (
 // block others.
 func (t *Twins) Retained(filter string) func(max int) []broker.Message {
 	f, ok := tree.ParseFilter(filter)
-	r := reading{t: t, filter: f, done: !ok}
+	r := retainedCursor{t: t, filter: f, done: !ok}
 	r.begin("")
 	if name, one := f.One(); one {
 		r.begin(name)
@@ -23,8 +23,8 @@ func (t *Twins) Retained(filter string) func(max int) []broker.Message {
 	return r.next
 }
 
-// reading is the position of a reader.
-type reading struct {
+// retainedCursor is the position of a reader.
+type retainedCursor struct {
 	t      *Twins
 	filter tree.Filter
 	node   string // nodes with lesser names are done
@@ -32,19 +32,19 @@ type reading struct {
 	done   bool
 }
 
-func (r *reading) begin(node string) {
+func (r *retainedCursor) begin(node string) {
 	r.node, r.walk = node, tree.Walk{Filter: r.filter}
 }
 
-func (r *reading) next(most int) (out []broker.Message) {
+func (r *retainedCursor) next(most int) (out []broker.Message) {
 	for len(out) == 0 && !r.done {
-		r.t.host.View(func() { out = r.some(most) })
+		r.t.host.View(func() { out = r.readSome(most) })
 	}
 	return out
 }
 
-// some reads what may be read in one View.
-func (r *reading) some(most int) (out []broker.Message) {
+// readSome reads what may be read in one View.
+func (r *retainedCursor) readSome(most int) (out []broker.Message) {
 	one, single := r.filter.One()
 	i, _ := slices.BinarySearch(r.t.names, r.node)
 	if i == len(r.t.names) || single && r.t.names[i] != one {
@@ -65,15 +65,15 @@ func (r *reading) some(most int) (out []broker.Message) {
 const stateKey = "state"
 
 // parts are what the node's tree is made of: its presence, what the cloud wants, what the node reports.
-func (n *node) parts() []tree.Part {
-	return []tree.Part{
-		{Range: presence, Show: func(e link.Entry) (broker.Message, bool) { return n.shown(e.Key) }},
+func (n *node) parts() []tree.EntryRange {
+	return []tree.EntryRange{
+		{Range: rangePresence, Show: func(e link.Entry) (broker.Message, bool) { return n.shown(e.Key) }},
 		{Range: n.down.RangeFrom, Show: n.shownDown},
 		{Range: n.up.RangeFrom, Show: n.shownUp},
 	}
 }
 
-func presence(prefix, from string, fn func(link.Entry) bool) {
+func rangePresence(prefix, from string, fn func(link.Entry) bool) {
 	if strings.HasPrefix(stateKey, prefix) && from <= stateKey {
 		fn(link.Entry{Key: stateKey})
 	}
@@ -97,27 +97,27 @@ func (n *node) shownUp(e link.Entry) (m broker.Message, ok bool) {
 	if a, ok := edgeOwned(n.name, e.Key); !ok || !n.shows(a) || n.isFormer(a.Device, e) {
 		return m, false
 	}
-	return tree.Entry(n.name, e), true
+	return tree.EntryMessage(n.name, e), true
 }
 
 // shownDown shows documents joined from their parts, and no part by itself.
 func (n *node) shownDown(e link.Entry) (m broker.Message, ok bool) {
-	if strings.Contains(e.Key, "/parts/") || !public(e.Key) {
+	if strings.Contains(e.Key, "/parts/") || !readableByClients(e.Key) {
 		return m, false
 	}
 	if strings.Contains(e.Key, "/desired/") {
-		return tree.Value(n.name, e.Key, topics.KindDesired, tree.Stored(e)), true
+		return tree.ValueMessage(n.name, e.Key, topics.KindDesired, tree.StoredValue(e)), true
 	}
-	doc, whole := topics.Join(e.Value, func(i int) ([]byte, bool) {
+	doc, whole := topics.JoinDocument(e.Value, func(i int) ([]byte, bool) {
 		p, ok := n.down.Get(topics.PartKey(e.Key, i))
 		return p.Value, ok
 	})
 	return n.retained(e.Key, doc), whole
 }
 
-// public reports whether any client of the hub's broker may read a key of a map down. Other keys, such as Secrets, are for
+// readableByClients reports whether any client of the hub's broker may read a key of a map down. Other keys, such as Secrets, are for
 // programs on the node alone: they are never published on the hub, whatever a subscriber's filter covers.
-func public(key string) bool {
+func readableByClients(key string) bool {
 	if strings.HasPrefix(key, "devices/") {
 		return true
 	}

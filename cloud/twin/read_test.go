@@ -13,7 +13,7 @@ import (
 // Who subscribes while a value is being published gets it once: live or retained. So
 // readers wait until it is published, and then find it.
 func TestAValueIsReadOnceItIsPublished(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	topic := "v1/nodes/n1/devices/lamp/reported/power"
 	read := make(chan []broker.Message, 1)
 	r.mu.Lock()
@@ -49,7 +49,7 @@ func TestAValueThatNobodyWantsIsRead(t *testing.T) {
 	c.gets("membership", `{"devices":["lamp"]}`)
 	c.report("devices/lamp/reported/power", "ON")
 	c.report("devices/lamp/reported/brightness", "7")
-	require.Eventually(t, func() bool { return len(r.said(reported+"brightness")) > 0 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return len(r.said(reported+"brightness")) > 0 }, testTimeout, time.Millisecond)
 	require.Empty(t, r.said(reported+"power"))
 	found := r.twins.Retained(reported + "power")(1)
 	require.Len(t, found, 1)

@@ -18,7 +18,7 @@ type Reports struct {
 	kind topics.Kind
 
 	mu      sync.Mutex
-	changed map[place]bool
+	changed map[treeKey]bool
 	wake    chan struct{} // holds a value while changed has some
 }
 
@@ -34,14 +34,14 @@ const maxReports = 512
 
 // Reports begins a watch of a kind that the edge owns. It must be closed.
 func (t *Twins) Reports(kind topics.Kind) *Reports {
-	r := &Reports{t: t, kind: kind, changed: make(map[place]bool), wake: make(chan struct{}, 1)}
+	r := &Reports{t: t, kind: kind, changed: make(map[treeKey]bool), wake: make(chan struct{}, 1)}
 	prefix, _, _ := strings.Cut(kind.Row().Pattern, "{")
 	t.host.RLock() // no change comes between the list and the watch
 	defer t.host.RUnlock()
 	for _, n := range t.nodes {
 		n.up.Range(prefix, func(e link.Entry) bool {
 			if a, ok := edgeOwned(n.name, e.Key); ok && a.Kind == kind {
-				r.note(place{n.name, e.Key})
+				r.note(treeKey{n.name, e.Key})
 			}
 			return true
 		})
@@ -74,7 +74,7 @@ func (t *Twins) changeWatches(change func([]*Reports) []*Reports, kind topics.Ki
 func (t *Twins) noteReport(node string, kind topics.Kind, key string) {
 	if of := t.watches.of.Load(); of != nil {
 		for _, r := range (*of)[kind] {
-			r.note(place{node, key})
+			r.note(treeKey{node, key})
 		}
 	}
 }
@@ -87,7 +87,7 @@ func (r *Reports) Waiting() int {
 	return len(r.changed)
 }
 
-func (r *Reports) note(at place) {
+func (r *Reports) note(at treeKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.changed[at] = true

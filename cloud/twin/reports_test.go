@@ -19,7 +19,7 @@ import (
 // seen reads a watch until it has every report that is wanted: node and value, or the node alone for one that is gone.
 func (r *rig) seen(w *Reports, want ...string) {
 	r.t.Helper()
-	ctx, stop := context.WithTimeout(r.t.Context(), wait)
+	ctx, stop := context.WithTimeout(r.t.Context(), testTimeout)
 	defer stop()
 	got := make(map[string]string)
 	for {
@@ -66,7 +66,7 @@ func TestReportsAreAllThatIsThereAndThenWhatChanges(t *testing.T) {
 	defer again.Close()
 	r.seen(again, "n1 three", "n2 two")
 
-	require.Eventually(t, func() bool { there, _ := r.twins.Registered("n2"); return there }, wait, wait/10000)
+	require.Eventually(t, func() bool { there, _ := r.twins.Registered("n2"); return there }, testTimeout, testTimeout/10000)
 	_, err := r.store.Delete(t.Context(), store.Key{Kind: resource.KindNode, Name: "n2"}, 0)
 	require.NoError(t, err)
 	r.seen(again, "n2")
@@ -84,7 +84,7 @@ func TestReportsAreCoalesced(t *testing.T) {
 	c.report("discovery/usb/instances/last", "end")
 	require.Eventually(t, func() bool {
 		return r.twins.Report(topics.Address{Node: "n1", Kind: topics.KindInstance, Device: "usb", Name: "last"}).Value != nil
-	}, wait, wait/10000)
+	}, testTimeout, testTimeout/10000)
 	list, err := w.Next(t.Context())
 	require.NoError(t, err)
 	require.Len(t, list, 4)
@@ -144,7 +144,7 @@ func TestAnAgentsReportIsInItsNodesStatus(t *testing.T) {
 	var s resource.NodeStatus
 	status := func(ok func() bool) {
 		t.Helper()
-		require.Eventually(t, func() bool { s, _ = r.nodeStatus("n1"); return ok() }, wait, wait/10000)
+		require.Eventually(t, func() bool { s, _ = r.nodeStatus("n1"); return ok() }, testTimeout, testTimeout/10000)
 	}
 	condition := func(kind string) string {
 		for _, x := range s.Conditions {
@@ -169,8 +169,8 @@ func TestAnAgentsReportIsInItsNodesStatus(t *testing.T) {
 	require.NotEmpty(t, s.UpdatedAt)
 	require.Equal(t, []string{"SpecApplied", "Drifted"}, s.AgentConditions)
 	require.Equal(t, []string{"False", "True", "True"}, []string{condition("SpecApplied"), condition("Drifted"), condition("Ready")})
-	require.Eventually(t, r.hasEvent("SpecApplied", "version 7 of its spec is applied"), wait, wait/10000)
-	require.Eventually(t, r.hasEvent("SpecFailed", "its spec is not applied: version 8: HookFailed: check: exit status 1"), wait, wait/10000)
+	require.Eventually(t, r.hasEvent("SpecApplied", "version 7 of its spec is applied"), testTimeout, testTimeout/10000)
+	require.Eventually(t, r.hasEvent("SpecFailed", "its spec is not applied: version 8: HookFailed: check: exit status 1"), testTimeout, testTimeout/10000)
 
 	links, _ := r.twins.Links("n1", 1)
 	require.Equal(t, "version 8: HookFailed: check: exit status 1", links[0].SpecFailed)
@@ -214,7 +214,7 @@ func TestANodeWhoseAgentEndedSaysSo(t *testing.T) {
 			s, _ := r.nodeStatus("n1")
 			i := slices.IndexFunc(s.Conditions, func(x resource.Condition) bool { return x.Type == kind })
 			return i >= 0 && s.Conditions[i].Status+" "+s.Conditions[i].Reason == want
-		}, wait, wait/10000, "%s must be %s", kind, want)
+		}, testTimeout, testTimeout/10000, "%s must be %s", kind, want)
 	}
 	c.report("agent/state", "online")
 	c.report("agent", `{"version":"v2","renderedVersion":"6","conditions":[{"type":"Updating","status":"True","reason":"Staging"}]}`)

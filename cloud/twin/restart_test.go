@@ -15,11 +15,11 @@ import (
 // looked waits until all statuses that were to be looked at have been.
 func (r *rig) looked() {
 	r.t.Helper()
-	require.Eventually(r.t, func() bool { return r.twins.Stats().StatusWaiting == 0 }, wait, time.Millisecond)
+	require.Eventually(r.t, func() bool { return r.twins.Stats().StatusWaiting == 0 }, testTimeout, time.Millisecond)
 }
 
 func TestAStatusIsNotWrittenAgainAfterARestart(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	c.report("devices/lamp/state", "online")
 	r.condition(resource.ConditionOnline, "Online") // its Node is registered by now, and nothing more happens
 	r.looked()
@@ -33,7 +33,7 @@ func TestAStatusIsNotWrittenAgainAfterARestart(t *testing.T) {
 
 // The statuses are the hub's: what anybody else writes there doesn't stay.
 func TestAStatusThatSomebodyElseWroteIsPutRight(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	c.report("devices/lamp/state", "online")
 	r.status(func(s resource.DeviceStatus) bool { return s.State == "online" })
 	_, o := r.device("lamp")
@@ -44,7 +44,7 @@ func TestAStatusThatSomebodyElseWroteIsPutRight(t *testing.T) {
 
 // A bundle is what it always was, with the text of its model held once for all of them.
 func TestBundlesShareTheTextOfTheirModel(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	own := lampOn("n1")
 	own.Metadata.Name, own.Metadata.UID = "own", "u2"
 	own.Spec.PropertyVisitors = []resource.Visitor{{PropertyName: "power", Config: map[string]string{"register": "1"}}}
@@ -54,7 +54,7 @@ func TestBundlesShareTheTextOfTheirModel(t *testing.T) {
 		require.NoError(t, err)
 		c.gets("devices/"+d.Metadata.Name, string(want))
 	}
-	tail, err := tailOf(lampModel(false))
+	tail, err := bundleTail(lampModel(false))
 	require.NoError(t, err)
 	doc, err := json.Marshal(resource.NewBundle(lampOn("n1"), lampModel(false)))
 	require.NoError(t, err)
@@ -64,7 +64,7 @@ func TestBundlesShareTheTextOfTheirModel(t *testing.T) {
 
 // A Device that can't be read stays what it was until it can.
 func TestADeviceThatCantBeReadStaysWhatItWas(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	_, o := r.device("lamp")
 	_, err := r.store.Update(context.Background(), store.Object{Key: o.Key, Data: []byte(`{"spec":[]}`)}, 0)
 	require.NoError(t, err)
@@ -77,7 +77,7 @@ func TestADeviceThatCantBeReadStaysWhatItWas(t *testing.T) {
 
 // While the hub could not follow the store, a Device may have gone and another have taken its name.
 func TestADeviceOfTheSameNameInAnotherNamespaceTakesItsPlace(t *testing.T) {
-	r, _ := joined(t)
+	r, _ := newJoinedRig(t)
 	model, err := json.Marshal(lampModel(false))
 	require.NoError(t, err)
 	other := lampOn("n1")

@@ -24,14 +24,14 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const wait = 30 * time.Second // a busy machine must not fail a test
+const testTimeout = 30 * time.Second // a busy machine must not fail a test
 
 // rig is the hub's twins on a real store, with what they published, and the nodes' ends of the links.
 type rig struct {
 	t     *testing.T
 	path  string
 	store *bolt.Store
-	fault faults
+	fault storeFaults
 	twins *Twins
 	stop  func()
 
@@ -78,8 +78,8 @@ func (r *rig) start() {
 	r.hub.ID = resource.HubID(s.Identity())
 	r.twins, err = New(context.Background(), Options{
 		CreateNode: createNode(s),
-		Reader:     s, Writer: writer{s, &r.fault}, Watcher: s, Replicas: replicas{s, &r.fault}, Rand: rand.Uint64,
-		Managed: manages,
+		Reader:     s, Writer: faultyWriter{s, &r.fault}, Watcher: s, Replicas: faultyReplicas{s, &r.fault}, Rand: rand.Uint64,
+		Managed: setManager,
 		Record:  r.record, StatusEvery: 5 * time.Millisecond, AwayAfter: r.awayAfter, HTTPPresence: r.httpPresence, Hub: r.hub, Projections: r.projections,
 		Options: tree.Options{
 			Log: zerolog.Nop(), Publish: r.publish, Wanted: r.wanted, Kept: func(topic string) bool { return r.kept.Load() != nil && strings.HasPrefix(topic, lampDesired) },
@@ -100,8 +100,8 @@ func (r *rig) start() {
 	})
 }
 
-// manages has all fields be the manager's.
-func manages(_ store.Object, data []byte, manager string) ([]byte, error) {
+// setManager has all fields be the manager's.
+func setManager(_ store.Object, data []byte, manager string) ([]byte, error) {
 	var d resource.Device
 	err := json.Unmarshal(data, &d)
 	if err == nil {
@@ -156,7 +156,7 @@ func (r *rig) said(topic string) (list []string) {
 	return list
 }
 
-func identity(node string) *broker.Identity {
+func nodeIdentity(node string) *broker.Identity {
 	return &broker.Identity{ClientID: "node/" + node, Roles: []topics.Role{topics.RoleNode}, Node: node}
 }
 
@@ -166,13 +166,13 @@ func (r *rig) connect(c *core) *core {
 	r.mu.Lock()
 	r.nodes[c.name] = c
 	r.mu.Unlock()
-	r.twins.Connected(identity(c.name))
-	_, down := topics.Sync(c.name)
+	r.twins.Connected(nodeIdentity(c.name))
+	_, down := topics.SyncTopics(c.name)
 	c.mu.Lock()
 	c.twins = r.twins
 	c.up.Connect(rand.Uint64())
 	c.mu.Unlock()
-	r.twins.Subscribed(identity(c.name), down)
+	r.twins.Subscribed(nodeIdentity(c.name), down)
 	c.talk()
 	return c
 }
@@ -181,7 +181,7 @@ func (r *rig) disconnect(c *core) {
 	r.mu.Lock()
 	delete(r.nodes, c.name)
 	r.mu.Unlock()
-	r.twins.Disconnected(identity(c.name), nil)
+	r.twins.Disconnected(nodeIdentity(c.name), nil)
 }
 
 func newCore(name string) *core {
@@ -210,13 +210,13 @@ func (c *core) talk() {
 	c.mu.Lock()
 	twins, msgs := c.twins, append(c.down.Messages(), c.up.Messages()...)
 	c.mu.Unlock()
-	up, _ := topics.Sync(c.name)
+	up, _ := topics.SyncTopics(c.name)
 	for _, m := range msgs {
 		b, err := link.Encode(m)
 		if err != nil {
 			panic(err)
 		}
-		twins.Publish(broker.Message{Topic: up, Payload: b, Publisher: identity(c.name)}, func(error) {})
+		twins.Publish(broker.Message{Topic: up, Payload: b, Publisher: nodeIdentity(c.name)}, func(error) {})
 	}
 }
 
@@ -237,7 +237,7 @@ func (c *core) has(key string) (string, link.Entry) {
 
 func (c *core) gets(key, want string) link.Entry {
 	c.rig.t.Helper()
-	require.Eventually(c.rig.t, func() bool { got, _ := c.has(key); return got == want }, wait, time.Millisecond, "%s should be %q", key, want)
+	require.Eventually(c.rig.t, func() bool { got, _ := c.has(key); return got == want }, testTimeout, time.Millisecond, "%s should be %q", key, want)
 	_, e := c.has(key)
 	return e
 }
@@ -284,12 +284,12 @@ func lampModel(adopt bool) resource.DeviceModel {
 func lampOn(node string) resource.Device {
 	return resource.Device{
 		Metadata: resource.Meta{Name: "lamp", Namespace: "default", UID: "u1"},
-		Spec:     resource.DeviceSpec{NodeName: node, DeviceModelRef: resource.Ref{Name: "lamp"}, Protocol: resource.Protocol{Type: "virtual"}},
+		Spec:     resource.DeviceSpec{NodeName: node, DeviceModelRef: resource.ObjectRef{Name: "lamp"}, Protocol: resource.Protocol{Type: "virtual"}},
 	}
 }
 
-// joined is a rig with a lamp on the connected node n1.
-func joined(t *testing.T) (*rig, *core) {
+// newJoinedRig is a rig with a lamp on the connected node n1.
+func newJoinedRig(t *testing.T) (*rig, *core) {
 	r := newRig(t)
 	r.create(resource.KindDeviceModel, "lamp", lampModel(false))
 	r.create(resource.KindDevice, "lamp", lampOn("n1"))
@@ -304,7 +304,7 @@ func (r *rig) send(topic, payload string) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(wait):
+	case <-time.After(testTimeout):
 		r.t.Fatal("no answer to a publish to", topic)
 		return nil
 	}

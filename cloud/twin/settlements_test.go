@@ -13,7 +13,7 @@ import (
 // A desired value that a durable session gets is acknowledged once both the store and that session have it, and refused where the
 // session's disk is full.
 func TestADesiredValueIsAcknowledgedWhenDurableSessionsHaveIt(t *testing.T) {
-	r, _ := joined(t)
+	r, _ := newJoinedRig(t)
 	outcomes := make(chan func(error), 16)
 	r.kept.Store(&outcomes)
 	write := func(value string) chan error {
@@ -36,13 +36,13 @@ func TestADesiredValueIsAcknowledgedWhenDurableSessionsHaveIt(t *testing.T) {
 
 // Nobody waits for a session's copy beyond the hub's end, the device's, or the time that a write may take.
 func TestNobodyWaitsForACopyForEver(t *testing.T) {
-	var s settlements
+	var s deliveryWaits
 	s.init()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, s.wait(ctx, new(device), 1), context.Canceled)
 	removed := new(device)
-	s.gone(removed)
+	s.remove(removed)
 	require.NoError(t, s.wait(t.Context(), removed, 1))
 	s.close()
 	require.ErrorIs(t, s.wait(t.Context(), new(device), 1), resource.Unavailable)

@@ -24,10 +24,10 @@ const statusWriters = 64
 // statusQueue holds the names of devices and nodes whose status is to be computed again. It is a set: a device that changes a
 // thousand times before that is computed once.
 type statusQueue struct {
-	mu      sync.Mutex
-	devices map[string]bool
-	nodes   map[string]bool
-	taken   int // names that were taken and are not done
+	mu         sync.Mutex
+	devices    map[string]bool
+	nodes      map[string]bool
+	inProgress int // names that were taken and are not done
 }
 
 func (q *statusQueue) init() { q.devices, q.nodes = make(map[string]bool), make(map[string]bool) }
@@ -45,23 +45,23 @@ func (q *statusQueue) mark(f func()) {
 func (q *statusQueue) waiting() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.devices) + len(q.nodes) + q.taken
+	return len(q.devices) + len(q.nodes) + q.inProgress
 }
 
 func (q *statusQueue) take() (devices, nodes map[string]bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	devices, nodes = q.devices, q.nodes
-	q.taken = len(devices) + len(nodes)
+	q.inProgress = len(devices) + len(nodes)
 	q.init()
 	return devices, nodes
 }
 
-func (q *statusQueue) done() { q.mark(func() { q.taken-- }) }
+func (q *statusQueue) done() { q.mark(func() { q.inProgress-- }) }
 
 // projectStatus writes the statuses of what has changed, every Options.StatusEvery.
 func (t *Twins) projectStatus(ctx context.Context) {
-	tick := time.NewTicker(t.o.StatusEvery)
+	tick := time.NewTicker(t.opts.StatusEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -89,21 +89,21 @@ func (t *Twins) writeStatuses(ctx context.Context) {
 		})
 	}
 	for name := range devices {
-		work <- func() { t.retry(ctx, t.writeDevice(ctx, name), func() { t.status.device(name) }) }
+		work <- func() { t.retryStatus(ctx, t.writeDevice(ctx, name), func() { t.status.device(name) }) }
 	}
 	for name := range nodes {
-		work <- func() { t.retry(ctx, t.writeNode(ctx, name), func() { t.status.node(name) }) }
+		work <- func() { t.retryStatus(ctx, t.writeNode(ctx, name), func() { t.status.node(name) }) }
 	}
 	close(work)
 	wg.Wait()
 }
 
-// retry queues a status that could not be written again; it is computed again at the next tick.
-func (t *Twins) retry(ctx context.Context, err error, again func()) {
+// retryStatus queues a status that could not be written again; it is computed again at the next tick.
+func (t *Twins) retryStatus(ctx context.Context, err error, again func()) {
 	if err == nil || ctx.Err() != nil || errors.Is(err, resource.NotFound) {
 		return
 	}
-	t.o.Log.Debug().Err(err).Msg("a status was not written: trying again")
+	t.opts.Log.Debug().Err(err).Msg("a status was not written: trying again")
 	again()
 }
 
@@ -116,7 +116,7 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 	if d == nil {
 		return nil
 	}
-	key := store.Key{Kind: resource.KindDevice, Namespace: d.of.namespace, Name: name}
+	key := store.Key{Kind: resource.KindDevice, Namespace: d.model.namespace, Name: name}
 	for try := 1; ; try++ {
 		err := t.tryWriteDevice(ctx, d, key)
 		if try == statusTries || !errors.Is(err, resource.Conflict) {
@@ -130,7 +130,7 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 const statusTries = 5
 
 func (t *Twins) tryWriteDevice(ctx context.Context, d *device, key store.Key) error {
-	obj, err := t.o.Reader.Get(ctx, key)
+	obj, err := t.opts.Reader.Get(ctx, key)
 	if err != nil {
 		return err
 	}
@@ -139,19 +139,19 @@ func (t *Twins) tryWriteDevice(ctx context.Context, d *device, key store.Key) er
 		return err
 	}
 	t.host.RLock()
-	if t.devices[d.name] != d || d.of.name != whole.Spec.DeviceModelRef.Name || d.node != t.target(d, whole) {
+	if t.devices[d.name] != d || d.model.name != whole.Spec.DeviceModelRef.Name || d.node != t.target(d, whole) {
 		t.host.RUnlock()
 		return nil // it has just moved: its status is written once the store's watch has delivered that
 	}
 	adopted, found := t.adoption(d, whole)
 	whole.Status = t.reportedStatus(d)
-	model := t.models[d.of]
+	model := t.models[d.model]
 	reach := t.reach(d, whole, whole.Status.State)
 	t.host.RUnlock()
 	if found {
 		t.queueDesired(d.name, adopted)
 	}
-	now, s := t.o.Now(), &whole.Status
+	now, s := t.opts.Now(), &whole.Status
 	s.Conditions = conditionsOf(obj.Status)
 	whole.FollowReports(model.known(), reach, now)
 	online := reach.Condition()
@@ -162,11 +162,11 @@ func (t *Twins) tryWriteDevice(ctx context.Context, d *device, key store.Key) er
 		s.State = resource.Unknown // what the node reported last may be outdated
 	}
 	s.Conditions = resource.SetCondition(s.Conditions, online, now)
-	s.Conditions = nodeOnline(s.Conditions, reach, now)
+	s.Conditions = setNodeOnline(s.Conditions, reach, now)
 	resource.SetObservedGeneration(s.Conditions, whole.Metadata.Generation, resource.ConditionOnline, resource.ConditionNodeOnline)
 	rev, err := t.writeStatus(ctx, obj, obj.Rev, s)
 	if rev != 0 {
-		d.written.Store(rev)
+		d.writtenRev.Store(rev)
 	}
 	return err
 }
@@ -194,8 +194,8 @@ func (t *Twins) adoption(d *device, whole resource.Device) (w desiredWrite, foun
 		if !p.Adopt {
 			continue
 		}
-		o, ok := n.present(d.name)(topics.DeviceKey(d.name, topics.KindOverride, p.Name))
-		if !ok || o.Meta.Until != 0 || o.Meta.BasedOn != current(whole.DesiredMeta[p.Name]) ||
+		o, ok := n.currentEntry(d.name)(topics.DeviceKey(d.name, topics.KindOverride, p.Name))
+		if !ok || o.Meta.Until != 0 || o.Meta.BasedOn != currentVersion(whole.DesiredMeta[p.Name]) ||
 			model.CheckDesired(p.Name, o.Value) != nil {
 			continue
 		}
@@ -213,7 +213,7 @@ func (t *Twins) adoption(d *device, whole resource.Device) (w desiredWrite, foun
 
 // model is the model of a device, empty if it doesn't exist.
 func (t *Twins) model(d *device) (m resource.DeviceModel) {
-	if known := t.models[d.of]; known != nil {
+	if known := t.models[d.model]; known != nil {
 		m = known.DeviceModel
 	}
 	return m
@@ -223,7 +223,7 @@ func (t *Twins) model(d *device) (m resource.DeviceModel) {
 func (t *Twins) reportedStatus(d *device) resource.DeviceStatus {
 	up, m := t.reportedBy(d), t.model(d)
 	s := resource.DeviceStatus{State: resource.Unknown}
-	s.Twin = resource.Twin(m, func(branch, property string) (resource.Stored, bool) {
+	s.Twin = resource.Twin(m, func(branch, property string) (resource.StoredValue, bool) {
 		v, ok := up[branch+"/"+property]
 		return v, ok
 	})
@@ -235,7 +235,7 @@ func (t *Twins) reportedStatus(d *device) resource.DeviceStatus {
 	for _, p := range m.Spec.Properties {
 		last = max(last, up["reported/"+p.Name].TS)
 	}
-	s.LastSeen = resource.Millis(last)
+	s.LastSeen = resource.FormatMillis(last)
 	return s
 }
 
@@ -243,12 +243,12 @@ func (t *Twins) reportedStatus(d *device) resource.DeviceStatus {
 func (t *Twins) reach(d *device, whole resource.Device, state string) resource.Reachability {
 	r := resource.Reachability{Local: whole.Spec.LocalState, Node: whole.Spec.NodeName, Registered: t.registered[whole.Spec.NodeName], Protocol: whole.Spec.Protocol.Type, State: state}
 	if n := t.nodes[r.Node]; n != nil {
-		r.Away, r.Problem = n.away, tree.Problem(d.name, n.present(d.name))
-		if e, ok := n.present(d.name)(topics.Address{Kind: topics.KindDeviceState, Device: d.name}.Key()); ok {
-			r.Heard, r.Since = true, resource.Millis(e.TS)
+		r.Away, r.Problem = n.away, tree.ProblemOf(d.name, n.currentEntry(d.name))
+		if e, ok := n.currentEntry(d.name)(topics.Address{Kind: topics.KindDeviceState, Device: d.name}.Key()); ok {
+			r.Heard, r.Since = true, resource.FormatMillis(e.TS)
 		}
-		if r.Away && n.contact.since != 0 {
-			r.Since = resource.Millis(n.contact.since)
+		if r.Away && n.connections.since != 0 {
+			r.Since = resource.FormatMillis(n.connections.since)
 		}
 		if state == resource.Unknown {
 			r.Mappers = tree.Mappers(n.name, n.up.Range)
@@ -258,13 +258,13 @@ func (t *Twins) reach(d *device, whole resource.Device, state string) resource.R
 }
 
 // reportedBy is what a device's node reported of it, under the keys below the device's.
-func (t *Twins) reportedBy(d *device) map[string]resource.Stored {
-	up := make(map[string]resource.Stored)
+func (t *Twins) reportedBy(d *device) map[string]resource.StoredValue {
+	up := make(map[string]resource.StoredValue)
 	if n := t.nodes[d.node]; n != nil {
 		prefix := "devices/" + d.name + "/"
 		n.up.Range(prefix, func(e link.Entry) bool {
 			if !n.isFormer(d.name, e) {
-				up[e.Key[len(prefix):]] = tree.Stored(e)
+				up[e.Key[len(prefix):]] = tree.StoredValue(e)
 			}
 			return true
 		})
@@ -274,22 +274,22 @@ func (t *Twins) reportedBy(d *device) map[string]resource.Stored {
 
 // nodeFacts are what a Node's status is made from.
 type nodeFacts struct {
-	state, oversize, alone, ended string // state is that of the link
-	exists, met                   bool   // the node must have a Node; alone is known
-	overHTTP                      bool   // it is present, and has no link
-	httpEnded                     string
-	devices                       int
-	connections                   uint32
-	expires                       int64
-	core                          resource.NodeReport
-	agent                         *resource.AgentReport // nil: the node has none
-	agentAt                       int64
-	agentState, discovererState   string // as they say themselves; empty: never
-	anomaly                       *resource.Anomaly
+	state, oversize, otherHub, lastError string // state is that of the link
+	exists, otherHubKnown                bool   // the node must have a Node; alone is known
+	overHTTP                             bool   // it is present, and has no link
+	httpEnded                            string
+	devices                              int
+	connections                          uint32
+	expires                              int64
+	core                                 resource.NodeReport
+	agent                                *resource.AgentReport // nil: the node has none
+	agentAt                              int64
+	agentState, discovererState          string // as they say themselves; empty: never
+	anomaly                              *resource.Anomaly
 }
 
-// stopped are the node's programs that have ended.
-func (f nodeFacts) stopped() (programs []string) {
+// stoppedPrograms are the node's programs that have ended.
+func (f nodeFacts) stoppedPrograms() (programs []string) {
 	if f.agentState == resource.Offline {
 		programs = append(programs, "edgeagent")
 	}
@@ -299,10 +299,10 @@ func (f nodeFacts) stopped() (programs []string) {
 	return programs
 }
 
-// ready sets the condition Ready.
-func (f nodeFacts) ready(list []resource.Condition, now time.Time) []resource.Condition {
+// setReady sets the condition Ready.
+func (f nodeFacts) setReady(list []resource.Condition, now time.Time) []resource.Condition {
 	if !f.overHTTP && (f.httpEnded == "" || f.state == resource.Online) {
-		return resource.ReadyCondition(list, f.state, f.ended, now)
+		return resource.ReadyCondition(list, f.state, f.lastError, now)
 	}
 	return resource.HTTPReadyCondition(list, f.httpEnded, now)
 }
@@ -311,17 +311,17 @@ func (t *Twins) nodeFacts(name string) (f nodeFacts) {
 	t.host.RLock()
 	defer t.host.RUnlock()
 	f.state = resource.Offline
-	f.overHTTP, f.httpEnded = t.overHTTP.of(name, t.o.HTTPPresence)
+	f.overHTTP, f.httpEnded = t.httpPresence.ofNode(name, t.opts.HTTPPresence)
 	n := t.nodes[name]
 	if n == nil {
 		return f
 	}
-	f.anomaly = n.contact.anomaly
-	f.connections, f.expires = n.contact.links, n.contact.expires
+	f.anomaly = n.connections.anomaly
+	f.connections, f.expires = n.connections.links, n.connections.expires
 	f.devices = len(n.bound)
-	f.state, f.oversize, f.exists = n.state(), n.oversize, n.core != "" || n.unknown
-	f.overHTTP = f.overHTTP && n.core == ""
-	f.alone, f.met, f.ended = t.otherHubText(n), n.met, n.contact.ended
+	f.state, f.oversize, f.exists = n.state(), n.quotaError, n.linkClient != "" || n.lacksNode
+	f.overHTTP = f.overHTTP && n.linkClient == ""
+	f.otherHub, f.otherHubKnown, f.lastError = t.otherHubText(n), n.mapHubKnown, n.connections.ended
 	if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
 		_ = json.Unmarshal(e.Value, &f.core) // a report that can't be decoded has no version
 	}
@@ -358,7 +358,7 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	obj, err := t.o.Reader.Get(ctx, key)
+	obj, err := t.opts.Reader.Get(ctx, key)
 	if err != nil {
 		return err
 	}
@@ -366,13 +366,13 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 	_ = json.Unmarshal(obj.Status, &s) // if that fails, only the time of the last change is lost
 	was := s
 	was.Conditions = slices.Clone(s.Conditions) // they are changed in place
-	now := t.o.Now()
+	now := t.opts.Now()
 	present := f.state
 	if s.OverHTTP = f.overHTTP; f.overHTTP {
 		present = resource.Online
 	}
 	if s.State != present {
-		s.State, s.LastSeen = present, resource.Time(now)
+		s.State, s.LastSeen = present, resource.FormatTime(now)
 	}
 	s.Version, s.Devices = f.core.Version, f.devices
 	sent := ""
@@ -381,18 +381,18 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	s.FollowAgent(f.agent, resource.Millis(f.agentAt), sent, f.core.SystemInfo, now)
+	s.FollowAgent(f.agent, resource.FormatMillis(f.agentAt), sent, f.core.SystemInfo, now)
 	s.Conditions = resource.PresenceConditions(s.Conditions, was.Conditions, f.state, f.agentState, f.discovererState, now)
-	s.Conditions = f.ready(s.Conditions, now)
+	s.Conditions = f.setReady(s.Conditions, now)
 	s.Conditions = resource.QuotaCondition(s.Conditions, f.oversize, now)
 	s.Conditions = resource.RenewalCondition(s.Conditions, f.core.RenewalError, now)
 	s.Conditions = resource.DiskCondition(s.Conditions, f.core.LowSpace, now)
 	s.Conditions = resource.RolledBackCondition(s.Conditions, f.anomaly, now)
 	if f.connections > 0 { // otherwise the former value still holds
-		s.CertificateExpires = resource.Millis(f.expires)
+		s.CertificateExpires = resource.FormatMillis(f.expires)
 	}
-	if f.met { // otherwise the former condition still holds
-		s.Conditions = resource.OtherHubCondition(s.Conditions, f.alone, now)
+	if f.otherHubKnown { // otherwise the former condition still holds
+		s.Conditions = resource.OtherHubCondition(s.Conditions, f.otherHub, now)
 	}
 	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal, resource.ConditionDiskPressure, resource.RolledBack, resource.ReportUntrue,
 		resource.ConditionAgentOnline, resource.ConditionDiscovererOnline)
@@ -405,7 +405,7 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 
 // sentVersion is the newest version of the spec that a node has been sent; empty: none.
 func (t *Twins) sentVersion(ctx context.Context, node string) (version string, err error) {
-	record, err := t.o.Reader.Get(ctx, store.Key{Kind: resource.KindRenderedSpec, Name: node})
+	record, err := t.opts.Reader.Get(ctx, store.Key{Kind: resource.KindRenderedSpec, Name: node})
 	if err != nil {
 		return "", store.IgnoreNotFound(err)
 	}
@@ -427,16 +427,16 @@ func (t *Twins) writeStatus(ctx context.Context, obj store.Object, expect uint64
 		return 0, err
 	}
 	t.stats.statuses.Add(1)
-	obj, err = t.o.Writer.Update(ctx, store.Object{Key: obj.Key, Status: status}, expect)
+	obj, err = t.opts.Writer.Update(ctx, store.Object{Key: obj.Key, Status: status}, expect)
 	return obj.Rev, err
 }
 
 // createNode makes the Node of a node that was accepted and has none.
 func (t *Twins) createNode(ctx context.Context, key store.Key) error {
-	if _, err := t.o.Reader.Get(ctx, key); !errors.Is(err, resource.NotFound) {
+	if _, err := t.opts.Reader.Get(ctx, key); !errors.Is(err, resource.NotFound) {
 		return err
 	}
-	err := t.o.CreateNode(ctx, key.Name)
+	err := t.opts.CreateNode(ctx, key.Name)
 	if errors.Is(err, resource.AlreadyExists) {
 		return nil
 	}

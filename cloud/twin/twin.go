@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	maxChanges = 4096        // changes that nodes made in one transaction, but for the last step's
-	resendTick = time.Second // how often unanswered messages are looked for
+	maxChanges     = 4096        // changes that nodes made in one transaction, but for the last step's
+	resendInterval = time.Second // how often unanswered messages are looked for
 )
 
 // Options are what Twins need.
@@ -53,54 +53,54 @@ type Options struct {
 
 // Twins keep the trees of all nodes. Its methods may be called from any goroutine.
 type Twins struct {
-	o          Options
+	opts       Options
 	sampledLog zerolog.Logger // for log lines that a node can cause any number of
 	host       *tree.Host[*batch]
 
-	nodes      map[string]*node
-	names      []string // of the nodes, in order
-	devices    map[string]*device
-	models     map[modelKey]*model
-	registered map[string]bool              // the names of the Nodes that there are
-	unlisted   map[*node]bool               // nodes whose membership document is to be written
-	projected  map[store.Key]map[place]bool // where the documents of each object are, see Projection
-	where      sync.Map                     // device → the node that it is bound to; read without the lock of the state
-	objects    objects                      // devices and models again, for what doesn't wait for that lock
+	nodes        map[string]*node
+	names        []string // of the nodes, in order
+	devices      map[string]*device
+	models       map[modelKey]*model
+	registered   map[string]bool                // the names of the Nodes that there are
+	unlisted     map[*node]bool                 // nodes whose membership document is to be written
+	documentKeys map[store.Key]map[treeKey]bool // where the documents of each object are, see Projection
+	nodeOfDevice sync.Map                       // device → the node that it is bound to; read without the lock of the state
+	objects      objectIndex                    // devices and models again, for what doesn't wait for that lock
 
 	emptyDigests map[link.Digest]bool // see emptyMapDigests
 
-	started time.Time
-	loaded  map[string]uint64 // by kind: the revision that New saw
+	started   time.Time
+	loadedRev map[string]uint64 // by kind: the revision that New saw
 
 	watches struct { // see Reports
 		sync.Mutex // of those that change it
 		of         atomic.Pointer[map[topics.Kind][]*Reports]
 	}
 
-	desired desiredWrites
-	settled settlements
-	status  statusQueue
-	rejects rejects
-	// overHTTP is which nodes are present that speak HTTP.
-	overHTTP httpPresence
-	stats    stats
-	outage   tree.Outage // of the store of what nodes report
-	probed   string      // a node of whom something is stored: the outage is probed with it
+	desired    desiredWrites
+	deliveries deliveryWaits
+	status     statusQueue
+	rejects    rejections
+	// httpPresence is which nodes are present that speak HTTP.
+	httpPresence httpPresence
+	stats        stats
+	outage       tree.StoreOutage // of the store of what nodes report
+	probeNode    string           // a node of whom something is stored: the outage is probed with it
 }
 
-// objects are the devices and models by name, for desired writes: they are stored without waiting for what nodes report.
-type objects struct {
+// objectIndex are the devices and models by name, for desired writes: they are stored without waiting for what nodes report.
+type objectIndex struct {
 	devices sync.Map // name → *device, of which only what never changes may be read
 	models  sync.Map // modelKey → *model
 }
 
-func (o *objects) device(name string) *device {
+func (o *objectIndex) device(name string) *device {
 	d, _ := o.devices.Load(name)
 	known, _ := d.(*device)
 	return known
 }
 
-func (o *objects) model(key modelKey) *model {
+func (o *objectIndex) model(key modelKey) *model {
 	m, _ := o.models.Load(key)
 	known, _ := m.(*model)
 	return known
@@ -110,25 +110,25 @@ type modelKey struct{ namespace, name string }
 
 // node is one node's two maps.
 type node struct {
-	name   string
-	down   *link.Owner
-	up     *link.Replica
-	core   string          // client id of the link while it listens on sync/down; empty: offline
-	sentAt time.Time       // when a message of down was last sent or received
-	bound  map[string]bool // the devices that belong to it
-	listed time.Time       // when the membership document was last written
+	name              string
+	down              *link.Owner
+	up                *link.Replica
+	linkClient        string          // client id of the link while it listens on sync/down; empty: offline
+	sentAt            time.Time       // when a message of down was last sent or received
+	bound             map[string]bool // the devices that belong to it
+	membershipWritten time.Time       // when the membership document was last written
 
-	documents int // how many documents projections have put into its map
-	fulls     fulls
+	documentCount int // how many documents projections have put into its map
+	fullPacer     fullPacer
 
-	oversize string         // why no report of the node is accepted: its map exceeds the quota; empty: reports are accepted
-	other    resource.HubID // another hub that the node's map down came from; 0: none
-	met      bool           // other is known: the node has sent SEEN
-	contact  contact
-	outage   outage
-	former   map[string]former // what is reported of Devices that left the node, by name, until the node reports anew
-	away     bool              // offline for longer than Options.AwayAfter, which its devices' statuses show
-	unknown  bool              // it has no Node object, and one is to be made
+	quotaError    string         // why no report of the node is accepted: its map exceeds the quota; empty: reports are accepted
+	mapHub        resource.HubID // another hub that the node's map down came from; 0: none
+	mapHubKnown   bool           // other is known: the node has sent SEEN
+	connections   connectionRecord
+	missed        missedChanges
+	formerDevices map[string]formerDevice // what is reported of Devices that left the node, by name, until the node reports anew
+	away          bool                    // offline for longer than Options.AwayAfter, which its devices' statuses show
+	lacksNode     bool                    // it has no Node object, and one is to be made
 }
 
 // model is a DeviceModel. tail is the text that the bundles of all its devices end with.
@@ -148,25 +148,25 @@ func (m *model) known() *resource.DeviceModel {
 
 // device is a Device as the store has it. It is kept encoded, since there may be very many, and decoded when it is needed.
 type device struct {
-	name    string
-	of      modelKey
-	raw     []byte // shared with the store
-	uid     string
-	node    string        // the node that its keys are on: the last projection's
-	written atomic.Uint64 // revision of the last status that this process wrote
+	name       string
+	model      modelKey
+	data       []byte // shared with the store
+	uid        string
+	node       string        // the node that its keys are on: the last projection's
+	writtenRev atomic.Uint64 // revision of the last status that this process wrote
 	// accepted is the Device after an accepted desired write, until the store's watch delivers it.
-	accepted atomic.Pointer[accepted]
-	settling settling
+	accepted atomic.Pointer[acceptedDevice]
+	delivery deliveryState
 }
 
-// accepted is a Device as it was written to the store: encoded and decoded.
-type accepted struct {
-	raw   []byte
-	whole resource.Device
+// acceptedDevice is a Device as it was written to the store: encoded and decoded.
+type acceptedDevice struct {
+	data   []byte
+	device resource.Device
 }
 
 func (d *device) read() (whole resource.Device) {
-	_ = json.Unmarshal(d.raw, &whole) // it was decoded before without an error
+	_ = json.Unmarshal(d.data, &whole) // it was decoded before without an error
 	return whole
 }
 
@@ -191,26 +191,26 @@ type Stats struct {
 type batch struct {
 	now            time.Time
 	refused        error                    // why nothing that nodes report can be stored, known before
-	out            []broker.Message         // projections of objects, which are stored already
+	publishes      []broker.Message         // projections of objects, which are stored already
 	reports        []broker.Message         // what nodes reported: published once it is stored
-	messages       []broker.Message         // of the links, encoded while the state is locked
+	linkMessages   []broker.Message         // of the links, encoded while the state is locked
 	changes        int                      // number of changes that nodes made
-	taken          []func(error)            // acknowledge messages of the links
+	acknowledge    []func(error)            // acknowledge messages of the links
 	loading        bool                     // New is loading: nothing is published or recorded
 	devices        map[string]*store.Object // to be projected: as they are now, or nil where only the model changed
 	models         map[modelKey]bool        // models that changed
 	revisions      map[*device]uint64       // of the Devices that changed, or whose status did
-	nodes          map[*node]bool           // nodes whose membership may have changed
-	active         map[*node]bool           // nodes whose link may have changes to commit, or messages to send
-	forgotten      map[*node]bool           // nodes whose Node was deleted: what they reported is deleted, too
+	changedMembers map[*node]bool           // nodes whose membership may have changed
+	activeLinks    map[*node]bool           // nodes whose link may have changes to commit, or messages to send
+	deletedNodes   map[*node]bool           // nodes whose Node was deleted: what they reported is deleted, too
 	events         []resource.Occurrence
 	reportedEvents []resource.Occurrence // recorded once what nodes reported is stored
 }
 
 func (t *Twins) batch() *batch {
 	return &batch{
-		now: t.o.Now(), devices: make(map[string]*store.Object), models: make(map[modelKey]bool),
-		revisions: make(map[*device]uint64), nodes: make(map[*node]bool), active: make(map[*node]bool), forgotten: make(map[*node]bool),
+		now: t.opts.Now(), devices: make(map[string]*store.Object), models: make(map[modelKey]bool),
+		revisions: make(map[*device]uint64), changedMembers: make(map[*node]bool), activeLinks: make(map[*node]bool), deletedNodes: make(map[*node]bool),
 	}
 }
 
@@ -219,23 +219,23 @@ func (t *Twins) begin() *batch {
 	b := t.batch()
 	var over bool
 	if over, b.refused = t.outage.Probe(t.probe); over {
-		t.o.Log.Info().Msg("what nodes report can be stored again")
+		t.opts.Log.Info().Msg("what nodes report can be stored again")
 	}
 	return b
 }
 
 // probe stores nothing, in a transaction of its own.
 func (t *Twins) probe() error {
-	if t.probed == "" {
+	if t.probeNode == "" {
 		return nil
 	}
-	return t.o.Replicas.Commit(context.Background(), []store.NodeChange{{Node: t.probed}})
+	return t.opts.Replicas.Commit(context.Background(), []store.NodeChange{{Node: t.probeNode}})
 }
 
 // publish queues a message that derives from objects. It is not made while New is loading, when nobody can subscribe.
 func (b *batch) publish(m func() broker.Message) {
 	if !b.loading {
-		b.out = append(b.out, m())
+		b.publishes = append(b.publishes, m())
 	}
 }
 
@@ -260,18 +260,18 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 		sampledLog: o.SampledLog(),
 		nodes:      make(map[string]*node), devices: make(map[string]*device),
 		models: make(map[modelKey]*model), registered: make(map[string]bool), unlisted: make(map[*node]bool),
-		projected:    make(map[store.Key]map[place]bool),
+		documentKeys: make(map[store.Key]map[treeKey]bool),
 		emptyDigests: emptyMapDigests(),
 	}
-	t.host = tree.NewHost(&o.Options, tree.Stages[*batch]{
+	t.host = tree.NewHost(&o.Options, tree.BatchStages[*batch]{
 		Begin: t.begin, Full: func(b *batch) bool { return b.changes >= maxChanges },
 		Commit: t.commit, Publish: t.publish, Finish: t.finish,
 	})
-	t.o, t.started = o, o.Now()
+	t.opts, t.started = o, o.Now()
 	t.desired.init()
-	t.settled.init()
+	t.deliveries.init()
 	t.status.init()
-	t.overHTTP.nodes = make(map[string]*httpNode)
+	t.httpPresence.nodes = make(map[string]*httpNode)
 	if err := t.loadReplicas(ctx); err != nil {
 		return nil, err
 	}
@@ -285,15 +285,15 @@ func (t *Twins) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer t.desired.close() // waits for the writes that have begun: each sender gets an answer
-	defer t.settled.close()
+	defer t.deliveries.close()
 	defer t.host.Close()
-	defer t.overHTTP.stop()
+	defer t.httpPresence.stop()
 	defer cancel()
-	for _, kind := range watched {
+	for _, kind := range watchedKinds {
 		wg.Go(func() { t.watch(ctx, kind) })
 	}
 	wg.Go(func() { t.projectStatus(ctx) })
-	tick := time.NewTicker(resendTick)
+	tick := time.NewTicker(resendInterval)
 	defer tick.Stop()
 	return t.host.Run(ctx, tree.Timer[*batch]{C: tick.C, Step: t.resend})
 }
@@ -303,38 +303,38 @@ func (t *Twins) commit(ctx context.Context, b *batch) error {
 	t.derive(b)
 	failed, lost := t.store(ctx, b)
 	if failed == nil {
-		b.out, b.events = append(b.out, b.reports...), append(b.events, b.reportedEvents...)
+		b.publishes, b.events = append(b.publishes, b.reports...), append(b.events, b.reportedEvents...)
 		t.removeForgotten(b)
 	} else {
 		t.retryForget(b)
 	}
 	if lost == nil {
-		b.messages = t.messages(b)
+		b.linkMessages = t.messages(b)
 	}
 	return lost
 }
 
 func (t *Twins) publish(b *batch) {
-	stored := new(tree.Outcomes)
-	for _, m := range b.out {
-		stored.Deliver(&t.o.Options, m)
+	stored := new(tree.DeliveryOutcomes)
+	for _, m := range b.publishes {
+		stored.Deliver(&t.opts.Options, m)
 	}
 	if len(b.revisions) > 0 {
-		stored.Then(func(err error) { t.settled.note(b.revisions, err) })
+		stored.Then(func(err error) { t.deliveries.note(b.revisions, err) })
 	}
 }
 
 // finish acknowledges the links' messages, records the events and sends what the links have to say. A message whose changes could
 // not be stored is acknowledged as well: the link protocol sends them again.
 func (t *Twins) finish(b *batch) {
-	for _, done := range b.taken {
+	for _, done := range b.acknowledge {
 		done(nil)
 	}
 	for _, h := range b.events {
-		t.o.Record(h)
+		t.opts.Record(h)
 	}
-	for _, m := range b.messages {
-		t.o.Publish(m)
+	for _, m := range b.linkMessages {
+		t.opts.Publish(m)
 	}
 }
 
@@ -345,7 +345,7 @@ func (t *Twins) store(ctx context.Context, b *batch) (failed, lost error) {
 		return b.refused, nil
 	}
 	changes := b.deletions()
-	for n := range b.active {
+	for n := range b.activeLinks {
 		if j := n.up.TakeJournal(); j.Dirty {
 			c, err := nodeChange(n.name, j)
 			if err != nil {
@@ -358,22 +358,22 @@ func (t *Twins) store(ctx context.Context, b *batch) (failed, lost error) {
 		return nil, nil
 	}
 	t.stats.commits.Add(1)
-	err := t.o.Replicas.Commit(ctx, changes)
+	err := t.opts.Replicas.Commit(ctx, changes)
 	if err == nil {
 		t.outage.Stored()
 		return nil, nil
 	}
 	t.stats.failed.Add(1)
-	t.o.Log.Error().Err(err).Msg("what nodes report can't be stored: it is requested from them again until the store can be written")
+	t.opts.Log.Error().Err(err).Msg("what nodes report can't be stored: it is requested from them again until the store can be written")
 	t.outage.Begin(err)
-	t.probed = ""
+	t.probeNode = ""
 	for _, c := range changes {
 		n := t.nodes[c.Node]
 		if again := t.reloadReplica(ctx, n); again != nil {
 			return err, fmt.Errorf("what node %s reported can't be read back after a failed commit: %w", c.Node, again)
 		}
 		if n.reported() {
-			t.probed = n.name
+			t.probeNode = n.name
 		}
 	}
 	return err, nil
@@ -382,8 +382,8 @@ func (t *Twins) store(ctx context.Context, b *batch) (failed, lost error) {
 // messages are what the links have to say now; they are encoded while the state is locked.
 func (t *Twins) messages(b *batch) []broker.Message {
 	var out []broker.Message
-	for n := range b.active {
-		if n.core == "" {
+	for n := range b.activeLinks {
+		if n.linkClient == "" {
 			n.up.Messages()
 			continue
 		}
@@ -393,7 +393,7 @@ func (t *Twins) messages(b *batch) []broker.Message {
 			}
 			payload, err := link.Encode(m)
 			if err != nil {
-				t.o.Log.Error().Err(err).Str("node", n.name).Msg("a message to the node can't be encoded")
+				t.opts.Log.Error().Err(err).Str("node", n.name).Msg("a message to the node can't be encoded")
 				continue
 			}
 			out = append(out, n.sync(payload))
@@ -405,9 +405,9 @@ func (t *Twins) messages(b *batch) []broker.Message {
 func (t *Twins) resend(b *batch) {
 	for _, n := range t.nodes {
 		t.recordAway(b, n)
-		if n.core != "" && n.down.Waiting() && b.now.Sub(n.sentAt) >= t.o.Timeout {
+		if n.linkClient != "" && n.down.Waiting() && b.now.Sub(n.sentAt) >= t.opts.Timeout {
 			n.down.Resend()
-			b.active[n] = true
+			b.activeLinks[n] = true
 		}
 	}
 }
@@ -422,18 +422,18 @@ func (t *Twins) Stats() Stats {
 		Links: t.stats.links.Load(), Takeovers: t.stats.takeovers.Load(), Statuses: t.stats.statuses.Load(),
 		StepsWaiting: t.host.Len(), StatusWaiting: t.status.waiting(),
 	}
-	now := t.o.Now()
+	now := t.opts.Now()
 	for _, n := range t.nodes {
 		s.DownKeys += n.down.Len()
 		s.UpKeys += n.up.Len()
 		s.UpBytes += n.up.Bytes()
-		if n.oversize != "" {
+		if n.quotaError != "" {
 			s.Oversize++
 		}
 		if t.leavesAlone(n) {
 			s.OfAnotherHub++
 		}
-		if n.core != "" {
+		if n.linkClient != "" {
 			s.Online++
 			s.Behind += n.down.Dirty()
 			age := n.behindFor(now)

@@ -19,7 +19,7 @@ import (
 )
 
 func TestDesiredGoesFromThePublishToTheNode(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	d, _ := r.device("lamp")
 	require.Equal(t, resource.Value("ON"), d.Spec.Desired["power"], "the acknowledged value is in the store")
@@ -35,7 +35,7 @@ func TestDesiredGoesFromThePublishToTheNode(t *testing.T) {
 }
 
 func TestWhatIsRefusedOnTheHub(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	_, before := r.device("lamp")
 	for _, tt := range []struct {
@@ -70,7 +70,7 @@ func TestWhatIsRefusedOnTheHub(t *testing.T) {
 }
 
 func TestAThousandDesiredWritesOfOnePublisherKeepTheirOrder(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	var wg sync.WaitGroup
 	for i := range 1000 {
 		wg.Add(1)
@@ -85,11 +85,11 @@ func TestAThousandDesiredWritesOfOnePublisherKeepTheirOrder(t *testing.T) {
 	require.Equal(t, uint64(1000), d.DesiredMeta["brightness"].Ver)
 	require.Eventually(t, func() bool { // earlier writes had this value, too
 		return c.gets("devices/lamp/desired/brightness", fmt.Sprint(999%101)).Ver == 1000
-	}, wait, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 }
 
 func TestUnchangedDesiredValuesAreNotWritten(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	c.gets("devices/lamp/desired/power", "ON")
 	_, before := r.device("lamp")
@@ -124,7 +124,7 @@ func TestDesiredWritesWhileTheDeviceIsBeingCreated(t *testing.T) {
 }
 
 func TestReportsReachTheStatusAndOutliveTheHub(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	c.report("devices/lamp/reported/power", "OFF")
 	c.report("devices/lamp/state", "online")
@@ -143,7 +143,7 @@ func TestReportsReachTheStatusAndOutliveTheHub(t *testing.T) {
 
 func (r *rig) status(ok func(resource.DeviceStatus) bool) {
 	r.t.Helper()
-	require.Eventually(r.t, func() bool { d, _ := r.device("lamp"); return ok(d.Status) }, wait, 2*time.Millisecond)
+	require.Eventually(r.t, func() bool { d, _ := r.device("lamp"); return ok(d.Status) }, testTimeout, 2*time.Millisecond)
 }
 
 func (r *rig) retained(filter string) map[string]broker.Message {
@@ -158,7 +158,7 @@ func (r *rig) retained(filter string) map[string]broker.Message {
 }
 
 func TestAReconnectAfterARestartIsCheap(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	c.gets("devices/lamp/desired/power", "ON")
 	c.report("devices/lamp/reported/power", "ON")
@@ -183,11 +183,11 @@ func (r *rig) inStep() {
 			}
 		}
 		return r.twins.Stats().InStep == len(r.nodes)
-	}, wait, 2*time.Millisecond)
+	}, testTimeout, 2*time.Millisecond)
 }
 
 func TestADeviceThatMovesLeavesNoKeys(t *testing.T) {
-	r, one := joined(t)
+	r, one := newJoinedRig(t)
 	two := r.connect(newCore("n2"))
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	one.gets("devices/lamp/desired/power", "ON")
@@ -212,7 +212,7 @@ func TestAModelThatComesLaterOrChanges(t *testing.T) {
 	c := r.connect(newCore("n1"))
 	d := lampOn("n1")
 	d.Spec.Desired = map[string]resource.Value{"power": "ON", "brightness": "40"}
-	resource.Stamp(nil, &d, "kubectl", time.Now())
+	resource.StampDesired(nil, &d, "kubectl", time.Now())
 	r.create(resource.KindDevice, "lamp", d)
 	r.status(func(s resource.DeviceStatus) bool {
 		return len(s.Conditions) > 0 && s.Conditions[0].Reason == "ModelMissing"
@@ -243,19 +243,19 @@ func TestAModelThatComesLaterOrChanges(t *testing.T) {
 }
 
 func TestPresenceFollowsTheBroker(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	state := func() string { return string(r.retained("v1/nodes/n1/state")["v1/nodes/n1/state"].Payload) }
-	require.Eventually(t, func() bool { return state() == "online" }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return state() == "online" }, testTimeout, time.Millisecond)
 	require.Eventually(t, func() bool {
 		o, err := r.store.Get(context.Background(), store.Key{Kind: resource.KindNode, Name: "n1"})
 		return err == nil && strings.Contains(string(o.Status), "online")
-	}, wait, 2*time.Millisecond, "a node that was let in has an object, and its status follows")
+	}, testTimeout, 2*time.Millisecond, "a node that was let in has an object, and its status follows")
 
-	other := identity("n1") // somebody else with the node's certificate
+	other := nodeIdentity("n1") // somebody else with the node's certificate
 	other.ClientID = "tool"
 	r.twins.Connected(other)
 	r.twins.Disconnected(other, nil)
-	stranger := identity("n7") // whose core never came
+	stranger := nodeIdentity("n7") // whose core never came
 	r.twins.Connected(stranger)
 	r.twins.Disconnected(stranger, nil)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
@@ -263,18 +263,18 @@ func TestPresenceFollowsTheBroker(t *testing.T) {
 	require.Equal(t, "online", state())
 	require.Equal(t, []string{"n1"}, r.twins.Nodes())
 	r.disconnect(c)
-	require.Eventually(t, func() bool { return state() == "offline" }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return state() == "offline" }, testTimeout, time.Millisecond)
 }
 
 // TestANodeIsReadyWhileItsLinkIsUp, says when that changed, and is not written again by a hub that is restarted.
 func TestANodeIsReadyWhileItsLinkIsUp(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	ready := func(status, message string) (got resource.Condition) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			got = r.nodeCondition(resource.ConditionReady)
 			return got.Status == status && strings.Contains(got.Message, message)
-		}, wait, tick)
+		}, testTimeout, pollInterval)
 		return got
 	}
 	require.False(t, ready("True", "is up").LastTransitionTime.IsZero())
@@ -282,11 +282,11 @@ func TestANodeIsReadyWhileItsLinkIsUp(t *testing.T) {
 	left := ready("False", "is down: ")
 	require.Equal(t, resource.ReasonAway, left.Reason)
 	r.looked()
-	before, err := r.store.Get(context.Background(), nodeKey)
+	before, err := r.store.Get(context.Background(), nodeObjectKey)
 	require.NoError(t, err)
 	r.restart()
 	r.looked()
-	after, err := r.store.Get(context.Background(), nodeKey)
+	after, err := r.store.Get(context.Background(), nodeObjectKey)
 	require.NoError(t, err)
 	require.Equal(t, before, after, "what is known of it stays, and is not written again")
 	r.connect(c)
@@ -296,13 +296,13 @@ func TestANodeIsReadyWhileItsLinkIsUp(t *testing.T) {
 }
 
 func TestANodesDevicesAreCounted(t *testing.T) {
-	r, _ := joined(t)
+	r, _ := newJoinedRig(t)
 	counts := func(want int) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			n, err := r.node()
 			return err == nil && n.Status.Devices == want
-		}, wait, tick)
+		}, testTimeout, pollInterval)
 	}
 	counts(1)
 	r.edit("lamp", func(d *resource.Device) { d.Spec.NodeName = "" })
@@ -312,7 +312,7 @@ func TestANodesDevicesAreCounted(t *testing.T) {
 }
 
 func TestForgedKeysAreNotShown(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	c.gets("devices/lamp/desired/power", "ON")
 	for _, key := range []string{"devices/lamp/desired/power", "devices/lamp/desired/brightness", "state", "membership", "devices/lamp", "nonsense"} {
@@ -354,7 +354,7 @@ func TestAnUncontestedOverrideIsAdopted(t *testing.T) {
 }
 
 func TestMalformedLinkMessagesHarmNobody(t *testing.T) {
-	r, c := joined(t)
+	r, c := newJoinedRig(t)
 	for i := range 300 {
 		b := make([]byte, i)
 		for j := range b {
@@ -368,7 +368,7 @@ func TestMalformedLinkMessagesHarmNobody(t *testing.T) {
 
 // TestDesiredValuesBelongToTheirWriters has values of two writers for a Device whose fields have owners.
 func TestDesiredValuesBelongToTheirWriters(t *testing.T) {
-	r, _ := joined(t)
+	r, _ := newJoinedRig(t)
 	r.edit("lamp", func(d *resource.Device) { d.Metadata.ManagedFields = json.RawMessage(`["ann"]`) })
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	d, _ := r.device("lamp")

@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// writers is how many orders are written at a time: they share commits of the store.
-const writers = 64
+// concurrentWrites is how many orders are written at a time: they share commits of the store.
+const concurrentWrites = 64
 
 // Options are what the controller needs.
 type Options struct {
@@ -42,14 +42,14 @@ func Controller(o Options) control.Controller {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	c := &controller{Options: o, as: o.Objects.Controller("upgrade"), read: make(map[string]*resource.Upgrade), waiting: make(map[string]map[string]bool)}
-	ofNode := func(o store.Object) []store.Key { return c.concerned(o.Name) }
+	c := &controller{Options: o, as: o.Objects.Controller("upgrade"), decoded: make(map[string]*resource.Upgrade), waiting: make(map[string]map[string]bool)}
+	ofNode := func(o store.Object) []store.Key { return c.waitingUpgrades(o.Name) }
 	return control.Controller{
 		// With one worker no two Upgrades are planned at a time: they may want the same node.
 		Name: "upgrades", Workers: 1, Reconcile: c.reconcile, Pause: cmp.Or(o.Pause, 200*time.Millisecond),
 		Watches: []control.Watch{
-			{Kind: resource.KindUpgrade, Keys: func(o store.Object) []store.Key { return append(c.concerned(""), o.Key) }},
-			{Kind: resource.KindArtifact, Keys: func(store.Object) []store.Key { return c.concerned("") }},
+			{Kind: resource.KindUpgrade, Keys: func(o store.Object) []store.Key { return append(c.waitingUpgrades(""), o.Key) }},
+			{Kind: resource.KindArtifact, Keys: func(store.Object) []store.Key { return c.waitingUpgrades("") }},
 			{Kind: resource.KindNode, Keys: ofNode},
 			{Kind: resource.KindUpgradeReport, Keys: ofNode},
 			{Kind: resource.KindUpgradeOrder, Keys: func(o store.Object) []store.Key { // of Upgrades that were deleted when the hub stopped
@@ -67,15 +67,15 @@ func reportKey(node string) store.Key  { return store.Key{Kind: resource.KindUpg
 
 type controller struct {
 	Options
-	as   *objects.Controller
-	read map[string]*resource.Upgrade // the newest that was read; used by the one worker
+	as      *objects.Controller
+	decoded map[string]*resource.Upgrade // the newest that was read; used by the one worker
 
 	mu      sync.Mutex
 	waiting map[string]map[string]bool // by Upgrade that is not over: its nodes
 }
 
-// concerned are the Upgrades that wait for something of a node; "" means any.
-func (c *controller) concerned(node string) (keys []store.Key) {
+// waitingUpgrades are the Upgrades that wait for something of a node; "" means any.
+func (c *controller) waitingUpgrades(node string) (keys []store.Key) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name, nodes := range c.waiting {
@@ -91,7 +91,7 @@ func (c *controller) wait(u *resource.Upgrade) {
 	nodes := make(map[string]bool)
 	if u != nil && u.Metadata.DeletionTimestamp == nil {
 		for _, n := range u.Status.Nodes {
-			if mayChange(n.Last(), c.Now()) {
+			if mayStillChange(n.Last(), c.Now()) {
 				nodes[n.NodeName] = true
 			}
 		}
@@ -120,32 +120,32 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 	u := all[key.Name]
 	if u == nil || u.Metadata.DeletionTimestamp != nil {
 		c.forget(key.Name)
-		return 0, c.order(ctx, key.Name, nil)
+		return 0, c.writeOrders(ctx, key.Name, nil)
 	}
 	in := Input{Now: c.Now(), Upgrade: u}
-	if in.Artifact, err = get[resource.Artifact](ctx, c, ArtifactName(u.Spec)); err != nil {
+	if in.Artifact, err = getOptional[resource.Artifact](ctx, c, ArtifactName(u.Spec)); err != nil {
 		return 0, err
 	}
 	if in.Nodes, err = c.nodes(ctx, u, all); err != nil {
 		return 0, err
 	}
-	p := Of(in)
-	written, err := c.show(ctx, u, p)
+	p := PlanUpgrade(in)
+	written, err := c.writeStatus(ctx, u, p)
 	if err != nil {
-		return 0, ignoreGone(err)
+		return 0, ignoreNotFound(err)
 	}
 	c.wait(written)
-	if err := c.order(ctx, key.Name, p.Orders); err != nil {
+	if err := c.writeOrders(ctx, key.Name, p.Orders); err != nil {
 		return 0, err
 	}
 	if p.Again.IsZero() {
 		return 0, nil
 	}
-	return max(control.Until(p.Again, in.Now), time.Millisecond), nil
+	return max(control.UntilTime(p.Again, in.Now), time.Millisecond), nil
 }
 
-// get reads a cluster-scoped object; nil: there is none.
-func get[T any](ctx context.Context, c *controller, name string) (*T, error) {
+// getOptional reads a cluster-scoped object; nil: there is none.
+func getOptional[T any](ctx context.Context, c *controller, name string) (*T, error) {
 	v, err := objects.Get[T](ctx, c.as, store.Key{Name: name})
 	if errors.Is(err, resource.NotFound) {
 		return nil, nil //nolint:nilnil // see above
@@ -153,7 +153,7 @@ func get[T any](ctx context.Context, c *controller, name string) (*T, error) {
 	return v, err
 }
 
-func ignoreGone(err error) error {
+func ignoreNotFound(err error) error {
 	if errors.Is(err, resource.NotFound) {
 		return nil
 	}
@@ -168,37 +168,37 @@ func (c *controller) upgrades(ctx context.Context) (map[string]*resource.Upgrade
 	}
 	now := make(map[string]*resource.Upgrade, len(page.Items))
 	for _, o := range page.Items {
-		u := c.read[o.Name]
+		u := c.decoded[o.Name]
 		if u == nil || u.Metadata.ResourceVersion != fmt.Sprint(o.Rev) {
-			if u, err = objects.Typed[resource.Upgrade](c.as, o); err != nil {
+			if u, err = objects.DecodeTyped[resource.Upgrade](c.as, o); err != nil {
 				return nil, err
 			}
 		}
 		now[o.Name] = u
 	}
-	c.read = now
+	c.decoded = now
 	return now, nil
 }
 
 // nodes are those that a plan depends on.
-func (c *controller) nodes(ctx context.Context, u *resource.Upgrade, all map[string]*resource.Upgrade) (list []Node, err error) {
+func (c *controller) nodes(ctx context.Context, u *resource.Upgrade, all map[string]*resource.Upgrade) (list []NodeState, err error) {
 	var others []*resource.Upgrade
 	for _, o := range all {
-		if o != u && (!over(o) || Begins(o)) {
+		if o != u && (!isFinished(o) || BeginsRun(o)) {
 			others = append(others, o)
 		}
 	}
-	slices.SortFunc(others, older)
+	slices.SortFunc(others, compareAge)
 	add := func(name string, n *resource.Node) error {
-		node := Node{Name: name}
+		node := NodeState{Name: name}
 		if n != nil {
 			node.OverHTTP = n.Status.OverHTTP
 			node.Labels, node.Exists, node.Online, node.Version = n.Metadata.Labels, n.Metadata.DeletionTimestamp == nil, n.Status.State == resource.Online && !n.Status.OverHTTP, n.Status.Version
 		}
 		for _, o := range others {
 			// One that can begin nothing without its Artifact holds up no other.
-			if wants, begun := Wants(o, name, node.Labels); begun || wants && older(o, u) < 0 && !(o.Status.Rollout != nil && o.Status.Rollout.Reason == NoArtifact) {
-				node.Before = o.Metadata.Name
+			if wants, begun := WantsNode(o, name, node.Labels); begun || wants && compareAge(o, u) < 0 && !(o.Status.Rollout != nil && o.Status.Rollout.Reason == ReasonNoArtifact) {
+				node.EarlierUpgrade = o.Metadata.Name
 				break
 			}
 		}
@@ -208,8 +208,8 @@ func (c *controller) nodes(ctx context.Context, u *resource.Upgrade, all map[str
 		list = append(list, node)
 		return nil
 	}
-	if Begins(u) && len(u.Spec.NodeNames) == 0 {
-		matches := chosen(u.Spec)
+	if BeginsRun(u) && len(u.Spec.NodeNames) == 0 {
+		matches := nodeMatcher(u.Spec)
 		for n, err := range objects.List[resource.Node](ctx, c.as, "") {
 			if err != nil {
 				return nil, err
@@ -224,14 +224,14 @@ func (c *controller) nodes(ctx context.Context, u *resource.Upgrade, all map[str
 		return list, nil
 	}
 	names := u.Spec.NodeNames
-	if !Begins(u) {
+	if !BeginsRun(u) {
 		names = nil
 		for _, n := range u.Status.Nodes {
 			names = append(names, n.NodeName)
 		}
 	}
 	for _, name := range names {
-		n, err := get[resource.Node](ctx, c, name)
+		n, err := getOptional[resource.Node](ctx, c, name)
 		if err == nil {
 			err = add(name, n)
 		}
@@ -242,8 +242,8 @@ func (c *controller) nodes(ctx context.Context, u *resource.Upgrade, all map[str
 	return list, nil
 }
 
-// older orders Upgrades by age.
-func older(a, b *resource.Upgrade) int {
+// compareAge orders Upgrades by age.
+func compareAge(a, b *resource.Upgrade) int {
 	var at, bt time.Time
 	if a.Metadata.CreationTimestamp != nil && b.Metadata.CreationTimestamp != nil {
 		at, bt = *a.Metadata.CreationTimestamp, *b.Metadata.CreationTimestamp
@@ -251,8 +251,8 @@ func older(a, b *resource.Upgrade) int {
 	return cmp.Or(at.Compare(bt), cmp.Compare(a.Metadata.Name, b.Metadata.Name))
 }
 
-// over says whether an Upgrade waits for no node.
-func over(u *resource.Upgrade) bool {
+// isFinished says whether an Upgrade waits for no node.
+func isFinished(u *resource.Upgrade) bool {
 	return !slices.ContainsFunc(u.Status.Nodes, func(n resource.UpgradeNode) bool { return n.Last().Open() })
 }
 
@@ -260,7 +260,7 @@ func over(u *resource.Upgrade) bool {
 func (c *controller) report(ctx context.Context, node string) (*resource.UpgradeReport, error) {
 	o, err := c.Reader.Get(ctx, reportKey(node))
 	if err != nil {
-		return nil, ignoreGone(err)
+		return nil, ignoreNotFound(err)
 	}
 	r, err := resource.ParseUpgradeReport(o.Data)
 	if err != nil {
@@ -272,8 +272,8 @@ func (c *controller) report(ctx context.Context, node string) (*resource.Upgrade
 // errStale is of a plan for a spec that has changed meanwhile.
 var errStale = resource.Errorf(resource.Conflict, "", "the Upgrade has changed meanwhile")
 
-// show writes the status. It is written before any order is: a hub that starts again goes on from there.
-func (c *controller) show(ctx context.Context, u *resource.Upgrade, p Plan) (*resource.Upgrade, error) {
+// writeStatus writes the status. It is written before any order is: a hub that starts again goes on from there.
+func (c *controller) writeStatus(ctx context.Context, u *resource.Upgrade, p Plan) (*resource.Upgrade, error) {
 	if reflect.DeepEqual(u.Status, p.Status) {
 		return u, nil
 	}
@@ -334,14 +334,14 @@ func (c *controller) record(u *resource.Upgrade, p Plan) {
 	c.Record(o)
 }
 
-// order writes the orders of an Upgrade, and deletes all others of it.
-func (c *controller) order(ctx context.Context, upgrade string, orders map[string]resource.UpgradeOrder) error {
+// writeOrders writes the orders of an Upgrade, and deletes all others of it.
+func (c *controller) writeOrders(ctx context.Context, upgrade string, orders map[string]resource.UpgradeOrder) error {
 	page, err := c.Reader.List(ctx, resource.KindUpgradeOrder, store.ListOptions{})
 	if err != nil {
 		return err
 	}
 	var group errgroup.Group // without a context: an order that can't be written stops no other
-	group.SetLimit(writers)
+	group.SetLimit(concurrentWrites)
 	is := make(map[string]store.Object, len(page.Items))
 	for _, o := range page.Items {
 		var order struct{ Upgrade string }
@@ -359,7 +359,7 @@ func (c *controller) order(ctx context.Context, upgrade string, orders map[strin
 		if _, wanted := orders[o.Name]; !wanted {
 			group.Go(func() error {
 				_, err := c.Writer.Delete(ctx, o.Key, o.Rev)
-				return ignoreGone(err)
+				return ignoreNotFound(err)
 			})
 		}
 	}
@@ -385,13 +385,13 @@ func (c *controller) order(ctx context.Context, upgrade string, orders map[strin
 	return group.Wait()
 }
 
-// Report stores what a node has reported; no value: nothing any more.
-func Report(ctx context.Context, r store.Reader, w store.Writer, node string, value []byte) error {
+// StoreReport stores what a node has reported; no value: nothing any more.
+func StoreReport(ctx context.Context, r store.Reader, w store.Writer, node string, value []byte) error {
 	key := reportKey(node)
 	switch o, err := r.Get(ctx, key); {
 	case err == nil && len(value) == 0:
 		_, err := w.Delete(ctx, key, o.Rev)
-		return ignoreGone(err)
+		return ignoreNotFound(err)
 	case err == nil && !bytes.Equal(o.Data, value):
 		_, err := w.Update(ctx, store.Object{Key: key, Data: value}, o.Rev)
 		return err
@@ -399,6 +399,6 @@ func Report(ctx context.Context, r store.Reader, w store.Writer, node string, va
 		_, err := w.Create(ctx, store.Object{Key: key, Data: value})
 		return err
 	default:
-		return ignoreGone(err)
+		return ignoreNotFound(err)
 	}
 }

@@ -24,12 +24,12 @@ import (
 )
 
 const (
-	patience = 30 * time.Second
-	manifest = `{"version":"%s","programs":[{"name":"edgecore","architecture":"arm64","digest":"sha256:01ba4719c80b6fe911b091a7c05124b64eeece964e09c058ef8f9805daca546b","size":1}]}`
+	waitTimeout  = 30 * time.Second
+	testManifest = `{"version":"%s","programs":[{"name":"edgecore","architecture":"arm64","digest":"sha256:01ba4719c80b6fe911b091a7c05124b64eeece964e09c058ef8f9805daca546b","size":1}]}`
 )
 
-// hub is a store with the controller of Upgrades, and nodes that carry out what they are ordered. The nodes outlive the hub.
-type hub struct {
+// testHub is a store with the controller of Upgrades, and nodes that carry out what they are ordered. The nodes outlive the hub.
+type testHub struct {
 	*testing.T
 	*bolt.Store
 	*objects.Registry
@@ -47,14 +47,14 @@ type hub struct {
 	mute  map[string]bool // never answer
 }
 
-func newHub(t *testing.T) *hub {
-	h := &hub{T: t, path: filepath.Join(t.TempDir(), "hub.db"), done: map[string]resource.UpgradeReport{}, tries: map[string]string{}, bad: map[string]bool{}, mute: map[string]bool{}}
+func newTestHub(t *testing.T) *testHub {
+	h := &testHub{T: t, path: filepath.Join(t.TempDir(), "hub.db"), done: map[string]resource.UpgradeReport{}, tries: map[string]string{}, bad: map[string]bool{}, mute: map[string]bool{}}
 	h.start()
 	t.Cleanup(func() { h.stop() })
 	return h
 }
 
-func (h *hub) start() {
+func (h *testHub) start() {
 	st, err := bolt.Open(bolt.Options{Path: h.path})
 	require.NoError(h, err)
 	h.Store = st
@@ -72,7 +72,7 @@ func (h *hub) start() {
 }
 
 // obey is a node that begins an order when it sees it, reports a step, and ends it when it is called again.
-func (h *hub) obey(ctx context.Context, key store.Key) (time.Duration, error) {
+func (h *testHub) obey(ctx context.Context, key store.Key) (time.Duration, error) {
 	o, err := h.Store.Get(ctx, key)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -120,13 +120,13 @@ func (h *hub) obey(ctx context.Context, key store.Key) (time.Duration, error) {
 	}
 	data, err := json.Marshal(r)
 	require.NoError(h, err)
-	if err := upgrade.Report(ctx, h.Store, h.Store, node, data); err != nil || r.Result != "" {
+	if err := upgrade.StoreReport(ctx, h.Store, h.Store, node, data); err != nil || r.Result != "" {
 		return 0, err
 	}
 	return time.Millisecond, nil
 }
 
-func (h *hub) makeNodes(n int, labels map[string]string) {
+func (h *testHub) makeNodes(n int, labels map[string]string) {
 	h.Helper()
 	var all sync.WaitGroup
 	limit := make(chan struct{}, 64)
@@ -143,7 +143,7 @@ func (h *hub) makeNodes(n int, labels map[string]string) {
 	all.Wait()
 }
 
-func (h *hub) online(node string, is bool) {
+func (h *testHub) online(node string, is bool) {
 	err := objects.UpdateStatus(h.Context(), h.user, store.Key{Kind: resource.KindNode, Name: node}, func(n *resource.Node) error {
 		n.Status.Version, n.Status.State = "v1.0.0", resource.Offline
 		if is {
@@ -154,19 +154,19 @@ func (h *hub) online(node string, is bool) {
 	require.NoError(h, err)
 }
 
-func (h *hub) push(version string) {
+func (h *testHub) push(version string) {
 	_, err := objects.Create(h.Context(), h.user, &resource.Artifact{Metadata: resource.Meta{Name: version}, Spec: resource.ArtifactSpec{
-		Manifest: fmt.Sprintf(manifest, version), Signature: "a\nb\nc\nd\n",
+		Manifest: fmt.Sprintf(testManifest, version), Signature: "a\nb\nc\nd\n",
 	}})
 	require.NoError(h, err)
 }
 
-func (h *hub) upgrade(name string, spec resource.UpgradeSpec) {
+func (h *testHub) upgrade(name string, spec resource.UpgradeSpec) {
 	_, err := objects.Create(h.Context(), h.user, &resource.Upgrade{Metadata: resource.Meta{Name: name}, Spec: spec})
 	require.NoError(h, err)
 }
 
-func (h *hub) change(name string, change func(s *resource.UpgradeSpec)) {
+func (h *testHub) change(name string, change func(s *resource.UpgradeSpec)) {
 	err := objects.Update(h.Context(), h.user, store.Key{Kind: resource.KindUpgrade, Name: name}, func(u *resource.Upgrade) error {
 		change(&u.Spec)
 		return nil
@@ -174,14 +174,14 @@ func (h *hub) change(name string, change func(s *resource.UpgradeSpec)) {
 	require.NoError(h, err)
 }
 
-func (h *hub) get(name string) *resource.Upgrade {
+func (h *testHub) get(name string) *resource.Upgrade {
 	u, err := objects.Get[resource.Upgrade](h.Context(), h.user, store.Key{Kind: resource.KindUpgrade, Name: name})
 	require.NoError(h, err)
 	return u
 }
 
 // until waits until the rollout of an Upgrade is as wanted.
-func (h *hub) until(name string, is func(r resource.UpgradeRollout) bool) resource.UpgradeRollout {
+func (h *testHub) until(name string, is func(r resource.UpgradeRollout) bool) resource.UpgradeRollout {
 	h.Helper()
 	var r resource.UpgradeRollout
 	require.Eventually(h, func() bool {
@@ -189,27 +189,27 @@ func (h *hub) until(name string, is func(r resource.UpgradeRollout) bool) resour
 			r = *now
 		}
 		return is(r)
-	}, patience, patience/10000, "%s: %+v", name, &r)
+	}, waitTimeout, waitTimeout/10000, "%s: %+v", name, &r)
 	return r
 }
 
-func (h *hub) orders() []store.Object {
+func (h *testHub) orders() []store.Object {
 	page, err := h.Store.List(h.Context(), resource.KindUpgradeOrder, store.ListOptions{})
 	require.NoError(h, err)
 	return page.Items
 }
 
-var all = map[string]string{"fleet": "all"}
+var fleetLabels = map[string]string{"fleet": "all"}
 
 func byLabel(version string) resource.UpgradeSpec {
-	return resource.UpgradeSpec{Version: version, LabelSelector: &resource.LabelSelector{MatchLabels: all}}
+	return resource.UpgradeSpec{Version: version, LabelSelector: &resource.LabelSelector{MatchLabels: fleetLabels}}
 }
 
 // 500 nodes, of which 5 % are bad: with a budget that allows them all are asked, never more than the concurrency at a time, each once, although
 // the hub stops in the midst of it.
 func TestFiveHundredNodesAndAHubThatStops(t *testing.T) {
-	h := newHub(t)
-	h.makeNodes(500, all)
+	h := newTestHub(t)
+	h.makeNodes(500, fleetLabels)
 	for i := 0; i < 500; i += 20 {
 		h.bad[fmt.Sprintf("n%03d", i)] = true
 	}
@@ -224,7 +224,7 @@ func TestFiveHundredNodesAndAHubThatStops(t *testing.T) {
 	}
 	r := h.until("up", func(r resource.UpgradeRollout) bool { return r.Succeeded+r.Failed == 500 })
 	require.Equal(t, 25, r.Failed)
-	require.Eventually(t, func() bool { return len(h.orders()) == 0 }, patience, patience/10000)
+	require.Eventually(t, func() bool { return len(h.orders()) == 0 }, waitTimeout, waitTimeout/10000)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	require.LessOrEqual(t, h.most, 40)
@@ -238,8 +238,8 @@ func TestFiveHundredNodesAndAHubThatStops(t *testing.T) {
 
 // The failure budget stops the upgrade: after the failure that exceeds it only those go on that had begun.
 func TestTheFailureBudgetStops(t *testing.T) {
-	h := newHub(t)
-	h.makeNodes(500, all)
+	h := newTestHub(t)
+	h.makeNodes(500, fleetLabels)
 	for i := 0; i < 500; i += 20 {
 		h.bad[fmt.Sprintf("n%03d", i)] = true
 	}
@@ -270,12 +270,12 @@ func TestTheFailureBudgetStops(t *testing.T) {
 	}
 	require.LessOrEqual(t, begun, 25, "one wave")
 	require.LessOrEqual(t, h.most, 25)
-	require.Eventually(t, func() bool { _, said := h.events.Load("up UpgradeHalted"); return said }, patience, patience/10000)
+	require.Eventually(t, func() bool { _, said := h.events.Load("up UpgradeHalted"); return said }, waitTimeout, waitTimeout/10000)
 }
 
 func TestTwoUpgradesWantANode(t *testing.T) {
-	h := newHub(t)
-	h.makeNodes(2, all)
+	h := newTestHub(t)
+	h.makeNodes(2, fleetLabels)
 	h.mute["n000"] = true
 	spec := byLabel("v2.0.0")
 	spec.Paused = true
@@ -293,9 +293,9 @@ func TestTwoUpgradesWantANode(t *testing.T) {
 	require.Eventually(t, func() bool { // n001 was free when first was aborted
 		list := h.orders()
 		return len(list) == 1 && list[0].Name == "n000" && strings.Contains(string(list[0].Data), `"upgrade":"second"`)
-	}, patience, patience/10000)
+	}, waitTimeout, waitTimeout/10000)
 	require.NoError(t, h.user.Delete(t.Context(), store.Key{Kind: resource.KindUpgrade, Name: "second"}))
-	require.Eventually(t, func() bool { return len(h.orders()) == 0 }, patience, patience/10000)
+	require.Eventually(t, func() bool { return len(h.orders()) == 0 }, waitTimeout, waitTimeout/10000)
 	h.change("first", func(s *resource.UpgradeSpec) { s.Aborted = false })
 	h.until("first", func(r resource.UpgradeRollout) bool { return r.Upgrading == 1 })
 	h.stop()
@@ -304,15 +304,15 @@ func TestTwoUpgradesWantANode(t *testing.T) {
 	h.mu.Unlock()
 	h.start()
 	h.until("first", func(r resource.UpgradeRollout) bool { return r.Succeeded == 2 })
-	require.Eventually(t, func() bool { _, said := h.events.Load("first Upgraded"); return said }, patience, patience/10000)
+	require.Eventually(t, func() bool { _, said := h.events.Load("first Upgraded"); return said }, waitTimeout, waitTimeout/10000)
 }
 
 // An Upgrade without its Artifact holds up no later one of the same node, and is begun after that when the Artifact comes.
 func TestAnUpgradeWithoutItsArtifactHoldsUpNoOther(t *testing.T) {
-	h := newHub(t)
-	h.makeNodes(1, all)
+	h := newTestHub(t)
+	h.makeNodes(1, fleetLabels)
 	h.upgrade("first", byLabel("v2.0.0"))
-	h.until("first", func(r resource.UpgradeRollout) bool { return r.Reason == upgrade.NoArtifact })
+	h.until("first", func(r resource.UpgradeRollout) bool { return r.Reason == upgrade.ReasonNoArtifact })
 	h.push("v3.0.0")
 	h.upgrade("second", byLabel("v3.0.0"))
 	h.until("second", func(r resource.UpgradeRollout) bool { return r.Succeeded == 1 })
@@ -322,7 +322,7 @@ func TestAnUpgradeWithoutItsArtifactHoldsUpNoOther(t *testing.T) {
 
 // A node that is offline waits, and goes when it comes. An Upgrade that was deleted when the hub was stopped leaves no order.
 func TestOfflineNodesWait(t *testing.T) {
-	h := newHub(t)
+	h := newTestHub(t)
 	h.makeNodes(2, nil)
 	h.online("n001", false)
 	h.push("v2.0.0")
@@ -347,13 +347,13 @@ func TestOfflineNodesWait(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, st.Close())
 	h.start()
-	require.Eventually(t, func() bool { return len(h.orders()) == 0 }, patience, patience/10000)
+	require.Eventually(t, func() bool { return len(h.orders()) == 0 }, waitTimeout, waitTimeout/10000)
 }
 
 // An Upgrade that is done is told of nodes that go away, come back, and roll back afterwards.
 func TestAnUpgradeThatIsDoneFollowsItsNodes(t *testing.T) {
-	h := newHub(t)
-	h.makeNodes(2, all)
+	h := newTestHub(t)
+	h.makeNodes(2, fleetLabels)
 	h.push("v2.0.0")
 	h.upgrade("up", byLabel("v2.0.0"))
 	h.until("up", func(r resource.UpgradeRollout) bool { return r.Succeeded == 2 })
@@ -366,16 +366,16 @@ func TestAnUpgradeThatIsDoneFollowsItsNodes(t *testing.T) {
 	present(resource.Online)
 	h.until("up", func(r resource.UpgradeRollout) bool { return r.Succeeded == 2 && r.Away == 0 })
 	u := h.get("up")
-	data, err := json.Marshal(resource.UpgradeReport{Order: upgrade.ID(u, *u.Status.Rollout), From: "v1.0.0", To: "v2.0.0", Result: resource.UpgradeRolledBack, Reason: resource.UpgradeFailedConnection})
+	data, err := json.Marshal(resource.UpgradeReport{Order: upgrade.OrderID(u, *u.Status.Rollout), From: "v1.0.0", To: "v2.0.0", Result: resource.UpgradeRolledBack, Reason: resource.UpgradeFailedConnection})
 	require.NoError(t, err)
-	require.NoError(t, upgrade.Report(t.Context(), h.Store, h.Store, "n000", data))
+	require.NoError(t, upgrade.StoreReport(t.Context(), h.Store, h.Store, "n000", data))
 	h.until("up", func(r resource.UpgradeRollout) bool { return r.Succeeded == 1 && r.Failed == 1 })
 }
 
 // The document's validations, by number.
 func TestValidations(t *testing.T) {
-	h := newHub(t)
-	h.makeNodes(1, all)
+	h := newTestHub(t)
+	h.makeNodes(1, fleetLabels)
 	refused := func(field, why string, spec resource.UpgradeSpec) {
 		t.Helper()
 		_, err := objects.Create(t.Context(), h.user, &resource.Upgrade{Metadata: resource.Meta{Name: "bad"}, Spec: spec})
@@ -421,7 +421,7 @@ func TestValidations(t *testing.T) {
 	h.bad["n000"] = true
 	h.mute = map[string]bool{}
 	h.mu.Unlock()
-	require.Eventually(t, func() bool { return len(h.orders()) == 1 }, patience, time.Millisecond) // the status says so before it is there
+	require.Eventually(t, func() bool { return len(h.orders()) == 1 }, waitTimeout, time.Millisecond) // the status says so before it is there
 	_, err := h.obey(t.Context(), h.orders()[0].Key)
 	require.NoError(t, err)
 	_, err = h.obey(t.Context(), store.Key{Kind: resource.KindUpgradeOrder, Name: "n000"})

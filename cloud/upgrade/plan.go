@@ -30,8 +30,8 @@ const (
 	maxAttempts = 500 * resource.MaxUpgradeHistory
 )
 
-// Node is what a plan depends on of a node.
-type Node struct {
+// NodeState is what a plan depends on of a node.
+type NodeState struct {
 	Name   string
 	Labels map[string]string
 	Exists bool
@@ -42,8 +42,8 @@ type Node struct {
 	Version string
 	// Report is what it last said about upgrades; nil: nothing.
 	Report *resource.UpgradeReport
-	// Before is the other Upgrade that the node is for first; empty: none is.
-	Before string
+	// EarlierUpgrade is the other Upgrade that the node is for first; empty: none is.
+	EarlierUpgrade string
 }
 
 // Input is all that a plan depends on.
@@ -51,7 +51,7 @@ type Input struct {
 	Now     time.Time
 	Upgrade *resource.Upgrade
 	// Nodes are those of the status, or all that there are if a run is to begin: see Begins.
-	Nodes []Node
+	Nodes []NodeState
 	// Artifact is the Upgrade's; nil: there is none.
 	Artifact *resource.Artifact
 }
@@ -68,27 +68,27 @@ type Plan struct {
 	Again time.Time
 }
 
-// Begins says whether another run is to begin: the first one, or one for a spec that wants something else.
-func Begins(u *resource.Upgrade) bool {
+// BeginsRun says whether another run is to begin: the first one, or one for a spec that wants something else.
+func BeginsRun(u *resource.Upgrade) bool {
 	return u.Status.Rollout == nil || u.Status.Rollout.Spec != u.Spec.RunOf()
 }
 
-// Wants says whether an Upgrade has something to do with a node, and whether that has begun.
-func Wants(u *resource.Upgrade, node string, of map[string]string) (wants, begun bool) {
+// WantsNode says whether an Upgrade has something to do with a node, and whether that has begun.
+func WantsNode(u *resource.Upgrade, node string, of map[string]string) (wants, begun bool) {
 	if i := slices.IndexFunc(u.Status.Nodes, func(n resource.UpgradeNode) bool { return n.NodeName == node }); i >= 0 {
 		if last := u.Status.Nodes[i].Last(); last.Open() {
 			begun = last.OperationStatus == resource.Upgrading
 			return begun || !u.Spec.Aborted, begun
 		}
-		if !Begins(u) {
+		if !BeginsRun(u) {
 			return false, false
 		}
 	}
-	return Begins(u) && !u.Spec.Aborted && u.Metadata.DeletionTimestamp == nil && chosen(u.Spec)(node, of), false
+	return BeginsRun(u) && !u.Spec.Aborted && u.Metadata.DeletionTimestamp == nil && nodeMatcher(u.Spec)(node, of), false
 }
 
-// chosen says which nodes a spec chooses.
-func chosen(s resource.UpgradeSpec) func(node string, of map[string]string) bool {
+// nodeMatcher says which nodes a spec chooses.
+func nodeMatcher(s resource.UpgradeSpec) func(node string, of map[string]string) bool {
 	if len(s.NodeNames) > 0 {
 		return func(node string, _ map[string]string) bool { return slices.Contains(s.NodeNames, node) }
 	}
@@ -96,15 +96,15 @@ func chosen(s resource.UpgradeSpec) func(node string, of map[string]string) bool
 	return func(_ string, of map[string]string) bool { return selector.Matches(labels.Set(of)) }
 }
 
-// ID is the identity of what an Upgrade orders of each node in a run. The hash of the spec is in it because a hub that was restored from a
+// OrderID is the identity of what an Upgrade orders of each node in a run. The hash of the spec is in it because a hub that was restored from a
 // backup may count a run a second time, for something else.
-func ID(u *resource.Upgrade, r resource.UpgradeRollout) string {
+func OrderID(u *resource.Upgrade, r resource.UpgradeRollout) string {
 	return fmt.Sprintf("%s.%d.%s", u.Metadata.UID, r.Run, r.Spec)
 }
 
-// Of plans an Upgrade. It is a pure function.
-func Of(in Input) Plan {
-	p := &planner{Input: in, spec: in.Upgrade.Spec, nodes: make(map[string]Node, len(in.Nodes)), plan: Plan{Orders: make(map[string]resource.UpgradeOrder)}}
+// PlanUpgrade plans an Upgrade. It is a pure function.
+func PlanUpgrade(in Input) Plan {
+	p := &planner{Input: in, spec: in.Upgrade.Spec, nodes: make(map[string]NodeState, len(in.Nodes)), plan: Plan{Orders: make(map[string]resource.UpgradeOrder)}}
 	for _, n := range in.Nodes {
 		p.nodes[n.Name] = n
 	}
@@ -113,15 +113,15 @@ func Of(in Input) Plan {
 	if d, err := time.ParseDuration(p.spec.Timeout); err == nil {
 		p.timeout = d
 	}
-	p.id = ID(in.Upgrade, p.roll)
-	for i := range p.list {
-		p.follow(&p.list[i])
+	p.id = OrderID(in.Upgrade, p.rollout)
+	for i := range p.attempts {
+		p.followReport(&p.attempts[i])
 	}
 	p.start()
-	for _, n := range p.list {
-		p.order(n)
+	for _, n := range p.attempts {
+		p.makeOrder(n)
 	}
-	p.plan.Status.Nodes = p.list
+	p.plan.Status.Nodes = p.attempts
 	p.plan.Status.Conditions = in.Upgrade.Status.Conditions
 	p.plan.Status.Rollout = p.summary()
 	return p.plan
@@ -129,19 +129,19 @@ func Of(in Input) Plan {
 
 type planner struct {
 	Input
-	spec    resource.UpgradeSpec
-	nodes   map[string]Node
-	list    []resource.UpgradeNode // those of the status, with a newest attempt of this run each
-	roll    resource.UpgradeRollout
-	id      string
-	timeout time.Duration
-	plan    Plan
+	spec     resource.UpgradeSpec
+	nodes    map[string]NodeState
+	attempts []resource.UpgradeNode // those of the status, with a newest attempt of this run each
+	rollout  resource.UpgradeRollout
+	id       string
+	timeout  time.Duration
+	plan     Plan
 }
 
 func (p *planner) stamp() string { return p.Now.UTC().Format(time.RFC3339) }
 
-// again notes that something changes at a time.
-func (p *planner) again(at time.Time) {
+// lookAgainAt notes that something changes at a time.
+func (p *planner) lookAgainAt(at time.Time) {
 	if at.After(p.Now) && (p.plan.Again.IsZero() || at.Before(p.plan.Again)) {
 		p.plan.Again = at
 	}
@@ -152,25 +152,25 @@ func (p *planner) begin() {
 	before := p.Upgrade.Status
 	for _, n := range before.Nodes {
 		n.History = slices.Clone(n.History)
-		p.list = append(p.list, n)
+		p.attempts = append(p.attempts, n)
 	}
-	if !Begins(p.Upgrade) {
-		p.roll = *before.Rollout
+	if !BeginsRun(p.Upgrade) {
+		p.rollout = *before.Rollout
 		return
 	}
 	if p.spec.Aborted {
 		if before.Rollout != nil {
-			p.roll = *before.Rollout // what the run before has begun may still end
+			p.rollout = *before.Rollout // what the run before has begun may still end
 		}
 		return
 	}
-	p.roll = resource.UpgradeRollout{Run: 1, Spec: p.spec.RunOf(), Started: p.stamp()}
+	p.rollout = resource.UpgradeRollout{Run: 1, Spec: p.spec.RunOf(), Started: p.stamp()}
 	if before.Rollout != nil {
-		p.roll.Run = before.Rollout.Run + 1
+		p.rollout.Run = before.Rollout.Run + 1
 	}
 	names := slices.Clone(p.spec.NodeNames)
 	if len(names) == 0 {
-		matches := chosen(p.spec)
+		matches := nodeMatcher(p.spec)
 		for _, n := range p.Nodes {
 			if n.Exists && matches(n.Name, n.Labels) {
 				names = append(names, n.Name)
@@ -182,20 +182,20 @@ func (p *planner) begin() {
 	kept := min(max(1, maxAttempts/max(1, len(names))), resource.MaxUpgradeHistory)
 	for _, name := range names {
 		n := resource.UpgradeNode{NodeName: name}
-		if i := slices.IndexFunc(p.list, func(n resource.UpgradeNode) bool { return n.NodeName == name }); i >= 0 {
-			n = p.list[i]
+		if i := slices.IndexFunc(p.attempts, func(n resource.UpgradeNode) bool { return n.NodeName == name }); i >= 0 {
+			n = p.attempts[i]
 		}
-		a := resource.UpgradeAttempt{FromVersion: p.nodes[name].Version, ToVersion: p.spec.Version, OperationStatus: resource.UpgradePending, Run: p.roll.Run}
+		a := resource.UpgradeAttempt{FromVersion: p.nodes[name].Version, ToVersion: p.spec.Version, OperationStatus: resource.UpgradePending, Run: p.rollout.Run}
 		n.History = append(n.History, a)
 		n.History = n.History[max(0, len(n.History)-kept):]
 		list = append(list, n)
 	}
-	p.list = list
+	p.attempts = list
 }
 
 // newest is the attempt of this run; nil: there is none.
 func (p *planner) newest(n *resource.UpgradeNode) *resource.UpgradeAttempt {
-	if last := len(n.History) - 1; last >= 0 && n.History[last].Run == p.roll.Run {
+	if last := len(n.History) - 1; last >= 0 && n.History[last].Run == p.rollout.Run {
 		return &n.History[last]
 	}
 	return nil
@@ -213,12 +213,12 @@ func (p *planner) report(node string) *resource.UpgradeReport {
 func onTrial(r *resource.UpgradeReport) bool { return r != nil && r.Step != "" && r.Result == "" }
 
 // agentFailed says whether a node has the version, but for its agent: then it is ordered once more.
-func (p *planner) agentFailed(n Node) bool {
+func (p *planner) agentFailed(n NodeState) bool {
 	return n.Report != nil && n.Report.Reason == resource.UpgradeFailedAgent && n.Report.To == p.spec.Version
 }
 
-// follow takes over what a node reports, and ends an attempt that has taken too long.
-func (p *planner) follow(n *resource.UpgradeNode) {
+// followReport takes over what a node reports, and ends an attempt that has taken too long.
+func (p *planner) followReport(n *resource.UpgradeNode) {
 	a := p.newest(n)
 	if a == nil {
 		return
@@ -228,20 +228,20 @@ func (p *planner) follow(n *resource.UpgradeNode) {
 	unconfirmed := p.unconfirmedByCore(*a, r, p.nodes[n.NodeName])
 	switch node := p.nodes[n.NodeName]; {
 	case r != nil && r.Result != "" && unconfirmed == "":
-		p.end(a, r)
+		p.endAttempt(a, r)
 	case !a.Open():
 	case a.OperationStatus == resource.UpgradePending:
 		a.FromVersion = cmp.Or(node.Version, a.FromVersion)
-		if node.Before == "" && node.Exists && p.spec.UpgradeCmd == "" && p.spec.Version != "" && node.Version == p.spec.Version && !p.spec.Aborted && !onTrial(node.Report) && !p.agentFailed(node) {
+		if node.EarlierUpgrade == "" && node.Exists && p.spec.UpgradeCmd == "" && p.spec.Version != "" && node.Version == p.spec.Version && !p.spec.Aborted && !onTrial(node.Report) && !p.agentFailed(node) {
 			a.OperationStatus, a.Reason, a.EndedAt = resource.UpgradeSuccess, "the node runs this version already", p.stamp()
 		}
-	case p.Now.Before(p.deadline(*a)) && !(p.spec.Aborted && stoppable(r)):
-		p.again(p.deadline(*a))
-		p.step(a, r)
+	case p.Now.Before(p.deadline(*a)) && !(p.spec.Aborted && canStop(r)):
+		p.lookAgainAt(p.deadline(*a))
+		p.noteStep(a, r)
 		if unconfirmed != "" {
-			a.Reason = clip(unconfirmed)
+			a.Reason = clipReason(unconfirmed)
 		}
-	case p.spec.Aborted && stoppable(r):
+	case p.spec.Aborted && canStop(r):
 		a.OperationStatus, a.Step, a.StartedAt = resource.UpgradePending, "", ""
 	default:
 		a.Reason = fmt.Sprintf("%s: no answer within %s", resource.UpgradeFailedTimeout, p.timeout)
@@ -255,51 +255,51 @@ func (p *planner) follow(n *resource.UpgradeNode) {
 		default:
 			a.Reason += "; it was in the step " + r.Step
 		}
-		a.Reason, a.EndedAt = clip(a.Reason), p.stamp()
+		a.Reason, a.EndedAt = clipReason(a.Reason), p.stamp()
 	}
-	p.away(a, p.nodes[n.NodeName])
+	p.noteAway(a, p.nodes[n.NodeName])
 	if a.OperationStatus != before.OperationStatus || a.EndedAt != before.EndedAt {
 		p.plan.Changed = append(p.plan.Changed, n.NodeName)
 	}
 }
 
-// awayFor is how long after its success a node that goes away is said to be away since.
-const awayFor = 24 * time.Hour
+// awayPeriod is how long after its success a node that goes away is said to be away since.
+const awayPeriod = 24 * time.Hour
 
-// mayChange says whether what a node has been through may still change: it has not answered, it is away, or it may go away or roll back soon after.
-func mayChange(a resource.UpgradeAttempt, now time.Time) bool {
+// mayStillChange says whether what a node has been through may still change: it has not answered, it is away, or it may go away or roll back soon after.
+func mayStillChange(a resource.UpgradeAttempt, now time.Time) bool {
 	if a.OperationStatus == resource.UpgradeSuccess {
-		return a.AwaySince != "" || soonAfter(a, now)
+		return a.AwaySince != "" || endedRecently(a, now)
 	}
 	return a.OperationStatus == resource.UpgradePending || a.OperationStatus == resource.Upgrading
 }
 
-func soonAfter(a resource.UpgradeAttempt, now time.Time) bool {
+func endedRecently(a resource.UpgradeAttempt, now time.Time) bool {
 	ended, err := time.Parse(time.RFC3339, a.EndedAt)
-	return err == nil && now.Before(ended.Add(awayFor))
+	return err == nil && now.Before(ended.Add(awayPeriod))
 }
 
-// away notes since when a node is away that has succeeded. One that another Upgrade has given something else is that one's.
-func (p *planner) away(a *resource.UpgradeAttempt, node Node) {
+// noteAway notes since when a node is away that has succeeded. One that another Upgrade has given something else is that one's.
+func (p *planner) noteAway(a *resource.UpgradeAttempt, node NodeState) {
 	switch {
 	case a.OperationStatus != resource.UpgradeSuccess, !node.Exists, node.Online, node.OverHTTP, p.spec.Version != "" && node.Version != p.spec.Version:
 		a.AwaySince = ""
-	case a.AwaySince == "" && soonAfter(*a, p.Now):
+	case a.AwaySince == "" && endedRecently(*a, p.Now):
 		a.AwaySince = p.stamp()
 	}
 }
 
 // unconfirmedByCore is what speaks against the success that a node's agent reports: the node has a version when its core has said so, over its
 // own link. Empty: nothing does.
-func (p *planner) unconfirmedByCore(a resource.UpgradeAttempt, r *resource.UpgradeReport, node Node) string {
+func (p *planner) unconfirmedByCore(a resource.UpgradeAttempt, r *resource.UpgradeReport, node NodeState) string {
 	if r == nil || r.Result != resource.UpgradeSuccess || a.OperationStatus == resource.UpgradeSuccess || p.spec.Version == "" || node.Version == p.spec.Version {
 		return ""
 	}
 	return fmt.Sprintf("the agent says %s, the core %s", p.spec.Version, cmp.Or(node.Version, "nothing yet"))
 }
 
-// end notes how an attempt has ended.
-func (p *planner) end(a *resource.UpgradeAttempt, r *resource.UpgradeReport) {
+// endAttempt notes how an attempt has ended.
+func (p *planner) endAttempt(a *resource.UpgradeAttempt, r *resource.UpgradeReport) {
 	if a.OperationStatus == r.Result {
 		return
 	}
@@ -308,7 +308,7 @@ func (p *planner) end(a *resource.UpgradeAttempt, r *resource.UpgradeReport) {
 	if r.Message != "" {
 		a.Reason = strings.TrimPrefix(a.Reason+": "+r.Message, ": ")
 	}
-	a.Reason = clip(a.Reason)
+	a.Reason = clipReason(a.Reason)
 }
 
 // deadline is when an attempt counts as failed.
@@ -317,8 +317,8 @@ func (p *planner) deadline(a resource.UpgradeAttempt) time.Time {
 	return began.Add(p.timeout + min(p.timeout/5, maxGrace))
 }
 
-// stoppable says whether a node has changed nothing yet, as far as the hub knows.
-func stoppable(r *resource.UpgradeReport) bool {
+// canStop says whether a node has changed nothing yet, as far as the hub knows.
+func canStop(r *resource.UpgradeReport) bool {
 	if r == nil {
 		return true
 	}
@@ -332,8 +332,8 @@ func stoppable(r *resource.UpgradeReport) bool {
 	return false
 }
 
-// step notes what a node that has begun does. One whose owner holds it is told to wait, and when it has confirmed that it is pending again.
-func (p *planner) step(a *resource.UpgradeAttempt, r *resource.UpgradeReport) {
+// noteStep notes what a node that has begun does. One whose owner holds it is told to wait, and when it has confirmed that it is pending again.
+func (p *planner) noteStep(a *resource.UpgradeAttempt, r *resource.UpgradeReport) {
 	if r == nil {
 		return
 	}
@@ -343,13 +343,13 @@ func (p *planner) step(a *resource.UpgradeAttempt, r *resource.UpgradeReport) {
 		a.OperationStatus, a.Step, a.StartedAt, a.Reason = resource.UpgradePending, "", "", ""
 	case r.Wait: // this was before it was told to begin
 	case r.Step == resource.StepHeld, r.Step == resource.StepWaiting:
-		a.Step, a.Reason = r.Step, clip(r.Message)
+		a.Step, a.Reason = r.Step, clipReason(r.Message)
 	default:
 		a.Step, a.Reason = r.Step, ""
 	}
 }
 
-func clip(text string) string {
+func clipReason(text string) string {
 	if len(text) <= maxReason {
 		return text
 	}
@@ -359,7 +359,7 @@ func clip(text string) string {
 // announced says whether a node that is pending is to have its order already, so that its owner can release it.
 func (p *planner) announced(node string) bool {
 	r := p.report(node)
-	return p.nodes[node].Exists && !p.spec.Aborted && p.missing() == "" && p.nodes[node].Before == "" &&
+	return p.nodes[node].Exists && !p.spec.Aborted && p.missingArtifact() == "" && p.nodes[node].EarlierUpgrade == "" &&
 		(p.spec.RequireNodeConfirmation && !p.unconfirmed() || r != nil && r.Wait && r.Result == "")
 }
 
@@ -367,8 +367,8 @@ func (p *planner) unconfirmed() bool {
 	return p.spec.RequireConfirmation && p.spec.Confirmed != p.spec.Confirmation()
 }
 
-// missing says what an order can't be made without.
-func (p *planner) missing() string {
+// missingArtifact says what an order can't be made without.
+func (p *planner) missingArtifact() string {
 	if p.spec.Version == "" || p.Artifact != nil || p.spec.UpgradeCmd != "" && p.spec.Artifact == "" {
 		return ""
 	}
@@ -381,12 +381,12 @@ func ArtifactName(s resource.UpgradeSpec) string { return cmp.Or(s.Artifact, s.V
 // start begins the nodes that may begin now.
 func (p *planner) start() {
 	if p.spec.Aborted {
-		for i := range p.list {
-			if a := p.newest(&p.list[i]); a != nil && a.OperationStatus == resource.UpgradePending {
+		for i := range p.attempts {
+			if a := p.newest(&p.attempts[i]); a != nil && a.OperationStatus == resource.UpgradePending {
 				a.Reason = "Aborted: the upgrade was aborted before the node had begun"
 			}
 		}
-		p.roll.Reason, p.roll.Message = "Aborted", "the upgrade was aborted"
+		p.rollout.Reason, p.rollout.Message = "Aborted", "the upgrade was aborted"
 		return
 	}
 	in := rollout.Input{
@@ -396,34 +396,34 @@ func (p *planner) start() {
 	if opens, _ := p.spec.Window.At(p.Now); opens.After(p.Now) {
 		in.NotBefore = opens
 	}
-	for i := range p.list {
-		in.Targets = append(in.Targets, p.target(&p.list[i]))
+	for i := range p.attempts {
+		in.Targets = append(in.Targets, p.target(&p.attempts[i]))
 	}
-	if why := p.missing(); why != "" {
-		p.roll.Reason, p.roll.Message = NoArtifact, why
+	if why := p.missingArtifact(); why != "" {
+		p.rollout.Reason, p.rollout.Message = ReasonNoArtifact, why
 		if !in.Paused && !in.Unconfirmed && in.NotBefore.IsZero() {
 			p.withoutArtifact(why)
 		}
 		return
 	}
 	d := rollout.Plan(in)
-	p.roll.Reason, p.roll.Message = string(d.Reason), d.Message
-	p.again(d.Again)
+	p.rollout.Reason, p.rollout.Message = string(d.Reason), d.Message
+	p.lookAgainAt(d.Again)
 	started := make(map[string]bool, len(d.Started))
 	for _, name := range d.Started {
 		started[name] = true
 	}
-	for i := range p.list {
-		n := &p.list[i]
+	for i := range p.attempts {
+		n := &p.attempts[i]
 		a := p.newest(n)
 		if a == nil || a.OperationStatus != resource.UpgradePending {
 			continue
 		}
-		a.Reason = in.Targets[i].Held
+		a.Reason = in.Targets[i].HeldReason
 		switch node := p.nodes[n.NodeName]; {
 		case started[n.NodeName]:
 			a.OperationStatus, a.Reason, a.StartedAt = resource.Upgrading, "", p.stamp()
-			p.again(p.deadline(*a))
+			p.lookAgainAt(p.deadline(*a))
 			p.plan.Changed = append(p.plan.Changed, n.NodeName)
 		case !node.Exists:
 			a.Reason = "NotFound: there is no Node " + n.NodeName
@@ -435,21 +435,21 @@ func (p *planner) start() {
 	}
 }
 
-// NoArtifact is the reason of an Upgrade that begins with no node because its Artifact is missing.
-const NoArtifact = "NoArtifact"
+// ReasonNoArtifact is the reason of an Upgrade that begins with no node because its Artifact is missing.
+const ReasonNoArtifact = "NoArtifact"
 
 // withoutArtifact ends the attempts of a run whose Artifact is still missing after the time that a node would have.
 func (p *planner) withoutArtifact(why string) {
-	since, _ := time.Parse(time.RFC3339, p.roll.Started)
+	since, _ := time.Parse(time.RFC3339, p.rollout.Started)
 	if due := since.Add(p.timeout); p.Now.Before(due) {
-		p.again(due)
+		p.lookAgainAt(due)
 		return
 	}
-	for i := range p.list {
-		if a := p.newest(&p.list[i]); a != nil && a.OperationStatus == resource.UpgradePending {
+	for i := range p.attempts {
+		if a := p.newest(&p.attempts[i]); a != nil && a.OperationStatus == resource.UpgradePending {
 			a.OperationStatus, a.EndedAt = resource.UpgradeRolledBack, p.stamp()
-			a.Reason = clip(fmt.Sprintf("%s: %s; it was not there within %s, and the node was told nothing", NoArtifact, why, p.timeout))
-			p.plan.Changed = append(p.plan.Changed, p.list[i].NodeName)
+			a.Reason = clipReason(fmt.Sprintf("%s: %s; it was not there within %s, and the node was told nothing", ReasonNoArtifact, why, p.timeout))
+			p.plan.Changed = append(p.plan.Changed, p.attempts[i].NodeName)
 		}
 	}
 }
@@ -463,7 +463,7 @@ func (p *planner) target(n *resource.UpgradeNode) rollout.Target {
 	case a == nil || a.OperationStatus == resource.UpgradeSuccess:
 		t.State = rollout.Done
 	case a.OperationStatus == resource.UpgradePending:
-		t.Held = p.held(node)
+		t.HeldReason = p.heldReason(node)
 	case a.Open():
 		t.State = rollout.Updating
 		t.Since, _ = time.Parse(time.RFC3339, a.StartedAt)
@@ -473,24 +473,24 @@ func (p *planner) target(n *resource.UpgradeNode) rollout.Target {
 	return t
 }
 
-// held is why a node that is pending can't be told to begin.
-func (p *planner) held(node Node) string {
+// heldReason is why a node that is pending can't be told to begin.
+func (p *planner) heldReason(node NodeState) string {
 	r := p.report(node.Name)
 	switch {
-	case node.Before != "":
-		return "WaitingForUpgrade: the Upgrade " + node.Before + " is to be done with the node first"
+	case node.EarlierUpgrade != "":
+		return "WaitingForUpgrade: the Upgrade " + node.EarlierUpgrade + " is to be done with the node first"
 	case r != nil && r.Wait && r.Step == resource.StepReady:
 		return ""
 	case p.spec.RequireNodeConfirmation, r != nil && r.Wait:
-		return clip("WaitingForOwner: the node's owner has to release it by edgeagent upgrade release")
+		return clipReason("WaitingForOwner: the node's owner has to release it by edgeagent upgrade release")
 	case node.Report != nil && node.Report.Held != "":
-		return clip("Held: " + node.Report.Held)
+		return clipReason("Held: " + node.Report.Held)
 	}
 	return ""
 }
 
-// order makes the order that a node is to have.
-func (p *planner) order(n resource.UpgradeNode) {
+// makeOrder makes the order that a node is to have.
+func (p *planner) makeOrder(n resource.UpgradeNode) {
 	a := p.newest(&n)
 	if a == nil || !a.Open() || !p.nodes[n.NodeName].Exists {
 		return
@@ -520,13 +520,13 @@ func (p *planner) order(n resource.UpgradeNode) {
 
 // summary counts the nodes.
 func (p *planner) summary() *resource.UpgradeRollout {
-	if p.roll.Run == 0 {
+	if p.rollout.Run == 0 {
 		return nil
 	}
-	s := p.roll
-	s.Nodes, s.Pending, s.Upgrading, s.Succeeded, s.Failed, s.Away = len(p.list), 0, 0, 0, 0, 0
-	for i := range p.list {
-		switch a := p.newest(&p.list[i]); {
+	s := p.rollout
+	s.Nodes, s.Pending, s.Upgrading, s.Succeeded, s.Failed, s.Away = len(p.attempts), 0, 0, 0, 0, 0
+	for i := range p.attempts {
+		switch a := p.newest(&p.attempts[i]); {
 		case a == nil:
 		case a.OperationStatus == resource.UpgradeSuccess:
 			s.Succeeded++

@@ -16,34 +16,34 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-var begin = time.Date(2026, 11, 22, 22, 0, 0, 0, time.UTC)
+var startTime = time.Date(2026, 11, 22, 22, 0, 0, 0, time.UTC)
 
-const manifest = `{"version":"v1.2.0","programs":[{"name":"edgecore","architecture":"arm64","digest":"sha256:01ba4719c80b6fe911b091a7c05124b64eeece964e09c058ef8f9805daca546b","size":1}]}`
+const testManifest = `{"version":"v1.2.0","programs":[{"name":"edgecore","architecture":"arm64","digest":"sha256:01ba4719c80b6fe911b091a7c05124b64eeece964e09c058ef8f9805daca546b","size":1}]}`
 
-// world is a hub with an Upgrade, and its nodes. A hub that stops between two writes has the status, and not all of the orders.
-type world struct {
+// simulatedWorld is a hub with an Upgrade, and its nodes. A hub that stops between two writes has the status, and not all of the orders.
+type simulatedWorld struct {
 	now      time.Time
 	upgrade  resource.Upgrade
-	nodes    []Node
+	nodes    []NodeState
 	artifact *resource.Artifact
 	orders   map[string]resource.UpgradeOrder
 	plan     func(Input) Plan
 	last     Plan
 }
 
-func newWorld(nodes int) *world {
-	w := &world{now: begin, orders: map[string]resource.UpgradeOrder{}, plan: Of}
-	w.artifact = &resource.Artifact{Spec: resource.ArtifactSpec{Manifest: manifest, Signature: "s"}}
+func newSimulatedWorld(nodes int) *simulatedWorld {
+	w := &simulatedWorld{now: startTime, orders: map[string]resource.UpgradeOrder{}, plan: PlanUpgrade}
+	w.artifact = &resource.Artifact{Spec: resource.ArtifactSpec{Manifest: testManifest, Signature: "s"}}
 	w.upgrade.Metadata = resource.Meta{Name: "up", UID: "u1"}
 	w.upgrade.Spec = resource.UpgradeSpec{Version: "v1.2.0", LabelSelector: &resource.LabelSelector{MatchLabels: map[string]string{"a": "b"}}, FailureBudget: "100%", Concurrency: nodes}
 	for i := range nodes {
-		w.nodes = append(w.nodes, Node{Name: fmt.Sprintf("n%02d", i), Labels: map[string]string{"a": "b"}, Exists: true, Online: true, Version: "v1.1.0"})
+		w.nodes = append(w.nodes, NodeState{Name: fmt.Sprintf("n%02d", i), Labels: map[string]string{"a": "b"}, Exists: true, Online: true, Version: "v1.1.0"})
 	}
 	return w
 }
 
 // step plans, and writes what the plan says until the hub crashes: after the status, or after some orders. -1: it doesn't.
-func (w *world) step(crash int) Plan {
+func (w *simulatedWorld) step(crash int) Plan {
 	p := w.plan(Input{Now: w.now, Upgrade: &w.upgrade, Nodes: slices.Clone(w.nodes), Artifact: w.artifact})
 	w.last = p
 	w.upgrade.Status = p.Status
@@ -62,23 +62,23 @@ func (w *world) step(crash int) Plan {
 	return p
 }
 
-func (w *world) node(name string) *Node {
-	return &w.nodes[slices.IndexFunc(w.nodes, func(n Node) bool { return n.Name == name })]
+func (w *simulatedWorld) node(name string) *NodeState {
+	return &w.nodes[slices.IndexFunc(w.nodes, func(n NodeState) bool { return n.Name == name })]
 }
 
 // says has a node report of its order.
-func (w *world) says(node string, r resource.UpgradeReport) {
-	r.Order = ID(&w.upgrade, *w.upgrade.Status.Rollout)
+func (w *simulatedWorld) says(node string, r resource.UpgradeReport) {
+	r.Order = OrderID(&w.upgrade, *w.upgrade.Status.Rollout)
 	w.node(node).Report = &r
 }
 
-func (w *world) attempt(node string) resource.UpgradeAttempt {
+func (w *simulatedWorld) attempt(node string) resource.UpgradeAttempt {
 	i := slices.IndexFunc(w.upgrade.Status.Nodes, func(n resource.UpgradeNode) bool { return n.NodeName == node })
 	return w.upgrade.Status.Nodes[i].Last()
 }
 
 // begun are the nodes that are ordered to begin, in order.
-func (w *world) begun() (names []string) {
+func (w *simulatedWorld) begun() (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(w.orders)) {
 		if !w.orders[name].Wait {
 			names = append(names, name)
@@ -87,7 +87,7 @@ func (w *world) begun() (names []string) {
 	return names
 }
 
-func (w *world) ends(node, result, reason string) {
+func (w *simulatedWorld) ends(node, result, reason string) {
 	w.says(node, resource.UpgradeReport{Result: result, Reason: reason, From: "v1.1.0"})
 	if result == resource.UpgradeSuccess {
 		w.node(node).Version = w.upgrade.Spec.Version
@@ -95,15 +95,15 @@ func (w *world) ends(node, result, reason string) {
 }
 
 func TestAnUpgradeOfOneNode(t *testing.T) {
-	w := newWorld(1)
+	w := newSimulatedWorld(1)
 	w.upgrade.Spec.UpgradeCmd, w.upgrade.Spec.Timeout = "/usr/bin/up --now", "90s"
 	w.upgrade.Spec.Checks, w.upgrade.Spec.AllowDowngrade = &resource.UpgradeChecks{Disk: 80}, true
 	p := w.step(-1)
 	require.Equal(t, resource.UpgradeOrder{
-		ID: "u1.1." + w.upgrade.Spec.RunOf(), Upgrade: "up", Version: "v1.2.0", Manifest: manifest, Signature: "s", Installer: []string{},
+		ID: "u1.1." + w.upgrade.Spec.RunOf(), Upgrade: "up", Version: "v1.2.0", Manifest: testManifest, Signature: "s", Installer: []string{},
 		Command: []string{"/usr/bin/up", "--now"}, AllowDowngrade: true, Checks: &resource.UpgradeChecks{Disk: 80}, Timeout: 90, Begun: "2026-11-22T22:00:00Z",
 	}, w.orders["n00"])
-	require.Equal(t, begin.Add(108*time.Second), p.Again)
+	require.Equal(t, startTime.Add(108*time.Second), p.Again)
 	require.Equal(t, resource.UpgradeAttempt{
 		FromVersion: "v1.1.0", ToVersion: "v1.2.0", OperationStatus: resource.Upgrading, Run: 1, StartedAt: "2026-11-22T22:00:00Z",
 	}, w.attempt("n00"))
@@ -139,7 +139,7 @@ func TestSettingsAndImages(t *testing.T) {
 	for name, spec := range map[string]resource.UpgradeSpec{
 		"1 setting": {Settings: map[string]string{"link.rate": "1MB"}}, "2 images": {Images: []string{"r.example/a:1", "r.example/b:1"}},
 	} {
-		w := newWorld(1)
+		w := newSimulatedWorld(1)
 		w.artifact = nil // none is needed
 		w.node("n00").Version = ""
 		spec.NodeNames, spec.RequireConfirmation, spec.Timeout = []string{"n00"}, true, "90s"
@@ -163,26 +163,26 @@ func TestSettingsAndImages(t *testing.T) {
 
 func TestWhyANodeWaits(t *testing.T) {
 	for name, c := range map[string]struct {
-		change  func(w *world)
+		change  func(w *simulatedWorld)
 		reason  string // of the node
 		whole   string // of the Upgrade
 		message string
 	}{
-		"offline": {func(w *world) { w.nodes[0].Online = false }, "Offline: the node begins when it is online again", "Offline", "1 are offline"},
-		"no such node": {func(w *world) {
+		"offline": {func(w *simulatedWorld) { w.nodes[0].Online = false }, "Offline: the node begins when it is online again", "Offline", "1 are offline"},
+		"no such node": {func(w *simulatedWorld) {
 			w.nodes, w.upgrade.Spec.NodeNames, w.upgrade.Spec.LabelSelector = nil, []string{"n00"}, nil
 		}, "NotFound: there is no Node n00", "Offline", ""},
-		"another Upgrade":  {func(w *world) { w.nodes[0].Before = "first" }, "WaitingForUpgrade: the Upgrade first is to be done with the node first", "OnHold", "1 are held; the first one: n00: WaitingForUpgrade"},
-		"its owner":        {func(w *world) { w.nodes[0].Report = &resource.UpgradeReport{Held: "a race is on"} }, "Held: a race is on", "OnHold", "a race is on"},
-		"paused":           {func(w *world) { w.upgrade.Spec.Paused = true }, "", "Paused", "the rollout is paused"},
-		"unconfirmed":      {func(w *world) { w.upgrade.Spec.RequireConfirmation = true }, "", "WaitingForConfirmation", ""},
-		"confirmed before": {func(w *world) { w.upgrade.Spec.RequireConfirmation, w.upgrade.Spec.Confirmed = true, "v1.1.0" }, "", "WaitingForConfirmation", ""},
-		"no artifact":      {func(w *world) { w.artifact = nil }, "", "NoArtifact", "there is no Artifact v1.2.0: make it by edgebus artifact push"},
-		"window":           {func(w *world) { w.upgrade.Spec.Window = &resource.UpgradeWindow{From: "23:30", To: "04:00"} }, "", "OutsideWindow", "the next window opens at 2026-11-22T23:30:00Z"},
-		"aborted":          {func(w *world) { w.step(0); w.upgrade.Spec.Aborted = true; w.nodes[0].Report = nil }, "Aborted: the upgrade was aborted before the node had begun", "Aborted", "the upgrade was aborted"},
+		"another Upgrade":  {func(w *simulatedWorld) { w.nodes[0].EarlierUpgrade = "first" }, "WaitingForUpgrade: the Upgrade first is to be done with the node first", "OnHold", "1 are held; the first one: n00: WaitingForUpgrade"},
+		"its owner":        {func(w *simulatedWorld) { w.nodes[0].Report = &resource.UpgradeReport{Held: "a race is on"} }, "Held: a race is on", "OnHold", "a race is on"},
+		"paused":           {func(w *simulatedWorld) { w.upgrade.Spec.Paused = true }, "", "Paused", "the rollout is paused"},
+		"unconfirmed":      {func(w *simulatedWorld) { w.upgrade.Spec.RequireConfirmation = true }, "", "WaitingForConfirmation", ""},
+		"confirmed before": {func(w *simulatedWorld) { w.upgrade.Spec.RequireConfirmation, w.upgrade.Spec.Confirmed = true, "v1.1.0" }, "", "WaitingForConfirmation", ""},
+		"no artifact":      {func(w *simulatedWorld) { w.artifact = nil }, "", "NoArtifact", "there is no Artifact v1.2.0: make it by edgebus artifact push"},
+		"window":           {func(w *simulatedWorld) { w.upgrade.Spec.Window = &resource.UpgradeWindow{From: "23:30", To: "04:00"} }, "", "OutsideWindow", "the next window opens at 2026-11-22T23:30:00Z"},
+		"aborted":          {func(w *simulatedWorld) { w.step(0); w.upgrade.Spec.Aborted = true; w.nodes[0].Report = nil }, "Aborted: the upgrade was aborted before the node had begun", "Aborted", "the upgrade was aborted"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(1)
+			w := newSimulatedWorld(1)
 			c.change(w)
 			p := w.step(-1)
 			require.Empty(t, w.begun())
@@ -204,7 +204,7 @@ func TestWhyANodeWaits(t *testing.T) {
 
 // The hub waits for a while longer than the node may take, says in which step it was, and takes a late answer.
 func TestANodeThatDoesNotAnswer(t *testing.T) {
-	w := newWorld(2)
+	w := newSimulatedWorld(2)
 	w.upgrade.Spec.Concurrency, w.upgrade.Spec.Timeout = 1, "10m"
 	p := w.step(-1)
 	w.says("n00", resource.UpgradeReport{Step: resource.StepTrial})
@@ -229,7 +229,7 @@ func TestANodeThatDoesNotAnswer(t *testing.T) {
 // failed, with the words of both; the core's word may still come.
 func TestAnAgentThatSaysSuccessIsNotBelievedWithoutTheCore(t *testing.T) {
 	for core, words := range map[string]string{"v1.1.0": "the agent says v1.2.0, the core v1.1.0", "": "the agent says v1.2.0, the core nothing yet"} {
-		w := newWorld(2)
+		w := newSimulatedWorld(2)
 		w.upgrade.Spec.Concurrency, w.upgrade.Spec.FailureBudget = 1, "0"
 		p := w.step(-1)
 		w.says("n00", resource.UpgradeReport{Result: resource.UpgradeSuccess, Version: "v1.2.0", From: "v1.1.0", To: "v1.2.0"})
@@ -256,23 +256,23 @@ func TestAnAgentThatSaysSuccessIsNotBelievedWithoutTheCore(t *testing.T) {
 
 // A node that goes away soon after its success is counted, until it is back, rolls back, or another Upgrade has given it something else.
 func TestNodesThatAreAwaySinceTheirSuccessAreCounted(t *testing.T) {
-	w := newWorld(3)
+	w := newSimulatedWorld(3)
 	w.step(-1)
 	for _, n := range w.nodes {
 		w.ends(n.Name, resource.UpgradeSuccess, "")
 	}
 	w.step(-1)
 	require.Equal(t, "3 0", fmt.Sprint(w.upgrade.Status.Rollout.Succeeded, w.upgrade.Status.Rollout.Away))
-	w.now = begin.Add(awayFor - time.Minute)
+	w.now = startTime.Add(awayPeriod - time.Minute)
 	w.node("n00").Online, w.node("n01").Online = false, false
 	w.step(-1)
 	require.Equal(t, "3 2", fmt.Sprint(w.upgrade.Status.Rollout.Succeeded, w.upgrade.Status.Rollout.Away))
 	require.Equal(t, "2026-11-23T21:59:00Z", w.attempt("n00").AwaySince)
 	w.upgrade.SetReady(w.now)
 	require.Equal(t, "all 3 nodes have v1.2.0; 2 of them have been away since soon after that", w.upgrade.Status.Conditions[0].Message)
-	require.True(t, mayChange(w.attempt("n02"), w.now))
+	require.True(t, mayStillChange(w.attempt("n02"), w.now))
 
-	w.now = begin.Add(48 * time.Hour)
+	w.now = startTime.Add(48 * time.Hour)
 	w.node("n02").Online = false // for a reason of its own
 	w.node("n01").Online = true
 	w.says("n01", resource.UpgradeReport{Result: resource.UpgradeRolledBack, Reason: resource.UpgradeFailedConnection, Message: "it was without the hub for 10m0s", From: "v1.1.0"})
@@ -282,8 +282,8 @@ func TestNodesThatAreAwaySinceTheirSuccessAreCounted(t *testing.T) {
 	require.Equal(t, resource.UpgradeRolledBack+" NoConnection: it was without the hub for 10m0s", w.attempt("n01").OperationStatus+" "+w.attempt("n01").Reason)
 	require.Equal(t, "2026-11-23T21:59:00Z", w.attempt("n00").AwaySince, "it is away still")
 	require.Empty(t, w.attempt("n02").AwaySince)
-	require.True(t, mayChange(w.attempt("n00"), w.now))
-	require.False(t, mayChange(w.attempt("n02"), w.now))
+	require.True(t, mayStillChange(w.attempt("n00"), w.now))
+	require.False(t, mayStillChange(w.attempt("n02"), w.now))
 	w.node("n00").Version = "v1.3.0"
 	w.step(-1)
 	require.Zero(t, w.upgrade.Status.Rollout.Away)
@@ -291,16 +291,16 @@ func TestNodesThatAreAwaySinceTheirSuccessAreCounted(t *testing.T) {
 
 // An Upgrade whose Artifact does not come ends with that as its cause. The time does not pass while it may not begin anyway.
 func TestAnUpgradeWithoutItsArtifactEnds(t *testing.T) {
-	w := newWorld(2)
+	w := newSimulatedWorld(2)
 	w.artifact, w.upgrade.Spec.Paused = nil, true
 	w.step(-1)
 	w.now = w.now.Add(time.Hour)
 	w.step(-1)
 	require.Equal(t, resource.UpgradePending, w.attempt("n00").OperationStatus)
-	w = newWorld(2)
+	w = newSimulatedWorld(2)
 	w.artifact = nil
 	p := w.step(-1)
-	require.Equal(t, begin.Add(10*time.Minute), p.Again)
+	require.Equal(t, startTime.Add(10*time.Minute), p.Again)
 	w.now = p.Again
 	p = w.step(-1)
 	require.Equal(t, []string{"n00", "n01"}, p.Changed)
@@ -308,8 +308,8 @@ func TestAnUpgradeWithoutItsArtifactEnds(t *testing.T) {
 	require.Equal(t, resource.UpgradeRolledBack, a.OperationStatus)
 	require.Contains(t, a.Reason, "NoArtifact: there is no Artifact v1.2.0")
 	require.Equal(t, 2, w.upgrade.Status.Rollout.Failed)
-	require.Equal(t, NoArtifact, w.upgrade.Status.Rollout.Reason)
-	w.artifact = newWorld(0).artifact
+	require.Equal(t, ReasonNoArtifact, w.upgrade.Status.Rollout.Reason)
+	w.artifact = newSimulatedWorld(0).artifact
 	w.step(-1)
 	require.Empty(t, w.begun(), "it is tried again when the attempt is counted up")
 	w.upgrade.Spec.Attempt++
@@ -319,7 +319,7 @@ func TestAnUpgradeWithoutItsArtifactEnds(t *testing.T) {
 
 // A node whose owner holds it gives its place to another, and gets one again once it is released.
 func TestANodeThatIsHeldGivesItsPlaceToAnother(t *testing.T) {
-	w := newWorld(2)
+	w := newSimulatedWorld(2)
 	w.upgrade.Spec.Concurrency = 1
 	w.step(-1)
 	require.Equal(t, []string{"n00"}, w.begun())
@@ -345,7 +345,7 @@ func TestANodeThatIsHeldGivesItsPlaceToAnother(t *testing.T) {
 }
 
 func TestOwnersConfirmAfterTheHub(t *testing.T) {
-	w := newWorld(3)
+	w := newSimulatedWorld(3)
 	w.upgrade.Spec.RequireConfirmation, w.upgrade.Spec.RequireNodeConfirmation = true, true
 	w.step(-1)
 	require.Empty(t, w.orders)
@@ -366,7 +366,7 @@ func TestOwnersConfirmAfterTheHub(t *testing.T) {
 }
 
 func TestAnUpgradeIsAborted(t *testing.T) {
-	w := newWorld(4)
+	w := newSimulatedWorld(4)
 	w.upgrade.Spec.Concurrency = 3
 	w.step(-1)
 	w.says("n00", resource.UpgradeReport{Step: resource.StepDownloading})
@@ -376,7 +376,7 @@ func TestAnUpgradeIsAborted(t *testing.T) {
 	w.step(-1)
 	require.Equal(t, []string{"n01"}, w.begun(), "it has changed something already")
 	require.Equal(t, resource.UpgradePending, w.attempt("n00").OperationStatus)
-	require.ErrorContains(t, next(w, "v1.3.0").CheckUpdate(w.upgrade), "the node n01 is being upgraded")
+	require.ErrorContains(t, nextUpgrade(w, "v1.3.0").CheckUpdate(w.upgrade), "the node n01 is being upgraded")
 	w.ends("n00", resource.UpgradeSuccess, "") // it had not noticed
 	w.ends("n01", resource.UpgradeRolledBack, resource.UpgradeFailedHang)
 	w.step(-1)
@@ -384,20 +384,20 @@ func TestAnUpgradeIsAborted(t *testing.T) {
 	require.Equal(t, resource.UpgradeRollout{
 		Run: 1, Spec: w.upgrade.Spec.RunOf(), Started: "2026-11-22T22:00:00Z", Nodes: 4, Pending: 2, Succeeded: 1, Failed: 1, Reason: "Aborted", Message: "the upgrade was aborted",
 	}, *w.upgrade.Status.Rollout)
-	require.NoError(t, next(w, "v1.3.0").CheckUpdate(w.upgrade))
+	require.NoError(t, nextUpgrade(w, "v1.3.0").CheckUpdate(w.upgrade))
 	w.upgrade.Spec.Aborted = false
 	w.step(-1)
 	require.Equal(t, []string{"n02", "n03"}, w.begun())
 }
 
-func next(w *world, version string) resource.Upgrade {
+func nextUpgrade(w *simulatedWorld, version string) resource.Upgrade {
 	u := w.upgrade
 	u.Spec.Version = version
 	return u
 }
 
 func TestNodesAreChosenWhenARunBegins(t *testing.T) {
-	w := newWorld(2)
+	w := newSimulatedWorld(2)
 	w.nodes[1].Labels = nil
 	w.step(-1)
 	require.Len(t, w.upgrade.Status.Nodes, 1)
@@ -406,21 +406,21 @@ func TestNodesAreChosenWhenARunBegins(t *testing.T) {
 	w.step(-1)
 	require.Len(t, w.upgrade.Status.Nodes, 1, "later labels don't count")
 	require.Equal(t, []string{"n00"}, w.begun())
-	wants, begun := Wants(&w.upgrade, "n00", nil)
+	wants, begun := WantsNode(&w.upgrade, "n00", nil)
 	require.True(t, wants && begun)
-	wants, _ = Wants(&w.upgrade, "n01", w.nodes[1].Labels)
+	wants, _ = WantsNode(&w.upgrade, "n01", w.nodes[1].Labels)
 	require.False(t, wants)
 	w.ends("n00", resource.UpgradeSuccess, "")
 	w.step(-1)
 	w.upgrade.Spec.Version = "v1.3.0"
-	wants, begun = Wants(&w.upgrade, "n01", w.nodes[1].Labels)
+	wants, begun = WantsNode(&w.upgrade, "n01", w.nodes[1].Labels)
 	require.True(t, wants && !begun)
 	w.step(-1)
 	require.Equal(t, "n01", w.upgrade.Status.Nodes[0].NodeName)
 }
 
 func TestANodeThatRunsTheVersionIsLeftAlone(t *testing.T) {
-	w := newWorld(2)
+	w := newSimulatedWorld(2)
 	w.nodes[1].Version = "v1.2.0"
 	w.step(-1)
 	require.Equal(t, []string{"n00"}, w.begun())
@@ -429,7 +429,7 @@ func TestANodeThatRunsTheVersionIsLeftAlone(t *testing.T) {
 
 // A node whose agent was not replaced is ordered the version once more when attempt is counted up, and is left alone until then.
 func TestAnAgentThatFailedIsTriedAgain(t *testing.T) {
-	w := newWorld(2)
+	w := newSimulatedWorld(2)
 	w.step(-1)
 	w.ends("n00", resource.UpgradeSuccess, "")
 	w.says("n01", resource.UpgradeReport{Result: resource.UpgradeSuccess, Reason: resource.UpgradeFailedAgent, From: "v1.1.0", To: "v1.2.0"})
@@ -445,9 +445,9 @@ func TestAnAgentThatFailedIsTriedAgain(t *testing.T) {
 	require.Equal(t, 2, w.upgrade.Status.Rollout.Succeeded)
 }
 
-// sim plays upgrades with nodes that answer anything, hubs that crash, and people who change their minds, and says which promise is broken.
-func sim(t *rapid.T, plan func(Input) Plan) error {
-	w := newWorld(rapid.IntRange(1, 8).Draw(t, "nodes"))
+// simulate plays upgrades with nodes that answer anything, hubs that crash, and people who change their minds, and says which promise is broken.
+func simulate(t *rapid.T, plan func(Input) Plan) error {
+	w := newSimulatedWorld(rapid.IntRange(1, 8).Draw(t, "nodes"))
 	w.plan = plan
 	concurrency := rapid.IntRange(1, 4).Draw(t, "concurrency")
 	budget := rapid.IntRange(0, 3).Draw(t, "budget")
@@ -481,7 +481,7 @@ func sim(t *rapid.T, plan func(Input) Plan) error {
 				continue
 			}
 			began++
-			if n := *w.node(name); w.upgrade.Spec.Paused || !n.Online || n.Before != "" || w.artifact == nil {
+			if n := *w.node(name); w.upgrade.Spec.Paused || !n.Online || n.EarlierUpgrade != "" || w.artifact == nil {
 				return fmt.Errorf("%s begun though it must not: %+v", name, n)
 			}
 		}
@@ -540,12 +540,12 @@ func sim(t *rapid.T, plan func(Input) Plan) error {
 			w.upgrade.Spec.Aborted = !w.upgrade.Spec.Aborted
 		case "artifact":
 			if w.artifact == nil {
-				w.artifact = &resource.Artifact{Spec: resource.ArtifactSpec{Manifest: manifest}}
+				w.artifact = &resource.Artifact{Spec: resource.ArtifactSpec{Manifest: testManifest}}
 			} else {
 				w.artifact = nil
 			}
 		case "other":
-			n.Before = map[string]string{"": "other", "other": ""}[n.Before]
+			n.EarlierUpgrade = map[string]string{"": "other", "other": ""}[n.EarlierUpgrade]
 		case "delete":
 			n.Exists, n.Online = !n.Exists, !n.Exists
 		}
@@ -555,7 +555,7 @@ func sim(t *rapid.T, plan func(Input) Plan) error {
 
 func TestPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		if err := sim(t, Of); err != nil {
+		if err := simulate(t, PlanUpgrade); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -576,17 +576,17 @@ func TestAblation(t *testing.T) {
 		},
 		"another Upgrade": func(in *Input) {
 			for i := range in.Nodes {
-				in.Nodes[i].Before = ""
+				in.Nodes[i].EarlierUpgrade = ""
 			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			broken := rapid.Custom(func(t *rapid.T) error {
-				return sim(t, func(in Input) Plan {
+				return simulate(t, func(in Input) Plan {
 					u := *in.Upgrade
 					in.Upgrade = &u
 					change(&in)
-					return Of(in)
+					return PlanUpgrade(in)
 				})
 			})
 			for seed := range 2000 {
@@ -600,5 +600,5 @@ func TestAblation(t *testing.T) {
 }
 
 func TestReasonsAreClipped(t *testing.T) {
-	require.Equal(t, strings.Repeat("ä", 148)+"…", clip(strings.Repeat("ä", 300)))
+	require.Equal(t, strings.Repeat("ä", 148)+"…", clipReason(strings.Repeat("ä", 300)))
 }

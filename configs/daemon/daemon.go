@@ -125,7 +125,7 @@ func Version() string {
 // On a machine with less memory than small, garbage is collected when the heap has grown by smallGCPercent: memory is
 // scarcer there than processor time.
 const (
-	small          = 512 << 20
+	smallMemory    = 512 << 20
 	smallGCPercent = 25
 )
 
@@ -136,7 +136,7 @@ func boundMemory() {
 	if debug.SetMemoryLimit(-1) == math.MaxInt64 { // GOMEMLIMIT is not set
 		debug.SetMemoryLimit(limit / 10 * 9)
 	}
-	if os.Getenv("GOGC") == "" && limit < small {
+	if os.Getenv("GOGC") == "" && limit < smallMemory {
 		debug.SetGCPercent(smallGCPercent)
 	}
 }

@@ -18,32 +18,32 @@ const (
 )
 
 // ReserveDescriptors makes a listener that accepts no connection which would leave fewer than spare descriptors free.
-func ReserveDescriptors(l net.Listener, spare int) net.Listener { return &reserving{l, spare} }
+func ReserveDescriptors(l net.Listener, spare int) net.Listener { return &reservingListener{l, spare} }
 
-type reserving struct {
+type reservingListener struct {
 	net.Listener
 	spare int
 }
 
 // Accept closes a connection for which there is no room, and returns a temporary error.
-func (k *reserving) Accept() (net.Conn, error) {
+func (k *reservingListener) Accept() (net.Conn, error) {
 	conn, err := k.Listener.Accept()
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-		noteShortage()
+		recordShortage()
 	}
 	if err != nil {
 		return nil, err
 	}
-	if most := descriptorLimit(); most > 0 && number(conn) >= most-min(k.spare, most/4) {
-		noteShortage()
+	if most := descriptorLimit(); most > 0 && descriptorOf(conn) >= most-min(k.spare, most/4) {
+		recordShortage()
 		_ = conn.Close()
-		return nil, shortage{}
+		return nil, shortageError{}
 	}
 	return conn, nil
 }
 
-// number is a connection's descriptor: the system gives the lowest that is free.
-func number(conn net.Conn) (fd int) {
+// descriptorOf is a connection's descriptor: the system gives the lowest that is free.
+func descriptorOf(conn net.Conn) (fd int) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
 		return 0
@@ -55,27 +55,27 @@ func number(conn net.Conn) (fd int) {
 	return fd
 }
 
-// shortage is a temporary net.Error: net/http and the broker accept again after a pause.
-type shortage struct{}
+// shortageError is a temporary net.Error: net/http and the broker accept again after a pause.
+type shortageError struct{}
 
-func (shortage) Error() string {
+func (shortageError) Error() string {
 	return "file descriptors are short: the rest are reserved for the process's own work"
 }
-func (shortage) Timeout() bool   { return false }
-func (shortage) Temporary() bool { return true }
+func (shortageError) Timeout() bool   { return false }
+func (shortageError) Temporary() bool { return true }
 
-const recently = time.Minute
+const shortageMemory = time.Minute
 
 var (
 	lastShortage    atomic.Int64 // in nanoseconds
 	descriptorLimit = sync.OnceValue(maxDescriptors)
 )
 
-func noteShortage() { lastShortage.Store(time.Now().UnixNano()) }
+func recordShortage() { lastShortage.Store(time.Now().UnixNano()) }
 
 // DescriptorsShort says that connections were refused in the last minute because there were too few descriptors; empty: none was.
 func DescriptorsShort() string {
-	if time.Since(time.Unix(0, lastShortage.Load())) > recently {
+	if time.Since(time.Unix(0, lastShortage.Load())) > shortageMemory {
 		return ""
 	}
 	return fmt.Sprintf("nearly all of the %d file descriptors that it may have are in use", descriptorLimit())

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// unknown is what a host is assumed to have that doesn't say.
-const unknown = 1 << 30
+// unknownMemory is what a host is assumed to have that doesn't say.
+const unknownMemory = 1 << 30
 
 // MemoryLimit is how many bytes of memory this process may use: the least of the host's physical
 // memory, the limits of its control groups (version 1 or 2) and GOMEMLIMIT.
@@ -24,20 +24,20 @@ func MemoryShare(part float64, least, most int64) int64 {
 
 func memoryLimit(root fs.FS, goLimit int64) int64 {
 	bytes := goLimit
-	if p := physical(root); p > 0 {
+	if p := physicalMemory(root); p > 0 {
 		bytes = min(bytes, p)
 	}
-	for _, group := range groups(root) {
-		bytes = min(bytes, ofGroup(root, group))
+	for _, group := range controlGroups(root) {
+		bytes = min(bytes, controlGroupLimit(root, group))
 	}
 	if bytes == math.MaxInt64 {
-		return unknown
+		return unknownMemory
 	}
 	return bytes
 }
 
-// physical is the memory of the host; 0: it doesn't say.
-func physical(root fs.FS) int64 {
+// physicalMemory is the memory of the host; 0: it doesn't say.
+func physicalMemory(root fs.FS) int64 {
 	text, _ := fs.ReadFile(root, "proc/meminfo")
 	for line := range strings.Lines(string(text)) {
 		if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "MemTotal:" {
@@ -48,20 +48,20 @@ func physical(root fs.FS) int64 {
 	return 0
 }
 
-// group is a control group: where its hierarchy is mounted, and its path there.
-type group struct {
+// controlGroup is a control group: where its hierarchy is mounted, and its path there.
+type controlGroup struct {
 	mount, path string
 	files       []string // that hold limits
 }
 
 var (
-	v1 = []string{"memory.limit_in_bytes"}
-	v2 = []string{"memory.max", "memory.high"}
+	cgroupV1Files = []string{"memory.limit_in_bytes"}
+	cgroupV2Files = []string{"memory.max", "memory.high"}
 )
 
-// groups are those of the process. In a container the path may be the host's, which isn't
-// there; then the container's own group is at the mount point, where ofGroup ends.
-func groups(root fs.FS) (list []group) {
+// controlGroups are those of the process. In a container the path may be the host's, which isn't
+// there; then the container's own group is at the mount point, where controlGroupLimit ends.
+func controlGroups(root fs.FS) (list []controlGroup) {
 	text, _ := fs.ReadFile(root, "proc/self/cgroup")
 	for line := range strings.Lines(string(text)) {
 		number, rest, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -69,17 +69,17 @@ func groups(root fs.FS) (list []group) {
 		for c := range strings.SplitSeq(controllers, ",") {
 			switch {
 			case c == "memory":
-				list = append(list, group{"sys/fs/cgroup/memory", name, v1})
+				list = append(list, controlGroup{"sys/fs/cgroup/memory", name, cgroupV1Files})
 			case number == "0" && controllers == "":
-				list = append(list, group{"sys/fs/cgroup", name, v2}, group{"sys/fs/cgroup/unified", name, v2})
+				list = append(list, controlGroup{"sys/fs/cgroup", name, cgroupV2Files}, controlGroup{"sys/fs/cgroup/unified", name, cgroupV2Files})
 			}
 		}
 	}
 	return list
 }
 
-// ofGroup is the least limit of a group and of those that it is in.
-func ofGroup(root fs.FS, g group) int64 {
+// controlGroupLimit is the least limit of a group and of those that it is in.
+func controlGroupLimit(root fs.FS, g controlGroup) int64 {
 	bytes := int64(math.MaxInt64)
 	for at := path.Join("/", g.path); ; at = path.Dir(at) {
 		for _, file := range g.files {

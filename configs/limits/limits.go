@@ -65,24 +65,24 @@ const maxUint16 = math.MaxUint16 // what MQTT can say
 
 // Complete puts in the place of a limit that is 0 the most that there can be.
 func (l Limits) Complete() Limits {
-	most(&l.Connections, math.MaxInt32)
-	most(&l.Sessions, math.MaxInt32)
-	most(&l.ConnectRate, math.MaxInt32)
-	most(&l.ConnectTimeout, math.MaxInt64/4)
-	most(&l.WrongPasswords, math.MaxInt32)
-	most(&l.Subscriptions, math.MaxInt32)
-	most(&l.WriteTimeout, math.MaxInt64/4)
-	most(&l.Packet, 256<<20-1)
-	most(&l.Inflight, maxUint16)
-	most(&l.ReceiveMaximum, maxUint16)
-	most(&l.TopicAliases, maxUint16)
-	most(&l.Session.All, math.MaxInt64/4)
-	most(&l.Session.Bytes, l.Session.All)
-	most(&l.Session.Expiry, math.MaxUint32*time.Second)
+	setDefault(&l.Connections, math.MaxInt32)
+	setDefault(&l.Sessions, math.MaxInt32)
+	setDefault(&l.ConnectRate, math.MaxInt32)
+	setDefault(&l.ConnectTimeout, math.MaxInt64/4)
+	setDefault(&l.WrongPasswords, math.MaxInt32)
+	setDefault(&l.Subscriptions, math.MaxInt32)
+	setDefault(&l.WriteTimeout, math.MaxInt64/4)
+	setDefault(&l.Packet, 256<<20-1)
+	setDefault(&l.Inflight, maxUint16)
+	setDefault(&l.ReceiveMaximum, maxUint16)
+	setDefault(&l.TopicAliases, maxUint16)
+	setDefault(&l.Session.All, math.MaxInt64/4)
+	setDefault(&l.Session.Bytes, l.Session.All)
+	setDefault(&l.Session.Expiry, math.MaxUint32*time.Second)
 	return l
 }
 
-func most[T comparable](field *T, value T) {
+func setDefault[T comparable](field *T, value T) {
 	*field = cmp.Or(*field, value)
 }
 
@@ -90,7 +90,7 @@ func most[T comparable](field *T, value T) {
 // process may use.
 type Size int64
 
-var units = []struct {
+var sizeUnits = []struct {
 	factor int64
 	name   string
 }{{1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}}
@@ -106,7 +106,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 		*s = Size(n / 100 * float64(daemon.MemoryLimit()))
 		return nil
 	}
-	for _, u := range units {
+	for _, u := range sizeUnits {
 		if rest, ok := strings.CutSuffix(number, u.name); ok {
 			number, unit = rest, u.factor
 		}
@@ -120,7 +120,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 }
 
 func (s Size) String() string {
-	for _, u := range units {
+	for _, u := range sizeUnits {
 		if n := int64(s); n >= u.factor && n%u.factor == 0 {
 			return strconv.FormatInt(n/u.factor, 10) + u.name
 		}

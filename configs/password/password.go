@@ -27,39 +27,39 @@ const (
 	sumSize    = 32
 )
 
-// made are the parameters of the hashes that Make makes: the first that OWASP's Password Storage Cheat Sheet recommends with so
+// defaultArgon are the parameters of the hashes that Make makes: the first that OWASP's Password Storage Cheat Sheet recommends with so
 // little memory. A sign-in takes about 25 ms of a processor and 19 MiB.
-var made = argon{memory: 19 << 10, passes: 2, threads: 1}
+var defaultArgon = argonParameters{memory: 19 << 10, passes: 2, threads: 1}
 
-// argon are the parameters of argon2id: memory in KiB.
-type argon struct {
+// argonParameters are the parameters of argon2id: memory in KiB.
+type argonParameters struct {
 	memory, passes uint32
 	threads        uint8
 }
 
 // rounds is about how many iterations of PBKDF2 with SHA-512 take as long (BenchmarkCost measures it).
-func (a argon) rounds() int { return int(a.memory) * int(a.passes) * 3 / 2 }
+func (a argonParameters) rounds() int { return int(a.memory) * int(a.passes) * 3 / 2 }
 
-// Make is the hash of a password, as Parse reads it.
-func Make(password []byte) string {
+// NewHash is the hash of a password, as Parse reads it.
+func NewHash(password []byte) string {
 	salt := make([]byte, 16)
 	_, _ = rand.Read(salt) // it never fails
-	sum := argon2.IDKey(password, salt, made.passes, made.memory, made.threads, sumSize)
+	sum := argon2.IDKey(password, salt, defaultArgon.passes, defaultArgon.memory, defaultArgon.threads, sumSize)
 	enc := base64.RawStdEncoding
-	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, made.memory, made.passes, made.threads,
+	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, defaultArgon.memory, defaultArgon.passes, defaultArgon.threads,
 		enc.EncodeToString(salt), enc.EncodeToString(sum))
 }
 
 // ErrHash is the only error of Parse.
 var ErrHash = errors.New("not a password hash that is known ($argon2id$v=19$m=…,t=…,p=…$salt$hash as `edgebus passwd` makes it, or mosquitto_passwd's $7$iterations$salt$hash or $6$salt$hash)")
 
-// Work counts the rounds of hashing that were done, for those who bound them.
-var Work atomic.Int64
+// RoundsDone counts the rounds of hashing that were done, for those who bound them.
+var RoundsDone atomic.Int64
 
 // Hash is a stored password. The zero value is no password's.
 type Hash struct {
-	iterations int   // of PBKDF2; 0: one round of salted SHA-512, as $6$ has it
-	argon      argon // the zero value: it isn't argon2id
+	iterations int             // of PBKDF2; 0: one round of salted SHA-512, as $6$ has it
+	argon      argonParameters // the zero value: it isn't argon2id
 	salt, sum  []byte
 }
 
@@ -112,40 +112,40 @@ func parseArgon(version, params, salt, sum string) (h Hash, err error) {
 	return h, nil
 }
 
-// noPassword has the sums of no password: to find one would be to break the hash.
-var noPassword = [sha512.Size]byte{}
+// impossibleSum has the sums of no password: to find one would be to break the hash.
+var impossibleSum = [sha512.Size]byte{}
 
-// Slowest is a hash of no password, which takes as long to compare with as the slowest of others. Comparing with it where a
+// SlowestHash is a hash of no password, which takes as long to compare with as the slowest of others. Comparing with it where a
 // user does not exist keeps the time of an answer from telling which users do.
-func Slowest(others []Hash) Hash {
+func SlowestHash(others []Hash) Hash {
 	h := Hash{iterations: 101}
 	for _, o := range others {
 		if o.Rounds() > h.Rounds() {
 			h = Hash{iterations: o.iterations, argon: o.argon}
 		}
 	}
-	h.salt, h.sum = noPassword[:16], noPassword[:]
-	if h.argon != (argon{}) {
-		h.sum = noPassword[:sumSize]
+	h.salt, h.sum = impossibleSum[:16], impossibleSum[:]
+	if h.argon != (argonParameters{}) {
+		h.sum = impossibleSum[:sumSize]
 	}
 	return h
 }
 
 // Rounds is how much work it is to compare a password with the hash, in iterations of PBKDF2.
 func (h Hash) Rounds() int {
-	if h.argon != (argon{}) {
+	if h.argon != (argonParameters{}) {
 		return h.argon.rounds()
 	}
 	return max(1, h.iterations)
 }
 
-// Less is a hash of no password, which takes as long to compare with as this one takes longer than another.
-func (h Hash) Less(other Hash) Hash {
+// Remainder is a hash of no password, which takes as long to compare with as this one takes longer than another.
+func (h Hash) Remainder(other Hash) Hash {
 	n := h.Rounds() - other.Rounds()
 	if n <= 0 {
 		return Hash{}
 	}
-	return Hash{iterations: n, salt: noPassword[:16], sum: noPassword[:]}
+	return Hash{iterations: n, salt: impossibleSum[:16], sum: impossibleSum[:]}
 }
 
 // Matches compares in constant time. The zero value is no password's, and no work.
@@ -153,10 +153,10 @@ func (h Hash) Matches(password []byte) bool {
 	if h.sum == nil {
 		return false
 	}
-	Work.Add(int64(h.Rounds()))
+	RoundsDone.Add(int64(h.Rounds()))
 	var sum []byte
 	switch {
-	case h.argon != (argon{}):
+	case h.argon != (argonParameters{}):
 		sum = argon2.IDKey(password, h.salt, h.argon.passes, h.argon.memory, h.argon.threads, uint32(len(h.sum)))
 	case h.iterations == 0:
 		all := sha512.Sum512(append(append([]byte(nil), password...), h.salt...))

@@ -36,12 +36,12 @@ func TestPasswordHashes(t *testing.T) {
 func TestNobodysHash(t *testing.T) {
 	slow, err := Parse("$7$5000" + hash7[len("$7$101"):])
 	require.NoError(t, err)
-	nobody := Slowest([]Hash{{}, slow})
+	nobody := SlowestHash([]Hash{{}, slow})
 	require.Equal(t, slow.iterations, nobody.iterations)
-	slower, err := Parse(Make([]byte("secret")))
+	slower, err := Parse(NewHash([]byte("secret")))
 	require.NoError(t, err)
-	require.Equal(t, slower.argon, Slowest([]Hash{slow, slower}).argon)
-	require.Equal(t, slower.Rounds(), slow.Rounds()+slower.Less(slow).Rounds(), "who has a faster hash waits for the rest")
+	require.Equal(t, slower.argon, SlowestHash([]Hash{slow, slower}).argon)
+	require.Equal(t, slower.Rounds(), slow.Rounds()+slower.Remainder(slow).Rounds(), "who has a faster hash waits for the rest")
 	for _, text := range []string{"", "secret"} {
 		require.False(t, nobody.Matches([]byte(text)))
 		require.False(t, Hash{}.Matches([]byte(text)))
@@ -49,7 +49,7 @@ func TestNobodysHash(t *testing.T) {
 }
 
 func TestAHashIsMadeOfAPassword(t *testing.T) {
-	a, b := Make([]byte("one two")), Make([]byte("one two"))
+	a, b := NewHash([]byte("one two")), NewHash([]byte("one two"))
 	require.NotEqual(t, a, b, "each has salt of its own")
 	for _, text := range []string{a, b} {
 		h, err := Parse(text)
@@ -61,7 +61,7 @@ func TestAHashIsMadeOfAPassword(t *testing.T) {
 
 // BenchmarkCost shows how an iteration of PBKDF2 compares with what Rounds takes for one of argon2id.
 func BenchmarkCost(b *testing.B) {
-	for name, text := range map[string]string{"argon2id": Make([]byte("secret")), "pbkdf2": "$7$20000" + hash7[len("$7$101"):]} {
+	for name, text := range map[string]string{"argon2id": NewHash([]byte("secret")), "pbkdf2": "$7$20000" + hash7[len("$7$101"):]} {
 		h, err := Parse(text)
 		require.NoError(b, err)
 		b.Run(name, func(b *testing.B) {

@@ -31,7 +31,7 @@ type Window struct {
 	hourly bool
 }
 
-var parser = cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
+var cronParser = cron.NewParser(cron.Minute | cron.Hour | cron.Dom | cron.Month | cron.Dow | cron.Descriptor)
 
 // Parse reads a schedule. local is the node's own time zone; empty: UTC.
 func Parse(s resource.UpdateSchedule, local string) (w Window, err error) {
@@ -41,7 +41,7 @@ func Parse(s resource.UpdateSchedule, local string) (w Window, err error) {
 	if strings.Contains(s.At, "=") || strings.HasPrefix(s.At, "@every") { // the library's own time zones, and times that begin with the hub
 		return w, fmt.Errorf("%q is no cron expression: minute, hour, day of the month, month, day of the week", s.At)
 	}
-	if w.opens, err = parser.Parse(s.At); err != nil {
+	if w.opens, err = cronParser.Parse(s.At); err != nil {
 		return w, fmt.Errorf("%q is no cron expression: %w", s.At, err)
 	}
 	fields := strings.Fields(s.At)
@@ -79,27 +79,27 @@ func (w Window) next(after time.Time) time.Time {
 	if w.hourly {
 		return w.opens.Next(after)
 	}
-	for shown := wall(after); ; {
+	for shown := wallClock(after); ; {
 		shown = w.opens.Next(shown)
 		if shown.IsZero() {
 			return shown
 		}
-		if at := w.first(shown); at.After(after) {
+		if at := w.firstShown(shown); at.After(after) {
 			return at
 		}
 	}
 }
 
-// wall is what a clock on the wall shows, as if it was in UTC, where each time comes once.
-func wall(t time.Time) time.Time {
+// wallClock is what a clock on the wall shows, as if it was in UTC, where each time comes once.
+func wallClock(t time.Time) time.Time {
 	return time.Date(t.Year(), t.Month(), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), time.UTC)
 }
 
-// first is when a clock on the wall shows a time for the first time, or is put forward over it.
-func (w Window) first(shown time.Time) time.Time {
+// firstShown is when a clock on the wall shows a time for the first time, or is put forward over it.
+func (w Window) firstShown(shown time.Time) time.Time {
 	at := time.Date(shown.Year(), shown.Month(), shown.Day(), shown.Hour(), shown.Minute(), shown.Second(), 0, w.zone)
 	began, ends := at.ZoneBounds()
-	switch now := wall(at); {
+	switch now := wallClock(at); {
 	case now.After(shown):
 		return began
 	case now.Before(shown):
@@ -114,13 +114,13 @@ func (w Window) first(shown time.Time) time.Time {
 	return at
 }
 
-// searched bounds how many openings are looked at for one at which several windows are open.
-const searched = 2000
+// maxOpenings bounds how many openings are looked at for one at which several windows are open.
+const maxOpenings = 2000
 
 // AllOpen is the next time at which all windows are open; the zero time: none was found.
 func AllOpen(now time.Time, windows []Window) time.Time {
 	at := now
-	for range searched {
+	for range maxOpenings {
 		before := at
 		for _, w := range windows {
 			if at = w.Open(at); at.IsZero() {

@@ -12,7 +12,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-func at(text string) time.Time {
+func parseTime(text string) time.Time {
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
 		panic(err)
@@ -44,7 +44,7 @@ func TestOpen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w, err := Parse(c.s, c.local)
 			require.NoError(t, err)
-			require.Equal(t, at(c.opens), w.Open(at(c.now)).UTC())
+			require.Equal(t, parseTime(c.opens), w.Open(parseTime(c.now)).UTC())
 		})
 	}
 	all := func(from, to int) (list string) {
@@ -79,9 +79,9 @@ func TestAllOpen(t *testing.T) {
 		require.NoError(t, err)
 		return w
 	}
-	now := at("2026-11-22T10:00:00Z")
+	now := parseTime("2026-11-22T10:00:00Z")
 	require.Equal(t, now, AllOpen(now, nil))
-	require.Equal(t, at("2026-11-29T03:00:00Z"), AllOpen(at("2026-11-22T10:00:00Z"), []Window{parse("0 2 * * *", "2h"), parse("0 3 * * 0", "1h")}).UTC())
+	require.Equal(t, parseTime("2026-11-29T03:00:00Z"), AllOpen(parseTime("2026-11-22T10:00:00Z"), []Window{parse("0 2 * * *", "2h"), parse("0 3 * * 0", "1h")}).UTC())
 	require.Zero(t, AllOpen(now, []Window{parse("0 2 * * *", "1h"), parse("0 4 * * *", "1h")}))
 }
 
@@ -91,7 +91,7 @@ func TestOpenIsTheFirst(t *testing.T) {
 		minute, hour, open := rapid.IntRange(0, 59).Draw(t, "minute"), rapid.IntRange(0, 23).Draw(t, "hour"), rapid.IntRange(1, 200).Draw(t, "open")
 		w := Window{open: time.Duration(open) * time.Minute, zone: time.UTC}
 		var err error
-		if w.opens, err = parser.Parse(time.Date(2026, 1, 1, hour, minute, 0, 0, time.UTC).Format("4 15") + " * * *"); err != nil {
+		if w.opens, err = cronParser.Parse(time.Date(2026, 1, 1, hour, minute, 0, 0, time.UTC).Format("4 15") + " * * *"); err != nil {
 			t.Fatal(err)
 		}
 		is := func(at time.Time) bool { // by its definition

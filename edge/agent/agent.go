@@ -166,8 +166,8 @@ func (o Options) hook(step string) {
 type agent struct {
 	o        Options
 	log      zerolog.Logger
-	commands commands
-	bus      *bus
+	commands allowedCommands
+	bus      *busClient
 	wake     chan struct{} // capacity 1
 
 	files        *files.Store
@@ -176,34 +176,34 @@ type agent struct {
 	monitor      Monitor
 	service      upgrade.Unit
 
-	osDownload     osDownload    // that failed last
-	retry          retry         // of a version that failed
-	checked        time.Time     // when files were last compared with the spec
-	startAt        time.Time     // when optional applications are started again
-	startWait      time.Duration // how long was waited for that
-	reports        chan struct{} // capacity 1: there may be something to report
+	osDownload     failedDownload // that failed last
+	retry          specRetry      // of a version that failed
+	checked        time.Time      // when files were last compared with the spec
+	startAt        time.Time      // when optional applications are started again
+	startWait      time.Duration  // how long was waited for that
+	reports        chan struct{}  // capacity 1: there may be something to report
 	upgrades       *upgrade.Upgrader
 	upgradeReports chan struct{} // capacity 1: as reports, of upgrades
 
-	mu      sync.Mutex
-	state   state // written with mu held
-	seen    seen
-	staging resource.RenderedSpec // that is being prepared, while there is a cancel
-	cancel  context.CancelCauseFunc
+	mu         sync.Mutex
+	state      agentState // written with mu held
+	live       liveStatus
+	stagedSpec resource.RenderedSpec // that is being prepared, while there is a cancel
+	cancel     context.CancelCauseFunc
 }
 
-// seen is what an agent reports besides its state.
-type seen struct {
-	version string // of the update that is being made
-	step    string // of the update that is being made
-	problem string // why it does not go on, or why the spec can't be read
-	drifted []string
-	left    bool                    // they are left alone
-	blocked []blockedFile           // files that can't be put back
-	failed  *resource.FailedVersion // that is not in the state, because that can't be written
-	failing map[string]string       // why optional applications don't start, by name
-	drift   string
-	damage  string // of the state when the agent started
+// liveStatus is what an agent reports besides its state.
+type liveStatus struct {
+	version     string // of the update that is being made
+	step        string // of the update that is being made
+	waitReason  string // why it does not go on, or why the spec can't be read
+	drifted     []string
+	driftLeft   bool                    // they are left alone
+	blocked     []blockedFile           // files that can't be put back
+	failed      *resource.FailedVersion // that is not in the state, because that can't be written
+	failingApps map[string]string       // why optional applications don't start, by name
+	driftError  string
+	stateDamage string // of the state when the agent started
 }
 
 // Run runs an agent until ctx ends.
@@ -247,17 +247,17 @@ func Run(ctx context.Context, o Options) (err error) {
 func (a *agent) openUpgrades() (err error) {
 	o := upgrade.Options{
 		Config: a.o.Config.Upgrade, Dir: a.o.Config.Data.Dir, Version: a.o.Version, Boot: a.o.BootID(), Log: a.log, Now: a.o.Now,
-		Order: a.bus.order, Connected: a.bus.connectedNow, Changed: func() { signal(a.upgradeReports) }, BeforeStep: a.o.BeforeStep,
+		Order: a.bus.order, Connected: a.bus.connectedNow, Changed: func() { signalChange(a.upgradeReports) }, BeforeStep: a.o.BeforeStep,
 		Blob: func(ctx context.Context, c resource.Content, progress func(int64)) (io.ReadCloser, error) {
 			content, err := a.bus.blob(ctx, c, progress)
-			var f failure
+			var f specFailure
 			if errors.As(err, &f) {
 				err = &upgrade.Failure{Reason: resource.UpgradeFailedArtifact, Message: f.message}
 			}
 			return content, err
 		},
 		Exceeded: func(ctx context.Context, checks resource.UpgradeChecks) error {
-			return monitor.Exceeded(ctx, checks, a.o.Config.Upgrade.Core.Data)
+			return monitor.CheckUsage(ctx, checks, a.o.Config.Upgrade.Core.Data)
 		},
 		Pull: a.o.pull, Run: a.runUpgradeCommand, Service: a.o.services,
 		Allows: func(argv []string) error { _, err := a.commands.allows(argv); return err },
@@ -271,7 +271,7 @@ func (a *agent) openUpgrades() (err error) {
 
 // closeUpgrades ends a core that the agent runs itself, unless another agent takes its place.
 func (a *agent) closeUpgrades(err error) error {
-	if errors.As(err, new(*upgrade.Replace)) || upgrade.OnTrial() {
+	if errors.As(err, new(*upgrade.AgentReplacement)) || upgrade.IsOnTrial() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), a.o.Config.Upgrade.Core.Stop+time.Minute)
@@ -285,8 +285,8 @@ func openFiles(o Options) (*files.Store, error) {
 	})
 }
 
-func allowed(list []configs.Command) commands {
-	c := commands{}
+func newAllowedCommands(list []configs.Command) allowedCommands {
+	c := allowedCommands{}
 	for _, command := range list {
 		c[command.Name] = command.Run
 	}
@@ -295,12 +295,12 @@ func allowed(list []configs.Command) commands {
 
 func newAgent(o Options, store *files.Store) (*agent, error) {
 	a := &agent{
-		o: o, log: o.Log, commands: allowed(o.Config.Commands), wake: make(chan struct{}, 1), reports: make(chan struct{}, 1),
+		o: o, log: o.Log, commands: newAllowedCommands(o.Config.Commands), wake: make(chan struct{}, 1), reports: make(chan struct{}, 1),
 		upgradeReports: make(chan struct{}, 1), files: store, applications: o.applications, os: o.os, monitor: o.monitor, service: o.service,
 	}
 	var err error
 	a.state, err = loadState(o.Config.Data.Dir)
-	if errors.As(err, new(damagedError)) {
+	if errors.As(err, new(stateDamagedError)) {
 		err = a.startAnew(err)
 	}
 	if err != nil {
@@ -309,7 +309,7 @@ func newAgent(o Options, store *files.Store) (*agent, error) {
 	if err := a.recover(); err != nil {
 		return nil, err
 	}
-	a.bus, err = newBus(clientID, o.Config.MQTT.Sockets(), o.Log, a.heard)
+	a.bus, err = newBus(clientID, o.Config.MQTT.Sockets(), o.Log, a.brokerChanged)
 	return a, err
 }
 
@@ -317,8 +317,8 @@ func newAgent(o Options, store *files.Store) (*agent, error) {
 // back, and the node's spec is applied again.
 func (a *agent) startAnew(damage error) error {
 	path := filepath.Join(a.o.Config.Data.Dir, stateName)
-	a.seen.damage = fmt.Sprintf("%v: it is kept as %s.damaged, and the spec is applied again", damage, path)
-	a.log.Error().Msg(a.seen.damage)
+	a.live.stateDamage = fmt.Sprintf("%v: it is kept as %s.damaged, and the spec is applied again", damage, path)
+	a.log.Error().Msg(a.live.stateDamage)
 	if err := a.endFiles(false); err != nil {
 		return err
 	}
@@ -332,19 +332,19 @@ func (a *agent) recover() error {
 	if err != nil {
 		return fmt.Errorf("files of an interrupted update can't be put back: %w", err)
 	}
-	if found == files.Swapped && a.state.Update == nil { // files that were put back after a drift
+	if found == files.RecoverySwapped && a.state.Update == nil { // files that were put back after a drift
 		if err := a.endFiles(true); err != nil {
 			return err
 		}
-	} else if found != files.Clean {
+	} else if found != files.RecoveryClean {
 		a.log.Warn().Str("files", string(found)).Str("rendered_version", version).Msg("an update was interrupted")
 	}
-	return a.save(func(s *state) {
+	return a.save(func(s *agentState) {
 		if boot := a.o.BootID(); boot != s.Boot {
 			s.Rebooted, s.Boot, s.BootSeen = s.Boot != "", boot, a.o.Now()
 		}
 		if s.Update != nil {
-			s.Update = s.Update.resumed(found == files.Swapped)
+			s.Update = s.Update.resumed(found == files.RecoverySwapped)
 		}
 	})
 }
@@ -355,7 +355,7 @@ func (a *agent) work(ctx context.Context) error {
 		a.monitor.Watch(a.state.Applied)
 	}
 	for ctx.Err() == nil {
-		again := a.do(ctx)
+		again := a.runOnce(ctx)
 		if again <= 0 {
 			continue
 		}
@@ -368,16 +368,16 @@ func (a *agent) work(ctx context.Context) error {
 	return nil
 }
 
-// wanted is the newest spec that the broker has; nil: none.
-func (a *agent) wanted() (*resource.RenderedSpec, error) { return a.bus.spec() }
+// wantedSpec is the newest spec that the broker has; nil: none.
+func (a *agent) wantedSpec() (*resource.RenderedSpec, error) { return a.bus.spec() }
 
-// heard is called when the broker says something new. A version that is only prepared gives way to a newer one.
-func (a *agent) heard() {
-	signal(a.wake)
+// brokerChanged is called when the broker says something new. A version that is only prepared gives way to a newer one.
+func (a *agent) brokerChanged() {
+	signalChange(a.wake)
 	a.changed()
-	signal(a.upgradeReports)
+	signalChange(a.upgradeReports)
 	if a.upgrades != nil {
-		a.upgrades.Heard()
+		a.upgrades.OrderChanged()
 	}
 	a.supersede()
 }
@@ -389,15 +389,15 @@ func (a *agent) supersede() {
 	if a.cancel == nil {
 		return
 	}
-	if spec, err := a.wanted(); err == nil && spec != nil && !reflect.DeepEqual(*spec, a.staging) {
+	if spec, err := a.wantedSpec(); err == nil && spec != nil && !reflect.DeepEqual(*spec, a.stagedSpec) {
 		a.cancel(errSuperseded)
 	}
 }
 
 // changed says that there may be something to report.
-func (a *agent) changed() { signal(a.reports) }
+func (a *agent) changed() { signalChange(a.reports) }
 
-func signal(c chan struct{}) {
+func signalChange(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -408,7 +408,7 @@ func signal(c chan struct{}) {
 func (a *agent) untilSuperseded(ctx context.Context, spec resource.RenderedSpec) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	a.mu.Lock()
-	a.cancel, a.staging = cancel, spec
+	a.cancel, a.stagedSpec = cancel, spec
 	a.mu.Unlock()
 	a.supersede() // by one that came since spec was read
 	return ctx, func() {
@@ -419,24 +419,24 @@ func (a *agent) untilSuperseded(ctx context.Context, spec resource.RenderedSpec)
 	}
 }
 
-// notSaved is of a state that could not be written.
-type notSaved struct{ error }
+// stateWriteError is of a state that could not be written.
+type stateWriteError struct{ error }
 
-func (e notSaved) Unwrap() error { return e.error }
+func (e stateWriteError) Unwrap() error { return e.error }
 
 // save changes the state, on disk first.
-func (a *agent) save(change func(*state)) error {
+func (a *agent) save(change func(*agentState)) error {
 	a.mu.Lock()
 	next := a.state
 	a.mu.Unlock()
 	change(&next)
 	a.o.hook("before the state is written")
 	if err := next.save(a.o.Config.Data.Dir); err != nil {
-		return notSaved{fmt.Errorf("the agent's state can't be written: %w", err)}
+		return stateWriteError{fmt.Errorf("the agent's state can't be written: %w", err)}
 	}
 	a.o.hook("after the state is written")
 	a.mu.Lock()
-	a.state, a.seen.failed = next, nil
+	a.state, a.live.failed = next, nil
 	a.mu.Unlock()
 	a.changed()
 	return nil
@@ -449,8 +449,8 @@ func (a *agent) progress(version, step string, err error) {
 		problem = err.Error()
 	}
 	a.mu.Lock()
-	same := a.seen.version == version && a.seen.step == step && a.seen.problem == problem
-	a.seen.version, a.seen.step, a.seen.problem = version, step, problem
+	same := a.live.version == version && a.live.step == step && a.live.waitReason == problem
+	a.live.version, a.live.step, a.live.waitReason = version, step, problem
 	a.mu.Unlock()
 	if !same {
 		a.changed()
@@ -460,7 +460,7 @@ func (a *agent) progress(version, step string, err error) {
 // applied is called when a version is applied: files are as it has them, and the monitor is told what to observe.
 func (a *agent) applied() {
 	a.mu.Lock()
-	a.seen.drifted, a.seen.left, a.seen.blocked, a.seen.drift, a.seen.failing = nil, false, nil, "", nil
+	a.live.drifted, a.live.driftLeft, a.live.blocked, a.live.driftError, a.live.failingApps = nil, false, nil, "", nil
 	a.mu.Unlock()
 	a.checked = a.o.Now()
 	if a.monitor != nil {
@@ -476,8 +476,8 @@ func (a *agent) idle(ctx context.Context) (again time.Duration) {
 
 // Optional applications that don't start are started again after these times, which double from the first to the last.
 const (
-	firstStart = 10 * time.Second
-	lastStart  = 5 * time.Minute
+	minStartRetry = 10 * time.Second
+	maxStartRetry = 5 * time.Minute
 )
 
 // startOptional starts the optional applications that updates have left to it, until there is another spec. Those that don't start are
@@ -486,11 +486,11 @@ func (a *agent) startOptional(ctx context.Context) (again time.Duration) {
 	if len(a.state.Unstarted) == 0 {
 		return time.Hour
 	}
-	if wait := a.startAt.Sub(a.o.Now()); wait > 0 && wait <= lastStart {
+	if wait := a.startAt.Sub(a.o.Now()); wait > 0 && wait <= maxStartRetry {
 		return wait
 	}
 	var newest resource.RenderedSpec
-	if spec, err := a.wanted(); err == nil && spec != nil {
+	if spec, err := a.wantedSpec(); err == nil && spec != nil {
 		newest = *spec
 	}
 	current, cancel := a.untilSuperseded(ctx, newest)
@@ -517,11 +517,11 @@ func (a *agent) startOptional(ctx context.Context) (again time.Duration) {
 		return 0
 	}
 	a.mu.Lock()
-	a.seen.failing = failing
+	a.live.failingApps = failing
 	a.mu.Unlock()
-	a.startWait = min(max(2*a.startWait, firstStart), lastStart)
+	a.startWait = min(max(2*a.startWait, minStartRetry), maxStartRetry)
 	a.startAt = a.o.Now().Add(a.startWait)
-	if err := a.save(func(s *state) { s.Unstarted = left }); err != nil {
+	if err := a.save(func(s *agentState) { s.Unstarted = left }); err != nil {
 		a.log.Error().Err(err).Msg("the agent's state can't be written")
 	}
 	return a.startWait
@@ -542,18 +542,18 @@ func (a *agent) keepFiles(ctx context.Context) (again time.Duration) {
 		return 0
 	}
 	a.mu.Lock()
-	if !slices.Equal(a.seen.blocked, blocked) {
+	if !slices.Equal(a.live.blocked, blocked) {
 		for _, b := range blocked {
 			a.log.Error().Str("file", b.path).Str("error", b.why).Msg("a file that was changed by another program can't be put back")
 		}
 	}
-	a.seen.left, a.seen.blocked, a.seen.drift = left, blocked, ""
+	a.live.driftLeft, a.live.blocked, a.live.driftError = left, blocked, ""
 	if err != nil {
-		a.seen.drift = err.Error()
+		a.live.driftError = err.Error()
 		a.log.Error().Err(err).Msg("files can't be compared with the spec, or not be put back")
 	}
 	if len(drifted) > 0 || left { // what was put back is reported until the next update
-		a.seen.drifted = drifted
+		a.live.drifted = drifted
 	}
 	a.mu.Unlock()
 	a.changed()
@@ -634,41 +634,41 @@ func (a *agent) content(ctx context.Context, c resource.Content) (io.ReadCloser,
 // downloading says how far the contents of the version that is prepared are.
 func (a *agent) downloading(how error) {
 	a.mu.Lock()
-	version, step := a.seen.version, a.seen.step
+	version, step := a.live.version, a.live.step
 	a.mu.Unlock()
 	if step == stepStage {
 		a.progress(version, step, how)
 	}
 }
 
-// due are the hooks of a moment that an update causes: the node's own, and then the spec's.
-func (a *agent) due(moment string, u update) (due []resource.Hook) {
+// dueHooks are the hooks of a moment that an update causes: the node's own, and then the spec's.
+func (a *agent) dueHooks(moment string, u specUpdate) (due []resource.Hook) {
 	own, spec := a.hooksAt(moment, u)
 	for _, h := range append(own, spec...) {
-		if dueNow(h, a.files.Changes()) {
+		if isDue(h, a.files.Changes()) {
 			due = append(due, h)
 		}
 	}
 	return due
 }
 
-func (a *agent) hooksAt(moment string, u update) (own, spec []resource.Hook) {
+func (a *agent) hooksAt(moment string, u specUpdate) (own, spec []resource.Hook) {
 	c, s := a.o.Config.Hooks, resource.Hooks{}
 	if u.Spec.Hooks != nil {
 		s = *u.Spec.Hooks
 	}
 	switch moment {
 	case "beforeUpdating":
-		return ownHooks(c.BeforeUpdating), s.BeforeUpdating
+		return configuredHooks(c.BeforeUpdating), s.BeforeUpdating
 	case "afterUpdating":
-		return ownHooks(c.AfterUpdating), s.AfterUpdating
+		return configuredHooks(c.AfterUpdating), s.AfterUpdating
 	case "beforeRebooting":
-		return ownHooks(c.BeforeRebooting), s.BeforeRebooting
+		return configuredHooks(c.BeforeRebooting), s.BeforeRebooting
 	}
-	return ownHooks(c.AfterRebooting), s.AfterRebooting
+	return configuredHooks(c.AfterRebooting), s.AfterRebooting
 }
 
-func ownHooks(list []configs.Hook) (hooks []resource.Hook) {
+func configuredHooks(list []configs.Hook) (hooks []resource.Hook) {
 	for _, h := range list {
 		hook := resource.Hook{Run: h.Run, Timeout: h.Timeout}
 		for _, c := range h.If {
@@ -718,7 +718,7 @@ func (a *agent) publishing(ctx context.Context, kind topics.Kind, signals chan s
 		}
 		if err := a.bus.publish(ctx, node, kind, text); err != nil {
 			a.log.Warn().Err(err).Msg("the report was not stored by the core")
-			signal(signals)
+			signalChange(signals)
 		} else {
 			number, last = conn, text
 			stored()
@@ -726,10 +726,10 @@ func (a *agent) publishing(ctx context.Context, kind topics.Kind, signals chan s
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(reportEvery):
+		case <-time.After(reportInterval):
 		}
 	}
 }
 
-// reportEvery is the time between two reports.
-const reportEvery = time.Second
+// reportInterval is the time between two reports.
+const reportInterval = time.Second

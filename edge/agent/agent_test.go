@@ -23,8 +23,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// rig is a host with an agent, whose broker is the test.
-type rig struct {
+// testAgent is a host with an agent, whose broker is the test.
+type testAgent struct {
 	t    *testing.T
 	o    Options
 	boot string
@@ -33,7 +33,7 @@ type rig struct {
 	sent  map[string][]byte // what the broker has
 }
 
-func newRig(t *testing.T, change func(*configs.Agent)) *rig {
+func newTestAgent(t *testing.T, change func(*configs.Agent)) *testAgent {
 	t.Helper()
 	dir := t.TempDir()
 	for _, d := range []string{"root/etc", "data"} {
@@ -47,7 +47,7 @@ func newRig(t *testing.T, change func(*configs.Agent)) *rig {
 	if change != nil {
 		change(&cfg)
 	}
-	r := &rig{t: t, boot: "boot-1", sent: map[string][]byte{}}
+	r := &testAgent{t: t, boot: "boot-1", sent: map[string][]byte{}}
 	r.o = Options{Config: cfg, Version: "v1", Log: zerolog.Nop(), HealthPause: time.Millisecond, BootID: func() string { return r.boot }}
 	t.Cleanup(r.stop)
 	r.start()
@@ -55,7 +55,7 @@ func newRig(t *testing.T, change func(*configs.Agent)) *rig {
 }
 
 // start starts the agent on what is on disk. The broker says again what it has.
-func (r *rig) start() {
+func (r *testAgent) start() {
 	r.t.Helper()
 	o := r.o.withDefaults()
 	var err error
@@ -69,14 +69,14 @@ func (r *rig) start() {
 }
 
 // stop ends the agent as SIGKILL does: nothing is put in order.
-func (r *rig) stop() {
+func (r *testAgent) stop() {
 	if r.store != nil {
 		_ = r.store.Close()
 		r.store = nil
 	}
 }
 
-func (r *rig) send(key string, v any) {
+func (r *testAgent) send(key string, v any) {
 	r.t.Helper()
 	text, err := json.Marshal(v)
 	require.NoError(r.t, err)
@@ -85,17 +85,17 @@ func (r *rig) send(key string, v any) {
 }
 
 // settle has the agent do all that there is to do.
-func (r *rig) settle() {
+func (r *testAgent) settle() {
 	r.t.Helper()
 	for range 20 {
-		if r.do(r.t.Context()) > 0 {
+		if r.runOnce(r.t.Context()) > 0 {
 			return
 		}
 	}
 	r.t.Fatal("the agent doesn't come to rest")
 }
 
-func (r *rig) file(name string) string {
+func (r *testAgent) file(name string) string {
 	text, err := os.ReadFile(filepath.Join(r.o.Config.Root, name))
 	if err != nil {
 		return "none"
@@ -103,7 +103,7 @@ func (r *rig) file(name string) string {
 	return string(text)
 }
 
-func (r *rig) condition(kind string) string {
+func (r *testAgent) condition(kind string) string {
 	for _, c := range r.reportNow(nil).Conditions {
 		if c.Type == kind {
 			return fmt.Sprint(c.Status, " ", c.Reason, ": ", c.Message)
@@ -112,11 +112,11 @@ func (r *rig) condition(kind string) string {
 	return "none"
 }
 
-func text(path, content string) resource.RenderedFile {
+func textFile(path, content string) resource.RenderedFile {
 	return resource.RenderedFile{Path: path, Type: resource.FileRegular, Mode: "0640", Content: resource.Content{Text: content}}
 }
 
-func version(v string, list ...resource.RenderedFile) resource.RenderedSpec {
+func specOfVersion(v string, list ...resource.RenderedFile) resource.RenderedSpec {
 	for i := range list {
 		list[i].User, list[i].Group = fmt.Sprint(os.Getuid()), fmt.Sprint(os.Getgid())
 	}
@@ -124,9 +124,9 @@ func version(v string, list ...resource.RenderedFile) resource.RenderedSpec {
 }
 
 func TestSpecIsApplied(t *testing.T) {
-	r := newRig(t, nil)
+	r := newTestAgent(t, nil)
 	require.Contains(t, r.condition("SpecApplied"), "Unknown NoSpec")
-	r.send("spec", version("1", text("/etc/a", "one"), text("/etc/b", "two")))
+	r.send("spec", specOfVersion("1", textFile("/etc/a", "one"), textFile("/etc/b", "two")))
 	r.settle()
 	require.Equal(t, "one two", r.file("etc/a")+" "+r.file("etc/b"))
 	info, err := os.Stat(filepath.Join(r.o.Config.Root, "etc/a"))
@@ -136,12 +136,12 @@ func TestSpecIsApplied(t *testing.T) {
 	require.Contains(t, r.condition("SpecApplied"), "True Applied")
 	require.Contains(t, r.condition("Updating"), "False Idle")
 
-	r.send("spec", version("2", text("/etc/b", "three")))
+	r.send("spec", specOfVersion("2", textFile("/etc/b", "three")))
 	r.settle()
 	require.Equal(t, "none three", r.file("etc/a")+" "+r.file("etc/b"))
 
 	// A hub that was restored from a backup gives a number again, to another content.
-	r.send("spec", version("2", text("/etc/b", "four")))
+	r.send("spec", specOfVersion("2", textFile("/etc/b", "four")))
 	r.settle()
 	require.Equal(t, "four", r.file("etc/b"))
 
@@ -155,16 +155,16 @@ func TestSpecIsApplied(t *testing.T) {
 }
 
 func TestSecret(t *testing.T) {
-	r := newRig(t, nil)
-	f := text("/etc/wifi", "")
+	r := newTestAgent(t, nil)
+	f := textFile("/etc/wifi", "")
 	f.Content = resource.Content{Secret: &resource.SecretKey{Name: "default.wifi", Key: "psk", Version: "7"}}
-	r.send("spec", version("1", f))
-	require.Equal(t, retryAfter, r.do(t.Context()))
+	r.send("spec", specOfVersion("1", f))
+	require.Equal(t, retryAfter, r.runOnce(t.Context()))
 	require.Equal(t, "none", r.file("etc/wifi"))
 	require.Contains(t, r.condition("Updating"), "True Staging: version 1: /etc/wifi: waiting: the Secret default/wifi is not on this node yet")
 
 	r.send("secrets/default.wifi", resource.SecretValues{Version: "6", Data: map[string][]byte{"psk": []byte("old")}})
-	require.Equal(t, retryAfter, r.do(t.Context()))
+	require.Equal(t, retryAfter, r.runOnce(t.Context()))
 	require.Contains(t, r.condition("Updating"), "another version")
 
 	r.send("secrets/default.wifi", resource.SecretValues{Version: "7", Data: map[string][]byte{"psk": []byte("s3cret")}})
@@ -175,19 +175,19 @@ func TestSecret(t *testing.T) {
 	require.NotContains(t, string(state), "s3cret")
 
 	f.Secret = &resource.SecretKey{Name: "default.wifi", Key: "none", Version: "7"}
-	r.send("spec", version("2", f))
+	r.send("spec", specOfVersion("2", f))
 	r.settle()
 	require.Contains(t, r.condition("SpecApplied"), "False ContentMissing: version 2: /etc/wifi: the Secret default/wifi has no key none")
 	require.Equal(t, "s3cret", r.file("etc/wifi"))
 }
 
-func allow(name string, argv ...string) func(*configs.Agent) {
+func withCommand(name string, argv ...string) func(*configs.Agent) {
 	return func(c *configs.Agent) { c.Commands = append(c.Commands, configs.Command{Name: name, Run: argv}) }
 }
 
 func TestHookThatIsNotAllowed(t *testing.T) {
-	r := newRig(t, allow("reload", "/bin/true"))
-	s := version("1", text("/etc/a", "one"))
+	r := newTestAgent(t, withCommand("reload", "/bin/true"))
+	s := specOfVersion("1", textFile("/etc/a", "one"))
 	s.Hooks = &resource.Hooks{AfterUpdating: []resource.Hook{{Run: "reload"}, {Run: "rm"}}}
 	r.send("spec", s)
 	r.settle()
@@ -197,10 +197,10 @@ func TestHookThatIsNotAllowed(t *testing.T) {
 
 func TestFailingHookRollsBack(t *testing.T) {
 	runs := filepath.Join(t.TempDir(), "runs")
-	r := newRig(t, allow("fail", "/bin/sh", "-c", "echo run >>"+runs+"; echo it broke; exit 3"))
-	r.send("spec", version("1", text("/etc/a", "one")))
+	r := newTestAgent(t, withCommand("fail", "/bin/sh", "-c", "echo run >>"+runs+"; echo it broke; exit 3"))
+	r.send("spec", specOfVersion("1", textFile("/etc/a", "one")))
 	r.settle()
-	s := version("2", text("/etc/a", "two"), text("/etc/b", "new"))
+	s := specOfVersion("2", textFile("/etc/a", "two"), textFile("/etc/b", "new"))
 	s.Hooks = &resource.Hooks{AfterUpdating: []resource.Hook{{Run: "fail"}}}
 	r.send("spec", s)
 	r.settle()
@@ -231,23 +231,23 @@ func TestFailingHookRollsBack(t *testing.T) {
 }
 
 func TestUnhealthyIsRolledBack(t *testing.T) {
-	r := newRig(t, func(c *configs.Agent) {
-		allow("well", "/bin/sh", "-c", `grep -q good "$EDGEBUS_ROOT/etc/a"`)(c)
-		c.Health = configs.Health{Checks: []configs.Check{{Run: "well"}}, Timeout: 50 * time.Millisecond}
+	r := newTestAgent(t, func(c *configs.Agent) {
+		withCommand("well", "/bin/sh", "-c", `grep -q good "$EDGEBUS_ROOT/etc/a"`)(c)
+		c.Health = configs.Health{Checks: []configs.HealthCheck{{Run: "well"}}, Timeout: 50 * time.Millisecond}
 	})
-	r.send("spec", version("1", text("/etc/a", "good")))
+	r.send("spec", specOfVersion("1", textFile("/etc/a", "good")))
 	r.settle()
-	r.send("spec", version("2", text("/etc/a", "bad")))
+	r.send("spec", specOfVersion("2", textFile("/etc/a", "bad")))
 	r.settle()
 	require.Equal(t, "good", r.file("etc/a"))
 	require.Contains(t, r.condition("SpecApplied"), `False Unhealthy: version 2: after 50ms: health.checks[0]: command "well": exit status 1`)
 }
 
 func TestDriftIsPutBackOrReported(t *testing.T) {
-	r := newRig(t, func(c *configs.Agent) { c.Files.Check = time.Minute })
+	r := newTestAgent(t, func(c *configs.Agent) { c.Files.Check = time.Minute })
 	now := time.Now()
 	r.agent.o.Now = func() time.Time { return now }
-	s := version("1", text("/etc/a", "one"))
+	s := specOfVersion("1", textFile("/etc/a", "one"))
 	r.send("spec", s)
 	r.settle()
 	change := func() {
@@ -271,8 +271,8 @@ func TestDriftIsPutBackOrReported(t *testing.T) {
 	require.Equal(t, []string{"/etc/a"}, r.reportNow(nil).Drifted)
 }
 
-// killed ends the agent in the midst of a step.
-type killed struct{}
+// agentKilled ends the agent in the midst of a step.
+type agentKilled struct{}
 
 // A kill at every step, and before and after each of the agent's writes: whole old or whole new at the next start, and then new.
 // TestAFileThatCannotBePutBackKeepsNoOtherFromIt: what stands in one file's place is told, and all others are put back.
@@ -290,11 +290,11 @@ func TestAFileThatCannotBePutBackKeepsNoOtherFromIt(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			now := time.Now()
-			r := newRig(t, nil)
+			r := newTestAgent(t, nil)
 			r.stop()
 			r.o.Now = func() time.Time { return now }
 			r.start()
-			r.send("spec", version("1", text("/etc/app/a", "one"), text("/etc/app/x", "x"), text("/etc/app/deep/x", "x"), text("/etc/zz/last", "last")))
+			r.send("spec", specOfVersion("1", textFile("/etc/app/a", "one"), textFile("/etc/app/x", "x"), textFile("/etc/app/deep/x", "x"), textFile("/etc/zz/last", "last")))
 			r.settle()
 			require.NoError(t, block(r.o.Config.Root))
 			for _, name := range []string{"etc/app/a", "etc/zz/last"} {
@@ -320,25 +320,25 @@ func TestAFileThatCannotBePutBackKeepsNoOtherFromIt(t *testing.T) {
 // TestAVersionThatFailedForTheHostIsTriedAgain: by itself after a time, and when the agent is started.
 func TestAVersionThatFailedForTheHostIsTriedAgain(t *testing.T) {
 	now := time.Now()
-	r := newRig(t, nil)
+	r := newTestAgent(t, nil)
 	r.stop()
 	r.o.Now = func() time.Time { return now }
 	r.start()
 	in := filepath.Join(r.o.Config.Root, "etc/a")
 	require.NoError(t, os.Mkdir(in, 0o755))
-	r.send("spec", version("1", text("/etc/a", "one")))
+	r.send("spec", specOfVersion("1", textFile("/etc/a", "one")))
 	r.settle()
 	require.Contains(t, r.condition("SpecApplied"), "False WriteFailed")
 	require.NoError(t, os.Remove(in))
 	r.settle()
 	require.Equal(t, "none", r.file("etc/a"), "not before its time")
-	now = now.Add(hostRetry.Min)
+	now = now.Add(hostRetryBackoff.Min)
 	r.settle()
 	require.Equal(t, "one", r.file("etc/a"))
 	require.Contains(t, r.condition("SpecApplied"), "True Applied")
 
 	require.NoError(t, os.Mkdir(filepath.Join(r.o.Config.Root, "etc/b"), 0o755))
-	r.send("spec", version("2", text("/etc/b", "two")))
+	r.send("spec", specOfVersion("2", textFile("/etc/b", "two")))
 	r.settle()
 	require.Contains(t, r.condition("SpecApplied"), "False WriteFailed")
 	require.NoError(t, os.Remove(filepath.Join(r.o.Config.Root, "etc/b")))
@@ -351,10 +351,10 @@ func TestAVersionThatFailedForTheHostIsTriedAgain(t *testing.T) {
 // TestAFailedVersionIsTriedAgainWhenItIsAskedFor: also one whose cause is not the host's files.
 func TestAFailedVersionIsTriedAgainWhenItIsAskedFor(t *testing.T) {
 	mended := filepath.Join(t.TempDir(), "mended")
-	r := newRig(t, func(c *configs.Agent) {
+	r := newTestAgent(t, func(c *configs.Agent) {
 		c.Commands = []configs.Command{{Name: "try", Run: []string{"/usr/bin/test", "-e", mended}}}
 	})
-	spec := version("1", text("/etc/a", "one"))
+	spec := specOfVersion("1", textFile("/etc/a", "one"))
 	spec.Hooks = &resource.Hooks{AfterUpdating: []resource.Hook{{Run: "try"}}}
 	r.send("spec", spec)
 	r.settle()
@@ -364,7 +364,7 @@ func TestAFailedVersionIsTriedAgainWhenItIsAskedFor(t *testing.T) {
 	r.start()
 	r.settle()
 	require.Equal(t, "none", r.file("etc/a"), "nobody asked for it")
-	require.NoError(t, askForRetry(r.o, io.Discard))
+	require.NoError(t, requestRetry(r.o, io.Discard))
 	r.settle()
 	require.Equal(t, "one", r.file("etc/a"))
 	require.Contains(t, r.condition("SpecApplied"), "True Applied")
@@ -374,18 +374,18 @@ func TestAFailedVersionIsTriedAgainWhenItIsAskedFor(t *testing.T) {
 func TestAVersionThatCannotBeNotedIsReportedAsFailed(t *testing.T) {
 	for what, name := range map[string]string{"the state": stateName, "the journal": "files/journal.json"} {
 		t.Run(what, func(t *testing.T) {
-			r := newRig(t, nil)
+			r := newTestAgent(t, nil)
 			at := filepath.Join(r.o.Config.Data.Dir, name)
 			require.NoError(t, os.RemoveAll(at))
 			require.NoError(t, os.MkdirAll(filepath.Join(at, "in the way"), 0o755))
-			r.send("spec", version("1", text("/etc/a", "one")))
+			r.send("spec", specOfVersion("1", textFile("/etc/a", "one")))
 			r.settle()
 			require.Contains(t, r.condition("SpecApplied"), "False WriteFailed")
 			report := r.reportNow(nil)
 			require.Equal(t, "1", report.Failed.RenderedVersion)
 			require.Equal(t, "none", r.file("etc/a"))
 			require.NoError(t, os.RemoveAll(at))
-			r.retry = retry{}
+			r.retry = specRetry{}
 			r.settle()
 			require.Equal(t, "one", r.file("etc/a"))
 			require.Contains(t, r.condition("SpecApplied"), "True Applied")
@@ -395,34 +395,34 @@ func TestAVersionThatCannotBeNotedIsReportedAsFailed(t *testing.T) {
 
 // TestASpecThatCameMeanwhileSupersedesTheOlderOne: it is not noticed only with the next change.
 func TestASpecThatCameMeanwhileSupersedesTheOlderOne(t *testing.T) {
-	r := newRig(t, nil)
-	old := version("1", text("/etc/a", "one"))
-	r.send("spec", version("2", text("/etc/a", "two")))
+	r := newTestAgent(t, nil)
+	old := specOfVersion("1", textFile("/etc/a", "one"))
+	r.send("spec", specOfVersion("2", textFile("/etc/a", "two")))
 	ctx, cancel := r.untilSuperseded(t.Context(), old)
 	defer cancel()
 	require.ErrorIs(t, context.Cause(ctx), errSuperseded)
-	same, cancel := r.untilSuperseded(t.Context(), version("2", text("/etc/a", "two")))
+	same, cancel := r.untilSuperseded(t.Context(), specOfVersion("2", textFile("/etc/a", "two")))
 	defer cancel()
 	require.NoError(t, same.Err())
 }
 
 func TestKilledAtEachStep(t *testing.T) {
 	hooked := func(v string, list ...resource.RenderedFile) resource.RenderedSpec {
-		s := version(v, list...)
+		s := specOfVersion(v, list...)
 		s.Hooks = &resource.Hooks{BeforeUpdating: []resource.Hook{{Run: "ok"}}, AfterUpdating: []resource.Hook{{Run: "ok"}}}
 		return s
 	}
 	for _, failing := range []bool{false, true} {
 		for n := 1; ; n++ {
-			r := newRig(t, func(c *configs.Agent) {
-				allow("ok", "/bin/true")(c)
-				allow("well", "/bin/sh", "-c", `! grep -q bad "$EDGEBUS_ROOT/etc/a"`)(c)
-				c.Health = configs.Health{Checks: []configs.Check{{Run: "well"}}, Timeout: 10 * time.Millisecond}
+			r := newTestAgent(t, func(c *configs.Agent) {
+				withCommand("ok", "/bin/true")(c)
+				withCommand("well", "/bin/sh", "-c", `! grep -q bad "$EDGEBUS_ROOT/etc/a"`)(c)
+				c.Health = configs.Health{Checks: []configs.HealthCheck{{Run: "well"}}, Timeout: 10 * time.Millisecond}
 			})
-			r.send("spec", hooked("1", text("/etc/a", "old"), text("/etc/b", "old")))
+			r.send("spec", hooked("1", textFile("/etc/a", "old"), textFile("/etc/b", "old")))
 			r.settle()
 			was, is := "old old none", "new none new"
-			next := hooked("2", text("/etc/a", "new"), text("/etc/c", "new"))
+			next := hooked("2", textFile("/etc/a", "new"), textFile("/etc/c", "new"))
 			if failing {
 				next.Files[0].Text, is = "bad", "bad none new"
 			}
@@ -432,7 +432,7 @@ func TestKilledAtEachStep(t *testing.T) {
 			r.agent.o.BeforeStep = func(step string) {
 				if count++; count == n {
 					at = step
-					panic(killed{})
+					panic(agentKilled{})
 				}
 			}
 			ended := func() (ended bool) {
@@ -456,7 +456,7 @@ func TestKilledAtEachStep(t *testing.T) {
 				require.Nil(t, r.state.Update)
 			}
 			require.Contains(t, r.condition("Rebooted"), "boot-2")
-			leftovers(t, r.o.Config.Root)
+			requireNoLeftovers(t, r.o.Config.Root)
 			if !ended {
 				require.Greater(t, n, 12, "the steps were enumerated")
 				break
@@ -465,8 +465,8 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// leftovers wants no files of the agent's own to be left.
-func leftovers(t *testing.T, root string) {
+// requireNoLeftovers wants no files of the agent's own to be left.
+func requireNoLeftovers(t *testing.T, root string) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(root, func(path string, _ os.DirEntry, err error) error {
 		require.NotContains(t, path, ".edgebus", "left by an update")
@@ -476,15 +476,15 @@ func leftovers(t *testing.T, root string) {
 
 // An update in the midst of which the agent ends each time is given up.
 func TestInterruptedAgainAndAgain(t *testing.T) {
-	r := newRig(t, allow("ok", "/bin/true"))
-	r.send("spec", version("1", text("/etc/a", "old")))
+	r := newTestAgent(t, withCommand("ok", "/bin/true"))
+	r.send("spec", specOfVersion("1", textFile("/etc/a", "old")))
 	r.settle()
-	s := version("2", text("/etc/a", "new"))
+	s := specOfVersion("2", textFile("/etc/a", "new"))
 	s.Hooks = &resource.Hooks{AfterUpdating: []resource.Hook{{Run: "ok"}}}
 	r.send("spec", s)
 	r.o.BeforeStep = func(step string) {
-		if step == stepAfter {
-			panic(killed{})
+		if step == stepAfterHooks {
+			panic(agentKilled{})
 		}
 	}
 	r.agent.o.BeforeStep = r.o.BeforeStep
@@ -501,14 +501,14 @@ func TestInterruptedAgainAndAgain(t *testing.T) {
 
 // A version that is only prepared gives way to a newer one; one that changes the host already is ended first.
 func TestNewerVersion(t *testing.T) {
-	r := newRig(t, allow("slow", "/bin/sleep", "60"))
-	s := version("1", text("/etc/a", "one"))
+	r := newTestAgent(t, withCommand("slow", "/bin/sleep", "60"))
+	s := specOfVersion("1", textFile("/etc/a", "one"))
 	s.Hooks = &resource.Hooks{BeforeUpdating: []resource.Hook{{Run: "slow", Timeout: "60s"}}}
 	r.send("spec", s)
 	r.agent.o.BeforeStep = func(step string) {
-		if step == stepBefore {
+		if step == stepBeforeHooks {
 			r.agent.o.BeforeStep = nil
-			time.AfterFunc(10*time.Millisecond, func() { r.send("spec", version("2", text("/etc/a", "two"))) })
+			time.AfterFunc(10*time.Millisecond, func() { r.send("spec", specOfVersion("2", textFile("/etc/a", "two"))) })
 		}
 	}
 	r.settle()
@@ -517,7 +517,7 @@ func TestNewerVersion(t *testing.T) {
 }
 
 func TestCommands(t *testing.T) {
-	c := commands{
+	c := allowedCommands{
 		"env": {"/usr/bin/env"}, "slow": {"/bin/sh", "-c", "sleep 1000 & echo begun; sleep 1000"},
 		"long": {"/bin/sh", "-c", "seq 1000; exit 1"}, "none": {"/nonexistent/program"}, "leaves": {"/bin/sh", "-c", "sleep 5 </dev/null & exit 0"},
 	}
@@ -525,7 +525,7 @@ func TestCommands(t *testing.T) {
 	require.NoError(t, c.run(t.Context(), "leaves", time.Minute, nil))
 	err := c.run(t.Context(), "slow", 200*time.Millisecond, nil)
 	require.EqualError(t, err, `command "slow": it took longer than 200ms and was ended: begun`)
-	err = c.run(t.Context(), "long", time.Minute, environment("/", "afterUpdating", update{}))
+	err = c.run(t.Context(), "long", time.Minute, commandEnvironment("/", "afterUpdating", specUpdate{}))
 	require.ErrorContains(t, err, `exit status 1: …991`)
 	require.True(t, strings.HasSuffix(err.Error(), "\n1000"), err.Error())
 	require.ErrorContains(t, c.run(t.Context(), "none", time.Minute, nil), "no such file")
@@ -551,9 +551,9 @@ func TestHookConditions(t *testing.T) {
 		{"/etc/old", []string{"removed"}, true},
 	} {
 		h := resource.Hook{If: []resource.HookCondition{{Path: tt.path, Op: tt.op}}}
-		require.Equal(t, tt.want, dueNow(h, changes), "%s %v", tt.path, tt.op)
+		require.Equal(t, tt.want, isDue(h, changes), "%s %v", tt.path, tt.op)
 	}
-	require.True(t, dueNow(resource.Hook{}, nil))
+	require.True(t, isDue(resource.Hook{}, nil))
 }
 
 func TestReportFits(t *testing.T) {
@@ -564,12 +564,12 @@ func TestReportFits(t *testing.T) {
 	}
 	r.Failed = &resource.FailedVersion{Message: strings.Repeat("ä", 100_000)}
 	now := time.Now()
-	fitted := fit(r, now)
-	require.LessOrEqual(t, size(fitted), resource.MaxAgentReport)
-	require.Greater(t, size(fitted), resource.MaxAgentReport/4)
+	fitted := limitReport(r, now)
+	require.LessOrEqual(t, jsonSize(fitted), resource.MaxAgentReport)
+	require.Greater(t, jsonSize(fitted), resource.MaxAgentReport/4)
 	require.Equal(t, "cut, so that the report is not larger than allowed: containers, systemdUnits", fitted.Conditions[0].Message)
 	require.Len(t, r.Containers, 2000)
-	small := fit(resource.AgentReport{RenderedVersion: "1"}, now)
+	small := limitReport(resource.AgentReport{RenderedVersion: "1"}, now)
 	require.Empty(t, small.Conditions)
 }
 
@@ -594,9 +594,9 @@ func TestAHookThatHasSucceededIsRunOnce(t *testing.T) {
 	for step := range 100 {
 		runs := filepath.Join(t.TempDir(), "runs")
 		log := func(name string) func(*configs.Agent) {
-			return allow(name, "/bin/sh", "-c", `echo "$EDGEBUS_HOOK `+name+`$EDGEBUS_HOOK_AGAIN" >>`+runs)
+			return withCommand(name, "/bin/sh", "-c", `echo "$EDGEBUS_HOOK `+name+`$EDGEBUS_HOOK_AGAIN" >>`+runs)
 		}
-		r := newRig(t, func(c *configs.Agent) {
+		r := newTestAgent(t, func(c *configs.Agent) {
 			for _, name := range []string{"own", "one", "two", "three"} {
 				log(name)(c)
 			}
@@ -608,7 +608,7 @@ func TestAHookThatHasSucceededIsRunOnce(t *testing.T) {
 				panic(killed{})
 			}
 		}
-		s := version("1", text("/etc/a", "one"))
+		s := specOfVersion("1", textFile("/etc/a", "one"))
 		s.Hooks = &resource.Hooks{BeforeUpdating: []resource.Hook{{Run: "one"}}, AfterUpdating: []resource.Hook{{Run: "two"}, {Run: "three"}}}
 		r.send("spec", s)
 		ended := func() (ended bool) {

@@ -21,19 +21,19 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// bus is the agent's connection to the node's broker: what the cloud has given the node, as it is now, and the way back.
-type bus struct {
+// busClient is the agent's connection to the node's broker: what the cloud has given the node, as it is now, and the way back.
+type busClient struct {
 	mqtt     *client.Client
 	presence *presence.Presence // nil: this is no agent, but a command that looks
 	changed  func()             // a value, or the connection
 	log      zerolog.Logger
 
-	mu     sync.Mutex
-	node   string                                // empty until the broker has said it
-	values map[string][]byte                     // the spec, secrets and their parts, by key
-	conns  int                                   // how many connections there were
-	whole  bool                                  // values has all that the broker has: what is not there is not on the broker
-	blobs  map[string][]chan resource.BlobAnswer // requests without an outcome, by digest
+	mu          sync.Mutex
+	node        string                                // empty until the broker has said it
+	values      map[string][]byte                     // the spec, secrets and their parts, by key
+	connections int                                   // how many connections there were
+	complete    bool                                  // values has all that the broker has: what is not there is not on the broker
+	blobs       map[string][]chan resource.BlobAnswer // requests without an outcome, by digest
 }
 
 // blobAnswers is the response topic of the agent's requests for blobs.
@@ -45,8 +45,8 @@ const blobRepeat = 10 * time.Second
 // clientID is the agent's at the broker. There is one agent on a node.
 const clientID = "edgeagent"
 
-func newBus(id string, servers []string, log zerolog.Logger, changed func()) (*bus, error) {
-	b := &bus{changed: changed, log: log, values: map[string][]byte{}, blobs: map[string][]chan resource.BlobAnswer{}}
+func newBus(id string, servers []string, log zerolog.Logger, changed func()) (*busClient, error) {
+	b := &busClient{changed: changed, log: log, values: map[string][]byte{}, blobs: map[string][]chan resource.BlobAnswer{}}
 	var subscriptions []client.Subscription
 	for _, key := range []string{"spec", "spec/parts/+", "secrets/#", "upgrade", blobAnswers} {
 		subscriptions = append(subscriptions, client.Subscription{Filter: topics.TopicOf("+", key), QoS: 1})
@@ -66,11 +66,11 @@ func newBus(id string, servers []string, log zerolog.Logger, changed func()) (*b
 // connected clears what an earlier connection delivered, because the broker doesn't send what was removed in between. Retained
 // messages follow: at last the node's status, which each core has. It is subscribed to after the others, so that all of theirs have come
 // when it comes.
-func (b *bus) connected(ctx context.Context, _ bool) error {
+func (b *busClient) connected(ctx context.Context, _ bool) error {
 	b.mu.Lock()
 	clear(b.values)
-	b.conns++
-	b.whole = false
+	b.connections++
+	b.complete = false
 	b.mu.Unlock()
 	b.changed()
 	if err := b.mqtt.Subscribe(ctx, client.Subscription{Filter: topics.TopicOf("+", "status"), QoS: 1}); err != nil || b.presence == nil {
@@ -79,7 +79,7 @@ func (b *bus) connected(ctx context.Context, _ bool) error {
 	return b.presence.Connected(ctx)
 }
 
-func (b *bus) message(m client.Message) {
+func (b *busClient) message(m client.Message) {
 	a, err := topics.Parse(m.Topic)
 	if err != nil {
 		return
@@ -100,10 +100,10 @@ func (b *bus) message(m client.Message) {
 	same := bytes.Equal(b.values[key], m.Payload)
 	switch {
 	case a.Kind == topics.KindStatus:
-		if same = false; !b.whole && !m.Retain {
+		if same = false; !b.complete && !m.Retain {
 			go b.askStatus() // it came by itself, before what is retained
 		}
-		b.whole = b.whole || m.Retain
+		b.complete = b.complete || m.Retain
 	case len(m.Payload) == 0:
 		delete(b.values, key)
 	default:
@@ -116,21 +116,21 @@ func (b *bus) message(m client.Message) {
 }
 
 // document is a value of the down map that may be in parts; false: it is not there, or not whole yet.
-func (b *bus) document(key string) ([]byte, bool) {
+func (b *busClient) document(key string) ([]byte, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	value, ok := b.values[key]
 	if !ok {
 		return nil, false
 	}
-	return topics.Join(value, func(n int) ([]byte, bool) {
+	return topics.JoinDocument(value, func(n int) ([]byte, bool) {
 		part, ok := b.values[topics.PartKey(key, n)]
 		return part, ok
 	})
 }
 
 // spec is the spec that the node is to have; nil: none is known. A spec that can't be read is an error.
-func (b *bus) spec() (*resource.RenderedSpec, error) {
+func (b *busClient) spec() (*resource.RenderedSpec, error) {
 	text, ok := b.document("spec")
 	if !ok {
 		return nil, nil //nolint:nilnil // there is none, which is no error
@@ -146,25 +146,25 @@ func (b *bus) spec() (*resource.RenderedSpec, error) {
 }
 
 // askStatus has the broker send the node's status after all else that it has.
-func (b *bus) askStatus() {
+func (b *busClient) askStatus() {
 	ctx, cancel := context.WithTimeout(context.Background(), blobRepeat)
 	defer cancel()
 	_ = b.mqtt.Subscribe(ctx, client.Subscription{Filter: topics.TopicOf("+", "status"), QoS: 1}) // without a connection the next one asks
 }
 
-// errNotKnown is of what the broker has not said since the last connection, and may say yet.
-var errNotKnown = errors.New("the node's broker has not said yet what it has")
+// errOrderUnknown is of what the broker has not said since the last connection, and may say yet.
+var errOrderUnknown = errors.New("the node's broker has not said yet what it has")
 
-// order is the newest order of an upgrade; nil: there is none, or, with errNotKnown, nobody knows. One that can't be read is an error, with as
+// order is the newest order of an upgrade; nil: there is none, or, with errOrderUnknown, nobody knows. One that can't be read is an error, with as
 // much of it as is known.
-func (b *bus) order() (*resource.UpgradeOrder, error) {
+func (b *busClient) order() (*resource.UpgradeOrder, error) {
 	text, ok := b.document("upgrade")
 	b.mu.Lock()
-	whole := b.whole
+	whole := b.complete
 	b.mu.Unlock()
 	switch {
 	case !ok && !whole:
-		return nil, errNotKnown
+		return nil, errOrderUnknown
 	case !ok:
 		return nil, nil //nolint:nilnil // there is none, which is no error
 	}
@@ -173,7 +173,7 @@ func (b *bus) order() (*resource.UpgradeOrder, error) {
 }
 
 // secret is the value of a Secret. It is errWaiting until the broker has the Secret in the version that the spec refers to.
-func (b *bus) secret(k resource.SecretKey) ([]byte, error) {
+func (b *busClient) secret(k resource.SecretKey) ([]byte, error) {
 	text, ok := b.document("secrets/" + k.Name)
 	if !ok {
 		return nil, fmt.Errorf("%w: the Secret %s is not on this node yet", errWaiting, strings.Replace(k.Name, ".", "/", 1))
@@ -187,20 +187,20 @@ func (b *bus) secret(k resource.SecretKey) ([]byte, error) {
 	}
 	value, ok := s.Data[k.Key]
 	if !ok {
-		return nil, failure{resource.FailedContent, fmt.Sprintf("the Secret %s has no key %s", strings.Replace(k.Name, ".", "/", 1), k.Key)}
+		return nil, specFailure{resource.FailedContent, fmt.Sprintf("the Secret %s has no key %s", strings.Replace(k.Name, ".", "/", 1), k.Key)}
 	}
 	return value, nil
 }
 
 // connection is the node's name, empty until it is known, and the number of the connection, 0 before the first.
-func (b *bus) connection() (node string, number int) {
+func (b *busClient) connection() (node string, number int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.node, b.conns
+	return b.node, b.connections
 }
 
 // connectedNow is nil while there is a connection to the node's broker.
-func (b *bus) connectedNow() error {
+func (b *busClient) connectedNow() error {
 	if node, _ := b.connection(); node == "" || !b.mqtt.Connected() {
 		return errors.New("its broker does not let the agent connect")
 	}
@@ -208,14 +208,14 @@ func (b *bus) connectedNow() error {
 }
 
 // publish publishes a report, and waits until the core has stored it.
-func (b *bus) publish(ctx context.Context, node string, kind topics.Kind, report []byte) error {
+func (b *busClient) publish(ctx context.Context, node string, kind topics.Kind, report []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	topic := topics.Address{Node: node, Kind: kind}.String()
 	return b.mqtt.Publish(ctx, client.Message{Topic: topic, Payload: report, QoS: 1, Retain: true})
 }
 
-func (b *bus) blobAnswer(payload []byte) {
+func (b *busClient) blobAnswer(payload []byte) {
 	var answer resource.BlobAnswer
 	if err := json.Unmarshal(payload, &answer); err != nil {
 		return
@@ -223,12 +223,12 @@ func (b *bus) blobAnswer(payload []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, waiting := range b.blobs[answer.Digest] {
-		replace(waiting, answer)
+		replaceAnswer(waiting, answer)
 	}
 }
 
-// replace leaves the newest answer, which is the one that counts, in a channel of capacity 1.
-func replace(waiting chan resource.BlobAnswer, answer resource.BlobAnswer) {
+// replaceAnswer leaves the newest answer, which is the one that counts, in a channel of capacity 1.
+func replaceAnswer(waiting chan resource.BlobAnswer, answer resource.BlobAnswer) {
 	for {
 		select {
 		case waiting <- answer:
@@ -244,7 +244,7 @@ func replace(waiting chan resource.BlobAnswer, answer resource.BlobAnswer) {
 
 // blob has the core download a blob and opens it. It waits until ctx ends, as long as there is a broker; progress is told how
 // many bytes the core has.
-func (b *bus) blob(ctx context.Context, c resource.Content, progress func(received int64)) (io.ReadCloser, error) {
+func (b *busClient) blob(ctx context.Context, c resource.Content, progress func(received int64)) (io.ReadCloser, error) {
 	answers := make(chan resource.BlobAnswer, 1)
 	b.mu.Lock()
 	b.blobs[c.Digest] = append(b.blobs[c.Digest], answers) // the upgrade and the spec may want the same
@@ -279,7 +279,7 @@ func (b *bus) blob(ctx context.Context, c resource.Content, progress func(receiv
 	}
 }
 
-func (b *bus) requestBlob(ctx context.Context, c resource.Content) error {
+func (b *busClient) requestBlob(ctx context.Context, c resource.Content) error {
 	node, _ := b.connection()
 	if node == "" || !b.mqtt.Connected() {
 		return fmt.Errorf("%w: no connection to the node's broker, so the content %s can't be fetched", errWaiting, c.Digest)
@@ -309,5 +309,5 @@ func openBlob(answer resource.BlobAnswer) (io.ReadCloser, error) {
 	case answer.Reason == string(resource.Unavailable):
 		return nil, fmt.Errorf("%w: the content %s: %s", errWaiting, answer.Digest, answer.Error)
 	}
-	return nil, failure{resource.FailedContent, fmt.Sprintf("the content %s: %s", answer.Digest, answer.Error)}
+	return nil, specFailure{resource.FailedContent, fmt.Sprintf("the content %s: %s", answer.Digest, answer.Error)}
 }

@@ -24,7 +24,7 @@ func TestWhatHasNotComeYetIsNotKnown(t *testing.T) {
 	for range 2 {
 		_ = b.connected(ended, false)
 		o, err := b.order()
-		require.ErrorIs(t, err, errNotKnown)
+		require.ErrorIs(t, err, errOrderUnknown)
 		require.Nil(t, o)
 		says("upgrade", order, true)
 		o, err = b.order()
@@ -34,7 +34,7 @@ func TestWhatHasNotComeYetIsNotKnown(t *testing.T) {
 	_ = b.connected(ended, false)
 	says("status", "{}", false) // the core has something to say
 	_, err = b.order()
-	require.ErrorIs(t, err, errNotKnown)
+	require.ErrorIs(t, err, errOrderUnknown)
 	says("status", "{}", true)
 	o, err := b.order()
 	require.NoError(t, err, "there is none")

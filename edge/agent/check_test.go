@@ -33,8 +33,8 @@ func TestDamageOfTheFilesIsToldWithItsRemedy(t *testing.T) {
 		"the manifest is empty":   {"manifest-*.json", func(p string) error { return os.Truncate(p, 0) }},
 	} {
 		t.Run(what, func(t *testing.T) {
-			r := newRig(t, nil)
-			r.send("spec", version("1", text("/etc/a", "one"), text("/etc/b", "two")))
+			r := newTestAgent(t, nil)
+			r.send("spec", specOfVersion("1", textFile("/etc/a", "one"), textFile("/etc/b", "two")))
 			r.settle()
 			r.stop()
 			paths, err := filepath.Glob(filepath.Join(r.o.Config.Data.Dir, "files", c.file))
@@ -55,7 +55,7 @@ func TestDamageOfTheFilesIsToldWithItsRemedy(t *testing.T) {
 			r.settle()
 			require.Equal(t, "one two", r.file("etc/a")+" "+r.file("etc/b"))
 			require.Equal(t, "1", r.reportNow(nil).RenderedVersion)
-			r.send("spec", version("2"))
+			r.send("spec", specOfVersion("2"))
 			r.settle()
 			require.Equal(t, "2", r.reportNow(nil).RenderedVersion)
 			require.NotContains(t, r.condition("SpecApplied"), "False")

@@ -26,16 +26,16 @@ import (
 // not check.
 func Main(args []string, stdout, stderr io.Writer) int {
 	code := 0
-	root := command(&code, stdout, stderr)
-	root.SetArgs(configs.Asked(args))
+	root := newCommand(&code, stdout, stderr)
+	root.SetArgs(configs.NormalizeArgs(args))
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if err := root.Execute(); err != nil {
 		fmt.Fprintf(stderr, "edgeagent: %v\n", err)
 		switch {
-		case errors.As(err, new(uncheckedError)):
+		case errors.As(err, new(checkFailedError)):
 			return 3
-		case errors.As(err, new(*ranError)):
+		case errors.As(err, new(*commandError)):
 			return 1
 		}
 		return 2
@@ -43,15 +43,15 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	return code
 }
 
-// ranError is of a command that was understood and went wrong.
-type ranError struct{ error }
+// commandError is of a command that was understood and went wrong.
+type commandError struct{ error }
 
-func (e *ranError) Unwrap() error { return e.error }
+func (e *commandError) Unwrap() error { return e.error }
 
-// uncheckedError is why check can't say whether anything is damaged.
-type uncheckedError struct{ error }
+// checkFailedError is why check can't say whether anything is damaged.
+type checkFailedError struct{ error }
 
-func command(code *int, stdout, stderr io.Writer) *cobra.Command {
+func newCommand(code *int, stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use: "edgeagent", Short: "The agent, which makes this host what the node's spec says",
 		Long: `edgeagent runs as root on a node, beside edgecore, and makes the host what the node's spec says: files, applications,
@@ -69,11 +69,11 @@ settings: files.roots says where files may be, commands which programs hooks may
   edgeagent retry                                 # try again what failed`,
 		Version: daemon.Version(), Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, done, err := configs.Flagged[configs.Agent]("edgeagent", c.Flags(), stdout)
+			cfg, done, err := configs.LoadFlags[configs.Agent]("edgeagent", c.Flags(), stdout)
 			if err != nil || done {
 				return err
 			}
-			*code = run(cfg, configs.Logger(stderr, cfg.Log))
+			*code = runAgent(cfg, configs.Logger(stderr, cfg.Log))
 			return nil
 		},
 	}
@@ -86,12 +86,12 @@ settings: files.roots says where files may be, commands which programs hooks may
 	// with gives a command the settings in force.
 	with := func(do func(context.Context, Options, []string) error) func(*cobra.Command, []string) error {
 		return func(c *cobra.Command, args []string) error {
-			cfg, done, err := configs.Flagged[configs.Agent]("edgeagent", c.Flags(), stdout)
+			cfg, done, err := configs.LoadFlags[configs.Agent]("edgeagent", c.Flags(), stdout)
 			if err != nil || done {
 				return err
 			}
 			if err := do(c.Context(), Options{Config: cfg, Log: zerolog.Nop()}.withDefaults(), args); err != nil {
-				return &ranError{err}
+				return &commandError{err}
 			}
 			return nil
 		}
@@ -103,40 +103,40 @@ settings: files.roots says where files may be, commands which programs hooks may
 FILE is the spec in JSON, as the topic spec of the node has it, - for the standard input; without one it is the node's spec, from
 the broker. A Secret that it refers to is taken from the broker. If the agent would refuse the spec, the reason is printed, and the
 exit code is 1.`,
-			RunE: with(func(ctx context.Context, o Options, args []string) error { return diff(ctx, o, args, stdout) }),
+			RunE: with(func(ctx context.Context, o Options, args []string) error { return runDiff(ctx, o, args, stdout) }),
 		},
 		&cobra.Command{
 			Use: "status", Short: "Print what is applied, what is being done, and what failed", Args: cobra.NoArgs,
-			RunE: with(func(_ context.Context, o Options, _ []string) error { return status(o, stdout) }),
+			RunE: with(func(_ context.Context, o Options, _ []string) error { return runStatus(o, stdout) }),
 		},
 		&cobra.Command{
 			Use: "retry", Short: "Have the agent try the version again that failed", Args: cobra.NoArgs,
 			Long: `retry has the agent that runs here try the version of the spec again that failed last, when what made it fail has been mended:
 within seconds, or when the agent is started. What failed for a full disk, for what stands in a file's place, or for a content that is not at the hub is
 tried again without being asked.`,
-			RunE: with(func(_ context.Context, o Options, _ []string) error { return askForRetry(o, stdout) }),
+			RunE: with(func(_ context.Context, o Options, _ []string) error { return requestRetry(o, stdout) }),
 		},
 		&cobra.Command{
 			Use: "check", Short: "Read the agent's state, and say what is damaged", Args: cobra.NoArgs,
 			Long: `check reads the state in data.dir, and says what is damaged or is not as the applied spec has it. It changes nothing.
 The exit code is 0 if nothing is damaged, also if files on the host are not as the spec has them, 1 if something is damaged, 2 if
 the command line or a setting is not valid, and 3 if it could not be checked, such as a directory that can't be read.`,
-			RunE: with(func(ctx context.Context, o Options, _ []string) error { return check(ctx, o, stdout) }),
+			RunE: with(func(ctx context.Context, o Options, _ []string) error { return runCheck(ctx, o, stdout) }),
 		},
 	)
-	root.AddCommand(upgradeCommand(with, stdout))
+	root.AddCommand(newUpgradeCommand(with, stdout))
 	root.CompletionOptions.HiddenDefaultCmd = true
 	return root
 }
 
-// run runs the agent. One that is to be replaced by another version ends, and runs again if that version fails.
-func run(cfg configs.Agent, log zerolog.Logger) (code int) {
-	if upgrade.Guards() {
-		upgrade.Guard(cfg.Upgrade.Trial.Timeout, log)
+// runAgent runs the agent. One that is to be replaced by another version ends, and runs again if that version fails.
+func runAgent(cfg configs.Agent, log zerolog.Logger) (code int) {
+	if upgrade.IsGuard() {
+		upgrade.RunGuard(cfg.Upgrade.Trial.Timeout, log)
 		return 0
 	}
 	for {
-		var replace *upgrade.Replace
+		var replace *upgrade.AgentReplacement
 		code = daemon.Run("edgeagent", log, func(ctx context.Context, p daemon.Program) error {
 			err := Run(ctx, Options{Config: cfg, Version: p.Version, Log: p.Log, Ready: p.Ready})
 			if errors.As(err, &replace) {
@@ -154,11 +154,11 @@ func run(cfg configs.Agent, log zerolog.Logger) (code int) {
 	}
 }
 
-// diffPatience is how long diff waits for what the broker is to have.
-const diffPatience = 10 * time.Second
+// diffTimeout is how long diff waits for what the broker is to have.
+const diffTimeout = 10 * time.Second
 
-func diff(ctx context.Context, o Options, args []string, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, diffPatience)
+func runDiff(ctx context.Context, o Options, args []string, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, diffTimeout)
 	defer cancel()
 	o.onHost()
 	store, err := openFiles(o)
@@ -166,12 +166,12 @@ func diff(ctx context.Context, o Options, args []string, out io.Writer) error {
 		return err
 	}
 	defer store.Close()
-	a := &agent{o: o, log: o.Log, commands: allowed(o.Config.Commands), files: store, applications: o.applications, os: o.os}
+	a := &agent{o: o, log: o.Log, commands: newAllowedCommands(o.Config.Commands), files: store, applications: o.applications, os: o.os}
 	if a.state, err = loadState(o.Config.Data.Dir); err != nil {
 		return err
 	}
 	changed := make(chan struct{}, 1)
-	if a.bus, err = newBus(fmt.Sprintf("edgeagent-diff-%d", os.Getpid()), o.Config.MQTT.Sockets(), o.Log, func() { signal(changed) }); err != nil {
+	if a.bus, err = newBus(fmt.Sprintf("edgeagent-diff-%d", os.Getpid()), o.Config.MQTT.Sockets(), o.Log, func() { signalChange(changed) }); err != nil {
 		return err
 	}
 	go func() { _ = a.bus.mqtt.Run(ctx) }() // ends with ctx
@@ -189,7 +189,7 @@ func diff(ctx context.Context, o Options, args []string, out io.Writer) error {
 	changes, err := store.Plan(ctx, files.Spec{
 		Version: spec.RenderedVersion, Files: want, LeaveDrifted: spec.Drift == resource.DriftReport,
 		Content: func(c resource.Content) (content io.ReadCloser, err error) {
-			err = await(ctx, changed, func() (bool, error) {
+			err = awaitChange(ctx, changed, func() (bool, error) {
 				content, err = a.content(ctx, c)
 				return !errors.Is(err, errWaiting), err
 			})
@@ -206,7 +206,7 @@ func diff(ctx context.Context, o Options, args []string, out io.Writer) error {
 // specToCompare is the spec of a file or, without one, of the broker.
 func (a *agent) specToCompare(ctx context.Context, args []string, changed <-chan struct{}) (spec *resource.RenderedSpec, err error) {
 	if len(args) == 0 {
-		err = await(ctx, changed, func() (bool, error) {
+		err = awaitChange(ctx, changed, func() (bool, error) {
 			spec, err = a.bus.spec()
 			return err != nil || spec != nil, err
 		})
@@ -234,9 +234,9 @@ func (a *agent) specToCompare(ctx context.Context, args []string, changed <-chan
 	return spec, nil
 }
 
-// await calls ask until it is done, whenever something has changed, and for the last time when ctx ends. Then its error is
+// awaitChange calls ask until it is done, whenever something has changed, and for the last time when ctx ends. Then its error is
 // that of the last call.
-func await(ctx context.Context, changed <-chan struct{}, ask func() (done bool, err error)) error {
+func awaitChange(ctx context.Context, changed <-chan struct{}, ask func() (done bool, err error)) error {
 	for {
 		done, err := ask()
 		if done {
@@ -260,9 +260,9 @@ func printDiff(a *agent, spec resource.RenderedSpec, changes []files.Change, out
 		fmt.Fprintf(out, "%-8s %s\n", c.Op, c.Path)
 	}
 	for _, moment := range []string{"beforeUpdating", "afterUpdating"} {
-		own, ofSpec := a.hooksAt(moment, update{Spec: spec})
+		own, ofSpec := a.hooksAt(moment, specUpdate{Spec: spec})
 		for _, h := range append(own, ofSpec...) {
-			if dueNow(h, changes) {
+			if isDue(h, changes) {
 				fmt.Fprintf(out, "%-8s %s (hooks.%s)\n", "run", h.Run, moment)
 			}
 		}
@@ -279,7 +279,7 @@ func or(text, other string) string {
 	return text
 }
 
-func status(o Options, out io.Writer) error {
+func runStatus(o Options, out io.Writer) error {
 	s, err := loadState(o.Config.Data.Dir)
 	if err != nil {
 		return err
@@ -297,7 +297,7 @@ func status(o Options, out io.Writer) error {
 	return nil
 }
 
-func askForRetry(o Options, out io.Writer) error {
+func requestRetry(o Options, out io.Writer) error {
 	s, err := loadState(o.Config.Data.Dir)
 	switch {
 	case err != nil:
@@ -306,19 +306,19 @@ func askForRetry(o Options, out io.Writer) error {
 		fmt.Fprintln(out, "no version has failed")
 		return nil
 	}
-	if err := datadir.WriteFile(filepath.Join(o.Config.Data.Dir, retryFile), nil); err != nil {
+	if err := datadir.WriteFile(filepath.Join(o.Config.Data.Dir, retryFileName), nil); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "version %s is tried again\n", s.Failed.RenderedVersion)
 	return nil
 }
 
-func check(ctx context.Context, o Options, out io.Writer) error {
+func runCheck(ctx context.Context, o Options, out io.Writer) error {
 	if _, err := os.ReadDir(o.Config.Data.Dir); err != nil {
-		return uncheckedError{fmt.Errorf("the agent's data can't be read (data.dir): %w", err)}
+		return checkFailedError{fmt.Errorf("the agent's data can't be read (data.dir): %w", err)}
 	}
 	s, errState := loadState(o.Config.Data.Dir)
-	damage, errUpgrade := upgrade.Check(o.Config.Data.Dir)
+	damage, errUpgrade := upgrade.CheckState(o.Config.Data.Dir)
 	store, errFiles := openFiles(o)
 	if errFiles == nil {
 		defer store.Close()
@@ -326,10 +326,10 @@ func check(ctx context.Context, o Options, out io.Writer) error {
 	damages := []error{damage}
 	for _, err := range []error{errState, errUpgrade, errFiles} {
 		switch {
-		case errors.As(err, new(damagedError)), errors.As(err, new(files.DamagedError)):
+		case errors.As(err, new(stateDamagedError)), errors.As(err, new(files.DamagedError)):
 			damages = append(damages, err)
 		case err != nil:
-			return uncheckedError{err}
+			return checkFailedError{err}
 		}
 	}
 	if err := errors.Join(damages...); err != nil {
@@ -337,7 +337,7 @@ func check(ctx context.Context, o Options, out io.Writer) error {
 	}
 	drifted, err := store.Drift(ctx)
 	if err != nil {
-		return uncheckedError{err}
+		return checkFailedError{err}
 	}
 	for _, d := range drifted {
 		fmt.Fprintf(out, "%s is not as version %s has it: %s\n", d.Path, s.Applied.RenderedVersion, d.What)
@@ -346,8 +346,8 @@ func check(ctx context.Context, o Options, out io.Writer) error {
 	return err
 }
 
-// upgradeCommand is what the owner of a node says about upgrades, on the node.
-func upgradeCommand(with func(func(context.Context, Options, []string) error) func(*cobra.Command, []string) error, out io.Writer) *cobra.Command {
+// newUpgradeCommand is what the owner of a node says about upgrades, on the node.
+func newUpgradeCommand(with func(func(context.Context, Options, []string) error) func(*cobra.Command, []string) error, out io.Writer) *cobra.Command {
 	c := &cobra.Command{
 		Use: "upgrade", Short: "Hold and release upgrades of this node, and print how the last one went", Args: cobra.NoArgs,
 		Long: `An upgrade is a version of the programs, settings of the core, or images to pull, as the hub orders it. What it may be is decided by
@@ -358,13 +358,13 @@ this node's own settings: upgrade.keys says who signs programs, upgrade.settings
 		&cobra.Command{
 			Use: "hold [REASON]", Short: "Begin no upgrade until it is released; one that has begun to change something goes on", Args: cobra.MaximumNArgs(1),
 			RunE: with(func(_ context.Context, o Options, args []string) error {
-				return upgrade.Hold(o.Config.Data.Dir, strings.Join(args, " "))
+				return upgrade.HoldUpgrades(o.Config.Data.Dir, strings.Join(args, " "))
 			}),
 		},
 		&cobra.Command{
 			Use: "release", Short: "Allow upgrades again, and the one that waits for the owner of the node", Args: cobra.NoArgs,
 			RunE: with(func(_ context.Context, o Options, _ []string) error {
-				what, err := upgrade.Release(o.Config.Data.Dir)
+				what, err := upgrade.ReleaseUpgrade(o.Config.Data.Dir)
 				switch {
 				case err != nil:
 					return err
@@ -379,7 +379,7 @@ this node's own settings: upgrade.keys says who signs programs, upgrade.settings
 		&cobra.Command{
 			Use: "status", Short: "Print which version runs, what is being done, and how the last upgrade went", Args: cobra.NoArgs,
 			RunE: with(func(_ context.Context, o Options, _ []string) error {
-				r, err := upgrade.Last(o.Config.Data.Dir)
+				r, err := upgrade.LastReport(o.Config.Data.Dir)
 				if err != nil {
 					return err
 				}

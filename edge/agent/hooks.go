@@ -17,24 +17,24 @@ import (
 // hookTimeout is how long a command may take for which nothing else is said.
 const hookTimeout = 10 * time.Second
 
-// commands are the programs that a hook may run, by name.
-type commands map[string][]string
+// allowedCommands are the programs that a hook may run, by name.
+type allowedCommands map[string][]string
 
 // allow says what is wrong with hooks: a command that the node does not allow, or a time-out that is none.
-func (c commands) allow(where string, hooks []resource.Hook) error {
+func (c allowedCommands) allow(where string, hooks []resource.Hook) error {
 	for i, h := range hooks {
 		at := fmt.Sprintf("%s[%d]", where, i)
 		if _, ok := c[h.Run]; !ok {
-			return failure{resource.FailedInvalid, fmt.Sprintf("%s.run: this node allows no command %q: list it in commands of its agent.yaml", at, h.Run)}
+			return specFailure{resource.FailedInvalid, fmt.Sprintf("%s.run: this node allows no command %q: list it in commands of its agent.yaml", at, h.Run)}
 		}
-		if _, err := timeout(h.Timeout); err != nil {
-			return failure{resource.FailedInvalid, fmt.Sprintf("%s.timeout: %v", at, err)}
+		if _, err := parseTimeout(h.Timeout); err != nil {
+			return specFailure{resource.FailedInvalid, fmt.Sprintf("%s.timeout: %v", at, err)}
 		}
 	}
 	return nil
 }
 
-func timeout(text string) (time.Duration, error) {
+func parseTimeout(text string) (time.Duration, error) {
 	if text == "" {
 		return hookTimeout, nil
 	}
@@ -45,8 +45,8 @@ func timeout(text string) (time.Duration, error) {
 	return d, nil
 }
 
-// dueNow reports whether one of a hook's conditions holds, or it has none.
-func dueNow(h resource.Hook, changes []files.Change) bool {
+// isDue reports whether one of a hook's conditions holds, or it has none.
+func isDue(h resource.Hook, changes []files.Change) bool {
 	return len(h.If) == 0 || slices.ContainsFunc(h.If, func(c resource.HookCondition) bool {
 		return slices.ContainsFunc(changes, func(ch files.Change) bool {
 			below := ch.Path == c.Path || strings.HasPrefix(ch.Path, strings.TrimSuffix(c.Path, "/")+"/")
@@ -58,32 +58,32 @@ func dueNow(h resource.Hook, changes []files.Change) bool {
 // hookProgress is how far the hooks of one moment of an update are. It is on disk before and after each command. So one that has
 // succeeded is run once, although the agent is killed; one that was being run is run again, and told so: what it has done nobody knows.
 type hookProgress struct {
-	// Of is the digest of the spec and the node's own hooks.
-	Of     string `json:"of,omitempty"`
+	// Digest is the digest of the spec and the node's own hooks.
+	Digest string `json:"of,omitempty"`
 	Moment string `json:"moment,omitempty"`
 	// Done is how many of the node's own hooks and the spec's are through, and Begun says that the next one was begun.
-	Done  int  `json:"done,omitempty"`
-	Begun bool `json:"begun,omitempty"`
+	Done    int  `json:"done,omitempty"`
+	Started bool `json:"begun,omitempty"`
 }
 
 // hooks runs the hooks of a moment that are due, the node's own and then the spec's, until one fails.
-func (a *agent) hooks(ctx context.Context, moment string, u update) error {
+func (a *agent) hooks(ctx context.Context, moment string, u specUpdate) error {
 	own, spec := a.hooksAt(moment, u)
 	text, _ := json.Marshal(struct{ Spec, Own any }{u.Spec, own}) // both were read from JSON or YAML
-	at := hookProgress{Of: resource.DigestOf(text), Moment: moment}
-	if had := a.state.Hooks; had.Of == at.Of && had.Moment == at.Moment {
+	at := hookProgress{Digest: resource.DigestOf(text), Moment: moment}
+	if had := a.state.Hooks; had.Digest == at.Digest && had.Moment == at.Moment {
 		at = had
 	}
 	for i, h := range append(own[:len(own):len(own)], spec...) {
-		if i < at.Done || !dueNow(h, a.files.Changes()) {
+		if i < at.Done || !isDue(h, a.files.Changes()) {
 			continue
 		}
-		env := environment(a.o.Config.Root, moment, u)
-		if at.Begun && at.Done == i {
+		env := commandEnvironment(a.o.Config.Root, moment, u)
+		if at.Started && at.Done == i {
 			env = append(env, "EDGEBUS_HOOK_AGAIN=true")
 		}
-		at.Done, at.Begun = i, true
-		if err := a.save(func(s *state) { s.Hooks = at }); err != nil {
+		at.Done, at.Started = i, true
+		if err := a.save(func(s *agentState) { s.Hooks = at }); err != nil {
 			return err
 		}
 		where := fmt.Sprintf("hooks.%s[%d]", moment, i-len(own))
@@ -91,18 +91,18 @@ func (a *agent) hooks(ctx context.Context, moment string, u update) error {
 			where = fmt.Sprintf("hooks.%s[%d] of agent.yaml", moment, i)
 		}
 		if err := a.commands.runHook(ctx, h, env); err != nil {
-			return failed(ctx, resource.FailedHook, fmt.Errorf("%s: %w", where, err))
+			return toFailure(ctx, resource.FailedHook, fmt.Errorf("%s: %w", where, err))
 		}
-		at.Done, at.Begun = i+1, false
-		if err := a.save(func(s *state) { s.Hooks = at }); err != nil {
+		at.Done, at.Started = i+1, false
+		if err := a.save(func(s *agentState) { s.Hooks = at }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c commands) runHook(ctx context.Context, h resource.Hook, env []string) error {
-	limit, err := timeout(h.Timeout)
+func (c allowedCommands) runHook(ctx context.Context, h resource.Hook, env []string) error {
+	limit, err := parseTimeout(h.Timeout)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (c commands) runHook(ctx context.Context, h resource.Hook, env []string) er
 }
 
 // run runs a command with the given environment, within a limit.
-func (c commands) run(ctx context.Context, name string, limit time.Duration, env []string) error {
+func (c allowedCommands) run(ctx context.Context, name string, limit time.Duration, env []string) error {
 	argv := c[name]
 	if len(argv) == 0 {
 		return fmt.Errorf("this node allows no command %q", name)
@@ -130,11 +130,11 @@ func (a *agent) runUpgradeCommand(ctx context.Context, argv, env []string) error
 	if err != nil {
 		return err
 	}
-	return a.commands.run(ctx, name, upgradeCommandTime, append(environment(a.o.Config.Root, "upgrade", update{}), env...))
+	return a.commands.run(ctx, name, upgradeCommandTime, append(commandEnvironment(a.o.Config.Root, "upgrade", specUpdate{}), env...))
 }
 
 // allows is which of this node's commands an upgrade's is: by its name, or with exactly the arguments that it has here.
-func (c commands) allows(argv []string) (name string, err error) {
+func (c allowedCommands) allows(argv []string) (name string, err error) {
 	for name, run := range c {
 		if slices.Equal(argv, run) || len(argv) == 1 && argv[0] == name {
 			return name, nil
@@ -143,8 +143,8 @@ func (c commands) allows(argv []string) (name string, err error) {
 	return "", &upgrade.Failure{Reason: resource.UpgradeFailedRefused, Message: fmt.Sprintf("this node allows no command %q: list it in commands of its agent.yaml", strings.Join(argv, " "))}
 }
 
-// environment is what a command gets: nothing of the agent's own.
-func environment(root, hook string, u update) []string {
+// commandEnvironment is what a command gets: nothing of the agent's own.
+func commandEnvironment(root, hook string, u specUpdate) []string {
 	return []string{
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "HOME=/",
 		"EDGEBUS_ROOT=" + root, "EDGEBUS_HOOK=" + hook, "EDGEBUS_RENDERED_VERSION=" + u.Spec.RenderedVersion,

@@ -13,10 +13,10 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// newHostRig is a rig whose agent has a stand-in for systemd below its root.
-func newHostRig(t *testing.T) (*rig, *hosttest.Systemd) {
+// newTestAgentOnHost is a rig whose agent has a stand-in for systemd below its root.
+func newTestAgentOnHost(t *testing.T) (*testAgent, *hosttest.Systemd) {
 	t.Helper()
-	r := newRig(t, nil)
+	r := newTestAgent(t, nil)
 	root := r.o.Config.Root
 	systemd := hosttest.StartSystemd(t, root)
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "run/dbus"), 0o755))
@@ -24,22 +24,22 @@ func newHostRig(t *testing.T) (*rig, *hosttest.Systemd) {
 	require.NoError(t, os.Symlink(socket, filepath.Join(root, "run/dbus/system_bus_socket")))
 	r.stop()
 	r.o.onHost()
-	r.o.monitor = observer{r}
+	r.o.monitor = reportObserver{r}
 	r.start()
 	return r, systemd
 }
 
-// observer is a Monitor that reports the applications as they are now.
-type observer struct{ r *rig }
+// reportObserver is a Monitor that reports the applications as they are now.
+type reportObserver struct{ r *testAgent }
 
-func (observer) Watch(resource.RenderedSpec)             {}
-func (observer) Run(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
-func (o observer) Report(report *resource.AgentReport) {
+func (reportObserver) Watch(resource.RenderedSpec)             {}
+func (reportObserver) Run(ctx context.Context, _ func()) error { <-ctx.Done(); return nil }
+func (o reportObserver) Report(report *resource.AgentReport) {
 	report.Applications = o.r.applications.Status(o.r.t.Context(), o.r.state.Applied.Applications)
 }
 
 // status requires that the report says this of an application.
-func (r *rig) status(app, want string) {
+func (r *testAgent) status(app, want string) {
 	r.t.Helper()
 	for _, a := range r.reportNow(nil).Applications {
 		if a.Name == app {
@@ -56,12 +56,12 @@ func TestQuadletsAreStartedAndRolledBack(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("the directories of applications belong to root")
 	}
-	r, systemd := newHostRig(t)
+	r, systemd := newTestAgentOnHost(t)
 	root := r.o.Config.Root
 
 	shop := func(v, service, image string) resource.RenderedSpec {
-		file := text(service+".container", "[Container]\nImage="+image+"\n")
-		s := version(v, file)
+		file := textFile(service+".container", "[Container]\nImage="+image+"\n")
+		s := specOfVersion(v, file)
 		s.Applications = []resource.RenderedApplication{{Name: "shop", AppType: resource.AppQuadlet, Files: s.Files}}
 		s.Files = nil
 		return s
@@ -81,7 +81,7 @@ func TestQuadletsAreStartedAndRolledBack(t *testing.T) {
 	require.Equal(t, "none", r.file("etc/containers/systemd/shop/db.container"))
 	require.Equal(t, "active", systemd.Active("web.service"), "the version before runs again")
 
-	r.send("spec", version("3"))
+	r.send("spec", specOfVersion("3"))
 	r.settle()
 	require.Empty(t, systemd.Active("web.service"))
 	require.NoDirExists(t, filepath.Join(root, "etc/containers/systemd/shop"))
@@ -93,12 +93,12 @@ func TestOptionalApplicationsThatDoNotStart(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("the directories of applications belong to root")
 	}
-	r, systemd := newHostRig(t)
+	r, systemd := newTestAgentOnHost(t)
 	broker := func(name string) resource.RenderedApplication {
-		return resource.RenderedApplication{Name: name, AppType: resource.AppQuadlet, Files: []resource.RenderedFile{text(name+".container", "[Container]\nImage=x\n")}, Optional: true}
+		return resource.RenderedApplication{Name: name, AppType: resource.AppQuadlet, Files: []resource.RenderedFile{textFile(name+".container", "[Container]\nImage=x\n")}, Optional: true}
 	}
 	spec := func(v string, apps ...string) resource.RenderedSpec {
-		s := version(v)
+		s := specOfVersion(v)
 		for _, name := range apps {
 			s.Applications = append(s.Applications, broker(name))
 		}

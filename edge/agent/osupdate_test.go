@@ -17,8 +17,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// machine is a host whose OS is an image. It keeps its state as bootc does, and acts as osimage finds right. It outlives agents.
-type machine struct {
+// imageHost is a host whose OS is an image. It keeps its state as bootc does, and acts as osimage finds right. It outlives agents.
+type imageHost struct {
 	booted, staged, previous string
 	queued                   bool // previous is booted next
 	falls                    bool // its boot loader goes back to what it had instead of booting what is staged
@@ -31,11 +31,11 @@ type machine struct {
 	point                    func(string) // called before and after each change
 }
 
-func (m *machine) Booted(context.Context) (resource.OSStatus, error) {
+func (m *imageHost) Booted(context.Context) (resource.OSStatus, error) {
 	return resource.OSStatus{Image: m.booted}, nil
 }
 
-func (m *machine) status() osimage.Status {
+func (m *imageHost) status() osimage.Status {
 	deployment := func(image string) *osimage.Deployment {
 		if image == "" {
 			return nil
@@ -46,7 +46,7 @@ func (m *machine) status() osimage.Status {
 }
 
 // Download counts the downloads, and puts the image into the machine's storage of images.
-func (m *machine) Download(_ context.Context, image string) (bool, error) {
+func (m *imageHost) Download(_ context.Context, image string) (bool, error) {
 	m.downloads++
 	if m.offline {
 		return false, errors.New("no such registry")
@@ -55,23 +55,23 @@ func (m *machine) Download(_ context.Context, image string) (bool, error) {
 	return true, nil
 }
 
-func (m *machine) Discard(_ context.Context, image string) error {
+func (m *imageHost) Discard(_ context.Context, image string) error {
 	m.stored = slices.DeleteFunc(m.stored, func(stored string) bool { return stored == image })
 	return nil
 }
 
-func (m *machine) Switch(_ context.Context, image string, downloaded bool) error {
+func (m *imageHost) Switch(_ context.Context, image string, downloaded bool) error {
 	m.point("before the switch")
-	if m.status().Switching(image, downloaded) != osimage.DoNothing {
+	if m.status().SwitchAction(image, downloaded) != osimage.DoNothing {
 		m.staged, m.queued, m.fromStorage = image, false, downloaded
 	}
 	m.point("after the switch")
 	return nil
 }
 
-func (m *machine) Rollback(_ context.Context, before resource.OSStatus) (bool, error) {
+func (m *imageHost) Rollback(_ context.Context, before resource.OSStatus) (bool, error) {
 	m.point("before the roll-back")
-	do, reboot := m.status().Returning(osimage.Deployment{Image: before.Image})
+	do, reboot := m.status().RollbackAction(osimage.Deployment{Image: before.Image})
 	switch do {
 	case osimage.DoSwitch:
 		m.staged, m.queued = before.Image, false
@@ -83,12 +83,12 @@ func (m *machine) Rollback(_ context.Context, before resource.OSStatus) (bool, e
 }
 
 // Reboot ends the agent.
-func (m *machine) Reboot(context.Context) error {
+func (m *imageHost) Reboot(context.Context) error {
 	m.boot()
-	panic(killed{})
+	panic(agentKilled{})
 }
 
-func (m *machine) boot() {
+func (m *imageHost) boot() {
 	switch {
 	case m.staged != "" && m.falls:
 		m.staged = ""
@@ -104,7 +104,7 @@ func (m *machine) boot() {
 }
 
 // next is what the machine boots next.
-func (m *machine) next() string {
+func (m *imageHost) next() string {
 	after := *m
 	after.falls = false
 	after.boot()
@@ -118,10 +118,10 @@ func TestOSUpdateEndedAtEachPoint(t *testing.T) {
 	if _, err := os.Stat("/dev/shm"); err == nil { // what a kill leaves is the same there, and thousands of syncs take no time
 		t.Setenv("TMPDIR", "/dev/shm")
 	}
-	ends := map[string]func(*machine){
-		"kill":   func(*machine) {},
-		"reboot": func(m *machine) { m.boot() },
-		"power cut": func(m *machine) {
+	ends := map[string]func(*imageHost){
+		"kill":   func(*imageHost) {},
+		"reboot": func(m *imageHost) { m.boot() },
+		"power cut": func(m *imageHost) {
 			m.staged = ""
 			m.boot()
 		},
@@ -143,7 +143,7 @@ func TestOSUpdateEndedAtEachPoint(t *testing.T) {
 			t.Run(tt.name+" "+name, func(t *testing.T) {
 				lost := 0
 				for n, more := 1, true; more; n++ {
-					more = osUpdate(t, n, end, tt.spec, tt.unwell, tt.falls, func(r *rig, m *machine, at string) {
+					more = osUpdate(t, n, end, tt.spec, tt.unwell, tt.falls, func(r *testAgent, m *imageHost, at string) {
 						about := fmt.Sprintf("ended at point %d, %s", n, at)
 						content, image, reason := tt.content, tt.image, tt.failed
 						if f := r.reportNow(nil).Failed; f != nil && reason == "" && name == "power cut" && at != "" {
@@ -165,7 +165,7 @@ func TestOSUpdateEndedAtEachPoint(t *testing.T) {
 							require.Equal(t, "1", r.reportNow(nil).RenderedVersion, about)
 						}
 						require.LessOrEqual(t, m.boots, 4, about)
-						leftovers(t, r.o.Config.Root)
+						requireNoLeftovers(t, r.o.Config.Root)
 					})
 					require.Less(t, n, 100, "the points come to an end")
 					if !more {
@@ -180,10 +180,10 @@ func TestOSUpdateEndedAtEachPoint(t *testing.T) {
 
 // A host that never boots the image that it had is not rebooted for ever: the files are rolled back, and the failure says the rest.
 func TestAHostThatDoesNotBootBack(t *testing.T) {
-	osUpdate(t, 1, func(m *machine) { m.stuck = true }, "new", true, false, func(r *rig, m *machine, _ string) {
+	osUpdate(t, 1, func(m *imageHost) { m.stuck = true }, "new", true, false, func(r *testAgent, m *imageHost, _ string) {
 		require.Equal(t, "old", r.file("etc/a"))
 		require.Equal(t, "os:2", m.booted)
-		require.Equal(t, 1+maxBackBoots, m.boots)
+		require.Equal(t, 1+maxRollbackReboots, m.boots)
 		failed := r.reportNow(nil).Failed
 		require.Equal(t, resource.FailedHealth, failed.Reason)
 		require.Contains(t, failed.Message, "the host was rebooted 3 times and does not boot os:1")
@@ -193,13 +193,13 @@ func TestAHostThatDoesNotBootBack(t *testing.T) {
 // A state that is cut short or empty is said; files that were not committed are rolled back, and the spec is applied again.
 func TestDamagedState(t *testing.T) {
 	for _, damaged := range []string{"", `{"applied":{"renderedVer`} {
-		r := newRig(t, nil)
-		r.send("spec", version("1", text("/etc/a", "old")))
+		r := newTestAgent(t, nil)
+		r.send("spec", specOfVersion("1", textFile("/etc/a", "old")))
 		r.settle()
-		r.send("spec", version("2", text("/etc/a", "new")))
+		r.send("spec", specOfVersion("2", textFile("/etc/a", "new")))
 		r.agent.o.BeforeStep = func(step string) {
 			if step == stepCommit {
-				panic(killed{})
+				panic(agentKilled{})
 			}
 		}
 		require.Panics(t, r.settle)
@@ -223,13 +223,13 @@ func TestDamagedState(t *testing.T) {
 }
 
 // osUpdate makes an update with an OS image that ends at the nth point, and goes on until it is done. It says whether there was such a point.
-func osUpdate(t *testing.T, n int, end func(*machine), content string, unwell, falls bool, check func(r *rig, m *machine, at string)) bool {
+func osUpdate(t *testing.T, n int, end func(*imageHost), content string, unwell, falls bool, check func(r *testAgent, m *imageHost, at string)) bool {
 	t.Helper()
-	m := &machine{booted: "os:1", previous: "os:0", falls: falls, point: func(string) {}}
-	r := newRig(t, func(c *configs.Agent) {
-		allow("well", "/bin/sh", "-c", `! grep -q new "$EDGEBUS_ROOT/etc/a"`)(c)
+	m := &imageHost{booted: "os:1", previous: "os:0", falls: falls, point: func(string) {}}
+	r := newTestAgent(t, func(c *configs.Agent) {
+		withCommand("well", "/bin/sh", "-c", `! grep -q new "$EDGEBUS_ROOT/etc/a"`)(c)
 		if unwell {
-			c.Health = configs.Health{Checks: []configs.Check{{Run: "well"}}, Timeout: time.Millisecond}
+			c.Health = configs.Health{Checks: []configs.HealthCheck{{Run: "well"}}, Timeout: time.Millisecond}
 		}
 	})
 	restart := func() {
@@ -239,26 +239,26 @@ func osUpdate(t *testing.T, n int, end func(*machine), content string, unwell, f
 	}
 	r.o.os = m
 	restart()
-	r.send("spec", version("1", text("/etc/a", "old")))
+	r.send("spec", specOfVersion("1", textFile("/etc/a", "old")))
 	r.settle()
 
 	count, at := 0, ""
 	m.point = func(where string) {
 		if count++; count == n {
 			at = where
-			panic(killed{})
+			panic(agentKilled{})
 		}
 	}
 	r.o.BeforeStep = m.point
 	r.agent.o.BeforeStep = m.point
-	next := version("2", text("/etc/a", content))
+	next := specOfVersion("2", textFile("/etc/a", content))
 	next.OS = &resource.NodeOS{Image: "os:2"}
 	r.send("spec", next)
 	for range 10 {
 		ended := at
 		done := func() (done bool) {
 			defer func() {
-				if p := recover(); p != nil && p != (killed{}) {
+				if p := recover(); p != nil && p != (agentKilled{}) {
 					panic(p)
 				}
 			}()
@@ -266,7 +266,7 @@ func osUpdate(t *testing.T, n int, end func(*machine), content string, unwell, f
 				restart()
 			}
 			for range 20 {
-				if r.do(t.Context()) > 0 && r.state.Update == nil {
+				if r.runOnce(t.Context()) > 0 && r.state.Update == nil {
 					return true
 				}
 			}

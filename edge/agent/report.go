@@ -23,7 +23,7 @@ const (
 // reportNow is what there is to say. before are the conditions of the last report, whose times are kept.
 func (a *agent) reportNow(before []resource.Condition) resource.AgentReport {
 	a.mu.Lock()
-	s, seen := a.state, a.seen
+	s, seen := a.state, a.live
 	a.mu.Unlock()
 	if seen.failed != nil {
 		s.Failed = seen.failed
@@ -31,19 +31,19 @@ func (a *agent) reportNow(before []resource.Condition) resource.AgentReport {
 	r := resource.AgentReport{
 		Version: a.o.Version, RenderedVersion: s.Applied.RenderedVersion, Failed: s.Failed,
 	}
-	if seen.left {
+	if seen.driftLeft {
 		r.Drifted = seen.drifted
 	}
 	for _, b := range seen.blocked {
 		r.Drifted = append(r.Drifted, b.path)
 	}
-	r.Conditions = conditions(s, seen)
+	r.Conditions = agentConditions(s, seen)
 	if a.monitor != nil {
 		a.monitor.Report(&r)
 	}
 	for i, app := range r.Applications {
-		if why, ok := seen.failing[app.Name]; ok && app.Status != apps.Running && app.Status != apps.Completed {
-			r.Applications[i].Status, r.Applications[i].Message = apps.Failed, cut(why)
+		if why, ok := seen.failingApps[app.Name]; ok && app.Status != apps.StatusRunning && app.Status != apps.StatusCompleted {
+			r.Applications[i].Status, r.Applications[i].Message = apps.StatusFailed, truncateMessage(why)
 		}
 	}
 	if r.SystemInfo != nil { // the boot that the agent has noted
@@ -51,26 +51,26 @@ func (a *agent) reportNow(before []resource.Condition) resource.AgentReport {
 		info.BootID = s.Boot
 		r.SystemInfo = &info
 	}
-	r.Conditions = timed(r.Conditions, before, a.o.Now())
-	return fit(r, a.o.Now())
+	r.Conditions = withTransitionTimes(r.Conditions, before, a.o.Now())
+	return limitReport(r, a.o.Now())
 }
 
-// conditions are the agent's own, without times.
-func conditions(s state, seen seen) []resource.Condition {
+// agentConditions are the agent's own, without times.
+func agentConditions(s agentState, seen liveStatus) []resource.Condition {
 	updating := resource.Condition{Type: resource.ConditionUpdating, Status: "False", Reason: "Idle"}
 	if seen.step != "" {
 		updating = resource.Condition{Type: resource.ConditionUpdating, Status: "True", Reason: seen.step, Message: "version " + seen.version}
 		if seen.step == stepWindow {
 			updating.Status = "False"
 		}
-		if seen.problem != "" {
-			updating.Message += ": " + seen.problem
+		if seen.waitReason != "" {
+			updating.Message += ": " + seen.waitReason
 		}
 	}
 	applied := resource.Condition{Type: conditionApplied, Status: "Unknown", Reason: "NoSpec", Message: "this node has not been given a spec"}
 	switch {
-	case seen.step == "" && seen.problem != "":
-		applied = resource.Condition{Type: conditionApplied, Status: "False", Reason: resource.FailedInvalid, Message: seen.problem}
+	case seen.step == "" && seen.waitReason != "":
+		applied = resource.Condition{Type: conditionApplied, Status: "False", Reason: resource.FailedInvalid, Message: seen.waitReason}
 	case s.Failed != nil:
 		applied = resource.Condition{Type: conditionApplied, Status: "False", Reason: s.Failed.Reason, Message: fmt.Sprintf("version %s: %s", s.Failed.RenderedVersion, s.Failed.Message)}
 	case s.Applied.RenderedVersion != "":
@@ -80,29 +80,29 @@ func conditions(s state, seen seen) []resource.Condition {
 	if s.Rebooted {
 		list = append(list, resource.Condition{Type: conditionRebooted, Status: "True", Reason: "BootIDChanged", Message: "the host was booted again, with the boot id " + s.Boot, LastTransitionTime: s.BootSeen.UTC().Truncate(time.Second)})
 	}
-	if seen.damage != "" {
-		list = append(list, resource.Condition{Type: conditionDamaged, Status: "True", Reason: "StateLost", Message: seen.damage})
+	if seen.stateDamage != "" {
+		list = append(list, resource.Condition{Type: conditionDamaged, Status: "True", Reason: "StateLost", Message: seen.stateDamage})
 	}
 	switch {
-	case seen.drift != "":
-		list = append(list, resource.Condition{Type: conditionDrifted, Status: "Unknown", Reason: "CheckFailed", Message: seen.drift})
+	case seen.driftError != "":
+		list = append(list, resource.Condition{Type: conditionDrifted, Status: "Unknown", Reason: "CheckFailed", Message: seen.driftError})
 	case len(seen.blocked) > 0:
 		var paths []string
 		for _, b := range seen.blocked {
 			paths = append(paths, b.path+" ("+b.why+")")
 		}
-		list = append(list, drifted("True", "NotRestored", "changed by hand, and can't be put back", paths))
-	case len(seen.drifted) > 0 && seen.left:
-		list = append(list, drifted("True", "LeftAlone", "changed by hand, and left alone", seen.drifted))
+		list = append(list, driftCondition("True", "NotRestored", "changed by hand, and can't be put back", paths))
+	case len(seen.drifted) > 0 && seen.driftLeft:
+		list = append(list, driftCondition("True", "LeftAlone", "changed by hand, and left alone", seen.drifted))
 	case len(seen.drifted) > 0:
-		list = append(list, drifted("False", "Restored", "changed by hand, and put back", seen.drifted))
+		list = append(list, driftCondition("False", "Restored", "changed by hand, and put back", seen.drifted))
 	case s.Applied.RenderedVersion != "":
 		list = append(list, resource.Condition{Type: conditionDrifted, Status: "False", Reason: "AsSpecified"})
 	}
 	return list
 }
 
-func drifted(status, reason, what string, paths []string) resource.Condition {
+func driftCondition(status, reason, what string, paths []string) resource.Condition {
 	text := strings.Join(paths[:min(len(paths), 5)], ", ")
 	if len(paths) > 5 {
 		text += fmt.Sprintf(" and %d others", len(paths)-5)
@@ -110,8 +110,8 @@ func drifted(status, reason, what string, paths []string) resource.Condition {
 	return resource.Condition{Type: conditionDrifted, Status: status, Reason: reason, Message: what + ": " + text}
 }
 
-// timed gives each condition the time since which it has its status: that of the condition before, or now.
-func timed(list, before []resource.Condition, now time.Time) (timed []resource.Condition) {
+// withTransitionTimes gives each condition the time since which it has its status: that of the condition before, or now.
+func withTransitionTimes(list, before []resource.Condition, now time.Time) (timed []resource.Condition) {
 	for _, c := range list {
 		var was []resource.Condition
 		if i := slices.IndexFunc(before, func(o resource.Condition) bool { return o.Type == c.Type }); i >= 0 {
@@ -130,28 +130,28 @@ func timed(list, before []resource.Condition, now time.Time) (timed []resource.C
 // maxMessage bounds a message in a report, in bytes.
 const maxMessage = 4 << 10
 
-// fit cuts a report down to what one may have. It says so in a condition.
-func fit(r resource.AgentReport, now time.Time) resource.AgentReport {
+// limitReport cuts a report down to what one may have. It says so in a condition.
+func limitReport(r resource.AgentReport, now time.Time) resource.AgentReport {
 	for i := range r.Conditions {
-		r.Conditions[i].Message = cut(r.Conditions[i].Message)
+		r.Conditions[i].Message = truncateMessage(r.Conditions[i].Message)
 	}
 	if r.Failed != nil {
 		f := *r.Failed
-		f.Message = cut(f.Message)
+		f.Message = truncateMessage(f.Message)
 		r.Failed = &f
 	}
 	var gone []string
-	for size(r) > resource.MaxAgentReport-512 {
+	for jsonSize(r) > resource.MaxAgentReport-512 {
 		lists := []struct {
 			name string
 			size int
 			half func()
 		}{
-			{"containers", size(r.Containers), func() { r.Containers = half(r.Containers) }},
-			{"systemdUnits", size(r.SystemdUnits), func() { r.SystemdUnits = half(r.SystemdUnits) }},
-			{"applications", size(r.Applications), func() { r.Applications = half(r.Applications) }},
-			{"drifted", size(r.Drifted), func() { r.Drifted = half(r.Drifted) }},
-			{"conditions", size(r.Conditions), func() { r.Conditions = half(r.Conditions) }},
+			{"containers", jsonSize(r.Containers), func() { r.Containers = firstHalf(r.Containers) }},
+			{"systemdUnits", jsonSize(r.SystemdUnits), func() { r.SystemdUnits = firstHalf(r.SystemdUnits) }},
+			{"applications", jsonSize(r.Applications), func() { r.Applications = firstHalf(r.Applications) }},
+			{"drifted", jsonSize(r.Drifted), func() { r.Drifted = firstHalf(r.Drifted) }},
+			{"conditions", jsonSize(r.Conditions), func() { r.Conditions = firstHalf(r.Conditions) }},
 		}
 		largest := slices.MaxFunc(lists, func(a, b struct {
 			name string
@@ -173,16 +173,16 @@ func fit(r resource.AgentReport, now time.Time) resource.AgentReport {
 	return r
 }
 
-func half[T any](list []T) []T { return list[:len(list)/2] }
+func firstHalf[T any](list []T) []T { return list[:len(list)/2] }
 
-func cut(text string) string {
+func truncateMessage(text string) string {
 	if len(text) > maxMessage {
 		return strings.ToValidUTF8(text[:maxMessage], "") + "…"
 	}
 	return text
 }
 
-func size(v any) int {
+func jsonSize(v any) int {
 	text, _ := json.Marshal(v) // texts and numbers
 	return len(text)
 }

@@ -22,44 +22,44 @@ import (
 // An update goes through these steps. Until stepSwap nothing is changed and nothing is on disk: after a crash it begins again. From
 // then on each step is on disk before it is done, and doing it again has the same outcome; of hooks, see hookProgress.
 const (
-	stepWindow  = resource.WaitingForWindow
-	stepStage   = "Staging"              // contents are fetched and verified
-	stepBefore  = "BeforeUpdatingHooks"  // hooks before anything is changed
-	stepSwap    = "WritingFiles"         // files are put in place, in one transaction
-	stepSwapped = "FilesWritten"         // they are
-	stepOS      = "SwitchingOS"          // another OS image is made the one to boot next
-	stepReboot  = "Rebooting"            // the host is booted into it
-	stepBooted  = "AfterRebootingHooks"  // it was
-	stepAfter   = "AfterUpdatingHooks"   // hooks after the files are in place
-	stepApps    = "StartingApplications" // applications are started, changed and stopped
-	stepHealth  = "CheckingHealth"       // checks and applications
-	stepCommit  = "Committing"           // what was before is forgotten
-	stepBack    = "RollingBack"          // what was before is put back
+	stepWindow      = resource.WaitingForWindow
+	stepStage       = "Staging"              // contents are fetched and verified
+	stepBeforeHooks = "BeforeUpdatingHooks"  // hooks before anything is changed
+	stepSwap        = "WritingFiles"         // files are put in place, in one transaction
+	stepSwapped     = "FilesWritten"         // they are
+	stepOS          = "SwitchingOS"          // another OS image is made the one to boot next
+	stepReboot      = "Rebooting"            // the host is booted into it
+	stepAfterReboot = "AfterRebootingHooks"  // it was
+	stepAfterHooks  = "AfterUpdatingHooks"   // hooks after the files are in place
+	stepApps        = "StartingApplications" // applications are started, changed and stopped
+	stepHealth      = "CheckingHealth"       // checks and applications
+	stepCommit      = "Committing"           // what was before is forgotten
+	stepRollBack    = "RollingBack"          // what was before is put back
 )
 
-// maxBackBoots is how often the host is rebooted to have its OS image from before an update again.
-const maxBackBoots = 3
+// maxRollbackReboots is how often the host is rebooted to have its OS image from before an update again.
+const maxRollbackReboots = 3
 
 // maxResumed is how often an update goes on after the agent ended in the midst of it. After that it is rolled back: it may be
 // what ends the agent.
 const maxResumed = 3
 
-// state is what an agent keeps on disk.
-type state struct {
+// agentState is what an agent keeps on disk.
+type agentState struct {
 	// Applied is the spec that is applied whole; without a version there is none.
 	Applied resource.RenderedSpec `json:"applied"`
-	// Failed is the version that failed last, and FailedSpec the digest of its content: a hub that has lost its store may
+	// Failed is the version that failed last, and FailedDigest the digest of its content: a hub that has lost its store may
 	// give the number to another content.
-	Failed     *resource.FailedVersion `json:"failed,omitempty"`
-	FailedSpec string                  `json:"failedSpec,omitempty"`
+	Failed       *resource.FailedVersion `json:"failed,omitempty"`
+	FailedDigest string                  `json:"failedSpec,omitempty"`
 	// Unstarted are the optional applications of Applied that are still to be started.
 	Unstarted []string `json:"unstarted,omitempty"`
 	// Update is the update that is being made.
-	Update *update `json:"update,omitempty"`
+	Update *specUpdate `json:"update,omitempty"`
 	// Hooks is how far the hooks of the update are that is being made or prepared.
 	Hooks hookProgress `json:"hooks,omitzero"`
 	// Downloaded is what was downloaded before its window.
-	Downloaded downloaded `json:"downloaded,omitzero"`
+	Downloaded downloadedSpec `json:"downloaded,omitzero"`
 	// Boot is the boot of the host that the agent saw last, and BootSeen when it first saw it.
 	Boot     string    `json:"boot,omitempty"`
 	BootSeen time.Time `json:"bootSeen,omitzero"`
@@ -67,17 +67,17 @@ type state struct {
 	Rebooted bool `json:"rebooted,omitempty"`
 }
 
-// downloaded is a spec that was downloaded before its window.
-type downloaded struct {
-	// Spec is the digest of the spec.
-	Spec string `json:"spec"`
+// downloadedSpec is a spec that was downloaded before its window.
+type downloadedSpec struct {
+	// Digest is the digest of the spec.
+	Digest string `json:"spec"`
 	// OSDone says that there is nothing to download for its OS image; OS is the image if it was downloaded, for this spec or an earlier one.
 	OSDone bool   `json:"osDone,omitempty"`
 	OS     string `json:"os,omitempty"`
 }
 
-// update is one that is being made.
-type update struct {
+// specUpdate is one that is being made.
+type specUpdate struct {
 	Spec resource.RenderedSpec `json:"spec"`
 	Step string                `json:"step"`
 	// Resumed is how often the agent was started in the midst of it.
@@ -90,24 +90,24 @@ type update struct {
 	Boot string `json:"boot,omitempty"`
 	// Failed is why it is rolled back.
 	Failed *resource.FailedVersion `json:"failed,omitempty"`
-	// BackBoots is how many boots of the host were to be into the image before; BackBoot is the last of them that was ended for it.
-	BackBoots int    `json:"backBoots,omitempty"`
-	BackBoot  string `json:"backBoot,omitempty"`
+	// RollbackReboots is how many boots of the host were to be into the image before; RollbackBoot is the last of them that was ended for it.
+	RollbackReboots int    `json:"backBoots,omitempty"`
+	RollbackBoot    string `json:"backBoot,omitempty"`
 }
 
-// failure is why a version can't be applied. It is not tried again until it changes.
-type failure struct{ reason, message string }
+// specFailure is why a version can't be applied. It is not tried again until it changes.
+type specFailure struct{ reason, message string }
 
-func (f failure) Error() string { return f.message }
+func (f specFailure) Error() string { return f.message }
 
-// failed makes a failure of an error that isn't one, unless ctx ended: then it is no fault of the version.
-func failed(ctx context.Context, reason string, err error) error {
-	var known failure
+// toFailure makes a failure of an error that isn't one, unless ctx ended: then it is no fault of the version.
+func toFailure(ctx context.Context, reason string, err error) error {
+	var known specFailure
 	if err == nil || errors.Is(err, errWaiting) {
 		return err
 	}
 	if errors.As(err, &known) {
-		return failure{known.reason, err.Error()}
+		return specFailure{known.reason, err.Error()}
 	}
 	var ofFile *files.Error
 	if errors.As(err, &ofFile) && ofFile.Reason != "" {
@@ -116,7 +116,7 @@ func failed(ctx context.Context, reason string, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return failure{reason, err.Error()}
+	return specFailure{reason, err.Error()}
 }
 
 var (
@@ -128,8 +128,8 @@ var (
 
 const stateName = "state.json"
 
-func loadState(dir string) (state, error) {
-	var s state
+func loadState(dir string) (agentState, error) {
+	var s agentState
 	text, err := os.ReadFile(filepath.Join(dir, stateName))
 	if errors.Is(err, os.ErrNotExist) {
 		return s, nil
@@ -138,15 +138,15 @@ func loadState(dir string) (state, error) {
 		return s, fmt.Errorf("the agent's state can't be read: %w", err)
 	}
 	if err := json.Unmarshal(text, &s); err != nil {
-		return state{}, damagedError{fmt.Errorf("the agent's state %s is damaged: %w", filepath.Join(dir, stateName), err)}
+		return agentState{}, stateDamagedError{fmt.Errorf("the agent's state %s is damaged: %w", filepath.Join(dir, stateName), err)}
 	}
 	return s, nil
 }
 
-// damagedError is of a state that is on disk and is none.
-type damagedError struct{ error }
+// stateDamagedError is of a state that is on disk and is none.
+type stateDamagedError struct{ error }
 
-func (s state) save(dir string) error {
+func (s agentState) save(dir string) error {
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err
@@ -154,14 +154,14 @@ func (s state) save(dir string) error {
 	return datadir.WriteFile(filepath.Join(dir, stateName), text)
 }
 
-// digestOf tells the content of one spec from another's.
-func digestOf(spec resource.RenderedSpec) string {
+// specDigest tells the content of one spec from another's.
+func specDigest(spec resource.RenderedSpec) string {
 	text, _ := json.Marshal(spec) // it was read from JSON
 	return resource.DigestOf(text)
 }
 
 // wants reports whether a spec is to be applied: it is another than the one that is, and not the one that failed.
-func (s state) wants(spec *resource.RenderedSpec) bool {
+func (s agentState) wants(spec *resource.RenderedSpec) bool {
 	if spec == nil || s.failedBefore(spec) {
 		return false
 	}
@@ -171,9 +171,9 @@ func (s state) wants(spec *resource.RenderedSpec) bool {
 
 // resumed is the update as it goes on after the agent was started. swapped says that its files are in their places. It is
 // rolled back if it was interrupted too often, and begins again if it had changed nothing: then it is nil.
-func (u update) resumed(swapped bool) *update {
+func (u specUpdate) resumed(swapped bool) *specUpdate {
 	switch {
-	case u.Step == stepBack || u.Step == stepCommit:
+	case u.Step == stepRollBack || u.Step == stepCommit:
 		return &u
 	case !swapped:
 		return nil
@@ -185,27 +185,27 @@ func (u update) resumed(swapped bool) *update {
 		u.Step = stepOS
 	}
 	if u.Resumed++; u.Resumed > maxResumed {
-		u = u.failing(failure{resource.FailedInterrupted, fmt.Sprintf("the agent ended %d times in the midst of it, at last in the step %s", u.Resumed, u.Step)}, time.Time{})
+		u = u.failing(specFailure{resource.FailedInterrupted, fmt.Sprintf("the agent ended %d times in the midst of it, at last in the step %s", u.Resumed, u.Step)}, time.Time{})
 	}
 	return &u
 }
 
 // failing is the update when a step has failed.
-func (u update) failing(f failure, now time.Time) update {
+func (u specUpdate) failing(f specFailure, now time.Time) specUpdate {
 	u.Failed = &resource.FailedVersion{RenderedVersion: u.Spec.RenderedVersion, Reason: f.reason, Message: f.message}
 	if !now.IsZero() {
-		u.Failed.At = resource.Time(now)
+		u.Failed.At = resource.FormatTime(now)
 	}
-	u.Step = stepBack
+	u.Step = stepRollBack
 	return u
 }
 
-// following is the step after one that was done. switchOS says that the spec wants another OS image than the host has booted.
-func following(step string, switchOS bool) string {
+// nextStep is the step after one that was done. switchOS says that the spec wants another OS image than the host has booted.
+func nextStep(step string, switchOS bool) string {
 	switch step {
 	case stepStage:
-		return stepBefore
-	case stepBefore:
+		return stepBeforeHooks
+	case stepBeforeHooks:
 		return stepSwap
 	case stepSwap:
 		return stepSwapped
@@ -213,14 +213,14 @@ func following(step string, switchOS bool) string {
 		if switchOS {
 			return stepOS
 		}
-		return stepAfter
+		return stepAfterHooks
 	case stepOS:
 		return stepReboot
 	case stepReboot:
-		return stepBooted
-	case stepBooted:
-		return stepAfter
-	case stepAfter:
+		return stepAfterReboot
+	case stepAfterReboot:
+		return stepAfterHooks
+	case stepAfterHooks:
 		return stepApps
 	case stepApps:
 		return stepHealth
@@ -246,18 +246,18 @@ func (a *agent) check(spec resource.RenderedSpec) error {
 		}
 	}
 	if spec.OS != nil && spec.OS.Image != "" && a.os == nil {
-		return failure{resource.FailedOS, "os.image: this host's OS is none that can be switched to an image"}
+		return specFailure{resource.FailedOS, "os.image: this host's OS is none that can be switched to an image"}
 	}
 	if len(spec.Applications) > 0 && a.applications == nil {
-		return failure{resource.FailedApplication, "applications: this agent can't run any"}
+		return specFailure{resource.FailedApplication, "applications: this agent can't run any"}
 	}
 	return nil
 }
 
-// do does what there is to do. It returns after how long it is to be called again if nothing happens.
-func (a *agent) do(ctx context.Context) (again time.Duration) {
+// runOnce does what there is to do. It returns after how long it is to be called again if nothing happens.
+func (a *agent) runOnce(ctx context.Context) (again time.Duration) {
 	if a.state.Update == nil {
-		spec, err := a.wanted()
+		spec, err := a.wantedSpec()
 		if err != nil || !a.state.wants(spec) && !a.retries(spec) {
 			a.progress("", "", err)
 			return min(a.idle(ctx), a.retryIn(spec))
@@ -270,20 +270,20 @@ func (a *agent) do(ctx context.Context) (again time.Duration) {
 			err = a.prepare(ctx, *spec)
 		}
 		if err != nil {
-			return a.unprepared(*spec, err)
+			return a.handleUnprepared(*spec, err)
 		}
 	}
 	for a.state.Update != nil && ctx.Err() == nil {
 		u := *a.state.Update
 		a.progress(u.Spec.RenderedVersion, u.Step, nil)
 		a.o.hook(u.Step)
-		err := a.step(ctx, &u)
+		err := a.takeStep(ctx, &u)
 		if ctx.Err() != nil {
 			return 0
 		}
-		if err := a.stepped(u, err); err != nil {
+		if err := a.saveOutcome(u, err); err != nil {
 			a.progress(u.Spec.RenderedVersion, u.Step, err)
-			a.unsaved(u.Spec, err)
+			a.reportUnsaved(u.Spec, err)
 			a.log.Error().Err(err).Str("step", u.Step).Msg("the update can't go on")
 			return retryAfter
 		}
@@ -296,7 +296,7 @@ const retryAfter = 10 * time.Second
 
 // prepare stages a spec and runs the hooks before it, and then the update is begun. Before that nothing is changed.
 func (a *agent) prepare(ctx context.Context, spec resource.RenderedSpec) error {
-	u := update{Spec: spec, Step: stepStage}
+	u := specUpdate{Spec: spec, Step: stepStage}
 	a.log.Info().Str("rendered_version", spec.RenderedVersion).Msg("update begins")
 	a.progress(spec.RenderedVersion, stepStage, nil)
 	a.o.hook(stepStage)
@@ -306,10 +306,10 @@ func (a *agent) prepare(ctx context.Context, spec resource.RenderedSpec) error {
 	ctx, cancel := a.untilSuperseded(ctx, spec)
 	defer cancel()
 	if err := a.stage(ctx, spec, spec.Drift == resource.DriftReport); err != nil {
-		return failed(ctx, resource.FailedWrite, err)
+		return toFailure(ctx, resource.FailedWrite, err)
 	}
-	a.progress(spec.RenderedVersion, stepBefore, nil)
-	a.o.hook(stepBefore)
+	a.progress(spec.RenderedVersion, stepBeforeHooks, nil)
+	a.o.hook(stepBeforeHooks)
 	if err := a.hooks(ctx, "beforeUpdating", u); err != nil {
 		return err
 	}
@@ -335,23 +335,23 @@ func (a *agent) filesOf(spec resource.RenderedSpec) ([]resource.RenderedFile, er
 	for _, app := range spec.Applications {
 		files, err := a.applications.Files(app)
 		if err != nil {
-			return nil, failure{resource.FailedInvalid, err.Error()}
+			return nil, specFailure{resource.FailedInvalid, err.Error()}
 		}
 		want = append(want[:len(want):len(want)], files...)
 	}
 	return want, nil
 }
 
-// unprepared handles what kept an update from beginning: a failure is remembered, everything else is tried again.
-func (a *agent) unprepared(spec resource.RenderedSpec, err error) (again time.Duration) {
+// handleUnprepared handles what kept an update from beginning: a failure is remembered, everything else is tried again.
+func (a *agent) handleUnprepared(spec resource.RenderedSpec, err error) (again time.Duration) {
 	if endErr := a.endFiles(false); endErr != nil {
 		a.log.Error().Err(endErr).Msg("staged files can't be removed")
 	}
-	var f failure
+	var f specFailure
 	if !errors.As(err, &f) {
 		if !errors.Is(err, errSuperseded) {
 			a.progress(spec.RenderedVersion, stepStage, err)
-			a.unsaved(spec, err)
+			a.reportUnsaved(spec, err)
 			a.log.Info().Err(err).Str("rendered_version", spec.RenderedVersion).Msg("update waits")
 		}
 		if errors.Is(err, errSuperseded) || errors.Is(err, context.Canceled) {
@@ -360,14 +360,14 @@ func (a *agent) unprepared(spec resource.RenderedSpec, err error) (again time.Du
 		return retryAfter
 	}
 	a.log.Error().Str("rendered_version", spec.RenderedVersion).Str("reason", f.reason).Str("error", f.message).Msg("update failed before anything was changed")
-	u := update{Spec: spec}.failing(f, a.o.Now())
+	u := specUpdate{Spec: spec}.failing(f, a.o.Now())
 	a.retryLater(u.Spec)
-	err = a.save(func(s *state) { s.Failed, s.FailedSpec, s.Hooks = u.Failed, digestOf(u.Spec), hookProgress{} })
+	err = a.save(func(s *agentState) { s.Failed, s.FailedDigest, s.Hooks = u.Failed, specDigest(u.Spec), hookProgress{} })
 	a.progress("", "", nil)
 	if err != nil {
 		u.Failed.Message += "; and " + err.Error()
 		a.mu.Lock()
-		a.seen.failed = u.Failed
+		a.live.failed = u.Failed
 		a.mu.Unlock()
 		a.changed()
 		a.log.Error().Err(err).Msg("that a version failed can't be remembered: it is tried again")
@@ -376,41 +376,41 @@ func (a *agent) unprepared(spec resource.RenderedSpec, err error) (again time.Du
 	return 0
 }
 
-// unsaved reports a version as failed while the agent's state can't be written, so that it can't go on.
-func (a *agent) unsaved(spec resource.RenderedSpec, err error) {
-	if !errors.As(err, new(notSaved)) {
+// reportUnsaved reports a version as failed while the agent's state can't be written, so that it can't go on.
+func (a *agent) reportUnsaved(spec resource.RenderedSpec, err error) {
+	if !errors.As(err, new(stateWriteError)) {
 		return
 	}
 	a.mu.Lock()
-	a.seen.failed = &resource.FailedVersion{RenderedVersion: spec.RenderedVersion, Reason: resource.FailedWrite, Message: err.Error(), At: resource.Time(a.o.Now())}
+	a.live.failed = &resource.FailedVersion{RenderedVersion: spec.RenderedVersion, Reason: resource.FailedWrite, Message: err.Error(), At: resource.FormatTime(a.o.Now())}
 	a.mu.Unlock()
 	a.changed()
 }
 
-// retry is when a version is tried again that failed.
-type retry struct {
+// specRetry is when a version is tried again that failed.
+type specRetry struct {
 	spec          string // its digest
 	backoff.Retry        // due at once after the agent was started
 }
 
-// hostRetry is the wait before a version is tried again that failed because of what the host is like.
-var hostRetry = backoff.Backoff{Min: time.Minute, Max: time.Hour}
+// hostRetryBackoff is the wait before a version is tried again that failed because of what the host is like.
+var hostRetryBackoff = backoff.Backoff{Min: time.Minute, Max: time.Hour}
 
-// lookForRetry is how often the agent looks whether somebody asks for that.
-const lookForRetry = 2 * time.Second
+// retryPoll is how often the agent looks whether somebody asks for that.
+const retryPoll = 2 * time.Second
 
-// retryFile asks the agent to try again the version that failed.
-const retryFile = "retry"
+// retryFileName asks the agent to try again the version that failed.
+const retryFileName = "retry"
 
-// ofHost reports whether a version failed because of what may change without another version: room on a disk, what stands in a place, a
+// isHostFailure reports whether a version failed because of what may change without another version: room on a disk, what stands in a place, a
 // blob that the hub doesn't have yet. Nothing of the host but files was changed by it, so that to try it again costs nothing.
-func ofHost(f *resource.FailedVersion) bool {
+func isHostFailure(f *resource.FailedVersion) bool {
 	return slices.Contains([]string{resource.FailedWrite, resource.FailedPath, resource.FailedContent}, f.Reason)
 }
 
 // failedBefore reports whether a spec is the one that failed last.
-func (s state) failedBefore(spec *resource.RenderedSpec) bool {
-	return spec != nil && s.Failed != nil && s.Failed.RenderedVersion == spec.RenderedVersion && s.FailedSpec == digestOf(*spec)
+func (s agentState) failedBefore(spec *resource.RenderedSpec) bool {
+	return spec != nil && s.Failed != nil && s.Failed.RenderedVersion == spec.RenderedVersion && s.FailedDigest == specDigest(*spec)
 }
 
 // retries reports whether a version that failed is tried again now.
@@ -418,18 +418,18 @@ func (a *agent) retries(spec *resource.RenderedSpec) bool {
 	if !a.state.failedBefore(spec) {
 		return false
 	}
-	if os.Remove(filepath.Join(a.o.Config.Data.Dir, retryFile)) == nil {
+	if os.Remove(filepath.Join(a.o.Config.Data.Dir, retryFileName)) == nil {
 		a.log.Info().Str("rendered_version", spec.RenderedVersion).Msg("a version that failed is tried again, as it was asked for on this node")
 		return true
 	}
-	return ofHost(a.state.Failed) && a.retryWait(spec) <= 0
+	return isHostFailure(a.state.Failed) && a.retryWait(spec) <= 0
 }
 
 func (a *agent) retryWait(spec *resource.RenderedSpec) time.Duration {
-	if a.retry.spec != a.state.FailedSpec {
+	if a.retry.spec != a.state.FailedDigest {
 		return 0
 	}
-	return a.retry.Left(hostRetry, a.o.Now())
+	return a.retry.Left(hostRetryBackoff, a.o.Now())
 }
 
 // retryIn is when it is to be asked again whether a version is tried again.
@@ -437,24 +437,24 @@ func (a *agent) retryIn(spec *resource.RenderedSpec) time.Duration {
 	if !a.state.failedBefore(spec) {
 		return time.Hour
 	}
-	if ofHost(a.state.Failed) {
-		return max(min(a.retryWait(spec), lookForRetry), time.Millisecond)
+	if isHostFailure(a.state.Failed) {
+		return max(min(a.retryWait(spec), retryPoll), time.Millisecond)
 	}
-	return lookForRetry
+	return retryPoll
 }
 
 func (a *agent) retryLater(spec resource.RenderedSpec) {
-	if digest := digestOf(spec); a.retry.spec != digest {
-		a.retry = retry{spec: digest}
+	if digest := specDigest(spec); a.retry.spec != digest {
+		a.retry = specRetry{spec: digest}
 	}
-	a.retry.Failed(hostRetry, a.o.Now())
+	a.retry.Failed(hostRetryBackoff, a.o.Now())
 }
 
 // endFiles commits the files of an update or rolls them back, unless that was done before the agent was started.
 func (a *agent) endFiles(commit bool) error {
 	found, _, err := a.files.Recover()
 	switch {
-	case err != nil || found != files.Swapped:
+	case err != nil || found != files.RecoverySwapped:
 		return err
 	case !commit:
 		return a.files.RollBack()
@@ -466,22 +466,22 @@ func (a *agent) endFiles(commit bool) error {
 	return err
 }
 
-func (a *agent) saveUpdate(u update) error { return a.save(func(s *state) { s.Update = &u }) }
+func (a *agent) saveUpdate(u specUpdate) error { return a.save(func(s *agentState) { s.Update = &u }) }
 
-// step does the step of an update. It may add to u.
-func (a *agent) step(ctx context.Context, u *update) error {
+// takeStep does the step of an update. It may add to u.
+func (a *agent) takeStep(ctx context.Context, u *specUpdate) error {
 	switch u.Step {
 	case stepSwap:
-		return failed(ctx, resource.FailedWrite, a.files.Swap())
+		return toFailure(ctx, resource.FailedWrite, a.files.Swap())
 	case stepSwapped:
 		return nil
 	case stepOS:
-		return failed(ctx, resource.FailedOS, a.switchOS(ctx, u))
+		return toFailure(ctx, resource.FailedOS, a.switchOS(ctx, u))
 	case stepReboot:
 		return a.reboot(ctx, u)
-	case stepBooted:
+	case stepAfterReboot:
 		return a.hooks(ctx, "afterRebooting", *u)
-	case stepAfter:
+	case stepAfterHooks:
 		return a.hooks(ctx, "afterUpdating", *u)
 	case stepApps:
 		return a.switchApplications(ctx, u, a.state.Applied, u.Spec, a.files.Changes())
@@ -490,27 +490,27 @@ func (a *agent) step(ctx context.Context, u *update) error {
 	case stepCommit:
 		a.discardOS(ctx, "")
 		return a.endFiles(true)
-	case stepBack:
+	case stepRollBack:
 		a.discardOS(ctx, "")
 		return a.rollBack(ctx, u)
 	}
-	return failure{resource.FailedInterrupted, fmt.Sprintf("the agent's state has a step %q, which this version does not know", u.Step)}
+	return specFailure{resource.FailedInterrupted, fmt.Sprintf("the agent's state has a step %q, which this version does not know", u.Step)}
 }
 
-// stepped puts the outcome of a step on disk. It returns an error if the step is to be tried again.
-func (a *agent) stepped(u update, err error) error {
-	var f failure
+// saveOutcome puts the outcome of a step on disk. It returns an error if the step is to be tried again.
+func (a *agent) saveOutcome(u specUpdate, err error) error {
+	var f specFailure
 	switch {
-	case errors.As(err, &f) && u.Step != stepBack && u.Step != stepCommit:
+	case errors.As(err, &f) && u.Step != stepRollBack && u.Step != stepCommit:
 		a.log.Error().Str("rendered_version", u.Spec.RenderedVersion).Str("step", u.Step).Str("reason", f.reason).Str("error", f.message).Msg("update failed and is rolled back")
 		u = u.failing(f, a.o.Now())
 		return a.saveUpdate(u)
 	case err != nil:
 		return err
 	case u.Step == stepCommit:
-		err = a.save(func(s *state) {
-			s.Applied, s.Unstarted, s.Update, s.Failed, s.FailedSpec, s.Hooks = u.Spec, u.Unstarted, nil, nil, "", hookProgress{}
-			s.Downloaded = downloaded{}
+		err = a.save(func(s *agentState) {
+			s.Applied, s.Unstarted, s.Update, s.Failed, s.FailedDigest, s.Hooks = u.Spec, u.Unstarted, nil, nil, "", hookProgress{}
+			s.Downloaded = downloadedSpec{}
 		})
 		if err == nil {
 			a.applied()
@@ -518,14 +518,14 @@ func (a *agent) stepped(u update, err error) error {
 		}
 		a.progress("", "", err)
 		return err
-	case u.Step == stepBack:
+	case u.Step == stepRollBack:
 		if u.Failed.At == "" {
-			u.Failed.At = resource.Time(a.o.Now())
+			u.Failed.At = resource.FormatTime(a.o.Now())
 		}
 		a.retryLater(u.Spec)
-		err = a.save(func(s *state) {
-			s.Unstarted, s.Update, s.Failed, s.FailedSpec, s.Hooks = u.Unstarted, nil, u.Failed, digestOf(u.Spec), hookProgress{}
-			s.Downloaded = downloaded{}
+		err = a.save(func(s *agentState) {
+			s.Unstarted, s.Update, s.Failed, s.FailedDigest, s.Hooks = u.Unstarted, nil, u.Failed, specDigest(u.Spec), hookProgress{}
+			s.Downloaded = downloadedSpec{}
 		})
 		if err == nil {
 			a.log.Warn().Str("rendered_version", u.Spec.RenderedVersion).Str("applied", a.state.Applied.RenderedVersion).Msg("update rolled back")
@@ -535,20 +535,20 @@ func (a *agent) stepped(u update, err error) error {
 	}
 	for {
 		switchOS := u.Step == stepSwapped && a.wantsOS(u.Spec)
-		u.Step = following(u.Step, switchOS)
-		if !a.empty(u) {
+		u.Step = nextStep(u.Step, switchOS)
+		if !a.stepIsEmpty(u) {
 			return a.saveUpdate(u)
 		}
 	}
 }
 
-// empty reports whether a step has nothing to do, so that it need not be on disk.
-func (a *agent) empty(u update) bool {
+// stepIsEmpty reports whether a step has nothing to do, so that it need not be on disk.
+func (a *agent) stepIsEmpty(u specUpdate) bool {
 	switch u.Step {
-	case stepAfter:
-		return len(a.due("afterUpdating", u)) == 0
-	case stepBooted:
-		return len(a.due("afterRebooting", u)) == 0
+	case stepAfterHooks:
+		return len(a.dueHooks("afterUpdating", u)) == 0
+	case stepAfterReboot:
+		return len(a.dueHooks("afterRebooting", u)) == 0
 	case stepApps:
 		return len(u.Spec.Applications) == 0 && len(a.state.Applied.Applications) == 0
 	case stepHealth:
@@ -559,7 +559,7 @@ func (a *agent) empty(u update) bool {
 
 // switchOS makes the spec's OS image the one to boot next, unless it is booted: the host may have been booted since it was switched. What
 // was booted before is on disk first, so that a roll-back returns to it from every point on.
-func (a *agent) switchOS(ctx context.Context, u *update) error {
+func (a *agent) switchOS(ctx context.Context, u *specUpdate) error {
 	booted, err := a.os.Booted(ctx)
 	if err != nil || sameImage(booted, u.Spec.OS.Image) {
 		return err
@@ -574,7 +574,7 @@ func (a *agent) switchOS(ctx context.Context, u *update) error {
 }
 
 // reboot boots the host into the image that was made the next one, and says whether that succeeded once it has booted again.
-func (a *agent) reboot(ctx context.Context, u *update) error {
+func (a *agent) reboot(ctx context.Context, u *specUpdate) error {
 	if u.Boot == "" {
 		if booted, err := a.os.Booted(ctx); err == nil && sameImage(booted, u.Spec.OS.Image) {
 			return nil // by a boot that the agent did not order
@@ -589,7 +589,7 @@ func (a *agent) reboot(ctx context.Context, u *update) error {
 	}
 	if u.Boot == a.state.Boot {
 		if err := a.os.Reboot(ctx); err != nil {
-			return failed(ctx, resource.FailedOS, fmt.Errorf("the host can't be rebooted: %w", err))
+			return toFailure(ctx, resource.FailedOS, fmt.Errorf("the host can't be rebooted: %w", err))
 		}
 		<-ctx.Done() // the host ends the agent
 		return ctx.Err()
@@ -599,7 +599,7 @@ func (a *agent) reboot(ctx context.Context, u *update) error {
 	case err != nil:
 		return err
 	case !sameImage(booted, u.Spec.OS.Image):
-		return failure{resource.FailedOS, fmt.Sprintf("the host was rebooted and has booted %s, not %s", booted.Image, u.Spec.OS.Image)}
+		return specFailure{resource.FailedOS, fmt.Sprintf("the host was rebooted and has booted %s, not %s", booted.Image, u.Spec.OS.Image)}
 	}
 	return nil
 }
@@ -623,7 +623,7 @@ func (a *agent) wantsOS(spec resource.RenderedSpec) bool {
 }
 
 // rollBack puts back what was before an update. All of it may be done again.
-func (a *agent) rollBack(ctx context.Context, u *update) error {
+func (a *agent) rollBack(ctx context.Context, u *specUpdate) error {
 	changes := a.files.Changes()
 	if err := a.endFiles(false); err != nil {
 		return err
@@ -633,11 +633,11 @@ func (a *agent) rollBack(ctx context.Context, u *update) error {
 		if err != nil {
 			return fmt.Errorf("the OS image can't be switched back: %w", err)
 		}
-		if reboot && (u.BackBoots < maxBackBoots || u.BackBoot == a.state.Boot) {
+		if reboot && (u.RollbackReboots < maxRollbackReboots || u.RollbackBoot == a.state.Boot) {
 			return a.rebootBack(ctx, u)
 		}
 		if reboot { // its boot loader has another opinion: a host that runs another image is better than one that reboots for ever
-			u.Failed.Message += fmt.Sprintf("; and when it was rolled back: the host was rebooted %d times and does not boot %s", u.BackBoots, u.OSBefore.Image)
+			u.Failed.Message += fmt.Sprintf("; and when it was rolled back: the host was rebooted %d times and does not boot %s", u.RollbackReboots, u.OSBefore.Image)
 		}
 	}
 	// If what was there before can't be started again, the next update may do it, and the applications' status says it.
@@ -648,9 +648,9 @@ func (a *agent) rollBack(ctx context.Context, u *update) error {
 }
 
 // rebootBack boots the host into the image that it had before an update. Each boot that is ended for it is counted on disk first.
-func (a *agent) rebootBack(ctx context.Context, u *update) error {
-	if u.BackBoot != a.state.Boot {
-		u.BackBoot, u.BackBoots = a.state.Boot, u.BackBoots+1
+func (a *agent) rebootBack(ctx context.Context, u *specUpdate) error {
+	if u.RollbackBoot != a.state.Boot {
+		u.RollbackBoot, u.RollbackReboots = a.state.Boot, u.RollbackReboots+1
 		if err := a.saveUpdate(*u); err != nil {
 			return err
 		}
@@ -659,7 +659,7 @@ func (a *agent) rebootBack(ctx context.Context, u *update) error {
 }
 
 // switchApplications stops and starts applications, and notes in u which are to be started after the update: optional ones.
-func (a *agent) switchApplications(ctx context.Context, u *update, from, to resource.RenderedSpec, changes []files.Change) error {
+func (a *agent) switchApplications(ctx context.Context, u *specUpdate, from, to resource.RenderedSpec, changes []files.Change) error {
 	if a.applications == nil {
 		return nil
 	}
@@ -675,14 +675,14 @@ func (a *agent) switchApplications(ctx context.Context, u *update, from, to reso
 		}
 	}
 	a.startAt, a.startWait = time.Time{}, 0
-	return failed(ctx, resource.FailedApplication, err)
+	return toFailure(ctx, resource.FailedApplication, err)
 }
 
 // health waits until all checks succeed and all applications that are not optional run, or have completed.
 func (a *agent) health(ctx context.Context, spec resource.RenderedSpec) error {
 	over := time.After(a.o.Config.Health.Timeout)
 	for {
-		err := a.unhealthy(ctx, spec)
+		err := a.healthProblem(ctx, spec)
 		if err == nil {
 			return nil
 		}
@@ -691,19 +691,19 @@ func (a *agent) health(ctx context.Context, spec resource.RenderedSpec) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-over:
-			return failure{resource.FailedHealth, fmt.Sprintf("after %s: %v", a.o.Config.Health.Timeout, err)}
+			return specFailure{resource.FailedHealth, fmt.Sprintf("after %s: %v", a.o.Config.Health.Timeout, err)}
 		case <-time.After(a.o.HealthPause):
 		}
 	}
 }
 
-func (a *agent) unhealthy(ctx context.Context, spec resource.RenderedSpec) error {
+func (a *agent) healthProblem(ctx context.Context, spec resource.RenderedSpec) error {
 	for i, c := range a.o.Config.Health.Checks {
-		limit, err := timeout(c.Timeout)
+		limit, err := parseTimeout(c.Timeout)
 		if err != nil {
 			return err
 		}
-		env := environment(a.o.Config.Root, "health", update{Spec: spec})
+		env := commandEnvironment(a.o.Config.Root, "health", specUpdate{Spec: spec})
 		if err := a.commands.run(ctx, c.Run, limit, env); err != nil {
 			return fmt.Errorf("health.checks[%d]: %w", i, err)
 		}

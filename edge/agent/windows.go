@@ -11,8 +11,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// lookAgain is how long an agent waits for a window at most before it looks at the clock again, which somebody may set.
-const lookAgain = time.Minute
+// windowPoll is how long an agent waits for a window at most before it looks at the clock again, which somebody may set.
+const windowPoll = time.Minute
 
 // awaitWindows says how long a spec has to wait for the times of its policy; 0: it can be applied. If it has to wait before it is applied, it is
 // downloaded as soon as it may be.
@@ -20,30 +20,30 @@ func (a *agent) awaitWindows(ctx context.Context, spec resource.RenderedSpec) (w
 	if spec.UpdatePolicy == nil {
 		return 0, nil
 	}
-	download, err := a.opens("download", spec.UpdatePolicy.DownloadSchedule)
+	download, err := a.untilOpen("download", spec.UpdatePolicy.DownloadSchedule)
 	if err != nil {
 		return 0, err
 	}
-	update, err := a.opens("update", spec.UpdatePolicy.UpdateSchedule)
+	update, err := a.untilOpen("update", spec.UpdatePolicy.UpdateSchedule)
 	if err != nil {
 		return 0, err
 	}
-	digest := digestOf(spec)
+	digest := specDigest(spec)
 	have := a.state.Downloaded
 	switch {
-	case have.Spec != digest && download > 0:
+	case have.Digest != digest && download > 0:
 		return a.waitForWindow(spec, "it is downloaded", download), nil
 	case update <= 0:
 		return 0, nil
-	case have.Spec == digest && have.OSDone:
+	case have.Digest == digest && have.OSDone:
 		return a.waitForWindow(spec, "it is downloaded, and applied", update), nil
-	case have.Spec == digest && download > 0: // its OS image could not be downloaded, and is left to the switch
+	case have.Digest == digest && download > 0: // its OS image could not be downloaded, and is left to the switch
 		wait := a.waitForWindow(spec, "it is downloaded but for its OS image, and applied", update)
 		return min(wait, download), nil
-	case have.Spec != digest:
+	case have.Digest != digest:
 		a.progress(spec.RenderedVersion, stepStage, nil)
 		if err = a.download(ctx, spec); err == nil {
-			err = a.save(func(s *state) { s.Downloaded = downloaded{Spec: digest, OS: have.OS} })
+			err = a.save(func(s *agentState) { s.Downloaded = downloadedSpec{Digest: digest, OS: have.OS} })
 		}
 	default:
 		wait, err = a.downloadOS(ctx, spec, digest, update)
@@ -54,8 +54,8 @@ func (a *agent) awaitWindows(ctx context.Context, spec resource.RenderedSpec) (w
 	return a.awaitWindows(ctx, spec) // it may have taken a while
 }
 
-// osDownload is an attempt to download the OS image of a spec that failed.
-type osDownload struct {
+// failedDownload is an attempt to download the OS image of a spec that failed.
+type failedDownload struct {
 	spec string // digest
 	at   time.Time
 	wait time.Duration // from at to the next attempt
@@ -63,12 +63,12 @@ type osDownload struct {
 
 // The download of an OS image that failed is tried again after these times, which double from the first to the last.
 const (
-	firstDownload = 10 * time.Second
-	lastDownload  = 10 * time.Minute
+	minDownloadRetry = 10 * time.Second
+	maxDownloadRetry = 10 * time.Minute
 )
 
 // next returns the wait until the next attempt; 0: it is due. A clock that was set back makes it due.
-func (d osDownload) next(spec string, now time.Time) time.Duration {
+func (d failedDownload) next(spec string, now time.Time) time.Duration {
 	passed := now.Sub(d.at)
 	if d.spec != spec || passed < 0 {
 		return 0
@@ -80,7 +80,7 @@ func (d osDownload) next(spec string, now time.Time) time.Duration {
 // window is left to the switch. wait is the time until the next attempt.
 func (a *agent) downloadOS(ctx context.Context, spec resource.RenderedSpec, digest string, update time.Duration) (wait time.Duration, err error) {
 	if wait := a.osDownload.next(digest, a.o.Now()); wait > 0 {
-		return min(wait, lookAgain), nil
+		return min(wait, windowPoll), nil
 	}
 	image := ""
 	if spec.OS != nil && a.os != nil {
@@ -98,20 +98,20 @@ func (a *agent) downloadOS(ctx context.Context, spec resource.RenderedSpec, dige
 	case current.Err() != nil:
 		return 0, context.Cause(current)
 	case err != nil:
-		wait = firstDownload
+		wait = minDownloadRetry
 		if a.osDownload.spec == digest {
-			wait = min(2*a.osDownload.wait, lastDownload)
+			wait = min(2*a.osDownload.wait, maxDownloadRetry)
 		}
-		a.osDownload = osDownload{digest, a.o.Now(), wait}
+		a.osDownload = failedDownload{digest, a.o.Now(), wait}
 		a.log.Warn().Err(err).Str("image", image).Dur("retry_in", wait).Msg("an OS image can't be downloaded before the update's window")
 		a.progress(spec.RenderedVersion, stepWindow, fmt.Errorf("it is applied from %s on; until then the download of its OS image is tried again: %w",
 			a.o.Now().Add(update).UTC().Truncate(time.Second).Format(time.RFC3339), err))
-		return min(wait, lookAgain), nil
+		return min(wait, windowPoll), nil
 	}
 	if !done {
 		image = ""
 	}
-	return 0, a.save(func(s *state) { s.Downloaded = downloaded{Spec: digest, OSDone: true, OS: image} })
+	return 0, a.save(func(s *agentState) { s.Downloaded = downloadedSpec{Digest: digest, OSDone: true, OS: image} })
 }
 
 // fetchOS downloads an OS image, unless the host has booted it.
@@ -132,25 +132,25 @@ func (a *agent) discardOS(ctx context.Context, keep string) {
 		return
 	}
 	err := a.os.Discard(ctx, image)
-	err = errors.Join(err, a.save(func(s *state) { s.Downloaded.OS = "" }))
+	err = errors.Join(err, a.save(func(s *agentState) { s.Downloaded.OS = "" }))
 	if err != nil {
 		a.log.Warn().Err(err).Str("image", image).Msg("an OS image that is no longer needed can't be deleted from the images of this host")
 	}
 }
 
-// opens is how long it takes until a window opens; 0 or less: it is open.
-func (a *agent) opens(what string, s *resource.UpdateSchedule) (time.Duration, error) {
+// untilOpen is how long it takes until a window opens; 0 or less: it is open.
+func (a *agent) untilOpen(what string, s *resource.UpdateSchedule) (time.Duration, error) {
 	if s == nil {
 		return 0, nil
 	}
 	w, err := schedule.Parse(*s, schedule.Local)
 	if err != nil {
-		return 0, failure{resource.FailedInvalid, fmt.Sprintf("updatePolicy.%sSchedule: %v", what, err)}
+		return 0, specFailure{resource.FailedInvalid, fmt.Sprintf("updatePolicy.%sSchedule: %v", what, err)}
 	}
 	now := a.o.Now()
 	at := w.Open(now)
 	if at.IsZero() {
-		return 0, failure{resource.FailedInvalid, fmt.Sprintf("updatePolicy.%sSchedule: %q never comes again", what, s.At)}
+		return 0, specFailure{resource.FailedInvalid, fmt.Sprintf("updatePolicy.%sSchedule: %q never comes again", what, s.At)}
 	}
 	return at.Sub(now), nil
 }
@@ -158,7 +158,7 @@ func (a *agent) opens(what string, s *resource.UpdateSchedule) (time.Duration, e
 func (a *agent) waitForWindow(spec resource.RenderedSpec, what string, wait time.Duration) time.Duration {
 	at := a.o.Now().Add(wait).UTC().Truncate(time.Second)
 	a.progress(spec.RenderedVersion, stepWindow, fmt.Errorf("%s from %s on", what, at.Format(time.RFC3339)))
-	return min(wait, lookAgain)
+	return min(wait, windowPoll)
 }
 
 // download has the core download a spec's contents, and the engine pull its images. An image that can't be pulled is left to the start of
@@ -185,7 +185,7 @@ func (a *agent) download(ctx context.Context, spec resource.RenderedSpec) error 
 				err = errors.Join(err, content.Close())
 			}
 			if err != nil {
-				return failed(ctx, resource.FailedWrite, fmt.Errorf("%s: %w", f.Path, err))
+				return toFailure(ctx, resource.FailedWrite, fmt.Errorf("%s: %w", f.Path, err))
 			}
 		}
 	}

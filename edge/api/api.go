@@ -29,15 +29,15 @@ type Twins interface {
 	Device(name string) (resource.Bundle, bool)
 	// Changes lists the devices that changed or were removed after a revision, in the order of their last changes. more is
 	// closed at the next change. ok is false if the revision is too old.
-	Changes(since uint64) (rev uint64, list []resource.Change, more <-chan struct{}, ok bool)
+	Changes(since uint64) (rev uint64, list []resource.DeviceChange, more <-chan struct{}, ok bool)
 }
 
 // Options are what the API needs.
 type Options struct {
-	// Who authenticates a request, and fails if its sender may not read. Without it every client may.
-	Who func(*http.Request) (broker.Identity, error)
-	// Reads says which Devices an identity may read; nil, or a nil result: all of them.
-	Reads   func(broker.Identity) func(device string) bool
+	// Authenticate authenticates a request, and fails if its sender may not read. Without it every client may.
+	Authenticate func(*http.Request) (broker.Identity, error)
+	// MayRead says which Devices an identity may read; nil, or a nil result: all of them.
+	MayRead func(broker.Identity) func(device string) bool
 	Watches int // at one time, at most half of them of one user; 0: any number
 	Twins   Twins
 	// Models are the models of the node's Devices, and Node is the node itself.
@@ -51,7 +51,7 @@ type Options struct {
 	Sessions func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 }
 
-const base = "/apis/" + resource.APIVersion
+const canonicalRoot = "/apis/" + resource.APIVersion
 
 // listPiece is how much of a list is written at once.
 const listPiece = 64 << 10
@@ -59,15 +59,15 @@ const listPiece = 64 << 10
 type server struct {
 	Options
 	watches *quota.Quota
-	paced   *httpserver.Turns
-	forms   *forms
+	paced   *httpserver.WatchTurns
+	forms   *encodedCache
 	kinds   []kind
 }
 
 // New makes the API's handler.
 func New(o Options) http.Handler {
 	s := &server{
-		Options: o, paced: httpserver.NewTurns(), watches: broker.Watches(o.Watches), forms: httpserver.NewShared[string, uint64, form](formsSize), kinds: kinds(),
+		Options: o, paced: httpserver.NewWatchTurns(), watches: broker.NewWatchQuota(o.Watches), forms: httpserver.NewVersionCache[string, uint64, encodedObject](encodedCacheSize), kinds: kinds(),
 	}
 	mux := http.NewServeMux()
 	for i := range s.kinds {
@@ -83,26 +83,26 @@ func New(o Options) http.Handler {
 	mux.HandleFunc("GET /apis/{group}/{version}/watch/", func(w http.ResponseWriter, r *http.Request) { // the older paths of watches
 		at, q := strings.Split(strings.Trim(r.URL.Path, "/"), "/"), r.URL.Query()
 		as := r.Clone(r.Context())
-		as.URL.Path = "/" + strings.Join(append(at[:3:3], httpserver.OldWatch(q, at[4:])...), "/")
+		as.URL.Path = "/" + strings.Join(append(at[:3:3], httpserver.ParseOldWatchPath(q, at[4:])...), "/")
 		as.URL.RawPath, as.URL.RawQuery = "", q.Encode()
 		mux.ServeHTTP(w, as)
 	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
 	mux.Handle("GET /metrics", o.Metrics)
-	mux.HandleFunc("GET /links", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, s.Links()) })
+	mux.HandleFunc("GET /links", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.Links()) })
 	mux.HandleFunc("GET /sessions", s.sessions)
 	mux.HandleFunc("DELETE /sessions", s.sessions)
 	mux.HandleFunc("/", s.other)
-	if o.Who == nil {
+	if o.Authenticate == nil {
 		return mux
 	}
 	// A page of another site must not end sessions through the browser of a user.
 	return http.NewCrossOriginProtection().Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
-			id, err := o.Who(r)
+			id, err := o.Authenticate(r)
 			if err != nil {
-				refuse(w, err)
+				writeError(w, err)
 				return
 			}
 			ctx := context.WithValue(r.Context(), identityKey{}, id)
@@ -120,29 +120,29 @@ func New(o Options) http.Handler {
 func (s *server) sessions(w http.ResponseWriter, r *http.Request) {
 	id, _ := r.Context().Value(identityKey{}).(broker.Identity)
 	if err := s.Sessions(w, r, id); err != nil {
-		refuse(w, err)
+		writeError(w, err)
 	}
 }
 
 type identityKey struct{}
 
-// refuse answers with an error, by its kind.
-func refuse(w http.ResponseWriter, err error) {
+// writeError answers with an error, by its kind.
+func writeError(w http.ResponseWriter, err error) {
 	switch kind := resource.KindOf(err); kind {
 	case resource.Unauthorized:
 		w.Header().Set("WWW-Authenticate", `Basic realm="edgebus", charset="UTF-8"`)
 		w.Header().Set("Connection", "close") // unauthenticated clients hold no connections
-		fail(w, http.StatusUnauthorized, string(kind), "%v", err)
+		writeStatus(w, http.StatusUnauthorized, string(kind), "%v", err)
 	case resource.NotFound:
-		fail(w, http.StatusNotFound, string(kind), "%v", err)
+		writeStatus(w, http.StatusNotFound, string(kind), "%v", err)
 	case resource.Unavailable:
-		fail(w, http.StatusServiceUnavailable, "ServiceUnavailable", "%v", err)
+		writeStatus(w, http.StatusServiceUnavailable, "ServiceUnavailable", "%v", err)
 	case resource.Quota:
-		fail(w, http.StatusTooManyRequests, "TooManyRequests", "%v", err)
+		writeStatus(w, http.StatusTooManyRequests, "TooManyRequests", "%v", err)
 	case resource.Invalid:
-		fail(w, http.StatusUnprocessableEntity, "Invalid", "%v", err)
+		writeStatus(w, http.StatusUnprocessableEntity, "Invalid", "%v", err)
 	default:
-		fail(w, http.StatusForbidden, "Forbidden", "%v", err)
+		writeStatus(w, http.StatusForbidden, "Forbidden", "%v", err)
 	}
 }
 
@@ -158,10 +158,10 @@ func (s *server) ready(w http.ResponseWriter, _ *http.Request) {
 func (s *server) collection(k *kind) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, err := s.query(r, k)
-		follow := httpserver.IsTrue(r.URL.Query(), "watch")
+		follow := httpserver.IsQueryTrue(r.URL.Query(), "watch")
 		switch {
 		case err != nil:
-			refuse(w, err)
+			writeError(w, err)
 		case follow:
 			s.watch(w, r, q)
 		default:
@@ -186,11 +186,11 @@ func (s *server) list(w http.ResponseWriter, q query) {
 		}
 	} else {
 		var objects []object
-		objects, rev = s.few(q.kind)
+		objects, rev = s.smallKind(q.kind)
 		each = func(yield func([]byte)) {
 			for _, o := range objects {
 				if q.matches(o.meta) {
-					yield(formOf(q, o, 0).sent)
+					yield(encodeObject(q, o, 0).sent)
 				}
 			}
 		}
@@ -214,35 +214,35 @@ func (s *server) single(k *kind) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q, err := s.query(r, k)
 		if err != nil {
-			refuse(w, err)
+			writeError(w, err)
 			return
 		}
 		var found *object
 		if k.of == resource.KindDevice {
-			if b, ok := s.Twins.Device(q.only); ok && q.matches(b.Device.Metadata) {
+			if b, ok := s.Twins.Device(q.name); ok && q.matches(b.Device.Metadata) {
 				found = &object{b.Device.Metadata, b.Device}
 			}
 		} else {
-			objects, _ := s.few(k)
+			objects, _ := s.smallKind(k)
 			if i := slices.IndexFunc(objects, func(o object) bool { return q.matches(o.meta) }); i >= 0 {
 				found = &objects[i]
 			}
 		}
 		if found == nil {
-			fail(w, http.StatusNotFound, "NotFound", "%s.%s %q not found: this node has none of that name%s", k.Plural, k.Group, q.only, s.suggestion(q))
+			writeStatus(w, http.StatusNotFound, "NotFound", "%s.%s %q not found: this node has none of that name%s", k.Plural, k.Group, q.name, s.suggestion(q))
 			return
 		}
 		before, after := q.frame(found.meta.ResourceVersion)
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(slices.Concat([]byte(before), formOf(q, *found, 0).sent, []byte(after+"\n"))) // or the client is gone
+		_, _ = w.Write(slices.Concat([]byte(before), encodeObject(q, *found, 0).sent, []byte(after+"\n"))) // or the client is gone
 	}
 }
 
 // suggestion names the object that may have been meant instead of one that doesn't exist, among the first that the user may read.
 func (s *server) suggestion(q query) string {
 	const most = 500
-	name := q.only
-	q.only, q.labels = "", nil
+	name := q.name
+	q.name, q.labels = "", nil
 	var names []string
 	add := func(m resource.Meta) {
 		if len(names) < most && q.matches(m) {
@@ -255,7 +255,7 @@ func (s *server) suggestion(q query) string {
 			add(d.Metadata)
 		}
 	} else {
-		objects, _ := s.few(q.kind)
+		objects, _ := s.smallKind(q.kind)
 		for _, o := range objects {
 			add(o.meta)
 		}
@@ -265,81 +265,81 @@ func (s *server) suggestion(q query) string {
 
 func (s *server) other(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet && strings.HasPrefix(r.URL.Path, "/apis/") {
-		fail(w, http.StatusMethodNotAllowed, "MethodNotAllowed",
+		writeStatus(w, http.StatusMethodNotAllowed, "MethodNotAllowed",
 			"the Device API at the edge is read-only: publish to desired/{property} on the node's broker, or write on the hub")
 		return
 	}
-	fail(w, http.StatusNotFound, "NotFound", "nothing is at %s; try %s/devices", r.URL.Path, base)
+	writeStatus(w, http.StatusNotFound, "NotFound", "nothing is at %s; try %s/devices", r.URL.Path, canonicalRoot)
 }
 
-func reply(w http.ResponseWriter, code int, v any) {
+func writeJSON(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(v) // the client is gone
 }
 
-func status(code int, reason, message string) map[string]any {
+func newStatus(code int, reason, message string) map[string]any {
 	return map[string]any{
 		"apiVersion": "v1", "kind": "Status", "metadata": map[string]any{}, "status": "Failure",
 		"message": message, "reason": reason, "code": code,
 	}
 }
 
-func fail(w http.ResponseWriter, code int, reason, format string, args ...any) {
-	reply(w, code, status(code, reason, fmt.Sprintf(format, args...)))
+func writeStatus(w http.ResponseWriter, code int, reason, format string, args ...any) {
+	writeJSON(w, code, newStatus(code, reason, fmt.Sprintf(format, args...)))
 }
 
 const (
-	// patience is the least time that a client has to read what was written.
-	patience = 30 * time.Second
-	// formsSize bounds the cache of encoded devices, in bytes.
-	formsSize = 4 << 20
+	// writeTimeout is the least time that a client has to read what was written.
+	writeTimeout = 30 * time.Second
+	// encodedCacheSize bounds the cache of encoded devices, in bytes.
+	encodedCacheSize = 4 << 20
 )
 
-// forms caches encoded devices, by name and revision.
-type forms = httpserver.Shared[string, uint64, form]
+// encodedCache caches encoded devices, by name and revision.
+type encodedCache = httpserver.VersionCache[string, uint64, encodedObject]
 
-// form is an encoded object. All lists and watches of Devices share it.
-type form struct {
+// encodedObject is an encoded object. All lists and watches of Devices share it.
+type encodedObject struct {
 	meta resource.Meta
 	rev  uint64 // of the object, which may be newer than the one asked for
 	sent []byte // nil: the object was removed
 }
 
-func formOf(q query, o object, rev uint64) form {
-	f := form{meta: o.meta, rev: rev}
+func encodeObject(q query, o object, rev uint64) encodedObject {
+	f := encodedObject{meta: o.meta, rev: rev}
 	f.sent, _ = q.render(o) // it can't fail for what the core stores: a property of package dialect
 	return f
 }
 
-func deviceForm(q query, d resource.Device) (form, int) {
-	f := formOf(q, object{d.Metadata, d}, revision(d))
+func encodeDevice(q query, d resource.Device) (encodedObject, int) {
+	f := encodeObject(q, object{d.Metadata, d}, revisionOf(d))
 	return f, len(f.sent)
 }
 
-// revision is that of a device that the twin gave.
-func revision(d resource.Device) uint64 {
+// revisionOf is that of a device that the twin gave.
+func revisionOf(d resource.Device) uint64 {
 	rev, _ := strconv.ParseUint(d.Metadata.ResourceVersion, 10, 64)
 	return rev
 }
 
 // form is that of a device which was read.
-func (s *server) form(q query, d resource.Device) form {
-	f := s.forms.Get(q.as()+d.Metadata.Name, revision(d), func() (form, int) { return deviceForm(q, d) })
-	if f.rev != revision(d) { // latest has cached a newer one: a list is of one revision
-		f, _ = deviceForm(q, d)
+func (s *server) form(q query, d resource.Device) encodedObject {
+	f := s.forms.Get(q.formKey()+d.Metadata.Name, revisionOf(d), func() (encodedObject, int) { return encodeDevice(q, d) })
+	if f.rev != revisionOf(d) { // latest has cached a newer one: a list is of one revision
+		f, _ = encodeDevice(q, d)
 	}
 	return f
 }
 
 // latest is a device as of a revision, or as it is now if that is later.
-func (s *server) latest(q query, name string, rev uint64) form {
-	return s.forms.Get(q.as()+name, rev, func() (form, int) {
+func (s *server) latest(q query, name string, rev uint64) encodedObject {
+	return s.forms.Get(q.formKey()+name, rev, func() (encodedObject, int) {
 		b, ok := s.Twins.Device(name)
 		if !ok {
-			return form{}, 0
+			return encodedObject{}, 0
 		}
-		return deviceForm(q, b.Device)
+		return encodeDevice(q, b.Device)
 	})
 }
 
@@ -347,26 +347,26 @@ func (s *server) latest(q query, name string, rev uint64) form {
 type watcher struct {
 	*server
 	query
-	lines *httpserver.Lines
+	lines *httpserver.EventWriter
 	known map[string]bool // names of the devices that the client knows
 }
 
 // watch sends the objects that change after a resourceVersion. Without one it sends all existing objects first.
 func (s *server) watch(w http.ResponseWriter, r *http.Request, q query) {
 	if r.URL.Query().Has("sendInitialEvents") {
-		refuse(w, resource.Errorf(resource.Invalid, "sendInitialEvents", "is not known here: list, and watch from there on"))
+		writeError(w, resource.Errorf(resource.Invalid, "sendInitialEvents", "is not known here: list, and watch from there on"))
 		return
 	}
-	limit, err := httpserver.WatchTime(r.URL.Query())
+	limit, err := httpserver.WatchTimeout(r.URL.Query())
 	if err != nil {
-		refuse(w, err)
+		writeError(w, err)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), limit)
 	defer cancel()
 	id, _ := r.Context().Value(identityKey{}).(broker.Identity)
 	if err := s.watches.Take(id.User, 1); err != nil {
-		refuse(w, err)
+		writeError(w, err)
 		return
 	}
 	defer s.watches.Add(id.User, -1)
@@ -380,7 +380,7 @@ func (s *server) watch(w http.ResponseWriter, r *http.Request, q query) {
 		return
 	}
 	v := &watcher{server: s, query: q, lines: httpserver.BeginWatch(w), known: make(map[string]bool)}
-	v.lines.Allow(2 * patience)
+	v.lines.Allow(2 * writeTimeout)
 	if fresh {
 		since, err = v.begin()
 	} else {
@@ -398,11 +398,11 @@ func (s *server) since(w http.ResponseWriter, r *http.Request) (since uint64, fr
 	}
 	since, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		fail(w, http.StatusBadRequest, "BadRequest", "resourceVersion %.40q is not one that this API gave", text)
+		writeStatus(w, http.StatusBadRequest, "BadRequest", "resourceVersion %.40q is not one that this API gave", text)
 		return 0, false, false
 	}
 	if _, _, _, known := s.Twins.Changes(since); !known {
-		fail(w, http.StatusGone, "Expired", "resourceVersion %s is too old: list again", text)
+		writeStatus(w, http.StatusGone, "Expired", "resourceVersion %s is too old: list again", text)
 		return 0, false, false
 	}
 	return since, false, true
@@ -436,9 +436,9 @@ func (v *watcher) resume(since uint64) error {
 	for _, c := range slices.Backward(changes) {
 		switch {
 		case !v.named(c.Name, c.Namespace):
-		case c.Gone && v.reads != nil: // it may be one that the user must not know of
+		case c.Removed && v.reads != nil: // it may be one that the user must not know of
 			ok = false
-		case c.Came > since && !c.Gone:
+		case c.Added > since && !c.Removed:
 			delete(v.known, c.Name)
 		case v.reads == nil || v.reads(c.Name):
 			v.known[c.Name] = true
@@ -452,7 +452,7 @@ func (v *watcher) resume(since uint64) error {
 
 // follow sends changes until the client disconnects, its time is up, or changes were missed.
 func (v *watcher) follow(ctx context.Context, since uint64) {
-	now := time.NewTicker(patience)
+	now := time.NewTicker(writeTimeout)
 	defer now.Stop()
 	for {
 		rev, more, ok := v.round(since)
@@ -463,7 +463,7 @@ func (v *watcher) follow(ctx context.Context, since uint64) {
 		select {
 		case <-more:
 		case <-now.C:
-			v.lines.Allow(2 * patience)
+			v.lines.Allow(2 * writeTimeout)
 		case <-ctx.Done():
 			return
 		}
@@ -479,25 +479,25 @@ func (v *watcher) round(since uint64) (rev uint64, more <-chan struct{}, ok bool
 		_ = v.expired() // the watch is over either way
 		return rev, more, false
 	}
-	return rev, more, v.tell(rev, changes) == nil // or the client is gone
+	return rev, more, v.sendChanges(rev, changes) == nil // or the client is gone
 }
 
 // expired tells the client to list again.
 func (v *watcher) expired() error {
-	raw, _ := json.Marshal(status(http.StatusGone, "Expired", errExpired.Error())) // strings and a number
+	raw, _ := json.Marshal(newStatus(http.StatusGone, "Expired", errExpired.Error())) // strings and a number
 	return errors.Join(errExpired, v.lines.Add("ERROR", raw), v.lines.Flush())
 }
 
 var errExpired = errors.New("too much has changed: list again")
 
-// tell sends changes up to a revision.
-func (v *watcher) tell(rev uint64, changes []resource.Change) error {
+// sendChanges sends changes up to a revision.
+func (v *watcher) sendChanges(rev uint64, changes []resource.DeviceChange) error {
 	for _, c := range changes {
 		var err error
-		if c.Gone {
-			err = v.left(c)
+		if c.Removed {
+			err = v.sendDeleted(c)
 		} else {
-			err = v.changed(c, rev)
+			err = v.sendChanged(c, rev)
 		}
 		if err != nil {
 			return err
@@ -506,8 +506,8 @@ func (v *watcher) tell(rev uint64, changes []resource.Change) error {
 	return v.lines.Flush()
 }
 
-// left sends DELETED. It may be for a device that was created and removed between list and watch, which does no harm.
-func (v *watcher) left(c resource.Change) error {
+// sendDeleted sends DELETED. It may be for a device that was created and removed between list and watch, which does no harm.
+func (v *watcher) sendDeleted(c resource.DeviceChange) error {
 	meta := resource.Meta{Name: c.Name, Namespace: c.Namespace, UID: c.UID, ResourceVersion: strconv.FormatUint(c.Rev, 10)}
 	// Labels and protocol of a removed device are unknown: clients that knew it are told.
 	if !v.named(c.Name, c.Namespace) || (v.labels != nil || v.reads != nil) && !v.known[c.Name] {
@@ -515,13 +515,13 @@ func (v *watcher) left(c resource.Change) error {
 	}
 	delete(v.known, c.Name)
 	gone := resource.Device{TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice}, Metadata: meta}
-	return v.lines.Add("DELETED", v.event(formOf(v.query, object{meta, gone}, c.Rev).sent))
+	return v.lines.Add("DELETED", v.event(encodeObject(v.query, object{meta, gone}, c.Rev).sent))
 }
 
-// changed sends a device. If it has changed again after rev, it is left for the next round: a client that resumed from
+// sendChanged sends a device. If it has changed again after rev, it is left for the next round: a client that resumed from
 // that revision would miss the changes in between.
-func (v *watcher) changed(c resource.Change, rev uint64) error {
-	if v.only != "" && v.only != c.Name {
+func (v *watcher) sendChanged(c resource.DeviceChange, rev uint64) error {
+	if v.name != "" && v.name != c.Name {
 		return nil
 	}
 	f := v.latest(v.query, c.Name, c.Rev)
@@ -541,15 +541,15 @@ func (v *watcher) changed(c resource.Change, rev uint64) error {
 	return v.lines.Add(kind, v.event(f.sent))
 }
 
-// comparing is how often watches of models and of the node look for changes.
-const comparing = time.Second
+// compareInterval is how often watches of models and of the node look for changes.
+const compareInterval = time.Second
 
 // compare watches kinds with few objects by comparing them with what was sent. since is the revision of a list.
 func (v *watcher) compare(ctx context.Context, since string) {
-	now := time.NewTicker(comparing)
+	now := time.NewTicker(compareInterval)
 	defer now.Stop()
 	told := map[string]object{}
-	if list, rev := v.few(v.kind); since == rev {
+	if list, rev := v.smallKind(v.kind); since == rev {
 		for _, o := range list {
 			told[o.meta.Namespace+"/"+o.meta.Name] = o
 		}
@@ -557,7 +557,7 @@ func (v *watcher) compare(ctx context.Context, since string) {
 		_ = v.expired() // the watch is over either way
 		return
 	}
-	for v.lines.Allow(2 * patience); v.differences(told) == nil; v.lines.Allow(2 * patience) {
+	for v.lines.Allow(2 * writeTimeout); v.differences(told) == nil; v.lines.Allow(2 * writeTimeout) {
 		select {
 		case <-now.C:
 		case <-ctx.Done():
@@ -569,7 +569,7 @@ func (v *watcher) compare(ctx context.Context, since string) {
 // differences sends what differs from what was sent.
 func (v *watcher) differences(told map[string]object) error {
 	defer v.paced.Take()()
-	list, _ := v.few(v.kind)
+	list, _ := v.smallKind(v.kind)
 	there := make(map[string]bool, len(list))
 	for _, o := range list {
 		key := o.meta.Namespace + "/" + o.meta.Name
@@ -583,7 +583,7 @@ func (v *watcher) differences(told map[string]object) error {
 			kind = "MODIFIED"
 		}
 		there[key], told[key] = true, o
-		if err := v.lines.Add(kind, v.event(formOf(v.query, o, 0).sent)); err != nil {
+		if err := v.lines.Add(kind, v.event(encodeObject(v.query, o, 0).sent)); err != nil {
 			return err
 		}
 	}
@@ -595,7 +595,7 @@ func (v *watcher) differences(told map[string]object) error {
 		if !v.matches(o.meta) {
 			continue // it does not match the selectors
 		}
-		if err := v.lines.Add("DELETED", v.event(formOf(v.query, o, 0).sent)); err != nil {
+		if err := v.lines.Add("DELETED", v.event(encodeObject(v.query, o, 0).sent)); err != nil {
 			return err
 		}
 	}

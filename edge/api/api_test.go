@@ -22,29 +22,29 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// fake stands for the twin: devices that a test changes.
-type fake struct {
+// fakeTwins stands for the twin: devices that a test changes.
+type fakeTwins struct {
 	mu      sync.Mutex
 	rev     uint64
 	floor   uint64
 	devices map[string]resource.Bundle
 	changed map[string]uint64
 	came    map[string]uint64
-	gone    []resource.Change
+	gone    []resource.DeviceChange
 	wake    chan struct{}
 	reads   atomic.Int64      // of single devices
 	reading func(name string) // what happens just before such a read; may be nil
 }
 
-func newFake() *fake {
-	return &fake{
+func newFakeTwins() *fakeTwins {
+	return &fakeTwins{
 		rev: 100, floor: 100, devices: map[string]resource.Bundle{}, changed: map[string]uint64{}, came: map[string]uint64{}, wake: make(chan struct{}),
 	}
 }
 
-func (f *fake) set(name, power string) { f.setIn("default", name, power) }
+func (f *fakeTwins) set(name, power string) { f.setIn("default", name, power) }
 
-func (f *fake) setIn(namespace, name, power string) {
+func (f *fakeTwins) setIn(namespace, name, power string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rev++
@@ -62,7 +62,7 @@ func (f *fake) setIn(namespace, name, power string) {
 }
 
 // label changes the only label of a device.
-func (f *fake) label(name, room string) {
+func (f *fakeTwins) label(name, room string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rev++
@@ -73,23 +73,23 @@ func (f *fake) label(name, room string) {
 	f.tell()
 }
 
-func (f *fake) remove(name string) {
+func (f *fakeTwins) remove(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.rev++
-	f.gone = append(f.gone, resource.Change{Name: name, Namespace: f.devices[name].Device.Metadata.Namespace, Rev: f.rev, Gone: true})
+	f.gone = append(f.gone, resource.DeviceChange{Name: name, Namespace: f.devices[name].Device.Metadata.Namespace, Rev: f.rev, Removed: true})
 	delete(f.devices, name)
 	delete(f.changed, name)
 	delete(f.came, name)
 	f.tell()
 }
 
-func (f *fake) tell() {
+func (f *fakeTwins) tell() {
 	close(f.wake)
 	f.wake = make(chan struct{})
 }
 
-func (f *fake) Devices() (list []resource.Device, rev uint64) {
+func (f *fakeTwins) Devices() (list []resource.Device, rev uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, b := range f.devices {
@@ -98,7 +98,7 @@ func (f *fake) Devices() (list []resource.Device, rev uint64) {
 	return list, f.rev
 }
 
-func (f *fake) Device(name string) (resource.Bundle, bool) {
+func (f *fakeTwins) Device(name string) (resource.Bundle, bool) {
 	f.reads.Add(1)
 	if f.reading != nil {
 		f.reading(name)
@@ -109,12 +109,12 @@ func (f *fake) Device(name string) (resource.Bundle, bool) {
 	return b, ok
 }
 
-func (f *fake) Changes(since uint64) (rev uint64, list []resource.Change, more <-chan struct{}, ok bool) {
+func (f *fakeTwins) Changes(since uint64) (rev uint64, list []resource.DeviceChange, more <-chan struct{}, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for name, at := range f.changed {
 		if at > since {
-			list = append(list, resource.Change{Name: name, Namespace: f.devices[name].Device.Metadata.Namespace, Rev: at, Came: f.came[name]})
+			list = append(list, resource.DeviceChange{Name: name, Namespace: f.devices[name].Device.Metadata.Namespace, Rev: at, Added: f.came[name]})
 		}
 	}
 	for _, c := range f.gone {
@@ -122,18 +122,18 @@ func (f *fake) Changes(since uint64) (rev uint64, list []resource.Change, more <
 			list = append(list, c)
 		}
 	}
-	slices.SortFunc(list, func(a, b resource.Change) int { return cmp.Compare(a.Rev, b.Rev) })
+	slices.SortFunc(list, func(a, b resource.DeviceChange) int { return cmp.Compare(a.Rev, b.Rev) })
 	return f.rev, list, f.wake, since >= f.floor && since <= f.rev
 }
 
-// list is how lists are read.
-type list[T any] struct {
+// listAnswer is how lists are read.
+type listAnswer[T any] struct {
 	Kind     string
 	Metadata struct{ ResourceVersion string }
 	Items    []T
 }
 
-func (f *fake) models() (models []resource.DeviceModel) {
+func (f *fakeTwins) models() (models []resource.DeviceModel) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	seen := map[string]bool{}
@@ -146,20 +146,20 @@ func (f *fake) models() (models []resource.DeviceModel) {
 	return models
 }
 
-func (f *fake) node() resource.Node {
+func (f *fakeTwins) node() resource.Node {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return resource.Node{Metadata: resource.Meta{Name: "n1"}, Status: resource.NodeStatus{State: resource.Online, Devices: len(f.devices)}}
 }
 
-func serve(t *testing.T) (*fake, string) {
-	f := newFake()
+func newTestServer(t *testing.T) (*fakeTwins, string) {
+	f := newFakeTwins()
 	s := httptest.NewServer(New(Options{Twins: f, Models: f.models, Node: f.node, Ready: func() error { return nil }, Metrics: http.NotFoundHandler()}))
 	t.Cleanup(s.Close)
 	return f, s.URL
 }
 
-func get(t *testing.T, url string, into any) int {
+func getJSON(t *testing.T, url string, into any) int {
 	resp, err := http.Get(url)
 	require.NoError(t, err)
 	defer resp.Body.Close()
@@ -172,13 +172,13 @@ func get(t *testing.T, url string, into any) int {
 }
 
 func TestNotFoundNamesANearNameThatTheUserMayRead(t *testing.T) {
-	f := newFake()
+	f := newFakeTwins()
 	f.set("lamp", "ON")
 	f.set("pump", "ON")
 	s := httptest.NewServer(New(Options{
 		Twins: f, Models: f.models, Node: f.node, Ready: func() error { return nil }, Metrics: http.NotFoundHandler(),
-		Who:   func(*http.Request) (broker.Identity, error) { return broker.Identity{User: "bob"}, nil },
-		Reads: func(broker.Identity) func(string) bool { return func(device string) bool { return device == "lamp" } },
+		Authenticate: func(*http.Request) (broker.Identity, error) { return broker.Identity{User: "bob"}, nil },
+		MayRead:      func(broker.Identity) func(string) bool { return func(device string) bool { return device == "lamp" } },
 	}))
 	t.Cleanup(s.Close)
 	for path, want := range map[string]string{
@@ -186,63 +186,63 @@ func TestNotFoundNamesANearNameThatTheUserMayRead(t *testing.T) {
 		"/namespaces/default/devices/pmp": "this node has none of that name",
 	} {
 		var said struct{ Message string }
-		require.Equal(t, 404, get(t, s.URL+base+path, &said))
+		require.Equal(t, 404, getJSON(t, s.URL+canonicalRoot+path, &said))
 		require.True(t, strings.HasSuffix(said.Message, want), said.Message)
 	}
 }
 
 func TestListAndGet(t *testing.T) {
-	f, url := serve(t)
-	var l list[resource.Device]
-	require.Equal(t, 200, get(t, url+base+"/devices", &l))
+	f, url := newTestServer(t)
+	var l listAnswer[resource.Device]
+	require.Equal(t, 200, getJSON(t, url+canonicalRoot+"/devices", &l))
 	require.NotNil(t, l.Items)
 	require.Empty(t, l.Items)
 	f.set("lamp", "ON")
-	require.Equal(t, 200, get(t, url+base+"/namespaces/default/devices", &l))
+	require.Equal(t, 200, getJSON(t, url+canonicalRoot+"/namespaces/default/devices", &l))
 	require.Equal(t, "DeviceList", l.Kind)
 	require.Len(t, l.Items, 1)
 	f.set("lamp", "OFF")
 	f.set("fan", "ON")
-	require.Equal(t, 200, get(t, url+base+"/devices", &l))
+	require.Equal(t, 200, getJSON(t, url+canonicalRoot+"/devices", &l))
 	devices, rev := f.Devices()
 	require.ElementsMatch(t, devices, l.Items)
 	require.Equal(t, strconv.FormatUint(rev, 10), l.Metadata.ResourceVersion)
 	f.set("lamp", "ON")
-	require.Equal(t, 200, get(t, url+base+"/namespaces/other/devices", &l))
+	require.Equal(t, 200, getJSON(t, url+canonicalRoot+"/namespaces/other/devices", &l))
 	require.Empty(t, l.Items)
 	var d resource.Device
-	require.Equal(t, 200, get(t, url+base+"/namespaces/default/devices/lamp", &d))
+	require.Equal(t, 200, getJSON(t, url+canonicalRoot+"/namespaces/default/devices/lamp", &d))
 	require.Equal(t, "ON", d.Status.Twin["power"].Reported.Value)
 	var m resource.DeviceModel
-	require.Equal(t, 200, get(t, url+base+"/namespaces/default/devicemodels/lamp", &m))
+	require.Equal(t, 200, getJSON(t, url+canonicalRoot+"/namespaces/default/devicemodels/lamp", &m))
 	require.Equal(t, "lamp", m.Metadata.Name)
 }
 
 func TestErrorsAreStatusObjects(t *testing.T) {
-	_, url := serve(t)
+	_, url := newTestServer(t)
 	var s struct {
 		Kind, Reason, Message string
 		Code                  int
 	}
-	require.Equal(t, 404, get(t, url+base+"/namespaces/default/devices/attic", &s))
+	require.Equal(t, 404, getJSON(t, url+canonicalRoot+"/namespaces/default/devices/attic", &s))
 	require.Equal(t, "Status", s.Kind)
 	require.Contains(t, s.Message, "attic")
-	require.Equal(t, 410, get(t, url+base+"/devices?watch=true&resourceVersion=1", &s))
+	require.Equal(t, 410, getJSON(t, url+canonicalRoot+"/devices?watch=true&resourceVersion=1", &s))
 	require.Equal(t, "Expired", s.Reason)
-	require.Equal(t, 400, get(t, url+base+"/devices?watch=true&resourceVersion=new", &s))
-	resp, err := http.Post(url+base+"/namespaces/default/devices", "application/json", nil)
+	require.Equal(t, 400, getJSON(t, url+canonicalRoot+"/devices?watch=true&resourceVersion=new", &s))
+	resp, err := http.Post(url+canonicalRoot+"/namespaces/default/devices", "application/json", nil)
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	require.Equal(t, 405, resp.StatusCode)
 }
 
 func TestWatchResumesWhereTheListEnded(t *testing.T) {
-	f, url := serve(t)
+	f, url := newTestServer(t)
 	f.set("lamp", "OFF")
-	var l list[resource.Device]
-	get(t, url+base+"/devices", &l)
+	var l listAnswer[resource.Device]
+	getJSON(t, url+canonicalRoot+"/devices", &l)
 	f.set("lamp", "ON") // between list and watch
-	next := follow(t, url+base+"/devices?watch=true&resourceVersion="+l.Metadata.ResourceVersion)
+	next := followWatch(t, url+canonicalRoot+"/devices?watch=true&resourceVersion="+l.Metadata.ResourceVersion)
 	kind, d := next()
 	require.Equal(t, "MODIFIED", kind)
 	require.Equal(t, "ON", d.Status.Twin["power"].Reported.Value)
@@ -260,15 +260,15 @@ func TestWatchResumesWhereTheListEnded(t *testing.T) {
 // A device that left is told of by the namespace that it was in, also to those who never heard of it, and to nobody
 // who watches another one. One that is made again elsewhere has left, and is another.
 func TestWatchKnowsWhichDeviceLeft(t *testing.T) {
-	f, url := serve(t)
+	f, url := newTestServer(t)
 	f.set("lamp", "ON")
 	f.set("fan", "ON")
 	f.setIn("other", "door", "ON")
-	var l list[resource.Device]
-	get(t, url+base+"/devices", &l)
+	var l listAnswer[resource.Device]
+	getJSON(t, url+canonicalRoot+"/devices", &l)
 	query := "/devices?watch=true&resourceVersion=" + l.Metadata.ResourceVersion
 	watch := func(at string) func(want ...string) {
-		next := follow(t, url+base+at+query)
+		next := followWatch(t, url+canonicalRoot+at+query)
 		return func(want ...string) {
 			for _, want := range want {
 				kind, d := next()
@@ -294,39 +294,39 @@ func TestWatchKnowsWhichDeviceLeft(t *testing.T) {
 }
 
 func TestWatchWithoutARevisionBeginsWithWhatIsThere(t *testing.T) {
-	f, url := serve(t)
+	f, url := newTestServer(t)
 	f.set("lamp", "ON")
-	next := follow(t, url+base+"/devices?watch=1")
+	next := followWatch(t, url+canonicalRoot+"/devices?watch=1")
 	kind, d := next()
 	require.Equal(t, "ADDED", kind)
 	require.Equal(t, "lamp", d.Metadata.Name)
 }
 
 func TestWatchesLeaveRoom(t *testing.T) {
-	f := newFake()
+	f := newFakeTwins()
 	srv := httptest.NewServer(New(Options{Twins: f, Ready: func() error { return nil }, Metrics: http.NotFoundHandler(), Watches: 1}))
 	t.Cleanup(srv.Close)
-	first, err := http.Get(srv.URL + base + "/devices?watch=1")
+	first, err := http.Get(srv.URL + canonicalRoot + "/devices?watch=1")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = first.Body.Close() }) // the server waits for it
-	require.Equal(t, 429, get(t, srv.URL+base+"/devices?watch=1", nil))
-	require.Equal(t, 200, get(t, srv.URL+base+"/devices", nil))
+	require.Equal(t, 429, getJSON(t, srv.URL+canonicalRoot+"/devices?watch=1", nil))
+	require.Equal(t, 200, getJSON(t, srv.URL+canonicalRoot+"/devices", nil))
 	require.NoError(t, first.Body.Close())
 	require.Eventually(t, func() bool {
-		again, err := http.Get(srv.URL + base + "/devices?watch=1")
+		again, err := http.Get(srv.URL + canonicalRoot + "/devices?watch=1")
 		return err == nil && again.Body.Close() == nil && again.StatusCode == 200
 	}, 10*time.Second, time.Millisecond)
 }
 
 func TestWhoIsNobodyHoldsNoConnection(t *testing.T) {
 	srv := httptest.NewServer(New(Options{
-		Twins: newFake(), Ready: func() error { return nil }, Metrics: http.NotFoundHandler(),
-		Who: func(*http.Request) (broker.Identity, error) {
+		Twins: newFakeTwins(), Ready: func() error { return nil }, Metrics: http.NotFoundHandler(),
+		Authenticate: func(*http.Request) (broker.Identity, error) {
 			return broker.Identity{}, resource.Errorf(resource.Unauthorized, "", "not signed in")
 		},
 	}))
 	t.Cleanup(srv.Close)
-	resp, err := http.Get(srv.URL + base + "/devices")
+	resp, err := http.Get(srv.URL + canonicalRoot + "/devices")
 	require.NoError(t, err)
 	defer resp.Body.Close()
 	require.Equal(t, 401, resp.StatusCode)
@@ -336,8 +336,8 @@ func TestWhoIsNobodyHoldsNoConnection(t *testing.T) {
 // One user leaves others room to watch, and watches for no longer than the certificate is good.
 func TestWatchesAreOfSomebody(t *testing.T) {
 	srv := httptest.NewServer(New(Options{
-		Twins: newFake(), Ready: func() error { return nil }, Metrics: http.NotFoundHandler(), Watches: 2,
-		Who: func(r *http.Request) (id broker.Identity, err error) {
+		Twins: newFakeTwins(), Ready: func() error { return nil }, Metrics: http.NotFoundHandler(), Watches: 2,
+		Authenticate: func(r *http.Request) (id broker.Identity, err error) {
 			id.User = r.URL.Query().Get("as")
 			if id.User == "brief" {
 				id.Expires = time.Now().Add(time.Millisecond)
@@ -346,11 +346,11 @@ func TestWatchesAreOfSomebody(t *testing.T) {
 		},
 	}))
 	t.Cleanup(srv.Close)
-	path := srv.URL + base + "/devices?watch=1&as="
+	path := srv.URL + canonicalRoot + "/devices?watch=1&as="
 	first, err := http.Get(path + "ann")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = first.Body.Close() }) // the server waits for it
-	require.Equal(t, 429, get(t, path+"ann", nil))
+	require.Equal(t, 429, getJSON(t, path+"ann", nil))
 	other, err := http.Get(path + "brief")
 	require.NoError(t, err)
 	require.Equal(t, 200, other.StatusCode)
@@ -361,13 +361,13 @@ func TestWatchesAreOfSomebody(t *testing.T) {
 
 // A mapper sees the Devices that it was given, in lists, alone and in watches; operators see all.
 func TestAMapperReadsItsOwnDevices(t *testing.T) {
-	f := newFake()
+	f := newFakeTwins()
 	srv := httptest.NewServer(New(Options{
 		Twins: f, Ready: func() error { return nil }, Metrics: http.NotFoundHandler(),
-		Who: func(r *http.Request) (broker.Identity, error) {
+		Authenticate: func(r *http.Request) (broker.Identity, error) {
 			return broker.Identity{User: r.URL.Query().Get("as")}, nil
 		},
-		Reads: func(id broker.Identity) func(string) bool {
+		MayRead: func(id broker.Identity) func(string) bool {
 			if id.User == "boss" {
 				return nil
 			}
@@ -378,8 +378,8 @@ func TestAMapperReadsItsOwnDevices(t *testing.T) {
 	f.set("lamp", "ON")
 	f.set("pump", "ON")
 	names := func(as string) (names []string) {
-		var l list[resource.Device]
-		require.Equal(t, 200, get(t, srv.URL+base+"/devices?as="+as, &l))
+		var l listAnswer[resource.Device]
+		require.Equal(t, 200, getJSON(t, srv.URL+canonicalRoot+"/devices?as="+as, &l))
 		for _, d := range l.Items {
 			names = append(names, d.Metadata.Name)
 		}
@@ -387,12 +387,12 @@ func TestAMapperReadsItsOwnDevices(t *testing.T) {
 	}
 	require.ElementsMatch(t, []string{"lamp", "pump"}, names("boss"))
 	require.Equal(t, []string{"lamp"}, names("map"))
-	one := srv.URL + base + "/namespaces/default/devices/"
-	require.Equal(t, 200, get(t, one+"lamp?as=map", nil))
-	require.Equal(t, 404, get(t, one+"pump?as=map", nil))
-	require.Equal(t, 200, get(t, one+"pump?as=boss", nil))
+	one := srv.URL + canonicalRoot + "/namespaces/default/devices/"
+	require.Equal(t, 200, getJSON(t, one+"lamp?as=map", nil))
+	require.Equal(t, 404, getJSON(t, one+"pump?as=map", nil))
+	require.Equal(t, 200, getJSON(t, one+"pump?as=boss", nil))
 
-	next := follow(t, srv.URL+base+"/devices?watch=1&as=map")
+	next := followWatch(t, srv.URL+canonicalRoot+"/devices?watch=1&as=map")
 	_, first := next()
 	require.Equal(t, "lamp", first.Metadata.Name)
 	f.set("pump", "OFF")
@@ -407,10 +407,10 @@ func TestAMapperReadsItsOwnDevices(t *testing.T) {
 
 // What changes is read and encoded once, however many watch.
 func TestWatchersShareWhatTheyAreSent(t *testing.T) {
-	f, url := serve(t)
+	f, url := newTestServer(t)
 	var watchers []func() (string, resource.Device)
 	for range 50 {
-		watchers = append(watchers, follow(t, url+base+"/devices?watch=1"))
+		watchers = append(watchers, followWatch(t, url+canonicalRoot+"/devices?watch=1"))
 	}
 	for i, kind := range []string{"ADDED", "MODIFIED", "MODIFIED"} {
 		f.set("lamp", strconv.Itoa(i))
@@ -426,9 +426,9 @@ func TestWatchersShareWhatTheyAreSent(t *testing.T) {
 // Revisions rise, for a client that is cut off goes on after the last one that it saw: what changes again while the
 // changes are told has its place among those that follow.
 func TestWatchTellsInTheOrderOfRevisions(t *testing.T) {
-	f, url := serve(t)
-	var l list[resource.Device]
-	get(t, url+base+"/devices", &l)
+	f, url := newTestServer(t)
+	var l listAnswer[resource.Device]
+	getJSON(t, url+canonicalRoot+"/devices", &l)
 	f.set("lamp", "OFF")
 	f.set("fan", "ON")
 	var again sync.Once
@@ -437,7 +437,7 @@ func TestWatchTellsInTheOrderOfRevisions(t *testing.T) {
 			again.Do(func() { f.set("lamp", "ON") })
 		}
 	}
-	next := follow(t, url+base+"/devices?watch=true&resourceVersion="+l.Metadata.ResourceVersion)
+	next := followWatch(t, url+canonicalRoot+"/devices?watch=true&resourceVersion="+l.Metadata.ResourceVersion)
 	_, first := next()
 	require.Equal(t, "fan", first.Metadata.Name)
 	_, second := next()
@@ -446,7 +446,7 @@ func TestWatchTellsInTheOrderOfRevisions(t *testing.T) {
 	require.Greater(t, second.Metadata.ResourceVersion, first.Metadata.ResourceVersion)
 }
 
-func follow(t *testing.T, url string) func() (string, resource.Device) {
+func followWatch(t *testing.T, url string) func() (string, resource.Device) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	t.Cleanup(cancel)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

@@ -43,7 +43,7 @@ func kinds() (list []kind) {
 		k.Group, k.Version, k.Verbs = resource.Group, resource.Version, verbs
 		list = append(list, kind{Kind: k, of: k.Name})
 	}
-	for _, d := range dialect.All() {
+	for _, d := range dialect.AllKinds() {
 		if d.Canonical == resource.KindDevice || d.Canonical == resource.KindDeviceModel {
 			k := httpserver.Kind{Group: d.Group, Version: d.Version, Name: d.Name, Plural: d.Plural, Singular: d.Singular, Namespaced: true, Verbs: verbs}
 			list = append(list, kind{Kind: k, of: d.Canonical, form: &d})
@@ -61,37 +61,37 @@ type object struct {
 // query is what a client wants of a kind, and how.
 type query struct {
 	*kind
-	namespace, only string // empty: all
-	labels          []term
+	namespace, name string // empty: all
+	labels          []labelTerm
 	reads           func(device string) bool // nil: all of them
 	table           bool                     // kubectl's form of printing
-	whole           bool                     // a table's rows have whole objects
+	includeObject   bool                     // a table's rows have whole objects
 	one             bool                     // an object, not a list
 }
 
-// term is one term of a label selector.
-type term struct {
-	key, value  string
-	exists, not bool
+// labelTerm is one term of a label selector.
+type labelTerm struct {
+	key, value      string
+	exists, negated bool
 }
 
 func (s *server) query(r *http.Request, k *kind) (q query, err error) {
-	q = query{kind: k, namespace: r.PathValue("namespace"), only: r.PathValue("name"), one: r.PathValue("name") != ""}
-	if id, ok := r.Context().Value(identityKey{}).(broker.Identity); ok && s.Reads != nil && k.of == resource.KindDevice {
-		q.reads = s.Reads(id)
+	q = query{kind: k, namespace: r.PathValue("namespace"), name: r.PathValue("name"), one: r.PathValue("name") != ""}
+	if id, ok := r.Context().Value(identityKey{}).(broker.Identity); ok && s.MayRead != nil && k.of == resource.KindDevice {
+		q.reads = s.MayRead(id)
 	}
 	for item := range strings.SplitSeq(r.Header.Get("Accept"), ",") {
 		q.table = q.table || strings.Contains(item, "as=Table") && strings.Contains(item, "v=v1;")
 	}
 	v := r.URL.Query()
-	q.whole = v.Get("includeObject") == "Object"
+	q.includeObject = v.Get("includeObject") == "Object"
 	for text := range strings.SplitSeq(v.Get("fieldSelector"), ",") {
 		name, value, ok := strings.Cut(text, "=")
 		value = strings.TrimPrefix(value, "=")
 		switch {
 		case text == "":
-		case ok && name == "metadata.name" && (q.only == "" || q.only == value):
-			q.only = value
+		case ok && name == "metadata.name" && (q.name == "" || q.name == value):
+			q.name = value
 		case ok && name == "metadata.namespace" && (q.namespace == "" || q.namespace == value):
 			q.namespace = value
 		default:
@@ -105,12 +105,12 @@ func (s *server) query(r *http.Request, k *kind) (q query, err error) {
 		if strings.ContainsAny(text, " ()<>") {
 			return q, resource.Errorf(resource.Invalid, "labelSelector", "%.80q: only key, !key, key=value and key!=value are known here", text)
 		}
-		t := term{}
+		t := labelTerm{}
 		if t.key, t.value, t.exists = strings.Cut(text, "="); !t.exists {
-			t.key, t.not = strings.CutPrefix(text, "!")
+			t.key, t.negated = strings.CutPrefix(text, "!")
 		} else {
 			t.value = strings.TrimPrefix(t.value, "=")
-			t.key, t.not = strings.CutSuffix(t.key, "!")
+			t.key, t.negated = strings.CutSuffix(t.key, "!")
 		}
 		t.exists = !t.exists // a term without a value asks whether there is one
 		q.labels = append(q.labels, t)
@@ -126,9 +126,9 @@ func (q query) matches(m resource.Meta) bool {
 	if q.reads != nil && !q.reads(m.Name) {
 		return false
 	}
-	return !slices.ContainsFunc(q.labels, func(t term) bool {
+	return !slices.ContainsFunc(q.labels, func(t labelTerm) bool {
 		value, ok := m.Labels[t.key]
-		return t.not == (ok && (t.exists || value == t.value))
+		return t.negated == (ok && (t.exists || value == t.value))
 	})
 }
 
@@ -137,11 +137,13 @@ func (q query) named(name, namespace string) bool {
 	if namespace == "" && q.Namespaced {
 		namespace = resource.DefaultNamespace
 	}
-	return (q.only == "" || q.only == name) && (q.namespace == "" || q.namespace == namespace)
+	return (q.name == "" || q.name == name) && (q.namespace == "" || q.namespace == namespace)
 }
 
-// as is the form's part of a cache key.
-func (q query) as() string { return fmt.Sprintf("%s/%s/%t/%t/", q.Version, q.Plural, q.table, q.whole) }
+// formKey is the form's part of a cache key.
+func (q query) formKey() string {
+	return fmt.Sprintf("%s/%s/%t/%t/", q.Version, q.Plural, q.table, q.includeObject)
+}
 
 // render is an object as it is sent: in the kind's form, or as the row of a table.
 func (q query) render(o object) ([]byte, error) {
@@ -153,7 +155,7 @@ func (q query) render(o object) ([]byte, error) {
 		return raw, err
 	}
 	var shown any = json.RawMessage(raw)
-	if !q.whole {
+	if !q.includeObject {
 		shown = map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": o.meta}
 	}
 	values := cells(o.value)
@@ -218,16 +220,16 @@ var columns = map[string][]column{
 func cells(v any) []any {
 	switch v := v.(type) {
 	case resource.Device:
-		return []any{v.Metadata.Name, v.Spec.DeviceModelRef.Name, v.Status.State, conditionOf(v.Status.Conditions, "InSync"), v.Spec.Protocol.Type}
+		return []any{v.Metadata.Name, v.Spec.DeviceModelRef.Name, v.Status.State, conditionStatus(v.Status.Conditions, "InSync"), v.Spec.Protocol.Type}
 	case resource.DeviceModel:
 		return []any{v.Metadata.Name, len(v.Spec.Properties)}
 	case resource.Node:
-		return []any{v.Metadata.Name, v.Status.State, v.Status.Version, v.Status.Devices, conditionOf(v.Status.Conditions, resource.ConditionReady)}
+		return []any{v.Metadata.Name, v.Status.State, v.Status.Version, v.Status.Devices, conditionStatus(v.Status.Conditions, resource.ConditionReady)}
 	}
 	return nil
 }
 
-func conditionOf(list []resource.Condition, kind string) string {
+func conditionStatus(list []resource.Condition, kind string) string {
 	for _, c := range list {
 		if c.Type == kind {
 			return c.Status
@@ -236,18 +238,18 @@ func conditionOf(list []resource.Condition, kind string) string {
 	return "Unknown"
 }
 
-// few are the present objects of a kind with few objects: models, or the node. Their changes are not counted, so their
+// smallKind are the present objects of a kind with few objects: models, or the node. Their changes are not counted, so their
 // revisions, and that of the list, are digests.
-func (s *server) few(k *kind) (list []object, rev string) {
+func (s *server) smallKind(k *kind) (list []object, rev string) {
 	if k.of == resource.KindNode {
 		n := s.Node()
 		n.TypeMeta = resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindNode}
-		n.Metadata.ResourceVersion = digest(n)
+		n.Metadata.ResourceVersion = digestOf(n)
 		list = append(list, object{n.Metadata, n})
 	} else {
 		for _, m := range s.Models() {
 			m.TypeMeta = resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDeviceModel}
-			m.Metadata.ResourceVersion = digest(m)
+			m.Metadata.ResourceVersion = digestOf(m)
 			list = append(list, object{m.Metadata, m})
 		}
 	}
@@ -255,10 +257,10 @@ func (s *server) few(k *kind) (list []object, rev string) {
 	for _, o := range list {
 		all.WriteString(o.meta.ResourceVersion + " ")
 	}
-	return list, digest(all.String())
+	return list, digestOf(all.String())
 }
 
-func digest(v any) string {
+func digestOf(v any) string {
 	raw, _ := json.Marshal(v) // plain structs
 	h := fnv.New64a()
 	_, _ = h.Write(raw) // a hash never fails
@@ -267,10 +269,10 @@ func digest(v any) string {
 
 type dict = map[string]any
 
-// schemas are those that the hub has of the kinds that are served here, as a test of the hub's API writes them: make golden.
+// schemaText are those that the hub has of the kinds that are served here, as a test of the hub's API writes them: make golden.
 //
 //go:embed schemas.json
-var schemas []byte
+var schemaText []byte
 
 // discover serves what clients read to find out what there is: the lists of groups and kinds, and their schemas.
 func (s *server) discover(mux *http.ServeMux) {
@@ -288,7 +290,7 @@ func (s *server) discover(mux *http.ServeMux) {
 // openapi is the document of a group's version, in OpenAPI 3, as far as kubectl explain reads it.
 func (s *server) openapi(group, version string) any {
 	all := map[string]json.RawMessage{}
-	_ = json.Unmarshal(schemas, &all) // a test has read it
+	_ = json.Unmarshal(schemaText, &all) // a test has read it
 	named, paths := map[string]json.RawMessage{}, dict{}
 	for name, schema := range all {
 		if head, _, ok := strings.Cut(name, "/"); !ok || head == group && strings.HasPrefix(name, head+"/"+version+"/") {

@@ -29,30 +29,30 @@ func getAs(t *testing.T, url, accept string) (media string, answer map[string]an
 
 // Everything that discovery names is there, in the old form and in the aggregated one.
 func TestDiscoveryNamesWhatThereIs(t *testing.T) {
-	f, url := serve(t)
+	f, url := newTestServer(t)
 	f.set("lamp", "ON")
 	var groups struct {
 		Groups []struct {
 			Versions []struct{ GroupVersion string }
 		}
 	}
-	require.Equal(t, 200, get(t, url+"/apis", &groups))
+	require.Equal(t, 200, getJSON(t, url+"/apis", &groups))
 	found := 0
 	for _, g := range groups.Groups {
 		for _, v := range g.Versions {
 			var resources struct{ Resources []struct{ Name, Kind string } }
-			require.Equal(t, 200, get(t, url+"/apis/"+v.GroupVersion, &resources))
+			require.Equal(t, 200, getJSON(t, url+"/apis/"+v.GroupVersion, &resources))
 			var schema struct {
 				Components struct{ Schemas map[string]map[string]any }
 			}
-			require.Equal(t, 200, get(t, url+"/openapi/v3/apis/"+v.GroupVersion, &schema))
+			require.Equal(t, 200, getJSON(t, url+"/openapi/v3/apis/"+v.GroupVersion, &schema))
 			for _, r := range resources.Resources {
 				found++
 				var l struct {
 					APIVersion, Kind string
 					Items            []map[string]any
 				}
-				require.Equal(t, 200, get(t, url+"/apis/"+v.GroupVersion+"/"+r.Name, &l))
+				require.Equal(t, 200, getJSON(t, url+"/apis/"+v.GroupVersion+"/"+r.Name, &l))
 				require.Equal(t, v.GroupVersion, l.APIVersion)
 				require.Equal(t, r.Kind+"List", l.Kind)
 				require.Len(t, l.Items, 1)
@@ -72,35 +72,35 @@ func TestDiscoveryNamesWhatThereIs(t *testing.T) {
 	require.Len(t, all["items"], 2)
 	_, core := getAs(t, url+"/api", aggregated)
 	require.Empty(t, core["items"])
-	require.Equal(t, 404, get(t, url+"/apis/flightctl.io", nil))
+	require.Equal(t, 404, getJSON(t, url+"/apis/flightctl.io", nil))
 }
 
 const asTable = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
 func TestTablesSelectorsAndTheNode(t *testing.T) {
-	f, url := serve(t)
+	f, url := newTestServer(t)
 	f.set("lamp", "ON")
 	f.set("fan", "OFF")
-	_, table := getAs(t, url+base+"/devices?fieldSelector=metadata.name%3Dlamp", asTable)
+	_, table := getAs(t, url+canonicalRoot+"/devices?fieldSelector=metadata.name%3Dlamp", asTable)
 	require.Equal(t, "Table", table["kind"])
 	rows := table["rows"].([]any)
 	require.Len(t, rows, 1)
 	require.Equal(t, "lamp", rows[0].(map[string]any)["cells"].([]any)[0])
 	require.Equal(t, "PartialObjectMetadata", rows[0].(map[string]any)["object"].(map[string]any)["kind"])
-	_, one := getAs(t, url+base+"/namespaces/default/devices/fan?includeObject=Object", asTable)
+	_, one := getAs(t, url+canonicalRoot+"/namespaces/default/devices/fan?includeObject=Object", asTable)
 	require.Equal(t, "Device", one["rows"].([]any)[0].(map[string]any)["object"].(map[string]any)["kind"])
 
 	var n resource.Node
-	require.Equal(t, 200, get(t, url+base+"/nodes/n1", &n))
+	require.Equal(t, 200, getJSON(t, url+canonicalRoot+"/nodes/n1", &n))
 	require.Equal(t, resource.Online, n.Status.State)
 	require.Equal(t, 2, n.Status.Devices)
-	require.Equal(t, 404, get(t, url+base+"/nodes/n2", nil))
-	require.Equal(t, 422, get(t, url+base+"/devices?fieldSelector=spec.nodeName%3Dn1", nil))
-	require.Equal(t, 422, get(t, url+base+"/devices?labelSelector=a+in+(b)", nil))
-	require.Equal(t, 422, get(t, url+base+"/devices?watch=1&sendInitialEvents=true", nil))
+	require.Equal(t, 404, getJSON(t, url+canonicalRoot+"/nodes/n2", nil))
+	require.Equal(t, 422, getJSON(t, url+canonicalRoot+"/devices?fieldSelector=spec.nodeName%3Dn1", nil))
+	require.Equal(t, 422, getJSON(t, url+canonicalRoot+"/devices?labelSelector=a+in+(b)", nil))
+	require.Equal(t, 422, getJSON(t, url+canonicalRoot+"/devices?watch=1&sendInitialEvents=true", nil))
 	for selector, want := range map[string]int{"": 2, "room": 0, "!room": 2, "room!=hall": 2, "room=hall": 0} {
-		var l list[resource.Device]
-		require.Equal(t, 200, get(t, url+base+"/devices?labelSelector="+selector, &l))
+		var l listAnswer[resource.Device]
+		require.Equal(t, 200, getJSON(t, url+canonicalRoot+"/devices?labelSelector="+selector, &l))
 		require.Len(t, l.Items, want, selector)
 	}
 	resp, err := http.Post(url+"/apis/devices.kubeedge.io/v1beta1/namespaces/default/devices", "application/json", nil)
@@ -111,12 +111,12 @@ func TestTablesSelectorsAndTheNode(t *testing.T) {
 
 // Who watches the node or models is told what changes, from the list on; who watches one Device, of no other.
 func TestEachKindOfTheNodeIsWatched(t *testing.T) {
-	f, url := serve(t)
-	var l list[resource.Node]
-	require.Equal(t, 200, get(t, url+base+"/nodes", &l))
-	nodes := follow(t, url+base+"/nodes?watch=1&resourceVersion="+l.Metadata.ResourceVersion)
-	models := follow(t, url+base+"/devicemodels?watch=1")
-	lamp := follow(t, url+"/apis/devices.kubeedge.io/v1beta1/devices?watch=1&fieldSelector=metadata.name%3Dlamp")
+	f, url := newTestServer(t)
+	var l listAnswer[resource.Node]
+	require.Equal(t, 200, getJSON(t, url+canonicalRoot+"/nodes", &l))
+	nodes := followWatch(t, url+canonicalRoot+"/nodes?watch=1&resourceVersion="+l.Metadata.ResourceVersion)
+	models := followWatch(t, url+canonicalRoot+"/devicemodels?watch=1")
+	lamp := followWatch(t, url+"/apis/devices.kubeedge.io/v1beta1/devices?watch=1&fieldSelector=metadata.name%3Dlamp")
 	f.set("fan", "ON")
 	f.set("lamp", "ON")
 	kind, n := nodes()
@@ -133,7 +133,7 @@ func TestEachKindOfTheNodeIsWatched(t *testing.T) {
 	require.Equal(t, "DELETED lamp", kind+" "+m.Metadata.Name)
 	kind, d = lamp()
 	require.Equal(t, "DELETED lamp", kind+" "+d.Metadata.Name)
-	require.Equal(t, 410, expiredIn(t, url+base+"/devicemodels?watch=1&resourceVersion=17"))
+	require.Equal(t, 410, expiredIn(t, url+canonicalRoot+"/devicemodels?watch=1&resourceVersion=17"))
 }
 
 // expiredIn is the code of the error that a watch begins with.

@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	syncEvery      = 1 << 20          // bytes that are lost at most in a power cut
-	rangeOverhead  = 400              // bytes on the link besides a range: its request, and the headers of both
-	mostDownloads  = 1000             // at a time
-	mostWaiters    = 32               // of one download
-	mostAttempts   = 3                // of a content that has another digest each time
-	idleTime       = 30 * time.Second // after which the connection is closed
-	progressEvery  = time.Second
-	answerTimeout  = 10 * time.Second
-	retryPause     = time.Second
-	answersRequest = "core" // in the response topic blobs/answers/core
+	syncEvery     = 1 << 20          // bytes that are lost at most in a power cut
+	rangeOverhead = 400              // bytes on the link besides a range: its request, and the headers of both
+	maxDownloads  = 1000             // at a time
+	maxWaiters    = 32               // of one download
+	maxAttempts   = 3                // of a content that has another digest each time
+	idleTime      = 30 * time.Second // after which the connection is closed
+	progressEvery = time.Second
+	answerTimeout = 10 * time.Second
+	retryPause    = time.Second
+	answerName    = "core" // in the response topic blobs/answers/core
 )
 
 // Budget is the part of the link's rate that is left to downloads.
@@ -74,20 +74,20 @@ type Downloads struct {
 	topic string // to which requests go
 	reply string // to which answers come
 
-	mu    sync.Mutex
-	queue []func() // that Run is to call
-	noted Stats    // as of the last time that Run has done what was due
-	wake  chan struct{}
-	ended chan struct{} // closed when Run returns
+	mu       sync.Mutex
+	queue    []func() // that Run is to call
+	snapshot Stats    // as of the last time that Run has done what was due
+	wake     chan struct{}
+	ended    chan struct{} // closed when Run returns
 
 	// What follows belongs to the goroutine of Run.
 	stats      Stats
-	files      *files
+	files      *blobFiles
 	active     map[string]*download
-	verifying  map[string][]wanted // requests that wait until the digest of a complete blob was compared
-	requests   map[uint64]*request
+	verifying  map[string][]blobRequest // requests that wait until the digest of a complete blob was compared
+	requests   map[uint64]*rangeRequest
 	number     uint64
-	flow       flow
+	flow       flowControl
 	hub        Hub  // nil: not connected
 	silent     bool // the last request was not answered in time
 	pausedTo   time.Time
@@ -121,24 +121,24 @@ type download struct {
 	next     int64 // where the next range begins
 	checking bool  // it is whole, and its digest is being compared
 	attempts int   // that had another digest
-	waiters  []waiter
+	waiters  []blobWaiter
 	reported time.Time
 }
 
-// waiter is called with the progress of a download and at last with its outcome.
-type waiter struct {
+// blobWaiter is called with the progress of a download and at last with its outcome.
+type blobWaiter struct {
 	key  string // equal for the repetition of a request
 	tell func(resource.BlobAnswer)
 }
 
-// wanted is a request for a blob.
-type wanted struct {
+// blobRequest is a request for a blob.
+type blobRequest struct {
 	resource.BlobRequest
-	waiter
+	blobWaiter
 }
 
-// request is a range that was requested and has not come.
-type request struct {
+// rangeRequest is a range that was requested and has not come.
+type rangeRequest struct {
 	of     *download
 	offset int64
 	length int
@@ -150,17 +150,17 @@ func New(o Options) (*Downloads, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	stored, err := openFiles(filepath.Join(o.Dir, datadir.Downloads), o.Bytes, o.Now)
+	stored, err := openBlobFiles(filepath.Join(o.Dir, datadir.DownloadsDir), o.Bytes, o.Now)
 	if err != nil {
 		return nil, err
 	}
 	d := &Downloads{
 		o: o, topic: topics.Address{Node: o.Node, Kind: topics.KindBlobGet}.String(), wake: make(chan struct{}, 1), ended: make(chan struct{}),
-		reply: topics.Address{Node: o.Node, Kind: topics.KindBlobAnswer, Device: answersRequest}.String(),
-		files: stored, active: make(map[string]*download), verifying: make(map[string][]wanted), requests: make(map[uint64]*request),
+		reply: topics.Address{Node: o.Node, Kind: topics.KindBlobAnswer, Device: answerName}.String(),
+		files: stored, active: make(map[string]*download), verifying: make(map[string][]blobRequest), requests: make(map[uint64]*rangeRequest),
 	}
 	d.flow.reset()
-	d.note()
+	d.takeSnapshot()
 	return d, nil
 }
 
@@ -170,7 +170,7 @@ func (d *Downloads) Filter() string { return d.reply }
 // Connected says that there is a connection to the hub; it, Received and Disconnected say what happens to the connection to the hub. They don't block.
 func (d *Downloads) Connected(hub Hub) {
 	d.post(func() {
-		d.loseAll()
+		d.dropAllRequests()
 		d.hub, d.silent = hub, false
 		d.flow.reset()
 	})
@@ -180,7 +180,7 @@ func (d *Downloads) Connected(hub Hub) {
 func (d *Downloads) Disconnected() {
 	d.post(func() {
 		d.hub = nil
-		d.loseAll()
+		d.dropAllRequests()
 	})
 }
 
@@ -190,7 +190,7 @@ func (d *Downloads) Received(m client.Message) { d.post(func() { d.receive(m) })
 // Want downloads a blob, unless it is there, and returns its path. The file may be removed ten minutes later.
 func (d *Downloads) Want(ctx context.Context, digest string, size int64) (path string, err error) {
 	last := make(chan resource.BlobAnswer, 1)
-	d.want(resource.BlobRequest{Digest: digest, Size: size}, waiter{tell: func(a resource.BlobAnswer) {
+	d.want(resource.BlobRequest{Digest: digest, Size: size}, blobWaiter{tell: func(a resource.BlobAnswer) {
 		if a.Done() {
 			last <- a
 		}
@@ -208,15 +208,15 @@ func (d *Downloads) Want(ctx context.Context, digest string, size int64) (path s
 	}
 }
 
-func (d *Downloads) want(r resource.BlobRequest, w waiter) {
+func (d *Downloads) want(r resource.BlobRequest, w blobWaiter) {
 	d.post(func() {
 		if err := d.take(r, w); err != nil {
-			w.tell(failure(r, err))
+			w.tell(failureAnswer(r, err))
 		}
 	})
 }
 
-func failure(r resource.BlobRequest, err error) resource.BlobAnswer {
+func failureAnswer(r resource.BlobRequest, err error) resource.BlobAnswer {
 	return resource.BlobAnswer{Digest: r.Digest, Size: r.Size, Error: err.Error(), Reason: string(resource.KindOf(err))}
 }
 
@@ -244,8 +244,8 @@ func (d *Downloads) Run(ctx context.Context) error {
 		for _, f := range queue {
 			f()
 		}
-		timer := time.NewTimer(d.act(ctx))
-		d.note()
+		timer := time.NewTimer(d.requestDue(ctx))
+		d.takeSnapshot()
 		select {
 		case <-d.wake:
 		case <-timer.C:
@@ -266,7 +266,7 @@ func (d *Downloads) stop() {
 }
 
 // take begins a download, or joins the one that there is.
-func (d *Downloads) take(r resource.BlobRequest, w waiter) error {
+func (d *Downloads) take(r resource.BlobRequest, w blobWaiter) error {
 	if _, err := resource.ParseDigest(r.Digest); err != nil {
 		return err
 	}
@@ -277,10 +277,10 @@ func (d *Downloads) take(r resource.BlobRequest, w waiter) error {
 	switch {
 	case l != nil && l.size != r.Size:
 		return resource.Errorf(resource.Invalid, "size", "the blob is being downloaded with the size %d, and not %d", l.size, r.Size)
-	case l != nil && slices.ContainsFunc(l.waiters, func(o waiter) bool { return o.key != "" && o.key == w.key }):
+	case l != nil && slices.ContainsFunc(l.waiters, func(o blobWaiter) bool { return o.key != "" && o.key == w.key }):
 		return nil
-	case l != nil && len(l.waiters) >= mostWaiters:
-		return resource.Errorf(resource.Quota, "", "%d requests wait for the blob", mostWaiters)
+	case l != nil && len(l.waiters) >= maxWaiters:
+		return resource.Errorf(resource.Quota, "", "%d requests wait for the blob", maxWaiters)
 	case l != nil:
 		l.waiters = append(l.waiters, w)
 		return nil
@@ -298,14 +298,14 @@ func (d *Downloads) take(r resource.BlobRequest, w waiter) error {
 	switch {
 	case d.o.Connect == nil:
 		return resource.Errorf(resource.Unavailable, "", "the node works alone: there is no hub to download from")
-	case len(d.active) >= mostDownloads:
-		return resource.Errorf(resource.Quota, "", "%d blobs are being downloaded: ask again later", mostDownloads)
+	case len(d.active) >= maxDownloads:
+		return resource.Errorf(resource.Quota, "", "%d blobs are being downloaded: ask again later", maxDownloads)
 	}
 	part, written, err := d.files.begin(r.Digest, r.Size)
 	if err != nil {
-		return unavailable(err)
+		return toUnavailable(err)
 	}
-	l = &download{digest: r.Digest, size: r.Size, part: part, written: written, synced: written, next: written, waiters: []waiter{w}}
+	l = &download{digest: r.Digest, size: r.Size, part: part, written: written, synced: written, next: written, waiters: []blobWaiter{w}}
 	d.active[l.digest] = l
 	if l.written == l.size {
 		d.check(l)
@@ -315,21 +315,21 @@ func (d *Downloads) take(r resource.BlobRequest, w waiter) error {
 
 // verify compares the digest of a complete blob, the first time that it is wanted since the start. It is read beside the loop, which
 // goes on meanwhile.
-func (d *Downloads) verify(r resource.BlobRequest, w waiter) error {
+func (d *Downloads) verify(r resource.BlobRequest, w blobWaiter) error {
 	list, begun := d.verifying[r.Digest]
 	switch {
-	case slices.ContainsFunc(list, func(o wanted) bool { return o.key != "" && o.key == w.key }):
+	case slices.ContainsFunc(list, func(o blobRequest) bool { return o.key != "" && o.key == w.key }):
 		return nil
-	case len(list) >= mostWaiters:
-		return resource.Errorf(resource.Quota, "", "%d requests wait for the blob", mostWaiters)
+	case len(list) >= maxWaiters:
+		return resource.Errorf(resource.Quota, "", "%d requests wait for the blob", maxWaiters)
 	}
-	d.verifying[r.Digest] = append(list, wanted{r, w})
+	d.verifying[r.Digest] = append(list, blobRequest{r, w})
 	if begun {
 		return nil
 	}
 	path := d.files.path(r.Digest)
 	d.running.Go(func() {
-		found, err := hash(path)
+		found, err := digestFile(path)
 		d.post(func() { d.verified(r.Digest, err == nil && found == r.Digest) })
 	})
 	return nil
@@ -340,22 +340,22 @@ func (d *Downloads) verified(digest string, matches bool) {
 	list := d.verifying[digest]
 	delete(d.verifying, digest)
 	for _, r := range list {
-		if err := d.take(r.BlobRequest, r.waiter); err != nil {
-			r.tell(failure(r.BlobRequest, err))
+		if err := d.take(r.BlobRequest, r.blobWaiter); err != nil {
+			r.tell(failureAnswer(r.BlobRequest, err))
 		}
 	}
 }
 
-// unavailable gives errors of the system a kind.
-func unavailable(err error) error {
+// toUnavailable gives errors of the system a kind.
+func toUnavailable(err error) error {
 	if resource.KindOf(err) == resource.Internal {
 		return resource.Errorf(resource.Unavailable, "", "the blob can't be stored: %v", err)
 	}
 	return err
 }
 
-// act does what is due, and returns after which time it has to be called again.
-func (d *Downloads) act(ctx context.Context) (again time.Duration) {
+// requestDue does what is due, and returns after which time it has to be called again.
+func (d *Downloads) requestDue(ctx context.Context) (again time.Duration) {
 	now := d.o.Now()
 	again = time.Minute
 	d.connect(ctx, now, &again)
@@ -365,7 +365,7 @@ func (d *Downloads) act(ctx context.Context) (again time.Duration) {
 	if oldest := d.oldest(); !oldest.IsZero() {
 		left := oldest.Add(answerTimeout).Sub(now)
 		if left <= 0 {
-			d.unanswered()
+			d.requestAgain()
 		} else {
 			again = min(again, left)
 		}
@@ -396,7 +396,7 @@ func (d *Downloads) connect(ctx context.Context, now time.Time, again *time.Dura
 			err := d.o.Connect(ctx)
 			gone := ctx.Err() != nil
 			stop()
-			d.post(func() { d.givenUp(gone, err) })
+			d.post(func() { d.connectionLost(gone, err) })
 		})
 		d.idleSince = now
 	case len(d.active) > 0:
@@ -411,10 +411,10 @@ func (d *Downloads) connect(ctx context.Context, now time.Time, again *time.Dura
 	}
 }
 
-// givenUp is called when the connection to the hub is lost and is not made again.
-func (d *Downloads) givenUp(wanted bool, err error) {
+// connectionLost is called when the connection to the hub is lost and is not made again.
+func (d *Downloads) connectionLost(wanted bool, err error) {
 	d.disconnect, d.hub = nil, nil
-	d.loseAll()
+	d.dropAllRequests()
 	if wanted {
 		return
 	}
@@ -435,9 +435,9 @@ func (d *Downloads) oldest() (at time.Time) {
 	return at
 }
 
-// unanswered asks again for what did not come in time. If that happens twice the connection is of no use.
-func (d *Downloads) unanswered() {
-	d.loseAll()
+// requestAgain asks again for what did not come in time. If that happens twice the connection is of no use.
+func (d *Downloads) requestAgain() {
+	d.dropAllRequests()
 	d.flow.slow()
 	if d.silent {
 		d.hub.Reconnect(errors.New("the hub does not answer requests for blobs"))
@@ -470,20 +470,20 @@ func (d *Downloads) ask(l *download, n int, now time.Time) {
 	}
 	d.number++
 	id := d.number
-	d.requests[id] = &request{l, l.next, n, now}
+	d.requests[id] = &rangeRequest{l, l.next, n, now}
 	l.next += int64(n)
 	d.flow.sent(n)
 	d.o.Budget.Download(n + rangeOverhead)
 	m := client.Message{Topic: d.topic, Payload: payload, QoS: 1, ResponseTopic: d.reply, Correlation: strconv.AppendUint(nil, id, 36)}
 	d.hub.PublishAsync(m, func(err error) {
 		if err != nil {
-			d.post(func() { d.notAsked(id, err) })
+			d.post(func() { d.requestFailed(id, err) })
 		}
 	})
 }
 
-// notAsked handles a request that the hub did not take.
-func (d *Downloads) notAsked(id uint64, err error) {
+// requestFailed handles a request that the hub did not take.
+func (d *Downloads) requestFailed(id uint64, err error) {
 	r := d.requests[id]
 	if r == nil {
 		return
@@ -493,7 +493,7 @@ func (d *Downloads) notAsked(id uint64, err error) {
 		d.fail(r.of, resource.Errorf(resource.Forbidden, "", "the hub takes no requests for blobs from this node: %v", err))
 		return
 	}
-	d.lose(r.of)
+	d.dropRequests(r.of)
 	d.pausedTo = d.o.Now().Add(retryPause)
 }
 
@@ -527,7 +527,7 @@ func (d *Downloads) receive(m client.Message) {
 	switch n := len(m.Payload); {
 	case r.offset != l.written:
 		d.stats.Repeated += int64(n)
-		d.lose(l)
+		d.dropRequests(l)
 	case n > r.length:
 		d.fail(l, resource.Errorf(resource.Internal, "", "the hub sent %d bytes instead of %d", n, r.length))
 	case n < r.length:
@@ -541,7 +541,7 @@ func (d *Downloads) receive(m client.Message) {
 
 func (d *Downloads) refused(l *download, kind resource.ErrorKind, text string) {
 	if kind == resource.Unavailable {
-		d.lose(l)
+		d.dropRequests(l)
 		d.pausedTo = d.o.Now().Add(retryPause)
 		return
 	}
@@ -562,7 +562,7 @@ func (d *Downloads) write(l *download, content []byte, now time.Time) {
 	}
 	switch {
 	case err != nil:
-		d.fail(l, unavailable(err))
+		d.fail(l, toUnavailable(err))
 	case l.written == l.size:
 		d.check(l)
 	case now.Sub(l.reported) >= progressEvery:
@@ -579,7 +579,7 @@ func (d *Downloads) check(l *download) {
 		err := l.part.Sync()
 		found := ""
 		if err == nil {
-			found, err = hash(path)
+			found, err = digestFile(path)
 		}
 		d.post(func() { d.checked(l, found, err) })
 	})
@@ -590,17 +590,17 @@ func (d *Downloads) checked(l *download, found string, err error) {
 	switch {
 	case d.active[l.digest] != l: // it has failed meanwhile
 	case err != nil:
-		d.fail(l, unavailable(err))
+		d.fail(l, toUnavailable(err))
 	case found != l.digest:
 		d.mismatch(l, found)
 	default:
 		if err := l.part.Close(); err != nil {
-			d.fail(l, unavailable(err))
+			d.fail(l, toUnavailable(err))
 			return
 		}
 		path, err := d.files.finish(l.digest, l.size)
 		if err != nil {
-			d.fail(l, unavailable(err))
+			d.fail(l, toUnavailable(err))
 			return
 		}
 		d.stats.Finished++
@@ -616,11 +616,11 @@ func (d *Downloads) mismatch(l *download, found string) {
 	d.stats.Repeated += l.written
 	d.o.Log.Error().Str("digest", l.digest).Str("found", found).Int("attempt", l.attempts).Msg("a downloaded blob has another digest: it is thrown away")
 	if err := l.part.Truncate(0); err != nil {
-		d.fail(l, unavailable(err))
+		d.fail(l, toUnavailable(err))
 		return
 	}
 	l.written, l.synced, l.next = 0, 0, 0
-	if l.attempts >= mostAttempts {
+	if l.attempts >= maxAttempts {
 		d.fail(l, resource.Errorf(resource.Internal, "", "the content had another digest %d times: %s", l.attempts, found))
 	}
 }
@@ -634,7 +634,7 @@ func (d *Downloads) discard(l *download) {
 
 // fail ends a download. Its incomplete content is kept until the space is needed.
 func (d *Downloads) fail(l *download, err error) {
-	d.lose(l)
+	d.dropRequests(l)
 	delete(d.active, l.digest)
 	closing := l.part.Close()
 	if l.written == 0 {
@@ -644,7 +644,7 @@ func (d *Downloads) fail(l *download, err error) {
 	}
 	d.stats.Failed++
 	d.o.Log.Warn().Err(errors.Join(err, closing)).Str("digest", l.digest).Int64("received", l.written).Int64("size", l.size).Msg("a blob was not downloaded")
-	l.tell(failure(resource.BlobRequest{Digest: l.digest, Size: l.size}, err))
+	l.tell(failureAnswer(resource.BlobRequest{Digest: l.digest, Size: l.size}, err))
 }
 
 func (l *download) tell(a resource.BlobAnswer) {
@@ -653,8 +653,8 @@ func (l *download) tell(a resource.BlobAnswer) {
 	}
 }
 
-// lose forgets the requests of a download: what they would bring is requested again.
-func (d *Downloads) lose(l *download) {
+// dropRequests forgets the requests of a download: what they would bring is requested again.
+func (d *Downloads) dropRequests(l *download) {
 	for id, r := range d.requests {
 		if r.of == l {
 			d.flow.lost(r.length)
@@ -664,14 +664,14 @@ func (d *Downloads) lose(l *download) {
 	l.next = l.written
 }
 
-func (d *Downloads) loseAll() {
+func (d *Downloads) dropAllRequests() {
 	for _, l := range d.active {
-		d.lose(l)
+		d.dropRequests(l)
 	}
 }
 
-// note takes the figures that Stats gives.
-func (d *Downloads) note() {
+// takeSnapshot takes the figures that Stats gives.
+func (d *Downloads) takeSnapshot() {
 	s := d.stats
 	s.Stored, s.Bytes, s.Removed, s.Active, s.Missing, s.WindowBytes = len(d.files.complete), d.files.bytes, d.files.removed, len(d.active), 0, d.flow.window
 	for _, l := range d.active {
@@ -679,12 +679,12 @@ func (d *Downloads) note() {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.noted = s
+	d.snapshot = s
 }
 
 // Stats takes a snapshot of the figures.
 func (d *Downloads) Stats() Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.noted
+	return d.snapshot
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const testTime = 20 * time.Second
+const testTimeout = 20 * time.Second
 
 // fakeHub answers requests for ranges, as the hub does.
 type fakeHub struct {
@@ -52,7 +52,7 @@ func (h *fakeHub) run(ctx context.Context) error {
 		h.connect++
 		cut := h.cut
 		h.mu.Unlock()
-		h.d.Connected(&connection{hub: h, cut: cut})
+		h.d.Connected(&hubConnection{hub: h, cut: cut})
 		select {
 		case <-ctx.Done():
 		case <-cut:
@@ -70,14 +70,14 @@ func (h *fakeHub) reset() {
 	h.cut = make(chan struct{})
 }
 
-type connection struct {
+type hubConnection struct {
 	hub *fakeHub
 	cut chan struct{}
 }
 
-func (c *connection) Reconnect(error) { c.hub.reset() }
+func (c *hubConnection) Reconnect(error) { c.hub.reset() }
 
-func (c *connection) PublishAsync(m client.Message, done func(error)) {
+func (c *hubConnection) PublishAsync(m client.Message, done func(error)) {
 	h := c.hub
 	select {
 	case <-c.cut:
@@ -114,20 +114,20 @@ func (c *connection) PublishAsync(m client.Message, done func(error)) {
 	h.d.Received(a)
 }
 
-type freely struct{}
+type unlimitedBudget struct{}
 
-func (freely) Wait() time.Duration { return 0 }
-func (freely) Download(int)        {}
+func (unlimitedBudget) Wait() time.Duration { return 0 }
+func (unlimitedBudget) Download(int)        {}
 
-// node is what a test has of a core.
-type node struct {
+// testNode is what a test has of a core.
+type testNode struct {
 	*Downloads
 	hub  *fakeHub
 	o    Options
 	stop func()
 }
 
-func newNode(t *testing.T, o Options, blobs ...[]byte) *node {
+func newTestNode(t *testing.T, o Options, blobs ...[]byte) *testNode {
 	t.Helper()
 	h := &fakeHub{blobs: map[string][]byte{}, refuse: map[string]resource.ErrorKind{}, cut: make(chan struct{})}
 	for _, b := range blobs {
@@ -141,15 +141,15 @@ func newNode(t *testing.T, o Options, blobs ...[]byte) *node {
 		o.Bytes = 1 << 30
 	}
 	if o.Budget == nil {
-		o.Budget = freely{}
+		o.Budget = unlimitedBudget{}
 	}
-	n := &node{hub: h, o: o}
+	n := &testNode{hub: h, o: o}
 	n.start(t)
 	t.Cleanup(func() { n.stop() })
 	return n
 }
 
-func (n *node) start(t *testing.T) {
+func (n *testNode) start(t *testing.T) {
 	t.Helper()
 	d, err := New(n.o)
 	require.NoError(t, err)
@@ -163,9 +163,9 @@ func (n *node) start(t *testing.T) {
 	})
 }
 
-func (n *node) get(t *testing.T, content []byte) (string, error) {
+func (n *testNode) get(t *testing.T, content []byte) (string, error) {
 	t.Helper()
-	ctx, stop := context.WithTimeout(context.Background(), testTime)
+	ctx, stop := context.WithTimeout(context.Background(), testTimeout)
 	defer stop()
 	path, err := n.Want(ctx, resource.DigestOf(content), int64(len(content)))
 	if err == nil {
@@ -176,15 +176,15 @@ func (n *node) get(t *testing.T, content []byte) (string, error) {
 	return path, err
 }
 
-func random(n int) []byte {
+func randomBytes(n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.Read(b)
 	return b
 }
 
 func TestABlobIsDownloadedOnce(t *testing.T) {
-	content := random(300_001)
-	n := newNode(t, Options{}, content, nil, []byte("x"))
+	content := randomBytes(300_001)
+	n := newTestNode(t, Options{}, content, nil, []byte("x"))
 	for _, c := range [][]byte{content, content, {}, []byte("x")} {
 		_, err := n.get(t, c)
 		require.NoError(t, err)
@@ -198,8 +198,8 @@ func TestABlobIsDownloadedOnce(t *testing.T) {
 }
 
 func TestManyWaitForOneDownload(t *testing.T) {
-	content := random(200_000)
-	n := newNode(t, Options{}, content)
+	content := randomBytes(200_000)
+	n := newTestNode(t, Options{}, content)
 	var all sync.WaitGroup
 	for range 10 {
 		all.Go(func() {
@@ -213,8 +213,8 @@ func TestManyWaitForOneDownload(t *testing.T) {
 }
 
 func TestADownloadGoesOnWhereItStopped(t *testing.T) {
-	content := random(2 << 20)
-	n := newNode(t, Options{}, content)
+	content := randomBytes(2 << 20)
+	n := newTestNode(t, Options{}, content)
 	var mu sync.Mutex
 	stopAt := int64(100_000)
 	n.hub.drop = func(r resource.BlobRequest) bool { // as when the link is cut: nothing comes any more
@@ -233,7 +233,7 @@ func TestADownloadGoesOnWhereItStopped(t *testing.T) {
 		require.Eventually(t, func() bool {
 			info, err := os.Stat(part)
 			return err == nil && info.Size() >= stopAt
-		}, testTime, time.Millisecond)
+		}, testTimeout, time.Millisecond)
 		if restarts%2 == 0 {
 			n.stop()
 			mu.Lock()
@@ -250,7 +250,7 @@ func TestADownloadGoesOnWhereItStopped(t *testing.T) {
 		require.Eventually(t, func() bool {
 			info, err := os.Stat(part)
 			return err != nil || info.Size() >= min(stopAt, 2<<20)
-		}, testTime, time.Millisecond)
+		}, testTimeout, time.Millisecond)
 		n.stop()
 		<-got
 		n.start(t)
@@ -258,13 +258,13 @@ func TestADownloadGoesOnWhereItStopped(t *testing.T) {
 	_, err := n.get(t, content)
 	require.NoError(t, err)
 	require.Greater(t, restarts, 9)
-	require.LessOrEqual(t, n.hub.sent, int64(2<<20)+int64(20*largestWindow))
+	require.LessOrEqual(t, n.hub.sent, int64(2<<20)+int64(20*maxWindow))
 	require.Less(t, n.hub.sent, int64(2<<20)*105/100)
 }
 
 func TestAContentWithAnotherDigestIsNeverShown(t *testing.T) {
-	content := random(100_000)
-	n := newNode(t, Options{}, content)
+	content := randomBytes(100_000)
+	n := newTestNode(t, Options{}, content)
 	flips := 2
 	n.hub.change = func(r resource.BlobRequest, c []byte) []byte {
 		if flips > 0 && r.Offset+int64(r.Length) == int64(len(content)) {
@@ -285,20 +285,20 @@ func TestAContentWithAnotherDigestIsNeverShown(t *testing.T) {
 	require.Equal(t, 2, damaged, "the hub is told each time")
 
 	flips = 1000
-	another := random(50_000)
-	n.hub.blobs[resource.DigestOf(another)] = random(50_000)
+	another := randomBytes(50_000)
+	n.hub.blobs[resource.DigestOf(another)] = randomBytes(50_000)
 	_, err = n.get(t, another)
 	require.ErrorIs(t, err, resource.Internal)
 	require.ErrorContains(t, err, "another digest 3 times")
-	require.Eventually(t, func() bool { return n.Stats().Bytes == 100_000 }, testTime, time.Millisecond)
+	require.Eventually(t, func() bool { return n.Stats().Bytes == 100_000 }, testTimeout, time.Millisecond)
 	entries, err := os.ReadDir(filepath.Join(n.o.Dir, "downloads"))
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "nothing is left of it")
 }
 
 func TestWhatTheHubRefusesIsSaid(t *testing.T) {
-	n := newNode(t, Options{})
-	content := random(1000)
+	n := newTestNode(t, Options{})
+	content := randomBytes(1000)
 	_, err := n.get(t, content)
 	require.ErrorIs(t, err, resource.NotFound)
 	require.ErrorContains(t, err, "the hub says no")
@@ -332,8 +332,8 @@ func TestWhatTheHubRefusesIsSaid(t *testing.T) {
 }
 
 func TestAHubThatIsBusyIsAskedAgain(t *testing.T) {
-	content := random(1000)
-	n := newNode(t, Options{}, content)
+	content := randomBytes(1000)
+	n := newTestNode(t, Options{}, content)
 	n.hub.refuse[resource.DigestOf(content)] = resource.Unavailable
 	got := make(chan error, 1)
 	go func() {
@@ -344,7 +344,7 @@ func TestAHubThatIsBusyIsAskedAgain(t *testing.T) {
 		n.hub.mu.Lock()
 		defer n.hub.mu.Unlock()
 		return len(n.hub.asked) > 1
-	}, testTime, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	n.hub.mu.Lock()
 	delete(n.hub.refuse, resource.DigestOf(content))
 	n.hub.mu.Unlock()
@@ -352,23 +352,23 @@ func TestAHubThatIsBusyIsAskedAgain(t *testing.T) {
 }
 
 func TestWithoutAHubItIsSaidAtOnce(t *testing.T) {
-	n := newNode(t, Options{})
+	n := newTestNode(t, Options{})
 	n.hub.mu.Lock()
 	n.hub.gone = true
 	n.hub.mu.Unlock()
-	_, err := n.get(t, random(10))
+	_, err := n.get(t, randomBytes(10))
 	require.ErrorIs(t, err, resource.Unavailable)
 	require.ErrorContains(t, err, "gave up")
 	n.stop()
 	n.o.Connect = nil
 	n.start(t)
-	_, err = n.get(t, random(10))
+	_, err = n.get(t, randomBytes(10))
 	require.ErrorContains(t, err, "works alone")
 }
 
 func TestALargeDownloadDoesNotHoldUpASmallOne(t *testing.T) {
-	large, small := random(1<<20), random(5000)
-	n := newNode(t, Options{}, large, small)
+	large, small := randomBytes(1<<20), randomBytes(5000)
+	n := newTestNode(t, Options{}, large, small)
 	var mu sync.Mutex
 	held := true
 	n.hub.drop = func(r resource.BlobRequest) bool { // the large one stands still after its first half
@@ -381,7 +381,7 @@ func TestALargeDownloadDoesNotHoldUpASmallOne(t *testing.T) {
 		_, err := n.get(t, large)
 		got <- err
 	}()
-	require.Eventually(t, func() bool { return n.Stats().Received > 1<<18 }, testTime, time.Millisecond)
+	require.Eventually(t, func() bool { return n.Stats().Received > 1<<18 }, testTimeout, time.Millisecond)
 	_, err := n.get(t, small)
 	require.NoError(t, err)
 	require.Empty(t, got)
@@ -400,8 +400,8 @@ func TestLongUnusedBlobsMakeRoom(t *testing.T) {
 		defer mu.Unlock()
 		now = now.Add(d)
 	}
-	a, b, c, huge := random(400), random(401), random(402), random(1001)
-	n := newNode(t, Options{Bytes: 1000, Now: func() time.Time {
+	a, b, c, huge := randomBytes(400), randomBytes(401), randomBytes(402), randomBytes(1001)
+	n := newTestNode(t, Options{Bytes: 1000, Now: func() time.Time {
 		mu.Lock()
 		defer mu.Unlock()
 		return now
@@ -414,7 +414,7 @@ func TestLongUnusedBlobsMakeRoom(t *testing.T) {
 	_, err = n.get(t, c)
 	require.ErrorIs(t, err, resource.Quota, "both are in use")
 	require.ErrorContains(t, err, "limits.blobs.bytes")
-	later(inUse + time.Minute)
+	later(inUseTime + time.Minute)
 	_, err = n.get(t, a)
 	require.NoError(t, err)
 	_, err = n.get(t, c)
@@ -427,8 +427,8 @@ func TestLongUnusedBlobsMakeRoom(t *testing.T) {
 }
 
 func TestADamagedFileIsDownloadedAgain(t *testing.T) {
-	content := random(5000)
-	n := newNode(t, Options{}, content)
+	content := randomBytes(5000)
+	n := newTestNode(t, Options{}, content)
 	path, err := n.get(t, content)
 	require.NoError(t, err)
 	n.stop()
@@ -443,14 +443,14 @@ func TestADamagedFileIsDownloadedAgain(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// metered is a budget that says when nothing is left.
-type metered struct {
+// meteredBudget is a budget that says when nothing is left.
+type meteredBudget struct {
 	mu     sync.Mutex
 	left   int
 	waited bool
 }
 
-func (m *metered) Wait() time.Duration {
+func (m *meteredBudget) Wait() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.left <= 0 {
@@ -461,15 +461,15 @@ func (m *metered) Wait() time.Duration {
 	return 0
 }
 
-func (m *metered) Download(n int) {
+func (m *meteredBudget) Download(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.left -= n
 }
 
 func TestADownloadWaitsForTheBudget(t *testing.T) {
-	content, budget := random(100_000), &metered{}
-	n := newNode(t, Options{Budget: budget}, content)
+	content, budget := randomBytes(100_000), &meteredBudget{}
+	n := newTestNode(t, Options{Budget: budget}, content)
 	_, err := n.get(t, content)
 	require.NoError(t, err)
 	budget.mu.Lock()
@@ -477,19 +477,19 @@ func TestADownloadWaitsForTheBudget(t *testing.T) {
 	require.True(t, budget.waited)
 }
 
-type behind struct{ got []string }
+type recordingTree struct{ got []string }
 
-func (b *behind) Publish(m broker.Message, done func(error)) {
+func (b *recordingTree) Publish(m broker.Message, done func(error)) {
 	b.got = append(b.got, m.Topic)
 	done(nil)
 }
 
-func (b *behind) Retained(string) func(int) []broker.Message { return nil }
+func (b *recordingTree) Retained(string) func(int) []broker.Message { return nil }
 
 func TestAnAgentIsAnsweredOnItsResponseTopic(t *testing.T) {
-	content := random(100_000)
-	answers, rest := make(chan broker.Message, 1000), &behind{}
-	n := newNode(t, Options{Publish: func(m broker.Message) { answers <- m }, Tree: rest}, content)
+	content := randomBytes(100_000)
+	answers, rest := make(chan broker.Message, 1000), &recordingTree{}
+	n := newTestNode(t, Options{Publish: func(m broker.Message) { answers <- m }, Tree: rest}, content)
 	ask := func(payload, reply string) error {
 		got := make(chan error, 1)
 		n.Publish(broker.Message{Topic: "v1/nodes/n1/blobs/get", Payload: []byte(payload), Props: broker.Properties{ResponseTopic: reply, Correlation: []byte("c")}},
@@ -527,8 +527,8 @@ func TestAnAgentIsAnsweredOnItsResponseTopic(t *testing.T) {
 }
 
 func TestErrorsOfTheDiskHaveAKind(t *testing.T) {
-	require.ErrorIs(t, unavailable(syscall.ENOSPC), resource.Unavailable)
-	require.ErrorIs(t, unavailable(resource.Errorf(resource.Quota, "", "x")), resource.Quota)
+	require.ErrorIs(t, toUnavailable(syscall.ENOSPC), resource.Unavailable)
+	require.ErrorIs(t, toUnavailable(resource.Errorf(resource.Quota, "", "x")), resource.Quota)
 }
 
 // TestFlowKeepsTheQueueShort simulates a link: its rate in bytes a millisecond, and its round-trip time.
@@ -545,7 +545,7 @@ func TestFlowKeepsTheQueueShort(t *testing.T) {
 		{"64 kbit/s, 100 ms", 8, 100, 0, 0.7, 300}, // one of the smallest ranges takes 128 ms
 		{"1 Gbit/s, 1 ms", 125_000, 1, 0, 0.2, 5},
 	} {
-		var f flow
+		var f flowControl
 		f.reset()
 		var now, free, worst float64
 		type flight struct {
@@ -577,7 +577,7 @@ func TestFlowKeepsTheQueueShort(t *testing.T) {
 		}
 		share := float64(total) / counted / link.rate
 		if link.rate > 10_000 { // the window is what bounds it
-			share *= link.rate / (largestWindow / link.rtt)
+			share *= link.rate / (maxWindow / link.rtt)
 		}
 		t.Logf("%s: %.0f %% of the link, queue at most %.1f ms, window %d", link.name, share*100, worst, f.window)
 		require.GreaterOrEqual(t, share, link.share, link.name)
@@ -587,14 +587,14 @@ func TestFlowKeepsTheQueueShort(t *testing.T) {
 
 // The digest of a complete blob is compared beside the loop: whoever wants another blob doesn't wait for it.
 func TestAnotherBlobIsServedWhileOneIsVerified(t *testing.T) {
-	large, small := random(5000), random(100)
-	n := newNode(t, Options{}, large, small)
+	large, small := randomBytes(5000), randomBytes(100)
+	n := newTestNode(t, Options{}, large, small)
 	path, err := n.get(t, large)
 	require.NoError(t, err)
 	n.stop()
 	require.NoError(t, os.Remove(path)) // a pipe holds who reads it until the test writes
 	require.NoError(t, syscall.Mkfifo(path, 0o600))
-	held := &file{size: int64(len(large)), used: time.Now()}
+	held := &blobFile{size: int64(len(large)), used: time.Now()}
 	n.start(t)
 	wait := func(f func()) {
 		done := make(chan struct{})
@@ -612,7 +612,7 @@ func TestAnotherBlobIsServedWhileOneIsVerified(t *testing.T) {
 	require.Eventually(t, func() (both bool) {
 		wait(func() { both = len(n.verifying[resource.DigestOf(large)]) == 2 })
 		return both
-	}, testTime, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	_, err = n.get(t, small)
 	require.NoError(t, err)
 	pipe, err := os.OpenFile(path, os.O_WRONLY, 0)
@@ -633,8 +633,8 @@ func TestWhatIsOnDiskCounts(t *testing.T) {
 	dir := t.TempDir()
 	digest, other := resource.DigestOf([]byte("a")), resource.DigestOf([]byte("b"))
 	now := time.Now()
-	open := func() *files {
-		f, err := openFiles(dir, 1000, func() time.Time { return now })
+	open := func() *blobFiles {
+		f, err := openBlobFiles(dir, 1000, func() time.Time { return now })
 		require.NoError(t, err)
 		return f
 	}
@@ -663,24 +663,24 @@ func TestWhatIsOnDiskCounts(t *testing.T) {
 func TestABlobOfTheFutureMakesRoom(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Now()
-	f, err := openFiles(dir, 1000, func() time.Time { return now })
+	f, err := openBlobFiles(dir, 1000, func() time.Time { return now })
 	require.NoError(t, err)
 	path := f.path(resource.DigestOf([]byte("a")))
 	require.NoError(t, os.WriteFile(path, make([]byte, 600), 0o600))
 	year := now.AddDate(1, 0, 0)
 	require.NoError(t, os.Chtimes(path, year, year))
-	f, err = openFiles(dir, 1000, func() time.Time { return now })
+	f, err = openBlobFiles(dir, 1000, func() time.Time { return now })
 	require.NoError(t, err)
 	require.ErrorIs(t, f.makeRoom(600), resource.Quota, "it may have been used just now")
-	now = now.Add(inUse + time.Second)
+	now = now.Add(inUseTime + time.Second)
 	require.NoError(t, f.makeRoom(600))
 	require.NoFileExists(t, path)
 }
 
 // The error about a blob of another size has that size.
 func TestTheSizeAtTheHubIsSaid(t *testing.T) {
-	content := random(100_000)
-	n := newNode(t, Options{}, content)
+	content := randomBytes(100_000)
+	n := newTestNode(t, Options{}, content)
 	_, err := n.Want(t.Context(), resource.DigestOf(content), 100_007)
 	require.ErrorContains(t, err, "the blob has 100000 bytes at the hub, and not 100007")
 }

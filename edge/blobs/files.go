@@ -16,34 +16,34 @@ import (
 
 const (
 	partSuffix = ".part"
-	inUse      = 10 * time.Minute // after its path was told, a file is not removed
+	inUseTime  = 10 * time.Minute // after its path was told, a file is not removed
 )
 
-// files are the blobs in a directory: complete ones, named by the SHA-256 in hex, and what there is of others, with
+// blobFiles are the blobs in a directory: complete ones, named by the SHA-256 in hex, and what there is of others, with
 // partSuffix. Content is only ever appended to a part, so its length is how far the download is, also after the process
 // was killed. After a power cut it may be shorter than it was, and in the worst case wrong, which the digest shows.
 //
 // It is used by one goroutine.
-type files struct {
+type blobFiles struct {
 	dir   string
 	quota int64
 	now   func() time.Time
 
 	bytes    int64 // of all files, and what is missing of those that are being downloaded
-	complete map[string]*file
-	parts    map[string]*file // that are not being downloaded
-	removed  int64            // files, since the start
+	complete map[string]*blobFile
+	parts    map[string]*blobFile // that are not being downloaded
+	removed  int64                // files, since the start
 }
 
-type file struct {
+type blobFile struct {
 	size     int64
 	used     time.Time
 	verified bool // since the start
 }
 
-func openFiles(dir string, quota int64, now func() time.Time) (*files, error) {
-	f := &files{dir: dir, quota: quota, now: now, complete: make(map[string]*file), parts: make(map[string]*file)}
-	if err := datadir.Make(dir); err != nil {
+func openBlobFiles(dir string, quota int64, now func() time.Time) (*blobFiles, error) {
+	f := &blobFiles{dir: dir, quota: quota, now: now, complete: make(map[string]*blobFile), parts: make(map[string]*blobFile)}
+	if err := datadir.MakeDir(dir); err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir(dir)
@@ -65,25 +65,25 @@ func openFiles(dir string, quota int64, now func() time.Time) (*files, error) {
 		if used.After(now()) { // a clock was set back: it would be in use until then
 			used = now()
 		}
-		list[digest] = &file{size: info.Size(), used: used}
+		list[digest] = &blobFile{size: info.Size(), used: used}
 		f.bytes += info.Size()
 	}
 	return f, nil
 }
 
 // path is where a complete blob is.
-func (f *files) path(digest string) string {
+func (f *blobFiles) path(digest string) string {
 	return filepath.Join(f.dir, strings.TrimPrefix(digest, resource.DigestPrefix))
 }
 
 // unverified reports whether there is a complete blob whose digest was not compared since the start.
-func (f *files) unverified(digest string) bool {
+func (f *blobFiles) unverified(digest string) bool {
 	c := f.complete[digest]
 	return c != nil && !c.verified
 }
 
 // verified takes the outcome of comparing its digest: if it was another, the blob is downloaded again.
-func (f *files) verified(digest string, matches bool) {
+func (f *blobFiles) verified(digest string, matches bool) {
 	if c := f.complete[digest]; c != nil {
 		if c.verified = matches; !matches {
 			f.discard(digest)
@@ -92,7 +92,7 @@ func (f *files) verified(digest string, matches bool) {
 }
 
 // use returns the path of a complete blob whose digest was compared, and notes that it is in use; empty: there is none.
-func (f *files) use(digest string, size int64) (path string, err error) {
+func (f *blobFiles) use(digest string, size int64) (path string, err error) {
 	c := f.complete[digest]
 	if c == nil {
 		return "", nil
@@ -111,7 +111,7 @@ func (f *files) use(digest string, size int64) (path string, err error) {
 }
 
 // begin opens the part of a blob, of which there may be something already.
-func (f *files) begin(digest string, size int64) (part *os.File, written int64, err error) {
+func (f *blobFiles) begin(digest string, size int64) (part *os.File, written int64, err error) {
 	path := f.path(digest) + partSuffix
 	if p := f.parts[digest]; p != nil {
 		delete(f.parts, digest)
@@ -152,29 +152,29 @@ func openPart(path string, size int64) (part *os.File, written int64, err error)
 }
 
 // pause keeps what there is of a blob whose download ends before it is complete.
-func (f *files) pause(digest string, written, size int64) {
+func (f *blobFiles) pause(digest string, written, size int64) {
 	f.bytes -= size - written
-	f.parts[digest] = &file{size: written, used: f.now()}
+	f.parts[digest] = &blobFile{size: written, used: f.now()}
 }
 
 // drop removes what there is of a blob whose download ends, which is nothing.
-func (f *files) drop(digest string, size int64) error {
+func (f *blobFiles) drop(digest string, size int64) error {
 	f.bytes -= size
 	return os.Remove(f.path(digest) + partSuffix)
 }
 
 // finish gives a part, which was verified, the name of a complete blob.
-func (f *files) finish(digest string, size int64) (path string, err error) {
+func (f *blobFiles) finish(digest string, size int64) (path string, err error) {
 	path = f.path(digest)
-	if err := errors.Join(os.Rename(path+partSuffix, path), datadir.Sync(f.dir)); err != nil {
+	if err := errors.Join(os.Rename(path+partSuffix, path), datadir.SyncDir(f.dir)); err != nil {
 		return "", err
 	}
-	f.complete[digest] = &file{size: size, used: f.now(), verified: true}
+	f.complete[digest] = &blobFile{size: size, used: f.now(), verified: true}
 	return path, nil
 }
 
 // makeRoom removes files that are not in use, those that were not used for longest first, until there is room for so many bytes.
-func (f *files) makeRoom(size int64) error {
+func (f *blobFiles) makeRoom(size int64) error {
 	for f.bytes+size > f.quota {
 		if !f.evict() {
 			return resource.Errorf(resource.Quota, "", "there is no room for %d bytes: downloaded blobs may have %d bytes together (limits.blobs.bytes), of which %d are in use", size, f.quota, f.bytes)
@@ -184,8 +184,8 @@ func (f *files) makeRoom(size int64) error {
 }
 
 // evict removes the file that was not used for longest. It reports false if there is none, or it can't be removed.
-func (f *files) evict() bool {
-	oldest, suffix, at := "", "", f.now().Add(-inUse)
+func (f *blobFiles) evict() bool {
+	oldest, suffix, at := "", "", f.now().Add(-inUseTime)
 	for digest, c := range f.complete {
 		if c.used.Before(at) {
 			oldest, suffix, at = digest, "", c.used
@@ -207,14 +207,14 @@ func (f *files) evict() bool {
 
 // discard removes a complete blob whose content is not what it was, so that it is downloaded again. If its file can't be removed, that
 // counts until the next start.
-func (f *files) discard(digest string) {
+func (f *blobFiles) discard(digest string) {
 	if !f.remove(digest, "") {
 		delete(f.complete, digest)
 	}
 }
 
 // remove removes a file, unless it can't be removed: then it goes on counting.
-func (f *files) remove(digest, suffix string) (ok bool) {
+func (f *blobFiles) remove(digest, suffix string) (ok bool) {
 	list := f.complete
 	if suffix != "" {
 		list = f.parts
@@ -228,7 +228,7 @@ func (f *files) remove(digest, suffix string) (ok bool) {
 	return true
 }
 
-func hash(path string) (digest string, err error) {
+func digestFile(path string) (digest string, err error) {
 	in, err := os.Open(path)
 	if err != nil {
 		return "", err

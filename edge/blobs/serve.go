@@ -35,7 +35,7 @@ func (d *Downloads) Publish(m broker.Message, done func(error)) {
 	}
 	done(nil)
 	topic, correlation := m.Props.ResponseTopic, m.Props.Correlation
-	d.want(r, waiter{key: topic + "\x00" + string(correlation), tell: func(a resource.BlobAnswer) {
+	d.want(r, blobWaiter{key: topic + "\x00" + string(correlation), tell: func(a resource.BlobAnswer) {
 		payload, err := json.Marshal(a)
 		if err != nil {
 			d.o.Log.Error().Err(err).Msg("an answer about a blob can't be written")

@@ -23,8 +23,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// ask is the call of one handler for one version of one Configuration. discovery.mu guards what is below the line.
-type ask struct {
+// handlerCall is the call of one handler for one version of one Configuration. discovery.mu guards what is below the line.
+type handlerCall struct {
 	d          *discovery
 	c          *configuration
 	e          *endpoint
@@ -38,7 +38,7 @@ type ask struct {
 	ctx  context.Context
 	stop context.CancelFunc
 
-	answer
+	handlerAnswer
 }
 
 const (
@@ -47,19 +47,19 @@ const (
 	paceBytes     = 4 << 10
 	pacePerSecond = 100
 	paceBurst     = wire.MaxResponse/paceBytes + 100
-	// flooded is how long a handler must have waited for its list to be read to count as one that sends too much.
-	flooded = 200 * time.Millisecond
+	// floodDelay is how long a handler must have waited for its list to be read to count as one that sends too much.
+	floodDelay = 200 * time.Millisecond
 	// refusedPause is the pause after a handler has refused the details, unless it registers again.
 	refusedPause = 10 * time.Minute
 	// wakePause is the shortest pause before a handler is asked again.
 	wakePause = 100 * time.Millisecond
 )
 
-// newAsk starts an ask of e. It replaces before, if that is not nil, whose devices are kept for a while. mu is held.
-func (d *discovery) newAsk(c *configuration, e *endpoint, before *ask) *ask {
-	a := &ask{
+// newCall starts an ask of e. It replaces before, if that is not nil, whose devices are kept for a while. mu is held.
+func (d *discovery) newCall(c *configuration, e *endpoint, before *handlerCall) *handlerCall {
+	a := &handlerCall{
 		d: d, c: c, e: e, version: c.request.Version, details: c.request.Details, text: c.request.Text(), properties: c.properties(),
-		pace: rate.NewLimiter(pacePerSecond, paceBurst), seed: maphash.MakeSeed(), answer: answer{endpoint: e.key, unsure: time.Now()},
+		pace: rate.NewLimiter(pacePerSecond, paceBurst), seed: maphash.MakeSeed(), handlerAnswer: handlerAnswer{endpoint: e.key, unsure: time.Now()},
 	}
 	if before != nil {
 		before.stop()
@@ -74,14 +74,14 @@ func (d *discovery) newAsk(c *configuration, e *endpoint, before *ask) *ask {
 }
 
 // run calls the handler again and again until a is stopped.
-func (a *ask) run() {
+func (a *handlerCall) run() {
 	failures := 0
 	for a.ctx.Err() == nil {
 		a.d.mu.Lock()
 		woken := a.e.woken
 		a.d.mu.Unlock()
 		begun := time.Now()
-		err := a.once()
+		err := a.callHandler()
 		if a.ctx.Err() != nil {
 			return
 		}
@@ -93,7 +93,7 @@ func (a *ask) run() {
 		if failures++; refused {
 			pause = refusedPause
 		}
-		if !wait(a.ctx, wakePause, nil) || !wait(a.ctx, pause-wakePause, woken) {
+		if !sleepUnless(a.ctx, wakePause, nil) || !sleepUnless(a.ctx, pause-wakePause, woken) {
 			return
 		}
 		select {
@@ -107,7 +107,7 @@ func (a *ask) run() {
 
 // awaitConnection gives the connection to a handler that has registered again the time that a new one has: until it is there, calls fail
 // with the error of the last attempt.
-func (a *ask) awaitConnection() {
+func (a *handlerCall) awaitConnection() {
 	if a.e.conn == nil {
 		return
 	}
@@ -116,8 +116,8 @@ func (a *ask) awaitConnection() {
 	_ = awaitReady(ctx, a.e.conn) // the call says what is wrong
 }
 
-// wait waits for a while, or until woken is closed. It returns false when ctx has ended.
-func wait(ctx context.Context, pause time.Duration, woken <-chan struct{}) bool {
+// sleepUnless waits for a while, or until woken is closed. It returns false when ctx has ended.
+func sleepUnless(ctx context.Context, pause time.Duration, woken <-chan struct{}) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	select {
@@ -129,8 +129,8 @@ func wait(ctx context.Context, pause time.Duration, woken <-chan struct{}) bool 
 	return true
 }
 
-// once calls the handler, and takes its lists until the call ends.
-func (a *ask) once() error {
+// callHandler calls the handler, and takes its lists until the call ends.
+func (a *handlerCall) callHandler() error {
 	ctx, cancel := context.WithCancelCause(a.ctx)
 	defer cancel(nil)
 	silence := time.AfterFunc(a.d.o.Timing.Silence, func() { a.silent(ctx) })
@@ -144,7 +144,7 @@ func (a *ask) once() error {
 			a.found(ctx, l, false)
 		}
 		if r, ok := a.e.program.(handler.Resumer); ok {
-			return handler.CallAfter(ctx, r, a.text, a.properties, a.known(ctx), found)
+			return handler.CallResumer(ctx, r, a.text, a.properties, a.known(ctx), found)
 		}
 		return handler.Call(ctx, a.e.program, a.text, a.properties, found)
 	}
@@ -178,10 +178,10 @@ func (a *ask) once() error {
 }
 
 // known are the devices that were found for the Configuration before, by this process or, as the broker has them, by an earlier one.
-func (a *ask) known(ctx context.Context) (list []handler.Device) {
+func (a *handlerCall) known(ctx context.Context) (list []handler.Device) {
 	for { // what is retained arrives after the request, on the connection that has a will
 		_, connection, settled := a.d.bus.connection()
-		if !wait(ctx, max(time.Until(settled), gather), nil) {
+		if !sleepUnless(ctx, max(time.Until(settled), gatherTime), nil) {
 			return nil
 		}
 		if node, now, _ := a.d.bus.connection(); node != "" && now == connection {
@@ -205,7 +205,7 @@ func (a *ask) known(ctx context.Context) (list []handler.Device) {
 }
 
 // paced waits until a list of so many bytes may be taken. flood: the handler sends more than that, and waits itself meanwhile.
-func (a *ask) paced(ctx context.Context, size int) (flood bool, err error) {
+func (a *handlerCall) paced(ctx context.Context, size int) (flood bool, err error) {
 	r := a.pace.ReserveN(time.Now(), max(1, size/paceBytes))
 	delay := r.Delay()
 	if delay <= 0 {
@@ -217,7 +217,7 @@ func (a *ask) paced(ctx context.Context, size int) (flood bool, err error) {
 	case <-ctx.Done():
 		return true, ctx.Err()
 	case <-timer.C:
-		return delay > flooded || a.pace.Tokens() < 1, nil
+		return delay > floodDelay || a.pace.Tokens() < 1, nil
 	}
 }
 
@@ -225,7 +225,7 @@ var errStalled = errors.New("it does not accept connections: it has stalled, or 
 
 // probe ends the call when the handler no longer accepts a connection. A handler that has stopped, or whose host is gone, is as
 // silent as one without news, and gRPC servers close connections that ping too often.
-func (a *ask) probe(ctx context.Context, cancel context.CancelCauseFunc) {
+func (a *handlerCall) probe(ctx context.Context, cancel context.CancelCauseFunc) {
 	t := time.NewTicker(a.d.o.Timing.Probe)
 	defer t.Stop()
 	for {
@@ -241,7 +241,7 @@ func (a *ask) probe(ctx context.Context, cancel context.CancelCauseFunc) {
 	}
 }
 
-func (a *ask) connect(ctx context.Context) error {
+func (a *handlerCall) connect(ctx context.Context) error {
 	conn, err := a.e.probe()
 	if err != nil {
 		return err
@@ -266,7 +266,7 @@ func awaitReady(ctx context.Context, conn *grpc.ClientConn) error {
 }
 
 // silent treats a handler that sends nothing for a while as one that finds nothing.
-func (a *ask) silent(ctx context.Context) {
+func (a *handlerCall) silent(ctx context.Context) {
 	a.d.mu.Lock()
 	defer a.d.mu.Unlock()
 	connected := a.e.conn == nil || a.e.conn.GetState() == connectivity.Ready
@@ -275,8 +275,8 @@ func (a *ask) silent(ctx context.Context) {
 	}
 }
 
-// list is one that a handler has sent. A device that breaks a rule is left out and named in a problem; the others are there.
-type list struct {
+// deviceList is one that a handler has sent. A device that breaks a rule is left out and named in a problem; the others are there.
+type deviceList struct {
 	limit    int
 	shared   bool
 	devices  map[string][]byte            // payloads by the names of instances
@@ -286,25 +286,25 @@ type list struct {
 	first    []error // of the problems
 }
 
-func (a *ask) newList() *list {
-	return &list{limit: a.d.o.Config.Limits.Devices, shared: a.e.shared, devices: map[string][]byte{}, said: map[string]map[string]string{}}
+func (a *handlerCall) newList() *deviceList {
+	return &deviceList{limit: a.d.o.Config.Limits.Devices, shared: a.e.shared, devices: map[string][]byte{}, said: map[string]map[string]string{}}
 }
 
 // add adds a device, or notes what is wrong with it.
-func (l *list) add(d wire.Device, wrong error) {
+func (l *deviceList) add(d wire.Device, wrong error) {
 	if len(l.devices) >= l.limit {
 		l.beyond++
 		return
 	}
 	name, payload := resource.DiscoveredName(d.ID), []byte(nil)
 	if wrong == nil {
-		payload, wrong = payloadOf(d, l.shared)
+		payload, wrong = devicePayload(d, l.shared)
 	}
 	if first, twice := l.devices[name]; twice && wrong == nil {
 		if bytes.Equal(first, payload) {
 			return // it is one device, which was announced twice
 		}
-		wrong = fmt.Errorf("two devices have the id %.80q%s: the first one counts", d.ID, difference(l.said[name], d.Properties))
+		wrong = fmt.Errorf("two devices have the id %.80q%s: the first one counts", d.ID, describeDifference(l.said[name], d.Properties))
 	}
 	if wrong == nil {
 		l.devices[name], l.said[name] = payload, d.Properties
@@ -315,8 +315,8 @@ func (l *list) add(d wire.Device, wrong error) {
 	}
 }
 
-// difference names a property in which two devices differ, for people who look for them: their topics or addresses, if they have some.
-func difference(a, b map[string]string) string {
+// describeDifference names a property in which two devices differ, for people who look for them: their topics or addresses, if they have some.
+func describeDifference(a, b map[string]string) string {
 	var names []string
 	for name := range a {
 		names = append(names, name)
@@ -335,7 +335,7 @@ func difference(a, b map[string]string) string {
 }
 
 // message says what is wrong with the list; empty: nothing.
-func (l *list) message() string {
+func (l *deviceList) message() string {
 	var texts []string
 	if l.beyond > 0 {
 		texts = append(texts, fmt.Sprintf("it finds more than %d devices (limits.devices): the first ones count, and %d are left out", l.limit, l.beyond))
@@ -350,7 +350,7 @@ func (l *list) message() string {
 }
 
 // found takes a list of devices.
-func (a *ask) found(ctx context.Context, l *list, flood bool) {
+func (a *handlerCall) found(ctx context.Context, l *deviceList, flood bool) {
 	message := l.message()
 	if flood {
 		message = strings.TrimPrefix(message+"; it sends lists faster than they are read", "; ")
@@ -376,16 +376,16 @@ func (a *ask) found(ctx context.Context, l *list, flood bool) {
 }
 
 // report notes how the handler is. discovery.mu is held.
-func (a *ask) report(state, message string) {
+func (a *handlerCall) report(state, message string) {
 	if state != resource.HandlerAccepted && (state != a.state || message != a.message) {
 		a.d.log.Warn().Str("configuration", a.c.name).Str("handler", a.e.name).Str("endpoint", a.e.key).Str("state", state).Msg(message)
 	}
 	a.state, a.message = state, message
-	wake(a.c.changed)
+	signalChange(a.c.changed)
 }
 
-// payloadOf is a device as it is published, in the form that the core stores.
-func payloadOf(d wire.Device, shared bool) ([]byte, error) {
+// devicePayload is a device as it is published, in the form that the core stores.
+func devicePayload(d wire.Device, shared bool) ([]byte, error) {
 	found := resource.DiscoveredDevice{ID: d.ID, Shared: shared, Properties: d.Properties}
 	for _, m := range d.Mounts {
 		found.Mounts = append(found.Mounts, resource.InstanceMount(m))
@@ -404,7 +404,7 @@ func payloadOf(d wire.Device, shared bool) ([]byte, error) {
 }
 
 // failed notes why the call has ended, and reports whether the handler has refused the details.
-func (a *ask) failed(err error) (refused bool) {
+func (a *handlerCall) failed(err error) (refused bool) {
 	state, message := resource.HandlerFailing, ""
 	switch s := status.Convert(err); {
 	case err == nil:

@@ -15,25 +15,25 @@ import (
 // clientID is edgediscovery's at the broker. There is one on a node.
 const clientID = "edgediscovery"
 
-// sweep is the time after a connect in which a Configuration must be received. Otherwise it was removed while there was no
+// sweepTime is the time after a connect in which a Configuration must be received. Otherwise it was removed while there was no
 // connection.
-const sweep = 10 * time.Second
+const sweepTime = 10 * time.Second
 
-// bus is the connection to the node's broker.
-type bus struct {
+// busClient is the connection to the node's broker.
+type busClient struct {
 	d        *discovery
 	mqtt     *client.Client
 	presence *presence.Presence
 	secrets  map[string]*resource.SecretValues // by Configuration; discovery.mu guards them
 
-	mu      sync.Mutex
-	node    string    // empty until the broker has said it
-	conns   int       // how many connections there were
-	settled time.Time // when what the broker has retained is taken to be known
+	mu          sync.Mutex
+	node        string    // empty until the broker has said it
+	connections int       // how many connections there were
+	settled     time.Time // when what the broker has retained is taken to be known
 }
 
-func newBus(d *discovery, servers []string) (*bus, error) {
-	b := &bus{d: d, secrets: map[string]*resource.SecretValues{}}
+func newBus(d *discovery, servers []string) (*busClient, error) {
+	b := &busClient{d: d, secrets: map[string]*resource.SecretValues{}}
 	var subscriptions []client.Subscription
 	for _, key := range []string{"status", "secrets/discovery/+", "discovery/+", "discovery/+/handler", "discovery/+/instances/+"} {
 		subscriptions = append(subscriptions, client.Subscription{Filter: topics.TopicOf("+", key), QoS: 1, NoLocal: true})
@@ -52,29 +52,29 @@ func newBus(d *discovery, servers []string) (*bus, error) {
 
 // connected clears what is known of the broker's instances, because retained messages follow on the new connection. Configurations
 // are kept, unless they don't follow within sweep.
-func (b *bus) connected(ctx context.Context, _ bool) error {
+func (b *busClient) connected(ctx context.Context, _ bool) error {
 	if err := b.presence.Connected(ctx); err != nil {
 		return err
 	}
 	b.mu.Lock()
-	b.conns++
-	connection := b.conns
+	b.connections++
+	connection := b.connections
 	b.settled = time.Now().Add(b.d.o.Timing.Settle)
 	b.mu.Unlock()
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
 	clear(b.d.broker)
 	for _, c := range b.d.configurations {
-		wake(c.changed)
+		signalChange(c.changed)
 	}
-	time.AfterFunc(sweep, func() {
+	time.AfterFunc(sweepTime, func() {
 		if node, now, _ := b.connection(); node == "" || now != connection || b.d.ctx.Err() != nil {
 			return // the connection was lost before all retained messages arrived
 		}
 		b.d.mu.Lock()
 		defer b.d.mu.Unlock()
 		for _, c := range b.d.configurations {
-			if c.seen != connection {
+			if c.seenOn != connection {
 				b.d.forget(c)
 			}
 		}
@@ -84,17 +84,17 @@ func (b *bus) connected(ctx context.Context, _ bool) error {
 
 // connection is the node's name, empty while there is no connection, the connection's number, and when its retained messages are
 // taken to be known.
-func (b *bus) connection() (node string, number int, settled time.Time) {
+func (b *busClient) connection() (node string, number int, settled time.Time) {
 	up := b.mqtt.Connected()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !up {
-		return "", b.conns, b.settled
+		return "", b.connections, b.settled
 	}
-	return b.node, b.conns, b.settled
+	return b.node, b.connections, b.settled
 }
 
-func (b *bus) message(m client.Message) {
+func (b *busClient) message(m client.Message) {
 	a, err := topics.Parse(m.Topic)
 	if err != nil {
 		return
@@ -105,7 +105,7 @@ func (b *bus) message(m client.Message) {
 		b.d.log.Info().Str("node", a.Node).Msg("connected to the node's broker")
 	}
 	b.node = a.Node
-	connection := b.conns
+	connection := b.connections
 	b.mu.Unlock()
 	switch a.Kind {
 	case topics.KindDiscovery:
@@ -131,17 +131,17 @@ func (d *discovery) retained(a topics.Address, payload []byte) {
 	if err := json.Unmarshal(payload, &found); err != nil || resource.DiscoveredName(found.ID) != a.Name {
 		return // another client's
 	}
-	d.onBroker(a.Device).instances[a.Name] = instance{sum: sumOf(payload), payload: payload}
+	d.onBroker(a.Device).instances[a.Name] = brokerInstance{sum: sumOf(payload), payload: payload}
 	if c := d.configurations[a.Device]; c != nil {
-		wake(c.changed)
+		signalChange(c.changed)
 	}
 }
 
 // onBroker is what the broker has of a Configuration. mu is held.
-func (d *discovery) onBroker(configuration string) *published {
+func (d *discovery) onBroker(configuration string) *brokerState {
 	p := d.broker[configuration]
 	if p == nil {
-		p = &published{instances: map[string]instance{}}
+		p = &brokerState{instances: map[string]brokerInstance{}}
 		d.broker[configuration] = p
 	}
 	return p

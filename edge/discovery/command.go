@@ -16,8 +16,8 @@ import (
 // Main is the program edgediscovery. It returns the exit code: 0, 1 when it failed, 2 when the command line is wrong.
 func Main(args []string, stdout, stderr io.Writer) int {
 	code := 0
-	root := command(&code, stdout, stderr)
-	root.SetArgs(configs.Asked(args))
+	root := newCommand(&code, stdout, stderr)
+	root.SetArgs(configs.NormalizeArgs(args))
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if err := root.Execute(); err != nil {
@@ -27,7 +27,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	return code
 }
 
-func command(code *int, stdout, stderr io.Writer) *cobra.Command {
+func newCommand(code *int, stdout, stderr io.Writer) *cobra.Command {
 	var names []string
 	for _, p := range embedded.Programs() {
 		names = append(names, p.Name)
@@ -44,7 +44,7 @@ over gRPC at agent-registration.sock in handlers.dir, as Akri's handlers do. Han
   edgediscovery --check-config                        # is anything wrong with the settings?`,
 		Version: daemon.Version(), Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, done, err := configs.Flagged[configs.Discovery]("edgediscovery", c.Flags(), stdout)
+			cfg, done, err := configs.LoadFlags[configs.Discovery]("edgediscovery", c.Flags(), stdout)
 			if err != nil || done {
 				return err
 			}

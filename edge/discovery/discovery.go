@@ -73,7 +73,7 @@ func (t Timing) withDefaults() Timing {
 type discovery struct {
 	o      Options
 	log    zerolog.Logger
-	bus    *bus
+	bus    *busClient
 	client credentials.TransportCredentials // for handlers at a network address; nil: none
 	ctx    context.Context                  // of Run
 	g      *errgroup.Group
@@ -81,7 +81,7 @@ type discovery struct {
 	mu             sync.Mutex
 	configurations map[string]*configuration
 	endpoints      map[string]*endpoint
-	broker         map[string]*published // what the broker has, by Configuration
+	broker         map[string]*brokerState // what the broker has, by Configuration
 }
 
 // configuration is a Configuration that is assigned to this node. discovery.mu guards it.
@@ -89,8 +89,8 @@ type configuration struct {
 	name    string
 	request resource.DiscoveryRequest
 	secrets *resource.SecretValues
-	seen    int // the connection to the broker on which it was last seen
-	asks    map[string]*ask
+	seenOn  int // the connection to the broker on which it was last seen
+	calls   map[string]*handlerCall
 	absent  time.Time // since when there is no handler of the name; zero: there is one
 	refused string    // why the core refuses what is published
 	changed chan struct{}
@@ -115,7 +115,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	g, ctx := errgroup.WithContext(ctx)
 	d := &discovery{
 		o: o, log: o.Log, client: dialling, ctx: ctx, g: g, configurations: map[string]*configuration{}, endpoints: map[string]*endpoint{},
-		broker: map[string]*published{},
+		broker: map[string]*brokerState{},
 	}
 	if err := d.loadHandlers(); err != nil {
 		return err
@@ -141,7 +141,7 @@ func (d *discovery) serveRegistration(serving credentials.TransportCredentials) 
 	if err := makeSocketDir(h.Dir); err != nil {
 		return fmt.Errorf("handlers.dir: %w", err)
 	}
-	if tcp != "" && serving == nil && !wire.Loopback(tcp) {
+	if tcp != "" && serving == nil && !wire.IsLoopback(tcp) {
 		return fmt.Errorf("tcp.listen: %s is not an address of loopback, and needs tcp.tls", tcp)
 	}
 	socket, err := wire.ListenUnix(filepath.Join(h.Dir, handler.RegistrationSocket))
@@ -194,7 +194,7 @@ func (d *discovery) request(name string, payload []byte, connection int) {
 	}
 	if c == nil {
 		ctx, stop := context.WithCancel(d.ctx)
-		c = &configuration{name: name, asks: map[string]*ask{}, changed: make(chan struct{}, 1), stop: stop}
+		c = &configuration{name: name, calls: map[string]*handlerCall{}, changed: make(chan struct{}, 1), stop: stop}
 		d.configurations[name] = c
 		d.log.Info().Str("configuration", name).Str("handler", r.Handler).Msg("looking for devices")
 		d.g.Go(func() error {
@@ -202,7 +202,7 @@ func (d *discovery) request(name string, payload []byte, connection int) {
 			return nil
 		})
 	}
-	c.request, c.seen = r, connection
+	c.request, c.seenOn = r, connection
 	d.reconcile(c)
 }
 
@@ -211,7 +211,7 @@ func (d *discovery) forget(c *configuration) {
 	d.log.Info().Str("configuration", c.name).Msg("looking for devices no more")
 	delete(d.configurations, c.name)
 	delete(d.broker, c.name)
-	for _, a := range c.asks {
+	for _, a := range c.calls {
 		a.stop()
 	}
 	c.stop()
@@ -237,10 +237,10 @@ func (d *discovery) reconcile(c *configuration) {
 	r := c.request
 	c.secrets = d.bus.secrets[c.name]
 	waits := r.Secrets != "" && (c.secrets == nil || c.secrets.Version != r.Secrets) // its values are on their way
-	for key, a := range c.asks {
+	for key, a := range c.calls {
 		if e := d.endpoints[key]; e == nil || e.name != r.Handler {
 			a.stop()
-			delete(c.asks, key)
+			delete(c.calls, key)
 		}
 	}
 	there := false
@@ -249,18 +249,18 @@ func (d *discovery) reconcile(c *configuration) {
 		if e.name != r.Handler || waits {
 			continue
 		}
-		before := c.asks[key]
+		before := c.calls[key]
 		if before != nil && before.e == e && before.version == r.Version {
 			continue
 		}
-		c.asks[key] = d.newAsk(c, e, before)
+		c.calls[key] = d.newCall(c, e, before)
 	}
 	if there {
 		c.absent = time.Time{}
 	} else if c.absent.IsZero() {
 		c.absent = time.Now()
 	}
-	wake(c.changed)
+	signalChange(c.changed)
 }
 
 // properties returns the request's properties, with the values of Secrets.
@@ -275,8 +275,8 @@ func (c *configuration) properties() map[string][]byte {
 	return p
 }
 
-// wake sends on a channel of capacity 1.
-func wake(c chan struct{}) {
+// signalChange sends on a channel of capacity 1.
+func signalChange(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -23,8 +23,8 @@ import (
 )
 
 func TestALateHandlerIsAskedAtOnce(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.Timing.Retry = backoff.Backoff{Min: time.Hour, Max: time.Hour} })
-	r.set("discovery/cams", request("onvif", "1", "find: all"))
+	r := newTestDiscovery(t, func(o *Options) { o.Timing.Retry = backoff.Backoff{Min: time.Hour, Max: time.Hour} })
+	r.set("discovery/cams", discoveryRequest("onvif", "1", "find: all"))
 	f := r.newFake("onvif.sock", "a", "b").start().register(wire.Registration{Name: "onvif", Shared: true})
 	require.Equal(t, "find: all", f.nextAsked().Details)
 	r.awaitFound("cams", "a", "b")
@@ -45,10 +45,10 @@ func TestALateHandlerIsAskedAtOnce(t *testing.T) {
 
 // TestAHandlerThatRegistersBeforeItAcceptsConnectionsIsAskedWhenItDoes has pauses that nothing but a registration ends.
 func TestAHandlerThatRegistersBeforeItAcceptsConnectionsIsAskedWhenItDoes(t *testing.T) {
-	r := newRig(t, func(o *Options) {
+	r := newTestDiscovery(t, func(o *Options) {
 		o.Timing.Retry, o.Timing.ProbeTimeout = backoff.Backoff{Min: time.Hour, Max: time.Hour}, time.Minute
 	})
-	r.set("discovery/cams", request("onvif", "1", ""))
+	r.set("discovery/cams", discoveryRequest("onvif", "1", ""))
 	f := r.newFake("onvif.sock", "a").start().register(wire.Registration{Name: "onvif"})
 	r.awaitFound("cams", "a")
 	for _, found := range []string{"b", "c"} {
@@ -68,10 +68,10 @@ func TestAHandlerThatRegistersBeforeItAcceptsConnectionsIsAskedWhenItDoes(t *tes
 }
 
 func TestRegistrationsOutliveARestart(t *testing.T) {
-	r := newRig(t, nil)
+	r := newTestDiscovery(t, nil)
 	f := r.newFake("onvif.sock", "a", "b").start().register(wire.Registration{Name: "onvif"})
-	r.set("discovery/cams", request("onvif", "1", ""))
-	r.set("discovery/shell", request("shell", "1", ""))
+	r.set("discovery/cams", discoveryRequest("onvif", "1", ""))
+	r.set("discovery/shell", discoveryRequest("shell", "1", ""))
 	r.awaitFound("cams", "a", "b")
 	r.stop()
 	f.find("b", "c")
@@ -90,9 +90,9 @@ func TestRegistrationsOutliveARestart(t *testing.T) {
 }
 
 func TestDevicesOfAHandlerThatIsAwayStayForAWhile(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.Config.Handlers.Grace = time.Second })
+	r := newTestDiscovery(t, func(o *Options) { o.Config.Handlers.Grace = time.Second })
 	f := r.newFake("onvif.sock", "a", "b").start().register(wire.Registration{Name: "onvif"})
-	r.set("discovery/cams", request("onvif", "1", ""))
+	r.set("discovery/cams", discoveryRequest("onvif", "1", ""))
 	r.awaitFound("cams", "a", "b")
 	f.server.Stop()
 	r.awaitReport("cams", `"state":"Failing"`)
@@ -102,15 +102,15 @@ func TestDevicesOfAHandlerThatIsAwayStayForAWhile(t *testing.T) {
 
 // What a handler found goes, and its report does, when the handler was taken away while nothing ran that could have removed it.
 func TestAHandlerIsTakenAwayWhileNothingRuns(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.Config.Handlers.Grace = time.Hour })
+	r := newTestDiscovery(t, func(o *Options) { o.Config.Handlers.Grace = time.Hour })
 	r.newFake("onvif.sock", "a", "b").start().register(wire.Registration{Name: "onvif"})
-	r.set("discovery/cams", request("onvif", "1", ""))
+	r.set("discovery/cams", discoveryRequest("onvif", "1", ""))
 	r.set("discovery/cams/instances/mine", resource.DiscoveredDevice{ID: "by-hand"})
 	r.awaitReport("cams", `"state":"Accepted"`)
 	found := func() int { return len(r.below("discovery/cams/instances/")) }
 	r.await("both are found", func() bool { return found() == 3 })
 	r.stop()
-	require.NoError(t, os.Remove(filepath.Join(r.o.Config.Data.Dir, registrations)))
+	require.NoError(t, os.Remove(filepath.Join(r.o.Config.Data.Dir, registrationsName)))
 	r.start()
 	r.awaitReport("cams", `"state":"NoHandler"`)
 	require.Equal(t, 3, found(), "it may come back")
@@ -122,8 +122,8 @@ func TestAHandlerIsTakenAwayWhileNothingRuns(t *testing.T) {
 }
 
 func TestOneOfTwoHandlersIsDead(t *testing.T) {
-	r := newRig(t, nil)
-	r.set("discovery/cams", request("onvif", "1", ""))
+	r := newTestDiscovery(t, nil)
+	r.set("discovery/cams", discoveryRequest("onvif", "1", ""))
 	dead := r.newFake("dead.sock").register(wire.Registration{Name: "onvif"})
 	r.awaitReport("cams", `"state":"Failing"`)
 	r.newFake("onvif.sock", "a").start().register(wire.Registration{Name: "onvif"})
@@ -137,7 +137,7 @@ func TestOneOfTwoHandlersIsDead(t *testing.T) {
 }
 
 func TestBadDetailsAndAChangedConfiguration(t *testing.T) {
-	r := newRig(t, nil)
+	r := newTestDiscovery(t, nil)
 	f := r.newFake("onvif.sock", "a")
 	f.discover = func(ctx context.Context, q wire.Request, send func(wire.Devices) error) error {
 		if strings.Contains(q.Details, "bad") {
@@ -146,15 +146,15 @@ func TestBadDetailsAndAChangedConfiguration(t *testing.T) {
 		return f.say(ctx, q, send)
 	}
 	f.start().register(wire.Registration{Name: "onvif"})
-	r.set("discovery/cams", request("onvif", "1", "bad"))
+	r.set("discovery/cams", discoveryRequest("onvif", "1", "bad"))
 	r.awaitReport("cams", `{"version":"1","state":"Refused","message":"discoveryDetails.scopes: must be a list"`)
 	f.nextAsked()
-	r.set("discovery/cams", request("onvif", "2", "good"))
+	r.set("discovery/cams", discoveryRequest("onvif", "2", "good"))
 	require.Equal(t, "good", f.nextAsked().Details)
 	r.awaitFound("cams", "a")
 	r.awaitReport("cams", `{"version":"2","state":"Accepted"`)
 	// It is refused again: what was found stays for a while, and it is asked no more until something changes.
-	r.set("discovery/cams", request("onvif", "3", "bad"))
+	r.set("discovery/cams", discoveryRequest("onvif", "3", "bad"))
 	r.awaitReport("cams", `{"version":"3","state":"Refused"`)
 	r.awaitFound("cams", "a")
 	f.nextAsked()
@@ -163,7 +163,7 @@ func TestBadDetailsAndAChangedConfiguration(t *testing.T) {
 }
 
 func TestADeletedConfigurationEndsTheStream(t *testing.T) {
-	r := newRig(t, nil)
+	r := newTestDiscovery(t, nil)
 	f := r.newFake("onvif.sock", "a")
 	ended := make(chan error, 1)
 	f.discover = func(ctx context.Context, q wire.Request, send func(wire.Devices) error) error {
@@ -172,7 +172,7 @@ func TestADeletedConfigurationEndsTheStream(t *testing.T) {
 		return err
 	}
 	f.start().register(wire.Registration{Name: "onvif"})
-	r.set("discovery/cams", request("onvif", "1", ""))
+	r.set("discovery/cams", discoveryRequest("onvif", "1", ""))
 	r.awaitFound("cams", "a")
 	r.set("discovery/cams", nil)
 	select {
@@ -183,9 +183,9 @@ func TestADeletedConfigurationEndsTheStream(t *testing.T) {
 }
 
 func TestValuesOfSecrets(t *testing.T) {
-	r := newRig(t, nil)
+	r := newTestDiscovery(t, nil)
 	f := r.newFake("onvif.sock", "a").start().register(wire.Registration{Name: "onvif"})
-	q := request("onvif", "1", "")
+	q := discoveryRequest("onvif", "1", "")
 	q.Properties, q.Secrets = map[string]string{"user": "me"}, "7"
 	r.set("discovery/cams", q)
 	r.set("secrets/discovery/cams", resource.SecretValues{Version: "6", Data: map[string][]byte{"password": []byte("old")}})
@@ -196,22 +196,22 @@ func TestValuesOfSecrets(t *testing.T) {
 }
 
 func TestTheNamesOfTheProposal(t *testing.T) {
-	r := newRig(t, nil)
-	f := r.newFake("onvif.sock", "a").start().register(wire.Registration{Contract: wire.Proposal, Name: "onvif", Shared: true})
-	r.set("discovery/cams", request("onvif", "1", "find: all"))
+	r := newTestDiscovery(t, nil)
+	f := r.newFake("onvif.sock", "a").start().register(wire.Registration{Contract: wire.ContractProposal, Name: "onvif", Shared: true})
+	r.set("discovery/cams", discoveryRequest("onvif", "1", "find: all"))
 	require.Equal(t, map[string]string{resource.OnlyDetail: "find: all"}, f.nextAsked().DetailsMap)
 	r.awaitFound("cams", "a")
 	require.Contains(t, r.below("discovery/cams/instances/")[resource.DiscoveredName("a")], `"shared":true`)
 }
 
 func TestNothingIsPublishedForAnUnchangedList(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.Config.Limits.Devices = 10_001 })
+	r := newTestDiscovery(t, func(o *Options) { o.Config.Limits.Devices = 10_001 })
 	var ids []string
 	for i := range 10_000 {
 		ids = append(ids, fmt.Sprint("device-", i))
 	}
 	f := r.newFake("onvif.sock", ids...).start().register(wire.Registration{Name: "onvif"})
-	r.set("discovery/cams", request("onvif", "1", ""))
+	r.set("discovery/cams", discoveryRequest("onvif", "1", ""))
 	r.awaitFound("cams", ids...)
 	r.awaitReport("cams", "Accepted")
 	before := r.published()
@@ -226,14 +226,14 @@ func TestNothingIsPublishedForAnUnchangedList(t *testing.T) {
 	r.awaitReport("cams", "more than 10001 devices (limits.devices): the first ones count, and 1 are left out")
 }
 
-func (c *core) published() int {
+func (c *testCore) published() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.publishes
 }
 
 func TestABadDeviceIsLeftOutAndNamed(t *testing.T) {
-	r := newRig(t, nil)
+	r := newTestDiscovery(t, nil)
 	f := r.newFake("onvif.sock")
 	f.devices = wire.Devices{
 		{ID: "good", Properties: map[string]string{"A": "1"}},
@@ -245,7 +245,7 @@ func TestABadDeviceIsLeftOutAndNamed(t *testing.T) {
 		{ID: "large", Properties: map[string]string{"A": strings.Repeat("x", 40<<10)}},
 	}
 	f.start().register(wire.Registration{Name: "onvif"})
-	r.set("discovery/cams", request("onvif", "1", ""))
+	r.set("discovery/cams", discoveryRequest("onvif", "1", ""))
 	r.awaitFound("cams", "good", "twice")
 	r.awaitReport("cams", `"state":"Failing"`)
 	for _, text := range []string{`two devices have the id \"twice\" (B is \"\" and \"2\"): the first one counts`, "A=B", "mounts[0].hostPath", "and 2 more devices are left out"} {
@@ -256,7 +256,7 @@ func TestABadDeviceIsLeftOutAndNamed(t *testing.T) {
 }
 
 func TestAHandlerThatFloods(t *testing.T) {
-	r := newRig(t, nil)
+	r := newTestDiscovery(t, nil)
 	f := r.newFake("flood.sock")
 	f.discover = func(ctx context.Context, _ wire.Request, send func(wire.Devices) error) error {
 		for i := 0; ; i++ {
@@ -267,18 +267,18 @@ func TestAHandlerThatFloods(t *testing.T) {
 	}
 	f.start().register(wire.Registration{Name: "flood"})
 	r.newFake("calm.sock", "b").start().register(wire.Registration{Name: "calm"})
-	r.set("discovery/flood", request("flood", "1", ""))
+	r.set("discovery/flood", discoveryRequest("flood", "1", ""))
 	r.awaitReport("flood", "it sends lists faster than they are read")
 	before, begun := r.published(), time.Now()
-	r.set("discovery/calm", request("calm", "1", ""))
+	r.set("discovery/calm", discoveryRequest("calm", "1", ""))
 	r.awaitFound("calm", "b")
 	require.Less(t, float64(r.published()-before), 10+200*time.Since(begun).Seconds())
 }
 
 func TestAHandlerThatStalls(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.Timing.Probe, o.Timing.ProbeTimeout = 50*time.Millisecond, 100*time.Millisecond })
+	r := newTestDiscovery(t, func(o *Options) { o.Timing.Probe, o.Timing.ProbeTimeout = 50*time.Millisecond, 100*time.Millisecond })
 	f := r.newFake("stall.sock", "a").start().register(wire.Registration{Name: "stall"})
-	r.set("discovery/stall", request("stall", "1", ""))
+	r.set("discovery/stall", discoveryRequest("stall", "1", ""))
 	r.awaitFound("stall", "a")
 	// Its socket takes connections, and nobody answers: as when the process is stopped.
 	f.server.Stop()
@@ -290,12 +290,12 @@ func TestAHandlerThatStalls(t *testing.T) {
 }
 
 func TestAHandlerThatSaysNothingFindsNothing(t *testing.T) {
-	r := newRig(t, func(o *Options) {
+	r := newTestDiscovery(t, func(o *Options) {
 		o.Timing.Silence = 50 * time.Millisecond
 		o.Config.Handlers.Grace = 500 * time.Millisecond
 	})
 	f := r.newFake("quiet.sock", "a").start().register(wire.Registration{Name: "quiet"})
-	r.set("discovery/quiet", request("quiet", "1", ""))
+	r.set("discovery/quiet", discoveryRequest("quiet", "1", ""))
 	r.awaitFound("quiet", "a")
 	r.stop()
 	f.discover = func(ctx context.Context, _ wire.Request, _ func(wire.Devices) error) error {
@@ -308,12 +308,12 @@ func TestAHandlerThatSaysNothingFindsNothing(t *testing.T) {
 }
 
 func TestTheCoreRefuses(t *testing.T) {
-	r := newRig(t, nil)
+	r := newTestDiscovery(t, nil)
 	r.mu.Lock()
 	r.refuse = "limits.node.keys: the node has 10 keys"
 	r.mu.Unlock()
 	r.newFake("onvif.sock", "a").start().register(wire.Registration{Name: "onvif"})
-	r.set("discovery/cams", request("onvif", "1", ""))
+	r.set("discovery/cams", discoveryRequest("onvif", "1", ""))
 	r.awaitReport("cams", "the core refuses instances: limits.node.keys")
 	r.mu.Lock()
 	r.refuse = ""
@@ -323,7 +323,7 @@ func TestTheCoreRefuses(t *testing.T) {
 }
 
 func TestWhoMayRegister(t *testing.T) {
-	r := newRig(t, nil)
+	r := newTestDiscovery(t, nil)
 	for _, c := range []struct {
 		as    wire.Registration
 		wrong string
@@ -346,10 +346,10 @@ func TestWhoMayRegister(t *testing.T) {
 	require.ErrorContains(t, r.register(wire.Registration{Name: "x", Endpoint: "/more.sock"}), "there are 64 handlers already")
 }
 
-// echo is an embedded handler.
-type echo struct{}
+// echoHandler is an embedded handler.
+type echoHandler struct{}
 
-func (echo) Discover(ctx context.Context, details string, _ map[string][]byte, found func([]handler.Device)) error {
+func (echoHandler) Discover(ctx context.Context, details string, _ map[string][]byte, found func([]handler.Device)) error {
 	switch details {
 	case "panic":
 		panic("oh")
@@ -362,17 +362,17 @@ func (echo) Discover(ctx context.Context, details string, _ map[string][]byte, f
 }
 
 func TestEmbeddedHandlers(t *testing.T) {
-	r := newRig(t, func(o *Options) {
+	r := newTestDiscovery(t, func(o *Options) {
 		o.Embedded = []handler.Program{
-			{Name: "echo", New: func(handler.Env) handler.Handler { return echo{} }},
-			{Name: "other", New: func(handler.Env) handler.Handler { return echo{} }},
+			{Name: "echo", New: func(handler.Env) handler.Handler { return echoHandler{} }},
+			{Name: "other", New: func(handler.Env) handler.Handler { return echoHandler{} }},
 		}
 		o.Config.Handlers.Embedded = []string{"ec*"}
 	})
-	r.set("discovery/good", request("echo", "1", "a"))
-	r.set("discovery/panics", request("echo", "1", "panic"))
-	r.set("discovery/refused", request("echo", "1", "bad"))
-	r.set("discovery/none", request("other", "1", "a"))
+	r.set("discovery/good", discoveryRequest("echo", "1", "a"))
+	r.set("discovery/panics", discoveryRequest("echo", "1", "panic"))
+	r.set("discovery/refused", discoveryRequest("echo", "1", "bad"))
+	r.set("discovery/none", discoveryRequest("other", "1", "a"))
 	r.awaitFound("good", "a")
 	r.awaitReport("good", `[{"endpoint":"embedded/echo","state":"Accepted"}]`)
 	r.awaitReport("panics", "the handler panicked: oh")
@@ -380,15 +380,15 @@ func TestEmbeddedHandlers(t *testing.T) {
 	require.Empty(t, r.below("discovery/none/"))
 }
 
-// births is an embedded handler of devices that announce themselves once: it finds what it knows and what is born, if it begins as the details
+// birthHandler is an embedded handler of devices that announce themselves once: it finds what it knows and what is born, if it begins as the details
 // say.
-type births struct{ born chan string }
+type birthHandler struct{ born chan string }
 
-func (b births) Discover(ctx context.Context, details string, _ map[string][]byte, found func([]handler.Device)) error {
+func (b birthHandler) Discover(ctx context.Context, details string, _ map[string][]byte, found func([]handler.Device)) error {
 	return errors.New("it is to be told what it has found before")
 }
 
-func (b births) Resume(ctx context.Context, details string, _ map[string][]byte, known []handler.Device, found func([]handler.Device)) error {
+func (b birthHandler) Resume(ctx context.Context, details string, _ map[string][]byte, known []handler.Device, found func([]handler.Device)) error {
 	list := func() {
 		found(slices.DeleteFunc(slices.Clone(known), func(d handler.Device) bool { return !strings.HasPrefix(d.ID, details) }))
 	}
@@ -406,24 +406,24 @@ func (b births) Resume(ctx context.Context, details string, _ map[string][]byte,
 
 // What announces itself once isn't lost by an edit of its Configuration, nor by a restart.
 func TestDevicesThatAnnounceThemselvesOnceStay(t *testing.T) {
-	b := births{born: make(chan string)}
-	r := newRig(t, func(o *Options) {
+	b := birthHandler{born: make(chan string)}
+	r := newTestDiscovery(t, func(o *Options) {
 		o.Embedded = []handler.Program{{Name: "births", New: func(handler.Env) handler.Handler { return b }}}
 		o.Config.Handlers.Embedded = []string{"births"}
 	})
-	r.set("discovery/plant", request("births", "1", ""))
+	r.set("discovery/plant", discoveryRequest("births", "1", ""))
 	b.born <- "a1"
 	b.born <- "b1"
 	r.awaitFound("plant", "a1", "b1")
 	first := r.below("discovery/plant/instances/")
-	r.set("discovery/plant", request("births", "2", "a"))
+	r.set("discovery/plant", discoveryRequest("births", "2", "a"))
 	r.awaitFound("plant", "a1")
 	b.born <- "a2"
 	r.awaitFound("plant", "a1", "a2")
 	for range 2 {
 		r.stop()
 		r.start()
-		r.set("discovery/plant", request("births", "3", "a"))
+		r.set("discovery/plant", discoveryRequest("births", "3", "a"))
 		b.born <- "a3"
 		r.awaitFound("plant", "a1", "a2", "a3")
 	}
@@ -432,9 +432,9 @@ func TestDevicesThatAnnounceThemselvesOnceStay(t *testing.T) {
 }
 
 func TestDamagedRegistrations(t *testing.T) {
-	r := newRig(t, nil)
+	r := newTestDiscovery(t, nil)
 	r.stop()
-	require.NoError(t, os.WriteFile(filepath.Join(r.o.Config.Data.Dir, registrations), []byte("{"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(r.o.Config.Data.Dir, registrationsName), []byte("{"), 0o600))
 	r.start()
 	require.NoError(t, r.register(wire.Registration{Name: "x", Endpoint: "x.sock"}))
 }

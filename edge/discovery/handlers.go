@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// registrations is the file of those that have registered, in the data directory.
-	registrations = "registrations.json"
+	// registrationsName is the file of those that have registered, in the data directory.
+	registrationsName = "registrations.json"
 	// maxEndpoints bounds how many there are.
 	maxEndpoints = 64
 	// forgetAfter is how long a handler must be away before a new one may replace it when the maximum is reached.
@@ -41,8 +41,8 @@ type endpoint struct {
 	woken   chan struct{}                    // closed when it registers again
 }
 
-// registered is an endpoint in the file.
-type registered struct {
+// registeredHandler is an endpoint in the file.
+type registeredHandler struct {
 	wire.Registration
 	Seen time.Time `json:"seen"`
 }
@@ -57,7 +57,7 @@ func (d *discovery) loadHandlers() error {
 		key := "embedded/" + p.Name
 		d.endpoints[key] = &endpoint{name: p.Name, key: key, shared: p.Shared, program: p.New(env), woken: make(chan struct{})}
 	}
-	file := filepath.Join(d.o.Config.Data.Dir, registrations)
+	file := filepath.Join(d.o.Config.Data.Dir, registrationsName)
 	text, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -65,7 +65,7 @@ func (d *discovery) loadHandlers() error {
 	if err != nil {
 		return err
 	}
-	var list []registered
+	var list []registeredHandler
 	if err := json.Unmarshal(text, &list); err != nil {
 		d.log.Error().Err(err).Str("file", file).Msg("the registrations can't be read: handlers must register again")
 		return nil
@@ -84,17 +84,17 @@ func (d *discovery) loadHandlers() error {
 
 // saveHandlers writes the file. mu is held.
 func (d *discovery) saveHandlers() error {
-	list := []registered{}
+	list := []registeredHandler{}
 	for _, e := range d.endpoints {
 		if e.program == nil {
-			list = append(list, registered{e.dialled, e.seen.UTC()})
+			list = append(list, registeredHandler{e.dialled, e.seen.UTC()})
 		}
 	}
 	text, err := json.MarshalIndent(list, "", " ")
 	if err != nil {
 		return err
 	}
-	return datadir.WriteFile(filepath.Join(d.o.Config.Data.Dir, registrations), text)
+	return datadir.WriteFile(filepath.Join(d.o.Config.Data.Dir, registrationsName), text)
 }
 
 func (d *discovery) closeHandlers() {
@@ -159,7 +159,7 @@ func (d *discovery) target(r wire.Registration, local bool) (string, error) {
 	if err := wire.CheckAddress(address); err != nil {
 		return "", fmt.Errorf("the endpoint %q: %w", r.Endpoint, err)
 	}
-	if d.client == nil && !wire.Loopback(address) {
+	if d.client == nil && !wire.IsLoopback(address) {
 		return "", fmt.Errorf("the endpoint %q is not an address of loopback: edgediscovery dials it with mutual TLS only (tcp.tls)", r.Endpoint)
 	}
 	return address, nil

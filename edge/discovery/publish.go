@@ -27,20 +27,20 @@ const (
 	publishPerSecond = 500
 	// publishWindow is how many publishes of a Configuration wait for the core at once.
 	publishWindow = 128
-	// gather is how long a change waits for others, once one was published.
-	gather = 20 * time.Millisecond
+	// gatherTime is how long a change waits for others, once one was published.
+	gatherTime = 20 * time.Millisecond
 	// maxMessage bounds a message of a report, in bytes.
 	maxMessage = 1 << 10
 )
 
-// published is what the broker has of a Configuration.
-type published struct {
-	instances map[string]instance // by name
-	report    []byte              // empty: none
+// brokerState is what the broker has of a Configuration.
+type brokerState struct {
+	instances map[string]brokerInstance // by name
+	report    []byte                    // empty: none
 }
 
-// instance is one on the broker.
-type instance struct {
+// brokerInstance is one on the broker.
+type brokerInstance struct {
 	sum     [16]byte // of the payload
 	ours    bool     // published since this start
 	payload []byte   // as an earlier start published it, for handlers that can't find it again; nil: ours
@@ -51,34 +51,34 @@ func sumOf(payload []byte) [16]byte {
 	return [16]byte(sum[:16])
 }
 
-// view is what is known of a Configuration.
-type view struct {
+// configurationView is what is known of a Configuration.
+type configurationView struct {
 	version string
-	asks    []answer  // in the order of their endpoints
-	absent  time.Time // since when there is no handler of the name; zero: there is one
-	broker  published
+	answers []handlerAnswer // in the order of their endpoints
+	absent  time.Time       // since when there is no handler of the name; zero: there is one
+	broker  brokerState
 	refused string // why the core refuses what is published
 	now     time.Time
 	grace   time.Duration
 }
 
-// answer is what a handler says.
-type answer struct {
+// handlerAnswer is what a handler says.
+type handlerAnswer struct {
 	endpoint       string
 	state, message string            // as HandlerEndpoint has them; empty: it was asked, and has not answered yet
 	devices        map[string][]byte // payloads by the names of instances
 	unsure         time.Time         // since when devices may be out of date; zero: they are what the handler says
 }
 
-// plan is what is to be published.
-type plan struct {
-	put    []put
+// publishPlan is what is to be published.
+type publishPlan struct {
+	put    []instancePut
 	remove []string
 	report []byte // nil: it is as it is to be; empty: it is removed
 	again  time.Time
 }
 
-type put struct {
+type instancePut struct {
 	name    string
 	payload []byte
 }
@@ -87,9 +87,9 @@ type put struct {
 // period after a handler that found it became unreachable. Instances that this program has not published are removed only when the
 // lists of all handlers are known, or when there has been no handler for the grace period and this program's own report says that
 // there was one.
-func (v view) plan() (p plan) {
+func (v configurationView) plan() (p publishPlan) {
 	want := map[string][]byte{}
-	settled := len(v.asks) > 0
+	settled := len(v.answers) > 0
 	if _, ours := v.lastReport(); ours && !v.absent.IsZero() && v.unknown() {
 		if until := v.absent.Add(v.grace); v.now.Before(until) {
 			p.again = until
@@ -97,7 +97,7 @@ func (v view) plan() (p plan) {
 			settled = true
 		}
 	}
-	for _, a := range v.asks {
+	for _, a := range v.answers {
 		if until := a.unsure.Add(v.grace); !a.unsure.IsZero() {
 			if !v.now.Before(until) {
 				continue
@@ -115,10 +115,10 @@ func (v view) plan() (p plan) {
 	}
 	for name, payload := range want {
 		if i, ok := v.broker.instances[name]; !ok || i.sum != sumOf(payload) {
-			p.put = append(p.put, put{name, payload})
+			p.put = append(p.put, instancePut{name, payload})
 		}
 	}
-	slices.SortFunc(p.put, func(a, b put) int { return cmp.Compare(a.name, b.name) })
+	slices.SortFunc(p.put, func(a, b instancePut) int { return cmp.Compare(a.name, b.name) })
 	for name, i := range v.broker.instances {
 		if _, ok := want[name]; !ok && (i.ours || settled) {
 			p.remove = append(p.remove, name)
@@ -130,13 +130,13 @@ func (v view) plan() (p plan) {
 }
 
 // lastReport returns the report that the broker has. ours: this program has published it; only its reports name endpoints.
-func (v view) lastReport() (last resource.HandlerReport, ours bool) {
+func (v configurationView) lastReport() (last resource.HandlerReport, ours bool) {
 	err := json.Unmarshal(v.broker.report, &last)
 	return last, err == nil && len(last.Endpoints) > 0
 }
 
 // unknown reports whether the broker has an instance that this program has not published since it was connected.
-func (v view) unknown() bool {
+func (v configurationView) unknown() bool {
 	for _, i := range v.broker.instances {
 		if !i.ours {
 			return true
@@ -148,8 +148,8 @@ func (v view) unknown() bool {
 // report returns the report to publish; nil: none. For a Configuration whose handler never registered here it is nil, since another
 // client may publish one. After the last handler has gone, the report is kept until the instances are removed: after a restart it
 // is the only sign that this program has published them.
-func (v view) report(removed bool) []byte {
-	if len(v.asks) == 0 {
+func (v configurationView) report(removed bool) []byte {
+	if len(v.answers) == 0 {
 		switch last, ours := v.lastReport(); {
 		case !ours || v.absent.IsZero():
 			return nil
@@ -164,11 +164,11 @@ func (v view) report(removed bool) []byte {
 		}
 	}
 	r := resource.HandlerReport{Version: v.version}
-	for _, a := range v.asks {
+	for _, a := range v.answers {
 		if a.state == "" {
 			continue
 		}
-		r.Endpoints = append(r.Endpoints, resource.HandlerEndpoint{Endpoint: a.endpoint, State: a.state, Message: cut(a.message, maxMessage)})
+		r.Endpoints = append(r.Endpoints, resource.HandlerEndpoint{Endpoint: a.endpoint, State: a.state, Message: truncateMessage(a.message, maxMessage)})
 	}
 	if len(r.Endpoints) == 0 {
 		return nil // no handler has answered yet
@@ -181,13 +181,13 @@ func (v view) report(removed bool) []byte {
 		}
 	}
 	if v.refused != "" {
-		r.State, r.Message = resource.HandlerFailing, cut("the core refuses instances: "+v.refused, maxMessage)
+		r.State, r.Message = resource.HandlerFailing, truncateMessage("the core refuses instances: "+v.refused, maxMessage)
 	}
 	return v.changed(r)
 }
 
 // changed returns the report, or nil if the broker has it already.
-func (v view) changed(r resource.HandlerReport) []byte {
+func (v configurationView) changed(r resource.HandlerReport) []byte {
 	payload, err := json.Marshal(r)
 	for err == nil && len(payload) > resource.MaxDiscovered {
 		r.Endpoints = r.Endpoints[:len(r.Endpoints)/2]
@@ -199,7 +199,7 @@ func (v view) changed(r resource.HandlerReport) []byte {
 	return payload
 }
 
-func cut(text string, n int) string {
+func truncateMessage(text string, n int) string {
 	if len(text) > n {
 		text = text[:n-3] + "…"
 	}
@@ -207,18 +207,18 @@ func cut(text string, n int) string {
 }
 
 // view is what is known of c now.
-func (d *discovery) view(c *configuration) view {
+func (d *discovery) view(c *configuration) configurationView {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	on := d.onBroker(c.name)
-	v := view{
+	v := configurationView{
 		version: c.request.Version, absent: c.absent, refused: c.refused, now: time.Now(), grace: d.o.Config.Handlers.Grace,
-		broker: published{instances: maps.Clone(on.instances), report: on.report},
+		broker: brokerState{instances: maps.Clone(on.instances), report: on.report},
 	}
-	for _, a := range c.asks {
-		v.asks = append(v.asks, a.answer)
+	for _, a := range c.calls {
+		v.answers = append(v.answers, a.handlerAnswer)
 	}
-	slices.SortFunc(v.asks, func(a, b answer) int { return cmp.Compare(a.endpoint, b.endpoint) })
+	slices.SortFunc(v.answers, func(a, b handlerAnswer) int { return cmp.Compare(a.endpoint, b.endpoint) })
 	return v
 }
 
@@ -257,14 +257,14 @@ func (d *discovery) publish(ctx context.Context, c *configuration) {
 				timer.Reset(time.Until(p.again))
 			}
 		}
-		if !wait(ctx, gather, nil) {
+		if !sleepUnless(ctx, gatherTime, nil) {
 			return
 		}
 	}
 }
 
 // apply publishes a plan, and notes what the core has stored. It returns the first error, and publishes the rest all the same.
-func (d *discovery) apply(ctx context.Context, c *configuration, p plan, node string, connection int, pace *rate.Limiter) error {
+func (d *discovery) apply(ctx context.Context, c *configuration, p publishPlan, node string, connection int, pace *rate.Limiter) error {
 	window := make(chan struct{}, publishWindow)
 	results := make(chan error, len(p.put)+len(p.remove)+1)
 	count := 0
@@ -324,7 +324,7 @@ func (d *discovery) stored(a topics.Address, payload []byte, connection int) {
 	case len(payload) == 0:
 		delete(on.instances, a.Name)
 	default:
-		on.instances[a.Name] = instance{sum: sumOf(payload), ours: true}
+		on.instances[a.Name] = brokerInstance{sum: sumOf(payload), ours: true}
 	}
 }
 
@@ -342,6 +342,6 @@ func (d *discovery) refused(c *configuration, err error) {
 			d.log.Warn().Str("configuration", c.name).Msg("the core refuses instances: " + why)
 		}
 		c.refused = why
-		wake(c.changed)
+		signalChange(c.changed)
 	}
 }

@@ -20,37 +20,37 @@ func TestPlan(t *testing.T) {
 		}
 		return m
 	}
-	on := func(ours bool, names ...string) published {
-		p := published{instances: map[string]instance{}}
+	on := func(ours bool, names ...string) brokerState {
+		p := brokerState{instances: map[string]brokerInstance{}}
 		for _, n := range names {
-			p.instances[n] = instance{sum: sumOf([]byte(n)), ours: ours}
+			p.instances[n] = brokerInstance{sum: sumOf([]byte(n)), ours: ours}
 		}
 		return p
 	}
-	reported := func(p published) published {
+	reported := func(p brokerState) brokerState {
 		p.report = []byte(`{"state":"Accepted","endpoints":[{"endpoint":"h","state":"Accepted"}]}`)
 		return p
 	}
-	says := func(unsure time.Time, names ...string) answer {
-		return answer{endpoint: "h", state: resource.HandlerAccepted, devices: has(names...), unsure: unsure}
+	says := func(unsure time.Time, names ...string) handlerAnswer {
+		return handlerAnswer{endpoint: "h", state: resource.HandlerAccepted, devices: has(names...), unsure: unsure}
 	}
 	sure, lately, longAgo := time.Time{}, now.Add(-time.Second), now.Add(-time.Hour)
 	for name, c := range map[string]struct {
-		asks        []answer
-		broker      published
+		asks        []handlerAnswer
+		broker      brokerState
 		put, remove []string
 		again       time.Time
 		absent      time.Time
 	}{
-		"found":                                 {[]answer{says(sure, "a", "b")}, on(true), []string{"a", "b"}, nil, sure, sure},
-		"as it is":                              {[]answer{says(sure, "a")}, on(true, "a"), nil, nil, sure, sure},
-		"gone":                                  {[]answer{says(sure, "a")}, on(true, "a", "b"), nil, []string{"b"}, sure, sure},
-		"two handlers":                          {[]answer{says(sure, "a"), says(sure, "a", "b")}, on(true), []string{"a", "b"}, nil, sure, sure},
-		"away, lately":                          {[]answer{says(lately, "a")}, on(true, "a"), nil, nil, lately.Add(time.Minute), sure},
-		"away for long":                         {[]answer{says(longAgo, "a")}, on(true, "a"), nil, []string{"a"}, sure, sure},
-		"no answer yet after a restart":         {[]answer{says(lately)}, on(false, "a"), nil, nil, lately.Add(time.Minute), sure},
-		"one of two has answered after it":      {[]answer{says(sure, "b"), says(lately)}, on(false, "a"), []string{"b"}, nil, lately.Add(time.Minute), sure},
-		"both have":                             {[]answer{says(sure, "b"), says(sure)}, on(false, "a"), []string{"b"}, []string{"a"}, sure, sure},
+		"found":                                 {[]handlerAnswer{says(sure, "a", "b")}, on(true), []string{"a", "b"}, nil, sure, sure},
+		"as it is":                              {[]handlerAnswer{says(sure, "a")}, on(true, "a"), nil, nil, sure, sure},
+		"gone":                                  {[]handlerAnswer{says(sure, "a")}, on(true, "a", "b"), nil, []string{"b"}, sure, sure},
+		"two handlers":                          {[]handlerAnswer{says(sure, "a"), says(sure, "a", "b")}, on(true), []string{"a", "b"}, nil, sure, sure},
+		"away, lately":                          {[]handlerAnswer{says(lately, "a")}, on(true, "a"), nil, nil, lately.Add(time.Minute), sure},
+		"away for long":                         {[]handlerAnswer{says(longAgo, "a")}, on(true, "a"), nil, []string{"a"}, sure, sure},
+		"no answer yet after a restart":         {[]handlerAnswer{says(lately)}, on(false, "a"), nil, nil, lately.Add(time.Minute), sure},
+		"one of two has answered after it":      {[]handlerAnswer{says(sure, "b"), says(lately)}, on(false, "a"), []string{"b"}, nil, lately.Add(time.Minute), sure},
+		"both have":                             {[]handlerAnswer{says(sure, "b"), says(sure)}, on(false, "a"), []string{"b"}, []string{"a"}, sure, sure},
 		"no handler of the name":                {nil, on(false, "a"), nil, nil, sure, longAgo},
 		"the last handler of the name has gone": {nil, on(true, "a"), nil, []string{"a"}, sure, lately},
 		"it has gone while nothing ran":         {nil, reported(on(false, "a")), nil, nil, lately.Add(time.Minute), lately},
@@ -58,7 +58,7 @@ func TestPlan(t *testing.T) {
 		"it waits for values of Secrets":        {nil, reported(on(false, "a")), nil, nil, sure, sure},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := view{asks: c.asks, absent: c.absent, broker: c.broker, now: now, grace: time.Minute}.plan()
+			p := configurationView{answers: c.asks, absent: c.absent, broker: c.broker, now: now, grace: time.Minute}.plan()
 			var put []string
 			for _, i := range p.put {
 				put = append(put, i.name)
@@ -71,27 +71,27 @@ func TestPlan(t *testing.T) {
 }
 
 func TestReport(t *testing.T) {
-	report := func(v view) string { return string(v.report(true)) }
-	accepted := answer{endpoint: "a", state: resource.HandlerAccepted}
-	require.Equal(t, `{"version":"7","state":"Accepted","endpoints":[{"endpoint":"a","state":"Accepted"}]}`, report(view{version: "7", asks: []answer{accepted}}))
+	report := func(v configurationView) string { return string(v.report(true)) }
+	accepted := handlerAnswer{endpoint: "a", state: resource.HandlerAccepted}
+	require.Equal(t, `{"version":"7","state":"Accepted","endpoints":[{"endpoint":"a","state":"Accepted"}]}`, report(configurationView{version: "7", answers: []handlerAnswer{accepted}}))
 	require.Equal(t, `{"state":"Accepted","endpoints":[{"endpoint":"a","state":"Accepted"},{"endpoint":"b","state":"Refused","message":"bad"}]}`,
-		report(view{asks: []answer{accepted, {endpoint: "b", state: resource.HandlerRefused, message: "bad"}}}))
-	require.Nil(t, view{asks: []answer{{endpoint: "a"}}}.report(true), "nothing is said of a handler that has not answered")
+		report(configurationView{answers: []handlerAnswer{accepted, {endpoint: "b", state: resource.HandlerRefused, message: "bad"}}}))
+	require.Nil(t, configurationView{answers: []handlerAnswer{{endpoint: "a"}}}.report(true), "nothing is said of a handler that has not answered")
 	ours := []byte(`{"state":"Accepted","endpoints":[{"endpoint":"a","state":"Accepted"}]}`)
-	require.Nil(t, view{asks: []answer{accepted}, broker: published{report: ours}}.report(true), "it is there")
-	gone := view{version: "8", absent: time.Now(), broker: published{report: ours}}
+	require.Nil(t, configurationView{answers: []handlerAnswer{accepted}, broker: brokerState{report: ours}}.report(true), "it is there")
+	gone := configurationView{version: "8", absent: time.Now(), broker: brokerState{report: ours}}
 	require.Equal(t, []byte{}, gone.report(true), "the handler has gone")
 	missing := `{"version":"8","state":"NoHandler","message":"the handler is not there any more","endpoints":[{"endpoint":"a","state":"Failing","message":"the handler is not there any more"}]}`
 	require.Equal(t, missing, string(gone.report(false)), "and what it found is still there")
 	gone.broker.report = []byte(missing)
 	require.Nil(t, gone.report(false))
-	require.Nil(t, view{broker: published{report: ours}}.report(true), "it waits for values of Secrets")
-	require.Nil(t, view{absent: time.Now(), broker: published{report: []byte(`{"state":"Accepted"}`)}}.report(true), "another client's")
-	var many []answer
+	require.Nil(t, configurationView{broker: brokerState{report: ours}}.report(true), "it waits for values of Secrets")
+	require.Nil(t, configurationView{absent: time.Now(), broker: brokerState{report: []byte(`{"state":"Accepted"}`)}}.report(true), "another client's")
+	var many []handlerAnswer
 	for range 64 {
-		many = append(many, answer{endpoint: "a", state: resource.HandlerFailing, message: string(make([]byte, 4096))})
+		many = append(many, handlerAnswer{endpoint: "a", state: resource.HandlerFailing, message: string(make([]byte, 4096))})
 	}
-	_, err := resource.ParseHandlerReport(view{asks: many}.report(true))
+	_, err := resource.ParseHandlerReport(configurationView{answers: many}.report(true))
 	require.NoError(t, err)
 }
 
@@ -100,27 +100,27 @@ func TestAPlanIsCarriedOutOnce(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	rapid.Check(t, func(t *rapid.T) {
 		names := rapid.SliceOfDistinct(rapid.StringMatching(`[a-e]`), func(s string) string { return s })
-		v := view{now: now, grace: time.Minute, broker: published{instances: map[string]instance{}}}
+		v := configurationView{now: now, grace: time.Minute, broker: brokerState{instances: map[string]brokerInstance{}}}
 		for _, n := range names.Draw(t, "broker") {
-			v.broker.instances[n] = instance{sum: sumOf([]byte(rapid.SampledFrom([]string{"x", "y"}).Draw(t, "value"))), ours: rapid.Bool().Draw(t, "ours")}
+			v.broker.instances[n] = brokerInstance{sum: sumOf([]byte(rapid.SampledFrom([]string{"x", "y"}).Draw(t, "value"))), ours: rapid.Bool().Draw(t, "ours")}
 		}
 		for range rapid.IntRange(0, 3).Draw(t, "handlers") {
-			a := answer{endpoint: "h", state: rapid.SampledFrom([]string{"", resource.HandlerAccepted, resource.HandlerFailing}).Draw(t, "state"), devices: map[string][]byte{}}
+			a := handlerAnswer{endpoint: "h", state: rapid.SampledFrom([]string{"", resource.HandlerAccepted, resource.HandlerFailing}).Draw(t, "state"), devices: map[string][]byte{}}
 			for _, n := range names.Draw(t, "found") {
 				a.devices[n] = []byte(rapid.SampledFrom([]string{"x", "y"}).Draw(t, "value"))
 			}
 			if rapid.Bool().Draw(t, "unsure") {
 				a.unsure = now.Add(-time.Duration(rapid.IntRange(0, 120).Draw(t, "since")) * time.Second)
 			}
-			v.asks = append(v.asks, a)
+			v.answers = append(v.answers, a)
 		}
-		if len(v.asks) == 0 && rapid.Bool().Draw(t, "absent") {
+		if len(v.answers) == 0 && rapid.Bool().Draw(t, "absent") {
 			v.absent = now.Add(-time.Duration(rapid.IntRange(0, 120).Draw(t, "since")) * time.Second)
 		}
 		v.broker.report = []byte(rapid.SampledFrom([]string{"", `{"state":"Accepted"}`, `{"state":"Refused","endpoints":[{"endpoint":"a","state":"Refused"}]}`}).Draw(t, "report"))
 		p := v.plan()
 		for _, i := range p.put {
-			v.broker.instances[i.name] = instance{sum: sumOf(i.payload), ours: true}
+			v.broker.instances[i.name] = brokerInstance{sum: sumOf(i.payload), ours: true}
 		}
 		for _, n := range p.remove {
 			delete(v.broker.instances, n)

@@ -27,8 +27,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// core is a node's broker, with the rules of the core for what discoverers publish.
-type core struct {
+// testCore is a node's broker, with the rules of the core for what discoverers publish.
+type testCore struct {
 	b *broker.Broker
 
 	mu        sync.Mutex
@@ -39,7 +39,7 @@ type core struct {
 }
 
 // Publish implements broker.Tree.
-func (c *core) Publish(m broker.Message, done func(error)) {
+func (c *testCore) Publish(m broker.Message, done func(error)) {
 	a, err := topics.Parse(m.Topic)
 	if err == nil && len(m.Payload) > 0 && a.Kind != topics.KindDiscovererState {
 		var normal []byte
@@ -60,7 +60,7 @@ func (c *core) Publish(m broker.Message, done func(error)) {
 }
 
 // Retained implements broker.Tree.
-func (c *core) Retained(filter string) func(int) []broker.Message {
+func (c *testCore) Retained(filter string) func(int) []broker.Message {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var list []broker.Message
@@ -76,7 +76,7 @@ func (c *core) Retained(filter string) func(int) []broker.Message {
 	}
 }
 
-func (c *core) put(topic string, payload []byte) {
+func (c *testCore) put(topic string, payload []byte) {
 	c.mu.Lock()
 	if c.values[topic] = payload; len(payload) == 0 {
 		delete(c.values, topic)
@@ -88,7 +88,7 @@ func (c *core) put(topic string, payload []byte) {
 }
 
 // set is what the cloud says.
-func (c *core) set(key string, v any) {
+func (c *testCore) set(key string, v any) {
 	var payload []byte
 	if v != nil {
 		payload, _ = json.Marshal(v)
@@ -97,7 +97,7 @@ func (c *core) set(key string, v any) {
 }
 
 // below are the payloads of the keys that begin with a prefix.
-func (c *core) below(prefix string) map[string]string {
+func (c *testCore) below(prefix string) map[string]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	got := map[string]string{}
@@ -109,9 +109,9 @@ func (c *core) below(prefix string) map[string]string {
 	return got
 }
 
-func startCore(t *testing.T, dir string) *core {
+func startTestCore(t *testing.T, dir string) *testCore {
 	t.Helper()
-	c := &core{values: map[string][]byte{}, changed: make(chan struct{})}
+	c := &testCore{values: map[string][]byte{}, changed: make(chan struct{})}
 	var err error
 	c.b, err = broker.New(broker.Options{
 		Node: "n1", Tree: c, Log: zerolog.Nop(),
@@ -133,21 +133,21 @@ func startCore(t *testing.T, dir string) *core {
 	return c
 }
 
-// rig is a core with an edgediscovery.
-type rig struct {
+// testDiscovery is a core with an edgediscovery.
+type testDiscovery struct {
 	*testing.T
-	*core
+	*testCore
 	dir  string
 	o    Options
 	stop func()
 }
 
-func newRig(t *testing.T, change func(*Options)) *rig {
+func newTestDiscovery(t *testing.T, change func(*Options)) *testDiscovery {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "eb") // a socket's path is short
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	r := &rig{T: t, dir: dir, core: startCore(t, dir), stop: func() {}}
+	r := &testDiscovery{T: t, dir: dir, testCore: startTestCore(t, dir), stop: func() {}}
 	r.o = Options{
 		Config: configs.Discovery{
 			MQTT: configs.AgentMQTT{Socket: filepath.Join(dir, "mqtt.sock")}, Data: configs.Data{Dir: filepath.Join(dir, "data")},
@@ -166,7 +166,7 @@ func newRig(t *testing.T, change func(*Options)) *rig {
 	return r
 }
 
-func (r *rig) start() {
+func (r *testDiscovery) start() {
 	r.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
@@ -187,7 +187,7 @@ func (r *rig) start() {
 }
 
 // await waits until ok.
-func (r *rig) await(what string, ok func() bool) {
+func (r *testDiscovery) await(what string, ok func() bool) {
 	r.Helper()
 	late := time.After(60 * time.Second)
 	for {
@@ -199,7 +199,7 @@ func (r *rig) await(what string, ok func() bool) {
 		}
 		select {
 		case <-changed:
-			wait(r.Context(), 5*time.Millisecond, nil) // many changes are one
+			sleepUnless(r.Context(), 5*time.Millisecond, nil) // many changes are one
 		case <-late:
 			text := fmt.Sprint(r.below("discovery/"))
 			require.FailNow(r, "it never came to this: "+what[:min(len(what), 200)], text[:min(len(text), 2000)])
@@ -208,7 +208,7 @@ func (r *rig) await(what string, ok func() bool) {
 }
 
 // awaitFound waits until exactly these ids are found for a Configuration.
-func (r *rig) awaitFound(configuration string, ids ...string) {
+func (r *testDiscovery) awaitFound(configuration string, ids ...string) {
 	r.Helper()
 	r.await(fmt.Sprint(configuration, " has ", ids), func() bool {
 		found := r.below("discovery/" + configuration + "/instances/")
@@ -225,18 +225,18 @@ func (r *rig) awaitFound(configuration string, ids ...string) {
 }
 
 // awaitReport waits until the report of a Configuration's handler has a text in it.
-func (r *rig) awaitReport(configuration, text string) {
+func (r *testDiscovery) awaitReport(configuration, text string) {
 	r.Helper()
 	r.await(configuration+"'s handler is "+text, func() bool { return strings.Contains(r.below("discovery/" + configuration + "/")["handler"], text) })
 }
 
-func request(handler, version, details string) resource.DiscoveryRequest {
+func discoveryRequest(handler, version, details string) resource.DiscoveryRequest {
 	return resource.DiscoveryRequest{Version: version, Handler: handler, Details: map[string]string{resource.OnlyDetail: details}}
 }
 
-// fake is a handler in a process of its own, as far as edgediscovery can tell. It finds what it is told to.
-type fake struct {
-	r        *rig
+// fakeHandler is a handler in a process of its own, as far as edgediscovery can tell. It finds what it is told to.
+type fakeHandler struct {
+	r        *testDiscovery
 	path     string
 	asked    chan wire.Request
 	discover func(ctx context.Context, q wire.Request, send func(wire.Devices) error) error
@@ -247,14 +247,14 @@ type fake struct {
 	changed chan struct{}
 }
 
-func (r *rig) newFake(name string, ids ...string) *fake {
-	f := &fake{r: r, path: filepath.Join(r.o.Config.Handlers.Dir, name), asked: make(chan wire.Request, 1000), changed: make(chan struct{})}
+func (r *testDiscovery) newFake(name string, ids ...string) *fakeHandler {
+	f := &fakeHandler{r: r, path: filepath.Join(r.o.Config.Handlers.Dir, name), asked: make(chan wire.Request, 1000), changed: make(chan struct{})}
 	f.discover = f.say
 	f.find(ids...)
 	return f
 }
 
-func (f *fake) find(ids ...string) {
+func (f *fakeHandler) find(ids ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.devices = nil
@@ -266,7 +266,7 @@ func (f *fake) find(ids ...string) {
 }
 
 // say sends what is found, whenever it changes.
-func (f *fake) say(ctx context.Context, _ wire.Request, send func(wire.Devices) error) error {
+func (f *fakeHandler) say(ctx context.Context, _ wire.Request, send func(wire.Devices) error) error {
 	for {
 		f.mu.Lock()
 		devices, changed := f.devices, f.changed
@@ -282,7 +282,7 @@ func (f *fake) say(ctx context.Context, _ wire.Request, send func(wire.Devices) 
 	}
 }
 
-func (f *fake) start() *fake {
+func (f *fakeHandler) start() *fakeHandler {
 	f.r.Helper()
 	l, err := wire.ListenUnix(f.path)
 	require.NoError(f.r, err)
@@ -290,7 +290,7 @@ func (f *fake) start() *fake {
 	return f
 }
 
-func (f *fake) serve(l net.Listener, options ...grpc.ServerOption) {
+func (f *fakeHandler) serve(l net.Listener, options ...grpc.ServerOption) {
 	f.server = wire.NewServer(options...)
 	wire.ServeHandler(f.server, func(ctx context.Context, q wire.Request, _ wire.Contract, send func(wire.Devices) error) error {
 		f.asked <- q
@@ -301,26 +301,26 @@ func (f *fake) serve(l net.Listener, options ...grpc.ServerOption) {
 }
 
 // register registers it once.
-func (f *fake) register(as wire.Registration) *fake {
+func (f *fakeHandler) register(as wire.Registration) *fakeHandler {
 	f.r.Helper()
 	as.Endpoint = f.path
 	require.NoError(f.r, f.r.register(as))
 	return f
 }
 
-func (r *rig) register(as wire.Registration) error {
+func (r *testDiscovery) register(as wire.Registration) error {
 	conn, err := wire.Dial("unix://"+filepath.Join(r.o.Config.Handlers.Dir, handler.RegistrationSocket), nil)
 	require.NoError(r, err)
 	defer func() { _ = conn.Close() }()
 	if as.Contract == "" {
-		as.Contract = wire.V0
+		as.Contract = wire.ContractV0
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), 30*time.Second)
 	defer cancel()
 	return wire.Register(ctx, conn, as)
 }
 
-func (f *fake) nextAsked() wire.Request {
+func (f *fakeHandler) nextAsked() wire.Request {
 	f.r.Helper()
 	select {
 	case q := <-f.asked:

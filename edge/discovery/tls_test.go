@@ -22,8 +22,8 @@ import (
 	"github.com/edgebus/edgebus/edge/discovery/wire"
 )
 
-// authority signs certificates for 127.0.0.1.
-func authority(t *testing.T, dir string) (issue func(name string) configs.TLSClient) {
+// newAuthority signs certificates for 127.0.0.1.
+func newAuthority(t *testing.T, dir string) (issue func(name string) configs.TLSClient) {
 	t.Helper()
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
@@ -54,15 +54,15 @@ func authority(t *testing.T, dir string) (issue func(name string) configs.TLSCli
 }
 
 func TestHandlersOverTCPShowCertificates(t *testing.T) {
-	issue, otherIssue := authority(t, t.TempDir()), authority(t, t.TempDir())
+	issue, otherIssue := newAuthority(t, t.TempDir()), newAuthority(t, t.TempDir())
 	probe, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	server := probe.Addr().String()
 	require.NoError(t, probe.Close())
-	r := newRig(t, func(o *Options) {
+	r := newTestDiscovery(t, func(o *Options) {
 		o.Config.TCP = configs.DiscoveryTCP{Listen: server, TLS: issue("edgediscovery")}
 	})
-	r.set("discovery/cams", request("onvif", "1", ""))
+	r.set("discovery/cams", discoveryRequest("onvif", "1", ""))
 
 	// handler serves over TCP with a certificate, and registers with it.
 	handler := func(tls configs.TLSClient, as wire.Registration) error {
@@ -76,11 +76,11 @@ func TestHandlersOverTCPShowCertificates(t *testing.T) {
 		}
 		return registerAt(t, server, dialling, as)
 	}
-	require.Error(t, handler(otherIssue("stranger"), wire.Registration{Contract: wire.V0, Name: "onvif", Network: true}))
-	require.Error(t, registerAt(t, server, nil, wire.Registration{Contract: wire.V0, Name: "onvif", Network: true, Endpoint: "127.0.0.1:1"}))
-	require.ErrorContains(t, handler(issue("socket"), wire.Registration{Contract: wire.V0, Name: "onvif", Endpoint: "/x.sock"}), "has a network address")
+	require.Error(t, handler(otherIssue("stranger"), wire.Registration{Contract: wire.ContractV0, Name: "onvif", Network: true}))
+	require.Error(t, registerAt(t, server, nil, wire.Registration{Contract: wire.ContractV0, Name: "onvif", Network: true, Endpoint: "127.0.0.1:1"}))
+	require.ErrorContains(t, handler(issue("socket"), wire.Registration{Contract: wire.ContractV0, Name: "onvif", Endpoint: "/x.sock"}), "has a network address")
 	require.Empty(t, r.below("discovery/cams/"))
-	require.NoError(t, handler(issue("onvif"), wire.Registration{Contract: wire.V0, Name: "onvif", Network: true}))
+	require.NoError(t, handler(issue("onvif"), wire.Registration{Contract: wire.ContractV0, Name: "onvif", Network: true}))
 	r.awaitFound("cams", "a")
 }
 

@@ -37,14 +37,14 @@ const DirName = "identity"
 
 // The files of an identity. Certificate and key are one file, so that a renewal replaces both at once.
 const (
-	pairName    = "node.pem"
-	rootsName   = "ca.pem"
-	pendingName = "pending.key" // the key of a request that has no answer yet
-	usedName    = "token.sha256"
+	pairName      = "node.pem"
+	rootsName     = "ca.pem"
+	pendingName   = "pending.key" // the key of a request that has no answer yet
+	usedTokenName = "token.sha256"
 )
 
-// markerName is the file in the data directory that says that the hub has decommissioned the node.
-const markerName = "decommissioned"
+// decommissionedName is the file in the data directory that says that the hub has decommissioned the node.
+const decommissionedName = "decommissioned"
 
 // Identity is where a node's certificate and key are, and what they belong to.
 type Identity struct {
@@ -61,8 +61,8 @@ func identityOf(dataDir string, pin [sha256.Size]byte) Identity {
 	return Identity{filepath.Join(dataDir, DirName, hex.EncodeToString(pin[:8]))}
 }
 
-// Owned reports whether a certificate's file is an identity that the node got by joining, and so renews.
-func Owned(dataDir, file string) bool {
+// OwnsCertificate reports whether a certificate's file is an identity that the node got by joining, and so renews.
+func OwnsCertificate(dataDir, file string) bool {
 	rel, err := filepath.Rel(filepath.Join(dataDir, DirName), file)
 	return file != "" && err == nil && filepath.IsLocal(rel)
 }
@@ -92,27 +92,27 @@ func parseKey(text []byte) (*ecdsa.PrivateKey, error) {
 	return ec, nil
 }
 
-// request is the node's request for a certificate, in PEM.
-func request(node string, key crypto.Signer) (string, error) {
+// certificateRequest is the node's request for a certificate, in PEM.
+func certificateRequest(node string, key crypto.Signer) (string, error) {
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: node}}, key)
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})), err
 }
 
-// fingerprint is the SHA-256 of a public key: what people compare before they approve a request.
-func fingerprint(key crypto.Signer) (string, error) {
+// keyFingerprint is the SHA-256 of a public key: what people compare before they approve a request.
+func keyFingerprint(key crypto.Signer) (string, error) {
 	der, err := x509.MarshalPKIXPublicKey(key.Public())
 	sum := sha256.Sum256(der)
 	return hex.EncodeToString(sum[:]), err
 }
 
-// issued is what a hub's answer holds, once it was checked: the pair for a file, and the authorities.
-type issued struct {
+// issuedIdentity is what a hub's answer holds, once it was checked: the pair for a file, and the authorities.
+type issuedIdentity struct {
 	pair, roots []byte
 	cert        *x509.Certificate
 }
 
-// check takes a hub's answer apart. The hub is trusted by now, but its answer may be damaged, or be for another node.
-func check(a resource.JoinAnswer, node string, key *ecdsa.PrivateKey, keyText []byte) (i issued, err error) {
+// checkAnswer takes a hub's answer apart. The hub is trusted by now, but its answer may be damaged, or be for another node.
+func checkAnswer(a resource.JoinAnswer, node string, key *ecdsa.PrivateKey, keyText []byte) (i issuedIdentity, err error) {
 	block, _ := pem.Decode([]byte(a.Certificate))
 	if block == nil {
 		return i, errors.New("the hub's answer holds no certificate")
@@ -140,7 +140,7 @@ func check(a resource.JoinAnswer, node string, key *ecdsa.PrivateKey, keyText []
 }
 
 // write puts an identity into its files, the authorities first: with the old certificate they are as good.
-func (i issued) write(into Identity) error {
+func (i issuedIdentity) write(into Identity) error {
 	return errors.Join(datadir.WriteFile(into.Roots(), i.roots), datadir.WriteFile(into.Pair(), i.pair))
 }
 
@@ -153,15 +153,15 @@ func (i Identity) read() (*x509.Certificate, error) {
 	return x509.ParseCertificate(pair.Certificate[0])
 }
 
-// asideName is where the identities of a node that was decommissioned are moved, for asideFor: what was done by mistake can be undone.
+// decommissionedDirName is where the identities of a node that was decommissioned are moved, for decommissionedFor: what was done by mistake can be undone.
 const (
-	asideName = DirName + ".decommissioned"
-	asideFor  = 24 * time.Hour
+	decommissionedDirName = DirName + ".decommissioned"
+	decommissionedFor     = 24 * time.Hour
 )
 
-// Decommissioned returns why a hub's notice says that this node was decommissioned. The notice must be signed by an authority in the file
+// VerifyDecommission returns why a hub's notice says that this node was decommissioned. The notice must be signed by an authority in the file
 // roots, and be for this node and the certificate that it presented.
-func Decommissioned(notice, roots, node string, cert *x509.Certificate) (why string, err error) {
+func VerifyDecommission(notice, roots, node string, cert *x509.Certificate) (why string, err error) {
 	text, err := os.ReadFile(roots)
 	if err != nil {
 		return "", err
@@ -184,13 +184,13 @@ func Decommissioned(notice, roots, node string, cert *x509.Certificate) (why str
 	return fmt.Sprintf("the hub's authority says that %s was decommissioned", node), nil
 }
 
-// Forget notes that a node was decommissioned, and why, and moves all its identities aside.
-func Forget(dataDir, why string, now time.Time) error {
-	text := fmt.Sprintf("%s %s\n", resource.Time(now), why)
-	if err := datadir.WriteFile(filepath.Join(dataDir, markerName), []byte(text)); err != nil {
+// Decommission notes that a node was decommissioned, and why, and moves all its identities aside.
+func Decommission(dataDir, why string, now time.Time) error {
+	text := fmt.Sprintf("%s %s\n", resource.FormatTime(now), why)
+	if err := datadir.WriteFile(filepath.Join(dataDir, decommissionedName), []byte(text)); err != nil {
 		return err
 	}
-	aside := filepath.Join(dataDir, asideName)
+	aside := filepath.Join(dataDir, decommissionedDirName)
 	if err := os.RemoveAll(aside); err != nil {
 		return err
 	}
@@ -201,28 +201,28 @@ func Forget(dataDir, why string, now time.Time) error {
 	return errors.Join(err, os.Chtimes(aside, now, now))
 }
 
-// DeleteAside deletes identities that were moved aside long enough ago.
-func DeleteAside(dataDir string, now time.Time) error {
-	aside := filepath.Join(dataDir, asideName)
+// DeleteDecommissioned deletes identities that were moved aside long enough ago.
+func DeleteDecommissioned(dataDir string, now time.Time) error {
+	aside := filepath.Join(dataDir, decommissionedDirName)
 	info, err := os.Stat(aside)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && now.Sub(info.ModTime()) < asideFor {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && now.Sub(info.ModTime()) < decommissionedFor {
 		return nil
 	}
 	return errors.Join(err, os.RemoveAll(aside))
 }
 
-// Forgotten says when and why the node was decommissioned; empty: it was not, or has joined again.
-func Forgotten(dataDir string) (string, error) {
-	text, err := os.ReadFile(filepath.Join(dataDir, markerName))
+// DecommissionNote says when and why the node was decommissioned; empty: it was not, or has joined again.
+func DecommissionNote(dataDir string) (string, error) {
+	text, err := os.ReadFile(filepath.Join(dataDir, decommissionedName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
 	return string(bytes.TrimSpace(text)), err
 }
 
-// Remember says that a node that was decommissioned has joined again.
-func Remember(dataDir string) error {
-	err := os.Remove(filepath.Join(dataDir, markerName))
+// ClearDecommission says that a node that was decommissioned has joined again.
+func ClearDecommission(dataDir string) error {
+	err := os.Remove(filepath.Join(dataDir, decommissionedName))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -248,8 +248,8 @@ func Labels(given, from []string, info *resource.SystemInfo) map[string]string {
 	return labels
 }
 
-// Following are those labels of the system information, with its fields, that no other label replaces.
-func Following(given, from []string) map[string]string {
+// FollowedLabels are those labels of the system information, with its fields, that no other label replaces.
+func FollowedLabels(given, from []string) map[string]string {
 	follow := resource.ParsePairs(strings.Join(from, ","))
 	maps.DeleteFunc(follow, func(key, _ string) bool {
 		return slices.ContainsFunc(given, func(label string) bool { return strings.HasPrefix(label, key+"=") })

@@ -51,8 +51,8 @@ type JoinOptions struct {
 	Now func() time.Time
 }
 
-// Joined is what came of it.
-type Joined struct {
+// JoinResult is what came of it.
+type JoinResult struct {
 	Identity
 	Node    string
 	Expires time.Time
@@ -62,37 +62,37 @@ type Joined struct {
 }
 
 // Close lets another join of this data directory begin. Until then it would write the same files.
-func (j Joined) Close() error { return j.lock.Close() }
+func (j JoinResult) Close() error { return j.lock.Close() }
 
 const (
 	dialTimeout  = 15 * time.Second
 	enrollPrefix = "enroll/" // of the user name and the client identifier of a node that enrols
 )
 
-// refusal is the hub's no: the key of the request is of no use then.
-type refusal struct{ reason string }
+// refusalError is the hub's no: the key of the request is of no use then.
+type refusalError struct{ reason string }
 
-func (r refusal) Error() string { return "the hub refused this node: " + r.reason }
+func (r refusalError) Error() string { return "the hub refused this node: " + r.reason }
 
 // Join gets a node its certificate. It leaves what there was as it is if it fails. A request whose answer was lost, or
 // is waited for, is taken up by the next call. The caller closes what it returns.
-func Join(ctx context.Context, o JoinOptions) (j Joined, err error) {
+func Join(ctx context.Context, o JoinOptions) (j JoinResult, err error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	pin, err := o.read()
+	pin, err := o.parse()
 	if err != nil {
 		return j, err
 	}
-	root, err := o.meet(ctx, pin)
+	root, err := o.findAuthority(ctx, pin)
 	if err != nil {
 		return j, err
 	}
-	j = Joined{Identity: identityOf(o.DataDir, sha256.Sum256(root.Raw)), Node: o.Node}
+	j = JoinResult{Identity: identityOf(o.DataDir, sha256.Sum256(root.Raw)), Node: o.Node}
 	if err := os.MkdirAll(j.Dir, 0o700); err != nil {
 		return j, fmt.Errorf("the node's key can't be kept: %w. Run it as the user who owns the data directory, or give another one with --data-dir", err)
 	}
-	if j.lock, err = datadir.Claim(j.Dir, "edgecore join"); err != nil {
+	if j.lock, err = datadir.Lock(j.Dir, "edgecore join"); err != nil {
 		return j, err
 	}
 	defer func() {
@@ -100,7 +100,7 @@ func Join(ctx context.Context, o JoinOptions) (j Joined, err error) {
 			_ = j.Close()
 		}
 	}()
-	if j.Expires, j.Already = o.already(j.Identity); j.Already {
+	if j.Expires, j.Already = o.joinedBefore(j.Identity); j.Already {
 		return j, nil
 	}
 	key, text, err := pendingKey(j.Identity)
@@ -109,14 +109,14 @@ func Join(ctx context.Context, o JoinOptions) (j Joined, err error) {
 	}
 	answer, err := o.ask(ctx, key, root)
 	if err != nil {
-		if errors.As(err, new(refusal)) {
+		if errors.As(err, new(refusalError)) {
 			_ = os.Remove(filepath.Join(j.Dir, pendingName)) // or it is used for the next request
 			_ = os.Remove(filepath.Join(j.Dir, datadir.LockName))
 			_ = os.Remove(j.Dir) // if there is nothing else in it
 		}
 		return j, err
 	}
-	got, err := check(answer, o.Node, key, text)
+	got, err := checkAnswer(answer, o.Node, key, text)
 	if err != nil {
 		return j, err
 	}
@@ -124,15 +124,15 @@ func Join(ctx context.Context, o JoinOptions) (j Joined, err error) {
 		return j, err
 	}
 	if o.Token != "" {
-		err = datadir.WriteFile(filepath.Join(j.Dir, usedName), []byte(o.tokenHash()))
+		err = datadir.WriteFile(filepath.Join(j.Dir, usedTokenName), []byte(o.tokenHash()))
 	}
 	j.Expires = got.cert.NotAfter
 	return j, errors.Join(err, os.Remove(filepath.Join(j.Dir, pendingName)))
 }
 
-// read checks what was given, and takes the pin and the node's name out of a token.
-func (o *JoinOptions) read() (pin []byte, err error) {
-	o.Hub = Address(o.Hub)
+// parse checks what was given, and takes the pin and the node's name out of a token.
+func (o *JoinOptions) parse() (pin []byte, err error) {
+	o.Hub = HubAddress(o.Hub)
 	if strings.Contains(o.Hub, "/") {
 		return nil, fmt.Errorf("%.100q is no hub's address: give the host, and the port of its MQTT over TLS if it isn't 8883, such as hub.example.org:8883", o.Hub)
 	}
@@ -144,7 +144,7 @@ func (o *JoinOptions) read() (pin []byte, err error) {
 		pin = sum[:]
 	}
 	if o.Token == "" {
-		return pin, o.named()
+		return pin, o.checkName()
 	}
 	t, err := resource.ParseJoinToken(o.Token)
 	switch {
@@ -157,11 +157,11 @@ func (o *JoinOptions) read() (pin []byte, err error) {
 		return nil, fmt.Errorf("the token is for the node %s, not for %s", t.Node, o.Node)
 	}
 	o.Token, o.Node = t.String(), cmp.Or(o.Node, t.Node)
-	return t.Authority[:], o.named()
+	return t.Authority[:], o.checkName()
 }
 
-// Address is where a hub is, with the usual port if none is given.
-func Address(hub string) string {
+// HubAddress is where a hub is, with the usual port if none is given.
+func HubAddress(hub string) string {
 	hub = strings.TrimPrefix(hub, "mqtts://")
 	if _, _, err := net.SplitHostPort(hub); err != nil {
 		return net.JoinHostPort(strings.Trim(hub, "[]"), "8883")
@@ -171,11 +171,11 @@ func Address(hub string) string {
 
 // Name is the name that the node will have.
 func (o JoinOptions) Name() (string, error) { //nolint:gocritic // a copy: reading fills it in
-	_, err := o.read()
+	_, err := o.parse()
 	return o.Node, err
 }
 
-func (o *JoinOptions) named() error {
+func (o *JoinOptions) checkName() error {
 	o.Node = cmp.Or(o.Node, o.Default)
 	if !topics.ValidName(o.Node) {
 		return fmt.Errorf("%.100q is no node's name: %s: give one with --name", o.Node, topics.NameRule())
@@ -188,13 +188,13 @@ func (o *JoinOptions) tokenHash() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// already reports whether the node has joined this hub, under this name and with this token, if it has one.
-func (o *JoinOptions) already(i Identity) (expires time.Time, yes bool) {
+// joinedBefore reports whether the node has joined this hub, under this name and with this token, if it has one.
+func (o *JoinOptions) joinedBefore(i Identity) (expires time.Time, yes bool) {
 	cert, err := i.read()
 	if err != nil || cert.Subject.CommonName != o.Node || o.Now().After(cert.NotAfter) {
 		return expires, false
 	}
-	used, err := os.ReadFile(filepath.Join(i.Dir, usedName))
+	used, err := os.ReadFile(filepath.Join(i.Dir, usedTokenName))
 	if o.Token != "" && (err != nil || string(used) != o.tokenHash()) {
 		return expires, false
 	}
@@ -218,8 +218,8 @@ func pendingKey(i Identity) (key *ecdsa.PrivateKey, text []byte, err error) {
 	return key, text, datadir.WriteFile(path, text)
 }
 
-// meet connects to the hub and finds its authority in what it shows. Nothing secret is sent.
-func (o *JoinOptions) meet(ctx context.Context, pin []byte) (root *x509.Certificate, err error) {
+// findAuthority connects to the hub and finds its authority in what it shows. Nothing secret is sent.
+func (o *JoinOptions) findAuthority(ctx context.Context, pin []byte) (root *x509.Certificate, err error) {
 	chain, err := o.chain(ctx)
 	if err != nil {
 		return nil, err
@@ -247,20 +247,20 @@ func (o *JoinOptions) meet(ctx context.Context, pin []byte) (root *x509.Certific
 func (o *JoinOptions) chain(ctx context.Context) (chain []*x509.Certificate, err error) {
 	for n := 0; ; n++ {
 		chain, err = o.chainOnce(ctx)
-		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) || n == mostMeetings {
+		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) || n == maxHubAttempts {
 			return chain, err
 		}
 		select {
-		case <-time.After(meetAgain.Spread(n)):
+		case <-time.After(hubRetry.Spread(n)):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
 }
 
-const mostMeetings = 6 // further attempts to reach a hub that hangs up
+const maxHubAttempts = 6 // further attempts to reach a hub that hangs up
 
-var meetAgain = backoff.Backoff{Min: 500 * time.Millisecond, Max: 16 * time.Second}
+var hubRetry = backoff.Backoff{Min: 500 * time.Millisecond, Max: 16 * time.Second}
 
 func (o *JoinOptions) chainOnce(ctx context.Context) ([]*x509.Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -306,10 +306,10 @@ func (o *JoinOptions) verify(chain []*x509.Certificate, root *x509.Certificate) 
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired && root.NotBefore.After(leaf.NotBefore):
 		return fmt.Errorf("the hub's authority is not valid yet: it is from %s on, and the hub's own certificate from %s on. The clock of the hub's host was set back, or was ahead "+
 			"when the authority was made. Set that clock, or replace the authority (edgebus authority rotate, and a new token); the clock of this node, which shows %s, may be right",
-			resource.Time(root.NotBefore), resource.Time(leaf.NotBefore), resource.Time(now))
+			resource.FormatTime(root.NotBefore), resource.FormatTime(leaf.NotBefore), resource.FormatTime(now))
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return fmt.Errorf("the clock of this node says %s, but the hub's certificate is valid from %s to %s: set the clock (timedatectl), and join again",
-			resource.Time(now), resource.Time(leaf.NotBefore), resource.Time(leaf.NotAfter))
+			resource.FormatTime(now), resource.FormatTime(leaf.NotBefore), resource.FormatTime(leaf.NotAfter))
 	case errors.As(err, &name):
 		names := leaf.DNSNames
 		for _, ip := range leaf.IPAddresses {
@@ -322,11 +322,11 @@ func (o *JoinOptions) verify(chain []*x509.Certificate, root *x509.Certificate) 
 
 // ask sends the request and waits for the answer.
 func (o *JoinOptions) ask(ctx context.Context, key *ecdsa.PrivateKey, root *x509.Certificate) (a resource.JoinAnswer, err error) {
-	csr, err := request(o.Node, key)
+	csr, err := certificateRequest(o.Node, key)
 	if err != nil {
 		return a, err
 	}
-	print, err := fingerprint(key)
+	print, err := keyFingerprint(key)
 	if err != nil {
 		return a, err
 	}
@@ -392,7 +392,7 @@ func (o *JoinOptions) ask(ctx context.Context, key *ecdsa.PrivateKey, root *x509
 		return a, context.Cause(ctx)
 	}
 	if a.State == resource.JoinDenied {
-		return a, refusal{a.Reason}
+		return a, refusalError{a.Reason}
 	}
 	return a, nil
 }
@@ -420,7 +420,7 @@ func (o *JoinOptions) refused(err error, stop context.CancelCauseFunc, trying fu
 	}
 	switch no.Code {
 	case codeBadCredentials, codeNotAuthorized, codeBadPayload, codeBadTopic, codeBadClientID, codeQuota, codeConnectRate:
-		stop(refusal{strings.TrimPrefix(cmp.Or(no.Reason, err.Error()), "token: ")})
+		stop(refusalError{strings.TrimPrefix(cmp.Or(no.Reason, err.Error()), "token: ")})
 	default:
 		trying("the hub can't enrol this node now", err)
 	}

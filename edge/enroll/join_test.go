@@ -15,7 +15,7 @@ func TestAnAuthorityThatIsNotValidYetIsNamed(t *testing.T) {
 	make := func(from time.Time, parent *x509.Certificate, by any, change func(*x509.Certificate)) (*x509.Certificate, any) {
 		key, _, err := newKey()
 		require.NoError(t, err)
-		template := certificate(from, 90*24*time.Hour)
+		template := certificateTemplate(from, 90*24*time.Hour)
 		change(template)
 		if parent == nil {
 			parent, by = template, key

@@ -36,19 +36,19 @@ type RenewOptions struct {
 type Renewer struct {
 	o       RenewOptions
 	kick    chan struct{}
-	answers chan answer
+	answers chan receivedAnswer
 
 	since time.Time // the first of the failures in a row
 }
 
-type answer struct {
+type receivedAnswer struct {
 	request string
 	payload []byte
 }
 
 const (
 	answerTimeout = 30 * time.Second
-	waitPiece     = time.Minute // of a long wait
+	maxSleep      = time.Minute // of a long wait
 )
 
 // NewRenewer makes a Renewer. Run does the work.
@@ -62,7 +62,7 @@ func NewRenewer(o RenewOptions) *Renewer {
 	if o.Renewed == nil {
 		o.Renewed = func(context.Context) {}
 	}
-	return &Renewer{o: o, kick: make(chan struct{}, 1), answers: make(chan answer, 1)}
+	return &Renewer{o: o, kick: make(chan struct{}, 1), answers: make(chan receivedAnswer, 1)}
 }
 
 // Filter is what the link has to subscribe to for the answers.
@@ -81,7 +81,7 @@ func (r *Renewer) Connected() {
 // Take takes a message on the topic of an answer.
 func (r *Renewer) Take(a topics.Address, payload []byte) {
 	select {
-	case r.answers <- answer{a.Device, payload}:
+	case r.answers <- receivedAnswer{a.Device, payload}:
 	default: // nobody asked
 	}
 }
@@ -96,13 +96,13 @@ func (r *Renewer) Run(ctx context.Context) {
 		}
 		wait := due.Sub(r.o.Now())
 		if tries > 0 {
-			wait = pause(life, tries)
+			wait = renewPause(life, tries)
 		}
 		// A long wait is taken in pieces: the clock may be set meanwhile.
-		if !r.sleep(ctx, min(max(wait, 0), waitPiece), tries > 0) {
+		if !r.sleep(ctx, min(max(wait, 0), maxSleep), tries > 0) {
 			return
 		}
-		if tries == 0 && wait > waitPiece {
+		if tries == 0 && wait > maxSleep {
 			continue
 		}
 		err = r.renew(ctx)
@@ -116,7 +116,7 @@ func (r *Renewer) Run(ctx context.Context) {
 			continue
 		}
 		tries++
-		r.o.Log.Warn().Err(err).Int("attempt", tries).Stringer("retry_in", pause(life, tries)).Msg("the certificate could not be renewed")
+		r.o.Log.Warn().Err(err).Int("attempt", tries).Stringer("retry_in", renewPause(life, tries)).Msg("the certificate could not be renewed")
 	}
 }
 
@@ -133,9 +133,9 @@ func (r *Renewer) due() (at time.Time, life time.Duration, err error) {
 	return from.Add(life*2/3 + spread), life, nil
 }
 
-// pause is how long to wait after so many failures: a small part of a certificate's life, so that there are many more
+// renewPause is how long to wait after so many failures: a small part of a certificate's life, so that there are many more
 // attempts before it ends.
-func pause(life time.Duration, tries int) time.Duration {
+func renewPause(life time.Duration, tries int) time.Duration {
 	least := min(max(life/200, time.Second), time.Minute)
 	most := min(max(life/20, time.Second), time.Hour)
 	return backoff.Backoff{Min: least, Max: most}.Wait(tries - 1)
@@ -174,7 +174,7 @@ func (r *Renewer) renew(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	csr, err := request(r.o.Node, key)
+	csr, err := certificateRequest(r.o.Node, key)
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func (r *Renewer) renew(ctx context.Context) error {
 			if err := json.Unmarshal(got.payload, &a); err != nil {
 				return fmt.Errorf("the hub's answer can't be read: %w", err)
 			}
-			i, err := check(a, r.o.Node, key, text)
+			i, err := checkAnswer(a, r.o.Node, key, text)
 			if err != nil {
 				return err
 			}

@@ -19,16 +19,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func certificate(from time.Time, life time.Duration) *x509.Certificate {
+func certificateTemplate(from time.Time, life time.Duration) *x509.Certificate {
 	return &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "n1"}, NotBefore: from, NotAfter: from.Add(life)}
 }
 
-// identityFor makes an identity with a certificate that is valid from now on.
-func identityFor(t *testing.T, now time.Time, life time.Duration) Identity {
+// newTestIdentity makes an identity with a certificate that is valid from now on.
+func newTestIdentity(t *testing.T, now time.Time, life time.Duration) Identity {
 	t.Helper()
 	key, text, err := newKey()
 	require.NoError(t, err)
-	template := certificate(now, life)
+	template := certificateTemplate(now, life)
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	require.NoError(t, err)
 	cert, err := x509.ParseCertificate(der)
@@ -45,7 +45,7 @@ func TestARenewalThatIsDueByTheClockDoesNotWaitForATimer(t *testing.T) {
 		now := func() time.Time { return time.Now().Add(time.Duration(set.Load())).Round(0) }
 		asked := make(chan struct{}, 100)
 		r := NewRenewer(RenewOptions{
-			Identity: identityFor(t, now(), 90*24*time.Hour), Node: "n1", Log: zerolog.Nop(), Now: now,
+			Identity: newTestIdentity(t, now(), 90*24*time.Hour), Node: "n1", Log: zerolog.Nop(), Now: now,
 			Publish: func(_ string, _ []byte, done func(error)) { asked <- struct{}{}; done(errors.New("no hub")) },
 		})
 		ctx, stop := context.WithCancel(t.Context())
@@ -63,17 +63,17 @@ func TestARenewalThatIsDueByTheClockDoesNotWaitForATimer(t *testing.T) {
 // What was done by mistake can be undone for a day, and no longer.
 func TestKeysThatWereMovedAsideAreDeletedAfterADay(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
-	require.NoError(t, DeleteAside(dir, now), "there are none")
+	require.NoError(t, DeleteDecommissioned(dir, now), "there are none")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, DirName, "abc"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, DirName, "abc", pairName), []byte("a key"), 0o600))
-	require.NoError(t, Forget(dir, "it was decommissioned", now))
+	require.NoError(t, Decommission(dir, "it was decommissioned", now))
 	require.NoDirExists(t, filepath.Join(dir, DirName))
-	aside := filepath.Join(dir, asideName)
-	require.NoError(t, DeleteAside(dir, now.Add(24*time.Hour-time.Minute)))
+	aside := filepath.Join(dir, decommissionedDirName)
+	require.NoError(t, DeleteDecommissioned(dir, now.Add(24*time.Hour-time.Minute)))
 	require.FileExists(t, filepath.Join(aside, "abc", pairName))
-	require.NoError(t, DeleteAside(dir, now.Add(24*time.Hour)))
+	require.NoError(t, DeleteDecommissioned(dir, now.Add(24*time.Hour)))
 	require.NoDirExists(t, aside)
-	why, err := Forgotten(dir)
+	why, err := DecommissionNote(dir)
 	require.NoError(t, err)
 	require.Contains(t, why, "it was decommissioned", "that stays until it joins again")
 }

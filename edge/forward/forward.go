@@ -55,7 +55,7 @@ type Forwarder struct {
 	ended   bool          // the hub refused a message that it may take later: the connection is to end
 	changed chan struct{} // has a value when one of the above has changed
 
-	turns    link.Turns[*heldMessage]
+	turns    link.PartTurns[*heldMessage]
 	cutting  bool // the first of those that wait is the upload
 	heldSent bool // its last part, or all of it, is on its way
 	begun    int  // the byte with which this connection began
@@ -68,7 +68,7 @@ func New(o Options) *Forwarder {
 		o.Upload = &Upload{}
 	}
 	return &Forwarder{
-		o: o, turns: link.Turns[*heldMessage]{Pace: link.NewPace(o.WindowBytes)}, log: o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: 10 * time.Second}), changed: make(chan struct{}, 1),
+		o: o, turns: link.PartTurns[*heldMessage]{LinePace: link.NewLinePace(o.WindowBytes)}, log: o.Log.Sample(&zerolog.BurstSampler{Burst: 10, Period: 10 * time.Second}), changed: make(chan struct{}, 1),
 	}
 }
 
@@ -138,8 +138,8 @@ func (f *Forwarder) send(out *broker.LinkConsumer) bool {
 	if !ok {
 		return f.sendHeld(out)
 	}
-	m := message(p, f.o.Topic(p.Topic))
-	n := Size(m)
+	m := hubMessage(p, f.o.Topic(p.Topic))
+	n := MessageSize(m)
 	f.mu.Lock()
 	waits := f.hold(&heldMessage{p, m, n})
 	f.mu.Unlock()
@@ -179,8 +179,8 @@ func (f *Forwarder) settle(out *broker.LinkConsumer, p broker.LinkMessage, err e
 	case p.ID == 0: // QoS 0: there is no outcome
 	case err == nil:
 		out.Acknowledge(p.ID)
-	case gone(err): // the link queue sends it again on the next connection
-	case permanent(err):
+	case isConnectionLost(err): // the link queue sends it again on the next connection
+	case isPermanent(err):
 		f.log.Error().Err(err).Str("topic", p.Topic).Int("bytes", len(p.Payload)).Msg("the hub refuses this message for good: it is dropped")
 		out.Reject(p.ID)
 	default:
@@ -191,7 +191,7 @@ func (f *Forwarder) settle(out *broker.LinkConsumer, p broker.LinkMessage, err e
 // end ends the connection, because the hub can't store a message now.
 func (f *Forwarder) end(err error) {
 	f.mu.Lock()
-	first := !f.ended && !gone(err)
+	first := !f.ended && !isConnectionLost(err)
 	f.ended = f.ended || first
 	f.mu.Unlock()
 	if first {
@@ -199,8 +199,8 @@ func (f *Forwarder) end(err error) {
 	}
 }
 
-// gone reports whether the connection ended before the outcome of a publish was known.
-func gone(err error) bool {
+// isConnectionLost reports whether the connection ended before the outcome of a publish was known.
+func isConnectionLost(err error) bool {
 	return errors.Is(err, client.ErrConnectionLost) || errors.Is(err, client.ErrNotConnected) || errors.Is(err, client.ErrClosed)
 }
 
@@ -209,9 +209,9 @@ func gone(err error) bool {
 // or QoS not supported.
 var permanentCodes = map[byte]bool{0x87: true, 0x90: true, 0x95: true, 0x97: true, 0x99: true, 0x9A: true, 0x9B: true}
 
-// permanent reports whether the same publish will be refused whenever it is sent. It may be a message that the client
+// isPermanent reports whether the same publish will be refused whenever it is sent. It may be a message that the client
 // refuses to send, such as one that is larger than the hub takes.
-func permanent(err error) bool {
+func isPermanent(err error) bool {
 	if r := (*client.Refused)(nil); errors.As(err, &r) {
 		return permanentCodes[r.Code]
 	}
@@ -225,8 +225,8 @@ const propTS = "ts"
 // timeFormat is RFC 3339 with milliseconds.
 const timeFormat = "2006-01-02T15:04:05.000Z07:00"
 
-// message is the message for the hub. It has no response topic, which would name a topic of the node's broker.
-func message(p broker.LinkMessage, topic string) client.Message {
+// hubMessage is the message for the hub. It has no response topic, which would name a topic of the node's broker.
+func hubMessage(p broker.LinkMessage, topic string) client.Message {
 	m := client.Message{
 		Topic: topic, Payload: p.Payload, Retain: p.Retain,
 		ContentType: p.Props.ContentType, Correlation: p.Props.Correlation,
@@ -247,8 +247,8 @@ func message(p broker.LinkMessage, topic string) client.Message {
 	return m
 }
 
-// Size is the approximate number of bytes that a message takes on the link.
-func Size(m client.Message) int {
+// MessageSize is the approximate number of bytes that a message takes on the link.
+func MessageSize(m client.Message) int {
 	n := 16 + len(m.Topic) + len(m.Payload) + len(m.ContentType) + len(m.Correlation)
 	for _, u := range m.User {
 		n += 5 + len(u.Key) + len(u.Value)

@@ -16,10 +16,10 @@ import (
 	"github.com/edgebus/edgebus/broker/session"
 )
 
-const wait = 30 * time.Second // a busy machine must not fail a test
+const testTimeout = 30 * time.Second // a busy machine must not fail a test
 
-// hub answers publishes as a test wants it.
-type hub struct {
+// fakeHub answers publishes as a test wants it.
+type fakeHub struct {
 	mu      sync.Mutex
 	got     []string
 	meanest int // most publishes without an answer
@@ -28,7 +28,7 @@ type hub struct {
 	held    []func(error)
 }
 
-func (h *hub) publish(m client.Message, done func(error)) {
+func (h *fakeHub) publish(m client.Message, done func(error)) {
 	h.mu.Lock()
 	h.open++
 	h.meanest = max(h.meanest, h.open)
@@ -54,7 +54,7 @@ func (h *hub) publish(m client.Message, done func(error)) {
 	go end(err)
 }
 
-func (h *hub) letGo(err error) {
+func (h *fakeHub) letGo(err error) {
 	h.mu.Lock()
 	held := h.held
 	h.held = nil
@@ -64,21 +64,21 @@ func (h *hub) letGo(err error) {
 	}
 }
 
-func (h *hub) has() []string {
+func (h *fakeHub) has() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return append([]string(nil), h.got...)
 }
 
-type rig struct {
-	hub   *hub
+type testForwarder struct {
+	hub   *fakeHub
 	sess  *session.Session
 	count session.Counters
 	ended chan error // why a connection was ended
 }
 
-func newRig(messages int) *rig {
-	r := &rig{hub: &hub{answer: func(client.Message) (error, bool) { return nil, true }}, ended: make(chan error, 10)}
+func newTestForwarder(messages int) *testForwarder {
+	r := &testForwarder{hub: &fakeHub{answer: func(client.Message) (error, bool) { return nil, true }}, ended: make(chan error, 10)}
 	r.sess = session.New(session.Limits{Bytes: 1 << 20, DropOldest: true}, time.Now, &r.count)
 	for i := range messages {
 		r.put(strconv.Itoa(i))
@@ -86,14 +86,14 @@ func newRig(messages int) *rig {
 	return r
 }
 
-func (r *rig) put(payload string) {
+func (r *testForwarder) put(payload string) {
 	m := &session.Message{Topic: "t", Payload: []byte(payload), QoS: 1}
 	m.Stamp(time.Now())
-	r.sess.Enqueue(m, session.Delivery{QoS: 1})
+	r.sess.Enqueue(m, session.DeliveryOptions{QoS: 1})
 }
 
 // run forwards until the test ends, or stop is called.
-func (r *rig) run(t *testing.T, o Options) (stop func()) {
+func (r *testForwarder) run(t *testing.T, o Options) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	o.Open = func(window int) *broker.LinkConsumer { return r.sess.OpenLocal(window) }
@@ -106,13 +106,13 @@ func (r *rig) run(t *testing.T, o Options) (stop func()) {
 	return stop
 }
 
-func (r *rig) arrives(t *testing.T, want ...string) {
+func (r *testForwarder) arrives(t *testing.T, want ...string) {
 	t.Helper()
-	require.Eventually(t, func() bool { return len(r.hub.has()) >= len(want) && r.sess.Queued() == 0 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return len(r.hub.has()) >= len(want) && r.sess.Queued() == 0 }, testTimeout, time.Millisecond)
 	require.Equal(t, want, r.hub.has())
 }
 
-func numbers(n int) (all []string) {
+func numberTexts(n int) (all []string) {
 	for i := range n {
 		all = append(all, strconv.Itoa(i))
 	}
@@ -120,20 +120,20 @@ func numbers(n int) (all []string) {
 }
 
 func TestAllArrivesInOrderWithinAWindow(t *testing.T) {
-	r := newRig(50)
+	r := newTestForwarder(50)
 	r.hub.answer = func(client.Message) (error, bool) { return nil, false }
 	r.run(t, Options{Window: 4})
 	for range 13 {
-		require.Eventually(t, func() bool { r.hub.mu.Lock(); defer r.hub.mu.Unlock(); return len(r.hub.held) > 0 }, wait, time.Millisecond)
+		require.Eventually(t, func() bool { r.hub.mu.Lock(); defer r.hub.mu.Unlock(); return len(r.hub.held) > 0 }, testTimeout, time.Millisecond)
 		r.hub.letGo(nil)
 	}
-	require.Eventually(t, func() bool { r.hub.letGo(nil); return r.sess.Queued() == 0 }, wait, time.Millisecond)
-	require.Equal(t, numbers(50), r.hub.has())
+	require.Eventually(t, func() bool { r.hub.letGo(nil); return r.sess.Queued() == 0 }, testTimeout, time.Millisecond)
+	require.Equal(t, numberTexts(50), r.hub.has())
 	require.LessOrEqual(t, r.hub.meanest, 4)
 }
 
 func TestTimestampsAreForwarded(t *testing.T) {
-	r := newRig(0)
+	r := newTestForwarder(0)
 	var mu sync.Mutex
 	var seen []client.Message
 	r.hub.answer = func(m client.Message) (error, bool) {
@@ -147,14 +147,14 @@ func TestTimestampsAreForwarded(t *testing.T) {
 		ResponseTopic: "mine", User: []session.UserProperty{{Key: "ts", Value: "2020-01-01T00:00:00Z"}, {Key: "unit", Value: "K"}},
 	}}
 	said.Stamp(time.Now())
-	r.sess.Enqueue(said, session.Delivery{QoS: 1})
+	r.sess.Enqueue(said, session.DeliveryOptions{QoS: 1})
 	r.run(t, Options{})
 	r.arrives(t, "plain", "said")
 	mu.Lock()
 	defer mu.Unlock()
 	at, err := time.Parse(time.RFC3339, seen[0].Property("ts"))
 	require.NoError(t, err)
-	require.WithinDuration(t, time.Now(), at, wait)
+	require.WithinDuration(t, time.Now(), at, testTimeout)
 	require.Equal(t, []client.UserProperty{{Key: "ts", Value: "2020-01-01T00:00:00Z"}, {Key: "unit", Value: "K"}}, seen[1].User)
 	require.Empty(t, seen[1].ResponseTopic)
 	require.Equal(t, "T", seen[1].Topic)
@@ -162,7 +162,7 @@ func TestTimestampsAreForwarded(t *testing.T) {
 
 // A refusal that may pass ends the connection, and nothing more is sent over it: the next one begins with what was refused.
 func TestATemporaryRefusalEndsTheConnection(t *testing.T) {
-	r := newRig(20)
+	r := newTestForwarder(20)
 	r.hub.answer = func(m client.Message) (error, bool) {
 		if string(m.Payload) >= "10" {
 			return &client.Refused{Code: 0x83}, true
@@ -180,13 +180,13 @@ func TestATemporaryRefusalEndsTheConnection(t *testing.T) {
 	stop()
 	r.hub.answer = func(client.Message) (error, bool) { return nil, true }
 	r.run(t, Options{})
-	r.arrives(t, numbers(20)...)
+	r.arrives(t, numberTexts(20)...)
 	require.Empty(t, r.ended)
 	require.Zero(t, r.count.Dropped()["refused_by_client"])
 }
 
 func TestPermanentlyRefusedMessagesAreDroppedAndCounted(t *testing.T) {
-	r := newRig(4)
+	r := newTestForwarder(4)
 	r.hub.answer = func(m client.Message) (error, bool) {
 		switch string(m.Payload) {
 		case "1":
@@ -202,16 +202,16 @@ func TestPermanentlyRefusedMessagesAreDroppedAndCounted(t *testing.T) {
 }
 
 func TestUnacknowledgedMessagesAreSentAgain(t *testing.T) {
-	r := newRig(6)
+	r := newTestForwarder(6)
 	r.hub.answer = func(client.Message) (error, bool) { return nil, false }
 	stop := r.run(t, Options{Window: 4})
-	require.Eventually(t, func() bool { r.hub.mu.Lock(); defer r.hub.mu.Unlock(); return len(r.hub.held) == 4 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { r.hub.mu.Lock(); defer r.hub.mu.Unlock(); return len(r.hub.held) == 4 }, testTimeout, time.Millisecond)
 	stop()
 	r.hub.letGo(client.ErrConnectionLost)
 	require.Equal(t, 6, r.sess.Queued())
 	r.hub.answer = func(client.Message) (error, bool) { return nil, true }
 	r.run(t, Options{Window: 1})
-	r.arrives(t, numbers(6)...)
+	r.arrives(t, numberTexts(6)...)
 }
 
 func TestTheBudgetHoldsStreamsAndNeverState(t *testing.T) {
@@ -238,11 +238,11 @@ func TestTheBudgetHoldsStreamsAndNeverState(t *testing.T) {
 }
 
 func TestAForwarderKeepsToItsBudget(t *testing.T) {
-	r := newRig(5)
+	r := newTestForwarder(5)
 	b := NewBudget(100, time.Now) // each message is some 60 bytes with its time
 	began := time.Now()
 	r.run(t, Options{Budget: b, Window: 1})
-	r.arrives(t, numbers(5)...)
+	r.arrives(t, numberTexts(5)...)
 	require.GreaterOrEqual(t, time.Since(began), 100*time.Millisecond)
 	require.Positive(t, b.Stats().Held)
 }

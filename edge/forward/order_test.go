@@ -20,10 +20,10 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-const telemetry = "v1/nodes/n1/devices/meter/telemetry/t"
+const telemetryTopic = "v1/nodes/n1/devices/meter/telemetry/t"
 
-// flaky is a hub's disk: now and then it is full, until all are told whom that concerns.
-type flaky struct {
+// flakyJournal is a hub's disk: now and then it is full, until all are told whom that concerns.
+type flakyJournal struct {
 	*journal.Journal
 
 	mu       sync.Mutex
@@ -32,7 +32,7 @@ type flaky struct {
 	failures int
 }
 
-func (f *flaky) Commit(changes []journal.Change, done func(error)) {
+func (f *flakyJournal) Commit(changes []journal.RecordChange, done func(error)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if done == nil || f.untold == 0 && (f.chance == nil || f.chance.IntN(20) > 0) {
@@ -52,29 +52,29 @@ func (f *flaky) Commit(changes []journal.Change, done func(error)) {
 }
 
 // set makes the disk fail or not, and says how often it has.
-func (f *flaky) set(chance *rand.Rand) (failures int) {
+func (f *flakyJournal) set(chance *rand.Rand) (failures int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.chance = chance
 	return f.failures
 }
 
-// streams is a hub's tree that takes streams and nothing else.
-type streams struct{ b *broker.Broker }
+// streamTree is a hub's tree that takes streams and nothing else.
+type streamTree struct{ b *broker.Broker }
 
-func (s *streams) Publish(m broker.Message, done func(error)) { s.b.Pass(m, done) }
-func (s *streams) Retained(string) func(int) []broker.Message {
+func (s *streamTree) Publish(m broker.Message, done func(error)) { s.b.Pass(m, done) }
+func (s *streamTree) Retained(string) func(int) []broker.Message {
 	return func(int) []broker.Message { return nil }
 }
 
 // startHub runs a hub's broker until the test ends.
-func startHub(t *testing.T) (addr string, disk *flaky) {
+func startHub(t *testing.T) (addr string, disk *flakyJournal) {
 	t.Helper()
 	j, err := journal.Open(journal.Options{Dir: t.TempDir()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, j.Close()) })
-	disk = &flaky{Journal: j}
-	tree := &streams{}
+	disk = &flakyJournal{Journal: j}
+	tree := &streamTree{}
 	tree.b, err = broker.New(broker.Options{
 		Listeners: []broker.Listener{{Address: "127.0.0.1:0"}}, Tree: tree, Journal: disk, Log: zerolog.Nop(),
 		Auth: broker.Auth{Anonymous: []topics.Role{topics.RoleOperator}, LoopbackNodes: true},
@@ -90,8 +90,8 @@ func startHub(t *testing.T) (addr string, disk *flaky) {
 	return tree.b.Addrs()[0].String(), disk
 }
 
-// connect runs a client until the test ends, and returns once it is connected. began is called with each connection's context.
-func connect(t *testing.T, o client.Options, began func(context.Context, *client.Client)) {
+// connectClient runs a client until the test ends, and returns once it is connected. began is called with each connection's context.
+func connectClient(t *testing.T, o client.Options, began func(context.Context, *client.Client)) {
 	t.Helper()
 	var c *client.Client
 	up := make(chan struct{}, 1)
@@ -115,7 +115,7 @@ func connect(t *testing.T, o client.Options, began func(context.Context, *client
 	})
 	select {
 	case <-up:
-	case <-time.After(wait):
+	case <-time.After(testTimeout):
 		require.Fail(t, "no connection")
 	}
 }
@@ -127,9 +127,9 @@ func TestNoMessageOvertakesOneThatTheHubCouldNotStore(t *testing.T) {
 	addr, disk := startHub(t)
 	var mu sync.Mutex
 	var got []int
-	connect(t, client.Options{
+	connectClient(t, client.Options{
 		Servers: []string{"mqtt://" + addr}, ClientID: "sub", SessionExpiry: time.Hour,
-		Subscriptions: []client.Subscription{{Filter: telemetry, QoS: 1}},
+		Subscriptions: []client.Subscription{{Filter: telemetryTopic, QoS: 1}},
 		OnMessage: func(m client.Message) {
 			n, _ := strconv.Atoi(string(m.Payload))
 			mu.Lock()
@@ -139,7 +139,7 @@ func TestNoMessageOvertakesOneThatTheHubCouldNotStore(t *testing.T) {
 	}, func(context.Context, *client.Client) {})
 	disk.set(rand.New(rand.NewPCG(1, 2)))
 
-	r := newRig(0)
+	r := newTestForwarder(0)
 	r.sess = session.New(session.Limits{Bytes: 1 << 20, DropOldest: true}, time.Now, &r.count)
 	for i := range messages {
 		r.put(strconv.Itoa(i))
@@ -148,10 +148,10 @@ func TestNoMessageOvertakesOneThatTheHubCouldNotStore(t *testing.T) {
 	var connections atomic.Int64
 	core := client.Options{Servers: []string{"mqtt://" + addr}, ClientID: "node/n1", User: "node/n1", CleanStart: true}
 	t.Cleanup(running.Wait)
-	connect(t, core, func(ctx context.Context, c *client.Client) {
+	connectClient(t, core, func(ctx context.Context, c *client.Client) {
 		connections.Add(1)
 		publish := func(m client.Message, done func(error)) { c.PublishOver(ctx, m, done) } // as the link has it
-		o := Options{Publish: publish, Reconnect: c.Reconnect, Topic: func(string) string { return telemetry }, Log: zerolog.Nop()}
+		o := Options{Publish: publish, Reconnect: c.Reconnect, Topic: func(string) string { return telemetryTopic }, Log: zerolog.Nop()}
 		o.Open = func(window int) *broker.LinkConsumer { return r.sess.OpenLocal(window) }
 		running.Go(func() { New(o).Run(ctx) })
 	})
@@ -160,7 +160,7 @@ func TestNoMessageOvertakesOneThatTheHubCouldNotStore(t *testing.T) {
 		defer mu.Unlock()
 		return r.sess.Queued() == 0 && len(got) > 0 && got[len(got)-1] == messages-1
 	}
-	require.Eventually(t, last, 2*wait, time.Millisecond)
+	require.Eventually(t, last, 2*testTimeout, time.Millisecond)
 	require.Positive(t, disk.set(nil))
 	mu.Lock()
 	defer mu.Unlock()

@@ -14,14 +14,14 @@ import (
 type Upload struct {
 	running sync.Mutex // held while a Forwarder runs
 
-	link.Cut
+	link.OutgoingParts
 	whole bool // the hub has no room for parts: send it as one packet
 }
 
 // of makes u the upload of a message. It goes on if the message is the one that was under way.
 func (u *Upload) of(m client.Message) {
 	if u.ID == nil || u.Topic != m.Topic || !bytes.Equal(u.Payload, m.Payload) {
-		u.Cut, u.whole = link.Cut{ID: link.NewPartID(), Topic: m.Topic, Payload: m.Payload}, false
+		u.OutgoingParts, u.whole = link.OutgoingParts{ID: link.NewPartID(), Topic: m.Topic, Payload: m.Payload}, false
 	}
 	u.Sent = u.Acked
 }
@@ -74,24 +74,24 @@ func (f *Forwarder) sendHeld(out *broker.LinkConsumer) bool {
 	end := u.Sent
 	f.mu.Unlock()
 	var err error
-	if m.Payload, err = link.EncodePart(part); err != nil {
+	if m.Payload, err = link.EncodeMessagePart(part); err != nil {
 		f.log.Error().Err(err).Str("topic", h.p.Topic).Msg("a part can't be encoded: the message is dropped")
 		f.dropHeld(h, err)
 		out.Reject(h.p.ID)
 		return true
 	}
 	anew := f.begun > 0 // or else the hub has no room for parts
-	f.publish(m, Size(m), func(err error) {
+	f.publish(m, MessageSize(m), func(err error) {
 		f.mu.Lock()
 		switch {
 		case err == nil:
 			u.Acked = max(u.Acked, end)
-		case !gone(err):
+		case !isConnectionLost(err):
 			u.Acked, u.whole = 0, !anew
 		}
 		f.mu.Unlock()
 		switch {
-		case last || err != nil && !gone(err) && permanent(err):
+		case last || err != nil && !isConnectionLost(err) && isPermanent(err):
 			if f.dropHeld(h, err) {
 				f.settle(out, h.p, err)
 			}
@@ -112,7 +112,7 @@ func (f *Forwarder) dropHeld(h *heldMessage, err error) bool {
 	}
 	f.turns.Done()
 	f.cutting, f.heldSent = false, false
-	if u := f.o.Upload; err == nil || !gone(err) && permanent(err) {
+	if u := f.o.Upload; err == nil || !isConnectionLost(err) && isPermanent(err) {
 		u.ID, u.Payload = nil, nil
 	}
 	return true

@@ -27,8 +27,8 @@ const (
 	maxTargets = 64        // brokers and endpoints
 	maxWaiting = 1000      // values that wait for one of them
 	maxBytes   = 8 << 20   // of all that wait
-	tries      = 3         // of one value at an HTTP endpoint
-	idle       = time.Hour // after which an unused target is removed
+	maxTries   = 3         // of one value at an HTTP endpoint
+	idleTime   = time.Hour // after which an unused target is removed
 )
 
 // Value is a reported value, as it is sent in JSON.
@@ -47,26 +47,26 @@ type Pusher struct {
 	retry   backoff.Backoff
 
 	mu      sync.Mutex
-	targets map[string]*target
+	targets map[string]*pushTarget
 	size    atomic.Int64 // bytes that wait
 	lost    atomic.Int64
 	ctx     context.Context //nolint:containedctx // Run's: a target's goroutine begins with its first value
 	running sync.WaitGroup
 }
 
-type target struct {
+type pushTarget struct {
 	address string
-	queue   chan job
+	queue   chan pushJob
 }
 
-type job struct {
+type pushJob struct {
 	to      resource.Push
 	payload []byte
 }
 
 // New makes a Pusher; Run works for it.
 func New(log zerolog.Logger) *Pusher {
-	return &Pusher{log: log, timeout: 5 * time.Second, retry: backoff.Backoff{Min: time.Second, Max: 2 * time.Second}, targets: make(map[string]*target)}
+	return &Pusher{log: log, timeout: 5 * time.Second, retry: backoff.Backoff{Min: time.Second, Max: 2 * time.Second}, targets: make(map[string]*pushTarget)}
 }
 
 // Run sends what is pushed until ctx ends.
@@ -89,14 +89,14 @@ func (p *Pusher) Push(to resource.Push, v Value) {
 		return // never: all fields are strings
 	}
 	if m := to.MQTT; m != nil {
-		p.put("mqtt "+m.Address, m.Address, job{to, payload})
+		p.put("mqtt "+m.Address, m.Address, pushJob{to, payload})
 	}
 	if h := to.HTTP; h != nil {
-		p.put("http "+h.URL, h.URL, job{to, payload})
+		p.put("http "+h.URL, h.URL, pushJob{to, payload})
 	}
 }
 
-func (p *Pusher) put(key, address string, j job) {
+func (p *Pusher) put(key, address string, j pushJob) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.ctx == nil || p.ctx.Err() != nil {
@@ -109,7 +109,7 @@ func (p *Pusher) put(key, address string, j job) {
 		return
 	}
 	if t == nil {
-		t = &target{address: address, queue: make(chan job, maxWaiting)}
+		t = &pushTarget{address: address, queue: make(chan pushJob, maxWaiting)}
 		p.targets[key] = t
 		ctx := p.ctx
 		p.running.Go(func() { p.serve(ctx, key, t, j.to.MQTT != nil && strings.HasPrefix(key, "mqtt ")) })
@@ -134,13 +134,13 @@ func (p *Pusher) drop(address, why string) {
 }
 
 // serve sends the values for one target, one after the other.
-func (p *Pusher) serve(ctx context.Context, key string, t *target, mqtt bool) {
+func (p *Pusher) serve(ctx context.Context, key string, t *pushTarget, mqtt bool) {
 	send, done := p.post, func() {}
 	if mqtt {
 		send, done = p.publisher(ctx, t.address)
 	}
 	defer done()
-	unused := time.NewTimer(idle)
+	unused := time.NewTimer(idleTime)
 	defer unused.Stop()
 	for {
 		select {
@@ -149,7 +149,7 @@ func (p *Pusher) serve(ctx context.Context, key string, t *target, mqtt bool) {
 				p.drop(t.address, err.Error())
 			}
 			p.size.Add(-int64(len(j.payload)))
-			unused.Reset(idle)
+			unused.Reset(idleTime)
 		case <-unused.C:
 			p.mu.Lock()
 			if len(t.queue) == 0 {
@@ -164,12 +164,12 @@ func (p *Pusher) serve(ctx context.Context, key string, t *target, mqtt bool) {
 	}
 }
 
-// endpoints doesn't follow redirects: a value goes only to the endpoint that the Device names.
-var endpoints = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+// httpClient doesn't follow redirects: a value goes only to the endpoint that the Device names.
+var httpClient = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 
 // post sends a value over HTTP, up to three times.
-func (p *Pusher) post(ctx context.Context, j job) (err error) {
-	for try := range tries {
+func (p *Pusher) post(ctx context.Context, j pushJob) (err error) {
+	for try := range maxTries {
 		if try > 0 {
 			select {
 			case <-time.After(p.retry.Wait(try - 1)):
@@ -185,7 +185,7 @@ func (p *Pusher) post(ctx context.Context, j job) (err error) {
 	return err
 }
 
-func (p *Pusher) postOnce(ctx context.Context, j job) (final bool, err error) {
+func (p *Pusher) postOnce(ctx context.Context, j pushJob) (final bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, j.to.HTTP.URL, bytes.NewReader(j.payload))
@@ -193,7 +193,7 @@ func (p *Pusher) postOnce(ctx context.Context, j job) (final bool, err error) {
 		return true, err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := endpoints.Do(req)
+	resp, err := httpClient.Do(req)
 	if err != nil {
 		return false, err
 	}
@@ -207,10 +207,10 @@ func (p *Pusher) postOnce(ctx context.Context, j job) (final bool, err error) {
 }
 
 // publisher sends values to a broker, over a connection that lasts as long as its target.
-func (p *Pusher) publisher(ctx context.Context, address string) (send func(context.Context, job) error, done func()) {
+func (p *Pusher) publisher(ctx context.Context, address string) (send func(context.Context, pushJob) error, done func()) {
 	c, err := client.New(client.Options{Servers: []string{resource.PushServer(address)}, CleanStart: true, MaxPending: maxWaiting, Log: p.log})
 	if err != nil {
-		return func(context.Context, job) error { return err }, func() {}
+		return func(context.Context, pushJob) error { return err }, func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -218,7 +218,7 @@ func (p *Pusher) publisher(ctx context.Context, address string) (send func(conte
 		_ = c.Run(ctx) // it ends with ctx
 		close(ended)
 	}()
-	send = func(ctx context.Context, j job) error {
+	send = func(ctx context.Context, j pushJob) error {
 		m := j.to.MQTT
 		ctx, cancel := context.WithTimeout(ctx, p.timeout)
 		defer cancel()

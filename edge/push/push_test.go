@@ -17,7 +17,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-func running(t *testing.T) *Pusher {
+func startPusher(t *testing.T) *Pusher {
 	p := New(zerolog.Nop())
 	p.retry = backoff.Backoff{Min: time.Millisecond, Max: time.Millisecond}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -31,13 +31,13 @@ func running(t *testing.T) *Pusher {
 	return p
 }
 
-func to(url string) resource.Push {
+func pushTo(url string) resource.Push {
 	return resource.Push{PropertyName: "power", HTTP: &resource.PushHTTP{URL: url}}
 }
 
 // An endpoint gets each value, in order; one that fails is asked three times, one that refuses once, and what it leads to never.
 func TestReportsArePushedOverHTTP(t *testing.T) {
-	p := running(t)
+	p := startPusher(t)
 	bodies := make(chan string, 100)
 	var asked atomic.Int64
 	answer := atomic.Int64{}
@@ -53,13 +53,13 @@ func TestReportsArePushedOverHTTP(t *testing.T) {
 	}))
 	t.Cleanup(s.Close)
 	for _, v := range []string{"ON", "OFF"} {
-		p.Push(to(s.URL), Value{Node: "n1", Device: "lamp", Property: "power", Value: v, TS: "2026-11-21T10:00:00.000Z"})
+		p.Push(pushTo(s.URL), Value{Node: "n1", Device: "lamp", Property: "power", Value: v, TS: "2026-11-21T10:00:00.000Z"})
 		require.Equal(t, `application/json {"node":"n1","device":"lamp","property":"power","value":"`+v+`","ts":"2026-11-21T10:00:00.000Z"}`, <-bodies)
 	}
-	for code, want := range map[int64]int64{500: tries, 404: 1, 302: 1} {
+	for code, want := range map[int64]int64{500: maxTries, 404: 1, 302: 1} {
 		answer.Store(code)
 		before, lost := asked.Load(), p.Lost()
-		p.Push(to(s.URL), Value{Value: "x"})
+		p.Push(pushTo(s.URL), Value{Value: "x"})
 		require.Eventually(t, func() bool { return p.Lost() == lost+1 }, 30*time.Second, time.Millisecond)
 		require.Equal(t, want, asked.Load()-before, code)
 	}
@@ -67,7 +67,7 @@ func TestReportsArePushedOverHTTP(t *testing.T) {
 
 // An endpoint that never answers holds up nobody else, and what waits for it is bounded.
 func TestPushesAreBounded(t *testing.T) {
-	p := running(t)
+	p := startPusher(t)
 	stuck := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -77,21 +77,21 @@ func TestPushesAreBounded(t *testing.T) {
 	}))
 	t.Cleanup(func() { close(stuck); s.Close() })
 	for range maxWaiting + 50 {
-		p.Push(to(s.URL), Value{Value: "x"})
+		p.Push(pushTo(s.URL), Value{Value: "x"})
 	}
 	require.GreaterOrEqual(t, p.Lost(), int64(49), "one may be on its way")
 	got := make(chan struct{}, 1)
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { got <- struct{}{} }))
 	t.Cleanup(other.Close)
-	p.Push(to(other.URL), Value{Value: "x"})
+	p.Push(pushTo(other.URL), Value{Value: "x"})
 	<-got
 	lost := p.Lost()
 	for range 20 {
-		p.Push(to(s.URL+"/big"), Value{Value: strings.Repeat("x", 1<<20)})
+		p.Push(pushTo(s.URL+"/big"), Value{Value: strings.Repeat("x", 1<<20)})
 	}
 	require.GreaterOrEqual(t, p.Lost()-lost, int64(12), "bytes are bounded as well")
 	for i := range 2 * maxTargets {
-		p.Push(to(s.URL+"/"+string(rune('a'+i%26))+string(rune('a'+i/26))), Value{Value: "x"})
+		p.Push(pushTo(s.URL+"/"+string(rune('a'+i%26))+string(rune('a'+i/26))), Value{Value: "x"})
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -31,7 +31,7 @@ func BenchmarkCommit(b *testing.B) {
 			commit := func() {
 				for range together {
 					n++
-					put(b, up, fmt.Sprintf("devices/d%d/reported/p%d", n*7919%keys/10, n*7919%10), strconv.Itoa(n))
+					putValue(b, up, fmt.Sprintf("devices/d%d/reported/p%d", n*7919%keys/10, n*7919%10), strconv.Itoa(n))
 				}
 				require.NoError(b, s.Commit(Batch{Up: up.TakeJournal()}))
 			}

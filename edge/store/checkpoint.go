@@ -20,13 +20,13 @@ import (
 )
 
 const (
-	maxHeld   = 32 << 20  // bytes of changes that a checkpoint holds in memory, but for its last segment
-	maxChunk  = 256 << 10 // bytes in one transaction, but for the last record
-	quiet     = time.Minute
-	retry     = 10 * time.Second
-	stopTime  = time.Second // after which the last checkpoint of a store that closes begins no other transaction
-	mostNamed = 10          // keys in a log line
-	stopChunk = 16          // as many times the records and bytes are in one of those
+	maxCheckpointBytes = 32 << 20  // bytes of changes that a checkpoint holds in memory, but for its last segment
+	maxChunk           = 256 << 10 // bytes in one transaction, but for the last record
+	idleInterval       = time.Minute
+	checkpointRetry    = 10 * time.Second
+	closeTimeout       = time.Second // after which the last checkpoint of a store that closes begins no other transaction
+	maxNamedKeys       = 10          // keys in a log line
+	closeChunkFactor   = 16          // as many times the records and bytes are in one of those
 )
 
 // checkpointer moves the contents of the log's closed segments into the database: when the log is longer than the database plus a
@@ -101,7 +101,7 @@ func (c *checkpointer) hold() {
 // run makes checkpoints until the store closes.
 func (c *checkpointer) run() {
 	defer close(c.done)
-	tick := time.NewTicker(quiet)
+	tick := time.NewTicker(idleInterval)
 	defer tick.Stop()
 	var commits uint64
 	for {
@@ -118,7 +118,7 @@ func (c *checkpointer) run() {
 			}
 			commits = now
 		}
-		if err != nil && !c.rest(retry) {
+		if err != nil && !c.rest(checkpointRetry) {
 			return
 		}
 	}
@@ -207,8 +207,8 @@ func (c *checkpointer) close() {
 	if c.failing {
 		return
 	}
-	end := time.Now().Add(stopTime)
-	_ = c.empty(stopChunk, func(time.Duration) error { // after an error the next start goes on from the log
+	end := time.Now().Add(closeTimeout)
+	_ = c.empty(closeChunkFactor, func(time.Duration) error { // after an error the next start goes on from the log
 		if time.Now().After(end) {
 			return errStopped
 		}
@@ -224,11 +224,11 @@ func (c *checkpointer) pass(chunk int, pause func(time.Duration) error) (more bo
 	if oldest == newest {
 		return false, nil
 	}
-	if err := c.s.kept.InPlace(); err != nil {
+	if err := c.s.heldFile.CheckInPlace(); err != nil {
 		return false, err
 	}
 	var all changes
-	end, err := c.s.gather(&all, oldest, newest-1, maxHeld)
+	end, err := c.s.gather(&all, oldest, newest-1, maxCheckpointBytes)
 	if err != nil {
 		c.s.opts.Checkpointed(0, 0, err)
 		return false, err
@@ -237,7 +237,7 @@ func (c *checkpointer) pass(chunk int, pause func(time.Duration) error) (more bo
 	chunks := all.chunks(chunk*c.s.opts.chunk, chunk*maxChunk)
 	last := len(chunks) - 1
 	for i, chunk := range chunks[:last] {
-		took, err := c.write(write{changes: &all, items: chunk, first: i == 0})
+		took, err := c.write(checkpointTx{changes: &all, items: chunk, first: i == 0})
 		if err == nil {
 			err = pause(took)
 		}
@@ -245,7 +245,7 @@ func (c *checkpointer) pass(chunk int, pause func(time.Duration) error) (more bo
 			return false, err
 		}
 	}
-	if _, err := c.write(write{changes: &all, items: chunks[last], first: last == 0, position: end - 1}); err != nil {
+	if _, err := c.write(checkpointTx{changes: &all, items: chunks[last], first: last == 0, position: end - 1}); err != nil {
 		return false, err
 	}
 	c.s.trim.Lock()
@@ -253,22 +253,22 @@ func (c *checkpointer) pass(chunk int, pause func(time.Duration) error) (more bo
 	return true, c.s.log.Retire(end)
 }
 
-// item is a key that changed.
-type item struct {
+// keyChange is a key that changed.
+type keyChange struct {
 	kind byte
 	key  string
 	body []byte // nil: deleted
 }
 
 // chunks sorts the changes in the database's order, and divides them into transactions.
-func (c *changes) chunks(records, most int) (list [][]item) {
-	var items []item
+func (c *changes) chunks(records, most int) (list [][]keyChange) {
+	var items []keyChange
 	for kind, keys := range c.keys {
 		for key, body := range keys {
-			items = append(items, item{byte(kind), key, body})
+			items = append(items, keyChange{byte(kind), key, body})
 		}
 	}
-	slices.SortFunc(items, func(a, b item) int {
+	slices.SortFunc(items, func(a, b keyChange) int {
 		if a.kind != b.kind {
 			return int(a.kind) - int(b.kind)
 		}
@@ -285,17 +285,17 @@ func (c *changes) chunks(records, most int) (list [][]item) {
 	return append(list, items[from:])
 }
 
-// write is one transaction of a checkpoint.
-type write struct {
+// checkpointTx is one transaction of a checkpoint.
+type checkpointTx struct {
 	*changes
-	items    []item
+	items    []keyChange
 	first    bool   // the first transaction, which deletes the keys of cleared kinds
 	position uint64 // of the database from then on; 0: unchanged
 }
 
-func (c *checkpointer) write(w write) (took time.Duration, err error) {
+func (c *checkpointer) write(w checkpointTx) (took time.Duration, err error) {
 	began := time.Now()
-	err = c.s.file().Safely(func() error { return c.s.db.Update(w.in) })
+	err = c.s.file().CatchPanics(func() error { return c.s.db.Update(w.in) })
 	took = time.Since(began)
 	c.s.opts.Checkpointed(took, len(w.items), err)
 	c.mu.Lock()
@@ -305,8 +305,8 @@ func (c *checkpointer) write(w write) (took time.Duration, err error) {
 	return took, err
 }
 
-func (w write) in(tx *bbolt.Tx) error {
-	now, err := stateIn(tx)
+func (w checkpointTx) in(tx *bbolt.Tx) error {
+	now, err := readState(tx)
 	if err != nil {
 		return err
 	}
@@ -331,29 +331,29 @@ func (w write) in(tx *bbolt.Tx) error {
 	return now.put(tx)
 }
 
-func (it item) in(b *bbolt.Bucket, tally *boltfile.Tally) error {
+func (it keyChange) in(b *bbolt.Bucket, tally *boltfile.Tally) error {
 	key := []byte(it.key)
 	if it.body == nil {
 		return tally.Delete(b, key)
 	}
-	return tally.Put(b, key, sealed(nil, it.kind, key, it.body)) // bbolt uses both slices until the transaction ends
+	return tally.Put(b, key, withChecksum(nil, it.kind, key, it.body)) // bbolt uses both slices until the transaction ends
 }
 
-// view is all that is stored: the database, and the changes of the log since.
-type view struct {
+// storedView is all that is stored: the database, and the changes of the log since.
+type storedView struct {
 	tx   *bbolt.Tx
 	over changes
 }
 
 // view calls read with what is stored, which is only valid during the call.
-func (s *Store) view(read func(*view) error) error {
+func (s *Store) view(read func(*storedView) error) error {
 	s.trim.Lock()
 	defer s.trim.Unlock()
 	position, err := s.position() // a checkpoint may move it meanwhile, which changes nothing: the log has the same values
 	if err != nil {
 		return err
 	}
-	v := &view{}
+	v := &storedView{}
 	_, newest := s.log.Segments()
 	if _, err := s.gather(&v.over, position+1, newest, 0); err != nil {
 		return err
@@ -393,7 +393,7 @@ func (s *Store) gather(into *changes, first, last uint64, most int) (end uint64,
 }
 
 // each goes through a kind's keys.
-func (v *view) each(kind byte, do func(key string, body []byte) error) error {
+func (v *storedView) each(kind byte, do func(key string, body []byte) error) error {
 	named := func(key []byte, body []byte, err error) error {
 		if err == nil {
 			err = do(string(key), body)
@@ -409,7 +409,7 @@ func (v *view) each(kind byte, do func(key string, body []byte) error) error {
 			if _, newer := over[string(key)]; newer {
 				return nil
 			}
-			body, err := unsealed(kind, key, value)
+			body, err := withoutChecksum(kind, key, value)
 			return named(key, body, err)
 		})
 		if err != nil {
@@ -429,14 +429,14 @@ func (v *view) each(kind byte, do func(key string, body []byte) error) error {
 
 // Load reads everything.
 func (s *Store) Load() (snap Snapshot, err error) {
-	err = s.view(func(v *view) error {
+	err = s.view(func(v *storedView) error {
 		snap, err = s.load(v)
 		return err
 	})
 	return snap, err
 }
 
-func (s *Store) load(v *view) (snap Snapshot, err error) {
+func (s *Store) load(v *storedView) (snap Snapshot, err error) {
 	states, floor, err := v.states()
 	if err != nil {
 		return snap, err
@@ -459,19 +459,19 @@ func (s *Store) load(v *view) (snap Snapshot, err error) {
 	return snap, nil
 }
 
-func (v *view) states() (states map[string]*link.State, floor uint64, err error) {
-	states = make(map[string]*link.State)
+func (v *storedView) states() (states map[string]*link.MapState, floor uint64, err error) {
+	states = make(map[string]*link.MapState)
 	err = v.each(kindState, func(key string, body []byte) error {
 		if key == stateFloor {
 			return cbor.Unmarshal(body, &floor)
 		}
-		states[key] = new(link.State)
+		states[key] = new(link.MapState)
 		return states[key].UnmarshalBinary(body)
 	})
 	return states, floor, err
 }
 
-func (s *Store) loadUp(v *view, state *link.State) (*link.Owner, error) {
+func (s *Store) loadUp(v *storedView, state *link.MapState) (*link.Owner, error) {
 	if state == nil {
 		return link.NewOwner(link.Up, s.opts.Rand), nil
 	}
@@ -481,7 +481,7 @@ func (s *Store) loadUp(v *view, state *link.State) (*link.Owner, error) {
 }
 
 // loadDown restores the map of cloud-owned keys, without the Secrets that can't be decrypted.
-func (s *Store) loadDown(v *view, state *link.State, snap *Snapshot) (err error) {
+func (s *Store) loadDown(v *storedView, state *link.MapState, snap *Snapshot) (err error) {
 	s.unreadable = nil
 	if state == nil {
 		snap.Down = link.NewReplica(link.Down)
@@ -503,25 +503,25 @@ func (s *Store) loadDown(v *view, state *link.State, snap *Snapshot) (err error)
 	}
 	snap.Down, err = link.RestoreReplica(link.Down, *state, readable)
 	if snap.Unreadable = len(s.unreadable); snap.Unreadable > 0 && !s.opts.ReadOnly {
-		s.opts.Log.Warn().Strs("keys", s.unreadable[:min(snap.Unreadable, mostNamed)]).Int("count", snap.Unreadable).
+		s.opts.Log.Warn().Strs("keys", s.unreadable[:min(snap.Unreadable, maxNamedKeys)]).Int("count", snap.Unreadable).
 			Msg("stored Secrets can't be decrypted with the key in the data directory, and are forgotten: the hub sends them again")
 	}
 	return errors.Join(damaged, err)
 }
 
-var errEnough = errors.New("enough")
+var errStopIteration = errors.New("enough")
 
 // entries walks a map's entries; the first damaged one ends it and is reported in bad.
-func (v *view) entries(of byte, bad *error) iter.Seq[link.Entry] {
+func (v *storedView) entries(of byte, bad *error) iter.Seq[link.Entry] {
 	return func(yield func(link.Entry) bool) {
 		err := v.each(of, func(key string, body []byte) error {
 			e, err := link.ParseEntry(key, body)
 			if err == nil && !yield(e) {
-				err = errEnough
+				err = errStopIteration
 			}
 			return err
 		})
-		if !errors.Is(err, errEnough) {
+		if !errors.Is(err, errStopIteration) {
 			*bad = err
 		}
 	}

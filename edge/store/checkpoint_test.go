@@ -19,27 +19,27 @@ import (
 	"github.com/edgebus/edgebus/topics/link"
 )
 
-// watched is a file of the log that tells of each boundary between two of its operations.
-type watched struct {
+// watchedFile is a file of the log that tells of each boundary between two of its operations.
+type watchedFile struct {
 	*os.File
-	w *witness
+	w *crashTester
 }
 
-func (f watched) WriteAt(b []byte, at int64) (int, error) {
+func (f watchedFile) WriteAt(b []byte, at int64) (int, error) {
 	defer f.w.boundary()
 	return f.File.WriteAt(b, at)
 }
 
-func (f watched) Sync() error {
+func (f watchedFile) Sync() error {
 	err := f.File.Sync()
 	f.w.synced(f.Name())
 	f.w.boundary()
 	return err
 }
 
-// witness tries at every boundary what would be found if the process, or the machine,
+// crashTester tries at every boundary what would be found if the process, or the machine,
 // ended there.
-type witness struct {
+type crashTester struct {
 	t      *testing.T
 	dir    string
 	disk   map[string][]byte // what was synced, by file
@@ -49,7 +49,7 @@ type witness struct {
 	acked, pending map[string]string // what was promised, and that with the commit which is under way
 }
 
-func (w *witness) synced(path string) {
+func (w *crashTester) synced(path string) {
 	text, err := os.ReadFile(path)
 	if err != nil { // a segment is made under another name
 		path = strings.TrimSuffix(path, ".new")
@@ -59,7 +59,7 @@ func (w *witness) synced(path string) {
 	w.disk[filepath.Base(path)] = text
 }
 
-func (w *witness) boundary() {
+func (w *crashTester) boundary() {
 	if !w.opened {
 		return
 	}
@@ -91,17 +91,17 @@ func (w *witness) boundary() {
 	w.try("power goes, and a part of it is there", torn)
 }
 
-func (w *witness) try(how string, files map[string][]byte) {
+func (w *crashTester) try(how string, files map[string][]byte) {
 	w.tried++
 	dir := filepath.Join(w.t.TempDir(), DirName)
 	require.NoError(w.t, os.Mkdir(dir, 0o700))
 	for name, text := range files {
 		require.NoError(w.t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 	}
-	s, err := Open(Options{Dir: filepath.Dir(dir), Rand: seven, sizes: still})
+	s, err := Open(Options{Dir: filepath.Dir(dir), Rand: fixedRand, sizes: noCheckpoints})
 	require.NoError(w.t, err, "boundary %d: %s", w.tried, how)
 	require.NoError(w.t, s.Check(), "boundary %d: %s", w.tried, how)
-	found := content(load(w.t, s))
+	found := storedContent(loadSnapshot(w.t, s))
 	if !maps.Equal(found, w.acked) && !maps.Equal(found, w.pending) {
 		w.t.Fatalf("boundary %d: %s: found %v, promised %v, under way %v", w.tried, how, found, w.acked, w.pending)
 	}
@@ -109,10 +109,10 @@ func (w *witness) try(how string, files map[string][]byte) {
 	require.NoError(w.t, s.Close())
 }
 
-// still are sizes with which no checkpoint begins by itself.
-var still = sizes{segment: 1 << 10, slack: 1 << 40, chunk: 3}
+// noCheckpoints are sizes with which no checkpoint begins by itself.
+var noCheckpoints = sizes{segment: 1 << 10, slack: 1 << 40, chunk: 3}
 
-func content(snap Snapshot) map[string]string {
+func storedContent(snap Snapshot) map[string]string {
 	all := make(map[string]string)
 	snap.Up.Range("", func(e link.Entry) bool {
 		all[e.Key] = string(e.Value)
@@ -128,12 +128,12 @@ func content(snap Snapshot) map[string]string {
 // interrupted, or have commits between their transactions, a killed process and a power
 // cut leave what was promised.
 func TestCrashAtEveryBoundary(t *testing.T) {
-	w := &witness{t: t, disk: make(map[string][]byte), acked: map[string]string{}}
+	w := &crashTester{t: t, disk: make(map[string][]byte), acked: map[string]string{}}
 	dir := t.TempDir()
 	w.dir = filepath.Join(dir, DirName)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	s, err := Open(Options{
-		Dir: dir, Rand: seven, sizes: still, wrap: func(f *os.File) wal.File { return watched{f, w} },
+		Dir: dir, Rand: fixedRand, sizes: noCheckpoints, wrap: func(f *os.File) wal.File { return watchedFile{f, w} },
 		Checkpointed: func(_ time.Duration, _ int, err error) {
 			require.NoError(t, err)
 			w.synced(filepath.Join(w.dir, fileName))
@@ -143,7 +143,7 @@ func TestCrashAtEveryBoundary(t *testing.T) {
 	require.NoError(t, err)
 	w.synced(filepath.Join(w.dir, fileName))
 	w.opened = true
-	up := load(t, s).Up
+	up := loadSnapshot(t, s).Up
 	round := 0
 	commit := func() {
 		round++
@@ -159,13 +159,13 @@ func TestCrashAtEveryBoundary(t *testing.T) {
 				b.Effective[key] = &Effective{Value: []byte(value)}
 				next["effective "+key] = value
 			default:
-				put(t, up, key, value)
+				putValue(t, up, key, value)
 				next[key] = value
 			}
 		}
 		if rnd.IntN(20) == 0 { // the map begins anew
-			up = link.NewOwner(link.Up, seven)
-			put(t, up, "first", "again")
+			up = link.NewOwner(link.Up, fixedRand)
+			putValue(t, up, "first", "again")
 			maps.DeleteFunc(next, func(key, _ string) bool { return !strings.HasPrefix(key, "effective ") })
 			next["first"] = "again"
 		}
@@ -202,8 +202,8 @@ func TestCrashAtEveryBoundary(t *testing.T) {
 	require.NoError(t, err)
 	require.Positive(t, position, "there were checkpoints")
 	require.NoError(t, s.Close())
-	s = open(t, dir)
-	require.Equal(t, w.acked, content(load(t, s)))
+	s = openStore(t, dir)
+	require.Equal(t, w.acked, storedContent(loadSnapshot(t, s)))
 	require.NoError(t, s.Close())
 	t.Log(w.tried, "crashes")
 }
@@ -213,23 +213,23 @@ func TestCrashAtEveryBoundary(t *testing.T) {
 func TestTheLogStaysShort(t *testing.T) {
 	small := sizes{segment: 64 << 10, slack: 256 << 10, chunk: 10}
 	dir := t.TempDir()
-	s := open(t, dir, small)
-	up := load(t, s).Up
+	s := openStore(t, dir, small)
+	up := loadSnapshot(t, s).Up
 	value := make([]byte, 2<<10)
 	for n := range 5000 {
 		value[0], value[1] = byte(n), byte(n>>8)
-		put(t, up, fmt.Sprintf("key-%d", n%100), string(value))
+		putValue(t, up, fmt.Sprintf("key-%d", n%100), string(value))
 		require.NoError(t, s.Commit(Batch{Up: up.TakeJournal()}))
 		require.LessOrEqual(t, s.log.Size(), 2*s.checkpoint.limit()+3*small.segment)
 	}
 	require.Eventually(t, func() bool { return s.log.Size() <= s.checkpoint.limit() }, 30*time.Second, time.Millisecond)
 	require.Less(t, s.Stats().DatabaseBytes, int64(4<<20))
 	require.NoError(t, s.Check())
-	require.Equal(t, up.Digest(), load(t, s).Up.Digest())
+	require.Equal(t, up.Digest(), loadSnapshot(t, s).Up.Digest())
 	require.NoError(t, s.Close())
-	s = open(t, dir)
+	s = openStore(t, dir)
 	require.Equal(t, int64(wal.HeaderSize), s.Stats().LogBytes, "a store that was closed is all in the database")
-	require.Equal(t, up.Digest(), load(t, s).Up.Digest())
+	require.Equal(t, up.Digest(), loadSnapshot(t, s).Up.Digest())
 	require.NoError(t, s.Close())
 }
 
@@ -237,7 +237,7 @@ func TestTheLogStaysShort(t *testing.T) {
 func TestFailingCheckpoints(t *testing.T) {
 	var said bytes.Buffer
 	failed := 0
-	o := Options{Dir: t.TempDir(), Rand: seven, Log: zerolog.New(&said), sizes: still}
+	o := Options{Dir: t.TempDir(), Rand: fixedRand, Log: zerolog.New(&said), sizes: noCheckpoints}
 	o.Checkpointed = func(_ time.Duration, _ int, err error) {
 		if err != nil {
 			failed++
@@ -245,10 +245,10 @@ func TestFailingCheckpoints(t *testing.T) {
 	}
 	s, err := Open(o)
 	require.NoError(t, err)
-	up := load(t, s).Up
+	up := loadSnapshot(t, s).Up
 	require.NoError(t, s.db.Close())
 	for i := range 3 {
-		put(t, up, "key", fmt.Sprint(i))
+		putValue(t, up, "key", fmt.Sprint(i))
 		require.NoError(t, s.Commit(Batch{Up: up.TakeJournal()}))
 		require.Error(t, s.checkpoint.work(s.checkpoint.finish))
 	}
@@ -258,6 +258,6 @@ func TestFailingCheckpoints(t *testing.T) {
 	require.NoError(t, s.checkpoint.work(s.checkpoint.finish))
 	require.Contains(t, said.String(), "checkpoints of the node's tree again")
 	require.Equal(t, int64(1), s.log.Count())
-	require.Equal(t, up.Digest(), load(t, s).Up.Digest())
+	require.Equal(t, up.Digest(), loadSnapshot(t, s).Up.Digest())
 	require.NoError(t, s.Close())
 }

@@ -24,13 +24,13 @@ const damageEnv = "STORE_TEST_DAMAGE"
 // before, and the log that the last checkpoint has retired is missed.
 func TestDamage(t *testing.T) {
 	dir := t.TempDir()
-	now := ofAllSorts(t, dir)
+	now := makeFullStore(t, dir)
 	path := filepath.Join(dir, DirName, fileName)
 	good, err := os.ReadFile(path)
 	require.NoError(t, err)
 	used := len(bytes.TrimRight(good, "\x00"))
 
-	d := damaged{t: t, dir: dir, path: path, good: good, now: now}
+	d := damageTrial{t: t, dir: dir, path: path, good: good, now: now}
 	if os.Getenv(damageEnv) == "all" {
 		for at := range used {
 			d.flip(at, 1<<(at%8))
@@ -51,29 +51,29 @@ func TestDamage(t *testing.T) {
 	t.Logf("%d were refused, %d made no difference", d.refused, d.same)
 }
 
-// ofAllSorts makes a store whose database has something of each sort, and says what.
-func ofAllSorts(t *testing.T, dir string) string {
+// makeFullStore makes a store whose database has something of each sort, and says what.
+func makeFullStore(t *testing.T, dir string) string {
 	t.Helper()
-	s := open(t, dir, still)
+	s := openStore(t, dir, noCheckpoints)
 	s.db.NoSync = true // no power fails
-	snap := load(t, s)
+	snap := loadSnapshot(t, s)
 	for round := range 2 {
 		effective := make(map[string]*Effective)
 		for i := range 100 {
 			key := fmt.Sprintf("devices/lamp-%d/reported/power", i)
-			put(t, snap.Up, key, fmt.Sprint("on ", round))
+			putValue(t, snap.Up, key, fmt.Sprint("on ", round))
 			effective[key] = &Effective{Value: []byte("on"), Ver: uint64(i)}
 		}
-		put(t, snap.Up, "devices/long/reported/text", strings.Repeat("long ", 2000))
+		putValue(t, snap.Up, "devices/long/reported/text", strings.Repeat("long ", 2000))
 		require.NoError(t, s.Commit(Batch{Up: snap.Up.TakeJournal(), Effective: effective, Floor: uint64(7 + round)}))
 		require.NoError(t, s.checkpoint.finish())
 	}
-	now := everything(load(t, s))
+	now := storeText(loadSnapshot(t, s))
 	require.NoError(t, s.Close())
 	return now
 }
 
-func everything(snap Snapshot) string {
+func storeText(snap Snapshot) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, snap.Floor, snap.Up.Digest())
 	snap.Up.Range("", func(e link.Entry) bool {
@@ -87,8 +87,8 @@ func everything(snap Snapshot) string {
 	return b.String()
 }
 
-// damaged tries what becomes of a database.
-type damaged struct {
+// damageTrial tries what becomes of a database.
+type damageTrial struct {
 	t             *testing.T
 	dir, path     string
 	good          []byte
@@ -96,12 +96,12 @@ type damaged struct {
 	refused, same int
 }
 
-func (d *damaged) flip(at int, with byte) {
+func (d *damageTrial) flip(at int, with byte) {
 	how := fmt.Sprintf("byte %d flipped with %#x", at, with)
 	bad := bytes.Clone(d.good)
 	bad[at] ^= with
 	require.NoError(d.t, os.WriteFile(d.path, bad, 0o600))
-	s, err := Open(Options{Dir: d.dir, Rand: seven, sizes: still})
+	s, err := Open(Options{Dir: d.dir, Rand: fixedRand, sizes: noCheckpoints})
 	if err != nil {
 		d.refused++
 		require.ErrorContains(d.t, err, filepath.Dir(d.path), how)
@@ -110,7 +110,7 @@ func (d *damaged) flip(at int, with byte) {
 	defer func() { require.NoError(d.t, s.closeFiles()) }()
 	defer s.checkpoint.abandon()
 	require.NoError(d.t, s.Check(), how)
-	require.Equal(d.t, d.now, everything(load(d.t, s)), how)
+	require.Equal(d.t, d.now, storeText(loadSnapshot(d.t, s)), how)
 	d.same++
 }
 

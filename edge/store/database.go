@@ -25,7 +25,7 @@ const (
 	format   = "edgebus-core/1"
 
 	// Another tool may have the file open for a moment.
-	lockTime = time.Second
+	lockTimeout = time.Second
 	// How far pages are filled: values are replaced by others of about the same size.
 	fillPercent = 0.8
 )
@@ -48,30 +48,30 @@ func (s *Store) file() boltfile.File {
 
 func (s *Store) openDB() (err error) {
 	s.db, err = boltfile.Open(boltfile.Options{
-		File: s.file(), Make: initialise, ReadOnly: s.opts.ReadOnly, LockTimeout: lockTime, NoFreelistSync: true,
+		File: s.file(), Make: initialiseDatabase, ReadOnly: s.opts.ReadOnly, LockTimeout: lockTimeout, NoFreelistSync: true,
 	})
 	if err == nil {
-		s.kept, err = datadir.Keep(s.file().Path)
+		s.heldFile, err = datadir.IdentifyFile(s.file().Path)
 	}
 	return err
 }
 
 // InPlace returns an error if a file of the store was removed, moved or replaced since it was opened.
 func (s *Store) InPlace() error {
-	if err := s.kept.InPlace(); err != nil {
+	if err := s.heldFile.CheckInPlace(); err != nil {
 		return err
 	}
 	return s.log.InPlace()
 }
 
-func initialise(tx *bbolt.Tx) error {
+func initialiseDatabase(tx *bbolt.Tx) error {
 	for _, name := range buckets[1:] {
 		if _, err := tx.CreateBucket(name); err != nil {
 			return err
 		}
 	}
 	meta, err := tx.CreateBucket(bucketMeta)
-	return errors.Join(err, meta.Put(keyFormat, []byte(format)), state{}.put(tx))
+	return errors.Join(err, meta.Put(keyFormat, []byte(format)), databaseState{}.put(tx))
 }
 
 // claim refuses the data of another node, which would be published under the wrong name, and notes the node's name. A node that has
@@ -97,7 +97,7 @@ func (s *Store) claim() error {
 		}
 		s.opts.Log.Info().Str("before", whose).Str("node", node).Msg("the node is renamed: it never had a hub")
 	}
-	err = s.file().Safely(func() error {
+	err = s.file().CatchPanics(func() error {
 		return s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyNode, []byte(node)) })
 	})
 	if err != nil { // a core must start on a full disk, too
@@ -108,7 +108,7 @@ func (s *Store) claim() error {
 
 // linked reports whether the node was ever linked to a hub: it has a map from a hub, or a hub has acknowledged its own map.
 func (s *Store) linked() (yes bool, err error) {
-	err = s.view(func(v *view) error {
+	err = s.view(func(v *storedView) error {
 		states, _, err := v.states()
 		down, up := states[stateDown], states[stateUp]
 		yes = down != nil && down.Lineage.N != 0 || up != nil && up.Acked != 0
@@ -117,21 +117,21 @@ func (s *Store) linked() (yes bool, err error) {
 	return yes, err
 }
 
-// state is the record of the whole database.
-type state struct {
+// databaseState is the record of the whole database.
+type databaseState struct {
 	segment uint64 // the last one that is in it
 	records boltfile.Tally
 }
 
-func (s state) put(tx *bbolt.Tx) error {
+func (s databaseState) put(tx *bbolt.Tx) error {
 	body := s.records.Append(binary.BigEndian.AppendUint64(nil, s.segment))
-	return tx.Bucket(bucketMeta).Put(keyState, sealed(nil, 0, keyState, body))
+	return tx.Bucket(bucketMeta).Put(keyState, withChecksum(nil, 0, keyState, body))
 }
 
 // position is the last segment that is in the database.
 func (s *Store) position() (segment uint64, err error) {
 	err = s.inDB(func(tx *bbolt.Tx) error {
-		now, err := stateIn(tx)
+		now, err := readState(tx)
 		segment = now.segment
 		return err
 	})
@@ -140,15 +140,15 @@ func (s *Store) position() (segment uint64, err error) {
 
 // inDB reads the database; an error is returned as damage of the file.
 func (s *Store) inDB(look func(*bbolt.Tx) error) error {
-	err := s.file().Safely(func() error { return s.db.View(look) })
+	err := s.file().CatchPanics(func() error { return s.db.View(look) })
 	if err != nil {
 		return s.file().Damaged(err)
 	}
 	return nil
 }
 
-// stateIn reads the state.
-func stateIn(tx *bbolt.Tx) (now state, err error) {
+// readState reads the state.
+func readState(tx *bbolt.Tx) (now databaseState, err error) {
 	meta := tx.Bucket(bucketMeta)
 	if meta == nil {
 		return now, errors.New("no store of a node's tree")
@@ -162,16 +162,16 @@ func stateIn(tx *bbolt.Tx) (now state, err error) {
 			return now, fmt.Errorf("it has no bucket %q", name)
 		}
 	}
-	if body, err = unsealed(0, keyState, body); err != nil || len(body) != 8+boltfile.TallySize {
-		return now, fmt.Errorf("%s: %w", keyState, errSum)
+	if body, err = withoutChecksum(0, keyState, body); err != nil || len(body) != 8+boltfile.TallySize {
+		return now, fmt.Errorf("%s: %w", keyState, errChecksum)
 	}
-	return state{binary.BigEndian.Uint64(body), boltfile.ParseTally(body[8:])}, nil
+	return databaseState{binary.BigEndian.Uint64(body), boltfile.ParseTally(body[8:])}, nil
 }
 
 // checkRecords says whether all records are there, and whole.
 func (s *Store) checkRecords() error {
 	return s.inDB(func(tx *bbolt.Tx) error {
-		now, err := stateIn(tx)
+		now, err := readState(tx)
 		if err != nil {
 			return err
 		}
@@ -186,7 +186,7 @@ func (s *Store) checkRecords() error {
 func countRecords(tx *bbolt.Tx) (found boltfile.Tally, err error) {
 	for kind := byte(kindState); kind < kinds && err == nil; kind++ {
 		err = tx.Bucket(buckets[kind]).ForEach(func(key, value []byte) error {
-			if _, err := unsealed(kind, key, value); err != nil {
+			if _, err := withoutChecksum(kind, key, value); err != nil {
 				return fmt.Errorf("%s: key %q: %w", buckets[kind], key, err)
 			}
 			found.Add(value)
@@ -198,7 +198,7 @@ func countRecords(tx *bbolt.Tx) (found boltfile.Tally, err error) {
 
 // checkDB looks at the database's pages. No checkpoint may change them meanwhile.
 func (s *Store) checkDB() error {
-	err := s.file().Safely(func() error {
+	err := s.file().CatchPanics(func() error {
 		tx, err := s.db.Begin(!s.opts.ReadOnly)
 		if err != nil {
 			return err
@@ -213,21 +213,21 @@ func (s *Store) checkDB() error {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-func sum(kind byte, key, body []byte) uint32 {
+func checksum(kind byte, key, body []byte) uint32 {
 	s := crc32.Update(0, castagnoli, []byte{kind})
 	return crc32.Update(crc32.Update(s, castagnoli, key), castagnoli, body)
 }
 
-// sealed is a value as it is stored, with its checksum. It uses the memory of buf.
-func sealed(buf []byte, kind byte, key, body []byte) []byte {
-	return append(binary.LittleEndian.AppendUint32(buf[:0], sum(kind, key, body)), body...)
+// withChecksum is a value as it is stored, with its checksum. It uses the memory of buf.
+func withChecksum(buf []byte, kind byte, key, body []byte) []byte {
+	return append(binary.LittleEndian.AppendUint32(buf[:0], checksum(kind, key, body)), body...)
 }
 
-var errSum = errors.New("its checksum is wrong")
+var errChecksum = errors.New("its checksum is wrong")
 
-func unsealed(kind byte, key, value []byte) ([]byte, error) {
-	if len(value) < 4 || binary.LittleEndian.Uint32(value) != sum(kind, key, value[4:]) {
-		return nil, errSum
+func withoutChecksum(kind byte, key, value []byte) ([]byte, error) {
+	if len(value) < 4 || binary.LittleEndian.Uint32(value) != checksum(kind, key, value[4:]) {
+		return nil, errChecksum
 	}
 	return value[4:], nil
 }
@@ -327,7 +327,7 @@ func (s *Store) appendBatch(frame []byte, b Batch) (_ []byte, records int, err e
 	return frame, len(b.Up.Entries) + len(b.Down.Entries) + len(b.Effective), nil
 }
 
-func (s *Store) appendMap(frame []byte, j link.Journal, kind byte, state string) (_ []byte, err error) {
+func (s *Store) appendMap(frame []byte, j link.JournalChanges, kind byte, state string) (_ []byte, err error) {
 	if !j.Dirty {
 		return frame, nil
 	}
@@ -381,7 +381,7 @@ type changes struct {
 	records int
 }
 
-const perKey = 96 // bytes that a key takes in memory beyond its name and value, about
+const keyOverhead = 96 // bytes that a key takes in memory beyond its name and value, about
 
 // take applies the records of a frame, which it copies.
 func (c *changes) take(body []byte) error {
@@ -408,7 +408,7 @@ func (c *changes) apply(r record) {
 	keys := c.keys[r.kind]
 	old, known := keys[string(r.key)]
 	if !known {
-		c.bytes += len(r.key) + perKey
+		c.bytes += len(r.key) + keyOverhead
 	}
 	if r.op == opDelete {
 		keys[string(r.key)] = nil
@@ -419,10 +419,10 @@ func (c *changes) apply(r record) {
 		return
 	}
 	c.bytes += len(r.body)
-	keys[string(r.key)] = append(make([]byte, 0, len(r.body)+slack), r.body...)
+	keys[string(r.key)] = append(make([]byte, 0, len(r.body)+growthRoom), r.body...)
 }
 
-const slack = 8 // numbers grow
+const growthRoom = 8 // numbers grow
 
 // Fork makes a store that was restored from a backup fit to go on. The hub and mappers may know what the
 // edge wrote after the backup, so the map of edge-owned keys gets a new lineage, and every version is raised above all that were given. stamp is
@@ -430,7 +430,7 @@ const slack = 8 // numbers grow
 func (s *Store) Fork(stamp uint32) error {
 	b := Batch{Effective: make(map[string]*Effective)}
 	var floor uint64
-	err := s.view(func(v *view) error {
+	err := s.view(func(v *storedView) error {
 		states, at, err := v.states()
 		if err != nil {
 			return err

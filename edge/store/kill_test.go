@@ -19,7 +19,7 @@ const killEnv = "STORE_TEST_VICTIM"
 
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(killEnv); dir != "" {
-		if err := victim(dir); err != nil {
+		if err := writeUntilKilled(dir); err != nil {
 			fmt.Println("error", err)
 			os.Exit(1)
 		}
@@ -33,9 +33,9 @@ const killKeys = 100
 // killSizes make for checkpoints all the time.
 var killSizes = sizes{segment: 4 << 10, slack: 4 << 10, chunk: 40}
 
-// victim commits batches, each of which gives three keys and a value in force the
+// writeUntilKilled commits batches, each of which gives three keys and a value in force the
 // same number, and says the number once it is stored.
-func victim(dir string) error {
+func writeUntilKilled(dir string) error {
 	s, err := Open(Options{Dir: dir, Rand: rand.Uint64, sizes: killSizes})
 	if err != nil {
 		return err
@@ -85,9 +85,9 @@ func TestKilled(t *testing.T) {
 		}
 		_ = cmd.Wait()
 
-		s := open(t, dir, killSizes)
+		s := openStore(t, dir, killSizes)
 		require.NoError(t, s.Check())
-		snap := load(t, s)
+		snap := loadSnapshot(t, s)
 		require.GreaterOrEqual(t, snap.Floor, said)
 		require.LessOrEqual(t, snap.Floor, said+1, "one more may be stored than was said")
 		last := strconv.FormatUint(snap.Floor, 10)
@@ -99,7 +99,7 @@ func TestKilled(t *testing.T) {
 		s.checkpoint.abandon() // no last one: the next to be killed finds all kinds of logs
 		require.NoError(t, s.closeFiles())
 	}
-	s := open(t, dir, killSizes)
+	s := openStore(t, dir, killSizes)
 	position, err := s.position()
 	require.NoError(t, err)
 	require.Greater(t, position, uint64(3), "there were checkpoints")

@@ -72,7 +72,7 @@ type Effective struct {
 
 // Batch is what is stored together.
 type Batch struct {
-	Up, Down  link.Journal
+	Up, Down  link.JournalChanges
 	Effective map[string]*Effective // by key; nil: forget it
 	Floor     uint64                // versions of forgotten effective values are at or below it; 0: unchanged
 }
@@ -140,10 +140,10 @@ func (o *Options) setDefaults() {
 
 // Store is an open store. It is used by one goroutine at a time.
 type Store struct {
-	opts Options
-	log  *wal.Log
-	db   *bbolt.DB
-	kept datadir.Kept // the database
+	opts     Options
+	log      *wal.Log
+	db       *bbolt.DB
+	heldFile datadir.FileIdentity // the database
 
 	trim       sync.Mutex // held while the log's segments are read, and while they are retired
 	checkpoint *checkpointer
@@ -177,7 +177,7 @@ func (s *Store) dir() string { return filepath.Join(s.opts.Dir, DirName) }
 
 // open opens the database and the log behind it. The log is made first, so if there is a database there is a log.
 func (s *Store) open() error {
-	if !exists(s.file().Path) {
+	if !fileExists(s.file().Path) {
 		return s.make()
 	}
 	if err := s.openDB(); err != nil {
@@ -190,7 +190,7 @@ func (s *Store) open() error {
 	if err != nil {
 		return err
 	}
-	if err := s.log.Scan(position+1, wellFormed); err != nil {
+	if err := s.log.Scan(position+1, checkFrame); err != nil {
 		return err
 	}
 	if err := s.claim(); err != nil {
@@ -206,7 +206,7 @@ func (s *Store) make() error {
 	if s.opts.ReadOnly {
 		return missing
 	}
-	err := s.log.Scan(0, func(wal.Place, []byte) error { return missing })
+	err := s.log.Scan(0, func(wal.Position, []byte) error { return missing })
 	if _, newest := s.log.Segments(); newest > 1 || errors.Is(err, missing) {
 		return missing
 	}
@@ -222,14 +222,14 @@ func (s *Store) make() error {
 	return s.claim()
 }
 
-func wellFormed(_ wal.Place, body []byte) (err error) {
+func checkFrame(_ wal.Position, body []byte) (err error) {
 	for len(body) > 0 && err == nil {
 		_, body, err = nextRecord(body)
 	}
 	return err
 }
 
-func exists(path string) bool {
+func fileExists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
 }
@@ -248,13 +248,13 @@ func (s *Store) closeFiles() error {
 	return errors.Join(err, s.log.Close())
 }
 
-const keepFrame = 1 << 20 // the memory of a longer frame is not reused
+const maxKeptFrame = 1 << 20 // the memory of a longer frame is not reused
 
 // Commit stores a batch durably, whole or not at all.
 func (s *Store) Commit(b Batch) error {
 	began := time.Now()
 	frame, records, err := s.appendBatch(append(s.frame[:0], make([]byte, wal.HeadSize)...), b)
-	if s.frame = frame; cap(frame) > keepFrame {
+	if s.frame = frame; cap(frame) > maxKeptFrame {
 		s.frame = nil
 	}
 	if err != nil || len(frame) == wal.HeadSize {
@@ -303,7 +303,7 @@ func (s *Store) Check() error {
 // it. They stay as they are until Release.
 type Files struct {
 	Database *boltfile.Snapshot
-	Log      []wal.Piece
+	Log      []wal.SegmentSnapshot
 	Release  func()
 }
 

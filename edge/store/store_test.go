@@ -13,11 +13,11 @@ import (
 	"github.com/edgebus/edgebus/topics/link"
 )
 
-func seven() uint64 { return 7 }
+func fixedRand() uint64 { return 7 }
 
-func open(t testing.TB, dir string, small ...sizes) *Store {
+func openStore(t testing.TB, dir string, small ...sizes) *Store {
 	t.Helper()
-	o := Options{Dir: dir, Rand: seven}
+	o := Options{Dir: dir, Rand: fixedRand}
 	for _, o.sizes = range small {
 	}
 	s, err := Open(o)
@@ -25,14 +25,14 @@ func open(t testing.TB, dir string, small ...sizes) *Store {
 	return s
 }
 
-func load(t testing.TB, s *Store) Snapshot {
+func loadSnapshot(t testing.TB, s *Store) Snapshot {
 	t.Helper()
 	snap, err := s.Load()
 	require.NoError(t, err)
 	return snap
 }
 
-func put(t testing.TB, o *link.Owner, key, value string) {
+func putValue(t testing.TB, o *link.Owner, key, value string) {
 	t.Helper()
 	_, _, err := o.Put(link.Entry{Key: key, Value: []byte(value)})
 	require.NoError(t, err)
@@ -42,7 +42,7 @@ func put(t testing.TB, o *link.Owner, key, value string) {
 func TestDataIsOneNodes(t *testing.T) {
 	dir := t.TempDir()
 	as := func(node string, readOnly bool) error {
-		s, err := Open(Options{Dir: dir, Rand: seven, Node: node, ReadOnly: readOnly})
+		s, err := Open(Options{Dir: dir, Rand: fixedRand, Node: node, ReadOnly: readOnly})
 		if err == nil {
 			err = s.Close()
 		}
@@ -62,10 +62,10 @@ func TestDataIsOneNodes(t *testing.T) {
 // linkUp is a hub that greets the node, and has what it reports.
 func linkUp(t *testing.T, dir string) {
 	t.Helper()
-	s := open(t, dir)
+	s := openStore(t, dir)
 	defer func() { require.NoError(t, s.Close()) }()
-	hub, down := link.NewOwner(link.Down, seven), load(t, s).Down
-	put(t, hub, "devices/lamp", "{}")
+	hub, down := link.NewOwner(link.Down, fixedRand), loadSnapshot(t, s).Down
+	putValue(t, hub, "devices/lamp", "{}")
 	hub.Connect(1)
 	for range 5 {
 		for _, m := range hub.Messages() {
@@ -83,26 +83,26 @@ func linkUp(t *testing.T, dir string) {
 // another, and keeps what it has; the name that it has then is the one that counts.
 func TestANodeRenamedBeforeItsFirstHubKeepsItsStore(t *testing.T) {
 	dir := t.TempDir()
-	s, err := Open(Options{Dir: dir, Rand: seven, Node: "raspberrypi"})
+	s, err := Open(Options{Dir: dir, Rand: fixedRand, Node: "raspberrypi"})
 	require.NoError(t, err)
-	snap := load(t, s)
-	put(t, snap.Up, "mappers/modbus/state", "online")
+	snap := loadSnapshot(t, s)
+	putValue(t, snap.Up, "mappers/modbus/state", "online")
 	require.NoError(t, s.Commit(Batch{Up: snap.Up.TakeJournal()}))
 	require.NoError(t, s.Close())
 
-	s, err = Open(Options{Dir: dir, Rand: seven, Node: "n1"})
+	s, err = Open(Options{Dir: dir, Rand: fixedRand, Node: "n1"})
 	require.NoError(t, err)
-	require.Equal(t, 1, load(t, s).Up.Len(), "its data is kept")
+	require.Equal(t, 1, loadSnapshot(t, s).Up.Len(), "its data is kept")
 	require.NoError(t, s.Close())
 	linkUp(t, dir)
-	_, err = Open(Options{Dir: dir, Rand: seven, Node: "raspberrypi"})
+	_, err = Open(Options{Dir: dir, Rand: fixedRand, Node: "raspberrypi"})
 	require.ErrorContains(t, err, "has the data of the node n1, and node.name is raspberrypi")
 }
 
 func TestCommittedDataIsLoadedAgain(t *testing.T) {
 	dir := t.TempDir()
-	s := open(t, dir)
-	snap := load(t, s)
+	s := openStore(t, dir)
+	snap := loadSnapshot(t, s)
 	for _, e := range []link.Entry{
 		{Key: "a", Value: []byte("1"), TS: 5, Origin: "x", Meta: link.Meta{For: 3, Until: 9}},
 		{Key: "b", Value: []byte{}},
@@ -117,9 +117,9 @@ func TestCommittedDataIsLoadedAgain(t *testing.T) {
 	require.NoError(t, s.Check())
 	require.NoError(t, s.Close())
 
-	s = open(t, dir)
+	s = openStore(t, dir)
 	defer s.Close()
-	again := load(t, s)
+	again := loadSnapshot(t, s)
 	require.Equal(t, snap.Up.Digest(), again.Up.Digest())
 	require.Equal(t, snap.Up.Seq(), again.Up.Seq())
 	require.Equal(t, snap.Up.Lineage(), again.Up.Lineage())
@@ -130,62 +130,62 @@ func TestCommittedDataIsLoadedAgain(t *testing.T) {
 	require.Equal(t, uint64(12), again.Floor)
 
 	require.NoError(t, s.Commit(Batch{Effective: map[string]*Effective{"d": nil, "never was": nil}}))
-	require.NotContains(t, load(t, s).Effective, "d")
+	require.NotContains(t, loadSnapshot(t, s).Effective, "d")
 }
 
 func TestCommitWithoutLoading(t *testing.T) {
 	dir := t.TempDir()
-	s := open(t, dir)
+	s := openStore(t, dir)
 	require.NoError(t, s.Commit(Batch{Effective: map[string]*Effective{"d": {Ver: 1}}}))
 	require.NoError(t, s.Close())
-	s = open(t, dir)
+	s = openStore(t, dir)
 	defer s.Close()
 	require.NoError(t, s.Commit(Batch{Effective: map[string]*Effective{"d": {Ver: 2}}}))
-	require.Equal(t, map[string]*Effective{"d": {Ver: 2}}, load(t, s).Effective)
+	require.Equal(t, map[string]*Effective{"d": {Ver: 2}}, loadSnapshot(t, s).Effective)
 }
 
 func TestAMapThatBeginsAnewReplacesTheOld(t *testing.T) {
-	s := open(t, t.TempDir())
+	s := openStore(t, t.TempDir())
 	defer s.Close()
-	first := load(t, s).Up
-	put(t, first, "a", "1")
-	put(t, first, "b", "2")
+	first := loadSnapshot(t, s).Up
+	putValue(t, first, "a", "1")
+	putValue(t, first, "b", "2")
 	require.NoError(t, s.Commit(Batch{Up: first.TakeJournal()}))
-	second := link.NewOwner(link.Up, seven)
-	put(t, second, "b", "3")
+	second := link.NewOwner(link.Up, fixedRand)
+	putValue(t, second, "b", "3")
 	require.NoError(t, s.Commit(Batch{Up: second.TakeJournal()}))
-	again := load(t, s).Up
+	again := loadSnapshot(t, s).Up
 	require.Equal(t, []string{"b"}, again.Keys(""))
 	require.Equal(t, second.Digest(), again.Digest())
 }
 
 func TestOneCoreADirectory(t *testing.T) {
 	dir := t.TempDir()
-	s := open(t, dir)
+	s := openStore(t, dir)
 	defer s.Close()
-	_, err := Open(Options{Dir: dir, Rand: seven})
+	_, err := Open(Options{Dir: dir, Rand: fixedRand})
 	require.ErrorContains(t, err, "in use by another process")
 	require.ErrorContains(t, err, filepath.Join(dir, DirName))
 }
 
 func TestAnotherFormatIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	s := open(t, dir)
+	s := openStore(t, dir)
 	require.NoError(t, s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyFormat, []byte("edgebus-core/99")) }))
 	require.NoError(t, s.Close())
-	_, err := Open(Options{Dir: dir, Rand: seven})
+	_, err := Open(Options{Dir: dir, Rand: fixedRand})
 	require.ErrorContains(t, err, "edgebus-core/99")
 	require.ErrorContains(t, err, filepath.Join(dir, DirName, fileName))
 }
 
 func TestALogOfSomethingElseIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	s := open(t, dir)
+	s := openStore(t, dir)
 	_, err := s.log.Append(append(make([]byte, wal.HeadSize), "what a broker keeps"...))
 	require.NoError(t, err)
 	s.checkpoint.failing = true // a clean end would find it
 	require.NoError(t, s.Close())
-	_, err = Open(Options{Dir: dir, Rand: seven})
+	_, err = Open(Options{Dir: dir, Rand: fixedRand})
 	require.ErrorContains(t, err, filepath.Join(dir, DirName))
 }
 
@@ -201,14 +201,14 @@ func TestMissingFiles(t *testing.T) {
 		for what, checkpoint := range map[string]bool{"after a checkpoint": true, "before any": false} {
 			t.Run(name+" "+what, func(t *testing.T) {
 				dir := t.TempDir()
-				s := open(t, dir)
+				s := openStore(t, dir)
 				require.NoError(t, s.Commit(Batch{Floor: 3}))
 				s.checkpoint.failing = !checkpoint
 				require.NoError(t, s.Close())
 				path := spoil(s)
 				require.NoError(t, os.Remove(path))
 				for _, ro := range []bool{true, false} {
-					_, err := Open(Options{Dir: dir, Rand: seven, ReadOnly: ro})
+					_, err := Open(Options{Dir: dir, Rand: fixedRand, ReadOnly: ro})
 					require.ErrorContains(t, err, path+" is missing")
 				}
 			})
@@ -219,10 +219,10 @@ func TestMissingFiles(t *testing.T) {
 func TestDamageIsNamed(t *testing.T) {
 	const key = "devices/lamp/reported/power"
 	stored := func(t *testing.T) *Store {
-		s := open(t, t.TempDir())
+		s := openStore(t, t.TempDir())
 		t.Cleanup(func() { _ = s.Close() })
-		up := load(t, s).Up
-		put(t, up, key, "ON")
+		up := loadSnapshot(t, s).Up
+		putValue(t, up, key, "ON")
 		require.NoError(t, s.Commit(Batch{Up: up.TakeJournal()}))
 		return s
 	}

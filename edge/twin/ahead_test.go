@@ -12,9 +12,9 @@ import (
 
 // TestAClockAheadIsAConditionOfItsProperties: until a report of them is accepted.
 func TestAClockAheadIsAConditionOfItsProperties(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	at := func(d time.Duration) broker.UserProperty {
-		return broker.UserProperty{Key: "ts", Value: resource.Time(time.UnixMilli(r.clock.Load()).Add(d))}
+		return broker.UserProperty{Key: "ts", Value: resource.FormatTime(time.UnixMilli(r.clock.Load()).Add(d))}
 	}
 	require.NoError(t, r.send("devices/hall/reported/temperature", "19", at(0)))
 	require.ErrorIs(t, r.send("devices/hall/reported/temperature", "20", at(time.Hour)), resource.Invalid)
@@ -42,17 +42,17 @@ func TestAClockAheadIsAConditionOfItsProperties(t *testing.T) {
 
 // TestATimestampOfTelemetryIsChecked as that of a value is.
 func TestATimestampOfTelemetryIsChecked(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	passed := make(chan func(error), 9)
 	r.kept.Store(&passed)
 	for _, kind := range []string{"telemetry", "events"} {
 		topic := "devices/hall/" + kind + "/pulse"
-		for _, ts := range []string{resource.Time(time.UnixMilli(r.clock.Load()).Add(2 * time.Minute)), "never"} {
+		for _, ts := range []string{resource.FormatTime(time.UnixMilli(r.clock.Load()).Add(2 * time.Minute)), "never"} {
 			require.ErrorIs(t, r.send(topic, "1", broker.UserProperty{Key: "ts", Value: ts}), resource.Invalid, topic)
 		}
 		done := make(chan error, 1)
 		go func() {
-			done <- r.send(topic, "1", broker.UserProperty{Key: "ts", Value: resource.Time(time.UnixMilli(r.clock.Load()))})
+			done <- r.send(topic, "1", broker.UserProperty{Key: "ts", Value: resource.FormatTime(time.UnixMilli(r.clock.Load()))})
 		}()
 		(<-passed)(nil)
 		require.NoError(t, <-done)

@@ -21,7 +21,7 @@ import (
 // busy reports without a pause until the test's condition holds.
 func (r *rig) busy(until func() bool) {
 	r.t.Helper()
-	deadline := time.Now().Add(wait)
+	deadline := time.Now().Add(testTimeout)
 	for i := 0; !until(); i++ {
 		require.NoError(r.t, r.send("devices/hall/reported/temperature", []string{"1", "2"}[i%2]))
 		require.True(r.t, time.Now().Before(deadline), "it did not happen while the node was busy")
@@ -29,17 +29,17 @@ func (r *rig) busy(until func() bool) {
 }
 
 func TestTrafficDoesNotDelayTheEndOfOverrides(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/setpoint", "20", 1)
 	r.value("devices/hall/desired/setpoint", "20")
-	until := resource.Millis(r.clock.Load() + 100)
+	until := resource.FormatMillis(r.clock.Load() + 100)
 	require.NoError(t, r.send("devices/hall/desired/setpoint", "25", broker.UserProperty{Key: "until", Value: until}))
 	r.clock.Add(101)
 	r.busy(func() bool { return string(r.retained()["devices/hall/desired/setpoint"].Payload) == "20" })
 }
 
 func TestTrafficDoesNotDelayResends(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.inStep()
 	var said atomic.Int64
 	r.twin.Connected(rand.Uint64(), func([]byte) { said.Add(1) }, func() {}) // a hub that hears nothing
@@ -47,10 +47,10 @@ func TestTrafficDoesNotDelayResends(t *testing.T) {
 }
 
 func TestAConflictEndsWithItsOverride(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/mode", "heat", 1)
 	r.value("devices/hall/desired/mode", "heat")
-	until := resource.Millis(r.clock.Load() + 1000)
+	until := resource.FormatMillis(r.clock.Load() + 1000)
 	require.NoError(t, r.send("devices/hall/desired/mode", "off", broker.UserProperty{Key: "until", Value: until}))
 	r.want("devices/hall/desired/mode", "cool", 2)
 	r.shows("devices/hall/conflict/mode", func(m broker.Message) bool { return len(m.Payload) > 0 })
@@ -60,7 +60,7 @@ func TestAConflictEndsWithItsOverride(t *testing.T) {
 }
 
 func TestARefusedOverrideBlamesNoDesiredValue(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/setpoint", "20", 41)
 	r.value("devices/hall/desired/setpoint", "20")
 	require.NoError(t, r.send("devices/hall/desired/setpoint", "25"))
@@ -69,7 +69,7 @@ func TestARefusedOverrideBlamesNoDesiredValue(t *testing.T) {
 }
 
 func TestNothingWantedNothingRefused(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/setpoint", "20", 41)
 	r.value("devices/hall/desired/setpoint", "20")
 	require.NoError(t, r.send("devices/hall/refused/setpoint", `{"for":1,"code":"Stuck"}`))
@@ -79,7 +79,7 @@ func TestNothingWantedNothingRefused(t *testing.T) {
 }
 
 func TestARefusalOfAnOlderDesiredValue(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/setpoint", "20", 41)
 	r.value("devices/hall/desired/setpoint", "20")
 	r.inStep()
@@ -88,7 +88,7 @@ func TestARefusalOfAnOlderDesiredValue(t *testing.T) {
 	<-held
 	waiting := r.twin.host.Len()
 	r.want("devices/hall/desired/setpoint", "21", 42)
-	require.Eventually(t, func() bool { return r.twin.host.Len() > waiting }, wait, time.Millisecond, "its DELTA waits")
+	require.Eventually(t, func() bool { return r.twin.host.Len() > waiting }, testTimeout, time.Millisecond, "its DELTA waits")
 	done := make(chan error, 1)
 	r.twin.Publish(broker.Message{
 		Topic: topics.TopicOf("n1", "devices/hall/refused/setpoint"), Payload: []byte(`{"for":1,"code":"Stuck"}`),
@@ -99,7 +99,7 @@ func TestARefusalOfAnOlderDesiredValue(t *testing.T) {
 }
 
 func TestDeviceLookupWaitsForNoCommit(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	held, gate := make(chan struct{}), make(chan struct{})
 	r.twin.host.Put("", 0, func(*batch) { close(held); <-gate })
 	<-held
@@ -112,14 +112,14 @@ func TestDeviceLookupWaitsForNoCommit(t *testing.T) {
 	case err := <-asked:
 		require.NoError(t, err)
 		require.Equal(t, resource.NotFound, resource.KindOf(<-asked))
-	case <-time.After(wait):
+	case <-time.After(testTimeout):
 		t.Error("it waits")
 	}
 	close(gate)
 }
 
 func TestWaitingWritesShareACommit(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.inStep()
 	r.cut() // what the hub says is committed, too
 	before := r.twin.Stats().Commits
@@ -140,7 +140,7 @@ func TestWaitingWritesShareACommit(t *testing.T) {
 			}
 		}()
 	}
-	require.Eventually(t, func() bool { return r.twin.host.Len() == clients*each }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return r.twin.host.Len() == clients*each }, testTimeout, time.Millisecond)
 	require.Empty(t, stored)
 	letGo()
 	for range clients * each {
@@ -159,7 +159,7 @@ func (r *rig) sendAs(user, client, key, payload string) error {
 }
 
 func TestUsersCannotEndMappersOfOthers(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	require.NoError(t, r.sendAs("alice", "a", "mappers/a/state", "online"))
 	require.NoError(t, r.sendAs("alice", "a", "devices/hall/state", "online"))
 	require.Equal(t, resource.Forbidden, resource.KindOf(r.sendAs("mallory", "m", "mappers/a/state", "offline")))
@@ -167,7 +167,7 @@ func TestUsersCannotEndMappersOfOthers(t *testing.T) {
 }
 
 func TestMappersThatShareAUser(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	require.NoError(t, r.sendAs("mapper", "a", "mappers/a/state", "online"))
 	require.NoError(t, r.sendAs("mapper", "b", "mappers/b/state", "online"))
 	require.NoError(t, r.sendAs("mapper", "a", "devices/hall/state", "online"))
@@ -178,7 +178,7 @@ func TestMappersThatShareAUser(t *testing.T) {
 }
 
 func TestAnEmptyMemberClears(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	require.NoError(t, r.send("devices/hall/desired/mode", "heat"))
 	require.NoError(t, r.send("devices/hall/desired", `{"mode":""}`))
 	require.NotContains(t, r.retained(), "devices/hall/override/mode")
@@ -186,52 +186,52 @@ func TestAnEmptyMemberClears(t *testing.T) {
 }
 
 func TestAnotherDeviceOfTheSameNameIsDrivenAnew(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/setpoint", "20", 1)
-	first := prop(r.value("devices/hall/desired/setpoint", "20"), "ver")
+	first := userProperty(r.value("devices/hall/desired/setpoint", "20"), "ver")
 	r.add("hall", "u2", thermostat) // deleted and created again while nobody looked: the same wish, of another device
-	r.shows("devices/hall/desired/setpoint", func(m broker.Message) bool { return prop(m, "ver") > first && string(m.Payload) == "20" })
+	r.shows("devices/hall/desired/setpoint", func(m broker.Message) bool { return userProperty(m, "ver") > first && string(m.Payload) == "20" })
 }
 
 func TestASuccessorInheritsNoDesiredValues(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	require.NoError(t, r.send("devices/hall/desired/setpoint", "20")) // a local wish, of the first one
 	r.add("hall", "u2", thermostat)
 	require.Eventually(t, func() bool {
 		said := r.said("devices/hall/desired/setpoint")
 		return len(said) == 2 && said[1] == ""
-	}, wait, time.Millisecond, "who subscribed is told that it is gone")
+	}, testTimeout, time.Millisecond, "who subscribed is told that it is gone")
 	require.NotContains(t, r.retained(), "devices/hall/desired/setpoint")
 }
 
 func TestAMapperThatDiedWithTheCoreIsMissed(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	require.NoError(t, r.send("mappers/a/state", "online"))
 	require.NoError(t, r.send("devices/hall/state", "online"))
 	r.restart()
 	require.Equal(t, "online", string(r.retained()["mappers/a/state"].Payload))
-	r.twin.host.Put("", 0, r.twin.missMappers)
+	r.twin.host.Put("", 0, r.twin.setMissingOffline)
 	r.value("mappers/a/state", "offline")
 	r.value("devices/hall/state", "unknown")
 }
 
 func TestAnAgentThatDiedWithTheCoreIsMissed(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	for _, program := range []string{"agent", "discoverer"} {
 		require.Equal(t, resource.Invalid, resource.KindOf(r.send(program+"/state", "dancing")))
 		require.NoError(t, r.send(program+"/state", "online"))
 	}
 	r.restart()
 	require.NoError(t, r.send("discoverer/state", "online"))
-	r.twin.host.Put("", 0, r.twin.missMappers)
+	r.twin.host.Put("", 0, r.twin.setMissingOffline)
 	r.value("agent/state", "offline")
 	r.value("discoverer/state", "online")
 }
 
-// unreadable is a store that neither stores nor can be read.
-type unreadable struct{ *flaky }
+// unreadableStore is a store that neither stores nor can be read.
+type unreadableStore struct{ *flaky }
 
-func (unreadable) Load() (store.Snapshot, error) {
+func (unreadableStore) Load() (store.Snapshot, error) {
 	return store.Snapshot{}, errors.New("input/output error")
 }
 
@@ -242,7 +242,7 @@ func TestRunFailsWhenTheStateCannotBeReadBack(t *testing.T) {
 	f := &flaky{Store: s}
 	tw, err := New(Options{Node: "n1", Store: f, Options: tree.Options{Publish: func(broker.Message) {}}})
 	require.NoError(t, err)
-	tw.o.Store = unreadable{f}
+	tw.opts.Store = unreadableStore{f}
 	f.broken.Store(true)
 	require.ErrorContains(t, tw.Run(t.Context()), "input/output error") // its own status is its first write
 	refused := make(chan error, 1)
@@ -251,7 +251,7 @@ func TestRunFailsWhenTheStateCannotBeReadBack(t *testing.T) {
 }
 
 func TestRetainedMessagesMatchFilters(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/setpoint", "20", 1)
 	r.value("devices/hall/desired/setpoint", "20")
 	require.NoError(t, r.send("devices/hall/desired/mode", "off")) // in force, and the cloud wants nothing
@@ -281,7 +281,7 @@ func TestRetainedMessagesMatchFilters(t *testing.T) {
 
 // On a node that reports all the time the hub is never in step, and streams go all the same.
 func TestStreamsGoOnceTheHubHasCaughtUp(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.inStep()
 	r.restart() // without a hub now
 	toHub, ready := make(chan []byte, 1000), make(chan struct{})

@@ -27,7 +27,7 @@ func TestWhatIsDiscovered(t *testing.T) {
 	require.NoError(t, r.send(handler, `{"state":"Accepted"}`))
 	const stored = `{"id":"c1","properties":{"A":"1","B":"2"}}`
 	r.value(found, stored)
-	require.Eventually(t, func() bool { return r.atHub(found) == stored && r.atHub(handler) == `{"state":"Accepted"}` }, wait, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return r.atHub(found) == stored && r.atHub(handler) == `{"state":"Accepted"}` }, testTimeout, 5*time.Millisecond)
 
 	sent := r.entries.Load()
 	require.NoError(t, r.send(found, stored))
@@ -36,7 +36,7 @@ func TestWhatIsDiscovered(t *testing.T) {
 
 	require.NoError(t, r.send("discovery/cameras/instances/c2", `{"id":"c2"}`))
 	require.NoError(t, r.send(found, ""))
-	require.Eventually(t, func() bool { return r.atHub(found) == "" }, wait, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return r.atHub(found) == "" }, testTimeout, 5*time.Millisecond)
 	r.want(cameras, "", 0)
-	require.Eventually(t, func() bool { return r.atHub("discovery/cameras/instances/c2") == "" && r.atHub(handler) == "" }, wait, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return r.atHub("discovery/cameras/instances/c2") == "" && r.atHub(handler) == "" }, testTimeout, 5*time.Millisecond)
 }

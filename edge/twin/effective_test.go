@@ -54,20 +54,20 @@ func TestDecide(t *testing.T) {
 				o = *tt.override
 			}
 			p := resource.Property{Name: "setpoint", Type: resource.TypeFloat, Conflict: tt.policy}
-			v := decide(p, d, tt.desired != nil, o, tt.override != nil, now)
-			require.Equal(t, tt.inForce != "", v.any, "anything in force")
-			if v.any {
+			v := decideInForce(p, d, tt.desired != nil, o, tt.override != nil, now)
+			require.Equal(t, tt.inForce != "", v.present, "anything in force")
+			if v.present {
 				require.Equal(t, tt.inForce, string(v.inForce.Value))
 			}
 			require.Equal(t, tt.overrides, v.override, "the override is in force")
 			require.Equal(t, tt.ends, v.endOverride, "the override ends")
 			if tt.winner == "" {
-				require.Nil(t, v.dispute)
+				require.Nil(t, v.conflict)
 				return
 			}
-			require.NotNil(t, v.dispute)
-			require.Equal(t, tt.winner, v.dispute.Winner)
-			require.Equal(t, "40", v.dispute.Override)
+			require.NotNil(t, v.conflict)
+			require.Equal(t, tt.winner, v.conflict.Winner)
+			require.Equal(t, "40", v.conflict.Override)
 		})
 	}
 }

@@ -19,23 +19,23 @@ func TestAStoreThatBeginsAnewGivesOtherVersions(t *testing.T) {
 		return r
 	}
 	r := begin(7)
-	first := prop(r.value("devices/hall/desired/setpoint", "21"), "ver")
+	first := userProperty(r.value("devices/hall/desired/setpoint", "21"), "ver")
 	require.Equal(t, strconv.Itoa(7<<32+1), first)
-	require.NoError(t, r.send("devices/hall/reported/setpoint", "21", answers(first)))
-	require.Equal(t, first, prop(r.value("devices/hall/reported/setpoint", "21"), "for"))
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "21", forVersion(first)))
+	require.Equal(t, first, userProperty(r.value("devices/hall/reported/setpoint", "21"), "for"))
 	r.restart()
-	require.Equal(t, first, prop(r.value("devices/hall/desired/setpoint", "21"), "ver"), "the same store")
+	require.Equal(t, first, userProperty(r.value("devices/hall/desired/setpoint", "21"), "ver"), "the same store")
 
 	other := begin(3)
-	second := prop(other.value("devices/hall/desired/setpoint", "21"), "ver")
+	second := userProperty(other.value("devices/hall/desired/setpoint", "21"), "ver")
 	require.Equal(t, strconv.Itoa(3<<32+1), second)
-	require.NoError(t, other.send("devices/hall/reported/setpoint", "20", answers(first), broker.UserProperty{Key: "nearest", Value: "true"}))
+	require.NoError(t, other.send("devices/hall/reported/setpoint", "20", forVersion(first), broker.UserProperty{Key: "nearest", Value: "true"}))
 	m := other.value("devices/hall/reported/setpoint", "20")
-	require.Empty(t, prop(m, "for")+prop(m, "basedOn"), "an answer to the store before")
+	require.Empty(t, userProperty(m, "for")+userProperty(m, "basedOn"), "an answer to the store before")
 	require.NoError(t, other.send("devices/hall/refused/setpoint", `{"for":`+first+`,"code":"Stuck"}`))
 	require.NotContains(t, other.retained(), "devices/hall/refused/setpoint")
-	require.NoError(t, other.send("devices/hall/reported/setpoint", "21", answers(second)))
-	require.Equal(t, second, prop(other.value("devices/hall/reported/setpoint", "21"), "for"))
+	require.NoError(t, other.send("devices/hall/reported/setpoint", "21", forVersion(second)))
+	require.Equal(t, second, userProperty(other.value("devices/hall/reported/setpoint", "21"), "for"))
 }
 
 func TestAnEpochIsANumberThatEveryReaderOfJSONHasExactly(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-func names(list ...string) map[string]bool {
+func nameSet(list ...string) map[string]bool {
 	set := make(map[string]bool)
 	for _, name := range list {
 		set[name] = true
@@ -26,28 +26,28 @@ func TestHistoryListsChangesSinceARevision(t *testing.T) {
 	h.begin(time.UnixMilli(1), nil)
 	begin := h.rev
 	there := map[string]*device{"a": {}, "b": {}, "c": {}}
-	h.add(names("a", "b"), there)
+	h.add(nameSet("a", "b"), there)
 	first := h.rev
-	h.add(names("c"), there)
+	h.add(nameSet("c"), there)
 	h.add(nil, there)
 	delete(there, "b")
 	_, _, more, _ := tw.Changes(h.rev)
-	tell := h.add(names("a"), there)
-	h.add(names("b"), there)
+	tell := h.add(nameSet("a"), there)
+	h.add(nameSet("b"), there)
 	tell()
 	<-more // who waits is told
 
 	rev, changes, _, ok := tw.Changes(begin)
 	require.True(t, ok)
 	require.Equal(t, h.rev, rev)
-	c, a := resource.Change{Name: "c", Rev: first + 1, Came: first + 1}, resource.Change{Name: "a", Rev: first + 2}
-	b := resource.Change{Name: "b", Rev: first + 3, Gone: true}
-	a.Came, b.Came = changes[1].Came, changes[2].Came
-	require.ElementsMatch(t, []uint64{begin + 1, begin + 2}, []uint64{a.Came, b.Came})
-	require.Equal(t, []resource.Change{c, a, b}, changes, "in the order in which they changed")
+	c, a := resource.DeviceChange{Name: "c", Rev: first + 1, Added: first + 1}, resource.DeviceChange{Name: "a", Rev: first + 2}
+	b := resource.DeviceChange{Name: "b", Rev: first + 3, Removed: true}
+	a.Added, b.Added = changes[1].Added, changes[2].Added
+	require.ElementsMatch(t, []uint64{begin + 1, begin + 2}, []uint64{a.Added, b.Added})
+	require.Equal(t, []resource.DeviceChange{c, a, b}, changes, "in the order in which they changed")
 	_, changes, _, ok = tw.Changes(c.Rev)
 	require.True(t, ok)
-	require.Equal(t, []resource.Change{a, b}, changes)
+	require.Equal(t, []resource.DeviceChange{a, b}, changes)
 	_, changes, _, ok = tw.Changes(rev)
 	require.True(t, ok)
 	require.Empty(t, changes)
@@ -64,7 +64,7 @@ func TestHistoryTellsApartWhatChangedAtOnce(t *testing.T) {
 	h.begin(time.UnixMilli(1), nil)
 	there := map[string]*device{"a": {}, "b": {}, "c": {}}
 	begin := h.rev
-	h.add(names("a", "b", "c"), there)
+	h.add(nameSet("a", "b", "c"), there)
 	_, all, _, ok := tw.Changes(begin)
 	require.True(t, ok)
 	require.Len(t, all, 3)
@@ -80,35 +80,35 @@ func TestHistoryForgetsTheGone(t *testing.T) {
 	h := &tw.history
 	h.begin(time.UnixMilli(1), nil)
 	there := map[string]*device{"a": {}}
-	h.add(names("a", "never"), there)
-	require.Len(t, h.places, 1, "what never was leaves nothing")
+	h.add(nameSet("a", "never"), there)
+	require.Len(t, h.elements, 1, "what never was leaves nothing")
 	before := h.rev
 	comeAndGo := func(name string) {
 		there[name] = &device{}
-		h.add(names(name), there)
+		h.add(nameSet(name), there)
 		delete(there, name)
-		h.add(names(name), there)
-		h.add(names(name), there)
+		h.add(nameSet(name), there)
+		h.add(nameSet(name), there)
 	}
-	for i := range maxGone {
+	for i := range maxRemovedDevices {
 		comeAndGo(fmt.Sprintf("d%d", i))
 	}
 	there["d0"] = &device{} // back again, and the one before is gone all the same
-	h.add(names("d0"), there)
-	require.Equal(t, maxGone, h.gone)
+	h.add(nameSet("d0"), there)
+	require.Equal(t, maxRemovedDevices, h.removed)
 	_, _, _, ok := tw.Changes(before)
 	require.True(t, ok)
-	there["d0"] = inNamespace("other") // so the one that was is gone
-	h.add(names("d0"), there)
+	there["d0"] = deviceInNamespace("other") // so the one that was is gone
+	h.add(nameSet("d0"), there)
 	_, _, _, ok = tw.Changes(before)
 	require.False(t, ok)
-	require.Len(t, h.places, 2)
+	require.Len(t, h.elements, 2)
 	require.Equal(t, 2, h.order.Len())
-	require.Zero(t, h.gone)
-	require.Equal(t, h.floor, h.of("a"))
+	require.Zero(t, h.removed)
+	require.Equal(t, h.floor, h.revOf("a"))
 }
 
-func inNamespace(namespace string) *device {
+func deviceInNamespace(namespace string) *device {
 	d := &device{}
 	d.bundle.Device.Metadata.Namespace = namespace
 	return d
@@ -118,10 +118,10 @@ func inNamespace(namespace string) *device {
 func TestHistoryKnowsWhichDeviceLeft(t *testing.T) {
 	tw := &Twin{host: new(tree.Host[*batch])}
 	h := &tw.history
-	there := map[string]*device{"moved": inNamespace("a"), "left": inNamespace("a"), "back": inNamespace("a")}
+	there := map[string]*device{"moved": deviceInNamespace("a"), "left": deviceInNamespace("a"), "back": deviceInNamespace("a")}
 	h.begin(time.UnixMilli(1), there)
 	begin := h.rev
-	is := func(since uint64, want ...resource.Change) {
+	is := func(since uint64, want ...resource.DeviceChange) {
 		t.Helper()
 		_, changes, _, ok := tw.Changes(since)
 		require.True(t, ok)
@@ -130,42 +130,42 @@ func TestHistoryKnowsWhichDeviceLeft(t *testing.T) {
 	is(begin)
 	change := func(name string, now *device) {
 		there[name] = now
-		h.add(names(name), there)
+		h.add(nameSet(name), there)
 	}
 	change("left", nil)
-	left := resource.Change{Name: "left", Namespace: "a", Rev: begin + 1, Gone: true, Came: begin}
+	left := resource.DeviceChange{Name: "left", Namespace: "a", Rev: begin + 1, Removed: true, Added: begin}
 	is(begin, left)
-	change("moved", inNamespace("b"))
-	was := resource.Change{Name: "moved", Namespace: "a", Rev: begin + 2, Gone: true, Came: begin}
-	moved := resource.Change{Name: "moved", Namespace: "b", Rev: begin + 3, Came: begin + 3}
+	change("moved", deviceInNamespace("b"))
+	was := resource.DeviceChange{Name: "moved", Namespace: "a", Rev: begin + 2, Removed: true, Added: begin}
+	moved := resource.DeviceChange{Name: "moved", Namespace: "b", Rev: begin + 3, Added: begin + 3}
 	is(begin, left, was, moved)
 	is(was.Rev, moved)
-	require.Equal(t, moved.Rev, h.of("moved"))
+	require.Equal(t, moved.Rev, h.revOf("moved"))
 
 	change("back", nil)
-	change("back", inNamespace("b"))
+	change("back", deviceInNamespace("b"))
 	change("back", nil)
-	change("back", inNamespace("a"))
+	change("back", deviceInNamespace("a"))
 	is(moved.Rev,
-		resource.Change{Name: "back", Namespace: "a", Rev: begin + 4, Gone: true, Came: begin},
-		resource.Change{Name: "back", Namespace: "b", Rev: begin + 6, Gone: true, Came: begin + 5},
-		resource.Change{Name: "back", Namespace: "a", Rev: begin + 7, Came: begin + 7})
-	require.Equal(t, 4, h.gone)
-	change("back", inNamespace("a"))
-	is(begin+7, resource.Change{Name: "back", Namespace: "a", Rev: begin + 8, Came: begin + 7})
+		resource.DeviceChange{Name: "back", Namespace: "a", Rev: begin + 4, Removed: true, Added: begin},
+		resource.DeviceChange{Name: "back", Namespace: "b", Rev: begin + 6, Removed: true, Added: begin + 5},
+		resource.DeviceChange{Name: "back", Namespace: "a", Rev: begin + 7, Added: begin + 7})
+	require.Equal(t, 4, h.removed)
+	change("back", deviceInNamespace("a"))
+	is(begin+7, resource.DeviceChange{Name: "back", Namespace: "a", Rev: begin + 8, Added: begin + 7})
 
 	// So is one that was removed and made again at once.
-	again := inNamespace("a")
+	again := deviceInNamespace("a")
 	again.bundle.Device.Metadata.UID = "another"
 	change("back", again)
 	is(begin+8,
-		resource.Change{Name: "back", Namespace: "a", Rev: begin + 9, Gone: true, Came: begin + 7},
-		resource.Change{Name: "back", Namespace: "a", Rev: begin + 10, Came: begin + 10, UID: "another"})
+		resource.DeviceChange{Name: "back", Namespace: "a", Rev: begin + 9, Removed: true, Added: begin + 7},
+		resource.DeviceChange{Name: "back", Namespace: "a", Rev: begin + 10, Added: begin + 10, UID: "another"})
 }
 
 // Those who watch may be many, and each has something to do when it is told: who waits for a message comes first.
 func TestWatchersAreWokenAfterPublishing(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	_, rev := r.twin.Devices()
 	_, _, more, ok := r.twin.Changes(rev)
 	require.True(t, ok)

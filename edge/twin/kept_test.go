@@ -13,7 +13,7 @@ import (
 // A report that a durable session gets is acknowledged once both the store and that session have it, and refused where the session's
 // disk is full.
 func TestAReportIsAcknowledgedWhenDurableSessionsHaveIt(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	outcomes := make(chan func(error), 16)
 	r.kept.Store(&outcomes)
 	report := func(value string) chan error {

@@ -20,14 +20,14 @@ import (
 func (t *Twin) Publish(m broker.Message, done func(error)) {
 	a, err := topics.Parse(m.Topic)
 	if err == nil {
-		err = t.own(a.Node)
+		err = t.checkNode(a.Node)
 	}
 	if err != nil {
 		t.stats.refused.Add(1)
-		done(badTopic(err))
+		done(badTopicError(err))
 		return
 	}
-	if streams(a.Kind) {
+	if isStream(a.Kind) {
 		t.stream(a, m, done)
 		return
 	}
@@ -36,40 +36,40 @@ func (t *Twin) Publish(m broker.Message, done func(error)) {
 		done(refused)
 		return
 	}
-	from, bytes := tree.Sender(m)
+	from, bytes := tree.SenderOf(m)
 	taken := t.host.Put(from, bytes, func(b *batch) {
-		b.done = append(b.done, answer{done, t.local(b, a, m)})
+		b.answers = append(b.answers, publishAnswer{done, t.applyPublish(b, a, m)})
 	})
 	if !taken {
 		done(errStopped)
 	}
 }
 
-func (t *Twin) own(node string) error {
-	if node == t.o.Node {
+func (t *Twin) checkNode(node string) error {
+	if node == t.opts.Node {
 		return nil
 	}
-	return resource.Errorf(resource.BadTopic, "", "this is the broker of node %s: it carries no topics of %s", t.o.Node, node)
+	return resource.Errorf(resource.BadTopic, "", "this is the broker of node %s: it carries no topics of %s", t.opts.Node, node)
 }
 
 // Has returns an error if the device does not belong to the node. It doesn't wait for a commit.
 func (t *Twin) Has(node, device string) error {
-	if err := t.own(node); err != nil {
+	if err := t.checkNode(node); err != nil {
 		return err
 	}
-	if _, ok := t.known.Load(device); !ok {
+	if _, ok := t.protocols.Load(device); !ok {
 		return t.noDevice(device, nil)
 	}
 	return nil
 }
 
-func streams(kind topics.Kind) bool {
+func isStream(kind topics.Kind) bool {
 	return kind == topics.KindTelemetry || kind == topics.KindEvents
 }
 
 // stream passes telemetry or an event on. It is not a step, so that streams don't wait for commits of state.
 func (t *Twin) stream(a topics.Address, m broker.Message, done func(error)) {
-	if _, ok := t.known.Load(a.Device); !ok {
+	if _, ok := t.protocols.Load(a.Device); !ok {
 		t.stats.refused.Add(1)
 		err := t.noDevice(a.Device, m.Publisher)
 		if outage := t.outage.Err(); outage != nil { // the hub may have sent the device, and it could not be stored
@@ -78,13 +78,13 @@ func (t *Twin) stream(a topics.Address, m broker.Message, done func(error)) {
 		done(err)
 		return
 	}
-	if err := tree.Timestamp(m, t.o.Now().UnixMilli()); err != nil {
+	if err := tree.CheckTimestamp(m, t.opts.Now().UnixMilli()); err != nil {
 		t.stats.refused.Add(1)
 		done(err)
 		return
 	}
 	m.Retain = false
-	t.o.Pass(m, done)
+	t.opts.Pass(m, done)
 }
 
 // noDevice is the error for a device that the node doesn't have. It names one that may have been meant to who sees all devices: not to
@@ -93,27 +93,27 @@ func (t *Twin) noDevice(name string, by *broker.Identity) error {
 	near := ""
 	if by == nil || by.Has(topics.RoleOperator) || by.Has(topics.RoleViewer) {
 		var names []string
-		t.known.Range(func(known, _ any) bool {
+		t.protocols.Range(func(known, _ any) bool {
 			names = append(names, known.(string))
-			return len(names) < mostNear
+			return len(names) < maxSuggestionNames
 		})
 		slices.Sort(names)
 		near = resource.DidYouMean(name, names)
 	}
-	return resource.Errorf(resource.NotFound, "", "device %s does not belong to node %s%s", name, t.o.Node, near)
+	return resource.Errorf(resource.NotFound, "", "device %s does not belong to node %s%s", name, t.opts.Node, near)
 }
 
-// mostNear is among how many devices one is looked for that may have been meant.
-const mostNear = 500
+// maxSuggestionNames is among how many devices one is looked for that may have been meant.
+const maxSuggestionNames = 500
 
-func badTopic(err error) error {
+func badTopicError(err error) error {
 	if e := (*topics.Error)(nil); errors.As(err, &e) {
 		return resource.Errorf(resource.BadTopic, "", "%s", e.Error())
 	}
 	return err
 }
 
-func (t *Twin) local(b *batch, a topics.Address, m broker.Message) error {
+func (t *Twin) applyPublish(b *batch, a topics.Address, m broker.Message) error {
 	if b.refused != nil && a.Kind != topics.KindGet {
 		return b.refused
 	}
@@ -181,7 +181,7 @@ func (t *Twin) report(b *batch, a topics.Address, m broker.Message) error {
 	}
 	for i, e := range entries {
 		if s.Nearest {
-			e.Meta.BasedOn = t.answered(b, a.Device, b.members[i].Property, s.For)
+			e.Meta.BasedOn = t.answeredVersion(b, a.Device, b.members[i].Property, s.For)
 		}
 		if err := t.putUp(b, e); err != nil {
 			return err
@@ -205,11 +205,11 @@ func (t *Twin) noteClock(b *batch, name string, d *device, m broker.Message) {
 	for _, v := range b.members {
 		if err == nil && v.Value != nil {
 			d.faults = true
-			err = t.putWithin(b, entry(b, topics.DeviceKey(name, topics.KindReadProblem, v.Property), why, tree.Origin(m)))
+			err = t.putWithin(b, newEntry(b, topics.DeviceKey(name, topics.KindReadProblem, v.Property), why, tree.OriginOf(m)))
 		}
 	}
 	if err != nil {
-		t.o.Log.Error().Err(err).Str("device", name).Msg("a wrong clock can't be shown")
+		t.opts.Log.Error().Err(err).Str("device", name).Msg("a wrong clock can't be shown")
 	}
 }
 
@@ -217,9 +217,9 @@ func (t *Twin) noteClock(b *batch, name string, d *device, m broker.Message) {
 // sent: who asks for a report every so often wants that.
 func (t *Twin) push(b *batch, d *device, e link.Entry, property string) {
 	for _, to := range d.bundle.Device.Spec.Push {
-		if to.PropertyName == property && !e.Deleted && t.o.Push != nil {
+		if to.PropertyName == property && !e.Deleted && t.opts.Push != nil {
 			name := d.bundle.Device.Metadata.Name
-			b.pushes = append(b.pushes, func() { t.o.Push(to, name, property, e.Value, e.TS) })
+			b.pushes = append(b.pushes, func() { t.opts.Push(to, name, property, e.Value, e.TS) })
 		}
 	}
 }
@@ -228,8 +228,8 @@ func (t *Twin) push(b *batch, d *device, e link.Entry, property string) {
 func (b *batch) read(
 	a topics.Address, m broker.Message, model *resource.DeviceModel,
 	set func(*resource.DeviceModel, string, []byte) error, clear func(*resource.DeviceModel, string) error,
-) (s resource.Stored, err error) {
-	if b.members, err = tree.Members(b.members[:0], a, m); err != nil {
+) (s resource.StoredValue, err error) {
+	if b.members, err = tree.PropertyValues(b.members[:0], a, m); err != nil {
 		return s, err
 	}
 	for _, v := range b.members {
@@ -242,23 +242,23 @@ func (b *batch) read(
 			return s, err
 		}
 	}
-	return tree.Beside(m, b.now.UnixMilli())
+	return tree.ParseStored(m, b.now.UnixMilli())
 }
 
 // entries are the properties that were read, as entries of a branch of the device. They are valid until the next call.
-func (b *batch) entries(device string, branch topics.Kind, s resource.Stored, m broker.Message, meta link.Meta) []link.Entry {
-	list := b.made[:0]
+func (b *batch) entries(device string, branch topics.Kind, s resource.StoredValue, m broker.Message, meta link.Meta) []link.Entry {
+	list := b.entryBuffer[:0]
 	for _, v := range b.members {
-		e := entry(b, topics.DeviceKey(device, branch, v.Property), v.Value, tree.Origin(m))
+		e := newEntry(b, topics.DeviceKey(device, branch, v.Property), v.Value, tree.OriginOf(m))
 		e.TS, e.Meta = s.TS, meta
 		list = append(list, e)
 	}
-	b.made = list
+	b.entryBuffer = list
 	return list
 }
 
-// answered is the cloud's version of the desired value that a report answers, if ver is the version in force; else 0.
-func (t *Twin) answered(b *batch, name, property string, ver uint64) uint64 {
+// answeredVersion is the cloud's version of the desired value that a report answers, if ver is the version in force; else 0.
+func (t *Twin) answeredVersion(b *batch, name, property string, ver uint64) uint64 {
 	t.derive(b) // earlier steps of the batch may have changed the value in force
 	e := t.inForce(name, property)
 	if e == nil || e.Override || e.Ver != ver {
@@ -352,7 +352,7 @@ func (t *Twin) refuse(b *batch, name, property string, m broker.Message) error {
 	if err != nil {
 		return err
 	}
-	why := entry(b, key, payload, tree.Origin(m))
+	why := newEntry(b, key, payload, tree.OriginOf(m))
 	why.Meta.For = r.For
 	d.faults = true
 	return t.putWithin(b, why)
@@ -364,7 +364,7 @@ func (t *Twin) get(b *batch, a topics.Address, m broker.Message) error {
 	if err != nil {
 		return err
 	}
-	reply, err := tree.ReplyTopic(m)
+	reply, err := tree.ResponseTopic(m)
 	if err != nil {
 		return err
 	}
@@ -373,12 +373,12 @@ func (t *Twin) get(b *batch, a topics.Address, m broker.Message) error {
 	if err != nil {
 		return err
 	}
-	b.out = append(b.out, tree.Reply(m, reply, payload))
+	b.publishes = append(b.publishes, tree.ResponseMessage(m, reply, payload))
 	return nil
 }
 
-// entry is an entry with the batch's time; an empty value clears the key.
-func entry(b *batch, key string, value []byte, origin string) link.Entry {
+// newEntry is an entry with the batch's time; an empty value clears the key.
+func newEntry(b *batch, key string, value []byte, origin string) link.Entry {
 	return link.Entry{
 		Key: key, Value: bytes.Clone(value), Deleted: len(value) == 0, // a copy, so that the packet's memory can be freed
 		TS: b.now.UnixMilli(), Origin: origin,
@@ -418,10 +418,10 @@ func (t *Twin) putUp(b *batch, e link.Entry) error {
 // publishEntry publishes an edge-owned entry once it is stored, if its topic has a subscriber. Later subscribers read it as a retained
 // message, and those are not read before the commit. A subscription with No Local doesn't get changes that its own client caused.
 func (t *Twin) publishEntry(b *batch, e link.Entry) {
-	if t.o.Wanted(topics.TopicOf(t.o.Node, e.Key)) {
+	if t.opts.Wanted(topics.TopicOf(t.opts.Node, e.Key)) {
 		m := t.message(e)
 		m.Publisher = b.from
-		b.out = append(b.out, m)
+		b.publishes = append(b.publishes, m)
 	}
 }
 
@@ -435,20 +435,20 @@ func (t *Twin) clearUp(b *batch, key string) {
 
 // schedule notes when an override ends; 0 is never.
 func (t *Twin) schedule(key string, until int64) {
-	was, had := t.ends[key]
-	if had && was == t.next || until != 0 && (t.next == 0 || until < t.next) {
+	was, had := t.overrideEnds[key]
+	if had && was == t.nextEnd || until != 0 && (t.nextEnd == 0 || until < t.nextEnd) {
 		t.wakeStale = true
 	}
-	delete(t.ends, key)
+	delete(t.overrideEnds, key)
 	if until != 0 {
-		t.ends[key] = until
+		t.overrideEnds[key] = until
 	}
 }
 
 func (t *Twin) endOverrides(b *batch) {
 	now := b.now.UnixMilli()
-	for key, until := range t.ends {
-		if a, err := topics.ParseKey(t.o.Node, key); err == nil && until <= now {
+	for key, until := range t.overrideEnds {
+		if a, err := topics.ParseKey(t.opts.Node, key); err == nil && until <= now {
 			t.touch(b, a.Device, a.Name)
 		}
 	}
@@ -466,20 +466,20 @@ func (t *Twin) SetLowSpace(low string) {
 
 // changeReport changes the node's status, and publishes it.
 func (t *Twin) changeReport(change func(*resource.NodeReport)) {
-	t.host.Put(tree.Own, 0, func(b *batch) {
-		change(&t.o.Report)
+	t.host.Put(tree.OwnSender, 0, func(b *batch) {
+		change(&t.opts.Report)
 		t.repeated(t.showReport)(b)
 	})
 }
 
 // showReport publishes the node's status.
 func (t *Twin) showReport(b *batch) {
-	payload, err := json.Marshal(t.o.Report)
+	payload, err := json.Marshal(t.opts.Report)
 	if err == nil {
-		err = t.putUp(b, entry(b, topics.Address{Kind: topics.KindStatus}.Key(), payload, "core"))
+		err = t.putUp(b, newEntry(b, topics.Address{Kind: topics.KindStatus}.Key(), payload, "core"))
 	}
 	if err != nil {
-		t.o.Log.Error().Err(err).Msg("the node's status")
+		t.opts.Log.Error().Err(err).Msg("the node's status")
 	}
 }
 
@@ -495,7 +495,7 @@ func (t *Twin) deviceState(b *batch, a topics.Address, m broker.Message) error {
 	if err := t.mayClear(a.Key(), m, len(m.Payload) == 0); err != nil {
 		return err
 	}
-	if err := t.putWithin(b, entry(b, a.Key(), m.Payload, m.ClientID())); err != nil {
+	if err := t.putWithin(b, newEntry(b, a.Key(), m.Payload, m.ClientID())); err != nil {
 		return err
 	}
 	if string(m.Payload) != resource.Offline {
@@ -529,7 +529,7 @@ func (t *Twin) problem(b *batch, a topics.Address, m broker.Message) error {
 			return err
 		}
 	}
-	return t.putWithin(b, entry(b, a.Key(), m.Payload, m.ClientID()))
+	return t.putWithin(b, newEntry(b, a.Key(), m.Payload, m.ClientID()))
 }
 
 // mapperState stores a mapper's presence. When a mapper goes offline, the state of the devices that it reported becomes unknown.
@@ -544,17 +544,17 @@ func (t *Twin) mapperState(b *batch, a topics.Address, m broker.Message) error {
 	if err := t.roomForMapper(a.Device, m); err != nil {
 		return err
 	}
-	if err := t.putWithin(b, entry(b, a.Key(), m.Payload, m.ClientID())); err != nil {
+	if err := t.putWithin(b, newEntry(b, a.Key(), m.Payload, m.ClientID())); err != nil {
 		return err
 	}
-	t.seen[a.Key()] = m.User()
+	t.mapperUsers[a.Key()] = m.User()
 	t.markAll(b)
 	if len(m.Payload) == 0 {
-		delete(t.seen, a.Key())
+		delete(t.mapperUsers, a.Key())
 		t.clearUp(b, topics.Address{Kind: topics.KindMapperProtocols, Device: a.Device}.Key())
 	}
 	if known && string(m.Payload) != resource.Online {
-		t.orphan(b, prev.Origin)
+		t.setOrphans(b, prev.Origin)
 	}
 	return nil
 }
@@ -573,15 +573,15 @@ func (t *Twin) programState(b *batch, a topics.Address, m broker.Message) error 
 	if err := checkPresence(m.Payload); err != nil {
 		return err
 	}
-	t.programs[a.Kind] = true
-	return t.putWithin(b, entry(b, a.Key(), m.Payload, m.ClientID()))
+	t.programsSeen[a.Kind] = true
+	return t.putWithin(b, newEntry(b, a.Key(), m.Payload, m.ClientID()))
 }
 
 // checkMapperOwner refuses a message about a mapper that is online as another user.
 func (t *Twin) checkMapperOwner(mapper string, m broker.Message) error {
 	key := mapperKey(mapper)
 	state, _ := t.up.Get(key)
-	owner, seen := t.seen[key]
+	owner, seen := t.mapperUsers[key]
 	if seen && owner != m.User() && string(state.Value) == resource.Online {
 		return resource.Errorf(resource.Forbidden, "", "mapper %s is online as another user", mapper)
 	}
@@ -597,10 +597,10 @@ func (t *Twin) mayClear(key string, m broker.Message, clear bool) error {
 	if !ok {
 		return nil
 	}
-	for mapper, user := range t.seen {
+	for mapper, user := range t.mapperUsers {
 		state, _ := t.up.Get(mapper)
 		if user != m.User() && string(state.Value) == resource.Online && (e.Origin == state.Origin || user != "" && e.Origin == user) {
-			a, _ := topics.ParseKey(t.o.Node, mapper)
+			a, _ := topics.ParseKey(t.opts.Node, mapper)
 			return resource.Errorf(resource.Forbidden, "", "%s was set by mapper %s, which is online as another user, and is cleared by that user only", key, a.Device)
 		}
 	}
@@ -625,7 +625,7 @@ func (t *Twin) mapperProtocols(b *batch, a topics.Address, m broker.Message) err
 		return err
 	}
 	t.markAll(b)
-	return t.putWithin(b, entry(b, a.Key(), m.Payload, m.ClientID()))
+	return t.putWithin(b, newEntry(b, a.Key(), m.Payload, m.ClientID()))
 }
 
 // agentReport stores what the node's agent reports, of the host or of an upgrade; an empty payload takes it back.
@@ -639,14 +639,14 @@ func (t *Twin) agentReport(b *batch, a topics.Address, m broker.Message) error {
 	case !json.Valid(m.Payload):
 		return resource.Errorf(resource.Invalid, a.Key(), "the payload must be JSON")
 	}
-	return t.putWithin(b, entry(b, a.Key(), m.Payload, tree.Origin(m)))
+	return t.putWithin(b, newEntry(b, a.Key(), m.Payload, tree.OriginOf(m)))
 }
 
 // discovered stores what a discoverer says of a Configuration's handler, or a device that it has found; an empty payload takes it
 // back. A Configuration that the node is not given, any more or yet, can't have any.
 func (t *Twin) discovered(b *batch, a topics.Address, m broker.Message) error {
 	if _, ok := t.down.Get(topics.Address{Kind: topics.KindDiscovery, Device: a.Device}.Key()); !ok && len(m.Payload) > 0 {
-		return resource.Errorf(resource.NotFound, "", "the node %s has no Configuration %s to discover for", t.o.Node, a.Device)
+		return resource.Errorf(resource.NotFound, "", "the node %s has no Configuration %s to discover for", t.opts.Node, a.Device)
 	}
 	payload := m.Payload
 	if len(payload) > 0 {
@@ -655,7 +655,7 @@ func (t *Twin) discovered(b *batch, a topics.Address, m broker.Message) error {
 			return err
 		}
 	}
-	return t.putWithin(b, entry(b, a.Key(), payload, tree.Origin(m)))
+	return t.putWithin(b, newEntry(b, a.Key(), payload, tree.OriginOf(m)))
 }
 
 // forgetDiscovered removes what was found for a Configuration that the node is given no more.
@@ -673,59 +673,59 @@ func (t *Twin) markAll(b *batch) {
 	}
 }
 
-// orphan sets the devices whose state came from a client to unknown.
-func (t *Twin) orphan(b *batch, origin string) {
+// setOrphans sets the devices whose state came from a client to unknown.
+func (t *Twin) setOrphans(b *batch, origin string) {
 	for name := range t.devices {
 		key := topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()
 		if e, ok := t.up.Get(key); ok && e.Origin == origin && string(e.Value) != resource.Unknown {
-			t.unknown(b, name, origin)
+			t.setUnknown(b, name, origin)
 		}
 	}
 }
 
-// unknown sets the state of a device to unknown.
-func (t *Twin) unknown(b *batch, name, origin string) {
+// setUnknown sets the state of a device to unknown.
+func (t *Twin) setUnknown(b *batch, name, origin string) {
 	key := topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()
-	_ = t.putUp(b, entry(b, key, []byte(resource.Unknown), origin)) // a fixed short value
+	_ = t.putUp(b, newEntry(b, key, []byte(resource.Unknown), origin)) // a fixed short value
 	t.clearUp(b, problemKey(name))
 }
 
-// disown sets the state of a device to unknown, because its former mapper no longer serves it.
-func (t *Twin) disown(b *batch, name string) {
+// setOrphan sets the state of a device to unknown, because its former mapper no longer serves it.
+func (t *Twin) setOrphan(b *batch, name string) {
 	if e, ok := t.up.Get(topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()); ok {
-		t.unknown(b, name, e.Origin)
+		t.setUnknown(b, name, e.Origin)
 	}
 }
 
-// missMappers runs once, mapperGrace after the start. It sets mappers, the agent and edgediscovery offline that were online before the restart and
+// setMissingOffline runs once, mapperGrace after the start. It sets mappers, the agent and edgediscovery offline that were online before the restart and
 // have not reported since: if they ended together with the core, no will was published for them.
-func (t *Twin) missMappers(b *batch) {
+func (t *Twin) setMissingOffline(b *batch) {
 	for _, kind := range []topics.Kind{topics.KindAgentState, topics.KindDiscovererState} {
 		key := topics.Address{Kind: kind}.Key()
-		if e, ok := t.up.Get(key); ok && !t.programs[kind] && string(e.Value) == resource.Online {
-			_ = t.putUp(b, entry(b, key, []byte(resource.Offline), e.Origin))
+		if e, ok := t.up.Get(key); ok && !t.programsSeen[kind] && string(e.Value) == resource.Online {
+			_ = t.putUp(b, newEntry(b, key, []byte(resource.Offline), e.Origin))
 		}
 	}
 	for _, key := range t.up.Keys("mappers/") {
 		e, ok := t.up.Get(key)
-		if _, seen := t.seen[key]; seen || !ok || string(e.Value) != resource.Online {
+		if _, seen := t.mapperUsers[key]; seen || !ok || string(e.Value) != resource.Online {
 			continue
 		}
-		_ = t.putUp(b, entry(b, key, []byte(resource.Offline), e.Origin))
-		t.orphan(b, e.Origin)
+		_ = t.putUp(b, newEntry(b, key, []byte(resource.Offline), e.Origin))
+		t.setOrphans(b, e.Origin)
 	}
 }
 
 // roomFor returns an error if the entries would exceed the node's quota. A Deleted entry frees its share.
 func (t *Twin) roomFor(entries ...link.Entry) error {
-	if why := t.up.Exceeds(t.o.Quota, entries...); why != "" {
+	if why := t.up.Exceeds(t.opts.Quota, entries...); why != "" {
 		return resource.Errorf(resource.Quota, entries[0].Key, "the node would own %s (limits.node)", why)
 	}
 	return nil
 }
 
-// before stands for the unknown users of mappers that have not reported since the start.
-const before = "(before the restart)"
+// unknownUser stands for the unknown users of mappers that have not reported since the start.
+const unknownUser = "(before the restart)"
 
 // roomForMapper returns an error if one more mapper of the user would exceed limits.mappers.
 func (t *Twin) roomForMapper(name string, m broker.Message) error {
@@ -736,11 +736,11 @@ func (t *Twin) roomForMapper(name string, m broker.Message) error {
 	if _, known := t.up.Get(protocols); known {
 		return nil
 	}
-	q := quota.NewShared("mappers", "user", quota.Limit{Most: int64(t.o.Mappers), Setting: "limits.mappers"})
-	for _, known := range tree.Mappers(t.o.Node, t.up.Range) {
-		user, seen := t.seen[mapperKey(known.Name)]
+	q := quota.NewShared("mappers", "user", quota.Limit{Most: int64(t.opts.Mappers), Setting: "limits.mappers"})
+	for _, known := range tree.Mappers(t.opts.Node, t.up.Range) {
+		user, seen := t.mapperUsers[mapperKey(known.Name)]
 		if !seen {
-			user = before
+			user = unknownUser
 		}
 		q.Add(user, 1)
 	}
@@ -750,13 +750,13 @@ func (t *Twin) roomForMapper(name string, m broker.Message) error {
 // noteOversize logs when the hub first refuses the node's reports for its quota, and when it first accepts them again.
 func (t *Twin) noteOversize() {
 	why := t.up.Refused()
-	if why == t.oversize {
+	if why == t.quotaError {
 		return
 	}
-	t.oversize = why
+	t.quotaError = why
 	if why == "" {
-		t.o.Log.Info().Msg("the hub takes what the node reports again")
+		t.opts.Log.Info().Msg("the hub takes what the node reports again")
 		return
 	}
-	t.o.Log.Error().Str("reason", why).Msg("the hub takes nothing of what the node reports until it owns less: see limits.node of both")
+	t.opts.Log.Error().Str("reason", why).Msg("the hub takes nothing of what the node reports until it owns less: see limits.node of both")
 }

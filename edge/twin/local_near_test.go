@@ -10,7 +10,7 @@ import (
 )
 
 func TestAnUnknownDeviceIsToldWhichOneMayHaveBeenMeant(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	publish := func(key string, as *broker.Identity) error {
 		done := make(chan error, 1)
 		r.twin.Publish(broker.Message{Topic: topics.TopicOf("n1", key), Payload: []byte("20.5"), QoS: 1, Publisher: as}, func(err error) { done <- err })

@@ -24,12 +24,12 @@ func TestLocalValuesStayOnTheNode(t *testing.T) {
 	r.connect()
 	r.shows("devices/hall", func(m broker.Message) bool { return len(m.Payload) > 0 })
 	require.NoError(t, r.send("devices/hall/reported/setpoint", "21"))
-	require.NoError(t, r.send("devices/hall/reported/setpoint", "22", answers("1")))
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "22", forVersion("1")))
 	require.NoError(t, r.send("devices/hall/reported/profile", `{"a":1}`))
 	require.NoError(t, r.send("devices/hall/state", "online"))
 	first := r.value("devices/hall/reported/setpoint", "22")
-	require.Equal(t, "1", prop(first, "for"))
-	require.Equal(t, "2", prop(first, "ver"))
+	require.Equal(t, "1", userProperty(first, "for"))
+	require.Equal(t, "2", userProperty(first, "ver"))
 	r.value("devices/hall/state", "online")
 	require.Equal(t, []string{"21", "22"}, r.said("devices/hall/reported/setpoint"))
 	r.inStep()
@@ -42,7 +42,7 @@ func TestLocalValuesStayOnTheNode(t *testing.T) {
 	require.Equal(t, resource.Online, d.Device.Status.State)
 
 	r.restart()
-	require.Equal(t, "2", prop(r.value("devices/hall/reported/setpoint", "22"), "ver"))
+	require.Equal(t, "2", userProperty(r.value("devices/hall/reported/setpoint", "22"), "ver"))
 	r.connect()
 	r.inStep()
 	require.Empty(t, r.atHub("devices/hall/reported/setpoint"))
@@ -50,14 +50,14 @@ func TestLocalValuesStayOnTheNode(t *testing.T) {
 	r.bind(localHall(), thermostat)
 	require.Eventually(t, func() bool {
 		return r.atHub("devices/hall/reported/setpoint") == "22" && r.atHub("devices/hall/state") == "online"
-	}, wait, 1e6, "it is told now")
+	}, testTimeout, 1e6, "it is told now")
 	r.bind(localHall("setpoint", "profile"), thermostat)
 	require.Eventually(t, func() bool {
 		return r.atHub("devices/hall/reported/setpoint")+r.atHub("devices/hall/reported/profile")+r.atHub("devices/hall/state") == ""
-	}, wait, 1e6, "the hub forgets it")
+	}, testTimeout, 1e6, "the hub forgets it")
 	r.value("devices/hall/reported/profile", `{"a":1}`)
 	require.NoError(t, r.send("devices/hall/reported/setpoint", ""))
 	r.shows("devices/hall/reported/setpoint", func(m broker.Message) bool { return len(m.Payload) == 0 })
 	r.want("devices/hall", "", 9) // it leaves
-	require.Eventually(t, func() bool { _, there := r.retained()["devices/hall/reported/profile"]; return !there }, wait, 1e6)
+	require.Eventually(t, func() bool { _, there := r.retained()["devices/hall/reported/profile"]; return !there }, testTimeout, 1e6)
 }

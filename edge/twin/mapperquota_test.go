@@ -11,10 +11,10 @@ import (
 
 // One user fills the node's keys with no names of mappers, and leaves room for others', also after a restart.
 func TestMappersOfOneUserLeaveRoom(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	limited := func() {
 		done := make(chan struct{})
-		r.twin.host.Put("", 0, func(*batch) { r.twin.o.Mappers = 20; close(done) })
+		r.twin.host.Put("", 0, func(*batch) { r.twin.opts.Mappers = 20; close(done) })
 		<-done
 	}
 	limited()

@@ -10,7 +10,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const unplugged = `{"code":"Unreachable","message":"no power"}`
+const unpluggedProblem = `{"code":"Unreachable","message":"no power"}`
 
 // online is the device's condition Online as the node's own API shows it.
 func (r *rig) online() resource.Condition {
@@ -24,33 +24,33 @@ func (r *rig) online() resource.Condition {
 }
 
 func TestWhyADeviceIsOfflineIsKeptUntilItIsOnline(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	require.NoError(t, r.send("mappers/m1/state", "online"))
 	require.NoError(t, r.send("mappers/m1/protocols", `["virtual"]`))
 	require.Equal(t, "NotHeard", r.online().Reason)
-	require.NoError(t, r.send("devices/hall/problem", unplugged))
+	require.NoError(t, r.send("devices/hall/problem", unpluggedProblem))
 	require.NoError(t, r.send("devices/hall/state", "offline"))
 	r.inStep()
-	require.Equal(t, unplugged, r.atHub("devices/hall/problem"))
+	require.Equal(t, unpluggedProblem, r.atHub("devices/hall/problem"))
 	require.Equal(t, resource.Condition{Type: "Online", Status: "False", Reason: "Unreachable", Message: "no power"}, r.online())
 	r.restart()
-	r.value("devices/hall/problem", unplugged)
+	r.value("devices/hall/problem", unpluggedProblem)
 
 	require.NoError(t, r.send("devices/hall/state", "online"))
 	require.NotContains(t, r.retained(), "devices/hall/problem")
 	require.Equal(t, "True", r.online().Status)
 
 	require.ErrorIs(t, r.send("devices/hall/problem", "it is broken"), resource.Invalid)
-	require.ErrorIs(t, r.send("devices/attic/problem", unplugged), resource.NotFound)
+	require.ErrorIs(t, r.send("devices/attic/problem", unpluggedProblem), resource.NotFound)
 	require.ErrorIs(t, r.send("mappers/m1/protocols", "modbus"), resource.Invalid)
 }
 
 func TestADeviceWithoutAMapperIsUnknown(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	require.Equal(t, "no mapper is connected to node n1", r.online().Message)
 	require.NoError(t, r.send("mappers/m1/state", "online"))
 	require.NoError(t, r.send("mappers/m1/protocols", `["virtual"]`))
-	require.NoError(t, r.send("devices/hall/problem", unplugged))
+	require.NoError(t, r.send("devices/hall/problem", unpluggedProblem))
 	require.NoError(t, r.send("devices/hall/state", "offline"))
 
 	// Another protocol: what the mapper of the last one said is no longer so.
@@ -61,7 +61,7 @@ func TestADeviceWithoutAMapperIsUnknown(t *testing.T) {
 	require.Equal(t, `no mapper on n1 speaks "opcua"; connected mappers: m1 (virtual)`, r.online().Message)
 
 	// The mapper goes, and is forgotten.
-	require.NoError(t, r.send("devices/hall/problem", unplugged))
+	require.NoError(t, r.send("devices/hall/problem", unpluggedProblem))
 	require.NoError(t, r.send("devices/hall/state", "offline"))
 	require.NoError(t, r.send("mappers/m1/state", "offline"))
 	r.value("devices/hall/state", "unknown")
@@ -71,7 +71,7 @@ func TestADeviceWithoutAMapperIsUnknown(t *testing.T) {
 }
 
 func TestUsersCannotSetProtocolsOfOthersMappers(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	require.NoError(t, r.send("mappers/m1/state", "online"))
 	done := make(chan error, 1)
 	r.twin.Publish(broker.Message{
@@ -83,7 +83,7 @@ func TestUsersCannotSetProtocolsOfOthersMappers(t *testing.T) {
 // What a mapper said is cleared by nobody else while it is online, where identities tell them apart; and who asked for
 // a change isn't told of it, if that is what the subscription says.
 func TestAnotherUserClearsNothing(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	as := func(user, id, key, payload string) error {
 		done := make(chan error, 1)
 		r.twin.Publish(broker.Message{
@@ -92,7 +92,7 @@ func TestAnotherUserClearsNothing(t *testing.T) {
 		return <-done
 	}
 	said := map[string]string{
-		"devices/hall/reported/temperature": "20", "devices/hall/problem/temperature": unplugged, "devices/hall/state": "online",
+		"devices/hall/reported/temperature": "20", "devices/hall/problem/temperature": unpluggedProblem, "devices/hall/state": "online",
 	}
 	require.NoError(t, as("modbus", "c1", "mappers/m1/state", "online"))
 	for _, key := range []string{"devices/hall/reported/temperature", "devices/hall/problem/temperature", "devices/hall/state"} {
@@ -112,7 +112,7 @@ func TestAnotherUserClearsNothing(t *testing.T) {
 
 // A bad report is refused on the node, with the rule that it breaks, and leaves the one before as it is.
 func TestAnAgentsReportIsCheckedOnTheNode(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	good := `{"version":"v1","renderedVersion":"7","conditions":[{"type":"SpecApplied","status":"True"}]}`
 	require.NoError(t, r.send("agent", good))
 	for payload, kind := range map[string]resource.ErrorKind{

@@ -12,7 +12,7 @@ import (
 )
 
 func TestTheNodeNoticesAnotherHub(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.inStep()
 	r.hub.Lock()
 	mine := resource.HubID(r.down.Lineage().OwnerID())
@@ -29,8 +29,8 @@ func TestTheNodeNoticesAnotherHub(t *testing.T) {
 	require.NoError(t, err)
 	r.twin.Connected(rand.Uint64(), func([]byte) {}, func() {})
 	r.twin.Receive(hello)
-	require.Eventually(t, func() bool { s := r.twin.Stats(); return s.Hub == mine+1 && s.OtherHub == mine }, wait, 2*time.Millisecond)
+	require.Eventually(t, func() bool { s := r.twin.Stats(); return s.Hub == mine+1 && s.OtherHub == mine }, testTimeout, 2*time.Millisecond)
 
 	r.twin.Disconnected()
-	require.Eventually(t, func() bool { s := r.twin.Stats(); return s.Hub == 0 && s.OtherHub == 0 }, wait, 2*time.Millisecond)
+	require.Eventually(t, func() bool { s := r.twin.Stats(); return s.Hub == 0 && s.OtherHub == 0 }, testTimeout, 2*time.Millisecond)
 }

@@ -15,7 +15,7 @@ import (
 // While the disk is full the state is read back once, however much is tried, and however often the store is probed: reading it back
 // would hold up all readers.
 func TestAnOutageOfTheStoreCostsOneReadBack(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/setpoint", "20", 1)
 	r.value("devices/hall/desired/setpoint", "20")
 	r.inStep()
@@ -42,7 +42,7 @@ func TestAnOutageOfTheStoreCostsOneReadBack(t *testing.T) {
 	require.Equal(t, "20", string(r.retained()["devices/hall/desired/setpoint"].Payload))
 
 	r.store.broken.Store(false)
-	require.Eventually(t, func() bool { return r.twin.Stats().Storing }, wait, time.Millisecond, "without anybody who writes")
+	require.Eventually(t, func() bool { return r.twin.Stats().Storing }, testTimeout, time.Millisecond, "without anybody who writes")
 	r.hub.Lock()
 	r.down.Resend() // as a hub's timer has it
 	r.hub.Unlock()
@@ -63,14 +63,14 @@ func (r *rig) ask(device string) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(wait):
-		return fmt.Errorf("no answer in %v", wait)
+	case <-time.After(testTimeout):
+		return fmt.Errorf("no answer in %v", testTimeout)
 	}
 }
 
 // A probe of a disk that hangs holds up nobody who reads.
 func TestReadersDoNotWaitForAProbeOfTheStore(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.twin.host.Put("", 0, func(*batch) { r.twin.outage.Every = time.Millisecond })
 	held, gate := make(chan struct{}), make(chan struct{})
 	hang := sync.OnceFunc(func() { close(held); <-gate })
@@ -82,23 +82,23 @@ func TestReadersDoNotWaitForAProbeOfTheStore(t *testing.T) {
 	require.Equal(t, 1, r.twin.Stats().Devices)
 	close(gate)
 	r.store.broken.Store(false)
-	require.Eventually(t, func() bool { return r.send("devices/hall/reported/temperature", "20") == nil }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return r.send("devices/hall/reported/temperature", "20") == nil }, testTimeout, time.Millisecond)
 }
 
 // An override that ends in an outage ends once the store is well again, also if nothing else happens.
 func TestAnOverrideThatEndsInAnOutageEndsAfterIt(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/setpoint", "20", 1)
 	r.value("devices/hall/desired/setpoint", "20")
 	until := time.UnixMilli(r.clock.Load()).Add(time.Minute)
-	require.NoError(t, r.send("devices/hall/desired/setpoint", "25", broker.UserProperty{Key: "until", Value: resource.Time(until)}))
+	require.NoError(t, r.send("devices/hall/desired/setpoint", "25", broker.UserProperty{Key: "until", Value: resource.FormatTime(until)}))
 	r.value("devices/hall/desired/setpoint", "25")
 	r.twin.host.Put("", 0, func(*batch) { r.twin.outage.Every = time.Millisecond })
 	r.store.broken.Store(true)
 	require.Error(t, r.send("devices/hall/reported/temperature", "1"))
 	r.clock.Add(2 * time.Minute.Milliseconds())
 	probes := r.store.probes.Load()
-	require.Eventually(t, func() bool { return r.store.probes.Load() > probes+3 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return r.store.probes.Load() > probes+3 }, testTimeout, time.Millisecond)
 	require.Equal(t, "25", string(r.retained()["devices/hall/desired/setpoint"].Payload))
 	r.store.broken.Store(false)
 	r.value("devices/hall/desired/setpoint", "20")
@@ -107,7 +107,7 @@ func TestAnOverrideThatEndsInAnOutageEndsAfterIt(t *testing.T) {
 // A device that the hub sent while nothing could be stored is not known yet: telemetry of it is refused for the disk, and not as one of a device of
 // another node.
 func TestTelemetryInAnOutageIsRefusedForTheDisk(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	passed := make(chan func(error), 9)
 	r.kept.Store(&passed)
 	r.twin.host.Put("", 0, func(*batch) { r.twin.outage.Every = time.Millisecond })
@@ -116,6 +116,6 @@ func TestTelemetryInAnOutageIsRefusedForTheDisk(t *testing.T) {
 	r.add("attic", "u2", thermostat)
 	require.ErrorIs(t, r.send("devices/attic/telemetry/pulse", "1"), resource.Unavailable)
 	r.store.broken.Store(false)
-	require.Eventually(t, func() bool { return r.twin.Stats().Storing }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return r.twin.Stats().Storing }, testTimeout, time.Millisecond)
 	require.ErrorIs(t, r.send("devices/cellar/telemetry/pulse", "1"), resource.NotFound, "it is nobody's")
 }

@@ -16,14 +16,14 @@ import (
 func (r *rig) limit(keys, bytes int) {
 	done := make(chan struct{})
 	r.twin.host.Put("", 0, func(*batch) {
-		r.twin.o.Quota = link.Quota{Keys: r.twin.up.Len() + keys, Bytes: r.twin.up.Bytes() + bytes}
+		r.twin.opts.Quota = link.Quota{Keys: r.twin.up.Len() + keys, Bytes: r.twin.up.Bytes() + bytes}
 		close(done)
 	})
 	<-done
 }
 
 func TestAPublishBeyondTheNodesQuotaIsRefused(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	require.NoError(t, r.send("mappers/m1/state", "online"))
 	r.limit(1, 1<<20)
 	before := r.twin.Stats().UpKeys
@@ -54,7 +54,7 @@ func TestAStricterQuotaOfTheHubIsShown(t *testing.T) {
 	r.connect()
 	r.shows("devices/hall", func(m broker.Message) bool { return len(m.Payload) > 0 })
 	require.NoError(t, r.send("devices/hall/reported", `{"temperature":20,"mode":"off"}`), "the node goes on")
-	require.Eventually(t, func() bool { return r.twin.Stats().Oversize == "3 keys, at most 2 are taken" }, wait, 2*time.Millisecond)
+	require.Eventually(t, func() bool { return r.twin.Stats().Oversize == "3 keys, at most 2 are taken" }, testTimeout, 2*time.Millisecond)
 	r.want("devices/hall/desired/setpoint", "22", 1)
 	r.value("devices/hall/desired/setpoint", "22") // the other direction is another matter
 

@@ -17,15 +17,15 @@ import (
 )
 
 // message is an edge-owned entry as subscribers see it.
-func (t *Twin) message(e link.Entry) broker.Message { return tree.Entry(t.o.Node, e) }
+func (t *Twin) message(e link.Entry) broker.Message { return tree.EntryMessage(t.opts.Node, e) }
 
 // desiredMessage is what is in force for a property as subscribers see it.
 func (t *Twin) desiredMessage(key string, e *store.Effective) broker.Message {
-	s := resource.Stored{Value: e.Value, Ver: e.Ver, TS: e.TS, Origin: e.Origin, Until: e.Until}
+	s := resource.StoredValue{Value: e.Value, Ver: e.Ver, TS: e.TS, Origin: e.Origin, Until: e.Until}
 	if e.None {
 		s.Value = nil
 	}
-	return tree.Value(t.o.Node, key, topics.KindDesired, s)
+	return tree.ValueMessage(t.opts.Node, key, topics.KindDesired, s)
 }
 
 // Retained returns a reader of the retained messages of the node's tree that a filter matches: the cloud's documents, the values in
@@ -33,7 +33,7 @@ func (t *Twin) desiredMessage(key string, e *store.Effective) broker.Message {
 // of the tree.
 func (t *Twin) Retained(filter string) func(max int) []broker.Message {
 	f, ok := tree.ParseFilter(filter)
-	if name, one := f.One(); !ok || one && name != t.o.Node {
+	if name, one := f.One(); !ok || one && name != t.opts.Node {
 		return func(int) []broker.Message { return nil }
 	}
 	walk, more := tree.Walk{Filter: f}, true
@@ -46,8 +46,8 @@ func (t *Twin) Retained(filter string) func(max int) []broker.Message {
 }
 
 // parts are the parts of the tree, Devices first, so that a subscriber to the whole node gets a device before its values.
-func (t *Twin) parts() []tree.Part {
-	return []tree.Part{
+func (t *Twin) parts() []tree.EntryRange {
+	return []tree.EntryRange{
 		{Range: t.down.RangeFrom, Show: t.shownDocument},
 		{Range: t.down.RangeFrom, Show: t.shownDesired},
 		{Range: t.rangeOverridden, Show: t.shownOverridden},
@@ -102,13 +102,13 @@ func (t *Twin) shownOverridden(e link.Entry) (m broker.Message, ok bool) {
 
 // twin makes a device's twin from both maps.
 func (t *Twin) twin(name string, m resource.DeviceModel) map[string]resource.TwinProperty {
-	return resource.Twin(m, func(branch, property string) (resource.Stored, bool) {
+	return resource.Twin(m, func(branch, property string) (resource.StoredValue, bool) {
 		key := "devices/" + name + "/" + branch + "/" + property
 		e, ok := t.up.Get(key)
 		if branch == "desired" {
 			e, ok = t.down.Get(key)
 		}
-		return tree.Stored(e), ok
+		return tree.StoredValue(e), ok
 	})
 }
 
@@ -116,9 +116,9 @@ func (t *Twin) twin(name string, m resource.DeviceModel) map[string]resource.Twi
 func (t *Twin) Devices() (list []resource.Device, rev uint64) {
 	t.host.RLock()
 	defer t.host.RUnlock()
-	mappers := tree.Mappers(t.o.Node, t.up.Range)
+	mappers := tree.Mappers(t.opts.Node, t.up.Range)
 	for name := range t.devices {
-		d, _ := t.read(name, mappers)
+		d, _ := t.deviceWithStatus(name, mappers)
 		list = append(list, d)
 	}
 	slices.SortFunc(list, func(a, b resource.Device) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
@@ -148,26 +148,26 @@ func (t *Twin) Models() (list []resource.DeviceModel) {
 func (t *Twin) Device(name string) (resource.Bundle, bool) {
 	t.host.RLock()
 	defer t.host.RUnlock()
-	d, ok := t.read(name, tree.Mappers(t.o.Node, t.up.Range))
+	d, ok := t.deviceWithStatus(name, tree.Mappers(t.opts.Node, t.up.Range))
 	if !ok {
 		return resource.Bundle{}, false
 	}
 	return resource.Bundle{Device: d, Model: t.devices[name].bundle.Model}, true
 }
 
-// read is a Device with its status; mappers are the node's mappers.
-func (t *Twin) read(name string, mappers []resource.Mapper) (resource.Device, bool) {
+// deviceWithStatus is a Device with its status; mappers are the node's mappers.
+func (t *Twin) deviceWithStatus(name string, mappers []resource.Mapper) (resource.Device, bool) {
 	known, ok := t.devices[name]
 	if !ok {
 		return resource.Device{}, false
 	}
 	d := known.bundle.Device
-	rev := t.history.of(name)
+	rev := t.history.revOf(name)
 	d.Metadata.ResourceVersion = strconv.FormatUint(rev, 10)
 	d.Status.State = resource.Unknown
-	reach := resource.Reachability{Node: t.o.Node, Registered: true, Protocol: d.Spec.Protocol.Type, Problem: tree.Problem(name, t.up.Get), Mappers: mappers}
+	reach := resource.Reachability{Node: t.opts.Node, Registered: true, Protocol: d.Spec.Protocol.Type, Problem: tree.ProblemOf(name, t.up.Get), Mappers: mappers}
 	if e, ok := t.up.Get(topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()); ok {
-		d.Status.State, reach.Heard, reach.Since = string(e.Value), true, resource.Millis(e.TS)
+		d.Status.State, reach.Heard, reach.Since = string(e.Value), true, resource.FormatMillis(e.TS)
 	}
 	reach.State = d.Status.State
 	d.Status.Twin = t.twin(name, known.bundle.Model)
@@ -182,48 +182,48 @@ func (t *Twin) read(name string, mappers []resource.Mapper) (resource.Device, bo
 	return d, true
 }
 
-// maxGone is how many removed devices are remembered for watchers.
-const maxGone = 4096
+// maxRemovedDevices is how many removed devices are remembered for watchers.
+const maxRemovedDevices = 4096
 
-// history knows which devices have changed since a revision. It holds one revision for each device, not for each change: a watcher
+// deviceHistory knows which devices have changed since a revision. It holds one revision for each device, not for each change: a watcher
 // gets the latest state and not every change. Each start of the core begins with a higher revision.
-type history struct {
-	rev    uint64
-	floor  uint64                   // changes up to this revision are no longer known one by one
-	order  list.List                // of *resource.Change
-	places map[string]*list.Element // elements of order, the last one of each name
-	gone   int                      // removed devices in order
-	wake   chan struct{}            // closed after the next change
+type deviceHistory struct {
+	rev      uint64
+	floor    uint64                   // changes up to this revision are no longer known one by one
+	order    list.List                // of *resource.Change
+	elements map[string]*list.Element // elements of order, the last one of each name
+	removed  int                      // removed devices in order
+	wake     chan struct{}            // closed after the next change
 }
 
 // begin notes the namespaces of the present devices, which watchers need when a device is removed.
-func (h *history) begin(now time.Time, devices map[string]*device) {
+func (h *deviceHistory) begin(now time.Time, devices map[string]*device) {
 	h.rev = uint64(now.UnixMilli()) << 12 // fewer than 4,096 devices change in a millisecond, over the life of a core
 	h.floor = h.rev
-	h.places = make(map[string]*list.Element)
+	h.elements = make(map[string]*list.Element)
 	h.wake = make(chan struct{})
 	for name, d := range devices {
-		h.push(resource.Change{Name: name, Namespace: d.namespace(), UID: d.uid(), Rev: h.rev, Came: h.rev})
+		h.push(resource.DeviceChange{Name: name, Namespace: d.namespace(), UID: d.uid(), Rev: h.rev, Added: h.rev})
 	}
 }
 
 func (d *device) namespace() string { return d.bundle.Device.Metadata.Namespace }
 func (d *device) uid() string       { return d.bundle.Device.Metadata.UID }
 
-func (h *history) push(c resource.Change) {
-	h.places[c.Name] = h.order.PushBack(&c)
+func (h *deviceHistory) push(c resource.DeviceChange) {
+	h.elements[c.Name] = h.order.PushBack(&c)
 }
 
 // add notes the devices that changed. wake wakes all watchers, and is called later because there may be many.
-func (h *history) add(changed map[string]bool, devices map[string]*device) (wake func()) {
+func (h *deviceHistory) add(changed map[string]bool, devices map[string]*device) (wake func()) {
 	if len(changed) == 0 {
 		return func() {}
 	}
 	for name := range changed {
 		h.put(name, devices[name])
 	}
-	if h.gone > maxGone {
-		h.forgetGone()
+	if h.removed > maxRemovedDevices {
+		h.forgetRemoved()
 	}
 	waiting := h.wake
 	h.wake = make(chan struct{})
@@ -232,73 +232,73 @@ func (h *history) add(changed map[string]bool, devices map[string]*device) (wake
 
 // put notes a device that changed, or one that was removed: now is nil. One that was removed and made again is two devices, so
 // that who was away meanwhile hears of both.
-func (h *history) put(name string, now *device) {
-	at := h.places[name]
+func (h *deviceHistory) put(name string, now *device) {
+	at := h.elements[name]
 	if at != nil && now != nil {
-		if was := at.Value.(*resource.Change); !was.Gone && was.Namespace == now.namespace() && was.UID == now.uid() {
+		if was := at.Value.(*resource.DeviceChange); !was.Removed && was.Namespace == now.namespace() && was.UID == now.uid() {
 			h.order.MoveToBack(at)
 			was.Rev = h.next()
 			return
 		}
 	}
 	if at != nil {
-		h.leave(at)
+		h.remove(at)
 	}
 	if now != nil {
 		rev := h.next()
-		h.push(resource.Change{Name: name, Namespace: now.namespace(), UID: now.uid(), Rev: rev, Came: rev})
+		h.push(resource.DeviceChange{Name: name, Namespace: now.namespace(), UID: now.uid(), Rev: rev, Added: rev})
 	}
 }
 
 // next is a new revision. Each change has its own, so that a watcher can go on between any two of them.
-func (h *history) next() uint64 {
+func (h *deviceHistory) next() uint64 {
 	h.rev++
 	return h.rev
 }
 
-func (h *history) leave(at *list.Element) {
-	c := at.Value.(*resource.Change)
-	if c.Gone {
+func (h *deviceHistory) remove(at *list.Element) {
+	c := at.Value.(*resource.DeviceChange)
+	if c.Removed {
 		return // it was removed before
 	}
 	h.order.MoveToBack(at)
-	h.gone++
-	c.Rev, c.Gone = h.next(), true
+	h.removed++
+	c.Rev, c.Removed = h.next(), true
 }
 
-func (h *history) forgetGone() {
+func (h *deviceHistory) forgetRemoved() {
 	for at := h.order.Front(); at != nil; {
-		c, next := at.Value.(*resource.Change), at.Next()
-		if c.Gone {
+		c, next := at.Value.(*resource.DeviceChange), at.Next()
+		if c.Removed {
 			h.order.Remove(at)
-			if h.places[c.Name] == at {
-				delete(h.places, c.Name)
+			if h.elements[c.Name] == at {
+				delete(h.elements, c.Name)
 			}
 		}
 		at = next
 	}
-	h.gone, h.floor = 0, h.rev
+	h.removed, h.floor = 0, h.rev
 }
 
-// of is the revision of a device.
-func (h *history) of(name string) uint64 {
-	if at := h.places[name]; at != nil {
-		return max(at.Value.(*resource.Change).Rev, h.floor)
+// revOf is the revision of a device.
+func (h *deviceHistory) revOf(name string) uint64 {
+	if at := h.elements[name]; at != nil {
+		return max(at.Value.(*resource.DeviceChange).Rev, h.floor)
 	}
 	return h.floor
 }
 
 // Changes lists the devices that were changed or removed after revision since and up to rev, in order. more is closed with the next
 // change. ok is false if since is too old or in the future: list again.
-func (t *Twin) Changes(since uint64) (rev uint64, changes []resource.Change, more <-chan struct{}, ok bool) {
+func (t *Twin) Changes(since uint64) (rev uint64, changes []resource.DeviceChange, more <-chan struct{}, ok bool) {
 	t.host.RLock()
 	defer t.host.RUnlock()
 	h := &t.history
 	if since < h.floor || since > h.rev {
 		return h.rev, nil, h.wake, false
 	}
-	for at := h.order.Back(); at != nil && at.Value.(*resource.Change).Rev > since; at = at.Prev() {
-		changes = append(changes, *at.Value.(*resource.Change))
+	for at := h.order.Back(); at != nil && at.Value.(*resource.DeviceChange).Rev > since; at = at.Prev() {
+		changes = append(changes, *at.Value.(*resource.DeviceChange))
 	}
 	slices.Reverse(changes) // in rising order, so that an interrupted watcher goes on after the last that it got
 	return h.rev, changes, h.wake, true

@@ -12,7 +12,7 @@ import (
 // Who subscribes while a value is being published gets it once: live or retained. So
 // readers wait until it is published, and then find it.
 func TestAValueIsReadOnceItIsPublished(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	topic := "v1/nodes/n1/devices/hall/reported/temperature"
 	read := make(chan []broker.Message, 1)
 	r.mu.Lock()

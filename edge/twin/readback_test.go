@@ -14,7 +14,7 @@ import (
 // While the state is read back on a full disk, the node's devices are its devices: telemetry is refused for the disk, and not because
 // there is no such device.
 func TestDevicesStayWhileTheStateIsReadBack(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	var over, missing atomic.Bool
 	var looking sync.WaitGroup
 	looking.Go(func() {

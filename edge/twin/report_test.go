@@ -8,7 +8,7 @@ import (
 )
 
 func TestTheNodesStatusSaysHowLittleOfItsDiskIsFree(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	says := func(want bool) func(broker.Message) bool {
 		return func(m broker.Message) bool {
 			return len(m.Payload) > 0 && strings.Contains(string(m.Payload), `"lowSpace":"2 % of the disk with /data is free"`) == want

@@ -23,7 +23,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const wait = 30 * time.Second // a busy machine must not fail a test
+const testTimeout = 30 * time.Second // a busy machine must not fail a test
 
 // rig is a twin on a real store, with what it published, and a hub's end of the link that a test holds in its hands.
 type rig struct {
@@ -97,7 +97,7 @@ func newRigOf(t *testing.T, epoch uint32) *rig {
 
 // newKey has the store encrypt with another key than before, from the next start on.
 func (r *rig) newKey() {
-	key, err := seal.New()
+	key, err := seal.NewInMemory()
 	require.NoError(r.t, err)
 	r.secrets = key
 }
@@ -218,14 +218,14 @@ func (r *rig) want(key, value string, ver uint64) {
 var thermostat = resource.DeviceModel{
 	Metadata: resource.Meta{Name: "thermostat"},
 	Spec: resource.DeviceModelSpec{Properties: []resource.Property{
-		{Name: "setpoint", Type: resource.TypeFloat, AccessMode: resource.ReadWrite, Minimum: ptr(5), Maximum: ptr(35)},
+		{Name: "setpoint", Type: resource.TypeFloat, AccessMode: resource.ReadWrite, Minimum: float64Pointer(5), Maximum: float64Pointer(35)},
 		{Name: "mode", AccessMode: resource.ReadWrite, Conflict: resource.ConflictEdge},
 		{Name: "temperature", Type: resource.TypeFloat},
 		{Name: "profile", Type: resource.TypeObject, AccessMode: resource.ReadWrite},
 	}},
 }
 
-func ptr(f float64) *float64 { return &f }
+func float64Pointer(f float64) *float64 { return &f }
 
 // add binds a device to the node.
 func (r *rig) add(name, uid string, m resource.DeviceModel) {
@@ -236,15 +236,15 @@ func (r *rig) bind(d resource.Device, m resource.DeviceModel) {
 	name := d.Metadata.Name
 	doc, err := json.Marshal(resource.NewBundle(d, m))
 	require.NoError(r.t, err)
-	value, parts := topics.Split(doc)
+	value, parts := topics.SplitDocument(doc)
 	for i, p := range parts {
 		r.want(topics.PartKey("devices/"+name, i), string(p), 1)
 	}
 	r.want("devices/"+name, string(value), 1)
 }
 
-// joined is a rig with a thermostat, in step with its hub.
-func joined(t *testing.T) *rig {
+// newJoinedRig is a rig with a thermostat, in step with its hub.
+func newJoinedRig(t *testing.T) *rig {
 	r := newRig(t)
 	r.add("hall", "u1", thermostat)
 	r.connect()
@@ -262,13 +262,13 @@ func (r *rig) send(key, payload string, props ...broker.UserProperty) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(wait):
+	case <-time.After(testTimeout):
 		r.t.Fatal("no answer to a publish to", key)
 		return nil
 	}
 }
 
-func answers(ver string) broker.UserProperty { return broker.UserProperty{Key: "for", Value: ver} }
+func forVersion(ver string) broker.UserProperty { return broker.UserProperty{Key: "for", Value: ver} }
 
 // retained is what the node's broker shows.
 func (r *rig) retained() map[string]broker.Message {
@@ -285,7 +285,7 @@ func (r *rig) retained() map[string]broker.Message {
 func (r *rig) shows(key string, ok func(broker.Message) bool) broker.Message {
 	r.t.Helper()
 	var m broker.Message
-	require.Eventually(r.t, func() bool { m = r.retained()[key]; return ok(m) }, wait, 2*time.Millisecond, "%s; tree: %v", key, r.retained())
+	require.Eventually(r.t, func() bool { m = r.retained()[key]; return ok(m) }, testTimeout, 2*time.Millisecond, "%s; tree: %v", key, r.retained())
 	return m
 }
 
@@ -294,7 +294,7 @@ func (r *rig) value(key, want string) broker.Message {
 	return r.shows(key, func(m broker.Message) bool { return string(m.Payload) == want })
 }
 
-func prop(m broker.Message, key string) string {
+func userProperty(m broker.Message, key string) string {
 	for _, p := range m.Props.User {
 		if p.Key == key {
 			return p.Value
@@ -322,7 +322,7 @@ func (r *rig) inStep() {
 		r.hub.Lock()
 		defer r.hub.Unlock()
 		return r.twin.Stats().InStep && r.down.InStep()
-	}, wait, 2*time.Millisecond)
+	}, testTimeout, 2*time.Millisecond)
 }
 
 func (r *rig) atHub(key string) string {

@@ -37,11 +37,11 @@ func (r *rig) retains(key, value string) {
 				got = string(m.Payload)
 			}
 		}
-	}, wait, 5*time.Millisecond, "%s is %q", key, value)
+	}, testTimeout, 5*time.Millisecond, "%s is %q", key, value)
 }
 
-// inFiles reports the files of a directory that have one of the texts, as it is or in base64.
-func inFiles(t *testing.T, dir string, texts ...string) (found []string) {
+// textsInFiles reports the files of a directory that have one of the texts, as it is or in base64.
+func textsInFiles(t *testing.T, dir string, texts ...string) (found []string) {
 	t.Helper()
 	require.NoError(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -62,7 +62,7 @@ func TestSecretsAreEncryptedOnDisk(t *testing.T) {
 	r := newRig(t)
 	r.connect()
 	large := `{"version":"1","data":{"key":"` + strings.Repeat("bGFyZS1wbGFpbg==", 8000) + `"}}`
-	manifest, parts := topics.Split([]byte(large))
+	manifest, parts := topics.SplitDocument([]byte(large))
 	r.want("secrets/default.large", string(manifest), 0)
 	for i, part := range parts {
 		r.want(topics.PartKey("secrets/default.large", i), string(part), 0)
@@ -72,14 +72,14 @@ func TestSecretsAreEncryptedOnDisk(t *testing.T) {
 	r.retains(wifiKey, wifiValue)
 	r.retains("secrets/default.large", large)
 	secret := []string{"aHVudGVyMi1wbGFpbg", "bGFyZS1wbGFpbg", "hunter2-plain", "large-plain"}
-	require.NotEmpty(t, inFiles(t, r.dir, "in-plain"), "the log has the other values as they are")
-	require.Empty(t, inFiles(t, r.dir, secret...))
+	require.NotEmpty(t, textsInFiles(t, r.dir, "in-plain"), "the log has the other values as they are")
+	require.Empty(t, textsInFiles(t, r.dir, secret...))
 
 	r.hub.Lock()
 	lineage, digest := r.down.Lineage(), r.down.Digest()
 	r.hub.Unlock()
 	r.restart() // moves everything into the database
-	require.Empty(t, inFiles(t, r.dir, secret...))
+	require.Empty(t, textsInFiles(t, r.dir, secret...))
 	r.retains(wifiKey, wifiValue)
 	r.retains("secrets/default.large", large)
 	require.Equal(t, digest, r.twin.down.Digest(), "the digest is that of the plain values, which the hub has, too")
@@ -94,19 +94,19 @@ func TestSecretsAreEncryptedOnDisk(t *testing.T) {
 	r.retains("secrets/default.large", large)
 }
 
-// lines keeps a log.
-type lines struct {
+// logLines keeps a log.
+type logLines struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-func (l *lines) Write(b []byte) (int, error) {
+func (l *logLines) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(b)
 }
 
-func (l *lines) String() string {
+func (l *logLines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
@@ -116,7 +116,7 @@ func (l *lines) String() string {
 // besides is as it was.
 func TestSecretsOfALostKeyComeAgain(t *testing.T) {
 	r := newRig(t)
-	log := &lines{}
+	log := &logLines{}
 	r.log = zerolog.New(log)
 	r.connect()
 	r.add("lamp", "u1", thermostat)
@@ -137,7 +137,7 @@ func TestSecretsOfALostKeyComeAgain(t *testing.T) {
 	r.connect()
 	r.retains(wifiKey, wifiValue)
 	r.retains("secrets/default.gone", "")
-	require.Empty(t, inFiles(t, r.dir, "aHVudGVyMi1wbGFpbg", "hunter2-plain"))
+	require.Empty(t, textsInFiles(t, r.dir, "aHVudGVyMi1wbGFpbg", "hunter2-plain"))
 	was := log.String()
 	r.restart()
 	require.Equal(t, was, log.String(), "what can't be decrypted is no longer there")
@@ -179,6 +179,6 @@ func TestAStoreWithoutAKey(t *testing.T) {
 	r.retains(wifiKey, "")
 	r.down = down
 	r.connect()
-	require.Eventually(t, func() bool { return r.twin.Stats().FailedCommits > 0 }, wait, time.Millisecond)
-	require.Empty(t, inFiles(t, r.dir, "aHVudGVyMi1wbGFpbg"))
+	require.Eventually(t, func() bool { return r.twin.Stats().FailedCommits > 0 }, testTimeout, time.Millisecond)
+	require.Empty(t, textsInFiles(t, r.dir, "aHVudGVyMi1wbGFpbg"))
 }

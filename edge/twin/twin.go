@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	mostReused  = 1024             // entries up to which the memory of a batch is reused
-	expiryGrain = time.Second / 2  // how late an override may end
-	clockCheck  = 15 * time.Second // how long a jump of the clock may go unnoticed
-	mapperGrace = 15 * time.Second
-	retryTime   = 5 * time.Second // until a step of the core's own is repeated after a failed commit
+	maxReusedEntries   = 1024             // entries up to which the memory of a batch is reused
+	expiryGrain        = time.Second / 2  // how late an override may end
+	clockCheckInterval = 15 * time.Second // how long a jump of the clock may go unnoticed
+	mapperGrace        = 15 * time.Second
+	retryDelay         = 5 * time.Second // until a step of the core's own is repeated after a failed commit
 )
 
 // Store keeps the state; see package edge/store.
@@ -54,21 +54,21 @@ type Options struct {
 
 // Twin keeps a node's tree. Its methods may be called from any goroutine.
 type Twin struct {
-	o          Options
+	opts       Options
 	sampledLog zerolog.Logger // for log lines that the hub can cause any number of
 	host       *tree.Host[*batch]
 
-	up        *upMap
-	down      *link.Replica
-	effective map[string]*store.Effective
-	floor     uint64 // versions in force of forgotten properties are at or below it; its epoch is the store's
-	newFloor  uint64 // of a store that has none
-	kept      bool   // the floor is in the store
-	devices   map[string]*device
-	anyLocal  bool     // a Device has had values that stay on the node
-	known     sync.Map // device → protocol, as published to subscribers; read without the lock of the state
+	up          *upMap
+	down        *link.Replica
+	effective   map[string]*store.Effective
+	floor       uint64 // versions in force of forgotten properties are at or below it; its epoch is the store's
+	newFloor    uint64 // of a store that has none
+	floorStored bool   // the floor is in the store
+	devices     map[string]*device
+	anyLocal    bool     // a Device has had values that stay on the node
+	protocols   sync.Map // device → protocol, as published to subscribers; read without the lock of the state
 
-	oversize string // why the hub accepts no reports: the node's map exceeds its quota; empty: it accepts them
+	quotaError string // why the hub accepts no reports: the node's map exceeds its quota; empty: it accepts them
 
 	send  func([]byte) // to the hub; nil while there is no link
 	ready func()       // called once in a connection, when the hub has caught up; nil: it was called
@@ -76,21 +76,21 @@ type Twin struct {
 
 	hub resource.HubID // the hub that has sent HELLO in this connection; 0: none yet
 
-	resend    *time.Timer          // for messages that the hub has not answered
-	armed     bool                 // resend runs
-	wake      *time.Timer          // for the next override to end
-	next      int64                // when that is; 0: never
-	maxSleep  time.Duration        // longest time that wake is set to; clockCheck
-	wakeStale bool                 // next is to be computed again
-	ends      map[string]int64     // when overrides end, by key
-	seen      map[string]string    // mappers that have reported since the start, by key, and their users
-	programs  map[topics.Kind]bool // the states of programs that were published since the start
+	resend       *time.Timer          // for messages that the hub has not answered
+	resendArmed  bool                 // resend runs
+	wake         *time.Timer          // for the next override to end
+	nextEnd      int64                // when that is; 0: never
+	maxSleep     time.Duration        // longest time that wake is set to; clockCheckInterval
+	wakeStale    bool                 // next is to be computed again
+	overrideEnds map[string]int64     // when overrides end, by key
+	mapperUsers  map[string]string    // mappers that have reported since the start, by key, and their users
+	programsSeen map[topics.Kind]bool // the states of programs that were published since the start
 
-	outage  tree.Outage // of the store
-	deaf    bool        // of an outage: the hub causes what can't be stored, and is not heard
-	history history
-	batch   batch // the step's that is taken
-	stats   stats
+	outage     tree.StoreOutage // of the store
+	ignoresHub bool             // of an outage: the hub causes what can't be stored, and is not heard
+	history    deviceHistory
+	batch      batch // the step's that is taken
+	stats      stats
 }
 
 // device is one device of the node.
@@ -119,50 +119,50 @@ type Stats struct {
 
 // batch gathers the effects of its steps: changes to be stored, and what is published, answered and sent after that.
 type batch struct {
-	now           time.Time
-	out           []broker.Message // what is published once it is stored
-	deviceChanges []deviceChange   // devices that join or leave with it, in order
-	done          []answer
-	retries       []func(*batch) // steps to be repeated later if this batch can't be stored
-	linkActive    bool           // a message of the map up was sent or received
-	effective     map[string]*store.Effective
-	floor         uint64
-	changed       map[string]bool    // devices that readers see differently now
-	touched       map[[2]string]bool // properties whose value in force may have changed: device, property
-	docs          map[string]bool    // documents that may have changed, by key
+	now              time.Time
+	publishes        []broker.Message // what is published once it is stored
+	deviceChanges    []deviceChange   // devices that join or leave with it, in order
+	answers          []publishAnswer
+	retries          []func(*batch) // steps to be repeated later if this batch can't be stored
+	linkActive       bool           // a message of the map up was sent or received
+	effective        map[string]*store.Effective
+	floor            uint64
+	changed          map[string]bool    // devices that readers see differently now
+	touched          map[[2]string]bool // properties whose value in force may have changed: device, property
+	changedDocuments map[string]bool    // documents that may have changed, by key
 
-	refused      error          // why nothing can be stored, known before: steps change nothing that would have to be
-	failed       error          // why the batch was not stored
-	stored       *tree.Outcomes // of the messages to durable sessions
-	messages     []link.Message // to the hub
-	ready        func()         // called if the hub has caught up with this batch
-	wakeWatchers func()         // wakes those that wait for changed devices
+	refused      error                  // why nothing can be stored, known before: steps change nothing that would have to be
+	failed       error                  // why the batch was not stored
+	stored       *tree.DeliveryOutcomes // of the messages to durable sessions
+	messages     []link.Message         // to the hub
+	ready        func()                 // called if the hub has caught up with this batch
+	wakeWatchers func()                 // wakes those that wait for changed devices
 
-	pushes  []func()         // send values to brokers and endpoints named in spec.push, once they are stored
-	from    *broker.Identity // the publisher of the current message
-	members []tree.Member    // properties of the current message
-	made    []link.Entry     // their entries
+	pushes      []func()             // send values to brokers and endpoints named in spec.push, once they are stored
+	from        *broker.Identity     // the publisher of the current message
+	members     []tree.PropertyValue // properties of the current message
+	entryBuffer []link.Entry         // their entries
 }
 
 // begin makes an empty batch. It reuses the memory of the last one if that was small.
 func (b *batch) begin(now time.Time) {
-	if b.changed == nil || len(b.changed)+len(b.touched)+len(b.docs)+len(b.effective)+len(b.out)+len(b.made) > mostReused {
+	if b.changed == nil || len(b.changed)+len(b.touched)+len(b.changedDocuments)+len(b.effective)+len(b.publishes)+len(b.entryBuffer) > maxReusedEntries {
 		*b = batch{
 			effective: make(map[string]*store.Effective), changed: make(map[string]bool),
-			touched: make(map[[2]string]bool), docs: make(map[string]bool),
+			touched: make(map[[2]string]bool), changedDocuments: make(map[string]bool),
 		}
 	}
 	clear(b.effective)
 	clear(b.changed)
 	clear(b.touched)
-	clear(b.docs)
-	clear(b.out)
-	clear(b.done)
+	clear(b.changedDocuments)
+	clear(b.publishes)
+	clear(b.answers)
 	clear(b.members)
-	clear(b.made)
+	clear(b.entryBuffer)
 	*b = batch{
-		now: now, effective: b.effective, changed: b.changed, touched: b.touched, docs: b.docs,
-		out: b.out[:0], done: b.done[:0], stored: new(tree.Outcomes), members: b.members[:0], made: b.made[:0],
+		now: now, effective: b.effective, changed: b.changed, touched: b.touched, changedDocuments: b.changedDocuments,
+		publishes: b.publishes[:0], answers: b.answers[:0], stored: new(tree.DeliveryOutcomes), members: b.members[:0], entryBuffer: b.entryBuffer[:0],
 	}
 }
 
@@ -173,10 +173,10 @@ type deviceChange struct {
 	at       int
 	device   string
 	protocol string
-	gone     bool
+	removed  bool
 }
 
-type answer struct {
+type publishAnswer struct {
 	done func(error)
 	err  error
 }
@@ -189,23 +189,23 @@ func New(o Options) (*Twin, error) {
 	if o.RightsChanged == nil {
 		o.RightsChanged = func() {}
 	}
-	t := &Twin{sampledLog: o.SampledLog(), ends: make(map[string]int64), seen: make(map[string]string), programs: make(map[topics.Kind]bool), maxSleep: clockCheck}
-	t.host = tree.NewHost(&o.Options, tree.Stages[*batch]{Begin: t.newBatch, Commit: t.commit, Publish: t.publish, Finish: t.finish})
-	t.o = o
+	t := &Twin{sampledLog: o.SampledLog(), overrideEnds: make(map[string]int64), mapperUsers: make(map[string]string), programsSeen: make(map[topics.Kind]bool), maxSleep: clockCheckInterval}
+	t.host = tree.NewHost(&o.Options, tree.BatchStages[*batch]{Begin: t.newBatch, Commit: t.commit, Publish: t.publish, Finish: t.finish})
+	t.opts = o
 	if o.Epoch == nil {
 		o.Epoch = newEpoch
 	}
 	t.newFloor = uint64(o.Epoch()) << 32
-	t.resend, t.wake = stopped(), stopped()
+	t.resend, t.wake = stoppedTimer(), stoppedTimer()
 	if err := t.load(); err != nil {
 		return nil, err
 	}
 	t.history.begin(o.Now(), t.devices)
-	t.host.Put(tree.Own, 0, t.repeated(t.begin))
+	t.host.Put(tree.OwnSender, 0, t.repeated(t.firstStep))
 	return t, nil
 }
 
-func stopped() *time.Timer {
+func stoppedTimer() *time.Timer {
 	timer := time.NewTimer(time.Hour)
 	timer.Stop()
 	return timer
@@ -213,35 +213,35 @@ func stopped() *time.Timer {
 
 // load reads the state from the store: at the start, and after a failed commit.
 func (t *Twin) load() error {
-	snap, err := t.o.Store.Load()
+	snap, err := t.opts.Store.Load()
 	if err != nil {
 		return err
 	}
 	t.up, t.down, t.effective, t.floor = newUpMap(snap.Up, snap.Effective), snap.Down, snap.Effective, snap.Floor
-	if t.kept = t.floor != 0; !t.kept {
+	if t.floorStored = t.floor != 0; !t.floorStored {
 		t.floor = t.newFloor
 	}
-	t.up.stays, t.up.store = t.stays, func(key string, e *store.Effective) { t.batch.effective[key] = e }
+	t.up.isLocal, t.up.store = t.isLocalKey, func(key string, e *store.Effective) { t.batch.effective[key] = e }
 	t.devices = make(map[string]*device)
-	clear(t.ends)
+	clear(t.overrideEnds)
 	t.wakeStale = true
 	for _, key := range t.down.Keys("devices/") {
-		if a, err := topics.ParseKey(t.o.Node, key); err == nil && a.Kind == topics.KindDevice {
+		if a, err := topics.ParseKey(t.opts.Node, key); err == nil && a.Kind == topics.KindDevice {
 			if d, ok := t.joinDevice(a.Device); ok {
 				t.devices[a.Device] = d
-				t.known.Store(a.Device, d.bundle.Device.Spec.Protocol.Type)
+				t.protocols.Store(a.Device, d.bundle.Device.Spec.Protocol.Type)
 			}
 		}
 	}
-	t.known.Range(func(name, _ any) bool { // telemetry is passed on meanwhile: what stays is never missing
+	t.protocols.Range(func(name, _ any) bool { // telemetry is passed on meanwhile: what stays is never missing
 		if t.devices[name.(string)] == nil {
-			t.known.Delete(name)
+			t.protocols.Delete(name)
 		}
 		return true
 	})
 	t.up.Range("devices/", func(e link.Entry) bool {
 		if e.Meta.Until != 0 && strings.Contains(e.Key, "/override/") {
-			t.ends[e.Key] = e.Meta.Until
+			t.overrideEnds[e.Key] = e.Meta.Until
 		}
 		return true
 	})
@@ -252,21 +252,21 @@ func (t *Twin) load() error {
 // commit, since the state in memory may then differ from what is stored.
 func (t *Twin) Run(ctx context.Context) error {
 	defer t.host.Close()
-	grace := time.AfterFunc(mapperGrace, func() { t.host.Put(tree.Own, 0, t.repeated(t.missMappers)) })
+	grace := time.AfterFunc(mapperGrace, func() { t.host.Put(tree.OwnSender, 0, t.repeated(t.setMissingOffline)) })
 	defer grace.Stop()
 	defer t.resend.Stop()
 	defer t.wake.Stop()
 	return t.host.Run(ctx,
-		tree.Timer[*batch]{C: t.resend.C, Step: func(*batch) { t.armed = false; t.up.Resend() }},
+		tree.Timer[*batch]{C: t.resend.C, Step: func(*batch) { t.resendArmed = false; t.up.Resend() }},
 		tree.Timer[*batch]{C: t.wake.C, Step: func(*batch) { t.wakeStale = true }})
 }
 
 func (t *Twin) newBatch() *batch {
-	t.batch.begin(t.o.Now())
-	over, refused := t.outage.Probe(t.o.Store.Probe)
+	t.batch.begin(t.opts.Now())
+	over, refused := t.outage.Probe(t.opts.Store.Probe)
 	if over {
-		t.deaf = false
-		t.o.Log.Info().Msg("what happens on the node can be stored again")
+		t.ignoresHub = false
+		t.opts.Log.Info().Msg("what happens on the node can be stored again")
 	}
 	t.batch.refused = refused
 	t.wakeStale = t.wakeStale || refused != nil || over
@@ -275,7 +275,7 @@ func (t *Twin) newBatch() *batch {
 
 // commit derives what follows from the steps, and stores it.
 func (t *Twin) commit(_ context.Context, b *batch) (lost error) {
-	if b.refused == nil && t.next != 0 && t.next <= b.now.UnixMilli() {
+	if b.refused == nil && t.nextEnd != 0 && t.nextEnd <= b.now.UnixMilli() {
 		t.endOverrides(b)
 		t.wakeStale = true // the timer has run
 	}
@@ -300,11 +300,11 @@ func (t *Twin) publish(b *batch) {
 	if b.failed != nil {
 		return
 	}
-	for i, m := range b.out {
+	for i, m := range b.publishes {
 		t.changeDevices(b, i)
-		b.stored.Deliver(&t.o.Options, m)
+		b.stored.Deliver(&t.opts.Options, m)
 	}
-	t.changeDevices(b, len(b.out))
+	t.changeDevices(b, len(b.publishes))
 	for _, push := range b.pushes {
 		push()
 	}
@@ -313,7 +313,7 @@ func (t *Twin) publish(b *batch) {
 // finish answers the senders, sends messages to the hub, and wakes watchers last: there may be many.
 func (t *Twin) finish(b *batch) {
 	t.answer(b)
-	t.say(b.messages)
+	t.sendToHub(b.messages)
 	b.ready()
 	b.wakeWatchers()
 }
@@ -321,19 +321,19 @@ func (t *Twin) finish(b *batch) {
 // changeDevices applies the device changes that come before the message with index at.
 func (t *Twin) changeDevices(b *batch, at int) {
 	for len(b.deviceChanges) > 0 && b.deviceChanges[0].at <= at {
-		if b.deviceChanges[0].gone {
-			t.known.Delete(b.deviceChanges[0].device)
+		if b.deviceChanges[0].removed {
+			t.protocols.Delete(b.deviceChanges[0].device)
 		} else {
-			t.known.Store(b.deviceChanges[0].device, b.deviceChanges[0].protocol)
+			t.protocols.Store(b.deviceChanges[0].device, b.deviceChanges[0].protocol)
 		}
 		b.deviceChanges = b.deviceChanges[1:]
-		t.o.RightsChanged()
+		t.opts.RightsChanged()
 	}
 }
 
 // Protocol is the protocol of a device of the node; false: there is no such device. It doesn't wait for a commit.
 func (t *Twin) Protocol(device string) (string, bool) {
-	protocol, ok := t.known.Load(device)
+	protocol, ok := t.protocols.Load(device)
 	text, _ := protocol.(string)
 	return text, ok
 }
@@ -342,24 +342,24 @@ func (t *Twin) Protocol(device string) (string, bool) {
 // failed is the answer to every sender. lost is the error if the state can't be read back, either.
 func (t *Twin) store(b *batch) (failed, lost error) {
 	batch := store.Batch{Up: t.up.TakeJournal(), Down: t.down.TakeJournal(), Effective: b.effective, Floor: b.floor}
-	if !t.kept && (b.refused == nil || !batch.Empty()) { // with the first thing that is stored, so that no version is published that another epoch could give
+	if !t.floorStored && (b.refused == nil || !batch.Empty()) { // with the first thing that is stored, so that no version is published that another epoch could give
 		batch.Floor = t.floor
 	}
 	if batch.Empty() {
 		return nil, nil
 	}
 	t.stats.commits.Add(1)
-	err := t.o.Store.Commit(batch)
+	err := t.opts.Store.Commit(batch)
 	if err == nil {
-		t.kept = true
+		t.floorStored = true
 		t.outage.Stored()
 		return nil, nil
 	}
 	t.stats.failed.Add(1)
-	t.deaf = b.refused != nil
+	t.ignoresHub = b.refused != nil
 	failed = resource.Errorf(resource.Unavailable, "", "the node can't store anything now: %v", err)
-	if !t.outage.On() { // logged once: each refused sender gets the reason
-		t.o.Log.Error().Err(err).Msg("nothing can be stored: writes are refused until this is mended")
+	if !t.outage.Active() { // logged once: each refused sender gets the reason
+		t.opts.Log.Error().Err(err).Msg("nothing can be stored: writes are refused until this is mended")
 	}
 	t.outage.Begin(failed)
 	if err := t.load(); err != nil {
@@ -378,7 +378,7 @@ func (t *Twin) repeat(b *batch) {
 		return
 	}
 	for _, f := range b.retries {
-		time.AfterFunc(retryTime, func() { t.host.Put(tree.Own, 0, f) })
+		time.AfterFunc(retryDelay, func() { t.host.Put(tree.OwnSender, 0, f) })
 	}
 }
 
@@ -396,14 +396,14 @@ func (t *Twin) repeated(change func(*batch)) func(*batch) {
 
 // answer answers the senders, once durable sessions have on disk what follows from the batch.
 func (t *Twin) answer(b *batch) {
-	if len(b.done) == 0 {
+	if len(b.answers) == 0 {
 		return
 	}
-	answers, failed := slices.Clone(b.done), b.failed // the batch's memory is used again
+	answers, failed := slices.Clone(b.answers), b.failed // the batch's memory is used again
 	b.stored.Then(func(err error) { t.answerAll(answers, cmp.Or(failed, err)) })
 }
 
-func (t *Twin) answerAll(answers []answer, failed error) {
+func (t *Twin) answerAll(answers []publishAnswer, failed error) {
 	for _, a := range answers {
 		if a.err == nil {
 			a.err = failed
@@ -427,12 +427,12 @@ func (t *Twin) messages(b *batch) []link.Message {
 	return out
 }
 
-// say sends messages to the hub one by one, so that it handles the first while the next is encoded.
-func (t *Twin) say(msgs []link.Message) {
+// sendToHub sends messages to the hub one by one, so that it handles the first while the next is encoded.
+func (t *Twin) sendToHub(msgs []link.Message) {
 	for _, m := range msgs {
 		text, err := link.Encode(m)
 		if err != nil {
-			t.o.Log.Error().Err(err).Msg("a message to the hub can't be encoded")
+			t.opts.Log.Error().Err(err).Msg("a message to the hub can't be encoded")
 			continue
 		}
 		t.send(text)
@@ -445,10 +445,10 @@ func (t *Twin) arm(b *batch) {
 	switch waiting := t.send != nil && t.up.Waiting(); {
 	case !waiting:
 		t.resend.Stop()
-		t.armed = false
-	case b.linkActive || !t.armed:
-		t.resend.Reset(t.o.Timeout)
-		t.armed = true
+		t.resendArmed = false
+	case b.linkActive || !t.resendArmed:
+		t.resend.Reset(t.opts.Timeout)
+		t.resendArmed = true
 	}
 	if t.wakeStale {
 		t.wakeStale = false
@@ -458,25 +458,25 @@ func (t *Twin) arm(b *batch) {
 
 // armWake sets the timer for the next override to end.
 func (t *Twin) armWake(now time.Time) {
-	t.next = 0
-	for _, until := range t.ends {
-		if t.next == 0 || until < t.next {
-			t.next = until
+	t.nextEnd = 0
+	for _, until := range t.overrideEnds {
+		if t.nextEnd == 0 || until < t.nextEnd {
+			t.nextEnd = until
 		}
 	}
 	t.wake.Stop()
-	if t.outage.On() { // the store is probed also if nobody wants anything stored
-		t.wake.Reset(t.outage.Left())
+	if t.outage.Active() { // the store is probed also if nobody wants anything stored
+		t.wake.Reset(t.outage.UntilProbe())
 		return
 	}
-	if t.next != 0 { // the clock may have jumped, either way, when it is time
-		t.wake.Reset(min(max(time.UnixMilli(t.next).Sub(now), 0)+expiryGrain, t.maxSleep))
+	if t.nextEnd != 0 { // the clock may have jumped, either way, when it is time
+		t.wake.Reset(min(max(time.UnixMilli(t.nextEnd).Sub(now), 0)+expiryGrain, t.maxSleep))
 	}
 }
 
-// begin is the first step. It stores the node's status, and derives everything from the stored state again, in case the last process
+// firstStep is the first step. It stores the node's status, and derives everything from the stored state again, in case the last process
 // ended before it had.
-func (t *Twin) begin(b *batch) {
+func (t *Twin) firstStep(b *batch) {
 	t.showReport(b)
 	for name, d := range t.devices {
 		t.touchDevice(b, name, d)
@@ -492,11 +492,11 @@ func (t *Twin) Stats() Stats {
 		Commits:      t.stats.commits.Load(), Steps: t.host.Steps(),
 		Refused: t.stats.refused.Load(), FailedCommits: t.stats.failed.Load(),
 		Devices: len(t.devices), UpKeys: t.up.Len(), DownKeys: t.down.Len(), Behind: t.up.Dirty(),
-		Linked: t.send != nil, InStep: t.send != nil && t.up.InStep(), Storing: !t.outage.On(),
-		UpBytes: t.up.Bytes(), Oversize: t.oversize, Hub: t.hub, OtherHub: t.otherHub(),
+		Linked: t.send != nil, InStep: t.send != nil && t.up.InStep(), Storing: !t.outage.Active(),
+		UpBytes: t.up.Bytes(), Oversize: t.quotaError, Hub: t.hub, OtherHub: t.otherHub(),
 	}
 	if ts, ok := t.up.Oldest(); ok {
-		s.Oldest = max(t.o.Now().Sub(time.UnixMilli(ts)), 0)
+		s.Oldest = max(t.opts.Now().Sub(time.UnixMilli(ts)), 0)
 	}
 	return s
 }

@@ -18,7 +18,7 @@ import (
 )
 
 func TestReportedValuesAreStoredAndReachTheHub(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	require.NoError(t, r.send("devices/hall/reported/temperature", "20.5"))
 	require.NoError(t, r.send("devices/hall/reported", `{"temperature":21,"mode":"heat"}`))
 	r.inStep()
@@ -27,12 +27,12 @@ func TestReportedValuesAreStoredAndReachTheHub(t *testing.T) {
 
 	r.restart()
 	m := r.value("devices/hall/reported/temperature", "21")
-	require.Equal(t, "2", prop(m, "ver"))
-	require.Equal(t, "tester", prop(m, "origin"))
+	require.Equal(t, "2", userProperty(m, "ver"))
+	require.Equal(t, "tester", userProperty(m, "origin"))
 }
 
 func TestWhatIsRefusedChangesNothing(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	before := r.retained()
 	for _, tt := range []struct {
 		key, payload string
@@ -68,7 +68,7 @@ func TestWhatIsRefusedChangesNothing(t *testing.T) {
 // Which protocol a device has is known to readers with the message that says so: what is before it goes to the
 // mappers that had the device, also the word that it is gone.
 func TestADeviceComesAndGoesWithItsProtocol(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	said := make(chan string, 100)
 	r.mu.Lock()
 	r.during = func(m broker.Message) {
@@ -87,11 +87,11 @@ func TestADeviceComesAndGoesWithItsProtocol(t *testing.T) {
 	require.Equal(t, "modbus true", <-said, "the same device is not gone")
 	r.want("devices/hall", "", 0)
 	require.Equal(t, "modbus false", <-said)
-	require.Eventually(t, func() bool { _, known := r.twin.Protocol("hall"); return !known }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { _, known := r.twin.Protocol("hall"); return !known }, testTimeout, time.Millisecond)
 }
 
 func TestValuesMayBeLargeJSON(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	big := `{"points":["` + strings.Repeat("äöü€", 12_000) + `"]}`
 	require.Greater(t, len(big), 100_000)
 	require.NoError(t, r.send("devices/hall/reported/profile", big))
@@ -100,27 +100,27 @@ func TestValuesMayBeLargeJSON(t *testing.T) {
 }
 
 func TestDesiredReachesTheNodeWithARisingVersion(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/setpoint", "20", 1)
 	first := r.value("devices/hall/desired/setpoint", "20")
 	r.want("devices/hall/desired/setpoint", "21", 2)
 	second := r.value("devices/hall/desired/setpoint", "21")
-	require.Equal(t, []string{"1", "2"}, []string{prop(first, "ver"), prop(second, "ver")})
+	require.Equal(t, []string{"1", "2"}, []string{userProperty(first, "ver"), userProperty(second, "ver")})
 
 	r.restart() // what is in force is known without the hub, and is not said anew
-	require.Equal(t, "2", prop(r.value("devices/hall/desired/setpoint", "21"), "ver"))
+	require.Equal(t, "2", userProperty(r.value("devices/hall/desired/setpoint", "21"), "ver"))
 }
 
 func TestOverrideHoldsUntilTheCloudWantsSomethingElse(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/setpoint", "20", 1)
 	r.value("devices/hall/desired/setpoint", "20")
 	require.NoError(t, r.send("devices/hall/desired/setpoint", "25"))
-	require.Equal(t, "2", prop(r.value("devices/hall/desired/setpoint", "25"), "ver"))
-	require.Equal(t, "1", prop(r.value("devices/hall/override/setpoint", "25"), "basedOn"))
+	require.Equal(t, "2", userProperty(r.value("devices/hall/desired/setpoint", "25"), "ver"))
+	require.Equal(t, "1", userProperty(r.value("devices/hall/override/setpoint", "25"), "basedOn"))
 
 	r.want("devices/hall/desired/setpoint", "18", 2)
-	require.Equal(t, "3", prop(r.value("devices/hall/desired/setpoint", "18"), "ver"))
+	require.Equal(t, "3", userProperty(r.value("devices/hall/desired/setpoint", "18"), "ver"))
 	require.NotContains(t, r.retained(), "devices/hall/override/setpoint")
 	var c resource.OverrideConflict
 	require.NoError(t, json.Unmarshal(r.retained()["devices/hall/conflict/setpoint"].Payload, &c))
@@ -132,7 +132,7 @@ func TestOverrideHoldsUntilTheCloudWantsSomethingElse(t *testing.T) {
 }
 
 func TestOverrideOfAnEdgePropertyStaysUntilCleared(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/mode", "heat", 1)
 	r.value("devices/hall/desired/mode", "heat")
 	require.NoError(t, r.send("devices/hall/desired/mode", "off"))
@@ -147,10 +147,10 @@ func TestOverrideOfAnEdgePropertyStaysUntilCleared(t *testing.T) {
 }
 
 func TestOverrideEndsAtItsTime(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/setpoint", "20", 1)
 	r.value("devices/hall/desired/setpoint", "20")
-	until := resource.Millis(r.clock.Load() + 1000)
+	until := resource.FormatMillis(r.clock.Load() + 1000)
 	require.NoError(t, r.send("devices/hall/desired/setpoint", "25", broker.UserProperty{Key: "until", Value: until}))
 	r.value("devices/hall/desired/setpoint", "25")
 	r.restart()
@@ -160,17 +160,17 @@ func TestOverrideEndsAtItsTime(t *testing.T) {
 }
 
 func TestRefusalNamesTheCloudsVersionAndClears(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/setpoint", "20", 41)
 	r.value("devices/hall/desired/setpoint", "20")
 	require.NoError(t, r.send("devices/hall/refused/setpoint", `{"for":1,"code":"Stuck","message":"valve"}`))
 	require.JSONEq(t, `{"for":1,"ver":41,"code":"Stuck","message":"valve"}`, string(r.retained()["devices/hall/refused/setpoint"].Payload))
 
-	require.NoError(t, r.send("devices/hall/reported/setpoint", "18", answers("1"))) // not newer than what was refused
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "18", forVersion("1"))) // not newer than what was refused
 	require.Contains(t, r.retained(), "devices/hall/refused/setpoint")
 	r.want("devices/hall/desired/setpoint", "21", 42)
 	r.value("devices/hall/desired/setpoint", "21")
-	require.NoError(t, r.send("devices/hall/reported/setpoint", "21", answers("2")))
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "21", forVersion("2")))
 	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
 	require.NoError(t, r.send("devices/hall/refused/setpoint", `{"for":1,"code":"Stuck"}`)) // speaks of the past
 	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
@@ -178,23 +178,23 @@ func TestRefusalNamesTheCloudsVersionAndClears(t *testing.T) {
 
 // What was refused, or could not be read, before a restart is cleared by the next report as well.
 func TestAReportClearsTheFaultsOfBeforeTheRestart(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/setpoint", "20", 41)
 	r.value("devices/hall/desired/setpoint", "20")
 	require.NoError(t, r.send("devices/hall/refused/setpoint", `{"for":1,"code":"Stuck"}`))
 	require.NoError(t, r.send("devices/hall/problem/temperature", `{"code":"Unplugged"}`))
 	r.restart()
-	require.NoError(t, r.send("devices/hall/reported/setpoint", "20", answers("1")))
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "20", forVersion("1")))
 	require.NoError(t, r.send("devices/hall/reported/temperature", "19"))
 	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
 	require.NotContains(t, r.retained(), "devices/hall/problem/temperature")
 }
 
 func TestARemovedDeviceLeavesNoKeys(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/setpoint", "20", 1)
 	r.value("devices/hall/desired/setpoint", "20")
-	require.NoError(t, r.send("devices/hall/reported/setpoint", "20", answers("1")))
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "20", forVersion("1")))
 	require.NoError(t, r.send("devices/hall/state", "online"))
 	require.NoError(t, r.send("devices/hall/desired/mode", "off"))
 	r.want("devices/hall", "", 0)
@@ -206,27 +206,27 @@ func TestARemovedDeviceLeavesNoKeys(t *testing.T) {
 			}
 		}
 		return true
-	}, wait, 2*time.Millisecond)
+	}, testTimeout, 2*time.Millisecond)
 	require.Equal(t, resource.NotFound, resource.KindOf(r.send("devices/hall/reported/setpoint", "21")))
 
 	r.add("hall", "u2", thermostat) // another of the same name: versions go on rising
 	r.want("devices/hall/desired/setpoint", "22", 1)
 	m := r.value("devices/hall/desired/setpoint", "22")
-	require.Equal(t, "3", prop(m, "ver"), "after 1 for 20, 2 for its end")
+	require.Equal(t, "3", userProperty(m, "ver"), "after 1 for 20, 2 for its end")
 }
 
 func TestADeviceOfTheSameNameIsAnother(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	require.NoError(t, r.send("devices/hall/reported/temperature", "20"))
 	r.add("hall", "u2", thermostat)
 	require.Eventually(t, func() bool {
 		_, ok := r.retained()["devices/hall/reported/temperature"]
 		return !ok
-	}, wait, 2*time.Millisecond)
+	}, testTimeout, 2*time.Millisecond)
 }
 
 func TestALargeModelArrivesWhole(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	m := thermostat
 	for i := range 3000 {
 		m.Spec.Properties = append(m.Spec.Properties, resource.Property{Name: fmt.Sprintf("p%d", i), Description: strings.Repeat("long ", 10)})
@@ -245,7 +245,7 @@ func TestALargeModelArrivesWhole(t *testing.T) {
 }
 
 func TestAMapperThatGoesLeavesItsDevicesUnknown(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	require.NoError(t, r.send("mappers/modbus/state", "online"))
 	require.NoError(t, r.send("devices/hall/state", "online"))
 	require.NoError(t, r.send("mappers/modbus/state", "offline")) // its will
@@ -253,7 +253,7 @@ func TestAMapperThatGoesLeavesItsDevicesUnknown(t *testing.T) {
 }
 
 func TestWritesAreRefusedWhileTheStoreFails(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	require.NoError(t, r.send("devices/hall/reported/temperature", "20"))
 	r.inStep()
 	r.store.broken.Store(true)
@@ -268,7 +268,7 @@ func TestWritesAreRefusedWhileTheStoreFails(t *testing.T) {
 	}
 	require.Less(t, r.twin.Stats().FailedCommits-failed, uint64(100), "it is not tried for each: the state is read back every time")
 	r.store.broken.Store(false)
-	require.Eventually(t, func() bool { return r.send("devices/hall/reported/temperature", "22") == nil }, wait, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return r.send("devices/hall/reported/temperature", "22") == nil }, testTimeout, 10*time.Millisecond)
 	r.inStep()
 	require.Equal(t, "22", r.atHub("devices/hall/reported/temperature"))
 }
@@ -292,7 +292,7 @@ func TestOutboxHoldsOneEntryAKey(t *testing.T) {
 }
 
 func TestUnchangedValuesAreNoWork(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	require.NoError(t, r.send("devices/hall/reported/temperature", "20"))
 	r.inStep()
 	commits, sent, said := r.twin.Stats().Commits, r.entries.Load(), len(r.said("devices/hall/reported/temperature"))
@@ -305,7 +305,7 @@ func TestUnchangedValuesAreNoWork(t *testing.T) {
 }
 
 func TestOrderOfAPublishersUpdates(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	var wg sync.WaitGroup
 	var want []string
 	for i := range 1000 {
@@ -315,17 +315,17 @@ func TestOrderOfAPublishersUpdates(t *testing.T) {
 			func(err error) { require.NoError(t, err); wg.Done() })
 	}
 	wg.Wait()
-	require.Eventually(t, func() bool { return len(r.said("devices/hall/reported/temperature")) == 1000 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return len(r.said("devices/hall/reported/temperature")) == 1000 }, testTimeout, time.Millisecond)
 	require.Equal(t, want, r.said("devices/hall/reported/temperature"))
 	r.inStep()
 	require.Equal(t, "999", r.atHub("devices/hall/reported/temperature"))
 }
 
 func TestGetAnswersWithTheWholeTwin(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	r.want("devices/hall/desired/setpoint", "20.0", 5)
 	r.value("devices/hall/desired/setpoint", "20.0")
-	require.NoError(t, r.send("devices/hall/reported/setpoint", "20", answers("1")))
+	require.NoError(t, r.send("devices/hall/reported/setpoint", "20", forVersion("1")))
 	done := make(chan error, 1)
 	r.twin.Publish(broker.Message{
 		Topic: "v1/nodes/n1/devices/hall/get",
@@ -344,7 +344,7 @@ func TestGetAnswersWithTheWholeTwin(t *testing.T) {
 }
 
 func TestMalformedMessagesFromTheHubChangeNothing(t *testing.T) {
-	r := joined(t)
+	r := newJoinedRig(t)
 	before := r.retained()
 	for i := range 200 {
 		b := make([]byte, i)

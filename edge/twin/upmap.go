@@ -15,10 +15,10 @@ import (
 // their Device says so (spec.local, spec.localState). Readers see no difference. Local values are stored among the values in force.
 type upMap struct {
 	*link.Owner
-	local  map[string]link.Entry                // the values that stay on the node
-	sorted []string                             // the keys of local
-	stays  func(key string) bool                // reports whether a key is local
-	store  func(key string, e *store.Effective) // adds a change to the batch; nil deletes the key
+	local   map[string]link.Entry                // the values that stay on the node
+	sorted  []string                             // the keys of local
+	isLocal func(key string) bool                // reports whether a key is local
+	store   func(key string, e *store.Effective) // adds a change to the batch; nil deletes the key
 }
 
 // newUpMap moves the local values out of effective, with which they were stored.
@@ -36,7 +36,7 @@ func newUpMap(o *link.Owner, effective map[string]*store.Effective) *upMap {
 
 // Put writes a key: into the local values, or into the map that the hub follows.
 func (u *upMap) Put(e link.Entry) (link.Entry, bool, error) {
-	if u.stays == nil || !u.stays(e.Key) {
+	if u.isLocal == nil || !u.isLocal(e.Key) {
 		return u.Owner.Put(e)
 	}
 	if len(e.Value) > link.MaxValue {
@@ -97,12 +97,12 @@ func (u *upMap) RangeFrom(prefix, from string, fn func(link.Entry) bool) {
 	localBefore("", true)
 }
 
-// stays reports whether a key of the edge is local.
-func (t *Twin) stays(key string) bool {
+// isLocalKey reports whether a key of the edge is local.
+func (t *Twin) isLocalKey(key string) bool {
 	if !t.anyLocal || !strings.HasSuffix(key, "/state") && !strings.Contains(key, "/reported/") {
 		return false
 	}
-	a, err := topics.ParseKey(t.o.Node, key)
+	a, err := topics.ParseKey(t.opts.Node, key)
 	d := t.devices[a.Device]
 	switch {
 	case err != nil || d == nil:
@@ -122,7 +122,7 @@ func (t *Twin) relocate(b *batch, name string, d *device) {
 	for _, key := range keys {
 		e, ok := t.up.Get(key)
 		_, kept := t.up.local[key]
-		if !ok || kept == t.stays(key) {
+		if !ok || kept == t.isLocalKey(key) {
 			continue
 		}
 		t.up.Delete(key, b.now.UnixMilli(), "")
@@ -130,7 +130,7 @@ func (t *Twin) relocate(b *batch, name string, d *device) {
 			e.Ver = 0 // the map assigns versions
 		}
 		if err := t.putUp(b, e); err != nil { // it was stored before
-			t.o.Log.Error().Err(err).Str("key", key).Msg("a value can't be moved")
+			t.opts.Log.Error().Err(err).Str("key", key).Msg("a value can't be moved")
 		}
 	}
 }

@@ -47,19 +47,19 @@ type Unit interface {
 	MainPID(ctx context.Context) (int, error)
 }
 
-// unit is a core that systemd runs.
-type unit struct {
+// unitCore is a core that systemd runs.
+type unitCore struct {
 	Unit
 	name  string
 	began time.Time
 }
 
-func (u *unit) restart(ctx context.Context, _ bool) error {
+func (u *unitCore) restart(ctx context.Context, _ bool) error {
 	u.began = time.Now()
 	return u.Restart(ctx)
 }
 
-func (u *unit) process(ctx context.Context) (int, string) {
+func (u *unitCore) process(ctx context.Context) (int, string) {
 	pid, err := u.MainPID(ctx)
 	if err != nil {
 		return 0, err.Error()
@@ -67,19 +67,19 @@ func (u *unit) process(ctx context.Context) (int, string) {
 	return pid, "its service has no process: see systemctl status " + u.name
 }
 
-func (u *unit) committed() {}
+func (u *unitCore) committed() {}
 
-func (u *unit) stop(ctx context.Context) error { return u.Stop(ctx) }
+func (u *unitCore) stop(ctx context.Context) error { return u.Stop(ctx) }
 
 // output is what the system's journal has; where there is none, nothing.
-func (u *unit) output(ctx context.Context) string {
+func (u *unitCore) output(ctx context.Context) string {
 	out, err := subprocess.Command{Time: 5 * time.Second, Argv: []string{
 		"journalctl", "--unit", u.name, "--since", u.began.Format("2006-01-02 15:04:05"), "--lines", strconv.Itoa(tailLines), "--output", "cat", "--no-pager",
 	}}.Run(ctx)
 	if err != nil {
 		return ""
 	}
-	return tail(out)
+	return lastLines(out)
 }
 
 // The end of an output that a reason has.
@@ -88,15 +88,15 @@ const (
 	tailBytes = 4 << 10
 )
 
-func tail(out []byte) string {
+func lastLines(out []byte) string {
 	out = out[max(0, len(out)-tailBytes):]
 	lines := strings.Split(strings.TrimSpace(strings.ToValidUTF8(string(out), "�")), "\n")
 	return strings.Join(lines[max(0, len(lines)-tailLines):], "\n")
 }
 
-// child is a core that the agent runs itself, where there is no systemd. It is in the agent's process group, outlives the agent, and is found
+// childCore is a core that the agent runs itself, where there is no systemd. It is in the agent's process group, outlives the agent, and is found
 // again by the next one. Its output is in a file, because a pipe would end with the agent.
-type child struct {
+type childCore struct {
 	program string   // a path that leads through current
 	args    []string // of it
 	data    string   // its data directory, whose owner it runs as
@@ -116,35 +116,35 @@ type child struct {
 	wake     chan struct{} // capacity 1
 }
 
-func newChild(program string, args []string, data, log string, stopFor time.Duration, logger zerolog.Logger) *child {
-	return &child{
+func newChildCore(program string, args []string, data, log string, stopFor time.Duration, logger zerolog.Logger) *childCore {
+	return &childCore{
 		program: program, args: args, data: data, log: log, mark: "EDGEAGENT_CORE=" + log, stopFor: stopFor, logger: logger,
 		ended: "it was not started", wake: make(chan struct{}, 1),
 	}
 }
 
-// restart is the wait before a core that has ended is started again.
-var restart = backoff.Backoff{Min: 200 * time.Millisecond, Max: 10 * time.Second}
+// restartBackoff is the wait before a core that has ended is started again.
+var restartBackoff = backoff.Backoff{Min: 200 * time.Millisecond, Max: 10 * time.Second}
 
-const maxLog = 4 << 20 // bytes of the file of its output
+const maxLogSize = 4 << 20 // bytes of the file of its output
 
 // keep starts the core whenever it does not run, except in a trial, until ctx ends. The pause after a start grows while it ends again and again.
-func (c *child) keep(ctx context.Context) {
+func (c *childCore) keep(ctx context.Context) {
 	starts := 0 // one soon after the other
 	var started time.Time
 	for {
 		if c.keepOnce(ctx) {
 			started = time.Now()
-			if !sleep(ctx, restart.Wait(starts)) {
+			if !sleep(ctx, restartBackoff.Wait(starts)) {
 				return
 			}
 			starts++
 			continue
 		}
-		if time.Since(started) > 2*restart.Max {
+		if time.Since(started) > 2*restartBackoff.Max {
 			starts = 0
 		}
-		if info, err := os.Stat(c.log); err == nil && info.Size() > maxLog {
+		if info, err := os.Stat(c.log); err == nil && info.Size() > maxLogSize {
 			_ = os.Truncate(c.log, 0) // what the core appends follows
 		}
 		select {
@@ -157,7 +157,7 @@ func (c *child) keep(ctx context.Context) {
 }
 
 // keepOnce starts the core if it does not run and is to, and says whether it did.
-func (c *child) keepOnce(ctx context.Context) (started bool) {
+func (c *childCore) keepOnce(ctx context.Context) (started bool) {
 	c.change.Lock()
 	defer c.change.Unlock()
 	c.mu.Lock()
@@ -175,14 +175,14 @@ func (c *child) keepOnce(ctx context.Context) (started bool) {
 }
 
 // signal says that the core may have to be started.
-func (c *child) signal() {
+func (c *childCore) signal() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (c *child) restart(ctx context.Context, trial bool) error {
+func (c *childCore) restart(ctx context.Context, trial bool) error {
 	c.change.Lock()
 	defer c.change.Unlock()
 	c.mu.Lock()
@@ -194,7 +194,7 @@ func (c *child) restart(ctx context.Context, trial bool) error {
 	return c.start()
 }
 
-func (c *child) stop(ctx context.Context) error {
+func (c *childCore) stop(ctx context.Context) error {
 	c.change.Lock()
 	defer c.change.Unlock()
 	c.mu.Lock()
@@ -203,7 +203,7 @@ func (c *child) stop(ctx context.Context) error {
 	return c.end(ctx)
 }
 
-func (c *child) committed() {
+func (c *childCore) committed() {
 	c.mu.Lock()
 	c.trial = false
 	c.mu.Unlock()
@@ -211,7 +211,7 @@ func (c *child) committed() {
 }
 
 // start starts the program that current leads to now.
-func (c *child) start() error {
+func (c *childCore) start() error {
 	program, err := filepath.EvalSymlinks(c.program)
 	if err != nil {
 		return err
@@ -224,7 +224,7 @@ func (c *child) start() error {
 	cmd := exec.Command(program, c.args...) //nolint:gosec // from the node's own settings
 	cmd.Env = append(subprocess.Environment(), c.mark)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = asOwner(c.data)
+	cmd.SysProcAttr = ownerAttributes(c.data)
 	if err := cmd.Start(); err != nil {
 		c.note(0, err.Error())
 		return err
@@ -248,20 +248,20 @@ func (c *child) start() error {
 }
 
 // reap waits for a process's end, which is in its state then. Nobody else may have its number before it is forgotten here.
-func (c *child) reap(cmd *exec.Cmd) {
+func (c *childCore) reap(cmd *exec.Cmd) {
 	awaitEnd(cmd.Process.Pid)
 	c.unreaped.CompareAndSwap(int64(cmd.Process.Pid), 0)
 	_ = cmd.Wait()
 }
 
-func (c *child) note(pid int, why string) {
+func (c *childCore) note(pid int, why string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.pid, c.reaped, c.ended, c.known = pid, nil, why, true
 }
 
-// asOwner are the attributes of a process that works on a directory: only root may work as the directory's owner.
-func asOwner(dir string) *syscall.SysProcAttr {
+// ownerAttributes are the attributes of a process that works on a directory: only root may work as the directory's owner.
+func ownerAttributes(dir string) *syscall.SysProcAttr {
 	info, err := os.Stat(dir)
 	if err != nil || os.Geteuid() != 0 {
 		return nil
@@ -273,12 +273,12 @@ func asOwner(dir string) *syscall.SysProcAttr {
 }
 
 // process finds the core's process, also one that an earlier agent has started.
-func (c *child) process(context.Context) (int, string) {
+func (c *childCore) process(context.Context) (int, string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.known {
 		c.known = true
-		for _, pid := range marked(c.mark) {
+		for _, pid := range processesWith(c.mark) {
 			if program, err := os.Readlink(procPath(pid, "exe")); err == nil && filepath.Base(program) == filepath.Base(c.program) {
 				c.pid = pid
 				break
@@ -302,14 +302,14 @@ func (c *child) process(context.Context) (int, string) {
 }
 
 // is reports whether a process runs and is the core's: its number may be another's by now.
-func (c *child) is(pid int) bool {
-	return runs(pid) && (int64(pid) == c.unreaped.Load() || hasVariable(pid, c.mark))
+func (c *childCore) is(pid int) bool {
+	return isRunning(pid) && (int64(pid) == c.unreaped.Load() || hasVariable(pid, c.mark))
 }
 
 // all are the processes of the core.
-func (c *child) all() []int {
-	pids := marked(c.mark)
-	if own := int(c.unreaped.Load()); own != 0 && runs(own) && !slices.Contains(pids, own) {
+func (c *childCore) all() []int {
+	pids := processesWith(c.mark)
+	if own := int(c.unreaped.Load()); own != 0 && isRunning(own) && !slices.Contains(pids, own) {
 		pids = append(pids, own)
 	}
 	return pids
@@ -317,7 +317,7 @@ func (c *child) all() []int {
 
 // tell sends a signal to a process of the core, and to no other that has its number by now: the handle is opened first and stands for one
 // process, and then that is looked at.
-func (c *child) tell(pid int, signal os.Signal) {
+func (c *childCore) tell(pid int, signal os.Signal) {
 	p, err := os.FindProcess(pid) // by pidfd, where the kernel has that
 	if err != nil {
 		return
@@ -329,7 +329,7 @@ func (c *child) tell(pid int, signal os.Signal) {
 }
 
 // end ends all processes of the core: by SIGTERM, and by SIGKILL those that are left.
-func (c *child) end(ctx context.Context) error {
+func (c *childCore) end(ctx context.Context) error {
 	for _, pid := range c.all() {
 		c.tell(pid, syscall.SIGTERM)
 	}
@@ -356,7 +356,7 @@ func (c *child) end(ctx context.Context) error {
 	}
 }
 
-func (c *child) output(context.Context) string {
+func (c *childCore) output(context.Context) string {
 	f, err := os.Open(c.log)
 	if err != nil {
 		return ""
@@ -366,13 +366,13 @@ func (c *child) output(context.Context) string {
 		_, _ = f.Seek(-tailBytes, io.SeekEnd)
 	}
 	text, _ := io.ReadAll(f)
-	return tail(text)
+	return lastLines(text)
 }
 
 func procPath(pid int, name string) string { return filepath.Join("/proc", strconv.Itoa(pid), name) }
 
-// marked are the processes that have a variable in their environment.
-func marked(variable string) (pids []int) {
+// processesWith are the processes that have a variable in their environment.
+func processesWith(variable string) (pids []int) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
@@ -382,7 +382,7 @@ func marked(variable string) (pids []int) {
 		if err != nil {
 			continue
 		}
-		if hasVariable(pid, variable) && runs(pid) {
+		if hasVariable(pid, variable) && isRunning(pid) {
 			pids = append(pids, pid)
 		}
 	}
@@ -394,8 +394,8 @@ func hasVariable(pid int, variable string) bool {
 	return err == nil && slices.ContainsFunc(bytes.Split(env, []byte{0}), func(v []byte) bool { return string(v) == variable })
 }
 
-// runs says whether a process is there, and no zombie.
-func runs(pid int) bool {
+// isRunning says whether a process is there, and no zombie.
+func isRunning(pid int) bool {
 	text, err := os.ReadFile(procPath(pid, "stat"))
 	if err != nil {
 		return !errors.Is(err, os.ErrNotExist) && syscall.Kill(pid, 0) == nil
@@ -404,8 +404,8 @@ func runs(pid int) bool {
 	return rest != "" && rest[0] != 'Z' && rest[0] != 'X'
 }
 
-// resident is the memory of a process, in bytes; 0: that can't be known.
-func resident(pid int) int64 {
+// residentMemory is the memory of a process, in bytes; 0: that can't be known.
+func residentMemory(pid int) int64 {
 	text, err := os.ReadFile(procPath(pid, "statm"))
 	if err != nil {
 		return 0

@@ -14,22 +14,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sleeper is a child whose core sleeps.
-func sleeper(t *testing.T) *child {
+// newSleepingCore is a child whose core sleeps.
+func newSleepingCore(t *testing.T) *childCore {
 	t.Helper()
 	dir := t.TempDir()
 	program, err := exec.LookPath("sleep")
 	require.NoError(t, err)
 	link := filepath.Join(dir, "sleep")
 	require.NoError(t, os.Symlink(program, link))
-	c := newChild(link, []string{"1000"}, dir, filepath.Join(dir, "log"), time.Minute, zerolog.Nop())
+	c := newChildCore(link, []string{"1000"}, dir, filepath.Join(dir, "log"), time.Minute, zerolog.Nop())
 	t.Cleanup(func() { require.NoError(t, c.end(context.Background())) })
 	return c
 }
 
 // A process that has the number of a core that has ended is not the core: it is not taken for it, and gets no signal.
 func TestAProcessWithTheNumberOfAnEndedCoreIsLeftAlone(t *testing.T) {
-	c := sleeper(t)
+	c := newSleepingCore(t)
 	other := exec.Command("sleep", "1000")
 	require.NoError(t, other.Start())
 	ended := make(chan error, 1)
@@ -51,9 +51,9 @@ func TestAProcessWithTheNumberOfAnEndedCoreIsLeftAlone(t *testing.T) {
 }
 
 func TestACoreIsFoundAndEndedByTheNextAgent(t *testing.T) {
-	c := sleeper(t)
+	c := newSleepingCore(t)
 	require.NoError(t, c.start())
-	next := newChild(c.program, c.args, c.data, c.log, time.Minute, zerolog.Nop())
+	next := newChildCore(c.program, c.args, c.data, c.log, time.Minute, zerolog.Nop())
 	pid, _ := next.process(t.Context())
 	own, _ := c.process(t.Context())
 	require.NotZero(t, own)
@@ -71,7 +71,7 @@ func TestAServerThatDoesNotSpeakTLSIsGivenUp(t *testing.T) {
 	client := sourceClient(20 * time.Millisecond)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	_, _, err = get(ctx, client, "https://"+l.Addr().String()+"/x", "")
+	_, _, err = httpGet(ctx, client, "https://"+l.Addr().String()+"/x", "")
 	require.Error(t, err)
 	require.NoError(t, ctx.Err())
 	var late net.Error

@@ -17,14 +17,14 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// kind is what differs between orders of a version, of settings and of images. The steps are the same, and so is what is on disk.
-type kind struct {
+// orderKind is what differs between orders of a version, of settings and of images. The steps are the same, and so is what is on disk.
+type orderKind struct {
 	// stage does what changes nothing that runs.
-	stage func(context.Context, resource.UpgradeOrder) (prepared, error)
+	stage func(context.Context, resource.UpgradeOrder) (prepareResult, error)
 	// backUp keeps what revert and restore need.
 	backUp func(context.Context) error
 	// apply has the next start of the core be with what is new, and revert with what was before. Each may be repeated.
-	apply, revert func(context.Context, upgrade) error
+	apply, revert func(context.Context, upgradeRecord) error
 	// restores says that the core's data may be put back if the core does not run with what was before.
 	restores bool
 	// done is what there is to say when it has succeeded.
@@ -32,17 +32,17 @@ type kind struct {
 }
 
 // kindOf is what there is to do for an order.
-func (u *Upgrader) kindOf(o resource.UpgradeOrder) kind {
+func (u *Upgrader) kindOf(o resource.UpgradeOrder) orderKind {
 	switch {
 	case len(o.Images) > 0:
-		return kind{stage: u.pullImages}
+		return orderKind{stage: u.pullImages}
 	case len(o.Settings) > 0:
-		return kind{
+		return orderKind{
 			stage: u.stageSettings, backUp: u.keepSettings, apply: u.applySettings, revert: u.revertSettings,
 			done: "the core runs with the new values of " + strings.Join(slices.Sorted(maps.Keys(o.Settings)), ", "),
 		}
 	}
-	return kind{stage: u.stageVersion, backUp: u.backUp, apply: u.applyVersion, revert: u.revertVersion, restores: true}
+	return orderKind{stage: u.stageVersion, backUp: u.backUp, apply: u.applyVersion, revert: u.revertVersion, restores: true}
 }
 
 // from is the version before an order; empty if it is not of a version.
@@ -53,15 +53,15 @@ func (u *Upgrader) from(o resource.UpgradeOrder) string {
 	return u.state.Version
 }
 
-// tried is the core that is tried, and before the one to which it returns, for people.
-func (up upgrade) tried() string {
+// newName is the core that is tried, and before the one to which it returns, for people.
+func (up upgradeRecord) newName() string {
 	if up.Order.Version == "" {
 		return "the core with the new settings"
 	}
 	return "version " + up.Order.Version
 }
 
-func (up upgrade) before() string {
+func (up upgradeRecord) previousName() string {
 	if up.Order.Version == "" {
 		return "the core with the settings before"
 	}
@@ -69,34 +69,34 @@ func (up upgrade) before() string {
 }
 
 // applyVersion has current lead to the new version, or has the order's own command install it.
-func (u *Upgrader) applyVersion(ctx context.Context, up upgrade) error {
+func (u *Upgrader) applyVersion(ctx context.Context, up upgradeRecord) error {
 	return u.switchTo(ctx, up, up.Order.Version)
 }
 
 // revertVersion has current lead to the version before, or has the order's own command install that.
-func (u *Upgrader) revertVersion(ctx context.Context, up upgrade) error {
+func (u *Upgrader) revertVersion(ctx context.Context, up upgradeRecord) error {
 	return u.switchTo(ctx, up, up.From)
 }
 
-func (u *Upgrader) switchTo(ctx context.Context, up upgrade, version string) error {
+func (u *Upgrader) switchTo(ctx context.Context, up upgradeRecord, version string) error {
 	if len(up.Order.Command) > 0 {
-		return failed(ctx, resource.UpgradeFailedCommand, u.o.Run(ctx, up.Order.Command, commandEnv(up, version)))
+		return toFailure(ctx, resource.UpgradeFailedCommand, u.o.Run(ctx, up.Order.Command, commandEnv(up, version)))
 	}
 	return u.versions.link(linkCurrent, version)
 }
 
 // Files beside that of the core's settings: those before the last change, and those that are checked.
 const (
-	beforeSuffix = ".before"
-	triedSuffix  = ".tried"
+	beforeSuffix  = ".before"
+	checkedSuffix = ".tried"
 )
 
-// checkTime is how long a core may take to check its settings.
-const checkTime = time.Minute
+// checkTimeout is how long a core may take to check its settings.
+const checkTimeout = time.Minute
 
 // stageSettings refuses settings that the hub may not change, and has the present core check the others.
-func (u *Upgrader) stageSettings(ctx context.Context, o resource.UpgradeOrder) (prepared, error) {
-	return prepared{result: resultDone}, u.checkSettings(ctx, o)
+func (u *Upgrader) stageSettings(ctx context.Context, o resource.UpgradeOrder) (prepareResult, error) {
+	return prepareResult{result: resultDone}, u.checkSettings(ctx, o)
 }
 
 func (u *Upgrader) checkSettings(ctx context.Context, o resource.UpgradeOrder) error {
@@ -106,7 +106,7 @@ func (u *Upgrader) checkSettings(ctx context.Context, o resource.UpgradeOrder) e
 	for _, name := range slices.Sorted(maps.Keys(o.Settings)) {
 		allows := func(pattern string) bool { ok, _ := path.Match(pattern, name); return ok } // patterns were checked
 		if !slices.ContainsFunc(u.o.Config.Settings, allows) {
-			return fail(resource.UpgradeFailedRefused, "this node does not let the hub change %s: upgrade.settings of its agent.yaml is [%s]", name, strings.Join(u.o.Config.Settings, ", "))
+			return failf(resource.UpgradeFailedRefused, "this node does not let the hub change %s: upgrade.settings of its agent.yaml is [%s]", name, strings.Join(u.o.Config.Settings, ", "))
 		}
 	}
 	if err := u.ready(ctx, o); err != nil {
@@ -114,22 +114,22 @@ func (u *Upgrader) checkSettings(ctx context.Context, o resource.UpgradeOrder) e
 	}
 	file, text, err := u.settings("")
 	if err != nil {
-		return fail(resource.UpgradeFailedRefused, "the core's file of settings: %v: see upgrade.core.config of agent.yaml", err)
+		return failf(resource.UpgradeFailedRefused, "the core's file of settings: %v: see upgrade.core.config of agent.yaml", err)
 	}
-	if text, err = configs.Merge(text, o.Settings); err != nil {
-		return fail(resource.UpgradeFailedSettings, "%s: %v", file, err)
+	if text, err = configs.MergeSettings(text, o.Settings); err != nil {
+		return failf(resource.UpgradeFailedSettings, "%s: %v", file, err)
 	}
-	tried := file + triedSuffix
+	tried := file + checkedSuffix
 	defer os.Remove(tried)
-	if err := configs.WriteLike(tried, file, text); err != nil {
-		return failed(ctx, resource.UpgradeFailedDisk, err)
+	if err := configs.WriteFileLike(tried, file, text); err != nil {
+		return toFailure(ctx, resource.UpgradeFailedDisk, err)
 	}
 	args := u.o.Config.Core.Run
 	if len(args) == 0 { // the unit's
 		args = []string{"--data-dir", u.o.Config.Core.Data}
 	}
 	args = slices.Concat(args, []string{"--config", tried, "--check-config"})
-	return failed(ctx, resource.UpgradeFailedSettings, u.runCore(ctx, checkTime, asOwner(u.o.Config.Core.Data), args))
+	return toFailure(ctx, resource.UpgradeFailedSettings, u.runCore(ctx, checkTimeout, ownerAttributes(u.o.Config.Core.Data), args))
 }
 
 // settings are the path of the core's file of settings, and the text of the file whose name has a suffix besides.
@@ -150,19 +150,19 @@ func (u *Upgrader) keepSettings(context.Context) error {
 	if err != nil {
 		return err
 	}
-	return configs.WriteLike(file+beforeSuffix, file, text)
+	return configs.WriteFileLike(file+beforeSuffix, file, text)
 }
 
 // applySettings makes the core's file of the one that was kept, and the new settings.
-func (u *Upgrader) applySettings(_ context.Context, up upgrade) error {
+func (u *Upgrader) applySettings(_ context.Context, up upgradeRecord) error {
 	file, text, err := u.settings(beforeSuffix)
 	if err != nil {
 		return err
 	}
-	if text, err = configs.Merge(text, up.Order.Settings); err != nil {
+	if text, err = configs.MergeSettings(text, up.Order.Settings); err != nil {
 		return err
 	}
-	return configs.WriteLike(file, file, text)
+	return configs.WriteFileLike(file, file, text)
 }
 
 // hasSettings says whether the core's file is what applySettings has made of it.
@@ -171,24 +171,24 @@ func (u *Upgrader) hasSettings(settings map[string]string) bool {
 	if err != nil {
 		return false
 	}
-	applied, err := configs.Merge(before, settings)
+	applied, err := configs.MergeSettings(before, settings)
 	_, now, e := u.settings("")
 	return err == nil && e == nil && bytes.Equal(applied, now)
 }
 
 // revertSettings makes the core's file the one that was kept.
-func (u *Upgrader) revertSettings(context.Context, upgrade) error {
+func (u *Upgrader) revertSettings(context.Context, upgradeRecord) error {
 	file, text, err := u.settings(beforeSuffix)
 	if err != nil {
 		return err
 	}
-	return configs.WriteLike(file, file, text)
+	return configs.WriteFileLike(file, file, text)
 }
 
 // pullImages pulls images one after another. There is nothing to take back: what was pulled stays.
-func (u *Upgrader) pullImages(ctx context.Context, o resource.UpgradeOrder) (p prepared, err error) {
+func (u *Upgrader) pullImages(ctx context.Context, o resource.UpgradeOrder) (p prepareResult, err error) {
 	if u.o.Pull == nil {
-		return p, fail(resource.UpgradeFailedPull, "this agent runs no containers, so it pulls no images")
+		return p, failf(resource.UpgradeFailedPull, "this agent runs no containers, so it pulls no images")
 	}
 	if err := u.within(ctx, o); err != nil {
 		return p, err
@@ -198,8 +198,8 @@ func (u *Upgrader) pullImages(ctx context.Context, o resource.UpgradeOrder) (p p
 		u.progress(stepPull, errors.New(at))
 		u.hook(stepPull)
 		if err := u.o.Pull(ctx, image); err != nil {
-			return p, failed(ctx, resource.UpgradeFailedPull, fmt.Errorf("%s: %w", at, err))
+			return p, toFailure(ctx, resource.UpgradeFailedPull, fmt.Errorf("%s: %w", at, err))
 		}
 	}
-	return prepared{resultNothing, "pulled " + strings.Join(o.Images, ", ")}, nil
+	return prepareResult{resultNothing, "pulled " + strings.Join(o.Images, ", ")}, nil
 }

@@ -27,8 +27,8 @@ link:
   server: mqtt://hub
 `
 
-// checker is a core that finds something wrong with settings that have the word bad. It only checks them.
-const checker = `#!/bin/sh
+// checkerScript is a core that finds something wrong with settings that have the word bad. It only checks them.
+const checkerScript = `#!/bin/sh
 while [ $# -gt 0 ]; do
   case "$1" in --config) file=$2;; --check-config) check=yes;; esac
   shift
@@ -39,7 +39,7 @@ if grep -q bad "$file"; then echo "log.level: bad is no level" >&2; exit 2; fi
 
 // settingsHost is a host whose core has a file of settings. It does not start with the word broken in it, and has no link with the word dead.
 type settingsHost struct {
-	*host
+	*testHost
 	file  string
 	order *resource.UpgradeOrder
 }
@@ -47,7 +47,7 @@ type settingsHost struct {
 func newSettingsHost(t *testing.T) *settingsHost {
 	t.Helper()
 	var running atomic.Value // the settings with which the core was started
-	h := &settingsHost{host: newHostWith(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	h := &settingsHost{testHost: newTestHostWith(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		link := `{"state":"alone"}`
 		if strings.Contains(running.Load().(string), "dead") {
 			link = `{"state":"offline","lastError":"connection refused"}`
@@ -57,7 +57,7 @@ func newSettingsHost(t *testing.T) *settingsHost {
 	h.file = filepath.Join(filepath.Dir(h.o.Dir), "core.yaml")
 	require.NoError(t, os.WriteFile(h.file, []byte(coreSettings), 0o600))
 	require.NoError(t, os.Chmod(h.file, 0o604))
-	require.NoError(t, os.WriteFile(filepath.Join(versions{h.o.Config.Dir}.path("v1.0.0"), programCore), []byte(checker), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(versionDir{h.o.Config.Dir}.path("v1.0.0"), programCore), []byte(checkerScript), 0o755))
 	h.o.Config.Trial.Timeout = time.Minute
 	h.o.Config.Core.Config, h.o.Config.Settings = h.file, []string{"log.*", "link.rate", "link.server"}
 	h.o.Order = func() (*resource.UpgradeOrder, error) { return h.order, nil }
@@ -86,7 +86,7 @@ func (h *settingsHost) gives(u *Upgrader, id string, settings map[string]string)
 	for begun := false; !begun; { // on a busy host the core may not answer at once
 		_, err := u.do(h.t.Context())
 		require.NoError(h.t, err)
-		begun = u.state.Upgrade != nil || u.state.Done != nil && u.state.Done.Order == id
+		begun = u.state.Upgrade != nil || u.state.LastOutcome != nil && u.state.LastOutcome.Order == id
 	}
 	return u.Report()
 }
@@ -120,7 +120,7 @@ link:
 		require.NoError(t, err)
 		require.Equal(t, os.FileMode(0o604), info.Mode(), name)
 	}
-	require.NoFileExists(t, h.file+triedSuffix)
+	require.NoFileExists(t, h.file+checkedSuffix)
 	r := h.gives(u, "2", map[string]string{"log.level": "warn"})
 	require.Equal(t, resource.UpgradeSuccess, r.Result, "%+v", r)
 	require.Contains(t, h.text(), "level: warn")
@@ -155,7 +155,7 @@ func TestSettingsThatAreRefused(t *testing.T) {
 	require.NoError(t, os.Remove(h.file))
 	require.Contains(t, h.gives(u, "none", map[string]string{"log.level": "debug"}).Message, "see upgrade.core.config")
 	require.NoFileExists(t, h.file+beforeSuffix)
-	require.NoFileExists(t, h.file+triedSuffix)
+	require.NoFileExists(t, h.file+checkedSuffix)
 	require.Equal(t, began, h.s.starts)
 }
 
@@ -241,7 +241,7 @@ func TestSettingsThatCannotBeCommitted(t *testing.T) {
 
 // Images are pulled by podman, one after another. The core may be down.
 func TestImagesArePulled(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	engine := hosttest.StartEngine(t)
 	var order *resource.UpgradeOrder
 	h.o.Order = func() (*resource.UpgradeOrder, error) { return order, nil }
@@ -280,24 +280,24 @@ func TestImagesArePulled(t *testing.T) {
 
 // A pull ends when its order is withdrawn, and when it takes longer than the order allows.
 func TestAPullThatIsGivenUp(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	var order *resource.UpgradeOrder
 	h.o.Order = func() (*resource.UpgradeOrder, error) { return order, nil }
 	u := h.open()
 	u.o.Pull = func(ctx context.Context, _ string) error {
 		order = nil
-		u.Heard()
+		u.OrderChanged()
 		<-ctx.Done()
 		return ctx.Err()
 	}
 	order = &resource.UpgradeOrder{ID: "1", Images: []string{"quay.io/acme/web:1"}, Timeout: 600}
 	_, err := u.do(t.Context())
 	require.NoError(t, err)
-	require.Nil(t, u.state.Done)
+	require.Nil(t, u.state.LastOutcome)
 
 	u.o.Pull = func(ctx context.Context, _ string) error { <-ctx.Done(); return ctx.Err() }
 	order = &resource.UpgradeOrder{ID: "2", Images: []string{"quay.io/acme/web:1"}, Timeout: 1}
-	for u.state.Done == nil {
+	for u.state.LastOutcome == nil {
 		_, err := u.do(t.Context())
 		require.NoError(t, err)
 	}
@@ -308,20 +308,20 @@ func TestAPullThatIsGivenUp(t *testing.T) {
 
 // An order of the version that the core runs already has the agent replaced, if that is still another one.
 func TestOnlyTheAgentIsReplaced(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	require.NoError(t, h.s.Restart(t.Context()))
 	var order *resource.UpgradeOrder
 	h.o.Order = func() (*resource.UpgradeOrder, error) { return order, nil }
-	agent := filepath.Join(versions{h.o.Config.Dir}.path("v1.0.0"), programAgent)
+	agent := filepath.Join(versionDir{h.o.Config.Dir}.path("v1.0.0"), programAgent)
 	require.NoError(t, os.WriteFile(agent, []byte("another"), 0o755))
-	require.NoError(t, versions{h.o.Config.Dir}.link(linkAgent, "v0.9.0"))
+	require.NoError(t, versionDir{h.o.Config.Dir}.link(linkAgent, "v0.9.0"))
 	u := h.open()
-	order = &resource.UpgradeOrder{ID: "1", Version: "v1.0.0", Manifest: minisigned, Signature: signature, Timeout: 600}
+	order = &resource.UpgradeOrder{ID: "1", Version: "v1.0.0", Manifest: signedText, Signature: signatureOfHash, Timeout: 600}
 	var err error
 	for err == nil { // on a busy host the core may not answer at once
 		_, err = u.do(t.Context())
 	}
-	require.ErrorAs(t, err, new(*Replace))
+	require.ErrorAs(t, err, new(*AgentReplacement))
 	require.Equal(t, stepAgent, u.state.Upgrade.Step)
 	require.Equal(t, 1, h.s.starts, "the core is left alone")
 
@@ -334,7 +334,7 @@ func TestOnlyTheAgentIsReplaced(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, resource.UpgradeSuccess, u.Report().Result, "%+v", u.Report())
 	require.Equal(t, "v1.0.0", u.versions.linked(linkAgent))
-	order = &resource.UpgradeOrder{ID: "2", Version: "v1.0.0", Manifest: minisigned, Signature: signature, Timeout: 600}
+	order = &resource.UpgradeOrder{ID: "2", Version: "v1.0.0", Manifest: signedText, Signature: signatureOfHash, Timeout: 600}
 	_, err = u.do(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "the node runs this version already", u.Report().Message)

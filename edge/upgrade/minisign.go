@@ -8,10 +8,10 @@ import (
 	"aead.dev/minisign"
 )
 
-// keys are the public keys of minisign that the node trusts.
-type keys []minisign.PublicKey
+// trustedKeys are the public keys of minisign that the node trusts.
+type trustedKeys []minisign.PublicKey
 
-func parseKeys(list []string) (all keys, err error) {
+func parseKeys(list []string) (all trustedKeys, err error) {
 	for i, text := range list {
 		fields := strings.Fields(text)
 		if len(fields) == 0 {
@@ -28,7 +28,7 @@ func parseKeys(list []string) (all keys, err error) {
 
 // verify checks a signature that minisign has made, of the text or (minisign -H, its default) of the text's BLAKE2b hash. The
 // trusted comment is checked as well.
-func (all keys) verify(text []byte, signature string) error {
+func (all trustedKeys) verify(text []byte, signature string) error {
 	if len(all) == 0 {
 		return errors.New("this node trusts no key: list the public key in upgrade.keys of its agent.yaml")
 	}

@@ -19,21 +19,21 @@ import (
 // isn't said.
 func (u *Upgrader) programs(manifest []byte, signature, version string) (list []resource.ArtifactProgram, newest int, err error) {
 	if err := u.keys.verify(manifest, signature); err != nil {
-		return nil, 0, fail(resource.UpgradeFailedSignature, "the manifest of version %s: %v", version, err)
+		return nil, 0, failf(resource.UpgradeFailedSignature, "the manifest of version %s: %v", version, err)
 	}
 	m, err := resource.ParseManifest(manifest)
 	if err != nil {
-		return nil, 0, fail(resource.UpgradeFailedArtifact, "version %s: %v", version, err)
+		return nil, 0, failf(resource.UpgradeFailedArtifact, "version %s: %v", version, err)
 	}
 	if m.Version != version {
-		return nil, 0, fail(resource.UpgradeFailedSignature, "the manifest that is signed is of version %s, and not %s", m.Version, version)
+		return nil, 0, failf(resource.UpgradeFailedSignature, "the manifest that is signed is of version %s, and not %s", m.Version, version)
 	}
 	for _, p := range m.Of(runtime.GOARCH) {
 		if p.Name == programCore {
 			return m.Of(runtime.GOARCH), m.StoreFormat, nil
 		}
 	}
-	return nil, 0, fail(resource.UpgradeFailedArchitecture, "version %s has no %s for %s", version, programCore, runtime.GOARCH)
+	return nil, 0, failf(resource.UpgradeFailedArchitecture, "version %s has no %s for %s", version, programCore, runtime.GOARCH)
 }
 
 // verifyFile compares a program that is in place with the manifest.
@@ -43,21 +43,23 @@ func verifyFile(path string, a resource.ArtifactProgram) error {
 		return err
 	}
 	defer f.Close()
-	return check(a.Name, f, nil, a.Size, a.Digest)
+	return checkContent(a.Name, f, nil, a.Size, a.Digest)
 }
 
-// isFull says whether an error is of a disk without room.
-func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+// isDiskFull says whether an error is of a disk without room.
+func isDiskFull(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
 
-// isDisk says whether an error is of the disk and not of a connection.
-func isDisk(err error) bool {
-	return isFull(err) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EIO) || errors.Is(err, os.ErrPermission)
+// isDiskError says whether an error is of the disk and not of a connection.
+func isDiskError(err error) bool {
+	return isDiskFull(err) || errors.Is(err, syscall.EROFS) || errors.Is(err, syscall.EIO) || errors.Is(err, os.ErrPermission)
 }
 
 // inTime fails when an order has taken too long since it was begun.
 func (u *Upgrader) inTime(o resource.UpgradeOrder, begun time.Time) error {
 	if limit := time.Duration(o.Timeout) * time.Second; u.o.Now().Sub(begun) > limit {
-		return fail(resource.UpgradeFailedTimeout, "it took longer than %s, at last %s: %s", limit, u.seen.step, cmp.Or(u.seen.problem, u.seen.waits, "no cause is known"))
+		return failf(resource.UpgradeFailedTimeout, "it took longer than %s, at last %s: %s", limit, u.live.step, cmp.Or(u.live.waitReason, u.live.lastWaitReason, "no cause is known"))
 	}
 	return nil
 }
@@ -95,21 +97,21 @@ func (u *Upgrader) holds() string {
 	return "held by the owner of the node"
 }
 
-// Hold has no upgrade begin on this node until Release. One that has begun to change something goes on.
-func Hold(dataDir, why string) error {
-	if err := datadir.Make(filepath.Join(dataDir, "upgrade")); err != nil {
+// HoldUpgrades has no upgrade begin on this node until Release. One that has begun to change something goes on.
+func HoldUpgrades(dataDir, why string) error {
+	if err := datadir.MakeDir(filepath.Join(dataDir, "upgrade")); err != nil {
 		return err
 	}
 	return datadir.WriteFile(filepath.Join(dataDir, "upgrade", holdName), []byte(why+"\n"))
 }
 
-// Release ends Hold, and lets the upgrade begin that waits for the node's owner. It returns the version of that, or else its order; empty: none waits.
-func Release(dataDir string) (what string, err error) {
+// ReleaseUpgrade ends Hold, and lets the upgrade begin that waits for the node's owner. It returns the version of that, or else its order; empty: none waits.
+func ReleaseUpgrade(dataDir string) (what string, err error) {
 	dir := filepath.Join(dataDir, "upgrade")
 	if err := os.Remove(filepath.Join(dir, holdName)); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", err
 	}
-	text, err := os.ReadFile(filepath.Join(dir, waitingName))
+	text, err := os.ReadFile(filepath.Join(dir, reportName))
 	if errors.Is(err, os.ErrNotExist) {
 		return "", nil
 	}
@@ -126,12 +128,12 @@ func Release(dataDir string) (what string, err error) {
 	return what, datadir.WriteFile(filepath.Join(dir, releaseName), []byte(w.Order))
 }
 
-// waitingName is a copy of the report for commands of this host.
-const waitingName = "report.json"
+// reportName is a copy of the report for commands of this host.
+const reportName = "report.json"
 
-// Last is the last report of an agent, for people of this host.
-func Last(dataDir string) (r resource.UpgradeReport, err error) {
-	text, err := os.ReadFile(filepath.Join(dataDir, "upgrade", waitingName))
+// LastReport is the last report of an agent, for people of this host.
+func LastReport(dataDir string) (r resource.UpgradeReport, err error) {
+	text, err := os.ReadFile(filepath.Join(dataDir, "upgrade", reportName))
 	if err == nil {
 		err = json.Unmarshal(text, &r)
 	}
@@ -141,7 +143,7 @@ func Last(dataDir string) (r resource.UpgradeReport, err error) {
 // received notes how far a download is.
 func (u *Upgrader) received(bytes, size int64) {
 	u.mu.Lock()
-	u.seen.received, u.seen.size = bytes, size
+	u.live.received, u.live.size = bytes, size
 	u.mu.Unlock()
 	u.o.Changed()
 }
@@ -149,7 +151,7 @@ func (u *Upgrader) received(bytes, size int64) {
 // maxText bounds messages and logs in a report.
 const maxText = 4 << 10
 
-func cut(text string, most int) string {
+func truncateText(text string, most int) string {
 	if len(text) > most {
 		return strings.ToValidUTF8(text[:most], "") + "…"
 	}
@@ -159,40 +161,40 @@ func cut(text string, most int) string {
 // Report is what there is to tell the hub.
 func (u *Upgrader) Report() resource.UpgradeReport {
 	u.mu.Lock()
-	s, seen := u.state, u.seen
+	s, seen := u.state, u.live
 	u.mu.Unlock()
 	r := resource.UpgradeReport{Version: s.Version, Agent: u.o.Version, Held: u.holds()}
-	up, done := s.Upgrade, s.Done
+	up, done := s.Upgrade, s.LastOutcome
 	switch {
 	case up != nil:
-		r.Order, r.From, r.To, r.Step, r.Message = up.Order.ID, up.From, up.Order.Version, steps[up.Step].report, seen.problem
+		r.Order, r.From, r.To, r.Step, r.Message = up.Order.ID, up.From, up.Order.Version, stepTable[up.Step].report, seen.waitReason
 		if up.Failed != nil {
-			r.Reason, r.Message, r.Log = up.Failed.Reason, strings.TrimSuffix(up.Failed.Message+"; "+seen.problem, "; "), up.Failed.Log
+			r.Reason, r.Message, r.Log = up.Failed.Reason, strings.TrimSuffix(up.Failed.Message+"; "+seen.waitReason, "; "), up.Failed.Log
 		}
 	case seen.step != "":
-		r.Order, r.Wait, r.From, r.To, r.Step, r.Message = seen.order, seen.wait, seen.from, seen.to, seen.step, seen.problem
+		r.Order, r.Wait, r.From, r.To, r.Step, r.Message = seen.order, seen.held, seen.from, seen.to, seen.step, seen.waitReason
 		r.Received, r.Size = seen.received, seen.size
 	case done != nil:
 		r.Order, r.From, r.To, r.Result, r.Reason, r.Message, r.Log = done.Order, done.From, done.To, done.Result, done.Reason, done.Message, done.Log
-		r.At = resource.Time(done.At)
+		r.At = resource.FormatTime(done.At)
 	}
 	if r.Step != "" && !seen.at.IsZero() {
-		r.At = resource.Time(seen.at)
+		r.At = resource.FormatTime(seen.at)
 	}
-	if seen.damage != "" {
-		r.Message = strings.TrimPrefix(r.Message+"; "+seen.damage, "; ")
+	if seen.versionDamage != "" {
+		r.Message = strings.TrimPrefix(r.Message+"; "+seen.versionDamage, "; ")
 	}
-	if r.Result == "" && r.Step == "" && seen.problem != "" {
-		r.Message = strings.TrimPrefix(r.Message+"; "+seen.problem, "; ")
+	if r.Result == "" && r.Step == "" && seen.waitReason != "" {
+		r.Message = strings.TrimPrefix(r.Message+"; "+seen.waitReason, "; ")
 	}
-	r.Message, r.Log = cut(r.Message, maxText), cut(r.Log, maxText)
+	r.Message, r.Log = truncateText(r.Message, maxText), truncateText(r.Log, maxText)
 	return r
 }
 
 // Note keeps a copy of a report for commands of this host.
 func (u *Upgrader) Note(r resource.UpgradeReport) {
 	if text, err := json.Marshal(r); err == nil {
-		_ = os.WriteFile(u.file(waitingName+".new"), text, 0o600) // the next one may succeed
-		_ = os.Rename(u.file(waitingName+".new"), u.file(waitingName))
+		_ = os.WriteFile(u.file(reportName+".new"), text, 0o600) // the next one may succeed
+		_ = os.Rename(u.file(reportName+".new"), u.file(reportName))
 	}
 }

@@ -12,36 +12,36 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// probation is that of what an upgrade has committed: what was before is kept for some time, and is put back if the core loses the hub meanwhile.
-type probation struct {
+// probationRecord is that of what an upgrade has committed: what was before is kept for some time, and is put back if the core loses the hub meanwhile.
+type probationRecord struct {
 	// Upgrade is the record of the upgrade, in stepProbation.
-	Upgrade upgrade `json:"upgrade"`
-	// Left is how much longer it lasts: time in which the agent runs, and the hub is heard or could be.
-	Left time.Duration `json:"left"`
-	// Away is how long the hub has been missed by now, though it could be reached.
-	Away time.Duration `json:"away,omitempty"`
+	Upgrade upgradeRecord `json:"upgrade"`
+	// Remaining is how much longer it lasts: time in which the agent runs, and the hub is heard or could be.
+	Remaining time.Duration `json:"left"`
+	// HubMissed is how long the hub has been missed by now, though it could be reached.
+	HubMissed time.Duration `json:"away,omitempty"`
 	// Hub is its address, as the core has said.
 	Hub string `json:"hub,omitempty"`
 }
 
 // Times of a probation: between two looks at the core, and after which what was counted is written.
 const (
-	probeEvery = 10 * time.Second
-	countEvery = time.Minute
+	probeInterval = 10 * time.Second
+	countInterval = time.Minute
 )
 
 // probeAfter is the time between two looks at the core on probation.
 func (u *Upgrader) probeAfter() time.Duration {
-	return max(10*time.Millisecond, min(probeEvery, u.o.Config.Probation.Away/5))
+	return max(10*time.Millisecond, min(probeInterval, u.o.Config.Probation.Away/5))
 }
 
-// onProbation is the probation of an upgrade that has succeeded; nil: it has changed nothing of the core, or the node's settings want none.
-func (u *Upgrader) onProbation(up upgrade) *probation {
+// newHostOnProbation is the probation of an upgrade that has succeeded; nil: it has changed nothing of the core, or the node's settings want none.
+func (u *Upgrader) onProbation(up upgradeRecord) *probationRecord {
 	if u.o.Config.Probation.Time == 0 || up.Order.Version != "" && up.Order.Version == up.From {
 		return nil
 	}
 	up.Step, up.Resumed = stepProbation, 0
-	return &probation{Upgrade: up, Left: u.o.Config.Probation.Time}
+	return &probationRecord{Upgrade: up, Remaining: u.o.Config.Probation.Time}
 }
 
 // probe looks at the core on probation, counts, and begins to put back what was before if the hub has been missed for too long.
@@ -72,27 +72,27 @@ func (u *Upgrader) probe(ctx context.Context) {
 	case ctx.Err() != nil:
 		return
 	case known && missed == nil:
-		p.Left, p.Away = p.Left-since, 0
+		p.Remaining, p.HubMissed = p.Remaining-since, 0
 	case known:
-		p.Left, p.Away = p.Left-since, p.Away+since
+		p.Remaining, p.HubMissed = p.Remaining-since, p.HubMissed+since
 	}
 	limit := u.o.Config.Probation.Away
 	switch {
-	case p.Away >= limit && missed != nil:
+	case p.HubMissed >= limit && missed != nil:
 		if len(up.Order.Settings) > 0 && !u.hasSettings(up.Order.Settings) {
 			u.passed("the core's file of settings was changed by hand")
 			return
 		}
-		why := fail(resource.UpgradeFailedConnection, "%s lost the hub after it was committed: for %s %v, though %s could be reached",
-			up.tried(), limit, missed, cmp.Or(p.Hub, "the hub"))
+		why := failf(resource.UpgradeFailedConnection, "%s lost the hub after it was committed: for %s %v, though %s could be reached",
+			up.newName(), limit, missed, cmp.Or(p.Hub, "the hub"))
 		u.log.Error().Err(why).Str("order", up.Order.ID).Msg("what was before is put back")
 		change, _ := up.after(resultFailed, why)
-		u.keep(func(s *state) { change(s); s.Probation = nil })
-	case p.Left <= 0:
+		u.keep(func(s *upgradeState) { change(s); s.Probation = nil })
+	case p.Remaining <= 0:
 		u.passed("its time is over")
-	case p.Left/countEvery != u.state.Probation.Left/countEvery || (p.Away == 0) != (u.state.Probation.Away == 0):
-		u.keep(func(s *state) { s.Probation = &p })
-	default: // at most countEvery is counted again after a kill
+	case p.Remaining/countInterval != u.state.Probation.Remaining/countInterval || (p.HubMissed == 0) != (u.state.Probation.HubMissed == 0):
+		u.keep(func(s *upgradeState) { s.Probation = &p })
+	default: // at most countInterval is counted again after a kill
 		u.mu.Lock()
 		u.state.Probation = &p
 		u.mu.Unlock()
@@ -103,18 +103,18 @@ func (u *Upgrader) probe(ctx context.Context) {
 func (u *Upgrader) passed(why string) {
 	u.log.Info().Str("reason", why).Msg("the probation of the last upgrade is over")
 	up := u.state.Probation.Upgrade
-	u.keep(func(s *state) { s.Probation = nil })
+	u.keep(func(s *upgradeState) { s.Probation = nil })
 	up.Step = stepSucceeded
 	u.tidy(up, false)
 }
 
 // missed says why the core is without its hub, though that could be reached. It is not known while nothing can be said for or against the core: nobody
 // has it run, or the hub can't be reached from this host either.
-func (u *Upgrader) missed(ctx context.Context, p *probation) (known bool, missed error) {
+func (u *Upgrader) missed(ctx context.Context, p *probationRecord) (known bool, missed error) {
 	if pid, _ := u.core.process(ctx); pid == 0 {
 		return false, nil
 	}
-	r, err := ask(ctx, u.o.Config.Core.Data)
+	r, err := askCore(ctx, u.o.Config.Core.Data)
 	if errors.Is(err, errNoState) {
 		return true, nil
 	}
@@ -124,8 +124,8 @@ func (u *Upgrader) missed(ctx context.Context, p *probation) (known bool, missed
 	if err != nil {
 		return true, err
 	}
-	if err := heard(r, u.o.Config.Probation.Away); err != nil {
-		return reachable(ctx, p.Hub), err
+	if err := checkHeard(r, u.o.Config.Probation.Away); err != nil {
+		return isReachable(ctx, p.Hub), err
 	}
 	return true, nil
 }
@@ -134,11 +134,11 @@ func (u *Upgrader) missed(ctx context.Context, p *probation) (known bool, missed
 // that is away closes them at once.
 const (
 	reachTime = 5 * time.Second
-	quietTime = time.Second
+	openTime  = time.Second
 )
 
-// reachable says whether somebody takes a connection at a hub's address, and keeps it.
-func reachable(ctx context.Context, address string) bool {
+// isReachable says whether somebody takes a connection at a hub's address, and keeps it.
+func isReachable(ctx context.Context, address string) bool {
 	where, err := url.Parse(address)
 	if err != nil || where.Hostname() == "" {
 		return false
@@ -149,7 +149,7 @@ func reachable(ctx context.Context, address string) bool {
 		return false
 	}
 	defer c.Close()
-	if err := c.SetReadDeadline(time.Now().Add(quietTime)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(openTime)); err != nil {
 		return false
 	}
 	_, err = c.Read(make([]byte, 1))

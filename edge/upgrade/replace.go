@@ -23,19 +23,19 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Replace is returned by Run when the agent is to be replaced. The agent then ends in order, and its process calls Try.
-type Replace struct {
+// AgentReplacement is returned by Run when the agent is to be replaced. The agent then ends in order, and its process calls Try.
+type AgentReplacement struct {
 	u       *Upgrader
 	version string
 }
 
-func (r *Replace) Error() string { return "the agent is replaced by version " + r.version }
+func (r *AgentReplacement) Error() string { return "the agent is replaced by version " + r.version }
 
 // trialEnv has the number of the file to which an agent on trial writes when it has reported. It is no setting.
 const trialEnv = "EDGEAGENT_TRIAL"
 
-// OnTrial says whether this process is an agent on trial.
-func OnTrial() bool { return os.Getenv(trialEnv) != "" }
+// IsOnTrial says whether this process is an agent on trial.
+func IsOnTrial() bool { return os.Getenv(trialEnv) != "" }
 
 // takeoverEnv is of an agent that has taken the place of another one: the number of the file to which it writes when it has reported, and the
 // process that waits for that. guardEnv is of that process: the agent that it ends otherwise. They are no settings.
@@ -44,7 +44,7 @@ const (
 	guardEnv    = "EDGEAGENT_GUARD"
 )
 
-const proof = "proven\n"
+const provenText = "proven\n"
 
 // Proven is called once, when this agent has reported and the core has stored that: it works.
 func (u *Upgrader) Proven() {
@@ -54,7 +54,7 @@ func (u *Upgrader) Proven() {
 		return
 	}
 	f := os.NewFile(uintptr(file), "proof")
-	_, _ = f.WriteString(proof) // whoever waits for it finds out
+	_, _ = f.WriteString(provenText) // whoever waits for it finds out
 	_ = f.Close()
 	_ = os.Unsetenv(takeoverEnv)
 	if guard > 0 {
@@ -63,7 +63,7 @@ func (u *Upgrader) Proven() {
 }
 
 // takeAgent asks to be replaced by the agent of the version, unless it is the one that runs, or the version has none.
-func (u *Upgrader) takeAgent(_ context.Context, up *upgrade) (result, error) {
+func (u *Upgrader) takeAgent(_ context.Context, up *upgradeRecord) (stepResult, error) {
 	switch {
 	case !u.hasAgent(up.Order):
 		return resultDone, nil
@@ -75,7 +75,7 @@ func (u *Upgrader) takeAgent(_ context.Context, up *upgrade) (result, error) {
 
 // takeOver has the link lead to this agent, which has the place of the one before, when it has reported. Until then it leads to the one before, which
 // starts if this one ends.
-func (u *Upgrader) takeOver(ctx context.Context, up *upgrade) (result, error) {
+func (u *Upgrader) takeOver(ctx context.Context, up *upgradeRecord) (stepResult, error) {
 	select {
 	case <-ctx.Done():
 		return resultAgain, ctx.Err()
@@ -99,17 +99,17 @@ const ownProgram = "/proc/self/exe"
 
 // runsAgentOf says whether this process is the agent of a version.
 func (u *Upgrader) runsAgentOf(version string) bool {
-	return same(ownProgram, filepath.Join(u.versions.path(version), programAgent))
+	return sameContent(ownProgram, filepath.Join(u.versions.path(version), programAgent))
 }
 
-// same says whether two files have the same content.
-func same(a, b string) bool {
-	x, errX := digest(a)
-	y, errY := digest(b)
+// sameContent says whether two files have the same content.
+func sameContent(a, b string) bool {
+	x, errX := fileDigest(a)
+	y, errY := fileDigest(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-func digest(path string) ([]byte, error) {
+func fileDigest(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -124,7 +124,7 @@ func digest(path string) ([]byte, error) {
 // upgrade.trial.timeout it takes the place of this process: then Try does not return. Else it is noted that it failed, and the old one goes on. The link
 // leads to the old agent until the new one has reported again, in its place: that is what starts after a power cut. It returns an error if the process
 // is to end.
-func (r *Replace) Try(ctx context.Context, log zerolog.Logger) error {
+func (r *AgentReplacement) Try(ctx context.Context, log zerolog.Logger) error {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	program := filepath.Join(r.u.versions.path(r.version), programAgent)
@@ -144,22 +144,22 @@ func (r *Replace) Try(ctx context.Context, log zerolog.Logger) error {
 			return nil
 		}
 		log.Error().Err(e).Msg("the agent waits until it can note that")
-		if !sleep(ctx, lookAfter) {
+		if !sleep(ctx, pollPause) {
 			return ctx.Err()
 		}
 	}
 }
 
 // note puts on disk how the trial of the new agent went.
-func (r *Replace) note(to result, why error) error {
+func (r *AgentReplacement) note(to stepResult, why error) error {
 	up := *r.u.state.Upgrade
-	up.Boot = r.u.o.Boot
+	up.AgentBoot = r.u.o.Boot
 	change, _ := up.after(to, why)
 	return r.u.save(change)
 }
 
 // takeOver has a program take the place of this process. It returns only if that fails, and then all is as it was.
-func (r *Replace) takeOver(program string) error {
+func (r *AgentReplacement) takeOver(program string) error {
 	if err := r.note(resultReplaced, nil); err != nil {
 		return err
 	}
@@ -198,12 +198,12 @@ func startGuard() (guard *exec.Cmd, to int, err error) {
 
 func isNotifySocket(pair string) bool { return strings.HasPrefix(pair, "NOTIFY_SOCKET=") }
 
-// Guards says whether this process is to be Guard.
-func Guards() bool { return os.Getenv(guardEnv) != "" }
+// IsGuard says whether this process is to be Guard.
+func IsGuard() bool { return os.Getenv(guardEnv) != "" }
 
-// Guard ends the agent that has taken over if that does not report within limit, or closes the file to which it is to write. The agent's unit
+// RunGuard ends the agent that has taken over if that does not report within limit, or closes the file to which it is to write. The agent's unit
 // then starts what the link leads to, the agent before.
-func Guard(limit time.Duration, log zerolog.Logger) {
+func RunGuard(limit time.Duration, log zerolog.Logger) {
 	pid, err := strconv.Atoi(os.Getenv(guardEnv))
 	if err != nil {
 		return
@@ -226,8 +226,8 @@ func Guard(limit time.Duration, log zerolog.Logger) {
 
 // readProof waits until an agent has written that it has reported, or has closed the file.
 func readProof(from io.Reader) bool {
-	text, _ := io.ReadAll(io.LimitReader(from, int64(len(proof)))) // what is missing is no proof
-	return string(text) == proof
+	text, _ := io.ReadAll(io.LimitReader(from, int64(len(provenText)))) // what is missing is no proof
+	return string(text) == provenText
 }
 
 // tryAgent runs an agent until it has reported, and ends it.
@@ -237,7 +237,7 @@ func tryAgent(ctx context.Context, program string, args []string, limit time.Dur
 		return err
 	}
 	defer from.Close()
-	out := &output{}
+	out := &outputTail{}
 	cmd := exec.Command(program, args...)
 	cmd.ExtraFiles = []*os.File{to}
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), isNotifySocket), trialEnv+"=3")
@@ -261,38 +261,38 @@ func tryAgent(ctx context.Context, program string, args []string, limit time.Dur
 				proven = nil // it ends
 				continue
 			}
-			return end(cmd, ended)
+			return endProcess(cmd, ended)
 		case <-over:
 			err = fmt.Errorf("it did not report within %s; the end of its output: %s", limit, out)
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
-		return errors.Join(err, end(cmd, ended))
+		return errors.Join(err, endProcess(cmd, ended))
 	}
 }
 
-// endTime is how long an agent may take to end.
-const endTime = 15 * time.Second
+// endTimeout is how long an agent may take to end.
+const endTimeout = 15 * time.Second
 
-func end(cmd *exec.Cmd, ended <-chan error) error {
+func endProcess(cmd *exec.Cmd, ended <-chan error) error {
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-ended:
 		return nil
-	case <-time.After(endTime):
+	case <-time.After(endTimeout):
 		_ = cmd.Process.Kill()
 		<-ended
-		return fmt.Errorf("it did not end within %s", endTime)
+		return fmt.Errorf("it did not end within %s", endTimeout)
 	}
 }
 
-// output passes on what a program prints, and keeps its end.
-type output struct {
+// outputTail passes on what a program prints, and keeps its end.
+type outputTail struct {
 	mu   sync.Mutex
 	text []byte
 }
 
-func (o *output) Write(p []byte) (int, error) {
+func (o *outputTail) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.text = append(o.text, p...)
@@ -300,8 +300,8 @@ func (o *output) Write(p []byte) (int, error) {
 	return os.Stderr.Write(p)
 }
 
-func (o *output) String() string {
+func (o *outputTail) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return tail(o.text)
+	return lastLines(o.text)
 }

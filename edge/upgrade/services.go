@@ -12,14 +12,14 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// follower is a service of systemd whose process is a program of a version, such as a mapper: it follows the core from version to version.
-type follower struct {
+// followingService is a service of systemd whose process is a program of a version, such as a mapper: it follows the core from version to version.
+type followingService struct {
 	Unit
 	name, version, program string
 }
 
 // followers are the services of upgrade.services that run a program below versions/. Those that don't run, or run another program, are left alone.
-func (u *Upgrader) followers(ctx context.Context) (list []follower) {
+func (u *Upgrader) followers(ctx context.Context) (list []followingService) {
 	if u.o.Service == nil {
 		return nil
 	}
@@ -28,7 +28,7 @@ func (u *Upgrader) followers(ctx context.Context) (list []follower) {
 		return nil
 	}
 	for _, name := range u.o.Config.Services {
-		f := follower{Unit: u.o.Service(name), name: name}
+		f := followingService{Unit: u.o.Service(name), name: name}
 		pid, err := f.MainPID(ctx)
 		if err != nil || pid == 0 {
 			continue
@@ -51,7 +51,7 @@ func (u *Upgrader) followers(ctx context.Context) (list []follower) {
 func (u *Upgrader) checkFollowers(ctx context.Context, programs []resource.ArtifactProgram) error {
 	for _, f := range u.followers(ctx) {
 		if !slices.ContainsFunc(programs, func(p resource.ArtifactProgram) bool { return p.Name == f.program }) {
-			return fail(resource.UpgradeFailedArtifact, "the version has no %s for this host, which %s runs: add it to the Artifact, or have the unit start a program elsewhere", f.program, f.name)
+			return failf(resource.UpgradeFailedArtifact, "the version has no %s for this host, which %s runs: add it to the Artifact, or have the unit start a program elsewhere", f.program, f.name)
 		}
 	}
 	return nil

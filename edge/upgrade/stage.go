@@ -33,29 +33,29 @@ const (
 // backupName is the backup of the core's data that is made before an upgrade.
 const backupName = "before.tar.gz"
 
-// margin is what is left free on a disk.
-const margin = 16 << 20
+// spareSpace is what is left free on a disk.
+const spareSpace = 16 << 20
 
 // stageVersion verifies an order, and fetches and verifies its bundle. Nothing that runs is changed.
-func (u *Upgrader) stageVersion(ctx context.Context, o resource.UpgradeOrder) (p prepared, err error) {
+func (u *Upgrader) stageVersion(ctx context.Context, o resource.UpgradeOrder) (p prepareResult, err error) {
 	if err := u.managesCore(); err != nil {
 		return p, err
 	}
 	switch present := u.state.Version; {
 	case present == o.Version && !u.lacksAgent(o):
-		return prepared{resultNothing, "the node runs this version already"}, nil
+		return prepareResult{resultNothing, "the node runs this version already"}, nil
 	case present == o.Version:
 		if err := u.verifyInstalled(present); err != nil {
-			return p, fail(resource.UpgradeFailedArtifact, "version %s, which is installed: %v", present, err)
+			return p, failf(resource.UpgradeFailedArtifact, "version %s, which is installed: %v", present, err)
 		}
-		return prepared{result: resultAgentOnly}, nil
-	case older(o.Version, present) && !o.AllowDowngrade:
-		return p, fail(resource.UpgradeFailedOlder, "version %s is older than %s, which runs, and the order does not allow a downgrade", o.Version, present)
+		return prepareResult{result: resultAgentOnly}, nil
+	case isOlder(o.Version, present) && !o.AllowDowngrade:
+		return p, failf(resource.UpgradeFailedOlder, "version %s is older than %s, which runs, and the order does not allow a downgrade", o.Version, present)
 	}
 	for _, command := range [][]string{o.Installer, o.Command} {
 		if len(command) > 0 {
 			if err := u.o.Allows(command); err != nil {
-				return p, failed(ctx, resource.UpgradeFailedRefused, err)
+				return p, toFailure(ctx, resource.UpgradeFailedRefused, err)
 			}
 		}
 	}
@@ -66,18 +66,18 @@ func (u *Upgrader) stageVersion(ctx context.Context, o resource.UpgradeOrder) (p
 		err = u.fetch(ctx, o)
 	}
 	if len(o.Installer) > 0 {
-		return prepared{result: resultInstaller}, err
+		return prepareResult{result: resultInstaller}, err
 	}
-	return prepared{result: resultDone}, err
+	return prepareResult{result: resultDone}, err
 }
 
 // runInstaller runs the order's own installer.
-func (u *Upgrader) runInstaller(ctx context.Context, up *upgrade) (result, error) {
+func (u *Upgrader) runInstaller(ctx context.Context, up *upgradeRecord) (stepResult, error) {
 	ctx, cancel := context.WithDeadlineCause(ctx, up.Started.Add(time.Duration(up.Order.Timeout)*time.Second), errors.New("the time of the upgrade was over, and it was ended"))
 	defer cancel()
 	err := u.o.Run(ctx, up.Order.Installer, commandEnv(*up, up.Order.Version))
 	if err != nil && !errors.As(err, new(*Failure)) {
-		err = fail(resource.UpgradeFailedCommand, "%v", err)
+		err = failf(resource.UpgradeFailedCommand, "%v", err)
 	}
 	return resultOf(err)
 }
@@ -86,27 +86,27 @@ func (u *Upgrader) runInstaller(ctx context.Context, up *upgrade) (result, error
 func (u *Upgrader) managesCore() error {
 	switch {
 	case u.core == nil:
-		return fail(resource.UpgradeFailedRefused, "root is not /, and upgrade.core.run does not say how the agent is to run the core: it upgrades nothing")
+		return failf(resource.UpgradeFailedRefused, "root is not /, and upgrade.core.run does not say how the agent is to run the core: it upgrades nothing")
 	case u.state.Version == "":
-		return fail(resource.UpgradeFailedRefused, "the core of this node is not below %s: install it with scripts/install.sh", u.o.Config.Dir)
+		return failf(resource.UpgradeFailedRefused, "the core of this node is not below %s: install it with scripts/install.sh", u.o.Config.Dir)
 	}
 	return nil
 }
 
-// notReady is why an upgrade can't begin yet.
-type notReady struct{ error }
+// notReadyError is why an upgrade can't begin yet.
+type notReadyError struct{ error }
 
 // ready says what does not hold yet before an upgrade: the core is well, the hub hears it, and the host has the resources that the order asks for.
 func (u *Upgrader) ready(ctx context.Context, o resource.UpgradeOrder) error {
 	if pid, why := u.core.process(ctx); pid == 0 {
-		return notReady{fmt.Errorf("the present core does not run: %s", why)}
+		return notReadyError{fmt.Errorf("the present core does not run: %s", why)}
 	}
-	r, err := ask(ctx, u.o.Config.Core.Data)
+	r, err := askCore(ctx, u.o.Config.Core.Data)
 	if err == nil {
-		err = errors.Join(sound(r), heard(r, u.o.Config.Trial.Watch))
+		err = errors.Join(checkSound(r), checkHeard(r, u.o.Config.Trial.Watch))
 	}
 	if err != nil && !errors.Is(err, errNoState) {
-		return notReady{fmt.Errorf("the present core is not well: %w", err)}
+		return notReadyError{fmt.Errorf("the present core is not well: %w", err)}
 	}
 	return u.within(ctx, o)
 }
@@ -117,13 +117,13 @@ func (u *Upgrader) within(ctx context.Context, o resource.UpgradeOrder) error {
 		return nil
 	}
 	if err := u.o.Exceeded(ctx, *o.Checks); err != nil {
-		return notReady{err}
+		return notReadyError{err}
 	}
 	return nil
 }
 
 // commandEnv is what a command of the node learns of an upgrade. version is what it is to install: when it is rolled back, the one before.
-func commandEnv(up upgrade, version string) []string {
+func commandEnv(up upgradeRecord, version string) []string {
 	return []string{"EDGEBUS_UPGRADE_FROM=" + up.From, "EDGEBUS_UPGRADE_TO=" + up.Order.Version, "EDGEBUS_UPGRADE_VERSION=" + version}
 }
 
@@ -138,24 +138,24 @@ func (u *Upgrader) fetch(ctx context.Context, o resource.UpgradeOrder) error {
 	if err := u.checkFollowers(ctx, programs); err != nil {
 		return err
 	}
-	if has, err := ask(ctx, u.o.Config.Core.Data); err == nil && newest > 0 && has.StoreFormat > newest {
-		return fail(resource.UpgradeFailedFormat, "version %s reads the format %d of the core's store at most, and this node's has the format %d", o.Version, newest, has.StoreFormat)
+	if has, err := askCore(ctx, u.o.Config.Core.Data); err == nil && newest > 0 && has.StoreFormat > newest {
+		return failf(resource.UpgradeFailedFormat, "version %s reads the format %d of the core's store at most, and this node's has the format %d", o.Version, newest, has.StoreFormat)
 	}
 	if u.verifyInstalled(o.Version) == nil && u.has(o) {
 		return nil // by an earlier attempt
 	}
 	if err := u.versions.prune(u.kept()...); err != nil {
-		return failed(ctx, resource.UpgradeFailedDisk, err)
+		return toFailure(ctx, resource.UpgradeFailedDisk, err)
 	}
 	staging := u.versions.staging(o.Version)
 	var size, before int64
 	for _, a := range programs {
 		size += a.Size
 	}
-	if n, err := free(u.o.Config.Dir); err == nil && n < size+margin {
-		return fail(resource.UpgradeFailedDisk, "%s has %d bytes free, and the version needs %d and %d to spare", u.o.Config.Dir, n, size, int64(margin))
+	if n, err := freeSpace(u.o.Config.Dir); err == nil && n < size+spareSpace {
+		return failf(resource.UpgradeFailedDisk, "%s has %d bytes free, and the version needs %d and %d to spare", u.o.Config.Dir, n, size, int64(spareSpace))
 	}
-	err = datadir.Make(staging)
+	err = datadir.MakeDir(staging)
 	if err == nil {
 		err = os.Chmod(staging, 0o755) //nolint:gosec // the core's user runs what is in it
 	}
@@ -165,7 +165,7 @@ func (u *Upgrader) fetch(ctx context.Context, o resource.UpgradeOrder) error {
 		}
 	}
 	if err != nil {
-		return failed(ctx, resource.UpgradeFailedDisk, err)
+		return toFailure(ctx, resource.UpgradeFailedDisk, err)
 	}
 	for _, a := range programs {
 		if err := u.fetchProgram(ctx, staging, o.Source, a, func(received int64) { u.received(before+received, size) }); err != nil {
@@ -176,11 +176,11 @@ func (u *Upgrader) fetch(ctx context.Context, o resource.UpgradeOrder) error {
 	for name, text := range map[string]string{manifestName: o.Manifest, signatureName: o.Signature} {
 		path := filepath.Join(staging, name)
 		if err := datadir.WriteFile(path, []byte(text)); err != nil {
-			return failed(ctx, resource.UpgradeFailedDisk, err)
+			return toFailure(ctx, resource.UpgradeFailedDisk, err)
 		}
 	}
 	u.hook("before the version is in place")
-	return failed(ctx, resource.UpgradeFailedDisk, errors.Join(u.keepAgent(o.Version), u.versions.install(o.Version)))
+	return toFailure(ctx, resource.UpgradeFailedDisk, errors.Join(u.keepAgent(o.Version), u.versions.install(o.Version)))
 }
 
 // keepAgent has a version that is fetched again, and has no agent now, keep the agent that the host is started with.
@@ -215,17 +215,17 @@ func (u *Upgrader) fetchProgram(ctx context.Context, dir, source string, a resou
 	}
 	defer content.Close()
 	path := filepath.Join(dir, a.Name)
-	if err := write(path, 0o755, content, a.Size, a.Digest); err != nil {
-		if source != "" && !errors.As(err, new(*Failure)) && !isDisk(err) {
+	if err := writeVerified(path, 0o755, content, a.Size, a.Digest); err != nil {
+		if source != "" && !errors.As(err, new(*Failure)) && !isDiskError(err) {
 			return err // the connection was cut
 		}
-		return failed(ctx, resource.UpgradeFailedDisk, err)
+		return toFailure(ctx, resource.UpgradeFailedDisk, err)
 	}
 	return checkProgram(path)
 }
 
-// downloadTime bounds the time for which a server sends nothing.
-const downloadTime = time.Minute
+// downloadTimeout bounds the time for which a server sends nothing.
+const downloadTimeout = time.Minute
 
 // download opens a program at a source that the node's settings allow: on an HTTPS server, or as a blob of a registry's repository. What comes is
 // verified as any other content.
@@ -234,24 +234,24 @@ func (u *Upgrader) download(ctx context.Context, source string, a resource.Artif
 	allowed := slices.ContainsFunc(u.o.Config.Sources, func(prefix string) bool { return strings.HasPrefix(at, prefix) })
 	where, err := url.Parse(at)
 	if !allowed || err != nil || slices.Contains(strings.Split(where.Path, "/"), "..") {
-		return nil, fail(resource.UpgradeFailedRefused, "this node fetches nothing from %s: see upgrade.sources of its agent.yaml", at)
+		return nil, failf(resource.UpgradeFailedRefused, "this node fetches nothing from %s: see upgrade.sources of its agent.yaml", at)
 	}
 	if registry, ok := strings.CutPrefix(strings.TrimSuffix(source, "/"), "oci://"); ok {
 		host, repository, _ := strings.Cut(registry, "/")
 		at = "https://" + host + "/v2/" + repository + "/blobs/" + a.Digest
 	}
-	client := sourceClient(downloadTime)
-	content, challenge, err := get(ctx, client, at, "")
+	client := sourceClient(downloadTimeout)
+	content, challenge, err := httpGet(ctx, client, at, "")
 	if challenge != "" && strings.HasPrefix(source, "oci://") {
 		var token string
 		if token, err = registryToken(ctx, client, challenge); err == nil {
-			content, _, err = get(ctx, client, at, token)
+			content, _, err = httpGet(ctx, client, at, token)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	return watched{content, downloadTime}, nil
+	return timedContent{content, downloadTimeout}, nil
 }
 
 // sourceClient asks servers of programs. Each part of an answer comes within limit: connection, TLS and headers.
@@ -270,13 +270,13 @@ func sourceClient(limit time.Duration) http.Client {
 	}
 }
 
-// watched is a content of a server. It ends when nothing comes for limit.
-type watched struct {
+// timedContent is a content of a server. It ends when nothing comes for limit.
+type timedContent struct {
 	io.ReadCloser
 	limit time.Duration
 }
 
-func (w watched) Read(b []byte) (int, error) {
+func (w timedContent) Read(b []byte) (int, error) {
 	silence := time.AfterFunc(w.limit, func() { _ = w.Close() }) // then the read returns
 	n, err := w.ReadCloser.Read(b)
 	if !silence.Stop() && err != nil && !errors.Is(err, io.EOF) {
@@ -285,11 +285,11 @@ func (w watched) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// get opens what a server has at an address. If it wants a login first, challenge is what it says about that, beside the error.
-func get(ctx context.Context, client http.Client, at, token string) (content io.ReadCloser, challenge string, err error) {
+// httpGet opens what a server has at an address. If it wants a login first, challenge is what it says about that, beside the error.
+func httpGet(ctx context.Context, client http.Client, at, token string) (content io.ReadCloser, challenge string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
 	if err != nil {
-		return nil, "", fail(resource.UpgradeFailedArtifact, "%v", err)
+		return nil, "", failf(resource.UpgradeFailedArtifact, "%v", err)
 	}
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token) // it is not sent to another host to which the server redirects
@@ -307,23 +307,23 @@ func get(ctx context.Context, client http.Client, at, token string) (content io.
 		challenge = res.Header.Get("WWW-Authenticate")
 	}
 	if res.StatusCode/100 == 4 && res.StatusCode != http.StatusTooManyRequests && res.StatusCode != http.StatusRequestTimeout {
-		err = fail(resource.UpgradeFailedArtifact, "%v", err)
+		err = failf(resource.UpgradeFailedArtifact, "%v", err)
 	}
 	return nil, challenge, err
 }
 
-var challengeParameter = regexp.MustCompile(`([a-z]+)="([^"]*)"`)
+var challengePattern = regexp.MustCompile(`([a-z]+)="([^"]*)"`)
 
 // registryToken gets the token with which a registry lets anybody read a repository, as its answer 401 says:
 // Bearer realm="https://auth.example.com/token",service="registry",scope="repository:edgebus:pull".
 func registryToken(ctx context.Context, client http.Client, challenge string) (string, error) {
 	said := map[string]string{}
-	for _, m := range challengeParameter.FindAllStringSubmatch(challenge, -1) {
+	for _, m := range challengePattern.FindAllStringSubmatch(challenge, -1) {
 		said[m[1]] = m[2]
 	}
 	realm, err := url.Parse(said["realm"])
 	if scheme, _, _ := strings.Cut(challenge, " "); !strings.EqualFold(scheme, "Bearer") || err != nil || realm.Scheme != "https" {
-		return "", fail(resource.UpgradeFailedArtifact, "the registry wants the login %q, and this version knows tokens over HTTPS only", challenge)
+		return "", failf(resource.UpgradeFailedArtifact, "the registry wants the login %q, and this version knows tokens over HTTPS only", challenge)
 	}
 	query := realm.Query()
 	for _, name := range []string{"service", "scope"} {
@@ -332,7 +332,7 @@ func registryToken(ctx context.Context, client http.Client, challenge string) (s
 		}
 	}
 	realm.RawQuery = query.Encode()
-	answer, _, err := get(ctx, client, realm.String(), "")
+	answer, _, err := httpGet(ctx, client, realm.String(), "")
 	if err != nil {
 		return "", err
 	}
@@ -377,18 +377,18 @@ func (u *Upgrader) verifyInstalled(version string) error {
 	return nil
 }
 
-// startTime is how long a core may take to start, or to stop, while a backup is asked of it.
-const startTime = 20 * time.Second
+// startTimeout is how long a core may take to start, or to stop, while a backup is asked of it.
+const startTimeout = 20 * time.Second
 
 // backUp makes a backup of the core's data, by the core that runs.
 func (u *Upgrader) backUp(ctx context.Context) error {
 	if _, err := os.Stat(u.o.Config.Core.Data); err != nil {
 		return err
 	}
-	over := time.Now().Add(startTime)
+	over := time.Now().Add(startTimeout)
 	for {
 		err := u.maintain(ctx, "backup", u.file(backupName), "--force")
-		if err == nil || isDisk(err) || time.Now().After(over) || !sleep(ctx, 500*time.Millisecond) {
+		if err == nil || isDiskError(err) || time.Now().After(over) || !sleep(ctx, 500*time.Millisecond) {
 			return err
 		}
 	}
@@ -415,8 +415,8 @@ func (u *Upgrader) runCore(ctx context.Context, limit time.Duration, as *syscall
 }
 
 // restore puts the backup back if the core before can't open its data, and starts it again.
-func (u *Upgrader) restore(ctx context.Context, up *upgrade) error {
-	why := errors.New(up.Unwell)
+func (u *Upgrader) restore(ctx context.Context, up *upgradeRecord) error {
+	why := errors.New(up.RestartError)
 	if err := u.core.stop(ctx); err != nil {
 		return errors.Join(why, err)
 	}

@@ -34,41 +34,41 @@ const (
 	stepRollbackFailed = "RollbackFailed"
 )
 
-// result is how a step went.
-type result string
+// stepResult is how a step went.
+type stepResult string
 
 const (
-	resultDone      result = "done"
-	resultFailed    result = "failed"     // with a Failure
-	resultKilled    result = "killed"     // the agent ended in the midst of the step: found when the next one starts
-	resultNothing   result = "nothing"    // the order is carried out by having been prepared
-	resultInstaller result = "installer"  // prepared, and the order has an installer
-	resultCommand   result = "command"    // backed up, and the order has a command
-	resultAgentOnly result = "agent only" // the core has the version already, and the agent has not
-	resultReplaced  result = "replaced"   // the new agent has reported, and gets the place of this one
-	resultTakenOver result = "taken over" // this process is the new agent
-	resultDamaged   result = "damaged"    // the core does not run with what was before: its data may be why
-	resultEnded     result = "ended"      // the outcome is on disk
-	resultAgain     result = "again"      // it can't be done yet, and nothing follows from that: whatever the step, it is taken again
-	resultReplace   result = "replace"    // nothing follows yet: this process is to end, and tries the new agent
+	resultDone      stepResult = "done"
+	resultFailed    stepResult = "failed"     // with a Failure
+	resultKilled    stepResult = "killed"     // the agent ended in the midst of the step: found when the next one starts
+	resultNothing   stepResult = "nothing"    // the order is carried out by having been prepared
+	resultInstaller stepResult = "installer"  // prepared, and the order has an installer
+	resultCommand   stepResult = "command"    // backed up, and the order has a command
+	resultAgentOnly stepResult = "agent only" // the core has the version already, and the agent has not
+	resultReplaced  stepResult = "replaced"   // the new agent has reported, and gets the place of this one
+	resultTakenOver stepResult = "taken over" // this process is the new agent
+	resultDamaged   stepResult = "damaged"    // the core does not run with what was before: its data may be why
+	resultEnded     stepResult = "ended"      // the outcome is on disk
+	resultAgain     stepResult = "again"      // it can't be done yet, and nothing follows from that: whatever the step, it is taken again
+	resultReplace   stepResult = "replace"    // nothing follows yet: this process is to end, and tries the new agent
 )
 
-// effect is what a step does to the host, and with that what may be done if nobody knows whether it was taken.
-type effect string
+// stepEffect is what a step does to the host, and with that what may be done if nobody knows whether it was taken.
+type stepEffect string
 
 const (
-	effectNone       effect = "none"       // it changes nothing
-	effectRepeatable effect = "repeatable" // taken twice it leaves what it leaves when it is taken once
-	effectOnce       effect = "once"       // it runs a program that isn't ours: it is never taken twice
+	effectNone       stepEffect = "none"       // it changes nothing
+	effectRepeatable stepEffect = "repeatable" // taken twice it leaves what it leaves when it is taken once
+	effectOnce       stepEffect = "once"       // it runs a program that isn't ours: it is never taken twice
 )
 
-// step is a row of the table.
-type step struct {
-	effect effect
+// tableStep is a row of the table.
+type tableStep struct {
+	effect stepEffect
 	// report is the step that the hub is told.
 	report string
 	// next is the step after each result. A step of effectOnce is on disk before it is taken, and resultKilled never leads to it.
-	next map[result]string
+	next map[stepResult]string
 	// timed steps fail when the time of the order is over.
 	timed bool
 	// urgent steps are taken though the record can't be written: a core that fails is not left running because of a full disk.
@@ -77,62 +77,62 @@ type step struct {
 	holds bool
 }
 
-type next = map[result]string
+type nextSteps = map[stepResult]string
 
-// steps is the table of an upgrade. All that decides what comes next is in it and in the record on disk.
-var steps = map[string]step{
-	stepPrepare: {effect: effectNone, report: resource.StepWaiting, next: next{
+// stepTable is the table of an upgrade. All that decides what comes next is in it and in the record on disk.
+var stepTable = map[string]tableStep{
+	stepPrepare: {effect: effectNone, report: resource.StepWaiting, next: nextSteps{
 		resultDone: stepBackUp, resultInstaller: stepInstall, resultAgentOnly: stepFollow, resultNothing: stepSucceeded, resultFailed: stepUnchanged, resultKilled: stepPrepare,
 	}},
-	stepInstall: {effect: effectOnce, report: resource.StepInstalling, timed: true, next: next{
+	stepInstall: {effect: effectOnce, report: resource.StepInstalling, timed: true, next: nextSteps{
 		resultDone: stepBackUp, resultFailed: stepUnchanged, resultKilled: stepUnchanged,
 	}},
-	stepBackUp: {effect: effectRepeatable, report: resource.StepBackingUp, timed: true, next: next{
+	stepBackUp: {effect: effectRepeatable, report: resource.StepBackingUp, timed: true, next: nextSteps{
 		resultDone: stepSwitch, resultCommand: stepCommand, resultFailed: stepUnchanged, resultKilled: stepBackUp,
 	}},
-	stepSwitch: {effect: effectRepeatable, report: resource.StepSwitching, timed: true, holds: true, next: next{
+	stepSwitch: {effect: effectRepeatable, report: resource.StepSwitching, timed: true, holds: true, next: nextSteps{
 		resultDone: stepStart, resultFailed: stepRevert, resultKilled: stepSwitch,
 	}},
-	stepCommand: {effect: effectOnce, report: resource.StepSwitching, timed: true, holds: true, next: next{
+	stepCommand: {effect: effectOnce, report: resource.StepSwitching, timed: true, holds: true, next: nextSteps{
 		resultDone: stepStart, resultFailed: stepRevert, resultKilled: stepRevert,
 	}},
-	stepStart: {effect: effectRepeatable, report: resource.StepTrial, timed: true, holds: true, next: next{
+	stepStart: {effect: effectRepeatable, report: resource.StepTrial, timed: true, holds: true, next: nextSteps{
 		resultDone: stepTrial, resultFailed: stepRevert, resultKilled: stepStart,
 	}},
-	stepTrial: {effect: effectNone, report: resource.StepTrial, timed: true, holds: true, next: next{
+	stepTrial: {effect: effectNone, report: resource.StepTrial, timed: true, holds: true, next: nextSteps{
 		resultDone: stepCommit, resultFailed: stepRevert, resultKilled: stepStart,
 	}},
-	stepCommit: {effect: effectRepeatable, report: resource.StepAgent, next: next{
+	stepCommit: {effect: effectRepeatable, report: resource.StepAgent, next: nextSteps{
 		resultDone: stepFollow, resultKilled: stepCommit,
 	}},
-	stepFollow: {effect: effectRepeatable, report: resource.StepAgent, next: next{
+	stepFollow: {effect: effectRepeatable, report: resource.StepAgent, next: nextSteps{
 		resultDone: stepAgent, resultFailed: stepSucceeded, resultKilled: stepFollow,
 	}},
-	stepAgent: {effect: effectRepeatable, report: resource.StepAgent, next: next{
+	stepAgent: {effect: effectRepeatable, report: resource.StepAgent, next: nextSteps{
 		resultDone: stepSucceeded, resultFailed: stepSucceeded, resultReplaced: stepTakeOver, resultKilled: stepAgent,
 	}},
-	stepTakeOver: {effect: effectRepeatable, report: resource.StepAgent, next: next{
+	stepTakeOver: {effect: effectRepeatable, report: resource.StepAgent, next: nextSteps{
 		resultDone: stepSucceeded, resultFailed: stepSucceeded, resultTakenOver: stepTakeOver, resultKilled: stepAgent,
 	}},
-	stepRevert: {effect: effectRepeatable, report: resource.StepRollingBack, urgent: true, holds: true, next: next{
+	stepRevert: {effect: effectRepeatable, report: resource.StepRollingBack, urgent: true, holds: true, next: nextSteps{
 		resultDone: stepRestart, resultFailed: stepRestart, resultKilled: stepRevert,
 	}},
-	stepRestart: {effect: effectRepeatable, report: resource.StepRollingBack, urgent: true, holds: true, next: next{
+	stepRestart: {effect: effectRepeatable, report: resource.StepRollingBack, urgent: true, holds: true, next: nextSteps{
 		resultDone: stepRolledBack, resultDamaged: stepRestore, resultFailed: stepRollbackFailed, resultKilled: stepRestart,
 	}},
-	stepRestore: {effect: effectRepeatable, report: resource.StepRollingBack, urgent: true, holds: true, next: next{
+	stepRestore: {effect: effectRepeatable, report: resource.StepRollingBack, urgent: true, holds: true, next: nextSteps{
 		resultDone: stepRolledBack, resultFailed: stepRollbackFailed, resultKilled: stepRestore,
 	}},
-	stepProbation:      {effect: effectNone, report: resource.StepAgent, next: next{resultFailed: stepRevert, resultKilled: stepProbation}},
-	stepSucceeded:      {effect: effectRepeatable, report: resource.StepAgent, next: next{resultKilled: stepSucceeded}},
-	stepUnchanged:      {effect: effectRepeatable, report: resource.StepRollingBack, next: next{resultKilled: stepUnchanged}},
-	stepRolledBack:     {effect: effectRepeatable, report: resource.StepRollingBack, next: next{resultKilled: stepRolledBack}},
-	stepRollbackFailed: {effect: effectRepeatable, report: resource.StepRollingBack, next: next{resultKilled: stepRollbackFailed}},
+	stepProbation:      {effect: effectNone, report: resource.StepAgent, next: nextSteps{resultFailed: stepRevert, resultKilled: stepProbation}},
+	stepSucceeded:      {effect: effectRepeatable, report: resource.StepAgent, next: nextSteps{resultKilled: stepSucceeded}},
+	stepUnchanged:      {effect: effectRepeatable, report: resource.StepRollingBack, next: nextSteps{resultKilled: stepUnchanged}},
+	stepRolledBack:     {effect: effectRepeatable, report: resource.StepRollingBack, next: nextSteps{resultKilled: stepRolledBack}},
+	stepRollbackFailed: {effect: effectRepeatable, report: resource.StepRollingBack, next: nextSteps{resultKilled: stepRollbackFailed}},
 }
 
 // take takes a step. It may change what the record says besides the step.
-func (u *Upgrader) take(ctx context.Context, up *upgrade) (result, error) {
-	if steps[up.Step].timed {
+func (u *Upgrader) take(ctx context.Context, up *upgradeRecord) (stepResult, error) {
+	if stepTable[up.Step].timed {
 		if err := u.inTime(up.Order, up.Started); err != nil {
 			return resultFailed, err
 		}
@@ -167,7 +167,7 @@ func (u *Upgrader) take(ctx context.Context, up *upgrade) (result, error) {
 }
 
 // resultOf is the result of what there is one error of: a Failure, or one that says why it can't be done yet.
-func resultOf(err error) (result, error) {
+func resultOf(err error) (stepResult, error) {
 	switch {
 	case err == nil:
 		return resultDone, nil
@@ -178,8 +178,8 @@ func resultOf(err error) (result, error) {
 }
 
 // after is the record after a result of its step, and the state with it. Nothing comes after what the table does not have.
-func (up upgrade) after(r result, why error) (change func(*state), ok bool) {
-	next, ok := steps[up.Step].next[r]
+func (up upgradeRecord) after(r stepResult, why error) (change func(*upgradeState), ok bool) {
+	next, ok := stepTable[up.Step].next[r]
 	if !ok {
 		return nil, false
 	}
@@ -191,7 +191,7 @@ func (up upgrade) after(r result, why error) (change func(*state), ok bool) {
 	}
 	before := up.Step
 	up.Step = next
-	return func(s *state) {
+	return func(s *upgradeState) {
 		if s.Upgrade = &up; next == stepCommit && up.Order.Version != "" {
 			s.Previous, s.Version = up.From, up.Order.Version
 		} else if before == stepProbation && next == stepRevert && up.Order.Version != "" {
@@ -204,9 +204,9 @@ func (up upgrade) after(r result, why error) (change func(*state), ok bool) {
 func (u *Upgrader) carryOut(ctx context.Context) (again time.Duration, err error) {
 	for u.state.Upgrade != nil && ctx.Err() == nil {
 		up := *u.state.Upgrade
-		row := steps[up.Step]
+		row := stepTable[up.Step]
 		if u.unwritten && !row.urgent {
-			if err := u.save(func(*state) {}); err != nil {
+			if err := u.save(func(*upgradeState) {}); err != nil {
 				return u.stuck(up, err), nil
 			}
 		}
@@ -220,7 +220,7 @@ func (u *Upgrader) carryOut(ctx context.Context) (again time.Duration, err error
 		case r == resultAgain:
 			return u.stuck(up, err), nil
 		case r == resultReplace:
-			return 0, &Replace{u, up.Order.Version}
+			return 0, &AgentReplacement{u, up.Order.Version}
 		case r == resultEnded:
 			continue
 		}
@@ -233,7 +233,7 @@ func (u *Upgrader) carryOut(ctx context.Context) (again time.Duration, err error
 
 // move puts a result on disk: the record after it. What can't be written is not forgotten, and is written before the next step, unless that is urgent;
 // a step that has changed nothing is taken again instead, for what it has seen may not hold any more.
-func (u *Upgrader) move(up upgrade, r result, why error) error {
+func (u *Upgrader) move(up upgradeRecord, r stepResult, why error) error {
 	change, ok := up.after(r, why)
 	if !ok {
 		return fmt.Errorf("the step %s has come to %q, for which there is no next step", up.Step, r)
@@ -242,53 +242,53 @@ func (u *Upgrader) move(up upgrade, r result, why error) error {
 		u.log.Error().Err(why).Str("version", up.Order.Version).Str("step", up.Step).Msg("the upgrade failed in this step")
 	}
 	err := u.save(change)
-	if next := up.nextStep(r); err != nil && (steps[up.Step].effect != effectNone || steps[next].urgent) {
+	if next := up.nextStep(r); err != nil && (stepTable[up.Step].effect != effectNone || stepTable[next].urgent) {
 		u.assume(change, err)
 		return nil
 	}
 	return err
 }
 
-func (up upgrade) nextStep(r result) string { return steps[up.Step].next[r] }
+func (up upgradeRecord) nextStep(r stepResult) string { return stepTable[up.Step].next[r] }
 
 // stuck says why an upgrade does not go on now.
-func (u *Upgrader) stuck(up upgrade, why error) (again time.Duration) {
+func (u *Upgrader) stuck(up upgradeRecord, why error) (again time.Duration) {
 	u.log.Error().Err(why).Str("step", up.Step).Msg("the upgrade can't go on")
 	if up.Step == stepRolledBack {
-		why = fmt.Errorf("%s runs again; %w", up.before(), why)
+		why = fmt.Errorf("%s runs again; %w", up.previousName(), why)
 	}
-	u.progress(steps[up.Step].report, why)
-	return lookAfter
+	u.progress(stepTable[up.Step].report, why)
+	return pollPause
 }
 
 // resumed is an upgrade after the agent was started again in the midst of it. runsNew says whether this process is the new agent, and boot is the
 // host's. One that is interrupted again and again fails: it may be what ends the agent, or the host.
-func (up upgrade) resumed(runsNew bool, boot string) (r result, now upgrade, why error) {
-	row, known := steps[up.Step]
+func (up upgradeRecord) resumed(runsNew bool, boot string) (r stepResult, now upgradeRecord, why error) {
+	row, known := stepTable[up.Step]
 	if !known {
 		up.Step = stepTrial // whatever it was: it is rolled back
-		return resultFailed, up, fail(resource.UpgradeFailedInterrupted, "the state has a step that this version does not know")
+		return resultFailed, up, failf(resource.UpgradeFailedInterrupted, "the state has a step that this version does not know")
 	}
 	if up.Step == stepTakeOver {
 		switch {
 		case runsNew:
 			return resultTakenOver, up, nil
-		case up.Boot == boot:
-			return resultFailed, up, fail(resource.UpgradeFailedAgent, "it reported on trial, and then, in the place of the present one, it ended or did not report in time")
+		case up.AgentBoot == boot:
+			return resultFailed, up, failf(resource.UpgradeFailedAgent, "it reported on trial, and then, in the place of the present one, it ended or did not report in time")
 		}
 	}
 	up.Resumed++
 	switch _, fails := row.next[resultFailed]; {
 	case row.effect == effectOnce:
-		why = fail(resource.UpgradeFailedInterrupted, "the agent ended while %s was to be run: nobody knows how far that came, and it is not run twice", up.program())
+		why = failf(resource.UpgradeFailedInterrupted, "the agent ended while %s was to be run: nobody knows how far that came, and it is not run twice", up.program())
 	case up.Resumed > maxResumed && fails && !row.urgent:
-		return resultFailed, up, fail(resource.UpgradeFailedInterrupted, "the agent ended %d times in the midst of it, at last in the step %s", up.Resumed, row.report)
+		return resultFailed, up, failf(resource.UpgradeFailedInterrupted, "the agent ended %d times in the midst of it, at last in the step %s", up.Resumed, row.report)
 	}
 	return resultKilled, up, why
 }
 
 // program is the command of a step that is taken once.
-func (up upgrade) program() string {
+func (up upgradeRecord) program() string {
 	if up.Step == stepInstall {
 		return "upgradeInstaller"
 	}
@@ -297,9 +297,9 @@ func (up upgrade) program() string {
 
 // takeBackUp keeps what the roll-back needs. Whether there is time to go on is asked here, because from the next step on the core
 // is started again to go back.
-func (u *Upgrader) takeBackUp(ctx context.Context, up *upgrade) (result, error) {
+func (u *Upgrader) takeBackUp(ctx context.Context, up *upgradeRecord) (stepResult, error) {
 	if err := u.kindOf(up.Order).backUp(ctx); err != nil {
-		return resultOf(failed(ctx, resource.UpgradeFailedBackup, err))
+		return resultOf(toFailure(ctx, resource.UpgradeFailedBackup, err))
 	}
 	if err := cmp.Or(u.inTime(up.Order, up.Started), u.inWindow(up.Order)); err != nil {
 		return resultFailed, err
@@ -313,111 +313,111 @@ func (u *Upgrader) takeBackUp(ctx context.Context, up *upgrade) (result, error) 
 // inWindow fails when the time is over in which an order may switch.
 func (u *Upgrader) inWindow(o resource.UpgradeOrder) error {
 	if before, err := time.Parse(time.RFC3339, o.SwitchBefore); err == nil && u.o.Now().After(before) {
-		return fail(resource.UpgradeFailedWindow, "the window closed at %s, before the core was started with what is new", o.SwitchBefore)
+		return failf(resource.UpgradeFailedWindow, "the window closed at %s, before the core was started with what is new", o.SwitchBefore)
 	}
 	return nil
 }
 
 // takeSwitch has the next start of the core be with what is new.
-func (u *Upgrader) takeSwitch(ctx context.Context, up *upgrade) (result, error) {
+func (u *Upgrader) takeSwitch(ctx context.Context, up *upgradeRecord) (stepResult, error) {
 	if err := u.inWindow(up.Order); err != nil { // the host was away
 		return resultFailed, err
 	}
-	return resultOf(failed(ctx, resource.UpgradeFailedSwitch, u.kindOf(up.Order).apply(ctx, *up)))
+	return resultOf(toFailure(ctx, resource.UpgradeFailedSwitch, u.kindOf(up.Order).apply(ctx, *up)))
 }
 
 // takeStart starts the core with what is new, unless that runs: the agent was started again meanwhile.
-func (u *Upgrader) takeStart(ctx context.Context, up *upgrade) (result, error) {
+func (u *Upgrader) takeStart(ctx context.Context, up *upgradeRecord) (stepResult, error) {
 	if u.runsTried(ctx, *up) {
 		return resultDone, nil
 	}
-	u.log.Info().Str("order", up.Order.ID).Msg(up.tried() + " is started on trial")
+	u.log.Info().Str("order", up.Order.ID).Msg(up.newName() + " is started on trial")
 	if err := u.restart(ctx); err != nil {
-		return resultOf(u.withOutput(ctx, failed(ctx, resource.UpgradeFailedStart, fmt.Errorf("%s can't be started: %w", up.tried(), err))))
+		return resultOf(u.withOutput(ctx, toFailure(ctx, resource.UpgradeFailedStart, fmt.Errorf("%s can't be started: %w", up.newName(), err))))
 	}
 	return resultDone, nil
 }
 
 // runsTried says whether the core that runs is of the version on trial. Whether one has the new settings can't be known.
-func (u *Upgrader) runsTried(ctx context.Context, up upgrade) bool {
+func (u *Upgrader) runsTried(ctx context.Context, up upgradeRecord) bool {
 	if pid, _ := u.core.process(ctx); pid == 0 || up.Order.Version == "" {
 		return false
 	}
-	r, err := ask(ctx, u.o.Config.Core.Data)
+	r, err := askCore(ctx, u.o.Config.Core.Data)
 	return err == nil && r.Version == up.Order.Version
 }
 
 // takeTrial observes the core that was started.
-func (u *Upgrader) takeTrial(ctx context.Context, up *upgrade) (result, error) {
+func (u *Upgrader) takeTrial(ctx context.Context, up *upgradeRecord) (stepResult, error) {
 	left := up.Started.Add(time.Duration(up.Order.Timeout) * time.Second).Sub(u.o.Now())
 	return resultOf(u.withOutput(ctx, u.try(ctx, *up, min(u.o.Config.Trial.Timeout, left.Round(time.Millisecond)))))
 }
 
 // takeCommit has the core run on. That it is the node's was written with the step.
-func (u *Upgrader) takeCommit(_ context.Context, up *upgrade) (result, error) {
+func (u *Upgrader) takeCommit(_ context.Context, up *upgradeRecord) (stepResult, error) {
 	u.core.committed()
 	u.mu.Lock()
-	u.seen.damage = "" // it was of the version before
+	u.live.versionDamage = "" // it was of the version before
 	u.mu.Unlock()
-	u.log.Info().Str("order", up.Order.ID).Str("version", u.state.Version).Msg(up.tried() + " is committed")
+	u.log.Info().Str("order", up.Order.ID).Str("version", u.state.Version).Msg(up.newName() + " is committed")
 	return resultDone, nil
 }
 
 // takeFollow starts services again. The new agent is to report one that failed: it does not find it.
-func (u *Upgrader) takeFollow(ctx context.Context, up *upgrade) (result, error) {
+func (u *Upgrader) takeFollow(ctx context.Context, up *upgradeRecord) (stepResult, error) {
 	if err := u.follow(ctx); err != nil {
-		up.Unfollowed = strings.ReplaceAll(err.Error(), "\n", "; ")
+		up.ServicesError = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 	return resultDone, nil
 }
 
 // takeRevert puts back what was before. A command that the node's settings refuse would be refused for ever, and one may fail each time: then the core
 // is started with what is there. A disk that is full isn't counted, because it goes on when there is room.
-func (u *Upgrader) takeRevert(ctx context.Context, up *upgrade) (result, error) {
+func (u *Upgrader) takeRevert(ctx context.Context, up *upgradeRecord) (stepResult, error) {
 	err := u.kindOf(up.Order).revert(ctx, *up)
 	if err == nil {
-		up.Unreverted = ""
+		up.RevertError = ""
 		return resultDone, nil
 	}
-	if ctx.Err() != nil || isFull(err) {
+	if ctx.Err() != nil || isDiskFull(err) {
 		return resultAgain, err
 	}
-	up.Unreverted = err.Error()
-	if up.Reverts++; up.Reverts >= maxReverts || isRefused(err) {
+	up.RevertError = err.Error()
+	if up.RevertAttempts++; up.RevertAttempts >= maxRevertAttempts || isRefused(err) {
 		return resultFailed, err
 	}
 	next := *up
-	u.keep(func(s *state) { s.Upgrade = &next })
+	u.keep(func(s *upgradeState) { s.Upgrade = &next })
 	return resultAgain, err
 }
 
 // takeRestart starts the core with what was before.
-func (u *Upgrader) takeRestart(ctx context.Context, up *upgrade) (result, error) {
+func (u *Upgrader) takeRestart(ctx context.Context, up *upgradeRecord) (stepResult, error) {
 	err := u.restart(ctx)
 	if err == nil {
 		err = u.revived(ctx)
 	}
 	switch {
-	case err != nil && up.Unreverted == "" && u.kindOf(up.Order).restores:
-		up.Unwell = err.Error()
+	case err != nil && up.RevertError == "" && u.kindOf(up.Order).restores:
+		up.RestartError = err.Error()
 		return resultDamaged, nil
-	case up.Unreverted != "":
+	case up.RevertError != "":
 		if err != nil {
-			up.Unreverted += "\n" + err.Error()
+			up.RevertError += "\n" + err.Error()
 		}
-		up.Failed = up.Failed.and("%s could not be put back: %s", up.before(), up.Unreverted)
+		up.Failed = up.Failed.and("%s could not be put back: %s", up.previousName(), up.RevertError)
 		return resultFailed, nil
 	case err != nil:
-		up.Failed = up.Failed.and("%s did not run again: %v", up.before(), err)
+		up.Failed = up.Failed.and("%s did not run again: %v", up.previousName(), err)
 		return resultFailed, nil
 	}
 	return resultDone, nil
 }
 
 // takeRestore puts the core's data back if the core before can't open it.
-func (u *Upgrader) takeRestore(ctx context.Context, up *upgrade) (result, error) {
+func (u *Upgrader) takeRestore(ctx context.Context, up *upgradeRecord) (stepResult, error) {
 	if err := u.restore(ctx, up); err != nil {
-		up.Failed = up.Failed.and("%s did not run again: %v", up.before(), err)
+		up.Failed = up.Failed.and("%s did not run again: %v", up.previousName(), err)
 		return resultFailed, nil
 	}
 	return resultDone, nil
@@ -429,7 +429,7 @@ func (f *Failure) and(format string, args ...any) *Failure {
 }
 
 // takeEnd notes the outcome.
-func (u *Upgrader) takeEnd(ctx context.Context, up *upgrade) (result, error) {
+func (u *Upgrader) takeEnd(ctx context.Context, up *upgradeRecord) (stepResult, error) {
 	o := up.outcome(u.kindOf(up.Order).done, u.o.Now())
 	if u.core != nil {
 		u.core.committed()
@@ -444,7 +444,7 @@ func (u *Upgrader) takeEnd(ctx context.Context, up *upgrade) (result, error) {
 	if o.Result != resource.UpgradeRollbackFailed { // else a person needs the backup and both versions
 		u.tidy(*up, probation != nil)
 	}
-	if err := u.save(func(s *state) { s.end(o); s.Probation = probation }); err != nil {
+	if err := u.save(func(s *upgradeState) { s.end(o); s.Probation = probation }); err != nil {
 		return resultAgain, err
 	}
 	u.probed = time.Time{}
@@ -454,8 +454,8 @@ func (u *Upgrader) takeEnd(ctx context.Context, up *upgrade) (result, error) {
 }
 
 // outcome is how an upgrade in one of the last steps has ended. done is what there is to say when it has succeeded.
-func (up upgrade) outcome(done string, at time.Time) outcome {
-	o := outcome{Order: up.Order.ID, From: up.From, To: up.Order.Version, At: at}
+func (up upgradeRecord) outcome(done string, at time.Time) orderOutcome {
+	o := orderOutcome{Order: up.Order.ID, From: up.From, To: up.Order.Version, At: at}
 	f := up.Failed
 	switch up.Step {
 	case stepSucceeded:
@@ -471,8 +471,8 @@ func (up upgrade) outcome(done string, at time.Time) outcome {
 	if f != nil {
 		o.Reason, o.Message, o.Log = f.Reason, f.Message, f.Log
 	}
-	if up.Unfollowed != "" && up.Step == stepSucceeded {
-		o.Message = strings.TrimPrefix(o.Message+"; ", "; ") + "with the new version " + up.Unfollowed
+	if up.ServicesError != "" && up.Step == stepSucceeded {
+		o.Message = strings.TrimPrefix(o.Message+"; ", "; ") + "with the new version " + up.ServicesError
 	}
 	return o
 }

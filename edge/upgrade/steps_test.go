@@ -24,7 +24,7 @@ import (
 )
 
 // Each step and each result of it: the effect, and the step that comes next. What is not in it can't be.
-const table = `
+const wantTable = `
 Preparing      none       done→BackingUp installer→Installing agent only→Following nothing→Succeeded failed→Unchanged killed→Preparing
 Installing     once       done→BackingUp failed→Unchanged killed→Unchanged
 BackingUp      repeatable done→Switching command→RunningCommand failed→Unchanged killed→BackingUp
@@ -46,35 +46,35 @@ RolledBack     repeatable killed→RolledBack
 RollbackFailed repeatable killed→RollbackFailed
 `
 
-var allResults = []result{
+var allResults = []stepResult{
 	resultDone, resultFailed, resultKilled, resultNothing, resultInstaller, resultCommand, resultAgentOnly, resultReplaced, resultTakenOver,
 	resultDamaged, resultEnded, resultAgain, resultReplace,
 }
 
 func TestEachResultOfEachStepHasItsNextStep(t *testing.T) {
-	lines := strings.Split(strings.TrimSpace(table), "\n")
-	require.Len(t, steps, len(lines))
+	lines := strings.Split(strings.TrimSpace(wantTable), "\n")
+	require.Len(t, stepTable, len(lines))
 	for _, line := range lines {
 		fields := strings.Fields(line)
 		name, rest := fields[0], strings.Join(fields[2:], " ")
-		row, ok := steps[name]
+		row, ok := stepTable[name]
 		require.True(t, ok, name)
-		require.Equal(t, effect(fields[1]), row.effect, name)
+		require.Equal(t, stepEffect(fields[1]), row.effect, name)
 		require.NotEmpty(t, row.report, name)
 		for _, r := range allResults {
 			t.Run(name+" "+string(r), func(t *testing.T) {
-				why := fail(resource.UpgradeFailedExited, "it ended")
-				change, ok := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v2"}, From: "v1", Step: name}.after(r, why)
+				why := failf(resource.UpgradeFailedExited, "it ended")
+				change, ok := upgradeRecord{Order: resource.UpgradeOrder{ID: "1", Version: "v2"}, From: "v1", Step: name}.after(r, why)
 				_, next, found := strings.Cut(" "+rest, " "+string(r)+"→")
 				require.Equal(t, found, ok)
 				if !ok {
 					return
 				}
 				next, _, _ = strings.Cut(next, " ")
-				s := state{Version: "v1"}
+				s := upgradeState{Version: "v1"}
 				change(&s)
 				require.Equal(t, next, s.Upgrade.Step)
-				require.Contains(t, steps, next)
+				require.Contains(t, stepTable, next)
 				require.Equal(t, next == stepCommit, s.Version == "v2", "only the commit makes it the node's version")
 				require.Equal(t, next == stepSucceeded, s.Upgrade.AgentFailed != nil)
 				require.Equal(t, next != stepSucceeded, s.Upgrade.Failed != nil)
@@ -87,7 +87,7 @@ func TestEachResultOfEachStepHasItsNextStep(t *testing.T) {
 // order's time.
 func TestTheTableKeepsItsPromises(t *testing.T) {
 	back := []string{stepRevert, stepRestart, stepRestore}
-	for name, row := range steps {
+	for name, row := range stepTable {
 		if row.effect == effectOnce {
 			for _, next := range row.next {
 				require.NotEqual(t, name, next)
@@ -100,15 +100,15 @@ func TestTheTableKeepsItsPromises(t *testing.T) {
 		for len(reached) != before {
 			before = len(reached)
 			for at := range reached {
-				for _, next := range steps[at].next {
+				for _, next := range stepTable[at].next {
 					reached[next] = true
 				}
 			}
 		}
 		require.True(t, reached[stepSucceeded] || reached[stepUnchanged] || reached[stepRolledBack] || name == stepRollbackFailed, name)
 		for at := range reached { // nobody comes back to a program that isn't ours
-			for r, next := range steps[at].next {
-				require.False(t, steps[next].effect == effectOnce && r == resultKilled, "%s: %s", at, next)
+			for r, next := range stepTable[at].next {
+				require.False(t, stepTable[next].effect == effectOnce && r == resultKilled, "%s: %s", at, next)
 			}
 		}
 		for r, next := range row.next {
@@ -124,7 +124,7 @@ func TestWhatAnInterruptedUpgradeGoesOnWith(t *testing.T) {
 		resumed int
 		runsNew bool
 		boot    string
-		result  result
+		result  stepResult
 		reason  string
 	}{
 		{step: stepInstall, result: resultKilled, reason: resource.UpgradeFailedInterrupted},
@@ -139,7 +139,7 @@ func TestWhatAnInterruptedUpgradeGoesOnWith(t *testing.T) {
 		{step: stepTakeOver, boot: "2", result: resultKilled},
 		{step: "of another version", result: resultFailed, reason: resource.UpgradeFailedInterrupted},
 	} {
-		r, now, why := upgrade{Step: c.step, Resumed: c.resumed, Boot: "1"}.resumed(c.runsNew, c.boot)
+		r, now, why := upgradeRecord{Step: c.step, Resumed: c.resumed, AgentBoot: "1"}.resumed(c.runsNew, c.boot)
 		require.Equal(t, c.result, r, "%+v", c)
 		_, ok := now.after(r, why)
 		require.True(t, ok, "%+v", c)
@@ -151,19 +151,19 @@ func TestWhatAnInterruptedUpgradeGoesOnWith(t *testing.T) {
 	}
 }
 
-// killing is a host whose agent is killed at some of the moments that it tells: before each step, before and after each write of its state, and in the
+// killedHost is a host whose agent is killed at some of the moments that it tells: before each step, before and after each write of its state, and in the
 // midst of each command of the node.
-type killing struct {
+type killedHost struct {
 	*settingsHost
 	kills   []int // at how many moments since the start of the agent; each of them once
 	moments int
 	ran     map[string]int // how often commands were run for each version
 	runs    atomic.Value   // the version that the core was started with
-	hub     *heldHub       // of the core
+	hub     *fakeHub       // of the core
 	last    string         // the result after which it is over
 }
 
-func (k *killing) moment(string) {
+func (k *killedHost) moment(string) {
 	k.moments++
 	if len(k.kills) > 0 && k.moments == k.kills[0] {
 		k.kills = k.kills[1:]
@@ -172,7 +172,7 @@ func (k *killing) moment(string) {
 }
 
 // ends has agents carry out an order, one after another while they are killed, and returns whether one was.
-func (k *killing) ends() (r resource.UpgradeReport, killed bool) {
+func (k *killedHost) ends() (r resource.UpgradeReport, killed bool) {
 	for {
 		k.moments = 0
 		var u *Upgrader
@@ -184,13 +184,13 @@ func (k *killing) ends() (r resource.UpgradeReport, killed bool) {
 				over <- err
 				return
 			}
-			for u.state.Upgrade != nil || u.state.Done == nil || k.last != "" && u.state.Done.Result != k.last {
+			for u.state.Upgrade != nil || u.state.LastOutcome == nil || k.last != "" && u.state.LastOutcome.Result != k.last {
 				again, err := u.do(k.t.Context())
 				if err != nil {
 					over <- err
 					return
 				}
-				if k.last != "" && u.state.Done != nil {
+				if k.last != "" && u.state.LastOutcome != nil {
 					k.hub.lost.Store(true)
 					<-time.After(again)
 				}
@@ -205,21 +205,21 @@ func (k *killing) ends() (r resource.UpgradeReport, killed bool) {
 	}
 }
 
-func newKilling(t *testing.T, scenario string, kills ...int) *killing {
+func newKilledHost(t *testing.T, scenario string, kills ...int) *killedHost {
 	t.Helper()
-	k := &killing{kills: kills, ran: map[string]int{}, hub: newHeldHub(t)}
-	h := newHostWith(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	k := &killedHost{kills: kills, ran: map[string]int{}, hub: newFakeHub(t)}
+	h := newTestHostWith(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(w, `{"version":%q,"links":[%s]}`, k.runs.Load(), k.hub.link())
 	}))
-	k.settingsHost = &settingsHost{host: h, file: filepath.Join(filepath.Dir(h.o.Dir), "core.yaml")}
+	k.settingsHost = &settingsHost{testHost: h, file: filepath.Join(filepath.Dir(h.o.Dir), "core.yaml")}
 	require.NoError(t, os.WriteFile(k.file, []byte(coreSettings), 0o600))
-	program := versions{h.o.Config.Dir}
+	program := versionDir{h.o.Config.Dir}
 	require.NoError(t, os.WriteFile(filepath.Join(program.path("v1.0.0"), programCore), []byte("#!/bin/sh\n"), 0o755))
 	sleep, err := exec.LookPath("sleep")
 	require.NoError(t, err)
 	core, err := os.ReadFile(sleep)
 	require.NoError(t, err)
-	order := signs(h).order("v1.1.0", core)
+	order := newOrderAuthor(h).order("v1.1.0", core)
 	what, how, _ := strings.Cut(scenario, " ")
 	switch what {
 	case "settings":
@@ -269,7 +269,7 @@ func newKilling(t *testing.T, scenario string, kills ...int) *killing {
 }
 
 // check is what holds of a host when an order is over, whatever happened meanwhile.
-func (k *killing) check(scenario string, r resource.UpgradeReport, killed bool) {
+func (k *killedHost) check(scenario string, r resource.UpgradeReport, killed bool) {
 	t := k.t
 	t.Helper()
 	about := fmt.Sprintf("%+v; commands: %v", r, k.ran)
@@ -291,13 +291,13 @@ func (k *killing) check(scenario string, r resource.UpgradeReport, killed bool) 
 		version = "v1.1.0"
 	}
 	require.Equal(t, version, r.Version, about)
-	require.Equal(t, version, versions{k.o.Config.Dir}.linked(linkCurrent), about)
+	require.Equal(t, version, versionDir{k.o.Config.Dir}.linked(linkCurrent), about)
 	require.Equal(t, version, k.runs.Load(), about)
 	require.Equal(t, good && what == "settings", strings.Contains(k.text(), "debug"), about)
 	require.NotNil(t, k.s.cmd, "the core runs")
 }
 
-var scenarios = []string{
+var killScenarios = []string{
 	"version works", "version is bad", "settings works", "settings is bad", "installer works", "installer fails", "command works", "command fails", "command is bad",
 	"version loses the hub", "settings loses the hub",
 }
@@ -305,11 +305,11 @@ var scenarios = []string{
 // The agent is killed at each moment, and goes on from its record: the order ends, the core that runs is the one that the outcome says, and a program that is to
 // be run once is not run twice.
 func TestAKilledAgentGoesOnFromItsRecord(t *testing.T) {
-	for _, scenario := range scenarios {
+	for _, scenario := range killScenarios {
 		t.Run(scenario, func(t *testing.T) {
 			t.Parallel()
 			for at := 1; ; at++ {
-				k := newKilling(t, scenario, at)
+				k := newKilledHost(t, scenario, at)
 				r, killed := k.ends()
 				k.check(scenario, r, killed)
 				if !killed {
@@ -323,11 +323,11 @@ func TestAKilledAgentGoesOnFromItsRecord(t *testing.T) {
 
 // The same, killed again soon after it has gone on.
 func TestAnAgentThatIsKilledAgainAndAgainGoesOnFromItsRecord(t *testing.T) {
-	for _, scenario := range scenarios {
+	for _, scenario := range killScenarios {
 		t.Run(scenario, func(t *testing.T) {
 			t.Parallel()
 			for at := 4; ; at += 9 {
-				k := newKilling(t, scenario, at, 2, 5, 3, 1+at%4)
+				k := newKilledHost(t, scenario, at, 2, 5, 3, 1+at%4)
 				r, killed := k.ends()
 				k.check(scenario, r, killed)
 				if !killed {

@@ -22,8 +22,8 @@ import (
 // errNoState is of a core that is too old to tell its state.
 var errNoState = errors.New("this version does not tell its state")
 
-// askTime is how long a core may take to tell its state.
-const askTime = 2 * time.Second
+// askTimeout is how long a core may take to tell its state.
+const askTimeout = 2 * time.Second
 
 // coreState is what a core tells of itself.
 type coreState struct {
@@ -32,9 +32,9 @@ type coreState struct {
 	StoreFormat int `json:"storeFormat"`
 }
 
-// ask asks a core for its state, at the socket in its data directory.
-func ask(ctx context.Context, dataDir string) (r coreState, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+// askCore asks a core for its state, at the socket in its data directory.
+func askCore(ctx context.Context, dataDir string) (r coreState, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(dataDir, backup.SocketName))
@@ -63,8 +63,8 @@ func ask(ctx context.Context, dataDir string) (r coreState, err error) {
 	return r, nil
 }
 
-// sound says what is wrong with a core itself, by its state.
-func sound(r coreState) error {
+// checkSound says what is wrong with a core itself, by its state.
+func checkSound(r coreState) error {
 	for _, bad := range []map[string]string{r.Damaged, r.Failing} {
 		for _, store := range slices.Sorted(maps.Keys(bad)) {
 			return fmt.Errorf("its store %s fails: %s", store, bad[store])
@@ -76,15 +76,15 @@ func sound(r coreState) error {
 	return nil
 }
 
-// heard says why the hub has not heard a core, by its state: the hub has confirmed all that the core had to tell, or all that is older than within.
+// checkHeard says why the hub has not heard a core, by its state: the hub has confirmed all that the core had to tell, or all that is older than within.
 // A core that works alone need not be heard.
-func heard(r coreState, within time.Duration) error {
+func checkHeard(r coreState, within time.Duration) error {
 	if len(r.Links) == 0 {
 		return errors.New("it does not say how its link is")
 	}
 	l := r.Links[0]
 	switch {
-	case l.State == resource.Alone, l.State == resource.Online && l.InStep:
+	case l.State == resource.LinkAlone, l.State == resource.Online && l.InStep:
 		return nil
 	case l.State != resource.Online && l.LastError != "":
 		return fmt.Errorf("it has no connection to the hub: %s", l.LastError)
@@ -98,8 +98,8 @@ func heard(r coreState, within time.Duration) error {
 
 // try observes the core on trial until it was well for upgrade.trial.watch, and returns why it failed: at once if it ends, and else after a
 // limit.
-func (u *Upgrader) try(ctx context.Context, up upgrade, limit time.Duration) error {
-	core, version := up.tried(), cmp.Or(up.Order.Version, u.state.Version)
+func (u *Upgrader) try(ctx context.Context, up upgradeRecord, limit time.Duration) error {
+	core, version := up.newName(), cmp.Or(up.Order.Version, u.state.Version)
 	over := time.Now().Add(limit)
 	var well time.Time // since when
 	first := 0
@@ -107,13 +107,13 @@ func (u *Upgrader) try(ctx context.Context, up upgrade, limit time.Duration) err
 		pid, why := u.core.process(ctx)
 		switch {
 		case pid == 0:
-			return fail(resource.UpgradeFailedExited, "%s does not run: %s", core, why)
+			return failf(resource.UpgradeFailedExited, "%s does not run: %s", core, why)
 		case first != 0 && pid != first:
-			return fail(resource.UpgradeFailedExited, "%s ended by itself and was started again", core)
+			return failf(resource.UpgradeFailedExited, "%s ended by itself and was started again", core)
 		}
 		first = pid
-		if used, most := resident(pid), int64(u.o.Config.Trial.Memory); used > most {
-			return fail(resource.UpgradeFailedMemory, "%s uses %d bytes of memory; %d are allowed on trial (upgrade.trial.memory)", core, used, most)
+		if used, most := residentMemory(pid), int64(u.o.Config.Trial.Memory); used > most {
+			return failf(resource.UpgradeFailedMemory, "%s uses %d bytes of memory; %d are allowed on trial (upgrade.trial.memory)", core, used, most)
 		}
 		reason, err := u.well(ctx, version)
 		if errors.As(err, new(*Failure)) {
@@ -133,9 +133,9 @@ func (u *Upgrader) try(ctx context.Context, up upgrade, limit time.Duration) err
 		u.progress(stepTrial, err)
 		if now.After(over) {
 			if err == nil {
-				return fail(resource.UpgradeFailedConnection, "%s was not well for %s without a break within %s", core, u.o.Config.Trial.Watch, limit)
+				return failf(resource.UpgradeFailedConnection, "%s was not well for %s without a break within %s", core, u.o.Config.Trial.Watch, limit)
 			}
-			return fail(reason, "%s, after %s: %v", core, limit, err)
+			return failf(reason, "%s, after %s: %v", core, limit, err)
 		}
 		if !sleep(ctx, min(250*time.Millisecond, u.o.Config.Trial.Watch/4)) {
 			return ctx.Err()
@@ -145,7 +145,7 @@ func (u *Upgrader) try(ctx context.Context, up upgrade, limit time.Duration) err
 
 // well says why the core on trial is not well, and the reason that this is if it stays so.
 func (u *Upgrader) well(ctx context.Context, version string) (reason string, err error) {
-	r, err := ask(ctx, u.o.Config.Core.Data)
+	r, err := askCore(ctx, u.o.Config.Core.Data)
 	if errors.Is(err, errNoState) { // a downgrade
 		return resource.UpgradeFailedConnection, u.o.Connected()
 	}
@@ -153,12 +153,12 @@ func (u *Upgrader) well(ctx context.Context, version string) (reason string, err
 		return resource.UpgradeFailedHang, err
 	}
 	if r.Version != version {
-		return "", fail(resource.UpgradeFailedArtifact, "the program of version %s says that it is version %s", version, r.Version)
+		return "", failf(resource.UpgradeFailedArtifact, "the program of version %s says that it is version %s", version, r.Version)
 	}
-	if err := sound(r); err != nil {
+	if err := checkSound(r); err != nil {
 		return resource.UpgradeFailedStore, err
 	}
-	if err := heard(r, u.o.Config.Trial.Watch); err != nil {
+	if err := checkHeard(r, u.o.Config.Trial.Watch); err != nil {
 		return resource.UpgradeFailedConnection, err
 	}
 	return resource.UpgradeFailedConnection, u.o.Connected()
@@ -172,9 +172,9 @@ func (u *Upgrader) revived(ctx context.Context) error {
 		if pid == 0 {
 			return fmt.Errorf("it does not run: %s", why)
 		}
-		r, err := ask(ctx, u.o.Config.Core.Data)
+		r, err := askCore(ctx, u.o.Config.Core.Data)
 		if err == nil {
-			err = sound(r)
+			err = checkSound(r)
 		}
 		if err == nil || errors.Is(err, errNoState) {
 			return nil

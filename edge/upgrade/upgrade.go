@@ -39,41 +39,41 @@ const (
 	stepPull  = resource.StepPulling     // images are pulled
 )
 
-// maxReverts is how often the roll-back is tried to what was before: a command of the node may be refused, or fail, each time. Then it ends, and says so.
-const maxReverts = 10
+// maxRevertAttempts is how often the roll-back is tried to what was before: a command of the node may be refused, or fail, each time. Then it ends, and says so.
+const maxRevertAttempts = 10
 
 // maxResumed is how often an upgrade goes on after the agent ended in the midst of it. After that it is rolled back: it may be what ends
 // the agent, or the host.
 const maxResumed = 3
 
-// state is what is kept on disk.
-type state struct {
+// upgradeState is what is kept on disk.
+type upgradeState struct {
 	// Version is the version of the core that is committed.
 	Version string `json:"version,omitempty"`
 	// Previous is the one before, which is kept.
 	Previous string `json:"previous,omitempty"`
-	// Done is how the last order ended, and Earlier are those before it, without their logs: a hub that was restored from a backup orders
+	// LastOutcome is how the last order ended, and Earlier are those before it, without their logs: a hub that was restored from a backup orders
 	// what it no longer knows, and gets the outcome.
-	Done    *outcome  `json:"done,omitempty"`
-	Earlier []outcome `json:"earlier,omitempty"`
+	LastOutcome  *orderOutcome  `json:"done,omitempty"`
+	PastOutcomes []orderOutcome `json:"earlier,omitempty"`
 	// Upgrade is the one that is being made, and Preparing the order of which nothing is changed yet, since when it is prepared.
-	Upgrade   *upgrade  `json:"upgrade,omitempty"`
-	Preparing preparing `json:"preparing,omitzero"`
+	Upgrade   *upgradeRecord `json:"upgrade,omitempty"`
+	Preparing preparedOrder  `json:"preparing,omitzero"`
 	// Probation is that of the last upgrade that has succeeded.
-	Probation *probation `json:"probation,omitempty"`
-	// FellBack says that the version before took the place of a damaged one, and that the core may have to be started again with it.
-	FellBack bool `json:"fellBack,omitempty"`
+	Probation *probationRecord `json:"probation,omitempty"`
+	// RestartNeeded says that the version before took the place of a damaged one, and that the core may have to be started again with it.
+	RestartNeeded bool `json:"fellBack,omitempty"`
 }
 
-// preparing is an order that is prepared.
-type preparing struct {
+// preparedOrder is an order that is prepared.
+type preparedOrder struct {
 	Order string    `json:"order"`
 	Begun string    `json:"begun"`
 	At    time.Time `json:"at"`
 }
 
-// upgrade is the record of one that is being made.
-type upgrade struct {
+// upgradeRecord is the record of one that is being made.
+type upgradeRecord struct {
 	Order resource.UpgradeOrder `json:"order"`
 	From  string                `json:"from"` // the version before, in an order of a version
 	Step  string                `json:"step"`
@@ -84,18 +84,18 @@ type upgrade struct {
 	// Failed is why it is rolled back, AgentFailed why the agent is not replaced.
 	Failed      *Failure `json:"failed,omitempty"`
 	AgentFailed *Failure `json:"agentFailed,omitempty"`
-	// Reverts is how often what was before could not be put back, Unreverted why it could not, and Unwell why the core did not run with it.
-	Reverts    int    `json:"reverts,omitempty"`
-	Unreverted string `json:"unreverted,omitempty"`
-	Unwell     string `json:"unwell,omitempty"`
-	// Unfollowed is why services don't run the version that is committed.
-	Unfollowed string `json:"unfollowed,omitempty"`
-	// Boot is the boot of the host in which the new agent has taken the place of the old one.
-	Boot string `json:"boot,omitempty"`
+	// RevertAttempts is how often what was before could not be put back, Unreverted why it could not, and Unwell why the core did not run with it.
+	RevertAttempts int    `json:"reverts,omitempty"`
+	RevertError    string `json:"unreverted,omitempty"`
+	RestartError   string `json:"unwell,omitempty"`
+	// ServicesError is why services don't run the version that is committed.
+	ServicesError string `json:"unfollowed,omitempty"`
+	// AgentBoot is the boot of the host in which the new agent has taken the place of the old one.
+	AgentBoot string `json:"boot,omitempty"`
 }
 
-// outcome is how an order ended.
-type outcome struct {
+// orderOutcome is how an order ended.
+type orderOutcome struct {
 	Order   string    `json:"order"`
 	From    string    `json:"from,omitempty"`
 	To      string    `json:"to,omitempty"`
@@ -108,20 +108,20 @@ type outcome struct {
 
 // Bounds of Earlier: how many there are, and the bytes of a message.
 const (
-	maxEarlier        = 20
-	maxEarlierMessage = 1 << 10
+	maxPastOutcomes = 20
+	maxPastMessage  = 1 << 10
 )
 
 // end makes an outcome the last one.
-func (s *state) end(o outcome) {
-	s.Earlier = slices.DeleteFunc(slices.Clone(s.Earlier), func(e outcome) bool { return e.Order == o.Order })
-	if s.Done != nil && s.Done.Order != o.Order {
-		before := *s.Done
-		before.Message, before.Log = cut(before.Message, maxEarlierMessage), ""
-		s.Earlier = append(s.Earlier, before)
+func (s *upgradeState) end(o orderOutcome) {
+	s.PastOutcomes = slices.DeleteFunc(slices.Clone(s.PastOutcomes), func(e orderOutcome) bool { return e.Order == o.Order })
+	if s.LastOutcome != nil && s.LastOutcome.Order != o.Order {
+		before := *s.LastOutcome
+		before.Message, before.Log = truncateText(before.Message, maxPastMessage), ""
+		s.PastOutcomes = append(s.PastOutcomes, before)
 	}
-	s.Earlier = s.Earlier[max(0, len(s.Earlier)-maxEarlier):]
-	s.Done, s.Upgrade = &o, nil
+	s.PastOutcomes = s.PastOutcomes[max(0, len(s.PastOutcomes)-maxPastOutcomes):]
+	s.LastOutcome, s.Upgrade = &o, nil
 }
 
 // Failure is why an order can't be carried out. It is not tried again.
@@ -134,12 +134,12 @@ type Failure struct {
 
 func (f *Failure) Error() string { return f.Message }
 
-func fail(reason, format string, args ...any) error {
+func failf(reason, format string, args ...any) error {
 	return &Failure{Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// failed makes a Failure of an error that is none, unless ctx ended: then the upgrade is not to blame.
-func failed(ctx context.Context, reason string, err error) error {
+// toFailure makes a Failure of an error that is none, unless ctx ended: then the upgrade is not to blame.
+func toFailure(ctx context.Context, reason string, err error) error {
 	if err == nil || errors.As(err, new(*Failure)) {
 		return err
 	}
@@ -149,7 +149,7 @@ func failed(ctx context.Context, reason string, err error) error {
 	if errors.Is(err, syscall.ENOSPC) {
 		reason = resource.UpgradeFailedDisk
 	}
-	return fail(reason, "%v", err)
+	return failf(reason, "%v", err)
 }
 
 // errSuperseded ends the fetching for an order that is there no more.
@@ -194,8 +194,8 @@ type Options struct {
 type Upgrader struct {
 	o        Options
 	log      zerolog.Logger
-	versions versions
-	keys     keys
+	versions versionDir
+	keys     trustedKeys
 	core     core
 	wake     chan struct{} // capacity 1
 	proven   chan struct{} // closed when this agent has reported
@@ -204,23 +204,23 @@ type Upgrader struct {
 	unwritten bool
 
 	mu      sync.Mutex
-	state   state // written with mu held
-	seen    seen
+	state   upgradeState // written with mu held
+	live    liveStatus
 	staging string // the order that is being prepared, while there is a cancel
 	cancel  context.CancelCauseFunc
 }
 
-// seen is what is told besides the state.
-type seen struct {
-	order   string // that is prepared or waits
-	from    string
-	to      string
-	wait    bool
-	step    string
-	at      time.Time // since when
-	problem string    // why it does not go on
-	damage  string    // of the present version
-	waits   string    // why the order that is prepared did not go on last
+// liveStatus is what is told besides the state.
+type liveStatus struct {
+	order          string // that is prepared or waits
+	from           string
+	to             string
+	held           bool
+	step           string
+	at             time.Time // since when
+	waitReason     string    // why it does not go on
+	versionDamage  string    // of the present version
+	lastWaitReason string    // why the order that is prepared did not go on last
 
 	received, size int64 // of what is downloaded
 }
@@ -228,14 +228,14 @@ type seen struct {
 // New opens what is on disk. The core is not touched before Run.
 func New(o Options) (*Upgrader, error) {
 	dir := filepath.Join(o.Dir, "upgrade")
-	if err := datadir.Make(dir); err != nil {
+	if err := datadir.MakeDir(dir); err != nil {
 		return nil, err
 	}
 	trusted, err := parseKeys(o.Config.Keys)
 	if err != nil {
 		return nil, err
 	}
-	u := &Upgrader{o: o, log: o.Log, versions: versions{o.Config.Dir}, keys: trusted, wake: make(chan struct{}, 1), proven: make(chan struct{})}
+	u := &Upgrader{o: o, log: o.Log, versions: versionDir{o.Config.Dir}, keys: trusted, wake: make(chan struct{}, 1), proven: make(chan struct{})}
 	if u.state, err = u.load(); err != nil {
 		return nil, err
 	}
@@ -245,15 +245,15 @@ func New(o Options) (*Upgrader, error) {
 	switch {
 	case len(o.Config.Core.Run) > 0:
 		run := o.Config.Core.Run
-		c := newChild(filepath.Join(o.Config.Dir, linkCurrent, programCore), run, o.Config.Core.Data, filepath.Join(dir, "core.log"), o.Config.Core.Stop, o.Log)
+		c := newChildCore(filepath.Join(o.Config.Dir, linkCurrent, programCore), run, o.Config.Core.Data, filepath.Join(dir, "core.log"), o.Config.Core.Stop, o.Log)
 		if up := u.state.Upgrade; up != nil { // the step starts what is to run
-			c.trial = steps[up.Step].holds
+			c.trial = stepTable[up.Step].holds
 		}
 		u.core = c
 	case o.Unit != nil:
-		u.core = &unit{Unit: o.Unit, name: o.Config.Core.Unit, began: time.Now()}
+		u.core = &unitCore{Unit: o.Unit, name: o.Config.Core.Unit, began: time.Now()}
 	}
-	if u.core == nil || OnTrial() { // on trial the agent that has started this one carries out the order
+	if u.core == nil || IsOnTrial() { // on trial the agent that has started this one carries out the order
 		return u, nil
 	}
 	return u, u.resume()
@@ -261,7 +261,7 @@ func New(o Options) (*Upgrader, error) {
 
 func (u *Upgrader) file(name string) string { return filepath.Join(u.o.Dir, "upgrade", name) }
 
-func (u *Upgrader) load() (s state, err error) {
+func (u *Upgrader) load() (s upgradeState, err error) {
 	s, damage, err := readState(u.o.Dir)
 	if err = errors.Join(err, damage); err != nil {
 		return s, fmt.Errorf("%w: move it away, and the version to which %s leads is kept", err, filepath.Join(u.o.Config.Dir, linkCurrent))
@@ -269,13 +269,13 @@ func (u *Upgrader) load() (s state, err error) {
 	return s, nil
 }
 
-// Check says what is damaged of the state of upgrades in an agent's data directory. It returns an error if that can't be read.
-func Check(dataDir string) (damage, err error) {
+// CheckState says what is damaged of the state of upgrades in an agent's data directory. It returns an error if that can't be read.
+func CheckState(dataDir string) (damage, err error) {
 	_, damage, err = readState(dataDir)
 	return damage, err
 }
 
-func readState(dataDir string) (s state, damage, err error) {
+func readState(dataDir string) (s upgradeState, damage, err error) {
 	path := filepath.Join(dataDir, "upgrade", "state.json")
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -285,7 +285,7 @@ func readState(dataDir string) (s state, damage, err error) {
 		return s, nil, fmt.Errorf("the state of upgrades can't be read: %w", err)
 	}
 	if err := json.Unmarshal(text, &s); err != nil {
-		return state{}, fmt.Errorf("the state of upgrades %s is damaged: %w", path, err), nil
+		return upgradeState{}, fmt.Errorf("the state of upgrades %s is damaged: %w", path, err), nil
 	}
 	return s, nil, nil
 }
@@ -301,7 +301,7 @@ func (u *Upgrader) reserve() error {
 }
 
 // save changes the state, on disk first.
-func (u *Upgrader) save(change func(*state)) error {
+func (u *Upgrader) save(change func(*upgradeState)) error {
 	next := u.state
 	change(&next)
 	text, err := json.Marshal(next)
@@ -310,7 +310,7 @@ func (u *Upgrader) save(change func(*state)) error {
 	}
 	u.hook("before the state is written")
 	err = datadir.WriteFile(u.file("state.json"), text)
-	if errors.Is(err, syscall.ENOSPC) && os.Remove(u.file("reserve")) == nil && datadir.Sync(u.file("")) == nil { // ext4 gives room back when it has synced
+	if errors.Is(err, syscall.ENOSPC) && os.Remove(u.file("reserve")) == nil && datadir.SyncDir(u.file("")) == nil { // ext4 gives room back when it has synced
 		err = datadir.WriteFile(u.file("state.json"), text)
 	}
 	if err != nil {
@@ -326,14 +326,14 @@ func (u *Upgrader) save(change func(*state)) error {
 
 // keep changes the state also if that can't be written: then until the agent ends, or until something is written again. It is for what may be
 // done again after that.
-func (u *Upgrader) keep(change func(*state)) {
+func (u *Upgrader) keep(change func(*upgradeState)) {
 	if err := u.save(change); err != nil {
 		u.assume(change, err)
 	}
 }
 
 // assume changes the state although that could not be written.
-func (u *Upgrader) assume(change func(*state), why error) {
+func (u *Upgrader) assume(change func(*upgradeState), why error) {
 	u.log.Error().Err(why).Msg("it goes on without that")
 	u.mu.Lock()
 	change(&u.state)
@@ -361,7 +361,7 @@ func (u *Upgrader) resume() error {
 	}
 	present := u.versions.linked(linkCurrent)
 	if present != s.Version && u.versions.has(present, programCore) { // it was installed by hand
-		u.keep(func(s *state) { s.Version, s.Previous = present, s.Version })
+		u.keep(func(s *upgradeState) { s.Version, s.Previous = present, s.Version })
 		return nil
 	}
 	return u.verifyPresent()
@@ -378,17 +378,17 @@ func (u *Upgrader) verifyPresent() error {
 	if err == nil {
 		return u.versions.link(linkCurrent, s.Version)
 	}
-	u.seen.damage = fmt.Sprintf("version %s, which is installed: %v", s.Version, err)
-	u.log.Error().Msg(u.seen.damage)
+	u.live.versionDamage = fmt.Sprintf("version %s, which is installed: %v", s.Version, err)
+	u.log.Error().Msg(u.live.versionDamage)
 	if s.Previous == "" || u.verifyInstalled(s.Previous) != nil {
 		return nil // a node without a core would be worse
 	}
-	u.seen.damage += ": version " + s.Previous + " runs instead"
-	u.keep(func(s *state) { s.FellBack = true })
+	u.live.versionDamage += ": version " + s.Previous + " runs instead"
+	u.keep(func(s *upgradeState) { s.RestartNeeded = true })
 	if err := u.versions.link(linkCurrent, s.Previous); err != nil {
 		return err
 	}
-	u.keep(func(s *state) { s.Version, s.Previous = s.Previous, "" })
+	u.keep(func(s *upgradeState) { s.Version, s.Previous = s.Previous, "" })
 	return nil
 }
 
@@ -396,20 +396,20 @@ func (u *Upgrader) verifyPresent() error {
 func (u *Upgrader) Run(ctx context.Context) error {
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
-	if c, ok := u.core.(*child); ok && u.versions.linked(linkCurrent) != "" {
+	if c, ok := u.core.(*childCore); ok && u.versions.linked(linkCurrent) != "" {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		keeping.Go(func() { c.keep(ctx) })
 	}
-	if OnTrial() {
+	if IsOnTrial() {
 		<-ctx.Done()
 		return nil
 	}
-	if u.state.FellBack && u.state.Upgrade == nil { // a service may have started the other version before the agent
+	if u.state.RestartNeeded && u.state.Upgrade == nil { // a service may have started the other version before the agent
 		if err := u.restart(ctx); err != nil {
 			u.log.Error().Err(err).Msg("the version before could not be started")
 		}
-		u.keep(func(s *state) { s.FellBack = false })
+		u.keep(func(s *upgradeState) { s.RestartNeeded = false })
 	}
 	for ctx.Err() == nil {
 		again, err := u.do(ctx)
@@ -430,14 +430,14 @@ func (u *Upgrader) Run(ctx context.Context) error {
 
 // Stop ends a core that the agent runs itself. It is called when the agent is told to end, and not when another one takes its place.
 func (u *Upgrader) Stop(ctx context.Context) error {
-	if c, ok := u.core.(*child); ok {
+	if c, ok := u.core.(*childCore); ok {
 		return c.stop(ctx)
 	}
 	return nil
 }
 
-// Heard says that the order may be another one.
-func (u *Upgrader) Heard() {
+// OrderChanged says that the order may be another one.
+func (u *Upgrader) OrderChanged() {
 	select {
 	case u.wake <- struct{}{}:
 	default:
@@ -461,7 +461,7 @@ func (u *Upgrader) superseded(id string) bool {
 // Times after which something is looked at again.
 const (
 	retryAfter = 10 * time.Second // what can't be done yet
-	lookAfter  = time.Second      // for the owner's release
+	pollPause  = time.Second      // for the owner's release
 )
 
 // do does what there is to do. It returns after how long it is to be called again if nothing happens.
@@ -482,7 +482,7 @@ func (u *Upgrader) do(ctx context.Context) (again time.Duration, err error) {
 // next prepares the order that is wanted, if there is one.
 func (u *Upgrader) next(ctx context.Context) (again time.Duration) {
 	if u.unwritten {
-		if err := u.save(func(*state) {}); err != nil {
+		if err := u.save(func(*upgradeState) {}); err != nil {
 			u.progress(stepWait, err)
 			return retryAfter
 		}
@@ -495,7 +495,7 @@ func (u *Upgrader) next(ctx context.Context) (again time.Duration) {
 		u.progress("", nil)
 		return time.Hour
 	case err != nil:
-		return u.begin(ctx, *o, prepared{result: resultFailed}, fail(resource.UpgradeFailedRefused, "%v", err))
+		return u.begin(ctx, *o, prepareResult{result: resultFailed}, failf(resource.UpgradeFailedRefused, "%v", err))
 	}
 	return u.prepare(ctx, *o)
 }
@@ -503,13 +503,13 @@ func (u *Upgrader) next(ctx context.Context) (again time.Duration) {
 // wanted is the order that is to be carried out; nil: there is none, or it was carried out. One that can't be read comes with an error.
 func (u *Upgrader) wanted() (*resource.UpgradeOrder, error) {
 	o, err := u.o.Order()
-	if o == nil || o.ID == "" || u.state.Done != nil && u.state.Done.Order == o.ID {
+	if o == nil || o.ID == "" || u.state.LastOutcome != nil && u.state.LastOutcome.Order == o.ID {
 		return nil, err
 	}
-	if i := slices.IndexFunc(u.state.Earlier, func(e outcome) bool { return e.Order == o.ID }); i >= 0 {
+	if i := slices.IndexFunc(u.state.PastOutcomes, func(e orderOutcome) bool { return e.Order == o.ID }); i >= 0 {
 		u.log.Info().Str("version", o.Version).Str("order", o.ID).Msg("the order was carried out before: its outcome is reported again")
 		u.mu.Lock()
-		u.state.end(u.state.Earlier[i]) // on disk it may stay as it is
+		u.state.end(u.state.PastOutcomes[i]) // on disk it may stay as it is
 		u.mu.Unlock()
 		u.o.Changed()
 		return nil, nil
@@ -517,9 +517,9 @@ func (u *Upgrader) wanted() (*resource.UpgradeOrder, error) {
 	return o, err
 }
 
-// prepared is how the first step went, which changes nothing, and what there is to say of that.
-type prepared struct {
-	result  result
+// prepareResult is how the first step went, which changes nothing, and what there is to say of that.
+type prepareResult struct {
+	result  stepResult
 	message string
 }
 
@@ -529,13 +529,13 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 	switch held := u.held(o); {
 	case held != "":
 		u.progress(stepHeld, errors.New(held))
-		return lookAfter
+		return pollPause
 	case o.Wait:
 		u.progress(resource.StepReady, nil)
-		return lookAfter
+		return pollPause
 	}
 	if now := u.state.Preparing; now.Order != o.ID || now.Begun != o.Begun { // one that is given again has all its time
-		if err := u.save(func(s *state) { s.Preparing = preparing{o.ID, o.Begun, u.o.Now()} }); err != nil {
+		if err := u.save(func(s *upgradeState) { s.Preparing = preparedOrder{o.ID, o.Begun, u.o.Now()} }); err != nil {
 			u.progress(stepWait, err)
 			return retryAfter
 		}
@@ -543,12 +543,12 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 	}
 	ctx, cancel := u.untilSuperseded(ctx, o)
 	defer cancel()
-	p, err := prepared{}, u.inTime(o, u.state.Preparing.At)
+	p, err := prepareResult{}, u.inTime(o, u.state.Preparing.At)
 	if err == nil {
 		p, err = u.kindOf(o).stage(ctx, o)
 	}
 	if err == nil { // an earlier full disk may have used it
-		err = failed(ctx, resource.UpgradeFailedDisk, u.reserve())
+		err = toFailure(ctx, resource.UpgradeFailedDisk, u.reserve())
 	}
 	if err != nil {
 		p.result, err = resultOf(err)
@@ -562,8 +562,8 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 	u.waits(err.Error())
 	u.progress(stepWait, err)
 	u.log.Debug().Err(err).Str("version", o.Version).Msg("the upgrade waits")
-	if errors.As(err, new(notReady)) {
-		return lookAfter
+	if errors.As(err, new(notReadyError)) {
+		return pollPause
 	}
 	return retryAfter
 }
@@ -571,19 +571,19 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 func (u *Upgrader) waits(why string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.seen.waits = why
+	u.live.lastWaitReason = why
 }
 
 // begin puts an upgrade on disk, with the step that comes after the first one. An order of which nothing is changed is over with that. If it is withdrawn
 // or held until the upgrade is there, nothing has begun; later is too late.
-func (u *Upgrader) begin(ctx context.Context, o resource.UpgradeOrder, p prepared, why error) (again time.Duration) {
-	up := upgrade{Order: o, From: u.from(o), Step: stepPrepare, Started: u.state.Preparing.At}
+func (u *Upgrader) begin(ctx context.Context, o resource.UpgradeOrder, p prepareResult, why error) (again time.Duration) {
+	up := upgradeRecord{Order: o, From: u.from(o), Step: stepPrepare, Started: u.state.Preparing.At}
 	change, ok := up.after(p.result, why)
 	if !ok {
 		panic("upgrade: an order can't be prepared with the result " + string(p.result))
 	}
 	if last := up.nextStep(p.result); last == stepSucceeded || last == stepUnchanged {
-		var next state
+		var next upgradeState
 		change(&next)
 		end := next.Upgrade.outcome(p.message, u.o.Now())
 		if why != nil {
@@ -599,7 +599,7 @@ func (u *Upgrader) begin(ctx context.Context, o resource.UpgradeOrder, p prepare
 		return time.Millisecond
 	}
 	probation := u.state.Probation
-	err := u.save(func(s *state) {
+	err := u.save(func(s *upgradeState) {
 		if change(s); p.result != resultAgentOnly { // the core is another one from now on
 			s.Probation = nil
 		}
@@ -613,15 +613,15 @@ func (u *Upgrader) begin(ctx context.Context, o resource.UpgradeOrder, p prepare
 	u.cancel = nil // what comes now is too late
 	u.mu.Unlock()
 	if late {
-		u.keep(func(s *state) { s.Upgrade, s.Probation = nil, probation })
+		u.keep(func(s *upgradeState) { s.Upgrade, s.Probation = nil, probation })
 		return time.Millisecond
 	}
 	return 0
 }
 
 // finish notes how an order ended of which nothing was changed.
-func (u *Upgrader) finish(o outcome) (again time.Duration) {
-	if err := u.save(func(s *state) { s.end(o) }); err != nil {
+func (u *Upgrader) finish(o orderOutcome) (again time.Duration) {
+	if err := u.save(func(s *upgradeState) { s.end(o) }); err != nil {
 		u.progress(stepWait, err)
 		return retryAfter
 	}
@@ -678,7 +678,7 @@ func (u *Upgrader) withOutput(ctx context.Context, err error) error {
 }
 
 // tidy removes what no upgrade needs any more. backup says that the backup is needed.
-func (u *Upgrader) tidy(up upgrade, backup bool) {
+func (u *Upgrader) tidy(up upgradeRecord, backup bool) {
 	kept := u.kept()
 	if up.Step != stepSucceeded { // what was tried
 		runs := []string{u.state.Version, u.state.Previous, u.versions.linked(linkCurrent), u.versions.linked(linkAgent)}
@@ -704,7 +704,7 @@ func isRefused(err error) bool {
 func (u *Upgrader) about(o resource.UpgradeOrder) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.seen.order, u.seen.from, u.seen.to, u.seen.wait = o.ID, u.from(o), o.Version, o.Wait
+	u.live.order, u.live.from, u.live.to, u.live.held = o.ID, u.from(o), o.Version, o.Wait
 }
 
 // progress says where the upgrade is, and why it does not go on.
@@ -714,11 +714,11 @@ func (u *Upgrader) progress(step string, err error) {
 		problem = err.Error()
 	}
 	u.mu.Lock()
-	same := u.seen.step == step && u.seen.problem == problem
-	if u.seen.step != step {
-		u.seen.at, u.seen.received, u.seen.size = u.o.Now(), 0, 0
+	same := u.live.step == step && u.live.waitReason == problem
+	if u.live.step != step {
+		u.live.at, u.live.received, u.live.size = u.o.Now(), 0, 0
 	}
-	u.seen.step, u.seen.problem = step, problem
+	u.live.step, u.live.waitReason = step, problem
 	u.mu.Unlock()
 	if !same {
 		u.o.Changed()

@@ -30,9 +30,9 @@ import (
 
 // What minisign 0.10 has made.
 const (
-	minisignKey = "RWRofH5ZAT9dD6WDHZbOYZqTKEhWZctVt1bIfr2ivX4u0x7dGsHQE6hA"
-	minisigned  = `{"version":"v1.2.0"}`
-	signature   = `untrusted comment: signature from minisign secret key
+	minisignKey     = "RWRofH5ZAT9dD6WDHZbOYZqTKEhWZctVt1bIfr2ivX4u0x7dGsHQE6hA"
+	signedText      = `{"version":"v1.2.0"}`
+	signatureOfHash = `untrusted comment: signature from minisign secret key
 RURofH5ZAT9dD/8sm3vGUZseu5DcXRUJCGLMGLM6Of7hcSEGIRACQQC0+Or1NJnifryTYb+jaW7GQV4kDTHAlS63VNuI0TqQDAQ=
 trusted comment: version v1.2.0
 pbvxubglRguxdj55dB7/9u8TIjrhkw/1XI3rT8mgDGJkDt9+6Of8wLUFjiwhKL/oP89wCgv+ElA2t3/eNyVdBg==
@@ -47,21 +47,21 @@ NKRzohxo5eKL9SZMJH58SAm//gXKZ79Pbky3RuGJ5sURc232JaxwZ4vAPiMMjdEqnb4iWIJI30t2EwEL
 func TestSignaturesOfMinisign(t *testing.T) {
 	trusted, err := parseKeys([]string{"RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3", minisignKey})
 	require.NoError(t, err)
-	require.NoError(t, trusted.verify([]byte(minisigned), signature))
-	require.NoError(t, trusted.verify([]byte(minisigned), strings.ReplaceAll(signature, "\n", "\r\n")))
-	require.NoError(t, trusted.verify([]byte(minisigned), signatureOfText))
+	require.NoError(t, trusted.verify([]byte(signedText), signatureOfHash))
+	require.NoError(t, trusted.verify([]byte(signedText), strings.ReplaceAll(signatureOfHash, "\n", "\r\n")))
+	require.NoError(t, trusted.verify([]byte(signedText), signatureOfText))
 	for what, bad := range map[string]struct{ text, signature, err string }{
-		"another text":      {minisigned + " ", signature, "not of this content"},
-		"another comment":   {minisigned, strings.Replace(signature, "version v1.2.0", "version v1.3.0", 1), "trusted comment"},
-		"no signature":      {minisigned, "", "none of minisign"},
-		"a line is missing": {minisigned, strings.Join(strings.Split(signature, "\n")[:3], "\n"), "none of minisign"},
-		"a short one":       {minisigned, strings.Replace(signature, "RURofH5Z", "", 1), "signature length"},
-		"another algorithm": {minisigned, strings.Replace(signature, "RURo", "WFho", 1), "algorithm"},
+		"another text":      {signedText + " ", signatureOfHash, "not of this content"},
+		"another comment":   {signedText, strings.Replace(signatureOfHash, "version v1.2.0", "version v1.3.0", 1), "trusted comment"},
+		"no signature":      {signedText, "", "none of minisign"},
+		"a line is missing": {signedText, strings.Join(strings.Split(signatureOfHash, "\n")[:3], "\n"), "none of minisign"},
+		"a short one":       {signedText, strings.Replace(signatureOfHash, "RURofH5Z", "", 1), "signature length"},
+		"another algorithm": {signedText, strings.Replace(signatureOfHash, "RURo", "WFho", 1), "algorithm"},
 	} {
 		require.ErrorContains(t, trusted.verify([]byte(bad.text), bad.signature), bad.err, what)
 	}
-	require.ErrorContains(t, trusted[:1].verify([]byte(minisigned), signature), "F5D3F01597E7C68, which this node does not trust")
-	require.ErrorContains(t, keys(nil).verify([]byte(minisigned), signature), "trusts no key")
+	require.ErrorContains(t, trusted[:1].verify([]byte(signedText), signatureOfHash), "F5D3F01597E7C68, which this node does not trust")
+	require.ErrorContains(t, trustedKeys(nil).verify([]byte(signedText), signatureOfHash), "trusts no key")
 	_, err = parseKeys([]string{minisignKey[:20]})
 	require.ErrorContains(t, err, "upgrade.keys[0]")
 }
@@ -70,22 +70,22 @@ func TestSignaturesOfMinisign(t *testing.T) {
 func TestAChangedSignatureIsNone(t *testing.T) {
 	trusted, err := parseKeys([]string{minisignKey})
 	require.NoError(t, err)
-	from := strings.Index(signature, "\n") + 1
+	from := strings.Index(signatureOfHash, "\n") + 1
 	rapid.Check(t, func(t *rapid.T) {
-		at := rapid.IntRange(from, len(signature)-2).Draw(t, "at")
+		at := rapid.IntRange(from, len(signatureOfHash)-2).Draw(t, "at")
 		to := rapid.SampledFrom([]byte("Aab9+/= \n")).Draw(t, "to")
-		changed := []byte(signature)
+		changed := []byte(signatureOfHash)
 		changed[at] = to
-		require.Equal(t, string(changed) == signature, trusted.verify([]byte(minisigned), string(changed)) == nil, string(changed))
+		require.Equal(t, string(changed) == signatureOfHash, trusted.verify([]byte(signedText), string(changed)) == nil, string(changed))
 	})
 }
 
 func FuzzSignature(f *testing.F) {
-	f.Add(signature)
+	f.Add(signatureOfHash)
 	f.Add(signatureOfText)
 	trusted, err := parseKeys([]string{minisignKey})
 	require.NoError(f, err)
-	f.Fuzz(func(t *testing.T, text string) { _ = trusted.verify([]byte(minisigned+"x"), text) })
+	f.Fuzz(func(t *testing.T, text string) { _ = trusted.verify([]byte(signedText+"x"), text) })
 }
 
 func TestTheOrderOfVersions(t *testing.T) {
@@ -95,16 +95,16 @@ func TestTheOrderOfVersions(t *testing.T) {
 	}
 	for i, a := range rising {
 		for j, b := range rising {
-			require.Equal(t, i < j, older(a, b), "%s before %s", a, b)
+			require.Equal(t, i < j, isOlder(a, b), "%s before %s", a, b)
 		}
 	}
-	require.False(t, older("v1.0.0+one", "v1.0.0+two"))
-	require.False(t, older("dev", "v1.0.0"))
-	require.False(t, older("v1.0.0", "dev"))
+	require.False(t, isOlder("v1.0.0+one", "v1.0.0+two"))
+	require.False(t, isOlder("dev", "v1.0.0"))
+	require.False(t, isOlder("v1.0.0", "dev"))
 }
 
-// service is a unit whose process is real.
-type service struct {
+// testService is a unit whose process is real.
+type testService struct {
 	t       *testing.T
 	program string
 	cmd     *exec.Cmd
@@ -113,7 +113,7 @@ type service struct {
 	onStart func() error // says whether the next start fails
 }
 
-func (s *service) Restart(context.Context) error {
+func (s *testService) Restart(context.Context) error {
 	if s.onStart != nil {
 		s.fails = s.onStart()
 	}
@@ -125,7 +125,7 @@ func (s *service) Restart(context.Context) error {
 	return s.cmd.Start()
 }
 
-func (s *service) Stop(context.Context) error {
+func (s *testService) Stop(context.Context) error {
 	if s.cmd != nil {
 		_ = s.cmd.Process.Kill()
 		_ = s.cmd.Wait()
@@ -134,34 +134,34 @@ func (s *service) Stop(context.Context) error {
 	return nil
 }
 
-func (s *service) MainPID(context.Context) (int, error) {
+func (s *testService) MainPID(context.Context) (int, error) {
 	if s.cmd == nil {
 		return 0, nil
 	}
 	return s.cmd.Process.Pid, nil
 }
 
-// host is a directory with versions, whose core tells its state as a handler does.
-type host struct {
+// testHost is a directory with versions, whose core tells its state as a handler does.
+type testHost struct {
 	t *testing.T
 	o Options
-	s *service
+	s *testService
 }
 
-// newHost makes a host whose core does not tell its state.
-func newHost(t *testing.T) *host {
+// newTestHost makes a host whose core does not tell its state.
+func newTestHost(t *testing.T) *testHost {
 	t.Helper()
-	return newHostWith(t, http.NotFoundHandler())
+	return newTestHostWith(t, http.NotFoundHandler())
 }
 
-func newHostWith(t *testing.T, state http.Handler) *host {
+func newTestHostWith(t *testing.T, state http.Handler) *testHost {
 	t.Helper()
 	dir := t.TempDir()
 	sleep, err := exec.LookPath("sleep")
 	require.NoError(t, err)
-	s := &service{t: t, program: sleep}
+	s := &testService{t: t, program: sleep}
 	t.Cleanup(func() { _ = s.Stop(t.Context()) })
-	h := &host{t: t, s: s, o: Options{
+	h := &testHost{t: t, s: s, o: Options{
 		Config: configs.AgentUpgrade{
 			Dir: filepath.Join(dir, "programs"), Keys: []string{minisignKey}, Core: configs.AgentCore{Unit: "edgecore.service", Data: filepath.Join(dir, "core"), Stop: time.Second},
 			Trial: configs.AgentTrial{Timeout: time.Second, Watch: time.Millisecond, Memory: 1 << 30},
@@ -177,18 +177,18 @@ func newHostWith(t *testing.T, state http.Handler) *host {
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { _ = server.Close() })
 	h.install("v1.0.0")
-	require.NoError(t, versions{h.o.Config.Dir}.link(linkCurrent, "v1.0.0"))
+	require.NoError(t, versionDir{h.o.Config.Dir}.link(linkCurrent, "v1.0.0"))
 	return h
 }
 
-func (h *host) install(version string) {
+func (h *testHost) install(version string) {
 	h.t.Helper()
-	dir := versions{h.o.Config.Dir}.path(version)
+	dir := versionDir{h.o.Config.Dir}.path(version)
 	require.NoError(h.t, os.MkdirAll(dir, 0o755))
 	require.NoError(h.t, os.WriteFile(filepath.Join(dir, programCore), []byte(version), 0o755))
 }
 
-func (h *host) open() *Upgrader {
+func (h *testHost) open() *Upgrader {
 	h.t.Helper()
 	u, err := New(h.o)
 	require.NoError(h.t, err)
@@ -197,10 +197,10 @@ func (h *host) open() *Upgrader {
 
 // A version that somebody installs by hand is the present one, and the link of one that is missing is put back.
 func TestWhatIsInstalledByHandIsThePresentVersion(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	require.Equal(t, "v1.0.0", h.open().Report().Version)
 	h.install("v1.3.0")
-	require.NoError(t, versions{h.o.Config.Dir}.link(linkCurrent, "v1.3.0"))
+	require.NoError(t, versionDir{h.o.Config.Dir}.link(linkCurrent, "v1.3.0"))
 	u := h.open()
 	require.Equal(t, "v1.3.0 v1.0.0", u.state.Version+" "+u.state.Previous)
 	require.NoError(t, os.Remove(filepath.Join(h.o.Config.Dir, linkCurrent)))
@@ -209,20 +209,20 @@ func TestWhatIsInstalledByHandIsThePresentVersion(t *testing.T) {
 
 // A version whose signature is none of the keys of today does not run any more, if the one before is whole; without that one, it does.
 func TestTheSignatureIsVerifiedAtEachStart(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	h.open()
 	h.install("v1.3.0")
-	dir := versions{h.o.Config.Dir}.path("v1.3.0")
-	require.NoError(t, os.WriteFile(filepath.Join(dir, manifestName), []byte(minisigned), 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, signatureName), []byte(signature), 0o600))
-	require.NoError(t, versions{h.o.Config.Dir}.link(linkCurrent, "v1.3.0"))
+	dir := versionDir{h.o.Config.Dir}.path("v1.3.0")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, manifestName), []byte(signedText), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, signatureName), []byte(signatureOfHash), 0o600))
+	require.NoError(t, versionDir{h.o.Config.Dir}.link(linkCurrent, "v1.3.0"))
 	h.open() // by hand
 	u := h.open()
 	require.Equal(t, "v1.0.0", u.versions.linked(linkCurrent))
 	require.Contains(t, u.Report().Message, "version v1.3.0, which is installed")
 	require.Contains(t, u.Report().Message, "version v1.0.0 runs instead")
 	h.install("v1.4.0")
-	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.4.0"}, From: "v1.0.0", Step: stepTrial}
+	up := upgradeRecord{Order: resource.UpgradeOrder{ID: "1", Version: "v1.4.0"}, From: "v1.0.0", Step: stepTrial}
 	require.NoError(t, u.move(up, resultDone, nil))
 	_, err := u.do(t.Context())
 	require.NoError(t, err)
@@ -231,14 +231,14 @@ func TestTheSignatureIsVerifiedAtEachStart(t *testing.T) {
 
 // The owner of a node holds and releases, without the agent.
 func TestHoldAndRelease(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	u := h.open()
 	o := resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}
 	require.Empty(t, u.held(o))
-	require.NoError(t, Hold(h.o.Dir, "harvest"))
+	require.NoError(t, HoldUpgrades(h.o.Dir, "harvest"))
 	require.Equal(t, "held by the owner of the node: harvest", u.held(o))
 	require.Equal(t, u.held(o), u.Report().Held)
-	version, err := Release(h.o.Dir)
+	version, err := ReleaseUpgrade(h.o.Dir)
 	require.NoError(t, err)
 	require.Empty(t, version)
 	require.Empty(t, u.held(o))
@@ -248,7 +248,7 @@ func TestHoldAndRelease(t *testing.T) {
 	u.about(o)
 	u.progress(stepHeld, nil)
 	u.Note(u.Report())
-	version, err = Release(h.o.Dir)
+	version, err = ReleaseUpgrade(h.o.Dir)
 	require.NoError(t, err)
 	require.Equal(t, "version v1.1.0", version)
 	require.Empty(t, u.held(o))
@@ -258,7 +258,7 @@ func TestHoldAndRelease(t *testing.T) {
 	o.Version, o.Settings = "", map[string]string{"log.level": "debug"}
 	u.about(o)
 	u.Note(u.Report())
-	what, err := Release(h.o.Dir)
+	what, err := ReleaseUpgrade(h.o.Dir)
 	require.NoError(t, err)
 	require.Equal(t, "order 2", what)
 	require.Empty(t, u.held(o))
@@ -266,13 +266,13 @@ func TestHoldAndRelease(t *testing.T) {
 
 // A service of systemd that can't be started in a new version is started in the one before.
 func TestAServiceThatFailsIsRolledBack(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	u := h.open()
 	h.install("v1.1.0")
 	for _, step := range []string{stepSwitch, stepTrial} {
 		h.s.fails = os.ErrInvalid
-		up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: step, Started: time.Now()}
-		require.NoError(t, u.save(func(s *state) { s.Upgrade = &up }))
+		up := upgradeRecord{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: step, Started: time.Now()}
+		require.NoError(t, u.save(func(s *upgradeState) { s.Upgrade = &up }))
 		h.o.BeforeStep = func(step string) {
 			if step == resource.StepRollingBack {
 				h.s.fails = nil
@@ -290,7 +290,7 @@ func TestAServiceThatFailsIsRolledBack(t *testing.T) {
 }
 
 // full has no state be written, as a full disk does, until room is called.
-func (h *host) full() (room func()) {
+func (h *testHost) full() (room func()) {
 	h.t.Helper()
 	path := filepath.Join(h.o.Dir, "upgrade", "state.json.new")
 	require.NoError(h.t, os.Mkdir(path, 0o700))
@@ -300,11 +300,11 @@ func (h *host) full() (room func()) {
 // A core that was rolled back runs on undisturbed while the state can't be written, and the report says so until it can. A new core that
 // fails is rolled back nevertheless.
 func TestAStateThatCannotBeWrittenDisturbsNoCore(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	u := h.open()
 	h.install("v1.1.0")
-	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepTrial, Started: time.Now()}
-	require.NoError(t, u.save(func(s *state) { s.Upgrade = &up }))
+	up := upgradeRecord{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepTrial, Started: time.Now()}
+	require.NoError(t, u.save(func(s *upgradeState) { s.Upgrade = &up }))
 	require.NoError(t, u.versions.link(linkCurrent, "v1.1.0"))
 	h.s.fails = os.ErrInvalid
 	room := func() {}
@@ -320,7 +320,7 @@ func TestAStateThatCannotBeWrittenDisturbsNoCore(t *testing.T) {
 	for range 5 {
 		again, err := u.do(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, lookAfter, again)
+		require.Equal(t, pollPause, again)
 		require.Equal(t, "v1.0.0", u.versions.linked(linkCurrent))
 		require.Equal(t, 1, h.s.starts, "it was started once")
 		r := u.Report()
@@ -341,11 +341,11 @@ func TestAStateThatCannotBeWrittenDisturbsNoCore(t *testing.T) {
 
 // An agent that can't write its state is started nevertheless, and an upgrade goes on.
 func TestAnAgentStartsWithoutRoomForItsState(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	u := h.open()
 	h.install("v1.1.0")
-	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepRevert, Started: time.Now(), Failed: &Failure{Reason: resource.UpgradeFailedExited}}
-	require.NoError(t, u.save(func(s *state) { s.Upgrade = &up }))
+	up := upgradeRecord{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepRevert, Started: time.Now(), Failed: &Failure{Reason: resource.UpgradeFailedExited}}
+	require.NoError(t, u.save(func(s *upgradeState) { s.Upgrade = &up }))
 	room := h.full()
 	u = h.open()
 	_, err := u.do(t.Context())
@@ -360,7 +360,7 @@ func TestAnAgentStartsWithoutRoomForItsState(t *testing.T) {
 
 // A hub that was restored from a backup may order again what a node has done: it gets the outcome, and nothing is done.
 func TestAnOrderIsCarriedOutOnce(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	require.NoError(t, h.s.Restart(t.Context()))
 	var order *resource.UpgradeOrder
 	h.o.Order = func() (*resource.UpgradeOrder, error) { return order, nil }
@@ -377,25 +377,25 @@ func TestAnOrderIsCarriedOutOnce(t *testing.T) {
 		require.NoError(t, err)
 		return u.Report()
 	}
-	const orders = maxEarlier + 5
+	const orders = maxPastOutcomes + 5
 	for i := range orders {
 		r := give(strconv.Itoa(i))
 		require.Equal(t, resource.UpgradeFailedSignature, r.Reason, "%+v", r)
 	}
 	require.Equal(t, orders, tried)
-	at := u.state.Earlier[1].At
+	at := u.state.PastOutcomes[1].At
 	for range 2 {
 		for _, id := range []string{"24", "5", "23", "5", "24"} {
 			r := give(id)
 			require.Equal(t, id+" "+resource.UpgradeRolledBack+" "+resource.UpgradeFailedSignature, r.Order+" "+r.Result+" "+r.Reason)
 			if id == "5" {
-				require.Equal(t, resource.Time(at), r.At, "the outcome is that of then")
+				require.Equal(t, resource.FormatTime(at), r.At, "the outcome is that of then")
 			}
 		}
 		u = h.open()
 	}
 	require.Equal(t, orders, tried)
-	require.Len(t, u.state.Earlier, maxEarlier)
+	require.Len(t, u.state.PastOutcomes, maxPastOutcomes)
 	give("1")
 	require.Equal(t, orders+1, tried, "what is older is not known any more")
 	info, err := os.Stat(u.file("state.json"))
@@ -406,17 +406,17 @@ func TestAnOrderIsCarriedOutOnce(t *testing.T) {
 // An order that is withdrawn, replaced or held up to the moment in which it is begun is not begun.
 func TestAnOrderThatIsWithdrawnWhileItIsBegun(t *testing.T) {
 	for _, when := range []string{"before the state is written", "after the state is written", "after it was read"} {
-		for what, then := range map[string]func(h *host, o *resource.UpgradeOrder) *resource.UpgradeOrder{
-			"withdrawn": func(*host, *resource.UpgradeOrder) *resource.UpgradeOrder { return nil },
-			"replaced":  func(_ *host, o *resource.UpgradeOrder) *resource.UpgradeOrder { o.ID = "2"; return o },
-			"to wait":   func(_ *host, o *resource.UpgradeOrder) *resource.UpgradeOrder { o.Wait = true; return o },
-			"held": func(h *host, o *resource.UpgradeOrder) *resource.UpgradeOrder {
-				require.NoError(t, Hold(h.o.Dir, "harvest"))
+		for what, then := range map[string]func(h *testHost, o *resource.UpgradeOrder) *resource.UpgradeOrder{
+			"withdrawn": func(*testHost, *resource.UpgradeOrder) *resource.UpgradeOrder { return nil },
+			"replaced":  func(_ *testHost, o *resource.UpgradeOrder) *resource.UpgradeOrder { o.ID = "2"; return o },
+			"to wait":   func(_ *testHost, o *resource.UpgradeOrder) *resource.UpgradeOrder { o.Wait = true; return o },
+			"held": func(h *testHost, o *resource.UpgradeOrder) *resource.UpgradeOrder {
+				require.NoError(t, HoldUpgrades(h.o.Dir, "harvest"))
 				return o
 			},
 		} {
 			t.Run(what+" "+when, func(t *testing.T) {
-				h := newHost(t)
+				h := newTestHost(t)
 				require.NoError(t, h.s.Restart(t.Context()))
 				first := resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Command: []string{"install"}, Timeout: 60}
 				order, u := &first, h.open()
@@ -436,16 +436,16 @@ func TestAnOrderThatIsWithdrawnWhileItIsBegun(t *testing.T) {
 					require.NotEqual(t, stepBackUp, step, "it was begun")
 					if step == when {
 						change()
-						u.Heard()
+						u.OrderChanged()
 					}
 				}
 				_, err := u.do(t.Context())
 				require.NoError(t, err)
 				s, err := u.load()
 				require.NoError(t, err)
-				for _, s := range []state{u.state, s} {
+				for _, s := range []upgradeState{u.state, s} {
 					require.Nil(t, s.Upgrade)
-					require.Nil(t, s.Done)
+					require.Nil(t, s.LastOutcome)
 				}
 			})
 		}
@@ -454,10 +454,10 @@ func TestAnOrderThatIsWithdrawnWhileItIsBegun(t *testing.T) {
 
 // An upgrade that is interrupted again and again is rolled back.
 func TestAnUpgradeThatEndsTheAgentIsRolledBack(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	u := h.open()
-	up := upgrade{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepTrial, Resumed: maxResumed}
-	require.NoError(t, u.save(func(s *state) { s.Upgrade = &up }))
+	up := upgradeRecord{Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Timeout: 60}, From: "v1.0.0", Step: stepTrial, Resumed: maxResumed}
+	require.NoError(t, u.save(func(s *upgradeState) { s.Upgrade = &up }))
 	u = h.open()
 	require.Equal(t, stepRevert, u.state.Upgrade.Step)
 	require.Equal(t, resource.UpgradeFailedInterrupted, u.state.Upgrade.Failed.Reason)
@@ -475,13 +475,13 @@ func TestWhenTheHubHasHeardACore(t *testing.T) {
 	} {
 		var r coreState
 		require.NoError(t, json.Unmarshal([]byte(`{"links":[`+c.link+`]}`), &r))
-		if err := heard(r, time.Second); c.err == "" {
+		if err := checkHeard(r, time.Second); c.err == "" {
 			require.NoError(t, err, c.link)
 		} else {
 			require.ErrorContains(t, err, c.err, c.link)
 		}
 	}
-	require.Error(t, heard(coreState{}, time.Second))
+	require.Error(t, checkHeard(coreState{}, time.Second))
 }
 
 // A registry may want a token over HTTPS before it gives a blob, and no other login.
@@ -496,7 +496,7 @@ func TestLoginsOfRegistriesThatAreRefused(t *testing.T) {
 // An order that was withdrawn, or was to wait, has all its time when it is given again, however long that was.
 func TestTheTimeOfAnOrderBeginsAnew(t *testing.T) {
 	for what, between := range map[string]*resource.UpgradeOrder{"withdrawn": nil, "to wait": {ID: "1", Images: []string{"a"}, Wait: true, Timeout: 60}} { // and then with another Begun
-		h := newHost(t)
+		h := newTestHost(t)
 		now := time.Now()
 		h.o.Now = func() time.Time { return now }
 		begins := resource.UpgradeOrder{ID: "1", Images: []string{"a"}, Timeout: 60, Begun: "2026-01-01T00:00:00Z"}
@@ -530,7 +530,7 @@ func TestTheTimeOfAnOrderBeginsAnew(t *testing.T) {
 // An order of which nothing is known for a moment, because the agent has connected anew, is not withdrawn: its download goes on, its time too, and the
 // report stays.
 func TestAnOrderThatIsNotKnownForAMomentGoesOn(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	now := time.Now()
 	h.o.Now = func() time.Time { return now }
 	order := &resource.UpgradeOrder{ID: "1", Images: []string{"a"}, Timeout: 600}
@@ -544,7 +544,7 @@ func TestAnOrderThatIsNotKnownForAMomentGoesOn(t *testing.T) {
 	var u *Upgrader
 	h.o.Pull = func(ctx context.Context, _ string) error {
 		known = false
-		u.Heard()
+		u.OrderChanged()
 		require.NoError(t, ctx.Err(), "it was cancelled")
 		return resource.Errorf(resource.Unavailable, "", "the registry is away")
 	}
@@ -573,7 +573,7 @@ func TestAnOrderThatIsNotKnownForAMomentGoesOn(t *testing.T) {
 
 // A command that the node doesn't allow is refused before anything is changed, and the next order is carried out.
 func TestACommandThatIsNotAllowedIsRefusedBeforeAnythingIsChanged(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	require.NoError(t, h.s.Restart(t.Context()))
 	order := &resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Command: []string{"sh", "-c", "true"}, Timeout: 60}
 	h.o.Order = func() (*resource.UpgradeOrder, error) { return order, nil }
@@ -581,7 +581,7 @@ func TestACommandThatIsNotAllowedIsRefusedBeforeAnythingIsChanged(t *testing.T) 
 		if argv[0] == "install" {
 			return nil
 		}
-		return fail(resource.UpgradeFailedRefused, "this node allows no command %q", argv)
+		return failf(resource.UpgradeFailedRefused, "this node allows no command %q", argv)
 	}
 	var ran []string
 	h.o.Run = func(_ context.Context, argv, _ []string) error { ran = append(ran, argv[0]); return nil }
@@ -605,7 +605,7 @@ func TestACommandThatIsNotAllowedIsRefusedBeforeAnythingIsChanged(t *testing.T) 
 }
 
 // runsBackups has the present core be a program that makes any backup.
-func (u *Upgrader) runsBackups(h *host) {
+func (u *Upgrader) runsBackups(h *testHost) {
 	h.t.Helper()
 	require.NoError(h.t, os.WriteFile(filepath.Join(u.versions.path(u.state.Version), programCore), []byte("#!/bin/sh\n"), 0o755))
 }
@@ -614,27 +614,27 @@ func (u *Upgrader) runsBackups(h *host) {
 // and the next order begins.
 func TestARollBackThatKeepsFailingEnds(t *testing.T) {
 	for what, fails := range map[string]error{
-		"refused": fail(resource.UpgradeFailedRefused, "this node allows no command %q", "install"),
+		"refused": failf(resource.UpgradeFailedRefused, "this node allows no command %q", "install"),
 		"failing": errors.New("exit status 1"),
 	} {
 		t.Run(what, func(t *testing.T) {
-			h := newHost(t)
+			h := newTestHost(t)
 			tries := 0
 			h.o.Run = func(context.Context, []string, []string) error { tries++; return fails }
-			up := upgrade{
+			up := upgradeRecord{
 				Order: resource.UpgradeOrder{ID: "1", Version: "v1.1.0", Command: []string{"install"}, Timeout: 60}, From: "v1.0.0", Step: stepRevert,
 				Started: time.Now(), Failed: &Failure{Reason: resource.UpgradeFailedExited, Message: "it ended"},
 			}
 			u := h.open()
-			require.NoError(t, u.save(func(s *state) { s.Upgrade = &up }))
+			require.NoError(t, u.save(func(s *upgradeState) { s.Upgrade = &up }))
 			for rounds := 0; u.state.Upgrade != nil; rounds++ {
-				require.LessOrEqual(t, rounds, maxReverts)
+				require.LessOrEqual(t, rounds, maxRevertAttempts)
 				u = h.open() // the agent is started again and again
 				again, err := u.do(t.Context())
 				require.NoError(t, err)
-				require.LessOrEqual(t, again, lookAfter)
+				require.LessOrEqual(t, again, pollPause)
 			}
-			require.Equal(t, map[string]int{"refused": 1, "failing": maxReverts}[what], tries)
+			require.Equal(t, map[string]int{"refused": 1, "failing": maxRevertAttempts}[what], tries)
 			r := u.Report()
 			require.Equal(t, resource.UpgradeRollbackFailed+" "+resource.UpgradeFailedExited, r.Result+" "+r.Reason)
 			require.Contains(t, r.Message, "it ended; and then version v1.0.0 could not be put back: "+fails.Error())
@@ -652,9 +652,9 @@ func TestARollBackThatKeepsFailingEnds(t *testing.T) {
 
 // An installer is run when all is verified and fetched, and once, though the hub is away meanwhile and the agent ends.
 func TestAnInstallerIsRunOnceAndLast(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	require.NoError(t, h.s.Restart(t.Context()))
-	secret := signs(h)
+	secret := newOrderAuthor(h)
 	self, err := os.ReadFile(ownProgram)
 	require.NoError(t, err)
 	order := secret.order("v1.2.0", self)
@@ -666,7 +666,7 @@ func TestAnInstallerIsRunOnceAndLast(t *testing.T) {
 	runs := 0
 	dies, die := context.WithCancel(t.Context())
 	h.o.Run = func(ctx context.Context, _, _ []string) error {
-		require.True(t, versions{h.o.Config.Dir}.has("v1.2.0", programCore), "it was fetched")
+		require.True(t, versionDir{h.o.Config.Dir}.has("v1.2.0", programCore), "it was fetched")
 		runs++
 		die()
 		return ctx.Err()
@@ -708,22 +708,22 @@ func TestAnInstallerIsRunOnceAndLast(t *testing.T) {
 	require.Equal(t, 2, runs, "another order runs it again")
 }
 
-// author makes orders that a host takes.
-type author struct {
+// orderAuthor makes orders that a host takes.
+type orderAuthor struct {
 	key minisign.PrivateKey
 }
 
-func signs(h *host) author {
+func newOrderAuthor(h *testHost) orderAuthor {
 	h.t.Helper()
 	public, private, err := minisign.GenerateKey(nil)
 	require.NoError(h.t, err)
 	text, err := public.MarshalText()
 	require.NoError(h.t, err)
 	h.o.Config.Keys = []string{string(text)}
-	return author{private}
+	return orderAuthor{private}
 }
 
-func (a author) order(version string, core []byte) resource.UpgradeOrder {
+func (a orderAuthor) order(version string, core []byte) resource.UpgradeOrder {
 	text := fmt.Sprintf(`{"version":%q,"programs":[{"name":"edgecore","architecture":%q,"digest":%q,"size":%d}]}`, version, runtime.GOARCH, resource.DigestOf(core), len(core))
 	return resource.UpgradeOrder{ID: "1", Version: version, Manifest: text, Signature: string(minisign.Sign(a.key, []byte(text))), Timeout: 3600}
 }
@@ -756,7 +756,7 @@ func TestWhatIsNoProgramIsABadArtifact(t *testing.T) {
 
 // An order that can't be read is refused. Until that can be written the node says why, and tries again soon.
 func TestAnOrderThatCannotBeRead(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	h.o.Order = func() (*resource.UpgradeOrder, error) {
 		return &resource.UpgradeOrder{ID: "1", Version: "v1.2.0"}, errors.New("it has an unknown field")
 	}
@@ -777,10 +777,10 @@ func TestAnOrderThatCannotBeRead(t *testing.T) {
 func TestAServerThatStopsSending(t *testing.T) {
 	from, to := io.Pipe()
 	go func() { _, _ = to.Write([]byte("half")) }()
-	text, err := io.ReadAll(watched{from, 20 * time.Millisecond})
+	text, err := io.ReadAll(timedContent{from, 20 * time.Millisecond})
 	require.EqualError(t, err, "the server has sent nothing for 20ms")
 	require.Equal(t, "half", string(text))
-	text, err = io.ReadAll(watched{io.NopCloser(strings.NewReader("whole")), time.Minute})
+	text, err = io.ReadAll(timedContent{io.NopCloser(strings.NewReader("whole")), time.Minute})
 	require.NoError(t, err)
 	require.Equal(t, "whole", string(text))
 }

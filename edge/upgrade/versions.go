@@ -21,7 +21,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// versions are the directory of Edgebus' programs on a node:
+// versionDir are the directory of Edgebus' programs on a node:
 //
 //	versions/v1.2.0/edgecore, edgeagent, …   programs, manifest.json and its signature manifest.json.minisig
 //	versions/.v1.3.0.new                     what is being fetched
@@ -29,7 +29,7 @@ import (
 //	agent -> versions/v1.2.0                 that of the agent
 //
 // A version's directory has its name only when all of it is there and synced, and a link is replaced by a rename.
-type versions struct{ dir string }
+type versionDir struct{ dir string }
 
 // Links of the directory.
 const (
@@ -43,14 +43,14 @@ const (
 	programAgent = "edgeagent"
 )
 
-func (v versions) path(version string) string { return filepath.Join(v.dir, "versions", version) }
+func (v versionDir) path(version string) string { return filepath.Join(v.dir, "versions", version) }
 
-func (v versions) staging(version string) string {
+func (v versionDir) staging(version string) string {
 	return filepath.Join(v.dir, "versions", "."+version+".new")
 }
 
 // linked is the version to which a link leads; empty: there is none.
-func (v versions) linked(link string) string {
+func (v versionDir) linked(link string) string {
 	target, err := os.Readlink(filepath.Join(v.dir, link))
 	if err != nil {
 		return ""
@@ -59,7 +59,7 @@ func (v versions) linked(link string) string {
 }
 
 // link makes a link lead to a version, durably.
-func (v versions) link(link, version string) error {
+func (v versionDir) link(link, version string) error {
 	if v.linked(link) == version {
 		return nil
 	}
@@ -73,17 +73,17 @@ func (v versions) link(link, version string) error {
 	if err := os.Rename(fresh, filepath.Join(v.dir, link)); err != nil {
 		return err
 	}
-	return datadir.Sync(v.dir)
+	return datadir.SyncDir(v.dir)
 }
 
 // has says whether a version's program is there.
-func (v versions) has(version, program string) bool {
+func (v versionDir) has(version, program string) bool {
 	info, err := os.Stat(filepath.Join(v.path(version), program))
 	return err == nil && info.Mode().IsRegular() && version != ""
 }
 
 // prune removes all versions except those to keep, and what is left of fetching others.
-func (v versions) prune(keep ...string) error {
+func (v versionDir) prune(keep ...string) error {
 	entries, err := os.ReadDir(filepath.Join(v.dir, "versions"))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -97,34 +97,34 @@ func (v versions) prune(keep ...string) error {
 }
 
 // install gives a staged version its name.
-func (v versions) install(version string) error {
+func (v versionDir) install(version string) error {
 	staging := v.staging(version)
-	if err := datadir.Sync(staging); err != nil {
+	if err := datadir.SyncDir(staging); err != nil {
 		return err
 	}
 	path := v.path(version)
 	err := os.Rename(staging, path)
 	if errors.Is(err, os.ErrExist) || errors.Is(err, syscall.ENOTEMPTY) { // what it replaces may be what the agent is started from
-		err = errors.Join(exchange(staging, path), datadir.Sync(filepath.Dir(path)), os.RemoveAll(staging))
+		err = errors.Join(exchange(staging, path), datadir.SyncDir(filepath.Dir(path)), os.RemoveAll(staging))
 	}
-	return errors.Join(err, datadir.Sync(filepath.Dir(path)))
+	return errors.Join(err, datadir.SyncDir(filepath.Dir(path)))
 }
 
-// write writes a content to a new file, durably, and checks its size and digest meanwhile.
-func write(path string, mode os.FileMode, from io.Reader, size int64, digest string) (err error) {
+// writeVerified writes a content to a new file, durably, and checks its size and digest meanwhile.
+func writeVerified(path string, mode os.FileMode, from io.Reader, size int64, digest string) (err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, mode)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if err := check(filepath.Base(path), from, f, size, digest); err != nil {
+	if err := checkContent(filepath.Base(path), from, f, size, digest); err != nil {
 		return err
 	}
 	return errors.Join(f.Chmod(mode), f.Sync())
 }
 
-// check compares the size and the digest of a content, which it writes to a file meanwhile; nil: to none.
-func check(name string, from io.Reader, to *os.File, size int64, digest string) error {
+// checkContent compares the size and the digest of a content, which it writes to a file meanwhile; nil: to none.
+func checkContent(name string, from io.Reader, to *os.File, size int64, digest string) error {
 	h := sha256.New()
 	out := io.Writer(h)
 	if to != nil {
@@ -135,17 +135,17 @@ func check(name string, from io.Reader, to *os.File, size int64, digest string) 
 	case err != nil:
 		return err
 	case n > size:
-		return fail(resource.UpgradeFailedArtifact, "%s has more than the %d bytes that the manifest says", name, size)
+		return failf(resource.UpgradeFailedArtifact, "%s has more than the %d bytes that the manifest says", name, size)
 	case n < size:
-		return fail(resource.UpgradeFailedArtifact, "%s has %d bytes, and the manifest says %d", name, n, size)
+		return failf(resource.UpgradeFailedArtifact, "%s has %d bytes, and the manifest says %d", name, n, size)
 	case found != digest:
-		return fail(resource.UpgradeFailedArtifact, "%s has the digest %s, and the manifest says %s", name, found, digest)
+		return failf(resource.UpgradeFailedArtifact, "%s has the digest %s, and the manifest says %s", name, found, digest)
 	}
 	return nil
 }
 
-// machines are the ELF headers of programs, by GOARCH.
-var machines = map[string]struct {
+// elfHeaders are the ELF headers of programs, by GOARCH.
+var elfHeaders = map[string]struct {
 	machine elf.Machine
 	class   elf.Class
 	order   elf.Data
@@ -164,33 +164,33 @@ func checkProgram(path string) error {
 	name := filepath.Base(path)
 	f, err := elf.Open(path)
 	if err != nil {
-		return fail(resource.UpgradeFailedArtifact, "%s is no program, or not whole: %v", name, err)
+		return failf(resource.UpgradeFailedArtifact, "%s is no program, or not whole: %v", name, err)
 	}
 	defer f.Close()
 	if f.Type != elf.ET_EXEC && f.Type != elf.ET_DYN {
-		return fail(resource.UpgradeFailedArtifact, "%s is no program: its type is %s", name, f.Type)
+		return failf(resource.UpgradeFailedArtifact, "%s is no program: its type is %s", name, f.Type)
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return failed(context.Background(), resource.UpgradeFailedDisk, err)
+		return toFailure(context.Background(), resource.UpgradeFailedDisk, err)
 	}
 	for _, p := range f.Progs {
 		if p.Off+p.Filesz > uint64(info.Size()) || p.Off+p.Filesz < p.Off {
-			return fail(resource.UpgradeFailedArtifact, "%s is not whole: by its ELF header it has more than its %d bytes", name, info.Size())
+			return failf(resource.UpgradeFailedArtifact, "%s is not whole: by its ELF header it has more than its %d bytes", name, info.Size())
 		}
 	}
-	own, ok := machines[runtime.GOARCH]
+	own, ok := elfHeaders[runtime.GOARCH]
 	if ok && (f.Machine != own.machine || f.Class != own.class || f.Data != own.order) {
-		return fail(resource.UpgradeFailedArchitecture, "%s is for %s (%s), and this host is %s", name, f.Machine, f.Class, runtime.GOARCH)
+		return failf(resource.UpgradeFailedArchitecture, "%s is for %s (%s), and this host is %s", name, f.Machine, f.Class, runtime.GOARCH)
 	}
 	return nil
 }
 
-var versionForm = regexp.MustCompile(`^v?(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?$`)
+var versionPattern = regexp.MustCompile(`^v?(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+[0-9A-Za-z.-]+)?$`)
 
-// older says whether a version comes before another by Semantic Versioning. Nothing is known of one that isn't of that form: then it does not.
-func older(a, b string) bool {
-	x, y := versionForm.FindStringSubmatch(a), versionForm.FindStringSubmatch(b)
+// isOlder says whether a version comes before another by Semantic Versioning. Nothing is known of one that isn't of that form: then it does not.
+func isOlder(a, b string) bool {
+	x, y := versionPattern.FindStringSubmatch(a), versionPattern.FindStringSubmatch(b)
 	if x == nil || y == nil {
 		return false
 	}
@@ -230,8 +230,8 @@ func compareIdentifiers(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-// free is how many bytes may be written on the file system of a directory.
-func free(dir string) (int64, error) {
+// freeSpace is how many bytes may be written on the file system of a directory.
+func freeSpace(dir string) (int64, error) {
 	for {
 		n, err := freeBytes(dir)
 		if !errors.Is(err, os.ErrNotExist) || dir == filepath.Dir(dir) {

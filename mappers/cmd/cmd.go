@@ -50,12 +50,12 @@ type Program[D any] struct {
 func (p Program[D]) Main(args []string, stdout, stderr io.Writer) int {
 	code := 0
 	root := p.root(&code, stdout, stderr)
-	root.SetArgs(configs.Asked(args))
+	root.SetArgs(configs.NormalizeArgs(args))
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if err := root.Execute(); err != nil {
 		fmt.Fprintf(stderr, "%s: %v\n", p.Name, err)
-		if errors.As(err, new(*failure)) {
+		if errors.As(err, new(*runFailure)) {
 			return 1
 		}
 		return 2
@@ -63,17 +63,17 @@ func (p Program[D]) Main(args []string, stdout, stderr io.Writer) int {
 	return code
 }
 
-// failure marks the error of a command that was understood and went wrong.
-type failure struct{ error }
+// runFailure marks the error of a command that was understood and went wrong.
+type runFailure struct{ error }
 
-func (f *failure) Unwrap() error { return f.error }
+func (f *runFailure) Unwrap() error { return f.error }
 
 // Failed marks err as having happened while running: the exit code is 1 then, not 2.
 func Failed(err error) error {
 	if err == nil {
 		return nil
 	}
-	return &failure{err}
+	return &runFailure{err}
 }
 
 func (p Program[D]) root(code *int, stdout, stderr io.Writer) *cobra.Command {
@@ -85,7 +85,7 @@ func (p Program[D]) root(code *int, stdout, stderr io.Writer) *cobra.Command {
 		Use: p.Name, Short: p.Short, Long: p.Long, Example: p.Example,
 		Version: daemon.Version(), Args: cobra.NoArgs, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, done, err := configs.Flagged[configs.Mapper[D]](p.Name, c.Flags(), stdout)
+			cfg, done, err := configs.LoadFlags[configs.Mapper[D]](p.Name, c.Flags(), stdout)
 			if err != nil || done {
 				return err
 			}

@@ -55,7 +55,7 @@ func Run(t *testing.T, newRig func(t *testing.T) Rig) {
 	}
 }
 
-func open(t *testing.T, rig Rig, d mappers.Device) *mappers.Opened {
+func openDevice(t *testing.T, rig Rig, d mappers.Device) *mappers.Opened {
 	t.Helper()
 	s, err := mappers.Open(t.Context(), rig.Driver, d)
 	noError(t, err, "Open")
@@ -63,8 +63,8 @@ func open(t *testing.T, rig Rig, d mappers.Device) *mappers.Opened {
 	return s
 }
 
-// read reads one property by whichever way the session has.
-func read(ctx context.Context, s *mappers.Opened, property string) (string, error) {
+// readProperty reads one property by whichever way the session has.
+func readProperty(ctx context.Context, s *mappers.Opened, property string) (string, error) {
 	got, err := s.Read(ctx, []string{property}, func(ctx context.Context, call func(context.Context) error) error { return call(ctx) })
 	if err != nil {
 		return "", err
@@ -77,24 +77,24 @@ func read(ctx context.Context, s *mappers.Opened, property string) (string, erro
 }
 
 func testNames(t *testing.T, rig Rig) {
-	check(t, len(rig.Driver.Protocols()) > 0, "the driver names no protocol")
-	check(t, !slices.Contains(rig.Driver.Protocols(), ""), "a protocol has no name")
+	requireTrue(t, len(rig.Driver.Protocols()) > 0, "the driver names no protocol")
+	requireTrue(t, !slices.Contains(rig.Driver.Protocols(), ""), "a protocol has no name")
 }
 
 func testClose(t *testing.T, rig Rig) {
 	for range 3 {
-		s := open(t, rig, rig.Device)
+		s := openDevice(t, rig, rig.Device)
 		noError(t, s.Close(), "Close")
 		noError(t, s.Close(), "a second Close")
-		_, err := read(t.Context(), s, rig.Device.Properties[0].Name)
-		check(t, err != nil, "a closed session reads")
+		_, err := readProperty(t.Context(), s, rig.Device.Properties[0].Name)
+		requireTrue(t, err != nil, "a closed session reads")
 	}
 }
 
 func testRead(t *testing.T, rig Rig) {
-	s := open(t, rig, rig.Device)
+	s := openDevice(t, rig, rig.Device)
 	for _, p := range rig.Device.Properties {
-		v, err := read(t.Context(), s, p.Name)
+		v, err := readProperty(t.Context(), s, p.Name)
 		noError(t, err, p.Name)
 		noError(t, CheckType(p.Type, v), p.Name)
 	}
@@ -107,7 +107,7 @@ func testRead(t *testing.T, rig Rig) {
 		noError(t, err, "ReadBatch")
 		for _, p := range rig.Device.Properties {
 			r, ok := got[p.Name]
-			check(t, ok, "%s was not read", p.Name)
+			requireTrue(t, ok, "%s was not read", p.Name)
 			noError(t, r.Err, p.Name)
 			noError(t, CheckType(p.Type, r.Value), p.Name)
 		}
@@ -125,8 +125,8 @@ func CheckType(typ mappers.Type, value string) error {
 	return nil
 }
 
-// values are some that the property may have.
-func values(p mappers.Property) []string {
+// validValues are some that the property may have.
+func validValues(p mappers.Property) []string {
 	switch {
 	case len(p.Enum) > 0:
 		return p.Enum
@@ -134,16 +134,16 @@ func values(p mappers.Property) []string {
 		return []string{"true", "false", "true"}
 	case p.Type.Numeric() && p.Minimum != nil && p.Maximum != nil:
 		middle := float64(int((*p.Minimum + *p.Maximum) / 2))
-		return []string{number(*p.Minimum), number(*p.Maximum), number(middle)}
+		return []string{formatNumber(*p.Minimum), formatNumber(*p.Maximum), formatNumber(middle)}
 	case p.Type.Numeric():
 		return []string{"1", "0", "7"}
 	}
 	return []string{"one", "two"}
 }
 
-func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
+func formatNumber(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
-func writable(d mappers.Device) (list []mappers.Property) {
+func writableProperties(d mappers.Device) (list []mappers.Property) {
 	for _, p := range d.Properties {
 		if p.Writable {
 			list = append(list, p)
@@ -153,29 +153,29 @@ func writable(d mappers.Device) (list []mappers.Property) {
 }
 
 func testWrite(t *testing.T, rig Rig) {
-	s := open(t, rig, rig.Device)
+	s := openDevice(t, rig, rig.Device)
 	if !s.CanWrite() {
 		t.Skip("the driver can't write")
 	}
-	for _, p := range writable(rig.Device) {
-		for _, v := range values(p) {
+	for _, p := range writableProperties(rig.Device) {
+		for _, v := range validValues(p) {
 			noError(t, s.Write(t.Context(), p.Name, v), p.Name+" = "+v)
-			got, err := read(t.Context(), s, p.Name)
+			got, err := readProperty(t.Context(), s, p.Name)
 			noError(t, err, "read")
-			check(t, v == got, "%s was written as %q and is read back as %q", p.Name, v, got)
+			requireTrue(t, v == got, "%s was written as %q and is read back as %q", p.Name, v, got)
 		}
 	}
 }
 
-// refused are values that must be refused: with a *Refusal, and without the device changing.
-func refused(p mappers.Property) (list []string) {
+// refusedValues are values that must be refused: with a *Refusal, and without the device changing.
+func refusedValues(p mappers.Property) (list []string) {
 	if p.Type.Numeric() {
 		list = append(list, "", "warm", "NaN", "1e999")
 		if p.Maximum != nil {
-			list = append(list, number(*p.Maximum+1))
+			list = append(list, formatNumber(*p.Maximum+1))
 		}
 		if p.Minimum != nil {
-			list = append(list, number(*p.Minimum-1))
+			list = append(list, formatNumber(*p.Minimum-1))
 		}
 	}
 	if p.Type == mappers.Boolean {
@@ -188,32 +188,32 @@ func refused(p mappers.Property) (list []string) {
 }
 
 func testRefuse(t *testing.T, rig Rig) {
-	s := open(t, rig, rig.Device)
+	s := openDevice(t, rig, rig.Device)
 	if !s.CanWrite() {
 		t.Skip("the driver can't write")
 	}
 	for _, p := range rig.Device.Properties {
-		before, err := read(t.Context(), s, p.Name)
+		before, err := readProperty(t.Context(), s, p.Name)
 		noError(t, err, "read")
-		bad := refused(p)
+		bad := refusedValues(p)
 		if !p.Writable {
-			bad = append(values(p), bad...)
+			bad = append(validValues(p), bad...)
 		}
 		for _, v := range bad {
 			r := errorOf[*mappers.Refusal](t, s.Write(t.Context(), p.Name, v), fmt.Sprintf("%s = %q", p.Name, v))
-			check(t, r.Code != "" && r.Message != "", "the refusal of %s = %q has no code or no message", p.Name, v)
+			requireTrue(t, r.Code != "" && r.Message != "", "the refusal of %s = %q has no code or no message", p.Name, v)
 		}
 		if p.Writable {
-			after, err := read(t.Context(), s, p.Name)
+			after, err := readProperty(t.Context(), s, p.Name)
 			noError(t, err, "read")
-			check(t, before == after, "%s has changed from %q to %q by refused writes", p.Name, before, after)
+			requireTrue(t, before == after, "%s has changed from %q to %q by refused writes", p.Name, before, after)
 		}
 	}
 }
 
 func testUnknown(t *testing.T, rig Rig) {
-	s := open(t, rig, rig.Device)
-	_, err := read(t.Context(), s, "no-such-property")
+	s := openDevice(t, rig, rig.Device)
+	_, err := readProperty(t.Context(), s, "no-such-property")
 	_ = errorOf[*mappers.Refusal](t, err, "a property that is not there is read")
 	if s.CanWrite() {
 		_ = errorOf[*mappers.Refusal](t, s.Write(t.Context(), "no-such-property", "1"), "a property that is not there is written")
@@ -227,19 +227,19 @@ func testBroken(t *testing.T, rig Rig) {
 			_ = s.Close()
 		}
 		bad := errorOf[*mappers.ConfigError](t, err, field)
-		check(t, bad.Field == field, "the error of %s names %s", field, bad.Field)
-		check(t, bad.Message != "", "the error of %s has no message", field)
+		requireTrue(t, bad.Field == field, "the error of %s names %s", field, bad.Field)
+		requireTrue(t, bad.Message != "", "the error of %s has no message", field)
 	}
 }
 
 func testCancelled(t *testing.T, rig Rig) {
-	s := open(t, rig, rig.Device)
+	s := openDevice(t, rig, rig.Device)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = read(ctx, s, rig.Device.Properties[0].Name)
+		_, _ = readProperty(ctx, s, rig.Device.Properties[0].Name)
 		if s.CanWrite() {
 			_ = s.Write(ctx, rig.Device.Properties[0].Name, "1")
 		}
@@ -252,7 +252,7 @@ func testCancelled(t *testing.T, rig Rig) {
 	case <-time.After(rig.Patience):
 		t.Fatal("calls with a cancelled context did not return")
 	}
-	_, err := read(t.Context(), s, rig.Device.Properties[0].Name)
+	_, err := readProperty(t.Context(), s, rig.Device.Properties[0].Name)
 	noError(t, err, "a cancelled call must not spoil the session")
 }
 
@@ -282,11 +282,11 @@ func useOnce(ctx context.Context, driver mappers.Driver, d mappers.Device) error
 		return err
 	}
 	for _, p := range d.Properties {
-		v, err := read(ctx, s, p.Name)
+		v, err := readProperty(ctx, s, p.Name)
 		if err != nil {
 			return errors.Join(err, s.Close())
 		}
-		if s.CanWrite() && p.Writable && slices.Contains(values(p), v) {
+		if s.CanWrite() && p.Writable && slices.Contains(validValues(p), v) {
 			if err := s.Write(ctx, p.Name, v); err != nil {
 				return errors.Join(err, s.Close())
 			}
@@ -300,31 +300,31 @@ func testComesBack(t *testing.T, rig Rig) {
 		t.Skip("the device can't be switched off")
 	}
 	property := rig.Device.Properties[0].Name
-	s := open(t, rig, rig.Device)
-	_, err := read(t.Context(), s, property)
+	s := openDevice(t, rig, rig.Device)
+	_, err := readProperty(t.Context(), s, property)
 	noError(t, err, "read")
 	rig.Stop()
-	eventually(t, rig.Patience, "reading from a dead device must fail, and not be refused", func() bool {
-		_, err := read(t.Context(), s, property)
+	awaitCondition(t, rig.Patience, "reading from a dead device must fail, and not be refused", func() bool {
+		_, err := readProperty(t.Context(), s, property)
 		var r *mappers.Refusal
 		return err != nil && !errors.As(err, &r)
 	})
 	noError(t, s.Close(), "Close")
 	rig.Start()
-	eventually(t, rig.Patience, "the device is back, and can't be read", func() bool {
+	awaitCondition(t, rig.Patience, "the device is back, and can't be read", func() bool {
 		s, err := mappers.Open(t.Context(), rig.Driver, rig.Device)
 		if err != nil {
 			return false
 		}
 		defer func() { _ = s.Close() }()
-		_, err = read(t.Context(), s, property)
+		_, err = readProperty(t.Context(), s, property)
 		return err == nil
 	})
 }
 
 // The suite is part of whatever driver uses it, so it needs no library for tests.
 
-func check(t *testing.T, ok bool, format string, args ...any) {
+func requireTrue(t *testing.T, ok bool, format string, args ...any) {
 	t.Helper()
 	if !ok {
 		t.Fatalf(format, args...)
@@ -347,8 +347,8 @@ func errorOf[E error](t *testing.T, err error, what string) (as E) {
 	return as
 }
 
-// eventually awaits a condition, which it looks at every 10 ms.
-func eventually(t *testing.T, patience time.Duration, what string, ok func() bool) {
+// awaitCondition awaits a condition, which it looks at every 10 ms.
+func awaitCondition(t *testing.T, patience time.Duration, what string, ok func() bool) {
 	t.Helper()
 	ticks := time.NewTicker(10 * time.Millisecond)
 	defer ticks.Stop()

@@ -24,7 +24,7 @@ type busKey struct {
 type bus struct {
 	key      busKey
 	shares   int // guarded by Driver.mu
-	requests chan request
+	requests chan busRequest
 	ctx      context.Context
 	stop     context.CancelFunc
 
@@ -35,7 +35,7 @@ type bus struct {
 	downErr   error
 }
 
-type request struct {
+type busRequest struct {
 	ctx     context.Context
 	unit    uint8
 	timeout time.Duration
@@ -44,7 +44,7 @@ type request struct {
 }
 
 func newBus(key busKey) *bus {
-	b := &bus{key: key, requests: make(chan request)}
+	b := &bus{key: key, requests: make(chan busRequest)}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	go b.run()
 	return b
@@ -64,7 +64,7 @@ func (b *bus) run() {
 
 // serve does one request. After anything but an answer the connection is in an unknown state, and is made anew: a late
 // answer must not be taken for the next one's.
-func (b *bus) serve(r request) error {
+func (b *bus) serve(r busRequest) error {
 	if err := r.ctx.Err(); err != nil {
 		return err // the caller has given up
 	}
@@ -121,7 +121,7 @@ func (b *bus) call(ctx context.Context, unit uint8, do func(*mb.ModbusClient) er
 }
 
 func (b *bus) callWithin(ctx context.Context, unit uint8, timeout time.Duration, do func(*mb.ModbusClient) error) error {
-	r := request{ctx: ctx, unit: unit, timeout: timeout, do: do, done: make(chan error, 1)}
+	r := busRequest{ctx: ctx, unit: unit, timeout: timeout, do: do, done: make(chan error, 1)}
 	select {
 	case b.requests <- r:
 	case <-ctx.Done():
@@ -138,7 +138,7 @@ func (b *bus) callWithin(ctx context.Context, unit uint8, timeout time.Duration,
 }
 
 // read returns a group's registers, bits as 0 and 1.
-func (b *bus) read(ctx context.Context, unit uint8, g group) (words []uint16, err error) {
+func (b *bus) read(ctx context.Context, unit uint8, g registerGroup) (words []uint16, err error) {
 	answer := make(chan []uint16, 1) // the request may outlive this call: it must not write to the result
 	err = b.call(ctx, unit, func(c *mb.ModbusClient) (err error) {
 		words, err := g.read(c)
@@ -155,10 +155,10 @@ func (b *bus) read(ctx context.Context, unit uint8, g group) (words []uint16, er
 }
 
 // write writes a field. One bit of a register is changed by reading the register and writing it back.
-func (b *bus) write(ctx context.Context, unit uint8, f *field, words []uint16) error {
+func (b *bus) write(ctx context.Context, unit uint8, f *registerField, words []uint16) error {
 	return b.call(ctx, unit, func(c *mb.ModbusClient) error {
 		switch {
-		case f.table == coil:
+		case f.table == tableCoil:
 			return c.WriteCoil(f.address, words[0] != 0)
 		case f.kind == kindBit:
 			was, err := c.ReadRegister(f.address, mb.HOLDING_REGISTER)
@@ -179,25 +179,27 @@ const (
 	maxBits      = 2000
 )
 
-// group is what one request reads: registers next to each other, and the fields in them.
-type group struct {
-	table   table
+// registerGroup is what one request reads: registers next to each other, and the fields in them.
+type registerGroup struct {
+	table   registerTable
 	address uint16
 	size    uint16
-	fields  []*field
+	fields  []*registerField
 }
 
-func (g group) String() string {
+func (g registerGroup) String() string {
 	return fmt.Sprintf("%s %d..%d", g.table, g.address, g.address+g.size-1)
 }
 
-// single is a group of one field.
-func single(f *field) group { return group{f.table, f.address, f.words, []*field{f}} }
+// singleGroup is a group of one field.
+func singleGroup(f *registerField) registerGroup {
+	return registerGroup{f.table, f.address, f.words, []*registerField{f}}
+}
 
-// plan groups fields into as few requests as possible. gap is how many unused registers may be read between two fields.
-func plan(fields []*field, gap uint16) (list []group) {
+// planGroups groups fields into as few requests as possible. gap is how many unused registers may be read between two fields.
+func planGroups(fields []*registerField, gap uint16) (list []registerGroup) {
 	fields = slices.Clone(fields)
-	slices.SortStableFunc(fields, func(a, b *field) int {
+	slices.SortStableFunc(fields, func(a, b *registerField) int {
 		return cmp.Or(cmp.Compare(a.table, b.table), cmp.Compare(a.address, b.address))
 	})
 	for _, f := range fields {
@@ -207,12 +209,12 @@ func plan(fields []*field, gap uint16) (list []group) {
 			g.size = max(g.size, f.address+f.words-g.address)
 			continue
 		}
-		list = append(list, single(f))
+		list = append(list, singleGroup(f))
 	}
 	return list
 }
 
-func (g group) takes(f *field, gap uint16) bool {
+func (g registerGroup) takes(f *registerField, gap uint16) bool {
 	most := maxRegisters
 	if g.table.bits() {
 		most = maxBits
@@ -222,24 +224,24 @@ func (g group) takes(f *field, gap uint16) bool {
 }
 
 // split makes a group of each field.
-func (g group) split() (list []group) {
+func (g registerGroup) split() (list []registerGroup) {
 	for _, f := range g.fields {
-		list = append(list, single(f))
+		list = append(list, singleGroup(f))
 	}
 	return list
 }
 
-func (g group) read(c *mb.ModbusClient) ([]uint16, error) {
+func (g registerGroup) read(c *mb.ModbusClient) ([]uint16, error) {
 	var bits []bool
 	var err error
 	switch g.table {
-	case holding:
+	case tableHolding:
 		return c.ReadRegisters(g.address, g.size, mb.HOLDING_REGISTER)
-	case input:
+	case tableInput:
 		return c.ReadRegisters(g.address, g.size, mb.INPUT_REGISTER)
-	case coil:
+	case tableCoil:
 		bits, err = c.ReadCoils(g.address, g.size)
-	case discrete:
+	case tableDiscrete:
 		bits, err = c.ReadDiscreteInputs(g.address, g.size)
 	}
 	words := make([]uint16, len(bits))

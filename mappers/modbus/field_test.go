@@ -77,7 +77,7 @@ func TestKubeEdgeSpelling(t *testing.T) {
 	got, err := c.fields["temp"].decode([]uint16{0xd700})
 	require.NoError(t, err)
 	require.Equal(t, "21.5", got)
-	require.Equal(t, coil, c.fields["on"].table)
+	require.Equal(t, tableCoil, c.fields["on"].table)
 }
 
 func TestMistakesAreNamed(t *testing.T) {

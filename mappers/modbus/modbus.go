@@ -129,7 +129,7 @@ func (s *session) Ping(ctx context.Context) error {
 	}
 	f := s.config.first
 	err := s.bus.callWithin(ctx, s.config.unit, timeout, func(c *mb.ModbusClient) error {
-		_, err := single(f).read(c)
+		_, err := singleGroup(f).read(c)
 		return err
 	})
 	if s.refusal(f.name, err) != nil {
@@ -141,7 +141,7 @@ func (s *session) Ping(ctx context.Context) error {
 // ReadBatch implements mappers.BatchReader.
 func (s *session) ReadBatch(ctx context.Context, properties []string) (map[string]mappers.Reading, error) {
 	got := make(map[string]mappers.Reading, len(properties))
-	var fields []*field
+	var fields []*registerField
 	for _, name := range properties {
 		f, err := s.field(name)
 		if err != nil {
@@ -158,7 +158,7 @@ func (s *session) ReadBatch(ctx context.Context, properties []string) (map[strin
 	return got, nil
 }
 
-func (s *session) field(name string) (*field, error) {
+func (s *session) field(name string) (*registerField, error) {
 	f := s.config.fields[name]
 	if f == nil {
 		return nil, mappers.Refuse(mappers.NotReachable, "the model has no modbus visitor for %s", name)
@@ -167,18 +167,18 @@ func (s *session) field(name string) (*field, error) {
 }
 
 // groups plans the requests. Registers that the unit has refused before are read by themselves, so that the others can be read.
-func (s *session) groups(fields []*field) (list []group) {
+func (s *session) groups(fields []*registerField) (list []registerGroup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var together []*field
+	var together []*registerField
 	for _, f := range fields {
 		if s.readAlone[f.name] {
-			list = append(list, single(f))
+			list = append(list, singleGroup(f))
 		} else {
 			together = append(together, f)
 		}
 	}
-	for _, g := range plan(together, s.config.gap) {
+	for _, g := range planGroups(together, s.config.gap) {
 		if s.splitGroups[g.String()] {
 			list = append(list, g.split()...)
 		} else {
@@ -190,7 +190,7 @@ func (s *session) groups(fields []*field) (list []group) {
 
 // readGroup adds a group's values to got. The error is the unit's; a register's goes into its Reading. A group with a register
 // that doesn't exist is read again one by one.
-func (s *session) readGroup(ctx context.Context, g group, got map[string]mappers.Reading) error {
+func (s *session) readGroup(ctx context.Context, g registerGroup, got map[string]mappers.Reading) error {
 	words, err := s.bus.read(ctx, s.config.unit, g)
 	refused := s.refusal(g.String(), err)
 	switch {
@@ -209,7 +209,7 @@ func (s *session) readGroup(ctx context.Context, g group, got map[string]mappers
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.splitGroups[g.String()] = !slices.ContainsFunc(g.fields, func(f *field) bool { return s.readAlone[f.name] })
+		s.splitGroups[g.String()] = !slices.ContainsFunc(g.fields, func(f *registerField) bool { return s.readAlone[f.name] })
 		return nil
 	}
 	s.mu.Lock()
@@ -315,7 +315,7 @@ cools and is heated:
 
 A setpoint below 5 or above 35 °C is refused, as a real one would.`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return cmd.Failed(simulate(c.Context(), o, stdout)) },
+		RunE: func(c *cobra.Command, _ []string) error { return cmd.Failed(runSimulator(c.Context(), o, stdout)) },
 	}
 	c.Flags().StringVar(&o.Listen, "listen", "127.0.0.1:1502", "address to listen on; port 0 takes a free one")
 	c.Flags().IntVar(&o.Units, "units", 1, "units 1 to this number answer")
@@ -324,7 +324,7 @@ A setpoint below 5 or above 35 °C is refused, as a real one would.`,
 	return c
 }
 
-func simulate(ctx context.Context, o SimulatorOptions, stdout io.Writer) error {
+func runSimulator(ctx context.Context, o SimulatorOptions, stdout io.Writer) error {
 	if ctx == nil {
 		ctx = context.Background()
 	}

@@ -161,7 +161,7 @@ func (s *unitServer) HandleInputRegisters(q *mb.InputRegistersRequest) ([]uint16
 	return serve(s, s.words[q.UnitId], q.Addr, q.Quantity, false, nil)
 }
 
-func prop(name string, typ mappers.Type, writable bool, config ...string) mappers.Property {
+func newProperty(name string, typ mappers.Type, writable bool, config ...string) mappers.Property {
 	p := mappers.Property{Name: name, Type: typ, Writable: writable, Visited: true, Config: map[string]string{}}
 	for i := 0; i < len(config); i += 2 {
 		p.Config[config[i]] = config[i+1]
@@ -176,7 +176,7 @@ func (s *unitServer) device(unit string, props ...mappers.Property) mappers.Devi
 	}
 }
 
-func open(t *testing.T, d mappers.Device) *session {
+func openDevice(t *testing.T, d mappers.Device) *session {
 	t.Helper()
 	s, err := New(Options{}).Open(t.Context(), d)
 	require.NoError(t, err)
@@ -192,25 +192,25 @@ func (s *session) get(t *testing.T, name string) string {
 	return got[name].Value
 }
 
-func everything() []mappers.Property {
+func allTypes() []mappers.Property {
 	low, high := -30000.0, 30000.0
-	level := prop("level", mappers.Int, true, "register", "holding", "address", "0")
+	level := newProperty("level", mappers.Int, true, "register", "holding", "address", "0")
 	level.Minimum, level.Maximum = &low, &high
-	power := prop("power", mappers.String, true, "register", "coil", "address", "0")
+	power := newProperty("power", mappers.String, true, "register", "coil", "address", "0")
 	power.Enum = []string{"ON", "OFF"}
 	return []mappers.Property{
 		level, power,
-		prop("u16", mappers.Int, true, "register", "holding", "address", "1", "type", "uint16"),
-		prop("i32", mappers.Int, true, "register", "holding", "address", "2", "type", "int32", "wordOrder", "low-first"),
-		prop("u32", mappers.Int, true, "register", "holding", "address", "4", "type", "uint32", "byteOrder", "little"),
-		prop("i64", mappers.Int, true, "register", "holding", "address", "6", "type", "int64"),
-		prop("u64", mappers.Double, true, "register", "holding", "address", "10", "type", "uint64"),
-		prop("f32", mappers.Float, true, "register", "holding", "address", "14", "type", "float32"),
-		prop("f64", mappers.Double, true, "register", "holding", "address", "16", "type", "float64", "wordOrder", "little"),
-		prop("flag", mappers.Boolean, true, "register", "holding", "address", "20", "bit", "9"),
-		prop("open", mappers.Boolean, true, "register", "coil", "address", "1"),
-		prop("door", mappers.Boolean, false, "register", "discrete-input", "address", "1"),
-		prop("temp", mappers.Float, false, "register", "input", "address", "0", "type", "int16", "scale", "0.1"),
+		newProperty("u16", mappers.Int, true, "register", "holding", "address", "1", "type", "uint16"),
+		newProperty("i32", mappers.Int, true, "register", "holding", "address", "2", "type", "int32", "wordOrder", "low-first"),
+		newProperty("u32", mappers.Int, true, "register", "holding", "address", "4", "type", "uint32", "byteOrder", "little"),
+		newProperty("i64", mappers.Int, true, "register", "holding", "address", "6", "type", "int64"),
+		newProperty("u64", mappers.Double, true, "register", "holding", "address", "10", "type", "uint64"),
+		newProperty("f32", mappers.Float, true, "register", "holding", "address", "14", "type", "float32"),
+		newProperty("f64", mappers.Double, true, "register", "holding", "address", "16", "type", "float64", "wordOrder", "little"),
+		newProperty("flag", mappers.Boolean, true, "register", "holding", "address", "20", "bit", "9"),
+		newProperty("open", mappers.Boolean, true, "register", "coil", "address", "1"),
+		newProperty("door", mappers.Boolean, false, "register", "discrete-input", "address", "1"),
+		newProperty("temp", mappers.Float, false, "register", "input", "address", "0", "type", "int16", "scale", "0.1"),
 	}
 }
 
@@ -221,12 +221,12 @@ func TestDriver(t *testing.T) {
 			s.set(unit, 0, make([]uint16, 21)...)
 			s.setBits(unit, 0, false, false)
 		}
-		another := s.device("2", everything()...)
-		broken := s.device("1", everything()...)
+		another := s.device("2", allTypes()...)
+		broken := s.device("1", allTypes()...)
 		broken.Config = map[string]string{"unit": "1"}
-		badUnit := s.device("500", everything()...)
+		badUnit := s.device("500", allTypes()...)
 		return drivertest.Rig{
-			Driver: New(Options{}), Device: s.device("1", everything()...), Another: &another,
+			Driver: New(Options{}), Device: s.device("1", allTypes()...), Another: &another,
 			Broken: map[string]mappers.Device{"spec.protocol.config.address": broken, "spec.protocol.config.unit": badUnit},
 			Stop:   s.stop, Start: s.start,
 		}
@@ -238,13 +238,13 @@ func TestGroupedReads(t *testing.T) {
 	s.set(1, 0, make([]uint16, 40)...)
 	s.set(1, 1000, 5)
 	d := s.device("1",
-		prop("a", mappers.Int, false, "register", "holding", "address", "0"),
-		prop("b", mappers.Float, false, "register", "holding", "address", "5"),
-		prop("c", mappers.Int, false, "register", "holding", "address", "15"),
-		prop("d", mappers.Int, false, "register", "holding", "address", "30"),
-		prop("e", mappers.Int, false, "register", "input", "address", "31"),
-		prop("f", mappers.Int, false, "register", "holding", "address", "1000"))
-	got, err := open(t, d).ReadBatch(t.Context(), []string{"f", "e", "d", "c", "b", "a"})
+		newProperty("a", mappers.Int, false, "register", "holding", "address", "0"),
+		newProperty("b", mappers.Float, false, "register", "holding", "address", "5"),
+		newProperty("c", mappers.Int, false, "register", "holding", "address", "15"),
+		newProperty("d", mappers.Int, false, "register", "holding", "address", "30"),
+		newProperty("e", mappers.Int, false, "register", "input", "address", "31"),
+		newProperty("f", mappers.Int, false, "register", "holding", "address", "1000"))
+	got, err := openDevice(t, d).ReadBatch(t.Context(), []string{"f", "e", "d", "c", "b", "a"})
 	require.NoError(t, err)
 	require.Len(t, got, 6)
 	require.Equal(t, "5", got["f"].Value)
@@ -252,12 +252,12 @@ func TestGroupedReads(t *testing.T) {
 }
 
 func TestLargestRequest(t *testing.T) {
-	var fields []*field
+	var fields []*registerField
 	for a := range uint16(300) {
-		fields = append(fields, &field{table: holding, address: a, words: 1})
+		fields = append(fields, &registerField{table: tableHolding, address: a, words: 1})
 	}
-	fields = append(fields, &field{table: holding, address: 65535, words: 1})
-	groups := plan(fields, 8)
+	fields = append(fields, &registerField{table: tableHolding, address: 65535, words: 1})
+	groups := planGroups(fields, 8)
 	require.Len(t, groups, 4)
 	for _, g := range groups {
 		require.LessOrEqual(t, g.size, uint16(maxRegisters))
@@ -269,10 +269,10 @@ func TestGroupWithAHoleIsReadApart(t *testing.T) {
 	s.set(1, 0, 11)
 	s.set(1, 3, 13) // 1 and 2 don't exist
 	d := s.device("1",
-		prop("a", mappers.Int, false, "register", "holding", "address", "0"),
-		prop("b", mappers.Int, false, "register", "holding", "address", "3"),
-		prop("gone", mappers.Int, false, "register", "holding", "address", "4"))
-	session := open(t, d)
+		newProperty("a", mappers.Int, false, "register", "holding", "address", "0"),
+		newProperty("b", mappers.Int, false, "register", "holding", "address", "3"),
+		newProperty("gone", mappers.Int, false, "register", "holding", "address", "4"))
+	session := openDevice(t, d)
 	for range 3 {
 		got, err := session.ReadBatch(t.Context(), []string{"a", "b", "gone"})
 		require.NoError(t, err)
@@ -288,7 +288,7 @@ func TestGroupWithAHoleIsReadApart(t *testing.T) {
 func TestExceptionRefusesAWrite(t *testing.T) {
 	s := newServer(t)
 	s.set(1, 0, 1)
-	session := open(t, s.device("1", prop("a", mappers.Int, true, "register", "holding", "address", "0", "type", "uint16")))
+	session := openDevice(t, s.device("1", newProperty("a", mappers.Int, true, "register", "holding", "address", "0", "type", "uint16")))
 	var r *mappers.Refusal
 	require.ErrorAs(t, session.Write(t.Context(), "a", "57005"), &r) // 0xdead
 	require.Equal(t, mappers.Rejected, r.Code)
@@ -298,9 +298,9 @@ func TestExceptionRefusesAWrite(t *testing.T) {
 func TestBitKeepsItsNeighbours(t *testing.T) {
 	s := newServer(t)
 	s.set(1, 0, 0b1010_0000_0000_0101)
-	session := open(t, s.device("1",
-		prop("a", mappers.Boolean, true, "register", "holding", "address", "0", "bit", "1"),
-		prop("b", mappers.Boolean, true, "register", "holding", "address", "0", "bit", "0", "byteOrder", "little")))
+	session := openDevice(t, s.device("1",
+		newProperty("a", mappers.Boolean, true, "register", "holding", "address", "0", "bit", "1"),
+		newProperty("b", mappers.Boolean, true, "register", "holding", "address", "0", "bit", "0", "byteOrder", "little")))
 	require.NoError(t, session.Write(t.Context(), "a", "true"))
 	require.Equal(t, uint16(0b1010_0000_0000_0111), s.word(1, 0))
 	require.NoError(t, session.Write(t.Context(), "b", "true"))
@@ -309,7 +309,7 @@ func TestBitKeepsItsNeighbours(t *testing.T) {
 
 func TestSlowUnitTimesOutAndOthersGoOn(t *testing.T) {
 	s := newServer(t)
-	p := prop("a", mappers.Int, false, "register", "holding", "address", "0")
+	p := newProperty("a", mappers.Int, false, "register", "holding", "address", "0")
 	for unit := range uint8(4) {
 		s.set(unit, 0, uint16(unit))
 	}
@@ -341,7 +341,7 @@ func TestGivingUpDoesNotWaitForTheUnit(t *testing.T) {
 	s := newServer(t)
 	s.set(1, 0, 1)
 	release := s.hold(1)
-	session := open(t, s.device("1", prop("a", mappers.Int, false, "register", "holding", "address", "0")))
+	session := openDevice(t, s.device("1", newProperty("a", mappers.Int, false, "register", "holding", "address", "0")))
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	_, err := session.ReadBatch(ctx, []string{"a"})
@@ -354,7 +354,7 @@ func TestDeadGatewayIsDialledOnceForAll(t *testing.T) {
 	s := newServer(t)
 	s.stop()
 	driver := New(Options{})
-	p := prop("a", mappers.Int, false, "register", "holding", "address", "0")
+	p := newProperty("a", mappers.Int, false, "register", "holding", "address", "0")
 	var last error
 	for i := range 5 {
 		d, err := driver.Open(t.Context(), s.device(fmt.Sprint(i), p))
@@ -380,16 +380,16 @@ func TestSimulator(t *testing.T) {
 	s, err := NewSimulator(SimulatorOptions{Units: 2, DriveLog: file, Now: clock})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.Close() })
-	setpoint := prop("setpoint", mappers.Float, true, "register", "holding", "address", "0", "type", "int16", "scale", "0.1")
+	setpoint := newProperty("setpoint", mappers.Float, true, "register", "holding", "address", "0", "type", "int16", "scale", "0.1")
 	d := mappers.Device{Name: "t", Config: map[string]string{"address": s.Addr(), "unit": "2"}, Properties: []mappers.Property{
 		setpoint,
-		prop("heating", mappers.Boolean, false, "register", "discrete-input", "address", "0"),
-		prop("enabled", mappers.Boolean, true, "register", "coil", "address", "0"),
-		prop("temperature", mappers.Float, false, "register", "input", "address", "0", "type", "int16", "scale", "0.1"),
-		prop("exact", mappers.Float, false, "register", "input", "address", "1"),
-		prop("energy", mappers.Int, false, "register", "input", "address", "3", "type", "uint32"),
+		newProperty("heating", mappers.Boolean, false, "register", "discrete-input", "address", "0"),
+		newProperty("enabled", mappers.Boolean, true, "register", "coil", "address", "0"),
+		newProperty("temperature", mappers.Float, false, "register", "input", "address", "0", "type", "int16", "scale", "0.1"),
+		newProperty("exact", mappers.Float, false, "register", "input", "address", "1"),
+		newProperty("energy", mappers.Int, false, "register", "input", "address", "3", "type", "uint32"),
 	}}
-	session := open(t, d)
+	session := openDevice(t, d)
 	require.Equal(t, "20", session.get(t, "setpoint"))
 	require.Equal(t, "19", session.get(t, "temperature"))
 	require.NoError(t, session.Write(t.Context(), "setpoint", "23.5"))
@@ -407,7 +407,7 @@ func TestSimulator(t *testing.T) {
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, 2, strings.Count(string(text), "\n"), string(text))
-	_, err = open(t, mappers.Device{Name: "u", Config: map[string]string{"address": s.Addr(), "unit": "9"}, Properties: d.Properties}).
+	_, err = openDevice(t, mappers.Device{Name: "u", Config: map[string]string{"address": s.Addr(), "unit": "9"}, Properties: d.Properties}).
 		ReadBatch(t.Context(), []string{"setpoint"})
 	require.ErrorIs(t, err, mb.ErrGWTargetFailedToRespond)
 }

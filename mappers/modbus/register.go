@@ -20,20 +20,20 @@ type deviceConfig struct {
 	key    busKey
 	unit   uint8
 	gap    uint16
-	fields map[string]*field
-	first  *field // the first of the model's that can be reached; nil: none
+	fields map[string]*registerField
+	first  *registerField // the first of the model's that can be reached; nil: none
 }
 
-// settings are a configuration's values and its path. Keys are found whatever their case. A key that was never asked for is
+// configSettings are a configuration's values and its path. Keys are found whatever their case. A key that was never asked for is
 // an error: see unknown.
-type settings struct {
+type configSettings struct {
 	path   string
 	values map[string]string // by key in lower case
 	used   map[string]bool
 }
 
-func newSettings(path string, config map[string]string) settings {
-	s := settings{path: path, values: map[string]string{}, used: map[string]bool{}}
+func newSettings(path string, config map[string]string) configSettings {
+	s := configSettings{path: path, values: map[string]string{}, used: map[string]bool{}}
 	for k, v := range config {
 		s.values[strings.ToLower(k)] = strings.TrimSpace(v)
 	}
@@ -41,7 +41,7 @@ func newSettings(path string, config map[string]string) settings {
 }
 
 // get returns the first of the keys that is set, and which it was.
-func (s settings) get(keys ...string) (value, key string) {
+func (s configSettings) get(keys ...string) (value, key string) {
 	for _, k := range keys {
 		low := strings.ToLower(k)
 		s.used[low] = true
@@ -52,11 +52,11 @@ func (s settings) get(keys ...string) (value, key string) {
 	return value, cmp.Or(key, keys[0])
 }
 
-func (s settings) bad(key, format string, args ...any) error {
+func (s configSettings) bad(key, format string, args ...any) error {
 	return mappers.BadConfig(s.path+key, format, args...)
 }
 
-func (s settings) integer(def, low, high int64, keys ...string) (int64, error) {
+func (s configSettings) integer(def, low, high int64, keys ...string) (int64, error) {
 	text, key := s.get(keys...)
 	if text == "" {
 		return def, nil
@@ -68,7 +68,7 @@ func (s settings) integer(def, low, high int64, keys ...string) (int64, error) {
 	return n, nil
 }
 
-func (s settings) number(def float64, keys ...string) (float64, error) {
+func (s configSettings) number(def float64, keys ...string) (float64, error) {
 	text, key := s.get(keys...)
 	if text == "" {
 		return def, nil
@@ -80,7 +80,7 @@ func (s settings) number(def float64, keys ...string) (float64, error) {
 	return f, nil
 }
 
-func (s settings) boolean(keys ...string) (bool, error) {
+func (s configSettings) boolean(keys ...string) (bool, error) {
 	text, key := s.get(keys...)
 	if text == "" {
 		return false, nil
@@ -93,7 +93,7 @@ func (s settings) boolean(keys ...string) (bool, error) {
 }
 
 // unknown reports a key that means nothing here.
-func (s settings) unknown() error {
+func (s configSettings) unknown() error {
 	for _, key := range slices.Sorted(maps.Keys(s.values)) {
 		if !s.used[key] {
 			return s.bad(key, "is no setting of modbus")
@@ -127,7 +127,7 @@ func parseDevice(d mappers.Device, o Options) (c deviceConfig, err error) {
 	if err := s.unknown(); err != nil {
 		return c, err
 	}
-	c.fields = map[string]*field{}
+	c.fields = map[string]*registerField{}
 	for _, p := range d.Properties {
 		if !p.Visited && len(p.Config) == 0 {
 			continue // the model doesn't say how to reach it: its reads and writes are refused
@@ -142,7 +142,7 @@ func parseDevice(d mappers.Device, o Options) (c deviceConfig, err error) {
 	return c, nil
 }
 
-func parseURL(s settings) (string, error) {
+func parseURL(s configSettings) (string, error) {
 	text, key := s.get("address", "url")
 	if ip, _ := s.get("ip", "host"); text == "" && ip != "" {
 		port, err := s.integer(502, 1, 65535, "port", "tcpPort")
@@ -173,33 +173,33 @@ func parseURL(s settings) (string, error) {
 	return fmt.Sprintf("%s://%s", scheme, net.JoinHostPort(host, port)), nil
 }
 
-// table is one of the four address spaces of a unit.
-type table uint8
+// registerTable is one of the four address spaces of a unit.
+type registerTable uint8
 
 const (
-	coil table = iota + 1
-	discrete
-	input
-	holding
+	tableCoil registerTable = iota + 1
+	tableDiscrete
+	tableInput
+	tableHolding
 )
 
-func (t table) String() string {
+func (t registerTable) String() string {
 	return [...]string{"", "coil", "discrete-input", "input", "holding"}[t]
 }
 
-func (t table) bits() bool { return t == coil || t == discrete }
+func (t registerTable) bits() bool { return t == tableCoil || t == tableDiscrete }
 
-// kind is how a value lies in its registers.
-type kind uint8
+// valueKind is how a value lies in its registers.
+type valueKind uint8
 
 const (
-	kindBit kind = iota + 1
+	kindBit valueKind = iota + 1
 	kindInt
 	kindUint
 	kindFloat
 )
 
-// field is one property, as it lies in a unit. Its visitor's config:
+// registerField is one property, as it lies in a unit. Its visitor's config:
 //
 //	register:  coil | discrete-input | holding | input    (also CoilRegister, DiscreteInputRegister, …)
 //	address:   0 to 65535, as on the wire                 (also offset, where the register is spelled that way)
@@ -211,11 +211,11 @@ const (
 //	scale, offset: value = register × scale + offset
 //	limit:     how many registers: 1, 2 or 4, instead of type
 //	on, off:   texts for true and false of a string property; default ON and OFF
-type field struct {
+type registerField struct {
 	name      string
-	table     table
+	table     registerTable
 	address   uint16
-	kind      kind
+	kind      valueKind
 	words     uint16
 	bit       uint8
 	lowFirst  bool
@@ -226,28 +226,28 @@ type field struct {
 	on, off   string
 }
 
-var tables = map[string]table{
-	"coil": coil, "coils": coil, "coilregister": coil,
-	"discreteinput": discrete, "discreteinputs": discrete, "discrete": discrete, "discreteinputregister": discrete, "discreteinputsregister": discrete,
-	"input": input, "inputregister": input, "inputregisters": input,
-	"holding": holding, "holdingregister": holding, "holdingregisters": holding,
+var registerTables = map[string]registerTable{
+	"coil": tableCoil, "coils": tableCoil, "coilregister": tableCoil,
+	"discreteinput": tableDiscrete, "discreteinputs": tableDiscrete, "discrete": tableDiscrete, "discreteinputregister": tableDiscrete, "discreteinputsregister": tableDiscrete,
+	"input": tableInput, "inputregister": tableInput, "inputregisters": tableInput,
+	"holding": tableHolding, "holdingregister": tableHolding, "holdingregisters": tableHolding,
 }
 
-func parseField(p mappers.Property) (*field, error) {
+func parseField(p mappers.Property) (*registerField, error) {
 	s := newSettings("visitors["+p.Name+"].config.", p.Config)
-	f := &field{name: p.Name, property: p}
+	f := &registerField{name: p.Name, property: p}
 	text, key := s.get("register")
 	if text == "" {
 		return nil, s.bad(key, "is required: coil, discrete-input, holding or input")
 	}
-	f.table = tables[strings.ToLower(strings.NewReplacer("-", "", "_", "", " ", "").Replace(text))]
+	f.table = registerTables[strings.ToLower(strings.NewReplacer("-", "", "_", "", " ", "").Replace(text))]
 	if f.table == 0 {
 		return nil, s.bad(key, "%q is none of coil, discrete-input, holding, input", text)
 	}
-	if p.Writable && (f.table == input || f.table == discrete) {
+	if p.Writable && (f.table == tableInput || f.table == tableDiscrete) {
 		return nil, s.bad(key, "%s can't be written, but %s is ReadWrite: use holding or coil", f.table, p.Name)
 	}
-	for _, parse := range []func(settings) error{f.parseAddress, f.parseType, f.parseOrder, f.parseScale, f.parseTexts, settings.unknown} {
+	for _, parse := range []func(configSettings) error{f.parseAddress, f.parseType, f.parseOrder, f.parseScale, f.parseTexts, configSettings.unknown} {
 		if err := parse(s); err != nil {
 			return nil, err
 		}
@@ -256,7 +256,7 @@ func parseField(p mappers.Property) (*field, error) {
 }
 
 // parseAddress knows that offset is an address where no address is given, as KubeEdge has it.
-func (f *field) parseAddress(s settings) error {
+func (f *registerField) parseAddress(s configSettings) error {
 	keys := []string{"address"}
 	if text, _ := s.get("address"); text == "" {
 		keys = []string{"offset"}
@@ -269,8 +269,8 @@ func (f *field) parseAddress(s settings) error {
 	return err
 }
 
-var kinds = map[string]struct {
-	kind  kind
+var valueKinds = map[string]struct {
+	kind  valueKind
 	words uint16
 }{
 	"bool": {kindBit, 1}, "boolean": {kindBit, 1}, "bit": {kindBit, 1},
@@ -279,7 +279,7 @@ var kinds = map[string]struct {
 	"float32": {kindFloat, 2}, "float64": {kindFloat, 4},
 }
 
-func (f *field) parseType(s settings) error {
+func (f *registerField) parseType(s configSettings) error {
 	text, key := s.get("type")
 	limit, err := s.integer(0, 1, 4, "limit")
 	if err != nil {
@@ -290,7 +290,7 @@ func (f *field) parseType(s settings) error {
 			return err
 		}
 	}
-	k, ok := kinds[strings.ToLower(text)]
+	k, ok := valueKinds[strings.ToLower(text)]
 	if !ok {
 		return s.bad(key, "%q is none of bool, int16, uint16, int32, uint32, int64, uint64, float32, float64", text)
 	}
@@ -319,7 +319,7 @@ func (f *field) parseType(s settings) error {
 }
 
 // defaultType is what the property's type and KubeEdge's limit tell.
-func (f *field) defaultType(s settings, limit int64) (string, error) {
+func (f *registerField) defaultType(s configSettings, limit int64) (string, error) {
 	bits := strconv.FormatInt(limit*16, 10)
 	switch t := f.property.Type; {
 	case f.table.bits(), t == mappers.Boolean, t == mappers.String:
@@ -338,7 +338,7 @@ func (f *field) defaultType(s settings, limit int64) (string, error) {
 	return "float32", nil
 }
 
-func (f *field) parseOrder(s settings) error {
+func (f *registerField) parseOrder(s configSettings) error {
 	var err error
 	if f.lowFirst, err = s.boolean("isRegisterSwap"); err != nil {
 		return err
@@ -368,7 +368,7 @@ func (f *field) parseOrder(s settings) error {
 	return nil
 }
 
-func (f *field) parseScale(s settings) error {
+func (f *registerField) parseScale(s configSettings) error {
 	var err error
 	if f.scale, err = s.number(1, "scale"); err != nil {
 		return err
@@ -387,7 +387,7 @@ func (f *field) parseScale(s settings) error {
 	return nil
 }
 
-func (f *field) parseTexts(s settings) error {
+func (f *registerField) parseTexts(s configSettings) error {
 	f.on, f.off = "true", "false"
 	on, onKey := s.get("on", "true") // true and false are what YAML makes of on and off without quotes
 	off, offKey := s.get("off", "false")
@@ -414,7 +414,7 @@ func (f *field) parseTexts(s settings) error {
 }
 
 // joinWords puts the registers together to one number, in the order of its bytes.
-func (f *field) joinWords(words []uint16) (n uint64) {
+func (f *registerField) joinWords(words []uint16) (n uint64) {
 	for i, w := range words {
 		n |= uint64(f.swapped(w)) << f.shift(i)
 	}
@@ -422,7 +422,7 @@ func (f *field) joinWords(words []uint16) (n uint64) {
 }
 
 // splitWords is joinWords, backwards.
-func (f *field) splitWords(n uint64) []uint16 {
+func (f *registerField) splitWords(n uint64) []uint16 {
 	words := make([]uint16, f.words)
 	for i := range words {
 		words[i] = f.swapped(uint16(n >> f.shift(i)))
@@ -431,14 +431,14 @@ func (f *field) splitWords(n uint64) []uint16 {
 }
 
 // shift is where the register i lies in the number.
-func (f *field) shift(i int) int {
+func (f *registerField) shift(i int) int {
 	if f.lowFirst {
 		return 16 * i
 	}
 	return 16 * (int(f.words) - 1 - i)
 }
 
-func (f *field) swapped(w uint16) uint16 {
+func (f *registerField) swapped(w uint16) uint16 {
 	if f.swapBytes {
 		return bits.ReverseBytes16(w)
 	}
@@ -446,7 +446,7 @@ func (f *field) swapped(w uint16) uint16 {
 }
 
 // decode makes text of registers.
-func (f *field) decode(words []uint16) (string, error) {
+func (f *registerField) decode(words []uint16) (string, error) {
 	if f.kind == kindBit {
 		return f.decodeBit(words[0]), nil
 	}
@@ -481,7 +481,7 @@ func (f *field) decode(words []uint16) (string, error) {
 }
 
 // unsigned refuses what the bus' 64-bit integers can't carry.
-func (f *field) unsigned(n uint64) (string, error) {
+func (f *registerField) unsigned(n uint64) (string, error) {
 	if f.property.Type == mappers.Int && n > math.MaxInt64 {
 		return "", mappers.Refuse(mappers.OutOfRange, "%d doesn't fit an int of 64 bits: make the property a double", n)
 	}
@@ -489,7 +489,7 @@ func (f *field) unsigned(n uint64) (string, error) {
 }
 
 // format leaves out the digits that only multiplying has made: 215 × 0.1 is 21.5.
-func (f *field) format(x float64) (string, error) {
+func (f *registerField) format(x float64) (string, error) {
 	if f.property.Type == mappers.Int {
 		if x = math.Round(x); x >= math.MaxInt64 || x <= math.MinInt64 {
 			return "", mappers.Refuse(mappers.OutOfRange, "%g doesn't fit an int of 64 bits", x)
@@ -505,7 +505,7 @@ func (f *field) format(x float64) (string, error) {
 	return strconv.FormatFloat(x+0, 'f', -1, 64), nil
 }
 
-func (f *field) decodeBit(w uint16) string {
+func (f *registerField) decodeBit(w uint16) string {
 	if !f.table.bits() {
 		w >>= f.bit
 	}
@@ -516,7 +516,7 @@ func (f *field) decodeBit(w uint16) string {
 }
 
 // encode makes registers of text, or says why it can't.
-func (f *field) encode(value string) ([]uint16, error) {
+func (f *registerField) encode(value string) ([]uint16, error) {
 	if f.kind == kindBit {
 		switch value {
 		case f.on:
@@ -539,7 +539,7 @@ func (f *field) encode(value string) ([]uint16, error) {
 
 // number is the bit pattern of a value. Integers that are not scaled never pass through a float, which would cost
 // the last digits of large ones.
-func (f *field) number(text string, x float64) (n uint64, ok bool) {
+func (f *registerField) number(text string, x float64) (n uint64, ok bool) {
 	bits := 16 * int(f.words)
 	plain := f.scale == 1 && f.offset == 0
 	if i, err := strconv.ParseInt(text, 10, 64); err == nil && plain && f.kind == kindInt {

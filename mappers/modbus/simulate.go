@@ -25,11 +25,11 @@ import (
 //	input registers 1-2 temperature, float32, high word first
 //	input registers 3-4 energy used in Wh, uint32, high word first
 const (
-	outside     = 5.0           // °C
-	heaterPower = 2000.0        // W
-	heaterLift  = 30.0          // how much warmer than outside the heater can make a room
-	inertia     = 3 * time.Hour // until a room has gone two thirds of the way
-	hysteresis  = 0.3
+	outsideTemperature = 5.0           // °C
+	heaterPower        = 2000.0        // W
+	heaterLift         = 30.0          // how much warmer than outside the heater can make a room
+	roomInertia        = 3 * time.Hour // until a room has gone two thirds of the way
+	roomHysteresis     = 0.3
 )
 
 // SimulatorOptions configure a simulated thermostat.
@@ -50,7 +50,7 @@ type Simulator struct {
 	drives io.WriteCloser
 
 	mu    sync.Mutex
-	rooms map[uint8]*room
+	rooms map[uint8]*simulatedRoom
 }
 
 // NewSimulator starts a simulator; Close stops it.
@@ -59,9 +59,9 @@ func NewSimulator(o SimulatorOptions) (*Simulator, error) {
 	if o.Units < 1 || o.Units > 247 || o.Speed < 0 || math.IsNaN(o.Speed) {
 		return nil, fmt.Errorf("simulator: %d units at speed %g: units are 1 to 247, and time doesn't go back", o.Units, o.Speed)
 	}
-	s := &Simulator{o: o, rooms: map[uint8]*room{}}
+	s := &Simulator{o: o, rooms: map[uint8]*simulatedRoom{}}
 	for u := 1; u <= o.Units; u++ {
-		s.rooms[uint8(u)] = &room{temperature: 18 + float64(u%5)/2, setpoint: 200, enabled: true, last: o.Now()}
+		s.rooms[uint8(u)] = &simulatedRoom{temperature: 18 + float64(u%5)/2, setpoint: 200, enabled: true, last: o.Now()}
 	}
 	if o.DriveLog != "" {
 		f, err := os.OpenFile(o.DriveLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // G302: a log of a simulation
@@ -131,8 +131,8 @@ func (s *Simulator) closeLog() error {
 	return s.drives.Close()
 }
 
-// room is what one thermostat looks after.
-type room struct {
+// simulatedRoom is what one thermostat looks after.
+type simulatedRoom struct {
 	temperature float64
 	setpoint    uint16
 	enabled     bool
@@ -142,7 +142,7 @@ type room struct {
 }
 
 // pass lets time pass: the heater goes on and off around the setpoint, and the room follows slowly.
-func (r *room) pass(now time.Time, speed float64) {
+func (r *simulatedRoom) pass(now time.Time, speed float64) {
 	left := time.Duration(float64(now.Sub(r.last)) * speed)
 	r.last = now
 	left = min(left, 7*24*time.Hour) // then it has long settled
@@ -150,34 +150,34 @@ func (r *room) pass(now time.Time, speed float64) {
 		step := min(left, time.Minute)
 		left -= step
 		r.control()
-		target := outside
+		target := outsideTemperature
 		if r.heating {
 			target += heaterLift
 			r.energy += heaterPower * step.Hours()
 		}
-		r.temperature += (target - r.temperature) * (1 - math.Exp(-float64(step)/float64(inertia)))
+		r.temperature += (target - r.temperature) * (1 - math.Exp(-float64(step)/float64(roomInertia)))
 	}
 	r.control()
 }
 
-func (r *room) control() {
+func (r *simulatedRoom) control() {
 	want := float64(r.setpoint) / 10
 	switch {
-	case !r.enabled, r.temperature > want+hysteresis:
+	case !r.enabled, r.temperature > want+roomHysteresis:
 		r.heating = false
-	case r.temperature < want-hysteresis:
+	case r.temperature < want-roomHysteresis:
 		r.heating = true
 	}
 }
 
-func (r *room) inputs() []uint16 {
+func (r *simulatedRoom) inputs() []uint16 {
 	t := math.Float32bits(float32(math.Round(r.temperature*100) / 100))
 	e := uint32(r.energy)
 	return []uint16{uint16(int16(math.Round(r.temperature * 10))), uint16(t >> 16), uint16(t), uint16(e >> 16), uint16(e)}
 }
 
 // at finds the room of a unit and lets time pass in it. mu is held.
-func (s *Simulator) at(unit uint8) (*room, error) {
+func (s *Simulator) at(unit uint8) (*simulatedRoom, error) {
 	r := s.rooms[unit]
 	if r == nil {
 		return nil, mb.ErrGWTargetFailedToRespond
@@ -186,8 +186,8 @@ func (s *Simulator) at(unit uint8) (*room, error) {
 	return r, nil
 }
 
-// read answers with a part of one of a room's tables.
-func read[T any](s *Simulator, unit uint8, address, quantity uint16, table func(*room) []T) ([]T, error) {
+// readTable answers with a part of one of a room's tables.
+func readTable[T any](s *Simulator, unit uint8, address, quantity uint16, table func(*simulatedRoom) []T) ([]T, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, err := s.at(unit)
@@ -202,7 +202,7 @@ func read[T any](s *Simulator, unit uint8, address, quantity uint16, table func(
 }
 
 // write sets what stands at address 0, which is all that can be written in any table.
-func (s *Simulator) write(unit uint8, table string, address, quantity uint16, value any, set func(*room)) error {
+func (s *Simulator) write(unit uint8, table string, address, quantity uint16, value any, set func(*simulatedRoom)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r, err := s.at(unit)
@@ -219,30 +219,30 @@ func (s *Simulator) write(unit uint8, table string, address, quantity uint16, va
 // HandleCoils implements the library's RequestHandler.
 func (s *Simulator) HandleCoils(q *mb.CoilsRequest) ([]bool, error) {
 	if q.IsWrite {
-		return nil, s.write(q.UnitId, "coil", q.Addr, q.Quantity, q.Args[0], func(r *room) { r.enabled = q.Args[0] })
+		return nil, s.write(q.UnitId, "coil", q.Addr, q.Quantity, q.Args[0], func(r *simulatedRoom) { r.enabled = q.Args[0] })
 	}
-	return read(s, q.UnitId, q.Addr, q.Quantity, func(r *room) []bool { return []bool{r.enabled} })
+	return readTable(s, q.UnitId, q.Addr, q.Quantity, func(r *simulatedRoom) []bool { return []bool{r.enabled} })
 }
 
 // HandleDiscreteInputs implements the library's RequestHandler.
 func (s *Simulator) HandleDiscreteInputs(q *mb.DiscreteInputsRequest) ([]bool, error) {
-	return read(s, q.UnitId, q.Addr, q.Quantity, func(r *room) []bool { return []bool{r.heating} })
+	return readTable(s, q.UnitId, q.Addr, q.Quantity, func(r *simulatedRoom) []bool { return []bool{r.heating} })
 }
 
 // HandleHoldingRegisters implements the library's RequestHandler.
 func (s *Simulator) HandleHoldingRegisters(q *mb.HoldingRegistersRequest) ([]uint16, error) {
 	if !q.IsWrite {
-		return read(s, q.UnitId, q.Addr, q.Quantity, func(r *room) []uint16 { return []uint16{r.setpoint} })
+		return readTable(s, q.UnitId, q.Addr, q.Quantity, func(r *simulatedRoom) []uint16 { return []uint16{r.setpoint} })
 	}
 	if q.Addr == 0 && (q.Args[0] < 50 || q.Args[0] > 350) {
 		return nil, mb.ErrIllegalDataValue
 	}
-	return nil, s.write(q.UnitId, "holding", q.Addr, q.Quantity, q.Args[0], func(r *room) { r.setpoint = q.Args[0] })
+	return nil, s.write(q.UnitId, "holding", q.Addr, q.Quantity, q.Args[0], func(r *simulatedRoom) { r.setpoint = q.Args[0] })
 }
 
 // HandleInputRegisters implements the library's RequestHandler.
 func (s *Simulator) HandleInputRegisters(q *mb.InputRegistersRequest) ([]uint16, error) {
-	return read(s, q.UnitId, q.Addr, q.Quantity, (*room).inputs)
+	return readTable(s, q.UnitId, q.Addr, q.Quantity, (*simulatedRoom).inputs)
 }
 
 // drove writes a line of the drive log.

@@ -15,48 +15,48 @@ import (
 
 // deviceConfig is a Device's configuration, parsed.
 type deviceConfig struct {
-	fields       map[string]*field
-	order        []*field
-	availability source
+	fields       map[string]*mappedProperty
+	order        []*mappedProperty
+	availability valueSource
 	available    string // the text that says that the device is there
 	get          string // topic; empty: the device can't be asked
 	getPayload   string
 }
 
-// source is where a value is read from: a topic, and a path in the JSON of its payload. Without a path it is the payload.
-type source struct {
+// valueSource is where a value is read from: a topic, and a path in the JSON of its payload. Without a path it is the payload.
+type valueSource struct {
 	topic string
-	path  path
+	path  jsonPath
 }
 
-// field is one property, as its visitor describes it.
-type field struct {
+// mappedProperty is one property, as its visitor describes it.
+type mappedProperty struct {
 	name    string
 	typ     mappers.Type
 	same    func(a, b string) bool
-	state   source // no topic: the device doesn't say what it has
-	command string // topic; empty: can't be written
-	payload string // template; empty: by the path, or the value itself
-	on, off string // texts of a boolean; empty: the JSON values
+	state   valueSource // no topic: the device doesn't say what it has
+	command string      // topic; empty: can't be written
+	payload string      // template; empty: by the path, or the value itself
+	on, off string      // texts of a boolean; empty: the JSON values
 	retain  bool
 	qos     byte
 }
 
-// settings are the keys of a configuration that have not been read yet.
-type settings struct {
+// configSettings are the keys of a configuration that have not been read yet.
+type configSettings struct {
 	at     string // path of the fields, for errors
 	config map[string]string
-	params *params
+	params *deviceParams
 }
 
 // take returns a setting, with parameters replaced in it, and forgets it.
-func (s settings) take(key string) (string, error) {
+func (s configSettings) take(key string) (string, error) {
 	text := s.config[key]
 	delete(s.config, key)
 	return s.params.expand(s.at+key, text)
 }
 
-func (s settings) topic(key string) (string, error) {
+func (s configSettings) topic(key string) (string, error) {
 	text, err := s.take(key)
 	switch {
 	case err != nil || text == "":
@@ -69,7 +69,7 @@ func (s settings) topic(key string) (string, error) {
 	return text, nil
 }
 
-func (s settings) source(topic, pathKey string) (from source, err error) {
+func (s configSettings) source(topic, pathKey string) (from valueSource, err error) {
 	if from.topic, err = s.topic(topic); err != nil {
 		return from, err
 	}
@@ -83,22 +83,22 @@ func (s settings) source(topic, pathKey string) (from source, err error) {
 	return from, nil
 }
 
-// params are the keys of a Device's configuration that visitors may refer to as {key}.
-type params struct {
+// deviceParams are the keys of a Device's configuration that visitors may refer to as {key}.
+type deviceParams struct {
 	values map[string]string
 	used   map[string]bool
 }
 
 var (
-	placeholder = regexp.MustCompile(`\{[A-Za-z][A-Za-z0-9_]*\}`)
+	placeholderPattern = regexp.MustCompile(`\{[A-Za-z][A-Za-z0-9_]*\}`)
 	// ofValue are the placeholders that a write replaces.
 	ofValue = []string{"{value}", "{json}"}
 )
 
 // expand replaces {key} by the Device's setting.
-func (p *params) expand(field, text string) (string, error) {
+func (p *deviceParams) expand(field, text string) (string, error) {
 	var missing string
-	text = placeholder.ReplaceAllStringFunc(text, func(found string) string {
+	text = placeholderPattern.ReplaceAllStringFunc(text, func(found string) string {
 		key := strings.Trim(found, "{}")
 		value, ok := p.values[key]
 		switch {
@@ -119,13 +119,13 @@ func (p *params) expand(field, text string) (string, error) {
 const devicePath = "spec.protocol.config."
 
 // The settings of a Device that are not parameters of its own choice.
-var reserved = []string{"availability", "availabilityPath", "available", "get", "getPayload"}
+var reservedSettings = []string{"availability", "availabilityPath", "available", "get", "getPayload"}
 
 func parseDevice(d mappers.Device) (c deviceConfig, err error) {
-	p := &params{values: map[string]string{}, used: map[string]bool{}}
-	own := settings{at: devicePath, config: map[string]string{}, params: p}
+	p := &deviceParams{values: map[string]string{}, used: map[string]bool{}}
+	own := configSettings{at: devicePath, config: map[string]string{}, params: p}
 	for key, value := range d.Config {
-		if slices.Contains(reserved, key) {
+		if slices.Contains(reservedSettings, key) {
 			own.config[key] = value
 		} else {
 			p.values[key] = value
@@ -144,7 +144,7 @@ func parseDevice(d mappers.Device) (c deviceConfig, err error) {
 		return c, err
 	}
 	c.available = cmp.Or(c.available, "online")
-	c.fields = map[string]*field{}
+	c.fields = map[string]*mappedProperty{}
 	for _, property := range d.Properties {
 		if !property.Visited && len(property.Config) == 0 {
 			continue // the model doesn't say how to reach it: its reads and writes are refused
@@ -164,15 +164,15 @@ func parseDevice(d mappers.Device) (c deviceConfig, err error) {
 	return c, nil
 }
 
-func parseField(p mappers.Property, params *params) (*field, error) {
-	s := settings{at: "visitors[" + p.Name + "].config.", config: maps.Clone(p.Config), params: params}
+func parseField(p mappers.Property, params *deviceParams) (*mappedProperty, error) {
+	s := configSettings{at: "visitors[" + p.Name + "].config.", config: maps.Clone(p.Config), params: params}
 	for key, yaml := range map[string]string{"on": "true", "off": "false"} { // what YAML makes of on and off without quotes
 		if text, there := s.config[yaml]; there && s.config[key] == "" {
 			s.config[key] = text
 			delete(s.config, yaml)
 		}
 	}
-	f := &field{name: p.Name, typ: p.Type, same: p.Same}
+	f := &mappedProperty{name: p.Name, typ: p.Type, same: p.Same}
 	var err error
 	for _, text := range []struct {
 		key string
@@ -207,7 +207,7 @@ func parseField(p mappers.Property, params *params) (*field, error) {
 	return f, f.check(s.at, p.Writable)
 }
 
-func (f *field) check(at string, writable bool) error {
+func (f *mappedProperty) check(at string, writable bool) error {
 	switch {
 	case f.state.topic == "" && f.command == "":
 		return mappers.BadConfig(at+"state", "is required: the topic on which the device publishes %s, or command, to which it listens", f.name)
@@ -226,18 +226,18 @@ func (f *field) check(at string, writable bool) error {
 }
 
 // encode makes the payload of a command.
-func (f *field) encode(value string) ([]byte, error) {
+func (f *mappedProperty) encode(value string) ([]byte, error) {
 	text, literal := value, value
 	switch {
 	case f.typ == mappers.Boolean && f.on != "":
 		if text = f.off; value == "true" {
 			text = f.on
 		}
-		literal = quote(text)
+		literal = quoteJSON(text)
 	case f.typ == mappers.Bytes && f.payload == "" && f.state.path == nil:
 		return base64.StdEncoding.DecodeString(value)
 	case f.typ == mappers.String, f.typ == mappers.Bytes, f.typ == "":
-		literal = quote(value)
+		literal = quoteJSON(value)
 	}
 	switch {
 	case f.payload != "":
@@ -248,13 +248,13 @@ func (f *field) encode(value string) ([]byte, error) {
 	return []byte(text), nil
 }
 
-func quote(text string) string {
+func quoteJSON(text string) string {
 	literal, _ := json.Marshal(text) // a text can be written
 	return string(literal)
 }
 
 // decode makes the property's value of a message. ok is false for one that says nothing about it: the path leads nowhere.
-func (f *field) decode(m *message) (value string, ok bool, err error) {
+func (f *mappedProperty) decode(m *jsonMessage) (value string, ok bool, err error) {
 	value, quoted, ok, err := m.find(f.state.path)
 	if !ok || err != nil {
 		return "", false, err
@@ -269,12 +269,12 @@ func (f *field) decode(m *message) (value string, ok bool, err error) {
 			value = strconv.FormatInt(int64(x), 10)
 		}
 	case (f.typ == mappers.Object || f.typ == mappers.Array) && quoted:
-		value = quote(value)
+		value = quoteJSON(value)
 	}
 	return value, true, nil
 }
 
-func (f *field) boolean(value string) (string, bool, error) {
+func (f *mappedProperty) boolean(value string) (string, bool, error) {
 	switch {
 	case f.on != "" && value == f.on:
 		return "true", true, nil
@@ -287,11 +287,11 @@ func (f *field) boolean(value string) (string, bool, error) {
 	case "false", "0", "off":
 		return "false", true, nil
 	}
-	return "", false, mappers.Refuse(mappers.Invalid, "%q on %s is neither on nor off", clip(value), f.state.topic)
+	return "", false, mappers.Refuse(mappers.Invalid, "%q on %s is neither on nor off", clipText(value), f.state.topic)
 }
 
-// clip shortens a text for an error.
-func clip(text string) string {
+// clipText shortens a text for an error.
+func clipText(text string) string {
 	if len(text) > 80 {
 		return strings.ToValidUTF8(text[:80], "") + "…"
 	}

@@ -10,10 +10,10 @@ import (
 
 // TestKeysThatYAMLMakesBooleansOfAreTaken has on and off as YAML reads them without quotes.
 func TestKeysThatYAMLMakesBooleansOfAreTaken(t *testing.T) {
-	field := func(on, off string) (*field, error) {
+	field := func(on, off string) (*mappedProperty, error) {
 		return parseField(mappers.Property{
 			Name: "output", Type: mappers.Boolean, Config: map[string]string{"state": "s", on: "open", off: "closed"},
-		}, &params{values: map[string]string{}, used: map[string]bool{}})
+		}, &deviceParams{values: map[string]string{}, used: map[string]bool{}})
 	}
 	for _, keys := range [][2]string{{"on", "off"}, {"true", "false"}, {"on", "false"}} {
 		f, err := field(keys[0], keys[1])

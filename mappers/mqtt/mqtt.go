@@ -35,8 +35,8 @@ import (
 // DefaultTimeout is how long a device may take to publish its state after a command where nothing else is said.
 const DefaultTimeout = 5 * time.Second
 
-// settle is how long a new session waits for retained states.
-const settle = 200 * time.Millisecond
+// retainedWait is how long a new session waits for retained states.
+const retainedWait = 200 * time.Millisecond
 
 // Options configure the driver.
 type Options struct {
@@ -46,8 +46,8 @@ type Options struct {
 
 // Driver opens devices that speak MQTT. They share one connection, which exists while any of them is open.
 type Driver struct {
-	o    Options
-	wire chan struct{} // has a value while a goroutine changes the subscriptions or the connection
+	o        Options
+	changing chan struct{} // has a value while a goroutine changes the subscriptions or the connection
 
 	mu       sync.Mutex
 	mqtt     *client.Client // nil: there is no session
@@ -62,7 +62,7 @@ func New(o Options) *Driver {
 		o.Timeout = DefaultTimeout
 	}
 	return &Driver{
-		o: o, wire: make(chan struct{}, 1),
+		o: o, changing: make(chan struct{}, 1),
 		sessions: map[*session]struct{}{}, topics: map[string]map[*session]struct{}{},
 	}
 }
@@ -76,13 +76,13 @@ func (d *Driver) Open(ctx context.Context, dev mappers.Device) (mappers.Session,
 	if err != nil {
 		return nil, err
 	}
-	s := &session{driver: d, config: c, values: map[string]reading{}, changed: make(chan struct{})}
+	s := &session{driver: d, config: c, values: map[string]lastReading{}, changed: make(chan struct{})}
 	if err := d.add(ctx, s); err != nil {
 		return nil, err
 	}
-	err = s.await(ctx, settle, s.complete)
-	if err == nil || errors.Is(err, errNothing) {
-		err = s.away()
+	err = s.await(ctx, retainedWait, s.complete)
+	if err == nil || errors.Is(err, errNoMessage) {
+		err = s.unavailableReason()
 	}
 	if err != nil {
 		_ = s.Close()
@@ -95,7 +95,7 @@ func (d *Driver) Open(ctx context.Context, dev mappers.Device) (mappers.Session,
 // broker then sends what it retains there once more.
 func (d *Driver) add(ctx context.Context, s *session) error {
 	select {
-	case d.wire <- struct{}{}:
+	case d.changing <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -103,7 +103,7 @@ func (d *Driver) add(ctx context.Context, s *session) error {
 	if err == nil && len(subscriptions) > 0 {
 		err = s.mqtt.Subscribe(ctx, subscriptions...)
 	}
-	<-d.wire
+	<-d.changing
 	if err != nil && s.mqtt != nil {
 		d.remove(s)
 	}
@@ -155,8 +155,8 @@ func (d *Driver) start() error {
 
 // remove takes a session's share of the connection back. The last one ends it.
 func (d *Driver) remove(s *session) {
-	d.wire <- struct{}{}
-	defer func() { <-d.wire }()
+	d.changing <- struct{}{}
+	defer func() { <-d.changing }()
 	unused, stop := d.leave(s)
 	if stop != nil {
 		stop()
@@ -223,7 +223,7 @@ func (d *Driver) onMessage(m client.Message) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for s := range d.topics[m.Topic] {
-		s.take(&message{topic: m.Topic, payload: m.Payload})
+		s.take(&jsonMessage{topic: m.Topic, payload: m.Payload})
 		s.wake()
 	}
 }
@@ -244,31 +244,31 @@ type session struct {
 	config deviceConfig
 	mqtt   *client.Client
 
-	values      map[string]reading // by property: what the device said last
-	states      uint64             // how many messages with a state there were
-	heard       bool               // one about the availability has come
-	unavailable error
-	changed     chan struct{} // closed at the next message, or when the connection is lost
+	values            map[string]lastReading // by property: what the device said last
+	states            uint64                 // how many messages with a state there were
+	availabilityKnown bool                   // one about the availability has come
+	unavailable       error
+	changed           chan struct{} // closed at the next message, or when the connection is lost
 }
 
-// reading is what the device said last about a property.
-type reading struct {
+// lastReading is what the device said last about a property.
+type lastReading struct {
 	value string
 	err   error
 	count uint64 // how often it did
 }
 
 // take takes a message. mu is held.
-func (s *session) take(m *message) {
+func (s *session) take(m *jsonMessage) {
 	c := s.config
 	if m.topic == c.availability.topic {
 		value, _, ok, err := m.find(c.availability.path)
 		if err != nil || !ok { // some publish the bare word as well
 			value = string(m.payload)
 		}
-		s.heard, s.unavailable = true, nil
+		s.availabilityKnown, s.unavailable = true, nil
 		if len(m.payload) > 0 && !strings.EqualFold(value, c.available) {
-			s.unavailable = fmt.Errorf("mqtt: the device is not available: %s is %s", m.topic, clip(value))
+			s.unavailable = fmt.Errorf("mqtt: the device is not available: %s is %s", m.topic, clipText(value))
 		}
 	}
 	for _, f := range c.order {
@@ -277,7 +277,7 @@ func (s *session) take(m *message) {
 		}
 		s.states++
 		if value, ok, err := f.decode(m); ok || err != nil {
-			s.values[f.name] = reading{value, err, s.values[f.name].count + 1}
+			s.values[f.name] = lastReading{value, err, s.values[f.name].count + 1}
 		}
 	}
 }
@@ -289,7 +289,7 @@ func (s *session) wake() {
 }
 
 // latest returns what is known of a property, and a channel that is closed when something changes.
-func (s *session) latest(property string) (reading, <-chan struct{}) {
+func (s *session) latest(property string) (lastReading, <-chan struct{}) {
 	s.driver.mu.Lock()
 	defer s.driver.mu.Unlock()
 	return s.values[property], s.changed
@@ -302,8 +302,8 @@ func (s *session) Close() error {
 }
 
 var (
-	errNothing  = errors.New("mqtt: no message came in time")
-	errNoBroker = errors.New("mqtt: not connected to the node's broker")
+	errNoMessage = errors.New("mqtt: no message came in time")
+	errNoBroker  = errors.New("mqtt: not connected to the node's broker")
 )
 
 // await waits until enough is true, at most for d. It is asked after each message.
@@ -318,7 +318,7 @@ func (s *session) await(ctx context.Context, d time.Duration, enough func() bool
 		select {
 		case <-changed:
 		case <-timer.C:
-			return errNothing
+			return errNoMessage
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -329,17 +329,17 @@ func (s *session) await(ctx context.Context, d time.Duration, enough func() bool
 func (s *session) complete() bool {
 	s.driver.mu.Lock()
 	defer s.driver.mu.Unlock()
-	if s.config.availability.topic != "" && !s.heard {
+	if s.config.availability.topic != "" && !s.availabilityKnown {
 		return false
 	}
-	return !slices.ContainsFunc(s.config.order, func(f *field) bool {
+	return !slices.ContainsFunc(s.config.order, func(f *mappedProperty) bool {
 		_, known := s.values[f.name]
 		return f.state.topic != "" && !known
 	})
 }
 
-// away returns why the device can't be used at the moment. One that has never said whether it is available is.
-func (s *session) away() error {
+// unavailableReason returns why the device can't be used at the moment. One that has never said whether it is available is.
+func (s *session) unavailableReason() error {
 	s.driver.mu.Lock()
 	defer s.driver.mu.Unlock()
 	if !s.mqtt.Connected() {
@@ -350,18 +350,18 @@ func (s *session) away() error {
 
 // Ping implements mappers.Pinger: a device that can be asked for its state has to answer.
 func (s *session) Ping(ctx context.Context) error {
-	if err := s.away(); err != nil || s.config.get == "" {
+	if err := s.unavailableReason(); err != nil || s.config.get == "" {
 		return err
 	}
 	before := s.messages()
 	if err := s.mqtt.Publish(ctx, client.Message{Topic: s.config.get, Payload: []byte(s.config.getPayload), QoS: 1}); err != nil {
 		return err
 	}
-	err := s.await(ctx, s.driver.o.Timeout, func() bool { return s.messages() != before || s.away() != nil })
-	if errors.Is(err, errNothing) {
+	err := s.await(ctx, s.driver.o.Timeout, func() bool { return s.messages() != before || s.unavailableReason() != nil })
+	if errors.Is(err, errNoMessage) {
 		return fmt.Errorf("mqtt: no state within %s after a request on %s", s.driver.o.Timeout, s.config.get)
 	}
-	return errors.Join(err, s.away())
+	return errors.Join(err, s.unavailableReason())
 }
 
 func (s *session) messages() uint64 {
@@ -375,7 +375,7 @@ func (s *session) Push(ctx context.Context, emit func(property, value string)) e
 	seen := map[string]uint64{}
 	for {
 		_, changed := s.latest("")
-		if err := s.away(); err != nil {
+		if err := s.unavailableReason(); err != nil {
 			return err
 		}
 		for _, f := range s.config.order {
@@ -395,14 +395,14 @@ func (s *session) Push(ctx context.Context, emit func(property, value string)) e
 
 // ReadBatch implements mappers.BatchReader: the last values that the device has published. One that it has not is missing.
 func (s *session) ReadBatch(_ context.Context, properties []string) (map[string]mappers.Reading, error) {
-	if err := s.away(); err != nil {
+	if err := s.unavailableReason(); err != nil {
 		return nil, err
 	}
 	got := make(map[string]mappers.Reading, len(properties))
 	for _, name := range properties {
 		r, _ := s.latest(name)
 		if s.config.fields[name] == nil {
-			r = reading{err: mappers.Refuse(mappers.NotReachable, "the model has no mqtt visitor for %s", name), count: 1}
+			r = lastReading{err: mappers.Refuse(mappers.NotReachable, "the model has no mqtt visitor for %s", name), count: 1}
 		}
 		if r.count > 0 {
 			got[name] = mappers.Reading{Value: r.value, Err: r.err}
@@ -417,7 +417,7 @@ func (s *session) Write(ctx context.Context, property, value string) error {
 	if f == nil || f.command == "" {
 		return mappers.Refuse(mappers.NotReachable, "the model has no mqtt visitor with a command topic for %s", property)
 	}
-	if err := s.away(); err != nil {
+	if err := s.unavailableReason(); err != nil {
 		return err
 	}
 	payload, err := f.encode(value)
@@ -437,21 +437,21 @@ func (s *session) Write(ctx context.Context, property, value string) error {
 
 // confirm waits for the state that a command has led to. A state with another value may have been on its way before the command: it
 // counts only if no other follows in time.
-func (s *session) confirm(ctx context.Context, f *field, value string, before uint64) error {
+func (s *session) confirm(ctx context.Context, f *mappedProperty, value string, before uint64) error {
 	answered := false
 	err := s.await(ctx, s.driver.o.Timeout, func() bool {
 		r, _ := s.latest(f.name)
 		answered = r.count != before
-		return answered && (r.err != nil || f.same(r.value, value)) || s.away() != nil
+		return answered && (r.err != nil || f.same(r.value, value)) || s.unavailableReason() != nil
 	})
 	switch {
-	case errors.Is(err, errNothing) && !answered:
+	case errors.Is(err, errNoMessage) && !answered:
 		return mappers.Refuse(mappers.Unavailable, "nothing about %s on %s within %s after the command on %s",
 			f.name, f.state.topic, s.driver.o.Timeout, f.command)
-	case errors.Is(err, errNothing): // the device has taken something else: it is read back
+	case errors.Is(err, errNoMessage): // the device has taken something else: it is read back
 		return nil
 	}
-	return errors.Join(err, s.away())
+	return errors.Join(err, s.unavailableReason())
 }
 
 // Main is the program mapper-mqtt.
@@ -477,7 +477,7 @@ path, and by itself where there is no path. docs/mqtt-devices.md has examples.`,
 		Example: `  mapper-mqtt                                      # the node on this host
   mapper-mqtt --server unix:///run/edgebus/mqtt.sock`,
 		Driver: func(c configs.MapperMQTT, o *mappers.Options) (mappers.Driver, error) {
-			o.Collect = collect
+			o.Collect = collectCycle
 			return New(Options{Timeout: c.Timeout, Broker: client.Options{
 				Servers: o.Servers, ClientID: "devices-" + o.Name, User: o.User, Secret: o.Secret, TLS: o.TLS,
 				KeepAlive: 10 * time.Second, Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}, Log: o.Log,
@@ -486,5 +486,5 @@ path, and by itself where there is no path. docs/mqtt-devices.md has examples.`,
 	}.Main(args, stdout, stderr)
 }
 
-// collect is how often what can't be read is looked at. Values are reported when they come.
-const collect = 10 * time.Second
+// collectCycle is how often what can't be read is looked at. Values are reported when they come.
+const collectCycle = 10 * time.Second

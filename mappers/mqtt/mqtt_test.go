@@ -21,7 +21,7 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-const wait = 30 * time.Second // a busy machine must not fail a test
+const waitTime = 30 * time.Second // a busy machine must not fail a test
 
 // newBroker serves on a free port of loopback, with no rules for users' own topics.
 func newBroker(t *testing.T) string {
@@ -39,7 +39,7 @@ func newBroker(t *testing.T) string {
 	}()
 	t.Cleanup(func() {
 		cancel()
-		closing, cancel := context.WithTimeout(context.Background(), wait)
+		closing, cancel := context.WithTimeout(context.Background(), waitTime)
 		defer cancel()
 		_ = b.Close(closing)
 		<-done
@@ -74,8 +74,8 @@ func newClient(t *testing.T, server, id string, onMessage func(client.Message), 
 	return c
 }
 
-// lamp behaves as one of zigbee2mqtt: it keeps its state, and publishes all of it when it is set or asked.
-type lamp struct {
+// simulatedLamp behaves as one of zigbee2mqtt: it keeps its state, and publishes all of it when it is set or asked.
+type simulatedLamp struct {
 	t    *testing.T
 	mqtt *client.Client
 	name string
@@ -86,14 +86,14 @@ type lamp struct {
 	took  []string
 }
 
-func newLamp(t *testing.T, server, name string) *lamp {
-	l := &lamp{t: t, name: name, state: map[string]any{"state": "OFF", "brightness": 100, "color": map[string]any{"x": 0.5}, "battery": nil}}
+func newLamp(t *testing.T, server, name string) *simulatedLamp {
+	l := &simulatedLamp{t: t, name: name, state: map[string]any{"state": "OFF", "brightness": 100, "color": map[string]any{"x": 0.5}, "battery": nil}}
 	l.mqtt = newClient(t, server, "lamp-"+name, l.message, name+"/set", name+"/get")
 	l.available(true)
 	return l
 }
 
-func (l *lamp) message(m client.Message) {
+func (l *simulatedLamp) message(m client.Message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.took = append(l.took, strings.TrimPrefix(m.Topic, l.name+"/")+" "+string(m.Payload))
@@ -108,11 +108,11 @@ func (l *lamp) message(m client.Message) {
 	l.mqtt.PublishAsync(client.Message{Topic: l.name, Payload: payload, QoS: 1}, nil)
 }
 
-func (l *lamp) publish(topic, payload string, retain bool) {
+func (l *simulatedLamp) publish(topic, payload string, retain bool) {
 	require.NoError(l.t, l.mqtt.Publish(context.Background(), client.Message{Topic: topic, Payload: []byte(payload), QoS: 1, Retain: retain}))
 }
 
-func (l *lamp) available(yes bool) {
+func (l *simulatedLamp) available(yes bool) {
 	state := "offline"
 	if yes {
 		state = "online"
@@ -120,13 +120,13 @@ func (l *lamp) available(yes bool) {
 	l.publish(l.name+"/availability", `{"state":"`+state+`"}`, true)
 }
 
-func (l *lamp) silence(yes bool) {
+func (l *simulatedLamp) silence(yes bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mute = yes
 }
 
-func (l *lamp) commands() []string {
+func (l *simulatedLamp) commands() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	took := l.took
@@ -154,7 +154,7 @@ func newDriver(server string, timeout time.Duration) *Driver {
 	return New(Options{Timeout: timeout, Broker: client.Options{Servers: []string{server}, ClientID: "devices-mqtt", Log: zerolog.Nop()}})
 }
 
-func with(d mappers.Device, property, key, value string) mappers.Device {
+func withConfig(d mappers.Device, property, key, value string) mappers.Device {
 	if property == "" {
 		d.Config = maps.Clone(d.Config)
 		d.Config[key] = value
@@ -174,10 +174,10 @@ func with(d mappers.Device, property, key, value string) mappers.Device {
 	return d
 }
 
-// asked is a driver whose sessions are pinged before use, as the SDK does, so that the device's state is known.
-type asked struct{ *Driver }
+// pingingDriver is a driver whose sessions are pinged before use, as the SDK does, so that the device's state is known.
+type pingingDriver struct{ *Driver }
 
-func (a asked) Open(ctx context.Context, d mappers.Device) (mappers.Session, error) {
+func (a pingingDriver) Open(ctx context.Context, d mappers.Device) (mappers.Session, error) {
 	s, err := a.Driver.Open(ctx, d)
 	if err != nil {
 		return nil, err
@@ -198,30 +198,30 @@ func TestDriver(t *testing.T) {
 		unnamed := lampDevice("")
 		delete(unnamed.Config, "topic")
 		return drivertest.Rig{
-			Driver: asked{newDriver(server, wait)}, Device: d, Another: &another,
+			Driver: pingingDriver{newDriver(server, waitTime)}, Device: d, Another: &another,
 			Stop: func() { l.available(false) }, Start: func() { l.available(true) },
 			Broken: map[string]mappers.Device{
 				"spec.protocol.config.topic":             unnamed,
-				"spec.protocol.config.topc":              with(d, "", "topc", "x"),
-				"spec.protocol.config.get":               with(d, "", "get", "a/#"),
-				"spec.protocol.config.availability":      with(d, "", "availability", "v1/nodes/n1/state"),
-				"spec.protocol.config.availabilityPath":  with(d, "", "availabilityPath", "a..b"),
-				"visitors[state].config.stat":            with(d, "state", "stat", "x"),
-				"visitors[state].config.state":           with(d, "state", "state", "$SYS/broker/uptime"),
-				"visitors[state].config.command":         with(d, "state", "command", ""),
-				"visitors[state].config.path":            with(d, "state", "path", "list[x]"),
-				"visitors[state].config.on":              with(d, "state", "on", "1"),
-				"visitors[on].config.on":                 with(d, "on", "off", ""),
-				"visitors[state].config.qos":             with(d, "state", "qos", "3"),
-				"visitors[state].config.retain":          with(d, "state", "retain", "maybe"),
-				"visitors[brightness].config.payload":    with(d, "brightness", "payload", `{"brightness":1}`),
-				"visitors[brightness].config.brightness": with(d, "brightness", "brightness", "x"),
+				"spec.protocol.config.topc":              withConfig(d, "", "topc", "x"),
+				"spec.protocol.config.get":               withConfig(d, "", "get", "a/#"),
+				"spec.protocol.config.availability":      withConfig(d, "", "availability", "v1/nodes/n1/state"),
+				"spec.protocol.config.availabilityPath":  withConfig(d, "", "availabilityPath", "a..b"),
+				"visitors[state].config.stat":            withConfig(d, "state", "stat", "x"),
+				"visitors[state].config.state":           withConfig(d, "state", "state", "$SYS/broker/uptime"),
+				"visitors[state].config.command":         withConfig(d, "state", "command", ""),
+				"visitors[state].config.path":            withConfig(d, "state", "path", "list[x]"),
+				"visitors[state].config.on":              withConfig(d, "state", "on", "1"),
+				"visitors[on].config.on":                 withConfig(d, "on", "off", ""),
+				"visitors[state].config.qos":             withConfig(d, "state", "qos", "3"),
+				"visitors[state].config.retain":          withConfig(d, "state", "retain", "maybe"),
+				"visitors[brightness].config.payload":    withConfig(d, "brightness", "payload", `{"brightness":1}`),
+				"visitors[brightness].config.brightness": withConfig(d, "brightness", "brightness", "x"),
 			},
 		}
 	})
 }
 
-func open(t *testing.T, driver mappers.Driver, d mappers.Device) *mappers.Opened {
+func openDevice(t *testing.T, driver mappers.Driver, d mappers.Device) *mappers.Opened {
 	t.Helper()
 	s, err := mappers.Open(t.Context(), driver, d)
 	require.NoError(t, err)
@@ -232,7 +232,7 @@ func open(t *testing.T, driver mappers.Driver, d mappers.Device) *mappers.Opened
 func TestCommandsAreJSONAtTheirPath(t *testing.T) {
 	server := newBroker(t)
 	l := newLamp(t, server, "lamp")
-	s := open(t, asked{newDriver(server, wait)}, lampDevice("lamp"))
+	s := openDevice(t, pingingDriver{newDriver(server, waitTime)}, lampDevice("lamp"))
 	require.Equal(t, []string{`get {"state":""}`}, l.commands())
 	require.NoError(t, s.Write(t.Context(), "state", "ON"))
 	require.NoError(t, s.Write(t.Context(), "on", "false"))
@@ -243,7 +243,7 @@ func TestCommandsAreJSONAtTheirPath(t *testing.T) {
 func TestWhatADevicePublishesIsPushed(t *testing.T) {
 	server := newBroker(t)
 	l := newLamp(t, server, "lamp")
-	s := open(t, asked{newDriver(server, wait)}, lampDevice("lamp"))
+	s := openDevice(t, pingingDriver{newDriver(server, waitTime)}, lampDevice("lamp"))
 	got := make(chan string, 100)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -274,33 +274,33 @@ func TestADeviceThatDoesNotAnswerIsTriedAgainLater(t *testing.T) {
 	delete(d.Config, "get")
 	delete(d.Config, "getPayload")
 	l.silence(true)
-	s := open(t, driver, d)
+	s := openDevice(t, driver, d)
 	err := s.Write(t.Context(), "state", "ON")
 	var r *mappers.Refusal
 	require.ErrorAs(t, err, &r)
 	require.Equal(t, mappers.Unavailable, r.Code)
 	require.Equal(t, "nothing about state on lamp within 50ms after the command on lamp/set", r.Message)
 	l.silence(false)
-	require.Eventually(t, func() bool { return s.Write(t.Context(), "state", "ON") == nil }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return s.Write(t.Context(), "state", "ON") == nil }, waitTime, time.Millisecond)
 }
 
 func TestPingWaitsForAnAnswer(t *testing.T) {
 	server := newBroker(t)
 	l := newLamp(t, server, "lamp")
 	l.silence(true)
-	s := open(t, newDriver(server, 50*time.Millisecond), lampDevice("lamp"))
+	s := openDevice(t, newDriver(server, 50*time.Millisecond), lampDevice("lamp"))
 	ping := s.Session.(mappers.Pinger).Ping
 	require.EqualError(t, ping(t.Context()), "mqtt: no state within 50ms after a request on lamp/get")
 	l.silence(false)
-	require.Eventually(t, func() bool { return ping(t.Context()) == nil }, wait, time.Millisecond)
+	require.Eventually(t, func() bool { return ping(t.Context()) == nil }, waitTime, time.Millisecond)
 }
 
 func TestSessionsShareOneConnectionThatTheLastOneEnds(t *testing.T) {
 	server := newBroker(t)
 	newLamp(t, server, "a")
 	newLamp(t, server, "b")
-	driver := newDriver(server, wait)
-	a, b := open(t, driver, lampDevice("a")), open(t, driver, lampDevice("b"))
+	driver := newDriver(server, waitTime)
+	a, b := openDevice(t, driver, lampDevice("a")), openDevice(t, driver, lampDevice("b"))
 	require.Same(t, a.Session.(*session).mqtt, b.Session.(*session).mqtt)
 	require.NoError(t, a.Close())
 	require.Len(t, driver.topics, 2)
@@ -317,7 +317,7 @@ func TestWithoutABrokerADeviceIsOffline(t *testing.T) {
 	require.NoError(t, l.Close())
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	driver := newDriver("mqtt://"+l.Addr().String(), wait)
+	driver := newDriver("mqtt://"+l.Addr().String(), waitTime)
 	_, err = driver.Open(ctx, lampDevice("lamp"))
 	require.ErrorContains(t, err, "no connection to mqtt://127.0.0.1:"+strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
 	require.Nil(t, driver.mqtt)
@@ -331,7 +331,7 @@ func TestPaths(t *testing.T) {
 	} {
 		p, err := parsePath(text)
 		require.NoError(t, err, text)
-		got, _, ok, err := (&message{payload: []byte(doc)}).find(p)
+		got, _, ok, err := (&jsonMessage{payload: []byte(doc)}).find(p)
 		require.NoError(t, err, text)
 		if !ok {
 			got = "-"
@@ -365,8 +365,8 @@ func TestValuesOfEveryType(t *testing.T) {
 	} {
 		p, err := parsePath(tt.path)
 		require.NoError(t, err)
-		f := &field{name: "p", typ: tt.typ, state: source{"t", p}, payload: tt.payload}
-		value, ok, err := f.decode(&message{topic: "t", payload: []byte(tt.state)})
+		f := &mappedProperty{name: "p", typ: tt.typ, state: valueSource{"t", p}, payload: tt.payload}
+		value, ok, err := f.decode(&jsonMessage{topic: "t", payload: []byte(tt.state)})
 		require.NoError(t, err)
 		require.True(t, ok)
 		require.Equal(t, tt.value, value)
@@ -388,13 +388,13 @@ func FuzzState(f *testing.F) {
 			return
 		}
 		for _, typ := range []mappers.Type{mappers.Int, mappers.Boolean, mappers.Bytes, mappers.Object} {
-			value, ok, err := (&field{typ: typ, state: source{"t", p}}).decode(&message{topic: "t", payload: payload})
+			value, ok, err := (&mappedProperty{typ: typ, state: valueSource{"t", p}}).decode(&jsonMessage{topic: "t", payload: payload})
 			if err != nil && ok {
 				t.Fatalf("a value %q and an error %v", value, err)
 			}
 		}
 		if !p.indexed() && p != nil {
-			value, _, ok, err := (&message{payload: []byte(p.wrap(`"x"`))}).find(p)
+			value, _, ok, err := (&jsonMessage{payload: []byte(p.wrap(`"x"`))}).find(p)
 			if err != nil || !ok || value != "x" {
 				t.Fatalf("%q does not lead to what was put there: %q %v %v", text, value, ok, err)
 			}

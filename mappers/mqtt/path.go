@@ -12,11 +12,11 @@ import (
 	"github.com/edgebus/edgebus/mappers"
 )
 
-// path leads to one value in JSON: names (string) and indexes (int).
-type path []any
+// jsonPath leads to one value in JSON: names (string) and indexes (int).
+type jsonPath []any
 
 // parsePath reads a singular query of RFC 9535, with or without the $ before it: state, color.x, $.list[0]['a name'].
-func parsePath(text string) (p path, err error) {
+func parsePath(text string) (p jsonPath, err error) {
 	if !utf8.ValidString(text) {
 		return nil, errors.New("is not UTF-8")
 	}
@@ -43,7 +43,7 @@ func parsePath(text string) (p path, err error) {
 				return nil, errors.New("a name is missing after a dot")
 			}
 		case rest[0] == '[':
-			if step, rest, err = bracketed(rest); err != nil {
+			if step, rest, err = parseBracket(rest); err != nil {
 				return nil, err
 			}
 		default:
@@ -54,8 +54,8 @@ func parsePath(text string) (p path, err error) {
 	return p, nil
 }
 
-// bracketed reads [0], ['name'] or ["name"] at the beginning of text.
-func bracketed(text string) (step any, rest string, err error) {
+// parseBracket reads [0], ['name'] or ["name"] at the beginning of text.
+func parseBracket(text string) (step any, rest string, err error) {
 	for _, mark := range []string{"'", `"`} {
 		if inner, ok := strings.CutPrefix(text, "["+mark); ok {
 			name, rest, ok := strings.Cut(inner, mark+"]")
@@ -73,7 +73,7 @@ func bracketed(text string) (step any, rest string, err error) {
 	return int(n), rest, nil
 }
 
-func (p path) indexed() bool {
+func (p jsonPath) indexed() bool {
 	for _, step := range p {
 		if _, ok := step.(int); ok {
 			return true
@@ -83,15 +83,15 @@ func (p path) indexed() bool {
 }
 
 // wrap makes the object in which the path, which has names only, leads to a JSON value.
-func (p path) wrap(literal string) string {
+func (p jsonPath) wrap(literal string) string {
 	for i := len(p) - 1; i >= 0; i-- {
-		literal = "{" + quote(p[i].(string)) + ":" + literal + "}"
+		literal = "{" + quoteJSON(p[i].(string)) + ":" + literal + "}"
 	}
 	return literal
 }
 
-// message is a payload, which is parsed at most once however many properties are in it.
-type message struct {
+// jsonMessage is a payload, which is parsed at most once however many properties are in it.
+type jsonMessage struct {
 	topic   string
 	payload []byte
 	parsed  bool
@@ -99,20 +99,20 @@ type message struct {
 	err     error
 }
 
-func (m *message) parse() (any, error) {
+func (m *jsonMessage) parse() (any, error) {
 	if !m.parsed {
 		m.parsed = true
 		d := json.NewDecoder(bytes.NewReader(m.payload))
 		d.UseNumber() // a number keeps its digits
 		if err := d.Decode(&m.json); err != nil {
-			m.err = mappers.Refuse(mappers.Invalid, "the payload on %s is not JSON: %s", m.topic, clip(string(m.payload)))
+			m.err = mappers.Refuse(mappers.Invalid, "the payload on %s is not JSON: %s", m.topic, clipText(string(m.payload)))
 		}
 	}
 	return m.json, m.err
 }
 
 // find returns the value at p as text. quoted says that it is a string in JSON. ok is false if there is nothing, or null, at p.
-func (m *message) find(p path) (value string, quoted, ok bool, err error) {
+func (m *jsonMessage) find(p jsonPath) (value string, quoted, ok bool, err error) {
 	if p == nil {
 		return string(m.payload), false, len(m.payload) > 0, nil
 	}

@@ -59,8 +59,8 @@ func (d *Driver) Bus(mappers.Device) string { return "virtual" }
 
 // Open implements mappers.Driver.
 func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, error) {
-	s := &session{now: d.o.Now, device: dev, props: map[string]*property{}}
-	random := rand.New(rand.NewPCG(d.o.Seed, hash(dev.Name))) //nolint:gosec // G404: simulates a device
+	s := &session{now: d.o.Now, device: dev, props: map[string]*simulatedProperty{}}
+	random := rand.New(rand.NewPCG(d.o.Seed, hashText(dev.Name))) //nolint:gosec // G404: simulates a device
 	for _, p := range dev.Properties {
 		prop, err := newProperty(p, d.o.Now(), random)
 		if err != nil {
@@ -72,7 +72,7 @@ func (d *Driver) Open(_ context.Context, dev mappers.Device) (mappers.Session, e
 	return s, nil
 }
 
-func hash(s string) uint64 {
+func hashText(s string) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(s))
 	return h.Sum64()
@@ -84,8 +84,8 @@ type session struct {
 	device mappers.Device
 
 	mu    sync.Mutex
-	props map[string]*property
-	lamp  *lamp
+	props map[string]*simulatedProperty
+	lamp  *lampDevice
 }
 
 // ReadBatch implements mappers.BatchReader.
@@ -131,7 +131,7 @@ func (s *session) Command(ctx context.Context, name string, payload []byte) ([]b
 	}
 	switch name {
 	case "beep":
-		return beep(string(payload))
+		return runBeep(string(payload))
 	case "reset":
 		for _, p := range s.props {
 			p.text = p.first
@@ -141,7 +141,7 @@ func (s *session) Command(ctx context.Context, name string, payload []byte) ([]b
 	return nil, mappers.Refuse(mappers.Rejected, "%s knows the commands beep and reset, not %s", s.device.Name, name)
 }
 
-func beep(times string) ([]byte, error) {
+func runBeep(times string) ([]byte, error) {
 	switch times {
 	case "", "once":
 		return []byte("beep"), nil
@@ -154,25 +154,25 @@ func beep(times string) ([]byte, error) {
 // Close implements mappers.Session.
 func (s *session) Close() error { return nil }
 
-// property is one simulated property.
-type property struct {
+// simulatedProperty is one simulated property.
+type simulatedProperty struct {
 	mappers.Property
 	text, first string // of one that doesn't move
 	move        func(now time.Time) float64
 }
 
-// known are the settings, and spellings other names for them.
+// knownSettings are the settings, and spellings other names for them.
 var (
-	known     = []string{"generator", "min", "max", "period", "value"}
-	spellings = map[string]string{"initial": "value", "minimum": "min", "maximum": "max"}
+	knownSettings  = []string{"generator", "min", "max", "period", "value"}
+	settingAliases = map[string]string{"initial": "value", "minimum": "min", "maximum": "max"}
 )
 
 // normalizeConfig brings the settings to their usual names, and refuses those that mean nothing.
 func normalizeConfig(config map[string]string, at string) (map[string]string, error) {
 	out := make(map[string]string, len(config))
 	for key, value := range config {
-		name := cmp.Or(spellings[key], key)
-		if !slices.Contains(known, name) {
+		name := cmp.Or(settingAliases[key], key)
+		if !slices.Contains(knownSettings, name) {
 			return nil, mappers.BadConfig(at+key, "is no setting of a virtual device")
 		}
 		out[name] = value
@@ -180,15 +180,15 @@ func normalizeConfig(config map[string]string, at string) (map[string]string, er
 	return out, nil
 }
 
-func newProperty(p mappers.Property, now time.Time, random *rand.Rand) (*property, error) {
-	prop := &property{Property: p}
+func newProperty(p mappers.Property, now time.Time, random *rand.Rand) (*simulatedProperty, error) {
+	prop := &simulatedProperty{Property: p}
 	at := fmt.Sprintf("properties[%s].config.", p.Name)
 	config, err := normalizeConfig(p.Config, at)
 	if err != nil {
 		return nil, err
 	}
 	p.Config, prop.Config = config, config
-	low, high, err := limits(p, at)
+	low, high, err := valueRange(p, at)
 	if err != nil {
 		return nil, err
 	}
@@ -214,15 +214,15 @@ func newProperty(p mappers.Property, now time.Time, random *rand.Rand) (*propert
 	case "", "constant":
 	case "sine":
 		prop.move = func(t time.Time) float64 {
-			return low + (high-low)*(1+math.Sin(2*math.Pi*(phase+turns(t, now, period))))/2
+			return low + (high-low)*(1+math.Sin(2*math.Pi*(phase+periodsSince(t, now, period))))/2
 		}
 	case "sawtooth":
 		prop.move = func(t time.Time) float64 {
-			_, part := math.Modf(phase + turns(t, now, period))
+			_, part := math.Modf(phase + periodsSince(t, now, period))
 			return low + (high-low)*part
 		}
 	case "random-walk":
-		prop.move = walk(low, high, period, now, random.Uint64())
+		prop.move = randomWalk(low, high, period, now, random.Uint64())
 	default:
 		return nil, mappers.BadConfig(at+"generator", "%q is none of sine, random-walk, sawtooth, constant", generator)
 	}
@@ -232,12 +232,12 @@ func newProperty(p mappers.Property, now time.Time, random *rand.Rand) (*propert
 	return prop, nil
 }
 
-func turns(t, since time.Time, period time.Duration) float64 {
+func periodsSince(t, since time.Time, period time.Duration) float64 {
 	return float64(t.Sub(since)) / float64(period)
 }
 
-// walk is a random walk that turns back softly at its limits. It goes a hundred steps a period, however often it is read.
-func walk(low, high float64, period time.Duration, now time.Time, seed uint64) func(time.Time) float64 {
+// randomWalk is a random walk that turns back softly at its limits. It goes a hundred steps a period, however often it is read.
+func randomWalk(low, high float64, period time.Duration, now time.Time, seed uint64) func(time.Time) float64 {
 	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // G404: simulates a device
 	step := max(period/100, time.Millisecond)
 	at, last := low+(high-low)*random.Float64(), now
@@ -254,7 +254,7 @@ func walk(low, high float64, period time.Duration, now time.Time, seed uint64) f
 	}
 }
 
-func limits(p mappers.Property, at string) (low, high float64, err error) {
+func valueRange(p mappers.Property, at string) (low, high float64, err error) {
 	low, high = 0, 100
 	if p.Minimum != nil {
 		low, high = *p.Minimum, max(*p.Minimum+100, high)
@@ -276,7 +276,7 @@ func limits(p mappers.Property, at string) (low, high float64, err error) {
 }
 
 // start is what a property has before anybody wrote it: off, closed, the least.
-func (p *property) start(low float64) string {
+func (p *simulatedProperty) start(low float64) string {
 	switch {
 	case slices.Contains(p.Enum, "OFF"):
 		return "OFF"
@@ -296,7 +296,7 @@ func (p *property) start(low float64) string {
 	return ""
 }
 
-func (p *property) read(now time.Time) string {
+func (p *simulatedProperty) read(now time.Time) string {
 	if p.move == nil {
 		return p.text
 	}
@@ -304,7 +304,7 @@ func (p *property) read(now time.Time) string {
 }
 
 // format gives a number as many digits as a cheap sensor has.
-func (p *property) format(f float64) string {
+func (p *simulatedProperty) format(f float64) string {
 	if p.Type == mappers.Int {
 		return strconv.FormatInt(int64(math.Round(f)), 10)
 	}
@@ -315,12 +315,12 @@ func (p *property) format(f float64) string {
 const (
 	roomTemperature = 21.0
 	fullWarmth      = 38.0
-	warming         = 20 * time.Second
+	lampInertia     = 20 * time.Second
 )
 
-// lamp couples a temperature to power and brightness: it follows them slowly, as metal does.
-type lamp struct {
-	temperature, power, brightness *property
+// lampDevice couples a temperature to power and brightness: it follows them slowly, as metal does.
+type lampDevice struct {
+	temperature, power, brightness *simulatedProperty
 	warmth                         float64
 	last                           time.Time
 }
@@ -331,11 +331,11 @@ func (s *session) findLamp() {
 	if t == nil || p == nil || t.Writable || !t.Type.Numeric() || t.Config["generator"] != "" || t.Config["value"] != "" {
 		return
 	}
-	s.lamp = &lamp{temperature: t, power: p, brightness: s.props["brightness"], last: s.now()}
+	s.lamp = &lampDevice{temperature: t, power: p, brightness: s.props["brightness"], last: s.now()}
 }
 
 // target is how much warmer than the room the lamp ends up as it is set now.
-func (l *lamp) target() float64 {
+func (l *lampDevice) target() float64 {
 	switch l.power.text {
 	case "ON", "on", "true", "1":
 	default:
@@ -356,11 +356,11 @@ func (l *lamp) target() float64 {
 }
 
 // read lets the time since the last reading pass, and returns the temperature.
-func (l *lamp) read(now time.Time) float64 {
+func (l *lampDevice) read(now time.Time) float64 {
 	dt := now.Sub(l.last)
 	l.last = now
 	if dt > 0 {
-		l.warmth += (l.target() - l.warmth) * (1 - math.Exp(-float64(dt)/float64(warming)))
+		l.warmth += (l.target() - l.warmth) * (1 - math.Exp(-float64(dt)/float64(lampInertia)))
 	}
 	draught := 0.3 * math.Sin(2*math.Pi*float64(now.UnixMilli()%600_000)/600_000)
 	return roomTemperature + draught + l.warmth

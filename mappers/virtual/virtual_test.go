@@ -12,7 +12,7 @@ import (
 	"github.com/edgebus/edgebus/mappers/virtual"
 )
 
-func lamp(name string) mappers.Device {
+func lampDevice(name string) mappers.Device {
 	low, high := 0.0, 100.0
 	return mappers.Device{Name: name, Properties: []mappers.Property{
 		{Name: "power", Type: mappers.String, Writable: true, Enum: []string{"ON", "OFF"}},
@@ -21,23 +21,23 @@ func lamp(name string) mappers.Device {
 	}}
 }
 
-func with(config map[string]string, typ mappers.Type, writable bool) mappers.Device {
+func deviceWith(config map[string]string, typ mappers.Type, writable bool) mappers.Device {
 	return mappers.Device{Name: "x", Properties: []mappers.Property{{Name: "p", Type: typ, Writable: writable, Config: config}}}
 }
 
 func TestDriver(t *testing.T) {
 	drivertest.Run(t, func(*testing.T) drivertest.Rig {
-		other := lamp("other")
+		other := lampDevice("other")
 		at := "properties[p].config."
 		return drivertest.Rig{
-			Driver: virtual.New(virtual.Options{}), Device: lamp("lamp"), Another: &other,
+			Driver: virtual.New(virtual.Options{}), Device: lampDevice("lamp"), Another: &other,
 			Broken: map[string]mappers.Device{
-				at + "generator": with(map[string]string{"generator": "magic"}, mappers.Float, false),
-				at + "period":    with(map[string]string{"period": "soon"}, mappers.Float, false),
-				at + "min":       with(map[string]string{"min": "5", "max": "1"}, mappers.Float, false),
-				at + "max":       with(map[string]string{"max": "hot"}, mappers.Float, false),
-				at + "colour":    with(map[string]string{"colour": "red"}, mappers.Int, true),
-				at + "value":     with(map[string]string{"value": "hot"}, mappers.Int, true),
+				at + "generator": deviceWith(map[string]string{"generator": "magic"}, mappers.Float, false),
+				at + "period":    deviceWith(map[string]string{"period": "soon"}, mappers.Float, false),
+				at + "min":       deviceWith(map[string]string{"min": "5", "max": "1"}, mappers.Float, false),
+				at + "max":       deviceWith(map[string]string{"max": "hot"}, mappers.Float, false),
+				at + "colour":    deviceWith(map[string]string{"colour": "red"}, mappers.Int, true),
+				at + "value":     deviceWith(map[string]string{"value": "hot"}, mappers.Int, true),
 			},
 		}
 	})
@@ -57,12 +57,12 @@ func TestDriverOfEveryType(t *testing.T) {
 	})
 }
 
-// clock is a time that the test moves.
-type clock struct{ t time.Time }
+// testClock is a time that the test moves.
+type testClock struct{ t time.Time }
 
-func (c *clock) now() time.Time { return c.t }
+func (c *testClock) now() time.Time { return c.t }
 
-func number(t *testing.T, s mappers.Session, property string) float64 {
+func readNumber(t *testing.T, s mappers.Session, property string) float64 {
 	t.Helper()
 	got, err := s.(mappers.BatchReader).ReadBatch(t.Context(), []string{property})
 	require.NoError(t, err)
@@ -73,10 +73,10 @@ func number(t *testing.T, s mappers.Session, property string) float64 {
 }
 
 func TestLampWarmsWithBrightness(t *testing.T) {
-	c := &clock{time.Unix(1_700_000_000, 0)}
-	s, err := virtual.New(virtual.Options{Now: c.now}).Open(t.Context(), lamp("lamp"))
+	c := &testClock{time.Unix(1_700_000_000, 0)}
+	s, err := virtual.New(virtual.Options{Now: c.now}).Open(t.Context(), lampDevice("lamp"))
 	require.NoError(t, err)
-	cold := number(t, s, "temperature")
+	cold := readNumber(t, s, "temperature")
 	require.InDelta(t, 21, cold, 1)
 	set := func(p, v string) { require.NoError(t, s.(mappers.Writer).Write(t.Context(), p, v)) }
 	set("power", "ON")
@@ -84,31 +84,31 @@ func TestLampWarmsWithBrightness(t *testing.T) {
 	last := cold
 	for range 10 {
 		c.t = c.t.Add(20 * time.Second)
-		now := number(t, s, "temperature")
+		now := readNumber(t, s, "temperature")
 		require.GreaterOrEqual(t, now, last-0.7)
 		last = now
 	}
 	require.InDelta(t, 40, last, 1)
 	set("brightness", "100")
 	c.t = c.t.Add(5 * time.Minute)
-	require.InDelta(t, 59, number(t, s, "temperature"), 1)
+	require.InDelta(t, 59, readNumber(t, s, "temperature"), 1)
 	set("power", "OFF")
 	c.t = c.t.Add(10 * time.Minute)
-	require.InDelta(t, 21, number(t, s, "temperature"), 1)
+	require.InDelta(t, 21, readNumber(t, s, "temperature"), 1)
 }
 
 func TestGeneratorsStayInTheirRangeAndMove(t *testing.T) {
 	for _, generator := range []string{"sine", "random-walk", "sawtooth"} {
 		t.Run(generator, func(t *testing.T) {
-			c := &clock{time.Unix(1_700_000_000, 0)}
-			d := with(map[string]string{"generator": generator, "min": "-5", "max": "15", "period": "10s"}, mappers.Double, false)
+			c := &testClock{time.Unix(1_700_000_000, 0)}
+			d := deviceWith(map[string]string{"generator": generator, "min": "-5", "max": "15", "period": "10s"}, mappers.Double, false)
 			course := func() (seen []float64) {
 				c.t = time.Unix(1_700_000_000, 0)
 				s, err := virtual.New(virtual.Options{Now: c.now, Seed: 7}).Open(t.Context(), d)
 				require.NoError(t, err)
 				for range 300 {
 					c.t = c.t.Add(100 * time.Millisecond)
-					v := number(t, s, "p")
+					v := readNumber(t, s, "p")
 					require.GreaterOrEqual(t, v, -5.0)
 					require.LessOrEqual(t, v, 15.0)
 					seen = append(seen, v)
@@ -127,12 +127,12 @@ func TestGeneratorsStayInTheirRangeAndMove(t *testing.T) {
 }
 
 func TestCommands(t *testing.T) {
-	s, err := virtual.New(virtual.Options{}).Open(t.Context(), lamp("lamp"))
+	s, err := virtual.New(virtual.Options{}).Open(t.Context(), lampDevice("lamp"))
 	require.NoError(t, err)
 	require.NoError(t, s.(mappers.Writer).Write(t.Context(), "brightness", "50"))
 	_, err = s.(mappers.Commander).Command(t.Context(), "reset", nil)
 	require.NoError(t, err)
-	require.Zero(t, number(t, s, "brightness"))
+	require.Zero(t, readNumber(t, s, "brightness"))
 	sound, err := s.(mappers.Commander).Command(t.Context(), "beep", []byte("twice"))
 	require.NoError(t, err)
 	require.Equal(t, "beep beep", string(sound))

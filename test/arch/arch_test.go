@@ -18,11 +18,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const module = "github.com/edgebus/edgebus/"
+const modulePath = "github.com/edgebus/edgebus/"
 
-// pkg is what the go command knows about a package. Dir and import path are
+// goPackage is what the go command knows about a package. Dir and import path are
 // relative to the repository's root.
-type pkg struct {
+type goPackage struct {
 	ImportPath   string
 	Imports      []string
 	TestImports  []string
@@ -32,27 +32,27 @@ type pkg struct {
 	Deps         []string
 }
 
-func (p pkg) path() string { return strings.TrimPrefix(p.ImportPath, module) }
+func (p goPackage) path() string { return strings.TrimPrefix(p.ImportPath, modulePath) }
 
-func root(t *testing.T) string {
+func repositoryRoot(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	return dir
 }
 
-// list asks the go command about the repository's packages.
-func list(t *testing.T) []pkg {
+// listPackages asks the go command about the repository's packages.
+func listPackages(t *testing.T) []goPackage {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-e", "-tags", "testprogram", "-json=ImportPath,Imports,TestImports,XTestImports,GoFiles,CgoFiles,Deps", "./...")
-	cmd.Dir = root(t)
+	cmd.Dir = repositoryRoot(t)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	require.NoError(t, err, stderr.String())
-	var all []pkg
+	var all []goPackage
 	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
-		var p pkg
+		var p goPackage
 		err := decoder.Decode(&p)
 		if errors.Is(err, io.EOF) {
 			return all
@@ -62,8 +62,8 @@ func list(t *testing.T) []pkg {
 	}
 }
 
-// within is whether path is dir or below it.
-func within(path string, dirs ...string) bool {
+// isBelow is whether path is dir or below it.
+func isBelow(path string, dirs ...string) bool {
 	for _, dir := range dirs {
 		if path == dir || strings.HasPrefix(path, dir+"/") {
 			return true
@@ -80,33 +80,33 @@ func isStandard(path string) bool {
 }
 
 func TestImportRules(t *testing.T) {
-	for _, p := range list(t) {
+	for _, p := range listPackages(t) {
 		for _, imported := range p.Imports {
-			if why := forbidden(p.path(), imported); why != "" {
-				t.Errorf("%s imports %s: %s", p.path(), strings.TrimPrefix(imported, module), why)
+			if why := importRule(p.path(), imported); why != "" {
+				t.Errorf("%s imports %s: %s", p.path(), strings.TrimPrefix(imported, modulePath), why)
 			}
 		}
 		for _, imported := range slices.Concat(p.TestImports, p.XTestImports) {
-			if why := forbiddenInTests(p.path(), imported); why != "" {
-				t.Errorf("tests of %s import %s: %s", p.path(), strings.TrimPrefix(imported, module), why)
+			if why := testsRule(p.path(), imported); why != "" {
+				t.Errorf("tests of %s import %s: %s", p.path(), strings.TrimPrefix(imported, modulePath), why)
 			}
 		}
 	}
 }
 
-// forbidden is the rule that from breaks by importing to, or nothing.
-func forbidden(from, to string) string {
-	if why := forbiddenLibrary(from, to); why != "" {
+// importRule is the rule that from breaks by importing to, or nothing.
+func importRule(from, to string) string {
+	if why := libraryRule(from, to); why != "" {
 		return why
 	}
-	if !strings.HasPrefix(to, module) {
+	if !strings.HasPrefix(to, modulePath) {
 		return ""
 	}
-	to = strings.TrimPrefix(to, module)
-	if within(to, "test") && !within(from, "test") {
+	to = strings.TrimPrefix(to, modulePath)
+	if isBelow(to, "test") && !isBelow(from, "test") {
 		return "nothing but tests imports test"
 	}
-	if suite := filepath.Base(to); strings.HasSuffix(suite, "test") && !within(from, "test") && !strings.HasSuffix(from, "test") {
+	if suite := filepath.Base(to); strings.HasSuffix(suite, "test") && !isBelow(from, "test") && !strings.HasSuffix(from, "test") {
 		return "a conformance suite is for tests, not for programs"
 	}
 	if strings.Contains(to, "/cmd/") {
@@ -114,25 +114,25 @@ func forbidden(from, to string) string {
 	}
 	switch role, _, _ := strings.Cut(from, "/"); role {
 	case "topics":
-		return forbiddenInTopics(from, to)
+		return topicsRule(from, to)
 	case "broker":
-		return forbiddenInBroker(from, to)
+		return brokerRule(from, to)
 	case "cloud", "edge":
-		return forbiddenInRole(role, from, to)
+		return roleRule(role, from, to)
 	case "mappers":
-		return forbiddenInMappers(from, to)
+		return mappersRule(from, to)
 	case "configs":
-		if !within(to, "topics", "configs") && !(from == "configs/daemon/mqttserver" && within(to, "broker")) && to != "broker/acl" {
+		if !isBelow(to, "topics", "configs") && !(from == "configs/daemon/mqttserver" && isBelow(to, "broker")) && to != "broker/acl" {
 			return "configs knows settings, not those who use them"
 		}
 	}
 	return ""
 }
 
-// forbiddenLibrary says where the libraries of others may appear.
-func forbiddenLibrary(from, to string) string {
-	if within(from, "topics") && !isStandard(to) && !strings.HasPrefix(to, module) &&
-		(from != "topics/link" || !within(to, "github.com/fxamacker/cbor")) {
+// libraryRule says where the libraries of others may appear.
+func libraryRule(from, to string) string {
+	if isBelow(from, "topics") && !isStandard(to) && !strings.HasPrefix(to, modulePath) &&
+		(from != "topics/link" || !isBelow(to, "github.com/fxamacker/cbor")) {
 		return "the contract is a leaf: the standard library only, and in topics/link one codec"
 	}
 	for _, rule := range []struct {
@@ -154,84 +154,84 @@ func forbiddenLibrary(from, to string) string {
 		{"github.com/simonvetter/modbus", []string{"mappers/modbus"}, "a protocol's library belongs to its driver"},
 		{"github.com/gopcua/opcua", nil, "gopcua is for tests: it must not be pointed at servers that are not trusted"},
 	} {
-		inside := within(from, rule.homes...)
+		inside := isBelow(from, rule.homes...)
 		if rule.library == "github.com/mochi-mqtt" && from != "broker" {
-			inside = within(from, "broker/session") // the packet codec
+			inside = isBelow(from, "broker/session") // the packet codec
 		}
-		if within(to, rule.library) && !inside && !within(from, "test") && !strings.HasSuffix(from, "test") {
+		if isBelow(to, rule.library) && !inside && !isBelow(from, "test") && !strings.HasSuffix(from, "test") {
 			return rule.why
 		}
 	}
 	return ""
 }
 
-func forbiddenInTopics(from, to string) string {
-	if !within(to, "topics") {
+func topicsRule(from, to string) string {
+	if !isBelow(to, "topics") {
 		return "the contract imports nothing of ours"
 	}
-	if from == "topics" || (from == "topics/resource" && within(to, "topics/link")) || (from == "topics/link" && within(to, "topics/resource")) {
+	if from == "topics" || (from == "topics/resource" && isBelow(to, "topics/link")) || (from == "topics/link" && isBelow(to, "topics/resource")) {
 		return "topics, topics/resource and topics/link import each other downwards only"
 	}
 	return ""
 }
 
-func forbiddenInBroker(from, to string) string {
-	if within(to, "cloud", "edge", "mappers") {
+func brokerRule(from, to string) string {
+	if isBelow(to, "cloud", "edge", "mappers") {
 		return "the broker serves cloud and edge, and knows neither of them"
 	}
-	if within(to, "configs") && !slices.Contains([]string{"configs/limits", "configs/password", "configs/daemon", "configs/daemon/datadir"}, to) {
+	if isBelow(to, "configs") && !slices.Contains([]string{"configs/limits", "configs/password", "configs/daemon", "configs/daemon/datadir"}, to) {
 		return "the broker has options; only configs/daemon/mqttserver makes them of settings"
 	}
 	return ""
 }
 
-// forbiddenInRole keeps cloud and edge apart, and their parts from each other:
+// roleRule keeps cloud and edge apart, and their parts from each other:
 // they state what they need, and cloud.go and edge.go connect them.
-func forbiddenInRole(role, from, to string) string {
+func roleRule(role, from, to string) string {
 	other := map[string]string{"cloud": "edge", "edge": "cloud"}[role]
-	if within(to, other) {
+	if isBelow(to, other) {
 		return "cloud and edge meet on the wire only"
 	}
-	if within(to, "mappers") {
+	if isBelow(to, "mappers") {
 		return "mappers are MQTT clients: nobody links them"
 	}
-	if from == role || within(from, role+"/cmd") || !within(to, role) {
+	if from == role || isBelow(from, role+"/cmd") || !isBelow(to, role) {
 		return ""
 	}
 	part := strings.Split(from, "/")[1]
 	switch {
-	case within(from, "edge/agent") && from != "edge/agent" && within(to, "edge/agent") && !within(to, strings.Join(strings.Split(from, "/")[:3], "/")):
+	case isBelow(from, "edge/agent") && from != "edge/agent" && isBelow(to, "edge/agent") && !isBelow(to, strings.Join(strings.Split(from, "/")[:3], "/")):
 		return "edge/agent wires its parts, which know neither it nor each other"
-	case within(to, role+"/"+part), from == "edge/agent" && to == "edge/upgrade": // a part of the program edgeagent
+	case isBelow(to, role+"/"+part), from == "edge/agent" && to == "edge/upgrade": // a part of the program edgeagent
 		return ""
 	case to == role:
 		return "the wiring knows the parts, not the other way round"
 	case to == role+"/store":
 		return "" // its types, and its readers, writers and watchers
-	case within(to, role+"/store"):
+	case isBelow(to, role+"/store"):
 		return "only " + role + ".go chooses a store's backend"
-	case within(from, "cloud/objects", "cloud/control"):
+	case isBelow(from, "cloud/objects", "cloud/control"):
 		return "the object layer and the controllers' runtime know the store, and no other part"
 	case from == "cloud/api" && to == "cloud/control":
 		return "the API serves objects, and controls nothing"
-	case within(to, "cloud/objects", "cloud/control", "cloud/rollout", "cloud/templates", "cloud/images"):
+	case isBelow(to, "cloud/objects", "cloud/control", "cloud/rollout", "cloud/templates", "cloud/images"):
 		return ""
 	default:
 		return "parts of a role don't import their siblings; state an interface, and " + role + ".go connects them"
 	}
 }
 
-func forbiddenInMappers(from, to string) string {
-	if within(to, "cloud", "edge") {
+func mappersRule(from, to string) string {
+	if isBelow(to, "cloud", "edge") {
 		return "a mapper is an MQTT client: it links neither cloud nor edge"
 	}
-	if within(to, "broker") && !within(to, "broker/client") {
+	if isBelow(to, "broker") && !isBelow(to, "broker/client") {
 		return "a mapper is an MQTT client: of the broker it uses broker/client only"
 	}
 	if from == "mappers/mqtt" && to == "broker/client" {
 		return "" // its devices' protocol
 	}
-	if isDriver(from) && within(to, "broker", "topics") {
+	if isDriver(from) && isBelow(to, "broker", "topics") {
 		return "a driver knows its protocol; the SDK knows MQTT, topics and resources"
 	}
 	return ""
@@ -240,20 +240,20 @@ func forbiddenInMappers(from, to string) string {
 // isDriver is whether a package below mappers drives devices: every one but the
 // SDK, its test suite and the commands.
 func isDriver(path string) bool {
-	return strings.HasPrefix(path, "mappers/") && !within(path, "mappers/cmd") && !strings.HasSuffix(path, "test")
+	return strings.HasPrefix(path, "mappers/") && !isBelow(path, "mappers/cmd") && !strings.HasSuffix(path, "test")
 }
 
-// forbiddenInTests: tests may use test's helpers and the conformance suites, and
+// testsRule: tests may use test's helpers and the conformance suites, and
 // start what they test; but the two sides of the link stay apart there as well.
-func forbiddenInTests(from, to string) string {
-	to, ours := strings.CutPrefix(to, module)
+func testsRule(from, to string) string {
+	to, ours := strings.CutPrefix(to, modulePath)
 	if !ours {
 		return ""
 	}
 	switch {
-	case within(from, "cloud") && within(to, "edge"), within(from, "edge") && within(to, "cloud"):
+	case isBelow(from, "cloud") && isBelow(to, "edge"), isBelow(from, "edge") && isBelow(to, "cloud"):
 		return "cloud and edge meet on the wire only; a test of both belongs in test"
-	case within(from, "topics") && !within(to, "topics", "test"):
+	case isBelow(from, "topics") && !isBelow(to, "topics", "test"):
 		return "the contract imports nothing of ours"
 	}
 	return ""
@@ -261,17 +261,17 @@ func forbiddenInTests(from, to string) string {
 
 func TestProgramsLinkOnlyTheirOwn(t *testing.T) {
 	links := map[string][]string{
-		"edge/cmd/edgecore":         {module + "cloud", module + "mappers", module + "edge/agent", "github.com/godbus", "k8s.io", "sigs.k8s.io/structured-merge-diff", "github.com/google/go-containerregistry", "testing"},
-		"edge/cmd/edgeagent":        {module + "cloud", module + "mappers", module + "edge/store", module + "edge/twin", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "k8s.io", "github.com/prometheus", "google.golang.org/protobuf", "testing"},
-		"edge/cmd/edgediscovery":    {module + "cloud", module + "mappers", module + "edge/agent", module + "edge/store", module + "edge/twin", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "k8s.io", "testing"},
-		"cloud/cmd/cloudhub":        {module + "edge", module + "mappers", "k8s.io/client-go/rest", "k8s.io/client-go/tools", "testing"}, // the queue of cloud/control is client-go's
-		"cloud/cmd/edgebus":         {module + "edge", module + "mappers", "k8s.io/client-go", "testing"},
-		"mappers/cmd/mapper-modbus": {module + "cloud", module + "edge", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "github.com/prometheus", "google.golang.org/protobuf", "testing"},
+		"edge/cmd/edgecore":         {modulePath + "cloud", modulePath + "mappers", modulePath + "edge/agent", "github.com/godbus", "k8s.io", "sigs.k8s.io/structured-merge-diff", "github.com/google/go-containerregistry", "testing"},
+		"edge/cmd/edgeagent":        {modulePath + "cloud", modulePath + "mappers", modulePath + "edge/store", modulePath + "edge/twin", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "k8s.io", "github.com/prometheus", "google.golang.org/protobuf", "testing"},
+		"edge/cmd/edgediscovery":    {modulePath + "cloud", modulePath + "mappers", modulePath + "edge/agent", modulePath + "edge/store", modulePath + "edge/twin", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "k8s.io", "testing"},
+		"cloud/cmd/cloudhub":        {modulePath + "edge", modulePath + "mappers", "k8s.io/client-go/rest", "k8s.io/client-go/tools", "testing"}, // the queue of cloud/control is client-go's
+		"cloud/cmd/edgebus":         {modulePath + "edge", modulePath + "mappers", "k8s.io/client-go", "testing"},
+		"mappers/cmd/mapper-modbus": {modulePath + "cloud", modulePath + "edge", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "github.com/prometheus", "google.golang.org/protobuf", "testing"},
 		"mappers/drivertest":        {"github.com/stretchr"},
 	}
-	for _, p := range list(t) {
+	for _, p := range listPackages(t) {
 		for _, dep := range p.Deps {
-			if within(dep, links[p.path()]...) {
+			if isBelow(dep, links[p.path()]...) {
 				t.Errorf("%s links %s", p.path(), dep)
 			}
 		}
@@ -284,7 +284,7 @@ func TestProgramsLinkOnlyTheirOwn(t *testing.T) {
 func TestTopLevel(t *testing.T) {
 	allowed := []string{"topics", "broker", "cloud", "edge", "mappers", "configs", "scripts", "test", "docs", "bin"}
 	files := []string{"LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Makefile", "go.mod", "go.sum"}
-	entries, err := os.ReadDir(root(t))
+	entries, err := os.ReadDir(repositoryRoot(t))
 	require.NoError(t, err)
 	for _, e := range entries {
 		switch {
@@ -297,10 +297,10 @@ func TestTopLevel(t *testing.T) {
 	}
 }
 
-// source calls visit with every Go file of the repository.
-func source(t *testing.T, visit func(path string, text []byte)) {
+// visitSources calls visit with every Go file of the repository.
+func visitSources(t *testing.T, visit func(path string, text []byte)) {
 	t.Helper()
-	base := root(t)
+	base := repositoryRoot(t)
 	require.NoError(t, filepath.WalkDir(base, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -323,14 +323,14 @@ func source(t *testing.T, visit func(path string, text []byte)) {
 
 func TestNothingHappensOnImport(t *testing.T) {
 	initialiser := regexp.MustCompile(`(?m)^func init\(\)`)
-	source(t, func(path string, text []byte) {
+	visitSources(t, func(path string, text []byte) {
 		require.False(t, initialiser.Match(text), "%s has an init function: what a program does begins in Run", path)
 	})
 }
 
 func TestNoSleepingInTests(t *testing.T) {
 	sleep := regexp.MustCompile(`(?m)^\s*time\.Sleep\(.*$`)
-	source(t, func(path string, text []byte) {
+	visitSources(t, func(path string, text []byte) {
 		if !strings.HasSuffix(path, "_test.go") {
 			return
 		}
@@ -344,8 +344,8 @@ func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 	documented := map[string]bool{}
 	packages := map[string]string{}
 	doc := regexp.MustCompile(`(?m)^(//.*|\*/)\npackage `)
-	source(t, func(path string, text []byte) {
-		if strings.HasSuffix(path, "_test.go") && !within(path, "test") {
+	visitSources(t, func(path string, text []byte) {
+		if strings.HasSuffix(path, "_test.go") && !isBelow(path, "test") {
 			return
 		}
 		dir := filepath.ToSlash(filepath.Dir(path))
@@ -359,7 +359,7 @@ func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 
 func TestNoCatchAllPackages(t *testing.T) {
 	vague := regexp.MustCompile(`(?m)^package (common|utils?|types|helpers?|misc|shared|base)$`)
-	source(t, func(path string, text []byte) {
+	visitSources(t, func(path string, text []byte) {
 		require.False(t, vague.Match(text), "%s: a package is named after what it provides", path)
 	})
 }
@@ -368,44 +368,44 @@ func TestNoCatchAllPackages(t *testing.T) {
 func TestRulesBite(t *testing.T) {
 	for _, c := range []struct{ from, to, why string }{
 		{"topics", "github.com/rs/zerolog", "leaf"},
-		{"topics", module + "topics/resource", "downwards"},
+		{"topics", modulePath + "topics/resource", "downwards"},
 		{"topics/link", "github.com/fxamacker/cbor/v2", ""},
 		{"topics/resource", "github.com/fxamacker/cbor/v2", "leaf"},
-		{"topics/resource", module + "topics", ""},
-		{"topics/link", module + "broker", "nothing of ours"},
-		{"broker", module + "cloud/twin", "neither of them"},
-		{"broker", module + "configs", "only configs/daemon/mqttserver"},
-		{"broker", module + "configs/daemon/backup", "only configs/daemon/mqttserver"},
-		{"broker", module + "configs/daemon", ""},
-		{"configs/daemon/mqttserver", module + "broker", ""},
-		{"configs/daemon/httpserver", module + "broker", "settings"},
-		{"configs/daemon/mqttserver", module + "cloud", "settings"},
+		{"topics/resource", modulePath + "topics", ""},
+		{"topics/link", modulePath + "broker", "nothing of ours"},
+		{"broker", modulePath + "cloud/twin", "neither of them"},
+		{"broker", modulePath + "configs", "only configs/daemon/mqttserver"},
+		{"broker", modulePath + "configs/daemon/backup", "only configs/daemon/mqttserver"},
+		{"broker", modulePath + "configs/daemon", ""},
+		{"configs/daemon/mqttserver", modulePath + "broker", ""},
+		{"configs/daemon/httpserver", modulePath + "broker", "settings"},
+		{"configs/daemon/mqttserver", modulePath + "cloud", "settings"},
 		{"configs/daemon/boltfile", "go.etcd.io/bbolt", ""},
-		{"broker", module + "configs/limits", ""},
+		{"broker", modulePath + "configs/limits", ""},
 		{"broker", "github.com/mochi-mqtt/server/v2", ""},
 		{"broker/client", "github.com/mochi-mqtt/server/v2", "mochi"},
 		{"broker", "github.com/eclipse/paho.golang/paho", "paho"},
 		{"broker/client", "github.com/eclipse/paho.golang/autopaho", ""},
-		{"cloud/twin", module + "edge/twin", "on the wire"},
-		{"edge/twin", module + "cloud/store", "on the wire"},
-		{"cloud/twin", module + "cloud/api", "siblings"},
-		{"cloud/twin", module + "cloud/store", ""},
-		{"cloud/twin", module + "cloud/store/bolt", "backend"},
-		{"cloud/store/bolt", module + "cloud/store", ""},
-		{"cloud/api", module + "cloud/objects", ""},
-		{"cloud/render", module + "cloud/objects", ""},
-		{"cloud/render", module + "cloud/control", ""},
-		{"cloud/fleet", module + "cloud/rollout", ""},
-		{"cloud/render", module + "cloud/api", "siblings"},
-		{"cloud/api", module + "cloud/control", "controls nothing"},
-		{"cloud/objects", module + "cloud/control", "no other part"},
-		{"cloud/objects", module + "cloud/api", "no other part"},
-		{"cloud/objects", module + "cloud/store/bolt", "backend"},
-		{"cloud/control", module + "cloud/objects", "no other part"},
-		{"cloud", module + "cloud/store/bolt", ""},
-		{"cloud/api", module + "cloud", "wiring"},
-		{"cloud/cmd/cloudhub", module + "cloud", ""},
-		{"cloud/api", module + "mappers", "nobody links"},
+		{"cloud/twin", modulePath + "edge/twin", "on the wire"},
+		{"edge/twin", modulePath + "cloud/store", "on the wire"},
+		{"cloud/twin", modulePath + "cloud/api", "siblings"},
+		{"cloud/twin", modulePath + "cloud/store", ""},
+		{"cloud/twin", modulePath + "cloud/store/bolt", "backend"},
+		{"cloud/store/bolt", modulePath + "cloud/store", ""},
+		{"cloud/api", modulePath + "cloud/objects", ""},
+		{"cloud/render", modulePath + "cloud/objects", ""},
+		{"cloud/render", modulePath + "cloud/control", ""},
+		{"cloud/fleet", modulePath + "cloud/rollout", ""},
+		{"cloud/render", modulePath + "cloud/api", "siblings"},
+		{"cloud/api", modulePath + "cloud/control", "controls nothing"},
+		{"cloud/objects", modulePath + "cloud/control", "no other part"},
+		{"cloud/objects", modulePath + "cloud/api", "no other part"},
+		{"cloud/objects", modulePath + "cloud/store/bolt", "backend"},
+		{"cloud/control", modulePath + "cloud/objects", "no other part"},
+		{"cloud", modulePath + "cloud/store/bolt", ""},
+		{"cloud/api", modulePath + "cloud", "wiring"},
+		{"cloud/cmd/cloudhub", modulePath + "cloud", ""},
+		{"cloud/api", modulePath + "mappers", "nobody links"},
 		{"cloud/api", "go.etcd.io/bbolt", "bbolt"},
 		{"cloud/client", "k8s.io/client-go/rest", "client-go"},
 		{"test/kube", "k8s.io/client-go/rest", ""},
@@ -414,31 +414,31 @@ func TestRulesBite(t *testing.T) {
 		{"edge/agent", "google.golang.org/grpc", "gRPC"},
 		{"cloud/fleet", "github.com/go-git/go-git/v5", "git"},
 		{"cloud/sources", "github.com/go-git/go-git/v5", ""},
-		{"edge/agent", module + "edge/agent/files", ""},
-		{"edge/agent", module + "edge/upgrade", ""},
-		{"edge/upgrade", module + "edge/agent", "siblings"},
-		{"edge/agent/files", module + "edge/agent/host", "nor each other"},
-		{"edge/agent/host", module + "edge/agent", "nor each other"},
-		{"edge/agent/host/apps", module + "edge/agent/host/engine", ""},
-		{"edge/agent/host/apps", module + "edge/agent/files", "nor each other"},
-		{"edge/agent", module + "edge/store/x", "backend"},
-		{"mappers", module + "broker", "broker/client only"},
-		{"mappers", module + "broker/client", ""},
-		{"mappers/modbus", module + "topics", "a driver"},
-		{"mappers/modbus", module + "topics/resource", "a driver"},
-		{"mappers/modbus", module + "broker/client", "a driver"},
-		{"mappers/mqtt", module + "broker/client", ""},
-		{"mappers/mqtt", module + "topics", "a driver"},
+		{"edge/agent", modulePath + "edge/agent/files", ""},
+		{"edge/agent", modulePath + "edge/upgrade", ""},
+		{"edge/upgrade", modulePath + "edge/agent", "siblings"},
+		{"edge/agent/files", modulePath + "edge/agent/host", "nor each other"},
+		{"edge/agent/host", modulePath + "edge/agent", "nor each other"},
+		{"edge/agent/host/apps", modulePath + "edge/agent/host/engine", ""},
+		{"edge/agent/host/apps", modulePath + "edge/agent/files", "nor each other"},
+		{"edge/agent", modulePath + "edge/store/x", "backend"},
+		{"mappers", modulePath + "broker", "broker/client only"},
+		{"mappers", modulePath + "broker/client", ""},
+		{"mappers/modbus", modulePath + "topics", "a driver"},
+		{"mappers/modbus", modulePath + "topics/resource", "a driver"},
+		{"mappers/modbus", modulePath + "broker/client", "a driver"},
+		{"mappers/mqtt", modulePath + "broker/client", ""},
+		{"mappers/mqtt", modulePath + "topics", "a driver"},
 		{"mappers/modbus", "github.com/eclipse/paho.golang/paho", "paho"},
-		{"mappers/modbus", module + "mappers", ""},
-		{"mappers/cmd/mapper-modbus", module + "mappers/modbus", ""},
-		{"cloud/twin", module + "test/faults", "imports test"},
-		{"cloud/api", module + "test/storetest", "imports test"},
-		{"cloud/api", module + "mappers/drivertest", "conformance"},
-		{"edge/cmd/edgecore", module + "cloud/cmd/cloudhub", "nobody's library"},
-		{"configs", module + "broker", "settings"},
+		{"mappers/modbus", modulePath + "mappers", ""},
+		{"mappers/cmd/mapper-modbus", modulePath + "mappers/modbus", ""},
+		{"cloud/twin", modulePath + "test/faults", "imports test"},
+		{"cloud/api", modulePath + "test/storetest", "imports test"},
+		{"cloud/api", modulePath + "mappers/drivertest", "conformance"},
+		{"edge/cmd/edgecore", modulePath + "cloud/cmd/cloudhub", "nobody's library"},
+		{"configs", modulePath + "broker", "settings"},
 	} {
-		got := forbidden(c.from, c.to)
+		got := importRule(c.from, c.to)
 		if c.why == "" {
 			require.Empty(t, got, "%s → %s", c.from, c.to)
 		} else {

@@ -14,15 +14,15 @@ import (
 // nothing that isn't there.
 func TestReadingOrdersAreWhole(t *testing.T) {
 	listed := 0
-	source(t, func(path string, text []byte) {
+	visitSources(t, func(path string, text []byte) {
 		if filepath.Base(path) != "doc.go" {
 			return
 		}
 		doc := string(text)
-		dir := filepath.Join(root(t), filepath.Dir(path))
+		dir := filepath.Join(repositoryRoot(t), filepath.Dir(path))
 		entries, err := os.ReadDir(dir)
 		require.NoError(t, err)
-		files, folders := section(doc, "# Files, in reading order"), section(doc, "# Packages, in reading order")
+		files, folders := docSection(doc, "# Files, in reading order"), docSection(doc, "# Packages, in reading order")
 		if files != "" {
 			listed++
 			for _, e := range entries {
@@ -30,7 +30,7 @@ func TestReadingOrdersAreWhole(t *testing.T) {
 				if e.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") || name == "doc.go" {
 					continue
 				}
-				require.True(t, mentions(files, name), "%s doesn't name %s", path, name)
+				require.True(t, namesFile(files, name), "%s doesn't name %s", path, name)
 			}
 			for _, name := range regexp.MustCompile(`[a-z_*]+\.go`).FindAllString(files, -1) {
 				there, err := filepath.Glob(filepath.Join(dir, name))
@@ -50,8 +50,8 @@ func TestReadingOrdersAreWhole(t *testing.T) {
 	require.GreaterOrEqual(t, listed, 3)
 }
 
-// section is the part of a comment from a heading to the next one.
-func section(doc, heading string) string {
+// docSection is the part of a comment from a heading to the next one.
+func docSection(doc, heading string) string {
 	_, rest, found := strings.Cut(doc, heading)
 	if !found {
 		return ""
@@ -60,8 +60,8 @@ func section(doc, heading string) string {
 	return part
 }
 
-// mentions is whether a list names a file, perhaps by a pattern such as socket_*.go.
-func mentions(list, file string) bool {
+// namesFile is whether a list names a file, perhaps by a pattern such as socket_*.go.
+func namesFile(list, file string) bool {
 	for _, pattern := range regexp.MustCompile(`[a-z_*]+\.go`).FindAllString(list, -1) {
 		if ok, err := filepath.Match(pattern, file); ok && err == nil {
 			return true

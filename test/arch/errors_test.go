@@ -12,11 +12,11 @@ import (
 
 // An error's text is for people, and may quote whoever is at the other end: it decides nothing. Errors have types and codes for that.
 func TestNoPackageDecidesByTheTextOfAnError(t *testing.T) {
-	source(t, func(path string, text []byte) {
-		if strings.HasSuffix(path, "_test.go") || within(path, "test") {
+	visitSources(t, func(path string, text []byte) {
+		if strings.HasSuffix(path, "_test.go") || isBelow(path, "test") {
 			return
 		}
-		for _, at := range decisionsByText(t, path, text) {
+		for _, at := range comparesErrorText(t, path, text) {
 			t.Errorf("%s decides by the text of an error: use errors.Is or errors.As, or have the error's maker give it a type", at)
 		}
 	})
@@ -36,18 +36,18 @@ func TestDecisionsByTheTextOfAnErrorAreFound(t *testing.T) {
 		`strings.TrimPrefix(err.Error(), "oidc: ") != nil`:                 0,
 		`err.Error() == ""`:                                                0,
 	} {
-		require.Len(t, decisionsByText(t, "x.go", []byte("package x\nfunc f(err error) any { return "+code+" }\n")), found, code)
+		require.Len(t, comparesErrorText(t, "x.go", []byte("package x\nfunc f(err error) any { return "+code+" }\n")), found, code)
 	}
 }
 
-// decides are functions that compare texts.
-var decides = map[string]bool{
+// comparingFunctions are functions that compare texts.
+var comparingFunctions = map[string]bool{
 	"Contains": true, "ContainsAny": true, "ContainsFunc": true, "HasPrefix": true, "HasSuffix": true, "EqualFold": true, "Index": true, "Count": true,
 	"MatchString": true, "FindString": true, "FindStringSubmatch": true, "CutPrefix": true, "CutSuffix": true,
 }
 
-// decisionsByText are the places in a file where a text that comes from an error is compared.
-func decisionsByText(t *testing.T, path string, text []byte) (found []string) {
+// comparesErrorText are the places in a file where a text that comes from an error is compared.
+func comparesErrorText(t *testing.T, path string, text []byte) (found []string) {
 	t.Helper()
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, path, text, 0)
@@ -68,7 +68,7 @@ func decisionsByText(t *testing.T, path string, text []byte) (found []string) {
 					}
 				}
 			case *ast.CallExpr:
-				if called, ok := n.Fun.(*ast.SelectorExpr); ok && decides[called.Sel.Name] && len(n.Args) > 0 && ofError(n.Args[0]) {
+				if called, ok := n.Fun.(*ast.SelectorExpr); ok && comparingFunctions[called.Sel.Name] && len(n.Args) > 0 && ofError(n.Args[0]) {
 					found = append(found, files.Position(n.Pos()).String())
 				}
 			case *ast.BinaryExpr:

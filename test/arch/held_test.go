@@ -12,68 +12,68 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// held are the structures of the broker that grow with what clients send and that outlive a packet, and what bounds them: the quota from which their bytes are
+// boundedStructures are the structures of the broker that grow with what clients send and that outlive a packet, and what bounds them: the quota from which their bytes are
 // taken, or why there can't be many.
-var held = map[string]string{
-	"client.subs":             "limits.session.state: filters, by client.weigh",
-	"level.next":              "limits.session.state: a subscription counts each level",
-	"level.subs":              "limits.session.state: filters",
-	"router.groups":           "limits.session.state: goes with the group's last subscription",
-	"sharedGroup.members":     "limits.session.state: filters",
-	"route.targets":           "a cache of a bounded number of routes, of subscriptions",
-	"route.groups":            "a cache of a bounded number of routes",
-	"router.routes":           "a cache of a bounded number",
-	"merged.ids":              "limits.session.state: filters",
-	"Broker.lost":             "limits.session.state: wills, by client.weighWill",
-	"conn.aliases":            "limits.session.state: topic aliases",
-	"inbound.byID":            "limits.session.state: 144 bytes for each QoS 2 publish without PUBREL",
-	"inboundPublish.acks":     "maxRepetitions",
-	"queue.blocks":            "limits.session.all: messages, by weight",
-	"inflight.byID":           "limits.session.all: messages, by weight",
-	"inflight.resend":         "limits.session.all: messages in byID",
-	"diskQueue.segments":      "on disk, by limits.session.bytes",
-	"diskQueue.pending":       "waits for the journal, which holds publishers back",
-	"replay.ids":              "limits.session.state: filters",
-	"Session.replays":         "limits.session.state: filters",
-	"liveTopics.last":         "a bounded number of topics",
-	"acks.slots":              "limits.receiveMaximum",
-	"acks.unreleased":         "limits.receiveMaximum",
-	"unackedPublish.ack":      "limits.receiveMaximum",
-	"partials.byNode":         "limits.unfinished: 256 bytes for each node",
-	"parts.sent":              "limits.receiveMaximum: what is unacknowledged; the messages are those of inflight",
-	"frames.buf":              "limits.unfinished: bytes of unfinished packets",
-	"socket.out":              "one write of a WebSocket",
-	"Writer.control":          "the client isn't read while it takes no answers",
-	"clients.byID":            "limits.sessions and limits.perUser",
-	"clients.conns":           "limits.connections and limits.perUser",
-	"turns.each":              "connections that wait for their client's turn",
-	"pendingConns.byHost":     "limits.connections",
-	"pendingRetained.byTopic": "waits for the journal, which holds publishers back",
-	"pendingCommit.changes":   "waits for the journal, which holds publishers back",
-	"publication.changes":     "one publish on its way",
-	"publication.offers":      "one publish on its way",
-	"sendOptions.along":       "one publish on its way",
-	"along.changes":           "one publish on its way",
-	"loginThrottle.counted":   "a bounded number of names",
-	"loginThrottle.looking":   "passwords that are being checked",
-	"loginThrottle.right":     "a bounded number of names",
-	"loginThrottle.proven":    "a bounded number of names",
-	"Message.Payload":         "what has the message counts it",
-	"Properties.Correlation":  "what has the message counts it",
-	"Properties.User":         "what has the message counts it",
-	"Delivery.IDs":            "limits.session.state: filters",
-	"item.ids":                "limits.session.state: filters",
-	"Fanout.queue":            "one for each connection",
-	"WriteBatch.writers":      "one for each connection",
-	"drain.waiting":           "one for each stop",
+var boundedStructures = map[string]string{
+	"client.subs":                     "limits.session.state: filters, by client.weigh",
+	"indexLevel.next":                 "limits.session.state: a subscription counts each level",
+	"indexLevel.subs":                 "limits.session.state: filters",
+	"router.groups":                   "limits.session.state: goes with the group's last subscription",
+	"sharedGroup.members":             "limits.session.state: filters",
+	"route.targets":                   "a cache of a bounded number of routes, of subscriptions",
+	"route.groups":                    "a cache of a bounded number of routes",
+	"router.routes":                   "a cache of a bounded number",
+	"mergedSubscriptions.identifiers": "limits.session.state: filters",
+	"Broker.lostWills":                "limits.session.state: wills, by client.weighWill",
+	"conn.aliases":                    "limits.session.state: topic aliases",
+	"inboundPublishes.byID":           "limits.session.state: 144 bytes for each QoS 2 publish without PUBREL",
+	"inboundPublish.acks":             "maxRepetitions",
+	"queue.blocks":                    "limits.session.all: messages, by weight",
+	"inflight.byID":                   "limits.session.all: messages, by weight",
+	"inflight.resend":                 "limits.session.all: messages in byID",
+	"diskQueue.blocks":                "on disk, by limits.session.bytes",
+	"diskQueue.pending":               "waits for the journal, which holds publishers back",
+	"retainedReplay.ids":              "limits.session.state: filters",
+	"Session.replays":                 "limits.session.state: filters",
+	"liveTopics.last":                 "a bounded number of topics",
+	"pendingAcks.publishes":           "limits.receiveMaximum",
+	"pendingAcks.unreleased":          "limits.receiveMaximum",
+	"unackedPublish.ack":              "limits.receiveMaximum",
+	"partialMessages.byNode":          "limits.unfinished: 256 bytes for each node",
+	"partsSender.sent":                "limits.receiveMaximum: what is unacknowledged; the messages are those of inflight",
+	"frameReader.buf":                 "limits.unfinished: bytes of unfinished packets",
+	"rawSocket.out":                   "one write of a WebSocket",
+	"Writer.control":                  "the client isn't read while it takes no answers",
+	"clients.byID":                    "limits.sessions and limits.perUser",
+	"clients.conns":                   "limits.connections and limits.perUser",
+	"identifierLocks.each":            "connections that wait for their client's turn",
+	"pendingConns.byHost":             "limits.connections",
+	"retainedWrites.byTopic":          "waits for the journal, which holds publishers back",
+	"pendingCommit.changes":           "waits for the journal, which holds publishers back",
+	"messageCommit.changes":           "one publish on its way",
+	"messageCommit.offers":            "one publish on its way",
+	"sendOptions.along":               "one publish on its way",
+	"extraChanges.changes":            "one publish on its way",
+	"loginThrottle.counted":           "a bounded number of names",
+	"loginThrottle.checking":          "passwords that are being checked",
+	"loginThrottle.right":             "a bounded number of names",
+	"loginThrottle.proven":            "a bounded number of names",
+	"Message.Payload":                 "what has the message counts it",
+	"Properties.Correlation":          "what has the message counts it",
+	"Properties.User":                 "what has the message counts it",
+	"DeliveryOptions.IDs":             "limits.session.state: filters",
+	"delivery.ids":                    "limits.session.state: filters",
+	"Fanout.queue":                    "one for each connection",
+	"WriteBatch.writers":              "one for each connection",
+	"drainState.waiting":              "one for each stop",
 }
 
-// ofOthers are structures, or fields of them, that hold settings, rights, numbers, or what is read at the start.
-var ofOthers = map[string]bool{
+// unboundedStructures are structures, or fields of them, that hold settings, rights, numbers, or what is read at the start.
+var unboundedStructures = map[string]bool{
 	"Options": true, "Listener": true, "User": true, "Auth": true, "LinkQueueOptions": true, "LinkQueueStats": true, "Identity": true,
-	"accessControl": true, "clientsOf": true, "authenticator": true, "credentials": true, "Broker.listeners": true,
-	"metrics": true, "Report": true, "sysLoads": true, "propertyRule": true, "cursor": true,
-	"loading": true, "Loader": true, "loadedSession": true, "Decoder": true,
+	"accessControl": true, "reservedClients": true, "authenticator": true, "credentials": true, "Broker.listeners": true,
+	"metrics": true, "Report": true, "sysLoads": true, "propertyRule": true, "packetReader": true,
+	"journalLoad": true, "RecordLoader": true, "loadedSession": true, "Decoder": true,
 }
 
 // Each structure of the broker in which a client's bytes can pile up takes them from a quota, or says here what else bounds it: one that is new has to be thought about.
@@ -81,7 +81,7 @@ func TestWhatHoldsAClientsBytesTakesThemFromAQuota(t *testing.T) {
 	found := make(map[string]bool)
 	files := token.NewFileSet()
 	for _, dir := range []string{"broker", "broker/session"} {
-		packages, err := parser.ParseDir(files, filepath.Join(root(t), dir), func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0)
+		packages, err := parser.ParseDir(files, filepath.Join(repositoryRoot(t), dir), func(f fs.FileInfo) bool { return !strings.HasSuffix(f.Name(), "_test.go") }, 0)
 		require.NoError(t, err)
 		for _, p := range packages {
 			ast.Inspect(p, func(n ast.Node) bool {
@@ -90,7 +90,7 @@ func TestWhatHoldsAClientsBytesTakesThemFromAQuota(t *testing.T) {
 					return true
 				}
 				if s, ok := spec.Type.(*ast.StructType); ok {
-					for _, name := range growing(s) {
+					for _, name := range growingFields(s) {
 						found[spec.Name.Name+"."+name] = true
 					}
 				}
@@ -98,19 +98,19 @@ func TestWhatHoldsAClientsBytesTakesThemFromAQuota(t *testing.T) {
 			})
 		}
 	}
-	for name := range held {
+	for name := range boundedStructures {
 		require.True(t, found[name], "%s is there no more", name)
 	}
 	for name := range found {
 		kind, _, _ := strings.Cut(name, ".")
-		if held[name] == "" && !ofOthers[name] && !ofOthers[kind] {
+		if boundedStructures[name] == "" && !unboundedStructures[name] && !unboundedStructures[kind] {
 			t.Errorf("%s can grow with what clients send: take its bytes from a quota (quota.Account), and say from which in this test", name)
 		}
 	}
 }
 
-// growing lists a structure's maps and slices.
-func growing(s *ast.StructType) (names []string) {
+// growingFields lists a structure's maps and slices.
+func growingFields(s *ast.StructType) (names []string) {
 	for _, f := range s.Fields.List {
 		switch kind := f.Type.(type) {
 		case *ast.MapType:

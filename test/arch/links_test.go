@@ -16,22 +16,22 @@ import (
 )
 
 var (
-	fence    = regexp.MustCompile("(?ms)^```.*?^```$")
-	codeSpan = regexp.MustCompile("`[^`\n]*`")
-	link     = regexp.MustCompile(`\[[^\]]*\]\(([^)\s]*)\)`)
-	heading  = regexp.MustCompile(`(?m)^#+ +(.+)$`)
+	codeFence   = regexp.MustCompile("(?ms)^```.*?^```$")
+	codeSpan    = regexp.MustCompile("`[^`\n]*`")
+	linkPattern = regexp.MustCompile(`\[[^\]]*\]\(([^)\s]*)\)`)
+	headingLine = regexp.MustCompile(`(?m)^#+ +(.+)$`)
 	// aDocument is a reference to a document, an ADR, or something in a folder of this repository.
 	aDocument = regexp.MustCompile(`(?:[\w-]+/)*[\w-]+\.md\b(?:#[\w-]+)?|\bADR [0-9]{4}\b`)
 	aPath     = regexp.MustCompile(`^(?:broker|cloud|configs|docs|edge|mappers|scripts|test|topics)/[\w./-]+\.(?:go|json|md|sh|txt|txtar|yaml)$`)
 	inComment = regexp.MustCompile(`docs/[\w/-]+\.md\b|docs/adr/[0-9]{4}\b`)
 )
 
-// anchors are those of a document's headings, as GitHub makes them.
-func anchors(text string) map[string]bool {
+// headingAnchors are those of a document's headings, as GitHub makes them.
+func headingAnchors(text string) map[string]bool {
 	all := map[string]bool{}
-	for _, m := range heading.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+	for _, m := range headingLine.FindAllStringSubmatch(codeFence.ReplaceAllString(text, ""), -1) {
 		var b strings.Builder
-		for _, r := range strings.ToLower(link.ReplaceAllStringFunc(m[1], func(s string) string { return s[1:strings.Index(s, "]")] })) {
+		for _, r := range strings.ToLower(linkPattern.ReplaceAllStringFunc(m[1], func(s string) string { return s[1:strings.Index(s, "]")] })) {
 			switch {
 			case r == ' ':
 				b.WriteByte('-')
@@ -54,8 +54,8 @@ func brokenReferences(root fs.FS, name string) (wrong []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	prose := fence.ReplaceAllString(string(text), "")
-	for _, m := range link.FindAllStringSubmatch(prose, -1) {
+	prose := codeFence.ReplaceAllString(string(text), "")
+	for _, m := range linkPattern.FindAllStringSubmatch(prose, -1) {
 		file, anchor, _ := strings.Cut(m[1], "#")
 		if strings.Contains(m[1], "://") {
 			continue
@@ -73,12 +73,12 @@ func brokenReferences(root fs.FS, name string) (wrong []string, err error) {
 			if err != nil {
 				return nil, err
 			}
-			if !anchors(string(target))[anchor] {
+			if !headingAnchors(string(target))[anchor] {
 				wrong = append(wrong, m[0]+": "+to+" has no such heading")
 			}
 		}
 	}
-	plain := link.ReplaceAllString(prose, "")
+	plain := linkPattern.ReplaceAllString(prose, "")
 	for _, span := range codeSpan.FindAllString(plain, -1) {
 		if at := strings.Trim(span, "`"); aPath.MatchString(at) {
 			if _, err := fs.Stat(root, strings.TrimSuffix(at, "/")); err != nil {
@@ -112,7 +112,7 @@ func TestReferencesOfDocumentsLeadSomewhere(t *testing.T) {
 
 func TestDocumentsThatCommentsNameExist(t *testing.T) {
 	root := filepath.Join("..", "..")
-	for _, p := range list(t) {
+	for _, p := range listPackages(t) {
 		for _, file := range p.GoFiles {
 			text, err := os.ReadFile(filepath.Join(root, p.path(), file))
 			require.NoError(t, err)

@@ -18,8 +18,8 @@ var (
 	testName     = regexp.MustCompile("`(Test\\w+(?:/[a-z0-9-]+)?)`")
 )
 
-// testsOf are the names of all tests of the repository, those of scripts with the script's.
-func testsOf(t *testing.T, root string) map[string]bool {
+// listTests are the names of all tests of the repository, those of scripts with the script's.
+func listTests(t *testing.T, root string) map[string]bool {
 	t.Helper()
 	tests := map[string]bool{}
 	require.NoError(t, filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -54,8 +54,8 @@ func unknownTests(text []byte, tests map[string]bool) (unknown []string) {
 
 // A document that says which test shows what it promises names one that there is.
 func TestEveryTestThatADocumentNamesExists(t *testing.T) {
-	tests := testsOf(t, root(t))
-	pages, err := filepath.Glob(filepath.Join(root(t), "docs", "*.md"))
+	tests := listTests(t, repositoryRoot(t))
+	pages, err := filepath.Glob(filepath.Join(repositoryRoot(t), "docs", "*.md"))
 	require.NoError(t, err)
 	require.NotEmpty(t, pages)
 	for _, page := range pages {
@@ -94,7 +94,7 @@ func emptyCells(page []byte) (empty []string, cells int) {
 
 // The table of attackers and targets is whole.
 func TestEveryCellOfTheThreatsHasATestOrAReason(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(root(t), "docs", "threats.md"))
+	page, err := os.ReadFile(filepath.Join(repositoryRoot(t), "docs", "threats.md"))
 	require.NoError(t, err)
 	empty, cells := emptyCells(page)
 	require.Empty(t, empty)

@@ -25,15 +25,15 @@ const (
 	attackedDevices = 4000
 	attackPassword  = "not a secret"
 	attackAim       = 3.0 // times the calm p99
-	remember        = 50 * time.Millisecond
+	attackInterval  = 50 * time.Millisecond
 )
 
-// attacks measures what an honest pair notices of somebody who holds one credential, or none.
-func attacks(b bench) error {
+// measureAttacks measures what an honest pair notices of somebody who holds one credential, or none.
+func measureAttacks(b benchRun) error {
 	if err := raiseFileLimit(); err != nil {
 		return err
 	}
-	cpu, unpin, err := pin()
+	cpu, unpin, err := pinCPU()
 	if err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func attacks(b bench) error {
 		attackedDevices, b.rounds, b.d, attackAim)
 	for _, target := range []struct {
 		name  string
-		open  func(bench, string) (*attacked, error)
+		open  func(benchRun, string) (*attackedProgram, error)
 		names []string // empty: all
 	}{
 		{"cloudhub", attackedHub, []string{"fulls", "names", "unfinished", "guesses", "refusals", "identifiers", "lists", "openapi", "pages"}},
@@ -76,14 +76,14 @@ func attacks(b bench) error {
 	return nil
 }
 
-// attacked is a program with an honest pair.
-type attacked struct {
+// attackedProgram is a program with an honest pair.
+type attackedProgram struct {
 	*neighbourhood
-	honest []request
+	honest []honestRequest
 }
 
-// request is what the pair does again and again.
-type request struct {
+// honestRequest is what the pair does again and again.
+type honestRequest struct {
 	what  string
 	every time.Duration
 	trip  func() (time.Duration, error)
@@ -93,24 +93,24 @@ type request struct {
 // attackUsers are those of the settings: the pair's, and one for each attacker's credential.
 func attackUsers(roles ...string) string {
 	text := "auth:\n  anonymous: loopback\n  users:\n"
-	hash := password.Make([]byte(attackPassword))
+	hash := password.NewHash([]byte(attackPassword))
 	for i := 0; i < len(roles); i += 2 {
 		text += fmt.Sprintf("    - {name: %s, role: %s, nodes: [\"*\"], passwordHash: '%s'}\n", roles[i], roles[i+1], hash)
 	}
 	return text
 }
 
-func attackedHub(b bench, cpu string) (*attacked, error) {
+func attackedHub(b benchRun, cpu string) (*attackedProgram, error) {
 	settings := attackUsers("app", "operator", "other", "viewer") + strings.ReplaceAll(strings.SplitAfter(attackUsers("n3", "node"), "users:\n")[1], " nodes: [\"*\"],", "")
 	return openAttacked(b, "cloudhub", cpu, settings, makeAttackedObjects)
 }
 
-func attackedCore(b bench, cpu string) (*attacked, error) {
+func attackedCore(b benchRun, cpu string) (*attackedProgram, error) {
 	settings := strings.ReplaceAll(attackUsers("app", "operator", "other", "mapper"), " nodes: [\"*\"],", "")
-	return openAttacked(b, "edgecore", cpu, settings, func(dir string) error { return seed(dir, 1, 1) }, "--node-name", "n1", "--link-server", "")
+	return openAttacked(b, "edgecore", cpu, settings, func(dir string) error { return seedCore(dir, 1, 1) }, "--node-name", "n1", "--link-server", "")
 }
 
-func openAttacked(b bench, program, cpu, settings string, prepare func(dir string) error, args ...string) (*attacked, error) {
+func openAttacked(b benchRun, program, cpu, settings string, prepare func(dir string) error, args ...string) (*attackedProgram, error) {
 	file := filepath.Join(os.TempDir(), fmt.Sprintf("edgebus-bench-%d.yaml", os.Getpid()))
 	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
 		return nil, err
@@ -122,8 +122,8 @@ func openAttacked(b bench, program, cpu, settings string, prepare func(dir strin
 	}
 	n.user, n.password = "app", attackPassword
 	n.target.User, n.target.Other, n.target.Node, n.target.Password = "app", "other", "n3", attackPassword
-	a := &attacked{neighbourhood: n}
-	err = ready("http://" + n.target.HTTP + "/readyz")
+	a := &attackedProgram{neighbourhood: n}
+	err = awaitReady("http://" + n.target.HTTP + "/readyz")
 	if err == nil {
 		err = a.settleIn()
 	}
@@ -139,11 +139,11 @@ func makeAttackedObjects(dir string) error {
 	if err != nil {
 		return err
 	}
-	m := model(1)
+	m := benchModel(1)
 	m.Metadata.Namespace = resource.DefaultNamespace
-	err = create(st, resource.KindDeviceModel, "bench", m)
+	err = createObject(st, resource.KindDeviceModel, "bench", m)
 	for _, name := range []string{"n1", "n2", "n3"} {
-		err = errors.Join(err, create(st, resource.KindNode, name, resource.Node{Metadata: resource.Meta{Name: name, UID: resource.NewUID(), Generation: 1}}))
+		err = errors.Join(err, createObject(st, resource.KindNode, name, resource.Node{Metadata: resource.Meta{Name: name, UID: resource.NewUID(), Generation: 1}}))
 	}
 	var all sync.WaitGroup
 	slots := make(chan struct{}, 256) // that share commits
@@ -152,7 +152,7 @@ func makeAttackedObjects(dir string) error {
 		slots <- struct{}{}
 		all.Go(func() {
 			defer func() { <-slots }()
-			d := device(i)
+			d := benchDevice(i)
 			d.Metadata.Namespace, d.Metadata.UID, d.Metadata.Generation = resource.DefaultNamespace, resource.NewUID(), 1
 			if i > 0 {
 				d.Spec.NodeName = "n2"
@@ -160,7 +160,7 @@ func makeAttackedObjects(dir string) error {
 			if i%100 == 0 {
 				d.Metadata.Labels = map[string]string{"a": "b"}
 			}
-			made := create(st, resource.KindDevice, d.Metadata.Name, d)
+			made := createObject(st, resource.KindDevice, d.Metadata.Name, d)
 			mu.Lock()
 			defer mu.Unlock()
 			err = errors.Join(err, made)
@@ -171,7 +171,7 @@ func makeAttackedObjects(dir string) error {
 }
 
 // settleIn connects the pair.
-func (a *attacked) settleIn() error {
+func (a *attackedProgram) settleIn() error {
 	tree, err := a.pinger("app-tree", "v1/nodes/n1/devices/d0/desired/p0", []byte("1"), "")
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ func (a *attacked) settleIn() error {
 	if err != nil {
 		return fmt.Errorf("the tree takes no values: %w", err)
 	}
-	a.honest = []request{
+	a.honest = []honestRequest{
 		{"acknowledged", treeEvery, tree.trip, true},
 		{"arrives", treeEvery, own.trip, true},
 		{"CONNACK", ownEvery, a.signIn, false},
@@ -198,7 +198,7 @@ func (a *attacked) settleIn() error {
 	return nil
 }
 
-func (a *attacked) signIn() (time.Duration, error) {
+func (a *attackedProgram) signIn() (time.Duration, error) {
 	began := time.Now()
 	c, err := dialWith(a.addr, "app-signs-in", a.user, a.password)
 	if err != nil {
@@ -207,14 +207,14 @@ func (a *attacked) signIn() (time.Duration, error) {
 	return time.Since(began), c.Close()
 }
 
-func (a *attacked) get() (time.Duration, error) {
+func (a *attackedProgram) get() (time.Duration, error) {
 	began := time.Now()
 	r, err := http.NewRequest(http.MethodGet, "http://"+a.target.HTTP+objectsPath+"/d0", nil)
 	if err != nil {
 		return 0, err
 	}
 	r.SetBasicAuth(a.user, a.password)
-	resp, err := (&http.Client{Timeout: tripPatience}).Do(r)
+	resp, err := (&http.Client{Timeout: tripTimeout}).Do(r)
 	if err != nil {
 		return 0, err
 	}
@@ -226,14 +226,14 @@ func (a *attacked) get() (time.Duration, error) {
 	return time.Since(began), err
 }
 
-// phase is what the pair saw in one part of a run, and the program's memory.
-type phase struct {
+// attackPhase is what the pair saw in one part of a run, and the program's memory.
+type attackPhase struct {
 	p99  []float64 // seconds, by request
 	most float64   // MB
 }
 
 // live has the pair go about its business for a while.
-func (a *attacked) live(d time.Duration) (p phase, err error) {
+func (a *attackedProgram) live(d time.Duration) (p attackPhase, err error) {
 	p.p99 = make([]float64, len(a.honest))
 	errs := make([]error, len(a.honest))
 	var all sync.WaitGroup
@@ -254,9 +254,9 @@ func (a *attacked) live(d time.Duration) (p phase, err error) {
 		select {
 		case <-ended:
 			running = false
-		case <-time.After(remember):
+		case <-time.After(attackInterval):
 		}
-		now, err := anonymous(a.pid)
+		now, err := anonymousMemory(a.pid)
 		if err != nil {
 			return p, errors.Join(append(errs, fmt.Errorf("the program has ended: %w", err))...)
 		}
@@ -266,7 +266,7 @@ func (a *attacked) live(d time.Duration) (p phase, err error) {
 }
 
 // steadily does it as often as it is due. What became due while one was waited for has waited as well.
-func (r request) steadily(d time.Duration) (waits []time.Duration, err error) {
+func (r honestRequest) steadily(d time.Duration) (waits []time.Duration, err error) {
 	began := time.Now()
 	for due := time.Duration(0); due < d; due += r.every {
 		time.Sleep(time.Until(began.Add(due)))
@@ -282,7 +282,7 @@ func (r request) steadily(d time.Duration) (waits []time.Duration, err error) {
 	return waits, nil
 }
 
-func (a *attacked) attackHeader(b bench, name string) {
+func (a *attackedProgram) attackHeader(b benchRun, name string) {
 	columns, rule := "", ""
 	for _, r := range a.honest {
 		columns += " | " + r.what
@@ -292,11 +292,11 @@ func (a *attacked) attackHeader(b bench, name string) {
 }
 
 // suffer lets an attack loose on the program and takes it away again, several times.
-func (a *attacked) suffer(b bench, f flood.Flood) error {
+func (a *attackedProgram) suffer(b benchRun, f flood.Flood) error {
 	if err := settledMemory(a.pid); err != nil {
 		return err
 	}
-	var phases [3][]phase // before, during and after
+	var phases [3][]attackPhase // before, during and after
 	live := func(i int) error {
 		p, err := a.live(b.d)
 		phases[i] = append(phases[i], p)
@@ -311,7 +311,7 @@ func (a *attacked) suffer(b bench, f flood.Flood) error {
 		if err != nil {
 			return err
 		}
-		time.Sleep(onset)
+		time.Sleep(floodOnset)
 		err = live(1)
 		end()
 		if err == nil {
@@ -320,7 +320,7 @@ func (a *attacked) suffer(b bench, f flood.Flood) error {
 		if failed = err; failed != nil {
 			break
 		}
-		time.Sleep(onset)
+		time.Sleep(floodOnset)
 	}
 	if failed != nil {
 		fmt.Fprintf(b.w, "| %s |%s | | **missed**: %v |\n", f.What, strings.Repeat(" |", len(a.honest)), failed)
@@ -338,7 +338,7 @@ func (a *attacked) suffer(b bench, f flood.Flood) error {
 		}
 		texts := [3]string{}
 		for part := range p99 {
-			texts[part] = round(time.Duration(p99[part] * 1e9))
+			texts[part] = formatDuration(time.Duration(p99[part] * 1e9))
 		}
 		if p99[1] >= attackAim*p99[0] {
 			texts[1] = "**" + texts[1] + "**"
@@ -346,7 +346,7 @@ func (a *attacked) suffer(b bench, f flood.Flood) error {
 		}
 		row = append(row, strings.Join(texts[:], ", "))
 	}
-	end, err := anonymous(a.pid)
+	end, err := anonymousMemory(a.pid)
 	if err != nil {
 		return err
 	}
@@ -356,7 +356,7 @@ func (a *attacked) suffer(b bench, f flood.Flood) error {
 			most = max(most, p.most)
 		}
 	}
-	row = append(row, fmt.Sprintf("%.0f, %.0f, %.0f", phases[0][0].most, most, end), met(aim))
+	row = append(row, fmt.Sprintf("%.0f, %.0f, %.0f", phases[0][0].most, most, end), aimText(aim))
 	fmt.Fprintf(b.w, "| %s |\n", strings.Join(row, " | "))
 	return nil
 }
@@ -365,8 +365,8 @@ func (a *attacked) suffer(b bench, f flood.Flood) error {
 func settledMemory(pid int) error {
 	last := -1.0
 	for range 20 {
-		time.Sleep(onset)
-		now, err := anonymous(pid)
+		time.Sleep(floodOnset)
+		now, err := anonymousMemory(pid)
 		if err != nil {
 			return err
 		}

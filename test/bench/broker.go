@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// cases are the ways of using a broker that it is compared in.
-var cases = []traffic{
+// brokerCases are the ways of using a broker that it is compared in.
+var brokerCases = []traffic{
 	{name: "1 → 1, QoS 0", publishers: 1, subscribers: 1, qos: 0, window: 200, aim: 2},
 	{name: "1 → 1, QoS 1, 100 in flight", publishers: 1, subscribers: 1, qos: 1, window: 100, aim: 1.3},
 	{name: "50 → 1, QoS 1, 1 in flight each", publishers: 50, subscribers: 1, oneTopic: true, qos: 1, window: 1, aim: 1.2},
@@ -24,8 +24,8 @@ var cases = []traffic{
 	{name: "the same, 1 in flight each", publishers: 50, subscribers: 1, idle: 1000, qos: 1, window: 1, aim: 1.3},
 }
 
-// steady are those in which publishers keep a pace that both brokers hold, so that what differs is how long a message takes.
-var steady = []traffic{
+// steadyCases are those in which publishers keep a pace that both brokers hold, so that what differs is how long a message takes.
+var steadyCases = []traffic{
 	{name: "2,000 a second, QoS 1", publishers: 1, subscribers: 1, qos: 1, window: 100, every: 500 * time.Microsecond},
 	{name: "2,000 a second of 50 pairs, QoS 1", publishers: 50, subscribers: 1, qos: 1, window: 100, every: 25 * time.Millisecond},
 	{name: "100 a second of two publishers to 50 subscribers, QoS 1", publishers: 2, subscribers: 50, oneTopic: true, qos: 1, window: 100, every: 20 * time.Millisecond},
@@ -33,8 +33,8 @@ var steady = []traffic{
 
 const brokerRounds = 5
 
-// whatStandsInTheWay says why the last cases come out nearer to each other than the first.
-const whatStandsInTheWay = `Where many packets arrive together, one system call serves them all, and the ratio is large. With one message in
+// batchingNote says why the last cases come out nearer to each other than the first.
+const batchingNote = `Where many packets arrive together, one system call serves them all, and the ratio is large. With one message in
 flight for each client nothing can be combined: each message costs two reads and two writes, and the kernel's
 TCP costs every broker the same. A profile (perf) of 50 pairs with 1 in flight each: writing to sockets 45 %, reading 16 % (a third of it
 reads that find nothing, before the runtime's poller waits), the poller 11 %, the broker's own code, its memory and the
@@ -42,8 +42,8 @@ collector 28 %. An event loop of our own instead of the runtime's could save the
 the poller, about a tenth of the time; io_uring, which handles many sockets in one call, perhaps a third, where
 it is permitted.`
 
-// figures are what one run gave.
-type figures struct {
+// brokerFigures are what one run gave.
+type brokerFigures struct {
 	rate      float64 // messages received a second
 	cpu       float64 // µs of the broker's CPU time a message
 	busy      float64 // the share of a core that the broker used
@@ -52,8 +52,8 @@ type figures struct {
 	p50, p99  time.Duration
 }
 
-// brokers compares the hub's broker with mosquitto.
-func brokers(b bench) error {
+// measureBrokers compares the hub's broker with mosquitto.
+func measureBrokers(b benchRun) error {
 	if _, err := findMosquitto(); err != nil {
 		fmt.Fprintf(b.w, "%v.\n", err)
 		return nil
@@ -61,7 +61,7 @@ func brokers(b bench) error {
 	if err := raiseFileLimit(); err != nil {
 		return err
 	}
-	broker, unpin, err := pin()
+	broker, unpin, err := pinCPU()
 	if err != nil {
 		return err
 	}
@@ -73,50 +73,52 @@ func brokers(b bench) error {
 		"numbers the messages: at QoS 1 every one arrives once and in order, or the run fails.\n\n"+
 		"| case | cloudhub | mosquitto | ratio | aim | CPU ratio | cores' use, broker + generator: cloudhub, mosquitto | lost |\n"+
 		"|---|---|---|---|---|---|---|---|\n", mosquittoVersion(), payloadSize, brokerRounds)
-	for _, t := range cases {
+	for _, t := range brokerCases {
 		if !strings.Contains(t.name, b.chosen) {
 			continue
 		}
-		ours, theirs, err := compare(b, t, broker, "cloudhub")
+		ours, theirs, err := compareBrokers(b, t, broker, "cloudhub")
 		if err != nil {
 			return fmt.Errorf("%s: %w", t.name, err)
 		}
 		fmt.Fprintf(b.w, "| %s | %.0f (%.1f) | %.0f (%.1f) | %.2f | ≥ %.1f | %.2f | %s, %s | %s |\n", t.name, ours.rate, ours.cpu,
-			theirs.rate, theirs.cpu, ours.rate/theirs.rate, t.aim, ours.cpu/theirs.cpu, ours.use(), theirs.use(), losses(ours, theirs))
+			theirs.rate, theirs.cpu, ours.rate/theirs.rate, t.aim, ours.cpu/theirs.cpu, ours.use(), theirs.use(), formatLosses(ours, theirs))
 	}
 	fmt.Fprintf(b.w, "\nA light load, which most brokers have: publishers keep a pace (the program, mosquitto, ratio). Aims for the CPU time of a\n"+
 		"message: at most 1.1 times mosquitto's for cloudhub, 1.5 for edgecore.\n\n"+
 		"| case | program | CPU, µs a message | publish to arrival, p50 | p99 |\n|---|---|---|---|---|\n")
-	for _, t := range steady {
+	for _, t := range steadyCases {
 		if !strings.Contains(t.name, b.chosen) {
 			continue
 		}
 		for _, program := range [][]string{{"cloudhub"}, {"edgecore", "--node-name", "n1"}} {
-			ours, theirs, err := compare(b, t, broker, program[0], program[1:]...)
+			ours, theirs, err := compareBrokers(b, t, broker, program[0], program[1:]...)
 			if err != nil {
 				return fmt.Errorf("%s: %w", t.name, err)
 			}
 			fmt.Fprintf(b.w, "| %s | %s | %.1f, %.1f, %.2f | %s, %s, %.2f | %s, %s, %.2f |\n", t.name, program[0], ours.cpu, theirs.cpu, ours.cpu/theirs.cpu,
-				micros(ours.p50), micros(theirs.p50), ours.p50.Seconds()/theirs.p50.Seconds(), micros(ours.p99), micros(theirs.p99), ours.p99.Seconds()/theirs.p99.Seconds())
+				formatMicros(ours.p50), formatMicros(theirs.p50), ours.p50.Seconds()/theirs.p50.Seconds(), formatMicros(ours.p99), formatMicros(theirs.p99), ours.p99.Seconds()/theirs.p99.Seconds())
 		}
 	}
-	fmt.Fprintf(b.w, "\n%s\n", whatStandsInTheWay)
+	fmt.Fprintf(b.w, "\n%s\n", batchingNote)
 	return nil
 }
 
-func (f figures) use() string { return fmt.Sprintf("%.0f + %.0f %%", 100*f.busy, 100*f.generator) }
+func (f brokerFigures) use() string {
+	return fmt.Sprintf("%.0f + %.0f %%", 100*f.busy, 100*f.generator)
+}
 
-func micros(d time.Duration) string { return d.Round(time.Microsecond).String() }
+func formatMicros(d time.Duration) string { return d.Round(time.Microsecond).String() }
 
-func losses(ours, theirs figures) string {
+func formatLosses(ours, theirs brokerFigures) string {
 	if ours.lost == 0 && theirs.lost == 0 {
 		return "–"
 	}
 	return fmt.Sprintf("%.1f %% / %.1f %%", 100*ours.lost, 100*theirs.lost)
 }
 
-// pin keeps this process on one core and names another for the brokers.
-func pin() (broker string, unpin func(), err error) {
+// pinCPU keeps this process on one core and names another for the brokers.
+func pinCPU() (broker string, unpin func(), err error) {
 	if runtime.NumCPU() < 2 {
 		return "", nil, errors.New("two cores are needed: one for the broker, one for the generator")
 	}
@@ -132,44 +134,44 @@ func pin() (broker string, unpin func(), err error) {
 	}, nil
 }
 
-// compare runs a program of ours and mosquitto in turn.
-func compare(b bench, t traffic, cpu, program string, args ...string) (ours, theirs figures, err error) {
-	var mine, others []figures
+// compareBrokers runs a program of ours and mosquitto in turn.
+func compareBrokers(b benchRun, t traffic, cpu, program string, args ...string) (ours, theirs brokerFigures, err error) {
+	var mine, others []brokerFigures
 	for range brokerRounds {
-		f, err := trial(b.d, t, func() (*process, error) { return startProgram(filepath.Join(b.bin, program), cpu, args...) })
+		f, err := runTrial(b.d, t, func() (*benchProcess, error) { return startProgram(filepath.Join(b.bin, program), cpu, args...) })
 		if err != nil {
 			return ours, theirs, fmt.Errorf("%s: %w", program, err)
 		}
 		mine = append(mine, f)
-		if f, err = trial(b.d, t, func() (*process, error) { return startMosquitto(cpu) }); err != nil {
+		if f, err = runTrial(b.d, t, func() (*benchProcess, error) { return startMosquitto(cpu) }); err != nil {
 			return ours, theirs, fmt.Errorf("mosquitto: %w", err)
 		}
 		others = append(others, f)
 	}
-	return medians(mine), medians(others), nil
+	return medianFigures(mine), medianFigures(others), nil
 }
 
-func medians(runs []figures) figures {
-	of := func(get func(figures) float64) float64 {
+func medianFigures(runs []brokerFigures) brokerFigures {
+	of := func(get func(brokerFigures) float64) float64 {
 		var list []float64
 		for _, f := range runs {
 			list = append(list, get(f))
 		}
 		return median(list)
 	}
-	return figures{
-		rate: of(func(f figures) float64 { return f.rate }), cpu: of(func(f figures) float64 { return f.cpu }),
-		busy: of(func(f figures) float64 { return f.busy }), generator: of(func(f figures) float64 { return f.generator }),
-		lost: of(func(f figures) float64 { return f.lost }),
-		p50:  time.Duration(of(func(f figures) float64 { return float64(f.p50) })),
-		p99:  time.Duration(of(func(f figures) float64 { return float64(f.p99) })),
+	return brokerFigures{
+		rate: of(func(f brokerFigures) float64 { return f.rate }), cpu: of(func(f brokerFigures) float64 { return f.cpu }),
+		busy: of(func(f brokerFigures) float64 { return f.busy }), generator: of(func(f brokerFigures) float64 { return f.generator }),
+		lost: of(func(f brokerFigures) float64 { return f.lost }),
+		p50:  time.Duration(of(func(f brokerFigures) float64 { return float64(f.p50) })),
+		p99:  time.Duration(of(func(f brokerFigures) float64 { return float64(f.p99) })),
 	}
 }
 
 const warmUp = 300 * time.Millisecond
 
-// trial is one run of one broker.
-func trial(d time.Duration, t traffic, start func() (*process, error)) (f figures, err error) {
+// runTrial is one run of one broker.
+func runTrial(d time.Duration, t traffic, start func() (*benchProcess, error)) (f brokerFigures, err error) {
 	p, err := start()
 	if err != nil {
 		return f, err
@@ -201,22 +203,22 @@ func trial(d time.Duration, t traffic, start func() (*process, error)) (f figure
 	return f, nil
 }
 
-type snapshot struct {
+type cpuSnapshot struct {
 	at                time.Time
 	received          int64
 	broker, generator time.Duration // CPU
 }
 
-func (g *generator) snapshot(p *process) (snapshot, error) {
+func (g *generator) snapshot(p *benchProcess) (cpuSnapshot, error) {
 	cpu, err := cpuOf(p.pid)
-	return snapshot{at: time.Now(), received: g.received.Load(), broker: cpu, generator: ownCPU()}, err
+	return cpuSnapshot{at: time.Now(), received: g.received.Load(), broker: cpu, generator: ownCPU()}, err
 }
 
 // since is what happened between two snapshots.
-func (s snapshot) since(before snapshot) figures {
+func (s cpuSnapshot) since(before cpuSnapshot) brokerFigures {
 	n, seconds := float64(s.received-before.received), s.at.Sub(before.at).Seconds()
 	cpu := (s.broker - before.broker).Seconds()
-	return figures{
+	return brokerFigures{
 		rate: n / seconds, cpu: cpu * 1e6 / n, busy: cpu / seconds,
 		generator: (s.generator - before.generator).Seconds() / seconds,
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-const tick = 10 * time.Millisecond // of the kernel's accounting, on every architecture that Go runs on
+const cpuTick = 10 * time.Millisecond // of the kernel's accounting, on every architecture that Go runs on
 
 func cpuOf(pid int) (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -27,7 +27,7 @@ func cpuOf(pid int) (time.Duration, error) {
 		}
 		ticks += n
 	}
-	return time.Duration(ticks) * tick, nil
+	return time.Duration(ticks) * cpuTick, nil
 }
 
 // ownCPU is what the benchmark itself has taken so far.

@@ -22,18 +22,18 @@ import (
 	"github.com/edgebus/edgebus/topics/link"
 )
 
-// durableUpdates measures a mapper that publishes reported values with QoS 1 and
+// measureDurableUpdates measures a mapper that publishes reported values with QoS 1 and
 // waits for their acknowledgements, each of which follows a commit. Beside it, the
 // same number of values in one transaction straight into bbolt, and appended to a
 // file with one fsync: what the disk allows at all.
-func durableUpdates(b bench) error {
+func measureDurableUpdates(b benchRun) error {
 	fmt.Fprintf(b.w, "A client publishes reported values to the core's broker over TCP, QoS 1, and every PUBACK follows a commit.\n"+
 		"*bbolt* writes the same values in transactions of as many values as are in flight;\n"+
 		"*append+fsync* appends them to a file with one fsync for as many. *CPU* is processor time, of the core and of the\n"+
 		"client, for each update: the two share the machine's %d cores.\n\n"+
 		"| keys | in flight | core, updates/s | bbolt, values/s | append+fsync, values/s | bbolt ÷ core | append ÷ core | CPU core, µs | CPU client, µs |\n"+
 		"|---|---|---|---|---|---|---|---|---|\n", runtime.NumCPU())
-	found := make(map[int]durable) // with 256 in flight, by keys
+	found := make(map[int]durableFigures) // with 256 in flight, by keys
 	for _, c := range []struct{ devices, inflight int }{{100, 1}, {100, 32}, {100, 256}, {1000, 256}, {10000, 256}} {
 		f, err := durableCase(b, c.devices, 10, c.inflight)
 		if err != nil {
@@ -44,8 +44,8 @@ func durableUpdates(b bench) error {
 		}
 	}
 	few, some, many := found[1_000], found[10_000], found[100_000]
-	within := func(most float64, of func(durable) float64) string {
-		return met(max(of(few), of(some), of(many)) <= most)
+	within := func(most float64, of func(durableFigures) float64) string {
+		return aimText(max(of(few), of(some), of(many)) <= most)
 	}
 	fmt.Fprintf(b.w, "\nAims with 256 in flight: within 1.5 times bbolt (%s) and 3 times append+fsync (%s) at every size; 40,000/s with 1,000 keys (%s)\n"+
 		"and 15,000/s with 100,000 (%s); an update costs with 100,000 keys at most twice what it costs with 10,000 (%s).\n\n"+
@@ -55,15 +55,15 @@ func durableUpdates(b bench) error {
 		"commit: a client with 256 in flight leaves the disk idle while its next 256 are read, and\n"+
 		"half of the processors while they are synced. [ADR 0011](adr/0011-the-edges-store-is-a-log-before-bbolt.md) has the profile, and what\n"+
 		"other designs would gain.\n",
-		within(1.5, func(f durable) float64 { return f.bbolt / f.rate }), within(3, func(f durable) float64 { return f.file / f.rate }),
-		met(few.rate >= 40_000), met(many.rate >= 15_000), met(many.core <= 2*some.core && many.rate >= some.rate/2))
+		within(1.5, func(f durableFigures) float64 { return f.bbolt / f.rate }), within(3, func(f durableFigures) float64 { return f.file / f.rate }),
+		aimText(few.rate >= 40_000), aimText(many.rate >= 15_000), aimText(many.core <= 2*some.core && many.rate >= some.rate/2))
 	return nil
 }
 
-// durable is what a case found, medians: of a second, and microseconds of processor time for each update.
-type durable struct{ rate, bbolt, file, core, client float64 }
+// durableFigures is what a case found, medians: of a second, and microseconds of processor time for each update.
+type durableFigures struct{ rate, bbolt, file, core, client float64 }
 
-func durableCase(b bench, devices, properties, inflight int) (d durable, err error) {
+func durableCase(b benchRun, devices, properties, inflight int) (d durableFigures, err error) {
 	keys := reportedKeys(devices, properties)
 	var rate, raw, file, cpuCore, cpuClient []float64
 	for range b.rounds {
@@ -83,7 +83,7 @@ func durableCase(b bench, devices, properties, inflight int) (d durable, err err
 			*m.into = append(*m.into, v)
 		}
 	}
-	d = durable{median(rate), median(raw), median(file), median(cpuCore), median(cpuClient)}
+	d = durableFigures{median(rate), median(raw), median(file), median(cpuCore), median(cpuClient)}
 	fmt.Fprintf(b.w, "| %d | %d | %.0f | %.0f | %.0f | %.2f | %.2f | %.1f | %.1f |\n",
 		len(keys), inflight, d.rate, d.bbolt, d.file, d.bbolt/d.rate, d.file/d.rate, d.core, d.client)
 	return d, nil
@@ -105,11 +105,11 @@ func reportedKeys(devices, properties int) (keys []string) {
 	return keys
 }
 
-// updates is what one run found: updates a second, and microseconds of processor time for each.
-type updates struct{ rate, core, client float64 }
+// updateFigures is what one run found: updates a second, and microseconds of processor time for each.
+type updateFigures struct{ rate, core, client float64 }
 
 // coreUpdates runs a core by itself and publishes to it as fast as it acknowledges.
-func coreUpdates(b bench, devices, properties int, keys []string, inflight int) (u updates, err error) {
+func coreUpdates(b benchRun, devices, properties int, keys []string, inflight int) (u updateFigures, err error) {
 	core, err := shippedCore(b, devices, properties)
 	if err != nil {
 		return u, err
@@ -129,14 +129,14 @@ func coreUpdates(b bench, devices, properties int, keys []string, inflight int) 
 		n++
 		return topic[n%len(topic)], strconv.AppendInt(nil, int64(n), 10)
 	}
-	if err := fill(p, len(keys), next); err != nil {
+	if err := writeEveryKey(p, len(keys), next); err != nil {
 		return u, err
 	}
-	return timed(core, p, b.d, inflight, next)
+	return timeUpdates(core, p, b.d, inflight, next)
 }
 
-// fill writes every key once: what is measured are updates of keys that are there.
-func fill(p *pump, keys int, next func(int) (string, []byte)) error {
+// writeEveryKey writes every key once: what is measured are updates of keys that are there.
+func writeEveryKey(p *pump, keys int, next func(int) (string, []byte)) error {
 	for done := 0; done < keys; {
 		n, err := p.run(time.Second, 512, next)
 		if err != nil {
@@ -147,7 +147,7 @@ func fill(p *pump, keys int, next func(int) (string, []byte)) error {
 	return nil
 }
 
-func timed(core *process, p *pump, d time.Duration, inflight int, next func(int) (string, []byte)) (u updates, err error) {
+func timeUpdates(core *benchProcess, p *pump, d time.Duration, inflight int, next func(int) (string, []byte)) (u updateFigures, err error) {
 	before, err := cpuOf(core.pid)
 	if err != nil {
 		return u, err
@@ -160,7 +160,7 @@ func timed(core *process, p *pump, d time.Duration, inflight int, next func(int)
 	took, client := time.Since(begin), ownCPU()-own
 	after, err := cpuOf(core.pid)
 	each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(n) }
-	return updates{float64(n) / took.Seconds(), each(after - before), each(client)}, err
+	return updateFigures{float64(n) / took.Seconds(), each(after - before), each(client)}, err
 }
 
 func bboltUpdates(d time.Duration, keys []string, group int) (float64, error) {
@@ -232,7 +232,7 @@ func appendUpdates(d time.Duration, keys []string, group int) (float64, error) {
 }
 
 // shippedCore starts a core as it is shipped, alone, with devices that a hub gave it before.
-func shippedCore(b bench, devices, properties int) (*process, error) {
+func shippedCore(b benchRun, devices, properties int) (*benchProcess, error) {
 	dir, err := os.MkdirTemp("", "edgebus-bench-")
 	if err != nil {
 		return nil, err
@@ -241,15 +241,15 @@ func shippedCore(b bench, devices, properties int) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := seed(dir, devices, properties); err != nil {
+	if err := seedCore(dir, devices, properties); err != nil {
 		return nil, err
 	}
-	return start(dir, addr, "", filepath.Join(b.bin, "edgecore"), "--data-dir", dir, "--mqtt-listen", addr,
+	return startBroker(dir, addr, "", filepath.Join(b.bin, "edgecore"), "--data-dir", dir, "--mqtt-listen", addr,
 		"--http-listen", "127.0.0.1:0", "--node-name", "n1", "--link-server", "", "--limits-node-keys", "1000000")
 }
 
-// seed gives a core, before it starts, the devices that a hub would have given it.
-func seed(dir string, devices, properties int) error {
+// seedCore gives a core, before it starts, the devices that a hub would have given it.
+func seedCore(dir string, devices, properties int) error {
 	st, err := store.Open(store.Options{Dir: dir, Rand: func() uint64 { return 1 }})
 	if err != nil {
 		return err
@@ -261,7 +261,7 @@ func seed(dir string, devices, properties int) error {
 	}
 	hub := link.NewOwner(link.Down, func() uint64 { return 2 })
 	for d := range devices {
-		e := link.Entry{Key: fmt.Sprintf("devices/d%d", d), Value: bundle(d, properties), Ver: 1}
+		e := link.Entry{Key: fmt.Sprintf("devices/d%d", d), Value: deviceBundle(d, properties), Ver: 1}
 		if _, _, err := hub.Put(e); err != nil {
 			return err
 		}
@@ -280,13 +280,13 @@ func seed(dir string, devices, properties int) error {
 	return st.Commit(store.Batch{Down: snap.Down.TakeJournal()})
 }
 
-type connection struct {
+type clientConnection struct {
 	*client.Client
 	stop func()
 }
 
-// connect returns once the broker has taken the client in.
-func connect(addr, id string, opts ...func(*client.Options)) (*connection, error) {
+// connectClient returns once the broker has taken the client in.
+func connectClient(addr, id string, opts ...func(*client.Options)) (*clientConnection, error) {
 	up := make(chan struct{}, 1)
 	o := client.Options{
 		Servers: []string{"mqtt://" + addr}, ClientID: id, CleanStart: true, Log: zerolog.Nop(),
@@ -304,7 +304,7 @@ func connect(addr, id string, opts ...func(*client.Options)) (*connection, error
 	go func() { ended <- c.Run(ctx) }()
 	select {
 	case <-up:
-		return &connection{c, func() { cancel(); <-ended }}, nil
+		return &clientConnection{c, func() { cancel(); <-ended }}, nil
 	case err := <-ended:
 		cancel()
 		return nil, err

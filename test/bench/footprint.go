@@ -18,8 +18,8 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// settled is how long a program rests before its memory is read.
-const settled = 3 * time.Second
+// settleTime is how long a program rests before its memory is read.
+const settleTime = 3 * time.Second
 
 const (
 	footprintDevices    = 1000
@@ -27,17 +27,17 @@ const (
 	footprintKeys       = footprintDevices * footprintProperties
 )
 
-// footprint measures the programs as they are shipped: stripped size, and the memory of a process that is idle,
+// measureFootprint measures the programs as they are shipped: stripped size, and the memory of a process that is idle,
 // and of one that holds a tree.
-func footprint(b bench) error {
+func measureFootprint(b benchRun) error {
 	fmt.Fprintf(b.w, "Stripped programs, idle for %s after their start, and after %d keys were written: to the core, reported values of\n"+
 		"%d devices; to mosquitto, retained messages with the same topics and payloads. Resident memory as the kernel counts it.\n"+
 		"Aims for edgecore: below 16 MB, 22 MB and 50 MB. KubeEdge's edgecore, by its own users' figures and not measured here, is a\n"+
 		"program of 101 MB that takes 70–150 MB.\n\n"+
 		"| program | size, MB | idle, MB resident | %d keys, MB resident |\n|---|---|---|---|\n",
-		settled, footprintKeys, footprintDevices, footprintKeys)
+		settleTime, footprintKeys, footprintDevices, footprintKeys)
 	for _, p := range []struct{ name, port string }{{"edgecore", "28831"}, {"cloudhub", "28832"}} {
-		size, rss, err := measure(filepath.Join(b.bin, p.name), p.port)
+		size, rss, err := measureProgram(filepath.Join(b.bin, p.name), p.port)
 		if err != nil {
 			return fmt.Errorf("%w: run make build first", err)
 		}
@@ -63,17 +63,17 @@ func footprint(b bench) error {
 }
 
 // filledCore is the memory of a core that holds a tree.
-func filledCore(b bench) (mb float64, err error) {
+func filledCore(b benchRun) (mb float64, err error) {
 	core, err := shippedCore(b, footprintDevices, footprintProperties)
 	if err != nil {
 		return 0, err
 	}
 	defer core.stop()
-	return filled(core, false)
+	return filledMemory(core, false)
 }
 
-// filled is the memory of a broker after every key was published once.
-func filled(p *process, retain bool) (mb float64, err error) {
+// filledMemory is the memory of a broker after every key was published once.
+func filledMemory(p *benchProcess, retain bool) (mb float64, err error) {
 	to, err := newPump(p.addr)
 	if err != nil {
 		return 0, err
@@ -82,15 +82,15 @@ func filled(p *process, retain bool) (mb float64, err error) {
 	to.retain = retain
 	keys := reportedKeys(footprintDevices, footprintProperties)
 	n := 0
-	err = fill(to, len(keys), func(int) (string, []byte) {
+	err = writeEveryKey(to, len(keys), func(int) (string, []byte) {
 		n++
 		return topics.TopicOf("n1", keys[n%len(keys)]), strconv.AppendInt(nil, int64(n), 10)
 	})
 	if err != nil {
 		return 0, err
 	}
-	time.Sleep(settled)
-	return resident(p.pid)
+	time.Sleep(settleTime)
+	return residentMemory(p.pid)
 }
 
 // mosquittoFootprint measures Debian's mosquitto with persistence, which is off otherwise, as ours can't be.
@@ -108,14 +108,14 @@ func mosquittoFootprint() (size, idle, full float64, err error) {
 		return 0, 0, 0, err
 	}
 	defer p.stop()
-	time.Sleep(settled)
-	if idle, err = resident(p.pid); err == nil {
-		full, err = filled(p, true)
+	time.Sleep(settleTime)
+	if idle, err = residentMemory(p.pid); err == nil {
+		full, err = filledMemory(p, true)
 	}
 	return float64(info.Size()) / 1e6, idle, full, err
 }
 
-func measure(program, port string) (size, rss float64, err error) {
+func measureProgram(program, port string) (size, rss float64, err error) {
 	info, err := os.Stat(program)
 	if err != nil {
 		return 0, 0, err
@@ -131,15 +131,15 @@ func measure(program, port string) (size, rss float64, err error) {
 	}
 	defer cmd.Wait()                          //nolint:errcheck // it is told to stop
 	defer cmd.Process.Signal(syscall.SIGTERM) //nolint:errcheck // it may have ended
-	if err := ready("http://127.0.0.1:" + port + "/readyz"); err != nil {
+	if err := awaitReady("http://127.0.0.1:" + port + "/readyz"); err != nil {
 		return 0, 0, err
 	}
-	time.Sleep(settled)
-	rss, err = resident(cmd.Process.Pid)
+	time.Sleep(settleTime)
+	rss, err = residentMemory(cmd.Process.Pid)
 	return float64(info.Size()) / 1e6, rss, err
 }
 
-func ready(url string) error {
+func awaitReady(url string) error {
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if resp, err := http.Get(url); err == nil {
 			_, _ = io.Copy(io.Discard, resp.Body)
@@ -152,7 +152,7 @@ func ready(url string) error {
 	return fmt.Errorf("%s is not ready", url)
 }
 
-func resident(pid int) (float64, error) {
+func residentMemory(pid int) (float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	payloadSize = 256
-	patience    = 3 * time.Second // for the next message, on a busy machine
+	payloadSize    = 256
+	messageTimeout = 3 * time.Second // for the next message, on a busy machine
 )
 
 // traffic is one way of using a broker.
@@ -64,27 +64,27 @@ func startGenerator(addr string, t traffic) (*generator, error) {
 	}
 	for i := range topics {
 		for j := range t.subscribers {
-			if err := g.subscriber(addr, fmt.Sprintf("sub-%d-%d", i, j), topic(i)); err != nil {
+			if err := g.subscriber(addr, fmt.Sprintf("sub-%d-%d", i, j), publisherTopic(i)); err != nil {
 				return g, err
 			}
 		}
 	}
 	for i := range t.publishers {
-		if err := g.publisher(addr, uint32(i), topic(i%topics)); err != nil {
+		if err := g.publisher(addr, uint32(i), publisherTopic(i%topics)); err != nil {
 			return g, err
 		}
 	}
 	return g, nil
 }
 
-func topic(i int) string { return fmt.Sprintf("plant/hall/%d/temperature", i) }
+func publisherTopic(i int) string { return fmt.Sprintf("plant/hall/%d/temperature", i) }
 
 // stop ends publishing, waits until what was sent has arrived or nothing more comes, and closes.
 func (g *generator) stop() {
 	g.stopping.Store(true)
 	g.pumps.Wait()
 	last, since := g.progress(), time.Now()
-	for g.progress() < g.due() && time.Since(since) < patience {
+	for g.progress() < g.due() && time.Since(since) < messageTimeout {
 		time.Sleep(10 * time.Millisecond)
 		if now := g.progress(); now != last {
 			last, since = now, time.Now()
@@ -115,12 +115,12 @@ func (g *generator) fail(err error) {
 
 // subscriber reads, checks the order, and acknowledges what arrived together in one write.
 func (g *generator) subscriber(addr, id, filter string) error {
-	c, err := dial(addr, id)
+	c, err := dialClient(addr, id)
 	if err != nil {
 		return err
 	}
 	g.conns = append(g.conns, c)
-	if err := subscribe(c, filter, g.qos); err != nil {
+	if err := subscribeClient(c, filter, g.qos); err != nil {
 		return err
 	}
 	g.readers.Go(func() {
@@ -167,12 +167,12 @@ func (g *generator) arrived(payload []byte, next []uint32) error {
 // publisher sends a window of messages, and then one for each that is acknowledged; or, at QoS 0 or with a pace,
 // whatever is acknowledged.
 func (g *generator) publisher(addr string, number uint32, topic string) error {
-	c, err := dial(addr, fmt.Sprintf("pub-%d", number))
+	c, err := dialClient(addr, fmt.Sprintf("pub-%d", number))
 	if err != nil {
 		return err
 	}
 	g.conns = append(g.conns, c)
-	b := newBatch(topic, number, g.qos, g.window)
+	b := newPacketRing(topic, number, g.qos, g.window)
 	windowed := g.qos == 1 && g.every == 0
 	if g.qos == 1 {
 		g.readers.Go(func() { g.fail(g.acknowledged(c, b, windowed)) })
@@ -184,13 +184,13 @@ func (g *generator) publisher(addr string, number uint32, topic string) error {
 	return nil
 }
 
-func (g *generator) publish(c net.Conn, b *batch, n int) error {
+func (g *generator) publish(c net.Conn, b *packetRing, n int) error {
 	g.sent.Add(int64(n))
 	return b.write(c, n, uint64(time.Since(g.began)))
 }
 
 // pump publishes until the generator stops.
-func (g *generator) pump(c net.Conn, b *batch) error {
+func (g *generator) pump(c net.Conn, b *packetRing) error {
 	for due := time.Now(); !g.stopping.Load(); {
 		n := g.window
 		if g.every > 0 {
@@ -205,7 +205,7 @@ func (g *generator) pump(c net.Conn, b *batch) error {
 }
 
 // acknowledged sees that acknowledgements come in order, and publishes in the places that they leave.
-func (g *generator) acknowledged(c net.Conn, b *batch, publish bool) error {
+func (g *generator) acknowledged(c net.Conn, b *packetRing, publish bool) error {
 	next := uint16(1)
 	return readPackets(c, func(first byte, body []byte) error {
 		if id := binary.BigEndian.Uint16(body); first != 0x40 || id != next || len(body) > 2 && body[2] >= 0x80 {
@@ -224,8 +224,8 @@ func (g *generator) acknowledged(c net.Conn, b *batch, publish bool) error {
 	})
 }
 
-// batch is a ring of encoded PUBLISH packets whose numbers are filled in as they are sent.
-type batch struct {
+// packetRing is a ring of encoded PUBLISH packets whose numbers are filled in as they are sent.
+type packetRing struct {
 	packets []byte
 	size    int // of one packet
 	payload int // in it
@@ -233,8 +233,8 @@ type batch struct {
 	seq     uint32
 }
 
-func newBatch(topic string, number uint32, qos byte, window int) *batch {
-	b := &batch{}
+func newPacketRing(topic string, number uint32, qos byte, window int) *packetRing {
+	b := &packetRing{}
 	for i := range window {
 		body := appendText(nil, topic)
 		if qos > 0 {
@@ -242,7 +242,7 @@ func newBatch(topic string, number uint32, qos byte, window int) *batch {
 		}
 		body = append(body, 0) // no properties
 		body = append(body, make([]byte, payloadSize)...)
-		p := packet(0x30|qos<<1, body)
+		p := encodePacket(0x30|qos<<1, body)
 		b.size, b.payload = len(p), len(p)-payloadSize
 		binary.LittleEndian.PutUint32(p[b.payload:], number)
 		b.packets = append(b.packets, p...)
@@ -251,7 +251,7 @@ func newBatch(topic string, number uint32, qos byte, window int) *batch {
 }
 
 // write sends the next n packets, with as few calls as the ring allows.
-func (b *batch) write(c net.Conn, n int, now uint64) error {
+func (b *packetRing) write(c net.Conn, n int, now uint64) error {
 	for n > 0 {
 		from, k := b.next*b.size, min(n, len(b.packets)/b.size-b.next)
 		part := b.packets[from : from+k*b.size]

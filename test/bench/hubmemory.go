@@ -35,8 +35,8 @@ var fleetProperties = [...]string{
 	"temperature", "pressure", "humidity", "setpoint", "mode", "speed", "torque", "vibration", "current", "voltage",
 }
 
-// hubMemory measures what a key that a node reported costs a hub, and what reading all of them costs others.
-func hubMemory(b bench) error {
+// measureHubMemory measures what a key that a node reported costs a hub, and what reading all of them costs others.
+func measureHubMemory(b benchRun) error {
 	dir, err := os.MkdirTemp("", "edgebus-bench-")
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func hubMemory(b bench) error {
 		"Aim: less than 400 bytes a key: %s. "+
 		"It takes connections after %.1f s, an empty one after %.2f s.\n\n",
 		fleetNodes, fleetKeys/fleetNodes, a(hub.rest, empty.rest), a(hub.peak, empty.peak),
-		float64(file.Size())/fleetKeys, met(a(hub.rest, empty.rest) < 400), hub.start.Seconds(), empty.start.Seconds())
+		float64(file.Size())/fleetKeys, aimText(a(hub.rest, empty.rest) < 400), hub.start.Seconds(), empty.start.Seconds())
 	twin := filepath.Join(dir, "twin")
 	if err := makeFleet(twin); err != nil {
 		return err
@@ -79,38 +79,38 @@ func hubMemory(b bench) error {
 		return err
 	}
 	defer other.stop()
-	return readingAll(b, hub.addr, other.addr)
+	return measureReadingAll(b, hub.addr, other.addr)
 }
 
-// started is a hub that came up, and what that took.
-type started struct {
-	*process
+// startedProgram is a hub that came up, and what that took.
+type startedProgram struct {
+	*benchProcess
 	start      time.Duration
 	rest, peak float64 // MB of anonymous memory
 }
 
-func startedHub(program, dir string) (s started, err error) {
+func startedHub(program, dir string) (s startedProgram, err error) {
 	addr, err := freeAddress()
 	if err != nil {
 		return s, err
 	}
 	begin := time.Now()
-	s.process, err = start(dir, addr, "", program, "--data-dir", dir, "--mqtt-listen", addr, "--mqtt-websocket-listen", "",
+	s.benchProcess, err = startBroker(dir, addr, "", program, "--data-dir", dir, "--mqtt-listen", addr, "--mqtt-websocket-listen", "",
 		"--http-listen", "127.0.0.1:0")
 	if err != nil {
 		return s, err
 	}
 	s.start = time.Since(begin)
-	if s.peak, err = anonymous(s.pid); err != nil {
+	if s.peak, err = anonymousMemory(s.pid); err != nil {
 		return s, err
 	}
-	time.Sleep(settled) // what it rests at is what is asked
-	s.rest, err = anonymous(s.pid)
+	time.Sleep(settleTime) // what it rests at is what is asked
+	s.rest, err = anonymousMemory(s.pid)
 	return s, err
 }
 
-// anonymous is a process's memory that no file stands behind, in MB.
-func anonymous(pid int) (float64, error) {
+// anonymousMemory is a process's memory that no file stands behind, in MB.
+func anonymousMemory(pid int) (float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
@@ -146,18 +146,18 @@ func makeFleet(dir string) error {
 	if err := failed.Load(); err != nil {
 		return errors.Join(*err, st.Close())
 	}
-	d := device(0)
+	d := benchDevice(0)
 	d.Metadata.Namespace, d.Spec.NodeName = resource.DefaultNamespace, "plant-0000"
 	return errors.Join(
-		create(st, resource.KindDeviceModel, "bench", model(1)), create(st, resource.KindDevice, "d0", d), st.Close())
+		createObject(st, resource.KindDeviceModel, "bench", benchModel(1)), createObject(st, resource.KindDevice, "d0", d), st.Close())
 }
 
 func makeNode(st store.Store, name string) error {
 	node := resource.Node{Metadata: resource.Meta{Name: name}}
-	if err := create(st, resource.KindNode, name, node); err != nil {
+	if err := createObject(st, resource.KindNode, name, node); err != nil {
 		return err
 	}
-	state := link.State{Lineage: link.Lineage{N: 1, Nonce: 7}, Applied: 1 << 20}
+	state := link.MapState{Lineage: link.Lineage{N: 1, Nonce: 7}, Applied: 1 << 20}
 	meta, err := state.MarshalBinary()
 	if err != nil {
 		return err
@@ -170,13 +170,13 @@ func makeNode(st store.Store, name string) error {
 				Ver: 4711, TS: 1_790_000_000_000, Origin: "mapper-modbus", Value: fmt.Appendf(nil, "%08.3f", 20+float64(d)/7),
 				Meta: link.Meta{For: 3},
 			}
-			c.Put = append(c.Put, store.Item{Key: e.Key, Value: link.AppendEntry(nil, e)})
+			c.Put = append(c.Put, store.ReplicaItem{Key: e.Key, Value: link.AppendEntry(nil, e)})
 		}
 	}
 	return st.Commit(context.Background(), []store.NodeChange{c})
 }
 
-func create(st store.Writer, kind, name string, v any) error {
+func createObject(st store.Writer, kind, name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -189,10 +189,10 @@ func create(st store.Writer, kind, name string, v any) error {
 	return err
 }
 
-// readingAll measures others' durable publishes while somebody subscribes to everything: on the same hub, and, for
+// measureReadingAll measures others' durable publishes while somebody subscribes to everything: on the same hub, and, for
 // what the work alone costs them on a machine of few cores, on another one.
-func readingAll(b bench, hub, other string) error {
-	app, err := connect(hub, "app")
+func measureReadingAll(b benchRun, hub, other string) error {
+	app, err := connectClient(hub, "app")
 	if err != nil {
 		return err
 	}
@@ -215,7 +215,7 @@ func readingAll(b bench, hub, other string) error {
 					failed <- nil
 					return
 				}
-				failed <- readAll(c.from)
+				failed <- subscribeAll(c.from)
 			}()
 			waits, err := publishUntil(app, end)
 			if err = errors.Join(err, <-failed); err != nil {
@@ -228,13 +228,13 @@ func readingAll(b bench, hub, other string) error {
 		"after the other, each acknowledged when it is on disk. Reading takes all processor time that is left, so\n"+
 		"the cost of reading *another* hub is the machine's, not the hub's.\n\n| meanwhile | p50 | p99 |\n|---|---|---|\n", fleetKeys, median(cases[2].took))
 	for _, c := range cases {
-		fmt.Fprintf(b.w, "| %s | %s | %s |\n", c.name, round(quantile(c.waits, 0.5)), round(quantile(c.waits, 0.99)))
+		fmt.Fprintf(b.w, "| %s | %s | %s |\n", c.name, formatDuration(quantile(c.waits, 0.5)), formatDuration(quantile(c.waits, 0.99)))
 	}
 	return nil
 }
 
 // publishUntil publishes a hundred times a second at most, and says how long each acknowledgement took.
-func publishUntil(app *connection, end <-chan struct{}) (list []time.Duration, err error) {
+func publishUntil(app *clientConnection, end <-chan struct{}) (list []time.Duration, err error) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for i := time.Now().UnixNano() >> 32; ; i++ {
@@ -253,14 +253,14 @@ func publishUntil(app *connection, end <-chan struct{}) (list []time.Duration, e
 	}
 }
 
-// readAll subscribes to the whole tree and returns when every reported value has come, once and in order.
-func readAll(addr string) error {
-	c, err := dial(addr, "reader")
+// subscribeAll subscribes to the whole tree and returns when every reported value has come, once and in order.
+func subscribeAll(addr string) error {
+	c, err := dialClient(addr, "reader")
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	if err := subscribe(c, "v1/#", 1); err != nil {
+	if err := subscribeClient(c, "v1/#", 1); err != nil {
 		return err
 	}
 	var last, acks []byte
@@ -284,16 +284,16 @@ func readAll(addr string) error {
 		return nil
 	}, func(int) error {
 		if n == fleetKeys {
-			return errAll
+			return errAllReceived
 		}
 		_, err := c.Write(acks)
 		acks = acks[:0]
 		return err
 	})
-	if errors.Is(err, errAll) {
+	if errors.Is(err, errAllReceived) {
 		return nil
 	}
 	return fmt.Errorf("%d of %d topics came: %w", n, fleetKeys, err)
 }
 
-var errAll = errors.New("all came")
+var errAllReceived = errors.New("all came")

@@ -14,18 +14,18 @@ import (
 
 const idleConnections = 10_000
 
-// idle measures what a connection costs that says nothing: how much a broker's resident memory grows.
-func idle(b bench) error {
+// measureIdle measures what a connection costs that says nothing: how much a broker's resident memory grows.
+func measureIdle(b benchRun) error {
 	if err := raiseFileLimit(); err != nil {
 		return err
 	}
 	fmt.Fprintf(b.w, "%d clients connect (MQTT 5, no TLS, one subscription each) and say nothing; the growth of the broker's\n"+
 		"resident memory, as the kernel counts it, divided by them.\n\n| broker | bytes a connection |\n|---|---|\n", idleConnections)
-	ours, err := idleCost(func() (*process, error) { return startProgram(filepath.Join(b.bin, "cloudhub"), "") })
+	ours, err := idleCost(func() (*benchProcess, error) { return startProgram(filepath.Join(b.bin, "cloudhub"), "") })
 	if err != nil {
 		return err
 	}
-	theirs, err := idleCost(func() (*process, error) { return startMosquitto("") })
+	theirs, err := idleCost(func() (*benchProcess, error) { return startMosquitto("") })
 	if errors.Is(err, errNoMosquitto) {
 		fmt.Fprintf(b.w, "| cloudhub | %.0f |\n\n%v.\n", ours, err)
 		return nil
@@ -42,14 +42,14 @@ func idle(b bench) error {
 // raiseFileLimit lets this process, and those that it starts, have a socket for every connection.
 func raiseFileLimit() error { return simnodes.RaiseFileLimit(idleConnections + 1000) }
 
-func idleCost(start func() (*process, error)) (float64, error) {
+func idleCost(start func() (*benchProcess, error)) (float64, error) {
 	p, err := start()
 	if err != nil {
 		return 0, err
 	}
 	defer p.stop()
-	time.Sleep(settled)
-	before, err := resident(p.pid)
+	time.Sleep(settleTime)
+	before, err := residentMemory(p.pid)
 	if err != nil {
 		return 0, err
 	}
@@ -58,19 +58,19 @@ func idleCost(start func() (*process, error)) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	time.Sleep(settled)
-	after, err := resident(p.pid)
+	time.Sleep(settleTime)
+	after, err := residentMemory(p.pid)
 	return (after - before) * 1e6 / idleConnections, err
 }
 
 func connectIdle(addr string, n int) (conns []net.Conn, err error) {
 	for i := range n {
-		c, err := dial(addr, fmt.Sprintf("idle-%d", i))
+		c, err := dialClient(addr, fmt.Sprintf("idle-%d", i))
 		if err != nil {
 			return conns, err
 		}
 		conns = append(conns, c)
-		if err := subscribe(c, fmt.Sprintf("idle/%d", i), 1); err != nil {
+		if err := subscribeClient(c, fmt.Sprintf("idle/%d", i), 1); err != nil {
 			return conns, err
 		}
 	}

@@ -26,20 +26,20 @@ func main() {
 	name := flag.String("flood", "", "be this flood or attack, on the target given as JSON: how the benchmark starts one")
 	flag.Parse()
 	if *name != "" {
-		if err := beFlood(*name, flag.Args()); err != nil {
+		if err := runFlood(*name, flag.Args()); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1)
 		}
 		return
 	}
-	if err := run(*out, *only, bench{d: *seconds, rounds: *rounds, bin: *bin, chosen: *chosen, nodes: *nodes}); err != nil {
+	if err := runSections(*out, *only, benchRun{d: *seconds, rounds: *rounds, bin: *bin, chosen: *chosen, nodes: *nodes}); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-// bench is how the measuring is done.
-type bench struct {
+// benchRun is how the measuring is done.
+type benchRun struct {
 	d      time.Duration
 	rounds int
 	bin    string
@@ -48,35 +48,35 @@ type bench struct {
 	w      io.Writer
 }
 
-type section struct {
+type benchSection struct {
 	name string
-	run  func(bench) error
+	run  func(benchRun) error
 }
 
-var sections = []section{
-	{"Durable property updates", durableUpdates},
-	{"Desired to reported", roundTrip},
-	{"The broker beside mosquitto", brokers},
-	{"QoS 1 to an offline durable session", offline},
-	{"Idle connections", idle},
-	{"Neighbours", neighbours},
-	{"Attacks", attacks},
-	{"Hub memory", hubMemory},
-	{"A hundred thousand Devices", objects},
-	{"Reconnect", reconnect},
-	{"A fleet", rollouts},
-	{"The cloud away", cloudAway},
-	{"Streams", streams},
-	{"Footprint", footprint},
+var benchSections = []benchSection{
+	{"Durable property updates", measureDurableUpdates},
+	{"Desired to reported", measureRoundTrip},
+	{"The broker beside mosquitto", measureBrokers},
+	{"QoS 1 to an offline durable session", measureOffline},
+	{"Idle connections", measureIdle},
+	{"Neighbours", measureNeighbours},
+	{"Attacks", measureAttacks},
+	{"Hub memory", measureHubMemory},
+	{"A hundred thousand Devices", measureObjects},
+	{"Reconnect", measureReconnect},
+	{"A fleet", measureRollouts},
+	{"The cloud away", measureCloudAway},
+	{"Streams", measureStreams},
+	{"Footprint", measureFootprint},
 }
 
-func run(out, only string, b bench) error {
+func runSections(out, only string, b benchRun) error {
 	var report strings.Builder
 	b.w = io.MultiWriter(os.Stdout, &report)
 	fmt.Fprintf(b.w, "# Benchmarks\n\nWritten by `make bench` (`go run -tags testprogram ./test/bench`): %d runs of %s a case, medians. %d cores, %s/%s, %s.\n"+
 		"Compare figures within a table, not with those of another machine.\n",
 		b.rounds, b.d, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version())
-	for _, s := range sections {
+	for _, s := range benchSections {
 		if !strings.Contains(strings.ToLower(s.name), strings.ToLower(only)) {
 			continue
 		}

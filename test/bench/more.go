@@ -9,8 +9,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// model has so many writable integers, p0, p1, …
-func model(properties int) resource.DeviceModel {
+// benchModel has so many writable integers, p0, p1, …
+func benchModel(properties int) resource.DeviceModel {
 	m := resource.DeviceModel{
 		TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDeviceModel},
 		Metadata: resource.Meta{Name: "bench"},
@@ -23,18 +23,18 @@ func model(properties int) resource.DeviceModel {
 	return m
 }
 
-func device(d int) resource.Device {
+func benchDevice(d int) resource.Device {
 	return resource.Device{
 		TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindDevice},
 		Metadata: resource.Meta{Name: fmt.Sprintf("d%d", d)},
 		Spec: resource.DeviceSpec{
-			NodeName: "n1", DeviceModelRef: resource.Ref{Name: "bench"}, Protocol: resource.Protocol{Type: "bench"},
+			NodeName: "n1", DeviceModelRef: resource.ObjectRef{Name: "bench"}, Protocol: resource.Protocol{Type: "bench"},
 		},
 	}
 }
 
-// bundle is the document of a device, as a hub sends it.
-func bundle(d, properties int) []byte {
-	doc, _ := json.Marshal(resource.NewBundle(device(d), model(properties))) // plain structs
+// deviceBundle is the document of a device, as a hub sends it.
+func deviceBundle(d, properties int) []byte {
+	doc, _ := json.Marshal(resource.NewBundle(benchDevice(d), benchModel(properties))) // plain structs
 	return doc
 }

@@ -17,15 +17,15 @@ import (
 // errNoMosquitto makes a section say what it went without.
 var errNoMosquitto = errors.New("mosquitto is not installed: without it there is nothing to compare with (on Debian: apt-get install mosquitto)")
 
-// tuned is what mosquitto is given to be compared fairly: no delay of small packets, and windows and queues as wide
+// mosquittoSettings is what mosquitto is given to be compared fairly: no delay of small packets, and windows and queues as wide
 // as ours, without which it drops or waits where we don't.
-var tuned = []string{
+var mosquittoSettings = []string{
 	"allow_anonymous true", "set_tcp_nodelay true", "log_dest none", "connection_messages false",
 	"max_inflight_messages 1024", "max_queued_messages 100000", "max_queued_bytes 67108864",
 }
 
-// process is a broker in a process of its own.
-type process struct {
+// benchProcess is a broker in a process of its own.
+type benchProcess struct {
 	addr string // of its MQTT listener
 	pid  int
 	dir  string // its files; gone after stop
@@ -35,7 +35,7 @@ type process struct {
 // startMosquitto starts Debian's mosquitto on a free port of the loopback interface. cpu is the core that it is kept
 // on; empty: any. Persistence is off unless the settings, lines of its configuration file, say otherwise; {dir} in
 // them is its directory.
-func startMosquitto(cpu string, settings ...string) (*process, error) {
+func startMosquitto(cpu string, settings ...string) (*benchProcess, error) {
 	program, err := findMosquitto()
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func startMosquitto(cpu string, settings ...string) (*process, error) {
 		return nil, err
 	}
 	host, port, _ := net.SplitHostPort(addr)
-	lines := append([]string{"listener " + port + " " + host}, tuned...)
+	lines := append([]string{"listener " + port + " " + host}, mosquittoSettings...)
 	if len(settings) == 0 {
 		settings = []string{"persistence false"}
 	}
@@ -62,7 +62,7 @@ func startMosquitto(cpu string, settings ...string) (*process, error) {
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	return start(dir, addr, cpu, program, "-c", conf)
+	return startBroker(dir, addr, cpu, program, "-c", conf)
 }
 
 func findMosquitto() (string, error) {
@@ -87,7 +87,7 @@ func mosquittoVersion() string {
 }
 
 // startProgram starts one of ours with a directory of its own, and its defaults otherwise.
-func startProgram(program, cpu string, args ...string) (*process, error) {
+func startProgram(program, cpu string, args ...string) (*benchProcess, error) {
 	dir, err := os.MkdirTemp("", "edgebus-bench-")
 	if err != nil {
 		return nil, err
@@ -97,11 +97,11 @@ func startProgram(program, cpu string, args ...string) (*process, error) {
 		return nil, err
 	}
 	args = append(args, "--data-dir", dir, "--mqtt-listen", addr, "--mqtt-websocket-listen", "", "--http-listen", "127.0.0.1:0")
-	return start(dir, addr, cpu, program, args...)
+	return startBroker(dir, addr, cpu, program, args...)
 }
 
-// start runs a broker, and returns once it takes connections on addr.
-func start(dir, addr, cpu, program string, args ...string) (*process, error) {
+// startBroker runs a broker, and returns once it takes connections on addr.
+func startBroker(dir, addr, cpu, program string, args ...string) (*benchProcess, error) {
 	if cpu != "" {
 		program, args = "taskset", append([]string{"-c", cpu, program}, args...)
 	}
@@ -114,7 +114,7 @@ func start(dir, addr, cpu, program string, args ...string) (*process, error) {
 		_ = cmd.Wait()
 		close(ended)
 	}()
-	p := &process{addr: addr, pid: cmd.Process.Pid, dir: dir, stop: func() {
+	p := &benchProcess{addr: addr, pid: cmd.Process.Pid, dir: dir, stop: func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		<-ended
 		_ = os.RemoveAll(dir)

@@ -19,21 +19,21 @@ import (
 
 const (
 	neighbourRounds = 5
-	onset           = 300 * time.Millisecond // of a flood, before it is measured
+	floodOnset      = 300 * time.Millisecond // of a flood, before it is measured
 	bound50         = 3.0
 	bound99         = 10.0
 )
 
-// measured are the floods that differ in what they cost the broker. The others do the same as one of these, or next to
+// measuredFloods are the floods that differ in what they cost the broker. The others do the same as one of these, or next to
 // nothing; test/flood tries all of them.
-var measured = []string{"qos0", "qos1", "topics", "deaf", "subscriptions", "connects", "retained", "fragments", "watches", "tree"}
+var measuredFloods = []string{"qos0", "qos1", "topics", "deaf", "subscriptions", "connects", "retained", "fragments", "watches", "tree"}
 
-// neighbours measures what well-behaved clients notice of each flood.
-func neighbours(b bench) error {
+// measureNeighbours measures what well-behaved clients notice of each flood.
+func measureNeighbours(b benchRun) error {
 	if err := raiseFileLimit(); err != nil {
 		return err
 	}
-	broker, unpin, err := pin()
+	broker, unpin, err := pinCPU()
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func neighbours(b bench) error {
 		ownTopics, neighbourRounds, bound50, bound99)
 	for _, h := range []struct {
 		name   string
-		open   func(bench, string) (*neighbourhood, error)
+		open   func(benchRun, string) (*neighbourhood, error)
 		floods func(flood.Flood) bool
 	}{
 		{"cloudhub", hubNeighbourhood, isMeasured},
@@ -56,7 +56,7 @@ func neighbours(b bench) error {
 		{fmt.Sprintf("cloudhub with %d keys", fleetKeys), fleetNeighbourhood, func(f flood.Flood) bool { return f.Name == "served" }},
 	} {
 		var n *neighbourhood
-		for _, f := range flood.All() {
+		for _, f := range flood.Floods() {
 			if !h.floods(f) || !strings.Contains(f.Name, b.chosen) {
 				continue
 			}
@@ -80,17 +80,17 @@ func neighbours(b bench) error {
 	return nil
 }
 
-func isMeasured(f flood.Flood) bool { return slices.Contains(measured, f.Name) }
+func isMeasured(f flood.Flood) bool { return slices.Contains(measuredFloods, f.Name) }
 
-// calm is what the victims of one run saw.
-type calm struct {
+// victimFigures is what the victims of one run saw.
+type victimFigures struct {
 	waits        []percentiles // by group
 	used, memory float64
 }
 
 type percentiles struct{ p50, p99 float64 }
 
-func (n *neighbourhood) measure(d time.Duration) (c calm, err error) {
+func (n *neighbourhood) measure(d time.Duration) (c victimFigures, err error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
@@ -112,7 +112,7 @@ func (n *neighbourhood) measure(d time.Duration) (c calm, err error) {
 	wg.Wait()
 	after, err := cpuOf(n.pid)
 	errs = append(errs, err)
-	if c.memory, err = resident(n.pid); err != nil {
+	if c.memory, err = residentMemory(n.pid); err != nil {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -125,7 +125,7 @@ func (n *neighbourhood) measure(d time.Duration) (c calm, err error) {
 	return c, nil
 }
 
-func (n *neighbourhood) header(b bench, name string) {
+func (n *neighbourhood) header(b benchRun, name string) {
 	columns, rule := "a client that", "|---"
 	for _, g := range n.groups {
 		columns += fmt.Sprintf(" | %s, p50 | p99", g.what)
@@ -135,8 +135,8 @@ func (n *neighbourhood) header(b bench, name string) {
 }
 
 // bear lets a flood loose on the program and takes it away again, several times.
-func (n *neighbourhood) bear(b bench, f flood.Flood) error {
-	var quiet, flooded []calm
+func (n *neighbourhood) bear(b benchRun, f flood.Flood) error {
+	var quiet, flooded []victimFigures
 	for range neighbourRounds {
 		c, err := n.measure(b.d)
 		if err != nil {
@@ -147,16 +147,16 @@ func (n *neighbourhood) bear(b bench, f flood.Flood) error {
 		if err != nil {
 			return err
 		}
-		time.Sleep(onset)
+		time.Sleep(floodOnset)
 		c, err = n.measure(b.d)
 		end()
 		if err != nil {
 			return fmt.Errorf("under the flood: %w", err)
 		}
 		flooded = append(flooded, c)
-		time.Sleep(onset)
+		time.Sleep(floodOnset)
 	}
-	of := func(list []calm, get func(calm) float64) float64 {
+	of := func(list []victimFigures, get func(victimFigures) float64) float64 {
 		var all []float64
 		for _, c := range list {
 			all = append(all, get(c))
@@ -164,21 +164,21 @@ func (n *neighbourhood) bear(b bench, f flood.Flood) error {
 		return median(all)
 	}
 	row := []string{f.What}
-	cell := func(bound float64, get func(calm) float64) {
+	cell := func(bound float64, get func(victimFigures) float64) {
 		with, without := of(flooded, get), of(quiet, get)
-		text := fmt.Sprintf("%s (%.2f)", micros(time.Duration(with*1e9)), with/without)
+		text := fmt.Sprintf("%s (%.2f)", formatMicros(time.Duration(with*1e9)), with/without)
 		if with/without > bound {
 			text = "**" + text + "**"
 		}
 		row = append(row, text)
 	}
 	for g := range n.groups {
-		cell(bound50, func(c calm) float64 { return c.waits[g].p50 })
-		cell(bound99, func(c calm) float64 { return c.waits[g].p99 })
+		cell(bound50, func(c victimFigures) float64 { return c.waits[g].p50 })
+		cell(bound99, func(c victimFigures) float64 { return c.waits[g].p99 })
 	}
-	used := func(c calm) float64 { return c.used }
+	used := func(c victimFigures) float64 { return c.used }
 	row = append(row, fmt.Sprintf("%.0f %% (%.0f %%)", 100*of(flooded, used), 100*of(quiet, used)),
-		fmt.Sprintf("%.0f", of(flooded, func(c calm) float64 { return c.memory })))
+		fmt.Sprintf("%.0f", of(flooded, func(c victimFigures) float64 { return c.memory })))
 	fmt.Fprintf(b.w, "| %s |\n", strings.Join(row, " | "))
 	return nil
 }
@@ -212,9 +212,9 @@ func (n *neighbourhood) unleash(f flood.Flood) (end func(), err error) {
 	return end, nil
 }
 
-// beFlood is what such a process does.
-func beFlood(name string, args []string) error {
-	f, err := flood.Named(name)
+// runFlood is what such a process does.
+func runFlood(name string, args []string) error {
+	f, err := flood.Find(name)
 	if err != nil || len(args) != 1 {
 		return errors.Join(err, errors.New("a flood needs its target"))
 	}

@@ -21,8 +21,8 @@ const (
 	objectWatchers, objectWriters                = 5000, 64
 )
 
-// objects measures a hub's API with a hundred thousand Devices, each figure beside what the store alone takes.
-func objects(b bench) error {
+// measureObjects measures a hub's API with a hundred thousand Devices, each figure beside what the store alone takes.
+func measureObjects(b benchRun) error {
 	dir, err := os.MkdirTemp("", "edgebus-bench-")
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func objects(b bench) error {
 		"| | aim | hub | CPU | the store alone | |\n|---|---|---|---|---|---|\n", allObjects, objectProperties, objectNodes)
 	put := func(r objectRow) { fmt.Fprint(b.w, r) }
 	for _, measure := range []func(*apiProcess, rawFigures, func(objectRow)) error{
-		startObjects, memoryOver(empty.rest), listObjects, getObjects, patchObjects, watchObjects,
+		measureObjectStart, measureObjectMemory(empty.rest), listObjects, getObjects, patchObjects, watchObjects,
 	} {
 		if err := measure(hub, raw, put); err != nil {
 			return err
@@ -93,7 +93,7 @@ type objectRow struct {
 func (r objectRow) String() string {
 	aim, cpu := r.aim, ""
 	if aim != "" {
-		aim += ": " + met(r.met)
+		aim += ": " + aimText(r.met)
 	}
 	if r.cpu > 0 {
 		cpu = r.cpu.Round(100 * time.Nanosecond).String()
@@ -101,26 +101,26 @@ func (r objectRow) String() string {
 	return fmt.Sprintf("| %s | %s | %s | %s | %s | × %.1f |\n", r.what, aim, r.hub, cpu, r.alone, r.ratio)
 }
 
-// startObjects is what it took until the hub let people in, and until it had looked at all statuses.
-func startObjects(h *apiProcess, raw rawFigures, put func(objectRow)) error {
+// measureObjectStart is what it took until the hub let people in, and until it had looked at all statuses.
+func measureObjectStart(h *apiProcess, raw rawFigures, put func(objectRow)) error {
 	const most = 5 * time.Second
 	put(objectRow{
 		"start until it answers", "below 5 s", h.start < most,
-		round(h.start), round(raw.open), h.start.Seconds() / raw.open.Seconds(), h.startCPU / allObjects,
+		formatDuration(h.start), formatDuration(raw.open), h.start.Seconds() / raw.open.Seconds(), h.startCPU / allObjects,
 	})
 	if err := h.settle(); err != nil {
 		return err
 	}
 	took := time.Since(h.begun)
 	cpu, err := cpuOf(h.pid)
-	put(objectRow{"… and until all statuses were looked at", "", false, round(took), round(raw.open), took.Seconds() / raw.open.Seconds(), cpu / allObjects})
+	put(objectRow{"… and until all statuses were looked at", "", false, formatDuration(took), formatDuration(raw.open), took.Seconds() / raw.open.Seconds(), cpu / allObjects})
 	return err
 }
 
-// memoryOver is what the hub has in memory beyond what an empty one has, in MB.
-func memoryOver(empty float64) func(*apiProcess, rawFigures, func(objectRow)) error {
+// measureObjectMemory is what the hub has in memory beyond what an empty one has, in MB.
+func measureObjectMemory(empty float64) func(*apiProcess, rawFigures, func(objectRow)) error {
 	return func(h *apiProcess, raw rawFigures, put func(objectRow)) error {
-		rest, err := anonymous(h.pid)
+		rest, err := anonymousMemory(h.pid)
 		perProperty := (rest - empty) * 1e6 / (allObjects * objectProperties)
 		put(objectRow{
 			"memory (RssAnon, less an empty hub's), bytes a property", "below 2048", perProperty < 2048,
@@ -132,7 +132,7 @@ func memoryOver(empty float64) func(*apiProcess, rawFigures, func(objectRow)) er
 
 // apiProcess is a hub and its API.
 type apiProcess struct {
-	*process
+	*benchProcess
 	base            string
 	client          *http.Client
 	begun           time.Time
@@ -140,7 +140,7 @@ type apiProcess struct {
 	rest            float64 // MB of anonymous memory
 }
 
-func apiHub(b bench, dir string) (*apiProcess, error) {
+func apiHub(b benchRun, dir string) (*apiProcess, error) {
 	addr, err := freeAddress()
 	if err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func apiHub(b bench, dir string) (*apiProcess, error) {
 	}
 	h := &apiProcess{base: "http://" + web, client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: objectWriters}}}
 	h.begun = time.Now()
-	h.process, err = start(dir, addr, "", filepath.Join(b.bin, "cloudhub"), "--data-dir", dir, "--mqtt-listen", addr,
+	h.benchProcess, err = startBroker(dir, addr, "", filepath.Join(b.bin, "cloudhub"), "--data-dir", dir, "--mqtt-listen", addr,
 		"--mqtt-websocket-listen", "", "--http-listen", web, "--limits-requests", fmt.Sprint(objectWatchers+1000), "--limits-watches", fmt.Sprint(objectWatchers))
 	if err != nil {
 		return nil, err
@@ -170,8 +170,8 @@ func apiHub(b bench, dir string) (*apiProcess, error) {
 	if h.startCPU, err = cpuOf(h.pid); err != nil {
 		return nil, err
 	}
-	time.Sleep(settled) // what it rests at is what is asked
-	h.rest, err = anonymous(h.pid)
+	time.Sleep(settleTime) // what it rests at is what is asked
+	h.rest, err = anonymousMemory(h.pid)
 	return h, err
 }
 
@@ -179,11 +179,11 @@ func apiHub(b bench, dir string) (*apiProcess, error) {
 func (h *apiProcess) halt() {
 	p, _ := os.FindProcess(h.pid)
 	_ = p.Signal(os.Interrupt)
-	for ; alive(h.pid); time.Sleep(20 * time.Millisecond) {
+	for ; isRunning(h.pid); time.Sleep(20 * time.Millisecond) {
 	}
 }
 
-func alive(pid int) bool {
+func isRunning(pid int) bool {
 	_, err := os.Stat(fmt.Sprintf("/proc/%d/exe", pid))
 	return err == nil
 }
@@ -196,7 +196,7 @@ func (h *apiProcess) settle() error {
 			return err
 		}
 		if bytes.Contains(text, []byte("\nedgebus_hub_status_waiting 0\n")) {
-			time.Sleep(settled)
+			time.Sleep(settleTime)
 			return nil
 		}
 	}

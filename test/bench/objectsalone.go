@@ -28,13 +28,13 @@ type rawFigures struct {
 }
 
 // rawStore measures a store's own work, on a copy of the file, in this process.
-func rawStore(b bench, dir string) (f rawFigures, err error) {
+func rawStore(b benchRun, dir string) (f rawFigures, err error) {
 	f.each = b.d
 	alone := dir + "-alone"
 	if err := os.CopyFS(alone, os.DirFS(dir)); err != nil {
 		return f, err
 	}
-	before, err := resting()
+	before, err := restingMemory()
 	if err != nil {
 		return f, err
 	}
@@ -45,7 +45,7 @@ func rawStore(b bench, dir string) (f rawFigures, err error) {
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 	f.open = time.Since(begin)
-	after, err := resting()
+	after, err := restingMemory()
 	if err != nil {
 		return f, err
 	}
@@ -95,7 +95,7 @@ func (f *rawFigures) getAlone(st *bolt.Store) error {
 	return nil
 }
 
-func rewrite(st *bolt.Store, i int) error {
+func rewriteObject(st *bolt.Store, i int) error {
 	o, err := st.Get(context.Background(), rawKey(i))
 	if err == nil {
 		o.Data = append(bytes.Clone(o.Data), ' ') // as large, and not the same
@@ -105,7 +105,7 @@ func rewrite(st *bolt.Store, i int) error {
 }
 
 func (f *rawFigures) writeAlone(st *bolt.Store) (err error) {
-	f.writes, _, err = writeFor(f.each, func(i int) error { return rewrite(st, i) })
+	f.writes, _, err = writeFor(f.each, func(i int) error { return rewriteObject(st, i) })
 	return err
 }
 
@@ -119,7 +119,7 @@ func (f *rawFigures) watchAlone(st *bolt.Store) error {
 	if err != nil {
 		return err
 	}
-	w := new(heard)
+	w := new(watchDelays)
 	for i := range objectWatchers {
 		stream, err := st.Watch(ctx, rawKey(i), list.Rev)
 		if err != nil {
@@ -138,13 +138,13 @@ func (f *rawFigures) watchAlone(st *bolt.Store) error {
 			}
 		})
 	}
-	err = w.measure(func(i int) error { return rewrite(st, i) })
+	err = w.measure(func(i int) error { return rewriteObject(st, i) })
 	f.watch = w.p99()
 	return err
 }
 
-// resting is this process's anonymous memory, with nothing in it that could go.
-func resting() (float64, error) {
+// restingMemory is this process's anonymous memory, with nothing in it that could go.
+func restingMemory() (float64, error) {
 	debug.FreeOSMemory()
-	return anonymous(os.Getpid())
+	return anonymousMemory(os.Getpid())
 }

@@ -25,9 +25,9 @@ func makeObjects(dir string) error {
 	if err != nil {
 		return err
 	}
-	m := model(objectProperties)
+	m := benchModel(objectProperties)
 	m.Metadata.Namespace = resource.DefaultNamespace
-	if err := create(st, resource.KindDeviceModel, "bench", m); err != nil {
+	if err := createObject(st, resource.KindDeviceModel, "bench", m); err != nil {
 		return errors.Join(err, st.Close())
 	}
 	var next atomic.Int64
@@ -51,11 +51,11 @@ func makeObjects(dir string) error {
 
 func makeNodeObjects(st store.Store, n int) error {
 	name := fmt.Sprintf("plant-%04d", n)
-	if err := create(st, resource.KindNode, name, resource.Node{Metadata: resource.Meta{Name: name, UID: resource.NewUID(), Generation: 1}}); err != nil {
+	if err := createObject(st, resource.KindNode, name, resource.Node{Metadata: resource.Meta{Name: name, UID: resource.NewUID(), Generation: 1}}); err != nil {
 		return err
 	}
 	now := time.Now().UTC().Truncate(time.Second)
-	state := link.State{Lineage: link.Lineage{N: 1, Nonce: 7}, Applied: 1 << 20}
+	state := link.MapState{Lineage: link.Lineage{N: 1, Nonce: 7}, Applied: 1 << 20}
 	meta, err := state.MarshalBinary()
 	if err != nil {
 		return err
@@ -63,17 +63,17 @@ func makeNodeObjects(st store.Store, n int) error {
 	c := store.NodeChange{Node: name, Meta: meta}
 	put := func(key, value string, seq int) {
 		e := link.Entry{Key: key, Seq: uint64(1<<19 + seq), Ver: 4711, TS: now.UnixMilli(), Origin: "mapper-modbus", Value: []byte(value)}
-		c.Put = append(c.Put, store.Item{Key: e.Key, Value: link.AppendEntry(nil, e)})
+		c.Put = append(c.Put, store.ReplicaItem{Key: e.Key, Value: link.AppendEntry(nil, e)})
 	}
 	for i := range objectsOfNode {
-		d := device(0)
+		d := benchDevice(0)
 		d.Metadata = resource.Meta{
 			Name: objectName(n*objectsOfNode + i), Namespace: resource.DefaultNamespace, UID: resource.NewUID(), Generation: 1,
 			CreationTimestamp: &now, Labels: map[string]string{"plant": name},
 		}
 		d.Spec.NodeName, d.Spec.Desired = name, map[string]resource.Value{"p0": "1", "p1": "2"}
-		resource.Stamp(nil, &d, "kubectl", now)
-		if err := create(st, resource.KindDevice, d.Metadata.Name, d); err != nil {
+		resource.StampDesired(nil, &d, "kubectl", now)
+		if err := createObject(st, resource.KindDevice, d.Metadata.Name, d); err != nil {
 			return err
 		}
 		put(topics.Address{Kind: topics.KindDeviceState, Device: d.Metadata.Name}.Key(), resource.Online, 10*i)

@@ -63,7 +63,7 @@ func listObjects(h *apiProcess, raw rawFigures, put func(objectRow)) error {
 		if err != nil {
 			return err
 		}
-		put(objectRow{c.what, c.aim, took < c.most, round(took), round(c.alone), took.Seconds() / c.alone.Seconds(), cpu / allObjects})
+		put(objectRow{c.what, c.aim, took < c.most, formatDuration(took), formatDuration(c.alone), took.Seconds() / c.alone.Seconds(), cpu / allObjects})
 	}
 	return nil
 }
@@ -108,9 +108,9 @@ func getObjects(h *apiProcess, raw rawFigures, put func(objectRow)) error {
 		return err
 	}
 	a, z := quantile(took, 0.99), quantile(alone, 0.99)
-	put(objectRow{"get one, p99 (beside: /livez, which reads nothing)", "below 2 ms", a < 2*time.Millisecond, round(a), round(z), a.Seconds() / z.Seconds(), 0})
+	put(objectRow{"get one, p99 (beside: /livez, which reads nothing)", "below 2 ms", a < 2*time.Millisecond, formatDuration(a), formatDuration(z), a.Seconds() / z.Seconds(), 0})
 	a = quantile(took, 0.5)
-	put(objectRow{"get one, p50 (beside: the store's Get)", "", false, round(a), raw.get.String(), a.Seconds() / raw.get.Seconds(), cpu / objectGets})
+	put(objectRow{"get one, p50 (beside: the store's Get)", "", false, formatDuration(a), raw.get.String(), a.Seconds() / raw.get.Seconds(), cpu / objectGets})
 	return nil
 }
 
@@ -181,14 +181,14 @@ func writeFor(d time.Duration, write func(i int) error) (perSecond float64, n in
 
 const watchesWritten = 500
 
-// heard is what watchers of one object each hear.
-type heard struct {
+// watchDelays is what watchers of one object each hear.
+type watchDelays struct {
 	right, wrong atomic.Int64
 	arrived      [objectWatchers]atomic.Int64
 	sent         [watchesWritten]time.Time
 }
 
-func (w *heard) event(i int, own bool) {
+func (w *watchDelays) event(i int, own bool) {
 	if !own {
 		w.wrong.Add(1)
 	} else if w.arrived[i].CompareAndSwap(0, time.Now().UnixNano()) {
@@ -197,7 +197,7 @@ func (w *heard) event(i int, own bool) {
 }
 
 // measure writes some of the objects and waits for their watchers.
-func (w *heard) measure(write func(i int) error) error {
+func (w *watchDelays) measure(write func(i int) error) error {
 	for i := range watchesWritten {
 		w.sent[i] = time.Now()
 		if err := write(i); err != nil {
@@ -213,7 +213,7 @@ func (w *heard) measure(write func(i int) error) error {
 	return nil
 }
 
-func (w *heard) p99() time.Duration {
+func (w *watchDelays) p99() time.Duration {
 	var delays []time.Duration
 	for i := range watchesWritten {
 		delays = append(delays, time.Unix(0, w.arrived[i].Load()).Sub(w.sent[i]))
@@ -223,7 +223,7 @@ func (w *heard) p99() time.Duration {
 
 // watchObjects has many clients watch one Device each, and writes some of those.
 func watchObjects(h *apiProcess, raw rawFigures, put func(objectRow)) error {
-	var w heard
+	var w watchDelays
 	var conns []net.Conn
 	defer func() {
 		for _, c := range conns {
@@ -248,7 +248,7 @@ func watchObjects(h *apiProcess, raw rawFigures, put func(objectRow)) error {
 	put(objectRow{
 		fmt.Sprintf("%d watchers of one object each: from a patch to its watcher, p99", objectWatchers),
 		"none hears of another", w.wrong.Load() == 0,
-		round(w.p99()), round(raw.watch), w.p99().Seconds() / raw.watch.Seconds(), cpu / watchesWritten,
+		formatDuration(w.p99()), formatDuration(raw.watch), w.p99().Seconds() / raw.watch.Seconds(), cpu / watchesWritten,
 	})
 	return nil
 }
@@ -277,12 +277,12 @@ func (h *apiProcess) watch(name string, line func([]byte)) (net.Conn, error) {
 	if status, err := in.ReadString('\n'); err != nil || !strings.Contains(status, "200") {
 		return nil, errors.Join(err, fmt.Errorf("watch: %s", status), c.Close())
 	}
-	go eachEvent(in, line)
+	go readEvents(in, line)
 	return c, nil
 }
 
-// eachEvent reads a watch's lines until its connection ends.
-func eachEvent(in *bufio.Reader, line func([]byte)) {
+// readEvents reads a watch's lines until its connection ends.
+func readEvents(in *bufio.Reader, line func([]byte)) {
 	var long []byte
 	for {
 		part, err := in.ReadSlice('\n')

@@ -17,9 +17,9 @@ const (
 	offlineTopic  = "plant/hall/1/temperature"
 )
 
-// offline measures publishes of QoS 1 that a durable session is owed whose client is away: each is on disk before
+// measureOffline measures publishes of QoS 1 that a durable session is owed whose client is away: each is on disk before
 // its PUBACK. mosquitto is told to save after every change, which is as near as it comes.
-func offline(b bench) error {
+func measureOffline(b benchRun) error {
 	fmt.Fprintf(b.w, "One publisher, QoS 1, %d bytes, %d in flight; the only subscriber has a durable session and is away. cloudhub has each\n"+
 		"message on disk before its PUBACK. mosquitto runs with `persistence`, `autosave_on_changes` and `autosave_interval 1`: it\n"+
 		"acknowledges first, and then writes the whole of its database, once for all that came together. *append+fsync* appends as many\n"+
@@ -27,14 +27,14 @@ func offline(b bench) error {
 		"| | messages/s | append+fsync ÷ it |\n|---|---|---|\n", payloadSize, offlineWindow)
 	var ours, theirs, raw []float64
 	for range b.rounds {
-		rate, err := offlineRate(b.d, func() (*process, error) {
+		rate, err := offlineRate(b.d, func() (*benchProcess, error) {
 			return startProgram(filepath.Join(b.bin, "cloudhub"), "", "--limits-session-all", "256GiB", "--limits-session-bytes", "64GiB")
 		})
 		if err != nil {
 			return err
 		}
 		ours = append(ours, rate)
-		rate, err = offlineRate(b.d, func() (*process, error) {
+		rate, err = offlineRate(b.d, func() (*benchProcess, error) {
 			return startMosquitto("", "persistence true", "persistence_location {dir}/", "autosave_on_changes true", "autosave_interval 1")
 		})
 		if err != nil && !errors.Is(err, errNoMosquitto) {
@@ -61,13 +61,13 @@ func offline(b bench) error {
 }
 
 // offlineRate is how many messages a second a broker acknowledges for a session whose client is away.
-func offlineRate(d time.Duration, start func() (*process, error)) (float64, error) {
+func offlineRate(d time.Duration, start func() (*benchProcess, error)) (float64, error) {
 	broker, err := start()
 	if err != nil {
 		return 0, err
 	}
 	defer broker.stop()
-	if err := leave(broker.addr); err != nil {
+	if err := leaveSession(broker.addr); err != nil {
 		return 0, err
 	}
 	p, err := newPump(broker.addr)
@@ -80,24 +80,24 @@ func offlineRate(d time.Duration, start func() (*process, error)) (float64, erro
 	return float64(n) / time.Since(begin).Seconds(), err
 }
 
-// leave subscribes with a session that outlives its connection, and goes away.
-func leave(addr string) error {
+// leaveSession subscribes with a session that outlives its connection, and goes away.
+func leaveSession(addr string) error {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	body := appendText(nil, "MQTT")
-	body = append(body, version, 0, 0, 0)                                                      // the session goes on; no keep-alive
+	body = append(body, mqttVersion, 0, 0, 0)                                                  // the session goes on; no keep-alive
 	body = binary.BigEndian.AppendUint32(append(body, 5, 0x11), uint32(time.Hour/time.Second)) // session expiry
-	answer, err := ask(c, packet(0x10, appendText(body, "away")))
+	answer, err := exchangePacket(c, encodePacket(0x10, appendText(body, "away")))
 	if err != nil || answer[0] != 0x20 || answer[3] != 0 {
 		return fmt.Errorf("not connected: % x: %w", answer, err)
 	}
-	if err := subscribe(c, offlineTopic, 1); err != nil {
+	if err := subscribeClient(c, offlineTopic, 1); err != nil {
 		return err
 	}
-	_, err = c.Write(packet(0xE0, []byte{0, 0}))
+	_, err = c.Write(encodePacket(0xE0, []byte{0, 0}))
 	return err
 }
 

@@ -22,7 +22,7 @@ type pump struct {
 	retain bool // what is published
 }
 
-const pumpPatience = 30 * time.Second // for any answer
+const pumpTimeout = 30 * time.Second // for any answer
 
 // newPump connects with MQTT 5, whose acknowledgements say whether a publish was taken.
 func newPump(addr string) (*pump, error) { return newPumpAs(addr, "") }
@@ -67,7 +67,7 @@ func (p *pump) flush() error {
 
 // acknowledged waits for an acknowledgement, and counts all that came with it.
 func (p *pump) acknowledged() (n int, err error) {
-	if err := p.conn.SetReadDeadline(time.Now().Add(pumpPatience)); err != nil {
+	if err := p.conn.SetReadDeadline(time.Now().Add(pumpTimeout)); err != nil {
 		return 0, err
 	}
 	for n == 0 || p.in.Buffered() > 0 {

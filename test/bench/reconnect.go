@@ -24,16 +24,16 @@ const (
 	dirtyGroup = 1000 // keys in one transaction of what is compared with
 )
 
-// reconnect measures how long it takes until both sides agree again.
-func reconnect(b bench) error {
-	if err := reconnectOne(b); err != nil {
+// measureReconnect measures how long it takes until both sides agree again.
+func measureReconnect(b benchRun) error {
+	if err := measureReconnectOne(b); err != nil {
 		return err
 	}
-	return reconnectMany(b)
+	return measureReconnectMany(b)
 }
 
-// networks are those that a node reconnects over.
-var networks = []struct {
+// linkNetworks are those that a node reconnects over.
+var linkNetworks = []struct {
 	name string
 	faults.Conditions
 }{
@@ -41,16 +41,16 @@ var networks = []struct {
 	{"loopback", faults.Conditions{}},
 }
 
-func reconnectOne(b bench) error {
+func measureReconnectOne(b benchRun) error {
 	fmt.Fprintf(b.w, "%d keys changed on a node while its hub was away: from the new connection until the core has heard that the hub has all of\n"+
 		"them on disk. *Raw bytes* is as many bytes as the core sent, over a TCP connection through the same proxy, until one byte\n"+
 		"answers them; *commits* writes the same keys and values into bbolt in transactions of %d. Aims: within 2 times the raw bytes over\n"+
 		"the slow network, within 3 times the commits on loopback.\n\n"+
 		"| network | in step, s | raw bytes, s | ratio | commits, s | ratio | aim |\n|---|---|---|---|---|---|---|\n", dirtyKeys, dirtyGroup)
-	for _, n := range networks {
+	for _, n := range linkNetworks {
 		var step, raw, commit []float64
 		for range b.rounds {
-			s, bytes, err := inStepAgain(b, n.Conditions)
+			s, bytes, err := timeReconnect(b, n.Conditions)
 			if err != nil {
 				return err
 			}
@@ -65,9 +65,9 @@ func reconnectOne(b bench) error {
 			step, raw, commit = append(step, s.Seconds()), append(raw, r.Seconds()), append(commit, c.Seconds())
 		}
 		s, r, c := median(step), median(raw), median(commit)
-		aim := met(s < 3*c)
+		aim := aimText(s < 3*c)
 		if n.Bandwidth > 0 {
-			aim = met(s < 2*r)
+			aim = aimText(s < 2*r)
 		}
 		fmt.Fprintf(b.w, "| %s | %.3f | %.3f | %.1f | %.3f | %.1f | %s |\n", n.name, s, r, s/r, c, s/c, aim)
 	}
@@ -79,8 +79,8 @@ func reconnectOne(b bench) error {
 	return nil
 }
 
-// inStepAgain has a core and a hub agree, changes every key, and times the next connection.
-func inStepAgain(b bench, conditions faults.Conditions) (took time.Duration, sent uint64, err error) {
+// timeReconnect has a core and a hub agree, changes every key, and times the next connection.
+func timeReconnect(b benchRun, conditions faults.Conditions) (took time.Duration, sent uint64, err error) {
 	hub, err := startProgram(filepath.Join(b.bin, "cloudhub"), "")
 	if err != nil {
 		return 0, 0, err
@@ -91,20 +91,20 @@ func inStepAgain(b bench, conditions faults.Conditions) (took time.Duration, sen
 		return 0, 0, err
 	}
 	defer os.RemoveAll(dir)
-	if err := change(dir, 1); err != nil {
+	if err := changeEveryKey(dir, 1); err != nil {
 		return 0, 0, err
 	}
-	if _, _, err := session(b, dir, hub.addr, faults.Conditions{}); err != nil {
+	if _, _, err := runSession(b, dir, hub.addr, faults.Conditions{}); err != nil {
 		return 0, 0, err
 	}
-	if err := change(dir, 2); err != nil {
+	if err := changeEveryKey(dir, 2); err != nil {
 		return 0, 0, err
 	}
-	return session(b, dir, hub.addr, conditions)
+	return runSession(b, dir, hub.addr, conditions)
 }
 
-// session runs a core until it is in step, and says how long that took from its connection on.
-func session(b bench, dir, hub string, conditions faults.Conditions) (took time.Duration, sent uint64, err error) {
+// runSession runs a core until it is in step, and says how long that took from its connection on.
+func runSession(b benchRun, dir, hub string, conditions faults.Conditions) (took time.Duration, sent uint64, err error) {
 	proxy, err := faults.New(faults.Options{Target: hub})
 	if err != nil {
 		return 0, 0, err
@@ -137,7 +137,7 @@ func session(b bench, dir, hub string, conditions faults.Conditions) (took time.
 			time.Sleep(time.Millisecond / 4) // until the hub says something: each look costs the core a millisecond
 			continue
 		}
-		in, err := inStep(web)
+		in, err := isInStep(web)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -150,7 +150,7 @@ func session(b bench, dir, hub string, conditions faults.Conditions) (took time.
 	return 0, 0, errors.New("the core is not in step after a minute")
 }
 
-func linkedCore(b bench, dir, hub string, more ...string) (core *process, web string, err error) {
+func linkedCore(b benchRun, dir, hub string, more ...string) (core *benchProcess, web string, err error) {
 	addr, err := freeAddress()
 	if err != nil {
 		return nil, "", err
@@ -162,15 +162,15 @@ func linkedCore(b bench, dir, hub string, more ...string) (core *process, web st
 		"--data-dir", dir, "--mqtt-listen", addr, "--http-listen", web, "--node-name", "n1", "--link-server", "mqtt://" + hub,
 		"--link-retry-backoff-min", "50ms", "--link-retry-backoff-max", "100ms",
 	}, more...)
-	core, err = start(filepath.Join(dir, "none"), addr, "", filepath.Join(b.bin, "edgecore"), args...)
+	core, err = startBroker(filepath.Join(dir, "none"), addr, "", filepath.Join(b.bin, "edgecore"), args...)
 	if err != nil {
 		return nil, "", err
 	}
-	return core, web, ready("http://" + web + "/readyz")
+	return core, web, awaitReady("http://" + web + "/readyz")
 }
 
-func inStep(web string) (bool, error) {
-	v, err := gauge(web, "edgebus_core_link_in_step")
+func isInStep(web string) (bool, error) {
+	v, err := readGauge(web, "edgebus_core_link_in_step")
 	return v == 1, err
 }
 
@@ -181,8 +181,8 @@ func dirtyEntry(i, round int) link.Entry {
 	}
 }
 
-// change writes another value of every key into a core's files.
-func change(dir string, round int) error {
+// changeEveryKey writes another value of every key into a core's files.
+func changeEveryKey(dir string, round int) error {
 	st, err := store.Open(store.Options{Dir: dir, Rand: func() uint64 { return uint64(round) }})
 	if err != nil {
 		return err

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	crowd        = 2000 // nodes
+	crowdNodes   = 2000 // nodes
 	crowdKeys    = 50   // of each
 	crowdChanged = 10   // of each, while the hub is away
 )
 
-// reconnectMany has all nodes of a fleet come back to a hub at the same moment.
-func reconnectMany(b bench) error {
+// measureReconnectMany has all nodes of a fleet come back to a hub at the same moment.
+func measureReconnectMany(b benchRun) error {
 	if err := raiseFileLimit(); err != nil {
 		return err
 	}
@@ -34,8 +34,8 @@ func reconnectMany(b bench) error {
 	if err != nil {
 		return err
 	}
-	run := func() (*process, error) {
-		return start(filepath.Join(dir, "none"), addr, "", filepath.Join(b.bin, "cloudhub"), "--data-dir", dir, "--mqtt-listen", addr,
+	run := func() (*benchProcess, error) {
+		return startBroker(filepath.Join(dir, "none"), addr, "", filepath.Join(b.bin, "cloudhub"), "--data-dir", dir, "--mqtt-listen", addr,
 			"--mqtt-websocket-listen", "", "--http-listen", "127.0.0.1:0")
 	}
 	hub, err := run()
@@ -43,12 +43,12 @@ func reconnectMany(b bench) error {
 		return err
 	}
 	defer func() { hub.stop() }()
-	time.Sleep(settled)
-	before, err := anonymous(hub.pid)
+	time.Sleep(settleTime)
+	before, err := anonymousMemory(hub.pid)
 	if err != nil {
 		return err
 	}
-	names := make([]string, crowd)
+	names := make([]string, crowdNodes)
 	for i := range names {
 		names[i] = fmt.Sprintf("crowd-%04d", i)
 	}
@@ -57,7 +57,7 @@ func reconnectMany(b bench) error {
 		return err
 	}
 	defer nodes.Stop()
-	first, err := settle(nodes)
+	first, err := awaitInStep(nodes)
 	if err != nil {
 		return err
 	}
@@ -71,24 +71,24 @@ func reconnectMany(b bench) error {
 		if hub, err = run(); err != nil {
 			return err
 		}
-		took, err := settle(nodes)
+		took, err := awaitInStep(nodes)
 		if err != nil {
 			return err
 		}
-		time.Sleep(settled)
-		after, err := anonymous(hub.pid)
+		time.Sleep(settleTime)
+		after, err := anonymousMemory(hub.pid)
 		if err != nil {
 			return err
 		}
-		again, memory = append(again, took.Seconds()), append(memory, (after-before)*1e6/crowd)
+		again, memory = append(again, took.Seconds()), append(memory, (after-before)*1e6/crowdNodes)
 	}
 	fmt.Fprintf(b.w, "\n%d nodes of %d keys each connect to one hub, which is then killed and started again with %d keys of each changed\n"+
 		"meanwhile; the nodes (owners and replicas of the link with a connection each) try again after 0.1 to 1 s, all of them at once.\n\n"+
 		"| | |\n|---|---|\n| all in step for the first time, s | %.1f |\n| all in step again after the hub listens, s | %.1f |\n"+
 		"| anonymous memory of the hub a node, bytes | %.0f |\n| connections refused or lost; messages malformed, refused or repeated | %d |\n\n"+
 		"Aims: all in step; no error: %s; less than 60,000 bytes a node: %s.\n",
-		crowd, crowdKeys, crowdChanged, first.Seconds(), median(again), median(memory), nodes.Faults.Load(),
-		met(nodes.Faults.Load() == 0), met(median(memory) < 60_000))
+		crowdNodes, crowdKeys, crowdChanged, first.Seconds(), median(again), median(memory), nodes.Faults.Load(),
+		aimText(nodes.Faults.Load() == 0), aimText(median(memory) < 60_000))
 	return nil
 }
 
@@ -103,8 +103,8 @@ func crowdEntries(keys, round int) (list []link.Entry) {
 	return list
 }
 
-// settle waits until all nodes agree with the hub.
-func settle(nodes *simnodes.Set) (time.Duration, error) {
+// awaitInStep waits until all nodes agree with the hub.
+func awaitInStep(nodes *simnodes.Set) (time.Duration, error) {
 	nodes.Steady.Store(true)
 	defer nodes.Steady.Store(false)
 	begin := time.Now()

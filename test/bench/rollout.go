@@ -26,15 +26,15 @@ import (
 )
 
 const (
-	fewNodes    = 500 // of a hub with few nodes, for what should not depend on their number
-	rolledFlips = 40  // changes of one node's labels
-	rolledBytes = 400 // of the file in the template
-	rolledMost  = 5 * time.Minute
-	tidy        = "10" // GOGC of a hub whose memory is compared
+	fewNodes      = 500 // of a hub with few nodes, for what should not depend on their number
+	rolledFlips   = 40  // changes of one node's labels
+	rolledBytes   = 400 // of the file in the template
+	rolledTimeout = 5 * time.Minute
+	tidyGOGC      = "10" // GOGC of a hub whose memory is compared
 )
 
-// rollouts measures how a fleet's template reaches its nodes, and what being in a fleet costs.
-func rollouts(b bench) error {
+// measureRollouts measures how a fleet's template reaches its nodes, and what being in a fleet costs.
+func measureRollouts(b benchRun) error {
 	if err := simnodes.RaiseFileLimit(uint64(b.nodes) + 1000); err != nil {
 		return err
 	}
@@ -63,14 +63,14 @@ func rollouts(b bench) error {
 		"| raw: published → received | %[1]d | %[4]s | %[5]s | %[14]d |\n| template changed → the node has the spec | %[1]d | %[6]s | %[7]s | %[15]d |\n"+
 		"| template changed → the hub knows that all have applied it | %[1]d | – | %[8]s | – |\n| template changed → the node has the spec | %[9]d | %[10]s | %[11]s | %[16]d |\n\n"+
 		"Aim: the last within 3 times of raw: %[12]s (%.1[13]f times).\n\n",
-		rolledNodes, rolledBytes, many.size, round(many.rawHalf), round(many.raw), round(many.half), round(many.last), round(many.known),
-		fewNodes, round(few.half), round(few.last), met(ratio < 3), ratio, many.rawCPU.Microseconds(), many.cpu.Microseconds(), few.cpu.Microseconds())
+		rolledNodes, rolledBytes, many.size, formatDuration(many.rawHalf), formatDuration(many.raw), formatDuration(many.half), formatDuration(many.last), formatDuration(many.known),
+		fewNodes, formatDuration(few.half), formatDuration(few.last), aimText(ratio < 3), ratio, many.rawCPU.Microseconds(), many.cpu.Microseconds(), few.cpu.Microseconds())
 	fmt.Fprintf(b.w, "Anonymous memory of the hub for each of these nodes (RssAnon, at rest, with GOGC=%s, so that garbage counts little): %.0f bytes connected and without\n"+
 		"a spec, %.0f more with the spec written by hand, %.0f more as members of the fleet. Aim: less than 4096 more than by hand: %s.\n\n",
-		tidy, (byHand.bare+members.bare)/2, byHand.more, members.more, met(members.more-byHand.more < 4096))
+		tidyGOGC, (byHand.bare+members.bare)/2, byHand.more, members.more, aimText(members.more-byHand.more < 4096))
 	fmt.Fprintf(b.w, "One node's label is changed, on a hub with few nodes and with many. Aim: no dependence on their number.\n\n"+
 		"| p50 of %d | %d nodes | %d nodes |\n|---|---|---|\n| label → owner, a fleet that has only this node | %s | %s |\n| label → spec, the fleet of all nodes | %s | %s |\n",
-		rolledFlips, fewNodes, rolledNodes, round(few.owner), round(many.owner), round(few.joined), round(many.joined))
+		rolledFlips, fewNodes, rolledNodes, formatDuration(few.owner), formatDuration(many.owner), formatDuration(few.joined), formatDuration(many.joined))
 	return nil
 }
 
@@ -86,7 +86,7 @@ type rolledFigures struct {
 
 // rolledHub is a hub with simulated nodes.
 type rolledHub struct {
-	*process
+	*benchProcess
 	http  string
 	n     int
 	nodes *simnodes.Set
@@ -100,9 +100,9 @@ type rolledHub struct {
 
 // rolled starts a hub with so many nodes, and measures. byHand: each has its spec from its own user, and there is no fleet. memory: nothing
 // else is measured.
-func (b bench) rolled(n int, byHand, memory bool) (f rolledFigures, err error) {
+func (b benchRun) rolled(n int, byHand, memory bool) (f rolledFigures, err error) {
 	if memory {
-		if err := os.Setenv("GOGC", tidy); err != nil {
+		if err := os.Setenv("GOGC", tidyGOGC); err != nil {
 			return f, err
 		}
 		defer os.Unsetenv("GOGC")
@@ -120,15 +120,15 @@ func (b bench) rolled(n int, byHand, memory bool) (f rolledFigures, err error) {
 	if err != nil {
 		return f, err
 	}
-	h.process, err = start(filepath.Join(dir, "none"), addr, "", filepath.Join(b.bin, "cloudhub"), "--data-dir", dir, "--mqtt-listen", addr,
+	h.benchProcess, err = startBroker(filepath.Join(dir, "none"), addr, "", filepath.Join(b.bin, "cloudhub"), "--data-dir", dir, "--mqtt-listen", addr,
 		"--mqtt-websocket-listen", "", "--http-listen", h.http, "--limits-connections", fmt.Sprint(4*n+1000), "--limits-per-user", fmt.Sprint(4*n+1000),
 		"--limits-connect-rate", fmt.Sprint(n+100), "--log-level", "warn")
 	if err != nil {
 		return f, err
 	}
 	defer h.stop()
-	time.Sleep(settled)
-	empty, err := anonymous(h.pid)
+	time.Sleep(settleTime)
+	empty, err := anonymousMemory(h.pid)
 	if err != nil {
 		return f, err
 	}
@@ -176,7 +176,7 @@ func (h *rolledHub) begin() (err error) {
 	if h.nodes, err = simnodes.Start(simnodes.Options{Hub: h.addr, Agent: h.agent}, names...); err != nil {
 		return err
 	}
-	_, err = settle(h.nodes)
+	_, err = awaitInStep(h.nodes)
 	return err
 }
 
@@ -197,7 +197,7 @@ func (h *rolledHub) agent(n *simnodes.Node, spec resource.RenderedSpec) (*resour
 			}
 		}
 	}
-	return simnodes.Applied(n, spec)
+	return simnodes.ApplyAtOnce(n, spec)
 }
 
 // expect begins to wait for so many nodes to have a text.
@@ -211,10 +211,10 @@ func (h *rolledHub) expect(text string, nodes int) {
 func (h *rolledHub) all(from time.Time) (list []time.Duration, err error) {
 	select {
 	case <-h.complete:
-	case <-time.After(rolledMost):
+	case <-time.After(rolledTimeout):
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		return nil, fmt.Errorf("%d of %d nodes have %s after %s", len(h.got), cap(h.complete), h.want, rolledMost)
+		return nil, fmt.Errorf("%d of %d nodes have %s after %s", len(h.got), cap(h.complete), h.want, rolledTimeout)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -225,8 +225,8 @@ func (h *rolledHub) all(from time.Time) (list []time.Duration, err error) {
 }
 
 func (h *rolledHub) memory() (float64, error) {
-	time.Sleep(2 * settled)
-	return anonymous(h.pid)
+	time.Sleep(2 * settleTime)
+	return anonymousMemory(h.pid)
 }
 
 func (h *rolledHub) ask(method, path, body string, into any) error {
@@ -288,7 +288,7 @@ func (h *rolledHub) fleet() error {
 
 // updated waits until the hub knows that all nodes have a version.
 func (h *rolledHub) updated(of string) (at time.Time, err error) {
-	for end := time.Now().Add(rolledMost); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(rolledTimeout); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		var f resource.Fleet
 		if err := h.ask(http.MethodGet, "fleets/all", "", &f); err != nil {
 			return at, err
@@ -297,7 +297,7 @@ func (h *rolledHub) updated(of string) (at time.Time, err error) {
 			return time.Now(), nil
 		}
 	}
-	return at, fmt.Errorf("the hub doesn't know that all nodes have %s after %s", of, rolledMost)
+	return at, fmt.Errorf("the hub doesn't know that all nodes have %s after %s", of, rolledTimeout)
 }
 
 // change changes the template.
@@ -326,11 +326,11 @@ func (h *rolledHub) change(rounds int, f *rolledFigures) error {
 	}
 	after, err := cpuOf(h.pid)
 	f.cpu = (after - before) / time.Duration(rounds*h.n)
-	f.half, f.last, f.known, f.size = seconds(median(half)), seconds(median(last)), seconds(median(known)), h.size
+	f.half, f.last, f.known, f.size = toDuration(median(half)), toDuration(median(last)), toDuration(median(known)), h.size
 	return err
 }
 
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+func toDuration(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // flip moves one node between fleets by its labels.
 func (h *rolledHub) flip(f *rolledFigures) error {
@@ -341,7 +341,7 @@ func (h *rolledHub) flip(f *rolledFigures) error {
 		return h.ask(http.MethodPatch, "nodes/"+rolledName(0), fmt.Sprintf(`{"metadata":{"labels":{"site":%q}}}`, site), nil)
 	}
 	owned := func(owner string) error {
-		for end := time.Now().Add(rolledMost); time.Now().Before(end); {
+		for end := time.Now().Add(rolledTimeout); time.Now().Before(end); {
 			var n resource.Node
 			if err := h.ask(http.MethodGet, "nodes/"+rolledName(0), "", &n); err != nil {
 				return err
@@ -408,12 +408,12 @@ func (h *rolledHub) plain(rounds int, f *rolledFigures) error {
 		}
 		running.Go(func() { _ = c.Run(ctx) })
 	}
-	for end := time.Now().Add(rolledMost); up.Load() < int64(h.n); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(rolledTimeout); up.Load() < int64(h.n); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			return fmt.Errorf("%d of %d clients are connected after %s", up.Load(), h.n, rolledMost)
+			return fmt.Errorf("%d of %d clients are connected after %s", up.Load(), h.n, rolledTimeout)
 		}
 	}
-	from, err := connect(h.addr, "publisher")
+	from, err := connectClient(h.addr, "publisher")
 	if err != nil {
 		return err
 	}
@@ -450,8 +450,8 @@ func (h *rolledHub) plain(rounds int, f *rolledFigures) error {
 		}
 		select {
 		case <-done:
-		case <-time.After(rolledMost):
-			return fmt.Errorf("%d messages have not come after %s", left.Load(), rolledMost)
+		case <-time.After(rolledTimeout):
+			return fmt.Errorf("%d messages have not come after %s", left.Load(), rolledTimeout)
 		}
 		mu.Lock()
 		half, last = append(half, quantile(took, 0.5).Seconds()), append(last, quantile(took, 1).Seconds())
@@ -459,6 +459,6 @@ func (h *rolledHub) plain(rounds int, f *rolledFigures) error {
 	}
 	after, err := cpuOf(h.pid)
 	f.rawCPU = (after - before) / time.Duration(rounds*h.n)
-	f.rawHalf, f.raw = seconds(median(half)), seconds(median(last))
+	f.rawHalf, f.raw = toDuration(median(half)), toDuration(median(last))
 	return err
 }

@@ -21,20 +21,20 @@ import (
 
 const (
 	tripEvery = 10 * time.Millisecond
-	slack     = 2 * time.Millisecond // that a round trip may take beyond its commits
+	tripSlack = 2 * time.Millisecond // that a round trip may take beyond its commits
 )
 
-// roundTrip measures from a publish of a desired value on the hub to the reported
+// measureRoundTrip measures from a publish of a desired value on the hub to the reported
 // value's arrival there, with a mapper that answers at once. Every hop commits:
 // desired on the hub, desired on the node, reported on the node, reported on the hub.
-func roundTrip(b bench) error {
+func measureRoundTrip(b benchRun) error {
 	fmt.Fprintf(b.w, "A hundred a second: desired is published on the hub, a mapper on the node's broker answers at once, reported arrives\n"+
 		"on the hub. Hub and core run as they are shipped. There are four commits on the way; *4 commits* is a loop that makes\n"+
 		"four commits of one value in bbolt, one after the other, a hundred times a second.\n\n"+
 		"| | p50 | p99 |\n|---|---|---|\n")
 	var took, commits []time.Duration
 	for range b.rounds {
-		t, err := trips(b)
+		t, err := measureTrips(b)
 		if err != nil {
 			return err
 		}
@@ -46,15 +46,15 @@ func roundTrip(b bench) error {
 	}
 	p50, p99 := quantile(took, 0.5), quantile(took, 0.99)
 	c50, c99 := quantile(commits, 0.5), quantile(commits, 0.99)
-	fmt.Fprintf(b.w, "| desired → reported | %s | %s |\n", round(p50), round(p99))
-	fmt.Fprintf(b.w, "| 4 commits | %s | %s |\n", round(c50), round(c99))
+	fmt.Fprintf(b.w, "| desired → reported | %s | %s |\n", formatDuration(p50), formatDuration(p99))
+	fmt.Fprintf(b.w, "| 4 commits | %s | %s |\n", formatDuration(c50), formatDuration(c99))
 	fmt.Fprintf(b.w, "\nAims: p50 below four commits and %s, %s: %s. p99 below twice that of the loop, %s: %s.\n",
-		slack, round(c50+slack), met(p50 < c50+slack), round(2*c99), met(p99 < 2*c99))
+		tripSlack, formatDuration(c50+tripSlack), aimText(p50 < c50+tripSlack), formatDuration(2*c99), aimText(p99 < 2*c99))
 	return nil
 }
 
-// met says whether an aim was met.
-func met(aim bool) string {
+// aimText says whether an aim was met.
+func aimText(aim bool) string {
 	if aim {
 		return "met"
 	}
@@ -66,18 +66,18 @@ func quantile(list []time.Duration, q float64) time.Duration {
 	return list[min(int(q*float64(len(list))), len(list)-1)]
 }
 
-func round(d time.Duration) string { return d.Round(10 * time.Microsecond).String() }
+func formatDuration(d time.Duration) string { return d.Round(10 * time.Microsecond).String() }
 
-func trips(b bench) ([]time.Duration, error) {
+func measureTrips(b benchRun) ([]time.Duration, error) {
 	hub, web, err := hubWithAPI(b)
 	if err != nil {
 		return nil, err
 	}
 	defer hub.stop()
-	if err := post(web, "devicemodels", model(1)); err != nil {
+	if err := postObject(web, "devicemodels", benchModel(1)); err != nil {
 		return nil, err
 	}
-	if err := post(web, "devices", device(0)); err != nil {
+	if err := postObject(web, "devices", benchDevice(0)); err != nil {
 		return nil, err
 	}
 	core, err := startProgram(filepath.Join(b.bin, "edgecore"), "", "--node-name", "n1", "--link-server", "mqtt://"+hub.addr)
@@ -87,8 +87,8 @@ func trips(b bench) ([]time.Duration, error) {
 	defer core.stop()
 
 	const desired, reported = "v1/nodes/n1/devices/d0/desired/p0", "v1/nodes/n1/devices/d0/reported/p0"
-	var mapper *connection
-	mapper, err = connect(core.addr, "mapper", func(o *client.Options) {
+	var mapper *clientConnection
+	mapper, err = connectClient(core.addr, "mapper", func(o *client.Options) {
 		o.Subscriptions = []client.Subscription{{Filter: desired, QoS: 1}}
 		o.OnMessage = func(m client.Message) {
 			ver := client.UserProperty{Key: "for", Value: m.Property("ver")}
@@ -100,7 +100,7 @@ func trips(b bench) ([]time.Duration, error) {
 	}
 	defer mapper.stop()
 	arrived := make(chan string, 16)
-	app, err := connect(hub.addr, "app", func(o *client.Options) {
+	app, err := connectClient(hub.addr, "app", func(o *client.Options) {
 		o.Subscriptions = []client.Subscription{{Filter: reported, QoS: 1}}
 		o.OnMessage = func(m client.Message) { arrived <- string(m.Payload) }
 	})
@@ -111,7 +111,7 @@ func trips(b bench) ([]time.Duration, error) {
 	return timeTrips(app, desired, arrived, b.d)
 }
 
-func timeTrips(app *connection, topic string, arrived <-chan string, d time.Duration) (list []time.Duration, err error) {
+func timeTrips(app *clientConnection, topic string, arrived <-chan string, d time.Duration) (list []time.Duration, err error) {
 	const warmUp = 20
 	for begin, i := time.Now(), 0; time.Since(begin) < d || i < 2*warmUp; i++ {
 		time.Sleep(time.Until(begin.Add(time.Duration(i) * tripEvery)))
@@ -164,7 +164,7 @@ func fourCommits(d time.Duration) (list []time.Duration, err error) {
 }
 
 // hubWithAPI starts a hub as it is shipped; web is the address of its HTTP API.
-func hubWithAPI(b bench) (hub *process, web string, err error) {
+func hubWithAPI(b benchRun) (hub *benchProcess, web string, err error) {
 	dir, err := os.MkdirTemp("", "edgebus-bench-")
 	if err != nil {
 		return nil, "", err
@@ -176,15 +176,15 @@ func hubWithAPI(b bench) (hub *process, web string, err error) {
 	if web, err = freeAddress(); err != nil {
 		return nil, "", err
 	}
-	hub, err = start(dir, addr, "", filepath.Join(b.bin, "cloudhub"), "--data-dir", dir, "--mqtt-listen", addr,
+	hub, err = startBroker(dir, addr, "", filepath.Join(b.bin, "cloudhub"), "--data-dir", dir, "--mqtt-listen", addr,
 		"--mqtt-websocket-listen", "", "--http-listen", web)
 	if err != nil {
 		return nil, "", err
 	}
-	return hub, web, ready("http://" + web + "/readyz")
+	return hub, web, awaitReady("http://" + web + "/readyz")
 }
 
-func post(web, plural string, v any) error {
+func postObject(web, plural string, v any) error {
 	doc, err := json.Marshal(v)
 	if err != nil {
 		return err

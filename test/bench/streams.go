@@ -24,8 +24,8 @@ const (
 	streamTime   = 2 * time.Minute
 )
 
-// streams measures telemetry on its way: with the link up, into the queue with the link down, and out of it.
-func streams(b bench) error {
+// measureStreams measures telemetry on its way: with the link up, into the queue with the link down, and out of it.
+func measureStreams(b benchRun) error {
 	fmt.Fprintf(b.w, "Telemetry of %d bytes, published on a node with QoS 1 and %d in flight; stored there, forwarded, and given to a subscriber of the\n"+
 		"hub, QoS 1. All on this machine, over a proxy that cuts the link. *To the hub* publishes the same to the hub itself, with\n"+
 		"the forwarder's %d in flight: what is left of it is the node's part. *append+fsync* appends as many messages to a file as are\n"+
@@ -63,13 +63,13 @@ func streams(b bench) error {
 // streamFigures are messages a second, and MB.
 type streamFigures struct{ up, direct, down, drain, waiting, memory float64 }
 
-func streamRun(b bench) (f streamFigures, err error) {
+func streamRun(b benchRun) (f streamFigures, err error) {
 	hub, web, err := hubWithAPI(b)
 	if err != nil {
 		return f, err
 	}
 	defer hub.stop()
-	if err := errors.Join(post(web, "devicemodels", model(1)), post(web, "devices", device(0))); err != nil {
+	if err := errors.Join(postObject(web, "devicemodels", benchModel(1)), postObject(web, "devices", benchDevice(0))); err != nil {
 		return f, err
 	}
 	proxy, err := faults.New(faults.Options{Target: hub.addr})
@@ -87,65 +87,65 @@ func streamRun(b bench) (f streamFigures, err error) {
 		return f, err
 	}
 	defer core.stop()
-	if err := linked(web, true); err != nil {
+	if err := awaitLink(web, true); err != nil {
 		return f, err
 	}
-	arrived, end, err := listen(hub.addr)
+	arrived, end, err := listenStream(hub.addr)
 	if err != nil {
 		return f, err
 	}
 	defer end()
-	if f.direct, err = streamed(hub.addr, "node/n1", b.d, streamWindow, arrived); err != nil {
+	if f.direct, err = streamRate(hub.addr, "node/n1", b.d, streamWindow, arrived); err != nil {
 		return f, err
 	}
-	if f.up, err = streamed(core.addr, "", b.d, offlineWindow, arrived); err != nil {
+	if f.up, err = streamRate(core.addr, "", b.d, offlineWindow, arrived); err != nil {
 		return f, err
 	}
-	before, err := anonymous(core.pid)
+	before, err := anonymousMemory(core.pid)
 	if err != nil {
 		return f, err
 	}
 	proxy.Cut(faults.Reset)
-	if err := linked(web, false); err != nil {
+	if err := awaitLink(web, false); err != nil {
 		return f, err
 	}
-	n, err := published(core.addr, "", b.d, offlineWindow)
+	n, err := publishFor(core.addr, "", b.d, offlineWindow)
 	if err != nil {
 		return f, err
 	}
 	f.down = float64(n) / b.d.Seconds()
-	after, err := anonymous(core.pid)
+	after, err := anonymousMemory(core.pid)
 	if err != nil {
 		return f, err
 	}
-	waiting, err := gauge(web, "edgebus_streams_waiting_bytes")
+	waiting, err := readGauge(web, "edgebus_streams_waiting_bytes")
 	if err != nil {
 		return f, err
 	}
 	f.waiting, f.memory = waiting/1e6, after-before
 	from := arrived.Load()
 	proxy.Heal()
-	if err := reaches(arrived, from+1); err != nil {
+	if err := awaitCount(arrived, from+1); err != nil {
 		return f, err
 	}
 	begin := time.Now()
-	err = reaches(arrived, from+int64(n))
+	err = awaitCount(arrived, from+int64(n))
 	f.drain = float64(n) / time.Since(begin).Seconds()
 	return f, err
 }
 
-// streamed is how many messages a second are published and arrive.
-func streamed(addr, user string, d time.Duration, window int, arrived *atomic.Int64) (float64, error) {
+// streamRate is how many messages a second are published and arrive.
+func streamRate(addr, user string, d time.Duration, window int, arrived *atomic.Int64) (float64, error) {
 	from, begin := arrived.Load(), time.Now()
-	n, err := published(addr, user, d, window)
+	n, err := publishFor(addr, user, d, window)
 	if err != nil {
 		return 0, err
 	}
-	err = reaches(arrived, from+int64(n))
+	err = awaitCount(arrived, from+int64(n))
 	return float64(n) / time.Since(begin).Seconds(), err
 }
 
-func published(addr, user string, d time.Duration, window int) (int, error) {
+func publishFor(addr, user string, d time.Duration, window int) (int, error) {
 	p, err := newPumpAs(addr, user)
 	if err != nil {
 		return 0, err
@@ -155,21 +155,21 @@ func published(addr, user string, d time.Duration, window int) (int, error) {
 	return p.run(d, window, func(int) (string, []byte) { return streamTopic, payload })
 }
 
-// listen subscribes to the stream on the hub, and counts what comes.
-func listen(addr string) (arrived *atomic.Int64, end func(), err error) {
-	c, err := dial(addr, "listener")
+// listenStream subscribes to the stream on the hub, and counts what comes.
+func listenStream(addr string) (arrived *atomic.Int64, end func(), err error) {
+	c, err := dialClient(addr, "listener")
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := subscribe(c, streamTopic, 1); err != nil {
+	if err := subscribeClient(c, streamTopic, 1); err != nil {
 		return nil, nil, errors.Join(err, c.Close())
 	}
 	arrived = new(atomic.Int64)
-	go count(c, arrived)
+	go countMessages(c, arrived)
 	return arrived, func() { _ = c.Close() }, nil
 }
 
-func count(c net.Conn, arrived *atomic.Int64) {
+func countMessages(c net.Conn, arrived *atomic.Int64) {
 	var acks []byte
 	_ = readPackets(c, func(first byte, body []byte) error {
 		if first>>4 == 3 {
@@ -185,7 +185,7 @@ func count(c net.Conn, arrived *atomic.Int64) {
 	})
 }
 
-func reaches(arrived *atomic.Int64, n int64) error {
+func awaitCount(arrived *atomic.Int64, n int64) error {
 	for deadline := time.Now().Add(streamTime); arrived.Load() < n; {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("%d of %d messages came", arrived.Load(), n)
@@ -195,11 +195,11 @@ func reaches(arrived *atomic.Int64, n int64) error {
 	return nil
 }
 
-// linked waits until the core says that it is in step, or that it has no link.
-func linked(web string, want bool) error {
+// awaitLink waits until the core says that it is in step, or that it has no link.
+func awaitLink(web string, want bool) error {
 	name := "edgebus_core_link_in_step"
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		v, err := gauge(web, name)
+		v, err := readGauge(web, name)
 		if err != nil {
 			return err
 		}
@@ -210,8 +210,8 @@ func linked(web string, want bool) error {
 	return fmt.Errorf("%s is not %t after a minute", name, want)
 }
 
-// gauge is a figure without labels of /metrics.
-func gauge(web, name string) (float64, error) {
+// readGauge is a figure without labels of /metrics.
+func readGauge(web, name string) (float64, error) {
 	// Uncompressed: compressing takes more of the program's time than what is measured.
 	plain := http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}}
 	resp, err := plain.Get("http://" + web + "/metrics")

@@ -25,16 +25,16 @@ const (
 
 // neighbourhood is a program with clients that behave.
 type neighbourhood struct {
-	*process
+	*benchProcess
 	target flood.Target
 	conns  []net.Conn
-	groups []group
+	groups []victimGroup
 
 	user, password string // of the clients; empty: they are anonymous
 }
 
-// group are clients that do the same.
-type group struct {
+// victimGroup are clients that do the same.
+type victimGroup struct {
 	what    string
 	every   time.Duration
 	pingers []*pinger
@@ -45,25 +45,25 @@ func (n *neighbourhood) close() {
 	n.stop()
 }
 
-func hubNeighbourhood(b bench, cpu string) (n *neighbourhood, err error) {
+func hubNeighbourhood(b benchRun, cpu string) (n *neighbourhood, err error) {
 	n, err = openNeighbourhood(filepath.Join(b.bin, "cloudhub"), cpu, nil)
 	if err != nil {
 		return nil, err
 	}
-	if err := ready("http://" + n.target.HTTP + "/readyz"); err != nil {
+	if err := awaitReady("http://" + n.target.HTTP + "/readyz"); err != nil {
 		return nil, err
 	}
-	if err := post(n.target.HTTP, "devicemodels", model(2)); err != nil {
+	if err := postObject(n.target.HTTP, "devicemodels", benchModel(2)); err != nil {
 		return nil, err
 	}
-	if err := post(n.target.HTTP, "devices", device(0)); err != nil {
+	if err := postObject(n.target.HTTP, "devices", benchDevice(0)); err != nil {
 		return nil, err
 	}
 	return n, n.inhabit("v1/nodes/n1/devices/d0/desired/p")
 }
 
 // fleetNeighbourhood is a hub with a large tree.
-func fleetNeighbourhood(b bench, cpu string) (n *neighbourhood, err error) {
+func fleetNeighbourhood(b benchRun, cpu string) (n *neighbourhood, err error) {
 	n, err = openNeighbourhood(filepath.Join(b.bin, "cloudhub"), cpu, makeFleet)
 	if err != nil {
 		return nil, err
@@ -71,8 +71,8 @@ func fleetNeighbourhood(b bench, cpu string) (n *neighbourhood, err error) {
 	return n, n.inhabit("v1/nodes/plant-0000/devices/d0/desired/p")
 }
 
-func coreNeighbourhood(b bench, cpu string) (n *neighbourhood, err error) {
-	seeded := func(dir string) error { return seed(dir, 1, 3) }
+func coreNeighbourhood(b benchRun, cpu string) (n *neighbourhood, err error) {
+	seeded := func(dir string) error { return seedCore(dir, 1, 3) }
 	n, err = openNeighbourhood(filepath.Join(b.bin, "edgecore"), cpu, seeded, "--node-name", "n1", "--link-server", "")
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func openNeighbourhood(program, cpu string, prepare func(dir string) error, args
 		"--data-dir", dir, "--mqtt-listen", n.target.MQTT, "--mqtt-websocket-listen", n.target.WebSocket,
 		"--http-listen", n.target.HTTP,
 	}, args...)
-	n.process, err = start(dir, n.target.MQTT, cpu, program, args...)
+	n.benchProcess, err = startBroker(dir, n.target.MQTT, cpu, program, args...)
 	return n, err
 }
 
@@ -111,7 +111,7 @@ func openNeighbourhood(program, cpu string, prepare func(dir string) error, args
 // is theirs, the second the flood's.
 func (n *neighbourhood) inhabit(property string) error {
 	n.target.Tree = property + "1"
-	own := group{what: "own topic", every: ownEvery}
+	own := victimGroup{what: "own topic", every: ownEvery}
 	for i := range ownTopics {
 		topic := fmt.Sprintf("plant/victim/%d", i)
 		p, err := n.pinger("victim-"+strconv.Itoa(i), topic, make([]byte, payloadSize), topic)
@@ -124,7 +124,7 @@ func (n *neighbourhood) inhabit(property string) error {
 	if err != nil {
 		return err
 	}
-	n.groups = append(n.groups, own, group{"tree", treeEvery, []*pinger{p}})
+	n.groups = append(n.groups, own, victimGroup{"tree", treeEvery, []*pinger{p}})
 	for range 500 { // a device's Node may not have it yet
 		if _, err = p.trip(); err == nil {
 			return nil
@@ -136,22 +136,22 @@ func (n *neighbourhood) inhabit(property string) error {
 
 // driven adds a device with a mapper that does at once what is wanted, and somebody who wants it.
 func (n *neighbourhood) driven(desired, reported string) error {
-	mapper, err := dial(n.addr, "victim-mapper")
+	mapper, err := dialClient(n.addr, "victim-mapper")
 	if err != nil {
 		return err
 	}
 	n.conns = append(n.conns, mapper)
-	if err := subscribe(mapper, desired, 1); err != nil {
+	if err := subscribeClient(mapper, desired, 1); err != nil {
 		return err
 	}
-	go drive(mapper, reported)
+	go driveDevice(mapper, reported)
 	p, err := n.pinger("victim-wants", desired, []byte("1"), reported)
-	n.groups = append(n.groups, group{"desired → reported", loopEvery, []*pinger{p}})
+	n.groups = append(n.groups, victimGroup{"desired → reported", loopEvery, []*pinger{p}})
 	return err
 }
 
-// drive reports whatever is wanted, until the connection ends.
-func drive(c net.Conn, reported string) {
+// driveDevice reports whatever is wanted, until the connection ends.
+func driveDevice(c net.Conn, reported string) {
 	r := &packetReader{conn: c}
 	for {
 		first, body, err := r.read()
@@ -167,7 +167,7 @@ func drive(c net.Conn, reported string) {
 		value := body[at+2+size+int(properties):]
 		out := append([]byte{0x40, 2}, id...)
 		answer := append(appendText(nil, reported), 0, 1, 0)
-		if _, err := c.Write(append(out, packet(0x32, append(answer, value...))...)); err != nil {
+		if _, err := c.Write(append(out, encodePacket(0x32, append(answer, value...))...)); err != nil {
 			return
 		}
 	}
@@ -188,20 +188,20 @@ func (n *neighbourhood) pinger(id, topic string, payload []byte, answered string
 	}
 	n.conns = append(n.conns, conn)
 	if answered != "" {
-		if err := subscribe(conn, answered, 1); err != nil {
+		if err := subscribeClient(conn, answered, 1); err != nil {
 			return nil, err
 		}
 	}
 	body := append(appendText(nil, topic), 0, 1, 0)
-	return &pinger{packetReader{conn: conn}, packet(0x32, append(body, payload...)), answered != ""}, nil
+	return &pinger{packetReader{conn: conn}, encodePacket(0x32, append(body, payload...)), answered != ""}, nil
 }
 
-const tripPatience = 20 * time.Second
+const tripTimeout = 20 * time.Second
 
 // trip sends a message and waits for its acknowledgement, and for what comes of it. No
 // value is the one before, for that would be nothing to store.
 func (p *pinger) trip() (took time.Duration, err error) {
-	_ = p.conn.SetDeadline(time.Now().Add(tripPatience))
+	_ = p.conn.SetDeadline(time.Now().Add(tripTimeout))
 	p.packet[len(p.packet)-1] ^= '1' ^ '2'
 	began := time.Now()
 	if _, err := p.conn.Write(p.packet); err != nil {

@@ -13,10 +13,10 @@ import (
 
 // The generator speaks MQTT by itself: a client library would be what is measured.
 
-const version = 5
+const mqttVersion = 5
 
-// dial connects a client with a clean session, which ends with the connection.
-func dial(addr, id string) (net.Conn, error) { return dialAs(addr, id, "") }
+// dialClient connects a client with a clean session, which ends with the connection.
+func dialClient(addr, id string) (net.Conn, error) { return dialAs(addr, id, "") }
 
 // dialAs is dial with a user's name, which needs no password.
 func dialAs(addr, id, user string) (net.Conn, error) { return dialWith(addr, id, user, "") }
@@ -34,8 +34,8 @@ func dialWith(addr, id, user, password string) (net.Conn, error) {
 	if password != "" {
 		flags |= 0x40
 	}
-	body = append(body, version, flags, 0, 0) // no keep-alive
-	body = append(body, 0)                    // no properties
+	body = append(body, mqttVersion, flags, 0, 0) // no keep-alive
+	body = append(body, 0)                        // no properties
 	body = appendText(body, id)
 	if user != "" {
 		body = appendText(body, user)
@@ -43,7 +43,7 @@ func dialWith(addr, id, user, password string) (net.Conn, error) {
 	if password != "" {
 		body = appendText(body, password)
 	}
-	answer, err := ask(c, packet(0x10, body))
+	answer, err := exchangePacket(c, encodePacket(0x10, body))
 	if err == nil && (answer[0] != 0x20 || answer[3] != 0) {
 		err = fmt.Errorf("not connected: % x", answer)
 	}
@@ -53,17 +53,17 @@ func dialWith(addr, id, user, password string) (net.Conn, error) {
 	return c, nil
 }
 
-func subscribe(c net.Conn, filter string, qos byte) error {
+func subscribeClient(c net.Conn, filter string, qos byte) error {
 	body := appendText([]byte{0, 1, 0}, filter)
-	answer, err := ask(c, packet(0x82, append(body, qos)))
+	answer, err := exchangePacket(c, encodePacket(0x82, append(body, qos)))
 	if err == nil && (answer[0] != 0x90 || answer[len(answer)-1] != qos) {
 		err = fmt.Errorf("not subscribed: % x", answer)
 	}
 	return err
 }
 
-// ask sends a packet and reads the answer, which is short.
-func ask(c net.Conn, p []byte) ([]byte, error) {
+// exchangePacket sends a packet and reads the answer, which is short.
+func exchangePacket(c net.Conn, p []byte) ([]byte, error) {
 	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
 	defer c.SetDeadline(time.Time{}) //nolint:errcheck // a socket takes it
 	if _, err := c.Write(p); err != nil {
@@ -81,7 +81,7 @@ func ask(c net.Conn, p []byte) ([]byte, error) {
 	return whole, err
 }
 
-func packet(first byte, body []byte) []byte {
+func encodePacket(first byte, body []byte) []byte {
 	return append(binary.AppendUvarint([]byte{first}, uint64(len(body))), body...)
 }
 

@@ -28,15 +28,15 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// unnoticed is what a hub may have sent between the reading of its metrics and its end.
-const unnoticed = 48 << 10
+// unreadBytes is what a hub may have sent between the reading of its metrics and its end.
+const unreadBytes = 48 << 10
 
 // TestADownloadSurvivesCuts downloads a blob over a slow link that is cut again and again, with hub and core killed in
 // between: it arrives whole, and at most a twentieth of it is sent twice. BLOB_MB and BLOB_MBITS are its size and the link's
 // rate: 200 and 2 take a quarter of an hour.
 func TestADownloadSurvivesCuts(t *testing.T) {
 	const cuts = 20
-	size, rate := int64(number("BLOB_MB", 20))<<20, int(number("BLOB_MBITS", 20))*1_000_000/8
+	size, rate := int64(envNumber("BLOB_MB", 20))<<20, int(envNumber("BLOB_MBITS", 20))*1_000_000/8
 	w, content, digest := newDownload(t, size)
 	link := w.Node("n1").Net
 	link.Set(faults.Conditions{Shared: rate, Delay: 10 * time.Millisecond})
@@ -49,7 +49,7 @@ func TestADownloadSurvivesCuts(t *testing.T) {
 	sent, killed := int64(0), 0
 	kill := func(name string) {
 		if name == "hub" {
-			sent += sentBytes(t, w) + unnoticed
+			sent += sentBytes(t, w) + unreadBytes
 		}
 		require.NoError(t, w.Crash(name))
 		killed++

@@ -43,12 +43,12 @@ import (
 )
 
 var (
-	seedFlag   = flag.Uint64("seed", number("SEED", 0), "repeats a plan; 0: a new one")
-	roundsFlag = flag.Uint64("rounds", number("ROUNDS", 20), "how often to break and mend")
-	clocksFlag = flag.Uint64("clock-rounds", number("CLOCK_ROUNDS", 10), "the same with clocks that are set")
+	seedFlag   = flag.Uint64("seed", envNumber("SEED", 0), "repeats a plan; 0: a new one")
+	roundsFlag = flag.Uint64("rounds", envNumber("ROUNDS", 20), "how often to break and mend")
+	clocksFlag = flag.Uint64("clock-rounds", envNumber("CLOCK_ROUNDS", 10), "the same with clocks that are set")
 )
 
-func number(name string, otherwise uint64) uint64 {
+func envNumber(name string, otherwise uint64) uint64 {
 	if n, err := strconv.ParseUint(os.Getenv(name), 10, 64); err == nil {
 		return n
 	}
@@ -56,7 +56,7 @@ func number(name string, otherwise uint64) uint64 {
 }
 
 func TestMain(m *testing.M) {
-	if len(os.Args) > 2 && os.Args[1] == unsynced {
+	if len(os.Args) > 2 && os.Args[1] == syncsSkipped {
 		fmt.Fprintln(os.Stderr, withoutSync(os.Args[2:]))
 		os.Exit(1)
 	}
@@ -66,22 +66,22 @@ func TestMain(m *testing.M) {
 // settleTime is how long it may take until everything is at rest again.
 const settleTime = 40 * time.Second
 
-// chaos is a bus that is to be broken.
-type chaos struct {
+// chaosRun is a bus that is to be broken.
+type chaosRun struct {
 	*stand.Stand
 	chance      *rand.Rand
-	load        *load
+	load        *writeLoad
 	cloud, node *recorder
 	driveLog    string
 	mapperEnds  int
 	disks       map[string]*disk.Disk // of hub and core; none: they share the test's
-	clocks      clocks                // of programs that have their own; none: they have the machine's
+	clocks      clockFiles            // of programs that have their own; none: they have the machine's
 	broken      map[string]int        // how often what was done
 }
 
 func TestChaos(t *testing.T) {
 	s, seed := newStand(t)
-	begin(t, s, seed, nil).rounds(t, seed, *roundsFlag, (*chaos).plan)
+	startChaos(t, s, seed, nil).rounds(t, seed, *roundsFlag, (*chaosRun).plan)
 }
 
 func newStand(t *testing.T) (*stand.Stand, uint64) {
@@ -95,7 +95,7 @@ func newStand(t *testing.T) (*stand.Stand, uint64) {
 }
 
 // rounds breaks and mends as often as is wanted, and sums up.
-func (c *chaos) rounds(t *testing.T, seed, rounds uint64, draw func(*chaos) plan) {
+func (c *chaosRun) rounds(t *testing.T, seed, rounds uint64, draw func(*chaosRun) faultPlan) {
 	t.Helper()
 	began, done := time.Now(), uint64(0)
 	defer func() {
@@ -104,9 +104,9 @@ func (c *chaos) rounds(t *testing.T, seed, rounds uint64, draw func(*chaos) plan
 			verdict = "FAILED"
 		}
 		summary := fmt.Sprintf("%s: %s: seed %d, %d of %d rounds in %s; %s; %s", t.Name(), verdict, seed, done, rounds,
-			time.Since(began).Round(time.Second), c.load, counts(c.broken))
+			time.Since(began).Round(time.Second), c.load, formatCounts(c.broken))
 		t.Log(summary)
-		note(t, summary)
+		appendSummary(t, summary)
 	}()
 	for ; done < rounds; done++ {
 		p := draw(c)
@@ -121,7 +121,7 @@ func (c *chaos) rounds(t *testing.T, seed, rounds uint64, draw func(*chaos) plan
 	}
 }
 
-func counts(of map[string]int) string {
+func formatCounts(of map[string]int) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(of)) {
 		parts = append(parts, fmt.Sprintf("%d × %s", of[name], strings.TrimSpace(name)))
@@ -129,8 +129,8 @@ func counts(of map[string]int) string {
 	return strings.Join(parts, ", ")
 }
 
-// note adds a line to the file that CHAOS_SUMMARY names, which make shows at the end.
-func note(t *testing.T, line string) {
+// appendSummary adds a line to the file that CHAOS_SUMMARY names, which make shows at the end.
+func appendSummary(t *testing.T, line string) {
 	t.Helper()
 	name := os.Getenv("CHAOS_SUMMARY")
 	if name == "" {
@@ -142,18 +142,18 @@ func note(t *testing.T, line string) {
 	require.NoError(t, errors.Join(err, f.Close()))
 }
 
-// begin starts everything and lets the load run for a first time.
-func begin(t *testing.T, s *stand.Stand, seed uint64, disks map[string]*disk.Disk) *chaos {
+// startChaos starts everything and lets the load run for a first time.
+func startChaos(t *testing.T, s *stand.Stand, seed uint64, disks map[string]*disk.Disk) *chaosRun {
 	t.Helper()
-	c := &chaos{
+	c := &chaosRun{
 		Stand: s, chance: rand.New(rand.NewPCG(seed, 0)), driveLog: filepath.Join(s.Dir, "drives.jsonl"),
 		disks: disks, broken: map[string]int{},
 	}
 	require.NoError(t, s.Start(t.Context(), "hub", c.on("hub")...))
-	s.Create(things)
+	s.Create(deviceObjects)
 	require.NoError(t, s.Start(t.Context(), "core", append(c.on("core"), "--link-keepalive", "1s")...))
 	require.NoError(t, s.Start(t.Context(), "virtual", "--log-level", "info", "--drive-log", c.driveLog))
-	c.cloud, c.node = record(s, s.Hub.MQTT), record(s, s.Core())
+	c.cloud, c.node = startRecorder(s, s.Hub.MQTT), startRecorder(s, s.Core())
 	c.load = newLoad(s)
 	require.NoError(t, c.rest(t), "before there was a load")
 	require.NoError(t, c.load.run(100*time.Millisecond, nil))
@@ -161,16 +161,16 @@ func begin(t *testing.T, s *stand.Stand, seed uint64, disks map[string]*disk.Dis
 	return c
 }
 
-// longest is how long sessions and telemetry are kept: longer than any clock is set by, for a time in which
+// longestExpiry is how long sessions and telemetry are kept: longer than any clock is set by, for a time in which
 // a program was stopped counts by the clock.
-const longest = 10 * 366 * 24 * time.Hour
+const longestExpiry = 10 * 366 * 24 * time.Hour
 
 // on gives a program its arguments: where its disk is, if it has one of its own.
-func (c *chaos) on(name string) []string {
+func (c *chaosRun) on(name string) []string {
 	// A quick machine posts more in an outage than a session may hold by default, and beyond that it goes without.
-	args := []string{"--log-level", "info", "--limits-session-bytes", "1GiB", "--limits-session-all", "8GiB", "--limits-session-expiry", longest.String()}
+	args := []string{"--log-level", "info", "--limits-session-bytes", "1GiB", "--limits-session-all", "8GiB", "--limits-session-expiry", longestExpiry.String()}
 	if name == "core" {
-		args = append(args, "--limits-streams-age", longest.String())
+		args = append(args, "--limits-streams-age", longestExpiry.String())
 	}
 	if d := c.disks[name]; d != nil {
 		args = append(args, "--data-dir", filepath.Join(d.Dir, "data"))
@@ -179,7 +179,7 @@ func (c *chaos) on(name string) []string {
 }
 
 // round lets the load run while the plan is carried out, and looks at what is left.
-func (c *chaos) round(t *testing.T, p plan) error {
+func (c *chaosRun) round(t *testing.T, p faultPlan) error {
 	if err := c.load.run(0, func() error { return c.carryOut(t, p) }); err != nil {
 		return err
 	}
@@ -188,9 +188,9 @@ func (c *chaos) round(t *testing.T, p plan) error {
 
 // rest waits until everything is as it must be when nothing happens any more, and
 // then looks at what must have held all along.
-func (c *chaos) rest(t *testing.T) error { return c.judge(t, settleTime) }
+func (c *chaosRun) rest(t *testing.T) error { return c.judge(t, settleTime) }
 
-func (c *chaos) judge(t *testing.T, within time.Duration) error {
+func (c *chaosRun) judge(t *testing.T, within time.Duration) error {
 	for _, check := range []func(context.Context) error{c.atRest, c.boards} {
 		if err := harness.Eventually(t.Context(), within, check); err != nil {
 			return err

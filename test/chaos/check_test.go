@@ -29,7 +29,7 @@ type recorder struct {
 	faults []string
 }
 
-func record(s *stand.Stand, broker string) *recorder {
+func startRecorder(s *stand.Stand, broker string) *recorder {
 	r := &recorder{broker: broker, forgets: broker == s.Hub.MQTT, vers: map[string]uint64{}, counts: map[string]int{}, values: map[string]map[uint64]string{}}
 	r.Watcher = s.Watch(broker, "v1/nodes/n1/#", r.hear)
 	return r
@@ -41,7 +41,7 @@ func (r *recorder) hear(m client.Message) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	value := string(m.Payload)
-	if ver := stand.Ver(m); ver != 0 && !(r.forgets && strings.Contains(m.Topic, "/guest/")) {
+	if ver := stand.VersionOf(m); ver != 0 && !(r.forgets && strings.Contains(m.Topic, "/guest/")) {
 		if last := r.vers[m.Topic]; ver < last {
 			r.fault("%s went from version %d back to %d (%q)", m.Topic, last, ver, value)
 		}
@@ -104,13 +104,13 @@ func (r *recorder) reported() map[string]uint64 {
 func (r *recorder) shown() map[string]uint64 {
 	vers := map[string]uint64{}
 	for topic, m := range r.Tree() {
-		vers[topic] = stand.Ver(m)
+		vers[topic] = stand.VersionOf(m)
 	}
 	return vers
 }
 
 // boards is whether the retained messages of users' own topics are as they were left.
-func (c *chaos) boards(context.Context) error {
+func (c *chaosRun) boards(context.Context) error {
 	for _, w := range c.load.writers {
 		if w.board == "" {
 			continue
@@ -129,20 +129,20 @@ func (c *chaos) boards(context.Context) error {
 
 // atRest is whether both sides have everything, show the same, and the devices do
 // what is wanted of them.
-func (c *chaos) atRest(context.Context) error {
+func (c *chaosRun) atRest(context.Context) error {
 	if err := c.CheckWhole(c.cloud.Watcher, c.node.Watcher); err != nil {
 		return err
 	}
 	hub, node := c.cloud.Tree(), c.node.Tree()
-	if err := same(hub, node); err != nil {
+	if err := sameTrees(hub, node); err != nil {
 		return err
 	}
-	return followed(node)
+	return lampsFollow(node)
 }
 
-// same compares the trees, allowing for what differs on purpose: the node's state is
+// sameTrees compares the trees, allowing for what differs on purpose: the node's state is
 // the hub's alone, and on the node desired is what is in force.
-func same(hub, node map[string]client.Message) error {
+func sameTrees(hub, node map[string]client.Message) error {
 	for topic, h := range hub {
 		n, ok := node[topic]
 		switch {
@@ -181,21 +181,21 @@ func same(hub, node map[string]client.Message) error {
 	return nil
 }
 
-// followed is whether every lamp reports what is wanted of it, as the answer to that.
-func followed(node map[string]client.Message) error {
+// lampsFollow is whether every lamp reports what is wanted of it, as the answer to that.
+func lampsFollow(node map[string]client.Message) error {
 	for topic, wanted := range node {
-		lamp, property, ok := strings.Cut(strings.TrimPrefix(topic, devices), "/desired/")
+		lamp, property, ok := strings.Cut(strings.TrimPrefix(topic, devicesPrefix), "/desired/")
 		if !ok {
 			continue
 		}
-		reported := node[devices+lamp+"/reported/"+property]
+		reported := node[devicesPrefix+lamp+"/reported/"+property]
 		if string(reported.Payload) != string(wanted.Payload) || reported.Property("for") != wanted.Property("ver") {
 			return fmt.Errorf("%s: %q, version %s, is wanted; %q, for %s, is reported", topic,
 				wanted.Payload, wanted.Property("ver"), reported.Payload, reported.Property("for"))
 		}
 	}
 	for _, lamp := range []string{"lamp-1", "lamp-2", "lamp-3", "guest"} {
-		topic := devices + lamp + "/state"
+		topic := devicesPrefix + lamp + "/state"
 		if state := string(node[topic].Payload); state != "online" {
 			return fmt.Errorf("%s is %q", topic, state)
 		}
@@ -204,7 +204,7 @@ func followed(node map[string]client.Message) error {
 }
 
 // always is what must hold at any time, and can be judged at rest.
-func (c *chaos) always() error {
+func (c *chaosRun) always() error {
 	errs := []error{c.cloud.verdict(), c.node.verdict(), c.drives(), c.commands()}
 	hub := c.cloud.Tree()
 	at := func(topic string) string { return string(hub[topic].Payload) }
@@ -231,7 +231,7 @@ func (c *chaos) always() error {
 
 // override judges a local wish. The cloud's newer wish ends it, unless the policy is
 // edge: then it stays until it is cleared.
-func (w *writer) override(at func(string) string, topic string) error {
+func (w *topicWriter) override(at func(string) string, topic string) error {
 	value := at(topic)
 	if value == "" && !strings.HasSuffix(topic, "/e") {
 		return nil
@@ -239,14 +239,14 @@ func (w *writer) override(at func(string) string, topic string) error {
 	return w.may(value)
 }
 
-// drive is one line of the drive log.
-type drive struct {
+// driveRecord is one line of the drive log.
+type driveRecord struct {
 	Device, Property, Command, Value string
 	Ver                              uint64
 }
 
 // drives judges what the mapper did to its devices.
-func (c *chaos) drives() error {
+func (c *chaosRun) drives() error {
 	file, err := os.Open(c.driveLog)
 	if err != nil {
 		return err
@@ -260,14 +260,14 @@ func (c *chaos) drives() error {
 	last := map[string]*seen{}
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
-		var d drive
+		var d driveRecord
 		if err := json.Unmarshal(lines.Bytes(), &d); err != nil {
 			return fmt.Errorf("drive log: %q: %w", lines.Text(), err)
 		}
 		if d.Command != "" {
 			continue
 		}
-		topic := devices + d.Device + "/desired/" + d.Property
+		topic := devicesPrefix + d.Device + "/desired/" + d.Property
 		s := last[topic]
 		if s == nil {
 			s = &seen{}

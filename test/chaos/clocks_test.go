@@ -23,14 +23,14 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// clocks are the files with the seconds by which programs' wall clocks are ahead, by program.
-type clocks map[string]*os.File
+// clockFiles are the files with the seconds by which programs' wall clocks are ahead, by program.
+type clockFiles map[string]*os.File
 
-// onNode are the programs of n1, which have one clock.
-var onNode = []string{"core", "virtual"}
+// nodePrograms are the programs of n1, which have one clock.
+var nodePrograms = []string{"core", "virtual"}
 
 // set sets the clocks of programs to the right time and so much.
-func (c clocks) set(ahead time.Duration, programs ...string) error {
+func (c clockFiles) set(ahead time.Duration, programs ...string) error {
 	for _, name := range programs {
 		seconds := binary.NativeEndian.AppendUint64(nil, uint64(int64(ahead/time.Second)))
 		if _, err := c[name].WriteAt(seconds, 0); err != nil {
@@ -48,9 +48,9 @@ func TestClocks(t *testing.T) {
 	}
 	s, seed := newStand(t)
 	clocks := ownClocks(t, s)
-	c := begin(t, s, seed, nil)
+	c := startChaos(t, s, seed, nil)
 	c.clocks = clocks
-	c.rounds(t, seed, *clocksFlag, (*chaos).planClocks)
+	c.rounds(t, seed, *clocksFlag, (*chaosRun).planClocks)
 	c.setRight(t)
 	require.NoError(t, c.load.run(100*time.Millisecond, nil))
 	require.NoError(t, c.rest(t), "with right clocks")
@@ -72,7 +72,7 @@ func TestClocks(t *testing.T) {
 }
 
 // ownClocks builds hub, core and mapper with wall clocks of their own, and has the stand start these.
-func ownClocks(t *testing.T, s *stand.Stand) clocks {
+func ownClocks(t *testing.T, s *stand.Stand) clockFiles {
 	t.Helper()
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
@@ -94,8 +94,8 @@ func ownClocks(t *testing.T, s *stand.Stand) clocks {
 	require.NoError(t, err, "%s", out)
 
 	s.Bin = bin
-	all := clocks{}
-	for _, name := range programs {
+	all := clockFiles{}
+	for _, name := range faultPrograms {
 		file := filepath.Join(s.Dir, name+".clock")
 		require.NoError(t, os.WriteFile(file, make([]byte, 8), 0o600))
 		all[name], err = os.OpenFile(file, os.O_WRONLY, 0)
@@ -106,33 +106,33 @@ func ownClocks(t *testing.T, s *stand.Stand) clocks {
 	return all
 }
 
-func (c *chaos) setRight(t *testing.T) {
+func (c *chaosRun) setRight(t *testing.T) {
 	t.Helper()
-	require.NoError(t, c.clocks.set(0, programs...))
+	require.NoError(t, c.clocks.set(0, faultPrograms...))
 }
 
 // planClocks draws a round's events: those of any round, and what the clocks are set to meanwhile.
-func (c *chaos) planClocks() plan {
+func (c *chaosRun) planClocks() faultPlan {
 	p := c.plan()
-	for _, whom := range [][]string{{"hub"}, onNode} {
+	for _, whom := range [][]string{{"hub"}, nodePrograms} {
 		for range c.chance.IntN(3) {
 			most := []time.Duration{0, time.Minute, time.Hour, 48 * time.Hour, 366 * 24 * time.Hour}[c.chance.IntN(5)]
 			ahead := time.Duration(c.chance.Int64N(2*int64(most)+1)) - most
 			after := time.Duration(c.chance.IntN(700)) * time.Millisecond
-			p = append(p, event{after: after, what: "clock", whom: whom, ahead: ahead.Truncate(time.Second)})
+			p = append(p, faultEvent{after: after, what: "clock", whom: whom, ahead: ahead.Truncate(time.Second)})
 		}
 	}
 	return p
 }
 
 // show waits until hub and node are in step, and one of them shows a value on a topic of the bell; "": none.
-func (c *chaos) show(t *testing.T, r *recorder, topic, want string, within time.Duration) {
+func (c *chaosRun) show(t *testing.T, r *recorder, topic, want string, within time.Duration) {
 	t.Helper()
 	require.NoError(t, harness.Eventually(t.Context(), within, func(context.Context) error {
 		if err := c.CheckWhole(c.cloud.Watcher, c.node.Watcher); err != nil {
 			return err
 		}
-		m, _ := r.Get(devices + "bell/" + topic)
+		m, _ := r.Get(devicesPrefix + "bell/" + topic)
 		if got := string(m.Payload); (got == "") != (want == "") || !strings.Contains(got, want) {
 			return fmt.Errorf("%s: %s is %q, not %q", r.broker, topic, got, want)
 		}
@@ -141,35 +141,35 @@ func (c *chaos) show(t *testing.T, r *recorder, topic, want string, within time.
 }
 
 // ring publishes a value of the bell, which nobody else does.
-func (c *chaos) ring(t *testing.T, broker, topic, value string, user ...client.UserProperty) {
+func (c *chaosRun) ring(t *testing.T, broker, topic, value string, user ...client.UserProperty) {
 	t.Helper()
-	require.NoError(t, c.Publish(c.Client(broker, nil), devices+"bell/"+topic, value, user...))
+	require.NoError(t, c.Publish(c.Client(broker, nil), devicesPrefix+"bell/"+topic, value, user...))
 }
 
 // inAnHour is a property with the right time in an hour.
 func inAnHour(name string) client.UserProperty {
-	return client.UserProperty{Key: name, Value: resource.Time(time.Now().Add(time.Hour))}
+	return client.UserProperty{Key: name, Value: resource.FormatTime(time.Now().Add(time.Hour))}
 }
 
-func (c *chaos) anOverrideEndsByTheNodesClock(t *testing.T) {
+func (c *chaosRun) anOverrideEndsByTheNodesClock(t *testing.T) {
 	c.ring(t, c.Core(), "desired/e", "held", inAnHour("until"))
 	c.show(t, c.cloud, "override/e", "held", settleTime)
 
 	require.NoError(t, c.clocks.set(366*24*time.Hour, "hub"))
-	require.NoError(t, c.clocks.set(-24*time.Hour, onNode...))
-	for _, name := range sides { // which look at everything again when they start
+	require.NoError(t, c.clocks.set(-24*time.Hour, nodePrograms...))
+	for _, name := range brokerSides { // which look at everything again when they start
 		require.NoError(t, errors.Join(c.Crash(name), c.Start(t.Context(), name)))
 	}
 	c.show(t, c.cloud, "override/e", "held", settleTime)
 	c.show(t, c.node, "desired/e", "held", settleTime)
 
-	require.NoError(t, c.clocks.set(2*time.Hour, onNode...))
+	require.NoError(t, c.clocks.set(2*time.Hour, nodePrograms...))
 	c.show(t, c.node, "desired/e", "", 20*time.Second) // 15 are promised
 	c.show(t, c.cloud, "override/e", "", settleTime)
 }
 
-func (c *chaos) aValueIsAppliedUntilTheNodesClockSays(t *testing.T) {
-	require.NoError(t, c.clocks.set(2*time.Hour, onNode...))
+func (c *chaosRun) aValueIsAppliedUntilTheNodesClockSays(t *testing.T) {
+	require.NoError(t, c.clocks.set(2*time.Hour, nodePrograms...))
 	c.ring(t, c.Hub.MQTT, "desired/b", "late", inAnHour("validUntil"))
 	c.show(t, c.cloud, "refused/b", "Expired", settleTime)
 
@@ -179,7 +179,7 @@ func (c *chaos) aValueIsAppliedUntilTheNodesClockSays(t *testing.T) {
 	c.show(t, c.cloud, "reported/b", "in time", settleTime)
 }
 
-func (c *chaos) aReportComesWhenTheClocksAgree(t *testing.T) {
+func (c *chaosRun) aReportComesWhenTheClocksAgree(t *testing.T) {
 	require.NoError(t, c.clocks.set(-time.Hour, "core"))
 	c.ring(t, c.Hub.MQTT, "desired/a", "early")
 	c.show(t, c.cloud, "problem/a", "ClockAhead", settleTime)
@@ -188,7 +188,7 @@ func (c *chaos) aReportComesWhenTheClocksAgree(t *testing.T) {
 	c.show(t, c.cloud, "problem/a", "", settleTime)
 }
 
-func (c *chaos) aSessionEndsByTheClockOverARestartOnly(t *testing.T) {
+func (c *chaosRun) aSessionEndsByTheClockOverARestartOnly(t *testing.T) {
 	const year = 366 * 24 * time.Hour
 	require.False(t, c.sessionPresent(t), "it is new")
 	require.NoError(t, c.clocks.set(year, "hub"))
@@ -204,7 +204,7 @@ func (c *chaos) aSessionEndsByTheClockOverARestartOnly(t *testing.T) {
 }
 
 // sessionPresent connects to the hub with a session that is kept for an hour, and disconnects.
-func (c *chaos) sessionPresent(t *testing.T) bool {
+func (c *chaosRun) sessionPresent(t *testing.T) bool {
 	t.Helper()
 	found := make(chan bool, 1)
 	o := client.Options{
@@ -228,7 +228,7 @@ func (c *chaos) sessionPresent(t *testing.T) bool {
 		return present
 	case err := <-ended:
 		require.NoError(t, err)
-	case <-time.After(stand.Soon):
+	case <-time.After(stand.WaitTimeout):
 		require.Fail(t, "no connection")
 	}
 	return false

@@ -28,9 +28,9 @@ type asker struct {
 	mu      sync.Mutex
 	listens bool
 	count   int
-	over    chan struct{}         // closed when the last command has its answer, or nobody promises one any more
-	answers map[int][]topics.Code // by number
-	refused map[int]bool          // by the acknowledgement
+	over    chan struct{}               // closed when the last command has its answer, or nobody promises one any more
+	answers map[int][]topics.AnswerCode // by number
+	refused map[int]bool                // by the acknowledgement
 	faults  []string
 }
 
@@ -38,7 +38,7 @@ type asker struct {
 const commandTime = time.Second
 
 func newAsker(s *stand.Stand, name, broker string) *asker {
-	a := &asker{name: name, over: make(chan struct{}), answers: map[int][]topics.Code{}, refused: map[int]bool{}}
+	a := &asker{name: name, over: make(chan struct{}), answers: map[int][]topics.AnswerCode{}, refused: map[int]bool{}}
 	close(a.over)
 	a.c = s.Client(broker, func(o *client.Options) {
 		o.Subscriptions = []client.Subscription{{Filter: a.replies(), QoS: 1}}
@@ -93,7 +93,7 @@ func (a *asker) ask(ctx context.Context) {
 		return
 	}
 	m := client.Message{
-		Topic: devices + "bell/commands/reset", Payload: []byte(a.name + "/" + strconv.Itoa(n)), QoS: 1,
+		Topic: devicesPrefix + "bell/commands/reset", Payload: []byte(a.name + "/" + strconv.Itoa(n)), QoS: 1,
 		ResponseTopic: a.replies(), Correlation: []byte(strconv.Itoa(n)), Expiry: commandTime,
 	}
 	a.c.PublishAsync(m, func(err error) {
@@ -123,7 +123,7 @@ func (a *asker) hear(m client.Message) {
 	a.mu.Lock()
 	known := err == nil && n > 0 && n <= a.count
 	if known {
-		a.answers[n] = append(a.answers[n], topics.Code(m.Property(topics.PropCode)))
+		a.answers[n] = append(a.answers[n], topics.AnswerCode(m.Property(topics.PropCode)))
 	}
 	a.mu.Unlock()
 	if !known {
@@ -153,15 +153,15 @@ func (a *asker) fault(format string, args ...any) {
 	a.faults = append(a.faults, a.name+": "+fmt.Sprintf(format, args...))
 }
 
-// executed says of each code whether a command with that answer was: those that
+// executedCodes says of each code whether a command with that answer was: those that
 // are missing say perhaps.
-var executed = map[topics.Code]bool{
-	topics.OK: true, topics.Refused: false, topics.Busy: false, topics.NodeOffline: false, topics.MapperOffline: false,
-	topics.DeviceOffline: false,
+var executedCodes = map[topics.AnswerCode]bool{
+	topics.CodeOK: true, topics.CodeRefused: false, topics.CodeBusy: false, topics.CodeNodeOffline: false, topics.CodeMapperOffline: false,
+	topics.CodeDeviceOffline: false,
 }
 
 // verdict compares the answers with how often each command was executed.
-func (a *asker) verdict(answers map[int][]topics.Code, times map[string]int) error {
+func (a *asker) verdict(answers map[int][]topics.AnswerCode, times map[string]int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	faults := a.faults
@@ -178,7 +178,7 @@ func (a *asker) verdict(answers map[int][]topics.Code, times map[string]int) err
 			fault("command %d was refused, and executed", n)
 		}
 		for _, code := range codes {
-			if was, known := executed[code]; known && was != (done == 1) {
+			if was, known := executedCodes[code]; known && was != (done == 1) {
 				fault("command %d was answered with %s, and executed %d times", n, code, done)
 			}
 		}
@@ -189,7 +189,7 @@ func (a *asker) verdict(answers map[int][]topics.Code, times map[string]int) err
 	return nil
 }
 
-func (a *asker) answered() map[int][]topics.Code {
+func (a *asker) answered() map[int][]topics.AnswerCode {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return maps.Clone(a.answers)
@@ -197,8 +197,8 @@ func (a *asker) answered() map[int][]topics.Code {
 
 // commands judges what became of all commands. Answers are read before what was
 // executed: whose asker lost its connection may still be under way.
-func (c *chaos) commands() error {
-	answers := map[*asker]map[int][]topics.Code{}
+func (c *chaosRun) commands() error {
+	answers := map[*asker]map[int][]topics.AnswerCode{}
 	for _, a := range c.load.askers {
 		answers[a] = a.answered()
 	}
@@ -211,7 +211,7 @@ func (c *chaos) commands() error {
 }
 
 // executions are how often each command was.
-func (c *chaos) executions() (map[string]int, error) {
+func (c *chaosRun) executions() (map[string]int, error) {
 	file, err := os.Open(c.driveLog)
 	if err != nil {
 		return nil, err
@@ -220,7 +220,7 @@ func (c *chaos) executions() (map[string]int, error) {
 	times := map[string]int{}
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
-		var d drive
+		var d driveRecord
 		if err := json.Unmarshal(lines.Bytes(), &d); err != nil {
 			return nil, fmt.Errorf("drive log: %q: %w", lines.Text(), err)
 		}
@@ -231,15 +231,15 @@ func (c *chaos) executions() (map[string]int, error) {
 	return times, lines.Err()
 }
 
-// tally sums up how commands ended.
-func tally(askers []*asker) string {
+// tallyCommands sums up how commands ended.
+func tallyCommands(askers []*asker) string {
 	count, answered, done := 0, 0, 0
 	for _, a := range askers {
 		a.mu.Lock()
 		count += a.count
 		for _, codes := range a.answers {
 			answered++
-			if codes[0] == topics.OK {
+			if codes[0] == topics.CodeOK {
 				done++
 			}
 		}

@@ -28,8 +28,8 @@ const (
 	ruledKills   = 6
 )
 
-// ruled is what is known of one Node's spec.
-type ruled struct {
+// trackedNode is what is known of one Node's spec.
+type trackedNode struct {
 	wanted  int // the number in the image that was acknowledged last: images are numbered from 1
 	created bool
 }
@@ -48,7 +48,7 @@ func TestControllersForgetNothing(t *testing.T) {
 	ctx := t.Context()
 	require.NoError(t, w.Start(ctx, "hub"))
 
-	nodes := make([]ruled, ruledNodes)
+	nodes := make([]trackedNode, ruledNodes)
 	stop, stopped := context.WithCancel(ctx)
 	var writers sync.WaitGroup
 	for n := range ruledWriters {
@@ -66,13 +66,13 @@ func TestControllersForgetNothing(t *testing.T) {
 	}
 	chance := rand.New(rand.NewPCG(seed, 0))
 	for range ruledKills {
-		pause(ctx, time.Duration(200+chance.IntN(1500))*time.Millisecond)
+		sleepContext(ctx, time.Duration(200+chance.IntN(1500))*time.Millisecond)
 		require.NoError(t, w.Crash("hub"))
 		require.NoError(t, w.Start(ctx, "hub"))
 	}
 	stopped()
 	writers.Wait()
-	rest(ctx, t, w)
+	awaitControllers(ctx, t, w)
 	for n := range ruledWriters { // while nothing is listed again
 		writers.Go(func() {
 			for i := n; i < ruledNodes; i += ruledWriters {
@@ -81,14 +81,14 @@ func TestControllersForgetNothing(t *testing.T) {
 		})
 	}
 	writers.Wait()
-	rest(ctx, t, w)
-	first := rendered(t, w, nodes)
+	awaitControllers(ctx, t, w)
+	first := checkRendered(t, w, nodes)
 	require.NoError(t, w.Start(ctx, "hub"))
-	rest(ctx, t, w)
-	require.Equal(t, first, rendered(t, w, nodes), "a start writes nothing that is rendered already")
+	awaitControllers(ctx, t, w)
+	require.Equal(t, first, checkRendered(t, w, nodes), "a start writes nothing that is rendered already")
 }
 
-func pause(ctx context.Context, d time.Duration) {
+func sleepContext(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(d):
@@ -97,13 +97,13 @@ func pause(ctx context.Context, d time.Duration) {
 
 // write makes the Node, or changes its spec, and notes what is known then. A write that was refused because the hub is away is sent
 // again; one that may have happened is sent again.
-func (r *ruled) write(ctx context.Context, w *harness.World, i, number int) {
+func (r *trackedNode) write(ctx context.Context, w *harness.World, i, number int) {
 	url := "http://" + w.Hub.HTTP + "/apis/edgebus.io/v1alpha1/nodes"
-	spec := fmt.Sprintf(`"spec":{"os":{"image":%q}}`, ruledImage(number))
+	spec := fmt.Sprintf(`"spec":{"os":{"image":%q}}`, trackedImage(number))
 	for ctx.Err() == nil {
-		method, at, body := http.MethodPatch, url+"/"+ruledName(i), `{`+spec+`}`
+		method, at, body := http.MethodPatch, url+"/"+trackedName(i), `{`+spec+`}`
 		if !r.created {
-			method, at, body = http.MethodPost, url, fmt.Sprintf(`{"metadata":{"name":%q},%s}`, ruledName(i), spec)
+			method, at, body = http.MethodPost, url, fmt.Sprintf(`{"metadata":{"name":%q},%s}`, trackedName(i), spec)
 		}
 		_, err := harness.Call(ctx, method, at, []byte(body))
 		var refused *harness.StatusError
@@ -114,23 +114,23 @@ func (r *ruled) write(ctx context.Context, w *harness.World, i, number int) {
 		case errors.As(err, &refused) && refused.Code == http.StatusConflict: // the hub was killed after it was made
 			r.created = true
 		default:
-			pause(ctx, 20*time.Millisecond)
+			sleepContext(ctx, 20*time.Millisecond)
 		}
 	}
 }
 
-// ruledImage is an image with a digest, which no registry is asked for.
-func ruledImage(number int) string { return fmt.Sprintf("registry.invalid/os@sha256:%064x", number) }
+// trackedImage is an image with a digest, which no registry is asked for.
+func trackedImage(number int) string { return fmt.Sprintf("registry.invalid/os@sha256:%064x", number) }
 
-func ruledName(i int) string { return "ruled-" + strconv.Itoa(10_000+i) }
+func trackedName(i int) string { return "ruled-" + strconv.Itoa(10_000+i) }
 
 var (
 	waitingKeys = regexp.MustCompile(`edgebus_reconciles_waiting\{controller="render"\} (\S+)`)
 	doneKeys    = regexp.MustCompile(`edgebus_reconciles_total\{controller="render",result="done"\} (\S+)`)
 )
 
-// rest waits until the controller has looked at every Node since the hub started, and has nothing left to do.
-func rest(ctx context.Context, t *testing.T, w *harness.World) {
+// awaitControllers waits until the controller has looked at every Node since the hub started, and has nothing left to do.
+func awaitControllers(ctx context.Context, t *testing.T, w *harness.World) {
 	t.Helper()
 	last := ""
 	quiet := 0
@@ -153,8 +153,8 @@ func rest(ctx context.Context, t *testing.T, w *harness.World) {
 	}, 2*time.Minute, 100*time.Millisecond, "the controller comes to rest")
 }
 
-// rendered stops the hub, compares what it has rendered with what was written, and returns the revisions of the records.
-func rendered(t *testing.T, w *harness.World, nodes []ruled) map[string]uint64 {
+// checkRendered stops the hub, compares what it has rendered with what was written, and returns the revisions of the records.
+func checkRendered(t *testing.T, w *harness.World, nodes []trackedNode) map[string]uint64 {
 	t.Helper()
 	require.NoError(t, w.Term("hub"))
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(w.Dir, "hub", "hub.db")})
@@ -166,11 +166,11 @@ func rendered(t *testing.T, w *harness.World, nodes []ruled) map[string]uint64 {
 	require.Len(t, page.Items, ruledNodes, "one for each Node")
 	revs := make(map[string]uint64)
 	for i, o := range page.Items {
-		require.Equal(t, ruledName(i), o.Name)
+		require.Equal(t, trackedName(i), o.Name)
 		var spec resource.RenderedSpec
 		require.NoError(t, json.Unmarshal(o.Data, &spec))
 		require.NotNil(t, spec.OS, o.Name)
-		require.Equal(t, ruledImage(nodes[i].wanted), spec.OS.Image, "%s: the last that was acknowledged", o.Name)
+		require.Equal(t, trackedImage(nodes[i].wanted), spec.OS.Image, "%s: the last that was acknowledged", o.Name)
 		version, err := strconv.Atoi(spec.RenderedVersion)
 		require.NoError(t, err)
 		require.LessOrEqual(t, version, nodes[i].wanted, "%s: a version for each image that was wanted, and no more", o.Name)

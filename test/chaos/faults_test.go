@@ -16,8 +16,8 @@ import (
 	"github.com/edgebus/edgebus/test/harness"
 )
 
-// event is one thing that is broken, when, and for how long.
-type event struct {
+// faultEvent is one thing that is broken, when, and for how long.
+type faultEvent struct {
 	after, lasts time.Duration
 	what         string // kill, blackout, term, freeze, cut, drop, slow, replace, clock
 	whom         []string
@@ -25,17 +25,17 @@ type event struct {
 	ahead        time.Duration // of the right time, from then on
 }
 
-func (e event) String() string {
+func (e faultEvent) String() string {
 	if e.what == "clock" {
 		return fmt.Sprintf("at %d ms the clock of %s is set to %s from the right time", e.after.Milliseconds(), strings.Join(e.whom, "+"), e.ahead)
 	}
 	return fmt.Sprintf("at %d ms %s %s%s for %d ms", e.after.Milliseconds(), e.what, strings.Join(e.whom, "+"), e.cut, e.lasts.Milliseconds())
 }
 
-// plan is what happens in a round. No two faults touch the same program.
-type plan []event
+// faultPlan is what happens in a round. No two faults touch the same program.
+type faultPlan []faultEvent
 
-func (p plan) String() string {
+func (p faultPlan) String() string {
 	var lines []string
 	for _, e := range p {
 		lines = append(lines, e.String())
@@ -43,21 +43,21 @@ func (p plan) String() string {
 	return strings.Join(lines, "\n")
 }
 
-var programs = []string{"hub", "core", "virtual"}
+var faultPrograms = []string{"hub", "core", "virtual"}
 
 // plan draws a round's events: they come from the seed alone.
-func (c *chaos) plan() (p plan) {
+func (c *chaosRun) plan() (p faultPlan) {
 	ms := func(n int) time.Duration { return time.Duration(c.chance.IntN(n)) * time.Millisecond }
 	if c.chance.IntN(3) == 0 {
-		p = append(p, event{after: 50*time.Millisecond + ms(300), lasts: ms(300), what: []string{"kill", "blackout", "blackout"}[c.chance.IntN(3)], whom: c.shuffled(programs)})
+		p = append(p, faultEvent{after: 50*time.Millisecond + ms(300), lasts: ms(300), what: []string{"kill", "blackout", "blackout"}[c.chance.IntN(3)], whom: c.shuffled(faultPrograms)})
 	} else {
-		for _, i := range c.chance.Perm(len(programs))[:1+c.chance.IntN(2)] {
+		for _, i := range c.chance.Perm(len(faultPrograms))[:1+c.chance.IntN(2)] {
 			what := []string{"kill", "kill", "kill", "term", "freeze"}[c.chance.IntN(5)]
-			p = append(p, event{after: 50*time.Millisecond + ms(400), lasts: ms(400), what: what, whom: programs[i : i+1]})
+			p = append(p, faultEvent{after: 50*time.Millisecond + ms(400), lasts: ms(400), what: what, whom: faultPrograms[i : i+1]})
 		}
 	}
 	if c.chance.IntN(2) == 0 {
-		e := event{after: ms(400), lasts: ms(600), what: []string{"cut", "cut", "drop", "slow"}[c.chance.IntN(4)]}
+		e := faultEvent{after: ms(400), lasts: ms(600), what: []string{"cut", "cut", "drop", "slow"}[c.chance.IntN(4)]}
 		if e.what == "cut" {
 			if c.chance.IntN(6) == 0 { // longer than the link's keep-alive: both sides give the connection up
 				e.lasts = 1700*time.Millisecond + ms(600)
@@ -67,13 +67,13 @@ func (c *chaos) plan() (p plan) {
 		p = append(p, e)
 	}
 	if c.chance.IntN(3) == 0 {
-		p = append(p, event{after: ms(500), lasts: ms(50), what: "replace", whom: []string{" guest"}})
+		p = append(p, faultEvent{after: ms(500), lasts: ms(50), what: "replace", whom: []string{" guest"}})
 	}
 	return p
 }
 
 // carryOut does what is planned, and returns when everything is mended.
-func (c *chaos) carryOut(t *testing.T, p plan) error {
+func (c *chaosRun) carryOut(t *testing.T, p faultPlan) error {
 	errs := make(chan error, len(p))
 	var all sync.WaitGroup
 	for _, e := range p {
@@ -96,7 +96,7 @@ func (c *chaos) carryOut(t *testing.T, p plan) error {
 	}
 }
 
-func (c *chaos) do(t *testing.T, e event) error {
+func (c *chaosRun) do(t *testing.T, e faultEvent) error {
 	network := c.Node("n1").Net
 	switch e.what {
 	case "kill":
@@ -136,16 +136,16 @@ func (c *chaos) do(t *testing.T, e event) error {
 }
 
 // restart ends programs at the same moment, and starts them again in any order.
-func (c *chaos) restart(t *testing.T, e event, end func(string) error) error {
-	if err := eachOf(e.whom, end); err != nil {
+func (c *chaosRun) restart(t *testing.T, e faultEvent, end func(string) error) error {
+	if err := forEachProgram(e.whom, end); err != nil {
 		return err
 	}
 	time.Sleep(e.lasts) // the fault lasts as long as the plan says
-	return eachOf(e.whom, func(name string) error { return c.Start(t.Context(), name) })
+	return forEachProgram(e.whom, func(name string) error { return c.Start(t.Context(), name) })
 }
 
 // replaceGuest deletes a device and creates another of its name, as soon as the hub listens.
-func (c *chaos) replaceGuest(t *testing.T, pause time.Duration) error {
+func (c *chaosRun) replaceGuest(t *testing.T, pause time.Duration) error {
 	request := func(method, url, body string, fine int) error {
 		return harness.Eventually(t.Context(), settleTime/2, func(ctx context.Context) error {
 			_, err := harness.Call(ctx, method, url, []byte(body))
@@ -160,10 +160,10 @@ func (c *chaos) replaceGuest(t *testing.T, pause time.Duration) error {
 		return err
 	}
 	time.Sleep(pause) // as long as the plan says
-	return request(http.MethodPost, c.DeviceURL(""), guest, http.StatusConflict)
+	return request(http.MethodPost, c.DeviceURL(""), guestDevice, http.StatusConflict)
 }
 
-func (c *chaos) shuffled(list []string) []string {
+func (c *chaosRun) shuffled(list []string) []string {
 	list = slices.Clone(list)
 	c.chance.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	return list
@@ -171,8 +171,8 @@ func (c *chaos) shuffled(list []string) []string {
 
 // blackout ends programs at once, and starts one after the other. What devices
 // reported is shown again by each broker by itself: neither less nor older.
-func (c *chaos) blackout(t *testing.T, e event, end func(string) error) error {
-	if err := eachOf(e.whom, end); err != nil {
+func (c *chaosRun) blackout(t *testing.T, e faultEvent, end func(string) error) error {
+	if err := forEachProgram(e.whom, end); err != nil {
 		return err
 	}
 	recorders := map[string]*recorder{}
@@ -205,7 +205,7 @@ func (c *chaos) blackout(t *testing.T, e event, end func(string) error) error {
 			if now == nil {
 				return nil
 			}
-			return less(before[name], now.shown())
+			return olderValues(before[name], now.shown())
 		}); err != nil {
 			return fmt.Errorf("%s by itself: %w", name, err)
 		}
@@ -213,7 +213,7 @@ func (c *chaos) blackout(t *testing.T, e event, end func(string) error) error {
 	return nil
 }
 
-func less(before, now map[string]uint64) error {
+func olderValues(before, now map[string]uint64) error {
 	for topic, ver := range before {
 		if now[topic] < ver {
 			return fmt.Errorf("%s was shown with version %d, and is now with %d", topic, ver, now[topic])
@@ -222,7 +222,7 @@ func less(before, now map[string]uint64) error {
 	return nil
 }
 
-func eachOf(names []string, f func(string) error) error {
+func forEachProgram(names []string, f func(string) error) error {
 	errs := make(chan error, len(names))
 	for _, name := range names {
 		go func() { errs <- f(name) }()

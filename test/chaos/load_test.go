@@ -14,9 +14,9 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-// things: lamps that the virtual mapper drives, meters whose mapper is the test. A lamp
+// deviceObjects: lamps that the virtual mapper drives, meters whose mapper is the test. A lamp
 // begins with a value, for an empty one is none to MQTT, and would clear the topic.
-var things = `
+var deviceObjects = `
 apiVersion: edgebus.io/v1alpha1
 kind: DeviceModel
 metadata: {name: lamp}
@@ -36,19 +36,19 @@ spec:
         - {propertyName: e, config: {value: new}}
         - {propertyName: l, config: {value: new}}
 ---
-` + stand.Device("lamp", "virtual", "lamp-1", "lamp-2", "lamp-3", "guest", "bell") + // nobody sets the bell, it has commands
-	stand.Model("meter", "{name: left}", "{name: right}", "{name: z}") + // left and right are always reported together
-	stand.Device("meter", "by-hand", "meter-1", "meter-2")
+` + stand.DeviceManifests("lamp", "virtual", "lamp-1", "lamp-2", "lamp-3", "guest", "bell") + // nobody sets the bell, it has commands
+	stand.ModelManifest("meter", "{name: left}", "{name: right}", "{name: z}") + // left and right are always reported together
+	stand.DeviceManifests("meter", "by-hand", "meter-1", "meter-2")
 
-// guest is a lamp that comes and goes: what was stored for one is not the next one's.
-const guest = `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","metadata":{"name":"guest"},
+// guestDevice is a lamp that comes and goes: what was stored for one is not the next one's.
+const guestDevice = `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","metadata":{"name":"guest"},
 "spec":{"deviceModelRef":{"name":"lamp"},"nodeName":"n1","protocol":{"type":"virtual"}}}`
 
-const devices = "v1/nodes/n1/devices/"
+const devicesPrefix = "v1/nodes/n1/devices/"
 
-// writer is the one publisher of a topic at one broker. Its values are its name and
+// topicWriter is the one publisher of a topic at one broker. Its values are its name and
 // a number, so that each is told from every other and from which comes first.
-type writer struct {
+type topicWriter struct {
 	c       *client.Client
 	name    string
 	topic   string
@@ -61,10 +61,10 @@ type writer struct {
 
 	mu            sync.Mutex
 	count, stored int
-	since         []attempt // the last one that was acknowledged, and all after it
+	since         []writeAttempt // the last one that was acknowledged, and all after it
 }
 
-type attempt struct {
+type writeAttempt struct {
 	value string
 	acked bool
 }
@@ -72,7 +72,7 @@ type attempt struct {
 // run publishes one value after the other until stop is closed. One that is under
 // way is seen to its end, which comes when everything is mended. Half of those who
 // are interrupted leave it at that, so that nothing newer hides what was lost.
-func (w *writer) run(ctx context.Context, stop <-chan struct{}) error {
+func (w *topicWriter) run(ctx context.Context, stop <-chan struct{}) error {
 	for {
 		select {
 		case <-stop:
@@ -99,7 +99,7 @@ func (w *writer) run(ctx context.Context, stop <-chan struct{}) error {
 	}
 }
 
-func (w *writer) next() []byte {
+func (w *topicWriter) next() []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.count++
@@ -107,7 +107,7 @@ func (w *writer) next() []byte {
 	if w.clears && w.chance.IntN(4) == 0 {
 		value = ""
 	}
-	w.since = append(w.since, attempt{value: value})
+	w.since = append(w.since, writeAttempt{value: value})
 	if w.members == nil {
 		return []byte(value)
 	}
@@ -118,7 +118,7 @@ func (w *writer) next() []byte {
 	return []byte("{" + strings.Join(pairs, ",") + "}")
 }
 
-func (w *writer) acked() {
+func (w *topicWriter) acked() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stored++
@@ -127,7 +127,7 @@ func (w *writer) acked() {
 }
 
 // may says why a value can't be what the writer left.
-func (w *writer) may(value string) error {
+func (w *topicWriter) may(value string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if value == "" && (len(w.since) == 0 || !w.since[0].acked) {
@@ -141,23 +141,23 @@ func (w *writer) may(value string) error {
 	return fmt.Errorf("%s is %q, which is none of %v: the last one acknowledged, and those after it", w.name, value, w.since)
 }
 
-// sides are the programs that have a broker and a disk.
-var sides = []string{"hub", "core"}
+// brokerSides are the programs that have a broker and a disk.
+var brokerSides = []string{"hub", "core"}
 
-// load is everybody who publishes.
-type load struct {
-	writers []*writer
-	posts   []*post
+// writeLoad is everybody who publishes.
+type writeLoad struct {
+	writers []*topicWriter
+	posts   []*mailPost
 	askers  []*asker
 	boards  map[string]*stand.Watcher // retained messages of users' own topics, by prefix
 }
 
-func newLoad(s *stand.Stand) *load {
-	l := &load{boards: map[string]*stand.Watcher{}}
+func newLoad(s *stand.Stand) *writeLoad {
+	l := &writeLoad{boards: map[string]*stand.Watcher{}}
 	hub := []*client.Client{s.Client(s.Hub.MQTT, nil), s.Client(s.Hub.MQTT, nil)}
 	core := []*client.Client{s.Client(s.Core(), nil), s.Client(s.Core(), nil)}
-	add := func(c *client.Client, name, topic string, change func(*writer)) {
-		w := &writer{c: c, name: name, topic: devices + topic, chance: rand.New(rand.NewPCG(uint64(len(l.writers)), 7))}
+	add := func(c *client.Client, name, topic string, change func(*topicWriter)) {
+		w := &topicWriter{c: c, name: name, topic: devicesPrefix + topic, chance: rand.New(rand.NewPCG(uint64(len(l.writers)), 7))}
 		if change != nil {
 			change(w)
 		}
@@ -165,29 +165,29 @@ func newLoad(s *stand.Stand) *load {
 	}
 	for i, lamp := range []string{"lamp-1", "lamp-2", "lamp-3", "guest"} {
 		for _, p := range []string{"a", "b", "c", "e", "l"} {
-			add(hub[i%2], "cloud-"+lamp+"-"+p, lamp+"/desired/"+p, func(w *writer) {
+			add(hub[i%2], "cloud-"+lamp+"-"+p, lamp+"/desired/"+p, func(w *topicWriter) {
 				w.clears, w.passing = p != "a", lamp == "guest"
 			})
 		}
 		for _, p := range []string{"c", "e", "l"} {
-			add(core[i%2], "local-"+lamp+"-"+p, lamp+"/desired/"+p, func(w *writer) {
+			add(core[i%2], "local-"+lamp+"-"+p, lamp+"/desired/"+p, func(w *topicWriter) {
 				w.clears, w.local, w.passing = true, true, lamp == "guest"
 			})
 		}
 	}
 	for i, meter := range []string{"meter-1", "meter-2"} {
-		add(core[i], meter+"-both", meter+"/reported", func(w *writer) { w.members = []string{"left", "right"} })
+		add(core[i], meter+"-both", meter+"/reported", func(w *topicWriter) { w.members = []string{"left", "right"} })
 		add(core[i], meter+"-z", meter+"/reported/z", nil)
 	}
 	for i, broker := range []string{s.Hub.MQTT, s.Core()} {
-		name := sides[i]
+		name := brokerSides[i]
 		l.posts = append(l.posts, newPost(s, name, broker))
 		l.askers = append(l.askers, newAsker(s, "ask-"+name, broker))
 		board := "board/" + name
 		l.boards[board] = s.Watch(broker, board+"/#", nil)
 		for n := range 4 {
 			topic := fmt.Sprintf("%s/%d", board, n)
-			add(s.Client(broker, nil), topic, "", func(w *writer) { w.topic, w.board, w.clears = topic, board, n > 1 })
+			add(s.Client(broker, nil), topic, "", func(w *topicWriter) { w.topic, w.board, w.clears = topic, board, n > 1 })
 		}
 	}
 	l.posts = append(l.posts, newStream(s))
@@ -195,7 +195,7 @@ func newLoad(s *stand.Stand) *load {
 }
 
 // run lets everybody publish while f runs, or for some time.
-func (l *load) run(d time.Duration, f func() error) error {
+func (l *writeLoad) run(d time.Duration, f func() error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
 	defer cancel()
 	stop := make(chan struct{})
@@ -227,7 +227,7 @@ func (l *load) run(d time.Duration, f func() error) error {
 	return err
 }
 
-func (l *load) String() string {
+func (l *writeLoad) String() string {
 	stored, count := 0, 0
 	for _, w := range l.writers {
 		stored, count = stored+w.stored, count+w.count
@@ -236,5 +236,5 @@ func (l *load) String() string {
 	for _, p := range l.posts {
 		mail += p.acked()
 	}
-	return fmt.Sprintf("%d of %d values and %d messages acknowledged, %s", stored, count, mail, tally(l.askers))
+	return fmt.Sprintf("%d of %d values and %d messages acknowledged, %s", stored, count, mail, tallyCommands(l.askers))
 }

@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// unsynced is the argument that makes the test binary start a program whose syncs
+// syncsSkipped is the argument that makes the test binary start a program whose syncs
 // do nothing.
-const unsynced = "unsynced"
+const syncsSkipped = "unsynced"
 
 func noSync(t *testing.T) []string {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
-	return []string{self, unsynced}
+	return []string{self, syncsSkipped}
 }
 
 // withoutSync becomes another program, for which the kernel answers every sync with

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-const unsynced = "unsynced"
+const syncsSkipped = "unsynced"
 
 func noSync(t *testing.T) []string {
 	t.Skip("syncs can be skipped on Linux only")

@@ -15,23 +15,23 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-// post is traffic on users' own topics of one broker: senders at QoS 1 and 2, and two
+// mailPost is traffic on users' own topics of one broker: senders at QoS 1 and 2, and two
 // durable sessions that want all of it. One is online whenever it can be, the
 // other connects only when everything is at rest.
-type post struct {
+type mailPost struct {
 	s               *stand.Stand
 	topic, broker   string
-	senders         []*sender
+	senders         []*mailSender
 	online, offline *mailbox
 	fences          int
 	fencer          *client.Client // publishes fences; nil: the offline mailbox does
 }
 
-// window is how many publishes of a sender are on their way.
-const window = 16
+// inflightWindow is how many publishes of a sender are on their way.
+const inflightWindow = 16
 
-// sender numbers its messages, and knows which of them were acknowledged.
-type sender struct {
+// mailSender numbers its messages, and knows which of them were acknowledged.
+type mailSender struct {
 	c     *client.Client
 	topic string
 	qos   byte
@@ -55,10 +55,10 @@ type mailbox struct {
 	faults []string
 }
 
-func newPost(s *stand.Stand, name, broker string) *post {
-	p := &post{s: s, topic: "post/" + name, broker: broker}
+func newPost(s *stand.Stand, name, broker string) *mailPost {
+	p := &mailPost{s: s, topic: "post/" + name, broker: broker}
 	for i := range 4 {
-		p.senders = append(p.senders, &sender{
+		p.senders = append(p.senders, &mailSender{
 			c: s.Client(broker, nil), topic: fmt.Sprintf("%s/%d", p.topic, i), qos: byte(1 + i%2), acked: map[int]bool{},
 		})
 	}
@@ -69,10 +69,10 @@ func newPost(s *stand.Stand, name, broker string) *post {
 
 // newStream is telemetry: published on the node, and wanted on the hub. On its way it may
 // be sent again, after others, when the link or a program was lost.
-func newStream(s *stand.Stand) *post {
-	p := &post{s: s, topic: devices + "meter-1/telemetry", broker: s.Hub.MQTT, fencer: s.Client(s.Core(), nil)}
+func newStream(s *stand.Stand) *mailPost {
+	p := &mailPost{s: s, topic: devicesPrefix + "meter-1/telemetry", broker: s.Hub.MQTT, fencer: s.Client(s.Core(), nil)}
 	for i := range 2 {
-		p.senders = append(p.senders, &sender{
+		p.senders = append(p.senders, &mailSender{
 			c: s.Client(s.Core(), nil), topic: fmt.Sprintf("%s/%d", p.topic, i), qos: 1, acked: map[int]bool{},
 		})
 	}
@@ -88,7 +88,7 @@ func newMailbox(id string) *mailbox {
 
 func (b *mailbox) options(topic string) func(*client.Options) {
 	return func(o *client.Options) {
-		o.ClientID, o.CleanStart, o.SessionExpiry = b.id, false, longest
+		o.ClientID, o.CleanStart, o.SessionExpiry = b.id, false, longestExpiry
 		o.Subscriptions = []client.Subscription{{Filter: topic + "/+", QoS: 2}}
 		o.OnConnect = func(_ context.Context, present bool) error {
 			b.begin(present)
@@ -140,8 +140,8 @@ func (b *mailbox) take(m client.Message) {
 
 // run publishes as fast as acknowledgements come, until stop is closed or the
 // connection is lost.
-func (s *sender) run(stop <-chan struct{}) {
-	slots := make(chan struct{}, window)
+func (s *mailSender) run(stop <-chan struct{}) {
+	slots := make(chan struct{}, inflightWindow)
 	gone := make(chan struct{})
 	var once sync.Once
 	for {
@@ -150,7 +150,7 @@ func (s *sender) run(stop <-chan struct{}) {
 		case <-gone:
 			return
 		case <-stop:
-			for range window { // see what is on its way to its end
+			for range inflightWindow { // see what is on its way to its end
 				slots <- struct{}{}
 			}
 			return
@@ -159,7 +159,7 @@ func (s *sender) run(stop <-chan struct{}) {
 		s.count++
 		n := s.count
 		s.mu.Unlock()
-		s.c.PublishAsync(client.Message{Topic: s.topic, Payload: payload(n), QoS: s.qos}, func(err error) {
+		s.c.PublishAsync(client.Message{Topic: s.topic, Payload: numberedPayload(n), QoS: s.qos}, func(err error) {
 			if err == nil {
 				s.mu.Lock()
 				s.acked[n] = true
@@ -172,9 +172,9 @@ func (s *sender) run(stop <-chan struct{}) {
 	}
 }
 
-// payload is a message's number, and now and then so much behind it that the journal's
+// numberedPayload is a message's number, and now and then so much behind it that the journal's
 // segments fill, and are compacted, within some rounds.
-func payload(n int) []byte {
+func numberedPayload(n int) []byte {
 	text := strconv.Itoa(n)
 	if n%8 == 0 {
 		text += " " + strings.Repeat("x", 4<<10)
@@ -183,7 +183,7 @@ func payload(n int) []byte {
 }
 
 // missing names a message that was acknowledged, and that a mailbox does not have.
-func (s *sender) missing(b *mailbox) error {
+func (s *mailSender) missing(b *mailbox) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b.mu.Lock()
@@ -202,7 +202,7 @@ func (s *sender) missing(b *mailbox) error {
 }
 
 // check waits until both mailboxes have everything that was acknowledged.
-func (p *post) check(ctx context.Context, within time.Duration) error {
+func (p *mailPost) check(ctx context.Context, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	if err := p.collect(ctx); err != nil {
@@ -211,7 +211,7 @@ func (p *post) check(ctx context.Context, within time.Duration) error {
 	return errors.Join(p.verdict(p.offline), harness.Eventually(ctx, within, func(context.Context) error { return p.verdict(p.online) }))
 }
 
-func (p *post) verdict(b *mailbox) error {
+func (p *mailPost) verdict(b *mailbox) error {
 	b.mu.Lock()
 	faults := slices.Clone(b.faults)
 	b.mu.Unlock()
@@ -229,7 +229,7 @@ func (p *post) verdict(b *mailbox) error {
 // collect connects the offline mailbox for as long as it takes to empty it. A fence
 // behind all else says when; a second one is acknowledged when the broker has on disk
 // that the rest was taken.
-func (p *post) collect(ctx context.Context) error {
+func (p *mailPost) collect(ctx context.Context) error {
 	o := client.Options{Servers: []string{"mqtt://" + p.broker}, Backoff: client.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond}}
 	p.offline.options(p.topic)(&o)
 	subscribed := make(chan struct{})
@@ -260,7 +260,7 @@ func (p *post) collect(ctx context.Context) error {
 	return errors.Join(err, <-ended)
 }
 
-func (p *post) pass(ctx context.Context, c *client.Client) error {
+func (p *mailPost) pass(ctx context.Context, c *client.Client) error {
 	if p.fencer != nil {
 		c = p.fencer
 	}
@@ -278,7 +278,7 @@ func (p *post) pass(ctx context.Context, c *client.Client) error {
 	})
 }
 
-func (p *post) acked() (n int) {
+func (p *mailPost) acked() (n int) {
 	for _, s := range p.senders {
 		s.mu.Lock()
 		n += len(s.acked)

@@ -20,22 +20,22 @@ import (
 func TestPower(t *testing.T) {
 	disks := map[string]*disk.Disk{"hub": disk.New(t, diskSize), "core": disk.New(t, diskSize)}
 	s, seed := newStand(t)
-	begin(t, s, seed, disks).rounds(t, seed, *roundsFlag, (*chaos).planPower)
+	startChaos(t, s, seed, disks).rounds(t, seed, *roundsFlag, (*chaosRun).planPower)
 }
 
 const diskSize = 256 // megabytes
 
 // planPower draws a round's events: a power cut, and at times a network that fails
 // or a device that is replaced beside it.
-func (c *chaos) planPower() plan {
+func (c *chaosRun) planPower() faultPlan {
 	ms := func(n int) time.Duration { return time.Duration(c.chance.IntN(n)) * time.Millisecond }
 	whom := c.shuffled([]string{"hub", "core"})[:1+c.chance.IntN(2)]
-	p := plan{{after: 30*time.Millisecond + ms(500), lasts: ms(200), what: "power", whom: whom}}
+	p := faultPlan{{after: 30*time.Millisecond + ms(500), lasts: ms(200), what: "power", whom: whom}}
 	switch c.chance.IntN(4) {
 	case 0:
-		p = append(p, event{after: ms(400), lasts: ms(600), what: "cut", cut: []string{"reset", "blackhole", "up", "down", "halfopen"}[c.chance.IntN(5)]})
+		p = append(p, faultEvent{after: ms(400), lasts: ms(600), what: "cut", cut: []string{"reset", "blackhole", "up", "down", "halfopen"}[c.chance.IntN(5)]})
 	case 1:
-		p = append(p, event{after: ms(500), lasts: ms(50), what: "replace", whom: []string{" guest"}})
+		p = append(p, faultEvent{after: ms(500), lasts: ms(50), what: "replace", whom: []string{" guest"}})
 	}
 	return p
 }
@@ -43,7 +43,7 @@ func (c *chaos) planPower() plan {
 // powerCut stops a program at whatever it does, takes its disk away, kills it, and
 // brings the disk back. It is stopped first, because the kernel may answer a sync that
 // the shutdown overtakes with success; with the power gone nobody hears that answer.
-func (c *chaos) powerCut(t *testing.T, name string) error {
+func (c *chaosRun) powerCut(t *testing.T, name string) error {
 	d := c.disks[name]
 	if err := c.Freeze(t.Context(), name); err != nil {
 		return err
@@ -54,11 +54,11 @@ func (c *chaos) powerCut(t *testing.T, name string) error {
 // TestPowerLossIsSeen shows that TestPower can fail: without syncs, which the kernel
 // is told to skip, what the same load was told is stored is gone, and seen to be.
 func TestPowerLossIsSeen(t *testing.T) {
-	for i, name := range sides {
+	for i, name := range brokerSides {
 		t.Run(name, func(t *testing.T) {
 			d := disk.New(t, diskSize)
 			s := stand.New(t, 1)
-			c := begin(t, s, 1, map[string]*disk.Disk{name: d})
+			c := startChaos(t, s, 1, map[string]*disk.Disk{name: d})
 			require.NoError(t, c.Term(name))
 			c.Wrap(name, noSync(t)...)
 			require.NoError(t, c.Start(t.Context(), name))
@@ -76,7 +76,7 @@ func TestPowerLossIsSeen(t *testing.T) {
 
 // loses waits until a broker shows an older value of some topic than the last one that
 // it acknowledged. A topic that isn't shown may only not have come yet, and proves nothing.
-func (c *chaos) loses(t *testing.T, what string, shown *stand.Watcher, topics string) {
+func (c *chaosRun) loses(t *testing.T, what string, shown *stand.Watcher, topics string) {
 	t.Helper()
 	require.NoError(t, harness.Eventually(t.Context(), settleTime, func(context.Context) error {
 		for _, w := range c.load.writers {
@@ -95,7 +95,7 @@ func (c *chaos) loses(t *testing.T, what string, shown *stand.Watcher, topics st
 }
 
 // losesMessages looks for messages that were acknowledged and that nobody is given any more.
-func (c *chaos) losesMessages(t *testing.T, p *post) {
+func (c *chaosRun) losesMessages(t *testing.T, p *mailPost) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), settleTime)
 	defer cancel()

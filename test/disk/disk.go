@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// missing ends a test on a machine where it can't run: in CI with a failure, for
+// missingTools ends a test on a machine where it can't run: in CI with a failure, for
 // nobody would notice that it was skipped.
-func missing(t testing.TB, why string) {
+func missingTools(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv("CI") != "" {
 		t.Fatal(why)

@@ -28,10 +28,10 @@ type Disk struct {
 // it before what starts the programs that use it, so that they end first.
 func New(t testing.TB, megabytes int) *Disk {
 	t.Helper()
-	root.Needed(t)
+	root.Require(t)
 	for _, program := range []string{"mkfs.ext4", "mount", "umount"} {
 		if _, err := exec.LookPath(program); err != nil {
-			missing(t, program+" is missing; `make needs` installs it")
+			missingTools(t, program+" is missing; `make needs` installs it")
 		}
 	}
 	base := t.TempDir()
@@ -40,7 +40,7 @@ func New(t testing.TB, megabytes int) *Disk {
 		t.Fatal(err)
 	}
 	if err := d.mount(); err != nil {
-		missing(t, "no file system can be mounted on a loop device here: "+err.Error())
+		missingTools(t, "no file system can be mounted on a loop device here: "+err.Error())
 	}
 	t.Cleanup(func() {
 		if err := d.unmount(); err != nil {
@@ -58,10 +58,10 @@ func (d *Disk) make(size int64) error {
 	if err := errors.Join(f.Truncate(size), f.Close(), os.Mkdir(d.Dir, 0o755)); err != nil {
 		return err
 	}
-	return run("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", d.image)
+	return runCommand("mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_itable_init=0,lazy_journal_init=0", d.image)
 }
 
-func run(line ...string) error {
+func runCommand(line ...string) error {
 	out, err := exec.Command(line[0], line[1:]...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(line, " "), err, bytes.TrimSpace(out))
@@ -72,7 +72,7 @@ func run(line ...string) error {
 // mount makes it a file system that commits its journal for who syncs, and not every
 // five seconds for everybody.
 func (d *Disk) mount() error {
-	err := run("mount", "-o", "loop,noatime,errors=remount-ro,commit=300", d.image, d.Dir)
+	err := runCommand("mount", "-o", "loop,noatime,errors=remount-ro,commit=300", d.image, d.Dir)
 	d.mounted = err == nil
 	return err
 }
@@ -84,7 +84,7 @@ func (d *Disk) unmount() (err error) {
 		return nil
 	}
 	for range 500 {
-		if err = run("umount", d.Dir); err == nil {
+		if err = runCommand("umount", d.Dir); err == nil {
 			d.mounted = false
 			return nil
 		}
@@ -154,7 +154,7 @@ func (d *Disk) Fill() error {
 	defer f.Close()
 	for size := 1 << 20; size >= 512; size /= 2 {
 		for err = nil; err == nil; {
-			_, err = io.CopyN(f, zeros{}, int64(size))
+			_, err = io.CopyN(f, zeroReader{}, int64(size))
 		}
 		if !errors.Is(err, syscall.ENOSPC) {
 			return err
@@ -171,9 +171,9 @@ func (d *Disk) Free() error { return os.Remove(d.ballast()) }
 
 func (d *Disk) ballast() string { return filepath.Join(d.Dir, "ballast") }
 
-type zeros struct{}
+type zeroReader struct{}
 
-func (zeros) Read(p []byte) (int, error) {
+func (zeroReader) Read(p []byte) (int, error) {
 	clear(p)
 	return len(p), nil
 }

@@ -9,7 +9,7 @@ type Disk struct{ Dir string }
 
 // New ends the test.
 func New(t testing.TB, _ int) *Disk {
-	missing(t, "file systems that fail are made on Linux only")
+	missingTools(t, "file systems that fail are made on Linux only")
 	return nil
 }
 

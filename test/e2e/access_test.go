@@ -301,7 +301,7 @@ func (b accessBroker) tryOldClient(t *testing.T, c accessClient) {
 	}
 }
 
-func cell(publishes, subscribes bool) string {
+func formatRights(publishes, subscribes bool) string {
 	switch {
 	case publishes && subscribes:
 		return "P S"
@@ -336,9 +336,9 @@ func (b accessBroker) tryAll(t *testing.T) string {
 			p, s := b.tryRow(t, c, row)
 			wantP, wantS := c.mayPublish(b, row), c.maySubscribe(b, row)
 			if p != wantP || s != wantS {
-				t.Errorf("%s: %s may %s on %s (%s), and was let %s", b.name, c.title, cell(wantP, wantS), row.shown, row.topic, cell(p, s))
+				t.Errorf("%s: %s may %s on %s (%s), and was let %s", b.name, c.title, formatRights(wantP, wantS), row.shown, row.topic, formatRights(p, s))
 			}
-			fmt.Fprintf(page, " %s |", cell(wantP, wantS))
+			fmt.Fprintf(page, " %s |", formatRights(wantP, wantS))
 		}
 		page.WriteString("\n")
 	}
@@ -392,7 +392,7 @@ allowed is answered with the reason code 0x87 and a message on ` + "`v1/refused/
 // for it.
 func accessWorld(ctx context.Context, t *testing.T, w *harness.World) (hub, core accessBroker) {
 	t.Helper()
-	hash := password.Make([]byte(accessPassword))
+	hash := password.NewHash([]byte(accessPassword))
 	user := func(name, role, more string) string {
 		return fmt.Sprintf("    - {name: %s, role: %s, passwordHash: '%s'%s}\n", name, role, hash, more)
 	}
@@ -633,7 +633,7 @@ func tryAPI(ctx context.Context, t *testing.T, w *harness.World, hub accessBroke
 					may = append(may, verb)
 				}
 			}
-			fmt.Fprintf(page, " %s |", verbs(may, all))
+			fmt.Fprintf(page, " %s |", formatVerbs(may, all))
 		}
 		page.WriteString("\n")
 	}
@@ -642,8 +642,8 @@ func tryAPI(ctx context.Context, t *testing.T, w *harness.World, hub accessBroke
 	return page.String()
 }
 
-// verbs shortens a list of them.
-func verbs(may, all []string) string {
+// formatVerbs shortens a list of them.
+func formatVerbs(may, all []string) string {
 	switch {
 	case len(may) == 0:
 		return "–"

@@ -13,15 +13,15 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-// absent is a subscriber that is mostly away: its session is kept by the broker.
-type absent struct {
+// absentClient is a subscriber that is mostly away: its session is kept by the broker.
+type absentClient struct {
 	broker string
 	filter string // subscribed to with the first connection alone
 }
 
 // visit connects to the session, and returns the messages that come until enough says so.
-func (a *absent) visit(ctx context.Context, enough func(topic, value string) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, stand.Soon)
+func (a *absentClient) visit(ctx context.Context, enough func(topic, value string) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, stand.WaitTimeout)
 	defer cancel()
 	o := client.Options{
 		Servers: []string{"mqtt://" + a.broker}, ClientID: "absent", SessionExpiry: time.Hour,
@@ -70,15 +70,15 @@ func TestAnAcknowledgedValueIsInResumedSessionsAfterAKill(t *testing.T) {
 	t.Parallel()
 	s := stand.New(t, 1)
 	s.Up("hub", "core")
-	s.Create(stand.Model("meter", "{name: level}", "{name: wish, accessMode: ReadWrite}") + stand.Device("meter", "by-hand", "meter"))
-	s.Eventually(stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_devices", 1) })
+	s.Create(stand.ModelManifest("meter", "{name: level}", "{name: wish, accessMode: ReadWrite}") + stand.DeviceManifests("meter", "by-hand", "meter"))
+	s.Eventually(stand.WaitTimeout, func() error { return wantGauge(s, s.Node("n1").HTTP, "edgebus_core_devices", 1) })
 	for _, c := range []struct{ program, broker, topic string }{
 		{"hub", s.Hub.MQTT, "v1/nodes/n1/devices/meter/desired/wish"},
 		{"core", s.Core(), "v1/nodes/n1/devices/meter/reported/level"},
 		{"core", s.Core(), "v1/nodes/n1/devices/meter/desired/wish"},
 	} {
 		t.Run(c.program+" "+c.topic, func(t *testing.T) {
-			sub := &absent{broker: c.broker, filter: c.topic}
+			sub := &absentClient{broker: c.broker, filter: c.topic}
 			require.NoError(t, sub.visit(t.Context(), nil))
 			for round := range 10 {
 				publisher := s.Client(c.broker, nil)

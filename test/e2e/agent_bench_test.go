@@ -46,14 +46,14 @@ func BenchmarkASpecReachesTheDisk(b *testing.B) {
 		require.Equal(b, http.StatusOK, res.StatusCode)
 	}
 	arrives := func(text string) {
-		s.Eventually(stand.Soon, func() error {
+		s.Eventually(stand.WaitTimeout, func() error {
 			if got, err := os.ReadFile(file); err != nil || string(got) != text {
 				return fmt.Errorf("%q, %w", got, err)
 			}
 			return nil
 		})
 	}
-	s.Eventually(stand.Soon, func() error { // the Node is made when its core connects
+	s.Eventually(stand.WaitTimeout, func() error { // the Node is made when its core connects
 		res, err := http.Get("http://" + s.Hub.HTTP + "/apis/edgebus.io/v1alpha1/nodes/n1")
 		if err != nil {
 			return err

@@ -82,7 +82,7 @@ func TestAFlightctlDeviceIsAppliedOnTheNode(t *testing.T) {
 	// status waits until the Device's status in flightctl's form has the applications, and returns its renderedVersion.
 	status := func(applications string) (version string) {
 		t.Helper()
-		s.Eventually(stand.Soon, func() error {
+		s.Eventually(stand.WaitTimeout, func() error {
 			out, err := run("", "get", "devices.v1beta1.flightctl.io", "n1", "-o",
 				`jsonpath={.status.applications[*].name}/{.status.applications[*].status}/{.status.config.renderedVersion}`)
 			after, ok := strings.CutPrefix(out, applications+"/")
@@ -101,7 +101,7 @@ func TestAFlightctlDeviceIsAppliedOnTheNode(t *testing.T) {
 		t.Log("another owner than one's own is not tried: only root may give files away")
 	}
 	device := fmt.Sprintf(pressDevice, owner)
-	s.Eventually(stand.Soon, func() error { // the hub registers it: kubectl would create what is there by then
+	s.Eventually(stand.WaitTimeout, func() error { // the hub registers it: kubectl would create what is there by then
 		out, err := run("", "get", "devices.v1beta1.flightctl.io", "n1")
 		if err != nil {
 			return errors.New(out)
@@ -134,13 +134,13 @@ func TestAFlightctlDeviceIsAppliedOnTheNode(t *testing.T) {
 
 	out, err = run(device, "apply", "-f", "-")
 	require.NoError(t, err, out)
-	s.Eventually(stand.Soon, func() error {
+	s.Eventually(stand.WaitTimeout, func() error {
 		if state := systemd.Active("viewer.service"); state != "" {
 			return fmt.Errorf("viewer.service is %s", state)
 		}
 		return nil
 	})
-	s.Eventually(stand.Soon, func() error {
+	s.Eventually(stand.WaitTimeout, func() error {
 		if version := status("/"); version == first {
 			return fmt.Errorf("version %s is still reported", version)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-func call(t *testing.T, method, url string) ([]byte, error) {
+func callAPI(t *testing.T, method, url string) ([]byte, error) {
 	t.Helper()
 	return harness.Call(t.Context(), method, url, nil)
 }
@@ -28,17 +28,17 @@ const (
 
 func TestOnlyItsOwnerWritesAKey(t *testing.T) {
 	t.Parallel()
-	stand.Needs(t, "mosquitto_pub")
-	s := together(t)
+	stand.RequirePrograms(t, "mosquitto_pub")
+	s := newHallStand(t)
 	hub, core := s.Client(s.Hub.MQTT, nil), s.Client(s.Core(), nil)
-	require.NoError(t, s.Publish(core, tree+"hall/reported/temperature", "20"))
-	require.NoError(t, s.Publish(hub, tree+"hall/desired/setpoint", "21"))
+	require.NoError(t, s.Publish(core, deviceTree+"hall/reported/temperature", "20"))
+	require.NoError(t, s.Publish(hub, deviceTree+"hall/desired/setpoint", "21"))
 	s.InStep()
 	cloud, local := s.Watch(s.Hub.MQTT, "v1/nodes/n1/#", nil), s.Watch(s.Core(), "v1/nodes/n1/#", nil)
 	s.Whole(cloud, local)
-	require.Equal(t, "20", payload(cloud, "hall/reported/temperature"))
-	require.Equal(t, "21", payload(local, "hall/desired/setpoint"))
-	before := []string{shown(cloud), shown(local)}
+	require.Equal(t, "20", watchedPayload(cloud, "hall/reported/temperature"))
+	require.Equal(t, "21", watchedPayload(local, "hall/desired/setpoint"))
+	before := []string{watchedTopics(cloud), watchedTopics(local)}
 
 	for _, tt := range []struct {
 		at           *client.Client
@@ -46,29 +46,29 @@ func TestOnlyItsOwnerWritesAKey(t *testing.T) {
 		code         byte
 		says         []string
 	}{
-		{hub, tree + "hall/reported/temperature", "99", notAuthorised, []string{"reported/temperature", "edge"}},
-		{hub, tree + "hall/override/setpoint", "9", notAuthorised, []string{"override/setpoint", "edge"}},
-		{hub, tree + "hall/state", "online", notAuthorised, []string{"state"}},
-		{hub, tree + "hall", "{}", notAuthorised, []string{"hall", "cloud"}},
+		{hub, deviceTree + "hall/reported/temperature", "99", notAuthorised, []string{"reported/temperature", "edge"}},
+		{hub, deviceTree + "hall/override/setpoint", "9", notAuthorised, []string{"override/setpoint", "edge"}},
+		{hub, deviceTree + "hall/state", "online", notAuthorised, []string{"state"}},
+		{hub, deviceTree + "hall", "{}", notAuthorised, []string{"hall", "cloud"}},
 		{hub, "v1/nodes/n1/state", "offline", notAuthorised, []string{"state"}},
 		{hub, "v1/nodes/n1/status", "{}", notAuthorised, []string{"status"}},
 		{hub, "v1/nodes/n1/membership", "{}", notAuthorised, []string{"membership"}},
 		{hub, "v1/nodes/n1/sync/up", "x", notAuthorised, []string{"sync/up"}},
 		{hub, "v1/nodes/n1/sync/down", "x", notAuthorised, []string{"sync/down"}},
-		{hub, tree + "hall/desired/temperature", "20", notAuthorised, []string{"temperature", "read-only"}},
-		{hub, tree + "hall/desired/setpoint", "warm", badPayload, []string{"setpoint", "float"}},
-		{hub, tree + "hall/desired/setpoint", "36", badPayload, []string{"setpoint", "35"}},
-		{hub, tree + "hall/desired", `{"setpoint":22,"colour":"red"}`, topicInvalid, []string{"colour"}},
-		{hub, tree + "cellar/desired/setpoint", "20", topicInvalid, []string{"cellar"}},
-		{core, tree + "hall/desired/setpoint", "36", badPayload, []string{"setpoint", "35"}},
-		{core, tree + "hall/override/setpoint", "22", notAuthorised, []string{"override/setpoint"}},
-		{core, tree + "hall", "{}", notAuthorised, []string{"cloud"}},
+		{hub, deviceTree + "hall/desired/temperature", "20", notAuthorised, []string{"temperature", "read-only"}},
+		{hub, deviceTree + "hall/desired/setpoint", "warm", badPayload, []string{"setpoint", "float"}},
+		{hub, deviceTree + "hall/desired/setpoint", "36", badPayload, []string{"setpoint", "35"}},
+		{hub, deviceTree + "hall/desired", `{"setpoint":22,"colour":"red"}`, topicInvalid, []string{"colour"}},
+		{hub, deviceTree + "cellar/desired/setpoint", "20", topicInvalid, []string{"cellar"}},
+		{core, deviceTree + "hall/desired/setpoint", "36", badPayload, []string{"setpoint", "35"}},
+		{core, deviceTree + "hall/override/setpoint", "22", notAuthorised, []string{"override/setpoint"}},
+		{core, deviceTree + "hall", "{}", notAuthorised, []string{"cloud"}},
 		{core, "v1/nodes/n1/membership", "{}", notAuthorised, []string{"membership"}},
 		{core, "v1/nodes/n1/status", "{}", notAuthorised, []string{"status"}},
 		{core, "v1/nodes/n1/sync/up", "x", notAuthorised, []string{"sync/up"}},
-		{core, tree + "hall/conflict/setpoint", "{}", notAuthorised, []string{"conflict"}},
-		{core, tree + "hall/reported/temperature", "warm", badPayload, []string{"temperature", "float"}},
-		{core, tree + "hall/desired/temperature", "20", notAuthorised, []string{"read-only"}},
+		{core, deviceTree + "hall/conflict/setpoint", "{}", notAuthorised, []string{"conflict"}},
+		{core, deviceTree + "hall/reported/temperature", "warm", badPayload, []string{"temperature", "float"}},
+		{core, deviceTree + "hall/desired/temperature", "20", notAuthorised, []string{"read-only"}},
 		{core, "v1/nodes/n2/devices/hall/reported/temperature", "20", 0, []string{"n2"}},
 	} {
 		err := s.Publish(tt.at, tt.topic, tt.value)
@@ -82,23 +82,23 @@ func TestOnlyItsOwnerWritesAKey(t *testing.T) {
 			require.Contains(t, refused.Reason, text, tt.topic)
 		}
 	}
-	require.Equal(t, before, []string{shown(cloud), shown(local)}, "what is refused changes nothing")
+	require.Equal(t, before, []string{watchedTopics(cloud), watchedTopics(local)}, "what is refused changes nothing")
 	s.InStep()
 }
 
 // A client of MQTT 3.1.1 can't be told in its acknowledgement.
 func TestRefusalsOfOldClients(t *testing.T) {
 	t.Parallel()
-	stand.Needs(t, "mosquitto_pub")
-	s := together(t)
+	stand.RequirePrograms(t, "mosquitto_pub")
+	s := newHallStand(t)
 	for _, tt := range []struct{ broker, topic, value, says string }{
-		{s.Hub.MQTT, tree + "hall/reported/temperature", "99", "edge"},
-		{s.Core(), tree + "hall/override/setpoint", "9", "edge"},
-		{s.Core(), tree + "hall/reported/temperature", "hot", "temperature"},
+		{s.Hub.MQTT, deviceTree + "hall/reported/temperature", "99", "edge"},
+		{s.Core(), deviceTree + "hall/override/setpoint", "9", "edge"},
+		{s.Core(), deviceTree + "hall/reported/temperature", "hot", "temperature"},
 	} {
 		refused := s.Watch(tt.broker, "v1/refused/old-client", nil)
 		shows := s.Watch(tt.broker, tt.topic, nil)
-		ctx, cancel := context.WithTimeout(t.Context(), stand.Soon)
+		ctx, cancel := context.WithTimeout(t.Context(), stand.WaitTimeout)
 		defer cancel()
 		host, port, _ := strings.Cut(tt.broker, ":")
 		out, err := exec.CommandContext(ctx, "mosquitto_pub", "-h", host, "-p", port, "-V", "311", "-i", "old-client",
@@ -111,7 +111,7 @@ func TestRefusalsOfOldClients(t *testing.T) {
 		require.Empty(t, shows.Tree())
 
 		late := s.Watch(tt.broker, "v1/#", nil)
-		late.AwaitThat(tree+"hall", func(m client.Message) bool { return len(m.Payload) > 0 })
+		late.AwaitThat(deviceTree+"hall", func(m client.Message) bool { return len(m.Payload) > 0 })
 		require.NotContains(t, late.Tree(), "v1/refused/old-client", "it is not retained")
 	}
 	all, err := s.Metrics(s.Node("n1").HTTP)
@@ -123,56 +123,56 @@ func TestRefusalsOfOldClients(t *testing.T) {
 // policy says, and who lost is told.
 func TestBothSidesWriteOffline(t *testing.T) {
 	t.Parallel()
-	s := together(t)
+	s := newHallStand(t)
 	hub, core := s.Client(s.Hub.MQTT, nil), s.Client(s.Core(), nil)
-	require.NoError(t, s.Publish(hub, tree+"hall/desired", `{"setpoint":20,"valve":20,"fan":20}`))
+	require.NoError(t, s.Publish(hub, deviceTree+"hall/desired", `{"setpoint":20,"valve":20,"fan":20}`))
 	local, cloud := s.Watch(s.Core(), "v1/nodes/n1/#", nil), s.Watch(s.Hub.MQTT, "v1/nodes/n1/#", nil)
 	for _, p := range []string{"setpoint", "valve", "fan"} {
-		local.Await(tree+"hall/desired/"+p, "20")
+		local.Await(deviceTree+"hall/desired/"+p, "20")
 	}
 	cutLink(t, s)
 	cloud.Await("v1/nodes/n1/state", "offline")
 
 	// fan: first the cloud, then the node, which is the latest.
-	require.NoError(t, s.Publish(hub, tree+"hall/desired", `{"setpoint":30,"valve":30,"fan":30}`))
-	require.NoError(t, s.Publish(hub, tree+"hall/desired/setpoint", "31"))
+	require.NoError(t, s.Publish(hub, deviceTree+"hall/desired", `{"setpoint":30,"valve":30,"fan":30}`))
+	require.NoError(t, s.Publish(hub, deviceTree+"hall/desired/setpoint", "31"))
 	time.Sleep(2 * time.Millisecond) // versions are told apart by cause, but policy latest asks the clock
-	require.NoError(t, s.Publish(core, tree+"hall/desired", `{"setpoint":10,"valve":10,"fan":10}`))
-	require.NoError(t, s.Publish(core, tree+"hall/reported/temperature", "12.5"))
+	require.NoError(t, s.Publish(core, deviceTree+"hall/desired", `{"setpoint":10,"valve":10,"fan":10}`))
+	require.NoError(t, s.Publish(core, deviceTree+"hall/reported/temperature", "12.5"))
 	for _, p := range []string{"setpoint", "valve", "fan"} {
-		local.Await(tree+"hall/desired/"+p, "10")
+		local.Await(deviceTree+"hall/desired/"+p, "10")
 	}
 	s.Node("n1").Net.Heal()
 	cloud.Await("v1/nodes/n1/state", "online")
 
-	local.Await(tree+"hall/desired/setpoint", "31") // policy cloud
-	local.Await(tree+"hall/override/setpoint", "")
-	local.Await(tree+"hall/desired/valve", "10") // policy edge
-	local.Await(tree+"hall/desired/fan", "10")   // policy latest
+	local.Await(deviceTree+"hall/desired/setpoint", "31") // policy cloud
+	local.Await(deviceTree+"hall/override/setpoint", "")
+	local.Await(deviceTree+"hall/desired/valve", "10") // policy edge
+	local.Await(deviceTree+"hall/desired/fan", "10")   // policy latest
 	s.InStep()
-	cloud.Await(tree+"hall/desired/valve", "30") // the wish is not written over
-	cloud.Await(tree+"hall/override/valve", "10")
-	cloud.Await(tree+"hall/override/setpoint", "")
-	cloud.Await(tree+"hall/reported/temperature", "12.5")
+	cloud.Await(deviceTree+"hall/desired/valve", "30") // the wish is not written over
+	cloud.Await(deviceTree+"hall/override/valve", "10")
+	cloud.Await(deviceTree+"hall/override/setpoint", "")
+	cloud.Await(deviceTree+"hall/reported/temperature", "12.5")
 	for p, winner := range map[string]string{"setpoint": "desired", "valve": "override", "fan": "override"} {
-		m, ok := cloud.Get(tree + "hall/conflict/" + p)
+		m, ok := cloud.Get(deviceTree + "hall/conflict/" + p)
 		require.True(t, ok, p)
 		require.Contains(t, string(m.Payload), `"winner":"`+winner+`"`, p)
 	}
-	s.Eventually(stand.Soon, func() error {
-		text, err := call(t, http.MethodGet, s.DeviceURL("hall"))
+	s.Eventually(stand.WaitTimeout, func() error {
+		text, err := callAPI(t, http.MethodGet, s.DeviceURL("hall"))
 		if err != nil {
 			return err
 		}
-		return holds(string(text), "TwinConflict", `setpoint: override \"10\" against desired \"31\", desired won`,
+		return requireParts(string(text), "TwinConflict", `setpoint: override \"10\" against desired \"31\", desired won`,
 			`valve: override \"10\" against desired \"30\", override won`)
 	})
 
 	// The cloud wants something after all: that is the latest, and the end of it.
-	require.NoError(t, s.Publish(hub, tree+"hall/desired/fan", "33"))
-	local.Await(tree+"hall/desired/fan", "33")
-	require.NoError(t, s.Publish(core, tree+"hall/desired/valve", ""))
-	local.Await(tree+"hall/desired/valve", "30")
-	cloud.Await(tree+"hall/conflict/valve", "")
+	require.NoError(t, s.Publish(hub, deviceTree+"hall/desired/fan", "33"))
+	local.Await(deviceTree+"hall/desired/fan", "33")
+	require.NoError(t, s.Publish(core, deviceTree+"hall/desired/valve", ""))
+	local.Await(deviceTree+"hall/desired/valve", "30")
+	cloud.Await(deviceTree+"hall/conflict/valve", "")
 	s.InStep()
 }

@@ -19,50 +19,50 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-// tree is where n1's devices are.
-const tree = "v1/nodes/n1/devices/"
+// deviceTree is where n1's devices are.
+const deviceTree = "v1/nodes/n1/devices/"
 
-// hall is a device whose mapper is the test.
-var hall = stand.Model("hall",
+// hallManifest is a device whose mapper is the test.
+var hallManifest = stand.ModelManifest("hall",
 	"{name: count, type: int}",
 	"{name: temperature, type: float, minimum: -40, maximum: 90}",
 	"{name: setpoint, type: float, accessMode: ReadWrite, minimum: 5, maximum: 35}",
 	"{name: valve, type: float, accessMode: ReadWrite, conflict: edge}",
 	"{name: fan, type: float, accessMode: ReadWrite, conflict: latest}",
 	"{name: plan, type: object, accessMode: ReadWrite}",
-) + stand.Device("hall", "by-hand", "hall")
+) + stand.DeviceManifests("hall", "by-hand", "hall")
 
-// together is a stand with a hub and a core that knows the hall.
-func together(t *testing.T, coreArgs ...string) *stand.Stand {
+// newHallStand is a stand with a hub and a core that knows the hall.
+func newHallStand(t *testing.T, coreArgs ...string) *stand.Stand {
 	t.Helper()
 	s := stand.New(t, 1)
 	s.Up("hub")
-	s.Create(hall)
+	s.Create(hallManifest)
 	require.NoError(t, s.Start(t.Context(), "core", coreArgs...))
-	s.Watch(s.Core(), tree+"hall", nil).AwaitThat(tree+"hall", func(m client.Message) bool { return len(m.Payload) > 0 })
+	s.Watch(s.Core(), deviceTree+"hall", nil).AwaitThat(deviceTree+"hall", func(m client.Message) bool { return len(m.Payload) > 0 })
 	s.InStep()
 	return s
 }
 
-// heard gathers a topic's values in the order of arrival.
-type heard struct {
+// receivedValues gathers a topic's values in the order of arrival.
+type receivedValues struct {
 	mu   sync.Mutex
 	list []string
 }
 
-func (h *heard) take(m client.Message) {
+func (h *receivedValues) take(m client.Message) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.list = append(h.list, string(m.Payload))
 }
 
-func (h *heard) values() []string {
+func (h *receivedValues) values() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.list)
 }
 
-func (h *heard) last() string {
+func (h *receivedValues) last() string {
 	if list := h.values(); len(list) > 0 {
 		return list[len(list)-1]
 	}
@@ -90,7 +90,7 @@ func publishAll(c *client.Client, topic string, n int, value func(i int) string)
 	return bad
 }
 
-func numbers(n int) []string {
+func numberTexts(n int) []string {
 	list := make([]string, n)
 	for i := range list {
 		list[i] = strconv.Itoa(i)
@@ -100,18 +100,18 @@ func numbers(n int) []string {
 
 func TestOrderOfOnePublishersReports(t *testing.T) {
 	t.Parallel()
-	const n, topic = 1000, tree + "hall/reported/count"
-	s := together(t)
-	var local, cloud heard
+	const n, topic = 1000, deviceTree + "hall/reported/count"
+	s := newHallStand(t)
+	var local, cloud receivedValues
 	s.Watch(s.Core(), topic, local.take)
 	s.Watch(s.Hub.MQTT, topic, cloud.take)
 	c := s.Client(s.Core(), nil)
 	require.NoError(t, s.Publish(c, topic, "0"))
 	require.Empty(t, publishAll(c, topic, n-1, func(i int) string { return strconv.Itoa(i + 1) }))
 
-	s.Eventually(stand.Soon, func() error { return want(n, len(local.values())) })
-	require.Equal(t, numbers(n), local.values(), "on the node each one, in order")
-	s.Eventually(stand.Soon, func() error { return want(strconv.Itoa(n-1), cloud.last()) })
+	s.Eventually(stand.WaitTimeout, func() error { return wantEqual(n, len(local.values())) })
+	require.Equal(t, numberTexts(n), local.values(), "on the node each one, in order")
+	s.Eventually(stand.WaitTimeout, func() error { return wantEqual(strconv.Itoa(n-1), cloud.last()) })
 	s.InStep()
 	requireRising(t, cloud.values())
 	require.Equal(t, strconv.Itoa(n-1), cloud.last())
@@ -120,16 +120,16 @@ func TestOrderOfOnePublishersReports(t *testing.T) {
 
 func TestOrderOfOnePublishersWishes(t *testing.T) {
 	t.Parallel()
-	const n, topic = 1000, tree + "hall/desired/valve"
-	s := together(t)
-	var local, cloud heard
+	const n, topic = 1000, deviceTree + "hall/desired/valve"
+	s := newHallStand(t)
+	var local, cloud receivedValues
 	s.Watch(s.Core(), topic, local.take)
 	s.Watch(s.Hub.MQTT, topic, cloud.take)
 	c := s.Client(s.Hub.MQTT, nil)
 	require.NoError(t, s.Publish(c, topic, "0"))
 	require.Empty(t, publishAll(c, topic, n-1, func(i int) string { return strconv.Itoa(i + 1) }))
-	for _, h := range []*heard{&local, &cloud} {
-		s.Eventually(stand.Soon, func() error { return want(strconv.Itoa(n-1), h.last()) })
+	for _, h := range []*receivedValues{&local, &cloud} {
+		s.Eventually(stand.WaitTimeout, func() error { return wantEqual(strconv.Itoa(n-1), h.last()) })
 	}
 	s.InStep()
 	requireRising(t, cloud.values())
@@ -137,7 +137,7 @@ func TestOrderOfOnePublishersWishes(t *testing.T) {
 	require.Equal(t, strconv.Itoa(n-1), local.last())
 }
 
-func want[T comparable](want, got T) error {
+func wantEqual[T comparable](want, got T) error {
 	if want != got {
 		return fmt.Errorf("%v, not yet %v", got, want)
 	}
@@ -159,7 +159,7 @@ func requireRising(t *testing.T, values []string) {
 // refused, never anything else, and what is stored holds.
 func TestUpdatesWhileTheDeviceIsBeingCreated(t *testing.T) {
 	t.Parallel()
-	s := together(t)
+	s := newHallStand(t)
 	hub, core := s.Client(s.Hub.MQTT, nil), s.Client(s.Core(), nil)
 	stop := make(chan struct{})
 	var writers sync.WaitGroup
@@ -176,51 +176,51 @@ func TestUpdatesWhileTheDeviceIsBeingCreated(t *testing.T) {
 		}
 	}
 	for range 3 {
-		writers.Go(func() { write(hub, tree+"attic/desired/setpoint") })
-		writers.Go(func() { write(core, tree+"attic/reported/count") })
-		writers.Go(func() { write(core, tree+"attic/desired/fan") })
+		writers.Go(func() { write(hub, deviceTree+"attic/desired/setpoint") })
+		writers.Go(func() { write(core, deviceTree+"attic/reported/count") })
+		writers.Go(func() { write(core, deviceTree+"attic/desired/fan") })
 	}
-	attic := stand.Device("hall", "by-hand", "attic")
+	attic := stand.DeviceManifests("hall", "by-hand", "attic")
 	url := s.DeviceURL("attic")
-	local := s.Watch(s.Core(), tree+"attic/#", nil)
+	local := s.Watch(s.Core(), deviceTree+"attic/#", nil)
 	for i := range 10 {
 		s.Create(attic)
-		local.AwaitThat(tree+"attic/reported/count", func(m client.Message) bool { return len(m.Payload) > 0 })
-		local.AwaitThat(tree+"attic/desired/setpoint", func(m client.Message) bool { return len(m.Payload) > 0 })
+		local.AwaitThat(deviceTree+"attic/reported/count", func(m client.Message) bool { return len(m.Payload) > 0 })
+		local.AwaitThat(deviceTree+"attic/desired/setpoint", func(m client.Message) bool { return len(m.Payload) > 0 })
 		if i < 9 {
-			_, err := call(t, "DELETE", url)
+			_, err := callAPI(t, "DELETE", url)
 			require.NoError(t, err)
-			s.Eventually(stand.Soon, func() error { return want(0, len(local.Tree())) })
+			s.Eventually(stand.WaitTimeout, func() error { return wantEqual(0, len(local.Tree())) })
 		}
 	}
 	close(stop)
 	writers.Wait()
-	require.NoError(t, s.Publish(hub, tree+"attic/desired/setpoint", "19.5"))
-	require.NoError(t, s.Publish(core, tree+"attic/reported/count", "77"))
-	cloud := s.Watch(s.Hub.MQTT, tree+"attic/#", nil)
-	local.Await(tree+"attic/desired/setpoint", "19.5")
-	cloud.Await(tree+"attic/reported/count", "77")
+	require.NoError(t, s.Publish(hub, deviceTree+"attic/desired/setpoint", "19.5"))
+	require.NoError(t, s.Publish(core, deviceTree+"attic/reported/count", "77"))
+	cloud := s.Watch(s.Hub.MQTT, deviceTree+"attic/#", nil)
+	local.Await(deviceTree+"attic/desired/setpoint", "19.5")
+	cloud.Await(deviceTree+"attic/reported/count", "77")
 	s.InStep()
 }
 
 func TestLargeValuesBothWays(t *testing.T) {
 	t.Parallel()
-	s := together(t)
+	s := newHallStand(t)
 	value := func(seed string) string {
 		return `{"text":"` + strings.Repeat(seed+` "quoted" \ äöü€😀 <&>`+"\n", 1) + strings.Repeat("0123456789", 10_000) + `"}`
 	}
 	escape := strings.NewReplacer("\n", `\n`, `\ `, `\\ `, ` "quoted"`, ` \"quoted\"`)
 	down, up := escape.Replace(value("down")), escape.Replace(value("up"))
 	require.Greater(t, len(down), 100_000)
-	require.NoError(t, s.Publish(s.Client(s.Hub.MQTT, nil), tree+"hall/desired/plan", down))
-	require.NoError(t, s.Publish(s.Client(s.Core(), nil), tree+"hall/reported/plan", up))
-	s.Watch(s.Core(), tree+"hall/#", nil).Await(tree+"hall/desired/plan", down)
-	s.Watch(s.Hub.MQTT, tree+"hall/#", nil).Await(tree+"hall/reported/plan", up)
+	require.NoError(t, s.Publish(s.Client(s.Hub.MQTT, nil), deviceTree+"hall/desired/plan", down))
+	require.NoError(t, s.Publish(s.Client(s.Core(), nil), deviceTree+"hall/reported/plan", up))
+	s.Watch(s.Core(), deviceTree+"hall/#", nil).Await(deviceTree+"hall/desired/plan", down)
+	s.Watch(s.Hub.MQTT, deviceTree+"hall/#", nil).Await(deviceTree+"hall/reported/plan", up)
 
 	// The limit is named, and what breaks it harms nobody.
 	huge := `"` + strings.Repeat("x", 128<<10) + `"`
 	for _, c := range []struct{ broker, topic string }{{s.Hub.MQTT, "hall/desired/plan"}, {s.Core(), "hall/reported/plan"}} {
-		err := s.Publish(s.Client(c.broker, nil), tree+c.topic, `{"text":`+huge+`}`)
+		err := s.Publish(s.Client(c.broker, nil), deviceTree+c.topic, `{"text":`+huge+`}`)
 		require.ErrorContains(t, err, "131072", c.topic)
 	}
 	s.InStep()
@@ -228,12 +228,12 @@ func TestLargeValuesBothWays(t *testing.T) {
 
 func TestUnchangedValuesAreNoWork(t *testing.T) {
 	t.Parallel()
-	s := together(t)
+	s := newHallStand(t)
 	hub, core := s.Client(s.Hub.MQTT, nil), s.Client(s.Core(), nil)
 	same := func(int) string { return "20.5" }
 	publish := func(n int) {
-		require.Empty(t, publishAll(core, tree+"hall/reported/temperature", n, same))
-		require.Empty(t, publishAll(hub, tree+"hall/desired/setpoint", n, same))
+		require.Empty(t, publishAll(core, deviceTree+"hall/reported/temperature", n, same))
+		require.Empty(t, publishAll(hub, deviceTree+"hall/desired/setpoint", n, same))
 	}
 	publish(1)
 	s.InStep()
@@ -248,15 +248,15 @@ func TestUnchangedValuesAreNoWork(t *testing.T) {
 		}
 		return list
 	}
-	var local, cloud heard
-	s.Watch(s.Core(), tree+"hall/+/+", local.take)
-	s.Watch(s.Hub.MQTT, tree+"hall/+/+", cloud.take)
+	var local, cloud receivedValues
+	s.Watch(s.Core(), deviceTree+"hall/+/+", local.take)
+	s.Watch(s.Hub.MQTT, deviceTree+"hall/+/+", cloud.take)
 	before := figures()
 	publish(500)
 	require.Equal(t, before, figures())
-	require.NoError(t, s.Publish(core, tree+"hall/reported/temperature", "21"))
-	for _, h := range []*heard{&local, &cloud} {
-		s.Eventually(stand.Soon, func() error { return want(3, len(h.values())) })
+	require.NoError(t, s.Publish(core, deviceTree+"hall/reported/temperature", "21"))
+	for _, h := range []*receivedValues{&local, &cloud} {
+		s.Eventually(stand.WaitTimeout, func() error { return wantEqual(3, len(h.values())) })
 		require.Equal(t, []string{"20.5", "20.5", "21"}, h.values(), "what was kept, and the one change")
 	}
 }
@@ -267,14 +267,14 @@ func TestUnchangedValuesAreNoWork(t *testing.T) {
 func TestNodeOfflineWithinOneAndAHalfKeepAlives(t *testing.T) {
 	t.Parallel()
 	const keepalive = 4 * time.Second
-	s := together(t, "--link-keepalive", keepalive.String())
+	s := newHallStand(t, "--link-keepalive", keepalive.String())
 	state := s.Watch(s.Hub.MQTT, "v1/nodes/n1/state", nil)
 	state.Await("v1/nodes/n1/state", "online")
 	core := s.Client(s.Core(), nil)
 	const most = keepalive*3/2 + time.Second
 	var took []time.Duration
 	for len(took) == 0 || len(took) < 3 && slices.Min(took) > most { // a busy machine is late, but not each time
-		require.NoError(t, s.Publish(core, tree+"hall/reported/count", strconv.Itoa(len(took))))
+		require.NoError(t, s.Publish(core, deviceTree+"hall/reported/count", strconv.Itoa(len(took))))
 		s.InStep()
 		start := time.Now()
 		require.NoError(t, s.Signal("core", syscall.SIGSTOP))
@@ -290,23 +290,23 @@ func TestNodeOfflineWithinOneAndAHalfKeepAlives(t *testing.T) {
 
 func TestOverrideEndsAtItsTime(t *testing.T) {
 	t.Parallel()
-	s := together(t)
+	s := newHallStand(t)
 	hub, core := s.Client(s.Hub.MQTT, nil), s.Client(s.Core(), nil)
-	local, cloud := s.Watch(s.Core(), tree+"hall/#", nil), s.Watch(s.Hub.MQTT, tree+"hall/#", nil)
-	require.NoError(t, s.Publish(hub, tree+"hall/desired/setpoint", "20"))
-	before := local.Await(tree+"hall/desired/setpoint", "20")
+	local, cloud := s.Watch(s.Core(), deviceTree+"hall/#", nil), s.Watch(s.Hub.MQTT, deviceTree+"hall/#", nil)
+	require.NoError(t, s.Publish(hub, deviceTree+"hall/desired/setpoint", "20"))
+	before := local.Await(deviceTree+"hall/desired/setpoint", "20")
 
 	until := time.Now().Add(2 * time.Second)
-	require.NoError(t, s.Publish(core, tree+"hall/desired/setpoint", "25",
+	require.NoError(t, s.Publish(core, deviceTree+"hall/desired/setpoint", "25",
 		client.UserProperty{Key: "until", Value: until.UTC().Format(time.RFC3339Nano)}))
-	during := local.Await(tree+"hall/desired/setpoint", "25")
-	cloud.Await(tree+"hall/override/setpoint", "25")
-	require.Greater(t, stand.Ver(during), stand.Ver(before))
+	during := local.Await(deviceTree+"hall/desired/setpoint", "25")
+	cloud.Await(deviceTree+"hall/override/setpoint", "25")
+	require.Greater(t, stand.VersionOf(during), stand.VersionOf(before))
 
-	after := local.Await(tree+"hall/desired/setpoint", "20")
+	after := local.Await(deviceTree+"hall/desired/setpoint", "20")
 	require.False(t, time.Now().Before(until), "not before its time")
-	require.Greater(t, stand.Ver(after), stand.Ver(during))
-	local.Await(tree+"hall/override/setpoint", "")
-	cloud.Await(tree+"hall/override/setpoint", "")
+	require.Greater(t, stand.VersionOf(after), stand.VersionOf(during))
+	local.Await(deviceTree+"hall/override/setpoint", "")
+	cloud.Await(deviceTree+"hall/override/setpoint", "")
 	s.InStep()
 }

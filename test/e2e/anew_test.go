@@ -19,7 +19,7 @@ import (
 
 // otherHub is the hub for whose sake n1 is left alone.
 func otherHub(s *stand.Stand) (id string) {
-	s.Eventually(stand.Soon, func() error {
+	s.Eventually(stand.WaitTimeout, func() error {
 		text, err := harness.Call(context.Background(), http.MethodGet, "http://"+s.Hub.HTTP+"/links/n1", nil)
 		var r resource.LinkReport
 		if err = errors.Join(err, json.Unmarshal(text, &r)); err != nil || len(r.Links) == 0 || r.Links[0].OtherHub == "" {
@@ -37,9 +37,9 @@ func TestBeginAnew(t *testing.T) {
 	t.Parallel()
 	s := stand.New(t, 1)
 	s.Up("hub", "core")
-	things := stand.Model("meter", "{name: level}", "{name: wish, accessMode: ReadWrite}") + stand.Device("meter", "by-hand", "meter")
+	things := stand.ModelManifest("meter", "{name: level}", "{name: wish, accessMode: ReadWrite}") + stand.DeviceManifests("meter", "by-hand", "meter")
 	s.Create(things)
-	s.Eventually(stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_devices", 1) })
+	s.Eventually(stand.WaitTimeout, func() error { return wantGauge(s, s.Node("n1").HTTP, "edgebus_core_devices", 1) })
 	const level, wish = "v1/nodes/n1/devices/meter/reported/level", "v1/nodes/n1/devices/meter/desired/wish"
 	cloud, local := s.Watch(s.Hub.MQTT, "v1/nodes/n1/#", nil), s.Watch(s.Core(), "v1/nodes/n1/#", nil)
 	hub, core := s.Client(s.Hub.MQTT, nil), s.Client(s.Core(), nil)
@@ -65,7 +65,7 @@ func TestBeginAnew(t *testing.T) {
 	moveAway("core", "tree")
 	shows(wish, "3")
 	shows(level, "") // it was the node's
-	s.Eventually(stand.Soon, func() error { return s.Publish(core, level, "4") })
+	s.Eventually(stand.WaitTimeout, func() error { return s.Publish(core, level, "4") })
 	shows(level, "4")
 
 	require.NoError(t, s.Term("hub"))
@@ -73,7 +73,7 @@ func TestBeginAnew(t *testing.T) {
 	require.Contains(t, failsToStart(t, s, "hub"), "hub.db is missing; restore it from a backup")
 	require.NoError(t, os.Remove(filepath.Join(s.Dir, "hub", "hub.db.confirmed")))
 	s.Up("hub")
-	s.Eventually(stand.Soon, func() error { return gauge(s, s.Hub.HTTP, "edgebus_hub_nodes_of_another_hub", 1) })
+	s.Eventually(stand.WaitTimeout, func() error { return wantGauge(s, s.Hub.HTTP, "edgebus_hub_nodes_of_another_hub", 1) })
 	s.Create(things)
 	require.NoError(t, s.Publish(core, level, "5"))
 	cloud.Await(level, "5")
@@ -82,8 +82,8 @@ func TestBeginAnew(t *testing.T) {
 	require.NoError(t, s.Term("hub"))
 	s.Up("hub")
 	shows(level, "") // with its Device, which was the other's
-	s.Eventually(stand.Soon, func() error { return s.Publish(hub, wish, "5") })
-	s.Eventually(stand.Soon, func() error { return s.Publish(core, level, "6") })
+	s.Eventually(stand.WaitTimeout, func() error { return s.Publish(hub, wish, "5") })
+	s.Eventually(stand.WaitTimeout, func() error { return s.Publish(core, level, "6") })
 	shows(wish, "5")
 	shows(level, "6")
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-// writers publish rising numbers to topics until the test ends, and know what was acknowledged.
-type writers struct {
+// countingWriters publish rising numbers to topics until the test ends, and know what was acknowledged.
+type countingWriters struct {
 	mu    sync.Mutex
 	acked map[string]int
 }
 
-func (w *writers) write(s *stand.Stand, t *testing.T, c *client.Client, topic string, retain bool) {
+func (w *countingWriters) write(s *stand.Stand, t *testing.T, c *client.Client, topic string, retain bool) {
 	ctx, stop := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	t.Cleanup(func() {
@@ -42,24 +42,24 @@ func (w *writers) write(s *stand.Stand, t *testing.T, c *client.Client, topic st
 			}
 		}
 	})
-	s.Eventually(stand.Soon, func() error { return behind(w.seen()[topic], 1, topic) })
+	s.Eventually(stand.WaitTimeout, func() error { return wantAtLeast(w.seen()[topic], 1, topic) })
 }
 
-func (w *writers) seen() map[string]int {
+func (w *countingWriters) seen() map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return maps.Clone(w.acked)
 }
 
-func behind(is, want int, topic string) error {
+func wantAtLeast(is, want int, topic string) error {
 	if is < want {
 		return fmt.Errorf("%s is %d, and %d was acknowledged", topic, is, want)
 	}
 	return nil
 }
 
-// shows waits until a broker shows all that was acknowledged below a prefix, or newer.
-func shows(w *stand.Watcher, acked map[string]int, has string) {
+// requireAcked waits until a broker shows all that was acknowledged below a prefix, or newer.
+func requireAcked(w *stand.Watcher, acked map[string]int, has string) {
 	for topic, n := range acked {
 		if strings.Contains(topic, has) {
 			w.AwaitThat(topic, func(m client.Message) bool {
@@ -76,8 +76,8 @@ func TestBackupOfWhatRuns(t *testing.T) {
 	t.Parallel()
 	s := stand.New(t, 1)
 	s.Up("hub", "core")
-	s.Create(stand.Model("meter", "{name: level}", "{name: wish, accessMode: ReadWrite}") + stand.Device("meter", "by-hand", "m1", "m2"))
-	s.Eventually(stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_devices", 2) })
+	s.Create(stand.ModelManifest("meter", "{name: level}", "{name: wish, accessMode: ReadWrite}") + stand.DeviceManifests("meter", "by-hand", "m1", "m2"))
+	s.Eventually(stand.WaitTimeout, func() error { return wantGauge(s, s.Node("n1").HTTP, "edgebus_core_devices", 2) })
 	hub, core := s.Client(s.Hub.MQTT, nil), s.Client(s.Core(), nil)
 	large := client.Message{Topic: "large", Payload: []byte(strings.Repeat("incompressible? no", 30_000)), QoS: 1, Retain: true}
 	for i := range 20 { // so that a backup takes a while
@@ -85,7 +85,7 @@ func TestBackupOfWhatRuns(t *testing.T) {
 		require.NoError(t, hub.Publish(t.Context(), large))
 		require.NoError(t, core.Publish(t.Context(), large))
 	}
-	w := &writers{acked: make(map[string]int)}
+	w := &countingWriters{acked: make(map[string]int)}
 	for _, device := range []string{"m1", "m2"} {
 		w.write(s, t, hub, "v1/nodes/n1/devices/"+device+"/desired/wish", false)
 		w.write(s, t, core, "v1/nodes/n1/devices/"+device+"/reported/level", false)
@@ -95,28 +95,28 @@ func TestBackupOfWhatRuns(t *testing.T) {
 	programs := map[string]string{"hub": "cloudhub", "core": "edgecore"}
 	for _, name := range []string{"hub", "core"} {
 		backup := backupOf(t, s, name)
-		whole(t, s, backup, killed(t, s, programs[name], name)...)
+		requireWhole(t, s, backup, killBackups(t, s, programs[name], name)...)
 		before := w.seen()
-		tool(t, s, "backup", filepath.Join(s.Dir, name), backup)
+		runHubTool(t, s, "backup", filepath.Join(s.Dir, name), backup)
 		dir := filepath.Join(s.Dir, name+"-restored")
-		tool(t, s, "restore", backup, dir)
-		tool(t, s, "check", dir)
+		runHubTool(t, s, "restore", backup, dir)
+		runHubTool(t, s, "check", dir)
 		require.NoError(t, s.Term(name))
 		require.NoError(t, s.Start(t.Context(), name, "--data-dir", dir))
 		cloud, local := s.Watch(s.Hub.MQTT, "#", nil), s.Watch(s.Core(), "#", nil)
 		restored := map[string]*stand.Watcher{"hub": cloud, "core": local}[name]
-		shows(restored, before, name+"/")
-		shows(cloud, before, "v1/")
-		shows(local, before, "v1/")
+		requireAcked(restored, before, name+"/")
+		requireAcked(cloud, before, "v1/")
+		requireAcked(local, before, "v1/")
 		restored.AwaitThat("large/19", func(m client.Message) bool { return string(m.Payload) == string(large.Payload) })
 		// And it goes on: what is acknowledged now is shown on both sides.
 		now := w.seen()
 		for topic := range now {
-			s.Eventually(stand.Soon, func() error { return behind(w.seen()[topic], now[topic]+1, topic) })
+			s.Eventually(stand.WaitTimeout, func() error { return wantAtLeast(w.seen()[topic], now[topic]+1, topic) })
 		}
 		now = w.seen()
-		shows(cloud, now, "v1/")
-		shows(local, now, "v1/")
+		requireAcked(cloud, now, "v1/")
+		requireAcked(local, now, "v1/")
 	}
 }
 
@@ -127,15 +127,15 @@ func backupOf(t *testing.T, s *stand.Stand, name string) string {
 	return filepath.Join(dir, "it.backup")
 }
 
-func tool(t *testing.T, s *stand.Stand, args ...string) {
+func runHubTool(t *testing.T, s *stand.Stand, args ...string) {
 	t.Helper()
 	out, err := exec.Command(filepath.Join(s.Bin, "edgebus"), args...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
 
-// killed makes backups of a running program and kills who makes them, and then the program
+// killBackups makes backups of a running program and kills who makes them, and then the program
 // itself, which starts again. It returns the names under which there may be a backup.
-func killed(t *testing.T, s *stand.Stand, program, name string) (paths []string) {
+func killBackups(t *testing.T, s *stand.Stand, program, name string) (paths []string) {
 	t.Helper()
 	begin := func() *exec.Cmd {
 		paths = append(paths, backupOf(t, s, name)+strconv.Itoa(len(paths)))
@@ -150,7 +150,7 @@ func killed(t *testing.T, s *stand.Stand, program, name string) (paths []string)
 		_ = cmd.Wait()
 	}
 	cmd := begin()
-	s.Eventually(stand.Soon, func() error { // it is being written
+	s.Eventually(stand.WaitTimeout, func() error { // it is being written
 		parts, err := filepath.Glob(paths[len(paths)-1] + "*")
 		if err == nil && len(parts) == 0 {
 			err = os.ErrNotExist
@@ -163,13 +163,13 @@ func killed(t *testing.T, s *stand.Stand, program, name string) (paths []string)
 	return paths
 }
 
-// whole says that what has a backup's name is one, and that what was not finished has not.
-func whole(t *testing.T, s *stand.Stand, path string, paths ...string) {
+// requireWhole says that what has a backup's name is one, and that what was not finished has not.
+func requireWhole(t *testing.T, s *stand.Stand, path string, paths ...string) {
 	t.Helper()
 	require.NoFileExists(t, path)
 	for _, path := range paths {
 		if _, err := os.Stat(path); err == nil {
-			tool(t, s, "check", path)
+			runHubTool(t, s, "check", path)
 		}
 	}
 }

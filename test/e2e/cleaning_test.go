@@ -24,9 +24,9 @@ func TestWhatMappersLeftIsCleanedUp(t *testing.T) {
 	t.Parallel()
 	s := stand.New(t, 1)
 	s.Up("hub", "core", "virtual")
-	s.Create(stand.Model("lamp", `{name: power, accessMode: ReadWrite, enum: ["ON", "OFF"]}`, "{name: level, type: int, accessMode: ReadWrite}") +
-		stand.Device("lamp", "virtual", "lamp") + stand.Device("lamp", "plain", "by-hand"))
-	require.Contains(t, cli(s, "twin", "set", "lamp", "power=ON", "level=5", "--wait"), "applied")
+	s.Create(stand.ModelManifest("lamp", `{name: power, accessMode: ReadWrite, enum: ["ON", "OFF"]}`, "{name: level, type: int, accessMode: ReadWrite}") +
+		stand.DeviceManifests("lamp", "virtual", "lamp") + stand.DeviceManifests("lamp", "plain", "by-hand"))
+	require.Contains(t, runEdgebus(s, "twin", "set", "lamp", "power=ON", "level=5", "--wait"), "applied")
 
 	var mu sync.Mutex
 	heard := map[string][]string{}
@@ -51,7 +51,7 @@ func TestWhatMappersLeftIsCleanedUp(t *testing.T) {
 		require.NoError(t, s.Publish(cleaner, "v1/nodes/n1/"+key, ""))
 	}
 	for key, value := range said {
-		s.Eventually(stand.Soon, func() error {
+		s.Eventually(stand.WaitTimeout, func() error {
 			mu.Lock()
 			defer mu.Unlock()
 			list := heard["v1/nodes/n1/"+key]
@@ -61,16 +61,16 @@ func TestWhatMappersLeftIsCleanedUp(t *testing.T) {
 			return nil
 		})
 	}
-	s.Eventually(stand.Soon, func() error { return condition(s, "lamp", "InSync", "True") })
-	s.Eventually(stand.Soon, func() error { return condition(s, "lamp", resource.ConditionOnline, "True") })
+	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "lamp", "InSync", "True") })
+	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "lamp", resource.ConditionOnline, "True") })
 	require.NoError(t, s.Publish(cleaner, "v1/nodes/n1/devices/lamp/reported/level", "99"))
 	w.Await("v1/nodes/n1/devices/lamp/reported/level", "5")
 
 	// A mapper that doesn't listen: the doctor tells it from its device.
 	require.NoError(t, s.Publish(cleaner, "v1/nodes/n1/devices/by-hand/state", ""))
 	// The hub hears of it, and of what was published again, a little later.
-	s.Eventually(stand.Soon, func() error {
-		told := doctor(s)
+	s.Eventually(stand.WaitTimeout, func() error {
+		told := runDoctor(s)
 		for _, line := range []string{"mappers that are running: plain, virtual", "by-hand (mapper plain is connected and has not reported the device's state)"} {
 			if !strings.Contains(told, line) {
 				return fmt.Errorf("%q is not in %s", line, told)
@@ -86,7 +86,7 @@ func TestWhatMappersLeftIsCleanedUp(t *testing.T) {
 	hub := s.Client(s.Hub.MQTT, func(o *client.Options) { o.ClientID = "cleaner" })
 	require.NoError(t, s.Publish(hub, "v1/nodes/n1/devices/lamp/desired/power", ""))
 	require.NoError(t, s.Publish(hub, "v1/nodes/n1/devices/lamp/desired/level", ""))
-	s.Eventually(stand.Soon, func() error {
+	s.Eventually(stand.WaitTimeout, func() error {
 		text, err := harness.Call(context.Background(), http.MethodGet, "http://"+s.Hub.HTTP+"/api/v1/namespaces/default/events", nil)
 		if err != nil {
 			return err

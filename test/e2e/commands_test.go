@@ -21,10 +21,10 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-const reset = tree + "lamp/commands/reset"
+const resetTopic = deviceTree + "lamp/commands/reset"
 
-// asker sends commands and keeps their answers.
-type asker struct {
+// commandAsker sends commands and keeps their answers.
+type commandAsker struct {
 	name string
 	qos  byte
 	c    *client.Client
@@ -34,10 +34,10 @@ type asker struct {
 	answers map[string][]string // codes by command
 }
 
-// newAsker connects to a broker. One that asks at QoS 1 or 2 has a session that goes
+// newCommandAsker connects to a broker. One that asks at QoS 1 or 2 has a session that goes
 // on after a lost connection, and so sends again what was not acknowledged.
-func newAsker(s *stand.Stand, name, broker string, qos byte) *asker {
-	a := &asker{name: name, qos: qos, answers: map[string][]string{}}
+func newCommandAsker(s *stand.Stand, name, broker string, qos byte) *commandAsker {
+	a := &commandAsker{name: name, qos: qos, answers: map[string][]string{}}
 	a.c = s.Client(broker, func(o *client.Options) {
 		o.ClientID = name
 		if qos > 0 {
@@ -50,7 +50,7 @@ func newAsker(s *stand.Stand, name, broker string, qos byte) *asker {
 	return a
 }
 
-func (a *asker) answered(m client.Message) {
+func (a *commandAsker) answered(m client.Message) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	id := string(m.Correlation)
@@ -58,13 +58,13 @@ func (a *asker) answered(m client.Message) {
 }
 
 // ask sends one command, if the client takes it.
-func (a *asker) ask(n int) {
+func (a *commandAsker) ask(n int) {
 	id := fmt.Sprint(a.name, "-", n)
 	a.mu.Lock()
 	a.asked = append(a.asked, id)
 	a.mu.Unlock()
 	a.c.PublishAsync(client.Message{
-		Topic: reset, Payload: []byte(id), QoS: a.qos, ResponseTopic: "reply/" + a.name, Correlation: []byte(id), Expiry: time.Second,
+		Topic: resetTopic, Payload: []byte(id), QoS: a.qos, ResponseTopic: "reply/" + a.name, Correlation: []byte(id), Expiry: time.Second,
 	}, func(err error) {
 		if errors.Is(err, client.ErrNotConnected) || errors.Is(err, client.ErrBusy) { // it was never asked
 			a.mu.Lock()
@@ -75,7 +75,7 @@ func (a *asker) ask(n int) {
 }
 
 // missing says whether an answer is still to come.
-func (a *asker) missing() error {
+func (a *commandAsker) missing() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, id := range a.asked {
@@ -87,7 +87,7 @@ func (a *asker) missing() error {
 }
 
 // has says whether an answer is missing, or another.
-func (a *asker) has(code string, n int) error {
+func (a *commandAsker) has(code string, n int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	id := fmt.Sprint(a.name, "-", n)
@@ -97,8 +97,8 @@ func (a *asker) has(code string, n int) error {
 	return nil
 }
 
-// executions are how often the driver was given each command.
-func executions(t *testing.T, driveLog string) map[string]int {
+// readExecutions are how often the driver was given each command.
+func readExecutions(t *testing.T, driveLog string) map[string]int {
 	t.Helper()
 	file, err := os.Open(driveLog)
 	require.NoError(t, err)
@@ -115,7 +115,7 @@ func executions(t *testing.T, driveLog string) map[string]int {
 }
 
 // verdict compares what the asker was told with what was executed.
-func (a *asker) verdict(t *testing.T, executed map[string]int, codes map[string]int) {
+func (a *commandAsker) verdict(t *testing.T, executed map[string]int, codes map[string]int) {
 	t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -130,12 +130,12 @@ func (a *asker) verdict(t *testing.T, executed map[string]int, codes map[string]
 			require.Len(t, got, 1, id)
 		}
 		codes[got[0]]++
-		isTrue(t, id, got[0], executed[id])
+		checkExecution(t, id, got[0], executed[id])
 	}
 }
 
-// isTrue compares an answer with how often the command was executed.
-func isTrue(t *testing.T, id, code string, times int) {
+// checkExecution compares an answer with how often the command was executed.
+func checkExecution(t *testing.T, id, code string, times int) {
 	t.Helper()
 	switch code {
 	case "OK":
@@ -157,18 +157,18 @@ func TestCommandsAreNeverExecutedTwice(t *testing.T) {
 	door, err := faults.New(faults.Options{Target: s.Hub.MQTT, Seed: seed})
 	require.NoError(t, err)
 	t.Cleanup(door.Close)
-	askers := []*asker{
-		newAsker(s, "zero", s.Hub.MQTT, 0), newAsker(s, "one", door.Addr(), 1), newAsker(s, "two", door.Addr(), 2),
+	askers := []*commandAsker{
+		newCommandAsker(s, "zero", s.Hub.MQTT, 0), newCommandAsker(s, "one", door.Addr(), 1), newCommandAsker(s, "two", door.Addr(), 2),
 	}
-	during(askers, func() {
+	askDuring(askers, func() {
 		for range 25 {
-			breakSomething(t, s, chance, door)
+			breakAtRandom(t, s, chance, door)
 		}
 	})
 	for _, a := range askers {
-		s.Eventually(2*stand.Soon, a.missing)
+		s.Eventually(2*stand.WaitTimeout, a.missing)
 	}
-	executed, codes := executions(t, driveLog), map[string]int{}
+	executed, codes := readExecutions(t, driveLog), map[string]int{}
 	for _, a := range askers {
 		a.verdict(t, executed, codes)
 	}
@@ -192,15 +192,15 @@ func withLamp(t *testing.T, seed uint64) (s *stand.Stand, driveLog string) {
 	s = stand.New(t, seed)
 	driveLog = filepath.Join(s.Dir, "drives.jsonl")
 	s.Up("hub")
-	s.Create(stand.Model("lamp", "{name: power, type: string, accessMode: ReadWrite}") + stand.Device("lamp", "virtual", "lamp"))
+	s.Create(stand.ModelManifest("lamp", "{name: power, type: string, accessMode: ReadWrite}") + stand.DeviceManifests("lamp", "virtual", "lamp"))
 	require.NoError(t, s.Start(t.Context(), "core", "--link-keepalive", "1s", "--link-retry-backoff-min", "10ms", "--link-retry-backoff-max", "50ms"))
 	require.NoError(t, s.Start(t.Context(), "virtual", "--drive-log", driveLog))
-	s.Watch(s.Hub.MQTT, tree+"lamp/state", nil).Await(tree+"lamp/state", "online")
+	s.Watch(s.Hub.MQTT, deviceTree+"lamp/state", nil).Await(deviceTree+"lamp/state", "online")
 	return s, driveLog
 }
 
-// during has commands asked for while something happens.
-func during(askers []*asker, happens func()) {
+// askDuring has commands asked for while something happens.
+func askDuring(askers []*commandAsker, happens func()) {
 	ended := make(chan struct{})
 	var asking sync.WaitGroup
 	for _, a := range askers {
@@ -227,8 +227,8 @@ func during(askers []*asker, happens func()) {
 func TestCommandsWhenTheHubIsKilled(t *testing.T) {
 	t.Parallel()
 	s, driveLog := withLamp(t, 1)
-	askers := []*asker{newAsker(s, "one", s.Hub.MQTT, 1), newAsker(s, "two", s.Hub.MQTT, 2)}
-	during(askers, func() {
+	askers := []*commandAsker{newCommandAsker(s, "one", s.Hub.MQTT, 1), newCommandAsker(s, "two", s.Hub.MQTT, 2)}
+	askDuring(askers, func() {
 		for range 5 {
 			time.Sleep(300 * time.Millisecond) // so that much is under way, whatever it is
 			require.NoError(t, s.Crash("hub"))
@@ -238,7 +238,7 @@ func TestCommandsWhenTheHubIsKilled(t *testing.T) {
 	})
 	for _, a := range askers {
 		n := 1_000_000
-		s.Eventually(stand.Soon, func() error { // everything goes on
+		s.Eventually(stand.WaitTimeout, func() error { // everything goes on
 			n++
 			a.ask(n)
 			return a.has("OK", n-1)
@@ -250,19 +250,19 @@ func TestCommandsWhenTheHubIsKilled(t *testing.T) {
 		maps.Copy(answered, a.answers)
 		a.mu.Unlock()
 	}
-	executed := executions(t, driveLog) // after the answers: the last commands may still be under way
+	executed := readExecutions(t, driveLog) // after the answers: the last commands may still be under way
 	for id, times := range executed {
 		require.LessOrEqual(t, times, 1, "%s: executed twice", id)
 	}
 	for id, got := range answered {
 		for _, code := range got {
-			isTrue(t, id, code, executed[id])
+			checkExecution(t, id, code, executed[id])
 		}
 	}
 }
 
-// breakSomething breaks one thing for a moment, and mends it.
-func breakSomething(t *testing.T, s *stand.Stand, chance *rand.Rand, door *faults.Proxy) {
+// breakAtRandom breaks one thing for a moment, and mends it.
+func breakAtRandom(t *testing.T, s *stand.Stand, chance *rand.Rand, door *faults.Proxy) {
 	t.Helper()
 	link := s.Node("n1").Net
 	cuts := []faults.Cut{faults.Reset, faults.Blackhole, faults.Up, faults.Down, faults.HalfOpen}

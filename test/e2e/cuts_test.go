@@ -59,14 +59,14 @@ bridge:
 		}
 		_, before := line.Connections()
 		up, _ := line.Passed()
-		s.Eventually(stand.Soon, func() error {
+		s.Eventually(stand.WaitTimeout, func() error {
 			if now, _ := line.Passed(); now < up+4000 { // the link is up, and amid a message
 				return fmt.Errorf("cut %d: %d bytes have passed", cut, now-up)
 			}
 			return nil
 		})
 		line.Drop()
-		s.Eventually(stand.Soon, func() error {
+		s.Eventually(stand.WaitTimeout, func() error {
 			if _, ever := line.Connections(); ever <= before {
 				return fmt.Errorf("cut %d: no other connection", cut)
 			}
@@ -79,8 +79,8 @@ bridge:
 	for i := range kept {
 		hub.Await(fmt.Sprint("v1/nodes/n1/bridge/kept/", i), "x")
 	}
-	s.Eventually(stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_link_pending_messages", 0) })
-	s.Eventually(stand.Soon, func() error { // QoS 0: the first may go while the link is still being made
+	s.Eventually(stand.WaitTimeout, func() error { return wantGauge(s, s.Node("n1").HTTP, "edgebus_core_link_pending_messages", 0) })
+	s.Eventually(stand.WaitTimeout, func() error { // QoS 0: the first may go while the link is still being made
 		if err := publisher.Publish(t.Context(), client.Message{Topic: "loose/last", Payload: []byte("arrives"), Retain: true}); err != nil {
 			return err
 		}

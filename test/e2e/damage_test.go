@@ -18,8 +18,8 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-// damages are what becomes of files.
-var damages = map[string]func([]byte) []byte{
+// damageKinds are what becomes of files.
+var damageKinds = map[string]func([]byte) []byte{
 	"empty":     func([]byte) []byte { return nil },
 	"cut short": func(b []byte) []byte { return b[:20] },
 	"garbage":   func(b []byte) []byte { return bytes.Repeat([]byte("garbage "), len(b)/8+1)[:len(b)] },
@@ -42,8 +42,8 @@ func TestDamagedFiles(t *testing.T) {
 	t.Parallel()
 	s := stand.New(t, 1)
 	s.Up("hub", "core")
-	s.Create(stand.Model("meter", "{name: a}") + strings.Replace(stand.Device("meter", "by-hand", "meter-1"), "{name: meter-1}", "{name: meter-1, labels: {is: marker}}", 1))
-	s.Eventually(stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_devices", 1) })
+	s.Create(stand.ModelManifest("meter", "{name: a}") + strings.Replace(stand.DeviceManifests("meter", "by-hand", "meter-1"), "{name: meter-1}", "{name: meter-1, labels: {is: marker}}", 1))
+	s.Eventually(stand.WaitTimeout, func() error { return wantGauge(s, s.Node("n1").HTTP, "edgebus_core_devices", 1) })
 	hub, core := s.Client(s.Hub.MQTT, nil), s.Client(s.Core(), nil)
 	for _, value := range []string{"marker", "last"} {
 		require.NoError(t, s.Publish(core, "v1/nodes/n1/devices/meter-1/reported/a", value))
@@ -69,7 +69,7 @@ func TestDamagedFiles(t *testing.T) {
 			require.NotEmpty(t, files, pattern)
 			good, err := os.ReadFile(files[0])
 			require.NoError(t, err)
-			for what, damage := range damages {
+			for what, damage := range damageKinds {
 				t.Run(program+" "+pattern+" "+what, func(t *testing.T) {
 					bad := damage(good)
 					require.NotEqual(t, good, bad)
@@ -136,13 +136,13 @@ func TestOutOfFiles(t *testing.T) {
 			pub := s.Client(broker, nil)
 			var crowd []net.Conn
 			for range 2 * files {
-				c, err := net.DialTimeout("tcp", broker, stand.Soon)
+				c, err := net.DialTimeout("tcp", broker, stand.WaitTimeout)
 				require.NoError(t, err) // the kernel takes them, whatever the program then does
 				crowd = append(crowd, c)
 			}
-			s.Eventually(stand.Soon, func() error { return logged(s, name, short) })
+			s.Eventually(stand.WaitTimeout, func() error { return requireLogged(s, name, short) })
 			last := crowd[len(crowd)-1]
-			require.NoError(t, last.SetReadDeadline(time.Now().Add(stand.Soon)))
+			require.NoError(t, last.SetReadDeadline(time.Now().Add(stand.WaitTimeout)))
 			_, err := last.Read(make([]byte, 1))
 			require.Error(t, err)
 			require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "neither taken nor refused")
@@ -167,7 +167,7 @@ func TestOutOfFiles(t *testing.T) {
 	}
 }
 
-func logged(s *stand.Stand, name, what string) error {
+func requireLogged(s *stand.Stand, name, what string) error {
 	text, err := os.ReadFile(s.LogFile(name))
 	if err == nil && !strings.Contains(string(text), what) {
 		err = errors.New(name + " does not say " + what)

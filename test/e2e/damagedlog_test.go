@@ -43,7 +43,7 @@ func TestADataDirectoryThatIsGoneIsTold(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			s := stand.New(t, 1)
 			s.Up("hub", "core")
-			s.Create(stand.Model("lamp", "{name: power}") + stand.Device("lamp", "virtual", "lamp"))
+			s.Create(stand.ModelManifest("lamp", "{name: power}") + stand.DeviceManifests("lamp", "virtual", "lamp"))
 			s.InStep()
 			for program, at := range map[string]struct{ mqtt, http, topic string }{
 				"core": {s.Core(), s.Node("n1").HTTP, "v1/nodes/n1/devices/lamp/telemetry/t"},
@@ -53,14 +53,14 @@ func TestADataDirectoryThatIsGoneIsTold(t *testing.T) {
 				dir := filepath.Join(s.Dir, program)
 				require.DirExists(t, dir)
 				require.NoError(t, lose(dir))
-				s.Eventually(stand.Soon, func() error { return status(at.http+"/readyz", http.StatusOK, false) })
+				s.Eventually(stand.WaitTimeout, func() error { return requireStatus(at.http+"/readyz", http.StatusOK, false) })
 				require.Error(t, c.Publish(t.Context(), client.Message{Topic: "own/a", Payload: []byte("x"), QoS: 1, Retain: true}))
 				if at.topic != "" {
 					require.Error(t, s.Publish(c, at.topic, "x"))
 				}
-				require.NoError(t, status(at.http+"/healthz", http.StatusOK, true))
+				require.NoError(t, requireStatus(at.http+"/healthz", http.StatusOK, true))
 			}
-			s.Eventually(stand.Soon, func() error { // a write that fails may be known before that its file is gone
+			s.Eventually(stand.WaitTimeout, func() error { // a write that fails may be known before that its file is gone
 				text, err := exec.CommandContext(t.Context(), filepath.Join(s.Bin, "edgebus"),
 					"doctor", "n1", "--hub", "http://"+s.Hub.HTTP, "--core", "http://"+s.Node("n1").HTTP).CombinedOutput()
 				require.Error(t, err, "something is wrong")
@@ -80,8 +80,8 @@ func TestADataDirectoryThatIsGoneIsTold(t *testing.T) {
 	}
 }
 
-// status says whether an address answers with a status, or with another one.
-func status(address string, code int, is bool) error {
+// requireStatus says whether an address answers with a status, or with another one.
+func requireStatus(address string, code int, is bool) error {
 	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://"+address, nil)
 	if err != nil {
 		return err

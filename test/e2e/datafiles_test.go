@@ -125,7 +125,7 @@ half() {
 // names the file and what to do, or says at least that it lost something. ALL_TESTS has each file damaged in each way, otherwise it is one of them. A file without a row fails the test: whoever adds one says what holds.
 func TestEachDamagedFileOfADataDirectory(t *testing.T) {
 	t.Parallel()
-	stand.Needs(t, "mosquitto_pub", "mosquitto_sub", "curl")
+	stand.RequirePrograms(t, "mosquitto_pub", "mosquitto_sub", "curl")
 	s := newDataStand(t)
 	for _, p := range dataFiles {
 		if p.program == "agent" {
@@ -170,10 +170,10 @@ func newDataStand(t *testing.T) *dataStand {
 	write := func(name, text string) {
 		require.NoError(t, os.WriteFile(filepath.Join(s.Dir, name), []byte(text), 0o600))
 	}
-	write("hub.yaml", fmt.Sprintf("auth: {anonymous: loopback, users: [{name: op, role: operator, nodes: [\"*\"], passwordHash: %q}]}\n", password.Make([]byte(s.Password))))
+	write("hub.yaml", fmt.Sprintf("auth: {anonymous: loopback, users: [{name: op, role: operator, nodes: [\"*\"], passwordHash: %q}]}\n", password.NewHash([]byte(s.Password))))
 	for _, half := range []string{"first", "second"} {
-		write("device-"+half+".yaml", stand.Model("meter", "{name: level}", "{name: wish, accessMode: ReadWrite}")+
-			strings.Replace(stand.Device("meter", "by-hand", "meter-1"), "{name: meter-1}", "{name: meter-1, labels: {half: "+half+"}}", 1))
+		write("device-"+half+".yaml", stand.ModelManifest("meter", "{name: level}", "{name: wish, accessMode: ReadWrite}")+
+			strings.Replace(stand.DeviceManifests("meter", "by-hand", "meter-1"), "{name: meter-1}", "{name: meter-1, labels: {half: "+half+"}}", 1))
 		write("blob-"+half, "blob "+half)
 		write("node-"+half+".yaml", "apiVersion: edgebus.io/v1alpha1\nkind: Node\nmetadata: {name: n1}\nspec:\n  config:\n    - name: banner\n      configType: InlineConfigProviderSpec\n      inline:\n        ignition: {version: 3.4.0}\n"+
 			"        storage: {files: [{path: /etc/motd, contents: {source: 'data:,banner%20"+half+"%0A'}}]}\n")
@@ -192,7 +192,7 @@ mosquitto_sub -p $HUB_PORT -V 5 -x 3600 -c -i keeper -q 1 -t queue/# -E`)
 	agent := func(half string) {
 		s.sh(t, "edgebus apply -f node-"+half+".yaml --server $HUB")
 		require.NoError(t, s.Run(t.Context(), "agent", s.agentLine(filepath.Join(s.Dir, "agent"), filepath.Join(s.Dir, "root")), ""))
-		s.Eventually(stand.Soon, func() error {
+		s.Eventually(stand.WaitTimeout, func() error {
 			return s.shell(t.Context(), `grep -q "banner `+half+`" root/etc/motd && edgeagent status --data-dir agent | grep -q 'applied: *[0-9]' && ! edgeagent status --data-dir agent | grep -q 'doing'`)
 		})
 	}
@@ -237,7 +237,7 @@ func (s *dataStand) agentLine(dir, root string) []string {
 
 // shell runs a script in the stand's directory.
 func (s *dataStand) shell(ctx context.Context, script string, env ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*stand.Soon)
+	ctx, cancel := context.WithTimeout(ctx, 2*stand.WaitTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", "-c", script)
 	cmd.Dir, cmd.Env = s.Dir, slices.Concat(os.Environ(), s.Env(), []string{"HOME=" + s.Dir}, env)
@@ -267,8 +267,8 @@ func (s *dataStand) files(t *testing.T, program string) (files []string) {
 	return files
 }
 
-// facts are what was acknowledged, for the shell.
-var facts = map[string]string{
+// expectedFacts are what was acknowledged, for the shell.
+var expectedFacts = map[string]string{
 	"hub": `
 fact() { name=$1; shift; "$@" >fact.out 2>&1 || { echo "$name: $(tail -c 300 fact.out)"; bad=1; }; }
 bad=
@@ -347,7 +347,7 @@ func (s *dataStand) try(t *testing.T, program, file string, damage func(text, ol
 	err = s.Run(t.Context(), name, line, ready)
 	var lost error
 	if program == "agent" && err == nil {
-		s.Eventually(stand.Soon, func() error {
+		s.Eventually(stand.WaitTimeout, func() error {
 			if log, err := os.ReadFile(s.LogFile(name)); s.Running(name) && !strings.Contains(string(log), "MQTT connected") {
 				return fmt.Errorf("the agent has not begun: %w", err)
 			}
@@ -355,7 +355,7 @@ func (s *dataStand) try(t *testing.T, program, file string, damage func(text, ol
 		})
 	}
 	if err == nil && s.Running(name) {
-		lost = s.shell(t.Context(), "cd cell\n"+facts[program], "HUB=http://"+http, "HTTP="+http, "AT="+portOf(mqtt), "AT_TLS="+portOf(tls), "TOP="+s.Dir)
+		lost = s.shell(t.Context(), "cd cell\n"+expectedFacts[program], "HUB=http://"+http, "HTTP="+http, "AT="+portOf(mqtt), "AT_TLS="+portOf(tls), "TOP="+s.Dir)
 	}
 	running := s.Running(name)
 	if running {
@@ -365,7 +365,7 @@ func (s *dataStand) try(t *testing.T, program, file string, damage func(text, ol
 	}
 	log, err := os.ReadFile(s.LogFile(name))
 	require.NoError(t, err)
-	why = saysOf(string(log), path)
+	why = logLinesOf(string(log), path)
 	advises := regexp.MustCompile(`(?i)restore|move |remove |delete |take |give `).MatchString(why)
 	switch {
 	case !running && why != "" && advises:
@@ -382,8 +382,8 @@ func (s *dataStand) try(t *testing.T, program, file string, damage func(text, ol
 	return "lost", lost.Error()
 }
 
-// saysOf are the lines of a log, at warning level or above, that name a file, or the directory below the data directory that it is in.
-func saysOf(log, path string) (lines string) {
+// logLinesOf are the lines of a log, at warning level or above, that name a file, or the directory below the data directory that it is in.
+func logLinesOf(log, path string) (lines string) {
 	_, file, _ := strings.Cut(path, "/cell/data/")
 	for l := range strings.Lines(log) {
 		named := strings.Contains(l, file) || strings.HasPrefix(file, "identity/") && strings.Contains(l, "certificate") || // that the hub's isn't trusted

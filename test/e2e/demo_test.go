@@ -22,15 +22,15 @@ import (
 	"github.com/edgebus/edgebus/test/harness"
 )
 
-// screen is what a program shows on a terminal of 80 by 24 characters.
-type screen struct {
+// demoScreen is what a program shows on a terminal of 80 by 24 characters.
+type demoScreen struct {
 	t    *testing.T
 	side *os.File // the other side of the terminal
 	mu   sync.Mutex
 	all  string
 }
 
-func newScreen(t *testing.T, cmd *exec.Cmd) *screen {
+func newDemoScreen(t *testing.T, cmd *exec.Cmd) *demoScreen {
 	t.Helper()
 	side, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
@@ -46,7 +46,7 @@ func newScreen(t *testing.T, cmd *exec.Cmd) *screen {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	require.NoError(t, cmd.Start())
 	require.NoError(t, file.Close())
-	s := &screen{t: t, side: side}
+	s := &demoScreen{t: t, side: side}
 	go func() {
 		for buf := make([]byte, 4096); ; {
 			n, err := side.Read(buf)
@@ -63,7 +63,7 @@ func newScreen(t *testing.T, cmd *exec.Cmd) *screen {
 }
 
 // resize changes the size of the terminal, and awaits a frame of it.
-func (s *screen) resize(rows, columns uint16) {
+func (s *demoScreen) resize(rows, columns uint16) {
 	s.t.Helper()
 	require.NoError(s.t, unix.IoctlSetWinsize(int(s.side.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: columns}))
 	require.NoError(s.t, harness.Eventually(s.t.Context(), 30*time.Second, func(context.Context) error {
@@ -74,28 +74,28 @@ func (s *screen) resize(rows, columns uint16) {
 	}))
 }
 
-var colour = regexp.MustCompile("\x1b\\[[0-9;]*m")
+var colourPattern = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 // lines are those of the last whole frame, without colours.
-func (s *screen) lines() []string {
+func (s *demoScreen) lines() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	frames := strings.Split(s.all, "\x1b[H")
 	for i := len(frames) - 1; i > 0; i-- {
 		if text, _, whole := strings.Cut(frames[i], "\x1b[J"); whole {
-			return strings.Split(strings.ReplaceAll(colour.ReplaceAllString(text, ""), "\x1b[K", ""), "\r\n")
+			return strings.Split(strings.ReplaceAll(colourPattern.ReplaceAllString(text, ""), "\x1b[K", ""), "\r\n")
 		}
 	}
 	return nil
 }
 
-func (s *screen) key(key string) {
+func (s *demoScreen) key(key string) {
 	s.t.Helper()
 	_, err := s.side.WriteString(key)
 	require.NoError(s.t, err)
 }
 
-func (s *screen) shows(pattern string) {
+func (s *demoScreen) shows(pattern string) {
 	s.t.Helper()
 	re := regexp.MustCompile(pattern)
 	err := harness.Eventually(s.t.Context(), 30*time.Second, func(context.Context) error {
@@ -124,7 +124,7 @@ func TestTheDemoOnATerminal(t *testing.T) {
 	}
 	cmd := exec.Command(program, args...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir(), "TERM=xterm")
-	s := newScreen(t, cmd)
+	s := newDemoScreen(t, cmd)
 	ended := make(chan error, 1)
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // of one that has ended nothing comes

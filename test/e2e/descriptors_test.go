@@ -28,10 +28,10 @@ func TestALackOfFileDescriptorsIsBorne(t *testing.T) {
 		c, err := net.Dial("tcp", s.Core())
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = c.Close() })
-		require.NoError(t, c.SetDeadline(time.Now().Add(stand.Soon)))
+		require.NoError(t, c.SetDeadline(time.Now().Add(stand.WaitTimeout)))
 		_, err = fmt.Fprintf(c, "\x10\x11\x00\x04MQTT\x04\x02\x00\x00\x00\x05%05d", i)
 		if err == nil {
-			err = answer(c, 0x20)
+			err = readAnswer(c, 0x20)
 		}
 		require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "neither taken nor refused")
 		if err != nil {
@@ -41,9 +41,9 @@ func TestALackOfFileDescriptorsIsBorne(t *testing.T) {
 	}
 	for range 3 {
 		s.Node("n1").Net.Cut(faults.Reset)
-		s.Eventually(stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_link_up", 0) })
+		s.Eventually(stand.WaitTimeout, func() error { return wantGauge(s, s.Node("n1").HTTP, "edgebus_core_link_up", 0) })
 		s.Node("n1").Net.Heal()
-		s.Eventually(stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_link_up", 1) })
+		s.Eventually(stand.WaitTimeout, func() error { return wantGauge(s, s.Node("n1").HTTP, "edgebus_core_link_up", 1) })
 	}
 	s.InStep()
 	said, err := exec.CommandContext(t.Context(), filepath.Join(s.Bin, "edgebus"), "doctor", "n1",

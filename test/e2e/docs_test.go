@@ -20,33 +20,33 @@ import (
 	"github.com/edgebus/edgebus/test/root"
 )
 
-// block is what stands between ``` and ``` in a document.
-type block struct {
+// docBlock is what stands between ``` and ``` in a document.
+type docBlock struct {
 	text string
 	used bool
 }
 
-// document is the blocks of a document, in their order. A test takes them one by one by the beginning of one of their
+// docPage is the blocks of a document, in their order. A test takes them one by one by the beginning of one of their
 // lines; at its end all have been taken, so that nothing can be written there that nobody has tried.
-type document struct {
+type docPage struct {
 	t      *testing.T
 	name   string
-	blocks []*block
+	blocks []*docBlock
 }
 
-func readDocument(t *testing.T, name string) *document {
+func readDocPage(t *testing.T, name string) *docPage {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", name))
 	require.NoError(t, err)
-	d := &document{t: t, name: name}
+	d := &docPage{t: t, name: name}
 	for _, found := range regexp.MustCompile("(?ms)^```[a-z]*\n(.*?)^```$").FindAllSubmatch(text, -1) {
-		d.blocks = append(d.blocks, &block{text: string(found[1])})
+		d.blocks = append(d.blocks, &docBlock{text: string(found[1])})
 	}
 	return d
 }
 
 // take is the first block that wasn't taken and has a line that begins so.
-func (d *document) take(line string) string {
+func (d *docPage) take(line string) string {
 	d.t.Helper()
 	for _, b := range d.blocks {
 		if !b.used && strings.Contains("\n"+b.text, "\n"+line) {
@@ -58,15 +58,15 @@ func (d *document) take(line string) string {
 	return ""
 }
 
-func (d *document) allTaken() {
+func (d *docPage) allTaken() {
 	d.t.Helper()
 	for _, b := range d.blocks {
 		require.True(d.t, b.used, "%s has commands or settings that this test does not try: put them into its story\n%s", d.name, b.text)
 	}
 }
 
-// replaced is a text in which each old part stands for the new one; a part that isn't there is a failure.
-func replaced(t *testing.T, text string, oldnew ...string) string {
+// replaceEach is a text in which each old part stands for the new one; a part that isn't there is a failure.
+func replaceEach(t *testing.T, text string, oldnew ...string) string {
 	t.Helper()
 	for i := 0; i < len(oldnew); i += 2 {
 		require.Contains(t, text, oldnew[i])
@@ -75,8 +75,8 @@ func replaced(t *testing.T, text string, oldnew ...string) string {
 	return text
 }
 
-// host is a machine of its own: this one's files, of which it changes copies, and a network of its own.
-type host struct {
+// docHost is a machine of its own: this one's files, of which it changes copies, and a network of its own.
+type docHost struct {
 	t           *testing.T
 	root, netns string
 	sources     string
@@ -84,10 +84,10 @@ type host struct {
 
 var hostCount atomic.Int64 // by which network namespaces are named
 
-// newHosts makes hosts on one network. It takes root.
-func newHosts(t *testing.T, addresses ...string) []*host {
+// newDocHosts makes hosts on one network. It takes root.
+func newDocHosts(t *testing.T, addresses ...string) []*docHost {
 	t.Helper()
-	root.Needed(t)
+	root.Require(t)
 	lacks := func(why string) {
 		if os.Getenv("CI") != "" {
 			t.Fatal(why)
@@ -101,13 +101,13 @@ func newHosts(t *testing.T, addresses ...string) []*host {
 	}
 	sources, err := filepath.Abs("../..")
 	require.NoError(t, err)
-	var hosts []*host
+	var hosts []*docHost
 	for range addresses {
-		h := &host{t: t, netns: fmt.Sprintf("edgebus-%d-%d", os.Getpid(), hostCount.Add(1)), sources: sources}
+		h := &docHost{t: t, netns: fmt.Sprintf("edgebus-%d-%d", os.Getpid(), hostCount.Add(1)), sources: sources}
 		base := t.TempDir()
 		h.root = filepath.Join(base, "root")
-		must(t, "mount", "-t", "tmpfs", "edgebus", base)
-		t.Cleanup(func() { must(t, "umount", "-l", base) })
+		mustRun(t, "mount", "-t", "tmpfs", "edgebus", base)
+		t.Cleanup(func() { mustRun(t, "umount", "-l", base) })
 		for _, dir := range []string{"root", "upper", "work"} {
 			require.NoError(t, os.Mkdir(filepath.Join(base, dir), 0o755))
 		}
@@ -115,31 +115,31 @@ func newHosts(t *testing.T, addresses ...string) []*host {
 			fmt.Sprintf("lowerdir=/,upperdir=%s/upper,workdir=%s/work", base, base), h.root).CombinedOutput(); err != nil {
 			lacks("no overlay file system here: " + string(out))
 		}
-		t.Cleanup(func() { must(t, "umount", "-l", h.root) })
-		must(t, "ip", "netns", "add", h.netns)
-		t.Cleanup(func() { must(t, "ip", "netns", "del", h.netns) })
+		t.Cleanup(func() { mustRun(t, "umount", "-l", h.root) })
+		mustRun(t, "ip", "netns", "add", h.netns)
+		t.Cleanup(func() { mustRun(t, "ip", "netns", "del", h.netns) })
 		t.Cleanup(h.endAll)
 		for _, dir := range []string{"/proc", "/dev"} {
-			must(t, "mount", "--bind", dir, h.root+dir)
-			t.Cleanup(func() { must(t, "umount", "-l", h.root+dir) })
+			mustRun(t, "mount", "--bind", dir, h.root+dir)
+			t.Cleanup(func() { mustRun(t, "umount", "-l", h.root+dir) })
 		}
-		must(t, "mount", "-t", "tmpfs", "edgebus", h.root+"/run")
-		t.Cleanup(func() { must(t, "umount", "-l", h.root+"/run") })
-		must(t, "ip", "-n", h.netns, "link", "set", "lo", "up")
+		mustRun(t, "mount", "-t", "tmpfs", "edgebus", h.root+"/run")
+		t.Cleanup(func() { mustRun(t, "umount", "-l", h.root+"/run") })
+		mustRun(t, "ip", "-n", h.netns, "link", "set", "lo", "up")
 		hosts = append(hosts, h)
 	}
 	if len(hosts) == 2 {
-		must(t, "ip", "link", "add", "wire", "netns", hosts[0].netns, "type", "veth", "peer", "name", "wire", "netns", hosts[1].netns)
+		mustRun(t, "ip", "link", "add", "wire", "netns", hosts[0].netns, "type", "veth", "peer", "name", "wire", "netns", hosts[1].netns)
 	}
 	for i, address := range addresses {
 		h := hosts[i]
 		if len(hosts) == 2 {
-			must(t, "ip", "-n", h.netns, "address", "add", address+"/24", "dev", "wire")
-			must(t, "ip", "-n", h.netns, "link", "set", "wire", "up")
+			mustRun(t, "ip", "-n", h.netns, "address", "add", address+"/24", "dev", "wire")
+			mustRun(t, "ip", "-n", h.netns, "link", "set", "wire", "up")
 		}
 		h.write("/etc/hosts", "127.0.0.1 localhost\n"+addresses[0]+" hub.example.org\n", 0o644)
 		h.write("/usr/local/bin/sudo", "#!/bin/sh\nexec \"$@\"\n", 0o755)
-		h.write("/usr/local/bin/systemctl", systemctl, 0o755)
+		h.write("/usr/local/bin/systemctl", systemctlScript, 0o755)
 		// The sources, as somebody has them who has cloned and built them, and nothing of what this machine has installed or stored.
 		// Who has tried a program as root has a directory of data that no other user can enter.
 		h.sh("", "mkdir -p /run/systemd/system /root/edgebus && rm -rf /usr/local/bin/edgebus /etc/edgebus /var/lib/edgebus && install -d -m 0700 /var/lib/edgebus && cd /root/edgebus && cp -r "+
@@ -148,8 +148,8 @@ func newHosts(t *testing.T, addresses ...string) []*host {
 	return hosts
 }
 
-// systemctl is as much of it as installing takes, on a machine without systemd.
-const systemctl = `#!/bin/bash
+// systemctlScript is as much of it as installing takes, on a machine without systemd.
+const systemctlScript = `#!/bin/bash
 set -euo pipefail
 pid() { cat "/run/$1.pid" 2>/dev/null || true; }
 active() { local p; p=$(pid "$1"); [[ -n $p ]] && kill -0 "$p" 2>/dev/null; }
@@ -208,26 +208,26 @@ for unit in "$@"; do
 done
 `
 
-func must(t *testing.T, line ...string) {
+func mustRun(t *testing.T, line ...string) {
 	t.Helper()
 	out, err := exec.Command(line[0], line[1:]...).CombinedOutput()
 	require.NoError(t, err, "%v: %s", line, out)
 }
 
-func (h *host) write(path, text string, mode os.FileMode) {
+func (h *docHost) write(path, text string, mode os.FileMode) {
 	h.t.Helper()
 	require.NoError(h.t, os.MkdirAll(filepath.Dir(h.root+path), 0o755))
 	require.NoError(h.t, os.WriteFile(h.root+path, []byte(text), mode))
 	require.NoError(h.t, os.Chmod(h.root+path, mode))
 }
 
-func (h *host) read(path string) string {
+func (h *docHost) read(path string) string {
 	text, _ := os.ReadFile(h.root + path)
 	return string(text)
 }
 
 // try runs commands in a directory, as root.
-func (h *host) try(dir, script string) (string, error) {
+func (h *docHost) try(dir, script string) (string, error) {
 	if dir == "" {
 		dir = "/root"
 	}
@@ -243,7 +243,7 @@ func (h *host) try(dir, script string) (string, error) {
 	return out.String(), err
 }
 
-func (h *host) sh(dir, script string) string {
+func (h *docHost) sh(dir, script string) string {
 	h.t.Helper()
 	out, err := h.try(dir, script)
 	require.NoError(h.t, err, "%s\n%s\n%s", script, out, h.logs())
@@ -251,7 +251,7 @@ func (h *host) sh(dir, script string) string {
 }
 
 // until repeats commands until they succeed.
-func (h *host) until(script string) {
+func (h *docHost) until(script string) {
 	h.t.Helper()
 	err := harness.Eventually(h.t.Context(), 30*time.Second, func(context.Context) error {
 		out, err := h.try("", script)
@@ -263,7 +263,7 @@ func (h *host) until(script string) {
 	require.NoError(h.t, err, h.logs())
 }
 
-func (h *host) logs() (all string) {
+func (h *docHost) logs() (all string) {
 	files, _ := filepath.Glob(h.root + "/var/log/*edge*.log")
 	more, _ := filepath.Glob(h.root + "/var/log/*hub.log")
 	for _, file := range append(files, more...) {
@@ -274,7 +274,7 @@ func (h *host) logs() (all string) {
 }
 
 // endAll ends what runs on the host.
-func (h *host) endAll() {
+func (h *docHost) endAll() {
 	out, _ := exec.Command("ip", "netns", "pids", h.netns).Output()
 	for _, pid := range strings.Fields(string(out)) {
 		var n int
@@ -285,7 +285,7 @@ func (h *host) endAll() {
 }
 
 // copyTo brings files to another host, as somebody does by scp.
-func (h *host) copyTo(other *host, dir, to string, files ...string) {
+func (h *docHost) copyTo(other *docHost, dir, to string, files ...string) {
 	h.t.Helper()
 	for _, file := range files {
 		info, err := os.Stat(filepath.Join(h.root, dir, file))
@@ -297,8 +297,8 @@ func (h *host) copyTo(other *host, dir, to string, files ...string) {
 // docs/running.md from its beginning to its end, on two machines: what a newcomer does is what stands there.
 func TestTheCommandsOfRunningOnHosts(t *testing.T) {
 	t.Parallel()
-	doc := readDocument(t, "docs/running.md")
-	hosts := newHosts(t, "192.0.2.10", "192.0.2.11")
+	doc := readDocPage(t, "docs/running.md")
+	hosts := newDocHosts(t, "192.0.2.10", "192.0.2.11")
 	hub, node := hosts[0], hosts[1]
 	const src = "/root/edgebus"
 
@@ -306,7 +306,7 @@ func TestTheCommandsOfRunningOnHosts(t *testing.T) {
 	install := strings.Split(doc.take("sudo scripts/install.sh hub"), "\n")
 	require.Equal(t, "make build", install[0]) // it was
 	require.Contains(t, hub.sh(src, install[1]), "cloudhub is not started: write /etc/edgebus/hub.yaml")
-	require.Contains(t, node.sh(src, replaced(t, install[2], "mapper-modbus", "mapper-modbus mapper-virtual")), "or write /etc/edgebus/core.yaml")
+	require.Contains(t, node.sh(src, replaceEach(t, install[2], "mapper-modbus", "mapper-modbus mapper-virtual")), "or write /etc/edgebus/core.yaml")
 	for _, h := range hosts {
 		h.sh("", "! systemctl is-active cloudhub && ! systemctl is-active edgecore")
 		if _, err := exec.LookPath("systemd-analyze"); err == nil {
@@ -320,41 +320,41 @@ func TestTheCommandsOfRunningOnHosts(t *testing.T) {
 	// With TLS.
 	hub.sh(src, doc.take("scripts/certs.sh ca pki"))
 	hash := strings.TrimSpace(hub.sh("", "echo secret of bob | edgebus passwd"))
-	hubYAML := doc.take("mqtt:") + doc.take("http:") + replaced(t, doc.take("    - name: ann"), "$argon2id$v=19$…", hash)
+	hubYAML := doc.take("mqtt:") + doc.take("http:") + replaceEach(t, doc.take("    - name: ann"), "$argon2id$v=19$…", hash)
 	hub.write(src+"/hub.yaml", hubYAML+doc.take("  down: "), 0o644)
 	hub.sh(src, doc.take("systemctl start cloudhub"))
 	node.write(src+"/core.yaml", doc.take("node:")+doc.take("  - {direction: up"), 0o644)
 	hub.copyTo(node, src, src, "pki/n1.key", "pki/n1.pem", "pki/ca.pem")
 	node.sh(src, doc.take("systemctl start edgecore")+"\nsystemctl start mapper-virtual")
-	for program, h := range map[string]*host{"cloudhub": hub, "edgecore": node} {
+	for program, h := range map[string]*docHost{"cloudhub": hub, "edgecore": node} {
 		user := map[string]string{"cloudhub": "edgebus-hub", "edgecore": "edgebus-core"}[program]
 		h.sh("", "setpriv --reuid "+user+" --regid "+user+" --init-groups "+program+" --check-config")
 	}
 
 	// The command line, as ann.
 	hub.copyTo(hub, src+"/pki", "/root/ann", "ca.pem", "ann.pem", "ann.key")
-	hub.write("/root/ann/lamp.yaml", samples(t, "n1"), 0o644)
+	hub.write("/root/ann/lamp.yaml", readSamples(t, "n1"), 0o644)
 	cli := doc.take("edgebus context set plant")
 	first, rest, _ := strings.Cut(cli, "edgebus get devices ")
 	hub.sh("/root/ann", first)
 	hub.write("/root/n1.yaml", doc.take("kind: Node"), 0o644)
 	hub.sh("", "edgebus apply -f n1.yaml")
 	hub.until("edgebus get nodes | grep '^n1 .*online'")
-	deny := replaced(t, doc.take("    - name: n7"), "9E:A0…", strings.Repeat("9E:", 31)+"9E")
+	deny := replaceEach(t, doc.take("    - name: n7"), "9E:A0…", strings.Repeat("9E:", 31)+"9E")
 	hub.write("/root/deny.yaml", deny, 0o644)
 	hub.sh("", "cloudhub --config deny.yaml --check-config")
 	hub.write("/root/oidc.yaml", doc.take("  oidc:"), 0o644)
 	hub.sh("", "cloudhub --config oidc.yaml --check-config")
 	hub.sh("/root/ann", "edgebus apply -f lamp.yaml")
 	hub.until("edgebus get devices | grep '^lamp .*online'")
-	out := hub.sh("/root/ann", replaced(t, "edgebus get devices "+rest, "edgebus sub 'v1/nodes/n1/#'", "edgebus sub 'v1/nodes/n1/#' --count 3"))
+	out := hub.sh("/root/ann", replaceEach(t, "edgebus get devices "+rest, "edgebus sub 'v1/nodes/n1/#'", "edgebus sub 'v1/nodes/n1/#' --count 3"))
 	require.Contains(t, out, "device/lamp applied")
 	require.Contains(t, out, "v1/nodes/n1/")
 	require.Contains(t, hub.read("/root/ann/plant.kubeconfig"), "https://hub.example.org:8443")
 	require.FileExists(t, hub.root+"/root/ann/plant/devices/default/lamp.yaml")
 
 	// A token for a program.
-	program := replaced(t, doc.take("edgebus token create"), "3f2a9c", `$(edgebus token list | awk '$2 == "ci" { print $1 }')`)
+	program := replaceEach(t, doc.take("edgebus token create"), "3f2a9c", `$(edgebus token list | awk '$2 == "ci" { print $1 }')`)
 	require.Contains(t, hub.sh("/root/ann", program), " revoked")
 
 	// Streams and bridge, by the rules in both files.
@@ -372,7 +372,7 @@ func TestTheCommandsOfRunningOnHosts(t *testing.T) {
 	hub.copyTo(node, src, src, "pki/n1.pem")
 	node.sh(src, renew[1])
 	nodeHash := strings.TrimSpace(hub.sh("", "echo n1 secret | edgebus passwd"))
-	users := strings.TrimPrefix(replaced(t, doc.take("    - name: n1"), "$argon2id$v=19$…", nodeHash), "auth:\n  users:\n")
+	users := strings.TrimPrefix(replaceEach(t, doc.take("    - name: n1"), "$argon2id$v=19$…", nodeHash), "auth:\n  users:\n")
 	hub.write("/etc/edgebus/hub.yaml", hubYAML+users, 0o644)
 	hub.sh("", "systemctl restart cloudhub")
 	node.write("/etc/edgebus/password", "n1 secret\n", 0o644)
@@ -392,8 +392,8 @@ func TestTheCommandsOfRunningOnHosts(t *testing.T) {
 	doc.allTaken()
 }
 
-// samples are the sample lamp and its model, on a node.
-func samples(t *testing.T, node string) string {
+// readSamples are the sample lamp and its model, on a node.
+func readSamples(t *testing.T, node string) string {
 	t.Helper()
 	all := ""
 	for _, name := range []string{"1-dimmable-lamp", "2-lamp"} {
@@ -401,14 +401,14 @@ func samples(t *testing.T, node string) string {
 		require.NoError(t, err)
 		all += "---\n" + string(text)
 	}
-	return replaced(t, all, "nodeName: demo", "nodeName: "+node)
+	return replaceEach(t, all, "nodeName: demo", "nodeName: "+node)
 }
 
 // README.md's commands, as somebody pastes them who has just built it.
 func TestTheCommandsOfTheREADMEOnAHost(t *testing.T) {
 	t.Parallel()
-	doc := readDocument(t, "README.md")
-	h := newHosts(t, "127.0.0.1")[0]
+	doc := readDocPage(t, "README.md")
+	h := newDocHosts(t, "127.0.0.1")[0]
 	const src = "/root/edgebus"
 	require.Contains(t, doc.take("make demo"), "git clone")
 	doc.take("            cloud") // a picture
@@ -416,14 +416,14 @@ func TestTheCommandsOfTheREADMEOnAHost(t *testing.T) {
 	h.sh(src, "bin/edgebus demo >/var/log/edgebus-demo.log 2>&1 &")
 	h.until("grep -q 'devices/thermostat/state = online' /var/log/edgebus-demo.log")
 	h.until("grep -q 'devices/lamp/state = online' /var/log/edgebus-demo.log")
-	h.sh(src, replaced(t, demo, "mosquitto_sub", "timeout 1 mosquitto_sub", "# see the values of all devices", "|| true"))
+	h.sh(src, replaceEach(t, demo, "mosquitto_sub", "timeout 1 mosquitto_sub", "# see the values of all devices", "|| true"))
 	h.until("grep -q 'devices/lamp/reported/brightness = 75' /var/log/edgebus-demo.log")
 	h.until("grep -q 'devices/thermostat/reported/setpoint = 23.5' /var/log/edgebus-demo.log")
 	h.endAll()
 	h.until("! (echo >/dev/tcp/127.0.0.1/1883) 2>/dev/null")
 
 	hand := strings.SplitAfter(doc.take("make build"), "\n\n")
-	start, rest := replaced(t, hand[0], "make build\n", "", " &", " >>/var/log/edgebus-hand.log 2>&1 &"), strings.Join(hand[1:], "")
+	start, rest := replaceEach(t, hand[0], "make build\n", "", " &", " >>/var/log/edgebus-hand.log 2>&1 &"), strings.Join(hand[1:], "")
 	h.sh(src, start+"\nuntil bin/edgebus get nodes 2>/dev/null | grep -q '^demo .*online'; do sleep 0.1; done")
 	out := h.sh(src, rest)
 	require.Contains(t, out, "device/lamp applied")

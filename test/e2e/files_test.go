@@ -51,10 +51,10 @@ func TestNoRequestReachesAFile(t *testing.T) {
 // rawRequest sends a path as it is, which no client library does.
 func rawRequest(t *testing.T, address, method, path string) (status int, body string) {
 	t.Helper()
-	c, err := net.DialTimeout("tcp", address, stand.Soon)
+	c, err := net.DialTimeout("tcp", address, stand.WaitTimeout)
 	require.NoError(t, err)
 	defer c.Close()
-	require.NoError(t, c.SetDeadline(time.Now().Add(stand.Soon)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(stand.WaitTimeout)))
 	_, err = fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", method, path, address)
 	require.NoError(t, err)
 	answer, err := http.ReadResponse(bufio.NewReader(c), &http.Request{Method: method})

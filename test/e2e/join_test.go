@@ -13,8 +13,8 @@ import (
 // the same place; none of them must spoil what comes after.
 func TestJoiningOnHosts(t *testing.T) {
 	t.Parallel()
-	doc := readDocument(t, "docs/running.md")
-	hosts := newHosts(t, "192.0.2.10", "192.0.2.11")
+	doc := readDocPage(t, "docs/running.md")
+	hosts := newDocHosts(t, "192.0.2.10", "192.0.2.11")
 	hub, node := hosts[0], hosts[1]
 	const src = "/root/edgebus"
 	hub.sh(src, "scripts/install.sh hub")
@@ -33,7 +33,7 @@ func TestJoiningOnHosts(t *testing.T) {
 	line := strings.TrimSpace(hub.sh("", commands[1]))
 	require.Regexp(t, `^edgecore join hub.example.org:8883 --token ebj1-[^ ]+$`, line)
 
-	other := func(hub string) string { return replaced(t, line, "hub.example.org:8883", hub) }
+	other := func(hub string) string { return replaceEach(t, line, "hub.example.org:8883", hub) }
 	refused(other("hub2.example.org"), "check the hub's name")
 	refused(other("192.0.2.10"), "the hub's certificate is for hub.example.org")
 	refused(other("192.0.2.99"), "check the network")

@@ -21,26 +21,26 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// machine is a hub and a core, one of which has a disk of its own that fails.
-type machine struct {
+// smallMachine is a hub and a core, one of which has a disk of its own that fails.
+type smallMachine struct {
 	*stand.Stand
 	t      *testing.T
 	name   string // hub or core: whose disk it is
 	broker string
 	disk   *disk.Disk
 	pub    *client.Client
-	box    *box
+	box    *outbox
 	sent   int            // messages that were acknowledged
 	values map[int]string // values that were acknowledged, by property
 }
 
-// box is a durable session that is away while the disk fails.
-type box struct {
+// outbox is a durable session that is away while the disk fails.
+type outbox struct {
 	mu  sync.Mutex
 	got map[string]bool
 }
 
-func (b *box) options(o *client.Options) {
+func (b *outbox) options(o *client.Options) {
 	o.ClientID, o.CleanStart, o.SessionExpiry = "box", false, time.Hour
 	o.Subscriptions = []client.Subscription{{Filter: "post", QoS: 1}}
 	o.OnMessage = func(m client.Message) {
@@ -51,12 +51,12 @@ func (b *box) options(o *client.Options) {
 	}
 }
 
-const slots = 24 // properties of the device that fills the disk
+const propertyCount = 24 // properties of the device that fills the disk
 
-func newMachine(t *testing.T, name string) *machine {
+func newMachine(t *testing.T, name string) *smallMachine {
 	t.Helper()
 	d := disk.New(t, 64)
-	m := &machine{Stand: stand.New(t, 1), t: t, name: name, disk: d, box: &box{got: map[string]bool{}}, values: map[int]string{}}
+	m := &smallMachine{Stand: stand.New(t, 1), t: t, name: name, disk: d, box: &outbox{got: map[string]bool{}}, values: map[int]string{}}
 	m.broker = map[string]string{"hub": m.Hub.MQTT, "core": m.Core()}[name]
 	for _, program := range []string{"hub", "core"} {
 		args := []string{"--log-level", "info"}
@@ -66,11 +66,11 @@ func newMachine(t *testing.T, name string) *machine {
 		require.NoError(t, m.Start(t.Context(), program, args...))
 	}
 	properties := []string{"{name: small, accessMode: ReadWrite}"}
-	for i := range slots {
+	for i := range propertyCount {
 		properties = append(properties, fmt.Sprintf("{name: p%d, accessMode: ReadWrite}", i))
 	}
-	m.Create(stand.Model("store", properties...) + stand.Device("store", "by-hand", "tank"))
-	m.Eventually(stand.Soon, func() error { return gauge(m.Stand, m.Node("n1").HTTP, "edgebus_core_devices", 1) })
+	m.Create(stand.ModelManifest("store", properties...) + stand.DeviceManifests("store", "by-hand", "tank"))
+	m.Eventually(stand.WaitTimeout, func() error { return wantGauge(m.Stand, m.Node("n1").HTTP, "edgebus_core_devices", 1) })
 	m.pub = m.Client(m.broker, nil)
 	require.NoError(t, m.fetch(0)) // makes the session
 	require.NoError(t, m.message("first"))
@@ -78,10 +78,10 @@ func newMachine(t *testing.T, name string) *machine {
 	return m
 }
 
-func (m *machine) data() string { return filepath.Join(m.disk.Dir, "data") }
+func (m *smallMachine) data() string { return filepath.Join(m.disk.Dir, "data") }
 
 // message publishes to the durable session that is away.
-func (m *machine) message(text string) error {
+func (m *smallMachine) message(text string) error {
 	err := m.Publish(m.pub, "post", fmt.Sprintf("%d %s", m.sent, text))
 	if err == nil {
 		m.sent++
@@ -90,12 +90,12 @@ func (m *machine) message(text string) error {
 }
 
 // topic is a property's, as the owner of it on this side has it.
-func (m *machine) topic(property string) string {
+func (m *smallMachine) topic(property string) string {
 	kind := map[string]string{"hub": "desired", "core": "reported"}[m.name]
 	return "v1/nodes/n1/devices/tank/" + kind + "/" + property
 }
 
-func (m *machine) value(i int, text string) error {
+func (m *smallMachine) value(i int, text string) error {
 	err := m.Publish(m.pub, m.topic(fmt.Sprintf("p%d", i)), text)
 	if err == nil {
 		m.values[i] = text
@@ -104,7 +104,7 @@ func (m *machine) value(i int, text string) error {
 }
 
 // fetch connects the durable session until it has as many messages.
-func (m *machine) fetch(n int) error {
+func (m *smallMachine) fetch(n int) error {
 	o := client.Options{Servers: []string{"mqtt://" + m.broker}, Attempts: 1}
 	m.box.options(&o)
 	up := make(chan struct{})
@@ -126,7 +126,7 @@ func (m *machine) fetch(n int) error {
 		ended <- err
 		return err
 	}
-	return harness.Eventually(ctx, stand.Soon, func(context.Context) error {
+	return harness.Eventually(ctx, stand.WaitTimeout, func(context.Context) error {
 		m.box.mu.Lock()
 		defer m.box.mu.Unlock()
 		if len(m.box.got) < n {
@@ -137,7 +137,7 @@ func (m *machine) fetch(n int) error {
 }
 
 // refused repeats a write until it is refused for a reason that names the cause.
-func (m *machine) refused(cause string, write func(i int) error) {
+func (m *smallMachine) refused(cause string, write func(i int) error) {
 	m.t.Helper()
 	for i := range 2000 {
 		err := write(i)
@@ -160,11 +160,11 @@ func (m *machine) refused(cause string, write func(i int) error) {
 }
 
 // writesAreRefused tries everything that is stored.
-func (m *machine) writesAreRefused(cause string) {
+func (m *smallMachine) writesAreRefused(cause string) {
 	m.t.Helper()
 	large := strings.Repeat("x", 100<<10)
 	m.refused(cause, func(int) error { return m.message(large) })
-	m.refused(cause, func(i int) error { return m.value(i%slots, fmt.Sprintf("%d %s", i, large)) })
+	m.refused(cause, func(i int) error { return m.value(i%propertyCount, fmt.Sprintf("%d %s", i, large)) })
 	if m.name == "core" {
 		m.refused(cause, func(int) error { return m.Publish(m.pub, "v1/nodes/n1/devices/tank/telemetry/p0", large) })
 	}
@@ -177,7 +177,7 @@ func (m *machine) writesAreRefused(cause string) {
 }
 
 // restGoesOn: reads, subscriptions, messages that nobody stores, and the link.
-func (m *machine) restGoesOn() {
+func (m *smallMachine) restGoesOn() {
 	m.t.Helper()
 	live := m.Watch(m.broker, "#", nil)
 	live.AwaitThat(m.topic("p0"), func(got client.Message) bool { return string(got.Payload) == m.values[0] })
@@ -187,11 +187,11 @@ func (m *machine) restGoesOn() {
 		_, err := harness.Call(m.t.Context(), http.MethodGet, url, nil)
 		require.NoError(m.t, err)
 	}
-	m.Eventually(stand.Soon, func() error { return gauge(m.Stand, m.Node("n1").HTTP, "edgebus_core_link_up", 1) })
+	m.Eventually(stand.WaitTimeout, func() error { return wantGauge(m.Stand, m.Node("n1").HTTP, "edgebus_core_link_up", 1) })
 }
 
 // ready is whether /readyz has that status.
-func (m *machine) ready(want int) error {
+func (m *smallMachine) ready(want int) error {
 	address := map[string]string{"hub": m.Hub.HTTP, "core": m.Node("n1").HTTP}[m.name]
 	_, err := harness.Call(m.t.Context(), http.MethodGet, "http://"+address+"/readyz", nil)
 	code := http.StatusOK
@@ -206,7 +206,7 @@ func (m *machine) ready(want int) error {
 }
 
 // low is whether the program says, as edgebus doctor asks it, that its disk is nearly full.
-func (m *machine) low(want bool) error {
+func (m *smallMachine) low(want bool) error {
 	address := map[string]string{"hub": m.Hub.HTTP, "core": m.Node("n1").HTTP}[m.name]
 	text, err := harness.Call(m.t.Context(), http.MethodGet, "http://"+address+"/links", nil)
 	if err == nil && strings.Contains(string(text), " % of the disk with ") != want {
@@ -216,7 +216,7 @@ func (m *machine) low(want bool) error {
 }
 
 // whole is what must hold when the disk is well again.
-func (m *machine) whole() {
+func (m *smallMachine) whole() {
 	m.t.Helper()
 	m.InStep()
 	cloud, local := m.Watch(m.Hub.MQTT, "v1/nodes/n1/#", nil), m.Watch(m.Core(), "v1/nodes/n1/#", nil)
@@ -236,8 +236,8 @@ func TestFullDisk(t *testing.T) {
 			require.NoError(t, m.disk.Fill())
 			m.writesAreRefused("no space left on device")
 			m.restGoesOn()
-			m.Eventually(stand.Soon, func() error { return m.ready(http.StatusServiceUnavailable) })
-			m.Eventually(stand.Soon, func() error { return m.low(true) })
+			m.Eventually(stand.WaitTimeout, func() error { return m.ready(http.StatusServiceUnavailable) })
+			m.Eventually(stand.WaitTimeout, func() error { return m.low(true) })
 			require.NoError(t, m.Term(name)) // it stops in order, and starts, on a full disk, too
 			require.NoError(t, m.StartUnready(t.Context(), name))
 			m.writesAreRefused("no space left on device")
@@ -247,11 +247,11 @@ func TestFullDisk(t *testing.T) {
 			require.NoError(t, m.Publish(m.Client(other, nil), topic, "meanwhile"))
 
 			require.NoError(t, m.disk.Free())
-			m.Eventually(stand.Soon, func() error { return m.message("again") })
-			m.Eventually(stand.Soon, func() error { return m.value(1, "again") })
+			m.Eventually(stand.WaitTimeout, func() error { return m.message("again") })
+			m.Eventually(stand.WaitTimeout, func() error { return m.value(1, "again") })
 			m.whole()
-			m.Eventually(stand.Soon, func() error { return m.ready(http.StatusOK) })
-			m.Eventually(stand.Soon, func() error { return m.low(false) })
+			m.Eventually(stand.WaitTimeout, func() error { return m.ready(http.StatusOK) })
+			m.Eventually(stand.WaitTimeout, func() error { return m.low(false) })
 			m.Watch(m.broker, topic, nil).Await(topic, "meanwhile")
 			require.NoError(t, m.Term(name))
 			m.Up(name)

@@ -26,7 +26,7 @@ func TestThePageListsWhatThereIs(t *testing.T) {
 	defer w.Close()
 	require.NoError(t, w.Start(t.Context(), "hub"))
 	require.NoError(t, w.Start(t.Context(), "core"))
-	page := listed(t)
+	page := listedMetrics(t)
 	for program, address := range map[string]string{"hub": w.Hub.HTTP, "core": w.Node("n1").HTTP} {
 		text, err := harness.Call(t.Context(), "GET", "http://"+address+"/metrics", nil)
 		require.NoError(t, err)
@@ -43,7 +43,7 @@ func TestThePageListsWhatThereIs(t *testing.T) {
 			}
 		}
 		require.True(t, strings.HasSuffix(openMetrics(t, address), "# EOF\n"), "OpenMetrics, to who asks for it")
-		require.Equal(t, page[program], exposed(string(text)), "the %s against docs/metrics.md: have you described what you added?", program)
+		require.Equal(t, page[program], exposedMetrics(string(text)), "the %s against docs/metrics.md: have you described what you added?", program)
 	}
 }
 
@@ -64,8 +64,8 @@ func openMetrics(t *testing.T, address string) string {
 
 var typeLine = regexp.MustCompile(`(?m)^# TYPE (edgebus_\S+) (\S+)$`)
 
-// exposed are our metrics with their kinds.
-func exposed(text string) (all []string) {
+// exposedMetrics are our metrics with their kinds.
+func exposedMetrics(text string) (all []string) {
 	for _, m := range typeLine.FindAllStringSubmatch(text, -1) {
 		all = append(all, m[1]+" "+m[2])
 	}
@@ -75,8 +75,8 @@ func exposed(text string) (all []string) {
 
 var tableRow = regexp.MustCompile("(?m)^\\| `(edgebus_[a-z0-9_]+)(?:\\{[^`]*)?` \\| (counter|gauge|histogram) \\| (both|hub|core) \\|")
 
-// listed are the metrics of the page, by program.
-func listed(t *testing.T) map[string][]string {
+// listedMetrics are the metrics of the page, by program.
+func listedMetrics(t *testing.T) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "metrics.md"))
 	require.NoError(t, err)

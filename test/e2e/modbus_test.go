@@ -24,9 +24,9 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// gateway is a Modbus server on a socket with units behind it, all in the test's hand. Only holding registers that
+// modbusGateway is a Modbus server on a socket with units behind it, all in the test's hand. Only holding registers that
 // were set exist. A unit that is dead never answers, and a request to it keeps no other waiting.
-type gateway struct {
+type modbusGateway struct {
 	addr string
 
 	mu    sync.Mutex
@@ -38,10 +38,10 @@ type gateway struct {
 	conns map[net.Conn]bool
 }
 
-func newGateway(t *testing.T) *gateway {
+func newModbusGateway(t *testing.T) *modbusGateway {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	g := &gateway{
+	g := &modbusGateway{
 		addr: l.Addr().String(), units: map[byte]map[uint16]uint16{}, dead: map[byte]bool{}, fault: map[byte]byte{}, conns: map[net.Conn]bool{},
 	}
 	var serving sync.WaitGroup
@@ -69,7 +69,7 @@ func newGateway(t *testing.T) *gateway {
 	return g
 }
 
-func (g *gateway) serve(c net.Conn) {
+func (g *modbusGateway) serve(c net.Conn) {
 	defer func() {
 		g.mu.Lock()
 		delete(g.conns, c)
@@ -97,7 +97,7 @@ func (g *gateway) serve(c net.Conn) {
 }
 
 // answer is what a unit says to a request: nothing if it is dead.
-func (g *gateway) answer(unit byte, body []byte) []byte {
+func (g *modbusGateway) answer(unit byte, body []byte) []byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.asked = append(g.asked, unit)
@@ -132,41 +132,41 @@ func (g *gateway) answer(unit byte, body []byte) []byte {
 	return exception(1)
 }
 
-func (g *gateway) do(f func()) {
+func (g *modbusGateway) do(f func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f()
 }
 
 // since are the units that were asked since then.
-func (g *gateway) since(n int) []byte {
+func (g *modbusGateway) since(n int) []byte {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return append([]byte(nil), g.asked[n:]...)
 }
 
-func (g *gateway) requests() int { return len(g.since(0)) }
+func (g *modbusGateway) requests() int { return len(g.since(0)) }
 
 // unit makes the device u{unit} of the model at a gateway, as a YAML document.
-func (g *gateway) unit(model string, unit int) string {
+func (g *modbusGateway) unit(model string, unit int) string {
 	return fmt.Sprintf("apiVersion: edgebus.io/v1alpha1\nkind: Device\nmetadata: {name: u%d}\n"+
 		"spec: {deviceModelRef: {name: %s}, nodeName: n1, protocol: {type: modbus, config: {address: 'tcp://%s', unit: '%d'}}}\n---\n",
 		unit, model, g.addr, unit)
 }
 
-// registers is a model with a holding register of tenths for each name, from address 0 on.
-func registers(model string, cycle int, names ...string) string {
+// registerProperties is a model with a holding register of tenths for each name, from address 0 on.
+func registerProperties(model string, cycle int, names ...string) string {
 	properties, visitors := []string{}, []string{}
 	for i, name := range names {
 		properties = append(properties, fmt.Sprintf("{name: %s, type: float, accessMode: ReadWrite}", name))
 		visitors = append(visitors, fmt.Sprintf("{propertyName: %s, collectCycle: %d, config: {register: holding, address: '%d', scale: '0.1'}}", name, cycle, i))
 	}
-	text, _ := strings.CutSuffix(stand.Model(model, properties...), "---\n")
+	text, _ := strings.CutSuffix(stand.ModelManifest(model, properties...), "---\n")
 	return text + "  propertyVisitors:\n  - {protocol: modbus, visitors: [" + strings.Join(visitors, ", ") + "]}\n---\n"
 }
 
-// device is a Device as the hub's API gives it.
-func device(s *stand.Stand, name string) (d resource.Device, err error) {
+// getDevice is a Device as the hub's API gives it.
+func getDevice(s *stand.Stand, name string) (d resource.Device, err error) {
 	text, err := harness.Call(context.Background(), http.MethodGet, s.DeviceURL(name), nil)
 	if err != nil {
 		return d, err
@@ -174,9 +174,9 @@ func device(s *stand.Stand, name string) (d resource.Device, err error) {
 	return d, json.Unmarshal(text, &d)
 }
 
-// condition is an error unless a device has a condition of the status.
-func condition(s *stand.Stand, name, kind, status string) error {
-	d, err := device(s, name)
+// wantCondition is an error unless a device has a condition of the status.
+func wantCondition(s *stand.Stand, name, kind, status string) error {
+	d, err := getDevice(s, name)
 	if err != nil {
 		return err
 	}
@@ -194,8 +194,8 @@ func TestDeadUnitsDoNotStarveLivingOnes(t *testing.T) {
 	t.Parallel()
 	const living, units = 10, 10 // the living one is the last: its turn comes after all others
 	s := stand.New(t, 1)
-	g := newGateway(t)
-	text := registers("meter", 50, "value")
+	g := newModbusGateway(t)
+	text := registerProperties("meter", 50, "value")
 	for u := 1; u <= units; u++ {
 		g.units[byte(u)] = map[uint16]uint16{0: 215}
 		g.dead[byte(u)] = u != living
@@ -203,21 +203,21 @@ func TestDeadUnitsDoNotStarveLivingOnes(t *testing.T) {
 	}
 	s.Up("hub", "core", "modbus")
 	s.Create(text)
-	s.Eventually(stand.Soon, func() error { return condition(s, "u10", resource.ConditionOnline, "True") })
-	s.Eventually(stand.Soon, func() error { return condition(s, "u1", resource.ConditionOnline, "False") })
+	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u10", resource.ConditionOnline, "True") })
+	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u1", resource.ConditionOnline, "False") })
 
 	start := g.requests()
-	s.Eventually(2*stand.Soon, func() error { return askedTwice(g.since(start), units) })
+	s.Eventually(2*stand.WaitTimeout, func() error { return askedTwice(g.since(start), units) })
 	require.LessOrEqual(t, longestWait(g.since(start), living), 1, "dead units asked between two questions to the living one")
 
 	g.do(func() { g.dead[3] = false })
-	s.Eventually(stand.Soon, func() error { return condition(s, "u3", resource.ConditionOnline, "True") })
+	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u3", resource.ConditionOnline, "True") })
 
 	// All of those that live die at once, but the last: one after the other they are found dead, and it has its turn
 	// in between.
 	g.do(func() { clear(g.dead) })
 	for u := 1; u <= units; u++ {
-		s.Eventually(stand.Soon, func() error { return condition(s, fmt.Sprintf("u%d", u), resource.ConditionOnline, "True") })
+		s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, fmt.Sprintf("u%d", u), resource.ConditionOnline, "True") })
 	}
 	g.do(func() {
 		for u := 1; u < living; u++ {
@@ -225,7 +225,7 @@ func TestDeadUnitsDoNotStarveLivingOnes(t *testing.T) {
 		}
 	})
 	start = g.requests()
-	s.Eventually(2*stand.Soon, func() error { return askedTwice(g.since(start), units) })
+	s.Eventually(2*stand.WaitTimeout, func() error { return askedTwice(g.since(start), units) })
 	require.LessOrEqual(t, countBefore(g.since(start), living), units, "each is asked once at most before the living one has its turn")
 }
 
@@ -272,8 +272,8 @@ func countBefore(asked []byte, unit byte) int {
 	return len(asked)
 }
 
-// cli runs edgebus against the stand's hub and core.
-func cli(s *stand.Stand, args ...string) string {
+// runEdgebus runs edgebus against the stand's hub and core.
+func runEdgebus(s *stand.Stand, args ...string) string {
 	c := exec.Command(filepath.Join(s.Bin, "edgebus"), args...)
 	c.Env = append(os.Environ(), "EDGEBUS_SERVER=http://"+s.Hub.HTTP, "KUBECONFIG="+filepath.Join(s.Dir, "kubeconfig"))
 	out, err := c.CombinedOutput()
@@ -283,8 +283,8 @@ func cli(s *stand.Stand, args ...string) string {
 	return string(out)
 }
 
-func doctor(s *stand.Stand) string {
-	return cli(s, "doctor", "n1", "--hub", "http://"+s.Hub.HTTP, "--server", "mqtt://"+s.Hub.MQTT, "--core", "http://"+s.Node("n1").HTTP)
+func runDoctor(s *stand.Stand) string {
+	return runEdgebus(s, "doctor", "n1", "--hub", "http://"+s.Hub.HTTP, "--server", "mqtt://"+s.Hub.MQTT, "--core", "http://"+s.Node("n1").HTTP)
 }
 
 // TestFailedReadsAreSeen: a register that doesn't exist is said on a topic, in the API and by the doctor, with the
@@ -292,14 +292,14 @@ func doctor(s *stand.Stand) string {
 func TestFailedReadsAreSeen(t *testing.T) {
 	t.Parallel()
 	s := stand.New(t, 1)
-	g := newGateway(t)
+	g := newModbusGateway(t)
 	g.units[1] = map[uint16]uint16{0: 1, 2: 3}
 	s.Up("hub", "core", "modbus")
 	said := s.Watch(s.Core(), "v1/nodes/n1/devices/u1/problem/+", nil)
-	s.Create(registers("meter", 50, "a", "b", "c") + g.unit("meter", 1))
-	s.Eventually(stand.Soon, func() error { return condition(s, "u1", "Readable", "False") })
-	s.Eventually(stand.Soon, func() error { return reads(s, map[string]string{"a": "0.1", "c": "0.3"}) })
-	d, err := device(s, "u1")
+	s.Create(registerProperties("meter", 50, "a", "b", "c") + g.unit("meter", 1))
+	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u1", "Readable", "False") })
+	s.Eventually(stand.WaitTimeout, func() error { return wantReported(s, map[string]string{"a": "0.1", "c": "0.3"}) })
+	d, err := getDevice(s, "u1")
 	require.NoError(t, err)
 	require.Equal(t, resource.Online, d.Status.State)
 	require.Nil(t, d.Status.Twin["b"].Reported)
@@ -309,52 +309,52 @@ func TestFailedReadsAreSeen(t *testing.T) {
 	said.AwaitThat("v1/nodes/n1/devices/u1/problem/b", func(m client.Message) bool { return strings.Contains(string(m.Payload), "illegal data address") })
 	_, ok := said.Get("v1/nodes/n1/devices/u1/problem/a")
 	require.False(t, ok, "its neighbours can be read")
-	require.Contains(t, doctor(s), "u1 (b: Rejected: holding 1..1: unit 1 answered: illegal data address")
-	require.NotContains(t, doctor(s), "as they should be")
+	require.Contains(t, runDoctor(s), "u1 (b: Rejected: holding 1..1: unit 1 answered: illegal data address")
+	require.NotContains(t, runDoctor(s), "as they should be")
 
 	// Only the one that fails costs a request of its own.
 	n := g.requests()
-	s.Eventually(stand.Soon, func() error { return atLeast(g.requests(), n+10) })
+	s.Eventually(stand.WaitTimeout, func() error { return requireAtLeast(g.requests(), n+10) })
 	g.do(func() { g.units[1][0], g.units[1][2] = 4, 5 })
-	s.Eventually(stand.Soon, func() error { return reads(s, map[string]string{"a": "0.4", "c": "0.5"}) })
+	s.Eventually(stand.WaitTimeout, func() error { return wantReported(s, map[string]string{"a": "0.4", "c": "0.5"}) })
 
 	g.do(func() { g.units[1][1] = 2 })
-	s.Eventually(stand.Soon, func() error { return condition(s, "u1", "Readable", "True") })
-	s.Eventually(stand.Soon, func() error { return reads(s, map[string]string{"b": "0.2"}) })
+	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u1", "Readable", "True") })
+	s.Eventually(stand.WaitTimeout, func() error { return wantReported(s, map[string]string{"b": "0.2"}) })
 
 	// A unit that answers each read with exception 02, and one that did so before its mapper was started anew.
 	require.NoError(t, s.Publish(s.Client(s.Hub.MQTT, nil), "v1/nodes/n1/devices/u1/desired/a", "0.4"))
-	s.Eventually(stand.Soon, func() error { return condition(s, "u1", "InSync", "True") })
+	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u1", "InSync", "True") })
 	g.do(func() { g.units[1] = map[uint16]uint16{} })
-	s.Eventually(stand.Soon, func() error { return condition(s, "u1", "InSync", "Unknown") })
-	d, err = device(s, "u1")
+	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u1", "InSync", "Unknown") })
+	d, err = getDevice(s, "u1")
 	require.NoError(t, err)
 	require.NotEmpty(t, d.Status.Twin["a"].Problem.Since)
-	require.Contains(t, cli(s, "twin", "get", "u1"), "can't be read since")
+	require.Contains(t, runEdgebus(s, "twin", "get", "u1"), "can't be read since")
 	since := d.Status.Twin["a"].Problem.Since
 	require.NoError(t, s.Term("modbus"))
 	s.Up("modbus")
-	s.Eventually(stand.Soon, func() error { return condition(s, "u1", resource.ConditionOnline, "True") })
+	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u1", resource.ConditionOnline, "True") })
 	n = g.requests()
-	s.Eventually(stand.Soon, func() error { return atLeast(g.requests(), n+20) })
-	d, err = device(s, "u1")
+	s.Eventually(stand.WaitTimeout, func() error { return requireAtLeast(g.requests(), n+20) })
+	d, err = getDevice(s, "u1")
 	require.NoError(t, err)
 	require.Equal(t, since, d.Status.Twin["a"].Problem.Since, "the age of a value outlives its mapper")
 	g.do(func() { g.units[1] = map[uint16]uint16{0: 4, 1: 2, 2: 5} }) // as they were reported before
-	s.Eventually(stand.Soon, func() error { return condition(s, "u1", "Readable", "True") })
-	s.Eventually(stand.Soon, func() error { return condition(s, "u1", "InSync", "True") })
+	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u1", "Readable", "True") })
+	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u1", "InSync", "True") })
 }
 
-func atLeast(n, least int) error {
+func requireAtLeast(n, least int) error {
 	if n < least {
 		return fmt.Errorf("%d of %d", n, least)
 	}
 	return nil
 }
 
-// reads is an error unless the properties of u1 were reported so.
-func reads(s *stand.Stand, values map[string]string) error {
-	d, err := device(s, "u1")
+// wantReported is an error unless the properties of u1 were reported so.
+func wantReported(s *stand.Stand, values map[string]string) error {
+	d, err := getDevice(s, "u1")
 	if err != nil {
 		return err
 	}
@@ -377,20 +377,20 @@ func setA(t *testing.T, s *stand.Stand, value string) {
 func TestRefusalsEndWithTheirCause(t *testing.T) {
 	t.Parallel()
 	s := stand.New(t, 1)
-	g := newGateway(t)
+	g := newModbusGateway(t)
 	g.units[1] = map[uint16]uint16{0: 100}
 	s.Up("hub", "core", "modbus")
-	s.Create(registers("meter", 50, "a") + g.unit("meter", 1))
+	s.Create(registerProperties("meter", 50, "a") + g.unit("meter", 1))
 	settled := func() {
 		t.Helper()
-		s.Eventually(stand.Soon, func() error { return condition(s, "u1", "Refused", "False") })
-		s.Eventually(stand.Soon, func() error { return condition(s, "u1", "InSync", "True") })
+		s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u1", "Refused", "False") })
+		s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u1", "InSync", "True") })
 	}
 	refused := func(value string, exception byte) {
 		t.Helper()
 		g.do(func() { g.fault[1] = exception })
 		setA(t, s, value)
-		s.Eventually(stand.Soon, func() error { return condition(s, "u1", "Refused", "True") })
+		s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u1", "Refused", "True") })
 	}
 	settled()
 
@@ -407,15 +407,15 @@ func TestRefusalsEndWithTheirCause(t *testing.T) {
 	refused("22", 6)
 	g.do(func() { g.fault[1] = 0 })
 	settled()
-	d, err := device(s, "u1")
+	d, err := getDevice(s, "u1")
 	require.NoError(t, err)
 	require.Equal(t, "22", d.Status.Twin["a"].Reported.Value)
 	require.NoError(t, s.Term("core"))
 	s.Up("core") // and the mapper says again what it has to say
 	n := g.requests()
-	s.Eventually(stand.Soon, func() error { return atLeast(g.requests(), n+20) })
+	s.Eventually(stand.WaitTimeout, func() error { return requireAtLeast(g.requests(), n+20) })
 	setA(t, s, "23")
-	s.Eventually(stand.Soon, func() error { return reads(s, map[string]string{"a": "23"}) })
+	s.Eventually(stand.WaitTimeout, func() error { return wantReported(s, map[string]string{"a": "23"}) })
 	settled()
 }
 
@@ -423,24 +423,24 @@ func TestRefusalsEndWithTheirCause(t *testing.T) {
 func TestValueFinerThanItsScale(t *testing.T) {
 	t.Parallel()
 	s := stand.New(t, 1)
-	g := newGateway(t)
+	g := newModbusGateway(t)
 	g.units[1] = map[uint16]uint16{0: 100}
 	s.Up("hub", "core", "modbus")
-	s.Create(registers("meter", 50, "a") + g.unit("meter", 1))
-	s.Eventually(stand.Soon, func() error { return condition(s, "u1", resource.ConditionOnline, "True") })
-	require.Contains(t, cli(s, "twin", "set", "u1", "a=21.57", "--wait"), "applied")
-	require.NoError(t, reads(s, map[string]string{"a": "21.6"}))
-	require.NoError(t, condition(s, "u1", "InSync", "True"))
+	s.Create(registerProperties("meter", 50, "a") + g.unit("meter", 1))
+	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u1", resource.ConditionOnline, "True") })
+	require.Contains(t, runEdgebus(s, "twin", "set", "u1", "a=21.57", "--wait"), "applied")
+	require.NoError(t, wantReported(s, map[string]string{"a": "21.6"}))
+	require.NoError(t, wantCondition(s, "u1", "InSync", "True"))
 	require.NoError(t, s.Term("modbus"))
 	s.Up("modbus")
 	n := g.requests()
-	s.Eventually(stand.Soon, func() error { return atLeast(g.requests(), n+10) })
-	require.NoError(t, condition(s, "u1", "InSync", "True"))
+	s.Eventually(stand.WaitTimeout, func() error { return requireAtLeast(g.requests(), n+10) })
+	require.NoError(t, wantCondition(s, "u1", "InSync", "True"))
 	g.do(func() { require.Equal(t, []string{"1: 0=216"}, g.wrote, "it is not written again") })
 
 	g.do(func() { g.units[1][0] = 217 }) // somebody at the device
-	s.Eventually(stand.Soon, func() error { return condition(s, "u1", "InSync", "False") })
-	require.Contains(t, cli(s, "twin", "set", "u1", "a=21.72", "--wait"), "applied")
-	s.Eventually(stand.Soon, func() error { return condition(s, "u1", "InSync", "True") })
+	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u1", "InSync", "False") })
+	require.Contains(t, runEdgebus(s, "twin", "set", "u1", "a=21.72", "--wait"), "applied")
+	s.Eventually(stand.WaitTimeout, func() error { return wantCondition(s, "u1", "InSync", "True") })
 	g.do(func() { require.Len(t, g.wrote, 1, "it has the nearest value already") })
 }

@@ -24,8 +24,8 @@ func TestBadNetwork(t *testing.T) {
 		badNetwork(t)
 		return
 	}
-	root.Needed(t)
-	stand.Needs(t, "unshare", "ip", "tc")
+	root.Require(t)
+	stand.RequirePrograms(t, "unshare", "ip", "tc")
 	const bad = "ip link set lo up && tc qdisc add dev lo root netem delay 10ms 5ms 25% loss 2% duplicate 1% reorder 5%"
 	if out, err := exec.Command("unshare", "--net", "sh", "-c", bad).CombinedOutput(); err != nil {
 		t.Skipf("this kernel has no netem, or gives no namespace: %s", out)
@@ -38,8 +38,8 @@ func TestNetworkNamespace(t *testing.T) {
 	if os.Getenv(insideEnv) != "" {
 		t.Skip("this is the inside of it")
 	}
-	root.Needed(t)
-	stand.Needs(t, "unshare", "ip")
+	root.Require(t)
+	stand.RequirePrograms(t, "unshare", "ip")
 	insideNetwork(t, "ip link set lo up")
 }
 
@@ -58,8 +58,8 @@ func badNetwork(t *testing.T) {
 	const count = 200
 	s := stand.New(t, 1)
 	s.Up("hub", "core")
-	s.Create(stand.Model("meter", "{name: level}", "{name: wish, accessMode: ReadWrite}") + stand.Device("meter", "by-hand", "meter"))
-	s.Eventually(stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_devices", 1) })
+	s.Create(stand.ModelManifest("meter", "{name: level}", "{name: wish, accessMode: ReadWrite}") + stand.DeviceManifests("meter", "by-hand", "meter"))
+	s.Eventually(stand.WaitTimeout, func() error { return wantGauge(s, s.Node("n1").HTTP, "edgebus_core_devices", 1) })
 	const level, wish = "v1/nodes/n1/devices/meter/reported/level", "v1/nodes/n1/devices/meter/desired/wish"
 	hub, core := s.Client(s.Hub.MQTT, nil), s.Client(s.Core(), nil)
 	got := make(chan string, 4*count)
@@ -85,7 +85,7 @@ func badNetwork(t *testing.T) {
 		select {
 		case number := <-got:
 			require.Equal(t, strconv.Itoa(i), number, "once each, and in order")
-		case <-time.After(stand.Soon):
+		case <-time.After(stand.WaitTimeout):
 			require.Fail(t, "a message is missing", "%d", i)
 		}
 	}

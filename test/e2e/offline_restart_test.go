@@ -18,19 +18,19 @@ func TestAHubThatComesBackForgetsNothing(t *testing.T) {
 	s.Up("hub")
 	require.NoError(t, s.Start(t.Context(), "core", "--log-level", "info",
 		"--link-retry-backoff-min", "1ms", "--link-retry-backoff-max", "2ms"))
-	f := fleet{meters: 10_000, readings: 1}
+	f := meterFleet{meters: 10_000, readings: 1}
 	f.create(t, s)
-	s.Eventually(2*stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_devices", float64(f.meters)) })
+	s.Eventually(2*stand.WaitTimeout, func() error { return wantGauge(s, s.Node("n1").HTTP, "edgebus_core_devices", float64(f.meters)) })
 	core := f.mapper(s)
 	f.reportAll(t, core, 0)
 	s.InStep()
 	var lost atomic.Int64
-	local := s.Watch(s.Core(), tree+"#", func(m client.Message) {
+	local := s.Watch(s.Core(), deviceTree+"#", func(m client.Message) {
 		if len(m.Payload) == 0 {
 			lost.Add(1)
 		}
 	})
-	s.Eventually(stand.Soon, func() error { return want(f.meters+f.keys(), len(local.Tree())) })
+	s.Eventually(stand.WaitTimeout, func() error { return wantEqual(f.meters+f.keys(), len(local.Tree())) })
 	for range 5 {
 		require.NoError(t, s.Crash("hub"))
 		s.Up("hub")

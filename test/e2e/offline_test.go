@@ -19,15 +19,15 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-// fleet is many devices of a kind, whose mapper is the test.
-type fleet struct{ meters, readings int }
+// meterFleet is many devices of a kind, whose mapper is the test.
+type meterFleet struct{ meters, readings int }
 
-func (f fleet) keys() int { return f.meters * f.readings }
+func (f meterFleet) keys() int { return f.meters * f.readings }
 
-func meter(i int) string { return fmt.Sprintf("meter-%05d", i) }
+func meterName(i int) string { return fmt.Sprintf("meter-%05d", i) }
 
 // report is what a meter says of all its properties for the n-th time.
-func (f fleet) report(n int) []byte {
+func (f meterFleet) report(n int) []byte {
 	var b strings.Builder
 	for p := range f.readings {
 		fmt.Fprintf(&b, `,"p%d":%d`, p, n*f.readings+p)
@@ -39,7 +39,7 @@ func (f fleet) report(n int) []byte {
 // back: state is brought in step, not replayed.
 func TestAMillionChangesOffline(t *testing.T) {
 	const changes = 100 // of each property, while the link is down
-	f := fleet{meters: 1000, readings: 10}
+	f := meterFleet{meters: 1000, readings: 10}
 	s := stand.New(t, 1)
 	s.Up("hub")
 	tap := s.TapLink()
@@ -47,31 +47,31 @@ func TestAMillionChangesOffline(t *testing.T) {
 		"--link-retry-timeout", "1m")) // however slow the machine is, nothing is asked for twice
 	start := time.Now()
 	f.create(t, s)
-	s.Eventually(2*stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_devices", float64(f.meters)) })
+	s.Eventually(2*stand.WaitTimeout, func() error { return wantGauge(s, s.Node("n1").HTTP, "edgebus_core_devices", float64(f.meters)) })
 	s.InStep()
-	phase(t, "create", &start)
+	logPhase(t, "create", &start)
 
 	core := f.mapper(s)
 	f.reportAll(t, core, 0) // every key is known before
 	s.InStep()
-	phase(t, "first reports", &start)
+	logPhase(t, "first reports", &start)
 
 	s.Node("n1").Net.Cut(faults.Reset) // nothing of the old connection is left to come through later
-	s.Eventually(stand.Soon, func() error { return gauge(s, s.Hub.HTTP, "edgebus_hub_nodes_online", 0) })
-	s.Eventually(stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_link_up", 0) })
+	s.Eventually(stand.WaitTimeout, func() error { return wantGauge(s, s.Hub.HTTP, "edgebus_hub_nodes_online", 0) })
+	s.Eventually(stand.WaitTimeout, func() error { return wantGauge(s, s.Node("n1").HTTP, "edgebus_core_link_up", 0) })
 	tap.Reset()
 	start = time.Now()
 	for n := 1; n <= changes; n++ {
 		f.reportAll(t, core, n)
 	}
-	phase(t, fmt.Sprintf("%d changes offline", f.keys()*changes), &start)
+	logPhase(t, fmt.Sprintf("%d changes offline", f.keys()*changes), &start)
 	all, err := s.Metrics(s.Node("n1").HTTP)
 	require.NoError(t, err)
 	require.LessOrEqual(t, all["edgebus_core_link_behind_keys"], float64(f.keys()+1), "one entry a key waits")
 
 	s.Node("n1").Net.Heal()
 	s.InStep()
-	phase(t, "in step", &start)
+	logPhase(t, "in step", &start)
 	entries, key, most, err := tap.Sent()
 	require.NoError(t, err)
 	t.Logf("%d entries were sent, at most %d of one key", entries, most)
@@ -79,39 +79,39 @@ func TestAMillionChangesOffline(t *testing.T) {
 	require.LessOrEqual(t, entries, f.keys()+1) // the node's status may be among them
 	require.GreaterOrEqual(t, entries, f.keys(), "the tap sees what is sent")
 
-	cloud := s.Watch(s.Hub.MQTT, tree+"+/reported/+", nil)
-	s.Eventually(stand.Soon, func() error { return want(f.keys(), len(cloud.Tree())) })
+	cloud := s.Watch(s.Hub.MQTT, deviceTree+"+/reported/+", nil)
+	s.Eventually(stand.WaitTimeout, func() error { return wantEqual(f.keys(), len(cloud.Tree())) })
 	shown := cloud.Tree()
 	for i := range f.meters {
 		for p := range f.readings {
-			topic := fmt.Sprintf("%s%s/reported/p%d", tree, meter(i), p)
+			topic := fmt.Sprintf("%s%s/reported/p%d", deviceTree, meterName(i), p)
 			require.Equal(t, fmt.Sprint(changes*f.readings+p), string(shown[topic].Payload), topic)
 		}
 	}
-	phase(t, "compared", &start)
+	logPhase(t, "compared", &start)
 }
 
-func phase(t *testing.T, name string, start *time.Time) {
+func logPhase(t *testing.T, name string, start *time.Time) {
 	t.Logf("%s: %.1f s", name, time.Since(*start).Seconds())
 	*start = time.Now()
 }
 
-func gauge(s *stand.Stand, from, name string, value float64) error {
+func wantGauge(s *stand.Stand, from, name string, value float64) error {
 	all, err := s.Metrics(from)
 	if err != nil {
 		return err
 	}
-	return want(value, all[name])
+	return wantEqual(value, all[name])
 }
 
 // create creates the devices side by side: waiting writes share a commit.
-func (f fleet) create(t *testing.T, s *stand.Stand) {
+func (f meterFleet) create(t *testing.T, s *stand.Stand) {
 	t.Helper()
 	var properties []string
 	for p := range f.readings {
 		properties = append(properties, fmt.Sprintf("{name: p%d, type: int}", p))
 	}
-	s.Create(stand.Model("meter", properties...))
+	s.Create(stand.ModelManifest("meter", properties...))
 	url := s.DeviceURL("")
 	ids := make(chan int)
 	errs := make(chan error, f.meters)
@@ -119,7 +119,7 @@ func (f fleet) create(t *testing.T, s *stand.Stand) {
 	for range 32 {
 		workers.Go(func() {
 			for i := range ids {
-				body := `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","metadata":{"name":"` + meter(i) +
+				body := `{"apiVersion":"edgebus.io/v1alpha1","kind":"Device","metadata":{"name":"` + meterName(i) +
 					`"},"spec":{"deviceModelRef":{"name":"meter"},"nodeName":"n1","protocol":{"type":"by-hand"}}}`
 				_, err := harness.Call(context.Background(), http.MethodPost, url, []byte(body))
 				errs <- err
@@ -137,18 +137,18 @@ func (f fleet) create(t *testing.T, s *stand.Stand) {
 	}
 }
 
-func (f fleet) mapper(s *stand.Stand) *client.Client {
+func (f meterFleet) mapper(s *stand.Stand) *client.Client {
 	return s.Client(s.Core(), func(o *client.Options) { o.MaxPending = f.meters })
 }
 
 // reportAll lets every meter report once, and waits until all of it is stored.
-func (f fleet) reportAll(t *testing.T, core *client.Client, n int) {
+func (f meterFleet) reportAll(t *testing.T, core *client.Client, n int) {
 	t.Helper()
 	var stored sync.WaitGroup
 	var bad atomic.Pointer[error]
 	for i := range f.meters {
 		stored.Add(1)
-		core.PublishAsync(client.Message{Topic: tree + meter(i) + "/reported", Payload: f.report(n), QoS: 1}, func(err error) {
+		core.PublishAsync(client.Message{Topic: deviceTree + meterName(i) + "/reported", Payload: f.report(n), QoS: 1}, func(err error) {
 			defer stored.Done()
 			if err != nil {
 				bad.Store(&err)

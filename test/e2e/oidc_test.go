@@ -38,7 +38,7 @@ func withProvider(t *testing.T) *oidcStand {
 	t.Helper()
 	s := &oidcStand{Stand: stand.New(t, 1), t: t}
 	s.tools = filepath.Join(filepath.Dir(s.Bin), ".tools")
-	stand.Needs(t, filepath.Join(s.tools, "oidc-provider"))
+	stand.RequirePrograms(t, filepath.Join(s.tools, "oidc-provider"))
 	s.run("bash", filepath.Join(filepath.Dir(s.Bin), "scripts", "certs.sh"), "ca", "pki")
 	s.run("bash", filepath.Join(filepath.Dir(s.Bin), "scripts", "certs.sh"), "server", "pki", "hub", "127.0.0.1")
 	require.NoError(t, os.WriteFile(s.file("secret"), []byte("secret\n"), 0o600))
@@ -54,7 +54,7 @@ func (s *oidcStand) provider(name, address string) string {
 	file := s.file(name + ".issuer")
 	require.NoError(s.t, s.Run(s.t.Context(), name, []string{filepath.Join(s.tools, "oidc-provider"), "--listen", address, "--issuer-file", file}, ""))
 	var issuer string
-	s.Eventually(stand.Soon, func() error {
+	s.Eventually(stand.WaitTimeout, func() error {
 		text, err := os.ReadFile(file)
 		if err == nil {
 			issuer = string(text)
@@ -140,7 +140,7 @@ func (s *oidcStand) approve(ctx context.Context, code, person, action string) {
 	s.t.Helper()
 	jar, err := cookiejar.New(nil)
 	require.NoError(s.t, err)
-	browser := &http.Client{Jar: jar, Timeout: stand.Soon}
+	browser := &http.Client{Jar: jar, Timeout: stand.WaitTimeout}
 	s.post(ctx, browser, s.issuer+"/device/login", url.Values{"user_code": {code}, "username": {person}, "password": {"verysecure"}})
 	s.post(ctx, browser, s.issuer+"/device/confirm", url.Values{"action": {action}})
 }
@@ -194,7 +194,7 @@ func TestPeopleSignInAtAProvider(t *testing.T) {
 
 	// ann writes, over all three.
 	model := s.file("model.yaml")
-	require.NoError(t, os.WriteFile(model, []byte(stand.Model("lamp", "{name: power, accessMode: ReadWrite, type: string}")+stand.Device("lamp", "by-hand", "lamp")), 0o600))
+	require.NoError(t, os.WriteFile(model, []byte(stand.ModelManifest("lamp", "{name: power, accessMode: ReadWrite, type: string}")+stand.DeviceManifests("lamp", "by-hand", "lamp")), 0o600))
 	s.run(kubectl, "--context", "ann", "apply", "-f", model)
 	s.run("edgebus", "twin", "set", "lamp", "power=ON", "--context", "ann")
 	s.run("edgebus", "pub", wantedLamp, "OFF", "--context", "ann")

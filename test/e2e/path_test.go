@@ -28,16 +28,16 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// pki is an authority, or somebody who would like to be one.
-type pki struct {
+// testAuthority is an authority, or somebody who would like to be one.
+type testAuthority struct {
 	t    *testing.T
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-func newPKI(t *testing.T, name string) *pki {
+func newPKI(t *testing.T, name string) *testAuthority {
 	t.Helper()
-	p := &pki{t: t}
+	p := &testAuthority{t: t}
 	cert, key := p.make(&x509.Certificate{
 		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	})
@@ -45,7 +45,7 @@ func newPKI(t *testing.T, name string) *pki {
 	return p
 }
 
-func (p *pki) make(template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+func (p *testAuthority) make(template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
 	p.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(p.t, err)
@@ -62,7 +62,7 @@ func (p *pki) make(template *x509.Certificate) (*x509.Certificate, *ecdsa.Privat
 }
 
 // server is a certificate for a server that calls itself so.
-func (p *pki) server(name string) tls.Certificate {
+func (p *testAuthority) server(name string) tls.Certificate {
 	template := &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, DNSNames: []string{name}}
 	if ip := net.ParseIP(name); ip != nil {
 		template.DNSNames, template.IPAddresses = nil, []net.IP{ip}
@@ -71,7 +71,7 @@ func (p *pki) server(name string) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
 }
 
-func (p *pki) notice(node string, cert *x509.Certificate) string {
+func (p *testAuthority) notice(node string, cert *x509.Certificate) string {
 	text, err := resource.Decommissioning{Node: node, Certificate: resource.Fingerprint(cert.Raw)}.Sign(p.key)
 	require.NoError(p.t, err)
 	return text
@@ -110,7 +110,7 @@ func TestNobodyOnThePathEndsAnIdentity(t *testing.T) {
 			require.NoError(t, os.WriteFile(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.cert.Raw}), 0o600))
 			require.NoError(t, os.WriteFile(pair, append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Raw}),
 				pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})...), 0o600))
-			at, tried := refusing(t, c.server, words, c.notice)
+			at, tried := newRefusingHub(t, c.server, words, c.notice)
 			cfg, _, err := configs.Parse[configs.Core]("edgecore", []string{
 				"--node-name", "n1", "--data-dir", dir, "--mqtt-listen", "127.0.0.1:0", "--mqtt-socket", "", "--http-listen", "",
 				"--link-server", "mqtts://" + at, "--link-tls-ca", roots, "--link-tls-cert", pair, "--link-tls-key", pair,
@@ -138,8 +138,8 @@ func TestNobodyOnThePathEndsAnIdentity(t *testing.T) {
 	}
 }
 
-// refusing is a server that refuses every CONNECT with a reason and perhaps a notice; tried has a value for each connection.
-func refusing(t *testing.T, cert tls.Certificate, reason, notice string) (address string, tried <-chan struct{}) {
+// newRefusingHub is a server that refuses every CONNECT with a reason and perhaps a notice; tried has a value for each connection.
+func newRefusingHub(t *testing.T, cert tls.Certificate, reason, notice string) (address string, tried <-chan struct{}) {
 	t.Helper()
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12})
 	require.NoError(t, err)
@@ -198,7 +198,7 @@ func TestADamagedIdentityKeepsTheLinkAloneFromStarting(t *testing.T) {
 						require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
 					}
 				}
-				at, tried := refusing(t, authority.server("127.0.0.1"), "not now", "")
+				at, tried := newRefusingHub(t, authority.server("127.0.0.1"), "not now", "")
 				cfg, _, err := configs.Parse[configs.Core]("edgecore", []string{
 					"--node-name", "n1", "--data-dir", filepath.Join(dir, "data"), "--mqtt-listen", "127.0.0.1:0", "--mqtt-socket", "", "--http-listen", "",
 					"--link-server", "mqtts://" + at, "--link-tls-ca", filepath.Join(dir, "ca.pem"),

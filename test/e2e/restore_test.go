@@ -14,21 +14,21 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-// versions sees to it that no topic's version ever goes back, and that none has two values;
+// versionRecorder sees to it that no topic's version ever goes back, and that none has two values;
 // on the hub only for what the hub owns: until a node is back, a restored hub shows what it
 // knew of it.
-type versions struct {
+type versionRecorder struct {
 	owned  string // what topics have in them that count
 	mu     sync.Mutex
 	last   map[string]client.Message
 	faults []string
 }
 
-func (v *versions) hear(m client.Message) {
+func (v *versionRecorder) hear(m client.Message) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	last, known := v.last[m.Topic]
-	is, was := stand.Ver(m), stand.Ver(last)
+	is, was := stand.VersionOf(m), stand.VersionOf(last)
 	if is == 0 || !strings.Contains(m.Topic, v.owned) {
 		return
 	}
@@ -44,10 +44,10 @@ func TestRestored(t *testing.T) {
 	t.Parallel()
 	s := stand.New(t, 1)
 	s.Up("hub", "core")
-	s.Create(stand.Model("meter", "{name: level}", "{name: wish, accessMode: ReadWrite}") + stand.Device("meter", "by-hand", "meter"))
-	s.Eventually(stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_devices", 1) })
+	s.Create(stand.ModelManifest("meter", "{name: level}", "{name: wish, accessMode: ReadWrite}") + stand.DeviceManifests("meter", "by-hand", "meter"))
+	s.Eventually(stand.WaitTimeout, func() error { return wantGauge(s, s.Node("n1").HTTP, "edgebus_core_devices", 1) })
 	const level, wish = "v1/nodes/n1/devices/meter/reported/level", "v1/nodes/n1/devices/meter/desired/wish"
-	seen := [2]versions{{owned: "/desired/", last: map[string]client.Message{}}, {last: map[string]client.Message{}}}
+	seen := [2]versionRecorder{{owned: "/desired/", last: map[string]client.Message{}}, {last: map[string]client.Message{}}}
 	cloud, local := s.Watch(s.Hub.MQTT, "v1/nodes/n1/#", seen[0].hear), s.Watch(s.Core(), "v1/nodes/n1/#", seen[1].hear)
 	hub, core := s.Client(s.Hub.MQTT, nil), s.Client(s.Core(), nil)
 	shows := func(topic, value string) {
@@ -58,7 +58,7 @@ func TestRestored(t *testing.T) {
 	}
 	set := func(c *client.Client, topic, value string) {
 		t.Helper()
-		s.Eventually(stand.Soon, func() error { return s.Publish(c, topic, value) })
+		s.Eventually(stand.WaitTimeout, func() error { return s.Publish(c, topic, value) })
 		shows(topic, value)
 	}
 	tool := func(args ...string) {

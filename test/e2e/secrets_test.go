@@ -40,7 +40,7 @@ type secretStand struct {
 
 func newSecretStand(t *testing.T) *secretStand {
 	s := &secretStand{Stand: stand.New(t, 1)}
-	hash := password.Make([]byte(accessPassword))
+	hash := password.NewHash([]byte(accessPassword))
 	user := func(name, role, more string) string {
 		return fmt.Sprintf("    - {name: %s, role: %s, passwordHash: '%s'%s}\n", name, role, hash, more)
 	}
@@ -328,7 +328,7 @@ func (s *secretStand) reader(t *testing.T, broker, user, filter string) *secretR
 	subscribe.PacketID, subscribe.Subscriptions = 8, []packets.SubOptions{{Topic: filter}, {Topic: "plant/end"}}
 	_, err := p.WriteTo(conn)
 	require.NoError(t, err)
-	require.NoError(t, conn.SetDeadline(time.Now().Add(2*stand.Soon)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(2*stand.WaitTimeout)))
 	r := &secretReader{fmt.Sprintf("%q with %s at %s", user, filter, broker), make(chan error, 1)}
 	go func() { r.ended <- r.read(conn) }()
 	return r

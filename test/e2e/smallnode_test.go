@@ -30,18 +30,18 @@ func TestASmallNodeStaysSmall(t *testing.T) {
 		topic = "v1/nodes/n1/devices/lamp/telemetry/power"
 		extra = 20_000 // messages beyond the limit
 	)
-	members := group(t, 128<<20) // ends after what is in it
+	members := memoryGroup(t, 128<<20) // ends after what is in it
 	s := stand.New(t, 1)
 	if members != "" {
 		s.Wrap("core", "sh", "-c", "echo $$ >"+members+` && exec "$0" "$@"`)
 	}
 	s.Up("hub", "core")
-	s.Create(stand.Model("lamp", "{name: power}") + stand.Device("lamp", "virtual", "lamp"))
+	s.Create(stand.ModelManifest("lamp", "{name: power}") + stand.DeviceManifests("lamp", "virtual", "lamp"))
 	s.InStep()
 	var arrived atomic.Int64
 	s.Watch(s.Hub.MQTT, "v1/nodes/n1/devices/lamp/telemetry/#", func(client.Message) { arrived.Add(1) })
 	s.Node("n1").Net.Cut(faults.Reset)
-	s.Eventually(stand.Soon, func() error { return gauge(s, s.Node("n1").HTTP, "edgebus_core_link_up", 0) })
+	s.Eventually(stand.WaitTimeout, func() error { return wantGauge(s, s.Node("n1").HTTP, "edgebus_core_link_up", 0) })
 
 	figure := func(name string) float64 {
 		all, err := s.Metrics(s.Node("n1").HTTP)
@@ -50,15 +50,15 @@ func TestASmallNodeStaysSmall(t *testing.T) {
 	}
 	sent := 0
 	for figure(`edgebus_streams_dropped_messages_total{reason="full"}`) < extra {
-		sent += flood(t, s.Core(), topic, 20_000)
+		sent += floodBroker(t, s.Core(), topic, 20_000)
 		require.Less(t, sent, 2_000_000, "the limit is never reached")
 	}
 	require.LessOrEqual(t, figure("edgebus_streams_waiting_bytes"), float64(room))
 	require.Greater(t, figure("edgebus_streams_waiting_bytes"), 0.99*room)
 	waiting := figure("edgebus_streams_waiting_messages")
-	t.Logf("%.0f messages of %d wait; resident: %v", waiting, sent, resident(t, s, "VmRSS", "VmHWM"))
-	s.Eventually(stand.Soon, func() error { // what the flood has left is collected
-		if kib := resident(t, s, "VmRSS")[0]; kib > most {
+	t.Logf("%.0f messages of %d wait; resident: %v", waiting, sent, residentMemory(t, s, "VmRSS", "VmHWM"))
+	s.Eventually(stand.WaitTimeout, func() error { // what the flood has left is collected
+		if kib := residentMemory(t, s, "VmRSS")[0]; kib > most {
 			return fmt.Errorf("%d KiB are resident", kib)
 		}
 		return nil
@@ -67,23 +67,23 @@ func TestASmallNodeStaysSmall(t *testing.T) {
 	require.NoError(t, s.Crash("core"))
 	require.NoError(t, s.Start(t.Context(), "core"))
 	require.InDelta(t, waiting, figure("edgebus_streams_waiting_messages"), 1)
-	t.Logf("started again: %v", resident(t, s, "VmRSS", "VmHWM"))
-	require.Less(t, resident(t, s, "VmHWM")[0], most)
+	t.Logf("started again: %v", residentMemory(t, s, "VmRSS", "VmHWM"))
+	require.Less(t, residentMemory(t, s, "VmHWM")[0], most)
 
 	s.Node("n1").Net.Heal()
-	s.Eventually(2*stand.Soon, func() error {
+	s.Eventually(2*stand.WaitTimeout, func() error {
 		if n := arrived.Load(); n < int64(waiting) {
 			return fmt.Errorf("%d of %.0f arrived", n, waiting)
 		}
 		return nil
 	})
-	t.Logf("all forwarded: %v", resident(t, s, "VmRSS", "VmHWM"))
-	require.Less(t, resident(t, s, "VmHWM")[0], most)
+	t.Logf("all forwarded: %v", residentMemory(t, s, "VmRSS", "VmHWM"))
+	require.Less(t, residentMemory(t, s, "VmHWM")[0], most)
 }
 
-// group makes a control group with so much memory, and returns the file that takes processes in; empty: the test
+// memoryGroup makes a control group with so much memory, and returns the file that takes processes in; empty: the test
 // may not make one.
-func group(t *testing.T, bytes int) string {
+func memoryGroup(t *testing.T, bytes int) string {
 	t.Helper()
 	for _, at := range []struct{ root, limit string }{
 		{"/sys/fs/cgroup", "memory.max"}, {"/sys/fs/cgroup/memory", "memory.limit_in_bytes"},
@@ -106,8 +106,8 @@ func group(t *testing.T, bytes int) string {
 	return ""
 }
 
-// resident are values of the core's /proc/PID/status, in KiB.
-func resident(t *testing.T, s *stand.Stand, names ...string) (kib []int) {
+// residentMemory are values of the core's /proc/PID/status, in KiB.
+func residentMemory(t *testing.T, s *stand.Stand, names ...string) (kib []int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.Pid("core")))
 	require.NoError(t, err)
@@ -124,9 +124,9 @@ func resident(t *testing.T, s *stand.Stand, names ...string) (kib []int) {
 	return kib
 }
 
-// flood publishes messages of 40 bytes at QoS 1 over a connection of MQTT 3.1.1, and returns
+// floodBroker publishes messages of 40 bytes at QoS 1 over a connection of MQTT 3.1.1, and returns
 // when all are acknowledged.
-func flood(t *testing.T, broker, topic string, n int) int {
+func floodBroker(t *testing.T, broker, topic string, n int) int {
 	t.Helper()
 	c, err := net.Dial("tcp", broker)
 	require.NoError(t, err)
@@ -134,7 +134,7 @@ func flood(t *testing.T, broker, topic string, n int) int {
 	_, err = c.Write([]byte("\x10\x11\x00\x04MQTT\x04\x02\x00\x00\x00\x05flood"))
 	require.NoError(t, err)
 	in := bufio.NewReader(c)
-	require.NoError(t, answer(in, 0x20))
+	require.NoError(t, readAnswer(in, 0x20))
 	written := make(chan error, 1)
 	go func() {
 		out := bufio.NewWriter(c)
@@ -150,14 +150,14 @@ func flood(t *testing.T, broker, topic string, n int) int {
 		written <- out.Flush()
 	}()
 	for range n {
-		require.NoError(t, answer(in, 0x40))
+		require.NoError(t, readAnswer(in, 0x40))
 	}
 	require.NoError(t, <-written)
 	return n
 }
 
-// answer reads a packet of four bytes and of a kind.
-func answer(in io.Reader, kind byte) error {
+// readAnswer reads a packet of four bytes and of a kind.
+func readAnswer(in io.Reader, kind byte) error {
 	var packet [4]byte
 	if _, err := io.ReadFull(in, packet[:]); err != nil {
 		return err

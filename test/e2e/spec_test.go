@@ -65,7 +65,7 @@ func TestARenderedSpecArrivesOnTheNode(t *testing.T) {
 	require.ErrorContains(t, s.Publish(out, tree+"agent", `{"conditions":[{"type":"Ready","status":"True"}]}`), `agent.conditions[0].type: "Ready" is set by the hub only`)
 	tool := func(want string, args ...string) {
 		t.Helper()
-		s.Eventually(stand.Soon, func() error {
+		s.Eventually(stand.WaitTimeout, func() error {
 			out, err := exec.Command(filepath.Join(s.Bin, "edgebus"), args...).CombinedOutput()
 			if !strings.Contains(string(out), want) {
 				return fmt.Errorf("%w: %s", err, out)
@@ -103,6 +103,6 @@ func putSecret(t *testing.T, dir string, at store.Key, values string) {
 func signIn(t *testing.T, s *stand.Stand) {
 	t.Helper()
 	s.User, s.Password = "op", "correct horse"
-	settings := fmt.Sprintf("auth: {anonymous: loopback, users: [{name: op, role: operator, nodes: [\"*\"], passwordHash: %q}]}\n", password.Make([]byte(s.Password)))
+	settings := fmt.Sprintf("auth: {anonymous: loopback, users: [{name: op, role: operator, nodes: [\"*\"], passwordHash: %q}]}\n", password.NewHash([]byte(s.Password)))
 	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "hub.yaml"), []byte(settings), 0o600))
 }

@@ -12,8 +12,8 @@ import (
 // The block of docs/upgrades.md that leads from nothing to a first upgrade, as it stands there.
 func TestTheFirstUpgradeOfTheDocumentOnAHost(t *testing.T) {
 	t.Parallel()
-	block := readDocument(t, "docs/upgrades.md").take("scripts/install.sh hub core agent")
-	h := newHosts(t, "192.0.2.10")[0]
+	block := readDocPage(t, "docs/upgrades.md").take("scripts/install.sh hub core agent")
+	h := newDocHosts(t, "192.0.2.10")[0]
 	const src = "/root/edgebus"
 	name, err := os.Hostname()
 	require.NoError(t, err)
@@ -28,7 +28,7 @@ func TestTheFirstUpgradeOfTheDocumentOnAHost(t *testing.T) {
 		}
 	}
 	// This host has no systemd, which the agent would have start the core: the agent runs it itself, and the unit doesn't.
-	h.write(src+"/scripts/systemd/edgecore.service", replaced(t, h.read(src+"/scripts/systemd/edgecore.service"), "/etc/edgebus/core.yaml", "/never"), 0o644)
+	h.write(src+"/scripts/systemd/edgecore.service", replaceEach(t, h.read(src+"/scripts/systemd/edgecore.service"), "/etc/edgebus/core.yaml", "/never"), 0o644)
 	own := "export EDGEAGENT_UPGRADE_CORE_RUN='[--data-dir, /var/lib/edgebus/core]' EDGEAGENT_UPGRADE_TRIAL_WATCH=1s\n"
 	out := h.sh(src, own+block)
 	require.Contains(t, out, "artifact/v1.2.0 created")

@@ -73,7 +73,7 @@ type Proxy struct {
 	conditions Conditions
 	cut        Cut
 	changed    chan struct{} // closed and replaced when conditions, cut or closed change
-	pairs      map[*pair]bool
+	pairs      map[*connPair]bool
 	accepted   uint64
 	passed     [2]uint64    // bytes up and down
 	free       [2]time.Time // when the shared link has sent what it was given
@@ -89,7 +89,7 @@ func New(o Options) (*Proxy, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{options: o, listener: listener, changed: make(chan struct{}), pairs: map[*pair]bool{}}
+	p := &Proxy{options: o, listener: listener, changed: make(chan struct{}), pairs: map[*connPair]bool{}}
 	p.wait.Go(p.accept)
 	return p, nil
 }
@@ -194,15 +194,15 @@ func (p *Proxy) accept() {
 			resetConn(client)
 			continue
 		}
-		pair := &pair{proxy: p, client: client, done: make(chan struct{})}
+		pair := &connPair{proxy: p, client: client, done: make(chan struct{})}
 		p.pairs[pair] = true
 		p.mu.Unlock()
 		p.wait.Go(func() { pair.run(number) })
 	}
 }
 
-// pair is a client's connection and the one to the target.
-type pair struct {
+// connPair is a client's connection and the one to the target.
+type connPair struct {
 	proxy  *Proxy
 	client net.Conn
 	done   chan struct{}
@@ -214,7 +214,7 @@ type pair struct {
 }
 
 // reset ends both connections as a crash would. Called with proxy.mu held.
-func (c *pair) reset() {
+func (c *connPair) reset() {
 	c.once.Do(func() { close(c.done) })
 	resetConn(c.client)
 	if c.target != nil {
@@ -223,7 +223,7 @@ func (c *pair) reset() {
 }
 
 // halve ends the target's connection only. Called with proxy.mu held.
-func (c *pair) halve() {
+func (c *connPair) halve() {
 	c.halved = true
 	if c.target != nil {
 		resetConn(c.target)
@@ -237,7 +237,7 @@ func resetConn(conn net.Conn) {
 	_ = conn.Close()
 }
 
-func (c *pair) run(number uint64) {
+func (c *connPair) run(number uint64) {
 	defer func() {
 		c.proxy.mu.Lock()
 		defer c.proxy.mu.Unlock()
@@ -276,7 +276,7 @@ func (c *pair) run(number uint64) {
 }
 
 // untilOpen waits until the network is cut in none of these ways.
-func (c *pair) untilOpen(cuts ...Cut) bool {
+func (c *connPair) untilOpen(cuts ...Cut) bool {
 	for {
 		_, now, changed := c.proxy.state()
 		open := true
@@ -294,8 +294,8 @@ func (c *pair) untilOpen(cuts ...Cut) bool {
 	}
 }
 
-// piece is some bytes on their way, and when they are due.
-type piece struct {
+// delayedPiece is some bytes on their way, and when they are due.
+type delayedPiece struct {
 	data []byte
 	due  time.Time
 }
@@ -305,9 +305,9 @@ const inFlight = 256
 
 // pump carries one direction: 0 up, 1 down. The end of from becomes the end of to,
 // after everything before it.
-func (c *pair) pump(direction int, number uint64, from, to net.Conn) {
+func (c *connPair) pump(direction int, number uint64, from, to net.Conn) {
 	chance := rand.New(rand.NewPCG(c.proxy.options.Seed, number<<1|uint64(direction)))
-	pieces := make(chan piece, inFlight)
+	pieces := make(chan delayedPiece, inFlight)
 	var reader sync.WaitGroup
 	reader.Go(func() {
 		defer close(pieces)
@@ -339,7 +339,7 @@ func (p *Proxy) shared(direction, bytes, rate int) time.Time {
 	return p.free[direction]
 }
 
-func (c *pair) read(direction int, from net.Conn, pieces chan<- piece, chance *rand.Rand) {
+func (c *connPair) read(direction int, from net.Conn, pieces chan<- delayedPiece, chance *rand.Rand) {
 	buffer := make([]byte, 32<<10)
 	var last time.Time
 	for {
@@ -363,7 +363,7 @@ func (c *pair) read(direction int, from net.Conn, pieces chan<- piece, chance *r
 			}
 			last = due
 			select {
-			case pieces <- piece{data: append([]byte(nil), data[:size]...), due: due}:
+			case pieces <- delayedPiece{data: append([]byte(nil), data[:size]...), due: due}:
 			case <-c.done:
 				return
 			}
@@ -376,7 +376,7 @@ func (c *pair) read(direction int, from net.Conn, pieces chan<- piece, chance *r
 }
 
 // write is false when it ended before the pieces did.
-func (c *pair) write(direction int, to net.Conn, pieces <-chan piece) bool {
+func (c *connPair) write(direction int, to net.Conn, pieces <-chan delayedPiece) bool {
 	closed := []Cut{Blackhole, HalfOpen, [2]Cut{Up, Down}[direction]}
 	for piece := range pieces {
 		if !c.pause(time.Until(piece.due)) || !c.untilOpen(closed...) {
@@ -396,7 +396,7 @@ func (c *pair) write(direction int, to net.Conn, pieces <-chan piece) bool {
 	return c.untilOpen(closed...) // the end is held back like everything else
 }
 
-func (c *pair) pause(d time.Duration) bool {
+func (c *connPair) pause(d time.Duration) bool {
 	if d <= 0 {
 		return true
 	}

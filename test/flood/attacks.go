@@ -22,24 +22,26 @@ import (
 // the users of a Target.
 func Attacks() []Flood {
 	return []Flood{
-		{"fulls", "a node: all that it reports, 119,000 keys, again and again, with two values in turn", fulls},
-		{"names", "nobody: 20 CONNECTs at a time with names and passwords of 64 KiB full of what looks like tokens", craftedNames},
-		{"unfinished", "nobody: 600 CONNECTs of 1 MiB that are never finished", unfinished},
-		{"guesses", "nobody: 200 wrong passwords at once from the pair's own address, for its user and for names that don't exist, then 4 a second", guesses},
-		{"agent", "a mapper: 20 CONNECTs at a time as edgeagent, for a day", agentID},
-		{"refusals", "a viewer or mapper: what is refused, each on another topic, at QoS 0 at full speed", refusals},
-		{"identifiers", "a viewer or mapper: one client identifier after the other, up to 5,000, each for a week", identifiers},
-		{"lists", "a viewer: 4 lists with a selector at a time", lists},
-		{"openapi", "a node: /openapi/v2, 4 at a time", openAPI},
-		{"pages", "a viewer: 64 lists of limit=1 at a time", pages},
+		{"fulls", "a node: all that it reports, 119,000 keys, again and again, with two values in turn", attackFulls},
+		{"names", "nobody: 20 CONNECTs at a time with names and passwords of 64 KiB full of what looks like tokens", attackNames},
+		{"unfinished", "nobody: 600 CONNECTs of 1 MiB that are never finished", attackUnfinished},
+		{"guesses", "nobody: 200 wrong passwords at once from the pair's own address, for its user and for names that don't exist, then 4 a second", attackGuesses},
+		{"agent", "a mapper: 20 CONNECTs at a time as edgeagent, for a day", attackAgentID},
+		{"refusals", "a viewer or mapper: what is refused, each on another topic, at QoS 0 at full speed", attackRefusals},
+		{"identifiers", "a viewer or mapper: one client identifier after the other, up to 5,000, each for a week", attackIdentifiers},
+		{"lists", "a viewer: 4 lists with a selector at a time", attackLists},
+		{"openapi", "a node: /openapi/v2, 4 at a time", attackOpenAPI},
+		{"pages", "a viewer: 64 lists of limit=1 at a time", attackPages},
 	}
 }
 
-// from is an address of the attacker's own, where it makes a difference to attack from another than the others.
-const from = "127.0.0.9"
+// attackerAddress is an address of the attacker's own, where it makes a difference to attack from another than the others.
+const attackerAddress = "127.0.0.9"
 
 // as is a client that signs in as a user of the target.
-func (t Target) as(user string) client { return client{user: user, password: t.Password, from: from} }
+func (t Target) as(user string) connectOptions {
+	return connectOptions{user: user, password: t.Password, from: attackerAddress}
+}
 
 // nodeKeys are those of the FULLs: fewer than the 120,000 that a node may have.
 const nodeKeys = 119_000
@@ -54,18 +56,18 @@ func Prepare(name string) {
 	}
 }
 
-// fulls publishes two FULLs in turn, as a node's link.
-func fulls(ctx context.Context, t Target) {
+// attackFulls publishes two FULLs in turn, as a node's link.
+func attackFulls(ctx context.Context, t Target) {
 	msgs := fullMessages()
-	up, down := topics.Sync(t.Node)
+	up, down := topics.SyncTopics(t.Node)
 	c := t.as("node/" + t.Node)
 	c.id = c.user
-	p, err := join(ctx, t.MQTT, c)
+	p, err := connectPeer(ctx, t.MQTT, c)
 	if err != nil {
 		return
 	}
 	defer p.Close()
-	if _, err := p.Write(subscribe(down)); err != nil {
+	if _, err := p.Write(encodeSubscribe(down)); err != nil {
 		return
 	}
 	const window = 64
@@ -77,7 +79,7 @@ func fulls(ctx context.Context, t Target) {
 				return
 			}
 		}
-		if _, err := p.Write(publish(up, 2, uint16(i%(2*window)+1), msgs[i%len(msgs)])); err != nil {
+		if _, err := p.Write(encodePublish(up, 2, uint16(i%(2*window)+1), msgs[i%len(msgs)])); err != nil {
 			return
 		}
 	}
@@ -96,7 +98,7 @@ func fullOf(keys int, value string) (msgs [][]byte) {
 	for !owner.InStep() {
 		for _, m := range owner.Messages() {
 			replica.Step(m)
-			if m.Type == link.Full {
+			if m.Type == link.TypeFull {
 				m.Lineage = link.Lineage{N: 1000, Nonce: 1000}
 				msg, _ := link.Encode(m) // as the machines make them
 				msgs = append(msgs, msg)
@@ -128,26 +130,26 @@ func (p *peer) acknowledge(acks chan<- struct{}) {
 	}
 }
 
-func craftedNames(ctx context.Context, t Target) {
+func attackNames(ctx context.Context, t Target) {
 	token := strings.Repeat("ebt_aaaaaaaaaaaaa ", 4000)[:1000]
 	many := strings.Repeat(token, 20)
-	each(20, func(int) {
+	runParallel(20, func(int) {
 		for ctx.Err() == nil {
-			c := client{id: rand.Text()[:8] + many, user: many, password: many, from: from}
-			if p, err := join(ctx, t.MQTT, c); err == nil {
+			c := connectOptions{id: rand.Text()[:8] + many, user: many, password: many, from: attackerAddress}
+			if p, err := connectPeer(ctx, t.MQTT, c); err == nil {
 				_ = p.Close()
 			}
 		}
 	})
 }
 
-func unfinished(ctx context.Context, t Target) {
+func attackUnfinished(ctx context.Context, t Target) {
 	const size = 1<<20 - 64
 	head := binary.AppendUvarint([]byte{0x10}, size)
-	begun := append(append(text(head, "MQTT"), 5, 0), make([]byte, size-200)...)
-	each(600, func(int) {
+	begun := append(append(appendText(head, "MQTT"), 5, 0), make([]byte, size-200)...)
+	runParallel(600, func(int) {
 		for ctx.Err() == nil {
-			p, err := dialFrom(ctx, from, t.MQTT)
+			p, err := dialFrom(ctx, attackerAddress, t.MQTT)
 			if err != nil {
 				continue
 			}
@@ -155,43 +157,43 @@ func unfinished(ctx context.Context, t Target) {
 				p.ignore()
 			}
 			_ = p.Close()
-			pause(ctx, longPause)
+			sleepContext(ctx, longPause)
 		}
 	})
 }
 
-func guesses(ctx context.Context, t Target) {
+func attackGuesses(ctx context.Context, t Target) {
 	var tried atomic.Int64
-	each(20, func(i int) {
+	runParallel(20, func(i int) {
 		for ctx.Err() == nil {
 			user := t.User
 			if i%2 == 0 {
 				user = rand.Text()
 			}
-			if p, err := join(ctx, t.MQTT, client{user: user, password: rand.Text()}); err == nil {
+			if p, err := connectPeer(ctx, t.MQTT, connectOptions{user: user, password: rand.Text()}); err == nil {
 				_ = p.Close()
 			}
 			if tried.Add(1) > 200 {
-				pause(ctx, 5*time.Second)
+				sleepContext(ctx, 5*time.Second)
 			}
 		}
 	})
 }
 
-func agentID(ctx context.Context, t Target) {
-	each(20, func(int) {
+func attackAgentID(ctx context.Context, t Target) {
+	runParallel(20, func(int) {
 		for ctx.Err() == nil {
 			c := t.as(t.Other)
 			c.id, c.keep = "edgeagent", 24*3600
-			if p, err := join(ctx, t.MQTT, c); err == nil {
+			if p, err := connectPeer(ctx, t.MQTT, c); err == nil {
 				_ = p.Close()
 			}
 		}
 	})
 }
 
-func refusals(ctx context.Context, t Target) {
-	p, err := join(ctx, t.MQTT, t.as(t.Other))
+func attackRefusals(ctx context.Context, t Target) {
+	p, err := connectPeer(ctx, t.MQTT, t.as(t.Other))
 	if err != nil {
 		return
 	}
@@ -199,39 +201,41 @@ func refusals(ctx context.Context, t Target) {
 	go p.ignore()
 	long := strings.Repeat("x", 300)
 	for i := 0; err == nil; i++ {
-		_, err = p.Write(publish(fmt.Sprintf("v1/nodes/%d/devices/%s/desired/x", i, long), 0, 0, payload))
+		_, err = p.Write(encodePublish(fmt.Sprintf("v1/nodes/%d/devices/%s/desired/x", i, long), 0, 0, floodPayload))
 	}
 }
 
-func identifiers(ctx context.Context, t Target) {
+func attackIdentifiers(ctx context.Context, t Target) {
 	var n atomic.Int64
-	each(20, func(int) {
+	runParallel(20, func(int) {
 		for ctx.Err() == nil {
 			c := t.as(t.Other)
 			c.id, c.keep = fmt.Sprintf("%s-%d", t.Other, n.Add(1)%5000), 7*24*3600
-			if p, err := join(ctx, t.MQTT, c); err == nil {
+			if p, err := connectPeer(ctx, t.MQTT, c); err == nil {
 				_ = p.Close()
 			}
 		}
 	})
 }
 
-func lists(ctx context.Context, t Target) {
-	asking(ctx, t, 4, t.Other, "/apis/edgebus.io/v1alpha1/devices?labelSelector=a%3Db")
+func attackLists(ctx context.Context, t Target) {
+	requestRepeatedly(ctx, t, 4, t.Other, "/apis/edgebus.io/v1alpha1/devices?labelSelector=a%3Db")
 }
 
-func openAPI(ctx context.Context, t Target) { asking(ctx, t, 4, t.Node, "/openapi/v2") }
-
-func pages(ctx context.Context, t Target) {
-	asking(ctx, t, 64, t.Other, "/apis/edgebus.io/v1alpha1/devices?limit=1")
+func attackOpenAPI(ctx context.Context, t Target) {
+	requestRepeatedly(ctx, t, 4, t.Node, "/openapi/v2")
 }
 
-// asking has n requests of a user's under way.
-func asking(ctx context.Context, t Target, n int, user, path string) {
-	own := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
+func attackPages(ctx context.Context, t Target) {
+	requestRepeatedly(ctx, t, 64, t.Other, "/apis/edgebus.io/v1alpha1/devices?limit=1")
+}
+
+// requestRepeatedly has n requests of a user's under way.
+func requestRepeatedly(ctx context.Context, t Target, n int, user, path string) {
+	own := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(attackerAddress)}}
 	transport := &http.Transport{DialContext: own.DialContext, MaxIdleConnsPerHost: n}
 	defer transport.CloseIdleConnections()
-	each(n, func(int) {
+	runParallel(n, func(int) {
 		for ctx.Err() == nil {
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+t.HTTP+path, nil)
 			if err != nil {
@@ -240,7 +244,7 @@ func asking(ctx context.Context, t Target, n int, user, path string) {
 			req.SetBasicAuth(user, t.Password)
 			resp, err := transport.RoundTrip(req)
 			if err != nil {
-				pause(ctx, longPause)
+				sleepContext(ctx, longPause)
 				continue
 			}
 			_, _ = io.Copy(io.Discard, resp.Body)

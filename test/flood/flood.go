@@ -44,37 +44,37 @@ func (f Flood) Run(ctx context.Context, t Target) {
 	}
 }
 
-// All lists the floods.
-func All() []Flood {
+// Floods lists the floods.
+func Floods() []Flood {
 	return []Flood{
-		{"qos0", "publishes at QoS 0 at full speed, 256 bytes", qos0},
-		{"qos1", "publishes at QoS 1 with 1,000 in flight, 256 bytes", qos1},
-		{"topics", "publishes at QoS 0 on one topic of 60 kB after the other", longTopics},
-		{"refused", "publishes what is refused, at QoS 0 at full speed", refused},
-		{"stalled", "subscribes to # and reads nothing, while it publishes 64 KiB at a time itself", stalled},
-		{"deaf", "subscribes to # on 200 connections and reads none of them", deaf},
-		{"served", "subscribes to # and takes all there is, again and again", served},
-		{"subscriptions", "subscribes to 10,000 filters and unsubscribes again", subscriptions},
-		{"connects", "connects and disconnects", connects},
-		{"takeovers", "connects under the same name on 20 connections, to a session that outlives them", takeovers},
-		{"halves", "opens 500 connections that say half a CONNECT, or half of what makes a WebSocket", halves},
-		{"passwords", "tries passwords", passwords},
-		{"retained", "retains 100 KiB on one topic after the other", retained},
-		{"offline", "publishes at QoS 1 to a durable session whose client is away", offline},
-		{"hoards", "publishes at QoS 1 to 30 durable sessions whose clients are away", hoards},
-		{"malformed", "sends malformed packets", malformed},
-		{"announced", "announces packets of 1 MiB on 200 connections and sends a part", announced},
-		{"pings", "sends PINGREQs and reads no answer", pings},
-		{"fragments", "sends WebSocket frames of no bytes, and pings", fragments},
-		{"watches", "opens 200 watches and lists, and reads none of them", watches},
-		{"sessions", "leaves one session after the other behind, each for an hour", sessions}, // they stay
-		{"tree", "publishes values into the tree at QoS 0 at full speed", values},             // what the sockets hold lasts for half a minute
+		{"qos0", "publishes at QoS 0 at full speed, 256 bytes", floodQoS0},
+		{"qos1", "publishes at QoS 1 with 1,000 in flight, 256 bytes", floodQoS1},
+		{"topics", "publishes at QoS 0 on one topic of 60 kB after the other", floodLongTopics},
+		{"refused", "publishes what is refused, at QoS 0 at full speed", floodRefused},
+		{"stalled", "subscribes to # and reads nothing, while it publishes 64 KiB at a time itself", floodStalled},
+		{"deaf", "subscribes to # on 200 connections and reads none of them", floodUnread},
+		{"served", "subscribes to # and takes all there is, again and again", floodSubscriber},
+		{"subscriptions", "subscribes to 10,000 filters and unsubscribes again", floodSubscriptions},
+		{"connects", "connects and disconnects", floodConnects},
+		{"takeovers", "connects under the same name on 20 connections, to a session that outlives them", floodTakeovers},
+		{"halves", "opens 500 connections that say half a CONNECT, or half of what makes a WebSocket", floodHalfConnects},
+		{"passwords", "tries passwords", floodPasswords},
+		{"retained", "retains 100 KiB on one topic after the other", floodRetained},
+		{"offline", "publishes at QoS 1 to a durable session whose client is away", floodOffline},
+		{"hoards", "publishes at QoS 1 to 30 durable sessions whose clients are away", floodOfflineQueues},
+		{"malformed", "sends malformed packets", floodMalformed},
+		{"announced", "announces packets of 1 MiB on 200 connections and sends a part", floodAnnounced},
+		{"pings", "sends PINGREQs and reads no answer", floodPings},
+		{"fragments", "sends WebSocket frames of no bytes, and pings", floodFragments},
+		{"watches", "opens 200 watches and lists, and reads none of them", floodWatches},
+		{"sessions", "leaves one session after the other behind, each for an hour", floodSessions}, // they stay
+		{"tree", "publishes values into the tree at QoS 0 at full speed", floodValues},             // what the sockets hold lasts for half a minute
 	}
 }
 
-// Named finds a flood, or an attack.
-func Named(name string) (Flood, error) {
-	for _, f := range append(All(), Attacks()...) {
+// Find finds a flood, or an attack.
+func Find(name string) (Flood, error) {
+	for _, f := range append(Floods(), Attacks()...) {
 		if f.Name == name {
 			return f, nil
 		}
@@ -82,11 +82,11 @@ func Named(name string) (Flood, error) {
 	return Flood{}, fmt.Errorf("no flood is named %q", name)
 }
 
-var payload = make([]byte, 256)
+var floodPayload = make([]byte, 256)
 
-// pour writes packets many times over, for as long as they are taken.
-func pour(ctx context.Context, t Target, read bool, packets ...[]byte) {
-	p, err := join(ctx, t.MQTT, client{})
+// sendRepeatedly writes packets many times over, for as long as they are taken.
+func sendRepeatedly(ctx context.Context, t Target, read bool, packets ...[]byte) {
+	p, err := connectPeer(ctx, t.MQTT, connectOptions{})
 	if err != nil {
 		return
 	}
@@ -105,10 +105,12 @@ func pour(ctx context.Context, t Target, read bool, packets ...[]byte) {
 	}
 }
 
-func qos0(ctx context.Context, t Target) { pour(ctx, t, true, publish("flood/a", 0, 0, payload)) }
+func floodQoS0(ctx context.Context, t Target) {
+	sendRepeatedly(ctx, t, true, encodePublish("flood/a", 0, 0, floodPayload))
+}
 
-func longTopics(ctx context.Context, t Target) {
-	p, err := join(ctx, t.MQTT, client{})
+func floodLongTopics(ctx context.Context, t Target) {
+	p, err := connectPeer(ctx, t.MQTT, connectOptions{})
 	if err != nil {
 		return
 	}
@@ -116,32 +118,32 @@ func longTopics(ctx context.Context, t Target) {
 	go p.ignore()
 	long := strings.Repeat("x", 60_000)
 	for i := 0; err == nil; i++ {
-		_, err = p.Write(publish(fmt.Sprintf("flood/%d/%s", i, long), 0, 0, nil))
+		_, err = p.Write(encodePublish(fmt.Sprintf("flood/%d/%s", i, long), 0, 0, nil))
 	}
 }
 
-// values changes what it sets every time: the same once more would be nothing to store.
-func values(ctx context.Context, t Target) {
-	pour(ctx, t, true, publish(t.Tree, 0, 0, []byte("1")), publish(t.Tree, 0, 0, []byte("2")))
+// floodValues changes what it sets every time: the same once more would be nothing to store.
+func floodValues(ctx context.Context, t Target) {
+	sendRepeatedly(ctx, t, true, encodePublish(t.Tree, 0, 0, []byte("1")), encodePublish(t.Tree, 0, 0, []byte("2")))
 }
 
-func refused(ctx context.Context, t Target) {
-	pour(ctx, t, true, publish("v1/nodes/n1/sync/up", 0, 0, payload))
+func floodRefused(ctx context.Context, t Target) {
+	sendRepeatedly(ctx, t, true, encodePublish("v1/nodes/n1/sync/up", 0, 0, floodPayload))
 }
 
-func pings(ctx context.Context, t Target) { pour(ctx, t, false, []byte{0xC0, 0}) }
+func floodPings(ctx context.Context, t Target) { sendRepeatedly(ctx, t, false, []byte{0xC0, 0}) }
 
-func qos1(ctx context.Context, t Target) { acknowledged(ctx, t, payload, "flood/b") }
+func floodQoS1(ctx context.Context, t Target) { publishAcknowledged(ctx, t, floodPayload, "flood/b") }
 
-// acknowledged keeps 1,000 publishes in flight.
-func acknowledged(ctx context.Context, t Target, payload []byte, topics ...string) {
-	p, err := join(ctx, t.MQTT, client{})
+// publishAcknowledged keeps 1,000 publishes in flight.
+func publishAcknowledged(ctx context.Context, t Target, payload []byte, topics ...string) {
+	p, err := connectPeer(ctx, t.MQTT, connectOptions{})
 	if err != nil {
 		return
 	}
 	defer p.Close()
 	for id := range uint16(1000) {
-		if _, err := p.Write(publish(topics[int(id)%len(topics)], 2, id+1, payload)); err != nil {
+		if _, err := p.Write(encodePublish(topics[int(id)%len(topics)], 2, id+1, payload)); err != nil {
 			return
 		}
 	}
@@ -151,41 +153,41 @@ func acknowledged(ctx context.Context, t Target, payload []byte, topics ...strin
 			return
 		}
 		id := binary.BigEndian.Uint16(ack[1:])
-		if _, err := p.Write(publish(topics[int(id)%len(topics)], 2, id, payload)); err != nil {
+		if _, err := p.Write(encodePublish(topics[int(id)%len(topics)], 2, id, payload)); err != nil {
 			return
 		}
 	}
 }
 
-func stalled(ctx context.Context, t Target) {
-	p, err := join(ctx, t.MQTT, client{})
+func floodStalled(ctx context.Context, t Target) {
+	p, err := connectPeer(ctx, t.MQTT, connectOptions{})
 	if err != nil {
 		return
 	}
 	defer p.Close()
-	if _, err := p.Write(subscribe("#")); err != nil {
+	if _, err := p.Write(encodeSubscribe("#")); err != nil {
 		return
 	}
-	pour(ctx, t, true, publish("flood/c", 0, 0, make([]byte, 64<<10)))
+	sendRepeatedly(ctx, t, true, encodePublish("flood/c", 0, 0, make([]byte, 64<<10)))
 }
 
-func deaf(ctx context.Context, t Target) {
-	hold(ctx, t, 200, func(p *peer) {
-		_, err := p.Write(subscribe("#"))
+func floodUnread(ctx context.Context, t Target) {
+	holdConnections(ctx, t, 200, func(p *peer) {
+		_, err := p.Write(encodeSubscribe("#"))
 		for err == nil { // it has to notice its end without reading
-			pause(ctx, time.Second)
+			sleepContext(ctx, time.Second)
 			_, err = p.Write([]byte{0xC0, 0})
 		}
 	})
 }
 
-// hold keeps so many clients connected: one that the broker is tired of, or did not let in, comes again.
-func hold(ctx context.Context, t Target, n int, f func(*peer)) {
-	each(n, func(int) {
+// holdConnections keeps so many clients connected: one that the broker is tired of, or did not let in, comes again.
+func holdConnections(ctx context.Context, t Target, n int, f func(*peer)) {
+	runParallel(n, func(int) {
 		for ctx.Err() == nil {
-			p, err := join(ctx, t.MQTT, client{})
+			p, err := connectPeer(ctx, t.MQTT, connectOptions{})
 			if err != nil {
-				pause(ctx, longPause)
+				sleepContext(ctx, longPause)
 				continue
 			}
 			f(p)
@@ -194,16 +196,16 @@ func hold(ctx context.Context, t Target, n int, f func(*peer)) {
 	})
 }
 
-// served acknowledges nothing, for its subscription is of QoS 0. It begins again when
+// floodSubscriber acknowledges nothing, for its subscription is of QoS 0. It begins again when
 // what it got last has not gone on for a while.
-func served(ctx context.Context, t Target) {
-	p, err := join(ctx, t.MQTT, client{})
+func floodSubscriber(ctx context.Context, t Target) {
+	p, err := connectPeer(ctx, t.MQTT, connectOptions{})
 	if err != nil {
 		return
 	}
 	defer p.Close()
 	for ctx.Err() == nil {
-		if _, err := p.Write(append(unsubscribe("#"), subscribeAt(0, "#")...)); err != nil {
+		if _, err := p.Write(append(encodeUnsubscribe("#"), encodeSubscribeQoS(0, "#")...)); err != nil {
 			return
 		}
 		for more := true; more; {
@@ -216,8 +218,8 @@ func served(ctx context.Context, t Target) {
 	}
 }
 
-func subscriptions(ctx context.Context, t Target) {
-	p, err := join(ctx, t.MQTT, client{})
+func floodSubscriptions(ctx context.Context, t Target) {
+	p, err := connectPeer(ctx, t.MQTT, connectOptions{})
 	if err != nil {
 		return
 	}
@@ -232,7 +234,7 @@ func subscriptions(ctx context.Context, t Target) {
 		all = append(all, some)
 	}
 	for err == nil {
-		for _, write := range []func(...string) []byte{subscribe, unsubscribe} {
+		for _, write := range []func(...string) []byte{encodeSubscribe, encodeUnsubscribe} {
 			for _, some := range all {
 				_, err = p.Write(write(some...))
 			}
@@ -240,20 +242,20 @@ func subscriptions(ctx context.Context, t Target) {
 	}
 }
 
-func connects(ctx context.Context, t Target) {
-	each(20, func(int) {
+func floodConnects(ctx context.Context, t Target) {
+	runParallel(20, func(int) {
 		for ctx.Err() == nil {
-			if p, err := join(ctx, t.MQTT, client{}); err == nil {
+			if p, err := connectPeer(ctx, t.MQTT, connectOptions{}); err == nil {
 				_ = p.Close()
 			}
 		}
 	})
 }
 
-func takeovers(ctx context.Context, t Target) {
-	each(20, func(int) {
+func floodTakeovers(ctx context.Context, t Target) {
+	runParallel(20, func(int) {
 		for ctx.Err() == nil {
-			if p, err := join(ctx, t.MQTT, client{id: "flood-same", keep: 3600}); err == nil {
+			if p, err := connectPeer(ctx, t.MQTT, connectOptions{id: "flood-same", keep: 3600}); err == nil {
 				stop := context.AfterFunc(ctx, func() { _ = p.Close() })
 				p.ignore() // until the next one has taken the session over
 				stop()
@@ -263,11 +265,11 @@ func takeovers(ctx context.Context, t Target) {
 	})
 }
 
-func sessions(ctx context.Context, t Target) {
-	each(20, func(int) {
+func floodSessions(ctx context.Context, t Target) {
+	runParallel(20, func(int) {
 		for ctx.Err() == nil {
-			if p, err := join(ctx, t.MQTT, client{keep: 3600}); err == nil {
-				if _, err = p.Write(subscribe("flood/mine")); err == nil {
+			if p, err := connectPeer(ctx, t.MQTT, connectOptions{keep: 3600}); err == nil {
+				if _, err = p.Write(encodeSubscribe("flood/mine")); err == nil {
 					_, _ = p.answer()
 				}
 				_ = p.Close()
@@ -276,25 +278,25 @@ func sessions(ctx context.Context, t Target) {
 	})
 }
 
-func passwords(ctx context.Context, t Target) {
-	each(20, func(int) {
+func floodPasswords(ctx context.Context, t Target) {
+	runParallel(20, func(int) {
 		for ctx.Err() == nil {
-			if p, err := join(ctx, t.MQTT, client{user: "root", password: rand.Text()}); err == nil {
+			if p, err := connectPeer(ctx, t.MQTT, connectOptions{user: "root", password: rand.Text()}); err == nil {
 				_ = p.Close()
 			}
 		}
 	})
 }
 
-// halves are refilled when the broker closes them.
-func halves(ctx context.Context, t Target) {
-	each(500, func(i int) {
-		addr, half := t.MQTT, client{}.connect()[:8]
+// floodHalfConnects are refilled when the broker closes them.
+func floodHalfConnects(ctx context.Context, t Target) {
+	runParallel(500, func(i int) {
+		addr, half := t.MQTT, connectOptions{}.connect()[:8]
 		if i%2 == 0 && t.WebSocket != "" {
 			addr, half = t.WebSocket, []byte("GET /mqtt HTTP/1.1\r\nHost:")
 		}
 		for ctx.Err() == nil {
-			p, err := dial(ctx, addr)
+			p, err := dialPeer(ctx, addr)
 			if err != nil {
 				continue
 			}
@@ -306,27 +308,27 @@ func halves(ctx context.Context, t Target) {
 	})
 }
 
-func announced(ctx context.Context, t Target) {
-	head := packet(0x30, make([]byte, 1<<20-100))[:4]
-	hold(ctx, t, 200, func(p *peer) {
+func floodAnnounced(ctx context.Context, t Target) {
+	head := encodePacket(0x30, make([]byte, 1<<20-100))[:4]
+	holdConnections(ctx, t, 200, func(p *peer) {
 		go p.ignore()
 		_, err := p.Write(append(head[:4:4], make([]byte, 4096)...))
 		for err == nil {
-			pause(ctx, time.Second)
+			sleepContext(ctx, time.Second)
 			_, err = p.Write([]byte{0})
 		}
 	})
 }
 
-func retained(ctx context.Context, t Target) {
-	p, err := join(ctx, t.MQTT, client{})
+func floodRetained(ctx context.Context, t Target) {
+	p, err := connectPeer(ctx, t.MQTT, connectOptions{})
 	if err != nil {
 		return
 	}
 	defer p.Close()
 	large := make([]byte, 100<<10)
 	for i := 0; ; i++ {
-		if _, err := p.Write(publish(fmt.Sprintf("flood/kept/%d", i%100_000), 3, uint16(i%500+1), large)); err != nil {
+		if _, err := p.Write(encodePublish(fmt.Sprintf("flood/kept/%d", i%100_000), 3, uint16(i%500+1), large)); err != nil {
 			return
 		}
 		if i >= 400 {
@@ -337,30 +339,30 @@ func retained(ctx context.Context, t Target) {
 	}
 }
 
-func offline(ctx context.Context, t Target) {
-	p, err := join(ctx, t.MQTT, client{id: "flood-away", keep: 3600})
+func floodOffline(ctx context.Context, t Target) {
+	p, err := connectPeer(ctx, t.MQTT, connectOptions{id: "flood-away", keep: 3600})
 	if err != nil {
 		return
 	}
-	if _, err = p.Write(subscribe("flood/away")); err == nil {
+	if _, err = p.Write(encodeSubscribe("flood/away")); err == nil {
 		_, err = p.answer()
 	}
 	_ = p.Close()
 	if err == nil {
-		acknowledged(ctx, t, make([]byte, 4096), "flood/away")
+		publishAcknowledged(ctx, t, make([]byte, 4096), "flood/away")
 	}
 }
 
-// hoards fills the queues of many who are away.
-func hoards(ctx context.Context, t Target) {
+// floodOfflineQueues fills the queues of many who are away.
+func floodOfflineQueues(ctx context.Context, t Target) {
 	var topics []string
 	for n := range 30 {
-		p, err := join(ctx, t.MQTT, client{id: fmt.Sprintf("flood-hoard-%d", n), keep: 3600})
+		p, err := connectPeer(ctx, t.MQTT, connectOptions{id: fmt.Sprintf("flood-hoard-%d", n), keep: 3600})
 		if err != nil {
 			return
 		}
 		topics = append(topics, fmt.Sprintf("flood/hoard/%d", n))
-		if _, err = p.Write(subscribe(topics[n])); err == nil {
+		if _, err = p.Write(encodeSubscribe(topics[n])); err == nil {
 			_, err = p.answer()
 		}
 		_ = p.Close()
@@ -368,20 +370,20 @@ func hoards(ctx context.Context, t Target) {
 			return
 		}
 	}
-	acknowledged(ctx, t, make([]byte, 16<<10), topics...)
+	publishAcknowledged(ctx, t, make([]byte, 16<<10), topics...)
 }
 
-func malformed(ctx context.Context, t Target) {
+func floodMalformed(ctx context.Context, t Target) {
 	bad := [][]byte{
 		{0x10, 0xFF, 0xFF, 0xFF, 0xFF, 0x01},
 		{0x00, 0x00},
 		{0x30, 0x02, 0xFF, 0xFF},
 		{0x10, 0x04, 0, 4, 'M', 'Q'},
-		append(client{}.connect(), 0x36, 0x00), append(client{}.connect(), 0x82, 0x01, 0x00), append(client{}.connect(), packet(0x30, text(nil, "a/#"))...),
+		append(connectOptions{}.connect(), 0x36, 0x00), append(connectOptions{}.connect(), 0x82, 0x01, 0x00), append(connectOptions{}.connect(), encodePacket(0x30, appendText(nil, "a/#"))...),
 	}
-	each(10, func(n int) {
+	runParallel(10, func(n int) {
 		for i := n; ctx.Err() == nil; i++ {
-			if p, err := dial(ctx, t.MQTT); err == nil {
+			if p, err := dialPeer(ctx, t.MQTT); err == nil {
 				_, _ = p.Write(bad[i%len(bad)])
 				p.ignore()
 				_ = p.Close()
@@ -390,9 +392,9 @@ func malformed(ctx context.Context, t Target) {
 	})
 }
 
-// fragments never ends its message: after its CONNECT come frames without content.
-func fragments(ctx context.Context, t Target) {
-	p, err := dial(ctx, t.WebSocket)
+// floodFragments never ends its message: after its CONNECT come frames without content.
+func floodFragments(ctx context.Context, t Target) {
+	p, err := dialPeer(ctx, t.WebSocket)
 	if err != nil {
 		return
 	}
@@ -400,27 +402,27 @@ func fragments(ctx context.Context, t Target) {
 	fmt.Fprintf(p, "GET /mqtt HTTP/1.1\r\nHost: %s\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"+
 		"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: mqtt\r\n\r\n", t.WebSocket)
 	go p.ignore()
-	connect := client{}.connect()
-	if _, err = p.Write(frame(0x02, connect)); err != nil {
+	connect := connectOptions{}.connect()
+	if _, err = p.Write(webSocketFrame(0x02, connect)); err != nil {
 		return
 	}
 	var many []byte
 	for range 64 {
-		many = append(append(many, frame(0x00, nil)...), frame(0x89, payload[:8])...)
+		many = append(append(many, webSocketFrame(0x00, nil)...), webSocketFrame(0x89, floodPayload[:8])...)
 	}
 	for err == nil {
 		_, err = p.Write(many)
 	}
 }
 
-// frame is one of a WebSocket, masked with zeros.
-func frame(first byte, body []byte) []byte {
+// webSocketFrame is one of a WebSocket, masked with zeros.
+func webSocketFrame(first byte, body []byte) []byte {
 	return append([]byte{first, 0x80 | byte(len(body)), 0, 0, 0, 0}, body...)
 }
 
-// watches are answered at once and never read.
-func watches(ctx context.Context, t Target) {
-	each(200, func(i int) {
+// floodWatches are answered at once and never read.
+func floodWatches(ctx context.Context, t Target) {
+	runParallel(200, func(i int) {
 		query := ""
 		if i%2 == 0 {
 			query = "?watch=1"
@@ -432,7 +434,7 @@ func watches(ctx context.Context, t Target) {
 		transport := &http.Transport{DisableKeepAlives: true, ReadBufferSize: 512}
 		resp, err := transport.RoundTrip(req)
 		if err != nil {
-			pause(ctx, longPause)
+			sleepContext(ctx, longPause)
 			return
 		}
 		defer resp.Body.Close()
@@ -443,8 +445,8 @@ func watches(ctx context.Context, t Target) {
 	})
 }
 
-// each runs n at a time.
-func each(n int, f func(i int)) {
+// runParallel runs n at a time.
+func runParallel(n int, f func(i int)) {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() { f(i) })

@@ -20,8 +20,8 @@ type peer struct {
 	r *bufio.Reader
 }
 
-// dial connects, and ends the connection with ctx.
-func dial(ctx context.Context, addr string) (*peer, error) { return dialFrom(ctx, "", addr) }
+// dialPeer connects, and ends the connection with ctx.
+func dialPeer(ctx context.Context, addr string) (*peer, error) { return dialFrom(ctx, "", addr) }
 
 // dialFrom is dial from an address of this host; empty: any.
 func dialFrom(ctx context.Context, from, addr string) (*peer, error) {
@@ -31,15 +31,15 @@ func dialFrom(ctx context.Context, from, addr string) (*peer, error) {
 	}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
-		pause(ctx, longPause)
+		sleepContext(ctx, longPause)
 		return nil, err
 	}
 	context.AfterFunc(ctx, func() { _ = conn.Close() })
 	return &peer{conn, bufio.NewReader(conn)}, nil
 }
 
-// join connects a client and waits for its CONNACK.
-func join(ctx context.Context, addr string, c client) (*peer, error) {
+// connectPeer connects a client and waits for its CONNACK.
+func connectPeer(ctx context.Context, addr string, c connectOptions) (*peer, error) {
 	p, err := dialFrom(ctx, c.from, addr)
 	if err != nil {
 		return nil, err
@@ -73,14 +73,14 @@ func (p *peer) answer() ([]byte, error) {
 // ignore reads whatever comes and forgets it.
 func (p *peer) ignore() { _, _ = io.Copy(io.Discard, p.r) }
 
-// client is what a CONNECT says.
-type client struct {
+// connectOptions is what a CONNECT says.
+type connectOptions struct {
 	id, user, password string
 	keep               uint32 // seconds that the session outlives the connection
 	from               string // the address that it connects from; empty: any
 }
 
-func (c client) connect() []byte {
+func (c connectOptions) connect() []byte {
 	flags := byte(2) // clean start
 	if c.user != "" {
 		flags |= 0xC0
@@ -88,52 +88,52 @@ func (c client) connect() []byte {
 	if c.id == "" {
 		c.id = "flood-" + rand.Text()[:10]
 	}
-	body := append(text(nil, "MQTT"), 5, flags, 0, 0) // no keep-alive
+	body := append(appendText(nil, "MQTT"), 5, flags, 0, 0) // no keep-alive
 	body = append(body, 5, 17)
 	body = binary.BigEndian.AppendUint32(body, c.keep)
-	body = text(body, c.id)
+	body = appendText(body, c.id)
 	if c.user != "" {
-		body = text(text(body, c.user), c.password)
+		body = appendText(appendText(body, c.user), c.password)
 	}
-	return packet(0x10, body)
+	return encodePacket(0x10, body)
 }
 
-func publish(topic string, first byte, id uint16, payload []byte) []byte {
-	body := text(nil, topic)
+func encodePublish(topic string, first byte, id uint16, payload []byte) []byte {
+	body := appendText(nil, topic)
 	if first&6 != 0 {
 		body = binary.BigEndian.AppendUint16(body, id)
 	}
-	return packet(0x30|first, append(append(body, 0), payload...))
+	return encodePacket(0x30|first, append(append(body, 0), payload...))
 }
 
-func subscribe(filters ...string) []byte { return subscribeAt(1, filters...) }
+func encodeSubscribe(filters ...string) []byte { return encodeSubscribeQoS(1, filters...) }
 
-func subscribeAt(qos byte, filters ...string) []byte {
+func encodeSubscribeQoS(qos byte, filters ...string) []byte {
 	body := []byte{0, 1, 0}
 	for _, f := range filters {
-		body = append(text(body, f), qos)
+		body = append(appendText(body, f), qos)
 	}
-	return packet(0x82, body)
+	return encodePacket(0x82, body)
 }
 
-func unsubscribe(filters ...string) []byte {
+func encodeUnsubscribe(filters ...string) []byte {
 	body := []byte{0, 1, 0}
 	for _, f := range filters {
-		body = text(body, f)
+		body = appendText(body, f)
 	}
-	return packet(0xA2, body)
+	return encodePacket(0xA2, body)
 }
 
-func packet(first byte, body []byte) []byte {
+func encodePacket(first byte, body []byte) []byte {
 	return append(binary.AppendUvarint([]byte{first}, uint64(len(body))), body...)
 }
 
-func text(b []byte, s string) []byte {
+func appendText(b []byte, s string) []byte {
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(s))), s...)
 }
 
-// pause waits, but not beyond ctx.
-func pause(ctx context.Context, d time.Duration) {
+// sleepContext waits, but not beyond ctx.
+func sleepContext(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(d):

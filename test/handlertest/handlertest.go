@@ -12,8 +12,8 @@ import (
 	"github.com/edgebus/edgebus/edge/discovery/handler"
 )
 
-// Wait is how long to wait for what is to happen: a busy machine must not fail a test.
-const Wait = 30 * time.Second
+// Timeout is how long to wait for what is to happen: a busy machine must not fail a test.
+const Timeout = 30 * time.Second
 
 // Discover runs a handler until the test ends, which it must do without an error, and returns the lists that it finds.
 func Discover(t testing.TB, h handler.Handler, details string, properties map[string][]byte) <-chan []handler.Device {
@@ -34,22 +34,22 @@ func Discover(t testing.TB, h handler.Handler, details string, properties map[st
 	return found
 }
 
-// Next waits for a list of n devices.
-func Next(t testing.TB, found <-chan []handler.Device, n int) []handler.Device {
+// NextDevices waits for a list of n devices.
+func NextDevices(t testing.TB, found <-chan []handler.Device, n int) []handler.Device {
 	t.Helper()
-	return await(t, found, n, func(ids []string) bool { return len(ids) == n })
+	return awaitDevices(t, found, n, func(ids []string) bool { return len(ids) == n })
 }
 
-// Until waits for a list of the devices with some ids, in their order.
-func Until(t testing.TB, found <-chan []handler.Device, ids ...string) []handler.Device {
+// AwaitIDs waits for a list of the devices with some ids, in their order.
+func AwaitIDs(t testing.TB, found <-chan []handler.Device, ids ...string) []handler.Device {
 	t.Helper()
-	return await(t, found, ids, func(has []string) bool { return slices.Equal(has, ids) })
+	return awaitDevices(t, found, ids, func(has []string) bool { return slices.Equal(has, ids) })
 }
 
-func await(t testing.TB, found <-chan []handler.Device, wanted any, ok func(ids []string) bool) []handler.Device {
+func awaitDevices(t testing.TB, found <-chan []handler.Device, wanted any, ok func(ids []string) bool) []handler.Device {
 	t.Helper()
 	var ids []string
-	for timeout := time.After(Wait); ; {
+	for timeout := time.After(Timeout); ; {
 		select {
 		case devices := <-found:
 			ids = nil

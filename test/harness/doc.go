@@ -21,10 +21,10 @@ import (
 
 // Programs is the directory of the programs: the repository's bin, as `make build` fills it. Tests build nothing, for
 // several processes of tests run at a time. Programs that are older than their sources are an error.
-func Programs() (string, error) { return programs() }
+func Programs() (string, error) { return findPrograms() }
 
-var programs = sync.OnceValues(func() (string, error) {
-	root, err := repository()
+var findPrograms = sync.OnceValues(func() (string, error) {
+	root, err := findRepository()
 	if err != nil {
 		return "", err
 	}
@@ -40,15 +40,15 @@ var programs = sync.OnceValues(func() (string, error) {
 		}
 	}
 	for _, dir := range []string{"topics", "broker", "cloud", "edge", "mappers", "configs"} {
-		if err := unchanged(filepath.Join(root, dir), oldest); err != nil {
+		if err := checkUnchanged(filepath.Join(root, dir), oldest); err != nil {
 			return "", err
 		}
 	}
 	return bin, nil
 })
 
-// unchanged fails if a source of the programs in a directory is newer than they are.
-func unchanged(dir string, built time.Time) error {
+// checkUnchanged fails if a source of the programs in a directory is newer than they are.
+func checkUnchanged(dir string, built time.Time) error {
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -67,8 +67,8 @@ func unchanged(dir string, built time.Time) error {
 	})
 }
 
-// repository is the directory of go.mod, above the test's own.
-func repository() (string, error) {
+// findRepository is the directory of go.mod, above the test's own.
+func findRepository() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err
@@ -99,7 +99,7 @@ func Missing(programs ...string) (missing []string) {
 // FreePort is an address of the loopback interface that nobody uses, and that no other test is given, in this process
 // or another. It is below those that the system gives to whoever asks for any: until a program listens there, and
 // while it is down, an outgoing connection could take one of them.
-func FreePort() (string, error) { return ports.take() }
+func FreePort() (string, error) { return ownPorts.take() }
 
 // portBlock is a range of ports that a process has for itself, because it listens on the first of them until it ends.
 type portBlock struct {
@@ -108,7 +108,7 @@ type portBlock struct {
 	next, end int
 }
 
-var ports portBlock
+var ownPorts portBlock
 
 func (b *portBlock) take() (string, error) {
 	const lowest, highest, size = 10_000, 32_000, 200
@@ -117,13 +117,13 @@ func (b *portBlock) take() (string, error) {
 	for range 10_000 {
 		if b.next == b.end {
 			first := lowest + size*rand.IntN((highest-lowest)/size)
-			l, err := net.Listen("tcp", loopback(first))
+			l, err := net.Listen("tcp", loopbackAddress(first))
 			if err != nil {
 				continue // another process has it
 			}
 			b.held, b.next, b.end = append(b.held, l), first+1, first+size
 		}
-		address := loopback(b.next)
+		address := loopbackAddress(b.next)
 		b.next++
 		if l, err := net.Listen("tcp", address); err == nil {
 			return address, l.Close()
@@ -132,4 +132,4 @@ func (b *portBlock) take() (string, error) {
 	return "", errors.New("no free port")
 }
 
-func loopback(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
+func loopbackAddress(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }

@@ -26,10 +26,10 @@ func emptyWorld(t *testing.T) *World {
 func TestTermWantsACleanEnd(t *testing.T) {
 	w, ctx := emptyWorld(t), context.Background()
 	require.NoError(t, w.Run(ctx, "good", []string{"sh", "-c", "trap 'exit 0' TERM; echo up; touch good; while :; do sleep 0.05; done"}, ""))
-	require.Eventually(t, func() bool { return exists(filepath.Join(w.Dir, "good")) }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return fileExists(filepath.Join(w.Dir, "good")) }, 30*time.Second, time.Millisecond)
 	require.NoError(t, w.Term("good"))
 	require.NoError(t, w.Run(ctx, "bad", []string{"sh", "-c", "trap 'exit 3' TERM; touch bad; while :; do sleep 0.05; done"}, ""))
-	require.Eventually(t, func() bool { return exists(filepath.Join(w.Dir, "bad")) }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return fileExists(filepath.Join(w.Dir, "bad")) }, 30*time.Second, time.Millisecond)
 	require.ErrorContains(t, w.Term("bad"), "exit code 3")
 	require.ErrorContains(t, w.Term("nobody"), "never started")
 	require.Contains(t, w.Logs(10), "up")
@@ -79,9 +79,9 @@ func TestNetworksAreToldInWords(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(p.Close)
 	for _, good := range [][]string{{"cut", "reset"}, {"heal"}, {"drop"}, {"delay", "1ms"}, {"delay", "1ms", "2ms"}, {"bandwidth", "1000"}, {"split"}} {
-		require.NoError(t, change(p, good[0], append(good[1:], "", "")), "%v", good)
+		require.NoError(t, changeNetwork(p, good[0], append(good[1:], "", "")), "%v", good)
 	}
 	for _, bad := range [][]string{{"cut", "gently"}, {"delay", "long"}, {"bandwidth", "wide"}, {"explode"}} {
-		require.Error(t, change(p, bad[0], append(bad[1:], "", "")), "%v", bad)
+		require.Error(t, changeNetwork(p, bad[0], append(bad[1:], "", "")), "%v", bad)
 	}
 }

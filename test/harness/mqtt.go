@@ -18,13 +18,13 @@ import (
 	"github.com/edgebus/edgebus/broker/client"
 )
 
-var clients atomic.Uint64
+var clientCount atomic.Uint64
 
 // Publish publishes as an MQTT 5 client would, and returns the broker's verdict.
 func Publish(ctx context.Context, broker string, m client.Message, change func(*client.Options)) error {
 	o := client.Options{
 		Servers:    []string{"mqtt://" + broker},
-		ClientID:   "test-" + strconv.FormatUint(clients.Add(1), 10) + "-" + strconv.FormatInt(time.Now().UnixNano()%1e9, 36),
+		ClientID:   "test-" + strconv.FormatUint(clientCount.Add(1), 10) + "-" + strconv.FormatInt(time.Now().UnixNano()%1e9, 36),
 		CleanStart: true,
 		Attempts:   1,
 		Log:        zerolog.Nop(),
@@ -70,7 +70,7 @@ func Await(ctx context.Context, broker, topic, want string, within time.Duration
 			}
 			continue
 		}
-		ok, err := watch(ctx, broker, topic, func(got string) bool {
+		ok, err := watchTopic(ctx, broker, topic, func(got string) bool {
 			seen = append(seen, got)
 			return matches(got)
 		})
@@ -93,8 +93,8 @@ func mosquittoSub(ctx context.Context, broker, topic string, more ...string) *ex
 	return exec.CommandContext(ctx, "mosquitto_sub", args...)
 }
 
-// watch hands over a topic's values until one is enough, or the connection ends.
-func watch(ctx context.Context, broker, topic string, enough func(string) bool) (bool, error) {
+// watchTopic hands over a topic's values until one is enough, or the connection ends.
+func watchTopic(ctx context.Context, broker, topic string, enough func(string) bool) (bool, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	cmd := mosquittoSub(ctx, broker, topic)
 	cmd.SysProcAttr = ownGroup()

@@ -34,7 +34,7 @@ func startProcess(name string, line []string, dir, bin, logFile string) (*proces
 	}
 	defer log.Close()
 	path := line[0]
-	if own := filepath.Join(bin, path); !strings.Contains(path, "/") && exists(own) {
+	if own := filepath.Join(bin, path); !strings.Contains(path, "/") && fileExists(own) {
 		path = own
 	}
 	p := &process{name: name, cmd: exec.Command(path, line[1:]...), done: make(chan struct{})}
@@ -52,7 +52,7 @@ func startProcess(name string, line []string, dir, bin, logFile string) (*proces
 	return p, nil
 }
 
-func exists(file string) bool {
+func fileExists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
 }
@@ -79,7 +79,7 @@ func (p *process) awaitReady(ctx context.Context, target string) error {
 		case <-ctx.Done():
 		}
 	}()
-	err := Eventually(ctx, readyTime, func(ctx context.Context) error { return probe(ctx, target) })
+	err := Eventually(ctx, readyTime, func(ctx context.Context) error { return probeTarget(ctx, target) })
 	if err != nil && !p.running() {
 		return fmt.Errorf("%s ended before it was ready: %s", p.name, p.cmd.ProcessState)
 	}

@@ -23,8 +23,8 @@ import (
 
 type worldKey struct{}
 
-// usual is how long a script waits for what should come soon.
-const usual = 30 * time.Second
+// usualWait is how long a script waits for what should come soon.
+const usualWait = 30 * time.Second
 
 // Scripts runs every script of a directory, each in a world of its own. What a
 // script can say is listed in test/e2e/README.md.
@@ -38,7 +38,7 @@ func Scripts(t *testing.T, dir string) {
 	}
 	testscript.Run(t, testscript.Params{
 		Dir:   dir,
-		Setup: setup,
+		Setup: setupScript,
 		Condition: func(name string) (bool, error) {
 			if name != "all" {
 				return false, fmt.Errorf("unknown condition %s", name)
@@ -46,14 +46,14 @@ func Scripts(t *testing.T, dir string) {
 			return os.Getenv("ALL_TESTS") != "", nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"start": start, "run": run, "term": term, "crash": crash, "freeze": freeze, "thaw": thaw,
-			"node": node, "net": network, "samples": samples, "apply": apply, "delete": remove,
-			"pub": pub, "sub": sub, "await": await, "httpget": httpGet, "waitfor": waitFor,
+			"start": startCommand, "run": runCommand, "term": termCommand, "crash": crashCommand, "freeze": freezeCommand, "thaw": thawCommand,
+			"node": nodeCommand, "net": networkCommand, "samples": samplesCommand, "apply": applyCommand, "delete": removeCommand,
+			"pub": pubCommand, "sub": subCommand, "await": awaitCommand, "httpget": httpGetCommand, "waitfor": waitForCommand,
 		},
 	})
 }
 
-func setup(env *testscript.Env) error {
+func setupScript(env *testscript.Env) error {
 	w, err := NewWorld(env.WorkDir, 1)
 	if err != nil {
 		return err
@@ -77,10 +77,10 @@ func setup(env *testscript.Env) error {
 	return nil
 }
 
-func world(ts *testscript.TestScript) *World { return ts.Value(worldKey{}).(*World) }
+func scriptWorld(ts *testscript.TestScript) *World { return ts.Value(worldKey{}).(*World) }
 
-// verdict ends a command that may be expected to fail, with "!" before it.
-func verdict(ts *testscript.TestScript, neg bool, err error) {
+// checkVerdict ends a command that may be expected to fail, with "!" before it.
+func checkVerdict(ts *testscript.TestScript, neg bool, err error) {
 	if err != nil {
 		fmt.Fprintln(ts.Stderr(), err)
 	}
@@ -92,70 +92,70 @@ func verdict(ts *testscript.TestScript, neg bool, err error) {
 	}
 }
 
-func want(ts *testscript.TestScript, ok bool, usage string) {
+func checkUsage(ts *testscript.TestScript, ok bool, usage string) {
 	if !ok {
 		ts.Fatalf("usage: %s", usage)
 	}
 }
 
-func start(ts *testscript.TestScript, neg bool, args []string) {
-	want(ts, len(args) > 0, "start NAME [argument…]")
-	verdict(ts, neg, world(ts).Start(context.Background(), args[0], args[1:]...))
+func startCommand(ts *testscript.TestScript, neg bool, args []string) {
+	checkUsage(ts, len(args) > 0, "start NAME [argument…]")
+	checkVerdict(ts, neg, scriptWorld(ts).Start(context.Background(), args[0], args[1:]...))
 }
 
-func run(ts *testscript.TestScript, neg bool, args []string) {
-	want(ts, len(args) > 1, "run NAME PROGRAM [argument…]")
-	verdict(ts, neg, world(ts).Run(context.Background(), args[0], args[1:], ""))
+func runCommand(ts *testscript.TestScript, neg bool, args []string) {
+	checkUsage(ts, len(args) > 1, "run NAME PROGRAM [argument…]")
+	checkVerdict(ts, neg, scriptWorld(ts).Run(context.Background(), args[0], args[1:], ""))
 }
 
-// each makes a command of something that can be done to programs.
-func each(ts *testscript.TestScript, neg bool, args []string, do func(string) error) {
-	want(ts, len(args) > 0, "NAME…")
+// forEachProgram makes a command of something that can be done to programs.
+func forEachProgram(ts *testscript.TestScript, neg bool, args []string, do func(string) error) {
+	checkUsage(ts, len(args) > 0, "NAME…")
 	for _, name := range args {
-		verdict(ts, neg, do(name))
+		checkVerdict(ts, neg, do(name))
 	}
 }
 
-func term(ts *testscript.TestScript, neg bool, args []string) {
-	each(ts, neg, args, world(ts).Term)
+func termCommand(ts *testscript.TestScript, neg bool, args []string) {
+	forEachProgram(ts, neg, args, scriptWorld(ts).Term)
 }
 
-func crash(ts *testscript.TestScript, neg bool, args []string) {
-	each(ts, neg, args, world(ts).Crash)
+func crashCommand(ts *testscript.TestScript, neg bool, args []string) {
+	forEachProgram(ts, neg, args, scriptWorld(ts).Crash)
 }
 
-func freeze(ts *testscript.TestScript, neg bool, args []string) {
-	each(ts, neg, args, func(name string) error { return world(ts).Signal(name, syscall.SIGSTOP) })
+func freezeCommand(ts *testscript.TestScript, neg bool, args []string) {
+	forEachProgram(ts, neg, args, func(name string) error { return scriptWorld(ts).Signal(name, syscall.SIGSTOP) })
 }
 
-func thaw(ts *testscript.TestScript, neg bool, args []string) {
-	each(ts, neg, args, func(name string) error { return world(ts).Signal(name, syscall.SIGCONT) })
+func thawCommand(ts *testscript.TestScript, neg bool, args []string) {
+	forEachProgram(ts, neg, args, func(name string) error { return scriptWorld(ts).Signal(name, syscall.SIGCONT) })
 }
 
-func node(ts *testscript.TestScript, neg bool, args []string) {
-	want(ts, len(args) == 1, "node NAME")
-	_, err := world(ts).AddNode(args[0], 1)
-	verdict(ts, neg, err)
-	for _, pair := range world(ts).Env() {
+func nodeCommand(ts *testscript.TestScript, neg bool, args []string) {
+	checkUsage(ts, len(args) == 1, "node NAME")
+	_, err := scriptWorld(ts).AddNode(args[0], 1)
+	checkVerdict(ts, neg, err)
+	for _, pair := range scriptWorld(ts).Env() {
 		if name, value, _ := strings.Cut(pair, "="); name != "PATH" {
 			ts.Setenv(name, value)
 		}
 	}
 }
 
-func network(ts *testscript.TestScript, neg bool, args []string) {
+func networkCommand(ts *testscript.TestScript, neg bool, args []string) {
 	const usage = "net [NODE] cut reset|blackhole|up|down|halfopen, heal, drop, delay TIME [JITTER], bandwidth BYTES or split"
-	want(ts, len(args) > 0, usage)
-	n := world(ts).Node("n1")
-	if other := world(ts).Node(args[0]); other != nil {
+	checkUsage(ts, len(args) > 0, usage)
+	n := scriptWorld(ts).Node("n1")
+	if other := scriptWorld(ts).Node(args[0]); other != nil {
 		n, args = other, args[1:]
 	}
-	want(ts, len(args) > 0, usage)
-	verdict(ts, neg, change(n.Net, args[0], append(args[1:], "", "")))
+	checkUsage(ts, len(args) > 0, usage)
+	checkVerdict(ts, neg, changeNetwork(n.Net, args[0], append(args[1:], "", "")))
 }
 
-// change does to a network what a script says.
-func change(p *faults.Proxy, what string, args []string) (err error) {
+// changeNetwork does to a network what a script says.
+func changeNetwork(p *faults.Proxy, what string, args []string) (err error) {
 	var c faults.Conditions
 	switch what {
 	case "cut":
@@ -184,11 +184,11 @@ func change(p *faults.Proxy, what string, args []string) (err error) {
 	return err
 }
 
-// samples applies the sample resources, bound to a node and its simulated device.
-func samples(ts *testscript.TestScript, neg bool, args []string) {
+// samplesCommand applies the sample resources, bound to a node and its simulated device.
+func samplesCommand(ts *testscript.TestScript, neg bool, args []string) {
 	name := strings.Join(append(args, "n1")[:1], "")
-	n := world(ts).Node(name)
-	want(ts, n != nil && len(args) < 2, "samples [NODE]")
+	n := scriptWorld(ts).Node(name)
+	checkUsage(ts, n != nil && len(args) < 2, "samples [NODE]")
 	all, err := configs.Samples()
 	for _, s := range all {
 		if err != nil {
@@ -196,26 +196,26 @@ func samples(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		text := strings.ReplaceAll(string(s.YAML), "127.0.0.1:1502", n.Modbus)
 		text = strings.ReplaceAll(text, "nodeName: demo", "nodeName: "+name)
-		err = world(ts).Apply(context.Background(), []byte(text))
+		err = scriptWorld(ts).Apply(context.Background(), []byte(text))
 	}
-	verdict(ts, neg, err)
+	checkVerdict(ts, neg, err)
 }
 
-func apply(ts *testscript.TestScript, neg bool, args []string) {
-	want(ts, len(args) > 0, "apply FILE…")
+func applyCommand(ts *testscript.TestScript, neg bool, args []string) {
+	checkUsage(ts, len(args) > 0, "apply FILE…")
 	for _, file := range args {
 		text := os.Expand(ts.ReadFile(file), ts.Getenv)
-		verdict(ts, neg, world(ts).Apply(context.Background(), []byte(text)))
+		checkVerdict(ts, neg, scriptWorld(ts).Apply(context.Background(), []byte(text)))
 	}
 }
 
-func remove(ts *testscript.TestScript, neg bool, args []string) {
-	want(ts, len(args) == 2, "delete KIND NAME")
-	verdict(ts, neg, world(ts).Delete(context.Background(), args[0], args[1]))
+func removeCommand(ts *testscript.TestScript, neg bool, args []string) {
+	checkUsage(ts, len(args) == 2, "delete KIND NAME")
+	checkVerdict(ts, neg, scriptWorld(ts).Delete(context.Background(), args[0], args[1]))
 }
 
-// options takes "-name value" pairs off the front of args.
-func options(ts *testscript.TestScript, args []string, known ...string) (map[string]string, []string) {
+// parseOptions takes "-name value" pairs off the front of args.
+func parseOptions(ts *testscript.TestScript, args []string, known ...string) (map[string]string, []string) {
 	got := map[string]string{}
 	for len(args) > 1 && strings.HasPrefix(args[0], "-") {
 		name := args[0][1:]
@@ -227,29 +227,29 @@ func options(ts *testscript.TestScript, args []string, known ...string) (map[str
 	return got, args
 }
 
-// broker is the address of the broker that -at names; the hub's by default.
-func broker(ts *testscript.TestScript, got map[string]string) string {
+// brokerOption is the address of the broker that -at names; the hub's by default.
+func brokerOption(ts *testscript.TestScript, got map[string]string) string {
 	name := got["at"]
 	if name == "" {
 		name = "hub"
 	}
-	address, err := world(ts).Broker(name)
+	address, err := scriptWorld(ts).Broker(name)
 	ts.Check(err)
 	return address
 }
 
-func within(ts *testscript.TestScript, got map[string]string) time.Duration {
+func withinOption(ts *testscript.TestScript, got map[string]string) time.Duration {
 	if got["within"] == "" {
-		return usual
+		return usualWait
 	}
 	d, err := time.ParseDuration(got["within"])
 	ts.Check(err)
 	return d
 }
 
-func pub(ts *testscript.TestScript, neg bool, args []string) {
-	got, args := options(ts, args, "at", "q", "user", "password", "expiry")
-	want(ts, len(args) == 2, "pub [-at core] [-q QOS] [-user NAME -password WORD] [-expiry TIME] TOPIC VALUE")
+func pubCommand(ts *testscript.TestScript, neg bool, args []string) {
+	got, args := parseOptions(ts, args, "at", "q", "user", "password", "expiry")
+	checkUsage(ts, len(args) == 2, "pub [-at core] [-q QOS] [-user NAME -password WORD] [-expiry TIME] TOPIC VALUE")
 	m := client.Message{Topic: args[0], Payload: []byte(args[1]), QoS: 1}
 	if got["q"] != "" {
 		m.QoS = got["q"][0] - '0'
@@ -259,31 +259,31 @@ func pub(ts *testscript.TestScript, neg bool, args []string) {
 		m.Expiry, err = time.ParseDuration(got["expiry"])
 		ts.Check(err)
 	}
-	verdict(ts, neg, Publish(context.Background(), broker(ts, got), m, func(o *client.Options) {
+	checkVerdict(ts, neg, Publish(context.Background(), brokerOption(ts, got), m, func(o *client.Options) {
 		o.User, o.Password = got["user"], got["password"]
 	}))
 }
 
-// sub records what a filter gets in a file, for as long as the script runs.
-func sub(ts *testscript.TestScript, neg bool, args []string) {
-	got, args := options(ts, args, "at")
-	want(ts, len(args) == 2, "sub [-at core] FILE FILTER")
-	w := world(ts)
-	host, port, _ := strings.Cut(broker(ts, got), ":")
+// subCommand records what a filter gets in a file, for as long as the script runs.
+func subCommand(ts *testscript.TestScript, neg bool, args []string) {
+	got, args := parseOptions(ts, args, "at")
+	checkUsage(ts, len(args) == 2, "sub [-at core] FILE FILTER")
+	w := scriptWorld(ts)
+	host, port, _ := strings.Cut(brokerOption(ts, got), ":")
 	line := fmt.Sprintf("exec mosquitto_sub -h %s -p %s -V 5 -q 1 -v -t '%s' >'%s'", host, port, args[1], ts.MkAbs(args[0]))
-	verdict(ts, neg, w.Run(context.Background(), "sub-"+filepath.Base(args[0]), []string{"sh", "-c", line}, ""))
+	checkVerdict(ts, neg, w.Run(context.Background(), "sub-"+filepath.Base(args[0]), []string{"sh", "-c", line}, ""))
 }
 
-func await(ts *testscript.TestScript, neg bool, args []string) {
-	got, args := options(ts, args, "at", "within")
-	want(ts, len(args) == 2, "await [-at core] [-within TIME] TOPIC VALUE|/PATTERN/|''")
-	verdict(ts, neg, Await(context.Background(), broker(ts, got), args[0], args[1], within(ts, got)))
+func awaitCommand(ts *testscript.TestScript, neg bool, args []string) {
+	got, args := parseOptions(ts, args, "at", "within")
+	checkUsage(ts, len(args) == 2, "await [-at core] [-within TIME] TOPIC VALUE|/PATTERN/|''")
+	checkVerdict(ts, neg, Await(context.Background(), brokerOption(ts, got), args[0], args[1], withinOption(ts, got)))
 }
 
-// httpGet prints what a URL answers, once it matches.
-func httpGet(ts *testscript.TestScript, neg bool, args []string) {
-	got, args := options(ts, args, "within", "until")
-	want(ts, len(args) == 1, "httpget [-within TIME] [-until PATTERN] URL")
+// httpGetCommand prints what a URL answers, once it matches.
+func httpGetCommand(ts *testscript.TestScript, neg bool, args []string) {
+	got, args := parseOptions(ts, args, "within", "until")
+	checkUsage(ts, len(args) == 1, "httpget [-within TIME] [-until PATTERN] URL")
 	pattern, err := regexp.Compile(got["until"])
 	ts.Check(err)
 	var text []byte
@@ -296,25 +296,25 @@ func httpGet(ts *testscript.TestScript, neg bool, args []string) {
 	if got["until"] == "" {
 		err = get(context.Background())
 	} else {
-		err = Eventually(context.Background(), within(ts, got), get)
+		err = Eventually(context.Background(), withinOption(ts, got), get)
 	}
 	fmt.Fprintf(ts.Stdout(), "%s\n", text)
-	verdict(ts, neg, err)
+	checkVerdict(ts, neg, err)
 }
 
-// waitFor runs a program again and again until it succeeds.
-func waitFor(ts *testscript.TestScript, neg bool, args []string) {
-	got, args := options(ts, args, "within")
-	want(ts, len(args) > 0, "waitfor [-within TIME] PROGRAM [argument…]")
+// waitForCommand runs a program again and again until it succeeds.
+func waitForCommand(ts *testscript.TestScript, neg bool, args []string) {
+	got, args := parseOptions(ts, args, "within")
+	checkUsage(ts, len(args) > 0, "waitfor [-within TIME] PROGRAM [argument…]")
 	var out []byte
-	err := Eventually(context.Background(), within(ts, got), func(ctx context.Context) (err error) {
+	err := Eventually(context.Background(), withinOption(ts, got), func(ctx context.Context) (err error) {
 		program := args[0]
-		if own := filepath.Join(world(ts).Bin, program); exists(own) {
+		if own := filepath.Join(scriptWorld(ts).Bin, program); fileExists(own) {
 			program = own
 		}
 		cmd := exec.CommandContext(ctx, program, args[1:]...)
 		cmd.Dir = ts.MkAbs(".")
-		cmd.Env = append(append(os.Environ(), world(ts).Env()...), "KUBECONFIG="+ts.Getenv("KUBECONFIG"))
+		cmd.Env = append(append(os.Environ(), scriptWorld(ts).Env()...), "KUBECONFIG="+ts.Getenv("KUBECONFIG"))
 		printed, err := cmd.CombinedOutput()
 		if ctx.Err() == nil { // else it was killed before it had said all
 			out = printed
@@ -325,5 +325,5 @@ func waitFor(ts *testscript.TestScript, neg bool, args []string) {
 	if err != nil {
 		err = fmt.Errorf("%w; the last time it printed:\n%s", err, out)
 	}
-	verdict(ts, neg, err)
+	checkVerdict(ts, neg, err)
 }

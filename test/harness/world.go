@@ -88,10 +88,10 @@ func (w *World) Node(name string) *Node { return w.nodes[name] }
 func (w *World) Env() []string {
 	env := []string{
 		"PATH=" + w.Bin + string(os.PathListSeparator) + os.Getenv("PATH"),
-		"HUB_MQTT=" + w.Hub.MQTT, "HUB_PORT=" + port(w.Hub.MQTT), "HUB_HTTP=" + w.Hub.HTTP,
-		"HUB=http://" + w.Hub.HTTP, "HUB_TLS=" + w.TLS, "HUB_TLS_PORT=" + port(w.TLS), "HUB_WS=" + w.WS,
+		"HUB_MQTT=" + w.Hub.MQTT, "HUB_PORT=" + portOf(w.Hub.MQTT), "HUB_HTTP=" + w.Hub.HTTP,
+		"HUB=http://" + w.Hub.HTTP, "HUB_TLS=" + w.TLS, "HUB_TLS_PORT=" + portOf(w.TLS), "HUB_WS=" + w.WS,
 		"API=http://" + w.Hub.HTTP + apiBase, "SCRIPTS=" + filepath.Join(filepath.Dir(w.Bin), "scripts"),
-		"KUBECTL=" + kubectl(filepath.Dir(w.Bin)),
+		"KUBECTL=" + kubectlPath(filepath.Dir(w.Bin)),
 	}
 	for name, n := range w.nodes {
 		prefixes := []string{strings.ToUpper(name) + "_"}
@@ -99,13 +99,13 @@ func (w *World) Env() []string {
 			prefixes = append(prefixes, "CORE_")
 		}
 		for _, p := range prefixes {
-			env = append(env, p+"MQTT="+n.MQTT, p+"PORT="+port(n.MQTT), p+"HTTP="+n.HTTP, p+"MODBUS="+n.Modbus, p+"PROXY="+n.Net.Addr())
+			env = append(env, p+"MQTT="+n.MQTT, p+"PORT="+portOf(n.MQTT), p+"HTTP="+n.HTTP, p+"MODBUS="+n.Modbus, p+"PROXY="+n.Net.Addr())
 		}
 	}
 	return env
 }
 
-func port(address string) string {
+func portOf(address string) string {
 	_, port, _ := net.SplitHostPort(address)
 	return port
 }
@@ -393,7 +393,7 @@ func Eventually(ctx context.Context, within time.Duration, check func(context.Co
 	}
 }
 
-func probe(ctx context.Context, target string) error {
+func probeTarget(ctx context.Context, target string) error {
 	if !strings.Contains(target, "://") {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", target)
 		if err == nil {
@@ -405,5 +405,5 @@ func probe(ctx context.Context, target string) error {
 	return err
 }
 
-// kubectl is the one that make builds. Without it a script that needs it fails: the system's own is another.
-func kubectl(root string) string { return filepath.Join(root, ".tools", "kubectl") }
+// kubectlPath is the one that make builds. Without it a script that needs it fails: the system's own is another.
+func kubectlPath(root string) string { return filepath.Join(root, ".tools", "kubectl") }

@@ -112,12 +112,12 @@ func (e *Engine) tell(id, action string) {
 	}
 }
 
-func refuse(w http.ResponseWriter, code int, format string, args ...any) {
+func sendError(w http.ResponseWriter, code int, format string, args ...any) {
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(map[string]string{"message": fmt.Sprintf(format, args...)})
 }
 
-func labels(r *http.Request) []string {
+func labelFilters(r *http.Request) []string {
 	var f struct{ Label []string }
 	_ = json.Unmarshal([]byte(r.URL.Query().Get("filters")), &f)
 	return f.Label
@@ -129,7 +129,7 @@ func (e *Engine) list(w http.ResponseWriter, r *http.Request) {
 	list := []map[string]any{}
 	for _, c := range e.containers {
 		has := func(l string) bool { k, v, _ := strings.Cut(l, "="); return c.Labels[k] != v }
-		if (c.State == "running" || r.URL.Query().Get("all") == "true") && !slices.ContainsFunc(labels(r), has) {
+		if (c.State == "running" || r.URL.Query().Get("all") == "true") && !slices.ContainsFunc(labelFilters(r), has) {
 			list = append(list, map[string]any{"Id": c.ID, "Names": []string{"/" + c.Name}, "Image": c.Image, "State": c.State, "Status": c.Status, "Labels": c.Labels})
 		}
 	}
@@ -140,7 +140,7 @@ func (e *Engine) list(w http.ResponseWriter, r *http.Request) {
 func (e *Engine) find(w http.ResponseWriter, r *http.Request) int {
 	i := slices.IndexFunc(e.containers, func(c Container) bool { return c.ID == r.PathValue("id") || c.Name == r.PathValue("id") })
 	if i < 0 {
-		refuse(w, 404, "no such container: %s", r.PathValue("id"))
+		sendError(w, 404, "no such container: %s", r.PathValue("id"))
 	}
 	return i
 }
@@ -184,7 +184,7 @@ func (e *Engine) listNetworks(w http.ResponseWriter, r *http.Request) {
 	defer e.mu.Unlock()
 	list := []map[string]string{}
 	for name, project := range e.networks {
-		if slices.Contains(labels(r), "com.docker.compose.project="+project) {
+		if slices.Contains(labelFilters(r), "com.docker.compose.project="+project) {
 			list = append(list, map[string]string{"Name": name})
 		}
 	}

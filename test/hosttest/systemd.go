@@ -28,13 +28,13 @@ type Systemd struct {
 	conn *dbus.Conn
 
 	mu    sync.Mutex
-	units map[string]*unit
+	units map[string]*systemdUnit
 	jobs  uint32
 	log   []string
 	fails map[string]bool
 }
 
-type unit struct {
+type systemdUnit struct {
 	load, active, sub, result string
 	restarts                  uint32
 	began                     uint64
@@ -69,7 +69,7 @@ func StartSystemd(t testing.TB, root string) *Systemd {
 	address, err := bufio.NewReader(out).ReadString('\n')
 	require.NoError(t, err)
 
-	s := &Systemd{Address: strings.TrimSpace(address), root: root, units: map[string]*unit{}, fails: map[string]bool{}}
+	s := &Systemd{Address: strings.TrimSpace(address), root: root, units: map[string]*systemdUnit{}, fails: map[string]bool{}}
 	s.Serve(t)
 	return s
 }
@@ -80,8 +80,8 @@ func (s *Systemd) Serve(t testing.TB) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	s.conn = conn
-	require.NoError(t, conn.Export(manager{s}, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"))
-	require.NoError(t, conn.ExportSubtree(service{s}, "/org/freedesktop/systemd1/unit", "org.freedesktop.DBus.Properties"))
+	require.NoError(t, conn.Export(systemdManager{s}, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"))
+	require.NoError(t, conn.ExportSubtree(quadletService{s}, "/org/freedesktop/systemd1/unit", "org.freedesktop.DBus.Properties"))
 	reply, err := conn.RequestName("org.freedesktop.systemd1", dbus.NameFlagDoNotQueue)
 	require.NoError(t, err)
 	require.Equal(t, dbus.RequestNameReplyPrimaryOwner, reply)
@@ -92,7 +92,7 @@ func (s *Systemd) Add(name, active, sub string) {
 	s.mu.Lock()
 	u := s.units[name]
 	if u == nil {
-		u = &unit{load: "loaded"}
+		u = &systemdUnit{load: "loaded"}
 		s.units[name] = u
 	}
 	u.active, u.sub, u.began, u.result = active, sub, 1, "success"
@@ -100,7 +100,7 @@ func (s *Systemd) Add(name, active, sub string) {
 		u.result = "exit-code"
 	}
 	s.mu.Unlock()
-	_ = s.conn.Emit(objectOf(name), "org.freedesktop.DBus.Properties.PropertiesChanged", "org.freedesktop.systemd1.Unit",
+	_ = s.conn.Emit(objectPath(name), "org.freedesktop.DBus.Properties.PropertiesChanged", "org.freedesktop.systemd1.Unit",
 		map[string]dbus.Variant{"ActiveState": dbus.MakeVariant(active)}, []string{})
 }
 
@@ -130,16 +130,16 @@ func (s *Systemd) Log() []string {
 	return log
 }
 
-func objectOf(name string) dbus.ObjectPath {
+func objectPath(name string) dbus.ObjectPath {
 	return dbus.ObjectPath("/org/freedesktop/systemd1/unit/" + fmt.Sprintf("u%x", name))
 }
 
-// manager are the methods of systemd's manager that are used.
-type manager struct{ s *Systemd }
+// systemdManager are the methods of systemd's manager that are used.
+type systemdManager struct{ s *Systemd }
 
-func (m manager) Subscribe() *dbus.Error { return nil }
+func (m systemdManager) Subscribe() *dbus.Error { return nil }
 
-func (m manager) Reload() *dbus.Error {
+func (m systemdManager) Reload() *dbus.Error {
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
 	m.s.log = append(m.s.log, "reload")
@@ -148,14 +148,14 @@ func (m manager) Reload() *dbus.Error {
 		if err != nil || d.IsDir() {
 			return nil
 		}
-		name := generated(filepath.Base(p))
+		name := generatedService(filepath.Base(p))
 		if name == "" {
 			return nil
 		}
 		made[name] = true
 		if m.s.units[name] == nil {
 			ext := filepath.Ext(p)
-			m.s.units[name] = &unit{load: "loaded", active: "inactive", sub: "dead", quadlet: true, oneshot: ext == ".network" || ext == ".volume"}
+			m.s.units[name] = &systemdUnit{load: "loaded", active: "inactive", sub: "dead", quadlet: true, oneshot: ext == ".network" || ext == ".volume"}
 		}
 		return nil
 	})
@@ -171,8 +171,8 @@ func (m manager) Reload() *dbus.Error {
 	return nil
 }
 
-// generated is what the generator names the service of a file, for the kinds that tests use.
-func generated(file string) string {
+// generatedService is what the generator names the service of a file, for the kinds that tests use.
+func generatedService(file string) string {
 	base, ext, _ := strings.Cut(file, ".")
 	switch ext {
 	case "container", "kube":
@@ -183,16 +183,18 @@ func generated(file string) string {
 	return ""
 }
 
-func (m manager) StartUnit(name, _ string) (dbus.ObjectPath, *dbus.Error) {
+func (m systemdManager) StartUnit(name, _ string) (dbus.ObjectPath, *dbus.Error) {
 	return m.job("start", name)
 }
-func (m manager) StopUnit(name, _ string) (dbus.ObjectPath, *dbus.Error) { return m.job("stop", name) }
-func (m manager) RestartUnit(name, _ string) (dbus.ObjectPath, *dbus.Error) {
+func (m systemdManager) StopUnit(name, _ string) (dbus.ObjectPath, *dbus.Error) {
+	return m.job("stop", name)
+}
+func (m systemdManager) RestartUnit(name, _ string) (dbus.ObjectPath, *dbus.Error) {
 	return m.job("restart", name)
 }
 
 // job does a job at once: that it is done may be said before its number is returned, as by systemd.
-func (m manager) job(verb, name string) (dbus.ObjectPath, *dbus.Error) {
+func (m systemdManager) job(verb, name string) (dbus.ObjectPath, *dbus.Error) {
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
 	m.s.log = append(m.s.log, verb+" "+name)
@@ -222,7 +224,7 @@ func (m manager) job(verb, name string) (dbus.ObjectPath, *dbus.Error) {
 	return job, nil
 }
 
-type row struct {
+type unitRow struct {
 	Name, Description, Load, Active, Sub, Following string
 	Path                                            dbus.ObjectPath
 	JobID                                           uint32
@@ -230,10 +232,10 @@ type row struct {
 	JobPath                                         dbus.ObjectPath
 }
 
-func (m manager) rows(names []string) []row {
-	var rows []row
+func (m systemdManager) rows(names []string) []unitRow {
+	var rows []unitRow
 	for _, n := range names {
-		r := row{Name: n, Load: "not-found", Active: "inactive", Sub: "dead", Path: objectOf(n), JobPath: "/"}
+		r := unitRow{Name: n, Load: "not-found", Active: "inactive", Sub: "dead", Path: objectPath(n), JobPath: "/"}
 		if u := m.s.units[n]; u != nil {
 			r.Load, r.Active, r.Sub = u.load, u.active, u.sub
 		}
@@ -242,13 +244,13 @@ func (m manager) rows(names []string) []row {
 	return rows
 }
 
-func (m manager) ListUnitsByNames(names []string) ([]row, *dbus.Error) {
+func (m systemdManager) ListUnitsByNames(names []string) ([]unitRow, *dbus.Error) {
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
 	return m.rows(names), nil
 }
 
-func (m manager) ListUnitsByPatterns(_, patterns []string) ([]row, *dbus.Error) {
+func (m systemdManager) ListUnitsByPatterns(_, patterns []string) ([]unitRow, *dbus.Error) {
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
 	names := slices.Sorted(maps.Keys(m.s.units))
@@ -258,22 +260,22 @@ func (m manager) ListUnitsByPatterns(_, patterns []string) ([]row, *dbus.Error) 
 }
 
 // pid is the number of a unit's process, which is none.
-func (u *unit) pid() uint32 {
+func (u *systemdUnit) pid() uint32 {
 	if u.active != "active" {
 		return 0
 	}
 	return 4711
 }
 
-// service has the properties of services.
-type service struct{ s *Systemd }
+// quadletService has the properties of services.
+type quadletService struct{ s *Systemd }
 
-func (v service) GetAll(msg dbus.Message, _ string) (map[string]dbus.Variant, *dbus.Error) {
+func (v quadletService) GetAll(msg dbus.Message, _ string) (map[string]dbus.Variant, *dbus.Error) {
 	v.s.mu.Lock()
 	defer v.s.mu.Unlock()
 	at, _ := msg.Headers[dbus.FieldPath].Value().(dbus.ObjectPath)
 	for name, u := range v.s.units {
-		if objectOf(name) == at {
+		if objectPath(name) == at {
 			return map[string]dbus.Variant{
 				"NRestarts": dbus.MakeVariant(u.restarts), "Result": dbus.MakeVariant(u.result),
 				"ExecMainStartTimestampMonotonic": dbus.MakeVariant(u.began), "MainPID": dbus.MakeVariant(u.pid()),

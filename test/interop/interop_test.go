@@ -22,11 +22,11 @@ import (
 )
 
 const (
-	patience = 30 * time.Second
-	python   = "/usr/bin/python3" // the system's: another may not see Debian's packages
-	user     = "operator"
-	password = "secret"
-	users    = `auth:
+	stepTimeout = 30 * time.Second
+	python      = "/usr/bin/python3" // the system's: another may not see Debian's packages
+	user        = "operator"
+	password    = "secret"
+	users       = `auth:
   anonymous: loopback
   users:
     - name: operator
@@ -36,38 +36,38 @@ const (
 `
 )
 
-// target is a broker's address, and what it takes to connect there.
-type target struct {
+// brokerTarget is a broker's address, and what it takes to connect there.
+type brokerTarget struct {
 	name, address string
 	scheme        string // mqtt, mqtts, ws
 	pki           string // directory, for mqtts
 }
 
-func (a target) host() string { host, _, _ := net.SplitHostPort(a.address); return host }
+func (a brokerTarget) host() string { host, _, _ := net.SplitHostPort(a.address); return host }
 
-func (a target) port() string { _, port, _ := net.SplitHostPort(a.address); return port }
+func (a brokerTarget) port() string { _, port, _ := net.SplitHostPort(a.address); return port }
 
-func (a target) ca() string { return filepath.Join(a.pki, "ca.pem") }
+func (a brokerTarget) ca() string { return filepath.Join(a.pki, "ca.pem") }
 
 // A client is given a version of MQTT and a prefix of its own for topics and ids.
-type client struct {
+type interopClient struct {
 	name     string
 	versions []int
 	schemes  string
-	run      func(t *testing.T, at target, version int, prefix string)
+	run      func(t *testing.T, at brokerTarget, version int, prefix string)
 }
 
-var clients = []client{
-	{"mosquitto", []int{4, 5}, "mqtt mqtts", mosquitto},
-	{"paho-golang", []int{5}, "mqtt mqtts ws", pahoGo},
-	{"mqttjs", []int{4, 5}, "mqtt mqtts ws", mqttjs},
-	{"paho-python", []int{4, 5}, "mqtt mqtts ws", pahoPython},
+var interopClients = []interopClient{
+	{"mosquitto", []int{4, 5}, "mqtt mqtts", runMosquitto},
+	{"paho-golang", []int{5}, "mqtt mqtts ws", runPahoGo},
+	{"mqttjs", []int{4, 5}, "mqtt mqtts ws", runMQTTJS},
+	{"paho-python", []int{4, 5}, "mqtt mqtts ws", runPahoPython},
 }
 
 func TestClients(t *testing.T) {
-	needs(t)
-	for _, at := range start(t) {
-		for _, c := range clients {
+	requireTools(t)
+	for _, at := range startBrokers(t) {
+		for _, c := range interopClients {
 			if !strings.Contains(" "+c.schemes+" ", " "+at.scheme+" ") {
 				continue
 			}
@@ -81,8 +81,8 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// needs is what has to be installed. In CI nothing may be missing.
-func needs(t *testing.T) {
+// requireTools is what has to be installed. In CI nothing may be missing.
+func requireTools(t *testing.T) {
 	t.Helper()
 	missing := harness.Missing("mosquitto_pub", "mosquitto_sub", "mosquitto_rr", "node", "openssl")
 	if exec.Command(python, "-c", "import paho.mqtt.client").Run() != nil {
@@ -101,8 +101,8 @@ func needs(t *testing.T) {
 	t.Skip(text)
 }
 
-// start runs a hub and a core, each of which listens in every way that it can.
-func start(t *testing.T) []target {
+// startBrokers runs a hub and a core, each of which listens in every way that it can.
+func startBrokers(t *testing.T) []brokerTarget {
 	t.Helper()
 	w, err := harness.NewWorld(t.TempDir(), 1)
 	require.NoError(t, err)
@@ -112,13 +112,13 @@ func start(t *testing.T) []target {
 		out, err := exec.Command("bash", append([]string{"../../scripts/certs.sh"}, strings.Fields(line)...)...).CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)
 	defer cancel()
 	secure := []string{
 		"--mqtt-tls-cert", filepath.Join(pki, "broker.pem"), "--mqtt-tls-key", filepath.Join(pki, "broker.key"),
 		"--mqtt-tls-client-ca", filepath.Join(pki, "ca.pem"),
 	}
-	var targets []target
+	var targets []brokerTarget
 	for _, broker := range []string{"hub", "core"} {
 		require.NoError(t, os.WriteFile(filepath.Join(w.Dir, broker+".yaml"), []byte(users), 0o600))
 		plain, err := w.Broker(broker)
@@ -127,7 +127,7 @@ func start(t *testing.T) []target {
 		args := append([]string{"--mqtt-tls-listen", tls, "--mqtt-websocket-listen", ws}, secure...)
 		require.NoError(t, w.Start(ctx, broker, args...))
 		targets = append(targets,
-			target{broker + "-tcp", plain, "mqtt", ""}, target{broker + "-tls", tls, "mqtts", pki}, target{broker + "-websocket", ws, "ws", ""})
+			brokerTarget{broker + "-tcp", plain, "mqtt", ""}, brokerTarget{broker + "-tls", tls, "mqtts", pki}, brokerTarget{broker + "-websocket", ws, "ws", ""})
 	}
 	// There are users: of certificates' names the hub knows those of its Nodes.
 	n1 := filepath.Join(w.Dir, "n1.yaml")
@@ -144,12 +144,12 @@ func freePort(t *testing.T) string {
 	return address
 }
 
-// steps runs a program that prints a line for each step that went well.
-func steps(t *testing.T, want []string, name string, script string, given map[string]any) {
+// runSteps runs a program that prints a line for each step that went well.
+func runSteps(t *testing.T, want []string, name string, script string, given map[string]any) {
 	t.Helper()
 	text, err := json.Marshal(given)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, script, string(text))
 	cmd.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
@@ -161,8 +161,8 @@ func steps(t *testing.T, want []string, name string, script string, given map[st
 	}
 }
 
-// known is what every client has to do; the last two MQTT 5 only.
-func known(version int) []string {
+// clientSteps is what every client has to do; the last two MQTT 5 only.
+func clientSteps(version int) []string {
 	all := []string{"qos", "retained", "will", "resume", "shared", "refused", "request", "properties"}
 	if version < 5 {
 		return all[:6]
@@ -170,15 +170,15 @@ func known(version int) []string {
 	return all
 }
 
-func mqttjs(t *testing.T, at target, version int, prefix string) {
+func runMQTTJS(t *testing.T, at brokerTarget, version int, prefix string) {
 	given := map[string]any{"url": at.scheme + "://" + at.address, "version": version, "prefix": prefix}
 	if at.pki != "" {
 		given["ca"], given["username"], given["password"] = at.ca(), user, password
 	}
-	steps(t, known(version), "node", "clients/mqttjs/steps.mjs", given)
+	runSteps(t, clientSteps(version), "node", "clients/mqttjs/steps.mjs", given)
 }
 
-func pahoPython(t *testing.T, at target, version int, prefix string) {
+func runPahoPython(t *testing.T, at brokerTarget, version int, prefix string) {
 	port, _ := strconv.Atoi(at.port())
 	given := map[string]any{"host": at.host(), "port": port, "version": version, "prefix": prefix, "transport": "tcp"}
 	if at.scheme == "ws" {
@@ -187,5 +187,5 @@ func pahoPython(t *testing.T, at target, version int, prefix string) {
 	if at.pki != "" {
 		given["ca"], given["username"], given["password"] = at.ca(), user, password
 	}
-	steps(t, known(version), python, "clients/python/steps.py", given)
+	runSteps(t, clientSteps(version), python, "clients/python/steps.py", given)
 }

@@ -16,20 +16,20 @@ import (
 	"github.com/edgebus/edgebus/test/harness"
 )
 
-// mosq runs mosquitto's clients against a broker.
-type mosq struct {
+// mosquittoClients runs mosquitto's clients against a broker.
+type mosquittoClients struct {
 	t    *testing.T
 	ctx  context.Context
-	at   target
+	at   brokerTarget
 	args []string
 }
 
 // cmd runs a program that writes line by line, though not to a terminal.
-func (m mosq) cmd(program string, args ...string) *exec.Cmd {
+func (m mosquittoClients) cmd(program string, args ...string) *exec.Cmd {
 	return exec.CommandContext(m.ctx, "stdbuf", slices.Concat([]string{"-oL", "mosquitto_" + program}, m.args, args)...)
 }
 
-func (m mosq) pub(args ...string) {
+func (m mosquittoClients) pub(args ...string) {
 	m.t.Helper()
 	out, err := m.cmd("pub", args...).CombinedOutput()
 	require.NoError(m.t, err, "%s", out)
@@ -38,7 +38,7 @@ func (m mosq) pub(args ...string) {
 
 // sub starts a subscriber, and returns once it is subscribed. What it prints, less
 // what it says of itself, comes from the function when it has ended.
-func (m mosq) sub(args ...string) (cmd *exec.Cmd, lines func() []string) {
+func (m mosquittoClients) sub(args ...string) (cmd *exec.Cmd, lines func() []string) {
 	m.t.Helper()
 	cmd = m.cmd("sub", append([]string{"-d"}, args...)...)
 	out, err := cmd.StdoutPipe()
@@ -63,10 +63,10 @@ func (m mosq) sub(args ...string) (cmd *exec.Cmd, lines func() []string) {
 	}
 }
 
-func mosquitto(t *testing.T, at target, version int, prefix string) {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+func runMosquitto(t *testing.T, at brokerTarget, version int, prefix string) {
+	ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)
 	defer cancel()
-	m := mosq{t, ctx, at, []string{"-h", at.host(), "-p", at.port(), "-V", map[int]string{4: "311", 5: "5"}[version]}}
+	m := mosquittoClients{t, ctx, at, []string{"-h", at.host(), "-p", at.port(), "-V", map[int]string{4: "311", 5: "5"}[version]}}
 	if at.pki != "" {
 		m.args = append(m.args, "--cafile", at.ca())
 		m.certificate(prefix)
@@ -83,7 +83,7 @@ func mosquitto(t *testing.T, at target, version int, prefix string) {
 	require.Contains(t, refusal()[0], `"code":135`)
 }
 
-func (m mosq) plain(prefix string) {
+func (m mosquittoClients) plain(prefix string) {
 	t, topic := m.t, prefix+"/"
 	_, got := m.sub("-t", topic+"qos/+", "-q", "2", "-C", "3", "-F", "%q %p")
 	for _, qos := range []string{"0", "1", "2"} {
@@ -103,7 +103,7 @@ func (m mosq) plain(prefix string) {
 	require.Equal(t, []string{"gone"}, got())
 }
 
-func (m mosq) sessions(version int, prefix string) {
+func (m mosquittoClients) sessions(version int, prefix string) {
 	lasting := []string{"-c", "-i", prefix + "lasting", "-q", "1", "-t", prefix + "/resume"}
 	if version == 5 {
 		lasting = append(lasting, "-x", "60")
@@ -130,7 +130,7 @@ func (m mosq) sessions(version int, prefix string) {
 	require.ElementsMatch(m.t, want, append(one(), two()...))
 }
 
-func (m mosq) five(prefix string) {
+func (m mosquittoClients) five(prefix string) {
 	t, topic := m.t, prefix+"/"
 	_, got := m.sub("-t", topic+"properties", "-C", "1", "-F", "%P %C %p")
 	m.pub("-t", topic+"properties", "-q", "1", "-m", "x", "-D", "publish", "content-type", "text/plain",
@@ -154,9 +154,9 @@ func (m mosq) five(prefix string) {
 
 // certificate: who shows one is the node that it names, and no other. The node is known: there is a user, and so
 // certificates of unknown names let nobody in.
-func (m mosq) certificate(prefix string) {
+func (m mosquittoClients) certificate(prefix string) {
 	m.args = append(m.args[:len(m.args):len(m.args)], "--cert", filepath.Join(m.at.pki, "n1.pem"), "--key", filepath.Join(m.at.pki, "n1.key"))
-	require.NoError(m.t, harness.Eventually(m.ctx, patience, func(context.Context) error { // from when the hub has heard of the Node
+	require.NoError(m.t, harness.Eventually(m.ctx, stepTimeout, func(context.Context) error { // from when the hub has heard of the Node
 		out, err := m.cmd("sub", "-i", "node/n1/"+prefix, "-t", "v1/nodes/n1/devices/+/commands/+", "-E").CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)

@@ -16,9 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// pahoGo does with paho.golang what the others do in their own languages.
-func pahoGo(t *testing.T, at target, _ int, prefix string) {
-	p := pahos{t, at, prefix}
+// runPahoGo does with paho.golang what the others do in their own languages.
+func runPahoGo(t *testing.T, at brokerTarget, _ int, prefix string) {
+	p := pahoClients{t, at, prefix}
 	p.qos()
 	p.will()
 	p.resume()
@@ -27,9 +27,9 @@ func pahoGo(t *testing.T, at target, _ int, prefix string) {
 	p.request()
 }
 
-type pahos struct {
+type pahoClients struct {
 	t      *testing.T
-	at     target
+	at     brokerTarget
 	prefix string
 }
 
@@ -41,9 +41,9 @@ type pahoClient struct {
 	connack  *paho.Connack
 }
 
-func (p pahos) topic(name string) string { return p.prefix + "/" + name }
+func (p pahoClients) topic(name string) string { return p.prefix + "/" + name }
 
-func (p pahos) connect(name string, change ...func(*paho.Connect)) *pahoClient {
+func (p pahoClients) connect(name string, change ...func(*paho.Connect)) *pahoClient {
 	p.t.Helper()
 	c := &pahoClient{t: p.t, conn: packets.NewThreadSafeConn(p.dial()), messages: make(chan *paho.Publish, 100)}
 	c.Client = paho.NewClient(paho.ClientConfig{Conn: c.conn, OnPublishReceived: []func(paho.PublishReceived) (bool, error){
@@ -62,7 +62,7 @@ func (p pahos) connect(name string, change ...func(*paho.Connect)) *pahoClient {
 	return c
 }
 
-func (p pahos) dial() net.Conn {
+func (p pahoClients) dial() net.Conn {
 	p.t.Helper()
 	if p.at.scheme == "ws" {
 		dialer := websocket.Dialer{Subprotocols: []string{"mqtt"}}
@@ -133,7 +133,7 @@ func (c *pahoClient) publish(topic, payload string, qos byte, change ...func(*pa
 
 func (c *pahoClient) next() *paho.Publish {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(c.t.Context(), stepTimeout)
 	defer cancel()
 	select {
 	case m := <-c.messages:
@@ -146,7 +146,7 @@ func (c *pahoClient) next() *paho.Publish {
 
 func (c *pahoClient) leave() { _ = c.Disconnect(&paho.Disconnect{}) }
 
-func (p pahos) qos() {
+func (p pahoClients) qos() {
 	sub, pub := p.connect("sub"), p.connect("pub")
 	sub.subscribe(p.topic("qos/+"), 2)
 	for qos := range byte(3) {
@@ -163,7 +163,7 @@ func (p pahos) qos() {
 	pub.leave()
 }
 
-func (p pahos) will() {
+func (p pahoClients) will() {
 	watcher := p.connect("watcher")
 	watcher.subscribe(p.topic("will"), 1)
 	doomed := p.connect("doomed", func(o *paho.Connect) {
@@ -174,7 +174,7 @@ func (p pahos) will() {
 	watcher.leave()
 }
 
-func (p pahos) resume() {
+func (p pahoClients) resume() {
 	lasting := func(o *paho.Connect) {
 		expiry := uint32(60)
 		o.CleanStart, o.Properties = false, &paho.ConnectProperties{SessionExpiryInterval: &expiry}
@@ -197,7 +197,7 @@ func (p pahos) resume() {
 	p.connect("lasting").leave()
 }
 
-func (p pahos) shared() {
+func (p pahoClients) shared() {
 	one, two, pub := p.connect("one"), p.connect("two"), p.connect("pub")
 	for _, c := range []*pahoClient{one, two} {
 		c.subscribe("$share/group/"+p.topic("shared"), 1)
@@ -215,7 +215,7 @@ func (p pahos) shared() {
 	}
 }
 
-func (p pahos) refused() {
+func (p pahoClients) refused() {
 	c := p.connect("refused")
 	answer, err := c.Publish(p.t.Context(), &paho.Publish{Topic: "v1/nodes/n1/spec", Payload: []byte("mine"), QoS: 1})
 	require.Error(p.t, err)
@@ -224,7 +224,7 @@ func (p pahos) refused() {
 	c.leave()
 }
 
-func (p pahos) request() {
+func (p pahoClients) request() {
 	asker, answerer := p.connect("asker"), p.connect("answerer")
 	asker.subscribe(p.topic("answers"), 1)
 	answerer.subscribe(p.topic("requests"), 1)

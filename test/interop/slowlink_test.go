@@ -33,8 +33,8 @@ func slowCases() []slowCase {
 	return []slowCase{{15_000, 1_000_000, false}, {15_000, 1_000_000, true}, {5_000, 1_000_000, true}, {2_000, 1_000_000, true}}
 }
 
-// arrivals are the messages of one direction: when each was published, and when it came.
-type arrivals struct {
+// messageArrivals are the messages of one direction: when each was published, and when it came.
+type messageArrivals struct {
 	mu        sync.Mutex
 	published map[string]time.Time
 	late      map[string]time.Duration
@@ -43,17 +43,17 @@ type arrivals struct {
 	times     int // that the large one came
 }
 
-func newArrivals(large []byte) *arrivals {
-	return &arrivals{published: make(map[string]time.Time), late: make(map[string]time.Duration), large: large}
+func newMessageArrivals(large []byte) *messageArrivals {
+	return &messageArrivals{published: make(map[string]time.Time), late: make(map[string]time.Duration), large: large}
 }
 
-func (a *arrivals) publish(name string) {
+func (a *messageArrivals) publish(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.published[name] = time.Now()
 }
 
-func (a *arrivals) take(m mqtt.Message) {
+func (a *messageArrivals) take(m mqtt.Message) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch name := m.Topic[strings.LastIndex(m.Topic, "/")+1:]; {
@@ -66,7 +66,7 @@ func (a *arrivals) take(m mqtt.Message) {
 }
 
 // due says what has not come.
-func (a *arrivals) due() error {
+func (a *messageArrivals) due() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for name := range a.published {
@@ -77,7 +77,7 @@ func (a *arrivals) due() error {
 	return nil
 }
 
-func (a *arrivals) latest() (latest time.Duration) {
+func (a *messageArrivals) latest() (latest time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, late := range a.late {
@@ -94,7 +94,7 @@ type slowBridge struct {
 }
 
 // exchange sends a large message each way, and small ones beside, and returns when all have come, with the bytes that passed.
-func (b slowBridge) exchange(t *testing.T, s *stand.Stand, c slowCase) (down, up *arrivals, passedUp, passedDown uint64) {
+func (b slowBridge) exchange(t *testing.T, s *stand.Stand, c slowCase) (down, up *messageArrivals, passedUp, passedDown uint64) {
 	large := func(seed byte) []byte {
 		l := make([]byte, c.large)
 		for i := range l {
@@ -102,8 +102,8 @@ func (b slowBridge) exchange(t *testing.T, s *stand.Stand, c slowCase) (down, up
 		}
 		return l
 	}
-	down, up = newArrivals(large(1)), newArrivals(large(2))
-	subscribe := func(a *arrivals, filter string) func(*mqtt.Options) {
+	down, up = newMessageArrivals(large(1)), newMessageArrivals(large(2))
+	subscribe := func(a *messageArrivals, filter string) func(*mqtt.Options) {
 		return func(o *mqtt.Options) {
 			o.Subscriptions, o.OnMessage = []mqtt.Subscription{{Filter: filter, QoS: 1}}, a.take
 		}
@@ -182,7 +182,7 @@ func TestMosquittosBridgeOverASlowLink(t *testing.T) {
 	if os.Getenv("EDGEBUS_SLOW_LINK") == "" {
 		t.Skip("EDGEBUS_SLOW_LINK=short or all runs it: it only measures another program")
 	}
-	stand.Needs(t, "/usr/sbin/mosquitto")
+	stand.RequirePrograms(t, "/usr/sbin/mosquitto")
 	for _, c := range slowCases() {
 		t.Run(fmt.Sprintf("%d-%v", c.rate, c.cut), func(t *testing.T) {
 			s := stand.New(t, 1)

@@ -33,7 +33,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) == "mosquitto" {
-		if err := asMosquitto(os.Args[1:]); err != nil {
+		if err := becomeMosquitto(os.Args[1:]); err != nil {
 			_ = os.WriteFile(os.Getenv(suiteNotes), []byte(err.Error()), 0o600)
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -42,9 +42,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// asMosquitto becomes the hub or the core, with the settings that mosquitto's file asks for. An error names the first setting that they don't
+// becomeMosquitto becomes the hub or the core, with the settings that mosquitto's file asks for. An error names the first setting that they don't
 // have: the script is then left out.
-func asMosquitto(args []string) error {
+func becomeMosquitto(args []string) error {
 	port, file := "1883", ""
 	for i := 0; i < len(args); i++ {
 		switch args[i] {
@@ -82,8 +82,8 @@ type brokerSettings struct {
 	users      strings.Builder
 }
 
-// asIs are settings that say what is so anyway, or what nothing depends on.
-var asIs = map[string]bool{
+// ignoredSettings are settings that say what is so anyway, or what nothing depends on.
+var ignoredSettings = map[string]bool{
 	"allow_anonymous false": true, "log_type all": true, "log_dest stderr": true, "persistence true": true, "persistence_file": true,
 	"persistence_location": true, "autosave_interval": true, "sys_interval": true, "allow_zero_length_clientid true": true,
 	"per_listener_settings false": true, "check_retain_source true": true, "connection_messages true": true,
@@ -124,7 +124,7 @@ func (s *brokerSettings) read(file string) error {
 			}
 		case line == "allow_anonymous true":
 			s.anonymous = "loopback"
-		case !asIs[line] && !asIs[key]:
+		case !ignoredSettings[line] && !ignoredSettings[key]:
 			return fmt.Errorf("the setting %s", key)
 		}
 	}
@@ -181,8 +181,8 @@ func (s *brokerSettings) line(program string) ([]string, error) {
 	return append(line, s.flags...), nil
 }
 
-// suite is the folder that a variable names, or else the test is skipped.
-func suite(t *testing.T, variable, what string) string {
+// suiteFolder is the folder that a variable names, or else the test is skipped.
+func suiteFolder(t *testing.T, variable, what string) string {
 	t.Helper()
 	dir := os.Getenv(variable)
 	if dir == "" {
@@ -193,13 +193,13 @@ func suite(t *testing.T, variable, what string) string {
 	return dir
 }
 
-// results are the outcomes of a suite.
-type results struct {
+// suiteResults are the outcomes of a suite.
+type suiteResults struct {
 	passed, failed []string
 	left           map[string][]string // by reason
 }
 
-func (r *results) tell(t *testing.T, name string) {
+func (r *suiteResults) tell(t *testing.T, name string) {
 	t.Helper()
 	left := 0
 	for _, names := range r.left {
@@ -215,12 +215,12 @@ func (r *results) tell(t *testing.T, name string) {
 func mosquittoRoot(t *testing.T, suite string) string {
 	root := t.TempDir()
 	require.NoError(t, os.CopyFS(filepath.Join(root, "test"), os.DirFS(suite)))
-	change(t, filepath.Join(root, "test/mosq_test.py"), func(text string) string {
+	changeFile(t, filepath.Join(root, "test/mosq_test.py"), func(text string) string {
 		same, err := os.ReadFile("testdata/same_packets.py")
 		require.NoError(t, err)
 		return text + string(same)
 	})
-	change(t, filepath.Join(root, "test/broker/msg_sequence_test.py"), func(text string) string {
+	changeFile(t, filepath.Join(root, "test/broker/msg_sequence_test.py"), func(text string) string {
 		for old, now := range map[string]string{
 			"data = sock.recv(len(msg.message))\n        if data != msg.message:": "data = mosq_test.receive_same(sock, msg.message)\n        if data is not None:",
 			"data = sock.recv(1)\n            if len(data) == 1 and":              "if not mosq_test.is_disconnected(sock) and",
@@ -238,7 +238,7 @@ func mosquittoRoot(t *testing.T, suite string) string {
 	return root
 }
 
-func change(t *testing.T, file string, to func(string) string) {
+func changeFile(t *testing.T, file string, to func(string) string) {
 	b, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(file, []byte(to(string(b))), 0o700))
@@ -250,7 +250,7 @@ var scriptLine = regexp.MustCompile(`^\s*\((\d+), \[?'\./([^']+)'`)
 
 // mosquitto's scripts start the program ../../src/mosquitto: this test's, which becomes ours.
 func TestMosquittosScripts(t *testing.T) {
-	dir := suite(t, mosquittoSuite, "test, of mosquitto's source")
+	dir := suiteFolder(t, mosquittoSuite, "test, of mosquitto's source")
 	list, err := os.ReadFile(filepath.Join(dir, "broker/test.py"))
 	require.NoError(t, err)
 	bin, err := harness.Programs()
@@ -259,7 +259,7 @@ func TestMosquittosScripts(t *testing.T) {
 		t.Run(program, func(t *testing.T) {
 			t.Parallel()
 			root := mosquittoRoot(t, dir)
-			r := results{left: make(map[string][]string)}
+			r := suiteResults{left: make(map[string][]string)}
 			var mu sync.Mutex
 			var all errgroup.Group
 			all.SetLimit(6) // they mostly wait
@@ -270,7 +270,7 @@ func TestMosquittosScripts(t *testing.T) {
 				}
 				ports, err := strconv.Atoi(m[1])
 				require.NoError(t, err)
-				run := script{root: root, name: m[2], program: filepath.Join(bin, program)}
+				run := suiteScript{root: root, name: m[2], program: filepath.Join(bin, program)}
 				for range ports {
 					_, port, _ := strings.Cut(freePort(t), ":")
 					run.ports = append(run.ports, port)
@@ -300,14 +300,14 @@ func TestMosquittosScripts(t *testing.T) {
 	}
 }
 
-// script is one of mosquitto's.
-type script struct {
+// suiteScript is one of mosquitto's.
+type suiteScript struct {
 	root, name, program string
 	ports               []string
 }
 
 // run runs it. leftOut says why it can't be run.
-func (s script) run(ctx context.Context) (out []byte, leftOut string, err error) {
+func (s suiteScript) run(ctx context.Context) (out []byte, leftOut string, err error) {
 	notes := filepath.Join(s.root, s.name+".notes")
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
@@ -330,11 +330,11 @@ func (s script) run(ctx context.Context) (out []byte, leftOut string, err error)
 	return out, "", err
 }
 
-// reasons are why a script or a case of another broker's suite fails with ours, by a pattern of its name; docs/mqtt.md has them.
-type reasons []struct{ why, names string }
+// failureReasons are why a script or a case of another broker's suite fails with ours, by a pattern of its name; docs/mqtt.md has them.
+type failureReasons []struct{ why, names string }
 
 // of is the reason; empty: there is none.
-func (r reasons) of(name string) string {
+func (r failureReasons) of(name string) string {
 	for _, one := range r {
 		if regexp.MustCompile("^(" + one.names + ")").MatchString(name) {
 			return one.why
@@ -343,7 +343,7 @@ func (r reasons) of(name string) string {
 	return ""
 }
 
-var knownScripts = reasons{
+var knownScripts = failureReasons{
 	{"0x10 (no matching subscribers) is optional", "02-subpub-qos1-message-expiry-retain|03-publish-qos1(-max-inflight|-no-subscribers-v5)?\\.|04-retain-qos1-qos0|11-pub-props"},
 	{"a wrong password is 0x86, not 0x87", "01-connect-allow-anonymous|01-connect-uname-"},
 	{"a limit of ours: user properties, levels of a topic, connections, packet size, session expiry", "01-connect-575314|01-connect-max-connections|02-subpub-qos0-long-topic|02-subscribe-long-topic|03-publish-long-topic|05-session-expiry-v5|12-prop-maximum-packet-size-broker"},
@@ -359,7 +359,7 @@ var knownScripts = reasons{
 	{"a node's own topics, which # matches", "01-connect-disconnect-v5|03-pattern-matching|04-retain-clear-multiple"},
 }
 
-var knownCases = reasons{
+var knownCases = failureReasons{
 	{"0x10 (no matching subscribers) is optional", "v5.0   PUBLISH (32 QoS 1|3A QoS 1|ALLOWED PROPERTIES [^s])"},
 	{"a client's PUBLISH has no subscription identifier", "v5.0   PUBLISH ALLOWED PROPERTIES subscription-identifier"},
 	{"0x92 for a packet identifier that is free", "v5.0   PUB(REC|REL) (50 unsolicited|62 unsolicited|ALLOWED)"},
@@ -371,29 +371,29 @@ var knownCases = reasons{
 
 var (
 	failedCase = regexp.MustCompile("^\\s*\x1b\\[31m(.*?) failed: (.*)\x1b\\[0m$")
-	totals     = regexp.MustCompile("(\\d+) tests total\n(\\d+) tests succeeded")
+	totalsLine = regexp.MustCompile("(\\d+) tests total\n(\\d+) tests succeeded")
 )
 
 // mosquitto's packet cases are bytes that a client sends and what has to come back. Its own script plays them.
 func TestMosquittosPacketCases(t *testing.T) {
-	dir := suite(t, mosquittoSuite, "test, of mosquitto's source")
+	dir := suiteFolder(t, mosquittoSuite, "test, of mosquitto's source")
 	bin, err := harness.Programs()
 	require.NoError(t, err)
 	for _, program := range []string{"cloudhub", "edgecore"} {
 		t.Run(program, func(t *testing.T) {
 			t.Parallel()
 			_, port, _ := strings.Cut(freePort(t), ":")
-			run := script{root: mosquittoRoot(t, dir), name: "msg_sequence_test.py", ports: []string{port}, program: filepath.Join(bin, program)}
+			run := suiteScript{root: mosquittoRoot(t, dir), name: "msg_sequence_test.py", ports: []string{port}, program: filepath.Join(bin, program)}
 			out, why, _ := run.run(t.Context())
 			require.Empty(t, why)
-			require.Regexp(t, totals, string(out))
+			require.Regexp(t, totalsLine, string(out))
 			var failed []string
 			for line := range strings.Lines(string(out)) {
 				if m := failedCase.FindStringSubmatch(strings.TrimSuffix(line, "\n")); m != nil {
 					failed = append(failed, m[1])
 				}
 			}
-			m := totals.FindStringSubmatch(string(out))
+			m := totalsLine.FindStringSubmatch(string(out))
 			t.Logf("mosquitto's packet cases, %s: %s run, %s passed", program, m[1], m[2])
 			tellFailed(t, failed, knownCases)
 		})
@@ -401,7 +401,7 @@ func TestMosquittosPacketCases(t *testing.T) {
 }
 
 // tellFailed logs why cases fail. One that fails and that nothing explains fails the test.
-func tellFailed(t *testing.T, failed []string, known reasons) {
+func tellFailed(t *testing.T, failed []string, known failureReasons) {
 	t.Helper()
 	byReason := make(map[string]int)
 	for _, name := range failed {
@@ -416,7 +416,7 @@ func tellFailed(t *testing.T, failed []string, known reasons) {
 	}
 }
 
-var knownPaho = reasons{
+var knownPaho = failureReasons{
 	{"users may use users' own topics", "test_subscribe_failure"},
 	{"its client can't read a PUBACK with a reason string", "test_dollar_topics"},
 	{"the broker sends no topic aliases", "test_server_topic_alias"},
@@ -433,8 +433,8 @@ var (
 
 // Paho's programs are clients that try what a broker does.
 func TestPahosInteroperabilityPrograms(t *testing.T) {
-	dir := suite(t, pahoSuite, "interoperability, of paho.mqtt.testing")
-	for _, at := range start(t) {
+	dir := suiteFolder(t, pahoSuite, "interoperability, of paho.mqtt.testing")
+	for _, at := range startBrokers(t) {
 		if at.scheme != "mqtt" {
 			continue
 		}
@@ -447,10 +447,10 @@ func TestPahosInteroperabilityPrograms(t *testing.T) {
 	}
 }
 
-func pahosProgram(t *testing.T, at target, suite, program string) {
+func pahosProgram(t *testing.T, at brokerTarget, suite, program string) {
 	root := t.TempDir()
 	require.NoError(t, os.CopyFS(root, os.DirFS(suite)))
-	change(t, filepath.Join(root, program), func(text string) string {
+	changeFile(t, filepath.Join(root, program), func(text string) string {
 		require.Contains(t, text, "port = 1883")
 		return pahoWait.ReplaceAllString(strings.Replace(text, "port = 1883", "port = "+at.port(), 1), "${1}2.subscribeds")
 	})

@@ -19,7 +19,7 @@ import (
 
 // A mosquitto bridge sends at once all that has waited, whatever the receive maximum says: all of it arrives, over one connection, and at QoS 2 once.
 func TestAllThatWaitedInAMosquittoBridgeArrives(t *testing.T) {
-	stand.Needs(t, "/usr/sbin/mosquitto")
+	stand.RequirePrograms(t, "/usr/sbin/mosquitto")
 	const messages = 3000 // limits.receiveMaximum is 1,024
 	s := stand.New(t, 1)
 	s.Up("hub")
@@ -64,7 +64,7 @@ func TestAllThatWaitedInAMosquittoBridgeArrives(t *testing.T) {
 		}
 	})
 	line.Heal()
-	s.Eventually(2*stand.Soon, func() error {
+	s.Eventually(2*stand.WaitTimeout, func() error {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, name := range []string{"mqttv311-1", "mqttv311-2", "mqttv50-1", "mqttv50-2"} {

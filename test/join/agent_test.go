@@ -17,14 +17,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// agent is a host that speaks HTTPS only, as flightctl's agent does, with a certificate or with none.
-type agent struct {
+// httpsAgent is a host that speaks HTTPS only, as flightctl's agent does, with a certificate or with none.
+type httpsAgent struct {
 	t    *testing.T
-	hub  *hub
+	hub  *joinHub
 	http *http.Client
 }
 
-func (h *hub) agent(t *testing.T, key *ecdsa.PrivateKey, cert []byte) agent {
+func (h *joinHub) agent(t *testing.T, key *ecdsa.PrivateKey, cert []byte) httpsAgent {
 	t.Helper()
 	var authorities []struct{ Certificate string }
 	h.get("/enroll/authority", &authorities)
@@ -38,10 +38,10 @@ func (h *hub) agent(t *testing.T, key *ecdsa.PrivateKey, cert []byte) agent {
 	}
 	transport := &http.Transport{TLSClientConfig: config}
 	t.Cleanup(transport.CloseIdleConnections)
-	return agent{t, h, &http.Client{Transport: transport, Timeout: 20 * time.Second}}
+	return httpsAgent{t, h, &http.Client{Transport: transport, Timeout: 20 * time.Second}}
 }
 
-func (h *hub) get(path string, into any) int {
+func (h *joinHub) get(path string, into any) int {
 	h.t.Helper()
 	r, err := http.Get(h.api + path)
 	require.NoError(h.t, err)
@@ -51,7 +51,7 @@ func (h *hub) get(path string, into any) int {
 }
 
 // send is a request to flightctl's paths.
-func (a agent) send(method, path string, body any) (code int, answer map[string]any) {
+func (a httpsAgent) send(method, path string, body any) (code int, answer map[string]any) {
 	a.t.Helper()
 	text, err := json.Marshal(body)
 	require.NoError(a.t, err)
@@ -69,7 +69,7 @@ func (a agent) send(method, path string, body any) (code int, answer map[string]
 }
 
 // operator writes at flightctl's paths, over loopback.
-func (h *hub) operator(method, path string, body any) (code int, answer map[string]any) {
+func (h *joinHub) operator(method, path string, body any) (code int, answer map[string]any) {
 	h.t.Helper()
 	text, err := json.Marshal(body)
 	require.NoError(h.t, err)
@@ -84,14 +84,14 @@ func (h *hub) operator(method, path string, body any) (code int, answer map[stri
 	return r.StatusCode, answer
 }
 
-func signing(name, signer, csr string) map[string]any {
+func signingRequest(name, signer, csr string) map[string]any {
 	return map[string]any{
 		"apiVersion": "v1beta1", "kind": "CertificateSigningRequest", "metadata": map[string]any{"name": name},
 		"spec": map[string]any{"signerName": signer, "request": base64.StdEncoding.EncodeToString([]byte(csr)), "usages": []string{"clientAuth", "CA:false"}},
 	}
 }
 
-func in(answer map[string]any, path ...string) any {
+func fieldAt(answer map[string]any, path ...string) any {
 	var v any = answer
 	for _, name := range path {
 		fields, _ := v.(map[string]any)
@@ -100,10 +100,10 @@ func in(answer map[string]any, path ...string) any {
 	return v
 }
 
-// certificate is that of a CertificateSigningRequest.
-func certificate(t *testing.T, answer map[string]any) []byte {
+// issuedCertificate is that of a CertificateSigningRequest.
+func issuedCertificate(t *testing.T, answer map[string]any) []byte {
 	t.Helper()
-	text, _ := in(answer, "status", "certificate").(string)
+	text, _ := fieldAt(answer, "status", "certificate").(string)
 	cert, err := base64.StdEncoding.DecodeString(text)
 	require.NoError(t, err)
 	require.NotEmpty(t, cert, "%v", answer)
@@ -111,9 +111,9 @@ func certificate(t *testing.T, answer map[string]any) []byte {
 }
 
 // enrolOverHTTPS has a host join by a request that is approved, with the certificate of an image.
-func (h *hub) enrolOverHTTPS(t *testing.T, image agent, node string) (*ecdsa.PrivateKey, []byte) {
+func (h *joinHub) enrolOverHTTPS(t *testing.T, image httpsAgent, node string) (*ecdsa.PrivateKey, []byte) {
 	t.Helper()
-	key, csr := request(t, node)
+	key, csr := joinRequest(t, node)
 	code, _ := image.send("POST", "enrollmentrequests", map[string]any{
 		"apiVersion": "v1beta1", "kind": "EnrollmentRequest", "metadata": map[string]any{"name": node}, "spec": map[string]any{"csr": csr},
 	})
@@ -122,18 +122,18 @@ func (h *hub) enrolOverHTTPS(t *testing.T, image agent, node string) (*ecdsa.Pri
 	require.Equal(t, 200, code)
 	code, answer := image.send("GET", "enrollmentrequests/"+node, nil)
 	require.Equal(t, 200, code)
-	cert, _ := in(answer, "status", "certificate").(string)
+	cert, _ := fieldAt(answer, "status", "certificate").(string)
 	require.NotEmpty(t, cert, "who approves finds it carried out")
 	return key, []byte(cert)
 }
 
 // image is a host with a certificate that is in an image, and is good for asking to join alone.
-func (h *hub) image(t *testing.T) agent {
+func (h *joinHub) image(t *testing.T) httpsAgent {
 	t.Helper()
-	key, csr := request(t, "client-enrollment-1")
-	code, answer := h.operator("POST", "certificatesigningrequests", signing("client-enrollment-1", "flightctl.io/enrollment", csr))
+	key, csr := joinRequest(t, "client-enrollment-1")
+	code, answer := h.operator("POST", "certificatesigningrequests", signingRequest("client-enrollment-1", "flightctl.io/enrollment", csr))
 	require.Equal(t, 201, code, "%v", answer)
-	return h.agent(t, key, certificate(t, answer))
+	return h.agent(t, key, issuedCertificate(t, answer))
 }
 
 func TestAnImagesCertificateAsksToJoinAndDoesNothingElse(t *testing.T) {
@@ -144,11 +144,11 @@ func TestAnImagesCertificateAsksToJoinAndDoesNothingElse(t *testing.T) {
 		code, _ := image.send("GET", path, nil)
 		require.Equal(t, 403, code, path)
 	}
-	_, csr := request(t, "n1")
-	code, _ := image.send("POST", "certificatesigningrequests", signing("n1", "flightctl.io/device-management-renewal", csr))
+	_, csr := joinRequest(t, "n1")
+	code, _ := image.send("POST", "certificatesigningrequests", signingRequest("n1", "flightctl.io/device-management-renewal", csr))
 	require.Equal(t, 403, code, "it renews nothing")
-	_, csr = request(t, "client-enrollment-2")
-	code, _ = image.send("POST", "certificatesigningrequests", signing("client-enrollment-2", "flightctl.io/enrollment", csr))
+	_, csr = joinRequest(t, "client-enrollment-2")
+	code, _ = image.send("POST", "certificatesigningrequests", signingRequest("client-enrollment-2", "flightctl.io/enrollment", csr))
 	require.Equal(t, 403, code, "and makes no others like it")
 
 	code, _ = h.operator("DELETE", "certificatesigningrequests/client-enrollment-1", nil)
@@ -165,19 +165,19 @@ func TestANodeRenewsItsCertificateOverHTTPS(t *testing.T) {
 	image := h.image(t)
 	key, cert := h.enrolOverHTTPS(t, image, "n1")
 	n1 := h.agent(t, key, cert)
-	renewal := func(by agent, name, of string) (*ecdsa.PrivateKey, int, map[string]any) {
-		key, csr := request(t, of)
-		code, answer := by.send("POST", "certificatesigningrequests", signing(name, "flightctl.io/device-management-renewal", csr))
+	renewal := func(by httpsAgent, name, of string) (*ecdsa.PrivateKey, int, map[string]any) {
+		key, csr := joinRequest(t, of)
+		code, answer := by.send("POST", "certificatesigningrequests", signingRequest(name, "flightctl.io/device-management-renewal", csr))
 		return key, code, answer
 	}
 	next, code, _ := renewal(n1, "n1-a", "n1")
 	require.Equal(t, 201, code)
 	code, answer := n1.send("GET", "certificatesigningrequests/n1-a", nil)
 	require.Equal(t, 200, code)
-	require.Equal(t, "flightctl.io/device-management-renewal", in(answer, "spec", "signerName"))
-	conditions := in(answer, "status", "conditions").([]any)
-	require.Equal(t, "Approved", in(conditions[0].(map[string]any), "type"))
-	renewed := h.agent(t, next, certificate(t, answer))
+	require.Equal(t, "flightctl.io/device-management-renewal", fieldAt(answer, "spec", "signerName"))
+	conditions := fieldAt(answer, "status", "conditions").([]any)
+	require.Equal(t, "Approved", fieldAt(conditions[0].(map[string]any), "type"))
+	renewed := h.agent(t, next, issuedCertificate(t, answer))
 	code, _ = renewed.send("GET", "devices/n1/rendered", nil)
 	require.Equal(t, 200, code)
 	_, code, _ = renewal(renewed, "n1-b", "n1")
@@ -187,15 +187,15 @@ func TestANodeRenewsItsCertificateOverHTTPS(t *testing.T) {
 
 	_, code, _ = renewal(n1, "n2-a", "n2")
 	require.Equal(t, 422, code, "another's name")
-	_, csr := request(t, "n1")
-	code, _ = n1.send("POST", "certificatesigningrequests", signing("n1-c", "flightctl.io/enrollment", csr))
+	_, csr := joinRequest(t, "n1")
+	code, _ = n1.send("POST", "certificatesigningrequests", signingRequest("n1-c", "flightctl.io/enrollment", csr))
 	require.Equal(t, 403, code, "another's right")
-	code, _ = n1.send("POST", "certificatesigningrequests", signing("n1-d", "", csr))
+	code, _ = n1.send("POST", "certificatesigningrequests", signingRequest("n1-d", "", csr))
 	require.Equal(t, 403, code, "a node joins no other")
 	key2, cert2 := h.enrolOverHTTPS(t, image, "n2")
 	code, _ = h.agent(t, key2, cert2).send("GET", "certificatesigningrequests/n1-b", nil)
 	require.Equal(t, 403, code, "another's request")
-	code, _ = h.operator("POST", "certificatesigningrequests", signing("n1-e", "flightctl.io/device-management-renewal", csr))
+	code, _ = h.operator("POST", "certificatesigningrequests", signingRequest("n1-e", "flightctl.io/device-management-renewal", csr))
 	require.Equal(t, 403, code, "and nobody renews for a node")
 
 	require.Equal(t, 200, h.post("/enroll/nodes/n1/revoke", nil, nil))
@@ -215,7 +215,7 @@ func TestANodeOverHTTPSIsToldThatItWasDecommissioned(t *testing.T) {
 	lifecycle := func() any {
 		code, answer := h.operator("GET", "devices/n1", nil)
 		require.Equal(t, 200, code)
-		return in(answer, "status", "lifecycle", "status")
+		return fieldAt(answer, "status", "lifecycle", "status")
 	}
 	code, _ = h.operator("PUT", "devices/n1/decommission", map[string]any{"target": "Unenroll"})
 	require.Equal(t, 200, code)
@@ -223,16 +223,16 @@ func TestANodeOverHTTPSIsToldThatItWasDecommissioned(t *testing.T) {
 		code, _ := n1.send("GET", path, nil)
 		require.Equal(t, 401, code, path)
 	}
-	_, csr := request(t, "n1")
-	code, _ = n1.send("POST", "certificatesigningrequests", signing("n1-a", "flightctl.io/device-management-renewal", csr))
+	_, csr := joinRequest(t, "n1")
+	code, _ = n1.send("POST", "certificatesigningrequests", signingRequest("n1-a", "flightctl.io/device-management-renewal", csr))
 	require.Equal(t, 401, code)
 	code, _ = image.send("GET", "devices/n1/rendered", nil)
 	require.Equal(t, 403, code, "the notice is for the node alone")
 
 	code, answer := n1.send("GET", "devices/n1/rendered?knownRenderedVersion=7", nil)
 	require.Equal(t, 200, code)
-	require.Equal(t, "Unenroll", in(answer, "spec", "decommissioning", "target"))
-	require.Equal(t, "8", in(answer, "metadata", "annotations", "device-controller/renderedVersion"), "agents take what is newer")
+	require.Equal(t, "Unenroll", fieldAt(answer, "spec", "decommissioning", "target"))
+	require.Equal(t, "8", fieldAt(answer, "metadata", "annotations", "device-controller/renderedVersion"), "agents take what is newer")
 	says := func(reason string) {
 		code, _ := n1.send("PUT", "devices/n1/status", map[string]any{
 			"apiVersion": "v1beta1", "kind": "Device", "metadata": map[string]any{"name": "n1"},
@@ -250,7 +250,7 @@ func TestANodeOverHTTPSIsToldThatItWasDecommissioned(t *testing.T) {
 	key, cert = h.enrolOverHTTPS(t, image, "n1")
 	code, answer = h.agent(t, key, cert).send("GET", "devices/n1/rendered", nil)
 	require.Equal(t, 200, code)
-	require.Nil(t, in(answer, "spec", "decommissioning"), "it has joined again")
+	require.Nil(t, fieldAt(answer, "spec", "decommissioning"), "it has joined again")
 	code, _ = n1.send("GET", "devices/n1/rendered", nil)
 	require.Equal(t, 401, code, "the certificate that was revoked stays so")
 }

@@ -36,8 +36,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// hub is a hub that runs until the test ends.
-type hub struct {
+// joinHub is a hub that runs until the test ends.
+type joinHub struct {
 	t         testing.TB
 	dir       string
 	mqtt, api string
@@ -45,7 +45,7 @@ type hub struct {
 	stop      func()
 }
 
-const settings = `
+const hubSettings = `
 listen: public
 data: {dir: %q}
 mqtt: {listen: "", tls: {listen: %q}, websocket: {listen: ""}}
@@ -53,34 +53,34 @@ http: {listen: %q, tls: {listen: %q}}
 limits: {connectRate: 100000, wrongPasswords: %d}
 `
 
-// free is an address that nobody listens on.
-func free(t testing.TB) string {
+// freeAddress is an address that nobody listens on.
+func freeAddress(t testing.TB) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
 	return l.Addr().String()
 }
 
-// addresses are a hub's.
-type addresses struct{ mqtt, api, https string }
+// hubAddresses are a hub's.
+type hubAddresses struct{ mqtt, api, https string }
 
 // hubOptions are what a test may change of its hub.
 type hubOptions struct {
-	at       addresses
+	at       hubAddresses
 	validity time.Duration // of nodes' certificates; 0: as in the settings
 	log      zerolog.Logger
 }
 
-func startHub(t testing.TB, dir string, wrongPasswords int, change ...func(*hubOptions)) *hub {
+func startHub(t testing.TB, dir string, wrongPasswords int, change ...func(*hubOptions)) *joinHub {
 	t.Helper()
-	o := hubOptions{at: addresses{free(t), free(t), free(t)}, log: zerolog.Nop()}
+	o := hubOptions{at: hubAddresses{freeAddress(t), freeAddress(t), freeAddress(t)}, log: zerolog.Nop()}
 	for _, f := range change {
 		f(&o)
 	}
 	api := o.at.api
-	h := &hub{t: t, dir: dir, mqtt: o.at.mqtt, https: o.at.https, api: "http://" + api}
+	h := &joinHub{t: t, dir: dir, mqtt: o.at.mqtt, https: o.at.https, api: "http://" + api}
 	file := filepath.Join(t.TempDir(), "hub.yaml")
-	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, settings, dir, h.mqtt, api, h.https, wrongPasswords), 0o600))
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, hubSettings, dir, h.mqtt, api, h.https, wrongPasswords), 0o600))
 	cfg, err := configs.Load[configs.Hub]("cloudhub", file, nil)
 	require.NoError(t, err)
 	if o.validity > 0 {
@@ -107,7 +107,7 @@ func startHub(t testing.TB, dir string, wrongPasswords int, change ...func(*hubO
 }
 
 // post asks the API, and returns the answer's code.
-func (h *hub) post(path string, body, into any) int {
+func (h *joinHub) post(path string, body, into any) int {
 	h.t.Helper()
 	text, err := json.Marshal(body)
 	require.NoError(h.t, err)
@@ -120,25 +120,25 @@ func (h *hub) post(path string, body, into any) int {
 	return r.StatusCode
 }
 
-func (h *hub) invite(node string, uses int) string {
+func (h *joinHub) invite(node string, uses int) string {
 	h.t.Helper()
 	var a struct{ Token string }
 	require.Equal(h.t, http.StatusOK, h.post("/enroll/invitations", map[string]any{"node": node, "uses": uses}, &a))
 	return a.Token
 }
 
-func (h *hub) options(dir, name, token string) enroll.JoinOptions {
+func (h *joinHub) options(dir, name, token string) enroll.JoinOptions {
 	return enroll.JoinOptions{Hub: h.mqtt, DataDir: dir, Node: name, Token: token, Log: zerolog.Nop(), Say: func(string, ...any) {}}
 }
 
-func timed(t testing.TB) context.Context {
+func testContext(t testing.TB) context.Context {
 	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(stop)
 	return ctx
 }
 
-// files counts what is below a directory.
-func files(t testing.TB, dir string) (n int) {
+// countFiles counts what is below a directory.
+func countFiles(t testing.TB, dir string) (n int) {
 	require.NoError(t, filepath.Walk(dir, func(_ string, info os.FileInfo, err error) error {
 		if err == nil && !info.IsDir() {
 			n++
@@ -155,12 +155,12 @@ func TestAClockThatIsWrongByAYearIsNamed(t *testing.T) {
 		dir := t.TempDir()
 		o := h.options(dir, "", token)
 		o.Now = func() time.Time { return time.Now().Add(off) }
-		_, err := enroll.Join(timed(t), o)
+		_, err := enroll.Join(testContext(t), o)
 		require.ErrorContains(t, err, "the clock of this node says")
 		require.ErrorContains(t, err, "set the clock")
-		require.Zero(t, files(t, dir), "nothing is left of it")
+		require.Zero(t, countFiles(t, dir), "nothing is left of it")
 	}
-	j, err := enroll.Join(timed(t), h.options(t.TempDir(), "", token))
+	j, err := enroll.Join(testContext(t), h.options(t.TempDir(), "", token))
 	require.NoError(t, err, "the token was not used")
 	require.Equal(t, "n1", j.Node)
 }
@@ -168,7 +168,7 @@ func TestAClockThatIsWrongByAYearIsNamed(t *testing.T) {
 func TestWhoseAnswerWasLostMayAskAgain(t *testing.T) {
 	h := startHub(t, t.TempDir(), 20)
 	token := h.invite("n1", 1)
-	key, csr := request(t, "n1")
+	key, csr := joinRequest(t, "n1")
 	first := h.enrol(t, "n1", token, resource.JoinRequest{CSR: csr, Token: token})
 	require.Equal(t, resource.JoinIssued, first.answer(t).State)
 	again := h.enrol(t, "n1", token, resource.JoinRequest{CSR: csr, Token: token})
@@ -180,14 +180,14 @@ func TestWhoseAnswerWasLostMayAskAgain(t *testing.T) {
 	require.True(t, key.PublicKey.Equal(cert.PublicKey))
 	require.Equal(t, "n1", cert.Subject.CommonName)
 	require.Equal(t, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, cert.ExtKeyUsage)
-	_, other := request(t, "n1")
+	_, other := joinRequest(t, "n1")
 	require.ErrorContains(t, h.enrol(t, "n1", token, resource.JoinRequest{CSR: other, Token: token}).refusal(t), "the token has been used")
 }
 
 func TestARevokedNodeNeedsANewInvitation(t *testing.T) {
 	h := startHub(t, t.TempDir(), 20)
 	tokens := map[string]string{"used": h.invite("n1", 1), "with uses left": h.invite("n1", 5), "for many nodes": h.invite("n*", 5)}
-	_, csr := request(t, "n1")
+	_, csr := joinRequest(t, "n1")
 	require.Equal(t, resource.JoinIssued, h.enrol(t, "n1", tokens["used"], resource.JoinRequest{CSR: csr, Token: tokens["used"]}).answer(t).State)
 	require.Equal(t, http.StatusOK, h.post("/enroll/nodes/n1/revoke", struct{}{}, nil))
 	for name, token := range tokens {
@@ -199,7 +199,7 @@ func TestARevokedNodeNeedsANewInvitation(t *testing.T) {
 }
 
 // signIn connects as a node with the certificate of an answer, and returns the reason code of the CONNACK.
-func (h *hub) signIn(t *testing.T, node string, key *ecdsa.PrivateKey, a resource.JoinAnswer) (code byte) {
+func (h *joinHub) signIn(t *testing.T, node string, key *ecdsa.PrivateKey, a resource.JoinAnswer) (code byte) {
 	t.Helper()
 	block, _ := pem.Decode([]byte(a.Certificate))
 	require.NotNil(t, block)
@@ -225,7 +225,7 @@ func (h *hub) signIn(t *testing.T, node string, key *ecdsa.PrivateKey, a resourc
 	return connack[3]
 }
 
-func (h *hub) issued(t *testing.T, node, csr string) resource.JoinAnswer {
+func (h *joinHub) issued(t *testing.T, node, csr string) resource.JoinAnswer {
 	t.Helper()
 	token := h.invite(node, 1)
 	a := h.enrol(t, node, token, resource.JoinRequest{CSR: csr, Token: token}).answer(t)
@@ -233,7 +233,7 @@ func (h *hub) issued(t *testing.T, node, csr string) resource.JoinAnswer {
 	return a
 }
 
-func (h *hub) deleteNode(t *testing.T, name string) {
+func (h *joinHub) deleteNode(t *testing.T, name string) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, h.api+"/apis/"+resource.APIVersion+"/nodes/"+name, nil)
 	require.NoError(t, err)
@@ -246,10 +246,10 @@ func (h *hub) deleteNode(t *testing.T, name string) {
 // What was issued for a name is good no more once other hardware has it, though its answer is lost and it asks again.
 func TestAJoinWithAnotherKeyRevokesWhatWasIssuedForTheName(t *testing.T) {
 	h := startHub(t, t.TempDir(), 20)
-	first, csr := request(t, "n1")
+	first, csr := joinRequest(t, "n1")
 	was := h.issued(t, "n1", csr)
 	require.Zero(t, h.signIn(t, "n1", first, was))
-	second, csr := request(t, "n1")
+	second, csr := joinRequest(t, "n1")
 	var invitation struct{ Token string }
 	require.Equal(t, http.StatusOK, h.post("/enroll/invitations", map[string]any{"node": "n1", "uses": 2, "replace": true}, &invitation))
 	token := invitation.Token
@@ -264,7 +264,7 @@ func TestAJoinWithAnotherKeyRevokesWhatWasIssuedForTheName(t *testing.T) {
 	h = startHub(t, h.dir, 20)
 	require.NotZero(t, h.signIn(t, "n1", first, was))
 
-	third, csr := request(t, "n1") // and so by an approval
+	third, csr := joinRequest(t, "n1") // and so by an approval
 	e := h.enrol(t, "n1", "", resource.JoinRequest{CSR: csr})
 	path := "/api/v1/enrollmentrequests/" + e.answer(t).Request + "/approval"
 	require.Equal(t, http.StatusOK, h.post(path, map[string]any{"approved": true, "replace": true}, nil))
@@ -275,7 +275,7 @@ func TestAJoinWithAnotherKeyRevokesWhatWasIssuedForTheName(t *testing.T) {
 // A Node that is deleted takes its certificate along, also when another Node gets the name.
 func TestACertificateIsForTheNodeThatItWasMadeFor(t *testing.T) {
 	h := startHub(t, t.TempDir(), 20)
-	key, csr := request(t, "n1")
+	key, csr := joinRequest(t, "n1")
 	was := h.issued(t, "n1", csr)
 	require.Zero(t, h.signIn(t, "n1", key, was))
 	h.deleteNode(t, "n1")
@@ -292,7 +292,7 @@ func TestLabelsThatANodeAsksForDoNotReplaceItsNodesWhenItIsApproved(t *testing.T
 	require.Equal(t, http.StatusCreated, h.post(kinds+"/nodes", map[string]any{
 		"apiVersion": resource.APIVersion, "kind": "Node", "metadata": map[string]any{"name": "n1", "labels": map[string]string{"site": "hall", "floor": "1"}},
 	}, nil))
-	_, csr := request(t, "n1")
+	_, csr := joinRequest(t, "n1")
 	e := h.enrol(t, "n1", "", resource.JoinRequest{CSR: csr, Labels: map[string]string{"site": "vault", "floor": "2", "color": "red"}})
 	waiting := e.answer(t)
 	require.Equal(t, resource.JoinWaiting, waiting.State)
@@ -336,7 +336,7 @@ func TestANodeThatJoinsDoesNotChooseItsFleet(t *testing.T) {
 			c.invite["node"] = name
 			var invitation struct{ Token string }
 			require.Equal(t, http.StatusOK, h.post("/enroll/invitations", c.invite, &invitation))
-			_, csr := request(t, name)
+			_, csr := joinRequest(t, name)
 			r := asked
 			r.CSR, r.Token = csr, invitation.Token
 			require.Equal(t, resource.JoinIssued, h.enrol(t, name, r.Token, r).answer(t).State)
@@ -358,8 +358,8 @@ func TestANodeThatJoinsDoesNotChooseItsFleet(t *testing.T) {
 func TestWhatARequestMayNotAskFor(t *testing.T) {
 	h := startHub(t, t.TempDir(), 20)
 	token := h.invite("n1", 1)
-	_, foreign := request(t, "n2")
-	_, own := request(t, "n1")
+	_, foreign := joinRequest(t, "n2")
+	_, own := joinRequest(t, "n1")
 	for name, tt := range map[string]struct {
 		r    resource.JoinRequest
 		what string
@@ -387,11 +387,11 @@ func TestAnEnrolleeMayDoNothingElse(t *testing.T) {
 		"users/own", "v1/nodes/n1/sync/up", "v1/nodes/n2/enroll/" + e.id, "v1/nodes/n1/enroll/other", "v1/nodes/n1/devices/lamp/desired/power", "v1/nodes/n1/bridge/x",
 	} {
 		var no *client.Refused
-		require.ErrorAs(t, e.c.Publish(timed(t), client.Message{Topic: topic, Payload: []byte("x"), QoS: 1}), &no, topic)
+		require.ErrorAs(t, e.c.Publish(testContext(t), client.Message{Topic: topic, Payload: []byte("x"), QoS: 1}), &no, topic)
 	}
 	for _, filter := range []string{"#", "+/+", "v1/nodes/#", "v1/nodes/n1/sync/down", "v1/nodes/n1/enroll/+/answer", "v1/nodes/n1/enroll/other/answer", "$SYS/#", "users/own", "$share/g/#"} {
 		var no *client.Refused
-		require.ErrorAs(t, e.c.Subscribe(timed(t), client.Subscription{Filter: filter}), &no, filter)
+		require.ErrorAs(t, e.c.Subscribe(testContext(t), client.Subscription{Filter: filter}), &no, filter)
 	}
 }
 
@@ -401,15 +401,15 @@ func TestWrongTokensAreThrottled(t *testing.T) {
 	require.NoError(t, err)
 	wrong := resource.JoinToken{Authority: pin.Authority, Node: "n1"}.String()
 	for range 3 {
-		_, err := enroll.Join(timed(t), h.options(t.TempDir(), "", wrong))
+		_, err := enroll.Join(testContext(t), h.options(t.TempDir(), "", wrong))
 		require.ErrorContains(t, err, "the hub knows no such token")
 	}
-	_, err = enroll.Join(timed(t), h.options(t.TempDir(), "", wrong))
+	_, err = enroll.Join(testContext(t), h.options(t.TempDir(), "", wrong))
 	require.ErrorContains(t, err, "too many wrong tokens")
 }
 
-// request makes a key and a request of it.
-func request(t testing.TB, name string) (*ecdsa.PrivateKey, string) {
+// joinRequest makes a key and a request of it.
+func joinRequest(t testing.TB, name string) (*ecdsa.PrivateKey, string) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: name}}, key)
@@ -425,13 +425,13 @@ type enrollee struct {
 	answered chan resource.JoinAnswer
 }
 
-func (h *hub) enrol(t *testing.T, node, token string, r resource.JoinRequest) *enrollee {
+func (h *joinHub) enrol(t *testing.T, node, token string, r resource.JoinRequest) *enrollee {
 	payload, err := json.Marshal(r)
 	require.NoError(t, err)
 	return h.enrolRaw(t, node, token, payload)
 }
 
-func (h *hub) enrolRaw(t *testing.T, node, token string, payload []byte) *enrollee {
+func (h *joinHub) enrolRaw(t *testing.T, node, token string, payload []byte) *enrollee {
 	e := &enrollee{id: fmt.Sprintf("t%x", time.Now().UnixNano()), outcome: make(chan error, 1), answered: make(chan resource.JoinAnswer, 1)}
 	at := topics.Address{Node: node, Kind: topics.KindEnroll, Device: e.id}.String()
 	var err error
@@ -467,7 +467,7 @@ func (e *enrollee) refusal(t *testing.T) error {
 	select {
 	case err := <-e.outcome:
 		return err
-	case <-timed(t).Done():
+	case <-testContext(t).Done():
 		t.Fatal("no outcome")
 		return nil
 	}
@@ -482,9 +482,9 @@ func (e *enrollee) answer(t *testing.T) resource.JoinAnswer {
 		select {
 		case a := <-e.answered:
 			return a
-		case <-timed(t).Done():
+		case <-testContext(t).Done():
 		}
-	case <-timed(t).Done():
+	case <-testContext(t).Done():
 	}
 	t.Fatal("no answer")
 	return resource.JoinAnswer{}

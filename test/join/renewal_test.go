@@ -22,19 +22,19 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// written is a log that a test reads while it is written.
-type written struct {
+// logBuffer is a log that a test reads while it is written.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (w *written) Write(b []byte) (int, error) {
+func (w *logBuffer) Write(b []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.text.Write(b)
 }
 
-func (w *written) has(text string) bool {
+func (w *logBuffer) has(text string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return strings.Contains(w.text.String(), text)
@@ -50,21 +50,21 @@ func TestACertificateIsRenewedOverTheLink(t *testing.T) {
 	t.Parallel()
 	const validity, patience = 12 * time.Second, time.Minute
 	dir, data := t.TempDir(), t.TempDir()
-	log, hubLog := new(written), new(written)
-	at := addresses{mqtt: free(t), api: free(t), https: free(t)}
+	log, hubLog := new(logBuffer), new(logBuffer)
+	at := hubAddresses{mqtt: freeAddress(t), api: freeAddress(t), https: freeAddress(t)}
 	short := func(o *hubOptions) { o.validity, o.log, o.at = validity, zerolog.New(hubLog), at }
 	h := startHub(t, dir, 20, short)
-	joined, err := enroll.Join(timed(t), h.options(data, "n7", h.invite("n7", 1)))
+	joined, err := enroll.Join(testContext(t), h.options(data, "n7", h.invite("n7", 1)))
 	require.NoError(t, err)
 	require.NoError(t, joined.Close())
 	first, err := os.ReadFile(joined.Pair())
 	require.NoError(t, err)
 	h.core(t, joined, data, log)
-	says := func(l *written, text string) {
+	says := func(l *logBuffer, text string) {
 		t.Helper()
 		require.Eventually(t, func() bool { return l.has(text) }, patience, 10*time.Millisecond, text)
 	}
-	online := func(h *hub, state string) (expires string) {
+	online := func(h *joinHub, state string) (expires string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			var n resource.Node
@@ -100,13 +100,13 @@ func TestACertificateIsRenewedOverTheLink(t *testing.T) {
 	h.stop()
 	h = startHub(t, dir, 20, short)
 	online(h, resource.Online)
-	another, err := enroll.Join(timed(t), h.options(t.TempDir(), "n8", h.invite("n8", 1)))
+	another, err := enroll.Join(testContext(t), h.options(t.TempDir(), "n8", h.invite("n8", 1)))
 	require.NoError(t, err)
 	require.NoError(t, another.Close())
 }
 
 // core runs the core that has joined until the test ends.
-func (h *hub) core(t *testing.T, joined enroll.Joined, data string, log *written) {
+func (h *joinHub) core(t *testing.T, joined enroll.JoinResult, data string, log *logBuffer) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "core.yaml")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `
@@ -131,7 +131,7 @@ link:
 }
 
 // read asks the API.
-func (h *hub) read(t *testing.T, path string, into any) {
+func (h *joinHub) read(t *testing.T, path string, into any) {
 	t.Helper()
 	r, err := http.Get(h.api + path)
 	if err != nil {

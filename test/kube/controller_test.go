@@ -12,7 +12,7 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-const users = `auth:
+const userSettings = `auth:
   anonymous: loopback
   users:
     - name: operator
@@ -21,8 +21,8 @@ const users = `auth:
       passwordHash: $7$101$MDEyMzQ1Njc4OWFi$EO/lLlkeUgIiBaS8G8UK0ZMP1u508TA7Tl+AdJ1cEsmlbGyEPAERErpfq84j1kepISs0UzmcdL4ucgZ2uodxfQ==
 `
 
-// tool is a program of others that `make` builds into .tools.
-func tool(t *testing.T, s *stand.Stand, name string) string {
+// toolPath is a program of others that `make` builds into .tools.
+func toolPath(t *testing.T, s *stand.Stand, name string) string {
 	t.Helper()
 	file := filepath.Join(filepath.Dir(s.Bin), ".tools", name)
 	if _, err := os.Stat(file); err != nil {
@@ -38,7 +38,7 @@ func tool(t *testing.T, s *stand.Stand, name string) string {
 // away again.
 func TestControllerRuntimeIsServed(t *testing.T) {
 	s := stand.New(t, 1)
-	controller := tool(t, s, "controller")
+	controller := toolPath(t, s, "controller")
 	s.Up("hub")
 	said, err := exec.CommandContext(t.Context(), controller, "http://"+s.Hub.HTTP).CombinedOutput()
 	require.NoError(t, err, "%s", said)
@@ -47,9 +47,9 @@ func TestControllerRuntimeIsServed(t *testing.T) {
 // helm installs a chart, upgrades it more often than it keeps revisions, and takes all of it away.
 func TestHelmInstallsUpgradesAndUninstalls(t *testing.T) {
 	s := stand.New(t, 1)
-	helm := tool(t, s, "helm")
+	helm := toolPath(t, s, "helm")
 	// Who keeps Secrets, as helm does, has signed in.
-	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "hub.yaml"), []byte(users), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "hub.yaml"), []byte(userSettings), 0o600))
 	s.Up("hub")
 	s.User, s.Password = "operator", "secret"
 	signedIn := s.SignedIn()

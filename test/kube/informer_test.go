@@ -24,8 +24,8 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-// requests counts what an informer asks for.
-type requests struct {
+// requestRecorder counts what an informer asks for.
+type requestRecorder struct {
 	next           http.RoundTripper
 	lists, watches atomic.Int64
 }
@@ -33,7 +33,7 @@ type requests struct {
 // RoundTrip counts a request and sends it. A watch that begins with all there is counts as a list. A hub that is killed either
 // refuses a connection or resets it, as its kernel has got to; an informer goes on with its watch after the one and lists again
 // after the other, whatever the hub would have answered. So both are a refusal here.
-func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
+func (r *requestRecorder) RoundTrip(req *http.Request) (*http.Response, error) {
 	q := req.URL.Query()
 	if q.Get("watch") == "" || q.Get("sendInitialEvents") == "true" || q.Get("resourceVersion") == "" {
 		r.lists.Add(1)
@@ -47,15 +47,15 @@ func (r *requests) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// journal is what an informer told: the newest revision of each object, and what was wrong.
-type journal struct {
+// eventJournal is what an informer told: the newest revision of each object, and what was wrong.
+type eventJournal struct {
 	mu     sync.Mutex
 	newest map[string]uint64
 	gone   map[string]bool
 	faults []string
 }
 
-func (j *journal) note(object any, gone bool) {
+func (j *eventJournal) note(object any, gone bool) {
 	if lost, ok := object.(cache.DeletedFinalStateUnknown); ok {
 		object = lost.Obj
 	}
@@ -69,7 +69,7 @@ func (j *journal) note(object any, gone bool) {
 	j.newest[o.GetName()], j.gone[o.GetName()] = rev, gone
 }
 
-func (j *journal) live() map[string]string {
+func (j *eventJournal) live() map[string]string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	out := make(map[string]string, len(j.newest))
@@ -82,7 +82,7 @@ func (j *journal) live() map[string]string {
 }
 
 // deleted is the number of objects that the informer told to be deleted.
-func (j *journal) deleted() (n int) {
+func (j *eventJournal) deleted() (n int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, gone := range j.gone {
@@ -94,7 +94,7 @@ func (j *journal) deleted() (n int) {
 }
 
 // of is the newest revision of an object; 0: it was not told of.
-func (j *journal) of(name string) uint64 {
+func (j *eventJournal) of(name string) uint64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.newest[name]
@@ -106,18 +106,18 @@ func TestInformerFollowsThroughARestart(t *testing.T) {
 	const objects, changes = 10_000, 1_000
 	s := stand.New(t, 1)
 	s.Up("hub")
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	c := connect(t, s, nil)
+	c := newDynamicClient(t, s, nil)
 	name := func(i int) string { return fmt.Sprintf("device-%05d", i) }
-	require.NoError(t, side(objects, func(i int) error {
-		_, err := c.Create(ctx, device(name(i)), metav1.CreateOptions{})
+	require.NoError(t, inParallel(objects, func(i int) error {
+		_, err := c.Create(ctx, newDevice(name(i)), metav1.CreateOptions{})
 		return err
 	}))
 
-	counted := new(requests)
-	seen := &journal{newest: make(map[string]uint64), gone: make(map[string]bool)}
-	informer := follow(ctx, t, connect(t, s, func(next http.RoundTripper) http.RoundTripper {
+	counted := new(requestRecorder)
+	seen := &eventJournal{newest: make(map[string]uint64), gone: make(map[string]bool)}
+	informer := startInformer(ctx, t, newDynamicClient(t, s, func(next http.RoundTripper) http.RoundTripper {
 		counted.next = next
 		return counted
 	}), seen)
@@ -138,7 +138,7 @@ func TestInformerFollowsThroughARestart(t *testing.T) {
 			}
 			return err
 		case i%10 == 7:
-			_, err := c.Create(ctx, device(name(objects+i)), metav1.CreateOptions{})
+			_, err := c.Create(ctx, newDevice(name(objects+i)), metav1.CreateOptions{})
 			if apierrors.IsAlreadyExists(err) {
 				return nil
 			}
@@ -149,12 +149,12 @@ func TestInformerFollowsThroughARestart(t *testing.T) {
 		return err
 	}
 	changeAll := func(from, to int) error {
-		return side(to-from, func(i int) error {
-			return insist(ctx, func() error { return change(from + i) })
+		return inParallel(to-from, func(i int) error {
+			return retryRefused(ctx, func() error { return change(from + i) })
 		})
 	}
 	require.NoError(t, changeAll(0, calm))
-	s.Eventually(patience, func() error {
+	s.Eventually(waitTimeout, func() error {
 		if deleted := seen.deleted(); deleted < calm/10 {
 			return fmt.Errorf("the informer told of %d deletions of %d", deleted, calm/10)
 		}
@@ -162,7 +162,7 @@ func TestInformerFollowsThroughARestart(t *testing.T) {
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- changeAll(calm, again) }()
-	s.Eventually(patience, func() error {
+	s.Eventually(waitTimeout, func() error {
 		if seen.of(name(objects+calm+7)) == 0 {
 			return errors.New("no change was seen since the deletions")
 		}
@@ -173,8 +173,8 @@ func TestInformerFollowsThroughARestart(t *testing.T) {
 	require.NoError(t, <-ended)
 	require.NoError(t, changeAll(again, changes))
 
-	s.Eventually(patience, func() error {
-		want := latest(ctx, t, c) // each time: the hub may still be writing statuses
+	s.Eventually(waitTimeout, func() error {
+		want := latestVersions(ctx, t, c) // each time: the hub may still be writing statuses
 		if got := seen.live(); len(got) != len(want) {
 			return fmt.Errorf("the informer told of %d objects; there are %d", len(got), len(want))
 		}
@@ -195,8 +195,8 @@ func TestInformerFollowsThroughARestart(t *testing.T) {
 	require.Greater(t, counted.watches.Load(), int64(0))
 }
 
-// follow starts an informer that ends with the test.
-func follow(ctx context.Context, t *testing.T, c dynamic.ResourceInterface, seen *journal) cache.SharedIndexInformer {
+// startInformer starts an informer that ends with the test.
+func startInformer(ctx context.Context, t *testing.T, c dynamic.ResourceInterface, seen *eventJournal) cache.SharedIndexInformer {
 	t.Helper()
 	informer := cache.NewSharedIndexInformer(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) },
@@ -223,8 +223,8 @@ func follow(ctx context.Context, t *testing.T, c dynamic.ResourceInterface, seen
 	return informer
 }
 
-// latest is every object's revision, as a list says it now.
-func latest(ctx context.Context, t *testing.T, c dynamic.ResourceInterface) map[string]string {
+// latestVersions is every object's revision, as a list says it now.
+func latestVersions(ctx context.Context, t *testing.T, c dynamic.ResourceInterface) map[string]string {
 	t.Helper()
 	out := make(map[string]string)
 	for from := ""; ; {

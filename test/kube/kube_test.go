@@ -27,30 +27,30 @@ import (
 
 const (
 	namespace = "default"
-	// patience is for a busy machine; nobody waits for it who needn't.
-	patience = 8 * time.Minute
-	// hands is how many requests a test has under way at once.
-	hands = 32
+	// waitTimeout is for a busy machine; nobody waits for it who needn't.
+	waitTimeout = 8 * time.Minute
+	// parallelRequests is how many requests a test has under way at once.
+	parallelRequests = 32
 )
 
-var devices = schema.GroupVersionResource{Group: "edgebus.io", Version: "v1alpha1", Resource: "devices"}
+var devicesResource = schema.GroupVersionResource{Group: "edgebus.io", Version: "v1alpha1", Resource: "devices"}
 
-// connect makes a client of the hub's Devices. Each has connections of its own.
-func connect(t *testing.T, s *stand.Stand, wrap func(http.RoundTripper) http.RoundTripper) dynamic.ResourceInterface {
+// newDynamicClient makes a client of the hub's Devices. Each has connections of its own.
+func newDynamicClient(t *testing.T, s *stand.Stand, wrap func(http.RoundTripper) http.RoundTripper) dynamic.ResourceInterface {
 	t.Helper()
 	c, err := dynamic.NewForConfig(&rest.Config{
 		Host: "http://" + s.Hub.HTTP, QPS: -1, // as fast as it goes
 		Timeout: 0, WrapTransport: wrap, UserAgent: t.Name(),
 		// A new one for each client: they are shared by configuration otherwise.
-		Transport: &http.Transport{MaxIdleConnsPerHost: hands},
+		Transport: &http.Transport{MaxIdleConnsPerHost: parallelRequests},
 	})
 	require.NoError(t, err)
-	return c.Resource(devices).Namespace(namespace)
+	return c.Resource(devicesResource).Namespace(namespace)
 }
 
-func device(name string) *unstructured.Unstructured {
+func newDevice(name string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": devices.GroupVersion().String(), "kind": "Device",
+		"apiVersion": devicesResource.GroupVersion().String(), "kind": "Device",
 		"metadata": map[string]any{"name": name, "namespace": namespace},
 		"spec": map[string]any{
 			"deviceModelRef": map[string]any{"name": "thing"}, "protocol": map[string]any{"type": "virtual"},
@@ -58,10 +58,10 @@ func device(name string) *unstructured.Unstructured {
 	}}
 }
 
-// side calls do for 0 to n-1, some at a time.
-func side(n int, do func(i int) error) error {
+// inParallel calls do for 0 to n-1, some at a time.
+func inParallel(n int, do func(i int) error) error {
 	var g errgroup.Group
-	g.SetLimit(hands)
+	g.SetLimit(parallelRequests)
 	for i := range n {
 		g.Go(func() error { return do(i) })
 	}
@@ -77,11 +77,11 @@ func TestWritersRace(t *testing.T) {
 	)
 	s := stand.New(t, 1)
 	s.Up("hub")
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
-	c := connect(t, s, nil)
-	require.NoError(t, side(objects, func(i int) error {
-		_, err := c.Create(ctx, device(fmt.Sprintf("shared-%d", i)), metav1.CreateOptions{})
+	c := newDynamicClient(t, s, nil)
+	require.NoError(t, inParallel(objects, func(i int) error {
+		_, err := c.Create(ctx, newDevice(fmt.Sprintf("shared-%d", i)), metav1.CreateOptions{})
 		return err
 	}))
 	add := func(name string) error {
@@ -124,8 +124,8 @@ func TestWritersRace(t *testing.T) {
 	t.Logf("%d conflicts for %d writes", conflicts.Load(), writers*rounds)
 }
 
-// insist tries a request again for as long as the hub isn't there.
-func insist(ctx context.Context, do func() error) error {
+// retryRefused tries a request again for as long as the hub isn't there.
+func retryRefused(ctx context.Context, do func() error) error {
 	for {
 		err := do()
 		var answered apierrors.APIStatus

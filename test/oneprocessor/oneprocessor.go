@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Has gives Go a single processor until the test ends.
-func Has(t testing.TB) {
+// Use gives Go a single processor until the test ends.
+func Use(t testing.TB) {
 	before := runtime.GOMAXPROCS(1)
 	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
 }

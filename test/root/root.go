@@ -10,8 +10,8 @@ import (
 // Env is set by make targets that run these tests.
 const Env = "ROOT_TESTS"
 
-// Needed skips the test unless it was asked for and the user is root. Whoever asks for it in CI has to be root.
-func Needed(t testing.TB) {
+// Require skips the test unless it was asked for and the user is root. Whoever asks for it in CI has to be root.
+func Require(t testing.TB) {
 	t.Helper()
 	switch {
 	case os.Getenv(Env) == "":

@@ -21,14 +21,14 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// resend is after how long without an answer a node repeats itself.
-const resend = 5 * time.Second
+// resendInterval is after how long without an answer a node repeats itself.
+const resendInterval = 5 * time.Second
 
 // Agent is called with each spec that a node is sent, in their order. It returns what the node reports after a time; nil: nothing.
 type Agent func(n *Node, spec resource.RenderedSpec) (report *resource.AgentReport, after time.Duration)
 
-// Applied is an Agent that applies everything at once.
-func Applied(_ *Node, spec resource.RenderedSpec) (*resource.AgentReport, time.Duration) {
+// ApplyAtOnce is an Agent that applies everything at once.
+func ApplyAtOnce(_ *Node, spec resource.RenderedSpec) (*resource.AgentReport, time.Duration) {
 	return &resource.AgentReport{Version: "simulated", RenderedVersion: spec.RenderedVersion}, 0
 }
 
@@ -104,7 +104,7 @@ func (s *Set) Stop() {
 
 // repeat is the resend timer of all nodes.
 func (s *Set) repeat(ctx context.Context) {
-	tick := time.NewTicker(resend / 10)
+	tick := time.NewTicker(resendInterval / 10)
 	defer tick.Stop()
 	for {
 		select {
@@ -151,7 +151,7 @@ type session struct {
 
 // Connect has a node be connected, as often as it takes.
 func (n *Node) Connect() error {
-	_, down := topics.Sync(n.Name)
+	_, down := topics.SyncTopics(n.Name)
 	c, err := client.New(client.Options{
 		Servers: []string{"mqtt://" + n.set.Hub}, ClientID: "node/" + n.Name, User: "node/" + n.Name, CleanStart: true, Log: zerolog.Nop(),
 		Subscriptions: []client.Subscription{{Filter: down, QoS: 1}},
@@ -249,7 +249,7 @@ func (n *Node) step(f func()) {
 	if n.c == nil {
 		return
 	}
-	up, _ := topics.Sync(n.Name)
+	up, _ := topics.SyncTopics(n.Name)
 	for _, msg := range append(n.down.Messages(), n.up.Messages()...) {
 		text, err := link.Encode(msg)
 		if err != nil {
@@ -308,7 +308,7 @@ func (n *Node) apply(text []byte) {
 // repeat asks again if an answer is overdue.
 func (n *Node) repeat() {
 	n.mu.Lock()
-	late := n.up.Waiting() && time.Since(n.last) > resend
+	late := n.up.Waiting() && time.Since(n.last) > resendInterval
 	n.mu.Unlock()
 	if late {
 		n.set.Faults.Add(1)

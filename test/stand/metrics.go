@@ -30,7 +30,7 @@ func (s *Stand) Metrics(httpAddress string) (map[string]float64, error) {
 // InStep waits until n1 and the hub agree that both have everything.
 func (s *Stand) InStep() {
 	s.t.Helper()
-	s.Eventually(Soon, s.CheckInStep)
+	s.Eventually(WaitTimeout, s.CheckInStep)
 }
 
 // CheckInStep says what n1 or the hub still wait for.
@@ -69,7 +69,7 @@ func (s *Stand) CheckInStep() error {
 // one on each broker, have been told everything.
 func (s *Stand) Whole(cloud, local *Watcher) {
 	s.t.Helper()
-	s.Eventually(Soon, func() error { return s.CheckWhole(cloud, local) })
+	s.Eventually(WaitTimeout, func() error { return s.CheckWhole(cloud, local) })
 }
 
 // CheckWhole says what the watchers have not been told yet.

@@ -22,9 +22,9 @@ import (
 	"github.com/edgebus/edgebus/test/harness"
 )
 
-// Soon is how long a test waits for what should come at once. It is long, for a
+// WaitTimeout is how long a test waits for what should come at once. It is long, for a
 // busy machine must not fail a test; nobody waits for it who needn't.
-const Soon = 30 * time.Second
+const WaitTimeout = 30 * time.Second
 
 // Stand is a world for one test.
 type Stand struct {
@@ -56,9 +56,9 @@ func New(t testing.TB, seed uint64) *Stand {
 	return s
 }
 
-// Needs ends a test that misses programs of the system: with a failure in CI, where
+// RequirePrograms ends a test that misses programs of the system: with a failure in CI, where
 // nobody would notice that it was skipped.
-func Needs(t testing.TB, programs ...string) {
+func RequirePrograms(t testing.TB, programs ...string) {
 	t.Helper()
 	missing := harness.Missing(programs...)
 	if len(missing) == 0 {
@@ -95,7 +95,7 @@ func (s *Stand) Eventually(within time.Duration, check func() error) {
 	require.NoError(s.t, err)
 }
 
-var clients atomic.Uint64
+var clientCount atomic.Uint64
 
 // Client connects to a broker, host:port or a URL, and stays so until the test ends, as often as it takes.
 func (s *Stand) Client(broker string, change func(*client.Options)) *client.Client {
@@ -104,7 +104,7 @@ func (s *Stand) Client(broker string, change func(*client.Options)) *client.Clie
 		broker = "mqtt://" + broker
 	}
 	o := client.Options{
-		Servers: []string{broker}, ClientID: "test-" + strconv.FormatUint(clients.Add(1), 10), CleanStart: true,
+		Servers: []string{broker}, ClientID: "test-" + strconv.FormatUint(clientCount.Add(1), 10), CleanStart: true,
 		Backoff: client.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond}, Log: zerolog.Nop(),
 	}
 	if change != nil {
@@ -119,7 +119,7 @@ func (s *Stand) Client(broker string, change func(*client.Options)) *client.Clie
 		stop()
 		<-ended
 	})
-	s.Eventually(Soon, func() error {
+	s.Eventually(WaitTimeout, func() error {
 		if !c.Connected() {
 			return fmt.Errorf("%s is not connected to %s", o.ClientID, broker)
 		}
@@ -130,14 +130,14 @@ func (s *Stand) Client(broker string, change func(*client.Options)) *client.Clie
 
 // Publish publishes at QoS 1 and returns the broker's verdict.
 func (s *Stand) Publish(c *client.Client, topic, value string, user ...client.UserProperty) error {
-	ctx, cancel := context.WithTimeout(s.t.Context(), Soon)
+	ctx, cancel := context.WithTimeout(s.t.Context(), WaitTimeout)
 	defer cancel()
 	return c.Publish(ctx, client.Message{Topic: topic, Payload: []byte(value), QoS: 1, User: user})
 }
 
-// Model is a DeviceModel as a YAML document. Properties are flow maps, such as
+// ModelManifest is a DeviceModel as a YAML document. Properties are flow maps, such as
 // {name: a, accessMode: ReadWrite}.
-func Model(name string, properties ...string) string {
+func ModelManifest(name string, properties ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "apiVersion: edgebus.io/v1alpha1\nkind: DeviceModel\nmetadata: {name: %s}\nspec:\n  properties:\n", name)
 	for _, p := range properties {
@@ -146,8 +146,8 @@ func Model(name string, properties ...string) string {
 	return b.String() + "---\n"
 }
 
-// Device is Devices of a model on node n1, as YAML documents.
-func Device(model, protocol string, names ...string) string {
+// DeviceManifests is Devices of a model on node n1, as YAML documents.
+func DeviceManifests(model, protocol string, names ...string) string {
 	var b strings.Builder
 	for _, name := range names {
 		fmt.Fprintf(&b, "apiVersion: edgebus.io/v1alpha1\nkind: Device\nmetadata: {name: %s}\n"+

@@ -33,7 +33,7 @@ func (s *Stand) TapLink() *Tap {
 	s.t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(s.t, err)
-	up, _ := topics.Sync("n1")
+	up, _ := topics.SyncTopics("n1")
 	p := &Tap{
 		listener: listener, target: s.Node("n1").Net.Addr(), topic: up,
 		conns: map[net.Conn]bool{}, entries: map[string]int{},

@@ -44,7 +44,7 @@ func (s *Stand) Watch(broker, filter string, heard func(client.Message)) *Watche
 	})
 	select {
 	case <-granted:
-	case <-time.After(Soon):
+	case <-time.After(WaitTimeout):
 		require.Fail(s.t, "no subscription", "%s to %s", broker, filter)
 	}
 	return w
@@ -105,7 +105,7 @@ func (w *Watcher) Await(topic, value string) client.Message {
 // AwaitThat waits until a topic's message is as wanted.
 func (w *Watcher) AwaitThat(topic string, ok func(client.Message) bool) (m client.Message) {
 	w.s.t.Helper()
-	w.s.Eventually(Soon, func() error {
+	w.s.Eventually(WaitTimeout, func() error {
 		if m, _ = w.Get(topic); !ok(m) {
 			return fmt.Errorf("%s is %.100q", topic, m.Payload)
 		}
@@ -114,8 +114,8 @@ func (w *Watcher) AwaitThat(topic string, ok func(client.Message) bool) (m clien
 	return m
 }
 
-// Ver is the version that travels beside a value; 0 if there is none.
-func Ver(m client.Message) uint64 {
+// VersionOf is the version that travels beside a value; 0 if there is none.
+func VersionOf(m client.Message) uint64 {
 	v, _ := strconv.ParseUint(m.Property("ver"), 10, 64)
 	return v
 }

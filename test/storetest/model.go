@@ -14,29 +14,29 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// model is the store as a map, and what watchers must come to know.
-type model struct {
-	env     *env
+// storeModel is the store as a map, and what watchers must come to know.
+type storeModel struct {
+	env     *storeEnv
 	objects map[store.Key]store.Object
 	rev     uint64
 	limits  Limits
-	watcher *mirror
+	watcher *watcherMirror
 }
 
-// mirror is what a watcher believes, built from a list and events alone.
-type mirror struct {
+// watcherMirror is what a watcher believes, built from a list and events alone.
+type watcherMirror struct {
 	stream store.Stream
 	state  map[store.Key]store.Object
 	rev    uint64
 }
 
-func testModel(t *testing.T, e *env) {
+func testModel(t *testing.T, e *storeEnv) {
 	e.stop()
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, err := os.MkdirTemp(t.TempDir(), "model")
 		require.NoError(t, err)
-		m := &model{
-			env:     &env{t: t, open: e.open, dir: dir},
+		m := &storeModel{
+			env:     &storeEnv{t: t, open: e.open, dir: dir},
 			objects: map[store.Key]store.Object{},
 			limits:  Limits{Tombstones: 6, WatchBuffer: 3},
 		}
@@ -63,17 +63,17 @@ var (
 	genData = rapid.SampledFrom([]string{"{1}", "{2}", "{3}"})
 )
 
-func (m *model) key(t *rapid.T) store.Key {
+func (m *storeModel) key(t *rapid.T) store.Key {
 	return store.Key{Kind: "Device", Namespace: genNS.Draw(t, "namespace"), Name: genName.Draw(t, "name")}
 }
 
 // expect draws a revision to expect: none, the right one, or another.
-func (m *model) expect(t *rapid.T, key store.Key) uint64 {
+func (m *storeModel) expect(t *rapid.T, key store.Key) uint64 {
 	return rapid.SampledFrom([]uint64{0, m.objects[key].Rev, m.objects[key].Rev + 1}).Draw(t, "expect")
 }
 
 // verdict is what the contract says of a write to what exists.
-func (m *model) verdict(key store.Key, expect uint64) resource.ErrorKind {
+func (m *storeModel) verdict(key store.Key, expect uint64) resource.ErrorKind {
 	old, ok := m.objects[key]
 	switch {
 	case !ok:
@@ -84,7 +84,7 @@ func (m *model) verdict(key store.Key, expect uint64) resource.ErrorKind {
 	return ""
 }
 
-func judge(t *rapid.T, err error, want resource.ErrorKind) bool {
+func checkVerdict(t *rapid.T, err error, want resource.ErrorKind) bool {
 	if want == "" {
 		require.NoError(t, err)
 		return true
@@ -93,19 +93,19 @@ func judge(t *rapid.T, err error, want resource.ErrorKind) bool {
 	return false
 }
 
-func (m *model) wrote(t *rapid.T, o store.Object) {
+func (m *storeModel) wrote(t *rapid.T, o store.Object) {
 	require.Greater(t, o.Rev, m.rev)
 	m.rev = o.Rev
 }
 
-func (m *model) create(t *rapid.T) {
+func (m *storeModel) create(t *rapid.T) {
 	o := store.Object{Key: m.key(t), Data: []byte(genData.Draw(t, "data"))}
-	got, err := m.env.Create(ctx(), o)
+	got, err := m.env.Create(testContext(), o)
 	want := resource.ErrorKind("")
 	if _, ok := m.objects[o.Key]; ok {
 		want = resource.AlreadyExists
 	}
-	if judge(t, err, want) {
+	if checkVerdict(t, err, want) {
 		m.wrote(t, got)
 		o.Rev = got.Rev
 		require.Equal(t, o, got)
@@ -113,7 +113,7 @@ func (m *model) create(t *rapid.T) {
 	}
 }
 
-func (m *model) update(t *rapid.T) {
+func (m *storeModel) update(t *rapid.T) {
 	o := store.Object{Key: m.key(t)}
 	if rapid.Bool().Draw(t, "with data") {
 		o.Data = []byte(genData.Draw(t, "data"))
@@ -122,8 +122,8 @@ func (m *model) update(t *rapid.T) {
 		o.Status = []byte(genData.Draw(t, "status"))
 	}
 	expect := m.expect(t, o.Key)
-	got, err := m.env.Update(ctx(), o, expect)
-	if !judge(t, err, m.verdict(o.Key, expect)) {
+	got, err := m.env.Update(testContext(), o, expect)
+	if !checkVerdict(t, err, m.verdict(o.Key, expect)) {
 		return
 	}
 	want := m.objects[o.Key]
@@ -143,38 +143,38 @@ func (m *model) update(t *rapid.T) {
 	m.objects[o.Key] = got
 }
 
-func (m *model) delete(t *rapid.T) {
+func (m *storeModel) delete(t *rapid.T) {
 	key := m.key(t)
 	expect := m.expect(t, key)
-	got, err := m.env.Delete(ctx(), key, expect)
-	if judge(t, err, m.verdict(key, expect)) {
+	got, err := m.env.Delete(testContext(), key, expect)
+	if checkVerdict(t, err, m.verdict(key, expect)) {
 		m.wrote(t, got)
 		delete(m.objects, key)
 	}
 }
 
-func (m *model) read(t *rapid.T) {
+func (m *storeModel) read(t *rapid.T) {
 	key := m.key(t)
-	got, err := m.env.Get(ctx(), key)
+	got, err := m.env.Get(testContext(), key)
 	if want, ok := m.objects[key]; ok {
 		require.NoError(t, err)
 		require.Equal(t, want, got)
 		return
 	}
-	judge(t, err, resource.NotFound)
+	checkVerdict(t, err, resource.NotFound)
 }
 
-func (m *model) restart(t *rapid.T) {
+func (m *storeModel) restart(t *rapid.T) {
 	m.env.restart(m.limits)
 	m.rewatch(t)
 }
 
 // compare lists everything, in pages of a drawn size.
-func (m *model) compare(t *rapid.T) {
+func (m *storeModel) compare(t *rapid.T) {
 	opts := store.ListOptions{Namespace: genNS.Draw(t, "in"), Limit: rapid.IntRange(0, 4).Draw(t, "limit")}
 	var got []store.Object
 	for {
-		page, err := m.env.List(ctx(), "Device", opts)
+		page, err := m.env.List(testContext(), "Device", opts)
 		require.NoError(t, err)
 		require.Equal(t, m.rev, page.Rev)
 		got = append(got, page.Items...)
@@ -193,13 +193,13 @@ func (m *model) compare(t *rapid.T) {
 }
 
 // follow lets the watcher read once, if there is anything.
-func (m *model) follow(t *rapid.T) {
+func (m *storeModel) follow(t *rapid.T) {
 	if m.watcher.stream.Rev() == m.rev {
 		return
 	}
-	events, err := m.watcher.stream.Next(ctx())
+	events, err := m.watcher.stream.Next(testContext())
 	if err != nil {
-		judge(t, err, resource.Gone)
+		checkVerdict(t, err, resource.Gone)
 		m.relist(t)
 		return
 	}
@@ -208,7 +208,7 @@ func (m *model) follow(t *rapid.T) {
 	}
 }
 
-func (w *mirror) apply(t *rapid.T, event store.Event) {
+func (w *watcherMirror) apply(t *rapid.T, event store.Event) {
 	o := event.Object
 	require.Greater(t, o.Rev, w.rev, "revisions rise")
 	w.rev = o.Rev
@@ -228,26 +228,26 @@ func (w *mirror) apply(t *rapid.T, event store.Event) {
 	}
 }
 
-func (m *model) catchUp(t *rapid.T) {
+func (m *storeModel) catchUp(t *rapid.T) {
 	for m.watcher.stream.Rev() != m.rev {
 		m.follow(t)
 	}
 }
 
-func (m *model) relist(t *rapid.T) {
+func (m *storeModel) relist(t *rapid.T) {
 	if m.watcher != nil {
 		m.watcher.stream.Close()
 	}
-	m.watcher = &mirror{state: maps.Clone(m.objects), rev: m.rev}
+	m.watcher = &watcherMirror{state: maps.Clone(m.objects), rev: m.rev}
 	m.rewatch(t)
 }
 
 // rewatch goes on from where the watcher is, or lists again when it is told Gone.
-func (m *model) rewatch(t *rapid.T) {
+func (m *storeModel) rewatch(t *rapid.T) {
 	from := m.watcher.rev
-	s, err := m.env.Watch(ctx(), store.Key{Kind: "Device"}, from)
+	s, err := m.env.Watch(testContext(), store.Key{Kind: "Device"}, from)
 	if err != nil {
-		judge(t, err, resource.Gone)
+		checkVerdict(t, err, resource.Gone)
 		require.NotEqual(t, m.rev, from, fmt.Sprint("Gone at the newest revision ", from))
 		m.relist(t)
 		return

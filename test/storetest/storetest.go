@@ -24,14 +24,14 @@ type Limits struct {
 // Open opens the store that lives in dir. Closing and opening again is a restart.
 type Open func(t testing.TB, dir string, limits Limits) store.Store
 
-// checker is what a backend offers that can look for damage in itself.
-type checker interface{ Check() error }
+// damageChecker is what a backend offers that can look for damage in itself.
+type damageChecker interface{ Check() error }
 
 // Run runs the suite.
 func Run(t *testing.T, open Open) {
 	tests := []struct {
 		name string
-		run  func(*testing.T, *env)
+		run  func(*testing.T, *storeEnv)
 	}{
 		{"create and get", testCreate},
 		{"update", testUpdate},
@@ -69,7 +69,7 @@ func Run(t *testing.T, open Open) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			e := &env{t: t, open: open, dir: t.TempDir()}
+			e := &storeEnv{t: t, open: open, dir: t.TempDir()}
 			e.start(Limits{})
 			tt.run(t, e)
 			e.stop()
@@ -77,88 +77,88 @@ func Run(t *testing.T, open Open) {
 	}
 }
 
-// env is a store under test.
-type env struct {
+// storeEnv is a store under test.
+type storeEnv struct {
 	store.Store
 	t    testing.TB
 	open Open
 	dir  string
 }
 
-func (e *env) start(limits Limits) { e.Store = e.open(e.t, e.dir, limits) }
+func (e *storeEnv) start(limits Limits) { e.Store = e.open(e.t, e.dir, limits) }
 
 // stop checks the store and closes it.
-func (e *env) stop() {
+func (e *storeEnv) stop() {
 	e.t.Helper()
 	if e.Store == nil {
 		return
 	}
-	if c, ok := e.Store.(checker); ok {
+	if c, ok := e.Store.(damageChecker); ok {
 		require.NoError(e.t, c.Check())
 	}
 	require.NoError(e.t, e.Close())
 	e.Store = nil
 }
 
-func (e *env) restart(limits Limits) {
+func (e *storeEnv) restart(limits Limits) {
 	e.t.Helper()
 	e.stop()
 	e.start(limits)
 }
 
-func ctx() context.Context { return context.Background() }
+func testContext() context.Context { return context.Background() }
 
-func key(name string) store.Key {
+func objectKey(name string) store.Key {
 	return store.Key{Kind: "Device", Namespace: "default", Name: name}
 }
 
-func object(name, data string) store.Object {
-	return store.Object{Key: key(name), Data: []byte(data)}
+func newObject(name, data string) store.Object {
+	return store.Object{Key: objectKey(name), Data: []byte(data)}
 }
 
-func (e *env) create(name, data string) store.Object {
+func (e *storeEnv) create(name, data string) store.Object {
 	e.t.Helper()
-	o, err := e.Create(ctx(), object(name, data))
+	o, err := e.Create(testContext(), newObject(name, data))
 	require.NoError(e.t, err)
 	return o
 }
 
-func (e *env) update(name, data string) store.Object {
+func (e *storeEnv) update(name, data string) store.Object {
 	e.t.Helper()
-	o, err := e.Update(ctx(), object(name, data), 0)
+	o, err := e.Update(testContext(), newObject(name, data), 0)
 	require.NoError(e.t, err)
 	return o
 }
 
-func (e *env) remove(name string) store.Object {
+func (e *storeEnv) remove(name string) store.Object {
 	e.t.Helper()
-	o, err := e.Delete(ctx(), key(name), 0)
+	o, err := e.Delete(testContext(), objectKey(name), 0)
 	require.NoError(e.t, err)
 	return o
 }
 
-func (e *env) list(opts store.ListOptions) store.Page {
+func (e *storeEnv) list(opts store.ListOptions) store.Page {
 	e.t.Helper()
-	p, err := e.List(ctx(), "Device", opts)
+	p, err := e.List(testContext(), "Device", opts)
 	require.NoError(e.t, err)
 	return p
 }
 
-func (e *env) watch(from uint64) *follower {
+func (e *storeEnv) watch(from uint64) *streamFollower {
 	e.t.Helper()
-	s, err := e.Watch(ctx(), store.Key{Kind: "Device"}, from)
+	s, err := e.Watch(testContext(), store.Key{Kind: "Device"}, from)
 	require.NoError(e.t, err)
 	e.t.Cleanup(s.Close)
-	return &follower{t: e.t, Stream: s, rev: from}
+	return &streamFollower{t: e.t, Stream: s, rev: from}
 }
 
-func isKind(t testing.TB, err error, kind resource.ErrorKind) {
+func requireKind(t testing.TB, err error, kind resource.ErrorKind) {
 	t.Helper()
 	require.Error(t, err)
 	require.Equal(t, kind, resource.KindOf(err), "%v", err)
 }
 
-func names(objects []store.Object) []string {
+func objectNames(objects []store.Object) []string {
 	var out []string
 	for _, o := range objects {
 		out = append(out, o.Namespace+"/"+o.Name)
@@ -166,8 +166,8 @@ func names(objects []store.Object) []string {
 	return out
 }
 
-// follower reads a stream and checks what holds for every one.
-type follower struct {
+// streamFollower reads a stream and checks what holds for every one.
+type streamFollower struct {
 	store.Stream
 	t     testing.TB
 	queue []store.Event
@@ -175,10 +175,10 @@ type follower struct {
 }
 
 // read waits for one event.
-func (f *follower) read() store.Event {
+func (f *streamFollower) read() store.Event {
 	f.t.Helper()
 	for len(f.queue) == 0 {
-		wait, cancel := context.WithTimeout(ctx(), 30*time.Second)
+		wait, cancel := context.WithTimeout(testContext(), 30*time.Second)
 		events, err := f.Next(wait)
 		cancel()
 		require.NoError(f.t, err)
@@ -193,33 +193,33 @@ func (f *follower) read() store.Event {
 }
 
 // expect reads one event and compares it in short: "ADDED lamp {1}".
-func (f *follower) expect(want ...string) {
+func (f *streamFollower) expect(want ...string) {
 	f.t.Helper()
 	for _, w := range want {
-		require.Equal(f.t, w, brief(f.read()))
+		require.Equal(f.t, w, formatEvent(f.read()))
 	}
 }
 
-func brief(e store.Event) string {
+func formatEvent(e store.Event) string {
 	return fmt.Sprintf("%s %s %s", e.Type, e.Object.Name, e.Object.Data)
 }
 
 // quiet checks that nothing waits. A change of another kind, that the stream's
 // revision waits for, would have come behind it.
-func (f *follower) quiet() {
+func (f *streamFollower) quiet() {
 	f.t.Helper()
 	require.Empty(f.t, f.queue)
-	wait, cancel := context.WithTimeout(ctx(), 20*time.Millisecond)
+	wait, cancel := context.WithTimeout(testContext(), 20*time.Millisecond)
 	defer cancel()
 	events, err := f.Next(wait)
 	require.ErrorIs(f.t, err, context.DeadlineExceeded, "%v", events)
 }
 
 // ended reads until the stream ends, and returns why.
-func (f *follower) ended() error {
+func (f *streamFollower) ended() error {
 	f.t.Helper()
 	for {
-		wait, cancel := context.WithTimeout(ctx(), 30*time.Second)
+		wait, cancel := context.WithTimeout(testContext(), 30*time.Second)
 		_, err := f.Next(wait)
 		cancel()
 		if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-func testWatch(t *testing.T, e *env) {
+func testWatch(t *testing.T, e *storeEnv) {
 	f := e.watch(0)
 	f.quiet()
 	made := e.create("lamp", "{1}")
@@ -24,7 +24,7 @@ func testWatch(t *testing.T, e *env) {
 	changed := e.update("lamp", "{2}")
 	require.Equal(t, store.Event{Type: store.Modified, Object: changed, Old: &made}, f.read())
 
-	status, err := e.Update(ctx(), store.Object{Key: key("lamp"), Status: []byte("{on}")}, 0)
+	status, err := e.Update(testContext(), store.Object{Key: objectKey("lamp"), Status: []byte("{on}")}, 0)
 	require.NoError(t, err)
 	require.Equal(t, store.Event{Type: store.Modified, Object: status, Old: &changed}, f.read())
 
@@ -36,12 +36,12 @@ func testWatch(t *testing.T, e *env) {
 }
 
 // A watcher of one object, also one that is not there yet, hears of no other.
-func testWatchOne(t *testing.T, e *env) {
+func testWatchOne(t *testing.T, e *storeEnv) {
 	begin := e.create("fan", "{1}").Rev
-	s, err := e.Watch(ctx(), key("lamp"), begin)
+	s, err := e.Watch(testContext(), objectKey("lamp"), begin)
 	require.NoError(t, err)
 	t.Cleanup(s.Close)
-	f := &follower{t: t, Stream: s, rev: begin}
+	f := &streamFollower{t: t, Stream: s, rev: begin}
 	made := e.create("lamp", "{1}")
 	require.Equal(t, store.Event{Type: store.Added, Object: made}, f.read())
 	e.update("fan", "{2}")
@@ -53,29 +53,29 @@ func testWatchOne(t *testing.T, e *env) {
 	require.Equal(t, store.Event{Type: store.Added, Object: again}, f.read())
 	f.quiet()
 
-	late, err := e.Watch(ctx(), key("lamp"), begin) // catches up
+	late, err := e.Watch(testContext(), objectKey("lamp"), begin) // catches up
 	require.NoError(t, err)
 	t.Cleanup(late.Close)
-	f = &follower{t: t, Stream: late, rev: begin}
+	f = &streamFollower{t: t, Stream: late, rev: begin}
 	require.Equal(t, store.Deleted, f.read().Type)
 	require.Equal(t, store.Event{Type: store.Added, Object: again}, f.read())
 	f.quiet()
 
-	require.Equal(t, []string{"default/lamp"}, names(e.list(store.ListOptions{Namespace: "default", Name: "lamp"}).Items))
+	require.Equal(t, []string{"default/lamp"}, objectNames(e.list(store.ListOptions{Namespace: "default", Name: "lamp"}).Items))
 	require.Empty(t, e.list(store.ListOptions{Namespace: "default", Name: "fan"}).Items)
 }
 
-func testListWatch(t *testing.T, e *env) {
+func testListWatch(t *testing.T, e *storeEnv) {
 	const writers, rounds = 4, 100
 	var wg sync.WaitGroup
 	for w := range writers {
 		wg.Go(func() {
 			name := fmt.Sprint("d", w)
-			if _, err := e.Create(ctx(), object(name, "0")); err != nil {
+			if _, err := e.Create(testContext(), newObject(name, "0")); err != nil {
 				t.Error(err)
 			}
 			for i := range rounds {
-				if _, err := e.Update(ctx(), object(name, strconv.Itoa(i+1)), 0); err != nil {
+				if _, err := e.Update(testContext(), newObject(name, strconv.Itoa(i+1)), 0); err != nil {
 					t.Error(err)
 				}
 			}
@@ -90,7 +90,7 @@ func testListWatch(t *testing.T, e *env) {
 			state[o.Name] = string(o.Data)
 		}
 		f := e.watch(page.Rev)
-		for !finished(state, writers, rounds) {
+		for !allFinished(state, writers, rounds) {
 			o := f.read().Object
 			state[o.Name] = string(o.Data)
 		}
@@ -99,7 +99,7 @@ func testListWatch(t *testing.T, e *env) {
 	wg.Wait()
 }
 
-func finished(state map[string]string, writers, rounds int) bool {
+func allFinished(state map[string]string, writers, rounds int) bool {
 	for w := range writers {
 		if state[fmt.Sprint("d", w)] != strconv.Itoa(rounds) {
 			return false
@@ -108,7 +108,7 @@ func finished(state map[string]string, writers, rounds int) bool {
 	return true
 }
 
-func testResume(t *testing.T, e *env) {
+func testResume(t *testing.T, e *storeEnv) {
 	a := e.create("a", "{1}")
 	e.create("b", "{1}")
 	e.update("a", "{2}")
@@ -123,7 +123,7 @@ func testResume(t *testing.T, e *env) {
 	all.expect("MODIFIED b {2}")
 }
 
-func testResumeDeletes(t *testing.T, e *env) {
+func testResumeDeletes(t *testing.T, e *storeEnv) {
 	a := e.create("a", "{1}")
 	e.create("b", "{1}")
 	e.remove("a")
@@ -135,16 +135,16 @@ func testResumeDeletes(t *testing.T, e *env) {
 	f.quiet()
 }
 
-func testResumeReopen(t *testing.T, e *env) {
+func testResumeReopen(t *testing.T, e *storeEnv) {
 	a := e.create("a", "{1}")
 	e.create("b", "{1}")
-	_, err := e.Update(ctx(), store.Object{Key: key("b"), Status: []byte("{on}")}, 0)
+	_, err := e.Update(testContext(), store.Object{Key: objectKey("b"), Status: []byte("{on}")}, 0)
 	require.NoError(t, err)
 	f := e.watch(a.Rev)
 	e.remove("b")
 	for {
 		if event := f.read(); event.Type == store.Deleted {
-			require.Equal(t, "DELETED b {1}", brief(event))
+			require.Equal(t, "DELETED b {1}", formatEvent(event))
 			require.Equal(t, "{on}", string(event.Object.Status))
 			break
 		}
@@ -157,14 +157,14 @@ func testResumeReopen(t *testing.T, e *env) {
 	f.expect("MODIFIED a {2}")
 	f.quiet()
 	f.Close()
-	if f, err := e.Watch(ctx(), store.Key{Kind: "Device"}, a.Rev); err == nil { // a store may remember deletions
+	if f, err := e.Watch(testContext(), store.Key{Kind: "Device"}, a.Rev); err == nil { // a store may remember deletions
 		f.Close()
 	} else {
-		isKind(t, err, resource.Gone)
+		requireKind(t, err, resource.Gone)
 	}
 }
 
-func testGone(t *testing.T, e *env) {
+func testGone(t *testing.T, e *storeEnv) {
 	e.restart(Limits{Tombstones: 8})
 	first := e.create("keep", "{1}")
 	for i := range 40 {
@@ -172,37 +172,37 @@ func testGone(t *testing.T, e *env) {
 		e.remove(fmt.Sprint("d", i))
 	}
 	for range 2 { // the floor outlives a restart
-		_, err := e.Watch(ctx(), store.Key{Kind: "Device"}, first.Rev)
-		isKind(t, err, resource.Gone)
-		_, err = e.Watch(ctx(), store.Key{Kind: "Device"}, 0)
-		isKind(t, err, resource.Gone)
+		_, err := e.Watch(testContext(), store.Key{Kind: "Device"}, first.Rev)
+		requireKind(t, err, resource.Gone)
+		_, err = e.Watch(testContext(), store.Key{Kind: "Device"}, 0)
+		requireKind(t, err, resource.Gone)
 		f := e.watch(e.list(store.ListOptions{}).Rev)
 		f.quiet()
 		f.Close()
 		e.restart(Limits{Tombstones: 8})
 	}
 	// Another kind has a floor of its own.
-	s, err := e.Watch(ctx(), store.Key{Kind: "Node"}, 0)
+	s, err := e.Watch(testContext(), store.Key{Kind: "Node"}, 0)
 	require.NoError(t, err)
 	s.Close()
 }
 
-func testFuture(t *testing.T, e *env) {
+func testFuture(t *testing.T, e *storeEnv) {
 	made := e.create("a", "{1}")
-	_, err := e.Watch(ctx(), store.Key{Kind: "Device"}, made.Rev+100)
-	isKind(t, err, resource.Gone) // a restored backup: what happened since is not known here
+	_, err := e.Watch(testContext(), store.Key{Kind: "Device"}, made.Rev+100)
+	requireKind(t, err, resource.Gone) // a restored backup: what happened since is not known here
 }
 
-func testKinds(t *testing.T, e *env) {
+func testKinds(t *testing.T, e *storeEnv) {
 	f := e.watch(0)
-	_, err := e.Create(ctx(), store.Object{Key: store.Key{Kind: "Node", Name: "n1"}, Data: []byte("{}")})
+	_, err := e.Create(testContext(), store.Object{Key: store.Key{Kind: "Node", Name: "n1"}, Data: []byte("{}")})
 	require.NoError(t, err)
 	e.create("a", "{1}")
 	f.expect("ADDED a {1}")
 	require.Len(t, e.list(store.ListOptions{}).Items, 1)
 }
 
-func testSlow(t *testing.T, e *env) {
+func testSlow(t *testing.T, e *storeEnv) {
 	e.restart(Limits{WatchBuffer: 16})
 	from := e.create("first", "0").Rev
 	slow := e.watch(from)
@@ -235,18 +235,18 @@ func testSlow(t *testing.T, e *env) {
 	slow.expect("MODIFIED first more")
 }
 
-func testSlowGone(t *testing.T, e *env) {
+func testSlowGone(t *testing.T, e *storeEnv) {
 	e.restart(Limits{WatchBuffer: 4, Tombstones: 8})
 	f := e.watch(e.create("first", "0").Rev)
 	for i := range 60 {
 		e.create(fmt.Sprint("d", i), "{}")
 		e.remove(fmt.Sprint("d", i))
 	}
-	isKind(t, f.ended(), resource.Gone)
-	isKind(t, f.ended(), resource.Gone) // and stays so
+	requireKind(t, f.ended(), resource.Gone)
+	requireKind(t, f.ended(), resource.Gone) // and stays so
 }
 
-func testRecreate(t *testing.T, e *env) {
+func testRecreate(t *testing.T, e *storeEnv) {
 	made := e.create("lamp", "{1}")
 	f := e.watch(made.Rev)
 	e.remove("lamp")
@@ -259,14 +259,14 @@ func testRecreate(t *testing.T, e *env) {
 	e.remove("lamp")
 	for event := f.read(); ; event = f.read() {
 		require.NotEqual(t, store.Modified, event.Type)
-		if brief(event) == "DELETED lamp {4}" {
+		if formatEvent(event) == "DELETED lamp {4}" {
 			break
 		}
 	}
 	f.quiet()
 }
 
-func testStreamRev(t *testing.T, e *env) {
+func testStreamRev(t *testing.T, e *storeEnv) {
 	made := e.create("a", "{1}")
 	f := e.watch(made.Rev)
 	require.Equal(t, made.Rev, f.Rev())
@@ -275,7 +275,7 @@ func testStreamRev(t *testing.T, e *env) {
 	f.expect("MODIFIED a {2}")
 	require.Equal(t, second.Rev, f.Rev())
 
-	node, err := e.Create(ctx(), store.Object{Key: store.Key{Kind: "Node", Name: "n1"}, Data: []byte("{}")})
+	node, err := e.Create(testContext(), store.Object{Key: store.Key{Kind: "Node", Name: "n1"}, Data: []byte("{}")})
 	require.NoError(t, err)
 	resume := f.Rev()
 	require.GreaterOrEqual(t, resume, second.Rev)
@@ -284,22 +284,22 @@ func testStreamRev(t *testing.T, e *env) {
 	e.watch(resume).expect("MODIFIED a {3}")
 }
 
-func testStreamEnds(t *testing.T, e *env) {
+func testStreamEnds(t *testing.T, e *storeEnv) {
 	f := e.watch(0)
 	done := make(chan error, 1)
 	go func() {
-		_, err := f.Next(ctx())
+		_, err := f.Next(testContext())
 		done <- err
 	}()
 	f.Close()
 	select {
 	case err := <-done:
-		isKind(t, err, resource.Unavailable)
+		requireKind(t, err, resource.Unavailable)
 	case <-time.After(30 * time.Second):
 		t.Fatal("Close did not wake Next")
 	}
 	g := e.watch(0)
-	cancelled, cancel := context.WithCancel(ctx())
+	cancelled, cancel := context.WithCancel(testContext())
 	cancel()
 	_, err := g.Next(cancelled)
 	require.ErrorIs(t, err, context.Canceled)

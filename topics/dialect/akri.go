@@ -20,30 +20,30 @@ type configurationSpecV0 struct {
 	DiscoveryHandler *handlerV0 `json:"discoveryHandler,omitempty"`
 	Protocol         *handlerV0 `json:"protocol,omitempty"`
 
-	BrokerPodSpec opaque `json:"brokerPodSpec,omitempty"` // before there was brokerSpec
-	Properties    opaque `json:"properties,omitempty"`    // before there were brokerProperties
-	Units         opaque `json:"units,omitempty"`
+	BrokerPodSpec opaqueJSON `json:"brokerPodSpec,omitempty"` // before there was brokerSpec
+	Properties    opaqueJSON `json:"properties,omitempty"`    // before there were brokerProperties
+	Units         opaqueJSON `json:"units,omitempty"`
 }
 
 type handlerV0 struct {
 	Name                string                       `json:"name"`
-	DiscoveryDetails    details                      `json:"discoveryDetails,omitempty"`
+	DiscoveryDetails    handlerDetails               `json:"discoveryDetails,omitempty"`
 	DiscoveryProperties []resource.DiscoveryProperty `json:"discoveryProperties,omitempty"`
 }
 
-// details are texts by name. A single text goes by the name of resource.OnlyDetail.
-type details map[string]text
+// handlerDetails are texts by name. A single text goes by the name of resource.OnlyDetail.
+type handlerDetails map[string]scalarText
 
 // UnmarshalJSON reads texts by name, or one text.
-func (d *details) UnmarshalJSON(raw []byte) error {
+func (d *handlerDetails) UnmarshalJSON(raw []byte) error {
 	if raw = bytes.TrimSpace(raw); len(raw) > 0 && raw[0] == '"' {
-		var only text
-		*d = details{}
+		var only scalarText
+		*d = handlerDetails{}
 		err := only.UnmarshalJSON(raw)
 		(*d)[resource.OnlyDetail] = only
 		return err
 	}
-	return json.Unmarshal(raw, (*map[string]text)(d))
+	return json.Unmarshal(raw, (*map[string]scalarText)(d))
 }
 
 type instanceV0 struct {
@@ -53,11 +53,11 @@ type instanceV0 struct {
 
 type instanceSpecV0 struct {
 	resource.InstanceSpec
-	CDIName  opaque `json:"cdiName,omitempty"`
-	Metadata opaque `json:"metadata,omitempty"` // what handlers said before there were brokerProperties
+	CDIName  opaqueJSON `json:"cdiName,omitempty"`
+	Metadata opaqueJSON `json:"metadata,omitempty"` // what handlers said before there were brokerProperties
 }
 
-func akri() []Kind {
+func akriKinds() []Kind {
 	configuration := Kind{
 		Group: "akri.sh", Version: "v0", Name: "Configuration", Plural: "configurations", Singular: "configuration",
 		Canonical: resource.KindConfiguration, reconcile: reconcileHandler, BareStatus: true,
@@ -67,8 +67,8 @@ func akri() []Kind {
 		Canonical: resource.KindInstance, BareStatus: true,
 	}
 	return []Kind{
-		configuration.pair(conversion(readConfiguration, showConfiguration)),
-		instance.pair(conversion(
+		configuration.pair(typedConversion(readConfiguration, showConfiguration)),
+		instance.pair(typedConversion(
 			func(f instanceV0) (resource.Instance, error) {
 				return resource.Instance{Spec: f.Spec.InstanceSpec, Status: f.Status}, nil
 			},
@@ -100,8 +100,8 @@ func showConfiguration(c resource.Configuration) (f configurationV0) {
 }
 
 // reconcileHandler leaves protocol out where discoveryHandler says the same: it is newer.
-func reconcileHandler(form, _ tree) {
-	if spec, _ := form["spec"].(tree); spec["discoveryHandler"] != nil {
+func reconcileHandler(form, _ jsonObject) {
+	if spec, _ := form["spec"].(jsonObject); spec["discoveryHandler"] != nil {
 		delete(spec, "protocol")
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Prefix is the prefix of the annotations that keep what a form can't express.
-const Prefix = "dialect.edgebus.io/"
+// AnnotationPrefix is the prefix of the annotations that keep what a form can't express.
+const AnnotationPrefix = "dialect.edgebus.io/"
 
 // maxDepth bounds how deep in an object an annotation may go.
 const maxDepth = 100
@@ -44,33 +44,33 @@ type Kind struct {
 	claims []string
 
 	// derived are annotations that follow from the canonical object; nil: not there. They are shown, and never stored.
-	derived  func(canonical tree) map[string]any
-	to, from func([]byte) ([]byte, error)
+	derived                    func(canonical jsonObject) map[string]any
+	toCanonical, fromCanonical func([]byte) ([]byte, error)
 	// reconcile makes redundant fields agree after kept values were put back.
-	reconcile func(form, canonical tree)
+	reconcile func(form, canonical jsonObject)
 }
 
 // APIVersion is the apiVersion of objects of this kind.
 func (k Kind) APIVersion() string { return k.Group + "/" + k.Version }
 
 // annotation is the annotation in which the canonical form keeps what only this form can express.
-func (k Kind) annotation() string { return Prefix + k.Group + "." + k.Version }
+func (k Kind) annotation() string { return AnnotationPrefix + k.Group + "." + k.Version }
 
 // canonicalAnnotation is the annotation in which every other form keeps what only the canonical one can express.
-const canonicalAnnotation = Prefix + resource.Group + "." + resource.Version
+const canonicalAnnotation = AnnotationPrefix + resource.Group + "." + resource.Version
 
-// All are all dialects, for each group the newest version first.
-func All() []Kind {
-	return slices.Concat(kubeedgeV1beta1(), kubeedgeV1alpha2(), kubeedgeV1alpha1(), upgradeV1alpha2Kinds(), operations(), flightctl(), akri())
+// AllKinds are all dialects, for each group the newest version first.
+func AllKinds() []Kind {
+	return slices.Concat(kubeedgeV1beta1(), kubeedgeV1alpha2(), kubeedgeV1alpha1(), upgradeV1alpha2Kinds(), operationsKinds(), flightctlKinds(), akriKinds())
 }
 
 // pair makes a Kind's functions of two typed ones. They see spec and status only.
 func (k Kind) pair(form any, to, from func([]byte) ([]byte, error)) Kind {
-	k.Form, k.to, k.from = form, to, from
+	k.Form, k.toCanonical, k.fromCanonical = form, to, from
 	return k
 }
 
-func conversion[F, C any](to func(F) (C, error), from func(C) F) (form any, toJSON, fromJSON func([]byte) ([]byte, error)) {
+func typedConversion[F, C any](to func(F) (C, error), from func(C) F) (form any, toJSON, fromJSON func([]byte) ([]byte, error)) {
 	toJSON = func(raw []byte) ([]byte, error) {
 		var f F
 		if err := json.Unmarshal(raw, &f); err != nil {
@@ -95,8 +95,8 @@ func conversion[F, C any](to func(F) (C, error), from func(C) F) (form any, toJS
 // typeError names the first field whose JSON value has the wrong type.
 func typeError(t reflect.Type, raw []byte, err error) error {
 	var v any
-	if unmarshal(raw, &v) == nil {
-		if at, why := fit.Wrong(t, v); why != "" {
+	if unmarshalNumbers(raw, &v) == nil {
+		if at, why := fit.FindMismatch(t, v); why != "" {
 			return resource.Errorf(resource.Invalid, at, "%s", why)
 		}
 	}
@@ -115,17 +115,17 @@ func wrongType(err error) error {
 // status the status is taken over: that is for writes of the status. Otherwise the status is a claim: it is kept in the
 // annotation, and this form shows it until the real status is known.
 func (k Kind) Read(raw, old []byte, status bool) (canonical []byte, err error) {
-	form, err := parse(raw)
+	form, err := parseObject(raw)
 	if err != nil {
 		return nil, err
 	}
-	stringify(reflect.TypeOf(k.Form), form)
+	scalarsToText(reflect.TypeOf(k.Form), form)
 	if status && old != nil {
 		if form, err = k.withStatus(form, old); err != nil {
 			return nil, err
 		}
 	}
-	meta, err := metadata(form)
+	meta, err := readMetadata(form)
 	if err != nil {
 		return nil, err
 	}
@@ -134,21 +134,21 @@ func (k Kind) Read(raw, old []byte, status bool) (canonical []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	prev := tree{}
+	prev := jsonObject{}
 	if old != nil {
-		if prev, err = parse(old); err != nil {
+		if prev, err = parseObject(old); err != nil {
 			return nil, err
 		}
 	}
-	c, err := convert(k.to, form)
+	c, err := convertObject(k.toCanonical, form)
 	if err != nil {
 		return nil, err
 	}
-	put(c, "spec", applyAll("/spec", c["spec"], more))
+	setField(c, "spec", applyDifferences("/spec", c["spec"], more))
 	if status {
 		err = k.keepStatus(c, prev)
 	} else {
-		put(c, "status", prev["status"])
+		setField(c, "status", prev["status"])
 	}
 	if err != nil {
 		return nil, err
@@ -164,15 +164,15 @@ func (k Kind) Read(raw, old []byte, status bool) (canonical []byte, err error) {
 	return json.Marshal(c)
 }
 
-// opaque is a part of a manifest that is kept as it is.
-type opaque = json.RawMessage
+// opaqueJSON is a part of a manifest that is kept as it is.
+type opaqueJSON = json.RawMessage
 
-// kept is a field that a manifest of this form may have and that is kept, although nothing acts on it here. Its value has to be a T all the
+// keptField is a field that a manifest of this form may have and that is kept, although nothing acts on it here. Its value has to be a T all the
 // same, since the form's own system takes no other.
-type kept[T any] json.RawMessage
+type keptField[T any] json.RawMessage
 
 // UnmarshalJSON implements json.Unmarshaler.
-func (k *kept[T]) UnmarshalJSON(raw []byte) error {
+func (k *keptField[T]) UnmarshalJSON(raw []byte) error {
 	var v T
 	if err := json.Unmarshal(raw, &v); err != nil {
 		return err
@@ -182,35 +182,35 @@ func (k *kept[T]) UnmarshalJSON(raw []byte) error {
 }
 
 // MarshalJSON implements json.Marshaler.
-func (k kept[T]) MarshalJSON() ([]byte, error) { return json.RawMessage(k).MarshalJSON() }
+func (k keptField[T]) MarshalJSON() ([]byte, error) { return json.RawMessage(k).MarshalJSON() }
 
 // Kept is the type of the value; see fit.Kept.
-func (kept[T]) Kept() reflect.Type { return reflect.TypeFor[T]() }
+func (keptField[T]) Kept() reflect.Type { return reflect.TypeFor[T]() }
 
 // Unknown are the fields of an object that this form doesn't have. They are kept like opaque ones, and may be misspelt.
 func (k Kind) Unknown(raw []byte) []string {
-	form, err := parse(raw)
+	form, err := parseObject(raw)
 	if err != nil {
 		return nil
 	}
-	said := body(form)
+	said := specAndStatus(form)
 	if k.BareStatus {
 		delete(said, "status")
 	}
-	out := fit.Unknown(reflect.TypeFor[resource.Meta](), form["metadata"])
+	out := fit.UnknownFields(reflect.TypeFor[resource.Meta](), form["metadata"])
 	for i := range out {
 		out[i] = "metadata." + out[i]
 	}
-	return append(out, fit.Unknown(reflect.TypeOf(k.Form), said)...)
+	return append(out, fit.UnknownFields(reflect.TypeOf(k.Form), said)...)
 }
 
 // Warnings returns warnings about values of an object in this form whose meaning its writer may not expect.
 func (k Kind) Warnings(raw []byte) []string {
-	form, err := parse(raw)
+	form, err := parseObject(raw)
 	if err != nil {
 		return nil
 	}
-	spec, _ := form["spec"].(tree)
+	spec, _ := form["spec"].(jsonObject)
 	switch k.Group {
 	case kubeedgeGroup:
 		return append(k.labelWarnings(form), cycleWarnings("spec", spec)...)
@@ -223,21 +223,21 @@ func (k Kind) Warnings(raw []byte) []string {
 }
 
 // keptWarnings names the fields of a spec on which nothing acts.
-func (k Kind) keptWarnings(spec tree) (warnings []string) {
-	for _, at := range fit.KeptIn(reflect.TypeOf(k.Form), tree{"spec": spec}) {
+func (k Kind) keptWarnings(spec jsonObject) (warnings []string) {
+	for _, at := range fit.KeptFields(reflect.TypeOf(k.Form), jsonObject{"spec": spec}) {
 		warnings = append(warnings, at+" is kept, and nothing acts on it")
 	}
 	return warnings
 }
 
 // placeWarnings names fields of flightctl's v1alpha1 at the places where they were in its earlier releases.
-func (k Kind) placeWarnings(spec tree) (warnings []string) {
+func (k Kind) placeWarnings(spec jsonObject) (warnings []string) {
 	if k.Version != "v1alpha1" {
 		return nil
 	}
 	at := "spec"
-	if t, ok := spec["template"].(tree); ok { // of a fleet
-		spec, _ = t["spec"].(tree)
+	if t, ok := spec["template"].(jsonObject); ok { // of a fleet
+		spec, _ = t["spec"].(jsonObject)
 		at = "spec.template.spec"
 	}
 	for _, field := range []string{"containers", "systemd"} {
@@ -249,11 +249,11 @@ func (k Kind) placeWarnings(spec tree) (warnings []string) {
 }
 
 // labelWarnings names the labels that only this form shows.
-func (k Kind) labelWarnings(form tree) (doubts []string) {
-	meta, _ := form["metadata"].(tree)
+func (k Kind) labelWarnings(form jsonObject) (doubts []string) {
+	meta, _ := form["metadata"].(jsonObject)
 	for _, d := range k.splitLabels(meta) {
 		doubts = append(doubts, fmt.Sprintf("metadata.labels: the value of %s is none that a label may have: only %s shows it, and no selector finds it",
-			unescaper.Replace(strings.TrimPrefix(d.At, labelsAt)), k.APIVersion()))
+			pointerUnescaper.Replace(strings.TrimPrefix(d.At, labelsAt)), k.APIVersion()))
 	}
 	return doubts
 }
@@ -261,25 +261,25 @@ func (k Kind) labelWarnings(form tree) (doubts []string) {
 // Plain normalizes an object in this form: numbers and booleans where the form has text become text, and nulls are removed. It
 // fails if a value has the wrong type.
 func (k Kind) Plain(raw []byte) ([]byte, error) {
-	form, err := parse(raw)
+	form, err := parseObject(raw)
 	if err != nil {
 		return nil, err
 	}
-	stringify(reflect.TypeOf(k.Form), form)
-	if at, why := fit.Wrong(reflect.TypeOf(k.Form), body(form)); why != "" {
+	scalarsToText(reflect.TypeOf(k.Form), form)
+	if at, why := fit.FindMismatch(reflect.TypeOf(k.Form), specAndStatus(form)); why != "" {
 		return nil, resource.Errorf(resource.Invalid, at, "%s", why)
 	}
 	return json.Marshal(form)
 }
 
 // unexpressed returns what the canonical object can't express of a form.
-func (k Kind) unexpressed(form, c tree) ([]difference, error) {
-	seen, err := convert(k.from, c)
+func (k Kind) unexpressed(form, c jsonObject) ([]formDifference, error) {
+	seen, err := convertObject(k.fromCanonical, c)
 	if err != nil {
 		return nil, err
 	}
-	found := inMap("", body(seen), body(form))
-	return slices.DeleteFunc(found, func(d difference) bool {
+	found := inMap("", specAndStatus(seen), specAndStatus(form))
+	return slices.DeleteFunc(found, func(d formDifference) bool {
 		// A claimed status does not replace a known one.
 		return strings.HasPrefix(d.At, "/status") && d.Was != nil && d.Was != resource.Unknown
 	}), nil
@@ -287,20 +287,20 @@ func (k Kind) unexpressed(form, c tree) ([]difference, error) {
 
 // splitClaims removes metadata that the server sets, and returns it. A claim that was kept before is ignored, and so is a revision
 // that this server can't have made.
-func (k Kind) splitClaims(meta, prev tree) (found []difference) {
-	was, _ := prev["metadata"].(tree)
-	var before []difference
-	notes, _ := was["annotations"].(tree)
+func (k Kind) splitClaims(meta, prev jsonObject) (found []formDifference) {
+	was, _ := prev["metadata"].(jsonObject)
+	var before []formDifference
+	notes, _ := was["annotations"].(jsonObject)
 	text, _ := notes[k.annotation()].(string)
-	_ = unmarshal([]byte(text), &before) // the server wrote it, or it doesn't exist
+	_ = unmarshalNumbers([]byte(text), &before) // the server wrote it, or it doesn't exist
 	for _, name := range k.claims {
 		at := "/metadata/" + name
-		i := slices.IndexFunc(before, func(d difference) bool { return d.At == at })
+		i := slices.IndexFunc(before, func(d formDifference) bool { return d.At == at })
 		claimed := i >= 0 && before[i].Is == meta[name]
 		switch {
 		case len(was) == 0 && meta[name] != nil, claimed, name == "resourceVersion" && foreignRevision(meta[name]):
-			found = append(found, difference{At: at, Is: meta[name]})
-			put(meta, name, was[name])
+			found = append(found, formDifference{At: at, Is: meta[name]})
+			setField(meta, name, was[name])
 		case i >= 0:
 			found = append(found, before[i])
 		}
@@ -311,14 +311,14 @@ func (k Kind) splitClaims(meta, prev tree) (found []difference) {
 const labelsAt = "/metadata/labels/"
 
 // splitLabels removes the labels whose values no selector can name, and returns them.
-func (k Kind) splitLabels(meta tree) (found []difference) {
+func (k Kind) splitLabels(meta jsonObject) (found []formDifference) {
 	if !k.freeLabels {
 		return nil
 	}
-	labels, _ := meta["labels"].(tree)
+	labels, _ := meta["labels"].(jsonObject)
 	for _, name := range slices.Sorted(maps.Keys(labels)) {
 		if value, ok := labels[name].(string); ok && !resource.ValidLabelValue(value) {
-			found = append(found, difference{At: labelsAt + escaper.Replace(name), Is: value})
+			found = append(found, formDifference{At: labelsAt + pointerEscaper.Replace(name), Is: value})
 			delete(labels, name)
 		}
 	}
@@ -326,11 +326,11 @@ func (k Kind) splitLabels(meta tree) (found []difference) {
 }
 
 // showLabels adds the labels that splitLabels removed, except those that have another value now.
-func (k Kind) showLabels(meta tree, kept []difference) {
+func (k Kind) showLabels(meta jsonObject, kept []formDifference) {
 	for _, d := range kept {
 		path, found := strings.CutPrefix(d.At, labelsAt)
-		labels, err := child(meta, "labels")
-		if name := unescaper.Replace(path); found && k.freeLabels && err == nil && labels[name] == nil {
+		labels, err := childObject(meta, "labels")
+		if name := pointerUnescaper.Replace(path); found && k.freeLabels && err == nil && labels[name] == nil {
 			labels[name] = d.Is
 			meta["labels"] = labels
 		}
@@ -345,74 +345,74 @@ func foreignRevision(v any) bool {
 
 // Show converts a canonical object to this form.
 func (k Kind) Show(canonical []byte) ([]byte, error) {
-	c, err := parse(canonical)
+	c, err := parseObject(canonical)
 	if err != nil {
 		return nil, err
 	}
-	meta, err := metadata(c)
+	meta, err := readMetadata(c)
 	if err != nil {
 		return nil, err
 	}
 	k.derive(meta, c)
 	kept, _ := meta.takeDifferences(k.annotation()) // an annotation that was damaged keeps nothing
-	form, err := convert(k.from, c)
+	form, err := convertObject(k.fromCanonical, c)
 	if err != nil {
 		return nil, err
 	}
 	if k.ReadOnly {
 		return k.encode(form, meta)
 	}
-	status, _ := c["status"].(tree)
+	status, _ := c["status"].(jsonObject)
 	k.showLabels(meta.fields, kept)
-	kept = slices.DeleteFunc(kept, func(d difference) bool {
+	kept = slices.DeleteFunc(kept, func(d formDifference) bool {
 		// A claimed status is not shown once a status was observed, even if it is unknown now.
 		return strings.HasPrefix(d.At, "/metadata") || d.Was == resource.Unknown && status["lastSeen"] != nil
 	})
-	form, _ = applyAll("", form, kept).(tree)
+	form, _ = applyDifferences("", form, kept).(jsonObject)
 	if k.reconcile != nil {
 		k.reconcile(form, c)
 	}
-	if back, err := convert(k.to, form); err == nil {
-		meta.keepDifferences(canonicalAnnotation, differences("/spec", back["spec"], c["spec"]))
+	if back, err := convertObject(k.toCanonical, form); err == nil {
+		meta.keepDifferences(canonicalAnnotation, findDifferences("/spec", back["spec"], c["spec"]))
 	}
 	return k.encode(form, meta)
 }
 
 // derive sets the annotations that follow from the canonical object, or removes them if there is none.
-func (k Kind) derive(m meta, canonical tree) {
+func (k Kind) derive(m objectMetadata, canonical jsonObject) {
 	if k.derived == nil {
 		return
 	}
 	for name, v := range k.derived(canonical) {
-		put(m.annotations, name, v)
+		setField(m.annotations, name, v)
 	}
 	m.putAnnotations()
 }
 
-func (k Kind) encode(form tree, meta meta) ([]byte, error) {
+func (k Kind) encode(form jsonObject, meta objectMetadata) ([]byte, error) {
 	form["apiVersion"], form["kind"], form["metadata"] = k.APIVersion(), k.Name, meta.fields
 	return json.Marshal(form)
 }
 
-// convert applies a conversion of JSON to an object's spec and status.
-func convert(f func([]byte) ([]byte, error), in tree) (tree, error) {
-	raw, err := json.Marshal(tree{"spec": in["spec"], "status": in["status"]})
+// convertObject applies a conversion of JSON to an object's spec and status.
+func convertObject(f func([]byte) ([]byte, error), in jsonObject) (jsonObject, error) {
+	raw, err := json.Marshal(jsonObject{"spec": in["spec"], "status": in["status"]})
 	if err != nil {
 		return nil, err
 	}
 	if raw, err = f(raw); err != nil {
 		return nil, err
 	}
-	out, err := parse(raw)
+	out, err := parseObject(raw)
 	if err != nil {
 		return nil, err
 	}
-	return body(out), nil
+	return specAndStatus(out), nil
 }
 
-// body is an object without apiVersion, kind and metadata.
-func body(o tree) tree {
-	out := tree{}
+// specAndStatus is an object without apiVersion, kind and metadata.
+func specAndStatus(o jsonObject) jsonObject {
+	out := jsonObject{}
 	for name, v := range o {
 		if name != "apiVersion" && name != "kind" && name != "metadata" {
 			out[name] = v
@@ -421,17 +421,17 @@ func body(o tree) tree {
 	return out
 }
 
-// parse reads an object. A null is as if the field were missing.
-func parse(raw []byte) (tree, error) {
-	var o tree
-	if err := unmarshal(raw, &o); err != nil || o == nil {
+// parseObject reads an object. A null is as if the field were missing.
+func parseObject(raw []byte) (jsonObject, error) {
+	var o jsonObject
+	if err := unmarshalNumbers(raw, &o); err != nil || o == nil {
 		return nil, resource.Errorf(resource.Invalid, "", "the body must be an object")
 	}
 	dropNulls(o)
 	return o, nil
 }
 
-func unmarshal(raw []byte, v any) error {
+func unmarshalNumbers(raw []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	return d.Decode(v)
@@ -439,7 +439,7 @@ func unmarshal(raw []byte, v any) error {
 
 func dropNulls(v any) {
 	switch v := v.(type) {
-	case tree:
+	case jsonObject:
 		for name, e := range v {
 			if e == nil {
 				delete(v, name)
@@ -453,39 +453,39 @@ func dropNulls(v any) {
 	}
 }
 
-// stringify converts numbers and booleans to text where the form has text, because YAML parsers make booleans of words such as
+// scalarsToText converts numbers and booleans to text where the form has text, because YAML parsers make booleans of words such as
 // ON. It returns the value that replaces v.
-func stringify(t reflect.Type, v any) any {
+func scalarsToText(t reflect.Type, v any) any {
 	t = fit.Deref(t)
 	switch v := v.(type) {
-	case tree:
+	case jsonObject:
 		switch t.Kind() {
 		case reflect.Struct:
-			for name, field := range fit.Fields(t) {
+			for name, field := range fit.FieldsOf(t) {
 				if e, there := v[name]; there {
-					v[name] = stringify(field, e)
+					v[name] = scalarsToText(field, e)
 				}
 			}
 		case reflect.Map:
 			for name, e := range v {
-				v[name] = stringify(t.Elem(), e)
+				v[name] = scalarsToText(t.Elem(), e)
 			}
 		}
 	case []any:
 		if t.Kind() == reflect.Slice {
 			for i, e := range v {
-				v[i] = stringify(t.Elem(), e)
+				v[i] = scalarsToText(t.Elem(), e)
 			}
 		}
 	case bool, json.Number:
-		if t == reflect.TypeFor[text]() {
+		if t == reflect.TypeFor[scalarText]() {
 			return fmt.Sprint(v)
 		}
 	}
 	return v
 }
 
-func put(o tree, name string, v any) {
+func setField(o jsonObject, name string, v any) {
 	if v == nil {
 		delete(o, name)
 	} else {
@@ -493,23 +493,23 @@ func put(o tree, name string, v any) {
 	}
 }
 
-// meta is an object's metadata, and its annotations.
-type meta struct{ fields, annotations tree }
+// objectMetadata is an object's metadata, and its annotations.
+type objectMetadata struct{ fields, annotations jsonObject }
 
-func metadata(o tree) (m meta, err error) {
-	if m.fields, err = child(o, "metadata"); err != nil {
+func readMetadata(o jsonObject) (m objectMetadata, err error) {
+	if m.fields, err = childObject(o, "metadata"); err != nil {
 		return m, err
 	}
-	m.annotations, err = child(m.fields, "annotations")
+	m.annotations, err = childObject(m.fields, "annotations")
 	return m, err
 }
 
-func child(o tree, name string) (tree, error) {
+func childObject(o jsonObject, name string) (jsonObject, error) {
 	v, there := o[name]
 	if !there {
-		return tree{}, nil
+		return jsonObject{}, nil
 	}
-	fields, ok := v.(tree)
+	fields, ok := v.(jsonObject)
 	if !ok {
 		return nil, resource.Errorf(resource.Invalid, name, "must be an object")
 	}
@@ -517,16 +517,16 @@ func child(o tree, name string) (tree, error) {
 }
 
 // takeDifferences removes an annotation that keeps differences.
-func (m meta) takeDifferences(name string) ([]difference, error) {
+func (m objectMetadata) takeDifferences(name string) ([]formDifference, error) {
 	v, there := m.annotations[name]
 	if !there {
 		return nil, nil
 	}
 	m.keepDifferences(name, nil)
-	var list []difference
+	var list []formDifference
 	text, _ := v.(string)
-	err := unmarshal([]byte(text), &list)
-	deep := slices.ContainsFunc(list, func(d difference) bool { return strings.Count(d.At, "/") > maxDepth })
+	err := unmarshalNumbers([]byte(text), &list)
+	deep := slices.ContainsFunc(list, func(d formDifference) bool { return strings.Count(d.At, "/") > maxDepth })
 	if err != nil || deep {
 		return nil, resource.Errorf(resource.Invalid, "metadata.annotations["+name+"]", "is not as the hub writes it; leave it out")
 	}
@@ -534,7 +534,7 @@ func (m meta) takeDifferences(name string) ([]difference, error) {
 }
 
 // keepDifferences writes such an annotation, or none if there is nothing to keep.
-func (m meta) keepDifferences(name string, list []difference) {
+func (m objectMetadata) keepDifferences(name string, list []formDifference) {
 	delete(m.annotations, name)
 	if len(list) > 0 {
 		raw, _ := json.Marshal(list) // it was JSON before
@@ -543,7 +543,7 @@ func (m meta) keepDifferences(name string, list []difference) {
 	m.putAnnotations()
 }
 
-func (m meta) putAnnotations() {
+func (m objectMetadata) putAnnotations() {
 	delete(m.fields, "annotations")
 	if len(m.annotations) > 0 {
 		m.fields["annotations"] = m.annotations
@@ -551,58 +551,58 @@ func (m meta) putAnnotations() {
 }
 
 // Schema describes the form in OpenAPI 3: the fields that have a meaning here. Other fields are allowed.
-func (k Kind) Schema() map[string]any { return schema(reflect.TypeOf(k.Form)) }
+func (k Kind) Schema() map[string]any { return formSchema(reflect.TypeOf(k.Form)) }
 
 // Of is the canonical kind, for readers.
 func (k Kind) Of() string { return resource.Group + " " + k.Canonical }
 
-func schema(t reflect.Type) tree {
+func formSchema(t reflect.Type) jsonObject {
 	t = fit.Deref(t)
 	switch {
 	case t == reflect.TypeFor[time.Time]():
-		return tree{"type": "string", "format": "date-time"}
-	case t == reflect.TypeFor[opaque]():
-		return tree{preserve: true, described: "It is kept as it is."}
+		return jsonObject{"type": "string", "format": "date-time"}
+	case t == reflect.TypeFor[opaqueJSON]():
+		return jsonObject{preserveKey: true, descriptionKey: "It is kept as it is."}
 	case fit.IsKept(t):
-		return tree{preserve: true, described: "It is kept as it is, and nothing acts on it."}
-	case fit.Opaque(t) && t.Kind() != reflect.String:
-		return tree{preserve: true}
+		return jsonObject{preserveKey: true, descriptionKey: "It is kept as it is, and nothing acts on it."}
+	case fit.IsOpaque(t) && t.Kind() != reflect.String:
+		return jsonObject{preserveKey: true}
 	}
 	switch t.Kind() {
 	case reflect.String:
-		return tree{"type": "string"}
+		return jsonObject{"type": "string"}
 	case reflect.Bool:
-		return tree{"type": "boolean"}
+		return jsonObject{"type": "boolean"}
 	case reflect.Float64:
-		return tree{"type": "number"}
+		return jsonObject{"type": "number"}
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 {
-			return tree{"type": "string", "format": "byte"} // in base64
+			return jsonObject{"type": "string", "format": "byte"} // in base64
 		}
-		out := tree{"type": "array", "items": schema(t.Elem())}
+		out := jsonObject{"type": "array", "items": formSchema(t.Elem())}
 		if key := keyOf(t.Elem()); key != "" { // a field manager that applies an element owns the element, not the list
 			out["x-kubernetes-list-type"], out["x-kubernetes-list-map-keys"] = "map", []any{key}
 		}
 		return out
 	case reflect.Map:
-		return tree{"type": "object", "additionalProperties": schema(t.Elem())}
+		return jsonObject{"type": "object", "additionalProperties": formSchema(t.Elem())}
 	case reflect.Struct:
-		props := tree{}
-		for name, field := range fit.Fields(t) {
-			prop := schema(field)
-			if text := fieldDescriptions[name]; text != "" && prop[described] == nil {
-				prop[described] = text
+		props := jsonObject{}
+		for name, field := range fit.FieldsOf(t) {
+			prop := formSchema(field)
+			if text := fieldDescriptions[name]; text != "" && prop[descriptionKey] == nil {
+				prop[descriptionKey] = text
 			}
 			props[name] = prop
 		}
-		return tree{"type": "object", "properties": props, preserve: true}
+		return jsonObject{"type": "object", "properties": props, preserveKey: true}
 	}
-	return tree{"type": "integer", "format": "int64"}
+	return jsonObject{"type": "integer", "format": "int64"}
 }
 
 const (
-	preserve  = "x-kubernetes-preserve-unknown-fields"
-	described = "description"
+	preserveKey    = "x-kubernetes-preserve-unknown-fields"
+	descriptionKey = "description"
 )
 
 // keyOf is the field that tells the elements of a list apart, if all of them must have it.
@@ -621,38 +621,38 @@ func keyOf(t reflect.Type) string {
 }
 
 // withStatus returns the stored object in this form with the status of another: a write of a status changes nothing else.
-func (k Kind) withStatus(sent tree, old []byte) (tree, error) {
+func (k Kind) withStatus(sent jsonObject, old []byte) (jsonObject, error) {
 	raw, err := k.Show(old)
 	if err != nil {
 		return nil, err
 	}
-	form, err := parse(raw)
+	form, err := parseObject(raw)
 	if err != nil {
 		return nil, err
 	}
-	put(form, "status", sent["status"])
-	from, err := metadata(sent)
+	setField(form, "status", sent["status"])
+	from, err := readMetadata(sent)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range []string{"name", "namespace", "uid", "resourceVersion"} {
-		to, _ := form["metadata"].(tree)
-		put(to, name, from.fields[name])
+		to, _ := form["metadata"].(jsonObject)
+		setField(to, name, from.fields[name])
 	}
 	return form, nil
 }
 
 // keepStatus restores the parts of a status that the form can't express.
-func (k Kind) keepStatus(c, prev tree) error {
-	form, err := convert(k.from, prev)
+func (k Kind) keepStatus(c, prev jsonObject) error {
+	form, err := convertObject(k.fromCanonical, prev)
 	if err != nil {
 		return err
 	}
-	back, err := convert(k.to, form)
+	back, err := convertObject(k.toCanonical, form)
 	if err != nil {
 		return err
 	}
-	put(c, "status", applyAll("/status", c["status"], differences("/status", back["status"], prev["status"])))
+	setField(c, "status", applyDifferences("/status", c["status"], findDifferences("/status", back["status"], prev["status"])))
 	if k.mergesConditions {
 		return mergeConditions(c, prev)
 	}
@@ -660,40 +660,40 @@ func (k Kind) keepStatus(c, prev tree) error {
 }
 
 // mergeConditions merges the conditions that an agent reports with those that others wrote (see resource.MergeAgentConditions).
-func mergeConditions(c, prev tree) error {
+func mergeConditions(c, prev jsonObject) error {
 	type conditions struct {
 		Conditions      []resource.Condition `json:"conditions,omitempty"`
 		AgentConditions []string             `json:"agentConditions,omitempty"`
 	}
 	var said, was conditions
-	if err := errors.Join(recode(c["status"], &said), recode(prev["status"], &was)); err != nil {
+	if err := errors.Join(recodeJSON(c["status"], &said), recodeJSON(prev["status"], &was)); err != nil {
 		return resource.Errorf(resource.Invalid, "status.conditions", "%v", err)
 	}
 	var merged conditions
 	merged.Conditions, merged.AgentConditions = resource.MergeAgentConditions(was.Conditions, was.AgentConditions, said.Conditions)
-	var fields tree
-	if err := recode(merged, &fields); err != nil {
+	var fields jsonObject
+	if err := recodeJSON(merged, &fields); err != nil {
 		return err
 	}
-	status, _ := c["status"].(tree)
+	status, _ := c["status"].(jsonObject)
 	if status == nil {
-		status = tree{}
+		status = jsonObject{}
 	}
-	put(status, "conditions", fields["conditions"])
-	put(status, "agentConditions", fields["agentConditions"])
+	setField(status, "conditions", fields["conditions"])
+	setField(status, "agentConditions", fields["agentConditions"])
 	if len(status) > 0 {
 		c["status"] = status
 	}
 	return nil
 }
 
-// recode is a value in another Go type, by its JSON.
-func recode(from, to any) error {
+// recodeJSON is a value in another Go type, by its JSON.
+func recodeJSON(from, to any) error {
 	raw, err := json.Marshal(from)
 	if err != nil {
 		return err
 	}
-	return unmarshal(raw, to)
+	return unmarshalNumbers(raw, to)
 }
 
 // fieldDescriptions describe, for kubectl explain, the fields that only other groups' forms have. Fields that the canonical form

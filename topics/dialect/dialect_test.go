@@ -12,21 +12,21 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// sample reads a manifest the way kubectl does, and finds its dialect.
-func sample(t *testing.T, name string) (Kind, tree) {
+// readSample reads a manifest the way kubectl does, and finds its dialect.
+func readSample(t *testing.T, name string) (Kind, jsonObject) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("testdata", name))
 	require.NoError(t, err)
 	raw, err = yaml.YAMLToJSON(raw)
 	require.NoError(t, err)
-	form, err := parse(raw)
+	form, err := parseObject(raw)
 	require.NoError(t, err)
 	return kindOf(t, form), form
 }
 
-func kindOf(t *testing.T, form tree) Kind {
+func kindOf(t *testing.T, form jsonObject) Kind {
 	t.Helper()
-	for _, k := range All() {
+	for _, k := range AllKinds() {
 		if form["apiVersion"] == k.APIVersion() && form["kind"] == k.Name {
 			return k
 		}
@@ -35,8 +35,8 @@ func kindOf(t *testing.T, form tree) Kind {
 	return Kind{}
 }
 
-// samples are all manifests that are valid YAML.
-var samples = []string{
+// sampleNames are all manifests that are valid YAML.
+var sampleNames = []string{
 	"device-management-model.yaml", "device-management-device.yaml", "fleet-device-valid.yaml",
 	"kubeedge-v1alpha2-model.yaml", "kubeedge-v1alpha2-modbus.yaml", "kubeedge-v1alpha2-opcua.yaml", "kubeedge-v1alpha2-bluetooth.yaml",
 	"kubeedge-v1alpha2-customized.yaml", "kubeedge-v1beta1-model.yaml", "kubeedge-v1beta1-device.yaml",
@@ -47,9 +47,9 @@ var samples = []string{
 	"kubeedge-job-upgrade.yaml", "kubeedge-job-upgrade-v1alpha2.yaml", "kubeedge-job-config.yaml", "kubeedge-job-images.yaml", "kubeedge-job-images-v1alpha2.yaml",
 }
 
-func fixed(t *testing.T, form tree, fix func(tree)) tree {
+func fixForm(t *testing.T, form jsonObject, fix func(jsonObject)) jsonObject {
 	t.Helper()
-	out, _ := clone(form).(tree)
+	out, _ := cloneJSON(form).(jsonObject)
 	if fix != nil {
 		fix(out)
 	}
@@ -57,51 +57,51 @@ func fixed(t *testing.T, form tree, fix func(tree)) tree {
 }
 
 func TestEverySampleRoundTrips(t *testing.T) {
-	changed := map[string]func(tree){ // what is not the author's to say, or was meant otherwise than it arrives
-		"device-management-device.yaml": func(f tree) {
-			twin := f["status"].(tree)["twins"].([]any)[0].(tree)
-			twin["actual"].(tree)["value"] = "false"
-			twin["expected"].(tree)["value"] = "false"
+	changed := map[string]func(jsonObject){ // what is not the author's to say, or was meant otherwise than it arrives
+		"device-management-device.yaml": func(f jsonObject) {
+			twin := f["status"].(jsonObject)["twins"].([]any)[0].(jsonObject)
+			twin["actual"].(jsonObject)["value"] = "false"
+			twin["expected"].(jsonObject)["value"] = "false"
 		},
-		"fleet-device-valid.yaml": disown, "fleet-fleet.yaml": disown,
+		"fleet-device-valid.yaml": dropOwner, "fleet-fleet.yaml": dropOwner,
 	}
-	for _, name := range samples {
+	for _, name := range sampleNames {
 		t.Run(name, func(t *testing.T) {
-			k, form := sample(t, name)
-			canonical := read(t, k, form, nil)
+			k, form := readSample(t, name)
+			canonical := readForm(t, k, form, nil)
 			require.Equal(t, resource.APIVersion, canonical["apiVersion"])
 			require.Equal(t, k.Canonical, canonical["kind"])
-			shown := show(t, k, canonical)
-			require.Equal(t, fixed(t, form, changed[name]), shown)
-			require.Equal(t, canonical, read(t, k, shown, canonical), "read again, it is the same")
+			shown := showForm(t, k, canonical)
+			require.Equal(t, fixForm(t, form, changed[name]), shown)
+			require.Equal(t, canonical, readForm(t, k, shown, canonical), "read again, it is the same")
 		})
 	}
 }
 
-// disown takes out what a manifest of flightctl claims and the server decides.
-func disown(form tree) {
-	delete(form["metadata"].(tree), "owner")
-	delete(form["metadata"].(tree), "resourceVersion")
+// dropOwner takes out what a manifest of flightctl claims and the server decides.
+func dropOwner(form jsonObject) {
+	delete(form["metadata"].(jsonObject), "owner")
+	delete(form["metadata"].(jsonObject), "resourceVersion")
 }
 
-func read(t *testing.T, k Kind, form, old tree) tree {
+func readForm(t *testing.T, k Kind, form, old jsonObject) jsonObject {
 	t.Helper()
 	var was []byte
 	if old != nil {
-		was = marshal(t, old)
+		was = marshalJSON(t, old)
 	}
-	raw, err := k.Read(marshal(t, form), was, false)
+	raw, err := k.Read(marshalJSON(t, form), was, false)
 	require.NoError(t, err)
-	c, err := parse(raw)
+	c, err := parseObject(raw)
 	require.NoError(t, err)
 	return c
 }
 
-func show(t *testing.T, k Kind, canonical tree) tree {
+func showForm(t *testing.T, k Kind, canonical jsonObject) jsonObject {
 	t.Helper()
-	raw, err := k.Show(marshal(t, canonical))
+	raw, err := k.Show(marshalJSON(t, canonical))
 	require.NoError(t, err)
-	form, err := parse(raw)
+	form, err := parseObject(raw)
 	require.NoError(t, err)
 	return form
 }
@@ -109,9 +109,9 @@ func show(t *testing.T, k Kind, canonical tree) tree {
 // No manifest that is in use has a field that its dialect doesn't know: it would be refused under fieldValidation=Strict, which
 // is how kubectl asks.
 func TestNoSampleHasAnUnknownField(t *testing.T) {
-	for _, name := range samples {
-		k, form := sample(t, name)
-		require.Empty(t, k.Unknown(marshal(t, form)), name)
+	for _, name := range sampleNames {
+		k, form := readSample(t, name)
+		require.Empty(t, k.Unknown(marshalJSON(t, form)), name)
 	}
 }
 
@@ -123,11 +123,11 @@ func TestFieldsThatNothingActsOnAreKept(t *testing.T) {
 		{"flightctl.io/v1alpha1", "Device", `{"config":[{"name":"a","configType":"GitConfigProviderSpec",
 			"gitRef":{"repository":"r","targetRevision":"main","path":"/p","mountPath":"/etc"}}]}`},
 	} {
-		form, err := parse([]byte(`{"apiVersion":"` + c.version + `","kind":"` + c.kind + `","metadata":{"name":"x"},"spec":` + c.spec + `}`))
+		form, err := parseObject([]byte(`{"apiVersion":"` + c.version + `","kind":"` + c.kind + `","metadata":{"name":"x"},"spec":` + c.spec + `}`))
 		require.NoError(t, err)
 		k := kindOf(t, form)
-		require.Empty(t, k.Unknown(marshal(t, form)))
-		require.Equal(t, form["spec"], show(t, k, read(t, k, form, nil))["spec"])
+		require.Empty(t, k.Unknown(marshalJSON(t, form)))
+		require.Equal(t, form["spec"], showForm(t, k, readForm(t, k, form, nil))["spec"])
 	}
 }
 
@@ -138,7 +138,7 @@ func TestAnnotationsThatFitNoField(t *testing.T) {
 		require.NoError(t, err)
 		return `{"apiVersion":"` + k.APIVersion() + `","kind":"` + k.Name + `","metadata":{"name":"a","annotations":{"` + canonicalAnnotation + `":` + string(quoted) + `}},"spec":{}}`
 	}
-	for _, k := range All() {
+	for _, k := range AllKinds() {
 		if k.Canonical != resource.KindDevice || k.ReadOnly {
 			continue
 		}
@@ -158,7 +158,7 @@ func TestLimitsThatAreNoNumbers(t *testing.T) {
 		for version, property := range map[string]string{
 			"v1beta1": `{"name":"p","minimum":"` + text + `"}`, "v1alpha1": `{"name":"p","config":{"max":"` + text + `"}}`,
 		} {
-			form, err := parse([]byte(`{"apiVersion":"devices.kubeedge.io/` + version + `","kind":"DeviceModel","metadata":{"name":"m"},"spec":{"properties":[` + property + `]}}`))
+			form, err := parseObject([]byte(`{"apiVersion":"devices.kubeedge.io/` + version + `","kind":"DeviceModel","metadata":{"name":"m"},"spec":{"properties":[` + property + `]}}`))
 			require.NoError(t, err)
 			raw, err := json.Marshal(form)
 			require.NoError(t, err)
@@ -171,30 +171,30 @@ func TestLimitsThatAreNoNumbers(t *testing.T) {
 
 // A name may contain any character, also those that separate what a path consists of.
 func TestKeptNamesWithSeparators(t *testing.T) {
-	form := tree{
-		"apiVersion": "flightctl.io/v1alpha1", "kind": "Device", "metadata": tree{"name": "a"},
-		"spec": tree{"hooks": tree{"a=b": tree{"c/d": "1", "~2": "2", "e": []any{tree{"name": "x=y/z", "f=": "3"}}}}},
+	form := jsonObject{
+		"apiVersion": "flightctl.io/v1alpha1", "kind": "Device", "metadata": jsonObject{"name": "a"},
+		"spec": jsonObject{"hooks": jsonObject{"a=b": jsonObject{"c/d": "1", "~2": "2", "e": []any{jsonObject{"name": "x=y/z", "f=": "3"}}}}},
 	}
 	k := kindOf(t, form)
-	require.Equal(t, form, show(t, k, read(t, k, form, nil)))
+	require.Equal(t, form, showForm(t, k, readForm(t, k, form, nil)))
 }
 
 // The design document's label values, which no selector can name, are shown by its form only, with a warning; every other form refuses them.
 func TestLabelsThatNoSelectorCanNameAreOfOneForm(t *testing.T) {
-	k, form := sample(t, "device-management-device.yaml")
-	canonical := read(t, k, form, nil)
-	require.Equal(t, tree{"model": "CC2650"}, canonical["metadata"].(tree)["labels"])
-	require.Len(t, k.Warnings(marshal(t, form)), 3)
-	require.Contains(t, k.Warnings(marshal(t, form))[0], "the value of description is none that a label may have")
+	k, form := readSample(t, "device-management-device.yaml")
+	canonical := readForm(t, k, form, nil)
+	require.Equal(t, jsonObject{"model": "CC2650"}, canonical["metadata"].(jsonObject)["labels"])
+	require.Len(t, k.Warnings(marshalJSON(t, form)), 3)
+	require.Contains(t, k.Warnings(marshalJSON(t, form))[0], "the value of description is none that a label may have")
 
-	canonical["metadata"].(tree)["labels"].(tree)["description"] = "sensor"
-	shown := show(t, k, canonical)["metadata"].(tree)["labels"].(tree)
+	canonical["metadata"].(jsonObject)["labels"].(jsonObject)["description"] = "sensor"
+	shown := showForm(t, k, canonical)["metadata"].(jsonObject)["labels"].(jsonObject)
 	require.Equal(t, "sensor", shown["description"], "what has another value now has that")
 	require.Equal(t, "Texas Instruments", shown["manufacturer"])
 
-	for _, other := range All() {
+	for _, other := range AllKinds() {
 		if other.Group == k.Group && other.Name == k.Name && other.Version != k.Version && !other.ReadOnly {
-			require.NotContains(t, show(t, other, canonical)["metadata"].(tree)["labels"], "manufacturer")
+			require.NotContains(t, showForm(t, other, canonical)["metadata"].(jsonObject)["labels"], "manufacturer")
 		}
 	}
 }
@@ -213,7 +213,7 @@ func TestFieldsAtTheirFormerPlacesWarn(t *testing.T) {
 		`{"kind":"Device","apiVersion":"flightctl.io/v1alpha1","metadata":{"name":"a"},"spec":{"monitoring":{` + host + `}}}`: nil,
 		`{"kind":"Device","apiVersion":"flightctl.io/v1beta1","metadata":{"name":"a"},"spec":{` + host + `}}`:                 nil,
 	} {
-		var tr tree
+		var tr jsonObject
 		require.NoError(t, json.Unmarshal([]byte(form), &tr))
 		require.Equal(t, want, kindOf(t, tr).Warnings([]byte(form)), form)
 	}

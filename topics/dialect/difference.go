@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// tree is an object's JSON, with json.Number for numbers.
-type tree = map[string]any
+// jsonObject is an object's JSON, with json.Number for numbers.
+type jsonObject = map[string]any
 
-// difference is one place where a tree differs from the one that another form of the same object converts to.
-type difference struct {
+// formDifference is one place where a tree differs from the one that another form of the same object converts to.
+type formDifference struct {
 	// At is a JSON pointer in which ~2 stands for =. In a list whose elements have names, name=x is the one that is called x.
 	At string `json:"at"`
 	// Was is the value there after converting the other form; null: none.
@@ -20,39 +20,39 @@ type difference struct {
 	Is any `json:"is,omitempty"`
 }
 
-// differences returns the changes that turn was into is.
-func differences(at string, was, is any) []difference {
+// findDifferences returns the changes that turn was into is.
+func findDifferences(at string, was, is any) []formDifference {
 	if reflect.DeepEqual(was, is) {
 		return nil
 	}
-	if b, ok := is.(tree); ok {
-		if a, ok := was.(tree); ok || was == nil && len(b) > 0 {
+	if b, ok := is.(jsonObject); ok {
+		if a, ok := was.(jsonObject); ok || was == nil && len(b) > 0 {
 			return inMap(at, a, b)
 		}
 	}
-	if a, b, key := named(was, is); key != "" {
+	if a, b, key := commonListKey(was, is); key != "" {
 		if found, whole := inList(at, key, a, b); whole {
 			return found
 		}
 	}
-	return []difference{{at, was, is}}
+	return []formDifference{{at, was, is}}
 }
 
-func inMap(at string, was, is tree) (found []difference) {
+func inMap(at string, was, is jsonObject) (found []formDifference) {
 	keys := maps.Clone(is)
 	if keys == nil {
-		keys = tree{}
+		keys = jsonObject{}
 	}
 	maps.Copy(keys, was)
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		found = append(found, differences(at+"/"+escaper.Replace(key), was[key], is[key])...)
+		found = append(found, findDifferences(at+"/"+pointerEscaper.Replace(key), was[key], is[key])...)
 	}
 	return found
 }
 
 // inList compares the elements that have the same name. whole says whether that is all that differs: there are no new
 // ones, those that stay are in their order, and apply makes of each what it is. Each is looked at once: lists are long.
-func inList(at, key string, was, is []any) (found []difference, whole bool) {
+func inList(at, key string, was, is []any) (found []formDifference, whole bool) {
 	before, after := byName(was, key), byName(is, key)
 	last := -1
 	for _, element := range is {
@@ -62,9 +62,9 @@ func inList(at, key string, was, is []any) (found []difference, whole bool) {
 			return nil, false
 		}
 		last = i
-		there := at + "/" + key + "=" + escaper.Replace(name)
-		its := differences(there, was[i], element)
-		if !reflect.DeepEqual(applyAll(there, was[i], its), element) {
+		there := at + "/" + key + "=" + pointerEscaper.Replace(name)
+		its := findDifferences(there, was[i], element)
+		if !reflect.DeepEqual(applyDifferences(there, was[i], its), element) {
 			return nil, false
 		}
 		found = append(found, its...)
@@ -72,7 +72,7 @@ func inList(at, key string, was, is []any) (found []difference, whole bool) {
 	for _, element := range was {
 		name := nameOf(element, key)
 		if _, stays := after[name]; !stays {
-			found = append(found, difference{At: at + "/" + key + "=" + escaper.Replace(name), Was: element})
+			found = append(found, formDifference{At: at + "/" + key + "=" + pointerEscaper.Replace(name), Was: element})
 		}
 	}
 	return found, true
@@ -88,29 +88,29 @@ func byName(list []any, key string) map[string]int {
 }
 
 var (
-	escaper   = strings.NewReplacer("~", "~0", "/", "~1", "=", "~2")
-	unescaper = strings.NewReplacer("~1", "/", "~0", "~", "~2", "=")
+	pointerEscaper   = strings.NewReplacer("~", "~0", "/", "~1", "=", "~2")
+	pointerUnescaper = strings.NewReplacer("~1", "/", "~0", "~", "~2", "=")
 )
 
 // listKeys are the fields by which the elements of a list are told apart.
 var listKeys = []string{"name", "propertyName", "protocol", "nodeName", "type"}
 
-// named finds the field that tells the elements of both lists apart.
-func named(was, is any) (a, b []any, key string) {
+// commonListKey finds the field that tells the elements of both lists apart.
+func commonListKey(was, is any) (a, b []any, key string) {
 	a, okA := was.([]any)
 	b, okB := is.([]any)
 	if !okA || !okB {
 		return nil, nil, ""
 	}
 	for _, key := range listKeys {
-		if distinct(a, key) && distinct(b, key) {
+		if hasDistinctNames(a, key) && hasDistinctNames(b, key) {
 			return a, b, key
 		}
 	}
 	return nil, nil, ""
 }
 
-func distinct(list []any, key string) bool {
+func hasDistinctNames(list []any, key string) bool {
 	seen := make(map[string]bool, len(list))
 	for _, element := range list {
 		name := nameOf(element, key)
@@ -123,40 +123,40 @@ func distinct(list []any, key string) bool {
 }
 
 func nameOf(element any, key string) string {
-	m, _ := element.(tree)
+	m, _ := element.(jsonObject)
 	name, _ := m[key].(string)
 	return name
 }
 
-// applyAll makes was into is, but for the places where was has changed meanwhile:
+// applyDifferences makes was into is, but for the places where was has changed meanwhile:
 // there it is right. The differences are of a tree that stands at a pointer.
-func applyAll(at string, v any, list []difference) any {
-	v = clone(v)
+func applyDifferences(at string, v any, list []formDifference) any {
+	v = cloneJSON(v)
 	for _, d := range list {
 		path := strings.Split(strings.TrimPrefix(strings.TrimPrefix(d.At, at), "/"), "/")
 		if d.At == at {
 			path = nil
 		}
-		v = apply(v, path, d)
+		v = applyDifference(v, path, d)
 	}
 	return v
 }
 
-func apply(v any, path []string, d difference) any {
+func applyDifference(v any, path []string, d formDifference) any {
 	if len(path) == 0 {
 		if reflect.DeepEqual(v, d.Was) {
-			return clone(d.Is)
+			return cloneJSON(d.Is)
 		}
 		return v
 	}
 	switch v := v.(type) {
 	case nil:
 		if d.Was == nil && !strings.Contains(path[0], "=") {
-			return apply(tree{}, path, d)
+			return applyDifference(jsonObject{}, path, d)
 		}
-	case tree:
-		name := unescaper.Replace(path[0])
-		if next := apply(v[name], path[1:], d); next != nil {
+	case jsonObject:
+		name := pointerUnescaper.Replace(path[0])
+		if next := applyDifference(v[name], path[1:], d); next != nil {
 			v[name] = next
 		} else {
 			delete(v, name)
@@ -167,38 +167,38 @@ func apply(v any, path []string, d difference) any {
 	return v
 }
 
-func applyToList(list []any, path []string, d difference) any {
+func applyToList(list []any, path []string, d formDifference) any {
 	key, name, _ := strings.Cut(path[0], "=")
-	name = unescaper.Replace(name)
+	name = pointerUnescaper.Replace(name)
 	for i, element := range list {
 		if nameOf(element, key) != name {
 			continue
 		}
-		if next := apply(element, path[1:], d); next != nil {
+		if next := applyDifference(element, path[1:], d); next != nil {
 			list[i] = next
 			return list
 		}
 		return slices.Delete(list, i, i+1)
 	}
 	if len(path) == 1 && d.Was == nil && d.Is != nil {
-		return append(list, clone(d.Is))
+		return append(list, cloneJSON(d.Is))
 	}
 	return list
 }
 
-// clone copies what apply may change.
-func clone(v any) any {
+// cloneJSON copies what apply may change.
+func cloneJSON(v any) any {
 	switch v := v.(type) {
-	case tree:
-		out := make(tree, len(v))
+	case jsonObject:
+		out := make(jsonObject, len(v))
 		for k, e := range v {
-			out[k] = clone(e)
+			out[k] = cloneJSON(e)
 		}
 		return out
 	case []any:
 		out := make([]any, len(v))
 		for i, e := range v {
-			out[i] = clone(e)
+			out[i] = cloneJSON(e)
 		}
 		return out
 	}

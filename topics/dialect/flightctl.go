@@ -30,43 +30,43 @@ type hostSpec struct {
 	// Containers and Systemd have the contents of Monitoring in versions without that field: before it in v1alpha1, and in v1beta1.
 	Containers   *resource.Patterns         `json:"containers,omitempty"`
 	Systemd      *resource.Patterns         `json:"systemd,omitempty"`
-	Applications []application              `json:"applications,omitempty"`
+	Applications []flightctlApplication     `json:"applications,omitempty"`
 	Resources    []resource.ResourceMonitor `json:"resources,omitempty"`
 
-	Consoles        kept[[]tree] `json:"consoles,omitempty"`
-	Decommission    kept[tree]   `json:"decommission,omitempty"`
-	Decommissioning kept[tree]   `json:"decommissioning,omitempty"`
-	Hooks           kept[tree]   `json:"hooks,omitempty"`
+	Consoles        keptField[[]jsonObject] `json:"consoles,omitempty"`
+	Decommission    keptField[jsonObject]   `json:"decommission,omitempty"`
+	Decommissioning keptField[jsonObject]   `json:"decommissioning,omitempty"`
+	Hooks           keptField[jsonObject]   `json:"hooks,omitempty"`
 
 	UpdatePolicy *resource.UpdatePolicy `json:"updatePolicy,omitempty"`
 }
 
-// application has its files here or in an image if it is a canonical one. Others are only kept.
-type application struct {
+// flightctlApplication has its files here or in an image if it is a canonical one. Others are only kept.
+type flightctlApplication struct {
 	Name    string                `json:"name,omitempty"`
 	AppType string                `json:"appType,omitempty"`
 	Inline  []resource.InlineFile `json:"inline,omitempty"`
 	Image   string                `json:"image,omitempty"`
 	EnvVars map[string]string     `json:"envVars,omitempty"`
 
-	Annotations       kept[map[string]string] `json:"annotations,omitempty"`
-	CatalogItem       kept[tree]              `json:"catalogItemRef,omitempty"`
-	DesiredState      kept[string]            `json:"desiredState,omitempty"`
-	RestartGeneration kept[int64]             `json:"restartGeneration,omitempty"`
-	Volumes           kept[[]tree]            `json:"volumes,omitempty"`
-	Ports             kept[[]any]             `json:"ports,omitempty"`
-	PublishPorts      kept[[]any]             `json:"publishPorts,omitempty"`
-	Resources         kept[tree]              `json:"resources,omitempty"`
-	RunAs             kept[string]            `json:"runAs,omitempty"`
-	Namespace         kept[string]            `json:"namespace,omitempty"`
-	Values            kept[tree]              `json:"values,omitempty"`
-	ValuesFiles       kept[[]string]          `json:"valuesFiles,omitempty"`
+	Annotations       keptField[map[string]string] `json:"annotations,omitempty"`
+	CatalogItem       keptField[jsonObject]        `json:"catalogItemRef,omitempty"`
+	DesiredState      keptField[string]            `json:"desiredState,omitempty"`
+	RestartGeneration keptField[int64]             `json:"restartGeneration,omitempty"`
+	Volumes           keptField[[]jsonObject]      `json:"volumes,omitempty"`
+	Ports             keptField[[]any]             `json:"ports,omitempty"`
+	PublishPorts      keptField[[]any]             `json:"publishPorts,omitempty"`
+	Resources         keptField[jsonObject]        `json:"resources,omitempty"`
+	RunAs             keptField[string]            `json:"runAs,omitempty"`
+	Namespace         keptField[string]            `json:"namespace,omitempty"`
+	Values            keptField[jsonObject]        `json:"values,omitempty"`
+	ValuesFiles       keptField[[]string]          `json:"valuesFiles,omitempty"`
 }
 
 // hostOS has a reference to a catalog, which there is none of here, beside the image.
 type hostOS struct {
 	resource.NodeOS
-	CatalogItem kept[tree] `json:"catalogItemRef,omitempty"`
+	CatalogItem keptField[jsonObject] `json:"catalogItemRef,omitempty"`
 }
 
 // configItem names its source in an object of its own, or flat.
@@ -88,8 +88,8 @@ type configItem struct {
 
 type secretRef struct {
 	resource.SecretMount
-	User  kept[any] `json:"user,omitempty"`
-	Group kept[any] `json:"group,omitempty"`
+	User  keptField[any] `json:"user,omitempty"`
+	Group keptField[any] `json:"group,omitempty"`
 }
 
 type hostStatus struct {
@@ -122,9 +122,9 @@ type hostStatusV1beta1 struct {
 	Summary             *resource.Summary `json:"summary,omitempty"`
 	Lifecycle           *resource.Summary `json:"lifecycle,omitempty"`
 
-	Integrity      kept[tree] `json:"integrity,omitempty"`
-	Capabilities   kept[tree] `json:"capabilities,omitempty"`
-	DependencySync kept[tree] `json:"dependencySync,omitempty"`
+	Integrity      keptField[jsonObject] `json:"integrity,omitempty"`
+	Capabilities   keptField[jsonObject] `json:"capabilities,omitempty"`
+	DependencySync keptField[jsonObject] `json:"dependencySync,omitempty"`
 }
 
 type unitV1beta1 struct {
@@ -132,17 +132,17 @@ type unitV1beta1 struct {
 	LoadState   string `json:"loadState,omitempty"`
 	ActiveState string `json:"activeState,omitempty"`
 
-	Description kept[string] `json:"description,omitempty"`
-	Enable      kept[string] `json:"enable,omitempty"`
-	SubState    kept[string] `json:"subState,omitempty"`
+	Description keptField[string] `json:"description,omitempty"`
+	Enable      keptField[string] `json:"enable,omitempty"`
+	SubState    keptField[string] `json:"subState,omitempty"`
 }
 
 type applicationV1beta1 struct {
 	resource.ApplicationStatus
-	AppType  kept[string] `json:"appType,omitempty"`
-	Embedded kept[bool]   `json:"embedded,omitempty"`
-	RunAs    kept[string] `json:"runAs,omitempty"`
-	Volumes  kept[[]tree] `json:"volumes,omitempty"`
+	AppType  keptField[string]       `json:"appType,omitempty"`
+	Embedded keptField[bool]         `json:"embedded,omitempty"`
+	RunAs    keptField[string]       `json:"runAs,omitempty"`
+	Volumes  keptField[[]jsonObject] `json:"volumes,omitempty"`
 }
 
 type configV1beta1 struct {
@@ -161,7 +161,7 @@ type fleetV1beta1 struct {
 
 type fleetSpec struct {
 	Selector *resource.LabelSelector `json:"selector,omitempty"`
-	Template template                `json:"template"`
+	Template flightctlTemplate       `json:"template"`
 	Rollout  *rolloutPolicy          `json:"rolloutPolicy,omitempty"`
 }
 
@@ -174,13 +174,13 @@ type rolloutPolicy struct {
 }
 
 type deviceSelection struct {
-	Strategy string  `json:"strategy"`
-	Sequence []batch `json:"sequence,omitempty"`
+	Strategy string           `json:"strategy"`
+	Sequence []flightctlBatch `json:"sequence,omitempty"`
 }
 
-type batch struct {
+type flightctlBatch struct {
 	Selector         *resource.LabelSelector `json:"selector,omitempty"`
-	Limit            opaque                  `json:"limit,omitempty"` // a number, or a percentage as text
+	Limit            opaqueJSON              `json:"limit,omitempty"` // a number, or a percentage as text
 	SuccessThreshold string                  `json:"successThreshold,omitempty"`
 }
 
@@ -202,7 +202,7 @@ type devicesSummary struct {
 	ApplicationStatus map[string]int `json:"applicationStatus"`
 }
 
-type template struct {
+type flightctlTemplate struct {
 	Metadata *resource.TemplateMeta `json:"metadata,omitempty"`
 	Spec     hostSpec               `json:"spec"`
 }
@@ -210,7 +210,7 @@ type template struct {
 type templateVersionV1alpha1 struct {
 	Spec struct {
 		Fleet      string               `json:"fleet,omitempty"`
-		Template   template             `json:"template,omitzero"`
+		Template   flightctlTemplate    `json:"template,omitzero"`
 		References []resource.Reference `json:"references,omitempty"`
 	} `json:"spec"`
 	Status resource.TemplateVersionStatus `json:"status,omitzero"`
@@ -228,20 +228,20 @@ type templateVersionV1beta1 struct {
 	} `json:"status,omitzero"`
 }
 
-// common is a form that is as the canonical one.
-type common[S, T any] struct {
+// canonicalForm is a form that is as the canonical one.
+type canonicalForm[S, T any] struct {
 	Spec   S `json:"spec"`
 	Status T `json:"status,omitzero"`
 }
 
 type (
-	repositoryForm   common[repositorySpec, resource.RepositoryStatus]
-	resourceSyncForm common[resourceSyncSpec, resource.ResourceSyncStatus]
+	repositoryForm   canonicalForm[repositorySpec, resource.RepositoryStatus]
+	resourceSyncForm canonicalForm[resourceSyncSpec, resource.ResourceSyncStatus]
 )
 
 type resourceSyncSpec struct {
 	resource.ResourceSyncSpec
-	Type kept[string] `json:"type,omitempty"`
+	Type keptField[string] `json:"type,omitempty"`
 }
 
 // repositorySpec has its credentials here, as a Secret has them in the canonical form.
@@ -261,8 +261,8 @@ type repositorySpec struct {
 	CA                     []byte   `json:"ca.crt,omitempty"`
 	SkipServerVerification bool     `json:"skipServerVerification,omitempty"`
 
-	AccessMode kept[string] `json:"accessMode,omitempty"`
-	BaseImages kept[[]tree] `json:"baseImages,omitempty"`
+	AccessMode keptField[string]       `json:"accessMode,omitempty"`
+	BaseImages keptField[[]jsonObject] `json:"baseImages,omitempty"`
 }
 
 type httpConfig struct {
@@ -291,26 +291,26 @@ type ociAuth struct {
 // resourceVersion, and who owns the object.
 var flightctlClaims = []string{"owner", "resourceVersion"}
 
-func flightctl() []Kind {
+func flightctlKinds() []Kind {
 	device := flightctlKind("Device", "devices", "device", resource.KindNode)
 	device.mergesConditions, device.derived = true, renderedAnnotations
-	device.reconcile = func(form, _ tree) { reconcileSpec(form["spec"]) }
+	device.reconcile = func(form, _ jsonObject) { reconcileSpec(form["spec"]) }
 	today := device.newer()
-	today.reconcile = func(form, canonical tree) {
+	today.reconcile = func(form, canonical jsonObject) {
 		reconcileSpec(form["spec"])
 		reconcileDecommissioning(form, canonical)
 	}
 	fleet := flightctlKind("Fleet", "fleets", "fleet", resource.KindFleet)
-	fleet.reconcile = func(form, _ tree) {
-		spec, _ := form["spec"].(tree)
-		template, _ := spec["template"].(tree)
+	fleet.reconcile = func(form, _ jsonObject) {
+		spec, _ := form["spec"].(jsonObject)
+		template, _ := spec["template"].(jsonObject)
 		reconcileSpec(template["spec"])
 	}
 	version := flightctlKind("TemplateVersion", "templateversions", "templateversion", resource.KindTemplateVersion)
 	frozen := version.newer()
 	frozen.ReadOnly = true // made by the hub, read-only for all clients
-	repository := flightctlKind("Repository", "repositories", "repository", resource.KindRepository).pair(conversion(readRepository, showRepository))
-	sync := flightctlKind("ResourceSync", "resourcesyncs", "resourcesync", resource.KindResourceSync).pair(conversion(
+	repository := flightctlKind("Repository", "repositories", "repository", resource.KindRepository).pair(typedConversion(readRepository, showRepository))
+	sync := flightctlKind("ResourceSync", "resourcesyncs", "resourcesync", resource.KindResourceSync).pair(typedConversion(
 		func(f resourceSyncForm) (resource.ResourceSync, error) {
 			return resource.ResourceSync{Spec: f.Spec.ResourceSyncSpec, Status: f.Status}, nil
 		},
@@ -318,13 +318,13 @@ func flightctl() []Kind {
 			return resourceSyncForm{resourceSyncSpec{ResourceSyncSpec: r.Spec}, r.Status}
 		},
 	))
-	enrollment := flightctlKind("EnrollmentRequest", "enrollmentrequests", "enrollmentrequest", resource.KindEnrollmentRequest).pair(conversion(readEnrollment, showEnrollment))
+	enrollment := flightctlKind("EnrollmentRequest", "enrollmentrequests", "enrollmentrequest", resource.KindEnrollmentRequest).pair(typedConversion(readEnrollment, showEnrollment))
 	enrollment.Selector = "spec.signerName=" // flightctl has the other requests as a kind of their own
-	signing := flightctlKind("CertificateSigningRequest", "certificatesigningrequests", "certificatesigningrequest", resource.KindEnrollmentRequest).pair(conversion(readSigning, showSigning))
+	signing := flightctlKind("CertificateSigningRequest", "certificatesigningrequests", "certificatesigningrequest", resource.KindEnrollmentRequest).pair(typedConversion(readSigning, showSigning))
 	return []Kind{
-		device.pair(conversion(readHost, showHost)), today.pair(conversion(readHostV1beta1, showHostV1beta1)),
-		fleet.pair(conversion(readFleet, showFleet)), fleet.newer().pair(conversion(readFleetV1beta1, showFleetV1beta1)),
-		version.pair(conversion(readVersion, showVersion)), frozen.pair(conversion(readVersionV1beta1, showVersionV1beta1)),
+		device.pair(typedConversion(readHost, showHost)), today.pair(typedConversion(readHostV1beta1, showHostV1beta1)),
+		fleet.pair(typedConversion(readFleet, showFleet)), fleet.newer().pair(typedConversion(readFleetV1beta1, showFleetV1beta1)),
+		version.pair(typedConversion(readVersion, showVersion)), frozen.pair(typedConversion(readVersionV1beta1, showVersionV1beta1)),
 		repository, repository.newer(), sync, sync.newer(),
 		enrollment, enrollment.newer(), signing, signing.newer(),
 	}
@@ -342,8 +342,8 @@ type enrollmentV1alpha1 struct {
 		CSR    string            `json:"csr"`
 		Labels map[string]string `json:"labels,omitempty"`
 
-		DeviceStatus         kept[tree]   `json:"deviceStatus,omitempty"`
-		KnownRenderedVersion kept[string] `json:"knownRenderedVersion,omitempty"`
+		DeviceStatus         keptField[jsonObject] `json:"deviceStatus,omitempty"`
+		KnownRenderedVersion keptField[string]     `json:"knownRenderedVersion,omitempty"`
 	} `json:"spec"`
 	Status enrollmentStatus `json:"status,omitzero"`
 }
@@ -379,7 +379,7 @@ func showEnrollment(e resource.EnrollmentRequest) (f enrollmentV1alpha1) {
 	f.Status.Approval = &enrollmentApproval{Approved: e.Spec.Approval == resource.Approved, Labels: e.Spec.Labels}
 	for _, c := range e.Status.Conditions {
 		if c.Type == e.Spec.Approval {
-			f.Status.Approval.ApprovedAt = resource.Time(c.LastTransitionTime)
+			f.Status.Approval.ApprovedAt = resource.FormatTime(c.LastTransitionTime)
 		}
 	}
 	return f
@@ -392,10 +392,10 @@ type signingV1alpha1 struct {
 		SignerName        string `json:"signerName,omitempty"`
 		ExpirationSeconds int64  `json:"expirationSeconds,omitempty"`
 
-		Usages   kept[[]string]            `json:"usages,omitempty"`
-		Extra    kept[map[string][]string] `json:"extra,omitempty"`
-		UID      kept[string]              `json:"uid,omitempty"`
-		Username kept[string]              `json:"username,omitempty"`
+		Usages   keptField[[]string]            `json:"usages,omitempty"`
+		Extra    keptField[map[string][]string] `json:"extra,omitempty"`
+		UID      keptField[string]              `json:"uid,omitempty"`
+		Username keptField[string]              `json:"username,omitempty"`
 	} `json:"spec"`
 	Status signingStatus `json:"status,omitzero"`
 }
@@ -406,10 +406,10 @@ type signingStatus struct {
 }
 
 // The names of flightctl's signers that have an equivalent here. A request for another one, which is kept, asks that a node joins.
-var signers = map[string]string{"flightctl.io/device-management-renewal": resource.SignerRenewal, "flightctl.io/enrollment": resource.SignerEnroller}
+var signerNames = map[string]string{"flightctl.io/device-management-renewal": resource.SignerRenewal, "flightctl.io/enrollment": resource.SignerEnroller}
 
 func readSigning(f signingV1alpha1) (e resource.EnrollmentRequest, err error) {
-	e.Spec.CSR, e.Spec.SignerName = string(f.Spec.Request), signers[f.Spec.SignerName]
+	e.Spec.CSR, e.Spec.SignerName = string(f.Spec.Request), signerNames[f.Spec.SignerName]
 	if e.Spec.SignerName == resource.SignerEnroller {
 		e.Spec.ExpirationSeconds = f.Spec.ExpirationSeconds
 	}
@@ -419,7 +419,7 @@ func readSigning(f signingV1alpha1) (e resource.EnrollmentRequest, err error) {
 
 func showSigning(e resource.EnrollmentRequest) (f signingV1alpha1) {
 	f.Spec.Request, f.Spec.ExpirationSeconds = []byte(e.Spec.CSR), e.Spec.ExpirationSeconds
-	for theirs, ours := range signers {
+	for theirs, ours := range signerNames {
 		if ours == e.Spec.SignerName {
 			f.Spec.SignerName = theirs
 		}
@@ -498,8 +498,8 @@ func (f *hostStatusV1beta1) summarize(s resource.NodeStatus) {
 }
 
 // renderedAnnotations are the annotations in which flightctl has the version of what a Device is to apply.
-func renderedAnnotations(canonical tree) map[string]any {
-	status, _ := canonical["status"].(tree)
+func renderedAnnotations(canonical jsonObject) map[string]any {
+	status, _ := canonical["status"].(jsonObject)
 	version := status["specVersion"]
 	return map[string]any{"renderedVersion": version, "device-controller/renderedVersion": version}
 }
@@ -592,7 +592,7 @@ func showHostSpec(s resource.NodeSpec) hostSpec {
 		out.Config = append(out.Config, item)
 	}
 	for _, a := range s.Applications {
-		out.Applications = append(out.Applications, application{Name: a.Name, AppType: a.AppType, Inline: a.Files, Image: a.Image, EnvVars: a.EnvVars})
+		out.Applications = append(out.Applications, flightctlApplication{Name: a.Name, AppType: a.AppType, Inline: a.Files, Image: a.Image, EnvVars: a.EnvVars})
 	}
 	return out
 }
@@ -613,11 +613,11 @@ func (s hostSpec) newer() hostSpec {
 // reconcileSpec leaves a field out where another one says the same: flat ones of a config item, where an object does, and
 // monitoring, where a manifest has the patterns beside it.
 func reconcileSpec(spec any) {
-	s, _ := spec.(tree)
+	s, _ := spec.(jsonObject)
 	delete(s, "templateVersion") // an annotation says it
 	items, _ := s["config"].([]any)
 	for _, item := range items {
-		fields, _ := item.(tree)
+		fields, _ := item.(jsonObject)
 		if fields["gitRef"] != nil {
 			for _, name := range []string{"repository", "ref", "path"} {
 				delete(fields, name)
@@ -628,7 +628,7 @@ func reconcileSpec(spec any) {
 			delete(fields, "mountPath")
 		}
 	}
-	monitoring, _ := s["monitoring"].(tree)
+	monitoring, _ := s["monitoring"].(jsonObject)
 	for _, name := range []string{"systemd", "containers"} {
 		if s[name] != nil && monitoring[name] != nil {
 			s[name] = monitoring[name]
@@ -642,35 +642,35 @@ func reconcileSpec(spec any) {
 
 // reconcileDecommissioning has spec.decommissioning say what the status does: a node is decommissioned by a request of its own, and not by a
 // manifest that has the field.
-func reconcileDecommissioning(form, canonical tree) {
+func reconcileDecommissioning(form, canonical jsonObject) {
 	var host struct{ Status resource.NodeStatus }
-	if raw, err := json.Marshal(tree{"status": canonical["status"]}); err == nil {
+	if raw, err := json.Marshal(jsonObject{"status": canonical["status"]}); err == nil {
 		_ = json.Unmarshal(raw, &host) // a status that can't be read says nothing
 	}
-	spec, _ := form["spec"].(tree)
+	spec, _ := form["spec"].(jsonObject)
 	switch host.Status.RevokedReason() {
 	case resource.ReasonDecommissioning, resource.ReasonDecommissioned:
 		if spec == nil {
-			spec = tree{}
+			spec = jsonObject{}
 			form["spec"] = spec
 		}
-		spec["decommissioning"] = tree{"target": "Unenroll"}
+		spec["decommissioning"] = jsonObject{"target": "Unenroll"}
 	default:
 		delete(spec, "decommissioning")
 	}
 }
 
 // sourceWarnings are about applications that are kept, and that nothing acts on, and about credentials.
-func sourceWarnings(spec tree) (warnings []string) {
+func sourceWarnings(spec jsonObject) (warnings []string) {
 	of := spec
 	at := "spec"
-	if t, ok := spec["template"].(tree); ok { // of a fleet
-		of, _ = t["spec"].(tree)
+	if t, ok := spec["template"].(jsonObject); ok { // of a fleet
+		of, _ = t["spec"].(jsonObject)
 		at = "spec.template.spec"
 	}
 	apps, _ := of["applications"].([]any)
 	for _, app := range apps {
-		fields, _ := app.(tree)
+		fields, _ := app.(jsonObject)
 		place := at + ".applications[" + nameOf(app, "name") + "]"
 		if kind, _ := fields["appType"].(string); kind != resource.AppCompose && kind != resource.AppQuadlet {
 			warnings = append(warnings, place+" is kept, and nothing acts on it: applications of the types compose and quadlet are started")
@@ -684,7 +684,7 @@ func sourceWarnings(spec tree) (warnings []string) {
 	return warnings
 }
 
-func (t template) canonical() resource.NodeTemplate {
+func (t flightctlTemplate) canonical() resource.NodeTemplate {
 	return resource.NodeTemplate{Metadata: t.Metadata, Spec: t.Spec.canonical()}
 }
 
@@ -728,7 +728,7 @@ func (s fleetSpec) canonical() (out resource.FleetSpec, err error) {
 }
 
 func showFleetSpec(in resource.FleetSpec) (s fleetSpec) {
-	s.Selector, s.Template = in.Selector, template{in.Template.Metadata, showHostSpec(in.Template.Spec)}
+	s.Selector, s.Template = in.Selector, flightctlTemplate{in.Template.Metadata, showHostSpec(in.Template.Spec)}
 	p := in.RolloutPolicy
 	if p == nil {
 		return s
@@ -739,9 +739,9 @@ func showFleetSpec(in resource.FleetSpec) (s fleetSpec) {
 	}
 	s.Rollout.DeviceSelection = &deviceSelection{Strategy: p.DeviceSelection.Strategy}
 	for _, b := range p.DeviceSelection.Sequence {
-		out := batch{Selector: b.Selector, SuccessThreshold: b.SuccessThreshold}
+		out := flightctlBatch{Selector: b.Selector, SuccessThreshold: b.SuccessThreshold}
 		if _, err := strconv.ParseUint(b.Limit, 10, 31); err == nil && (b.Limit == "0" || b.Limit[0] != '0') {
-			out.Limit = opaque(b.Limit)
+			out.Limit = opaqueJSON(b.Limit)
 		} else if b.Limit != "" {
 			out.Limit, _ = json.Marshal(b.Limit) // it is text
 		}
@@ -820,7 +820,7 @@ const (
 	keyUser, keyPassword, keyToken    = "username", "password", "token"
 	keyCertificate, keyCertificateKey = "tls.crt", "tls.key"
 	keyCA, keySSH, keySSHPassphrase   = "ca.crt", "ssh-privatekey", "ssh-passphrase"
-	typeOCI, schemeHTTP, docker       = "oci", "http", "docker"
+	typeOCI, schemeHTTP, dockerAuth   = "oci", "http", "docker"
 )
 
 func readRepository(f repositoryForm) (out resource.Repository, err error) {
@@ -881,7 +881,7 @@ func showRepository(r resource.Repository) (f repositoryForm) {
 		}
 		f.Spec.CA, f.Spec.SkipServerVerification = c[keyCA], s.InsecureSkipVerify
 		if c[keyUser] != nil {
-			f.Spec.OCIAuth = &ociAuth{docker, string(c[keyUser]), string(c[keyPassword])}
+			f.Spec.OCIAuth = &ociAuth{dockerAuth, string(c[keyUser]), string(c[keyPassword])}
 		}
 	case ssh:
 		f.Spec.SSHConfig = &sshConfig{c[keySSH], string(c[keySSHPassphrase]), s.InsecureSkipVerify}
@@ -901,7 +901,7 @@ func readVersion(f templateVersionV1alpha1) (out resource.TemplateVersion, err e
 
 func showVersion(in resource.TemplateVersion) (f templateVersionV1alpha1) {
 	f.Spec.Fleet, f.Spec.References, f.Status = in.Spec.Fleet, in.Spec.References, in.Status
-	f.Spec.Template = template{in.Spec.Template.Metadata, showHostSpec(in.Spec.Template.Spec)}
+	f.Spec.Template = flightctlTemplate{in.Spec.Template.Metadata, showHostSpec(in.Spec.Template.Spec)}
 	return f
 }
 
@@ -909,7 +909,7 @@ func showVersion(in resource.TemplateVersion) (f templateVersionV1alpha1) {
 // directories and links, and as an Ignition document in v1alpha1. value gives the content of a file, or says that the reader may not see
 // it; then the file stands there without content. left are the paths of what the form can't express.
 func RenderedDevice(version, name string, spec resource.RenderedSpec, value func(resource.RenderedFile) (content []byte, secret bool, err error)) (raw []byte, left []string, err error) {
-	out := tree{}
+	out := jsonObject{}
 	if spec.OS != nil {
 		out["os"] = spec.OS
 	}
@@ -922,13 +922,13 @@ func RenderedDevice(version, name string, spec resource.RenderedSpec, value func
 	if m := spec.Monitoring; m != nil && m.Systemd != nil {
 		out["systemd"] = m.Systemd
 	}
-	var apps []tree
+	var apps []jsonObject
 	for _, a := range spec.Applications {
 		files, _, err := fileList(a.Files, value)
 		if err != nil {
 			return nil, nil, err
 		}
-		app := tree{"name": a.Name, "appType": a.AppType, "inline": files}
+		app := jsonObject{"name": a.Name, "appType": a.AppType, "inline": files}
 		if len(a.EnvVars) > 0 {
 			app["envVars"] = a.EnvVars
 		}
@@ -940,26 +940,26 @@ func RenderedDevice(version, name string, spec resource.RenderedSpec, value func
 	if version == "v1alpha1" {
 		out["config"], err = ignitionText(spec.Files, value)
 	} else {
-		var files []tree
+		var files []jsonObject
 		files, left, err = fileList(spec.Files, value)
 		if len(files) > 0 {
-			out["config"] = []tree{{"name": "rendered", "inline": files}}
+			out["config"] = []jsonObject{{"name": "rendered", "inline": files}}
 		}
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	raw, err = json.Marshal(tree{
+	raw, err = json.Marshal(jsonObject{
 		"apiVersion": flightctlGroup + "/" + version, "kind": "Device",
-		"metadata": tree{"name": name, "annotations": renderedAnnotations(tree{"status": tree{"specVersion": spec.RenderedVersion}})},
+		"metadata": jsonObject{"name": name, "annotations": renderedAnnotations(jsonObject{"status": jsonObject{"specVersion": spec.RenderedVersion}})},
 		"spec":     out,
 	})
 	return raw, left, err
 }
 
 // fileList are files as v1beta1 has them.
-func fileList(files []resource.RenderedFile, value func(resource.RenderedFile) ([]byte, bool, error)) (list []tree, left []string, err error) {
-	list = []tree{}
+func fileList(files []resource.RenderedFile, value func(resource.RenderedFile) ([]byte, bool, error)) (list []jsonObject, left []string, err error) {
+	list = []jsonObject{}
 	for _, f := range files {
 		if f.Type != resource.FileRegular {
 			left = append(left, f.Path)
@@ -969,7 +969,7 @@ func fileList(files []resource.RenderedFile, value func(resource.RenderedFile) (
 		if err != nil {
 			return nil, nil, err
 		}
-		entry := tree{"path": f.Path}
+		entry := jsonObject{"path": f.Path}
 		switch {
 		case secret:
 		case utf8.Valid(content):
@@ -993,14 +993,14 @@ func fileList(files []resource.RenderedFile, value func(resource.RenderedFile) (
 
 // ignitionText is an Ignition document with all files, directories and links.
 func ignitionText(files []resource.RenderedFile, value func(resource.RenderedFile) ([]byte, bool, error)) (string, error) {
-	storage := map[string][]tree{}
+	storage := map[string][]jsonObject{}
 	for _, f := range files {
-		entry := tree{"path": f.Path}
+		entry := jsonObject{"path": f.Path}
 		for name, owner := range map[string]string{"user": f.User, "group": f.Group} {
 			if id, err := strconv.Atoi(owner); err == nil {
-				entry[name] = tree{"id": id}
+				entry[name] = jsonObject{"id": id}
 			} else if owner != "" {
-				entry[name] = tree{"name": owner}
+				entry[name] = jsonObject{"name": owner}
 			}
 		}
 		if mode, err := strconv.ParseInt(f.Mode, 8, 32); err == nil {
@@ -1019,11 +1019,11 @@ func ignitionText(files []resource.RenderedFile, value func(resource.RenderedFil
 				return "", err
 			}
 			if !secret {
-				entry["contents"] = tree{"source": "data:;base64," + base64.StdEncoding.EncodeToString(content)}
+				entry["contents"] = jsonObject{"source": "data:;base64," + base64.StdEncoding.EncodeToString(content)}
 			}
 		}
 		storage[kind] = append(storage[kind], entry)
 	}
-	text, err := json.Marshal(tree{"ignition": tree{"version": "3.4.0"}, "storage": storage})
+	text, err := json.Marshal(jsonObject{"ignition": jsonObject{"version": "3.4.0"}, "storage": storage})
 	return string(text), err
 }

@@ -16,9 +16,9 @@ func TestWhatFlightctlSaysIsCanonical(t *testing.T) {
 		"flightctl-v1beta1-fleet.yaml": "", "flightctl-v1beta1-repository-http.yaml": "", "flightctl-v1beta1-repository-ssh.yaml": "",
 		"flightctl-v1beta1-repository-oci.yaml": "/spec/accessMode", "flightctl-v1beta1-sync.yaml": "/spec/type",
 	} {
-		k, form := sample(t, name)
-		canonical := read(t, k, form, nil)
-		notes, _ := canonical["metadata"].(tree)["annotations"].(tree)
+		k, form := readSample(t, name)
+		canonical := readForm(t, k, form, nil)
+		notes, _ := canonical["metadata"].(jsonObject)["annotations"].(jsonObject)
 		text, _ := notes[k.annotation()].(string)
 		if kept == "" {
 			require.Empty(t, text, name)
@@ -27,35 +27,35 @@ func TestWhatFlightctlSaysIsCanonical(t *testing.T) {
 			require.Equal(t, 1, strings.Count(text, `"at"`), text)
 		}
 	}
-	_, form := sample(t, "flightctl-v1beta1-fleet.yaml")
+	_, form := readSample(t, "flightctl-v1beta1-fleet.yaml")
 	var fleet resource.Fleet
-	require.NoError(t, recode(read(t, kindOf(t, form), form, nil), &fleet))
+	require.NoError(t, recodeJSON(readForm(t, kindOf(t, form), form, nil), &fleet))
 	require.NoError(t, fleet.Validate())
 	require.Equal(t, "1", fleet.Spec.RolloutPolicy.DeviceSelection.Sequence[0].Limit)
 	require.Equal(t, resource.ConfigHTTP, fleet.Spec.Template.Spec.Config[2].ConfigType)
 	require.Equal(t, "registry.example/apps/meter:2", fleet.Spec.Template.Spec.Applications[0].Image)
 
-	_, form = sample(t, "flightctl-v1beta1-repository-oci.yaml")
+	_, form = readSample(t, "flightctl-v1beta1-repository-oci.yaml")
 	var repository resource.Repository
-	require.NoError(t, recode(read(t, kindOf(t, form), form, nil), &repository))
+	require.NoError(t, recodeJSON(readForm(t, kindOf(t, form), form, nil), &repository))
 	require.NoError(t, repository.Validate())
 	require.Equal(t, "oci://registry.example", repository.Spec.URL)
 	require.Equal(t, "correct horse", string(repository.Spec.Credentials["password"]))
-	_, form = sample(t, "flightctl-v1beta1-repository-http.yaml")
-	require.NoError(t, recode(read(t, kindOf(t, form), form, nil), &repository))
+	_, form = readSample(t, "flightctl-v1beta1-repository-http.yaml")
+	require.NoError(t, recodeJSON(readForm(t, kindOf(t, form), form, nil), &repository))
 	require.True(t, repository.Spec.InsecureSkipVerify)
 	require.Equal(t, "-----BEGIN", string(repository.Spec.Credentials["tls.crt"]))
 }
 
-func shownAs(t *testing.T, version string, canonical any) tree {
+func shownAs(t *testing.T, version string, canonical any) jsonObject {
 	t.Helper()
 	raw, err := json.Marshal(canonical)
 	require.NoError(t, err)
-	for _, k := range All() {
+	for _, k := range AllKinds() {
 		if k.APIVersion() == version && k.Canonical == canonicalKind(canonical) {
 			shown, err := k.Show(raw)
 			require.NoError(t, err)
-			form, err := parse(shown)
+			form, err := parseObject(shown)
 			require.NoError(t, err)
 			return form
 		}
@@ -74,9 +74,9 @@ func canonicalKind(v any) string {
 	return resource.KindNode
 }
 
-func at(v any, path string) any {
+func valueAt(v any, path string) any {
 	for _, name := range strings.Split(path, ".") {
-		fields, _ := v.(tree)
+		fields, _ := v.(jsonObject)
 		v = fields[name]
 	}
 	return v
@@ -98,8 +98,8 @@ func TestSummariesOfADevice(t *testing.T) {
 		"downloading": {resource.NodeStatus{State: resource.Online, RenderedVersion: "1", SpecVersion: "2", Conditions: updating("Downloading")}, "Online", "Updating"},
 	} {
 		form := shownAs(t, "flightctl.io/v1beta1", resource.Node{Status: c.status})
-		require.Equal(t, c.summary, at(form, "status.summary.status"), name)
-		require.Equal(t, c.updated, at(form, "status.updated.status"), name)
+		require.Equal(t, c.summary, valueAt(form, "status.summary.status"), name)
+		require.Equal(t, c.updated, valueAt(form, "status.updated.status"), name)
 	}
 }
 
@@ -122,8 +122,8 @@ func TestLifecycleOfADevice(t *testing.T) {
 		"joined again":    {resource.NodeStatus{State: resource.Online, Conditions: revoked("False", resource.ReasonJoined)}, "Enrolled", nil},
 	} {
 		form := shownAs(t, "flightctl.io/v1beta1", resource.Node{Status: c.status})
-		require.Equal(t, c.lifecycle, at(form, "status.lifecycle.status"), name)
-		require.Equal(t, c.decommissioning, at(form, "spec.decommissioning.target"), name)
+		require.Equal(t, c.lifecycle, valueAt(form, "status.lifecycle.status"), name)
+		require.Equal(t, c.decommissioning, valueAt(form, "spec.decommissioning.target"), name)
 	}
 }
 
@@ -145,37 +145,37 @@ func TestFleetAndTemplateVersionOfToday(t *testing.T) {
 		fleet.Status.Summary.Add(s.Summaries())
 	}
 	form := shownAs(t, "flightctl.io/v1beta1", fleet)
-	require.Equal(t, json.Number("10"), at(form, "status.devicesSummary.total"))
-	require.Equal(t, tree{"UpToDate": json.Number("7"), "OutOfDate": json.Number("3")}, at(form, "status.devicesSummary.updateStatus"))
-	require.Equal(t, tree{"Online": json.Number("7"), "Unknown": json.Number("3")}, at(form, "status.devicesSummary.summaryStatus"))
-	require.Equal(t, tree{"Healthy": json.Number("7"), "Error": json.Number("3")}, at(form, "status.devicesSummary.applicationStatus"))
-	conditions := at(form, "status.conditions").([]any)
+	require.Equal(t, json.Number("10"), valueAt(form, "status.devicesSummary.total"))
+	require.Equal(t, jsonObject{"UpToDate": json.Number("7"), "OutOfDate": json.Number("3")}, valueAt(form, "status.devicesSummary.updateStatus"))
+	require.Equal(t, jsonObject{"Online": json.Number("7"), "Unknown": json.Number("3")}, valueAt(form, "status.devicesSummary.summaryStatus"))
+	require.Equal(t, jsonObject{"Healthy": json.Number("7"), "Error": json.Number("3")}, valueAt(form, "status.devicesSummary.applicationStatus"))
+	conditions := valueAt(form, "status.conditions").([]any)
 	require.Len(t, conditions, 3)
-	require.Equal(t, []any{"Valid", "False", "NotFound", "no such tag"}, []any{at(conditions[1], "type"), at(conditions[1], "status"), at(conditions[1], "reason"), at(conditions[1], "message")})
+	require.Equal(t, []any{"Valid", "False", "NotFound", "no such tag"}, []any{valueAt(conditions[1], "type"), valueAt(conditions[1], "status"), valueAt(conditions[1], "reason"), valueAt(conditions[1], "message")})
 	require.Equal(t, []any{"RolloutInProgress", "True", "Active", "2026-11-23T06:00:00Z"},
-		[]any{at(conditions[2], "type"), at(conditions[2], "status"), at(conditions[2], "reason"), at(conditions[2], "lastTransitionTime")})
-	require.Equal(t, json.Number("2"), at(form, "status.rollout.currentBatch"))
-	item := at(form, "spec.template.spec.config").([]any)[0].(tree)
+		[]any{valueAt(conditions[2], "type"), valueAt(conditions[2], "status"), valueAt(conditions[2], "reason"), valueAt(conditions[2], "lastTransitionTime")})
+	require.Equal(t, json.Number("2"), valueAt(form, "status.rollout.currentBatch"))
+	item := valueAt(form, "spec.template.spec.config").([]any)[0].(jsonObject)
 	require.NotContains(t, item, "configType")
-	require.Equal(t, []any{"x.service"}, at(form, "spec.template.spec.systemd.matchPatterns"))
+	require.Equal(t, []any{"x.service"}, valueAt(form, "spec.template.spec.systemd.matchPatterns"))
 
 	version := resource.TemplateVersion{Spec: resource.TemplateVersionSpec{Fleet: "f", Template: fleet.Spec.Template, References: []resource.Reference{
 		{Type: resource.RefGit, Source: "r", Path: "/", Floating: "main", Resolved: strings.Repeat("a", 40)},
 		{Type: resource.RefImage, Source: "registry.example/os", Floating: "1", Resolved: "sha256:00"},
 	}}}
 	form = shownAs(t, "flightctl.io/v1beta1", version)
-	require.Equal(t, tree{"fleet": "f"}, form["spec"])
-	require.Equal(t, "registry.example/os@sha256:00", at(form, "status.os.image"))
-	require.Equal(t, strings.Repeat("a", 40), at(at(form, "status.config").([]any)[0], "gitRef.targetRevision"))
-	require.Nil(t, at(form, "metadata.annotations"))
+	require.Equal(t, jsonObject{"fleet": "f"}, form["spec"])
+	require.Equal(t, "registry.example/os@sha256:00", valueAt(form, "status.os.image"))
+	require.Equal(t, strings.Repeat("a", 40), valueAt(valueAt(form, "status.config").([]any)[0], "gitRef.targetRevision"))
+	require.Nil(t, valueAt(form, "metadata.annotations"))
 }
 
 // A limit of a batch is a number or a text, and nothing else.
 func TestLimitOfABatch(t *testing.T) {
-	_, form := sample(t, "flightctl-v1beta1-fleet.yaml")
+	_, form := readSample(t, "flightctl-v1beta1-fleet.yaml")
 	k := kindOf(t, form)
-	for _, bad := range []any{tree{"a": "b"}, []any{"1"}} {
-		at(form, "spec.rolloutPolicy.deviceSelection").(tree)["sequence"].([]any)[0].(tree)["limit"] = bad
+	for _, bad := range []any{jsonObject{"a": "b"}, []any{"1"}} {
+		valueAt(form, "spec.rolloutPolicy.deviceSelection").(jsonObject)["sequence"].([]any)[0].(jsonObject)["limit"] = bad
 		raw, err := json.Marshal(form)
 		require.NoError(t, err)
 		_, err = k.Read(raw, nil, false)
@@ -185,13 +185,13 @@ func TestLimitOfABatch(t *testing.T) {
 
 // Credentials are those of all fields that a Repository may have them in.
 func TestCredentialsOfSeveralFields(t *testing.T) {
-	form, err := parse([]byte(`{"apiVersion":"flightctl.io/v1beta1","kind":"Repository","metadata":{"name":"a"},
+	form, err := parseObject([]byte(`{"apiVersion":"flightctl.io/v1beta1","kind":"Repository","metadata":{"name":"a"},
 		"spec":{"url":"https://host/path","credentials":{"ca.crt":"Y2E=","username":"dQ=="},"httpConfig":{"token":"t"}}}`))
 	require.NoError(t, err)
 	k := kindOf(t, form)
-	canonical := read(t, k, form, nil)
+	canonical := readForm(t, k, form, nil)
 	var repository resource.Repository
-	require.NoError(t, recode(canonical, &repository))
+	require.NoError(t, recodeJSON(canonical, &repository))
 	require.Equal(t, map[string][]byte{"ca.crt": []byte("ca"), "username": []byte("u"), "token": []byte("t")}, repository.Spec.Credentials)
-	require.Equal(t, canonical, read(t, k, show(t, k, canonical), canonical))
+	require.Equal(t, canonical, readForm(t, k, showForm(t, k, canonical), canonical))
 }

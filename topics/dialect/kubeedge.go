@@ -16,8 +16,8 @@ import (
 
 const kubeedgeGroup = "devices.kubeedge.io"
 
-// text is a string that a manifest may also have as a number, a boolean or an object. An object is kept as its JSON.
-type text = resource.Value
+// scalarText is a string that a manifest may also have as a number, a boolean or an object. An object is kept as its JSON.
+type scalarText = resource.Value
 
 func kubeedgeDevice(version string) Kind {
 	return Kind{
@@ -56,7 +56,7 @@ func fromMillis(ms int64) int64 {
 // cycleWarnings returns a warning for each cycle of a form that is so long that it is read as nanoseconds.
 func cycleWarnings(at string, v any) (doubts []string) {
 	switch v := v.(type) {
-	case tree:
+	case jsonObject:
 		for _, name := range slices.Sorted(maps.Keys(v)) {
 			n, ok := v[name].(json.Number)
 			if ns, err := n.Int64(); ok && err == nil && ns > maxMillis && (name == "collectCycle" || name == "reportCycle") {
@@ -97,12 +97,12 @@ func mapValues[A, B any](m map[string]A, f func(A) B) map[string]B {
 }
 
 // plainConfig converts the values of a configuration to plain strings.
-func plainConfig(config map[string]text) map[string]string {
-	return mapValues(config, func(v text) string { return string(v) })
+func plainConfig(config map[string]scalarText) map[string]string {
+	return mapValues(config, func(v scalarText) string { return string(v) })
 }
 
-func textConfig(config map[string]string) map[string]text {
-	return mapValues(config, func(v string) text { return text(v) })
+func textConfig(config map[string]string) map[string]scalarText {
+	return mapValues(config, func(v string) scalarText { return scalarText(v) })
 }
 
 // configToJSON converts the values of a configuration to JSON: a text that looks like a number or boolean becomes one.
@@ -124,7 +124,7 @@ func configFromJSON(config map[string]json.RawMessage) (map[string]string, error
 	}
 	out := make(map[string]string, len(config))
 	for name, raw := range config {
-		var v text
+		var v scalarText
 		if err := v.UnmarshalJSON(raw); err != nil {
 			return nil, wrongType(err)
 		}
@@ -133,46 +133,46 @@ func configFromJSON(config map[string]json.RawMessage) (map[string]string, error
 	return out, nil
 }
 
-// value is one side of a twin.
-type value struct {
-	Value    text            `json:"value"`
-	Optional kept[bool]      `json:"optional,omitempty"` // the first documents have it
-	Metadata map[string]text `json:"metadata,omitempty"`
+// twinValueForm is one side of a twin.
+type twinValueForm struct {
+	Value    scalarText            `json:"value"`
+	Optional keptField[bool]       `json:"optional,omitempty"` // the first documents have it
+	Metadata map[string]scalarText `json:"metadata,omitempty"`
 }
 
 // timestampKey is the name of a value's time among its metadata: milliseconds since 1970, as text.
 const timestampKey = "timestamp"
 
 // shownValue is what is known of one side of a twin, nil if that is nothing.
-func shownValue(v *resource.TwinValue) *value {
+func shownValue(v *resource.TwinValue) *twinValueForm {
 	if v == nil {
 		return nil
 	}
-	out := &value{Value: text(v.Value)}
+	out := &twinValueForm{Value: scalarText(v.Value)}
 	if at, err := resource.ParseTime(v.TS); err == nil {
-		out.Metadata = map[string]text{timestampKey: text(strconv.FormatInt(at.UnixMilli(), 10))}
+		out.Metadata = map[string]scalarText{timestampKey: scalarText(strconv.FormatInt(at.UnixMilli(), 10))}
 	}
 	return out
 }
 
-func (v *value) twin() *resource.TwinValue {
+func (v *twinValueForm) twin() *resource.TwinValue {
 	if v == nil || v.Value == "" {
 		return nil
 	}
 	out := &resource.TwinValue{Value: string(v.Value)}
 	if ms, err := strconv.ParseInt(string(v.Metadata[timestampKey]), 10, 64); err == nil {
-		out.TS = resource.Time(time.UnixMilli(ms))
+		out.TS = resource.FormatTime(time.UnixMilli(ms))
 	}
 	return out
 }
 
 // desiredOf returns the desired value of a property: the value from the spec, its time from the status.
-func desiredOf(d resource.Device, name string) *value {
+func desiredOf(d resource.Device, name string) *twinValueForm {
 	v, wanted := d.Spec.Desired[name]
 	if !wanted {
 		return nil
 	}
-	out := &value{Value: v}
+	out := &twinValueForm{Value: v}
 	if known := shownValue(d.Status.Twin[name].Desired); known != nil && known.Value == v {
 		out.Metadata = known.Metadata
 	}
@@ -182,7 +182,7 @@ func desiredOf(d resource.Device, name string) *value {
 // twinBuilder puts the two sides of each property together, as the canonical form has them.
 type twinBuilder struct{ d *resource.Device }
 
-func (t twinBuilder) add(name string, desired, reported *value) {
+func (t twinBuilder) add(name string, desired, reported *twinValueForm) {
 	if name == "" {
 		return
 	}
@@ -201,7 +201,7 @@ func (t twinBuilder) add(name string, desired, reported *value) {
 	}
 }
 
-func (t twinBuilder) want(name string, v *value) {
+func (t twinBuilder) want(name string, v *twinValueForm) {
 	if t.d.Spec.Desired == nil {
 		t.d.Spec.Desired = map[string]resource.Value{}
 	}
@@ -238,15 +238,15 @@ func dataType(name string) resource.DataType {
 }
 
 // setLimits reads a range; false if one of its ends is not a number.
-func setLimits(p *resource.Property, low, high text) bool {
+func setLimits(p *resource.Property, low, high scalarText) bool {
 	var okLow, okHigh bool
-	p.Minimum, okLow = limit(low)
-	p.Maximum, okHigh = limit(high)
+	p.Minimum, okLow = parseLimit(low)
+	p.Maximum, okHigh = parseLimit(high)
 	return okLow && okHigh
 }
 
-// limit reads one end of a range; ok is false when the text is no number.
-func limit(v text) (n *float64, ok bool) {
+// parseLimit reads one end of a range; ok is false when the text is no number.
+func parseLimit(v scalarText) (n *float64, ok bool) {
 	if v == "" {
 		return nil, true
 	}
@@ -254,21 +254,21 @@ func limit(v text) (n *float64, ok bool) {
 	return &f, err == nil && !math.IsNaN(f) && !math.IsInf(f, 0)
 }
 
-func limitText(n *float64) text {
+func limitText(n *float64) scalarText {
 	if n == nil {
 		return ""
 	}
-	return text(strconv.FormatFloat(*n, 'f', -1, 64))
+	return scalarText(strconv.FormatFloat(*n, 'f', -1, 64))
 }
 
 // devices.kubeedge.io/v1alpha1: wanted values stand in the status, as expected.
 
 type deviceV1alpha1 struct {
 	Spec struct {
-		DeviceModelRef resource.Ref     `json:"deviceModelRef,omitzero"`
-		NodeName       string           `json:"nodeName,omitempty"`
-		Node           *nodeRef         `json:"node,omitempty"`
-		Protocol       protocolV1alpha1 `json:"protocol,omitzero"`
+		DeviceModelRef resource.ObjectRef `json:"deviceModelRef,omitzero"`
+		NodeName       string             `json:"nodeName,omitempty"`
+		Node           *nodeRef           `json:"node,omitempty"`
+		Protocol       protocolV1alpha1   `json:"protocol,omitzero"`
 	} `json:"spec"`
 	Status struct {
 		State string         `json:"state,omitempty"`
@@ -278,21 +278,21 @@ type deviceV1alpha1 struct {
 
 // nodeRef is the alternative to nodeName.
 type nodeRef struct {
-	ID       string       `json:"id,omitempty"`
-	Relation kept[string] `json:"relation,omitempty"`
-	Comment  kept[string] `json:"comment,omitempty"`
+	ID       string            `json:"id,omitempty"`
+	Relation keptField[string] `json:"relation,omitempty"`
+	Comment  keptField[string] `json:"comment,omitempty"`
 }
 
 type protocolV1alpha1 struct {
-	Name   string          `json:"name,omitempty"`
-	Type   string          `json:"type,omitempty"`
-	Config map[string]text `json:"config,omitempty"`
+	Name   string                `json:"name,omitempty"`
+	Type   string                `json:"type,omitempty"`
+	Config map[string]scalarText `json:"config,omitempty"`
 }
 
 type twinV1alpha1 struct {
-	Name     string `json:"name"`
-	Expected *value `json:"expected,omitempty"`
-	Actual   *value `json:"actual,omitempty"`
+	Name     string         `json:"name"`
+	Expected *twinValueForm `json:"expected,omitempty"`
+	Actual   *twinValueForm `json:"actual,omitempty"`
 }
 
 type modelV1alpha1 struct {
@@ -303,9 +303,9 @@ type modelV1alpha1 struct {
 }
 
 type propertyV1alpha1 struct {
-	Name        string          `json:"name"`
-	Description string          `json:"description,omitempty"`
-	Config      map[string]text `json:"config,omitempty"`
+	Name        string                `json:"name"`
+	Description string                `json:"description,omitempty"`
+	Config      map[string]scalarText `json:"config,omitempty"`
 }
 
 type visitorsV1alpha1 struct {
@@ -314,15 +314,15 @@ type visitorsV1alpha1 struct {
 }
 
 type visitorV1alpha1 struct {
-	Name         string          `json:"name,omitempty"`
-	PropertyName string          `json:"propertyName"`
-	Config       map[string]text `json:"config,omitempty"`
+	Name         string                `json:"name,omitempty"`
+	PropertyName string                `json:"propertyName"`
+	Config       map[string]scalarText `json:"config,omitempty"`
 }
 
 func kubeedgeV1alpha1() []Kind {
-	device := kubeedgeDevice("v1alpha1").pair(conversion(readV1alpha1, showV1alpha1))
+	device := kubeedgeDevice("v1alpha1").pair(typedConversion(readV1alpha1, showV1alpha1))
 	device.reconcile = reconcileNode
-	model := kubeedgeModel("v1alpha1").pair(conversion(readModelV1alpha1, showModelV1alpha1))
+	model := kubeedgeModel("v1alpha1").pair(typedConversion(readModelV1alpha1, showModelV1alpha1))
 	device.freeLabels, model.freeLabels = true, true // those of the design document
 	return []Kind{device, model}
 }
@@ -359,14 +359,14 @@ func showV1alpha1(d resource.Device) (f deviceV1alpha1) {
 }
 
 // reconcileNode makes node.id, where it is used, the one place that names the node.
-func reconcileNode(form, canonical tree) {
-	spec, _ := form["spec"].(tree)
-	node, _ := spec["node"].(tree)
+func reconcileNode(form, canonical jsonObject) {
+	spec, _ := form["spec"].(jsonObject)
+	node, _ := spec["node"].(jsonObject)
 	if id, _ := node["id"].(string); id == "" {
 		return
 	}
-	c, _ := canonical["spec"].(tree)
-	put(node, "id", c["nodeName"])
+	c, _ := canonical["spec"].(jsonObject)
+	setField(node, "id", c["nodeName"])
 	if spec["nodeName"] != node["id"] {
 		delete(spec, "nodeName")
 	}
@@ -407,18 +407,18 @@ func readModelV1alpha1(f modelV1alpha1) (m resource.DeviceModel, err error) {
 
 func showModelV1alpha1(m resource.DeviceModel) (f modelV1alpha1) {
 	for _, p := range m.Spec.Properties {
-		access := text(p.AccessMode)
+		access := scalarText(p.AccessMode)
 		switch p.AccessMode {
 		case resource.ReadOnly:
 			access = "r"
 		case resource.ReadWrite:
 			access = "rw"
 		}
-		config := map[string]text{
-			keyType: text(p.Type), keyAccess: access, keyUnit: text(p.Unit),
+		config := map[string]scalarText{
+			keyType: scalarText(p.Type), keyAccess: access, keyUnit: scalarText(p.Unit),
 			keyMin: limitText(p.Minimum), keyMax: limitText(p.Maximum),
 		}
-		maps.DeleteFunc(config, func(_ string, v text) bool { return v == "" })
+		maps.DeleteFunc(config, func(_ string, v scalarText) bool { return v == "" })
 		f.Spec.Properties = append(f.Spec.Properties, propertyV1alpha1{p.Name, p.Description, config})
 	}
 	for _, pv := range m.Spec.PropertyVisitors {
@@ -434,15 +434,15 @@ func showModelV1alpha1(m resource.DeviceModel) (f modelV1alpha1) {
 // devices.kubeedge.io/v1alpha2: each protocol and each type has fields of its own, and
 // visitors belong to the Device.
 
-type options = map[string]json.RawMessage
+type protocolOptions = map[string]json.RawMessage
 
 type deviceV1alpha2 struct {
 	Spec struct {
-		DeviceModelRef   resource.Ref      `json:"deviceModelRef,omitzero"`
-		NodeSelector     *nodeSelector     `json:"nodeSelector,omitempty"`
-		Protocol         protocolV1alpha2  `json:"protocol,omitzero"`
-		PropertyVisitors []visitorV1alpha2 `json:"propertyVisitors,omitempty"`
-		Data             kept[tree]        `json:"data,omitempty"`
+		DeviceModelRef   resource.ObjectRef    `json:"deviceModelRef,omitzero"`
+		NodeSelector     *nodeSelector         `json:"nodeSelector,omitempty"`
+		Protocol         protocolV1alpha2      `json:"protocol,omitzero"`
+		PropertyVisitors []visitorV1alpha2     `json:"propertyVisitors,omitempty"`
+		Data             keptField[jsonObject] `json:"data,omitempty"`
 	} `json:"spec"`
 	Status struct {
 		Twins []twinV1alpha2 `json:"twins,omitempty"`
@@ -455,64 +455,64 @@ type nodeSelector struct {
 }
 
 type nodeTerm struct {
-	Expressions []expression `json:"matchExpressions,omitempty"`
-	Fields      kept[[]tree] `json:"matchFields,omitempty"`
+	Expressions []matchExpression       `json:"matchExpressions,omitempty"`
+	Fields      keptField[[]jsonObject] `json:"matchFields,omitempty"`
 }
 
-type expression struct {
+type matchExpression struct {
 	Key      string   `json:"key"`
 	Operator string   `json:"operator"`
 	Values   []string `json:"values"`
 }
 
 type protocolV1alpha2 struct {
-	sections
+	protocolSections
 	Common *commonV1alpha2 `json:"common,omitempty"`
 }
 
-// sections are the configurations of a protocol, of which one is set.
-type sections struct {
-	Modbus     options     `json:"modbus,omitempty"`
-	OPCUA      options     `json:"opcua,omitempty"`
-	Bluetooth  options     `json:"bluetooth,omitempty"`
-	Customized *customized `json:"customizedProtocol,omitempty"`
+// protocolSections are the configurations of a protocol, of which one is set.
+type protocolSections struct {
+	Modbus     protocolOptions    `json:"modbus,omitempty"`
+	OPCUA      protocolOptions    `json:"opcua,omitempty"`
+	Bluetooth  protocolOptions    `json:"bluetooth,omitempty"`
+	Customized *customizedSection `json:"customizedProtocol,omitempty"`
 }
 
 type commonV1alpha2 struct {
-	TCP              options      `json:"tcp,omitempty"`
-	COM              options      `json:"com,omitempty"`
-	CommType         kept[string] `json:"commType,omitempty"`
-	ReconnTimeout    kept[int64]  `json:"reconnTimeout,omitempty"`
-	ReconnRetryTimes kept[int64]  `json:"reconnRetryTimes,omitempty"`
-	CollectTimeout   kept[int64]  `json:"collectTimeout,omitempty"`
-	CollectRetry     kept[int64]  `json:"collectRetryTimes,omitempty"`
-	CollectType      kept[string] `json:"collectType,omitempty"`
-	CustomizedValues kept[tree]   `json:"customizedValues,omitempty"`
+	TCP              protocolOptions       `json:"tcp,omitempty"`
+	COM              protocolOptions       `json:"com,omitempty"`
+	CommType         keptField[string]     `json:"commType,omitempty"`
+	ReconnTimeout    keptField[int64]      `json:"reconnTimeout,omitempty"`
+	ReconnRetryTimes keptField[int64]      `json:"reconnRetryTimes,omitempty"`
+	CollectTimeout   keptField[int64]      `json:"collectTimeout,omitempty"`
+	CollectRetry     keptField[int64]      `json:"collectRetryTimes,omitempty"`
+	CollectType      keptField[string]     `json:"collectType,omitempty"`
+	CustomizedValues keptField[jsonObject] `json:"customizedValues,omitempty"`
 }
 
-type customized struct {
-	ProtocolName string  `json:"protocolName,omitempty"`
-	ConfigData   options `json:"configData,omitempty"`
+type customizedSection struct {
+	ProtocolName string          `json:"protocolName,omitempty"`
+	ConfigData   protocolOptions `json:"configData,omitempty"`
 }
 
 type visitorV1alpha2 struct {
 	PropertyName string `json:"propertyName"`
 	CollectCycle int64  `json:"collectCycle,omitempty"`
 	ReportCycle  int64  `json:"reportCycle,omitempty"`
-	sections
-	Values kept[tree] `json:"customizedValues,omitempty"`
+	protocolSections
+	Values keptField[jsonObject] `json:"customizedValues,omitempty"`
 }
 
 type twinV1alpha2 struct {
-	PropertyName string `json:"propertyName"`
-	Desired      *value `json:"desired,omitempty"`
-	Reported     *value `json:"reported,omitempty"`
+	PropertyName string         `json:"propertyName"`
+	Desired      *twinValueForm `json:"desired,omitempty"`
+	Reported     *twinValueForm `json:"reported,omitempty"`
 }
 
 type modelV1alpha2 struct {
 	Spec struct {
 		Properties []propertyV1alpha2 `json:"properties,omitempty"`
-		Protocol   kept[string]       `json:"protocol,omitempty"`
+		Protocol   keptField[string]  `json:"protocol,omitempty"`
 	} `json:"spec"`
 }
 
@@ -528,13 +528,13 @@ type typeV1alpha2 struct {
 	Minimum    *float64            `json:"minimum,omitempty"`
 	Maximum    *float64            `json:"maximum,omitempty"`
 	Unit       string              `json:"unit,omitempty"`
-	Default    kept[any]           `json:"defaultValue,omitempty"`
+	Default    keptField[any]      `json:"defaultValue,omitempty"`
 }
 
 func kubeedgeV1alpha2() []Kind {
 	return []Kind{
-		kubeedgeDevice("v1alpha2").pair(conversion(readV1alpha2, showV1alpha2)),
-		kubeedgeModel("v1alpha2").pair(conversion(readModelV1alpha2, showModelV1alpha2)),
+		kubeedgeDevice("v1alpha2").pair(typedConversion(readV1alpha2, showV1alpha2)),
+		kubeedgeModel("v1alpha2").pair(typedConversion(readModelV1alpha2, showModelV1alpha2)),
 	}
 }
 
@@ -569,7 +569,7 @@ func showV1alpha2(d resource.Device) (f deviceV1alpha2) {
 	for _, v := range d.Spec.PropertyVisitors {
 		f.Spec.PropertyVisitors = append(f.Spec.PropertyVisitors, visitorV1alpha2{
 			PropertyName: v.PropertyName, CollectCycle: fromMillis(v.CollectCycle), ReportCycle: fromMillis(v.ReportCycle),
-			sections: configInSection(protocolName(d.Spec.Protocol.Type), configToJSON(v.Config)),
+			protocolSections: configInSection(protocolName(d.Spec.Protocol.Type), configToJSON(v.Config)),
 		})
 	}
 	for _, name := range twinNames(d) {
@@ -579,25 +579,25 @@ func showV1alpha2(d resource.Device) (f deviceV1alpha2) {
 }
 
 func selectNode(name string) *nodeSelector {
-	return &nodeSelector{[]nodeTerm{{Expressions: []expression{{Operator: "In", Values: []string{name}}}}}}
+	return &nodeSelector{[]nodeTerm{{Expressions: []matchExpression{{Operator: "In", Values: []string{name}}}}}}
 }
 
 // The protocols that have a section of their own.
 const (
-	modbus    = "modbus"
-	opcua     = "opcua"
-	bluetooth = "bluetooth"
+	sectionModbus    = "modbus"
+	sectionOPCUA     = "opcua"
+	sectionBluetooth = "bluetooth"
 )
 
 // section returns the one that is set, and the protocol that it is for.
-func (s sections) section() (protocol string, config options) {
+func (s protocolSections) section() (protocol string, config protocolOptions) {
 	switch {
 	case s.Modbus != nil:
-		return modbus, s.Modbus
+		return sectionModbus, s.Modbus
 	case s.OPCUA != nil:
-		return opcua, s.OPCUA
+		return sectionOPCUA, s.OPCUA
 	case s.Bluetooth != nil:
-		return bluetooth, s.Bluetooth
+		return sectionBluetooth, s.Bluetooth
 	case s.Customized != nil:
 		return s.Customized.ProtocolName, s.Customized.ConfigData
 	}
@@ -605,27 +605,27 @@ func (s sections) section() (protocol string, config options) {
 }
 
 // configInSection is the inverse of section.
-func configInSection(protocol string, config options) (s sections) {
+func configInSection(protocol string, config protocolOptions) (s protocolSections) {
 	if config == nil {
-		config = options{}
+		config = protocolOptions{}
 	}
 	switch strings.ToLower(protocol) {
 	case "":
-	case modbus:
+	case sectionModbus:
 		s.Modbus = config
-	case opcua:
+	case sectionOPCUA:
 		s.OPCUA = config
-	case bluetooth, "bluetoothle":
+	case sectionBluetooth, "bluetoothle":
 		s.Bluetooth = config
 	default:
-		s.Customized = &customized{protocol, config}
+		s.Customized = &customizedSection{protocol, config}
 	}
 	return s
 }
 
 func (p protocolV1alpha2) canonical() (out resource.Protocol, err error) {
 	name, config := p.section()
-	all := options{}
+	all := protocolOptions{}
 	maps.Copy(all, config)
 	if p.Common != nil {
 		maps.Copy(all, p.Common.TCP)
@@ -646,19 +646,19 @@ var (
 
 func protocolForV1alpha2(p resource.Protocol) (out protocolV1alpha2) {
 	config := configToJSON(p.Config)
-	if strings.EqualFold(p.Type, modbus) {
+	if strings.EqualFold(p.Type, sectionModbus) {
 		tcp, com := takeKeys(config, tcpKeys), takeKeys(config, comKeys)
 		if len(tcp) > 0 || len(com) > 0 {
 			out.Common = &commonV1alpha2{TCP: tcp, COM: com}
 		}
 	}
-	out.sections = configInSection(protocolName(p.Type), config)
+	out.protocolSections = configInSection(protocolName(p.Type), config)
 	return out
 }
 
 // takeKeys moves some keys of a configuration out of it.
-func takeKeys(config options, keys []string) options {
-	out := options{}
+func takeKeys(config protocolOptions, keys []string) protocolOptions {
+	out := protocolOptions{}
 	for key, v := range config {
 		if slices.Contains(keys, key) {
 			out[key] = v
@@ -705,44 +705,44 @@ func showModelV1alpha2(m resource.DeviceModel) (f modelV1alpha2) {
 
 type deviceV1beta1 struct {
 	Spec struct {
-		DeviceModelRef resource.Ref            `json:"deviceModelRef,omitzero"`
+		DeviceModelRef resource.ObjectRef      `json:"deviceModelRef,omitzero"`
 		NodeName       string                  `json:"nodeName,omitempty"`
-		Protocol       customized              `json:"protocol,omitzero"`
+		Protocol       customizedSection       `json:"protocol,omitzero"`
 		Properties     []devicePropertyV1beta1 `json:"properties,omitempty"`
 		Methods        []methodV1beta1         `json:"methods,omitempty"`
 		StateReport    *stateReport            `json:"stateReport,omitempty"`
 	} `json:"spec"`
 	Status struct {
 		statusV1beta1
-		ReportCycle   kept[int64] `json:"reportCycle,omitempty"`
-		ReportToCloud kept[bool]  `json:"reportToCloud,omitempty"`
+		ReportCycle   keptField[int64] `json:"reportCycle,omitempty"`
+		ReportToCloud keptField[bool]  `json:"reportToCloud,omitempty"`
 	} `json:"status,omitzero"`
 }
 
 type statusV1beta1 struct {
-	State          string        `json:"state,omitempty"`
-	LastOnlineTime string        `json:"lastOnlineTime,omitempty"`
-	Twins          []twinV1beta1 `json:"twins,omitempty"`
-	Extensions     kept[tree]    `json:"extensions,omitempty"`
+	State          string                `json:"state,omitempty"`
+	LastOnlineTime string                `json:"lastOnlineTime,omitempty"`
+	Twins          []twinV1beta1         `json:"twins,omitempty"`
+	Extensions     keptField[jsonObject] `json:"extensions,omitempty"`
 }
 
 type devicePropertyV1beta1 struct {
-	Name         string      `json:"name"`
-	Desired      *value      `json:"desired,omitempty"`
-	Visitors     *customized `json:"visitors,omitempty"`
-	CollectCycle int64       `json:"collectCycle,omitempty"`
-	ReportCycle  int64       `json:"reportCycle,omitempty"`
-	ToCloud      *bool       `json:"reportToCloud,omitempty"`
-	PushMethod   *pushMethod `json:"pushMethod,omitempty"`
+	Name         string             `json:"name"`
+	Desired      *twinValueForm     `json:"desired,omitempty"`
+	Visitors     *customizedSection `json:"visitors,omitempty"`
+	CollectCycle int64              `json:"collectCycle,omitempty"`
+	ReportCycle  int64              `json:"reportCycle,omitempty"`
+	ToCloud      *bool              `json:"reportToCloud,omitempty"`
+	PushMethod   *pushMethod        `json:"pushMethod,omitempty"`
 }
 
 // pushMethod: pushes to databases and collectors are kept, and nothing acts on them.
 type pushMethod struct {
-	MQTT             *pushMQTT  `json:"mqtt,omitempty"`
-	HTTP             *pushHTTP  `json:"http,omitempty"`
-	OTEL             kept[tree] `json:"otel,omitempty"`
-	DBMethod         kept[tree] `json:"dbMethod,omitempty"`
-	AnomalyDetection kept[tree] `json:"anomalyDetection,omitempty"`
+	MQTT             *pushMQTT             `json:"mqtt,omitempty"`
+	HTTP             *pushHTTP             `json:"http,omitempty"`
+	OTEL             keptField[jsonObject] `json:"otel,omitempty"`
+	DBMethod         keptField[jsonObject] `json:"dbMethod,omitempty"`
+	AnomalyDetection keptField[jsonObject] `json:"anomalyDetection,omitempty"`
 }
 
 type pushMQTT struct {
@@ -753,10 +753,10 @@ type pushMQTT struct {
 }
 
 type pushHTTP struct {
-	HostName    string      `json:"hostName,omitempty"`
-	Port        int64       `json:"port,omitempty"`
-	RequestPath string      `json:"requestPath,omitempty"`
-	Timeout     kept[int64] `json:"timeout,omitempty"`
+	HostName    string           `json:"hostName,omitempty"`
+	Port        int64            `json:"port,omitempty"`
+	RequestPath string           `json:"requestPath,omitempty"`
+	Timeout     keptField[int64] `json:"timeout,omitempty"`
 }
 
 // push returns the target of a property's values, if it is of a supported type.
@@ -803,21 +803,21 @@ type methodV1beta1 struct {
 
 // stateReport: a change of state is reported at once here, so its cycle has no effect.
 type stateReport struct {
-	ToCloud *bool       `json:"reportToCloud,omitempty"`
-	Cycle   kept[int64] `json:"reportCycle,omitempty"`
+	ToCloud *bool            `json:"reportToCloud,omitempty"`
+	Cycle   keptField[int64] `json:"reportCycle,omitempty"`
 }
 
 type twinV1beta1 struct {
-	PropertyName    string `json:"propertyName"`
-	Reported        *value `json:"reported,omitempty"`
-	ObservedDesired *value `json:"observedDesired,omitempty"`
+	PropertyName    string         `json:"propertyName"`
+	Reported        *twinValueForm `json:"reported,omitempty"`
+	ObservedDesired *twinValueForm `json:"observedDesired,omitempty"`
 }
 
 type modelV1beta1 struct {
 	Spec struct {
 		Properties     []modelPropertyV1beta1 `json:"properties,omitempty"`
 		Protocol       string                 `json:"protocol,omitempty"`
-		ProtocolConfig options                `json:"protocolConfigData,omitempty"`
+		ProtocolConfig protocolOptions        `json:"protocolConfigData,omitempty"`
 	} `json:"spec"`
 }
 
@@ -826,15 +826,15 @@ type modelPropertyV1beta1 struct {
 	Description string              `json:"description,omitempty"`
 	Type        string              `json:"type,omitempty"`
 	AccessMode  resource.AccessMode `json:"accessMode,omitempty"`
-	Minimum     text                `json:"minimum,omitempty"`
-	Maximum     text                `json:"maximum,omitempty"`
+	Minimum     scalarText          `json:"minimum,omitempty"`
+	Maximum     scalarText          `json:"maximum,omitempty"`
 	Unit        string              `json:"unit,omitempty"`
-	Visitors    *customized         `json:"visitors,omitempty"`
+	Visitors    *customizedSection  `json:"visitors,omitempty"`
 }
 
 // deviceStatusV1beta1 is the status of the Device of the same name, a kind of its own since KubeEdge 1.23.
 type deviceStatusV1beta1 struct {
-	Spec   opaque        `json:"spec,omitempty"`
+	Spec   opaqueJSON    `json:"spec,omitempty"`
 	Status statusV1beta1 `json:"status,omitzero"`
 }
 
@@ -846,9 +846,9 @@ func kubeedgeV1beta1() []Kind {
 	status := kubeedgeDevice("v1beta1")
 	status.Name, status.Plural, status.Singular, status.ReadOnly = "DeviceStatus", "devicestatuses", "devicestatus", true
 	return []Kind{
-		kubeedgeDevice("v1beta1").pair(conversion(readV1beta1, showV1beta1)),
-		kubeedgeModel("v1beta1").pair(conversion(readModelV1beta1, showModelV1beta1)),
-		status.pair(conversion(func(deviceStatusV1beta1) (d resource.Device, err error) { return d, nil }, showDeviceStatus)),
+		kubeedgeDevice("v1beta1").pair(typedConversion(readV1beta1, showV1beta1)),
+		kubeedgeModel("v1beta1").pair(typedConversion(readModelV1beta1, showModelV1beta1)),
+		status.pair(typedConversion(func(deviceStatusV1beta1) (d resource.Device, err error) { return d, nil }, showDeviceStatus)),
 	}
 }
 
@@ -900,7 +900,7 @@ func showV1beta1(d resource.Device) (f deviceV1beta1) {
 	}
 	f.Spec.DeviceModelRef, f.Spec.NodeName = d.Spec.DeviceModelRef, d.Spec.NodeName
 	protocol := protocolName(d.Spec.Protocol.Type)
-	f.Spec.Protocol = customized{protocol, configToJSON(d.Spec.Protocol.Config)}
+	f.Spec.Protocol = customizedSection{protocol, configToJSON(d.Spec.Protocol.Config)}
 	f.Status.State, f.Status.LastOnlineTime = d.Status.State, d.Status.LastSeen
 	property := func(name string) *devicePropertyV1beta1 {
 		i := slices.IndexFunc(f.Spec.Properties, func(p devicePropertyV1beta1) bool { return p.Name == name })
@@ -913,10 +913,10 @@ func showV1beta1(d resource.Device) (f deviceV1beta1) {
 	for _, v := range d.Spec.PropertyVisitors {
 		p := property(v.PropertyName)
 		p.CollectCycle, p.ReportCycle = fromMillis(v.CollectCycle), fromMillis(v.ReportCycle)
-		p.Visitors = &customized{protocol, configToJSON(v.Config)}
+		p.Visitors = &customizedSection{protocol, configToJSON(v.Config)}
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.Spec.Desired)) {
-		property(name).Desired = &value{Value: d.Spec.Desired[name]} // in a spec stands what was written, and nothing that the hub knows
+		property(name).Desired = &twinValueForm{Value: d.Spec.Desired[name]} // in a spec stands what was written, and nothing that the hub knows
 	}
 	for _, name := range d.Spec.Local {
 		property(name).ToCloud = new(bool)
@@ -1006,7 +1006,7 @@ func showModelV1beta1(m resource.DeviceModel) (f modelV1beta1) {
 			pv := m.Spec.PropertyVisitors[0]
 			for _, v := range pv.Visitors {
 				if v.PropertyName == p.Name {
-					out.Visitors = &customized{pv.Protocol, configToJSON(v.Config)}
+					out.Visitors = &customizedSection{pv.Protocol, configToJSON(v.Config)}
 				}
 			}
 		}
@@ -1027,7 +1027,7 @@ func upgradeV1alpha2Kinds() []Kind {
 		Group: "upgrade.kubeedge.io", Version: "v1alpha2", Name: "Upgrade", Plural: "upgrades", Singular: "upgrade",
 		Canonical: resource.KindUpgrade,
 	}
-	return []Kind{k.pair(conversion(
+	return []Kind{k.pair(typedConversion(
 		func(f upgradeV1alpha2) (u resource.Upgrade, err error) {
 			u.Spec, u.Status.Nodes = f.Spec, f.Status
 			return u, nil

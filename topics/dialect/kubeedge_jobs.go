@@ -24,16 +24,16 @@ type jobTerms struct {
 	TimeoutSeconds  int64                   `json:"timeoutSeconds,omitempty"`
 	Concurrency     int                     `json:"concurrency,omitempty"`
 	CheckItems      []string                `json:"checkItems,omitempty"`
-	FailureTolerate text                    `json:"failureTolerate,omitempty"`
+	FailureTolerate scalarText              `json:"failureTolerate,omitempty"`
 }
 
 type nodeUpgradeJob struct {
 	Spec struct {
 		jobTerms
-		Version             string       `json:"version,omitempty"`
-		RequireConfirmation bool         `json:"requireConfirmation,omitempty"`
-		Image               kept[string] `json:"image,omitempty"`
-		ImageDigestGatter   kept[tree]   `json:"imageDigestGatter,omitempty"`
+		Version             string                `json:"version,omitempty"`
+		RequireConfirmation bool                  `json:"requireConfirmation,omitempty"`
+		Image               keptField[string]     `json:"image,omitempty"`
+		ImageDigestGatter   keptField[jsonObject] `json:"imageDigestGatter,omitempty"`
 	} `json:"spec"`
 	Status jobStatus `json:"status,omitzero"`
 }
@@ -41,7 +41,7 @@ type nodeUpgradeJob struct {
 type configUpdateJob struct {
 	Spec struct {
 		jobTerms
-		UpdateFields map[string]text `json:"updateFields,omitempty"`
+		UpdateFields map[string]scalarText `json:"updateFields,omitempty"`
 	} `json:"spec"`
 	Status jobStatus `json:"status,omitzero"`
 }
@@ -50,9 +50,9 @@ type imagePrePullJob struct {
 	Spec struct {
 		ImagePrePullTemplate struct {
 			jobTerms
-			Images       []string     `json:"images,omitempty"`
-			ImageSecrets kept[string] `json:"imageSecrets,omitempty"`
-			RetryTimes   kept[int64]  `json:"retryTimes,omitempty"`
+			Images       []string          `json:"images,omitempty"`
+			ImageSecrets keptField[string] `json:"imageSecrets,omitempty"`
+			RetryTimes   keptField[int64]  `json:"retryTimes,omitempty"`
 		} `json:"imagePrePullTemplate"`
 	} `json:"spec"`
 	Status jobStatus `json:"status,omitzero"`
@@ -91,7 +91,7 @@ type jobAction struct {
 	Time   string `json:"time,omitempty"`
 }
 
-func operations() (list []Kind) {
+func operationsKinds() (list []Kind) {
 	for _, version := range []string{"v1alpha2", "v1alpha1"} {
 		job := func(name, action string) Kind {
 			lower := strings.ToLower(name)
@@ -100,11 +100,11 @@ func operations() (list []Kind) {
 				Canonical: resource.KindUpgrade, Selector: "action=" + action, BareStatus: true,
 			}
 		}
-		list = append(list, job("NodeUpgradeJob", "version").pair(conversion(
+		list = append(list, job("NodeUpgradeJob", "version").pair(typedConversion(
 			func(f nodeUpgradeJob) (u resource.Upgrade, err error) {
 				u.Spec, err = f.Spec.spec("spec")
 				u.Spec.Version, u.Spec.RequireConfirmation = f.Spec.Version, f.Spec.RequireConfirmation
-				return u, cmp.Or(err, needed("spec.version", f.Spec.Version == ""))
+				return u, cmp.Or(err, checkNeeded("spec.version", f.Spec.Version == ""))
 			},
 			func(u resource.Upgrade) (f nodeUpgradeJob) {
 				f.Spec.jobTerms, f.Spec.Version, f.Spec.RequireConfirmation = termsOf(u.Spec), u.Spec.Version, u.Spec.RequireConfirmation
@@ -112,11 +112,11 @@ func operations() (list []Kind) {
 				return f
 			})))
 		if version == "v1alpha2" {
-			list = append(list, job("ConfigUpdateJob", "settings").pair(conversion(
+			list = append(list, job("ConfigUpdateJob", "settings").pair(typedConversion(
 				func(f configUpdateJob) (u resource.Upgrade, err error) {
 					u.Spec, err = f.Spec.spec("spec")
 					u.Spec.Settings = plainConfig(f.Spec.UpdateFields)
-					return u, cmp.Or(err, needed("spec.updateFields", len(f.Spec.UpdateFields) == 0))
+					return u, cmp.Or(err, checkNeeded("spec.updateFields", len(f.Spec.UpdateFields) == 0))
 				},
 				func(u resource.Upgrade) (f configUpdateJob) {
 					f.Spec.jobTerms, f.Spec.UpdateFields = termsOf(u.Spec), textConfig(u.Spec.Settings)
@@ -124,12 +124,12 @@ func operations() (list []Kind) {
 					return f
 				})))
 		}
-		list = append(list, job("ImagePrePullJob", "images").pair(conversion(
+		list = append(list, job("ImagePrePullJob", "images").pair(typedConversion(
 			func(f imagePrePullJob) (u resource.Upgrade, err error) {
 				t := f.Spec.ImagePrePullTemplate
 				u.Spec, err = t.spec("spec.imagePrePullTemplate")
 				u.Spec.Images = t.Images
-				return u, cmp.Or(err, needed("spec.imagePrePullTemplate.images", len(t.Images) == 0))
+				return u, cmp.Or(err, checkNeeded("spec.imagePrePullTemplate.images", len(t.Images) == 0))
 			},
 			func(u resource.Upgrade) (f imagePrePullJob) {
 				f.Spec.ImagePrePullTemplate.jobTerms, f.Spec.ImagePrePullTemplate.Images = termsOf(u.Spec), u.Spec.Images
@@ -146,7 +146,7 @@ func operations() (list []Kind) {
 	return list
 }
 
-func needed(field string, missing bool) error {
+func checkNeeded(field string, missing bool) error {
 	if missing {
 		return resource.Errorf(resource.Invalid, field, "is required")
 	}
@@ -205,15 +205,15 @@ func termsOf(s resource.UpgradeSpec) (t jobTerms) {
 		}
 	}
 	if n, err := resource.ParsePercent(s.FailureBudget); err == nil {
-		t.FailureTolerate = text(strconv.FormatFloat(float64(n)/100, 'f', -1, 64))
+		t.FailureTolerate = scalarText(strconv.FormatFloat(float64(n)/100, 'f', -1, 64))
 	}
 	return t
 }
 
 // jobWarnings returns warnings about fields that are kept and have no effect.
-func jobWarnings(spec tree) (warnings []string) {
+func jobWarnings(spec jsonObject) (warnings []string) {
 	at, fields := "spec", spec
-	if template, ok := spec["imagePrePullTemplate"].(tree); ok {
+	if template, ok := spec["imagePrePullTemplate"].(jsonObject); ok {
 		at, fields = "spec.imagePrePullTemplate", template
 	}
 	for _, unused := range []struct{ field, why string }{

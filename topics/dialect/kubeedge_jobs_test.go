@@ -13,32 +13,32 @@ func TestJobsSayHowFarTheirNodesAre(t *testing.T) {
 		{"nodeName":"n1","history":[{"fromVersion":"v1","toVersion":"v2","operationStatus":"upgrade_success","endedAt":"2026-11-01T10:00:00Z"}]},
 		{"nodeName":"n2","history":[{"fromVersion":"v1","toVersion":"v2","operationStatus":"upgrading","step":"Held","reason":"Held: waits"}]},
 		{"nodeName":"n3","history":[{"operationStatus":"pending"}]}]`
-	form := func(version, kind, spec, status string) tree {
-		k := kindOf(t, tree{"apiVersion": "operations.kubeedge.io/" + version, "kind": kind})
-		canonical, err := parse([]byte(`{"apiVersion":"edgebus.io/v1alpha1","kind":"Upgrade","metadata":{"name":"x"},"spec":` + spec + `,"status":{` + status + `}}`))
+	form := func(version, kind, spec, status string) jsonObject {
+		k := kindOf(t, jsonObject{"apiVersion": "operations.kubeedge.io/" + version, "kind": kind})
+		canonical, err := parseObject([]byte(`{"apiVersion":"edgebus.io/v1alpha1","kind":"Upgrade","metadata":{"name":"x"},"spec":` + spec + `,"status":{` + status + `}}`))
 		require.NoError(t, err)
-		return show(t, k, canonical)["status"].(tree)
+		return showForm(t, k, canonical)["status"].(jsonObject)
 	}
 	const version = `{"version":"v2","nodeNames":["n1","n2","n3"]}`
 
 	s := form("v1alpha2", "NodeUpgradeJob", version, rollout+","+nodes)
 	require.Equal(t, "InProgress", s["phase"])
 	require.Equal(t, []any{
-		tree{
+		jsonObject{
 			"nodeName": "n1", "phase": "Successful", "time": "2026-11-01T10:00:00Z", "currentVersion": "v2", "historicVersion": "v1",
-			"actionFlow": []any{tree{"action": "Upgrade", "status": "True", "time": "2026-11-01T10:00:00Z"}},
+			"actionFlow": []any{jsonObject{"action": "Upgrade", "status": "True", "time": "2026-11-01T10:00:00Z"}},
 		},
-		tree{
+		jsonObject{
 			"nodeName": "n2", "phase": "InProgress", "reason": "Held: waits", "currentVersion": "v1", "historicVersion": "v1",
-			"actionFlow": []any{tree{"action": "WaitingConfirmation", "status": "Unknown", "reason": "Held: waits"}},
+			"actionFlow": []any{jsonObject{"action": "WaitingConfirmation", "status": "Unknown", "reason": "Held: waits"}},
 		},
-		tree{"nodeName": "n3", "phase": "Pending"},
+		jsonObject{"nodeName": "n3", "phase": "Pending"},
 	}, s["nodeStatus"])
 
 	s = form("v1alpha1", "NodeUpgradeJob", version, rollout+","+nodes)
 	require.Equal(t, "Upgrading", s["state"])
 	require.NotContains(t, s, "phase")
-	require.Equal(t, tree{"nodeName": "n1", "state": "Successful", "time": "2026-11-01T10:00:00Z"}, s["nodeStatus"].([]any)[0])
+	require.Equal(t, jsonObject{"nodeName": "n1", "state": "Successful", "time": "2026-11-01T10:00:00Z"}, s["nodeStatus"].([]any)[0])
 
 	failed := `"rollout":{"run":1,"nodes":2,"failed":1,"reason":"Halted","message":"too many"},
 		"nodes":[{"nodeName":"n1","history":[{"operationStatus":"upgrade_failed_rollback_success","reason":"BadSettings: no"}]},
@@ -47,18 +47,18 @@ func TestJobsSayHowFarTheirNodesAre(t *testing.T) {
 	require.Equal(t, "Failure", s["phase"])
 	require.Equal(t, "too many", s["reason"])
 	require.Equal(t, []any{
-		tree{"nodeName": "n1", "phase": "Failure", "reason": "BadSettings: no", "actionFlow": []any{
-			tree{"action": "Update", "status": "False", "reason": "BadSettings: no"}, tree{"action": "RollBack", "status": "True"},
+		jsonObject{"nodeName": "n1", "phase": "Failure", "reason": "BadSettings: no", "actionFlow": []any{
+			jsonObject{"action": "Update", "status": "False", "reason": "BadSettings: no"}, jsonObject{"action": "RollBack", "status": "True"},
 		}},
-		tree{"nodeName": "n2", "phase": "Unknown", "time": "2026-11-01T10:00:00Z"},
+		jsonObject{"nodeName": "n2", "phase": "Unknown", "time": "2026-11-01T10:00:00Z"},
 	}, s["nodeStatus"])
 
 	s = form("v1alpha1", "ImagePrePullJob", `{"images":["a:1"],"nodeNames":["n1"]}`, `"rollout":{"run":1,"nodes":1,"succeeded":1},
 		"nodes":[{"nodeName":"n1","history":[{"operationStatus":"upgrade_success"}]}]`)
-	require.Equal(t, tree{"state": "Successful", "status": []any{tree{"nodeStatus": tree{"nodeName": "n1", "state": "Successful"}}}}, s)
+	require.Equal(t, jsonObject{"state": "Successful", "status": []any{jsonObject{"nodeStatus": jsonObject{"nodeName": "n1", "state": "Successful"}}}}, s)
 
 	require.Nil(t, func() any {
-		k := kindOf(t, tree{"apiVersion": "operations.kubeedge.io/v1alpha2", "kind": "NodeUpgradeJob"})
-		return show(t, k, tree{"apiVersion": "edgebus.io/v1alpha1", "kind": "Upgrade", "metadata": tree{"name": "x"}, "spec": tree{"version": "v2"}})["status"]
+		k := kindOf(t, jsonObject{"apiVersion": "operations.kubeedge.io/v1alpha2", "kind": "NodeUpgradeJob"})
+		return showForm(t, k, jsonObject{"apiVersion": "edgebus.io/v1alpha1", "kind": "Upgrade", "metadata": jsonObject{"name": "x"}, "spec": jsonObject{"version": "v2"}})["status"]
 	}(), "nothing is known yet")
 }

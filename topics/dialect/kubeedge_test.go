@@ -15,7 +15,7 @@ func readBack(t *testing.T, k Kind, manifest string, observed resource.DeviceSta
 	canonical, err := k.Read([]byte(manifest), nil, false)
 	require.NoError(t, err)
 	require.NoError(t, json.Unmarshal(canonical, &d))
-	var c tree
+	var c jsonObject
 	require.NoError(t, json.Unmarshal(canonical, &c))
 	c["status"] = observed
 	raw, err := json.Marshal(c)
@@ -43,7 +43,7 @@ func TestASpecIsReadBackAsItWasSent(t *testing.T) {
 		"a protocol's settings, unnamed": `{"deviceModelRef":{"name":"m"},"protocol":{"configData":{"a":"b"}}}`,
 	} {
 		manifest := `{"apiVersion":"devices.kubeedge.io/v1beta1","kind":"Device","metadata":{"name":"d"},"spec":` + spec + `}`
-		back, _ := readBack(t, theKind(t, "v1beta1", "Device"), manifest, observed)
+		back, _ := readBack(t, kindNamed(t, "v1beta1", "Device"), manifest, observed)
 		require.JSONEq(t, spec, back, name)
 		require.Equal(t, orderOf(t, spec), orderOf(t, back), name)
 	}
@@ -65,7 +65,7 @@ func TestADeviceWithoutAProtocolWaitsForOne(t *testing.T) {
 		"v1alpha2": `{"deviceModelRef":{"name":"m"},"propertyVisitors":[{"propertyName":"a","modbus":{"register":"CoilRegister"}}]}`,
 		"v1beta1":  `{"deviceModelRef":{"name":"m"},"nodeName":"n1","properties":[{"name":"a","visitors":{"protocolName":"modbus","configData":{"register":"CoilRegister"}}}]}`,
 	} {
-		k := theKind(t, version, "Device")
+		k := kindNamed(t, version, "Device")
 		manifest := `{"apiVersion":"` + k.APIVersion() + `","kind":"Device","metadata":{"name":"d"},"spec":` + spec + `}`
 		back, d := readBack(t, k, manifest, resource.DeviceStatus{})
 		require.JSONEq(t, spec, back, version)
@@ -73,7 +73,7 @@ func TestADeviceWithoutAProtocolWaitsForOne(t *testing.T) {
 		require.NoError(t, d.Validate(), version)
 		require.Contains(t, resource.Reachability{Node: "n1", Registered: true, Protocol: d.Spec.Protocol.Type}.Condition().Message, "no protocol")
 	}
-	k := theKind(t, "v1beta1", "Device")
+	k := kindNamed(t, "v1beta1", "Device")
 	manifest := `{"apiVersion":"devices.kubeedge.io/v1beta1","kind":"Device","metadata":{"name":"d"},"spec":{"deviceModelRef":{"name":"m"},"protocol":{"protocolName":"modbus","configData":{"ip":"10.0.0.5"}},
 		"properties":[{"name":"a","visitors":{"protocolName":"modbus","configData":{"register":"CoilRegister"}}}]}}`
 	_, d := readBack(t, k, manifest, resource.DeviceStatus{})
@@ -83,15 +83,15 @@ func TestADeviceWithoutAProtocolWaitsForOne(t *testing.T) {
 
 func TestATypeOfAModelIsOneOfItsSchema(t *testing.T) {
 	for _, typ := range []string{"INT", "FLOAT", "DOUBLE", "STRING", "BOOLEAN", "BYTES", "STREAM"} {
-		_, err := theKind(t, "v1beta1", "DeviceModel").Read([]byte(`{"metadata":{"name":"m"},"spec":{"properties":[{"name":"a","type":"`+typ+`","accessMode":"ReadOnly"}]}}`), nil, false)
+		_, err := kindNamed(t, "v1beta1", "DeviceModel").Read([]byte(`{"metadata":{"name":"m"},"spec":{"properties":[{"name":"a","type":"`+typ+`","accessMode":"ReadOnly"}]}}`), nil, false)
 		require.NoError(t, err, typ)
 	}
 	for _, typ := range []string{"int", "OBJECT", "ARRAY", "INT64", "ENUM", "x"} {
-		_, err := theKind(t, "v1beta1", "DeviceModel").Read([]byte(`{"metadata":{"name":"m"},"spec":{"properties":[{"name":"a","type":"`+typ+`"}]}}`), nil, false)
+		_, err := kindNamed(t, "v1beta1", "DeviceModel").Read([]byte(`{"metadata":{"name":"m"},"spec":{"properties":[{"name":"a","type":"`+typ+`"}]}}`), nil, false)
 		require.ErrorContains(t, err, "spec.properties[0].type", typ)
 	}
 	for _, typ := range []string{"INT", "object", "int64"} {
-		_, err := theKind(t, "v1alpha2", "DeviceModel").Read([]byte(`{"metadata":{"name":"m"},"spec":{"properties":[{"name":"a","type":{"`+typ+`":{"accessMode":"ReadOnly"}}}]}}`), nil, false)
+		_, err := kindNamed(t, "v1alpha2", "DeviceModel").Read([]byte(`{"metadata":{"name":"m"},"spec":{"properties":[{"name":"a","type":{"`+typ+`":{"accessMode":"ReadOnly"}}}]}}`), nil, false)
 		require.ErrorContains(t, err, "spec.properties[0].type", typ)
 	}
 }
@@ -100,7 +100,7 @@ func TestATypeOfAModelIsOneOfItsSchema(t *testing.T) {
 func TestATypeThatAFormDoesNotHaveIsKept(t *testing.T) {
 	canonical := `{"apiVersion":"edgebus.io/v1alpha1","kind":"DeviceModel","metadata":{"name":"m"},"spec":{"properties":[{"name":"a","type":"object"},{"name":"b","type":"array"},{"name":"c","type":"int"}]}}`
 	for _, version := range []string{"v1beta1", "v1alpha2", "v1alpha1"} {
-		k := theKind(t, version, "DeviceModel")
+		k := kindNamed(t, version, "DeviceModel")
 		shown, err := k.Show([]byte(canonical))
 		require.NoError(t, err)
 		back, err := k.Read(shown, []byte(canonical), false)
@@ -122,7 +122,7 @@ func TestFieldsWithoutEffectAreOfTheirTypes(t *testing.T) {
 		{"v1alpha2", `{"propertyVisitors":[{"propertyName":"a","customizedValues":"x"}]}`, "spec.propertyVisitors[0].customizedValues"},
 		{"v1alpha1", `{"node":{"id":"n1","comment":{}}}`, "spec.node.comment"},
 	} {
-		_, err := theKind(t, c.version, "Device").Read([]byte(`{"metadata":{"name":"d"},"spec":`+c.spec+`}`), nil, false)
+		_, err := kindNamed(t, c.version, "Device").Read([]byte(`{"metadata":{"name":"d"},"spec":`+c.spec+`}`), nil, false)
 		require.ErrorContains(t, err, c.at, c.spec)
 	}
 }

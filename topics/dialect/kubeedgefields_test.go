@@ -11,10 +11,10 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// theKind is a kind of KubeEdge's.
-func theKind(t *testing.T, version, name string) Kind {
+// kindNamed is a kind of KubeEdge's.
+func kindNamed(t *testing.T, version, name string) Kind {
 	t.Helper()
-	return kindOf(t, tree{"apiVersion": kubeedgeGroup + "/" + version, "kind": name})
+	return kindOf(t, jsonObject{"apiVersion": kubeedgeGroup + "/" + version, "kind": name})
 }
 
 // readAs reads a manifest of KubeEdge's as a canonical object, and expects it to be shown as it was.
@@ -41,7 +41,7 @@ func TestKubeEdgesCyclesAreNanoseconds(t *testing.T) {
 			"v1alpha2": `{"spec":{"deviceModelRef":{"name":"m"},"protocol":{"customizedProtocol":{"protocolName":"x"}},
 				"propertyVisitors":[{"propertyName":"temp","collectCycle":%d,"reportCycle":%[1]d,"customizedProtocol":{"protocolName":"x"}}]}}`,
 		} {
-			k, manifest := theKind(t, version, "Device"), fmt.Sprintf(form, given)
+			k, manifest := kindNamed(t, version, "Device"), fmt.Sprintf(form, given)
 			canonical, err := k.Read([]byte(manifest), nil, false)
 			require.NoError(t, err)
 			var d resource.Device
@@ -61,7 +61,7 @@ func TestKubeEdgesCyclesAreNanoseconds(t *testing.T) {
 			require.Contains(t, string(shown), fmt.Sprint(given), "it is shown as it was written")
 		}
 	}
-	k := theKind(t, "v1beta1", "Device")
+	k := kindNamed(t, "v1beta1", "Device")
 	long, err := json.Marshal(resource.Device{Spec: resource.DeviceSpec{PropertyVisitors: []resource.Visitor{{PropertyName: "a", CollectCycle: 7_200_000}}}})
 	require.NoError(t, err)
 	shown, err := k.Show(long)
@@ -74,7 +74,7 @@ func TestKubeEdgesCyclesAreNanoseconds(t *testing.T) {
 // What a model says of its protocol is its devices', which may say otherwise.
 func TestKubeEdgesModelMayHaveAProtocolConfig(t *testing.T) {
 	var m resource.DeviceModel
-	readAs(t, theKind(t, "v1beta1", "DeviceModel"), `{"spec":{"protocol":"modbus","protocolConfigData":{"ip":"10.0.0.5","port":1502},
+	readAs(t, kindNamed(t, "v1beta1", "DeviceModel"), `{"spec":{"protocol":"modbus","protocolConfigData":{"ip":"10.0.0.5","port":1502},
 		"properties":[{"name":"temp","type":"INT","accessMode":"ReadWrite","visitors":{"protocolName":"modbus","configData":{"offset":2}}}]}}`, &m)
 	b := resource.NewBundle(resource.Device{Spec: resource.DeviceSpec{
 		Protocol:         resource.Protocol{Type: "Modbus", Config: map[string]string{"port": "503", "slaveID": "1"}},
@@ -84,17 +84,17 @@ func TestKubeEdgesModelMayHaveAProtocolConfig(t *testing.T) {
 	require.Equal(t, "3", b.Model.Visitors("modbus")[0].Config["offset"])
 
 	var bare resource.DeviceModel
-	readAs(t, theKind(t, "v1beta1", "DeviceModel"), `{"spec":{"protocol":"x","protocolConfigData":{"a":"b"},"properties":[{"name":"p","type":"STRING"}]}}`, &bare)
+	readAs(t, kindNamed(t, "v1beta1", "DeviceModel"), `{"spec":{"protocol":"x","protocolConfigData":{"a":"b"},"properties":[{"name":"p","type":"STRING"}]}}`, &bare)
 	require.NoError(t, func() error { bare.Metadata.Name = "m"; return bare.Validate() }())
 	other := resource.NewBundle(resource.Device{Spec: resource.DeviceSpec{Protocol: resource.Protocol{Type: "y"}}}, bare)
 	require.Empty(t, other.Device.Spec.Protocol.Config, "of another protocol")
-	_, err := theKind(t, "v1beta1", "DeviceModel").Read([]byte(`{"spec":{"protocolConfigData":{"a":"b"}}}`), nil, false)
+	_, err := kindNamed(t, "v1beta1", "DeviceModel").Read([]byte(`{"spec":{"protocolConfigData":{"a":"b"}}}`), nil, false)
 	require.ErrorContains(t, err, "spec.protocol")
 }
 
 // DeviceStatus shows what is known, and nothing that a manifest claimed of the Device.
 func TestADeviceStatusOfKubeEdge(t *testing.T) {
-	device, status := theKind(t, "v1beta1", "Device"), theKind(t, "v1beta1", "DeviceStatus")
+	device, status := kindNamed(t, "v1beta1", "Device"), kindNamed(t, "v1beta1", "DeviceStatus")
 	require.True(t, status.ReadOnly)
 	canonical, err := device.Read([]byte(`{"metadata":{"name":"lamp"},"spec":{"deviceModelRef":{"name":"m"},"protocol":{"protocolName":"x"},"extra":"y"},"status":{"state":"online"}}`), nil, false)
 	require.NoError(t, err)
@@ -114,7 +114,7 @@ func TestADeviceStatusOfKubeEdge(t *testing.T) {
 // What a v1beta1 Device says of reporting, methods and pushing is said in the canonical form, and shown as it was.
 func TestKubeEdgesReportingAndPushMethods(t *testing.T) {
 	var d resource.Device
-	readAs(t, theKind(t, "v1beta1", "Device"), `{"spec":{"deviceModelRef":{"name":"m"},"protocol":{"protocolName":"x"},
+	readAs(t, kindNamed(t, "v1beta1", "Device"), `{"spec":{"deviceModelRef":{"name":"m"},"protocol":{"protocolName":"x"},
 		"properties":[
 			{"name":"a","reportToCloud":false,"visitors":{"protocolName":"x"},"pushMethod":{"mqtt":{"address":"tcp://h:1883","topic":"t","qos":1,"retained":true},"dbMethod":{"redis":{}}}},
 			{"name":"b","reportToCloud":true,"visitors":{"protocolName":"x"},"pushMethod":{"http":{"hostName":"h","port":8080,"requestPath":"/p","timeout":3}}},

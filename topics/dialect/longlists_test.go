@@ -14,28 +14,28 @@ func TestLongListsAreGoneThroughOnce(t *testing.T) {
 	list := func(last string) []any {
 		out := make([]any, long)
 		for i := range out {
-			out[i] = tree{"name": fmt.Sprint("p", i), "value": "same"}
+			out[i] = jsonObject{"name": fmt.Sprint("p", i), "value": "same"}
 		}
-		out[long-1].(tree)["value"] = last
+		out[long-1].(jsonObject)["value"] = last
 		return out
 	}
 	began := time.Now()
-	found := differences("/spec", list("a"), list("b"))
-	require.Equal(t, []difference{{At: "/spec/name=p99999/value", Was: "a", Is: "b"}}, found)
+	found := findDifferences("/spec", list("a"), list("b"))
+	require.Equal(t, []formDifference{{At: "/spec/name=p99999/value", Was: "a", Is: "b"}}, found)
 	require.Less(t, time.Since(began), 20*time.Second, "a safety net")
 
 	each := list("a")
 	for _, element := range each {
-		element.(tree)["value"] = "another"
+		element.(jsonObject)["value"] = "another"
 	}
-	require.Len(t, differences("/spec", list("a"), each), long)
+	require.Len(t, findDifferences("/spec", list("a"), each), long)
 }
 
 // What apply can't make of a list is one difference, that of the whole.
 func TestDifferencesOfListsCanBeApplied(t *testing.T) {
 	named := func(names ...string) (list []any) {
 		for _, n := range names {
-			list = append(list, tree{"name": n, "of": tree{"its": n}})
+			list = append(list, jsonObject{"name": n, "of": jsonObject{"its": n}})
 		}
 		return list
 	}
@@ -48,10 +48,10 @@ func TestDifferencesOfListsCanBeApplied(t *testing.T) {
 		{named("a", "b"), named("b", "a"), 1},
 		{named("a"), named("a", "b"), 1},
 		{named("a", "b"), named("b", "c"), 1},
-		{named("a"), []any{tree{"name": "a", "of": tree{"its": "b", "x": "y"}}}, 2},
+		{named("a"), []any{jsonObject{"name": "a", "of": jsonObject{"its": "b", "x": "y"}}}, 2},
 	} {
-		found := differences("/at", c.was, c.is)
+		found := findDifferences("/at", c.was, c.is)
 		require.Len(t, found, c.found)
-		require.Equal(t, any(c.is), applyAll("/at", c.was, found))
+		require.Equal(t, any(c.is), applyDifferences("/at", c.was, found))
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// anything draws JSON as people might write it: at some places what belongs there, at others something else.
-func anything(t *rapid.T, depth int) any {
+// anyJSON draws JSON as people might write it: at some places what belongs there, at others something else.
+func anyJSON(t *rapid.T, depth int) any {
 	kinds := 6
 	if depth <= 0 {
 		kinds = 4
@@ -28,41 +28,41 @@ func anything(t *rapid.T, depth int) any {
 	case 3:
 		return nil
 	case 4:
-		return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) any { return anything(t, depth-1) }), 0, 3).Draw(t, "list")
+		return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) any { return anyJSON(t, depth-1) }), 0, 3).Draw(t, "list")
 	}
 	keys := rapid.SliceOfN(rapid.SampledFrom([]string{
 		"name", "propertyName", "config", "value", "desired", "x/y", "a~b", "metadata", "type", "visitors", "node", "id",
 	}), 0, 4).Draw(t, "keys")
-	m := tree{}
+	m := jsonObject{}
 	for _, key := range keys {
-		m[key] = anything(t, depth-1)
+		m[key] = anyJSON(t, depth-1)
 	}
 	return m
 }
 
-// spoilt is a sample of which a few places are something else.
-func spoilt(t *rapid.T, v any, depth int) any {
+// spoilJSON is a sample of which a few places are something else.
+func spoilJSON(t *rapid.T, v any, depth int) any {
 	if rapid.IntRange(0, 30).Draw(t, "spoil") == 0 {
-		return anything(t, 3)
+		return anyJSON(t, 3)
 	}
 	switch v := v.(type) {
-	case tree:
-		out := tree{}
+	case jsonObject:
+		out := jsonObject{}
 		for _, key := range slices.Sorted(mapKeys(v)) {
-			out[key] = spoilt(t, v[key], depth+1)
+			out[key] = spoilJSON(t, v[key], depth+1)
 		}
 		return out
 	case []any:
 		out := []any{}
 		for _, e := range v {
-			out = append(out, spoilt(t, e, depth+1))
+			out = append(out, spoilJSON(t, e, depth+1))
 		}
 		return out
 	}
 	return v
 }
 
-func mapKeys(m tree) func(func(string) bool) {
+func mapKeys(m jsonObject) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		for key := range m {
 			if !yield(key) {
@@ -76,20 +76,20 @@ func mapKeys(m tree) func(func(string) bool) {
 func TestWhatIsSaidIsShown(t *testing.T) {
 	type one struct {
 		kind Kind
-		form tree
+		form jsonObject
 	}
 	var all []one
-	for _, name := range samples {
-		k, form := sample(t, name)
+	for _, name := range sampleNames {
+		k, form := readSample(t, name)
 		all = append(all, one{k, form})
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		s := rapid.SampledFrom(all).Draw(rt, "sample")
-		form := tree{"apiVersion": s.form["apiVersion"], "kind": s.form["kind"], "metadata": tree{"name": "x"}}
-		for name, v := range body(s.form) {
-			form[name] = spoilt(rt, v, 0)
+		form := jsonObject{"apiVersion": s.form["apiVersion"], "kind": s.form["kind"], "metadata": jsonObject{"name": "x"}}
+		for name, v := range specAndStatus(s.form) {
+			form[name] = spoilJSON(rt, v, 0)
 		}
-		canonical, err := s.kind.Read(marshal(t, form), nil, false)
+		canonical, err := s.kind.Read(marshalJSON(t, form), nil, false)
 		if err != nil {
 			require.NotEqual(t, resource.Internal, resource.KindOf(err), "%v", err)
 			return
@@ -108,26 +108,26 @@ func TestWhatIsSaidIsShown(t *testing.T) {
 // A canonical object is the same after it was shown in any of its kind's forms and read again.
 func TestCanonicalObjectsSurviveEveryForm(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		k := rapid.SampledFrom(All()).Draw(rt, "dialect")
+		k := rapid.SampledFrom(AllKinds()).Draw(rt, "dialect")
 		object := canonicalObject(rt, k.Canonical)
-		if object == nil || k.ReadOnly || !selected(k, object) {
+		if object == nil || k.ReadOnly || !isSelected(k, object) {
 			return
 		}
-		raw := marshal(t, object)
+		raw := marshalJSON(t, object)
 		shown, err := k.Show(raw)
 		require.NoError(t, err)
 		back, err := k.Read(shown, raw, false)
 		require.NoError(t, err)
-		want, err := parse(raw)
+		want, err := parseObject(raw)
 		require.NoError(t, err)
-		got, err := parse(back)
+		got, err := parseObject(back)
 		require.NoError(t, err)
 		require.Equal(t, want, got, "%s shows %s", k.APIVersion(), shown)
 	})
 }
 
-// selected reports whether the kind has the object: see Kind.Selector.
-func selected(k Kind, object any) bool {
+// isSelected reports whether the kind has the object: see Kind.Selector.
+func isSelected(k Kind, object any) bool {
 	u, ok := object.(resource.Upgrade)
 	return !ok || k.Selector == "" || k.Selector == "action="+u.Spec.Action()
 }
@@ -154,7 +154,7 @@ func canonicalObject(t *rapid.T, kind string) any {
 	case resource.KindDevice:
 		d := resource.Device{TypeMeta: head, Metadata: meta}
 		d.Spec = resource.DeviceSpec{
-			DeviceModelRef: resource.Ref{Name: text.Draw(t, "model")}, NodeName: text.Draw(t, "node"),
+			DeviceModelRef: resource.ObjectRef{Name: text.Draw(t, "model")}, NodeName: text.Draw(t, "node"),
 			Protocol:         resource.Protocol{Name: text.Draw(t, "bus"), Type: protocol.Draw(t, "protocol"), Config: config.Draw(t, "config")},
 			PropertyVisitors: visitors(),
 		}
@@ -221,7 +221,7 @@ func FuzzRead(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		for _, k := range All() {
+		for _, k := range AllKinds() {
 			canonical, err := k.Read(raw, nil, len(raw)%2 == 0)
 			if err != nil {
 				continue

@@ -11,34 +11,34 @@ import (
 // Each rule is left out in turn. A simulation that then finds nothing would
 // find nothing either if the machines broke that rule.
 func TestChecksNoticeEachMissingRule(t *testing.T) {
-	quiet := world{}
-	forked := world{restoreOwner: true, restoreReplica: true}
-	silent := world{restoreOwner: true, restoreReplica: true, silent: true}
+	quiet := simWorld{}
+	forked := simWorld{restoreOwner: true, restoreReplica: true}
+	silent := simWorld{restoreOwner: true, restoreReplica: true, silent: true}
 	for name, c := range map[string]struct {
-		world
-		rules
+		simWorld
+		simRules
 		noStamp bool
 		seeds   uint64
 		want    string
 	}{
 		// The digest would mend what these two break, so it is off as well.
-		"base of a DELTA": {world: quiet, rules: rules{noBase: true, noDigest: true}, seeds: 4000, want: "I2 different at rest"},
+		"base of a DELTA": {simWorld: quiet, simRules: simRules{noBase: true, noDigest: true}, seeds: 4000, want: "I2 different at rest"},
 		"floor of dropped tombstones": {
-			world: forked, rules: rules{noFloor: true, noDigest: true}, seeds: 12000, want: "I2 different at rest",
+			simWorld: forked, simRules: simRules{noFloor: true, noDigest: true}, seeds: 12000, want: "I2 different at rest",
 		},
-		"digest":                {world: silent, rules: rules{noDigest: true}, seeds: 4000, want: "I2 different at rest"},
-		"new lineage":           {world: silent, rules: rules{noLineage: true}, seeds: 4000, want: "L no rest"},
-		"FULL replaces":         {world: forked, rules: rules{noReplace: true}, seeds: 4000, want: "I2 different at rest"},
-		"connection of a SEEN":  {world: silent, rules: rules{noNonce: true}, seeds: 4000, want: "I5 in step, and different"},
-		"guard of effects":      {world: quiet, rules: rules{noGuard: true}, seeds: 4000, want: "I4 effect twice"},
-		"stamp of the restorer": {world: world{restoreOwner: true}, noStamp: true, seeds: 4000, want: "I4 effect of an older version"},
+		"digest":                {simWorld: silent, simRules: simRules{noDigest: true}, seeds: 4000, want: "I2 different at rest"},
+		"new lineage":           {simWorld: silent, simRules: simRules{noLineage: true}, seeds: 4000, want: "L no rest"},
+		"FULL replaces":         {simWorld: forked, simRules: simRules{noReplace: true}, seeds: 4000, want: "I2 different at rest"},
+		"connection of a SEEN":  {simWorld: silent, simRules: simRules{noNonce: true}, seeds: 4000, want: "I5 in step, and different"},
+		"guard of effects":      {simWorld: quiet, simRules: simRules{noGuard: true}, seeds: 4000, want: "I4 effect twice"},
+		"stamp of the restorer": {simWorld: simWorld{restoreOwner: true}, noStamp: true, seeds: 4000, want: "I4 effect of an older version"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := c.world
-			w.rules, w.noStamp = c.rules, c.noStamp
+			w := c.simWorld
+			w.simRules, w.noStamp = c.simRules, c.noStamp
 			for seed := uint64(0); seed < c.seeds; seed++ {
-				if newSim(w, seed).run(150).bad[c.want] {
+				if newSimulation(w, seed).run(150).bad[c.want] {
 					t.Log("noticed at seed", seed)
 					return
 				}
@@ -65,7 +65,7 @@ func TestLateAdoptIsRefused(t *testing.T) {
 		p.r.Step(p.wire(p.o.Messages()[0]))
 		require.NoError(t, p.o.Step(p.wire(p.r.Messages()[0])))
 		adopt := p.o.Messages()[0]
-		require.Equal(t, Adopt, adopt.Type)
+		require.Equal(t, TypeAdopt, adopt.Type)
 
 		r, err := RestoreReplica(Up, older.state, maps.Values(older.entries))
 		require.NoError(t, err)
@@ -84,7 +84,7 @@ func TestLateAdoptIsRefused(t *testing.T) {
 // noFullDigest lets any whole FULL pass, as if it had no digest.
 func (r *Replica) noFullDigest(m *Message) {
 	if m.Part == m.Parts-1 {
-		var s sum
+		var s hashSum
 		if r.partial != nil && r.partial.id == m.ID && m.Part > 0 {
 			s = r.partial.sum
 		}

@@ -30,8 +30,8 @@ func TestOneEntryPerKeyHoweverOftenItChanged(t *testing.T) {
 	for k, n := range p.entries {
 		require.Equal(t, 1, n, k)
 	}
-	require.Equal(t, 1, p.count[Hello])
-	require.Equal(t, 4, p.count[Delta])
+	require.Equal(t, 1, p.count[TypeHello])
+	require.Equal(t, 4, p.count[TypeDelta])
 	require.Len(t, p.changes, 10)
 }
 
@@ -39,7 +39,7 @@ func TestOneEntryPerKeyHoweverOftenItChanged(t *testing.T) {
 // the replica gets round to answering.
 func TestNothingTwiceOnAGoodChannel(t *testing.T) {
 	p := newPair(t)
-	p.o.limits = limits{bytes: 1 << 20, entries: 2, window: 4}
+	p.o.limits = sendLimits{bytes: 1 << 20, entries: 2, window: 4}
 	p.connect().run()
 	p.forget()
 	var back []Message
@@ -65,14 +65,14 @@ func TestNothingTwiceOnAGoodChannel(t *testing.T) {
 	for k, n := range p.entries {
 		require.Equal(t, 1, n, k)
 	}
-	require.Zero(t, p.count[Full])
+	require.Zero(t, p.count[TypeFull])
 }
 
 // A key that changes while chunks are under way moves behind them, and nothing
 // else is disturbed.
 func TestRewritesBetweenChunks(t *testing.T) {
 	p := newPair(t)
-	p.o.limits = limits{bytes: 1 << 20, entries: 1, window: 1}
+	p.o.limits = sendLimits{bytes: 1 << 20, entries: 1, window: 1}
 	p.connect().run()
 	for round := range 200 {
 		p.put(fmt.Sprint("k", round%5), fmt.Sprint(round))
@@ -89,8 +89,8 @@ func TestRewritesBetweenChunks(t *testing.T) {
 	}
 	p.run()
 	p.requireInStep()
-	require.Zero(t, p.count[Full])
-	require.Equal(t, 1, p.count[Adopt], "of the empty map, at the beginning")
+	require.Zero(t, p.count[TypeFull])
+	require.Equal(t, 1, p.count[TypeAdopt], "of the empty map, at the beginning")
 }
 
 // Rule 1: with no word from the replica, nothing but HELLO is sent. An owner
@@ -112,7 +112,7 @@ func TestNoDeltaBeforeSeen(t *testing.T) {
 		if eager {
 			p.o.startDeltas(p.o.acked)
 		} else {
-			require.Equal(t, greeting, p.o.session.phase)
+			require.Equal(t, phaseGreeting, p.o.session.phase)
 		}
 		p.run()
 		p.requireInStep()
@@ -185,7 +185,7 @@ func TestAdoptIsCheap(t *testing.T) {
 	p.repLog = nil
 	p.run()
 	p.requireInStep()
-	require.Equal(t, map[Type]int{Hello: 1, Seen: 2, Adopt: 1}, p.count)
+	require.Equal(t, map[Type]int{TypeHello: 1, TypeSeen: 2, TypeAdopt: 1}, p.count)
 	require.Less(t, p.bytes, 400)
 	require.Empty(t, p.changes)
 	for _, j := range p.repLog {
@@ -214,7 +214,7 @@ func TestFullTellsOnlyDifferences(t *testing.T) {
 	p.repLog = nil
 	p.run()
 	p.requireInStep()
-	require.Equal(t, 15, p.count[Full])
+	require.Equal(t, 15, p.count[TypeFull])
 	require.Len(t, p.changes, 2)
 	require.True(t, p.changes[0].Deleted)
 	require.Equal(t, "k6", p.changes[0].Key)
@@ -224,14 +224,14 @@ func TestFullTellsOnlyDifferences(t *testing.T) {
 		require.LessOrEqual(t, len(j.Entries), 1)
 		d.commit(j)
 	}
-	require.Equal(t, State{Lineage: p.o.Lineage(), Applied: p.o.Seq()}, d.state)
+	require.Equal(t, MapState{Lineage: p.o.Lineage(), Applied: p.o.Seq()}, d.state)
 }
 
 // The timer asks; it doesn't repeat. What arrived meanwhile is not sent again,
 // and a FULL goes on where it was.
 func TestResendGoesOnWhereTheReplicaIs(t *testing.T) {
 	p := newPair(t)
-	p.o.limits = limits{bytes: 1 << 20, entries: 1, window: 2}
+	p.o.limits = sendLimits{bytes: 1 << 20, entries: 1, window: 2}
 	for i := range 6 {
 		p.put(fmt.Sprint("k", i), "v")
 	}
@@ -247,7 +247,7 @@ func TestResendGoesOnWhereTheReplicaIs(t *testing.T) {
 	p.o.Resend()
 	p.run()
 	p.requireInStep()
-	require.Equal(t, 6, p.count[Full])
+	require.Equal(t, 6, p.count[TypeFull])
 	for k, n := range p.entries {
 		require.Equal(t, 1, n, k)
 	}
@@ -264,23 +264,23 @@ func TestMessagesStayWithinTheLimit(t *testing.T) {
 	}
 	p.connect().run() // Encode fails above the limit
 	p.requireInStep()
-	require.Less(t, p.count[Full], 40)
+	require.Less(t, p.count[TypeFull], 40)
 	for i := range 5000 {
 		p.put(fmt.Sprint("small/", i), "v")
 	}
 	p.forget()
 	p.run()
 	p.requireInStep()
-	require.LessOrEqual(t, p.count[Delta], 4)
+	require.LessOrEqual(t, p.count[TypeDelta], 4)
 }
 
 func TestFullIsOneMapThoughWritesGoOn(t *testing.T) {
 	p := newPair(t)
-	p.o.limits = limits{bytes: 1 << 20, entries: 1, window: 1}
+	p.o.limits = sendLimits{bytes: 1 << 20, entries: 1, window: 1}
 	for i := range 10 {
 		p.put(fmt.Sprint("k", i), "old")
 	}
-	want := content(p.o.Range)
+	want := mapContent(p.o.Range)
 	p.connect()
 	for i := 0; p.r.Len() == 0; i++ {
 		for _, m := range p.o.Messages() {
@@ -294,7 +294,7 @@ func TestFullIsOneMapThoughWritesGoOn(t *testing.T) {
 			p.o.Delete(fmt.Sprint("k", (i+5)%10), 0, "")
 		}
 	}
-	require.Equal(t, want, content(p.r.Range))
+	require.Equal(t, want, mapContent(p.r.Range))
 	p.run()
 	p.requireInStep()
 }
@@ -302,8 +302,8 @@ func TestFullIsOneMapThoughWritesGoOn(t *testing.T) {
 func BenchmarkMemory(b *testing.B) {
 	const keys = 1_000_000
 	for b.Loop() {
-		before := heap()
-		o := NewOwner(Up, counter(0))
+		before := heapBytes()
+		o := NewOwner(Up, countFrom(0))
 		for i := range keys {
 			_, _, _ = o.Put(Entry{Key: fmt.Sprintf("devices/lamp-%07d/reported/power", i), Value: []byte("ON"), Origin: "mapper"})
 			if i%1000 == 0 {
@@ -311,22 +311,22 @@ func BenchmarkMemory(b *testing.B) {
 			}
 		}
 		o.TakeJournal()
-		owner := heap()
+		owner := heapBytes()
 		b.ReportMetric(float64(owner-before)/keys, "owner-B/key")
-		r, err := RestoreReplica(Up, State{}, func(yield func(Entry) bool) {
+		r, err := RestoreReplica(Up, MapState{}, func(yield func(Entry) bool) {
 			o.Range("", func(e Entry) bool {
 				e.Key, e.Value = string([]byte(e.Key)), bytes.Clone(e.Value)
 				return yield(e)
 			})
 		})
 		require.NoError(b, err)
-		b.ReportMetric(float64(heap()-owner)/keys, "replica-B/key")
+		b.ReportMetric(float64(heapBytes()-owner)/keys, "replica-B/key")
 		runtime.KeepAlive(o)
 		runtime.KeepAlive(r)
 	}
 }
 
-func heap() uint64 {
+func heapBytes() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
@@ -334,7 +334,7 @@ func heap() uint64 {
 }
 
 func BenchmarkPut(b *testing.B) {
-	o := NewOwner(Up, counter(0))
+	o := NewOwner(Up, countFrom(0))
 	keys := make([]string, 10_000)
 	for i := range keys {
 		keys[i] = fmt.Sprintf("devices/lamp-%07d/reported/power", i)
@@ -371,7 +371,7 @@ func TestJournalsMakeTheStore(t *testing.T) {
 	for _, j := range p.repLog {
 		rd.commit(j)
 	}
-	o, err := RestoreOwner(Up, od.state, maps.Values(od.entries), counter(9))
+	o, err := RestoreOwner(Up, od.state, maps.Values(od.entries), countFrom(9))
 	require.NoError(t, err)
 	r, err := RestoreReplica(Up, rd.state, maps.Values(rd.entries))
 	require.NoError(t, err)

@@ -2,28 +2,28 @@ package link
 
 import "maps"
 
-// disk is what a host has committed.
-type disk struct {
-	state   State
+// testDisk is what a host has committed.
+type testDisk struct {
+	state   MapState
 	entries map[string]Entry
-	last    map[string]effect // replica's host: what each key drove last
+	last    map[string]readerEffect // replica's host: what each key drove last
 }
 
-type effect struct {
+type readerEffect struct {
 	ver   uint64
 	value string
 	live  bool
 }
 
-func newDisk() *disk {
-	return &disk{entries: map[string]Entry{}, last: map[string]effect{}}
+func newDisk() *testDisk {
+	return &testDisk{entries: map[string]Entry{}, last: map[string]readerEffect{}}
 }
 
-func (d *disk) clone() *disk {
-	return &disk{d.state, maps.Clone(d.entries), maps.Clone(d.last)}
+func (d *testDisk) clone() *testDisk {
+	return &testDisk{d.state, maps.Clone(d.entries), maps.Clone(d.last)}
 }
 
-func (d *disk) commit(j Journal) {
+func (d *testDisk) commit(j JournalChanges) {
 	if !j.Dirty {
 		return
 	}
@@ -39,8 +39,8 @@ func (d *disk) commit(j Journal) {
 	d.state = j.State
 }
 
-func (d *disk) content() map[string]string {
-	return content(func(_ string, fn func(Entry) bool) {
+func (d *testDisk) content() map[string]string {
+	return mapContent(func(_ string, fn func(Entry) bool) {
 		for _, e := range d.entries {
 			if !e.Deleted {
 				fn(e)

@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// State is what an Owner or a Replica stores beside its entries. They use different fields of it. A store keeps it as bytes.
-type State struct {
+// MapState is what an Owner or a Replica stores beside its entries. They use different fields of it. A store keeps it as bytes.
+type MapState struct {
 	Lineage  Lineage `cbor:"1,keyasint"`
 	Seq      uint64  `cbor:"2,keyasint,omitempty"` // owner: last number given
 	Acked    uint64  `cbor:"3,keyasint,omitempty"` // owner: the replica has the map up to this seq
@@ -19,17 +19,17 @@ type State struct {
 }
 
 var (
-	_ encoding.BinaryMarshaler   = State{}
-	_ encoding.BinaryUnmarshaler = (*State)(nil)
+	_ encoding.BinaryMarshaler   = MapState{}
+	_ encoding.BinaryUnmarshaler = (*MapState)(nil)
 )
 
 // MarshalBinary writes a state for a store.
-func (s State) MarshalBinary() ([]byte, error) { return wire.enc.Marshal(s) }
+func (s MapState) MarshalBinary() ([]byte, error) { return wireCodec.enc.Marshal(s) }
 
 // UnmarshalBinary reads a state back.
-func (s *State) UnmarshalBinary(b []byte) error {
-	*s = State{}
-	if err := wire.dec.Unmarshal(b, s); err != nil {
+func (s *MapState) UnmarshalBinary(b []byte) error {
+	*s = MapState{}
+	if err := wireCodec.dec.Unmarshal(b, s); err != nil {
 		return fmt.Errorf("link state: %w", err)
 	}
 	return nil
@@ -41,7 +41,7 @@ func (s *State) UnmarshalBinary(b []byte) error {
 // Versions must rise above all that were given since the backup was made, so each gains at least 2^32. That alone fails
 // when one backup is restored twice, or an older one after a newer one. So the upper half becomes the stamp, which the
 // caller makes higher at each restore. (Hours since a recent year keep versions exact as JSON numbers.)
-func (s State) Fork(rand func() uint64, stamp uint32) State {
+func (s MapState) Fork(rand func() uint64, stamp uint32) MapState {
 	s.Lineage = Lineage{N: s.Lineage.next(), Nonce: rand()}
 	s.VerFloor = ForkVer(s.VerFloor, stamp)
 	s.Acked = 0
@@ -59,15 +59,15 @@ func ForkVer(ver uint64, stamp uint32) uint64 {
 	return max(ver>>32+1, uint64(stamp))<<32 | ver&(1<<32-1)
 }
 
-// Journal is what changed since the previous journal. The host commits it in one transaction before it sends Messages and
+// JournalChanges is what changed since the previous journal. The host commits it in one transaction before it sends Messages and
 // acknowledges writers.
-type Journal struct {
+type JournalChanges struct {
 	// Dirty says that there is something to commit. Otherwise the journal is empty, and changes that may wait (the acked
 	// seq, dropped tombstones) are part of the next dirty one. Losing them in a crash is safe.
 	Dirty bool
 	// Reset says that the map was not restored from the store: the store deletes all its entries first.
 	Reset   bool
-	State   State
+	State   MapState
 	Entries []Entry  // to store, tombstones included
 	Dropped []string // keys to erase
 }
@@ -116,11 +116,11 @@ func (l *changeLog) put(e Entry) {
 func (l *changeLog) drop(key string) { l.put(Entry{Key: key}) }
 
 // take returns the journal and empties the log.
-func (l *changeLog) take(s State) Journal {
+func (l *changeLog) take(s MapState) JournalChanges {
 	if !l.dirty || l.disabled {
-		return Journal{}
+		return JournalChanges{}
 	}
-	j := Journal{Dirty: true, Reset: l.reset, State: s, Entries: l.entries}
+	j := JournalChanges{Dirty: true, Reset: l.reset, State: s, Entries: l.entries}
 	if l.dropped > 0 {
 		j.Entries = make([]Entry, 0, len(l.entries)-l.dropped)
 		for _, e := range l.entries {
@@ -150,8 +150,8 @@ const flagDeleted = 1
 
 var errEntry = errors.New("entry is damaged")
 
-// StoredEntry is the stored form of an entry, without its key.
-func StoredEntry(e Entry) []byte {
+// EncodeEntry is the stored form of an entry, without its key.
+func EncodeEntry(e Entry) []byte {
 	const most = 24 // of the numbers, nearly always
 	return AppendEntry(make([]byte, 0, most+len(e.Origin)+len(e.Value)), e)
 }
@@ -189,7 +189,7 @@ func viewEntry(key string, b []byte) (e Entry, origin []byte, err error) {
 		return Entry{}, nil, errEntry
 	}
 	e = Entry{Key: key, Deleted: b[1]&flagDeleted != 0}
-	r := reader{b: b[2:]}
+	r := fieldReader{b: b[2:]}
 	for _, n := range [...]*uint64{&e.Seq, &e.Ver, &e.Meta.For, &e.Meta.BasedOn} {
 		*n = r.uvarint()
 	}
@@ -204,25 +204,25 @@ func viewEntry(key string, b []byte) (e Entry, origin []byte, err error) {
 	return e, origin, nil
 }
 
-// reader reads consecutive fields; bad says that one of them was damaged.
-type reader struct {
+// fieldReader reads consecutive fields; bad says that one of them was damaged.
+type fieldReader struct {
 	b   []byte
 	bad bool
 }
 
-func (r *reader) uvarint() uint64 {
+func (r *fieldReader) uvarint() uint64 {
 	n, size := binary.Uvarint(r.b)
 	r.skip(size)
 	return n
 }
 
-func (r *reader) varint() int64 {
+func (r *fieldReader) varint() int64 {
 	n, size := binary.Varint(r.b)
 	r.skip(size)
 	return n
 }
 
-func (r *reader) skip(size int) {
+func (r *fieldReader) skip(size int) {
 	if size <= 0 {
 		r.bad, r.b = true, nil
 		return
@@ -230,7 +230,7 @@ func (r *reader) skip(size int) {
 	r.b = r.b[size:]
 }
 
-func (r *reader) take(n uint64) []byte {
+func (r *fieldReader) take(n uint64) []byte {
 	if n > uint64(len(r.b)) {
 		r.bad = true
 		return nil

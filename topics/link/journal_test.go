@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func journalKeys(j Journal) (keys []string) {
+func journalKeys(j JournalChanges) (keys []string) {
 	for _, e := range j.Entries {
 		keys = append(keys, e.Key+"="+string(e.Value))
 	}
@@ -27,22 +27,22 @@ func TestAJournalIsTheLastWord(t *testing.T) {
 	put("d", "1", 4)
 	l.drop("d")
 	put("d", "2", 5) // it is there again
-	j := l.take(State{})
+	j := l.take(MapState{})
 	require.Equal(t, []string{"b=2", "d=2"}, journalKeys(j))
 	require.Equal(t, []string{"a", "c"}, j.Dropped)
 
 	l.drop("d")
-	require.False(t, l.take(State{}).Dirty, "what may wait does")
+	require.False(t, l.take(MapState{}).Dirty, "what may wait does")
 	l.dirty = true
 	put("e", "1", 6)
-	j = l.take(State{})
+	j = l.take(MapState{})
 	require.Equal(t, []string{"e=1"}, journalKeys(j))
 	require.Equal(t, []string{"d"}, j.Dropped)
 
 	l.dirty, l.reset = true, true
 	l.drop("e")
 	put("f", "1", 7)
-	j = l.take(State{})
+	j = l.take(MapState{})
 	require.Equal(t, []string{"f=1"}, journalKeys(j))
 	require.Empty(t, j.Dropped, "the store forgets everything before")
 	require.Empty(t, l.entries)

@@ -13,7 +13,7 @@ import (
 )
 
 func TestPutRefuses(t *testing.T) {
-	o := NewOwner(Up, counter(0))
+	o := NewOwner(Up, countFrom(0))
 	for _, c := range []struct {
 		e    Entry
 		want error
@@ -69,9 +69,9 @@ func TestStepRefuses(t *testing.T) {
 	p.connect().run()
 	p.put("k", "v")
 	d := Digest{}
-	good := Message{V: Version, Map: Up, Type: Seen, N: p.n, Digest: &d}
+	good := Message{V: Version, Map: Up, Type: TypeSeen, N: p.n, Digest: &d}
 	for _, change := range []func(*Message){
-		func(m *Message) { m.Type = Hello },
+		func(m *Message) { m.Type = TypeHello },
 		func(m *Message) { m.Map = Down },
 		func(m *Message) { m.Digest = nil },
 		func(m *Message) { m.V = 0 },
@@ -83,7 +83,7 @@ func TestStepRefuses(t *testing.T) {
 	stale := good
 	stale.N++
 	require.NoError(t, p.o.Step(stale))
-	require.Equal(t, sendingDeltas, p.o.session.phase, "of another connection")
+	require.Equal(t, phaseSendingDeltas, p.o.session.phase, "of another connection")
 	p.o.Disconnect()
 	require.NoError(t, p.o.Step(good))
 	require.False(t, p.o.InStep())
@@ -95,7 +95,7 @@ func TestStepRefuses(t *testing.T) {
 }
 
 func TestRestoreRefuses(t *testing.T) {
-	s := State{Lineage: Lineage{N: 1, Nonce: 2}, Seq: 5}
+	s := MapState{Lineage: Lineage{N: 1, Nonce: 2}, Seq: 5}
 	seq := func(e ...Entry) iter.Seq[Entry] { return slices.Values(e) }
 	for name, entries := range map[string]iter.Seq[Entry]{
 		"seq twice":    seq(Entry{Key: "a", Seq: 1}, Entry{Key: "b", Seq: 1}),
@@ -107,11 +107,11 @@ func TestRestoreRefuses(t *testing.T) {
 		"and the rest": nil,
 	} {
 		if entries == nil {
-			_, err := RestoreOwner(Up, State{}, seq(), counter(0))
+			_, err := RestoreOwner(Up, MapState{}, seq(), countFrom(0))
 			require.Error(t, err, "no lineage")
 			continue
 		}
-		_, err := RestoreOwner(Up, s, entries, counter(0))
+		_, err := RestoreOwner(Up, s, entries, countFrom(0))
 		require.Error(t, err, name)
 	}
 	_, err := RestoreReplica(Up, s, seq(Entry{Key: "a"}, Entry{Key: "a"}))
@@ -132,7 +132,7 @@ func TestJournalWaitsForSomethingToSay(t *testing.T) {
 	p.o.Delete("k", 0, "")
 	p.run()
 	require.Zero(t, p.o.order.len)
-	require.Equal(t, Journal{}, p.o.TakeJournal(), "an acknowledgement may wait")
+	require.Equal(t, JournalChanges{}, p.o.TakeJournal(), "an acknowledgement may wait")
 	p.put("other", "v")
 	j = p.o.TakeJournal()
 	require.Equal(t, []string{"k"}, j.Dropped)
@@ -162,9 +162,9 @@ func TestWriteDuringAdopt(t *testing.T) {
 	p.forget()
 	p.run()
 	p.requireInStep()
-	require.Equal(t, 1, p.count[Adopt])
-	require.Equal(t, 1, p.count[Delta])
-	require.Zero(t, p.count[Full])
+	require.Equal(t, 1, p.count[TypeAdopt])
+	require.Equal(t, 1, p.count[TypeDelta])
+	require.Zero(t, p.count[TypeFull])
 }
 
 // A replica that was put back to an older state is caught up from there, or,
@@ -191,8 +191,8 @@ func TestReplicaRolledBack(t *testing.T) {
 		p.forget()
 		p.connect().run()
 		p.requireInStep()
-		require.Equal(t, deleted, p.count[Full] == 1)
-		require.Equal(t, !deleted, p.count[Delta] == 1)
+		require.Equal(t, deleted, p.count[TypeFull] == 1)
+		require.Equal(t, !deleted, p.count[TypeDelta] == 1)
 	}
 }
 
@@ -212,7 +212,7 @@ func TestDivergenceIsSeenUnderWrites(t *testing.T) {
 	}
 	p.put("b", "3")
 	require.NoError(t, p.o.Step(p.wire(p.r.Messages()[0])))
-	require.Equal(t, sendingFull, p.o.session.phase)
+	require.Equal(t, phaseSendingFull, p.o.session.phase)
 	p.run()
 	p.requireInStep()
 }
@@ -224,7 +224,7 @@ func TestForeignReplicaCostsOneFull(t *testing.T) {
 	p.connect().run()
 	p.requireInStep()
 	require.Equal(t, Lineage{N: 41, Nonce: p.o.Lineage().Nonce}, p.o.Lineage())
-	require.Equal(t, 1, p.count[Full])
+	require.Equal(t, 1, p.count[TypeFull])
 }
 
 func TestAdoptNeverGoesBack(t *testing.T) {
@@ -241,13 +241,13 @@ func TestAdoptNeverGoesBack(t *testing.T) {
 		require.NoError(t, p.o.Step(p.r.Messages()[0]))
 		p.requireInStep()
 	}
-	require.Equal(t, []Type{Adopt, Adopt}, []Type{late[0].Type, late[1].Type})
+	require.Equal(t, []Type{TypeAdopt, TypeAdopt}, []Type{late[0].Type, late[1].Type})
 	p.r.Step(late[0])
 	require.Equal(t, p.o.Lineage(), p.r.Lineage())
 }
 
 // fullParts brings a fresh pair to where a FULL of three parts is under way.
-func fullParts(t *testing.T) (*pair, []Message) {
+func fullParts(t *testing.T) (*testPair, []Message) {
 	p := newPair(t)
 	p.o.limits.entries = 1
 	for _, k := range []string{"a", "b", "c"} {
@@ -307,20 +307,20 @@ func TestDeltaOfAnotherLineageIsIgnored(t *testing.T) {
 }
 
 func TestFork(t *testing.T) {
-	s := State{Lineage: Lineage{N: 4, Nonce: 1}, Seq: 9, Acked: 3, GCFloor: 2, VerFloor: 6}
-	require.Equal(t, State{Lineage: Lineage{N: 5, Nonce: 1000}, Seq: 9, GCFloor: 2, VerFloor: 7<<32 | 6}, s.Fork(counter(0), 7))
+	s := MapState{Lineage: Lineage{N: 4, Nonce: 1}, Seq: 9, Acked: 3, GCFloor: 2, VerFloor: 6}
+	require.Equal(t, MapState{Lineage: Lineage{N: 5, Nonce: 1000}, Seq: 9, GCFloor: 2, VerFloor: 7<<32 | 6}, s.Fork(countFrom(0), 7))
 	require.Equal(t, uint64(1<<32|5), Entry{Ver: 5}.Fork(0).Ver)
 	require.Equal(t, uint64(8<<32|5), Entry{Ver: 7<<32 | 5}.Fork(7).Ver, "at least 2^32 more")
 }
 
 func TestText(t *testing.T) {
-	require.Equal(t, "down up direction(7)", Down.String()+" "+Up.String()+" "+Direction(7).String())
-	require.Equal(t, "HELLO FULL type(0)", Hello.String()+" "+Full.String()+" "+Type(0).String())
+	require.Equal(t, "down up direction(7)", Down.String()+" "+Up.String()+" "+MapDirection(7).String())
+	require.Equal(t, "HELLO FULL type(0)", TypeHello.String()+" "+TypeFull.String()+" "+Type(0).String())
 	require.True(t, errors.Is(new(Digest).UnmarshalCBOR([]byte{1}), ErrMalformed))
 }
 
 func TestDigestDependsOnContentOnly(t *testing.T) {
-	a, b := NewOwner(Up, counter(0)), NewOwner(Down, counter(5))
+	a, b := NewOwner(Up, countFrom(0)), NewOwner(Down, countFrom(5))
 	require.Equal(t, Digest{}, a.Digest())
 	for _, k := range []string{"x", "y", "z"} {
 		_, _, _ = a.Put(Entry{Key: k, Value: []byte(k), Ver: 3})
@@ -332,7 +332,7 @@ func TestDigestDependsOnContentOnly(t *testing.T) {
 	b.Delete("q", 0, "")
 	require.Equal(t, a.Digest(), b.Digest())
 	split := func(key, value string) Digest {
-		o := NewOwner(Up, counter(0))
+		o := NewOwner(Up, countFrom(0))
 		_, _, _ = o.Put(Entry{Key: key, Value: []byte(value), Ver: 1})
 		return o.Digest()
 	}

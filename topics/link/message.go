@@ -27,15 +27,15 @@ type Type uint8
 
 // The owner sends all but Seen.
 const (
-	Hello Type = 1 // the owner's position; asks for the replica's
-	Seen  Type = 2 // the replica's position, which it has committed
-	Adopt Type = 3 // the maps are equal: the replica takes the owner's lineage
-	Delta Type = 4 // what changed after Base, up to Upto
-	Full  Type = 5 // one part of the whole map as of Upto
+	TypeHello Type = 1 // the owner's position; asks for the replica's
+	TypeSeen  Type = 2 // the replica's position, which it has committed
+	TypeAdopt Type = 3 // the maps are equal: the replica takes the owner's lineage
+	TypeDelta Type = 4 // what changed after Base, up to Upto
+	TypeFull  Type = 5 // one part of the whole map as of Upto
 )
 
 func (t Type) String() string {
-	if t >= Hello && t <= Full {
+	if t >= TypeHello && t <= TypeFull {
 		return [...]string{"HELLO", "SEEN", "ADOPT", "DELTA", "FULL"}[t-1]
 	}
 	return fmt.Sprintf("type(%d)", uint8(t))
@@ -50,34 +50,34 @@ func (t Type) String() string {
 //	DELTA  Lineage Base Upto Entries; Digest on the last chunk
 //	FULL   Lineage Upto ID Part Parts Entries; Digest on the last part
 type Message struct {
-	V       int       `cbor:"0,keyasint"`
-	Map     Direction `cbor:"1,keyasint"`
-	Type    Type      `cbor:"2,keyasint"`
-	N       uint64    `cbor:"3,keyasint,omitempty"` // the owner's connection, echoed by the replica
-	Lineage Lineage   `cbor:"4,keyasint"`
-	Seq     uint64    `cbor:"5,keyasint,omitempty"`
-	Applied uint64    `cbor:"6,keyasint,omitempty"`
-	Base    uint64    `cbor:"7,keyasint,omitempty"`
-	Upto    uint64    `cbor:"8,keyasint,omitempty"`
-	ID      uint64    `cbor:"9,keyasint,omitempty"`
-	Part    uint32    `cbor:"10,keyasint,omitempty"`
-	Parts   uint32    `cbor:"11,keyasint,omitempty"`
-	Entries []Entry   `cbor:"12,keyasint,omitempty"`
-	Digest  *Digest   `cbor:"13,keyasint,omitempty"`
-	Keys    uint64    `cbor:"14,keyasint,omitempty"` // how large the owner's map is
-	Bytes   uint64    `cbor:"15,keyasint,omitempty"`
-	Refused string    `cbor:"16,keyasint,omitempty"` // why the replica applies nothing, such as its quota
+	V       int          `cbor:"0,keyasint"`
+	Map     MapDirection `cbor:"1,keyasint"`
+	Type    Type         `cbor:"2,keyasint"`
+	N       uint64       `cbor:"3,keyasint,omitempty"` // the owner's connection, echoed by the replica
+	Lineage Lineage      `cbor:"4,keyasint"`
+	Seq     uint64       `cbor:"5,keyasint,omitempty"`
+	Applied uint64       `cbor:"6,keyasint,omitempty"`
+	Base    uint64       `cbor:"7,keyasint,omitempty"`
+	Upto    uint64       `cbor:"8,keyasint,omitempty"`
+	ID      uint64       `cbor:"9,keyasint,omitempty"`
+	Part    uint32       `cbor:"10,keyasint,omitempty"`
+	Parts   uint32       `cbor:"11,keyasint,omitempty"`
+	Entries []Entry      `cbor:"12,keyasint,omitempty"`
+	Digest  *Digest      `cbor:"13,keyasint,omitempty"`
+	Keys    uint64       `cbor:"14,keyasint,omitempty"` // how large the owner's map is
+	Bytes   uint64       `cbor:"15,keyasint,omitempty"`
+	Refused string       `cbor:"16,keyasint,omitempty"` // why the replica applies nothing, such as its quota
 }
 
-type codec struct {
+type cborCodec struct {
 	enc cbor.EncMode
 	dec cbor.DecMode
 }
 
-// wire is immutable: the one CBOR dialect that this package writes and reads.
-var wire = newCodec()
+// wireCodec is immutable: the one CBOR dialect that this package writes and reads.
+var wireCodec = newCBORCodec()
 
-func newCodec() codec {
+func newCBORCodec() cborCodec {
 	enc, err := cbor.EncOptions{Sort: cbor.SortCoreDeterministic, BinaryMarshaler: cbor.BinaryMarshalerNone}.EncMode()
 	if err != nil {
 		panic(err) // constant options: a test would fail at once
@@ -95,13 +95,13 @@ func newCodec() codec {
 	if err != nil {
 		panic(err)
 	}
-	return codec{enc, dec}
+	return cborCodec{enc, dec}
 }
 
 // Encode writes a message as the machines make them; those never exceed
 // MaxMessage.
 func Encode(m Message) ([]byte, error) {
-	b, err := wire.enc.Marshal(m)
+	b, err := wireCodec.enc.Marshal(m)
 	if err == nil && len(b) > MaxMessage {
 		err = fmt.Errorf("%w: %d bytes, limit %d", ErrMalformed, len(b), MaxMessage)
 	}
@@ -119,7 +119,7 @@ func Decode(b []byte) (Message, error) {
 		return Message{}, fmt.Errorf("%w: %d bytes, limit %d", ErrMalformed, len(b), MaxMessage)
 	}
 	var m Message
-	if err := wire.dec.Unmarshal(b, &m); err != nil {
+	if err := wireCodec.dec.Unmarshal(b, &m); err != nil {
 		return Message{}, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
 	if err := m.check(); err != nil {
@@ -134,19 +134,19 @@ func (m *Message) check() error {
 		return fmt.Errorf("%w: version %d, want %d", ErrMalformed, m.V, Version)
 	case m.Map != Down && m.Map != Up:
 		return fmt.Errorf("%w: %v", ErrMalformed, m.Map)
-	case m.Type < Hello || m.Type > Full:
+	case m.Type < TypeHello || m.Type > TypeFull:
 		return fmt.Errorf("%w: %v", ErrMalformed, m.Type)
-	case m.Type != Seen && m.Lineage.N == 0:
+	case m.Type != TypeSeen && m.Lineage.N == 0:
 		return fmt.Errorf("%w: lineage %d", ErrMalformed, m.Lineage.N)
-	case m.Digest == nil && m.Type <= Adopt:
+	case m.Digest == nil && m.Type <= TypeAdopt:
 		return fmt.Errorf("%w: %v without digest", ErrMalformed, m.Type)
-	case m.Type == Full && (m.ID == 0 || m.Part >= m.Parts || m.Parts > MaxParts):
+	case m.Type == TypeFull && (m.ID == 0 || m.Part >= m.Parts || m.Parts > MaxParts):
 		return fmt.Errorf("%w: part %d of %d", ErrMalformed, m.Part, m.Parts)
-	case m.Type == Delta && m.Base >= m.Upto:
+	case m.Type == TypeDelta && m.Base >= m.Upto:
 		return fmt.Errorf("%w: base %d, upto %d", ErrMalformed, m.Base, m.Upto)
-	case len(m.Refused) > maxRefusal || m.Refused != "" && (m.Type != Seen || !utf8.ValidString(m.Refused)):
+	case len(m.Refused) > maxRefusal || m.Refused != "" && (m.Type != TypeSeen || !utf8.ValidString(m.Refused)):
 		return fmt.Errorf("%w: refusal of %d bytes in %v", ErrMalformed, len(m.Refused), m.Type)
-	case m.Type <= Adopt && len(m.Entries) > 0:
+	case m.Type <= TypeAdopt && len(m.Entries) > 0:
 		return fmt.Errorf("%w: %v with entries", ErrMalformed, m.Type)
 	}
 	return m.checkEntries()
@@ -162,7 +162,7 @@ func (m *Message) checkEntries() error {
 		if e.Seq <= last || e.Seq > m.Upto || len(e.Origin) > MaxOrigin {
 			return fmt.Errorf("%w: entry %s: seq %d after %d, upto %d", ErrMalformed, e.Key, e.Seq, last, m.Upto)
 		}
-		if e.Deleted && (m.Type == Full || len(e.Value) > 0) {
+		if e.Deleted && (m.Type == TypeFull || len(e.Value) > 0) {
 			return fmt.Errorf("%w: tombstone of %s in %v", ErrMalformed, e.Key, m.Type)
 		}
 		last = e.Seq
@@ -186,16 +186,16 @@ var (
 	ErrBadKey        = errors.New("bad key")
 )
 
-// Direction says which of a node's two maps is meant.
-type Direction uint8
+// MapDirection says which of a node's two maps is meant.
+type MapDirection uint8
 
 // Down is written by the cloud, Up by the edge. Zero is neither.
 const (
-	Down Direction = 1
-	Up   Direction = 2
+	Down MapDirection = 1
+	Up   MapDirection = 2
 )
 
-func (d Direction) String() string {
+func (d MapDirection) String() string {
 	switch d {
 	case Down:
 		return "down"
@@ -266,8 +266,8 @@ type Entry struct {
 // weight is how many bytes an entry counts against a Quota.
 func (e *Entry) weight() int { return len(e.Key) + len(e.Origin) + len(e.Value) }
 
-// same reports whether two entries are equal for readers. TS and Origin are not compared.
-func (e *Entry) same(o *Entry) bool {
+// equalForReaders reports whether two entries are equal for readers. TS and Origin are not compared.
+func (e *Entry) equalForReaders(o *Entry) bool {
 	return e.Deleted == o.Deleted && e.Ver == o.Ver && e.Meta == o.Meta && bytes.Equal(e.Value, o.Value)
 }
 
@@ -321,21 +321,21 @@ func (d *Digest) UnmarshalCBOR(b []byte) error {
 	return nil
 }
 
-type sum struct{ hi, lo uint64 }
+type hashSum struct{ hi, lo uint64 }
 
-func (s *sum) add(h sum) {
+func (s *hashSum) add(h hashSum) {
 	var carry uint64
 	s.lo, carry = bits.Add64(s.lo, h.lo, 0)
 	s.hi, _ = bits.Add64(s.hi, h.hi, carry)
 }
 
-func (s *sum) sub(h sum) {
+func (s *hashSum) sub(h hashSum) {
 	var borrow uint64
 	s.lo, borrow = bits.Sub64(s.lo, h.lo, 0)
 	s.hi, _ = bits.Sub64(s.hi, h.hi, borrow)
 }
 
-func (s sum) digest() (d Digest) {
+func (s hashSum) digest() (d Digest) {
 	binary.BigEndian.PutUint64(d[:8], s.hi)
 	binary.BigEndian.PutUint64(d[8:], s.lo)
 	return d
@@ -343,7 +343,7 @@ func (s sum) digest() (d Digest) {
 
 // hash covers what readers see: key, version, metadata and value. Each variable
 // part has its length before it, so no two entries share an input.
-func (e *Entry) hash() sum {
+func (e *Entry) hash() hashSum {
 	var scratch [384]byte
 	b := binary.BigEndian.AppendUint64(scratch[:0], uint64(len(e.Key)))
 	b = append(b, e.Key...)
@@ -361,5 +361,5 @@ func (e *Entry) hash() sum {
 		h.Write(e.Value)
 		h.Sum(out[:0])
 	}
-	return sum{binary.BigEndian.Uint64(out[:8]), binary.BigEndian.Uint64(out[8:16])}
+	return hashSum{binary.BigEndian.Uint64(out[:8]), binary.BigEndian.Uint64(out[8:16])}
 }

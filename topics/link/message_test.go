@@ -13,32 +13,32 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// examples has one message of each kind; their encodings are in testdata.
-func examples() map[string]Message {
+// exampleMessages has one message of each kind; their encodings are in testdata.
+func exampleMessages() map[string]Message {
 	d := Digest{0: 1, 15: 255}
 	l := Lineage{N: 3, Nonce: 0xfeedface}
 	e := Entry{Key: "devices/lamp/reported/power", Seq: 8, Ver: 42, TS: 1795000000123, Origin: "mapper-1", Value: []byte("ON"), Meta: Meta{For: 7}}
 	gone := Entry{Key: "devices/lamp/override/power", Seq: 9, Ver: 3, TS: 1795000000124, Origin: "op", Deleted: true}
 	return map[string]Message{
-		"hello":    {V: Version, Map: Up, Type: Hello, N: 5, Lineage: l, Seq: 9, Digest: &d, Keys: 3, Bytes: 90},
-		"seen-no":  {V: Version, Map: Up, Type: Seen, N: 5, Lineage: l, Applied: 7, Digest: &d, Refused: "3 keys, at most 2 are taken"},
-		"seen":     {V: Version, Map: Up, Type: Seen, N: 5, Lineage: l, Applied: 7, Digest: &d},
-		"seen-new": {V: Version, Map: Down, Type: Seen, N: 5, Digest: &Digest{}},
-		"seen-mid": {V: Version, Map: Down, Type: Seen, N: 5, Lineage: l, Applied: 7, ID: 11, Part: 2, Digest: &d},
-		"adopt":    {V: Version, Map: Down, Type: Adopt, N: 5, Lineage: l, Upto: 9, Digest: &d},
-		"delta":    {V: Version, Map: Up, Type: Delta, N: 5, Lineage: l, Base: 7, Upto: 9, Entries: []Entry{e, gone}, Digest: &d},
-		"full":     {V: Version, Map: Down, Type: Full, N: 5, Lineage: l, Upto: 9, ID: 11, Part: 1, Parts: 2, Entries: []Entry{e}, Digest: &d},
+		"hello":    {V: Version, Map: Up, Type: TypeHello, N: 5, Lineage: l, Seq: 9, Digest: &d, Keys: 3, Bytes: 90},
+		"seen-no":  {V: Version, Map: Up, Type: TypeSeen, N: 5, Lineage: l, Applied: 7, Digest: &d, Refused: "3 keys, at most 2 are taken"},
+		"seen":     {V: Version, Map: Up, Type: TypeSeen, N: 5, Lineage: l, Applied: 7, Digest: &d},
+		"seen-new": {V: Version, Map: Down, Type: TypeSeen, N: 5, Digest: &Digest{}},
+		"seen-mid": {V: Version, Map: Down, Type: TypeSeen, N: 5, Lineage: l, Applied: 7, ID: 11, Part: 2, Digest: &d},
+		"adopt":    {V: Version, Map: Down, Type: TypeAdopt, N: 5, Lineage: l, Upto: 9, Digest: &d},
+		"delta":    {V: Version, Map: Up, Type: TypeDelta, N: 5, Lineage: l, Base: 7, Upto: 9, Entries: []Entry{e, gone}, Digest: &d},
+		"full":     {V: Version, Map: Down, Type: TypeFull, N: 5, Lineage: l, Upto: 9, ID: 11, Part: 1, Parts: 2, Entries: []Entry{e}, Digest: &d},
 	}
 }
 
-var update = flag.Bool("update", false, "write the golden files")
+var updateGolden = flag.Bool("update", false, "write the golden files")
 
 func TestGolden(t *testing.T) {
-	for name, m := range examples() {
+	for name, m := range exampleMessages() {
 		b, err := Encode(m)
 		require.NoError(t, err)
 		file := filepath.Join("testdata", name+".hex")
-		if *update {
+		if *updateGolden {
 			require.NoError(t, os.WriteFile(file, []byte(hex.EncodeToString(b)+"\n"), 0o600))
 		}
 		golden, err := os.ReadFile(file)
@@ -56,7 +56,7 @@ func TestGolden(t *testing.T) {
 }
 
 func TestDecodeRefuses(t *testing.T) {
-	all := examples()
+	all := exampleMessages()
 	bad := map[string]func() Message{
 		"version":          func() Message { m := all["hello"]; m.V = 2; return m },
 		"map":              func() Message { m := all["hello"]; m.Map = 3; return m },
@@ -110,7 +110,7 @@ func TestDecodeRefuses(t *testing.T) {
 }
 
 func TestDecodeRefusesBytes(t *testing.T) {
-	good, err := Encode(examples()["seen"])
+	good, err := Encode(exampleMessages()["seen"])
 	require.NoError(t, err)
 	for i := range good {
 		_, err := Decode(good[:i])
@@ -130,7 +130,7 @@ func TestDecodeRefusesBytes(t *testing.T) {
 // FuzzDecode: whatever is decoded can be encoded again, and no machine, in
 // whatever state, comes to harm by it.
 func FuzzDecode(f *testing.F) {
-	for _, m := range examples() {
+	for _, m := range exampleMessages() {
 		b, err := Encode(m)
 		require.NoError(f, err)
 		f.Add(b)
@@ -162,7 +162,7 @@ func FuzzDecode(f *testing.F) {
 
 // FuzzStored: what a store gives back is an entry or an error.
 func FuzzStored(f *testing.F) {
-	for _, m := range examples() {
+	for _, m := range exampleMessages() {
 		for _, e := range m.Entries {
 			f.Add(AppendEntry(nil, e))
 		}
@@ -173,11 +173,11 @@ func FuzzStored(f *testing.F) {
 			require.NoError(t, err)
 			require.Equal(t, e, back)
 		}
-		var s State
+		var s MapState
 		if s.UnmarshalBinary(b) == nil {
 			c, err := s.MarshalBinary()
 			require.NoError(t, err)
-			var back State
+			var back MapState
 			require.NoError(t, back.UnmarshalBinary(c))
 			require.Equal(t, s, back)
 		}
@@ -185,7 +185,7 @@ func FuzzStored(f *testing.F) {
 }
 
 func TestStored(t *testing.T) {
-	for _, m := range examples() {
+	for _, m := range exampleMessages() {
 		for _, e := range m.Entries {
 			b := AppendEntry(nil, e)
 			back, err := ParseEntry(e.Key, b)
@@ -199,10 +199,10 @@ func TestStored(t *testing.T) {
 			}
 		}
 	}
-	s := State{Lineage: Lineage{N: 4, Nonce: 1<<64 - 1}, Seq: 9, Acked: 3, GCFloor: 2, VerFloor: 6, Applied: 5}
+	s := MapState{Lineage: Lineage{N: 4, Nonce: 1<<64 - 1}, Seq: 9, Acked: 3, GCFloor: 2, VerFloor: 6, Applied: 5}
 	b, err := s.MarshalBinary()
 	require.NoError(t, err)
-	var back State
+	var back MapState
 	require.NoError(t, back.UnmarshalBinary(b))
 	require.Equal(t, s, back)
 	require.Error(t, back.UnmarshalBinary(b[:len(b)-1]))

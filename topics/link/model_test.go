@@ -11,35 +11,35 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// model is one state of a small world, all of whose schedules are tried: two
+// scheduleModel is one state of a small world, all of whose schedules are tried: two
 // keys, one entry a message, commits at once, and a budget for each fault.
-type model struct {
+type scheduleModel struct {
 	o        *Owner
 	r        *Replica
 	o2r, r2o []Message
 	nonce    *uint64
-	mark     State
+	mark     MapState
 	n        uint64
-	budget   budget
+	budget   faultBudget
 	path     []string
 }
 
-type budget struct{ writes, loss, dup, swap, connect, resend, rollback int }
+type faultBudget struct{ writes, loss, dup, swap, connect, resend, rollback int }
 
-func newModel(b budget) *model {
-	m := &model{r: NewReplica(Up), nonce: new(uint64), budget: b}
+func newScheduleModel(b faultBudget) *scheduleModel {
+	m := &scheduleModel{r: NewReplica(Up), nonce: new(uint64), budget: b}
 	m.o = NewOwner(Up, m.draw)
-	m.o.limits = limits{bytes: 1 << 10, entries: 1, window: 2}
+	m.o.limits = sendLimits{bytes: 1 << 10, entries: 1, window: 2}
 	m.connect()
 	return m.settle()
 }
 
-func (m *model) draw() uint64 { *m.nonce++; return *m.nonce << 1 }
+func (m *scheduleModel) draw() uint64 { *m.nonce++; return *m.nonce << 1 }
 
-func (m *model) connect() { m.n++; m.o.Connect(m.n) }
+func (m *scheduleModel) connect() { m.n++; m.o.Connect(m.n) }
 
 // settle commits and sends, which is no choice in this model.
-func (m *model) settle() *model {
+func (m *scheduleModel) settle() *scheduleModel {
 	m.o.TakeJournal()
 	m.r.TakeJournal()
 	m.o2r = append(m.o2r, m.o.Messages()...)
@@ -47,8 +47,8 @@ func (m *model) settle() *model {
 	return m
 }
 
-func (m *model) clone(step string) *model {
-	c := &model{n: m.n, mark: m.mark, budget: m.budget, nonce: new(uint64)}
+func (m *scheduleModel) clone(step string) *scheduleModel {
+	c := &scheduleModel{n: m.n, mark: m.mark, budget: m.budget, nonce: new(uint64)}
 	*c.nonce = *m.nonce
 	c.o2r, c.r2o = slices.Clone(m.o2r), slices.Clone(m.r2o)
 	c.path = append(slices.Clip(m.path), step)
@@ -60,7 +60,7 @@ func (m *model) clone(step string) *model {
 // are linked; those of a FULL are the same entries, which nobody modifies.
 func (o *Owner) clone(rand func() uint64) *Owner {
 	c := *o
-	c.rand, c.keys, c.order, c.sorted = rand, map[string]*node{}, nodeList{}, o.sorted.clone()
+	c.rand, c.keys, c.order, c.sorted = rand, map[string]*ownerEntry{}, ownerEntryList{}, o.sorted.clone()
 	c.unacked, c.session.next = nil, nil
 	c.session.inflight = slices.Clone(o.session.inflight)
 	if o.session.full != nil {
@@ -69,7 +69,7 @@ func (o *Owner) clone(rand func() uint64) *Owner {
 	}
 	c.changes.at, c.changes.entries = maps.Clone(o.changes.at), slices.Clone(o.changes.entries)
 	for n := o.order.head; n != nil; n = n.next {
-		k := &node{Entry: n.Entry}
+		k := &ownerEntry{Entry: n.Entry}
 		c.keys[k.Key] = k
 		c.order.push(k)
 		if n == o.unacked {
@@ -93,7 +93,7 @@ func (r *Replica) clone() *Replica {
 	return &c
 }
 
-func (t table) clone() table {
+func (t keyTable) clone() keyTable {
 	t.blocks = slices.Clone(t.blocks)
 	for i := range t.blocks {
 		t.blocks[i] = bytes.Clone(t.blocks[i])
@@ -102,7 +102,7 @@ func (t table) clone() table {
 }
 
 // print identifies a state: all that what happens next can depend on.
-func (m *model) print() string {
+func (m *scheduleModel) print() string {
 	var b bytes.Buffer
 	o, t := m.o, m.o.session
 	fmt.Fprint(&b, m.budget, *m.nonce, m.n, m.mark, o.state(), t.phase, t.announced, t.inStep, t.sentUpto, t.offer.upto)
@@ -132,8 +132,8 @@ func (m *model) print() string {
 }
 
 // next lists every state that one step leads to.
-func (m *model) next() (out []*model) {
-	try := func(left int, spend func(*budget), step string, do func(*model)) {
+func (m *scheduleModel) next() (out []*scheduleModel) {
+	try := func(left int, spend func(*faultBudget), step string, do func(*scheduleModel)) {
 		if left > 0 {
 			c := m.clone(step)
 			spend(&c.budget)
@@ -142,48 +142,48 @@ func (m *model) next() (out []*model) {
 		}
 	}
 	for _, k := range []string{"a", "b"} {
-		write := func(b *budget) { b.writes-- }
-		try(m.budget.writes, write, "put "+k, func(c *model) { _, _, _ = c.o.Put(Entry{Key: k, Value: []byte("v")}); c.again(k) })
+		write := func(b *faultBudget) { b.writes-- }
+		try(m.budget.writes, write, "put "+k, func(c *scheduleModel) { _, _, _ = c.o.Put(Entry{Key: k, Value: []byte("v")}); c.again(k) })
 		if _, live := m.o.Get(k); live {
-			try(m.budget.writes, write, "delete "+k, func(c *model) { c.o.Delete(k, 0, "") })
+			try(m.budget.writes, write, "delete "+k, func(c *scheduleModel) { c.o.Delete(k, 0, "") })
 		}
 	}
-	try(m.budget.connect, func(b *budget) { b.connect-- }, "connect", (*model).connect)
+	try(m.budget.connect, func(b *faultBudget) { b.connect-- }, "connect", (*scheduleModel).connect)
 	if m.o.Waiting() {
-		try(m.budget.resend, func(b *budget) { b.resend-- }, "resend", func(c *model) { c.o.Resend() })
+		try(m.budget.resend, func(b *faultBudget) { b.resend-- }, "resend", func(c *scheduleModel) { c.o.Resend() })
 	}
-	try(m.budget.rollback, func(b *budget) { b.rollback-- }, "roll replica back", (*model).rollback)
+	try(m.budget.rollback, func(b *faultBudget) { b.rollback-- }, "roll replica back", (*scheduleModel).rollback)
 	for _, down := range []bool{true, false} {
 		q := m.queue(down)
-		try(len(*q), func(*budget) {}, "deliver", func(c *model) { c.deliver(down, 0, false) })
-		try(min(len(*q), m.budget.loss), func(b *budget) { b.loss-- }, "lose", func(c *model) { x := c.queue(down); *x = (*x)[1:] })
-		try(min(len(*q), m.budget.dup), func(b *budget) { b.dup-- }, "double", func(c *model) { c.deliver(down, 0, true) })
-		try(min(len(*q)-1, m.budget.swap), func(b *budget) { b.swap-- }, "overtake", func(c *model) { c.deliver(down, 1, false) })
+		try(len(*q), func(*faultBudget) {}, "deliver", func(c *scheduleModel) { c.deliver(down, 0, false) })
+		try(min(len(*q), m.budget.loss), func(b *faultBudget) { b.loss-- }, "lose", func(c *scheduleModel) { x := c.queue(down); *x = (*x)[1:] })
+		try(min(len(*q), m.budget.dup), func(b *faultBudget) { b.dup-- }, "double", func(c *scheduleModel) { c.deliver(down, 0, true) })
+		try(min(len(*q)-1, m.budget.swap), func(b *faultBudget) { b.swap-- }, "overtake", func(c *scheduleModel) { c.deliver(down, 1, false) })
 	}
 	return out
 }
 
 // again makes a Put of what is there a write, by its version.
-func (m *model) again(key string) {
+func (m *scheduleModel) again(key string) {
 	if n := m.o.keys[key]; n != nil && n.Seq <= m.o.acked {
 		_, _, _ = m.o.Put(Entry{Key: key, Value: []byte("w"), Ver: n.Ver + 1})
 	}
 }
 
 // rollback empties the replica: its disk was replaced.
-func (m *model) rollback() {
-	m.r, m.mark = NewReplica(Up), State{}
+func (m *scheduleModel) rollback() {
+	m.r, m.mark = NewReplica(Up), MapState{}
 	m.connect()
 }
 
-func (m *model) queue(down bool) *[]Message {
+func (m *scheduleModel) queue(down bool) *[]Message {
 	if down {
 		return &m.o2r
 	}
 	return &m.r2o
 }
 
-func (m *model) deliver(down bool, i int, keep bool) {
+func (m *scheduleModel) deliver(down bool, i int, keep bool) {
 	q := m.queue(down)
 	x := (*q)[i]
 	if !keep {
@@ -197,8 +197,8 @@ func (m *model) deliver(down bool, i int, keep bool) {
 }
 
 // check is I1, I3 and I5 of this state.
-func (m *model) check() error {
-	was, now := m.mark, State{Lineage: m.r.lineage, Applied: m.r.applied}
+func (m *scheduleModel) check() error {
+	was, now := m.mark, MapState{Lineage: m.r.lineage, Applied: m.r.applied}
 	m.mark = now
 	if was.Lineage.after(now.Lineage) || now.Lineage == was.Lineage && now.Applied < was.Applied {
 		return fmt.Errorf("I1: %v after %v", now, was)
@@ -206,14 +206,14 @@ func (m *model) check() error {
 	if m.o.order.len > 2 || m.o.Dirty() > 2 {
 		return fmt.Errorf("I3: %d entries, %d dirty", m.o.order.len, m.o.Dirty())
 	}
-	if m.o.InStep() && !maps.Equal(content(m.o.Range), content(m.r.Range)) {
-		return fmt.Errorf("I5: %v, %v", content(m.o.Range), content(m.r.Range))
+	if m.o.InStep() && !maps.Equal(mapContent(m.o.Range), mapContent(m.r.Range)) {
+		return fmt.Errorf("I5: %v, %v", mapContent(m.o.Range), mapContent(m.r.Range))
 	}
 	return nil
 }
 
 // heal is L and I2: without more faults, rest is reached, and both are equal.
-func (m *model) heal() error {
+func (m *scheduleModel) heal() error {
 	c := m.clone("heal")
 	for range 200 {
 		switch {
@@ -224,8 +224,8 @@ func (m *model) heal() error {
 		case c.o.Waiting():
 			c.o.Resend()
 		default:
-			if !c.o.InStep() || !maps.Equal(content(c.o.Range), content(c.r.Range)) {
-				return fmt.Errorf("I2: %v, %v", content(c.o.Range), content(c.r.Range))
+			if !c.o.InStep() || !maps.Equal(mapContent(c.o.Range), mapContent(c.r.Range)) {
+				return fmt.Errorf("I2: %v, %v", mapContent(c.o.Range), mapContent(c.r.Range))
 			}
 			return nil
 		}
@@ -234,10 +234,10 @@ func (m *model) heal() error {
 	return fmt.Errorf("L: no rest")
 }
 
-func explore(t *testing.T, b budget) int {
-	start := newModel(b)
+func exploreSchedules(t *testing.T, b faultBudget) int {
+	start := newScheduleModel(b)
 	seen := map[string]struct{}{start.print(): {}}
-	for todo := []*model{start}; len(todo) > 0; {
+	for todo := []*scheduleModel{start}; len(todo) > 0; {
 		m := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		require.NoError(t, m.check(), "%q", m.path)
@@ -257,11 +257,11 @@ func explore(t *testing.T, b budget) int {
 // TestEverySchedule tries all there are within each budget; with LINK_SCHEDULES
 // set, ten times as many.
 func TestEverySchedule(t *testing.T) {
-	all := budget{writes: 1, loss: 1, dup: 1, swap: 1, connect: 1, resend: 1}
+	all := faultBudget{writes: 1, loss: 1, dup: 1, swap: 1, connect: 1, resend: 1}
 	if os.Getenv("LINK_SCHEDULES") != "" {
 		all.writes = 2
 	}
-	for name, b := range map[string]budget{
+	for name, b := range map[string]faultBudget{
 		"loss":      {writes: 3, loss: 1, resend: 1},
 		"double":    {writes: 3, dup: 1},
 		"overtake":  {writes: 3, swap: 1},
@@ -271,7 +271,7 @@ func TestEverySchedule(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			t.Log("states:", explore(t, b))
+			t.Log("states:", exploreSchedules(t, b))
 		})
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // Owner is the writing side of a map.
 type Owner struct {
-	dir      Direction
+	dir      MapDirection
 	rand     func() uint64
 	lineage  Lineage
 	seq      uint64
@@ -17,34 +17,34 @@ type Owner struct {
 	gcFloor  uint64
 	verFloor uint64
 
-	keys    map[string]*node
-	sorted  table // the same keys, in order
-	order   nodeList
-	unacked *node // first in order with seq > acked
-	dirty   int   // how many from there on
+	keys    map[string]*ownerEntry
+	sorted  keyTable // the same keys, in order
+	order   ownerEntryList
+	unacked *ownerEntry // first in order with seq > acked
+	dirty   int         // how many from there on
 	live    int
 	size    int // bytes of live entries
-	sum     sum
+	sum     hashSum
 	changes changeLog
 
-	limits  limits
-	session session
+	limits  sendLimits
+	session ownerConnection
 }
 
-// limits of what is sent at once. Tests make them small.
-type limits struct {
+// sendLimits of what is sent at once. Tests make them small.
+type sendLimits struct {
 	bytes   int // of a message's entries
 	entries int // in a message
 	window  int // messages sent and not answered
 }
 
-func defaultLimits() limits {
-	return limits{bytes: MaxMessage - messageOverhead, entries: 1 << 14, window: 4}
+func defaultSendLimits() sendLimits {
+	return sendLimits{bytes: MaxMessage - messageOverhead, entries: 1 << 14, window: 4}
 }
 
 // NewOwner begins an empty map under a lineage of its own. rand must be
 // unpredictable enough that two owners never draw the same number.
-func NewOwner(dir Direction, rand func() uint64) *Owner {
+func NewOwner(dir MapDirection, rand func() uint64) *Owner {
 	o := newOwner(dir, rand)
 	o.lineage = Lineage{N: 1, Nonce: rand()}
 	o.changes = changeLog{dirty: true, reset: true}
@@ -53,32 +53,32 @@ func NewOwner(dir Direction, rand func() uint64) *Owner {
 
 // NewProjection begins an empty map without a journal: its host derives the entries from another store, again after each
 // restart.
-func NewProjection(dir Direction, rand func() uint64) *Owner {
+func NewProjection(dir MapDirection, rand func() uint64) *Owner {
 	o := newOwner(dir, rand)
 	o.lineage = Lineage{N: 1, Nonce: rand()}
 	o.changes.disabled = true
 	return o
 }
 
-func newOwner(dir Direction, rand func() uint64) *Owner {
-	return &Owner{dir: dir, rand: rand, keys: make(map[string]*node), limits: defaultLimits()}
+func newOwner(dir MapDirection, rand func() uint64) *Owner {
+	return &Owner{dir: dir, rand: rand, keys: make(map[string]*ownerEntry), limits: defaultSendLimits()}
 }
 
 // RestoreOwner continues from what was committed. It fails if the content of the store can't have come from journals.
-func RestoreOwner(dir Direction, s State, entries iter.Seq[Entry], rand func() uint64) (*Owner, error) {
+func RestoreOwner(dir MapDirection, s MapState, entries iter.Seq[Entry], rand func() uint64) (*Owner, error) {
 	if s.Lineage.N == 0 {
 		return nil, fmt.Errorf("restore owner of %v: no lineage", dir)
 	}
 	o := newOwner(dir, rand)
 	o.lineage, o.seq, o.gcFloor, o.verFloor = s.Lineage, s.Seq, s.GCFloor, s.VerFloor
-	var nodes []*node
+	var nodes []*ownerEntry
 	for e := range entries {
 		if err := e.check(); err != nil {
 			return nil, fmt.Errorf("restore owner of %v: %w", dir, err)
 		}
-		nodes = append(nodes, &node{Entry: e})
+		nodes = append(nodes, &ownerEntry{Entry: e})
 	}
-	slices.SortFunc(nodes, func(a, b *node) int {
+	slices.SortFunc(nodes, func(a, b *ownerEntry) int {
 		if a.Seq < b.Seq {
 			return -1
 		}
@@ -136,14 +136,14 @@ func (o *Owner) Delete(key string, ts int64, origin string) (Entry, bool) {
 	return o.write(old, e, ""), true
 }
 
-func (o *Owner) nextVer(old *node) uint64 {
+func (o *Owner) nextVer(old *ownerEntry) uint64 {
 	if old != nil {
 		return old.Ver + 1
 	}
 	return o.verFloor + 1
 }
 
-func (o *Owner) write(old *node, e Entry, tail string) Entry {
+func (o *Owner) write(old *ownerEntry, e Entry, tail string) Entry {
 	if old != nil {
 		e.Key = old.Key // one copy of the text for map and entry
 		o.unlink(old)
@@ -152,7 +152,7 @@ func (o *Owner) write(old *node, e Entry, tail string) Entry {
 	e.Seq = o.seq
 	n := old
 	if n == nil || o.session.full != nil { // a FULL that is being sent holds the old node
-		n = new(node)
+		n = new(ownerEntry)
 		o.keys[e.Key] = n
 	}
 	if old == nil {
@@ -167,7 +167,7 @@ func (o *Owner) write(old *node, e Entry, tail string) Entry {
 }
 
 // append puts a node, whose seq is the highest, at the end of the order.
-func (o *Owner) append(n *node) {
+func (o *Owner) append(n *ownerEntry) {
 	o.order.push(n)
 	if o.unacked == nil {
 		o.unacked = n
@@ -184,7 +184,7 @@ func (o *Owner) append(n *node) {
 }
 
 // unlink removes a node from the order and the counters. The map of keys still has it: the caller replaces or deletes it.
-func (o *Owner) unlink(n *node) {
+func (o *Owner) unlink(n *ownerEntry) {
 	if o.unacked == n {
 		o.unacked = n.next
 	}
@@ -203,7 +203,7 @@ func (o *Owner) unlink(n *node) {
 }
 
 // forget drops a tombstone. It does not make the journal dirty: a tombstone that is restored after a crash is dropped again.
-func (o *Owner) forget(n *node) {
+func (o *Owner) forget(n *ownerEntry) {
 	o.unlink(n)
 	delete(o.keys, n.Key)
 	o.sorted.del(n.Key)
@@ -230,7 +230,7 @@ func (o *Owner) setAcked(a uint64) {
 	o.acked = a
 }
 
-func (o *Owner) before(n *node) *node {
+func (o *Owner) before(n *ownerEntry) *ownerEntry {
 	if n == nil {
 		return o.order.tail
 	}
@@ -253,12 +253,12 @@ func (o *Owner) newLineage(seen Lineage) {
 }
 
 // TakeJournal returns what is to be committed before Messages are sent.
-func (o *Owner) TakeJournal() Journal {
+func (o *Owner) TakeJournal() JournalChanges {
 	return o.changes.take(o.state())
 }
 
-func (o *Owner) state() State {
-	return State{Lineage: o.lineage, Seq: o.seq, Acked: o.acked, GCFloor: o.gcFloor, VerFloor: o.verFloor}
+func (o *Owner) state() MapState {
+	return MapState{Lineage: o.lineage, Seq: o.seq, Acked: o.acked, GCFloor: o.gcFloor, VerFloor: o.verFloor}
 }
 
 // Get returns a live entry.
@@ -324,16 +324,16 @@ func (o *Owner) Seq() uint64 { return o.seq }
 // Acked is the number up to which the replica has the map.
 func (o *Owner) Acked() uint64 { return o.acked }
 
-// node is an entry in the owner's order. While a FULL is being sent, which refers to nodes, a write makes a new node
+// ownerEntry is an entry in the owner's order. While a FULL is being sent, which refers to nodes, a write makes a new node
 // instead of changing one.
-type node struct {
+type ownerEntry struct {
 	Entry             // its Value is without tail
 	tail       string // the end of the value, shared with other nodes
-	prev, next *node
+	prev, next *ownerEntry
 }
 
 // set stores an entry whose value ends in tail.
-func (n *node) set(e Entry, tail string) {
+func (n *ownerEntry) set(e Entry, tail string) {
 	n.Entry, n.tail = e, tail
 	if tail != "" {
 		n.Value = bytes.Clone(e.Value[:len(e.Value)-len(tail)])
@@ -341,7 +341,7 @@ func (n *node) set(e Entry, tail string) {
 }
 
 // entry is the entry with its whole value.
-func (n *node) entry() Entry {
+func (n *ownerEntry) entry() Entry {
 	e := n.Entry
 	if n.tail != "" {
 		e.Value = append(append(make([]byte, 0, len(e.Value)+len(n.tail)), e.Value...), n.tail...)
@@ -349,28 +349,28 @@ func (n *node) entry() Entry {
 	return e
 }
 
-func (n *node) hash() sum {
+func (n *ownerEntry) hash() hashSum {
 	e := n.entry()
 	return e.hash()
 }
 
-func (n *node) weight() int { return n.Entry.weight() + len(n.tail) }
-func (n *node) size() int   { return n.Entry.size() + len(n.tail) }
+func (n *ownerEntry) weight() int { return n.Entry.weight() + len(n.tail) }
+func (n *ownerEntry) size() int   { return n.Entry.size() + len(n.tail) }
 
 // holds reports whether value is the entry's value.
-func (n *node) holds(value []byte) bool {
+func (n *ownerEntry) holds(value []byte) bool {
 	head := len(value) - len(n.tail)
 	return head >= 0 && string(value[head:]) == n.tail && bytes.Equal(value[:head], n.Value)
 }
 
-// nodeList has an owner's nodes by rising seq. It is the outbox: the nodes from the first unacknowledged one to the tail are
+// ownerEntryList has an owner's nodes by rising seq. It is the outbox: the nodes from the first unacknowledged one to the tail are
 // to be sent.
-type nodeList struct {
-	head, tail *node
+type ownerEntryList struct {
+	head, tail *ownerEntry
 	len        int
 }
 
-func (l *nodeList) push(n *node) {
+func (l *ownerEntryList) push(n *ownerEntry) {
 	n.prev, n.next = l.tail, nil
 	if l.tail != nil {
 		l.tail.next = n
@@ -381,7 +381,7 @@ func (l *nodeList) push(n *node) {
 	l.len++
 }
 
-func (l *nodeList) remove(n *node) {
+func (l *ownerEntryList) remove(n *ownerEntry) {
 	if n.prev != nil {
 		n.prev.next = n.next
 	} else {
@@ -396,40 +396,40 @@ func (l *nodeList) remove(n *node) {
 	l.len--
 }
 
-// phase is the state of an owner's session.
-type phase uint8
+// connectionPhase is the state of an owner's session.
+type connectionPhase uint8
 
 const (
-	disconnected  phase = iota // no connection
-	greeting                   // HELLO, until a SEEN says where the replica is
-	adopting                   // ADOPT, until the replica says that it took the lineage
-	sendingFull                // FULL, part by part
-	sendingDeltas              // DELTAs
-	refused                    // nothing: the map is more than the replica takes
+	phaseDisconnected  connectionPhase = iota // no connection
+	phaseGreeting                             // HELLO, until a SEEN says where the replica is
+	phaseAdopting                             // ADOPT, until the replica says that it took the lineage
+	phaseSendingFull                          // FULL, part by part
+	phaseSendingDeltas                        // DELTAs
+	phaseRefused                              // nothing: the map is more than the replica takes
 )
 
-// session is an owner's state of one connection. It is not stored.
-type session struct {
+// ownerConnection is an owner's state of one connection. It is not stored.
+type ownerConnection struct {
 	n         uint64
 	startSeq  uint64 // the owner's seq when the connection began
-	phase     phase
+	phase     connectionPhase
 	announced bool // the phase's HELLO or ADOPT was sent
 	inStep    bool
 	refused   string // why; phase refused, and while it is asked again
 	lost      string // what the replica has of this map and the owner lacks, found in this connection
 
-	offer chunk // adopting: the map that ADOPT speaks of
+	offer sentChunk // adopting: the map that ADOPT speaks of
 
-	sentUpto uint64  // streaming: DELTAs were sent up to here
-	next     *node   // first in order with seq > sent
-	inflight []chunk // DELTAs sent and not answered, oldest first
+	sentUpto uint64      // streaming: DELTAs were sent up to here
+	next     *ownerEntry // first in order with seq > sent
+	inflight []sentChunk // DELTAs sent and not answered, oldest first
 
 	full *fullTransfer // filling; also greeting, when one was begun and may be resumed
 }
 
-// chunk is a message that was sent and takes the replica to upto. It has the digest if it was the last of its DELTA, so that
+// sentChunk is a message that was sent and takes the replica to upto. It has the digest if it was the last of its DELTA, so that
 // the replica then has the owner's whole map.
-type chunk struct {
+type sentChunk struct {
 	upto   uint64
 	digest *Digest
 }
@@ -439,7 +439,7 @@ type fullTransfer struct {
 	id       uint64
 	upto     uint64
 	digest   Digest
-	nodes    []*node
+	nodes    []*ownerEntry
 	partEnds []int // where each part ends
 	sent     int   // parts
 	held     int   // parts that the replica has
@@ -447,10 +447,12 @@ type fullTransfer struct {
 
 // Connect begins a session. n must differ from that of every earlier connection, so that a late answer of one is recognised
 // and ignored.
-func (o *Owner) Connect(n uint64) { o.session = session{n: n, startSeq: o.seq, phase: greeting} }
+func (o *Owner) Connect(n uint64) {
+	o.session = ownerConnection{n: n, startSeq: o.seq, phase: phaseGreeting}
+}
 
 // Disconnect ends the session.
-func (o *Owner) Disconnect() { o.session = session{} }
+func (o *Owner) Disconnect() { o.session = ownerConnection{} }
 
 // InStep reports whether the replica's digest was equal in this connection, with nothing written since.
 func (o *Owner) InStep() bool { return o.session.inStep }
@@ -458,20 +460,20 @@ func (o *Owner) InStep() bool { return o.session.inStep }
 // CaughtUp reports whether the replica has everything that was written before this connection began. Unlike InStep it becomes
 // true while writes continue.
 func (o *Owner) CaughtUp() bool {
-	return o.session.phase == sendingDeltas && o.acked >= o.session.startSeq
+	return o.session.phase == phaseSendingDeltas && o.acked >= o.session.startSeq
 }
 
 // Waiting reports whether something that was sent has no answer yet. While it is true the host runs the resend timer, and
 // restarts it with each message sent or received.
 func (o *Owner) Waiting() bool {
 	switch t := &o.session; t.phase {
-	case greeting, adopting:
+	case phaseGreeting, phaseAdopting:
 		return t.announced
-	case sendingFull:
+	case phaseSendingFull:
 		return t.full.sent > 0
-	case sendingDeltas:
+	case phaseSendingDeltas:
 		return len(t.inflight) > 0
-	case refused:
+	case phaseRefused:
 		return true
 	}
 	return false
@@ -482,20 +484,20 @@ func (o *Owner) Waiting() bool {
 func (o *Owner) Resend() {
 	if o.Waiting() {
 		t := &o.session
-		t.phase, t.announced, t.inflight, t.next = greeting, false, nil, nil
+		t.phase, t.announced, t.inflight, t.next = phaseGreeting, false, nil, nil
 	}
 }
 
 // Step handles a SEEN. One of another connection is ignored. An error means that the message is not for this owner; nothing
 // is changed then.
 func (o *Owner) Step(m Message) error {
-	if m.Type != Seen || m.Map != o.dir {
+	if m.Type != TypeSeen || m.Map != o.dir {
 		return fmt.Errorf("%w: %v of %v at the owner of %v", ErrMalformed, m.Type, m.Map, o.dir)
 	}
 	if err := m.check(); err != nil {
 		return err
 	}
-	if o.session.phase == disconnected || m.N != o.session.n {
+	if o.session.phase == phaseDisconnected || m.N != o.session.n {
 		return nil
 	}
 	switch o.session.refused = m.Refused; {
@@ -510,7 +512,7 @@ func (o *Owner) Step(m Message) error {
 			o.session.lost = fmt.Sprintf("the last %d changes that were acknowledged are gone", m.Applied-o.seq)
 		}
 		o.newLineage(m.Lineage)
-		o.session.phase = greeting
+		o.session.phase = phaseGreeting
 		o.startUnderLineage(m)
 	}
 	return nil
@@ -519,17 +521,17 @@ func (o *Owner) Step(m Message) error {
 // startUnderLineage moves a replica of an earlier lineage to this one: with ADOPT if its map is equal, otherwise with FULL.
 func (o *Owner) startUnderLineage(m Message) {
 	t := &o.session
-	if t.phase == sendingFull {
+	if t.phase == phaseSendingFull {
 		t.full.noteHeld(m)
 		return
 	}
-	if t.phase == adopting && *m.Digest == *t.offer.digest {
+	if t.phase == phaseAdopting && *m.Digest == *t.offer.digest {
 		return // the SEEN was sent before the ADOPT arrived
 	}
 	o.setAcked(0)
 	t.inStep = false
 	if *m.Digest == o.Digest() {
-		t.phase, t.announced, t.offer = adopting, false, chunk{o.seq, m.Digest}
+		t.phase, t.announced, t.offer = phaseAdopting, false, sentChunk{o.seq, m.Digest}
 		return
 	}
 	o.startFull(m)
@@ -538,7 +540,7 @@ func (o *Owner) startUnderLineage(m Message) {
 // handleSameLineage handles the SEEN of a replica that has this lineage and is not ahead of the owner.
 func (o *Owner) handleSameLineage(m Message) {
 	t := &o.session
-	if t.phase == sendingFull && m.Applied < t.full.upto {
+	if t.phase == phaseSendingFull && m.Applied < t.full.upto {
 		t.full.noteHeld(m)
 		return
 	}
@@ -548,12 +550,12 @@ func (o *Owner) handleSameLineage(m Message) {
 		o.startFull(m)
 		return
 	}
-	if t.phase == sendingDeltas && m.Applied >= o.acked {
+	if t.phase == phaseSendingDeltas && m.Applied >= o.acked {
 		o.advance(m.Applied)
 	} else {
 		o.resumeFrom(m)
 	}
-	t.inStep = t.phase == sendingDeltas && m.Applied == o.seq
+	t.inStep = t.phase == phaseSendingDeltas && m.Applied == o.seq
 }
 
 // digestAt is the digest that a replica at applied must have, if it is known.
@@ -596,14 +598,14 @@ func (o *Owner) resumeFrom(m Message) {
 
 func (o *Owner) startDeltas(from uint64) {
 	t := &o.session
-	t.phase, t.full, t.inflight = sendingDeltas, nil, nil
+	t.phase, t.full, t.inflight = phaseSendingDeltas, nil, nil
 	t.sentUpto, t.next = from, o.unacked
 }
 
 // startFull begins a FULL, or continues the one of which the replica has parts.
 func (o *Owner) startFull(m Message) {
 	t := &o.session
-	t.phase, t.inStep, t.inflight, t.next = sendingFull, false, nil, nil
+	t.phase, t.inStep, t.inflight, t.next = phaseSendingFull, false, nil, nil
 	if f := t.full; f != nil && m.ID == f.id && int(m.Part) < len(f.partEnds) {
 		f.held, f.sent = int(m.Part), int(m.Part)
 		return
@@ -613,7 +615,7 @@ func (o *Owner) startFull(m Message) {
 
 func (o *Owner) snapshot() *fullTransfer {
 	f := &fullTransfer{id: o.rand() | 1, upto: o.seq, digest: o.Digest()}
-	f.nodes = make([]*node, 0, o.live)
+	f.nodes = make([]*ownerEntry, 0, o.live)
 	count, size := 0, 0
 	for n := o.order.head; n != nil; n = n.next {
 		if n.Deleted {
@@ -643,23 +645,23 @@ func (o *Owner) Messages() []Message {
 	t := &o.session
 	var out []Message
 	switch t.phase {
-	case greeting:
+	case phaseGreeting:
 		if !t.announced {
-			m := o.message(Hello)
+			m := o.message(TypeHello)
 			m.Seq, m.Digest, m.Keys, m.Bytes = o.seq, o.digest(), uint64(o.live), uint64(o.size)
 			out, t.announced = append(out, m), true
 		}
-	case adopting:
+	case phaseAdopting:
 		if !t.announced {
-			m := o.message(Adopt)
+			m := o.message(TypeAdopt)
 			m.Upto, m.Digest = t.offer.upto, t.offer.digest
 			out, t.announced = append(out, m), true
 		}
-	case sendingFull:
+	case phaseSendingFull:
 		for f := t.full; f.sent < len(f.partEnds) && f.sent-f.held < o.limits.window; f.sent++ {
 			out = append(out, o.part(f))
 		}
-	case sendingDeltas:
+	case phaseSendingDeltas:
 		for t.sentUpto < o.seq && len(t.inflight) < o.limits.window {
 			out = append(out, o.delta())
 		}
@@ -677,7 +679,7 @@ func (o *Owner) digest() *Digest {
 }
 
 func (o *Owner) part(f *fullTransfer) Message {
-	m := o.message(Full)
+	m := o.message(TypeFull)
 	m.Upto, m.ID, m.Part, m.Parts = f.upto, f.id, uint32(f.sent), uint32(len(f.partEnds))
 	from := 0
 	if f.sent > 0 {
@@ -694,7 +696,7 @@ func (o *Owner) part(f *fullTransfer) Message {
 }
 
 // fits is how many entries from n on fit into a message; at least one.
-func (o *Owner) fits(n *node) (count int) {
+func (o *Owner) fits(n *ownerEntry) (count int) {
 	for size := 0; n != nil && count < o.limits.entries; n = n.next {
 		if size += n.size(); size > o.limits.bytes && count > 0 {
 			break
@@ -706,7 +708,7 @@ func (o *Owner) fits(n *node) (count int) {
 
 func (o *Owner) delta() Message {
 	t := &o.session
-	m := o.message(Delta)
+	m := o.message(TypeDelta)
 	m.Base = t.sentUpto
 	n := o.fits(t.next)
 	m.Entries = make([]Entry, 0, n)
@@ -718,7 +720,7 @@ func (o *Owner) delta() Message {
 		m.Upto, m.Digest = o.seq, o.digest()
 	}
 	t.sentUpto = m.Upto
-	t.inflight = append(t.inflight, chunk{m.Upto, m.Digest})
+	t.inflight = append(t.inflight, sentChunk{m.Upto, m.Digest})
 	return m
 }
 
@@ -734,7 +736,7 @@ func (o *Owner) Exceeds(q Quota, entries ...Entry) string {
 	}
 	keys, bytes = 0, 0
 	for i := range entries {
-		k, b := growth(o.Get, &entries[i])
+		k, b := entryGrowth(o.Get, &entries[i])
 		keys, bytes = keys+k, bytes+b
 	}
 	if keys <= 0 && bytes <= 0 {
@@ -753,5 +755,5 @@ func (o *Owner) Lost() string { return o.session.lost }
 // refuse records that the replica applies nothing. Until a SEEN says otherwise the owner only sends HELLO, each time that
 // the resend timer expires.
 func (o *Owner) refuse(why string) {
-	o.session = session{n: o.session.n, phase: refused, refused: why, lost: o.session.lost}
+	o.session = ownerConnection{n: o.session.n, phase: phaseRefused, refused: why, lost: o.session.lost}
 }

@@ -7,17 +7,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counter is a source of nonces that tests can repeat.
-func counter(from uint64) func() uint64 {
+// countFrom is a source of nonces that tests can repeat.
+func countFrom(from uint64) func() uint64 {
 	return func() uint64 {
 		from += 1000
 		return from
 	}
 }
 
-// pair is an owner and a replica with a perfect channel between them, through
+// testPair is an owner and a replica with a perfect channel between them, through
 // the encoding and with a commit before each send.
-type pair struct {
+type testPair struct {
 	t                testing.TB
 	o                *Owner
 	r                *Replica
@@ -26,20 +26,20 @@ type pair struct {
 	entries          map[string]int // how often each key was sent
 	bytes            int
 	changes          []Entry
-	ownerLog, repLog []Journal
+	ownerLog, repLog []JournalChanges
 }
 
-func newPair(t testing.TB) *pair {
-	return &pair{t: t, o: NewOwner(Up, counter(0)), r: NewReplica(Up), count: map[Type]int{}, entries: map[string]int{}}
+func newPair(t testing.TB) *testPair {
+	return &testPair{t: t, o: NewOwner(Up, countFrom(0)), r: NewReplica(Up), count: map[Type]int{}, entries: map[string]int{}}
 }
 
-func (p *pair) connect() *pair {
+func (p *testPair) connect() *testPair {
 	p.n++
 	p.o.Connect(p.n)
 	return p
 }
 
-func (p *pair) wire(m Message) Message {
+func (p *testPair) wire(m Message) Message {
 	b, err := Encode(m)
 	require.NoError(p.t, err)
 	m, err = Decode(b)
@@ -53,7 +53,7 @@ func (p *pair) wire(m Message) Message {
 }
 
 // run exchanges messages until nobody has anything to say.
-func (p *pair) run() *pair {
+func (p *testPair) run() *testPair {
 	for {
 		p.ownerLog = append(p.ownerLog, p.o.TakeJournal())
 		out := p.o.Messages()
@@ -71,15 +71,15 @@ func (p *pair) run() *pair {
 	}
 }
 
-func (p *pair) put(key, value string) Entry {
+func (p *testPair) put(key, value string) Entry {
 	e, _, err := p.o.Put(Entry{Key: key, Value: []byte(value)})
 	require.NoError(p.t, err)
 	return e
 }
 
-func (p *pair) forget() { clear(p.count); clear(p.entries); p.bytes = 0; p.changes = nil }
+func (p *testPair) forget() { clear(p.count); clear(p.entries); p.bytes = 0; p.changes = nil }
 
-func content(rng func(string, func(Entry) bool)) map[string]string {
+func mapContent(rng func(string, func(Entry) bool)) map[string]string {
 	out := map[string]string{}
 	rng("", func(e Entry) bool {
 		out[e.Key] = fmt.Sprintf("%d:%s:%v", e.Ver, e.Value, e.Meta)
@@ -88,21 +88,21 @@ func content(rng func(string, func(Entry) bool)) map[string]string {
 	return out
 }
 
-func (p *pair) requireInStep() {
+func (p *testPair) requireInStep() {
 	p.t.Helper()
 	require.True(p.t, p.o.InStep())
 	require.False(p.t, p.o.Waiting())
 	require.Zero(p.t, p.o.Dirty())
-	require.Equal(p.t, content(p.o.Range), content(p.r.Range))
+	require.Equal(p.t, mapContent(p.o.Range), mapContent(p.r.Range))
 	require.Equal(p.t, p.o.Lineage(), p.r.Lineage())
 	require.Equal(p.t, p.o.Digest(), p.r.Digest())
 }
 
 // projectAnew replaces the owner by one that has the same values, as a hub
 // does at its start.
-func (p *pair) projectAnew() {
+func (p *testPair) projectAnew() {
 	old := p.o
-	p.o = NewOwner(Up, counter(p.n<<32+7))
+	p.o = NewOwner(Up, countFrom(p.n<<32+7))
 	p.o.limits = old.limits
 	for _, k := range old.Keys("") {
 		e, _ := old.Get(k)

@@ -7,29 +7,29 @@ import (
 )
 
 func TestPartsThatNoNodeSendsAreRefused(t *testing.T) {
-	good := Part{ID: []byte("id"), Size: 10, Offset: 4, Content: []byte("xyz")}
-	for name, spoil := range map[string]func(*Part){
-		"no identifier":           func(p *Part) { p.ID = nil },
-		"a long identifier":       func(p *Part) { p.ID = make([]byte, 33) },
-		"no content":              func(p *Part) { p.Content = nil },
-		"much content":            func(p *Part) { p.Content, p.Size = make([]byte, MaxPart+1), 1<<30 },
-		"beyond the end":          func(p *Part) { p.Offset = 8 },
-		"before the beginning":    func(p *Part) { p.Offset = -1 },
-		"a topic before the last": func(p *Part) { p.Topic = "t" },
-		"a last without topic":    func(p *Part) { p.Size = 7 },
+	good := MessagePart{ID: []byte("id"), Size: 10, Offset: 4, Content: []byte("xyz")}
+	for name, spoil := range map[string]func(*MessagePart){
+		"no identifier":           func(p *MessagePart) { p.ID = nil },
+		"a long identifier":       func(p *MessagePart) { p.ID = make([]byte, 33) },
+		"no content":              func(p *MessagePart) { p.Content = nil },
+		"much content":            func(p *MessagePart) { p.Content, p.Size = make([]byte, MaxPart+1), 1<<30 },
+		"beyond the end":          func(p *MessagePart) { p.Offset = 8 },
+		"before the beginning":    func(p *MessagePart) { p.Offset = -1 },
+		"a topic before the last": func(p *MessagePart) { p.Topic = "t" },
+		"a last without topic":    func(p *MessagePart) { p.Size = 7 },
 	} {
 		p := good
 		spoil(&p)
-		b, err := EncodePart(p)
+		b, err := EncodeMessagePart(p)
 		require.NoError(t, err)
-		_, err = DecodePart(b)
+		_, err = DecodeMessagePart(b)
 		require.ErrorIs(t, err, ErrMalformed, name)
 	}
-	b, err := EncodePart(good)
+	b, err := EncodeMessagePart(good)
 	require.NoError(t, err)
-	got, err := DecodePart(b)
+	got, err := DecodeMessagePart(b)
 	require.NoError(t, err)
 	require.Equal(t, good, got)
-	_, err = DecodePart([]byte("rubbish"))
+	_, err = DecodeMessagePart([]byte("rubbish"))
 	require.ErrorIs(t, err, ErrMalformed)
 }

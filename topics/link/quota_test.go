@@ -23,7 +23,7 @@ func TestWhatIsTooMuchIsRefusedBeforeItIsSent(t *testing.T) {
 
 	p.o.Resend()
 	p.run()
-	require.Equal(t, 2, p.count[Hello])
+	require.Equal(t, 2, p.count[TypeHello])
 	require.Empty(t, p.entries)
 
 	p.o.Delete("a", 0, "")
@@ -75,7 +75,7 @@ func TestWhatGrowsOnlyInBetweenIsTaken(t *testing.T) {
 	}
 	p.run()
 	p.requireInStep()
-	require.Equal(t, 4, p.count[Full], "it comes whole, which has no in between")
+	require.Equal(t, 4, p.count[TypeFull], "it comes whole, which has no in between")
 }
 
 // An owner that says it is small, and is not, holds no memory of the replica's.

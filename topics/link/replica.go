@@ -10,10 +10,10 @@ import (
 
 // Replica is the following side of a map.
 type Replica struct {
-	dir     Direction
+	dir     MapDirection
 	lineage Lineage
 	applied uint64
-	entries
+	replicaEntries
 	changes changeLog
 
 	quota     Quota
@@ -27,22 +27,22 @@ type Replica struct {
 
 // partialFull is a FULL of which the first parts have arrived.
 type partialFull struct {
-	id      uint64
-	lineage Lineage
-	upto    uint64
-	parts   uint32
-	held    uint32
-	count   int // of the entries that came
-	entries     // of different keys
+	id             uint64
+	lineage        Lineage
+	upto           uint64
+	parts          uint32
+	held           uint32
+	count          int // of the entries that came
+	replicaEntries     // of different keys
 }
 
 // NewReplica begins with an empty map, of no lineage.
-func NewReplica(dir Direction) *Replica {
+func NewReplica(dir MapDirection) *Replica {
 	return &Replica{dir: dir, changes: changeLog{reset: true}}
 }
 
 // RestoreReplica continues from what was committed.
-func RestoreReplica(dir Direction, s State, entries iter.Seq[Entry]) (*Replica, error) {
+func RestoreReplica(dir MapDirection, s MapState, entries iter.Seq[Entry]) (*Replica, error) {
 	r := &Replica{dir: dir, lineage: s.Lineage, applied: s.Applied}
 	for e := range entries {
 		if err := e.check(); err != nil {
@@ -58,33 +58,33 @@ func RestoreReplica(dir Direction, s State, entries iter.Seq[Entry]) (*Replica, 
 // Step handles a message of the owner. It returns the entries that changed for readers, in the order in which they were
 // applied; a removed key is Deleted. After any valid message a SEEN is due.
 func (r *Replica) Step(m Message) []Entry {
-	if m.Map != r.dir || m.Type == Seen || m.check() != nil {
+	if m.Map != r.dir || m.Type == TypeSeen || m.check() != nil {
 		return nil
 	}
 	r.n, r.seenDue = m.N, true
-	r.wantsFull = r.wantsFull && m.Type == Delta
+	r.wantsFull = r.wantsFull && m.Type == TypeDelta
 	switch m.Type {
-	case Hello:
+	case TypeHello:
 		r.handleHello(m)
-	case Adopt:
-		r.adopt(m)
-	case Delta:
-		return r.delta(m)
-	case Full:
-		return r.part(m)
+	case TypeAdopt:
+		r.handleAdopt(m)
+	case TypeDelta:
+		return r.handleDelta(m)
+	case TypeFull:
+		return r.takeFullPart(m)
 	}
 	return nil
 }
 
-// adopt takes the owner's lineage for the map as it is, if the digests are equal. It has the effect of a FULL with the same
+// handleAdopt takes the owner's lineage for the map as it is, if the digests are equal. It has the effect of a FULL with the same
 // content.
-func (r *Replica) adopt(m Message) {
+func (r *Replica) handleAdopt(m Message) {
 	if m.Lineage.after(r.lineage) && *m.Digest == r.Digest() {
 		r.moveTo(m.Lineage, m.Upto)
 	}
 }
 
-func (r *Replica) delta(m Message) []Entry {
+func (r *Replica) handleDelta(m Message) []Entry {
 	if m.Lineage != r.lineage || m.Base > r.applied || m.Upto <= r.applied || !r.withinQuota(m) {
 		return nil
 	}
@@ -135,8 +135,8 @@ func (r *Replica) acceptsFull(l Lineage, upto uint64) bool {
 	return l.after(r.lineage) || l == r.lineage && upto >= r.applied
 }
 
-// part collects a FULL. Parts are taken in order only; the SEEN says how many are held, and the owner sends the others again.
-func (r *Replica) part(m Message) []Entry {
+// takeFullPart collects a FULL. Parts are taken in order only; the SEEN says how many are held, and the owner sends the others again.
+func (r *Replica) takeFullPart(m Message) []Entry {
 	if !r.acceptsFull(m.Lineage, m.Upto) {
 		return nil
 	}
@@ -160,11 +160,11 @@ func (r *Replica) part(m Message) []Entry {
 		return nil
 	}
 	r.partial = nil
-	return r.replace(g, m.Digest)
+	return r.replaceMap(g, m.Digest)
 }
 
-// replace replaces the map with a complete FULL. If the digest of its entries is not the owner's, nothing is changed.
-func (r *Replica) replace(g *partialFull, want *Digest) []Entry {
+// replaceMap replaces the map with a complete FULL. If the digest of its entries is not the owner's, nothing is changed.
+func (r *Replica) replaceMap(g *partialFull, want *Digest) []Entry {
 	if want == nil || g.Digest() != *want || g.Len() != g.count {
 		return nil
 	}
@@ -194,7 +194,7 @@ func (r *Replica) replace(g *partialFull, want *Digest) []Entry {
 // hasEntry reports whether the map has this entry, TS and Origin included. A FULL stores only entries that it changes.
 func (r *Replica) hasEntry(e *Entry) bool {
 	old, ok := r.Get(e.Key)
-	return ok && old.same(e) && old.TS == e.TS && old.Origin == e.Origin
+	return ok && old.equalForReaders(e) && old.TS == e.TS && old.Origin == e.Origin
 }
 
 // Messages returns the SEEN that is due, if any. One SEEN answers all messages before it.
@@ -204,7 +204,7 @@ func (r *Replica) Messages() []Message {
 	}
 	r.seenDue = false
 	d := r.Digest()
-	m := Message{V: Version, Map: r.dir, Type: Seen, N: r.n, Lineage: r.lineage, Applied: r.applied, Digest: &d, Refused: r.refused}
+	m := Message{V: Version, Map: r.dir, Type: TypeSeen, N: r.n, Lineage: r.lineage, Applied: r.applied, Digest: &d, Refused: r.refused}
 	if r.wantsFull {
 		m.Lineage, m.Applied = Lineage{}, 0
 	}
@@ -215,8 +215,8 @@ func (r *Replica) Messages() []Message {
 }
 
 // TakeJournal returns what is to be committed before Messages are sent.
-func (r *Replica) TakeJournal() Journal {
-	return r.changes.take(State{Lineage: r.lineage, Applied: r.applied})
+func (r *Replica) TakeJournal() JournalChanges {
+	return r.changes.take(MapState{Lineage: r.lineage, Applied: r.applied})
 }
 
 // Collects is the id of the FULL whose first parts have arrived; 0: none.
@@ -233,32 +233,32 @@ func (r *Replica) Lineage() Lineage { return r.lineage }
 // Applied is up to which seq of its lineage the map is.
 func (r *Replica) Applied() uint64 { return r.applied }
 
-// entries are a replica's entries, in their stored form to save memory. Methods return copies.
-type entries struct {
-	table table
-	sum   sum
+// replicaEntries are a replica's entries, in their stored form to save memory. Methods return copies.
+type replicaEntries struct {
+	table keyTable
+	sum   hashSum
 	size  int // bytes of keys and values
 }
 
-func unpack(key string, body []byte) Entry {
+func unpackEntry(key string, body []byte) Entry {
 	e, _ := ParseEntry(key, body) // it was written by pack
 	return e
 }
 
 // Get returns an entry.
-func (x *entries) Get(key string) (Entry, bool) {
+func (x *replicaEntries) Get(key string) (Entry, bool) {
 	body, ok := x.table.get(key)
 	if !ok {
 		return Entry{}, false
 	}
-	return unpack(key, body), true
+	return unpackEntry(key, body), true
 }
 
 // set stores an entry. It says whether the key existed, and whether the old entry was the same for readers.
-func (x *entries) set(e *Entry) (had, same bool) {
+func (x *replicaEntries) set(e *Entry) (had, same bool) {
 	if body, ok := x.table.get(e.Key); ok {
 		old, origin, _ := viewEntry(e.Key, body) // valid until the table changes
-		had, same = true, old.same(e)
+		had, same = true, old.equalForReaders(e)
 		x.uncount(&old)
 		x.size -= len(origin)
 	}
@@ -269,7 +269,7 @@ func (x *entries) set(e *Entry) (had, same bool) {
 	return had, same
 }
 
-func (x *entries) remove(key string) (had bool) {
+func (x *replicaEntries) remove(key string) (had bool) {
 	old, had := x.Get(key)
 	if had {
 		x.uncount(&old)
@@ -278,32 +278,32 @@ func (x *entries) remove(key string) (had bool) {
 	return had
 }
 
-func (x *entries) uncount(e *Entry) {
+func (x *replicaEntries) uncount(e *Entry) {
 	x.sum.sub(e.hash())
 	x.size -= e.weight()
 }
 
 // Range calls fn for entries in order of their keys, until it says false.
-func (x *entries) Range(prefix string, fn func(Entry) bool) { x.RangeFrom(prefix, prefix, fn) }
+func (x *replicaEntries) Range(prefix string, fn func(Entry) bool) { x.RangeFrom(prefix, prefix, fn) }
 
 // RangeFrom is Range from a key on. fn must not change the map.
-func (x *entries) RangeFrom(prefix, from string, fn func(Entry) bool) {
+func (x *replicaEntries) RangeFrom(prefix, from string, fn func(Entry) bool) {
 	x.table.scan(max(prefix, from), func(key, body []byte) bool {
-		return bytes.HasPrefix(key, []byte(prefix)) && fn(unpack(string(key), body))
+		return bytes.HasPrefix(key, []byte(prefix)) && fn(unpackEntry(string(key), body))
 	})
 }
 
 // Keys returns the keys in order.
-func (x *entries) Keys(prefix string) []string { return collectKeys(x.Range, prefix) }
+func (x *replicaEntries) Keys(prefix string) []string { return collectKeys(x.Range, prefix) }
 
 // Len counts keys.
-func (x *entries) Len() int { return x.table.len }
+func (x *replicaEntries) Len() int { return x.table.len }
 
 // Bytes counts those of keys and values.
-func (x *entries) Bytes() int { return x.size }
+func (x *replicaEntries) Bytes() int { return x.size }
 
 // Digest of the entries.
-func (x *entries) Digest() Digest { return x.sum.digest() }
+func (x *replicaEntries) Digest() Digest { return x.sum.digest() }
 
 // Quota limits a map: the number of keys, and the bytes of keys and values together. 0 is no limit.
 //
@@ -347,7 +347,7 @@ func (r *Replica) withinQuota(m Message) bool {
 	}
 	keys, bytes = r.Len(), r.size
 	for i := range m.Entries {
-		k, b := growth(r.Get, &m.Entries[i])
+		k, b := entryGrowth(r.Get, &m.Entries[i])
 		keys, bytes = keys+k, bytes+b
 	}
 	why := r.quota.exceeded(keys, bytes)
@@ -357,8 +357,8 @@ func (r *Replica) withinQuota(m Message) bool {
 	return why == ""
 }
 
-// growth is what an entry adds to the map that it is put into.
-func growth(get func(string) (Entry, bool), e *Entry) (keys, bytes int) {
+// entryGrowth is what an entry adds to the map that it is put into.
+func entryGrowth(get func(string) (Entry, bool), e *Entry) (keys, bytes int) {
 	if old, had := get(e.Key); had {
 		keys, bytes = -1, -old.weight()
 	}

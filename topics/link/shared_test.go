@@ -29,7 +29,7 @@ func TestAValueWithASharedEndIsLikeAnyOther(t *testing.T) {
 		shared.run()
 		whole.run()
 		shared.requireInStep()
-		require.Equal(t, content(whole.r.Range), content(shared.r.Range))
+		require.Equal(t, mapContent(whole.r.Range), mapContent(shared.r.Range))
 		require.Len(t, shared.ownerLog, len(whole.ownerLog))
 		for i, j := range shared.ownerLog {
 			require.ElementsMatch(t, whole.ownerLog[i].Entries, j.Entries)
@@ -55,7 +55,7 @@ func TestAValueWithASharedEndIsLikeAnyOther(t *testing.T) {
 }
 
 func TestASharedEndIsHeldOnce(t *testing.T) {
-	o := NewOwner(Down, counter(0))
+	o := NewOwner(Down, countFrom(0))
 	tail := strings.Repeat("x", 1000)
 	for _, key := range []string{"a", "b"} {
 		_, _, err := o.PutShared(Entry{Key: key, Value: []byte(key + tail)}, tail)
@@ -89,9 +89,9 @@ func TestASharedEndThatChangesDuringAFull(t *testing.T) {
 }
 
 func TestAProjectionHasNoJournal(t *testing.T) {
-	o := NewProjection(Down, counter(0))
+	o := NewProjection(Down, countFrom(0))
 	_, _, err := o.Put(Entry{Key: "k", Value: []byte("v")})
 	require.NoError(t, err)
-	require.Equal(t, Journal{}, o.TakeJournal())
+	require.Equal(t, JournalChanges{}, o.TakeJournal())
 	require.Empty(t, o.changes.entries)
 }

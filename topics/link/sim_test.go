@@ -12,14 +12,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// rules that a simulation leaves out, to see that the checks would notice.
-type rules struct {
+// simRules that a simulation leaves out, to see that the checks would notice.
+type simRules struct {
 	noBase, noDigest, noLineage, noNonce, noReplace, noFloor, noAdopt, noGuard bool
 }
 
-// world is what may happen in a simulation.
-type world struct {
-	rules
+// simWorld is what may happen in a simulation.
+type simWorld struct {
+	simRules
 	restoreOwner, restoreReplica bool
 	project                      bool // owners are also made anew from the same values
 	silent                       bool // restored owners don't fork
@@ -30,29 +30,29 @@ type world struct {
 
 var simKeys = []string{"a", "b", "c"}
 
-type sim struct {
-	world
+type simulation struct {
+	simWorld
 	rng        *rand.Rand
 	o          *Owner
 	r          *Replica
-	od, rd     *disk
-	oldO, oldR []*disk
+	od, rd     *testDisk
+	oldO, oldR []*testDisk
 	o2r, r2o   []Message
-	pending    map[string]effect // last effects, not committed
-	done       []Entry           // effects, in order
-	undone     []Entry           // the same, not committed
+	pending    map[string]readerEffect // last effects, not committed
+	done       []Entry                 // effects, in order
+	undone     []Entry                 // the same, not committed
 	n, val     uint64
 	stamp      uint32
-	limits     limits
+	limits     sendLimits
 	storm      float64 // how bad this schedule is, 0 to 1
 	rolledR    bool
-	mark       State // I1: what the replica's disk last said
+	mark       MapState // I1: what the replica's disk last said
 	bad        map[string]bool
 }
 
-func newSim(w world, seed uint64) *sim {
-	s := &sim{world: w, rng: rand.New(rand.NewPCG(seed, 7)), od: newDisk(), rd: newDisk(), bad: map[string]bool{}}
-	s.limits = limits{bytes: 1 << 10, entries: []int{1, 2, 9}[s.rng.IntN(3)], window: 1 + s.rng.IntN(4)}
+func newSimulation(w simWorld, seed uint64) *simulation {
+	s := &simulation{simWorld: w, rng: rand.New(rand.NewPCG(seed, 7)), od: newDisk(), rd: newDisk(), bad: map[string]bool{}}
+	s.limits = sendLimits{bytes: 1 << 10, entries: []int{1, 2, 9}[s.rng.IntN(3)], window: 1 + s.rng.IntN(4)}
 	if w.entries > 0 {
 		s.limits.entries = w.entries
 	}
@@ -61,33 +61,33 @@ func newSim(w world, seed uint64) *sim {
 	s.o.limits = s.limits
 	s.r = NewReplica(Up)
 	s.r.SetQuota(Quota{Keys: w.quota})
-	s.pending = map[string]effect{}
+	s.pending = map[string]readerEffect{}
 	s.flushOwner()
 	s.connect()
 	s.snapshot()
 	return s
 }
 
-func (s *sim) fail(what string) { s.bad[what] = true }
+func (s *simulation) fail(what string) { s.bad[what] = true }
 
-func (s *sim) connect() {
+func (s *simulation) connect() {
 	s.n++
 	s.o.Connect(s.n)
 }
 
-func (s *sim) snapshot() {
+func (s *simulation) snapshot() {
 	s.oldO, s.oldR = append(s.oldO, s.od.clone()), append(s.oldR, s.rd.clone())
 }
 
 // flush is what hosts do: commit, then send.
-func (s *sim) flushOwner() bool {
+func (s *simulation) flushOwner() bool {
 	s.od.commit(s.o.TakeJournal())
 	out := s.o.Messages()
 	s.o2r = append(s.o2r, out...)
 	return len(out) > 0
 }
 
-func (s *sim) flushReplica() bool {
+func (s *simulation) flushReplica() bool {
 	s.rd.commit(s.r.TakeJournal())
 	maps.Copy(s.rd.last, s.pending)
 	clear(s.pending)
@@ -103,7 +103,7 @@ func (s *sim) flushReplica() bool {
 	return len(out) > 0
 }
 
-func (s *sim) loadOwner() {
+func (s *simulation) loadOwner() {
 	o, err := RestoreOwner(Up, s.od.state, maps.Values(s.od.entries), s.rng.Uint64)
 	if err != nil {
 		s.fail(err.Error())
@@ -114,7 +114,7 @@ func (s *sim) loadOwner() {
 	s.connect()
 }
 
-func (s *sim) loadReplica() {
+func (s *simulation) loadReplica() {
 	r, err := RestoreReplica(Up, s.rd.state, maps.Values(s.rd.entries))
 	if err != nil {
 		s.fail(err.Error())
@@ -127,7 +127,7 @@ func (s *sim) loadReplica() {
 	s.connect()
 }
 
-func (s *sim) restoreOwnerBackup() {
+func (s *simulation) restoreOwnerBackup() {
 	s.od = s.oldO[s.rng.IntN(len(s.oldO))].clone()
 	if !s.silent {
 		if !s.noStamp {
@@ -143,7 +143,7 @@ func (s *sim) restoreOwnerBackup() {
 
 // projectAnew is what a hub does at its start: the objects are what is stored,
 // with their versions, and the map is made of them under a lineage of its own.
-func (s *sim) projectAnew() {
+func (s *simulation) projectAnew() {
 	old := s.od
 	s.od = newDisk()
 	s.o = NewOwner(Up, s.rng.Uint64)
@@ -160,14 +160,14 @@ func (s *sim) projectAnew() {
 	s.connect()
 }
 
-func (s *sim) restoreReplicaBackup() {
+func (s *simulation) restoreReplicaBackup() {
 	s.rd = s.oldR[s.rng.IntN(len(s.oldR))].clone()
 	s.rolledR = true
 	s.mark = s.rd.state
 	s.loadReplica()
 }
 
-func (s *sim) write() {
+func (s *simulation) write() {
 	k := simKeys[s.rng.IntN(len(simKeys))]
 	if s.rng.Float64() < .25 {
 		s.o.Delete(k, 0, "")
@@ -190,17 +190,17 @@ func (s *sim) write() {
 	}
 }
 
-func (s *sim) toReplica(m Message) {
-	if s.noDigest && m.Type == Full {
+func (s *simulation) toReplica(m Message) {
+	if s.noDigest && m.Type == TypeFull {
 		s.r.noFullDigest(&m)
 	}
-	if s.noBase && m.Type == Delta {
+	if s.noBase && m.Type == TypeDelta {
 		m.Base = 0
 	}
-	if s.noReplace && m.Type == Full {
+	if s.noReplace && m.Type == TypeFull {
 		s.r.merge(&m)
 	}
-	if s.noAdopt && m.Type == Adopt {
+	if s.noAdopt && m.Type == TypeAdopt {
 		d := s.r.Digest()
 		m.Digest = &d
 	}
@@ -210,19 +210,19 @@ func (s *sim) toReplica(m Message) {
 }
 
 // drive is the effects guard of a host: a device is not driven to where it is.
-func (s *sim) drive(c Entry) {
+func (s *simulation) drive(c Entry) {
 	was, known := s.pending[c.Key]
 	if !known {
 		was = s.rd.last[c.Key]
 	}
-	now := effect{c.Ver, string(c.Value), !c.Deleted}
+	now := readerEffect{c.Ver, string(c.Value), !c.Deleted}
 	s.pending[c.Key] = now
 	if s.noGuard || now.live != was.live || now.value != was.value {
 		s.undone = append(s.undone, c)
 	}
 }
 
-func (s *sim) toOwner(m Message) {
+func (s *simulation) toOwner(m Message) {
 	before := s.o.lineage
 	if s.noNonce {
 		m.N = s.n
@@ -241,14 +241,14 @@ func (s *sim) toOwner(m Message) {
 	if s.noLineage {
 		s.o.lineage = before
 	}
-	if s.o.InStep() && !maps.Equal(content(s.o.Range), s.rd.content()) {
+	if s.o.InStep() && !maps.Equal(mapContent(s.o.Range), s.rd.content()) {
 		s.fail("I5 in step, and different")
 	}
 }
 
 // deliver takes a message off the channel. With faults it may take a later one,
 // lose it, or leave it there to come again.
-func (s *sim) deliver(faults bool) bool {
+func (s *simulation) deliver(faults bool) bool {
 	q, to := &s.o2r, s.toReplica
 	if len(*q) == 0 || len(s.r2o) > 0 && faults && s.rng.IntN(2) == 0 {
 		q, to = &s.r2o, s.toOwner
@@ -275,9 +275,9 @@ func (s *sim) deliver(faults bool) bool {
 
 // chance is lower in calmer schedules: without those, hardly any would get
 // beyond greeting.
-func (s *sim) chance(p float64) bool { return s.rng.Float64() < p*s.storm }
+func (s *simulation) chance(p float64) bool { return s.rng.Float64() < p*s.storm }
 
-func (s *sim) step() {
+func (s *simulation) step() {
 	if s.chance(.2) {
 		s.mishap()
 	}
@@ -301,7 +301,7 @@ func (s *sim) step() {
 	}
 }
 
-func (s *sim) mishap() {
+func (s *simulation) mishap() {
 	switch s.rng.IntN(10) {
 	case 0:
 		s.o.Disconnect()
@@ -325,14 +325,14 @@ func (s *sim) mishap() {
 		}
 	default:
 		s.o.Resend()
-		if s.o.session.phase == disconnected {
+		if s.o.session.phase == phaseDisconnected {
 			s.connect()
 		}
 	}
 }
 
 // heal ends the faults and waits for rest.
-func (s *sim) heal() {
+func (s *simulation) heal() {
 	s.connect()
 	for i := 0; s.quota > 0 && s.o.Len() > s.quota; i++ {
 		s.o.Delete(simKeys[i], 0, "")
@@ -351,7 +351,7 @@ func (s *sim) heal() {
 	}
 }
 
-func (s *sim) run(steps int) *sim {
+func (s *simulation) run(steps int) *simulation {
 	for range steps {
 		s.step()
 	}
@@ -360,9 +360,9 @@ func (s *sim) run(steps int) *sim {
 	return s
 }
 
-func (s *sim) check() {
-	want := content(s.o.Range)
-	if !maps.Equal(want, content(s.r.Range)) || !maps.Equal(want, s.rd.content()) || !maps.Equal(want, s.od.content()) {
+func (s *simulation) check() {
+	want := mapContent(s.o.Range)
+	if !maps.Equal(want, mapContent(s.r.Range)) || !maps.Equal(want, s.rd.content()) || !maps.Equal(want, s.od.content()) {
 		s.fail("I2 different at rest")
 	}
 	if s.restoreOwner && s.silent || s.rolledR {
@@ -372,10 +372,10 @@ func (s *sim) check() {
 }
 
 // checkEffects is I4.
-func (s *sim) checkEffects() {
-	last := map[string]effect{}
+func (s *simulation) checkEffects() {
+	last := map[string]readerEffect{}
 	for _, c := range s.done {
-		now, was := effect{c.Ver, string(c.Value), !c.Deleted}, last[c.Key]
+		now, was := readerEffect{c.Ver, string(c.Value), !c.Deleted}, last[c.Key]
 		if now.ver < was.ver || now.ver == was.ver && now.live {
 			s.fail("I4 effect of an older version")
 		}
@@ -392,11 +392,11 @@ func (s *sim) checkEffects() {
 	}
 }
 
-// campaign counts violations over many seeds, and remembers a seed of each.
-func campaign(w world, from, to uint64) (map[string]int, map[string]uint64) {
+// runCampaign counts violations over many seeds, and remembers a seed of each.
+func runCampaign(w simWorld, from, to uint64) (map[string]int, map[string]uint64) {
 	count, example := map[string]int{}, map[string]uint64{}
 	for seed := from; seed < to; seed++ {
-		s := newSim(w, seed).run(150)
+		s := newSimulation(w, seed).run(150)
 		for what := range s.bad {
 			count[what]++
 			example[what] = seed
@@ -411,13 +411,13 @@ func TestSchedules(t *testing.T) {
 	if n, err := strconv.ParseUint(os.Getenv("LINK_SCHEDULES"), 10, 64); err == nil {
 		seeds = n
 	}
-	for name, w := range map[string]world{
+	for name, w := range map[string]simWorld{
 		"network and crashes":  {},
 		"owner projected anew": {project: true},
 		"less than is written": {quota: 1, project: true, restoreReplica: true},
 		// The digest is a net below the other rules, and could hide that they fail.
-		"network, without digests": {rules: rules{noDigest: true}},
-		"all, without digests":     {rules: rules{noDigest: true}, project: true, restoreOwner: true, restoreReplica: true},
+		"network, without digests": {simRules: simRules{noDigest: true}},
+		"all, without digests":     {simRules: simRules{noDigest: true}, project: true, restoreOwner: true, restoreReplica: true},
 		"all of these":             {project: true, restoreOwner: true, restoreReplica: true},
 		"restored, forked owner":   {restoreOwner: true},
 		"restored replica":         {restoreReplica: true},
@@ -426,7 +426,7 @@ func TestSchedules(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			count, example := campaign(w, 0, seeds)
+			count, example := runCampaign(w, 0, seeds)
 			require.Empty(t, count, "seeds %v", example)
 		})
 	}

@@ -54,7 +54,7 @@ func TestALineageHasNoEnd(t *testing.T) {
 		p.put("devices/lamp/reported/power", "ON")
 		p.connect().run().requireInStep()
 
-		forged := NewOwner(Up, counter(99))
+		forged := NewOwner(Up, countFrom(99))
 		forged.lineage.N = n
 		_, _, err := forged.Put(Entry{Key: "devices/lamp/reported/power", Value: []byte("FORGED")})
 		require.NoError(t, err)

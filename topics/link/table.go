@@ -10,7 +10,7 @@ import (
 // blockSize is how large a table's blocks grow, unless a single record is larger.
 const blockSize = 1 << 10
 
-// table is a sorted map from keys to bytes for a million keys in little memory: its only pointers are those to blocks. A
+// keyTable is a sorted map from keys to bytes for a million keys in little memory: its only pointers are those to blocks. A
 // block is a sequence of records:
 //
 //	three varints: how many bytes the key shares with the key before it, how many bytes follow, the length of the body;
@@ -18,39 +18,39 @@ const blockSize = 1 << 10
 //
 // The shared prefix is always the longest possible one, and empty in a block's first record. So a lookup compares each byte
 // of a key once and builds no key, and a change affects one record and the next.
-type table struct {
+type keyTable struct {
 	blocks [][]byte // none empty
 	len    int
 	last   int // the block that was changed last: what is written together is mostly close together
 }
 
-// record is a parsed record of a block.
-type record struct {
+// tableRecord is a parsed record of a block.
+type tableRecord struct {
 	from, to   int // its place in the block
 	shared     int
 	rest, body []byte
 }
 
-func parseRecord(block []byte, at int) record {
-	r := record{from: at}
+func parseRecord(block []byte, at int) tableRecord {
+	r := tableRecord{from: at}
 	rest, body := 0, 0
-	r.shared, at = number(block, at)
-	rest, at = number(block, at)
-	body, at = number(block, at)
+	r.shared, at = readVarint(block, at)
+	rest, at = readVarint(block, at)
+	body, at = readVarint(block, at)
 	r.to = at + rest + body
 	r.rest, r.body = block[at:at+rest], block[at+rest:r.to]
 	return r
 }
 
-// number reads a varint, nearly all of which are of one byte.
-func number(b []byte, at int) (n, next int) {
+// readVarint reads a varint, nearly all of which are of one byte.
+func readVarint(b []byte, at int) (n, next int) {
 	if b[at] < 0x80 {
 		return int(b[at]), at + 1
 	}
-	return longNumber(b, at)
+	return readLongVarint(b, at)
 }
 
-func longNumber(b []byte, at int) (n, next int) {
+func readLongVarint(b []byte, at int) (n, next int) {
 	x, size := binary.Uvarint(b[at:])
 	return int(x), at + size
 }
@@ -63,39 +63,39 @@ func appendRecord(b []byte, shared int, rest string, body []byte) []byte {
 	return append(b, body...)
 }
 
-// position is where a key is, or is to be inserted: before the record at a block's offset.
-type position struct {
+// tablePosition is where a key is, or is to be inserted: before the record at a block's offset.
+type tablePosition struct {
 	block, at int
 	shared    int  // bytes that the key has in common with the one before
 	found     bool // the record is the key's
 }
 
-func (t *table) block(key string) int {
-	if i := t.last; i < len(t.blocks) && string(first(t.blocks[i])) <= key && (i+1 == len(t.blocks) || string(first(t.blocks[i+1])) > key) {
+func (t *keyTable) block(key string) int {
+	if i := t.last; i < len(t.blocks) && string(firstKey(t.blocks[i])) <= key && (i+1 == len(t.blocks) || string(firstKey(t.blocks[i+1])) > key) {
 		return i
 	}
-	n := sort.Search(len(t.blocks), func(i int) bool { return string(first(t.blocks[i])) > key })
+	n := sort.Search(len(t.blocks), func(i int) bool { return string(firstKey(t.blocks[i])) > key })
 	return max(0, n-1)
 }
 
-// first is a block's first key.
-func first(block []byte) []byte { return parseRecord(block, 0).rest }
+// firstKey is a block's first key.
+func firstKey(block []byte) []byte { return parseRecord(block, 0).rest }
 
-func (t *table) find(key string) position {
-	p := position{block: t.block(key)}
+func (t *keyTable) find(key string) tablePosition {
+	p := tablePosition{block: t.block(key)}
 	if len(t.blocks) == 0 {
 		return p
 	}
 	// All keys up to here are less; the one before has p.shared bytes in common.
 	for b := t.blocks[p.block]; p.at < len(b); {
-		shared, at := number(b, p.at)
+		shared, at := readVarint(b, p.at)
 		if shared < p.shared {
 			return p // this key shares less with the one before than ours does: it is greater
 		}
-		rest, at := number(b, at)
-		body, at := number(b, at)
+		rest, at := readVarint(b, at)
+		body, at := readVarint(b, at)
 		if shared == p.shared { // otherwise this key is less, as the one before is
-			same := common(b[at:at+rest], key[shared:])
+			same := commonPrefix(b[at:at+rest], key[shared:])
 			p.found = same == rest && shared+same == len(key)
 			if p.found || same < rest && (shared+same == len(key) || b[at+same] > key[shared+same]) {
 				return p
@@ -107,7 +107,7 @@ func (t *table) find(key string) position {
 	return p
 }
 
-func common(a []byte, b string) int {
+func commonPrefix(a []byte, b string) int {
 	n := min(len(a), len(b))
 	for i := range n {
 		if a[i] != b[i] {
@@ -118,7 +118,7 @@ func common(a []byte, b string) int {
 }
 
 // get returns a key's body, which is valid until the table changes.
-func (t *table) get(key string) ([]byte, bool) {
+func (t *keyTable) get(key string) ([]byte, bool) {
 	p := t.find(key)
 	if !p.found {
 		return nil, false
@@ -126,7 +126,7 @@ func (t *table) get(key string) ([]byte, bool) {
 	return parseRecord(t.blocks[p.block], p.at).body, true
 }
 
-func (t *table) put(key string, body []byte) {
+func (t *keyTable) put(key string, body []byte) {
 	var scratch [512]byte
 	p := t.find(key)
 	if p.found {
@@ -150,7 +150,7 @@ func (t *table) put(key string, body []byte) {
 	}
 	text, next := appendRecord(scratch[:0], p.shared, key[p.shared:], body), parseRecord(b, p.at)
 	if next.shared == p.shared { // it may have more in common with the new key than with the one before
-		same := common(next.rest, key[p.shared:])
+		same := commonPrefix(next.rest, key[p.shared:])
 		text = appendRecord(text, p.shared+same, string(next.rest[same:]), next.body)
 	} else {
 		text = append(text, b[next.from:next.to]...)
@@ -158,7 +158,7 @@ func (t *table) put(key string, body []byte) {
 	t.splice(p.block, p.at, next.to, text)
 }
 
-func (t *table) del(key string) bool {
+func (t *keyTable) del(key string) bool {
 	p := t.find(key)
 	if !p.found {
 		return false
@@ -182,7 +182,7 @@ func (t *table) del(key string) bool {
 }
 
 // splice replaces a part of a block, and splits or joins blocks that become too large or too small.
-func (t *table) splice(i, from, to int, text []byte) {
+func (t *keyTable) splice(i, from, to int, text []byte) {
 	t.last = i
 	b := t.blocks[i]
 	if size := len(b) - (to - from) + len(text); size <= cap(b) {
@@ -205,7 +205,7 @@ func (t *table) splice(i, from, to int, text []byte) {
 }
 
 // split halves a block, unless it is one record.
-func (t *table) split(i int) {
+func (t *keyTable) split(i int) {
 	b := t.blocks[i]
 	var key []byte
 	for at := 0; at < len(b); {
@@ -222,7 +222,7 @@ func (t *table) split(i int) {
 }
 
 // join merges a block and the next one.
-func (t *table) join(i int) {
+func (t *keyTable) join(i int) {
 	a, b := t.blocks[i], t.blocks[i+1]
 	var last []byte
 	for at := 0; at < len(a); {
@@ -231,7 +231,7 @@ func (t *table) join(i int) {
 		at = r.to
 	}
 	r := parseRecord(b, 0)
-	same := common(last, string(r.rest))
+	same := commonPrefix(last, string(r.rest))
 	a = appendRecord(slices.Clip(a), same, string(r.rest[same:]), r.body)
 	t.blocks[i] = append(a, b[r.to:]...)
 	t.blocks = slices.Delete(t.blocks, i+1, i+2)
@@ -239,7 +239,7 @@ func (t *table) join(i int) {
 
 // scan calls fn for the keys from one on, in order, until fn returns false. fn's arguments are valid until it returns; it
 // must not change the table.
-func (t *table) scan(from string, fn func(key, body []byte) bool) {
+func (t *keyTable) scan(from string, fn func(key, body []byte) bool) {
 	key := make([]byte, 0, 64)
 	for i := t.block(from); i < len(t.blocks); i++ {
 		b := t.blocks[i]

@@ -12,7 +12,7 @@ import (
 )
 
 // content of a table as it says itself; it fails if a record could be shorter.
-func tableContent(t *testing.T, x *table) map[string]string {
+func tableContent(t *testing.T, x *keyTable) map[string]string {
 	t.Helper()
 	all, last := map[string]string{}, ""
 	x.scan("", func(key, body []byte) bool {
@@ -27,7 +27,7 @@ func tableContent(t *testing.T, x *table) map[string]string {
 		for at := 0; at < len(b); {
 			r := parseRecord(b, at)
 			key := prev[:r.shared] + string(r.rest)
-			require.Equal(t, common([]byte(prev), key), r.shared, "%q after %q", key, prev)
+			require.Equal(t, commonPrefix([]byte(prev), key), r.shared, "%q after %q", key, prev)
 			prev, at = key, r.to
 		}
 	}
@@ -38,7 +38,7 @@ func tableContent(t *testing.T, x *table) map[string]string {
 func TestTableIsAMap(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		var x table
+		var x keyTable
 		want := map[string]string{}
 		alphabet := []string{"a", "b", "ab", "devices/", "press-0042/", "é", "\x00", "z"}
 		key := func() string {
@@ -79,7 +79,7 @@ func TestTableIsAMap(t *testing.T) {
 }
 
 func TestTableScansFromAnywhere(t *testing.T) {
-	var x table
+	var x keyTable
 	var keys []string
 	for i := range 2000 {
 		k := fmt.Sprintf("k/%04d", i)
@@ -104,7 +104,7 @@ func TestTableStaysDense(t *testing.T) {
 		"random": func(i int) int { return i * 7919 % 20011 },
 	}
 	for name, f := range order {
-		var x table
+		var x keyTable
 		for i := range 20000 {
 			x.put(fmt.Sprintf("devices/press-%05d/reported/temperature", f(i)), make([]byte, 30))
 		}

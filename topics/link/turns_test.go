@@ -10,7 +10,7 @@ import (
 
 func TestTheWindowFollowsTheLine(t *testing.T) {
 	now := time.Now()
-	p := NewPace(256 << 10)
+	p := NewLinePace(256 << 10)
 	for range 100 { // a satellite: half a second there and back, and much room
 		p.Answered(8<<10, now.Add(-500*time.Millisecond), now)
 	}
@@ -20,12 +20,12 @@ func TestTheWindowFollowsTheLine(t *testing.T) {
 		p.Answered(8<<10, now.Add(-4*time.Second), now)
 		p.Answered(8<<10, now.Add(-4*time.Second), now)
 	}
-	require.Equal(t, leastWindow, p.Window())
+	require.Equal(t, minWindow, p.Window())
 }
 
 // Large messages and those of their topics wait in order; between two parts others go that are as large as one.
 func TestPartsAndSmallMessagesTakeTurns(t *testing.T) {
-	u := Turns[string]{Pace: NewPace(256 << 10)}
+	u := PartTurns[string]{LinePace: NewLinePace(256 << 10)}
 	require.True(t, u.Hold("large", "a", 50_000, u.Large(50_000)))
 	require.True(t, u.Hold("behind", "a", 10, u.Large(10)))
 	require.False(t, u.PartDue())
@@ -44,11 +44,11 @@ func TestPartsAndSmallMessagesTakeTurns(t *testing.T) {
 	u.Done()
 	require.False(t, u.Hold("small", "a", 10, false))
 	require.False(t, u.Full())
-	u.Hold("huge", "c", mostHeld, true)
+	u.Hold("huge", "c", maxWaitingBytes, true)
 	require.True(t, u.Full())
 	u.Done()
 	u.Hold("large", "a", 50_000, true)
-	for n := 1; n < mostWaiting; n++ {
+	for n := 1; n < maxWaitingMessages; n++ {
 		require.False(t, u.Full())
 		require.True(t, u.Hold("behind", "a", 1, false))
 	}
@@ -57,11 +57,11 @@ func TestPartsAndSmallMessagesTakeTurns(t *testing.T) {
 
 // What was cut is put together again, over connections and with parts that come twice.
 func TestACutMessageIsPutTogether(t *testing.T) {
-	c := Cut{ID: NewPartID(), Topic: "t", Payload: bytes.Repeat([]byte("payload "), 1000)}
+	c := OutgoingParts{ID: NewPartID(), Topic: "t", Payload: bytes.Repeat([]byte("payload "), 1000)}
 	p := c.Next(3000)
-	a := NewAssembly(&p)
-	take := func(p Part) {
-		fresh, err := a.Fresh(&p)
+	a := NewIncomingParts(&p)
+	take := func(p MessagePart) {
+		fresh, err := a.NewContent(&p)
 		require.NoError(t, err)
 		a.Content = append(a.Content, fresh...)
 	}
@@ -77,9 +77,9 @@ func TestACutMessageIsPutTogether(t *testing.T) {
 	}
 	require.Equal(t, c.Payload, a.Content)
 	require.Equal(t, "t", p.Topic)
-	_, err := a.Fresh(&Part{ID: []byte("another"), Size: a.Size, Offset: 10, Content: []byte("x")})
+	_, err := a.NewContent(&MessagePart{ID: []byte("another"), Size: a.Size, Offset: 10, Content: []byte("x")})
 	require.ErrorIs(t, err, ErrPartsMissing)
-	b := NewAssembly(&p)
-	_, err = b.Fresh(&p)
+	b := NewIncomingParts(&p)
+	_, err = b.NewContent(&p)
 	require.ErrorIs(t, err, ErrPartsMissing)
 }

@@ -82,7 +82,7 @@ func (f cronField) parse(text string) (values []int, why string) {
 			by, ok = n, err == nil && n > 0 && step[0] != '+'
 		}
 		if !ok || from < f.min || to > f.max || from > to {
-			return nil, fmt.Sprintf("%s must be from %d to %d, such as *, %d, %d-%d or */2", clip(item), f.min, f.max, f.min, f.min, f.max)
+			return nil, fmt.Sprintf("%s must be from %d to %d, such as *, %d, %d-%d or */2", clipText(item), f.min, f.max, f.min, f.min, f.max)
 		}
 		for v := from; v <= to; v += by {
 			values = append(values, v)

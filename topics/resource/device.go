@@ -50,7 +50,7 @@ type Device struct {
 type DeviceSpec struct {
 	// DeviceModelRef names the DeviceModel, which must be in the Device's namespace.
 	// +required
-	DeviceModelRef Ref `json:"deviceModelRef,omitzero"`
+	DeviceModelRef ObjectRef `json:"deviceModelRef,omitzero"`
 	// NodeName is the node to which the device is bound. While it is empty, desired values are not sent.
 	NodeName string `json:"nodeName,omitempty"`
 	// Protocol says how the mapper reaches the device.
@@ -131,12 +131,12 @@ func PushServer(address string) string {
 	return address
 }
 
-func (x Push) check(p *problems, at string) {
-	required(p, at+".propertyName", x.PropertyName)
+func (x Push) check(p *causeList, at string) {
+	checkRequired(p, at+".propertyName", x.PropertyName)
 	address := func(field, text string, schemes ...string) {
 		u, err := url.Parse(text)
 		if err != nil || u.Host == "" || !slices.Contains(schemes, u.Scheme) {
-			p.add(at+field, "%s: must be an address with one of %s://", clip(text), strings.Join(schemes, "://, "))
+			p.add(at+field, "%s: must be an address with one of %s://", clipText(text), strings.Join(schemes, "://, "))
 		} else if u.User != nil {
 			p.add(at+field, "must hold no name or password: everybody who may see the Device would see it")
 		}
@@ -144,7 +144,7 @@ func (x Push) check(p *problems, at string) {
 	if m := x.MQTT; m != nil {
 		address(".mqtt.address", m.Address, "mqtt", "mqtts", "tcp")
 		if m.Topic == "" || strings.ContainsAny(m.Topic, "+#\x00") {
-			p.add(at+".mqtt.topic", "%s: must be a topic, without + and #", clip(m.Topic))
+			p.add(at+".mqtt.topic", "%s: must be a topic, without + and #", clipText(m.Topic))
 		}
 		if m.QoS < 0 || m.QoS > 2 {
 			p.add(at+".mqtt.qos", "%d: must be 0, 1 or 2", m.QoS)
@@ -155,8 +155,8 @@ func (x Push) check(p *problems, at string) {
 	}
 }
 
-// Ref names an object.
-type Ref struct {
+// ObjectRef names an object.
+type ObjectRef struct {
 	// Name is the object's name.
 	Name string `json:"name,omitempty"`
 }
@@ -183,9 +183,9 @@ type DesiredMeta struct {
 	Cleared bool   `json:"cleared,omitempty"` // there is no value; the version is kept
 }
 
-// Stamp sets next.DesiredMeta. A desired value that differs from prev's gets a new version, time and origin; others keep those
+// StampDesired sets next.DesiredMeta. A desired value that differs from prev's gets a new version, time and origin; others keep those
 // of prev. prev is nil for a new Device. The DesiredMeta that next had is ignored.
-func Stamp(prev, next *Device, origin string, now time.Time) {
+func StampDesired(prev, next *Device, origin string, now time.Time) {
 	var old Device
 	if prev != nil {
 		old = *prev
@@ -235,17 +235,17 @@ type DeviceStatus struct {
 	Conditions []Condition `json:"conditions,omitempty"`
 }
 
-// Change is the revision at which a device of a node last changed or was removed. A Device of the same name in another
+// DeviceChange is the revision at which a device of a node last changed or was removed. A Device of the same name in another
 // namespace is another device: when it replaces an earlier one, the earlier one counts as removed, although the node has both
 // under the same name.
-type Change struct {
+type DeviceChange struct {
 	Name, Namespace string
 	Rev             uint64
-	Gone            bool
+	Removed         bool
 	// UID tells a device from one of the same name that was removed before.
 	UID string
-	// Came is the revision at which it was first there.
-	Came uint64
+	// Added is the revision at which it was first there.
+	Added uint64
 }
 
 // Bundle is the payload of devices/{device}: the Device with its model. Desired values and the status are not part of it, as
@@ -259,7 +259,7 @@ type Bundle struct {
 // protocol configuration becomes part of the device's, so that a mapper finds each in one place.
 func NewBundle(d Device, m DeviceModel) Bundle {
 	d.Spec.Protocol.Config = m.config(d.Spec.Protocol)
-	m = m.with(d.Spec.Protocol.Type, d.Spec.PropertyVisitors)
+	m = m.withVisitors(d.Spec.Protocol.Type, d.Spec.PropertyVisitors)
 	d.Spec.Desired, d.Spec.DesiredUntil, d.DesiredMeta, d.Spec.PropertyVisitors = nil, nil, nil, nil
 	d.Status = DeviceStatus{}
 	// Fields that change with every write would make a new bundle of each write.
@@ -316,9 +316,9 @@ func ParseProtocols(payload []byte) ([]string, error) {
 }
 
 // SameProtocol reports whether two names mean the same protocol, such as Modbus-TCP and modbustcp.
-func SameProtocol(a, b string) bool { return plainName(a) == plainName(b) }
+func SameProtocol(a, b string) bool { return plainProtocol(a) == plainProtocol(b) }
 
-func plainName(protocol string) string {
+func plainProtocol(protocol string) string {
 	return strings.ToLower(strings.NewReplacer("-", "", "_", "", " ", "").Replace(protocol))
 }
 
@@ -432,26 +432,26 @@ func (r Reachability) noMapperReason() (reason, message string) {
 	}
 	switch {
 	case len(gone) > 0:
-		return ReasonNoMapper, fmt.Sprintf("mapper %s, which speaks %s, is not connected to node %s", strings.Join(gone, ", "), clip(r.Protocol), r.Node)
+		return ReasonNoMapper, fmt.Sprintf("mapper %s, which speaks %s, is not connected to node %s", strings.Join(gone, ", "), clipText(r.Protocol), r.Node)
 	case len(there) == 0:
 		return ReasonNoMapper, fmt.Sprintf("no mapper is connected to node %s", r.Node)
 	case !said:
-		return ReasonNoMapper, fmt.Sprintf("no mapper on %s has said that it speaks %s; connected mappers: %s", r.Node, clip(r.Protocol), strings.Join(there, ", "))
+		return ReasonNoMapper, fmt.Sprintf("no mapper on %s has said that it speaks %s; connected mappers: %s", r.Node, clipText(r.Protocol), strings.Join(there, ", "))
 	}
-	return ReasonNoMapper, fmt.Sprintf("no mapper on %s speaks %s; connected mappers: %s", r.Node, clip(r.Protocol), strings.Join(there, ", "))
+	return ReasonNoMapper, fmt.Sprintf("no mapper on %s speaks %s; connected mappers: %s", r.Node, clipText(r.Protocol), strings.Join(there, ", "))
 }
 
 // Validate checks a Device without its model. See CheckModel for the rules of the model.
 func (d Device) Validate() error {
-	var p problems
+	var p causeList
 	d.Metadata.check(&p)
 	if d.Spec.DeviceModelRef.Name == "" {
 		p.add("spec.deviceModelRef.name", "is required: the DeviceModel that describes the device's properties")
 	} else if !topics.ValidName(d.Spec.DeviceModelRef.Name) {
-		p.add("spec.deviceModelRef.name", "%s: must be %s", clip(d.Spec.DeviceModelRef.Name), topics.NameRule())
+		p.add("spec.deviceModelRef.name", "%s: must be %s", clipText(d.Spec.DeviceModelRef.Name), topics.NameRule())
 	}
 	if d.Spec.NodeName != "" && !topics.ValidName(d.Spec.NodeName) {
-		p.add("spec.nodeName", "%s: must be %s", clip(d.Spec.NodeName), topics.NameRule())
+		p.add("spec.nodeName", "%s: must be %s", clipText(d.Spec.NodeName), topics.NameRule())
 	}
 	if d.Spec.Protocol.Type == "" {
 		p.add("spec.protocol.type", "is required: the protocol that a mapper speaks with the device, such as modbus")
@@ -482,17 +482,17 @@ func (d Device) Validate() error {
 	for i, x := range d.Spec.Push {
 		x.check(&p, fmt.Sprintf("spec.push[%d]", i))
 	}
-	commands, visited := names{}, names{}
+	commands, visited := uniqueNames{}, uniqueNames{}
 	for i, c := range d.Spec.Commands {
 		at := fmt.Sprintf("spec.commands[%d]", i)
 		if !topics.ValidProperty(c.Name) {
-			p.add(at+".name", "%s: must be %s", clip(c.Name), topics.PropertyRule())
+			p.add(at+".name", "%s: must be %s", clipText(c.Name), topics.PropertyRule())
 		}
 		commands.check(&p, at+".name", c.Name)
 	}
 	for i, v := range d.Spec.PropertyVisitors {
 		at := fmt.Sprintf("spec.propertyVisitors[%d]", i)
-		required(&p, at+".propertyName", v.PropertyName)
+		checkRequired(&p, at+".propertyName", v.PropertyName)
 		visited.check(&p, at+".propertyName", v.PropertyName)
 		v.checkCycles(&p, at)
 	}
@@ -510,7 +510,7 @@ func (d *Device) ResolveBooleans(m DeviceModel) {
 
 // CheckModel checks a Device against its model.
 func (d Device) CheckModel(m DeviceModel) error {
-	var p problems
+	var p causeList
 	for name, value := range d.Spec.Desired {
 		p.addErr("spec.desired["+name+"]", m.CheckDesired(name, []byte(value)))
 	}

@@ -164,7 +164,7 @@ type DeviceTemplate struct {
 type DeviceTemplateSpec struct {
 	// DeviceModelRef names the DeviceModel, in the Configuration's namespace.
 	// +required
-	DeviceModelRef Ref `json:"deviceModelRef,omitzero"`
+	DeviceModelRef ObjectRef `json:"deviceModelRef,omitzero"`
 	// Protocol says how the mapper reaches the device.
 	// +required
 	Protocol Protocol `json:"protocol,omitzero"`
@@ -226,7 +226,7 @@ const (
 
 // Validate checks the Configuration.
 func (c Configuration) Validate() error {
-	var p problems
+	var p causeList
 	c.Metadata.check(&p)
 	if n := len(c.Metadata.Name); n > maxConfigurationName {
 		p.add("metadata.name", "has %d characters; a Configuration's has at most %d, for its Instances add a dash and 32 digits", n, maxConfigurationName)
@@ -241,12 +241,12 @@ func (c Configuration) Validate() error {
 		checkDuration(&p, "spec.gracePeriod.local", g.Local, 0)
 		checkDuration(&p, "spec.gracePeriod.offline", g.Offline, time.Second)
 	}
-	oneOf(&p, "spec.failover", c.Spec.Failover, []string{"", FailoverNever, FailoverAfterGrace})
+	checkOneOf(&p, "spec.failover", c.Spec.Failover, []string{"", FailoverNever, FailoverAfterGrace})
 	if t := c.Spec.DeviceTemplate; t != nil {
-		oneOf(&p, "spec.deviceTemplate.approval", t.Approval, []string{"", ApprovalAutomatic, ApprovalManual})
-		oneOf(&p, "spec.deviceTemplate.whenGone", t.WhenGone, []string{"", WhenGoneDelete, WhenGoneKeep})
-		required(&p, "spec.deviceTemplate.spec.deviceModelRef.name", t.Spec.DeviceModelRef.Name)
-		required(&p, "spec.deviceTemplate.spec.protocol.type", t.Spec.Protocol.Type)
+		checkOneOf(&p, "spec.deviceTemplate.approval", t.Approval, []string{"", ApprovalAutomatic, ApprovalManual})
+		checkOneOf(&p, "spec.deviceTemplate.whenGone", t.WhenGone, []string{"", WhenGoneDelete, WhenGoneKeep})
+		checkRequired(&p, "spec.deviceTemplate.spec.deviceModelRef.name", t.Spec.DeviceModelRef.Name)
+		checkRequired(&p, "spec.deviceTemplate.spec.protocol.type", t.Spec.Protocol.Type)
 	}
 	return p.err()
 }
@@ -254,8 +254,8 @@ func (c Configuration) Validate() error {
 // maxCapacity is the largest number of an Instance's slots, which are all listed in it.
 const maxCapacity = 1024
 
-func (h DiscoveryHandler) check(p *problems, at string) {
-	required(p, at+".name", h.Name)
+func (h DiscoveryHandler) check(p *causeList, at string) {
+	checkRequired(p, at+".name", h.Name)
 	size := len(h.Name)
 	for name, text := range h.DiscoveryDetails {
 		size += len(name) + len(text)
@@ -264,10 +264,10 @@ func (h DiscoveryHandler) check(p *problems, at string) {
 		p.add(at+".discoveryProperties", "has %d entries; at most %d are taken", len(h.DiscoveryProperties), maxProperties)
 		return
 	}
-	seen := names{}
+	seen := uniqueNames{}
 	for i, d := range h.DiscoveryProperties {
 		at := fmt.Sprintf("%s.discoveryProperties[%d]", at, i)
-		required(p, at+".name", d.Name)
+		checkRequired(p, at+".name", d.Name)
 		seen.check(p, at+".name", d.Name)
 		size += len(d.Name) + len(d.Value)
 		if d.ValueFrom == nil {
@@ -288,12 +288,12 @@ func (h DiscoveryHandler) check(p *problems, at string) {
 	}
 }
 
-func (k *KeyRef) check(p *problems, at string) {
+func (k *KeyRef) check(p *causeList, at string) {
 	if k == nil {
 		return
 	}
 	checkName(p, at+".name", k.Name)
-	required(p, at+".key", k.Key)
+	checkRequired(p, at+".key", k.Key)
 	if k.Namespace != "" {
 		checkName(p, at+".namespace", k.Namespace)
 	}
@@ -372,39 +372,39 @@ type InstanceStatus struct {
 
 // Validate checks the Instance.
 func (n Instance) Validate() error {
-	var p problems
+	var p causeList
 	n.Metadata.check(&p)
 	checkName(&p, "spec.configurationName", n.Spec.ConfigurationName)
-	nodes := names{}
+	nodes := uniqueNames{}
 	for i, name := range n.Spec.Nodes {
 		nodes.check(&p, fmt.Sprintf("spec.nodes[%d]", i), name)
 	}
-	oneOf(&p, "spec.approval", n.Spec.Approval, []string{"", Approved, Denied})
+	checkOneOf(&p, "spec.approval", n.Spec.Approval, []string{"", Approved, Denied})
 	checkHostPaths(&p, "spec.", n.Spec.Mounts, n.Spec.DeviceSpecs)
 	return p.err()
 }
 
-func checkHostPaths(p *problems, prefix string, mounts []InstanceMount, devices []InstanceDevice) {
+func checkHostPaths(p *causeList, prefix string, mounts []InstanceMount, devices []InstanceDevice) {
 	for i, m := range mounts {
 		at := fmt.Sprintf("%smounts[%d]", prefix, i)
-		required(p, at+".containerPath", m.ContainerPath)
-		required(p, at+".hostPath", m.HostPath)
+		checkRequired(p, at+".containerPath", m.ContainerPath)
+		checkRequired(p, at+".hostPath", m.HostPath)
 	}
 	for i, d := range devices {
 		at := fmt.Sprintf("%sdeviceSpecs[%d]", prefix, i)
-		required(p, at+".containerPath", d.ContainerPath)
-		required(p, at+".hostPath", d.HostPath)
+		checkRequired(p, at+".containerPath", d.ContainerPath)
+		checkRequired(p, at+".hostPath", d.HostPath)
 		if strings.Trim(d.Permissions, "rwm") != "" {
-			p.add(at+".permissions", "%s: must be of the letters r, w and m", clip(d.Permissions))
+			p.add(at+".permissions", "%s: must be of the letters r, w and m", clipText(d.Permissions))
 		}
 	}
 }
 
 // CheckUpdate reports whether an Instance may follow prev.
 func (n Instance) CheckUpdate(prev Instance) error {
-	var p problems
-	unchanged(&p, "spec.configurationName", prev.Spec.ConfigurationName, n.Spec.ConfigurationName)
-	unchanged(&p, "spec.id", prev.Spec.ID, n.Spec.ID)
+	var p causeList
+	checkUnchanged(&p, "spec.configurationName", prev.Spec.ConfigurationName, n.Spec.ConfigurationName)
+	checkUnchanged(&p, "spec.id", prev.Spec.ID, n.Spec.ID)
 	return p.err()
 }
 
@@ -489,8 +489,8 @@ func ParseHandlerReport(payload []byte) (r HandlerReport, err error) {
 	if err := json.Unmarshal(payload, &r); err != nil {
 		return r, Errorf(Invalid, "handler", `the payload must be JSON such as {"state":"Accepted"}: %v`, err)
 	}
-	var p problems
-	oneOf(&p, "handler.state", r.State, handlerStates)
+	var p causeList
+	checkOneOf(&p, "handler.state", r.State, handlerStates)
 	checkHandlerMessage(&p, "handler.message", r.Message)
 	if len(r.Endpoints) > maxEndpoints {
 		p.add("handler.endpoints", "has %d entries; at most %d are taken", len(r.Endpoints), maxEndpoints)
@@ -498,14 +498,14 @@ func ParseHandlerReport(payload []byte) (r HandlerReport, err error) {
 	}
 	for i, e := range r.Endpoints {
 		at := fmt.Sprintf("handler.endpoints[%d]", i)
-		required(&p, at+".endpoint", e.Endpoint)
-		oneOf(&p, at+".state", e.State, handlerStates[1:])
+		checkRequired(&p, at+".endpoint", e.Endpoint)
+		checkOneOf(&p, at+".state", e.State, handlerStates[1:])
 		checkHandlerMessage(&p, at+".message", e.Message)
 	}
 	return r, p.err()
 }
 
-func checkHandlerMessage(p *problems, at, text string) {
+func checkHandlerMessage(p *causeList, at, text string) {
 	if len(text) > maxHandlerMessage {
 		p.add(at, "has %d bytes; at most %d are taken", len(text), maxHandlerMessage)
 	}
@@ -547,12 +547,12 @@ func ParseDiscoveredDevice(instance string, payload []byte) (d DiscoveredDevice,
 
 // Validate checks the device, which comes unchecked from a handler.
 func (d DiscoveredDevice) Validate() error {
-	var p problems
+	var p causeList
 	switch {
 	case d.ID == "":
 		p.add("id", "is required")
 	case len(d.ID) > maxDiscoveredID || !utf8.ValidString(d.ID) || strings.ContainsRune(d.ID, 0):
-		p.add("id", "%s: must be UTF-8 of at most %d bytes", clip(d.ID), maxDiscoveredID)
+		p.add("id", "%s: must be UTF-8 of at most %d bytes", clipText(d.ID), maxDiscoveredID)
 	}
 	if len(d.Properties) > maxProperties {
 		p.add("properties", "has %d entries; at most %d are taken", len(d.Properties), maxProperties)
@@ -560,10 +560,10 @@ func (d DiscoveredDevice) Validate() error {
 	}
 	for name, value := range d.Properties {
 		if name == "" || len(name) > 256 || !utf8.ValidString(name) || strings.ContainsAny(name, "=\x00") {
-			p.add("properties", "%s: a name has 1 to 256 bytes of UTF-8, without = and NUL", clip(name))
+			p.add("properties", "%s: a name has 1 to 256 bytes of UTF-8, without = and NUL", clipText(name))
 		}
 		if !utf8.ValidString(value) || strings.ContainsRune(value, 0) {
-			p.add("properties["+name+"]", "%s: must be UTF-8 without NUL", clip(value))
+			p.add("properties["+name+"]", "%s: must be UTF-8 without NUL", clipText(value))
 		}
 	}
 	if len(d.Mounts)+len(d.DeviceSpecs) > maxProperties {
@@ -573,7 +573,7 @@ func (d DiscoveredDevice) Validate() error {
 	checkHostPaths(&p, "", d.Mounts, d.DeviceSpecs)
 	absolute := func(at, file string) {
 		if file != "" && (!path.IsAbs(file) || path.Clean(file) != file || strings.ContainsAny(file, ":,\x00\n")) {
-			p.add(at, "%s: must be an absolute path without '.', '..', ':' and ','", clip(file))
+			p.add(at, "%s: must be an absolute path without '.', '..', ':' and ','", clipText(file))
 		}
 	}
 	for i, m := range d.Mounts {

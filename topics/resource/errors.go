@@ -75,13 +75,13 @@ func (e *Error) Is(target error) bool {
 // Error makes a kind usable as the target of errors.Is.
 func (k ErrorKind) Error() string { return string(k) }
 
-// problems are the broken rules of an object, so that its author sees them all at once. At most maxProblems are kept, because
+// causeList are the broken rules of an object, so that its author sees them all at once. At most maxProblems are kept, because
 // a hostile object may break a hundred thousand.
-type problems []Cause
+type causeList []Cause
 
 const maxProblems = 20
 
-func (p *problems) add(field, format string, args ...any) {
+func (p *causeList) add(field, format string, args ...any) {
 	switch n := len(*p); {
 	case n < maxProblems:
 		*p = append(*p, Cause{field, fmt.Sprintf(format, args...)})
@@ -90,13 +90,13 @@ func (p *problems) add(field, format string, args ...any) {
 	}
 }
 
-func (p *problems) tooMany(field string, n int) {
+func (p *causeList) tooMany(field string, n int) {
 	if n > maxListed {
 		p.add(field, "has %d entries; at most %d are taken", n, maxListed)
 	}
 }
 
-func (p *problems) addErr(field string, err error) {
+func (p *causeList) addErr(field string, err error) {
 	var e *Error
 	if errors.As(err, &e) {
 		p.add(field, "%s", e.Message)
@@ -106,7 +106,7 @@ func (p *problems) addErr(field string, err error) {
 }
 
 // err returns nil if no rule was broken. The causes are sorted by field, because maps are checked in random order.
-func (p problems) err() error {
+func (p causeList) err() error {
 	slices.SortStableFunc(p[:min(len(p), maxProblems)], func(a, b Cause) int { return strings.Compare(a.Field, b.Field) })
 	switch len(p) {
 	case 0:
@@ -121,8 +121,8 @@ func (p problems) err() error {
 	return &Error{Kind: Invalid, Message: strings.Join(lines, "; "), Causes: p}
 }
 
-// clip quotes a value and shortens a long one, for logs and messages.
-func clip(s string) string {
+// clipText quotes a value and shortens a long one, for logs and messages.
+func clipText(s string) string {
 	if len(s) > 80 {
 		return fmt.Sprintf("%.80q… (%d bytes)", s, len(s))
 	}
@@ -151,33 +151,33 @@ const (
 )
 
 // checkForm checks a text against a grammar. An empty text is valid.
-func checkForm(p *problems, field, text string, form *regexp.Regexp, most int, rule string) {
+func checkForm(p *causeList, field, text string, form *regexp.Regexp, most int, rule string) {
 	if text != "" && (len(text) > most || !form.MatchString(text)) {
-		p.add(field, "%s: must be %s, of at most %d characters", clip(text), rule, most)
+		p.add(field, "%s: must be %s, of at most %d characters", clipText(text), rule, most)
 	}
 }
 
-func checkVersion(p *problems, field, text string) {
+func checkVersion(p *causeList, field, text string) {
 	checkForm(p, field, text, versionForm, maxVersion, "a version such as v1.10.0 or 1.10.0-rc.1 (Semantic Versioning)")
 }
 
-func checkImage(p *problems, field, text string) {
+func checkImage(p *causeList, field, text string) {
 	checkForm(p, field, text, imageForm, maxImage, "a reference to an image, such as quay.io/org/name:1.0 or name@sha256:…")
 }
 
-func checkCommand(p *problems, field, text string) {
+func checkCommand(p *causeList, field, text string) {
 	checkForm(p, field, text, commandForm, maxCommand,
 		"a command and its arguments between single blanks, of letters, digits and ._/+:=,@%-: no shell reads it")
 }
 
-func checkRevision(p *problems, field, text string) {
+func checkRevision(p *causeList, field, text string) {
 	checkForm(p, field, text, revisionForm, maxRevision, "a branch, tag or commit, of letters, digits and ._/@+-, beginning with a letter or digit")
 	if strings.Contains(text, "..") {
-		p.add(field, "%s: a revision has no two dots in a row", clip(text))
+		p.add(field, "%s: a revision has no two dots in a row", clipText(text))
 	}
 }
 
-func oneOf[T ~string](p *problems, field, value string, allowed []T) {
+func checkOneOf[T ~string](p *causeList, field, value string, allowed []T) {
 	if slices.Contains(allowed, T(value)) {
 		return
 	}
@@ -187,11 +187,11 @@ func oneOf[T ~string](p *problems, field, value string, allowed []T) {
 			names = append(names, string(a))
 		}
 	}
-	p.add(field, "%s is not one of %s", clip(value), strings.Join(names, ", "))
+	p.add(field, "%s is not one of %s", clipText(value), strings.Join(names, ", "))
 }
 
-// unchanged adds a problem if the JSON of two values differs.
-func unchanged(p *problems, field string, a, b any) {
+// checkUnchanged adds a problem if the JSON of two values differs.
+func checkUnchanged(p *causeList, field string, a, b any) {
 	before, errA := json.Marshal(a)
 	after, errB := json.Marshal(b)
 	if errA != nil || errB != nil || string(before) != string(after) {
@@ -199,28 +199,28 @@ func unchanged(p *problems, field string, a, b any) {
 	}
 }
 
-// names are the names in a list, to find those that occur twice.
-type names map[string]bool
+// uniqueNames are the names in a list, to find those that occur twice.
+type uniqueNames map[string]bool
 
-func (n names) check(p *problems, field, name string) {
+func (n uniqueNames) check(p *causeList, field, name string) {
 	if n[name] {
-		p.add(field, "%s occurs twice in the list", clip(name))
+		p.add(field, "%s occurs twice in the list", clipText(name))
 	}
 	n[name] = true
 }
 
-func required(p *problems, field, value string) {
+func checkRequired(p *causeList, field, value string) {
 	if value == "" {
 		p.add(field, "is required")
 	}
 }
 
 // checkName checks the name of another object to which a field refers.
-func checkName(p *problems, field, name string) {
+func checkName(p *causeList, field, name string) {
 	switch {
 	case name == "":
 		p.add(field, "is required")
 	case !topics.ValidName(name):
-		p.add(field, "%s: must be %s", clip(name), topics.NameRule())
+		p.add(field, "%s: must be %s", clipText(name), topics.NameRule())
 	}
 }

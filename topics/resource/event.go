@@ -113,13 +113,13 @@ type Occurrence struct {
 
 // Validate checks an Event.
 func (e Event) Validate() error {
-	var p problems
+	var p causeList
 	e.Metadata.check(&p)
 	if e.InvolvedObject.Name == "" {
 		p.add("involvedObject.name", "must name what it happened to")
 	}
 	if e.Type != "" {
-		oneOf(&p, "type", e.Type, []string{EventNormal, EventWarning})
+		checkOneOf(&p, "type", e.Type, []string{EventNormal, EventWarning})
 	}
 	return p.err()
 }

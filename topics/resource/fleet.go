@@ -80,17 +80,17 @@ const TimeZoneAnnotation = Group + "/time-zone"
 // MaxCron bounds the length of a cron expression, which is read often. One with all minutes, hours and days has less than half of it.
 const MaxCron = 1000
 
-func (s *UpdateSchedule) check(p *problems, at string) {
+func (s *UpdateSchedule) check(p *causeList, at string) {
 	if s == nil {
 		return
 	}
 	if n := len(s.At); n > MaxCron {
 		p.add(at+".at", "has %d characters; must have at most %d", n, MaxCron)
 	} else if why := cronProblem(s.At); why != "" {
-		p.add(at+".at", "%s: %s", clip(s.At), why)
+		p.add(at+".at", "%s: %s", clipText(s.At), why)
 	}
 	if _, err := time.LoadLocation(s.TimeZone); err != nil {
-		p.add(at+".timeZone", "%s: must be a time zone such as Europe/Berlin, or Local", clip(s.TimeZone))
+		p.add(at+".timeZone", "%s: must be a time zone such as Europe/Berlin, or Local", clipText(s.TimeZone))
 	}
 	checkDuration(p, at+".startGraceDuration", s.StartGraceDuration, time.Minute)
 }
@@ -148,7 +148,7 @@ type DisruptionBudget struct {
 	MaxUnavailable *int `json:"maxUnavailable,omitempty"`
 }
 
-func (r *RolloutPolicy) check(p *problems, at string) {
+func (r *RolloutPolicy) check(p *causeList, at string) {
 	if r == nil {
 		return
 	}
@@ -156,10 +156,10 @@ func (r *RolloutPolicy) check(p *problems, at string) {
 	checkDuration(p, at+".defaultUpdateTimeout", r.DefaultUpdateTimeout, time.Second)
 	r.UpdateSchedule.check(p, at+".updateSchedule")
 	r.DownloadSchedule.check(p, at+".downloadSchedule")
-	oneOf(p, at+".onFailure", r.OnFailure, []string{"", OnFailureHalt, OnFailureRollBack})
+	checkOneOf(p, at+".onFailure", r.OnFailure, []string{"", OnFailureHalt, OnFailureRollBack})
 	if s := r.DeviceSelection; s != nil {
 		at := at + ".deviceSelection"
-		oneOf(p, at+".strategy", s.Strategy, []string{"BatchSequence"})
+		checkOneOf(p, at+".strategy", s.Strategy, []string{"BatchSequence"})
 		for i, b := range s.Sequence {
 			here := fmt.Sprintf("%s.sequence[%d]", at, i)
 			b.Selector.check(p, here+".selector")
@@ -178,21 +178,21 @@ func (r *RolloutPolicy) check(p *problems, at string) {
 }
 
 // checkAmount checks a number or a percentage. An empty text is valid.
-func checkAmount(p *problems, field, text string) {
+func checkAmount(p *causeList, field, text string) {
 	if strings.HasSuffix(text, "%") {
 		checkPercent(p, field, text)
 	} else if _, err := strconv.ParseUint(text, 10, 31); err != nil && text != "" {
-		p.add(field, "%s: must be a number, or a percentage such as 10%%", clip(text))
+		p.add(field, "%s: must be a number, or a percentage such as 10%%", clipText(text))
 	}
 }
 
 // checkPercent checks a percentage. An empty text is valid.
-func checkPercent(p *problems, field, text string) {
+func checkPercent(p *causeList, field, text string) {
 	if text == "" {
 		return
 	}
 	if _, err := ParsePercent(text); err != nil {
-		p.add(field, "%s: must be a percentage from 0%% to 100%%", clip(text))
+		p.add(field, "%s: must be a percentage from 0%% to 100%%", clipText(text))
 	}
 }
 
@@ -324,7 +324,7 @@ func (t LabelTerm) holds(labels map[string]string) bool {
 	return !has
 }
 
-func (s *LabelSelector) check(p *problems, at string) {
+func (s *LabelSelector) check(p *causeList, at string) {
 	if s == nil {
 		return
 	}
@@ -334,9 +334,9 @@ func (s *LabelSelector) check(p *problems, at string) {
 	}
 }
 
-func (t LabelTerm) check(p *problems, at string) {
+func (t LabelTerm) check(p *causeList, at string) {
 	checkLabel(p, at+".key", t.Key, "")
-	oneOf(p, at+".operator", t.Operator, []string{"In", "NotIn", "Exists", "DoesNotExist"})
+	checkOneOf(p, at+".operator", t.Operator, []string{"In", "NotIn", "Exists", "DoesNotExist"})
 	sets := t.Operator == "In" || t.Operator == "NotIn"
 	switch {
 	case sets && len(t.Values) == 0:
@@ -348,7 +348,7 @@ func (t LabelTerm) check(p *problems, at string) {
 
 // Validate checks a Fleet.
 func (f Fleet) Validate() error {
-	var p problems
+	var p causeList
 	f.Metadata.check(&p)
 	if most := 253 - len("-0000001"); len(f.Metadata.Name) > most {
 		p.add("metadata.name", "has %d characters; a fleet's has at most %d, for its TemplateVersions add a dash and seven digits", len(f.Metadata.Name), most)
@@ -363,7 +363,7 @@ func (f Fleet) Validate() error {
 	return p.err()
 }
 
-func (t NodeTemplate) check(p *problems, at string) {
+func (t NodeTemplate) check(p *causeList, at string) {
 	if m := t.Metadata; m != nil {
 		checkLabels(p, at+".metadata.labels", m.Labels)
 		if m.Generation < 0 {
@@ -407,14 +407,14 @@ type TemplateVersionStatus struct {
 
 // Validate checks a TemplateVersion.
 func (v TemplateVersion) Validate() error {
-	var p problems
+	var p causeList
 	v.Metadata.check(&p)
 	checkName(&p, "spec.fleet", v.Spec.Fleet)
 	v.Spec.Template.check(&p, "spec.template")
 	for i, ref := range v.Spec.References {
 		at := fmt.Sprintf("spec.references[%d]", i)
-		oneOf(&p, at+".type", ref.Type, refTypes)
-		required(&p, at+".source", ref.Source)
+		checkOneOf(&p, at+".type", ref.Type, refTypes)
+		checkRequired(&p, at+".source", ref.Source)
 		checkFiles(&p, at+".files", ref.Files, true)
 	}
 	return p.err()
@@ -422,8 +422,8 @@ func (v TemplateVersion) Validate() error {
 
 // CheckUpdate reports whether a TemplateVersion may replace prev: its spec must be the same.
 func (v TemplateVersion) CheckUpdate(prev TemplateVersion) error {
-	var p problems
-	unchanged(&p, "spec", prev.Spec, v.Spec)
+	var p causeList
+	checkUnchanged(&p, "spec", prev.Spec, v.Spec)
 	return p.err()
 }
 
@@ -496,9 +496,9 @@ var repositoryTypes = []string{"", "git", "http", "oci"}
 
 // Validate checks a Repository.
 func (r Repository) Validate() error {
-	var p problems
+	var p causeList
 	r.Metadata.check(&p)
-	oneOf(&p, "spec.type", r.Spec.Type, repositoryTypes)
+	checkOneOf(&p, "spec.type", r.Spec.Type, repositoryTypes)
 	if r.Spec.URL == "" {
 		p.add("spec.url", "is required")
 	} else if why := badURL(r.Spec.URL, r.Spec.Type); why != "" {
@@ -510,7 +510,7 @@ func (r Repository) Validate() error {
 		checkSuffix(&p, "spec.validationSuffix", s)
 	}
 	if ref := r.Spec.SecretRef; ref != nil {
-		required(&p, "spec.secretRef.name", ref.Name)
+		checkRequired(&p, "spec.secretRef.name", ref.Name)
 	}
 	return p.err()
 }
@@ -523,7 +523,7 @@ func badURL(text, kind string) string {
 	kind = cmp.Or(kind, "git")
 	schemes, known := repositorySchemes[kind]
 	wrong := func(scheme string) string {
-		return "the scheme " + clip(scheme) + " is not one of " + strings.Join(schemes, ", ") + ", by which a Repository of type " + kind + " is read"
+		return "the scheme " + clipText(scheme) + " is not one of " + strings.Join(schemes, ", ") + ", by which a Repository of type " + kind + " is read"
 	}
 	if user, rest, ok := strings.Cut(text, "@"); ok && !strings.Contains(user, "/") && strings.Contains(rest, ":") { // git@host:path
 		if known && kind != "git" {
@@ -587,19 +587,19 @@ type ResourceSyncStatus struct { //nolint:revive // the kind is named so
 
 // Validate checks a ResourceSync.
 func (r ResourceSync) Validate() error {
-	var p problems
+	var p causeList
 	r.Metadata.check(&p)
 	checkName(&p, "spec.repository", r.Spec.Repository)
-	required(&p, "spec.targetRevision", r.Spec.TargetRevision)
+	checkRequired(&p, "spec.targetRevision", r.Spec.TargetRevision)
 	checkRevision(&p, "spec.targetRevision", r.Spec.TargetRevision)
-	required(&p, "spec.path", r.Spec.Path)
+	checkRequired(&p, "spec.path", r.Spec.Path)
 	if text := r.Spec.Interval; text != "" {
 		if d, err := time.ParseDuration(text); err != nil || d < time.Second {
-			p.add("spec.interval", "%s is not a duration of at least 1s, such as 5m", clip(text))
+			p.add("spec.interval", "%s is not a duration of at least 1s, such as 5m", clipText(text))
 		}
 	}
 	for i, kind := range r.Spec.Allow {
-		oneOf(&p, fmt.Sprintf("spec.allow[%d]", i), kind, []string{KindSecret, KindRepository})
+		checkOneOf(&p, fmt.Sprintf("spec.allow[%d]", i), kind, []string{KindSecret, KindRepository})
 	}
 	return p.err()
 }

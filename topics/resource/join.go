@@ -47,13 +47,13 @@ func DecodeJoinRequest(payload []byte) (r JoinRequest, err error) {
 	if err := json.Unmarshal(payload, &r); err != nil {
 		return r, Errorf(Invalid, "", "the request is not JSON as it should be: %v", err)
 	}
-	var p problems
-	required(&p, "csr", r.CSR)
+	var p causeList
+	checkRequired(&p, "csr", r.CSR)
 	checkLabels(&p, "labels", r.Labels)
 	for key, field := range r.LabelFrom {
 		checkLabel(&p, "labelFrom", key, "")
 		if !appName.MatchString(strings.ToLower(field)) {
-			p.add("labelFrom["+key+"]", "%s: must be the name of a field of the system information", clip(field))
+			p.add("labelFrom["+key+"]", "%s: must be the name of a field of the system information", clipText(field))
 		}
 	}
 	return r, p.err()
@@ -127,7 +127,7 @@ func ParseJoinToken(text string) (t JoinToken, err error) {
 	copy(t.Secret[:], raw[len(t.Authority):])
 	t.Node = string(raw[least : len(raw)-4])
 	if t.Node != "" {
-		var p problems
+		var p causeList
 		if checkName(&p, "token", t.Node); p.err() != nil {
 			return JoinToken{}, p.err()
 		}
@@ -206,7 +206,7 @@ func ParseCSR(text, node string) (c CSR, err error) {
 		return c, Errorf(Invalid, "csr", "its key is neither ECDSA, Ed25519 nor RSA")
 	}
 	if name := request.Subject.CommonName; name != "" && node != "" && name != node {
-		return c, Errorf(Forbidden, "csr", "it asks for a certificate of %s, but the node is %s", clip(name), node)
+		return c, Errorf(Forbidden, "csr", "it asks for a certificate of %s, but the node is %s", clipText(name), node)
 	}
 	sum := sha256.Sum256(request.RawSubjectPublicKeyInfo)
 	return CSR{request.PublicKey, hex.EncodeToString(sum[:])}, nil
@@ -214,7 +214,7 @@ func ParseCSR(text, node string) (c CSR, err error) {
 
 // CheckLabels returns an error for labels that a Node can't have.
 func CheckLabels(field string, labels map[string]string) error {
-	var p problems
+	var p causeList
 	checkLabels(&p, field, labels)
 	return p.err()
 }

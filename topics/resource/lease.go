@@ -33,7 +33,7 @@ type LeaseSpec struct {
 
 // Validate checks a Lease.
 func (l Lease) Validate() error {
-	var p problems
+	var p causeList
 	l.Metadata.check(&p)
 	if s := l.Spec.LeaseDurationSeconds; s != nil && *s < 1 {
 		p.add("spec.leaseDurationSeconds", "must be above 0")

@@ -68,8 +68,8 @@ type Usage struct {
 	MostBytes int `json:"mostBytes"`
 }
 
-// Alone is the state of the link of a core whose settings name no hub.
-const Alone = "alone"
+// LinkAlone is the state of the link of a core whose settings name no hub.
+const LinkAlone = "alone"
 
 // Link is a node's link as one end sees it. Numbers are counted from that end's start.
 type Link struct {
@@ -83,13 +83,13 @@ type Link struct {
 	// InStep says that the other end has confirmed, in this connection, that it has the whole map that this end owns.
 	InStep bool `json:"inStep"`
 	// Behind is what the other end lacks of that map; nil if it can't be known.
-	Behind      *Behind `json:"behind,omitempty"`
-	Peer        string  `json:"peer,omitempty"`    // the other end's address
-	Version     string  `json:"version,omitempty"` // of the node's core
-	Connections int     `json:"connections"`
-	Failures    int     `json:"failures,omitempty"`  // failed attempts to connect
-	Takeovers   int     `json:"takeovers,omitempty"` // connections that ended because another one had the same name
-	LastError   string  `json:"lastError,omitempty"` // why there is no connection, or why the last one ended
+	Behind      *LinkLag `json:"behind,omitempty"`
+	Peer        string   `json:"peer,omitempty"`    // the other end's address
+	Version     string   `json:"version,omitempty"` // of the node's core
+	Connections int      `json:"connections"`
+	Failures    int      `json:"failures,omitempty"`  // failed attempts to connect
+	Takeovers   int      `json:"takeovers,omitempty"` // connections that ended because another one had the same name
+	LastError   string   `json:"lastError,omitempty"` // why there is no connection, or why the last one ended
 	// ClockAhead is how far the node's clock is ahead of the hub's, in seconds; nil if unknown.
 	ClockAhead *float64 `json:"clockAhead,omitempty"`
 	// CertificateExpires is the expiry time of this end's or the other end's certificate, whichever is earlier.
@@ -121,8 +121,8 @@ const (
 	LineageLeap = "LineageLeap"
 )
 
-// Behind is how far a copy lags behind its owner.
-type Behind struct {
+// LinkLag is how far a copy lags behind its owner.
+type LinkLag struct {
 	Keys    int     `json:"keys"`
 	Seconds float64 `json:"seconds"` // the age of the oldest key
 }

@@ -126,26 +126,26 @@ const maxConditions = 100
 
 // CheckConditions returns an error for conditions without a type or status, and for more than 100 conditions.
 func CheckConditions(list []Condition) error {
-	var p problems
+	var p causeList
 	checkConditions(&p, "status.conditions", list)
 	return p.err()
 }
 
-func checkConditions(p *problems, at string, list []Condition) {
+func checkConditions(p *causeList, at string, list []Condition) {
 	if len(list) > maxConditions {
 		p.add(at, "has %d conditions; at most %d are kept", len(list), maxConditions)
 		return
 	}
 	for i, c := range list {
-		required(p, fmt.Sprintf("%s[%d].type", at, i), c.Type)
-		required(p, fmt.Sprintf("%s[%d].status", at, i), c.Status)
+		checkRequired(p, fmt.Sprintf("%s[%d].type", at, i), c.Type)
+		checkRequired(p, fmt.Sprintf("%s[%d].status", at, i), c.Status)
 	}
 }
 
 // SetCondition replaces the condition of c's type in list, or appends c. The transition time is now, or that of the replaced
 // condition if its status is the same.
 func SetCondition(list []Condition, c Condition, now time.Time) []Condition {
-	old := find(list, c.Type)
+	old := findCondition(list, c.Type)
 	c.setTransitionTime(old, now)
 	if old == nil {
 		return append(list, c)
@@ -162,8 +162,8 @@ func (c *Condition) setTransitionTime(old *Condition, now time.Time) {
 	}
 }
 
-// find returns the condition of a type in the list, or nil.
-func find(list []Condition, kind string) *Condition {
+// findCondition returns the condition of a type in the list, or nil.
+func findCondition(list []Condition, kind string) *Condition {
 	for i := range list {
 		if list[i].Type == kind {
 			return &list[i]
@@ -174,7 +174,7 @@ func find(list []Condition, kind string) *Condition {
 
 // reasonOf is the reason of a condition that is True, and empty otherwise.
 func reasonOf(list []Condition, kind string) string {
-	if c := find(list, kind); c != nil && c.Status == "True" {
+	if c := findCondition(list, kind); c != nil && c.Status == "True" {
 		return c.Reason
 	}
 	return ""
@@ -189,22 +189,22 @@ func SetObservedGeneration(list []Condition, generation int64, types ...string) 
 	}
 }
 
-// Time formats a time as all timestamps of the bus are written: RFC 3339, UTC, milliseconds.
-func Time(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
+// FormatTime formats a time as all timestamps of the bus are written: RFC 3339, UTC, milliseconds.
+func FormatTime(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
 
-// Millis formats milliseconds since 1970 as Time does. The result for 0 is empty.
-func Millis(ms int64) string {
+// FormatMillis formats milliseconds since 1970 as Time does. The result for 0 is empty.
+func FormatMillis(ms int64) string {
 	if ms == 0 {
 		return ""
 	}
-	return Time(time.UnixMilli(ms))
+	return FormatTime(time.UnixMilli(ms))
 }
 
 // ParseTime reads a timestamp in RFC 3339.
 func ParseTime(s string) (time.Time, error) {
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {
-		return t, Errorf(Invalid, "", "%s is not a time in RFC 3339, such as 2026-11-21T10:00:00Z", clip(s))
+		return t, Errorf(Invalid, "", "%s is not a time in RFC 3339, such as 2026-11-21T10:00:00Z", clipText(s))
 	}
 	return t, nil
 }
@@ -231,22 +231,22 @@ func (m Meta) Validate() error { return m.ValidateChange(Meta{}) }
 // ValidateChange checks only what differs from old, because a rule that was introduced after old was stored must not block
 // other changes.
 func (m Meta) ValidateChange(old Meta) error {
-	var p problems
+	var p causeList
 	m.checkChange(&p, old)
 	return p.err()
 }
 
-func (m Meta) check(p *problems) { m.checkChange(p, Meta{}) }
+func (m Meta) check(p *causeList) { m.checkChange(p, Meta{}) }
 
-func (m Meta) checkChange(p *problems, old Meta) {
+func (m Meta) checkChange(p *causeList, old Meta) {
 	switch {
 	case m.Name == "" && m.GenerateName == "":
 		p.add("metadata.name", "is required")
 	case m.Name != "" && !topics.ValidName(m.Name):
-		p.add("metadata.name", "%s: must be %s", clip(m.Name), topics.NameRule())
+		p.add("metadata.name", "%s: must be %s", clipText(m.Name), topics.NameRule())
 	}
 	if m.Namespace != "" && (!topics.ValidName(m.Namespace) || len(m.Namespace) > 63 || strings.Contains(m.Namespace, ".")) {
-		p.add("metadata.namespace", "%s: must be 1–63 characters of a–z, 0–9 and '-'", clip(m.Namespace))
+		p.add("metadata.namespace", "%s: must be 1–63 characters of a–z, 0–9 and '-'", clipText(m.Namespace))
 	}
 	if len(m.Labels) > max(maxLabels, len(old.Labels)) {
 		p.add("metadata.labels", "more than %d labels", maxLabels)
@@ -267,21 +267,21 @@ func (m Meta) checkChange(p *problems, old Meta) {
 	}
 	for i, f := range m.Finalizers {
 		if !slices.Contains(old.Finalizers, f) && !validKey(f) {
-			p.add(fmt.Sprintf("metadata.finalizers[%d]", i), "%s: a finalizer's name is %s", clip(f), keyRule)
+			p.add(fmt.Sprintf("metadata.finalizers[%d]", i), "%s: a finalizer's name is %s", clipText(f), keyRule)
 		}
 	}
 	if first, second := m.controllers(); second != "" && !reflect.DeepEqual(m.OwnerReferences, old.OwnerReferences) {
-		p.add("metadata.ownerReferences", "%s and %s are both the controller; at most one owner is", clip(first), clip(second))
+		p.add("metadata.ownerReferences", "%s and %s are both the controller; at most one owner is", clipText(first), clipText(second))
 	}
 	for i, o := range m.OwnerReferences {
 		if slices.ContainsFunc(old.OwnerReferences, func(was OwnerReference) bool { return reflect.DeepEqual(was, o) }) {
 			continue
 		}
 		at := fmt.Sprintf("metadata.ownerReferences[%d].", i)
-		required(p, at+"apiVersion", o.APIVersion)
-		required(p, at+"kind", o.Kind)
-		required(p, at+"name", o.Name)
-		required(p, at+"uid", o.UID)
+		checkRequired(p, at+"apiVersion", o.APIVersion)
+		checkRequired(p, at+"kind", o.Kind)
+		checkRequired(p, at+"name", o.Name)
+		checkRequired(p, at+"uid", o.UID)
 	}
 }
 
@@ -300,10 +300,10 @@ func (m Meta) controllers() (first, second string) {
 	return first, ""
 }
 
-func (m Meta) checkAnnotations(p *problems, old Meta) {
+func (m Meta) checkAnnotations(p *causeList, old Meta) {
 	for k := range m.Annotations {
 		if _, had := old.Annotations[k]; !had && !validKey(k) {
-			p.add("metadata.annotations", "%s: an annotation's name is %s", clip(k), keyRule)
+			p.add("metadata.annotations", "%s: an annotation's name is %s", clipText(k), keyRule)
 		}
 	}
 	if size := m.annotationBytes(); size > max(maxMetadata, old.annotationBytes()) {
@@ -339,17 +339,17 @@ func ValidLabelValue(s string) bool {
 		!strings.ContainsFunc(s, func(c rune) bool { return !isKeyLetter(c) })
 }
 
-func checkLabels(p *problems, field string, labels map[string]string) {
+func checkLabels(p *causeList, field string, labels map[string]string) {
 	for key, value := range labels {
 		checkLabel(p, field, key, value)
 	}
 }
 
-func checkLabel(p *problems, field, key, value string) {
+func checkLabel(p *causeList, field, key, value string) {
 	if !validKey(key) {
-		p.add(field, "%s: a label's name is %s", clip(key), keyRule)
+		p.add(field, "%s: a label's name is %s", clipText(key), keyRule)
 	}
 	if !ValidLabelValue(value) {
-		p.add(field+"["+key+"]", "%s: a label's value is %s", clip(value), valueRule)
+		p.add(field+"["+key+"]", "%s: a label's value is %s", clipText(value), valueRule)
 	}
 }

@@ -190,8 +190,8 @@ func (m DeviceModel) config(p Protocol) map[string]string {
 	return p.Config
 }
 
-// with returns a copy of the model in which visitors of a protocol replace its visitors of the same properties.
-func (m DeviceModel) with(protocol string, own []Visitor) DeviceModel {
+// withVisitors returns a copy of the model in which visitors of a protocol replace its visitors of the same properties.
+func (m DeviceModel) withVisitors(protocol string, own []Visitor) DeviceModel {
 	if len(own) == 0 {
 		return m
 	}
@@ -233,13 +233,13 @@ func (p Property) Check(value []byte) error {
 		return err
 	}
 	if len(p.Enum) > 0 && !p.enumerates(text) {
-		return p.invalid("%s is not one of %s", clip(text), p.enumText())
+		return p.invalid("%s is not one of %s", clipText(text), p.enumText())
 	}
 	if p.Minimum != nil && number < *p.Minimum {
-		return p.invalid("%s is below the minimum of %s", clip(text), p.limit(*p.Minimum))
+		return p.invalid("%s is below the minimum of %s", clipText(text), p.limit(*p.Minimum))
 	}
 	if p.Maximum != nil && number > *p.Maximum {
-		return p.invalid("%s is above the maximum of %s", clip(text), p.limit(*p.Maximum))
+		return p.invalid("%s is above the maximum of %s", clipText(text), p.limit(*p.Maximum))
 	}
 	return nil
 }
@@ -251,34 +251,34 @@ func (p Property) parse(text string) (number float64, err error) {
 	case TypeInt:
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return 0, p.invalid("%s is not an integer of 64 bits", clip(text))
+			return 0, p.invalid("%s is not an integer of 64 bits", clipText(text))
 		}
 		number = float64(n)
 	case TypeFloat, TypeDouble:
-		number, err = strconv.ParseFloat(text, bits(t))
+		number, err = strconv.ParseFloat(text, bitSize(t))
 		if err != nil || math.IsNaN(number) || math.IsInf(number, 0) || strings.ContainsAny(text, "_xXpP") {
-			return 0, p.invalid("%s is not a %s: a decimal number such as 21.5", clip(text), t)
+			return 0, p.invalid("%s is not a %s: a decimal number such as 21.5", clipText(text), t)
 		}
 	case TypeBoolean:
 		if text != "true" && text != "false" {
-			return 0, p.invalid("%s is not a boolean: true or false", clip(text))
+			return 0, p.invalid("%s is not a boolean: true or false", clipText(text))
 		}
 	case TypeBytes:
 		if _, err := base64.StdEncoding.DecodeString(text); err != nil {
-			return 0, p.invalid("%s is not base64", clip(text))
+			return 0, p.invalid("%s is not base64", clipText(text))
 		}
 	case TypeObject, TypeArray:
 		if !isJSON(text, map[DataType]byte{TypeObject: '{', TypeArray: '['}[t]) {
-			return 0, p.invalid("%s is not a JSON %s", clip(text), t)
+			return 0, p.invalid("%s is not a JSON %s", clipText(text), t)
 		}
 	case TypeString:
 	default:
-		return 0, p.invalid("its model gives it the unknown type %s", clip(string(t)))
+		return 0, p.invalid("its model gives it the unknown type %s", clipText(string(t)))
 	}
 	return number, nil
 }
 
-func bits(t DataType) int {
+func bitSize(t DataType) int {
 	if t == TypeFloat {
 		return 32
 	}
@@ -350,8 +350,8 @@ func (p Property) Canonical(value []byte) string {
 			return strconv.FormatInt(n, 10)
 		}
 	case TypeFloat, TypeDouble:
-		if f, err := strconv.ParseFloat(text, bits(p.dataType())); err == nil {
-			return strconv.FormatFloat(f+0, 'g', -1, bits(p.dataType())) // +0: no negative zero
+		if f, err := strconv.ParseFloat(text, bitSize(p.dataType())); err == nil {
+			return strconv.FormatFloat(f+0, 'g', -1, bitSize(p.dataType())) // +0: no negative zero
 		}
 	case TypeObject, TypeArray:
 		return canonicalJSON(value)
@@ -377,9 +377,9 @@ func canonicalJSON(value []byte) string {
 	return string(out)
 }
 
-// Members reads the JSON object that sets several properties at once. A member that is null or empty is nil: it clears the
+// ParseMembers reads the JSON object that sets several properties at once. A member that is null or empty is nil: it clears the
 // property.
-func Members(payload []byte) (map[string]*Value, error) {
+func ParseMembers(payload []byte) (map[string]*Value, error) {
 	var members map[string]*json.RawMessage
 	if err := json.Unmarshal(payload, &members); err != nil || members == nil {
 		return nil, Errorf(Invalid, "", "the payload must be a JSON object of property names and values, such as {\"power\":\"ON\"}")
@@ -405,13 +405,13 @@ func Members(payload []byte) (map[string]*Value, error) {
 
 // Validate checks a model: names, types and ranges, and that visitors refer to properties.
 func (m DeviceModel) Validate() error {
-	var p problems
+	var p causeList
 	m.Metadata.check(&p)
 	p.tooMany("spec.properties", len(m.Spec.Properties))
 	if p.tooMany("spec.propertyVisitors", len(m.Spec.PropertyVisitors)); len(p) > 0 {
 		return p.err()
 	}
-	seen, protocols := names{}, names{}
+	seen, protocols := uniqueNames{}, uniqueNames{}
 	for i, prop := range m.Spec.Properties {
 		at := fmt.Sprintf("spec.properties[%d]", i)
 		seen.check(&p, at+".name", prop.Name)
@@ -430,14 +430,14 @@ func (m DeviceModel) Validate() error {
 	return p.err()
 }
 
-func (v Visitor) check(p *problems, at string, known map[string]bool) {
+func (v Visitor) check(p *causeList, at string, known map[string]bool) {
 	if !known[v.PropertyName] {
-		p.add(at+".propertyName", "%s is not a property of the model", clip(v.PropertyName))
+		p.add(at+".propertyName", "%s is not a property of the model", clipText(v.PropertyName))
 	}
 	v.checkCycles(p, at)
 }
 
-func (v Visitor) checkCycles(p *problems, at string) {
+func (v Visitor) checkCycles(p *causeList, at string) {
 	if v.CollectCycle < 0 {
 		p.add(at+".collectCycle", "%d: milliseconds can't be negative", v.CollectCycle)
 	}
@@ -449,14 +449,14 @@ func (v Visitor) checkCycles(p *problems, at string) {
 	}
 }
 
-func (p Property) check(found *problems, at string) {
+func (p Property) check(found *causeList, at string) {
 	if !topics.ValidProperty(p.Name) {
-		found.add(at+".name", "%s: must be %s", clip(p.Name), topics.PropertyRule())
+		found.add(at+".name", "%s: must be %s", clipText(p.Name), topics.PropertyRule())
 	}
-	oneOf(found, at+".type", string(p.dataType()), dataTypes)
-	oneOf(found, at+".accessMode", string(p.AccessMode), []AccessMode{"", ReadOnly, ReadWrite})
-	oneOf(found, at+".conflict", p.Conflict, []string{"", ConflictCloud, ConflictEdge, ConflictLatest})
-	oneOf(found, at+".atBoot", p.AtBoot, []string{"", BootLast, BootHold, BootSafe})
+	checkOneOf(found, at+".type", string(p.dataType()), dataTypes)
+	checkOneOf(found, at+".accessMode", string(p.AccessMode), []AccessMode{"", ReadOnly, ReadWrite})
+	checkOneOf(found, at+".conflict", p.Conflict, []string{"", ConflictCloud, ConflictEdge, ConflictLatest})
+	checkOneOf(found, at+".atBoot", p.AtBoot, []string{"", BootLast, BootHold, BootSafe})
 	if p.Minimum != nil && p.Maximum != nil && *p.Minimum > *p.Maximum {
 		found.add(at+".minimum", "%v is above the maximum of %v", *p.Minimum, *p.Maximum)
 	}

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Near is the name that somebody may have meant who wrote another one, the first of those that are nearest; empty: none is near.
-func Near(written string, names []string) string {
+// NearestNames is the name that somebody may have meant who wrote another one, the first of those that are nearest; empty: none is near.
+func NearestNames(written string, names []string) string {
 	if slices.Contains(names, written) {
 		return ""
 	}
@@ -15,7 +15,7 @@ func Near(written string, names []string) string {
 		least = 2 // of a short name two letters are much of it
 	}
 	for _, name := range names {
-		if len(written) >= wholeWord {
+		if len(written) >= maxWholeWord {
 			if least > 0 && strings.Contains(name, written) {
 				best, least = name, 0 // models, of devicemodels
 				continue
@@ -28,27 +28,27 @@ func Near(written string, names []string) string {
 		if max(len(name)-len(written), len(written)-len(name)) >= least {
 			continue
 		}
-		if d := Distance(strings.ToLower(written), strings.ToLower(name)); d < least {
+		if d := EditDistance(strings.ToLower(written), strings.ToLower(name)); d < least {
 			best, least = name, d
 		}
 	}
 	return best
 }
 
-// wholeWord is how many letters somebody has written of a name at least who left out the rest of it.
-const wholeWord = 4
+// maxWholeWord is how many letters somebody has written of a name at least who left out the rest of it.
+const maxWholeWord = 4
 
 // DidYouMean is what the error about a name that doesn't exist ends with: ": did you mean lamp?", or nothing if no name is near.
 func DidYouMean(written string, names []string) string {
-	if near := Near(written, names); near != "" {
+	if near := NearestNames(written, names); near != "" {
 		return ": did you mean " + near + "?"
 	}
 	return ""
 }
 
-// Distance is the Damerau–Levenshtein distance: how many letters must be added, removed, changed or swapped with their
+// EditDistance is the Damerau–Levenshtein distance: how many letters must be added, removed, changed or swapped with their
 // neighbour.
-func Distance(a, b string) int {
+func EditDistance(a, b string) int {
 	rows := make([][]int, len(a)+1)
 	for i := range rows {
 		rows[i] = make([]int, len(b)+1)

@@ -11,6 +11,6 @@ func TestNearNames(t *testing.T) {
 	for written, want := range map[string]string{
 		"lmp": "lamp", "lapm": "lamp", "Lamp": "lamp", "lamp": "", "lamp-13": "lamp-12", "themostat-hal": "thermostat-hall", "pump": "", "stat": "thermostat-hall", "hall": "thermostat-hall", "x": "", "": "",
 	} {
-		require.Equal(t, want, Near(written, names), written)
+		require.Equal(t, want, NearestNames(written, names), written)
 	}
 }

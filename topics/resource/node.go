@@ -64,7 +64,7 @@ type UpdatePolicy struct {
 	UpdateSchedule *UpdateSchedule `json:"updateSchedule,omitempty"`
 }
 
-func (u *UpdatePolicy) check(p *problems, at string) {
+func (u *UpdatePolicy) check(p *causeList, at string) {
 	if u != nil {
 		u.DownloadSchedule.check(p, at+".downloadSchedule")
 		u.UpdateSchedule.check(p, at+".updateSchedule")
@@ -206,9 +206,9 @@ const (
 	SeverityCritical = "Critical"
 )
 
-// Health is the type of the condition for a resource, such as CPUHealthy. The condition's reason is the severity of the worst
+// HealthCondition is the type of the condition for a resource, such as CPUHealthy. The condition's reason is the severity of the worst
 // alert.
-func Health(monitorType string) string { return monitorType + "Healthy" }
+func HealthCondition(monitorType string) string { return monitorType + "Healthy" }
 
 // NodeOS is the desired operating system.
 type NodeOS struct {
@@ -567,7 +567,7 @@ func ReadyCondition(prev []Condition, state, ended string, now time.Time) []Cond
 	}
 	if state != Online && ended == "" {
 		c.Message = "it has not connected since the hub was started"
-		if old := find(prev, ConditionReady); old != nil && old.Status == "False" {
+		if old := findCondition(prev, ConditionReady); old != nil && old.Status == "False" {
 			c.Message = old.Message
 		}
 	}
@@ -602,7 +602,7 @@ func PresenceConditions(list, before []Condition, node, agent, discoverer string
 	} {
 		c := Condition{Type: p.kind, Status: "True", Reason: "Running", Message: p.program + " is connected to the node's broker"}
 		switch {
-		case p.state == "" && find(list, p.kind) == nil:
+		case p.state == "" && findCondition(list, p.kind) == nil:
 			continue
 		case node != Online:
 			c.Status, c.Reason, c.Message = "Unknown", ReasonAway, "the node is offline"
@@ -611,9 +611,9 @@ func PresenceConditions(list, before []Condition, node, agent, discoverer string
 		}
 		list = SetCondition(list, c, now)
 	}
-	if c := find(list, ConditionUpdating); c != nil && c.Status == "True" && node == Online && agent == Offline {
+	if c := findCondition(list, ConditionUpdating); c != nil && c.Status == "True" && node == Online && agent == Offline {
 		stopped := Condition{Type: ConditionUpdating, Status: "Unknown", Reason: ReasonStopped, Message: "edgeagent does not run on the node; before it ended: " + c.Reason + ": " + c.Message}
-		if was := find(before, ConditionUpdating); was != nil && was.Status == stopped.Status {
+		if was := findCondition(before, ConditionUpdating); was != nil && was.Status == stopped.Status {
 			stopped.LastTransitionTime = was.LastTransitionTime
 		} else {
 			stopped.LastTransitionTime = now.UTC().Truncate(time.Second)
@@ -625,7 +625,7 @@ func PresenceConditions(list, before []Condition, node, agent, discoverer string
 
 // AgentStopped reports whether the node's agent is known not to run.
 func (s NodeStatus) AgentStopped() bool {
-	c := find(s.Conditions, ConditionAgentOnline)
+	c := findCondition(s.Conditions, ConditionAgentOnline)
 	return c != nil && c.Status == "False"
 }
 
@@ -686,7 +686,7 @@ func RolledBackCondition(prev []Condition, last *Anomaly, now time.Time) []Condi
 			why = last.Message
 		}
 	}
-	if old := find(prev, RolledBack); why == "" && old != nil && old.Status == "True" && now.Sub(old.LastTransitionTime) < rolledBackFor {
+	if old := findCondition(prev, RolledBack); why == "" && old != nil && old.Status == "True" && now.Sub(old.LastTransitionTime) < rolledBackFor {
 		why = old.Message
 	}
 	return setException(prev, why, Condition{Type: RolledBack, Status: "True", Reason: "OlderData"}, Condition{Status: "False", Reason: "Past"}, now)
@@ -708,7 +708,7 @@ func setException(prev []Condition, why string, failed, normal Condition, now ti
 	switch {
 	case why != "":
 		c.Message = why
-	case find(prev, c.Type) == nil:
+	case findCondition(prev, c.Type) == nil:
 		return prev
 	default:
 		c.Status, c.Reason = normal.Status, normal.Reason
@@ -775,9 +775,9 @@ const MaxEnrollerSeconds = 365 * 24 * 60 * 60
 
 // Validate checks an EnrollmentRequest.
 func (e EnrollmentRequest) Validate() error {
-	var p problems
+	var p causeList
 	e.Metadata.check(&p)
-	required(&p, "spec.csr", e.Spec.CSR)
+	checkRequired(&p, "spec.csr", e.Spec.CSR)
 	if e.Spec.NodeName != "" {
 		checkName(&p, "spec.nodeName", e.Spec.NodeName)
 	}
@@ -788,8 +788,8 @@ func (e EnrollmentRequest) Validate() error {
 		}
 	}
 	checkLabels(&p, "spec.labels", e.Spec.Labels)
-	oneOf(&p, "spec.approval", e.Spec.Approval, []string{"", Approved, Denied})
-	oneOf(&p, "spec.signerName", e.Spec.SignerName, []string{"", SignerRenewal, SignerEnroller})
+	checkOneOf(&p, "spec.approval", e.Spec.Approval, []string{"", Approved, Denied})
+	checkOneOf(&p, "spec.signerName", e.Spec.SignerName, []string{"", SignerRenewal, SignerEnroller})
 	switch n := e.Spec.ExpirationSeconds; {
 	case n < 0 || n > MaxEnrollerSeconds:
 		p.add("spec.expirationSeconds", "must be from 0 to %d", MaxEnrollerSeconds)
@@ -801,44 +801,44 @@ func (e EnrollmentRequest) Validate() error {
 
 // CheckUpdate reports whether an EnrollmentRequest may replace prev.
 func (e EnrollmentRequest) CheckUpdate(prev EnrollmentRequest) error {
-	var p problems
-	unchanged(&p, "spec.csr", prev.Spec.CSR, e.Spec.CSR)
-	unchanged(&p, "spec.nodeName", prev.Spec.NodeName, e.Spec.NodeName)
-	unchanged(&p, "spec.signerName", prev.Spec.SignerName, e.Spec.SignerName)
-	unchanged(&p, "spec.expirationSeconds", prev.Spec.ExpirationSeconds, e.Spec.ExpirationSeconds)
+	var p causeList
+	checkUnchanged(&p, "spec.csr", prev.Spec.CSR, e.Spec.CSR)
+	checkUnchanged(&p, "spec.nodeName", prev.Spec.NodeName, e.Spec.NodeName)
+	checkUnchanged(&p, "spec.signerName", prev.Spec.SignerName, e.Spec.SignerName)
+	checkUnchanged(&p, "spec.expirationSeconds", prev.Spec.ExpirationSeconds, e.Spec.ExpirationSeconds)
 	if prev.Spec.Approval != "" {
-		unchanged(&p, "spec.approval", prev.Spec.Approval, e.Spec.Approval)
+		checkUnchanged(&p, "spec.approval", prev.Spec.Approval, e.Spec.Approval)
 	}
 	return p.err()
 }
 
 // CheckStatus checks a status that a node's agent has reported.
 func (n Node) CheckStatus() error {
-	var p problems
+	var p causeList
 	n.Status.check(&p, "status")
 	return p.err()
 }
 
-func (s NodeStatus) check(p *problems, at string) {
+func (s NodeStatus) check(p *causeList, at string) {
 	for i, c := range s.Containers {
-		required(p, fmt.Sprintf("%s.containers[%d].id", at, i), c.ID)
+		checkRequired(p, fmt.Sprintf("%s.containers[%d].id", at, i), c.ID)
 	}
 	for i, a := range s.Applications {
-		required(p, fmt.Sprintf("%s.applications[%d].name", at, i), a.Name)
-		required(p, fmt.Sprintf("%s.applications[%d].status", at, i), a.Status)
+		checkRequired(p, fmt.Sprintf("%s.applications[%d].name", at, i), a.Name)
+		checkRequired(p, fmt.Sprintf("%s.applications[%d].status", at, i), a.Status)
 	}
 	if f := s.Failed; f != nil {
-		required(p, at+".failed.renderedVersion", f.RenderedVersion)
-		required(p, at+".failed.reason", f.Reason)
+		checkRequired(p, at+".failed.renderedVersion", f.RenderedVersion)
+		checkRequired(p, at+".failed.reason", f.Reason)
 	}
 	for i, u := range s.SystemdUnits {
-		required(p, fmt.Sprintf("%s.systemdUnits[%d].name", at, i), u.Name)
+		checkRequired(p, fmt.Sprintf("%s.systemdUnits[%d].name", at, i), u.Name)
 	}
 }
 
 // Validate checks a Node.
 func (n Node) Validate() error {
-	var p problems
+	var p causeList
 	n.Metadata.check(&p)
 	n.Spec.check(&p, "spec", false)
 	return p.err()
@@ -846,12 +846,12 @@ func (n Node) Validate() error {
 
 // check checks a spec. In a fleet's template a text with {{ is a Go template. It is not checked here: the result for each node
 // is.
-func (s NodeSpec) check(p *problems, at string, template bool) {
+func (s NodeSpec) check(p *causeList, at string, template bool) {
 	expanded := func(text string) bool { return !template || !strings.Contains(text, "{{") }
 	if s.OS != nil && expanded(s.OS.Image) {
 		checkImage(p, at+".os.image", s.OS.Image)
 	}
-	seen := names{}
+	seen := uniqueNames{}
 	for i, item := range s.Config {
 		here := fmt.Sprintf("%s.config[%d]", at, i)
 		if item.Name == "" {
@@ -866,19 +866,19 @@ func (s NodeSpec) check(p *problems, at string, template bool) {
 	for i, m := range s.Resources {
 		m.check(p, fmt.Sprintf("%s.resources[%d]", at, i))
 	}
-	oneOf(p, at+".drift", s.Drift, []string{"", DriftRestore, DriftReport})
+	checkOneOf(p, at+".drift", s.Drift, []string{"", DriftRestore, DriftReport})
 	s.UpdatePolicy.check(p, at+".updatePolicy")
 }
 
-func (s NodeSpec) checkApplications(p *problems, at string, expanded func(string) bool) {
-	seen := names{}
+func (s NodeSpec) checkApplications(p *causeList, at string, expanded func(string) bool) {
+	seen := uniqueNames{}
 	for i, a := range s.Applications {
 		here := fmt.Sprintf("%s[%d]", at, i)
 		if !appName.MatchString(a.Name) {
-			p.add(here+".name", "%s: must be 1–63 characters of a–z, 0–9 and '-', beginning with a letter and ending with a letter or digit", clip(a.Name))
+			p.add(here+".name", "%s: must be 1–63 characters of a–z, 0–9 and '-', beginning with a letter and ending with a letter or digit", clipText(a.Name))
 		}
 		seen.check(p, here+".name", a.Name)
-		oneOf(p, here+".appType", a.AppType, []string{AppCompose, AppQuadlet})
+		checkOneOf(p, here+".appType", a.AppType, []string{AppCompose, AppQuadlet})
 		if len(a.Files) == 0 && a.Image == "" {
 			p.add(here+".files", "is required, or image: an application without files starts nothing")
 		}
@@ -888,7 +888,7 @@ func (s NodeSpec) checkApplications(p *problems, at string, expanded func(string
 		checkFiles(p, here+".files", a.Files, false)
 		for name := range a.EnvVars {
 			if !envName.MatchString(name) {
-				p.add(here+".envVars["+clip(name)+"]", "a name is letters, digits and '_', and doesn't begin with a digit")
+				p.add(here+".envVars["+clipText(name)+"]", "a name is letters, digits and '_', and doesn't begin with a digit")
 			}
 		}
 	}
@@ -900,8 +900,8 @@ var (
 )
 
 // checkFiles checks files with their content. Paths must be absolute or relative, as absolute says.
-func checkFiles(p *problems, at string, files []InlineFile, absolute bool) {
-	seen := names{}
+func checkFiles(p *causeList, at string, files []InlineFile, absolute bool) {
+	seen := uniqueNames{}
 	for i, f := range files {
 		here := fmt.Sprintf("%s[%d]", at, i)
 		switch {
@@ -910,14 +910,14 @@ func checkFiles(p *problems, at string, files []InlineFile, absolute bool) {
 		case len(f.Path) > maxPath || strings.ContainsRune(f.Path, 0):
 			p.add(here+".path", "must have at most %d bytes, and no NUL", maxPath)
 		case absolute && (!path.IsAbs(f.Path) || path.Clean(f.Path) != f.Path || f.Path == "/"):
-			p.add(here+".path", "%s: must be absolute, without '..', '//' and a '/' at its end", clip(f.Path))
+			p.add(here+".path", "%s: must be absolute, without '..', '//' and a '/' at its end", clipText(f.Path))
 		case !absolute && (!filepath.IsLocal(f.Path) || path.Clean(f.Path) != f.Path || f.Path == "."):
-			p.add(here+".path", "%s: must be relative, without '..', '//' and a '/' at its end", clip(f.Path))
+			p.add(here+".path", "%s: must be relative, without '..', '//' and a '/' at its end", clipText(f.Path))
 		}
 		seen.check(p, here+".path", f.Path)
-		oneOf(p, here+".contentEncoding", f.ContentEncoding, []string{"", "plain", "base64"})
+		checkOneOf(p, here+".contentEncoding", f.ContentEncoding, []string{"", "plain", "base64"})
 		if _, err := ParseDigest(f.Digest); f.Digest != "" && (err != nil || f.Content != "") {
-			p.add(here+".digest", "%s: must be sha256: and 64 hexadecimal digits, without content beside it", clip(f.Digest))
+			p.add(here+".digest", "%s: must be sha256: and 64 hexadecimal digits, without content beside it", clipText(f.Digest))
 		}
 		if f.Size < 0 || f.Size > maxBlob {
 			p.add(here+".size", "%d: must be from 0 to %d", f.Size, int64(maxBlob))
@@ -945,7 +945,7 @@ func (f InlineFile) Bytes() ([]byte, error) {
 	return []byte(f.Content), nil
 }
 
-func (h *Hooks) check(p *problems, at string) {
+func (h *Hooks) check(p *causeList, at string) {
 	if h == nil {
 		return
 	}
@@ -958,46 +958,46 @@ func (h *Hooks) check(p *problems, at string) {
 	}
 }
 
-func (h Hook) check(p *problems, at string) {
-	required(p, at+".run", h.Run)
+func (h Hook) check(p *causeList, at string) {
+	checkRequired(p, at+".run", h.Run)
 	checkDuration(p, at+".timeout", h.Timeout, time.Second)
 	for i, c := range h.If {
 		here := fmt.Sprintf("%s.if[%d]", at, i)
 		if !path.IsAbs(c.Path) || path.Clean(c.Path) != c.Path {
-			p.add(here+".path", "%s: must be absolute, without '..', '//' and a '/' at its end", clip(c.Path))
+			p.add(here+".path", "%s: must be absolute, without '..', '//' and a '/' at its end", clipText(c.Path))
 		}
 		for _, op := range c.Op {
-			oneOf(p, here+".op", op, []string{"created", "updated", "removed"})
+			checkOneOf(p, here+".op", op, []string{"created", "updated", "removed"})
 		}
 	}
 }
 
 // checkDuration checks a duration. An empty text is valid.
-func checkDuration(p *problems, field, text string, least time.Duration) {
+func checkDuration(p *causeList, field, text string, least time.Duration) {
 	if text == "" {
 		return
 	}
 	if d, err := time.ParseDuration(text); err != nil || d < least {
-		p.add(field, "%s: must be a duration of at least %v, such as 30s or 5m", clip(text), least)
+		p.add(field, "%s: must be a duration of at least %v, such as 30s or 5m", clipText(text), least)
 	}
 }
 
-func (m ResourceMonitor) check(p *problems, at string) {
-	oneOf(p, at+".monitorType", m.MonitorType, []string{MonitorCPU, MonitorMemory, MonitorDisk})
-	required(p, at+".samplingInterval", m.SamplingInterval)
+func (m ResourceMonitor) check(p *causeList, at string) {
+	checkOneOf(p, at+".monitorType", m.MonitorType, []string{MonitorCPU, MonitorMemory, MonitorDisk})
+	checkRequired(p, at+".samplingInterval", m.SamplingInterval)
 	checkDuration(p, at+".samplingInterval", m.SamplingInterval, time.Second)
 	if m.MonitorType == MonitorDisk && !path.IsAbs(m.Path) {
-		p.add(at+".path", "%s: must be an absolute path of the file system that is watched", clip(m.Path))
+		p.add(at+".path", "%s: must be an absolute path of the file system that is watched", clipText(m.Path))
 	}
-	seen := names{}
+	seen := uniqueNames{}
 	for i, r := range m.AlertRules {
 		here := fmt.Sprintf("%s.alertRules[%d]", at, i)
-		oneOf(p, here+".severity", r.Severity, []string{SeverityInfo, SeverityWarning, SeverityCritical})
+		checkOneOf(p, here+".severity", r.Severity, []string{SeverityInfo, SeverityWarning, SeverityCritical})
 		seen.check(p, here+".severity", r.Severity)
 		if r.Percentage < 0 || r.Percentage > 100 {
 			p.add(here+".percentage", "%v: must be from 0 to 100", r.Percentage)
 		}
-		required(p, here+".duration", r.Duration)
+		checkRequired(p, here+".duration", r.Duration)
 		checkDuration(p, here+".duration", r.Duration, time.Second)
 	}
 }
@@ -1028,8 +1028,8 @@ func HasDotSegments(ref string) bool {
 	}
 }
 
-func (c ConfigItem) check(p *problems, at string, expanded func(string) bool) {
-	oneOf(p, at+".configType", string(c.ConfigType), []ConfigType{ConfigInline, ConfigGit, ConfigHTTP, ConfigOCI, ConfigSecret, ConfigMapRef, ConfigFiles})
+func (c ConfigItem) check(p *causeList, at string, expanded func(string) bool) {
+	checkOneOf(p, at+".configType", string(c.ConfigType), []ConfigType{ConfigInline, ConfigGit, ConfigHTTP, ConfigOCI, ConfigSecret, ConfigMapRef, ConfigFiles})
 	for _, part := range []struct {
 		field string
 		is    ConfigType
@@ -1048,7 +1048,7 @@ func (c ConfigItem) check(p *problems, at string, expanded func(string) bool) {
 			p.add(at+"."+part.field, "is required: the configType is %s", c.ConfigType)
 		case part.is == ConfigFiles && slices.Contains(frozenTypes, c.ConfigType):
 		case part.is != c.ConfigType && part.set:
-			p.add(at+"."+part.field, "must not be set: the configType is %s", clip(string(c.ConfigType)))
+			p.add(at+"."+part.field, "must not be set: the configType is %s", clipText(string(c.ConfigType)))
 		}
 	}
 	if c.GitRef != nil {
@@ -1058,19 +1058,19 @@ func (c ConfigItem) check(p *problems, at string, expanded func(string) bool) {
 		c.HTTPRef.check(p, at+".httpRef", expanded)
 	}
 	if c.OCIRef != nil {
-		required(p, at+".ociRef.image", c.OCIRef.Image)
+		checkRequired(p, at+".ociRef.image", c.OCIRef.Image)
 		if c.OCIRef.Image != "" && expanded(c.OCIRef.Image) {
 			checkImage(p, at+".ociRef.image", c.OCIRef.Image)
 		}
 		checkAbsolute(p, at+".ociRef.mountPath", c.OCIRef.MountPath, expanded)
 	}
 	if c.SecretRef != nil {
-		required(p, at+".secretRef.name", c.SecretRef.Name)
-		required(p, at+".secretRef.mountPath", c.SecretRef.MountPath)
+		checkRequired(p, at+".secretRef.name", c.SecretRef.Name)
+		checkRequired(p, at+".secretRef.mountPath", c.SecretRef.MountPath)
 	}
 	if c.ConfigMapRef != nil {
-		required(p, at+".configMapRef.name", c.ConfigMapRef.Name)
-		required(p, at+".configMapRef.mountPath", c.ConfigMapRef.MountPath)
+		checkRequired(p, at+".configMapRef.name", c.ConfigMapRef.Name)
+		checkRequired(p, at+".configMapRef.mountPath", c.ConfigMapRef.MountPath)
 	}
 	checkFiles(p, at+".files", c.Files, true)
 	if len(c.Inline) > 0 && !isJSON(string(c.Inline), '{') {
@@ -1078,19 +1078,19 @@ func (c ConfigItem) check(p *problems, at string, expanded func(string) bool) {
 	}
 }
 
-func (g GitRef) check(p *problems, at string, expanded func(string) bool) {
+func (g GitRef) check(p *causeList, at string, expanded func(string) bool) {
 	checkName(p, at+".repository", g.Repository)
-	required(p, at+".targetRevision", g.TargetRevision)
+	checkRequired(p, at+".targetRevision", g.TargetRevision)
 	if expanded(g.TargetRevision) {
 		checkRevision(p, at+".targetRevision", g.TargetRevision)
 	}
-	required(p, at+".path", g.Path)
+	checkRequired(p, at+".path", g.Path)
 	if g.MountPath != "" {
 		checkAbsolute(p, at+".mountPath", g.MountPath, expanded)
 	}
 }
 
-func (h HTTPRef) check(p *problems, at string, expanded func(string) bool) {
+func (h HTTPRef) check(p *causeList, at string, expanded func(string) bool) {
 	checkName(p, at+".repository", h.Repository)
 	checkAbsolute(p, at+".filePath", h.FilePath, expanded)
 	if expanded(h.Suffix) {
@@ -1099,19 +1099,19 @@ func (h HTTPRef) check(p *problems, at string, expanded func(string) bool) {
 }
 
 // checkAbsolute checks the absolute path of a file or directory on a node.
-func checkAbsolute(p *problems, field, text string, expanded func(string) bool) {
+func checkAbsolute(p *causeList, field, text string, expanded func(string) bool) {
 	if expanded(text) && (!path.IsAbs(text) || path.Clean(text) != text && path.Clean(text)+"/" != text || len(text) > maxPath || strings.ContainsRune(text, 0)) {
-		p.add(field, "%s: must be absolute, without '..' and '//', and have at most %d bytes", clip(text), maxPath)
+		p.add(field, "%s: must be absolute, without '..' and '//', and have at most %d bytes", clipText(text), maxPath)
 	}
 }
 
 // checkSuffix checks what is appended to a Repository's address. It can't lead to another host, or above the address.
-func checkSuffix(p *problems, field, text string) {
+func checkSuffix(p *causeList, field, text string) {
 	if HasDotSegments(text) {
-		p.add(field, "%s: must have no part '.' or '..': what is read is below the Repository's address", clip(text))
+		p.add(field, "%s: must have no part '.' or '..': what is read is below the Repository's address", clipText(text))
 		return
 	}
 	if text != "" && (text[0] != '/' && text[0] != '?' || len(text) > maxPath || strings.ContainsAny(text, "\\#\x00\r\n") || strings.HasPrefix(text, "//")) {
-		p.add(field, "%s: must begin with one '/', or with '?', and have no fragment", clip(text))
+		p.add(field, "%s: must begin with one '/', or with '?', and have no fragment", clipText(text))
 	}
 }

@@ -33,7 +33,7 @@ func TestWhatADeviceThatIsNotOnlineHadIsNotKnown(t *testing.T) {
 			later := TwinConditions(list, twin, now.Add(time.Hour)) // as a write of the spec does
 			for _, list := range [][]Condition{list, later} {
 				for _, kind := range []string{ConditionInSync, ConditionReadable} {
-					got := find(list, kind)
+					got := findCondition(list, kind)
 					if require.Equal(t, c.says, got.Message); c.says == "" {
 						require.Equal(t, "True", got.Status)
 					} else {
@@ -44,11 +44,11 @@ func TestWhatADeviceThatIsNotOnlineHadIsNotKnown(t *testing.T) {
 			}
 			twin["level"] = TwinProperty{Desired: value, Problem: &Problem{Code: ReadFailed}}
 			list = c.reach.TwinConditions(list, twin, now)
-			require.Equal(t, "False", find(list, ConditionInSync).Status)
-			require.Equal(t, "False", find(list, ConditionReadable).Status)
+			require.Equal(t, "False", findCondition(list, ConditionInSync).Status)
+			require.Equal(t, "False", findCondition(list, ConditionReadable).Status)
 			back := Reachability{Node: "n1", Registered: true, State: Online, Heard: true}
 			twin["level"] = TwinProperty{Desired: value, Reported: value, InSync: true}
-			require.Equal(t, "True", find(back.TwinConditions(list, twin, now), ConditionInSync).Status)
+			require.Equal(t, "True", findCondition(back.TwinConditions(list, twin, now), ConditionInSync).Status)
 		})
 	}
 }

@@ -11,8 +11,8 @@ const (
 	// ConditionStalled is True while what an object asks for can't be reached without somebody's help, and otherwise not there.
 	ConditionStalled = "Stalled"
 
-	// halted is the reason of a rollout that has stopped because too many nodes have failed.
-	halted = "Halted"
+	// reasonHalted is the reason of a rollout that has stopped because too many nodes have failed.
+	reasonHalted = "Halted"
 )
 
 // readiness says whether all that an object asks for is done.
@@ -21,8 +21,8 @@ type readiness struct {
 	stalled                 bool
 }
 
-// unseen is the readiness of a spec that the controller has not looked at.
-var unseen = readiness{status: "Unknown", reason: "Pending", message: "what is asked for now was not looked at yet"}
+// readinessPending is the readiness of a spec that the controller has not looked at.
+var readinessPending = readiness{status: "Unknown", reason: "Pending", message: "what is asked for now was not looked at yet"}
 
 // set sets the condition Ready, and Stalled or not, in a list of its own.
 func (r readiness) set(list []Condition, generation int64, now time.Time) []Condition {
@@ -42,12 +42,12 @@ func (f *Fleet) SetReady(now time.Time) {
 
 func (f *Fleet) readiness() readiness {
 	s, generation := f.Status.Rollout, f.Metadata.Generation
-	if c := find(f.Status.Conditions, TemplateResolved); c != nil && c.Status == "False" && c.ObservedGeneration >= generation {
+	if c := findCondition(f.Status.Conditions, TemplateResolved); c != nil && c.Status == "False" && c.ObservedGeneration >= generation {
 		return readiness{"False", c.Reason, c.Message, false}
 	}
 	switch {
 	case s == nil || s.ObservedGeneration < generation:
-		return unseen
+		return readinessPending
 	case s.RolledBackFrom != "":
 		return readiness{"False", "RolledBack", fmt.Sprintf("%s is rolled out instead of %s", s.TemplateVersion, s.RolledBackFrom), true}
 	case s.Nodes == 0:
@@ -55,7 +55,7 @@ func (f *Fleet) readiness() readiness {
 	case s.FinishedAt != "":
 		return readiness{"True", "RolledOut", fmt.Sprintf("%d of %d nodes have %s", s.Updated, s.Nodes, s.TemplateVersion), false}
 	}
-	return readiness{"False", cmp.Or(s.Reason, "Progressing"), cmp.Or(s.Message, fmt.Sprintf("%d of %d nodes have %s", s.Updated, s.Nodes, s.TemplateVersion)), s.Reason == halted}
+	return readiness{"False", cmp.Or(s.Reason, "Progressing"), cmp.Or(s.Message, fmt.Sprintf("%d of %d nodes have %s", s.Updated, s.Nodes, s.TemplateVersion)), s.Reason == reasonHalted}
 }
 
 // SetReady sets the condition Ready from the spec and the rest of the status: all nodes have what the upgrade orders.
@@ -76,11 +76,11 @@ func (u *Upgrade) readiness() readiness {
 	case u.Spec.Aborted:
 		return readiness{"False", "Aborted", "it was aborted", true}
 	case !begun:
-		return unseen
+		return readinessPending
 	case s.Failed > 0 && s.Pending == 0 && s.Upgrading == 0:
 		return readiness{"False", "Failed", fmt.Sprintf("%d of %d nodes have failed", s.Failed, s.Nodes), true}
 	}
-	return readiness{"False", cmp.Or(s.Reason, "Progressing"), cmp.Or(s.Message, fmt.Sprintf("%d of %d nodes have %s", s.Succeeded, s.Nodes, u.Spec.Goal())), s.Reason == halted}
+	return readiness{"False", cmp.Or(s.Reason, "Progressing"), cmp.Or(s.Message, fmt.Sprintf("%d of %d nodes have %s", s.Succeeded, s.Nodes, u.Spec.Goal())), s.Reason == reasonHalted}
 }
 
 // SetReady sets the condition Ready from the rest of the status: all that the repository describes is applied.
@@ -90,13 +90,13 @@ func (r *ResourceSync) SetReady(now time.Time) {
 
 func (r *ResourceSync) readiness() readiness {
 	if r.Status.ObservedGeneration < r.Metadata.Generation {
-		return unseen
+		return readinessPending
 	}
 	last := new(Condition)
 	for _, kind := range []string{ConditionAccessible, "ResourceParsed", "Synced"} { // each is a step after the one before
-		c := find(r.Status.Conditions, kind)
+		c := findCondition(r.Status.Conditions, kind)
 		if c == nil {
-			return unseen
+			return readinessPending
 		}
 		if last = c; c.Status != "True" {
 			return readiness{c.Status, c.Reason, c.Message, false}

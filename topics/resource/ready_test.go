@@ -11,9 +11,9 @@ import (
 func TestReadyIsOfThePresentSpec(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	state := func(list []Condition) string {
-		ready := find(list, ConditionReady)
+		ready := findCondition(list, ConditionReady)
 		text := ready.Status + " " + ready.Reason
-		if stalled := find(list, ConditionStalled); stalled != nil {
+		if stalled := findCondition(list, ConditionStalled); stalled != nil {
 			require.Equal(t, "True", stalled.Status)
 			text += " stalled"
 		}
@@ -24,7 +24,7 @@ func TestReadyIsOfThePresentSpec(t *testing.T) {
 	fleet := func(s RolloutStatus, conditions ...Condition) string {
 		f.Status.Rollout, f.Status.Conditions = &s, append(f.Status.Conditions, conditions...)
 		f.SetReady(now)
-		require.Equal(t, int64(2), find(f.Status.Conditions, ConditionReady).ObservedGeneration)
+		require.Equal(t, int64(2), findCondition(f.Status.Conditions, ConditionReady).ObservedGeneration)
 		return state(f.Status.Conditions)
 	}
 	f.SetReady(now)

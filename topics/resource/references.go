@@ -83,14 +83,14 @@ func (c ConfigItem) reference() (r Reference, ok bool) {
 	case c.OCIRef != nil:
 		return imageReference(RefOCI, c.OCIRef.Image), true
 	case c.ConfigMapRef != nil:
-		return Reference{Type: RefConfigMap, Source: namespaced(c.ConfigMapRef.Namespace, c.ConfigMapRef.Name), Path: c.ConfigMapRef.MountPath}, true
+		return Reference{Type: RefConfigMap, Source: namespacedName(c.ConfigMapRef.Namespace, c.ConfigMapRef.Name), Path: c.ConfigMapRef.MountPath}, true
 	case c.SecretRef != nil:
-		return Reference{Type: RefSecret, Source: namespaced(c.SecretRef.Namespace, c.SecretRef.Name)}, true
+		return Reference{Type: RefSecret, Source: namespacedName(c.SecretRef.Namespace, c.SecretRef.Name)}, true
 	}
 	return r, false
 }
 
-func namespaced(namespace, name string) string {
+func namespacedName(namespace, name string) string {
 	return cmp.Or(namespace, DefaultNamespace) + "/" + name
 }
 
@@ -137,7 +137,7 @@ func (s NodeSpec) Freeze(refs []Reference) NodeSpec {
 			continue
 		}
 		if r, ok := known[imageReference(RefOCI, a.Image).Key()]; ok && r.Resolved != "" {
-			s.Applications[i].Image, s.Applications[i].Files = r.Source+"@"+r.Resolved, below("", r.Files)
+			s.Applications[i].Image, s.Applications[i].Files = r.Source+"@"+r.Resolved, filesBelow("", r.Files)
 		}
 	}
 	return s
@@ -149,7 +149,7 @@ func (c ConfigItem) freeze(r Reference) ConfigItem {
 	case c.GitRef != nil:
 		ref := *c.GitRef
 		ref.TargetRevision = r.Resolved
-		c.GitRef, c.Files = &ref, below(cmp.Or(ref.MountPath, "/"), r.Files)
+		c.GitRef, c.Files = &ref, filesBelow(cmp.Or(ref.MountPath, "/"), r.Files)
 	case c.HTTPRef != nil:
 		c.Files = slices.Clone(r.Files)
 		for i := range c.Files { // there is only one
@@ -158,15 +158,15 @@ func (c ConfigItem) freeze(r Reference) ConfigItem {
 	case c.OCIRef != nil:
 		ref := *c.OCIRef
 		ref.Image = r.Source + "@" + r.Resolved
-		c.OCIRef, c.Files = &ref, below(ref.MountPath, r.Files)
+		c.OCIRef, c.Files = &ref, filesBelow(ref.MountPath, r.Files)
 	case c.ConfigMapRef != nil:
 		c.Files = r.Files
 	}
 	return c
 }
 
-// below returns the files with their paths in a directory; relative paths if dir is empty.
-func below(dir string, files []InlineFile) []InlineFile {
+// filesBelow returns the files with their paths in a directory; relative paths if dir is empty.
+func filesBelow(dir string, files []InlineFile) []InlineFile {
 	out := slices.Clone(files)
 	for i, f := range out {
 		if out[i].Path = strings.TrimPrefix(f.Path, "/"); dir != "" {

@@ -190,21 +190,21 @@ func ParseAgentReport(payload []byte) (r AgentReport, err error) {
 	if err := json.Unmarshal(payload, &r); err != nil {
 		return r, Errorf(Invalid, "agent", `the payload must be JSON such as {"version":"…","renderedVersion":"7","conditions":[…]}: %v`, err)
 	}
-	var p problems
+	var p causeList
 	r.hostStatus().check(&p, "agent")
 	checkConditions(&p, "agent.conditions", r.Conditions)
-	seen := names{}
+	seen := uniqueNames{}
 	for i, c := range r.Conditions[:min(len(r.Conditions), maxConditions)] {
 		at := fmt.Sprintf("agent.conditions[%d]", i)
 		seen.check(&p, at+".type", c.Type)
 		switch {
 		case OfHub(c.Type):
-			p.add(at+".type", "%s is set by the hub only", clip(c.Type))
+			p.add(at+".type", "%s is set by the hub only", clipText(c.Type))
 		case c.Type != "" && !conditionType.MatchString(c.Type):
-			p.add(at+".type", "%s: must be letters and digits and begin with a capital, such as SpecApplied", clip(c.Type))
+			p.add(at+".type", "%s: must be letters and digits and begin with a capital, such as SpecApplied", clipText(c.Type))
 		}
 		if c.Status != "" {
-			oneOf(&p, at+".status", c.Status, []string{"True", "False", "Unknown"})
+			checkOneOf(&p, at+".status", c.Status, []string{"True", "False", "Unknown"})
 		}
 	}
 	return r, p.err()
@@ -238,19 +238,19 @@ func (s *NodeStatus) FollowAgent(r *AgentReport, at, sent string, core *SystemIn
 		r = &AgentReport{}
 	}
 	of := r.hostStatus()
-	why := of.believe(sent)
-	if c := find(s.Conditions, ReportUntrue); c != nil && c.Status == "True" && at != "" && at == s.UpdatedAt {
+	why := of.checkReport(sent)
+	if c := findCondition(s.Conditions, ReportUntrue); c != nil && c.Status == "True" && at != "" && at == s.UpdatedAt {
 		why, of.RenderedVersion, of.Failed = c.Message, s.RenderedVersion, s.Failed // what was not true does not become so when the version is sent
 	}
 	s.Conditions = UntrueCondition(s.Conditions, why, now)
 	s.AgentVersion, s.UpdatedAt = version, at
 	s.RenderedVersion, s.Failed, s.OS, s.Containers, s.SystemdUnits = of.RenderedVersion, of.Failed, of.OS, of.Containers, of.SystemdUnits
 	s.Applications, s.Resources, s.Drifted = of.Applications, of.Resources, of.Drifted
-	s.SystemInfo = r.SystemInfo.over(core)
+	s.SystemInfo = r.SystemInfo.mergedOver(core)
 	said := slices.Clone(r.Conditions)
 	for i := range said {
 		if c := &said[i]; c.LastTransitionTime.IsZero() {
-			c.setTransitionTime(find(s.Conditions, c.Type), now)
+			c.setTransitionTime(findCondition(s.Conditions, c.Type), now)
 		}
 	}
 	s.Conditions, s.AgentConditions = MergeAgentConditions(s.Conditions, s.AgentConditions, said)
@@ -265,15 +265,15 @@ func UntrueCondition(prev []Condition, why string, now time.Time) []Condition {
 	return setException(prev, why, Condition{Type: ReportUntrue, Status: "True", Reason: "NeverSent"}, Condition{Status: "False", Reason: "Believed"}, now)
 }
 
-// believe removes versions of the spec that the node has never been sent, and returns what it says of them. sent is the newest that
+// checkReport removes versions of the spec that the node has never been sent, and returns what it says of them. sent is the newest that
 // it was.
-func (s *NodeStatus) believe(sent string) (why string) {
+func (s *NodeStatus) checkReport(sent string) (why string) {
 	if s.Failed != nil && !hasSent(s.Failed.RenderedVersion, sent) {
-		why = fmt.Sprintf("the agent says that it could not apply version %s", clip(s.Failed.RenderedVersion))
+		why = fmt.Sprintf("the agent says that it could not apply version %s", clipText(s.Failed.RenderedVersion))
 		s.Failed = nil
 	}
 	if s.RenderedVersion != "" && !hasSent(s.RenderedVersion, sent) {
-		why = fmt.Sprintf("the agent says that it has applied version %s", clip(s.RenderedVersion))
+		why = fmt.Sprintf("the agent says that it has applied version %s", clipText(s.RenderedVersion))
 		s.RenderedVersion = ""
 	}
 	switch {
@@ -292,8 +292,8 @@ func hasSent(version, newest string) bool {
 	return err == nil && n > 0 && n <= last && strconv.FormatUint(n, 10) == version
 }
 
-// over returns the system information, with the fields that it lacks taken from another.
-func (s *SystemInfo) over(other *SystemInfo) *SystemInfo {
+// mergedOver returns the system information, with the fields that it lacks taken from another.
+func (s *SystemInfo) mergedOver(other *SystemInfo) *SystemInfo {
 	if s == nil || other == nil {
 		return cmp.Or(s, other)
 	}
@@ -311,14 +311,14 @@ func (s *SystemInfo) over(other *SystemInfo) *SystemInfo {
 func MergeAgentConditions(list []Condition, was []string, said []Condition) (all []Condition, own []string) {
 	said = slices.DeleteFunc(slices.Clone(said), func(c Condition) bool { return OfHub(c.Type) })
 	for _, old := range list {
-		if c := find(said, old.Type); c != nil {
+		if c := findCondition(said, old.Type); c != nil {
 			all = append(all, *c)
 		} else if OfHub(old.Type) || !slices.Contains(was, old.Type) {
 			all = append(all, old)
 		}
 	}
 	for _, c := range said {
-		old := find(list, c.Type)
+		old := findCondition(list, c.Type)
 		if old == nil {
 			all = append(all, c)
 		}

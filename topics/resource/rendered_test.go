@@ -58,25 +58,25 @@ func TestAVersionThatWasNeverSentIsNotBelieved(t *testing.T) {
 			s.FollowAgent(&AgentReport{RenderedVersion: "4", Failed: &FailedVersion{RenderedVersion: "3"}}, "t1", "4", nil, time.Now())
 			require.Equal(t, "4", s.RenderedVersion)
 			require.NotNil(t, s.Failed)
-			require.Nil(t, find(s.Conditions, ReportUntrue))
+			require.Nil(t, findCondition(s.Conditions, ReportUntrue))
 
 			s.FollowAgent(&AgentReport{RenderedVersion: said, Failed: &FailedVersion{RenderedVersion: said}}, "t2", "4", nil, time.Now())
 			require.Empty(t, s.RenderedVersion)
 			require.Nil(t, s.Failed)
-			require.Equal(t, "True", find(s.Conditions, ReportUntrue).Status)
-			require.Contains(t, find(s.Conditions, ReportUntrue).Message, "the newest that this hub has sent it is 4")
+			require.Equal(t, "True", findCondition(s.Conditions, ReportUntrue).Status)
+			require.Contains(t, findCondition(s.Conditions, ReportUntrue).Message, "the newest that this hub has sent it is 4")
 
 			s.FollowAgent(&AgentReport{RenderedVersion: said}, "t2", "5", nil, time.Now())
 			require.Empty(t, s.RenderedVersion, "the same report, when the version is sent")
 			s.FollowAgent(&AgentReport{RenderedVersion: "5"}, "t3", "5", nil, time.Now())
 			require.Equal(t, "5", s.RenderedVersion)
-			require.Equal(t, "False", find(s.Conditions, ReportUntrue).Status)
+			require.Equal(t, "False", findCondition(s.Conditions, ReportUntrue).Status)
 		})
 	}
 	var s NodeStatus
 	s.FollowAgent(&AgentReport{RenderedVersion: "4"}, "t1", "", nil, time.Now())
 	require.Empty(t, s.RenderedVersion)
-	require.Contains(t, find(s.Conditions, ReportUntrue).Message, "this hub has sent it none")
+	require.Contains(t, findCondition(s.Conditions, ReportUntrue).Message, "this hub has sent it none")
 }
 
 func TestAConditionKeepsItsTimeWhileItsStatusStays(t *testing.T) {

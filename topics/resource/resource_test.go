@@ -14,29 +14,29 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// golden says to write the golden files anew: make golden.
-var golden = os.Getenv("GOLDEN") == "write"
+// writeGolden says to write the golden files anew: make golden.
+var writeGolden = os.Getenv("GOLDEN") == "write"
 
-func f(x float64) *float64 { return &x }
+func floatPointer(x float64) *float64 { return &x }
 
-var lampModel = DeviceModel{
+var testLampModel = DeviceModel{
 	TypeMeta: TypeMeta{APIVersion, KindDeviceModel},
 	Metadata: Meta{Name: "dimmable-lamp", Namespace: "default", UID: "m-1", Generation: 2},
 	Spec: DeviceModelSpec{
 		Properties: []Property{
 			{Name: "power", Type: TypeString, AccessMode: ReadWrite, Enum: []Value{"ON", "OFF"}},
-			{Name: "brightness", Type: TypeInt, AccessMode: ReadWrite, Minimum: f(0), Maximum: f(100), Unit: "%"},
+			{Name: "brightness", Type: TypeInt, AccessMode: ReadWrite, Minimum: floatPointer(0), Maximum: floatPointer(100), Unit: "%"},
 			{Name: "temperature", Type: TypeFloat, Unit: "°C"},
 		},
 		PropertyVisitors: []ProtocolVisitors{{Protocol: "virtual", Visitors: []Visitor{{PropertyName: "power", CollectCycle: 1000}}}},
 	},
 }
 
-var lamp = Device{
+var testLamp = Device{
 	TypeMeta: TypeMeta{APIVersion, KindDevice},
 	Metadata: Meta{Name: "lamp", Namespace: "default", UID: "d-1", ResourceVersion: "17", Generation: 4, Labels: map[string]string{"room": "hall"}},
 	Spec: DeviceSpec{
-		DeviceModelRef: Ref{"dimmable-lamp"}, NodeName: "n1",
+		DeviceModelRef: ObjectRef{"dimmable-lamp"}, NodeName: "n1",
 		Protocol: Protocol{Name: "rs485-1", Type: "modbus", Config: map[string]string{"unit": "1"}},
 		Desired:  map[string]Value{"power": "ON", "brightness": "40"},
 	},
@@ -44,10 +44,10 @@ var lamp = Device{
 
 // TestGoldenPayloads pins the JSON of everything that travels or is stored.
 func TestGoldenPayloads(t *testing.T) {
-	stamped := lamp
-	Stamp(nil, &stamped, "kubectl", time.UnixMilli(1_700_000_000_000))
-	twin := Twin(lampModel, func(branch, property string) (Stored, bool) {
-		s, ok := map[string]Stored{
+	stamped := testLamp
+	StampDesired(nil, &stamped, "kubectl", time.UnixMilli(1_700_000_000_000))
+	twin := Twin(testLampModel, func(branch, property string) (StoredValue, bool) {
+		s, ok := map[string]StoredValue{
 			"desired/power":    {Value: []byte("ON"), Ver: 42, TS: 1_700_000_000_000, Origin: "kubectl"},
 			"reported/power":   {Value: []byte("OFF"), Ver: 7, TS: 1_700_000_000_123, For: 9},
 			"override/power":   {Value: []byte("OFF"), Ver: 1, BasedOn: 41},
@@ -58,16 +58,16 @@ func TestGoldenPayloads(t *testing.T) {
 		return s, ok
 	})
 	full := stamped
-	full.Status = DeviceStatus{State: Online, LastSeen: Millis(1_700_000_000_123), Twin: twin, Conditions: TwinConditions(nil, twin, time.Unix(1_700_000_000, 0))}
+	full.Status = DeviceStatus{State: Online, LastSeen: FormatMillis(1_700_000_000_123), Twin: twin, Conditions: TwinConditions(nil, twin, time.Unix(1_700_000_000, 0))}
 	for name, v := range map[string]any{
-		"device-stored": full, "bundle": NewBundle(full, lampModel), "membership": Membership{Devices: []string{"lamp"}},
+		"device-stored": full, "bundle": NewBundle(full, testLampModel), "membership": Membership{Devices: []string{"lamp"}},
 		"node":        Node{TypeMeta: TypeMeta{APIVersion, KindNode}, Metadata: Meta{Name: "n1"}, Status: NodeStatus{State: Online}},
 		"node-report": NodeReport{Version: "v1.0.0", SystemInfo: &SystemInfo{Architecture: "amd64", CPUs: 4}},
 	} {
 		got, err := json.MarshalIndent(v, "", "  ")
 		require.NoError(t, err)
 		file := filepath.Join("testdata", name+".json")
-		if golden {
+		if writeGolden {
 			require.NoError(t, os.MkdirAll("testdata", 0o755))
 			require.NoError(t, os.WriteFile(file, append(got, '\n'), 0o644))
 		}
@@ -108,9 +108,9 @@ func TestCheckValues(t *testing.T) {
 		{Property{}, "any text, ü", ""},
 		{Property{}, "\xff", "UTF-8"},
 		{Property{Type: "complex"}, "1", "unknown type"},
-		{Property{Type: TypeInt, Minimum: f(0), Maximum: f(100), Unit: "%"}, "101", "above the maximum of 100 %"},
-		{Property{Type: TypeInt, Minimum: f(0)}, "-1", "below the minimum of 0"},
-		{Property{Type: TypeFloat, Maximum: f(35)}, "35.0", ""},
+		{Property{Type: TypeInt, Minimum: floatPointer(0), Maximum: floatPointer(100), Unit: "%"}, "101", "above the maximum of 100 %"},
+		{Property{Type: TypeInt, Minimum: floatPointer(0)}, "-1", "below the minimum of 0"},
+		{Property{Type: TypeFloat, Maximum: floatPointer(35)}, "35.0", ""},
 		{Property{Enum: []Value{"ON", "OFF"}}, "ON", ""},
 		{Property{Enum: []Value{"ON", "OFF"}}, "on", "not one of ON, OFF"},
 		{Property{Type: TypeInt, Enum: []Value{"1", "2"}}, "01", ""},
@@ -150,32 +150,32 @@ func TestCanonicalValuesAreEqual(t *testing.T) {
 }
 
 func TestDesiredAndReported(t *testing.T) {
-	require.NoError(t, lampModel.CheckDesired("power", []byte("ON")))
-	require.True(t, errors.Is(lampModel.CheckDesired("temperature", []byte("1")), Forbidden))
-	require.ErrorContains(t, lampModel.CheckDesired("colour", []byte("red")), "it has power, brightness, temperature")
-	require.NoError(t, lampModel.CheckReported("brightness", []byte("120")), "what is, is")
-	require.Error(t, lampModel.CheckReported("brightness", []byte("bright")))
+	require.NoError(t, testLampModel.CheckDesired("power", []byte("ON")))
+	require.True(t, errors.Is(testLampModel.CheckDesired("temperature", []byte("1")), Forbidden))
+	require.ErrorContains(t, testLampModel.CheckDesired("colour", []byte("red")), "it has power, brightness, temperature")
+	require.NoError(t, testLampModel.CheckReported("brightness", []byte("120")), "what is, is")
+	require.Error(t, testLampModel.CheckReported("brightness", []byte("bright")))
 }
 
 func TestStamp(t *testing.T) {
 	at := func(s int64) time.Time { return time.Unix(s, 0) }
 	v1 := Device{Spec: DeviceSpec{Desired: map[string]Value{"a": "1", "b": "1"}}}
 	v1.DesiredMeta = map[string]DesiredMeta{"a": {Ver: 99}} // not the writer's to set
-	Stamp(nil, &v1, "ann", at(1))
+	StampDesired(nil, &v1, "ann", at(1))
 	require.Equal(t, map[string]DesiredMeta{"a": {Ver: 1, TS: 1000, Origin: "ann"}, "b": {Ver: 1, TS: 1000, Origin: "ann"}}, v1.DesiredMeta)
 
 	v2 := Device{Spec: DeviceSpec{Desired: map[string]Value{"a": "2"}}}
-	Stamp(&v1, &v2, "bob", at(2))
+	StampDesired(&v1, &v2, "bob", at(2))
 	require.Equal(t, map[string]DesiredMeta{"a": {Ver: 2, TS: 2000, Origin: "bob"}, "b": {Ver: 2, TS: 2000, Origin: "bob", Cleared: true}}, v2.DesiredMeta)
 
 	v3 := Device{Spec: DeviceSpec{Desired: map[string]Value{"a": "2", "b": "1"}}}
-	Stamp(&v2, &v3, "cyd", at(3))
+	StampDesired(&v2, &v3, "cyd", at(3))
 	require.Equal(t, uint64(2), v3.DesiredMeta["a"].Ver, "unchanged")
 	require.Equal(t, DesiredMeta{Ver: 3, TS: 3000, Origin: "cyd"}, v3.DesiredMeta["b"], "its counter went on while it was cleared")
 
 	v4 := v3
 	v4.Spec.DesiredUntil = map[string]string{"a": "2030-01-01T00:00:00Z"}
-	Stamp(&v3, &v4, "dee", at(4))
+	StampDesired(&v3, &v4, "dee", at(4))
 	require.Equal(t, uint64(3), v4.DesiredMeta["a"].Ver, "another end is another wish")
 }
 
@@ -186,7 +186,7 @@ func TestValuesTakeScalars(t *testing.T) {
 }
 
 func TestMembers(t *testing.T) {
-	m, err := Members([]byte(`{"power":"ON","brightness":40,"mode":null,"scene":""}`))
+	m, err := ParseMembers([]byte(`{"power":"ON","brightness":40,"mode":null,"scene":""}`))
 	require.NoError(t, err)
 	require.Equal(t, Value("ON"), *m["power"])
 	require.Equal(t, Value("40"), *m["brightness"])
@@ -195,21 +195,21 @@ func TestMembers(t *testing.T) {
 	require.Contains(t, m, "scene")
 	require.Nil(t, m["scene"], "an empty value clears, as an empty payload does")
 	for _, bad := range []string{"", "null", "[]", "ON", `{"a":}`, `{"a":1} {"b":2}`} {
-		_, err := Members([]byte(bad))
+		_, err := ParseMembers([]byte(bad))
 		require.Error(t, err, bad)
 	}
 }
 
 func TestValidate(t *testing.T) {
-	require.NoError(t, lamp.Validate())
-	require.NoError(t, lampModel.Validate())
+	require.NoError(t, testLamp.Validate())
+	require.NoError(t, testLampModel.Validate())
 	for says, d := range map[string]Device{
-		"metadata.name: is required":       {Spec: lamp.Spec},
-		"metadata.name: \"Lamp\"":          {Metadata: Meta{Name: "Lamp"}, Spec: lamp.Spec},
-		"spec.deviceModelRef.name: is req": {Metadata: Meta{Name: "x"}, Spec: DeviceSpec{Protocol: lamp.Spec.Protocol}},
-		"spec.protocol.type: is required":  {Metadata: Meta{Name: "x"}, Spec: DeviceSpec{DeviceModelRef: Ref{"m"}}},
-		"spec.nodeName":                    {Metadata: Meta{Name: "x"}, Spec: DeviceSpec{DeviceModelRef: Ref{"m"}, Protocol: lamp.Spec.Protocol, NodeName: "N 1"}},
-		"spec.desiredUntil[a]":             {Metadata: Meta{Name: "x"}, Spec: DeviceSpec{DeviceModelRef: Ref{"m"}, Protocol: lamp.Spec.Protocol, DesiredUntil: map[string]string{"a": "soon"}}},
+		"metadata.name: is required":       {Spec: testLamp.Spec},
+		"metadata.name: \"Lamp\"":          {Metadata: Meta{Name: "Lamp"}, Spec: testLamp.Spec},
+		"spec.deviceModelRef.name: is req": {Metadata: Meta{Name: "x"}, Spec: DeviceSpec{Protocol: testLamp.Spec.Protocol}},
+		"spec.protocol.type: is required":  {Metadata: Meta{Name: "x"}, Spec: DeviceSpec{DeviceModelRef: ObjectRef{"m"}}},
+		"spec.nodeName":                    {Metadata: Meta{Name: "x"}, Spec: DeviceSpec{DeviceModelRef: ObjectRef{"m"}, Protocol: testLamp.Spec.Protocol, NodeName: "N 1"}},
+		"spec.desiredUntil[a]":             {Metadata: Meta{Name: "x"}, Spec: DeviceSpec{DeviceModelRef: ObjectRef{"m"}, Protocol: testLamp.Spec.Protocol, DesiredUntil: map[string]string{"a": "soon"}}},
 	} {
 		err := d.Validate()
 		require.ErrorContains(t, err, says)
@@ -219,8 +219,8 @@ func TestValidate(t *testing.T) {
 		"properties[1].name":              {Properties: []Property{{Name: "a"}, {Name: "a"}}},
 		"properties[0].type":              {Properties: []Property{{Name: "a", Type: "complex"}}},
 		"properties[0].accessMode":        {Properties: []Property{{Name: "a", AccessMode: "rw"}}},
-		"properties[0].minimum":           {Properties: []Property{{Name: "a", Type: TypeInt, Minimum: f(2), Maximum: f(1)}}},
-		"a range is for int":              {Properties: []Property{{Name: "a", Minimum: f(2)}}},
+		"properties[0].minimum":           {Properties: []Property{{Name: "a", Type: TypeInt, Minimum: floatPointer(2), Maximum: floatPointer(1)}}},
+		"a range is for int":              {Properties: []Property{{Name: "a", Minimum: floatPointer(2)}}},
 		"properties[0].enum[0]":           {Properties: []Property{{Name: "a", Type: TypeInt, Enum: []Value{"x"}}}},
 		"properties[0].safeValue":         {Properties: []Property{{Name: "a", Type: TypeInt, AtBoot: BootSafe}}},
 		"properties[0].conflict":          {Properties: []Property{{Name: "a", Conflict: "war"}}},
@@ -252,7 +252,7 @@ func TestConditionsKeepTheirTransitionTime(t *testing.T) {
 }
 
 func FuzzDevice(f *testing.F) {
-	doc, _ := json.Marshal(lamp)
+	doc, _ := json.Marshal(testLamp)
 	f.Add(doc)
 	f.Add([]byte(`{"spec":{"desired":{"a":{}}}}`))
 	f.Fuzz(func(t *testing.T, doc []byte) {
@@ -261,8 +261,8 @@ func FuzzDevice(f *testing.F) {
 			return
 		}
 		_ = d.Validate()
-		_ = d.CheckModel(lampModel)
-		Stamp(&lamp, &d, "x", time.Unix(0, 0))
+		_ = d.CheckModel(testLampModel)
+		StampDesired(&testLamp, &d, "x", time.Unix(0, 0))
 		once := roundTrip(t, roundTrip(t, d)) // the first one drops empty maps
 		require.Equal(t, once, roundTrip(t, once), "what is written reads back as it was")
 	})
@@ -276,7 +276,7 @@ func roundTrip(t *testing.T, d Device) (out Device) {
 }
 
 func FuzzModel(f *testing.F) {
-	doc, _ := json.Marshal(lampModel)
+	doc, _ := json.Marshal(testLampModel)
 	f.Add(doc, []byte("ON"))
 	f.Fuzz(func(t *testing.T, doc, value []byte) {
 		var m DeviceModel
@@ -293,7 +293,7 @@ func FuzzModel(f *testing.F) {
 
 func FuzzMembers(f *testing.F) {
 	f.Add([]byte(`{"power":"ON","x":null}`))
-	f.Fuzz(func(_ *testing.T, payload []byte) { _, _ = Members(payload); _, _ = ParseRefusal(payload) })
+	f.Fuzz(func(_ *testing.T, payload []byte) { _, _ = ParseMembers(payload); _, _ = ParseRefusal(payload) })
 }
 
 func TestWhatANodesHostIsGiven(t *testing.T) {

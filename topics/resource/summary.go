@@ -37,16 +37,16 @@ func (s NodeStatus) Summary() Summary {
 				if out.Status != SummaryError {
 					out.Info = ""
 				}
-				out = Summary{SummaryError, joined(out.Info, text)}
+				out = Summary{SummaryError, joinText(out.Info, text)}
 			case of[1] == SeverityWarning && out.Status != SummaryError:
-				out = Summary{SummaryDegraded, joined(out.Info, text)}
+				out = Summary{SummaryDegraded, joinText(out.Info, text)}
 			}
 		}
 	}
 	return out
 }
 
-func joined(before, text string) string {
+func joinText(before, text string) string {
 	if before == "" {
 		return text
 	}

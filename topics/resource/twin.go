@@ -11,8 +11,8 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// Stored is a value in one of the tree's maps, with its metadata.
-type Stored struct {
+// StoredValue is a value in one of the tree's maps, with its metadata.
+type StoredValue struct {
 	Value   []byte
 	Ver     uint64
 	TS      int64 // milliseconds since 1970
@@ -79,7 +79,7 @@ type OverrideConflict struct {
 
 // Twin collects the values of a device's properties. get returns the value of a key relative to the device: get("reported",
 // "power"). Properties without any value are left out.
-func Twin(m DeviceModel, get func(branch, property string) (Stored, bool)) map[string]TwinProperty {
+func Twin(m DeviceModel, get func(branch, property string) (StoredValue, bool)) map[string]TwinProperty {
 	twin := make(map[string]TwinProperty, len(m.Spec.Properties))
 	for _, p := range m.Spec.Properties {
 		if t, known := p.twin(get); known {
@@ -89,7 +89,7 @@ func Twin(m DeviceModel, get func(branch, property string) (Stored, bool)) map[s
 	return twin
 }
 
-func (p Property) twin(get func(branch, property string) (Stored, bool)) (t TwinProperty, known bool) {
+func (p Property) twin(get func(branch, property string) (StoredValue, bool)) (t TwinProperty, known bool) {
 	t.Desired = twinValue(get("desired", p.Name))
 	t.Reported = twinValue(get("reported", p.Name))
 	t.Override = twinValue(get("override", p.Name))
@@ -116,13 +116,13 @@ func (p Property) compare(t *TwinProperty) (known bool) {
 	return t.Desired != nil || t.Reported != nil || t.Override != nil || t.Refused != nil || t.Problem != nil || t.Conflict != nil
 }
 
-func twinValue(s Stored, ok bool) *TwinValue {
+func twinValue(s StoredValue, ok bool) *TwinValue {
 	if !ok {
 		return nil
 	}
 	return &TwinValue{
-		Value: string(s.Value), Ver: s.Ver, TS: Millis(s.TS), Origin: s.Origin,
-		For: s.For, BasedOn: s.BasedOn, Until: Millis(s.Until),
+		Value: string(s.Value), Ver: s.Ver, TS: FormatMillis(s.TS), Origin: s.Origin,
+		For: s.For, BasedOn: s.BasedOn, Until: FormatMillis(s.Until),
 	}
 }
 
@@ -148,7 +148,7 @@ const NotAllowed = "NotAllowed"
 // with the reported values. Reported values stay. It is called with every write of the spec, in the same commit, so that no
 // reader sees a spec with the status of an older one. m is nil if the DeviceModel does not exist.
 func (d *Device) FollowSpec(m *DeviceModel, now time.Time) {
-	d.follow(m, outdated(d.Status.Conditions), now)
+	d.follow(m, outdatedReason(d.Status.Conditions), now)
 }
 
 // FollowReports is FollowSpec after the node has reported; reach says whether what it reported is still known to be so.
@@ -208,7 +208,7 @@ func (r *Refusal) answersOlder(ver uint64) bool {
 func (d *Device) desired(property string) *TwinValue {
 	value, ok := d.Spec.Desired[property]
 	m := d.DesiredMeta[property]
-	return twinValue(Stored{Value: []byte(value), Ver: m.Ver, TS: m.TS, Origin: m.Origin}, ok)
+	return twinValue(StoredValue{Value: []byte(value), Ver: m.Ver, TS: m.TS, Origin: m.Origin}, ok)
 }
 
 // addDisallowed adds a refusal to the twin for each desired value that the model does not allow. Properties that the model no
@@ -248,7 +248,7 @@ func ModelMissing(kind, model string) Condition {
 
 // TwinConditions derives a device's conditions from its twin. A device that was not online by prev still isn't.
 func TwinConditions(prev []Condition, twin map[string]TwinProperty, now time.Time) []Condition {
-	return twinConditions(prev, twin, outdated(prev), now)
+	return twinConditions(prev, twin, outdatedReason(prev), now)
 }
 
 // TwinConditions derives the conditions of a device's twin of which this is the reachability.
@@ -256,10 +256,10 @@ func (r Reachability) TwinConditions(prev []Condition, twin map[string]TwinPrope
 	return twinConditions(prev, twin, r.Outdated(), now)
 }
 
-// outdated is why the conditions of a device's twin are not known, as they say; empty: they are.
-func outdated(list []Condition) string {
+// outdatedReason is why the conditions of a device's twin are not known, as they say; empty: they are.
+func outdatedReason(list []Condition) string {
 	for _, kind := range []string{ConditionReadable, ConditionInSync} {
-		if c := find(list, kind); c != nil && c.Reason == ReasonNotOnline {
+		if c := findCondition(list, kind); c != nil && c.Reason == ReasonNotOnline {
 			return c.Message
 		}
 	}
@@ -294,7 +294,7 @@ func twinConditions(prev []Condition, twin map[string]TwinProperty, outdated str
 			refused = append(refused, name+": "+t.Refused.Code+": "+t.Refused.Message)
 		}
 		if c := t.Conflict; c != nil {
-			disputed = append(disputed, name+": override "+clip(c.Override)+" against desired "+clip(c.Desired)+", "+c.Winner+" won")
+			disputed = append(disputed, name+": override "+clipText(c.Override)+" against desired "+clipText(c.Desired)+", "+c.Winner+" won")
 		}
 	}
 	list := slices.Clone(prev)
@@ -327,65 +327,65 @@ func listCondition(kind string, names []string, none, some, noneReason, someReas
 	return Condition{Type: kind, Status: some, Reason: someReason, Message: strings.Join(names, "; ")}
 }
 
-// Prop is an MQTT 5 user property. Those here are metadata of the message's value.
-type Prop struct{ Key, Value string }
+// MetaProperty is an MQTT 5 user property. Those here are metadata of the message's value.
+type MetaProperty struct{ Key, Value string }
 
 const (
-	propVer     = "ver"
-	propTS      = "ts"
-	propOrigin  = "origin"
-	propFor     = "for"
-	propNearest = "nearest" // reported: the device has no value nearer to the version in for
-	propBasedOn = "basedOn"
-	propUntil   = "until"      // time when an override ends
-	propValid   = "validUntil" // time until which a desired value may be applied
+	metaVer        = "ver"
+	metaTS         = "ts"
+	metaOrigin     = "origin"
+	metaFor        = "for"
+	metaNearest    = "nearest" // reported: the device has no value nearer to the version in for
+	metaBasedOn    = "basedOn"
+	metaUntil      = "until"      // time when an override ends
+	metaValidUntil = "validUntil" // time until which a desired value may be applied
 )
 
 // Props returns the user properties for a value on a topic of the kind.
-func (s Stored) Props(kind topics.Kind) []Prop {
-	props := make([]Prop, 0, 6)
+func (s StoredValue) Props(kind topics.Kind) []MetaProperty {
+	props := make([]MetaProperty, 0, 6)
 	number := func(key string, n uint64) {
 		if n != 0 {
-			props = append(props, Prop{key, strconv.FormatUint(n, 10)})
+			props = append(props, MetaProperty{key, strconv.FormatUint(n, 10)})
 		}
 	}
 	text := func(key, value string) {
 		if value != "" {
-			props = append(props, Prop{key, value})
+			props = append(props, MetaProperty{key, value})
 		}
 	}
-	number(propVer, s.Ver)
-	text(propTS, Millis(s.TS))
-	text(propOrigin, s.Origin)
-	number(propFor, s.For)
-	number(propBasedOn, s.BasedOn)
+	number(metaVer, s.Ver)
+	text(metaTS, FormatMillis(s.TS))
+	text(metaOrigin, s.Origin)
+	number(metaFor, s.For)
+	number(metaBasedOn, s.BasedOn)
 	if kind == topics.KindDesired {
-		text(propValid, Millis(s.Until))
+		text(metaValidUntil, FormatMillis(s.Until))
 	} else {
-		text(propUntil, Millis(s.Until))
+		text(metaUntil, FormatMillis(s.Until))
 	}
 	return props
 }
 
 // SetProp sets the metadata that a publisher sent as a user property. Unknown properties are ignored. The error says what
 // can't be read.
-func (s *Stored) SetProp(key, value string) (err error) {
+func (s *StoredValue) SetProp(key, value string) (err error) {
 	var at time.Time
 	switch key {
-	case propFor:
+	case metaFor:
 		if s.For, err = strconv.ParseUint(value, 10, 64); err != nil {
-			return Errorf(Invalid, propFor, "%s is not a version number", clip(value))
+			return Errorf(Invalid, metaFor, "%s is not a version number", clipText(value))
 		}
-	case propNearest:
+	case metaNearest:
 		if s.Nearest, err = strconv.ParseBool(value); err != nil {
-			return Errorf(Invalid, propNearest, "%s is neither true nor false", clip(value))
+			return Errorf(Invalid, metaNearest, "%s is neither true nor false", clipText(value))
 		}
-	case propTS:
+	case metaTS:
 		if at, err = ParseTime(value); err != nil {
 			return Errorf(Invalid, key, "%v", err)
 		}
 		s.TS = at.UnixMilli()
-	case propUntil, propValid:
+	case metaUntil, metaValidUntil:
 		if at, err = ParseTime(value); err != nil {
 			return Errorf(Invalid, key, "%v", err)
 		}

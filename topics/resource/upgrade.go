@@ -198,7 +198,7 @@ const MaxUpgradeHistory = 20
 
 // Validate checks an Upgrade.
 func (u Upgrade) Validate() error {
-	var p problems
+	var p causeList
 	u.Metadata.check(&p)
 	s := u.Spec
 	if s.Action() == "" {
@@ -304,7 +304,7 @@ const (
 var settingForm = regexp.MustCompile(`^[a-z][A-Za-z0-9]*(\.[A-Za-z0-9]+)*$`)
 
 // checkSettings checks the form of settings. Only the core knows which settings exist, and which values they may have.
-func checkSettings(p *problems, at string, settings map[string]string) {
+func checkSettings(p *causeList, at string, settings map[string]string) {
 	if len(settings) > maxSettings {
 		p.add(at, "%d settings; at most %d can be changed at a time", len(settings), maxSettings)
 		return
@@ -312,7 +312,7 @@ func checkSettings(p *problems, at string, settings map[string]string) {
 	for name, value := range settings {
 		switch {
 		case len(name) > maxSettingName || !settingForm.MatchString(name):
-			p.add(at, "%s: must be the name of a setting of edgecore, such as link.rate", clip(name))
+			p.add(at, "%s: must be the name of a setting of edgecore, such as link.rate", clipText(name))
 		case len(value) > maxSettingValue:
 			p.add(at+"."+name, "%d bytes; a value has at most %d", len(value), maxSettingValue)
 		case strings.ContainsFunc(value, unicode.IsControl) || !utf8.ValidString(value):
@@ -321,22 +321,22 @@ func checkSettings(p *problems, at string, settings map[string]string) {
 	}
 }
 
-func checkImages(p *problems, at string, images []string) {
+func checkImages(p *causeList, at string, images []string) {
 	if len(images) > maxPulled {
 		p.add(at, "%d images; at most %d can be pulled at a time", len(images), maxPulled)
 		return
 	}
-	seen := names{}
+	seen := uniqueNames{}
 	for i, image := range images {
 		field := fmt.Sprintf("%s[%d]", at, i)
-		required(p, field, image)
+		checkRequired(p, field, image)
 		checkImage(p, field, image)
 		seen.check(p, field, image)
 	}
 }
 
 // checkNodes checks that either names or labels choose nodes.
-func (s UpgradeSpec) checkNodes(p *problems) {
+func (s UpgradeSpec) checkNodes(p *causeList) {
 	switch {
 	case len(s.NodeNames) == 0 && s.LabelSelector.Empty():
 		p.add("spec.nodeNames", "is required, unless labelSelector chooses nodes: an upgrade of none is a mistake")
@@ -344,7 +344,7 @@ func (s UpgradeSpec) checkNodes(p *problems) {
 		p.add("spec.nodeNames", "must be empty when labelSelector is given: nodes are chosen by their names or by their labels, not by both")
 	}
 	p.tooMany("spec.nodeNames", len(s.NodeNames))
-	nodes := names{}
+	nodes := uniqueNames{}
 	for i, name := range s.NodeNames[:min(len(s.NodeNames), maxListed)] {
 		at := fmt.Sprintf("spec.nodeNames[%d]", i)
 		checkName(p, at, name)
@@ -353,27 +353,27 @@ func (s UpgradeSpec) checkNodes(p *problems) {
 	s.LabelSelector.check(p, "spec.labelSelector")
 }
 
-func (w *UpgradeWindow) check(p *problems, at string) {
+func (w *UpgradeWindow) check(p *causeList, at string) {
 	if w == nil {
 		return
 	}
 	for field, text := range map[string]string{"from": w.From, "to": w.To} {
 		if _, err := time.Parse("15:04", text); err != nil || len(text) != len("15:04") {
-			p.add(at+"."+field, "%s: must be a time of the day such as 22:00", clip(text))
+			p.add(at+"."+field, "%s: must be a time of the day such as 22:00", clipText(text))
 		}
 	}
-	days := names{}
+	days := uniqueNames{}
 	for i, day := range w.Days[:min(len(w.Days), maxListed)] {
 		field := fmt.Sprintf("%s.days[%d]", at, i)
-		oneOf(p, field, day, weekdays)
+		checkOneOf(p, field, day, weekdayNames)
 		days.check(p, field, day)
 	}
 	if _, err := time.LoadLocation(w.TimeZone); err != nil || w.TimeZone == "Local" {
-		p.add(at+".timeZone", "%s: must be a time zone such as Europe/Berlin", clip(w.TimeZone))
+		p.add(at+".timeZone", "%s: must be a time zone such as Europe/Berlin", clipText(w.TimeZone))
 	}
 }
 
-var weekdays = []string{"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"} // in the order of time.Weekday
+var weekdayNames = []string{"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"} // in the order of time.Weekday
 
 // At returns when a window opens next, or now if it is open, and when it closes then. A missing window is always open: closes
 // is zero. The window must be valid.
@@ -388,7 +388,7 @@ func (w *UpgradeWindow) At(now time.Time) (opens, closes time.Time) {
 	local := now.In(zone)
 	for day := -1; day <= 7; day++ {
 		from, to := w.on(local.AddDate(0, 0, day), zone)
-		on := len(w.Days) == 0 || slices.Contains(w.Days, weekdays[from.Weekday()])
+		on := len(w.Days) == 0 || slices.Contains(w.Days, weekdayNames[from.Weekday()])
 		switch {
 		case !on || !now.Before(to):
 		case now.Before(from):
@@ -415,15 +415,15 @@ func (w *UpgradeWindow) on(day time.Time, zone *time.Location) (from, to time.Ti
 
 // CheckStatus checks what nodes have answered.
 func (u Upgrade) CheckStatus() error {
-	var p problems
+	var p causeList
 	for i, n := range u.Status.Nodes {
 		at := fmt.Sprintf("status.nodes[%d].history", i)
-		required(&p, fmt.Sprintf("status.nodes[%d].nodeName", i), n.NodeName)
+		checkRequired(&p, fmt.Sprintf("status.nodes[%d].nodeName", i), n.NodeName)
 		if len(n.History) > MaxUpgradeHistory {
 			p.add(at, "%d attempts; the last %d are kept", len(n.History), MaxUpgradeHistory)
 		}
 		for j, a := range n.History {
-			oneOf(&p, fmt.Sprintf("%s[%d].operationStatus", at, j), a.OperationStatus,
+			checkOneOf(&p, fmt.Sprintf("%s[%d].operationStatus", at, j), a.OperationStatus,
 				[]string{"", UpgradePending, Upgrading, UpgradeSuccess, UpgradeRolledBack, UpgradeRollbackFailed})
 		}
 	}
@@ -433,9 +433,9 @@ func (u Upgrade) CheckStatus() error {
 // CheckUpdate reports whether an Upgrade may replace prev. The choice of nodes never changes, and the rest only when every
 // node has answered. An Upgrade may be confirmed, paused and aborted at any time.
 func (u Upgrade) CheckUpdate(prev Upgrade) error {
-	var p problems
-	unchanged(&p, "spec.nodeNames", prev.Spec.NodeNames, u.Spec.NodeNames)
-	unchanged(&p, "spec.labelSelector", prev.Spec.LabelSelector, u.Spec.LabelSelector)
+	var p causeList
+	checkUnchanged(&p, "spec.nodeNames", prev.Spec.NodeNames, u.Spec.NodeNames)
+	checkUnchanged(&p, "spec.labelSelector", prev.Spec.LabelSelector, u.Spec.LabelSelector)
 	if was := prev.Spec.Action(); u.Spec.Action() != was {
 		p.add("spec."+was, "can't be taken away: what an Upgrade is of, its version, settings or images, is immutable")
 	}
@@ -582,14 +582,14 @@ func ParseManifest(manifest []byte) (b Manifest, err error) {
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return b, Errorf(Invalid, "manifest", "has more after its JSON object")
 	}
-	var p problems
-	required(&p, "manifest.version", b.Version)
+	var p causeList
+	checkRequired(&p, "manifest.version", b.Version)
 	checkVersion(&p, "manifest.version", b.Version)
 	if b.StoreFormat < 0 {
 		p.add("manifest.storeFormat", "%d: must be 0 or more", b.StoreFormat)
 	}
 	p.tooMany("manifest.programs", len(b.Programs))
-	seen, core := names{}, false
+	seen, core := uniqueNames{}, false
 	for i, f := range b.Programs[:min(len(b.Programs), maxListed)] {
 		at := fmt.Sprintf("manifest.programs[%d]", i)
 		f.check(&p, at)
@@ -602,12 +602,12 @@ func ParseManifest(manifest []byte) (b Manifest, err error) {
 	return b, p.err()
 }
 
-func (f ArtifactProgram) check(p *problems, at string) {
+func (f ArtifactProgram) check(p *causeList, at string) {
 	if !programName.MatchString(f.Name) {
-		p.add(at+".name", "%s: must be the name of a program, such as edgecore: a-z, 0-9 and -", clip(f.Name))
+		p.add(at+".name", "%s: must be the name of a program, such as edgecore: a-z, 0-9 and -", clipText(f.Name))
 	}
 	if !programName.MatchString(f.Architecture) {
-		p.add(at+".architecture", "%s: must be an architecture, such as arm64", clip(f.Architecture))
+		p.add(at+".architecture", "%s: must be an architecture, such as arm64", clipText(f.Architecture))
 	}
 	if _, err := ParseDigest(f.Digest); err != nil {
 		p.addErr(at+".digest", err)
@@ -619,7 +619,7 @@ func (f ArtifactProgram) check(p *problems, at string) {
 
 // Validate checks an Artifact, but not its signature: the hub has no keys, and nodes verify signatures themselves.
 func (a Artifact) Validate() error {
-	var p problems
+	var p causeList
 	a.Metadata.check(&p)
 	if _, err := ParseManifest([]byte(a.Spec.Manifest)); err != nil {
 		p.addErr("spec.manifest", err)
@@ -631,9 +631,9 @@ func (a Artifact) Validate() error {
 		u, err := url.Parse(s)
 		switch {
 		case err != nil || u.Scheme != "https" && u.Scheme != "oci" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || slices.Contains(strings.Split(u.Path, "/"), ".."):
-			p.add("spec.source", "%s: must be https://host/path or oci://registry/repository", clip(s))
+			p.add("spec.source", "%s: must be https://host/path or oci://registry/repository", clipText(s))
 		case u.Scheme == "oci" && !repositoryForm.MatchString(u.Path):
-			p.add("spec.source", "%s: must be oci://registry/repository, without a tag or digest, in lower case", clip(s))
+			p.add("spec.source", "%s: must be oci://registry/repository, without a tag or digest, in lower case", clipText(s))
 		}
 	}
 	return p.err()
@@ -641,8 +641,8 @@ func (a Artifact) Validate() error {
 
 // CheckUpdate reports whether an Artifact may replace prev: its spec must be the same.
 func (a Artifact) CheckUpdate(prev Artifact) error {
-	var p problems
-	unchanged(&p, "spec", prev.Spec, a.Spec)
+	var p causeList
+	checkUnchanged(&p, "spec", prev.Spec, a.Spec)
 	return p.err()
 }
 
@@ -782,8 +782,8 @@ func ParseUpgradeOrder(payload []byte) (o UpgradeOrder, err error) {
 	if err := d.Decode(&o); err != nil {
 		return o, Errorf(Invalid, "upgrade", "is no order that this version understands: %v", err)
 	}
-	var p problems
-	required(&p, "upgrade.id", o.ID)
+	var p causeList
+	checkRequired(&p, "upgrade.id", o.ID)
 	checkVersion(&p, "upgrade.version", o.Version)
 	checkSettings(&p, "upgrade.settings", o.Settings)
 	checkImages(&p, "upgrade.images", o.Images)
@@ -816,9 +816,9 @@ func ParseUpgradeReport(payload []byte) (r UpgradeReport, err error) {
 	if err := json.Unmarshal(payload, &r); err != nil {
 		return r, Errorf(Invalid, "upgrade/status", `the payload must be JSON such as {"version":"v1.2.0","order":"…","step":"Trial"}: %v`, err)
 	}
-	var p problems
-	oneOf(&p, "upgrade/status.result", r.Result, []string{"", UpgradeSuccess, UpgradeRolledBack, UpgradeRollbackFailed})
-	oneOf(&p, "upgrade/status.step", r.Step, []string{
+	var p causeList
+	checkOneOf(&p, "upgrade/status.result", r.Result, []string{"", UpgradeSuccess, UpgradeRolledBack, UpgradeRollbackFailed})
+	checkOneOf(&p, "upgrade/status.step", r.Step, []string{
 		"", StepHeld, StepReady, StepWaiting, StepDownloading, StepInstalling, StepPulling, StepBackingUp, StepSwitching, StepTrial, StepAgent, StepRollingBack,
 	})
 	return r, p.err()

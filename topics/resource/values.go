@@ -69,7 +69,7 @@ func (s Secret) Version() string {
 
 // Validate checks a Secret. The error never quotes a value.
 func (s Secret) Validate() error {
-	var p problems
+	var p causeList
 	s.Metadata.check(&p)
 	checkSize(&p, checkKeys(&p, "data", s.Data)+checkKeys(&p, "stringData", s.StringData))
 	return p.err()
@@ -77,20 +77,20 @@ func (s Secret) Validate() error {
 
 // CheckUpdate reports whether a Secret may replace prev.
 func (s Secret) CheckUpdate(prev Secret) error {
-	var p problems
+	var p causeList
 	s.Complete()
 	prev.Complete()
-	unchanged(&p, "type", prev.Type, s.Type)
+	checkUnchanged(&p, "type", prev.Type, s.Type)
 	if isSet(prev.Immutable) {
-		unchanged(&p, "data", prev.Data, s.Data)
-		unchanged(&p, "immutable", true, isSet(s.Immutable))
+		checkUnchanged(&p, "data", prev.Data, s.Data)
+		checkUnchanged(&p, "immutable", true, isSet(s.Immutable))
 	}
 	return p.err()
 }
 
 // Validate checks a ConfigMap.
 func (c ConfigMap) Validate() error {
-	var p problems
+	var p causeList
 	c.Metadata.check(&p)
 	checkSize(&p, checkKeys(&p, "data", c.Data)+checkKeys(&p, "binaryData", c.BinaryData))
 	for key := range c.BinaryData {
@@ -103,25 +103,25 @@ func (c ConfigMap) Validate() error {
 
 // CheckUpdate reports whether a ConfigMap may replace prev.
 func (c ConfigMap) CheckUpdate(prev ConfigMap) error {
-	var p problems
+	var p causeList
 	if isSet(prev.Immutable) {
-		unchanged(&p, "data", prev.Data, c.Data)
-		unchanged(&p, "binaryData", prev.BinaryData, c.BinaryData)
-		unchanged(&p, "immutable", true, isSet(c.Immutable))
+		checkUnchanged(&p, "data", prev.Data, c.Data)
+		checkUnchanged(&p, "binaryData", prev.BinaryData, c.BinaryData)
+		checkUnchanged(&p, "immutable", true, isSet(c.Immutable))
 	}
 	return p.err()
 }
 
 func isSet(b *bool) bool { return b != nil && *b }
 
-func checkSize(p *problems, size int) {
+func checkSize(p *causeList, size int) {
 	if size > maxValues {
 		p.add("data", "%d bytes of values; at most %d are kept", size, maxValues)
 	}
 }
 
 // checkKeys checks the keys of values, which may become file names, and returns the size of the values in bytes.
-func checkKeys[V string | []byte](p *problems, field string, values map[string]V) (size int) {
+func checkKeys[V string | []byte](p *causeList, field string, values map[string]V) (size int) {
 	for key, value := range values {
 		bad := strings.ContainsFunc(key, func(c rune) bool { return !isKeyLetter(c) })
 		if bad || key == "" || len(key) > 253 || key == "." || strings.HasPrefix(key, "..") {

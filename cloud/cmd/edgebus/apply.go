@@ -49,7 +49,7 @@ It is 1 if failures are of several kinds.`,
   edgebus export | edgebus apply -f - --context other`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return withCode(misused, "manifests are given with -f: edgebus apply -f %s", strings.Join(args, " -f "))
+				return exitErrorf(misused, "manifests are given with -f: edgebus apply -f %s", strings.Join(args, " -f "))
 			}
 			return nil
 		},
@@ -67,7 +67,7 @@ It is 1 if failures are of several kinds.`,
 func (o *applyOptions) run(cmd *cobra.Command) error {
 	o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
 	if len(o.files) == 0 {
-		return withCode(misused, "nothing says what to apply: -f FILE, -f DIRECTORY, or -f - for standard input")
+		return exitErrorf(misused, "nothing says what to apply: -f FILE, -f DIRECTORY, or -f - for standard input")
 	}
 	manifests, err := readManifests(o.files, o.recursive, cmd.InOrStdin())
 	if err != nil {
@@ -76,31 +76,31 @@ func (o *applyOptions) run(cmd *cobra.Command) error {
 	if _, err := o.Kinds(cmd.Context()); err != nil { // once, rather than for each
 		return err
 	}
-	_, interactive := terminal(o.out)
-	r := &report{options: o, total: len(manifests), count: interactive, outcomes: map[client.Outcome]int{}}
+	_, interactive := terminalSize(o.out)
+	r := &applyReport{options: o, total: len(manifests), count: interactive, outcomes: map[client.Outcome]int{}}
 	o.Warn = r.warnings.add
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	r.stop = cancel
-	for _, group := range inOrder(manifests, false) {
-		inParallel(group, func(m manifest) result { return o.apply(ctx, m) }, r.add)
+	for _, group := range groupByRank(manifests, false) {
+		inParallel(group, func(m manifest) applyResult { return o.apply(ctx, m) }, r.add)
 	}
-	err = r.end()
+	err = r.printSum()
 	if r.left > 0 {
 		err = errors.Join(cmd.Context().Err(), err)
 	}
 	return err
 }
 
-// result is the outcome for a manifest.
-type result struct {
+// applyResult is the outcome for a manifest.
+type applyResult struct {
 	manifest
 	label   string
 	outcome client.Outcome
 }
 
-func (o *applyOptions) apply(ctx context.Context, m manifest) result {
-	r := result{manifest: m}
+func (o *applyOptions) apply(ctx context.Context, m manifest) applyResult {
+	r := applyResult{manifest: m}
 	if r.err != nil {
 		return r
 	}
@@ -108,23 +108,23 @@ func (o *applyOptions) apply(ctx context.Context, m manifest) result {
 	if k, r.err = o.KindOf(ctx, m.object.TypeMeta); r.err != nil {
 		return r
 	}
-	r.label = label(k, m.object.Metadata.Name)
+	r.label = objectLabel(k, m.object.Metadata.Name)
 	var namespace string
-	if namespace, r.err = o.home(k, m.object); r.err == nil {
+	if namespace, r.err = o.manifestNamespace(k, m.object); r.err == nil {
 		r.outcome, r.err = o.Apply(ctx, k, namespace, m.object, client.WriteOptions{DryRun: o.dryRun, Strict: true})
 	}
 	return r
 }
 
-const atOnce = 8 // requests; the hub commits those together that come at once
+const parallelRequests = 8 // requests; the hub commits those together that come at once
 
-// inParallel calls do for all, atOnce at a time, and report in their order.
-func inParallel(all []manifest, do func(manifest) result, report func(result)) {
-	done := make([]chan result, len(all))
+// inParallel calls do for all, parallelRequests at a time, and report in their order.
+func inParallel(all []manifest, do func(manifest) applyResult, report func(applyResult)) {
+	done := make([]chan applyResult, len(all))
 	for i := range done {
-		done[i] = make(chan result, 1)
+		done[i] = make(chan applyResult, 1)
 	}
-	turns := make(chan struct{}, atOnce)
+	turns := make(chan struct{}, parallelRequests)
 	go func() {
 		for i, m := range all {
 			turns <- struct{}{}
@@ -139,8 +139,8 @@ func inParallel(all []manifest, do func(manifest) result, report func(result)) {
 	}
 }
 
-// report prints the outcomes, one by one and in sum.
-type report struct {
+// applyReport prints the outcomes, one by one and in sum.
+type applyReport struct {
 	options  *applyOptions
 	total    int
 	count    bool // print which of how many it is
@@ -149,18 +149,18 @@ type report struct {
 	stop     func() // ends requests: the hub is unreachable
 	stopped  bool
 	left     int // requests without an answer after that
-	warnings warnings
-	tally
+	warnings warningSet
+	failureCount
 }
 
-// warnings collects what the hub warns of, each text once, until it is shown.
-type warnings struct {
+// warningSet collects what the hub warns of, each text once, until it is shown.
+type warningSet struct {
 	mu   sync.Mutex
 	said map[string]bool
 	more []string
 }
 
-func (w *warnings) add(text string) {
+func (w *warningSet) add(text string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.said == nil {
@@ -172,19 +172,19 @@ func (w *warnings) add(text string) {
 	}
 }
 
-func (w *warnings) show(to io.Writer) {
+func (w *warningSet) printNew(to io.Writer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, text := range w.more {
-		warn(to, text)
+		printWarning(to, text)
 	}
 	w.more = nil
 }
 
-func (r *report) add(got result) {
-	r.warnings.show(r.options.errs)
+func (r *applyReport) add(got applyResult) {
+	r.warnings.printNew(r.options.errs)
 	r.done++
-	unanswered := got.err != nil && codeOf(got.err) == unreachable
+	unanswered := got.err != nil && exitCodeOf(got.err) == unreachable
 	if errors.Is(got.err, context.Canceled) || unanswered && r.stopped {
 		r.left++ // the reason was printed for the first
 		return
@@ -194,7 +194,7 @@ func (r *report) add(got result) {
 		r.stop()
 	}
 	if got.err != nil {
-		r.fail(r.options.errs, got.manifest.String()+": ", got.err)
+		r.addFailure(r.options.errs, got.manifest.String()+": ", got.err)
 		return
 	}
 	r.outcomes[got.outcome]++
@@ -204,18 +204,18 @@ func (r *report) add(got result) {
 	if r.count && r.total > 1 {
 		fmt.Fprintf(r.options.out, "[%*d/%d] ", len(fmt.Sprint(r.total)), r.done, r.total)
 	}
-	fmt.Fprintf(r.options.out, "%s %s%s\n", got.label, got.outcome, r.dry())
+	fmt.Fprintf(r.options.out, "%s %s%s\n", got.label, got.outcome, r.dryRunSuffix())
 }
 
-func (r *report) dry() string {
+func (r *applyReport) dryRunSuffix() string {
 	if r.options.dryRun {
 		return " (dry run)"
 	}
 	return ""
 }
 
-// end prints the sum, unless it is that of one success.
-func (r *report) end() error {
+// printSum prints the sum, unless it is that of one success.
+func (r *applyReport) printSum() error {
 	if r.failures+r.left == 0 && (r.total == 1 || r.options.quiet) {
 		return nil
 	}
@@ -231,13 +231,13 @@ func (r *report) end() error {
 	if r.left > 0 {
 		parts = append(parts, fmt.Sprintf("%d without an answer", r.left))
 	}
-	fmt.Fprintf(r.options.errs, "%s: %s%s\n", plural(r.total, "object"), strings.Join(parts, ", "), r.dry())
+	fmt.Fprintf(r.options.errs, "%s: %s%s\n", pluralise(r.total, "object"), strings.Join(parts, ", "), r.dryRunSuffix())
 	return r.err()
 }
 
-// ranks is the order in which kinds are applied; others have rank 0. Deleting goes the other way. The hub accepts
+// applyRanks is the order in which kinds are applied; others have rank 0. Deleting goes the other way. The hub accepts
 // objects in any order, but Devices work at once if what they need exists.
-var ranks = map[string]int{"Namespace": -4, "Secret": -3, "ConfigMap": -3, "DeviceModel": -2, "Repository": -2, "Node": -1, "Device": 1}
+var applyRanks = map[string]int{"Namespace": -4, "Secret": -3, "ConfigMap": -3, "DeviceModel": -2, "Repository": -2, "Node": -1, "Device": 1}
 
 // manifest is an object in a file.
 type manifest struct {
@@ -258,7 +258,7 @@ func (m manifest) String() string {
 func readManifests(paths []string, recursive bool, stdin io.Reader) (all []manifest, err error) {
 	for _, path := range paths {
 		if strings.HasPrefix(path, "http://") || strings.HasPrefix(path, "https://") {
-			return nil, withCode(misused, "%s: manifests are files, directories or - for standard input; get it with curl and pipe it here", path)
+			return nil, exitErrorf(misused, "%s: manifests are files, directories or - for standard input; get it with curl and pipe it here", path)
 		}
 		if path == "-" {
 			text, err := io.ReadAll(stdin)
@@ -281,7 +281,7 @@ func readManifests(paths []string, recursive bool, stdin io.Reader) (all []manif
 		}
 	}
 	if len(all) == 0 {
-		return nil, withCode(misused, "there are no objects in %s", strings.Join(paths, ", "))
+		return nil, exitErrorf(misused, "there are no objects in %s", strings.Join(paths, ", "))
 	}
 	return all, nil
 }
@@ -311,7 +311,7 @@ func manifestFiles(path string, recursive bool) (files []string, err error) {
 		if !recursive {
 			advice = "; -R includes its subdirectories"
 		}
-		err = withCode(misused, "there are no .yaml, .yml or .json files in %s%s", path, advice)
+		err = exitErrorf(misused, "there are no .yaml, .yml or .json files in %s%s", path, advice)
 	}
 	return files, err
 }
@@ -333,17 +333,17 @@ func parseManifests(file string, text []byte) (all []manifest) {
 	return all
 }
 
-// inOrder sorts manifests by rank, and returns a group for each rank.
-func inOrder(all []manifest, backwards bool) (groups [][]manifest) {
+// groupByRank sorts manifests by rank, and returns a group for each rank.
+func groupByRank(all []manifest, backwards bool) (groups [][]manifest) {
 	sign := 1
 	if backwards {
 		sign = -1
 	}
 	slices.SortStableFunc(all, func(a, b manifest) int {
-		return sign * cmp.Compare(ranks[a.object.Kind], ranks[b.object.Kind])
+		return sign * cmp.Compare(applyRanks[a.object.Kind], applyRanks[b.object.Kind])
 	})
 	for i, m := range all {
-		if i == 0 || ranks[all[i-1].object.Kind] != ranks[m.object.Kind] {
+		if i == 0 || applyRanks[all[i-1].object.Kind] != applyRanks[m.object.Kind] {
 			groups = append(groups, nil)
 		}
 		groups[len(groups)-1] = append(groups[len(groups)-1], m)
@@ -351,14 +351,14 @@ func inOrder(all []manifest, backwards bool) (groups [][]manifest) {
 	return groups
 }
 
-// home is the namespace of a manifest's object.
-func (h *hub) home(k client.Kind, o client.Object) (namespace string, err error) {
+// manifestNamespace is the namespace of a manifest's object.
+func (h *hub) manifestNamespace(k client.Kind, o client.Object) (namespace string, err error) {
 	if !k.Namespaced {
 		return "", nil
 	}
 	if own := o.Metadata.Namespace; own != "" {
-		if h.given && own != h.namespace {
-			return "", withCode(misused, "it is in namespace %s, and --namespace says %s", own, h.namespace)
+		if h.namespaceGiven && own != h.namespace {
+			return "", exitErrorf(misused, "it is in namespace %s, and --namespace says %s", own, h.namespace)
 		}
 		return own, nil
 	}
@@ -409,8 +409,8 @@ its node as well. An object that others need, such as a model that has devices, 
 	return cmd
 }
 
-// doomed is an object that is to be deleted.
-type doomed struct {
+// deletion is an object that is to be deleted.
+type deletion struct {
 	kind            client.Kind
 	namespace, name string
 	where           string // of its manifest, if it has one
@@ -418,18 +418,18 @@ type doomed struct {
 
 func (o *deleteOptions) run(cmd *cobra.Command, args []string) error {
 	o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
-	if _, typed := terminal(cmd.InOrStdin()); len(o.files)+len(args) == 0 && o.labels == "" && !typed {
+	if _, typed := terminalSize(cmd.InOrStdin()); len(o.files)+len(args) == 0 && o.labels == "" && !typed {
 		fmt.Fprintln(o.errs, "nothing to delete") // as from xargs without names
 		return nil
 	}
 	if (len(o.files) > 0) == (len(args) > 0) {
-		return withCode(misused, "nothing says what to delete: KIND NAME…, KIND -l LABELS, or -f FILE")
+		return exitErrorf(misused, "nothing says what to delete: KIND NAME…, KIND -l LABELS, or -f FILE")
 	}
 	ctx := cmd.Context()
-	var count tally
-	list, err := o.named(ctx, args)
+	var count failureCount
+	list, err := o.namedObjects(ctx, args)
 	if len(o.files) > 0 {
-		list, err = o.described(ctx, cmd.InOrStdin(), &count)
+		list, err = o.describedObjects(ctx, cmd.InOrStdin(), &count)
 	}
 	if err != nil {
 		return err
@@ -439,8 +439,8 @@ func (o *deleteOptions) run(cmd *cobra.Command, args []string) error {
 			if len(list) == 1 && d.where == "" {
 				return err
 			}
-			count.fail(o.errs, d.where, err)
-			if noUse(ctx, o.errs, len(list)-i-1) {
+			count.addFailure(o.errs, d.where, err)
+			if interrupted(ctx, o.errs, len(list)-i-1) {
 				break
 			}
 		}
@@ -448,26 +448,26 @@ func (o *deleteOptions) run(cmd *cobra.Command, args []string) error {
 	return count.err()
 }
 
-// named are the objects that the command line names or selects.
-func (o *deleteOptions) named(ctx context.Context, args []string) (list []doomed, err error) {
+// namedObjects are the objects that the command line names or selects.
+func (o *deleteOptions) namedObjects(ctx context.Context, args []string) (list []deletion, err error) {
 	if len(args) == 0 {
 		return nil, nil
 	}
-	targets, err := o.targets(ctx, args)
+	targets, err := o.parseTargets(ctx, args)
 	if err != nil {
 		return nil, err
 	}
 	for _, t := range targets {
 		switch {
 		case (t.name == "") == (o.labels == ""):
-			return nil, withCode(misused, "say which %s: by name, or with -l; to delete them all, edgebus get %s -o name | xargs edgebus delete", t.kind.Plural, t.kind.Plural)
+			return nil, exitErrorf(misused, "say which %s: by name, or with -l; to delete them all, edgebus get %s -o name | xargs edgebus delete", t.kind.Plural, t.kind.Plural)
 		case t.name != "":
-			list = append(list, doomed{kind: t.kind, namespace: t.namespace, name: t.name})
+			list = append(list, deletion{kind: t.kind, namespace: t.namespace, name: t.name})
 		default:
 			before := len(list)
-			_, err := o.List(ctx, t.kind, client.ListOptions{Namespace: o.in(t.kind), Labels: o.labels}, func(page []client.Object) error {
+			_, err := o.List(ctx, t.kind, client.ListOptions{Namespace: o.namespaceOf(t.kind), Labels: o.labels}, func(page []client.Object) error {
 				for _, got := range page {
-					list = append(list, doomed{kind: t.kind, namespace: got.Metadata.Namespace, name: got.Metadata.Name})
+					list = append(list, deletion{kind: t.kind, namespace: got.Metadata.Namespace, name: got.Metadata.Name})
 				}
 				return nil
 			})
@@ -482,27 +482,27 @@ func (o *deleteOptions) named(ctx context.Context, args []string) (list []doomed
 	return list, nil
 }
 
-// described are the objects of manifests, devices before their models.
-func (o *deleteOptions) described(ctx context.Context, stdin io.Reader, count *tally) (list []doomed, err error) {
+// describedObjects are the objects of manifests, devices before their models.
+func (o *deleteOptions) describedObjects(ctx context.Context, stdin io.Reader, count *failureCount) (list []deletion, err error) {
 	manifests, err := readManifests(o.files, o.recursive, stdin)
 	if err != nil {
 		return nil, err
 	}
-	for _, group := range inOrder(manifests, true) {
+	for _, group := range groupByRank(manifests, true) {
 		for _, m := range group {
-			d := doomed{name: m.object.Metadata.Name, where: m.String() + ": "}
+			d := deletion{name: m.object.Metadata.Name, where: m.String() + ": "}
 			err := m.err
 			if err == nil {
 				d.kind, err = o.KindOf(ctx, m.object.TypeMeta)
 			}
 			if err == nil {
-				d.namespace, err = o.home(d.kind, m.object)
+				d.namespace, err = o.manifestNamespace(d.kind, m.object)
 			}
-			if errors.Is(err, context.Canceled) || codeOf(err) == unreachable {
+			if errors.Is(err, context.Canceled) || exitCodeOf(err) == unreachable {
 				return nil, err // once, rather than for each
 			}
 			if err != nil {
-				count.fail(o.errs, d.where, err)
+				count.addFailure(o.errs, d.where, err)
 				continue
 			}
 			list = append(list, d)
@@ -511,7 +511,7 @@ func (o *deleteOptions) described(ctx context.Context, stdin io.Reader, count *t
 	return list, nil
 }
 
-func (o *deleteOptions) delete(ctx context.Context, d doomed) error {
+func (o *deleteOptions) delete(ctx context.Context, d deletion) error {
 	left, err := o.Delete(ctx, d.kind, d.namespace, d.name, client.WriteOptions{DryRun: o.dryRun, Force: o.force})
 	switch {
 	case errors.Is(err, resource.NotFound) && o.missingOK:
@@ -519,33 +519,33 @@ func (o *deleteOptions) delete(ctx context.Context, d doomed) error {
 	case err != nil:
 		return err
 	case o.dryRun:
-		fmt.Fprintf(o.out, "%s deleted (dry run)\n", label(d.kind, d.name))
+		fmt.Fprintf(o.out, "%s deleted (dry run)\n", objectLabel(d.kind, d.name))
 		return nil
 	case left == nil:
-		fmt.Fprintf(o.out, "%s deleted\n", label(d.kind, d.name))
+		fmt.Fprintf(o.out, "%s deleted\n", objectLabel(d.kind, d.name))
 		return nil
 	}
-	fmt.Fprintf(o.out, "%s is being deleted, and waits for its finalizers: %s\n", label(d.kind, d.name), strings.Join(left.Metadata.Finalizers, ", "))
+	fmt.Fprintf(o.out, "%s is being deleted, and waits for its finalizers: %s\n", objectLabel(d.kind, d.name), strings.Join(left.Metadata.Finalizers, ", "))
 	if !o.wait {
 		return nil
 	}
-	return o.gone(ctx, d, left.Metadata)
+	return o.awaitDeletion(ctx, d, left.Metadata)
 }
 
-var errSeen = errors.New("seen")
+var errStopWatch = errors.New("seen")
 
-// gone waits until an object no longer exists.
-func (o *deleteOptions) gone(ctx context.Context, d doomed, was resource.Meta) error {
+// awaitDeletion waits until an object no longer exists.
+func (o *deleteOptions) awaitDeletion(ctx context.Context, d deletion, was resource.Meta) error {
 	limit := cmp.Or(o.timeout, waitTime)
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	which := client.ListOptions{Namespace: d.namespace, Fields: "metadata.name=" + d.name}
-	defer progress(o.errs, limit, func() string { return label(d.kind, d.name) + " to go" })()
+	defer showProgress(o.errs, limit, func() string { return objectLabel(d.kind, d.name) + " to go" })()
 	var err error
 	for rev := was.ResourceVersion; err == nil; {
 		err = o.Watch(ctx, d.kind, which, rev, func(e client.Event) error {
 			if e.Type == "DELETED" {
-				return errSeen
+				return errStopWatch
 			}
 			return nil
 		})
@@ -555,18 +555,18 @@ func (o *deleteOptions) gone(ctx context.Context, d doomed, was resource.Meta) e
 		var now client.Object
 		now, err = o.Object(ctx, d.kind, d.namespace, d.name)
 		if errors.Is(err, resource.NotFound) || err == nil && now.Metadata.UID != was.UID {
-			err = errSeen
+			err = errStopWatch
 		}
 		rev = now.Metadata.ResourceVersion
 	}
 	switch {
-	case errors.Is(err, errSeen):
-		fmt.Fprintf(o.out, "%s deleted\n", label(d.kind, d.name))
+	case errors.Is(err, errStopWatch):
+		fmt.Fprintf(o.out, "%s deleted\n", objectLabel(d.kind, d.name))
 		return nil
 	case errors.Is(err, context.DeadlineExceeded):
-		return withCode(late, "%s is still there after %s", label(d.kind, d.name), limit)
+		return exitErrorf(late, "%s is still there after %s", objectLabel(d.kind, d.name), limit)
 	}
-	return inTime(ctx, err)
+	return exitOfTimeout(ctx, err)
 }
 
 // exportOptions are the flags of edgebus export.
@@ -612,7 +612,7 @@ there. kubectl apply of an export takes all of its values as the manifest's.
 
 func (o *exportOptions) run(cmd *cobra.Command, args []string) error {
 	o.errs = cmd.ErrOrStderr()
-	kinds, err := o.exported(cmd.Context(), args)
+	kinds, err := o.exportedKinds(cmd.Context(), args)
 	if err != nil {
 		return err
 	}
@@ -621,16 +621,16 @@ func (o *exportOptions) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	if o.dir != "" {
-		if err := empty(o.dir); err != nil {
+		if err := emptyDirectory(o.dir); err != nil {
 			return err
 		}
-		write = o.toFile
+		write = o.writeFile
 	}
 	total := 0
 	for _, k := range kinds {
-		n, err := o.kind(cmd.Context(), k, write)
+		n, err := o.exportKind(cmd.Context(), k, write)
 		if len(args) == 0 && n == 0 && errors.Is(err, resource.Forbidden) {
-			fmt.Fprintf(o.errs, "edgebus: %s are left out: %s\n", k.Plural, printable(err.Error(), 500))
+			fmt.Fprintf(o.errs, "edgebus: %s are left out: %s\n", k.Plural, printableText(err.Error(), 500))
 			continue
 		}
 		if err != nil {
@@ -639,13 +639,13 @@ func (o *exportOptions) run(cmd *cobra.Command, args []string) error {
 		total += n
 	}
 	if o.dir != "" {
-		fmt.Fprintf(cmd.OutOrStdout(), "%s written to %s\n", plural(total, "object"), o.dir)
+		fmt.Fprintf(cmd.OutOrStdout(), "%s written to %s\n", pluralise(total, "object"), o.dir)
 	}
 	return nil
 }
 
-// exported are the kinds that are meant, in the order in which they can be applied.
-func (o *exportOptions) exported(ctx context.Context, args []string) (kinds []client.Kind, err error) {
+// exportedKinds are the kinds that are meant, in the order in which they can be applied.
+func (o *exportOptions) exportedKinds(ctx context.Context, args []string) (kinds []client.Kind, err error) {
 	for _, name := range args {
 		k, err := o.Kind(ctx, name)
 		if err != nil {
@@ -664,23 +664,23 @@ func (o *exportOptions) exported(ctx context.Context, args []string) (kinds []cl
 			}
 		}
 	}
-	slices.SortStableFunc(kinds, func(a, b client.Kind) int { return cmp.Compare(ranks[a.Name], ranks[b.Name]) })
+	slices.SortStableFunc(kinds, func(a, b client.Kind) int { return cmp.Compare(applyRanks[a.Name], applyRanks[b.Name]) })
 	return kinds, nil
 }
 
-// kind writes all objects of a kind.
-func (o *exportOptions) kind(ctx context.Context, k client.Kind, write func(client.Kind, client.Object, string) error) (n int, err error) {
+// exportKind writes all objects of a kind.
+func (o *exportOptions) exportKind(ctx context.Context, k client.Kind, write func(client.Kind, client.Object, string) error) (n int, err error) {
 	which := client.ListOptions{Labels: o.labels}
-	if o.given {
-		which.Namespace = o.in(k)
+	if o.namespaceGiven {
+		which.Namespace = o.namespaceOf(k)
 	}
 	_, err = o.List(ctx, k, which, func(page []client.Object) error {
 		for _, got := range page {
 			if got.Metadata.DeletionTimestamp != nil {
-				fmt.Fprintf(o.errs, "edgebus: %s is being deleted, and left out\n", label(k, got.Metadata.Name))
+				fmt.Fprintf(o.errs, "edgebus: %s is being deleted, and left out\n", objectLabel(k, got.Metadata.Name))
 				continue
 			}
-			if owned(got.Metadata) && k.Name != resource.KindNode { // a Node exists without its Fleet
+			if isOwned(got.Metadata) && k.Name != resource.KindNode { // a Node exists without its Fleet
 				continue
 			}
 			text, err := exportText(got)
@@ -697,8 +697,8 @@ func (o *exportOptions) kind(ctx context.Context, k client.Kind, write func(clie
 	return n, err
 }
 
-// owned is whether another object has created this one, and would create it again.
-func owned(m resource.Meta) bool {
+// isOwned is whether another object has created this one, and would create it again.
+func isOwned(m resource.Meta) bool {
 	return m.Owner != "" || len(m.OwnerReferences) > 0
 }
 
@@ -725,20 +725,20 @@ func exportText(o client.Object) (string, error) {
 	return yamlText(tree)
 }
 
-// empty creates a directory, or checks that it is empty.
-func empty(dir string) error {
+// emptyDirectory creates a directory, or checks that it is empty.
+func emptyDirectory(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	entries, err := os.ReadDir(dir)
 	if err == nil && len(entries) > 0 {
-		err = withCode(misused, "%s is not empty: its files would mix with the exported ones", dir)
+		err = exitErrorf(misused, "%s is not empty: its files would mix with the exported ones", dir)
 	}
 	return err
 }
 
-// toFile writes an object into the file KIND/NAMESPACE/NAME.yaml.
-func (o *exportOptions) toFile(k client.Kind, got client.Object, text string) error {
+// writeFile writes an object into the file KIND/NAMESPACE/NAME.yaml.
+func (o *exportOptions) writeFile(k client.Kind, got client.Object, text string) error {
 	file := filepath.Join(o.dir, k.Plural, got.Metadata.Namespace, got.Metadata.Name+".yaml")
 	if name := got.Metadata.Name + ".yaml"; name != filepath.Base(name) || !filepath.IsLocal(filepath.Join(k.Plural, got.Metadata.Namespace, name)) {
 		return fmt.Errorf("%q can't be a file's name", got.Metadata.Name)

@@ -63,10 +63,10 @@ to FILE with .pub in place of .key, too. Keep FILE off the hub and the nodes: wh
 			if err != nil {
 				return err
 			}
-			if err := writeOnce(args[0], append(text, '\n'), 0o600); err != nil {
+			if err := writeNewFile(args[0], append(text, '\n'), 0o600); err != nil {
 				return err
 			}
-			if err := writeOnce(strings.TrimSuffix(args[0], ".key")+".pub", append(shown, '\n'), 0o644); err != nil {
+			if err := writeNewFile(strings.TrimSuffix(args[0], ".key")+".pub", append(shown, '\n'), 0o644); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintln(cmd.OutOrStdout(), public)
@@ -77,8 +77,8 @@ to FILE with .pub in place of .key, too. Keep FILE off the hub and the nodes: wh
 	return cmd
 }
 
-// writeOnce writes a file that does not exist yet.
-func writeOnce(name string, text []byte, mode os.FileMode) error {
+// writeNewFile writes a file that does not exist yet.
+func writeNewFile(name string, text []byte, mode os.FileMode) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
@@ -145,7 +145,7 @@ If the key is encrypted, its password is asked for, or read from the standard in
 		}
 		if source == "" {
 			for _, file := range files {
-				if _, err := push(cmd, o.Client, file); err != nil {
+				if _, err := pushBlob(cmd, o.Client, file); err != nil {
 					return fmt.Errorf("%s: %w", file, err)
 				}
 			}
@@ -215,7 +215,7 @@ func readSigningKey(file string, in io.Reader, prompts io.Writer) (k minisign.Pr
 		return k, err
 	}
 	if k, err = minisign.DecryptKey(string(password), text); err != nil {
-		return k, withCode(refused, "the password is wrong, or the key is damaged (%s)", err)
+		return k, exitErrorf(refused, "the password is wrong, or the key is damaged (%s)", err)
 	}
 	return k, nil
 }

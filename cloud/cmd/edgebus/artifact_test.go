@@ -23,8 +23,8 @@ const (
 	encryptedPublic = "RWTn8rP2IIXLDfjhADx+e+OfjNxSlhw/KtwrVlgSufY+1+WHQ2bY5XzX"
 )
 
-// verify checks a signature with the public key of the pair.
-func verify(t *testing.T, public, text, signature string) {
+// requireSignature checks a signature with the public key of the pair.
+func requireSignature(t *testing.T, public, text, signature string) {
 	t.Helper()
 	var key minisign.PublicKey
 	require.NoError(t, key.UnmarshalText([]byte(public)))
@@ -35,23 +35,23 @@ func verify(t *testing.T, public, text, signature string) {
 func TestArtifactsAreSignedAsMinisignDoes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	key, err := readSigningKey(write(t, dir, "plain.key", plainKey), strings.NewReader(""), nil)
+	key, err := readSigningKey(writeFile(t, dir, "plain.key", plainKey), strings.NewReader(""), nil)
 	require.NoError(t, err)
 	require.Equal(t, "7B66489826841214", fmt.Sprintf("%016X", key.ID()))
-	verify(t, plainPublic, "{}", signArtifact(key, []byte("{}"), "timestamp:1"))
+	requireSignature(t, plainPublic, "{}", signArtifact(key, []byte("{}"), "timestamp:1"))
 
-	file := write(t, dir, "encrypted.key", encryptedKey)
+	file := writeFile(t, dir, "encrypted.key", encryptedKey)
 	if testing.Short() {
 		t.Skip("scrypt takes 1 GiB")
 	}
 	key, err = readSigningKey(file, strings.NewReader("secret\n"), nil)
 	require.NoError(t, err)
-	verify(t, encryptedPublic, "{}", signArtifact(key, []byte("{}"), "timestamp:1"))
+	requireSignature(t, encryptedPublic, "{}", signArtifact(key, []byte("{}"), "timestamp:1"))
 }
 
 func TestKeysThatAreNone(t *testing.T) {
 	for _, text := range []string{"", "x", "untrusted comment: x\n" + plainPublic, strings.Replace(plainKey, "RWQAAE", "RWQAAA", 1)[:200]} {
-		_, err := readSigningKey(write(t, t.TempDir(), "k", text), strings.NewReader(""), nil)
+		_, err := readSigningKey(writeFile(t, t.TempDir(), "k", text), strings.NewReader(""), nil)
 		require.ErrorContains(t, err, "it is no secret key of minisign", "%q", text)
 	}
 }
@@ -68,24 +68,24 @@ func TestProgramsOfAnArtifact(t *testing.T) {
 	require.Positive(t, p.Size)
 	_, err = resource.ParseDigest(p.Digest)
 	require.NoError(t, err)
-	_, err = programOf(write(t, t.TempDir(), "edgecore", "#!/bin/sh\n"))
+	_, err = programOf(writeFile(t, t.TempDir(), "edgecore", "#!/bin/sh\n"))
 	require.ErrorContains(t, err, "it is no program for Linux")
 }
 
 func TestAKeyIsMadeThatSignsAndIsNeverOverwritten(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "minisign.key")
-	public, _ := said(t, 0, "artifact", "key", file)
+	public, _ := runEdgebus(t, 0, "artifact", "key", file)
 	public = strings.TrimSpace(public)
 	key, err := readSigningKey(file, strings.NewReader(""), nil)
 	require.NoError(t, err)
-	verify(t, public, "text", signArtifact(key, []byte("text"), "timestamp:1"))
+	requireSignature(t, public, "text", signArtifact(key, []byte("text"), "timestamp:1"))
 	info, err := os.Stat(file)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	text, err := os.ReadFile(filepath.Join(dir, "minisign.pub"))
 	require.NoError(t, err)
 	require.True(t, strings.HasSuffix(string(text), "\n"+public+"\n"), "the last line is what the nodes list")
-	_, errs := said(t, 1, "artifact", "key", file)
+	_, errs := runEdgebus(t, 1, "artifact", "key", file)
 	require.Contains(t, errs, "file exists")
 }

@@ -62,7 +62,7 @@ A blob that no spec refers to is removed after some time (limits.blobs.age, 24h 
 	cmd.RunE = func(cmd *cobra.Command, files []string) error {
 		var pushed []blobInfo
 		for _, name := range files {
-			b, err := push(cmd, o.Client, name)
+			b, err := pushBlob(cmd, o.Client, name)
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
@@ -81,8 +81,8 @@ A blob that no spec refers to is removed after some time (limits.blobs.age, 24h 
 	return cmd
 }
 
-// push sends a file to the hub, unless the hub has its content.
-func push(cmd *cobra.Command, c *client.Client, name string) (b blobInfo, err error) {
+// pushBlob sends a file to the hub, unless the hub has its content.
+func pushBlob(cmd *cobra.Command, c *client.Client, name string) (b blobInfo, err error) {
 	ctx := cmd.Context()
 	f, err := os.Open(name)
 	if err != nil {
@@ -94,7 +94,7 @@ func push(cmd *cobra.Command, c *client.Client, name string) (b blobInfo, err er
 	}
 	b.File = name
 	for try := 1; ; try++ {
-		bar := &transfer{out: cmd.ErrOrStderr(), what: "pushing " + filepath.Base(name), total: b.Size}
+		bar := &transferProgress{out: cmd.ErrOrStderr(), what: "pushing " + filepath.Base(name), total: b.Size}
 		err = c.Upload(ctx, blobsPath+"/"+b.Digest, io.TeeReader(io.NewSectionReader(f, 0, b.Size), bar), b.Size, &b)
 		lost := (*client.Unreachable)(nil)
 		if err == nil || !errors.As(err, &lost) || try == pushTries || ctx.Err() != nil {
@@ -120,17 +120,17 @@ func digestOf(name string) (digest string, size int64, err error) {
 	return resource.FormatDigest([sha256.Size]byte(h.Sum(nil))), size, err
 }
 
-// transfer prints how far a transfer is, if the output is a terminal.
-type transfer struct {
+// transferProgress prints how far a transfer is, if the output is a terminal.
+type transferProgress struct {
 	out         io.Writer
 	what        string
 	done, total int64
 	said        time.Time
 }
 
-func (p *transfer) Write(b []byte) (int, error) {
+func (p *transferProgress) Write(b []byte) (int, error) {
 	p.done += int64(len(b))
-	if _, screen := terminal(p.out); screen && time.Since(p.said) > time.Second && p.total > 0 {
+	if _, screen := terminalSize(p.out); screen && time.Since(p.said) > time.Second && p.total > 0 {
 		p.said = time.Now()
 		fmt.Fprintf(p.out, "%s: %d %% of %d MB\n", p.what, 100*p.done/p.total, p.total>>20)
 	}
@@ -154,7 +154,7 @@ func newBlobList() *cobra.Command {
 		}
 		rows := [][]string{{"DIGEST", "SIZE", "PUT"}}
 		for _, b := range list {
-			rows = append(rows, []string{b.Digest, strconv.FormatInt(b.Size, 10), resource.Time(b.Put)})
+			rows = append(rows, []string{b.Digest, strconv.FormatInt(b.Size, 10), resource.FormatTime(b.Put)})
 		}
 		return printRows(cmd.OutOrStdout(), output, list, rows)
 	}
@@ -182,12 +182,12 @@ func newBlobGet() *cobra.Command {
 			return err
 		}
 		defer body.Close()
-		h, bar := sha256.New(), &transfer{out: cmd.ErrOrStderr(), what: "getting", total: size}
+		h, bar := sha256.New(), &transferProgress{out: cmd.ErrOrStderr(), what: "getting", total: size}
 		if to == "" {
 			if _, err := io.Copy(io.MultiWriter(cmd.OutOrStdout(), h, bar), body); err != nil {
 				return err
 			}
-			return sameDigest(args[0], h.Sum(nil))
+			return checkDigest(args[0], h.Sum(nil))
 		}
 		f, err := os.CreateTemp(filepath.Dir(to), filepath.Base(to)+".*.part")
 		if err != nil {
@@ -201,7 +201,7 @@ func newBlobGet() *cobra.Command {
 		if _, err = io.Copy(io.MultiWriter(f, h, bar), body); err != nil {
 			return err
 		}
-		if err = sameDigest(args[0], h.Sum(nil)); err != nil {
+		if err = checkDigest(args[0], h.Sum(nil)); err != nil {
 			return err
 		}
 		if err = errors.Join(f.Sync(), f.Close()); err != nil {
@@ -214,7 +214,7 @@ func newBlobGet() *cobra.Command {
 	return cmd
 }
 
-func sameDigest(want string, sum []byte) error {
+func checkDigest(want string, sum []byte) error {
 	if got := resource.FormatDigest([sha256.Size]byte(sum)); got != want {
 		return fmt.Errorf("what the hub sent has the digest %s: try again", got)
 	}

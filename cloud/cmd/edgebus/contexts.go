@@ -25,14 +25,14 @@ const (
 	defaultMQTT   = "mqtt://127.0.0.1:1883"
 )
 
-// place is a hub, and the credentials for it.
-type place struct {
+// hubTarget is a hub, and the credentials for it.
+type hubTarget struct {
 	cluster
 	user
-	MQTT         string
-	Namespace    string
-	PasswordFile string   // comes before Password
-	login        provider // that the user's token is of; empty: it is of none
+	MQTT          string
+	Namespace     string
+	PasswordFile  string   // comes before Password
+	loginProvider provider // that the user's token is of; empty: it is of none
 }
 
 // access are the flags that say which hub a command talks to, and with which credentials.
@@ -51,11 +51,11 @@ type access struct {
 func (a *access) flags(cmd *cobra.Command, httpFlag, mqttFlag string) {
 	cmd.Flags().StringVar(&a.context, "context", "", "the context to use (see edgebus context --help)")
 	_ = cmd.RegisterFlagCompletionFunc("context", completeContexts)
-	a.ownFlags(cmd, httpFlag, mqttFlag)
+	a.credentialFlags(cmd, httpFlag, mqttFlag)
 }
 
-// ownFlags are the flags for what a context holds.
-func (a *access) ownFlags(cmd *cobra.Command, httpFlag, mqttFlag string) {
+// credentialFlags are the flags for what a context holds.
+func (a *access) credentialFlags(cmd *cobra.Command, httpFlag, mqttFlag string) {
 	a.httpFlag, a.mqttFlag = httpFlag, mqttFlag
 	f := cmd.Flags()
 	if httpFlag != "" {
@@ -95,7 +95,7 @@ func (a *access) checkAddresses() error {
 		if c.other != "" {
 			hint = "; --" + c.other + " takes that"
 		}
-		return withCode(misused, "--%s: %q is %s address%s. %s one looks like %s", c.flag, c.address, c.is, hint, c.isnt, c.example)
+		return exitErrorf(misused, "--%s: %q is %s address%s. %s one looks like %s", c.flag, c.address, c.is, hint, c.isnt, c.example)
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func (a *access) checkAddresses() error {
 // resolve returns the hub to ask: by the flags, else the environment, else the context, else the hub of this machine.
 //
 // A context's credentials are for the addresses that it names: another address is sent none of them.
-func (a *access) resolve() (p place, err error) {
+func (a *access) resolve() (p hubTarget, err error) {
 	if err := a.checkAddresses(); err != nil {
 		return p, err
 	}
@@ -113,7 +113,7 @@ func (a *access) resolve() (p place, err error) {
 	}
 	name := cmp.Or(a.context, os.Getenv("EDGEBUS_CONTEXT"), k.current())
 	if name != "" {
-		if p, err = k.place(name); err != nil {
+		if p, err = k.targetOf(name); err != nil {
 			return p, err
 		}
 	}
@@ -130,18 +130,18 @@ func (a *access) resolve() (p place, err error) {
 		p.user, p.ServerName, p.Insecure, p.Proxy = user{}, "", false, ""
 	}
 	p.Server, p.MQTT, p.Namespace = server, mqtt, cmp.Or(a.namespace, p.Namespace, resource.DefaultNamespace)
-	if err := p.override(a.tls, a.identity, a.tokenFile); err != nil {
+	if err := p.overrideCredentials(a.tls, a.identity, a.tokenFile); err != nil {
 		return p, err
 	}
-	return p, p.renew(k, name)
+	return p, p.renewToken(k, name)
 }
 
 func sameAddress(a, b string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") }
 
-// override replaces the context's credentials by those of flags.
-func (p *place) override(secure configs.TLSClient, who configs.Identity, tokenFile string) error {
+// overrideCredentials replaces the context's credentials by those of flags.
+func (p *hubTarget) overrideCredentials(secure configs.TLSClient, who configs.Identity, tokenFile string) error {
 	if who.User != "" && tokenFile != "" {
-		return withCode(misused, "--user signs in with a password, and --token-file with a token: give one of them")
+		return exitErrorf(misused, "--user signs in with a password, and --token-file with a token: give one of them")
 	}
 	if secure.CA != "" {
 		p.CA, p.CAData, p.Insecure = secure.CA, nil, false
@@ -170,13 +170,13 @@ func (p *place) override(secure configs.TLSClient, who configs.Identity, tokenFi
 	return nil
 }
 
-// secret is the password.
-func (p *place) secret() (string, error) {
+// password is the password.
+func (p *hubTarget) password() (string, error) {
 	return configs.Identity{User: p.User, Password: p.Password, PasswordFile: p.PasswordFile}.Secret()
 }
 
-// bearer is the token to sign in with: over HTTP as such, over MQTT as the password.
-func (p *place) bearer() (string, error) {
+// bearerToken is the token to sign in with: over HTTP as such, over MQTT as the password.
+func (p *hubTarget) bearerToken() (string, error) {
 	if p.TokenFile == "" || p.User != "" {
 		return p.Token, nil
 	}
@@ -188,11 +188,11 @@ func (p *place) bearer() (string, error) {
 	return token, err
 }
 
-// secure is the TLS configuration for the hub.
-func (p *place) secure() (*tls.Config, error) {
-	ca, caErr := dataOr(p.CAData, p.CA)
-	cert, certErr := dataOr(p.CertData, p.Cert)
-	key, keyErr := dataOr(p.KeyData, p.Key)
+// tlsConfig is the TLS configuration for the hub.
+func (p *hubTarget) tlsConfig() (*tls.Config, error) {
+	ca, caErr := readUnlessGiven(p.CAData, p.CA)
+	cert, certErr := readUnlessGiven(p.CertData, p.Cert)
+	key, keyErr := readUnlessGiven(p.KeyData, p.Key)
 	if err := errors.Join(caErr, certErr, keyErr); err != nil {
 		return nil, err
 	}
@@ -213,35 +213,35 @@ func (p *place) secure() (*tls.Config, error) {
 	return c, nil
 }
 
-// dataOr is data, or what is in the file if there is none.
-func dataOr(data []byte, file string) ([]byte, error) {
+// readUnlessGiven is data, or what is in the file if there is none.
+func readUnlessGiven(data []byte, file string) ([]byte, error) {
 	if len(data) > 0 || file == "" {
 		return data, nil
 	}
 	return os.ReadFile(file)
 }
 
-// check validates a hub's addresses and credentials before a request is sent.
-func (p *place) check() error {
+// validate validates a hub's addresses and credentials before a request is sent.
+func (p *hubTarget) validate() error {
 	for _, a := range []struct{ flag, address, example string }{
 		{"--server", p.Server, "https://hub.example.org:8443"}, {"--mqtt", p.MQTT, "mqtts://hub.example.org:8883"},
 	} {
 		if u, err := url.Parse(a.address); a.address != "" && (err != nil || u.Scheme == "" || u.Host == "") {
-			return withCode(misused, "%s: %q is no address; it looks like %s", a.flag, a.address, a.example)
+			return exitErrorf(misused, "%s: %q is no address; it looks like %s", a.flag, a.address, a.example)
 		}
 	}
 	if p.Namespace != "" && !topics.ValidName(p.Namespace) {
-		return withCode(misused, "--namespace: %q is no name", p.Namespace)
+		return exitErrorf(misused, "--namespace: %q is no name", p.Namespace)
 	}
 	if (p.User == "") != (p.Password+p.PasswordFile == "") {
-		return withCode(misused, "--user and --password-file belong together")
+		return exitErrorf(misused, "--user and --password-file belong together")
 	}
-	_, err1 := p.secret()
-	_, err2 := p.bearer()
+	_, err1 := p.password()
+	_, err2 := p.bearerToken()
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	_, err := p.secure()
+	_, err := p.tlsConfig()
 	return err
 }
 
@@ -294,14 +294,14 @@ If there is no current context, this one becomes it.`,
 				return err
 			}
 			if use || k.current() == "" {
-				if err := k.use(args[0]); err != nil {
+				if err := k.setCurrent(args[0]); err != nil {
 					return err
 				}
 			}
 			return k.write()
 		},
 	}
-	a.ownFlags(cmd, "server", "mqtt")
+	a.credentialFlags(cmd, "server", "mqtt")
 	a.namespaceFlag(cmd)
 	cmd.Flags().StringVar(&a.caHash, "ca-hash", "", caHashUsage)
 	cmd.Flags().BoolVar(&use, "use", false, "make it the current context")
@@ -310,7 +310,7 @@ If there is no current context, this one becomes it.`,
 
 // store changes a context, its cluster and its user as the flags say, and checks the result.
 func (a *access) store(cmd *cobra.Command, k *kubeconfig, name string) error {
-	names, err := k.entries(name)
+	names, err := k.entryNames(name)
 	if err != nil {
 		return err
 	}
@@ -363,17 +363,17 @@ func (a *access) store(cmd *cobra.Command, k *kubeconfig, name string) error {
 	}
 	if a.caHash != "" {
 		if a.tls.CA != "" {
-			return withCode(misused, "--ca and --ca-hash both say which authority signs the hub's certificate: give one of them")
+			return exitErrorf(misused, "--ca and --ca-hash both say which authority signs the hub's certificate: give one of them")
 		}
-		if err := k.pin(cmd.Context(), name, a.caHash); err != nil {
+		if err := k.pinAuthority(cmd.Context(), name, a.caHash); err != nil {
 			return err
 		}
 	}
-	p, err := k.place(name)
+	p, err := k.targetOf(name)
 	if err != nil {
 		return err
 	}
-	return p.check()
+	return p.validate()
 }
 
 func newContextUse() *cobra.Command {
@@ -382,7 +382,7 @@ func newContextUse() *cobra.Command {
 		Short:             "Make a context the current one",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeContexts,
-		RunE:              changeContext((*kubeconfig).use),
+		RunE:              changeContext((*kubeconfig).setCurrent),
 	}
 }
 
@@ -398,9 +398,9 @@ func newContextList() *cobra.Command {
 			}
 			rows := [][]string{{"", "NAME", "SERVER", "MQTT", "NAMESPACE"}}
 			for _, name := range k.contexts() {
-				p, err := k.place(name)
+				p, err := k.targetOf(name)
 				if err != nil {
-					warn(cmd.ErrOrStderr(), err.Error())
+					printWarning(cmd.ErrOrStderr(), err.Error())
 				}
 				mark := ""
 				if name == k.current() {
@@ -408,7 +408,7 @@ func newContextList() *cobra.Command {
 				}
 				rows = append(rows, []string{mark, name, p.Server, p.MQTT, p.Namespace})
 			}
-			return new(grid).write(cmd.OutOrStdout(), rows)
+			return new(alignedRows).write(cmd.OutOrStdout(), rows)
 		},
 	}
 }
@@ -419,7 +419,7 @@ func newContextDelete() *cobra.Command {
 		Short:             "Delete a context, and its cluster and user if no other context has them",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeContexts,
-		RunE:              changeContext((*kubeconfig).drop),
+		RunE:              changeContext((*kubeconfig).deleteContext),
 	}
 }
 
@@ -431,7 +431,7 @@ func changeContext(change func(k *kubeconfig, name string) error) func(*cobra.Co
 			return err
 		}
 		if f, _ := k.find(kindContext, args[0]); f == nil {
-			return k.noContext(args[0])
+			return k.errNoContext(args[0])
 		}
 		if err := change(k, args[0]); err != nil {
 			return err
@@ -453,7 +453,7 @@ has edgebus' contexts without it. A user's password is in it: keep it as safe as
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := a.resolve()
 			if err == nil {
-				err = p.check()
+				err = p.validate()
 			}
 			if err != nil {
 				return err
@@ -472,12 +472,12 @@ has edgebus' contexts without it. A user's password is in it: keep it as safe as
 }
 
 // kubeconfig is a kubeconfig with this hub alone.
-func (p place) kubeconfig(name string, embed bool) (config map[string]any, err error) {
-	if p.Password, err = p.secret(); err != nil {
+func (p hubTarget) kubeconfig(name string, embed bool) (config map[string]any, err error) {
+	if p.Password, err = p.password(); err != nil {
 		return nil, err
 	}
 	if embed {
-		if p.Token, err = p.bearer(); err != nil {
+		if p.Token, err = p.bearerToken(); err != nil {
 			return nil, err
 		}
 		p.TokenFile = ""
@@ -487,7 +487,7 @@ func (p place) kubeconfig(name string, embed bool) (config map[string]any, err e
 		data *[]byte
 	}{{&p.CA, &p.CAData}, {&p.Cert, &p.CertData}, {&p.Key, &p.KeyData}} {
 		if embed {
-			if *x.data, err = dataOr(*x.data, *x.file); err != nil {
+			if *x.data, err = readUnlessGiven(*x.data, *x.file); err != nil {
 				return nil, err
 			}
 		}
@@ -496,7 +496,7 @@ func (p place) kubeconfig(name string, embed bool) (config map[string]any, err e
 		}
 	}
 	var hub map[string]any
-	if err := convert(p.cluster, &hub); err != nil {
+	if err := convertJSON(p.cluster, &hub); err != nil {
 		return nil, err
 	}
 	setMQTT(hub, p.MQTT)

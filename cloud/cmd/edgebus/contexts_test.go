@@ -16,8 +16,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// aHub refuses all requests, and remembers the last one's user.
-func aHub(t *testing.T) (server string, asked <-chan string) {
+// startRefusingHub refuses all requests, and remembers the last one's user.
+func startRefusingHub(t *testing.T) (server string, asked <-chan string) {
 	users := make(chan string, 100)
 	hub := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, password, _ := r.BasicAuth()
@@ -28,8 +28,8 @@ func aHub(t *testing.T) (server string, asked <-chan string) {
 	return hub.URL, users
 }
 
-// aBroker hangs up on the first client once it has heard its CONNECT.
-func aBroker(t *testing.T) (server string, connect <-chan string) {
+// startListeningBroker hangs up on the first client once it has heard its CONNECT.
+func startListeningBroker(t *testing.T) (server string, connect <-chan string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
@@ -63,15 +63,15 @@ func TestAContextsPasswordIsForItsOwnAddresses(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "config"))
 	t.Setenv("EDGEBUS_CONTEXT", "")
 	t.Setenv("EDGEBUS_SERVER", "")
-	hub, atHub := aHub(t)
-	other, atOther := aHub(t)
-	broker, atBroker := aBroker(t)
-	node, atNode := aBroker(t)
-	secret := write(t, t.TempDir(), "password", "s3cret\n")
-	said(t, 0, "context", "set", "plant", "--server", hub, "--mqtt", broker, "--user", "ann", "--password-file", secret)
+	hub, atHub := startRefusingHub(t)
+	other, atOther := startRefusingHub(t)
+	broker, atBroker := startListeningBroker(t)
+	node, atNode := startListeningBroker(t)
+	secret := writeFile(t, t.TempDir(), "password", "s3cret\n")
+	runEdgebus(t, 0, "context", "set", "plant", "--server", hub, "--mqtt", broker, "--user", "ann", "--password-file", secret)
 	ask := func(code int, from <-chan string, args ...string) string {
 		t.Helper()
-		said(t, code, args...)
+		runEdgebus(t, code, args...)
 		return <-from
 	}
 
@@ -84,15 +84,15 @@ func TestAContextsPasswordIsForItsOwnAddresses(t *testing.T) {
 	require.Equal(t, ":", ask(2, atHub, "doctor", "--server", node), "who is asked is not all the context's")
 	require.Contains(t, ask(1, atBroker, "tree", "n1", "--once"), "s3cret")
 	require.NotContains(t, ask(1, atNode, "tree", "n1", "--once", "--server", node), "ann")
-	out, _ := said(t, 0, "kubeconfig", "--server", other)
+	out, _ := runEdgebus(t, 0, "kubeconfig", "--server", other)
 	require.NotContains(t, out, "s3cret")
 
 	t.Setenv("EDGEBUS_SERVER", other)
 	require.Equal(t, ":", ask(refused, atOther, "get", "kinds"))
 	require.Equal(t, ":", ask(2, atOther, "doctor"))
 
-	said(t, 0, "context", "set", "half", "--server", hub, "--user", "ann", "--password-file", secret)
-	_, errs := said(t, misused, "tree", "n1", "--context", "half")
+	runEdgebus(t, 0, "context", "set", "half", "--server", hub, "--user", "ann", "--password-file", secret)
+	_, errs := runEdgebus(t, misused, "tree", "n1", "--context", "half")
 	require.Contains(t, errs, "no MQTT address", "rather than this machine's hub")
 }
 
@@ -102,19 +102,19 @@ func TestNoPasswordCrossesTheNetworkInTheClear(t *testing.T) {
 		"mqtt://192.0.2.1:1883": {}, "mqtts://192.0.2.1:8883": ann, "wss://hub.example.org": ann,
 		"mqtt://127.0.0.1:1883": ann, "MQTT://localhost": ann, "ws://[::1]:8083": ann, "unix:///run/edgebus/core.sock": ann,
 	} {
-		require.NoError(t, (&place{MQTT: server, user: who}).checkMQTT(), server)
+		require.NoError(t, (&hubTarget{MQTT: server, user: who}).checkMQTT(), server)
 	}
 	for server, who := range map[string]user{
 		"mqtt://192.0.2.1:1883": ann, "tcp://hub.example.org": ann, "ws://hub.example.org": ann, "mqtt://ann:s3cret@192.0.2.1": {}, "": ann,
 	} {
-		err := (&place{MQTT: server, user: who}).checkMQTT()
+		err := (&hubTarget{MQTT: server, user: who}).checkMQTT()
 		require.ErrorIs(t, err, resource.Invalid, server)
 		require.NotContains(t, err.Error(), "s3cret")
 	}
-	password := write(t, t.TempDir(), "password", "s3cret\n")
-	_, errs := said(t, misused, "tree", "n1", "--once", "--server", "mqtt://192.0.2.1", "--user", "ann", "--password-file", password)
+	password := writeFile(t, t.TempDir(), "password", "s3cret\n")
+	_, errs := runEdgebus(t, misused, "tree", "n1", "--once", "--server", "mqtt://192.0.2.1", "--user", "ann", "--password-file", password)
 	require.Contains(t, errs, "in the clear")
-	mappers, err := doctorOptions{at: place{MQTT: "mqtt://192.0.2.1", user: ann}}.listen(t.Context(), "n1")
+	mappers, err := doctorOptions{target: hubTarget{MQTT: "mqtt://192.0.2.1", user: ann}}.mapperStates(t.Context(), "n1")
 	require.ErrorContains(t, err, "in the clear")
 	require.Empty(t, mappers)
 }
@@ -134,7 +134,7 @@ func TestAnAddressOfTheOtherProtocolIsRefused(t *testing.T) {
 		{[]string{"context", "set", "x", "--server", "mqtt://h:1883"}, `--server: "mqtt://h:1883" is an MQTT address; --mqtt takes that. An HTTP one looks like http://127.0.0.1:8080`},
 		{[]string{"context", "set", "x", "--mqtt", "http://h:8080"}, `--mqtt: "http://h:8080" is an HTTP address`},
 	} {
-		_, said := said(t, misused, c.line...)
+		_, said := runEdgebus(t, misused, c.line...)
 		require.Contains(t, said, c.says)
 	}
 }

@@ -43,13 +43,13 @@ type demo struct {
 	coreMQTT, coreHTTP string
 	modbus             string
 	dataDir            string
-	keep               bool // the directory was given by a flag: it is not removed
+	keepData           bool // the directory was given by a flag: it is not removed
 	programs           string
-	during             time.Duration
+	duration           time.Duration
 
 	group *processes
-	link  *proxy // between node and hub; nil without a terminal
-	join  string // the line that the node joined with; empty: it had joined before
+	link  *linkProxy // between node and hub; nil without a terminal
+	join  string     // the line that the node joined with; empty: it had joined before
 
 	mu    sync.Mutex
 	in    io.Reader
@@ -95,27 +95,27 @@ end unless something failed.`,
 	f.StringVar(&d.modbus, "modbus", "127.0.0.1:1502", "the simulated thermostat's Modbus address")
 	f.StringVar(&d.dataDir, "data-dir", "", "directory to keep data and logs in (default: a temporary one, removed at the end unless something failed)")
 	f.StringVar(&d.programs, "programs", "", "directory of the programs (default: this program's own, then PATH)")
-	f.DurationVar(&d.during, "for", 0, "stop after this long (default: at ctrl-C)")
+	f.DurationVar(&d.duration, "for", 0, "stop after this long (default: at ctrl-C)")
 	return cmd
 }
 
 // run starts everything, shows it until ctx ends or something fails, and stops and
 // removes everything.
 func (d *demo) run(ctx context.Context) (err error) {
-	if d.during > 0 {
+	if d.duration > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, d.during)
+		ctx, cancel = context.WithTimeout(ctx, d.duration)
 		defer cancel()
 	}
 	if err := d.checkPorts(); err != nil {
 		return err
 	}
-	if _, ok := terminal(d.out); ok {
+	if _, ok := terminalSize(d.out); ok {
 		w, err := newProxy(d.hubTLS)
 		if err != nil {
 			return err
 		}
-		defer w.l.Close()
+		defer w.listener.Close()
 		d.link = w
 	}
 	plan, err := d.plan()
@@ -136,14 +136,14 @@ func (d *demo) run(ctx context.Context) (err error) {
 	d.group.onExit = func(err error) { cancel(err) }
 	d.group.say = func(text string) { _ = d.say(text) }
 	if err := d.start(ctx, plan); err != nil {
-		return failure(ctx, err)
+		return exitReason(ctx, err)
 	}
-	return failure(ctx, d.watch(ctx))
+	return exitReason(ctx, d.watch(ctx))
 }
 
-// failure is the error that the demo ends with: first that of a program that ended, which
+// exitReason is the error that the demo ends with: first that of a program that ended, which
 // causes others. An interrupt and a closed pipe are no errors.
-func failure(ctx context.Context, err error) error {
+func exitReason(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	switch {
 	case errors.As(cause, new(*exitError)):
@@ -154,8 +154,8 @@ func failure(ctx context.Context, err error) error {
 	return err
 }
 
-// step is a program of the demo, and what must answer before the next one starts.
-type step struct {
+// programStep is a program of the demo, and what must answer before the next one starts.
+type programStep struct {
 	name    string // and its log's
 	program string // if it isn't the name
 	args    []string
@@ -163,15 +163,15 @@ type step struct {
 }
 
 // plan lists the programs in the order of their start.
-func (d *demo) plan() ([]step, error) {
+func (d *demo) plan() ([]programStep, error) {
 	hubURL, coreURL := "mqtts://"+d.hubTLS, "mqtt://"+d.coreMQTT
 	if d.link != nil {
-		hubURL = "mqtts://" + d.link.l.Addr().String()
+		hubURL = "mqtts://" + d.link.listener.Addr().String()
 	}
 	// The demo doesn't depend on this host's configuration files and environment.
 	plain := []string{"--config", os.DevNull, "--log-format", "json"}
 	open := []string{"--auth-anonymous", "loopback"}
-	steps := []step{
+	steps := []programStep{
 		{name: "cloudhub", args: append([]string{
 			"--data-dir", "hub", "--mqtt-listen", d.hubMQTT, "--http-listen", d.hubHTTP, "--mqtt-websocket-listen", "",
 			"--mqtt-tls-listen", d.hubTLS,
@@ -185,7 +185,7 @@ func (d *demo) plan() ([]step, error) {
 		{name: "mapper-modbus", args: append([]string{"--server", coreURL}, plain...)},
 	}
 	for i := range steps {
-		path, err := d.find(cmp.Or(steps[i].program, steps[i].name))
+		path, err := d.findProgram(cmp.Or(steps[i].program, steps[i].name))
 		if err != nil {
 			return nil, err
 		}
@@ -194,8 +194,8 @@ func (d *demo) plan() ([]step, error) {
 	return steps, nil
 }
 
-// find finds a program of the demo. The demo runs in another directory, so the path is absolute.
-func (d *demo) find(name string) (string, error) {
+// findProgram finds a program of the demo. The demo runs in another directory, so the path is absolute.
+func (d *demo) findProgram(name string) (string, error) {
 	path, err := findProgram(d.programs, name)
 	if err != nil {
 		return "", fmt.Errorf("the program %s is neither in %s nor in PATH: build it with `make build`", name, cmp.Or(d.programs, "edgebus' directory"))
@@ -208,7 +208,7 @@ func (d *demo) makeDataDir() (err error) {
 		d.dataDir, err = os.MkdirTemp("", "edgebus-demo-")
 		return err
 	}
-	d.keep = true
+	d.keepData = true
 	if d.dataDir, err = filepath.Abs(d.dataDir); err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func (d *demo) checkPorts() error {
 	return errors.Join(wrong...)
 }
 
-func (d *demo) start(ctx context.Context, plan []step) error {
+func (d *demo) start(ctx context.Context, plan []programStep) error {
 	for i, s := range plan {
 		if err := d.group.start(s.name, s.args, d.dataDir); err != nil {
 			return err
@@ -260,18 +260,18 @@ func (d *demo) start(ctx context.Context, plan []step) error {
 	return nil
 }
 
-const startTime = 20 * time.Second
+const readyTimeout = 20 * time.Second
 
 // awaitReady waits until an address accepts connections or a URL says OK.
 func awaitReady(ctx context.Context, target string) error {
 	if target == "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, startTime)
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	var last error
 	for {
-		err := probe(ctx, target)
+		err := probeReady(ctx, target)
 		if err == nil {
 			return nil
 		}
@@ -286,7 +286,7 @@ func awaitReady(ctx context.Context, target string) error {
 	}
 }
 
-func probe(ctx context.Context, target string) error {
+func probeReady(ctx context.Context, target string) error {
 	if !strings.Contains(target, "://") {
 		conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", target)
 		if err == nil {
@@ -350,7 +350,7 @@ func freeAddress(address string) string {
 }
 
 // joinNode invites the node and has it join, as two people on two machines would. In a kept directory it may have joined.
-func (d *demo) joinNode(ctx context.Context, plan []step) error {
+func (d *demo) joinNode(ctx context.Context, plan []programStep) error {
 	joined, err := d.hasJoined()
 	if err != nil {
 		return err
@@ -370,7 +370,7 @@ func (d *demo) joinNode(ctx context.Context, plan []step) error {
 	if err := d.say("$ edgebus invite " + demoNode + "\n" + line); err != nil {
 		return err
 	}
-	core := slices.IndexFunc(plan, func(s step) bool { return s.name == "edgecore" })
+	core := slices.IndexFunc(plan, func(s programStep) bool { return s.name == "edgecore" })
 	args := append(strings.Fields(line)[1:], "--config", joinedConfig, "--data-dir", "core", "--no-start")
 	cmd := exec.CommandContext(ctx, plan[core].args[0], args...) //nolint:gosec // G204: a program of the demo
 	cmd.Dir, cmd.Env = d.dataDir, cleanEnvironment()
@@ -400,12 +400,12 @@ func (d *demo) hasJoined() (bool, error) {
 
 // watch shows what the brokers have until ctx ends.
 func (d *demo) watch(ctx context.Context) error {
-	if size, ok := terminal(d.out); ok {
+	if size, ok := terminalSize(d.out); ok {
 		notes := make(chan change, 64)
 		d.mu.Lock()
 		d.notes = notes
 		d.mu.Unlock()
-		s := &screen{d: d, out: d.out, size: size, link: d.link, cloud: newView(demoNode), edge: newView(demoNode)}
+		s := &demoScreen{d: d, out: d.out, size: size, link: d.link, cloud: newView(demoNode), edge: newView(demoNode)}
 		return s.run(ctx, d.in, notes)
 	}
 	changes, err := demoTree(d.hubMQTT).follow(ctx, demoNode)
@@ -420,7 +420,7 @@ func (d *demo) watch(ctx context.Context) error {
 
 // demoTree follows the node's tree at a broker until the demo ends.
 func demoTree(address string) treeOptions {
-	return treeOptions{brokerFlags: brokerFlags{at: place{MQTT: "mqtt://" + address}}, forever: true}
+	return treeOptions{brokerFlags: brokerFlags{target: hubTarget{MQTT: "mqtt://" + address}}, forever: true}
 }
 
 // say prints a line, at the foot of the screen while that is drawn.
@@ -438,8 +438,8 @@ func (d *demo) say(text string) error {
 	return nil
 }
 
-// ports are the flags that mosquitto's clients need for the hub and for the core.
-func (d *demo) ports() (hub, core string) {
+// portFlags are the flags that mosquitto's clients need for the hub and for the core.
+func (d *demo) portFlags() (hub, core string) {
 	at := func(address string) string {
 		if _, port, _ := net.SplitHostPort(address); port != "1883" {
 			return " -p " + port
@@ -449,40 +449,40 @@ func (d *demo) ports() (hub, core string) {
 	return at(d.hubMQTT), at(d.coreMQTT)
 }
 
-// server is the flag with which edgebus finds this hub; empty: it finds it by default.
-func (d *demo) server() string {
+// serverFlag is the flag with which edgebus finds this hub; empty: it finds it by default.
+func (d *demo) serverFlag() string {
 	if at, err := (&access{httpFlag: "server"}).resolve(); err == nil && at.Server == "http://"+d.hubHTTP {
 		return ""
 	}
 	return "EDGEBUS_SERVER=http://" + d.hubHTTP
 }
 
-// self is this program as somebody in this directory can call it.
-func self() string {
+// programPath is this program as somebody in this directory can call it.
+func programPath() string {
 	if path, err := exec.LookPath("edgebus"); err == nil {
-		if mine, err := os.Executable(); err == nil && same(path, mine) {
+		if mine, err := os.Executable(); err == nil && isSameFile(path, mine) {
 			return "edgebus"
 		}
 	}
 	return os.Args[0]
 }
 
-// same is whether two paths are of one file.
-func same(a, b string) bool {
+// isSameFile is whether two paths are of one file.
+func isSameFile(a, b string) bool {
 	x, err := os.Stat(a)
 	y, err2 := os.Stat(b)
 	return err == nil && err2 == nil && os.SameFile(x, y)
 }
 
-// cleared is the command that ends the override of the lamp's brightness.
-func (d *demo) cleared() string {
-	_, core := d.ports()
+// clearOverrideCommand is the command that ends the override of the lamp's brightness.
+func (d *demo) clearOverrideCommand() string {
+	_, core := d.portFlags()
 	return "mosquitto_pub" + core + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -n"
 }
 
-// afterwards says what becomes of the directory.
-func (d *demo) afterwards() string {
-	if d.keep {
+// dataKeptText says what becomes of the directory.
+func (d *demo) dataKeptText() string {
+	if d.keepData {
 		return d.dataDir + ", and stay there"
 	}
 	return d.dataDir + ", which is removed at the end unless something failed"
@@ -490,52 +490,52 @@ func (d *demo) afterwards() string {
 
 // hints are commands to try next.
 func (d *demo) hints() []string {
-	hub, core := d.ports()
+	hub, core := d.portFlags()
 	asks := ""
-	if server := d.server(); server != "" {
+	if server := d.serverFlag(); server != "" {
 		asks = "  export " + server + "    # so that edgebus asks this hub\n"
 	}
 	end := "Stop with ctrl-C."
-	if d.during > 0 {
-		end = fmt.Sprintf("It ends after %s, at ctrl-C, or with kill %d.", d.during, os.Getpid())
-	} else if _, ok := terminal(d.in); !ok {
+	if d.duration > 0 {
+		end = fmt.Sprintf("It ends after %s, at ctrl-C, or with kill %d.", d.duration, os.Getpid())
+	} else if _, ok := terminalSize(d.in); !ok {
 		end = fmt.Sprintf("It ends at ctrl-C, with kill %d, or after the time of --for.", os.Getpid())
 	}
 	return []string{
 		"",
 		"In another terminal:",
-		asks + "  " + self() + " get devices",
+		asks + "  " + programPath() + " get devices",
 		"  mosquitto_sub" + hub + " -v -t 'v1/nodes/demo/devices/+/reported/#'    # the values; with 'v1/nodes/demo/#' everything",
 		"  mosquitto_pub" + hub + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/power -m ON",
 		"  mosquitto_pub" + hub + " -V 5 -q 1 -t v1/nodes/demo/devices/thermostat/desired/setpoint -m 23.5",
 		"  mosquitto_rr" + hub + " -V 5 -t v1/nodes/demo/devices/lamp/commands/beep -e reply/me -m twice",
 		"  mosquitto_pub" + core + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -m 75    # on the node, with or without the cloud: this overrides the hub's value",
-		"  " + d.cleared() + "          # … until it is cleared with an empty message",
-		"  " + self() + " invite " + secondNode + "    # prints the line that has another node join this hub",
+		"  " + d.clearOverrideCommand() + "          # … until it is cleared with an empty message",
+		"  " + programPath() + " invite " + secondNode + "    # prints the line that has another node join this hub",
 		"What is refused says why with -V 5 -q 1. At -q 0, and with MQTT 3.1.1, the reason is on the topic v1/refused/{client id}.",
-		"Data and logs are in " + d.afterwards() + ".",
+		"Data and logs are in " + d.dataKeptText() + ".",
 		end,
 	}
 }
 
 // commands are the hints for which a screen has room.
 func (d *demo) commands() []string {
-	hub, core := d.ports()
+	hub, core := d.portFlags()
 	removed := ""
-	if !d.keep {
+	if !d.keepData {
 		removed = ", removed by q"
 	}
 	return []string{
 		"mosquitto_sub" + hub + " -v -t 'v1/nodes/demo/devices/+/reported/#'",
 		"mosquitto_pub" + hub + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/power -m ON",
 		"mosquitto_pub" + core + " -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -m 75",
-		strings.TrimSpace(d.server() + " " + self() + " invite " + secondNode),
+		strings.TrimSpace(d.serverFlag() + " " + programPath() + " invite " + secondNode),
 		"# data and logs: " + d.dataDir + removed,
 	}
 }
 
-// joined says how the node has joined the hub.
-func (d *demo) joined() string {
+// joinedText says how the node has joined the hub.
+func (d *demo) joinedText() string {
 	if d.join == "" {
 		return "joined before; the link is MQTT over TLS, with the node's certificate"
 	}
@@ -550,58 +550,58 @@ func (d *demo) stop(failed error) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w\ndata and logs are kept in %s", err, d.dataDir)
-	case d.keep:
+	case d.keepData:
 		return nil
 	default:
 		return os.RemoveAll(d.dataDir)
 	}
 }
 
-// screen is the demo on a terminal: the values in the hub's broker beside those in the node's, and keys that change
+// demoScreen is the demo on a terminal: the values in the hub's broker beside those in the node's, and keys that change
 // values, cut the link and kill the node.
-type screen struct {
-	d     *demo
-	out   io.Writer
-	size  func() (width, height int)
-	link  *proxy
-	cloud *view
-	edge  *view
-	last  string // the last frame
+type demoScreen struct {
+	d         *demo
+	out       io.Writer
+	size      func() (width, height int)
+	link      *linkProxy
+	cloud     *treeView
+	edge      *treeView
+	lastFrame string // the last frame
 
-	cut           bool
-	changes, sent int // of topics that the edge owns: on the node while the link was cut, and at the hub since it is back
-	back          bool
-	level         int
+	linkCut                 bool
+	changedCount, sentCount int // of topics that the edge owns: on the node while the link was cut, and at the hub since it is back
+	linkBack                bool
+	brightness              int
 
-	killed time.Time // when k was pressed, until the node is back
-	died   bool      // since then its broker was seen to be away
-	news   string    // what the last key has led to; it is shown for newsTime
-	until  time.Time
+	killedAt        time.Time // when k was pressed, until the node is back
+	brokerWasAway   bool      // since then its broker was seen to be away
+	keyOutcome      string    // what the last key has led to; it is shown for keyOutcomeTime
+	keyOutcomeUntil time.Time
 }
 
-// newsTime is how long the outcome of a key stays on the screen.
-const newsTime = 20 * time.Second
+// keyOutcomeTime is how long the outcome of a key stays on the screen.
+const keyOutcomeTime = 20 * time.Second
 
-// tell shows the outcome of a key for a time.
-func (s *screen) tell(format string, args ...any) {
-	s.news, s.until = fmt.Sprintf(format, args...), time.Now().Add(newsTime)
+// showOutcome shows the outcome of a key for a time.
+func (s *demoScreen) showOutcome(format string, args ...any) {
+	s.keyOutcome, s.keyOutcomeUntil = fmt.Sprintf(format, args...), time.Now().Add(keyOutcomeTime)
 }
 
-// sided is a change at one of the two brokers, a key that was pressed, or a note.
-type sided struct {
+// screenEvent is a change at one of the two brokers, a key that was pressed, or a note.
+type screenEvent struct {
 	change
 	side int
 	key  byte
 }
 
 const (
-	ofCloud = iota
-	ofEdge
-	ofNobody
+	fromCloud = iota
+	fromEdge
+	fromKeyboard
 )
 
 // watchKeys reads keys from a terminal until it is closed. Until restore is called the terminal is in raw mode.
-func watchKeys(ctx context.Context, in any, keys chan<- sided) (restore func()) {
+func watchKeys(ctx context.Context, in any, keys chan<- screenEvent) (restore func()) {
 	file, ok := in.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
 		return func() {}
@@ -615,7 +615,7 @@ func watchKeys(ctx context.Context, in any, keys chan<- sided) (restore func()) 
 			n, err := file.Read(buf)
 			for _, key := range buf[:n] {
 				select {
-				case keys <- sided{side: ofNobody, key: key}:
+				case keys <- screenEvent{side: fromKeyboard, key: key}:
 				case <-ctx.Done():
 					return
 				}
@@ -629,22 +629,22 @@ func watchKeys(ctx context.Context, in any, keys chan<- sided) (restore func()) 
 }
 
 // run draws until ctx ends, q is pressed, or a broker refuses the connection.
-func (s *screen) run(ctx context.Context, in any, notes <-chan change) error {
+func (s *demoScreen) run(ctx context.Context, in any, notes <-chan change) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	all := make(chan sided)
+	all := make(chan screenEvent)
 	for side, at := range []string{s.d.hubMQTT, s.d.coreMQTT} {
 		changes, err := demoTree(at).follow(ctx, demoNode)
 		if err != nil {
 			return err
 		}
-		go pass(ctx, changes, side, all)
+		go forwardChanges(ctx, changes, side, all)
 	}
-	go pass(ctx, notes, ofNobody, all)
+	go forwardChanges(ctx, notes, fromKeyboard, all)
 	hands := map[string]*client.Client{}
 	for name, at := range map[string]string{"cloud": s.d.hubMQTT, "edge": s.d.coreMQTT} {
-		p := place{MQTT: "mqtt://" + at}
-		o, err := p.mqtt("demo-" + name)
+		p := hubTarget{MQTT: "mqtt://" + at}
+		o, err := p.mqttOptions("demo-" + name)
 		if err != nil {
 			return err
 		}
@@ -671,16 +671,16 @@ func (s *screen) run(ctx context.Context, in any, notes <-chan change) error {
 			if c.key == 'q' || c.key == 3 { // ctrl-C is no signal in raw mode
 				return nil
 			}
-			s.take(c, hands)
-			timer.Reset(redraw / 2)
+			s.handle(c, hands)
+			timer.Reset(redrawInterval / 2)
 		case <-timer.C:
 			s.draw()
-			timer.Reset(tick) // the size may have changed
+			timer.Reset(idleRedrawInterval) // the size may have changed
 		}
 	}
 }
 
-func pass(ctx context.Context, from <-chan change, side int, to chan<- sided) {
+func forwardChanges(ctx context.Context, from <-chan change, side int, to chan<- screenEvent) {
 	for {
 		select {
 		case c, ok := <-from:
@@ -688,7 +688,7 @@ func pass(ctx context.Context, from <-chan change, side int, to chan<- sided) {
 				return
 			}
 			select {
-			case to <- sided{change: c, side: side}:
+			case to <- screenEvent{change: c, side: side}:
 			case <-ctx.Done():
 				return
 			}
@@ -703,24 +703,24 @@ func edgeOwned(key string) bool {
 	return strings.HasPrefix(key, "devices/") && (strings.Contains(key, "/reported/") || strings.Contains(key, "/override/"))
 }
 
-func (s *screen) take(c sided, hands map[string]*client.Client) {
+func (s *demoScreen) handle(c screenEvent, hands map[string]*client.Client) {
 	counts := c.Key != "" && edgeOwned(c.Key)
 	switch c.side {
-	case ofCloud:
-		if counts && s.back && s.cloud.values[c.Key].Value != c.Value {
-			s.sent++
+	case fromCloud:
+		if counts && s.linkBack && s.cloud.values[c.Key].Value != c.Value {
+			s.sentCount++
 		}
 		s.cloud.apply(c.change)
-		if s.back && s.inStep() { // later changes don't count
-			s.back = false
-			if s.changes > 0 {
-				s.tell("the link was cut: %d changes on the node, %d sent when it was back", s.changes, s.sent)
-				s.changes = 0
+		if s.linkBack && s.isInStep() { // later changes don't count
+			s.linkBack = false
+			if s.changedCount > 0 {
+				s.showOutcome("the link was cut: %d changes on the node, %d sent when it was back", s.changedCount, s.sentCount)
+				s.changedCount = 0
 			}
 		}
-	case ofEdge:
-		if counts && s.cut && s.edge.values[c.Key].Value != c.Value {
-			s.changes++
+	case fromEdge:
+		if counts && s.linkCut && s.edge.values[c.Key].Value != c.Value {
+			s.changedCount++
 		}
 		s.edge.apply(c.change)
 	default:
@@ -728,10 +728,10 @@ func (s *screen) take(c sided, hands map[string]*client.Client) {
 			s.cloud.apply(c.change)
 		}
 	}
-	s.died = s.died || !s.killed.IsZero() && s.edge.down != ""
-	if s.died && s.edge.down == "" {
-		s.tell("the node was killed: its broker was away for %s, and has all its values", time.Since(s.killed).Round(100*time.Millisecond))
-		s.killed, s.died = time.Time{}, false
+	s.brokerWasAway = s.brokerWasAway || !s.killedAt.IsZero() && s.edge.down != ""
+	if s.brokerWasAway && s.edge.down == "" {
+		s.showOutcome("the node was killed: its broker was away for %s, and has all its values", time.Since(s.killedAt).Round(100*time.Millisecond))
+		s.killedAt, s.brokerWasAway = time.Time{}, false
 	}
 	switch c.key {
 	case 'l':
@@ -739,36 +739,36 @@ func (s *screen) take(c sided, hands map[string]*client.Client) {
 		if s.cloud.values["devices/lamp/desired/power"].Value == "ON" {
 			on = "OFF"
 		}
-		s.want(hands["cloud"], "power", on)
+		s.setDesired(hands["cloud"], "power", on)
 	case 'd':
 		has := s.cloud.values["devices/lamp/reported/brightness"].Value
 		for range 40 {
-			s.level = next(s.level, has)
-			s.want(hands["edge"], "brightness", fmt.Sprint(s.level))
+			s.brightness = nextBrightness(s.brightness, has)
+			s.setDesired(hands["edge"], "brightness", fmt.Sprint(s.brightness))
 		}
 	case 'c':
-		if s.cut = !s.cut; s.cut {
-			s.changes, s.sent, s.back = 0, 0, false
+		if s.linkCut = !s.linkCut; s.linkCut {
+			s.changedCount, s.sentCount, s.linkBack = 0, 0, false
 		} else {
-			s.back = true
+			s.linkBack = true
 		}
-		s.link.cut(s.cut)
+		s.link.setCut(s.linkCut)
 	case 'k':
 		s.d.group.kill("edgecore")
-		s.killed = time.Now()
+		s.killedAt = time.Now()
 	}
 }
 
-// next is the next brightness, of 1 to 100, that differs from the hub's, so that each change, also the last one,
+// nextBrightness is the next brightness, of 1 to 100, that differs from the hub's, so that each change, also the last one,
 // is one to be sent.
-func next(level int, has string) int {
+func nextBrightness(level int, has string) int {
 	if level = level%100 + 1; fmt.Sprint(level) == has {
 		level = level%100 + 1
 	}
 	return level
 }
 
-func (s *screen) want(by *client.Client, property, value string) {
+func (s *demoScreen) setDesired(by *client.Client, property, value string) {
 	by.PublishAsync(client.Message{Topic: "v1/nodes/" + demoNode + "/devices/lamp/desired/" + property, Payload: []byte(value), QoS: 1}, func(err error) {
 		if err != nil {
 			_ = s.d.say(err.Error())
@@ -777,8 +777,8 @@ func (s *screen) want(by *client.Client, property, value string) {
 }
 
 // shownKeys are the topics of the devices that one of the two has.
-func (s *screen) shownKeys() (keys []string) {
-	for _, v := range []*view{s.cloud, s.edge} {
+func (s *demoScreen) shownKeys() (keys []string) {
+	for _, v := range []*treeView{s.cloud, s.edge} {
 		for key := range v.values {
 			if parts := strings.Split(key, "/"); parts[0] == "devices" && (len(parts) == 4 || len(parts) == 3 && parts[2] == "state") {
 				keys = append(keys, key)
@@ -789,64 +789,64 @@ func (s *screen) shownKeys() (keys []string) {
 	return slices.Compact(keys)
 }
 
-func (s *screen) inStep() bool {
+func (s *demoScreen) isInStep() bool {
 	return s.edge.down == "" && s.cloud.down == "" && s.cloud.values["state"].Value == "online" && !slices.ContainsFunc(s.shownKeys(), s.differs)
 }
 
 // differs is whether the two have different values that will become equal; those of an overridden property may stay different.
-func (s *screen) differs(key string) bool {
+func (s *demoScreen) differs(key string) bool {
 	return s.cloud.values[key].Value != s.edge.values[key].Value && !s.overridden(key)
 }
 
-func (s *screen) overridden(key string) bool {
+func (s *demoScreen) overridden(key string) bool {
 	_, there := s.edge.values[strings.Replace(key, "/desired/", "/override/", 1)]
 	return there && strings.Contains(key, "/desired/")
 }
 
-func (s *screen) draw() {
+func (s *demoScreen) draw() {
 	width, height := s.size()
 	frame := s.frame(width, height)
-	if frame != s.last { // drawing clears the terminal's selection
+	if frame != s.lastFrame { // drawing clears the terminal's selection
 		fmt.Fprint(s.out, frame)
-		s.last = frame
+		s.lastFrame = frame
 	}
 }
 
-func (s *screen) frame(width, height int) string {
+func (s *demoScreen) frame(width, height int) string {
 	on := coloursOn(s.out)
-	how, code := "cloud and edge are in step", green
+	how, code := "cloud and edge are in step", colourGreen
 	switch {
-	case s.cut:
-		how, code = "the link is cut", red
-	case s.edge.down != "", !s.killed.IsZero():
-		how, code = "the node is down", red
+	case s.linkCut:
+		how, code = "the link is cut", colourRed
+	case s.edge.down != "", !s.killedAt.IsZero():
+		how, code = "the node is down", colourRed
 	case s.cloud.down != "":
-		how, code = "the hub is down", red
-	case !s.inStep():
-		how, code = "catching up", yellow
+		how, code = "the hub is down", colourRed
+	case !s.isInStep():
+		how, code = "catching up", colourYellow
 	}
 	column := min(20, max(8, (width-26)/2))
 	topic := min(36, max(12, width-2*column-1))
 	line := func(a, b, c, mark string) string {
-		return clip(pad(clip(a, topic-1), topic)+pad(clip(b, column-1), column)+pad(clip(c, column-1), column)+mark, width)
+		return shorten(padRight(shorten(a, topic-1), topic)+padRight(shorten(b, column-1), column)+padRight(shorten(c, column-1), column)+mark, width)
 	}
-	value := func(v *view, key string) string {
+	value := func(v *treeView, key string) string {
 		if text, ok := v.values[key]; ok {
-			return printable(text.Value, column-1)
+			return printableText(text.Value, column-1)
 		}
 		return "–"
 	}
 	lines := []string{
-		on.paint(strong, clip("Edgebus: node "+demoNode+" – ", width)) + on.paint(code, how),
-		on.paint(faint, clip(firstThatFits(width, s.d.joined(), "joined over TLS: edgebus invite, edgecore join"), width)),
-		on.paint(faint, line(firstThatFits(topic-1, "= same  ≠ not yet  ↑ overridden", "= same ≠ not yet ↑ own"), "CLOUD", "EDGE", "")),
+		on.paint(styleBold, shorten("Edgebus: node "+demoNode+" – ", width)) + on.paint(code, how),
+		on.paint(styleFaint, shorten(firstFitting(width, s.d.joinedText(), "joined over TLS: edgebus invite, edgecore join"), width)),
+		on.paint(styleFaint, line(firstFitting(topic-1, "= same  ≠ not yet  ↑ overridden", "= same ≠ not yet ↑ own"), "CLOUD", "EDGE", "")),
 	}
 	keys := s.shownKeys()
 	foot := s.foot(width, height-len(lines)-1-min(len(keys), max(4, height/2-2)))
 	room := max(1, height-len(lines)-len(foot)-1)
 	for i, key := range keys {
 		if i == room-1 && len(keys) > room {
-			lines = append(lines, clip(fmt.Sprintf("… %d more", len(keys)-i), width))
+			lines = append(lines, shorten(fmt.Sprintf("… %d more", len(keys)-i), width))
 			break
 		}
 		mark, paint := "=", ""
@@ -854,7 +854,7 @@ func (s *screen) frame(width, height int) string {
 		case s.overridden(key):
 			mark = "↑"
 		case s.differs(key):
-			mark, paint = "≠", yellow
+			mark, paint = "≠", colourYellow
 		}
 		text := line(strings.TrimPrefix(key, "devices/"), value(s.cloud, key), value(s.edge, key), mark)
 		if paint != "" {
@@ -869,8 +869,8 @@ func (s *screen) frame(width, height int) string {
 	return "\x1b[H" + strings.Join(append(lines, foot...), "\x1b[K\r\n") + "\x1b[K\x1b[J"
 }
 
-// firstThatFits is the first text that is not wider than the width, or else the last.
-func firstThatFits(width int, texts ...string) string {
+// firstFitting is the first text that is not wider than the width, or else the last.
+func firstFitting(width int, texts ...string) string {
 	for _, text := range texts {
 		if utf8.RuneCountInString(text) <= width {
 			return text
@@ -880,34 +880,34 @@ func firstThatFits(width int, texts ...string) string {
 }
 
 // foot is what stands below the values: the outcome of the last key, the keys and, as far as room goes, commands to try.
-func (s *screen) foot(width, room int) (foot []string) {
+func (s *demoScreen) foot(width, room int) (foot []string) {
 	told := ""
 	switch {
-	case !s.killed.IsZero():
+	case !s.killedAt.IsZero():
 		told = "the node was killed: its values are those that it had"
-	case s.cut, s.changes > 0:
-		told = fmt.Sprintf("the link is cut: %d changes on the node, none sent yet", s.changes)
-		if s.back {
-			told = fmt.Sprintf("the link is back: %d changes on the node, %d sent", s.changes, s.sent)
+	case s.linkCut, s.changedCount > 0:
+		told = fmt.Sprintf("the link is cut: %d changes on the node, none sent yet", s.changedCount)
+		if s.linkBack {
+			told = fmt.Sprintf("the link is back: %d changes on the node, %d sent", s.changedCount, s.sentCount)
 		}
-	case time.Now().Before(s.until):
-		told = s.news
+	case time.Now().Before(s.keyOutcomeUntil):
+		told = s.keyOutcome
 	}
-	foot = append(foot, sentence(width, told)...)
+	foot = append(foot, wrapText(width, told)...)
 	if n := len(s.cloud.notes); n > 0 {
-		foot = append(foot, sentence(width, printable(s.cloud.notes[n-1], 200))...)
+		foot = append(foot, wrapText(width, printableText(s.cloud.notes[n-1], 200))...)
 	}
 	link := "cut the link"
-	if s.cut {
+	if s.linkCut {
 		link = "restore the link"
 	}
-	foot = append(foot, wrap(width, "l lamp", "d 40 changes on the node", "c "+link, "k kill the node", "q quit")...)
+	foot = append(foot, wrapWords(width, "l lamp", "d 40 changes on the node", "c "+link, "k kill the node", "q quit")...)
 	commands := s.d.commands()
 	if s.overridden("devices/lamp/desired/brightness") {
-		commands = append([]string{"# ↑ the node's own value is in force until it is cleared:", s.d.cleared()}, commands...)
+		commands = append([]string{"# ↑ the node's own value is in force until it is cleared:", s.d.clearOverrideCommand()}, commands...)
 	}
 	for _, command := range commands {
-		lines := folded(command, width)
+		lines := wrapCommand(command, width)
 		if len(foot)+len(lines) > room {
 			break
 		}
@@ -916,8 +916,8 @@ func (s *screen) foot(width, room int) (foot []string) {
 	return foot
 }
 
-// sentence is a text in as many lines of a width as it takes; one, empty, if there is none.
-func sentence(width int, text string) (lines []string) {
+// wrapText is a text in as many lines of a width as it takes; one, empty, if there is none.
+func wrapText(width int, text string) (lines []string) {
 	line := ""
 	for word := range strings.FieldsSeq(text) {
 		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
@@ -925,11 +925,11 @@ func sentence(width int, text string) (lines []string) {
 		}
 		line = strings.TrimPrefix(line+" "+word, " ")
 	}
-	return append(lines, clip(line, width))
+	return append(lines, shorten(line, width))
 }
 
-// wrap puts words side by side, into as many lines of a width as it takes.
-func wrap(width int, words ...string) (lines []string) {
+// wrapWords puts words side by side, into as many lines of a width as it takes.
+func wrapWords(width int, words ...string) (lines []string) {
 	line := ""
 	for _, word := range words {
 		if line != "" && utf8.RuneCountInString(line)+2+utf8.RuneCountInString(word) > width {
@@ -940,11 +940,11 @@ func wrap(width int, words ...string) (lines []string) {
 		}
 		line += word
 	}
-	return append(lines, clip(line, width))
+	return append(lines, shorten(line, width))
 }
 
-// folded breaks a command line into lines of at most width, which can be copied together.
-func folded(command string, width int) (lines []string) {
+// wrapCommand breaks a command line into lines of at most width, which can be copied together.
+func wrapCommand(command string, width int) (lines []string) {
 	line := ""
 	for i, word := range strings.Split(command, " ") {
 		switch {
@@ -959,43 +959,43 @@ func folded(command string, width int) (lines []string) {
 	return append(lines, line)
 }
 
-// proxy is the network between node and hub, which can be cut.
-type proxy struct {
-	to string
-	l  net.Listener
+// linkProxy is the network between node and hub, which can be cut.
+type linkProxy struct {
+	target   string
+	listener net.Listener
 
-	mu     sync.Mutex
-	broken bool
-	conns  map[net.Conn]bool
+	mu    sync.Mutex
+	isCut bool
+	conns map[net.Conn]bool
 }
 
-func newProxy(to string) (*proxy, error) {
+func newProxy(to string) (*linkProxy, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	w := &proxy{to: to, l: l, conns: map[net.Conn]bool{}}
+	w := &linkProxy{target: to, listener: l, conns: map[net.Conn]bool{}}
 	go func() {
 		for {
 			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			go w.carry(conn)
+			go w.forward(conn)
 		}
 	}()
 	return w, nil
 }
 
-func (w *proxy) carry(a net.Conn) {
+func (w *linkProxy) forward(a net.Conn) {
 	defer a.Close()
-	b, err := net.DialTimeout("tcp", w.to, time.Second)
+	b, err := net.DialTimeout("tcp", w.target, time.Second)
 	if err != nil {
 		return
 	}
 	defer b.Close()
 	w.mu.Lock()
-	broken := w.broken
+	broken := w.isCut
 	if !broken {
 		w.conns[a], w.conns[b] = true, true
 	}
@@ -1014,11 +1014,11 @@ func (w *proxy) carry(a net.Conn) {
 	w.mu.Unlock()
 }
 
-// cut closes all connections and lets no new ones through, until it is called with false.
-func (w *proxy) cut(yes bool) {
+// setCut closes all connections and lets no new ones through, until it is called with false.
+func (w *linkProxy) setCut(yes bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.broken = yes
+	w.isCut = yes
 	for conn := range w.conns {
 		_ = conn.Close()
 	}

@@ -18,55 +18,57 @@ import (
 type mark string
 
 const (
-	fine  mark = "ok"
-	look  mark = "look" // no fault, but worth knowing
-	wrong mark = "wrong"
+	markOK    mark = "ok"
+	markLook  mark = "look" // no fault, but worth knowing
+	markWrong mark = "wrong"
 )
 
-func (m mark) badness() int { return slices.Index([]mark{fine, look, wrong}, m) }
+func (m mark) severity() int { return slices.Index([]mark{markOK, markLook, markWrong}, m) }
 
-func (m mark) sign() string { return map[mark]string{fine: "✓", look: "!", wrong: "✗"}[m] }
+func (m mark) sign() string {
+	return map[mark]string{markOK: "✓", markLook: "!", markWrong: "✗"}[m]
+}
 
 // finding is the result of one check.
 type finding struct {
 	Mark   mark   `json:"mark"`
-	What   string `json:"what"`
+	Text   string `json:"what"`
 	Advice string `json:"advice,omitempty"`
 }
 
-// diagnosis is the list of findings about a node.
-type diagnosis struct {
+// nodeDiagnosis is the list of findings about a node.
+type nodeDiagnosis struct {
 	Node     string               `json:"node"`
 	Verdict  string               `json:"verdict"`
 	Findings []finding            `json:"findings"`
 	Hub      *resource.LinkReport `json:"hub,omitempty"`
 	Core     *resource.LinkReport `json:"core,omitempty"`
 
-	unasked bool // the hub did not answer, or refused to
+	hubUnasked bool // the hub did not answer, or refused to
 }
 
-func (d *diagnosis) add(m mark, advice, format string, args ...any) {
+func (d *nodeDiagnosis) add(m mark, advice, format string, args ...any) {
 	d.Findings = append(d.Findings, finding{m, fmt.Sprintf(format, args...), advice})
 }
 
 // addIf adds a finding if it is one.
-func (d *diagnosis) addIf(is bool, m mark, advice, format string, args ...any) {
+func (d *nodeDiagnosis) addIf(is bool, m mark, advice, format string, args ...any) {
 	if is {
 		d.add(m, advice, format, args...)
 	}
 }
 
-func (d diagnosis) has(m mark) bool {
+func (d nodeDiagnosis) hasMark(m mark) bool {
 	return slices.ContainsFunc(d.Findings, func(f finding) bool { return f.Mark == m })
 }
 
-func (d diagnosis) exit() error {
+func (d nodeDiagnosis) exitError() error {
 	switch {
 	case d.Hub == nil && d.Core == nil:
 		return exitCode(2)
-	case d.has(wrong):
+	case d.hasMark(markWrong):
 		return exitCode(1)
-	case d.unasked:
+	case d.hubUnasked:
 		return exitCode(2)
 	}
 	return nil
@@ -78,17 +80,17 @@ const (
 	clockLook     = 5 * time.Second
 	clockWrong    = time.Minute
 	certificateOK = 14 * 24 * time.Hour
-	recently      = 10 * time.Minute
+	recentTime    = 10 * time.Minute
 	fullQueue     = 0.8
 	fullQuota     = 0.9
 	manyTakeovers = 3
 )
 
 // diagnose draws the conclusions from the answers. It is a pure function but for the current time.
-func diagnose(f facts) diagnosis {
-	d := diagnosis{Node: f.node, Hub: f.hub, Core: f.core}
-	if f.alone() {
-		d.alone(f)
+func diagnose(f facts) nodeDiagnosis {
+	d := nodeDiagnosis{Node: f.node, Hub: f.hub, Core: f.core}
+	if f.worksAlone() {
+		d.diagnoseAlone(f)
 		return d
 	}
 	d.hub(f)
@@ -99,13 +101,13 @@ func diagnose(f facts) diagnosis {
 		d.Verdict = "can't tell: the hub did not let us in"
 	case d.Hub == nil && d.Core == nil:
 		d.Verdict = "can't tell: neither hub nor core answers"
-	case d.has(wrong):
+	case d.hasMark(markWrong):
 		d.Verdict = "something is wrong"
-	case d.unasked && f.hubRefused():
+	case d.hubUnasked && f.hubRefused():
 		d.Verdict = "can't tell: the hub did not let us in; the core says that it is connected"
-	case d.unasked:
+	case d.hubUnasked:
 		d.Verdict = "can't tell: the hub does not answer; the core says that it is connected"
-	case d.has(look):
+	case d.hasMark(markLook):
 		d.Verdict = "the link is well; look at what is marked !"
 	default:
 		d.Verdict = "all is well"
@@ -114,31 +116,31 @@ func diagnose(f facts) diagnosis {
 }
 
 // node adds the findings about the node itself, which are the same in the diagnosis of one node and in the list of all.
-func (d *diagnosis) node(f facts) {
+func (d *nodeDiagnosis) node(f facts) {
 	if link := d.link(f); link != nil {
 		d.quality(f, *link)
 	}
 	if c, told := condition(f.conditions, resource.ConditionDiskPressure); told && c.Status == "True" && f.core == nil {
-		d.add(look, "free space on it: when it is full, the node can't store what is published there, and what it is sent", "the node's core: %s", c.Message)
+		d.add(markLook, "free space on it: when it is full, the node can't store what is published there, and what it is sent", "the node's core: %s", c.Message)
 	}
 	if c, told := condition(f.conditions, resource.ConditionSpecRendered); told && c.Status == "False" {
-		d.add(wrong, "correct what the message names, in the Node, its Fleet, or what they refer to: the node keeps what it was sent before",
+		d.add(markWrong, "correct what the message names, in the Node, its Fleet, or what they refer to: the node keeps what it was sent before",
 			"the node's spec can't be rendered: %s", strings.TrimSuffix(c.Reason+": "+c.Message, ": "))
 	}
 	d.devices(f)
 }
 
-// alone reports whether the node has no hub by its own settings: a hub's answer does not matter then.
-func (f facts) alone() bool { return f.core != nil && f.core.Links[0].State == resource.Alone }
+// worksAlone reports whether the node has no hub by its own settings: a hub's answer does not matter then.
+func (f facts) worksAlone() bool { return f.core != nil && f.core.Links[0].State == resource.LinkAlone }
 
-// alone: only the core is looked at. What a hub has of the node's mappers is of the time when they were linked.
-func (d *diagnosis) alone(f facts) {
+// diagnoseAlone: only the core is looked at. What a hub has of the node's mappers is of the time when they were linked.
+func (d *nodeDiagnosis) diagnoseAlone(f facts) {
 	d.Hub, f.hub, f.mappers = nil, nil, nil
 	d.ends(f)
 	d.devices(f)
-	d.add(fine, "", "the node works alone, as its settings say (link.server is empty)")
+	d.add(markOK, "", "the node works alone, as its settings say (link.server is empty)")
 	d.Verdict = "all is well: the node works alone"
-	if d.has(wrong) || d.has(look) {
+	if d.hasMark(markWrong) || d.hasMark(markLook) {
 		d.Verdict = "the node works alone; look at what is marked"
 	}
 }
@@ -153,12 +155,12 @@ func (f facts) hubRefused() bool {
 }
 
 // hub: does it answer?
-func (d *diagnosis) hub(f facts) {
+func (d *nodeDiagnosis) hub(f facts) {
 	if f.hub == nil {
-		d.unasked = true
-		m := wrong
+		d.hubUnasked = true
+		m := markWrong
 		if f.core != nil && f.core.Links[0].State == resource.Online {
-			m = look // its API may not be reachable from this machine by design
+			m = markLook // its API may not be reachable from this machine by design
 		}
 		if f.hubRefused() {
 			d.add(m, signIn, "the hub at %s did not let us in: %v", f.hubAt, f.hubErr)
@@ -167,60 +169,60 @@ func (d *diagnosis) hub(f facts) {
 		d.add(m, "is cloudhub running, and its HTTP address right? say where it is with --hub", "the hub does not answer at %s: %v", f.hubAt, f.hubErr)
 		return
 	}
-	d.add(fine, "", "the hub answers at %s (version %s)", f.hubAt, f.hub.Version)
+	d.add(markOK, "", "the hub answers at %s (version %s)", f.hubAt, f.hub.Version)
 	var refused *client.Refused
 	switch {
 	case errors.As(f.mqttErr, &refused):
-		d.add(look, "sign in with --user and --password-file", "the hub's MQTT did not let us in: %v", f.mqttErr)
+		d.add(markLook, "sign in with --user and --password-file", "the hub's MQTT did not let us in: %v", f.mqttErr)
 	case errors.Is(f.mqttErr, resource.Invalid):
-		d.add(look, "say with --server where it is", "the hub's MQTT was not asked: %v", f.mqttErr)
+		d.add(markLook, "say with --server where it is", "the hub's MQTT was not asked: %v", f.mqttErr)
 	case f.mqttErr != nil:
-		d.add(wrong, "does the hub listen there? say where with --server; see mqtt in hub.yaml", "the hub's MQTT does not answer at %s: %v", f.mqttAt, f.mqttErr)
+		d.add(markWrong, "does the hub listen there? say where with --server; see mqtt in hub.yaml", "the hub's MQTT does not answer at %s: %v", f.mqttAt, f.mqttErr)
 	}
 }
 
 // ends: do both programs work?
-func (d *diagnosis) ends(f facts) {
+func (d *nodeDiagnosis) ends(f facts) {
 	if f.core != nil {
-		d.add(fine, "", "the core answers at %s (version %s)", f.coreAt, f.core.Version)
+		d.add(markOK, "", "the core answers at %s (version %s)", f.coreAt, f.core.Version)
 	}
-	d.addIf(f.core == nil && f.coreGiven, wrong, "is edgecore running there?", "the core does not answer at %s: %v", f.coreAt, f.coreErr)
+	d.addIf(f.core == nil && f.coreGiven, markWrong, "is edgecore running there?", "the core does not answer at %s: %v", f.coreAt, f.coreErr)
 	for _, r := range []*resource.LinkReport{f.hub, f.core} {
 		if r == nil {
 			continue
 		}
-		d.addIf(r.Gone != "", wrong, "what it acknowledged may be lost; it refuses messages that it would have to store: restore a backup (edgebus restore)",
+		d.addIf(r.Gone != "", markWrong, "what it acknowledged may be lost; it refuses messages that it would have to store: restore a backup (edgebus restore)",
 			"%s has lost its files: %s", r.Program, r.Gone)
-		d.addIf(r.Short != "", wrong, "raise its limit of open files (LimitNOFILE= of its unit, ulimit -n), or stop the clients that hold so many connections",
+		d.addIf(r.Short != "", markWrong, "raise its limit of open files (LimitNOFILE= of its unit, ulimit -n), or stop the clients that hold so many connections",
 			"%s refuses new connections: %s, the rest are kept for its own work", r.Program, r.Short)
-		d.addIf(r.LowSpace != "", look, "free space on it, or move data.dir to a larger disk: when it is full, writes are refused", "%s: %s", r.Program, r.LowSpace)
+		d.addIf(r.LowSpace != "", markLook, "free space on it, or move data.dir to a larger disk: when it is full, writes are refused", "%s: %s", r.Program, r.LowSpace)
 		if o := r.ForeignOrigin; o != nil {
 			at, err := resource.ParseTime(o.Time)
 			now, _ := resource.ParseTime(r.Now)
-			d.addIf(err == nil && now.Sub(at) < recently, look, "if that page is yours, list the origin in mqtt.websocket.origins: its browser tells it nothing",
-				"%s refused a web page of %s at its listener %s, %s ago", r.Program, o.Origin, o.Listener, duration(now.Sub(at)))
+			d.addIf(err == nil && now.Sub(at) < recentTime, markLook, "if that page is yours, list the origin in mqtt.websocket.origins: its browser tells it nothing",
+				"%s refused a web page of %s at its listener %s, %s ago", r.Program, o.Origin, o.Listener, ageInSentence(now.Sub(at)))
 		}
-		d.addIf(r.Rules != "", look, "correct the file (auth.topics): it is read again when it changes",
+		d.addIf(r.Rules != "", markLook, "correct the file (auth.topics): it is read again when it changes",
 			"%s uses older rules for users' own topics than its file has now: %s", r.Program, r.Rules)
 		for _, store := range slices.Sorted(maps.Keys(r.Failing)) {
-			d.add(wrong, "free space on its disk, or repair it; the program then continues by itself", "%s can't store (%s): %s", r.Program, store, r.Failing[store])
+			d.add(markWrong, "free space on its disk, or repair it; the program then continues by itself", "%s can't store (%s): %s", r.Program, store, r.Failing[store])
 		}
 		for _, store := range slices.Sorted(maps.Keys(r.Damaged)) {
-			d.add(wrong, "it works until it is stopped, and will not start again with these files: restore a backup (edgebus restore)", "%s has damaged files (%s): %s",
+			d.add(markWrong, "it works until it is stopped, and will not start again with these files: restore a backup (edgebus restore)", "%s has damaged files (%s): %s",
 				r.Program, store, r.Damaged[store])
 		}
-		d.addIf(r.FullestQueue > fullQueue, look, "the client is offline or slow: when its queue is full, messages for it are dropped (limits.session)",
+		d.addIf(r.FullestQueue > fullQueue, markLook, "the client is offline or slow: when its queue is full, messages for it are dropped (limits.session)",
 			"the queue of client %q on %s is %.0f %% full", r.FullestOf, r.Program, 100*r.FullestQueue)
-		d.addIf(r.Missed > 0, look, "its log names the clients, which are offline or slow: connect them, end their sessions (edgebus session end), or raise limits.session",
+		d.addIf(r.Missed > 0, markLook, "its log names the clients, which are offline or slow: connect them, end their sessions (edgebus session end), or raise limits.session",
 			"%s had no room for %d messages in sessions, and dropped them (edgebus session list: missed)", r.Program, r.Missed)
 	}
-	d.addIf(f.hub != nil && f.core != nil && f.hub.Version != f.core.Version, look, "upgrade the older one",
+	d.addIf(f.hub != nil && f.core != nil && f.hub.Version != f.core.Version, markLook, "upgrade the older one",
 		"the hub has version %s, the core %s", f.version(f.hub), f.version(f.core))
 	d.clocks(f)
 }
 
 // clocks compares the clocks: by the times that both report now, or by what the node told the hub last.
-func (d *diagnosis) clocks(f facts) {
+func (d *nodeDiagnosis) clocks(f facts) {
 	var ahead time.Duration
 	switch {
 	case f.hub != nil && f.core != nil:
@@ -242,58 +244,58 @@ func (d *diagnosis) clocks(f facts) {
 	const advice = "run NTP on both: times of values, validUntil and certificates depend on it"
 	switch size := time.Duration(math.Abs(float64(ahead))); {
 	case size > clockWrong:
-		d.add(wrong, advice, "the node's clock is %s %s the hub's", age(size), how)
+		d.add(markWrong, advice, "the node's clock is %s %s the hub's", formatAge(size), how)
 	case size > clockLook:
-		d.add(look, advice, "the node's clock is %s %s the hub's", age(size), how)
+		d.add(markLook, advice, "the node's clock is %s %s the hub's", formatAge(size), how)
 	default:
-		d.add(fine, "", "the clocks agree")
+		d.add(markOK, "", "the clocks agree")
 	}
 }
 
-// summary has one finding for each node, the worst first.
-type summary struct {
+// nodesSummary has one finding for each node, the worst first.
+type nodesSummary struct {
 	Hub   []finding     `json:"hub"`
-	Links []linkSummary `json:"links"`
+	Links []nodeSummary `json:"links"`
 	More  int           `json:"more,omitempty"`
 }
 
-type linkSummary struct {
+type nodeSummary struct {
 	Node string        `json:"node"`
 	Mark mark          `json:"mark"`
-	What string        `json:"what"`
+	Text string        `json:"what"`
 	Link resource.Link `json:"link"`
 }
 
-// summarise draws the same conclusions about each node as diagnose, and keeps the worst finding of each.
-func summarise(r resource.LinkReport, nodes []facts) summary {
-	d := &diagnosis{}
+// summariseNodes draws the same conclusions about each node as diagnose, and keeps the worst finding of each.
+func summariseNodes(r resource.LinkReport, nodes []facts) nodesSummary {
+	d := &nodeDiagnosis{}
 	hub := r
 	hub.Links = nil // findings about a node are its own
 	d.ends(facts{hub: &hub})
-	s := summary{Hub: slices.DeleteFunc(d.Findings, func(f finding) bool { return f.Mark == fine }), More: r.More}
+	s := nodesSummary{Hub: slices.DeleteFunc(d.Findings, func(f finding) bool { return f.Mark == markOK }), More: r.More}
 	for _, f := range nodes {
-		d := &diagnosis{}
+		d := &nodeDiagnosis{}
 		d.node(f)
-		worst := slices.MaxFunc(d.Findings, func(a, b finding) int { return cmp.Compare(a.Mark.badness(), b.Mark.badness()) })
-		s.Links = append(s.Links, linkSummary{f.node, worst.Mark, worst.What, f.hub.Links[0]})
+		worst := slices.MaxFunc(d.Findings, func(a, b finding) int { return cmp.Compare(a.Mark.severity(), b.Mark.severity()) })
+		s.Links = append(s.Links, nodeSummary{f.node, worst.Mark, worst.Text, f.hub.Links[0]})
 	}
-	slices.SortStableFunc(s.Links, func(a, b linkSummary) int { return cmp.Compare(b.Mark.badness(), a.Mark.badness()) })
+	slices.SortStableFunc(s.Links, func(a, b nodeSummary) int { return cmp.Compare(b.Mark.severity(), a.Mark.severity()) })
 	return s
 }
 
-func (s summary) exit() error {
-	if slices.ContainsFunc(s.Hub, func(f finding) bool { return f.Mark == wrong }) ||
-		slices.ContainsFunc(s.Links, func(l linkSummary) bool { return l.Mark == wrong }) {
+func (s nodesSummary) exitError() error {
+	if slices.ContainsFunc(s.Hub, func(f finding) bool { return f.Mark == markWrong }) ||
+		slices.ContainsFunc(s.Links, func(l nodeSummary) bool { return l.Mark == markWrong }) {
 		return exitCode(1)
 	}
 	return nil
 }
 
 // devices: do the mappers run, and have the devices the values that are desired?
-func (d *diagnosis) devices(f facts) {
+func (d *nodeDiagnosis) devices(f facts) {
 	away := keysWith(f.mappers, func(state string) bool { return state != resource.Online })
 	if len(away) > 0 {
-		d.add(wrong, "start them on the node; their logs say why they ended", "mappers that are not running: %s", some(away))
+		d.add(markWrong, "start them on the node; their logs say why they ended", "mappers that are not running: %s", firstNames(away))
 	}
 	if len(f.devices) == 0 {
 		return
@@ -308,7 +310,7 @@ func (d *diagnosis) devices(f facts) {
 			case c.Type == "InSync" && c.Reason == "ModelMissing":
 				noModel = append(noModel, name+" (DeviceModel "+x.Spec.DeviceModelRef.Name+")")
 			case c.Type == "InSync" && c.Status == "False" && c.Reason != resource.ReasonRefused:
-				instead, waits := behind(x.Status.Twin)
+				instead, waits := overriddenOrWaiting(x.Status.Twin)
 				if waits {
 					waiting = append(waiting, name)
 				}
@@ -324,24 +326,24 @@ func (d *diagnosis) devices(f facts) {
 			}
 		}
 	}
-	d.list(wrong, noModel, "create it", "devices whose model does not exist: %s")
-	d.list(wrong, unread, "does the device have them? correct its model (propertyVisitors), or repair the device; its mapper keeps trying",
+	d.list(markWrong, noModel, "create it", "devices whose model does not exist: %s")
+	d.list(markWrong, unread, "does the device have them? correct its model (propertyVisitors), or repair the device; its mapper keeps trying",
 		"devices with values that can't be read: %s")
-	d.list(look, waiting, "the mapper applies it when the device is online", "devices that are not as they should be yet: %s")
-	d.list(look, overridden, "clear the override there, with an empty value; for the desired value to win, clear it and set it again: edgebus twin set DEVICE PROPERTY=",
+	d.list(markLook, waiting, "the mapper applies it when the device is online", "devices that are not as they should be yet: %s")
+	d.list(markLook, overridden, "clear the override there, with an empty value; for the desired value to win, clear it and set it again: edgebus twin set DEVICE PROPERTY=",
 		"values that are overridden on the node: %s")
-	d.list(look, refused, "set a value that the device accepts, or none: edgebus twin set DEVICE PROPERTY= (after that the same value can be set again)", "values that devices refused: %s")
-	d.list(look, conflicts, "publish the right value, on either side", "values that cloud and node disagree about: %s")
+	d.list(markLook, refused, "set a value that the device accepts, or none: edgebus twin set DEVICE PROPERTY= (after that the same value can be set again)", "values that devices refused: %s")
+	d.list(markLook, conflicts, "publish the right value, on either side", "values that cloud and node disagree about: %s")
 	if len(d.Findings) > before {
 		return
 	}
-	what := plural(len(f.devices), "device")
+	what := pluralise(len(f.devices), "device")
 	if l := f.hubLink(); f.hub != nil && l.State != resource.Online {
 		now, _ := resource.ParseTime(f.hub.Now)
-		d.add(look, "it is known again when the node is back", "%s: their state is not known since the node disconnected; not connected%s", what, sinceText(l.Since, now))
+		d.add(markLook, "it is known again when the node is back", "%s: their state is not known since the node disconnected; not connected%s", what, sinceText(l.Since, now))
 		return
 	}
-	d.add(fine, "", "%s, all online and as they should be", what)
+	d.add(markOK, "", "%s, all online and as they should be", what)
 }
 
 // unknown reports whether the hub, which has answered, knows no link of the node.
@@ -357,15 +359,15 @@ func (f facts) hubLink() (l resource.Link) {
 	return l
 }
 
-// behind returns the overrides on the node that stand before desired values, and whether other values are still to be applied.
+// overriddenOrWaiting returns the overrides on the node that stand before desired values, and whether other values are still to be applied.
 // Refusals and conflicts are findings of their own.
-func behind(twin map[string]resource.TwinProperty) (instead []string, waits bool) {
+func overriddenOrWaiting(twin map[string]resource.TwinProperty) (instead []string, waits bool) {
 	waits = len(twin) == 0
 	for _, p := range slices.Sorted(maps.Keys(twin)) {
 		switch t := twin[p]; {
 		case t.InSync, t.Local && t.Reported == nil, t.Refused != nil, t.Conflict != nil && t.Conflict.Winner == "override":
 		case t.Override != nil:
-			instead = append(instead, p+": "+printable(t.Override.Value, 40)+", by "+printable(t.Override.Origin, 40))
+			instead = append(instead, p+": "+printableText(t.Override.Value, 40)+", by "+printableText(t.Override.Origin, 40))
 		default:
 			waits = true
 		}
@@ -373,8 +375,8 @@ func behind(twin map[string]resource.TwinProperty) (instead []string, waits bool
 	return instead, waits
 }
 
-// notOnline lists the devices that are not online, by reason.
-func (d *diagnosis) notOnline(f facts) {
+// offlineReason lists the devices that are not online, by reason.
+func (d *nodeDiagnosis) notOnline(f facts) {
 	type cause struct{ reason, message string }
 	by := map[cause][]string{}
 	for _, x := range f.devices {
@@ -385,7 +387,7 @@ func (d *diagnosis) notOnline(f facts) {
 		}
 	}
 	if up := keysWith(f.mappers, func(state string) bool { return state == resource.Online }); len(by) > 0 && len(up) > 0 {
-		d.add(fine, "", "mappers that are running: %s", some(up))
+		d.add(markOK, "", "mappers that are running: %s", firstNames(up))
 	}
 	causes := slices.SortedFunc(maps.Keys(by), func(a, b cause) int { return strings.Compare(by[a][0], by[b][0]) })
 	for _, c := range causes {
@@ -393,9 +395,9 @@ func (d *diagnosis) notOnline(f facts) {
 		switch {
 		case advice == "": // another finding says it
 		case c.message == "":
-			d.add(m, advice, "devices that are not online: %s", some(by[c]))
+			d.add(m, advice, "devices that are not online: %s", firstNames(by[c]))
 		default:
-			d.add(m, advice, "devices that are not online: %s (%s)", some(by[c]), c.message)
+			d.add(m, advice, "devices that are not online: %s (%s)", firstNames(by[c]), c.message)
 		}
 	}
 }
@@ -404,25 +406,25 @@ func (d *diagnosis) notOnline(f facts) {
 func (f facts) aboutOffline(reason string) (m mark, advice string) {
 	switch reason {
 	case resource.ReasonAway, resource.ReasonNoNode, "ModelMissing":
-		return fine, ""
+		return markOK, ""
 	case resource.ReasonNoSuch:
-		return wrong, "correct spec.nodeName of the Device, or start a core with this name (node.name)"
+		return markWrong, "correct spec.nodeName of the Device, or start a core with this name (node.name)"
 	case resource.BadConfig:
-		return wrong, "correct the Device or its DeviceModel: its mapper tries again when one of them changes"
+		return markWrong, "correct the Device or its DeviceModel: its mapper tries again when one of them changes"
 	case resource.ReasonNotHeard:
-		return look, "look again in a moment; if it stays so, check that the mapper may publish for the device: auth.users in core.yaml"
+		return markLook, "look again in a moment; if it stays so, check that the mapper may publish for the device: auth.users in core.yaml"
 	case resource.ReasonNoMapper:
 		const advice = "start a mapper for the device's protocol on the node, or correct its spec.protocol.type"
 		if len(keysWith(f.mappers, func(state string) bool { return state == resource.Online })) == 0 {
-			return look, advice // a client other than a mapper may publish its values
+			return markLook, advice // a client other than a mapper may publish its values
 		}
-		return wrong, advice
+		return markWrong, advice
 	}
-	return look, "is it switched on, is its address right? its mapper keeps trying"
+	return markLook, "is it switched on, is its address right? its mapper keeps trying"
 }
 
-func (d *diagnosis) list(m mark, names []string, advice, format string) {
-	d.addIf(len(names) > 0, m, advice, format, some(names))
+func (d *nodeDiagnosis) list(m mark, names []string, advice, format string) {
+	d.addIf(len(names) > 0, m, advice, format, firstNames(names))
 }
 
 func keysWith(m map[string]string, is func(string) bool) (names []string) {
@@ -434,8 +436,8 @@ func keysWith(m map[string]string, is func(string) bool) (names []string) {
 	return names
 }
 
-// some are the first few of a list.
-func some(names []string) string {
+// firstNames are the first few of a list.
+func firstNames(names []string) string {
 	const most = 5
 	if len(names) <= most {
 		return strings.Join(names, ", ")
@@ -444,7 +446,7 @@ func some(names []string) string {
 }
 
 // link: is the node connected? It returns the link as the hub sees it, else as the core does; nil if neither knows the node.
-func (d *diagnosis) link(f facts) *resource.Link {
+func (d *nodeDiagnosis) link(f facts) *resource.Link {
 	var core *resource.Link
 	if f.core != nil {
 		core = &f.core.Links[0]
@@ -458,15 +460,15 @@ func (d *diagnosis) link(f facts) *resource.Link {
 	now, _ := resource.ParseTime(f.hub.Now)
 	if f.unknown() {
 		if core != nil && core.State != resource.Online { // the cause is listed first
-			d.add(wrong, connectAdvice(core.LastError), "the core is not connected to %s: %s", core.Peer, cmp.Or(core.LastError, noConnection))
+			d.add(markWrong, connectAdvice(core.LastError), "the core is not connected to %s: %s", core.Peer, cmp.Or(core.LastError, noConnection))
 		}
 		switch {
 		case len(f.waiting) > 0:
-			d.add(wrong, "compare the fingerprint of its key with the one that edgecore join shows", "%s", waits(f.node, f.waiting))
+			d.add(markWrong, "compare the fingerprint of its key with the one that edgecore join shows", "%s", waitingText(f.node, f.waiting))
 		case f.joined != "":
-			d.add(wrong, "start edgecore on the node; its log says why it can't connect", "node %s joined on %s, and has not connected since the hub was started", f.node, f.joined)
+			d.add(markWrong, "start edgecore on the node; its log says why it can't connect", "node %s joined on %s, and has not connected since the hub was started", f.node, f.joined)
 		default:
-			d.add(wrong, "check node.name and link.server in its core.yaml; `edgebus doctor` lists the nodes there are", "the hub has never heard of a node %s%s", f.node, f.near)
+			d.add(markWrong, "check node.name and link.server in its core.yaml; `edgebus doctor` lists the nodes there are", "the hub has never heard of a node %s%s", f.node, f.similar)
 		}
 		if len(f.hub.Links) > 0 {
 			d.rejections(f.hub.Links[0], now)
@@ -490,10 +492,10 @@ func (f facts) version(r *resource.LinkReport) string {
 }
 
 // state: connected, and since when?
-func (d *diagnosis) state(l resource.Link, core *resource.Link, now time.Time) {
+func (d *nodeDiagnosis) state(l resource.Link, core *resource.Link, now time.Time) {
 	switch {
 	case l.State == resource.Online && core != nil && core.State != resource.Online:
-		d.add(wrong, "the connection is broken, which the hub notices within one and a half keep-alives",
+		d.add(markWrong, "the connection is broken, which the hub notices within one and a half keep-alives",
 			"the hub has the node as connected, its core says that it isn't: %s", core.LastError)
 	case l.State == resource.Online:
 		peer := ""
@@ -502,9 +504,9 @@ func (d *diagnosis) state(l resource.Link, core *resource.Link, now time.Time) {
 		}
 		d.connected(l, "connected"+sinceText(l.Since, now)+peer, now)
 	case core != nil:
-		d.add(wrong, connectAdvice(core.LastError), "not connected%s; the core says: %s", sinceText(l.Since, now), cmp.Or(core.LastError, noConnection))
+		d.add(markWrong, connectAdvice(core.LastError), "not connected%s; the core says: %s", sinceText(l.Since, now), cmp.Or(core.LastError, noConnection))
 	default:
-		d.add(wrong, "is edgecore running, and can it reach the hub? run edgebus doctor on the node, or say with --core where it answers",
+		d.add(markWrong, "is edgecore running, and can it reach the hub? run edgebus doctor on the node, or say with --core where it answers",
 			"not connected%s: %s", sinceText(l.Since, now), cmp.Or(l.LastError, noConnection))
 	}
 	if l.Anomaly != nil {
@@ -513,30 +515,30 @@ func (d *diagnosis) state(l resource.Link, core *resource.Link, now time.Time) {
 		if l.Anomaly.Reason == resource.LineageLeap {
 			advice = "give the node a new certificate or password, unless you know which program used its name"
 		}
-		d.add(look, advice, "%s ago: %s", age(now.Sub(at)), l.Anomaly.Message)
+		d.add(markLook, advice, "%s ago: %s", formatAge(now.Sub(at)), l.Anomaly.Message)
 	}
 	since, err := resource.ParseTime(l.Since)
-	if l.Takeovers >= manyTakeovers && err == nil && now.Sub(since) < recently {
-		d.add(wrong, "are there two cores with this name? give each its own node.name, and its own certificate",
-			"the node's connection was taken over %s by another one with the same name", plural(l.Takeovers, "time"))
+	if l.Takeovers >= manyTakeovers && err == nil && now.Sub(since) < recentTime {
+		d.add(markWrong, "are there two cores with this name? give each its own node.name, and its own certificate",
+			"the node's connection was taken over %s by another one with the same name", pluralise(l.Takeovers, "time"))
 	}
 }
 
 // connected says when the node was last heard of: a line that was cut is noticed after one and a half keep-alives only.
-func (d *diagnosis) connected(l resource.Link, text string, now time.Time) {
+func (d *nodeDiagnosis) connected(l resource.Link, text string, now time.Time) {
 	at, err := resource.ParseTime(l.LastSeen)
 	if err != nil {
-		d.add(fine, "", "%s", text)
+		d.add(markOK, "", "%s", text)
 		return
 	}
 	silent := max(now.Sub(at), 0)
-	text += ", last heard of " + strings.Replace(age(silent)+" ago", "now ago", "just now", 1)
-	if keepAlive := seconds(l.KeepAlive); keepAlive > 0 && silent > keepAlive+time.Second {
-		d.add(look, "look again in a moment: a connection that is broken is given up after one and a half keep-alives",
+	text += ", last heard of " + strings.Replace(formatAge(silent)+" ago", "now ago", "just now", 1)
+	if keepAlive := durationOfSeconds(l.KeepAlive); keepAlive > 0 && silent > keepAlive+time.Second {
+		d.add(markLook, "look again in a moment: a connection that is broken is given up after one and a half keep-alives",
 			"%s: that is longer than its keep-alive of %s", text, keepAlive)
 		return
 	}
-	d.add(fine, "", "%s", text)
+	d.add(markOK, "", "%s", text)
 }
 
 func sinceText(at string, now time.Time) string {
@@ -544,7 +546,7 @@ func sinceText(at string, now time.Time) string {
 	if err != nil {
 		return " since before the hub was started"
 	}
-	return " for " + duration(now.Sub(since))
+	return " for " + ageInSentence(now.Sub(since))
 }
 
 // connectAdvice is what to do about a connection that can't be made.
@@ -572,31 +574,31 @@ func connectAdvice(reason string) string {
 	return "can the node reach the address in its link.server?"
 }
 
-func (d *diagnosis) rejections(l resource.Link, now time.Time) {
+func (d *nodeDiagnosis) rejections(l resource.Link, now time.Time) {
 	r := l.Rejected
 	if r == nil {
 		return
 	}
 	at, err := resource.ParseTime(r.Time)
-	if err != nil || now.Sub(at) > recently {
+	if err != nil || now.Sub(at) > recentTime {
 		return
 	}
-	m := wrong
+	m := markWrong
 	if l.State == resource.Online {
-		m = look
+		m = markLook
 	}
-	d.add(m, connectAdvice(r.Reason), "the hub refused %s in this node's name, the last %s from %s: %s", plural(r.Count, "connection"), strings.Replace(age(now.Sub(at))+" ago", "now ago", "just now", 1), r.Remote, r.Reason)
+	d.add(m, connectAdvice(r.Reason), "the hub refused %s in this node's name, the last %s from %s: %s", pluralise(r.Count, "connection"), strings.Replace(formatAge(now.Sub(at))+" ago", "now ago", "just now", 1), r.Remote, r.Reason)
 }
 
 // quality: how good is the link?
-func (d *diagnosis) quality(f facts, l resource.Link) {
+func (d *nodeDiagnosis) quality(f facts, l resource.Link) {
 	switch {
 	case l.OtherHub != "":
 		this := f.hub
 		if this == nil {
 			this = f.core
 		}
-		d.add(wrong, fmt.Sprintf("has this hub lost its data? restore its backup (edgebus restore); is it the wrong hub? correct link.server in core.yaml; "+
+		d.add(markWrong, fmt.Sprintf("has this hub lost its data? restore its backup (edgebus restore); is it the wrong hub? correct link.server in core.yaml; "+
 			"does it replace the other? set replaces: [%s] in hub.yaml, and start it again", l.OtherHub),
 			"the node has what %s gave it, and keeps it: this is another hub, %s, and changes nothing on it", l.OtherHub, this.Hub)
 	case f.hub != nil:
@@ -617,15 +619,15 @@ func (d *diagnosis) quality(f facts, l resource.Link) {
 	if l.RenewalFails != "" {
 		since = ", since " + l.RenewalFails
 	}
-	d.addIf(l.RenewalError != "", look, "it is tried again; the hub's log may say why it was refused", "the node's certificate could not be renewed%s: %s", since, l.RenewalError)
+	d.addIf(l.RenewalError != "", markLook, "it is tried again; the hub's log may say why it was refused", "the node's certificate could not be renewed%s: %s", since, l.RenewalError)
 	for _, program := range l.Stopped {
-		d.add(wrong, "start it on the node: systemctl start "+program+"; its log says why it ended: journalctl -u "+program, "%s does not run", program)
+		d.add(markWrong, "start it on the node: systemctl start "+program+"; its log says why it ended: journalctl -u "+program, "%s does not run", program)
 	}
-	d.addIf(l.SpecFailed != "", wrong, "mend the cause; then a full disk or the like is tried again by itself, and everything else with: kubectl annotate --overwrite node "+d.Node+" "+resource.RetryAnnotation+"=$(date +%s)",
+	d.addIf(l.SpecFailed != "", markWrong, "mend the cause; then a full disk or the like is tried again by itself, and everything else with: kubectl annotate --overwrite node "+d.Node+" "+resource.RetryAnnotation+"=$(date +%s)",
 		"the node's agent could not apply its spec: %s", l.SpecFailed)
 	d.owned(f)
-	d.addIf(l.OverQuota != "", wrong, "delete keys of the node, or raise limits.node on the hub", "the hub accepts nothing that the node reports: %s", l.OverQuota)
-	d.addIf(f.hub != nil && f.core == nil && l.Version != "" && l.Version != f.version(f.hub), look, "upgrade the older one",
+	d.addIf(l.OverQuota != "", markWrong, "delete keys of the node, or raise limits.node on the hub", "the hub accepts nothing that the node reports: %s", l.OverQuota)
+	d.addIf(f.hub != nil && f.core == nil && l.Version != "" && l.Version != f.version(f.hub), markLook, "upgrade the older one",
 		"the hub has version %s, the core %s", f.version(f.hub), l.Version)
 	at, err := resource.ParseTime(l.CertificateExpires)
 	if err != nil {
@@ -634,16 +636,16 @@ func (d *diagnosis) quality(f facts, l resource.Link) {
 	const advice = "make a new one: scripts/certs.sh renew; of a node that has joined: edgebus invite, and edgecore join with what it prints"
 	switch left := time.Until(at); {
 	case left < 0:
-		d.add(wrong, advice, "a certificate of the link has expired on %s", l.CertificateExpires)
+		d.add(markWrong, advice, "a certificate of the link has expired on %s", l.CertificateExpires)
 	case left < certificateOK:
-		d.add(look, advice, "a certificate of the link expires in %s, on %s", age(left), l.CertificateExpires)
+		d.add(markLook, advice, "a certificate of the link expires in %s, on %s", formatAge(left), l.CertificateExpires)
 	default:
-		d.add(fine, "", "the link's certificates are good for another %s, until %s", age(left), l.CertificateExpires)
+		d.add(markOK, "", "the link's certificates are good for another %s, until %s", formatAge(left), l.CertificateExpires)
 	}
 }
 
 // owned: is there room for what is published on the node?
-func (d *diagnosis) owned(f facts) {
+func (d *nodeDiagnosis) owned(f facts) {
 	if f.core == nil || f.core.Owned == nil {
 		return
 	}
@@ -656,17 +658,17 @@ func (d *diagnosis) owned(f facts) {
 		switch {
 		case x.most == 0 || float64(x.have) < fullQuota*float64(x.most):
 		case x.have >= x.most:
-			d.add(wrong, advice, "the node owns %d %s of the %d that it may: more are refused", x.have, x.of, x.most)
+			d.add(markWrong, advice, "the node owns %d %s of the %d that it may: more are refused", x.have, x.of, x.most)
 		default:
-			d.add(look, advice, "the node owns %d %s of the %d that it may", x.have, x.of, x.most)
+			d.add(markLook, advice, "the node owns %d %s of the %d that it may", x.have, x.of, x.most)
 		}
 	}
 	n := f.core.Refused[string(resource.Quota)]
-	d.addIf(n > 0, look, advice, "%d publishes were refused for a limit on the node since the core's start; its log names the topics", n)
+	d.addIf(n > 0, markLook, advice, "%d publishes were refused for a limit on the node since the core's start; its log names the topics", n)
 }
 
 // streams: do telemetry, events and bridged messages reach the hub?
-func (d *diagnosis) streams(core *resource.LinkReport) {
+func (d *nodeDiagnosis) streams(core *resource.LinkReport) {
 	s := core.Streams
 	if s == nil {
 		return
@@ -677,34 +679,36 @@ func (d *diagnosis) streams(core *resource.LinkReport) {
 			if why == "full" {
 				since = "its queue of streams began"
 			}
-			d.add(look, "its log says more; room and age are limits.streams in core.yaml", "%s for the hub were dropped since %s: %s", plural(int(n), "message"), since, why)
+			d.add(markLook, "its log says more; room and age are limits.streams in core.yaml", "%s for the hub were dropped since %s: %s", pluralise(int(n), "message"), since, why)
 		}
 	}
-	d.addIf(s.Waiting > 0 && s.Seconds > lateSeconds && core.Links[0].State == resource.Online, look, "is link.rate too low, or the network slow?",
-		"%s of streams wait though the link is up, the oldest for %s", plural(s.Waiting, "message"), age(seconds(s.Seconds)))
-	d.addIf(s.RefusedRules > 0, wrong, "permit them in bridge.down in hub.yaml; the node's log names them",
-		"the hub refuses %s of the node", plural(s.RefusedRules, "bridge rule"))
+	d.addIf(s.Waiting > 0 && s.Seconds > lateSeconds && core.Links[0].State == resource.Online, markLook, "is link.rate too low, or the network slow?",
+		"%s of streams wait though the link is up, the oldest for %s", pluralise(s.Waiting, "message"), formatAge(durationOfSeconds(s.Seconds)))
+	d.addIf(s.RefusedRules > 0, markWrong, "permit them in bridge.down in hub.yaml; the node's log names them",
+		"the hub refuses %s of the node", pluralise(s.RefusedRules, "bridge rule"))
 }
 
-func (d *diagnosis) direction(l resource.Link, who, what string) {
+func (d *nodeDiagnosis) direction(l resource.Link, who, what string) {
 	b := l.Behind
 	switch {
 	case b == nil:
-		d.add(look, "it is known once the node has connected", "whether %s has all that %s is not known: it has not connected since the hub started", who, what)
+		d.add(markLook, "it is known once the node has connected", "whether %s has all that %s is not known: it has not connected since the hub started", who, what)
 	case l.State == resource.Online && l.InStep:
-		d.add(fine, "", "%s has all that %s", who, what)
+		d.add(markOK, "", "%s has all that %s", who, what)
 	case l.State != resource.Online && b.Keys == 0:
-		d.add(fine, "", "%s had all that %s", who, what)
+		d.add(markOK, "", "%s had all that %s", who, what)
 	case l.State != resource.Online:
-		d.add(look, "they are sent when the link is back", "to be sent to %s: %s that %s, the oldest for %s", who, plural(b.Keys, "key"), what, duration(seconds(b.Seconds)))
+		d.add(markLook, "they are sent when the link is back", "to be sent to %s: %s that %s, the oldest for %s", who, pluralise(b.Keys, "key"), what, ageInSentence(durationOfSeconds(b.Seconds)))
 	case b.Seconds > lateSeconds:
-		d.add(wrong, "is the network slow, or the other end's disk? see commit_seconds in /metrics of both", "%s lacks %s that %s, the oldest for %s", who, plural(b.Keys, "key"), what, duration(seconds(b.Seconds)))
+		d.add(markWrong, "is the network slow, or the other end's disk? see commit_seconds in /metrics of both", "%s lacks %s that %s, the oldest for %s", who, pluralise(b.Keys, "key"), what, ageInSentence(durationOfSeconds(b.Seconds)))
 	default:
-		d.add(look, "look again in a moment", "%s is catching up with what %s: %s to go", who, what, plural(b.Keys, "key"))
+		d.add(markLook, "look again in a moment", "%s is catching up with what %s: %s to go", who, what, pluralise(b.Keys, "key"))
 	}
 }
 
-// duration is an age as it stands in a sentence.
-func duration(d time.Duration) string { return strings.Replace(age(d), "now", "less than a second", 1) }
+// ageInSentence is an age as it stands in a sentence.
+func ageInSentence(d time.Duration) string {
+	return strings.Replace(formatAge(d), "now", "less than a second", 1)
+}
 
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+func durationOfSeconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

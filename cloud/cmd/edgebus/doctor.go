@@ -21,12 +21,12 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-const doctorTime = 3 * time.Second // for each answer
+const doctorTimeout = 3 * time.Second // for each answer
 
 // doctorOptions are the flags of edgebus doctor.
 type doctorOptions struct {
 	access
-	at        place // the hub, once the flags are resolved
+	target    hubTarget // the hub, once the flags are resolved
 	core      string
 	coreGiven bool
 	output    string
@@ -49,16 +49,16 @@ that this is not known.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.coreGiven = cmd.Flags().Changed("core")
 			var err error
-			if o.at, err = o.resolve(); err != nil {
+			if o.target, err = o.resolve(); err != nil {
 				return err
 			}
 			if o.limit < 1 {
-				return withCode(misused, "--limit is at least 1, not %d", o.limit)
+				return exitErrorf(misused, "--limit is at least 1, not %d", o.limit)
 			}
 			if len(args) == 0 {
-				return o.all(cmd.Context(), cmd.OutOrStdout())
+				return o.diagnoseAll(cmd.Context(), cmd.OutOrStdout())
 			}
-			return o.one(cmd.Context(), args[0], cmd.OutOrStdout())
+			return o.diagnoseOne(cmd.Context(), args[0], cmd.OutOrStdout())
 		},
 	}
 	o.flags(cmd, "hub", "server")
@@ -74,32 +74,32 @@ type exitCode int
 
 func (e exitCode) Error() string { return fmt.Sprintf("exit code %d", int(e)) }
 
-// one prints the diagnosis of a node.
-func (o doctorOptions) one(ctx context.Context, node string, out io.Writer) error {
+// diagnoseOne prints the diagnosis of a node.
+func (o doctorOptions) diagnoseOne(ctx context.Context, node string, out io.Writer) error {
 	if !topics.ValidName(node) {
 		return fmt.Errorf("%q is no node's name", node)
 	}
-	d := diagnose(o.ask(ctx, node))
-	return errors.Join(o.print(out, d, d.text), d.exit())
+	d := diagnose(o.collectFacts(ctx, node))
+	return errors.Join(o.print(out, d, d.text), d.exitError())
 }
 
-// all prints one finding for each node, the worst first.
-func (o doctorOptions) all(ctx context.Context, out io.Writer) error {
+// diagnoseAll prints one finding for each node, the worst first.
+func (o doctorOptions) diagnoseAll(ctx context.Context, out io.Writer) error {
 	var r resource.LinkReport
-	if err := o.hub(ctx, fmt.Sprintf("/links?limit=%d", o.limit), &r); err != nil {
+	if err := o.getFromHub(ctx, fmt.Sprintf("/links?limit=%d", o.limit), &r); err != nil {
 		if (facts{hubErr: err}).hubRefused() {
-			fmt.Fprintf(out, "✗ the hub at %s did not let us in: %v\n  → %s\n", o.at.Server, err, signIn)
+			fmt.Fprintf(out, "✗ the hub at %s did not let us in: %v\n  → %s\n", o.target.Server, err, signIn)
 		} else {
-			fmt.Fprintf(out, "✗ the hub does not answer at %s: %v\n", o.at.Server, err)
+			fmt.Fprintf(out, "✗ the hub does not answer at %s: %v\n", o.target.Server, err)
 		}
 		return exitCode(2)
 	}
-	s := summarise(r, o.askAll(ctx, r))
-	waiting := o.waiting(ctx)
+	s := summariseNodes(r, o.collectAllFacts(ctx, r))
+	waiting := o.waitingRequests(ctx)
 	for _, node := range slices.Sorted(maps.Keys(waiting)) {
-		s.Hub = append(s.Hub, finding{Mark: look, What: waits(node, waiting[node])})
+		s.Hub = append(s.Hub, finding{Mark: markLook, Text: waitingText(node, waiting[node])})
 	}
-	return errors.Join(o.print(out, s, s.text), s.exit())
+	return errors.Join(o.print(out, s, s.text), s.exitError())
 }
 
 func (o doctorOptions) print(out io.Writer, v any, text func(colours) string) error {
@@ -130,51 +130,51 @@ type facts struct {
 	mqttErr           error
 	mappers           map[string]string    // state by name
 	waiting           []string             // names of EnrollmentRequests of the node without a decision
-	near              string               // ": did you mean n1?", of a node that the hub doesn't know
+	similar           string               // ": did you mean n1?", of a node that the hub doesn't know
 	joined            string               // when a node that has never connected to the hub has joined; empty: it has not
 	conditions        []resource.Condition // of the Node
 }
 
-func (o doctorOptions) ask(ctx context.Context, node string) facts {
-	f := facts{node: node, hubAt: o.at.Server, coreAt: o.core, coreGiven: o.coreGiven, mqttAt: o.at.MQTT}
+func (o doctorOptions) collectFacts(ctx context.Context, node string) facts {
+	f := facts{node: node, hubAt: o.target.Server, coreAt: o.core, coreGiven: o.coreGiven, mqttAt: o.target.MQTT}
 	var hub resource.LinkReport
-	if f.hubErr = o.hub(ctx, "/links/"+node, &hub); f.hubErr == nil {
+	if f.hubErr = o.getFromHub(ctx, "/links/"+node, &hub); f.hubErr == nil {
 		f.hub, f.hubTime = &hub, time.Now()
 		if f.unknown() {
-			f.waiting = o.waiting(ctx)[node]
+			f.waiting = o.waitingRequests(ctx)[node]
 		}
 		if f.joined, f.conditions = o.node(ctx, node); f.unknown() {
-			f.near = o.at.nearNode(ctx, node)
+			f.similar = o.target.similarNode(ctx, node)
 		}
 		f.devices = o.devicesOf(ctx, node)
 		var all map[string]map[string]string
-		all, f.mqttErr = o.listen(ctx, node)
+		all, f.mqttErr = o.mapperStates(ctx, node)
 		f.mappers = all[node]
 	}
-	f.core, f.coreErr = o.askCore(ctx)
+	f.core, f.coreErr = o.coreReport(ctx)
 	f.coreTime = time.Now()
 	if f.core != nil && f.core.Links[0].Node != node {
 		f.core, f.coreErr = nil, fmt.Errorf("that is the core of node %s", f.core.Links[0].Node)
 	}
-	if f.core != nil && (f.hub == nil || f.alone()) {
+	if f.core != nil && (f.hub == nil || f.worksAlone()) {
 		var list deviceList
-		_ = o.getCore(ctx, devicesPath, &list) // without them the rest can still be said
+		_ = o.getFromCore(ctx, devicesPath, &list) // without them the rest can still be said
 		f.devices = list.Items
 	}
 	return f
 }
 
-// askAll asks for each node that the hub reports what ask does for one.
-func (o doctorOptions) askAll(ctx context.Context, r resource.LinkReport) (all []facts) {
+// collectAllFacts asks for each node that the hub reports what ask does for one.
+func (o doctorOptions) collectAllFacts(ctx context.Context, r resource.LinkReport) (all []facts) {
 	hubTime := time.Now()
-	mappers, mqttErr := o.listen(ctx, "+")
-	core, _ := o.askCore(ctx)
+	mappers, mqttErr := o.mapperStates(ctx, "+")
+	core, _ := o.coreReport(ctx)
 	coreTime := time.Now()
 	for _, l := range r.Links {
 		report := r
 		report.Links = []resource.Link{l}
 		f := facts{
-			node: l.Node, hubAt: o.at.Server, coreAt: o.core, hub: &report, hubTime: hubTime, mqttAt: o.at.MQTT, mqttErr: mqttErr,
+			node: l.Node, hubAt: o.target.Server, coreAt: o.core, hub: &report, hubTime: hubTime, mqttAt: o.target.MQTT, mqttErr: mqttErr,
 			mappers: mappers[l.Node], devices: o.devicesOf(ctx, l.Node),
 		}
 		_, f.conditions = o.node(ctx, l.Node)
@@ -186,10 +186,10 @@ func (o doctorOptions) askAll(ctx context.Context, r resource.LinkReport) (all [
 	return all
 }
 
-// askCore asks the core, if there is one.
-func (o doctorOptions) askCore(ctx context.Context) (*resource.LinkReport, error) {
+// coreReport asks the core, if there is one.
+func (o doctorOptions) coreReport(ctx context.Context) (*resource.LinkReport, error) {
 	var core resource.LinkReport
-	if err := o.getCore(ctx, "/links", &core); err != nil {
+	if err := o.getFromCore(ctx, "/links", &core); err != nil {
 		return nil, err
 	}
 	if len(core.Links) != 1 || core.Program != "edgecore" {
@@ -198,14 +198,14 @@ func (o doctorOptions) askCore(ctx context.Context) (*resource.LinkReport, error
 	return &core, nil
 }
 
-// waiting returns the names of the EnrollmentRequests that are not decided, by node. Without them the rest can still be said.
-func (o doctorOptions) waiting(ctx context.Context) map[string][]string {
+// waitingRequests returns the names of the EnrollmentRequests that are not decided, by node. Without them the rest can still be said.
+func (o doctorOptions) waitingRequests(ctx context.Context) map[string][]string {
 	var list struct{ Items []resource.EnrollmentRequest }
-	_ = o.hub(ctx, "/apis/"+resource.APIVersion+"/enrollmentrequests", &list)
-	return waitingRequests(list.Items)
+	_ = o.getFromHub(ctx, "/apis/"+resource.APIVersion+"/enrollmentrequests", &list)
+	return requestsByNode(list.Items)
 }
 
-func waitingRequests(list []resource.EnrollmentRequest) map[string][]string {
+func requestsByNode(list []resource.EnrollmentRequest) map[string][]string {
 	waiting := map[string][]string{}
 	for _, er := range list {
 		if er.Spec.Approval == "" {
@@ -216,18 +216,18 @@ func waitingRequests(list []resource.EnrollmentRequest) map[string][]string {
 	return waiting
 }
 
-// waits returns the finding that a node waits for approval, and what to do.
-func waits(node string, requests []string) string {
+// waitingText returns the finding that a node waits for approval, and what to do.
+func waitingText(node string, requests []string) string {
 	if len(requests) == 1 {
 		return fmt.Sprintf("%s waits for approval: edgebus approve %s", node, node)
 	}
-	return fmt.Sprintf("several nodes wait for approval as %s: edgebus approve one of %s", node, some(requests))
+	return fmt.Sprintf("several nodes wait for approval as %s: edgebus approve one of %s", node, firstNames(requests))
 }
 
 // node is when a node joined, empty if it did not, and the conditions of its Node.
 func (o doctorOptions) node(ctx context.Context, node string) (joined string, conditions []resource.Condition) {
 	var n resource.Node
-	_ = o.hub(ctx, "/apis/"+resource.APIVersion+"/nodes/"+node, &n) // without it the rest can still be said
+	_ = o.getFromHub(ctx, "/apis/"+resource.APIVersion+"/nodes/"+node, &n) // without it the rest can still be said
 	joined, _, _ = strings.Cut(n.Metadata.Annotations[resource.Group+"/joined"], " ")
 	return joined, n.Status.Conditions
 }
@@ -239,30 +239,30 @@ type deviceList struct{ Items []resource.Device }
 // devicesOf returns the hub's Devices of a node, or none after an error: the other findings don't need them.
 func (o doctorOptions) devicesOf(ctx context.Context, node string) []resource.Device {
 	var list deviceList
-	_ = o.hub(ctx, devicesPath+"?fieldSelector="+url.QueryEscape("spec.nodeName="+node), &list)
+	_ = o.getFromHub(ctx, devicesPath+"?fieldSelector="+url.QueryEscape("spec.nodeName="+node), &list)
 	return list.Items
 }
 
-// hub asks the hub for a JSON document.
-func (o doctorOptions) hub(ctx context.Context, path string, into any) error {
-	return o.get(ctx, o.at, path, into)
+// getFromHub asks the hub for a JSON document.
+func (o doctorOptions) getFromHub(ctx context.Context, path string, into any) error {
+	return o.get(ctx, o.target, path, into)
 }
 
-// getCore asks the core. It has users of its own.
-func (o doctorOptions) getCore(ctx context.Context, path string, into any) error {
-	core := place{cluster: o.at.cluster, user: user{Cert: o.at.Cert, CertData: o.at.CertData, Key: o.at.Key, KeyData: o.at.KeyData}}
+// getFromCore asks the core. It has users of its own.
+func (o doctorOptions) getFromCore(ctx context.Context, path string, into any) error {
+	core := hubTarget{cluster: o.target.cluster, user: user{Cert: o.target.Cert, CertData: o.target.CertData, Key: o.target.Key, KeyData: o.target.KeyData}}
 	core.Server, core.ServerName, core.Proxy = o.core, "", ""
 	return o.get(ctx, core, path, into)
 }
 
-func (o doctorOptions) get(ctx context.Context, from place, path string, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, doctorTime)
+func (o doctorOptions) get(ctx context.Context, from hubTarget, path string, into any) error {
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
-	as, err := from.api()
+	as, err := from.apiOptions()
 	if err != nil {
 		return err
 	}
-	as.Timeout = doctorTime
+	as.Timeout = doctorTimeout
 	c, err := hubclient.New(as)
 	if err != nil {
 		return err
@@ -276,24 +276,24 @@ func (o doctorOptions) get(ctx context.Context, from place, path string, into an
 	return err
 }
 
-// listen asks the hub's broker which mappers the node has, or each node if it is +: states by node and mapper.
-func (o doctorOptions) listen(ctx context.Context, node string) (map[string]map[string]string, error) {
-	as, err := o.at.mqtt("doctor")
+// mapperStates asks the hub's broker which mappers the node has, or each node if it is +: states by node and mapper.
+func (o doctorOptions) mapperStates(ctx context.Context, node string) (map[string]map[string]string, error) {
+	as, err := o.target.mqttOptions("doctor")
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, doctorTime)
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
 	mappers := map[string]map[string]string{} // the callbacks' until Run has returned
 	up := false
 	failed := errors.New("no answer")
-	quiet := time.AfterFunc(doctorTime, cancel)
+	quiet := time.AfterFunc(doctorTimeout, cancel)
 	defer quiet.Stop()
-	as.Attempts, as.ConnectTimeout = 1, doctorTime
+	as.Attempts, as.ConnectTimeout = 1, doctorTimeout
 	as.Subscriptions = []client.Subscription{{Filter: topics.Prefix + node + "/mappers/+/state", QoS: 1}}
-	as.OnConnect = func(context.Context, bool) error { up = true; quiet.Reset(settleTime); return nil }
+	as.OnConnect = func(context.Context, bool) error { up = true; quiet.Reset(mapperSettleTime); return nil }
 	as.OnMessage = func(m client.Message) {
-		quiet.Reset(settleTime)
+		quiet.Reset(mapperSettleTime)
 		if a, err := topics.Parse(m.Topic); err == nil && a.Kind == topics.KindMapperState {
 			if mappers[a.Node] == nil {
 				mappers[a.Node] = map[string]string{}
@@ -313,14 +313,14 @@ func (o doctorOptions) listen(ctx context.Context, node string) (map[string]map[
 	return mappers, nil
 }
 
-const settleTime = 300 * time.Millisecond // the mappers are complete when none was received for this long
+const mapperSettleTime = 300 * time.Millisecond // the mappers are complete when none was received for this long
 
 // text is a diagnosis for people.
-func (d diagnosis) text(on colours) string {
+func (d nodeDiagnosis) text(on colours) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Node %s: %s\n", d.Node, on.paint(strong, d.Verdict))
+	fmt.Fprintf(&b, "Node %s: %s\n", d.Node, on.paint(styleBold, d.Verdict))
 	for _, x := range d.Findings {
-		fmt.Fprintf(&b, "%s %s\n", on.sign(x.Mark), printable(x.What, 300))
+		fmt.Fprintf(&b, "%s %s\n", on.paintMark(x.Mark), printableText(x.Text, 300))
 		if x.Advice != "" {
 			fmt.Fprintf(&b, "  → %s\n", x.Advice)
 		}
@@ -329,13 +329,13 @@ func (d diagnosis) text(on colours) string {
 }
 
 // text is a summary for people.
-func (s summary) text(on colours) string {
+func (s nodesSummary) text(on colours) string {
 	var b strings.Builder
 	for _, x := range s.Hub {
-		fmt.Fprintf(&b, "%s %s\n", on.sign(x.Mark), printable(x.What, 300))
+		fmt.Fprintf(&b, "%s %s\n", on.paintMark(x.Mark), printableText(x.Text, 300))
 	}
 	for _, l := range s.Links {
-		fmt.Fprintf(&b, "%s %s  %s\n", on.sign(l.Mark), l.Node, printable(l.What, 200))
+		fmt.Fprintf(&b, "%s %s  %s\n", on.paintMark(l.Mark), l.Node, printableText(l.Text, 200))
 	}
 	if s.More > 0 {
 		fmt.Fprintf(&b, "… and %d more, of which no link is worse\n", s.More)

@@ -164,7 +164,7 @@ Hashes of mosquitto_passwd can be used as well.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), password.Make(secret))
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), password.NewHash(secret))
 			return err
 		},
 	}
@@ -190,12 +190,12 @@ func newPassword(in io.Reader, prompts io.Writer) (secret []byte, err error) {
 			}
 		}
 		if string(twice[0]) != string(twice[1]) {
-			return nil, withCode(misused, "the two passwords are not the same")
+			return nil, exitErrorf(misused, "the two passwords are not the same")
 		}
 		secret = twice[0]
 	}
 	if len(secret) == 0 {
-		return nil, withCode(misused, "no password was given: type one, or write it to standard input")
+		return nil, exitErrorf(misused, "no password was given: type one, or write it to standard input")
 	}
 	return secret, nil
 }
@@ -203,14 +203,14 @@ func newPassword(in io.Reader, prompts io.Writer) (secret []byte, err error) {
 //go:embed newmapper
 var mapperFiles embed.FS
 
-// newMapper holds the values for the templates of a new mapper.
-type newMapper struct {
+// mapperScaffold holds the values for the templates of a new mapper.
+type mapperScaffold struct {
 	Name, Program, Module, Go string
 	Version                   string // of this module that is required; empty: go mod tidy finds the latest
 	Source                    string // the directory that stands in its place; empty: none
 }
 
-func newNewMapper() *cobra.Command {
+func newScaffold() *cobra.Command {
 	var module, dir, source string
 	cmd := &cobra.Command{
 		Use:   "new-mapper NAME",
@@ -221,9 +221,9 @@ its test. It builds and its test passes as it is. docs/mappers.md says how to go
 		Example: "  edgebus new-mapper knx\n  cd mapper-knx && go mod tidy && go test ./... && go build",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m := newMapper{Name: args[0], Program: "mapper-" + args[0], Module: module, Go: "1.26", Source: source}
+			m := mapperScaffold{Name: args[0], Program: "mapper-" + args[0], Module: module, Go: "1.26", Source: source}
 			if !topics.ValidName(m.Name) || strings.Contains(m.Name, ".") {
-				return withCode(misused, "%q is no name of a mapper: it has letters a–z, digits and '-' in between", m.Name)
+				return exitErrorf(misused, "%q is no name of a mapper: it has letters a–z, digits and '-' in between", m.Name)
 			}
 			if m.Module == "" {
 				m.Module = m.Program
@@ -251,9 +251,9 @@ its test. It builds and its test passes as it is. docs/mappers.md says how to go
 }
 
 // write makes the directory and the files in it.
-func (m newMapper) write(dir string, out io.Writer) error {
+func (m mapperScaffold) write(dir string, out io.Writer) error {
 	if err := os.Mkdir(dir, 0o755); errors.Is(err, os.ErrExist) { //nolint:gosec // G301: source code
-		return withCode(misused, "%s exists: choose another directory with --dir", dir)
+		return exitErrorf(misused, "%s exists: choose another directory with --dir", dir)
 	} else if err != nil {
 		return err
 	}

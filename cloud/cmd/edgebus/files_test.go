@@ -33,7 +33,7 @@ func TestAWrittenMapperBuildsAndPassesTheSuite(t *testing.T) {
 		return out
 	}
 	write := func(args ...string) error {
-		cmd := newNewMapper()
+		cmd := newScaffold()
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true
 		cmd.SetArgs(args)
 		var out strings.Builder

@@ -85,32 +85,32 @@ func (o *getOptions) register(cmd *cobra.Command) {
 
 func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
-	targets, err := o.targets(cmd.Context(), args)
+	targets, err := o.parseTargets(cmd.Context(), args)
 	if err != nil {
 		return err
 	}
-	o.mixed = slices.ContainsFunc(targets, func(t target) bool { return t.kind.Qualified() != targets[0].kind.Qualified() })
+	o.mixed = slices.ContainsFunc(targets, func(t objectRef) bool { return t.kind.Qualified() != targets[0].kind.Qualified() })
 	named := targets[0].name != ""
 	switch {
 	case o.rendered:
 		return o.printRendered(cmd.Context(), targets)
 	case named && (o.labels != "" || o.fields != "" || o.all):
-		return withCode(misused, "a name can't be combined with -l, --field-selector or -A")
+		return exitErrorf(misused, "a name can't be combined with -l, --field-selector or -A")
 	case o.watch && len(targets) > 1:
-		return withCode(misused, "one kind can be watched at a time, or one object")
+		return exitErrorf(misused, "one kind can be watched at a time, or one object")
 	case o.watch:
-		return o.follow(cmd.Context(), targets[0])
+		return o.watchObjects(cmd.Context(), targets[0])
 	case named:
-		err = o.some(cmd.Context(), targets)
+		err = o.getNamed(cmd.Context(), targets)
 	default:
-		err = o.every(cmd.Context(), targets)
+		err = o.getAll(cmd.Context(), targets)
 	}
 	if err != nil && len(o.objects) == 0 {
 		return err
 	}
-	o.tellOffline(cmd.Context(), o.errs, o.nodes)
+	o.printOffline(cmd.Context(), o.errs, o.nodes)
 	if !named && targets[0].kind.Plural == "nodes" {
-		o.tellWaiting(cmd.Context())
+		o.printWaiting(cmd.Context())
 	}
 	if o.output == "json" || o.output == "yaml" {
 		err = errors.Join(printDocuments(o.out, o.output, o.objects, named && len(targets) == 1), err)
@@ -119,7 +119,7 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 }
 
 // printRendered prints what nodes are to apply.
-func (o *getOptions) printRendered(ctx context.Context, targets []target) error {
+func (o *getOptions) printRendered(ctx context.Context, targets []objectRef) error {
 	format := o.output
 	if format == "table" {
 		format = "yaml"
@@ -127,7 +127,7 @@ func (o *getOptions) printRendered(ctx context.Context, targets []target) error 
 	for _, t := range targets {
 		host := t.kind.Plural == "nodes" || t.kind.Group == "flightctl.io" && t.kind.Plural == "devices"
 		if t.name == "" || !host || o.watch || format != "yaml" && format != "json" {
-			return withCode(misused, "--rendered is for nodes by name, without -w, with -o yaml or json: edgebus get node/n1 --rendered")
+			return exitErrorf(misused, "--rendered is for nodes by name, without -w, with -o yaml or json: edgebus get node/n1 --rendered")
 		}
 	}
 	for _, t := range targets {
@@ -144,42 +144,42 @@ func (o *getOptions) printRendered(ctx context.Context, targets []target) error 
 	return printDocuments(o.out, format, o.objects, len(targets) == 1)
 }
 
-// tellWaiting prints which nodes wait for approval. If that can't be found out, it prints nothing.
-func (o *getOptions) tellWaiting(ctx context.Context) {
+// printWaiting prints which nodes wait for approval. If that can't be found out, it prints nothing.
+func (o *getOptions) printWaiting(ctx context.Context) {
 	if !o.isTable() {
 		return
 	}
 	var list struct{ Items []resource.EnrollmentRequest }
 	_ = o.Get(ctx, "/apis/"+resource.APIVersion+"/enrollmentrequests", &list)
-	waiting := waitingRequests(list.Items)
+	waiting := requestsByNode(list.Items)
 	for _, node := range slices.Sorted(maps.Keys(waiting)) {
-		fmt.Fprintln(o.errs, waits(node, waiting[node]))
+		fmt.Fprintln(o.errs, waitingText(node, waiting[node]))
 	}
 }
 
-// target is a kind, or with a name one object of it.
-type target struct {
+// objectRef is a kind, or with a name one object of it.
+type objectRef struct {
 	kind            client.Kind
 	namespace, name string
 }
 
 const usageTargets = "a kind is needed, and perhaps names: KIND [NAME…], KIND/NAME… or KIND/NAMESPACE/NAME…, such as devices, or device lamp"
 
-// targets reads KIND [NAME…], KIND,KIND… or KIND/NAME….
-func (h *hub) targets(ctx context.Context, args []string) (all []target, err error) {
+// parseTargets reads KIND [NAME…], KIND,KIND… or KIND/NAME….
+func (h *hub) parseTargets(ctx context.Context, args []string) (all []objectRef, err error) {
 	if len(args) == 0 {
-		return nil, withCode(misused, "%s", usageTargets)
+		return nil, exitErrorf(misused, "%s", usageTargets)
 	}
 	add := func(kind, name string) error {
 		k, err := h.Kind(ctx, kind)
-		all = append(all, target{k, h.in(k), name})
+		all = append(all, objectRef{k, h.namespaceOf(k), name})
 		return err
 	}
 	if strings.Contains(args[0], "/") {
 		for _, arg := range args {
 			parts := strings.Split(arg, "/")
 			if len(parts) < 2 || len(parts) > 3 || slices.Contains(parts, "") {
-				return nil, withCode(misused, "%q: %s", arg, usageTargets)
+				return nil, exitErrorf(misused, "%q: %s", arg, usageTargets)
 			}
 			if err := add(parts[0], parts[len(parts)-1]); err != nil {
 				return nil, err
@@ -204,7 +204,7 @@ func (h *hub) targets(ctx context.Context, args []string) (all []target, err err
 		}
 	}
 	if len(kinds) > 1 && len(args) > 1 {
-		return nil, withCode(misused, "names are for one kind: %s", usageTargets)
+		return nil, exitErrorf(misused, "names are for one kind: %s", usageTargets)
 	}
 	names := args[1:]
 	if len(names) == 0 {
@@ -239,7 +239,7 @@ func (o *getOptions) show(k client.Kind, t client.Table, note string) error {
 			if o.all && k.Namespaced {
 				name = r.Object.Metadata.Namespace + "/" + name
 			}
-			if _, err := fmt.Fprintln(o.out, label(k, name)); err != nil {
+			if _, err := fmt.Fprintln(o.out, objectLabel(k, name)); err != nil {
 				return err
 			}
 		}
@@ -251,8 +251,8 @@ func (o *getOptions) show(k client.Kind, t client.Table, note string) error {
 	return nil
 }
 
-// showNow is like show, but prints each object at once, as a document of its own.
-func (o *getOptions) showNow(k client.Kind, t client.Table, note string) error {
+// showAtOnce is like show, but prints each object at once, as a document of its own.
+func (o *getOptions) showAtOnce(k client.Kind, t client.Table, note string) error {
 	err := o.show(k, t, note)
 	for _, got := range o.objects {
 		if o.output == "yaml" {
@@ -266,9 +266,9 @@ func (o *getOptions) showNow(k client.Kind, t client.Table, note string) error {
 
 func (o *getOptions) isTable() bool { return o.output == "table" || o.output == "wide" }
 
-// some shows objects by name. An error is printed for each that can't be read.
-func (o *getOptions) some(ctx context.Context, targets []target) error {
-	var count tally
+// getNamed shows objects by name. An error is printed for each that can't be read.
+func (o *getOptions) getNamed(ctx context.Context, targets []objectRef) error {
+	var count failureCount
 	for i, t := range targets {
 		row, err := o.Row(ctx, t.kind, t.namespace, t.name, !o.isTable())
 		if err == nil {
@@ -278,8 +278,8 @@ func (o *getOptions) some(ctx context.Context, targets []target) error {
 			return err
 		}
 		if err != nil {
-			count.fail(o.errs, "", err)
-			if noUse(ctx, o.errs, len(targets)-i-1) {
+			count.addFailure(o.errs, "", err)
+			if interrupted(ctx, o.errs, len(targets)-i-1) {
 				break
 			}
 		}
@@ -287,8 +287,8 @@ func (o *getOptions) some(ctx context.Context, targets []target) error {
 	return count.err()
 }
 
-// every shows all objects of each kind.
-func (o *getOptions) every(ctx context.Context, targets []target) error {
+// getAll shows all objects of each kind.
+func (o *getOptions) getAll(ctx context.Context, targets []objectRef) error {
 	for _, t := range targets {
 		n := 0
 		_, err := o.Tables(ctx, t.kind, o.options(t), func(page client.Table) error {
@@ -298,18 +298,18 @@ func (o *getOptions) every(ctx context.Context, targets []target) error {
 		if err != nil {
 			return err
 		}
-		if n == 0 && o.isTable() && len(targets) < mostNothings {
-			o.nothing(t.kind)
+		if n == 0 && o.isTable() && len(targets) < mostEmptyKinds {
+			o.printNone(t.kind)
 		}
 	}
 	return nil
 }
 
-// mostNothings is the number of kinds from which on kinds without objects are not listed one by one.
-const mostNothings = 5
+// mostEmptyKinds is the number of kinds from which on kinds without objects are not listed one by one.
+const mostEmptyKinds = 5
 
-// nothing prints that there are no objects, on standard error, because programs read standard output.
-func (o *getOptions) nothing(k client.Kind) {
+// printNone prints that there are no objects, on standard error, because programs read standard output.
+func (o *getOptions) printNone(k client.Kind) {
 	where := ""
 	if k.Namespaced && !o.all {
 		where = " in namespace " + o.namespace
@@ -320,7 +320,7 @@ func (o *getOptions) nothing(k client.Kind) {
 	fmt.Fprintf(o.errs, "no %s%s\n", k.Plural, where)
 }
 
-func (o *getOptions) options(t target) client.ListOptions {
+func (o *getOptions) options(t objectRef) client.ListOptions {
 	lo := client.ListOptions{Labels: o.labels, Fields: o.fields, Whole: o.watch || !o.isTable() && o.output != "name"}
 	if !o.all {
 		lo.Namespace = t.namespace
@@ -331,43 +331,43 @@ func (o *getOptions) options(t target) client.ListOptions {
 	return lo
 }
 
-// follow shows the objects, and then every change, until it is interrupted.
-func (o *getOptions) follow(ctx context.Context, t target) error {
-	shown := history{}
+// watchObjects shows the objects, and then every change, until it is interrupted.
+func (o *getOptions) watchObjects(ctx context.Context, t objectRef) error {
+	shown := lastValues{}
 	for {
 		n := 0
 		rev, err := o.Tables(ctx, t.kind, o.options(t), func(page client.Table) error {
 			n += len(page.Rows)
 			for _, row := range page.Rows {
-				shown.note("", row.Object, time.Now())
+				shown.changeNote("", row.Object, time.Now())
 			}
-			return o.showNow(t.kind, page, "")
+			return o.showAtOnce(t.kind, page, "")
 		})
 		if err == nil && n == 0 && t.name != "" { // the answer for one object says which may have been meant
 			_, err = o.Object(ctx, t.kind, t.namespace, t.name)
 		}
 		if err == nil {
-			err = o.WatchTables(ctx, t.kind, o.options(t), rev, func(e client.Event) error { return o.change(t.kind, e, shown) })
+			err = o.WatchTables(ctx, t.kind, o.options(t), rev, func(e client.Event) error { return o.printChange(t.kind, e, shown) })
 		}
 		if !errors.Is(err, resource.Gone) {
-			return unlessEnded(err)
+			return ignoreEnd(err)
 		}
 	}
 }
 
-// change shows a change.
-func (o *getOptions) change(k client.Kind, e client.Event, shown history) error {
+// printChange shows a change.
+func (o *getOptions) printChange(k client.Kind, e client.Event, shown lastValues) error {
 	note := ""
 	if o.isTable() && len(e.Table.Rows) == 1 {
 		var changed bool
-		if note, changed = shown.note(e.Type, e.Table.Rows[0].Object, time.Now()); !changed {
+		if note, changed = shown.changeNote(e.Type, e.Table.Rows[0].Object, time.Now()); !changed {
 			e.Table.Rows = nil // but its columns count
 		}
 	}
 	if e.Type == "DELETED" && !o.isTable() {
 		return nil // the deleted object would look like an existing one
 	}
-	return o.showNow(k, *e.Table, note)
+	return o.showAtOnce(k, *e.Table, note)
 }
 
 func newKinds() *cobra.Command {
@@ -386,15 +386,15 @@ func newKinds() *cobra.Command {
 				names := append([]string{k.Plural, cmp.Or(k.Singular, k.Plural)}, k.Short...)
 				rows = append(rows, []string{k.Name, strings.Join(names, ", "), k.APIVersion(), fmt.Sprint(k.Namespaced)})
 			}
-			return new(grid).write(cmd.OutOrStdout(), rows)
+			return new(alignedRows).write(cmd.OutOrStdout(), rows)
 		},
 	}
 	h.flags(cmd)
 	return cmd
 }
 
-// leaves are an object's values by their paths, without those that change with each other value, such as times and versions.
-func leaves(o client.Object) (map[string]string, error) {
+// valuesByPath are an object's values by their paths, without those that change with each other value, such as times and versions.
+func valuesByPath(o client.Object) (map[string]string, error) {
 	tree, err := o.Tree()
 	if err != nil {
 		return nil, err
@@ -413,26 +413,26 @@ func leaves(o client.Object) (map[string]string, error) {
 		tree["metadata"] = kept
 	}
 	if tree["kind"] == "Secret" {
-		tree["data"] = hidden(tree["data"])
+		tree["data"] = hideSecrets(tree["data"])
 	}
-	addLeaves(all, "", tree)
+	addValues(all, "", tree)
 	return all, nil
 }
 
-// alongWithOthers are fields of a status that change when others do.
-var alongWithOthers = []string{
+// volatileFields are fields of a status that change when others do.
+var volatileFields = []string{
 	"ts", "ver", "for", "basedOn", "desiredVer", "origin", "lastTransitionTime", "lastSeen", "observedGeneration", "reason", "message",
 }
 
-func addLeaves(all map[string]string, path string, v any) {
+func addValues(all map[string]string, path string, v any) {
 	switch v := v.(type) {
 	case map[string]any:
 		ours := strings.HasPrefix(path, "status") && path != "status.twin" // elsewhere users choose names
 		for field, below := range v {
-			if ours && slices.Contains(alongWithOthers, field) {
+			if ours && slices.Contains(volatileFields, field) {
 				continue
 			}
-			addLeaves(all, strings.TrimPrefix(path+"."+field, "."), below)
+			addValues(all, strings.TrimPrefix(path+"."+field, "."), below)
 		}
 	case []any:
 		for i, below := range v {
@@ -444,17 +444,17 @@ func addLeaves(all map[string]string, path string, v any) {
 					}
 				}
 			}
-			addLeaves(all, path+"."+name, below)
+			addValues(all, path+"."+name, below)
 		}
 	default:
 		all[path] = fmt.Sprint(v)
 	}
 }
 
-const mostChanges = 4 // of one object that are printed
+const mostChangesPrinted = 4 // of one object that are printed
 
-// changed lists the values that differ.
-func changed(before, after map[string]string) string {
+// describeChanges lists the values that differ.
+func describeChanges(before, after map[string]string) string {
 	var all []string
 	paths := maps.Clone(before)
 	maps.Copy(paths, after)
@@ -468,29 +468,29 @@ func changed(before, after map[string]string) string {
 			if !there {
 				return "–"
 			}
-			return printable(value, 40)
+			return printableText(value, 40)
 		}
 		name := strings.TrimSuffix(strings.TrimPrefix(path, "status.twin."), ".value")
-		all = append(all, printable(name, 80)+": "+show(old, had)+" → "+show(now, has))
+		all = append(all, printableText(name, 80)+": "+show(old, had)+" → "+show(now, has))
 	}
-	if len(all) > mostChanges {
-		all = append(all[:mostChanges], fmt.Sprintf("and %d more", len(all)-mostChanges))
+	if len(all) > mostChangesPrinted {
+		all = append(all[:mostChangesPrinted], fmt.Sprintf("and %d more", len(all)-mostChangesPrinted))
 	}
 	return strings.Join(all, ", ")
 }
 
-// history holds the values of objects as they were printed last.
-type history map[string]map[string]string
+// lastValues holds the values of objects as they were printed last.
+type lastValues map[string]map[string]string
 
-// note is the last column of a watch: when the object changed, and what. changes is false if nothing did that leaves has.
-func (h history) note(kind string, o client.Object, now time.Time) (note string, changes bool) {
+// changeNote is the last column of a watch: when the object changed, and what. changes is false if nothing did that leaves has.
+func (h lastValues) changeNote(kind string, o client.Object, now time.Time) (note string, changes bool) {
 	key := o.Metadata.Namespace + "/" + o.Metadata.Name
 	at := now.Format(time.TimeOnly)
 	if kind == "DELETED" {
 		delete(h, key)
 		return at + " (deleted)", true
 	}
-	next, err := leaves(o)
+	next, err := valuesByPath(o)
 	if err != nil {
 		return at, true
 	}
@@ -499,7 +499,7 @@ func (h history) note(kind string, o client.Object, now time.Time) (note string,
 	if !known {
 		return at + " (new)", true
 	}
-	what := changed(before, next)
+	what := describeChanges(before, next)
 	return strings.TrimSpace(at + " " + what), what != ""
 }
 
@@ -521,13 +521,13 @@ func newDescribe() *cobra.Command {
 }
 
 func (h *hub) describe(cmd *cobra.Command, args []string) error {
-	targets, err := h.targets(cmd.Context(), args)
+	targets, err := h.parseTargets(cmd.Context(), args)
 	if err != nil {
 		return err
 	}
 	for i, t := range targets {
 		if t.name == "" {
-			return withCode(misused, "the name of a %s is missing", t.kind.Singular)
+			return exitErrorf(misused, "the name of a %s is missing", t.kind.Singular)
 		}
 		o, err := h.Object(cmd.Context(), t.kind, t.namespace, t.name)
 		if err != nil {
@@ -536,13 +536,13 @@ func (h *hub) describe(cmd *cobra.Command, args []string) error {
 		if i > 0 {
 			fmt.Fprintln(cmd.OutOrStdout())
 		}
-		d := description{out: cmd.OutOrStdout(), now: time.Now()}
+		d := objectDescription{out: cmd.OutOrStdout(), now: time.Now()}
 		if err := d.object(t.kind, o); err != nil {
 			return err
 		}
 		var of resource.Device
 		if t.kind.Name == resource.KindDevice && o.Into(&of) == nil {
-			h.tellOffline(cmd.Context(), cmd.ErrOrStderr(), []string{of.Spec.NodeName})
+			h.printOffline(cmd.Context(), cmd.ErrOrStderr(), []string{of.Spec.NodeName})
 		}
 		if err := d.events(cmd.Context(), h, o); err != nil {
 			return err
@@ -551,13 +551,13 @@ func (h *hub) describe(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// description writes about an object.
-type description struct {
+// objectDescription writes about an object.
+type objectDescription struct {
 	out io.Writer
 	now time.Time
 }
 
-func (d description) object(k client.Kind, o client.Object) error {
+func (d objectDescription) object(k client.Kind, o client.Object) error {
 	tree, err := o.Tree()
 	if err != nil {
 		return err
@@ -568,9 +568,9 @@ func (d description) object(k client.Kind, o client.Object) error {
 		case "apiVersion", "kind", "metadata", "status":
 		default:
 			if k.Name == "Secret" && strings.Contains(strings.ToLower(field), "data") {
-				tree[field] = hidden(tree[field])
+				tree[field] = hideSecrets(tree[field])
 			}
-			if err := d.section(title(field), tree[field]); err != nil {
+			if err := d.section(capitalise(field), tree[field]); err != nil {
 				return err
 			}
 		}
@@ -585,39 +585,39 @@ func (d description) object(k client.Kind, o client.Object) error {
 }
 
 // line writes a field on one line.
-func (d description) line(name, value string) {
+func (d objectDescription) line(name, value string) {
 	if value != "" {
-		fmt.Fprintf(d.out, "%-13s %s\n", name+":", printable(value, 200))
+		fmt.Fprintf(d.out, "%-13s %s\n", name+":", printableText(value, 200))
 	}
 }
 
-func (d description) head(k client.Kind, m resource.Meta) {
+func (d objectDescription) head(k client.Kind, m resource.Meta) {
 	line := d.line
 	line("Name", m.Name)
 	line("Namespace", m.Namespace)
 	line("Kind", k.Name+" ("+k.APIVersion()+")")
-	line("Labels", pairs(m.Labels))
+	line("Labels", formatLabels(m.Labels))
 	notes := maps.Clone(m.Annotations)
 	delete(notes, client.LastApplied)
-	line("Annotations", pairs(notes))
+	line("Annotations", formatLabels(notes))
 	line("Owner", m.Owner)
 	if m.CreationTimestamp != nil {
-		line("Created", d.when(*m.CreationTimestamp))
+		line("Created", d.formatTime(*m.CreationTimestamp))
 	}
 	if m.DeletionTimestamp != nil {
-		line("Deleted", d.when(*m.DeletionTimestamp)+", waits for "+strings.Join(m.Finalizers, ", "))
+		line("Deleted", d.formatTime(*m.DeletionTimestamp)+", waits for "+strings.Join(m.Finalizers, ", "))
 	}
 }
 
-func (d description) when(t time.Time) string {
-	text := age(d.now.Sub(t))
+func (d objectDescription) formatTime(t time.Time) string {
+	text := formatAge(d.now.Sub(t))
 	if text != "now" {
 		text += " ago"
 	}
 	return fmt.Sprintf("%s (%s)", t.Local().Format(time.DateTime), text)
 }
 
-func pairs(m map[string]string) string {
+func formatLabels(m map[string]string) string {
 	var all []string
 	for _, key := range slices.Sorted(maps.Keys(m)) {
 		all = append(all, key+"="+m[key])
@@ -625,8 +625,8 @@ func pairs(m map[string]string) string {
 	return strings.Join(all, ", ")
 }
 
-// hidden replaces secret values by their lengths.
-func hidden(v any) any {
+// hideSecrets replaces secret values by their lengths.
+func hideSecrets(v any) any {
 	secret, _ := v.(map[string]any)
 	out := map[string]any{}
 	for name, value := range secret {
@@ -635,10 +635,10 @@ func hidden(v any) any {
 	return out
 }
 
-func title(field string) string { return strings.ToUpper(field[:1]) + field[1:] }
+func capitalise(field string) string { return strings.ToUpper(field[:1]) + field[1:] }
 
 // section writes a part of the object as YAML, without control characters.
-func (d description) section(name string, v any) error {
+func (d objectDescription) section(name string, v any) error {
 	switch v := v.(type) {
 	case map[string]any:
 		if len(v) == 0 {
@@ -657,13 +657,13 @@ func (d description) section(name string, v any) error {
 	}
 	fmt.Fprintf(d.out, "%s:\n", name)
 	for line := range strings.Lines(text) {
-		fmt.Fprintf(d.out, "  %s\n", printable(strings.TrimRight(line, "\n"), 500))
+		fmt.Fprintf(d.out, "  %s\n", printableText(strings.TrimRight(line, "\n"), 500))
 	}
 	return nil
 }
 
 // status writes tables of the twin and the conditions.
-func (d description) status(o client.Object) error {
+func (d objectDescription) status(o client.Object) error {
 	var s struct {
 		Status struct {
 			Twin       map[string]resource.TwinProperty `json:"twin"`
@@ -683,28 +683,28 @@ func (d description) status(o client.Object) error {
 	}
 	rows := [][]string{{"TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"}}
 	for _, c := range s.Status.Conditions {
-		rows = append(rows, []string{c.Type, c.Status, since(d.now, c.LastTransitionTime), c.Reason, printable(c.Message, 300)})
+		rows = append(rows, []string{c.Type, c.Status, formatSince(d.now, c.LastTransitionTime), c.Reason, printableText(c.Message, 300)})
 	}
 	return d.table("Conditions", rows)
 }
 
-func since(now, t time.Time) string {
+func formatSince(now, t time.Time) string {
 	if t.IsZero() {
 		return "–"
 	}
-	return age(now.Sub(t))
+	return formatAge(now.Sub(t))
 }
 
-func (d description) table(name string, rows [][]string) error {
+func (d objectDescription) table(name string, rows [][]string) error {
 	fmt.Fprintf(d.out, "%s:\n", name)
 	for i := range rows {
 		rows[i][0] = "  " + rows[i][0]
 	}
-	return new(grid).write(d.out, rows)
+	return new(alignedRows).write(d.out, rows)
 }
 
-// event is an Event of either of Kubernetes' forms.
-type event struct {
+// kubernetesEvent is an Event of either of Kubernetes' forms.
+type kubernetesEvent struct {
 	Type           string    `json:"type"`
 	Reason         string    `json:"reason"`
 	Message        string    `json:"message"`
@@ -715,22 +715,24 @@ type event struct {
 	FirstTimestamp time.Time `json:"firstTimestamp"`
 }
 
-func (e event) at() time.Time { return cmp.Or(e.LastTimestamp, e.EventTime, e.FirstTimestamp) }
+func (e kubernetesEvent) lastSeen() time.Time {
+	return cmp.Or(e.LastTimestamp, e.EventTime, e.FirstTimestamp)
+}
 
 // events writes the Events about an object, if the hub has any.
-func (d description) events(ctx context.Context, h *hub, o client.Object) error {
+func (d objectDescription) events(ctx context.Context, h *hub, o client.Object) error {
 	k, err := h.KindOf(ctx, resource.TypeMeta{APIVersion: "v1", Kind: "Event"})
 	if err != nil {
 		return nil // the hub doesn't serve Events
 	}
-	var all []event
+	var all []kubernetesEvent
 	which := client.ListOptions{
 		Namespace: o.Metadata.Namespace,
 		Fields:    "involvedObject.uid=" + o.Metadata.UID, // its kind may have another name in an Event, its name another object
 	}
 	_, err = h.List(ctx, k, which, func(page []client.Object) error {
 		for _, got := range page {
-			var e event
+			var e kubernetesEvent
 			if err := got.Into(&e); err != nil {
 				return err
 			}
@@ -741,10 +743,10 @@ func (d description) events(ctx context.Context, h *hub, o client.Object) error 
 	if err != nil || len(all) == 0 {
 		return err
 	}
-	slices.SortStableFunc(all, func(a, b event) int { return a.at().Compare(b.at()) })
+	slices.SortStableFunc(all, func(a, b kubernetesEvent) int { return a.lastSeen().Compare(b.lastSeen()) })
 	rows := [][]string{{"TYPE", "REASON", "AGE", "TIMES", "MESSAGE"}}
 	for _, e := range all {
-		rows = append(rows, []string{e.Type, e.Reason, since(d.now, e.at()), fmt.Sprint(max(1, e.Count)), printable(e.Message+e.Note, 300)})
+		rows = append(rows, []string{e.Type, e.Reason, formatSince(d.now, e.lastSeen()), fmt.Sprint(max(1, e.Count)), printableText(e.Message+e.Note, 300)})
 	}
 	return d.table("Events", rows)
 }

@@ -33,11 +33,11 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// newHub is the hub's API over a real store, and the one that commands talk to.
-func newHub(t *testing.T, more ...func(*api.Options)) *httptest.Server {
+// startHub is the hub's API over a real store, and the one that commands talk to.
+func startHub(t *testing.T, more ...func(*api.Options)) *httptest.Server {
 	st, err := bolt.Open(bolt.Options{Path: filepath.Join(t.TempDir(), "hub.db")})
 	require.NoError(t, err)
-	key, err := seal.Make(t.TempDir())
+	key, err := seal.Create(t.TempDir())
 	require.NoError(t, err)
 	o := api.Options{Reader: st, Writer: st, Watcher: st, Seal: key, Log: zerolog.Nop()}
 	for _, change := range more {
@@ -55,8 +55,8 @@ func newHub(t *testing.T, more ...func(*api.Options)) *httptest.Server {
 	return server
 }
 
-// said runs a command, which must end with that code, and returns what it said.
-func said(t *testing.T, code int, args ...string) (out, errs string) {
+// runEdgebus runs a command, which must end with that code, and returns what it said.
+func runEdgebus(t *testing.T, code int, args ...string) (out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
 	got := run(args, &o, &e)
@@ -64,7 +64,7 @@ func said(t *testing.T, code int, args ...string) (out, errs string) {
 	return o.String(), e.String()
 }
 
-const plant = `
+const plantManifest = `
 apiVersion: edgebus.io/v1alpha1
 kind: Device
 metadata: {name: lamp, labels: {room: hall}}
@@ -83,7 +83,7 @@ kind: Node
 metadata: {name: n1, labels: {site: here}}
 `
 
-func write(t *testing.T, dir, name, text string) string {
+func writeFile(t *testing.T, dir, name, text string) string {
 	path := filepath.Join(dir, name)
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
@@ -91,88 +91,88 @@ func write(t *testing.T, dir, name, text string) string {
 }
 
 func TestObjectsThroughTheirLives(t *testing.T) {
-	newHub(t)
-	file := write(t, t.TempDir(), "plant.yaml", plant)
-	_, errs := said(t, 0, "get", "devices")
+	startHub(t)
+	file := writeFile(t, t.TempDir(), "plant.yaml", plantManifest)
+	_, errs := runEdgebus(t, 0, "get", "devices")
 	require.Equal(t, "no devices in namespace default\n", errs)
 
-	out, errs := said(t, 0, "apply", "-f", file)
+	out, errs := runEdgebus(t, 0, "apply", "-f", file)
 	require.Equal(t, "devicemodel/dimmable created\nnode/n1 created\ndevice/lamp created\n", out, "the model first")
 	require.Equal(t, "3 objects: 3 created\n", errs)
-	out, _ = said(t, 0, "get", "dev")
+	out, _ = runEdgebus(t, 0, "get", "dev")
 	require.Regexp(t, `^NAME +NODE +MODEL +STATE +IN-SYNC +AGE\nlamp +n1 +dimmable +unknown +\S+ +\d+s\n$`, out)
-	out, _ = said(t, 0, "get", "devices", "-o", "wide")
+	out, _ = runEdgebus(t, 0, "get", "devices", "-o", "wide")
 	require.Regexp(t, `^NAME +NODE +MODEL +STATE +IN-SYNC +PROTOCOL +LAST-SEEN +REPORTED +AGE\nlamp +n1 +dimmable +unknown +\S+ +virtual .*\d+s\n$`, out)
-	out, _ = said(t, 0, "get", "device/lamp", "node/n1", "-o", "name")
+	out, _ = runEdgebus(t, 0, "get", "device/lamp", "node/n1", "-o", "name")
 	require.Equal(t, "device/lamp\nnode/n1\n", out)
-	out, _ = said(t, 0, "get", "devices,devicemodels", "-A")
+	out, _ = runEdgebus(t, 0, "get", "devices,devicemodels", "-A")
 	require.Contains(t, out, "device/lamp")
 	require.Contains(t, out, "devicemodel/dimmable")
-	out, _ = said(t, 0, "get", "device", "lamp", "-o", "json")
+	out, _ = runEdgebus(t, 0, "get", "device", "lamp", "-o", "json")
 	require.True(t, strings.HasPrefix(out, `{`))
 	require.NotContains(t, out, "managedFields")
-	out, _ = said(t, 0, "get", "devices", "-o", "yaml", "-l", "room=hall")
+	out, _ = runEdgebus(t, 0, "get", "devices", "-o", "yaml", "-l", "room=hall")
 	require.Contains(t, out, "kind: List\n")
-	out, _ = said(t, 0, "describe", "device", "lamp")
+	out, _ = runEdgebus(t, 0, "describe", "device", "lamp")
 	require.Regexp(t, `(?s)Name: +lamp.*Labels: +room=hall.*Spec:.*brightness: "40"`, out)
 	require.NotContains(t, out, client.LastApplied)
 
-	out, errs = said(t, 3, "get", "device", "lamp", "none")
+	out, errs = runEdgebus(t, 3, "get", "device", "lamp", "none")
 	require.Contains(t, out, "lamp")
 	require.Contains(t, errs, `"none" not found`)
-	_, errs = said(t, 0, "delete", "devicemodel", "dimmable")
+	_, errs = runEdgebus(t, 0, "delete", "devicemodel", "dimmable")
 	require.Contains(t, errs, "Warning: devicemodel dimmable is in use by lamp")
-	out, _ = said(t, 0, "delete", "devices", "-l", "room=hall")
+	out, _ = runEdgebus(t, 0, "delete", "devices", "-l", "room=hall")
 	require.Equal(t, "device/lamp deleted\n", out)
-	said(t, 3, "get", "devicemodel", "dimmable") // it went with its last device
-	said(t, 3, "delete", "device", "lamp")
-	said(t, 0, "delete", "device", "lamp", "--ignore-not-found")
-	out, errs = said(t, 3, "delete", "-f", file)
+	runEdgebus(t, 3, "get", "devicemodel", "dimmable") // it went with its last device
+	runEdgebus(t, 3, "delete", "device", "lamp")
+	runEdgebus(t, 0, "delete", "device", "lamp", "--ignore-not-found")
+	out, errs = runEdgebus(t, 3, "delete", "-f", file)
 	require.Equal(t, "node/n1 deleted\n", out)
 	require.Contains(t, errs, "plant.yaml document 1 (Device lamp): ")
 }
 
 // What flightctl calls a Device is a Node here: its Events are the Node's, not those of a Device of that name.
 func TestDescribeShowsTheEventsOfTheObjectItself(t *testing.T) {
-	newHub(t)
+	startHub(t)
 	dir := t.TempDir()
-	said(t, 0, "apply", "-f", write(t, dir, "plant.yaml", strings.ReplaceAll(plant, "name: lamp", "name: n1")))
+	runEdgebus(t, 0, "apply", "-f", writeFile(t, dir, "plant.yaml", strings.ReplaceAll(plantManifest, "name: lamp", "name: n1")))
 	for _, kind := range []string{"device", "node"} {
-		object, _ := said(t, 0, "get", kind, "n1", "-o", "json")
+		object, _ := runEdgebus(t, 0, "get", kind, "n1", "-o", "json")
 		uid := regexp.MustCompile(`"uid": *"([^"]+)"`).FindStringSubmatch(object)[1]
-		said(t, 0, "apply", "-f", write(t, dir, kind+".yaml", "{apiVersion: v1, kind: Event, metadata: {name: of-"+kind+"}, reason: Saw-"+kind+
-			", involvedObject: {kind: "+title(kind)+", name: n1, uid: "+uid+"}}"))
+		runEdgebus(t, 0, "apply", "-f", writeFile(t, dir, kind+".yaml", "{apiVersion: v1, kind: Event, metadata: {name: of-"+kind+"}, reason: Saw-"+kind+
+			", involvedObject: {kind: "+capitalise(kind)+", name: n1, uid: "+uid+"}}"))
 	}
 	for _, name := range []string{"devices.flightctl.io", "node"} {
-		out, _ := said(t, 0, "describe", name, "n1")
+		out, _ := runEdgebus(t, 0, "describe", name, "n1")
 		require.Contains(t, out, "Saw-node", name)
 		require.NotContains(t, out, "Saw-device", name)
 	}
-	out, _ := said(t, 0, "describe", "device", "n1")
+	out, _ := runEdgebus(t, 0, "describe", "device", "n1")
 	require.Contains(t, out, "Saw-device")
 	require.NotContains(t, out, "Saw-node")
 }
 
 func TestOneThatFailsDoesntStopTheOthers(t *testing.T) {
-	newHub(t)
+	startHub(t)
 	dir := t.TempDir()
-	write(t, dir, "a.yaml", plant)
-	write(t, dir, "b/bad.yaml", strings.Replace(plant, "40", "400", 1)+"---\na: [\n---\napiVersion: v9\nkind: Toaster\nmetadata: {name: t}\n")
-	write(t, dir, "notes.txt", "no manifest")
-	_, errs := said(t, 0, "apply", "-f", dir)
+	writeFile(t, dir, "a.yaml", plantManifest)
+	writeFile(t, dir, "b/bad.yaml", strings.Replace(plantManifest, "40", "400", 1)+"---\na: [\n---\napiVersion: v9\nkind: Toaster\nmetadata: {name: t}\n")
+	writeFile(t, dir, "notes.txt", "no manifest")
+	_, errs := runEdgebus(t, 0, "apply", "-f", dir)
 	require.Contains(t, errs, "3 objects: 3 created", "without -R")
-	out, errs := said(t, 1, "apply", "-R", "-f", dir)
+	out, errs := runEdgebus(t, 1, "apply", "-R", "-f", dir)
 	require.Contains(t, out, "device/lamp unchanged")
 	require.Contains(t, errs, "bad.yaml document 1 (Device lamp): ")
 	require.Contains(t, errs, "bad.yaml document 4: is not YAML")
 	require.Contains(t, errs, "bad.yaml document 5 (Toaster t): the hub knows no kind Toaster of v9")
 	require.Contains(t, errs, "8 objects: 5 unchanged, 3 failed")
-	_, errs = said(t, refused, "apply", "-f", write(t, dir, "c.yaml", strings.Replace(plant, "40", "x", 1)), "--dry-run")
+	_, errs = runEdgebus(t, refused, "apply", "-f", writeFile(t, dir, "c.yaml", strings.Replace(plantManifest, "40", "x", 1)), "--dry-run")
 	require.Contains(t, errs, "(dry run)")
-	for _, args := range [][]string{{}, {"-f", filepath.Join(dir, "b"), "x"}, {"-f", "http://example.org/x.yaml"}, {"-f", write(t, dir, "d/none.yaml", "# nothing\n")}} {
-		said(t, misused, append([]string{"apply"}, args...)...)
+	for _, args := range [][]string{{}, {"-f", filepath.Join(dir, "b"), "x"}, {"-f", "http://example.org/x.yaml"}, {"-f", writeFile(t, dir, "d/none.yaml", "# nothing\n")}} {
+		runEdgebus(t, misused, append([]string{"apply"}, args...)...)
 	}
-	_, errs = said(t, misused, "apply", "-n", "other", "-f", write(t, dir, "e.yaml", strings.Replace(plant, "name: lamp", "name: lamp, namespace: mine", 1)))
+	_, errs = runEdgebus(t, misused, "apply", "-n", "other", "-f", writeFile(t, dir, "e.yaml", strings.Replace(plantManifest, "name: lamp", "name: lamp, namespace: mine", 1)))
 	require.Contains(t, errs, "it is in namespace mine, and --namespace says other")
 }
 
@@ -184,10 +184,10 @@ metadata: {name: n2, labels: {node-role.kubernetes.io/edge: "", node-role.kubern
 `
 
 func TestAnExportIsPrivate(t *testing.T) {
-	newHub(t)
+	startHub(t)
 	dir := t.TempDir()
-	said(t, 0, "apply", "-f", write(t, dir, "node.yaml", nodeOfSamples), "-f", "../../api/testdata/samples.yaml")
-	said(t, 0, "export", "-d", filepath.Join(dir, "out"))
+	runEdgebus(t, 0, "apply", "-f", writeFile(t, dir, "node.yaml", nodeOfSamples), "-f", "../../api/testdata/samples.yaml")
+	runEdgebus(t, 0, "export", "-d", filepath.Join(dir, "out"))
 	files := 0
 	require.NoError(t, filepath.WalkDir(filepath.Join(dir, "out"), func(path string, d fs.DirEntry, err error) error {
 		require.NoError(t, err)
@@ -205,20 +205,20 @@ func TestAnExportIsPrivate(t *testing.T) {
 }
 
 func TestAnExportMakesTheSameHub(t *testing.T) {
-	old := newHub(t)
+	old := startHub(t)
 	dir := t.TempDir()
 	const dialects = "../../../topics/dialect/testdata/"
 	manifests := []string{
-		"apply", "-f", write(t, dir, "plant.yaml", strings.Replace(plant, "name: lamp", "name: hall", 1)), "-f", "../../api/testdata/samples.yaml", // all kinds
-		"-f", write(t, dir, "node.yaml", nodeOfSamples),
+		"apply", "-f", writeFile(t, dir, "plant.yaml", strings.Replace(plantManifest, "name: lamp", "name: hall", 1)), "-f", "../../api/testdata/samples.yaml", // all kinds
+		"-f", writeFile(t, dir, "node.yaml", nodeOfSamples),
 		"-f", dialects + "device-management-model.yaml", "-f", dialects + "device-management-device.yaml", "-f", dialects + "fleet-device-valid.yaml",
-		"-f", write(t, dir, "other.yaml", "{apiVersion: edgebus.io/v1alpha1, kind: DeviceModel, metadata: {name: dimmable, namespace: other, "+
+		"-f", writeFile(t, dir, "other.yaml", "{apiVersion: edgebus.io/v1alpha1, kind: DeviceModel, metadata: {name: dimmable, namespace: other, "+
 			"annotations: {why: not}}, spec: {properties: [{name: a, type: double, minimum: 0.1, maximum: 9007199254740991}]}}"),
 	}
-	said(t, 0, manifests...)
-	said(t, 0, "twin", "set", "hall", "colorTemp_K=2700")
-	unapplied(t, old.URL)
-	first, _ := said(t, 0, "export")
+	runEdgebus(t, 0, manifests...)
+	runEdgebus(t, 0, "twin", "set", "hall", "colorTemp_K=2700")
+	createUnapplied(t, old.URL)
+	first, _ := runEdgebus(t, 0, "export")
 	require.NotRegexp(t, `(?m)^ +(uid|resourceVersion|managedFields):`, first)
 	require.Contains(t, first, "maximum: 9007199254740991")
 	require.Contains(t, first, "dialect.edgebus.io/devices.kubeedge.io.v1alpha1")
@@ -228,31 +228,31 @@ func TestAnExportMakesTheSameHub(t *testing.T) {
 			require.Contains(t, first, "\nkind: "+k.Name+"\n")
 		}
 	}
-	said(t, 0, "export", "-d", filepath.Join(dir, "out"))
-	_, errs := said(t, misused, "export", "-d", filepath.Join(dir, "out"))
+	runEdgebus(t, 0, "export", "-d", filepath.Join(dir, "out"))
+	_, errs := runEdgebus(t, misused, "export", "-d", filepath.Join(dir, "out"))
 	require.Contains(t, errs, "is not empty")
 
-	newHub(t)
-	said(t, 0, "apply", "-R", "-f", filepath.Join(dir, "out"))
-	second, _ := said(t, 0, "export")
+	startHub(t)
+	runEdgebus(t, 0, "apply", "-R", "-f", filepath.Join(dir, "out"))
+	second, _ := runEdgebus(t, 0, "export")
 	require.Equal(t, first, second)
-	out, _ := said(t, 0, "apply", "-f", write(t, dir, "first.yaml", first))
+	out, _ := runEdgebus(t, 0, "apply", "-f", writeFile(t, dir, "first.yaml", first))
 	require.Equal(t, strings.Count(first, "\nkind: "), strings.Count(out, "unchanged"), out)
-	out, _ = said(t, 0, "export", "dm", "-n", "other")
+	out, _ = runEdgebus(t, 0, "export", "dm", "-n", "other")
 	require.Equal(t, 1, strings.Count(out, "\nkind:"))
 
 	// Who applies the manifests again finds what would have been found on the old hub: what others set stays.
-	said(t, 0, append(manifests, "-f", write(t, dir, "unapplied.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: unapplied}, data: {b: mine}}"))...)
-	second, _ = said(t, 0, "export")
-	said(t, 0, append(manifests, "-f", filepath.Join(dir, "unapplied.yaml"), "--server", old.URL)...)
-	first, _ = said(t, 0, "export", "--server", old.URL)
+	runEdgebus(t, 0, append(manifests, "-f", writeFile(t, dir, "unapplied.yaml", "{apiVersion: v1, kind: ConfigMap, metadata: {name: unapplied}, data: {b: mine}}"))...)
+	second, _ = runEdgebus(t, 0, "export")
+	runEdgebus(t, 0, append(manifests, "-f", filepath.Join(dir, "unapplied.yaml"), "--server", old.URL)...)
+	first, _ = runEdgebus(t, 0, "export", "--server", old.URL)
 	require.Equal(t, first, second)
 	require.Contains(t, second, `colorTemp_K: "2700"`)
 	require.Contains(t, second, "a: others")
 }
 
-// unapplied makes an object as others do: nothing remembers a manifest.
-func unapplied(t *testing.T, hub string) {
+// createUnapplied makes an object as others do: nothing remembers a manifest.
+func createUnapplied(t *testing.T, hub string) {
 	resp, err := http.Post(hub+"/api/v1/namespaces/default/configmaps", "application/json", strings.NewReader(`{"metadata":{"name":"unapplied"},"data":{"a":"others"}}`))
 	require.NoError(t, err)
 	require.NoError(t, resp.Body.Close())
@@ -261,8 +261,8 @@ func unapplied(t *testing.T, hub string) {
 
 func TestExportOfWhatOneMayRead(t *testing.T) {
 	var limited atomic.Bool
-	newHub(t, func(o *api.Options) {
-		o.Who = func(*http.Request) (broker.Identity, error) {
+	startHub(t, func(o *api.Options) {
+		o.Authenticate = func(*http.Request) (broker.Identity, error) {
 			nodes := []string{"*"}
 			if limited.Load() {
 				nodes = []string{"n1"}
@@ -270,98 +270,98 @@ func TestExportOfWhatOneMayRead(t *testing.T) {
 			return broker.Identity{User: "ann", Roles: []topics.Role{topics.RoleOperator}, Nodes: nodes}, nil
 		}
 	})
-	said(t, 0, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant))
+	runEdgebus(t, 0, "apply", "-f", writeFile(t, t.TempDir(), "plant.yaml", plantManifest))
 	limited.Store(true)
-	out, errs := said(t, 0, "export")
+	out, errs := runEdgebus(t, 0, "export")
 	require.Contains(t, out, "kind: DeviceModel\n")
 	require.Contains(t, out, "kind: Device\n")
 	require.Regexp(t, `^edgebus: secrets are left out: .*needs nodes: \["\*"\]\nedgebus: repositories are left out: .*\n$`, errs)
-	_, errs = said(t, refused, "export", "nodes", "secrets")
+	_, errs = runEdgebus(t, refused, "export", "nodes", "secrets")
 	require.Contains(t, errs, "forbidden")
 }
 
 // An export is a manifest: who edits it, and applies it, and edits it again, finds every step done.
 func TestAnExportCanBeEdited(t *testing.T) {
-	newHub(t)
+	startHub(t)
 	dir := t.TempDir()
-	said(t, 0, "apply", "-f", write(t, dir, "plant.yaml", plant))
-	export, _ := said(t, 0, "export", "devices")
-	file := write(t, dir, "lamp.yaml", strings.Replace(export, "    room: hall\n", "    room: hall\n    floor: ground\n", 1))
-	said(t, 0, "apply", "-f", file)
-	out, _ := said(t, 0, "get", "devices", "-l", "floor=ground", "-o", "name")
+	runEdgebus(t, 0, "apply", "-f", writeFile(t, dir, "plant.yaml", plantManifest))
+	export, _ := runEdgebus(t, 0, "export", "devices")
+	file := writeFile(t, dir, "lamp.yaml", strings.Replace(export, "    room: hall\n", "    room: hall\n    floor: ground\n", 1))
+	runEdgebus(t, 0, "apply", "-f", file)
+	out, _ := runEdgebus(t, 0, "get", "devices", "-l", "floor=ground", "-o", "name")
 	require.Equal(t, "device/lamp\n", out)
-	write(t, dir, "lamp.yaml", export)
-	said(t, 0, "apply", "-f", file)
-	out, _ = said(t, 0, "get", "devices", "-l", "floor", "-o", "name")
+	writeFile(t, dir, "lamp.yaml", export)
+	runEdgebus(t, 0, "apply", "-f", file)
+	out, _ = runEdgebus(t, 0, "get", "devices", "-l", "floor", "-o", "name")
 	require.Empty(t, out)
 }
 
 func TestContexts(t *testing.T) {
-	hub := newHub(t)
+	hub := startHub(t)
 	t.Setenv("EDGEBUS_SERVER", "")
-	said(t, 0, "apply", "--server", hub.URL, "-n", "hall", "-f", write(t, t.TempDir(), "plant.yaml", plant))
-	said(t, 0, "context", "set", "here", "--server", hub.URL, "-n", "hall")
-	said(t, 0, "context", "set", "nowhere", "--server", "http://127.0.0.1:1")
-	out, _ := said(t, 0, "get", "devices", "-o", "name")
+	runEdgebus(t, 0, "apply", "--server", hub.URL, "-n", "hall", "-f", writeFile(t, t.TempDir(), "plant.yaml", plantManifest))
+	runEdgebus(t, 0, "context", "set", "here", "--server", hub.URL, "-n", "hall")
+	runEdgebus(t, 0, "context", "set", "nowhere", "--server", "http://127.0.0.1:1")
+	out, _ := runEdgebus(t, 0, "get", "devices", "-o", "name")
 	require.Equal(t, "device/lamp\n", out, "the first one is used")
-	said(t, 0, "context", "use", "nowhere")
-	said(t, unreachable, "get", "devices")
-	out, _ = said(t, 0, "get", "devices", "--context", "here", "-o", "name")
+	runEdgebus(t, 0, "context", "use", "nowhere")
+	runEdgebus(t, unreachable, "get", "devices")
+	out, _ = runEdgebus(t, 0, "get", "devices", "--context", "here", "-o", "name")
 	require.Equal(t, "device/lamp\n", out)
 	t.Setenv("EDGEBUS_CONTEXT", "here")
-	said(t, 0, "get", "device", "lamp")
+	runEdgebus(t, 0, "get", "device", "lamp")
 	t.Setenv("EDGEBUS_SERVER", "http://127.0.0.1:1")
-	said(t, unreachable, "get", "device", "lamp")
-	said(t, 0, "get", "device", "lamp", "--server", hub.URL)
-	out, _ = said(t, 0, "context", "list")
+	runEdgebus(t, unreachable, "get", "device", "lamp")
+	runEdgebus(t, 0, "get", "device", "lamp", "--server", hub.URL)
+	out, _ = runEdgebus(t, 0, "context", "list")
 	require.Regexp(t, `(?m)^\* +nowhere +http://127.0.0.1:1$`, out)
 	info, err := os.Stat(os.Getenv("KUBECONFIG"))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
-	out, _ = said(t, 0, "kubeconfig", "--server", hub.URL)
+	out, _ = runEdgebus(t, 0, "kubeconfig", "--server", hub.URL)
 	require.Contains(t, out, "server: "+hub.URL)
 	require.Contains(t, out, "namespace: hall")
-	_, errs := said(t, notFound, "context", "use", "other")
+	_, errs := runEdgebus(t, notFound, "context", "use", "other")
 	require.Contains(t, errs, "edgebus context set other")
-	said(t, misused, "context", "set", "bad", "--server", "hub")
-	said(t, 0, "context", "delete", "nowhere")
-	out, _ = said(t, 0, "__complete", "context", "use", "")
+	runEdgebus(t, misused, "context", "set", "bad", "--server", "hub")
+	runEdgebus(t, 0, "context", "delete", "nowhere")
+	out, _ = runEdgebus(t, 0, "__complete", "context", "use", "")
 	require.Contains(t, out, "here\n:4")
 }
 
 func TestExitCodesAndCompletion(t *testing.T) {
-	newHub(t)
+	startHub(t)
 	for _, line := range []string{
 		"get", "get devices -o xml", "get devices --nope", "gett", "get devices,nodes a", "get device/", "get device a -l b",
 		"get devices --server hub", "twin set lamp power", "twin set lamp a=1 a=2", "twin set lamp a/b=1", "twin get lamp -o value",
 		"delete devices", "describe device",
 	} {
-		_, errs := said(t, misused, strings.Split(line, " ")...)
+		_, errs := runEdgebus(t, misused, strings.Split(line, " ")...)
 		require.True(t, strings.HasPrefix(errs, "edgebus: "), errs)
 	}
-	said(t, notFound, "get", "toasters")
-	said(t, notFound, "twin", "get", "lamp")
-	said(t, unreachable, "get", "devices", "--server", "http://127.0.0.1:1")
-	said(t, 0, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant))
-	said(t, 0, "twin", "set", "lamp", "colorTemp_K=2700")
-	said(t, refused, "twin", "set", "lamp", "brightness=101")
-	said(t, late, "twin", "set", "lamp", "brightness=10", "--wait", "--timeout", "2s")
+	runEdgebus(t, notFound, "get", "toasters")
+	runEdgebus(t, notFound, "twin", "get", "lamp")
+	runEdgebus(t, unreachable, "get", "devices", "--server", "http://127.0.0.1:1")
+	runEdgebus(t, 0, "apply", "-f", writeFile(t, t.TempDir(), "plant.yaml", plantManifest))
+	runEdgebus(t, 0, "twin", "set", "lamp", "colorTemp_K=2700")
+	runEdgebus(t, refused, "twin", "set", "lamp", "brightness=101")
+	runEdgebus(t, late, "twin", "set", "lamp", "brightness=10", "--wait", "--timeout", "2s")
 	for line, want := range map[string]string{"get |": "devicemodels\n", "get devices |": "lamp\n", "get device/|": "device/lamp\n", "twin set lamp |": "brightness=\n"} {
 		words := strings.Split(strings.TrimSuffix(line, "|"), " ")
-		out, _ := said(t, 0, append([]string{"__complete", words[0], "--timeout=1m"}, words[1:]...)...)
+		out, _ := runEdgebus(t, 0, append([]string{"__complete", words[0], "--timeout=1m"}, words[1:]...)...)
 		require.Contains(t, out, want, line)
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
-		out, _ := said(t, 0, "completion", shell)
+		out, _ := runEdgebus(t, 0, "completion", shell)
 		require.Contains(t, out, "edgebus", shell)
 	}
-	said(t, 0, "kinds")
-	require.Equal(t, failed, codeOf(http.ErrHandlerTimeout))
+	runEdgebus(t, 0, "kinds")
+	require.Equal(t, failed, exitCodeOf(http.ErrHandlerTimeout))
 }
 
 func TestWishes(t *testing.T) {
 	desired := &resource.TwinValue{Value: "ON", Ver: 7}
-	w := desiredWrite{device: "lamp", property: "power", value: "ON", after: 6}
+	w := desiredWrite{device: "lamp", property: "power", value: "ON", afterVersion: 6}
 	override := &resource.TwinValue{Value: "OFF", BasedOn: 7, Origin: "switch"}
 	for name, c := range map[string]struct {
 		twin resource.TwinProperty
@@ -389,7 +389,7 @@ func TestWishes(t *testing.T) {
 			continue
 		}
 		require.ErrorContains(t, err, c.err, name)
-		require.Equal(t, refused, codeOf(err), name)
+		require.Equal(t, refused, exitCodeOf(err), name)
 	}
 	done, err := desiredWrite{property: "power"}.outcome(resource.TwinProperty{})
 	require.NoError(t, err)
@@ -397,10 +397,10 @@ func TestWishes(t *testing.T) {
 }
 
 func TestApplyShowsWhatTheHubWarnsOf(t *testing.T) {
-	newHub(t)
-	lost := strings.ReplaceAll(plant[:strings.LastIndex(plant, "---")], "n1", "attic")
+	startHub(t)
+	lost := strings.ReplaceAll(plantManifest[:strings.LastIndex(plantManifest, "---")], "n1", "attic")
 	both := lost + "---" + strings.ReplaceAll(lost[:strings.Index(lost, "---")], "lamp", "fan")
-	out, errs := said(t, 0, "apply", "-f", write(t, t.TempDir(), "lost.yaml", both))
+	out, errs := runEdgebus(t, 0, "apply", "-f", writeFile(t, t.TempDir(), "lost.yaml", both))
 	require.Contains(t, out, "device/fan created")
 	require.Equal(t, "Warning: spec.nodeName: there is no Node attic; its devices wait until a core of that name connects\n"+
 		"3 objects: 3 created\n", errs)
@@ -412,7 +412,7 @@ func TestTimeoutBoundsTheWholeCommand(t *testing.T) {
 	hung, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer hung.Close()
-	manifest := write(t, t.TempDir(), "plant.yaml", plant)
+	manifest := writeFile(t, t.TempDir(), "plant.yaml", plantManifest)
 	commands := []string{
 		"get devices", "get devices -w", "watch devices", "kinds", "describe device lamp", "export", "apply -f " + manifest,
 		"delete device lamp", "delete device lamp --wait", "twin get lamp", "twin watch lamp", "twin set lamp power=ON", "twin set lamp power=ON --wait",
@@ -431,12 +431,12 @@ func TestTimeoutBoundsTheWholeCommand(t *testing.T) {
 		require.Contains(t, errs[i].String(), "no answer from the hub at http://"+hung.Addr().String()+": it takes the connection, and has not answered GET /api", args)
 		require.Equal(t, late, codes[i], args)
 	}
-	said(t, misused, "get", "devices", "--timeout", "-1s")
+	runEdgebus(t, misused, "get", "devices", "--timeout", "-1s")
 }
 
 // TestTimeIsUpAmongMany: the code is the same for many objects as for one, and what is left is said once.
 func TestTimeIsUpAmongMany(t *testing.T) {
-	hub := newHub(t)
+	hub := startHub(t)
 	hangs := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
 			hub.Config.Handler.ServeHTTP(w, r)
@@ -447,7 +447,7 @@ func TestTimeIsUpAmongMany(t *testing.T) {
 	}))
 	defer hangs.Close()
 	defer hangs.CloseClientConnections()
-	manifest := write(t, t.TempDir(), "plant.yaml", plant)
+	manifest := writeFile(t, t.TempDir(), "plant.yaml", plantManifest)
 	for args, left := range map[string]string{
 		"apply -f " + manifest:    "3 objects: 1 failed, 2 without an answer\n",
 		"delete -f " + manifest:   "edgebus: not tried: 2 more\n",
@@ -455,16 +455,16 @@ func TestTimeIsUpAmongMany(t *testing.T) {
 		"delete node n1":          "time was up (--timeout)\n",
 		"apply -q -f " + manifest: "3 objects: 1 failed, 2 without an answer\n",
 	} {
-		errs := enough(t, late, left, append(strings.Fields(args), "--server", hangs.URL)...)
+		errs := runWithMoreTime(t, late, left, append(strings.Fields(args), "--server", hangs.URL)...)
 		require.Equal(t, 1, strings.Count(errs, ": time was up (--timeout)\n"), errs)
 		require.NotContains(t, errs, "firewall")
 	}
-	said(t, 0, "get", "nodes", "--timeout", "2000000h")
+	runEdgebus(t, 0, "get", "nodes", "--timeout", "2000000h")
 }
 
 // TestAnInterruptedApplyFails: what has no answer is not done.
 func TestAnInterruptedApplyFails(t *testing.T) {
-	hub := newHub(t)
+	hub := startHub(t)
 	var once sync.Once
 	hangs := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
@@ -477,12 +477,12 @@ func TestAnInterruptedApplyFails(t *testing.T) {
 	}))
 	defer hangs.Close()
 	defer hangs.CloseClientConnections()
-	_, errs := said(t, failed, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant), "--server", hangs.URL)
+	_, errs := runEdgebus(t, failed, "apply", "-f", writeFile(t, t.TempDir(), "plant.yaml", plantManifest), "--server", hangs.URL)
 	require.Contains(t, errs, "3 objects: 3 without an answer\n")
 }
 
-// enough runs a command with ever more time, until a busy machine gets as far as to say what is wanted.
-func enough(t *testing.T, code int, want string, args ...string) string {
+// runWithMoreTime runs a command with ever more time, until a busy machine gets as far as to say what is wanted.
+func runWithMoreTime(t *testing.T, code int, want string, args ...string) string {
 	t.Helper()
 	for limit := time.Second; ; limit *= 2 {
 		var both bytes.Buffer
@@ -496,9 +496,9 @@ func enough(t *testing.T, code int, want string, args ...string) string {
 
 // TestAWatchLastsAsLongAsItsTimeout: that was asked for, and is no failure.
 func TestAWatchLastsAsLongAsItsTimeout(t *testing.T) {
-	newHub(t)
-	said(t, 0, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant))
-	enough(t, 0, "lamp", "watch", "devices")
+	startHub(t)
+	runEdgebus(t, 0, "apply", "-f", writeFile(t, t.TempDir(), "plant.yaml", plantManifest))
+	runWithMoreTime(t, 0, "lamp", "watch", "devices")
 }
 
 func TestWhatAWatchTells(t *testing.T) {
@@ -511,9 +511,9 @@ func TestWhatAWatchTells(t *testing.T) {
 			"twin":{"power":{"reported":{"value":"` + value + `","ts":"` + ts + `","ver":` + ts + `}}},
 			"conditions":[{"type":"InSync","status":"True","lastTransitionTime":"` + ts + `"}]}}`)
 	}
-	h, now := history{}, time.Date(2026, 11, 22, 13, 43, 2, 0, time.UTC)
+	h, now := lastValues{}, time.Date(2026, 11, 22, 13, 43, 2, 0, time.UTC)
 	note := func(kind string, o client.Object) string {
-		text, told := h.note(kind, o, now)
+		text, told := h.changeNote(kind, o, now)
 		require.Equal(t, told, text != "13:43:02")
 		return text
 	}
@@ -537,10 +537,10 @@ func TestWhatAWatchTells(t *testing.T) {
 }
 
 func TestAFailureToListIsNoEmptyList(t *testing.T) {
-	server := newHub(t)
+	server := startHub(t)
 	file := filepath.Join(t.TempDir(), "plant.yaml")
-	require.NoError(t, os.WriteFile(file, []byte(plant), 0o600))
-	said(t, 0, "apply", "-f", file)
+	require.NoError(t, os.WriteFile(file, []byte(plantManifest), 0o600))
+	runEdgebus(t, 0, "apply", "-f", file)
 	hub := server.Config.Handler
 	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/devices") {
@@ -549,7 +549,7 @@ func TestAFailureToListIsNoEmptyList(t *testing.T) {
 		}
 		hub.ServeHTTP(w, r)
 	})
-	out, errs := said(t, 4, "delete", "devices,devicemodels", "-l", "room=hall")
+	out, errs := runEdgebus(t, 4, "delete", "devices,devicemodels", "-l", "room=hall")
 	require.Empty(t, out)
 	require.Contains(t, errs, "devices are not for you")
 }
@@ -561,29 +561,29 @@ func TestLabelsOfInvitationsAreInOrder(t *testing.T) {
 	t.Cleanup(server.Close)
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "config"))
 	for range 8 {
-		out, _ := said(t, 0, "invite", "--list", "--server", server.URL)
+		out, _ := runEdgebus(t, 0, "invite", "--list", "--server", server.URL)
 		require.Contains(t, out, "a=1,b=2,c=3,d=4,e=5")
 	}
 }
 
 func TestCommandsAreFolded(t *testing.T) {
 	const command = "mosquitto_pub -p 12883 -V 5 -q 1 -t v1/nodes/demo/devices/lamp/desired/brightness -m 40"
-	lines := folded(command, 60)
+	lines := wrapCommand(command, 60)
 	for _, line := range lines {
 		require.LessOrEqual(t, len(line), 60)
 	}
 	require.Equal(t, command, strings.ReplaceAll(strings.Join(lines, "\n"), " \\\n    ", " "), "as a shell reads it")
-	require.Equal(t, []string{command}, folded(command, 100))
+	require.Equal(t, []string{command}, wrapCommand(command, 100))
 }
 
-// forgetful is a store whose first watch has lost its place. Then, and when the next one has begun, functions are called.
-type forgetful struct {
+// expiringWatcher is a store whose first watch has lost its place. Then, and when the next one has begun, functions are called.
+type expiringWatcher struct {
 	store.Watcher
 	lost, next func()
 	watches    atomic.Int32
 }
 
-func (f *forgetful) Watch(ctx context.Context, of store.Key, from uint64) (store.Stream, error) {
+func (f *expiringWatcher) Watch(ctx context.Context, of store.Key, from uint64) (store.Stream, error) {
 	if f.watches.Add(1) == 1 {
 		f.lost()
 		return nil, store.Gone(of.Kind, from, from+1)
@@ -595,10 +595,16 @@ func (f *forgetful) Watch(ctx context.Context, of store.Key, from uint64) (store
 
 func TestAnEndIsAwaitedThoughTheWatchHasLostItsPlace(t *testing.T) {
 	const at = "/apis/edgebus.io/v1alpha1/nodes"
-	for name, f := range map[string]func(release, replace, nothing func()) *forgetful{
-		"meanwhile":     func(release, _, nothing func()) *forgetful { return &forgetful{lost: release, next: nothing} },
-		"later":         func(release, _, nothing func()) *forgetful { return &forgetful{lost: nothing, next: release} },
-		"and a new one": func(_, replace, nothing func()) *forgetful { return &forgetful{lost: replace, next: nothing} },
+	for name, f := range map[string]func(release, replace, nothing func()) *expiringWatcher{
+		"meanwhile": func(release, _, nothing func()) *expiringWatcher {
+			return &expiringWatcher{lost: release, next: nothing}
+		},
+		"later": func(release, _, nothing func()) *expiringWatcher {
+			return &expiringWatcher{lost: nothing, next: release}
+		},
+		"and a new one": func(_, replace, nothing func()) *expiringWatcher {
+			return &expiringWatcher{lost: replace, next: nothing}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var hub *httptest.Server
@@ -619,9 +625,9 @@ func TestAnEndIsAwaitedThoughTheWatchHasLostItsPlace(t *testing.T) {
 				send(http.MethodPost, at, "application/json", `{"metadata":{"name":"n1","finalizers":["x.io/a"]}}`)
 			}
 			watcher := f(release, func() { release(); create() }, func() {})
-			hub = newHub(t, func(o *api.Options) { watcher.Watcher, o.Watcher = o.Watcher, watcher })
+			hub = startHub(t, func(o *api.Options) { watcher.Watcher, o.Watcher = o.Watcher, watcher })
 			create()
-			out, _ := said(t, 0, "delete", "node", "n1", "--wait")
+			out, _ := runEdgebus(t, 0, "delete", "node", "n1", "--wait")
 			require.Equal(t, "node/n1 is being deleted, and waits for its finalizers: x.io/a\nnode/n1 deleted\n", out)
 		})
 	}

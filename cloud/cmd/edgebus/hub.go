@@ -22,8 +22,8 @@ import (
 // hub is a command's access to the hub's API.
 type hub struct {
 	access
-	given   bool // the namespace, by a flag
-	timeout time.Duration
+	namespaceGiven bool // the namespace, by a flag
+	timeout        time.Duration
 	*client.Client
 }
 
@@ -35,7 +35,7 @@ func (h *hub) flags(cmd *cobra.Command) {
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if h.timeout < 0 {
-			return withCode(misused, "--timeout is %s, and can't be negative", h.timeout)
+			return exitErrorf(misused, "--timeout is %s, and can't be negative", h.timeout)
 		}
 		if err := h.open(cmd); err != nil {
 			return err
@@ -47,7 +47,7 @@ func (h *hub) flags(cmd *cobra.Command) {
 		defer cancel()
 		cmd.SetContext(ctx)
 		err := run(cmd, args)
-		return inTime(ctx, err)
+		return exitOfTimeout(ctx, err)
 	}
 }
 
@@ -68,15 +68,15 @@ func (h *hub) perArgument(cmd *cobra.Command, f func(ctx context.Context, arg st
 	return cmd
 }
 
-// inTime returns the error that a command ends with. Its exit code is late if there was no answer because the timeout expired.
-func inTime(ctx context.Context, err error) error {
-	if !errors.Is(ctx.Err(), context.DeadlineExceeded) || codeOf(err) != unreachable {
+// exitOfTimeout returns the error that a command ends with. Its exit code is late if there was no answer because the timeout expired.
+func exitOfTimeout(ctx context.Context, err error) error {
+	if !errors.Is(ctx.Err(), context.DeadlineExceeded) || exitCodeOf(err) != unreachable {
 		return err
 	}
 	if errors.As(err, new(exitCode)) {
 		return exitCode(late) // the reason has been printed
 	}
-	return withCode(late, "%w", err)
+	return exitErrorf(late, "%w", err)
 }
 
 // waitTime is how long --wait waits for each object without --timeout.
@@ -88,50 +88,50 @@ const waitUsage = "end after this time, with and without --wait (default: 30s fo
 func (h *hub) open(cmd *cobra.Command) error {
 	p, err := h.resolve()
 	if err == nil {
-		err = p.check()
+		err = p.validate()
 	}
 	if err != nil {
 		return err
 	}
-	h.given, h.namespace = h.namespace != "", p.Namespace
-	o, err := p.api()
+	h.namespaceGiven, h.namespace = h.namespace != "", p.Namespace
+	o, err := p.apiOptions()
 	if err != nil {
 		return err
 	}
-	o.Warn = func(text string) { warn(cmd.ErrOrStderr(), text) }
+	o.Warn = func(text string) { printWarning(cmd.ErrOrStderr(), text) }
 	if h.timeout > 0 {
 		o.Timeout = math.MaxInt64 // the context ends it
 	}
 	if h.Client, err = client.New(o); err != nil {
-		return withCode(misused, "%w", err)
+		return exitErrorf(misused, "%w", err)
 	}
 	return nil
 }
 
-// api are the options of a client of the hub's API.
-func (p *place) api() (o client.Options, err error) {
+// apiOptions are the options of a client of the hub's API.
+func (p *hubTarget) apiOptions() (o client.Options, err error) {
 	o = client.Options{Server: p.Server, User: p.User}
 	if p.Proxy != "" {
 		if o.Proxy, err = url.Parse(p.Proxy); err != nil {
 			return o, fmt.Errorf("proxy-url: %w", err)
 		}
 	}
-	if o.TLS, err = p.secure(); err == nil {
-		o.Password, err = p.secret()
+	if o.TLS, err = p.tlsConfig(); err == nil {
+		o.Password, err = p.password()
 	}
 	if err == nil {
-		o.Token, err = p.bearer()
+		o.Token, err = p.bearerToken()
 	}
 	return o, err
 }
 
-// nearNode says which of the hub's nodes may have been meant by a name that none has; it is empty if that can't be found out.
-func (p *place) nearNode(ctx context.Context, name string) string {
-	o, err := p.api()
+// similarNode says which of the hub's nodes may have been meant by a name that none has; it is empty if that can't be found out.
+func (p *hubTarget) similarNode(ctx context.Context, name string) string {
+	o, err := p.apiOptions()
 	if err != nil {
 		return ""
 	}
-	o.Timeout = doctorTime
+	o.Timeout = doctorTimeout
 	c, err := client.New(o)
 	if err != nil {
 		return ""
@@ -148,40 +148,40 @@ func (p *place) nearNode(ctx context.Context, name string) string {
 	return resource.DidYouMean(name, names)
 }
 
-// unlessEnded returns the error of a watch; nil if it was interrupted or its timeout expired.
-func unlessEnded(err error) error {
+// ignoreEnd returns the error of a watch; nil if it was interrupted or its timeout expired.
+func ignoreEnd(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return nil
 	}
 	return err
 }
 
-// warn prints a warning of the hub as kubectl does.
-func warn(w io.Writer, text string) { fmt.Fprintln(w, "Warning:", printable(text, 500)) }
+// printWarning prints a warning of the hub as kubectl does.
+func printWarning(w io.Writer, text string) { fmt.Fprintln(w, "Warning:", printableText(text, 500)) }
 
-// in is the namespace for requests about a kind; empty if the kind has none.
-func (h *hub) in(k client.Kind) string {
+// namespaceOf is the namespace for requests about a kind; empty if the kind has none.
+func (h *hub) namespaceOf(k client.Kind) string {
 	if k.Namespaced {
 		return h.namespace
 	}
 	return ""
 }
 
-// object reads an object of one of the hub's own kinds.
-func (h *hub) object(ctx context.Context, kind, name string, into any) (k client.Kind, err error) {
+// readObject reads an object of one of the hub's own kinds.
+func (h *hub) readObject(ctx context.Context, kind, name string, into any) (k client.Kind, err error) {
 	if k, err = h.KindOf(ctx, resource.TypeMeta{APIVersion: resource.APIVersion, Kind: kind}); err != nil {
 		return k, err
 	}
-	got, err := h.Object(ctx, k, h.in(k), name)
+	got, err := h.Object(ctx, k, h.namespaceOf(k), name)
 	if err == nil {
 		err = got.Into(into)
 	}
 	return k, err
 }
 
-// each calls on with an object of one of the hub's own kinds, and again after each change of it, until on fails. It returns deleted
+// eachVersion calls on with an object of one of the hub's own kinds, and again after each change of it, until on fails. It returns deleted
 // when the object is deleted.
-func each[T any](ctx context.Context, h *hub, kind, name string, deleted error, on func(T) error) error {
+func eachVersion[T any](ctx context.Context, h *hub, kind, name string, deleted error, on func(T) error) error {
 	see := func(got client.Object) error {
 		var v T
 		if err := got.Into(&v); err != nil {
@@ -194,14 +194,14 @@ func each[T any](ctx context.Context, h *hub, kind, name string, deleted error, 
 		return err
 	}
 	for {
-		got, err := h.Object(ctx, k, h.in(k), name)
+		got, err := h.Object(ctx, k, h.namespaceOf(k), name)
 		if err == nil {
 			err = see(got)
 		}
 		if err != nil {
 			return err
 		}
-		which := client.ListOptions{Namespace: h.in(k), Fields: "metadata.name=" + name}
+		which := client.ListOptions{Namespace: h.namespaceOf(k), Fields: "metadata.name=" + name}
 		err = h.Watch(ctx, k, which, got.Metadata.ResourceVersion, func(e client.Event) error {
 			if e.Type == "DELETED" {
 				return deleted
@@ -214,16 +214,16 @@ func each[T any](ctx context.Context, h *hub, kind, name string, deleted error, 
 	}
 }
 
-// label is an object's name in output: device/lamp.
-func label(k client.Kind, name string) string { return cmp.Or(k.Singular, k.Plural) + "/" + name }
+// objectLabel is an object's name in output: device/lamp.
+func objectLabel(k client.Kind, name string) string { return cmp.Or(k.Singular, k.Plural) + "/" + name }
 
-// offline returns which of the nodes are offline, and since when. The values of their devices on the hub are from that time, until
+// offlineNodes returns which of the nodes are offline, and since when. The values of their devices on the hub are from that time, until
 // it says after a while (30 s) that it is unknown. A node that may not be read is left out.
-func (h *hub) offline(ctx context.Context, nodes []string) map[string]time.Time {
+func (h *hub) offlineNodes(ctx context.Context, nodes []string) map[string]time.Time {
 	since := map[string]time.Time{}
 	for _, name := range nodes {
 		var n resource.Node
-		if _, err := h.object(ctx, resource.KindNode, name, &n); err != nil {
+		if _, err := h.readObject(ctx, resource.KindNode, name, &n); err != nil {
 			continue
 		}
 		if c, ok := condition(n.Status.Conditions, resource.ConditionReady); ok && c.Status == "False" {
@@ -243,18 +243,18 @@ func condition(list []resource.Condition, kind string) (c resource.Condition, ok
 
 const mostOffline = 20 // nodes that are asked about
 
-// tellOffline prints after a table of devices which of their nodes are offline, because the values of those devices may be old.
-func (h *hub) tellOffline(ctx context.Context, errs io.Writer, nodes []string) {
+// printOffline prints after a table of devices which of their nodes are offline, because the values of those devices may be old.
+func (h *hub) printOffline(ctx context.Context, errs io.Writer, nodes []string) {
 	nodes = slices.DeleteFunc(slices.Clone(nodes), func(name string) bool { return name == "" || name == "<none>" })
 	slices.Sort(nodes)
 	nodes = slices.Compact(nodes)
-	since := h.offline(ctx, nodes[:min(len(nodes), mostOffline)])
+	since := h.offlineNodes(ctx, nodes[:min(len(nodes), mostOffline)])
 	for _, name := range slices.Sorted(maps.Keys(since)) {
-		fmt.Fprintf(errs, "! node %s has been offline for %s: what is shown of its devices is as of then\n", name, age(time.Since(since[name])))
+		fmt.Fprintf(errs, "! node %s has been offline for %s: what is shown of its devices is as of then\n", name, formatAge(time.Since(since[name])))
 	}
 }
 
-type completer = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective)
+type completionFunc = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective)
 
 // completeTime is how long completion waits for the hub without --timeout.
 const completeTime = 2 * time.Second
@@ -270,8 +270,8 @@ func completeContexts(_ *cobra.Command, args []string, _ string) ([]string, cobr
 	return k.contexts(), cobra.ShellCompDirectiveNoFileComp
 }
 
-// ask asks the hub for completions. There are none if it doesn't answer.
-func (h *hub) ask(cmd *cobra.Command, f func(ctx context.Context) []string) ([]string, cobra.ShellCompDirective) {
+// completeFromHub asks the hub for completions. There are none if it doesn't answer.
+func (h *hub) completeFromHub(cmd *cobra.Command, f func(ctx context.Context) []string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(h.timeout, completeTime))
 	defer cancel()
 	if err := h.open(cmd); err != nil {
@@ -281,17 +281,17 @@ func (h *hub) ask(cmd *cobra.Command, f func(ctx context.Context) []string) ([]s
 }
 
 // completeObjects offers kinds, then names of objects: at most so many arguments, -1 for any number.
-func completeObjects(h *hub, most int) completer {
+func completeObjects(h *hub, most int) completionFunc {
 	return func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 		if most >= 0 && len(args) >= most {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return h.ask(cmd, func(ctx context.Context) []string {
+		return h.completeFromHub(cmd, func(ctx context.Context) []string {
 			if len(args) > 0 && !strings.Contains(args[0], "/") {
-				return h.names(ctx, args[0], "")
+				return h.objectNames(ctx, args[0], "")
 			}
 			if kind, _, named := strings.Cut(toComplete, "/"); named {
-				return h.names(ctx, kind, kind+"/")
+				return h.objectNames(ctx, kind, kind+"/")
 			}
 			all, err := h.Kinds(ctx)
 			if err != nil {
@@ -306,18 +306,18 @@ func completeObjects(h *hub, most int) completer {
 	}
 }
 
-// names are the names of a kind's objects.
-func (h *hub) names(ctx context.Context, kind, prefix string) (names []string) {
+// objectNames are the names of a kind's objects.
+func (h *hub) objectNames(ctx context.Context, kind, prefix string) (names []string) {
 	k, err := h.Kind(ctx, kind)
 	if err != nil {
 		return nil
 	}
-	_, _ = h.List(ctx, k, client.ListOptions{Namespace: h.in(k)}, func(page []client.Object) error {
+	_, _ = h.List(ctx, k, client.ListOptions{Namespace: h.namespaceOf(k)}, func(page []client.Object) error {
 		for _, o := range page {
 			names = append(names, prefix+o.Metadata.Name)
 		}
 		if len(names) >= mostNames {
-			return errSeen
+			return errStopWatch
 		}
 		return nil
 	})
@@ -325,13 +325,13 @@ func (h *hub) names(ctx context.Context, kind, prefix string) (names []string) {
 }
 
 // completeTwin offers devices, then properties of the one that was named.
-func completeTwin(h *hub, suffix string) completer {
+func completeTwin(h *hub, suffix string) completionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		names, directive := h.ask(cmd, func(ctx context.Context) []string {
+		names, directive := h.completeFromHub(cmd, func(ctx context.Context) []string {
 			if len(args) == 0 {
-				return h.names(ctx, "devices", "")
+				return h.objectNames(ctx, "devices", "")
 			}
-			return h.properties(ctx, args[0], suffix)
+			return h.propertyNames(ctx, args[0], suffix)
 		})
 		if len(args) > 0 && suffix != "" {
 			directive |= cobra.ShellCompDirectiveNoSpace
@@ -340,14 +340,14 @@ func completeTwin(h *hub, suffix string) completer {
 	}
 }
 
-// properties are those of a device's model; with a suffix only those that can be written.
-func (h *hub) properties(ctx context.Context, device, suffix string) (names []string) {
+// propertyNames are those of a device's model; with a suffix only those that can be written.
+func (h *hub) propertyNames(ctx context.Context, device, suffix string) (names []string) {
 	var d resource.Device
 	var m resource.DeviceModel
-	if _, err := h.object(ctx, resource.KindDevice, device, &d); err != nil {
+	if _, err := h.readObject(ctx, resource.KindDevice, device, &d); err != nil {
 		return nil
 	}
-	if _, err := h.object(ctx, resource.KindDeviceModel, d.Spec.DeviceModelRef.Name, &m); err != nil {
+	if _, err := h.readObject(ctx, resource.KindDeviceModel, d.Spec.DeviceModelRef.Name, &m); err != nil {
 		return nil
 	}
 	for _, p := range m.Spec.Properties {

@@ -58,7 +58,7 @@ expires.
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if given := len(args) == 1; given == (list || revoke != "") || list && revoke != "" {
-			return withCode(misused, "give a node's name, or --list, or --revoke ID")
+			return exitErrorf(misused, "give a node's name, or --list, or --revoke ID")
 		}
 		switch {
 		case list:
@@ -67,10 +67,10 @@ expires.
 			if err := o.Remove(cmd.Context(), "/enroll/invitations/"+url.PathEscape(revoke)); err != nil {
 				return err
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "invitation %s revoked\n", printable(revoke, widest))
+			fmt.Fprintf(cmd.OutOrStdout(), "invitation %s revoked\n", printableText(revoke, widestCell))
 			return nil
 		}
-		return invite(cmd, &o, labels, invitationRequest{Node: args[0], NodeLabels: nodeLabels, Uses: uses, TTL: ttl, Replace: replace}, output)
+		return printInvitation(cmd, &o, labels, invitationRequest{Node: args[0], NodeLabels: nodeLabels, Uses: uses, TTL: ttl, Replace: replace}, output)
 	}
 	o.flags(cmd)
 	cmd.Flags().StringSliceVarP(&labels, "labels", "l", nil, "labels of the node: site=hall,floor=2")
@@ -84,7 +84,7 @@ expires.
 	return cmd
 }
 
-func invite(cmd *cobra.Command, o *hub, labels []string, r invitationRequest, output string) (err error) {
+func printInvitation(cmd *cobra.Command, o *hub, labels []string, r invitationRequest, output string) (err error) {
 	if r.Labels, err = labelSet(labels); err != nil {
 		return err
 	}
@@ -147,8 +147,8 @@ func listInvitations(cmd *cobra.Command, o *hub, output string) error {
 			joined = append(joined, j.Node)
 		}
 		rows = append(rows, []string{
-			i.ID, i.Node, printable(strings.Join(labels, ","), widest), strconv.Itoa(len(i.Joined)) + "/" + strconv.Itoa(i.Uses),
-			i.Expires, printable(i.By, widest), printable(strings.Join(joined, ","), widest),
+			i.ID, i.Node, printableText(strings.Join(labels, ","), widestCell), strconv.Itoa(len(i.Joined)) + "/" + strconv.Itoa(i.Uses),
+			i.Expires, printableText(i.By, widestCell), printableText(strings.Join(joined, ","), widestCell),
 		})
 	}
 	return printRows(cmd.OutOrStdout(), output, list, rows)
@@ -159,7 +159,7 @@ func labelSet(pairs []string) (map[string]string, error) {
 	for _, pair := range pairs {
 		key, value, ok := strings.Cut(pair, "=")
 		if !ok {
-			return nil, withCode(misused, "%s is no label: write key=value", printable(pair, 100))
+			return nil, exitErrorf(misused, "%s is no label: write key=value", printableText(pair, 100))
 		}
 		set[key] = value
 	}
@@ -209,7 +209,7 @@ them. Compare the fingerprint of the key with the one that the node shows. A dec
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "node %s %s (request %s)\n", er.Spec.NodeName, done, er.Metadata.Name)
 		if er.Spec.SystemInfo != nil {
-			fmt.Fprintf(cmd.OutOrStdout(), "it is a host with %s on %s\n", printable(er.Spec.SystemInfo.OperatingSystem, 100), printable(er.Spec.SystemInfo.Architecture, 100))
+			fmt.Fprintf(cmd.OutOrStdout(), "it is a host with %s on %s\n", printableText(er.Spec.SystemInfo.OperatingSystem, 100), printableText(er.Spec.SystemInfo.Architecture, 100))
 		}
 		if csr, err := resource.ParseCSR(er.Spec.CSR, ""); err == nil {
 			fmt.Fprintf(cmd.OutOrStdout(), "the fingerprint of its key is %s\n", csr.Key)
@@ -251,7 +251,7 @@ func findRequest(cmd *cobra.Command, o *hub, kind client.Kind, name string) (fou
 	case err != nil || exact:
 		return found, err
 	case len(waiting) == 0:
-		return found, withCode(notFound, "no EnrollmentRequest of %s waits for a decision%s", printable(name, 100), resource.DidYouMean(name, names))
+		return found, exitErrorf(notFound, "no EnrollmentRequest of %s waits for a decision%s", printableText(name, 100), resource.DidYouMean(name, names))
 	case len(waiting) == 1:
 		return waiting[0], nil
 	}
@@ -259,7 +259,7 @@ func findRequest(cmd *cobra.Command, o *hub, kind client.Kind, name string) (fou
 	for _, er := range waiting {
 		names = append(names, er.Metadata.Name)
 	}
-	return found, withCode(refused, "several nodes ask to be %s; name one of the requests: %s", printable(name, 100), strings.Join(names, ", "))
+	return found, exitErrorf(refused, "several nodes ask to be %s; name one of the requests: %s", printableText(name, 100), strings.Join(names, ", "))
 }
 
 func newNode() *cobra.Command {

@@ -18,10 +18,10 @@ import (
 
 // kubeconfig is the files in which kubectl and edgebus keep clusters, users and contexts: those of $KUBECONFIG, else
 // ~/.kube/config. The first file that has an entry wins, as for kubectl.
-type kubeconfig struct{ files []*configFile }
+type kubeconfig struct{ files []*kubeconfigFile }
 
-// configFile is one of the files. It is changed as a tree, so that fields and entries which edgebus doesn't know stay.
-type configFile struct {
+// kubeconfigFile is one of the files. It is changed as a tree, so that fields and entries which edgebus doesn't know stay.
+type kubeconfigFile struct {
 	path    string
 	text    []byte // as it was read; nil: there is no such file
 	tree    map[string]any
@@ -37,13 +37,13 @@ const (
 
 // cluster is what edgebus reads of a cluster. Data takes precedence over the file.
 type cluster struct {
-	Server     string     `json:"server,omitempty"`
-	ServerName string     `json:"tls-server-name,omitempty"`
-	Insecure   bool       `json:"insecure-skip-tls-verify,omitempty"`
-	CA         string     `json:"certificate-authority,omitempty"`
-	CAData     []byte     `json:"certificate-authority-data,omitempty"`
-	Proxy      string     `json:"proxy-url,omitempty"`
-	Extensions extensions `json:"extensions,omitempty"`
+	Server     string               `json:"server,omitempty"`
+	ServerName string               `json:"tls-server-name,omitempty"`
+	Insecure   bool                 `json:"insecure-skip-tls-verify,omitempty"`
+	CA         string               `json:"certificate-authority,omitempty"`
+	CAData     []byte               `json:"certificate-authority-data,omitempty"`
+	Proxy      string               `json:"proxy-url,omitempty"`
+	Extensions kubeconfigExtensions `json:"extensions,omitempty"`
 }
 
 // user is what edgebus reads of a user.
@@ -65,14 +65,14 @@ type user struct {
 
 // contextEntry is what edgebus reads of a context.
 type contextEntry struct {
-	Cluster    string     `json:"cluster"`
-	User       string     `json:"user"`
-	Namespace  string     `json:"namespace"`
-	Extensions extensions `json:"extensions"`
+	Cluster    string               `json:"cluster"`
+	User       string               `json:"user"`
+	Namespace  string               `json:"namespace"`
+	Extensions kubeconfigExtensions `json:"extensions"`
 }
 
-// extensions is a list of fields that Kubernetes doesn't know. kubectl keeps them.
-type extensions []struct {
+// kubeconfigExtensions is a list of fields that Kubernetes doesn't know. kubectl keeps them.
+type kubeconfigExtensions []struct {
 	Name      string          `json:"name"`
 	Extension json.RawMessage `json:"extension"`
 }
@@ -84,14 +84,14 @@ type extensions []struct {
 //	  extension: {server: "mqtts://hub.example.org:8883"}
 const mqttExtension = "edgebus.io/mqtt"
 
-func (all extensions) mqtt() (server string, err error) {
+func (all kubeconfigExtensions) mqtt() (server string, err error) {
 	var mqtt struct{ Server string }
 	err = all.read(mqttExtension, &mqtt)
 	return mqtt.Server, err
 }
 
 // read decodes an extension. It leaves into as it is if there is none.
-func (all extensions) read(name string, into any) error {
+func (all kubeconfigExtensions) read(name string, into any) error {
 	for _, e := range all {
 		if e.Name != name {
 			continue
@@ -118,8 +118,8 @@ func setExtension(fields map[string]any, name string, v any, there bool) {
 	setField(fields, "extensions", all, len(all) > 0)
 }
 
-// convert converts a value between a Go type and the fields of a file.
-func convert(from, into any) error {
+// convertJSON converts a value between a Go type and the fields of a file.
+func convertJSON(from, into any) error {
 	text, err := json.Marshal(from)
 	if err == nil {
 		err = json.Unmarshal(text, into)
@@ -156,8 +156,8 @@ func readKubeconfig() (*kubeconfig, error) {
 	return k, nil
 }
 
-func readConfigFile(path string) (*configFile, error) {
-	f := &configFile{path: path, tree: map[string]any{}}
+func readConfigFile(path string) (*kubeconfigFile, error) {
+	f := &kubeconfigFile{path: path, tree: map[string]any{}}
 	var err error
 	if f.text, err = os.ReadFile(path); errors.Is(err, fs.ErrNotExist) {
 		return f, nil
@@ -192,7 +192,7 @@ func nameOf(item any) string {
 }
 
 // find finds an entry, and its file.
-func (k *kubeconfig) find(kind, name string) (*configFile, map[string]any) {
+func (k *kubeconfig) find(kind, name string) (*kubeconfigFile, map[string]any) {
 	for _, f := range k.files {
 		list, _ := f.tree[kind+"s"].([]any)
 		if i := slices.IndexFunc(list, func(item any) bool { return nameOf(item) == name }); i >= 0 {
@@ -203,12 +203,12 @@ func (k *kubeconfig) find(kind, name string) (*configFile, map[string]any) {
 }
 
 // read decodes an entry. found is false if no file has it.
-func (k *kubeconfig) read(kind, name string, into any) (f *configFile, found bool, err error) {
+func (k *kubeconfig) read(kind, name string, into any) (f *kubeconfigFile, found bool, err error) {
 	f, item := k.find(kind, name)
 	if f == nil {
 		return nil, false, nil
 	}
-	if err = convert(item[kind], into); err != nil {
+	if err = convertJSON(item[kind], into); err != nil {
 		err = fmt.Errorf("kubeconfig %s: %s %s: %w", f.path, kind, name, err)
 	}
 	return f, true, err
@@ -219,7 +219,7 @@ func (k *kubeconfig) change(kind, name string) (map[string]any, error) {
 	f, item := k.find(kind, name)
 	if f == nil {
 		var err error
-		if f, err = k.forNew(); err != nil {
+		if f, err = k.fileForNewEntries(); err != nil {
 			return nil, err
 		}
 		item = map[string]any{"name": name}
@@ -235,12 +235,12 @@ func (k *kubeconfig) change(kind, name string) (map[string]any, error) {
 	return fields, nil
 }
 
-// forNew is the file for new entries: the first that exists, else the last.
-func (k *kubeconfig) forNew() (*configFile, error) {
+// fileForNewEntries is the file for new entries: the first that exists, else the last.
+func (k *kubeconfig) fileForNewEntries() (*kubeconfigFile, error) {
 	if len(k.files) == 0 {
 		return nil, errors.New("there is no place for a kubeconfig: set HOME or KUBECONFIG")
 	}
-	if i := slices.IndexFunc(k.files, func(f *configFile) bool { return f.text != nil }); i >= 0 {
+	if i := slices.IndexFunc(k.files, func(f *kubeconfigFile) bool { return f.text != nil }); i >= 0 {
 		return k.files[i], nil
 	}
 	return k.files[len(k.files)-1], nil
@@ -277,14 +277,14 @@ func (k *kubeconfig) current() string {
 	return ""
 }
 
-// use makes a context the current one. An empty name: no context is.
-func (k *kubeconfig) use(name string) error {
+// setCurrent makes a context the current one. An empty name: no context is.
+func (k *kubeconfig) setCurrent(name string) error {
 	for _, f := range k.files {
 		if was, _ := f.tree["current-context"].(string); was != "" && was != name {
 			f.tree["current-context"], f.changed = "", true
 		}
 	}
-	f, err := k.forNew()
+	f, err := k.fileForNewEntries()
 	if err == nil && name != "" {
 		f.tree["current-context"], f.changed = name, true
 	}
@@ -306,7 +306,7 @@ func (k *kubeconfig) write() error {
 
 // write replaces the file at once, readable by its owner only. It fails if another program has changed the file since it
 // was read, or is about to: kubectl makes the same lock file.
-func (f *configFile) write() error {
+func (f *kubeconfigFile) write() error {
 	path := f.path
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target // the symbolic link stays
@@ -345,17 +345,17 @@ func (f *configFile) write() error {
 	return nil
 }
 
-func (k *kubeconfig) noContext(name string) error {
-	return withCode(notFound, "there is no context %s: edgebus context list shows those that there are, edgebus context set %s --server https://… adds it%s",
+func (k *kubeconfig) errNoContext(name string) error {
+	return exitErrorf(notFound, "there is no context %s: edgebus context list shows those that there are, edgebus context set %s --server https://… adds it%s",
 		name, name, resource.DidYouMean(name, k.contexts()))
 }
 
-// place is the hub that a context names, and the credentials for it.
-func (k *kubeconfig) place(name string) (p place, err error) {
+// targetOf is the hub that a context names, and the credentials for it.
+func (k *kubeconfig) targetOf(name string) (p hubTarget, err error) {
 	var c contextEntry
 	_, found, err := k.read(kindContext, name, &c)
 	if !found {
-		return p, k.noContext(name)
+		return p, k.errNoContext(name)
 	}
 	if err != nil {
 		return p, err
@@ -374,7 +374,7 @@ func (k *kubeconfig) place(name string) (p place, err error) {
 		}
 		f, found, err := k.read(ref.kind, ref.name, ref.into)
 		if !found {
-			return p, withCode(notFound, "context %s names the %s %s, which the kubeconfig doesn't have", name, ref.kind, ref.name)
+			return p, exitErrorf(notFound, "context %s names the %s %s, which the kubeconfig doesn't have", name, ref.kind, ref.name)
 		}
 		if err != nil {
 			return p, err
@@ -387,16 +387,16 @@ func (k *kubeconfig) place(name string) (p place, err error) {
 	}
 	if c.User != "" {
 		var login struct {
-			Extensions extensions `json:"extensions"`
+			Extensions kubeconfigExtensions `json:"extensions"`
 		}
 		if _, _, err := k.read(kindUser, c.User, &login); err != nil {
 			return p, err
 		}
-		if err := login.Extensions.read(loginExtension, &p.login); err != nil {
+		if err := login.Extensions.read(loginExtension, &p.loginProvider); err != nil {
 			return p, err
 		}
 	}
-	for _, e := range []extensions{c.Extensions, p.Extensions} {
+	for _, e := range []kubeconfigExtensions{c.Extensions, p.Extensions} {
 		if p.MQTT == "" && err == nil {
 			p.MQTT, err = e.mqtt()
 		}
@@ -404,15 +404,15 @@ func (k *kubeconfig) place(name string) (p place, err error) {
 	return p, err
 }
 
-// entries are the names of a context and of its cluster and user, which are called as the context if it names none.
-func (k *kubeconfig) entries(context string) (map[string]string, error) {
+// entryNames are the names of a context and of its cluster and user, which are called as the context if it names none.
+func (k *kubeconfig) entryNames(context string) (map[string]string, error) {
 	var c contextEntry
 	_, _, err := k.read(kindContext, context, &c)
 	return map[string]string{kindContext: context, kindCluster: cmp.Or(c.Cluster, context), kindUser: cmp.Or(c.User, context)}, err
 }
 
-// drop removes a context, and its cluster and user if no other context has them.
-func (k *kubeconfig) drop(context string) error {
+// deleteContext removes a context, and its cluster and user if no other context has them.
+func (k *kubeconfig) deleteContext(context string) error {
 	var c contextEntry
 	if _, _, err := k.read(kindContext, context, &c); err != nil {
 		return err
@@ -433,7 +433,7 @@ func (k *kubeconfig) drop(context string) error {
 		k.remove(kindUser, c.User)
 	}
 	if k.current() == context {
-		return k.use("")
+		return k.setCurrent("")
 	}
 	return nil
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// kubeconfigs writes files, and has $KUBECONFIG list them.
-func kubeconfigs(t *testing.T, texts ...string) (paths []string) {
+// useKubeconfigs writes files, and has $KUBECONFIG list them.
+func useKubeconfigs(t *testing.T, texts ...string) (paths []string) {
 	dir := t.TempDir()
 	for i, text := range texts {
 		path := filepath.Join(dir, string(rune('a'+i)))
@@ -37,14 +37,14 @@ func kubeconfigs(t *testing.T, texts ...string) (paths []string) {
 	return paths
 }
 
-func read(t *testing.T, path string) string {
+func readFile(t *testing.T, path string) string {
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	return string(text)
 }
 
 // What kubectl wrote, and fields that neither knows.
-const others = `apiVersion: v1
+const foreignKubeconfig = `apiVersion: v1
 kind: Config
 clusters:
 - name: prod
@@ -67,13 +67,13 @@ unknown: [1, 2]
 `
 
 func TestAContextIsAddedToAKubeconfigOfOthers(t *testing.T) {
-	path := kubeconfigs(t, others)[0]
+	path := useKubeconfigs(t, foreignKubeconfig)[0]
 	dir := t.TempDir()
-	password := write(t, dir, "password", "s3cret\n")
+	password := writeFile(t, dir, "password", "s3cret\n")
 	cert, _ := selfSigned(t)
-	write(t, filepath.Dir(path), "pki/ca.pem", string(cert))
-	said(t, 0, "context", "set", "plant", "--server", "http://127.0.0.1:8080", "--mqtt", "mqtt://127.0.0.1:1", "--user", "ann", "--password-file", password)
-	text := read(t, path)
+	writeFile(t, filepath.Dir(path), "pki/ca.pem", string(cert))
+	runEdgebus(t, 0, "context", "set", "plant", "--server", "http://127.0.0.1:8080", "--mqtt", "mqtt://127.0.0.1:1", "--user", "ann", "--password-file", password)
+	text := readFile(t, path)
 	for _, line := range []string{
 		"count: 9007199254740993", "of: kubernetes", "provider: minikube.sigs.k8s.io", "command: aws", "colors: true", "unknown:\n- 1\n- 2",
 		"current-context: prod", "name: edgebus.io/mqtt", "server: mqtt://127.0.0.1:1", "password: s3cret", "certificate-authority: pki/ca.pem",
@@ -87,20 +87,20 @@ func TestAContextIsAddedToAKubeconfigOfOthers(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, left, 2, "neither lock nor temporary file")
 
-	out, _ := said(t, 0, "context", "list")
+	out, _ := runEdgebus(t, 0, "context", "list")
 	require.Regexp(t, `(?m)^ +plant +http://127.0.0.1:8080 +mqtt://127.0.0.1:1$`, out)
 	require.Regexp(t, `(?m)^\* +prod +https://prod.example.org +shop$`, out)
-	_, errs := said(t, 1, "get", "devices")
+	_, errs := runEdgebus(t, 1, "get", "devices")
 	require.Contains(t, errs, `signs in by "exec"`)
-	said(t, unreachable, "get", "devices", "--server", "http://127.0.0.1:1") // which is sent none of it
+	runEdgebus(t, unreachable, "get", "devices", "--server", "http://127.0.0.1:1") // which is sent none of it
 
-	said(t, 0, "context", "set", "plant", "--mqtt", "", "--user", "", "--password-file", "", "-n", "hall")
-	text = read(t, path)
+	runEdgebus(t, 0, "context", "set", "plant", "--mqtt", "", "--user", "", "--password-file", "", "-n", "hall")
+	text = readFile(t, path)
 	require.NotContains(t, text, "edgebus.io/mqtt")
 	require.NotContains(t, text, "s3cret")
 	require.Contains(t, text, "namespace: hall")
-	said(t, 0, "context", "delete", "plant")
-	text = read(t, path)
+	runEdgebus(t, 0, "context", "delete", "plant")
+	text = readFile(t, path)
 	require.NotContains(t, text, "127.0.0.1")
 	require.NotContains(t, text, "plant")
 	require.Contains(t, text, "current-context: prod")
@@ -111,40 +111,40 @@ func TestAKubeconfigMayBeSeveralFiles(t *testing.T) {
 	cluster := func(name, server string) string {
 		return "clusters: [{name: " + name + ", cluster: {server: '" + server + "'}}]\ncontexts: [{name: " + name + ", context: {cluster: " + name + "}}]\n"
 	}
-	paths := kubeconfigs(t, cluster("one", "http://127.0.0.1:1"), "", cluster("one", "http://127.0.0.1:9")+"current-context: two\n", cluster("two", "http://127.0.0.1:2"))
-	_, errs := said(t, unreachable, "get", "devices")
+	paths := useKubeconfigs(t, cluster("one", "http://127.0.0.1:1"), "", cluster("one", "http://127.0.0.1:9")+"current-context: two\n", cluster("two", "http://127.0.0.1:2"))
+	_, errs := runEdgebus(t, unreachable, "get", "devices")
 	require.Contains(t, errs, "127.0.0.1:2")
-	_, errs = said(t, unreachable, "get", "devices", "--context", "one")
+	_, errs = runEdgebus(t, unreachable, "get", "devices", "--context", "one")
 	require.Contains(t, errs, "127.0.0.1:1:", "the first file that has an entry wins")
 
-	said(t, 0, "context", "set", "two", "--server", "http://127.0.0.1:3")
-	require.Contains(t, read(t, paths[3]), "http://127.0.0.1:3", "an entry is changed where it is")
-	said(t, 0, "context", "set", "three", "--server", "http://127.0.0.1:4", "--use")
-	require.Contains(t, read(t, paths[0]), "three", "a new one is added to the first file that exists")
-	require.Contains(t, read(t, paths[0]), "current-context: three")
+	runEdgebus(t, 0, "context", "set", "two", "--server", "http://127.0.0.1:3")
+	require.Contains(t, readFile(t, paths[3]), "http://127.0.0.1:3", "an entry is changed where it is")
+	runEdgebus(t, 0, "context", "set", "three", "--server", "http://127.0.0.1:4", "--use")
+	require.Contains(t, readFile(t, paths[0]), "three", "a new one is added to the first file that exists")
+	require.Contains(t, readFile(t, paths[0]), "current-context: three")
 	require.NoFileExists(t, paths[1])
-	said(t, 0, "context", "delete", "three")
-	out, _ := said(t, 0, "context", "list")
+	runEdgebus(t, 0, "context", "delete", "three")
+	out, _ := runEdgebus(t, 0, "context", "list")
 	require.NotContains(t, out, "*")
 	require.NotContains(t, out, "three")
 
 	t.Setenv("KUBECONFIG", "")
 	t.Setenv("HOME", t.TempDir())
-	said(t, 0, "context", "set", "home", "--server", "http://127.0.0.1:5")
+	runEdgebus(t, 0, "context", "set", "home", "--server", "http://127.0.0.1:5")
 	require.FileExists(t, filepath.Join(os.Getenv("HOME"), ".kube", "config"))
 }
 
 func TestADeletedContextLeavesWhatOthersHave(t *testing.T) {
-	path := kubeconfigs(t, `
+	path := useKubeconfigs(t, `
 clusters: [{name: plant, cluster: {server: 'http://127.0.0.1:1'}}]
 users: [{name: ann, user: {username: ann, password: a}}, {name: bob, user: {username: bob, password: b}}]
 contexts: [{name: plant-ann, context: {cluster: plant, user: ann}}, {name: plant-bob, context: {cluster: plant, user: bob}}]
 `)[0]
-	said(t, 0, "context", "set", "plant-ann", "--mqtt", "mqtt://127.0.0.1:1")
-	out, _ := said(t, 0, "context", "list")
+	runEdgebus(t, 0, "context", "set", "plant-ann", "--mqtt", "mqtt://127.0.0.1:1")
+	out, _ := runEdgebus(t, 0, "context", "list")
 	require.Regexp(t, `(?m)plant-bob +http://127.0.0.1:1 +mqtt://127.0.0.1:1$`, out, "the address is the cluster's")
-	said(t, 0, "context", "delete", "plant-ann")
-	text := read(t, path)
+	runEdgebus(t, 0, "context", "delete", "plant-ann")
+	text := readFile(t, path)
 	require.Contains(t, text, "name: plant\n")
 	require.Contains(t, text, "bob")
 	require.NotContains(t, text, "ann")
@@ -159,44 +159,44 @@ func TestAKubeconfigThatCantBeUsedIsNamed(t *testing.T) {
 		"clusters: [{name: c, cluster: {server: 5}}]\ncontexts: [{name: c, context: {cluster: c}}]\ncurrent-context: c\n": "cluster c: ",
 		"current-context: none\n": "there is no context none",
 	} {
-		path := kubeconfigs(t, text)[0]
+		path := useKubeconfigs(t, text)[0]
 		var errs string
 		if strings.HasPrefix(want, "there is no") || strings.Contains(want, "doesn't have") {
-			_, errs = said(t, notFound, "get", "devices")
+			_, errs = runEdgebus(t, notFound, "get", "devices")
 		} else {
-			_, errs = said(t, 1, "get", "devices")
+			_, errs = runEdgebus(t, 1, "get", "devices")
 			require.Contains(t, errs, path)
 		}
 		require.Contains(t, errs, want)
 	}
-	kubeconfigs(t, "# nothing\n")
-	said(t, 0, "context", "list")
+	useKubeconfigs(t, "# nothing\n")
+	runEdgebus(t, 0, "context", "list")
 	t.Setenv("KUBECONFIG", "")
 	t.Setenv("HOME", "")
-	_, errs := said(t, 1, "context", "set", "x", "--server", "http://127.0.0.1:1")
+	_, errs := runEdgebus(t, 1, "context", "set", "x", "--server", "http://127.0.0.1:1")
 	require.Contains(t, errs, "set HOME or KUBECONFIG")
 }
 
 func TestTwoWhoWriteAKubeconfigDontLoseEachOthersChanges(t *testing.T) {
-	path := kubeconfigs(t, others)[0]
+	path := useKubeconfigs(t, foreignKubeconfig)[0]
 	require.NoError(t, os.WriteFile(path+".lock", nil, 0o600)) // as kubectl does while it writes
-	_, errs := said(t, 1, "context", "set", "plant", "--server", "http://127.0.0.1:1")
+	_, errs := runEdgebus(t, 1, "context", "set", "plant", "--server", "http://127.0.0.1:1")
 	require.Contains(t, errs, "another program is writing it; if none is, remove "+path+".lock")
-	require.Equal(t, others, read(t, path))
+	require.Equal(t, foreignKubeconfig, readFile(t, path))
 	require.NoError(t, os.Remove(path+".lock"))
 
 	k, err := readKubeconfig()
 	require.NoError(t, err)
-	require.NoError(t, k.use("plant"))
-	require.NoError(t, os.WriteFile(path, []byte(others+"# changed\n"), 0o600))
+	require.NoError(t, k.setCurrent("plant"))
+	require.NoError(t, os.WriteFile(path, []byte(foreignKubeconfig+"# changed\n"), 0o600))
 	require.ErrorContains(t, k.write(), "changed it meanwhile")
-	require.Equal(t, others+"# changed\n", read(t, path))
+	require.Equal(t, foreignKubeconfig+"# changed\n", readFile(t, path))
 
 	link := filepath.Join(t.TempDir(), "link")
 	require.NoError(t, os.Symlink(path, link))
 	t.Setenv("KUBECONFIG", link)
-	said(t, 0, "context", "set", "plant", "--server", "http://127.0.0.1:1")
-	require.Contains(t, read(t, path), "plant")
+	runEdgebus(t, 0, "context", "set", "plant", "--server", "http://127.0.0.1:1")
+	require.Contains(t, readFile(t, path), "plant")
 	info, err := os.Lstat(link)
 	require.NoError(t, err)
 	require.Equal(t, os.ModeSymlink, info.Mode().Type(), "a link stays one")
@@ -246,21 +246,21 @@ func TestCredentialsOfAKubeconfig(t *testing.T) {
 		{trusted, "client-certificate-data: " + data(cert) + ", client-key: key.pem", "ann"},
 		{trusted, "client-certificate-data: " + data(cert) + ", client-key-data: " + data(key), "ann"},
 	} {
-		path := kubeconfigs(t, "current-context: c\nclusters: [{name: c, cluster: {server: '"+hub.URL+"', "+c.cluster+"}}]\n"+
+		path := useKubeconfigs(t, "current-context: c\nclusters: [{name: c, cluster: {server: '"+hub.URL+"', "+c.cluster+"}}]\n"+
 			"users: [{name: u, user: {"+c.user+"}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n")[0]
 		for name, text := range map[string]string{"ca.pem": string(cert), "cert.pem": string(cert), "key.pem": string(key), "token": "new\n"} {
-			write(t, filepath.Dir(path), name, text) // relative to the kubeconfig
+			writeFile(t, filepath.Dir(path), name, text) // relative to the kubeconfig
 		}
-		said(t, refused, "get", "kinds")
+		runEdgebus(t, refused, "get", "kinds")
 		require.Equal(t, c.who, <-asked, "%s %s", c.cluster, c.user)
 	}
-	kubeconfigs(t, "current-context: c\nclusters: [{name: c, cluster: {server: '"+hub.URL+"', certificate-authority-data: "+data(cert)+"}}]\n"+
+	useKubeconfigs(t, "current-context: c\nclusters: [{name: c, cluster: {server: '"+hub.URL+"', certificate-authority-data: "+data(cert)+"}}]\n"+
 		"contexts: [{name: c, context: {cluster: c}}]\n")
-	_, errs := said(t, unreachable, "get", "kinds")
+	_, errs := runEdgebus(t, unreachable, "get", "kinds")
 	require.Contains(t, errs, "its certificate is for another name")
 
-	paths := kubeconfigs(t, "current-context: c\nclusters: [{name: c, cluster: {server: 'https://192.0.2.1', proxy-url: '"+"http://"+hub.Listener.Addr().String()+"'}}]\n"+
+	paths := useKubeconfigs(t, "current-context: c\nclusters: [{name: c, cluster: {server: 'https://192.0.2.1', proxy-url: '"+"http://"+hub.Listener.Addr().String()+"'}}]\n"+
 		"contexts: [{name: c, context: {cluster: c}}]\n")
-	_, errs = said(t, unreachable, "get", "kinds", "--timeout", "1m")
+	_, errs = runEdgebus(t, unreachable, "get", "kinds", "--timeout", "1m")
 	require.NotContains(t, errs, "time was up", "the proxy answers: %s", paths[0])
 }

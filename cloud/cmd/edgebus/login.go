@@ -38,8 +38,8 @@ type provider struct {
 }
 
 const (
-	providerTime = 10 * time.Second // for each answer of a provider
-	renewBefore  = 30 * time.Second // before a token expires
+	providerTimeout = 10 * time.Second // for each answer of a provider
+	renewalMargin   = 30 * time.Second // before a token expires
 )
 
 func newLogin() *cobra.Command {
@@ -64,10 +64,10 @@ offline_access. kubectl uses the renewed one.
 			}
 			name = cmp.Or(name, os.Getenv("EDGEBUS_CONTEXT"), k.current())
 			if name == "" {
-				return withCode(misused, "there is no context to keep the token in: edgebus context set NAME --server https://hub.example.org:8443 --use")
+				return exitErrorf(misused, "there is no context to keep the token in: edgebus context set NAME --server https://hub.example.org:8443 --use")
 			}
 			if caHash != "" {
-				if err := k.pin(cmd.Context(), name, caHash); err != nil {
+				if err := k.pinAuthority(cmd.Context(), name, caHash); err != nil {
 					return err
 				}
 			}
@@ -89,19 +89,19 @@ offline_access. kubectl uses the renewed one.
 // login gets a token of the provider, tries it at the hub, and keeps it in the context.
 func login(cmd *cobra.Command, k *kubeconfig, name string, given provider) error {
 	ctx := cmd.Context()
-	p, err := k.place(name)
+	p, err := k.targetOf(name)
 	if err != nil {
 		return err
 	}
 	if p.User != "" {
-		return withCode(refused, "the context %s signs in with a password: make another one for the token (edgebus context set NAME --server %s)", name, p.Server)
+		return exitErrorf(refused, "the context %s signs in with a password: make another one for the token (edgebus context set NAME --server %s)", name, p.Server)
 	}
 	p.user.Token, p.user.TokenFile = "", ""
-	o, err := p.api()
+	o, err := p.apiOptions()
 	if err != nil {
 		return err
 	}
-	how, err := choose(ctx, o, p, given)
+	how, err := chooseProvider(ctx, o, p, given)
 	if err != nil {
 		return err
 	}
@@ -115,30 +115,30 @@ func login(cmd *cobra.Command, k *kubeconfig, name string, given provider) error
 		return err
 	}
 	how.RefreshToken = text.refresh
-	if err := k.keep(name, text.id, how); err != nil {
+	if err := k.storeToken(name, text.id, how); err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "signed in for the context %s as %s, until %s\n", name, printable(who, 300), resource.Time(text.expires))
+	fmt.Fprintf(cmd.OutOrStdout(), "signed in for the context %s as %s, until %s\n", name, printableText(who, 300), resource.FormatTime(text.expires))
 	if how.RefreshToken == "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), "the provider gave no refresh token: run edgebus login again then")
 	}
 	return nil
 }
 
-// choose finds the provider: by the flags, or else from the hub. Its other settings from the last login are kept.
-func choose(ctx context.Context, o client.Options, p place, given provider) (how provider, err error) {
-	last := p.login
+// chooseProvider finds the provider: by the flags, or else from the hub. Its other settings from the last login are kept.
+func chooseProvider(ctx context.Context, o client.Options, p hubTarget, given provider) (how provider, err error) {
+	last := p.loginProvider
 	how = given
 	if how.Issuer == "" || how.ClientID == "" {
 		hub, err := client.New(o)
 		if err != nil {
-			return how, withCode(misused, "%w", err)
+			return how, exitErrorf(misused, "%w", err)
 		}
 		defer hub.Close()
 		var said provider
 		err = hub.Get(ctx, "/auth/oidc", &said)
 		if errors.Is(err, resource.NotFound) {
-			return how, withCode(refused, "%w: give --issuer and --client-id, or a certificate, password or token to the context", err)
+			return how, exitErrorf(refused, "%w: give --issuer and --client-id, or a certificate, password or token to the context", err)
 		}
 		if err != nil {
 			return how, err
@@ -169,7 +169,7 @@ type idToken struct {
 
 // connect asks the provider for its configuration. The context is for further requests to it.
 func (how provider) connect(ctx context.Context) (context.Context, *oidc.Provider, *oauth2.Config, error) {
-	hc := &http.Client{Timeout: providerTime}
+	hc := &http.Client{Timeout: providerTimeout}
 	if how.CA != "" {
 		pem, err := os.ReadFile(how.CA)
 		if err != nil {
@@ -194,7 +194,7 @@ func (how provider) connect(ctx context.Context) (context.Context, *oidc.Provide
 	ctx = oidc.ClientContext(ctx, hc)
 	at, err := oidc.NewProvider(ctx, how.Issuer)
 	if err != nil {
-		return ctx, nil, nil, withCode(unreachable, "no answer from the OpenID Connect provider %s: %w", how.Issuer, err)
+		return ctx, nil, nil, exitErrorf(unreachable, "no answer from the OpenID Connect provider %s: %w", how.Issuer, err)
 	}
 	return ctx, at, &oauth2.Config{ClientID: how.ClientID, ClientSecret: secret, Endpoint: at.Endpoint(), Scopes: how.Scopes}, nil
 }
@@ -209,7 +209,7 @@ func (how *provider) signIn(cmd *cobra.Command) (t idToken, err error) {
 		conf.Scopes = usualScopes(at)
 	}
 	if conf.Endpoint.DeviceAuthURL == "" {
-		return t, withCode(refused, "the provider %s has no device flow (device_authorization_endpoint): get a token in another way, and give it to edgebus context set --token-file", how.Issuer)
+		return t, exitErrorf(refused, "the provider %s has no device flow (device_authorization_endpoint): get a token in another way, and give it to edgebus context set --token-file", how.Issuer)
 	}
 	var secret []oauth2.AuthCodeOption
 	if conf.ClientSecret != "" {
@@ -217,17 +217,17 @@ func (how *provider) signIn(cmd *cobra.Command) (t idToken, err error) {
 	}
 	device, err := conf.DeviceAuth(ctx, secret...)
 	if err != nil {
-		return t, how.explain(err)
+		return t, how.explainError(err)
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "Open %s in a browser, and enter the code %s\n", printable(device.VerificationURI, 500), printable(device.UserCode, 100))
+	fmt.Fprintf(cmd.ErrOrStderr(), "Open %s in a browser, and enter the code %s\n", printableText(device.VerificationURI, 500), printableText(device.UserCode, 100))
 	if device.VerificationURIComplete != "" {
-		fmt.Fprintf(cmd.ErrOrStderr(), "or open %s\n", printable(device.VerificationURIComplete, 500))
+		fmt.Fprintf(cmd.ErrOrStderr(), "or open %s\n", printableText(device.VerificationURIComplete, 500))
 	}
 	got, err := conf.DeviceAccessToken(ctx, device)
 	if err != nil {
-		return t, how.explain(err)
+		return t, how.explainError(err)
 	}
-	return how.read(ctx, at, got)
+	return how.verifyToken(ctx, at, got)
 }
 
 // usualScopes returns the scopes for the user's identity and a refresh token. Only those that the provider lists are requested,
@@ -244,48 +244,48 @@ func usualScopes(at *oidc.Provider) []string {
 	})
 }
 
-// read takes the ID token out of a provider's answer, and verifies it.
-func (how provider) read(ctx context.Context, at *oidc.Provider, got *oauth2.Token) (t idToken, err error) {
+// verifyToken takes the ID token out of a provider's answer, and verifies it.
+func (how provider) verifyToken(ctx context.Context, at *oidc.Provider, got *oauth2.Token) (t idToken, err error) {
 	t.id, _ = got.Extra("id_token").(string)
 	if t.id == "" {
-		return t, withCode(refused, "the provider %s gave no ID token: ask for the scope openid (--scopes)", how.Issuer)
+		return t, exitErrorf(refused, "the provider %s gave no ID token: ask for the scope openid (--scopes)", how.Issuer)
 	}
 	id, err := at.VerifierContext(ctx, &oidc.Config{ClientID: how.ClientID}).Verify(ctx, t.id)
 	if err != nil {
-		return t, withCode(refused, "the ID token of the provider %s is not good: %w", how.Issuer, err)
+		return t, exitErrorf(refused, "the ID token of the provider %s is not good: %w", how.Issuer, err)
 	}
 	t.expires, t.refresh = id.Expiry, got.RefreshToken
 	return t, nil
 }
 
-// explain turns a provider's error into a message for the user.
-func (how provider) explain(err error) error {
+// explainError turns a provider's error into a message for the user.
+func (how provider) explainError(err error) error {
 	var answer *oauth2.RetrieveError
 	switch {
 	case errors.Is(err, context.Canceled):
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
-		return withCode(late, "the login was not approved in time: run edgebus login again")
+		return exitErrorf(late, "the login was not approved in time: run edgebus login again")
 	case !errors.As(err, &answer):
-		return withCode(unreachable, "no answer from the OpenID Connect provider %s: %w", how.Issuer, err)
+		return exitErrorf(unreachable, "no answer from the OpenID Connect provider %s: %w", how.Issuer, err)
 	}
 	switch answer.ErrorCode {
 	case "access_denied":
-		return withCode(refused, "the login was denied")
+		return exitErrorf(refused, "the login was denied")
 	case "expired_token":
-		return withCode(late, "the login was not approved in time: run edgebus login again")
+		return exitErrorf(late, "the login was not approved in time: run edgebus login again")
 	case "invalid_client", "unauthorized_client":
-		return withCode(refused, "the provider %s does not accept the client %s (%s): give --client-id, and --client-secret-file if it has a secret",
-			how.Issuer, printable(how.ClientID, 100), printable(cmp.Or(answer.ErrorDescription, answer.ErrorCode), 300))
+		return exitErrorf(refused, "the provider %s does not accept the client %s (%s): give --client-id, and --client-secret-file if it has a secret",
+			how.Issuer, printableText(how.ClientID, 100), printableText(cmp.Or(answer.ErrorDescription, answer.ErrorCode), 300))
 	}
-	return withCode(refused, "the provider %s refused: %s", how.Issuer, printable(cmp.Or(answer.ErrorDescription, answer.ErrorCode, string(answer.Body)), 300))
+	return exitErrorf(refused, "the provider %s refused: %s", how.Issuer, printableText(cmp.Or(answer.ErrorDescription, answer.ErrorCode, string(answer.Body)), 300))
 }
 
 // whoAmI asks the hub for the user of the credentials, and for the user's roles.
 func whoAmI(ctx context.Context, o client.Options) (string, error) {
 	hub, err := client.New(o)
 	if err != nil {
-		return "", withCode(misused, "%w", err)
+		return "", exitErrorf(misused, "%w", err)
 	}
 	defer hub.Close()
 	var review struct {
@@ -308,9 +308,9 @@ func whoAmI(ctx context.Context, o client.Options) (string, error) {
 	return text + ")", nil
 }
 
-// keep writes the token into the user of a context.
-func (k *kubeconfig) keep(context, token string, how provider) error {
-	names, err := k.entries(context)
+// storeToken writes the token into the user of a context.
+func (k *kubeconfig) storeToken(context, token string, how provider) error {
+	names, err := k.entryNames(context)
 	if err != nil {
 		return err
 	}
@@ -328,39 +328,39 @@ func (k *kubeconfig) keep(context, token string, how provider) error {
 	return k.write()
 }
 
-// renew gets the next token of a context that has signed in with edgebus login, if the present one expires soon.
-func (p *place) renew(k *kubeconfig, name string) error {
-	how := p.login
+// renewToken gets the next token of a context that has signed in with edgebus login, if the present one expires soon.
+func (p *hubTarget) renewToken(k *kubeconfig, name string) error {
+	how := p.loginProvider
 	if p.User != "" || p.Token == "" || p.TokenFile != "" || how.Issuer == "" {
 		return nil
 	}
-	expires := expiry(p.Token)
-	if expires.IsZero() || time.Until(expires) > renewBefore {
+	expires := tokenExpiry(p.Token)
+	if expires.IsZero() || time.Until(expires) > renewalMargin {
 		return nil
 	}
 	if how.RefreshToken == "" {
 		if time.Until(expires) > 0 {
 			return nil
 		}
-		return withCode(refused, "the token of the context %s expired at %s: run edgebus login", name, resource.Time(expires))
+		return exitErrorf(refused, "the token of the context %s expired at %s: run edgebus login", name, resource.FormatTime(expires))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*providerTime)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*providerTimeout)
 	defer cancel()
 	t, err := how.refresh(ctx)
 	if err != nil {
 		if time.Until(expires) > 0 {
 			return nil
 		}
-		return withCode(codeOf(err), "the token of the context %s expired at %s, and is not renewed; run edgebus login: %w", name, resource.Time(expires), err)
+		return exitErrorf(exitCodeOf(err), "the token of the context %s expired at %s, and is not renewed; run edgebus login: %w", name, resource.FormatTime(expires), err)
 	}
 	p.Token, how.RefreshToken = t.id, cmp.Or(t.refresh, how.RefreshToken)
-	err = k.keep(name, t.id, how)
+	err = k.storeToken(name, t.id, how)
 	if err == nil {
 		return nil
 	}
 	// Another command may have renewed it at the same time. Its token, and its refresh token, are as good.
 	if now, again := readKubeconfig(); again == nil {
-		if other, again := now.place(name); again == nil && time.Until(expiry(other.Token)) > renewBefore {
+		if other, again := now.targetOf(name); again == nil && time.Until(tokenExpiry(other.Token)) > renewalMargin {
 			p.Token = other.Token
 			return nil
 		}
@@ -375,13 +375,13 @@ func (how provider) refresh(ctx context.Context) (t idToken, err error) {
 	}
 	got, err := conf.TokenSource(ctx, &oauth2.Token{RefreshToken: how.RefreshToken}).Token()
 	if err != nil {
-		return t, how.explain(err)
+		return t, how.explainError(err)
 	}
-	return how.read(ctx, at, got)
+	return how.verifyToken(ctx, at, got)
 }
 
-// expiry is when an ID token expires, as it says itself; zero: it doesn't. The hub verifies it.
-func expiry(token string) time.Time {
+// tokenExpiry is when an ID token expires, as it says itself; zero: it doesn't. The hub verifies it.
+func tokenExpiry(token string) time.Time {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
 		return time.Time{}

@@ -56,35 +56,35 @@ func TestATokenIsRenewed(t *testing.T) {
 	signedIn := func(token, refresh string) string {
 		how, err := json.Marshal(provider{Issuer: issuer, ClientID: "edgebus", RefreshToken: refresh})
 		require.NoError(t, err)
-		return kubeconfigs(t, "current-context: c\nclusters: [{name: c, cluster: {server: '"+hub.URL+"'}}]\n"+
+		return useKubeconfigs(t, "current-context: c\nclusters: [{name: c, cluster: {server: '"+hub.URL+"'}}]\n"+
 			"users: [{name: u, user: {token: "+token+", extensions: [{name: edgebus.io/oidc, extension: "+string(how)+"}]}}]\n"+
 			"contexts: [{name: c, context: {cluster: c, user: u}}]\n")[0]
 	}
 
 	path := signedIn(token(-time.Minute), "r0")
 	for range 2 {
-		said(t, refused, "get", "kinds")
+		runEdgebus(t, refused, "get", "kinds")
 		require.Equal(t, "Bearer "+next, <-asked)
 	}
 	require.EqualValues(t, 1, renewed.Load())
-	require.Contains(t, read(t, path), "refreshToken: r1")
-	require.Contains(t, read(t, path), next)
+	require.Contains(t, readFile(t, path), "refreshToken: r1")
+	require.Contains(t, readFile(t, path), next)
 
 	signedIn(token(-time.Minute), "old")
-	_, errs := said(t, refused, "get", "kinds")
+	_, errs := runEdgebus(t, refused, "get", "kinds")
 	require.Contains(t, errs, "is not renewed; run edgebus login")
 	require.Contains(t, errs, "the session has ended")
 	signedIn(token(-time.Minute), "")
-	_, errs = said(t, refused, "get", "kinds")
+	_, errs = runEdgebus(t, refused, "get", "kinds")
 	require.Contains(t, errs, "expired at")
 	require.True(t, strings.HasSuffix(strings.TrimSpace(errs), "run edgebus login"), errs)
 
 	away.Store(1)
 	signedIn(token(-time.Minute), "r1")
-	_, errs = said(t, unreachable, "get", "kinds")
+	_, errs = runEdgebus(t, unreachable, "get", "kinds")
 	require.Contains(t, errs, "no answer from the OpenID Connect provider")
 	soon := token(10 * time.Second)
 	signedIn(soon, "r1")
-	said(t, refused, "get", "kinds")
+	runEdgebus(t, refused, "get", "kinds")
 	require.Equal(t, "Bearer "+soon, <-asked, "one that has not expired is good for as long as it is")
 }

@@ -36,7 +36,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	cmd, err := root.ExecuteContextC(ctx)
 	if errors.As(err, new(exitCode)) {
-		return codeOf(err)
+		return exitCodeOf(err)
 	}
 	switch {
 	case err == nil:
@@ -44,13 +44,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case !begun:
 		advice := cmd.CommandPath() + " --help says more"
 		if len(args) > 0 && args[0] == "set" {
-			advice = "did you mean: edgebus twin " + printable(strings.Join(args, " "), 200)
+			advice = "did you mean: edgebus twin " + printableText(strings.Join(args, " "), 200)
 		}
 		fmt.Fprintf(stderr, "edgebus: %s\n%s\n", misuse(cmd, err), advice)
 		return misused
 	}
-	fmt.Fprintln(stderr, coloursOn(stderr).paint(red, "edgebus:"), err)
-	return codeOf(err)
+	fmt.Fprintln(stderr, coloursOn(stderr).paint(colourRed, "edgebus:"), err)
+	return exitCodeOf(err)
 }
 
 // unknownBelow returns an error text if a command that only has subcommands was given something else.
@@ -65,7 +65,7 @@ func unknownBelow(root *cobra.Command, args []string) string {
 			known = append(known, below.Name())
 		}
 	}
-	return fmt.Sprintf("%s has no command %q; it has %s", cmd.CommandPath(), printable(rest[0], 100), strings.Join(known, ", "))
+	return fmt.Sprintf("%s has no command %q; it has %s", cmd.CommandPath(), printableText(rest[0], 100), strings.Join(known, ", "))
 }
 
 // misuse says what is wrong with a command line. For arguments that a command doesn't take it shows those that it does.
@@ -106,7 +106,7 @@ On a terminal it writes in colour, unless NO_COLOR is set.`,
 		{"Users:", []*cobra.Command{newLogin(), newToken(), newPasswd()}},
 		{"Messages:", []*cobra.Command{newPub(), newSub()}},
 		{"Data directories:", []*cobra.Command{newCheck(), newBackup(), newRestore()}},
-		{"To begin with:", []*cobra.Command{newDemo(), newNewMapper(), newContext(), newKubeconfig(), newVersion()}},
+		{"To begin with:", []*cobra.Command{newDemo(), newScaffold(), newContext(), newKubeconfig(), newVersion()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})
 		for _, cmd := range group.commands {
@@ -114,7 +114,7 @@ On a terminal it writes in colour, unless NO_COLOR is set.`,
 			root.AddCommand(cmd)
 		}
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return withCode(misused, "%w", err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exitErrorf(misused, "%w", err) })
 	root.SetHelpCommandGroupID("To begin with:")
 	root.SetCompletionCommandGroupID("To begin with:")
 	return root
@@ -153,12 +153,12 @@ type codedError struct {
 
 func (e codedError) Unwrap() error { return e.error }
 
-func withCode(code int, format string, args ...any) error {
+func exitErrorf(code int, format string, args ...any) error {
 	return codedError{code, fmt.Errorf(format, args...)}
 }
 
-// codeOf is the one place where an error becomes an exit code.
-func codeOf(err error) int {
+// exitCodeOf is the one place where an error becomes an exit code.
+func exitCodeOf(err error) int {
 	if code := exitCode(0); errors.As(err, &code) {
 		return int(code)
 	}
@@ -181,31 +181,31 @@ func codeOf(err error) int {
 	return failed
 }
 
-// tally counts failures, and makes one exit code of them.
-type tally struct {
+// failureCount counts failures, and makes one exit code of them.
+type failureCount struct {
 	failures int
 	code     int
 }
 
-// fail prints and counts a failure. The code of failures of several kinds is failed.
-func (t *tally) fail(errs io.Writer, where string, err error) {
+// addFailure prints and counts a failure. The code of failures of several kinds is failed.
+func (t *failureCount) addFailure(errs io.Writer, where string, err error) {
 	fmt.Fprintf(errs, "edgebus: %s%v\n", where, err)
-	code := codeOf(err)
+	code := exitCodeOf(err)
 	if t.failures > 0 && t.code != code {
 		code = failed
 	}
 	t.failures, t.code = t.failures+1, code
 }
 
-func (t *tally) err() error {
+func (t *failureCount) err() error {
 	if t.failures == 0 {
 		return nil
 	}
 	return exitCode(t.code)
 }
 
-// noUse reports whether the command was interrupted, and prints how many objects are left.
-func noUse(ctx context.Context, errs io.Writer, left int) bool {
+// interrupted reports whether the command was interrupted, and prints how many objects are left.
+func interrupted(ctx context.Context, errs io.Writer, left int) bool {
 	if ctx.Err() != nil && left > 0 {
 		fmt.Fprintf(errs, "edgebus: not tried: %d more\n", left)
 	}

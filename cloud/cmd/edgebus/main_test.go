@@ -81,13 +81,13 @@ func TestTheDemosProgramsSayWhatTheyAre(t *testing.T) {
 	require.Equal(t, "edgecore "+daemon.Version()+"\n", out.String())
 }
 
-func message(topic, payload string, properties ...client.UserProperty) client.Message {
+func topicMessage(topic, payload string, properties ...client.UserProperty) client.Message {
 	return client.Message{Topic: topic, Payload: []byte(payload), User: properties}
 }
 
 func TestOnlyStateIsShown(t *testing.T) {
 	now := time.Unix(1000, 0)
-	c, ok := fromMessage(message("v1/nodes/n1/devices/lamp/desired/power", "ON",
+	c, ok := changeOfMessage(topicMessage("v1/nodes/n1/devices/lamp/desired/power", "ON",
 		client.UserProperty{Key: "ver", Value: "42"}, client.UserProperty{Key: "ts", Value: "2026-11-21T10:00:00.123Z"},
 		client.UserProperty{Key: "origin", Value: "ann"}), now)
 	require.True(t, ok)
@@ -97,17 +97,17 @@ func TestOnlyStateIsShown(t *testing.T) {
 	require.Equal(t, 123, c.TS.Nanosecond()/1e6)
 	require.Equal(t, "devices/lamp/desired/power = ON  (ver 42)", c.String())
 	for _, other := range []string{"v1/nodes/n1/devices/lamp/telemetry/x", "v1/nodes/n1/devices/lamp/commands/blink", "v1/nodes/n1/sync/up", "other"} {
-		_, ok := fromMessage(message(other, "x"), now)
+		_, ok := changeOfMessage(topicMessage(other, "x"), now)
 		require.False(t, ok, other)
 	}
-	_, ok = fromMessage(message("v1/nodes/n1/devices/lamp/reported/power", "", client.UserProperty{Key: "ver", Value: "x"}), now)
+	_, ok = changeOfMessage(topicMessage("v1/nodes/n1/devices/lamp/reported/power", "", client.UserProperty{Key: "ver", Value: "x"}), now)
 	require.True(t, ok)
 }
 
-func filled(now time.Time) *view {
+func sampleTree(now time.Time) *treeView {
 	v := newView("n1")
 	for key, val := range map[string]value{
-		"state":                        {Value: "online", seen: now},
+		"state":                        {Value: "online", receivedAt: now},
 		"devices/lamp":                 {Value: `{"device":{}}`, Ver: 1, TS: now.Add(-2 * time.Hour)},
 		"devices/lamp/desired/power":   {Value: "ON", Ver: 3, TS: now.Add(-5 * time.Second)},
 		"devices/lamp/reported/power":  {Value: "OFF", Ver: 9, TS: now.Add(-3 * time.Minute)},
@@ -129,14 +129,14 @@ func TestTreeIsDrawn(t *testing.T) {
 │        ├─ colour  ·[2J·red       ver 1, 3d
 │        └─ power   OFF            ver 9, 3m
 └─ state            online         now
-`, filled(now).text(now, 0), "no value may steer a terminal")
-	for _, line := range strings.Split(filled(now).text(now, 20), "\n") {
+`, sampleTree(now).text(now, 0), "no value may steer a terminal")
+	for _, line := range strings.Split(sampleTree(now).text(now, 20), "\n") {
 		require.LessOrEqual(t, len([]rune(line)), 20)
 	}
 }
 
 func TestWhatIsGoneIsNotShown(t *testing.T) {
-	v := filled(time.Now())
+	v := sampleTree(time.Now())
 	v.apply(change{Key: "devices/lamp/desired/power"})
 	require.NotContains(t, v.text(time.Now(), 0), "desired")
 	v.apply(change{up: true})
@@ -145,7 +145,7 @@ func TestWhatIsGoneIsNotShown(t *testing.T) {
 
 func TestDocument(t *testing.T) {
 	now := time.Unix(1_000_000, 0).UTC()
-	text, err := json.Marshal(filled(now).document())
+	text, err := json.Marshal(sampleTree(now).document())
 	require.NoError(t, err)
 	var back struct {
 		Node   string
@@ -163,16 +163,16 @@ func TestDocument(t *testing.T) {
 }
 
 func TestFrameFitsTheScreen(t *testing.T) {
-	text := filled(time.Now()).text(time.Now(), 80)
+	text := sampleTree(time.Now()).text(time.Now(), 80)
 	for height := 1; height < 20; height++ {
-		shown := frame(text, []string{"", "a footer that is wider than the screen"}, 10, height)
+		shown := fitFrame(text, []string{"", "a footer that is wider than the screen"}, 10, height)
 		if height > 4 {
 			require.LessOrEqual(t, strings.Count(shown, "\n"), height-1, "height %d", height)
 		}
 		require.Contains(t, shown, "a footer …")
 	}
-	require.Contains(t, frame(text, nil, 80, 4), "… 7 more")
-	require.NotContains(t, frame(text, nil, 80, 40), "more")
+	require.Contains(t, fitFrame(text, nil, 80, 4), "… 7 more")
+	require.NotContains(t, fitFrame(text, nil, 80, 40), "more")
 }
 
 func TestScreenIsDrawnAndEnds(t *testing.T) {
@@ -208,23 +208,23 @@ func TestTakenPortsAreNamedWithTheirOwner(t *testing.T) {
 
 func TestProgramsAreFoundOrAskedFor(t *testing.T) {
 	d := &demo{programs: t.TempDir()}
-	_, err := d.find("cloudhub")
+	_, err := d.findProgram("cloudhub")
 	require.ErrorContains(t, err, "make build")
 	require.NoError(t, os.WriteFile(filepath.Join(d.programs, "cloudhub"), nil, 0o755))
-	path, err := d.find("cloudhub")
+	path, err := d.findProgram("cloudhub")
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(d.programs, "cloudhub"), path)
 	t.Setenv("PATH", d.programs)
-	path, err = (&demo{}).find("cloudhub")
+	path, err = (&demo{}).findProgram("cloudhub")
 	require.NoError(t, err)
 	require.Equal(t, filepath.Join(d.programs, "cloudhub"), path)
 }
 
 func TestSamplesAreAppliedOnce(t *testing.T) {
-	hub := newHub(t)
+	hub := startHub(t)
 	d := &demo{hubHTTP: hub.Listener.Addr().String(), modbus: "127.0.0.1:9999"}
 	require.NoError(t, d.apply(context.Background()))
-	out, _ := said(t, 0, "get", "device", "thermostat", "-o", "yaml")
+	out, _ := runEdgebus(t, 0, "get", "device", "thermostat", "-o", "yaml")
 	require.Contains(t, out, "tcp://127.0.0.1:9999")
 	require.NoError(t, d.apply(context.Background()), "a kept directory has them")
 	hub.Close()
@@ -249,8 +249,8 @@ func TestReadiness(t *testing.T) {
 	require.ErrorContains(t, awaitReady(ctx, "127.0.0.1:1"), "refused")
 }
 
-// gone is whether a process has ended.
-func gone(pid string) bool {
+// isProcessGone is whether a process has ended.
+func isProcessGone(pid string) bool {
 	n, err := strconv.Atoi(strings.TrimSpace(pid))
 	if err != nil {
 		return false
@@ -266,13 +266,13 @@ func TestNothingIsLeftRunning(t *testing.T) {
 	read := func(name string) string { text, _ := os.ReadFile(filepath.Join(dir, name)); return string(text) }
 	require.NoError(t, g.start("first", []string{"sh", "-c", "trap 'echo first >>order; exit' TERM; touch up1; while :; do sleep 0.02; done"}, dir))
 	require.NoError(t, g.start("last", []string{"sh", "-c", "trap 'echo last >>order; exit' TERM; sleep 300 & echo $! >child; while :; do sleep 0.02; done"}, dir))
-	require.Eventually(t, func() bool { return read("child") != "" && exists(filepath.Join(dir, "up1")) }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return read("child") != "" && fileExists(filepath.Join(dir, "up1")) }, 30*time.Second, time.Millisecond)
 	require.NoError(t, g.stop())
 	require.Equal(t, "last\nfirst\n", read("order"), "who was started last goes first")
-	require.Eventually(t, func() bool { return gone(read("child")) }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return isProcessGone(read("child")) }, 30*time.Second, time.Millisecond)
 }
 
-func exists(file string) bool {
+func fileExists(file string) bool {
 	_, err := os.Stat(file)
 	return err == nil
 }
@@ -282,11 +282,11 @@ func TestWhoDoesNotStopIsKilledInTime(t *testing.T) {
 	dir := t.TempDir()
 	g := newProcesses(filepath.Join(dir, "logs"))
 	require.NoError(t, g.start("deaf", []string{"sh", "-c", "trap '' TERM; touch up; while :; do sleep 0.05; done"}, dir))
-	require.Eventually(t, func() bool { return exists(filepath.Join(dir, "up")) }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return fileExists(filepath.Join(dir, "up")) }, 30*time.Second, time.Millisecond)
 	began := time.Now()
 	require.ErrorContains(t, g.stop(), "deaf")
 	require.Less(t, time.Since(began), 10*time.Second)
-	require.True(t, gone(strconv.Itoa(g.all[0].cmd.Process.Pid)))
+	require.True(t, isProcessGone(strconv.Itoa(g.all[0].cmd.Process.Pid)))
 }
 
 func TestWhatIsKilledComesBack(t *testing.T) {
@@ -302,17 +302,17 @@ func TestWhatIsKilledComesBack(t *testing.T) {
 		return strings.Fields(string(text))
 	}
 	require.NoError(t, g.start("phoenix", []string{"sh", "-c", "sleep 300 & echo $$ $! >>pids; wait"}, dir))
-	for round := range mostDeaths - 1 {
+	for round := range mostRestarts - 1 {
 		require.Eventually(t, func() bool { return len(pids()) == 2*round+2 }, 30*time.Second, time.Millisecond)
 		pid, err := strconv.Atoi(pids()[2*round])
 		require.NoError(t, err)
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 	}
-	require.Eventually(t, func() bool { return len(pids()) == 2*mostDeaths }, 30*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(pids()) == 2*mostRestarts }, 30*time.Second, time.Millisecond)
 	require.Contains(t, said.String(), "phoenix ended unexpectedly (signal: killed), and is started again in 8ms\n", "the pause doubles")
 	require.NoError(t, g.stop())
 	for _, pid := range pids() {
-		require.Eventually(t, func() bool { return gone(pid) }, 30*time.Second, time.Millisecond, "no child is left either")
+		require.Eventually(t, func() bool { return isProcessGone(pid) }, 30*time.Second, time.Millisecond, "no child is left either")
 	}
 }
 
@@ -345,8 +345,8 @@ func TestAFailedDemoKeepsItsDirectoryAndNamesIt(t *testing.T) {
 	require.NoDirExists(t, d.dataDir)
 }
 
-// hangUp is no broker: it closes every connection.
-func hangUp(t *testing.T) string {
+// startHangingUpListener is no broker: it closes every connection.
+func startHangingUpListener(t *testing.T) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
@@ -368,7 +368,7 @@ func TestNoBrokerIsToldFromAnEmptyTree(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // connections are made, and never answered
 	require.NoError(t, err)
 	defer silent.Close()
-	for _, server := range []string{hangUp(t), "mqtt://" + silent.Addr().String(), "mqtt://127.0.0.1:1"} {
+	for _, server := range []string{startHangingUpListener(t), "mqtt://" + silent.Addr().String(), "mqtt://127.0.0.1:1"} {
 		var out, errs bytes.Buffer
 		require.Equal(t, 1, run([]string{"tree", "n1", "--once", "--server", server}, &out, &errs))
 		require.Contains(t, errs.String(), "no connection to "+server)
@@ -377,20 +377,20 @@ func TestNoBrokerIsToldFromAnEmptyTree(t *testing.T) {
 }
 
 func TestALiveTreeSaysThatItIsNotConnected(t *testing.T) {
-	server := hangUp(t)
+	server := startHangingUpListener(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	changes, err := treeOptions{brokerFlags: brokerFlags{at: place{MQTT: server}}}.follow(ctx, "n1")
+	changes, err := treeOptions{brokerFlags: brokerFlags{target: hubTarget{MQTT: server}}}.follow(ctx, "n1")
 	require.NoError(t, err)
 	c := <-changes
 	require.Contains(t, c.String(), "not connected to "+server)
 	v := newView("n1")
 	v.apply(c)
-	require.Contains(t, strings.Join(v.foot(), "\n"), "not connected to "+server)
+	require.Contains(t, strings.Join(v.footer(), "\n"), "not connected to "+server)
 	v.apply(change{note: "cloudhub runs again"})
 	require.Contains(t, strings.Join(v.notes, "\n"), "cloudhub runs again")
 	v.apply(change{up: true})
-	require.NotContains(t, strings.Join(v.foot(), "\n"), "not connected")
+	require.NotContains(t, strings.Join(v.footer(), "\n"), "not connected")
 }
 
 func TestWhoEndsAgainAndAgainIsGivenUpWithItsLastWords(t *testing.T) {
@@ -408,11 +408,11 @@ func TestWhoEndsAgainAndAgainIsGivenUpWithItsLastWords(t *testing.T) {
 
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(err)
-	require.Equal(t, err, failure(ctx, errors.New("connection refused")), "the cause, not what followed from it")
+	require.Equal(t, err, exitReason(ctx, errors.New("connection refused")), "the cause, not what followed from it")
 	plain, stop := context.WithCancel(context.Background())
-	require.ErrorContains(t, failure(plain, errors.New("x")), "x")
+	require.ErrorContains(t, exitReason(plain, errors.New("x")), "x")
 	stop()
-	require.NoError(t, failure(plain, errors.New("interrupted")))
+	require.NoError(t, exitReason(plain, errors.New("interrupted")))
 	require.NoError(t, g.stop())
 }
 

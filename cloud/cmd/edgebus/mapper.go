@@ -64,11 +64,11 @@ edgebus-mapper-NAME, if the host has that user.`,
 
 func (m mapperAdd) run() error {
 	if !topics.ValidName(m.name) {
-		return withCode(misused, "%q is no name of a mapper: use a-z, 0-9, and - or . in between", m.name)
+		return exitErrorf(misused, "%q is no name of a mapper: use a-z, 0-9, and - or . in between", m.name)
 	}
 	if usual := "edgebus-mapper-" + m.name; m.local == "" && m.passwordFile == "" {
 		if _, err := osuser.Lookup(usual); err != nil {
-			return withCode(misused, "this host has no user %s: say with --local which user the mapper runs as, or where to write a password with --password-file", usual)
+			return exitErrorf(misused, "this host has no user %s: say with --local which user the mapper runs as, or where to write a password with --password-file", usual)
 		}
 		m.local = usual
 	}
@@ -76,10 +76,10 @@ func (m mapperAdd) run() error {
 	u := configs.User{Name: m.name, Role: string(topics.RoleMapper), Local: m.local, Protocols: m.protocols, Devices: m.devices}
 	if m.passwordFile != "" {
 		secret := rand.Text()
-		if err := writeNew(m.passwordFile, secret+"\n"); err != nil {
+		if err := writePasswordFile(m.passwordFile, secret+"\n"); err != nil {
 			return err
 		}
-		u.PasswordHash = password.Make([]byte(secret))
+		u.PasswordHash = password.NewHash([]byte(secret))
 	}
 	if err := configs.AddUser(file, u); err != nil {
 		if m.passwordFile != "" {
@@ -91,14 +91,14 @@ func (m mapperAdd) run() error {
 	if err != nil {
 		return err
 	}
-	return m.tell(file, cfg)
+	return m.printNextSteps(file, cfg)
 }
 
-// writeNew writes a file that only its owner can read.
-func writeNew(name, text string) error {
+// writePasswordFile writes a file that only its owner can read.
+func writePasswordFile(name, text string) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return withCode(misused, "%s exists: a password file is not overwritten", name)
+		return exitErrorf(misused, "%s exists: a password file is not overwritten", name)
 	}
 	if err != nil {
 		return err
@@ -107,8 +107,8 @@ func writeNew(name, text string) error {
 	return errors.Join(err, f.Close())
 }
 
-// tell says what is left to do.
-func (m mapperAdd) tell(file string, cfg configs.Core) error {
+// printNextSteps says what is left to do.
+func (m mapperAdd) printNextSteps(file string, cfg configs.Core) error {
 	lines := []string{
 		fmt.Sprintf("%s is a mapper in %s. The core reads that when it starts:", m.name, file),
 		"  systemctl restart edgecore", "In the mapper's settings:", "  name: " + m.name,

@@ -25,18 +25,18 @@ import (
 // brokerFlags is a command's access to a broker.
 type brokerFlags struct {
 	access
-	at place // what the flags mean, once they are resolved
+	target hubTarget // what the flags mean, once they are resolved
 }
 
 func (b *brokerFlags) flags(cmd *cobra.Command) { b.access.flags(cmd, "", "server") }
 
 func (b *brokerFlags) open() (err error) {
-	b.at, err = b.resolve()
+	b.target, err = b.resolve()
 	return err
 }
 
 // checkMQTT says why a broker isn't asked: its address is not known, or the password would be sent in the clear.
-func (p *place) checkMQTT() error {
+func (p *hubTarget) checkMQTT() error {
 	if p.MQTT == "" {
 		return resource.Errorf(resource.Invalid, "server", "the context has no MQTT address: give it one (edgebus context set NAME --mqtt mqtts://…), or --server")
 	}
@@ -50,30 +50,30 @@ func (p *place) checkMQTT() error {
 	return nil
 }
 
-// mqtt are the options of a client of the broker, for the command what.
-func (p *place) mqtt(what string) (o client.Options, err error) {
+// mqttOptions are the options of a client of the broker, for the command what.
+func (p *hubTarget) mqttOptions(what string) (o client.Options, err error) {
 	if err := p.checkMQTT(); err != nil {
-		return o, withCode(misused, "%w", err)
+		return o, exitErrorf(misused, "%w", err)
 	}
 	o = client.Options{
 		Servers: []string{p.MQTT}, ClientID: fmt.Sprintf("edgebus-%s-%d-%d", what, os.Getpid(), time.Now().UnixNano()%1e6),
 		User: p.User, CleanStart: true, Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 3 * time.Second},
 	}
-	if o.TLS, err = p.secure(); err == nil {
-		o.Password, err = p.secret()
+	if o.TLS, err = p.tlsConfig(); err == nil {
+		o.Password, err = p.password()
 	}
 	if p.User == "" && p.Token+p.TokenFile != "" {
-		o.Secret = p.bearer
+		o.Secret = p.bearerToken
 	}
 	return o, err
 }
 
-// during connects, calls do while the connection is up, and disconnects.
-func (p *place) during(ctx context.Context, o client.Options, do func(context.Context, *client.Client) error) error {
+// withBroker connects, calls do while the connection is up, and disconnects.
+func (p *hubTarget) withBroker(ctx context.Context, o client.Options, do func(context.Context, *client.Client) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	up := make(chan struct{}, 1)
-	o.Attempts, o.ConnectTimeout = cmp.Or(o.Attempts, 2), connectTime
+	o.Attempts, o.ConnectTimeout = cmp.Or(o.Attempts, 2), connectTimeout
 	o.OnConnect = func(context.Context, bool) error {
 		select {
 		case up <- struct{}{}:
@@ -83,13 +83,13 @@ func (p *place) during(ctx context.Context, o client.Options, do func(context.Co
 	}
 	c, err := client.New(o)
 	if err != nil {
-		return withCode(misused, "%w", err)
+		return exitErrorf(misused, "%w", err)
 	}
 	ended := make(chan error, 1)
 	go func() {
 		err := c.Run(ctx)
 		if err != nil {
-			cancel(explain(err, p.MQTT))
+			cancel(connectionError(err, p.MQTT))
 		}
 		ended <- err
 	}()
@@ -130,16 +130,16 @@ A VALUE of - is read from standard input; an empty one clears a retained topic.
 				}
 			}
 			if m.QoS > 2 {
-				return withCode(misused, "--qos is 0, 1 or 2")
+				return exitErrorf(misused, "--qos is 0, 1 or 2")
 			}
 			if err := b.open(); err != nil {
 				return err
 			}
-			o, err := b.at.mqtt("pub")
+			o, err := b.target.mqttOptions("pub")
 			if err != nil {
 				return err
 			}
-			return b.at.during(cmd.Context(), o, func(ctx context.Context, c *client.Client) error { return c.Publish(ctx, m) })
+			return b.target.withBroker(cmd.Context(), o, func(ctx context.Context, c *client.Client) error { return c.Publish(ctx, m) })
 		},
 	}
 	b.flags(cmd)
@@ -167,17 +167,17 @@ value, or with -o json an object a line. + stands for one level of a topic, # fo
 			if err := b.open(); err != nil {
 				return err
 			}
-			o, err := b.at.mqtt("sub")
+			o, err := b.target.mqttOptions("sub")
 			if err != nil {
 				return err
 			}
 			for _, filter := range args {
 				if err := topics.CheckFilter(filter); err != nil {
-					return withCode(misused, "%w", err)
+					return exitErrorf(misused, "%w", err)
 				}
 				o.Subscriptions = append(o.Subscriptions, client.Subscription{Filter: filter, QoS: 1})
 			}
-			return b.at.sub(cmd, o, output, count)
+			return b.target.sub(cmd, o, output, count)
 		},
 	}
 	b.flags(cmd)
@@ -186,8 +186,8 @@ value, or with -o json an object a line. + stands for one level of a topic, # fo
 	return cmd
 }
 
-func (p *place) sub(cmd *cobra.Command, o client.Options, output string, count int) error {
-	_, screen := terminal(cmd.OutOrStdout())
+func (p *hubTarget) sub(cmd *cobra.Command, o client.Options, output string, count int) error {
+	_, screen := terminalSize(cmd.OutOrStdout())
 	enough := make(chan error, 1)
 	seen := 0
 	end := func(err error) {
@@ -209,10 +209,10 @@ func (p *place) sub(cmd *cobra.Command, o client.Options, output string, count i
 	}
 	o.OnDisconnect = func(err error) {
 		if cmd.Context().Err() == nil && !errors.Is(err, client.ErrClosed) && !errors.As(err, new(*client.Refused)) {
-			warn(cmd.ErrOrStderr(), "the connection was lost, and is being restored: "+err.Error())
+			printWarning(cmd.ErrOrStderr(), "the connection was lost, and is being restored: "+err.Error())
 		}
 	}
-	return unlessEnded(p.during(cmd.Context(), o, func(ctx context.Context, _ *client.Client) error {
+	return ignoreEnd(p.withBroker(cmd.Context(), o, func(ctx context.Context, _ *client.Client) error {
 		select {
 		case err := <-enough:
 			return err
@@ -240,7 +240,7 @@ func printMessage(out io.Writer, m client.Message, output string, screen bool) e
 	}
 	topic, value := m.Topic, string(m.Payload)
 	if screen {
-		topic, value = printable(topic, 300), printable(value, 2000)
+		topic, value = printableText(topic, 300), printableText(value, 2000)
 	}
 	_, err := fmt.Fprintf(out, "%s %s\n", topic, value)
 	return err
@@ -262,7 +262,7 @@ now or not at all, and is never stored. The device's mapper decides which comman
 		RunE: func(cmd *cobra.Command, args []string) error {
 			broker := h.access
 			broker.mqttFlag, broker.mqtt = "mqtt", mqtt
-			answer, err := h.call(cmd.Context(), broker, args[0], args[1], strings.Join(args[2:], ""))
+			answer, err := h.callDevice(cmd.Context(), broker, args[0], args[1], strings.Join(args[2:], ""))
 			if err != nil {
 				return err
 			}
@@ -277,24 +277,24 @@ now or not at all, and is never stored. The device's mapper decides which comman
 	return cmd
 }
 
-// call asks the hub for the device's node, and sends the command by MQTT.
-func (h *hub) call(ctx context.Context, broker access, device, command, payload string) (string, error) {
+// callDevice asks the hub for the device's node, and sends the command by MQTT.
+func (h *hub) callDevice(ctx context.Context, broker access, device, command, payload string) (string, error) {
 	var d resource.Device
-	if _, err := h.object(ctx, resource.KindDevice, device, &d); err != nil {
+	if _, err := h.readObject(ctx, resource.KindDevice, device, &d); err != nil {
 		return "", err
 	}
 	if d.Spec.NodeName == "" {
-		return "", withCode(refused, "device %s is bound to no node (spec.nodeName): it can't be sent a command", device)
+		return "", exitErrorf(refused, "device %s is bound to no node (spec.nodeName): it can't be sent a command", device)
 	}
 	address := topics.Address{Node: d.Spec.NodeName, Kind: topics.KindCommand, Device: device, Name: command}
 	if _, err := topics.Parse(address.String()); err != nil {
-		return "", withCode(misused, "%q is no name of a command: %w", command, err)
+		return "", exitErrorf(misused, "%q is no name of a command: %w", command, err)
 	}
 	p, err := broker.resolve()
 	if err != nil {
 		return "", err
 	}
-	o, err := p.mqtt("call")
+	o, err := p.mqttOptions("call")
 	if err != nil {
 		return "", err
 	}
@@ -302,25 +302,25 @@ func (h *hub) call(ctx context.Context, broker access, device, command, payload 
 	ctx, cancel := context.WithTimeout(ctx, limit+time.Second) // the broker answers at the limit
 	defer cancel()
 	var answer client.Message
-	err = p.during(ctx, o, func(ctx context.Context, c *client.Client) (err error) {
+	err = p.withBroker(ctx, o, func(ctx context.Context, c *client.Client) (err error) {
 		answer, err = c.Request(ctx, client.Message{Topic: address.String(), Payload: []byte(payload), QoS: 1, Expiry: limit})
 		return err
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
-		return "", withCode(late, "no answer after %s", limit)
+		return "", exitErrorf(late, "no answer after %s", limit)
 	}
 	if err != nil {
 		return "", err
 	}
-	switch code, text := answer.Property(topics.PropCode), answer.Property(topics.PropError); topics.Code(code) {
-	case "", topics.OK:
+	switch code, text := answer.Property(topics.PropCode), answer.Property(topics.PropError); topics.AnswerCode(code) {
+	case "", topics.CodeOK:
 		return string(answer.Payload), nil
-	case topics.Refused:
-		return "", withCode(refused, "%s", printable(text, 500))
-	case topics.Expired:
-		return "", withCode(late, "%s: %s", code, printable(text, 500))
+	case topics.CodeRefused:
+		return "", exitErrorf(refused, "%s", printableText(text, 500))
+	case topics.CodeExpired:
+		return "", exitErrorf(late, "%s: %s", code, printableText(text, 500))
 	default:
-		return "", withCode(failed, "%s: %s", printable(code, 40), printable(text, 500))
+		return "", exitErrorf(failed, "%s: %s", printableText(code, 40), printableText(text, 500))
 	}
 }
 
@@ -357,7 +357,7 @@ func newSessionList() *cobra.Command {
 		rows := [][]string{{"CLIENT", "USER", "CONNECTED", "REMOTE", "AWAY SINCE", "EXPIRES", "SUBSCRIPTIONS", "MESSAGES", "BYTES", "MISSED"}}
 		for _, s := range list.Sessions {
 			rows = append(rows, []string{
-				printable(s.Client, widest), printable(s.User, widest), strconv.FormatBool(s.Connected), s.Remote, s.Since, s.Expires,
+				printableText(s.Client, widestCell), printableText(s.User, widestCell), strconv.FormatBool(s.Connected), s.Remote, s.Since, s.Expires,
 				strconv.Itoa(s.Subscriptions), strconv.Itoa(s.Messages), strconv.Itoa(s.Bytes), strconv.FormatInt(s.Missed, 10),
 			})
 		}
@@ -379,6 +379,6 @@ published, and messages that are queued for it are dropped. The client identifie
 ` + exitCodes,
 		Example: "  edgebus session end reader-7",
 	}, func(ctx context.Context, id string) (string, error) {
-		return "session of " + printable(id, widest) + " ended", o.EndSession(ctx, id)
+		return "session of " + printableText(id, widestCell) + " ended", o.EndSession(ctx, id)
 	})
 }

@@ -12,9 +12,9 @@ import (
 )
 
 func TestWhatIsNotFoundIsToldWithTheNearName(t *testing.T) {
-	newHub(t)
-	said(t, 0, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant))
-	said(t, 0, "context", "set", "plant", "--server", "http://127.0.0.1:1", "--use")
+	startHub(t)
+	runEdgebus(t, 0, "apply", "-f", writeFile(t, t.TempDir(), "plant.yaml", plantManifest))
+	runEdgebus(t, 0, "context", "set", "plant", "--server", "http://127.0.0.1:1", "--use")
 	for _, x := range []struct{ line, near string }{
 		{"get device lmp", "lamp"},
 		{"get devcies", "devices"},

@@ -18,12 +18,12 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// grid writes rows with aligned columns. Later rows are aligned with earlier ones.
-type grid struct{ widths []int }
+// alignedRows writes rows with aligned columns. Later rows are aligned with earlier ones.
+type alignedRows struct{ widths []int }
 
-const gap = 3
+const columnGap = 3
 
-func (g *grid) write(out io.Writer, rows [][]string) error {
+func (g *alignedRows) write(out io.Writer, rows [][]string) error {
 	for _, row := range rows {
 		for i, cell := range row {
 			if i == len(g.widths) {
@@ -41,9 +41,9 @@ func (g *grid) write(out io.Writer, rows [][]string) error {
 		for i, cell := range row {
 			padded := cell
 			if i < len(row)-1 {
-				padded = pad(cell, g.widths[i]+gap)
+				padded = padRight(cell, g.widths[i]+columnGap)
 			}
-			b.WriteString(on.word(cell, padded))
+			b.WriteString(on.paintState(cell, padded))
 		}
 		b.WriteByte('\n')
 	}
@@ -51,7 +51,7 @@ func (g *grid) write(out io.Writer, rows [][]string) error {
 	return err
 }
 
-const widest = 100 // a cell, in characters
+const widestCell = 100 // a cell, in characters
 
 // tablePrinter prints the hub's Tables of one kind.
 type tablePrinter struct {
@@ -60,7 +60,7 @@ type tablePrinter struct {
 	namespaces bool        // a column for them
 	kind       client.Kind // printed before each name if named is set
 	named      bool
-	grid       grid
+	grid       alignedRows
 	columns    []client.Column
 	headed     bool
 	nodes      []string // of devices that were printed
@@ -85,11 +85,11 @@ func (p *tablePrinter) print(t client.Table, note string) error {
 }
 
 const (
-	wideTable = 160 // a line of -o wide, in characters
-	leastCell = 16  // what is left of a cell that is shortened, unless its heading is longer
+	widestTable   = 160 // a line of -o wide, in characters
+	narrowestCell = 16  // what is left of a cell that is shortened, unless its heading is longer
 )
 
-// fit shortens the widest columns until a line is at most wideTable characters. Names, which other commands take, and the note
+// fit shortens the widest columns until a line is at most widestTable characters. Names, which other commands take, and the note
 // stay whole.
 func (p *tablePrinter) fit(rows [][]string) {
 	names := 1 // columns
@@ -104,14 +104,14 @@ func (p *tablePrinter) fit(rows [][]string) {
 			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
 		}
 	}
-	total := gap * (len(widths) - 1)
+	total := columnGap * (len(widths) - 1)
 	for _, w := range widths {
 		total += w
 	}
-	for ; total > wideTable; total-- {
+	for ; total > widestTable; total-- {
 		widest := -1
 		for i := names; i < len(widths); i++ {
-			if widths[i] > max(leastCell, utf8.RuneCountInString(heading[i])) && (widest < 0 || widths[i] > widths[widest]) {
+			if widths[i] > max(narrowestCell, utf8.RuneCountInString(heading[i])) && (widest < 0 || widths[i] > widths[widest]) {
 				widest = i
 			}
 		}
@@ -122,7 +122,7 @@ func (p *tablePrinter) fit(rows [][]string) {
 	}
 	for _, row := range rows {
 		for i := names; i < min(len(row), len(widths)); i++ {
-			row[i] = printable(row[i], widths[i])
+			row[i] = printableText(row[i], widths[i])
 		}
 	}
 }
@@ -147,12 +147,12 @@ func (p *tablePrinter) row(r client.Row, note string) (row []string) {
 		if i >= len(r.Cells) || c.Priority > 0 && !p.wide {
 			continue
 		}
-		text := cell(r.Cells[i])
+		text := cellText(r.Cells[i])
 		if c.Name == "Node" && p.kind.Name == resource.KindDevice {
 			p.nodes = append(p.nodes, text)
 		}
 		if p.named && c.Format == "name" {
-			text = label(p.kind, text)
+			text = objectLabel(p.kind, text)
 		}
 		row = append(row, text)
 	}
@@ -162,8 +162,8 @@ func (p *tablePrinter) row(r client.Row, note string) (row []string) {
 	return row
 }
 
-// cell is a value of a Table as text.
-func cell(v any) string {
+// cellText is a value of a Table as text.
+func cellText(v any) string {
 	switch v := v.(type) {
 	case nil:
 		return "<none>"
@@ -171,15 +171,15 @@ func cell(v any) string {
 		if v == "" {
 			return "<none>"
 		}
-		return printable(v, widest)
+		return printableText(v, widestCell)
 	default:
 		text, _ := json.Marshal(v) // it came from JSON
-		return printable(string(text), widest)
+		return printableText(string(text), widestCell)
 	}
 }
 
-// document is an object without the fields that the API keeps for itself.
-func document(o client.Object) (map[string]any, error) {
+// documentOf is an object without the fields that the API keeps for itself.
+func documentOf(o client.Object) (map[string]any, error) {
 	tree, err := o.Tree()
 	if err != nil {
 		return nil, err
@@ -215,7 +215,7 @@ func yamlText(v any) (string, error) {
 func printDocuments(out io.Writer, form string, objects []client.Object, single bool) error {
 	items := make([]any, 0, len(objects))
 	for _, o := range objects {
-		tree, err := document(o)
+		tree, err := documentOf(o)
 		if err != nil {
 			return err
 		}
@@ -232,7 +232,7 @@ func printRows(out io.Writer, form string, of any, rows [][]string) error {
 	if form == "json" {
 		return printJSON(out, of)
 	}
-	return new(grid).write(out, rows)
+	return new(alignedRows).write(out, rows)
 }
 
 // outputFlag registers --output, which is one of these, the first by default.
@@ -240,20 +240,20 @@ func outputFlag(cmd *cobra.Command, to *string, usage string, choices ...string)
 	*to = choices[0]
 	last := len(choices) - 1
 	usage = strings.TrimSuffix(strings.Join(choices[:last], ", ")+" or "+choices[last]+"; "+usage, "; ")
-	cmd.Flags().VarP(choice{to, choices}, "output", "o", usage)
+	cmd.Flags().VarP(choiceFlag{to, choices}, "output", "o", usage)
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// choice is a flag's value, one of a few.
-type choice struct {
+// choiceFlag is a flag's value, one of a few.
+type choiceFlag struct {
 	to *string
 	of []string
 }
 
-func (c choice) String() string { return *c.to }
-func (c choice) Type() string   { return "string" }
+func (c choiceFlag) String() string { return *c.to }
+func (c choiceFlag) Type() string   { return "string" }
 
-func (c choice) Set(v string) error {
+func (c choiceFlag) Set(v string) error {
 	if !slices.Contains(c.of, v) {
 		return fmt.Errorf("it is one of %s", strings.Join(c.of, ", "))
 	}
@@ -261,7 +261,7 @@ func (c choice) Set(v string) error {
 	return nil
 }
 
-func plural(n int, one string) string {
+func pluralise(n int, one string) string {
 	if n == 1 {
 		return "1 " + one
 	}
@@ -272,16 +272,16 @@ func plural(n int, one string) string {
 type colours bool
 
 func coloursOn(out io.Writer) colours {
-	_, screen := terminal(out)
+	_, screen := terminalSize(out)
 	return colours(screen && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb")
 }
 
 const (
-	red    = "31"
-	green  = "32"
-	yellow = "33"
-	faint  = "2"
-	strong = "1"
+	colourRed    = "31"
+	colourGreen  = "32"
+	colourYellow = "33"
+	styleFaint   = "2"
+	styleBold    = "1"
 )
 
 func (on colours) paint(code, text string) string {
@@ -291,32 +291,32 @@ func (on colours) paint(code, text string) string {
 	return "\x1b[" + code + "m" + text + "\x1b[0m"
 }
 
-// word colours states.
-func (on colours) word(cell, text string) string {
+// paintState colours states.
+func (on colours) paintState(cell, text string) string {
 	switch cell {
 	case "online":
-		return on.paint(green, text)
+		return on.paint(colourGreen, text)
 	case "offline":
-		return on.paint(red, text)
+		return on.paint(colourRed, text)
 	case "unknown", "no", "False":
-		return on.paint(yellow, text)
+		return on.paint(colourYellow, text)
 	}
 	return text
 }
 
-func (on colours) sign(m mark) string {
-	return on.paint(map[mark]string{fine: green, look: yellow, wrong: red}[m], m.sign())
+func (on colours) paintMark(m mark) string {
+	return on.paint(map[mark]string{markOK: colourGreen, markLook: colourYellow, markWrong: colourRed}[m], m.sign())
 }
 
-// progress shows on a terminal what is waited for, and for how long, until stop is called; elsewhere nothing.
-func progress(errs io.Writer, limit time.Duration, what func() string) (stop func()) {
-	if _, screen := terminal(errs); !screen {
+// showProgress shows on a terminal what is waited for, and for how long, until stop is called; elsewhere nothing.
+func showProgress(errs io.Writer, limit time.Duration, what func() string) (stop func()) {
+	if _, screen := terminalSize(errs); !screen {
 		return func() {}
 	}
 	began, done := time.Now(), make(chan struct{})
 	show := func() {
 		text := fmt.Sprintf("waiting for %s: %s of %s", what(), time.Since(began).Round(time.Second), limit)
-		fmt.Fprint(errs, "\r\x1b[K"+coloursOn(errs).paint(faint, printable(text, 78)))
+		fmt.Fprint(errs, "\r\x1b[K"+coloursOn(errs).paint(styleFaint, printableText(text, 78)))
 	}
 	var shown sync.WaitGroup
 	shown.Go(func() {

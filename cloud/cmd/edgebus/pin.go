@@ -16,11 +16,11 @@ import (
 
 const caHashUsage = "take the hub's authority from the hub itself, if it has this fingerprint: sha256:…, as edgebus authority prints it"
 
-const pinTime = 10 * time.Second // for the hub to show its certificate
+const pinTimeout = 10 * time.Second // for the hub to show its certificate
 
-// pin keeps the authority of a context's hub in the cluster of the context, if it has that fingerprint. Nothing is written yet.
-func (k *kubeconfig) pin(ctx context.Context, name, hash string) error {
-	p, err := k.place(name)
+// pinAuthority keeps the authority of a context's hub in the cluster of the context, if it has that fingerprint. Nothing is written yet.
+func (k *kubeconfig) pinAuthority(ctx context.Context, name, hash string) error {
+	p, err := k.targetOf(name)
 	if err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func (k *kubeconfig) pin(ctx context.Context, name, hash string) error {
 	if err != nil {
 		return err
 	}
-	names, err := k.entries(name)
+	names, err := k.entryNames(name)
 	if err != nil {
 		return err
 	}
@@ -44,32 +44,32 @@ func (k *kubeconfig) pin(ctx context.Context, name, hash string) error {
 
 // authority asks the hub for the certificate of the authority that signs its own, as edgecore join does. The hub is sent nothing before
 // that is known to be the one with the fingerprint.
-func (p *place) authority(ctx context.Context, hash string) (*x509.Certificate, error) {
+func (p *hubTarget) authority(ctx context.Context, hash string) (*x509.Certificate, error) {
 	pin, err := resource.ParseFingerprint(hash)
 	if err != nil {
-		return nil, withCode(misused, "--ca-hash: %w", err)
+		return nil, exitErrorf(misused, "--ca-hash: %w", err)
 	}
 	u, err := url.Parse(p.Server)
 	if err != nil || u.Scheme != "https" {
-		return nil, withCode(misused, "--ca-hash is for an address that begins with https:// (--server), since a hub shows its authority over TLS, and not for %q", p.Server)
+		return nil, exitErrorf(misused, "--ca-hash is for an address that begins with https:// (--server), since a hub shows its authority over TLS, and not for %q", p.Server)
 	}
-	ctx, cancel := context.WithTimeout(ctx, pinTime)
+	ctx, cancel := context.WithTimeout(ctx, pinTimeout)
 	defer cancel()
 	host := cmp.Or(p.ServerName, u.Hostname())
 	d := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host, InsecureSkipVerify: true}} //nolint:gosec // G402: verified below, by the fingerprint, before anything is sent
 	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")))
 	if err != nil {
-		return nil, withCode(unreachable, "no answer from the hub at %s: %w", p.Server, err)
+		return nil, exitErrorf(unreachable, "no answer from the hub at %s: %w", p.Server, err)
 	}
 	defer conn.Close()
 	chain := conn.(*tls.Conn).ConnectionState().PeerCertificates
 	root := resource.PinnedAuthority(chain, pin[:])
 	if root == nil {
-		return nil, withCode(refused, "%s is not the hub that was meant: its authority is %s, and should be sha256:%x. Somebody may be between this machine and the hub. Nothing was sent to it",
+		return nil, exitErrorf(refused, "%s is not the hub that was meant: its authority is %s, and should be sha256:%x. Somebody may be between this machine and the hub. Nothing was sent to it",
 			p.Server, resource.Fingerprint(chain[len(chain)-1].Raw), pin)
 	}
 	if err := resource.VerifyChain(chain, root, host, time.Now()); err != nil {
-		return nil, withCode(refused, "the certificate of the hub at %s: %w", p.Server, err)
+		return nil, exitErrorf(refused, "the certificate of the hub at %s: %w", p.Server, err)
 	}
 	return root, nil
 }

@@ -20,18 +20,18 @@ import (
 )
 
 const (
-	stopTime = 6 * time.Second        // for all programs to stop in order
-	killTime = 2 * time.Second        // for what is killed to be gone
-	pollTime = 10 * time.Millisecond  // between looks at a process group
-	stagger  = 700 * time.Millisecond // for one program before the next is asked
+	stopTimeout       = 6 * time.Second        // for all programs to stop in order
+	killTimeout       = 2 * time.Second        // for what is killed to be gone
+	groupPollInterval = 10 * time.Millisecond  // between looks at a process group
+	stopStagger       = 700 * time.Millisecond // for one program before the next is asked
 )
 
 // A program that ends is started again after a pause that doubles, until it has
 // ended this often within this time.
 const (
-	firstPause = 500 * time.Millisecond
-	mostDeaths = 5
-	deathTime  = 30 * time.Second
+	firstRestartPause = 500 * time.Millisecond
+	mostRestarts      = 5
+	restartWindow     = 30 * time.Second
 )
 
 // processes are the programs of a demo. Each has a process group of its own, so
@@ -66,7 +66,7 @@ type exitError struct {
 }
 
 func (e *exitError) Error() string {
-	text := fmt.Sprintf("%s ended unexpectedly (%s), %d times within %s", e.name, e.state, mostDeaths, deathTime)
+	text := fmt.Sprintf("%s ended unexpectedly (%s), %d times within %s", e.name, e.state, mostRestarts, restartWindow)
 	if len(e.tail) > 0 {
 		text += "; the end of its log:\n  " + strings.Join(e.tail, "\n  ")
 	}
@@ -75,7 +75,7 @@ func (e *exitError) Error() string {
 
 func newProcesses(logs string) *processes {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &processes{logs: logs, pause: firstPause, onExit: func(error) {}, say: func(string) {}, ctx: ctx, cancel: cancel}
+	return &processes{logs: logs, pause: firstRestartPause, onExit: func(error) {}, say: func(string) {}, ctx: ctx, cancel: cancel}
 }
 
 // start runs a program in dir, and again whenever it ends by itself.
@@ -85,13 +85,13 @@ func (g *processes) start(name string, args []string, dir string) error {
 	}
 	p := &process{name: name, args: args, dir: dir, log: filepath.Join(g.logs, name+".log"), done: make(chan struct{})}
 	first := make(chan error)
-	go g.tend(p, first)
+	go g.keepRunning(p, first)
 	return <-first
 }
 
-// tend keeps a program running. The kernel signals a child (Pdeathsig) when the thread
+// keepRunning keeps a program running. The kernel signals a child (Pdeathsig) when the thread
 // that started it ends, so the thread is locked for as long as the child may live.
-func (g *processes) tend(p *process, first chan<- error) {
+func (g *processes) keepRunning(p *process, first chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer close(p.done)
@@ -107,17 +107,17 @@ func (g *processes) tend(p *process, first chan<- error) {
 	}
 	var deaths []time.Time
 	for {
-		state := ended(p, err)
+		state := waitForEnd(p, err)
 		if g.ctx.Err() != nil {
 			return
 		}
 		now := time.Now()
-		deaths = slices.DeleteFunc(append(deaths, now), func(t time.Time) bool { return now.Sub(t) > deathTime })
-		if len(deaths) >= mostDeaths {
-			g.onExit(&exitError{name: p.name, state: state, tail: tail(p.log, 5)})
+		deaths = slices.DeleteFunc(append(deaths, now), func(t time.Time) bool { return now.Sub(t) > restartWindow })
+		if len(deaths) >= mostRestarts {
+			g.onExit(&exitError{name: p.name, state: state, tail: lastLines(p.log, 5)})
 			return
 		}
-		pause := backoff.Backoff{Min: g.pause, Max: g.pause << mostDeaths}.Wait(len(deaths) - 1)
+		pause := backoff.Backoff{Min: g.pause, Max: g.pause << mostRestarts}.Wait(len(deaths) - 1)
 		g.say(fmt.Sprintf("%s ended unexpectedly (%s), and is started again in %s", p.name, state, pause))
 		select {
 		case <-g.ctx.Done():
@@ -130,9 +130,9 @@ func (g *processes) tend(p *process, first chan<- error) {
 	}
 }
 
-// ended waits for the end of what spawn started, and returns its exit state. Children that
+// waitForEnd waits for the end of what spawn started, and returns its exit state. Children that
 // it left are killed: they could hold its ports and files.
-func ended(p *process, err error) string {
+func waitForEnd(p *process, err error) string {
 	if err != nil {
 		return err.Error()
 	}
@@ -181,13 +181,13 @@ func (g *processes) stop() error {
 	all := slices.Clone(g.all)
 	g.mu.Unlock()
 	slices.Reverse(all)
-	deadline, cancel := context.WithTimeout(context.Background(), stopTime)
+	deadline, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	for _, p := range all {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM)
 		select { // a mapper disconnects from its broker while that still runs
 		case <-p.done:
-		case <-time.After(stagger):
+		case <-time.After(stopStagger):
 		}
 	}
 	var stuck []string
@@ -200,7 +200,7 @@ func (g *processes) stop() error {
 		}
 	}
 	if len(stuck) > 0 {
-		return fmt.Errorf("did not stop within %s and had to be killed: %s", stopTime, strings.Join(stuck, ", "))
+		return fmt.Errorf("did not stop within %s and had to be killed: %s", stopTimeout, strings.Join(stuck, ", "))
 	}
 	return nil
 }
@@ -208,15 +208,15 @@ func (g *processes) stop() error {
 // killGroup kills what is left of a process and its children, and waits until they have ended.
 func (p *process) killGroup() {
 	group := -p.cmd.Process.Pid
-	for end := time.Now().Add(killTime); time.Now().Before(end); time.Sleep(pollTime) {
+	for end := time.Now().Add(killTimeout); time.Now().Before(end); time.Sleep(groupPollInterval) {
 		if err := syscall.Kill(group, syscall.SIGKILL); err != nil {
 			return // none is left
 		}
 	}
 }
 
-// tail is the last lines of a log.
-func tail(file string, lines int) []string {
+// lastLines is the last lines of a log.
+func lastLines(file string, lines int) []string {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil

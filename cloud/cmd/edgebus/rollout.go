@@ -55,11 +55,11 @@ func (o *rolloutOptions) command(cmd *cobra.Command, run func(ctx context.Contex
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return o.ask(cmd, func(ctx context.Context) []string { return o.names(ctx, "fleets", "") })
+		return o.completeFromHub(cmd, func(ctx context.Context) []string { return o.objectNames(ctx, "fleets", "") })
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
-		if o.kind, err = o.object(cmd.Context(), resource.KindFleet, args[0], &o.fleet); err != nil {
+		if o.kind, err = o.readObject(cmd.Context(), resource.KindFleet, args[0], &o.fleet); err != nil {
 			return err
 		}
 		return run(cmd.Context())
@@ -140,7 +140,7 @@ the end, and what changed with each: the template, or the references that stood 
 }
 
 func (o *rolloutOptions) say(what string) error {
-	_, err := fmt.Fprintf(o.out, "%s %s\n", label(o.kind, o.fleet.Metadata.Name), what)
+	_, err := fmt.Fprintf(o.out, "%s %s\n", objectLabel(o.kind, o.fleet.Metadata.Name), what)
 	return err
 }
 
@@ -154,7 +154,7 @@ func (o *rolloutOptions) patch(ctx context.Context, change map[string]any, said 
 // status shows a fleet's rollout until it ends.
 func (o *rolloutOptions) status(ctx context.Context) error {
 	p := rolloutBar{out: o.out}
-	_, p.live = terminal(o.out)
+	_, p.live = terminalSize(o.out)
 	if o.now {
 		p.live = false
 		p.show(o.fleet)
@@ -163,10 +163,10 @@ func (o *rolloutOptions) status(ctx context.Context) error {
 	ended, err := p.show(o.fleet), error(nil)
 	if !ended {
 		deleted := resource.Errorf(resource.NotFound, "", "the fleet %s was deleted", o.fleet.Metadata.Name)
-		err = each(ctx, &o.hub, resource.KindFleet, o.fleet.Metadata.Name, deleted, func(f resource.Fleet) error {
+		err = eachVersion(ctx, &o.hub, resource.KindFleet, o.fleet.Metadata.Name, deleted, func(f resource.Fleet) error {
 			o.fleet = f
 			if ended = p.show(f); ended {
-				return errSeen
+				return errStopWatch
 			}
 			return nil
 		})
@@ -174,20 +174,20 @@ func (o *rolloutOptions) status(ctx context.Context) error {
 	p.end()
 	switch {
 	case !ended && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return withCode(late, "the rollout of %s is not finished: %s", o.fleet.Metadata.Name, whyNot(o.fleet))
+		return exitErrorf(late, "the rollout of %s is not finished: %s", o.fleet.Metadata.Name, unfinishedReason(o.fleet))
 	case !ended:
-		return unlessEnded(err)
-	case finished(o.fleet) && rolledBackByItself(o.fleet):
+		return ignoreEnd(err)
+	case isFinished(o.fleet) && rolledBackByItself(o.fleet):
 		r := o.fleet.Status.Rollout
-		return withCode(failed, "%s halted, and was rolled back to %s", r.RolledBackFrom, r.TemplateVersion)
-	case !finished(o.fleet):
-		return withCode(failed, "the rollout of %s has stopped: %s", o.fleet.Metadata.Name, whyNot(o.fleet))
+		return exitErrorf(failed, "%s halted, and was rolled back to %s", r.RolledBackFrom, r.TemplateVersion)
+	case !isFinished(o.fleet):
+		return exitErrorf(failed, "the rollout of %s has stopped: %s", o.fleet.Metadata.Name, unfinishedReason(o.fleet))
 	}
 	return nil
 }
 
-// observed reports whether the status of a fleet is about what its present spec and annotations ask for.
-func observed(f resource.Fleet) bool {
+// isObserved reports whether the status of a fleet is about what its present spec and annotations ask for.
+func isObserved(f resource.Fleet) bool {
 	r := f.Status.Rollout
 	if r == nil || r.ObservedGeneration < f.Metadata.Generation {
 		return false
@@ -198,10 +198,10 @@ func observed(f resource.Fleet) bool {
 	return r.RolledBackFrom == ""
 }
 
-// finished reports whether the present template of a fleet, or what is rolled out instead of it, has reached its last batch.
-func finished(f resource.Fleet) bool {
+// isFinished reports whether the present template of a fleet, or what is rolled out instead of it, has reached its last batch.
+func isFinished(f resource.Fleet) bool {
 	r := f.Status.Rollout
-	return observed(f) && r.FinishedAt != ""
+	return isObserved(f) && r.FinishedAt != ""
 }
 
 func rolledBackByItself(f resource.Fleet) bool {
@@ -209,21 +209,21 @@ func rolledBackByItself(f resource.Fleet) bool {
 	return f.Status.Rollout.RolledBackFrom != "" && p != nil && p.OnFailure == resource.OnFailureRollBack
 }
 
-// stopped reports whether a rollout can't go on without an operator: too many nodes have failed, or there is no version to roll
+// isStopped reports whether a rollout can't go on without an operator: too many nodes have failed, or there is no version to roll
 // out.
-func stopped(f resource.Fleet) bool {
+func isStopped(f resource.Fleet) bool {
 	c, _ := condition(f.Status.Conditions, "TemplateResolved")
 	unresolved := c.Status == "False" && c.ObservedGeneration >= f.Metadata.Generation
 	r := f.Status.Rollout
-	return unresolved || observed(f) && r.Reason == "Halted"
+	return unresolved || isObserved(f) && r.Reason == "Halted"
 }
 
-func whyNot(f resource.Fleet) string {
+func unfinishedReason(f resource.Fleet) string {
 	if c, _ := condition(f.Status.Conditions, "TemplateResolved"); c.Status == "False" {
-		return printable(c.Message, 500)
+		return printableText(c.Message, 500)
 	}
 	if r := f.Status.Rollout; r != nil {
-		return printable(strings.TrimPrefix(r.Reason+": "+r.Message, ": "), 500)
+		return printableText(strings.TrimPrefix(r.Reason+": "+r.Message, ": "), 500)
 	}
 	return "it has not begun"
 }
@@ -246,7 +246,7 @@ func (p *rolloutBar) show(f resource.Fleet) (ended bool) {
 		fmt.Fprintln(p.out, line)
 	}
 	p.last = line
-	return finished(f) || stopped(f)
+	return isFinished(f) || isStopped(f)
 }
 
 func (p *rolloutBar) end() {
@@ -264,7 +264,7 @@ const barWidth = 24
 func progressLine(f resource.Fleet) string {
 	r := f.Status.Rollout
 	if r == nil {
-		return f.Metadata.Name + ": " + whyNot(f)
+		return f.Metadata.Name + ": " + unfinishedReason(f)
 	}
 	share := func(n int) int { return n * barWidth / max(1, r.Nodes) }
 	done := min(barWidth, share(r.Updated))
@@ -318,8 +318,8 @@ func (o *rolloutOptions) versions(ctx context.Context) (list []resource.Template
 	return list, raw, nil
 }
 
-// before reports whether a version is older than another one of the same fleet: a longer number is a larger one.
-func before(version, other string) bool {
+// isOlderVersion reports whether a version is older than another one of the same fleet: a longer number is a larger one.
+func isOlderVersion(version, other string) bool {
 	return cmp.Or(cmp.Compare(len(version), len(other)), strings.Compare(version, other)) < 0
 }
 
@@ -330,7 +330,7 @@ func (o *rolloutOptions) undo(ctx context.Context) error {
 		return err
 	}
 	if len(list) == 0 || o.fleet.Status.Rollout == nil {
-		return withCode(refused, "fleet %s has no version yet", o.fleet.Metadata.Name)
+		return exitErrorf(refused, "fleet %s has no version yet", o.fleet.Metadata.Name)
 	}
 	present := o.fleet.Status.Rollout.TemplateVersion
 	is := func(name string) func(resource.TemplateVersion) bool {
@@ -339,7 +339,7 @@ func (o *rolloutOptions) undo(ctx context.Context) error {
 		}
 	}
 	i := len(list) - 1 // the last one before the present one, which may be gone
-	for i >= 0 && !before(list[i].Metadata.Name, present) {
+	for i >= 0 && !isOlderVersion(list[i].Metadata.Name, present) {
 		i--
 	}
 	if o.to != "" {
@@ -352,9 +352,9 @@ func (o *rolloutOptions) undo(ctx context.Context) error {
 		}
 		what, near := "none before "+present, ""
 		if o.to != "" {
-			what, near = "no version "+printable(o.to, 300), resource.DidYouMean(o.to, names)
+			what, near = "no version "+printableText(o.to, 300), resource.DidYouMean(o.to, names)
 		}
-		return withCode(notFound, "fleet %s has %s; it has %s%s", o.fleet.Metadata.Name, what, strings.Join(names, ", "), near)
+		return exitErrorf(notFound, "fleet %s has %s; it has %s%s", o.fleet.Metadata.Name, what, strings.Join(names, ", "), near)
 	}
 	to := list[i].Metadata.Name
 	var value any = to
@@ -383,26 +383,26 @@ func (o *rolloutOptions) history(ctx context.Context) error {
 	for i, v := range list {
 		made := "–"
 		if v.Metadata.CreationTimestamp != nil {
-			made = age(time.Since(*v.Metadata.CreationTimestamp))
+			made = formatAge(time.Since(*v.Metadata.CreationTimestamp))
 		}
 		out := "no"
 		if at, err := time.Parse(time.RFC3339, v.Status.RolledOutAt); err == nil {
-			out = age(time.Since(at)) + " ago"
+			out = formatAge(time.Since(at)) + " ago"
 		}
 		if v.Metadata.Name == present {
 			out += ", now"
 		}
 		what := "–" // the one before is not known
 		if i > 0 {
-			what = changes(list[i-1], v)
+			what = versionChanges(list[i-1], v)
 		}
 		rows = append(rows, []string{v.Metadata.Name, made, out, what})
 	}
-	return new(grid).write(o.out, rows)
+	return new(alignedRows).write(o.out, rows)
 }
 
-// changes say what is new in a version.
-func changes(before, now resource.TemplateVersion) string {
+// versionChanges say what is new in a version.
+func versionChanges(before, now resource.TemplateVersion) string {
 	was, err1 := json.Marshal(before.Spec.Template)
 	is, err2 := json.Marshal(now.Spec.Template)
 	if err1 != nil || err2 != nil || string(was) != string(is) {
@@ -425,5 +425,5 @@ func changes(before, now resource.TemplateVersion) string {
 	if len(names) == 0 {
 		return "nothing that is frozen"
 	}
-	return printable(strings.Join(names, ", "), widest)
+	return printableText(strings.Join(names, ", "), widestCell)
 }

@@ -22,10 +22,10 @@ type fleetHub struct {
 
 func newFleetHub(t *testing.T) *fleetHub {
 	h := &fleetHub{T: t}
-	newHub(t, func(o *api.Options) {
+	startHub(t, func(o *api.Options) {
 		h.as = objects.New(objects.Options{Reader: o.Reader, Writer: o.Writer, Log: o.Log, Seal: o.Seal}).Controller("test")
 	})
-	said(t, 0, "apply", "-f", write(t, t.TempDir(), "fleet.yaml", `
+	runEdgebus(t, 0, "apply", "-f", writeFile(t, t.TempDir(), "fleet.yaml", `
 apiVersion: edgebus.io/v1alpha1
 kind: Fleet
 metadata: {name: shops}
@@ -59,11 +59,11 @@ func (h *fleetHub) fleet() *resource.Fleet {
 
 func TestRolloutStatus(t *testing.T) {
 	h := newFleetHub(t)
-	_, errs := said(t, notFound, "rollout", "status", "nosuch")
+	_, errs := runEdgebus(t, notFound, "rollout", "status", "nosuch")
 	require.Contains(t, errs, "nosuch")
-	out, _ := said(t, 0, "rollout", "status", "shops", "--now")
+	out, _ := runEdgebus(t, 0, "rollout", "status", "shops", "--now")
 	require.Equal(t, "shops: it has not begun\n", out)
-	_, errs = said(t, late, "rollout", "status", "shops", "--timeout", "50ms")
+	_, errs = runEdgebus(t, late, "rollout", "status", "shops", "--timeout", "50ms")
 	require.Contains(t, errs, "the rollout of shops is not finished: it has not begun")
 
 	under := resource.RolloutStatus{TemplateVersion: "shops-0000002", Batch: 1, Batches: 2, Nodes: 4, Updated: 1, Updating: 1, Reason: "LaterBatch", Message: "2 wait"}
@@ -85,48 +85,48 @@ func TestRolloutStatus(t *testing.T) {
 	require.Zero(t, <-done)
 
 	h.status(resource.RolloutStatus{TemplateVersion: "shops-0000003", Batch: 1, Batches: 2, Nodes: 4, FailedNodes: 2, Reason: "Halted", Message: "2 of 4 failed"})
-	_, errs = said(t, failed, "rollout", "status", "shops")
+	_, errs = runEdgebus(t, failed, "rollout", "status", "shops")
 	require.Contains(t, errs, "the rollout of shops has stopped: Halted: 2 of 4 failed")
-	said(t, 0, "rollout", "status", "shops", "--now")
+	runEdgebus(t, 0, "rollout", "status", "shops", "--now")
 }
 
 func TestRolloutPausesAndIsUndone(t *testing.T) {
 	h := newFleetHub(t)
-	out, _ := said(t, 0, "rollout", "pause", "shops")
+	out, _ := runEdgebus(t, 0, "rollout", "pause", "shops")
 	require.Equal(t, "fleet/shops paused\n", out)
 	require.True(t, h.fleet().Spec.Paused)
-	out, _ = said(t, 0, "rollout", "pause", "shops")
+	out, _ = runEdgebus(t, 0, "rollout", "pause", "shops")
 	require.Equal(t, "fleet/shops unchanged\n", out)
-	out, _ = said(t, 0, "rollout", "resume", "shops")
+	out, _ = runEdgebus(t, 0, "rollout", "resume", "shops")
 	require.Equal(t, "fleet/shops resumed\n", out)
 	require.False(t, h.fleet().Spec.Paused)
 
-	_, errs := said(t, refused, "rollout", "undo", "shops")
+	_, errs := runEdgebus(t, refused, "rollout", "undo", "shops")
 	require.Contains(t, errs, "fleet shops has no version yet")
 	h.version("shops-0000001", "quay.io/acme/os:1", "sha256:a")
 	h.version("shops-0000002", "quay.io/acme/os:1", "sha256:b")
 	h.version("shops-0000003", "quay.io/acme/os:2", "sha256:b")
 	h.status(resource.RolloutStatus{TemplateVersion: "shops-0000003"})
 	to := func() string { return h.fleet().Metadata.Annotations[resource.RollBackAnnotation] }
-	out, _ = said(t, 0, "rollout", "undo", "shops")
+	out, _ = runEdgebus(t, 0, "rollout", "undo", "shops")
 	require.Equal(t, "fleet/shops is rolled back to shops-0000002\n", out)
 	require.Equal(t, "shops-0000002", to())
-	said(t, 0, "rollout", "undo", "shops", "--to", "1")
+	runEdgebus(t, 0, "rollout", "undo", "shops", "--to", "1")
 	require.Equal(t, "shops-0000001", to())
 	h.status(resource.RolloutStatus{TemplateVersion: "shops-0000001", RolledBackFrom: "shops-0000003"})
-	_, errs = said(t, notFound, "rollout", "undo", "shops")
+	_, errs = runEdgebus(t, notFound, "rollout", "undo", "shops")
 	require.Contains(t, errs, "fleet shops has none before shops-0000001; it has shops-0000001, shops-0000002, shops-0000003")
-	_, errs = said(t, notFound, "rollout", "undo", "shops", "--to", "9")
+	_, errs = runEdgebus(t, notFound, "rollout", "undo", "shops", "--to", "9")
 	require.Contains(t, errs, "fleet shops has no version 9")
-	said(t, 0, "rollout", "undo", "shops", "--to", "shops-0000003")
+	runEdgebus(t, 0, "rollout", "undo", "shops", "--to", "shops-0000003")
 	require.Empty(t, to())
 	h.status(resource.RolloutStatus{TemplateVersion: "shops-0000004"}) // which is gone
-	said(t, 0, "rollout", "undo", "shops")
+	runEdgebus(t, 0, "rollout", "undo", "shops")
 	require.Empty(t, to(), "it is the newest that there is")
 	h.status(resource.RolloutStatus{TemplateVersion: "shops-0000003"})
-	_, errs = said(t, refused, "delete", "templateversion", "shops-0000002")
+	_, errs = runEdgebus(t, refused, "delete", "templateversion", "shops-0000002")
 	require.Contains(t, errs, "is undone with")
-	said(t, 0, "delete", "templateversion", "shops-0000002", "--force", "--dry-run")
+	runEdgebus(t, 0, "delete", "templateversion", "shops-0000002", "--force", "--dry-run")
 	h.status(resource.RolloutStatus{TemplateVersion: "shops-0000001", RolledBackFrom: "shops-0000003"})
 
 	err := objects.UpdateStatus(t.Context(), h.as, store.Key{Kind: resource.KindTemplateVersion, Name: "shops-0000001"}, func(v *resource.TemplateVersion) error {
@@ -134,12 +134,12 @@ func TestRolloutPausesAndIsUndone(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	out, _ = said(t, 0, "rollout", "history", "shops")
+	out, _ = runEdgebus(t, 0, "rollout", "history", "shops")
 	require.Regexp(t, `^VERSION +AGE +ROLLED-OUT +CHANGED
 shops-0000001 +\S+ +1h ago, now +–
 shops-0000002 +\S+ +no +image quay.io/acme/os:1
 shops-0000003 +\S+ +no +the template
 $`, out)
-	out, _ = said(t, 0, "rollout", "history", "shops", "-o", "json")
+	out, _ = runEdgebus(t, 0, "rollout", "history", "shops", "-o", "json")
 	require.Contains(t, out, `"shops-0000003"`)
 }

@@ -31,7 +31,7 @@ func whoListens(address string) string {
 	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		text, _ := os.ReadFile(table)
 		for line := range strings.SplitSeq(string(text), "\n") {
-			if inode := listener(line, uint16(number)); inode != "" {
+			if inode := listeningInode(line, uint16(number)); inode != "" {
 				inodes["socket:["+inode+"]"] = true
 			}
 		}
@@ -47,9 +47,9 @@ func whoListens(address string) string {
 	return ""
 }
 
-// listener is the inode of a line of the kernel's table of sockets, if it is one
+// listeningInode is the inode of a line of the kernel's table of sockets, if it is one
 // that listens on port.
-func listener(line string, port uint16) string {
+func listeningInode(line string, port uint16) string {
 	const listen = "0A"
 	fields := strings.Fields(line)
 	if len(fields) < 10 || fields[3] != listen {

@@ -33,10 +33,10 @@ func newTerminal(t *testing.T) (screen, file *os.File) {
 
 // Who looks at a terminal sees how far an apply of many objects is; a file, or one object, has no use for it.
 func TestApplyCountsOnATerminal(t *testing.T) {
-	newHub(t)
+	startHub(t)
 	screen, file := newTerminal(t)
-	plants := write(t, t.TempDir(), "plant.yaml", plant)
-	model := write(t, t.TempDir(), "model.yaml", strings.Split(plant, "---\n")[1])
+	plants := writeFile(t, t.TempDir(), "plant.yaml", plantManifest)
+	model := writeFile(t, t.TempDir(), "model.yaml", strings.Split(plantManifest, "---\n")[1])
 	var errs strings.Builder
 	for _, args := range [][]string{{"apply", "-f", plants}, {"apply", "-f", model}, {"apply", "-q", "-f", plants}} {
 		require.Zero(t, run(args, file, &errs), errs.String())
@@ -56,12 +56,12 @@ func TestApplyCountsOnATerminal(t *testing.T) {
 		"[1/3] devicemodel/dimmable created", "[2/3] node/n1 created", "[3/3] device/lamp created",
 		"devicemodel/dimmable unchanged",
 	}, lines)
-	out, _ := said(t, 0, "apply", "-f", plants)
+	out, _ := runEdgebus(t, 0, "apply", "-f", plants)
 	require.NotContains(t, out, "[1/3]")
 }
 
-// onTerminal is what a command shows on a terminal as its output and errors, and its exit code.
-func onTerminal(t *testing.T, args ...string) (shown string, code int) {
+// runOnTerminal is what a command shows on a terminal as its output and errors, and its exit code.
+func runOnTerminal(t *testing.T, args ...string) (shown string, code int) {
 	t.Helper()
 	screen, file := newTerminal(t)
 	done := make(chan string)
@@ -75,35 +75,35 @@ func onTerminal(t *testing.T, args ...string) (shown string, code int) {
 }
 
 func TestColoursAreForTerminals(t *testing.T) {
-	newHub(t)
-	said(t, 0, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant))
+	startHub(t)
+	runEdgebus(t, 0, "apply", "-f", writeFile(t, t.TempDir(), "plant.yaml", plantManifest))
 	t.Setenv("TERM", "xterm")
 	t.Setenv("NO_COLOR", "")
-	shown, code := onTerminal(t, "get", "device", "toaster")
+	shown, code := runOnTerminal(t, "get", "device", "toaster")
 	require.Equal(t, notFound, code)
 	require.Contains(t, shown, "\x1b[31medgebus:\x1b[0m")
-	shown, _ = onTerminal(t, "get", "devices")
+	shown, _ = runOnTerminal(t, "get", "devices")
 	require.Contains(t, shown, "\x1b[33munknown")
 
 	t.Setenv("NO_COLOR", "1")
-	shown, _ = onTerminal(t, "get", "devices")
+	shown, _ = runOnTerminal(t, "get", "devices")
 	require.Contains(t, shown, "unknown")
 	require.NotContains(t, shown, "\x1b")
 	t.Setenv("NO_COLOR", "")
-	out, errs := said(t, notFound, "get", "device", "lamp", "toaster")
+	out, errs := runEdgebus(t, notFound, "get", "device", "lamp", "toaster")
 	require.NotContains(t, out+errs, "\x1b", "what isn't a terminal gets none")
 }
 
 // Who waits sees for what, and how long; a file is told the outcome only.
 func TestWaitingIsShownAtATerminal(t *testing.T) {
-	newHub(t)
-	said(t, 0, "apply", "-f", write(t, t.TempDir(), "plant.yaml", plant))
-	shown, code := onTerminal(t, "twin", "set", "lamp", "brightness=30", "--wait", "--timeout", "1s")
+	startHub(t)
+	runEdgebus(t, 0, "apply", "-f", writeFile(t, t.TempDir(), "plant.yaml", plantManifest))
+	shown, code := runOnTerminal(t, "twin", "set", "lamp", "brightness=30", "--wait", "--timeout", "1s")
 	require.Equal(t, late, code)
 	require.Contains(t, shown, "waiting for ")
 	require.Contains(t, shown, "of 1s")
 	require.Contains(t, shown, "has not reported brightness")
-	_, errs := said(t, late, "twin", "set", "lamp", "brightness=31", "--wait", "--timeout", "1s")
+	_, errs := runEdgebus(t, late, "twin", "set", "lamp", "brightness=31", "--wait", "--timeout", "1s")
 	require.NotContains(t, errs, "waiting for")
 }
 
@@ -132,7 +132,7 @@ func TestPasswdAsksAtATerminal(t *testing.T) {
 				require.NoError(t, err)
 				all += string(buf[:n])
 			}
-			for echoes(t, file) {
+			for terminalEchoes(t, file) {
 				time.Sleep(time.Millisecond) // the prompt comes before the terminal is quiet
 			}
 			_, err := screen.WriteString(tt.typed[i] + "\n")
@@ -147,7 +147,7 @@ func TestPasswdAsksAtATerminal(t *testing.T) {
 	require.Error(t, err)
 }
 
-func echoes(t *testing.T, file *os.File) bool {
+func terminalEchoes(t *testing.T, file *os.File) bool {
 	t.Helper()
 	how, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
 	require.NoError(t, err)

@@ -80,7 +80,7 @@ standard error output.
 // tellTokenUse says what to do with a new token.
 func tellTokenUse(cmd *cobra.Command, o *hub, user, id, expires string) {
 	out := cmd.ErrOrStderr()
-	fmt.Fprintf(out, "The token %s of %s is good until %s. It is shown this once. With it in $TOKEN:\n", id, printable(user, widest), expires)
+	fmt.Fprintf(out, "The token %s of %s is good until %s. It is shown this once. With it in $TOKEN:\n", id, printableText(user, widestCell), expires)
 	if p, err := o.resolve(); err == nil && p.MQTT != "" {
 		if u, err := url.Parse(p.MQTT); err == nil {
 			secure := ""
@@ -112,7 +112,7 @@ func newTokenList() *cobra.Command {
 		rows := [][]string{{"ID", "USER", "ROLE", "NODES", "EXPIRES", "BY"}}
 		for _, t := range list {
 			rows = append(rows, []string{
-				t.ID, printable(t.User, widest), t.Role, printable(strings.Join(t.Nodes, ","), widest), t.Expires, printable(t.By, widest),
+				t.ID, printableText(t.User, widestCell), t.Role, printableText(strings.Join(t.Nodes, ","), widestCell), t.Expires, printableText(t.By, widestCell),
 			})
 		}
 		return printRows(cmd.OutOrStdout(), output, list, rows)
@@ -130,6 +130,6 @@ func newTokenRevoke() *cobra.Command {
 		Long:    "Revoke tokens by their IDs, or by enough of an ID to tell it from the others (4 digits at least). Their connections end at once.\n\n" + exitCodes,
 		Example: "  edgebus token revoke 3f2a9c",
 	}, func(ctx context.Context, id string) (string, error) {
-		return "token " + printable(id, widest) + " revoked", o.Remove(ctx, "/tokens/"+url.PathEscape(id))
+		return "token " + printableText(id, widestCell) + " revoked", o.Remove(ctx, "/tokens/"+url.PathEscape(id))
 	})
 }

@@ -78,9 +78,9 @@ func (o treeOptions) run(ctx context.Context, node string, out io.Writer) error 
 			return json.NewEncoder(out).Encode(c)
 		})
 	}
-	if size, ok := terminal(out); ok {
+	if size, ok := terminalSize(out); ok {
 		v := newView(node)
-		v.down = "connecting to " + o.at.MQTT
+		v.down = "connecting to " + o.target.MQTT
 		return watchScreen(ctx, v, changes, out, size)
 	}
 	return eachChange(ctx, changes, func(c change) error {
@@ -92,8 +92,8 @@ func (o treeOptions) run(ctx context.Context, node string, out io.Writer) error 
 // How long to wait for the answer to CONNECT, and for the first topic, which a broker sends at once
 // after the subscription.
 const (
-	connectTime = 3 * time.Second
-	firstTime   = 2 * time.Second
+	connectTimeout = 3 * time.Second
+	firstTopicTime = 2 * time.Second
 )
 
 // printOnce prints the tree after its retained topics have arrived.
@@ -150,7 +150,7 @@ func eachChange(ctx context.Context, changes <-chan change, f func(change) error
 // connection that is refused or can't be made at first is an error in the channel, and so is
 // that the broker has no topic of the node; a connection that is lost later is made again.
 func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, error) {
-	co, err := o.at.mqtt("tree")
+	co, err := o.target.mqttOptions("tree")
 	if err != nil {
 		return nil, err
 	}
@@ -166,21 +166,21 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 	nothing := time.AfterFunc(math.MaxInt64, func() {
 		near := ""
 		if o.mqtt == "" { // otherwise it may be the broker of a node
-			near = o.at.nearNode(run, node)
+			near = o.target.similarNode(run, node)
 		}
-		end(withCode(notFound, "nothing is known of a node %s at %s%s (edgebus get nodes lists the nodes)", node, o.at.MQTT, near))
+		end(exitErrorf(notFound, "nothing is known of a node %s at %s%s (edgebus get nodes lists the nodes)", node, o.target.MQTT, near))
 	})
 	co.Attempts, co.ConnectTimeout = o.attempts(), o.connectTime()
 	co.Subscriptions = []client.Subscription{{Filter: topics.Prefix + node + "/#", QoS: 1}}
 	co.OnConnect = func(context.Context, bool) error {
 		if !seen {
-			nothing.Reset(firstTime)
+			nothing.Reset(firstTopicTime)
 		}
 		send(change{up: true})
 		return nil
 	}
 	co.OnMessage = func(m client.Message) {
-		if c, ok := fromMessage(m, time.Now()); ok {
+		if c, ok := changeOfMessage(m, time.Now()); ok {
 			seen = true
 			nothing.Stop()
 			send(c)
@@ -188,7 +188,7 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 	}
 	co.OnDisconnect = func(err error) {
 		nothing.Stop()
-		send(change{down: "not connected to " + o.at.MQTT + ": " + err.Error()})
+		send(change{down: "not connected to " + o.target.MQTT + ": " + err.Error()})
 	}
 	co.OnConnectError = co.OnDisconnect
 	c, err := client.New(co)
@@ -204,7 +204,7 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 		case cause != nil:
 			err = cause
 		case err != nil:
-			err = explain(err, o.at.MQTT)
+			err = connectionError(err, o.target.MQTT)
 		}
 		if err != nil && ctx.Err() == nil {
 			send(change{err: err})
@@ -215,7 +215,7 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 
 func (o treeOptions) connectTime() time.Duration {
 	if o.once {
-		return connectTime
+		return connectTimeout
 	}
 	return 0 // the client's default
 }
@@ -232,7 +232,7 @@ func (o treeOptions) attempts() int {
 	}
 }
 
-func explain(err error, server string) error {
+func connectionError(err error, server string) error {
 	var refused *client.Refused
 	if errors.As(err, &refused) {
 		return err
@@ -240,8 +240,8 @@ func explain(err error, server string) error {
 	return fmt.Errorf("no connection to %s: %w", server, err)
 }
 
-// terminal is whether out is a terminal, and a function that returns its size.
-func terminal(out any) (size func() (width, height int), ok bool) {
+// terminalSize is whether out is a terminal, and a function that returns its size.
+func terminalSize(out any) (size func() (width, height int), ok bool) {
 	file, isFile := out.(*os.File)
 	if !isFile || !term.IsTerminal(int(file.Fd())) {
 		return nil, false
@@ -267,26 +267,26 @@ type change struct {
 
 // value is a topic's value; that of a cleared topic is empty.
 type value struct {
-	Value  string    `json:"value"`
-	Ver    uint64    `json:"ver,omitempty"`
-	TS     time.Time `json:"ts,omitzero"`
-	Origin string    `json:"origin,omitempty"`
-	seen   time.Time
+	Value      string    `json:"value"`
+	Ver        uint64    `json:"ver,omitempty"`
+	TS         time.Time `json:"ts,omitzero"`
+	Origin     string    `json:"origin,omitempty"`
+	receivedAt time.Time
 }
 
-// fromMessage reads a message of the tree's state. Streams, commands and the link's own topics are not part of it.
-func fromMessage(m client.Message, now time.Time) (change, bool) {
+// changeOfMessage reads a message of the tree's state. Streams, commands and the link's own topics are not part of it.
+func changeOfMessage(m client.Message, now time.Time) (change, bool) {
 	address, err := topics.Parse(m.Topic)
-	if err != nil || !isState(address.Kind) {
+	if err != nil || !isStateTopic(address.Kind) {
 		return change{}, false
 	}
-	c := change{Key: address.Key(), value: value{Value: string(m.Payload), Origin: m.Property("origin"), seen: now}}
+	c := change{Key: address.Key(), value: value{Value: string(m.Payload), Origin: m.Property("origin"), receivedAt: now}}
 	c.Ver, _ = strconv.ParseUint(m.Property("ver"), 10, 64)
 	c.TS, _ = time.Parse(time.RFC3339, m.Property("ts"))
 	return c, true
 }
 
-func isState(kind topics.Kind) bool {
+func isStateTopic(kind topics.Kind) bool {
 	for _, t := range topics.Table() {
 		if t.Kind == kind {
 			return t.Retain
@@ -300,11 +300,11 @@ func (c change) String() string {
 	case c.up:
 		return "— connected"
 	case c.down != "":
-		return "— " + printable(c.down, 200)
+		return "— " + printableText(c.down, 200)
 	case c.note != "":
-		return "— " + printable(c.note, 200)
+		return "— " + printableText(c.note, 200)
 	}
-	text := c.Key + " = " + printable(c.Value, 120)
+	text := c.Key + " = " + printableText(c.Value, 120)
 	if c.Value == "" {
 		text = c.Key + " is cleared"
 	}
@@ -314,8 +314,8 @@ func (c change) String() string {
 	return text
 }
 
-// view is a node's tree as it was received.
-type view struct {
+// treeView is a node's tree as it was received.
+type treeView struct {
 	node   string
 	values map[string]value
 	down   string   // why there is no connection
@@ -324,9 +324,9 @@ type view struct {
 
 const mostNotes = 3
 
-func newView(node string) *view { return &view{node: node, values: map[string]value{}} }
+func newView(node string) *treeView { return &treeView{node: node, values: map[string]value{}} }
 
-func (v *view) apply(c change) {
+func (v *treeView) apply(c change) {
 	switch {
 	case c.up:
 		clear(v.values) // no message tells what was deleted meanwhile
@@ -344,50 +344,50 @@ func (v *view) apply(c change) {
 }
 
 // document is the tree for JSON.
-func (v *view) document() any {
+func (v *treeView) document() any {
 	return struct {
 		Node   string           `json:"node"`
 		Topics map[string]value `json:"topics"`
 	}{v.node, v.values}
 }
 
-// row is one line of the tree.
-type row struct {
+// treeRow is one line of the tree.
+type treeRow struct {
 	label string
 	key   string
 }
 
 // rows lays the tree out: a line for each level of each topic.
-func (v *view) rows() []row {
-	root := &branch{}
+func (v *treeView) rows() []treeRow {
+	root := &treeBranch{}
 	for key := range v.values {
-		root.grow(strings.Split(key, "/"), key)
+		root.insert(strings.Split(key, "/"), key)
 	}
 	return root.rows("", nil)
 }
 
-type branch struct {
+type treeBranch struct {
 	key      string // of the topic that ends here
-	children map[string]*branch
+	children map[string]*treeBranch
 }
 
-func (b *branch) grow(path []string, key string) {
+func (b *treeBranch) insert(path []string, key string) {
 	if len(path) == 0 {
 		b.key = key
 		return
 	}
 	if b.children == nil {
-		b.children = map[string]*branch{}
+		b.children = map[string]*treeBranch{}
 	}
 	child := b.children[path[0]]
 	if child == nil {
-		child = &branch{}
+		child = &treeBranch{}
 		b.children[path[0]] = child
 	}
-	child.grow(path[1:], key)
+	child.insert(path[1:], key)
 }
 
-func (b *branch) rows(indent string, all []row) []row {
+func (b *treeBranch) rows(indent string, all []treeRow) []treeRow {
 	names := slices.Sorted(maps.Keys(b.children))
 	for i, name := range names {
 		fork, below := "├─ ", "│  "
@@ -395,49 +395,49 @@ func (b *branch) rows(indent string, all []row) []row {
 			fork, below = "└─ ", "   "
 		}
 		child := b.children[name]
-		all = append(all, row{label: indent + fork + name, key: child.key})
+		all = append(all, treeRow{label: indent + fork + name, key: child.key})
 		all = child.rows(indent+below, all)
 	}
 	return all
 }
 
 // text draws the tree. Lines are cut at width; 0: they are not.
-func (v *view) text(now time.Time, width int) string {
+func (v *treeView) text(now time.Time, width int) string {
 	rows := v.rows()
 	labels, values := 0, 0
 	for _, r := range rows {
 		labels = max(labels, utf8.RuneCountInString(r.label))
-		values = max(values, min(40, utf8.RuneCountInString(printable(v.values[r.key].Value, 40))))
+		values = max(values, min(40, utf8.RuneCountInString(printableText(v.values[r.key].Value, 40))))
 	}
 	var out strings.Builder
 	fmt.Fprintln(&out, v.node)
 	for _, r := range rows {
 		line := r.label
 		if val, ok := v.values[r.key]; ok && r.key != "" {
-			line = pad(r.label, labels) + "  " + pad(printable(val.Value, 40), values) + "  " + val.note(now)
+			line = padRight(r.label, labels) + "  " + padRight(printableText(val.Value, 40), values) + "  " + val.versionAndAge(now)
 		}
 		line = strings.TrimRight(line, " ")
 		if width > 0 {
-			line = clip(line, width)
+			line = shorten(line, width)
 		}
 		fmt.Fprintln(&out, line)
 	}
 	return out.String()
 }
 
-// note is a value's version and age.
-func (val value) note(now time.Time) string {
+// versionAndAge is a value's version and age.
+func (val value) versionAndAge(now time.Time) string {
 	var parts []string
 	if val.Ver > 0 {
 		parts = append(parts, fmt.Sprintf("ver %d", val.Ver))
 	}
-	if at := cmp.Or(val.TS, val.seen); !at.IsZero() {
-		parts = append(parts, age(now.Sub(at)))
+	if at := cmp.Or(val.TS, val.receivedAt); !at.IsZero() {
+		parts = append(parts, formatAge(now.Sub(at)))
 	}
 	return strings.Join(parts, ", ")
 }
 
-func age(d time.Duration) string {
+func formatAge(d time.Duration) string {
 	switch {
 	case d < time.Second:
 		return "now"
@@ -452,39 +452,39 @@ func age(d time.Duration) string {
 	}
 }
 
-// printable makes one line of a text, without control characters for a terminal and of bounded length.
-func printable(s string, most int) string {
+// printableText makes one line of a text, without control characters for a terminal and of bounded length.
+func printableText(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
 			return '·'
 		}
 		return r
 	}, s)
-	return clip(s, most)
+	return shorten(s, most)
 }
 
-func clip(s string, most int) string {
+func shorten(s string, most int) string {
 	if utf8.RuneCountInString(s) <= most {
 		return s
 	}
 	return string([]rune(s)[:most-1]) + "…"
 }
 
-func pad(s string, width int) string {
+func padRight(s string, width int) string {
 	return s + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
 }
 
 // A screen is drawn every redraw at most, and every tick at least, because ages change.
 const (
-	redraw = 200 * time.Millisecond
-	tick   = time.Second
+	redrawInterval     = 200 * time.Millisecond
+	idleRedrawInterval = time.Second
 )
 
 // watchScreen draws the tree in place, again and again, above the state of a lost connection.
-func watchScreen(ctx context.Context, v *view, changes <-chan change, out io.Writer, size func() (int, int)) error {
+func watchScreen(ctx context.Context, v *treeView, changes <-chan change, out io.Writer, size func() (int, int)) error {
 	fmt.Fprint(out, "\x1b[?25l\x1b[2J") // hide the cursor, clear
 	defer fmt.Fprint(out, "\x1b[?25h\r\n")
-	timer := time.NewTimer(redraw)
+	timer := time.NewTimer(redrawInterval)
 	defer timer.Stop()
 	var drawn time.Time
 	for {
@@ -499,26 +499,26 @@ func watchScreen(ctx context.Context, v *view, changes <-chan change, out io.Wri
 				return c.err
 			}
 			v.apply(c)
-			timer.Reset(max(0, redraw-time.Since(drawn)))
+			timer.Reset(max(0, redrawInterval-time.Since(drawn)))
 		case <-timer.C:
 			drawn = time.Now()
 			width, height := size()
-			fmt.Fprint(out, frame(v.text(drawn, width), v.foot(), width, height))
-			timer.Reset(tick)
+			fmt.Fprint(out, fitFrame(v.text(drawn, width), v.footer(), width, height))
+			timer.Reset(idleRedrawInterval)
 		}
 	}
 }
 
-// foot says below the tree why there is no connection.
-func (v *view) foot() []string {
+// footer says below the tree why there is no connection.
+func (v *treeView) footer() []string {
 	if v.down == "" {
 		return nil
 	}
-	return []string{"", "— " + printable(v.down, 200)}
+	return []string{"", "— " + printableText(v.down, 200)}
 }
 
-// frame fits text and footer on a screen, and clears the rest of the last frame.
-func frame(text string, footer []string, width, height int) string {
+// fitFrame fits text and footer on a screen, and clears the rest of the last frame.
+func fitFrame(text string, footer []string, width, height int) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	room := max(1, height-len(footer)-1)
 	if len(lines) > room {
@@ -526,7 +526,7 @@ func frame(text string, footer []string, width, height int) string {
 		lines = append(slices.Clone(lines[:room-1]), fmt.Sprintf("… %d more", hidden))
 	}
 	for _, line := range footer {
-		lines = append(lines, clip(line, width))
+		lines = append(lines, shorten(line, width))
 	}
 	return "\x1b[H" + strings.Join(lines, "\x1b[K\r\n") + "\x1b[K\x1b[J"
 }

@@ -58,7 +58,7 @@ a line for each property that is named.
 		ValidArgsFunction: completeTwin(&o.hub, ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.output == "value" && len(args) < 2 {
-				return withCode(misused, "-o value needs the name of a property")
+				return exitErrorf(misused, "-o value needs the name of a property")
 			}
 			o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			return o.get(cmd.Context(), args[0], args[1:])
@@ -69,14 +69,14 @@ a line for each property that is named.
 	return cmd
 }
 
-// read reads the device, and what the hub calls its kind.
-func (o *twinOptions) read(ctx context.Context, name string) (d resource.Device, err error) {
-	o.device, err = o.object(ctx, resource.KindDevice, name, &d)
+// readDevice reads the device, and what the hub calls its kind.
+func (o *twinOptions) readDevice(ctx context.Context, name string) (d resource.Device, err error) {
+	o.device, err = o.readObject(ctx, resource.KindDevice, name, &d)
 	return d, err
 }
 
 func (o *twinOptions) get(ctx context.Context, name string, properties []string) error {
-	d, err := o.read(ctx, name)
+	d, err := o.readDevice(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (o *twinOptions) get(ctx context.Context, name string, properties []string)
 		for _, p := range properties {
 			t, ok := d.Status.Twin[p]
 			if !ok {
-				return withCode(notFound, "nothing is known of property %s of device %s%s", p, name, resource.DidYouMean(p, slices.Sorted(maps.Keys(d.Status.Twin))))
+				return exitErrorf(notFound, "nothing is known of property %s of device %s%s", p, name, resource.DidYouMean(p, slices.Sorted(maps.Keys(d.Status.Twin))))
 			}
 			twin[p] = t
 		}
@@ -98,7 +98,7 @@ func (o *twinOptions) get(ctx context.Context, name string, properties []string)
 		for _, p := range properties {
 			r := twin[p].Reported
 			if r == nil {
-				return withCode(notFound, "property %s of device %s was not reported yet", p, name)
+				return exitErrorf(notFound, "property %s of device %s was not reported yet", p, name)
 			}
 			if _, err := fmt.Fprintln(o.out, r.Value); err != nil {
 				return err
@@ -106,18 +106,18 @@ func (o *twinOptions) get(ctx context.Context, name string, properties []string)
 		}
 		return nil
 	}
-	if why := notOnline(d, time.Now()); why != "" {
+	if why := offlineReason(d, time.Now()); why != "" {
 		if _, err := fmt.Fprintln(o.out, why); err != nil {
 			return err
 		}
 	}
-	err = new(grid).write(o.out, twinRows(twin, properties, time.Now()))
-	o.tellOffline(ctx, o.errs, []string{d.Spec.NodeName})
+	err = new(alignedRows).write(o.out, twinRows(twin, properties, time.Now()))
+	o.printOffline(ctx, o.errs, []string{d.Spec.NodeName})
 	return err
 }
 
-// notOnline says that a device is not online, why and since when, above values that may be outdated; empty: it is online.
-func notOnline(d resource.Device, now time.Time) string {
+// offlineReason says that a device is not online, why and since when, above values that may be outdated; empty: it is online.
+func offlineReason(d resource.Device, now time.Time) string {
 	c, told := condition(d.Status.Conditions, resource.ConditionOnline)
 	if !told || c.Status == "True" || c.Reason == resource.ReasonLocal {
 		return ""
@@ -128,9 +128,9 @@ func notOnline(d resource.Device, now time.Time) string {
 	}
 	text := d.Metadata.Name + " is " + is
 	if !c.LastTransitionTime.IsZero() {
-		text += ", since " + age(now.Sub(c.LastTransitionTime)) + " ago"
+		text += ", since " + formatAge(now.Sub(c.LastTransitionTime)) + " ago"
 	}
-	return printable(text+": "+strings.TrimSuffix(c.Reason+": "+c.Message, ": "), 300)
+	return printableText(text+": "+strings.TrimSuffix(c.Reason+": "+c.Message, ": "), 300)
 }
 
 // twinRows is a twin as a table, in the order of names; none: the alphabet's.
@@ -153,28 +153,28 @@ func twinRows(twin map[string]resource.TwinProperty, names []string, now time.Ti
 		when := "–"
 		if t.Reported != nil {
 			if at, err := resource.ParseTime(t.Reported.TS); err == nil {
-				when = age(now.Sub(at))
+				when = formatAge(now.Sub(at))
 			}
 		}
-		rows = append(rows, []string{name, side(t.Desired), side(t.Reported), sync, when, note(t, now)})
+		rows = append(rows, []string{name, twinValueText(t.Desired), twinValueText(t.Reported), sync, when, twinNote(t, now)})
 	}
 	return rows
 }
 
-func side(v *resource.TwinValue) string {
+func twinValueText(v *resource.TwinValue) string {
 	if v == nil {
 		return "–"
 	}
-	return printable(v.Value, 40)
+	return printableText(v.Value, 40)
 }
 
-// note returns why the desired and the reported value differ.
-func note(t resource.TwinProperty, now time.Time) string {
+// twinNote returns why the desired and the reported value differ.
+func twinNote(t resource.TwinProperty, now time.Time) string {
 	var notes []string
 	if p := t.Problem; p != nil {
 		note := "can't be read"
 		if at, err := resource.ParseTime(p.Since); err == nil {
-			note += " since " + age(now.Sub(at)) + " ago"
+			note += " since " + formatAge(now.Sub(at)) + " ago"
 		}
 		notes = append(notes, note+": "+strings.TrimSuffix(p.Code+": "+p.Message, ": "))
 	}
@@ -182,7 +182,7 @@ func note(t resource.TwinProperty, now time.Time) string {
 		notes = append(notes, "refused: "+strings.TrimSuffix(r.Code+": "+r.Message, ": "))
 	}
 	if v := t.Override; v != nil {
-		note := "overridden on the node: " + printable(v.Value, 40)
+		note := "overridden on the node: " + printableText(v.Value, 40)
 		if v.Until != "" {
 			note += " until " + v.Until
 		}
@@ -191,7 +191,7 @@ func note(t resource.TwinProperty, now time.Time) string {
 	if c := t.Conflict; c != nil {
 		notes = append(notes, "conflict: "+c.Winner+" won (policy "+c.Policy+")")
 	}
-	return printable(strings.Join(notes, "; "), 200)
+	return printableText(strings.Join(notes, "; "), 200)
 }
 
 func newTwinWatch() *cobra.Command {
@@ -204,7 +204,7 @@ func newTwinWatch() *cobra.Command {
 		ValidArgsFunction: completeTwin(&o.hub, ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			return unlessEnded(o.watch(cmd.Context(), args[0], args[1:]))
+			return ignoreEnd(o.watch(cmd.Context(), args[0], args[1:]))
 		},
 	}
 	o.flags(cmd)
@@ -212,16 +212,16 @@ func newTwinWatch() *cobra.Command {
 	return cmd
 }
 
-// each calls on with the device as it is, and after each change, until that fails.
-func (o *twinOptions) each(ctx context.Context, name string, on func(resource.Device) error) error {
-	return each(ctx, &o.hub, resource.KindDevice, name, withCode(notFound, "device %s was deleted", name), on)
+// eachDevice calls on with the device as it is, and after each change, until that fails.
+func (o *twinOptions) eachDevice(ctx context.Context, name string, on func(resource.Device) error) error {
+	return eachVersion(ctx, &o.hub, resource.KindDevice, name, exitErrorf(notFound, "device %s was deleted", name), on)
 }
 
 func (o *twinOptions) watch(ctx context.Context, name string, properties []string) error {
 	seen := map[string]string{}
-	table := &grid{}
+	table := &alignedRows{}
 	headed := false
-	return o.each(ctx, name, func(d resource.Device) error {
+	return o.eachDevice(ctx, name, func(d resource.Device) error {
 		var changed []string
 		for _, p := range slices.Sorted(maps.Keys(d.Status.Twin)) {
 			text, err := json.Marshal(d.Status.Twin[p])
@@ -293,11 +293,11 @@ func assignments(args []string) (map[string]*string, error) {
 		_, twice := values[name]
 		switch {
 		case !ok:
-			return nil, withCode(misused, "%q is not PROPERTY=VALUE", arg)
+			return nil, exitErrorf(misused, "%q is not PROPERTY=VALUE", arg)
 		case !topics.ValidProperty(name):
-			return nil, withCode(misused, "%q: the name of a property is %s", name, topics.PropertyRule())
+			return nil, exitErrorf(misused, "%q: the name of a property is %s", name, topics.PropertyRule())
 		case twice:
-			return nil, withCode(misused, "property %s is given twice", name)
+			return nil, exitErrorf(misused, "property %s is given twice", name)
 		}
 		values[name] = nil
 		if value != "" {
@@ -308,7 +308,7 @@ func assignments(args []string) (map[string]*string, error) {
 }
 
 func (o *twinOptions) set(ctx context.Context, name string, values map[string]*string) error {
-	before, err := o.read(ctx, name)
+	before, err := o.readDevice(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -322,7 +322,7 @@ func (o *twinOptions) set(ctx context.Context, name string, values map[string]*s
 		return err
 	}
 	if !o.wait {
-		_, err := fmt.Fprintf(o.out, "%s desired\n", label(o.device, name))
+		_, err := fmt.Fprintf(o.out, "%s desired\n", objectLabel(o.device, name))
 		return err
 	}
 	return o.await(ctx, name, writesOf(values, before, after))
@@ -330,17 +330,17 @@ func (o *twinOptions) set(ctx context.Context, name string, values map[string]*s
 
 // desiredWrite is a desired value that was written, or cleared.
 type desiredWrite struct {
-	device   string
-	property string
-	value    resource.Value // as the hub has it; empty: it was cleared
-	after    uint64         // the twin has it once the version is higher
+	device       string
+	property     string
+	value        resource.Value // as the hub has it; empty: it was cleared
+	afterVersion uint64         // the twin has it once the version is higher
 }
 
 func writesOf(values map[string]*string, before, after resource.Device) (all []desiredWrite) {
 	for _, p := range slices.Sorted(maps.Keys(values)) {
 		w := desiredWrite{device: after.Metadata.Name, property: p, value: after.Spec.Desired[p]}
 		if d := before.Status.Twin[p].Desired; d != nil && before.Spec.Desired[p] != w.value {
-			w.after = d.Ver
+			w.afterVersion = d.Ver
 		}
 		all = append(all, w)
 	}
@@ -353,25 +353,25 @@ func (w desiredWrite) outcome(t resource.TwinProperty) (done bool, err error) {
 	if w.value == "" {
 		return d == nil, nil
 	}
-	if d == nil || d.Value != string(w.value) || d.Ver <= w.after {
+	if d == nil || d.Value != string(w.value) || d.Ver <= w.afterVersion {
 		return false, nil // the twin doesn't show it yet
 	}
-	it := w.property + "=" + printable(d.Value, 80)
+	it := w.property + "=" + printableText(d.Value, 80)
 	switch r, c, o := t.Refused, t.Conflict, t.Override; {
 	case r != nil && r.Ver == d.Ver && r.Code != resource.RefusedForNow:
-		why := printable(strings.TrimSuffix(r.Code+": "+r.Message, ": "), 300)
+		why := printableText(strings.TrimSuffix(r.Code+": "+r.Message, ": "), 300)
 		if heldBack(r) {
-			return false, withCode(refused, "%s is held back: %s. %s", it, why, w.anew())
+			return false, exitErrorf(refused, "%s is held back: %s. %s", it, why, w.retryHint())
 		}
-		return false, withCode(refused, "%s was refused by the device: %s", it, why)
+		return false, exitErrorf(refused, "%s was refused by the device: %s", it, why)
 	case t.Local && t.Reported == nil:
-		return false, withCode(refused, "%s is desired; only the node knows whether it is applied, because the reported value stays there (spec.local)", it)
+		return false, exitErrorf(refused, "%s is desired; only the node knows whether it is applied, because the reported value stays there (spec.local)", it)
 	case c != nil && c.DesiredVer == d.Ver && c.Winner == "override":
-		return false, withCode(refused, "%s is not applied: on the node it is overridden with %s, and the property's policy is %s",
-			it, printable(c.Override, 80), c.Policy)
+		return false, exitErrorf(refused, "%s is not applied: on the node it is overridden with %s, and the property's policy is %s",
+			it, printableText(c.Override, 80), c.Policy)
 	case o != nil && o.BasedOn == d.Ver && !t.InSync && o.Value != d.Value: // no conflict: it was set knowing this value
-		return false, withCode(refused, "%s is not applied: it was desired already, and on the node it is overridden with %s, by %s. %s",
-			it, printable(o.Value, 80), printable(o.Origin, 80), w.anew())
+		return false, exitErrorf(refused, "%s is not applied: it was desired already, and on the node it is overridden with %s, by %s. %s",
+			it, printableText(o.Value, 80), printableText(o.Origin, 80), w.retryHint())
 	}
 	return t.InSync, nil
 }
@@ -379,8 +379,8 @@ func (w desiredWrite) outcome(t resource.TwinProperty) (done bool, err error) {
 // heldBack reports whether atBoot holds the value back; the next value is not held back.
 func heldBack(r *resource.Refusal) bool { return r.Code == "Held" || r.Code == "SafeValue" }
 
-// anew returns the hint how to set the same value again, since writing an equal value has no effect.
-func (w desiredWrite) anew() string {
+// retryHint returns the hint how to set the same value again, since writing an equal value has no effect.
+func (w desiredWrite) retryHint() string {
 	return fmt.Sprintf("To set it again, clear the desired value first: edgebus twin set %s %s=", w.device, w.property)
 }
 
@@ -392,9 +392,9 @@ func (o *twinOptions) await(ctx context.Context, name string, writes []desiredWr
 	var last resource.Device
 	var waiting []string
 	var shown atomic.Value
-	shown.Store(label(o.device, name))
-	stop := progress(o.errs, limit, func() string { return shown.Load().(string) })
-	err := o.each(ctx, name, func(d resource.Device) error {
+	shown.Store(objectLabel(o.device, name))
+	stop := showProgress(o.errs, limit, func() string { return shown.Load().(string) })
+	err := o.eachDevice(ctx, name, func(d resource.Device) error {
 		last, waiting = d, nil
 		for _, w := range writes {
 			done, err := w.outcome(d.Status.Twin[w.property])
@@ -406,34 +406,34 @@ func (o *twinOptions) await(ctx context.Context, name string, writes []desiredWr
 			}
 		}
 		if len(waiting) == 0 {
-			return errSeen
+			return errStopWatch
 		}
-		shown.Store(fmt.Sprintf("%s of %s, which is %s", strings.Join(waiting, ", "), label(o.device, name), cmp.Or(d.Status.State, resource.Unknown)))
+		shown.Store(fmt.Sprintf("%s of %s, which is %s", strings.Join(waiting, ", "), objectLabel(o.device, name), cmp.Or(d.Status.State, resource.Unknown)))
 		return nil
 	})
 	stop()
 	switch {
-	case errors.Is(err, errSeen):
-		_, err = fmt.Fprintf(o.out, "%s applied\n", label(o.device, name))
+	case errors.Is(err, errStopWatch):
+		_, err = fmt.Fprintf(o.out, "%s applied\n", objectLabel(o.device, name))
 		return err
 	case errors.Is(err, context.DeadlineExceeded):
-		return withCode(late, "after %s device %s has not reported %s: %s. The desired value stays, and is applied when it can be",
-			limit, name, strings.Join(waiting, ", "), o.why(last))
+		return exitErrorf(late, "after %s device %s has not reported %s: %s. The desired value stays, and is applied when it can be",
+			limit, name, strings.Join(waiting, ", "), o.unansweredReason(last))
 	}
-	return inTime(ctx, err)
+	return exitOfTimeout(ctx, err)
 }
 
-// why returns what is known of a device that doesn't answer. It takes a second at most, because the timeout has expired.
-func (o *twinOptions) why(d resource.Device) string {
+// unansweredReason returns what is known of a device that doesn't answer. It takes a second at most, because the timeout has expired.
+func (o *twinOptions) unansweredReason(d resource.Device) string {
 	if d.Spec.NodeName == "" {
 		return "it is bound to no node (spec.nodeName)"
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	state := cmp.Or(d.Status.State, resource.Unknown)
-	if left, ok := o.offline(ctx, []string{d.Spec.NodeName})[d.Spec.NodeName]; ok {
+	if left, ok := o.offlineNodes(ctx, []string{d.Spec.NodeName})[d.Spec.NodeName]; ok {
 		return fmt.Sprintf("its node %s has been offline for %s, and until then it was %s; edgebus doctor %s says more",
-			d.Spec.NodeName, age(time.Since(left)), state, d.Spec.NodeName)
+			d.Spec.NodeName, formatAge(time.Since(left)), state, d.Spec.NodeName)
 	}
 	if state == resource.Online {
 		return "it is online"

@@ -32,9 +32,9 @@ func TestATwinOfADeviceThatIsNotOnlineSaysSo(t *testing.T) {
 		}}}}
 	}
 	require.Equal(t, "lamp is offline, since 3m ago: Unreachable: connection refused",
-		notOnline(online(resource.Offline, "False", "Unreachable", "connection refused"), now))
-	require.Equal(t, "lamp is unknown, since 3m ago: NodeOffline: node n1 is offline", notOnline(online("", "Unknown", "NodeOffline", "node n1 is offline"), now))
-	require.Empty(t, notOnline(online(resource.Online, "True", "Online", ""), now))
-	require.Empty(t, notOnline(online(resource.Unknown, "Unknown", resource.ReasonLocal, "its state stays on node n1"), now))
-	require.Empty(t, notOnline(resource.Device{}, now))
+		offlineReason(online(resource.Offline, "False", "Unreachable", "connection refused"), now))
+	require.Equal(t, "lamp is unknown, since 3m ago: NodeOffline: node n1 is offline", offlineReason(online("", "Unknown", "NodeOffline", "node n1 is offline"), now))
+	require.Empty(t, offlineReason(online(resource.Online, "True", "Online", ""), now))
+	require.Empty(t, offlineReason(online(resource.Unknown, "Unknown", resource.ReasonLocal, "its state stays on node n1"), now))
+	require.Empty(t, offlineReason(resource.Device{}, now))
 }

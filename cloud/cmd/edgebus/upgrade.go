@@ -58,12 +58,12 @@ pull container images. Both need --name.
 			u.Spec.Version = args[0]
 		}
 		if u.Metadata.Name = cmp.Or(u.Metadata.Name, u.Spec.Version); u.Metadata.Name == "" {
-			return withCode(misused, "give a VERSION, or --name with --set or --image")
+			return exitErrorf(misused, "give a VERSION, or --name with --set or --image")
 		}
 		for _, pair := range settings {
 			name, value, ok := strings.Cut(pair, "=")
 			if !ok {
-				return withCode(misused, "--set %s: must be a setting of edgecore with its value, such as link.rate=1MB", printable(pair, 100))
+				return exitErrorf(misused, "--set %s: must be a setting of edgecore with its value, such as link.rate=1MB", printableText(pair, 100))
 			}
 			if u.Spec.Settings == nil {
 				u.Spec.Settings = make(map[string]string)
@@ -75,7 +75,7 @@ pull container images. Both need --name.
 			for term := range strings.SplitSeq(labels, ",") {
 				key, value, ok := strings.Cut(term, "=")
 				if !ok {
-					return withCode(misused, "-l %s: must be labels with their values, such as site=hall,stage=test", printable(labels, 100))
+					return exitErrorf(misused, "-l %s: must be labels with their values, such as site=hall,stage=test", printableText(labels, 100))
 				}
 				u.Spec.LabelSelector.MatchLabels[key] = value
 			}
@@ -130,7 +130,7 @@ answered; the exit code is 1 if one has failed, or if the upgrade was stopped.
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 0 && watch:
-			return withCode(misused, "--watch needs the name of an upgrade")
+			return exitErrorf(misused, "--watch needs the name of an upgrade")
 		case len(args) == 0:
 			return listUpgrades(cmd.Context(), o.Client, cmd.OutOrStdout())
 		case watch:
@@ -143,10 +143,10 @@ answered; the exit code is 1 if one has failed, or if the upgrade was stopped.
 		rows := [][]string{{"NODE", "FROM", "TO", "STATUS", "STEP", "REASON"}}
 		for _, n := range u.Status.Nodes {
 			a := n.Last()
-			rows = append(rows, []string{n.NodeName, a.FromVersion, cmp.Or(a.ToVersion, u.Spec.Goal()), a.OperationStatus, a.Step, printable(reasonOf(a), widest)})
+			rows = append(rows, []string{n.NodeName, a.FromVersion, cmp.Or(a.ToVersion, u.Spec.Goal()), a.OperationStatus, a.Step, printableText(reasonOf(a), widestCell)})
 		}
 		fmt.Fprintln(cmd.OutOrStdout(), summaryOf(u))
-		return new(grid).write(cmd.OutOrStdout(), rows)
+		return new(alignedRows).write(cmd.OutOrStdout(), rows)
 	}
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show the progress until it is over")
 	o.flags(cmd)
@@ -221,13 +221,13 @@ func newUpgradeHistory() *cobra.Command {
 			return cmp.Compare(cmp.Or(a.StartedAt, a.EndedAt, "~"), cmp.Or(b.StartedAt, b.EndedAt, "~"))
 		})
 		if len(all) == 0 {
-			return withCode(notFound, "no Upgrade has been for a node %s%s", printable(args[0], 100), resource.DidYouMean(args[0], nodes))
+			return exitErrorf(notFound, "no Upgrade has been for a node %s%s", printableText(args[0], 100), resource.DidYouMean(args[0], nodes))
 		}
 		rows := [][]string{{"STARTED", "ENDED", "UPGRADE", "FROM", "TO", "STATUS", "REASON"}}
 		for _, a := range all {
-			rows = append(rows, []string{cmp.Or(a.StartedAt, "-"), cmp.Or(a.EndedAt, "-"), a.of, cmp.Or(a.FromVersion, "-"), cmp.Or(a.ToVersion, a.goal), a.OperationStatus, printable(a.Reason, widest)})
+			rows = append(rows, []string{cmp.Or(a.StartedAt, "-"), cmp.Or(a.EndedAt, "-"), a.of, cmp.Or(a.FromVersion, "-"), cmp.Or(a.ToVersion, a.goal), a.OperationStatus, printableText(a.Reason, widestCell)})
 		}
-		return new(grid).write(cmd.OutOrStdout(), rows)
+		return new(alignedRows).write(cmd.OutOrStdout(), rows)
 	}
 	o.flags(cmd)
 	return cmd
@@ -256,7 +256,7 @@ func listUpgrades(ctx context.Context, c *client.Client, out io.Writer) error {
 			u.Metadata.Name, u.Spec.Goal(), strconv.Itoa(r.Nodes), strconv.Itoa(r.Succeeded), strconv.Itoa(r.Upgrading), strconv.Itoa(r.Failed), strconv.Itoa(r.Away), r.Reason,
 		})
 	}
-	return new(grid).write(out, rows)
+	return new(alignedRows).write(out, rows)
 }
 
 func rolloutOf(u resource.Upgrade) (r resource.UpgradeRollout) {
@@ -284,7 +284,7 @@ func summaryOf(u resource.Upgrade) string {
 	if r.Message != "" {
 		text += ": " + r.Message
 	}
-	return printable(text, 400)
+	return printableText(text, 400)
 }
 
 // pollUpgrade is how often the progress of an upgrade is asked for.
@@ -308,7 +308,7 @@ func followUpgrade(ctx context.Context, c *client.Client, name string, out io.Wr
 				now += " (" + a.Reason + ")"
 			}
 			if before := seen[n.NodeName]; before != now && (before != "" || a.OperationStatus != resource.UpgradePending) {
-				fmt.Fprintf(out, "%s: %s\n", n.NodeName, printable(now, 400))
+				fmt.Fprintf(out, "%s: %s\n", n.NodeName, printableText(now, 400))
 			}
 			seen[n.NodeName] = now
 		}
@@ -321,7 +321,7 @@ func followUpgrade(ctx context.Context, c *client.Client, name string, out io.Wr
 		case over && r.Succeeded == r.Nodes:
 			return nil
 		case over && r.Pending == 0, over && (r.Reason == "Halted" || u.Spec.Aborted):
-			return withCode(failed, "%d of %d nodes have not been upgraded", r.Nodes-r.Succeeded, r.Nodes)
+			return exitErrorf(failed, "%d of %d nodes have not been upgraded", r.Nodes-r.Succeeded, r.Nodes)
 		}
 		select {
 		case <-time.After(pollUpgrade):

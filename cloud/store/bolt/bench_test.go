@@ -23,7 +23,7 @@ var benchData = []byte(`{"metadata":{"name":"lamp","uid":"00000000-0000-0000-000
 // object, against a loop that writes the same groups into bbolt with nothing
 // around it. The ratio is what counts; the figures are the machine's.
 func BenchmarkGroupCommit(b *testing.B) {
-	s := open(b, Options{Path: filepath.Join(b.TempDir(), "hub.db")})
+	s := openStore(b, Options{Path: filepath.Join(b.TempDir(), "hub.db")})
 	for w := range benchWriters {
 		_, err := s.Create(ctx, device(fmt.Sprint("d", w), "0"))
 		require.NoError(b, err)
@@ -88,7 +88,7 @@ func rawGroups(b *testing.B, n, group int) float64 {
 
 // BenchmarkGet is a read beside a busy committer.
 func BenchmarkGet(b *testing.B) {
-	s := open(b, Options{Path: filepath.Join(b.TempDir(), "hub.db")})
+	s := openStore(b, Options{Path: filepath.Join(b.TempDir(), "hub.db")})
 	for w := range 1000 {
 		_, err := s.Create(ctx, device(fmt.Sprint("d", w), "0"))
 		require.NoError(b, err)

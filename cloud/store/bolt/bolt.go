@@ -61,7 +61,7 @@ func (o *Options) setDefaults() error {
 	if o.Path == "" {
 		return errors.New("bolt: Options.Path is required")
 	}
-	o.LockTimeout = cmp.Or(o.LockTimeout, lockTime)
+	o.LockTimeout = cmp.Or(o.LockTimeout, lockTimeout)
 	o.Tombstones = cmp.Or(o.Tombstones, 4096)
 	o.WatchBuffer = cmp.Or(o.WatchBuffer, 512)
 	o.MaxWatchers = cmp.Or(o.MaxWatchers, 16384)
@@ -73,15 +73,15 @@ func (o *Options) setDefaults() error {
 	return nil
 }
 
-const lockTime = time.Second
+const lockTimeout = time.Second
 
 // Store is a store.Store in one file.
 type Store struct {
-	opts Options
-	db   *bbolt.DB
-	kept datadir.Kept
+	opts     Options
+	db       *bbolt.DB
+	heldFile datadir.FileIdentity
 
-	confirmed *datadir.Confirmed // written by the committer only
+	confirmed *datadir.ConfirmedFile // written by the committer only
 
 	snap atomic.Pointer[snapshot] // stored with mu held, so that streams see it whole
 
@@ -98,7 +98,7 @@ type Store struct {
 	ended   bool
 
 	pinMu sync.Mutex
-	pins  []pin
+	pins  []pinnedSnapshot
 
 	inDoubt *batch                // used by the committer only: a batch whose commit failed and may be in the file all the same
 	failing bool                  // used by the committer only: the last commit failed
@@ -128,13 +128,13 @@ func Open(opts Options) (*Store, error) {
 		streams:  make(map[store.Key]map[*stream]struct{}),
 		commit:   (*bbolt.Tx).Commit,
 	}
-	snap, found, err := load(db)
+	snap, found, err := loadFile(db)
 	if err == nil {
-		s.kept, err = datadir.Keep(opts.Path)
+		s.heldFile, err = datadir.IdentifyFile(opts.Path)
 	}
 	if err != nil {
 		_ = db.Close()
-		return nil, file(opts.Path).Damaged(err)
+		return nil, storeFile(opts.Path).Damaged(err)
 	}
 	if known && snap.seq < before {
 		_ = db.Close()
@@ -167,20 +167,20 @@ func readConfirmed(opts Options) (seq uint64, known bool, err error) {
 		opts.Log.Warn().Err(err).Msg("the record of what the store had acknowledged can't be used")
 	}
 	if _, err := os.Stat(opts.Path); known && errors.Is(err, fs.ErrNotExist) {
-		return 0, false, fmt.Errorf("the store's file %s is missing; %s", opts.Path, file(opts.Path).Advice)
+		return 0, false, fmt.Errorf("the store's file %s is missing; %s", opts.Path, storeFile(opts.Path).Advice)
 	}
 	return at[0], known, nil
 }
 
-// file is the store's file, with what to do when it is damaged.
-func file(path string) boltfile.File {
+// storeFile is the store's file, with what to do when it is damaged.
+func storeFile(path string) boltfile.File {
 	return boltfile.File{Path: path, Advice: "restore it from a backup, or move it away, and remove " + confirmedPath(path) + ", to begin anew " +
 		"as another hub, which knows no devices and leaves alone what nodes have"}
 }
 
 // openFile opens the file, or makes it.
 func openFile(opts Options) (*bbolt.DB, error) {
-	return boltfile.Open(boltfile.Options{File: file(opts.Path), Make: initialise, ReadOnly: opts.ReadOnly, LockTimeout: opts.LockTimeout})
+	return boltfile.Open(boltfile.Options{File: storeFile(opts.Path), Make: initialiseFile, ReadOnly: opts.ReadOnly, LockTimeout: opts.LockTimeout})
 }
 
 // Close commits what waits, ends all streams and closes the file.
@@ -200,11 +200,11 @@ func (s *Store) Close() error {
 }
 
 // InPlace returns an error if the file was removed, moved or replaced since it was opened.
-func (s *Store) InPlace() error { return s.kept.InPlace() }
+func (s *Store) InPlace() error { return s.heldFile.CheckInPlace() }
 
 // Snapshot is the file as it is at one moment, with all that was acknowledged. It is
 // closed before the store.
-func (s *Store) Snapshot() (*boltfile.Snapshot, error) { return file(s.opts.Path).Snapshot(s.db) }
+func (s *Store) Snapshot() (*boltfile.Snapshot, error) { return storeFile(s.opts.Path).Snapshot(s.db) }
 
 // Get returns an object as it is now.
 func (s *Store) Get(ctx context.Context, key store.Key) (store.Object, error) {
@@ -223,7 +223,7 @@ func (s *Store) List(ctx context.Context, kind string, opts store.ListOptions) (
 	if err := ctx.Err(); err != nil {
 		return store.Page{}, err
 	}
-	snap, err := s.at(kind, opts.Rev)
+	snap, err := s.snapshotAt(kind, opts.Rev)
 	if err != nil {
 		return store.Page{}, err
 	}
@@ -259,7 +259,7 @@ func (t *table) page(kind string, opts store.ListOptions) (p store.Page) {
 		return p
 	}
 	p.Items = make([]store.Object, 0, n)
-	t.from(first, name, func(e *entry) bool {
+	t.from(first, name, func(e *objectVersion) bool {
 		p.Items = append(p.Items, e.object(kind))
 		return len(p.Items) < n
 	})
@@ -267,31 +267,31 @@ func (t *table) page(kind string, opts store.ListOptions) (p store.Page) {
 }
 
 // A pin keeps a snapshot that somebody reads page by page.
-type pin struct {
+type pinnedSnapshot struct {
 	snap   *snapshot
 	reader string
 	used   time.Time
 }
 
 const (
-	maxPins  = 64 // of all readers
-	maxOwned = 4  // of one reader
-	pinAge   = 5 * time.Minute
+	maxPins          = 64 // of all readers
+	maxPinsPerReader = 4  // of one reader
+	maxPinAge        = 5 * time.Minute
 )
 
 func (s *Store) pin(snap *snapshot, reader string) {
 	s.pinMu.Lock()
 	defer s.pinMu.Unlock()
-	s.pins = slices.DeleteFunc(s.pins, func(p pin) bool { return p.snap.rev == snap.rev && p.reader == reader })
-	s.pins = append(s.pins, pin{snap, reader, s.opts.Now()}) // the least recently used is first
+	s.pins = slices.DeleteFunc(s.pins, func(p pinnedSnapshot) bool { return p.snap.rev == snap.rev && p.reader == reader })
+	s.pins = append(s.pins, pinnedSnapshot{snap, reader, s.opts.Now()}) // the least recently used is first
 	s.unpin()
 }
 
-// unpin drops snapshots that were not used for pinAge, and while there are too many, or they keep too much in memory, the oldest of the
+// unpin drops snapshots that were not used for maxPinAge, and while there are too many, or they keep too much in memory, the oldest of the
 // reader that has most. pinMu is held.
 func (s *Store) unpin() {
-	old := s.opts.Now().Add(-pinAge)
-	s.pins = slices.DeleteFunc(s.pins, func(p pin) bool { return p.used.Before(old) })
+	old := s.opts.Now().Add(-maxPinAge)
+	s.pins = slices.DeleteFunc(s.pins, func(p pinnedSnapshot) bool { return p.used.Before(old) })
 	for len(s.pins) > 0 {
 		owned := make(map[string]int)
 		most := "" // the hub's own, which are bounded with all others only
@@ -307,9 +307,9 @@ func (s *Store) unpin() {
 		tooMuch := s.snap.Load().replaced-oldest.replaced > s.opts.MaxPinned
 		switch {
 		case tooMuch:
-			s.pins = slices.DeleteFunc(s.pins, func(p pin) bool { return p.snap == oldest })
-		case len(s.pins) > maxPins, most != "" && owned[most] > maxOwned:
-			i := slices.IndexFunc(s.pins, func(p pin) bool { return p.reader == most })
+			s.pins = slices.DeleteFunc(s.pins, func(p pinnedSnapshot) bool { return p.snap == oldest })
+		case len(s.pins) > maxPins, most != "" && owned[most] > maxPinsPerReader:
+			i := slices.IndexFunc(s.pins, func(p pinnedSnapshot) bool { return p.reader == most })
 			s.pins = slices.Delete(s.pins, i, i+1)
 		default:
 			return
@@ -317,8 +317,8 @@ func (s *Store) unpin() {
 	}
 }
 
-// at is the snapshot of a revision; 0 is the newest.
-func (s *Store) at(kind string, rev uint64) (*snapshot, error) {
+// snapshotAt is the snapshot of a revision; 0 is the newest.
+func (s *Store) snapshotAt(kind string, rev uint64) (*snapshot, error) {
 	now := s.snap.Load()
 	if rev == 0 || rev == now.rev {
 		return now, nil
@@ -334,8 +334,8 @@ func (s *Store) at(kind string, rev uint64) (*snapshot, error) {
 	return nil, store.Gone(kind, rev, now.rev)
 }
 
-// state is the record of the whole file, as of its last transaction.
-type state struct {
+// storeState is the record of the whole file, as of its last transaction.
+type storeState struct {
 	rev, seq uint64
 	identity uint32
 	records  boltfile.Tally
@@ -344,8 +344,8 @@ type state struct {
 const stateSize = 8 + 8 + 4 + boltfile.TallySize
 
 // readState reads the state of a file that is well formed.
-func readState(tx *bbolt.Tx) (s state, err error) {
-	b, err := topLevel.open(keyState, tx.Bucket(bucketMeta).Get(keyState))
+func readState(tx *bbolt.Tx) (s storeState, err error) {
+	b, err := topLevelLocation.open(keyState, tx.Bucket(bucketMeta).Get(keyState))
 	if err != nil || len(b) != stateSize {
 		return s, fmt.Errorf("its %s: %w", keyState, errRecord)
 	}
@@ -360,20 +360,20 @@ func readState(tx *bbolt.Tx) (s state, err error) {
 
 var errNoIdentity = fmt.Errorf("its identity is none: %w", errRecord)
 
-func (s state) put(tx *bbolt.Tx) error {
+func (s storeState) put(tx *bbolt.Tx) error {
 	b := make([]byte, 4, 4+stateSize)
 	b = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(b, s.rev), s.seq)
 	b = binary.BigEndian.AppendUint32(b, s.identity)
-	return tx.Bucket(bucketMeta).Put(keyState, topLevel.seal(keyState, s.records.Append(b)))
+	return tx.Bucket(bucketMeta).Put(keyState, topLevelLocation.seal(keyState, s.records.Append(b)))
 }
 
-func initialise(tx *bbolt.Tx) error {
+func initialiseFile(tx *bbolt.Tx) error {
 	for _, name := range [][]byte{bucketMeta, bucketKinds, bucketReplicas, bucketReported} {
 		if _, err := tx.CreateBucket(name); err != nil {
 			return err
 		}
 	}
-	return errors.Join(tx.Bucket(bucketMeta).Put(keyVersion, number(formatVersion)), state{identity: newIdentity()}.put(tx))
+	return errors.Join(tx.Bucket(bucketMeta).Put(keyVersion, encodeNumber(formatVersion)), storeState{identity: newIdentity()}.put(tx))
 }
 
 // Identity is a random number that identifies this store. It is drawn when the file is made; copies and backups have the same.
@@ -402,21 +402,21 @@ func (s *Store) Counts() (objects map[string]int, rev uint64) {
 // Fork makes a file that was restored from a backup fit to go on, before it is opened:
 // revisions go on above all that were given since the backup, and watches from before fail with Gone. next gives the revision to go on from.
 func Fork(path string, next func(rev uint64) uint64) error {
-	db, err := boltfile.Open(boltfile.Options{File: file(path), LockTimeout: lockTime})
+	db, err := boltfile.Open(boltfile.Options{File: storeFile(path), LockTimeout: lockTimeout})
 	if err != nil {
 		return err
 	}
-	err = file(path).Safely(func() error { return db.Update(func(tx *bbolt.Tx) error { return fork(tx, next) }) })
+	err = storeFile(path).CatchPanics(func() error { return db.Update(func(tx *bbolt.Tx) error { return forkFile(tx, next) }) })
 	return errors.Join(err, db.Close())
 }
 
-func fork(tx *bbolt.Tx, next func(rev uint64) uint64) error {
-	if err := wellFormed(tx); err != nil {
-		return file(tx.DB().Path()).Damaged(err)
+func forkFile(tx *bbolt.Tx, next func(rev uint64) uint64) error {
+	if err := checkFormat(tx); err != nil {
+		return storeFile(tx.DB().Path()).Damaged(err)
 	}
 	now, err := readState(tx)
 	if err != nil {
-		return file(tx.DB().Path()).Damaged(err)
+		return storeFile(tx.DB().Path()).Damaged(err)
 	}
 	now.rev = next(now.rev)
 	kinds := tx.Bucket(bucketKinds)

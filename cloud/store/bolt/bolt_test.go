@@ -29,12 +29,12 @@ func device(name, data string) store.Object {
 func TestFileModes(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "hub")
 	path := filepath.Join(dir, "hub.db")
-	require.NoError(t, open(t, Options{Path: path}).Close())
+	require.NoError(t, openStore(t, Options{Path: path}).Close())
 	info, err := os.Stat(dir)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 	require.NoError(t, os.Chmod(path, 0o644))
-	require.NoError(t, open(t, Options{Path: path}).Close())
+	require.NoError(t, openStore(t, Options{Path: path}).Close())
 	info, err = os.Stat(path)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm(), "it holds secrets")
@@ -42,7 +42,7 @@ func TestFileModes(t *testing.T) {
 
 func TestLocked(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hub.db")
-	open(t, Options{Path: path})
+	openStore(t, Options{Path: path})
 	_, err := Open(Options{Path: path, LockTimeout: 50 * time.Millisecond})
 	require.ErrorIs(t, err, resource.Unavailable)
 	require.ErrorContains(t, err, path)
@@ -72,8 +72,8 @@ func TestNotAStore(t *testing.T) {
 
 var errInjected = errors.New("injected")
 
-// failing makes the next commits fail, before or after they reached the file.
-func failing(s *Store, after bool, times int) {
+// failCommits makes the next commits fail, before or after they reached the file.
+func failCommits(s *Store, after bool, times int) {
 	var mu sync.Mutex
 	s.commit = func(tx *bbolt.Tx) error {
 		mu.Lock()
@@ -92,10 +92,10 @@ func failing(s *Store, after bool, times int) {
 }
 
 func TestCommitFails(t *testing.T) {
-	s := open(t, Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	s := openStore(t, Options{Path: filepath.Join(t.TempDir(), "hub.db")})
 	made, err := s.Create(ctx, device("lamp", "{1}"))
 	require.NoError(t, err)
-	failing(s, false, 1)
+	failCommits(s, false, 1)
 	w, err := s.Watch(ctx, store.Key{Kind: "Device"}, made.Rev)
 	require.NoError(t, err)
 	_, err = s.Update(ctx, device("lamp", "{2}"), made.Rev)
@@ -116,10 +116,10 @@ func TestCommitFails(t *testing.T) {
 
 // A commit that reports failure may have reached the file. The index follows it.
 func TestCommitFailsLate(t *testing.T) {
-	s := open(t, Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	s := openStore(t, Options{Path: filepath.Join(t.TempDir(), "hub.db")})
 	made, err := s.Create(ctx, device("lamp", "{1}"))
 	require.NoError(t, err)
-	failing(s, true, 1)
+	failCommits(s, true, 1)
 	_, err = s.Update(ctx, device("lamp", "{2}"), made.Rev)
 	require.ErrorIs(t, err, store.ErrUnknown)
 	got, err := s.Get(ctx, made.Key)
@@ -134,7 +134,7 @@ func TestCommitFailsLate(t *testing.T) {
 
 // Everybody whose write was in the failed commit is told, replicas' too.
 func TestCommitFailsForAll(t *testing.T) {
-	s := open(t, Options{Path: filepath.Join(t.TempDir(), "hub.db")})
+	s := openStore(t, Options{Path: filepath.Join(t.TempDir(), "hub.db")})
 	hold := make(chan struct{})
 	s.commit = func(*bbolt.Tx) error { <-hold; return errInjected }
 	var wg sync.WaitGroup
@@ -165,7 +165,7 @@ func TestDiskFull(t *testing.T) {
 	signal.Ignore(syscall.SIGXFSZ)
 	defer signal.Reset(syscall.SIGXFSZ)
 	path := filepath.Join(t.TempDir(), "hub.db")
-	s := open(t, Options{Path: path})
+	s := openStore(t, Options{Path: path})
 	var before syscall.Rlimit
 	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_FSIZE, &before))
 	lower := before
@@ -191,7 +191,7 @@ func TestDiskFull(t *testing.T) {
 	made["after"] = true
 	require.NoError(t, s.Check())
 	require.NoError(t, s.Close())
-	s = open(t, Options{Path: path})
+	s = openStore(t, Options{Path: path})
 	page, err := s.List(ctx, "Device", store.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, page.Items, len(made))
@@ -199,7 +199,7 @@ func TestDiskFull(t *testing.T) {
 }
 
 func TestTooMuch(t *testing.T) {
-	s := open(t, Options{Path: filepath.Join(t.TempDir(), "hub.db"), MaxObject: 100, MaxWatchers: 1})
+	s := openStore(t, Options{Path: filepath.Join(t.TempDir(), "hub.db"), MaxObject: 100, MaxWatchers: 1})
 	_, err := s.Create(ctx, device("a", string(make([]byte, 101))))
 	require.ErrorIs(t, err, resource.TooLarge)
 	w, err := s.Watch(ctx, store.Key{Kind: "Device"}, 0)
@@ -244,7 +244,7 @@ func FuzzDecode(f *testing.F) {
 // A file that is removed or replaced while it is open takes no more writes, until it is back.
 func TestAStoreWhoseFileIsGoneSaysSo(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hub.db")
-	s := open(t, Options{Path: path})
+	s := openStore(t, Options{Path: path})
 	made, err := s.Create(ctx, device("lamp", "{1}"))
 	require.NoError(t, err)
 	require.NoError(t, os.Rename(path, path+".away"))

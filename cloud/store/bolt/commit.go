@@ -31,21 +31,21 @@ type request struct {
 	done  chan error  // buffered: the committer never waits for a caller
 }
 
-// do has the committer plan and commit a write.
-func (s *Store) do(ctx context.Context, size int, apply func(*batch) error) error {
+// submit has the committer plan and commit a write.
+func (s *Store) submit(ctx context.Context, size int, apply func(*batch) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
 	r := &request{apply: apply, size: size, done: make(chan error, 1)}
 	select {
 	case <-s.closing:
-		return store.Closed("the store")
+		return store.ClosedError("the store")
 	default:
 	}
 	select {
 	case s.requests <- r:
 	case <-s.closing:
-		return store.Closed("the store")
+		return store.ClosedError("the store")
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -58,7 +58,7 @@ func (s *Store) do(ctx context.Context, size int, apply func(*batch) error) erro
 		if r.taken.CompareAndSwap(false, true) {
 			return ctx.Err() // the committer never takes it
 		}
-		return store.Unknown(ctx.Err())
+		return store.UnknownOutcome(ctx.Err())
 	}
 }
 
@@ -68,7 +68,7 @@ func (s *Store) finalAnswer(r *request) error {
 	case err := <-r.done:
 		return err
 	default:
-		return store.Closed("the store")
+		return store.ClosedError("the store")
 	}
 }
 
@@ -137,7 +137,7 @@ func (s *Store) process(requests []*request) {
 			}
 			s.failing = true
 			for i := range answers { // also refused ones: they may have been refused because of writes that failed
-				answers[i] = store.Unknown(err)
+				answers[i] = store.UnknownOutcome(err)
 			}
 		} else if s.failing {
 			s.failing = false
@@ -162,7 +162,7 @@ func (s *Store) commitBatch(b *batch) error {
 }
 
 func (s *Store) writeBatch(b *batch) error {
-	return file(s.opts.Path).Safely(func() error { return s.transact(b) })
+	return storeFile(s.opts.Path).CatchPanics(func() error { return s.transact(b) })
 }
 
 func (s *Store) transact(b *batch) error {
@@ -205,7 +205,7 @@ func (s *Store) resolve() error {
 
 // view reads the file. What it returns must be copied out of the transaction.
 func (s *Store) view(read func(*bbolt.Tx) error) error {
-	return file(s.opts.Path).Safely(func() error { return s.db.View(read) })
+	return storeFile(s.opts.Path).CatchPanics(func() error { return s.db.View(read) })
 }
 
 // publish makes a committed batch visible to readers and watchers.
@@ -233,7 +233,7 @@ func (s *Store) Create(ctx context.Context, o store.Object) (out store.Object, e
 	}
 	// The committer writes planned before it answers; it is read after the answer.
 	var planned store.Object
-	err = s.do(ctx, size(o), func(b *batch) (err error) {
+	err = s.submit(ctx, objectSize(o), func(b *batch) (err error) {
 		planned, err = b.create(o)
 		return err
 	})
@@ -252,7 +252,7 @@ func (s *Store) Update(ctx context.Context, o store.Object, expect uint64) (out 
 		return out, resource.Errorf(resource.Invalid, "", "%s has no data", o.Key)
 	}
 	var planned store.Object
-	err = s.do(ctx, size(o), func(b *batch) (err error) {
+	err = s.submit(ctx, objectSize(o), func(b *batch) (err error) {
 		planned, err = b.update(o, expect)
 		return err
 	})
@@ -268,7 +268,7 @@ func (s *Store) Delete(ctx context.Context, key store.Key, expect uint64) (out s
 		return out, err
 	}
 	var planned store.Object
-	err = s.do(ctx, 0, func(b *batch) (err error) {
+	err = s.submit(ctx, 0, func(b *batch) (err error) {
 		planned, err = b.delete(key, expect)
 		return err
 	})
@@ -278,7 +278,7 @@ func (s *Store) Delete(ctx context.Context, key store.Key, expect uint64) (out s
 	return planned, nil
 }
 
-func size(o store.Object) int { return len(o.Data) + len(o.Status) }
+func objectSize(o store.Object) int { return len(o.Data) + len(o.Status) }
 
 func (s *Store) check(o store.Object) error {
 	if err := checkKey(o.Key); err != nil {
@@ -293,53 +293,53 @@ func (s *Store) check(o store.Object) error {
 // batch plans what one transaction does. Planning touches neither the file nor
 // anything that readers see; write puts the plan into a transaction.
 type batch struct {
-	from   uint64 // revision of the snapshot that it builds on
-	next   snapshot
-	own    map[string]*table // the tables of next that this batch made
-	dirty  map[store.Key]*change
-	events []store.Event
-	nodes  []store.NodeChange
+	from      uint64 // revision of the snapshot that it builds on
+	next      snapshot
+	ownTables map[string]*table // the tables of next that this batch made
+	changes   map[store.Key]*recordChange
+	events    []store.Event
+	nodes     []store.NodeChange
 }
 
-// change is what the batch does to one key's records in the end.
-type change struct {
-	e            *entry // nil: deleted
-	data, status bool   // which records to write
+// recordChange is what the batch does to one key's records in the end.
+type recordChange struct {
+	e            *objectVersion // nil: deleted
+	data, status bool           // which records to write
 }
 
 func newBatch(s *snapshot) *batch {
 	return &batch{
-		from:  s.rev,
-		next:  snapshot{rev: s.rev, seq: s.seq + 1, tables: maps.Clone(s.tables), replaced: s.replaced},
-		own:   make(map[string]*table),
-		dirty: make(map[store.Key]*change),
+		from:      s.rev,
+		next:      snapshot{rev: s.rev, seq: s.seq + 1, tables: maps.Clone(s.tables), replaced: s.replaced},
+		ownTables: make(map[string]*table),
+		changes:   make(map[store.Key]*recordChange),
 	}
 }
 
-func (b *batch) empty() bool { return len(b.dirty) == 0 && len(b.nodes) == 0 }
+func (b *batch) empty() bool { return len(b.changes) == 0 && len(b.nodes) == 0 }
 
 // edit is the kind's table in a form that this batch may change.
 func (b *batch) edit(kind string) *table {
-	if t := b.own[kind]; t != nil {
+	if t := b.ownTables[kind]; t != nil {
 		return t
 	}
 	t := *b.next.table(kind)
 	t.index = t.index.edit()
-	b.own[kind], b.next.tables[kind] = &t, &t
+	b.ownTables[kind], b.next.tables[kind] = &t, &t
 	return &t
 }
 
-func (b *batch) mark(key store.Key, e *entry, data, status bool) {
-	c := b.dirty[key]
+func (b *batch) mark(key store.Key, e *objectVersion, data, status bool) {
+	c := b.changes[key]
 	if c == nil {
-		c = new(change)
-		b.dirty[key] = c
+		c = new(recordChange)
+		b.changes[key] = c
 	}
 	c.e, c.data, c.status = e, c.data || data, c.status || status
 }
 
 // put makes e the newest version of its key.
-func (b *batch) put(key store.Key, e, old *entry, data, status bool) store.Object {
+func (b *batch) put(key store.Key, e, old *objectVersion, data, status bool) store.Object {
 	t := b.edit(key.Kind)
 	t.set(e)
 	t.log = append(t.log, e)
@@ -359,7 +359,7 @@ func (b *batch) create(o store.Object) (store.Object, error) {
 		return store.Object{}, store.AlreadyExists(o.Key)
 	}
 	b.next.rev++
-	e := &entry{
+	e := &objectVersion{
 		namespace: strings.Clone(o.Namespace), name: strings.Clone(o.Name),
 		rev: b.next.rev, created: b.next.rev,
 		data: bytes.Clone(o.Data),
@@ -371,7 +371,7 @@ func (b *batch) create(o store.Object) (store.Object, error) {
 }
 
 // current is the version that a write is to replace, if it is the expected one.
-func (b *batch) current(key store.Key, expect uint64) (*entry, error) {
+func (b *batch) current(key store.Key, expect uint64) (*objectVersion, error) {
 	old := b.next.table(key.Kind).get(key.Namespace, key.Name)
 	if old == nil {
 		return nil, store.NotFound(key)
@@ -432,7 +432,7 @@ func (b *batch) delete(key store.Key, expect uint64) (store.Object, error) {
 // compact drops the oldest tombstones of the tables that this batch changed. It lets an eighth more than the limit gather, so that
 // not every delete copies the list.
 func (b *batch) compact(limit int) {
-	for _, t := range b.own {
+	for _, t := range b.ownTables {
 		if len(t.tombs) > limit+limit/8 {
 			n := len(t.tombs) - limit
 			t.floor = t.tombs[n-1].rev
@@ -464,20 +464,20 @@ func (b *batch) write(tx *bbolt.Tx) error {
 }
 
 func (b *batch) writeObjects(tx *bbolt.Tx, tally *boltfile.Tally) error {
-	keys := slices.SortedFunc(maps.Keys(b.dirty), store.Key.Compare) // in the order of the file's pages
+	keys := slices.SortedFunc(maps.Keys(b.changes), store.Key.Compare) // in the order of the file's pages
 	for _, key := range keys {
 		kind, err := makeKind(tx, key.Kind)
 		if err != nil {
 			return err
 		}
-		if err := b.dirty[key].write(kind, tally, objectKey(key.Namespace, key.Name)); err != nil {
+		if err := b.changes[key].write(kind, tally, objectKey(key.Namespace, key.Name)); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 	}
 	return nil
 }
 
-func (c *change) write(kind kindBucket, tally *boltfile.Tally, key []byte) error {
+func (c *recordChange) write(kind kindBucket, tally *boltfile.Tally, key []byte) error {
 	data, status := kind.in(bucketData), kind.in(bucketStatus)
 	if c.e == nil {
 		if err := tally.Delete(data.Bucket, key); err != nil {
@@ -502,7 +502,7 @@ func (c *change) write(kind kindBucket, tally *boltfile.Tally, key []byte) error
 // writeLastDeletes notes when something of a kind was deleted last: after a restart, which forgets what that was, a
 // watch can't go on from before.
 func (b *batch) writeLastDeletes(tx *bbolt.Tx, tally *boltfile.Tally) error {
-	for name, t := range b.own {
+	for name, t := range b.ownTables {
 		if t.lastDelete <= b.from {
 			continue
 		}
@@ -539,7 +539,7 @@ func (k kindBucket) in(name []byte) records {
 }
 
 func (k kindBucket) putLastDelete(tally *boltfile.Tally, rev uint64) error {
-	return records{k.bucket, locationIn(k.kind, nil)}.put(tally, keyLastDelete, room(number(rev)))
+	return records{k.bucket, locationIn(k.kind, nil)}.put(tally, keyLastDelete, withChecksumRoom(encodeNumber(rev)))
 }
 
 // makeKind is the kind's bucket, made with all that is in it when missing.

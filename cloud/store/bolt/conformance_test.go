@@ -14,14 +14,14 @@ import (
 
 func TestConformance(t *testing.T) {
 	storetest.Run(t, func(t testing.TB, dir string, limits storetest.Limits) store.Store {
-		return open(t, Options{
+		return openStore(t, Options{
 			Path:       filepath.Join(dir, "hub.db"),
 			Tombstones: limits.Tombstones, WatchBuffer: limits.WatchBuffer,
 		})
 	})
 }
 
-func open(t testing.TB, opts Options) *Store {
+func openStore(t testing.TB, opts Options) *Store {
 	t.Helper()
 	opts.Log = zerolog.New(zerolog.NewTestWriter(t))
 	opts.LockTimeout = 30 * time.Second

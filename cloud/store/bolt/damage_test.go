@@ -25,12 +25,12 @@ const damageEnv = "STORE_BOLT_TEST_DAMAGE"
 // the last commit. Nothing panics, and what opens can be written and is sound.
 func TestDamage(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hub.db")
-	before, now := ofAllSorts(t, path)
+	before, now := makeFullFile(t, path)
 	good, err := os.ReadFile(path)
 	require.NoError(t, err)
 	used := len(bytes.TrimRight(good, "\x00"))
 
-	d := damaged{t: t, path: filepath.Join(t.TempDir(), "broken.db"), before: before, now: now}
+	d := damageTrial{t: t, path: filepath.Join(t.TempDir(), "broken.db"), before: before, now: now}
 	flip := func(at int, with byte) {
 		bad := bytes.Clone(good)
 		bad[at] ^= with
@@ -62,11 +62,11 @@ func TestDamage(t *testing.T) {
 	t.Logf("%d were refused, %d gave the commit before, %d made no difference", d.refused, d.older, d.same)
 }
 
-// ofAllSorts makes a file that has something of each sort, on pages of each sort, and says what was in it before the last commit,
+// makeFullFile makes a file that has something of each sort, on pages of each sort, and says what was in it before the last commit,
 // and then.
-func ofAllSorts(t *testing.T, path string) (before, now string) {
+func makeFullFile(t *testing.T, path string) (before, now string) {
 	t.Helper()
-	s := open(t, Options{Path: path, Tombstones: 8})
+	s := openStore(t, Options{Path: path, Tombstones: 8})
 	s.db.NoSync = true // here and below no power fails
 	must := func(_ store.Object, err error) { require.NoError(t, err) }
 	for i := range 120 {
@@ -86,20 +86,20 @@ func ofAllSorts(t *testing.T, path string) (before, now string) {
 	for n := range 3 {
 		c := store.NodeChange{Node: fmt.Sprint("node-", n), Meta: []byte("meta")}
 		for i := range 60 {
-			c.Put = append(c.Put, store.Item{Key: fmt.Sprint("devices/lamp-", i, "/reported/power"), Value: []byte("on")})
+			c.Put = append(c.Put, store.ReplicaItem{Key: fmt.Sprint("devices/lamp-", i, "/reported/power"), Value: []byte("on")})
 		}
 		require.NoError(t, s.Commit(ctx, []store.NodeChange{c}))
 	}
-	before = everything(t, s)
+	before = storeText(t, s)
 	must(s.Update(ctx, device("lamp-7", `{"n":"last"}`), 0))
-	now = everything(t, s)
+	now = storeText(t, s)
 	require.NoError(t, s.Close())
 	require.NotEqual(t, before, now)
 	return before, now
 }
 
-// everything is all that a store has, as text.
-func everything(t *testing.T, s *Store) string {
+// storeText is all that a store has, as text.
+func storeText(t *testing.T, s *Store) string {
 	t.Helper()
 	var b strings.Builder
 	snap := s.snap.Load()
@@ -117,14 +117,14 @@ func everything(t *testing.T, s *Store) string {
 	return b.String()
 }
 
-// damaged tries what becomes of files.
-type damaged struct {
+// damageTrial tries what becomes of files.
+type damageTrial struct {
 	t                    *testing.T
 	path, before, now    string
 	refused, older, same int
 }
 
-func (d *damaged) try(bad []byte, how string) {
+func (d *damageTrial) try(bad []byte, how string) {
 	d.t.Helper()
 	require.NoError(d.t, os.WriteFile(d.path, bad, 0o600))
 	s, err := Open(Options{Path: d.path})
@@ -135,7 +135,7 @@ func (d *damaged) try(bad []byte, how string) {
 	}
 	s.db.NoSync = true
 	defer func() { require.NoError(d.t, s.Close()) }()
-	switch everything(d.t, s) {
+	switch storeText(d.t, s) {
 	case d.now:
 		d.same++
 	case d.before:
@@ -161,7 +161,7 @@ func TestUnreachableRecordsAreNoticed(t *testing.T) {
 		},
 	} {
 		path := filepath.Join(t.TempDir(), "hub.db")
-		s := open(t, Options{Path: path})
+		s := openStore(t, Options{Path: path})
 		s.db.NoSync = true
 		for i := range 122 {
 			_, err := s.Create(ctx, device(fmt.Sprint("lamp-", i), "{}"))
@@ -170,7 +170,7 @@ func TestUnreachableRecordsAreNoticed(t *testing.T) {
 		_, err := s.Create(ctx, device("long", "{}"))
 		require.NoError(t, err)
 		require.NoError(t, s.Close())
-		raw(t, path, func(tx *bbolt.Tx) error { return change(tx.Bucket(bucketKinds).Bucket([]byte("Device"))) })
+		changeFile(t, path, func(tx *bbolt.Tx) error { return change(tx.Bucket(bucketKinds).Bucket([]byte("Device"))) })
 		_, err = Open(Options{Path: path})
 		require.ErrorContains(t, err, path+" is damaged: "+says)
 	}

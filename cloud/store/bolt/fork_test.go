@@ -13,7 +13,7 @@ import (
 
 func TestForkedRevisionsGoOnAbove(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hub.db")
-	s := open(t, Options{Path: path})
+	s := openStore(t, Options{Path: path})
 	for _, name := range []string{"a", "b", "gone"} {
 		_, err := s.Create(ctx, device(name, `{}`))
 		require.NoError(t, err)
@@ -24,7 +24,7 @@ func TestForkedRevisionsGoOnAbove(t *testing.T) {
 	require.NoError(t, s.Close())
 
 	require.NoError(t, Fork(path, func(rev uint64) uint64 { return rev + 1<<32 }))
-	s = open(t, Options{Path: path})
+	s = openStore(t, Options{Path: path})
 	objects, rev := s.Counts()
 	require.Equal(t, map[string]int{"Device": 2}, objects)
 	require.Equal(t, before+1<<32, rev)
@@ -45,7 +45,7 @@ func TestReadOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hub.db")
 	_, err := Open(Options{Path: path, ReadOnly: true})
 	require.ErrorIs(t, err, os.ErrNotExist)
-	s := open(t, Options{Path: path})
+	s := openStore(t, Options{Path: path})
 	_, err = s.Create(ctx, device("a", `{}`))
 	require.NoError(t, err)
 	require.NoError(t, s.Close())

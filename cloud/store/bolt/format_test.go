@@ -11,8 +11,8 @@ import (
 	"github.com/edgebus/edgebus/cloud/store"
 )
 
-// raw changes a file that nobody has open.
-func raw(t *testing.T, path string, change func(tx *bbolt.Tx) error) {
+// changeFile changes a file that nobody has open.
+func changeFile(t *testing.T, path string, change func(tx *bbolt.Tx) error) {
 	t.Helper()
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoSync: true})
 	require.NoError(t, err)
@@ -23,12 +23,12 @@ func raw(t *testing.T, path string, change func(tx *bbolt.Tx) error) {
 // A file of another format says so, and is left as it is.
 func TestFilesOfAnotherFormat(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hub.db")
-	require.NoError(t, open(t, Options{Path: path}).Close())
-	raw(t, path, func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyVersion, number(formatVersion+1)) })
+	require.NoError(t, openStore(t, Options{Path: path}).Close())
+	changeFile(t, path, func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyVersion, encodeNumber(formatVersion+1)) })
 	_, err := Open(Options{Path: path})
 	require.ErrorContains(t, err, fmt.Sprintf("its format is %d, this program reads %d", formatVersion+1, formatVersion))
-	raw(t, path, func(tx *bbolt.Tx) error {
-		require.Equal(t, uint64(formatVersion+1), version(tx))
+	changeFile(t, path, func(tx *bbolt.Tx) error {
+		require.Equal(t, uint64(formatVersion+1), formatOf(tx))
 		return nil
 	})
 }
@@ -39,10 +39,10 @@ func TestDamagedReports(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "hub.db")
 		s, err := Open(Options{Path: path})
 		require.NoError(t, err)
-		change := store.NodeChange{Node: "n1", Meta: []byte("meta"), Put: []store.Item{{Key: "level", Value: []byte("12")}}}
+		change := store.NodeChange{Node: "n1", Meta: []byte("meta"), Put: []store.ReplicaItem{{Key: "level", Value: []byte("12")}}}
 		require.NoError(t, s.Commit(t.Context(), []store.NodeChange{change}))
 		require.NoError(t, s.Close())
-		raw(t, path, func(tx *bbolt.Tx) error {
+		changeFile(t, path, func(tx *bbolt.Tx) error {
 			b := tx.Bucket([]byte(bucket))
 			bad := append([]byte(nil), b.Get([]byte(key))...)
 			bad[len(bad)-1] ^= 4

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func whose(t *testing.T, path string, readOnly bool) (id uint32) {
+func readIdentity(t *testing.T, path string, readOnly bool) (id uint32) {
 	t.Helper()
 	s, err := Open(Options{Path: path, ReadOnly: readOnly})
 	require.NoError(t, err)
@@ -18,12 +18,12 @@ func whose(t *testing.T, path string, readOnly bool) (id uint32) {
 
 func TestIdentity(t *testing.T) {
 	path, other := filepath.Join(t.TempDir(), "hub.db"), filepath.Join(t.TempDir(), "hub.db")
-	id := whose(t, path, false)
+	id := readIdentity(t, path, false)
 	require.NotZero(t, id)
-	another := whose(t, other, false)
+	another := readIdentity(t, other, false)
 	require.NotEqual(t, id, another)
 
 	require.NoError(t, Fork(path, func(rev uint64) uint64 { return rev + 1 }))
-	again := whose(t, path, true)
+	again := readIdentity(t, path, true)
 	require.Equal(t, id, again, "who restores a backup is the same")
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/edgebus/edgebus/cloud/store"
 )
 
-// entry is one version of an object. Entries are never changed, only replaced.
-type entry struct {
+// objectVersion is one version of an object. Entries are never changed, only replaced.
+type objectVersion struct {
 	namespace, name string
 	rev             uint64 // of this version
 	created         uint64 // revision of the object's first version
@@ -18,16 +18,16 @@ type entry struct {
 }
 
 // size is about what a version takes in memory, with its share of the index: each write copies a block.
-func (e *entry) size() uint64 { return uint64(len(e.data) + len(e.status) + 8*blockSize) }
+func (e *objectVersion) size() uint64 { return uint64(len(e.data) + len(e.status) + 8*blockSize) }
 
-func (e *entry) compare(namespace, name string) int {
+func (e *objectVersion) compare(namespace, name string) int {
 	if c := strings.Compare(e.namespace, namespace); c != 0 {
 		return c
 	}
 	return strings.Compare(e.name, name)
 }
 
-func (e *entry) object(kind string) store.Object {
+func (e *objectVersion) object(kind string) store.Object {
 	key := store.Key{Kind: kind, Namespace: e.namespace, Name: e.name}
 	return store.Object{Key: key, Rev: e.rev, Data: e.data, Status: e.status}
 }
@@ -39,7 +39,7 @@ const blockSize = 256
 // one that shares most blocks with it. So readers need no lock, and a list
 // that is read page by page stays as it was.
 type index struct {
-	blocks [][]*entry // none is empty
+	blocks [][]*objectVersion // none is empty
 	n      int
 }
 
@@ -51,18 +51,18 @@ func (ix *index) block(namespace, name string) int {
 	return max(i-1, 0)
 }
 
-func find(block []*entry, namespace, name string) (int, bool) {
-	return slices.BinarySearchFunc(block, name, func(e *entry, _ string) int {
+func findVersion(block []*objectVersion, namespace, name string) (int, bool) {
+	return slices.BinarySearchFunc(block, name, func(e *objectVersion, _ string) int {
 		return e.compare(namespace, name)
 	})
 }
 
-func (ix *index) get(namespace, name string) *entry {
+func (ix *index) get(namespace, name string) *objectVersion {
 	if len(ix.blocks) == 0 {
 		return nil
 	}
 	block := ix.blocks[ix.block(namespace, name)]
-	if i, ok := find(block, namespace, name); ok {
+	if i, ok := findVersion(block, namespace, name); ok {
 		return block[i]
 	}
 	return nil
@@ -73,14 +73,14 @@ func (ix *index) edit() index {
 	return index{blocks: slices.Clone(ix.blocks), n: ix.n}
 }
 
-func (ix *index) set(e *entry) {
+func (ix *index) set(e *objectVersion) {
 	if len(ix.blocks) == 0 {
-		ix.blocks, ix.n = [][]*entry{{e}}, 1
+		ix.blocks, ix.n = [][]*objectVersion{{e}}, 1
 		return
 	}
 	b := ix.block(e.namespace, e.name)
 	old := ix.blocks[b]
-	i, found := find(old, e.namespace, e.name)
+	i, found := findVersion(old, e.namespace, e.name)
 	if found {
 		fresh := slices.Clone(old)
 		fresh[i] = e
@@ -88,7 +88,7 @@ func (ix *index) set(e *entry) {
 		return
 	}
 	ix.n++
-	fresh := make([]*entry, 0, len(old)+1)
+	fresh := make([]*objectVersion, 0, len(old)+1)
 	fresh = append(append(append(fresh, old[:i]...), e), old[i:]...)
 	if len(fresh) <= blockSize {
 		ix.blocks[b] = fresh
@@ -104,7 +104,7 @@ func (ix *index) remove(namespace, name string) {
 		return
 	}
 	b := ix.block(namespace, name)
-	i, found := find(ix.blocks[b], namespace, name)
+	i, found := findVersion(ix.blocks[b], namespace, name)
 	if !found {
 		return
 	}
@@ -117,12 +117,12 @@ func (ix *index) remove(namespace, name string) {
 }
 
 // from calls yield for the entries from a position on, in order.
-func (ix *index) from(namespace, name string, yield func(*entry) bool) {
+func (ix *index) from(namespace, name string, yield func(*objectVersion) bool) {
 	if len(ix.blocks) == 0 {
 		return
 	}
 	b := ix.block(namespace, name)
-	i, _ := find(ix.blocks[b], namespace, name)
+	i, _ := findVersion(ix.blocks[b], namespace, name)
 	for ; b < len(ix.blocks); b, i = b+1, 0 {
 		for _, e := range ix.blocks[b][i:] {
 			if !yield(e) {
@@ -138,7 +138,7 @@ func (ix *index) rank(namespace, name string) int {
 		return 0
 	}
 	b := ix.block(namespace, name)
-	i, _ := find(ix.blocks[b], namespace, name)
+	i, _ := findVersion(ix.blocks[b], namespace, name)
 	for _, block := range ix.blocks[:b] {
 		i += len(block)
 	}
@@ -152,9 +152,9 @@ type table struct {
 	// log holds versions in rising revision: every live one, every tombstone that is
 	// kept, and stale ones until they are swept. Tables share its array: only the
 	// newest may append.
-	log   []*entry
-	tombs []*entry // the tombstones in log, oldest first
-	floor uint64   // revision of the newest tombstone that was dropped, or of the newest deletion before the file was opened
+	log   []*objectVersion
+	tombs []*objectVersion // the tombstones in log, oldest first
+	floor uint64           // revision of the newest tombstone that was dropped, or of the newest deletion before the file was opened
 
 	lastDelete uint64 // revision of the newest deletion
 }
@@ -167,7 +167,7 @@ func (t *table) sweep() {
 	if len(t.log)-t.n-len(t.tombs) <= staleAllowed+t.n/4 {
 		return
 	}
-	fresh := make([]*entry, 0, t.n+len(t.tombs)+staleAllowed)
+	fresh := make([]*objectVersion, 0, t.n+len(t.tombs)+staleAllowed)
 	for _, e := range t.log {
 		if t.current(e) {
 			fresh = append(fresh, e)
@@ -177,7 +177,7 @@ func (t *table) sweep() {
 }
 
 // current says whether a version in the log still counts.
-func (t *table) current(e *entry) bool {
+func (t *table) current(e *objectVersion) bool {
 	if e.deleted {
 		return e.rev > t.floor
 	}
@@ -185,9 +185,9 @@ func (t *table) current(e *entry) bool {
 }
 
 // since lists what changed after a revision, in order.
-func (t *table) since(rev uint64) []*entry {
+func (t *table) since(rev uint64) []*objectVersion {
 	i := sort.Search(len(t.log), func(i int) bool { return t.log[i].rev > rev })
-	var out []*entry
+	var out []*objectVersion
 	for _, e := range t.log[i:] {
 		if t.current(e) {
 			out = append(out, e)
@@ -197,7 +197,7 @@ func (t *table) since(rev uint64) []*entry {
 }
 
 // changes are what happened after a revision to a kind, or to one object.
-func (t *table) changes(of store.Key, rev uint64) (out []*entry) {
+func (t *table) changes(of store.Key, rev uint64) (out []*objectVersion) {
 	if of.Name == "" {
 		return t.since(rev)
 	}
@@ -223,11 +223,11 @@ type snapshot struct {
 	replaced uint64
 }
 
-var empty = &table{}
+var emptyTable = &table{}
 
 func (s *snapshot) table(kind string) *table {
 	if t := s.tables[kind]; t != nil {
 		return t
 	}
-	return empty
+	return emptyTable
 }

@@ -23,14 +23,14 @@ const killEnv = "STORE_BOLT_TEST_VICTIM"
 
 func TestMain(m *testing.M) {
 	if path := os.Getenv(killEnv); path != "" {
-		victim(path)
+		writeUntilKilled(path)
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// victim writes until it is killed, and says each write only after it was acknowledged.
-func victim(path string) {
+// writeUntilKilled writes until it is killed, and says each write only after it was acknowledged.
+func writeUntilKilled(path string) {
 	s, err := Open(Options{Path: path, Log: zerolog.Nop(), Tombstones: 20})
 	if err != nil {
 		fmt.Println("error", err)
@@ -54,7 +54,7 @@ func victim(path string) {
 				scratch := fmt.Sprintf("scratch-%d-%d", w, i)
 				_, _ = s.Create(ctx, device(scratch, "{}"))
 				_, _ = s.Delete(ctx, device(scratch, "").Key, 0)
-				_ = s.Commit(ctx, []store.NodeChange{{Node: name, Meta: []byte(strconv.Itoa(i)), Put: []store.Item{{Key: "k", Value: []byte(strconv.Itoa(i))}}}})
+				_ = s.Commit(ctx, []store.NodeChange{{Node: name, Meta: []byte(strconv.Itoa(i)), Put: []store.ReplicaItem{{Key: "k", Value: []byte(strconv.Itoa(i))}}}})
 				say("node-%s %d", name, i)
 			}
 		}()
@@ -67,17 +67,17 @@ func TestKilled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "hub.db")
 	for round := range 8 {
 		// Numbers begin again in each round, so look at this round's alone.
-		said := kill(t, path, time.Duration(20+round*17)*time.Millisecond)
-		s := open(t, Options{Path: path, Tombstones: 20})
+		said := killWriter(t, path, time.Duration(20+round*17)*time.Millisecond)
+		s := openStore(t, Options{Path: path, Tombstones: 20})
 		require.NoError(t, s.Check())
 		for name, n := range said {
-			require.GreaterOrEqual(t, held(t, s, name), n, "%s of round %d", name, round)
+			require.GreaterOrEqual(t, readNumber(t, s, name), n, "%s of round %d", name, round)
 		}
 		require.NoError(t, s.Close())
 	}
 }
 
-func held(t *testing.T, s *Store, name string) int {
+func readNumber(t *testing.T, s *Store, name string) int {
 	t.Helper()
 	var text []byte
 	if node, ok := strings.CutPrefix(name, "node-"); ok {
@@ -96,8 +96,8 @@ func held(t *testing.T, s *Store, name string) int {
 	return n
 }
 
-// kill runs the victim, lets it write for a while after its first word, and kills it.
-func kill(t *testing.T, path string, after time.Duration) map[string]int {
+// killWriter runs the victim, lets it write for a while after its first word, and kills it.
+func killWriter(t *testing.T, path string, after time.Duration) map[string]int {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), killEnv+"="+path)

@@ -17,9 +17,9 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon/boltfile"
 )
 
-// load reads the whole file into a snapshot, and looks at what nodes reported.
-func load(db *bbolt.DB) (snap *snapshot, st state, err error) {
-	err = file(db.Path()).Safely(func() error {
+// loadFile reads the whole file into a snapshot, and looks at what nodes reported.
+func loadFile(db *bbolt.DB) (snap *snapshot, st storeState, err error) {
+	err = storeFile(db.Path()).CatchPanics(func() error {
 		return db.View(func(tx *bbolt.Tx) (err error) {
 			snap, st, err = readAll(tx)
 			return err
@@ -28,9 +28,9 @@ func load(db *bbolt.DB) (snap *snapshot, st state, err error) {
 	return snap, st, err
 }
 
-func readAll(tx *bbolt.Tx) (*snapshot, state, error) {
-	if err := wellFormed(tx); err != nil {
-		return nil, state{}, err
+func readAll(tx *bbolt.Tx) (*snapshot, storeState, error) {
+	if err := checkFormat(tx); err != nil {
+		return nil, storeState{}, err
 	}
 	st, err := readState(tx)
 	if err != nil {
@@ -56,9 +56,9 @@ func readAll(tx *bbolt.Tx) (*snapshot, state, error) {
 	return snap, st, err
 }
 
-// wellFormed says that the file is of a format that is read here, and has all of its buckets.
-func wellFormed(tx *bbolt.Tx) error {
-	if v := version(tx); v != formatVersion {
+// checkFormat says that the file is of a format that is read here, and has all of its buckets.
+func checkFormat(tx *bbolt.Tx) error {
+	if v := formatOf(tx); v != formatVersion {
 		return fmt.Errorf("its format is %d, this program reads %d", v, formatVersion)
 	}
 	for _, name := range [][]byte{bucketMeta, bucketKinds, bucketReplicas, bucketReported} {
@@ -69,9 +69,9 @@ func wellFormed(tx *bbolt.Tx) error {
 	return nil
 }
 
-func version(tx *bbolt.Tx) uint64 {
+func formatOf(tx *bbolt.Tx) uint64 {
 	if meta := tx.Bucket(bucketMeta); meta != nil {
-		return toNumber(meta.Get(keyVersion))
+		return decodeNumber(meta.Get(keyVersion))
 	}
 	return formatVersion
 }
@@ -124,7 +124,7 @@ func (r *reader) table(name string, kind *bbolt.Bucket) (*table, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.SortFunc(t.log, func(a, b *entry) int { return cmp.Compare(a.rev, b.rev) })
+	slices.SortFunc(t.log, func(a, b *objectVersion) int { return cmp.Compare(a.rev, b.rev) })
 	t.log = slices.Clip(t.log)
 	return t, nil
 }
@@ -139,11 +139,11 @@ func (r *reader) lastDelete(kind string, b *bbolt.Bucket) (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", keyLastDelete, err)
 	}
-	return toNumber(body), nil
+	return decodeNumber(body), nil
 }
 
-func (r *reader) entry(p location, key, data []byte) (*entry, error) {
-	e := new(entry)
+func (r *reader) entry(p location, key, data []byte) (*objectVersion, error) {
+	e := new(objectVersion)
 	var err error
 	if e.namespace, e.name, err = splitKey(key); err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func (r *reader) entry(p location, key, data []byte) (*entry, error) {
 }
 
 // status reads the other record of an object, if there is one.
-func (r *reader) status(e *entry, p location, key, status []byte) error {
+func (r *reader) status(e *objectVersion, p location, key, status []byte) error {
 	if status == nil {
 		return nil
 	}
@@ -183,24 +183,24 @@ func (s *Store) Check() error {
 		return s.view(func(tx *bbolt.Tx) error { return s.checkTx(tx) })
 	}
 	var found error
-	err := s.do(context.Background(), 0, func(b *batch) error {
+	err := s.submit(context.Background(), 0, func(b *batch) error {
 		if !b.empty() {
-			return errBusy
+			return errOtherWrites
 		}
 		found = s.view(func(tx *bbolt.Tx) error { return s.checkTx(tx) })
 		return nil
 	})
-	if errors.Is(err, errBusy) {
+	if errors.Is(err, errOtherWrites) {
 		return s.Check()
 	}
 	return errors.Join(err, found)
 }
 
-var errBusy = errors.New("other writes in the batch")
+var errOtherWrites = errors.New("other writes in the batch")
 
 func (s *Store) checkTx(tx *bbolt.Tx) error {
 	var errs []error
-	if err := file(s.opts.Path).CheckPages(s.db); err != nil {
+	if err := storeFile(s.opts.Path).CheckPages(s.db); err != nil {
 		errs = append(errs, err)
 	}
 	onDisk, _, err := readAll(tx)
@@ -214,7 +214,7 @@ func (s *Store) checkTx(tx *bbolt.Tx) error {
 	kinds := maps.Clone(mem.tables)
 	maps.Copy(kinds, onDisk.tables)
 	for kind := range kinds {
-		if err := compare(mem.table(kind), onDisk.table(kind)); err != nil {
+		if err := compareTables(mem.table(kind), onDisk.table(kind)); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", kind, err))
 		}
 		errs = append(errs, checkStatus(tx, kind))
@@ -222,15 +222,15 @@ func (s *Store) checkTx(tx *bbolt.Tx) error {
 	return errors.Join(errs...)
 }
 
-// compare compares the index of one kind with one that was made from the file.
-func compare(mem, disk *table) error {
+// compareTables compares the index of one kind with one that was made from the file.
+func compareTables(mem, disk *table) error {
 	if mem.n != disk.n || mem.lastDelete != disk.lastDelete {
 		return fmt.Errorf("the index has %d objects, the newest deletion at revision %d; the file %d, %d", mem.n, mem.lastDelete, disk.n, disk.lastDelete)
 	}
 	var errs []error
-	var last *entry
+	var last *objectVersion
 	seen := 0
-	disk.from("", "", func(d *entry) bool {
+	disk.from("", "", func(d *objectVersion) bool {
 		seen++
 		m := mem.get(d.namespace, d.name)
 		if m == nil || m.rev != d.rev || m.created != d.created ||
@@ -250,8 +250,8 @@ func compare(mem, disk *table) error {
 }
 
 func compareLogs(mem, disk *table) error {
-	alive := func(t *table) []*entry {
-		return slices.DeleteFunc(t.since(0), func(e *entry) bool { return e.deleted })
+	alive := func(t *table) []*objectVersion {
+		return slices.DeleteFunc(t.since(0), func(e *objectVersion) bool { return e.deleted })
 	}
 	a, b := alive(mem), alive(disk)
 	if len(a) != len(b) {
@@ -323,7 +323,7 @@ var (
 // location is the checksum of the names of the buckets that a record is in.
 type location uint32
 
-const topLevel location = 0 // of buckets at the top level of the file
+const topLevelLocation location = 0 // of buckets at the top level of the file
 
 // locationIn is the location of a bucket of a kind, or of the kind's own bucket: bucket is nil.
 func locationIn(kind string, bucket []byte) location {
@@ -349,8 +349,8 @@ func (p location) open(key, record []byte) ([]byte, error) {
 	return record[4:], nil
 }
 
-// room is a copy of a body with four bytes for the checksum before it.
-func room(body []byte) []byte {
+// withChecksumRoom is a copy of a body with four bytes for the checksum before it.
+func withChecksumRoom(body []byte) []byte {
 	return append(make([]byte, 4, 4+len(body)), body...)
 }
 
@@ -383,10 +383,10 @@ func splitKey(b []byte) (first, second string, err error) {
 	return first, second, nil
 }
 
-func number(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+func encodeNumber(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
-// toNumber decodes a number; it is 0 if b has another length.
-func toNumber(b []byte) uint64 {
+// decodeNumber decodes a number; it is 0 if b has another length.
+func decodeNumber(b []byte) uint64 {
 	if len(b) != 8 {
 		return 0
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// paging is a store with two objects, whose size is given, and a way to change one of them.
-func paging(t *testing.T, size int, most uint64) (s *Store, change func()) {
+// newPagedStore is a store with two objects, whose size is given, and a way to change one of them.
+func newPagedStore(t *testing.T, size int, most uint64) (s *Store, change func()) {
 	t.Helper()
 	s, err := Open(Options{Path: filepath.Join(t.TempDir(), "hub.db"), MaxPinned: most})
 	require.NoError(t, err)
@@ -29,8 +29,8 @@ func paging(t *testing.T, size int, most uint64) (s *Store, change func()) {
 	}
 }
 
-// begin reads a first page; goesOn says whether the second can be read.
-func begin(t *testing.T, s *Store, reader string) (goesOn func() bool) {
+// beginPaging reads a first page; goesOn says whether the second can be read.
+func beginPaging(t *testing.T, s *Store, reader string) (goesOn func() bool) {
 	t.Helper()
 	page, err := s.List(t.Context(), "Node", store.ListOptions{Limit: 1, Reader: reader})
 	require.NoError(t, err)
@@ -48,34 +48,34 @@ func begin(t *testing.T, s *Store, reader string) (goesOn func() bool) {
 
 // However many lists somebody begins, others' go on.
 func TestAReadersPagesPushOutOnlyItsOwn(t *testing.T) {
-	s, change := paging(t, 1, 0)
-	bob := begin(t, s, "bob")
+	s, change := newPagedStore(t, 1, 0)
+	bob := beginPaging(t, s, "bob")
 	var vic []func() bool
 	for range 3 * maxPins {
 		change()
-		vic = append(vic, begin(t, s, "vic"))
+		vic = append(vic, beginPaging(t, s, "vic"))
 	}
 	require.True(t, bob())
-	require.Len(t, s.pins, maxOwned+1)
+	require.Len(t, s.pins, maxPinsPerReader+1)
 	for i, goesOn := range vic[:len(vic)-1] { // the last one is of the newest revision
-		require.Equal(t, i >= len(vic)-maxOwned, goesOn(), i)
+		require.Equal(t, i >= len(vic)-maxPinsPerReader, goesOn(), i)
 	}
 	for i := range 3 * maxPins {
 		change()
-		begin(t, s, fmt.Sprint("reader ", i))
+		beginPaging(t, s, fmt.Sprint("reader ", i))
 	}
 	require.LessOrEqual(t, len(s.pins), maxPins)
 }
 
 // What lists keep in memory beside the newest versions is bounded in bytes.
 func TestPagesAreBoundedInBytes(t *testing.T) {
-	s, change := paging(t, 100_000, 1<<20)
+	s, change := newPagedStore(t, 100_000, 1<<20)
 	change()
-	old := begin(t, s, "bob")
+	old := beginPaging(t, s, "bob")
 	for range 6 {
 		change()
 	}
-	newer := begin(t, s, "ann")
+	newer := beginPaging(t, s, "ann")
 	require.True(t, old())
 	for range 6 {
 		change()

@@ -29,7 +29,7 @@ func (s *Store) Commit(ctx context.Context, changes []store.NodeChange) error {
 	if len(changes) == 0 {
 		return nil
 	}
-	return s.do(ctx, size, func(b *batch) error {
+	return s.submit(ctx, size, func(b *batch) error {
 		b.nodes = append(b.nodes, changes...)
 		return nil
 	})
@@ -55,7 +55,7 @@ func (s *Store) checkNode(c store.NodeChange) (size int, err error) {
 
 // writeNode puts one change into a transaction. A node without meta gets an empty one, so that the node is listed.
 func writeNode(tx *bbolt.Tx, tally *boltfile.Tally, c store.NodeChange) error {
-	nodes, up := records{tx.Bucket(bucketReplicas), topLevel}, records{tx.Bucket(bucketReported), topLevel}
+	nodes, up := records{tx.Bucket(bucketReplicas), topLevelLocation}, records{tx.Bucket(bucketReported), topLevelLocation}
 	node := []byte(c.Node)
 	if c.Reset || c.Drop {
 		if err := deletePrefix(tally, up.Bucket, objectKey(c.Node, "")); err != nil {
@@ -70,7 +70,7 @@ func writeNode(tx *bbolt.Tx, tally *boltfile.Tally, c store.NodeChange) error {
 		meta = []byte{}
 	}
 	if meta != nil {
-		if err := nodes.put(tally, node, room(meta)); err != nil {
+		if err := nodes.put(tally, node, withChecksumRoom(meta)); err != nil {
 			return err
 		}
 	}
@@ -80,7 +80,7 @@ func writeNode(tx *bbolt.Tx, tally *boltfile.Tally, c store.NodeChange) error {
 		}
 	}
 	for _, item := range c.Put {
-		if err := up.put(tally, objectKey(c.Node, item.Key), room(item.Value)); err != nil {
+		if err := up.put(tally, objectKey(c.Node, item.Key), withChecksumRoom(item.Value)); err != nil {
 			return err
 		}
 	}
@@ -108,14 +108,14 @@ func (s *Store) Load(ctx context.Context, node string) (store.Replica, error) {
 	if err := ctx.Err(); err != nil {
 		return r, err
 	}
-	return r, s.look(func(in replicas) error { return in.read(&r) })
+	return r, s.readReplicas(func(in replicas) error { return in.read(&r) })
 }
 
-// look reads what nodes reported; a damaged record is returned as damage of the file.
-func (s *Store) look(read func(replicas) error) error {
+// readReplicas reads what nodes reported; a damaged record is returned as damage of the file.
+func (s *Store) readReplicas(read func(replicas) error) error {
 	err := s.view(func(tx *bbolt.Tx) error { return read(replicasIn(tx)) })
 	if errors.Is(err, errRecord) {
-		return file(s.opts.Path).Damaged(err)
+		return storeFile(s.opts.Path).Damaged(err)
 	}
 	return err
 }
@@ -128,7 +128,7 @@ func replicasIn(tx *bbolt.Tx) replicas {
 }
 
 func (in replicas) open(key, record []byte) ([]byte, error) {
-	value, err := topLevel.open(key, record)
+	value, err := topLevelLocation.open(key, record)
 	if err != nil {
 		node, item, _ := strings.Cut(string(key), "\x00")
 		return nil, fmt.Errorf("what node %s reported: %q: %w", node, item, err)
@@ -154,7 +154,7 @@ func (in replicas) read(r *store.Replica) error {
 		if err != nil {
 			return err
 		}
-		r.Items = append(r.Items, store.Item{Key: string(k[len(prefix):]), Value: bytes.Clone(value)})
+		r.Items = append(r.Items, store.ReplicaItem{Key: string(k[len(prefix):]), Value: bytes.Clone(value)})
 	}
 	return nil
 }
@@ -181,7 +181,7 @@ func (s *Store) following(ctx context.Context, after string) (r store.Replica, e
 	if err := ctx.Err(); err != nil {
 		return r, err
 	}
-	err = s.look(func(in replicas) error {
+	err = s.readReplicas(func(in replicas) error {
 		k, _ := in.nodes.Cursor().Seek([]byte(after + "\x00"))
 		if k == nil {
 			return nil

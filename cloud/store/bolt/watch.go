@@ -41,7 +41,7 @@ func (s *Store) Watch(ctx context.Context, of store.Key, from uint64) (store.Str
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		return nil, store.Closed("the store")
+		return nil, store.ClosedError("the store")
 	}
 	if s.watches >= s.opts.MaxWatchers {
 		return nil, resource.Errorf(resource.Quota, "", "more than %d watchers", s.opts.MaxWatchers)
@@ -85,7 +85,7 @@ func (st *stream) offer(event store.Event) {
 		return
 	}
 	if at, ok := st.latest[event.Object.Key]; ok && st.queue[at].Type != store.Deleted {
-		event = merge(st.queue[at], event)
+		event = mergeEvents(st.queue[at], event)
 		st.queue[at] = store.Event{}
 		st.waiting--
 	}
@@ -108,8 +108,8 @@ func (st *stream) offer(event store.Event) {
 	}
 }
 
-// merge makes one event of two that follow each other on one object.
-func merge(first, second store.Event) store.Event {
+// mergeEvents makes one event of two that follow each other on one object.
+func mergeEvents(first, second store.Event) store.Event {
 	if first.Type == store.Added && second.Type == store.Modified {
 		second.Type = store.Added
 	}
@@ -208,7 +208,7 @@ func (st *stream) Rev() uint64 {
 }
 
 // Close ends the stream.
-func (st *stream) Close() { st.end(store.Closed("the watch")) }
+func (st *stream) Close() { st.end(store.ClosedError("the watch")) }
 
 func (st *stream) end(err error) {
 	st.s.mu.Lock()
@@ -220,10 +220,10 @@ func (st *stream) end(err error) {
 	if len(st.s.streams[st.of]) == 0 {
 		delete(st.s.streams, st.of)
 	}
-	st.shut(err)
+	st.closeWith(err)
 }
 
-func (st *stream) shut(err error) {
+func (st *stream) closeWith(err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.closed == nil {
@@ -244,7 +244,7 @@ func (s *Store) endStreams() {
 	s.ended = true
 	for _, streams := range s.streams {
 		for st := range streams {
-			st.shut(store.Closed("the store"))
+			st.closeWith(store.ClosedError("the store"))
 		}
 	}
 	clear(s.streams)

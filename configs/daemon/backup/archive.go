@@ -64,16 +64,16 @@ type Source interface {
 	Copy(w io.Writer) error // exactly Size bytes
 }
 
-// onDisk is a file that does not change.
-type onDisk struct {
+// diskFile is a file that does not change.
+type diskFile struct {
 	path string
 	size int64
 }
 
-func (f onDisk) Path() string { return f.path }
-func (f onDisk) Size() int64  { return f.size }
+func (f diskFile) Path() string { return f.path }
+func (f diskFile) Size() int64  { return f.size }
 
-func (f onDisk) Copy(w io.Writer) error {
+func (f diskFile) Copy(w io.Writer) error {
 	in, err := os.Open(f.path)
 	if err != nil {
 		return err
@@ -83,30 +83,30 @@ func (f onDisk) Copy(w io.Writer) error {
 	return err
 }
 
-// kept reports whether a name in a data directory is data: not a lock, a socket, the audit log, an unfinished file, what can be
+// isData reports whether a name in a data directory is data: not a lock, a socket, the audit log, an unfinished file, what can be
 // downloaded again, or what a restore has moved aside. The audit log tells what this machine did, whatever data it has: it stays where it is.
-func kept(name string) bool {
+func isData(name string) bool {
 	if strings.HasPrefix(name, "audit") && strings.HasSuffix(name, ".log") || name == configs.SocketName { // and rotated ones
 		return false
 	}
-	return name != datadir.LockName && name != SocketName && name != datadir.Unfinished && name != datadir.Downloads &&
-		!strings.HasSuffix(name, ".new") && !strings.HasSuffix(name, datadir.ConfirmedSuffix) && !strings.HasSuffix(name, partSuffix) && !strings.HasPrefix(name, aside)
+	return name != datadir.LockName && name != SocketName && name != datadir.RestoreDir && name != datadir.DownloadsDir &&
+		!strings.HasSuffix(name, ".new") && !strings.HasSuffix(name, datadir.ConfirmedSuffix) && !strings.HasSuffix(name, partSuffix) && !strings.HasPrefix(name, asidePrefix)
 }
 
-// list finds the files of a data directory, except files and directories to skip.
-func list(dir string, skip map[string]bool) (sources []Source, err error) {
+// listFiles finds the files of a data directory, except files and directories to skip.
+func listFiles(dir string, skip map[string]bool) (sources []Source, err error) {
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil || path == dir:
 			return err
-		case d.IsDir() && (!kept(d.Name()) || skip[path]):
+		case d.IsDir() && (!isData(d.Name()) || skip[path]):
 			return filepath.SkipDir
-		case !kept(d.Name()) || !d.Type().IsRegular() || skip[path]:
+		case !isData(d.Name()) || !d.Type().IsRegular() || skip[path]:
 			return nil
 		}
 		info, err := d.Info()
 		if err == nil {
-			sources = append(sources, onDisk{path, info.Size()})
+			sources = append(sources, diskFile{path, info.Size()})
 		}
 		return err
 	})
@@ -126,47 +126,47 @@ func (p Program) manifest(dir string, sources []Source) (Manifest, error) {
 	return m, nil
 }
 
-// stream writes a backup, not compressed. sources are the manifest's files, in its order.
-func stream(out io.Writer, m Manifest, sources []Source, p *progress) error {
+// writeTar writes a backup, not compressed. sources are the manifest's files, in its order.
+func writeTar(out io.Writer, m Manifest, sources []Source, p *progress) error {
 	t := tar.NewWriter(out)
 	text, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
 		return err
 	}
-	if err := entry(t, m, manifestName, int64(len(text)), func(w io.Writer) error { return write(w, text) }); err != nil {
+	if err := writeEntry(t, m, manifestName, int64(len(text)), func(w io.Writer) error { return writeAll(w, text) }); err != nil {
 		return err
 	}
 	var sums bytes.Buffer
 	for i, f := range m.Files {
 		h := sha256.New()
-		err := entry(t, m, f.Name, f.Size, func(w io.Writer) error { return sources[i].Copy(io.MultiWriter(w, h, p)) })
+		err := writeEntry(t, m, f.Name, f.Size, func(w io.Writer) error { return sources[i].Copy(io.MultiWriter(w, h, p)) })
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.Name, err)
 		}
 		fmt.Fprintf(&sums, "%x  %s\n", h.Sum(nil), f.Name)
 	}
-	if err := entry(t, m, sumsName, int64(sums.Len()), func(w io.Writer) error { return write(w, sums.Bytes()) }); err != nil {
+	if err := writeEntry(t, m, sumsName, int64(sums.Len()), func(w io.Writer) error { return writeAll(w, sums.Bytes()) }); err != nil {
 		return err
 	}
 	return t.Close()
 }
 
-func entry(t *tar.Writer, m Manifest, name string, size int64, fill func(io.Writer) error) error {
+func writeEntry(t *tar.Writer, m Manifest, name string, size int64, fill func(io.Writer) error) error {
 	if err := t.WriteHeader(&tar.Header{Name: name, Mode: 0o600, Size: size, ModTime: m.Time}); err != nil {
 		return err
 	}
 	return fill(t)
 }
 
-func write(w io.Writer, text []byte) error {
+func writeAll(w io.Writer, text []byte) error {
 	_, err := w.Write(text)
 	return err
 }
 
 const partSuffix = ".part"
 
-// pack writes a backup's file. The file gets its name when it is on disk, and check has read it back.
-func pack(path string, fill func(io.Writer) error, check func(path string) error) (err error) {
+// writeArchive writes a backup's file. The file gets its name when it is on disk, and check has read it back.
+func writeArchive(path string, fill func(io.Writer) error, check func(path string) error) (err error) {
 	out, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*"+partSuffix)
 	if err != nil {
 		return err
@@ -190,7 +190,7 @@ func pack(path string, fill func(io.Writer) error, check func(path string) error
 	if err := os.Rename(out.Name(), path); err != nil {
 		return err
 	}
-	return datadir.Sync(filepath.Dir(path))
+	return datadir.SyncDir(filepath.Dir(path))
 }
 
 // readManifest reads the first entry of a backup.
@@ -217,9 +217,9 @@ func readManifest(t *tar.Reader) (m Manifest, err error) {
 	return m, nil
 }
 
-// read verifies a backup. into gives the writer for each file; if it, or the writer, is nil, the file is only verified.
+// readArchive verifies a backup. into gives the writer for each file; if it, or the writer, is nil, the file is only verified.
 // Without into and p only the manifest is read.
-func read(path string, into func(File) (io.WriteCloser, error), p func(Manifest) *progress) (m Manifest, err error) {
+func readArchive(path string, into func(File) (io.WriteCloser, error), p func(Manifest) *progress) (m Manifest, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%s is no whole backup: %w", path, err)
@@ -243,7 +243,7 @@ func read(path string, into func(File) (io.WriteCloser, error), p func(Manifest)
 	}
 	bar := p(m)
 	for i, f := range m.Files {
-		if err := next(t, f.Name, f.Size); err != nil {
+		if err := nextEntry(t, f.Name, f.Size); err != nil {
 			return m, err
 		}
 		sum, err := readFile(t, f, into, bar)
@@ -264,11 +264,11 @@ func read(path string, into func(File) (io.WriteCloser, error), p func(Manifest)
 
 var errSum = errors.New("its checksum is wrong")
 
-// next goes to the next entry, which must have this name and size; -1: any size.
-func next(t *tar.Reader, name string, size int64) error {
+// nextEntry goes to the next entry, which must have this name and size; -1: any size.
+func nextEntry(t *tar.Reader, name string, size int64) error {
 	h, err := t.Next()
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, ended(err))
+		return fmt.Errorf("%s: %w", name, unexpectedEOF(err))
 	}
 	if h.Name != name || size >= 0 && h.Size != size {
 		return fmt.Errorf("%s is not where it should be", name)
@@ -276,7 +276,7 @@ func next(t *tar.Reader, name string, size int64) error {
 	return nil
 }
 
-func ended(err error) error {
+func unexpectedEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
@@ -285,7 +285,7 @@ func ended(err error) error {
 
 // check compares the checksums in the last entry with those of the files that were read.
 func (m Manifest) check(t *tar.Reader) error {
-	if err := next(t, sumsName, -1); err != nil {
+	if err := nextEntry(t, sumsName, -1); err != nil {
 		return err
 	}
 	lines := bufio.NewReader(t)
@@ -293,7 +293,7 @@ func (m Manifest) check(t *tar.Reader) error {
 		want := fmt.Sprintf("%s  %s\n", f.SHA256, f.Name)
 		got := make([]byte, len(want))
 		if _, err := io.ReadFull(lines, got); err != nil {
-			return fmt.Errorf("%s: %w", sumsName, ended(err))
+			return fmt.Errorf("%s: %w", sumsName, unexpectedEOF(err))
 		}
 		if string(got) != want {
 			return fmt.Errorf("%s: %w", f.Name, errSum)
@@ -325,25 +325,25 @@ func readFile(t io.Reader, f File, into func(File) (io.WriteCloser, error), p *p
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// synced is a new file that is on disk when it is closed.
-type synced struct{ *os.File }
+// syncedFile is a new file that is on disk when it is closed.
+type syncedFile struct{ *os.File }
 
-func (s synced) Close() error { return errors.Join(s.Sync(), s.File.Close()) }
+func (s syncedFile) Close() error { return errors.Join(s.Sync(), s.File.Close()) }
 
-// unpack extracts into a directory, durably.
-func unpack(path, dir string, p func(Manifest) *progress) error {
+// extractArchive extracts into a directory, durably.
+func extractArchive(path, dir string, p func(Manifest) *progress) error {
 	dirs := map[string]bool{dir: true}
-	_, err := read(path, func(f File) (io.WriteCloser, error) {
+	_, err := readArchive(path, func(f File) (io.WriteCloser, error) {
 		name := filepath.Join(dir, filepath.FromSlash(f.Name))
-		if err := datadir.Make(filepath.Dir(name)); err != nil {
+		if err := datadir.MakeDir(filepath.Dir(name)); err != nil {
 			return nil, err
 		}
 		dirs[filepath.Dir(name)] = true
 		out, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
-		return synced{out}, err
+		return syncedFile{out}, err
 	}, p)
 	for d := range dirs {
-		err = errors.Join(err, datadir.Sync(d))
+		err = errors.Join(err, datadir.SyncDir(d))
 	}
 	return err
 }

@@ -31,24 +31,24 @@ type Program struct {
 	// DataDir is where the data is by the program's settings. file is the one that --config names.
 	DataDir func(file string) (string, error)
 	// Survey reads all that is in a directory, and changes nothing.
-	Survey func(dir string) []Part
-	// Fork begins new lineages in restored data, because what was written after the backup may be known elsewhere.
+	Survey func(dir string) []DataPart
+	// NewLineages begins new lineages in restored data, because what was written after the backup may be known elsewhere.
 	// stamp is higher at each restore.
-	Fork func(dir string, stamp uint32) error
-	// Relate checks that files of a directory belong together, such as encrypted data and its key. To check a backup the
+	NewLineages func(dir string, stamp uint32) error
+	// CheckRelated checks that files of a directory belong together, such as encrypted data and its key. To check a backup the
 	// files that Related names are unpacked.
-	Relate  func(dir string) error // nil: there are none
-	Related []string
+	CheckRelated func(dir string) error // nil: there are none
+	RelatedFiles []string
 	// Rotate makes a new key for what the directory has encrypted, while the program is stopped, and says what it did. Nil: there is no
 	// command rotate-key.
 	Rotate func(ctx context.Context, dir string) (said string, err error)
 }
 
-// Part is one of the places where a program keeps data.
-type Part struct {
-	Name string // in the data directory
-	Has  string // what is there, for people
-	Err  error  // what is damaged, with the file's name
+// DataPart is one of the places where a program keeps data.
+type DataPart struct {
+	Name     string // in the data directory
+	Contents string // what is there, for people
+	Err      error  // what is damaged, with the file's name
 }
 
 // Main runs one of the commands, and returns the exit code: 0 success, 1 damage or failure, 2 wrong usage, 3 check could not check. mine
@@ -57,7 +57,7 @@ func (p Program) Main(args []string, stdout, stderr io.Writer) (code int, mine b
 	if len(args) == 0 {
 		return 0, false
 	}
-	run, known := map[string]func(*line) error{"check": p.check, "backup": p.backup, "restore": p.restore, "rotate-key": p.rotate}[args[0]]
+	run, known := map[string]func(*commandLine) error{"check": p.check, "backup": p.backup, "restore": p.restore, "rotate-key": p.rotate}[args[0]]
 	if !known || args[0] == "rotate-key" && p.Rotate == nil {
 		return 0, false
 	}
@@ -71,7 +71,7 @@ func (p Program) Main(args []string, stdout, stderr io.Writer) (code int, mine b
 	}
 	if err := run(l); err != nil {
 		fmt.Fprintf(stderr, "%s %s: %v\n", p.Name, args[0], err)
-		if args[0] == "check" && unreadable(err) {
+		if args[0] == "check" && isUnreadable(err) {
 			return 3, true
 		}
 		return 1, true
@@ -79,8 +79,8 @@ func (p Program) Main(args []string, stdout, stderr io.Writer) (code int, mine b
 	return 0, true
 }
 
-// line is a command line.
-type line struct {
+// commandLine is a command line.
+type commandLine struct {
 	ctx           context.Context // ends with SIGINT and SIGTERM
 	out, err      io.Writer
 	dir           string
@@ -88,11 +88,11 @@ type line struct {
 	force, dryRun bool
 }
 
-func (p Program) parse(args []string, stdout, stderr io.Writer) (*line, error) {
-	l := &line{ctx: context.Background(), out: stdout, err: stderr}
+func (p Program) parse(args []string, stdout, stderr io.Writer) (*commandLine, error) {
+	l := &commandLine{ctx: context.Background(), out: stdout, err: stderr}
 	flags := pflag.NewFlagSet(args[0], pflag.ContinueOnError)
 	flags.SetOutput(stdout)
-	flags.Usage = func() { fmt.Fprint(stdout, help(p.Name, args[0]), flags.FlagUsages()) }
+	flags.Usage = func() { fmt.Fprint(stdout, helpText(p.Name, args[0]), flags.FlagUsages()) }
 	config := flags.String("config", "", "file of settings, which says where the data is")
 	flags.StringVar(&l.dir, "data-dir", "", "the data directory (default: where the settings say)")
 	if args[0] == "backup" || args[0] == "restore" {
@@ -109,9 +109,9 @@ func (p Program) parse(args []string, stdout, stderr io.Writer) (*line, error) {
 	}
 	switch n := flags.NArg(); {
 	case args[0] == "rotate-key" && n > 0:
-		return nil, fmt.Errorf("it takes no name: %s; see --help", usage(p.Name, args[0]))
+		return nil, fmt.Errorf("it takes no name: %s; see --help", usageLine(p.Name, args[0]))
 	case args[0] != "rotate-key" && n != 1 && !(args[0] == "check" && n == 0):
-		return nil, fmt.Errorf("it takes one name: %s; see --help", usage(p.Name, args[0]))
+		return nil, fmt.Errorf("it takes one name: %s; see --help", usageLine(p.Name, args[0]))
 	}
 	l.file = flags.Arg(0)
 	var err error
@@ -124,13 +124,13 @@ func (p Program) parse(args []string, stdout, stderr io.Writer) (*line, error) {
 	return l, err
 }
 
-func usage(program, command string) string {
+func usageLine(program, command string) string {
 	return strings.TrimSpace(fmt.Sprintf("%s %s %s", program, command, map[string]string{
 		"check": "[DIRECTORY|FILE]", "backup": "FILE", "restore": "FILE",
 	}[command]))
 }
 
-func help(program, command string) string {
+func helpText(program, command string) string {
 	return map[string]string{
 		"check": `Reads the data of a program that is stopped, or a backup, from end to end: checksums, structure,
 counters, and that the key opens what is encrypted. Says what is there, what is damaged, and what to do. Changes nothing.
@@ -161,7 +161,7 @@ next start of the hub, or this command, goes on. Each Secret gets a new resource
 nodes have of it, don't change. Backups that were made before have the old key: make a new one, and
 delete those if the old key is to open nothing.
 `,
-	}[command] + "\nUsage:\n  " + usage(program, command) + "\n\nFlags:\n"
+	}[command] + "\nUsage:\n  " + usageLine(program, command) + "\n\nFlags:\n"
 }
 
 // unreadableError is why data can't be checked.
@@ -169,24 +169,24 @@ type unreadableError struct{ error }
 
 func (e unreadableError) Unwrap() error { return e.error }
 
-// unreadable reports whether an error is of reading data, so that it says nothing about the data.
-func unreadable(err error) bool {
+// isUnreadable reports whether an error is of reading data, so that it says nothing about the data.
+func isUnreadable(err error) bool {
 	reasons := []error{os.ErrPermission, context.Canceled, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS}
 	return errors.As(err, new(unreadableError)) || slices.ContainsFunc(reasons, func(reason error) bool { return errors.Is(err, reason) })
 }
 
 // check checks a directory or a backup.
-func (p Program) check(l *line) error {
+func (p Program) check(l *commandLine) error {
 	path := cmp.Or(l.file, l.dir)
 	if info, err := os.Stat(path); err == nil && !info.IsDir() {
 		defer l.interruptible()()
 		m, err := p.whole(l, path)
 		if err == nil {
-			fmt.Fprintf(l.out, "%s is whole: %s\n", path, describe(m))
+			fmt.Fprintf(l.out, "%s is whole: %s\n", path, describeManifest(m))
 		}
 		return err
 	}
-	dir, err := datadir.Look(path)
+	dir, err := datadir.OpenReadOnly(path)
 	if err != nil {
 		return unreadableError{err}
 	}
@@ -195,7 +195,7 @@ func (p Program) check(l *line) error {
 	if err := p.report(path, l.out); err != nil {
 		return err
 	}
-	if _, err := os.Stat(filepath.Join(path, datadir.Unfinished)); err == nil {
+	if _, err := os.Stat(filepath.Join(path, datadir.RestoreDir)); err == nil {
 		return fmt.Errorf("putting a backup back into %s was not finished: do it again, with --force", path)
 	}
 	fmt.Fprintln(l.out, "All is well.")
@@ -209,7 +209,7 @@ func (p Program) report(dir string, out io.Writer) error {
 	var unread error
 	for _, part := range parts {
 		switch {
-		case unreadable(part.Err):
+		case isUnreadable(part.Err):
 			unread = unreadableError{fmt.Errorf("%s can't be read: %w", part.Name, part.Err)}
 			fmt.Fprintf(out, "  %-11s can't be read: %v\n", part.Name, part.Err)
 			continue
@@ -218,7 +218,7 @@ func (p Program) report(dir string, out io.Writer) error {
 			fmt.Fprintf(out, "  %-11s DAMAGED: %v\n", part.Name, part.Err)
 			continue
 		}
-		fmt.Fprintf(out, "  %-11s %s\n", part.Name, part.Has)
+		fmt.Fprintf(out, "  %-11s %s\n", part.Name, part.Contents)
 	}
 	if damaged > 0 {
 		return fmt.Errorf("%d of %d parts are damaged: %s won't start like this. Put them back from a backup (%s restore FILE), "+
@@ -227,24 +227,24 @@ func (p Program) report(dir string, out io.Writer) error {
 	return unread
 }
 
-func describe(m Manifest) string {
+func describeManifest(m Manifest) string {
 	return fmt.Sprintf("data of %s, %d files, %d bytes, of %s", m.Program, len(m.Files), m.size(), m.Time.Format(time.RFC3339))
 }
 
 // rotate makes a new key.
-func (p Program) rotate(l *line) error {
+func (p Program) rotate(l *commandLine) error {
 	defer l.interruptible()()
-	said, err := "", datadir.Refuse(l.dir, p.Name)
+	said, err := "", datadir.RefuseOtherProgram(l.dir, p.Name)
 	if err != nil {
 		return err
 	}
-	dir, err := datadir.Look(l.dir)
+	dir, err := datadir.OpenReadOnly(l.dir)
 	var used *datadir.InUse
 	switch {
 	case errors.As(err, &used):
 		said, err = l.rotateRunning(used)
 	case err == nil:
-		if len(datadir.Owners(l.dir)) == 0 {
+		if len(datadir.OwningPrograms(l.dir)) == 0 {
 			return errors.Join(fmt.Errorf("%s has no data of %s", l.dir, p.Name), dir.Close())
 		}
 		said, err = p.Rotate(l.ctx, l.dir)
@@ -257,12 +257,12 @@ func (p Program) rotate(l *line) error {
 	return nil
 }
 
-func (l *line) checking(m Manifest) *progress {
+func (l *commandLine) checking(m Manifest) *progress {
 	return newProgress(l.ctx, l.err, "checking the backup", m.size())
 }
 
 // interruptible ends l.ctx with a signal, so that the command cleans up.
-func (l *line) interruptible() (stop func()) {
+func (l *commandLine) interruptible() (stop func()) {
 	ctx, stop := signal.NotifyContext(l.ctx, os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // the next signal is not caught
 	l.ctx = ctx
@@ -270,13 +270,13 @@ func (l *line) interruptible() (stop func()) {
 }
 
 // backup packs a directory into a file, with the help of the program that uses it, if there is one.
-func (p Program) backup(l *line) error {
+func (p Program) backup(l *commandLine) error {
 	if _, err := os.Stat(l.file); err == nil && !l.force {
 		return fmt.Errorf("%s is there already: choose another name, or say --force to replace it", l.file)
 	}
 	defer l.interruptible()()
 	var from func(io.Writer) error
-	dir, err := datadir.Look(l.dir)
+	dir, err := datadir.OpenReadOnly(l.dir)
 	var used *datadir.InUse
 	switch {
 	case errors.As(err, &used):
@@ -290,7 +290,7 @@ func (p Program) backup(l *line) error {
 		}
 	}
 	var m Manifest
-	err = pack(l.file, from, func(path string) (err error) {
+	err = writeArchive(l.file, from, func(path string) (err error) {
 		var damage error
 		m, damage, err = p.inspect(l, path)
 		switch {
@@ -305,23 +305,23 @@ func (p Program) backup(l *line) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(l.out, "%s: %s\n", l.file, describe(m))
+	fmt.Fprintf(l.out, "%s: %s\n", l.file, describeManifest(m))
 	return nil
 }
 
 // stopped checks the data of a program that is stopped. from writes a backup of it, not compressed.
-func (p Program) stopped(l *line) (from func(io.Writer) error, err error) {
+func (p Program) stopped(l *commandLine) (from func(io.Writer) error, err error) {
 	fmt.Fprintln(l.out, l.dir)
 	if err := p.report(l.dir, l.out); err != nil && !l.force {
 		return nil, fmt.Errorf("%w. A backup of it as it is can be made with --force", err)
 	}
-	sources, err := list(l.dir, nil)
+	sources, err := listFiles(l.dir, nil)
 	if err != nil {
 		return nil, err
 	}
 	m, err := p.manifest(l.dir, sources)
 	return func(w io.Writer) error {
-		return stream(w, m, sources, newProgress(l.ctx, l.err, "writing", m.size()))
+		return writeTar(w, m, sources, newProgress(l.ctx, l.err, "writing", m.size()))
 	}, err
 }
 
@@ -332,10 +332,10 @@ func ProgramOf(path string) (string, error) {
 		return "", err
 	}
 	if !info.IsDir() {
-		m, err := read(path, nil, nil)
+		m, err := readArchive(path, nil, nil)
 		return m.Program, err
 	}
-	switch owners := datadir.Owners(path); len(owners) {
+	switch owners := datadir.OwningPrograms(path); len(owners) {
 	case 0:
 	case 1:
 		return owners[0], nil
@@ -354,19 +354,19 @@ func ProgramOf(path string) (string, error) {
 		path, strings.Join(has, ", "))
 }
 
-// aside is the prefix of the directory that keeps what was there before a restore.
-const aside = "before-restore-"
+// asidePrefix is the prefix of the directory that keeps what was there before a restore.
+const asidePrefix = "before-restore-"
 
 // restore puts a backup into a directory. The data is prepared in a subdirectory, and takes its place when it is complete.
 // The programs refuse a directory in which a restore was interrupted.
-func (p Program) restore(l *line) error {
+func (p Program) restore(l *commandLine) error {
 	var m Manifest
 	var err error
 	if l.dryRun {
 		defer l.interruptible()()
 		m, err = p.whole(l, l.file)
 	} else { // prepare checks the data itself
-		m, err = read(l.file, nil, l.checking)
+		m, err = readArchive(l.file, nil, l.checking)
 	}
 	if err != nil {
 		return err
@@ -374,15 +374,15 @@ func (p Program) restore(l *line) error {
 	if m.Program != p.Name {
 		return fmt.Errorf("%s has data of %s: use %s restore", l.file, m.Program, m.Program)
 	}
-	if err := datadir.Refuse(l.dir, p.Name); err != nil { // also with --force: it is other data
+	if err := datadir.RefuseOtherProgram(l.dir, p.Name); err != nil { // also with --force: it is other data
 		return err
 	}
-	old, err := present(l.dir)
+	old, err := listData(l.dir)
 	if err != nil {
 		return err
 	}
-	moveTo := unused(filepath.Join(l.dir, aside+time.Now().UTC().Format("20060102T150405Z")))
-	fmt.Fprintf(l.out, "%s is whole: %s\n", l.file, describe(m))
+	moveTo := unusedName(filepath.Join(l.dir, asidePrefix+time.Now().UTC().Format("20060102T150405Z")))
+	fmt.Fprintf(l.out, "%s is whole: %s\n", l.file, describeManifest(m))
 	switch {
 	case len(old) > 0 && !l.force:
 		return fmt.Errorf("%s is not empty: restore into an empty directory, or say --force, and what is there is moved to %s", l.dir, moveTo)
@@ -393,18 +393,18 @@ func (p Program) restore(l *line) error {
 		fmt.Fprintf(l.out, "%d files would be restored into %s; nothing was changed\n", len(m.Files), l.dir)
 		return nil
 	}
-	dir, err := datadir.Claim(l.dir, p.Name+" restore")
+	dir, err := datadir.Lock(l.dir, p.Name+" restore")
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	if err := giveTo(l.dir, filepath.Join(l.dir, datadir.LockName)); err != nil {
+	if err := chownTo(l.dir, filepath.Join(l.dir, datadir.LockName)); err != nil {
 		return err
 	}
 	if err := p.prepare(l); err != nil {
-		return errors.Join(err, os.RemoveAll(filepath.Join(l.dir, datadir.Unfinished)))
+		return errors.Join(err, os.RemoveAll(filepath.Join(l.dir, datadir.RestoreDir)))
 	}
-	if err := exchange(l.dir, old, moveTo); err != nil {
+	if err := swapData(l.dir, old, moveTo); err != nil {
 		return err
 	}
 	fmt.Fprintf(l.out, "%s has the data of %s again. Start %s: what the other side has seen since, it sends again.\n",
@@ -412,8 +412,8 @@ func (p Program) restore(l *line) error {
 	return nil
 }
 
-// unused is path, or path with a number, that does not exist.
-func unused(path string) string {
+// unusedName is path, or path with a number, that does not exist.
+func unusedName(path string) string {
 	for n, name := 2, path; ; n++ {
 		if _, err := os.Lstat(name); err != nil {
 			return name
@@ -422,14 +422,14 @@ func unused(path string) string {
 	}
 }
 
-// present lists the data in a directory.
-func present(dir string) (names []string, err error) {
+// listData lists the data in a directory.
+func listData(dir string) (names []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
 	for _, e := range entries {
-		if kept(e.Name()) {
+		if isData(e.Name()) {
 			names = append(names, e.Name())
 		}
 	}
@@ -437,35 +437,35 @@ func present(dir string) (names []string, err error) {
 }
 
 // prepare extracts, checks and forks, in a directory of its own.
-func (p Program) prepare(l *line) error {
-	fresh := filepath.Join(l.dir, datadir.Unfinished)
+func (p Program) prepare(l *commandLine) error {
+	fresh := filepath.Join(l.dir, datadir.RestoreDir)
 	if err := os.RemoveAll(fresh); err != nil {
 		return err
 	}
-	if err := datadir.Make(fresh); err != nil {
+	if err := datadir.MakeDir(fresh); err != nil {
 		return err
 	}
-	err := unpack(l.file, fresh, func(m Manifest) *progress { return newProgress(l.ctx, l.err, "restoring", m.size()) })
+	err := extractArchive(l.file, fresh, func(m Manifest) *progress { return newProgress(l.ctx, l.err, "restoring", m.size()) })
 	if err != nil {
 		return err
 	}
 	if err := p.report(fresh, l.out); err != nil {
 		return fmt.Errorf("the backup was made of damaged data: %w", err)
 	}
-	n := stamp(time.Now(), l.dir)
-	if err := p.Fork(fresh, n); err != nil {
+	n := restoreStamp(time.Now(), l.dir)
+	if err := p.NewLineages(fresh, n); err != nil {
 		return err
 	}
 	if err := datadir.WriteFile(filepath.Join(fresh, stampFile), fmt.Appendln(nil, n)); err != nil {
 		return err
 	}
-	return giveTo(l.dir, fresh)
+	return chownTo(l.dir, fresh)
 }
 
-// exchange moves what is there aside, and what was prepared into its place.
-func exchange(dir string, old []string, moveTo string) error {
+// swapData moves what is there aside, and what was prepared into its place.
+func swapData(dir string, old []string, moveTo string) error {
 	if len(old) > 0 {
-		if err := errors.Join(datadir.Make(moveTo), giveTo(dir, moveTo)); err != nil {
+		if err := errors.Join(datadir.MakeDir(moveTo), chownTo(dir, moveTo)); err != nil {
 			return err
 		}
 		for _, name := range old {
@@ -473,11 +473,11 @@ func exchange(dir string, old []string, moveTo string) error {
 				return err
 			}
 		}
-		if err := datadir.Sync(moveTo); err != nil {
+		if err := datadir.SyncDir(moveTo); err != nil {
 			return err
 		}
 	}
-	fresh := filepath.Join(dir, datadir.Unfinished)
+	fresh := filepath.Join(dir, datadir.RestoreDir)
 	entries, err := os.ReadDir(fresh)
 	if err != nil {
 		return err
@@ -487,19 +487,19 @@ func exchange(dir string, old []string, moveTo string) error {
 			return err
 		}
 	}
-	if err := datadir.Sync(dir); err != nil {
+	if err := datadir.SyncDir(dir); err != nil {
 		return err
 	}
-	return errors.Join(os.Remove(fresh), datadir.Sync(dir))
+	return errors.Join(os.Remove(fresh), datadir.SyncDir(dir))
 }
 
 // stampFile is where a restored directory says what its stamp was.
 const stampFile = "restored"
 
-// stamp is the upper half of versions after a restore: hours since 2025, which rise from
+// restoreStamp is the upper half of versions after a restore: hours since 2025, which rise from
 // one restore to the next, and keep versions exact in a JSON number for two centuries. A
 // directory that was restored within the hour says so, and gets the next one.
-func stamp(now time.Time, dir string) uint32 {
+func restoreStamp(now time.Time, dir string) uint32 {
 	n := uint32(max(now.Sub(time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC))/time.Hour, 0))
 	text, err := os.ReadFile(filepath.Join(dir, stampFile))
 	if err != nil {
@@ -514,9 +514,9 @@ func stamp(now time.Time, dir string) uint32 {
 
 // inspect verifies a backup's checksums, and that its files belong together. If they don't, that is returned as damage and
 // not as an error: a backup of damaged data may be wanted.
-func (p Program) inspect(l *line, path string) (m Manifest, damage, err error) {
-	if p.Relate == nil {
-		m, err = read(path, nil, l.checking)
+func (p Program) inspect(l *commandLine, path string) (m Manifest, damage, err error) {
+	if p.CheckRelated == nil {
+		m, err = readArchive(path, nil, l.checking)
 		return m, nil, err
 	}
 	dir, err := tempDir(path)
@@ -524,8 +524,8 @@ func (p Program) inspect(l *line, path string) (m Manifest, damage, err error) {
 		return m, nil, err
 	}
 	defer os.RemoveAll(dir) // if this process is killed, the name says what it is
-	m, err = read(path, func(f File) (io.WriteCloser, error) {
-		if !slices.Contains(p.Related, f.Name) {
+	m, err = readArchive(path, func(f File) (io.WriteCloser, error) {
+		if !slices.Contains(p.RelatedFiles, f.Name) {
 			return nil, nil
 		}
 		return os.OpenFile(filepath.Join(dir, f.Name), os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
@@ -533,14 +533,14 @@ func (p Program) inspect(l *line, path string) (m Manifest, damage, err error) {
 	if err != nil || m.Program != p.Name {
 		return m, nil, err
 	}
-	if err := p.Relate(dir); err != nil {
+	if err := p.CheckRelated(dir); err != nil {
 		damage = fmt.Errorf("the data in %s is damaged: %w", cmp.Or(l.file, path), err) // l.file also while the backup has another name
 	}
 	return m, damage, nil
 }
 
 // whole is inspect with damage as an error.
-func (p Program) whole(l *line, path string) (Manifest, error) {
+func (p Program) whole(l *commandLine, path string) (Manifest, error) {
 	m, damage, err := p.inspect(l, path)
 	return m, errors.Join(err, damage)
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 )
 
-// rig is a program whose data is the file "data", well unless it says so.
-type rig struct {
+// backupRig is a program whose data is the file "data", well unless it says so.
+type backupRig struct {
 	t           *testing.T
 	dir, backup string
 	forked      []uint32
@@ -28,8 +28,8 @@ type rig struct {
 	keyed       func(dir string) error
 }
 
-func newRig(t *testing.T) *rig {
-	r := &rig{t: t, dir: filepath.Join(t.TempDir(), "data"), backup: filepath.Join(t.TempDir(), "x.backup")}
+func newBackupRig(t *testing.T) *backupRig {
+	r := &backupRig{t: t, dir: filepath.Join(t.TempDir(), "data"), backup: filepath.Join(t.TempDir(), "x.backup")}
 	require.NoError(t, os.MkdirAll(filepath.Join(r.dir, "sub"), 0o700))
 	r.write("data", "one")
 	r.write("sub/deep", strings.Repeat("deep", 1000))
@@ -38,38 +38,38 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-func (r *rig) write(name, text string) {
+func (r *backupRig) write(name, text string) {
 	require.NoError(r.t, os.WriteFile(filepath.Join(r.dir, name), []byte(text), 0o600))
 }
 
-func (r *rig) has(name, want string) {
+func (r *backupRig) has(name, want string) {
 	r.t.Helper()
 	text, err := os.ReadFile(filepath.Join(r.dir, name))
 	require.NoError(r.t, err)
 	require.Equal(r.t, want, string(text))
 }
 
-func (r *rig) program() Program {
+func (r *backupRig) program() Program {
 	return Program{
 		Name:    "thing",
 		DataDir: func(string) (string, error) { return r.dir, nil },
-		Survey: func(dir string) []Part {
+		Survey: func(dir string) []DataPart {
 			text, err := os.ReadFile(filepath.Join(dir, "data"))
 			if err == nil && strings.Contains(string(text), "damaged") {
 				err = errors.New("data is damaged at byte 0")
 			}
-			return []Part{{"data", "some data", err}, {"more", "more of it", nil}}
+			return []DataPart{{"data", "some data", err}, {"more", "more of it", nil}}
 		},
-		Related: []string{"data", "key"},
-		Relate:  r.keyed,
-		Fork: func(_ string, stamp uint32) error {
+		RelatedFiles: []string{"data", "key"},
+		CheckRelated: r.keyed,
+		NewLineages: func(_ string, stamp uint32) error {
 			r.forked = append(r.forked, stamp)
 			return r.failFork
 		},
 	}
 }
 
-func (r *rig) run(args ...string) (code int, said string) {
+func (r *backupRig) run(args ...string) (code int, said string) {
 	r.t.Helper()
 	var out bytes.Buffer
 	code, mine := r.program().Main(args, &out, &out)
@@ -77,14 +77,14 @@ func (r *rig) run(args ...string) (code int, said string) {
 	return code, out.String()
 }
 
-func (r *rig) well(args ...string) string {
+func (r *backupRig) well(args ...string) string {
 	r.t.Helper()
 	code, said := r.run(args...)
 	require.Zero(r.t, code, said)
 	return said
 }
 
-func (r *rig) fails(code int, args ...string) string {
+func (r *backupRig) fails(code int, args ...string) string {
 	r.t.Helper()
 	got, said := r.run(args...)
 	require.Equal(r.t, code, got, said)
@@ -92,7 +92,7 @@ func (r *rig) fails(code int, args ...string) string {
 }
 
 func TestBackupAndRestore(t *testing.T) {
-	r := newRig(t)
+	r := newBackupRig(t)
 	require.Contains(t, r.well("backup", r.backup), "data of thing, 2 files")
 	require.Contains(t, r.well("check", r.backup), "is whole")
 	r.write("data", "two")
@@ -107,7 +107,7 @@ func TestBackupAndRestore(t *testing.T) {
 	r.has("data", "one")
 	require.Len(t, r.forked, 2)
 	require.Greater(t, r.forked[1], r.forked[0], "also within an hour")
-	old, err := filepath.Glob(filepath.Join(r.dir, aside+"*", "data"))
+	old, err := filepath.Glob(filepath.Join(r.dir, asidePrefix+"*", "data"))
 	require.NoError(t, err)
 	require.Len(t, old, 2, "nothing is written over")
 
@@ -119,7 +119,7 @@ func TestBackupAndRestore(t *testing.T) {
 }
 
 func TestRestoreNeverReplacesDataOfAnotherProgram(t *testing.T) {
-	r := newRig(t)
+	r := newBackupRig(t)
 	r.well("backup", r.backup)
 	r.write("tree", "a core's")
 	for _, args := range [][]string{{"restore", r.backup}, {"restore", "--force", r.backup}, {"restore", "--force", "--dry-run", r.backup}} {
@@ -131,7 +131,7 @@ func TestRestoreNeverReplacesDataOfAnotherProgram(t *testing.T) {
 
 // A check that could not be made says nothing about the data, and has an exit code of its own.
 func TestACheckThatCannotBeMade(t *testing.T) {
-	r := newRig(t)
+	r := newBackupRig(t)
 	r.fails(3, "check", filepath.Join(r.dir, "missing"))
 	dir, err := datadir.Open(r.dir, "thing")
 	require.NoError(t, err)
@@ -139,14 +139,14 @@ func TestACheckThatCannotBeMade(t *testing.T) {
 	require.NoError(t, dir.Close())
 	r.well("check", r.dir)
 
-	unread := Part{Name: "data", Err: &os.PathError{Op: "open", Path: "data", Err: os.ErrPermission}}
-	damaged := Part{Name: "more", Err: errors.New("checksum")}
+	unread := DataPart{Name: "data", Err: &os.PathError{Op: "open", Path: "data", Err: os.ErrPermission}}
+	damaged := DataPart{Name: "more", Err: errors.New("checksum")}
 	for _, c := range []struct {
-		parts []Part
+		parts []DataPart
 		code  int
-	}{{[]Part{unread}, 3}, {[]Part{unread, damaged}, 1}, {[]Part{damaged}, 1}} {
+	}{{[]DataPart{unread}, 3}, {[]DataPart{unread, damaged}, 1}, {[]DataPart{damaged}, 1}} {
 		p := r.program()
-		p.Survey = func(string) []Part { return c.parts }
+		p.Survey = func(string) []DataPart { return c.parts }
 		var out bytes.Buffer
 		code, _ := p.Main([]string{"check", r.dir}, &out, &out)
 		require.Equal(t, c.code, code, out.String())
@@ -154,7 +154,7 @@ func TestACheckThatCannotBeMade(t *testing.T) {
 }
 
 func TestCheckSaysWhatIsDamaged(t *testing.T) {
-	r := newRig(t)
+	r := newBackupRig(t)
 	require.Contains(t, r.well("check"), "All is well")
 	r.write("data", "damaged")
 	said := r.fails(1, "check", r.dir)
@@ -172,7 +172,7 @@ func TestCheckSaysWhatIsDamaged(t *testing.T) {
 }
 
 func TestInUse(t *testing.T) {
-	r := newRig(t)
+	r := newBackupRig(t)
 	r.well("backup", r.backup)
 	d, err := datadir.Open(r.dir, "thing")
 	require.NoError(t, err)
@@ -184,9 +184,9 @@ func TestInUse(t *testing.T) {
 }
 
 func TestAnUnfinishedRestoreIsRefusedAndRepeated(t *testing.T) {
-	r := newRig(t)
+	r := newBackupRig(t)
 	r.well("backup", r.backup)
-	require.NoError(t, os.Mkdir(filepath.Join(r.dir, datadir.Unfinished), 0o700))
+	require.NoError(t, os.Mkdir(filepath.Join(r.dir, datadir.RestoreDir), 0o700))
 	_, err := datadir.Open(r.dir, "thing")
 	require.ErrorContains(t, err, "was not finished")
 	require.Contains(t, r.fails(1, "check", r.dir), "was not finished")
@@ -197,7 +197,7 @@ func TestAnUnfinishedRestoreIsRefusedAndRepeated(t *testing.T) {
 }
 
 func TestDamagedBackups(t *testing.T) {
-	r := newRig(t)
+	r := newBackupRig(t)
 	r.well("backup", r.backup)
 	good, err := os.ReadFile(r.backup)
 	require.NoError(t, err)
@@ -209,8 +209,8 @@ func TestDamagedBackups(t *testing.T) {
 	}
 }
 
-// archive makes a backup of any content.
-func archive(t *testing.T, m Manifest, files map[string]string, sums ...string) []byte {
+// makeArchive makes a backup of any content.
+func makeArchive(t *testing.T, m Manifest, files map[string]string, sums ...string) []byte {
 	t.Helper()
 	var out bytes.Buffer
 	z := gzip.NewWriter(&out)
@@ -234,7 +234,7 @@ func archive(t *testing.T, m Manifest, files map[string]string, sums ...string) 
 }
 
 func TestForgedBackups(t *testing.T) {
-	r := newRig(t)
+	r := newBackupRig(t)
 	for what, c := range map[string]struct {
 		m     Manifest
 		files map[string]string
@@ -247,14 +247,14 @@ func TestForgedBackups(t *testing.T) {
 		"its format is 3":       {Manifest{Format: 3, Program: "thing"}, nil, nil},
 		"has data of other":     {Manifest{Format: 1, Program: "other"}, nil, []string{""}},
 	} {
-		require.NoError(t, os.WriteFile(r.backup, archive(t, c.m, c.files, c.sums...), 0o600))
+		require.NoError(t, os.WriteFile(r.backup, makeArchive(t, c.m, c.files, c.sums...), 0o600))
 		require.Contains(t, r.fails(1, "restore", "--force", r.backup), what)
 	}
 	r.has("data", "one")
 }
 
 func TestUsage(t *testing.T) {
-	r := newRig(t)
+	r := newBackupRig(t)
 	require.Contains(t, r.fails(2, "backup"), "thing backup FILE")
 	require.Contains(t, r.fails(2, "check", "--what"), "unknown flag")
 	require.Contains(t, r.well("restore", "--help"), "--dry-run")
@@ -267,12 +267,12 @@ func TestUsage(t *testing.T) {
 func TestStampsRiseAndStayExact(t *testing.T) {
 	dir := t.TempDir()
 	now := time.Date(2026, 11, 21, 14, 0, 0, 0, time.UTC)
-	require.Equal(t, uint32(0), stamp(time.Unix(0, 0), dir), "a clock that was never set")
-	first := stamp(now, dir)
+	require.Equal(t, uint32(0), restoreStamp(time.Unix(0, 0), dir), "a clock that was never set")
+	first := restoreStamp(now, dir)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, stampFile), fmt.Appendln(nil, first), 0o600))
-	require.Equal(t, first+1, stamp(now, dir))
-	require.Equal(t, first+5, stamp(now.Add(5*time.Hour), dir))
-	require.Less(t, uint64(stamp(now.AddDate(100, 0, 0), dir))<<32, uint64(1)<<53)
+	require.Equal(t, first+1, restoreStamp(now, dir))
+	require.Equal(t, first+5, restoreStamp(now.Add(5*time.Hour), dir))
+	require.Less(t, uint64(restoreStamp(now.AddDate(100, 0, 0), dir))<<32, uint64(1)<<53)
 }
 
 // Whatever a file holds, reading it as a backup ends with an error or with the backup.
@@ -291,6 +291,6 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		path := filepath.Join(dir, "fuzz")
 		require.NoError(t, os.WriteFile(path, b, 0o600))
-		_, _ = read(path, nil, func(m Manifest) *progress { return newProgress(t.Context(), nil, "", m.size()) })
+		_, _ = readArchive(path, nil, func(m Manifest) *progress { return newProgress(t.Context(), nil, "", m.size()) })
 	})
 }

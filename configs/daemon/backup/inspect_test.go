@@ -10,7 +10,7 @@ import (
 )
 
 // related makes a key belong to the data, which must be the same text.
-func (r *rig) related() {
+func (r *backupRig) related() {
 	r.write("key", "one")
 	r.write("unrelated", "x")
 	r.keyed = func(dir string) error {
@@ -27,7 +27,7 @@ func (r *rig) related() {
 
 // Checksums don't say whether files belong together: backup, check and restore look.
 func TestFilesThatDoNotBelongTogetherAreDamage(t *testing.T) {
-	r := newRig(t)
+	r := newBackupRig(t)
 	r.related()
 	r.well("backup", r.backup)
 	r.well("check", r.backup)

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// giveTo changes the owner of files that root has restored to the owner of the directory.
-func giveTo(dir, tree string) error {
+// chownTo changes the owner of files that root has restored to the owner of the directory.
+func chownTo(dir, tree string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
 		return err

@@ -20,7 +20,7 @@ func TestRestoredFilesBelongToTheDirectorysOwner(t *testing.T) {
 		t.Skip("only root can give files away")
 	}
 	const nobody = 65534
-	r := newRig(t)
+	r := newBackupRig(t)
 	r.well("backup", r.backup)
 	require.NoError(t, os.Remove(filepath.Join(r.dir, "lock")))
 	require.NoError(t, os.Chown(r.dir, nobody, nobody))
@@ -29,7 +29,7 @@ func TestRestoredFilesBelongToTheDirectorysOwner(t *testing.T) {
 		require.NoError(t, err)
 		info, err := os.Stat(path)
 		require.NoError(t, err)
-		if strings.Contains(path, aside+"2") && !strings.HasPrefix(filepath.Base(path), aside) || filepath.Base(path) == "half.new" {
+		if strings.Contains(path, asidePrefix+"2") && !strings.HasPrefix(filepath.Base(path), asidePrefix) || filepath.Base(path) == "half.new" {
 			return nil // it was there before, and is whose it was
 		}
 		require.EqualValues(t, nobody, info.Sys().(*syscall.Stat_t).Uid, path)

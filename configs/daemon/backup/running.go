@@ -29,15 +29,15 @@ const (
 	// StateURL is where a running program tells its state, at the socket.
 	StateURL = "http://edgebus/state"
 
-	backupURL   = "http://edgebus/backup"
-	rotateURL   = "http://edgebus/rotate-key"
-	sizeHeader  = "Edgebus-Size"
-	errorHeader = "Edgebus-Error" // a trailer: why the backup was not finished
-	silence     = time.Minute     // of the other side, after which the connection is closed
+	backupURL      = "http://edgebus/backup"
+	rotateURL      = "http://edgebus/rotate-key"
+	sizeHeader     = "Edgebus-Size"
+	errorHeader    = "Edgebus-Error" // a trailer: why the backup was not finished
+	silenceTimeout = time.Minute     // of the other side, after which the connection is closed
 )
 
 // running gets a backup, not compressed, from the program that uses the directory.
-func (l *line) running(w io.Writer, used *datadir.InUse) error {
+func (l *commandLine) running(w io.Writer, used *datadir.InUse) error {
 	req, err := http.NewRequestWithContext(l.ctx, http.MethodGet, backupURL, nil)
 	if err != nil {
 		return err
@@ -70,7 +70,7 @@ func (l *line) running(w io.Writer, used *datadir.InUse) error {
 }
 
 // rotateRunning has the program that uses the directory rotate its key. There is no limit in time: the program goes on in any case.
-func (l *line) rotateRunning(used *datadir.InUse) (said string, err error) {
+func (l *commandLine) rotateRunning(used *datadir.InUse) (said string, err error) {
 	req, err := http.NewRequestWithContext(l.ctx, http.MethodPost, rotateURL, nil)
 	if err != nil {
 		return "", err
@@ -87,7 +87,7 @@ func (l *line) rotateRunning(used *datadir.InUse) (said string, err error) {
 	return string(text), err
 }
 
-func (l *line) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+func (l *commandLine) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(l.dir, SocketName))
 }
 
@@ -95,7 +95,7 @@ func (l *line) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 type timeoutConn struct{ net.Conn }
 
 func (c timeoutConn) Read(b []byte) (int, error) {
-	_ = c.SetReadDeadline(time.Now().Add(silence))
+	_ = c.SetReadDeadline(time.Now().Add(silenceTimeout))
 	return c.Conn.Read(b)
 }
 
@@ -108,19 +108,19 @@ type Server struct {
 	program  Program
 	dir      string
 	snapshot Snapshot
-	rotate   Rotation
+	rotate   RotateKey
 	log      zerolog.Logger
 	state    http.Handler // nil: the program does not tell its state here
 	listener net.Listener // nil: it could not be bound
 	busy     sync.Mutex   // held while a backup is made or the key is rotated: a backup has the key of what is in it
 }
 
-// Rotation makes a new key for what a running program encrypts, and says what it did.
-type Rotation func(ctx context.Context) (said string, err error)
+// RotateKey makes a new key for what a running program encrypts, and says what it did.
+type RotateKey func(ctx context.Context) (said string, err error)
 
 // Listen binds the socket in the data directory, which the program has locked. If it can't be bound that is logged, and
 // the program works without. rotate is nil if the program has no command rotate-key.
-func (p Program) Listen(dir string, snapshot Snapshot, rotate Rotation, log zerolog.Logger) *Server {
+func (p Program) Listen(dir string, snapshot Snapshot, rotate RotateKey, log zerolog.Logger) *Server {
 	s := &Server{program: p, dir: filepath.Clean(dir), snapshot: snapshot, rotate: rotate, log: log}
 	path := filepath.Join(dir, SocketName)
 	err := os.Remove(path) // left by a program that was killed
@@ -165,7 +165,7 @@ func (s *Server) Run(ctx context.Context) error {
 		mux.HandleFunc("POST /rotate-key", func(w http.ResponseWriter, _ *http.Request) { s.serveRotation(ctx, w) })
 	}
 	srv := &http.Server{
-		Handler: mux, ReadHeaderTimeout: silence, BaseContext: func(net.Listener) context.Context { return ctx },
+		Handler: mux, ReadHeaderTimeout: silenceTimeout, BaseContext: func(net.Listener) context.Context { return ctx },
 	}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
@@ -229,7 +229,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, stores []Source) (
 			theirs[dir] = true
 		}
 	}
-	others, err := list(s.dir, theirs)
+	others, err := listFiles(s.dir, theirs)
 	if err != nil {
 		return m, err
 	}
@@ -240,7 +240,7 @@ func (s *Server) send(w http.ResponseWriter, r *http.Request, stores []Source) (
 	w.Header().Set("Trailer", errorHeader)
 	w.Header().Set("Content-Type", "application/x-tar")
 	w.Header().Set(sizeHeader, strconv.FormatInt(m.size(), 10))
-	return m, stream(timeoutWriter{w, http.NewResponseController(w)}, m, all, newProgress(r.Context(), nil, "", 0))
+	return m, writeTar(timeoutWriter{w, http.NewResponseController(w)}, m, all, newProgress(r.Context(), nil, "", 0))
 }
 
 // timeoutWriter fails if the client reads nothing for a minute: a backup in progress costs disk space.
@@ -250,6 +250,6 @@ type timeoutWriter struct {
 }
 
 func (p timeoutWriter) Write(b []byte) (int, error) {
-	_ = p.rc.SetWriteDeadline(time.Now().Add(silence))
+	_ = p.rc.SetWriteDeadline(time.Now().Add(silenceTimeout))
 	return p.w.Write(b)
 }

@@ -19,22 +19,22 @@ import (
 	"github.com/edgebus/edgebus/configs/daemon/datadir"
 )
 
-// text is a store's file, cut at a moment.
-type text struct {
+// textSource is a store's file, cut at a moment.
+type textSource struct {
 	path, text string
 	fail       error // at the end
 }
 
-func (x text) Path() string { return x.path }
-func (x text) Size() int64  { return int64(len(x.text)) }
+func (x textSource) Path() string { return x.path }
+func (x textSource) Size() int64  { return int64(len(x.text)) }
 
-func (x text) Copy(w io.Writer) error {
+func (x textSource) Copy(w io.Writer) error {
 	_, err := io.WriteString(w, x.text)
 	return errors.Join(err, x.fail)
 }
 
 // runs has the rig's program run until the test ends, or until it is stopped.
-func (r *rig) runs(snapshot Snapshot) (stop func()) {
+func (r *backupRig) runs(snapshot Snapshot) (stop func()) {
 	r.t.Helper()
 	dir, err := datadir.Open(r.dir, "thing")
 	require.NoError(r.t, err)
@@ -52,7 +52,7 @@ func (r *rig) runs(snapshot Snapshot) (stop func()) {
 	return stop
 }
 
-func (r *rig) parts() []string {
+func (r *backupRig) parts() []string {
 	parts, err := filepath.Glob(r.backup + ".*")
 	require.NoError(r.t, err)
 	return parts
@@ -60,13 +60,13 @@ func (r *rig) parts() []string {
 
 // What runs gives its stores as they were at one moment, and the rest of the directory with them.
 func TestBackupOfWhatRuns(t *testing.T) {
-	r := newRig(t)
+	r := newBackupRig(t)
 	r.write("secrets.key", "key")
 	r.write("sub/later", "not in it")
 	released := false
 	stop := r.runs(func() ([]Source, func(), error) {
 		r.write("data", "later")
-		return []Source{text{path: filepath.Join(r.dir, "data"), text: "one"}, text{path: filepath.Join(r.dir, "sub", "deep"), text: "deep"}},
+		return []Source{textSource{path: filepath.Join(r.dir, "data"), text: "one"}, textSource{path: filepath.Join(r.dir, "sub", "deep"), text: "deep"}},
 			func() { released = true }, nil
 	})
 	info, err := os.Stat(filepath.Join(r.dir, SocketName))
@@ -88,13 +88,13 @@ func TestBackupOfWhatRuns(t *testing.T) {
 
 // What goes wrong is said, and leaves nothing.
 func TestBackupsOfWhatRunsThatFail(t *testing.T) {
-	r := newRig(t)
+	r := newBackupRig(t)
 	answer := Snapshot(func() ([]Source, func(), error) { return nil, nil, errors.New("it is damaged") })
 	stop := r.runs(func() ([]Source, func(), error) { return answer() })
 	require.Contains(t, r.fails(1, "backup", r.backup), "it is damaged")
 	long := strings.Repeat("x", 1<<20)
 	answer = func() ([]Source, func(), error) {
-		return []Source{text{filepath.Join(r.dir, "data"), long, errors.New("it can't be read on")}}, func() {}, nil
+		return []Source{textSource{filepath.Join(r.dir, "data"), long, errors.New("it can't be read on")}}, func() {}, nil
 	}
 	require.Contains(t, r.fails(1, "backup", r.backup), "no whole backup: data: it can't be read on")
 	answer = func() ([]Source, func(), error) {
@@ -114,10 +114,10 @@ func TestBackupsOfWhatRunsThatFail(t *testing.T) {
 
 // A program that ends, or is killed, in the midst of a backup: there is none.
 func TestTheProgramEndsInTheMidstOfABackup(t *testing.T) {
-	r := newRig(t)
+	r := newBackupRig(t)
 	midst := make(chan struct{})
 	r.runs(func() ([]Source, func(), error) {
-		return []Source{waits{text{path: filepath.Join(r.dir, "data"), text: strings.Repeat("x", 1<<20)}, midst}}, func() {}, nil
+		return []Source{slowSource{textSource{path: filepath.Join(r.dir, "data"), text: strings.Repeat("x", 1<<20)}, midst}}, func() {}, nil
 	})
 	go func() {
 		<-midst
@@ -128,26 +128,26 @@ func TestTheProgramEndsInTheMidstOfABackup(t *testing.T) {
 	require.Empty(t, r.parts())
 }
 
-// waits is a file whose reader is told when some of it was sent, and then goes on until nobody listens.
-type waits struct {
-	text
+// slowSource is a file whose reader is told when some of it was sent, and then goes on until nobody listens.
+type slowSource struct {
+	textSource
 	midst chan struct{}
 }
 
-func (x waits) Size() int64 { return 1 << 40 }
+func (x slowSource) Size() int64 { return 1 << 40 }
 
-func (x waits) Copy(w io.Writer) error {
-	err := x.text.Copy(w)
+func (x slowSource) Copy(w io.Writer) error {
+	err := x.textSource.Copy(w)
 	close(x.midst)
 	for err == nil {
-		err = x.text.Copy(w)
+		err = x.textSource.Copy(w)
 	}
 	return err
 }
 
 // Also without a socket, which some file systems don't have, the program works.
 func TestWithoutASocket(t *testing.T) {
-	r := newRig(t)
+	r := newBackupRig(t)
 	require.NoError(t, os.MkdirAll(filepath.Join(r.dir, SocketName, "taken"), 0o700))
 	stop := r.runs(nil)
 	require.Contains(t, r.fails(1, "backup", r.backup), "gives no backup")
@@ -156,7 +156,7 @@ func TestWithoutASocket(t *testing.T) {
 
 // What a killed program leaves is no obstacle.
 func TestAnOldSocketIsReplaced(t *testing.T) {
-	r := newRig(t)
+	r := newBackupRig(t)
 	l, err := net.Listen("unix", filepath.Join(r.dir, SocketName))
 	require.NoError(t, err)
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
@@ -167,7 +167,7 @@ func TestAnOldSocketIsReplaced(t *testing.T) {
 
 // A backup without its end is none, nor is one whose checksums are others.
 func TestChecksumsStandAtTheEnd(t *testing.T) {
-	r := newRig(t)
+	r := newBackupRig(t)
 	m := Manifest{Format: 1, Program: "thing", Files: []File{{Name: "x", Size: 1}}}
 	for want, sums := range map[string]string{
 		"unexpected EOF":    "2d71\n",
@@ -175,11 +175,11 @@ func TestChecksumsStandAtTheEnd(t *testing.T) {
 		"more in it":        "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881  x\n?",
 		"is whole":          "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881  x\n",
 	} {
-		require.NoError(t, os.WriteFile(r.backup, archive(t, m, map[string]string{"x": "x"}, sums), 0o600))
+		require.NoError(t, os.WriteFile(r.backup, makeArchive(t, m, map[string]string{"x": "x"}, sums), 0o600))
 		_, said := r.run("check", r.backup)
 		require.Contains(t, said, want)
 	}
-	require.NoError(t, os.WriteFile(r.backup, archive(t, m, map[string]string{"x": "x"}), 0o600))
+	require.NoError(t, os.WriteFile(r.backup, makeArchive(t, m, map[string]string{"x": "x"}), 0o600))
 	require.Contains(t, r.fails(1, "check", r.backup), "unexpected EOF")
 }
 
@@ -192,7 +192,7 @@ func TestStateOfWhatRuns(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	l := &line{dir: dir, ctx: ctx}
+	l := &commandLine{dir: dir, ctx: ctx}
 	get := func() (int, string) {
 		res, err := (&http.Client{Transport: &http.Transport{DialContext: l.dial, DisableKeepAlives: true}}).Get(StateURL)
 		require.NoError(t, err)

@@ -40,29 +40,29 @@ type File struct {
 	Advice string // what to do when it is damaged
 }
 
-// damage is the error for a file that can't be trusted.
-type damage struct {
+// damageError is the error for a file that can't be trusted.
+type damageError struct {
 	file File
 	what error
 }
 
-func (d damage) Error() string {
+func (d damageError) Error() string {
 	return fmt.Sprintf("the store's file %s is damaged: %v; %s", d.file.Path, d.what, d.file.Advice)
 }
 
-func (d damage) Unwrap() error { return d.what }
+func (d damageError) Unwrap() error { return d.what }
 
 // Damaged makes an error of what is wrong with a file that can't be trusted.
 func (f File) Damaged(what error) error {
-	if errors.As(what, new(damage)) { // it says so
+	if errors.As(what, new(damageError)) { // it says so
 		return what
 	}
-	return damage{f, what}
+	return damageError{f, what}
 }
 
-// Safely makes damage of what bbolt panics about: it asserts what it reads, and a file
+// CatchPanics makes damage of what bbolt panics about: it asserts what it reads, and a file
 // that is shorter than it says faults.
-func (f File) Safely(do func() error) (err error) {
+func (f File) CatchPanics(do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
@@ -111,7 +111,7 @@ func makeFile(o Options) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	db, err := open(o, path)
+	db, err := openFile(o, path)
 	if err != nil {
 		return err
 	}
@@ -121,27 +121,27 @@ func makeFile(o Options) error {
 	if err := os.Rename(path, o.Path); err != nil {
 		return err
 	}
-	return datadir.Sync(filepath.Dir(path))
+	return datadir.SyncDir(filepath.Dir(path))
 }
 
 // openWhole opens a file when all of its pages have been looked at.
 func openWhole(o Options) (*bbolt.DB, error) {
 	look := o
 	look.ReadOnly = true
-	db, err := open(look, o.Path)
+	db, err := openFile(look, o.Path)
 	if err != nil || o.ReadOnly {
 		return db, err
 	}
 	if err := db.Close(); err != nil {
 		return nil, err
 	}
-	return open(o, o.Path)
+	return openFile(o, o.Path)
 }
 
-// open opens a file, and looks at its pages if that is all that is done with it.
-func open(o Options, path string) (db *bbolt.DB, err error) {
+// openFile opens a file, and looks at its pages if that is all that is done with it.
+func openFile(o Options, path string) (db *bbolt.DB, err error) {
 	var file *os.File
-	err = o.Safely(func() (err error) {
+	err = o.CatchPanics(func() (err error) {
 		db, err = bbolt.Open(path, 0o600, &bbolt.Options{
 			Timeout:        o.LockTimeout,
 			FreelistType:   bbolt.FreelistMapType,
@@ -183,7 +183,7 @@ type Snapshot struct {
 
 // Snapshot begins one. It must be closed before the database is.
 func (f File) Snapshot(db *bbolt.DB) (s *Snapshot, err error) {
-	err = f.Safely(func() error {
+	err = f.CatchPanics(func() error {
 		tx, err := db.Begin(false)
 		s = &Snapshot{f, tx}
 		return err
@@ -222,8 +222,8 @@ func (t *Tally) Add(record []byte) {
 	t.Sum += uint64(binary.BigEndian.Uint32(record))
 }
 
-// take is the opposite of Add, and does nothing for no record.
-func (t *Tally) take(record []byte) {
+// remove is the opposite of Add, and does nothing for no record.
+func (t *Tally) remove(record []byte) {
 	if len(record) < 4 { // what is damaged while it is in use is found by the next who reads all
 		return
 	}
@@ -233,28 +233,28 @@ func (t *Tally) take(record []byte) {
 
 // Put puts a record into a bucket.
 func (t *Tally) Put(b *bbolt.Bucket, key, record []byte) error {
-	t.take(b.Get(key))
+	t.remove(b.Get(key))
 	t.Add(record)
 	return b.Put(key, record)
 }
 
 // Delete removes a record, if it is there.
 func (t *Tally) Delete(b *bbolt.Bucket, key []byte) error {
-	t.take(b.Get(key))
+	t.remove(b.Get(key))
 	return b.Delete(key)
 }
 
-// Parent is a bucket, or a transaction, that has buckets.
-type Parent interface {
+// BucketParent is a bucket, or a transaction, that has buckets.
+type BucketParent interface {
 	Bucket(name []byte) *bbolt.Bucket
 	CreateBucket(name []byte) (*bbolt.Bucket, error)
 	DeleteBucket(name []byte) error
 }
 
 // Empty removes all records of a bucket.
-func (t *Tally) Empty(in Parent, name []byte) error {
+func (t *Tally) Empty(in BucketParent, name []byte) error {
 	err := in.Bucket(name).ForEach(func(_, record []byte) error {
-		t.take(record)
+		t.remove(record)
 		return nil
 	})
 	if err == nil {

@@ -34,10 +34,10 @@ const (
 	manyFree   = math.MaxUint16 // count of a freelist that begins with its length
 )
 
-var native = binary.NativeEndian
+var nativeEndian = binary.NativeEndian
 
-// pages are the pages of a file.
-type pages struct {
+// pageChecker are the pages of a file.
+type pageChecker struct {
 	file io.ReaderAt
 	size uint64 // of one, in bytes
 	end  uint64 // after the last one
@@ -58,7 +58,7 @@ func (f File) CheckPages(db *bbolt.DB) error {
 
 // checkPages looks at all of them.
 func checkPages(file io.ReaderAt, size int) error {
-	p := &pages{file: file, size: uint64(size)}
+	p := &pageChecker{file: file, size: uint64(size)}
 	root, free, err := p.meta()
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func checkPages(file io.ReaderAt, size int) error {
 }
 
 // meta reads the newer of the two that is whole.
-func (p *pages) meta() (root, free uint64, err error) {
+func (p *pageChecker) meta() (root, free uint64, err error) {
 	err = bolterrors.ErrInvalid
 	var newest uint64
 	b := make([]byte, metaSize)
@@ -89,12 +89,12 @@ func (p *pages) meta() (root, free uint64, err error) {
 		}
 		sum := fnv.New64a()
 		_, _ = sum.Write(b[:metaSize-8])
-		txid := native.Uint64(b[48:])
-		if native.Uint64(b[56:]) != sum.Sum64() || err == nil && txid < newest {
+		txid := nativeEndian.Uint64(b[48:])
+		if nativeEndian.Uint64(b[56:]) != sum.Sum64() || err == nil && txid < newest {
 			continue
 		}
 		newest, err = txid, nil
-		root, free, p.end = native.Uint64(b[16:]), native.Uint64(b[32:]), native.Uint64(b[40:])
+		root, free, p.end = nativeEndian.Uint64(b[16:]), nativeEndian.Uint64(b[32:]), nativeEndian.Uint64(b[40:])
 	}
 	if p.end > math.MaxInt64/p.size {
 		err = bolterrors.ErrInvalid
@@ -103,7 +103,7 @@ func (p *pages) meta() (root, free uint64, err error) {
 }
 
 // mark notes that a page has its use.
-func (p *pages) mark(id uint64) error {
+func (p *pageChecker) mark(id uint64) error {
 	if id < firstPage || id >= p.end {
 		return fmt.Errorf("page %d is none of its pages", id)
 	}
@@ -116,7 +116,7 @@ func (p *pages) mark(id uint64) error {
 }
 
 // read reads a page with those that it runs over into, and says what it is.
-func (p *pages) read(id uint64) (b []byte, flags uint16, err error) {
+func (p *pageChecker) read(id uint64) (b []byte, flags uint16, err error) {
 	if err := p.mark(id); err != nil {
 		return nil, 0, err
 	}
@@ -124,10 +124,10 @@ func (p *pages) read(id uint64) (b []byte, flags uint16, err error) {
 	if _, err := p.file.ReadAt(b, int64(id*p.size)); err != nil {
 		return nil, 0, fmt.Errorf("page %d: %w", id, err)
 	}
-	if is := native.Uint64(b); is != id {
+	if is := nativeEndian.Uint64(b); is != id {
 		return nil, 0, fmt.Errorf("page %d says that it is page %d", id, is)
 	}
-	more := uint64(native.Uint32(b[12:]))
+	more := uint64(nativeEndian.Uint32(b[12:]))
 	for i := range more {
 		if err := p.mark(id + 1 + i); err != nil {
 			return nil, 0, err
@@ -139,23 +139,23 @@ func (p *pages) read(id uint64) (b []byte, flags uint16, err error) {
 			return nil, 0, fmt.Errorf("page %d: %w", id, err)
 		}
 	}
-	return b, native.Uint16(b[8:]), nil
+	return b, nativeEndian.Uint16(b[8:]), nil
 }
 
-func (p *pages) freelist(id uint64) error {
+func (p *pageChecker) freelist(id uint64) error {
 	b, flags, err := p.read(id)
 	if err != nil {
 		return err
 	}
-	ids, n := b[pageHead:], uint64(native.Uint16(b[10:]))
+	ids, n := b[pageHead:], uint64(nativeEndian.Uint16(b[10:]))
 	if n == manyFree {
-		n, ids = native.Uint64(ids), ids[8:]
+		n, ids = nativeEndian.Uint64(ids), ids[8:]
 	}
 	if flags != flagFreelist || n > uint64(len(ids)/8) {
 		return fmt.Errorf("page %d is no list of free pages", id)
 	}
 	for i := range n {
-		if err := p.mark(native.Uint64(ids[8*i:])); err != nil {
+		if err := p.mark(nativeEndian.Uint64(ids[8*i:])); err != nil {
 			return err
 		}
 	}
@@ -163,7 +163,7 @@ func (p *pages) freelist(id uint64) error {
 }
 
 // tree looks at a page, whose keys are from low to before high, and at all below it. nil is no bound.
-func (p *pages) tree(id uint64, low, high []byte) error {
+func (p *pageChecker) tree(id uint64, low, high []byte) error {
 	b, flags, err := p.read(id)
 	if err != nil {
 		return err
@@ -184,8 +184,8 @@ func (p *pages) tree(id uint64, low, high []byte) error {
 
 var errElement = errors.New("an element of it goes beyond its end")
 
-// part is what an element at a place in a page says that it has.
-func part(b []byte, at int, pos, size uint32) ([]byte, error) {
+// elementPart is what an element at a place in a page says that it has.
+func elementPart(b []byte, at int, pos, size uint32) ([]byte, error) {
 	from := uint64(at) + uint64(pos)
 	if from+uint64(size) > uint64(len(b)) {
 		return nil, errElement
@@ -193,18 +193,18 @@ func part(b []byte, at int, pos, size uint32) ([]byte, error) {
 	return b[from : from+uint64(size)], nil
 }
 
-// elements is how many a page has.
-func elements(b []byte) (int, error) {
-	n := int(native.Uint16(b[10:]))
+// countElements is how many a page has.
+func countElements(b []byte) (int, error) {
+	n := int(nativeEndian.Uint16(b[10:]))
 	if pageHead+n*elementSize > len(b) {
 		return 0, errElement
 	}
 	return n, nil
 }
 
-// rises says whether a key follows another. The first one of a page is that by which the page above knows
+// checkKeyOrder says whether a key follows another. The first one of a page is that by which the page above knows
 // it, if there is one: bbolt finds a page by it when it puts its successor there.
-func rises(first bool, last, key, high []byte) error {
+func checkKeyOrder(first bool, last, key, high []byte) error {
 	c := bytes.Compare(last, key)
 	wrong := c >= 0
 	if first {
@@ -216,16 +216,16 @@ func rises(first bool, last, key, high []byte) error {
 	return nil
 }
 
-func (p *pages) branch(id uint64, b, low, high []byte) error {
-	n, err := elements(b)
+func (p *pageChecker) branch(id uint64, b, low, high []byte) error {
+	n, err := countElements(b)
 	if err == nil && n == 0 {
 		err = errors.New("there is nothing in it")
 	}
 	keys := make([][]byte, n)
 	for i := 0; i < n && err == nil; i++ {
 		at := pageHead + i*elementSize
-		if keys[i], err = part(b, at, native.Uint32(b[at:]), native.Uint32(b[at+4:])); err == nil {
-			err = rises(i == 0, low, keys[i], high)
+		if keys[i], err = elementPart(b, at, nativeEndian.Uint32(b[at:]), nativeEndian.Uint32(b[at+4:])); err == nil {
+			err = checkKeyOrder(i == 0, low, keys[i], high)
 			low = keys[i]
 		}
 	}
@@ -237,30 +237,30 @@ func (p *pages) branch(id uint64, b, low, high []byte) error {
 		if i+1 < n {
 			end = keys[i+1]
 		}
-		if err := p.tree(native.Uint64(b[pageHead+i*elementSize+8:]), key, end); err != nil {
+		if err := p.tree(nativeEndian.Uint64(b[pageHead+i*elementSize+8:]), key, end); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p *pages) leaf(b, low, high []byte) error {
-	n, err := elements(b)
+func (p *pageChecker) leaf(b, low, high []byte) error {
+	n, err := countElements(b)
 	for i := 0; i < n && err == nil; i++ {
 		at := pageHead + i*elementSize
-		pos, key, value := native.Uint32(b[at+4:]), native.Uint32(b[at+8:]), native.Uint32(b[at+12:])
+		pos, key, value := nativeEndian.Uint32(b[at+4:]), nativeEndian.Uint32(b[at+8:]), nativeEndian.Uint32(b[at+12:])
 		var both []byte
 		if key > math.MaxUint32-value {
 			return errElement
 		}
-		if both, err = part(b, at, pos, key+value); err != nil {
+		if both, err = elementPart(b, at, pos, key+value); err != nil {
 			return err
 		}
-		if err = rises(i == 0, low, both[:key], high); err != nil {
+		if err = checkKeyOrder(i == 0, low, both[:key], high); err != nil {
 			return err
 		}
 		low = both[:key]
-		switch native.Uint32(b[at:]) {
+		switch nativeEndian.Uint32(b[at:]) {
 		case 0:
 		case flagBucket:
 			if err = p.bucket(both[key:]); err != nil {
@@ -274,15 +274,15 @@ func (p *pages) leaf(b, low, high []byte) error {
 }
 
 // bucket looks at one, which has pages of its own or is all in its header's value.
-func (p *pages) bucket(b []byte) error {
+func (p *pageChecker) bucket(b []byte) error {
 	if len(b) < bucketHead {
 		return errElement
 	}
-	if root := native.Uint64(b); root != 0 {
+	if root := nativeEndian.Uint64(b); root != 0 {
 		return p.tree(root, nil, nil)
 	}
 	b = b[bucketHead:]
-	if len(b) < pageHead || native.Uint16(b[8:]) != flagLeaf {
+	if len(b) < pageHead || nativeEndian.Uint16(b[8:]) != flagLeaf {
 		return errors.New("it is of no kind that is expected")
 	}
 	return p.leaf(b, nil, nil)

@@ -10,12 +10,12 @@ import (
 	"path/filepath"
 )
 
-// Confirmed is a small file beside a store: how far the store had come when it last acknowledged something, as numbers that only the store
+// ConfirmedFile is a small file beside a store: how far the store had come when it last acknowledged something, as numbers that only the store
 // understands. A store that turns out to be less far has lost what was acknowledged, although it is whole by itself.
 //
 // It is written in place after the store was synced, and is itself synced only when it is made. So it outlives the end of the process with what was
 // acknowledged; after a power cut it is an older one, which names less than there is. It never names more than was on disk.
-type Confirmed struct{ file *os.File }
+type ConfirmedFile struct{ file *os.File }
 
 // ConfirmedSuffix ends the names of these files. Backups leave them out: they tell of the store beside them, and of no other.
 const ConfirmedSuffix = "confirmed"
@@ -44,20 +44,20 @@ func ReadConfirmed(path string) (at [2]uint64, known bool, err error) {
 }
 
 // OpenConfirmed opens the file for writing, and makes it if need be, with the numbers as they are.
-func OpenConfirmed(path string, at [2]uint64) (*Confirmed, error) {
+func OpenConfirmed(path string, at [2]uint64) (*ConfirmedFile, error) {
 	_, err := os.Stat(path)
 	made := errors.Is(err, fs.ErrNotExist)
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	c := &Confirmed{file}
+	c := &ConfirmedFile{file}
 	if err = file.Truncate(confirmedSize); err == nil {
 		err = c.Write(at)
 	}
 	if err == nil && made {
 		if err = file.Sync(); err == nil {
-			err = Sync(filepath.Dir(path))
+			err = SyncDir(filepath.Dir(path))
 		}
 	}
 	if err != nil {
@@ -67,7 +67,7 @@ func OpenConfirmed(path string, at [2]uint64) (*Confirmed, error) {
 }
 
 // Write records how far the store has come. If it fails, the record is an older one.
-func (c *Confirmed) Write(at [2]uint64) error {
+func (c *ConfirmedFile) Write(at [2]uint64) error {
 	b := make([]byte, 0, confirmedSize)
 	b = append(b, confirmedMagic...)
 	b = binary.LittleEndian.AppendUint64(b, at[0])
@@ -78,7 +78,7 @@ func (c *Confirmed) Write(at [2]uint64) error {
 }
 
 // Close closes the file.
-func (c *Confirmed) Close() error {
+func (c *ConfirmedFile) Close() error {
 	if c == nil {
 		return nil
 	}

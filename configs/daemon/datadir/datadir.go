@@ -25,43 +25,45 @@ import (
 // LockName is the file in the directory that the process holds locked.
 const LockName = "lock"
 
-// Downloads is the directory in a core's data directory with what it can download again. It is in no backup.
-const Downloads = "downloads"
+// DownloadsDir is the directory in a core's data directory with what it can download again. It is in no backup.
+const DownloadsDir = "downloads"
 
 // Dir is a data directory that this process has locked.
 type Dir struct {
 	Path string
 	lock *os.File // nil if there is no lock file
 	// The directory and the lock as they were when it was locked.
-	dir, held Kept
+	dir, held FileIdentity
 }
 
-// Unfinished is what an interrupted restore leaves in a directory.
-const Unfinished = ".restore"
+// RestoreDir is what an interrupted restore leaves in a directory.
+const RestoreDir = ".restore"
 
 // Open makes the directory, if it does not exist, and locks it for a program that uses its data. It refuses a directory
 // with data of another program, or in which a restore was interrupted.
 func Open(path, program string) (*Dir, error) {
-	d, err := Claim(path, program)
+	d, err := Lock(path, program)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := os.Stat(filepath.Join(path, Unfinished)); err == nil {
+	if _, err := os.Stat(filepath.Join(path, RestoreDir)); err == nil {
 		_ = d.Close()
 		return nil, fmt.Errorf("a restore into the data directory %s was not finished: repeat it, with --force", path)
 	}
-	if err := Refuse(path, program); err != nil {
+	if err := RefuseOtherProgram(path, program); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
 }
 
-// markers are the files by which the data of each program is recognised.
-func markers() map[string]string { return map[string]string{"cloudhub": "hub.db", "edgecore": "tree"} }
+// markerFiles are the files by which the data of each program is recognised.
+func markerFiles() map[string]string {
+	return map[string]string{"cloudhub": "hub.db", "edgecore": "tree"}
+}
 
-// Owners are the programs whose data a directory holds: one at most, unless files were mixed up.
-func Owners(path string) (programs []string) {
-	marks := markers()
+// OwningPrograms are the programs whose data a directory holds: one at most, unless files were mixed up.
+func OwningPrograms(path string) (programs []string) {
+	marks := markerFiles()
 	for _, program := range slices.Sorted(maps.Keys(marks)) {
 		if _, err := os.Stat(filepath.Join(path, marks[program])); err == nil {
 			programs = append(programs, program)
@@ -70,59 +72,59 @@ func Owners(path string) (programs []string) {
 	return programs
 }
 
-// Refuse fails if a directory holds data of another program: this one would find none of its own, and begin with none.
-func Refuse(path, program string) error {
-	for _, owner := range Owners(path) {
+// RefuseOtherProgram fails if a directory holds data of another program: this one would find none of its own, and begin with none.
+func RefuseOtherProgram(path, program string) error {
+	for _, owner := range OwningPrograms(path) {
 		if owner != program {
 			return fmt.Errorf("the data directory %s holds data of %s (%s): %s needs a directory of its own, see --data-dir",
-				path, owner, filepath.Join(path, markers()[owner]), program)
+				path, owner, filepath.Join(path, markerFiles()[owner]), program)
 		}
 	}
 	return nil
 }
 
-// Claim is Open without looking at what is in the directory.
-func Claim(path, program string) (*Dir, error) {
-	if err := Make(path); err != nil {
-		return nil, explain(path, err)
+// Lock is Open without looking at what is in the directory.
+func Lock(path, program string) (*Dir, error) {
+	if err := MakeDir(path); err != nil {
+		return nil, explainError(path, err)
 	}
 	lock, err := os.OpenFile(filepath.Join(path, LockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, explain(path, err)
+		return nil, explainError(path, err)
 	}
-	if err := hold(lock, path); err != nil {
+	if err := lockFile(lock, path); err != nil {
 		return nil, err
 	}
 	_ = lock.Truncate(0) // for the error that the next process gets
 	_, _ = fmt.Fprintf(lock, "%s, process %d\n", program, os.Getpid())
 	d := &Dir{Path: path, lock: lock}
-	if d.dir, err = Keep(path); err == nil {
-		d.held, err = Keep(filepath.Join(path, LockName))
+	if d.dir, err = IdentifyFile(path); err == nil {
+		d.held, err = IdentifyFile(filepath.Join(path, LockName))
 	}
 	if err != nil {
 		_ = lock.Close()
-		return nil, explain(path, err)
+		return nil, explainError(path, err)
 	}
 	return d, nil
 }
 
-// Look locks a directory that is only read, also on a read-only disk.
-func Look(path string) (*Dir, error) {
+// OpenReadOnly locks a directory that is only read, also on a read-only disk.
+func OpenReadOnly(path string) (*Dir, error) {
 	info, err := os.Stat(path)
 	if err == nil && !info.IsDir() {
 		err = syscall.ENOTDIR
 	}
 	if err != nil {
-		return nil, explain(path, err)
+		return nil, explainError(path, err)
 	}
 	lock, err := os.Open(filepath.Join(path, LockName))
 	if errors.Is(err, os.ErrNotExist) {
 		return &Dir{Path: path}, nil
 	}
 	if err != nil {
-		return nil, explain(path, err)
+		return nil, explainError(path, err)
 	}
-	if err := hold(lock, path); err != nil {
+	if err := lockFile(lock, path); err != nil {
 		return nil, err
 	}
 	return &Dir{Path: path, lock: lock}, nil
@@ -136,15 +138,15 @@ func (d *Dir) Close() error {
 	return d.lock.Close()
 }
 
-// hold locks the file or closes it.
-func hold(lock *os.File, path string) error {
+// lockFile locks the file or closes it.
+func lockFile(lock *os.File, path string) error {
 	err := flock(lock)
 	if err == nil {
 		return nil
 	}
 	defer lock.Close()
 	if !errors.Is(err, syscall.EWOULDBLOCK) {
-		return explain(path, err)
+		return explainError(path, err)
 	}
 	text, _ := io.ReadAll(io.LimitReader(lock, 200))
 	return &InUse{path, cmp.Or(strings.TrimSpace(string(text)), "another process")}
@@ -157,7 +159,7 @@ func (e *InUse) Error() string {
 	return fmt.Sprintf("the data directory %s is in use by %s: stop it first, or give this one another directory with --data-dir", e.Path, e.Holder)
 }
 
-func explain(path string, err error) error {
+func explainError(path string, err error) error {
 	var advice string
 	switch {
 	case errors.Is(err, syscall.EROFS):
@@ -170,26 +172,26 @@ func explain(path string, err error) error {
 	return fmt.Errorf("the data directory %s can't be used: %w%s", path, err, advice)
 }
 
-// Make makes a directory and those above it, and makes sure that they outlive a
+// MakeDir makes a directory and those above it, and makes sure that they outlive a
 // power cut.
-func Make(path string) error {
+func MakeDir(path string) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil
 	}
 	parent := filepath.Dir(path)
 	if parent != path {
-		if err := Make(parent); err != nil {
+		if err := MakeDir(parent); err != nil {
 			return err
 		}
 	}
 	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
-	return Sync(parent)
+	return SyncDir(parent)
 }
 
-// Sync makes the names in a directory outlive a power cut.
-func Sync(path string) error {
+// SyncDir makes the names in a directory outlive a power cut.
+func SyncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
 		return err
@@ -197,57 +199,57 @@ func Sync(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Kept is a file or directory that must not be removed or replaced while a program uses it.
-type Kept struct {
+// FileIdentity is a file or directory that must not be removed or replaced while a program uses it.
+type FileIdentity struct {
 	path string
 	info os.FileInfo
 }
 
-// Keep notes which file is at a path. Call it just after the file was opened or made.
-func Keep(path string) (Kept, error) {
+// IdentifyFile notes which file is at a path. Call it just after the file was opened or made.
+func IdentifyFile(path string) (FileIdentity, error) {
 	info, err := os.Stat(path)
-	return Kept{path, info}, err
+	return FileIdentity{path, info}, err
 }
 
-// InPlace fails if the file was removed, moved or replaced: what is written to it is lost at the next start.
-func (k Kept) InPlace() error {
+// CheckInPlace fails if the file was removed, moved or replaced: what is written to it is lost at the next start.
+func (k FileIdentity) CheckInPlace() error {
 	now, err := os.Stat(k.path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return fmt.Errorf("%s was removed or moved while it was in use; %s", k.path, goneAdvice)
+		return fmt.Errorf("%s was removed or moved while it was in use; %s", k.path, removedAdvice)
 	case err == nil && !os.SameFile(k.info, now):
-		return fmt.Errorf("%s was replaced while it was in use; %s", k.path, goneAdvice)
+		return fmt.Errorf("%s was replaced while it was in use; %s", k.path, removedAdvice)
 	}
 	return nil // any other error of Stat does not mean that it is gone
 }
 
-const goneAdvice = "stop the program, put the data directory back as it was or restore it from a backup, and start the program again"
+const removedAdvice = "stop the program, put the data directory back as it was or restore it from a backup, and start the program again"
 
-// checkEvery is how often a Guard looks.
-const checkEvery = 250 * time.Millisecond
+// guardInterval is how often a Guard looks.
+const guardInterval = 250 * time.Millisecond
 
-// Guard checks again and again that a data directory in use is in place.
-type Guard struct {
+// DirGuard checks again and again that a data directory in use is in place.
+type DirGuard struct {
 	checks []func() error
 	log    zerolog.Logger
 	gone   atomic.Pointer[error]
 }
 
 // Guard makes a Guard of the directory, with further checks.
-func (d *Dir) Guard(log zerolog.Logger, checks ...func() error) *Guard {
-	return &Guard{checks: append([]func() error{d.InPlace}, checks...), log: log}
+func (d *Dir) Guard(log zerolog.Logger, checks ...func() error) *DirGuard {
+	return &DirGuard{checks: append([]func() error{d.CheckInPlace}, checks...), log: log}
 }
 
-// InPlace fails if the directory or its lock was removed, moved or replaced.
-func (d *Dir) InPlace() error {
-	if err := d.dir.InPlace(); err != nil {
+// CheckInPlace fails if the directory or its lock was removed, moved or replaced.
+func (d *Dir) CheckInPlace() error {
+	if err := d.dir.CheckInPlace(); err != nil {
 		return err
 	}
-	return d.held.InPlace()
+	return d.held.CheckInPlace()
 }
 
 // Err is what the last check found; nil: everything is in place.
-func (g *Guard) Err() error {
+func (g *DirGuard) Err() error {
 	if p := g.gone.Load(); p != nil {
 		return *p
 	}
@@ -255,8 +257,8 @@ func (g *Guard) Err() error {
 }
 
 // Run checks every 250 ms until ctx ends, and logs changes.
-func (g *Guard) Run(ctx context.Context) error {
-	tick := time.NewTicker(checkEvery)
+func (g *DirGuard) Run(ctx context.Context) error {
+	tick := time.NewTicker(guardInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -268,7 +270,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 }
 
-func (g *Guard) look() {
+func (g *DirGuard) look() {
 	var err error
 	for _, check := range g.checks {
 		if err = check(); err != nil {

@@ -14,10 +14,10 @@ func TestTheSecondIsToldWhoIsThere(t *testing.T) {
 	require.NoError(t, err)
 	_, err = Open(path, "cloudhub")
 	require.ErrorContains(t, err, path+" is in use by edgecore, process ")
-	_, err = Look(path)
+	_, err = OpenReadOnly(path)
 	require.ErrorContains(t, err, "stop it first")
 	require.NoError(t, d.Close())
-	seen, err := Look(path)
+	seen, err := OpenReadOnly(path)
 	require.NoError(t, err)
 	require.NoError(t, seen.Close())
 	d, err = Open(path, "x")
@@ -31,23 +31,23 @@ func TestWhatIsNoDirectoryIsNamed(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err := Open(file, "x")
 	require.ErrorContains(t, err, file)
-	_, err = Look(file)
+	_, err = OpenReadOnly(file)
 	require.ErrorContains(t, err, "not a directory")
-	_, err = Look(filepath.Join(dir, "nothing"))
+	_, err = OpenReadOnly(filepath.Join(dir, "nothing"))
 	require.ErrorContains(t, err, "no such file")
-	d, err := Look(dir) // without a lock file: nobody has run there yet
+	d, err := OpenReadOnly(dir) // without a lock file: nobody has run there yet
 	require.NoError(t, err)
 	require.NoError(t, d.Close())
 }
 
 func TestDataOfAnotherProgramIsRefused(t *testing.T) {
-	for owner, name := range markers() {
+	for owner, name := range markerFiles() {
 		dir := t.TempDir()
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 		d, err := Open(dir, owner)
 		require.NoError(t, err)
 		require.NoError(t, d.Close())
-		for other := range markers() {
+		for other := range markerFiles() {
 			if other != owner {
 				_, err := Open(dir, other)
 				require.ErrorContains(t, err, "holds data of "+owner+" ("+filepath.Join(dir, name)+")")

@@ -10,8 +10,8 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Space watches how much of a data directory's disk is free.
-type Space struct {
+// DiskSpace watches how much of a data directory's disk is free.
+type DiskSpace struct {
 	path    string
 	log     zerolog.Logger
 	changed func(low string)
@@ -26,9 +26,9 @@ type spaceState struct {
 }
 
 const (
-	leastFree  = 5 // percent: below that the disk is nearly full
-	enoughFree = 6 // from this on it is no more, so that it does not come and go with each file
-	spaceEvery = 5 * time.Second
+	leastFree     = 5 // percent: below that the disk is nearly full
+	enoughFree    = 6 // from this on it is no more, so that it does not come and go with each file
+	spaceInterval = 5 * time.Second
 	// leastToStore is how many bytes are free at least when the change is told, since telling it stores something. On a disk that is full a
 	// program would begin with a write that fails.
 	leastToStore = 1 << 20
@@ -36,27 +36,27 @@ const (
 
 // Space watches the directory's disk from when it runs. changed, which may be nil, is called with what Low returns, each time that it
 // changes; while the disk is full, not before there is room again.
-func (d *Dir) Space(log zerolog.Logger, changed func(low string)) *Space {
+func (d *Dir) Space(log zerolog.Logger, changed func(low string)) *DiskSpace {
 	path, err := filepath.Abs(d.Path)
 	if err != nil {
 		path = d.Path
 	}
-	return &Space{path: path, log: log, changed: changed, free: freeSpace}
+	return &DiskSpace{path: path, log: log, changed: changed, free: freeSpace}
 }
 
 // Low says how little of the disk was free when it was looked at last; empty: enough.
-func (s *Space) Low() string {
+func (s *DiskSpace) Low() string {
 	low, _ := s.now()
 	return low
 }
 
 // Since is when the disk became nearly full, or had space again; zero: it was never nearly full.
-func (s *Space) Since() time.Time {
+func (s *DiskSpace) Since() time.Time {
 	_, since := s.now()
 	return since
 }
 
-func (s *Space) now() (low string, since time.Time) {
+func (s *DiskSpace) now() (low string, since time.Time) {
 	if p := s.state.Load(); p != nil {
 		return p.low, p.since
 	}
@@ -64,8 +64,8 @@ func (s *Space) now() (low string, since time.Time) {
 }
 
 // Run looks every few seconds until ctx ends, and logs when the disk becomes nearly full, and when there is space again.
-func (s *Space) Run(ctx context.Context) error {
-	tick := time.NewTicker(spaceEvery)
+func (s *DiskSpace) Run(ctx context.Context) error {
+	tick := time.NewTicker(spaceInterval)
 	defer tick.Stop()
 	for {
 		s.look()
@@ -77,7 +77,7 @@ func (s *Space) Run(ctx context.Context) error {
 	}
 }
 
-func (s *Space) look() {
+func (s *DiskSpace) look() {
 	percent, bytes, err := s.free(s.path)
 	if err != nil {
 		return // of what a system can't say nothing is said

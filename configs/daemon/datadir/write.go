@@ -19,5 +19,5 @@ func WriteFile(path string, text []byte) error {
 	if err := os.Rename(path+".new", path); err != nil {
 		return err
 	}
-	return Sync(filepath.Dir(path))
+	return SyncDir(filepath.Dir(path))
 }

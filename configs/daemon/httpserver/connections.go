@@ -19,7 +19,7 @@ import (
 // client does not hold a connection.
 func withDeadlines(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c, ok := r.Context().Value(connKey{}).(*conn); ok {
+		if c, ok := r.Context().Value(connKey{}).(*limitedConn); ok {
 			c.limit.begin(c)
 			defer c.limit.end(c)
 		}
@@ -66,17 +66,17 @@ func newConnLimit(l configs.Limits) *connLimit {
 	return r
 }
 
-type state int
+type connState int
 
 const (
-	waits  state = iota // to be admitted
-	idles               // admitted, without a request
-	serves              // admitted, with at least one request
-	left                // closed
+	stateWaiting connState = iota // to be admitted
+	stateIdle                     // admitted, without a request
+	stateServing                  // admitted, with at least one request
+	stateClosed                   // closed
 )
 
-// conn is a connection. It is not read before it is admitted.
-type conn struct {
+// limitedConn is a connection. It is not read before it is admitted.
+type limitedConn struct {
 	net.Conn
 	limit *connLimit
 	host  string        // empty: this one
@@ -84,7 +84,7 @@ type conn struct {
 	over  chan struct{} // closed with the connection
 
 	// Guarded by limit.mu.
-	state    state
+	state    connState
 	requests int           // that are being served
 	place    *list.Element // in idle or waiting
 	since    time.Time     // when it became idle
@@ -101,19 +101,19 @@ func withConn(ctx context.Context, c net.Conn) context.Context {
 }
 
 // accept takes a connection, unless all connections of its host, or all in total, serve requests and as many wait.
-func (r *connLimit) accept(from net.Conn) (*conn, bool) {
-	c := &conn{Conn: from, limit: r, host: hostOf(from.RemoteAddr()), begun: make(chan struct{}), over: make(chan struct{})}
+func (r *connLimit) accept(from net.Conn) (*limitedConn, bool) {
+	c := &limitedConn{Conn: from, limit: r, host: hostOf(from.RemoteAddr()), begun: make(chan struct{}), over: make(chan struct{})}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.each > 0 && c.host != "" && r.hosts[c.host] >= r.each {
 		r.full.Add(1)
-		if !r.closeIdle(func(other *conn) bool { return other.host == c.host }) {
+		if !r.closeIdle(func(other *limitedConn) bool { return other.host == c.host }) {
 			return nil, false
 		}
 	}
 	if int(r.open.Load()) >= r.limitFor(c) {
 		r.full.Add(1)
-		if !r.closeIdle(func(*conn) bool { return true }) && r.waiting.Len() >= r.most {
+		if !r.closeIdle(func(*limitedConn) bool { return true }) && r.waiting.Len() >= r.most {
 			return nil, false
 		}
 	}
@@ -124,7 +124,7 @@ func (r *connLimit) accept(from net.Conn) (*conn, bool) {
 }
 
 // limitFor is how many connections may be open when this one is admitted.
-func (r *connLimit) limitFor(c *conn) int {
+func (r *connLimit) limitFor(c *limitedConn) int {
 	if c.host != "" {
 		return r.most - r.reserve
 	}
@@ -134,7 +134,7 @@ func (r *connLimit) limitFor(c *conn) int {
 // admit admits waiting connections, as far as the limit permits.
 func (r *connLimit) admit() {
 	for e := r.waiting.Front(); e != nil; {
-		c := e.Value.(*conn)
+		c := e.Value.(*limitedConn)
 		e = e.Next()
 		if int(r.open.Load()) < r.limitFor(c) {
 			r.waiting.Remove(c.place)
@@ -146,9 +146,9 @@ func (r *connLimit) admit() {
 }
 
 // closeIdle closes the connection that has been idle for longest of those that match, if there is one.
-func (r *connLimit) closeIdle(match func(*conn) bool) bool {
+func (r *connLimit) closeIdle(match func(*limitedConn) bool) bool {
 	for e := r.idle.Front(); e != nil; e = e.Next() {
-		c := e.Value.(*conn)
+		c := e.Value.(*limitedConn)
 		if time.Since(c.since) < r.minIdle {
 			return false // those behind it are idle for less
 		}
@@ -162,19 +162,19 @@ func (r *connLimit) closeIdle(match func(*conn) bool) bool {
 }
 
 // leave removes a connection, and admits another.
-func (r *connLimit) leave(c *conn) {
+func (r *connLimit) leave(c *limitedConn) {
 	switch c.state {
-	case left:
+	case stateClosed:
 		return
-	case waits:
+	case stateWaiting:
 		r.waiting.Remove(c.place)
-	case idles:
+	case stateIdle:
 		r.idle.Remove(c.place)
 	}
-	if c.state != waits {
+	if c.state != stateWaiting {
 		r.open.Add(-1)
 	}
-	c.state = left
+	c.state = stateClosed
 	close(c.over)
 	if r.hosts[c.host]--; r.hosts[c.host] == 0 {
 		delete(r.hosts, c.host)
@@ -183,40 +183,40 @@ func (r *connLimit) leave(c *conn) {
 }
 
 // begin notes that a request is being served.
-func (r *connLimit) begin(c *conn) {
+func (r *connLimit) begin(c *limitedConn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c.requests++
-	if c.state == idles {
+	if c.state == stateIdle {
 		r.idle.Remove(c.place)
-		c.state = serves
+		c.state = stateServing
 	}
 }
 
 // end notes that it has been answered.
-func (r *connLimit) end(c *conn) {
+func (r *connLimit) end(c *limitedConn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c.requests--; c.requests == 0 && c.state == serves {
+	if c.requests--; c.requests == 0 && c.state == stateServing {
 		r.setIdle(c)
 	}
 }
 
-func (r *connLimit) setIdle(c *conn) {
-	c.state, c.place, c.since = idles, r.idle.PushBack(c), time.Now()
+func (r *connLimit) setIdle(c *limitedConn) {
+	c.state, c.place, c.since = stateIdle, r.idle.PushBack(c), time.Now()
 }
 
 // retry closes an idle connection for one that waits, if there is one by now.
-func (r *connLimit) retry(c *conn) {
+func (r *connLimit) retry(c *limitedConn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c.state == waits {
-		r.closeIdle(func(*conn) bool { return true })
+	if c.state == stateWaiting {
+		r.closeIdle(func(*limitedConn) bool { return true })
 	}
 }
 
 // Read waits until the connection is admitted, for at most as long as a request may take to arrive.
-func (c *conn) Read(b []byte) (int, error) {
+func (c *limitedConn) Read(b []byte) (int, error) {
 	select {
 	case <-c.begun:
 		return c.Conn.Read(b)
@@ -240,7 +240,7 @@ func (c *conn) Read(b []byte) (int, error) {
 }
 
 // Close closes the connection, and admits another.
-func (c *conn) Close() error {
+func (c *limitedConn) Close() error {
 	c.limit.mu.Lock()
 	c.limit.leave(c)
 	c.limit.mu.Unlock()

@@ -35,9 +35,9 @@ type Discovery struct {
 
 // Handlers are the answers, by path.
 func (d Discovery) Handlers() map[string]http.HandlerFunc {
-	all, groups, paths, items := map[string]http.HandlerFunc{}, []any{}, dict{}, []any{}
+	all, groups, paths, items := map[string]http.HandlerFunc{}, []any{}, jsonObject{}, []any{}
 	core := []any{}
-	all["/api/v1"] = answer(apiResources("v1", nil), nil) // kubectl asks for it, also where there is nothing
+	all["/api/v1"] = documentHandler(apiResources("v1", nil), nil) // kubectl asks for it, also where there is nothing
 	for _, g := range d.groups() {
 		var versions, aggregated []any
 		for _, v := range d.versions(g) {
@@ -46,32 +46,32 @@ func (d Discovery) Handlers() map[string]http.HandlerFunc {
 				path, groupVersion = "api/"+v, v
 			}
 			kinds := d.of(g, v)
-			all["/"+path] = answer(apiResources(groupVersion, kinds), nil)
+			all["/"+path] = documentHandler(apiResources(groupVersion, kinds), nil)
 			all["/openapi/v3/"+path] = func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, "application/json", d.OpenAPI(g, v)) }
-			paths[path] = dict{"serverRelativeURL": "/openapi/v3/" + path}
-			versions = append(versions, dict{"groupVersion": groupVersion, "version": v})
-			aggregated = append(aggregated, dict{"version": v, "resources": discovered(kinds), "freshness": "Current"})
+			paths[path] = jsonObject{"serverRelativeURL": "/openapi/v3/" + path}
+			versions = append(versions, jsonObject{"groupVersion": groupVersion, "version": v})
+			aggregated = append(aggregated, jsonObject{"version": v, "resources": discoveryResources(kinds), "freshness": "Current"})
 		}
-		item := dict{"metadata": dict{"name": g, "creationTimestamp": nil}, "versions": aggregated}
+		item := jsonObject{"metadata": jsonObject{"name": g, "creationTimestamp": nil}, "versions": aggregated}
 		if g == "" {
 			core = append(core, item)
 			continue
 		}
-		group := dict{"kind": "APIGroup", "apiVersion": "v1", "name": g, "versions": versions, "preferredVersion": versions[0]}
+		group := jsonObject{"kind": "APIGroup", "apiVersion": "v1", "name": g, "versions": versions, "preferredVersion": versions[0]}
 		groups, items = append(groups, group), append(items, item)
-		all["/apis/"+g] = answer(group, nil)
+		all["/apis/"+g] = documentHandler(group, nil)
 	}
-	all["/api"] = answer(dict{"kind": "APIVersions", "versions": []string{"v1"}, "serverAddressByClientCIDRs": []any{}}, discoveryList(core))
-	all["/apis"] = answer(dict{"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}, discoveryList(items))
-	all["/openapi/v3"] = answer(dict{"paths": paths}, nil)
-	all["/version"] = answer(d.version(), nil)
+	all["/api"] = documentHandler(jsonObject{"kind": "APIVersions", "versions": []string{"v1"}, "serverAddressByClientCIDRs": []any{}}, discoveryList(core))
+	all["/apis"] = documentHandler(jsonObject{"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}, discoveryList(items))
+	all["/openapi/v3"] = documentHandler(jsonObject{"paths": paths}, nil)
+	all["/version"] = documentHandler(d.version(), nil)
 	for path, document := range maps.Clone(all) {
 		all[path+"/{$}"] = document // as Kubernetes has them
 	}
 	return all
 }
 
-type dict = map[string]any
+type jsonObject = map[string]any
 
 func (d Discovery) groups() (out []string) {
 	for _, k := range d.Kinds {
@@ -107,7 +107,7 @@ func (d Discovery) version() any {
 	if d.Version != "" {
 		git += "-" + strings.TrimPrefix(d.Version, "v")
 	}
-	return dict{
+	return jsonObject{
 		"major": "1", "minor": "32", "gitVersion": git,
 		"gitCommit": "", "gitTreeState": "", "buildDate": "", // generated clients require them
 		"goVersion": runtime.Version(), "compiler": runtime.Compiler, "platform": runtime.GOOS + "/" + runtime.GOARCH,
@@ -117,43 +117,43 @@ func (d Discovery) version() any {
 func apiResources(groupVersion string, kinds []Kind) any {
 	list := []any{}
 	for _, k := range kinds {
-		list = append(list, dict{
+		list = append(list, jsonObject{
 			"name": k.Plural, "singularName": k.Singular, "namespaced": k.Namespaced, "kind": k.Name,
 			"verbs": k.Verbs, "shortNames": k.Short, "categories": k.Categories,
 		})
 		if k.StatusVerbs != nil {
-			list = append(list, dict{"name": k.Plural + "/status", "singularName": "", "namespaced": k.Namespaced, "kind": k.Name, "verbs": k.StatusVerbs})
+			list = append(list, jsonObject{"name": k.Plural + "/status", "singularName": "", "namespaced": k.Namespaced, "kind": k.Name, "verbs": k.StatusVerbs})
 		}
 	}
-	return dict{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": groupVersion, "resources": list}
+	return jsonObject{"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": groupVersion, "resources": list}
 }
 
 func discoveryList(items []any) any {
-	return dict{"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": dict{}, "items": items}
+	return jsonObject{"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": jsonObject{}, "items": items}
 }
 
-// discovered are kinds in the aggregated form.
-func discovered(kinds []Kind) []any {
+// discoveryResources are kinds in the aggregated form.
+func discoveryResources(kinds []Kind) []any {
 	list := []any{}
 	for _, k := range kinds {
 		scope := "Cluster"
 		if k.Namespaced {
 			scope = "Namespaced"
 		}
-		r := dict{
+		r := jsonObject{
 			"resource": k.Plural, "responseKind": k.GVK(), "scope": scope, "singularResource": k.Singular,
 			"verbs": k.Verbs, "shortNames": k.Short, "categories": k.Categories,
 		}
 		if k.StatusVerbs != nil {
-			r["subresources"] = []any{dict{"subresource": "status", "responseKind": k.GVK(), "verbs": k.StatusVerbs}}
+			r["subresources"] = []any{jsonObject{"subresource": "status", "responseKind": k.GVK(), "verbs": k.StatusVerbs}}
 		}
 		list = append(list, r)
 	}
 	return list
 }
 
-// answer sends a document; in the aggregated form, where there is one and the client asks for it.
-func answer(plain, aggregated any) http.HandlerFunc {
+// documentHandler sends a document; in the aggregated form, where there is one and the client asks for it.
+func documentHandler(plain, aggregated any) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Vary", "Accept")
 		if media := aggregatedType(r); media != "" && aggregated != nil {

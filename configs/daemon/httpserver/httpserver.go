@@ -101,7 +101,7 @@ func (s *Server) Close() error {
 // Run serves until ctx ends. Requests in progress then have 3 seconds to end; watches are closed.
 func (s *Server) Run(ctx context.Context) error {
 	srv := &http.Server{
-		Handler: lastInLine(s.handler), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		Handler: yieldFirst(s.handler), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		BaseContext: func(net.Listener) context.Context { return ctx }, ConnContext: withConn, ErrorLog: errorLog(s.log),
 	}
 	g, ctx := errgroup.WithContext(ctx)
@@ -144,10 +144,10 @@ func (c errorWriter) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// lastInLine has a request wait until what has become runnable before it has run. On a single processor Go runs a goroutine that the network has
+// yieldFirst has a request wait until what has become runnable before it has run. On a single processor Go runs a goroutine that the network has
 // woken after those that other goroutines have started or woken, which never end while a few clients send one expensive request after
 // the other: what all others send would wait for dozens of their requests (docs/adr/0153).
-func lastInLine(next http.Handler) http.Handler {
+func yieldFirst(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		runtime.Gosched()
 		next.ServeHTTP(w, r)

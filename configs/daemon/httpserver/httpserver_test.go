@@ -29,8 +29,8 @@ import (
 	"github.com/edgebus/edgebus/test/oneprocessor"
 )
 
-// certificate makes a certificate that signs itself, for server and client alike, in PEM files.
-func certificate(t *testing.T, name string) (cert, key string) {
+// writeCertificate makes a certificate that signs itself, for server and client alike, in PEM files.
+func writeCertificate(t *testing.T, name string) (cert, key string) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	of := &x509.Certificate{
@@ -52,8 +52,8 @@ func certificate(t *testing.T, name string) (cert, key string) {
 // TestHTTPSChecksCertificates: who shows one that somebody else signed gets nothing; who shows none
 // is for the handler to judge.
 func TestHTTPSChecksCertificates(t *testing.T) {
-	cert, key := certificate(t, "server and user")
-	strange, strangeKey := certificate(t, "stranger")
+	cert, key := writeCertificate(t, "server and user")
+	strange, strangeKey := writeCertificate(t, "stranger")
 	s, err := Listen(configs.HTTP{
 		Listen: "127.0.0.1:0",
 		TLS:    configs.TLSListener{Listen: "127.0.0.1:0", Cert: cert, Key: key, ClientCA: cert},
@@ -129,20 +129,20 @@ func TestNoRoomIsCounted(t *testing.T) {
 	is(0, 1)
 }
 
-// elsewhere is where what comes from 127.0.1.0/24 is from: loopback addresses are not counted.
-type elsewhere struct{ net.Listener }
+// remoteListener is where what comes from 127.0.1.0/24 is from: loopback addresses are not counted.
+type remoteListener struct{ net.Listener }
 
-func (l elsewhere) Accept() (net.Conn, error) {
+func (l remoteListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return stranger{conn}, nil
+	return remoteConn{conn}, nil
 }
 
-type stranger struct{ net.Conn }
+type remoteConn struct{ net.Conn }
 
-func (s stranger) RemoteAddr() net.Addr {
+func (s remoteConn) RemoteAddr() net.Addr {
 	at := *s.Conn.RemoteAddr().(*net.TCPAddr)
 	if ip := at.IP.To4(); ip[2] == 1 {
 		at.IP = net.IPv4(192, 0, 2, ip[3])
@@ -150,12 +150,12 @@ func (s stranger) RemoteAddr() net.Addr {
 	return &at
 }
 
-// served runs a handler for whom 127.0.1.0/24 is elsewhere. ask sends a request from an address and reads the answer's first byte.
-func served(t *testing.T, limits configs.Limits, h http.Handler) (s *Server, ask func(from string) (net.Conn, error)) {
+// startServer runs a handler for whom 127.0.1.0/24 is elsewhere. ask sends a request from an address and reads the answer's first byte.
+func startServer(t *testing.T, limits configs.Limits, h http.Handler) (s *Server, ask func(from string) (net.Conn, error)) {
 	s, err := Listen(configs.HTTP{Listen: "127.0.0.1:0"}, limits, zerolog.Nop(), h)
 	require.NoError(t, err)
 	l := s.listeners[0].(*limitedListener)
-	l.Listener = elsewhere{l.Listener}
+	l.Listener = remoteListener{l.Listener}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- s.Run(ctx) }()
@@ -176,7 +176,7 @@ func served(t *testing.T, limits configs.Limits, h http.Handler) (s *Server, ask
 // TestOneHostLeavesRoom: who has asked for what is public, or was refused, may be there for a while; so from one
 // address nobody takes all the room. Its own connections make room for its new ones.
 func TestOneHostLeavesRoom(t *testing.T) {
-	s, ask := served(t, configs.Limits{Requests: 4, PerAddress: 5000}, http.NotFoundHandler())
+	s, ask := startServer(t, configs.Limits{Requests: 4, PerAddress: 5000}, http.NotFoundHandler())
 	s.limit.minIdle = 0
 	first, err := ask("127.0.1.1")
 	require.NoError(t, err)
@@ -200,7 +200,7 @@ func TestOneHostLeavesRoom(t *testing.T) {
 
 // Who asks nothing any more, or hasn't asked yet, stands in nobody's way.
 func TestIdleHTTPConnectionsMakeRoom(t *testing.T) {
-	s, ask := served(t, configs.Limits{Requests: 16}, http.NotFoundHandler())
+	s, ask := startServer(t, configs.Limits{Requests: 16}, http.NotFoundHandler())
 	var idle []net.Conn
 	for _, from := range []string{"127.0.1.1", "127.0.1.2"} {
 		for range 20 {
@@ -230,7 +230,7 @@ func TestIdleHTTPConnectionsMakeRoom(t *testing.T) {
 // When all are busy others wait for room, and this host, its operator and its health checks, has some left.
 func TestThisHostHasRoomWhenAllAreBusy(t *testing.T) {
 	busy, release := make(chan struct{}, 100), make(chan struct{})
-	s, ask := served(t, configs.Limits{Requests: 16}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s, ask := startServer(t, configs.Limits{Requests: 16}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if host, _, _ := net.SplitHostPort(r.RemoteAddr); host != "127.0.0.1" {
 			busy <- struct{}{}
 			<-release
@@ -271,7 +271,7 @@ func TestWhomAConnectionCountsFor(t *testing.T) {
 
 // The log says where it listens, and what net/http complains of, in its own form, and not all of a flood.
 func TestTheLogIsOneOfJSON(t *testing.T) {
-	cert, key := certificate(t, "server")
+	cert, key := writeCertificate(t, "server")
 	path := filepath.Join(t.TempDir(), "log")
 	log, err := os.Create(path)
 	require.NoError(t, err)
@@ -321,10 +321,10 @@ func TestTheLogIsOneOfJSON(t *testing.T) {
 
 // On a single processor whom the network has woken runs before the next of many requests that others send one after the other.
 func TestOnOneProcessorOthersRunBetweenRequests(t *testing.T) {
-	oneprocessor.Has(t)
+	oneprocessor.Use(t)
 	var served atomic.Int64
 	turn := make(chan struct{}) // of one client after the other, so that each wakes the next
-	handler := lastInLine(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }))
+	handler := yieldFirst(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }))
 	ctx, stop := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
 	for range 4 {

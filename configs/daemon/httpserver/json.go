@@ -12,8 +12,8 @@ import (
 // NoValue stands in a table of kubectl where an object has no value, as in Kubernetes' own tables.
 const NoValue = "<none>"
 
-// Read decodes the JSON body of a request. A field that into doesn't have is an error.
-func Read(r *http.Request, into any) error {
+// ReadBody decodes the JSON body of a request. A field that into doesn't have is an error.
+func ReadBody(r *http.Request, into any) error {
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
@@ -25,16 +25,16 @@ func Read(r *http.Request, into any) error {
 	return nil
 }
 
-// Reply answers with JSON.
-func Reply(w http.ResponseWriter, v any) error {
+// SendJSON answers with JSON.
+func SendJSON(w http.ResponseWriter, v any) error {
 	w.Header().Set("Content-Type", "application/json")
 	return json.NewEncoder(w).Encode(v)
 }
 
-// ReplyOr answers with JSON, unless there is an error: it is returned.
-func ReplyOr(w http.ResponseWriter, v any, err error) error {
+// SendJSONOr answers with JSON, unless there is an error: it is returned.
+func SendJSONOr(w http.ResponseWriter, v any, err error) error {
 	if err != nil {
 		return err
 	}
-	return Reply(w, v)
+	return SendJSON(w, v)
 }

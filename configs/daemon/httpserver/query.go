@@ -16,16 +16,16 @@ const (
 	maxWatch = 24 * time.Hour
 )
 
-// IsTrue reports whether a parameter of a query is true, as Kubernetes reads it: "0" and "false" are not, and any other
+// IsQueryTrue reports whether a parameter of a query is true, as Kubernetes reads it: "0" and "false" are not, and any other
 // text is, such as "True", as Python writes it, and none at all.
-func IsTrue(query url.Values, name string) bool {
+func IsQueryTrue(query url.Values, name string) bool {
 	values := query[name]
 	return len(values) > 0 && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }
 
-// OldWatch reads what stands behind /watch/ in Kubernetes' older paths of watches: the collection that is meant, and into the query
+// ParseOldWatchPath reads what stands behind /watch/ in Kubernetes' older paths of watches: the collection that is meant, and into the query
 // that it is a watch, and of which object, if there is a name.
-func OldWatch(query url.Values, parts []string) (collection []string) {
+func ParseOldWatchPath(query url.Values, parts []string) (collection []string) {
 	query.Set("watch", "true")
 	plural := 0
 	if parts[0] == "namespaces" && len(parts) > 2 {
@@ -42,8 +42,8 @@ func OldWatch(query url.Values, parts []string) (collection []string) {
 	return parts
 }
 
-// WatchTime is how long a watch may last by its query.
-func WatchTime(query url.Values) (time.Duration, error) {
+// WatchTimeout is how long a watch may last by its query.
+func WatchTimeout(query url.Values) (time.Duration, error) {
 	text := query.Get("timeoutSeconds")
 	if text == "" {
 		return defaultWatch, nil

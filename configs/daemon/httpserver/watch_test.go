@@ -16,30 +16,30 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// counted is an answer whose writes and flushes are counted.
-type counted struct {
+// countingRecorder is an answer whose writes and flushes are counted.
+type countingRecorder struct {
 	*httptest.ResponseRecorder
 	writes, flushes int
 	deadline        time.Time
 }
 
-func (c *counted) Write(p []byte) (int, error) {
+func (c *countingRecorder) Write(p []byte) (int, error) {
 	c.writes++
 	return c.ResponseRecorder.Write(p)
 }
 
-func (c *counted) FlushError() error {
+func (c *countingRecorder) FlushError() error {
 	c.flushes++
 	return nil
 }
 
-func (c *counted) SetWriteDeadline(at time.Time) error {
+func (c *countingRecorder) SetWriteDeadline(at time.Time) error {
 	c.deadline = at
 	return nil
 }
 
 func TestWhatIsAddedIsOneWrite(t *testing.T) {
-	w := &counted{ResponseRecorder: httptest.NewRecorder()}
+	w := &countingRecorder{ResponseRecorder: httptest.NewRecorder()}
 	l := BeginWatch(w)
 	require.NoError(t, l.Flush())
 	require.Equal(t, 1, w.flushes, "the client is told that it watches")
@@ -64,9 +64,9 @@ func TestWhatIsAddedIsOneWrite(t *testing.T) {
 
 // What is too much to be held comes in pieces, which are flushed as well.
 func TestMuchIsWrittenInPieces(t *testing.T) {
-	w := &counted{ResponseRecorder: httptest.NewRecorder()}
+	w := &countingRecorder{ResponseRecorder: httptest.NewRecorder()}
 	l := BeginWatch(w)
-	object := []byte(strconv.Quote(strings.Repeat("x", piece/3)))
+	object := []byte(strconv.Quote(strings.Repeat("x", flushSize/3)))
 	for range 9 {
 		require.NoError(t, l.Add("ADDED", object))
 	}
@@ -78,28 +78,28 @@ func TestMuchIsWrittenInPieces(t *testing.T) {
 	require.Equal(t, 9, strings.Count(w.Body.String(), "\n"))
 }
 
-// slow is a client that takes its time for each write.
-type slow struct {
-	counted
+// slowRecorder is a client that takes its time for each write.
+type slowRecorder struct {
+	countingRecorder
 	takes time.Duration
 }
 
-func (s *slow) Write(p []byte) (int, error) {
+func (s *slowRecorder) Write(p []byte) (int, error) {
 	time.Sleep(min(s.takes, time.Until(s.deadline))) // a bubble's clock: the test takes no time
 	if !time.Now().Before(s.deadline) {
 		return 0, os.ErrDeadlineExceeded
 	}
-	return s.counted.Write(p)
+	return s.countingRecorder.Write(p)
 }
 
 // Who reads slowly gets all of what is much, however long that takes; who reads nothing is waited for once.
 func TestTheSlowAreGivenTime(t *testing.T) {
 	for takes, got := range map[time.Duration]int{time.Second: 100, 50 * time.Second: 100, time.Hour: 0} {
 		synctest.Test(t, func(t *testing.T) {
-			w := &slow{counted{ResponseRecorder: httptest.NewRecorder()}, takes}
+			w := &slowRecorder{countingRecorder{ResponseRecorder: httptest.NewRecorder()}, takes}
 			l := BeginWatch(w)
 			l.Allow(time.Minute)
-			begun, object, err := time.Now(), []byte(strconv.Quote(strings.Repeat("x", piece/2))), error(nil)
+			begun, object, err := time.Now(), []byte(strconv.Quote(strings.Repeat("x", flushSize/2))), error(nil)
 			for range 100 {
 				if err == nil {
 					err = l.Add("ADDED", object)
@@ -121,7 +121,7 @@ func TestTheSlowAreGivenTime(t *testing.T) {
 }
 
 func TestWhatIsSharedIsMadeOnce(t *testing.T) {
-	s := NewShared[string, int, int](1 << 20)
+	s := NewVersionCache[string, int, int](1 << 20)
 	var made atomic.Int64
 	var all sync.WaitGroup
 	for range 50 {
@@ -144,7 +144,7 @@ func TestWhatIsSharedIsMadeOnce(t *testing.T) {
 // Of one thing there is one version, however often it changes.
 func TestWhatIsSharedIsTheLastVersion(t *testing.T) {
 	const each = 1000
-	s := NewShared[string, int, int](20 * (entrySize + each))
+	s := NewVersionCache[string, int, int](20 * (entrySize + each))
 	of := func(key string, version int) int {
 		return s.Get(key, version, func() (int, int) { return version, each })
 	}
@@ -166,7 +166,7 @@ func TestWhatIsSharedIsTheLastVersion(t *testing.T) {
 
 func TestWhatIsSharedIsBounded(t *testing.T) {
 	const most, each = 100 * (entrySize + 1000), 1000
-	s := NewShared[int, int, int](most)
+	s := NewVersionCache[int, int, int](most)
 	for i := range 10000 {
 		require.Equal(t, i, s.Get(i, 1, func() (int, int) { return i, each }))
 		require.LessOrEqual(t, len(s.recent)+len(s.older), most/(entrySize+each)+1)
@@ -181,7 +181,7 @@ func TestWhatIsSharedIsBounded(t *testing.T) {
 // TestTurnsAreBounded: no more at once than there are processors.
 func TestTurnsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := NewTurns()
+		turns := NewWatchTurns()
 		var held []func()
 		for range runtime.GOMAXPROCS(0) {
 			held = append(held, turns.Take())
@@ -206,14 +206,14 @@ func TestTurnsAreBounded(t *testing.T) {
 // TestSlowWatcherKeepsNobody: a watcher whose client doesn't read loses its turn to the next one.
 func TestSlowWatcherKeepsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := NewTurns()
+		turns := NewWatchTurns()
 		var stuck []func()
 		for range runtime.GOMAXPROCS(0) {
 			stuck = append(stuck, turns.Take())
 		}
 		began := time.Now()
 		turns.Take()()
-		require.Equal(t, turnMost, time.Since(began))
+		require.Equal(t, longestTurn, time.Since(began))
 		for _, leave := range stuck {
 			leave()
 		}

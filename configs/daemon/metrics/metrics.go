@@ -69,10 +69,10 @@ func (r Registry) HTTP(take func() (open, full int64)) {
 type Group[S any] struct {
 	subsystem string
 	take      func() S
-	figures   []figure[S]
+	metrics   []groupMetric[S]
 }
 
-type figure[S any] struct {
+type groupMetric[S any] struct {
 	desc *prometheus.Desc
 	kind prometheus.ValueType
 	one  func(S) float64
@@ -87,27 +87,27 @@ func NewGroup[S any](subsystem string, take func() S) *Group[S] {
 
 // Gauge adds what goes up and down.
 func (g *Group[S]) Gauge(name, help string, f func(S) float64) {
-	g.add(name, help, figure[S]{kind: prometheus.GaugeValue, one: f})
+	g.add(name, help, groupMetric[S]{kind: prometheus.GaugeValue, one: f})
 }
 
 // Counter adds what only rises.
 func (g *Group[S]) Counter(name, help string, f func(S) float64) {
-	g.add(name, help, figure[S]{kind: prometheus.CounterValue, one: f})
+	g.add(name, help, groupMetric[S]{kind: prometheus.CounterValue, one: f})
 }
 
 // CounterBy adds a counter for each value of a label, of which there are few.
 func (g *Group[S]) CounterBy(label, name, help string, f func(S) map[string]int64) {
-	g.add(name, help, figure[S]{kind: prometheus.CounterValue, many: f}, label)
+	g.add(name, help, groupMetric[S]{kind: prometheus.CounterValue, many: f}, label)
 }
 
-func (g *Group[S]) add(name, help string, f figure[S], labels ...string) {
+func (g *Group[S]) add(name, help string, f groupMetric[S], labels ...string) {
 	f.desc = prometheus.NewDesc(prometheus.BuildFQName(namespace, g.subsystem, name), help, labels, nil)
-	g.figures = append(g.figures, f)
+	g.metrics = append(g.metrics, f)
 }
 
 // Describe is for Prometheus.
 func (g *Group[S]) Describe(out chan<- *prometheus.Desc) {
-	for _, f := range g.figures {
+	for _, f := range g.metrics {
 		out <- f.desc
 	}
 }
@@ -115,7 +115,7 @@ func (g *Group[S]) Describe(out chan<- *prometheus.Desc) {
 // Collect is for Prometheus.
 func (g *Group[S]) Collect(out chan<- prometheus.Metric) {
 	s := g.take()
-	for _, f := range g.figures {
+	for _, f := range g.metrics {
 		if f.one != nil {
 			out <- prometheus.MustNewConstMetric(f.desc, f.kind, f.one(s))
 			continue
@@ -126,16 +126,16 @@ func (g *Group[S]) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// Truth is a yes or no as a gauge has it.
-func Truth(yes bool) float64 {
+// BoolValue is a yes or no as a gauge has it.
+func BoolValue(yes bool) float64 {
 	if yes {
 		return 1
 	}
 	return 0
 }
 
-// Unix is a time as a gauge has it; 0 for none.
-func Unix(t time.Time) float64 {
+// TimeValue is a time as a gauge has it; 0 for none.
+func TimeValue(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
 	}
@@ -174,8 +174,8 @@ func (r Registry) Commits() *Commits {
 	return c
 }
 
-// Of is what a store tells of each of its commits.
-func (c *Commits) Of(store string) func(took time.Duration, writes int, err error) {
+// ForStore is what a store tells of each of its commits.
+func (c *Commits) ForStore(store string) func(took time.Duration, writes int, err error) {
 	seconds, writes, failures := c.seconds.WithLabelValues(store), c.writes.WithLabelValues(store), c.failures.WithLabelValues(store)
 	return func(took time.Duration, n int, err error) {
 		seconds.Observe(took.Seconds())

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// scrape is what a registry answers, but for the process's own figures.
-func scrape(t *testing.T, r Registry) (text string, lines []string) {
+// scrapeMetrics is what a registry answers, but for the process's own figures.
+func scrapeMetrics(t *testing.T, r Registry) (text string, lines []string) {
 	t.Helper()
 	w := httptest.NewRecorder()
 	r.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
@@ -35,7 +35,7 @@ func TestAGroupIsTakenOnceAnAnswer(t *testing.T) {
 	r := New("v1")
 	r.MustRegister(g)
 	taken = 0
-	_, lines := scrape(t, r)
+	_, lines := scrapeMetrics(t, r)
 	require.Subset(t, lines, []string{
 		`edgebus_part_fails_total{reason="disk"} 1`, `edgebus_part_fails_total{reason="net"} 0`,
 		`edgebus_part_runs_total 10`, `edgebus_part_size 1`,
@@ -46,11 +46,11 @@ func TestAGroupIsTakenOnceAnAnswer(t *testing.T) {
 func TestCommits(t *testing.T) {
 	r := New("v1")
 	c := r.Commits()
-	tree, sessions := c.Of("tree"), c.Of("sessions")
+	tree, sessions := c.ForStore("tree"), c.ForStore("sessions")
 	tree(time.Millisecond, 3, nil)
 	sessions(time.Second, 1, errors.New("no space left on device"))
 	require.Equal(t, map[string]string{"sessions": "no space left on device"}, c.Failing())
-	text, lines := scrape(t, r)
+	text, lines := scrapeMetrics(t, r)
 	require.Subset(t, lines, []string{
 		`edgebus_commit_failures_total{store="sessions"} 1`, `edgebus_commit_failures_total{store="tree"} 0`,
 		`edgebus_commit_seconds_count{store="tree"} 1`, `edgebus_commit_writes_sum{store="tree"} 3`,

@@ -34,11 +34,11 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// Broker makes a broker's options of the parts of a configuration that are about it.
-func Broker(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bool) (broker.Options, error) {
+// BrokerOptions makes a broker's options of the parts of a configuration that are about it.
+func BrokerOptions(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bool) (broker.Options, error) {
 	o := broker.Options{InsecureListen: insecure, Limits: l}
 	for _, d := range a.Deny {
-		o.Auth.Deny = append(o.Auth.Deny, broker.Denied{Name: d.Name, Serial: configs.Hex(d.Serial), Fingerprint: configs.Hex(d.Fingerprint)})
+		o.Auth.Deny = append(o.Auth.Deny, broker.DeniedIdentity{Name: d.Name, Serial: configs.NormalizeHex(d.Serial), Fingerprint: configs.NormalizeHex(d.Fingerprint)})
 	}
 	o.Auth.SharedGroups = a.SharedGroups
 	for _, u := range a.Users {
@@ -48,12 +48,12 @@ func Broker(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bool) (br
 		})
 	}
 	var err error
-	o.Listeners, err = listeners(m)
+	o.Listeners, err = mqttListeners(m)
 	return o, err
 }
 
-// Rules opens the rules for users' own topics, and has the broker's options use them.
-func Rules(o *broker.Options, a configs.Auth, log zerolog.Logger) (*acl.Source, error) {
+// OpenRules opens the rules for users' own topics, and has the broker's options use them.
+func OpenRules(o *broker.Options, a configs.Auth, log zerolog.Logger) (*acl.ActiveRules, error) {
 	rules := acl.Options{File: a.Topics, Log: log}
 	for _, u := range a.Users {
 		rules.Users = append(rules.Users, acl.User{Name: u.Name, Publish: u.Publish, Subscribe: u.Subscribe})
@@ -67,7 +67,7 @@ func Rules(o *broker.Options, a configs.Auth, log zerolog.Logger) (*acl.Source, 
 }
 
 // RegisterRules registers the metric that says whether the rules of a file are in force.
-func RegisterRules(rules *acl.Source, r prometheus.Registerer) error {
+func RegisterRules(rules *acl.ActiveRules, r prometheus.Registerer) error {
 	if !rules.HasFile() {
 		return nil
 	}
@@ -82,15 +82,15 @@ func RegisterRules(rules *acl.Source, r prometheus.Registerer) error {
 	}))
 }
 
-// Audit opens the audit log, and has the broker's options use it.
-func Audit(o *broker.Options, a configs.Audit, dataDir string, log zerolog.Logger) (err error) {
+// OpenAudit opens the audit log, and has the broker's options use it.
+func OpenAudit(o *broker.Options, a configs.Audit, dataDir string, log zerolog.Logger) (err error) {
 	o.Audit, err = audit.New(audit.Options{File: a.Path(dataDir), Size: int(a.Size >> 20), Files: a.Files, Log: log})
 	return err
 }
 
-// Beside runs what belongs to a broker while run does, which may outlive the broker's clients: the audit log, so that
+// RunWithAudit runs what belongs to a broker while run does, which may outlive the broker's clients: the audit log, so that
 // what they did last is in it.
-func Beside(log *audit.Log, run func(context.Context) error) func(context.Context) error {
+func RunWithAudit(log *audit.Log, run func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		g, ctx := errgroup.WithContext(ctx)
 		g.Go(func() error { return run(ctx) })
@@ -106,10 +106,10 @@ const (
 	DiscovererUser = "edgediscovery"
 )
 
-// Socket adds a core's Unix socket to the options of its broker.
-func Socket(o *broker.Options, cfg configs.Core, log zerolog.Logger) {
+// AddUnixSocket adds a core's Unix socket to the options of its broker.
+func AddUnixSocket(o *broker.Options, cfg configs.Core, log zerolog.Logger) {
 	path, why := cfg.SocketPath()
-	if inData := filepath.Join(cfg.Data.Dir, configs.SocketName); cfg.MQTT.Socket == configs.Auto && path != inData && taken(path) {
+	if inData := filepath.Join(cfg.Data.Dir, configs.SocketName); cfg.MQTT.Socket == configs.Auto && path != inData && isListening(path) {
 		log.Warn().Str("socket", path).Str("instead", inData).Msg("another program listens at the Unix socket: mqtt.socket is in the data directory instead")
 		path = inData
 	}
@@ -130,8 +130,8 @@ func Socket(o *broker.Options, cfg configs.Core, log zerolog.Logger) {
 	}
 }
 
-// taken reports whether a program listens at a Unix socket.
-func taken(path string) bool {
+// isListening reports whether a program listens at a Unix socket.
+func isListening(path string) bool {
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		_ = conn.Close()
@@ -142,9 +142,9 @@ func taken(path string) bool {
 // journalDir is where a broker keeps its sessions, in a program's data directory.
 const journalDir = "broker"
 
-// Journal opens what keeps a broker's sessions and retained messages. It is closed
+// OpenJournal opens what keeps a broker's sessions and retained messages. It is closed
 // after the broker, and tells committed of each of its commits.
-func Journal(dataDir string, log zerolog.Logger, committed func(time.Duration, int, error)) (*journal.Journal, error) {
+func OpenJournal(dataDir string, log zerolog.Logger, committed func(time.Duration, int, error)) (*journal.Journal, error) {
 	o := journalOptions(dataDir)
 	o.Log, o.Committed = log, committed
 	return journal.Open(o)
@@ -154,17 +154,17 @@ func journalOptions(dataDir string) journal.Options {
 	return journal.Options{Dir: filepath.Join(dataDir, journalDir), Name: "the broker's journal", Keeps: "the sessions and retained messages"}
 }
 
-// Part surveys what a broker keeps in a data directory that no program uses. It reads
+// SurveyJournal surveys what a broker keeps in a data directory that no program uses. It reads
 // it as the broker does when it starts, and changes nothing.
-func Part(dataDir string) backup.Part {
-	part := backup.Part{Name: journalDir}
-	part.Has, part.Err = survey(dataDir)
+func SurveyJournal(dataDir string) backup.DataPart {
+	part := backup.DataPart{Name: journalDir}
+	part.Contents, part.Err = describeJournal(dataDir)
 	return part
 }
 
-// Snapshot takes a broker's journal and a program's other stores at one moment: nothing is written to the journal
+// SnapshotStores takes a broker's journal and a program's other stores at one moment: nothing is written to the journal
 // while others takes the stores. What others returns as its second value releases them.
-func Snapshot(j *journal.Journal, others func() ([]backup.Source, func(), error)) backup.Snapshot {
+func SnapshotStores(j *journal.Journal, others func() ([]backup.Source, func(), error)) backup.Snapshot {
 	return func() (sources []backup.Source, release func(), err error) {
 		if err := j.Damage(); err != nil {
 			return nil, nil, err
@@ -177,33 +177,33 @@ func Snapshot(j *journal.Journal, others func() ([]backup.Source, func(), error)
 			return nil, nil, err
 		}
 		releaseOthers := release
-		return append(Sources(pieces), sources...), func() { unpin(); releaseOthers() }, nil
+		return append(BackupSources(pieces), sources...), func() { unpin(); releaseOthers() }, nil
 	}
 }
 
-// Report is what a broker and a program's stores contribute to the report on its links.
-func Report(program, version string, br *broker.Broker, commits *metrics.Commits, rules *acl.Source, space *datadir.Space) resource.LinkReport {
+// LinkReport is what a broker and a program's stores contribute to the report on its links.
+func LinkReport(program, version string, br *broker.Broker, commits *metrics.Commits, rules *acl.ActiveRules, space *datadir.DiskSpace) resource.LinkReport {
 	r := br.Report()
 	var foreign *resource.ForeignOrigin
-	if f := r.Foreign; f != nil {
-		foreign = &resource.ForeignOrigin{Origin: f.Origin, Listener: f.Listener, Time: resource.Time(f.At)}
+	if f := r.RefusedOrigin; f != nil {
+		foreign = &resource.ForeignOrigin{Origin: f.Origin, Listener: f.Listener, Time: resource.FormatTime(f.At)}
 	}
 	return resource.LinkReport{
-		Program: program, Version: version, Now: resource.Time(time.Now()), Gone: commits.Gone(), Short: daemon.DescriptorsShort(),
+		Program: program, Version: version, Now: resource.FormatTime(time.Now()), Gone: commits.Gone(), Short: daemon.DescriptorsShort(),
 		Failing: commits.Failing(), Damaged: commits.Damaged(), Refused: r.Refused, FullestQueue: r.FullestQueue, FullestOf: r.FullestOf, Missed: r.Missed,
 		Rules: rules.Failing(), LowSpace: space.Low(), ForeignOrigin: foreign,
 	}
 }
 
-// Sources are the files of a log's snapshot, for a backup.
-func Sources(pieces []wal.Piece) (sources []backup.Source) {
+// BackupSources are the files of a log's snapshot, for a backup.
+func BackupSources(pieces []wal.SegmentSnapshot) (sources []backup.Source) {
 	for _, p := range pieces {
 		sources = append(sources, p)
 	}
 	return sources
 }
 
-func survey(dataDir string) (has string, err error) {
+func describeJournal(dataDir string) (has string, err error) {
 	o := journalOptions(dataDir)
 	o.ReadOnly = true
 	if _, err := os.Stat(o.Dir); errors.Is(err, os.ErrNotExist) {
@@ -223,8 +223,8 @@ func survey(dataDir string) (has string, err error) {
 		r.Sessions, r.Subscriptions, r.Queued, r.Retained), b.Close(context.Background())
 }
 
-// Pages lets the web pages in that a program itself serves over HTTP.
-func Pages(list []broker.Listener, h configs.HTTP) {
+// SetPagePorts lets the web pages in that a program itself serves over HTTP.
+func SetPagePorts(list []broker.Listener, h configs.HTTP) {
 	var ports []string
 	for _, address := range []string{h.Listen, h.TLS.Listen} {
 		if _, port, err := net.SplitHostPort(address); err == nil {
@@ -236,7 +236,7 @@ func Pages(list []broker.Listener, h configs.HTTP) {
 	}
 }
 
-func listeners(m configs.MQTT) (list []broker.Listener, err error) {
+func mqttListeners(m configs.MQTT) (list []broker.Listener, err error) {
 	var secure *tls.Config
 	if m.TLS.Cert != "" || m.TLS.Own != nil {
 		if secure, err = m.TLS.Config(); err != nil {

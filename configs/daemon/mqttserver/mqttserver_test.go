@@ -17,7 +17,7 @@ func TestWebSocketListenersDontAskForACertificate(t *testing.T) {
 	asked := func(websocket configs.WebSocket) (answers []tls.ClientAuthType) {
 		websocket.Listen, websocket.TLS = "127.0.0.1:0", true
 		m := configs.MQTT{TLS: configs.TLSListener{Listen: "127.0.0.1:0", Own: func([]byte) *tls.Config { return own }}, WebSocket: websocket}
-		list, err := listeners(m)
+		list, err := mqttListeners(m)
 		require.NoError(t, err)
 		require.Len(t, list, 2)
 		for _, l := range list {

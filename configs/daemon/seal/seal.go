@@ -25,18 +25,18 @@ import (
 const FileName = "secrets.key"
 
 const (
-	header = "edgebus secrets key 1 "
-	size   = 32 // AES-256
+	keyHeader = "edgebus secrets key 1 "
+	keySize   = 32 // AES-256
 )
 
 // Key encrypts and decrypts. Its methods may be called from any goroutine, but Rotate and Retire by one at a time.
 type Key struct {
 	dir    string
-	keys   atomic.Pointer[[]oneKey] // the newest first
+	keys   atomic.Pointer[[]aesKey] // the newest first
 	stored atomic.Int32             // how many of them are in the file
 }
 
-type oneKey struct {
+type aesKey struct {
 	raw  []byte
 	aead cipher.AEAD
 }
@@ -56,23 +56,23 @@ func Load(dir string) (*Key, error) {
 	if err != nil {
 		return nil, withoutPath(err)
 	}
-	var keys []oneKey
+	var keys []aesKey
 	for line := range strings.Lines(strings.TrimSpace(string(text)) + "\n") {
-		encoded, ok := strings.CutPrefix(strings.TrimSpace(line), header)
+		encoded, ok := strings.CutPrefix(strings.TrimSpace(line), keyHeader)
 		raw, err := base64.StdEncoding.DecodeString(encoded)
-		if !ok || err != nil || len(raw) != size {
+		if !ok || err != nil || len(raw) != keySize {
 			return nil, fmt.Errorf("%s is not a key of Secrets, or is damaged: take it from a backup", FileName)
 		}
-		one, err := newKey(raw)
+		one, err := newAESKey(raw)
 		if err != nil {
 			return nil, err
 		}
 		keys = append(keys, one)
 	}
-	return with(dir, keys), nil
+	return newKeys(dir, keys), nil
 }
 
-func with(dir string, keys []oneKey) *Key {
+func newKeys(dir string, keys []aesKey) *Key {
 	k := &Key{dir: dir}
 	k.keys.Store(&keys)
 	k.stored.Store(int32(len(keys)))
@@ -88,9 +88,9 @@ func withoutPath(err error) error {
 	return fmt.Errorf("%s: %w", FileName, err)
 }
 
-// Make makes a new key and its file. It fails if the file exists.
-func Make(dir string) (*Key, error) {
-	k, err := New()
+// Create makes a new key and its file. It fails if the file exists.
+func Create(dir string) (*Key, error) {
+	k, err := NewInMemory()
 	if err != nil {
 		return nil, err
 	}
@@ -102,32 +102,32 @@ func Make(dir string) (*Key, error) {
 	return k, k.write(*k.keys.Load())
 }
 
-// New makes a key without a file: what it encrypts can't be decrypted after the end of the process.
-func New() (*Key, error) {
-	one, err := random()
-	return with("", []oneKey{one}), err
+// NewInMemory makes a key without a file: what it encrypts can't be decrypted after the end of the process.
+func NewInMemory() (*Key, error) {
+	one, err := randomKey()
+	return newKeys("", []aesKey{one}), err
 }
 
-func random() (oneKey, error) {
-	raw := make([]byte, size)
+func randomKey() (aesKey, error) {
+	raw := make([]byte, keySize)
 	_, _ = rand.Read(raw) // crypto/rand never fails
-	return newKey(raw)
+	return newAESKey(raw)
 }
 
-func newKey(raw []byte) (oneKey, error) {
+func newAESKey(raw []byte) (aesKey, error) {
 	block, err := aes.NewCipher(raw)
 	if err != nil {
-		return oneKey{}, err
+		return aesKey{}, err
 	}
 	aead, err := cipher.NewGCMWithRandomNonce(block)
-	return oneKey{raw, aead}, err
+	return aesKey{raw, aead}, err
 }
 
 // write replaces the file.
-func (k *Key) write(keys []oneKey) error {
+func (k *Key) write(keys []aesKey) error {
 	text := &strings.Builder{}
 	for _, one := range keys {
-		fmt.Fprintf(text, "%s%s\n", header, base64.StdEncoding.EncodeToString(one.raw))
+		fmt.Fprintf(text, "%s%s\n", keyHeader, base64.StdEncoding.EncodeToString(one.raw))
 	}
 	return datadir.WriteFile(filepath.Join(k.dir, FileName), []byte(text.String()))
 }
@@ -135,11 +135,11 @@ func (k *Key) write(keys []oneKey) error {
 // Rotate makes a new key, with which Seal encrypts from now on. Open decrypts with the former ones too. If it fails
 // the keys are the same as before, in memory; the file may have the new one as well, which nothing is encrypted with.
 func (k *Key) Rotate() error {
-	one, err := random()
+	one, err := randomKey()
 	if err != nil {
 		return err
 	}
-	keys := append([]oneKey{one}, *k.keys.Load()...)
+	keys := append([]aesKey{one}, *k.keys.Load()...)
 	stored := k.stored.Load() + 1
 	if err := k.write(keys[:stored]); err != nil {
 		return err

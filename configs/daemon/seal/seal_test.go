@@ -13,12 +13,12 @@ func TestKey(t *testing.T) {
 	dir := t.TempDir()
 	_, err := Load(dir)
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	made, err := Make(dir)
+	made, err := Create(dir)
 	require.NoError(t, err)
 	info, err := os.Stat(filepath.Join(dir, FileName))
 	require.NoError(t, err)
 	require.Equal(t, fs.FileMode(0o600), info.Mode())
-	_, err = Make(dir)
+	_, err = Create(dir)
 	require.ErrorIs(t, err, fs.ErrExist, "a key is never written over")
 	again, err := Load(dir)
 	require.NoError(t, err)
@@ -46,11 +46,11 @@ func TestBadKeyFiles(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, FileName)
 	for text, says := range map[string]string{
-		"":                  "is not a key",
-		header + "AAAA\n":   "is not a key",
-		"something else":    "is not a key",
-		header + "?\n":      "damaged",
-		header[:4] + "AAAA": "backup",
+		"":                     "is not a key",
+		keyHeader + "AAAA\n":   "is not a key",
+		"something else":       "is not a key",
+		keyHeader + "?\n":      "damaged",
+		keyHeader[:4] + "AAAA": "backup",
 	} {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		_, err := Load(dir)
@@ -63,7 +63,7 @@ func TestBadKeyFiles(t *testing.T) {
 
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
-	k, err := Make(dir)
+	k, err := Create(dir)
 	require.NoError(t, err)
 	first, err := k.Seal([]byte("x"), "a")
 	require.NoError(t, err)

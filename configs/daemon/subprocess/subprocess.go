@@ -22,8 +22,8 @@ import (
 // maxOutput bounds the output that Run returns, in bytes.
 const maxOutput = 4 << 20
 
-// pipeTime is how long Run waits for the output of a process that has left the group.
-const pipeTime = time.Second
+// pipeTimeout is how long Run waits for the output of a process that has left the group.
+const pipeTimeout = time.Second
 
 // Command is a program with its arguments.
 type Command struct {
@@ -45,7 +45,7 @@ func (c Command) Run(ctx context.Context) ([]byte, error) {
 		defer cancel()
 	}
 	var end, stderr Tail
-	out := &output{end: &end}
+	out := &outputBuffer{end: &end}
 	cmd := exec.CommandContext(ctx, c.Argv[0], c.Argv[1:]...) //nolint:gosec // G204: the caller's, which says where it comes from
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = c.Dir, c.Env, out, &stderr
 	if cmd.Dir == "" {
@@ -56,7 +56,7 @@ func (c Command) Run(ctx context.Context) ([]byte, error) {
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: c.As}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = pipeTime
+	cmd.WaitDelay = pipeTimeout
 	err := cmd.Run()
 	if errors.Is(err, exec.ErrWaitDelay) {
 		err = nil // it left something running, and succeeded itself
@@ -74,13 +74,13 @@ func (c Command) Run(ctx context.Context) ([]byte, error) {
 	return out.text.Bytes(), nil
 }
 
-// output keeps what is written, up to a little more than maxOutput.
-type output struct {
+// outputBuffer keeps what is written, up to a little more than maxOutput.
+type outputBuffer struct {
 	text bytes.Buffer
 	end  *Tail
 }
 
-func (o *output) Write(p []byte) (int, error) {
+func (o *outputBuffer) Write(p []byte) (int, error) {
 	if room := maxOutput + 1 - o.text.Len(); room > 0 {
 		o.text.Write(p[:min(len(p), room)])
 	}

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// size is how much is kept, in bytes.
-const size = 2 << 10
+// tailSize is how much is kept, in bytes.
+const tailSize = 2 << 10
 
 // Tail keeps the end of what is written to it, for an error or a status, however much that is.
 type Tail struct {
@@ -20,7 +20,7 @@ func (w *Tail) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.text = append(w.text, p...)
-	if more := len(w.text) - size; more > 0 {
+	if more := len(w.text) - tailSize; more > 0 {
 		w.text, w.cut = slices.Delete(w.text, 0, more), true
 	}
 	return len(p), nil

@@ -17,9 +17,9 @@ func Read(root string) *resource.SystemInfo {
 	at := func(path string) string { return filepath.Join(root, path) }
 	return &resource.SystemInfo{
 		Architecture: runtime.GOARCH, CPUs: runtime.NumCPU(), OperatingSystem: operatingSystem(root),
-		Kernel: line(at("/proc/sys/kernel/osrelease")), Hostname: line(at("/proc/sys/kernel/hostname")),
-		MachineID: line(at("/etc/machine-id")), BootID: line(at("/proc/sys/kernel/random/boot_id")),
-		Measurements: measurements(at("/sys/class/tpm/tpm0/pcr-sha256")),
+		Kernel: readLine(at("/proc/sys/kernel/osrelease")), Hostname: readLine(at("/proc/sys/kernel/hostname")),
+		MachineID: readLine(at("/etc/machine-id")), BootID: readLine(at("/proc/sys/kernel/random/boot_id")),
+		Measurements: readMeasurements(at("/sys/class/tpm/tpm0/pcr-sha256")),
 	}
 }
 
@@ -41,13 +41,13 @@ func operatingSystem(root string) string {
 func releaseField(text, field string) (value string) {
 	for l := range strings.Lines(text) {
 		if v, ok := strings.CutPrefix(strings.TrimSpace(l), field+"="); ok {
-			value = unquote(v)
+			value = unquoteValue(v)
 		}
 	}
 	return strings.ToValidUTF8(value, "")
 }
 
-func unquote(v string) string {
+func unquoteValue(v string) string {
 	if len(v) < 2 || (v[0] != '"' && v[0] != '\'') || v[len(v)-1] != v[0] {
 		return v
 	}
@@ -59,14 +59,14 @@ func unquote(v string) string {
 	return v
 }
 
-// registers is how many platform configuration registers a TPM has.
-const registers = 24
+// pcrCount is how many platform configuration registers a TPM has.
+const pcrCount = 24
 
-// measurements are the registers of a TPM. One that is all zeros or all ones has never been extended, and is left out.
-func measurements(dir string) map[string]string {
+// readMeasurements are the registers of a TPM. One that is all zeros or all ones has never been extended, and is left out.
+func readMeasurements(dir string) map[string]string {
 	var m map[string]string
-	for i := range registers {
-		value := strings.ToLower(line(filepath.Join(dir, fmt.Sprint(i))))
+	for i := range pcrCount {
+		value := strings.ToLower(readLine(filepath.Join(dir, fmt.Sprint(i))))
 		if strings.Trim(value, "0") == "" || strings.Trim(value, "f") == "" {
 			continue
 		}
@@ -78,8 +78,8 @@ func measurements(dir string) map[string]string {
 	return m
 }
 
-// line is a one-line file; empty if there is none.
-func line(path string) string {
+// readLine is a one-line file; empty if there is none.
+func readLine(path string) string {
 	text, _ := os.ReadFile(path) // not every host has it
 	return strings.ToValidUTF8(strings.TrimSpace(string(text)), "")
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func write(t *testing.T, root, path, text string) {
+func writeFile(t *testing.T, root, path, text string) {
 	t.Helper()
 	path = filepath.Join(root, path)
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
@@ -20,15 +20,15 @@ func write(t *testing.T, root, path, text string) {
 
 func TestAHostIsDescribed(t *testing.T) {
 	root := t.TempDir()
-	write(t, root, "/usr/lib/os-release", "NAME=Fedora\nPRETTY_NAME=\"Fedora \\\"Edge\\\" 42\"\n")
-	write(t, root, "/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
-	write(t, root, "/proc/sys/kernel/random/boot_id", "6a1f\n")
-	write(t, root, "/proc/sys/kernel/osrelease", "6.12.1\n")
-	write(t, root, "/proc/sys/kernel/hostname", "gate\n")
-	write(t, root, "/sys/class/tpm/tpm0/pcr-sha256/0", "ABCD\n")
-	write(t, root, "/sys/class/tpm/tpm0/pcr-sha256/7", "00EE\n")
-	write(t, root, "/sys/class/tpm/tpm0/pcr-sha256/16", "0000\n")
-	write(t, root, "/sys/class/tpm/tpm0/pcr-sha256/17", "FFFF\n")
+	writeFile(t, root, "/usr/lib/os-release", "NAME=Fedora\nPRETTY_NAME=\"Fedora \\\"Edge\\\" 42\"\n")
+	writeFile(t, root, "/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
+	writeFile(t, root, "/proc/sys/kernel/random/boot_id", "6a1f\n")
+	writeFile(t, root, "/proc/sys/kernel/osrelease", "6.12.1\n")
+	writeFile(t, root, "/proc/sys/kernel/hostname", "gate\n")
+	writeFile(t, root, "/sys/class/tpm/tpm0/pcr-sha256/0", "ABCD\n")
+	writeFile(t, root, "/sys/class/tpm/tpm0/pcr-sha256/7", "00EE\n")
+	writeFile(t, root, "/sys/class/tpm/tpm0/pcr-sha256/16", "0000\n")
+	writeFile(t, root, "/sys/class/tpm/tpm0/pcr-sha256/17", "FFFF\n")
 	info := Read(root)
 	require.Equal(t, `Fedora "Edge" 42`, info.OperatingSystem)
 	require.Equal(t, "0123456789abcdef0123456789abcdef", info.MachineID)

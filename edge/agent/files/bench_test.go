@@ -19,14 +19,14 @@ import (
 func BenchmarkUpdate(b *testing.B) {
 	for _, n := range []int{1, 100, 1000} {
 		b.Run(fmt.Sprintf("files=%d", n), func(b *testing.B) {
-			r := newRig(b)
+			r := newTestStore(b)
 			raw := filepath.Join(r.base, "raw")
 			require.NoError(b, os.Mkdir(raw, 0o755))
 			var took, limit []time.Duration
 			for round := 0; b.Loop(); round++ {
 				var files []resource.RenderedFile
 				for i := range n {
-					files = append(files, regular(fmt.Sprintf("/etc/app/%d", i), fmt.Sprintf("%1000d", round)))
+					files = append(files, regularFile(fmt.Sprintf("/etc/app/%d", i), fmt.Sprintf("%1000d", round)))
 				}
 				begin := time.Now()
 				r.apply(strconv.Itoa(round), files...)

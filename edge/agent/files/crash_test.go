@@ -24,33 +24,33 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// crossing prepares a root and a version, and returns the next version: between them they need every operation there is.
-func crossing(r *rig) Spec {
+// prepareCrossing prepares a root and a version, and returns the next version: between them they need every operation there is.
+func prepareCrossing(r *testStore) Spec {
 	r.put("/etc/hosts", "the host's own")
 	r.put("/etc/same", "the same")
 	r.put("/etc/back", "the host's own, again")
 	r.put("/var/lib/own/foreign", "x")
 	r.apply("1",
-		regular("/etc/app/a", "one"), regular("/etc/app/gone", "x"), symlink("/etc/app/link", "a"), regular("/etc/back", "ours"),
-		regular("/etc/becomes-dir", "file"), directory("/etc/becomes-file", "0700"), regular("/etc/becomes-file/sub/x", "x"),
-		directory("/etc/dropped", "0755"), regular("/etc/dropped/x", "x"), directory("/var/lib/own", "0711"), regular("/etc/mode", "x"))
-	mode := regular("/etc/mode", "x")
+		regularFile("/etc/app/a", "one"), regularFile("/etc/app/gone", "x"), linkFile("/etc/app/link", "a"), regularFile("/etc/back", "ours"),
+		regularFile("/etc/becomes-dir", "file"), directoryFile("/etc/becomes-file", "0700"), regularFile("/etc/becomes-file/sub/x", "x"),
+		directoryFile("/etc/dropped", "0755"), regularFile("/etc/dropped/x", "x"), directoryFile("/var/lib/own", "0711"), regularFile("/etc/mode", "x"))
+	mode := regularFile("/etc/mode", "x")
 	mode.Mode = "0600"
 	return r.spec("2",
-		regular("/etc/app/a", "two"), regular("/etc/app/new", "n"), symlink("/etc/app/link", "new"), regular("/etc/becomes-dir/below", "b"),
-		regular("/etc/becomes-file", "file"), regular("/etc/hosts", "ours"), regular("/etc/same", "the same"), mode,
-		directory("/usr/local/etc/deep/er", "0750"), regular("/usr/local/etc/deep/er/f", strings.Repeat("long ", 20<<10)))
+		regularFile("/etc/app/a", "two"), regularFile("/etc/app/new", "n"), linkFile("/etc/app/link", "new"), regularFile("/etc/becomes-dir/below", "b"),
+		regularFile("/etc/becomes-file", "file"), regularFile("/etc/hosts", "ours"), regularFile("/etc/same", "the same"), mode,
+		directoryFile("/usr/local/etc/deep/er", "0750"), regularFile("/usr/local/etc/deep/er/f", strings.Repeat("long ", 20<<10)))
 }
 
-// both are the trees of crossing's versions.
-func both(t *testing.T) (before, after map[string]string, ops int) {
-	r := newRigIn(t, inMemory(t))
-	next := crossing(r)
+// crossingTrees are the trees of crossing's versions.
+func crossingTrees(t *testing.T) (before, after map[string]string, ops int) {
+	r := newTestStoreIn(t, memoryDir(t))
+	next := prepareCrossing(r)
 	before = r.tree()
 	require.NoError(t, r.Stage(t.Context(), next))
-	everyKind, kinds := kinds, map[kind]bool{}
+	everyKind, kinds := opKinds, map[opKind]bool{}
 	for _, o := range r.journal.Update.Ops {
-		kinds[o.Do] = true
+		kinds[o.Kind] = true
 	}
 	require.Len(t, kinds, len(everyKind), "every operation is in it")
 	require.NoError(t, r.Swap())
@@ -61,15 +61,15 @@ func both(t *testing.T) (before, after map[string]string, ops int) {
 
 // TestKilledAtEachStep kills an update before each step, and the recovery from that at some of its own.
 func TestKilledAtEachStep(t *testing.T) {
-	before, after, _ := both(t)
+	before, after, _ := crossingTrees(t)
 	for n, ended := 0, false; !ended; n++ {
 		for second := range 3 {
-			r := newRigIn(t, inMemory(t))
-			next := crossing(r)
+			r := newTestStoreIn(t, memoryDir(t))
+			next := prepareCrossing(r)
 			r.Store.host.many = []int{16, 1000}[n%2]
 			steps := r.killAt(n)
 			if second == 2 && n%3 == 0 {
-				r.Store.host.before = exchangingNothing(r.Store.host.before)
+				r.Store.host.before = withoutExchange(r.Store.host.before)
 			}
 			done, err := r.update(next)
 			ended = *steps <= n
@@ -78,13 +78,13 @@ func TestKilledAtEachStep(t *testing.T) {
 				_ = r.Close()
 				r.open()
 				r.killAt(second*7 + n%7)
-				if what, _, err := r.Recover(); err == nil && what == Swapped {
-					require.Error(t, errOr(r.RollBack(), errKilled))
+				if what, _, err := r.Recover(); err == nil && what == RecoverySwapped {
+					require.Error(t, firstError(r.RollBack(), errKilled))
 				}
 			}
 			rollBack := n%2 == 0
 			what, version := r.restart()
-			if second > 0 && done == 2 && what == RolledBack {
+			if second > 0 && done == 2 && what == RecoveryRolledBack {
 				done = 1 // it was being rolled back
 			}
 			r.whole(what, version, "2", done, before, after, rollBack)
@@ -92,9 +92,9 @@ func TestKilledAtEachStep(t *testing.T) {
 	}
 }
 
-// exchangingNothing is a hook of a file system that can't have two names change places.
-func exchangingNothing(before func(step) error) func(step) error {
-	return func(s step) error {
+// withoutExchange is a hook of a file system that can't have two names change places.
+func withoutExchange(before func(treeStep) error) func(treeStep) error {
+	return func(s treeStep) error {
 		if err := before(s); err != nil || s.do != "exchange" {
 			return err
 		}
@@ -105,11 +105,11 @@ func exchangingNothing(before func(step) error) func(step) error {
 // TestNoPathThatBothVersionsHaveIsEverMissing looks before each step of an update, of its roll-back, and of a recovery from a kill at
 // each step.
 func TestNoPathThatBothVersionsHaveIsEverMissing(t *testing.T) {
-	before, after, _ := both(t)
+	before, after, _ := crossingTrees(t)
 	for n, ended := 0, false; !ended; n++ {
-		r := newRigIn(t, inMemory(t))
-		next := crossing(r)
-		look := func(step) error {
+		r := newTestStoreIn(t, memoryDir(t))
+		next := prepareCrossing(r)
+		look := func(treeStep) error {
 			for p := range before {
 				if _, err := os.Lstat(r.host(p)); err != nil && after[p] != "" {
 					t.Errorf("%s is missing: %v", p, err)
@@ -119,7 +119,7 @@ func TestNoPathThatBothVersionsHaveIsEverMissing(t *testing.T) {
 		}
 		r.Store.host.before = look
 		count := 0
-		watched := func(s step) error {
+		watched := func(s treeStep) error {
 			if count++; count > n {
 				return errKilled
 			}
@@ -133,15 +133,15 @@ func TestNoPathThatBothVersionsHaveIsEverMissing(t *testing.T) {
 		r.Store.host.before, r.data.before = look, look
 		what, _, err := r.Recover()
 		require.NoError(t, err)
-		if what == Swapped {
+		if what == RecoverySwapped {
 			require.NoError(t, r.RollBack())
 		}
-		_ = look(step{})
+		_ = look(treeStep{})
 		require.False(t, t.Failed(), "killed before step %d, when %d was done", n, done)
 	}
 }
 
-func errOr(err, other error) error {
+func firstError(err, other error) error {
 	if err != nil {
 		return err
 	}
@@ -151,13 +151,13 @@ func errOr(err, other error) error {
 // TestAStepFails makes each step fail once, as a disk that is full or read-only would: the old version is whole then, and the
 // next attempt succeeds.
 func TestAStepFails(t *testing.T) {
-	before, after, _ := both(t)
+	before, after, _ := crossingTrees(t)
 	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EROFS, syscall.EIO} {
 		for n, ended := 1, false; !ended; n++ {
-			r := newRigIn(t, inMemory(t))
-			next := crossing(r)
+			r := newTestStoreIn(t, memoryDir(t))
+			next := prepareCrossing(r)
 			count := 0
-			fail := func(step) error {
+			fail := func(treeStep) error {
 				if count++; count == n {
 					return &fs.PathError{Op: "x", Path: "x", Err: errno}
 				}
@@ -174,11 +174,11 @@ func TestAStepFails(t *testing.T) {
 				require.Equal(t, after, r.tree())
 			case err != nil:
 				require.ErrorIs(t, err, errno, "step %d", n)
-				require.Equal(t, resource.FailedWrite, reason(err), "step %d: %v", n, err)
+				require.Equal(t, resource.FailedWrite, errorReason(err), "step %d: %v", n, err)
 				require.Contains(t, err.Error(), errno.Error())
 				require.Equal(t, before, r.tree(), "step %d: %v", n, err)
-				if what, _ := r.restart(); what != Clean {
-					require.Equal(t, RolledBack, what)
+				if what, _ := r.restart(); what != RecoveryClean {
+					require.Equal(t, RecoveryRolledBack, what)
 				}
 				require.Equal(t, before, r.tree(), "step %d: %v", n, err)
 				done, err = r.update(next)
@@ -195,26 +195,26 @@ func TestAStepFails(t *testing.T) {
 // A recorder knows what a power cut leaves of the steps before it: what was synced, and any part of the rest. Entries belong to their
 // directory, contents and attributes to their file; each is safe when that was synced after it. Nothing else is promised: unsynced
 // steps are lost or kept in any combination. A rename across directories is atomic.
-type recorder struct {
+type stepRecorder struct {
 	base string
-	inodes
+	inodeByPath
 	next  int
-	steps []written
-	lost  func(step) bool // syncs that do nothing
+	steps []recordedStep
+	lost  func(treeStep) bool // syncs that do nothing
 }
 
-// inodes are what is at paths.
-type inodes map[string]int
+// inodeByPath are what is at paths.
+type inodeByPath map[string]int
 
-type written struct {
-	step
+type recordedStep struct {
+	treeStep
 	inode int          // of what is at the path
 	waits map[int]bool // inodes that have to be synced
 }
 
 // newRecorder is one with what is below a directory.
-func newRecorder(t *testing.T, base string) *recorder {
-	d := &recorder{base: base, inodes: inodes{}, lost: func(step) bool { return false }}
+func newRecorder(t *testing.T, base string) *stepRecorder {
+	d := &stepRecorder{base: base, inodeByPath: inodeByPath{}, lost: func(treeStep) bool { return false }}
 	byNumber := map[uint64]int{}
 	require.NoError(t, filepath.WalkDir(base, func(p string, e fs.DirEntry, err error) error {
 		require.NoError(t, err)
@@ -225,17 +225,17 @@ func newRecorder(t *testing.T, base string) *recorder {
 			d.next++
 			byNumber[number] = d.next
 		}
-		d.inodes[p] = byNumber[number]
+		d.inodeByPath[p] = byNumber[number]
 		return nil
 	}))
 	return d
 }
 
 // record is a tree's hook.
-func (d *recorder) record(s step) error {
+func (d *stepRecorder) record(s treeStep) error {
 	s.data = bytes.Clone(s.data)
-	w := written{step: s, inode: d.inodes[s.path], waits: map[int]bool{}}
-	dirOf := func(path string) { w.waits[d.inodes[filepath.Dir(path)]] = true }
+	w := recordedStep{treeStep: s, inode: d.inodeByPath[s.path], waits: map[int]bool{}}
+	dirOf := func(path string) { w.waits[d.inodeByPath[filepath.Dir(path)]] = true }
 	switch s.do {
 	case "sync", "syncfs":
 		for _, earlier := range d.steps {
@@ -260,7 +260,7 @@ func (d *recorder) record(s step) error {
 		for _, earlier := range d.steps { // a directory that is gone is gone with what was in it
 			if earlier.waits[w.inode] {
 				delete(earlier.waits, w.inode)
-				earlier.waits[d.inodes[filepath.Dir(s.path)]] = true
+				earlier.waits[d.inodeByPath[filepath.Dir(s.path)]] = true
 			}
 		}
 	case "link":
@@ -271,13 +271,13 @@ func (d *recorder) record(s step) error {
 	default:
 		return fmt.Errorf("what is %s?", s.do)
 	}
-	d.inodes.after(w)
+	d.inodeByPath.after(w)
 	d.steps = append(d.steps, w)
 	return nil
 }
 
 // after is what is at the paths after a step.
-func (at inodes) after(w written) {
+func (at inodeByPath) after(w recordedStep) {
 	switch w.do {
 	case "create", "mkdir", "symlink":
 		at[w.path] = w.inode
@@ -297,7 +297,7 @@ func (at inodes) after(w written) {
 
 // replay makes of a copy of what was there before what is left of steps. keeps decides about those that were not synced. What
 // depends on something that is lost is lost as well.
-func (d *recorder) replay(base string, at inodes, steps []written, keeps func(i int) bool) {
+func (d *stepRecorder) replay(base string, at inodeByPath, steps []recordedStep, keeps func(i int) bool) {
 	move := func(path string) string { return base + strings.TrimPrefix(path, d.base) }
 	for i, w := range steps {
 		if len(w.waits) > 0 && !keeps(i) {
@@ -305,14 +305,14 @@ func (d *recorder) replay(base string, at inodes, steps []written, keeps func(i 
 		}
 		_, there := at[w.path]
 		if makes := w.do == "create" || w.do == "mkdir" || w.do == "symlink"; makes && !there || !makes && at[w.path] == w.inode {
-			if replayed(w.step, move) == nil {
+			if replayStep(w.treeStep, move) == nil {
 				at.after(w)
 			}
 		}
 	}
 }
 
-func replayed(s step, move func(string) string) error {
+func replayStep(s treeStep, move func(string) string) error {
 	at := move(s.path)
 	switch s.do {
 	case "create":
@@ -356,7 +356,7 @@ func copyTree(t *testing.T, from, to string) {
 
 // TestPowerIsCutAtEachStep runs an update on a disk that keeps what was synced, and any part of what was not.
 func TestPowerIsCutAtEachStep(t *testing.T) {
-	before, after, _ := both(t)
+	before, after, _ := crossingTrees(t)
 	parts := 5 // what is kept of what was not synced: nothing, all, or a part at random
 	if testing.Short() {
 		parts = 3
@@ -364,7 +364,7 @@ func TestPowerIsCutAtEachStep(t *testing.T) {
 	for _, way := range []string{"commit", "roll back"} {
 		for _, many := range []int{1000, 1} {
 			t.Run(fmt.Sprintf("%s, many %d", way, many), func(t *testing.T) {
-				c := newPowerCuts(t, way == "roll back", many, func(step) bool { return false })
+				c := newPowerCuts(t, way == "roll back", many, func(treeStep) bool { return false })
 				for n := range len(c.steps) + 1 {
 					for i := range parts {
 						require.NoError(t, c.cut(t, n, i, before, after), "before step %d of %d, kept %d", n, len(c.steps), i)
@@ -377,15 +377,15 @@ func TestPowerIsCutAtEachStep(t *testing.T) {
 
 // TestPowerLossIsSeen shows that TestPowerIsCutAtEachStep can fail: without some of the syncs a version isn't whole.
 func TestPowerLossIsSeen(t *testing.T) {
-	before, after, _ := both(t)
-	for what, lost := range map[string]func(step) bool{
-		"new contents":    func(s step) bool { return strings.HasSuffix(s.path, ".new") },
-		"directories":     func(s step) bool { return strings.Contains(s.path, "/root/") && !strings.HasSuffix(s.path, ".new") },
-		"the journal":     func(s step) bool { return strings.HasSuffix(s.path, "journal.json.tmp") },
-		"its directory":   func(s step) bool { return strings.HasSuffix(s.path, "/data") },
-		"the manifest":    func(s step) bool { return strings.Contains(s.path, "manifest") },
-		"the attributes":  func(s step) bool { return strings.HasSuffix(s.path, "/etc/mode") },
-		"new directories": func(s step) bool { return strings.HasSuffix(s.path, "/deep/er") },
+	before, after, _ := crossingTrees(t)
+	for what, lost := range map[string]func(treeStep) bool{
+		"new contents":    func(s treeStep) bool { return strings.HasSuffix(s.path, ".new") },
+		"directories":     func(s treeStep) bool { return strings.Contains(s.path, "/root/") && !strings.HasSuffix(s.path, ".new") },
+		"the journal":     func(s treeStep) bool { return strings.HasSuffix(s.path, "journal.json.tmp") },
+		"its directory":   func(s treeStep) bool { return strings.HasSuffix(s.path, "/data") },
+		"the manifest":    func(s treeStep) bool { return strings.Contains(s.path, "manifest") },
+		"the attributes":  func(s treeStep) bool { return strings.HasSuffix(s.path, "/etc/mode") },
+		"new directories": func(s treeStep) bool { return strings.HasSuffix(s.path, "/deep/er") },
 	} {
 		t.Run(what, func(t *testing.T) {
 			c := newPowerCuts(t, false, 1000, lost)
@@ -404,28 +404,28 @@ func TestPowerLossIsSeen(t *testing.T) {
 
 // powerCuts is an update that was recorded.
 type powerCuts struct {
-	*recorder
+	*stepRecorder
 	rollBack bool
 	start    string // a copy of what was there before
-	inodesAt inodes
+	inodesAt inodeByPath
 	waits    [][]map[int]bool // what was not synced before each step
 	acked    [4]int           // how many steps there were when the update was told that it is staged, swapped and committed
 	blobs    map[string]string
 	rnd      *rand.Rand
 }
 
-func newPowerCuts(t *testing.T, rollBack bool, many int, lost func(step) bool) *powerCuts {
+func newPowerCuts(t *testing.T, rollBack bool, many int, lost func(treeStep) bool) *powerCuts {
 	t.Helper()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
-	r := newRigIn(t, inMemory(t))
-	next := crossing(r)
-	c := &powerCuts{rollBack: rollBack, start: filepath.Join(inMemory(t), "start"), blobs: r.blobs, rnd: rand.New(rand.NewPCG(seed, 0))}
+	r := newTestStoreIn(t, memoryDir(t))
+	next := prepareCrossing(r)
+	c := &powerCuts{rollBack: rollBack, start: filepath.Join(memoryDir(t), "start"), blobs: r.blobs, rnd: rand.New(rand.NewPCG(seed, 0))}
 	copyTree(t, r.base, c.start)
-	c.recorder = newRecorder(t, r.base)
-	c.recorder.lost = lost
-	c.inodesAt = maps.Clone(c.recorder.inodes)
-	hook := func(s step) error {
+	c.stepRecorder = newRecorder(t, r.base)
+	c.stepRecorder.lost = lost
+	c.inodesAt = maps.Clone(c.stepRecorder.inodeByPath)
+	hook := func(s treeStep) error {
 		c.remember()
 		return c.record(s)
 	}
@@ -434,7 +434,7 @@ func newPowerCuts(t *testing.T, rollBack bool, many int, lost func(step) bool) *
 	require.NoError(t, r.Stage(t.Context(), next))
 	c.acked[1] = len(c.steps)
 	require.NoError(t, r.Swap())
-	c.acked[2], c.acked[3] = len(c.steps), never
+	c.acked[2], c.acked[3] = len(c.steps), noStep
 	if rollBack {
 		require.NoError(t, r.RollBack())
 	} else {
@@ -468,20 +468,20 @@ func (c *powerCuts) cut(t *testing.T, n, i int, before, after map[string]string)
 		func(int) bool { return false }, func(int) bool { return true }, func(i int) bool { return i < upTo },
 		func(int) bool { return c.rnd.IntN(2) == 0 }, func(int) bool { return c.rnd.IntN(8) > 0 },
 	}[i]
-	base := filepath.Join(inMemory(t), "cut")
+	base := filepath.Join(memoryDir(t), "cut")
 	copyTree(t, c.start, base)
 	defer os.RemoveAll(base)
-	steps := make([]written, n)
+	steps := make([]recordedStep, n)
 	for i := range steps {
 		steps[i] = c.steps[i]
 		steps[i].waits = c.waits[n][i]
 	}
-	at := inodes{}
+	at := inodeByPath{}
 	for p, id := range c.inodesAt {
 		at[p] = id
 	}
 	c.replay(base, at, steps, keeps)
-	s, err := Open(options(base))
+	s, err := Open(testOptions(base))
 	if err != nil {
 		return err
 	}
@@ -490,8 +490,8 @@ func (c *powerCuts) cut(t *testing.T, n, i int, before, after map[string]string)
 	if err != nil {
 		return err
 	}
-	seen := &failure{TB: t}
-	again := &rig{t: seen, base: base, blobs: c.blobs, Store: s}
+	seen := &recordingTB{TB: t}
+	again := &testStore{t: seen, base: base, blobs: c.blobs, Store: s}
 	defer func() {
 		if stopped := recover(); stopped != nil && stopped != seen {
 			panic(stopped)
@@ -502,21 +502,21 @@ func (c *powerCuts) cut(t *testing.T, n, i int, before, after map[string]string)
 	return nil
 }
 
-// failure is a test whose failure is an error.
-type failure struct {
+// recordingTB is a test whose failure is an error.
+type recordingTB struct {
 	testing.TB
 	err error
 }
 
-func (f *failure) Errorf(format string, args ...any) { f.err = fmt.Errorf(format, args...) }
-func (f *failure) FailNow()                          { panic(f) }
+func (f *recordingTB) Errorf(format string, args ...any) { f.err = fmt.Errorf(format, args...) }
+func (f *recordingTB) FailNow()                          { panic(f) }
 
 // TestKilled kills a process that applies versions, at moments of its own.
 func TestKilled(t *testing.T) {
 	if base := os.Getenv("FILES_TEST_BASE"); base != "" {
-		applyForEver(base)
+		applyForever(base)
 	}
-	r := newRigIn(t, inMemory(t))
+	r := newTestStoreIn(t, memoryDir(t))
 	r.put("/etc/b", "of the host")
 	r.put("/etc/d/9", "of the host")
 	require.NoError(t, r.Close())
@@ -533,7 +533,7 @@ func TestKilled(t *testing.T) {
 		r.open()
 		what, _, err := r.Recover()
 		require.NoError(t, err)
-		if what == Swapped {
+		if what == RecoverySwapped {
 			require.NoError(t, r.RollBack())
 		}
 		version, _ := r.Applied()
@@ -555,9 +555,9 @@ func TestKilled(t *testing.T) {
 	r.open()
 }
 
-// applyForEver applies versions of which each has half of the files: those with even numbers, or those with odd ones.
-func applyForEver(base string) {
-	s, err := Open(options(base))
+// applyForever applies versions of which each has half of the files: those with even numbers, or those with odd ones.
+func applyForever(base string) {
+	s, err := Open(testOptions(base))
 	if err != nil {
 		panic(err)
 	}
@@ -570,7 +570,7 @@ func applyForEver(base string) {
 		var files []resource.RenderedFile
 		for i := range 10 {
 			if i%2 == n%2 {
-				files = append(files, regular("/etc/d/"+strconv.Itoa(i), strconv.Itoa(n)))
+				files = append(files, regularFile("/etc/d/"+strconv.Itoa(i), strconv.Itoa(n)))
 			}
 		}
 		if err := s.Stage(context.Background(), Spec{Version: strconv.Itoa(n), Files: files}); err != nil {

@@ -81,9 +81,9 @@ func failf(reason, path, format string, args ...any) *Error {
 	return &Error{Reason: reason, Path: path, Err: fmt.Errorf(format, args...)}
 }
 
-// writeFailed is the Error of a system call. An obstacle in the path is an error of the spec, every other one an error of the host.
-func writeFailed(path, doing string, err error) *Error {
-	var b *blocked
+// toWriteError is the Error of a system call. An obstacle in the path is an error of the spec, every other one an error of the host.
+func toWriteError(path, doing string, err error) *Error {
+	var b *blockedPath
 	if errors.As(err, &b) {
 		return &Error{Reason: resource.FailedPath, Path: path, Err: b}
 	}
@@ -98,35 +98,35 @@ func writeFailed(path, doing string, err error) *Error {
 	return failf(resource.FailedWrite, path, "%s: %w", doing, err)
 }
 
-// Op is what an update does to a path.
-type Op string
+// ChangeOp is what an update does to a path.
+type ChangeOp string
 
 // The operations, as resource.HookCondition names them.
 const (
-	Created Op = "created"
-	Updated Op = "updated"
-	Removed Op = "removed"
+	Created ChangeOp = "created"
+	Updated ChangeOp = "updated"
+	Removed ChangeOp = "removed"
 )
 
 // Change is a path that an update changes.
 type Change struct {
 	Path string
-	Op   Op
+	Op   ChangeOp
 }
 
 // Store changes files. Its methods may be called from several goroutines; each waits for the others.
 type Store struct {
-	mu      sync.Mutex
-	o       Options
-	allowed []allowedRoot
-	denied  []string // keys
-	host    *tree    // Options.Root
-	data    *tree    // Options.Dir
-	journal journal
-	applied *manifest
-	next    *manifest // of the update that is under way
-	unsure  bool      // whether the journal on disk says swapped already
-	sums    map[string]sumOf
+	mu             sync.Mutex
+	o              Options
+	allowed        []allowedRoot
+	denied         []string // keys
+	host           *dirTree // Options.Root
+	data           *dirTree // Options.Dir
+	journal        journal
+	applied        *manifest
+	next           *manifest // of the update that is under way
+	phaseUncertain bool      // whether the journal on disk says swapped already
+	sums           map[string]cachedSum
 }
 
 // Open opens the data directory. Recover must be called before anything else.
@@ -134,17 +134,17 @@ func Open(o Options) (_ *Store, err error) {
 	if o.Root == "" {
 		o.Root = "/"
 	}
-	s := &Store{o: o, sums: map[string]sumOf{}}
+	s := &Store{o: o, sums: map[string]cachedSum{}}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, err
 	}
 	if err := s.resolveRoots(); err != nil {
 		return nil, err
 	}
-	if s.host, err = openTree(s.o.Root); err != nil {
+	if s.host, err = openDirTree(s.o.Root); err != nil {
 		return nil, err
 	}
-	if s.data, err = openTree(s.o.Dir); err != nil {
+	if s.data, err = openDirTree(s.o.Dir); err != nil {
 		s.host.close()
 		return nil, err
 	}
@@ -169,13 +169,13 @@ type DamagedError struct{ error }
 func (s *Store) damaged(name, format string, args ...any) error {
 	return DamagedError{fmt.Errorf("%s %w. Move the directory %s away, and start the agent again: it applies its version of the spec anew, "+
 		"takes files that are as the spec has them for the host's own, and knows nothing of what was there before: that is still beside them, as %s*.old",
-		s.data.path(name), fmt.Errorf(format, args...), s.data.name, prefix)}
+		s.data.path(name), fmt.Errorf(format, args...), s.data.name, ownPrefix)}
 }
 
 // load reads the journal and the manifests that it names.
 func (s *Store) load() error {
 	text, err := s.readData(journalName)
-	if missing(err) {
+	if isMissing(err) {
 		s.journal, s.applied = journal{}, &manifest{}
 		names, err := s.data.names("")
 		if slices.ContainsFunc(names, isManifest) {
@@ -192,7 +192,7 @@ func (s *Store) load() error {
 	if s.applied, err = s.readManifest(s.journal.Applied); err != nil {
 		return err
 	}
-	if s.journal.Phase == swapped {
+	if s.journal.Phase == phaseSwapped {
 		s.next, err = s.readManifest(s.journal.Update.ID)
 	}
 	return err
@@ -203,7 +203,7 @@ func (s *Store) readManifest(id string) (*manifest, error) {
 		return &manifest{}, nil
 	}
 	text, err := s.readData(manifestName(id))
-	if missing(err) {
+	if isMissing(err) {
 		return nil, s.damaged(manifestName(id), "is missing")
 	}
 	if err != nil {
@@ -232,7 +232,7 @@ func (s *Store) save(j journal) error {
 		err = s.data.replace(journalName, text)
 	}
 	if err != nil {
-		return writeFailed("", "writing the journal in "+s.o.Dir, err)
+		return toWriteError("", "writing the journal in "+s.o.Dir, err)
 	}
 	s.journal = j
 	return nil
@@ -243,13 +243,13 @@ type Recovery string
 
 // What Recover finds.
 const (
-	// Clean: no update was under way.
-	Clean Recovery = "clean"
-	// RolledBack: an update was being staged, swapped or rolled back; the old version is whole again.
-	RolledBack Recovery = "rolledBack"
-	// Swapped: the new version is whole, but not committed. The caller goes on with hooks and health checks, and commits it
+	// RecoveryClean: no update was under way.
+	RecoveryClean Recovery = "clean"
+	// RecoveryRolledBack: an update was being staged, swapped or rolled back; the old version is whole again.
+	RecoveryRolledBack Recovery = "rolledBack"
+	// RecoverySwapped: the new version is whole, but not committed. The caller goes on with hooks and health checks, and commits it
 	// or rolls it back.
-	Swapped Recovery = "swapped"
+	RecoverySwapped Recovery = "swapped"
 )
 
 // Recover ends what was interrupted. It returns the version of the update that was under way, if there was one.
@@ -258,14 +258,14 @@ func (s *Store) Recover() (Recovery, string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch s.journal.Phase {
-	case idle:
+	case phaseIdle:
 		_, err := s.cleanUp()
-		return Clean, "", err
-	case swapped:
-		return Swapped, s.journal.Update.Version, nil
+		return RecoveryClean, "", err
+	case phaseSwapped:
+		return RecoverySwapped, s.journal.Update.Version, nil
 	}
 	version := s.journal.Update.Version
-	return RolledBack, version, s.rollBack()
+	return RecoveryRolledBack, version, s.rollBack()
 }
 
 // Version is the one that is applied; empty: none is, or the Store knows nothing of it any more.
@@ -285,7 +285,7 @@ func (s *Store) Changes() []Change {
 	return changesOf(s.journal.Update.Ops)
 }
 
-func changesOf(ops []*op) (changes []Change) {
+func changesOf(ops []*operation) (changes []Change) {
 	for _, o := range ops {
 		if o.Change != "" {
 			changes = append(changes, Change{o.Path, o.Change})
@@ -311,11 +311,11 @@ func (s *Store) Plan(ctx context.Context, want Spec) ([]Change, error) {
 func (s *Store) Stage(ctx context.Context, want Spec) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.journal.Phase != idle {
+	if s.journal.Phase != phaseIdle {
 		return s.outOfOrder("Stage")
 	}
 	if err := s.endCleanUp(); err != nil {
-		return writeFailed("", "removing what earlier updates left", err)
+		return toWriteError("", "removing what earlier updates left", err)
 	}
 	p, err := s.plan(ctx, want)
 	if err != nil {
@@ -324,7 +324,7 @@ func (s *Store) Stage(ctx context.Context, want Spec) error {
 	return s.stagePlan(ctx, want, p)
 }
 
-func (s *Store) stagePlan(ctx context.Context, want Spec, p *plan) error {
+func (s *Store) stagePlan(ctx context.Context, want Spec, p *updatePlan) error {
 	if err := s.begin(p); err != nil {
 		return err
 	}
@@ -339,11 +339,11 @@ func (s *Store) stagePlan(ctx context.Context, want Spec, p *plan) error {
 func (s *Store) Restore(ctx context.Context, paths []string, content func(resource.Content) (io.ReadCloser, error)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.journal.Phase != idle {
+	if s.journal.Phase != phaseIdle {
 		return s.outOfOrder("Restore")
 	}
 	if err := s.endCleanUp(); err != nil {
-		return writeFailed("", "removing what earlier updates left", err)
+		return toWriteError("", "removing what earlier updates left", err)
 	}
 	p, err := s.planRestore(ctx, paths)
 	if err != nil {
@@ -357,19 +357,19 @@ func (s *Store) outOfOrder(call string) error {
 }
 
 // begin writes the manifest, and the journal of the phase staging.
-func (s *Store) begin(p *plan) error {
+func (s *Store) begin(p *updatePlan) error {
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // crypto/rand never fails
-	u := &update{ID: hex.EncodeToString(id[:]), Version: p.manifest.Version, Ops: p.ops, Originals: p.originals, Dirs: p.dirs}
-	p.name(u.ID)
+	u := &journalUpdate{ID: hex.EncodeToString(id[:]), Version: p.manifest.Version, Ops: p.ops, Originals: p.originals, Dirs: p.dirs}
+	p.nameOwnFiles(u.ID)
 	text, err := json.Marshal(p.manifest)
 	if err == nil {
 		err = s.data.replace(manifestName(u.ID), text)
 	}
 	if err != nil {
-		return writeFailed("", "writing the manifest in "+s.o.Dir, err)
+		return toWriteError("", "writing the manifest in "+s.o.Dir, err)
 	}
-	return s.save(journal{Applied: s.journal.Applied, Phase: staging, Update: u})
+	return s.save(journal{Applied: s.journal.Applied, Phase: phaseStaging, Update: u})
 }
 
 // endCleanUp makes sure that what was cleaned up stays so, since the journal is going to forget it.
@@ -377,16 +377,16 @@ func (s *Store) endCleanUp() error {
 	if _, err := s.cleanUp(); err != nil {
 		return err
 	}
-	dirs := touched{}
+	dirs := unsyncedKeys{}
 	for _, key := range s.journal.Cleanup {
-		dirs[parent(key)] = true
+		dirs[parentKey(key)] = true
 	}
 	return s.host.flush(dirs)
 }
 
 // stage writes the new files.
-func (s *Store) stage(ctx context.Context, want Spec, p *plan) error {
-	written := touched{}
+func (s *Store) stage(ctx context.Context, want Spec, p *updatePlan) error {
+	written := unsyncedKeys{}
 	batch := len(p.ops) >= s.host.many
 	for _, o := range p.ops {
 		if o.New == "" {
@@ -404,27 +404,27 @@ func (s *Store) stage(ctx context.Context, want Spec, p *plan) error {
 	}
 	if batch {
 		if err := s.host.flush(written); err != nil {
-			return writeFailed("", "syncing the new files", err)
+			return toWriteError("", "syncing the new files", err)
 		}
 	}
 	return nil
 }
 
-func (s *Store) stageOne(ctx context.Context, want Spec, o *op, sync bool) error {
+func (s *Store) stageOne(ctx context.Context, want Spec, o *operation, sync bool) error {
 	switch {
 	case o.Attrs != nil:
 		if err := s.host.mkdir(o.New, *o.Attrs); err != nil {
-			return writeFailed(o.Path, "making the new directory", err)
+			return toWriteError(o.Path, "making the new directory", err)
 		}
 		return nil
 	case o.from != "":
 		if err := s.duplicate(o.from, o.New); err != nil {
-			return writeFailed(o.Path, "restoring the former file", err)
+			return toWriteError(o.Path, "restoring the former file", err)
 		}
 		return nil
 	case o.entry.Type == resource.FileLink:
 		if err := s.host.symlink(o.entry.Target, o.New, o.entry.Attrs); err != nil {
-			return writeFailed(o.Path, "making the link", err)
+			return toWriteError(o.Path, "making the link", err)
 		}
 		return nil
 	}
@@ -441,7 +441,7 @@ func (s *Store) stageOne(ctx context.Context, want Spec, o *op, sync bool) error
 func (s *Store) Swap() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.journal.Phase != staging {
+	if s.journal.Phase != phaseStaging {
 		return s.outOfOrder("Swap")
 	}
 	if err := s.swap(); err != nil {
@@ -452,51 +452,51 @@ func (s *Store) Swap() error {
 
 func (s *Store) swap() error {
 	j := s.journal
-	dirs := touched{}
+	dirs := unsyncedKeys{}
 	for _, o := range j.Update.Ops {
 		if err := s.backUp(o); err != nil {
-			return writeFailed(o.Path, "keeping what is there", err)
+			return toWriteError(o.Path, "keeping what is there", err)
 		}
 		for _, key := range []string{o.New, o.Old} {
 			if key != "" {
-				dirs[parent(key)] = true
+				dirs[parentKey(key)] = true
 			}
 		}
 	}
 	if err := s.host.flush(dirs); err != nil {
-		return writeFailed("", "syncing directories", err)
+		return toWriteError("", "syncing directories", err)
 	}
-	j.Phase = swapping
+	j.Phase = phaseSwapping
 	if err := s.save(j); err != nil {
 		return err
 	}
 	for _, o := range j.Update.Ops {
-		if err := s.do(o); err != nil {
-			return writeFailed(o.Path, "putting the new version in its place", err)
+		if err := s.apply(o); err != nil {
+			return toWriteError(o.Path, "putting the new version in its place", err)
 		}
 	}
-	if err := s.host.flush(affected(j.Update.Ops)); err != nil {
-		return writeFailed("", "syncing directories", err)
+	if err := s.host.flush(keysOf(j.Update.Ops)); err != nil {
+		return toWriteError("", "syncing directories", err)
 	}
-	j.Phase = swapped
-	s.unsure = true
+	j.Phase = phaseSwapped
+	s.phaseUncertain = true
 	return s.save(j)
 }
 
-// affected are the keys that operations change, done or undone.
-func affected(ops []*op) touched {
-	keys := touched{}
+// keysOf are the keys that operations change, done or undone.
+func keysOf(ops []*operation) unsyncedKeys {
+	keys := unsyncedKeys{}
 	for _, o := range ops {
-		keys[parent(o.Key)] = true
-		if o.Attrs != nil || o.Was != nil || o.Do == doAdopt {
+		keys[parentKey(o.Key)] = true
+		if o.Attrs != nil || o.AttrsBefore != nil || o.Kind == opAdopt {
 			keys[o.Key] = true
 		}
-		if o.Do == doExchange { // the directory that was emptied is there
+		if o.Kind == opExchange { // the directory that was emptied is there
 			keys[o.New] = true
 		}
 		for _, key := range []string{o.New, o.Old} {
 			if key != "" {
-				keys[parent(key)] = true
+				keys[parentKey(key)] = true
 			}
 		}
 	}
@@ -504,12 +504,12 @@ func affected(ops []*op) touched {
 }
 
 // backUp gives what is in an operation's place a second name. A file that stays there is copied: it may be changed in its place.
-func (s *Store) backUp(o *op) error {
-	if o.Old == "" || o.Do == doExchange {
+func (s *Store) backUp(o *operation) error {
+	if o.Old == "" || o.Kind == opExchange {
 		return nil
 	}
-	at, err := s.host.look(o.Key)
-	var b *blocked
+	at, err := s.host.stat(o.Key)
+	var b *blockedPath
 	if errors.As(err, &b) {
 		err = nil // a file of the old version, that is removed before
 	}
@@ -517,7 +517,7 @@ func (s *Store) backUp(o *op) error {
 		return err
 	}
 	o.Backup = true
-	if o.Do == doAdopt {
+	if o.Kind == opAdopt {
 		return s.copy(o.Key, o.Old)
 	}
 	return s.duplicate(o.Key, o.Old)
@@ -533,12 +533,12 @@ func (s *Store) duplicate(key, other string) error {
 }
 
 func (s *Store) copy(key, other string) error {
-	from, err := s.host.look(key)
+	from, err := s.host.stat(key)
 	if err != nil {
 		return err
 	}
 	if from.link() {
-		return s.host.symlink(from.target, other, from.attrs)
+		return s.host.symlink(from.target, other, from.fileAttrs)
 	}
 	r, err := s.host.read(key)
 	if err != nil {
@@ -551,7 +551,7 @@ func (s *Store) copy(key, other string) error {
 	}
 	err = f.copyFrom(r)
 	if err == nil {
-		err = f.give(from.attrs)
+		err = f.setAttrs(from.fileAttrs)
 	}
 	if err == nil { // after the owner, whose change takes capabilities away
 		err = f.keepXattrs(r, contentCopied)
@@ -562,18 +562,18 @@ func (s *Store) copy(key, other string) error {
 	return errors.Join(err, f.Close())
 }
 
-// do does an operation.
-func (s *Store) do(o *op) error {
-	switch o.Do {
-	case doRemove, doRmdir:
+// apply does an operation.
+func (s *Store) apply(o *operation) error {
+	switch o.Kind {
+	case opRemove, opRmdir:
 		return s.host.remove(o.Key)
-	case doMkdir:
+	case opMkdir:
 		return s.host.mkdir(o.Key, *o.Attrs)
-	case doAttrs:
-		return s.host.give(o.Key, *o.Attrs)
-	case doWrite:
+	case opAttrs:
+		return s.host.setAttrs(o.Key, *o.Attrs)
+	case opWrite:
 		return s.host.rename(o.New, o.Key)
-	case doExchange:
+	case opExchange:
 		err := s.host.exchange(o.New, o.Key)
 		if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.ENOTSUP) || errors.Is(err, errors.ErrUnsupported) {
 			if err = s.host.rename(o.Key, o.Old); err == nil {
@@ -590,7 +590,7 @@ func (s *Store) do(o *op) error {
 func (s *Store) Commit() (left []string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.journal.Phase != swapped {
+	if s.journal.Phase != phaseSwapped {
 		return nil, s.outOfOrder("Commit")
 	}
 	u := s.journal.Update
@@ -615,7 +615,7 @@ func (s *Store) Commit() (left []string, err error) {
 func (s *Store) RollBack() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.journal.Phase == idle {
+	if s.journal.Phase == phaseIdle {
 		return s.outOfOrder("RollBack")
 	}
 	return s.rollBack()
@@ -631,7 +631,7 @@ func (s *Store) abandon(err error) error {
 
 func (s *Store) rollBack() error {
 	j := s.journal
-	if j.Phase != staging {
+	if j.Phase != phaseStaging {
 		if err := s.undoAll(j); err != nil {
 			return err
 		}
@@ -657,87 +657,87 @@ func (s *Store) rollBack() error {
 }
 
 func (s *Store) undoAll(j journal) error {
-	if j.Phase == swapped || s.unsure { // else the journal says already that this is to be rolled back
-		j.Phase = rollingBack
+	if j.Phase == phaseSwapped || s.phaseUncertain { // else the journal says already that this is to be rolled back
+		j.Phase = phaseRollingBack
 		if err := s.save(j); err != nil {
 			return err
 		}
-		s.unsure = false
+		s.phaseUncertain = false
 	}
 	for _, o := range slices.Backward(j.Update.Ops) {
 		if err := s.undo(o); err != nil {
-			return writeFailed(o.Path, "putting the old version back", err)
+			return toWriteError(o.Path, "putting the old version back", err)
 		}
 	}
-	if err := s.host.flush(affected(j.Update.Ops)); err != nil {
-		return writeFailed("", "syncing directories", err)
+	if err := s.host.flush(keysOf(j.Update.Ops)); err != nil {
+		return toWriteError("", "syncing directories", err)
 	}
 	return nil
 }
 
 // undo undoes an operation that may have been done, or undone already.
-func (s *Store) undo(o *op) error {
-	switch o.Do {
-	case doWrite:
-		staged, err := s.host.look(o.New)
+func (s *Store) undo(o *operation) error {
+	switch o.Kind {
+	case opWrite:
+		staged, err := s.host.stat(o.New)
 		if err != nil || staged.exists() {
 			return err // it is not in its place
 		}
 		if o.Backup {
 			return s.putBack(o)
 		}
-		return s.removeIf(o.Key, found.file)
-	case doExchange:
+		return s.removeIf(o.Key, foundFile.file)
+	case opExchange:
 		return s.undoExchange(o)
-	case doRemove:
+	case opRemove:
 		if o.Backup {
 			return s.putBack(o)
 		}
-	case doMkdir:
-		err := s.removeIf(o.Key, found.dir)
-		if notEmpty(err) {
+	case opMkdir:
+		err := s.removeIf(o.Key, foundFile.dir)
+		if isNotEmpty(err) {
 			return nil // somebody put files there
 		}
 		return err
-	case doRmdir:
+	case opRmdir:
 		if err := s.makeWay(o.Key); err != nil {
 			return err
 		}
-		at, err := s.host.look(o.Key)
+		at, err := s.host.stat(o.Key)
 		if err == nil && at.exists() && !at.dir() {
 			err = s.moveAside(o.Key)
 		}
 		if err != nil {
 			return err
 		}
-		return s.host.mkdirAs(o.Key, *o.Was)
-	case doAttrs:
-		at, err := s.host.look(o.Key)
-		var b *blocked
+		return s.host.mkdirAs(o.Key, *o.AttrsBefore)
+	case opAttrs:
+		at, err := s.host.stat(o.Key)
+		var b *blockedPath
 		if errors.As(err, &b) || err == nil && !at.dir() && !at.regular() {
 			return nil // somebody removed it
 		}
 		if err != nil {
 			return err
 		}
-		return s.host.give(o.Key, *o.Was)
+		return s.host.setAttrs(o.Key, *o.AttrsBefore)
 	}
 	return nil
 }
 
 // undoExchange has the former file or directory in its place again. A directory that was made and has others' files is kept beside it.
-func (s *Store) undoExchange(o *op) error {
+func (s *Store) undoExchange(o *operation) error {
 	wasDir := o.Attrs == nil
 	if !wasDir { // what was removed from the directory must not be in it again after a power cut that the exchange outlives
-		if err := s.host.flush(touched{o.Key: true}); err != nil {
+		if err := s.host.flush(unsyncedKeys{o.Key: true}); err != nil {
 			return err
 		}
 	}
-	old, err := s.host.look(o.Old)
+	old, err := s.host.stat(o.Old)
 	if err != nil {
 		return err
 	}
-	staged, err := s.host.look(o.New)
+	staged, err := s.host.stat(o.New)
 	if err != nil {
 		return err
 	}
@@ -750,19 +750,19 @@ func (s *Store) undoExchange(o *op) error {
 	if err != nil {
 		return err
 	}
-	err = s.removeIf(o.New, found.dir)
-	if notEmpty(err) {
+	err = s.removeIf(o.New, foundFile.dir)
+	if isNotEmpty(err) {
 		err = s.host.rename(o.New, o.Key+".moved-aside-"+s.journal.Update.ID)
 	}
 	return err
 }
 
 // putDirBack puts what is at another key in an operation's place. What is there takes the other key, or that of the staged file.
-func (s *Store) putDirBack(o *op, from string, keep bool) error {
+func (s *Store) putDirBack(o *operation, from string, keep bool) error {
 	if err := s.makeWay(o.Key); err != nil {
 		return err
 	}
-	at, err := s.host.look(o.Key)
+	at, err := s.host.stat(o.Key)
 	switch {
 	case err != nil:
 		return err
@@ -780,9 +780,9 @@ func (s *Store) putDirBack(o *op, from string, keep bool) error {
 	return s.host.rename(from, o.Key)
 }
 
-func (s *Store) removeIf(key string, is func(found) bool) error {
-	at, err := s.host.look(key)
-	var b *blocked
+func (s *Store) removeIf(key string, is func(foundFile) bool) error {
+	at, err := s.host.stat(key)
+	var b *blockedPath
 	if errors.As(err, &b) || err == nil && !is(at) {
 		return nil
 	}
@@ -792,20 +792,20 @@ func (s *Store) removeIf(key string, is func(found) bool) error {
 	return s.host.remove(key)
 }
 
-func notEmpty(err error) bool {
+func isNotEmpty(err error) bool {
 	return errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, fs.ErrExist)
 }
 
 // putBack renames a backup to where it was.
-func (s *Store) putBack(o *op) error {
-	old, err := s.host.look(o.Old)
+func (s *Store) putBack(o *operation) error {
+	old, err := s.host.stat(o.Old)
 	if err != nil || !old.exists() {
 		return err // it is back already
 	}
 	if err := s.makeWay(o.Key); err != nil {
 		return err
 	}
-	at, err := s.host.look(o.Key)
+	at, err := s.host.stat(o.Key)
 	if err == nil && at.dir() {
 		err = s.moveAside(o.Key)
 	}
@@ -813,7 +813,7 @@ func (s *Store) putBack(o *op) error {
 		return err
 	}
 	err = s.host.rename(o.Old, o.Key)
-	if errors.Is(err, fs.ErrPermission) && o.Do == doRemove && at.file() {
+	if errors.Is(err, fs.ErrPermission) && o.Kind == opRemove && at.file() {
 		return nil // it is locked, and so could not be removed
 	}
 	return err
@@ -821,14 +821,14 @@ func (s *Store) putBack(o *op) error {
 
 // makeWay makes sure that the directory of a key exists, even if it was removed or replaced since the update.
 func (s *Store) makeWay(key string) error {
-	dir := parent(key)
+	dir := parentKey(key)
 	if dir == "" {
 		return nil
 	}
 	if err := s.makeWay(dir); err != nil {
 		return err
 	}
-	at, err := s.host.look(dir)
+	at, err := s.host.stat(dir)
 	if err != nil || at.dir() {
 		return err
 	}
@@ -837,7 +837,7 @@ func (s *Store) makeWay(key string) error {
 			return err
 		}
 	}
-	return s.host.mkdir(dir, attrs{Mode: 0o755, UID: os.Geteuid(), GID: os.Getegid()})
+	return s.host.mkdir(dir, fileAttrs{Mode: 0o755, UID: os.Geteuid(), GID: os.Getegid()})
 }
 
 func (s *Store) moveAside(key string) error {
@@ -849,19 +849,19 @@ func (s *Store) cleanUp() (left []string, err error) {
 	if err := s.removeOwn(s.journal.Cleanup); err != nil {
 		return nil, err
 	}
-	changed := touched{}
+	changed := unsyncedKeys{}
 	for _, key := range s.journal.Dirs {
-		switch err := s.removeIf(key, found.dir); {
-		case notEmpty(err), errors.Is(err, syscall.EBUSY), errors.Is(err, fs.ErrPermission):
+		switch err := s.removeIf(key, foundFile.dir); {
+		case isNotEmpty(err), errors.Is(err, syscall.EBUSY), errors.Is(err, fs.ErrPermission):
 			left = append(left, "/"+key)
 		case err != nil:
-			return left, writeFailed("/"+key, "removing a directory that is no longer needed", err)
+			return left, toWriteError("/"+key, "removing a directory that is no longer needed", err)
 		}
-		changed[parent(key)] = true
+		changed[parentKey(key)] = true
 	}
 	if len(changed) > 0 {
 		if err := s.host.flush(changed); err != nil {
-			return left, writeFailed("", "syncing directories", err)
+			return left, toWriteError("", "syncing directories", err)
 		}
 		next := s.journal
 		next.Dirs = nil
@@ -876,11 +876,11 @@ func (s *Store) cleanUp() (left []string, err error) {
 func (s *Store) removeOwn(keys []string) error {
 	for _, key := range keys {
 		err := s.host.remove(key)
-		if notEmpty(err) { // a directory in which somebody has put files since it was replaced
+		if isNotEmpty(err) { // a directory in which somebody has put files since it was replaced
 			err = s.host.rename(key, key+".moved-aside")
 		}
 		if err != nil {
-			return writeFailed("/"+key, "removing what is no longer needed", err)
+			return toWriteError("/"+key, "removing what is no longer needed", err)
 		}
 	}
 	return nil

@@ -20,61 +20,61 @@ import (
 type phase string
 
 const (
-	// idle: there is no update. What is to be cleaned up may still be there.
-	idle phase = ""
-	// staging: new files and backups may exist under names of their own. Nothing of the old version is touched.
-	staging phase = "staging"
-	// swapping: any of the operations may have been done. All backups and all new files are on disk.
-	swapping phase = "swapping"
-	// swapped: all operations have been done and are on disk.
-	swapped phase = "swapped"
-	// rollingBack: any of the operations may have been undone.
-	rollingBack phase = "rollingBack"
+	// phaseIdle: there is no update. What is to be cleaned up may still be there.
+	phaseIdle phase = ""
+	// phaseStaging: new files and backups may exist under names of their own. Nothing of the old version is touched.
+	phaseStaging phase = "staging"
+	// phaseSwapping: any of the operations may have been done. All backups and all new files are on disk.
+	phaseSwapping phase = "swapping"
+	// phaseSwapped: all operations have been done and are on disk.
+	phaseSwapped phase = "swapped"
+	// phaseRollingBack: any of the operations may have been undone.
+	phaseRollingBack phase = "rollingBack"
 )
 
 type journal struct {
 	// Applied is the id of the manifest that is applied; empty: none.
-	Applied string  `json:"applied,omitempty"`
-	Phase   phase   `json:"phase,omitempty"`
-	Update  *update `json:"update,omitempty"`
+	Applied string         `json:"applied,omitempty"`
+	Phase   phase          `json:"phase,omitempty"`
+	Update  *journalUpdate `json:"update,omitempty"`
 	// Cleanup are files of ended updates that are to be removed, Dirs directories that are to be removed if they are empty.
 	Cleanup []string `json:"cleanup,omitempty"`
 	Dirs    []string `json:"dirs,omitempty"`
 }
 
-type update struct {
+type journalUpdate struct {
 	// ID is also that of the new manifest.
-	ID      string `json:"id"`
-	Version string `json:"version"`
-	Ops     []*op  `json:"ops,omitempty"`
+	ID      string       `json:"id"`
+	Version string       `json:"version"`
+	Ops     []*operation `json:"ops,omitempty"`
 	// Originals are no longer needed when the update is committed; so are Dirs.
 	Originals []string `json:"originals,omitempty"`
 	Dirs      []string `json:"dirs,omitempty"`
 }
 
-// kind is what an operation does.
-type kind string
+// opKind is what an operation does.
+type opKind string
 
 // The kinds. rankOf has the order in which they are done; they are undone in the reverse order.
 const (
-	doAdopt    kind = "adopt"  // keep a copy of the file that is there as the original; it is as wanted already
-	doRemove   kind = "remove" // remove a file or a link
-	doRmdir    kind = "rmdir"  // remove a directory that is in one where a file is wanted
-	doMkdir    kind = "mkdir"
-	doExchange kind = "exchange" // put the staged file in the place of a directory, or a directory in that of a file
-	doAttrs    kind = "attrs"    // change permissions and owner
-	doWrite    kind = "write"    // put the staged file or link in its place
+	opAdopt    opKind = "adopt"  // keep a copy of the file that is there as the original; it is as wanted already
+	opRemove   opKind = "remove" // remove a file or a link
+	opRmdir    opKind = "rmdir"  // remove a directory that is in one where a file is wanted
+	opMkdir    opKind = "mkdir"
+	opExchange opKind = "exchange" // put the staged file in the place of a directory, or a directory in that of a file
+	opAttrs    opKind = "attrs"    // change permissions and owner
+	opWrite    opKind = "write"    // put the staged file or link in its place
 )
 
-var kinds = []kind{doAdopt, doRemove, doRmdir, doMkdir, doExchange, doAttrs, doWrite}
+var opKinds = []opKind{opAdopt, opRemove, opRmdir, opMkdir, opExchange, opAttrs, opWrite}
 
-// op is one operation of an update.
-type op struct {
-	Do  kind   `json:"do"`
-	Key string `json:"key"`
+// operation is one operation of an update.
+type operation struct {
+	Kind opKind `json:"do"`
+	Key  string `json:"key"`
 	// Path is how the spec calls it, Change what is reported; none if the operation is no change of its own.
-	Path   string `json:"path,omitempty"`
-	Change Op     `json:"change,omitempty"`
+	Path   string   `json:"path,omitempty"`
+	Change ChangeOp `json:"change,omitempty"`
 	// New is where a new file is staged, Old where what was there is kept, if Backup says that there was something.
 	New    string `json:"new,omitempty"`
 	Old    string `json:"old,omitempty"`
@@ -82,53 +82,53 @@ type op struct {
 	// Original: the backup is the original of a file that the spec manages from now on, and is kept after the commit.
 	Original bool `json:"original,omitempty"`
 	// Attrs are wanted, Was those before. An exchange has Attrs if a directory takes the place of a file.
-	Attrs *attrs `json:"attrs,omitempty"`
-	Was   *attrs `json:"was,omitempty"`
+	Attrs       *fileAttrs `json:"attrs,omitempty"`
+	AttrsBefore *fileAttrs `json:"was,omitempty"`
 
-	entry *entry // what is staged at New, or
-	from  string // the original that is
+	entry *manifestEntry // what is staged at New, or
+	from  string         // the original that is
 	// copied is how much room a copy of what is there takes, in bytes.
 	copied int64
 }
 
 // manifest is what a version consists of.
 type manifest struct {
-	Version string   `json:"version"`
-	Entries []*entry `json:"entries"`
-	byKey   map[string]*entry
+	Version string           `json:"version"`
+	Entries []*manifestEntry `json:"entries"`
+	byKey   map[string]*manifestEntry
 }
 
-// entry is a file, link or directory of a manifest.
-type entry struct {
+// manifestEntry is a file, link or directory of a manifest.
+type manifestEntry struct {
 	resource.RenderedFile
-	Key   string `json:"key"`
-	Attrs attrs  `json:"attrs"`
-	Sum   string `json:"sum,omitempty"` // SHA-256 of the content, in hex
-	// Kept was there already, and the spec leaves it as it is: it isn't the agent's.
-	Kept bool `json:"kept,omitempty"`
+	Key   string    `json:"key"`
+	Attrs fileAttrs `json:"attrs"`
+	Sum   string    `json:"sum,omitempty"` // SHA-256 of the content, in hex
+	// Unmanaged was there already, and the spec leaves it as it is: it isn't the agent's.
+	Unmanaged bool `json:"kept,omitempty"`
 	// Implicit is a directory that was made because something below it is wanted.
 	Implicit bool `json:"implicit,omitempty"`
-	// Found are the attributes of a directory that was there before it was managed.
-	Found *attrs `json:"found,omitempty"`
+	// AttrsBefore are the attributes of a directory that was there before it was managed.
+	AttrsBefore *fileAttrs `json:"found,omitempty"`
 	// Original is the key of what was in this place before it was managed.
 	Original string `json:"original,omitempty"`
 }
 
-func (e *entry) dir() bool { return e.Type == resource.FileDirectory }
+func (e *manifestEntry) dir() bool { return e.Type == resource.FileDirectory }
 
-// made is whether the entry is a directory that an update made.
-func (e *entry) made() bool { return e.dir() && e.Found == nil && !e.Kept }
+// madeByUpdate is whether the entry is a directory that an update made.
+func (e *manifestEntry) madeByUpdate() bool { return e.dir() && e.AttrsBefore == nil && !e.Unmanaged }
 
-// prefix begins the names of all files that an update makes beside those it changes.
-const prefix = ".edgebus-"
+// ownPrefix begins the names of all files that an update makes beside those it changes.
+const ownPrefix = ".edgebus-"
 
 var (
-	validID    = regexp.MustCompile(`^[0-9a-f]{16}$`)
-	ownName    = regexp.MustCompile(`^\.edgebus-[0-9a-f]{16}-[0-9]+\.(new|old)$`)
-	wantsNew   = []kind{doWrite, doExchange}
-	wantsOld   = []kind{doAdopt, doRemove, doWrite, doExchange}
-	wantsAttrs = []kind{doMkdir, doAttrs}
-	wantsWas   = []kind{doRmdir, doAttrs}
+	idPattern            = regexp.MustCompile(`^[0-9a-f]{16}$`)
+	ownNamePattern       = regexp.MustCompile(`^\.edgebus-[0-9a-f]{16}-[0-9]+\.(new|old)$`)
+	kindsWithNew         = []opKind{opWrite, opExchange}
+	kindsWithOld         = []opKind{opAdopt, opRemove, opWrite, opExchange}
+	kindsWithAttrs       = []opKind{opMkdir, opAttrs}
+	kindsWithAttrsBefore = []opKind{opRmdir, opAttrs}
 )
 
 func manifestName(id string) string { return "manifest-" + id + ".json" }
@@ -140,13 +140,13 @@ const journalName = "journal.json"
 // decodeJournal reads a journal, and refuses one that no update can have written: what it names is going to be renamed and removed.
 func decodeJournal(text []byte) (journal, error) {
 	var j journal
-	if err := strict(text, &j); err != nil {
+	if err := decodeStrict(text, &j); err != nil {
 		return journal{}, err
 	}
 	return j, j.check()
 }
 
-func strict(text []byte, to any) error {
+func decodeStrict(text []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(to); err != nil {
@@ -159,11 +159,11 @@ func strict(text []byte, to any) error {
 }
 
 func (j journal) check() error {
-	if j.Applied != "" && !validID.MatchString(j.Applied) {
+	if j.Applied != "" && !idPattern.MatchString(j.Applied) {
 		return fmt.Errorf("applied: %q is no id", j.Applied)
 	}
 	for i, key := range j.Cleanup {
-		if err := checkOwn(key); err != nil {
+		if err := checkOwnKey(key); err != nil {
 			return fmt.Errorf("cleanup[%d]: %w", i, err)
 		}
 	}
@@ -173,12 +173,12 @@ func (j journal) check() error {
 		}
 	}
 	switch j.Phase {
-	case idle:
+	case phaseIdle:
 		if j.Update != nil {
 			return fmt.Errorf("update: must not be there without a phase")
 		}
 		return nil
-	case staging, swapping, swapped, rollingBack:
+	case phaseStaging, phaseSwapping, phaseSwapped, phaseRollingBack:
 	default:
 		return fmt.Errorf("phase: %q is none", j.Phase)
 	}
@@ -188,8 +188,8 @@ func (j journal) check() error {
 	return j.Update.check()
 }
 
-func (u *update) check() error {
-	if !validID.MatchString(u.ID) {
+func (u *journalUpdate) check() error {
+	if !idPattern.MatchString(u.ID) {
 		return fmt.Errorf("update.id: %q is no id", u.ID)
 	}
 	for i, o := range u.Ops {
@@ -201,7 +201,7 @@ func (u *update) check() error {
 		}
 	}
 	for i, key := range u.Originals {
-		if err := checkOwn(key); err != nil {
+		if err := checkOwnKey(key); err != nil {
 			return fmt.Errorf("update.originals[%d]: %w", i, err)
 		}
 	}
@@ -213,30 +213,30 @@ func (u *update) check() error {
 	return nil
 }
 
-func (o *op) check() error {
-	if !slices.Contains(kinds, o.Do) {
-		return fmt.Errorf("do: %q is no operation", o.Do)
+func (o *operation) check() error {
+	if !slices.Contains(opKinds, o.Kind) {
+		return fmt.Errorf("do: %q is no operation", o.Kind)
 	}
 	if err := checkKey(o.Key); err != nil {
 		return fmt.Errorf("key: %w", err)
 	}
 	for _, own := range []struct {
 		field, key string
-		kinds      []kind
-	}{{"new", o.New, wantsNew}, {"old", o.Old, wantsOld}} {
-		if wanted := slices.Contains(own.kinds, o.Do); wanted != (own.key != "") {
-			return fmt.Errorf("%s: %q doesn't belong to the operation %s", own.field, own.key, o.Do)
+		kinds      []opKind
+	}{{"new", o.New, kindsWithNew}, {"old", o.Old, kindsWithOld}} {
+		if wanted := slices.Contains(own.kinds, o.Kind); wanted != (own.key != "") {
+			return fmt.Errorf("%s: %q doesn't belong to the operation %s", own.field, own.key, o.Kind)
 		} else if wanted {
-			if err := checkOwn(own.key); err != nil {
+			if err := checkOwnKey(own.key); err != nil {
 				return fmt.Errorf("%s: %w", own.field, err)
 			}
 		}
 	}
-	if o.Do != doExchange && slices.Contains(wantsAttrs, o.Do) != (o.Attrs != nil) {
-		return fmt.Errorf("attrs: belong to the operations %v", wantsAttrs)
+	if o.Kind != opExchange && slices.Contains(kindsWithAttrs, o.Kind) != (o.Attrs != nil) {
+		return fmt.Errorf("attrs: belong to the operations %v", kindsWithAttrs)
 	}
-	if slices.Contains(wantsWas, o.Do) != (o.Was != nil) {
-		return fmt.Errorf("was: belongs to the operations %v", wantsWas)
+	if slices.Contains(kindsWithAttrsBefore, o.Kind) != (o.AttrsBefore != nil) {
+		return fmt.Errorf("was: belongs to the operations %v", kindsWithAttrsBefore)
 	}
 	return nil
 }
@@ -249,12 +249,12 @@ func checkKey(key string) error {
 	return nil
 }
 
-// checkOwn checks that a key is one of those files that an update makes for itself.
-func checkOwn(key string) error {
+// checkOwnKey checks that a key is one of those files that an update makes for itself.
+func checkOwnKey(key string) error {
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	if !ownName.MatchString(key[strings.LastIndexByte(key, '/')+1:]) {
+	if !ownNamePattern.MatchString(key[strings.LastIndexByte(key, '/')+1:]) {
 		return fmt.Errorf("%q is no file of an update", key)
 	}
 	return nil
@@ -262,7 +262,7 @@ func checkOwn(key string) error {
 
 func decodeManifest(text []byte) (*manifest, error) {
 	m := &manifest{}
-	if err := strict(text, m); err != nil {
+	if err := decodeStrict(text, m); err != nil {
 		return nil, err
 	}
 	for i, e := range m.Entries {
@@ -273,7 +273,7 @@ func decodeManifest(text []byte) (*manifest, error) {
 			return nil, fmt.Errorf("entries[%d].key: %w", i, err)
 		}
 		if e.Original != "" {
-			if err := checkOwn(e.Original); err != nil {
+			if err := checkOwnKey(e.Original); err != nil {
 				return nil, fmt.Errorf("entries[%d].original: %w", i, err)
 			}
 		}
@@ -283,7 +283,7 @@ func decodeManifest(text []byte) (*manifest, error) {
 }
 
 func (m *manifest) index() {
-	m.byKey = make(map[string]*entry, len(m.Entries))
+	m.byKey = make(map[string]*manifestEntry, len(m.Entries))
 	for _, e := range m.Entries {
 		m.byKey[e.Key] = e
 	}

@@ -19,24 +19,24 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// model says what a host's files must be: what is the host's own, overlaid with what the spec has and the directories above it.
-type model struct {
+// hostModel says what a host's files must be: what is the host's own, overlaid with what the spec has and the directories above it.
+type hostModel struct {
 	host  map[string]string // what was there before, and what others made since
 	ours  map[string]string // what the applied version made
 	keeps map[string]string // those of them that are only made where there is nothing, as they were made
 }
 
-func (m *model) tree() map[string]string {
+func (m *hostModel) tree() map[string]string {
 	tree := maps.Clone(m.host)
 	maps.Copy(tree, m.ours)
 	return tree
 }
 
-func isDir(what string) bool { return strings.HasPrefix(what, "dir ") }
+func describesDir(what string) bool { return strings.HasPrefix(what, "dir ") }
 
 // after is the model when a spec is applied; !ok if it can't be.
-func (m *model) after(files []resource.RenderedFile, disk map[string]string) (next *model, ok bool) {
-	next = &model{host: maps.Clone(m.host), ours: map[string]string{}, keeps: map[string]string{}}
+func (m *hostModel) after(files []resource.RenderedFile, disk map[string]string) (next *hostModel, ok bool) {
+	next = &hostModel{host: maps.Clone(m.host), ours: map[string]string{}, keeps: map[string]string{}}
 	for _, f := range files {
 		_, mine := m.ours[f.Path]
 		switch there, exists := disk[f.Path]; {
@@ -55,10 +55,10 @@ func (m *model) after(files []resource.RenderedFile, disk map[string]string) (ne
 	}
 	for _, f := range files {
 		for p := filepath.Dir(f.Path); p != "/"; p = filepath.Dir(p) {
-			if next.ours[p] != "" || isDir(m.host[p]) {
+			if next.ours[p] != "" || describesDir(m.host[p]) {
 				continue
 			}
-			if next.ours[p] = disk[p]; !isDir(disk[p]) {
+			if next.ours[p] = disk[p]; !describesDir(disk[p]) {
 				next.ours[p] = fmt.Sprintf("dir 0755 %d:%d", os.Geteuid(), os.Getegid())
 			}
 		}
@@ -74,7 +74,7 @@ func (m *model) after(files []resource.RenderedFile, disk map[string]string) (ne
 	for p := range next.host {
 		for p = filepath.Dir(p); p != "/"; p = filepath.Dir(p) {
 			switch {
-			case next.ours[p] != "" || isDir(next.host[p]):
+			case next.ours[p] != "" || describesDir(next.host[p]):
 			case next.host[p] == "":
 				next.host[p] = disk[p] // is left, since it isn't empty
 			default:
@@ -85,7 +85,7 @@ func (m *model) after(files []resource.RenderedFile, disk map[string]string) (ne
 	return next, true
 }
 
-func (m *model) describe(f resource.RenderedFile) string {
+func (m *hostModel) describe(f resource.RenderedFile) string {
 	uid, gid := os.Geteuid(), os.Getegid()
 	if f.User != "" {
 		uid, _ = strconv.Atoi(f.User)
@@ -96,7 +96,7 @@ func (m *model) describe(f resource.RenderedFile) string {
 	case resource.FileLink:
 		return "link " + f.Target + owner
 	case resource.FileDirectory:
-		if there := m.host[f.Path]; isDir(there) && f.Mode == "" && f.User == "" {
+		if there := m.host[f.Path]; describesDir(there) && f.Mode == "" && f.User == "" {
 			return there
 		}
 		if mode == "" {
@@ -112,17 +112,17 @@ func (m *model) describe(f resource.RenderedFile) string {
 
 // conflicts is whether something of the host's own stands where another type is wanted. What prev made over it is in its place
 // already.
-func (m *model) conflicts(prev *model) bool {
+func (m *hostModel) conflicts(prev *hostModel) bool {
 	for p, what := range m.ours {
 		there := m.host[p]
-		if !isDir(what) && isDir(there) {
+		if !describesDir(what) && describesDir(there) {
 			return true
 		}
-		if _, mine := prev.ours[p]; isDir(what) && there != "" && !isDir(there) && !mine {
+		if _, mine := prev.ours[p]; describesDir(what) && there != "" && !describesDir(there) && !mine {
 			return true
 		}
 		for q := range m.host {
-			if !isDir(what) && strings.HasPrefix(q, p+"/") {
+			if !describesDir(what) && strings.HasPrefix(q, p+"/") {
 				return true
 			}
 		}
@@ -130,8 +130,8 @@ func (m *model) conflicts(prev *model) bool {
 	return false
 }
 
-// draw makes a spec over few paths, so that versions collide in every way.
-func draw(rnd *rand.Rand) (files []resource.RenderedFile) {
+// drawFiles makes a spec over few paths, so that versions collide in every way.
+func drawFiles(rnd *rand.Rand) (files []resource.RenderedFile) {
 	seen := map[string]string{}
 	for range rnd.IntN(12) {
 		p := []string{"/etc", "/var/lib", "/usr/local/etc"}[rnd.IntN(3)]
@@ -155,7 +155,7 @@ func draw(rnd *rand.Rand) (files []resource.RenderedFile) {
 		if os.Geteuid() == 0 && rnd.IntN(3) == 0 {
 			f.User = "1234"
 		}
-		if fits(seen, f) {
+		if fitsFiles(seen, f) {
 			seen[f.Path] = f.Type
 			files = append(files, f)
 		}
@@ -163,7 +163,7 @@ func draw(rnd *rand.Rand) (files []resource.RenderedFile) {
 	return files
 }
 
-func fits(seen map[string]string, f resource.RenderedFile) bool {
+func fitsFiles(seen map[string]string, f resource.RenderedFile) bool {
 	for p, kind := range seen {
 		if p == f.Path || kind != resource.FileDirectory && strings.HasPrefix(f.Path, p+"/") ||
 			f.Type != resource.FileDirectory && strings.HasPrefix(p, f.Path+"/") {
@@ -174,7 +174,7 @@ func fits(seen map[string]string, f resource.RenderedFile) bool {
 }
 
 // byHand changes something beside the agent, and says what to the model.
-func (m *model) byHand(t *testing.T, r *rig, rnd *rand.Rand) {
+func (m *hostModel) byHand(t *testing.T, r *testStore, rnd *rand.Rand) {
 	t.Helper()
 	tree := r.tree()
 	paths := slices.Sorted(maps.Keys(tree))
@@ -182,7 +182,7 @@ func (m *model) byHand(t *testing.T, r *rig, rnd *rand.Rand) {
 	_, ours := m.ours[p]
 	at := r.host(p)
 	switch what := tree[p]; {
-	case isDir(what):
+	case describesDir(what):
 		if !strings.HasPrefix(p, "/etc/") && !strings.HasPrefix(p, "/var/lib/") || rnd.IntN(4) > 0 {
 			return
 		}
@@ -217,9 +217,9 @@ func (m *model) byHand(t *testing.T, r *rig, rnd *rand.Rand) {
 var errKilled = errors.New("killed")
 
 // killAt makes every step from the nth on fail, as if the process were gone. It counts the steps.
-func (r *rig) killAt(n int) *int {
+func (r *testStore) killAt(n int) *int {
 	count := 0
-	before := func(step) error {
+	before := func(treeStep) error {
 		if count++; count > n {
 			return errKilled
 		}
@@ -229,10 +229,10 @@ func (r *rig) killAt(n int) *int {
 	return &count
 }
 
-const never = 1 << 30
+const noStep = 1 << 30
 
 // update stages, swaps and commits, and says which of these returned without an error.
-func (r *rig) update(spec Spec) (done int, err error) {
+func (r *testStore) update(spec Spec) (done int, err error) {
 	if err := r.Stage(r.t.Context(), spec); err != nil {
 		return 0, err
 	}
@@ -247,26 +247,26 @@ func (r *rig) update(spec Spec) (done int, err error) {
 
 // settled restarts a Store that was interrupted in an update to version, and checks that the old version is whole or the new one.
 // done is what the update was told. It says whether it is the new one now.
-func (r *rig) settled(version string, done int, before, after map[string]string, rollBack bool) bool {
+func (r *testStore) settled(version string, done int, before, after map[string]string, rollBack bool) bool {
 	r.t.Helper()
 	what, which := r.restart()
 	return r.whole(what, which, version, done, before, after, rollBack)
 }
 
-func (r *rig) whole(what Recovery, which, version string, done int, before, after map[string]string, rollBack bool) bool {
+func (r *testStore) whole(what Recovery, which, version string, done int, before, after map[string]string, rollBack bool) bool {
 	t := r.t
 	t.Helper()
-	if what != Clean {
+	if what != RecoveryClean {
 		require.Equal(t, version, which)
 		require.Less(t, done, 3, "a version that was committed stays")
 	}
 	if done == 2 {
-		require.NotEqual(t, RolledBack, what, "a version that was swapped stays until it is committed or rolled back")
+		require.NotEqual(t, RecoveryRolledBack, what, "a version that was swapped stays until it is committed or rolled back")
 	}
 	switch {
-	case what == Swapped:
+	case what == RecoverySwapped:
 		now := r.tree()
-		maps.DeleteFunc(now, func(p, what string) bool { return after[p] == "" && isDir(what) && before[p] == what }) // until the commit
+		maps.DeleteFunc(now, func(p, what string) bool { return after[p] == "" && describesDir(what) && before[p] == what }) // until the commit
 		require.Equal(t, after, now, "swapped: the new version")
 		if rollBack {
 			require.NoError(t, r.RollBack())
@@ -274,7 +274,7 @@ func (r *rig) whole(what Recovery, which, version string, done int, before, afte
 			_, err := r.Commit()
 			require.NoError(t, err)
 		}
-	case what == RolledBack:
+	case what == RecoveryRolledBack:
 		require.Equal(t, before, r.tree(), "rolled back: the old version")
 	}
 	applied, _ := r.Applied()
@@ -290,7 +290,7 @@ func (r *rig) whole(what Recovery, which, version string, done int, before, afte
 }
 
 // onlyOriginals checks that no update left files of its own, but those that are going to be put back.
-func (r *rig) onlyOriginals() {
+func (r *testStore) onlyOriginals() {
 	r.t.Helper()
 	var originals []string
 	for _, e := range r.applied.Entries {
@@ -303,7 +303,7 @@ func (r *rig) onlyOriginals() {
 }
 
 // oneNameEach checks that no two names are of one file: who changes one of them would change the other.
-func (r *rig) oneNameEach() {
+func (r *testStore) oneNameEach() {
 	r.t.Helper()
 	names := map[uint64]string{}
 	require.NoError(r.t, filepath.WalkDir(r.host(""), func(p string, d fs.DirEntry, err error) error {
@@ -328,29 +328,29 @@ func TestRandomSpecs(t *testing.T) {
 
 func randomSpecs(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	r := newRig(t)
+	r := newTestStore(t)
 	r.put("/etc/a/b", "of the host")
 	r.put("/etc/c", "1")
 	r.put("/var/lib/b/foreign", "of the host")
-	m := &model{host: r.tree(), ours: map[string]string{}, keeps: map[string]string{}}
+	m := &hostModel{host: r.tree(), ours: map[string]string{}, keeps: map[string]string{}}
 	refused, killed, applied := 0, 0, 0
 	for i := range 200 {
 		for range rnd.IntN(3) {
 			m.byHand(t, r, rnd)
 		}
-		files, before := draw(rnd), r.tree()
+		files, before := drawFiles(rnd), r.tree()
 		next, ok := m.after(files, before)
 		version, last := strconv.Itoa(i), ""
 		last, _ = r.Applied()
 		r.Store.host.many = []int{1, 1000}[rnd.IntN(2)]
-		at := never
+		at := noStep
 		if rnd.IntN(3) == 0 {
 			at = rnd.IntN(60)
 		}
 		steps := r.killAt(at)
 		done, err := r.update(r.spec(version, files...))
 		if !ok && done == 0 && !errors.Is(err, errKilled) {
-			require.Contains(t, []string{resource.FailedWrite, resource.FailedPath}, reason(err), "version %d: %v", i, files)
+			require.Contains(t, []string{resource.FailedWrite, resource.FailedPath}, errorReason(err), "version %d: %v", i, files)
 			refused++
 			require.Equal(t, before, r.tree())
 			continue
@@ -376,7 +376,7 @@ func randomSpecs(t *testing.T, seed uint64) {
 	}
 	t.Logf("applied %d, refused %d, killed %d", applied, refused, killed)
 	require.Greater(t, applied, 30)
-	r.killAt(never)
+	r.killAt(noStep)
 	before := r.tree()
 	if next, ok := m.after(nil, before); ok {
 		r.apply("last")

@@ -30,8 +30,8 @@ const (
 	maxName   = 255
 	maxTarget = 4095
 	maxSecret = 1 << 20
-	// reserve is what an update leaves free of a file system, in bytes.
-	reserve = 1 << 20
+	// reservedSpace is what an update leaves free of a file system, in bytes.
+	reservedSpace = 1 << 20
 )
 
 // An allowedRoot is a directory below which files may be changed.
@@ -42,10 +42,10 @@ type allowedRoot struct {
 
 // resolveRoots resolves the symbolic links on the way to the data directory, the root, and what is allowed and forbidden.
 func (s *Store) resolveRoots() (err error) {
-	if s.o.Dir, err = resolve(s.o.Dir); err != nil {
+	if s.o.Dir, err = resolvePath(s.o.Dir); err != nil {
 		return err
 	}
-	if s.o.Root, err = resolve(s.o.Root); err != nil {
+	if s.o.Root, err = resolvePath(s.o.Root); err != nil {
 		return err
 	}
 	for _, dir := range s.o.Allowed {
@@ -83,7 +83,7 @@ func (s *Store) resolveRoots() (err error) {
 
 // resolveKey is the key of a path, if that is below the root.
 func (s *Store) resolveKey(p string) (key string, ok bool, err error) {
-	p, err = resolve(p)
+	p, err = resolvePath(p)
 	if err != nil {
 		return "", false, err
 	}
@@ -94,43 +94,43 @@ func (s *Store) resolveKey(p string) (key string, ok bool, err error) {
 	return strings.TrimPrefix(filepath.ToSlash(rel), "."), true, nil
 }
 
-// resolve follows the symbolic links of a path, of which the end may be missing.
-func resolve(p string) (string, error) {
+// resolvePath follows the symbolic links of a path, of which the end may be missing.
+func resolvePath(p string) (string, error) {
 	p, err := filepath.Abs(p)
 	if err != nil {
 		return "", err
 	}
 	whole, err := filepath.EvalSymlinks(p)
-	if !missing(err) || filepath.Dir(p) == p {
+	if !isMissing(err) || filepath.Dir(p) == p {
 		return whole, err
 	}
 	if _, err := os.Lstat(p); err == nil {
 		return "", fmt.Errorf("%s is a symbolic link to what isn't there", p)
 	}
-	dir, err := resolve(filepath.Dir(p))
+	dir, err := resolvePath(filepath.Dir(p))
 	return filepath.Join(dir, filepath.Base(p)), err
 }
 
-// within is whether a key or path is another or below it.
-func within(p, dir string) bool {
+// isWithin is whether a key or path is another or below it.
+func isWithin(p, dir string) bool {
 	return p == dir || dir == "" || strings.HasPrefix(p, dir+"/")
 }
 
 // keyOf is the key of a path of a spec.
 func (s *Store) keyOf(p string) (string, error) {
-	i := slices.IndexFunc(s.allowed, func(a allowedRoot) bool { return p != a.path && (a.path == "/" || within(p, a.path)) })
+	i := slices.IndexFunc(s.allowed, func(a allowedRoot) bool { return p != a.path && (a.path == "/" || isWithin(p, a.path)) })
 	if i < 0 {
 		return "", failf(resource.FailedPath, p, "is not below a directory that the node allows: %s", s.allowedText())
 	}
 	root := s.allowed[i]
 	key := path.Join(root.key, strings.TrimPrefix(p, root.path))
 	for _, denied := range s.denied {
-		if within(key, denied) || within(denied, key) {
+		if isWithin(key, denied) || isWithin(denied, key) {
 			return "", failf(resource.FailedPath, p, "is forbidden on the node: /%s", denied)
 		}
 	}
-	if strings.HasPrefix(path.Base(key), prefix) {
-		return "", failf(resource.FailedPath, p, "names that begin with %s are the agent's own", prefix)
+	if strings.HasPrefix(path.Base(key), ownPrefix) {
+		return "", failf(resource.FailedPath, p, "names that begin with %s are the agent's own", ownPrefix)
 	}
 	return key, nil
 }
@@ -144,10 +144,10 @@ func (s *Store) allowedText() string {
 	return strings.Join(names, ", ")
 }
 
-// plan is what brings the host to a version.
-type plan struct {
+// updatePlan is what brings the host to a version.
+type updatePlan struct {
 	manifest  *manifest
-	ops       []*op
+	ops       []*operation
 	dirs      []string        // to be removed after the commit
 	originals []string        // of no use after it
 	replaced  map[string]bool // directories in whose places files go
@@ -155,21 +155,21 @@ type plan struct {
 }
 
 // plan compares a version with what is applied and what is on disk.
-func (s *Store) plan(ctx context.Context, want Spec) (*plan, error) {
+func (s *Store) plan(ctx context.Context, want Spec) (*updatePlan, error) {
 	entries, err := s.check(ctx, want)
 	if err != nil {
 		return nil, err
 	}
 	p := s.planner(ctx, want.Version, entries)
 	p.leaveDrifted = want.LeaveDrifted
-	if err := p.make(); err != nil {
+	if err := p.build(); err != nil {
 		return nil, err
 	}
-	return p.plan, s.checkSpace(p.plan)
+	return p.updatePlan, s.checkSpace(p.updatePlan)
 }
 
-func (s *Store) planner(ctx context.Context, version string, entries []*entry) *planner {
-	p := &planner{Store: s, ctx: ctx, hosts: map[string]bool{}, plan: &plan{
+func (s *Store) planner(ctx context.Context, version string, entries []*manifestEntry) *updatePlanner {
+	p := &updatePlanner{Store: s, ctx: ctx, hosts: map[string]bool{}, updatePlan: &updatePlan{
 		manifest: &manifest{Version: version, Entries: entries}, replaced: map[string]bool{}, anchors: map[string]string{},
 	}}
 	p.manifest.index()
@@ -177,8 +177,8 @@ func (s *Store) planner(ctx context.Context, version string, entries []*entry) *
 }
 
 // planRestore plans that some paths are as the applied version has them, and what is above them.
-func (s *Store) planRestore(ctx context.Context, paths []string) (*plan, error) {
-	var entries []*entry
+func (s *Store) planRestore(ctx context.Context, paths []string) (*updatePlan, error) {
+	var entries []*manifestEntry
 	for _, e := range s.applied.Entries {
 		if !e.Implicit {
 			same := *e
@@ -187,13 +187,13 @@ func (s *Store) planRestore(ctx context.Context, paths []string) (*plan, error) 
 	}
 	p := s.planner(ctx, s.applied.Version, entries)
 	for _, e := range entries {
-		if e.Kept || !slices.Contains(paths, e.Path) {
+		if e.Unmanaged || !slices.Contains(paths, e.Path) {
 			continue
 		}
 		if err := p.parents(e); err != nil {
 			return nil, err
 		}
-		if err := p.wanted(e); err != nil {
+		if err := p.planEntry(e); err != nil {
 			return nil, err
 		}
 	}
@@ -202,19 +202,19 @@ func (s *Store) planRestore(ctx context.Context, paths []string) (*plan, error) 
 			p.manifest.Entries = append(p.manifest.Entries, e)
 		}
 	}
-	p.finish()
+	p.order()
 	p.manifest.index()
-	return p.plan, s.checkSpace(p.plan)
+	return p.updatePlan, s.checkSpace(p.updatePlan)
 }
 
 // check checks a spec's entries, and finds their keys, owners and digests.
-func (s *Store) check(ctx context.Context, want Spec) ([]*entry, error) {
+func (s *Store) check(ctx context.Context, want Spec) ([]*manifestEntry, error) {
 	if len(want.Files) > MaxFiles {
 		return nil, failf(resource.FailedInvalid, "", "has %d files; at most %d are allowed", len(want.Files), MaxFiles)
 	}
-	byKey := make(map[string]*entry, len(want.Files))
-	entries := make([]*entry, 0, len(want.Files))
-	owners := owners{}
+	byKey := make(map[string]*manifestEntry, len(want.Files))
+	entries := make([]*manifestEntry, 0, len(want.Files))
+	owners := ownerIDs{}
 	for _, f := range want.Files {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -235,7 +235,7 @@ func (s *Store) check(ctx context.Context, want Spec) ([]*entry, error) {
 		entries = append(entries, e)
 	}
 	for _, e := range entries {
-		for dir := parent(e.Key); dir != ""; dir = parent(dir) {
+		for dir := parentKey(e.Key); dir != ""; dir = parentKey(dir) {
 			if above := byKey[dir]; above != nil && !above.dir() {
 				return nil, failf(resource.FailedInvalid, e.Path, "is below %s, which is a %s", above.Path, above.Type)
 			}
@@ -244,7 +244,7 @@ func (s *Store) check(ctx context.Context, want Spec) ([]*entry, error) {
 	return entries, nil
 }
 
-func (s *Store) checkFile(f resource.RenderedFile, owners owners) (*entry, error) {
+func (s *Store) checkFile(f resource.RenderedFile, owners ownerIDs) (*manifestEntry, error) {
 	if !path.IsAbs(f.Path) || path.Clean(f.Path) != f.Path || len(f.Path) > maxPath || strings.ContainsRune(f.Path, 0) {
 		return nil, failf(resource.FailedInvalid, f.Path, "must be absolute, without '..', '//', NUL and a '/' at its end, and have at most %d bytes", maxPath)
 	}
@@ -255,7 +255,7 @@ func (s *Store) checkFile(f resource.RenderedFile, owners owners) (*entry, error
 	if err != nil {
 		return nil, err
 	}
-	e := &entry{RenderedFile: f, Key: key}
+	e := &manifestEntry{RenderedFile: f, Key: key}
 	if err := e.checkType(); err != nil {
 		return nil, err
 	}
@@ -271,7 +271,7 @@ func (s *Store) checkFile(f resource.RenderedFile, owners owners) (*entry, error
 	return e, nil
 }
 
-func (e *entry) checkType() error {
+func (e *manifestEntry) checkType() error {
 	c := e.Content
 	set := 0
 	for _, is := range []bool{c.Text != "", len(c.Base64) > 0, c.Digest != "", c.Secret != nil} {
@@ -324,11 +324,11 @@ func (s *Store) mode(f resource.RenderedFile) (uint32, error) {
 	return uint32(m), nil
 }
 
-// owners are users and groups that were looked up.
-type owners map[string]int
+// ownerIDs are users and groups that were looked up.
+type ownerIDs map[string]int
 
 // id is the number of a user or group. Without a name it is root, or the agent's own user, since only root can change owners.
-func (o owners) id(kind, name, path string) (int, error) {
+func (o ownerIDs) id(kind, name, path string) (int, error) {
 	if name == "" {
 		if kind == "user" {
 			return os.Geteuid(), nil
@@ -368,7 +368,7 @@ func (w Spec) sum(f resource.RenderedFile) (string, int64, error) {
 	case f.Digest != "":
 		return strings.TrimPrefix(f.Digest, "sha256:"), f.Size, nil
 	case f.Secret == nil:
-		text := inline(f.Content)
+		text := inlineContent(f.Content)
 		sum := sha256.Sum256(text)
 		return hex.EncodeToString(sum[:]), 0, nil
 	}
@@ -388,7 +388,7 @@ func (w Spec) sum(f resource.RenderedFile) (string, int64, error) {
 	return hex.EncodeToString(hash.Sum(nil)), 0, nil
 }
 
-func inline(c resource.Content) []byte {
+func inlineContent(c resource.Content) []byte {
 	if len(c.Base64) > 0 {
 		return c.Base64
 	}
@@ -398,7 +398,7 @@ func inline(c resource.Content) []byte {
 // open opens a file's content.
 func (w Spec) open(f resource.RenderedFile) (io.ReadCloser, error) {
 	if f.Digest == "" && f.Secret == nil {
-		return io.NopCloser(bytes.NewReader(inline(f.Content))), nil
+		return io.NopCloser(bytes.NewReader(inlineContent(f.Content))), nil
 	}
 	if w.Content == nil {
 		return nil, failf(resource.FailedContent, f.Path, "nothing supplies its content")
@@ -411,10 +411,10 @@ func (w Spec) open(f resource.RenderedFile) (io.ReadCloser, error) {
 }
 
 // write stages a regular file.
-func (s *Store) write(ctx context.Context, o *op, content io.Reader, sync bool) error {
+func (s *Store) write(ctx context.Context, o *operation, content io.Reader, sync bool) error {
 	f, err := s.host.create(o.New)
 	if err != nil {
-		return writeFailed(o.Path, "making the new file", err)
+		return toWriteError(o.Path, "making the new file", err)
 	}
 	if err := s.fill(ctx, f, o, content, sync); err != nil {
 		f.Close()
@@ -423,16 +423,16 @@ func (s *Store) write(ctx context.Context, o *op, content io.Reader, sync bool) 
 	return f.Close()
 }
 
-func (s *Store) fill(ctx context.Context, f *file, o *op, content io.Reader, sync bool) error {
+func (s *Store) fill(ctx context.Context, f *newFile, o *operation, content io.Reader, sync bool) error {
 	e := o.entry
 	hash := sha256.New()
-	in := &source{ctx: ctx, r: content}
+	in := &contentReader{ctx: ctx, r: content}
 	n, err := io.Copy(f, io.TeeReader(in, hash))
 	if in.err != nil {
 		return &Error{Reason: resource.FailedContent, Path: o.Path, Err: in.err}
 	}
 	if err != nil {
-		return writeFailed(o.Path, "writing the new content", err)
+		return toWriteError(o.Path, "writing the new content", err)
 	}
 	if got := hex.EncodeToString(hash.Sum(nil)); got != e.Sum {
 		return failf(resource.FailedContent, o.Path, "the content that came has %d bytes and the digest sha256:%s; sha256:%s is wanted", n, got, e.Sum)
@@ -441,28 +441,28 @@ func (s *Store) fill(ctx context.Context, f *file, o *op, content io.Reader, syn
 		err = f.keepXattrs(old, contentReplaced)
 		old.Close()
 		if err != nil {
-			return writeFailed(o.Path, "keeping extended attributes", err)
+			return toWriteError(o.Path, "keeping extended attributes", err)
 		}
 	}
-	if err := f.give(e.Attrs); err != nil {
-		return writeFailed(o.Path, "setting owner and mode", err)
+	if err := f.setAttrs(e.Attrs); err != nil {
+		return toWriteError(o.Path, "setting owner and mode", err)
 	}
 	if sync {
 		if err := f.sync(); err != nil {
-			return writeFailed(o.Path, "syncing the new content", err)
+			return toWriteError(o.Path, "syncing the new content", err)
 		}
 	}
 	return nil
 }
 
-// source tells an error of the content from one of the disk.
-type source struct {
+// contentReader tells an error of the content from one of the disk.
+type contentReader struct {
 	ctx context.Context
 	r   io.Reader
 	err error
 }
 
-func (s *source) Read(p []byte) (int, error) {
+func (s *contentReader) Read(p []byte) (int, error) {
 	if s.err = s.ctx.Err(); s.err != nil {
 		return 0, s.err
 	}
@@ -474,24 +474,24 @@ func (s *source) Read(p []byte) (int, error) {
 }
 
 // checkSpace checks that the new files fit.
-func (s *Store) checkSpace(p *plan) error {
+func (s *Store) checkSpace(p *updatePlan) error {
 	need := map[uint64]int64{}
 	for _, o := range p.ops {
 		size := o.copied
 		if o.entry != nil {
-			size = min(o.entry.Size, 1<<60) + int64(len(inline(o.entry.Content)))
+			size = min(o.entry.Size, 1<<60) + int64(len(inlineContent(o.entry.Content)))
 		}
 		if size == 0 {
 			continue
 		}
 		dir, err := s.host.openAny(p.anchors[o.Key])
 		if err != nil {
-			return writeFailed(o.Path, "looking for room", err)
+			return toWriteError(o.Path, "looking for room", err)
 		}
 		room, device, ok := spaceOf(dir)
 		dir.Close()
-		if need[device] += size; ok && uint64(need[device])+reserve > room {
-			return failf(resource.FailedWrite, o.Path, "no space left on the file system: %d bytes are free, and %d are needed so far", room, uint64(need[device])+reserve)
+		if need[device] += size; ok && uint64(need[device])+reservedSpace > room {
+			return failf(resource.FailedWrite, o.Path, "no space left on the file system: %d bytes are free, and %d are needed so far", room, uint64(need[device])+reservedSpace)
 		}
 	}
 	return nil
@@ -510,16 +510,16 @@ func spaceOf(dir *os.File) (room, device uint64, ok bool) {
 	return room, device, ok
 }
 
-// planner makes a plan.
-type planner struct {
+// updatePlanner makes a plan.
+type updatePlanner struct {
 	*Store
-	*plan
+	*updatePlan
 	ctx          context.Context
 	leaveDrifted bool
 	hosts        map[string]bool // directories that are the host's own
 }
 
-func (p *planner) make() error {
+func (p *updatePlanner) build() error {
 	for _, e := range slices.Clone(p.manifest.Entries) {
 		if err := p.ctx.Err(); err != nil {
 			return err
@@ -527,67 +527,67 @@ func (p *planner) make() error {
 		if err := p.parents(e); err != nil {
 			return err
 		}
-		if err := p.wanted(e); err != nil {
+		if err := p.planEntry(e); err != nil {
 			return err
 		}
 	}
 	for _, old := range p.applied.Entries {
-		if err := p.dropped(old); err != nil {
+		if err := p.planDropped(old); err != nil {
 			return err
 		}
 	}
 	if err := p.replaceDirs(); err != nil {
 		return err
 	}
-	p.finish()
+	p.order()
 	return nil
 }
 
-// look is what there is at a key, but for what the applied version has there as a file where the new one has a directory: that
+// stat is what there is at a key, but for what the applied version has there as a file where the new one has a directory: that
 // will be gone.
-func (p *planner) look(e *entry) (found, error) {
-	at, err := p.host.look(e.Key)
-	var b *blocked
+func (p *updatePlanner) stat(e *manifestEntry) (foundFile, error) {
+	at, err := p.host.stat(e.Key)
+	var b *blockedPath
 	if errors.As(err, &b) && p.makesWay(b.key) {
-		return found{}, nil
+		return foundFile{}, nil
 	}
 	if err != nil {
-		return found{}, writeFailed(e.Path, "looking at what is there", err)
+		return foundFile{}, toWriteError(e.Path, "looking at what is there", err)
 	}
 	return at, nil
 }
 
 // makesWay is whether a file of the applied version is in the place of a directory of the new one.
-func (p *planner) makesWay(key string) bool {
+func (p *updatePlanner) makesWay(key string) bool {
 	old, wanted := p.applied.byKey[key], p.manifest.byKey[key]
-	return old != nil && !old.dir() && !old.Kept && (wanted == nil || wanted.dir())
+	return old != nil && !old.dir() && !old.Unmanaged && (wanted == nil || wanted.dir())
 }
 
 // parents adds the missing directories above an entry.
-func (p *planner) parents(e *entry) error {
-	for key := parent(e.Key); key != "" && p.manifest.byKey[key] == nil; key = parent(key) {
+func (p *updatePlanner) parents(e *manifestEntry) error {
+	for key := parentKey(e.Key); key != "" && p.manifest.byKey[key] == nil; key = parentKey(key) {
 		if p.hosts[key] {
 			continue
 		}
-		implicit := &entry{
+		implicit := &manifestEntry{
 			RenderedFile: resource.RenderedFile{Path: "/" + key, Type: resource.FileDirectory},
-			Key:          key, Implicit: true, Attrs: attrs{Mode: 0o755, UID: os.Geteuid(), GID: os.Getegid()},
+			Key:          key, Implicit: true, Attrs: fileAttrs{Mode: 0o755, UID: os.Geteuid(), GID: os.Getegid()},
 		}
-		at, err := p.look(&entry{Key: key, RenderedFile: e.RenderedFile})
+		at, err := p.stat(&manifestEntry{Key: key, RenderedFile: e.RenderedFile})
 		if err != nil {
 			return err
 		}
 		old := p.applied.byKey[key]
 		switch {
-		case at.dir() && (old == nil || !old.made()):
+		case at.dir() && (old == nil || !old.madeByUpdate()):
 			p.hosts[key] = true
 			continue
 		case at.dir():
-			implicit.Attrs = at.attrs
+			implicit.Attrs = at.fileAttrs
 		case !at.exists():
-			p.add(&op{Do: doMkdir, Key: key, Path: e.Path, Attrs: &implicit.Attrs})
+			p.add(&operation{Kind: opMkdir, Key: key, Path: e.Path, Attrs: &implicit.Attrs})
 		case at.file() && p.makesWay(key):
-			p.add(&op{Do: doExchange, Key: key, Path: e.Path, Attrs: &implicit.Attrs})
+			p.add(&operation{Kind: opExchange, Key: key, Path: e.Path, Attrs: &implicit.Attrs})
 		default:
 			return failf(resource.FailedPath, e.Path, "%w", p.inTheWay(key, at))
 		}
@@ -600,77 +600,77 @@ func (p *planner) parents(e *entry) error {
 	return nil
 }
 
-func (p *planner) inTheWay(key string, at found) error {
-	return &blocked{key: key, target: at.target, link: at.link()}
+func (p *updatePlanner) inTheWay(key string, at foundFile) error {
+	return &blockedPath{key: key, target: at.target, link: at.link()}
 }
 
-func (p *planner) add(o *op) { p.ops = append(p.ops, o) }
+func (p *updatePlanner) add(o *operation) { p.ops = append(p.ops, o) }
 
-// wanted plans what an entry of the new version needs.
-func (p *planner) wanted(e *entry) error {
-	at, err := p.look(e)
+// planEntry plans what an entry of the new version needs.
+func (p *updatePlanner) planEntry(e *manifestEntry) error {
+	at, err := p.stat(e)
 	if err != nil {
 		return err
 	}
 	old := p.applied.byKey[e.Key]
-	if old != nil && old.Kept {
+	if old != nil && old.Unmanaged {
 		old = nil
 	}
 	if e.Keep && at.exists() {
-		e.Kept = old == nil || old.dir() != e.dir()
-		if old != nil && !e.Kept {
-			e.Found, e.Original = old.Found, old.Original
+		e.Unmanaged = old == nil || old.dir() != e.dir()
+		if old != nil && !e.Unmanaged {
+			e.AttrsBefore, e.Original = old.AttrsBefore, old.Original
 			e.Sum, e.Target, e.Attrs = old.Sum, old.Target, old.Attrs // as it was made
 		}
 		return nil
 	}
 	if e.dir() {
-		return p.wantedDir(e, old, at)
+		return p.planDir(e, old, at)
 	}
-	return p.wantedFile(e, old, at)
+	return p.planFile(e, old, at)
 }
 
-func (p *planner) wantedDir(e, old *entry, at found) error {
+func (p *updatePlanner) planDir(e, old *manifestEntry, at foundFile) error {
 	if old != nil {
 		e.Original = old.Original
 	}
 	switch {
 	case at.dir():
 		if old == nil || !old.dir() {
-			e.Found = &attrs{at.Mode, at.UID, at.GID}
+			e.AttrsBefore = &fileAttrs{at.Mode, at.UID, at.GID}
 		} else {
-			e.Found = old.Found
+			e.AttrsBefore = old.AttrsBefore
 		}
-		if e.Found != nil && e.Mode == "" && e.User == "" && e.Group == "" {
-			e.Attrs = *e.Found // the spec says nothing about a directory of the host's own
+		if e.AttrsBefore != nil && e.Mode == "" && e.User == "" && e.Group == "" {
+			e.Attrs = *e.AttrsBefore // the spec says nothing about a directory of the host's own
 		}
-		if e.Attrs == at.attrs || p.leaves(e, old) {
+		if e.Attrs == at.fileAttrs || p.leaves(e, old) {
 			return nil
 		}
-		p.add(&op{Do: doAttrs, Key: e.Key, Path: e.Path, Change: Updated, Attrs: &e.Attrs, Was: &attrs{at.Mode, at.UID, at.GID}})
+		p.add(&operation{Kind: opAttrs, Key: e.Key, Path: e.Path, Change: Updated, Attrs: &e.Attrs, AttrsBefore: &fileAttrs{at.Mode, at.UID, at.GID}})
 	case !at.exists():
-		p.add(&op{Do: doMkdir, Key: e.Key, Path: e.Path, Change: Created, Attrs: &e.Attrs})
+		p.add(&operation{Kind: opMkdir, Key: e.Key, Path: e.Path, Change: Created, Attrs: &e.Attrs})
 	case at.file() && p.makesWay(e.Key):
-		p.add(&op{Do: doExchange, Key: e.Key, Path: e.Path, Change: Updated, Attrs: &e.Attrs})
+		p.add(&operation{Kind: opExchange, Key: e.Key, Path: e.Path, Change: Updated, Attrs: &e.Attrs})
 	default:
 		return failf(resource.FailedWrite, e.Path, "a file stands where the directory is wanted, and no spec made it")
 	}
 	return nil
 }
 
-func (p *planner) wantedFile(e, old *entry, at found) error {
-	o := &op{Do: doWrite, Key: e.Key, Path: e.Path, Change: Updated, entry: e}
+func (p *updatePlanner) planFile(e, old *manifestEntry, at foundFile) error {
+	o := &operation{Kind: opWrite, Key: e.Key, Path: e.Path, Change: Updated, entry: e}
 	if old != nil {
 		e.Original = old.Original
 	}
 	switch {
 	case !at.exists():
 		o.Change = Created
-	case at.dir() && old != nil && old.made():
-		o.Do = doExchange
+	case at.dir() && old != nil && old.madeByUpdate():
+		o.Kind = opExchange
 		p.replaced[e.Key] = true
 	case !at.file():
-		return failf(resource.FailedWrite, e.Path, "a %s stands where the %s is wanted, and no spec made it", typeName(at), e.Type)
+		return failf(resource.FailedWrite, e.Path, "a %s stands where the %s is wanted, and no spec made it", foundTypeName(at), e.Type)
 	case old == nil || old.dir():
 		what, err := p.differs(e, at)
 		if err != nil {
@@ -681,34 +681,34 @@ func (p *planner) wantedFile(e, old *entry, at found) error {
 			return nil
 		}
 		if what == "" {
-			o = &op{Do: doAdopt, Key: e.Key, Original: true, copied: allocated(at.info)}
+			o = &operation{Kind: opAdopt, Key: e.Key, Original: true, copied: allocated(at.info)}
 		}
 	default:
-		return p.wantedAgain(e, old, at, o)
+		return p.planKnownFile(e, old, at, o)
 	}
 	p.add(o)
 	return nil
 }
 
-// wantedAgain plans a file or link that the applied version has, too.
-func (p *planner) wantedAgain(e, old *entry, at found, o *op) error {
+// planKnownFile plans a file or link that the applied version has, too.
+func (p *updatePlanner) planKnownFile(e, old *manifestEntry, at foundFile, o *operation) error {
 	what, err := p.differs(e, at)
 	if err != nil || what == "" || p.leaves(e, old) {
 		return err
 	}
 	if at.regular() && e.Type == resource.FileRegular && (what == "mode" || what == "owner") {
-		o = &op{Do: doAttrs, Key: e.Key, Path: e.Path, Change: Updated, Attrs: &e.Attrs, Was: &attrs{at.Mode, at.UID, at.GID}}
+		o = &operation{Kind: opAttrs, Key: e.Key, Path: e.Path, Change: Updated, Attrs: &e.Attrs, AttrsBefore: &fileAttrs{at.Mode, at.UID, at.GID}}
 	}
 	p.add(o)
 	return nil
 }
 
 // leaves reports whether an entry that is the same as in the applied version keeps a change made on the host.
-func (p *planner) leaves(e, old *entry) bool {
+func (p *updatePlanner) leaves(e, old *manifestEntry) bool {
 	return p.leaveDrifted && old != nil && e.Type == old.Type && e.Sum == old.Sum && e.Target == old.Target && e.Attrs == old.Attrs
 }
 
-func typeName(at found) string {
+func foundTypeName(at foundFile) string {
 	switch {
 	case at.dir():
 		return "directory"
@@ -721,7 +721,7 @@ func typeName(at found) string {
 }
 
 // differs is in what a file, link or directory is not as an entry says: gone, type, content, mode or owner; nothing if it is.
-func (s *Store) differs(e *entry, at found) (string, error) {
+func (s *Store) differs(e *manifestEntry, at foundFile) (string, error) {
 	link := e.Type == resource.FileLink
 	switch {
 	case !at.exists():
@@ -733,7 +733,7 @@ func (s *Store) differs(e *entry, at found) (string, error) {
 	case at.regular():
 		sum, err := s.sumAt(e.Key, at)
 		if err != nil {
-			return "", writeFailed(e.Path, "reading what is there", err)
+			return "", toWriteError(e.Path, "reading what is there", err)
 		}
 		if sum != e.Sum {
 			return "content", nil
@@ -748,24 +748,24 @@ func (s *Store) differs(e *entry, at found) (string, error) {
 	return "", nil
 }
 
-// dropped plans what becomes of an entry of the applied version that the new one doesn't have, or has as another type.
-func (p *planner) dropped(old *entry) error {
+// planDropped plans what becomes of an entry of the applied version that the new one doesn't have, or has as another type.
+func (p *updatePlanner) planDropped(old *manifestEntry) error {
 	e := p.manifest.byKey[old.Key]
-	if old.Kept || e != nil && (e.Kept || e.dir() == old.dir()) {
+	if old.Unmanaged || e != nil && (e.Unmanaged || e.dir() == old.dir()) {
 		return nil
 	}
-	at, err := p.host.look(old.Key)
-	var b *blocked
+	at, err := p.host.stat(old.Key)
+	var b *blockedPath
 	if errors.As(err, &b) {
 		return nil // somebody put something else there
 	}
 	if err != nil {
-		return writeFailed(old.Path, "looking at what is there", err)
+		return toWriteError(old.Path, "looking at what is there", err)
 	}
 	if old.dir() {
-		return p.droppedDir(old, e, at)
+		return p.planDroppedDir(old, e, at)
 	}
-	o := &op{Do: doRemove, Key: old.Key}
+	o := &operation{Kind: opRemove, Key: old.Key}
 	if e == nil {
 		o.Path, o.Change = old.Path, Removed
 	}
@@ -792,12 +792,12 @@ func (p *planner) dropped(old *entry) error {
 }
 
 // originalBack has what was there before a spec named a file there again; nil: somebody removed it.
-func (p *planner) originalBack(old *entry, at found) *op {
-	original, err := p.host.look(old.Original)
+func (p *updatePlanner) originalBack(old *manifestEntry, at foundFile) *operation {
+	original, err := p.host.stat(old.Original)
 	if err != nil || !original.file() {
 		return nil
 	}
-	o := &op{Do: doWrite, Key: old.Key, Path: old.Path, Change: Updated, from: old.Original}
+	o := &operation{Kind: opWrite, Key: old.Key, Path: old.Path, Change: Updated, from: old.Original}
 	if !at.exists() {
 		o.Change = Created
 	}
@@ -805,14 +805,14 @@ func (p *planner) originalBack(old *entry, at found) *op {
 	return o
 }
 
-func (p *planner) droppedDir(old, e *entry, at found) error {
+func (p *updatePlanner) planDroppedDir(old, e *manifestEntry, at foundFile) error {
 	switch {
 	case !at.dir():
 	case e != nil: // a file is wanted here
 		p.replaced[old.Key] = true
-	case old.Found != nil:
-		if at.attrs != *old.Found {
-			p.add(&op{Do: doAttrs, Key: old.Key, Path: old.Path, Change: Updated, Attrs: old.Found, Was: &attrs{at.Mode, at.UID, at.GID}})
+	case old.AttrsBefore != nil:
+		if at.fileAttrs != *old.AttrsBefore {
+			p.add(&operation{Kind: opAttrs, Key: old.Key, Path: old.Path, Change: Updated, Attrs: old.AttrsBefore, AttrsBefore: &fileAttrs{at.Mode, at.UID, at.GID}})
 		}
 	default:
 		p.dirs = append(p.dirs, old.Key)
@@ -821,17 +821,17 @@ func (p *planner) droppedDir(old, e *entry, at found) error {
 }
 
 // replaceDirs plans the removal of directories in whose places files go. There must be nothing in them but what goes with them.
-func (p *planner) replaceDirs() error {
+func (p *updatePlanner) replaceDirs() error {
 	goes := map[string]bool{}
 	for _, o := range p.ops {
-		if o.Do == doRemove {
+		if o.Kind == opRemove {
 			goes[o.Key] = true
 		}
 	}
 	for _, key := range slices.Collect(maps.Keys(p.replaced)) {
-		dirs, err := p.emptied(key, goes)
+		dirs, err := p.planEmptying(key, goes)
 		if err != nil {
-			return writeFailed(p.manifest.byKey[key].Path, "looking at the directory in its place", err)
+			return toWriteError(p.manifest.byKey[key].Path, "looking at the directory in its place", err)
 		}
 		p.addRmdirs(dirs[1:])
 	}
@@ -840,7 +840,7 @@ func (p *planner) replaceDirs() error {
 		if old.Original == "" || p.replaced[key] {
 			continue
 		}
-		dirs, err := p.emptied(key, goes)
+		dirs, err := p.planEmptying(key, goes)
 		if err != nil { // it stays, and with it what is to be put back when it can be
 			stays := *old
 			stays.Implicit = true
@@ -849,8 +849,8 @@ func (p *planner) replaceDirs() error {
 			p.dirs = slices.DeleteFunc(p.dirs, func(dir string) bool { return dir == key })
 			continue
 		}
-		if o := p.originalBack(old, found{}); o != nil {
-			o.Do, dirs = doExchange, dirs[1:]
+		if o := p.originalBack(old, foundFile{}); o != nil {
+			o.Kind, dirs = opExchange, dirs[1:]
 			p.replaced[key] = true
 			p.add(o)
 		}
@@ -860,32 +860,32 @@ func (p *planner) replaceDirs() error {
 	return nil
 }
 
-func (p *planner) addRmdirs(ops []*op) {
+func (p *updatePlanner) addRmdirs(ops []*operation) {
 	for _, o := range ops {
 		p.replaced[o.Key] = true
 		p.add(o)
 	}
 }
 
-// emptied is what removes a directory and those below it, when the files in goes are gone.
-func (p *planner) emptied(key string, goes map[string]bool) ([]*op, error) {
+// planEmptying is what removes a directory and those below it, when the files in goes are gone.
+func (p *updatePlanner) planEmptying(key string, goes map[string]bool) ([]*operation, error) {
 	if goes[key] {
 		return nil, nil
 	}
-	at, err := p.host.look(key)
+	at, err := p.host.stat(key)
 	if err != nil {
 		return nil, err
 	}
-	if old := p.applied.byKey[key]; !at.dir() || old == nil || !old.made() {
+	if old := p.applied.byKey[key]; !at.dir() || old == nil || !old.madeByUpdate() {
 		return nil, fmt.Errorf("it has /%s, which no spec made", key)
 	}
 	names, err := p.host.names(key)
 	if err != nil {
 		return nil, err
 	}
-	ops := []*op{{Do: doRmdir, Key: key, Was: &attrs{at.Mode, at.UID, at.GID}}}
+	ops := []*operation{{Kind: opRmdir, Key: key, AttrsBefore: &fileAttrs{at.Mode, at.UID, at.GID}}}
 	for _, name := range names {
-		below, err := p.emptied(path.Join(key, name), goes)
+		below, err := p.planEmptying(path.Join(key, name), goes)
 		if err != nil {
 			return nil, err
 		}
@@ -894,27 +894,27 @@ func (p *planner) emptied(key string, goes map[string]bool) ([]*op, error) {
 	return ops, nil
 }
 
-// finish puts the operations in the order in which they are done, and finds the directories for new files and backups.
-func (p *plan) finish() {
-	slices.SortFunc(p.ops, func(a, b *op) int {
+// order puts the operations in the order in which they are done, and finds the directories for new files and backups.
+func (p *updatePlan) order() {
+	slices.SortFunc(p.ops, func(a, b *operation) int {
 		up := 1
-		if a.Do == doRemove || a.Do == doRmdir {
+		if a.Kind == opRemove || a.Kind == opRmdir {
 			up = -1 // what is below goes first
 		}
 		return cmp.Or(cmp.Compare(p.rankOf(a), p.rankOf(b)), up*strings.Compare(a.Key, b.Key))
 	})
 	slices.SortFunc(p.dirs, func(a, b string) int { return strings.Compare(b, a) })
-	slices.SortFunc(p.manifest.Entries, func(a, b *entry) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(p.manifest.Entries, func(a, b *manifestEntry) int { return strings.Compare(a.Key, b.Key) })
 	missing := map[string]bool{}
 	for _, o := range p.ops {
-		if o.Do == doMkdir || o.Do == doExchange && o.Attrs != nil {
+		if o.Kind == opMkdir || o.Kind == opExchange && o.Attrs != nil {
 			missing[o.Key] = true
 		}
 	}
 	for _, o := range p.ops {
-		dir := parent(o.Key)
+		dir := parentKey(o.Key)
 		for missing[dir] || p.insideReplaced(dir) {
-			dir = parent(dir)
+			dir = parentKey(dir)
 		}
 		p.anchors[o.Key] = dir
 	}
@@ -922,27 +922,27 @@ func (p *plan) finish() {
 
 // rankOf is when an operation is done. What the new version doesn't have is removed last, but for what is in a directory whose place a
 // file takes. So a path that both versions have is never missing, and a reader finds what is new before it misses what is gone.
-func (p *plan) rankOf(o *op) int {
-	switch o.Do {
-	case doAdopt:
+func (p *updatePlan) rankOf(o *operation) int {
+	switch o.Kind {
+	case opAdopt:
 		return 0
-	case doRemove:
-		if !p.insideReplaced(parent(o.Key)) {
+	case opRemove:
+		if !p.insideReplaced(parentKey(o.Key)) {
 			return 6
 		}
 		return 1
-	case doRmdir:
+	case opRmdir:
 		return 2
-	case doMkdir, doExchange: // what is above goes first
+	case opMkdir, opExchange: // what is above goes first
 		return 3
-	case doAttrs:
+	case opAttrs:
 		return 4
 	}
 	return 5
 }
 
-func (p *plan) insideReplaced(dir string) bool {
-	for ; dir != ""; dir = parent(dir) {
+func (p *updatePlan) insideReplaced(dir string) bool {
+	for ; dir != ""; dir = parentKey(dir) {
 		if p.replaced[dir] {
 			return true
 		}
@@ -950,14 +950,14 @@ func (p *plan) insideReplaced(dir string) bool {
 	return false
 }
 
-// name gives the files that an update makes for itself their names.
-func (p *plan) name(id string) {
+// nameOwnFiles gives the files that an update makes for itself their names.
+func (p *updatePlan) nameOwnFiles(id string) {
 	for i, o := range p.ops {
-		own := path.Join(p.anchors[o.Key], fmt.Sprintf("%s%s-%d", prefix, id, i))
-		if slices.Contains(wantsNew, o.Do) {
+		own := path.Join(p.anchors[o.Key], fmt.Sprintf("%s%s-%d", ownPrefix, id, i))
+		if slices.Contains(kindsWithNew, o.Kind) {
 			o.New = own + ".new"
 		}
-		if slices.Contains(wantsOld, o.Do) {
+		if slices.Contains(kindsWithOld, o.Kind) {
 			o.Old = own + ".old"
 		}
 		if o.Original {
@@ -981,11 +981,11 @@ func (s *Store) Drift(ctx context.Context) (drifted []Drift, err error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if e.Kept || e.Implicit {
+		if e.Unmanaged || e.Implicit {
 			continue
 		}
-		at, err := s.host.look(e.Key)
-		var b *blocked
+		at, err := s.host.stat(e.Key)
+		var b *blockedPath
 		if errors.As(err, &b) {
 			err = nil // the directory that it is in is gone
 		}
@@ -1004,15 +1004,15 @@ func (s *Store) Drift(ctx context.Context) (drifted []Drift, err error) {
 	return drifted, nil
 }
 
-// sumOf is the digest of a file as it was then.
-type sumOf struct {
+// cachedSum is the digest of a file as it was then.
+type cachedSum struct {
 	info fs.FileInfo
 	at   time.Time
 	sum  string
 }
 
 // sumAt is the digest of a file. It is read again only if it may have changed.
-func (s *Store) sumAt(key string, at found) (string, error) {
+func (s *Store) sumAt(key string, at foundFile) (string, error) {
 	// A file that was changed just before it was read may be changed again without another time.
 	const tick = time.Second
 	known, ok := s.sums[key]
@@ -1031,6 +1031,6 @@ func (s *Store) sumAt(key string, at found) (string, error) {
 		return "", err
 	}
 	sum := hex.EncodeToString(hash.Sum(nil))
-	s.sums[key] = sumOf{at.info, now, sum}
+	s.sums[key] = cachedSum{at.info, now, sum}
 	return sum, nil
 }

@@ -18,18 +18,18 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// rig is a scratch root with a Store.
-type rig struct {
+// testStore is a scratch root with a Store.
+type testStore struct {
 	t    testing.TB
 	base string
 	*Store
 	blobs map[string]string
 }
 
-func newRig(t testing.TB) *rig { return newRigIn(t, t.TempDir()) }
+func newTestStore(t testing.TB) *testStore { return newTestStoreIn(t, t.TempDir()) }
 
-// inMemory is a directory whose syncs cost nothing, if there is one: for tests that model themselves what a sync is for.
-func inMemory(t testing.TB) string {
+// memoryDir is a directory whose syncs cost nothing, if there is one: for tests that model themselves what a sync is for.
+func memoryDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("/dev/shm", "files")
 	if err != nil {
 		return t.TempDir()
@@ -38,8 +38,8 @@ func inMemory(t testing.TB) string {
 	return dir
 }
 
-func newRigIn(t testing.TB, base string) *rig {
-	r := &rig{t: t, base: base, blobs: map[string]string{}}
+func newTestStoreIn(t testing.TB, base string) *testStore {
+	r := &testStore{t: t, base: base, blobs: map[string]string{}}
 	for _, dir := range []string{"root/etc", "root/var/lib", "root/opt"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(r.base, dir), 0o755))
 	}
@@ -48,22 +48,22 @@ func newRigIn(t testing.TB, base string) *rig {
 	return r
 }
 
-func options(base string) Options {
+func testOptions(base string) Options {
 	return Options{
 		Dir: filepath.Join(base, "data"), Root: filepath.Join(base, "root"),
 		Allowed: []string{"/etc", "/var/lib", "/usr/local/etc"}, Forbidden: []string{"/etc/forbidden", "/etc/shadow"},
 	}
 }
 
-func (r *rig) open() {
+func (r *testStore) open() {
 	r.t.Helper()
 	var err error
-	r.Store, err = Open(options(r.base))
+	r.Store, err = Open(testOptions(r.base))
 	require.NoError(r.t, err)
 }
 
 // restart opens the Store anew, as after a crash.
-func (r *rig) restart() (Recovery, string) {
+func (r *testStore) restart() (Recovery, string) {
 	r.t.Helper()
 	_ = r.Close()
 	r.open()
@@ -72,7 +72,7 @@ func (r *rig) restart() (Recovery, string) {
 	return what, version
 }
 
-func (r *rig) spec(version string, files ...resource.RenderedFile) Spec {
+func (r *testStore) spec(version string, files ...resource.RenderedFile) Spec {
 	return Spec{Version: version, Files: files, Content: func(c resource.Content) (io.ReadCloser, error) {
 		key := c.Digest
 		if c.Secret != nil {
@@ -86,7 +86,7 @@ func (r *rig) spec(version string, files ...resource.RenderedFile) Spec {
 	}}
 }
 
-func (r *rig) apply(version string, files ...resource.RenderedFile) []Change {
+func (r *testStore) apply(version string, files ...resource.RenderedFile) []Change {
 	r.t.Helper()
 	require.NoError(r.t, r.Stage(context.Background(), r.spec(version, files...)))
 	changes := r.Changes()
@@ -96,35 +96,35 @@ func (r *rig) apply(version string, files ...resource.RenderedFile) []Change {
 	return changes
 }
 
-func (r *rig) host(path string) string { return filepath.Join(r.base, "root", path) }
+func (r *testStore) host(path string) string { return filepath.Join(r.base, "root", path) }
 
-func (r *rig) put(path, text string) {
+func (r *testStore) put(path, text string) {
 	r.t.Helper()
 	require.NoError(r.t, os.MkdirAll(filepath.Dir(r.host(path)), 0o755))
 	require.NoError(r.t, os.WriteFile(r.host(path), []byte(text), 0o644))
 }
 
-func (r *rig) blob(text string) string {
+func (r *testStore) blob(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	digest := "sha256:" + hex.EncodeToString(sum[:])
 	r.blobs[digest] = text
 	return digest
 }
 
-func regular(path, text string) resource.RenderedFile {
+func regularFile(path, text string) resource.RenderedFile {
 	return resource.RenderedFile{Path: path, Type: resource.FileRegular, Content: resource.Content{Text: text}}
 }
 
-func directory(path, mode string) resource.RenderedFile {
+func directoryFile(path, mode string) resource.RenderedFile {
 	return resource.RenderedFile{Path: path, Type: resource.FileDirectory, Mode: mode}
 }
 
-func symlink(path, target string) resource.RenderedFile {
+func linkFile(path, target string) resource.RenderedFile {
 	return resource.RenderedFile{Path: path, Type: resource.FileLink, Target: target}
 }
 
 // tree describes what is below a directory, without the files that updates make for themselves: these are counted.
-func snapshot(t testing.TB, root string) (tree map[string]string, own []string) {
+func describeTree(t testing.TB, root string) (tree map[string]string, own []string) {
 	t.Helper()
 	tree = map[string]string{}
 	require.NoError(t, filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
@@ -132,7 +132,7 @@ func snapshot(t testing.TB, root string) (tree map[string]string, own []string) 
 			return err
 		}
 		name := strings.TrimPrefix(p, root)
-		if strings.HasPrefix(d.Name(), prefix) {
+		if strings.HasPrefix(d.Name(), ownPrefix) {
 			own = append(own, name)
 			return nil
 		}
@@ -140,19 +140,19 @@ func snapshot(t testing.TB, root string) (tree map[string]string, own []string) 
 		if err != nil {
 			return err
 		}
-		tree[name] = describe(t, p, info)
+		tree[name] = describeFile(t, p, info)
 		return nil
 	}))
 	return tree, own
 }
 
-func describe(t testing.TB, p string, info fs.FileInfo) string {
+func describeFile(t testing.TB, p string, info fs.FileInfo) string {
 	t.Helper()
 	uid, gid := ownerOf(info)
 	owner := fmt.Sprintf(" %d:%d", uid, gid)
 	switch {
 	case info.IsDir():
-		return fmt.Sprintf("dir %04o", bits(info.Mode())) + owner
+		return fmt.Sprintf("dir %04o", unixMode(info.Mode())) + owner
 	case info.Mode()&fs.ModeSymlink != 0:
 		target, err := os.Readlink(p)
 		require.NoError(t, err)
@@ -165,23 +165,23 @@ func describe(t testing.TB, p string, info fs.FileInfo) string {
 	if len(text) > 100 {
 		text = fmt.Appendf(nil, "%d bytes, %x", len(text), sha256.Sum256(text))
 	}
-	return fmt.Sprintf("file %04o%s %s", bits(info.Mode()), owner, text)
+	return fmt.Sprintf("file %04o%s %s", unixMode(info.Mode()), owner, text)
 }
 
-func (r *rig) tree() map[string]string {
+func (r *testStore) tree() map[string]string {
 	r.t.Helper()
-	tree, _ := snapshot(r.t, r.host(""))
+	tree, _ := describeTree(r.t, r.host(""))
 	return tree
 }
 
 // own are the files in the root that updates made for themselves.
-func (r *rig) own() []string {
+func (r *testStore) own() []string {
 	r.t.Helper()
-	_, own := snapshot(r.t, r.host(""))
+	_, own := describeTree(r.t, r.host(""))
 	return own
 }
 
-func reason(err error) string {
+func errorReason(err error) string {
 	var e *Error
 	if errors.As(err, &e) {
 		return e.Reason

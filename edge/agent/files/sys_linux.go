@@ -44,11 +44,11 @@ func syncFileSystem(f *os.File) error {
 }
 
 func renameAt(from *os.Root, name string, to *os.Root, other string) error {
-	return across("rename", from, to, func(from, to int) error { return unix.Renameat(from, name, to, other) })
+	return withDirFDs("rename", from, to, func(from, to int) error { return unix.Renameat(from, name, to, other) })
 }
 
 func exchangeAt(from *os.Root, name string, to *os.Root, other string) error {
-	return across("exchange", from, to, func(from, to int) error { return unix.Renameat2(from, name, to, other, unix.RENAME_EXCHANGE) })
+	return withDirFDs("exchange", from, to, func(from, to int) error { return unix.Renameat2(from, name, to, other, unix.RENAME_EXCHANGE) })
 }
 
 // allocated is how much room a file takes on its file system, in bytes.
@@ -74,10 +74,10 @@ func nextData(f *os.File, from, size int64) (begin, length int64, ok bool) {
 }
 
 func linkAt(from *os.Root, name string, to *os.Root, other string) error {
-	return across("link", from, to, func(from, to int) error { return unix.Linkat(from, name, to, other, 0) })
+	return withDirFDs("link", from, to, func(from, to int) error { return unix.Linkat(from, name, to, other, 0) })
 }
 
-func across(op string, from, to *os.Root, do func(from, to int) error) error {
+func withDirFDs(op string, from, to *os.Root, do func(from, to int) error) error {
 	a, err := from.Open(".")
 	if err != nil {
 		return err
@@ -130,7 +130,7 @@ func copyXattrs(from, to *os.File, content bool, step func() error) error {
 }
 
 func xattrNames(fd int) (names []string, err error) {
-	list, err := sized(func(p []byte) (int, error) { return unix.Flistxattr(fd, p) })
+	list, err := readGrowing(func(p []byte) (int, error) { return unix.Flistxattr(fd, p) })
 	for name := range bytes.SplitSeq(list, []byte{0}) {
 		if len(name) > 0 {
 			names = append(names, string(name))
@@ -140,11 +140,11 @@ func xattrNames(fd int) (names []string, err error) {
 }
 
 func xattr(fd int, name string) ([]byte, error) {
-	return sized(func(p []byte) (int, error) { return unix.Fgetxattr(fd, name, p) })
+	return readGrowing(func(p []byte) (int, error) { return unix.Fgetxattr(fd, name, p) })
 }
 
-// sized calls get with a buffer that is large enough.
-func sized(get func([]byte) (int, error)) ([]byte, error) {
+// readGrowing calls get with a buffer that is large enough.
+func readGrowing(get func([]byte) (int, error)) ([]byte, error) {
 	for size := 1 << 10; ; size *= 4 {
 		p := make([]byte, size)
 		n, err := get(p)

@@ -15,11 +15,11 @@ import (
 // A tree is a directory and all below it, which is read and changed by keys: clean, slash-separated paths relative to it, "" for
 // itself. No symbolic link is ever followed: each directory on the way is opened from the one above it, and must be what it was
 // when it was seen to be no link. It doesn't leave the directory, whatever another process does meanwhile.
-type tree struct {
+type dirTree struct {
 	name string // the directory, for errors and steps
 	root *os.Root
 	// before is called before each change and each sync, for tests. An error is that step's outcome.
-	before func(step) error
+	before func(treeStep) error
 	// last is the directory that was used last: the keys of a transaction are mostly neighbours.
 	last    *os.Root
 	lastKey string
@@ -27,8 +27,8 @@ type tree struct {
 	many int
 }
 
-// step is a change that is about to be made to a tree, or a sync.
-type step struct {
+// treeStep is a change that is about to be made to a tree, or a sync.
+type treeStep struct {
 	do        string // create write chown chmod xattr sync symlink link rename exchange remove mkdir syncdir syncfs
 	path, new string
 	data      []byte
@@ -36,36 +36,36 @@ type step struct {
 	uid, gid  int
 }
 
-func openTree(dir string) (*tree, error) {
+func openDirTree(dir string) (*dirTree, error) {
 	r, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, err
 	}
-	return &tree{name: dir, root: r, many: 16}, nil
+	return &dirTree{name: dir, root: r, many: 16}, nil
 }
 
-func (t *tree) close() error {
+func (t *dirTree) close() error {
 	t.forget()
 	return t.root.Close()
 }
 
-func (t *tree) path(key string) string { return path.Join(t.name, key) }
+func (t *dirTree) path(key string) string { return path.Join(t.name, key) }
 
-func (t *tree) step(s step) error {
+func (t *dirTree) step(s treeStep) error {
 	if t.before == nil {
 		return nil
 	}
 	return t.before(s)
 }
 
-// blocked is the error of a key that leads through something that isn't a directory.
-type blocked struct {
+// blockedPath is the error of a key that leads through something that isn't a directory.
+type blockedPath struct {
 	key    string // of what is in the way
 	target string // where it points to, if it is a symbolic link
 	link   bool
 }
 
-func (b *blocked) Error() string {
+func (b *blockedPath) Error() string {
 	if b.link {
 		return fmt.Sprintf("leads through /%s, which is a symbolic link to %s: use the path that it points to", b.key, b.target)
 	}
@@ -73,7 +73,7 @@ func (b *blocked) Error() string {
 }
 
 // forget closes the directory that was used last. It is called when directories are moved or removed.
-func (t *tree) forget() {
+func (t *dirTree) forget() {
 	if t.last != nil && t.last != t.root {
 		t.last.Close()
 	}
@@ -81,7 +81,7 @@ func (t *tree) forget() {
 }
 
 // dir opens a directory. It is the tree's own and is valid until the next call.
-func (t *tree) dir(key string) (*os.Root, error) {
+func (t *dirTree) dir(key string) (*os.Root, error) {
 	if t.last != nil && t.lastKey == key {
 		return t.last, nil
 	}
@@ -94,7 +94,7 @@ func (t *tree) dir(key string) (*os.Root, error) {
 	return d, nil
 }
 
-func (t *tree) open(key string) (*os.Root, error) {
+func (t *dirTree) open(key string) (*os.Root, error) {
 	if key == "" {
 		return t.root, nil
 	}
@@ -126,9 +126,9 @@ func openChild(in *os.Root, name, key string) (*os.Root, error) {
 		return nil, err
 	case seen.Mode()&fs.ModeSymlink != 0:
 		target, _ := in.Readlink(name)
-		return nil, &blocked{key: key, target: target, link: true}
+		return nil, &blockedPath{key: key, target: target, link: true}
 	case !seen.IsDir():
-		return nil, &blocked{key: key}
+		return nil, &blockedPath{key: key}
 	}
 	d, err := in.OpenRoot(name)
 	if err != nil {
@@ -136,65 +136,65 @@ func openChild(in *os.Root, name, key string) (*os.Root, error) {
 	}
 	if got, err := d.Stat("."); err != nil || !os.SameFile(seen, got) {
 		d.Close()
-		return nil, &blocked{key: key, target: "elsewhere", link: true}
+		return nil, &blockedPath{key: key, target: "elsewhere", link: true}
 	}
 	return d, nil
 }
 
 // at opens the directory that a key is in.
-func (t *tree) at(key string) (in *os.Root, name string, err error) {
-	in, err = t.dir(parent(key))
+func (t *dirTree) at(key string) (in *os.Root, name string, err error) {
+	in, err = t.dir(parentKey(key))
 	return in, path.Base(key), err
 }
 
-// parent is the key of the directory that a key is in.
-func parent(key string) string {
+// parentKey is the key of the directory that a key is in.
+func parentKey(key string) string {
 	if i := strings.LastIndexByte(key, '/'); i >= 0 {
 		return key[:i]
 	}
 	return ""
 }
 
-// missing is whether an error says that there is nothing at a key.
-func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
+// isMissing is whether an error says that there is nothing at a key.
+func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// attrs are the permissions and the owner of a file or directory.
-type attrs struct {
+// fileAttrs are the permissions and the owner of a file or directory.
+type fileAttrs struct {
 	Mode uint32 `json:"mode"` // with the bits 07000
 	UID  int    `json:"uid"`
 	GID  int    `json:"gid"`
 }
 
-// found is what there is at a key.
-type found struct {
+// foundFile is what there is at a key.
+type foundFile struct {
 	info   fs.FileInfo // nil: nothing
 	target string      // of a symbolic link
-	attrs
+	fileAttrs
 }
 
-func (f found) exists() bool  { return f.info != nil }
-func (f found) dir() bool     { return f.info != nil && f.info.IsDir() }
-func (f found) regular() bool { return f.info != nil && f.info.Mode().IsRegular() }
-func (f found) link() bool    { return f.info != nil && f.info.Mode()&fs.ModeSymlink != 0 }
-func (f found) file() bool    { return f.regular() || f.link() }
+func (f foundFile) exists() bool  { return f.info != nil }
+func (f foundFile) dir() bool     { return f.info != nil && f.info.IsDir() }
+func (f foundFile) regular() bool { return f.info != nil && f.info.Mode().IsRegular() }
+func (f foundFile) link() bool    { return f.info != nil && f.info.Mode()&fs.ModeSymlink != 0 }
+func (f foundFile) file() bool    { return f.regular() || f.link() }
 
-func (t *tree) look(key string) (found, error) {
+func (t *dirTree) stat(key string) (foundFile, error) {
 	in, name, err := t.at(key)
 	if err != nil {
-		if missing(err) {
+		if isMissing(err) {
 			err = nil
 		}
-		return found{}, err
+		return foundFile{}, err
 	}
 	info, err := in.Lstat(name)
-	if missing(err) {
-		return found{}, nil
+	if isMissing(err) {
+		return foundFile{}, nil
 	}
 	if err != nil {
-		return found{}, err
+		return foundFile{}, err
 	}
-	f := found{info: info}
-	f.Mode = bits(info.Mode())
+	f := foundFile{info: info}
+	f.Mode = unixMode(info.Mode())
 	f.UID, f.GID = ownerOf(info)
 	if f.link() {
 		f.target, err = in.Readlink(name)
@@ -203,7 +203,7 @@ func (t *tree) look(key string) (found, error) {
 }
 
 // read opens a regular file.
-func (t *tree) read(key string) (*os.File, error) {
+func (t *dirTree) read(key string) (*os.File, error) {
 	in, name, err := t.at(key)
 	if err != nil {
 		return nil, err
@@ -231,7 +231,7 @@ func openRegular(in *os.Root, name string) (*os.File, error) {
 }
 
 // names are those in a directory.
-func (t *tree) names(key string) ([]string, error) {
+func (t *dirTree) names(key string) ([]string, error) {
 	d, err := t.dir(key)
 	if err != nil {
 		return nil, err
@@ -244,56 +244,56 @@ func (t *tree) names(key string) ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// file is one that is being written.
-type file struct {
+// newFile is one that is being written.
+type newFile struct {
 	*os.File
-	t    *tree
+	t    *dirTree
 	path string
 }
 
 // create makes a file that only its owner can read. There must not be one.
-func (t *tree) create(key string) (*file, error) {
+func (t *dirTree) create(key string) (*newFile, error) {
 	in, name, err := t.at(key)
 	if err != nil {
 		return nil, err
 	}
-	if err := t.step(step{do: "create", path: t.path(key)}); err != nil {
+	if err := t.step(treeStep{do: "create", path: t.path(key)}); err != nil {
 		return nil, err
 	}
 	f, err := in.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	return &file{File: f, t: t, path: t.path(key)}, nil
+	return &newFile{File: f, t: t, path: t.path(key)}, nil
 }
 
-func (f *file) Write(p []byte) (int, error) {
-	if err := f.t.step(step{do: "write", path: f.path, data: p}); err != nil {
+func (f *newFile) Write(p []byte) (int, error) {
+	if err := f.t.step(treeStep{do: "write", path: f.path, data: p}); err != nil {
 		return 0, err
 	}
 	return f.File.Write(p)
 }
 
 // ReadFrom hides that of os.File, which would write beside Write.
-func (f *file) ReadFrom(r io.Reader) (int64, error) {
+func (f *newFile) ReadFrom(r io.Reader) (int64, error) {
 	return io.Copy(struct{ io.Writer }{f}, r)
 }
 
-// give sets owner and permissions, in this order, since a change of the owner takes setuid away.
-func (f *file) give(a attrs) error {
+// setAttrs sets owner and permissions, in this order, since a change of the owner takes setuid away.
+func (f *newFile) setAttrs(a fileAttrs) error {
 	info, err := f.Stat()
 	if err != nil {
 		return err
 	}
 	if uid, gid := ownerOf(info); uid != a.UID || gid != a.GID {
-		if err := f.t.step(step{do: "chown", path: f.path, uid: a.UID, gid: a.GID}); err != nil {
+		if err := f.t.step(treeStep{do: "chown", path: f.path, uid: a.UID, gid: a.GID}); err != nil {
 			return err
 		}
 		if err := f.Chown(a.UID, a.GID); err != nil {
 			return err
 		}
 	}
-	if err := f.t.step(step{do: "chmod", path: f.path, mode: fileMode(a.Mode)}); err != nil {
+	if err := f.t.step(treeStep{do: "chmod", path: f.path, mode: fileMode(a.Mode)}); err != nil {
 		return err
 	}
 	return f.Chmod(fileMode(a.Mode))
@@ -307,18 +307,18 @@ const (
 
 // keepXattrs gives the file the extended attributes of another, SELinux's label among them. Those of its content are kept only if that was
 // copied.
-func (f *file) keepXattrs(from *os.File, content bool) error {
-	return copyXattrs(from, f.File, content, func() error { return f.t.step(step{do: "xattr", path: f.path}) })
+func (f *newFile) keepXattrs(from *os.File, content bool) error {
+	return copyXattrs(from, f.File, content, func() error { return f.t.step(treeStep{do: "xattr", path: f.path}) })
 }
 
 // copyFrom copies another file's content, without what its holes would take, if there is room for it.
-func (f *file) copyFrom(from *os.File) error {
+func (f *newFile) copyFrom(from *os.File) error {
 	info, err := from.Stat()
 	if err != nil {
 		return err
 	}
-	if room, ok := free(f.File); ok && uint64(allocated(info))+reserve > room {
-		return fmt.Errorf("no space left on the file system for a copy: %d bytes are free, and %d are needed", room, uint64(allocated(info))+reserve)
+	if room, ok := free(f.File); ok && uint64(allocated(info))+reservedSpace > room {
+		return fmt.Errorf("no space left on the file system for a copy: %d bytes are free, and %d are needed", room, uint64(allocated(info))+reservedSpace)
 	}
 	end := int64(0)
 	for {
@@ -345,26 +345,26 @@ func (f *file) copyFrom(from *os.File) error {
 	return nil
 }
 
-func (f *file) sync() error {
-	if err := f.t.step(step{do: "sync", path: f.path}); err != nil {
+func (f *newFile) sync() error {
+	if err := f.t.step(treeStep{do: "sync", path: f.path}); err != nil {
 		return err
 	}
 	return f.Sync()
 }
 
-// give sets owner and permissions of a directory or a regular file.
-func (t *tree) give(key string, a attrs) error {
+// setAttrs sets owner and permissions of a directory or a regular file.
+func (t *dirTree) setAttrs(key string, a fileAttrs) error {
 	f, err := t.openAny(key)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return (&file{File: f, t: t, path: t.path(key)}).give(a)
+	return (&newFile{File: f, t: t, path: t.path(key)}).setAttrs(a)
 }
 
 // openAny opens a directory or a regular file.
-func (t *tree) openAny(key string) (*os.File, error) {
-	what, err := t.look(key)
+func (t *dirTree) openAny(key string) (*os.File, error) {
+	what, err := t.stat(key)
 	switch {
 	case err != nil:
 		return nil, err
@@ -380,12 +380,12 @@ func (t *tree) openAny(key string) (*os.File, error) {
 	return d.Open(".")
 }
 
-func (t *tree) symlink(target, key string, a attrs) error {
+func (t *dirTree) symlink(target, key string, a fileAttrs) error {
 	in, name, err := t.at(key)
 	if err != nil {
 		return err
 	}
-	if err := t.step(step{do: "symlink", path: t.path(key), new: target}); err != nil {
+	if err := t.step(treeStep{do: "symlink", path: t.path(key), new: target}); err != nil {
 		return err
 	}
 	if err := in.Symlink(target, name); err != nil {
@@ -396,31 +396,31 @@ func (t *tree) symlink(target, key string, a attrs) error {
 			return nil
 		}
 	}
-	if err := t.step(step{do: "lchown", path: t.path(key), uid: a.UID, gid: a.GID}); err != nil {
+	if err := t.step(treeStep{do: "lchown", path: t.path(key), uid: a.UID, gid: a.GID}); err != nil {
 		return err
 	}
 	return in.Lchown(name, a.UID, a.GID)
 }
 
 // link gives a file or a symbolic link another name.
-func (t *tree) link(key, other string) error {
-	return t.two("link", key, other, (*os.Root).Link, linkAt)
+func (t *dirTree) link(key, other string) error {
+	return t.renameBetween("link", key, other, (*os.Root).Link, linkAt)
 }
 
 // rename moves a file, a link or a directory, and replaces a file or link that is there.
-func (t *tree) rename(key, other string) error {
+func (t *dirTree) rename(key, other string) error {
 	defer t.forget()
-	return t.two("rename", key, other, (*os.Root).Rename, renameAt)
+	return t.renameBetween("rename", key, other, (*os.Root).Rename, renameAt)
 }
 
 // exchange has what is at two keys change places: neither is ever missing.
-func (t *tree) exchange(key, other string) error {
+func (t *dirTree) exchange(key, other string) error {
 	defer t.forget()
-	return t.two("exchange", key, other, func(d *os.Root, name, other string) error { return exchangeAt(d, name, d, other) }, exchangeAt)
+	return t.renameBetween("exchange", key, other, func(d *os.Root, name, other string) error { return exchangeAt(d, name, d, other) }, exchangeAt)
 }
 
-func (t *tree) two(do, key, other string, within func(*os.Root, string, string) error, across func(*os.Root, string, *os.Root, string) error) error {
-	from, err := t.open(parent(key))
+func (t *dirTree) renameBetween(do, key, other string, within func(*os.Root, string, string) error, across func(*os.Root, string, *os.Root, string) error) error {
+	from, err := t.open(parentKey(key))
 	if err != nil {
 		return err
 	}
@@ -431,70 +431,70 @@ func (t *tree) two(do, key, other string, within func(*os.Root, string, string) 
 	if err != nil {
 		return err
 	}
-	if err := t.step(step{do: do, path: t.path(key), new: t.path(other)}); err != nil {
+	if err := t.step(treeStep{do: do, path: t.path(key), new: t.path(other)}); err != nil {
 		return err
 	}
-	if parent(key) == parent(other) {
+	if parentKey(key) == parentKey(other) {
 		return within(from, path.Base(key), name)
 	}
 	return across(from, path.Base(key), to, name)
 }
 
 // remove removes a file, a link or an empty directory. It is no error if there is none.
-func (t *tree) remove(key string) error {
+func (t *dirTree) remove(key string) error {
 	in, name, err := t.at(key)
 	if err == nil {
 		_, err = in.Lstat(name)
 	}
-	var b *blocked
-	if missing(err) || errors.As(err, &b) {
+	var b *blockedPath
+	if isMissing(err) || errors.As(err, &b) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	if err := t.step(step{do: "remove", path: t.path(key)}); err != nil {
+	if err := t.step(treeStep{do: "remove", path: t.path(key)}); err != nil {
 		return err
 	}
-	if err = in.Remove(name); missing(err) {
+	if err = in.Remove(name); isMissing(err) {
 		err = nil
 	}
 	t.forget()
 	return err
 }
 
-func (t *tree) mkdir(key string, a attrs) error {
+func (t *dirTree) mkdir(key string, a fileAttrs) error {
 	in, name, err := t.at(key)
 	if err != nil {
 		return err
 	}
-	if err := t.step(step{do: "mkdir", path: t.path(key)}); err != nil {
+	if err := t.step(treeStep{do: "mkdir", path: t.path(key)}); err != nil {
 		return err
 	}
 	if err := in.Mkdir(name, 0o700); err != nil {
 		return err
 	}
-	return t.give(key, a)
+	return t.setAttrs(key, a)
 }
 
 // mkdirAs makes a directory, if it isn't there, and sets its attributes.
-func (t *tree) mkdirAs(key string, a attrs) error {
+func (t *dirTree) mkdirAs(key string, a fileAttrs) error {
 	err := t.mkdir(key, a)
 	if errors.Is(err, fs.ErrExist) {
-		err = t.give(key, a)
+		err = t.setAttrs(key, a)
 	}
 	return err
 }
 
-// touched are keys whose content, attributes or entries were changed and not synced yet.
-type touched map[string]bool
+// unsyncedKeys are keys whose content, attributes or entries were changed and not synced yet.
+type unsyncedKeys map[string]bool
 
 // flush syncs those of files and directories that there still are.
-func (t *tree) flush(keys touched) error {
+func (t *dirTree) flush(keys unsyncedKeys) error {
 	synced := map[uint64]bool{}
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		at, err := t.look(key)
-		var b *blocked
+		at, err := t.stat(key)
+		var b *blockedPath
 		if errors.As(err, &b) || err == nil && key != "" && !at.dir() && !at.regular() {
 			continue
 		}
@@ -514,14 +514,14 @@ func (t *tree) flush(keys touched) error {
 	return nil
 }
 
-func (t *tree) flushOne(f *os.File, key string, many bool, synced map[uint64]bool) error {
+func (t *dirTree) flushOne(f *os.File, key string, many bool, synced map[uint64]bool) error {
 	info, err := f.Stat()
 	if err != nil {
 		return err
 	}
 	device, ok := deviceOf(info)
 	if !many || !ok {
-		if err := t.step(step{do: "sync", path: t.path(key)}); err != nil {
+		if err := t.step(treeStep{do: "sync", path: t.path(key)}); err != nil {
 			return err
 		}
 		return f.Sync()
@@ -530,14 +530,14 @@ func (t *tree) flushOne(f *os.File, key string, many bool, synced map[uint64]boo
 		return nil
 	}
 	synced[device] = true
-	if err := t.step(step{do: "syncfs", path: t.path(key)}); err != nil {
+	if err := t.step(treeStep{do: "syncfs", path: t.path(key)}); err != nil {
 		return err
 	}
 	return syncFileSystem(f)
 }
 
 // replace writes a small file whole: it is the old one or the new one after a crash, and the new one when this returns.
-func (t *tree) replace(key string, text []byte) error {
+func (t *dirTree) replace(key string, text []byte) error {
 	next := key + ".tmp"
 	if err := t.remove(next); err != nil {
 		return err
@@ -556,13 +556,13 @@ func (t *tree) replace(key string, text []byte) error {
 	if err := t.rename(next, key); err != nil {
 		return err
 	}
-	return t.flush(touched{parent(key): true})
+	return t.flush(unsyncedKeys{parentKey(key): true})
 }
 
-// bits are the permissions as Unix counts them.
-func bits(m fs.FileMode) uint32 {
+// unixMode are the permissions as Unix counts them.
+func unixMode(m fs.FileMode) uint32 {
 	b := uint32(m.Perm())
-	for flag, bit := range special {
+	for flag, bit := range specialModes {
 		if m&flag != 0 {
 			b |= bit
 		}
@@ -572,7 +572,7 @@ func bits(m fs.FileMode) uint32 {
 
 func fileMode(b uint32) fs.FileMode {
 	m := fs.FileMode(b & 0o777)
-	for flag, bit := range special {
+	for flag, bit := range specialModes {
 		if b&bit != 0 {
 			m |= flag
 		}
@@ -580,4 +580,4 @@ func fileMode(b uint32) fs.FileMode {
 	return m
 }
 
-var special = map[fs.FileMode]uint32{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000}
+var specialModes = map[fs.FileMode]uint32{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000}

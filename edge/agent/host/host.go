@@ -55,7 +55,7 @@ func (o Options) withDefaults() Options {
 		o.Compose = [][]string{} // those of the host would change the host
 	}
 	if len(o.OS.Status) == 0 && o.Root == "/" {
-		o.OS = osimage.Bootc()
+		o.OS = osimage.BootcCommands()
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -90,7 +90,7 @@ type Host struct {
 // New makes a Host. It connects to nothing yet.
 func New(o Options) *Host {
 	h := &Host{o: o.withDefaults(), wake: make(chan struct{}, 1)}
-	h.systemd = systemd.New(h.o.SystemBus, h.poke)
+	h.systemd = systemd.New(h.o.SystemBus, h.wakeUp)
 	h.engines = []*engine.Engine{engine.New("podman", h.o.Podman), engine.New("docker", h.o.Docker)}
 	h.monitor = monitor.New("/", h.o.Now)
 	var engines []apps.Engine
@@ -116,12 +116,12 @@ func (h *Host) Service(name string) Service { return Service{name, h} }
 
 // Restart starts the service again, and waits until it runs.
 func (s Service) Restart(ctx context.Context) error {
-	return s.host.systemd.Job(ctx, systemd.Restart, s.Name)
+	return s.host.systemd.Job(ctx, systemd.JobRestart, s.Name)
 }
 
 // Stop ends the service, and waits until it has ended.
 func (s Service) Stop(ctx context.Context) error {
-	return s.host.systemd.Job(ctx, systemd.Stop, s.Name)
+	return s.host.systemd.Job(ctx, systemd.JobStop, s.Name)
 }
 
 // MainPID is the service's process; 0: it does not run.
@@ -145,7 +145,7 @@ func (h *Host) Pull(ctx context.Context, image string) error {
 	return podman.Pull(ctx, image)
 }
 
-func (h *Host) poke() {
+func (h *Host) wakeUp() {
 	select {
 	case h.wake <- struct{}{}:
 	default:
@@ -158,7 +158,7 @@ func (h *Host) Watch(spec resource.RenderedSpec) {
 	h.spec = spec
 	h.mu.Unlock()
 	h.monitor.Watch(spec.Resources)
-	h.poke()
+	h.wakeUp()
 }
 
 // Report adds what was seen last to a report.
@@ -178,12 +178,12 @@ func (h *Host) Run(ctx context.Context, changed func()) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { h.monitor.Run(ctx, changed); return nil })
 	for _, e := range h.engines {
-		g.Go(func() error { h.follow(ctx, e); return nil })
+		g.Go(func() error { h.followEngine(ctx, e); return nil })
 	}
 	g.Go(func() error {
 		defer h.systemd.Close()
 		for ctx.Err() == nil {
-			if h.look(ctx) {
+			if h.observe(ctx) {
 				changed()
 			}
 			h.wait(ctx)
@@ -214,20 +214,20 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// follow looks at the host again after each event of an engine. An engine that isn't there is tried again.
-func (h *Host) follow(ctx context.Context, e *engine.Engine) {
+// followEngine looks at the host again after each event of an engine. An engine that isn't there is tried again.
+func (h *Host) followEngine(ctx context.Context, e *engine.Engine) {
 	for ctx.Err() == nil {
 		if e.Ping(ctx) == nil {
-			h.poke()
-			_ = e.Events(ctx, h.poke) // why it ended shows in the condition, if it is not there any more
-			h.poke()
+			h.wakeUp()
+			_ = e.Events(ctx, h.wakeUp) // why it ended shows in the condition, if it is not there any more
+			h.wakeUp()
 		}
 		sleep(ctx, h.o.Interval/3)
 	}
 }
 
-// look observes everything once, and says whether something is different.
-func (h *Host) look(ctx context.Context) bool {
+// observe observes everything once, and says whether something is different.
+func (h *Host) observe(ctx context.Context) bool {
 	h.mu.Lock()
 	spec := h.spec
 	h.mu.Unlock()
@@ -243,7 +243,7 @@ func (h *Host) look(ctx context.Context) bool {
 		if err == nil {
 			r.OS = &booted
 		}
-		r.Conditions = append(r.Conditions, available("OSImageAvailable", err))
+		r.Conditions = append(r.Conditions, availability("OSImageAvailable", err))
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -254,8 +254,8 @@ func (h *Host) look(ctx context.Context) bool {
 	return true
 }
 
-// available is a condition of something that a host may have.
-func available(of string, err error) resource.Condition {
+// availability is a condition of something that a host may have.
+func availability(of string, err error) resource.Condition {
 	if err != nil {
 		return resource.Condition{Type: of, Status: "False", Reason: "NotAvailable", Message: err.Error()}
 	}
@@ -271,7 +271,7 @@ func (h *Host) units(ctx context.Context, p *resource.Patterns, conditions *[]re
 			units = append(units, resource.SystemdUnit{Name: u.Name, LoadState: u.LoadState, ActiveState: u.ActiveState})
 		}
 	}
-	*conditions = append(*conditions, available("SystemdAvailable", err))
+	*conditions = append(*conditions, availability("SystemdAvailable", err))
 	return units
 }
 
@@ -284,7 +284,7 @@ func (h *Host) containers(ctx context.Context, p *resource.Patterns, conditions 
 			continue
 		}
 		for _, c := range list {
-			if p != nil && slices.ContainsFunc(p.MatchPatterns, func(pattern string) bool { return systemd.Matches(pattern, c.Name()) }) {
+			if p != nil && slices.ContainsFunc(p.MatchPatterns, func(pattern string) bool { return systemd.MatchesPattern(pattern, c.Name()) }) {
 				containers = append(containers, resource.ContainerStatus{ID: c.ID, Name: c.Name(), Status: c.State, Image: c.Image, Engine: e.Name})
 			}
 		}
@@ -293,6 +293,6 @@ func (h *Host) containers(ctx context.Context, p *resource.Patterns, conditions 
 	if len(missing) == len(h.engines) {
 		err = fmt.Errorf("no container engine answers: %s", strings.Join(missing, "; "))
 	}
-	*conditions = append(*conditions, available("ContainerEngineAvailable", err))
+	*conditions = append(*conditions, availability("ContainerEngineAvailable", err))
 	return containers
 }

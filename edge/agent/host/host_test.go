@@ -15,7 +15,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-func condition(r resource.AgentReport, of string) resource.Condition {
+func conditionOf(r resource.AgentReport, of string) resource.Condition {
 	i := slices.IndexFunc(r.Conditions, func(c resource.Condition) bool { return c.Type == of })
 	if i < 0 {
 		return resource.Condition{}
@@ -23,8 +23,8 @@ func condition(r resource.AgentReport, of string) resource.Condition {
 	return r.Conditions[i]
 }
 
-// run observes a host until the test ends. The function that it returns waits until a report is as wanted.
-func run(t *testing.T, h *host.Host) func(what string, is func(resource.AgentReport) bool) resource.AgentReport {
+// runHost observes a host until the test ends. The function that it returns waits until a report is as wanted.
+func runHost(t *testing.T, h *host.Host) func(what string, is func(resource.AgentReport) bool) resource.AgentReport {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, changed := make(chan error, 1), make(chan struct{}, 1000)
@@ -57,7 +57,7 @@ func TestAHostIsObserved(t *testing.T) {
 	s.Add("chronyd.service", "active", "running")
 	// The interval is long: what is seen below was signalled.
 	h := host.New(host.Options{Root: root, SystemBus: s.Address, Podman: e.Socket, Docker: filepath.Join(root, "none"), Interval: time.Hour, Pause: time.Millisecond})
-	until := run(t, h)
+	until := runHost(t, h)
 	h.Watch(resource.RenderedSpec{
 		Monitoring:   &resource.Monitoring{Systemd: &resource.Patterns{MatchPatterns: []string{"chronyd.service"}}, Containers: &resource.Patterns{MatchPatterns: []string{"w*"}}},
 		Resources:    []resource.ResourceMonitor{{MonitorType: resource.MonitorMemory, SamplingInterval: "1s"}},
@@ -67,9 +67,9 @@ func TestAHostIsObserved(t *testing.T) {
 		return len(r.SystemdUnits) == 1 && r.Resources != nil && r.Resources.Memory == "Healthy" && len(r.Applications) == 1
 	})
 	require.Equal(t, resource.SystemdUnit{Name: "chronyd.service", LoadState: "loaded", ActiveState: "active"}, r.SystemdUnits[0])
-	require.Equal(t, "True", condition(r, "SystemdAvailable").Status)
-	require.Equal(t, "True", condition(r, "ContainerEngineAvailable").Status)
-	require.NotEmpty(t, condition(r, "ClockSynchronized").Status)
+	require.Equal(t, "True", conditionOf(r, "SystemdAvailable").Status)
+	require.Equal(t, "True", conditionOf(r, "ContainerEngineAvailable").Status)
+	require.NotEmpty(t, conditionOf(r, "ClockSynchronized").Status)
 	require.NotEmpty(t, r.SystemInfo.BootID)
 
 	s.Add("chronyd.service", "failed", "failed")
@@ -89,11 +89,11 @@ func TestAHostIsObserved(t *testing.T) {
 func TestAHostWithNothingSaysSo(t *testing.T) {
 	none := filepath.Join(t.TempDir(), "none")
 	h := host.New(host.Options{SystemBus: "unix:path=" + none, Podman: none, Docker: none, Interval: time.Millisecond, Pause: time.Millisecond})
-	until := run(t, h)
+	until := runHost(t, h)
 	h.Watch(resource.RenderedSpec{Monitoring: &resource.Monitoring{Systemd: &resource.Patterns{MatchPatterns: []string{"*"}}}})
-	r := until("said", func(r resource.AgentReport) bool { return condition(r, "SystemdAvailable").Status == "False" })
-	require.Contains(t, condition(r, "SystemdAvailable").Message, none)
-	c := condition(r, "ContainerEngineAvailable")
+	r := until("said", func(r resource.AgentReport) bool { return conditionOf(r, "SystemdAvailable").Status == "False" })
+	require.Contains(t, conditionOf(r, "SystemdAvailable").Message, none)
+	c := conditionOf(r, "ContainerEngineAvailable")
 	require.Equal(t, "False", c.Status)
 	require.Contains(t, c.Message, "podman at "+none)
 	require.Nil(t, r.OS)

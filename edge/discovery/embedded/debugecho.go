@@ -4,4 +4,4 @@ package embedded
 
 import "github.com/edgebus/edgebus/edge/discovery/handlers/debugecho"
 
-var _ = add(debugecho.Program)
+var _ = addProgram(debugecho.Program)

@@ -12,8 +12,8 @@ import (
 // programs is filled by the other files of this package, each of which adds its handler in the value of a variable.
 var programs []handler.Program
 
-// add returns true so that it can be the value of a variable, and is run without an init function.
-func add(p handler.Program) bool {
+// addProgram returns true so that it can be the value of a variable, and is run without an init function.
+func addProgram(p handler.Program) bool {
 	programs = append(programs, p)
 	return true
 }

@@ -4,4 +4,4 @@ package embedded
 
 import "github.com/edgebus/edgebus/edge/discovery/handlers/mdns"
 
-var _ = add(mdns.Program)
+var _ = addProgram(mdns.Program)

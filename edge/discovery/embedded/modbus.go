@@ -4,4 +4,4 @@ package embedded
 
 import "github.com/edgebus/edgebus/edge/discovery/handlers/modbus"
 
-var _ = add(modbus.Program)
+var _ = addProgram(modbus.Program)

@@ -4,4 +4,4 @@ package embedded
 
 import "github.com/edgebus/edgebus/edge/discovery/handlers/mqtt"
 
-var _ = add(mqtt.Program)
+var _ = addProgram(mqtt.Program)

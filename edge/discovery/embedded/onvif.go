@@ -4,4 +4,4 @@ package embedded
 
 import "github.com/edgebus/edgebus/edge/discovery/handlers/onvif"
 
-var _ = add(onvif.Program)
+var _ = addProgram(onvif.Program)

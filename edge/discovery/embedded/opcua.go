@@ -4,4 +4,4 @@ package embedded
 
 import "github.com/edgebus/edgebus/edge/discovery/handlers/opcua"
 
-var _ = add(opcua.Program)
+var _ = addProgram(opcua.Program)

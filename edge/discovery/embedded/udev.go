@@ -4,4 +4,4 @@ package embedded
 
 import "github.com/edgebus/edgebus/edge/discovery/handlers/udev"
 
-var _ = add(udev.Program)
+var _ = addProgram(udev.Program)

@@ -26,7 +26,7 @@ func (g gateways) Discover(ctx context.Context, details string, _ map[string][]b
 	if want.Floor == "" {
 		return handler.InvalidArgument("floor: is missing: the floor whose gateways are looked for, such as 2")
 	}
-	return handler.Every(ctx, want.Interval, func() error {
+	return handler.RunEvery(ctx, want.Interval, func() error {
 		var devices []handler.Device
 		for _, name := range g.all {
 			devices = append(devices, handler.Device{ID: "floor" + want.Floor + "-" + name, Properties: map[string]string{"GATEWAY": name}})

@@ -110,26 +110,26 @@ type Resumer interface {
 // as everything else is that is wrong with them. No details leave to as it is. A field that is no text may be one in YAML: a
 // Configuration's details that are fields are texts.
 func Details(details string, to any) error {
-	details, err := unquoted(details, reflect.TypeOf(to))
+	details, err := unquoteFields(details, reflect.TypeOf(to))
 	if err != nil {
 		return InvalidArgument("discoveryDetails: %w", err)
 	}
 	d := yaml.NewDecoder(strings.NewReader(details))
 	d.KnownFields(true)
 	if err := d.Decode(to); err != nil && !errors.Is(err, io.EOF) { // there are no details
-		return InvalidArgument("discoveryDetails: %s", inTheUsersWords(err, to))
+		return InvalidArgument("discoveryDetails: %s", explainYAMLError(err, to))
 	}
 	return nil
 }
 
 var (
-	unknownField = regexp.MustCompile(`field (\S+) not found in type \S+`)
-	wrongType    = regexp.MustCompile("cannot unmarshal !!\\w+ (`.*`) into (?:\\w+\\.)?(\\S+)")
-	wrongForm    = regexp.MustCompile(`cannot unmarshal !!(?:seq|map) into \S+`)
+	unknownFieldPattern = regexp.MustCompile(`field (\S+) not found in type \S+`)
+	wrongTypePattern    = regexp.MustCompile("cannot unmarshal !!\\w+ (`.*`) into (?:\\w+\\.)?(\\S+)")
+	wrongFormPattern    = regexp.MustCompile(`cannot unmarshal !!(?:seq|map) into \S+`)
 )
 
-// inTheUsersWords is what the YAML library says, without the names of Go's types, and with the fields that there are.
-func inTheUsersWords(err error, to any) string {
+// explainYAMLError is what the YAML library says, without the names of Go's types, and with the fields that there are.
+func explainYAMLError(err error, to any) string {
 	var wrong *yaml.TypeError
 	if !errors.As(err, &wrong) {
 		return err.Error()
@@ -143,9 +143,9 @@ func inTheUsersWords(err error, to any) string {
 	}
 	all := make([]string, len(wrong.Errors))
 	for i, text := range wrong.Errors {
-		text = unknownField.ReplaceAllString(text, "there is no field $1: it is one of "+strings.Join(fields, ", "))
-		text = wrongType.ReplaceAllString(text, "$1 is no $2")
-		all[i] = wrongForm.ReplaceAllStringFunc(text, func(found string) string {
+		text = unknownFieldPattern.ReplaceAllString(text, "there is no field $1: it is one of "+strings.Join(fields, ", "))
+		text = wrongTypePattern.ReplaceAllString(text, "$1 is no $2")
+		all[i] = wrongFormPattern.ReplaceAllStringFunc(text, func(found string) string {
 			if strings.Contains(found, "!!seq") {
 				return "a list can't stand here"
 			}
@@ -155,8 +155,8 @@ func inTheUsersWords(err error, to any) string {
 	return strings.Join(all, "; ")
 }
 
-// unquoted replaces texts by the YAML in them where the struct that they are read into has another type.
-func unquoted(details string, to reflect.Type) (string, error) {
+// unquoteFields replaces texts by the YAML in them where the struct that they are read into has another type.
+func unquoteFields(details string, to reflect.Type) (string, error) {
 	for to.Kind() == reflect.Pointer {
 		to = to.Elem()
 	}
@@ -168,7 +168,7 @@ func unquoted(details string, to reflect.Type) (string, error) {
 	for i := 0; i+1 < len(fields); i += 2 {
 		name, value := fields[i].Value, fields[i+1]
 		var inner yaml.Node
-		if value.Kind != yaml.ScalarNode || value.Tag != "!!str" || isText(to, name) || yaml.Unmarshal([]byte(value.Value), &inner) != nil || len(inner.Content) != 1 {
+		if value.Kind != yaml.ScalarNode || value.Tag != "!!str" || isTextField(to, name) || yaml.Unmarshal([]byte(value.Value), &inner) != nil || len(inner.Content) != 1 {
 			continue
 		}
 		fields[i+1], changed = inner.Content[0], true
@@ -180,8 +180,8 @@ func unquoted(details string, to reflect.Type) (string, error) {
 	return string(out), err
 }
 
-// isText reports whether a field is one that a text is read into, or there is none.
-func isText(t reflect.Type, name string) bool {
+// isTextField reports whether a field is one that a text is read into, or there is none.
+func isTextField(t reflect.Type, name string) bool {
 	for i := range t.NumField() {
 		if tag, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ","); tag == name {
 			f := t.Field(i).Type
@@ -191,9 +191,9 @@ func isText(t reflect.Type, name string) bool {
 	return true
 }
 
-// Every calls look at once, and then again each time that interval has passed since it returned, until ctx ends, which is no error, or
+// RunEvery calls look at once, and then again each time that interval has passed since it returned, until ctx ends, which is no error, or
 // look fails.
-func Every(ctx context.Context, interval time.Duration, look func() error) error {
+func RunEvery(ctx context.Context, interval time.Duration, look func() error) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

@@ -43,7 +43,7 @@ func TestDetails(t *testing.T) {
 func TestEvery(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	looks := 0
-	require.NoError(t, handler.Every(ctx, 1, func() error {
+	require.NoError(t, handler.RunEvery(ctx, 1, func() error {
 		if looks++; looks == 3 {
 			cancel()
 			return ctx.Err()
@@ -52,7 +52,7 @@ func TestEvery(t *testing.T) {
 	}))
 	require.Equal(t, 3, looks)
 	down := errors.New("down")
-	require.ErrorIs(t, handler.Every(t.Context(), 1, func() error { return down }), down)
+	require.ErrorIs(t, handler.RunEvery(t.Context(), 1, func() error { return down }), down)
 }
 
 // A Configuration's details that are fields are texts, which have the rest in YAML or JSON.

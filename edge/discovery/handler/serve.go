@@ -50,18 +50,18 @@ func Call(ctx context.Context, h Handler, details string, properties map[string]
 	return h.Discover(ctx, details, properties, found)
 }
 
-// CallAfter is Call of a handler that has found devices for the Configuration before.
-func CallAfter(ctx context.Context, h Resumer, details string, properties map[string][]byte, known []Device, found func([]Device)) (err error) {
-	return Call(ctx, resumed{h, known}, details, properties, found)
+// CallResumer is Call of a handler that has found devices for the Configuration before.
+func CallResumer(ctx context.Context, h Resumer, details string, properties map[string][]byte, known []Device, found func([]Device)) (err error) {
+	return Call(ctx, resumedHandler{h, known}, details, properties, found)
 }
 
-// resumed is a handler whose calls go on after known devices.
-type resumed struct {
+// resumedHandler is a handler whose calls go on after known devices.
+type resumedHandler struct {
 	Resumer
 	known []Device
 }
 
-func (r resumed) Discover(ctx context.Context, details string, properties map[string][]byte, found func([]Device)) error {
+func (r resumedHandler) Discover(ctx context.Context, details string, properties map[string][]byte, found func([]Device)) error {
 	return r.Resume(ctx, details, properties, r.known, found)
 }
 
@@ -97,10 +97,10 @@ func Serve(ctx context.Context, p Program, o Options) error {
 	server := wire.NewServer(options...)
 	h := p.New(o.Env)
 	wire.ServeHandler(server, func(ctx context.Context, r wire.Request, c wire.Contract, send func(wire.Devices) error) error {
-		if c == wire.Proposal {
+		if c == wire.ContractProposal {
 			r.Details = DetailsText(r.DetailsMap)
 		}
-		return answer(ctx, h, r, send, o.Env.Log)
+		return answerCall(ctx, h, r, send, o.Env.Log)
 	})
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return wire.Serve(server, listener) })
@@ -110,7 +110,7 @@ func Serve(ctx context.Context, p Program, o Options) error {
 		return conn.Close()
 	})
 	g.Go(func() error {
-		register(ctx, conn, registration, o.Env.Log)
+		keepRegistered(ctx, conn, registration, o.Env.Log)
 		return nil
 	})
 	if o.Ready != nil {
@@ -119,8 +119,8 @@ func Serve(ctx context.Context, p Program, o Options) error {
 	return g.Wait()
 }
 
-// answer answers one call of edgediscovery.
-func answer(ctx context.Context, h Handler, r wire.Request, send func(wire.Devices) error, log zerolog.Logger) error {
+// answerCall answers one call of edgediscovery.
+func answerCall(ctx context.Context, h Handler, r wire.Request, send func(wire.Devices) error, log zerolog.Logger) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var mu sync.Mutex
@@ -157,7 +157,7 @@ func (o Options) listen(name string) (net.Listener, credentials.TransportCredent
 	if err != nil {
 		return nil, nil, err
 	}
-	if server == nil && !wire.Loopback(o.Listen) {
+	if server == nil && !wire.IsLoopback(o.Listen) {
 		return nil, nil, fmt.Errorf("%s is not an address of loopback: it is served with mutual TLS only (--tls-cert, --tls-key, --tls-ca)", o.Listen)
 	}
 	l, err := net.Listen("tcp", o.Listen)
@@ -166,7 +166,7 @@ func (o Options) listen(name string) (net.Listener, credentials.TransportCredent
 
 // registration is what edgediscovery is told, and the connection to it.
 func (o Options) registration(p Program, l net.Listener) (wire.Registration, *grpc.ClientConn, error) {
-	r := wire.Registration{Contract: wire.V0, Name: p.Name, Endpoint: l.Addr().String(), Shared: p.Shared}
+	r := wire.Registration{Contract: wire.ContractV0, Name: p.Name, Endpoint: l.Addr().String(), Shared: p.Shared}
 	if r.Network = o.Listen != ""; r.Network {
 		if o.Advertise != "" {
 			r.Endpoint = o.Advertise
@@ -182,15 +182,15 @@ func (o Options) registration(p Program, l net.Listener) (wire.Registration, *gr
 	if err != nil {
 		return r, nil, err
 	}
-	if client == nil && !wire.Loopback(o.Server) {
+	if client == nil && !wire.IsLoopback(o.Server) {
 		return r, nil, fmt.Errorf("%s is not an address of loopback: it is dialled with mutual TLS only (--tls-cert, --tls-key, --tls-ca)", o.Server)
 	}
 	conn, err := wire.Dial(o.Server, client)
 	return r, conn, err
 }
 
-// register registers at each new connection to edgediscovery.
-func register(ctx context.Context, conn *grpc.ClientConn, r wire.Registration, log zerolog.Logger) {
+// keepRegistered registers at each new connection to edgediscovery.
+func keepRegistered(ctx context.Context, conn *grpc.ClientConn, r wire.Registration, log zerolog.Logger) {
 	said := ""
 	for ctx.Err() == nil {
 		conn.Connect()

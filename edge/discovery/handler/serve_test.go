@@ -18,10 +18,10 @@ import (
 	"github.com/edgebus/edgebus/edge/discovery/wire"
 )
 
-// echo finds what it is told, and what its channel has.
-type echo struct{ more chan string }
+// echoHandler finds what it is told, and what its channel has.
+type echoHandler struct{ more chan string }
 
-func (e echo) Discover(ctx context.Context, details string, properties map[string][]byte, found func([]handler.Device)) error {
+func (e echoHandler) Discover(ctx context.Context, details string, properties map[string][]byte, found func([]handler.Device)) error {
 	switch details {
 	case "bad":
 		return handler.InvalidArgument("discoveryDetails: bad: must be good")
@@ -51,12 +51,12 @@ func socketDir(t *testing.T) string {
 	return dir
 }
 
-func serve(t *testing.T, o handler.Options, more chan string) {
+func serveHandler(t *testing.T, o handler.Options, more chan string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan error, 1)
 	o.Ready, o.Env.Log = func() { close(ready) }, zerolog.Nop()
-	program := handler.Program{Name: "echo", Shared: true, New: func(handler.Env) handler.Handler { return echo{more} }}
+	program := handler.Program{Name: "echo", Shared: true, New: func(handler.Env) handler.Handler { return echoHandler{more} }}
 	go func() { done <- handler.Serve(ctx, program, o) }()
 	t.Cleanup(func() {
 		cancel()
@@ -65,8 +65,8 @@ func serve(t *testing.T, o handler.Options, more chan string) {
 	<-ready
 }
 
-// registrations is edgediscovery as far as handlers register there; stop ends it.
-func registrations(t *testing.T, dir string) (got chan wire.Registration, stop func()) {
+// receiveRegistrations is edgediscovery as far as handlers register there; stop ends it.
+func receiveRegistrations(t *testing.T, dir string) (got chan wire.Registration, stop func()) {
 	t.Helper()
 	path := filepath.Join(dir, handler.RegistrationSocket)
 	l, err := net.Listen("unix", path)
@@ -85,13 +85,13 @@ func registrations(t *testing.T, dir string) (got chan wire.Registration, stop f
 func TestServe(t *testing.T) {
 	dir := socketDir(t)
 	more := make(chan string)
-	serve(t, handler.Options{Dir: dir}, more)
+	serveHandler(t, handler.Options{Dir: dir}, more)
 	// edgediscovery comes later than the handler, and then again.
 	for range 2 {
-		got, stop := registrations(t, dir)
+		got, stop := receiveRegistrations(t, dir)
 		select {
 		case r := <-got:
-			require.Equal(t, wire.Registration{Contract: wire.V0, Name: "echo", Endpoint: filepath.Join(dir, "echo.sock"), Shared: true}, r)
+			require.Equal(t, wire.Registration{Contract: wire.ContractV0, Name: "echo", Endpoint: filepath.Join(dir, "echo.sock"), Shared: true}, r)
 		case <-time.After(30 * time.Second):
 			require.FailNow(t, "the handler did not register")
 		}
@@ -122,28 +122,28 @@ func TestServe(t *testing.T) {
 		}
 		return lists, err
 	}
-	lists, err := ask(wire.V0, wire.Request{Details: "lamp", Properties: map[string][]byte{"user": []byte("me")}}, 2)
+	lists, err := ask(wire.ContractV0, wire.Request{Details: "lamp", Properties: map[string][]byte{"user": []byte("me")}}, 2)
 	require.NoError(t, err)
 	require.Equal(t, []wire.Devices{
 		{{ID: "lamp", Properties: map[string]string{"USER": "me"}}},
 		{{ID: "lamp", Properties: map[string]string{"USER": "me"}}, {ID: "another"}}, // a list that was the same was not sent
 	}, lists)
-	lists, err = ask(wire.Proposal, wire.Request{DetailsMap: map[string]string{"protocolHandler": "lamp"}}, 1)
+	lists, err = ask(wire.ContractProposal, wire.Request{DetailsMap: map[string]string{"protocolHandler": "lamp"}}, 1)
 	require.NoError(t, err)
 	require.Equal(t, "lamp", lists[0][0].ID)
 
-	_, err = ask(wire.V0, wire.Request{Details: "bad"}, 1)
+	_, err = ask(wire.ContractV0, wire.Request{Details: "bad"}, 1)
 	require.Equal(t, codes.InvalidArgument, status.Code(err))
 	require.Equal(t, "discoveryDetails: bad: must be good", status.Convert(err).Message())
-	_, err = ask(wire.V0, wire.Request{Details: "panic"}, 1)
+	_, err = ask(wire.ContractV0, wire.Request{Details: "panic"}, 1)
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.ErrorContains(t, err, "panicked: oh")
-	_, err = ask(wire.V0, wire.Request{Details: "down"}, 1)
+	_, err = ask(wire.ContractV0, wire.Request{Details: "down"}, 1)
 	require.ErrorContains(t, err, "the network is down")
 }
 
 func TestServeRefusesWhatOthersCouldRead(t *testing.T) {
-	p := handler.Program{Name: "echo", New: func(handler.Env) handler.Handler { return echo{} }}
+	p := handler.Program{Name: "echo", New: func(handler.Env) handler.Handler { return echoHandler{} }}
 	err := handler.Serve(t.Context(), p, handler.Options{Dir: socketDir(t), Listen: "0.0.0.0:0"})
 	require.ErrorContains(t, err, "mutual TLS only")
 	err = handler.Serve(t.Context(), p, handler.Options{Dir: socketDir(t), Server: "192.0.2.1:7400"})
@@ -152,8 +152,8 @@ func TestServeRefusesWhatOthersCouldRead(t *testing.T) {
 
 func TestOneHandlerAtASocket(t *testing.T) {
 	dir := socketDir(t)
-	serve(t, handler.Options{Dir: dir}, nil)
-	p := handler.Program{Name: "echo", New: func(handler.Env) handler.Handler { return echo{} }}
+	serveHandler(t, handler.Options{Dir: dir}, nil)
+	p := handler.Program{Name: "echo", New: func(handler.Env) handler.Handler { return echoHandler{} }}
 	require.ErrorContains(t, handler.Serve(t.Context(), p, handler.Options{Dir: dir}), "another program serves at")
 }
 
@@ -161,7 +161,7 @@ func TestOneHandlerAtASocket(t *testing.T) {
 func TestAHandlerIsStoppedAsItStarts(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	p := handler.Program{Name: "echo", New: func(handler.Env) handler.Handler { return echo{} }}
+	p := handler.Program{Name: "echo", New: func(handler.Env) handler.Handler { return echoHandler{} }}
 	for range 20 {
 		require.NoError(t, handler.Serve(ctx, p, handler.Options{Dir: socketDir(t)}))
 	}

@@ -46,8 +46,8 @@ type DeviceSpec struct {
 	Permissions             string
 }
 
-// clip quotes text that may be long or unprintable.
-func clip(s string) string {
+// quoteClipped quotes text that may be long or unprintable.
+func quoteClipped(s string) string {
 	if len(s) > 80 {
 		return fmt.Sprintf("%q…", s[:80])
 	}
@@ -66,14 +66,14 @@ func CheckAddress(address string) error {
 // CheckName says what is wrong with the name of a handler.
 func CheckName(name string) error {
 	if name == "" || len(name) > MaxName || !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
-		return fmt.Errorf("the handler's name %s: must be 1 to %d bytes of printable UTF-8", clip(name), MaxName)
+		return fmt.Errorf("the handler's name %s: must be 1 to %d bytes of printable UTF-8", quoteClipped(name), MaxName)
 	}
 	return nil
 }
 
-// Fields calls visit with each field of a protobuf message. Number is the value of a varint, or the bits of a fixed-size field; text is the
+// EachField calls visit with each field of a protobuf message. Number is the value of a varint, or the bits of a fixed-size field; text is the
 // content of a field with a length, and nil for all others.
-func Fields(message []byte, visit func(field protowire.Number, number uint64, text []byte) error) error {
+func EachField(message []byte, visit func(field protowire.Number, number uint64, text []byte) error) error {
 	for len(message) > 0 {
 		field, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
@@ -107,27 +107,27 @@ func Fields(message []byte, visit func(field protowire.Number, number uint64, te
 	return nil
 }
 
-func text(b []byte, field protowire.Number, value string) []byte {
+func appendText(b []byte, field protowire.Number, value string) []byte {
 	if value == "" {
 		return b
 	}
 	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), value)
 }
 
-func flag(b []byte, field protowire.Number, value bool) []byte {
+func appendFlag(b []byte, field protowire.Number, value bool) []byte {
 	if !value {
 		return b
 	}
 	return protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), 1)
 }
 
-func message(b []byte, field protowire.Number, value []byte) []byte {
+func appendMessage(b []byte, field protowire.Number, value []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), value)
 }
 
-// entry reads an entry of a map.
-func entry(b []byte) (key string, value []byte, err error) {
-	err = Fields(b, func(f protowire.Number, _ uint64, t []byte) error {
+// parseMapEntry reads an entry of a map.
+func parseMapEntry(b []byte) (key string, value []byte, err error) {
+	err = EachField(b, func(f protowire.Number, _ uint64, t []byte) error {
 		switch f {
 		case 1:
 			key = string(t)
@@ -144,21 +144,21 @@ type Devices []Device
 
 func (d Devices) appendTo(b []byte) []byte {
 	for _, device := range d {
-		b = message(b, 1, device.appendTo(nil))
+		b = appendMessage(b, 1, device.appendTo(nil))
 	}
 	return b
 }
 
 func (d Device) appendTo(b []byte) []byte {
-	b = text(b, 1, d.ID)
+	b = appendText(b, 1, d.ID)
 	for _, k := range slices.Sorted(maps.Keys(d.Properties)) {
-		b = message(b, 2, text(text(nil, 1, k), 2, d.Properties[k]))
+		b = appendMessage(b, 2, appendText(appendText(nil, 1, k), 2, d.Properties[k]))
 	}
 	for _, m := range d.Mounts {
-		b = message(b, 3, flag(text(text(nil, 1, m.ContainerPath), 2, m.HostPath), 3, m.ReadOnly))
+		b = appendMessage(b, 3, appendFlag(appendText(appendText(nil, 1, m.ContainerPath), 2, m.HostPath), 3, m.ReadOnly))
 	}
 	for _, s := range d.DeviceSpecs {
-		b = message(b, 4, text(text(text(nil, 1, s.ContainerPath), 2, s.HostPath), 3, s.Permissions))
+		b = appendMessage(b, 4, appendText(appendText(appendText(nil, 1, s.ContainerPath), 2, s.HostPath), 3, s.Permissions))
 	}
 	return b
 }
@@ -166,7 +166,7 @@ func (d Device) appendTo(b []byte) []byte {
 // EachDevice calls visit with each device of a list, or with what is wrong with it. An error says that the rest of the list can't be
 // read.
 func EachDevice(b []byte, visit func(Device, error)) error {
-	return Fields(b, func(f protowire.Number, _ uint64, t []byte) error {
+	return EachField(b, func(f protowire.Number, _ uint64, t []byte) error {
 		if f == 1 {
 			visit(parseDevice(t))
 		}
@@ -178,12 +178,12 @@ func parseDevice(b []byte) (d Device, err error) {
 	if len(b) > MaxDevice {
 		return d, fmt.Errorf("a device of %d bytes: at most %d", len(b), MaxDevice)
 	}
-	err = Fields(b, func(f protowire.Number, _ uint64, t []byte) error {
+	err = EachField(b, func(f protowire.Number, _ uint64, t []byte) error {
 		switch f {
 		case 1:
 			d.ID = string(t)
 		case 2:
-			key, value, err := entry(t)
+			key, value, err := parseMapEntry(t)
 			if err != nil {
 				return err
 			}
@@ -209,7 +209,7 @@ func parseDevice(b []byte) (d Device, err error) {
 }
 
 func parseMount(b []byte) (m Mount, err error) {
-	err = Fields(b, func(f protowire.Number, n uint64, t []byte) error {
+	err = EachField(b, func(f protowire.Number, n uint64, t []byte) error {
 		switch f {
 		case 1:
 			m.ContainerPath = string(t)
@@ -225,7 +225,7 @@ func parseMount(b []byte) (m Mount, err error) {
 
 func parseDeviceSpec(b []byte) (s DeviceSpec, err error) {
 	to := []*string{&s.ContainerPath, &s.HostPath, &s.Permissions}
-	err = Fields(b, func(f protowire.Number, _ uint64, t []byte) error {
+	err = EachField(b, func(f protowire.Number, _ uint64, t []byte) error {
 		if int(f) <= len(to) {
 			*to[f-1] = string(t)
 		}
@@ -243,37 +243,37 @@ type Request struct {
 }
 
 func (r Request) appendTo(b []byte, c Contract) []byte {
-	if c == Proposal {
+	if c == ContractProposal {
 		for _, k := range slices.Sorted(maps.Keys(r.DetailsMap)) {
-			b = message(b, 1, text(text(nil, 1, k), 2, r.DetailsMap[k]))
+			b = appendMessage(b, 1, appendText(appendText(nil, 1, k), 2, r.DetailsMap[k]))
 		}
 		return b
 	}
-	b = text(b, 1, r.Details)
+	b = appendText(b, 1, r.Details)
 	for _, k := range slices.Sorted(maps.Keys(r.Properties)) {
 		value := []byte(nil)
 		if v := r.Properties[k]; v != nil {
-			value = message(nil, 1, v)
+			value = appendMessage(nil, 1, v)
 		}
-		b = message(b, 2, message(text(nil, 1, k), 2, value))
+		b = appendMessage(b, 2, appendMessage(appendText(nil, 1, k), 2, value))
 	}
 	return b
 }
 
 func parseRequest(b []byte, c Contract) (r Request, err error) {
-	err = Fields(b, func(f protowire.Number, _ uint64, t []byte) error {
+	err = EachField(b, func(f protowire.Number, _ uint64, t []byte) error {
 		switch {
-		case c == Proposal && f == 1:
-			key, value, err := entry(t)
+		case c == ContractProposal && f == 1:
+			key, value, err := parseMapEntry(t)
 			if r.DetailsMap == nil {
 				r.DetailsMap = map[string]string{}
 			}
 			r.DetailsMap[key] = string(value)
 			return err
-		case c == V0 && f == 1:
+		case c == ContractV0 && f == 1:
 			r.Details = string(t)
-		case c == V0 && f == 2:
-			key, value, err := entry(t)
+		case c == ContractV0 && f == 2:
+			key, value, err := parseMapEntry(t)
 			if err != nil {
 				return err
 			}
@@ -281,7 +281,7 @@ func parseRequest(b []byte, c Contract) (r Request, err error) {
 				r.Properties = map[string][]byte{}
 			}
 			r.Properties[key] = nil
-			return Fields(value, func(f protowire.Number, _ uint64, t []byte) error {
+			return EachField(value, func(f protowire.Number, _ uint64, t []byte) error {
 				if f == 1 {
 					r.Properties[key] = append([]byte{}, t...)
 				}
@@ -303,31 +303,31 @@ type Registration struct {
 }
 
 func (r Registration) appendTo(b []byte) []byte {
-	b = text(text(b, 1, r.Name), 2, r.Endpoint)
-	if r.Contract == Proposal {
-		return flag(b, 3, !r.Shared)
+	b = appendText(appendText(b, 1, r.Name), 2, r.Endpoint)
+	if r.Contract == ContractProposal {
+		return appendFlag(b, 3, !r.Shared)
 	}
-	return flag(flag(b, 3, r.Network), 4, r.Shared)
+	return appendFlag(appendFlag(b, 3, r.Network), 4, r.Shared)
 }
 
 func parseRegistration(b []byte, c Contract) (Registration, error) {
-	r := Registration{Contract: c, Shared: c == Proposal}
-	err := Fields(b, func(f protowire.Number, n uint64, t []byte) error {
+	r := Registration{Contract: c, Shared: c == ContractProposal}
+	err := EachField(b, func(f protowire.Number, n uint64, t []byte) error {
 		switch {
 		case f == 1:
 			r.Name = string(t)
 		case f == 2:
 			r.Endpoint = string(t)
-		case c == Proposal && f == 3:
+		case c == ContractProposal && f == 3:
 			r.Shared = n == 0
 		case f == 3:
 			r.Network = n == 1
-		case c == V0 && f == 4:
+		case c == ContractV0 && f == 4:
 			r.Shared = n != 0
 		}
 		return nil
 	})
-	if c == Proposal {
+	if c == ContractProposal {
 		r.Network = !strings.ContainsRune(r.Endpoint, '/') && strings.ContainsRune(r.Endpoint, ':') || strings.HasPrefix(r.Endpoint, "http")
 	}
 	return r, err

@@ -30,20 +30,20 @@ type Contract string
 
 // The contracts.
 const (
-	V0       Contract = "v0"
-	Proposal Contract = "discovery"
+	ContractV0       Contract = "v0"
+	ContractProposal Contract = "discovery"
 )
 
 // names are those of a contract's two services.
 func (c Contract) names() (registration, register, handler string) {
-	if c == Proposal {
+	if c == ContractProposal {
 		return "discovery.Registration", "Register", "discovery.Discovery"
 	}
 	return "v0.Registration", "RegisterDiscoveryHandler", "v0.DiscoveryHandler"
 }
 
-// raw is a message as it is on the wire.
-type raw []byte
+// rawMessage is a message as it is on the wire.
+type rawMessage []byte
 
 // codec passes messages through unchanged. Its callers encode and decode them.
 type codec struct{}
@@ -51,7 +51,7 @@ type codec struct{}
 func (codec) Name() string { return "proto" }
 
 func (codec) Marshal(v any) ([]byte, error) {
-	b, ok := v.(*raw)
+	b, ok := v.(*rawMessage)
 	if !ok {
 		return nil, fmt.Errorf("a %T is no message", v)
 	}
@@ -59,7 +59,7 @@ func (codec) Marshal(v any) ([]byte, error) {
 }
 
 func (codec) Unmarshal(data []byte, v any) error {
-	b, ok := v.(*raw)
+	b, ok := v.(*rawMessage)
 	if !ok {
 		return fmt.Errorf("a %T is no message", v)
 	}
@@ -67,8 +67,8 @@ func (codec) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-// window is how much of a stream may be on its way: a handler that sends faster than it is read waits.
-const window = 64 << 10
+// streamWindow is how much of a stream may be on its way: a handler that sends faster than it is read waits.
+const streamWindow = 64 << 10
 
 // NewServer makes a server for the services of this package.
 func NewServer(options ...grpc.ServerOption) *grpc.Server {
@@ -90,7 +90,7 @@ func Dial(target string, creds credentials.TransportCredentials) (*grpc.ClientCo
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds), grpc.WithDefaultCallOptions(grpc.ForceCodec(codec{}), grpc.MaxCallRecvMsgSize(MaxResponse)),
-		grpc.WithInitialWindowSize(window), grpc.WithInitialConnWindowSize(window), grpc.WithIdleTimeout(0), grpc.WithNoProxy(),
+		grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(streamWindow), grpc.WithIdleTimeout(0), grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 	}
 	if path, ok := strings.CutPrefix(target, "unix://"); ok {
@@ -126,8 +126,8 @@ func MutualTLS(t configs.TLSClient) (server, client credentials.TransportCredent
 	return credentials.NewTLS(serving), credentials.NewTLS(dialling), nil
 }
 
-// Loopback reports whether host:port is an address of this host that no other can reach.
-func Loopback(address string) bool {
+// IsLoopback reports whether host:port is an address of this host that no other can reach.
+func IsLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
@@ -155,12 +155,12 @@ func ListenUnix(path string) (net.Listener, error) {
 
 // ServeRegistration has s answer registrations of both contracts. An error of register is the caller's mistake.
 func ServeRegistration(s *grpc.Server, register func(context.Context, Registration) error) {
-	for _, c := range []Contract{V0, Proposal} {
+	for _, c := range []Contract{ContractV0, ContractProposal} {
 		service, method, _ := c.names()
 		s.RegisterService(&grpc.ServiceDesc{
 			ServiceName: service, HandlerType: (*any)(nil),
 			Methods: []grpc.MethodDesc{{MethodName: method, Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-				var in raw
+				var in rawMessage
 				if err := decode(&in); err != nil {
 					return nil, err
 				}
@@ -171,7 +171,7 @@ func ServeRegistration(s *grpc.Server, register func(context.Context, Registrati
 				if err != nil {
 					return nil, status.Error(codes.InvalidArgument, err.Error())
 				}
-				return new(raw), nil
+				return new(rawMessage), nil
 			}}},
 		}, nil)
 	}
@@ -180,18 +180,18 @@ func ServeRegistration(s *grpc.Server, register func(context.Context, Registrati
 // Register registers a handler.
 func Register(ctx context.Context, conn *grpc.ClientConn, r Registration) error {
 	service, method, _ := r.Contract.names()
-	in := raw(r.appendTo(nil))
-	return conn.Invoke(ctx, "/"+service+"/"+method, &in, new(raw))
+	in := rawMessage(r.appendTo(nil))
+	return conn.Invoke(ctx, "/"+service+"/"+method, &in, new(rawMessage))
 }
 
 // ServeHandler has s answer Discover of both contracts. The error of discover is the answer's status, if it is one of grpc.
 func ServeHandler(s *grpc.Server, discover func(ctx context.Context, r Request, c Contract, send func(Devices) error) error) {
-	for _, c := range []Contract{V0, Proposal} {
+	for _, c := range []Contract{ContractV0, ContractProposal} {
 		_, _, service := c.names()
 		s.RegisterService(&grpc.ServiceDesc{
 			ServiceName: service, HandlerType: (*any)(nil),
 			Streams: []grpc.StreamDesc{{StreamName: "Discover", ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
-				var in raw
+				var in rawMessage
 				if err := stream.RecvMsg(&in); err != nil {
 					return err
 				}
@@ -200,7 +200,7 @@ func ServeHandler(s *grpc.Server, discover func(ctx context.Context, r Request, 
 					return status.Errorf(codes.InvalidArgument, "the request can't be read: %v", err)
 				}
 				return discover(stream.Context(), r, c, func(d Devices) error {
-					out := raw(d.appendTo(nil))
+					out := rawMessage(d.appendTo(nil))
 					return stream.SendMsg(&out)
 				})
 			}}},
@@ -218,7 +218,7 @@ func Discover(ctx context.Context, conn *grpc.ClientConn, c Contract, r Request,
 	if err != nil {
 		return err
 	}
-	in := raw(r.appendTo(nil, c))
+	in := rawMessage(r.appendTo(nil, c))
 	if err := stream.SendMsg(&in); err != nil && !errors.Is(err, io.EOF) { // EOF: the status follows
 		return err
 	}
@@ -226,7 +226,7 @@ func Discover(ctx context.Context, conn *grpc.ClientConn, c Contract, r Request,
 		return err
 	}
 	for {
-		var out raw
+		var out rawMessage
 		switch err := stream.RecvMsg(&out); {
 		case errors.Is(err, io.EOF):
 			return nil

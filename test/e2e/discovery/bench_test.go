@@ -20,10 +20,10 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-// found is a handler that finds what it is told.
-type found chan []handler.Device
+// foundDevices is a handler that finds what it is told.
+type foundDevices chan []handler.Device
 
-func (f found) Discover(ctx context.Context, _ string, _ map[string][]byte, say func([]handler.Device)) error {
+func (f foundDevices) Discover(ctx context.Context, _ string, _ map[string][]byte, say func([]handler.Device)) error {
 	say(nil)
 	for {
 		select {
@@ -47,14 +47,14 @@ func BenchmarkAnInstanceReachesTheHub(b *testing.B) {
 	s.Up("hub")
 	require.NoError(b, s.Start(b.Context(), "core", "--mqtt-socket", socket))
 	require.NoError(b, s.Run(b.Context(), "discovery", []string{"edgediscovery", "--mqtt-socket", socket, "--data-dir", filepath.Join(s.Dir, "data"), "--handlers-dir", dir}, ""))
-	s.Eventually(stand.Soon, func() error { _, err := os.Stat(filepath.Join(dir, "agent-registration.sock")); return err })
+	s.Eventually(stand.WaitTimeout, func() error { _, err := os.Stat(filepath.Join(dir, "agent-registration.sock")); return err })
 	ctx, cancel := context.WithCancel(b.Context())
-	f, served := make(found), make(chan error, 1)
+	f, served := make(foundDevices), make(chan error, 1)
 	go func() {
 		served <- handler.Serve(ctx, handler.Program{Name: "bench", New: func(handler.Env) handler.Handler { return f }}, handler.Options{Dir: dir, Env: handler.Env{Log: zerolog.Nop()}})
 	}()
 	b.Cleanup(func() { cancel(); require.NoError(b, <-served) })
-	s.Eventually(stand.Soon, func() error {
+	s.Eventually(stand.WaitTimeout, func() error {
 		return s.Apply(b.Context(), []byte("apiVersion: edgebus.io/v1alpha1\nkind: Configuration\nmetadata: {name: bench}\nspec: {discoveryHandler: {name: bench}}\n"))
 	})
 

@@ -15,8 +15,8 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-// echo is a Configuration in the shape that Akri publishes: foo1 is a device, and its broker runs once it is found.
-const echo = `apiVersion: akri.sh/v0
+// echoConfiguration is a Configuration in the shape that Akri publishes: foo1 is a device, and its broker runs once it is found.
+const echoConfiguration = `apiVersion: akri.sh/v0
 kind: Configuration
 metadata: {name: akri-debug-echo-foo, namespace: default}
 spec:
@@ -44,7 +44,7 @@ func TestABrokerRunsForADeviceThatIsFound(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("two programs sign in at the core's socket as different users of the host: only root may run both")
 	}
-	stand.Needs(t, "setpriv", "dbus-daemon")
+	stand.RequirePrograms(t, "setpriv", "dbus-daemon")
 	s := stand.New(t, 1)
 	require.NoError(t, os.Chmod(filepath.Dir(s.Dir), 0o755))
 	root, of := filepath.Join(s.Dir, "root"), filepath.Join(s.Dir, "nobody")
@@ -68,16 +68,16 @@ func TestABrokerRunsForADeviceThatIsFound(t *testing.T) {
 
 	apply := func(text string) {
 		t.Helper()
-		s.Eventually(stand.Soon, func() error { return s.Apply(t.Context(), []byte(text)) })
+		s.Eventually(stand.WaitTimeout, func() error { return s.Apply(t.Context(), []byte(text)) })
 	}
 	units := func() []string {
 		found, err := filepath.Glob(filepath.Join(root, "etc/containers/systemd/*/*.container"))
 		require.NoError(t, err)
 		return found
 	}
-	apply(fmt.Sprintf(echo, "foo1"))
+	apply(fmt.Sprintf(echoConfiguration, "foo1"))
 	var unit, service string
-	s.Eventually(stand.Soon, func() error {
+	s.Eventually(stand.WaitTimeout, func() error {
 		found := units()
 		if len(found) != 1 {
 			return fmt.Errorf("quadlets are %q", found)
@@ -106,13 +106,13 @@ func TestABrokerRunsForADeviceThatIsFound(t *testing.T) {
 		}
 		return nil
 	}
-	apply(fmt.Sprintf(echo, ""))
-	s.Eventually(stand.Soon, gone)
+	apply(fmt.Sprintf(echoConfiguration, ""))
+	s.Eventually(stand.WaitTimeout, gone)
 	systemd.Fail(service, true)
-	apply(fmt.Sprintf(echo, "foo1"))
+	apply(fmt.Sprintf(echoConfiguration, "foo1"))
 	status := func(want string) {
 		t.Helper()
-		s.Eventually(stand.Soon, func() error {
+		s.Eventually(stand.WaitTimeout, func() error {
 			answer, err := http.Get("http://" + s.Hub.HTTP + "/apis/edgebus.io/v1alpha1/nodes/n1") //nolint:noctx // a test's
 			if err != nil {
 				return err
@@ -126,7 +126,7 @@ func TestABrokerRunsForADeviceThatIsFound(t *testing.T) {
 	}
 	status(fmt.Sprintf(`"status":"Error","ready":"0/1","message":"systemd: start %s: the job ended with`, service))
 	apply("apiVersion: edgebus.io/v1alpha1\nkind: Node\nmetadata: {name: n1}\nspec: {config: [{name: motd, configType: FileListProviderSpec, files: [{path: /etc/motd, content: hello}]}]}\n")
-	s.Eventually(stand.Soon, func() error {
+	s.Eventually(stand.WaitTimeout, func() error {
 		text, err := os.ReadFile(filepath.Join(root, "etc/motd"))
 		if err == nil && string(text) != "hello" {
 			err = fmt.Errorf("/etc/motd is %q", text)
@@ -139,12 +139,12 @@ func TestABrokerRunsForADeviceThatIsFound(t *testing.T) {
 	systemd.Fail(service, false)
 	require.NoError(t, s.Crash("agent")) // the next agent starts it again at once
 	require.NoError(t, s.Run(t.Context(), "agent", []string{"edgeagent", "--mqtt-socket", socket, "--data-dir", filepath.Join(s.Dir, "agent"), "--root", root}, ""))
-	s.Eventually(stand.Soon, func() error {
+	s.Eventually(stand.WaitTimeout, func() error {
 		if state := systemd.Active(service); state != "active" {
 			return fmt.Errorf("%s is %q", service, state)
 		}
 		return nil
 	})
 	require.NoError(t, s.Delete(t.Context(), "configurations", "akri-debug-echo-foo"))
-	s.Eventually(stand.Soon, gone)
+	s.Eventually(stand.WaitTimeout, gone)
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/edgebus/edgebus/test/stand"
 )
 
-// monitoring is a Configuration in the shape that Akri publishes for OPC UA.
-const monitoring = `apiVersion: akri.sh/v0
+// monitoringConfiguration is a Configuration in the shape that Akri publishes for OPC UA.
+const monitoringConfiguration = `apiVersion: akri.sh/v0
 kind: Configuration
 metadata: {name: akri-opcua-monitoring}
 spec:
@@ -64,8 +64,8 @@ func TestAkrisManifestForOPCUA(t *testing.T) {
 	require.NoError(t, s.Run(t.Context(), "discovery", []string{
 		"edgediscovery", "--mqtt-socket", socket, "--data-dir", filepath.Join(s.Dir, "data"), "--handlers-dir", filepath.Join(s.Dir, "h"),
 	}, ""))
-	s.Create(fmt.Sprintf(monitoring, address))
-	s.Eventually(stand.Soon, func() error {
+	s.Create(fmt.Sprintf(monitoringConfiguration, address))
+	s.Eventually(stand.WaitTimeout, func() error {
 		text, err := harness.Call(t.Context(), "GET", "http://"+s.Hub.HTTP+"/apis/akri.sh/v0/instances", nil)
 		if err != nil {
 			return err

@@ -19,34 +19,34 @@ import (
 // Every write of an object changes its resourceVersion, and a write with a stale one is refused.
 func Test01ResourceVersion(t *testing.T) {
 	t.Parallel()
-	const at = theirs + "devices/p01"
+	const at = flightctlPath + "devices/p01"
 	device := func(version, more string) string {
 		return fmt.Sprintf(`{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"p01","resourceVersion":%q%s},"spec":{"os":{"image":"quay.io/x:1"}}}`, version, more)
 	}
-	made := ok(t, "", "POST", theirs+"devices", device("", ""))
+	made := callOK(t, "", "POST", flightctlPath+"devices", device("", ""))
 	seen := map[string]bool{made.text("metadata.resourceVersion"): true}
 	require.NotContains(t, seen, "")
 	changed := func(what string) string {
-		version := ok(t, "", "GET", at, "").text("metadata.resourceVersion")
+		version := callOK(t, "", "GET", at, "").text("metadata.resourceVersion")
 		require.False(t, seen[version], "%s changes the resourceVersion", what)
 		seen[version] = true
 		return version
 	}
-	until(t, func() error { // the hub's own writes, until it has rendered the spec
-		if ok(t, "", "GET", at, "").condition("SpecRendered") == "" {
+	waitUntil(t, func() error { // the hub's own writes, until it has rendered the spec
+		if callOK(t, "", "GET", at, "").condition("SpecRendered") == "" {
 			return fmt.Errorf("it is not rendered yet")
 		}
 		return nil
 	})
 	now := changed("the rendering")
-	ok(t, "", "PATCH", at, `{"metadata":{"labels":{"a":"b"}}}`)
+	callOK(t, "", "PATCH", at, `{"metadata":{"labels":{"a":"b"}}}`)
 	stale, now := now, changed("a label")
-	require.Contains(t, refused(t, 409, "", "PUT", at, device(stale, "")), "p01")
-	require.Contains(t, refused(t, 409, "", "PATCH", at, `{"metadata":{"resourceVersion":"`+stale+`","annotations":{"a":"b"}}}`), "p01")
+	require.Contains(t, callRefused(t, 409, "", "PUT", at, device(stale, "")), "p01")
+	require.Contains(t, callRefused(t, 409, "", "PATCH", at, `{"metadata":{"resourceVersion":"`+stale+`","annotations":{"a":"b"}}}`), "p01")
 	require.NotEqual(t, stale, now)
-	until(t, func() error { // the hub may write the status meanwhile
-		now = ok(t, "", "GET", at, "").text("metadata.resourceVersion")
-		if code, answer, _ := call(t, "", "PUT", at, device(now, `,"labels":{"a":"c"}`)); code != 200 {
+	waitUntil(t, func() error { // the hub may write the status meanwhile
+		now = callOK(t, "", "GET", at, "").text("metadata.resourceVersion")
+		if code, answer, _ := callAPI(t, "", "PUT", at, device(now, `,"labels":{"a":"c"}`)); code != 200 {
 			return fmt.Errorf("%d %s", code, answer.text("message"))
 		}
 		return nil
@@ -54,11 +54,11 @@ func Test01ResourceVersion(t *testing.T) {
 	seen[now] = true
 	changed("a replacement")
 	for _, kind := range []string{"fleets", "repositories", "resourcesyncs", "templateversions", "secrets", "configmaps", "nodes"} {
-		path := ours + kind
+		path := apiPath + kind
 		if kind == "secrets" || kind == "configmaps" {
 			path = "/api/v1/namespaces/default/" + kind
 		}
-		for _, o := range ok(t, operator, "GET", path, "").list("items") {
+		for _, o := range callOK(t, operator, "GET", path, "").list("items") {
 			require.NotEmpty(t, o.text("metadata.resourceVersion"), "%s has one", kind)
 		}
 	}
@@ -70,7 +70,7 @@ func Test02Owner(t *testing.T) {
 	t.Parallel()
 	makeNode(t, "p02", "p02=a")
 	owner := func(as, owner string, head ...string) (int, string) {
-		code, answer, _ := call(t, as, "PATCH", theirs+"devices/p02", fmt.Sprintf(`{"metadata":{"owner":%q}}`, owner), head...)
+		code, answer, _ := callAPI(t, as, "PATCH", flightctlPath+"devices/p02", fmt.Sprintf(`{"metadata":{"owner":%q}}`, owner), head...)
 		return code, answer.text("message")
 	}
 	forbidden := func(as, to string) {
@@ -78,30 +78,30 @@ func Test02Owner(t *testing.T) {
 		code, why := owner(as, to)
 		require.Equal(t, 403, code, "%s sets the owner %q: %s", as, to, why)
 	}
-	for _, as := range []string{"", operator, viewer, outside} {
+	for _, as := range []string{"", operator, viewer, outsider} {
 		forbidden(as, "Fleet/p02")
 	}
-	forbidden(operator, outside+"/7")
-	forbidden(outside, another+"/7")
-	code, why := owner(outside, outside+"/7")
+	forbidden(operator, outsider+"/7")
+	forbidden(outsider, otherNode+"/7")
+	code, why := owner(outsider, outsider+"/7")
 	require.Equal(t, 200, code, why)
-	forbidden(another, "")
-	forbidden(another, another+"/1")
-	require.Contains(t, refused(t, 409, operator, "PATCH", theirs+"devices/p02", `{"spec":{"os":{"image":"quay.io/x:1"}}}`), outside+"/7")
-	ok(t, outside, "PATCH", theirs+"devices/p02", `{"spec":{"os":{"image":"quay.io/x:1"}}}`)
-	require.Equal(t, outside+"/7", get(t, "nodes/p02").text("metadata.owner"))
-	code, why = owner(outside, "")
+	forbidden(otherNode, "")
+	forbidden(otherNode, otherNode+"/1")
+	require.Contains(t, callRefused(t, 409, operator, "PATCH", flightctlPath+"devices/p02", `{"spec":{"os":{"image":"quay.io/x:1"}}}`), outsider+"/7")
+	callOK(t, outsider, "PATCH", flightctlPath+"devices/p02", `{"spec":{"os":{"image":"quay.io/x:1"}}}`)
+	require.Equal(t, outsider+"/7", getObject(t, "nodes/p02").text("metadata.owner"))
+	code, why = owner(outsider, "")
 	require.Equal(t, 200, code, why)
 
-	makeFleet(t, "p02", "p02=a", motd("p02"))
+	makeFleet(t, "p02", "p02=a", motdConfig("p02"))
 	untilIs(t, "nodes/p02", "metadata.owner", "Fleet/p02")
-	forbidden(outside, "")
-	forbidden(outside, outside+"/7")
-	require.Equal(t, "Fleet/p02", get(t, "nodes/p02").text("metadata.owner"))
+	forbidden(outsider, "")
+	forbidden(outsider, outsider+"/7")
+	require.Equal(t, "Fleet/p02", getObject(t, "nodes/p02").text("metadata.owner"))
 }
 
-// document is the Device of the source document, with the corrections that make it YAML.
-func document(t *testing.T, name string) string {
+// readDocument is the Device of the source document, with the corrections that make it YAML.
+func readDocument(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../../topics/dialect/testdata/fleet-device-valid.yaml")
 	require.NoError(t, err)
@@ -111,57 +111,57 @@ func document(t *testing.T, name string) string {
 // The spec of a Device is visible, and has no templateVersion.
 func Test03SpecIsVisible(t *testing.T) {
 	t.Parallel()
-	out, err := kube(t, document(t, "p03"), "apply", "-f", "-")
+	out, err := kubectl(t, readDocument(t, "p03"), "apply", "-f", "-")
 	require.NoError(t, err, out)
-	for _, path := range []string{theirs + "devices/p03", "/apis/flightctl.io/v1alpha1/devices/p03"} {
-		d := ok(t, "", "GET", path, "")
+	for _, path := range []string{flightctlPath + "devices/p03", "/apis/flightctl.io/v1alpha1/devices/p03"} {
+		d := callOK(t, "", "GET", path, "")
 		require.Len(t, d.list("spec.config"), 3, path)
 		require.False(t, d.has("spec.templateVersion"), path)
 	}
-	refused(t, 400, "", "PATCH", theirs+"devices/p03?fieldValidation=Strict", `{"spec":{"templateVersion":"1"}}`)
+	callRefused(t, 400, "", "PATCH", flightctlPath+"devices/p03?fieldValidation=Strict", `{"spec":{"templateVersion":"1"}}`)
 }
 
 // spec.os.image is the image's reference.
 func Test04OSImage(t *testing.T) {
 	t.Parallel()
-	out, err := kube(t, document(t, "p04"), "apply", "-f", "-")
+	out, err := kubectl(t, readDocument(t, "p04"), "apply", "-f", "-")
 	require.NoError(t, err, out)
-	require.Equal(t, "quay.io/redhat/rhde:9.2", ok(t, "", "GET", theirs+"devices/p04", "").text("spec.os.image"))
-	require.Equal(t, "quay.io/redhat/rhde:9.2", get(t, "nodes/p04").text("spec.os.image"))
-	require.Contains(t, refused(t, 422, "", "PATCH", theirs+"devices/p04", `{"spec":{"os":{"image":"no image; rm"}}}`), "os.image")
+	require.Equal(t, "quay.io/redhat/rhde:9.2", callOK(t, "", "GET", flightctlPath+"devices/p04", "").text("spec.os.image"))
+	require.Equal(t, "quay.io/redhat/rhde:9.2", getObject(t, "nodes/p04").text("spec.os.image"))
+	require.Contains(t, callRefused(t, 422, "", "PATCH", flightctlPath+"devices/p04", `{"spec":{"os":{"image":"no image; rm"}}}`), "os.image")
 }
 
 // What is watched is in spec.monitoring; the former fields spec.containers and spec.systemd are not shown.
 func Test05Monitoring(t *testing.T) {
 	t.Parallel()
-	out, err := kube(t, document(t, "p05"), "apply", "-f", "-")
+	out, err := kubectl(t, readDocument(t, "p05"), "apply", "-f", "-")
 	require.NoError(t, err, out)
-	d := ok(t, "", "GET", theirs+"devices/p05", "")
+	d := callOK(t, "", "GET", flightctlPath+"devices/p05", "")
 	require.Equal(t, `["*my-container*","*another-container*"]`, d.text("spec.monitoring.containers.matchPatterns"))
 	require.Equal(t, `["chronyd.service","firewalld.service","sshd*.service"]`, d.text("spec.monitoring.systemd.matchPatterns"))
 	require.False(t, d.has("spec.containers") || d.has("spec.systemd"))
-	ok(t, "", "POST", theirs+"devices", `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"p05-former"},"spec":{"systemd":{"matchPatterns":["a.service"]}}}`)
-	require.Equal(t, `["a.service"]`, get(t, "nodes/p05-former").text("spec.monitoring.systemd.matchPatterns"), "a manifest in the former form means the same")
+	callOK(t, "", "POST", flightctlPath+"devices", `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"p05-former"},"spec":{"systemd":{"matchPatterns":["a.service"]}}}`)
+	require.Equal(t, `["a.service"]`, getObject(t, "nodes/p05-former").text("spec.monitoring.systemd.matchPatterns"), "a manifest in the former form means the same")
 }
 
 // The kinds of spec.config, with both shapes of a git reference and of a Secret, mean the same.
 func Test06Config(t *testing.T) {
 	t.Parallel()
-	out, err := kube(t, document(t, "p06"), "apply", "-f", "-")
+	out, err := kubectl(t, readDocument(t, "p06"), "apply", "-f", "-")
 	require.NoError(t, err, out)
-	flat := get(t, "nodes/p06")
+	flat := getObject(t, "nodes/p06")
 	require.Equal(t, []string{"InlineConfigProviderSpec", "GitConfigProviderSpec", "KubernetesSecretProviderSpec"},
 		[]string{flat.text("spec.config.0.configType"), flat.text("spec.config.1.configType"), flat.text("spec.config.2.configType")})
 	require.Equal(t, "3.4.0", flat.text("spec.config.0.inline.ignition.version"))
-	ok(t, "", "POST", theirs+"devices", `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"p06-nested"},"spec":{"config":[
+	callOK(t, "", "POST", flightctlPath+"devices", `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"p06-nested"},"spec":{"config":[
 		{"name":"config-from-git","configType":"GitConfigProviderSpec","gitRef":{"repository":"my-repo","targetRevision":"v1.0.0","path":"/path/to/config/in/git"}},
 		{"name":"my-secret","configType":"KubernetesSecretProviderSpec","secretRef":{"name":"my-secret","namespace":"my-namespace","mountPath":"/path/to/config/in/device"}}]}}`)
-	nested := get(t, "nodes/p06-nested")
+	nested := getObject(t, "nodes/p06-nested")
 	require.JSONEq(t, flat.text("spec.config.1"), nested.text("spec.config.0"))
 	require.JSONEq(t, flat.text("spec.config.2"), nested.text("spec.config.1"))
-	shown := ok(t, "", "GET", theirs+"devices/p06", "")
+	shown := callOK(t, "", "GET", flightctlPath+"devices/p06", "")
 	require.Equal(t, "my-repo v1.0.0", shown.text("spec.config.1.repository")+" "+shown.text("spec.config.1.ref"), "in the shape in which it was written")
-	code, answer, _ := call(t, "", "PATCH", theirs+"devices/p06", `{"spec":{"config":[{"name":"x","configType":"InlineConfigProviderSpec","inline":{"ignition":{"version":"2.0.0"}}}]}}`)
+	code, answer, _ := callAPI(t, "", "PATCH", flightctlPath+"devices/p06", `{"spec":{"config":[{"name":"x","configType":"InlineConfigProviderSpec","inline":{"ignition":{"version":"2.0.0"}}}]}}`)
 	if code/100 == 2 { // it is refused, or can't be rendered
 		untilCondition(t, "nodes/p06", "SpecRendered", "False InvalidConfig", "version")
 	} else {
@@ -175,14 +175,14 @@ func Test07FloatingReferencesStayAsWritten(t *testing.T) {
 	r := makeRepository(t, "p07", "etc/p07", "one\n")
 	spec := `{"os":{"image":"quay.io/x:latest"},"config":[{"name":"a","configType":"GitConfigProviderSpec","gitRef":{"repository":"p07","targetRevision":"main","path":"/"}}]}`
 	makeNode(t, "p07")
-	ok(t, "", "PATCH", theirs+"devices/p07", `{"spec":`+spec+`}`)
-	until(t, func() error {
-		if get(t, "nodes/p07").condition("SpecRendered") == "" {
+	callOK(t, "", "PATCH", flightctlPath+"devices/p07", `{"spec":`+spec+`}`)
+	waitUntil(t, func() error {
+		if getObject(t, "nodes/p07").condition("SpecRendered") == "" {
 			return fmt.Errorf("the hub has not looked at it")
 		}
 		return nil
 	})
-	stored, err := json.Marshal(get(t, "nodes/p07").at("spec").of)
+	stored, err := json.Marshal(getObject(t, "nodes/p07").at("spec").of)
 	require.NoError(t, err)
 	require.JSONEq(t, spec, string(stored))
 	require.NotContains(t, string(stored), r.git(t, "rev-parse", "HEAD"))
@@ -191,14 +191,14 @@ func Test07FloatingReferencesStayAsWritten(t *testing.T) {
 // status has what the node's agent reports of its host.
 func Test08Status(t *testing.T) {
 	t.Parallel()
-	n := online(t, "p08=a")
+	n := newOnlineNode(t, "p08=a")
 	n.withSystemd(t)
 	n.systemd.Add("chronyd.service", "active", "running")
 	n.systemd.Add("other.service", "active", "running")
 	n.startAgent(t)
-	ok(t, "", "PATCH", theirs+"devices/"+n.name, `{"spec":{"monitoring":{"systemd":{"matchPatterns":["chronyd*"]}}}}`)
-	until(t, func() error { return same("chronyd.service", n.get(t).text("status.systemdUnits.0.name")) })
-	s := ok(t, "", "GET", theirs+"devices/"+n.name, "")
+	callOK(t, "", "PATCH", flightctlPath+"devices/"+n.name, `{"spec":{"monitoring":{"systemd":{"matchPatterns":["chronyd*"]}}}}`)
+	waitUntil(t, func() error { return wantEqual("chronyd.service", n.get(t).text("status.systemdUnits.0.name")) })
+	s := callOK(t, "", "GET", flightctlPath+"devices/"+n.name, "")
 	require.Len(t, s.list("status.systemdUnits"), 1)
 	require.Equal(t, "loaded active", s.text("status.systemdUnits.0.loadState")+" "+s.text("status.systemdUnits.0.activeState"))
 	for _, field := range []string{"architecture", "bootID", "operatingSystem"} {
@@ -208,24 +208,24 @@ func Test08Status(t *testing.T) {
 	require.NotEmpty(t, s.list("status.conditions"))
 
 	// What an agent of flightctl's reports stands there as it says.
-	ok(t, "", "POST", theirs+"devices", `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"`+theNode+`"}}`)
+	callOK(t, "", "POST", flightctlPath+"devices", `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"`+theNode+`"}}`)
 	const reported = `"containers":[{"id":"fa31","name":"web","status":"running","image":"quay.io/x:1","engine":"podman"}],
 		"systemInfo":{"architecture":"arm64","bootID":"b","machineID":"m","operatingSystem":"linux","measurements":{"pcr01":"00"}},"updatedAt":"2024-04-30T15:06:19Z"`
-	report(t, reported)
-	d := ok(t, "", "GET", theirs+"devices/"+theNode, "")
+	reportStatus(t, reported)
+	d := callOK(t, "", "GET", flightctlPath+"devices/"+theNode, "")
 	require.Equal(t, "fa31 web running quay.io/x:1 podman", strings.Join([]string{
 		d.text("status.containers.0.id"), d.text("status.containers.0.name"), d.text("status.containers.0.status"), d.text("status.containers.0.image"), d.text("status.containers.0.engine"),
 	}, " "))
 	require.Equal(t, "m 00", d.text("status.systemInfo.machineID")+" "+d.text("status.systemInfo.measurements.pcr01"))
 
-	t.Run("09ConditionsOfTheAgent", func(t *testing.T) { point09(t) })
-	t.Run("25StatusIsTheNodes", func(t *testing.T) { point25(t) })
+	t.Run("09ConditionsOfTheAgent", func(t *testing.T) { reportsOfAnAgentAreSeen(t) })
+	t.Run("25StatusIsTheNodes", func(t *testing.T) { renderedSpecsAreServed(t) })
 }
 
-// report writes the status of the node that has a password, as itself.
-func report(t *testing.T, status string) {
+// reportStatus writes the status of the node that has a password, as itself.
+func reportStatus(t *testing.T, status string) {
 	t.Helper()
-	ok(t, theNode, "PUT", theirs+"devices/"+theNode+"/status", reportBody(status))
+	callOK(t, theNode, "PUT", flightctlPath+"devices/"+theNode+"/status", reportBody(status))
 }
 
 func reportBody(status string) string {
@@ -234,11 +234,11 @@ func reportBody(status string) string {
 
 // The conditions that an agent reports stand beside the hub's, and one that it stops sending goes. The hub's controllers write their own
 // conditions, and nothing else of the status.
-func point09(t *testing.T) {
-	ok(t, "", "PATCH", theirs+"devices/"+theNode, `{"spec":{"config":[{"name":"a","configType":"KubernetesSecretProviderSpec","secretRef":{"name":"nosuch","mountPath":"/etc/a"}}]}}`)
+func reportsOfAnAgentAreSeen(t *testing.T) {
+	callOK(t, "", "PATCH", flightctlPath+"devices/"+theNode, `{"spec":{"config":[{"name":"a","configType":"KubernetesSecretProviderSpec","secretRef":{"name":"nosuch","mountPath":"/etc/a"}}]}}`)
 	untilCondition(t, "nodes/"+theNode, "ReferencesResolved", "False", "nosuch")
 	conditions := func() (types string) {
-		for _, c := range ok(t, "", "GET", theirs+"devices/"+theNode, "").list("status.conditions") {
+		for _, c := range callOK(t, "", "GET", flightctlPath+"devices/"+theNode, "").list("status.conditions") {
 			if kind := c.text("type"); kind != "Ready" {
 				types += kind + " "
 			}
@@ -248,38 +248,38 @@ func point09(t *testing.T) {
 	cond := func(kind string) string {
 		return `{"type":"` + kind + `","status":"True","reason":"AsExpected","lastTransitionTime":"2024-04-30T15:06:20Z"}`
 	}
-	report(t, `"conditions":[`+cond("Progressing")+`,`+cond("Available")+`],"renderedVersion":"3"`)
+	reportStatus(t, `"conditions":[`+cond("Progressing")+`,`+cond("Available")+`],"renderedVersion":"3"`)
 	require.ElementsMatch(t, []string{"Progressing", "Available", "SpecRendered", "ReferencesResolved"}, strings.Fields(conditions()))
-	report(t, `"conditions":[`+cond("Available")+`],"renderedVersion":"3"`)
+	reportStatus(t, `"conditions":[`+cond("Available")+`],"renderedVersion":"3"`)
 	require.ElementsMatch(t, []string{"Available", "SpecRendered", "ReferencesResolved"}, strings.Fields(conditions()))
-	ok(t, "", "PATCH", theirs+"devices/"+theNode, `{"spec":{"config":null}}`)
+	callOK(t, "", "PATCH", flightctlPath+"devices/"+theNode, `{"spec":{"config":null}}`)
 	untilCondition(t, "nodes/"+theNode, "SpecRendered", "True")
 	require.ElementsMatch(t, []string{"Available", "SpecRendered", "ReferencesResolved"}, strings.Fields(conditions()))
-	require.Equal(t, "3", get(t, "nodes/"+theNode).text("status.renderedVersion"))
+	require.Equal(t, "3", getObject(t, "nodes/"+theNode).text("status.renderedVersion"))
 }
 
 // A change of the spec is rendered anew, and its version rises, which a person can read.
 func Test10RenderedVersionRises(t *testing.T) {
 	t.Parallel()
-	n := whole(t)
+	n := newNodeWithAgent(t)
 	last := 0
 	for _, text := range []string{"one", "two", "three"} {
-		ok(t, "", "PATCH", theirs+"devices/"+n.name, `{"spec":`+motd(text)+`}`)
+		callOK(t, "", "PATCH", flightctlPath+"devices/"+n.name, `{"spec":`+motdConfig(text)+`}`)
 		n.untilFile(t, "etc/motd", text)
-		until(t, func() error { // and the node says so
+		waitUntil(t, func() error { // and the node says so
 			s := n.get(t)
 			if v, _ := strconv.Atoi(s.text("status.specVersion")); v <= last {
 				return fmt.Errorf("it has version %d still", v)
 			}
-			return same(s.text("status.specVersion"), s.text("status.renderedVersion"))
+			return wantEqual(s.text("status.specVersion"), s.text("status.renderedVersion"))
 		})
-		notes := ok(t, "", "GET", theirs+"devices/"+n.name, "").at("metadata.annotations")
+		notes := callOK(t, "", "GET", flightctlPath+"devices/"+n.name, "").at("metadata.annotations")
 		version, err := strconv.Atoi(notes.text("renderedVersion"))
 		require.NoError(t, err)
 		require.Greater(t, version, last)
 		require.Equal(t, notes.text("renderedVersion"), notes.text("device-controller/renderedVersion"))
 		last = version
 	}
-	ok(t, "", "PATCH", theirs+"devices/"+n.name, `{"metadata":{"labels":{"p10":"a"}}}`)
-	require.Equal(t, strconv.Itoa(last), ok(t, "", "GET", theirs+"devices/"+n.name, "").text("metadata.annotations.renderedVersion"), "a label is no change of the spec")
+	callOK(t, "", "PATCH", flightctlPath+"devices/"+n.name, `{"metadata":{"labels":{"p10":"a"}}}`)
+	require.Equal(t, strconv.Itoa(last), callOK(t, "", "GET", flightctlPath+"devices/"+n.name, "").text("metadata.annotations.renderedVersion"), "a label is no change of the spec")
 }

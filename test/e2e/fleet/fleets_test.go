@@ -23,13 +23,13 @@ func fromMap(name, mountPath string) string {
 
 func makeMap(t *testing.T, name, key, text string) {
 	t.Helper()
-	ok(t, "", "POST", theirs+"namespaces/default/configmaps", fmt.Sprintf(`{"metadata":{"name":%q},"data":{%q:%q}}`, name, key, text))
+	callOK(t, "", "POST", flightctlPath+"namespaces/default/configmaps", fmt.Sprintf(`{"metadata":{"name":%q},"data":{%q:%q}}`, name, key, text))
 }
 
 // In the spec of a Device that a fleet owns, image tags are digests, and branches and tags of git are commits.
 func Test28OwnedReferencesAreFrozen(t *testing.T) {
 	t.Parallel()
-	n := online(t, "p28=a") // without an agent: no host here boots the image
+	n := newOnlineNode(t, "p28=a") // without an agent: no host here boots the image
 	registry := startRegistry(t)
 	digest := registry.push(t, "os:latest")
 	r := makeRepository(t, "p28", "etc/p28", "one\n")
@@ -38,14 +38,14 @@ func Test28OwnedReferencesAreFrozen(t *testing.T) {
 	makeFleet(t, "p28", "p28=a", fmt.Sprintf(`{"os":{"image":"%s/os:latest"},"config":[%s,%s]}`, registry.address, fromGit("p28", "main", "/"),
 		strings.Replace(fromGit("p28", "v1", "/etc"), `"name":"git"`, `"name":"tag"`, 1)))
 	untilIs(t, "nodes/"+n.name, "spec.os.image", registry.address+"/os@"+digest)
-	d := ok(t, "", "GET", theirs+"devices/"+n.name, "")
+	d := callOK(t, "", "GET", flightctlPath+"devices/"+n.name, "")
 	require.Equal(t, registry.address+"/os@"+digest, d.text("spec.os.image"))
 	require.Equal(t, commit+" "+commit, n.get(t).text("spec.config.0.gitRef.targetRevision")+" "+n.get(t).text("spec.config.1.gitRef.targetRevision"))
-	require.Equal(t, registry.address+"/os:latest", get(t, "fleets/p28").text("spec.template.spec.os.image"), "the template stays as it was written")
+	require.Equal(t, registry.address+"/os:latest", getObject(t, "fleets/p28").text("spec.template.spec.os.image"), "the template stays as it was written")
 
 	r.commit(t, "etc/p28", "two\n") // a Device of the same version has the same, whenever it comes
-	v := get(t, "fleets/p28").text("metadata.annotations.fleet-controller/templateVersion")
-	references := get(t, "templateversions/"+v).list("spec.references")
+	v := getObject(t, "fleets/p28").text("metadata.annotations.fleet-controller/templateVersion")
+	references := getObject(t, "templateversions/"+v).list("spec.references")
 	require.Len(t, references, 3)
 	for _, ref := range references {
 		require.Contains(t, []string{digest, commit}, ref.text("resolved"))
@@ -57,30 +57,30 @@ func Test29Fleet(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../topics/dialect/testdata/fleet-fleet.yaml")
 	require.NoError(t, err)
-	out, err := kube(t, strings.ReplaceAll(string(text), "optical-inspector", "p29"), "apply", "-f", "-")
+	out, err := kubectl(t, strings.ReplaceAll(string(text), "optical-inspector", "p29"), "apply", "-f", "-")
 	require.NoError(t, err, out)
-	const at = theirs + "fleets/p29-production-fleet"
-	f := ok(t, "", "GET", at, "")
+	const at = flightctlPath + "fleets/p29-production-fleet"
+	f := callOK(t, "", "GET", at, "")
 	require.Equal(t, "1 1 p29", f.text("metadata.generation")+" "+f.text("spec.template.metadata.generation")+" "+f.text("spec.selector.matchLabels.device"))
 	require.Equal(t, "quay.io/flightctl/flightctl-agent-basic-nginx:latest", f.text("spec.template.spec.os.image"))
 	require.Equal(t, "demo", f.text("spec.template.spec.config.1.gitRef.targetRevision"))
-	ok(t, "", "PATCH", at, `{"spec":{"template":{"spec":{"os":{"image":"quay.io/x:2"}}}}}`)
-	require.Equal(t, "2", ok(t, "", "GET", at, "").text("metadata.generation"))
-	ok(t, "", "PATCH", at, `{"metadata":{"labels":{"a":"b"}}}`)
-	require.Equal(t, "2", ok(t, "", "GET", at, "").text("metadata.generation"))
-	refused(t, 403, "", "PATCH", at, `{"metadata":{"owner":"ResourceSync/x"}}`)
+	callOK(t, "", "PATCH", at, `{"spec":{"template":{"spec":{"os":{"image":"quay.io/x:2"}}}}}`)
+	require.Equal(t, "2", callOK(t, "", "GET", at, "").text("metadata.generation"))
+	callOK(t, "", "PATCH", at, `{"metadata":{"labels":{"a":"b"}}}`)
+	require.Equal(t, "2", callOK(t, "", "GET", at, "").text("metadata.generation"))
+	callRefused(t, 403, "", "PATCH", at, `{"metadata":{"owner":"ResourceSync/x"}}`)
 }
 
 // Two fleets whose selectors match one Device have the condition OverlappingSelectors, and lose it.
 func Test30OverlappingSelectors(t *testing.T) {
 	t.Parallel()
-	makeFleet(t, "p30-a", "p30=a", motd("a"))
+	makeFleet(t, "p30-a", "p30=a", motdConfig("a"))
 	untilCondition(t, "fleets/p30-a", "OverlappingSelectors", "False")
-	makeFleet(t, "p30-b", "room=p30", motd("b"))
+	makeFleet(t, "p30-b", "room=p30", motdConfig("b"))
 	makeNode(t, "p30", "p30=a", "room=p30")
 	untilCondition(t, "fleets/p30-a", "OverlappingSelectors", "True", "p30-b")
 	untilCondition(t, "fleets/p30-b", "OverlappingSelectors", "True", "p30-a")
-	label(t, "p30", "room", "other")
+	labelNode(t, "p30", "room", "other")
 	untilCondition(t, "fleets/p30-a", "OverlappingSelectors", "False")
 	untilCondition(t, "fleets/p30-b", "OverlappingSelectors", "False")
 }
@@ -88,38 +88,38 @@ func Test30OverlappingSelectors(t *testing.T) {
 // A change of the template makes an immutable TemplateVersion. Its references are those of all Devices of the fleet, each resolved.
 func Test31TemplateVersion(t *testing.T) {
 	t.Parallel()
-	one, two := online(t, "p31=a", "city=rome"), online(t, "p31=a", "city=oslo")
+	one, two := newOnlineNode(t, "p31=a", "city=rome"), newOnlineNode(t, "p31=a", "city=oslo")
 	makeMap(t, "p31-rome", "a", "of rome")
 	makeMap(t, "p31-oslo", "a", "of oslo")
 	makeFleet(t, "p31", "p31=a", `{"config":[`+fromMap("p31-{{ .metadata.labels.city }}", "/etc/p31")+`]}`)
 	untilIs(t, "fleets/p31", "metadata.annotations.fleet-controller/templateVersion", "p31-0000001")
-	until(t, func() error {
-		v := get(t, "fleets/p31").text("metadata.annotations.fleet-controller/templateVersion")
+	waitUntil(t, func() error {
+		v := getObject(t, "fleets/p31").text("metadata.annotations.fleet-controller/templateVersion")
 		var sources []string
-		for _, ref := range get(t, "templateversions/"+v).list("spec.references") {
+		for _, ref := range getObject(t, "templateversions/"+v).list("spec.references") {
 			require.True(t, strings.HasPrefix(ref.text("resolved"), "sha256:"), ref.text(""))
 			sources = append(sources, ref.text("source"))
 		}
-		return same("default/p31-oslo default/p31-rome", strings.Join(sources, " "))
+		return wantEqual("default/p31-oslo default/p31-rome", strings.Join(sources, " "))
 	})
-	for _, n := range []*node{one, two} {
-		until(t, func() error {
+	for _, n := range []*testNode{one, two} {
+		waitUntil(t, func() error {
 			if !n.get(t).has("spec.config.0.files") {
 				return fmt.Errorf("%s has nothing yet", n.name)
 			}
 			return nil
 		})
 	}
-	v := get(t, "fleets/p31").text("metadata.annotations.fleet-controller/templateVersion")
-	refused(t, 403, operator, "PATCH", ours+"templateversions/"+v, `{"spec":{"fleet":"other"}}`)
-	refused(t, 409, outside, "PATCH", ours+"templateversions/"+v, `{"spec":{"fleet":"other"}}`)
-	require.Contains(t, refused(t, 422, operator, "PATCH", ours+"templateversions/"+v, `{"spec":{"fleet":"other"}}`, "Impersonate-User", "controller"), "spec")
+	v := getObject(t, "fleets/p31").text("metadata.annotations.fleet-controller/templateVersion")
+	callRefused(t, 403, operator, "PATCH", apiPath+"templateversions/"+v, `{"spec":{"fleet":"other"}}`)
+	callRefused(t, 409, outsider, "PATCH", apiPath+"templateversions/"+v, `{"spec":{"fleet":"other"}}`)
+	require.Contains(t, callRefused(t, 422, operator, "PATCH", apiPath+"templateversions/"+v, `{"spec":{"fleet":"other"}}`, "Impersonate-User", "controller"), "spec")
 }
 
 // What a frozen source contains changes: another version, with which all Devices get the same.
 func Test32AFrozenSourceChanges(t *testing.T) {
 	t.Parallel()
-	n := whole(t, "p32=a")
+	n := newNodeWithAgent(t, "p32=a")
 	r := makeRepository(t, "p32", "etc/p32", "one\n")
 	makeMap(t, "p32", "a", "one")
 	makeFleet(t, "p32", "p32=a", `{"config":[`+fromGit("p32", "main", "/")+`,`+fromMap("p32", "/etc/map")+`]}`)
@@ -130,7 +130,7 @@ func Test32AFrozenSourceChanges(t *testing.T) {
 	n.untilFile(t, "etc/p32", "two\n")
 	untilIs(t, "nodes/"+n.name, "metadata.annotations.fleet-controller/templateVersion", version)
 	version = nextVersion(t, "p32")
-	ok(t, "", "PATCH", theirs+"namespaces/default/configmaps/p32", `{"data":{"a":"two"}}`)
+	callOK(t, "", "PATCH", flightctlPath+"namespaces/default/configmaps/p32", `{"data":{"a":"two"}}`)
 	n.untilFile(t, "etc/map/a", "two")
 	untilIs(t, "nodes/"+n.name, "metadata.annotations.fleet-controller/templateVersion", version)
 	require.Equal(t, r.git(t, "rev-parse", "HEAD"), n.get(t).text("spec.config.0.gitRef.targetRevision"))
@@ -139,84 +139,84 @@ func Test32AFrozenSourceChanges(t *testing.T) {
 // A version that can't be made is a condition of the fleet with the cause, and nothing is rolled out.
 func Test33NoVersion(t *testing.T) {
 	t.Parallel()
-	n := whole(t, "p33=a")
-	makeFleet(t, "p33", "p33=a", motd("good"))
+	n := newNodeWithAgent(t, "p33=a")
+	makeFleet(t, "p33", "p33=a", motdConfig("good"))
 	n.untilFile(t, "etc/motd", "good")
 	makeRepository(t, "p33", "etc/p33", "x\n")
 	for name, bad := range map[string]struct{ spec, begin, says string }{
-		"no such ConfigMap":   {`{"config":[` + inline("motd", "/etc/motd", "bad") + `,` + fromMap("p33-none", "/etc/x") + `]}`, "False NotFound", "p33-none"},
-		"no such Repository":  {`{"config":[` + inline("motd", "/etc/motd", "bad") + `,` + fromGit("p33-none", "main", "/") + `]}`, "False NotFound", "p33-none"},
-		"no such branch":      {`{"config":[` + inline("motd", "/etc/motd", "bad") + `,` + fromGit("p33", "no-branch", "/") + `]}`, "False NotFound", "no-branch"},
-		"no such directory":   {`{"config":[` + inline("motd", "/etc/motd", "bad") + `,` + fromGit("p33", "main", "/nowhere") + `]}`, "False NotFound", "nowhere"},
-		"nobody listens":      {`{"os":{"image":"127.0.0.1:1/os:latest"},"config":[` + inline("motd", "/etc/motd", "bad") + `]}`, "False Unavailable", "127.0.0.1:1"},
+		"no such ConfigMap":   {`{"config":[` + inlineConfig("motd", "/etc/motd", "bad") + `,` + fromMap("p33-none", "/etc/x") + `]}`, "False NotFound", "p33-none"},
+		"no such Repository":  {`{"config":[` + inlineConfig("motd", "/etc/motd", "bad") + `,` + fromGit("p33-none", "main", "/") + `]}`, "False NotFound", "p33-none"},
+		"no such branch":      {`{"config":[` + inlineConfig("motd", "/etc/motd", "bad") + `,` + fromGit("p33", "no-branch", "/") + `]}`, "False NotFound", "no-branch"},
+		"no such directory":   {`{"config":[` + inlineConfig("motd", "/etc/motd", "bad") + `,` + fromGit("p33", "main", "/nowhere") + `]}`, "False NotFound", "nowhere"},
+		"nobody listens":      {`{"os":{"image":"127.0.0.1:1/os:latest"},"config":[` + inlineConfig("motd", "/etc/motd", "bad") + `]}`, "False Unavailable", "127.0.0.1:1"},
 		"an unknown function": {`{"config":[{"name":"motd","configType":"FileListProviderSpec","files":[{"path":"/etc/motd","content":"{{ shell .metadata.name }}"}]}]}`, "False InvalidTemplate", "shell"},
 	} {
-		template(t, "p33", bad.spec)
+		setTemplate(t, "p33", bad.spec)
 		untilCondition(t, "fleets/p33", "TemplateResolved", bad.begin, bad.says)
-		f := get(t, "fleets/p33")
+		f := getObject(t, "fleets/p33")
 		require.Equal(t, "p33-0000001", f.text("metadata.annotations.fleet-controller/templateVersion"), name)
 		n.untilFile(t, "etc/motd", "good")
 	}
-	template(t, "p33", `{"config":[`+fromGit("p33", "main", "/")+`]}`)
+	setTemplate(t, "p33", `{"config":[`+fromGit("p33", "main", "/")+`]}`)
 	n.untilFile(t, "etc/p33", "x\n")
 	untilCondition(t, "fleets/p33", "TemplateResolved", "True")
-	require.Equal(t, "p33-0000002", get(t, "fleets/p33").text("metadata.annotations.fleet-controller/templateVersion"))
+	require.Equal(t, "p33-0000002", getObject(t, "fleets/p33").text("metadata.annotations.fleet-controller/templateVersion"))
 }
 
 // fleet-controller/templateVersion is on the fleet the version that is rolled out, and on the Device the one that it has applied. Names
 // are the fleet's and seven digits, so a fleet whose name leaves no room for them is refused.
 func Test34Annotations(t *testing.T) {
 	t.Parallel()
-	n := whole(t, "p34=a")
+	n := newNodeWithAgent(t, "p34=a")
 	makeNode(t, "p34-away", "p34=a")
 	const fleet = "p34-production-fleet"
-	makeFleet(t, fleet, "p34=a", motd("one"))
+	makeFleet(t, fleet, "p34=a", motdConfig("one"))
 	n.untilFile(t, "etc/motd", "one")
-	for _, path := range []string{theirs + "devices/" + n.name, ours + "nodes/" + n.name, theirs + "fleets/" + fleet} {
-		until(t, func() error {
-			return same(fleet+"-0000001", ok(t, "", "GET", path, "").text("metadata.annotations.fleet-controller/templateVersion"))
+	for _, path := range []string{flightctlPath + "devices/" + n.name, apiPath + "nodes/" + n.name, flightctlPath + "fleets/" + fleet} {
+		waitUntil(t, func() error {
+			return wantEqual(fleet+"-0000001", callOK(t, "", "GET", path, "").text("metadata.annotations.fleet-controller/templateVersion"))
 		})
 	}
-	require.False(t, get(t, "nodes/p34-away").has("metadata.annotations.fleet-controller/templateVersion"), "it has applied nothing")
+	require.False(t, getObject(t, "nodes/p34-away").has("metadata.annotations.fleet-controller/templateVersion"), "it has applied nothing")
 	long := strings.Repeat("x", 246)
 	body := `{"apiVersion":"flightctl.io/v1alpha1","kind":"Fleet","metadata":{"name":"%s"},"spec":{"selector":{"matchLabels":{"p34":"none"}},"template":{"spec":{}}}}`
-	require.Contains(t, refused(t, 422, "", "POST", theirs+"fleets", fmt.Sprintf(body, long)), "TemplateVersion")
-	ok(t, "", "POST", theirs+"fleets", fmt.Sprintf(body, long[:245]))
+	require.Contains(t, callRefused(t, 422, "", "POST", flightctlPath+"fleets", fmt.Sprintf(body, long)), "TemplateVersion")
+	callOK(t, "", "POST", flightctlPath+"fleets", fmt.Sprintf(body, long[:245]))
 }
 
 // /fleets/{f}/templateversions lists and deletes, with a label selector; a version of it is read there, and never written: 405 on flightctl's
 // paths and 403 on ours.
 func Test35TemplateVersionsOverREST(t *testing.T) {
 	t.Parallel()
-	n := whole(t, "p35=a")
-	makeFleet(t, "p35", "p35=a", motd("one"))
+	n := newNodeWithAgent(t, "p35=a")
+	makeFleet(t, "p35", "p35=a", motdConfig("one"))
 	n.untilFile(t, "etc/motd", "one")
-	template(t, "p35", motd("two"))
+	setTemplate(t, "p35", motdConfig("two"))
 	n.untilFile(t, "etc/motd", "two")
-	const at = theirs + "fleets/p35/templateversions"
+	const at = flightctlPath + "fleets/p35/templateversions"
 	names := func(query string) (names []string) {
-		for _, v := range ok(t, "", "GET", at+query, "").list("items") {
+		for _, v := range callOK(t, "", "GET", at+query, "").list("items") {
 			names = append(names, v.text("metadata.name"))
 		}
 		slices.Sort(names)
 		return names
 	}
 	require.Equal(t, []string{"p35-0000001", "p35-0000002"}, names(""))
-	v := ok(t, "", "GET", at+"/p35-0000001", "")
+	v := callOK(t, "", "GET", at+"/p35-0000001", "")
 	require.Equal(t, "TemplateVersion p35 Fleet/p35", v.text("kind")+" "+v.text("spec.fleet")+" "+v.text("metadata.owner"))
-	refused(t, 404, "", "GET", at+"/p35-0000009", "")
-	refused(t, 404, "", "GET", theirs+"fleets/p34/templateversions/p35-0000001", "")
+	callRefused(t, 404, "", "GET", at+"/p35-0000009", "")
+	callRefused(t, 404, "", "GET", flightctlPath+"fleets/p34/templateversions/p35-0000001", "")
 	body := strings.Replace(v.text(""), "p35-0000001", "p35-0000007", 1)
-	refused(t, 405, "", "POST", at, body)
-	refused(t, 405, "", "PUT", at+"/p35-0000001", v.text(""))
-	refused(t, 405, "", "PATCH", at+"/p35-0000001", `{"metadata":{"labels":{"a":"b"}}}`)
-	mine := get(t, "templateversions/p35-0000001").text("")
-	refused(t, 403, "", "POST", ours+"templateversions", strings.Replace(mine, "p35-0000001", "p35-0000007", 1))
-	refused(t, 403, "", "PUT", ours+"templateversions/p35-0000001", mine)
-	ok(t, outside, "PATCH", ours+"templateversions/p35-0000001", `{"metadata":{"labels":{"kept":"no"}}}`)
+	callRefused(t, 405, "", "POST", at, body)
+	callRefused(t, 405, "", "PUT", at+"/p35-0000001", v.text(""))
+	callRefused(t, 405, "", "PATCH", at+"/p35-0000001", `{"metadata":{"labels":{"a":"b"}}}`)
+	mine := getObject(t, "templateversions/p35-0000001").text("")
+	callRefused(t, 403, "", "POST", apiPath+"templateversions", strings.Replace(mine, "p35-0000001", "p35-0000007", 1))
+	callRefused(t, 403, "", "PUT", apiPath+"templateversions/p35-0000001", mine)
+	callOK(t, outsider, "PATCH", apiPath+"templateversions/p35-0000001", `{"metadata":{"labels":{"kept":"no"}}}`)
 	require.Equal(t, []string{"p35-0000001"}, names("?labelSelector=kept%3Dno"))
-	require.Contains(t, refused(t, 409, "", "DELETE", at+"/p35-0000001", ""), "undone")
-	ok(t, "", "DELETE", at+"/p35-0000001?force=true", "")
+	require.Contains(t, callRefused(t, 409, "", "DELETE", at+"/p35-0000001", ""), "undone")
+	callOK(t, "", "DELETE", at+"/p35-0000001?force=true", "")
 	require.Equal(t, []string{"p35-0000002"}, names(""))
 	n.untilFile(t, "etc/motd", "two")
 }
@@ -224,18 +224,18 @@ func Test35TemplateVersionsOverREST(t *testing.T) {
 // Versions that no Device has and that are old are deleted.
 func Test36OldVersionsGo(t *testing.T) {
 	t.Parallel()
-	n := whole(t, "p36=a")
-	makeFleet(t, "p36", "p36=a", motd("0"))
+	n := newNodeWithAgent(t, "p36=a")
+	makeFleet(t, "p36", "p36=a", motdConfig("0"))
 	n.untilFile(t, "etc/motd", "0")
 	const versions = 15
 	for i := 1; i < versions; i++ {
-		template(t, "p36", motd(fmt.Sprint(i)))
+		setTemplate(t, "p36", motdConfig(fmt.Sprint(i)))
 		n.untilFile(t, "etc/motd", fmt.Sprint(i))
 	}
 	untilIs(t, "nodes/"+n.name, "metadata.annotations.fleet-controller/templateVersion", fmt.Sprintf("p36-%07d", versions))
-	template(t, "p36", motd("last"))
-	until(t, func() error {
-		list := ok(t, "", "GET", theirs+"fleets/p36/templateversions", "").list("items")
+	setTemplate(t, "p36", motdConfig("last"))
+	waitUntil(t, func() error {
+		list := callOK(t, "", "GET", flightctlPath+"fleets/p36/templateversions", "").list("items")
 		if len(list) > 12 {
 			return fmt.Errorf("%d versions are kept", len(list))
 		}
@@ -245,9 +245,9 @@ func Test36OldVersionsGo(t *testing.T) {
 }
 
 // untilGone waits until a file of the node is not there.
-func (n *node) untilGone(t *testing.T, path string) {
+func (n *testNode) untilGone(t *testing.T, path string) {
 	t.Helper()
-	until(t, func() error {
+	waitUntil(t, func() error {
 		if _, err := os.Stat(filepath.Join(n.root, path)); !os.IsNotExist(err) {
 			return fmt.Errorf("%s is there: %w", path, err)
 		}

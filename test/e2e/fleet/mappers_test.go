@@ -27,20 +27,20 @@ func TestMappersAsContainers(t *testing.T) {
 	registry := startRegistry(t)
 	digest := registry.push(t, "mapper-modbus:1")
 	manifest = strings.ReplaceAll(manifest, "registry.example", registry.address)
-	var nodes []*node
+	var nodes []*testNode
 	for range 2 {
-		n := online(t, "machine=press")
+		n := newOnlineNode(t, "machine=press")
 		n.withSystemd(t)
 		n.startAgent(t, "--health-timeout", "30s")
 		nodes = append(nodes, n)
 	}
-	apply(t, "%s", manifest)
+	applyManifest(t, "%s", manifest)
 	const unit = "mapper-modbus.service"
 	file := "etc/containers/systemd/mapper-modbus/mapper-modbus.container"
-	runs := func(n *node, digest string) {
+	runs := func(n *testNode, digest string) {
 		t.Helper()
 		untilIs(t, "nodes/"+n.name, "status.applications.0.status", "Running")
-		until(t, func() error {
+		waitUntil(t, func() error {
 			text, err := os.ReadFile(n.root + "/" + file)
 			if err == nil && !strings.Contains(string(text), "Image="+registry.address+"/mapper-modbus@"+digest) {
 				err = fmt.Errorf("%s has %s", n.name, text)
@@ -61,14 +61,14 @@ func TestMappersAsContainers(t *testing.T) {
 	require.NotEqual(t, digest, moved)
 	for _, n := range nodes {
 		runs(n, moved)
-		until(t, func() error {
+		waitUntil(t, func() error {
 			if log := n.systemd.Log(); !slices.Contains(log, "restart "+unit) {
 				return fmt.Errorf("%s: %q", n.name, log)
 			}
 			return nil
 		})
 	}
-	until(t, func() error { return same("2", get(t, "fleets/presses").text("status.rollout.updated")) })
+	waitUntil(t, func() error { return wantEqual("2", getObject(t, "fleets/presses").text("status.rollout.updated")) })
 
 	for _, n := range nodes { // the next image doesn't start: it stays on the first node, which goes back
 		n.systemd.Fail(unit, true)
@@ -82,9 +82,9 @@ func TestMappersAsContainers(t *testing.T) {
 		require.Contains(t, string(text), moved, "%s has the image before", n.name)
 	}
 
-	template(t, "presses", `{}`)
+	setTemplate(t, "presses", `{}`)
 	for _, n := range nodes {
 		n.untilGone(t, file)
-		until(t, func() error { return same("", n.systemd.Active(unit)) })
+		waitUntil(t, func() error { return wantEqual("", n.systemd.Active(unit)) })
 	}
 }

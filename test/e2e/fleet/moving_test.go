@@ -16,15 +16,15 @@ func TestReferencesMoveInARollout(t *testing.T) {
 	r := makeRepository(t, fleet, "etc/motd", "0\n")
 	registry := startRegistry(t)
 	registry.push(t, "web:latest")
-	var nodes []*node
+	var nodes []*testNode
 	for range 3 {
-		n := online(t, "moves=a")
+		n := newOnlineNode(t, "moves=a")
 		n.withSystemd(t)
 		n.startAgent(t)
 		nodes = append(nodes, n)
 	}
 	unit := fmt.Sprintf(`{"name":"web","appType":"quadlet","files":[{"path":"web.container","content":"[Container]\nImage=%s/web:latest\n"}]}`, registry.address)
-	ok(t, "", "POST", ours+"fleets", `{"metadata":{"name":"`+fleet+`"},"spec":{"selector":{"matchLabels":{"moves":"a"}},
+	callOK(t, "", "POST", apiPath+"fleets", `{"metadata":{"name":"`+fleet+`"},"spec":{"selector":{"matchLabels":{"moves":"a"}},
 		"rolloutPolicy":{"disruptionBudget":{"maxUnavailable":1},"successThreshold":"0%"},
 		"template":{"spec":{"config":[`+fromGit(fleet, "main", "/")+`],"applications":[`+unit+`]}}}}`)
 
@@ -43,7 +43,7 @@ func TestReferencesMoveInARollout(t *testing.T) {
 	const moves = 4
 	for i := 1; i <= moves; i++ {
 		version := ""
-		until(t, func() error {
+		waitUntil(t, func() error {
 			look()
 			version = nodes[0].get(t).text("metadata.annotations.fleet-controller/assignedTemplateVersion")
 			if version == "" {
@@ -55,7 +55,7 @@ func TestReferencesMoveInARollout(t *testing.T) {
 		both.Go(func() { r.commit(t, "etc/motd", fmt.Sprintf("%d\n", i)) })
 		both.Go(func() { registry.push(t, "web:latest") })
 		both.Wait()
-		until(t, func() error {
+		waitUntil(t, func() error {
 			look()
 			if now := nodes[0].get(t).text("metadata.annotations.fleet-controller/assignedTemplateVersion"); now == version {
 				return fmt.Errorf("%s has %s still", nodes[0].name, version)
@@ -65,13 +65,13 @@ func TestReferencesMoveInARollout(t *testing.T) {
 	}
 	commit := r.git(t, "rev-parse", "HEAD")
 	for _, n := range nodes {
-		until(t, func() error { look(); return same(commit, n.get(t).text("spec.config.0.gitRef.targetRevision")) })
+		waitUntil(t, func() error { look(); return wantEqual(commit, n.get(t).text("spec.config.0.gitRef.targetRevision")) })
 		n.untilFile(t, "etc/motd", fmt.Sprintf("%d\n", moves))
 	}
 	require.Greater(t, len(seen), moves)
 	for v, had := range seen {
 		require.Len(t, had, 1, "%s is one thing: %v", v, had)
-		code, stored, _ := call(t, "", "GET", ours+"templateversions/"+v, "")
+		code, stored, _ := callAPI(t, "", "GET", apiPath+"templateversions/"+v, "")
 		require.Equal(t, 200, code, v)
 		for only := range had {
 			for _, ref := range stored.list("spec.references") {

@@ -13,18 +13,18 @@ import (
 
 func Test37FleetTemplateChanges(t *testing.T) {
 	t.Parallel()
-	n := whole(t, "p37a=a")
-	makeFleet(t, "p37a", "p37a=a", motd("one"))
+	n := newNodeWithAgent(t, "p37a=a")
+	makeFleet(t, "p37a", "p37a=a", motdConfig("one"))
 	n.untilFile(t, "etc/motd", "one")
 	before, version := n.settled(t), nextVersion(t, "p37a")
-	template(t, "p37a", motd("two")) // 1
+	setTemplate(t, "p37a", motdConfig("two")) // 1
 	n.followsFleet(t, "p37a", version, before)
 	n.untilFile(t, "etc/motd", "two")
 }
 
 func Test37ExternalFleetReferenceChanges(t *testing.T) {
 	t.Parallel()
-	n := whole(t, "p37b=a")
+	n := newNodeWithAgent(t, "p37b=a")
 	r := makeRepository(t, "p37b", "etc/motd", "one\n")
 	makeFleet(t, "p37b", "p37b=a", `{"config":[`+fromGit("p37b", "main", "/")+`]}`)
 	n.untilFile(t, "etc/motd", "one\n")
@@ -32,19 +32,19 @@ func Test37ExternalFleetReferenceChanges(t *testing.T) {
 	commit := r.commit(t, "etc/motd", "two\n") // 1
 	n.followsFleet(t, "p37b", version, before)
 	n.untilFile(t, "etc/motd", "two\n")
-	require.Equal(t, commit, get(t, "templateversions/"+version).text("spec.references.0.resolved"))
+	require.Equal(t, commit, getObject(t, "templateversions/"+version).text("spec.references.0.resolved"))
 	require.Equal(t, commit, n.get(t).text("spec.config.0.gitRef.targetRevision"))
-	require.Equal(t, "1", get(t, "fleets/p37b").text("metadata.generation"), "nobody has changed the fleet")
+	require.Equal(t, "1", getObject(t, "fleets/p37b").text("metadata.generation"), "nobody has changed the fleet")
 }
 
 func Test37ExternalDeviceReferenceChanges(t *testing.T) {
 	t.Parallel()
-	n := whole(t)
+	n := newNodeWithAgent(t)
 	makeMap(t, "p37c", "a", "one")
-	patch(t, "nodes/"+n.name, `{"spec":{"config":[`+fromMap("p37c", "/etc/p37c")+`]}}`)
+	patchObject(t, "nodes/"+n.name, `{"spec":{"config":[`+fromMap("p37c", "/etc/p37c")+`]}}`)
 	n.untilFile(t, "etc/p37c/a", "one")
 	before, spec := n.settled(t), n.get(t).text("spec")
-	ok(t, "", "PATCH", theirs+"namespaces/default/configmaps/p37c", `{"data":{"a":"two"}}`) // 1
+	callOK(t, "", "PATCH", flightctlPath+"namespaces/default/configmaps/p37c", `{"data":{"a":"two"}}`) // 1
 	n.followsSpec(t, before)
 	n.untilFile(t, "etc/p37c/a", "two")
 	require.Equal(t, spec, n.get(t).text("spec"))
@@ -52,25 +52,25 @@ func Test37ExternalDeviceReferenceChanges(t *testing.T) {
 
 func Test37DeviceSpecChanges(t *testing.T) {
 	t.Parallel()
-	n := whole(t)
-	ok(t, "", "PATCH", theirs+"devices/"+n.name, `{"spec":`+motd("one")+`}`)
+	n := newNodeWithAgent(t)
+	callOK(t, "", "PATCH", flightctlPath+"devices/"+n.name, `{"spec":`+motdConfig("one")+`}`)
 	n.untilFile(t, "etc/motd", "one")
 	before := n.settled(t)
-	ok(t, "", "PATCH", theirs+"devices/"+n.name, `{"spec":`+motd("two")+`}`) // 1
+	callOK(t, "", "PATCH", flightctlPath+"devices/"+n.name, `{"spec":`+motdConfig("two")+`}`) // 1
 	n.followsSpec(t, before)
 	n.untilFile(t, "etc/motd", "two")
 }
 
 // settled waits until the node has applied what it was sent last, and returns that version.
-func (n *node) settled(t *testing.T) (version string) {
+func (n *testNode) settled(t *testing.T) (version string) {
 	t.Helper()
-	until(t, func() error {
+	waitUntil(t, func() error {
 		s := n.get(t)
 		version = s.text("status.renderedVersion")
 		if i := s.condition("SpecRendered"); i == "" {
 			return fmt.Errorf("nothing is rendered")
 		}
-		return same(s.text("status.specVersion"), version)
+		return wantEqual(s.text("status.specVersion"), version)
 	})
 	return version
 }
@@ -78,46 +78,46 @@ func (n *node) settled(t *testing.T) (version string) {
 // nextVersion is the name of the version that a fleet is going to have.
 func nextVersion(t *testing.T, fleet string) string {
 	t.Helper()
-	now := get(t, "fleets/"+fleet).text("metadata.annotations.fleet-controller/templateVersion")
+	now := getObject(t, "fleets/"+fleet).text("metadata.annotations.fleet-controller/templateVersion")
 	n, err := strconv.Atoi(strings.TrimPrefix(now, fleet+"-"))
 	require.NoError(t, err)
 	return fmt.Sprintf("%s-%07d", fleet, n+1)
 }
 
 // followsFleet are the steps after the change of a fleet's template, or of what it refers to.
-func (n *node) followsFleet(t *testing.T, fleet, version, before string) {
+func (n *testNode) followsFleet(t *testing.T, fleet, version, before string) {
 	t.Helper()
-	until(t, func() error { // 2: there is a TemplateVersion
-		if code, _, _ := call(t, "", "GET", theirs+"fleets/"+fleet+"/templateversions/"+version, ""); code != 200 {
+	waitUntil(t, func() error { // 2: there is a TemplateVersion
+		if code, _, _ := callAPI(t, "", "GET", flightctlPath+"fleets/"+fleet+"/templateversions/"+version, ""); code != 200 {
 			return fmt.Errorf("no %s: %d", version, code)
 		}
 		return nil
 	})
-	until(t, func() error { // 3: the fleet's annotation names it
-		return same(version, ok(t, "", "GET", theirs+"fleets/"+fleet, "").text("metadata.annotations.fleet-controller/templateVersion"))
+	waitUntil(t, func() error { // 3: the fleet's annotation names it
+		return wantEqual(version, callOK(t, "", "GET", flightctlPath+"fleets/"+fleet, "").text("metadata.annotations.fleet-controller/templateVersion"))
 	})
 	untilIs(t, "fleets/"+fleet, "status.rollout.templateVersion", version) // 4: it is rolled out
-	until(t, func() error {                                                // 5: the device's annotation names it
-		return same(version, ok(t, "", "GET", theirs+"devices/"+n.name, "").text("metadata.annotations.fleet-controller/templateVersion"))
+	waitUntil(t, func() error {                                            // 5: the device's annotation names it
+		return wantEqual(version, callOK(t, "", "GET", flightctlPath+"devices/"+n.name, "").text("metadata.annotations.fleet-controller/templateVersion"))
 	})
 	n.followsSpec(t, before)
 	untilIs(t, "fleets/"+fleet, "status.rollout.updated", "1")
 }
 
 // followsSpec are the steps after a device's spec, or what it refers to, has changed.
-func (n *node) followsSpec(t *testing.T, before string) {
+func (n *testNode) followsSpec(t *testing.T, before string) {
 	t.Helper()
-	path := theirs + "devices/" + n.name
-	until(t, func() error { // the device controller renders it anew, which its annotation says
-		if v := ok(t, "", "GET", path, "").text("metadata.annotations.renderedVersion"); v == before {
+	path := flightctlPath + "devices/" + n.name
+	waitUntil(t, func() error { // the device controller renders it anew, which its annotation says
+		if v := callOK(t, "", "GET", path, "").text("metadata.annotations.renderedVersion"); v == before {
 			return fmt.Errorf("it is %s still", v)
 		}
 		return nil
 	})
-	after := ok(t, "", "GET", path, "").text("metadata.annotations.renderedVersion")
-	rendered := ok(t, "", "GET", path+"/rendered?knownRenderedVersion="+before, "") // what the device finds there
+	after := callOK(t, "", "GET", path, "").text("metadata.annotations.renderedVersion")
+	rendered := callOK(t, "", "GET", path+"/rendered?knownRenderedVersion="+before, "") // what the device finds there
 	require.Equal(t, after, rendered.text("metadata.annotations.renderedVersion"))
 	untilIs(t, "nodes/"+n.name, "status.renderedVersion", after) // what the device reports
-	code, _, _ := call(t, "", "GET", path+"/rendered?knownRenderedVersion="+after, "")
+	code, _, _ := callAPI(t, "", "GET", path+"/rendered?knownRenderedVersion="+after, "")
 	require.Equal(t, 204, code)
 }

@@ -16,14 +16,14 @@ import (
 func Test21To23Rendered(t *testing.T) {
 	t.Parallel()
 	const name = notIt
-	ok(t, "", "POST", theirs+"devices", `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"`+name+`"}}`)
+	callOK(t, "", "POST", flightctlPath+"devices", `{"apiVersion":"flightctl.io/v1alpha1","kind":"Device","metadata":{"name":"`+name+`"}}`)
 	makeNode(t, "p21")
-	code, why := writeSpec(t, name, motd("rendered"))
+	code, why := writeSpec(t, name, motdConfig("rendered"))
 	require.Equal(t, 200, code, why)
 	untilIs(t, "nodes/"+name, "status.specVersion", "1")
-	paths := []string{theirs + "devices/" + name + "/rendered", "/apis/flightctl.io/v1alpha1/devices/" + name + "/rendered", ours + "nodes/" + name + "/rendered"}
+	paths := []string{flightctlPath + "devices/" + name + "/rendered", "/apis/flightctl.io/v1alpha1/devices/" + name + "/rendered", apiPath + "nodes/" + name + "/rendered"}
 	ask := func(as, path string) (int, http.Header) {
-		code, _, header := call(t, as, "GET", path, "")
+		code, _, header := callAPI(t, as, "GET", path, "")
 		return code, header
 	}
 	is := func(want int, as, path string) {
@@ -43,17 +43,17 @@ func Test21To23Rendered(t *testing.T) {
 		is(200, name, path+"?knownTemplateVersion=1")
 		is(200, name, path+"?knownOwner=Fleet/x")
 	}
-	require.Contains(t, ok(t, name, "GET", paths[0], "").text(""), "rendered")
+	require.Contains(t, callOK(t, name, "GET", paths[0], "").text(""), "rendered")
 
-	patch(t, "nodes/"+name, `{"spec":{"config":[{"name":"a","configType":"ConfigMapProviderSpec","configMapRef":{"name":"p21","mountPath":"/etc/p21"}}]}}`)
+	patchObject(t, "nodes/"+name, `{"spec":{"config":[{"name":"a","configType":"ConfigMapProviderSpec","configMapRef":{"name":"p21","mountPath":"/etc/p21"}}]}}`)
 	untilCondition(t, "nodes/"+name, "SpecRendered", "False")
 	for _, path := range paths {
 		code, header := ask(name, path+"?knownRenderedVersion=1")
 		require.Equal(t, 202, code, path)
 		require.NotEmpty(t, header.Get("Retry-After"), path)
 	}
-	ok(t, "", "POST", theirs+"namespaces/default/configmaps", `{"metadata":{"name":"p21"},"data":{"a":"b"}}`)
-	until(t, func() error {
+	callOK(t, "", "POST", flightctlPath+"namespaces/default/configmaps", `{"metadata":{"name":"p21"},"data":{"a":"b"}}`)
+	waitUntil(t, func() error {
 		if code, _ := ask(name, paths[0]+"?knownRenderedVersion=1"); code != 200 {
 			return fmt.Errorf("answered with %d", code)
 		}
@@ -65,49 +65,49 @@ func Test21To23Rendered(t *testing.T) {
 func Test24CommandLine(t *testing.T) {
 	t.Parallel()
 	makeNode(t, "p24")
-	code, why := writeSpec(t, "p24", motd("shown"))
+	code, why := writeSpec(t, "p24", motdConfig("shown"))
 	require.Equal(t, 200, code, why)
 	untilIs(t, "nodes/p24", "status.specVersion", "1")
-	out := edgebus(t, "get", "node/p24", "--rendered")
+	out := runEdgebus(t, "get", "node/p24", "--rendered")
 	require.Contains(t, out, `renderedVersion: "1"`)
 	require.Contains(t, out, "shown")
-	out = edgebus(t, "get", "node/p24", "--rendered", "-o", "json")
+	out = runEdgebus(t, "get", "node/p24", "--rendered", "-o", "json")
 	require.Contains(t, out, `"renderedVersion": "1"`)
 }
 
 // A Device's status is written by itself, and by no other node nor user; it says which version the Device has applied.
-func point25(t *testing.T) {
-	at := theirs + "devices/" + theNode + "/status"
-	report(t, `"renderedVersion":"7"`)
-	require.Equal(t, "7", get(t, "nodes/"+theNode).text("status.renderedVersion"))
+func renderedSpecsAreServed(t *testing.T) {
+	at := flightctlPath + "devices/" + theNode + "/status"
+	reportStatus(t, `"renderedVersion":"7"`)
+	require.Equal(t, "7", getObject(t, "nodes/"+theNode).text("status.renderedVersion"))
 	for _, as := range []string{notIt, operator, viewer, ""} {
-		refused(t, 403, as, "PUT", at, reportBody(`"renderedVersion":"8"`))
+		callRefused(t, 403, as, "PUT", at, reportBody(`"renderedVersion":"8"`))
 	}
-	refused(t, 403, theNode, "PUT", theirs+"devices/"+theNode, reportBody(`"renderedVersion":"8"`))
-	refused(t, 403, theNode, "PATCH", theirs+"devices/"+theNode, `{"spec":{"os":{"image":"quay.io/x:1"}}}`)
-	require.Equal(t, "7", get(t, "nodes/"+theNode).text("status.renderedVersion"))
+	callRefused(t, 403, theNode, "PUT", flightctlPath+"devices/"+theNode, reportBody(`"renderedVersion":"8"`))
+	callRefused(t, 403, theNode, "PATCH", flightctlPath+"devices/"+theNode, `{"spec":{"os":{"image":"quay.io/x:1"}}}`)
+	require.Equal(t, "7", getObject(t, "nodes/"+theNode).text("status.renderedVersion"))
 }
 
 // A node that speaks only flightctl's HTTP API is online by its requests, and its fleet rolls out to it and counts it as any other.
 func TestAFleetRollsOutToANodeThatSpeaksHTTPOnly(t *testing.T) {
 	t.Parallel()
-	at := theirs + "devices/" + overHTTP
+	at := flightctlPath + "devices/" + overHTTP
 	status := func(version string) string {
 		return `{"apiVersion":"flightctl.io/v1beta1","kind":"Device","metadata":{"name":"` + overHTTP + `"},"status":{"config":{"renderedVersion":"` + version + `"}}}`
 	}
 	makeNode(t, overHTTP, "http=only")
-	makeFleet(t, "http", "http=only", motd("over HTTP"))
+	makeFleet(t, "http", "http=only", motdConfig("over HTTP"))
 	untilIs(t, "fleets/http", "status.rollout.message", "1 are offline")
-	ok(t, overHTTP, "PUT", at+"/status", status("0"))
+	callOK(t, overHTTP, "PUT", at+"/status", status("0"))
 	untilIs(t, "nodes/"+overHTTP, "status.state", "online")
-	until(t, func() error {
-		code, answer, _ := call(t, overHTTP, "GET", at+"/rendered?knownRenderedVersion=0", "")
+	waitUntil(t, func() error {
+		code, answer, _ := callAPI(t, overHTTP, "GET", at+"/rendered?knownRenderedVersion=0", "")
 		if code != 200 || !strings.Contains(fmt.Sprint(answer), "over HTTP") {
 			return fmt.Errorf("answered with %d: %v", code, answer)
 		}
 		return nil
 	})
-	ok(t, overHTTP, "PUT", at+"/status", status("1"))
+	callOK(t, overHTTP, "PUT", at+"/status", status("1"))
 	untilIs(t, "fleets/http", "status.rollout.updated", "1")
 	untilIs(t, "fleets/http", "status.summary.summaryStatus.Online", "1")
 	untilIs(t, "nodes/"+overHTTP, "metadata.annotations.fleet-controller/templateVersion", "http-0000001")
@@ -116,18 +116,18 @@ func TestAFleetRollsOutToANodeThatSpeaksHTTPOnly(t *testing.T) {
 // A node that is heard of no more is offline.
 func Test26Heartbeat(t *testing.T) {
 	t.Parallel()
-	n := whole(t)
-	code, why := writeSpec(t, n.name, motd("x"))
+	n := newNodeWithAgent(t)
+	code, why := writeSpec(t, n.name, motdConfig("x"))
 	require.Equal(t, 200, code, why)
 	n.untilFile(t, "etc/motd", "x")
-	until(t, func() error { return same("1", n.get(t).text("status.renderedVersion")) })
+	waitUntil(t, func() error { return wantEqual("1", n.get(t).text("status.renderedVersion")) })
 	seen, err := time.Parse(time.RFC3339Nano, n.get(t).text("status.updatedAt"))
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now(), seen, 5*time.Minute)
-	require.NoError(t, hub.Crash(n.core))
+	require.NoError(t, sharedHub.Crash(n.core))
 	untilIs(t, "nodes/"+n.name, "status.state", "offline")
 	require.Equal(t, "1", n.get(t).text("status.renderedVersion"), "what it said last stays")
-	require.NoError(t, hub.Start(t.Context(), n.core))
+	require.NoError(t, sharedHub.Start(t.Context(), n.core))
 	untilIs(t, "nodes/"+n.name, "status.state", "online")
 }
 
@@ -136,29 +136,29 @@ func Test27UnownedReferencesAreFollowed(t *testing.T) {
 	t.Parallel()
 	t.Run("ConfigMap", func(t *testing.T) {
 		t.Parallel()
-		n := whole(t)
-		ok(t, "", "POST", theirs+"namespaces/default/configmaps", `{"metadata":{"name":"p27"},"data":{"a":"one"}}`)
-		patch(t, "nodes/"+n.name, `{"spec":{"config":[{"name":"a","configType":"ConfigMapProviderSpec","configMapRef":{"name":"p27","mountPath":"/etc/p27"}}]}}`)
+		n := newNodeWithAgent(t)
+		callOK(t, "", "POST", flightctlPath+"namespaces/default/configmaps", `{"metadata":{"name":"p27"},"data":{"a":"one"}}`)
+		patchObject(t, "nodes/"+n.name, `{"spec":{"config":[{"name":"a","configType":"ConfigMapProviderSpec","configMapRef":{"name":"p27","mountPath":"/etc/p27"}}]}}`)
 		n.untilFile(t, "etc/p27/a", "one")
-		ok(t, "", "PATCH", theirs+"namespaces/default/configmaps/p27", `{"data":{"a":"two"}}`)
+		callOK(t, "", "PATCH", flightctlPath+"namespaces/default/configmaps/p27", `{"data":{"a":"two"}}`)
 		n.untilFile(t, "etc/p27/a", "two")
 		untilIs(t, "nodes/"+n.name, "status.renderedVersion", "2")
 		require.Equal(t, "2", n.get(t).text("metadata.generation"), "it was made, and given this spec")
 	})
 	t.Run("Secret", func(t *testing.T) {
 		t.Parallel()
-		n := whole(t)
+		n := newNodeWithAgent(t)
 		makeSecret(t, "p27", "one")
 		code, why := writeSpec(t, n.name, `{"config":[{"name":"a","configType":"KubernetesSecretProviderSpec","secretRef":{"name":"p27","mountPath":"/etc/p27"}}]}`)
 		require.Equal(t, 200, code, why)
 		n.untilFile(t, "etc/p27/psk", "one")
-		ok(t, operator, "PATCH", theirs+"namespaces/default/secrets/p27", `{"stringData":{"psk":"two"}}`)
+		callOK(t, operator, "PATCH", flightctlPath+"namespaces/default/secrets/p27", `{"stringData":{"psk":"two"}}`)
 		n.untilFile(t, "etc/p27/psk", "two")
 		untilIs(t, "nodes/"+n.name, "status.renderedVersion", "2")
 	})
 	t.Run("Git", func(t *testing.T) {
 		t.Parallel()
-		n := whole(t)
+		n := newNodeWithAgent(t)
 		r := makeRepository(t, "p27", "etc/p27", "one\n")
 		code, why := writeSpec(t, n.name, `{"config":[{"name":"a","configType":"GitConfigProviderSpec","gitRef":{"repository":"p27","targetRevision":"main","path":"/"}}]}`)
 		require.Equal(t, 200, code, why)
@@ -172,5 +172,5 @@ func Test27UnownedReferencesAreFollowed(t *testing.T) {
 
 func makeSecret(t *testing.T, name, psk string) {
 	t.Helper()
-	ok(t, operator, "POST", theirs+"namespaces/default/secrets", fmt.Sprintf(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":%q},"stringData":{"psk":%q}}`, name, psk))
+	callOK(t, operator, "POST", flightctlPath+"namespaces/default/secrets", fmt.Sprintf(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":%q},"stringData":{"psk":%q}}`, name, psk))
 }

@@ -35,22 +35,22 @@ import (
 	"github.com/edgebus/edgebus/test/hosttest"
 )
 
-// soon is how long a test waits for what should come at once, on a busy machine.
-const soon = 45 * time.Second
+// waitTimeout is how long a test waits for what should come at once, on a busy machine.
+const waitTimeout = 45 * time.Second
 
-// places is how many nodes with programs of their own the tests can have.
-const places = 48
+// maxNodes is how many nodes with programs of their own the tests can have.
+const maxNodes = 48
 
 // The users of the hub. Whoever signs in with none of these names is an operator, but sees no Secrets and Repositories.
 const (
-	operator = "op"     // of all nodes
-	viewer   = "vera"   // of all nodes
-	outside  = "aap"    // a controller that is a program beside the hub
-	another  = "acm"    // another such
-	theNode  = "own"    // a node with a password and no programs
-	notIt    = "others" // another such
-	overHTTP = "web"    // another such
-	word     = "correct-horse"
+	operator  = "op"     // of all nodes
+	viewer    = "vera"   // of all nodes
+	outsider  = "aap"    // a controller that is a program beside the hub
+	otherNode = "acm"    // another such
+	theNode   = "own"    // a node with a password and no programs
+	notIt     = "others" // another such
+	overHTTP  = "web"    // another such
+	word      = "correct-horse"
 )
 
 const hubSettings = `auth:
@@ -66,8 +66,8 @@ const hubSettings = `auth:
 sources: {interval: 500ms, allow: [127.0.0.0/8, "::1/128"]}
 `
 
-// hub is what all tests share: a hub, places for nodes, and a directory of git repositories.
-var hub struct {
+// sharedHub is what all tests share: a hub, places for nodes, and a directory of git repositories.
+var sharedHub struct {
 	*harness.World
 	kubectl string
 	api     *httptest.Server // signs in whoever asks as op
@@ -77,7 +77,7 @@ var hub struct {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	code, err := run(m)
+	code, err := runTests(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
@@ -85,64 +85,64 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// run starts the hub, and takes it down after the tests. A program that ended by itself fails them.
-func run(m *testing.M) (code int, err error) {
+// runTests starts the hub, and takes it down after the tests. A program that ended by itself fails them.
+func runTests(m *testing.M) (code int, err error) {
 	dir, err := os.MkdirTemp("", "fleet") // the path of a socket is short
 	if err != nil {
 		return 1, err
 	}
 	defer os.RemoveAll(dir)
-	if hub.World, err = harness.NewWorld(dir, 1); err != nil {
+	if sharedHub.World, err = harness.NewWorld(dir, 1); err != nil {
 		return 1, err
 	}
-	defer hub.Close()
+	defer sharedHub.Close()
 	if bin := os.Getenv("EDGEBUS_BIN"); bin != "" {
-		hub.Bin = bin
+		sharedHub.Bin = bin
 	}
-	for i := 2; i <= places; i++ { // before the tests, which run side by side
-		if _, err := hub.AddNode(placeName(i), 1); err != nil {
+	for i := 2; i <= maxNodes; i++ { // before the tests, which run side by side
+		if _, err := sharedHub.AddNode(nodeName(i), 1); err != nil {
 			return 1, err
 		}
 	}
-	for _, variable := range hub.Env() {
+	for _, variable := range sharedHub.Env() {
 		if at, ok := strings.CutPrefix(variable, "KUBECTL="); ok {
-			hub.kubectl = at
+			sharedHub.kubectl = at
 		}
 	}
-	settings := fmt.Sprintf(hubSettings, password.Make([]byte(word)))
+	settings := fmt.Sprintf(hubSettings, password.NewHash([]byte(word)))
 	if err := os.WriteFile(filepath.Join(dir, "hub.yaml"), []byte(settings), 0o600); err != nil {
 		return 1, err
 	}
-	if err := hub.Start(context.Background(), "hub"); err != nil {
-		return 1, fmt.Errorf("%w\n%s", err, hub.Logs(40))
+	if err := sharedHub.Start(context.Background(), "hub"); err != nil {
+		return 1, fmt.Errorf("%w\n%s", err, sharedHub.Logs(40))
 	}
-	hub.User, hub.Password = "op", word
-	hub.api = hub.SignedIn()
-	defer hub.api.Close()
-	if hub.git, err = serveGit(filepath.Join(dir, "git")); err != nil {
+	sharedHub.User, sharedHub.Password = "op", word
+	sharedHub.api = sharedHub.SignedIn()
+	defer sharedHub.api.Close()
+	if sharedHub.git, err = serveGit(filepath.Join(dir, "git")); err != nil {
 		return 1, err
 	}
-	defer hub.git.Close()
+	defer sharedHub.git.Close()
 	code = m.Run()
-	if died := hub.Died(); len(died) > 0 {
+	if died := sharedHub.Died(); len(died) > 0 {
 		err = fmt.Errorf("ended by themselves: %s", strings.Join(died, ", "))
 	}
 	if code != 0 || err != nil {
-		fmt.Fprintln(os.Stderr, hub.Logs(30))
+		fmt.Fprintln(os.Stderr, sharedHub.Logs(30))
 	}
 	return code, err
 }
 
-func placeName(i int) string { return "n" + strconv.Itoa(i) }
+func nodeName(i int) string { return "n" + strconv.Itoa(i) }
 
-// node is a node of the hub's. It has programs of its own if start has started them.
-type node struct {
+// testNode is a node of the hub's. It has programs of its own if start has started them.
+type testNode struct {
 	name, root, socket string
 	core, agent        string // the programs' names
 	systemd            *hosttest.Systemd
 }
 
-var programs = sync.OnceValues(func() (string, error) { // who may be a core's agent
+var agentUsers = sync.OnceValues(func() (string, error) { // who may be a core's agent
 	me, err := user.Current()
 	if err != nil {
 		return "", err
@@ -150,48 +150,48 @@ var programs = sync.OnceValues(func() (string, error) { // who may be a core's a
 	return fmt.Sprintf("auth: {anonymous: loopback, users: [{name: agent, role: agent, local: %q}]}\n", me.Username), nil
 })
 
-// online makes a node with these labels, key=value, and starts its core.
-func online(t *testing.T, labels ...string) *node {
+// newOnlineNode makes a node with these labels, key=value, and starts its core.
+func newOnlineNode(t *testing.T, labels ...string) *testNode {
 	t.Helper()
-	i := int(hub.taken.Add(1))
-	require.LessOrEqual(t, i, places, "more nodes than the rig has places for")
-	n := &node{name: placeName(i), core: "core@" + placeName(i), agent: "agent@" + placeName(i)}
-	n.socket = filepath.Join(hub.Dir, n.name+".sock")
-	n.root = filepath.Join(hub.Dir, n.name+".root")
+	i := int(sharedHub.taken.Add(1))
+	require.LessOrEqual(t, i, maxNodes, "more nodes than the rig has places for")
+	n := &testNode{name: nodeName(i), core: "core@" + nodeName(i), agent: "agent@" + nodeName(i)}
+	n.socket = filepath.Join(sharedHub.Dir, n.name+".sock")
+	n.root = filepath.Join(sharedHub.Dir, n.name+".root")
 	require.NoError(t, os.MkdirAll(filepath.Join(n.root, "etc"), 0o755))
-	users, err := programs()
+	users, err := agentUsers()
 	require.NoError(t, err)
-	require.NoError(t, os.WriteFile(filepath.Join(hub.Dir, n.core+".yaml"), []byte(users), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(sharedHub.Dir, n.core+".yaml"), []byte(users), 0o600))
 	makeNode(t, n.name, labels...)
-	require.NoError(t, hub.Start(t.Context(), n.core, "--mqtt-socket", n.socket))
-	until(t, func() error { return same("online", get(t, "nodes/"+n.name).text("status.state")) })
+	require.NoError(t, sharedHub.Start(t.Context(), n.core, "--mqtt-socket", n.socket))
+	waitUntil(t, func() error { return wantEqual("online", getObject(t, "nodes/"+n.name).text("status.state")) })
 	t.Cleanup(func() {
-		if hub.Running(n.agent) {
-			_ = hub.Crash(n.agent)
+		if sharedHub.Running(n.agent) {
+			_ = sharedHub.Crash(n.agent)
 		}
-		_ = hub.Crash(n.core)
+		_ = sharedHub.Crash(n.core)
 	})
 	return n
 }
 
-// whole is online, with an agent that makes the files below the node's root what the spec says.
-func whole(t *testing.T, labels ...string) *node {
+// newNodeWithAgent is online, with an agent that makes the files below the node's root what the spec says.
+func newNodeWithAgent(t *testing.T, labels ...string) *testNode {
 	t.Helper()
-	n := online(t, labels...)
+	n := newOnlineNode(t, labels...)
 	n.startAgent(t)
 	return n
 }
 
-func (n *node) startAgent(t *testing.T, args ...string) {
+func (n *testNode) startAgent(t *testing.T, args ...string) {
 	t.Helper()
 	line := append([]string{
-		"edgeagent", "--mqtt-socket", n.socket, "--data-dir", filepath.Join(hub.Dir, n.agent), "--root", n.root, "--health-timeout", "5s", "--log-format", "json",
+		"edgeagent", "--mqtt-socket", n.socket, "--data-dir", filepath.Join(sharedHub.Dir, n.agent), "--root", n.root, "--health-timeout", "5s", "--log-format", "json",
 	}, args...)
-	require.NoError(t, hub.Run(t.Context(), n.agent, line, ""))
+	require.NoError(t, sharedHub.Run(t.Context(), n.agent, line, ""))
 }
 
 // withSystemd gives a node that has no agent yet a stand-in for systemd.
-func (n *node) withSystemd(t *testing.T) {
+func (n *testNode) withSystemd(t *testing.T) {
 	t.Helper()
 	n.systemd = hosttest.StartSystemd(t, n.root)
 	bus, _, _ := strings.Cut(strings.TrimPrefix(n.systemd.Address, "unix:path="), ",")
@@ -200,18 +200,18 @@ func (n *node) withSystemd(t *testing.T) {
 }
 
 // untilFile waits until a file of the node has a text.
-func (n *node) untilFile(t *testing.T, path, text string) {
+func (n *testNode) untilFile(t *testing.T, path, text string) {
 	t.Helper()
-	until(t, func() error {
+	waitUntil(t, func() error {
 		got, err := os.ReadFile(filepath.Join(n.root, path))
 		if err != nil {
 			return err
 		}
-		return same(text, string(got))
+		return wantEqual(text, string(got))
 	})
 }
 
-func (n *node) get(t *testing.T) value { t.Helper(); return get(t, "nodes/"+n.name) }
+func (n *testNode) get(t *testing.T) jsonValue { t.Helper(); return getObject(t, "nodes/"+n.name) }
 
 // makeNode makes a Node, whose host needs not be there.
 func makeNode(t *testing.T, name string, labels ...string) {
@@ -223,20 +223,20 @@ func makeNode(t *testing.T, name string, labels ...string) {
 	}
 	text, err := json.Marshal(of)
 	require.NoError(t, err)
-	ok(t, "", "POST", ours+"nodes", fmt.Sprintf(`{"apiVersion":"edgebus.io/v1alpha1","kind":"Node","metadata":{"name":%q,"labels":%s}}`, name, text))
+	callOK(t, "", "POST", apiPath+"nodes", fmt.Sprintf(`{"apiVersion":"edgebus.io/v1alpha1","kind":"Node","metadata":{"name":%q,"labels":%s}}`, name, text))
 }
 
 // Where the hub serves its own kinds, and where flightctl's clients look for theirs.
 const (
-	ours   = "/apis/edgebus.io/v1alpha1/"
-	theirs = "/api/v1/"
+	apiPath       = "/apis/edgebus.io/v1alpha1/"
+	flightctlPath = "/api/v1/"
 )
 
-// value is an answer of the API, or a part of it.
-type value struct{ of any }
+// jsonValue is an answer of the API, or a part of it.
+type jsonValue struct{ of any }
 
 // at is the part at a path such as spec.config.0.name; nil if there is none.
-func (v value) at(path string) value {
+func (v jsonValue) at(path string) jsonValue {
 	of := v.of
 	for path != "" {
 		key, rest, _ := strings.Cut(path, ".")
@@ -251,19 +251,19 @@ func (v value) at(path string) value {
 		case []any:
 			i, err := strconv.Atoi(key)
 			if err != nil || i >= len(in) {
-				return value{}
+				return jsonValue{}
 			}
 			of = in[i]
 		default:
-			return value{}
+			return jsonValue{}
 		}
 		path = rest
 	}
-	return value{of}
+	return jsonValue{of}
 }
 
 // text is the part at a path as text.
-func (v value) text(path string) string {
+func (v jsonValue) text(path string) string {
 	switch of := v.at(path).of.(type) {
 	case nil:
 		return ""
@@ -277,18 +277,18 @@ func (v value) text(path string) string {
 	}
 }
 
-func (v value) has(path string) bool { return v.at(path).of != nil }
+func (v jsonValue) has(path string) bool { return v.at(path).of != nil }
 
-func (v value) list(path string) (list []value) {
+func (v jsonValue) list(path string) (list []jsonValue) {
 	in, _ := v.at(path).of.([]any)
 	for _, of := range in {
-		list = append(list, value{of})
+		list = append(list, jsonValue{of})
 	}
 	return list
 }
 
 // condition is a condition of an object: its status, reason and message.
-func (v value) condition(kind string) string {
+func (v jsonValue) condition(kind string) string {
 	for _, c := range v.list("status.conditions") {
 		if c.text("type") == kind {
 			return strings.TrimSpace(c.text("status") + " " + c.text("reason") + " " + c.text("message"))
@@ -297,10 +297,10 @@ func (v value) condition(kind string) string {
 	return ""
 }
 
-// call asks the hub, as a user or, with none, as op: who has not signed in may refer to no Repository and no Secret.
-func call(t *testing.T, as, method, path, body string, head ...string) (code int, answer value, header http.Header) {
+// callAPI asks the hub, as a user or, with none, as op: who has not signed in may refer to no Repository and no Secret.
+func callAPI(t *testing.T, as, method, path, body string, head ...string) (code int, answer jsonValue, header http.Header) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+hub.Hub.HTTP+path, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+sharedHub.Hub.HTTP+path, strings.NewReader(body))
 	require.NoError(t, err)
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
@@ -311,7 +311,7 @@ func call(t *testing.T, as, method, path, body string, head ...string) (code int
 	for i := 0; i < len(head); i += 2 {
 		r.Header.Set(head[i], head[i+1])
 	}
-	r.SetBasicAuth(cmp.Or(as, hub.User), word)
+	r.SetBasicAuth(cmp.Or(as, sharedHub.User), word)
 	response, err := http.DefaultClient.Do(r)
 	require.NoError(t, err)
 	defer response.Body.Close()
@@ -323,70 +323,73 @@ func call(t *testing.T, as, method, path, body string, head ...string) (code int
 	return response.StatusCode, answer, response.Header
 }
 
-// ok is call for what must succeed.
-func ok(t *testing.T, as, method, path, body string, head ...string) value {
+// callOK is call for what must succeed.
+func callOK(t *testing.T, as, method, path, body string, head ...string) jsonValue {
 	t.Helper()
-	code, answer, _ := call(t, as, method, path, body, head...)
+	code, answer, _ := callAPI(t, as, method, path, body, head...)
 	require.Equal(t, 2, code/100, "%s %s: %d %s", method, path, code, answer.text(""))
 	return answer
 }
 
-// refused is call for what must be refused, and returns why.
-func refused(t *testing.T, code int, as, method, path, body string, head ...string) string {
+// callRefused is call for what must be refused, and returns why.
+func callRefused(t *testing.T, code int, as, method, path, body string, head ...string) string {
 	t.Helper()
-	got, answer, _ := call(t, as, method, path, body, head...)
+	got, answer, _ := callAPI(t, as, method, path, body, head...)
 	require.Equal(t, code, got, "%s %s: %s", method, path, answer.text(""))
 	return answer.text("message")
 }
 
-// get reads one of the hub's own kinds.
-func get(t *testing.T, path string) value { t.Helper(); return ok(t, "", "GET", ours+path, "") }
-
-// patch changes an object with a merge patch.
-func patch(t *testing.T, path, body string) value {
+// getObject reads one of the hub's own kinds.
+func getObject(t *testing.T, path string) jsonValue {
 	t.Helper()
-	return ok(t, "", "PATCH", ours+path, body)
+	return callOK(t, "", "GET", apiPath+path, "")
 }
 
-// apply makes objects what a YAML text says.
-func apply(t *testing.T, text string, args ...any) {
+// patchObject changes an object with a merge patch.
+func patchObject(t *testing.T, path, body string) jsonValue {
 	t.Helper()
-	require.NoError(t, hub.Apply(t.Context(), fmt.Appendf(nil, text, args...)))
+	return callOK(t, "", "PATCH", apiPath+path, body)
 }
 
-// kube runs kubectl against the hub.
-func kube(t *testing.T, stdin string, args ...string) (string, error) {
+// applyManifest makes objects what a YAML text says.
+func applyManifest(t *testing.T, text string, args ...any) {
 	t.Helper()
-	if _, err := os.Stat(hub.kubectl); err != nil {
+	require.NoError(t, sharedHub.Apply(t.Context(), fmt.Appendf(nil, text, args...)))
+}
+
+// kubectl runs kubectl against the hub.
+func kubectl(t *testing.T, stdin string, args ...string) (string, error) {
+	t.Helper()
+	if _, err := os.Stat(sharedHub.kubectl); err != nil {
 		if os.Getenv("CI") != "" {
 			t.Fatal("no kubectl: make .tools/kubectl")
 		}
 		t.Skip("no kubectl: make .tools/kubectl")
 	}
-	cmd := exec.CommandContext(t.Context(), hub.kubectl, append([]string{"--server", hub.api.URL}, args...)...)
-	cmd.Env = append(os.Environ(), "HOME="+hub.Dir, "KUBECONFIG="+os.DevNull)
+	cmd := exec.CommandContext(t.Context(), sharedHub.kubectl, append([]string{"--server", sharedHub.api.URL}, args...)...)
+	cmd.Env = append(os.Environ(), "HOME="+sharedHub.Dir, "KUBECONFIG="+os.DevNull)
 	cmd.Stdin = strings.NewReader(stdin)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 
-// edgebus runs the command line tool against the hub.
-func edgebus(t *testing.T, args ...string) string {
+// runEdgebus runs the command line tool against the hub.
+func runEdgebus(t *testing.T, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), filepath.Join(hub.Bin, "edgebus"), append(args, "--server", hub.api.URL)...)
+	cmd := exec.CommandContext(t.Context(), filepath.Join(sharedHub.Bin, "edgebus"), append(args, "--server", sharedHub.api.URL)...)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
 	return string(out)
 }
 
-// until waits until check has no error.
-func until(t *testing.T, check func() error) {
+// waitUntil waits until check has no error.
+func waitUntil(t *testing.T, check func() error) {
 	t.Helper()
-	require.NoError(t, harness.Eventually(t.Context(), soon, func(context.Context) error { return check() }))
+	require.NoError(t, harness.Eventually(t.Context(), waitTimeout, func(context.Context) error { return check() }))
 }
 
-// same is nil if two texts are one.
-func same(want, got string) error {
+// wantEqual is nil if two texts are one.
+func wantEqual(want, got string) error {
 	if want == got {
 		return nil
 	}
@@ -396,8 +399,8 @@ func same(want, got string) error {
 // untilIs waits until a field of an object has a value.
 func untilIs(t *testing.T, object, field, want string) {
 	t.Helper()
-	until(t, func() error {
-		if err := same(want, get(t, object).text(field)); err != nil {
+	waitUntil(t, func() error {
+		if err := wantEqual(want, getObject(t, object).text(field)); err != nil {
 			return fmt.Errorf("%s of %s: %w", field, object, err)
 		}
 		return nil
@@ -407,8 +410,8 @@ func untilIs(t *testing.T, object, field, want string) {
 // untilCondition waits until a condition of an object begins so, and says so much.
 func untilCondition(t *testing.T, object, kind, begin string, parts ...string) {
 	t.Helper()
-	until(t, func() error {
-		got := get(t, object).condition(kind)
+	waitUntil(t, func() error {
+		got := getObject(t, object).condition(kind)
 		for _, part := range parts {
 			if !strings.Contains(got, part) {
 				return fmt.Errorf("%s of %s is %q, and doesn't say %s", kind, object, got, part)
@@ -421,21 +424,21 @@ func untilCondition(t *testing.T, object, kind, begin string, parts ...string) {
 	})
 }
 
-// stays fails if a check fails while something else, which comes later, is waited for.
-func stays(t *testing.T, check func() error, meanwhile func()) {
+// requireStays fails if a check fails while something else, which comes later, is waited for.
+func requireStays(t *testing.T, check func() error, meanwhile func()) {
 	t.Helper()
 	require.NoError(t, check())
 	meanwhile()
 	require.NoError(t, check())
 }
 
-// motd is a spec with one file, in JSON, as the source document writes it.
-func motd(text string) string {
-	return `{"config":[` + inline("motd", "/etc/motd", text) + `]}`
+// motdConfig is a spec with one file, in JSON, as the source document writes it.
+func motdConfig(text string) string {
+	return `{"config":[` + inlineConfig("motd", "/etc/motd", text) + `]}`
 }
 
-// inline is an item of a spec's config: one file, as an Ignition document.
-func inline(name, path, text string) string {
+// inlineConfig is an item of a spec's config: one file, as an Ignition document.
+func inlineConfig(name, path, text string) string {
 	return fmt.Sprintf(`{"name":%q,"configType":"InlineConfigProviderSpec","inline":{"ignition":{"version":"3.4.0"},
 		"storage":{"files":[{"path":%q,"mode":420,"overwrite":true,"contents":{"source":%q}}]}}}`, name, path, "data:,"+url.PathEscape(text))
 }
@@ -444,18 +447,18 @@ func inline(name, path, text string) string {
 func makeFleet(t *testing.T, name, label, spec string) {
 	t.Helper()
 	key, is, _ := strings.Cut(label, "=")
-	ok(t, "", "POST", ours+"fleets", fmt.Sprintf(
+	callOK(t, "", "POST", apiPath+"fleets", fmt.Sprintf(
 		`{"apiVersion":"edgebus.io/v1alpha1","kind":"Fleet","metadata":{"name":%q},"spec":{"selector":{"matchLabels":{%q:%q}},"template":{"spec":%s}}}`, name, key, is, spec))
 }
 
-// template changes a fleet's template.
-func template(t *testing.T, fleet, spec string) {
+// setTemplate changes a fleet's template.
+func setTemplate(t *testing.T, fleet, spec string) {
 	t.Helper()
-	ok(t, "", "PATCH", ours+"fleets/"+fleet, `[{"op":"replace","path":"/spec/template/spec","value":`+spec+`}]`, "Content-Type", "application/json-patch+json")
+	callOK(t, "", "PATCH", apiPath+"fleets/"+fleet, `[{"op":"replace","path":"/spec/template/spec","value":`+spec+`}]`, "Content-Type", "application/json-patch+json")
 }
 
-// repository is a git repository that the hub can read.
-type repository struct{ dir, url string }
+// gitRepository is a git repository that the hub can read.
+type gitRepository struct{ dir, url string }
 
 // serveGit serves the repositories of a directory with git's own program.
 func serveGit(dir string) (*httptest.Server, error) {
@@ -472,17 +475,17 @@ func serveGit(dir string) (*httptest.Server, error) {
 }
 
 // makeRepository makes a git repository with one file, and its Repository.
-func makeRepository(t *testing.T, name, file, text string) *repository {
+func makeRepository(t *testing.T, name, file, text string) *gitRepository {
 	t.Helper()
-	r := &repository{dir: filepath.Join(hub.Dir, "git", name+".git"), url: hub.git.URL + "/" + name + ".git"}
+	r := &gitRepository{dir: filepath.Join(sharedHub.Dir, "git", name+".git"), url: sharedHub.git.URL + "/" + name + ".git"}
 	require.NoError(t, os.MkdirAll(r.dir, 0o755))
 	r.git(t, "init", "-q", "-b", "main")
 	r.commit(t, file, text)
-	ok(t, operator, "POST", theirs+"repositories", fmt.Sprintf(`{"apiVersion":"flightctl.io/v1alpha1","kind":"Repository","metadata":{"name":%q},"spec":{"type":"git","url":%q}}`, name, r.url))
+	callOK(t, operator, "POST", flightctlPath+"repositories", fmt.Sprintf(`{"apiVersion":"flightctl.io/v1alpha1","kind":"Repository","metadata":{"name":%q},"spec":{"type":"git","url":%q}}`, name, r.url))
 	return r
 }
 
-func (r *repository) git(t *testing.T, args ...string) string {
+func (r *gitRepository) git(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "git", args...)
 	cmd.Dir = r.dir
@@ -494,7 +497,7 @@ func (r *repository) git(t *testing.T, args ...string) string {
 }
 
 // commit changes a file on the branch main, and returns the commit.
-func (r *repository) commit(t *testing.T, file, text string) string {
+func (r *gitRepository) commit(t *testing.T, file, text string) string {
 	t.Helper()
 	at := filepath.Join(r.dir, file)
 	require.NoError(t, os.MkdirAll(filepath.Dir(at), 0o755))
@@ -504,18 +507,18 @@ func (r *repository) commit(t *testing.T, file, text string) string {
 	return r.git(t, "rev-parse", "HEAD")
 }
 
-// images is a registry on loopback.
-type images struct{ address string }
+// imageRegistry is a registry on loopback.
+type imageRegistry struct{ address string }
 
-func startRegistry(t *testing.T) images {
+func startRegistry(t *testing.T) imageRegistry {
 	t.Helper()
 	s := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	t.Cleanup(s.Close)
-	return images{strings.TrimPrefix(s.URL, "http://")}
+	return imageRegistry{strings.TrimPrefix(s.URL, "http://")}
 }
 
 // push makes a new image, gives it a tag, and returns its digest.
-func (i images) push(t *testing.T, image string) string {
+func (i imageRegistry) push(t *testing.T, image string) string {
 	t.Helper()
 	ref, err := name.ParseReference(i.address + "/" + image)
 	require.NoError(t, err)

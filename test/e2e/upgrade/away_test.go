@@ -16,10 +16,10 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// pair is a client with a session that publishes numbers at the node's broker, and another one that subscribes to them. Both connect again
+// nodePair is a client with a session that publishes numbers at the node's broker, and another one that subscribes to them. Both connect again
 // whenever they lose the connection.
-type pair struct {
-	n       *node
+type nodePair struct {
+	n       *testNode
 	mu      sync.Mutex
 	acked   []string             // numbers that the broker has acknowledged
 	got     map[string]bool      // numbers that the subscriber has
@@ -29,20 +29,20 @@ type pair struct {
 	fresh   int                  // how often one has not
 }
 
-const numbers = "plant/numbers"
+const numbersTopic = "plant/numbers"
 
 // exchange starts a pair. stop ends the publisher, and waits until it has.
-func (n *node) exchange() (p *pair, stop func()) {
+func (n *testNode) exchange() (p *nodePair, stop func()) {
 	n.t.Helper()
-	p = &pair{n: n, got: map[string]bool{}, lost: map[string]time.Time{}, resumed: map[string]int{}}
-	p.client("subscriber", client.Subscription{Filter: numbers, QoS: 1})
+	p = &nodePair{n: n, got: map[string]bool{}, lost: map[string]time.Time{}, resumed: map[string]int{}}
+	p.client("subscriber", client.Subscription{Filter: numbersTopic, QoS: 1})
 	c := p.client("publisher")
 	ctx, cancel := context.WithCancel(n.t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		for i := 0; ctx.Err() == nil; i++ {
-			if n.Publish(c, numbers, strconv.Itoa(i)) == nil {
+			if n.Publish(c, numbersTopic, strconv.Itoa(i)) == nil {
 				p.mu.Lock()
 				p.acked = append(p.acked, strconv.Itoa(i))
 				p.mu.Unlock()
@@ -55,7 +55,7 @@ func (n *node) exchange() (p *pair, stop func()) {
 	return p, stop
 }
 
-func (p *pair) client(name string, filters ...client.Subscription) *client.Client {
+func (p *nodePair) client(name string, filters ...client.Subscription) *client.Client {
 	return p.n.Client(p.n.Core(), func(o *client.Options) {
 		o.ClientID, o.CleanStart, o.SessionExpiry, o.Subscriptions = name, false, time.Hour, filters
 		o.OnConnect = func(_ context.Context, present bool) error {
@@ -88,9 +88,9 @@ func (p *pair) client(name string, filters ...client.Subscription) *client.Clien
 }
 
 // complete waits until the subscriber has each number that was acknowledged.
-func (p *pair) complete() {
+func (p *nodePair) complete() {
 	p.n.t.Helper()
-	p.n.Eventually(2*stand.Soon, func() error {
+	p.n.Eventually(2*stand.WaitTimeout, func() error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if i := slices.IndexFunc(p.acked, func(number string) bool { return !p.got[number] }); i >= 0 {
@@ -103,11 +103,11 @@ func (p *pair) complete() {
 // Clients of the node's broker lose the connection while it is upgraded, and then find their sessions: no message that was acknowledged is lost.
 func TestClientsKeepTheirSessions(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, time.Minute)
+	n := newTestNode(t, time.Minute)
 	p, stop := n.exchange()
-	r := n.order(n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0")}))
+	r := n.order(n.bundle("v1.1.0", map[string][]byte{"edgecore": workingCore(t, "v1.1.0")}))
 	require.Equal(t, resource.UpgradeSuccess, r.Result, "%+v", r)
-	n.Eventually(stand.Soon, func() error {
+	n.Eventually(stand.WaitTimeout, func() error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.resumed["publisher"] == 0 || p.resumed["subscriber"] == 0 {
@@ -126,12 +126,12 @@ func TestClientsKeepTheirSessions(t *testing.T) {
 
 // BenchmarkClientsAway is for how long a client of the node's broker has no connection while that is upgraded. Docs say that it is under 2 s.
 func BenchmarkClientsAway(b *testing.B) {
-	n := newNode(b, time.Minute)
+	n := newTestNode(b, time.Minute)
 	p, stop := n.exchange()
 	version := "v1.0.0"
 	for b.Loop() {
 		version = map[string]string{"v1.0.0": "v1.1.0", "v1.1.0": "v1.0.0"}[version]
-		o := n.bundle(version, map[string][]byte{"edgecore": good(b, version)})
+		o := n.bundle(version, map[string][]byte{"edgecore": workingCore(b, version)})
 		o.AllowDowngrade = true
 		r := n.order(o)
 		require.Equal(b, resource.UpgradeSuccess, r.Result, "%+v", r)

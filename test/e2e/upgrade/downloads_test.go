@@ -30,13 +30,13 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// counted counts what is read from a connection.
-type counted struct {
+// countedServer counts what is read from a connection.
+type countedServer struct {
 	net.Conn
 	bytes *atomic.Int64
 }
 
-func (c counted) Read(p []byte) (int, error) {
+func (c countedServer) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.bytes.Add(int64(n))
 	return n, err
@@ -45,7 +45,7 @@ func (c counted) Read(p []byte) (int, error) {
 // BenchmarkDownloads has NODES nodes (100) download a blob of MB megabytes (4) from one hub, over MBITS (100) Mbit/s that all share. A node is the
 // downloading part of a core, with a connection and a directory of its own. The ratios are to the content of the blob, times the nodes.
 func BenchmarkDownloads(b *testing.B) {
-	nodes, size, rate := setting(b, "NODES", 100), setting(b, "MB", 4)*1_000_000, setting(b, "MBITS", 100)*1_000_000/8
+	nodes, size, rate := intSetting(b, "NODES", 100), intSetting(b, "MB", 4)*1_000_000, intSetting(b, "MBITS", 100)*1_000_000/8
 	require.NoError(b, simnodes.RaiseFileLimit(uint64(10*nodes+1000)))
 	for b.Loop() {
 		s := stand.New(b, 1)
@@ -84,7 +84,7 @@ func BenchmarkDownloads(b *testing.B) {
 		all := make([]*blobs.Downloads, nodes)
 		begin := make(chan struct{})
 		for i := range all {
-			all[i] = downloader(b, s, fmt.Sprintf("d%d", i), link.Addr(), &received, begin, sync.OnceFunc(connected.Done))
+			all[i] = startDownloader(b, s, fmt.Sprintf("d%d", i), link.Addr(), &received, begin, sync.OnceFunc(connected.Done))
 			running.Go(func() { _ = all[i].Run(ctx) })
 		}
 		var done sync.WaitGroup
@@ -97,7 +97,7 @@ func BenchmarkDownloads(b *testing.B) {
 			})
 		}
 		connected.Wait()
-		before, peak, waited := anonymous(b, s.Pid("hub")), 0.0, make(chan struct{})
+		before, peak, waited := anonymousMemory(b, s.Pid("hub")), 0.0, make(chan struct{})
 		start, overhead := time.Now(), received.Load()
 		close(begin)
 		go func() { done.Wait(); close(waited) }()
@@ -106,7 +106,7 @@ func BenchmarkDownloads(b *testing.B) {
 			case <-waited:
 				over = true
 			case <-time.After(100 * time.Millisecond): // how often the memory is read
-				peak = max(peak, anonymous(b, s.Pid("hub")))
+				peak = max(peak, anonymousMemory(b, s.Pid("hub")))
 			}
 		}
 		took := time.Since(start)
@@ -121,8 +121,8 @@ func BenchmarkDownloads(b *testing.B) {
 	}
 }
 
-// downloader is the downloading part of a core, which is connected when it is told to begin.
-func downloader(b *testing.B, s *stand.Stand, node, hub string, received *atomic.Int64, begin <-chan struct{}, connected func()) *blobs.Downloads {
+// startDownloader is the downloading part of a core, which is connected when it is told to begin.
+func startDownloader(b *testing.B, s *stand.Stand, node, hub string, received *atomic.Int64, begin <-chan struct{}, connected func()) *blobs.Downloads {
 	b.Helper()
 	var d *blobs.Downloads
 	d, err := blobs.New(blobs.Options{
@@ -134,7 +134,7 @@ func downloader(b *testing.B, s *stand.Stand, node, hub string, received *atomic
 				Subscriptions: []client.Subscription{{Filter: d.Filter()}},
 				Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 					conn, err := new(net.Dialer).DialContext(ctx, network, address)
-					return counted{conn, received}, err
+					return countedServer{conn, received}, err
 				},
 				OnConnect: func(ctx context.Context, _ bool) error {
 					connected()
@@ -157,7 +157,7 @@ func downloader(b *testing.B, s *stand.Stand, node, hub string, received *atomic
 	return d
 }
 
-func setting(b *testing.B, name string, byDefault int) int {
+func intSetting(b *testing.B, name string, byDefault int) int {
 	b.Helper()
 	text := os.Getenv(name)
 	if text == "" {
@@ -170,8 +170,8 @@ func setting(b *testing.B, name string, byDefault int) int {
 
 var rssAnon = regexp.MustCompile(`(?m)^RssAnon:\s+(\d+) kB$`)
 
-// anonymous is a process's memory that no file stands behind, in bytes.
-func anonymous(b *testing.B, pid int) float64 {
+// anonymousMemory is a process's memory that no file stands behind, in bytes.
+func anonymousMemory(b *testing.B, pid int) float64 {
 	b.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	require.NoError(b, err)

@@ -28,11 +28,11 @@ import (
 func TestThereAndBackUnderLoad(t *testing.T) {
 	t.Parallel()
 	const before = "v1.0.0"
-	n := newNode(t, 2*time.Minute, func(n *node) {
+	n := newTestNode(t, 2*time.Minute, func(n *testNode) {
 		n.chain = true
 		n.installAgent(before)
-		n.Create(stand.Model("valve", "{name: set, type: int, accessMode: ReadWrite}", "{name: goal, type: int, accessMode: ReadWrite}", "{name: seen, type: int}") +
-			stand.Device("valve", "virtual", "valve"))
+		n.Create(stand.ModelManifest("valve", "{name: set, type: int, accessMode: ReadWrite}", "{name: goal, type: int, accessMode: ReadWrite}", "{name: seen, type: int}") +
+			stand.DeviceManifests("valve", "virtual", "valve"))
 	})
 	n.known()
 	w := n.load()
@@ -66,7 +66,7 @@ func TestThereAndBackUnderLoad(t *testing.T) {
 }
 
 // went is from which version to which the Upgrade has led the node, and, if only that of the agent failed, why.
-func (n *node) went(name string) string {
+func (n *testNode) went(name string) string {
 	n.t.Helper()
 	a := n.attempt(name)
 	require.Equal(n.t, resource.UpgradeSuccess, a.OperationStatus, "%+v", a)
@@ -74,13 +74,13 @@ func (n *node) went(name string) string {
 }
 
 // edgebus runs a command at the hub. One that waits for what does not come gives up.
-func (n *node) edgebus(args ...string) (string, error) {
+func (n *testNode) edgebus(args ...string) (string, error) {
 	out, err := exec.CommandContext(n.t.Context(), filepath.Join(n.Bin, "edgebus"), append(args, "--server", "http://"+n.Hub.HTTP, "--timeout", "4m")...).CombinedOutput()
 	return string(out), err
 }
 
 // pushes makes an Artifact of the core and the agent of a version.
-func (n *node) pushes(version string, format int) {
+func (n *testNode) pushes(version string, format int) {
 	n.t.Helper()
 	key := filepath.Join(n.Dir, "minisign.key")
 	raw := slices.Concat([]byte("Ed\x00\x00B2"), make([]byte, 48), n.signer.id[:], n.signer.key, make([]byte, 32)) // not encrypted
@@ -90,34 +90,34 @@ func (n *node) pushes(version string, format int) {
 	require.NoError(n.t, os.MkdirAll(dir, 0o755))
 	for _, name := range []string{"core", "agent"} {
 		file := filepath.Join(dir, "edge"+name)
-		require.NoError(n.t, os.Symlink(program(n.t, name+"-"+strings.TrimPrefix(version, "v")), file))
+		require.NoError(n.t, os.Symlink(readProgram(n.t, name+"-"+strings.TrimPrefix(version, "v")), file))
 		args = append(args, file)
 	}
 	out, err := n.edgebus(args...)
 	require.NoError(n.t, err, out)
 }
 
-// load are clients that write all the time: rising numbers, as state and as a stream.
-type load struct {
-	n       *node
+// testLoad are clients that write all the time: rising numbers, as state and as a stream.
+type testLoad struct {
+	n       *testNode
 	stop    func() // the writers, and waits until they have ended
 	mu      sync.Mutex
-	writers []*writer
+	writers []*loadWriter
 	counted map[int]bool // numbers of the stream that the hub has
 }
 
-type writer struct {
+type loadWriter struct {
 	broker, topic string
 	shown         map[string]string // by broker, the topics that have the last value in the end
 	acked         []int
 	sent          int
 }
 
-func (n *node) load() *load {
+func (n *testNode) load() *testLoad {
 	n.t.Helper()
 	const valve = "v1/nodes/n1/devices/valve/"
 	node, hub := n.Core(), n.Hub.MQTT
-	w := &load{n: n, counted: map[int]bool{}, writers: []*writer{
+	w := &testLoad{n: n, counted: map[int]bool{}, writers: []*loadWriter{
 		{broker: node, topic: valve + "desired/set", shown: map[string]string{node: valve + "desired/set", hub: valve + "override/set"}},
 		{broker: node, topic: valve + "reported/seen", shown: map[string]string{node: valve + "reported/seen", hub: valve + "reported/seen"}},
 		{broker: hub, topic: valve + "desired/goal", shown: map[string]string{node: valve + "desired/goal", hub: valve + "desired/goal"}},
@@ -143,7 +143,7 @@ func (n *node) load() *load {
 	return w
 }
 
-func (w *load) write(ctx context.Context, c *client.Client, one *writer) {
+func (w *testLoad) write(ctx context.Context, c *client.Client, one *loadWriter) {
 	for i := 1; ctx.Err() == nil; i++ {
 		w.mu.Lock()
 		one.sent = i
@@ -161,10 +161,10 @@ func (w *load) write(ctx context.Context, c *client.Client, one *writer) {
 }
 
 // goesOn waits until more writes are acknowledged to each client.
-func (w *load) goesOn() {
+func (w *testLoad) goesOn() {
 	w.n.t.Helper()
 	before := w.counts()
-	w.n.Eventually(2*stand.Soon, func() error {
+	w.n.Eventually(2*stand.WaitTimeout, func() error {
 		now := w.counts()
 		for i := range now {
 			if now[i] < before[i]+10 {
@@ -175,12 +175,12 @@ func (w *load) goesOn() {
 	})
 }
 
-type counts []int
+type messageCounts []int
 
-func (c counts) String() string { return fmt.Sprint([]int(c)) + " writes" }
+func (c messageCounts) String() string { return fmt.Sprint([]int(c)) + " writes" }
 
 // counts is how many writes of each client were acknowledged.
-func (w *load) counts() (c counts) {
+func (w *testLoad) counts() (c messageCounts) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, one := range w.writers {
@@ -191,14 +191,14 @@ func (w *load) counts() (c counts) {
 
 // complete ends the writers, and waits until both sides have what was acknowledged: of state the last write or, as the acknowledgement may have
 // been lost, a later one; of the stream each.
-func (w *load) complete() {
+func (w *testLoad) complete() {
 	n := w.n
 	n.t.Helper()
 	w.stop()
 	for _, one := range w.writers {
 		for broker, topic := range one.shown {
 			last := n.Watch(broker, topic, nil)
-			n.Eventually(2*stand.Soon, func() error {
+			n.Eventually(2*stand.WaitTimeout, func() error {
 				m, _ := last.Get(topic)
 				if got, err := strconv.Atoi(string(m.Payload)); err != nil || got < one.acked[len(one.acked)-1] || got > one.sent {
 					return fmt.Errorf("%s has %s %q; %d was acknowledged, %d was sent", broker, topic, m.Payload, one.acked[len(one.acked)-1], one.sent)
@@ -208,7 +208,7 @@ func (w *load) complete() {
 		}
 	}
 	stream := w.writers[len(w.writers)-1]
-	n.Eventually(2*stand.Soon, func() error {
+	n.Eventually(2*stand.WaitTimeout, func() error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if i := slices.IndexFunc(stream.acked, func(number int) bool { return !w.counted[number] }); i >= 0 {

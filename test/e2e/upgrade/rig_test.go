@@ -32,8 +32,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// programs are built once: the real core in two versions and, as v2.0.0, with the next format of the store, and the core that misbehaves.
-var programs = sync.OnceValues(func() (map[string]string, error) {
+// builtPrograms are built once: the real core in two versions and, as v2.0.0, with the next format of the store, and the core that misbehaves.
+var builtPrograms = sync.OnceValues(func() (map[string]string, error) {
 	dir, err := os.MkdirTemp("", "upgrade")
 	if err != nil {
 		return nil, err
@@ -57,15 +57,15 @@ var programs = sync.OnceValues(func() (map[string]string, error) {
 		if p.version == "v2.0.0" {
 			flags = []string{"-overlay", overlay}
 		}
-		if err := build(".", p.pkg, p.version, built[p.name], flags...); err != nil {
+		if err := buildProgram(".", p.pkg, p.version, built[p.name], flags...); err != nil {
 			return nil, err
 		}
 	}
 	return built, nil
 })
 
-// build builds a program from the sources in a directory.
-func build(sources, pkg, version, file string, flags ...string) error {
+// buildProgram builds a program from the sources in a directory.
+func buildProgram(sources, pkg, version, file string, flags ...string) error {
 	const path = "github.com/edgebus/edgebus/"
 	line := []string{"build", "-trimpath", "-tags", "testprogram", "-ldflags", "-s -w -X " + path + "configs/daemon.version=" + version, "-o", file}
 	cmd := exec.Command("go", append(append(line, flags...), path+pkg)...)
@@ -101,52 +101,52 @@ func nextFormat(dir string) (overlay string, err error) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if built, err := programs(); err == nil {
+	if built, err := builtPrograms(); err == nil {
 		_ = os.RemoveAll(built["dir"])
 	}
 	os.Exit(code)
 }
 
-func program(t testing.TB, name string) string {
+func readProgram(t testing.TB, name string) string {
 	t.Helper()
-	built, err := programs()
+	built, err := builtPrograms()
 	require.NoError(t, err)
 	return built[name]
 }
 
-// bad is a core of a version that misbehaves after some time.
-func bad(t testing.TB, version, mode string, after time.Duration) []byte {
+// brokenCore is a core of a version that misbehaves after some time.
+func brokenCore(t testing.TB, version, mode string, after time.Duration) []byte {
 	t.Helper()
-	text, err := os.ReadFile(program(t, "badcore"))
+	text, err := os.ReadFile(readProgram(t, "badcore"))
 	require.NoError(t, err)
 	return fmt.Appendf(text, "\n-- behaviour --\n"+`{"mode":%q,"version":%q,"after":%d}`, mode, version, after)
 }
 
-func good(t testing.TB, version string) []byte {
+func workingCore(t testing.TB, version string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(program(t, "core-"+strings.TrimPrefix(version, "v")))
+	text, err := os.ReadFile(readProgram(t, "core-"+strings.TrimPrefix(version, "v")))
 	require.NoError(t, err)
 	return text
 }
 
-// signer signs as minisign does.
-type signer struct {
+// artifactSigner signs as minisign does.
+type artifactSigner struct {
 	id  [8]byte
 	key ed25519.PrivateKey
 }
 
-func newSigner(t testing.TB, n byte) signer {
+func newSigner(t testing.TB, n byte) artifactSigner {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(nil)
 	require.NoError(t, err)
-	return signer{[8]byte{n}, key}
+	return artifactSigner{[8]byte{n}, key}
 }
 
-func (s signer) public() string {
+func (s artifactSigner) public() string {
 	return base64.StdEncoding.EncodeToString(slices.Concat([]byte("Ed"), s.id[:], s.key.Public().(ed25519.PublicKey)))
 }
 
-func (s signer) sign(text []byte, comment string) string {
+func (s artifactSigner) sign(text []byte, comment string) string {
 	hash := blake2b.Sum512(text)
 	signature := ed25519.Sign(s.key, hash[:])
 	global := ed25519.Sign(s.key, append(bytes.Clone(signature), comment...))
@@ -154,11 +154,11 @@ func (s signer) sign(text []byte, comment string) string {
 		base64.StdEncoding.EncodeToString(slices.Concat([]byte("ED"), s.id[:], signature)), comment, base64.StdEncoding.EncodeToString(global))
 }
 
-// node is a node with a hub, whose agent runs the core in version v1.0.0.
-type node struct {
+// testNode is a node with a hub, whose agent runs the core in version v1.0.0.
+type testNode struct {
 	t testing.TB
 	*stand.Stand
-	signer signer
+	signer artifactSigner
 	socket string // of the broker at which the agent is
 	client *client.Client
 	config string
@@ -181,7 +181,7 @@ type node struct {
 	from    string   // the version that is installed first, if it is not v1.0.0
 }
 
-const settings = `
+const coreSettings = `
 upgrade:
   dir: %q
   keys: [%q]
@@ -192,16 +192,16 @@ upgrade:
 log: {format: json, level: debug}
 `
 
-// newNode makes a node whose agent gives a new version so long. Within that time a good one has to be well on a busy machine.
-func newNode(t testing.TB, timeout time.Duration, prepare ...func(*node)) *node {
+// newTestNode makes a node whose agent gives a new version so long. Within that time a good one has to be well on a busy machine.
+func newTestNode(t testing.TB, timeout time.Duration, prepare ...func(*testNode)) *testNode {
 	t.Helper()
-	stand.Needs(t, "/usr/sbin/mosquitto")
-	n := &node{t: t, Stand: stand.New(t, 1), signer: newSigner(t, 1), blobs: map[string]string{}, stopped: make(chan struct{})}
+	stand.RequirePrograms(t, "/usr/sbin/mosquitto")
+	n := &testNode{t: t, Stand: stand.New(t, 1), signer: newSigner(t, 1), blobs: map[string]string{}, stopped: make(chan struct{})}
 	n.stop = sync.OnceFunc(func() { close(n.stopped) })
 	n.socket = filepath.Join(n.Dir, "s")
 	n.data = n.Dir
 	n.Up("hub")
-	n.Create(stand.Model("lamp", "{name: level, type: int, accessMode: ReadWrite}") + stand.Device("lamp", "virtual", "lamp"))
+	n.Create(stand.ModelManifest("lamp", "{name: level, type: int, accessMode: ReadWrite}") + stand.DeviceManifests("lamp", "virtual", "lamp"))
 	for _, p := range prepare {
 		p(n)
 	}
@@ -221,7 +221,7 @@ func newNode(t testing.TB, timeout time.Duration, prepare ...func(*node)) *node 
 	sources, err := json.Marshal(append([]string{}, n.sources...))
 	require.NoError(t, err)
 	n.config = filepath.Join(n.Dir, "agent.yaml")
-	n.write(n.config, fmt.Appendf(nil, settings, n.programs(), n.signer.public(), sources, changes, run, n.core(), timeout))
+	n.write(n.config, fmt.Appendf(nil, coreSettings, n.programs(), n.signer.public(), sources, changes, run, n.core(), timeout))
 	n.start()
 	n.runs(n.from)
 	n.writes()
@@ -229,7 +229,7 @@ func newNode(t testing.TB, timeout time.Duration, prepare ...func(*node)) *node 
 }
 
 // coreSocket is the core's, if the agent is there.
-func (n *node) coreSocket() string {
+func (n *testNode) coreSocket() string {
 	if n.chain {
 		return n.socket
 	}
@@ -237,7 +237,7 @@ func (n *node) coreSocket() string {
 }
 
 // coreConfig says where the hub is. If the agent is at the core, its user is the agent there, and anybody on this host may write.
-func (n *node) coreConfig(hub string) string {
+func (n *testNode) coreConfig(hub string) string {
 	n.t.Helper()
 	path := filepath.Join(n.Dir, "core.yaml")
 	text := fmt.Appendf(nil, "# of this node\nlink:\n  server: %s # its hub\n", hub)
@@ -250,29 +250,29 @@ func (n *node) coreConfig(hub string) string {
 	return path
 }
 
-func (n *node) core() string     { return filepath.Join(n.data, "core") }
-func (n *node) programs() string { return filepath.Join(n.data, "programs") }
-func (n *node) agentDir() string { return filepath.Join(n.data, "agent") }
+func (n *testNode) core() string     { return filepath.Join(n.data, "core") }
+func (n *testNode) programs() string { return filepath.Join(n.data, "programs") }
+func (n *testNode) agentDir() string { return filepath.Join(n.data, "agent") }
 
-func (n *node) write(path string, text []byte) {
+func (n *testNode) write(path string, text []byte) {
 	n.t.Helper()
 	require.NoError(n.t, os.MkdirAll(filepath.Dir(path), 0o755))
 	require.NoError(n.t, os.WriteFile(path, text, 0o755))
 }
 
 // install puts a version in place as install.sh does.
-func (n *node) install(version string) {
+func (n *testNode) install(version string) {
 	n.t.Helper()
 	dir := filepath.Join(n.programs(), "versions", version)
-	n.write(filepath.Join(dir, "edgecore"), good(n.t, version))
+	n.write(filepath.Join(dir, "edgecore"), workingCore(n.t, version))
 	require.NoError(n.t, os.Symlink(filepath.Join("versions", version), filepath.Join(n.programs(), "current")))
 	syscall.Sync() // a power cut may come soon
 }
 
 // installAgent puts the agent beside the core, as install.sh does, from where it can replace itself.
-func (n *node) installAgent(version string) {
+func (n *testNode) installAgent(version string) {
 	n.t.Helper()
-	text, err := os.ReadFile(program(n.t, "agent-"+strings.TrimPrefix(version, "v")))
+	text, err := os.ReadFile(readProgram(n.t, "agent-"+strings.TrimPrefix(version, "v")))
 	require.NoError(n.t, err)
 	n.write(filepath.Join(n.programs(), "versions", version, "edgeagent"), text)
 	require.NoError(n.t, os.Symlink(filepath.Join("versions", version), filepath.Join(n.programs(), "agent")))
@@ -280,7 +280,7 @@ func (n *node) installAgent(version string) {
 }
 
 // agentLink is the version of the agent that is started when the present one ends.
-func (n *node) agentLink() string {
+func (n *testNode) agentLink() string {
 	n.t.Helper()
 	target, err := os.Readlink(filepath.Join(n.programs(), "agent"))
 	require.NoError(n.t, err)
@@ -288,12 +288,12 @@ func (n *node) agentLink() string {
 }
 
 // broker is where the agent hears of orders, and gets contents.
-func (n *node) broker() {
+func (n *testNode) broker() {
 	n.t.Helper()
 	conf := filepath.Join(n.Dir, "mosquitto.conf")
 	n.write(conf, fmt.Appendf(nil, "listener 0 %s\nallow_anonymous true\nuser root\n", n.socket))
 	require.NoError(n.t, n.Run(n.t.Context(), "mosquitto", []string{"/usr/sbin/mosquitto", "-c", conf}, ""))
-	n.Eventually(stand.Soon, func() error { _, err := os.Stat(n.socket); return err })
+	n.Eventually(stand.WaitTimeout, func() error { _, err := os.Stat(n.socket); return err })
 	n.client = n.Client("unix://"+n.socket, func(o *client.Options) {
 		o.Subscriptions = []client.Subscription{{Filter: "v1/nodes/n1/upgrade/status", QoS: 1}, {Filter: "v1/nodes/n1/blobs/get", QoS: 1}}
 		o.OnMessage = n.heard
@@ -301,12 +301,12 @@ func (n *node) broker() {
 	n.send(topics.TopicOf("n1", "status"), []byte(`{}`))
 }
 
-func (n *node) send(topic string, payload []byte) {
+func (n *testNode) send(topic string, payload []byte) {
 	n.t.Helper()
 	require.NoError(n.t, n.client.Publish(n.t.Context(), client.Message{Topic: topic, Payload: payload, QoS: 1, Retain: true}))
 }
 
-func (n *node) heard(m client.Message) {
+func (n *testNode) heard(m client.Message) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if strings.HasSuffix(m.Topic, "/blobs/get") {
@@ -328,25 +328,25 @@ func (n *node) heard(m client.Message) {
 }
 
 // start starts the agent.
-func (n *node) start() {
+func (n *testNode) start() {
 	n.t.Helper()
 	name := "agent-1.0.0"
 	if n.kills {
 		name = "killedagent"
 	}
 	line := append([]string{"env"}, n.env...)
-	line = append(line, cmp.Or(n.agent, program(n.t, name)), "--config", n.config, "--data-dir", n.agentDir(), "--mqtt-socket", n.socket, "--root", n.root())
+	line = append(line, cmp.Or(n.agent, readProgram(n.t, name)), "--config", n.config, "--data-dir", n.agentDir(), "--mqtt-socket", n.socket, "--root", n.root())
 	require.NoError(n.t, n.Run(n.t.Context(), "agent", line, ""))
 }
 
-func (n *node) root() string {
+func (n *testNode) root() string {
 	dir := filepath.Join(n.Dir, "root")
 	require.NoError(n.t, os.MkdirAll(dir, 0o755))
 	return dir
 }
 
 // bundle is a signed version: an order that can be changed before it is given.
-func (n *node) bundle(version string, files map[string][]byte) resource.UpgradeOrder {
+func (n *testNode) bundle(version string, files map[string][]byte) resource.UpgradeOrder {
 	n.t.Helper()
 	m := resource.Manifest{Version: version, StoreFormat: n.format}
 	for name, text := range files {
@@ -368,22 +368,22 @@ func (n *node) bundle(version string, files map[string][]byte) resource.UpgradeO
 }
 
 // order gives an order and waits for its outcome.
-func (n *node) order(o resource.UpgradeOrder) resource.UpgradeReport {
+func (n *testNode) order(o resource.UpgradeOrder) resource.UpgradeReport {
 	n.t.Helper()
 	n.give(o)
 	return n.outcome(o)
 }
 
-func (n *node) give(o resource.UpgradeOrder) {
+func (n *testNode) give(o resource.UpgradeOrder) {
 	n.t.Helper()
 	text, err := json.Marshal(o)
 	require.NoError(n.t, err)
 	n.send(topics.TopicOf("n1", "upgrade"), text)
 }
 
-func (n *node) outcome(o resource.UpgradeOrder) (r resource.UpgradeReport) {
+func (n *testNode) outcome(o resource.UpgradeOrder) (r resource.UpgradeReport) {
 	n.t.Helper()
-	n.Eventually(2*stand.Soon, func() error {
+	n.Eventually(2*stand.WaitTimeout, func() error {
 		r = n.last()
 		if r.Order != o.ID || r.Result == "" {
 			return fmt.Errorf("the node reports %+v", r)
@@ -393,7 +393,7 @@ func (n *node) outcome(o resource.UpgradeOrder) (r resource.UpgradeReport) {
 	return r
 }
 
-func (n *node) last() (r resource.UpgradeReport) {
+func (n *testNode) last() (r resource.UpgradeReport) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(n.reports) > 0 {
@@ -403,9 +403,9 @@ func (n *node) last() (r resource.UpgradeReport) {
 }
 
 // reaches waits until the node reports a step of an order.
-func (n *node) reaches(o resource.UpgradeOrder, step string) {
+func (n *testNode) reaches(o resource.UpgradeOrder, step string) {
 	n.t.Helper()
-	n.Eventually(stand.Soon, func() error {
+	n.Eventually(stand.WaitTimeout, func() error {
 		if r := n.last(); r.Order != o.ID || r.Step != step {
 			return fmt.Errorf("the node reports %+v", r)
 		}
@@ -414,9 +414,9 @@ func (n *node) reaches(o resource.UpgradeOrder, step string) {
 }
 
 // runs waits until the core runs in a version, and is in step with the hub.
-func (n *node) runs(version string) {
+func (n *testNode) runs(version string) {
 	n.t.Helper()
-	n.Eventually(2*stand.Soon, func() error {
+	n.Eventually(2*stand.WaitTimeout, func() error {
 		text, err := harness.Call(n.t.Context(), "GET", "http://"+n.Node("n1").HTTP+"/links", nil)
 		if err != nil {
 			return err
@@ -433,10 +433,10 @@ func (n *node) runs(version string) {
 }
 
 // writes has a client write rising numbers at the node's broker, until check.
-func (n *node) writes() {
+func (n *testNode) writes() {
 	n.t.Helper()
 	c := n.Client(n.Core(), nil)
-	n.Eventually(stand.Soon, func() error { return n.Publish(c, "v1/nodes/n1/devices/lamp/desired/level", "1") })
+	n.Eventually(stand.WaitTimeout, func() error { return n.Publish(c, "v1/nodes/n1/devices/lamp/desired/level", "1") })
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -457,10 +457,10 @@ func (n *node) writes() {
 }
 
 // whole checks that the node runs a version, and has every write that was acknowledged, on both sides.
-func (n *node) whole(version string) {
+func (n *testNode) whole(version string) {
 	n.t.Helper()
 	n.runs(version)
-	n.Eventually(2*stand.Soon, func() error { // a full disk may have kept the client from writing
+	n.Eventually(2*stand.WaitTimeout, func() error { // a full disk may have kept the client from writing
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		if n.acked <= 10 {
@@ -477,7 +477,7 @@ func (n *node) whole(version string) {
 	require.Greater(n.t, acked, 10)
 	for broker, key := range map[string]string{n.Core(): "desired", n.Hub.MQTT: "override"} { // a value that was set at the node overrides the hub's
 		w := n.Watch(broker, "v1/nodes/n1/devices/lamp/"+key+"/level", nil)
-		n.Eventually(stand.Soon, func() error {
+		n.Eventually(stand.WaitTimeout, func() error {
 			for _, m := range w.Tree() {
 				if got, err := strconv.Atoi(string(m.Payload)); err == nil && got >= acked {
 					return nil
@@ -488,16 +488,16 @@ func (n *node) whole(version string) {
 	}
 }
 
-func (n *node) link() string {
+func (n *testNode) link() string {
 	target, err := os.Readlink(filepath.Join(n.programs(), "current"))
 	require.NoError(n.t, err)
 	return target
 }
 
 // damaged is an order of which the core comes otherwise than the manifest says.
-func (n *node) damaged(change func([]byte) []byte) resource.UpgradeOrder {
+func (n *testNode) damaged(change func([]byte) []byte) resource.UpgradeOrder {
 	n.t.Helper()
-	o := n.bundle("v1.1.0", map[string][]byte{"edgecore": good(n.t, "v1.1.0")})
+	o := n.bundle("v1.1.0", map[string][]byte{"edgecore": workingCore(n.t, "v1.1.0")})
 	m, err := resource.ParseManifest([]byte(o.Manifest))
 	require.NoError(n.t, err)
 	n.mu.Lock()
@@ -511,7 +511,7 @@ func (n *node) damaged(change func([]byte) []byte) resource.UpgradeOrder {
 }
 
 // began is when the core was started.
-func (n *node) began() string {
+func (n *testNode) began() string {
 	n.t.Helper()
 	info, err := os.Stat(filepath.Join(n.core(), "backup.sock"))
 	require.NoError(n.t, err)
@@ -519,16 +519,16 @@ func (n *node) began() string {
 }
 
 // agentSays runs edgeagent upgrade, as the owner of the node does.
-func (n *node) agentSays(args ...string) string {
+func (n *testNode) agentSays(args ...string) string {
 	n.t.Helper()
 	line := append([]string{"upgrade"}, args...)
-	out, err := exec.Command(program(n.t, "agent-1.0.0"), append(line, "--config", n.config, "--data-dir", n.agentDir())...).CombinedOutput()
+	out, err := exec.Command(readProgram(n.t, "agent-1.0.0"), append(line, "--config", n.config, "--data-dir", n.agentDir())...).CombinedOutput()
 	require.NoError(n.t, err, string(out))
 	return string(out)
 }
 
-// children are the processes that a process has started, and those that have ended as long as it has not noticed.
-func children(pid int) (pids []string) {
+// childProcesses are the processes that a process has started, and those that have ended as long as it has not noticed.
+func childProcesses(pid int) (pids []string) {
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	for _, list := range lists {
 		text, _ := os.ReadFile(list) // a thread that is gone has none
@@ -537,12 +537,12 @@ func children(pid int) (pids []string) {
 	return pids
 }
 
-var errStill = errors.New("the upgrade is still being made")
+var errUpgrading = errors.New("the upgrade is still being made")
 
 // attempt waits until an Upgrade's last attempt at the node has ended, and returns it.
-func (n *node) attempt(name string) (a resource.UpgradeAttempt) {
+func (n *testNode) attempt(name string) (a resource.UpgradeAttempt) {
 	n.t.Helper()
-	n.Eventually(6*stand.Soon, func() error { // a download, a trial and a way back, on a busy machine
+	n.Eventually(6*stand.WaitTimeout, func() error { // a download, a trial and a way back, on a busy machine
 		text, err := harness.Call(n.t.Context(), "GET", "http://"+n.Hub.HTTP+"/apis/edgebus.io/v1alpha1/upgrades/"+name, nil)
 		if err != nil {
 			return err
@@ -564,16 +564,16 @@ func (n *node) attempt(name string) (a resource.UpgradeAttempt) {
 }
 
 // known waits until the hub has the Node, without which it takes no Upgrade of it.
-func (n *node) known() {
+func (n *testNode) known() {
 	n.t.Helper()
-	n.Eventually(stand.Soon, func() error {
+	n.Eventually(stand.WaitTimeout, func() error {
 		_, err := harness.Call(n.t.Context(), "GET", "http://"+n.Hub.HTTP+"/apis/edgebus.io/v1alpha1/nodes/n1", nil)
 		return err
 	})
 }
 
 // publish gives a bundle to the hub, and orders it there.
-func (n *node) publish(o resource.UpgradeOrder, name string) {
+func (n *testNode) publish(o resource.UpgradeOrder, name string) {
 	n.t.Helper()
 	n.known()
 	m, err := resource.ParseManifest([]byte(o.Manifest))
@@ -587,7 +587,7 @@ func (n *node) publish(o resource.UpgradeOrder, name string) {
 }
 
 // changesSettings has the hub order settings, and waits for the outcome.
-func (n *node) changesSettings(name, settings string) resource.UpgradeAttempt {
+func (n *testNode) changesSettings(name, settings string) resource.UpgradeAttempt {
 	n.t.Helper()
 	n.known()
 	n.Create(fmt.Sprintf("apiVersion: edgebus.io/v1alpha1\nkind: Upgrade\nmetadata: {name: %q}\nspec: {settings: {%s}, nodeNames: [n1], timeout: 5m}\n", name, settings))

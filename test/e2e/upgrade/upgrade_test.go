@@ -33,8 +33,8 @@ import (
 // A good version is committed, and the one before is kept.
 func TestAGoodVersionIsCommitted(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, time.Minute)
-	r := n.order(n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0")}))
+	n := newTestNode(t, time.Minute)
+	r := n.order(n.bundle("v1.1.0", map[string][]byte{"edgecore": workingCore(t, "v1.1.0")}))
 	require.Equal(t, resource.UpgradeSuccess, r.Result, "%+v", r)
 	require.Equal(t, "v1.0.0 v1.1.0 v1.1.0", r.From+" "+r.To+" "+r.Version)
 	n.whole("v1.1.0")
@@ -44,13 +44,13 @@ func TestAGoodVersionIsCommitted(t *testing.T) {
 // The hub orders an upgrade, the agent gets it and the programs from the core that is replaced, and the hub shows how it went.
 func TestAnUpgradeGoesThroughAllPrograms(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, time.Minute, func(n *node) { n.chain = true })
-	n.publish(n.bundle("v1.2.0", map[string][]byte{"edgecore": bad(t, "v1.2.0", "exits", 0)}), "bad")
+	n := newTestNode(t, time.Minute, func(n *testNode) { n.chain = true })
+	n.publish(n.bundle("v1.2.0", map[string][]byte{"edgecore": brokenCore(t, "v1.2.0", "exits", 0)}), "bad")
 	a := n.attempt("bad")
 	require.Equal(t, resource.UpgradeRolledBack, a.OperationStatus, "%+v", a)
 	require.Contains(t, a.Reason, "Exited: version v1.2.0 does not run: it ended: exit status 3")
 	n.runs("v1.0.0")
-	n.publish(n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0")}), "good")
+	n.publish(n.bundle("v1.1.0", map[string][]byte{"edgecore": workingCore(t, "v1.1.0")}), "good")
 	a = n.attempt("good")
 	require.Equal(t, resource.UpgradeSuccess+" v1.0.0 v1.1.0", a.OperationStatus+" "+a.FromVersion+" "+a.ToVersion, "%+v", a)
 	n.whole("v1.1.0")
@@ -60,18 +60,18 @@ func TestAnUpgradeGoesThroughAllPrograms(t *testing.T) {
 // its success, and then that it has rolled back, and why.
 func TestAVersionThatDropsTheHubAfterItsTrialIsPutBack(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, time.Minute, func(n *node) { n.chain, n.env = true, []string{"EDGEAGENT_UPGRADE_PROBATION_AWAY=20s"} })
-	n.publish(n.bundle("v1.1.0", map[string][]byte{"edgecore": bad(t, "v1.1.0", "drops the hub when it is told to", 0)}), "drops")
+	n := newTestNode(t, time.Minute, func(n *testNode) { n.chain, n.env = true, []string{"EDGEAGENT_UPGRADE_PROBATION_AWAY=20s"} })
+	n.publish(n.bundle("v1.1.0", map[string][]byte{"edgecore": brokenCore(t, "v1.1.0", "drops the hub when it is told to", 0)}), "drops")
 	require.Equal(t, resource.UpgradeSuccess, n.attempt("drops").OperationStatus)
 	n.write(filepath.Join(n.core(), "drop"), nil)
-	n.Eventually(6*stand.Soon, func() error {
+	n.Eventually(6*stand.WaitTimeout, func() error {
 		out, err := exec.Command(filepath.Join(n.Bin, "edgebus"), "upgrade", "status", "drops", "--server", "http://"+n.Hub.HTTP).CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "1 have been away since soon after they had it") || !strings.Contains(string(out), "the node is away since") {
 			return fmt.Errorf("%s: %w", out, err)
 		}
 		return nil
 	})
-	n.Eventually(6*stand.Soon, func() error {
+	n.Eventually(6*stand.WaitTimeout, func() error {
 		if a := n.attempt("drops"); a.OperationStatus != resource.UpgradeRolledBack || !strings.Contains(a.Reason, "NoConnection: version v1.1.0 lost the hub after it was committed: for 20s") {
 			return fmt.Errorf("%+v", a)
 		}
@@ -84,7 +84,7 @@ func TestAVersionThatDropsTheHubAfterItsTrialIsPutBack(t *testing.T) {
 // The hub orders settings of the core, and shows how that went: what the core refuses, or the node does not allow, changes nothing.
 func TestSettingsGoThroughAllPrograms(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, time.Minute, func(n *node) { n.chain, n.changes = true, []string{"log.*"} })
+	n := newTestNode(t, time.Minute, func(n *testNode) { n.chain, n.changes = true, []string{"log.*"} })
 	file := filepath.Join(n.Dir, "core.yaml")
 	before, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -106,7 +106,7 @@ func TestSettingsGoThroughAllPrograms(t *testing.T) {
 		"spec: {updateFields: {log.level: debug}, nodeNames: [n1], timeoutSeconds: 300, failureTolerate: \"0.3\"}\n")
 	a = n.attempt("debug")
 	require.Equal(t, resource.UpgradeSuccess, a.OperationStatus, "%+v", a)
-	n.Eventually(stand.Soon, func() error {
+	n.Eventually(stand.WaitTimeout, func() error {
 		text, err := harness.Call(n.t.Context(), "GET", "http://"+n.Hub.HTTP+"/apis/operations.kubeedge.io/v1alpha2/configupdatejobs/debug", nil)
 		if err == nil && !strings.Contains(string(text), `"phase":"Completed"`) {
 			err = fmt.Errorf("the job is %s", text)
@@ -117,7 +117,7 @@ func TestSettingsGoThroughAllPrograms(t *testing.T) {
 	after, err = os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, string(before)+"log:\n  level: debug\n", string(after))
-	n.Eventually(stand.Soon, func() error {
+	n.Eventually(stand.WaitTimeout, func() error {
 		out, err := os.ReadFile(filepath.Join(n.agentDir(), "upgrade", "core.log"))
 		if err == nil && !strings.Contains(string(out), `"level":"debug"`) {
 			err = fmt.Errorf("the core has logged %s", out)
@@ -130,7 +130,7 @@ func TestSettingsGoThroughAllPrograms(t *testing.T) {
 // Settings with which the core does not reach the hub any more are taken back by the agent alone, and the hub gets to know why.
 func TestSettingsThatCutTheLinkAreTakenBack(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, 10*time.Second, func(n *node) { n.chain, n.changes = true, []string{"link.server"} })
+	n := newTestNode(t, 10*time.Second, func(n *testNode) { n.chain, n.changes = true, []string{"link.server"} })
 	file := filepath.Join(n.Dir, "core.yaml")
 	before, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -168,8 +168,8 @@ func TestABadVersionIsRolledBack(t *testing.T) {
 			if c.reason == resource.UpgradeFailedHang || c.reason == resource.UpgradeFailedConnection {
 				timeout = 4 * time.Second
 			}
-			n := newNode(t, timeout)
-			r := n.order(n.bundle("v1.1.0", map[string][]byte{"edgecore": bad(t, "v1.1.0", c.mode, c.after)}))
+			n := newTestNode(t, timeout)
+			r := n.order(n.bundle("v1.1.0", map[string][]byte{"edgecore": brokenCore(t, "v1.1.0", c.mode, c.after)}))
 			require.Equal(t, resource.UpgradeRolledBack+" "+c.reason, r.Result+" "+r.Reason, "%+v", r)
 			require.Contains(t, r.Message, c.message)
 			require.Contains(t, r.Log, c.log, "the end of the version's output")
@@ -181,8 +181,8 @@ func TestABadVersionIsRolledBack(t *testing.T) {
 // What is not exactly what a trusted key has signed, or not for this host, changes nothing: the core that runs is not even started again.
 func TestWhatCannotBeVerifiedIsRefused(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, time.Minute)
-	core := map[string][]byte{"edgecore": good(t, "v1.1.0")}
+	n := newTestNode(t, time.Minute)
+	core := map[string][]byte{"edgecore": workingCore(t, "v1.1.0")}
 	began := n.began()
 	for _, c := range []struct {
 		name, reason, message string
@@ -227,7 +227,7 @@ func TestWhatCannotBeVerifiedIsRefused(t *testing.T) {
 			return n.damaged(func(text []byte) []byte { text[len(text)/2] ^= 1; return text })
 		}},
 		{"another processor", resource.UpgradeFailedArchitecture, "is for", func() resource.UpgradeOrder {
-			text := good(t, "v1.1.0")
+			text := workingCore(t, "v1.1.0")
 			text[18] = 0xf3 // the machine in its ELF header: RISC-V
 			return n.bundle("v1.1.0", map[string][]byte{"edgecore": text})
 		}},
@@ -235,7 +235,7 @@ func TestWhatCannotBeVerifiedIsRefused(t *testing.T) {
 			return n.bundle("v1.1.0", map[string][]byte{"edgecore": []byte("#!/bin/sh\n")})
 		}},
 		{"a program that the hub doesn't have", resource.UpgradeFailedArtifact, "no such blob", func() resource.UpgradeOrder {
-			o := n.bundle("v1.1.0", map[string][]byte{"edgecore": bad(t, "v1.1.0", "exits", 7)})
+			o := n.bundle("v1.1.0", map[string][]byte{"edgecore": brokenCore(t, "v1.1.0", "exits", 7)})
 			clear(n.blobs)
 			return o
 		}},
@@ -266,13 +266,13 @@ func TestWhatCannotBeVerifiedIsRefused(t *testing.T) {
 // A version that can't read the format of the node's store is refused, also if a downgrade is allowed, and one that says that it can is taken.
 func TestAVersionThatCannotReadTheStoreIsRefused(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, time.Minute)
+	n := newTestNode(t, time.Minute)
 	n.format = store.Format + 1
-	r := n.order(n.bundle("v2.0.0", map[string][]byte{"edgecore": good(t, "v2.0.0")}))
+	r := n.order(n.bundle("v2.0.0", map[string][]byte{"edgecore": workingCore(t, "v2.0.0")}))
 	require.Equal(t, resource.UpgradeSuccess+" v2.0.0", r.Result+" "+r.Version, "%+v", r)
 	began := n.began()
 	n.format = store.Format
-	o := n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0")})
+	o := n.bundle("v1.1.0", map[string][]byte{"edgecore": workingCore(t, "v1.1.0")})
 	r = n.order(o)
 	require.Equal(t, resource.UpgradeRolledBack+" "+resource.UpgradeFailedOlder, r.Result+" "+r.Reason, "%+v", r)
 	o.ID, o.AllowDowngrade = "allowed", true
@@ -282,7 +282,7 @@ func TestAVersionThatCannotReadTheStoreIsRefused(t *testing.T) {
 	require.Equal(t, began, n.began(), "the core was not started again")
 	n.runs("v2.0.0")
 	n.format = store.Format + 1
-	o = n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0")})
+	o = n.bundle("v1.1.0", map[string][]byte{"edgecore": workingCore(t, "v1.1.0")})
 	o.AllowDowngrade = true
 	require.Equal(t, resource.UpgradeSuccess, n.order(o).Result, "%+v", n.last())
 	n.whole("v1.1.0")
@@ -291,8 +291,8 @@ func TestAVersionThatCannotReadTheStoreIsRefused(t *testing.T) {
 // Only when the old core can't open its data any more is the backup put back, and the report says so.
 func TestDataThatANewCoreDestroysIsPutBack(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, time.Minute)
-	r := n.order(n.bundle("v1.1.0", map[string][]byte{"edgecore": bad(t, "v1.1.0", "destroys the store", 0)}))
+	n := newTestNode(t, time.Minute)
+	r := n.order(n.bundle("v1.1.0", map[string][]byte{"edgecore": brokenCore(t, "v1.1.0", "destroys the store", 0)}))
 	require.Equal(t, resource.UpgradeRolledBack+" "+resource.UpgradeFailedExited, r.Result+" "+r.Reason, "%+v", r)
 	require.Contains(t, r.Message, "put back from the backup")
 	n.runs("v1.0.0")
@@ -301,8 +301,8 @@ func TestDataThatANewCoreDestroysIsPutBack(t *testing.T) {
 // A hub that is away during the trial can't hear the new version: it is rolled back.
 func TestTheHubIsGoneDuringATrial(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, 4*time.Second)
-	o := n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0")})
+	n := newTestNode(t, 4*time.Second)
+	o := n.bundle("v1.1.0", map[string][]byte{"edgecore": workingCore(t, "v1.1.0")})
 	n.give(o)
 	n.reaches(o, resource.StepTrial)
 	require.NoError(t, n.Crash("hub"))
@@ -315,9 +315,9 @@ func TestTheHubIsGoneDuringATrial(t *testing.T) {
 // The hub says when a node begins, and the node's owner whether it may.
 func TestTheOwnerHoldsAndReleases(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, time.Minute)
+	n := newTestNode(t, time.Minute)
 	n.agentSays("hold", "harvest")
-	o := n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0")})
+	o := n.bundle("v1.1.0", map[string][]byte{"edgecore": workingCore(t, "v1.1.0")})
 	n.give(o)
 	n.reaches(o, resource.StepHeld)
 	require.Contains(t, n.last().Message, "harvest")
@@ -325,7 +325,7 @@ func TestTheOwnerHoldsAndReleases(t *testing.T) {
 	n.give(o)
 	n.agentSays("release")
 	n.reaches(o, resource.StepReady)
-	o = n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0")})
+	o = n.bundle("v1.1.0", map[string][]byte{"edgecore": workingCore(t, "v1.1.0")})
 	o.Confirm = true
 	n.give(o)
 	n.reaches(o, resource.StepHeld)
@@ -338,7 +338,7 @@ func TestTheOwnerHoldsAndReleases(t *testing.T) {
 // Programs may come from an HTTPS server that the node's settings allow.
 func TestProgramsFromAServer(t *testing.T) {
 	t.Parallel()
-	text := good(t, "v1.1.0")
+	text := workingCore(t, "v1.1.0")
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/v1.1.0/amd64/edgecore") || strings.HasSuffix(r.URL.Path, "/v1.1.0/arm64/edgecore") {
 			_, _ = w.Write(text)
@@ -347,9 +347,9 @@ func TestProgramsFromAServer(t *testing.T) {
 		http.NotFound(w, r)
 	}))
 	t.Cleanup(server.Close)
-	n := newNode(t, time.Minute, func(n *node) {
+	n := newTestNode(t, time.Minute, func(n *testNode) {
 		roots := filepath.Join(n.Dir, "roots.pem")
-		n.write(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate(server).Raw}))
+		n.write(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: serverCertificate(server).Raw}))
 		n.env = []string{"SSL_CERT_FILE=" + roots}
 		n.sources = []string{server.URL + "/releases/"}
 	})
@@ -384,13 +384,13 @@ func TestProgramsFromARegistry(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	host := strings.TrimPrefix(server.URL, "https://")
-	n := newNode(t, time.Minute, func(n *node) {
+	n := newTestNode(t, time.Minute, func(n *testNode) {
 		roots := filepath.Join(n.Dir, "roots.pem")
-		n.write(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate(server).Raw}))
+		n.write(roots, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: serverCertificate(server).Raw}))
 		n.env = []string{"SSL_CERT_FILE=" + roots}
 		n.sources = []string{"oci://" + host + "/plant/"}
 	})
-	text := good(t, "v1.1.0")
+	text := workingCore(t, "v1.1.0")
 	repository, err := name.NewRepository(host + "/plant/edgebus")
 	require.NoError(t, err)
 	require.NoError(t, remote.WriteLayer(repository, static.NewLayer(text, "application/octet-stream"), remote.WithTransport(server.Client().Transport)))
@@ -401,7 +401,7 @@ func TestProgramsFromARegistry(t *testing.T) {
 		o.ID, o.Source = id, source
 		require.Contains(t, n.order(o).Message, "upgrade.sources", id)
 	}
-	missing := n.bundle("v1.1.0", map[string][]byte{"edgecore": bad(t, "v1.1.0", "exits", 0)})
+	missing := n.bundle("v1.1.0", map[string][]byte{"edgecore": brokenCore(t, "v1.1.0", "exits", 0)})
 	missing.Source = "oci://" + host + "/plant/edgebus"
 	r := n.order(missing)
 	require.Equal(t, resource.UpgradeFailedArtifact, r.Reason, "%+v", r)
@@ -415,13 +415,13 @@ func TestProgramsFromARegistry(t *testing.T) {
 	n.whole("v1.1.0")
 }
 
-func certificate(s *httptest.Server) *x509.Certificate { return s.Certificate() }
+func serverCertificate(s *httptest.Server) *x509.Certificate { return s.Certificate() }
 
 // The agent is replaced after the core. One that fails, on trial or when it has taken the place of the present one, leaves that in place, and
 // the core upgraded.
 func TestTheAgentReplacesItself(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, 20*time.Second, func(n *node) { n.installAgent("v1.0.0") })
+	n := newTestNode(t, 20*time.Second, func(n *testNode) { n.installAgent("v1.0.0") })
 	for _, c := range []struct {
 		mode, message string
 		ends          bool
@@ -432,13 +432,13 @@ func TestTheAgentReplacesItself(t *testing.T) {
 		{mode: "works on trial, then exits", message: "it ended or did not report in time", ends: true},
 		{mode: "works on trial, then hangs", message: "it ended or did not report in time", ends: true},
 	} {
-		o := n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0"), "edgeagent": bad(t, "v1.1.0", c.mode, 0)})
+		o := n.bundle("v1.1.0", map[string][]byte{"edgecore": workingCore(t, "v1.1.0"), "edgeagent": brokenCore(t, "v1.1.0", c.mode, 0)})
 		n.give(o)
 		if c.ends {
 			require.NoError(t, n.Doom("agent"))
-			n.Eventually(2*stand.Soon, func() error {
+			n.Eventually(2*stand.WaitTimeout, func() error {
 				if n.Running("agent") {
-					return errStill
+					return errUpgrading
 				}
 				return nil
 			})
@@ -449,19 +449,19 @@ func TestTheAgentReplacesItself(t *testing.T) {
 		require.Equal(t, resource.UpgradeSuccess+" AgentFailed", r.Result+" "+r.Reason, "%s: %+v", c.mode, r)
 		require.Contains(t, r.Message, c.message)
 		require.Equal(t, "v1.1.0 v1.0.0 v1.0.0", r.Version+" "+r.Agent+" "+n.agentLink(), c.mode)
-		back := n.bundle("v1.0.0", map[string][]byte{"edgecore": good(t, "v1.0.0")})
+		back := n.bundle("v1.0.0", map[string][]byte{"edgecore": workingCore(t, "v1.0.0")})
 		back.AllowDowngrade = true
 		require.Equal(t, resource.UpgradeSuccess, n.order(back).Result, "%+v", n.last())
 		require.FileExists(t, n.agent, "a version that is fetched again without an agent keeps the one that the link leads to")
 	}
-	text, err := os.ReadFile(program(t, "agent-1.1.0"))
+	text, err := os.ReadFile(readProgram(t, "agent-1.1.0"))
 	require.NoError(t, err)
 	pid := n.Pid("agent")
-	r := n.order(n.bundle("v1.1.0", map[string][]byte{"edgecore": good(t, "v1.1.0"), "edgeagent": text}))
+	r := n.order(n.bundle("v1.1.0", map[string][]byte{"edgecore": workingCore(t, "v1.1.0"), "edgeagent": text}))
 	require.Equal(t, "upgrade_success v1.1.0 v1.1.0 v1.1.0", r.Result+" "+r.Version+" "+r.Agent+" "+n.agentLink(), "%+v", r)
 	require.Equal(t, pid, n.Pid("agent"))
-	n.Eventually(stand.Soon, func() error { // the process that observed it is gone
-		if c := children(pid); len(c) > 1 {
+	n.Eventually(stand.WaitTimeout, func() error { // the process that observed it is gone
+		if c := childProcesses(pid); len(c) > 1 {
 			return fmt.Errorf("the agent has other children than the core: %v", c)
 		}
 		return nil
@@ -472,7 +472,7 @@ func TestTheAgentReplacesItself(t *testing.T) {
 // A disk may be full from any step on. How the upgrade goes on depends on what the file system has left, for whom: it ends, or waits for room. Whatever
 // it does, once there is room it has an end, with a reason if it failed; and the node runs a whole version, and has lost nothing.
 func TestFullDisk(t *testing.T) {
-	onDisk(t)
+	tryOnDisk(t)
 	for _, c := range []struct {
 		at  string // the step before which it is filled
 		bad bool   // the version is rolled back
@@ -482,16 +482,16 @@ func TestFullDisk(t *testing.T) {
 		t.Run(c.at, func(t *testing.T) {
 			d := disk.New(t, 200)
 			paused := filepath.Join(t.TempDir(), "paused")
-			n := newNode(t, 20*time.Second, func(n *node) {
+			n := newTestNode(t, 20*time.Second, func(n *testNode) {
 				n.data, n.kills, n.env = d.Dir, true, []string{"PAUSE_AT=" + c.at, "PAUSE=" + paused}
 			})
-			text := good(t, "v1.1.0")
+			text := workingCore(t, "v1.1.0")
 			if c.bad {
-				text = bad(t, "v1.1.0", "exits", 0)
+				text = brokenCore(t, "v1.1.0", "exits", 0)
 			}
 			o := n.bundle("v1.1.0", map[string][]byte{"edgecore": text})
 			n.give(o)
-			n.Eventually(2*stand.Soon, func() error { _, err := os.Stat(paused); return err })
+			n.Eventually(2*stand.WaitTimeout, func() error { _, err := os.Stat(paused); return err })
 			require.NoError(t, d.Fill())
 			require.NoError(t, os.Remove(paused))
 			for range 30 { // it ends meanwhile, or does not
@@ -516,8 +516,8 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-// onDisk skips a test that needs a disk of its own.
-func onDisk(t *testing.T) {
+// tryOnDisk skips a test that needs a disk of its own.
+func tryOnDisk(t *testing.T) {
 	t.Helper()
 	if os.Getenv("ROOT_TESTS") == "" {
 		t.Skip("needs root: ROOT_TESTS=1")
@@ -526,9 +526,9 @@ func onDisk(t *testing.T) {
 
 // After a power cut before each step, and around each write of the state, the node has what was synced, and runs a whole version again.
 func TestPowerCutAtEveryStep(t *testing.T) {
-	onDisk(t)
+	tryOnDisk(t)
 	d := disk.New(t, 200)
-	killed(t, 1, func(n *node) { n.data = d.Dir }, func(n *node) {
+	killUpgrades(t, 1, func(n *testNode) { n.data = d.Dir }, func(n *testNode) {
 		require.NoError(t, d.Cut())
 		require.NoError(t, d.Restore())
 	})
@@ -537,24 +537,24 @@ func TestPowerCutAtEveryStep(t *testing.T) {
 // The agent, and the core with it, is killed before each step and around each write of the state: then the upgrade goes on, or is rolled back.
 func TestKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
-	killed(t, stride(6), func(*node) {}, func(*node) {})
+	killUpgrades(t, killStride(6), func(*testNode) {}, func(*testNode) {})
 }
 
 // A roll-back that is interrupted goes on.
 func TestKilledInARollBack(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, time.Minute, func(n *node) { n.kills = true })
-	for at := 11; at < 17; at += stride(3) {
+	n := newTestNode(t, time.Minute, func(n *testNode) { n.kills = true })
+	for at := 11; at < 17; at += killStride(3) {
 		require.NoError(t, n.Term("agent"))
 		n.env = []string{"KILL_AT=" + strconv.Itoa(at)}
 		n.start()
 		n.runs("v1.0.0")
 		n.format++
-		o := n.bundle("v1.1.0", map[string][]byte{"edgecore": bad(t, "v1.1.0", "exits", 0)})
+		o := n.bundle("v1.1.0", map[string][]byte{"edgecore": brokenCore(t, "v1.1.0", "exits", 0)})
 		n.give(o)
 		n.Eventually(time.Minute, func() error {
 			if r := n.last(); n.Running("agent") && (r.Order != o.ID || r.Result == "") {
-				return errStill
+				return errUpgrading
 			}
 			return nil
 		})
@@ -570,18 +570,18 @@ func TestKilledInARollBack(t *testing.T) {
 	n.whole("v1.0.0")
 }
 
-// stride is how many steps lie between two that are tried: one if ALL_TESTS is set, as `make chaos` does.
-func stride(quick int) int {
+// killStride is how many steps lie between two that are tried: one if ALL_TESTS is set, as `make chaos` does.
+func killStride(quick int) int {
 	if os.Getenv("ALL_TESTS") != "" {
 		return 1
 	}
 	return quick
 }
 
-// killed makes one upgrade after another, and kills the agent and the core in each at a later step.
-func killed(t *testing.T, stride int, prepare, afterwards func(*node)) {
+// killUpgrades makes one upgrade after another, and kills the agent and the core in each at a later step.
+func killUpgrades(t *testing.T, stride int, prepare, afterwards func(*testNode)) {
 	t.Helper()
-	n := newNode(t, time.Minute, func(n *node) { n.kills = true; prepare(n) })
+	n := newTestNode(t, time.Minute, func(n *testNode) { n.kills = true; prepare(n) })
 	version, killed := "v1.0.0", 0
 	for at := 1; ; at += stride {
 		require.NoError(t, n.Term("agent"))
@@ -590,12 +590,12 @@ func killed(t *testing.T, stride int, prepare, afterwards func(*node)) {
 		n.runs(version)
 		next := map[string]string{"v1.0.0": "v1.1.0", "v1.1.0": "v1.0.0"}[version]
 		n.format++ // another manifest, so that it is fetched again
-		o := n.bundle(next, map[string][]byte{"edgecore": good(t, next)})
+		o := n.bundle(next, map[string][]byte{"edgecore": workingCore(t, next)})
 		o.AllowDowngrade = true
 		n.give(o)
 		n.Eventually(time.Minute, func() error {
 			if r := n.last(); n.Running("agent") && (r.Order != o.ID || r.Result == "") {
-				return errStill
+				return errUpgrading
 			}
 			return nil
 		})

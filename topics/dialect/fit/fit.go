@@ -15,15 +15,15 @@ import (
 	"time"
 )
 
-// fieldsOf remembers Fields by type: a body may have a hundred thousand items of one.
-var fieldsOf sync.Map
+// fieldCache remembers Fields by type: a body may have a hundred thousand items of one.
+var fieldCache sync.Map
 
-// Fields returns the fields of a struct by their names in JSON, with those of embedded structs. Callers must not change the map.
-func Fields(t reflect.Type) map[string]reflect.Type {
-	if known, ok := fieldsOf.Load(t); ok {
+// FieldsOf returns the fields of a struct by their names in JSON, with those of embedded structs. Callers must not change the map.
+func FieldsOf(t reflect.Type) map[string]reflect.Type {
+	if known, ok := fieldCache.Load(t); ok {
 		return known.(map[string]reflect.Type)
 	}
-	known, _ := fieldsOf.LoadOrStore(t, readFields(t))
+	known, _ := fieldCache.LoadOrStore(t, readFields(t))
 	return known.(map[string]reflect.Type)
 }
 
@@ -34,7 +34,7 @@ func readFields(t reflect.Type) map[string]reflect.Type {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
 		case f.Anonymous && name == "":
-			maps.Copy(out, Fields(f.Type))
+			maps.Copy(out, FieldsOf(f.Type))
 		case name != "" && name != "-":
 			out[name] = f.Type // an embedded field of this name came before, and gives way
 		}
@@ -42,17 +42,17 @@ func readFields(t reflect.Type) map[string]reflect.Type {
 	return out
 }
 
-// Opaque reports whether a type has its own JSON or text decoding, so that its fields are unknown.
-func Opaque(t reflect.Type) bool {
+// IsOpaque reports whether a type has its own JSON or text decoding, so that its fields are unknown.
+func IsOpaque(t reflect.Type) bool {
 	p := reflect.PointerTo(t)
 	return p.Implements(reflect.TypeFor[json.Unmarshaler]()) || p.Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-// Kept is implemented by types of fields that are kept as they are: Kept returns the type that the value must have.
-type Kept interface{ Kept() reflect.Type }
+// KeptField is implemented by types of fields that are kept as they are: Kept returns the type that the value must have.
+type KeptField interface{ Kept() reflect.Type }
 
 // IsKept reports whether a type is one of fields that are kept as they are.
-func IsKept(t reflect.Type) bool { return t.Implements(reflect.TypeFor[Kept]()) }
+func IsKept(t reflect.Type) bool { return t.Implements(reflect.TypeFor[KeptField]()) }
 
 // Deref returns the type that a pointer type points to, or the type itself.
 func Deref(t reflect.Type) reflect.Type {
@@ -65,50 +65,50 @@ func Deref(t reflect.Type) reflect.Type {
 // maxUnknown is how many unknown fields are named. Those beyond it are pruned, and not named.
 const maxUnknown = 1000
 
-// Unknown returns the paths of fields that the type doesn't have, in order.
-func Unknown(t reflect.Type, v any) []string { return find(t, v, false) }
+// UnknownFields returns the paths of fields that the type doesn't have, in order.
+func UnknownFields(t reflect.Type, v any) []string { return findUnknown(t, v, false) }
 
-// Prune removes fields that the type doesn't have, and returns their paths.
-func Prune(t reflect.Type, v any) []string { return find(t, v, true) }
+// PruneUnknown removes fields that the type doesn't have, and returns their paths.
+func PruneUnknown(t reflect.Type, v any) []string { return findUnknown(t, v, true) }
 
-// KeptIn returns the paths of fields that are only kept, in order.
-func KeptIn(t reflect.Type, v any) []string {
-	f := finder{kept: true}
-	f.look(t, v, nil)
+// KeptFields returns the paths of fields that are only kept, in order.
+func KeptFields(t reflect.Type, v any) []string {
+	f := fieldFinder{kept: true}
+	f.walk(t, v, nil)
 	return f.out
 }
 
-func find(t reflect.Type, v any, prune bool) []string {
-	f := finder{prune: prune}
-	f.look(t, v, nil)
+func findUnknown(t reflect.Type, v any, prune bool) []string {
+	f := fieldFinder{prune: prune}
+	f.walk(t, v, nil)
 	return f.out
 }
 
-type finder struct {
+type fieldFinder struct {
 	out   []string
 	prune bool
 	kept  bool // fields that are kept are looked for, and not those that the type doesn't have
 }
 
-// step is a place in a value. It is written out only where something is wrong.
-type step struct {
-	up   *step
+// pathStep is a place in a value. It is written out only where something is wrong.
+type pathStep struct {
+	up   *pathStep
 	name string // of a field
 	nth  int    // of an item; of a field it is -1
 }
 
-func (s *step) String() string {
+func (s *pathStep) String() string {
 	if s == nil {
 		return ""
 	}
 	if s.nth >= 0 {
-		return item(s.up.String(), s.nth)
+		return itemPath(s.up.String(), s.nth)
 	}
-	return field(s.up.String(), Clip(s.name))
+	return fieldPath(s.up.String(), ClipPath(s.name))
 }
 
-// Clip bounds a name or a path from a request for use in an answer.
-func Clip(path string) string {
+// ClipPath bounds a name or a path from a request for use in an answer.
+func ClipPath(path string) string {
 	const most = 256
 	if len(path) <= most {
 		return path
@@ -116,8 +116,8 @@ func Clip(path string) string {
 	return strings.ToValidUTF8(path[:most], "") + "…"
 }
 
-func (f *finder) look(t reflect.Type, v any, at *step) {
-	if t = Deref(t); Opaque(t) {
+func (f *fieldFinder) walk(t reflect.Type, v any, at *pathStep) {
+	if t = Deref(t); IsOpaque(t) {
 		if f.kept && IsKept(t) && len(f.out) < maxUnknown {
 			f.out = append(f.out, at.String())
 		}
@@ -127,24 +127,24 @@ func (f *finder) look(t reflect.Type, v any, at *step) {
 	case []any:
 		if t.Kind() == reflect.Slice {
 			for i := range v {
-				f.look(t.Elem(), v[i], &step{up: at, nth: i})
+				f.walk(t.Elem(), v[i], &pathStep{up: at, nth: i})
 			}
 		}
 	case map[string]any:
 		fields := map[string]reflect.Type{}
 		if t.Kind() == reflect.Struct {
-			fields = Fields(t)
+			fields = FieldsOf(t)
 		}
 		for _, name := range slices.Sorted(maps.Keys(v)) {
 			below, known := fields[name]
 			switch {
 			case known:
-				f.look(below, v[name], &step{up: at, name: name, nth: -1})
+				f.walk(below, v[name], &pathStep{up: at, name: name, nth: -1})
 			case t.Kind() == reflect.Map:
-				f.look(t.Elem(), v[name], &step{up: at, name: name, nth: -1})
+				f.walk(t.Elem(), v[name], &pathStep{up: at, name: name, nth: -1})
 			case t.Kind() == reflect.Struct:
 				if len(f.out) < maxUnknown && !f.kept {
-					f.out = append(f.out, (&step{up: at, name: name, nth: -1}).String())
+					f.out = append(f.out, (&pathStep{up: at, name: name, nth: -1}).String())
 				}
 				if f.prune {
 					delete(v, name)
@@ -154,74 +154,74 @@ func (f *finder) look(t reflect.Type, v any, at *step) {
 	}
 }
 
-func field(at, name string) string { return strings.TrimPrefix(at+"."+name, ".") }
+func fieldPath(at, name string) string { return strings.TrimPrefix(at+"."+name, ".") }
 
-func item(at string, i int) string { return fmt.Sprintf("%s[%d]", at, i) }
+func itemPath(at string, i int) string { return fmt.Sprintf("%s[%d]", at, i) }
 
-// Wrong finds the first place where a value is not of the type that belongs there, and says what does. Fields
+// FindMismatch finds the first place where a value is not of the type that belongs there, and says what does. Fields
 // that the type doesn't have are passed over. why is empty when all is well.
-func Wrong(t reflect.Type, v any) (at, why string) { return wrong(t, v, "") }
+func FindMismatch(t reflect.Type, v any) (at, why string) { return mismatchAt(t, v, "") }
 
-func wrong(t reflect.Type, v any, at string) (string, string) {
+func mismatchAt(t reflect.Type, v any, at string) (string, string) {
 	t = Deref(t)
 	if v == nil {
 		return "", "" // nothing
 	}
 	switch {
 	case IsKept(t):
-		return wrong(reflect.Zero(t).Interface().(Kept).Kept(), v, at)
+		return mismatchAt(reflect.Zero(t).Interface().(KeptField).Kept(), v, at)
 	case t.Kind() == reflect.Interface:
 		return "", ""
-	case Opaque(t):
-		return leaf(t, v, at)
+	case IsOpaque(t):
+		return leafMismatch(t, v, at)
 	}
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map:
 		fields, ok := v.(map[string]any)
 		if !ok {
-			return at, must("an object", v)
+			return at, mustBe("an object", v)
 		}
-		return wrongIn(t, fields, at)
+		return mismatchIn(t, fields, at)
 	case reflect.Slice:
 		if t.Elem().Kind() == reflect.Uint8 {
-			return leaf(t, v, at)
+			return leafMismatch(t, v, at)
 		}
 		list, ok := v.([]any)
 		if !ok {
-			return at, must("a list", v)
+			return at, mustBe("a list", v)
 		}
 		for i := range list {
-			if at, why := wrong(t.Elem(), list[i], item(at, i)); why != "" {
+			if at, why := mismatchAt(t.Elem(), list[i], itemPath(at, i)); why != "" {
 				return at, why
 			}
 		}
 		return "", ""
 	}
-	return leaf(t, v, at)
+	return leafMismatch(t, v, at)
 }
 
-func wrongIn(t reflect.Type, fields map[string]any, at string) (string, string) {
+func mismatchIn(t reflect.Type, fields map[string]any, at string) (string, string) {
 	known := map[string]reflect.Type{}
 	if t.Kind() == reflect.Struct {
-		known = Fields(t)
+		known = FieldsOf(t)
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		below, place := known[name], field(at, name)
+		below, place := known[name], fieldPath(at, name)
 		if t.Kind() == reflect.Map {
 			below, place = t.Elem(), at+"["+name+"]"
 		}
 		if below == nil {
 			continue
 		}
-		if at, why := wrong(below, fields[name], place); why != "" {
+		if at, why := mismatchAt(below, fields[name], place); why != "" {
 			return at, why
 		}
 	}
 	return "", ""
 }
 
-// leaf tries whether a value can be read as it is.
-func leaf(t reflect.Type, v any, at string) (string, string) {
+// leafMismatch tries whether a value can be read as it is.
+func leafMismatch(t reflect.Type, v any, at string) (string, string) {
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return at, err.Error()
@@ -233,17 +233,17 @@ func leaf(t reflect.Type, v any, at string) (string, string) {
 		_, err := base64.StdEncoding.DecodeString(text)
 		return at, fmt.Sprintf("must be base64: %v", err)
 	}
-	if want := words(t); want != "" {
-		return at, must(want, v)
+	if want := typeInWords(t); want != "" {
+		return at, mustBe(want, v)
 	}
 	return at, err.Error()
 }
 
-func words(t reflect.Type) string {
+func typeInWords(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[time.Time]():
 		return "a time, such as 2026-11-21T10:00:00Z"
-	case Opaque(t):
+	case IsOpaque(t):
 		return ""
 	}
 	switch t.Kind() {
@@ -259,7 +259,7 @@ func words(t reflect.Type) string {
 	return "a whole number"
 }
 
-func must(be string, v any) string {
+func mustBe(be string, v any) string {
 	is := "this number"
 	switch v.(type) {
 	case string:

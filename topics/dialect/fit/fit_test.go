@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-type outer struct {
-	inner
+type outerForm struct {
+	innerForm
 	Name  string            `json:"name"`
-	List  []inner           `json:"list"`
+	List  []innerForm       `json:"list"`
 	Raw   json.RawMessage   `json:"raw"`
 	Texts map[string]string `json:"texts"`
 	Data  map[string][]byte `json:"data"`
@@ -21,13 +21,13 @@ type outer struct {
 	none  int
 }
 
-type inner struct {
+type innerForm struct {
 	Number *float64 `json:"number"`
 	Whole  int      `json:"whole"`
 	Truth  bool     `json:"truth"`
 }
 
-func tree(t *testing.T, text string) any {
+func parseTree(t *testing.T, text string) any {
 	t.Helper()
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
@@ -52,14 +52,14 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		`{"data":{"a":7}}`:                        {"data[a]", "must be a string in base64, not this number"},
 		`{"at":"yesterday"}`:                      {"at", "must be a time, such as 2026-11-21T10:00:00Z, not a string"},
 	} {
-		at, why := Wrong(reflect.TypeFor[*outer](), tree(t, text))
+		at, why := FindMismatch(reflect.TypeFor[*outerForm](), parseTree(t, text))
 		require.Equal(t, want, [2]string{at, why}, text)
 	}
 }
 
 func TestUnknownFieldsAreFound(t *testing.T) {
-	require.Empty(t, Unknown(reflect.TypeFor[outer](), tree(t, `{"name":"x","whole":1,"raw":{"any":1},"texts":{"any":"x"}}`)))
+	require.Empty(t, UnknownFields(reflect.TypeFor[outerForm](), parseTree(t, `{"name":"x","whole":1,"raw":{"any":1},"texts":{"any":"x"}}`)))
 	require.Equal(t, []string{"list[1].Whole", "none", "texting"},
-		Unknown(reflect.TypeFor[outer](), tree(t, `{"list":[{"whole":1},{"Whole":1}],"texting":{},"none":1}`)))
-	require.Zero(t, outer{}.none)
+		UnknownFields(reflect.TypeFor[outerForm](), parseTree(t, `{"list":[{"whole":1},{"Whole":1}],"texting":{},"none":1}`)))
+	require.Zero(t, outerForm{}.none)
 }

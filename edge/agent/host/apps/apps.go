@@ -74,14 +74,14 @@ func (a *Applications) Files(app resource.RenderedApplication) ([]resource.Rende
 // stopped, since systemd or the engine isn't there, keeps nothing from going on. Optional applications are not started, and units of theirs
 // that have changed are stopped: their names are returned, and Start starts them.
 func (a *Applications) Switch(ctx context.Context, from, to []resource.RenderedApplication, changed []string) (unstarted []string, err error) {
-	if err := conflict(to); err != nil {
+	if err := checkConflicts(to); err != nil {
 		return nil, err
 	}
 	units := slices.ContainsFunc(to, func(app resource.RenderedApplication) bool {
 		return app.AppType == resource.AppQuadlet && !app.Optional
 	})
 	plan := Plan(from, to, changed)
-	unstarted = optional(plan, to)
+	unstarted = optionalStarts(plan, to)
 	for _, action := range plan {
 		if action.starts() && slices.Contains(unstarted, action.App) {
 			if action.Do != DoRestart {
@@ -103,8 +103,8 @@ func (a *Applications) Switch(ctx context.Context, from, to []resource.RenderedA
 	return unstarted, nil
 }
 
-// optional are the names of the optional applications that a plan starts.
-func optional(plan []Action, apps []resource.RenderedApplication) (names []string) {
+// optionalStarts are the names of the optional applications that a plan starts.
+func optionalStarts(plan []Action, apps []resource.RenderedApplication) (names []string) {
 	for _, app := range apps {
 		if app.Optional && slices.ContainsFunc(plan, func(a Action) bool { return a.App == app.Name && a.starts() }) {
 			names = append(names, app.Name)
@@ -123,8 +123,8 @@ func (a *Applications) Start(ctx context.Context, app resource.RenderedApplicati
 	return nil
 }
 
-// conflict says which two applications have a service of the same name.
-func conflict(apps []resource.RenderedApplication) error {
+// checkConflicts says which two applications have a service of the same name.
+func checkConflicts(apps []resource.RenderedApplication) error {
 	owner := map[string]string{}
 	for _, app := range apps {
 		for _, u := range Units(app) {
@@ -144,11 +144,11 @@ func (a *Applications) do(ctx context.Context, action Action) error {
 	case DoReload:
 		return a.o.Systemd.Reload(ctx)
 	case DoStop:
-		return a.o.Systemd.Job(ctx, systemd.Stop, action.Unit)
+		return a.o.Systemd.Job(ctx, systemd.JobStop, action.Unit)
 	case DoStart:
-		return a.o.Systemd.Job(ctx, systemd.Start, action.Unit)
+		return a.o.Systemd.Job(ctx, systemd.JobStart, action.Unit)
 	case DoRestart:
-		return a.o.Systemd.Job(ctx, systemd.Restart, action.Unit)
+		return a.o.Systemd.Job(ctx, systemd.JobRestart, action.Unit)
 	case DoDown:
 		return a.down(ctx, action.App)
 	case DoRecreate:
@@ -225,26 +225,26 @@ func (a *Applications) quadlet(ctx context.Context, app resource.RenderedApplica
 		names, others = others, nil
 	}
 	if len(names) == 0 {
-		return resource.ApplicationStatus{Name: app.Name, Status: Failed, Message: "none of its files is a quadlet unit that can be started"}
+		return resource.ApplicationStatus{Name: app.Name, Status: StatusFailed, Message: "none of its files is a quadlet unit that can be started"}
 	}
 	units, err := a.o.Systemd.Services(ctx, append(names, others...))
 	if err != nil {
-		return resource.ApplicationStatus{Name: app.Name, Status: Failed, Message: err.Error()}
+		return resource.ApplicationStatus{Name: app.Name, Status: StatusFailed, Message: err.Error()}
 	}
-	var parts []part
+	var parts []partStatus
 	restarts := 0
 	for i, u := range units {
 		p := unitPart(u)
 		restarts += u.Restarts
-		if i < len(names) || p.status == Failed { // what containers need is only counted when it is missing
+		if i < len(names) || p.status == StatusFailed { // what containers need is only counted when it is missing
 			parts = append(parts, p)
 		}
 	}
-	return summary(app.Name, parts, restarts)
+	return summarizeParts(app.Name, parts, restarts)
 }
 
 func (a *Applications) project(ctx context.Context, name string) resource.ApplicationStatus {
-	var parts []part
+	var parts []partStatus
 	var failed error
 	restarts := 0
 	for _, e := range a.o.Engines {
@@ -259,13 +259,13 @@ func (a *Applications) project(ctx context.Context, name string) resource.Applic
 		}
 	}
 	if len(parts) > 0 {
-		return summary(name, parts, restarts)
+		return summarizeParts(name, parts, restarts)
 	}
-	s := resource.ApplicationStatus{Name: name, Status: Preparing, Message: "it has no containers yet"}
+	s := resource.ApplicationStatus{Name: name, Status: StatusPreparing, Message: "it has no containers yet"}
 	if _, err := a.program(ctx); err != nil {
-		s.Status, s.Message = Failed, err.Error()
+		s.Status, s.Message = StatusFailed, err.Error()
 	} else if failed != nil {
-		s.Status, s.Message = Unknown, "its containers can't be seen: "+failed.Error()
+		s.Status, s.Message = StatusUnknown, "its containers can't be seen: "+failed.Error()
 	}
 	return s
 }

@@ -34,45 +34,45 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func file(path, text string) resource.RenderedFile {
+func textFile(path, text string) resource.RenderedFile {
 	return resource.RenderedFile{Path: path, Type: resource.FileRegular, Mode: "0644", Content: resource.Content{Text: text}}
 }
 
-func quadlet(name string, files ...resource.RenderedFile) resource.RenderedApplication {
+func quadletApp(name string, files ...resource.RenderedFile) resource.RenderedApplication {
 	return resource.RenderedApplication{Name: name, AppType: resource.AppQuadlet, Files: files}
 }
 
-func compose(name string, files ...resource.RenderedFile) resource.RenderedApplication {
+func composeApp(name string, files ...resource.RenderedFile) resource.RenderedApplication {
 	return resource.RenderedApplication{Name: name, AppType: resource.AppCompose, Files: files}
 }
 
-type list = []resource.RenderedApplication
+type appList = []resource.RenderedApplication
 
 func TestPlan(t *testing.T) {
-	web := quadlet("shop", file("web.container", "1"), file("db.container", "1"), file("db.volume", ""), file("nginx.conf", "1"))
+	web := quadletApp("shop", textFile("web.container", "1"), textFile("db.container", "1"), textFile("db.volume", ""), textFile("nginx.conf", "1"))
 	variables := web
 	variables.EnvVars = map[string]string{"A": "1"}
 	for _, c := range []struct {
 		name     string
-		from, to list
+		from, to appList
 		changed  []string
 		plan     string
 	}{
 		{"nothing", nil, nil, nil, ""},
-		{"the same", list{web}, list{web}, nil, ""},
-		{"a new one: what is needed first", nil, list{web}, nil, "reload; start db-volume.service; start db.service; start web.service"},
-		{"one that is gone, in the other order, before systemd forgets it", list{web}, nil, nil, "stop web.service; stop db.service; stop db-volume.service; reload"},
-		{"a unit has changed", list{web}, list{quadlet("shop", file("web.container", "2"), file("db.container", "1"), file("db.volume", ""), file("nginx.conf", "1"))}, nil, "reload; restart web.service"},
-		{"a unit is new, one is gone", list{web}, list{quadlet("shop", file("web.container", "1"), file("cache.container", "1"), file("db.volume", ""), file("nginx.conf", "1"))}, nil, "stop db.service; reload; start cache.service"},
-		{"a file that is no unit's", list{web}, list{quadlet("shop", file("web.container", "1"), file("db.container", "1"), file("db.volume", ""), file("nginx.conf", "2"))}, nil, "reload; restart db-volume.service; restart db.service; restart web.service"},
-		{"a drop-in", list{web}, list{quadlet("shop", append(web.Files[:4:4], file("web.container.d/10.conf", "x"))...)}, nil, "reload; restart web.service"},
-		{"variables", list{web}, list{variables}, nil, "reload; restart db-volume.service; restart db.service; restart web.service"},
-		{"a file that was put back", list{web}, list{web}, []string{"/etc/containers/systemd/shop/db.container", "/etc/hosts"}, "reload; restart db.service"},
-		{"compose", nil, list{compose("mail", file("compose.yaml", "1"))}, nil, "up mail"},
-		{"compose: its file", list{compose("mail", file("compose.yaml", "1"))}, list{compose("mail", file("compose.yaml", "2"))}, nil, "up mail"},
-		{"compose: another file", list{compose("mail", file("compose.yaml", "1"), file("x", "1"))}, list{compose("mail", file("compose.yaml", "2"), file("x", "2"))}, nil, "recreate mail"},
-		{"compose is gone", list{compose("mail", file("compose.yaml", "1"))}, nil, nil, "down mail"},
-		{"another type", list{compose("shop", file("compose.yaml", "1"))}, list{quadlet("shop", file("web.container", ""))}, nil, "down shop; reload; start web.service"},
+		{"the same", appList{web}, appList{web}, nil, ""},
+		{"a new one: what is needed first", nil, appList{web}, nil, "reload; start db-volume.service; start db.service; start web.service"},
+		{"one that is gone, in the other order, before systemd forgets it", appList{web}, nil, nil, "stop web.service; stop db.service; stop db-volume.service; reload"},
+		{"a unit has changed", appList{web}, appList{quadletApp("shop", textFile("web.container", "2"), textFile("db.container", "1"), textFile("db.volume", ""), textFile("nginx.conf", "1"))}, nil, "reload; restart web.service"},
+		{"a unit is new, one is gone", appList{web}, appList{quadletApp("shop", textFile("web.container", "1"), textFile("cache.container", "1"), textFile("db.volume", ""), textFile("nginx.conf", "1"))}, nil, "stop db.service; reload; start cache.service"},
+		{"a file that is no unit's", appList{web}, appList{quadletApp("shop", textFile("web.container", "1"), textFile("db.container", "1"), textFile("db.volume", ""), textFile("nginx.conf", "2"))}, nil, "reload; restart db-volume.service; restart db.service; restart web.service"},
+		{"a drop-in", appList{web}, appList{quadletApp("shop", append(web.Files[:4:4], textFile("web.container.d/10.conf", "x"))...)}, nil, "reload; restart web.service"},
+		{"variables", appList{web}, appList{variables}, nil, "reload; restart db-volume.service; restart db.service; restart web.service"},
+		{"a file that was put back", appList{web}, appList{web}, []string{"/etc/containers/systemd/shop/db.container", "/etc/hosts"}, "reload; restart db.service"},
+		{"compose", nil, appList{composeApp("mail", textFile("compose.yaml", "1"))}, nil, "up mail"},
+		{"compose: its file", appList{composeApp("mail", textFile("compose.yaml", "1"))}, appList{composeApp("mail", textFile("compose.yaml", "2"))}, nil, "up mail"},
+		{"compose: another file", appList{composeApp("mail", textFile("compose.yaml", "1"), textFile("x", "1"))}, appList{composeApp("mail", textFile("compose.yaml", "2"), textFile("x", "2"))}, nil, "recreate mail"},
+		{"compose is gone", appList{composeApp("mail", textFile("compose.yaml", "1"))}, nil, nil, "down mail"},
+		{"another type", appList{composeApp("shop", textFile("compose.yaml", "1"))}, appList{quadletApp("shop", textFile("web.container", ""))}, nil, "down shop; reload; start web.service"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var plan []string
@@ -102,7 +102,7 @@ func TestServiceNames(t *testing.T) {
 }
 
 func TestFiles(t *testing.T) {
-	app := quadlet("shop", file("web.container", "x"), file("conf/a", "y"))
+	app := quadletApp("shop", textFile("web.container", "x"), textFile("conf/a", "y"))
 	app.EnvVars = map[string]string{"B": "two words", "A": "$1"}
 	files, err := apps.Files(app)
 	require.NoError(t, err)
@@ -116,7 +116,7 @@ func TestFiles(t *testing.T) {
 		"/etc/containers/systemd/shop/web.container.d/90-edgebus-env.conf": "[Container]\nEnvironmentFile=/etc/containers/systemd/shop/.edgebus.env\n",
 	}, texts)
 
-	app = compose("mail", file("compose.yaml", "x"))
+	app = composeApp("mail", textFile("compose.yaml", "x"))
 	app.EnvVars = map[string]string{"A": "plain", "B": "two $words", "C": `it's "x"$`}
 	files, err = apps.Files(app)
 	require.NoError(t, err)
@@ -125,9 +125,9 @@ func TestFiles(t *testing.T) {
 	require.Equal(t, "0600", files[1].Mode)
 
 	for text, bad := range map[string]resource.RenderedApplication{
-		"is there twice":     {Name: "a", AppType: "compose", Files: []resource.RenderedFile{file(".env", "")}, EnvVars: map[string]string{"A": ""}},
+		"is there twice":     {Name: "a", AppType: "compose", Files: []resource.RenderedFile{textFile(".env", "")}, EnvVars: map[string]string{"A": ""}},
 		"a value has one":    {Name: "a", AppType: "compose", EnvVars: map[string]string{"A": "1\n2"}},
-		"is outside":         compose("a", file("../b/x", "")),
+		"is outside":         composeApp("a", textFile("../b/x", "")),
 		"helm\" is not know": {Name: "a", AppType: "helm"},
 	} {
 		_, err := apps.Files(bad)
@@ -135,8 +135,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// rig is a scratch root with a stand-in for systemd and one for podman.
-type rig struct {
+// testHost is a scratch root with a stand-in for systemd and one for podman.
+type testHost struct {
 	root    string
 	systemd *hosttest.Systemd
 	engine  *hosttest.Engine
@@ -144,8 +144,8 @@ type rig struct {
 	log     string
 }
 
-func newRig(t *testing.T) *rig {
-	r := &rig{root: t.TempDir()}
+func newTestHost(t *testing.T) *testHost {
+	r := &testHost{root: t.TempDir()}
 	r.systemd, r.engine = hosttest.StartSystemd(t, r.root), hosttest.StartEngine(t)
 	self, err := os.Executable()
 	require.NoError(t, err)
@@ -161,7 +161,7 @@ func newRig(t *testing.T) *rig {
 }
 
 // write puts the files of applications below the root, and removes all others.
-func (r *rig) write(t *testing.T, all list) {
+func (r *testHost) write(t *testing.T, all appList) {
 	t.Helper()
 	require.NoError(t, os.RemoveAll(filepath.Join(r.root, "etc")))
 	for _, app := range all {
@@ -179,18 +179,18 @@ func (r *rig) write(t *testing.T, all list) {
 	}
 }
 
-func change(t *testing.T, a *apps.Applications, from, to list) error {
+func switchApps(t *testing.T, a *apps.Applications, from, to appList) error {
 	t.Helper()
 	_, err := a.Switch(t.Context(), from, to, nil)
 	return err
 }
 
 func TestQuadletsRun(t *testing.T) {
-	r := newRig(t)
-	one := list{quadlet("shop", file("web.container", "1"), file("db.container", "1"), file("db.volume", ""))}
+	r := newTestHost(t)
+	one := appList{quadletApp("shop", textFile("web.container", "1"), textFile("db.container", "1"), textFile("db.volume", ""))}
 	require.Equal(t, "Error", r.apps.Status(t.Context(), one)[0].Status, "there is no such unit yet")
 	r.write(t, one)
-	require.NoError(t, change(t, r.apps, nil, one))
+	require.NoError(t, switchApps(t, r.apps, nil, one))
 	require.Equal(t, []resource.ApplicationStatus{{Name: "shop", Status: "Running", Ready: "2/2"}}, r.apps.Status(t.Context(), one))
 	require.Equal(t, []string{"reload", "start db-volume.service", "start db.service", "start web.service"}, r.systemd.Log())
 
@@ -198,40 +198,40 @@ func TestQuadletsRun(t *testing.T) {
 	s := r.apps.Status(t.Context(), one)[0]
 	require.Equal(t, resource.ApplicationStatus{Name: "shop", Status: "Error", Ready: "1/2", Message: "db.service: systemd says failed, exit-code"}, s)
 
-	two := list{quadlet("shop", file("web.container", "2"))}
+	two := appList{quadletApp("shop", textFile("web.container", "2"))}
 	r.write(t, two)
-	require.NoError(t, change(t, r.apps, one, two))
+	require.NoError(t, switchApps(t, r.apps, one, two))
 	require.Equal(t, []string{"stop db.service", "stop db-volume.service", "reload", "restart web.service"}, r.systemd.Log())
 	require.Equal(t, "1/1", r.apps.Status(t.Context(), two)[0].Ready)
 
 	r.write(t, nil)
-	require.NoError(t, change(t, r.apps, two, nil))
+	require.NoError(t, switchApps(t, r.apps, two, nil))
 	require.Empty(t, r.systemd.Active("web.service"))
 }
 
 func TestAQuadletThatDoesNotStart(t *testing.T) {
-	r := newRig(t)
-	one := list{quadlet("shop", file("web.container", "1"))}
+	r := newTestHost(t)
+	one := appList{quadletApp("shop", textFile("web.container", "1"))}
 	r.systemd.Fail("web.service", true)
 	r.write(t, one)
-	require.EqualError(t, change(t, r.apps, nil, one), `application shop: systemd: start web.service: the job ended with "failed"`)
-	two := list{one[0], quadlet("other", file("web.container", "1"))}
-	require.ErrorContains(t, change(t, r.apps, one, two), "applications shop and other both have the service web.service")
-	none := list{quadlet("empty", file("a.txt", ""))}
+	require.EqualError(t, switchApps(t, r.apps, nil, one), `application shop: systemd: start web.service: the job ended with "failed"`)
+	two := appList{one[0], quadletApp("other", textFile("web.container", "1"))}
+	require.ErrorContains(t, switchApps(t, r.apps, one, two), "applications shop and other both have the service web.service")
+	none := appList{quadletApp("empty", textFile("a.txt", ""))}
 	require.Equal(t, "Error", r.apps.Status(t.Context(), none)[0].Status)
 }
 
 // An update leaves optional applications for later: it stops what has changed of them, and starts nothing.
 func TestOptionalQuadletsAreStartedByThemselves(t *testing.T) {
-	r := newRig(t)
+	r := newTestHost(t)
 	broker := func(v string) resource.RenderedApplication {
-		app := quadlet("cam", file("cam.container", v))
+		app := quadletApp("cam", textFile("cam.container", v))
 		app.Optional = true
 		return app
 	}
-	shop := quadlet("shop", file("web.container", "1"))
+	shop := quadletApp("shop", textFile("web.container", "1"))
 	r.systemd.Fail("cam.service", true)
-	one := list{broker("1"), shop}
+	one := appList{broker("1"), shop}
 	r.write(t, one)
 	unstarted, err := r.apps.Switch(t.Context(), nil, one, nil)
 	require.NoError(t, err)
@@ -243,7 +243,7 @@ func TestOptionalQuadletsAreStartedByThemselves(t *testing.T) {
 	require.Equal(t, "active", r.systemd.Active("cam.service"))
 	r.systemd.Log()
 
-	two := list{broker("2"), shop}
+	two := appList{broker("2"), shop}
 	r.write(t, two)
 	unstarted, err = r.apps.Switch(t.Context(), one, two, nil)
 	require.NoError(t, err)
@@ -252,7 +252,7 @@ func TestOptionalQuadletsAreStartedByThemselves(t *testing.T) {
 
 	// They are named as well when something else fails.
 	r.systemd.Fail("db.service", true)
-	three := list{broker("3"), quadlet("shop", file("db.container", "1"))}
+	three := appList{broker("3"), quadletApp("shop", textFile("db.container", "1"))}
 	r.write(t, three)
 	unstarted, err = r.apps.Switch(t.Context(), two, three, nil)
 	require.ErrorContains(t, err, "application shop: systemd: start db.service")
@@ -260,10 +260,10 @@ func TestOptionalQuadletsAreStartedByThemselves(t *testing.T) {
 }
 
 func TestComposeRuns(t *testing.T) {
-	r := newRig(t)
-	one := list{compose("mail", file("compose.yaml", "1"), file("a", "1"))}
+	r := newTestHost(t)
+	one := appList{composeApp("mail", textFile("compose.yaml", "1"), textFile("a", "1"))}
 	r.write(t, one)
-	require.NoError(t, change(t, r.apps, nil, one))
+	require.NoError(t, switchApps(t, r.apps, nil, one))
 	log, err := os.ReadFile(r.log)
 	require.NoError(t, err)
 	require.Equal(t, "mail --project-name mail up --detach --remove-orphans\n", string(log))
@@ -277,11 +277,11 @@ func TestComposeRuns(t *testing.T) {
 	require.Equal(t, resource.ApplicationStatus{Name: "mail", Status: "Error", Ready: "1/2", Restarts: 3, Message: "mail_init_1: it exited with 1"}, r.apps.Status(t.Context(), one)[0])
 
 	r.write(t, nil)
-	require.NoError(t, change(t, r.apps, one, nil))
+	require.NoError(t, switchApps(t, r.apps, one, nil))
 	require.Empty(t, r.engine.Left())
-	broken := list{compose("mail", file("compose.yaml", "1"), file("broken", ""))}
+	broken := appList{composeApp("mail", textFile("compose.yaml", "1"), textFile("broken", ""))}
 	r.write(t, broken)
-	require.ErrorContains(t, change(t, r.apps, nil, broken), "exit status 15: services.web.image must be a string")
+	require.ErrorContains(t, switchApps(t, r.apps, nil, broken), "exit status 15: services.web.image must be a string")
 }
 
 // Where the host has nothing to run applications with, their status says what is missing.
@@ -290,15 +290,15 @@ func TestAHostWithNothing(t *testing.T) {
 	a := apps.New(apps.Options{
 		Root: t.TempDir(), Systemd: systemd.New("unix:path="+none, func() {}), Engines: []apps.Engine{engine.New("podman", none)}, Compose: [][]string{{"no-such-program"}},
 	})
-	both := list{compose("mail", file("compose.yaml", "1")), quadlet("shop", file("web.container", "1"))}
+	both := appList{composeApp("mail", textFile("compose.yaml", "1")), quadletApp("shop", textFile("web.container", "1"))}
 	s := a.Status(t.Context(), both)
 	require.Equal(t, "Error", s[0].Status)
 	require.Contains(t, s[0].Message, "install podman-compose")
 	require.Equal(t, "Error", s[1].Status)
 	require.Contains(t, s[1].Message, "no D-Bus at ")
-	require.NoError(t, change(t, a, both, nil), "what can't be there needs no stopping")
+	require.NoError(t, switchApps(t, a, both, nil), "what can't be there needs no stopping")
 	both[1].Optional = true
-	require.NoError(t, change(t, a, nil, both[1:]), "nor does what is optional need systemd")
+	require.NoError(t, switchApps(t, a, nil, both[1:]), "nor does what is optional need systemd")
 	require.ErrorContains(t, a.Start(t.Context(), both[1]), "no D-Bus at ")
 }
 

@@ -26,11 +26,11 @@ const (
 const (
 	envName    = ".env"         // of compose, which reads it by itself
 	quadletEnv = ".edgebus.env" // of quadlet
-	dropIn     = "90-edgebus-env.conf"
+	dropInName = "90-edgebus-env.conf"
 )
 
-// Dir is an application's directory.
-func Dir(app resource.RenderedApplication) string {
+// ApplicationDir is an application's directory.
+func ApplicationDir(app resource.RenderedApplication) string {
 	if app.AppType == resource.AppCompose {
 		return path.Join(composeDir, app.Name)
 	}
@@ -43,7 +43,7 @@ func Files(app resource.RenderedApplication) ([]resource.RenderedFile, error) {
 	if app.AppType != resource.AppCompose && app.AppType != resource.AppQuadlet {
 		return nil, fmt.Errorf("applications[%s].appType: %q is not known to this agent", app.Name, app.AppType)
 	}
-	dir := Dir(app)
+	dir := ApplicationDir(app)
 	files := []resource.RenderedFile{{Path: dir, Type: resource.FileDirectory, Mode: "0755"}}
 	for _, f := range app.Files {
 		f.Path = path.Join(dir, f.Path)
@@ -53,7 +53,7 @@ func Files(app resource.RenderedApplication) ([]resource.RenderedFile, error) {
 		files = append(files, f)
 	}
 	if len(app.EnvVars) > 0 {
-		env, err := environment(app)
+		env, err := environmentFiles(app)
 		if err != nil {
 			return nil, fmt.Errorf("applications[%s].envVars: %w", app.Name, err)
 		}
@@ -68,9 +68,9 @@ func Files(app resource.RenderedApplication) ([]resource.RenderedFile, error) {
 	return files, nil
 }
 
-// environment are the files that give an application its variables: .env for compose, and for quadlet a file to which a drop-in
+// environmentFiles are the files that give an application its variables: .env for compose, and for quadlet a file to which a drop-in
 // of each container refers.
-func environment(app resource.RenderedApplication) ([]resource.RenderedFile, error) {
+func environmentFiles(app resource.RenderedApplication) ([]resource.RenderedFile, error) {
 	var text strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(app.EnvVars)) {
 		value := app.EnvVars[name]
@@ -78,11 +78,11 @@ func environment(app resource.RenderedApplication) ([]resource.RenderedFile, err
 			return nil, fmt.Errorf("%s: a value has one line", name)
 		}
 		if app.AppType == resource.AppCompose {
-			value = quoted(value)
+			value = quoteValue(value)
 		}
 		fmt.Fprintf(&text, "%s=%s\n", name, value)
 	}
-	dir := Dir(app)
+	dir := ApplicationDir(app)
 	file := func(at, text, mode string) resource.RenderedFile {
 		return resource.RenderedFile{Path: path.Join(dir, at), Type: resource.FileRegular, Mode: mode, Content: resource.Content{Text: text}}
 	}
@@ -92,7 +92,7 @@ func environment(app resource.RenderedApplication) ([]resource.RenderedFile, err
 	files := []resource.RenderedFile{file(quadletEnv, text.String(), "0600")}
 	for _, u := range Units(app) {
 		if strings.HasSuffix(u.File, ".container") {
-			files = append(files, file(path.Join(u.File+".d", dropIn), "[Container]\nEnvironmentFile="+path.Join(dir, quadletEnv)+"\n", "0644"))
+			files = append(files, file(path.Join(u.File+".d", dropInName), "[Container]\nEnvironmentFile="+path.Join(dir, quadletEnv)+"\n", "0644"))
 		}
 	}
 	return files, nil
@@ -100,8 +100,8 @@ func environment(app resource.RenderedApplication) ([]resource.RenderedFile, err
 
 var plainValue = regexp.MustCompile(`^[A-Za-z0-9_./:@%+,=-]*$`)
 
-// quoted is a value as .env has it: nothing in it is replaced by a variable.
-func quoted(v string) string {
+// quoteValue is a value as .env has it: nothing in it is replaced by a variable.
+func quoteValue(v string) string {
 	switch {
 	case plainValue.MatchString(v):
 		return v
@@ -120,8 +120,8 @@ type Unit struct {
 	rank int // what is needed by others comes first
 }
 
-// kinds are quadlet's file types: what it adds to the name of the service.
-var kinds = map[string]struct {
+// unitKinds are quadlet's file types: what it adds to the name of the service.
+var unitKinds = map[string]struct {
 	suffix string
 	work   bool
 	rank   int
@@ -138,7 +138,7 @@ func Units(app resource.RenderedApplication) []Unit {
 	}
 	var units []Unit
 	for _, f := range app.Files {
-		if kind, ok := kinds[path.Ext(f.Path)]; ok && f.Type != resource.FileDirectory {
+		if kind, ok := unitKinds[path.Ext(f.Path)]; ok && f.Type != resource.FileDirectory {
 			text := f.Text + string(f.Base64)
 			units = append(units, Unit{File: f.Path, Service: ServiceName(path.Base(f.Path), text), Work: kind.work, rank: kind.rank})
 		}
@@ -156,7 +156,7 @@ func Units(app resource.RenderedApplication) []Unit {
 // template foo@.container is started as the instance that its DefaultInstance= names; without one the name is empty.
 func ServiceName(file, text string) string {
 	ext := path.Ext(file)
-	kind, ok := kinds[ext]
+	kind, ok := unitKinds[ext]
 	if !ok {
 		return ""
 	}
@@ -191,7 +191,7 @@ func unitKeys(text string) map[string]string {
 		}
 		key, value, ok := strings.Cut(line, "=")
 		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
-		_, own := kinds["."+strings.ToLower(section)]
+		_, own := unitKinds["."+strings.ToLower(section)]
 		if ok && (key == "ServiceName" && own || key == "DefaultInstance" && section == "Install") {
 			keys[key] = value
 		}
@@ -226,7 +226,7 @@ func Plan(from, to []resource.RenderedApplication, changed []string) []Action {
 	var stop, down, restart, start, up []Action
 	reload := false
 	for _, old := range from {
-		switch now := find(to, old); {
+		switch now := findApplication(to, old); {
 		case old.AppType == resource.AppCompose && now == nil:
 			down = append(down, Action{Do: DoDown, App: old.Name})
 		case old.AppType == resource.AppQuadlet:
@@ -245,8 +245,8 @@ func Plan(from, to []resource.RenderedApplication, changed []string) []Action {
 		}
 	}
 	for _, app := range to {
-		old := find(from, app)
-		diff := differences(old, app, changed)
+		old := findApplication(from, app)
+		diff := changedFiles(old, app, changed)
 		if app.AppType == resource.AppCompose {
 			if old == nil || len(diff) > 0 {
 				up = append(up, Action{Do: upOrRecreate(old, diff), App: app.Name})
@@ -259,7 +259,7 @@ func Plan(from, to []resource.RenderedApplication, changed []string) []Action {
 			case u.Service == "":
 			case old == nil || !hasService(Units(*old), u.Service):
 				start = append(start, Action{DoStart, app.Name, u.Service})
-			case concerns(diff, u.File):
+			case concernsUnit(diff, u.File):
 				restart = append(restart, Action{DoRestart, app.Name, u.Service})
 			}
 		}
@@ -271,7 +271,7 @@ func Plan(from, to []resource.RenderedApplication, changed []string) []Action {
 	return slices.Concat(plan, restart, start, up)
 }
 
-func find(apps []resource.RenderedApplication, like resource.RenderedApplication) *resource.RenderedApplication {
+func findApplication(apps []resource.RenderedApplication, like resource.RenderedApplication) *resource.RenderedApplication {
 	i := slices.IndexFunc(apps, func(a resource.RenderedApplication) bool { return a.Name == like.Name && a.AppType == like.AppType })
 	if i < 0 {
 		return nil
@@ -283,8 +283,8 @@ func hasService(units []Unit, service string) bool {
 	return slices.ContainsFunc(units, func(u Unit) bool { return u.Service == service })
 }
 
-// differences are the files of an application, relative to its directory, that are not as they were.
-func differences(old *resource.RenderedApplication, app resource.RenderedApplication, changed []string) []string {
+// changedFiles are the files of an application, relative to its directory, that are not as they were.
+func changedFiles(old *resource.RenderedApplication, app resource.RenderedApplication, changed []string) []string {
 	if old == nil {
 		return nil
 	}
@@ -297,7 +297,7 @@ func differences(old *resource.RenderedApplication, app resource.RenderedApplica
 	}
 	var diff []string
 	for p, f := range is {
-		if before, ok := was[p]; !ok || !reflect.DeepEqual(before, f) || slices.Contains(changed, path.Join(Dir(app), p)) {
+		if before, ok := was[p]; !ok || !reflect.DeepEqual(before, f) || slices.Contains(changed, path.Join(ApplicationDir(app), p)) {
 			diff = append(diff, p)
 		}
 	}
@@ -312,16 +312,16 @@ func differences(old *resource.RenderedApplication, app resource.RenderedApplica
 	return diff
 }
 
-// concerns reports whether one of the files that differ is about a unit: its own, one of its drop-ins, or one that is no unit's, which
+// concernsUnit reports whether one of the files that differ is about a unit: its own, one of its drop-ins, or one that is no unit's, which
 // any container may use.
-func concerns(diff []string, file string) bool {
+func concernsUnit(diff []string, file string) bool {
 	return slices.ContainsFunc(diff, func(p string) bool {
 		if owner, ok := strings.CutSuffix(path.Dir(p), ".d"); ok {
-			if _, unit := kinds[path.Ext(owner)]; unit {
+			if _, unit := unitKinds[path.Ext(owner)]; unit {
 				return owner == file
 			}
 		}
-		_, unit := kinds[path.Ext(p)]
+		_, unit := unitKinds[path.Ext(p)]
 		return p == file || !unit
 	})
 }
@@ -337,26 +337,26 @@ func upOrRecreate(old *resource.RenderedApplication, diff []string) string {
 
 // The statuses of applications.
 const (
-	Preparing = "Preparing"
-	Starting  = "Starting"
-	Running   = "Running"
-	Completed = "Completed"
-	Failed    = "Error"
-	Unknown   = "Unknown"
+	StatusPreparing = "Preparing"
+	StatusStarting  = "Starting"
+	StatusRunning   = "Running"
+	StatusCompleted = "Completed"
+	StatusFailed    = "Error"
+	StatusUnknown   = "Unknown"
 )
 
-// part is a unit or container of an application: what it is called, its status in the words above, and what is wrong.
-type part struct{ name, status, message string }
+// partStatus is a unit or container of an application: what it is called, its status in the words above, and what is wrong.
+type partStatus struct{ name, status, message string }
 
-// summary is an application's status: the worst of its parts'.
-func summary(app string, parts []part, restarts int) resource.ApplicationStatus {
-	s := resource.ApplicationStatus{Name: app, Status: Unknown, Restarts: restarts}
+// summarizeParts is an application's status: the worst of its parts'.
+func summarizeParts(app string, parts []partStatus, restarts int) resource.ApplicationStatus {
+	s := resource.ApplicationStatus{Name: app, Status: StatusUnknown, Restarts: restarts}
 	ready := 0
 	for i, p := range parts {
-		if i == 0 || severity(p.status) > severity(s.Status) {
+		if i == 0 || statusSeverity(p.status) > statusSeverity(s.Status) {
 			s.Status = p.status
 		}
-		if p.status == Running || p.status == Completed {
+		if p.status == StatusRunning || p.status == StatusCompleted {
 			ready++
 		}
 		if p.message != "" && s.Message == "" {
@@ -369,60 +369,60 @@ func summary(app string, parts []part, restarts int) resource.ApplicationStatus 
 	return s
 }
 
-func severity(status string) int {
-	return slices.Index([]string{Completed, Running, Starting, Preparing, Unknown, Failed}, status)
+func statusSeverity(status string) int {
+	return slices.Index([]string{StatusCompleted, StatusRunning, StatusStarting, StatusPreparing, StatusUnknown, StatusFailed}, status)
 }
 
 // unitPart is how a unit is.
-func unitPart(u systemd.Unit) part {
-	p := part{name: u.Name}
+func unitPart(u systemd.Unit) partStatus {
+	p := partStatus{name: u.Name}
 	switch {
 	case !u.Found():
-		p.status, p.message = Failed, "quadlet has made no such unit: it needs podman 4.4 or later, and says in the journal what it can't read"
+		p.status, p.message = StatusFailed, "quadlet has made no such unit: it needs podman 4.4 or later, and says in the journal what it can't read"
 	case u.LoadState != "loaded":
-		p.status, p.message = Failed, "systemd says "+u.LoadState
+		p.status, p.message = StatusFailed, "systemd says "+u.LoadState
 	case u.ActiveState == "failed":
-		p.status, p.message = Failed, "systemd says failed, "+u.Result
+		p.status, p.message = StatusFailed, "systemd says failed, "+u.Result
 	case u.ActiveState == "active", u.ActiveState == "reloading":
-		p.status = Running
+		p.status = StatusRunning
 	case u.ActiveState == "activating" && u.SubState == "auto-restart":
-		p.status, p.message = Starting, "it ended and is started again: "+u.Result
+		p.status, p.message = StatusStarting, "it ended and is started again: "+u.Result
 	case u.ActiveState == "activating":
-		p.status = Starting
+		p.status = StatusStarting
 	case u.Ran && (u.Result == "success" || u.Result == ""):
-		p.status = Completed
+		p.status = StatusCompleted
 	case u.Ran:
-		p.status, p.message = Failed, "it ended with "+u.Result
+		p.status, p.message = StatusFailed, "it ended with "+u.Result
 	default:
-		p.status = Preparing
+		p.status = StatusPreparing
 	}
 	return p
 }
 
 // containerPart is how a container is.
-func containerPart(c engine.Container) part {
-	p := part{name: c.Name()}
+func containerPart(c engine.Container) partStatus {
+	p := partStatus{name: c.Name()}
 	switch c.State {
 	case "running", "paused":
-		p.status = Running
+		p.status = StatusRunning
 		if strings.Contains(c.Status, "(unhealthy)") {
-			p.status, p.message = Failed, "its health check fails"
+			p.status, p.message = StatusFailed, "its health check fails"
 		} else if strings.Contains(c.Status, "(starting)") || strings.Contains(c.Status, "(health: starting)") {
-			p.status = Starting
+			p.status = StatusStarting
 		}
 	case "restarting":
-		p.status, p.message = Starting, "it is restarted again and again"
+		p.status, p.message = StatusStarting, "it is restarted again and again"
 	case "created", "configured", "initialized":
-		p.status = Preparing
+		p.status = StatusPreparing
 	case "exited", "stopped":
-		p.status = Completed
+		p.status = StatusCompleted
 		if c.ExitCode != 0 {
-			p.status, p.message = Failed, fmt.Sprintf("it exited with %d", c.ExitCode)
+			p.status, p.message = StatusFailed, fmt.Sprintf("it exited with %d", c.ExitCode)
 		}
 	case "dead":
-		p.status, p.message = Failed, "the engine could not remove it"
+		p.status, p.message = StatusFailed, "the engine could not remove it"
 	default:
-		p.status = Unknown
+		p.status = StatusUnknown
 	}
 	return p
 }

@@ -129,7 +129,7 @@ func (e *Engine) Ping(ctx context.Context) error {
 func (e *Engine) List(ctx context.Context, label string) ([]Container, error) {
 	query := url.Values{"all": {"true"}}
 	if label != "" {
-		query.Set("filters", filter("label", label))
+		query.Set("filters", queryFilter("label", label))
 	}
 	var list []Container
 	if err := e.call(ctx, http.MethodGet, "/containers/json", query, &list); err != nil {
@@ -139,7 +139,7 @@ func (e *Engine) List(ctx context.Context, label string) ([]Container, error) {
 	return list, nil
 }
 
-func filter(key, value string) string {
+func queryFilter(key, value string) string {
 	text, _ := json.Marshal(map[string][]string{key: {value}}) // texts
 	return string(text)
 }
@@ -179,15 +179,15 @@ func (e *Engine) Down(ctx context.Context, project string) error {
 		}
 	}
 	// podman-compose puts the containers into a pod; docker knows no such path.
-	if err := e.call(ctx, http.MethodDelete, "/v4.0.0/libpod/pods/pod_"+project, url.Values{"force": {"true"}}, nil); err != nil && !missing(err) {
+	if err := e.call(ctx, http.MethodDelete, "/v4.0.0/libpod/pods/pod_"+project, url.Values{"force": {"true"}}, nil); err != nil && !isNotFound(err) {
 		return err
 	}
 	var networks []struct{ Name string }
-	if err := e.call(ctx, http.MethodGet, "/networks", url.Values{"filters": {filter("label", projectLabel+project)}}, &networks); err != nil {
+	if err := e.call(ctx, http.MethodGet, "/networks", url.Values{"filters": {queryFilter("label", projectLabel+project)}}, &networks); err != nil {
 		return err
 	}
 	for _, n := range networks {
-		if err := e.call(ctx, http.MethodDelete, "/networks/"+url.PathEscape(n.Name), nil, nil); err != nil && !missing(err) {
+		if err := e.call(ctx, http.MethodDelete, "/networks/"+url.PathEscape(n.Name), nil, nil); err != nil && !isNotFound(err) {
 			return err
 		}
 	}
@@ -201,13 +201,13 @@ func (e *Engine) remove(ctx context.Context, id string) error {
 		resp.Body.Close()
 		err = e.call(ctx, http.MethodDelete, "/containers/"+id, url.Values{"force": {"true"}}, nil)
 	}
-	if missing(err) {
+	if isNotFound(err) {
 		return nil
 	}
 	return err
 }
 
-func missing(err error) bool {
+func isNotFound(err error) bool {
 	var answer *Error
 	return errors.As(err, &answer) && answer.Code == http.StatusNotFound
 }
@@ -235,7 +235,7 @@ func (e *Engine) Pull(ctx context.Context, image string) error {
 
 // Events calls changed for each event of a container until the connection ends, and returns why it did.
 func (e *Engine) Events(ctx context.Context, changed func()) error {
-	resp, err := e.do(ctx, http.MethodGet, "/events", url.Values{"filters": {filter("type", "container")}, "stream": {"true"}})
+	resp, err := e.do(ctx, http.MethodGet, "/events", url.Values{"filters": {queryFilter("type", "container")}, "stream": {"true"}})
 	if err != nil {
 		return err
 	}

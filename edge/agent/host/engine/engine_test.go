@@ -17,13 +17,13 @@ import (
 	"github.com/edgebus/edgebus/test/hosttest"
 )
 
-const label = "com.docker.compose.project"
+const composeLabel = "com.docker.compose.project"
 
 func TestContainers(t *testing.T) {
 	standIn := hosttest.StartEngine(t)
 	e := engine.New("podman", standIn.Socket)
 	require.NoError(t, e.Ping(t.Context()))
-	standIn.Run(hosttest.Container{Name: "web", Image: "nginx:1", State: "running", Status: "Up 3 hours", Labels: map[string]string{label: "shop"}, Restarts: 2})
+	standIn.Run(hosttest.Container{Name: "web", Image: "nginx:1", State: "running", Status: "Up 3 hours", Labels: map[string]string{composeLabel: "shop"}, Restarts: 2})
 	standIn.Run(hosttest.Container{Name: "job", Image: "busybox:1", State: "exited", ExitCode: 3})
 	list, err := e.List(t.Context(), "")
 	require.NoError(t, err)
@@ -44,9 +44,9 @@ func TestAProjectGoesDownWithoutItsFile(t *testing.T) {
 	standIn := hosttest.StartEngine(t)
 	e := engine.New("docker", standIn.Socket)
 	for _, name := range []string{"shop-web-1", "shop-db-1"} {
-		standIn.Run(hosttest.Container{Name: name, State: "running", Labels: map[string]string{label: "shop"}})
+		standIn.Run(hosttest.Container{Name: name, State: "running", Labels: map[string]string{composeLabel: "shop"}})
 	}
-	standIn.Run(hosttest.Container{Name: "other", State: "running", Labels: map[string]string{label: "other"}})
+	standIn.Run(hosttest.Container{Name: "other", State: "running", Labels: map[string]string{composeLabel: "other"}})
 	standIn.Network("shop_default", "shop")
 	standIn.Network("other_default", "other")
 	list, err := e.Project(t.Context(), "shop")
@@ -124,7 +124,7 @@ func TestRealPodman(t *testing.T) {
 	image.Stdin = &archive
 	out, err := image.CombinedOutput()
 	require.NoError(t, err, "%s", out)
-	out, err = podman("create", "--name", "shop_web_1", "--network", "none", "--label", label+"=shop", "localhost/empty:1", "/none").CombinedOutput()
+	out, err = podman("create", "--name", "shop_web_1", "--network", "none", "--label", composeLabel+"=shop", "localhost/empty:1", "/none").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 
 	list, err := e.Project(t.Context(), "shop")

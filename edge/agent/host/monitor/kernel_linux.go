@@ -13,10 +13,10 @@ import (
 func Clock() resource.Condition {
 	var t unix.Timex
 	state, err := unix.Adjtimex(&t)
-	return clock(state, t.Status, time.Duration(t.Maxerror)*time.Microsecond, err)
+	return kernelClockCondition(state, t.Status, time.Duration(t.Maxerror)*time.Microsecond, err)
 }
 
-func clock(state int, status int32, most time.Duration, err error) resource.Condition {
+func kernelClockCondition(state int, status int32, most time.Duration, err error) resource.Condition {
 	c := resource.Condition{Type: "ClockSynchronized", Status: "True", Reason: "Synchronized"}
 	switch {
 	case err != nil:

@@ -36,7 +36,7 @@ type Monitor struct {
 	wake chan struct{} // capacity 1: there are other resources to watch
 
 	mu      sync.Mutex
-	watched []*watched
+	watched []*watchedResource
 	clock   resource.Condition
 }
 
@@ -47,14 +47,14 @@ func New(root string, now func() time.Time) *Monitor {
 	return m
 }
 
-// watched is a resource with what was measured of it.
-type watched struct {
+// watchedResource is a resource with what was measured of it.
+type watchedResource struct {
 	spec     resource.ResourceMonitor
 	interval time.Duration
 	due      time.Time
-	rules    []*rule
-	busy     ticks // of the processors, at the last measurement
-	err      error // of the last measurement
+	rules    []*alertRule
+	busy     cpuTicks // of the processors, at the last measurement
+	err      error    // of the last measurement
 	measured bool
 }
 
@@ -62,9 +62,9 @@ type watched struct {
 func (m *Monitor) Watch(specs []resource.ResourceMonitor) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var next []*watched
+	var next []*watchedResource
 	for _, spec := range specs {
-		same := func(w *watched) bool { return equal(w.spec, spec) }
+		same := func(w *watchedResource) bool { return sameMonitor(w.spec, spec) }
 		if i := slices.IndexFunc(m.watched, same); i >= 0 {
 			next = append(next, m.watched[i])
 			continue
@@ -78,20 +78,20 @@ func (m *Monitor) Watch(specs []resource.ResourceMonitor) {
 	}
 }
 
-func equal(a, b resource.ResourceMonitor) bool {
+func sameMonitor(a, b resource.ResourceMonitor) bool {
 	return a.MonitorType == b.MonitorType && a.SamplingInterval == b.SamplingInterval && a.Path == b.Path && slices.Equal(a.AlertRules, b.AlertRules)
 }
 
-func newWatched(spec resource.ResourceMonitor, now time.Time) *watched {
-	w := &watched{spec: spec, interval: duration(spec.SamplingInterval), due: now}
+func newWatched(spec resource.ResourceMonitor, now time.Time) *watchedResource {
+	w := &watchedResource{spec: spec, interval: parseDuration(spec.SamplingInterval), due: now}
 	for _, r := range spec.AlertRules {
 		w.rules = append(w.rules, newRule(r, w.interval))
 	}
 	return w
 }
 
-// duration parses a duration of a spec. An invalid one is the least that is allowed: the hub has checked it.
-func duration(text string) time.Duration {
+// parseDuration parses a duration of a spec. An invalid one is the least that is allowed: the hub has checked it.
+func parseDuration(text string) time.Duration {
 	d, err := time.ParseDuration(text)
 	if err != nil {
 		return time.Second
@@ -139,11 +139,11 @@ func (m *Monitor) Sample() time.Duration {
 	return wait
 }
 
-func (w *watched) sample(root string, now time.Time) {
+func (w *watchedResource) sample(root string, now time.Time) {
 	var used float64
 	switch w.spec.MonitorType {
 	case resource.MonitorCPU:
-		var t ticks
+		var t cpuTicks
 		if t, w.err = readCPU(root); w.err != nil {
 			break
 		}
@@ -173,8 +173,8 @@ func (w *watched) sample(root string, now time.Time) {
 var severities = []string{resource.SeverityCritical, resource.SeverityWarning, resource.SeverityInfo}
 
 // firing is the worst rule that holds; nil if none does.
-func (w *watched) firing() *rule {
-	var worst *rule
+func (w *watchedResource) firing() *alertRule {
+	var worst *alertRule
 	for _, r := range w.rules {
 		if r.holds && (worst == nil || slices.Index(severities, r.Severity) < slices.Index(severities, worst.Severity)) {
 			worst = r
@@ -184,8 +184,8 @@ func (w *watched) firing() *rule {
 }
 
 // lastEnded is the rule whose alert ended last; nil if none has.
-func (w *watched) lastEnded() *rule {
-	var last *rule
+func (w *watchedResource) lastEnded() *alertRule {
+	var last *alertRule
 	for _, r := range w.rules {
 		if !r.ended.IsZero() && (last == nil || r.ended.After(last.ended)) {
 			last = r
@@ -196,8 +196,8 @@ func (w *watched) lastEnded() *rule {
 
 // condition is how a resource is. Its message has the mean at which the alert began, or the last one ended: the present one would be a
 // report with each measurement.
-func (w *watched) condition() resource.Condition {
-	c := resource.Condition{Type: resource.Health(w.spec.MonitorType), Status: "True", Reason: Healthy}
+func (w *watchedResource) condition() resource.Condition {
+	c := resource.Condition{Type: resource.HealthCondition(w.spec.MonitorType), Status: "True", Reason: Healthy}
 	switch r, ended := w.firing(), w.lastEnded(); {
 	case w.err != nil:
 		c.Status, c.Reason, c.Message = "Unknown", Unknown, w.err.Error()
@@ -221,8 +221,8 @@ func (w *watched) condition() resource.Condition {
 	return c
 }
 
-// state is a condition's word for ResourceStatus.
-func state(c resource.Condition) string {
+// resourceState is a condition's word for ResourceStatus.
+func resourceState(c resource.Condition) string {
 	switch c.Reason {
 	case Warning, Critical:
 		return c.Reason
@@ -232,8 +232,8 @@ func state(c resource.Condition) string {
 	return Healthy
 }
 
-// rank orders conditions by how bad they are.
-func rank(c resource.Condition) int {
+// conditionRank orders conditions by how bad they are.
+func conditionRank(c resource.Condition) int {
 	return slices.Index([]string{Healthy, resource.SeverityInfo, "Measuring", Unknown, Warning, Critical}, c.Reason)
 }
 
@@ -248,7 +248,7 @@ func (m *Monitor) Conditions() []resource.Condition {
 		i := slices.IndexFunc(list, func(o resource.Condition) bool { return o.Type == c.Type })
 		if i < 0 {
 			list = append(list, c)
-		} else if was := rank(list[i]); rank(c) > was || rank(c) == was && list[i].Message == "" {
+		} else if was := conditionRank(list[i]); conditionRank(c) > was || conditionRank(c) == was && list[i].Message == "" {
 			list[i] = c
 		}
 	}
@@ -261,12 +261,12 @@ func Status(conditions []resource.Condition) *resource.ResourceStatus {
 	var s resource.ResourceStatus
 	for _, c := range conditions {
 		switch c.Type {
-		case resource.Health(resource.MonitorCPU):
-			s.CPU = state(c)
-		case resource.Health(resource.MonitorMemory):
-			s.Memory = state(c)
-		case resource.Health(resource.MonitorDisk):
-			s.Disk = state(c)
+		case resource.HealthCondition(resource.MonitorCPU):
+			s.CPU = resourceState(c)
+		case resource.HealthCondition(resource.MonitorMemory):
+			s.Memory = resourceState(c)
+		case resource.HealthCondition(resource.MonitorDisk):
+			s.Disk = resourceState(c)
 		}
 	}
 	if s == (resource.ResourceStatus{}) {
@@ -275,44 +275,44 @@ func Status(conditions []resource.Condition) *resource.ResourceStatus {
 	return &s
 }
 
-// parts is into how many parts a rule's duration is divided: the mean is over whole parts, so that what is kept doesn't grow
+// partsPerRule is into how many parts a rule's duration is divided: the mean is over whole parts, so that what is kept doesn't grow
 // with the duration.
-const parts = 60
+const partsPerRule = 60
 
-// rule is an alert rule with the measurements of its duration.
-type rule struct {
+// alertRule is an alert rule with the measurements of its duration.
+type alertRule struct {
 	resource.AlertRule
 	over  time.Duration
 	width time.Duration // of a part
 	first time.Time     // of the measurements
-	sums  []part        // the oldest first, at most parts
+	sums  []rulePart    // the oldest first, at most parts
 	holds bool
 	mean  float64   // when holds last changed
 	ended time.Time // when it last ceased to hold
 }
 
-type part struct {
+type rulePart struct {
 	from time.Time
 	sum  float64
 	n    int
 }
 
-func newRule(r resource.AlertRule, interval time.Duration) *rule {
-	over := duration(r.Duration)
-	return &rule{AlertRule: r, over: over, width: max(over/parts, interval)}
+func newRule(r resource.AlertRule, interval time.Duration) *alertRule {
+	over := parseDuration(r.Duration)
+	return &alertRule{AlertRule: r, over: over, width: max(over/partsPerRule, interval)}
 }
 
 // add takes a measurement in percent.
-func (r *rule) add(now time.Time, used float64) {
+func (r *alertRule) add(now time.Time, used float64) {
 	if r.first.IsZero() {
 		r.first = now
 	}
 	if n := len(r.sums); n == 0 || now.Sub(r.sums[n-1].from) >= r.width {
-		r.sums = append(r.sums, part{from: now})
+		r.sums = append(r.sums, rulePart{from: now})
 	}
 	last := &r.sums[len(r.sums)-1]
 	last.sum, last.n = last.sum+used, last.n+1
-	r.sums = slices.DeleteFunc(r.sums, func(p part) bool { return now.Sub(p.from) > r.over })
+	r.sums = slices.DeleteFunc(r.sums, func(p rulePart) bool { return now.Sub(p.from) > r.over })
 	var sum float64
 	var n int
 	for _, p := range r.sums {
@@ -330,8 +330,8 @@ func (r *rule) add(now time.Time, used float64) {
 // cpuTime is for how long Exceeded measures the processors.
 const cpuTime = 500 * time.Millisecond
 
-// Exceeded says which of the host's resources is used more now than checks allow. disk is a path on the file system that is meant.
-func Exceeded(ctx context.Context, checks resource.UpgradeChecks, disk string) error {
+// CheckUsage says which of the host's resources is used more now than checks allow. disk is a path on the file system that is meant.
+func CheckUsage(ctx context.Context, checks resource.UpgradeChecks, disk string) error {
 	for _, c := range []struct {
 		name    string
 		most    int
@@ -367,42 +367,42 @@ func Exceeded(ctx context.Context, checks resource.UpgradeChecks, disk string) e
 	return nil
 }
 
-// ticks are what /proc/stat counts of all processors.
-type ticks struct{ idle, all uint64 }
+// cpuTicks are what /proc/stat counts of all processors.
+type cpuTicks struct{ idle, all uint64 }
 
 // since is how much of the time since before the processors were busy, in percent.
-func (t ticks) since(before ticks) float64 {
+func (t cpuTicks) since(before cpuTicks) float64 {
 	all, idle := t.all-before.all, t.idle-min(t.idle, before.idle) // idle may count back a little
 	return 100 * (1 - float64(min(idle, all))/float64(all))
 }
 
 var errFormat = errors.New("is in a format that is not known to this agent")
 
-func readCPU(root string) (ticks, error) {
+func readCPU(root string) (cpuTicks, error) {
 	text, err := os.ReadFile(filepath.Join(root, "/proc/stat"))
 	if err != nil {
-		return ticks{}, err
+		return cpuTicks{}, err
 	}
 	t, err := parseStat(string(text))
 	if err != nil {
-		return ticks{}, fmt.Errorf("/proc/stat: %w", err)
+		return cpuTicks{}, fmt.Errorf("/proc/stat: %w", err)
 	}
 	return t, nil
 }
 
 // parseStat reads the first line of /proc/stat: cpu user nice system idle iowait irq softirq steal guest guest_nice. The last two
 // are counted in the first two already.
-func parseStat(text string) (ticks, error) {
+func parseStat(text string) (cpuTicks, error) {
 	line, _, _ := strings.Cut(text, "\n")
 	fields := strings.Fields(line)
 	if len(fields) < 5 || fields[0] != "cpu" {
-		return ticks{}, errFormat
+		return cpuTicks{}, errFormat
 	}
-	var t ticks
+	var t cpuTicks
 	for i, f := range fields[1:min(len(fields), 9)] {
 		n, err := strconv.ParseUint(f, 10, 60)
 		if err != nil {
-			return ticks{}, errFormat
+			return cpuTicks{}, errFormat
 		}
 		t.all += n
 		if i == 3 || i == 4 {

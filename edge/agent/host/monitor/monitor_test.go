@@ -14,18 +14,18 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-func put(t *testing.T, root, path, text string) {
+func putFile(t *testing.T, root, path, text string) {
 	t.Helper()
 	path = filepath.Join(root, path)
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
-func meminfo(t *testing.T, root string, available int) {
-	put(t, root, "/proc/meminfo", fmt.Sprintf("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: %d kB\n", available))
+func putMeminfo(t *testing.T, root string, available int) {
+	putFile(t, root, "/proc/meminfo", fmt.Sprintf("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: %d kB\n", available))
 }
 
-func of(list []resource.Condition, of string) resource.Condition {
+func conditionOf(list []resource.Condition, of string) resource.Condition {
 	for _, c := range list {
 		if c.Type == of {
 			return c
@@ -42,9 +42,9 @@ func TestAnAlertHasDurationAndHysteresis(t *testing.T) {
 		{Severity: "Warning", Percentage: 80, Duration: "1m", Description: "memory is short"},
 		{Severity: "Critical", Percentage: 95, Duration: "30s"},
 	}}})
-	require.Equal(t, "Measuring", of(m.Conditions(), "MemoryHealthy").Reason)
+	require.Equal(t, "Measuring", conditionOf(m.Conditions(), "MemoryHealthy").Reason)
 	pass := func(d time.Duration, available int) string {
-		meminfo(t, root, available)
+		putMeminfo(t, root, available)
 		for end := now.Add(d); now.Before(end); now = now.Add(10 * time.Second) {
 			require.LessOrEqual(t, m.Sample(), 10*time.Second)
 		}
@@ -53,13 +53,13 @@ func TestAnAlertHasDurationAndHysteresis(t *testing.T) {
 	}
 	require.Equal(t, Healthy, pass(50*time.Second, 100), "90 %, but not for a minute")
 	require.Equal(t, Warning, pass(20*time.Second, 100))
-	c := of(m.Conditions(), "MemoryHealthy")
+	c := conditionOf(m.Conditions(), "MemoryHealthy")
 	require.Equal(t, "False", c.Status)
 	require.Equal(t, "the mean over 1m is above 80 %: it was 90.0 % when the alert began: memory is short", c.Message)
 	require.Equal(t, Critical, pass(time.Minute, 10), "99 %")
 	require.Equal(t, Warning, pass(2*time.Minute, 230), "77 %: no alert comes, and none goes")
 	require.Equal(t, Healthy, pass(2*time.Minute, 260), "74 %")
-	c = of(m.Conditions(), "MemoryHealthy")
+	c = conditionOf(m.Conditions(), "MemoryHealthy")
 	require.Equal(t, "True", c.Status)
 	require.Regexp(t, `^the last alert ended when the mean over 1m was 7[45]\.\d %$`, c.Message)
 	require.Equal(t, Healthy, pass(2*time.Minute, 230), "77 % again")
@@ -70,14 +70,14 @@ func TestTheProcessorsAreMeasuredBetweenTwoSamples(t *testing.T) {
 	m := New(root, func() time.Time { return now })
 	m.Watch([]resource.ResourceMonitor{{MonitorType: "CPU", SamplingInterval: "1s", AlertRules: []resource.AlertRule{{Severity: "Critical", Percentage: 50, Duration: "2s"}}}})
 	for i := range 5 {
-		put(t, root, "/proc/stat", fmt.Sprintf("cpu  %d 0 0 %d 0 0 0 0 0 0\ncpu0 1 2\n", i*90, i*10))
+		putFile(t, root, "/proc/stat", fmt.Sprintf("cpu  %d 0 0 %d 0 0 0 0 0 0\ncpu0 1 2\n", i*90, i*10))
 		m.Sample()
 		now = now.Add(time.Second)
 	}
 	require.Equal(t, Critical, Status(m.Conditions()).CPU)
-	put(t, root, "/proc/stat", "nothing\n")
+	putFile(t, root, "/proc/stat", "nothing\n")
 	m.Sample()
-	c := of(m.Conditions(), "CPUHealthy")
+	c := conditionOf(m.Conditions(), "CPUHealthy")
 	require.Equal(t, Unknown, c.Reason)
 	require.Contains(t, c.Message, "/proc/stat")
 }
@@ -97,7 +97,7 @@ func TestDisks(t *testing.T) {
 	now = now.Add(time.Second)
 	m.Sample()
 	require.Equal(t, Warning, Status(m.Conditions()).Disk)
-	require.Regexp(t, `^/data: the mean over 1s is above 0 %: it was [\d.]+ % when the alert began$`, of(m.Conditions(), "DiskHealthy").Message)
+	require.Regexp(t, `^/data: the mean over 1s is above 0 %: it was [\d.]+ % when the alert began$`, conditionOf(m.Conditions(), "DiskHealthy").Message)
 	m.Watch([]resource.ResourceMonitor{{MonitorType: "Disk", SamplingInterval: "1s", Path: "/missing"}})
 	m.Sample()
 	require.Equal(t, Unknown, Status(m.Conditions()).Disk)
@@ -108,7 +108,7 @@ func TestDisks(t *testing.T) {
 // Another spec keeps what was measured for the monitors that it has as well.
 func TestWatchKeepsWhatIsTheSame(t *testing.T) {
 	root, now := t.TempDir(), time.Now()
-	meminfo(t, root, 1)
+	putMeminfo(t, root, 1)
 	m := New(root, func() time.Time { return now })
 	spec := resource.ResourceMonitor{MonitorType: "Memory", SamplingInterval: "1s", AlertRules: []resource.AlertRule{{Severity: "Warning", Percentage: 50, Duration: "1s"}}}
 	m.Watch([]resource.ResourceMonitor{spec})
@@ -123,7 +123,7 @@ func TestWatchKeepsWhatIsTheSame(t *testing.T) {
 func TestRunSaysWhenSomethingChanged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		root := t.TempDir()
-		meminfo(t, root, 1)
+		putMeminfo(t, root, 1)
 		m := New(root, time.Now)
 		ctx := t.Context()
 		changed := make(chan struct{}, 10)
@@ -151,7 +151,7 @@ func TestRulesOfAnySamples(t *testing.T) {
 			if r.holds && !exceeded {
 				t.Fatalf("holds, though nothing was above %v", percentage)
 			}
-			if len(r.sums) > parts+1 {
+			if len(r.sums) > partsPerRule+1 {
 				t.Fatalf("%d parts", len(r.sums))
 			}
 		}

@@ -25,8 +25,8 @@ type Commands struct {
 	Download, SwitchDownloaded, Discard []string
 }
 
-// Bootc are the commands of a host with bootc.
-func Bootc() Commands {
+// BootcCommands are the commands of a host with bootc.
+func BootcCommands() Commands {
 	return Commands{
 		Status: []string{"bootc", "status", "--json"}, Switch: []string{"bootc", "switch", "{image}"}, Upgrade: []string{"bootc", "upgrade"},
 		Rollback: []string{"bootc", "rollback"}, Reboot: []string{"systemctl", "reboot"},
@@ -54,8 +54,8 @@ func (d Deployment) pinned() string {
 	return name + "@" + d.Digest
 }
 
-// same says whether two deployments are of one image.
-func (d Deployment) same(o Deployment) bool {
+// sameImage says whether two deployments are of one image.
+func (d Deployment) sameImage(o Deployment) bool {
 	if d.Digest != "" && o.Digest != "" {
 		return d.Digest == o.Digest
 	}
@@ -119,8 +119,8 @@ const (
 	DoRollback         = "rollback"
 )
 
-// Switching says how image becomes the one that is booted next.
-func (s Status) Switching(image string, downloaded bool) string {
+// SwitchAction says how image becomes the one that is booted next.
+func (s Status) SwitchAction(image string, downloaded bool) string {
 	switch {
 	case s.Staged != nil && (s.Staged.Image == image || s.Staged.pinned() == image):
 		return DoNothing
@@ -132,17 +132,17 @@ func (s Status) Switching(image string, downloaded bool) string {
 	return DoSwitch
 }
 
-// Returning says how before, which was booted before a switch, becomes the image that the host runs, and whether it must be rebooted for
+// RollbackAction says how before, which was booted before a switch, becomes the image that the host runs, and whether it must be rebooted for
 // that.
-func (s Status) Returning(before Deployment) (do string, reboot bool) {
+func (s Status) RollbackAction(before Deployment) (do string, reboot bool) {
 	switch {
-	case s.Booted.same(before) && s.Staged != nil && !s.Staged.same(before):
+	case s.Booted.sameImage(before) && s.Staged != nil && !s.Staged.sameImage(before):
 		return DoSwitch, false // what is staged would be booted next
-	case s.Booted.same(before):
+	case s.Booted.sameImage(before):
 		return DoNothing, false
-	case s.RollbackQueued, s.Staged != nil && s.Staged.same(before):
+	case s.RollbackQueued, s.Staged != nil && s.Staged.sameImage(before):
 		return DoNothing, true
-	case s.Previous != nil && s.Previous.same(before):
+	case s.Previous != nil && s.Previous.sameImage(before):
 		return DoRollback, true
 	}
 	return DoSwitch, true
@@ -212,11 +212,11 @@ func (o *OS) Switch(ctx context.Context, image string, downloaded bool) error {
 		return err
 	}
 	downloaded = downloaded && len(o.commands.SwitchDownloaded) > 0
-	err = o.do(ctx, s.Switching(image, downloaded), image)
+	err = o.do(ctx, s.SwitchAction(image, downloaded), image)
 	if err == nil || !downloaded || ctx.Err() != nil {
 		return err
 	}
-	if again := o.do(ctx, s.Switching(image, false), image); again != nil {
+	if again := o.do(ctx, s.SwitchAction(image, false), image); again != nil {
 		return errors.Join(err, again)
 	}
 	return nil
@@ -230,7 +230,7 @@ func (o *OS) Rollback(ctx context.Context, before resource.OSStatus) (reboot boo
 		return false, err
 	}
 	d := Deployment{before.Image, before.ImageDigest}
-	do, reboot := s.Returning(d)
+	do, reboot := s.RollbackAction(d)
 	return reboot, o.do(ctx, do, d.pinned())
 }
 

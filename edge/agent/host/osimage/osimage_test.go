@@ -16,7 +16,7 @@ import (
 // The test's own program is the stand-in for bootc: it keeps deployments in a file as bootc does, and a "reboot" boots what is next.
 func TestMain(m *testing.M) {
 	if path := os.Getenv("BOOTC_STAND_IN"); path != "" {
-		if err := standIn(path, os.Args[1:]); err != nil {
+		if err := actAsBootc(path, os.Args[1:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// machine is the state of the stand-in. Tags are what the registry has.
-type machine struct {
+// imageHost is the state of the stand-in. Tags are what the registry has.
+type imageHost struct {
 	Booted, Staged, Previous *Deployment
 	Tracked                  string
 	Queued                   bool
@@ -37,7 +37,7 @@ type machine struct {
 	Falls                    bool              // its boot loader doesn't boot what is staged, and goes back
 }
 
-func load(path string) (m machine, err error) {
+func loadImageHost(path string) (m imageHost, err error) {
 	text, err := os.ReadFile(path)
 	if err == nil {
 		err = json.Unmarshal(text, &m)
@@ -45,13 +45,13 @@ func load(path string) (m machine, err error) {
 	return m, err
 }
 
-func (m machine) save(path string) error {
+func (m imageHost) save(path string) error {
 	text, _ := json.Marshal(m)
 	return os.WriteFile(path, text, 0o600)
 }
 
-func standIn(path string, args []string) error {
-	m, err := load(path)
+func actAsBootc(path string, args []string) error {
+	m, err := loadImageHost(path)
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func standIn(path string, args []string) error {
 	return errors.Join(err, m.save(path))
 }
 
-func (m *machine) stage() error {
+func (m *imageHost) stage() error {
 	digest, ok := m.Tags[m.Tracked]
 	if m.Local {
 		digest, ok = m.Stored[m.Tracked]
@@ -109,7 +109,7 @@ func (m *machine) stage() error {
 	return nil
 }
 
-func (m *machine) boot() {
+func (m *imageHost) boot() {
 	switch {
 	case m.Staged != nil && m.Falls:
 		m.Previous, m.Staged = m.Staged, nil
@@ -122,7 +122,7 @@ func (m *machine) boot() {
 	m.Queued = false
 }
 
-func (m machine) status() any {
+func (m imageHost) status() any {
 	type dict = map[string]any
 	entry := func(d *Deployment) any {
 		if d == nil {
@@ -136,20 +136,20 @@ func (m machine) status() any {
 	}
 }
 
-// host is a host with the stand-in as its bootc.
-func host(t *testing.T) (*OS, string) {
+// newImageHost is a host with the stand-in as its bootc.
+func newImageHost(t *testing.T) (*OS, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "machine.json")
 	t.Setenv("BOOTC_STAND_IN", path)
 	t.Setenv("GORACE", "atexit_sleep_ms=0")
 	old := Deployment{"quay.io/acme/os:1", "sha256:01"}
-	require.NoError(t, machine{
+	require.NoError(t, imageHost{
 		Booted: &old, Tracked: old.Image,
 		Tags: map[string]string{"quay.io/acme/os:1": "sha256:01", "quay.io/acme/os:2": "sha256:02", "quay.io/acme/os@sha256:01": "sha256:01"},
 	}.save(path))
 	self, err := os.Executable()
 	require.NoError(t, err)
-	c := Bootc()
+	c := BootcCommands()
 	for _, argv := range []*[]string{&c.Status, &c.Switch, &c.Upgrade, &c.Rollback, &c.Download, &c.SwitchDownloaded, &c.Discard} {
 		(*argv)[0] = self
 	}
@@ -157,55 +157,55 @@ func host(t *testing.T) (*OS, string) {
 	return New(c), path
 }
 
-// before is the image that the host has booted before a test.
-var before = resource.OSStatus{Image: "quay.io/acme/os:1", ImageDigest: "sha256:01"}
+// imageBefore is the image that the host has booted before a test.
+var imageBefore = resource.OSStatus{Image: "quay.io/acme/os:1", ImageDigest: "sha256:01"}
 
-func booted(t *testing.T, o *OS) string {
+func bootedImage(t *testing.T, o *OS) string {
 	t.Helper()
 	s, err := o.Booted(t.Context())
 	require.NoError(t, err)
 	return s.Image
 }
 
-func change(t *testing.T, path string, f func(*machine)) {
+func changeImageHost(t *testing.T, path string, f func(*imageHost)) {
 	t.Helper()
-	m, err := load(path)
+	m, err := loadImageHost(path)
 	require.NoError(t, err)
 	f(&m)
 	require.NoError(t, m.save(path))
 }
 
-const first, second = "quay.io/acme/os:1", "quay.io/acme/os:2"
+const firstImage, secondImage = "quay.io/acme/os:1", "quay.io/acme/os:2"
 
 func TestAHostIsSwitchedAndPutBack(t *testing.T) {
-	o, _ := host(t)
+	o, _ := newImageHost(t)
 	require.True(t, o.Available())
-	require.NoError(t, o.Switch(t.Context(), second, false))
-	require.NoError(t, o.Switch(t.Context(), second, false), "again, as after a crash")
-	require.Equal(t, first, booted(t, o))
+	require.NoError(t, o.Switch(t.Context(), secondImage, false))
+	require.NoError(t, o.Switch(t.Context(), secondImage, false), "again, as after a crash")
+	require.Equal(t, firstImage, bootedImage(t, o))
 	require.NoError(t, o.Reboot(t.Context()))
-	require.Equal(t, second, booted(t, o))
+	require.Equal(t, secondImage, bootedImage(t, o))
 
 	for range 2 { // again, as after a crash before the reboot
-		reboot, err := o.Rollback(t.Context(), before)
+		reboot, err := o.Rollback(t.Context(), imageBefore)
 		require.NoError(t, err)
 		require.True(t, reboot)
 	}
 	require.NoError(t, o.Reboot(t.Context()))
-	require.Equal(t, first, booted(t, o))
-	reboot, err := o.Rollback(t.Context(), before)
+	require.Equal(t, firstImage, bootedImage(t, o))
+	reboot, err := o.Rollback(t.Context(), imageBefore)
 	require.NoError(t, err)
 	require.False(t, reboot)
 	require.NoError(t, o.Reboot(t.Context()))
-	require.Equal(t, first, booted(t, o))
+	require.Equal(t, firstImage, bootedImage(t, o))
 }
 
 // What is staged is not booted by a later reboot if the update is given up before.
 func TestAStagedImageIsTakenBack(t *testing.T) {
-	o, path := host(t)
-	require.NoError(t, o.Switch(t.Context(), second, false))
-	change(t, path, func(m *machine) { m.Tags[first] = "sha256:03" }) // the tag moves meanwhile
-	reboot, err := o.Rollback(t.Context(), before)
+	o, path := newImageHost(t)
+	require.NoError(t, o.Switch(t.Context(), secondImage, false))
+	changeImageHost(t, path, func(m *imageHost) { m.Tags[firstImage] = "sha256:03" }) // the tag moves meanwhile
+	reboot, err := o.Rollback(t.Context(), imageBefore)
 	require.NoError(t, err)
 	require.False(t, reboot)
 	require.NoError(t, o.Reboot(t.Context()))
@@ -216,26 +216,26 @@ func TestAStagedImageIsTakenBack(t *testing.T) {
 
 // A boot loader that has gone back by itself is left alone: bootc's rollback would boot the image that doesn't come up.
 func TestAHostThatWentBackByItself(t *testing.T) {
-	o, path := host(t)
-	change(t, path, func(m *machine) { m.Falls = true })
-	require.NoError(t, o.Switch(t.Context(), second, false))
+	o, path := newImageHost(t)
+	changeImageHost(t, path, func(m *imageHost) { m.Falls = true })
+	require.NoError(t, o.Switch(t.Context(), secondImage, false))
 	require.NoError(t, o.Reboot(t.Context()))
-	require.Equal(t, first, booted(t, o))
-	reboot, err := o.Rollback(t.Context(), before)
+	require.Equal(t, firstImage, bootedImage(t, o))
+	reboot, err := o.Rollback(t.Context(), imageBefore)
 	require.NoError(t, err)
 	require.False(t, reboot)
 
-	change(t, path, func(m *machine) { m.Falls = false })
-	require.NoError(t, o.Switch(t.Context(), second, false), "bootc tracks it already")
+	changeImageHost(t, path, func(m *imageHost) { m.Falls = false })
+	require.NoError(t, o.Switch(t.Context(), secondImage, false), "bootc tracks it already")
 	require.NoError(t, o.Reboot(t.Context()))
-	require.Equal(t, second, booted(t, o))
+	require.Equal(t, secondImage, bootedImage(t, o))
 }
 
 func TestWhatBootcRefuses(t *testing.T) {
-	o, _ := host(t)
+	o, _ := newImageHost(t)
 	require.ErrorContains(t, o.Switch(t.Context(), "quay.io/acme/os:9", false), "manifest unknown")
 	require.ErrorContains(t, o.Switch(t.Context(), "--help", false), "is not a reference")
-	reboot, err := o.Rollback(t.Context(), before)
+	reboot, err := o.Rollback(t.Context(), imageBefore)
 	require.NoError(t, err, "nothing was switched")
 	require.False(t, reboot)
 	require.False(t, New(Commands{Status: []string{"no-such-program"}}).Available())
@@ -244,9 +244,9 @@ func TestWhatBootcRefuses(t *testing.T) {
 // An image that was downloaded is switched to without the registry, also after the boot loader has gone back. One that is gone is downloaded
 // by the switch.
 func TestAHostIsSwitchedToADownloadedImage(t *testing.T) {
-	o, path := host(t)
-	state := func() machine {
-		m, err := load(path)
+	o, path := newImageHost(t)
+	state := func() imageHost {
+		m, err := loadImageHost(path)
 		require.NoError(t, err)
 		return m
 	}
@@ -255,36 +255,36 @@ func TestAHostIsSwitchedToADownloadedImage(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, done)
 	}
-	download(second)
-	download(second)
-	require.Equal(t, first, booted(t, o))
+	download(secondImage)
+	download(secondImage)
+	require.Equal(t, firstImage, bootedImage(t, o))
 	require.Nil(t, state().Staged, "a reboot changes nothing")
 	tags := state().Tags
-	change(t, path, func(m *machine) { m.Tags, m.Falls = nil, true })
-	require.NoError(t, o.Switch(t.Context(), second, true))
+	changeImageHost(t, path, func(m *imageHost) { m.Tags, m.Falls = nil, true })
+	require.NoError(t, o.Switch(t.Context(), secondImage, true))
 	require.NoError(t, o.Reboot(t.Context()))
-	require.Equal(t, first, booted(t, o), "its boot loader has gone back")
-	change(t, path, func(m *machine) { m.Falls = false })
-	require.NoError(t, o.Switch(t.Context(), second, true), "bootc tracks it already")
+	require.Equal(t, firstImage, bootedImage(t, o), "its boot loader has gone back")
+	changeImageHost(t, path, func(m *imageHost) { m.Falls = false })
+	require.NoError(t, o.Switch(t.Context(), secondImage, true), "bootc tracks it already")
 	require.Equal(t, 1, state().Downloads)
-	require.NoError(t, o.Discard(t.Context(), second))
-	require.ErrorContains(t, o.Discard(t.Context(), second), "image not known")
+	require.NoError(t, o.Discard(t.Context(), secondImage))
+	require.ErrorContains(t, o.Discard(t.Context(), secondImage), "image not known")
 	require.NoError(t, o.Reboot(t.Context()))
-	require.Equal(t, second, booted(t, o))
+	require.Equal(t, secondImage, bootedImage(t, o))
 
 	third := "quay.io/acme/os:3"
 	tags[third] = "sha256:03"
-	change(t, path, func(m *machine) { m.Tags = tags })
+	changeImageHost(t, path, func(m *imageHost) { m.Tags = tags })
 	download(third)
 	require.NoError(t, o.Discard(t.Context(), third))
 	require.NoError(t, o.Switch(t.Context(), third, true))
 	require.NoError(t, o.Reboot(t.Context()))
-	require.Equal(t, third, booted(t, o))
+	require.Equal(t, third, bootedImage(t, o))
 
 	_, err := o.Download(t.Context(), "quay.io/acme/os:9")
 	require.ErrorContains(t, err, "manifest unknown")
 	require.ErrorContains(t, o.Switch(t.Context(), "quay.io/acme/os:9", true), "manifest unknown")
-	done, err := New(Commands{Status: []string{"true"}}).Download(t.Context(), second)
+	done, err := New(Commands{Status: []string{"true"}}).Download(t.Context(), secondImage)
 	require.NoError(t, err)
 	require.False(t, done, "the switch downloads it")
 }
@@ -305,7 +305,7 @@ func FuzzParseStatus(f *testing.F) {
 			return
 		}
 		require.NotEmpty(t, s.Booted.Image)
-		do, _ := s.Returning(s.Booted)
+		do, _ := s.RollbackAction(s.Booted)
 		require.NotEqual(t, DoRollback, do, "what is booted needs no rollback")
 	})
 }

@@ -16,12 +16,12 @@ import (
 )
 
 const (
-	name         = "org.freedesktop.systemd1"
-	manager      = name + ".Manager"
-	object       = dbus.ObjectPath("/org/freedesktop/systemd1")
-	properties   = "org.freedesktop.DBus.Properties"
-	callTimeout  = 10 * time.Second
-	loadNotFound = "not-found"
+	serviceName         = "org.freedesktop.systemd1"
+	managerInterface    = serviceName + ".Manager"
+	managerPath         = dbus.ObjectPath("/org/freedesktop/systemd1")
+	propertiesInterface = "org.freedesktop.DBus.Properties"
+	callTimeout         = 10 * time.Second
+	loadNotFound        = "not-found"
 )
 
 // SystemBus is the socket of the system's D-Bus.
@@ -47,9 +47,9 @@ func (u Unit) Found() bool { return u.LoadState != loadNotFound && u.LoadState !
 
 // The verbs of Job.
 const (
-	Start   = "StartUnit"
-	Stop    = "StopUnit"
-	Restart = "RestartUnit"
+	JobStart   = "StartUnit"
+	JobStop    = "StopUnit"
+	JobRestart = "RestartUnit"
 )
 
 // Systemd is a host's service manager. It connects when it is needed, and again when the connection was lost.
@@ -58,7 +58,7 @@ type Systemd struct {
 	changed func()
 
 	mu   sync.Mutex
-	conn *connection
+	conn *busConnection
 }
 
 // New makes a Systemd that is reached through the D-Bus at address. It calls changed when a unit may have changed; changed must not block.
@@ -66,15 +66,15 @@ func New(address string, changed func()) *Systemd {
 	return &Systemd{address: address, changed: changed}
 }
 
-// connection is a connection to the bus. jobs are those whose end is awaited.
-type connection struct {
+// busConnection is a connection to the bus. jobs are those whose end is awaited.
+type busConnection struct {
 	bus  *dbus.Conn
 	mu   sync.Mutex // held while a job is queued, so that its end isn't seen before its number
 	jobs map[dbus.ObjectPath]chan string
 }
 
 // connect is the connection to the bus, with the signals of units subscribed to.
-func (s *Systemd) connect(ctx context.Context) (*connection, error) {
+func (s *Systemd) connect(ctx context.Context) (*busConnection, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn != nil && s.conn.bus.Context().Err() == nil {
@@ -84,7 +84,7 @@ func (s *Systemd) connect(ctx context.Context) (*connection, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no D-Bus at %s: %w", s.address, err)
 	}
-	c := &connection{bus: bus, jobs: map[dbus.ObjectPath]chan string{}}
+	c := &busConnection{bus: bus, jobs: map[dbus.ObjectPath]chan string{}}
 	if err := c.subscribe(ctx); err != nil {
 		_ = bus.Close()
 		return nil, fmt.Errorf("no systemd at %s: %w", s.address, err)
@@ -96,16 +96,16 @@ func (s *Systemd) connect(ctx context.Context) (*connection, error) {
 	return c, nil
 }
 
-func (c *connection) subscribe(ctx context.Context) error {
-	if err := c.call(ctx, manager+".Subscribe").Err; err != nil {
+func (c *busConnection) subscribe(ctx context.Context) error {
+	if err := c.call(ctx, managerInterface+".Subscribe").Err; err != nil {
 		return err
 	}
 	for _, options := range [][]dbus.MatchOption{
-		{dbus.WithMatchInterface(manager), dbus.WithMatchObjectPath(object)},
-		{dbus.WithMatchInterface(properties), dbus.WithMatchMember("PropertiesChanged"), dbus.WithMatchPathNamespace(object + "/unit")},
+		{dbus.WithMatchInterface(managerInterface), dbus.WithMatchObjectPath(managerPath)},
+		{dbus.WithMatchInterface(propertiesInterface), dbus.WithMatchMember("PropertiesChanged"), dbus.WithMatchPathNamespace(managerPath + "/unit")},
 	} {
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
-		err := c.bus.AddMatchSignalContext(ctx, append(options, dbus.WithMatchSender(name))...)
+		err := c.bus.AddMatchSignalContext(ctx, append(options, dbus.WithMatchSender(serviceName))...)
 		cancel()
 		if err != nil {
 			return err
@@ -115,9 +115,9 @@ func (c *connection) subscribe(ctx context.Context) error {
 }
 
 // listen hands on signals until the connection is closed, which closes the channel.
-func (c *connection) listen(signals <-chan *dbus.Signal, changed func()) {
+func (c *busConnection) listen(signals <-chan *dbus.Signal, changed func()) {
 	for s := range signals {
-		if s.Name == manager+".JobRemoved" {
+		if s.Name == managerInterface+".JobRemoved" {
 			c.ended(s.Body)
 		}
 		changed()
@@ -132,7 +132,7 @@ func (c *connection) listen(signals <-chan *dbus.Signal, changed func()) {
 }
 
 // ended tells who waits for a job how it ended.
-func (c *connection) ended(body []any) {
+func (c *busConnection) ended(body []any) {
 	var id uint32
 	var job dbus.ObjectPath
 	var unit, result string
@@ -148,14 +148,14 @@ func (c *connection) ended(body []any) {
 }
 
 // call calls a method of the manager, without D-Bus starting a systemd where there is none.
-func (c *connection) call(ctx context.Context, method string, args ...any) *dbus.Call {
-	return c.callAt(ctx, object, method, args...)
+func (c *busConnection) call(ctx context.Context, method string, args ...any) *dbus.Call {
+	return c.callAt(ctx, managerPath, method, args...)
 }
 
-func (c *connection) callAt(ctx context.Context, at dbus.ObjectPath, method string, args ...any) *dbus.Call {
+func (c *busConnection) callAt(ctx context.Context, at dbus.ObjectPath, method string, args ...any) *dbus.Call {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	return c.bus.Object(name, at).CallWithContext(ctx, method, dbus.FlagNoAutoStart, args...)
+	return c.bus.Object(serviceName, at).CallWithContext(ctx, method, dbus.FlagNoAutoStart, args...)
 }
 
 // Close closes the connection.
@@ -181,7 +181,7 @@ func (s *Systemd) Reload(ctx context.Context) error {
 		return err
 	}
 	// Generators may take their time.
-	if err := c.bus.Object(name, object).CallWithContext(ctx, manager+".Reload", dbus.FlagNoAutoStart).Err; err != nil {
+	if err := c.bus.Object(serviceName, managerPath).CallWithContext(ctx, managerInterface+".Reload", dbus.FlagNoAutoStart).Err; err != nil {
 		return fmt.Errorf("systemd: daemon-reload: %w", err)
 	}
 	return nil
@@ -193,11 +193,11 @@ func (s *Systemd) Job(ctx context.Context, verb, unit string) error {
 	if err != nil {
 		return err
 	}
-	fail := func(err error) error { return fmt.Errorf("systemd: %s %s: %w", words[verb], unit, err) }
+	fail := func(err error) error { return fmt.Errorf("systemd: %s %s: %w", jobWords[verb], unit, err) }
 	done := make(chan string, 1)
 	c.mu.Lock()
 	var job dbus.ObjectPath
-	if err := c.call(ctx, manager+"."+verb, unit, "replace").Store(&job); err != nil {
+	if err := c.call(ctx, managerInterface+"."+verb, unit, "replace").Store(&job); err != nil {
 		c.mu.Unlock()
 		return fail(err)
 	}
@@ -222,10 +222,10 @@ func (s *Systemd) Job(ctx context.Context, verb, unit string) error {
 	}
 }
 
-var words = map[string]string{Start: "start", Stop: "stop", Restart: "restart"}
+var jobWords = map[string]string{JobStart: "start", JobStop: "stop", JobRestart: "restart"}
 
-// row is a unit as ListUnits has it.
-type row struct {
+// listedUnit is a unit as ListUnits has it.
+type listedUnit struct {
 	Name, Description, LoadState, ActiveState, SubState, Following string
 	Path                                                           dbus.ObjectPath
 	JobID                                                          uint32
@@ -252,36 +252,36 @@ func (s *Systemd) Match(ctx context.Context, patterns []string) ([]Unit, error) 
 	if err != nil {
 		return nil, err
 	}
-	var rows []row
+	var rows []listedUnit
 	// systemd's patterns have more special characters than ours: they match too much here, and are compared again below.
 	globs := make([]string, len(open))
 	for i, p := range open {
 		globs[i] = strings.ReplaceAll(p, "[", "?")
 	}
-	if err := c.call(ctx, manager+".ListUnitsByPatterns", []string{}, globs).Store(&rows); err != nil {
+	if err := c.call(ctx, managerInterface+".ListUnitsByPatterns", []string{}, globs).Store(&rows); err != nil {
 		return nil, fmt.Errorf("systemd: list units: %w", err)
 	}
 	for _, r := range rows {
-		if slices.ContainsFunc(open, func(p string) bool { return Matches(p, r.Name) }) {
+		if slices.ContainsFunc(open, func(p string) bool { return MatchesPattern(p, r.Name) }) {
 			units = append(units, r.unit())
 		}
 	}
-	return sorted(units), nil
+	return sortUnits(units), nil
 }
 
-// Matches reports whether a name matches a pattern, in which * stands for any text.
-func Matches(pattern, name string) bool {
+// MatchesPattern reports whether a name matches a pattern, in which * stands for any text.
+func MatchesPattern(pattern, name string) bool {
 	escaped := strings.NewReplacer(`\`, `\\`, `?`, `\?`, `[`, `\[`, "/", "\x00").Replace(pattern)
 	ok, err := path.Match(escaped, strings.ReplaceAll(name, "/", "\x00"))
 	return ok && err == nil
 }
 
-func sorted(units []Unit) []Unit {
+func sortUnits(units []Unit) []Unit {
 	slices.SortFunc(units, func(a, b Unit) int { return strings.Compare(a.Name, b.Name) })
 	return slices.CompactFunc(units, func(a, b Unit) bool { return a.Name == b.Name })
 }
 
-func (r row) unit() Unit {
+func (r listedUnit) unit() Unit {
 	return Unit{Name: r.Name, LoadState: r.LoadState, ActiveState: r.ActiveState, SubState: r.SubState}
 }
 
@@ -291,16 +291,16 @@ func (s *Systemd) named(ctx context.Context, names []string) ([]Unit, error) {
 	for i, r := range rows {
 		units[i] = r.unit()
 	}
-	return sorted(units), err
+	return sortUnits(units), err
 }
 
-func (s *Systemd) rows(ctx context.Context, names []string) ([]row, *connection, error) {
+func (s *Systemd) rows(ctx context.Context, names []string) ([]listedUnit, *busConnection, error) {
 	c, err := s.connect(ctx)
 	if err != nil || len(names) == 0 {
 		return nil, c, err
 	}
-	var rows []row
-	if err := c.call(ctx, manager+".ListUnitsByNames", names).Store(&rows); err != nil {
+	var rows []listedUnit
+	if err := c.call(ctx, managerInterface+".ListUnitsByNames", names).Store(&rows); err != nil {
 		return nil, nil, fmt.Errorf("systemd: list units: %w", err)
 	}
 	return rows, c, nil
@@ -315,13 +315,13 @@ func (s *Systemd) Services(ctx context.Context, names []string) ([]Unit, error) 
 	units := make([]Unit, len(names))
 	for i, n := range names {
 		units[i] = Unit{Name: n, LoadState: loadNotFound, ActiveState: "inactive"}
-		at := slices.IndexFunc(rows, func(r row) bool { return r.Name == n })
+		at := slices.IndexFunc(rows, func(r listedUnit) bool { return r.Name == n })
 		if at < 0 {
 			continue
 		}
 		units[i] = rows[at].unit()
 		var props map[string]dbus.Variant
-		if !units[i].Found() || c.callAt(ctx, rows[at].Path, properties+".GetAll", name+".Service").Store(&props) != nil {
+		if !units[i].Found() || c.callAt(ctx, rows[at].Path, propertiesInterface+".GetAll", serviceName+".Service").Store(&props) != nil {
 			continue // it isn't a service, or is gone
 		}
 		restarts, _ := props["NRestarts"].Value().(uint32)

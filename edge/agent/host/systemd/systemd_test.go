@@ -12,8 +12,8 @@ import (
 	"github.com/edgebus/edgebus/test/hosttest"
 )
 
-// start is a client of the stand-in for systemd. A change is in changed.
-func start(t *testing.T) (*hosttest.Systemd, *systemd.Systemd, chan struct{}) {
+// startSystemd is a client of the stand-in for systemd. A change is in changed.
+func startSystemd(t *testing.T) (*hosttest.Systemd, *systemd.Systemd, chan struct{}) {
 	t.Helper()
 	standIn := hosttest.StartSystemd(t, t.TempDir())
 	changed := make(chan struct{}, 1)
@@ -28,7 +28,7 @@ func start(t *testing.T) (*hosttest.Systemd, *systemd.Systemd, chan struct{}) {
 }
 
 func TestUnitsByPattern(t *testing.T) {
-	standIn, s, _ := start(t)
+	standIn, s, _ := startSystemd(t)
 	for _, name := range []string{"crio.service", "crio-wipe.service", "sshd.service", "a[1].service"} {
 		standIn.Add(name, "active", "running")
 	}
@@ -49,17 +49,17 @@ func TestUnitsByPattern(t *testing.T) {
 }
 
 func TestJobsEnd(t *testing.T) {
-	standIn, s, changed := start(t)
+	standIn, s, changed := startSystemd(t)
 	standIn.Add("web.service", "inactive", "dead")
-	require.NoError(t, s.Job(t.Context(), systemd.Start, "web.service"))
+	require.NoError(t, s.Job(t.Context(), systemd.JobStart, "web.service"))
 	require.Equal(t, "active", standIn.Active("web.service"))
 	<-changed
-	require.NoError(t, s.Job(t.Context(), systemd.Restart, "web.service"))
-	require.NoError(t, s.Job(t.Context(), systemd.Stop, "web.service"))
+	require.NoError(t, s.Job(t.Context(), systemd.JobRestart, "web.service"))
+	require.NoError(t, s.Job(t.Context(), systemd.JobStop, "web.service"))
 	require.Equal(t, "inactive", standIn.Active("web.service"))
 	standIn.Fail("web.service", true)
-	require.ErrorContains(t, s.Job(t.Context(), systemd.Start, "web.service"), `start web.service: the job ended with "failed"`)
-	require.ErrorContains(t, s.Job(t.Context(), systemd.Start, "none.service"), "Unit none.service not found.")
+	require.ErrorContains(t, s.Job(t.Context(), systemd.JobStart, "web.service"), `start web.service: the job ended with "failed"`)
+	require.ErrorContains(t, s.Job(t.Context(), systemd.JobStart, "none.service"), "Unit none.service not found.")
 	require.NoError(t, s.Reload(t.Context()))
 	require.Equal(t, []string{"start web.service", "restart web.service", "stop web.service", "start web.service", "start none.service", "reload"}, standIn.Log())
 	units, err := s.Services(t.Context(), []string{"none.service", "web.service"})
@@ -69,7 +69,7 @@ func TestJobsEnd(t *testing.T) {
 }
 
 func TestAChangeIsASignal(t *testing.T) {
-	standIn, s, changed := start(t)
+	standIn, s, changed := startSystemd(t)
 	require.NoError(t, s.Ping(t.Context()))
 	for _, state := range []string{"active", "failed", "active"} {
 		standIn.Add("web.service", state, "x")
@@ -81,7 +81,7 @@ func TestWhereThereIsNoSystemd(t *testing.T) {
 	s := systemd.New("unix:path="+t.TempDir()+"/bus", func() {})
 	require.ErrorContains(t, s.Ping(t.Context()), "no D-Bus at unix:path=")
 	require.Error(t, s.Reload(t.Context()))
-	require.Error(t, s.Job(t.Context(), systemd.Start, "a.service"))
+	require.Error(t, s.Job(t.Context(), systemd.JobStart, "a.service"))
 	_, err := s.Match(t.Context(), []string{"*"})
 	require.Error(t, err)
 	require.NoError(t, s.Close())
@@ -108,7 +108,7 @@ func FuzzMatches(f *testing.F) {
 	f.Add("crio*", "crio.service")
 	f.Add("a[*", "a[1]")
 	f.Fuzz(func(t *testing.T, pattern, name string) {
-		systemd.Matches(pattern, name)
-		require.True(t, systemd.Matches("*", name))
+		systemd.MatchesPattern(pattern, name)
+		require.True(t, systemd.MatchesPattern("*", name))
 	})
 }

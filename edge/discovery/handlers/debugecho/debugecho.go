@@ -24,25 +24,25 @@ var Program = handler.Program{
 	Name: "debugEcho", Short: "Finds the devices that a Configuration lists, to try Configurations with",
 	Shared: os.Getenv(sharedVariable) != "false",
 	New: func(handler.Env) handler.Handler {
-		return echo{file: cmp.Or(os.Getenv(availabilityVariable), availabilityFile), pause: time.Second}
+		return echoHandler{file: cmp.Or(os.Getenv(availabilityVariable), availabilityFile), pause: time.Second}
 	},
 }
 
-// echo finds devices until file has the text OFFLINE.
-type echo struct {
+// echoHandler finds devices until file has the text OFFLINE.
+type echoHandler struct {
 	file  string
 	pause time.Duration
 }
 
 // Discover implements handler.Handler.
-func (e echo) Discover(ctx context.Context, details string, _ map[string][]byte, found func([]handler.Device)) error {
+func (e echoHandler) Discover(ctx context.Context, details string, _ map[string][]byte, found func([]handler.Device)) error {
 	var want struct {
 		Descriptions []string `yaml:"descriptions"`
 	}
 	if err := handler.Details(details, &want); err != nil {
 		return err
 	}
-	return handler.Every(ctx, e.pause, func() error {
+	return handler.RunEvery(ctx, e.pause, func() error {
 		text, _ := os.ReadFile(e.file) // mostly there is none
 		if string(bytes.TrimSpace(text)) == "OFFLINE" {
 			found(nil)

@@ -25,7 +25,9 @@ import (
 // Program is the handler.
 var Program = handler.Program{
 	Name: "mdns", Short: "Finds services that announce themselves by mDNS and DNS-SD", Shared: true,
-	New: func(env handler.Env) handler.Handler { return browser{env.Log, address4, address6, network.Join} },
+	New: func(env handler.Env) handler.Handler {
+		return serviceBrowser{env.Log, address4, address6, network.Join}
+	},
 }
 
 // Where services announce themselves.
@@ -48,7 +50,7 @@ type details struct {
 
 var serviceType = regexp.MustCompile(`^(_[A-Za-z0-9-]{1,15}\._sub\.)?_[A-Za-z0-9-]{1,15}\._(tcp|udp)$`)
 
-func parse(text string) (d details, err error) {
+func parseDetails(text string) (d details, err error) {
 	d.Interval = time.Minute
 	if err := handler.Details(text, &d); err != nil {
 		return d, err
@@ -73,19 +75,19 @@ func parse(text string) (d details, err error) {
 	return d, d.Filter.Check()
 }
 
-// browser is the handler.
-type browser struct {
+// serviceBrowser is the handler.
+type serviceBrowser struct {
 	log                zerolog.Logger
 	address4, address6 string
-	join               network.Joiner
+	join               network.JoinFunc
 }
 
-// settle is how long the handler waits for more answers before it reports its list, and before it asks for missing records.
-const settle = 250 * time.Millisecond
+// settleTime is how long the handler waits for more answers before it reports its list, and before it asks for missing records.
+const settleTime = 250 * time.Millisecond
 
 // Discover implements handler.Handler.
-func (b browser) Discover(ctx context.Context, text string, _ map[string][]byte, found func([]handler.Device)) error {
-	d, err := parse(text)
+func (b serviceBrowser) Discover(ctx context.Context, text string, _ map[string][]byte, found func([]handler.Device)) error {
+	d, err := parseDetails(text)
 	if err != nil {
 		return err
 	}
@@ -95,7 +97,7 @@ func (b browser) Discover(ctx context.Context, text string, _ map[string][]byte,
 	}
 	defer group.Close()
 	c := newCache(d.Services)
-	dropped := network.NewDropped(b.log)
+	dropped := network.NewDropCounter(b.log)
 	ask, pause := time.NewTimer(0), time.Second
 	say, soon := time.NewTimer(time.Second), false // the first list, also of nothing
 	for {
@@ -103,7 +105,7 @@ func (b browser) Discover(ctx context.Context, text string, _ map[string][]byte,
 		case <-ctx.Done():
 			return nil
 		case <-ask.C:
-			if err := group.Send(query(c.questions())); err != nil {
+			if err := group.Send(encodeQuery(c.questions())); err != nil {
 				return fmt.Errorf("can't ask for services: %w", err)
 			}
 			pause = min(2*pause, d.Interval) // RFC 6762, 5.2: the first two queries are a second apart, then each twice as far
@@ -120,15 +122,15 @@ func (b browser) Discover(ctx context.Context, text string, _ map[string][]byte,
 				dropped.Add(packet.From.IP.String(), err)
 			} else if changed && !soon {
 				soon = true
-				say.Reset(settle)
+				say.Reset(settleTime)
 			}
 		case <-say.C:
 			now := time.Now()
 			next := 10 * time.Second // for what has expired
 			list := slices.DeleteFunc(c.devices(now), func(dev handler.Device) bool { return !d.Filter.Takes(dev.Properties) })
-			found(network.Sorted(list))
+			found(network.SortUnique(list))
 			if missing := c.missing(now); len(missing) > 0 {
-				_ = group.Send(query(missing)) // or else at the next query
+				_ = group.Send(encodeQuery(missing)) // or else at the next query
 				next = time.Second
 			}
 			soon = false
@@ -146,12 +148,12 @@ const (
 	maxText      = 1024
 )
 
-// instance is a service that was announced.
-type instance struct {
-	name    name
+// serviceInstance is a service that was announced.
+type serviceInstance struct {
+	name    domainName
 	service string
 	expires time.Time
-	host    name
+	host    domainName
 	port    uint16
 	located time.Time // until when host and port hold
 	text    []string
@@ -162,19 +164,19 @@ type instance struct {
 type cache struct {
 	services  map[string]string // as asked for, by key
 	ordered   []string
-	instances map[string]*instance
+	instances map[string]*serviceInstance
 	hosts     map[string]map[netip.Addr]time.Time
 }
 
 func newCache(services []string) *cache {
-	c := &cache{services: map[string]string{}, ordered: services, instances: map[string]*instance{}, hosts: map[string]map[netip.Addr]time.Time{}}
+	c := &cache{services: map[string]string{}, ordered: services, instances: map[string]*serviceInstance{}, hosts: map[string]map[netip.Addr]time.Time{}}
 	for _, s := range services {
 		c.services[serviceName(s).key()] = s
 	}
 	return c
 }
 
-func serviceName(service string) name { return append(strings.Split(service, "."), "local") }
+func serviceName(service string) domainName { return append(strings.Split(service, "."), "local") }
 
 func (c *cache) questions() (list []question) {
 	for _, s := range c.ordered {
@@ -191,7 +193,7 @@ func (c *cache) take(data []byte, now time.Time) (changed bool, err error) {
 	}
 	// Records that announce services are taken first, whatever their order in the message.
 	order := map[uint16]int{typePTR: 1, typeSRV: 2, typeTXT: 2, typeA: 3, typeAAAA: 3}
-	slices.SortStableFunc(records, func(a, b record) int { return order[a.kind] - order[b.kind] })
+	slices.SortStableFunc(records, func(a, b resourceRecord) int { return order[a.kind] - order[b.kind] })
 	flushed := map[string]bool{}
 	for _, r := range records {
 		did := false
@@ -211,11 +213,11 @@ func (c *cache) take(data []byte, now time.Time) (changed bool, err error) {
 	return changed, nil
 }
 
-func expiry(ttl uint32, now time.Time) time.Time {
+func expiresAt(ttl uint32, now time.Time) time.Time {
 	return now.Add(time.Duration(min(ttl, 86400)) * time.Second)
 }
 
-func (c *cache) pointer(r record, now time.Time) (bool, error) {
+func (c *cache) pointer(r resourceRecord, now time.Time) (bool, error) {
 	service, asked := c.services[r.name.key()]
 	if !asked || len(r.target) < 2 {
 		return false, nil
@@ -227,16 +229,16 @@ func (c *cache) pointer(r record, now time.Time) (bool, error) {
 		delete(c.instances, key)
 		return known != nil, nil
 	case known != nil:
-		known.expires, known.tries = expiry(r.ttl, now), 0
+		known.expires, known.tries = expiresAt(r.ttl, now), 0
 		return false, nil
 	case len(c.instances) >= maxInstances:
 		return false, fmt.Errorf("more than %d services are announced", maxInstances)
 	}
-	c.instances[key] = &instance{name: r.target, service: service, expires: expiry(r.ttl, now)}
+	c.instances[key] = &serviceInstance{name: r.target, service: service, expires: expiresAt(r.ttl, now)}
 	return true, nil
 }
 
-func (c *cache) describe(r record, now time.Time) bool {
+func (c *cache) describe(r resourceRecord, now time.Time) bool {
 	i := c.instances[r.name.key()]
 	if i == nil {
 		return false
@@ -254,7 +256,7 @@ func (c *cache) describe(r record, now time.Time) bool {
 		return true
 	}
 	changed := i.port != r.port || !slices.Equal(i.host, r.target) || i.located.Before(now)
-	i.host, i.port, i.located, i.tries = r.target, r.port, expiry(r.ttl, now), 0
+	i.host, i.port, i.located, i.tries = r.target, r.port, expiresAt(r.ttl, now), 0
 	if key := r.target.key(); c.hosts[key] == nil && len(c.hosts) < maxHosts {
 		c.hosts[key] = map[netip.Addr]time.Time{}
 	}
@@ -262,7 +264,7 @@ func (c *cache) describe(r record, now time.Time) bool {
 }
 
 // locate takes an address of a host of a service that is looked for.
-func (c *cache) locate(r record, now time.Time, flushed map[string]bool) bool {
+func (c *cache) locate(r resourceRecord, now time.Time, flushed map[string]bool) bool {
 	key := r.name.key()
 	addresses := c.hosts[key]
 	if addresses == nil {
@@ -277,7 +279,7 @@ func (c *cache) locate(r record, now time.Time, flushed map[string]bool) bool {
 	if r.ttl == 0 {
 		delete(addresses, r.address)
 	} else if known || len(addresses) < maxAddresses {
-		addresses[r.address] = expiry(r.ttl, now)
+		addresses[r.address] = expiresAt(r.ttl, now)
 	}
 	return !known || len(addresses) != before
 }
@@ -305,7 +307,7 @@ func (c *cache) missing(now time.Time) (list []question) {
 
 // devices returns the services whose addresses are known. Expired records are removed.
 func (c *cache) devices(now time.Time) (list []handler.Device) {
-	maps.DeleteFunc(c.instances, func(_ string, i *instance) bool { return i.expires.Before(now) })
+	maps.DeleteFunc(c.instances, func(_ string, i *serviceInstance) bool { return i.expires.Before(now) })
 	used := map[string]bool{}
 	for _, i := range c.instances {
 		used[i.host.key()] = true
@@ -319,24 +321,24 @@ func (c *cache) devices(now time.Time) (list []handler.Device) {
 		if i.located.Before(now) || len(addresses) == 0 {
 			continue
 		}
-		list = append(list, handler.Device{ID: network.Clean(i.name.String(), 1024), Properties: i.properties(addresses)})
+		list = append(list, handler.Device{ID: network.CleanText(i.name.String(), 1024), Properties: i.properties(addresses)})
 	}
 	return list
 }
 
-func (i *instance) properties(addresses []netip.Addr) map[string]string {
+func (i *serviceInstance) properties(addresses []netip.Addr) map[string]string {
 	var texts []string
 	for _, a := range addresses { // IPv4 first
 		texts = append(texts, a.String())
 	}
 	p := map[string]string{
-		"MDNS_SERVICE": i.service, "MDNS_NAME": network.Clean(i.name[0], maxText), "MDNS_HOST": network.Clean(i.host.String(), maxText),
+		"MDNS_SERVICE": i.service, "MDNS_NAME": network.CleanText(i.name[0], maxText), "MDNS_HOST": network.CleanText(i.host.String(), maxText),
 		"MDNS_PORT": strconv.Itoa(int(i.port)), "MDNS_ADDRESS": texts[0], "MDNS_ADDRESSES": strings.Join(texts, ","),
 	}
 	for _, text := range i.text {
 		key, value, _ := strings.Cut(text, "=")
-		if property := "MDNS_TXT_" + network.Name(key); key != "" && p[property] == "" {
-			p[property] = network.Clean(value, maxText)
+		if property := "MDNS_TXT_" + network.PropertyName(key); key != "" && p[property] == "" {
+			p[property] = network.CleanText(value, maxText)
 		}
 	}
 	return p

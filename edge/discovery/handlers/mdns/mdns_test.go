@@ -20,8 +20,8 @@ import (
 	"github.com/edgebus/edgebus/test/handlertest"
 )
 
-// response makes a message of records.
-func response(records ...record) []byte {
+// encodeResponse makes a message of records.
+func encodeResponse(records ...resourceRecord) []byte {
 	b := make([]byte, 12)
 	b[2] = 0x84
 	binary.BigEndian.PutUint16(b[6:], uint16(len(records)))
@@ -54,29 +54,29 @@ func response(records ...record) []byte {
 }
 
 var (
-	service = name{"_http", "_tcp", "local"}
-	camera  = name{"Camera v1.2 (hall)", "_http", "_tcp", "local"}
-	host    = name{"camera", "local"}
+	testService  = domainName{"_http", "_tcp", "local"}
+	testCamera   = domainName{"Camera v1.2 (hall)", "_http", "_tcp", "local"}
+	testHostName = domainName{"camera", "local"}
 )
 
-func pointer(ttl uint32) record {
-	return record{name: service, kind: typePTR, ttl: ttl, target: camera}
+func pointerRecord(ttl uint32) resourceRecord {
+	return resourceRecord{name: testService, kind: typePTR, ttl: ttl, target: testCamera}
 }
 
-func details4(text ...string) []record {
-	return []record{
-		{name: camera, kind: typeSRV, flush: true, ttl: 120, target: host, port: 80},
-		{name: camera, kind: typeTXT, flush: true, ttl: 4500, text: append([]string{"model=C 1", "path=/a=b", "flag"}, text...)},
+func serviceRecords(text ...string) []resourceRecord {
+	return []resourceRecord{
+		{name: testCamera, kind: typeSRV, flush: true, ttl: 120, target: testHostName, port: 80},
+		{name: testCamera, kind: typeTXT, flush: true, ttl: 4500, text: append([]string{"model=C 1", "path=/a=b", "flag"}, text...)},
 	}
 }
 
-func address(text string) record {
+func addressRecord(text string) resourceRecord {
 	a := netip.MustParseAddr(text)
 	kind := uint16(typeA)
 	if !a.Is4() {
 		kind = typeAAAA
 	}
-	return record{name: host, kind: kind, flush: true, ttl: 120, address: a}
+	return resourceRecord{name: testHostName, kind: kind, flush: true, ttl: 120, address: a}
 }
 
 // announcer answers queries on the loopback interface, one kind of record at a time.
@@ -86,11 +86,11 @@ type announcer struct {
 	gone  bool
 }
 
-func announce(t *testing.T, address4 string) *announcer {
+func newAnnouncer(t *testing.T, address4 string) *announcer {
 	g, err := network.Join(t.Context(), address4, "", []string{"lo"}, true)
 	require.NoError(t, err)
 	a := &announcer{group: g}
-	require.NoError(t, g.Send(query(nil))) // which joins
+	require.NoError(t, g.Send(encodeQuery(nil))) // which joins
 	done := make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -128,12 +128,12 @@ func (a *announcer) answer(q []byte) {
 		kind := binary.BigEndian.Uint16(q[next:])
 		at = next + 4
 		switch {
-		case kind == typePTR && n.key() == service.key():
-			_ = a.group.Send(response(pointer(4500)))
-		case kind == typeSRV && n.key() == camera.key():
-			_ = a.group.Send(response(details4()...))
-		case kind == typeA && n.key() == host.key():
-			_ = a.group.Send(response(address("10.0.0.9")))
+		case kind == typePTR && n.key() == testService.key():
+			_ = a.group.Send(encodeResponse(pointerRecord(4500)))
+		case kind == typeSRV && n.key() == testCamera.key():
+			_ = a.group.Send(encodeResponse(serviceRecords()...))
+		case kind == typeA && n.key() == testHostName.key():
+			_ = a.group.Send(encodeResponse(addressRecord("10.0.0.9")))
 		}
 	}
 }
@@ -142,19 +142,19 @@ func (a *announcer) leave() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.gone = true
-	_ = a.group.Send(response(pointer(0)))
+	_ = a.group.Send(encodeResponse(pointerRecord(0)))
 }
 
-func discover(t *testing.T, address4, details string) <-chan []handler.Device {
-	return handlertest.Discover(t, browser{zerolog.Nop(), address4, "", network.Join}, details, nil)
+func startDiscover(t *testing.T, address4, details string) <-chan []handler.Device {
+	return handlertest.Discover(t, serviceBrowser{zerolog.Nop(), address4, "", network.Join}, details, nil)
 }
 
 // TestAServiceOnTheNetwork has an announcer that says no more than it is asked for, on the loopback interface.
 func TestAServiceOnTheNetwork(t *testing.T) {
 	group := fmt.Sprintf("224.0.0.251:%d", 20000+rand.IntN(10000))
-	a := announce(t, group)
-	found := discover(t, group, "services: [_http._tcp, _ipp._tcp.local.]\ninterfaces: [lo]\ninterval: 1s\n")
-	d := handlertest.Next(t, found, 1)[0]
+	a := newAnnouncer(t, group)
+	found := startDiscover(t, group, "services: [_http._tcp, _ipp._tcp.local.]\ninterfaces: [lo]\ninterval: 1s\n")
+	d := handlertest.NextDevices(t, found, 1)[0]
 	require.Equal(t, `Camera v1\.2 (hall)._http._tcp.local`, d.ID)
 	require.Equal(t, map[string]string{
 		"MDNS_SERVICE": "_http._tcp", "MDNS_NAME": "Camera v1.2 (hall)", "MDNS_HOST": "camera.local", "MDNS_PORT": "80",
@@ -162,17 +162,17 @@ func TestAServiceOnTheNetwork(t *testing.T) {
 		"MDNS_TXT_FLAG": "",
 	}, d.Properties)
 	require.NoError(t, a.group.Send([]byte("malformed: this is no message")))
-	require.NoError(t, a.group.Send(response(address("10.0.0.10")))) // it has another address now
+	require.NoError(t, a.group.Send(encodeResponse(addressRecord("10.0.0.10")))) // it has another address now
 	for d.Properties["MDNS_ADDRESS"] != "10.0.0.10" {
-		d = handlertest.Next(t, found, 1)[0]
+		d = handlertest.NextDevices(t, found, 1)[0]
 	}
 	a.leave()
-	handlertest.Next(t, found, 0)
+	handlertest.NextDevices(t, found, 0)
 }
 
 func TestASocketThatCanNotBeReadEndsTheLook(t *testing.T) {
 	var group *network.Group
-	b := browser{zerolog.Nop(), fmt.Sprintf("224.0.0.251:%d", 20000+rand.IntN(10000)), "", func(ctx context.Context, address4, address6 string, names []string, listen bool) (_ *network.Group, err error) {
+	b := serviceBrowser{zerolog.Nop(), fmt.Sprintf("224.0.0.251:%d", 20000+rand.IntN(10000)), "", func(ctx context.Context, address4, address6 string, names []string, listen bool) (_ *network.Group, err error) {
 		group, err = network.Join(ctx, address4, address6, names, listen)
 		return group, err
 	}}
@@ -182,12 +182,12 @@ func TestASocketThatCanNotBeReadEndsTheLook(t *testing.T) {
 
 func TestServicesExpire(t *testing.T) {
 	c, now := newCache([]string{"_http._tcp"}), time.Unix(1e9, 0)
-	changed, err := c.take(response(append(append([]record{address("fe80::1"), address("10.0.0.9")}, pointer(4500)), details4()...)...), now)
+	changed, err := c.take(encodeResponse(append(append([]resourceRecord{addressRecord("fe80::1"), addressRecord("10.0.0.9")}, pointerRecord(4500)), serviceRecords()...)...), now)
 	require.NoError(t, err)
 	require.True(t, changed)
 	require.Equal(t, "10.0.0.9,fe80::1", c.devices(now)[0].Properties["MDNS_ADDRESSES"])
 	require.Empty(t, c.missing(now))
-	changed, err = c.take(response(pointer(4500)), now.Add(time.Minute))
+	changed, err = c.take(encodeResponse(pointerRecord(4500)), now.Add(time.Minute))
 	require.NoError(t, err)
 	require.False(t, changed, "the same again")
 	require.Empty(t, c.devices(now.Add(3*time.Minute)), "where it is has expired")
@@ -196,33 +196,33 @@ func TestServicesExpire(t *testing.T) {
 	require.Empty(t, c.instances)
 	require.Empty(t, c.hosts)
 
-	_, err = c.take(response(record{name: name{"_ssh", "_tcp", "local"}, kind: typePTR, ttl: 9, target: camera}, record{name: camera, kind: typeTXT, text: []string{"a=b"}}), now)
+	_, err = c.take(encodeResponse(resourceRecord{name: domainName{"_ssh", "_tcp", "local"}, kind: typePTR, ttl: 9, target: testCamera}, resourceRecord{name: testCamera, kind: typeTXT, text: []string{"a=b"}}), now)
 	require.NoError(t, err)
 	require.Empty(t, c.instances, "nobody asked for that service")
 }
 
 func TestMissingIsAskedAFewTimes(t *testing.T) {
 	c, now := newCache([]string{"_http._tcp"}), time.Unix(1e9, 0)
-	_, err := c.take(response(pointer(4500)), now)
+	_, err := c.take(encodeResponse(pointerRecord(4500)), now)
 	require.NoError(t, err)
 	for range 3 {
-		require.Equal(t, []question{{camera, typeSRV}, {camera, typeTXT}}, c.missing(now))
+		require.Equal(t, []question{{testCamera, typeSRV}, {testCamera, typeTXT}}, c.missing(now))
 	}
 	require.Empty(t, c.missing(now))
-	_, err = c.take(response(details4()...), now)
+	_, err = c.take(encodeResponse(serviceRecords()...), now)
 	require.NoError(t, err)
-	require.Equal(t, []question{{host, typeA}, {host, typeAAAA}}, c.missing(now))
+	require.Equal(t, []question{{testHostName, typeA}, {testHostName, typeAAAA}}, c.missing(now))
 }
 
 func TestServicesAreBounded(t *testing.T) {
 	c, now := newCache([]string{"_http._tcp"}), time.Unix(1e9, 0)
 	for i := range maxInstances {
-		p := pointer(4500)
-		p.target = append(name{fmt.Sprint(i)}, service...)
-		_, err := c.take(response(p), now)
+		p := pointerRecord(4500)
+		p.target = append(domainName{fmt.Sprint(i)}, testService...)
+		_, err := c.take(encodeResponse(p), now)
 		require.NoError(t, err)
 	}
-	_, err := c.take(response(pointer(4500)), now)
+	_, err := c.take(encodeResponse(pointerRecord(4500)), now)
 	require.ErrorContains(t, err, "more than 10000 services")
 	require.Len(t, c.missing(now), 50)
 }
@@ -240,7 +240,7 @@ func TestDetailsThatCanNotBe(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		require.True(t, handler.IsInvalidArgument(err), text)
 	}
-	err := browser{zerolog.Nop(), "224.0.0.251:20000", "", network.Join}.Discover(t.Context(), "{services: [_a._tcp], interfaces: [none*]}", nil, nil)
+	err := serviceBrowser{zerolog.Nop(), "224.0.0.251:20000", "", network.Join}.Discover(t.Context(), "{services: [_a._tcp], interfaces: [none*]}", nil, nil)
 	require.ErrorContains(t, err, `no interface of ["none*"]`)
 	require.False(t, handler.IsInvalidArgument(err))
 }
@@ -265,13 +265,13 @@ func TestNamesThatAreMalformed(t *testing.T) {
 
 // FuzzResponse has datagrams of any kind.
 func FuzzResponse(f *testing.F) {
-	f.Add(response(append(append([]record{address("fe80::1")}, pointer(4500)), details4()...)...))
-	f.Add(query([]question{{service, typePTR}}))
+	f.Add(encodeResponse(append(append([]resourceRecord{addressRecord("fe80::1")}, pointerRecord(4500)), serviceRecords()...)...))
+	f.Add(encodeQuery([]question{{testService, typePTR}}))
 	f.Add([]byte{0, 0, 0x84, 0, 0, 0, 0, 1, 0, 0, 0, 0, 192, 12, 0, 12, 0, 1, 0, 0, 0, 1, 0, 2, 192, 12})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, now := newCache([]string{"_http._tcp"}), time.Unix(1e9, 0)
 		_, _ = c.take(data, now)
-		_, _ = c.take(response(append([]record{pointer(9)}, details4()...)...), now)
+		_, _ = c.take(encodeResponse(append([]resourceRecord{pointerRecord(9)}, serviceRecords()...)...), now)
 		_, _ = c.take(data, now)
 		for _, d := range c.devices(now) {
 			if d.ID == "" || len(d.ID) > 1024 {
@@ -279,7 +279,7 @@ func FuzzResponse(f *testing.F) {
 			}
 		}
 		for _, q := range c.missing(now) {
-			if records, err := parseResponse(query([]question{q})); err != nil || records != nil {
+			if records, err := parseResponse(encodeQuery([]question{q})); err != nil || records != nil {
 				t.Fatal(records, err)
 			}
 		}

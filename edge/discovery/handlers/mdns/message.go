@@ -19,14 +19,14 @@ const (
 	cacheFlush = 1 << 15
 )
 
-// name is a domain name as its labels. Labels may have dots: golang.org/x/net/dns/dnsmessage refuses whole messages with such a name,
+// domainName is a domain name as its labels. Labels may have dots: golang.org/x/net/dns/dnsmessage refuses whole messages with such a name,
 // which for names of services are common.
-type name []string
+type domainName []string
 
 // key is the same for all spellings of a name.
-func (n name) key() string { return strings.ToLower(n.String()) }
+func (n domainName) key() string { return strings.ToLower(n.String()) }
 
-func (n name) String() string {
+func (n domainName) String() string {
 	escaped := make([]string, len(n))
 	for i, label := range n {
 		escaped[i] = strings.NewReplacer(`\`, `\\`, ".", `\.`).Replace(label)
@@ -34,13 +34,13 @@ func (n name) String() string {
 	return strings.Join(escaped, ".")
 }
 
-// record is a resource record of a response.
-type record struct {
-	name    name
+// resourceRecord is a resource record of a response.
+type resourceRecord struct {
+	name    domainName
 	kind    uint16
 	flush   bool // it takes the place of those of its name and kind
 	ttl     uint32
-	target  name // of PTR and SRV
+	target  domainName // of PTR and SRV
 	port    uint16
 	address netip.Addr
 	text    []string
@@ -55,7 +55,7 @@ var (
 const maxRecords = 800
 
 // parseResponse returns the records of a response; none of a query.
-func parseResponse(b []byte) ([]record, error) {
+func parseResponse(b []byte) ([]resourceRecord, error) {
 	if len(b) < 12 {
 		return nil, errShort
 	}
@@ -77,7 +77,7 @@ func parseResponse(b []byte) ([]record, error) {
 			return nil, errShort
 		}
 	}
-	var records []record
+	var records []resourceRecord
 	for range answers {
 		r, next, err := parseRecord(b, at)
 		if err != nil {
@@ -89,7 +89,7 @@ func parseResponse(b []byte) ([]record, error) {
 	return records, nil
 }
 
-func parseRecord(b []byte, at int) (r record, next int, err error) {
+func parseRecord(b []byte, at int) (r resourceRecord, next int, err error) {
 	if r.name, at, err = parseName(b, at); err != nil {
 		return r, 0, err
 	}
@@ -142,7 +142,7 @@ func parseText(data []byte) (texts []string, err error) {
 }
 
 // parseName reads a name. Pointers lead backwards only, so that none can lead around in a circle.
-func parseName(b []byte, at int) (n name, next int, err error) {
+func parseName(b []byte, at int) (n domainName, next int, err error) {
 	next, limit, total := -1, at, 0
 	for {
 		if at >= len(b) {
@@ -184,12 +184,12 @@ func parseName(b []byte, at int) (n name, next int, err error) {
 
 // question asks for the records of a name.
 type question struct {
-	name name
+	name domainName
 	kind uint16
 }
 
-// query makes a message of questions.
-func query(questions []question) []byte {
+// encodeQuery makes a message of questions.
+func encodeQuery(questions []question) []byte {
 	b := make([]byte, 12, 512)
 	binary.BigEndian.PutUint16(b[4:], uint16(len(questions)))
 	for _, q := range questions {
@@ -200,7 +200,7 @@ func query(questions []question) []byte {
 	return b
 }
 
-func appendName(b []byte, n name) []byte {
+func appendName(b []byte, n domainName) []byte {
 	for _, label := range n {
 		b = append(b, byte(len(label)))
 		b = append(b, label...)

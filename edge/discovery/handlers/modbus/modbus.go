@@ -30,7 +30,7 @@ import (
 // Program is the handler.
 var Program = handler.Program{
 	Name: "modbus", Short: "Finds Modbus TCP devices at given addresses", Shared: true,
-	New: func(env handler.Env) handler.Handler { return scanner{env.Log} },
+	New: func(env handler.Env) handler.Handler { return addressScanner{env.Log} },
 }
 
 // details are the discoveryDetails.
@@ -59,7 +59,7 @@ type details struct {
 // maxRequests bounds the addresses and units of a scan.
 const maxRequests = 65536
 
-func parse(text string) (d details, err error) {
+func parseDetails(text string) (d details, err error) {
 	d = details{Port: 502, Units: "1", Interval: 5 * time.Minute, Timeout: time.Second, Pause: 20 * time.Millisecond, Parallel: 4}
 	if err := handler.Details(text, &d); err != nil {
 		return d, err
@@ -126,7 +126,7 @@ func parseUnits(text string) (units []byte, err error) {
 func parseAddress(text string, port int) (hosts []string, err error) {
 	at := strconv.Itoa(port)
 	if prefix, err := netip.ParsePrefix(text); err == nil {
-		return eachOf(prefix.Masked().Addr(), lastOf(prefix), prefix.Addr().Is4() && prefix.Bits() < 31, at)
+		return listAddresses(prefix.Masked().Addr(), lastAddress(prefix), prefix.Addr().Is4() && prefix.Bits() < 31, at)
 	}
 	if from, to, ok := strings.Cut(text, "-"); ok {
 		low, err1 := netip.ParseAddr(from)
@@ -135,7 +135,7 @@ func parseAddress(text string, port int) (hosts []string, err error) {
 			if low.Is4() != high.Is4() || high.Less(low) {
 				return nil, errors.New("the range ends before it begins")
 			}
-			return eachOf(low, high, false, at)
+			return listAddresses(low, high, false, at)
 		}
 	}
 	host := text
@@ -152,8 +152,8 @@ func parseAddress(text string, port int) (hosts []string, err error) {
 	return []string{net.JoinHostPort(host, at)}, nil
 }
 
-// lastOf is the last address of a network.
-func lastOf(p netip.Prefix) netip.Addr {
+// lastAddress is the last address of a network.
+func lastAddress(p netip.Prefix) netip.Addr {
 	b := p.Masked().Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {
 		b[i/8] |= 1 << (7 - i%8)
@@ -162,8 +162,8 @@ func lastOf(p netip.Prefix) netip.Addr {
 	return last
 }
 
-// eachOf are the addresses from low to high, less the first and last if these are the network's own and for all of it.
-func eachOf(low, high netip.Addr, own bool, port string) (hosts []string, err error) {
+// listAddresses are the addresses from low to high, less the first and last if these are the network's own and for all of it.
+func listAddresses(low, high netip.Addr, own bool, port string) (hosts []string, err error) {
 	if own {
 		low, high = low.Next(), high.Prev()
 	}
@@ -179,13 +179,13 @@ func eachOf(low, high netip.Addr, own bool, port string) (hosts []string, err er
 	return hosts, nil
 }
 
-// scanner is the handler.
-type scanner struct{ log zerolog.Logger }
+// addressScanner is the handler.
+type addressScanner struct{ log zerolog.Logger }
 
-// scan is one call of Discover.
-type scan struct {
+// addressScan is one call of Discover.
+type addressScan struct {
 	details details
-	dropped *network.Dropped
+	dropped *network.DropCounter
 
 	mu    sync.Mutex
 	known map[string]map[string]handler.Device // by address, then by ID
@@ -193,13 +193,13 @@ type scan struct {
 }
 
 // Discover implements handler.Handler. It reports the list after each address.
-func (s scanner) Discover(ctx context.Context, text string, _ map[string][]byte, found func([]handler.Device)) error {
-	d, err := parse(text)
+func (s addressScanner) Discover(ctx context.Context, text string, _ map[string][]byte, found func([]handler.Device)) error {
+	d, err := parseDetails(text)
 	if err != nil {
 		return err
 	}
-	look := &scan{details: d, dropped: network.NewDropped(s.log), known: map[string]map[string]handler.Device{}, found: found}
-	return handler.Every(ctx, d.Interval, func() error {
+	look := &addressScan{details: d, dropped: network.NewDropCounter(s.log), known: map[string]map[string]handler.Device{}, found: found}
+	return handler.RunEvery(ctx, d.Interval, func() error {
 		var g errgroup.Group
 		g.SetLimit(d.Parallel)
 		for _, host := range d.hosts {
@@ -215,7 +215,7 @@ func (s scanner) Discover(ctx context.Context, text string, _ map[string][]byte,
 }
 
 // host asks all units of an address.
-func (s *scan) host(ctx context.Context, host string) {
+func (s *addressScan) host(ctx context.Context, host string) {
 	s.mu.Lock()
 	before := s.known[host]
 	s.mu.Unlock()
@@ -223,7 +223,7 @@ func (s *scan) host(ctx context.Context, host string) {
 		return
 	}
 	now := map[string]handler.Device{}
-	c := &conn{host: host, timeout: s.details.Timeout, pause: s.details.Pause}
+	c := &unitConn{host: host, timeout: s.details.Timeout, pause: s.details.Pause}
 	defer c.close()
 	for _, unit := range s.details.units {
 		properties, err := c.identify(ctx, unit)
@@ -255,7 +255,7 @@ func (s *scan) host(ctx context.Context, host string) {
 	}
 }
 
-func (s *scan) say(ctx context.Context) {
+func (s *addressScan) say(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []handler.Device
@@ -267,15 +267,15 @@ func (s *scan) say(ctx context.Context) {
 		}
 	}
 	if len(list) > network.MaxDevices {
-		list = network.Sorted(list)[:network.MaxDevices]
+		list = network.SortUnique(list)[:network.MaxDevices]
 	}
 	if ctx.Err() == nil {
-		s.found(network.Sorted(list))
+		s.found(network.SortUnique(list))
 	}
 }
 
 // The objects of device identification.
-var objects = [...]string{
+var objectNames = [...]string{
 	"MODBUS_VENDOR", "MODBUS_PRODUCT_CODE", "MODBUS_REVISION", "MODBUS_VENDOR_URL", "MODBUS_PRODUCT_NAME", "MODBUS_MODEL_NAME", "MODBUS_APPLICATION_NAME",
 }
 
@@ -297,8 +297,8 @@ const (
 	targetFailed    = 0x0B
 )
 
-// conn is the connection to an address. It is made again after anything but an answer.
-type conn struct {
+// unitConn is the connection to an address. It is made again after anything but an answer.
+type unitConn struct {
 	host           string
 	timeout, pause time.Duration
 	conn           net.Conn
@@ -306,7 +306,7 @@ type conn struct {
 	asked          bool
 }
 
-func (c *conn) close() {
+func (c *unitConn) close() {
 	if c.conn != nil {
 		_ = c.conn.Close()
 		c.conn = nil
@@ -314,7 +314,7 @@ func (c *conn) close() {
 }
 
 // identify reads a unit's device identification. A unit that answers with an exception is a device as well, with fewer properties.
-func (c *conn) identify(ctx context.Context, unit byte) (map[string]string, error) {
+func (c *unitConn) identify(ctx context.Context, unit byte) (map[string]string, error) {
 	host, port, err := net.SplitHostPort(c.host)
 	if err != nil {
 		return nil, err
@@ -346,7 +346,7 @@ func (c *conn) identify(ctx context.Context, unit byte) (map[string]string, erro
 }
 
 // objects reads the identification into p.
-func (c *conn) objects(ctx context.Context, unit, code byte, p map[string]string) error {
+func (c *unitConn) objects(ctx context.Context, unit, code byte, p map[string]string) error {
 	for next, tries := byte(0), 0; tries < 16; tries++ {
 		answer, err := c.request(ctx, unit, []byte{0x2B, 0x0E, code, next})
 		if err != nil {
@@ -360,8 +360,8 @@ func (c *conn) objects(ctx context.Context, unit, code byte, p map[string]string
 			if len(rest) < 2 || len(rest) < 2+int(rest[1]) {
 				return errMalformed
 			}
-			if id, value := int(rest[0]), rest[2:2+rest[1]]; id < len(objects) && len(value) > 0 {
-				p[objects[id]] = network.Clean(strings.TrimRight(string(value), "\x00 "), 255)
+			if id, value := int(rest[0]), rest[2:2+rest[1]]; id < len(objectNames) && len(value) > 0 {
+				p[objectNames[id]] = network.CleanText(strings.TrimRight(string(value), "\x00 "), 255)
 			}
 			rest = rest[2+rest[1]:]
 		}
@@ -374,7 +374,7 @@ func (c *conn) objects(ctx context.Context, unit, code byte, p map[string]string
 }
 
 // request sends a request and returns the answer's function and data.
-func (c *conn) request(ctx context.Context, unit byte, pdu []byte) (answer []byte, err error) {
+func (c *unitConn) request(ctx context.Context, unit byte, pdu []byte) (answer []byte, err error) {
 	if c.asked && c.pause > 0 {
 		select {
 		case <-ctx.Done():
@@ -406,7 +406,7 @@ func (c *conn) request(ctx context.Context, unit byte, pdu []byte) (answer []byt
 	return answer, err
 }
 
-func (c *conn) exchange(unit byte, pdu []byte) ([]byte, error) {
+func (c *unitConn) exchange(unit byte, pdu []byte) ([]byte, error) {
 	c.transaction++
 	frame := binary.BigEndian.AppendUint16(nil, c.transaction)
 	frame = append(frame, 0, 0, 0, byte(len(pdu)+1), unit)

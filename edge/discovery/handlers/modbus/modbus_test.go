@@ -19,8 +19,8 @@ import (
 	"github.com/edgebus/edgebus/test/handlertest"
 )
 
-// server answers PDUs over Modbus TCP; nil: it closes the connection; empty: it is silent.
-type server struct {
+// testServer answers PDUs over Modbus TCP; nil: it closes the connection; empty: it is silent.
+type testServer struct {
 	t       *testing.T
 	address string
 	answer  func(unit byte, pdu []byte) []byte
@@ -32,14 +32,14 @@ type server struct {
 	wg       sync.WaitGroup
 }
 
-func serve(t *testing.T, answer func(unit byte, pdu []byte) []byte) *server {
-	s := &server{t: t, address: "127.0.0.1:0", answer: answer}
+func serveUnits(t *testing.T, answer func(unit byte, pdu []byte) []byte) *testServer {
+	s := &testServer{t: t, address: "127.0.0.1:0", answer: answer}
 	s.start()
 	t.Cleanup(s.stop)
 	return s
 }
 
-func (s *server) start() {
+func (s *testServer) start() {
 	l, err := net.Listen("tcp", s.address)
 	require.NoError(s.t, err)
 	s.mu.Lock()
@@ -60,7 +60,7 @@ func (s *server) start() {
 	})
 }
 
-func (s *server) stop() {
+func (s *testServer) stop() {
 	s.mu.Lock()
 	_ = s.listener.Close()
 	for _, c := range s.open {
@@ -70,7 +70,7 @@ func (s *server) stop() {
 	s.wg.Wait()
 }
 
-func (s *server) serve(c net.Conn) {
+func (s *testServer) serve(c net.Conn) {
 	defer func() {
 		_ = c.Close()
 		s.mu.Lock()
@@ -102,8 +102,8 @@ func (s *server) serve(c net.Conn) {
 	}
 }
 
-// identification answers in two parts, as a device with long texts does.
-func identification(unit byte, pdu []byte) []byte {
+// identificationAnswer answers in two parts, as a device with long texts does.
+func identificationAnswer(unit byte, pdu []byte) []byte {
 	object := func(id byte, text string) []byte { return append([]byte{id, byte(len(text))}, text...) }
 	switch {
 	case unit == 3:
@@ -118,14 +118,14 @@ func identification(unit byte, pdu []byte) []byte {
 	return append([]byte{0x2B, 0x0E, pdu[2], 0x82, 0, 0, 2}, append(object(2, "1.2\x00"), object(5, "Thermo")...)...)
 }
 
-func discover(t *testing.T, details string) <-chan []handler.Device {
-	return handlertest.Discover(t, scanner{zerolog.Nop()}, details, nil)
+func startDiscover(t *testing.T, details string) <-chan []handler.Device {
+	return handlertest.Discover(t, addressScanner{zerolog.Nop()}, details, nil)
 }
 
 func TestUnitsSayWhoTheyAre(t *testing.T) {
-	s := serve(t, identification)
-	found := discover(t, fmt.Sprintf("addresses: ['%s']\nunits: 1-2,3,4\ninterval: 1s\npause: 0s", s.address))
-	d := handlertest.Until(t, found, s.address+"/1", s.address+"/2", s.address+"/4")
+	s := serveUnits(t, identificationAnswer)
+	found := startDiscover(t, fmt.Sprintf("addresses: ['%s']\nunits: 1-2,3,4\ninterval: 1s\npause: 0s", s.address))
+	d := handlertest.AwaitIDs(t, found, s.address+"/1", s.address+"/2", s.address+"/4")
 	host, port, _ := net.SplitHostPort(s.address)
 	require.Equal(t, map[string]string{
 		"MODBUS_ADDRESS": "tcp://" + s.address, "MODBUS_HOST": host, "MODBUS_PORT": port, "MODBUS_UNIT": "1",
@@ -134,24 +134,26 @@ func TestUnitsSayWhoTheyAre(t *testing.T) {
 	require.NotContains(t, d[2].Properties, "MODBUS_VENDOR", "it does not know the question")
 	require.Equal(t, 1, s.most, "connections at once")
 	s.stop()
-	handlertest.Until(t, found) // unplugged
+	handlertest.AwaitIDs(t, found) // unplugged
 	s.start()
-	handlertest.Until(t, found, s.address+"/1", s.address+"/2", s.address+"/4")
+	handlertest.AwaitIDs(t, found, s.address+"/1", s.address+"/2", s.address+"/4")
 }
 
-// registers is a server of the library that the mapper uses.
-type registers struct{}
+// registerHandler is a server of the library that the mapper uses.
+type registerHandler struct{}
 
-func (registers) HandleCoils(*mb.CoilsRequest) ([]bool, error) { return nil, mb.ErrIllegalFunction }
-func (registers) HandleDiscreteInputs(*mb.DiscreteInputsRequest) ([]bool, error) {
+func (registerHandler) HandleCoils(*mb.CoilsRequest) ([]bool, error) {
+	return nil, mb.ErrIllegalFunction
+}
+func (registerHandler) HandleDiscreteInputs(*mb.DiscreteInputsRequest) ([]bool, error) {
 	return nil, mb.ErrIllegalFunction
 }
 
-func (registers) HandleInputRegisters(*mb.InputRegistersRequest) ([]uint16, error) {
+func (registerHandler) HandleInputRegisters(*mb.InputRegistersRequest) ([]uint16, error) {
 	return nil, mb.ErrIllegalFunction
 }
 
-func (registers) HandleHoldingRegisters(r *mb.HoldingRegistersRequest) ([]uint16, error) {
+func (registerHandler) HandleHoldingRegisters(r *mb.HoldingRegistersRequest) ([]uint16, error) {
 	if r.IsWrite {
 		panic("written")
 	}
@@ -163,58 +165,58 @@ func TestAServerWithoutIdentification(t *testing.T) {
 	require.NoError(t, err)
 	address := l.Addr().String()
 	require.NoError(t, l.Close())
-	s, err := mb.NewServer(&mb.ServerConfiguration{URL: "tcp://" + address, MaxClients: 5, Logger: log.New(io.Discard, "", 0)}, registers{})
+	s, err := mb.NewServer(&mb.ServerConfiguration{URL: "tcp://" + address, MaxClients: 5, Logger: log.New(io.Discard, "", 0)}, registerHandler{})
 	require.NoError(t, err)
 	require.NoError(t, s.Start())
 	t.Cleanup(func() { _ = s.Stop() })
 	_, port, _ := net.SplitHostPort(address)
-	handlertest.Until(t, discover(t, "addresses: [127.0.0.1-127.0.0.1]\nport: "+port), address+"/1")
+	handlertest.AwaitIDs(t, startDiscover(t, "addresses: [127.0.0.1-127.0.0.1]\nport: "+port), address+"/1")
 }
 
 func TestADeviceThatLeavesTheQuestionUnanswered(t *testing.T) {
-	s := serve(t, func(_ byte, pdu []byte) []byte {
+	s := serveUnits(t, func(_ byte, pdu []byte) []byte {
 		if pdu[0] == 3 {
 			return []byte{3, 2, 0, 7}
 		}
 		return []byte{}
 	})
-	handlertest.Until(t, discover(t, "{addresses: ['"+s.address+"'], timeout: 100ms}"), s.address+"/1")
+	handlertest.AwaitIDs(t, startDiscover(t, "{addresses: ['"+s.address+"'], timeout: 100ms}"), s.address+"/1")
 }
 
 // TestADeviceInUse takes one client at a time, as many do: while it talks to a mapper it closes other connections.
 func TestADeviceInUse(t *testing.T) {
 	var mu sync.Mutex
 	busy, closed := false, 0
-	s := serve(t, func(unit byte, pdu []byte) []byte {
+	s := serveUnits(t, func(unit byte, pdu []byte) []byte {
 		mu.Lock()
 		defer mu.Unlock()
 		if busy {
 			closed++
 			return nil
 		}
-		return identification(unit, pdu)
+		return identificationAnswer(unit, pdu)
 	})
-	found := discover(t, "{addresses: ['"+s.address+"'], interval: 1s}")
-	handlertest.Until(t, found, s.address+"/1")
+	found := startDiscover(t, "{addresses: ['"+s.address+"'], interval: 1s}")
+	handlertest.AwaitIDs(t, found, s.address+"/1")
 	mu.Lock()
 	busy = true
 	mu.Unlock()
-	require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return closed > 1 }, handlertest.Wait, time.Millisecond)
+	require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return closed > 1 }, handlertest.Timeout, time.Millisecond)
 	for len(found) > 0 {
 		require.Len(t, <-found, 1, "it is there")
 	}
-	handlertest.Until(t, discover(t, "{addresses: ['"+s.address+"']}")) // nobody has seen it before: it may be anything
+	handlertest.AwaitIDs(t, startDiscover(t, "{addresses: ['"+s.address+"']}")) // nobody has seen it before: it may be anything
 }
 
 func TestAnswersThatAreMalformed(t *testing.T) {
 	for _, answer := range []string{
 		"\x2b", "\x2b\x0e", "\x2b\x0d\x02\x82\x00\x00\x00", "\x2b\x0e\x02\x82\x00\x00\x01", "\x2b\x0e\x02\x82\x00\x00\x01\x00\x09abc", "\x03\x00",
 	} {
-		s := serve(t, func(byte, []byte) []byte { return []byte(answer) })
-		handlertest.Until(t, discover(t, "{addresses: ['"+s.address+"'], timeout: 2s}"))
+		s := serveUnits(t, func(byte, []byte) []byte { return []byte(answer) })
+		handlertest.AwaitIDs(t, startDiscover(t, "{addresses: ['"+s.address+"'], timeout: 2s}"))
 	}
-	endless := serve(t, func(_ byte, pdu []byte) []byte { return []byte{0x2B, 0x0E, pdu[2], 0x82, 0xFF, pdu[3] + 1, 0} })
-	handlertest.Until(t, discover(t, "{addresses: ['"+endless.address+"'], pause: 0s}"), endless.address+"/1")
+	endless := serveUnits(t, func(_ byte, pdu []byte) []byte { return []byte{0x2B, 0x0E, pdu[2], 0x82, 0xFF, pdu[3] + 1, 0} })
+	handlertest.AwaitIDs(t, startDiscover(t, "{addresses: ['"+endless.address+"'], pause: 0s}"), endless.address+"/1")
 }
 
 func TestAddresses(t *testing.T) {
@@ -251,7 +253,7 @@ func TestAddresses(t *testing.T) {
 
 // FuzzAnswer has answers of any kind to the identification.
 func FuzzAnswer(f *testing.F) {
-	f.Add(identification(1, []byte{0x2B, 0x0E, 2, 0}))
+	f.Add(identificationAnswer(1, []byte{0x2B, 0x0E, 2, 0}))
 	f.Add([]byte{0xAB, 1})
 	f.Add([]byte{0x2B, 0x0E, 2, 0x82, 0xFF, 1, 1, 0, 200})
 	f.Fuzz(func(t *testing.T, pdu []byte) {
@@ -274,7 +276,7 @@ func FuzzAnswer(f *testing.F) {
 				}
 			}
 		}()
-		c := &conn{host: "h:1", timeout: handlertest.Wait, conn: near}
+		c := &unitConn{host: "h:1", timeout: handlertest.Timeout, conn: near}
 		p := map[string]string{}
 		_ = c.objects(t.Context(), 1, 2, p)
 		for name, value := range p {

@@ -19,19 +19,19 @@ import (
 )
 
 // zigbee2MQTT is the list that zigbee2mqtt retains at {topic}/bridge/devices.
-type zigbee2MQTT struct{ table }
+type zigbee2MQTT struct{ announcementTable }
 
 func (z *zigbee2MQTT) filters() []string { return []string{z.topic + "/bridge/devices"} }
 
-// exposed is something that a zigbee device has: a value, or several of a kind such as light.
-type exposed struct {
-	Type     string    `json:"type"`
-	Property string    `json:"property"`
-	Features []exposed `json:"features"`
+// exposedFeature is something that a zigbee device has: a value, or several of a kind such as light.
+type exposedFeature struct {
+	Type     string           `json:"type"`
+	Property string           `json:"property"`
+	Features []exposedFeature `json:"features"`
 }
 
 // names are the types and properties in it.
-func (e exposed) names(to map[string]bool) {
+func (e exposedFeature) names(to map[string]bool) {
 	if len(e.Features) > 0 {
 		to[e.Type] = true
 	}
@@ -56,10 +56,10 @@ func (z *zigbee2MQTT) message(_ string, payload []byte) error {
 		Interview *bool  `json:"interview_completed"`
 		// Definition is null for a device that zigbee2mqtt does not know.
 		Definition *struct {
-			Model       string    `json:"model"`
-			Vendor      string    `json:"vendor"`
-			Description string    `json:"description"`
-			Exposes     []exposed `json:"exposes"`
+			Model       string           `json:"model"`
+			Vendor      string           `json:"vendor"`
+			Description string           `json:"description"`
+			Exposes     []exposedFeature `json:"exposes"`
 		} `json:"definition"`
 	}
 	if len(payload) > 0 {
@@ -92,7 +92,7 @@ func (z *zigbee2MQTT) message(_ string, payload []byte) error {
 }
 
 // tasmota is what Tasmota retains at {topic}/{MAC address}/config.
-type tasmota struct{ table }
+type tasmota struct{ announcementTable }
 
 func (t *tasmota) filters() []string { return []string{t.topic + "/+/config"} }
 
@@ -138,7 +138,7 @@ func (t *tasmota) message(topic string, payload []byte) error {
 // shelly is what Shelly devices publish at {prefix}/online, shellies/{id}/online in the first generation, while they are connected, mostly
 // retained, and the announcements of the first generation at shellies/announce, which are not.
 type shelly struct {
-	table
+	announcementTable
 	about map[string]map[string]string // what was announced, by id
 }
 
@@ -206,7 +206,7 @@ func (s *shelly) announce(payload []byte) error {
 	}
 	s.about[a.ID] = map[string]string{"MQTT_MODEL": a.Model, "MQTT_MAC": a.MAC, "MQTT_IP": a.IP, "MQTT_VERSION": a.Version}
 	prefix := s.topic + "/" + a.ID
-	for _, known := range s.said[prefix].devices {
+	for _, known := range s.announcements[prefix].devices {
 		p := maps.Clone(known.properties)
 		maps.Copy(p, s.about[a.ID])
 		return s.set(prefix, device{a.ID, p})
@@ -216,7 +216,7 @@ func (s *shelly) announce(payload []byte) error {
 
 // sparkplug are births and deaths of Sparkplug B: {topic}/{group}/NBIRTH/{edge node}, and DBIRTH with a device below it. Births are
 // not retained: a device is found when its birth is published while the handler is connected, and is known from then on until its death is.
-type sparkplug struct{ table }
+type sparkplug struct{ announcementTable }
 
 func (s *sparkplug) filters() []string {
 	var list []string
@@ -235,7 +235,7 @@ func (s *sparkplug) message(topic string, payload []byte) error {
 	id := strings.Join(append([]string{group}, parts[2:]...), "/")
 	switch kind {
 	case "NDEATH": // its devices with it
-		for from := range s.said {
+		for from := range s.announcements {
 			if from == id || strings.HasPrefix(from, id+"/") {
 				_ = s.set(from) // less always fits
 			}
@@ -247,7 +247,7 @@ func (s *sparkplug) message(topic string, payload []byte) error {
 	default:
 		return fmt.Errorf("%.20q is no birth", kind)
 	}
-	metrics, err := birth(payload)
+	metrics, err := parseBirth(payload)
 	if err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ func (s *sparkplug) message(topic string, payload []byte) error {
 	for _, m := range metrics {
 		names = append(names, m.name)
 		if key, ok := strings.CutPrefix(m.name, "Properties/"); ok && len(p) < maxMembers && len(key) < 100 {
-			p["MQTT_"+network.Name(key)] = m.value
+			p["MQTT_"+network.PropertyName(key)] = m.value
 		}
 	}
 	slices.Sort(names)
@@ -283,9 +283,9 @@ type metric struct{ name, value string }
 
 const maxMetrics = 10000
 
-// birth reads the metrics of a payload of Sparkplug B (org.eclipse.tahu.protobuf.Payload): the field 2 has them.
-func birth(payload []byte) (metrics []metric, err error) {
-	err = wire.Fields(payload, func(number protowire.Number, _ uint64, value []byte) error {
+// parseBirth reads the metrics of a payload of Sparkplug B (org.eclipse.tahu.protobuf.Payload): the field 2 has them.
+func parseBirth(payload []byte) (metrics []metric, err error) {
+	err = wire.EachField(payload, func(number protowire.Number, _ uint64, value []byte) error {
 		if number != 2 || value == nil {
 			return nil
 		}
@@ -293,7 +293,7 @@ func birth(payload []byte) (metrics []metric, err error) {
 			return fmt.Errorf("more than %d metrics", maxMetrics)
 		}
 		var m metric
-		err := wire.Fields(value, func(number protowire.Number, n uint64, text []byte) error {
+		err := wire.EachField(value, func(number protowire.Number, n uint64, text []byte) error {
 			switch number {
 			case 1:
 				m.name = string(text)

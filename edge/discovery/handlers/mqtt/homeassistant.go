@@ -15,20 +15,20 @@ import (
 
 // homeAssistant is Home Assistant's MQTT discovery: {topic}/{component}/[{node}/]{object}/config has one entity each, and
 // {topic}/device/[{node}/]{object}/config several. An entity is a device here.
-type homeAssistant struct{ table }
+type homeAssistant struct{ announcementTable }
 
 func (h *homeAssistant) filters() []string {
 	return []string{h.topic + "/+/+/config", h.topic + "/+/+/+/config"}
 }
 
-// fields are the members of a discovery payload by their full names.
-type fields map[string]any
+// configFields are the members of a discovery payload by their full names.
+type configFields map[string]any
 
 func (h *homeAssistant) message(topic string, payload []byte) error {
 	component, object, _ := strings.Cut(strings.TrimSuffix(strings.TrimPrefix(topic, h.topic+"/"), "/config"), "/")
 	var entities []device
 	if len(payload) > 0 {
-		var config fields
+		var config configFields
 		if err := json.Unmarshal(payload, &config); err != nil {
 			return err
 		}
@@ -44,7 +44,7 @@ func (h *homeAssistant) message(topic string, payload []byte) error {
 }
 
 // entities are those of a payload, in the order of their names in it.
-func (f fields) entities(component, object string) (list []device, err error) {
+func (f configFields) entities(component, object string) (list []device, err error) {
 	if component != "device" {
 		return []device{{cmp.Or(f.text("unique_id"), component+"/"+object), f.properties(component)}}, nil
 	}
@@ -62,7 +62,7 @@ func (f fields) entities(component, object string) (list []device, err error) {
 		}
 		entity := maps.Clone(f) // what is common to all
 		delete(entity, "components")
-		maps.Copy(entity, fields(members).full())
+		maps.Copy(entity, configFields(members).full())
 		kind := entity.text("platform")
 		if kind == "" || len(members) == 1 { // one that was removed has its platform only
 			continue
@@ -91,28 +91,28 @@ var abbreviations = map[string]string{
 }
 
 // full replaces abbreviations, and ~ in topics by what it stands for.
-func (f fields) full() fields {
+func (f configFields) full() configFields {
 	base, _ := f["~"].(string)
-	out := fields{}
+	out := configFields{}
 	for key, value := range f {
 		if full, ok := abbreviations[key]; ok {
 			key = full
 		}
 		switch v := value.(type) {
 		case string:
-			value = expand(key, v, base)
+			value = expandBase(key, v, base)
 		case []any:
 			for i, one := range v {
 				if members, ok := one.(map[string]any); ok {
 					if base != "" {
 						members["~"] = base
 					}
-					v[i] = map[string]any(fields(members).full())
+					v[i] = map[string]any(configFields(members).full())
 				}
 			}
 		case map[string]any:
 			if key == "device" || key == "origin" {
-				value = map[string]any(fields(v).full())
+				value = map[string]any(configFields(v).full())
 			}
 		}
 		out[key] = value
@@ -120,7 +120,7 @@ func (f fields) full() fields {
 	return out
 }
 
-func expand(key, value, base string) string {
+func expandBase(key, value, base string) string {
 	if base == "" || !strings.HasSuffix(key, "topic") {
 		return value
 	}
@@ -134,9 +134,9 @@ func expand(key, value, base string) string {
 }
 
 // text is a member as text; empty if there is none, or it is an object or a list of them.
-func (f fields) text(key string) string { return text(f[key]) }
+func (f configFields) text(key string) string { return memberText(f[key]) }
 
-func text(value any) string {
+func memberText(value any) string {
 	switch v := value.(type) {
 	case string:
 		return v
@@ -146,7 +146,7 @@ func text(value any) string {
 	case []any:
 		var parts []string
 		for _, one := range v {
-			if part := text(one); part != "" {
+			if part := memberText(one); part != "" {
 				parts = append(parts, part)
 			}
 		}
@@ -159,17 +159,17 @@ func text(value any) string {
 const maxMembers = 100
 
 // properties are all members that are texts or numbers, MQTT_STATE_TOPIC for state_topic, and what a mapper can't compute from them.
-func (f fields) properties(component string) map[string]string {
+func (f configFields) properties(component string) map[string]string {
 	p := map[string]string{}
 	for key := range f {
 		if key != "~" && len(p) < maxMembers && len(key) < 100 {
-			p["MQTT_"+network.Name(key)] = f.text(key)
+			p["MQTT_"+network.PropertyName(key)] = f.text(key)
 		}
 	}
 	p["MQTT_COMPONENT"] = component
 	if device, ok := f["device"].(map[string]any); ok {
 		for _, key := range []string{"name", "model", "manufacturer", "identifiers", "sw_version", "serial_number", "suggested_area"} {
-			p["MQTT_DEVICE_"+strings.ToUpper(key)] = text(device[key])
+			p["MQTT_DEVICE_"+strings.ToUpper(key)] = memberText(device[key])
 		}
 	}
 	p["MQTT_NAME"] = cmp.Or(p["MQTT_NAME"], p["MQTT_DEVICE_NAME"])
@@ -187,11 +187,11 @@ func (f fields) properties(component string) map[string]string {
 }
 
 // availability reads either form of it. Of several topics the last counts: those before it are of what the device is connected to.
-func (f fields) availability(p map[string]string) {
+func (f configFields) availability(p map[string]string) {
 	topic, template, available := f.text("availability_topic"), f.text("availability_template"), f.text("payload_available")
 	if list, ok := f["availability"].([]any); ok && topic == "" && len(list) > 0 {
 		if members, ok := list[len(list)-1].(map[string]any); ok {
-			one := fields(members)
+			one := configFields(members)
 			topic, template, available = one.text("topic"), one.text("value_template"), one.text("payload_available")
 		}
 	}

@@ -27,14 +27,14 @@ import (
 // Program is the handler.
 var Program = handler.Program{
 	Name: "mqtt", Short: "Finds devices that announce themselves on the node's MQTT broker",
-	New: func(env handler.Env) handler.Handler { return listener{env: env, settle: settle} },
+	New: func(env handler.Env) handler.Handler { return announcementListener{env: env, settle: settleTime} },
 }
 
 const (
-	// settle is how long the handler waits after a message for more of them, and for what is retained.
-	settle = 200 * time.Millisecond
-	// attempts to connect fail before a call of Discover does.
-	attempts = 5
+	// settleTime is how long the handler waits after a message for more of them, and for what is retained.
+	settleTime = 200 * time.Millisecond
+	// maxAttempts to connect fail before a call of Discover does.
+	maxAttempts = 5
 )
 
 // details are the discoveryDetails.
@@ -57,8 +57,8 @@ type format interface {
 	devices() []handler.Device
 }
 
-// once is a format whose devices announce themselves when they connect, in messages that no broker keeps.
-type once interface {
+// unretainedFormat is a format whose devices announce themselves when they connect, in messages that no broker keeps.
+type unretainedFormat interface {
 	format
 	// know takes a device that was found earlier.
 	know(handler.Device) error
@@ -73,7 +73,7 @@ var formats = map[string]func(topic string) format{
 	"sparkplug":     func(topic string) format { return &sparkplug{newTable(topic, "spBv1.0")} },
 }
 
-func parse(text string) (d details, f format, err error) {
+func parseDetails(text string) (d details, f format, err error) {
 	if err := handler.Details(text, &d); err != nil {
 		return d, nil, err
 	}
@@ -87,24 +87,24 @@ func parse(text string) (d details, f format, err error) {
 	return d, of(d.Topic), d.Filter.Check()
 }
 
-// listener is the handler.
-type listener struct {
+// announcementListener is the handler.
+type announcementListener struct {
 	env    handler.Env
 	settle time.Duration
 }
 
 // Discover implements handler.Handler.
-func (l listener) Discover(ctx context.Context, text string, properties map[string][]byte, found func([]handler.Device)) error {
+func (l announcementListener) Discover(ctx context.Context, text string, properties map[string][]byte, found func([]handler.Device)) error {
 	return l.Resume(ctx, text, properties, nil, found)
 }
 
 // Resume implements handler.Resumer.
-func (l listener) Resume(ctx context.Context, text string, _ map[string][]byte, known []handler.Device, found func([]handler.Device)) error {
-	d, f, err := parse(text)
+func (l announcementListener) Resume(ctx context.Context, text string, _ map[string][]byte, known []handler.Device, found func([]handler.Device)) error {
+	d, f, err := parseDetails(text)
 	if err != nil {
 		return err
 	}
-	if o, ok := f.(once); ok {
+	if o, ok := f.(unretainedFormat); ok {
 		for _, device := range known {
 			if device.Properties["MQTT_FORMAT"] != d.Format {
 				continue
@@ -117,8 +117,8 @@ func (l listener) Resume(ctx context.Context, text string, _ map[string][]byte, 
 	if len(l.env.Broker) == 0 {
 		return errors.New("no address of the node's broker is known")
 	}
-	look := &look{
-		details: d, make: formats[d.Format], format: f, dropped: network.NewDropped(l.env.Log),
+	look := &discoverCall{
+		details: d, make: formats[d.Format], format: f, dropped: network.NewDropCounter(l.env.Log),
 		changed: make(chan struct{}, 1),
 	}
 	c, err := client.New(look.options(l.env.Broker, l.env.Log))
@@ -147,11 +147,11 @@ func (l listener) Resume(ctx context.Context, text string, _ map[string][]byte, 
 	}
 }
 
-// look is one call of Discover.
-type look struct {
+// discoverCall is one call of Discover.
+type discoverCall struct {
 	details details
 	make    func(string) format
-	dropped *network.Dropped
+	dropped *network.DropCounter
 	changed chan struct{} // capacity 1
 
 	mu        sync.Mutex
@@ -159,10 +159,10 @@ type look struct {
 	connected bool
 }
 
-func (l *look) options(servers []string, log zerolog.Logger) client.Options {
+func (l *discoverCall) options(servers []string, log zerolog.Logger) client.Options {
 	o := client.Options{
 		Servers: servers, ClientID: "discovery-mqtt-" + rand.Text()[:8], CleanStart: true, KeepAlive: 10 * time.Second,
-		Attempts: attempts * len(servers), Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}, Log: log,
+		Attempts: maxAttempts * len(servers), Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second}, Log: log,
 		// Retained messages are sent again on each connection. What an earlier connection delivered may be obsolete.
 		OnConnect: func(context.Context, bool) error {
 			l.mu.Lock()
@@ -186,12 +186,12 @@ func (l *look) options(servers []string, log zerolog.Logger) client.Options {
 	return o
 }
 
-func (l *look) announcesOnce() bool {
-	_, yes := l.format.(once)
+func (l *discoverCall) announcesOnce() bool {
+	_, yes := l.format.(unretainedFormat)
 	return yes
 }
 
-func (l *look) message(m client.Message) {
+func (l *discoverCall) message(m client.Message) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.format.message(m.Topic, m.Payload); err != nil {
@@ -201,14 +201,14 @@ func (l *look) message(m client.Message) {
 	l.change()
 }
 
-func (l *look) change() {
+func (l *discoverCall) change() {
 	select {
 	case l.changed <- struct{}{}:
 	default:
 	}
 }
 
-func (l *look) devices() (list []handler.Device, connected bool) {
+func (l *discoverCall) devices() (list []handler.Device, connected bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, d := range l.format.devices() {
@@ -217,7 +217,7 @@ func (l *look) devices() (list []handler.Device, connected bool) {
 			list = append(list, d)
 		}
 	}
-	return network.SortedAll(list), l.connected
+	return network.SortAll(list), l.connected
 }
 
 // The bounds of what is remembered of announcements.
@@ -227,11 +227,11 @@ const (
 	maxBytes  = 32 << 20 // of all devices
 )
 
-// table has what was announced below a topic: by the topic, or whatever else the next announcement replaces, and then by the device's ID.
-type table struct {
-	topic        string
-	said         map[string]announcement
-	count, bytes int
+// announcementTable has what was announced below a topic: by the topic, or whatever else the next announcement replaces, and then by the device's ID.
+type announcementTable struct {
+	topic         string
+	announcements map[string]announcement
+	count, bytes  int
 }
 
 type announcement struct {
@@ -245,16 +245,16 @@ type device struct {
 	properties map[string]string
 }
 
-func newTable(topic, usual string) table {
-	return table{topic: cmp.Or(topic, usual), said: map[string]announcement{}}
+func newTable(topic, usual string) announcementTable {
+	return announcementTable{topic: cmp.Or(topic, usual), announcements: map[string]announcement{}}
 }
 
 // set takes all devices of an announcement in place of those that were there; none: they are gone.
-func (t *table) set(from string, devices ...device) error {
+func (t *announcementTable) set(from string, devices ...device) error {
 	var a announcement
 	for _, d := range devices {
 		id, properties := d.id, d.properties
-		if id == "" || len(id) > 1024 || id != clean(id) {
+		if id == "" || len(id) > 1024 || id != cleanText(id) {
 			return fmt.Errorf("%.80q: an ID has 1 to 1024 bytes of UTF-8", id)
 		}
 		kept, size := map[string]string{}, len(id)
@@ -262,7 +262,7 @@ func (t *table) set(from string, devices ...device) error {
 			if value == "" {
 				continue
 			}
-			kept[name] = clean(value)
+			kept[name] = cleanText(value)
 			size += len(name) + len(kept[name])
 		}
 		if size > maxDevice {
@@ -271,22 +271,22 @@ func (t *table) set(from string, devices ...device) error {
 		a.devices = append(a.devices, device{id, kept})
 		a.bytes += size
 	}
-	old := t.said[from]
+	old := t.announcements[from]
 	count, bytes := t.count+len(a.devices)-len(old.devices), t.bytes+a.bytes-old.bytes
 	if count > network.MaxDevices || bytes > maxBytes {
 		return fmt.Errorf("more than %d devices or %d bytes are announced", network.MaxDevices, maxBytes)
 	}
 	if t.count, t.bytes = count, bytes; len(a.devices) == 0 {
-		delete(t.said, from)
+		delete(t.announcements, from)
 	} else {
-		t.said[from] = a
+		t.announcements[from] = a
 	}
 	return nil
 }
 
-func (t *table) devices() (list []handler.Device) {
-	for _, from := range slices.Sorted(maps.Keys(t.said)) {
-		for _, d := range t.said[from].devices {
+func (t *announcementTable) devices() (list []handler.Device) {
+	for _, from := range slices.Sorted(maps.Keys(t.announcements)) {
+		for _, d := range t.announcements[from].devices {
 			list = append(list, handler.Device{ID: d.id, Properties: maps.Clone(d.properties)})
 		}
 	}
@@ -294,10 +294,10 @@ func (t *table) devices() (list []handler.Device) {
 }
 
 // remember takes a device that was found earlier as what was announced from there.
-func (t *table) remember(from string, d handler.Device) error {
+func (t *announcementTable) remember(from string, d handler.Device) error {
 	properties := maps.Clone(d.Properties)
 	delete(properties, "MQTT_FORMAT")
 	return t.set(from, device{d.ID, properties})
 }
 
-func clean(text string) string { return network.Clean(text, maxText) }
+func cleanText(text string) string { return network.CleanText(text, maxText) }

@@ -42,19 +42,19 @@ type socket struct {
 	send func(net.Interface, []byte) error
 }
 
-// Joiner is what Join is.
-type Joiner func(ctx context.Context, address4, address6 string, names []string, listen bool) (*Group, error)
+// JoinFunc is what Join is.
+type JoinFunc func(ctx context.Context, address4, address6 string, names []string, listen bool) (*Group, error)
 
 // Join opens the sockets. With listen they are members of the groups, at their port, beside other programs of the host; without, they
 // have ports of their own and get the answers that are sent to them. address6 may be empty. names are globs of interfaces; none: all.
 func Join(ctx context.Context, address4, address6 string, names []string, listen bool) (*Group, error) {
 	var sockets []socket
-	s, err := open4(ctx, address4, listen)
+	s, err := openIPv4(ctx, address4, listen)
 	if err == nil {
 		sockets = append(sockets, s)
 	}
 	if address6 != "" {
-		if s, err := open6(ctx, address6, listen); err == nil {
+		if s, err := openIPv6(ctx, address6, listen); err == nil {
 			sockets = append(sockets, s)
 		}
 	}
@@ -71,7 +71,7 @@ func newGroup(sockets []socket) *Group {
 	packets := make(chan Packet, 256)
 	g := &Group{Packets: packets, sockets: sockets}
 	for _, s := range g.sockets {
-		g.wg.Go(func() { g.end(fmt.Errorf("the socket %s can't be read: %w", s.LocalAddr(), read(packets, s))) })
+		g.wg.Go(func() { g.end(fmt.Errorf("the socket %s can't be read: %w", s.LocalAddr(), readPackets(packets, s))) })
 	}
 	go func() {
 		g.wg.Wait()
@@ -93,8 +93,8 @@ func (g *Group) end(err error) {
 // Err returns why Packets is closed.
 func (g *Group) Err() error { return g.err }
 
-// read hands over what comes until the socket can no longer be read, and returns why.
-func read(to chan<- Packet, from net.PacketConn) error {
+// readPackets hands over what comes until the socket can no longer be read, and returns why.
+func readPackets(to chan<- Packet, from net.PacketConn) error {
 	b := make([]byte, maxDatagram)
 	for {
 		n, addr, err := from.ReadFrom(b)
@@ -116,7 +116,7 @@ func read(to chan<- Packet, from net.PacketConn) error {
 	}
 }
 
-func open4(ctx context.Context, address string, listen bool) (s socket, err error) {
+func openIPv4(ctx context.Context, address string, listen bool) (s socket, err error) {
 	group, err := s.open(ctx, "udp4", address, "0.0.0.0", listen)
 	if err != nil {
 		return s, err
@@ -131,7 +131,7 @@ func open4(ctx context.Context, address string, listen bool) (s socket, err erro
 	return s, nil
 }
 
-func open6(ctx context.Context, address string, listen bool) (s socket, err error) {
+func openIPv6(ctx context.Context, address string, listen bool) (s socket, err error) {
 	group, err := s.open(ctx, "udp6", address, "::", listen)
 	if err != nil {
 		return s, err

@@ -9,23 +9,23 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var errFailed = errors.New("the network is down")
+var errNetworkDown = errors.New("the network is down")
 
-// failing is a socket that can't be read after a datagram.
-type failing struct {
+// failingConn is a socket that can't be read after a datagram.
+type failingConn struct {
 	*net.UDPConn
 	reads  int
 	closed atomic.Bool
 }
 
-func (f *failing) ReadFrom(b []byte) (int, net.Addr, error) {
+func (f *failingConn) ReadFrom(b []byte) (int, net.Addr, error) {
 	if f.reads++; f.reads > 1 {
-		return 0, nil, errFailed
+		return 0, nil, errNetworkDown
 	}
 	return copy(b, "hello"), f.LocalAddr(), nil
 }
 
-func (f *failing) Close() error {
+func (f *failingConn) Close() error {
 	f.closed.Store(true)
 	return f.UDPConn.Close()
 }
@@ -37,13 +37,13 @@ func TestAGroupEndsWithASocket(t *testing.T) {
 		require.NoError(t, err)
 		sockets = append(sockets, socket{PacketConn: c})
 	}
-	broken := &failing{UDPConn: sockets[1].PacketConn.(*net.UDPConn)}
+	broken := &failingConn{UDPConn: sockets[1].PacketConn.(*net.UDPConn)}
 	sockets[1].PacketConn = broken
 	g := newGroup(sockets)
 	require.Equal(t, "hello", string((<-g.Packets).Data))
 	_, open := <-g.Packets
 	require.False(t, open)
-	require.ErrorIs(t, g.Err(), errFailed)
+	require.ErrorIs(t, g.Err(), errNetworkDown)
 	require.ErrorContains(t, g.Err(), broken.LocalAddr().String())
 	require.True(t, broken.closed.Load())
 	g.Close()

@@ -67,35 +67,35 @@ func (f Filter) Takes(properties map[string]string) bool {
 	return true
 }
 
-// Sorted returns devices in the order of their IDs, each ID once, so that an unchanged network makes an unchanged list.
-func Sorted(devices []handler.Device) []handler.Device {
-	slices.SortStableFunc(devices, byID)
+// SortUnique returns devices in the order of their IDs, each ID once, so that an unchanged network makes an unchanged list.
+func SortUnique(devices []handler.Device) []handler.Device {
+	slices.SortStableFunc(devices, compareIDs)
 	return slices.CompactFunc(devices, func(a, b handler.Device) bool { return a.ID == b.ID })
 }
 
-// byID compares devices by their IDs.
-func byID(a, b handler.Device) int { return cmp.Compare(a.ID, b.ID) }
+// compareIDs compares devices by their IDs.
+func compareIDs(a, b handler.Device) int { return cmp.Compare(a.ID, b.ID) }
 
-// SortedAll is Sorted for what has IDs of its own making: of several devices with one ID all are returned, in their order, so that
+// SortAll is Sorted for what has IDs of its own making: of several devices with one ID all are returned, in their order, so that
 // edgediscovery takes the first and says so.
-func SortedAll(devices []handler.Device) []handler.Device {
-	slices.SortStableFunc(devices, byID)
+func SortAll(devices []handler.Device) []handler.Device {
+	slices.SortStableFunc(devices, compareIDs)
 	return devices
 }
 
-// Dropped counts what could not be read. Its log line comes at most every ten seconds.
-type Dropped struct {
+// DropCounter counts what could not be read. Its log line comes at most every ten seconds.
+type DropCounter struct {
 	count atomic.Uint64
 	log   zerolog.Logger
 }
 
-// NewDropped makes a count.
-func NewDropped(log zerolog.Logger) *Dropped {
-	return &Dropped{log: log.Sample(&zerolog.BurstSampler{Burst: 1, Period: 10 * time.Second})}
+// NewDropCounter makes a count.
+func NewDropCounter(log zerolog.Logger) *DropCounter {
+	return &DropCounter{log: log.Sample(&zerolog.BurstSampler{Burst: 1, Period: 10 * time.Second})}
 }
 
 // Add counts and logs one more, with its sender.
-func (d *Dropped) Add(from string, err error) {
+func (d *DropCounter) Add(from string, err error) {
 	d.log.Warn().Err(err).Str("from", from).Uint64("dropped", d.count.Add(1)).Msg("what can't be read is dropped")
 }
 
@@ -120,8 +120,8 @@ func Interfaces(names []string) (list []net.Interface, err error) {
 	return list, nil
 }
 
-// Name converts a text to a part of a property's name: capitals, digits and underscores, as in names of environment variables.
-func Name(text string) string {
+// PropertyName converts a text to a part of a property's name: capitals, digits and underscores, as in names of environment variables.
+func PropertyName(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
 		case r >= 'a' && r <= 'z':
@@ -133,8 +133,8 @@ func Name(text string) string {
 	}, text)
 }
 
-// Clean bounds a text from the network, and replaces what a property must not contain.
-func Clean(text string, most int) string {
+// CleanText bounds a text from the network, and replaces what a property must not contain.
+func CleanText(text string, most int) string {
 	if len(text) > most {
 		text = text[:most]
 	}

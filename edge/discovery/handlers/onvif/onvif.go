@@ -29,7 +29,7 @@ import (
 var Program = handler.Program{
 	Name: "onvif", Short: "Finds ONVIF cameras by WS-Discovery", Shared: true,
 	New: func(env handler.Env) handler.Handler {
-		return prober{
+		return cameraProber{
 			log: env.Log, address4: "239.255.255.250:3702", address6: "[ff02::c]:3702", interval: 10 * time.Second, arp: "/proc/net/arp", join: network.Join,
 		}
 	},
@@ -47,7 +47,7 @@ type details struct {
 	Interfaces []string `yaml:"interfaces"`
 }
 
-func parse(text string) (d details, err error) {
+func parseDetails(text string) (d details, err error) {
 	// The first Akri had them below onvif.
 	all := struct {
 		details `yaml:",inline"`
@@ -67,25 +67,25 @@ func parse(text string) (d details, err error) {
 	return d, errors.Join(d.IPAddresses.Check("ipAddresses"), d.MACAddresses.Check("macAddresses"), d.Scopes.Check("scopes"), d.UUIDs.Check("uuids"))
 }
 
-// prober is the handler.
-type prober struct {
+// cameraProber is the handler.
+type cameraProber struct {
 	log                zerolog.Logger
 	address4, address6 string
 	interval           time.Duration
 	arp                string // the kernel's table of neighbours
-	join               network.Joiner
+	join               network.JoinFunc
 }
 
 // The bounds of a camera's announcement.
 const (
-	maxText = 1024
-	misses  = 3 // unanswered probes after which a camera is gone
-	tries   = 3 // to read a camera's device information
+	maxText   = 1024
+	maxMisses = 3 // unanswered probes after which a camera is gone
+	maxTries  = 3 // to read a camera's device information
 )
 
 // camera is a device that has answered.
 type camera struct {
-	match    match
+	match    cameraMatch
 	address  netip.Addr // that the answer came from
 	service  string     // URL
 	missed   int
@@ -93,25 +93,25 @@ type camera struct {
 	identity map[string]string // nil: not known
 }
 
-// look is one call of Discover. Only its goroutine uses it.
-type look struct {
-	prober
+// discoverCall is one call of Discover. Only its goroutine uses it.
+type discoverCall struct {
+	cameraProber
 	details     details
 	credentials credentials
 	cameras     map[string]*camera
-	dropped     *network.Dropped
+	dropped     *network.DropCounter
 	http        *http.Client
 	asking      *network.Group
 	listening   *network.Group // nil: announcements can't be heard
 }
 
 // Discover implements handler.Handler.
-func (p prober) Discover(ctx context.Context, text string, properties map[string][]byte, found func([]handler.Device)) error {
-	d, err := parse(text)
+func (p cameraProber) Discover(ctx context.Context, text string, properties map[string][]byte, found func([]handler.Device)) error {
+	d, err := parseDetails(text)
 	if err != nil {
 		return err
 	}
-	l := &look{prober: p, details: d, cameras: map[string]*camera{}, dropped: network.NewDropped(p.log), http: &http.Client{
+	l := &discoverCall{cameraProber: p, details: d, cameras: map[string]*camera{}, dropped: network.NewDropCounter(p.log), http: &http.Client{
 		Timeout: 3 * time.Second, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	defer l.http.CloseIdleConnections()
@@ -144,7 +144,7 @@ func (p prober) Discover(ctx context.Context, text string, properties map[string
 
 // listen has the multicast port heard, on which devices announce that they come and go, and on interfaces that are new. If that is not
 // possible, because another program uses the port exclusively, changes are noticed at the next probe.
-func (l *look) listen(ctx context.Context) {
+func (l *discoverCall) listen(ctx context.Context) {
 	if l.listening == nil {
 		l.listening, _ = l.join(ctx, l.address4, l.address6, l.details.Interfaces, true)
 	}
@@ -153,7 +153,7 @@ func (l *look) listen(ctx context.Context) {
 	}
 }
 
-func (l *look) deafen() {
+func (l *discoverCall) deafen() {
 	if l.listening != nil {
 		l.listening.Close()
 		l.listening = nil
@@ -161,7 +161,7 @@ func (l *look) deafen() {
 }
 
 // announced are the announcements of devices.
-func (l *look) announced() <-chan network.Packet {
+func (l *discoverCall) announced() <-chan network.Packet {
 	if l.listening == nil {
 		return nil
 	}
@@ -169,7 +169,7 @@ func (l *look) announced() <-chan network.Packet {
 }
 
 // probe asks all cameras to answer, and takes the answers.
-func (l *look) probe(ctx context.Context) error {
+func (l *discoverCall) probe(ctx context.Context) error {
 	for _, c := range l.cameras {
 		c.missed++
 	}
@@ -186,7 +186,7 @@ func (l *look) probe(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-end.C:
-			maps.DeleteFunc(l.cameras, func(_ string, c *camera) bool { return c.missed >= misses })
+			maps.DeleteFunc(l.cameras, func(_ string, c *camera) bool { return c.missed >= maxMisses })
 			return nil
 		case <-again.C:
 			_ = l.asking.Send(message)
@@ -203,7 +203,7 @@ func (l *look) probe(ctx context.Context) error {
 
 // rest waits for the next probe, which a new camera's announcement brings forward. There is none if ctx has ended, which is no error, or no
 // answer could be received.
-func (l *look) rest(ctx context.Context, found func([]handler.Device)) (more bool, err error) {
+func (l *discoverCall) rest(ctx context.Context, found func([]handler.Device)) (more bool, err error) {
 	next := time.NewTimer(l.interval)
 	defer next.Stop()
 	began := time.Now()
@@ -241,7 +241,7 @@ func (l *look) rest(ctx context.Context, found func([]handler.Device)) (more boo
 }
 
 // take takes an answer to the probe with this ID.
-func (l *look) take(packet network.Packet, id string) error {
+func (l *discoverCall) take(packet network.Packet, id string) error {
 	m, err := parseMessage(packet.Data)
 	if err != nil {
 		return err
@@ -270,16 +270,16 @@ func (l *look) take(packet network.Packet, id string) error {
 }
 
 // service returns the URL of the camera's device service: of several, the one at the address that the answer came from.
-func (m match) service(from netip.Addr) string {
+func (m cameraMatch) service(from netip.Addr) string {
 	for _, address := range m.addresses {
-		if hostOf(address) == from {
+		if urlHost(address) == from {
 			return address
 		}
 	}
 	return m.addresses[0]
 }
 
-func hostOf(address string) netip.Addr {
+func urlHost(address string) netip.Addr {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
 		return netip.Addr{}
@@ -290,12 +290,12 @@ func hostOf(address string) netip.Addr {
 
 // identify reads the device information of cameras with credentials, but only of those that have answered from the address of their
 // service.
-func (l *look) identify(ctx context.Context) {
+func (l *discoverCall) identify(ctx context.Context) {
 	var g errgroup.Group
 	g.SetLimit(8)
 	for _, c := range l.cameras {
 		credential, known := l.credentials.of(c.match.uuid)
-		if !known || c.identity != nil || c.tried >= tries || c.missed > 0 || hostOf(c.service) != c.address || !l.wanted(c) {
+		if !known || c.identity != nil || c.tried >= maxTries || c.missed > 0 || urlHost(c.service) != c.address || !l.wanted(c) {
 			continue
 		}
 		c.tried++
@@ -313,7 +313,7 @@ func (l *look) identify(ctx context.Context) {
 }
 
 // wanted reports whether a camera passes the filters that need no request to it.
-func (l *look) wanted(c *camera) bool {
+func (l *discoverCall) wanted(c *camera) bool {
 	within := func(texts ...string) func(string) bool {
 		return func(item string) bool {
 			return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(strings.ToLower(text), strings.ToLower(item)) })
@@ -324,7 +324,7 @@ func (l *look) wanted(c *camera) bool {
 }
 
 // devices are the cameras that pass the filters.
-func (l *look) devices() (list []handler.Device) {
+func (l *discoverCall) devices() (list []handler.Device) {
 	neighbours := l.neighbours()
 	for uuid, c := range l.cameras {
 		mac := cmp.Or(c.identity["ONVIF_DEVICE_MAC_ADDRESS"], neighbours[c.address.String()])
@@ -341,7 +341,7 @@ func (l *look) devices() (list []handler.Device) {
 		}
 		list = append(list, handler.Device{ID: uuid, Properties: p})
 	}
-	return network.Sorted(list)
+	return network.SortUnique(list)
 }
 
 func sameMAC(a, b string) bool {
@@ -350,7 +350,7 @@ func sameMAC(a, b string) bool {
 }
 
 // neighbours are the MAC addresses of the hosts of the networks that this host is in, by their IP addresses.
-func (l *look) neighbours() map[string]string {
+func (l *discoverCall) neighbours() map[string]string {
 	text, err := os.ReadFile(l.arp)
 	if err != nil {
 		return nil // another system, or not allowed

@@ -27,10 +27,10 @@ import (
 	"github.com/edgebus/edgebus/test/handlertest"
 )
 
-const hall = "10919da4-5566-7788-99aa-0012414fb745"
+const hallUUID = "10919da4-5566-7788-99aa-0012414fb745"
 
-// answer is one of a real camera's, shortened.
-const answer = `<?xml version="1.0" encoding="UTF-8"?>
+// answerTemplate is one of a real camera's, shortened.
+const answerTemplate = `<?xml version="1.0" encoding="UTF-8"?>
 <SOAP-ENV:Envelope xmlns:SOAP-ENV="http://www.w3.org/2003/05/soap-envelope" xmlns:wsa="http://schemas.xmlsoap.org/ws/2004/08/addressing" xmlns:d="http://schemas.xmlsoap.org/ws/2005/04/discovery" xmlns:dn="http://www.onvif.org/ver10/network/wsdl">
 <SOAP-ENV:Header><wsa:MessageID>urn:uuid:2bc6f06c</wsa:MessageID><wsa:RelatesTo>%s</wsa:RelatesTo></SOAP-ENV:Header><SOAP-ENV:Body><d:%s>
 <wsa:EndpointReference><wsa:Address>urn:uuid:%s</wsa:Address></wsa:EndpointReference><d:Types>dn:NetworkVideoTransmitter</d:Types>
@@ -38,12 +38,12 @@ const answer = `<?xml version="1.0" encoding="UTF-8"?>
 <d:XAddrs>http://192.0.2.7/onvif/device_service %s</d:XAddrs><d:MetadataVersion>10</d:MetadataVersion></d:%s></SOAP-ENV:Body></SOAP-ENV:Envelope>`
 
 func probeMatch(relatesTo, uuid, url string) string {
-	text := fmt.Sprintf(answer, relatesTo, "ProbeMatches><d:ProbeMatch", uuid, url, "ProbeMatch></d:ProbeMatches")
+	text := fmt.Sprintf(answerTemplate, relatesTo, "ProbeMatches><d:ProbeMatch", uuid, url, "ProbeMatch></d:ProbeMatches")
 	return text
 }
 
-// network1 is the loopback interface with cameras on it.
-type network1 struct {
+// testNetwork is the loopback interface with cameras on it.
+type testNetwork struct {
 	t       *testing.T
 	address string
 	arp     string
@@ -56,8 +56,8 @@ type network1 struct {
 	asked   []string // user names
 }
 
-func newNetwork(t *testing.T, cameras ...string) *network1 {
-	n := &network1{t: t, address: fmt.Sprintf("239.255.255.250:%d", 20000+rand.IntN(10000)), cameras: cameras, arp: filepath.Join(t.TempDir(), "arp")}
+func newTestNetwork(t *testing.T, cameras ...string) *testNetwork {
+	n := &testNetwork{t: t, address: fmt.Sprintf("239.255.255.250:%d", 20000+rand.IntN(10000)), cameras: cameras, arp: filepath.Join(t.TempDir(), "arp")}
 	require.NoError(t, os.WriteFile(n.arp, []byte("IP address       HW type     Flags       HW address            Mask     Device\n127.0.0.1        0x1         0x2         00:12:41:4f:b7:45     *        lo\n"), 0o600))
 	g, err := network.Join(t.Context(), n.address, "", []string{"lo"}, true)
 	require.NoError(t, err)
@@ -86,9 +86,9 @@ func newNetwork(t *testing.T, cameras ...string) *network1 {
 	return n
 }
 
-func (n *network1) url() string { return n.service.URL + "/onvif/device_service" }
+func (n *testNetwork) url() string { return n.service.URL + "/onvif/device_service" }
 
-func (n *network1) answer(p network.Packet) {
+func (n *testNetwork) answer(p network.Packet) {
 	var probe struct {
 		ID    string `xml:"Header>MessageID"`
 		Types string `xml:"Body>Probe>Types"`
@@ -110,7 +110,7 @@ func (n *network1) answer(p network.Packet) {
 }
 
 // serve is the device service of all cameras. The password is secret.
-func (n *network1) serve(w http.ResponseWriter, r *http.Request) {
+func (n *testNetwork) serve(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	var e struct {
 		User    string    `xml:"Header>Security>UsernameToken>Username"`
@@ -137,54 +137,54 @@ func (n *network1) serve(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `<e:Envelope xmlns:e="http://www.w3.org/2003/05/soap-envelope"><e:Body><%[1]s>%[2]s</%[1]s></e:Body></e:Envelope>`, name, text)
 }
 
-func (n *network1) discover(t *testing.T, details string, properties map[string][]byte) <-chan []handler.Device {
+func (n *testNetwork) discover(t *testing.T, details string, properties map[string][]byte) <-chan []handler.Device {
 	if rest, ok := strings.CutPrefix(details, "onvif:"); ok {
 		details = "onvif:\n  interfaces: [lo]" + rest
 	} else {
 		details += "\ninterfaces: [lo]"
 	}
-	p := prober{log: zerolog.Nop(), address4: n.address, interval: 50 * time.Millisecond, arp: n.arp, join: network.Join}
+	p := cameraProber{log: zerolog.Nop(), address4: n.address, interval: 50 * time.Millisecond, arp: n.arp, join: network.Join}
 	return handlertest.Discover(t, p, details, properties)
 }
 
 func TestACameraAnswersOverMulticast(t *testing.T) {
-	n := newNetwork(t, hall)
+	n := newTestNetwork(t, hallUUID)
 	found := n.discover(t, "discoveryTimeoutSeconds: 1", nil)
-	require.Equal(t, []handler.Device{{ID: hall, Properties: map[string]string{
-		"ONVIF_DEVICE_SERVICE_URL": n.url(), "ONVIF_DEVICE_IP_ADDRESS": "127.0.0.1", "ONVIF_DEVICE_MAC_ADDRESS": "00:12:41:4f:b7:45", "ONVIF_DEVICE_UUID": hall,
+	require.Equal(t, []handler.Device{{ID: hallUUID, Properties: map[string]string{
+		"ONVIF_DEVICE_SERVICE_URL": n.url(), "ONVIF_DEVICE_IP_ADDRESS": "127.0.0.1", "ONVIF_DEVICE_MAC_ADDRESS": "00:12:41:4f:b7:45", "ONVIF_DEVICE_UUID": hallUUID,
 		"ONVIF_DEVICE_NAME": "Hall camera", "ONVIF_DEVICE_HARDWARE": "IPC-1", "ONVIF_DEVICE_LOCATION": "hall",
 		"ONVIF_DEVICE_SCOPES": "onvif://www.onvif.org/hardware/IPC-1 onvif://www.onvif.org/location/hall onvif://www.onvif.org/name/Hall%20camera onvif://www.onvif.org/type/video_encoder",
-	}}}, handlertest.Next(t, found, 1))
+	}}}, handlertest.NextDevices(t, found, 1))
 	require.Empty(t, n.asked, "without credentials nobody is asked")
 	n.mu.Lock()
 	n.cameras = nil
 	n.mu.Unlock()
-	handlertest.Next(t, found, 0)
+	handlertest.NextDevices(t, found, 0)
 }
 
 func TestCamerasComeAndGoAtOnce(t *testing.T) {
-	n := newNetwork(t)
-	p := prober{log: zerolog.Nop(), address4: n.address, interval: time.Hour, arp: n.arp, join: network.Join}
+	n := newTestNetwork(t)
+	p := cameraProber{log: zerolog.Nop(), address4: n.address, interval: time.Hour, arp: n.arp, join: network.Join}
 	found := handlertest.Discover(t, p, "interfaces: [lo]", nil)
-	handlertest.Next(t, found, 0)
+	handlertest.NextDevices(t, found, 0)
 	n.mu.Lock()
-	n.cameras = []string{hall}
+	n.cameras = []string{hallUUID}
 	n.mu.Unlock()
 	require.Eventually(t, func() bool { // for a second after a probe they are not heeded
-		require.NoError(t, n.group.Send([]byte(fmt.Sprintf(answer, "", "Hello", hall, n.url(), "Hello"))))
+		require.NoError(t, n.group.Send([]byte(fmt.Sprintf(answerTemplate, "", "Hello", hallUUID, n.url(), "Hello"))))
 		return len(found) > 0
-	}, handlertest.Wait, 100*time.Millisecond)
-	handlertest.Next(t, found, 1)
-	bye := []byte(fmt.Sprintf(answer, "", "Bye", hall, "", "Bye"))
+	}, handlertest.Timeout, 100*time.Millisecond)
+	handlertest.NextDevices(t, found, 1)
+	bye := []byte(fmt.Sprintf(answerTemplate, "", "Bye", hallUUID, "", "Bye"))
 	require.NoError(t, n.group.Send(bye)) // from another address than the camera's: anybody could
 	n.sendFrom("127.0.0.1", bye)
-	handlertest.Next(t, found, 0)
+	handlertest.NextDevices(t, found, 0)
 }
 
 func TestASocketThatCanNotBeReadEndsTheLook(t *testing.T) {
-	n := newNetwork(t)
+	n := newTestNetwork(t)
 	var asking *network.Group
-	p := prober{log: zerolog.Nop(), address4: n.address, interval: time.Hour, arp: n.arp}
+	p := cameraProber{log: zerolog.Nop(), address4: n.address, interval: time.Hour, arp: n.arp}
 	p.join = func(ctx context.Context, address4, address6 string, names []string, listen bool) (*network.Group, error) {
 		g, err := network.Join(ctx, address4, address6, names, listen)
 		if !listen {
@@ -197,9 +197,9 @@ func TestASocketThatCanNotBeReadEndsTheLook(t *testing.T) {
 }
 
 func TestAnnouncementsAreHeardAgain(t *testing.T) {
-	n := newNetwork(t)
+	n := newTestNetwork(t)
 	var listening []*network.Group
-	p := prober{log: zerolog.Nop(), address4: n.address, interval: 50 * time.Millisecond, arp: n.arp}
+	p := cameraProber{log: zerolog.Nop(), address4: n.address, interval: 50 * time.Millisecond, arp: n.arp}
 	p.join = func(ctx context.Context, address4, address6 string, names []string, listen bool) (*network.Group, error) {
 		g, err := network.Join(ctx, address4, address6, names, listen)
 		if listen {
@@ -217,7 +217,7 @@ func TestAnnouncementsAreHeardAgain(t *testing.T) {
 }
 
 // sendFrom sends a datagram to the group from an address of the loopback interface.
-func (n *network1) sendFrom(address string, data []byte) {
+func (n *testNetwork) sendFrom(address string, data []byte) {
 	c, err := net.ListenPacket("udp4", address+":0")
 	require.NoError(n.t, err)
 	defer c.Close()
@@ -232,7 +232,7 @@ func (n *network1) sendFrom(address string, data []byte) {
 }
 
 func TestFilters(t *testing.T) {
-	n := newNetwork(t, hall)
+	n := newTestNetwork(t, hallUUID)
 	for details, want := range map[string]int{
 		"ipAddresses: {action: Include, items: [127.0.0.1]}":                                        1,
 		"ipAddresses: {action: Exclude, items: [127.0.0.1]}":                                        0,
@@ -246,25 +246,25 @@ func TestFilters(t *testing.T) {
 	} {
 		t.Run(details, func(t *testing.T) {
 			t.Parallel()
-			handlertest.Next(t, n.discover(t, details, nil), want)
+			handlertest.NextDevices(t, n.discover(t, details, nil), want)
 		})
 	}
 }
 
 func TestWithCredentialsACameraSaysWhoItIs(t *testing.T) {
-	n := newNetwork(t, hall)
+	n := newTestNetwork(t, hallUUID)
 	for name, properties := range map[string]map[string][]byte{
 		"default": {"username_default": []byte("root"), "password_default": []byte("secret")},
-		"own":     {"username_default": []byte("x"), "username_" + strings.ReplaceAll(hall, "-", "_"): []byte("root"), "password_" + strings.ReplaceAll(hall, "-", "_"): []byte("secret")},
-		"list":    {"device_credential_list": []byte(`["a"]`), "a": []byte(`{"` + hall + `":{"username":"root","password":"c2VjcmV0","base64encoded":true}}`)},
+		"own":     {"username_default": []byte("x"), "username_" + strings.ReplaceAll(hallUUID, "-", "_"): []byte("root"), "password_" + strings.ReplaceAll(hallUUID, "-", "_"): []byte("secret")},
+		"list":    {"device_credential_list": []byte(`["a"]`), "a": []byte(`{"` + hallUUID + `":{"username":"root","password":"c2VjcmV0","base64encoded":true}}`)},
 		"ref list": {
-			"device_credential_ref_list": []byte(`["a"]`), "a": []byte(`{"` + hall + `":{"username_ref":"u","password_ref":"p"}}`),
+			"device_credential_ref_list": []byte(`["a"]`), "a": []byte(`{"` + hallUUID + `":{"username_ref":"u","password_ref":"p"}}`),
 			"u": []byte("root"), "p": []byte("secret"),
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := n.discover(t, "macAddresses: {action: Include, items: ['a0:b1:c2:d3:e4:f5']}", properties)
-			p := handlertest.Next(t, found, 1)[0].Properties
+			p := handlertest.NextDevices(t, found, 1)[0].Properties
 			require.Equal(t, "ACME Eye 1 2.0 7 A0:B1:C2:D3:E4:F5", strings.Join([]string{p["ONVIF_DEVICE_MANUFACTURER"], p["ONVIF_DEVICE_MODEL"], p["ONVIF_DEVICE_FIRMWARE"], p["ONVIF_DEVICE_SERIAL_NUMBER"], p["ONVIF_DEVICE_MAC_ADDRESS"]}, " "))
 			for _, value := range p {
 				require.NotContains(t, value, "secret")
@@ -273,7 +273,7 @@ func TestWithCredentialsACameraSaysWhoItIs(t *testing.T) {
 	}
 	require.NotContains(t, n.asked, "x")
 	found := n.discover(t, "", map[string][]byte{"username_default": []byte("root"), "password_default": []byte("wrong")})
-	require.NotContains(t, handlertest.Next(t, found, 1)[0].Properties, "ONVIF_DEVICE_MODEL", "it is found without")
+	require.NotContains(t, handlertest.NextDevices(t, found, 1)[0].Properties, "ONVIF_DEVICE_MODEL", "it is found without")
 }
 
 func TestDetailsThatCanNotBe(t *testing.T) {
@@ -297,22 +297,22 @@ func TestDetailsThatCanNotBe(t *testing.T) {
 }
 
 func TestAServiceElsewhereIsNotAsked(t *testing.T) {
-	require.Equal(t, "http://192.0.2.7/x", match{addresses: []string{"http://192.0.2.7/x"}}.service(hostOf("http://127.0.0.1")))
-	require.NotEqual(t, hostOf("http://192.0.2.7/x"), hostOf("http://127.0.0.1"))
-	require.False(t, hostOf("ftp://127.0.0.1").IsValid())
-	require.False(t, hostOf("http://camera.local/").IsValid())
-	_, err := parseMessage([]byte(probeMatch("x", hall, "file:///etc/passwd")))
+	require.Equal(t, "http://192.0.2.7/x", cameraMatch{addresses: []string{"http://192.0.2.7/x"}}.service(urlHost("http://127.0.0.1")))
+	require.NotEqual(t, urlHost("http://192.0.2.7/x"), urlHost("http://127.0.0.1"))
+	require.False(t, urlHost("ftp://127.0.0.1").IsValid())
+	require.False(t, urlHost("http://camera.local/").IsValid())
+	_, err := parseMessage([]byte(probeMatch("x", hallUUID, "file:///etc/passwd")))
 	require.NoError(t, err)
 }
 
 // FuzzMessage has datagrams of any kind.
 func FuzzMessage(f *testing.F) {
-	f.Add([]byte(probeMatch("uuid:1", hall, "http://127.0.0.1/")))
-	f.Add([]byte(fmt.Sprintf(answer, "", "Hello", hall, "", "Hello")))
+	f.Add([]byte(probeMatch("uuid:1", hallUUID, "http://127.0.0.1/")))
+	f.Add([]byte(fmt.Sprintf(answerTemplate, "", "Hello", hallUUID, "", "Hello")))
 	f.Add([]byte(`<Envelope><Body><Bye/></Body></Envelope>`))
 	f.Add([]byte(`<Envelope><Body><ProbeMatches/></Body></Envelope>`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		l := look{cameras: map[string]*camera{}}
+		l := discoverCall{cameras: map[string]*camera{}}
 		from := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}
 		m, err := parseMessage(data)
 		if err != nil {

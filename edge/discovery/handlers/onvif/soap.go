@@ -36,15 +36,15 @@ func probeMessage() (id string, message []byte) {
 		`</s:Header><s:Body><d:Probe><d:Types>n:NetworkVideoTransmitter</d:Types></d:Probe></s:Body></s:Envelope>`)
 }
 
-// message is what cameras send: answers to a probe, and that they come or go.
-type message struct {
+// cameraMessage is what cameras send: answers to a probe, and that they come or go.
+type cameraMessage struct {
 	relatesTo  string
 	hello, bye bool
-	matches    []match
+	matches    []cameraMatch
 }
 
-// match is one camera's part of a message.
-type match struct {
+// cameraMatch is one camera's part of a message.
+type cameraMatch struct {
 	uuid      string
 	scopes    map[string]bool
 	addresses []string // URLs of its device service
@@ -63,7 +63,7 @@ const (
 	maxAddresses = 16
 )
 
-func parseMessage(data []byte) (m message, err error) {
+func parseMessage(data []byte) (m cameraMessage, err error) {
 	var e struct {
 		RelatesTo string         `xml:"Header>RelatesTo"`
 		Matches   []announcement `xml:"Body>ProbeMatches>ProbeMatch"`
@@ -94,9 +94,9 @@ func parseMessage(data []byte) (m message, err error) {
 }
 
 // parse checks an announcement. One that a camera comes or goes may be without the addresses.
-func (a announcement) parse(brief bool) (m match, err error) {
+func (a announcement) parse(brief bool) (m cameraMatch, err error) {
 	id := strings.ToLower(strings.TrimSpace(a.Address))
-	if m.uuid = id[strings.LastIndex(id, ":")+1:]; m.uuid == "" || len(id) > 256 || network.Clean(id, 256) != id {
+	if m.uuid = id[strings.LastIndex(id, ":")+1:]; m.uuid == "" || len(id) > 256 || network.CleanText(id, 256) != id {
 		return m, errors.New("EndpointReference has no address")
 	}
 	m.scopes = map[string]bool{}
@@ -104,11 +104,11 @@ func (a announcement) parse(brief bool) (m match, err error) {
 		if i == maxScopes {
 			break
 		}
-		m.scopes[network.Clean(scope, maxText)] = true
+		m.scopes[network.CleanText(scope, maxText)] = true
 	}
 	for address := range strings.FieldsSeq(a.XAddrs) {
 		if u, err := url.Parse(address); err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https") && len(address) <= maxText && len(m.addresses) < maxAddresses {
-			m.addresses = append(m.addresses, network.Clean(address, maxText))
+			m.addresses = append(m.addresses, network.CleanText(address, maxText))
 		}
 	}
 	if len(m.addresses) == 0 && !brief {
@@ -118,7 +118,7 @@ func (a announcement) parse(brief bool) (m match, err error) {
 }
 
 // described are the properties that the scopes give: onvif://www.onvif.org/name/Hall%20camera.
-func (m match) described() map[string]string {
+func (m cameraMatch) described() map[string]string {
 	p := map[string]string{}
 	scopes, size := slices.Sorted(maps.Keys(m.scopes)), 0
 	for i, scope := range scopes {
@@ -130,7 +130,7 @@ func (m match) described() map[string]string {
 		kind, value, _ := strings.Cut(rest, "/")
 		if plain, err := url.PathUnescape(value); ok && err == nil && plain != "" && slices.Contains([]string{"name", "hardware", "location"}, kind) {
 			if name := "ONVIF_DEVICE_" + strings.ToUpper(kind); p[name] == "" {
-				p[name] = network.Clean(plain, maxText)
+				p[name] = network.CleanText(plain, maxText)
 			}
 		}
 	}
@@ -144,13 +144,13 @@ type credential struct{ user, password string }
 // credentials are those of discoveryProperties, by the cameras' UUIDs, and one for all others.
 type credentials map[string]credential
 
-const forAll = "default"
+const defaultCredential = "default"
 
 func (c credentials) of(uuid string) (credential, bool) {
 	if one, ok := c[uuid]; ok {
 		return one, true
 	}
-	one, ok := c[forAll]
+	one, ok := c[defaultCredential]
 	return one, ok
 }
 
@@ -160,7 +160,7 @@ func (c credentials) of(uuid string) (credential, bool) {
 func parseCredentials(properties map[string][]byte) (credentials, error) {
 	c := credentials{}
 	text := func(name string) string { return string(properties[name]) }
-	err := eachInList(properties, "device_credential_list", func(uuid string, raw json.RawMessage) error {
+	err := eachCredential(properties, "device_credential_list", func(uuid string, raw json.RawMessage) error {
 		var one struct {
 			Username string `json:"username"`
 			Password string `json:"password"`
@@ -182,7 +182,7 @@ func parseCredentials(properties map[string][]byte) (credentials, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = eachInList(properties, "device_credential_ref_list", func(uuid string, raw json.RawMessage) error {
+	err = eachCredential(properties, "device_credential_ref_list", func(uuid string, raw json.RawMessage) error {
 		var one struct {
 			Username string `json:"username_ref"`
 			Password string `json:"password_ref"`
@@ -207,8 +207,8 @@ func parseCredentials(properties map[string][]byte) (credentials, error) {
 	return c, nil
 }
 
-// eachInList visits the entries of the properties that a property lists.
-func eachInList(properties map[string][]byte, name string, visit func(uuid string, raw json.RawMessage) error) error {
+// eachCredential visits the entries of the properties that a property lists.
+func eachCredential(properties map[string][]byte, name string, visit func(uuid string, raw json.RawMessage) error) error {
 	list, ok := properties[name]
 	if !ok {
 		return nil
@@ -232,7 +232,7 @@ func eachInList(properties map[string][]byte, name string, visit func(uuid strin
 }
 
 // ask asks a camera for its make and its MAC address.
-func (l *look) ask(ctx context.Context, service string, c credential) (map[string]string, error) {
+func (l *discoverCall) ask(ctx context.Context, service string, c credential) (map[string]string, error) {
 	var info struct {
 		Manufacturer string `xml:"Body>GetDeviceInformationResponse>Manufacturer"`
 		Model        string `xml:"Body>GetDeviceInformationResponse>Model"`
@@ -253,14 +253,14 @@ func (l *look) ask(ctx context.Context, service string, c credential) (map[strin
 		"MANUFACTURER": info.Manufacturer, "MODEL": info.Model, "FIRMWARE": info.Firmware, "SERIAL_NUMBER": info.Serial, "MAC_ADDRESS": strings.Join(nets.MAC[:min(1, len(nets.MAC))], ""),
 	} {
 		if value = strings.TrimSpace(value); value != "" {
-			p["ONVIF_DEVICE_"+name] = network.Clean(value, 255)
+			p["ONVIF_DEVICE_"+name] = network.CleanText(value, 255)
 		}
 	}
 	return p, nil
 }
 
 // call makes one call of the device service.
-func (l *look) call(ctx context.Context, service, name string, c credential, to any) error {
+func (l *discoverCall) call(ctx context.Context, service, name string, c credential, to any) error {
 	nonce := make([]byte, 16)
 	_, _ = rand.Read(nonce) // never fails
 	created := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")

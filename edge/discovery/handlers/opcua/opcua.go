@@ -25,7 +25,7 @@ import (
 var Program = handler.Program{
 	Name: "opcua", Short: "Finds OPC UA servers at given URLs and discovery servers", Shared: true,
 	New: func(env handler.Env) handler.Handler {
-		return finder{log: env.Log, interval: 10 * time.Second, timeout: 5 * time.Second}
+		return serverFinder{log: env.Log, interval: 10 * time.Second, timeout: 5 * time.Second}
 	},
 }
 
@@ -45,7 +45,7 @@ const (
 	maxAsked   = 256
 )
 
-func parse(text string) (urls []*url.URL, names *network.List, err error) {
+func parseDetails(text string) (urls []*url.URL, names *network.List, err error) {
 	// The first Akri had them below opcua.
 	var all struct {
 		details `yaml:",inline"`
@@ -78,30 +78,30 @@ func parse(text string) (urls []*url.URL, names *network.List, err error) {
 	return urls, d.ApplicationNames, d.ApplicationNames.Check("applicationNames")
 }
 
-func hostOf(u *url.URL) string {
+func urlAddress(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "4840"))
 }
 
-// finder is the handler.
-type finder struct {
+// serverFinder is the handler.
+type serverFinder struct {
 	log               zerolog.Logger
 	interval, timeout time.Duration
 }
 
 // Discover implements handler.Handler.
-func (f finder) Discover(ctx context.Context, text string, _ map[string][]byte, found func([]handler.Device)) error {
-	urls, names, err := parse(text)
+func (f serverFinder) Discover(ctx context.Context, text string, _ map[string][]byte, found func([]handler.Device)) error {
+	urls, names, err := parseDetails(text)
 	if err != nil {
 		return err
 	}
-	dropped := network.NewDropped(f.log)
-	return handler.Every(ctx, f.interval, func() error {
+	dropped := network.NewDropCounter(f.log)
+	return handler.RunEvery(ctx, f.interval, func() error {
 		answers := make([][]application, len(urls))
 		var g errgroup.Group
 		g.SetLimit(8)
 		for i, u := range urls {
 			g.Go(func() error {
-				list, err := findServers(ctx, hostOf(u), u.String(), f.timeout)
+				list, err := findServers(ctx, urlAddress(u), u.String(), f.timeout)
 				if err != nil && ctx.Err() == nil {
 					dropped.Add(u.Redacted(), err) // the others go on
 				}
@@ -115,7 +115,7 @@ func (f finder) Discover(ctx context.Context, text string, _ map[string][]byte, 
 		}
 		lookups, cancel := context.WithTimeout(ctx, f.timeout)
 		defer cancel()
-		hosts := hosts{}
+		hosts := hostCache{}
 		var devices []handler.Device
 		for i, list := range answers {
 			itself := !slices.ContainsFunc(list, func(a application) bool { return a.kind == kindDiscoveryServer })
@@ -125,7 +125,7 @@ func (f finder) Discover(ctx context.Context, text string, _ map[string][]byte, 
 				}
 			}
 		}
-		devices = network.Sorted(devices)
+		devices = network.SortUnique(devices)
 		found(devices[:min(len(devices), network.MaxDevices)])
 		return nil
 	})
@@ -133,7 +133,7 @@ func (f finder) Discover(ctx context.Context, text string, _ map[string][]byte, 
 
 // device is the server that an application is, if it is one and says where. Its ID depends on what it says and where it was asked, and not on DNS.
 // itself says that no discovery server was asked.
-func (a application) device(ctx context.Context, asked *url.URL, itself bool, known hosts) []handler.Device {
+func (a application) device(ctx context.Context, asked *url.URL, itself bool, known hostCache) []handler.Device {
 	if a.kind != kindServer && a.kind != kindClientAndServer || len(a.urls) == 0 {
 		return nil
 	}
@@ -141,52 +141,52 @@ func (a application) device(ctx context.Context, asked *url.URL, itself bool, kn
 	if i := slices.IndexFunc(a.urls, func(u string) bool { return strings.HasPrefix(u, "opc.tcp://") }); i >= 0 {
 		address = a.urls[i]
 	}
-	id := identity(address, asked, itself)
+	id := serverURL(address, asked, itself)
 	address = known.reachable(ctx, id, asked)
-	if id == "" || id != network.Clean(id, 1024) || address != network.Clean(address, 1024) {
+	if id == "" || id != network.CleanText(id, 1024) || address != network.CleanText(address, 1024) {
 		return nil
 	}
 	p := map[string]string{"OPCUA_DISCOVERY_URL": address}
 	for name, value := range map[string]string{"APPLICATION_NAME": a.name, "APPLICATION_URI": a.uri, "PRODUCT_URI": a.product} {
 		if value != "" {
-			p["OPCUA_"+name] = network.Clean(value, maxString)
+			p["OPCUA_"+name] = network.CleanText(value, maxString)
 		}
 	}
 	return []handler.Device{{ID: id, Properties: p}}
 }
 
-// identity is the URL that a server says, with the host that was asked if the server's own tells it from no other: an address of loopback, or, of a
+// serverURL is the URL that a server says, with the host that was asked if the server's own tells it from no other: an address of loopback, or, of a
 // server that was asked itself, a name without a dot, which it may share with all of its series. A host that was asked at loopback tells even less.
-func identity(address string, asked *url.URL, itself bool) string {
+func serverURL(address string, asked *url.URL, itself bool) string {
 	u, err := url.Parse(address)
-	if err != nil || u.Hostname() == "" || ofThisHost(asked.Hostname()) {
+	if err != nil || u.Hostname() == "" || isThisHost(asked.Hostname()) {
 		return address
 	}
-	if _, err := netip.ParseAddr(u.Hostname()); ofThisHost(u.Hostname()) || itself && err != nil && !strings.Contains(u.Hostname(), ".") {
-		return at(u, asked)
+	if _, err := netip.ParseAddr(u.Hostname()); isThisHost(u.Hostname()) || itself && err != nil && !strings.Contains(u.Hostname(), ".") {
+		return withHostOf(u, asked)
 	}
 	return address
 }
 
-// ofThisHost reports whether a host means the one that uses it.
-func ofThisHost(host string) bool {
+// isThisHost reports whether a host means the one that uses it.
+func isThisHost(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && (a.Unmap().IsLoopback() || a.IsUnspecified())
 }
 
-// at is a URL with the host that was asked.
-func at(u, asked *url.URL) string {
+// withHostOf is a URL with the host that was asked.
+func withHostOf(u, asked *url.URL) string {
 	other := *u
 	other.Host = strings.TrimSuffix(net.JoinHostPort(asked.Hostname(), u.Port()), ":") // without a port
 	return other.String()
 }
 
-// hosts caches whether host names can be resolved.
-type hosts map[string]bool
+// hostCache caches whether host names can be resolved.
+type hostCache map[string]bool
 
 // reachable is a server's URL, with the host that was asked if its own can't be resolved: many servers name themselves by a name that no
 // DNS has.
-func (h hosts) reachable(ctx context.Context, address string, asked *url.URL) string {
+func (h hostCache) reachable(ctx context.Context, address string, asked *url.URL) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Hostname() == "" {
 		return address
@@ -200,5 +200,5 @@ func (h hosts) reachable(ctx context.Context, address string, asked *url.URL) st
 	if ok {
 		return address
 	}
-	return at(u, asked)
+	return withHostOf(u, asked)
 }

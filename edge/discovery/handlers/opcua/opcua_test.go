@@ -22,8 +22,8 @@ import (
 	"github.com/edgebus/edgebus/test/handlertest"
 )
 
-// serve starts a server of gopcua's on loopback, which is there until the test binary ends: its Close races with connections that it accepts.
-func serve(t *testing.T, name string) (address string) {
+// startServer starts a server of gopcua's on loopback, which is there until the test binary ends: its Close races with connections that it accepts.
+func startServer(t *testing.T, name string) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -37,35 +37,35 @@ func serve(t *testing.T, name string) (address string) {
 	return fmt.Sprintf("127.0.0.1:%d", port)
 }
 
-func discover(t *testing.T, details string) <-chan []handler.Device {
-	return handlertest.Discover(t, finder{zerolog.Nop(), 50 * time.Millisecond, handlertest.Wait}, details, nil)
+func startDiscover(t *testing.T, details string) <-chan []handler.Device {
+	return handlertest.Discover(t, serverFinder{zerolog.Nop(), 50 * time.Millisecond, handlertest.Timeout}, details, nil)
 }
 
 func TestServersAreFound(t *testing.T) {
-	a, err := faults.New(faults.Options{Target: serve(t, "press one")})
+	a, err := faults.New(faults.Options{Target: startServer(t, "press one")})
 	require.NoError(t, err)
 	t.Cleanup(a.Close)
-	b := serve(t, "press two")
+	b := startServer(t, "press two")
 	list := fmt.Sprintf("[opc.tcp://%s/, opc.tcp://127.0.0.1:1/, opc.tcp://%s]", a.Addr(), b) // nothing listens at the second
-	found := discover(t, "opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}")
-	devices := handlertest.Next(t, found, 2)
+	found := startDiscover(t, "opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}")
+	devices := handlertest.NextDevices(t, found, 2)
 	for i, d := range devices {
 		require.Equal(t, d.ID, d.Properties["OPCUA_DISCOVERY_URL"])
 		require.Contains(t, []string{"press one", "press two"}, d.Properties["OPCUA_APPLICATION_NAME"], i)
 		require.NotContains(t, d.Properties, "OPCUA_APPLICATION_URI", "gopcua's server has none")
 	}
-	one := handlertest.Next(t, discover(t, "opcua:\n  opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}\n  applicationNames: {action: Include, items: [press two]}"), 1)
+	one := handlertest.NextDevices(t, startDiscover(t, "opcua:\n  opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}\n  applicationNames: {action: Include, items: [press two]}"), 1)
 	require.Contains(t, one[0].ID, b)
-	handlertest.Next(t, discover(t, "opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}\napplicationNames: {action: Exclude, items: [press two, press one]}"), 0)
-	testMalformed(t, record(t, b))
+	handlertest.NextDevices(t, startDiscover(t, "opcuaDiscoveryMethod: {standard: {discoveryUrls: "+list+"}}\napplicationNames: {action: Exclude, items: [press two, press one]}"), 0)
+	testMalformed(t, recordAnswers(t, b))
 	a.Close()
-	handlertest.Next(t, found, 1)
+	handlertest.NextDevices(t, found, 1)
 }
 
 func TestWhatIsNoServer(t *testing.T) {
 	asked, err := url.Parse("opc.tcp://10.0.0.5:4840/")
 	require.NoError(t, err)
-	known := hosts{"press.plant": true, "nowhere": false}
+	known := hostCache{"press.plant": true, "nowhere": false}
 	address := func(a application) string {
 		list := a.device(t.Context(), asked, true, known)
 		if len(list) == 0 {
@@ -103,7 +103,7 @@ func TestTheIDIsTheSameWithoutDNS(t *testing.T) {
 		asked, err := url.Parse(c.asked)
 		require.NoError(t, err)
 		for _, answers := range []bool{true, false} {
-			known := hosts{"10.0.0.5": true, "10.0.0.9": true, "fd00::5": true, "fd00::9": true, "press.plant": answers, "plc": answers, "localhost": true}
+			known := hostCache{"10.0.0.5": true, "10.0.0.9": true, "fd00::5": true, "fd00::9": true, "press.plant": answers, "plc": answers, "localhost": true}
 			d := application{urls: []string{c.says}}.device(t.Context(), asked, c.itself, known)[0]
 			require.Equal(t, c.id, d.ID, "%+v", c)
 			if answers {
@@ -126,27 +126,27 @@ func TestDetailsThatCanNotBe(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		require.True(t, handler.IsInvalidArgument(err), text)
 	}
-	urls, _, err := parse("opcuaDiscoveryMethod:\n  standard: {}")
+	urls, _, err := parseDetails("opcuaDiscoveryMethod:\n  standard: {}")
 	require.NoError(t, err)
-	require.Equal(t, "localhost:4840", hostOf(urls[0]))
+	require.Equal(t, "localhost:4840", urlAddress(urls[0]))
 }
 
-// answers plays what a server answers, whatever it is asked.
-type answers struct{ io.Reader }
+// answeringConn plays what a server answers, whatever it is asked.
+type answeringConn struct{ io.Reader }
 
-func (answers) Write(b []byte) (int, error) { return len(b), nil }
+func (answeringConn) Write(b []byte) (int, error) { return len(b), nil }
 
-func chunk(kind string, body ...byte) []byte {
+func encodeChunk(kind string, body ...byte) []byte {
 	return append(binary.LittleEndian.AppendUint32([]byte(kind), uint32(len(body)+8)), body...)
 }
 
-// record is what gopcua's server answers.
-func record(t testing.TB, address string) []byte {
+// recordAnswers is what gopcua's server answers.
+func recordAnswers(t testing.TB, address string) []byte {
 	c, err := net.Dial("tcp", address)
 	require.NoError(t, err)
 	defer c.Close()
 	var all bytes.Buffer
-	_, err = ask(struct {
+	_, err = askServers(struct {
 		io.Reader
 		io.Writer
 	}{io.TeeReader(c, &all), c}, "opc.tcp://"+address)
@@ -156,27 +156,27 @@ func record(t testing.TB, address string) []byte {
 
 // testMalformed has what a server answers cut off, and other answers in its place.
 func testMalformed(t *testing.T, good []byte) {
-	list, err := ask(answers{bytes.NewReader(good)}, "opc.tcp://x")
+	list, err := askServers(answeringConn{bytes.NewReader(good)}, "opc.tcp://x")
 	require.NoError(t, err)
 	require.Equal(t, "press two", list[0].name)
 	for i := range good {
-		_, err := ask(answers{bytes.NewReader(good[:i])}, "")
+		_, err := askServers(answeringConn{bytes.NewReader(good[:i])}, "")
 		require.Error(t, err, "cut off after %d bytes", i)
 	}
-	ack := chunk("ACKF", make([]byte, 20)...)
+	ack := encodeChunk("ACKF", make([]byte, 20)...)
 	for name, b := range map[string][]byte{
-		"an error":           chunk("ERRF", 1, 2, 3, 0x80, 2, 0, 0, 0, 'n', 'o'),
+		"an error":           encodeChunk("ERRF", 1, 2, 3, 0x80, 2, 0, 0, 0, 'n', 'o'),
 		"a huge chunk":       append([]byte("ACKF"), 0xff, 0xff, 0xff, 0xff),
 		"a chunk of nothing": append([]byte("ACKF"), 7, 0, 0, 0),
-		"something else":     chunk("HELF"),
-		"given up":           append(ack, chunk("OPNA", make([]byte, 30)...)...),
-		"endless":            append(ack, bytes.Repeat(chunk("OPNC", make([]byte, 60000)...), 20)...),
+		"something else":     encodeChunk("HELF"),
+		"given up":           append(ack, encodeChunk("OPNA", make([]byte, 30)...)...),
+		"endless":            append(ack, bytes.Repeat(encodeChunk("OPNC", make([]byte, 60000)...), 20)...),
 	} {
-		_, err := ask(answers{bytes.NewReader(b)}, "")
+		_, err := askServers(answeringConn{bytes.NewReader(b)}, "")
 		require.Error(t, err, name)
 		require.NotErrorIs(t, err, io.EOF, name)
 	}
-	r := &reader{b: []byte{0xff, 0xff, 0xff, 0x7f}}
+	r := &messageReader{b: []byte{0xff, 0xff, 0xff, 0x7f}}
 	require.Zero(t, r.list(maxServers))
 	require.ErrorContains(t, r.err, "a list of 2147483647 entries")
 }
@@ -191,13 +191,13 @@ func TestAServerThatIsSilent(t *testing.T) {
 
 // FuzzAnswer has answers of any kind.
 func FuzzAnswer(f *testing.F) {
-	f.Add(append(chunk("ACKF", make([]byte, 20)...), chunk("OPNF", make([]byte, 80)...)...))
+	f.Add(append(encodeChunk("ACKF", make([]byte, 20)...), encodeChunk("OPNF", make([]byte, 80)...)...))
 	f.Add([]byte("\x01\x00\xa9\x01" + strings.Repeat("\x00", 30)))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if servers, err := ask(answers{bytes.NewReader(data)}, "opc.tcp://x"); err != nil && servers != nil {
+		if servers, err := askServers(answeringConn{bytes.NewReader(data)}, "opc.tcp://x"); err != nil && servers != nil {
 			t.Fatal(servers, err)
 		}
-		r := &reader{b: data}
+		r := &messageReader{b: data}
 		if list := r.servers(); r.err != nil && list != nil {
 			t.Fatal(list, r.err)
 		}

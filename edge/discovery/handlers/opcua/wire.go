@@ -56,44 +56,44 @@ func findServers(ctx context.Context, host, url string, timeout time.Duration) (
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	servers, err := ask(conn, url)
+	servers, err := askServers(conn, url)
 	if err != nil && ctx.Err() != nil {
 		return nil, fmt.Errorf("no answer within %s", timeout)
 	}
 	return servers, err
 }
 
-// ask asks over a connection.
-func ask(conn io.ReadWriter, url string) ([]application, error) {
-	hello := writer{}
+// askServers asks over a connection.
+func askServers(conn io.ReadWriter, url string) ([]application, error) {
+	hello := messageWriter{}
 	for _, n := range []uint32{0, maxChunk, maxChunk, maxMessage, maxMessage / maxChunk} {
 		hello.u32(n)
 	}
 	hello.text(url)
-	if err := send(conn, "HELF", hello); err != nil {
+	if err := sendChunk(conn, "HELF", hello); err != nil {
 		return nil, err
 	}
-	if _, _, err := receive(conn, "ACK"); err != nil {
+	if _, _, err := receiveChunk(conn, "ACK"); err != nil {
 		return nil, err
 	}
 
-	open := writer{}
+	open := messageWriter{}
 	open.u32(0)
 	open.text(policyNone)
-	open.u32(null) // no certificate
-	open.u32(null) // nor of the server
-	open.u32(1)    // sequence number
-	open.u32(1)    // request
+	open.u32(nullLength) // no certificate
+	open.u32(nullLength) // nor of the server
+	open.u32(1)          // sequence number
+	open.u32(1)          // request
 	open.request(openRequest)
 	open.u32(0) // protocol version
 	open.u32(0) // a new channel
 	open.u32(1) // without security
-	open.u32(null)
+	open.u32(nullLength)
 	open.u32(60_000) // lifetime in milliseconds
-	if err := send(conn, "OPNF", open); err != nil {
+	if err := sendChunk(conn, "OPNF", open); err != nil {
 		return nil, err
 	}
-	answer, err := message(conn, "OPN")
+	answer, err := receiveMessage(conn, "OPN")
 	if err != nil {
 		return nil, err
 	}
@@ -104,41 +104,41 @@ func ask(conn io.ReadWriter, url string) ([]application, error) {
 		return nil, answer.err
 	}
 
-	find := writer{}
+	find := messageWriter{}
 	for _, n := range []uint32{channel, token, 2, 2} {
 		find.u32(n)
 	}
 	find.request(findRequest)
 	find.text(url)
-	find.u32(null) // any language
-	find.u32(null) // all servers
-	if err := send(conn, "MSGF", find); err != nil {
+	find.u32(nullLength) // any language
+	find.u32(nullLength) // all servers
+	if err := sendChunk(conn, "MSGF", find); err != nil {
 		return nil, err
 	}
-	if answer, err = message(conn, "MSG"); err != nil {
+	if answer, err = receiveMessage(conn, "MSG"); err != nil {
 		return nil, err
 	}
 	servers := answer.servers()
 	if answer.err != nil {
 		return nil, answer.err
 	}
-	leave := writer{}
+	leave := messageWriter{}
 	for _, n := range []uint32{channel, token, 3, 3} {
 		leave.u32(n)
 	}
 	leave.request(452)
-	_ = send(conn, "CLOF", leave) // it has answered; the connection is closed anyway
+	_ = sendChunk(conn, "CLOF", leave) // it has answered; the connection is closed anyway
 	return servers, nil
 }
 
-func send(w io.Writer, kind string, body writer) error {
+func sendChunk(w io.Writer, kind string, body messageWriter) error {
 	frame := binary.LittleEndian.AppendUint32([]byte(kind), uint32(len(body)+8))
 	_, err := w.Write(append(frame, body...))
 	return err
 }
 
-// receive reads a chunk. final says that it is the last of its message.
-func receive(r io.Reader, kind string) (body reader, final bool, err error) {
+// receiveChunk reads a chunk. final says that it is the last of its message.
+func receiveChunk(r io.Reader, kind string) (body messageReader, final bool, err error) {
 	var head [8]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return body, false, err
@@ -163,11 +163,11 @@ func receive(r io.Reader, kind string) (body reader, final bool, err error) {
 	return body, head[3] == 'F', nil
 }
 
-// message reads a whole message and takes the headers of its chunks off.
-func message(r io.Reader, kind string) (*reader, error) {
-	whole := &reader{}
+// receiveMessage reads a whole message and takes the headers of its chunks off.
+func receiveMessage(r io.Reader, kind string) (*messageReader, error) {
+	whole := &messageReader{}
 	for {
-		chunk, final, err := receive(r, kind)
+		chunk, final, err := receiveChunk(r, kind)
 		if err != nil {
 			return nil, err
 		}
@@ -193,41 +193,41 @@ func message(r io.Reader, kind string) (*reader, error) {
 	}
 }
 
-// null is the length of strings and lists that are not there.
-const null = 0xFFFFFFFF
+// nullLength is the length of strings and lists that are not there.
+const nullLength = 0xFFFFFFFF
 
-// writer has what is to be sent.
-type writer []byte
+// messageWriter has what is to be sent.
+type messageWriter []byte
 
-func (w *writer) u32(n uint32) { *w = binary.LittleEndian.AppendUint32(*w, n) }
+func (w *messageWriter) u32(n uint32) { *w = binary.LittleEndian.AppendUint32(*w, n) }
 
-func (w *writer) text(s string) {
+func (w *messageWriter) text(s string) {
 	w.u32(uint32(len(s)))
 	*w = append(*w, s...)
 }
 
 // request writes the type of a request, and its header.
-func (w *writer) request(id uint16) {
+func (w *messageWriter) request(id uint16) {
 	*w = append(*w, 1, 0)
 	*w = binary.LittleEndian.AppendUint16(*w, id)
 	*w = append(*w, 0, 0) // no session
 	*w = binary.LittleEndian.AppendUint64(*w, uint64(time.Now().UnixNano()/100+116444736000000000))
 	w.u32(1) // handle
 	w.u32(0) // no diagnostics
-	w.u32(null)
+	w.u32(nullLength)
 	w.u32(10_000)            // milliseconds
 	*w = append(*w, 0, 0, 0) // nothing more
 }
 
-// reader reads what was received. After an error everything that it returns is zero.
-type reader struct {
+// messageReader reads what was received. After an error everything that it returns is zero.
+type messageReader struct {
 	b   []byte
 	err error
 }
 
 var errShort = errors.New("the answer is cut off")
 
-func (r *reader) take(n int) []byte {
+func (r *messageReader) take(n int) []byte {
 	if r.err == nil && n > len(r.b) {
 		r.err = errShort
 	}
@@ -239,14 +239,14 @@ func (r *reader) take(n int) []byte {
 	return taken
 }
 
-func (r *reader) u8() byte    { return r.take(1)[0] }
-func (r *reader) u16() uint16 { return binary.LittleEndian.Uint16(r.take(2)) }
-func (r *reader) u32() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
+func (r *messageReader) u8() byte    { return r.take(1)[0] }
+func (r *messageReader) u16() uint16 { return binary.LittleEndian.Uint16(r.take(2)) }
+func (r *messageReader) u32() uint32 { return binary.LittleEndian.Uint32(r.take(4)) }
 
 // text reads a string or bytes.
-func (r *reader) text() string {
+func (r *messageReader) text() string {
 	n := r.u32()
-	if n == null || r.err != nil {
+	if n == nullLength || r.err != nil {
 		return ""
 	}
 	if int64(n) > int64(len(r.b)) {
@@ -257,10 +257,10 @@ func (r *reader) text() string {
 }
 
 // list reads the length of a list.
-func (r *reader) list(most int) int {
+func (r *messageReader) list(most int) int {
 	n := r.u32()
 	switch {
-	case n == null || r.err != nil:
+	case n == nullLength || r.err != nil:
 		return 0
 	case int64(n) > int64(most):
 		r.err = fmt.Errorf("a list of %d entries", n)
@@ -270,7 +270,7 @@ func (r *reader) list(most int) int {
 }
 
 // node reads a NodeId with a number, which is all that headers have.
-func (r *reader) node() uint32 {
+func (r *messageReader) node() uint32 {
 	switch kind := r.u8(); kind {
 	case 0:
 		return uint32(r.u8())
@@ -289,7 +289,7 @@ func (r *reader) node() uint32 {
 }
 
 // response reads the type of a response, which must be this one, and its header.
-func (r *reader) response(want uint32) {
+func (r *messageReader) response(want uint32) {
 	id := r.node()
 	r.take(8) // time
 	r.u32()   // handle
@@ -312,7 +312,7 @@ func (r *reader) response(want uint32) {
 }
 
 // diagnostics reads a DiagnosticInfo, which may have another in it.
-func (r *reader) diagnostics(depth int) {
+func (r *messageReader) diagnostics(depth int) {
 	mask := r.u8()
 	for bit := range 4 { // numbers of texts
 		if mask&(1<<bit) != 0 {
@@ -334,7 +334,7 @@ func (r *reader) diagnostics(depth int) {
 	}
 }
 
-func (r *reader) servers() (list []application) {
+func (r *messageReader) servers() (list []application) {
 	r.response(findResponse)
 	for range r.list(maxServers) {
 		a := application{uri: r.text(), product: r.text()}

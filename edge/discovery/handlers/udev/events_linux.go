@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groups are those of the kernel's events, and of udevd's, which follow when the device file is ready.
-const groups = 1 | 2
+// ueventGroups are those of the kernel's events, and of udevd's, which follow when the device file is ready.
+const ueventGroups = 1 | 2
 
 // uevents sends after each event of the kernel or udevd. The content of the event is ignored: the handler reads sysfs.
 func uevents(ctx context.Context) (<-chan struct{}, error) {
@@ -17,15 +17,15 @@ func uevents(ctx context.Context) (<-chan struct{}, error) {
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: ueventGroups}); err != nil {
 		_ = unix.Close(fd)
 		return nil, os.NewSyscallError("bind", err)
 	}
-	return datagrams(ctx, os.NewFile(uintptr(fd), "uevents")), nil
+	return receiveDatagrams(ctx, os.NewFile(uintptr(fd), "uevents")), nil
 }
 
-// datagrams sends after each datagram of a socket, until ctx ends or the socket can't be read. It closes the socket and the channel.
-func datagrams(ctx context.Context, f *os.File) <-chan struct{} {
+// receiveDatagrams sends after each datagram of a socket, until ctx ends or the socket can't be read. It closes the socket and the channel.
+func receiveDatagrams(ctx context.Context, f *os.File) <-chan struct{} {
 	events := make(chan struct{}, 1)
 	stop := context.AfterFunc(ctx, func() { _ = f.Close() })
 	go func() {

@@ -9,23 +9,23 @@ import (
 )
 
 // rule matches a device if all of its terms do. One without terms matches every device.
-type rule []term
+type rule []ruleTerm
 
-// term compares what a device has under a key with a pattern.
-type term struct {
+// ruleTerm compares what a device has under a key with a pattern.
+type ruleTerm struct {
 	key, name string // ATTR and idVendor of ATTR{idVendor}
 	not       bool
 	pattern   pattern
 }
 
-// keys are those of a term: true if they have a name in braces.
-var keys = map[string]bool{
+// matchKeys are those of a term: true if they have a name in braces.
+var matchKeys = map[string]bool{
 	"ATTR": true, "ATTRS": true, "DEVPATH": false, "DRIVER": false, "DRIVERS": false, "ENV": true, "KERNEL": false, "KERNELS": false,
 	"SUBSYSTEM": false, "SUBSYSTEMS": false, "TAG": false, "TAGS": false,
 }
 
-// otherKeys are those of udev that say what to do, or match what is no property of a device.
-var otherKeys = []string{
+// assignmentKeys are those of udev that say what to do, or match what is no property of a device.
+var assignmentKeys = []string{
 	"ACTION", "CONST", "GOTO", "GROUP", "IMPORT", "LABEL", "MODE", "NAME", "OPTIONS", "OWNER", "PROGRAM", "RESULT", "RUN", "SECLABEL",
 	"SYMLINK", "SYSCTL", "TEST",
 }
@@ -56,11 +56,11 @@ func parseRule(text string) (r rule, err error) {
 	return r, nil
 }
 
-func parseTerm(key, braces, operator, value string) (t term, err error) {
-	named, known := keys[key]
+func parseTerm(key, braces, operator, value string) (t ruleTerm, err error) {
+	named, known := matchKeys[key]
 	name := strings.TrimSpace(strings.Trim(braces, "{}"))
 	switch {
-	case slices.Contains(otherKeys, key):
+	case slices.Contains(assignmentKeys, key):
 		return t, fmt.Errorf("%s can't be matched here: the keys are ATTR, ATTRS, DEVPATH, DRIVER, DRIVERS, ENV, KERNEL, KERNELS, SUBSYSTEM, SUBSYSTEMS, TAG and TAGS", key)
 	case !known:
 		return t, fmt.Errorf("%s is no key of udev", key)
@@ -71,7 +71,7 @@ func parseTerm(key, braces, operator, value string) (t term, err error) {
 	case operator != "==" && operator != "!=":
 		return t, fmt.Errorf("%s: the operator %s changes a device: only == and != are taken", key, operator)
 	}
-	t = term{key: key, name: name, not: operator == "!="}
+	t = ruleTerm{key: key, name: name, not: operator == "!="}
 	t.pattern, err = parsePattern(value, t.regular())
 	if err != nil {
 		return t, fmt.Errorf("%s: %w", key, err)
@@ -80,7 +80,7 @@ func parseTerm(key, braces, operator, value string) (t term, err error) {
 }
 
 // regular reports whether Akri takes the value for a regular expression, and not for a glob as udev does. Then it may be either.
-func (t term) regular() bool {
+func (t ruleTerm) regular() bool {
 	switch t.key {
 	case "ATTR", "SUBSYSTEM":
 		return false
@@ -109,12 +109,12 @@ func parsePattern(value string, regular bool) (p pattern, err error) {
 	return p, nil
 }
 
-// slash stands for / in globs and values: udev's * matches it as well.
-var slash = strings.NewReplacer("/", "\x01")
+// slashReplacer stands for / in globs and values: udev's * matches it as well.
+var slashReplacer = strings.NewReplacer("/", "\x01")
 
 func (p pattern) match(value string) bool {
 	for _, g := range p.globs {
-		if ok, err := path.Match(slash.Replace(g), slash.Replace(value)); ok && err == nil {
+		if ok, err := path.Match(slashReplacer.Replace(g), slashReplacer.Replace(value)); ok && err == nil {
 			return true
 		}
 	}
@@ -122,14 +122,14 @@ func (p pattern) match(value string) bool {
 }
 
 func (r rule) match(d *device) bool {
-	return !slices.ContainsFunc(r, func(t term) bool { return t.match(d) == t.not })
+	return !slices.ContainsFunc(r, func(t ruleTerm) bool { return t.match(d) == t.not })
 }
 
 // match reports whether the device, or, for a key that ends in S, it or one of those above it, has a value that matches.
-func (t term) match(d *device) bool {
+func (t ruleTerm) match(d *device) bool {
 	switch t.key {
 	case "KERNELS", "SUBSYSTEMS", "DRIVERS", "ATTRS", "TAGS":
-		one := term{key: strings.TrimSuffix(t.key, "S"), name: t.name, pattern: t.pattern}
+		one := ruleTerm{key: strings.TrimSuffix(t.key, "S"), name: t.name, pattern: t.pattern}
 		for ; d != nil; d = d.parent() {
 			if one.match(d) {
 				return true

@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// tree is a host's sysfs and the database of its udevd.
-type tree struct{ sys, db string }
+// sysfs is a host's sysfs and the database of its udevd.
+type sysfs struct{ sys, db string }
 
 // maxAttribute bounds what is read of an attribute, in bytes: those of sysfs are a page at most.
 const maxAttribute = 4 << 10
 
 // devices are all of the host, in the order of their devpaths.
-func (t tree) devices() ([]*device, error) {
+func (t sysfs) devices() ([]*device, error) {
 	root, err := filepath.EvalSymlinks(t.sys)
 	if err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func (t tree) devices() ([]*device, error) {
 				continue // it has gone
 			}
 			if devpath, ok := strings.CutPrefix(path, root); ok && strings.HasPrefix(devpath, "/devices/") && seen[devpath] == nil {
-				seen[devpath] = &device{tree: tree{root, t.db}, devpath: devpath}
+				seen[devpath] = &device{tree: sysfs{root, t.db}, devpath: devpath}
 			}
 		}
 	}
@@ -45,7 +45,7 @@ func (t tree) devices() ([]*device, error) {
 
 // device is a device of sysfs. Its attributes and properties are read when a rule names them.
 type device struct {
-	tree       tree
+	tree       sysfs
 	devpath    string // below /sys: /devices/…
 	properties map[string]string
 	dbTags     []string

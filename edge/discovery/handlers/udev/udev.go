@@ -23,8 +23,8 @@ import (
 var Program = handler.Program{
 	Name: "udev", Short: "Finds devices of the host in sysfs, by rules in the grammar of udev",
 	New: func(env handler.Env) handler.Handler {
-		u := &udev{
-			tree: tree{sys: cmp.Or(env.Sys, "/sys"), db: "/run/udev/data"}, dev: cmp.Or(env.Dev, "/dev"), log: env.Log, gather: 200 * time.Millisecond, events: uevents,
+		u := &ruleHandler{
+			tree: sysfs{sys: cmp.Or(env.Sys, "/sys"), db: "/run/udev/data"}, dev: cmp.Or(env.Dev, "/dev"), log: env.Log, gather: 200 * time.Millisecond, events: uevents,
 		}
 		if env.Sys != "" { // beside it, as in a copy of a host
 			u.tree.db = filepath.Join(filepath.Dir(env.Sys), "run/udev/data")
@@ -33,9 +33,9 @@ var Program = handler.Program{
 	},
 }
 
-// udev looks for devices.
-type udev struct {
-	tree   tree
+// ruleHandler looks for devices.
+type ruleHandler struct {
+	tree   sysfs
 	dev    string
 	log    zerolog.Logger
 	gather time.Duration // how long an event waits for others
@@ -58,7 +58,7 @@ type details struct {
 }
 
 // Discover implements handler.Handler.
-func (u *udev) Discover(ctx context.Context, text string, _ map[string][]byte, found func([]handler.Device)) error {
+func (u *ruleHandler) Discover(ctx context.Context, text string, _ map[string][]byte, found func([]handler.Device)) error {
 	want := details{Permissions: "rwm", Interval: 10 * time.Second}
 	if err := handler.Details(text, &want); err != nil {
 		return err
@@ -91,15 +91,15 @@ func (u *udev) Discover(ctx context.Context, text string, _ map[string][]byte, f
 		if err := u.look(want, rules, found); err != nil {
 			return err
 		}
-		switch open := wait(ctx, want.Interval, events); {
+		switch open := awaitEvent(ctx, want.Interval, events); {
 		case ctx.Err() != nil:
 			return nil
 		case open:
-			wait(ctx, u.gather, nil)
+			awaitEvent(ctx, u.gather, nil)
 		default:
 			log.Warn().Stringer("interval", want.Interval).Msg("the kernel's events are no longer received: devices are looked for now and then until they are again")
 			events = nil
-			wait(ctx, want.Interval, nil)
+			awaitEvent(ctx, want.Interval, nil)
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -107,8 +107,8 @@ func (u *udev) Discover(ctx context.Context, text string, _ map[string][]byte, f
 	}
 }
 
-// wait waits for an event, at most for a while, and returns false if events is closed.
-func wait(ctx context.Context, most time.Duration, events <-chan struct{}) (open bool) {
+// awaitEvent waits for an event, at most for a while, and returns false if events is closed.
+func awaitEvent(ctx context.Context, most time.Duration, events <-chan struct{}) (open bool) {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
@@ -120,7 +120,7 @@ func wait(ctx context.Context, most time.Duration, events <-chan struct{}) (open
 	return true
 }
 
-func (u *udev) look(want details, rules []rule, found func([]handler.Device)) error {
+func (u *ruleHandler) look(want details, rules []rule, found func([]handler.Device)) error {
 	all, err := u.tree.devices()
 	if err != nil {
 		return err
@@ -152,7 +152,7 @@ func (u *udev) look(want details, rules []rule, found func([]handler.Device)) er
 }
 
 // found is a group of devices as Akri's handler finds it: the variables of the second one end in _1.
-func (u *udev) found(top string, group []*device, want details) handler.Device {
+func (u *ruleHandler) found(top string, group []*device, want details) handler.Device {
 	f := handler.Device{ID: top, Properties: map[string]string{"UDEV_DEVPATH": top}}
 	for i, d := range group {
 		suffix := ""

@@ -15,14 +15,14 @@ import (
 	"github.com/edgebus/edgebus/edge/discovery/handler"
 )
 
-// host is a directory with a sysfs and a database of udevd.
-type host struct {
+// testHost is a directory with a sysfs and a database of udevd.
+type testHost struct {
 	*testing.T
 	dir string
 }
 
-func newHost(t *testing.T) host {
-	h := host{t, t.TempDir()}
+func newTestHost(t *testing.T) testHost {
+	h := testHost{t, t.TempDir()}
 	h.device("/devices/pci0/usb1", map[string]string{"uevent": "DEVTYPE=usb_device\nDRIVER=usb\nDEVNAME=bus/usb/001/001\nMAJOR=189\nMINOR=0\n", "idVendor": "1d6b\n"}, "usb", "usb")
 	h.camera("video0", "81", "0")
 	h.camera("video1", "81", "1")
@@ -32,20 +32,20 @@ func newHost(t *testing.T) host {
 }
 
 // camera is a video device below a function of a USB device.
-func (h host) camera(name, major, minor string) {
+func (h testHost) camera(name, major, minor string) {
 	h.device("/devices/pci0/usb1/1-"+minor, map[string]string{"uevent": "DEVTYPE=usb_device\nDRIVER=usb\n", "idVendor": "05a9\n"}, "usb", "usb")
 	h.device("/devices/pci0/usb1/1-"+minor+"/video4linux/"+name, map[string]string{
 		"uevent": "MAJOR=" + major + "\nMINOR=" + minor + "\nDEVNAME=" + name + "\n", "name": "Camera " + minor + "\n",
 	}, "video4linux", "")
 }
 
-func (h host) write(name, text string) {
+func (h testHost) write(name, text string) {
 	path := filepath.Join(h.dir, name)
 	require.NoError(h, os.MkdirAll(filepath.Dir(path), 0o755))
 	require.NoError(h, os.WriteFile(path, []byte(text), 0o600))
 }
 
-func (h host) device(devpath string, files map[string]string, subsystem, driver string) {
+func (h testHost) device(devpath string, files map[string]string, subsystem, driver string) {
 	for name, text := range files {
 		h.write("sys"+devpath+"/"+name, text)
 	}
@@ -61,14 +61,14 @@ func (h host) device(devpath string, files map[string]string, subsystem, driver 
 	link("sys"+devpath, "sys/class/"+subsystem+"/"+filepath.Base(devpath))
 }
 
-func (h host) remove(subsystem, devpath string) {
+func (h testHost) remove(subsystem, devpath string) {
 	require.NoError(h, os.Remove(filepath.Join(h.dir, "sys/class", subsystem, filepath.Base(devpath))))
 	require.NoError(h, os.RemoveAll(filepath.Join(h.dir, "sys", devpath)))
 }
 
 // discover runs the handler, and returns the lists that it finds.
-func (h host) discover(details string, events chan struct{}) (<-chan []handler.Device, <-chan error) {
-	u := Program.New(handler.Env{Sys: filepath.Join(h.dir, "sys"), Log: zerolog.Nop()}).(*udev)
+func (h testHost) discover(details string, events chan struct{}) (<-chan []handler.Device, <-chan error) {
+	u := Program.New(handler.Env{Sys: filepath.Join(h.dir, "sys"), Log: zerolog.Nop()}).(*ruleHandler)
 	u.gather = time.Millisecond
 	u.events = func(context.Context) (<-chan struct{}, error) { return events, nil }
 	ctx, cancel := context.WithCancel(context.Background())
@@ -78,7 +78,7 @@ func (h host) discover(details string, events chan struct{}) (<-chan []handler.D
 	return found, done
 }
 
-func (h host) find(details string) (names []string) {
+func (h testHost) find(details string) (names []string) {
 	h.Helper()
 	found, done := h.discover(details, nil)
 	select {
@@ -93,7 +93,7 @@ func (h host) find(details string) (names []string) {
 }
 
 func TestRules(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	for rule, want := range map[string][]string{
 		`KERNEL=="video[0-9]*"`:                                    {"video0", "video1"},
 		`KERNEL=="video0|tty*"`:                                    {"video0", "tty1"},
@@ -130,7 +130,7 @@ func TestRules(t *testing.T) {
 }
 
 func TestBadDetails(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	for details, wrong := range map[string]string{
 		``:                                    "udevRules: is required",
 		`rules: []`:                           "there is no field rules",
@@ -166,7 +166,7 @@ func TestPatternsAreBounded(t *testing.T) {
 }
 
 func TestWhatIsFound(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	found, _ := h.discover(`{udevRules: ['KERNEL=="video0"'], env: [ID_SERIAL, NONE], permissions: r}`, nil)
 	path := "/devices/pci0/usb1/1-0/video4linux/video0"
 	require.Equal(t, []handler.Device{{
@@ -184,13 +184,13 @@ func TestWhatIsFound(t *testing.T) {
 }
 
 func TestADeviceIsUnplugged(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 	kernel := os.NewFile(uintptr(pair[1]), "kernel")
 	defer func() { _ = kernel.Close() }()
 	events := make(chan struct{})
-	from := datagrams(t.Context(), os.NewFile(uintptr(pair[0]), "uevents"))
+	from := receiveDatagrams(t.Context(), os.NewFile(uintptr(pair[0]), "uevents"))
 	go func() {
 		for range from {
 			events <- struct{}{}
@@ -213,8 +213,8 @@ func TestADeviceIsUnplugged(t *testing.T) {
 }
 
 func TestEventsAreReceivedAgain(t *testing.T) {
-	h := newHost(t)
-	u := Program.New(handler.Env{Sys: filepath.Join(h.dir, "sys"), Log: zerolog.Nop()}).(*udev)
+	h := newTestHost(t)
+	u := Program.New(handler.Env{Sys: filepath.Join(h.dir, "sys"), Log: zerolog.Nop()}).(*ruleHandler)
 	u.gather = time.Millisecond
 	var kernels []*os.File
 	u.events = func(ctx context.Context) (<-chan struct{}, error) {
@@ -223,7 +223,7 @@ func TestEventsAreReceivedAgain(t *testing.T) {
 			return nil, err
 		}
 		kernels = append(kernels, os.NewFile(uintptr(pair[1]), "kernel"))
-		return datagrams(ctx, os.NewFile(uintptr(pair[0]), "uevents")), nil
+		return receiveDatagrams(ctx, os.NewFile(uintptr(pair[0]), "uevents")), nil
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	require.NoError(t, u.Discover(ctx, `{udevRules: ['KERNEL=="video*"'], interval: 1s}`, nil, func([]handler.Device) {
@@ -259,9 +259,9 @@ func FuzzParseRule(f *testing.F) {
 }
 
 func TestDeviceFilesAreInTheDirectoryThatIsGiven(t *testing.T) {
-	h := newHost(t)
+	h := newTestHost(t)
 	for dev, want := range map[string]string{"": "/dev/video0", "/host/dev": "/host/dev/video0"} {
-		u := Program.New(handler.Env{Sys: filepath.Join(h.dir, "sys"), Dev: dev, Log: zerolog.Nop()}).(*udev)
+		u := Program.New(handler.Env{Sys: filepath.Join(h.dir, "sys"), Dev: dev, Log: zerolog.Nop()}).(*ruleHandler)
 		u.events = func(context.Context) (<-chan struct{}, error) { return make(chan struct{}), nil }
 		ctx, cancel := context.WithCancel(t.Context())
 		err := u.Discover(ctx, `udevRules: ['KERNEL=="video0"']`, nil, func(devices []handler.Device) {

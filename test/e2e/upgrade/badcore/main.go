@@ -31,10 +31,10 @@ type behaviour struct {
 	After   time.Duration
 }
 
-const marker = "\n-- behaviour --\n"
+const behaviourMarker = "\n-- behaviour --\n"
 
 func main() {
-	b, err := read()
+	b, err := readBehaviour()
 	if err == nil {
 		err = b.run()
 	}
@@ -44,7 +44,7 @@ func main() {
 	}
 }
 
-func read() (b behaviour, err error) {
+func readBehaviour() (b behaviour, err error) {
 	path, err := os.Executable()
 	if err != nil {
 		return b, err
@@ -61,7 +61,7 @@ func read() (b behaviour, err error) {
 	if err != nil {
 		return b, err
 	}
-	_, last, _ := bytes.Cut(text, []byte(marker))
+	_, last, _ := bytes.Cut(text, []byte(behaviourMarker))
 	return b, json.Unmarshal(last, &b)
 }
 
@@ -93,7 +93,7 @@ func (b behaviour) run() error {
 			return b.fork()
 		}
 	case "eats memory":
-		eat()
+		eatMemory()
 	case "destroys the store":
 		return b.destroy()
 	}
@@ -130,13 +130,13 @@ func (b behaviour) fork() error {
 	return cmd.Start()
 }
 
-func eat() {
+func eatMemory() {
 	for range 16 {
-		eaten = append(eaten, bytes.Repeat([]byte{1}, 16<<20))
+		eatenMemory = append(eatenMemory, bytes.Repeat([]byte{1}, 16<<20))
 	}
 }
 
-var eaten [][]byte
+var eatenMemory [][]byte
 
 // destroy leaves a store that no core can open.
 func (b behaviour) destroy() error {

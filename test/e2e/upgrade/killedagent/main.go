@@ -33,7 +33,7 @@ func main() {
 			mu.Lock()
 			defer mu.Unlock()
 			if step == os.Getenv("PAUSE_AT") {
-				paused.Do(func() { pause(os.Getenv("PAUSE")) })
+				paused.Do(func() { pauseAtStep(os.Getenv("PAUSE")) })
 			}
 			if begun = begun || step == "Downloading"; !begun {
 				return
@@ -47,7 +47,7 @@ func main() {
 	}))
 }
 
-func pause(file string) {
+func pauseAtStep(file string) {
 	err := os.WriteFile(file, nil, 0o600)
 	for err == nil {
 		time.Sleep(10 * time.Millisecond)
