@@ -18,10 +18,10 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/edgebus/edgebus/broker/acl"
 	"github.com/edgebus/edgebus/broker/audit"
-	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/acl"
+	"github.com/edgebus/edgebus/topics/password"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

@@ -20,8 +20,8 @@ import (
 
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/session"
-	"github.com/edgebus/edgebus/configs/limits"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/limits"
 )
 
 const testTimeout = 30 * time.Second // a busy machine must not fail a test

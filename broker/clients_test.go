@@ -15,7 +15,7 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/configs/daemon"
+	"github.com/edgebus/edgebus/broker/daemon"
 )
 
 func cleanStart(pk *packets.Packet) { pk.Connect.Clean = true }

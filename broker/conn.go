@@ -18,8 +18,8 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 	"golang.org/x/time/rate"
 
+	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/broker/session"
-	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics"
 )
 

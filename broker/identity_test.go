@@ -18,10 +18,10 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/broker/acl"
 	"github.com/edgebus/edgebus/broker/audit"
-	"github.com/edgebus/edgebus/configs/daemon"
+	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/acl"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

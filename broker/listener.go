@@ -25,7 +25,7 @@ import (
 	"github.com/gorilla/websocket"
 	"golang.org/x/time/rate"
 
-	"github.com/edgebus/edgebus/configs/daemon"
+	"github.com/edgebus/edgebus/broker/daemon"
 )
 
 // listener is a bound address, from which connections are accepted. A failed accept doesn't end it.

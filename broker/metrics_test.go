@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/configs/daemon"
+	"github.com/edgebus/edgebus/broker/daemon"
 )
 
 // metricsSnapshot are a broker's metrics, as a test reads them.

@@ -15,11 +15,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"github.com/edgebus/edgebus/broker/acl"
 	"github.com/edgebus/edgebus/broker/audit"
-	"github.com/edgebus/edgebus/configs/limits"
-	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/acl"
+	"github.com/edgebus/edgebus/topics/limits"
+	"github.com/edgebus/edgebus/topics/password"
 )
 
 // Options are what a broker is made from. The zero value of every field but

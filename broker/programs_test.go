@@ -6,12 +6,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/mqttserver"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
 )
 
 // The tests of what clients may rely on are of package broker and run from here, for the limits
-// that the programs ship are made by configs/daemon/mqttserver, which imports it.
+// that the programs ship are made by broker/mqttserver, which imports it.
 
 func TestDelivery(t *testing.T) {
 	hub, core := shippedLimits(t)

@@ -14,8 +14,8 @@ import (
 
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/session"
-	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/limits"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -582,7 +582,7 @@ func (c *conn) storedInOrder(err error) error {
 }
 
 // backlogBytes is the most that may wait for its outcome before publishers that would add to it are made to wait.
-func backlogBytes() int { return int(daemon.MemoryShare(1.0/16, 4<<20, 64<<20)) }
+func backlogBytes() int { return int(limits.MemoryShare(1.0/16, 4<<20, 64<<20)) }
 
 // backlog counts the bytes of messages that were handed to the disk and have no outcome yet.
 type backlog struct {

@@ -16,8 +16,8 @@ import (
 
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/session"
-	"github.com/edgebus/edgebus/configs/limits"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/limits"
 )
 
 func testRetained20000(t *testing.T, at brokerSetup) {

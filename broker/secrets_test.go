@@ -9,8 +9,8 @@ import (
 	"github.com/mochi-mqtt/server/v2/packets"
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/broker/acl"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/acl"
 )
 
 const (

@@ -30,10 +30,10 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/configs/daemon"
-	"github.com/edgebus/edgebus/configs/password"
+	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/test/oneprocessor"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/password"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

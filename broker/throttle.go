@@ -15,8 +15,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/broker/quota"
-	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

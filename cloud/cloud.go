@@ -14,6 +14,11 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/calls"
+	"github.com/edgebus/edgebus/broker/daemon"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
+	"github.com/edgebus/edgebus/broker/daemon/httpserver"
+	"github.com/edgebus/edgebus/broker/daemon/metrics"
+	"github.com/edgebus/edgebus/broker/mqttserver"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/api"
 	"github.com/edgebus/edgebus/cloud/blobs"
@@ -25,11 +30,6 @@ import (
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/daemon"
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
-	"github.com/edgebus/edgebus/configs/daemon/httpserver"
-	"github.com/edgebus/edgebus/configs/daemon/metrics"
-	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 )

@@ -12,16 +12,16 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/edgebus/edgebus/broker/daemon/backup"
+	"github.com/edgebus/edgebus/broker/daemon/seal"
 	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/mqttserver"
 	"github.com/edgebus/edgebus/cloud/blobs"
 	"github.com/edgebus/edgebus/cloud/enroll"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
 	"github.com/edgebus/edgebus/cloud/twin"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/daemon/backup"
-	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
-	"github.com/edgebus/edgebus/configs/daemon/seal"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )

@@ -9,12 +9,12 @@ import (
 	"strings"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/broker/acl"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
+	"github.com/edgebus/edgebus/broker/daemon/metrics"
+	"github.com/edgebus/edgebus/broker/mqttserver"
 	"github.com/edgebus/edgebus/cloud/events"
 	"github.com/edgebus/edgebus/cloud/twin"
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
-	"github.com/edgebus/edgebus/configs/daemon/metrics"
-	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
+	"github.com/edgebus/edgebus/topics/acl"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

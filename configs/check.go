@@ -15,9 +15,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/edgebus/edgebus/broker/acl"
-	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/acl"
+	"github.com/edgebus/edgebus/topics/password"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

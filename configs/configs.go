@@ -21,7 +21,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/term"
 
-	"github.com/edgebus/edgebus/configs/limits"
+	"github.com/edgebus/edgebus/topics/limits"
 )
 
 // Hub is what cloudhub can be told. hub.yaml says what each setting means.

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/configs/daemon"
+	"github.com/edgebus/edgebus/topics/limits"
 )
 
 func writeSettings(t *testing.T, text string) string {
@@ -40,7 +40,7 @@ func TestDefaultsAreWholeAndOnLoopback(t *testing.T) {
 	require.Equal(t, "127.0.0.1:8080", hub.HTTP.Listen)
 	require.Empty(t, hub.MQTT.TLS.Listen)
 	require.True(t, hub.Anybody())
-	require.Equal(t, Size(daemon.MemoryLimit()/4), hub.Limits.Session.All)
+	require.Equal(t, Size(limits.MemoryLimit()/4), hub.Limits.Session.All)
 	require.False(t, hub.Insecure)
 
 	core, err := Load[Core]("edgecore", "", nil)

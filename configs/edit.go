@@ -13,7 +13,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 )
 
 // Setting is a key of a file of settings, such as link.tls.ca, and its new value.

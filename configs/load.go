@@ -21,9 +21,9 @@ import (
 	"github.com/spf13/viper"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/edgebus/edgebus/broker/acl"
-	"github.com/edgebus/edgebus/configs/daemon"
-	"github.com/edgebus/edgebus/configs/password"
+	"github.com/edgebus/edgebus/broker/daemon"
+	"github.com/edgebus/edgebus/topics/acl"
+	"github.com/edgebus/edgebus/topics/password"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

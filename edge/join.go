@@ -19,9 +19,9 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"github.com/edgebus/edgebus/broker/daemon"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/daemon"
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/edge/enroll"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/topics/resource"

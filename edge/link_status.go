@@ -8,12 +8,12 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/edgebus/edgebus/broker/acl"
 	"github.com/edgebus/edgebus/broker/client"
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
-	"github.com/edgebus/edgebus/configs/daemon/metrics"
-	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
+	"github.com/edgebus/edgebus/broker/daemon/metrics"
+	"github.com/edgebus/edgebus/broker/mqttserver"
 	"github.com/edgebus/edgebus/edge/twin"
+	"github.com/edgebus/edgebus/topics/acl"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

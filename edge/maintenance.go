@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/edgebus/edgebus/broker/daemon/backup"
+	"github.com/edgebus/edgebus/broker/daemon/seal"
 	"github.com/edgebus/edgebus/broker/journal"
+	"github.com/edgebus/edgebus/broker/mqttserver"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/daemon/backup"
-	"github.com/edgebus/edgebus/configs/daemon/mqttserver"
-	"github.com/edgebus/edgebus/configs/daemon/seal"
 	"github.com/edgebus/edgebus/edge/store"
 )
 

@@ -2,8 +2,8 @@ package edge
 
 import (
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/configs/daemon/metrics"
-	"github.com/edgebus/edgebus/configs/daemon/sysinfo"
+	"github.com/edgebus/edgebus/broker/daemon/metrics"
+	"github.com/edgebus/edgebus/broker/daemon/sysinfo"
 	"github.com/edgebus/edgebus/edge/forward"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/edge/twin"

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/edgebus/edgebus/configs/daemon/seal"
+	"github.com/edgebus/edgebus/broker/daemon/seal"
 )
 
 // unusableKeyName is where a key is put that can't be used.

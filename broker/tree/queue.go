@@ -3,7 +3,7 @@ package tree
 import (
 	"sync"
 
-	"github.com/edgebus/edgebus/configs/daemon"
+	"github.com/edgebus/edgebus/topics/limits"
 )
 
 // queue holds steps, which change a state B, until they are run. Each sender has a part of it, and the parts take turns,
@@ -45,7 +45,7 @@ const (
 	turnBytes = 256 << 10 // bytes that a sender's steps may have in one turn: the longest message of a link
 )
 
-func queueBytes() int { return int(daemon.MemoryShare(1.0/32, 4<<20, 32<<20)) }
+func queueBytes() int { return int(limits.MemoryShare(1.0/32, 4<<20, 32<<20)) }
 
 // init makes the queue ready for use; at most most bytes of steps wait in it.
 func (q *queue[B]) init(most int) {

@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 )
 
 // list finds the segments.

@@ -11,7 +11,7 @@ import (
 	openapi2 "github.com/google/gnostic-models/openapiv2"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/edgebus/edgebus/configs/daemon/httpserver"
+	"github.com/edgebus/edgebus/broker/daemon/httpserver"
 )
 
 // schemaText is the OpenAPI schema of each canonical kind, generated from the Go types in topics/resource and their

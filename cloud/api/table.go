@@ -13,10 +13,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/yaml"
 
+	"github.com/edgebus/edgebus/broker/daemon/httpserver"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/configs/daemon/httpserver"
 )
 
 // answerFormat is the form of an answer that a client asks for.

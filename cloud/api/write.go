@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"github.com/edgebus/edgebus/broker/audit"
+	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

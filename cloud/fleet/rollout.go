@@ -24,8 +24,8 @@ import (
 	"github.com/edgebus/edgebus/cloud/rollout"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/templates"
-	"github.com/edgebus/edgebus/configs/schedule"
 	"github.com/edgebus/edgebus/topics/resource"
+	"github.com/edgebus/edgebus/topics/schedule"
 )
 
 const (

@@ -17,8 +17,8 @@ import (
 
 	"github.com/edgebus/edgebus/cloud/images"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/configs/schedule"
 	"github.com/edgebus/edgebus/topics/resource"
+	"github.com/edgebus/edgebus/topics/schedule"
 )
 
 // The bounds of a rendered spec, in bytes.

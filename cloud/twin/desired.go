@@ -14,8 +14,8 @@ import (
 	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/limits"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -49,7 +49,7 @@ type desiredWrites struct {
 
 func (w *desiredWrites) init() {
 	w.pending = make(map[string][]desiredWrite)
-	w.backlog = quota.NewBacklog(int(daemon.MemoryShare(1.0/64, 2<<20, 16<<20)))
+	w.backlog = quota.NewBacklog(int(limits.MemoryShare(1.0/64, 2<<20, 16<<20)))
 }
 
 func (w *desiredWrites) waiting() int { return int(w.count.Load()) }

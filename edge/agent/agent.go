@@ -26,8 +26,8 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/edge/agent/files"
 	"github.com/edgebus/edgebus/edge/agent/host"
 	"github.com/edgebus/edgebus/edge/agent/host/monitor"

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/edgebus/edgebus/configs/daemon/subprocess"
+	"github.com/edgebus/edgebus/broker/daemon/subprocess"
 	"github.com/edgebus/edgebus/edge/agent/files"
 	"github.com/edgebus/edgebus/edge/upgrade"
 	"github.com/edgebus/edgebus/topics/resource"

@@ -7,8 +7,8 @@ import (
 	"io"
 	"time"
 
-	"github.com/edgebus/edgebus/configs/schedule"
 	"github.com/edgebus/edgebus/topics/resource"
+	"github.com/edgebus/edgebus/topics/schedule"
 )
 
 // windowPoll is how long an agent waits for a window at most before it looks at the clock again, which somebody may set.

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/configs/daemon/httpserver"
+	"github.com/edgebus/edgebus/broker/daemon/httpserver"
 	"github.com/edgebus/edgebus/topics/dialect"
 	"github.com/edgebus/edgebus/topics/resource"
 )

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

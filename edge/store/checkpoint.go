@@ -14,8 +14,8 @@ import (
 	"github.com/fxamacker/cbor/v2"
 	"go.etcd.io/bbolt"
 
+	"github.com/edgebus/edgebus/broker/daemon/boltfile"
 	"github.com/edgebus/edgebus/broker/wal"
-	"github.com/edgebus/edgebus/configs/daemon/boltfile"
 	"github.com/edgebus/edgebus/topics/link"
 )
 

@@ -48,9 +48,9 @@ import (
 	"github.com/rs/zerolog"
 	"go.etcd.io/bbolt"
 
+	"github.com/edgebus/edgebus/broker/daemon/boltfile"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/broker/wal"
-	"github.com/edgebus/edgebus/configs/daemon/boltfile"
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/link"
 )
 

@@ -19,7 +19,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/edgebus/edgebus/configs/daemon/subprocess"
+	"github.com/edgebus/edgebus/broker/daemon/subprocess"
 	"github.com/edgebus/edgebus/topics/backoff"
 )
 

@@ -19,8 +19,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
-	"github.com/edgebus/edgebus/configs/daemon/subprocess"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
+	"github.com/edgebus/edgebus/broker/daemon/subprocess"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/edgebus/edgebus/configs/daemon/backup"
+	"github.com/edgebus/edgebus/broker/daemon/backup"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

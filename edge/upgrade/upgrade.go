@@ -26,8 +26,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

@@ -17,7 +17,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

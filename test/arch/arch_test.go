@@ -122,18 +122,24 @@ func importRule(from, to string) string {
 	case "mappers":
 		return mappersRule(from, to)
 	case "configs":
-		if !isBelow(to, "topics", "configs") && !(from == "configs/daemon/mqttserver" && isBelow(to, "broker")) && to != "broker/acl" {
+		if !isBelow(to, "topics", "configs") && !isBelow(to, "broker/daemon") {
 			return "configs knows settings, not those who use them"
 		}
 	}
 	return ""
 }
 
+// formats are the packages of the contract that read a format with a library.
+var formats = map[string]string{
+	"topics/link":     "github.com/fxamacker/cbor",
+	"topics/password": "golang.org/x/crypto/argon2",
+	"topics/schedule": "github.com/robfig/cron",
+}
+
 // libraryRule says where the libraries of others may appear.
 func libraryRule(from, to string) string {
-	if isBelow(from, "topics") && !isStandard(to) && !strings.HasPrefix(to, modulePath) &&
-		(from != "topics/link" || !isBelow(to, "github.com/fxamacker/cbor")) {
-		return "the contract is a leaf: the standard library only, and in topics/link one codec"
+	if isBelow(from, "topics") && !isStandard(to) && !strings.HasPrefix(to, modulePath) && (formats[from] == "" || !isBelow(to, formats[from])) {
+		return "the contract is a leaf: the standard library only, and the library of a format where it is read"
 	}
 	for _, rule := range []struct {
 		library string
@@ -142,7 +148,7 @@ func libraryRule(from, to string) string {
 	}{
 		{"github.com/mochi-mqtt", []string{"broker"}, "mochi appears only in broker, and its types don't leave it"},
 		{"github.com/eclipse/paho.golang", []string{"broker/client"}, "paho appears only in broker/client"},
-		{"go.etcd.io/bbolt", []string{"cloud/store", "edge/store", "configs/daemon/boltfile"}, "bbolt appears only in the store packages, and where they open it"},
+		{"go.etcd.io/bbolt", []string{"cloud/store", "edge/store", "broker/daemon/boltfile"}, "bbolt appears only in the store packages, and where they open it"},
 		{"github.com/spf13/viper", []string{"configs"}, "viper appears only in configs"},
 		{"github.com/godbus/dbus", []string{"edge/agent/host"}, "D-Bus appears only in edge/agent/host"},
 		{"google.golang.org/grpc", []string{"edge/discovery"}, "gRPC appears only in edge/discovery"},
@@ -179,8 +185,11 @@ func brokerRule(from, to string) string {
 	if isBelow(to, "cloud", "edge", "mappers") {
 		return "the broker serves cloud and edge, and knows neither of them"
 	}
-	if isBelow(to, "configs") && !slices.Contains([]string{"configs/limits", "configs/password", "configs/daemon", "configs/daemon/datadir"}, to) {
-		return "the broker has options; only configs/daemon/mqttserver makes them of settings"
+	if isBelow(to, "configs") && !isBelow(from, "broker/mqttserver", "broker/daemon") {
+		return "the broker has options, and what processes have in common has them: neither knows settings"
+	}
+	if isBelow(from, "broker/daemon") && !isBelow(to, "topics", "broker/daemon", "configs") {
+		return "what processes have in common knows no broker"
 	}
 	return ""
 }
@@ -225,7 +234,7 @@ func mappersRule(from, to string) string {
 	if isBelow(to, "cloud", "edge") {
 		return "a mapper is an MQTT client: it links neither cloud nor edge"
 	}
-	if isBelow(to, "broker") && !isBelow(to, "broker/client") {
+	if isBelow(to, "broker") && !isBelow(to, "broker/client", "broker/daemon") {
 		return "a mapper is an MQTT client: of the broker it uses broker/client only"
 	}
 	if from == "mappers/mqtt" && to == "broker/client" {
@@ -374,14 +383,17 @@ func TestRulesBite(t *testing.T) {
 		{"topics/resource", modulePath + "topics", ""},
 		{"topics/link", modulePath + "broker", "nothing of ours"},
 		{"broker", modulePath + "cloud/twin", "neither of them"},
-		{"broker", modulePath + "configs", "only configs/daemon/mqttserver"},
-		{"broker", modulePath + "configs/daemon/backup", "only configs/daemon/mqttserver"},
-		{"broker", modulePath + "configs/daemon", ""},
-		{"configs/daemon/mqttserver", modulePath + "broker", ""},
-		{"configs/daemon/httpserver", modulePath + "broker", "settings"},
-		{"configs/daemon/mqttserver", modulePath + "cloud", "settings"},
-		{"configs/daemon/boltfile", "go.etcd.io/bbolt", ""},
-		{"broker", modulePath + "configs/limits", ""},
+		{"topics/password", "golang.org/x/crypto/argon2", ""},
+		{"topics/password", "github.com/rs/zerolog", "leaf"},
+		{"broker", modulePath + "configs", "knows settings"},
+		{"broker", modulePath + "broker/daemon", ""},
+		{"broker/mqttserver", modulePath + "broker", ""},
+		{"broker/daemon/httpserver", modulePath + "broker", "knows no broker"},
+		{"broker/daemon/httpserver", modulePath + "broker/audit", "knows no broker"},
+		{"broker/daemon/httpserver", modulePath + "topics/limits", ""},
+		{"broker/mqttserver", modulePath + "cloud", "neither of them"},
+		{"broker/daemon/boltfile", "go.etcd.io/bbolt", ""},
+		{"broker", modulePath + "topics/limits", ""},
 		{"broker", "github.com/mochi-mqtt/server/v2", ""},
 		{"broker/client", "github.com/mochi-mqtt/server/v2", "mochi"},
 		{"broker", "github.com/eclipse/paho.golang/paho", "paho"},

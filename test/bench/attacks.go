@@ -16,8 +16,8 @@ import (
 
 	"github.com/edgebus/edgebus/cloud"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
-	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/test/flood"
+	"github.com/edgebus/edgebus/topics/password"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

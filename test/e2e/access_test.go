@@ -20,9 +20,9 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/test/harness"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/password"
 )
 
 // accessPage is the table of who may do what. GOLDEN=write writes it, from the answers of real programs.

@@ -19,9 +19,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/test/harness"
 	"github.com/edgebus/edgebus/test/stand"
+	"github.com/edgebus/edgebus/topics/password"
 )
 
 // fileDamages are what becomes of a file, in the order of the tables below. Half and a bit are of what is not zero: databases grow ahead.

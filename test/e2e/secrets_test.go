@@ -23,8 +23,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/client"
-	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/test/stand"
+	"github.com/edgebus/edgebus/topics/password"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

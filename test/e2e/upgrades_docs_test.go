@@ -21,7 +21,7 @@ func TestTheFirstUpgradeOfTheDocumentOnAHost(t *testing.T) {
 	for dir, version := range map[string]string{"bin": "v1.1.0", "v1.2.0": "v1.2.0"} {
 		for program, pkg := range map[string]string{"edgecore": "edge/cmd/edgecore", "edgeagent": "edge/cmd/edgeagent"} {
 			const path = "github.com/edgebus/edgebus/"
-			build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X "+path+"configs/daemon.version="+version, "-o", filepath.Join(h.root+src, dir, program), path+pkg)
+			build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X "+path+"broker/daemon.version="+version, "-o", filepath.Join(h.root+src, dir, program), path+pkg)
 			build.Env = append(build.Environ(), "CGO_ENABLED=0")
 			out, err := build.CombinedOutput()
 			require.NoError(t, err, string(out))

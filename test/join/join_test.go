@@ -28,9 +28,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/cloud"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/edge/enroll"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"

@@ -28,7 +28,7 @@ var cronNames = []string{"@yearly", "@annually", "@monthly", "@weekly", "@daily"
 var daysOf = []int{31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31}
 
 // cronProblem is why a text is no cron expression, or one that never comes; empty: it is one. The times themselves are computed by
-// configs/schedule.
+// topics/schedule.
 func cronProblem(text string) string {
 	if strings.HasPrefix(text, "@") {
 		if !slices.Contains(cronNames, text) {

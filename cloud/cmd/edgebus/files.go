@@ -16,10 +16,10 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/edgebus/edgebus/configs/daemon"
-	"github.com/edgebus/edgebus/configs/daemon/backup"
-	"github.com/edgebus/edgebus/configs/password"
+	"github.com/edgebus/edgebus/broker/daemon"
+	"github.com/edgebus/edgebus/broker/daemon/backup"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/password"
 )
 
 func newCheck() *cobra.Command {

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgebus/edgebus/broker/client"
-	"github.com/edgebus/edgebus/configs/daemon"
+	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

@@ -20,8 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker/client"
+	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/password"
 )
 
 func newMapperCommand() *cobra.Command {

@@ -23,9 +23,9 @@ import (
 	"github.com/rs/zerolog"
 	"go.etcd.io/bbolt"
 
+	"github.com/edgebus/edgebus/broker/daemon/boltfile"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/configs/daemon/boltfile"
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
 )
 
 // Options say where the file is and how much is kept. Zero fields take the defaults.

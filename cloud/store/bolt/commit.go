@@ -13,8 +13,8 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/edgebus/edgebus/broker/daemon/boltfile"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/configs/daemon/boltfile"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
-	"github.com/edgebus/edgebus/configs/daemon/boltfile"
+	"github.com/edgebus/edgebus/broker/daemon/boltfile"
 )
 
 // loadFile reads the whole file into a snapshot, and looks at what nodes reported.

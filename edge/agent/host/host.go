@@ -17,7 +17,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/edgebus/edgebus/configs/daemon/sysinfo"
+	"github.com/edgebus/edgebus/broker/daemon/sysinfo"
 	"github.com/edgebus/edgebus/edge/agent/host/apps"
 	"github.com/edgebus/edgebus/edge/agent/host/engine"
 	"github.com/edgebus/edgebus/edge/agent/host/monitor"

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/daemon"
 )
 
 // Main is a stand-alone handler as a program, discovery-NAME. It returns the exit code: 0, 1 when it failed, 2 when the command

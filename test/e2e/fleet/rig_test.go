@@ -30,9 +30,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/configs/password"
 	"github.com/edgebus/edgebus/test/harness"
 	"github.com/edgebus/edgebus/test/hosttest"
+	"github.com/edgebus/edgebus/topics/password"
 )
 
 // waitTimeout is how long a test waits for what should come at once, on a busy machine.

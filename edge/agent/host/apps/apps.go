@@ -12,7 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/edgebus/edgebus/configs/daemon/subprocess"
+	"github.com/edgebus/edgebus/broker/daemon/subprocess"
 	"github.com/edgebus/edgebus/edge/agent/host/engine"
 	"github.com/edgebus/edgebus/edge/agent/host/systemd"
 	"github.com/edgebus/edgebus/topics/resource"

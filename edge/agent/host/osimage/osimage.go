@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/edgebus/edgebus/configs/daemon/subprocess"
+	"github.com/edgebus/edgebus/broker/daemon/subprocess"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 

@@ -19,8 +19,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/edge"
 )
 

@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/daemon"
 	"github.com/edgebus/edgebus/edge/agent"
 )
 

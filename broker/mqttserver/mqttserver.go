@@ -21,16 +21,16 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/broker/acl"
 	"github.com/edgebus/edgebus/broker/audit"
+	"github.com/edgebus/edgebus/broker/daemon"
+	"github.com/edgebus/edgebus/broker/daemon/backup"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
+	"github.com/edgebus/edgebus/broker/daemon/metrics"
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/wal"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/daemon"
-	"github.com/edgebus/edgebus/configs/daemon/backup"
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
-	"github.com/edgebus/edgebus/configs/daemon/metrics"
 	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/acl"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -54,7 +54,13 @@ func BrokerOptions(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bo
 
 // OpenRules opens the rules for users' own topics, and has the broker's options use them.
 func OpenRules(o *broker.Options, a configs.Auth, log zerolog.Logger) (*acl.ActiveRules, error) {
-	rules := acl.Options{File: a.Topics, Log: log}
+	rules := acl.Options{File: a.Topics, Reread: func(err error) {
+		if err != nil {
+			log.Error().Err(err).Msg("the file of rules for users' own topics is not in force: the rules that were read before stay")
+			return
+		}
+		log.Info().Str("file", a.Topics).Msg("the rules for users' own topics have changed")
+	}}
 	for _, u := range a.Users {
 		rules.Users = append(rules.Users, acl.User{Name: u.Name, Publish: u.Publish, Subscribe: u.Subscribe})
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/daemon"
 )
 
 const (

@@ -20,9 +20,9 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/edgebus/edgebus/broker/daemon"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/configs/daemon"
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
 )
 
 // A backup is a tar file, compressed with gzip. Its first entry lists the others, and its last one has their checksums, in

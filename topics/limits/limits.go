@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/edgebus/edgebus/configs/daemon"
 )
 
 // Limits bound what clients can make a broker hold.
@@ -103,7 +101,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 		if err != nil || !(n > 0 && n <= 100) {
 			return fmt.Errorf("%q is not a part of the memory, such as 25%%", text)
 		}
-		*s = Size(n / 100 * float64(daemon.MemoryLimit()))
+		*s = Size(n / 100 * float64(MemoryLimit()))
 		return nil
 	}
 	for _, u := range sizeUnits {

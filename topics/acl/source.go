@@ -7,8 +7,6 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
-
-	"github.com/rs/zerolog"
 )
 
 // User has lists of filters. A list that is nil is none: what the user may do is as the file says, and without one as the
@@ -22,7 +20,8 @@ type User struct {
 type Options struct {
 	Users []User
 	File  string // in mosquitto's format; empty: there is none
-	Log   zerolog.Logger
+	// Reread is told that the file was read again, and why it is not in force; it may be nil.
+	Reread func(err error)
 	// Every is how often the file is looked at. 0: every second.
 	Every time.Duration
 }
@@ -40,6 +39,9 @@ type ActiveRules struct {
 func Open(o Options) (*ActiveRules, error) {
 	if o.Every == 0 {
 		o.Every = time.Second
+	}
+	if o.Reread == nil {
+		o.Reread = func(error) {}
 	}
 	s := &ActiveRules{opts: o}
 	s.read, _ = fileStateOf(o.File) // ReadFile says what is wrong
@@ -115,12 +117,12 @@ func (s *ActiveRules) Run(ctx context.Context, changed func()) error {
 	}
 }
 
-// take has rules in force that were read, or notes why there are none. What is wrong is logged once for each change.
+// take has rules in force that were read, or notes why there are none. What is wrong is told once for each change.
 func (s *ActiveRules) take(rules *Rules, err error, at fileState, changed func()) {
 	if err != nil {
 		if text := err.Error(); s.read != at || s.Failing() != text {
 			s.failed.Store(&text)
-			s.opts.Log.Error().Err(err).Msg("the file of rules for users' own topics is not in force: the rules that were read before stay")
+			s.opts.Reread(err)
 		}
 		s.read = at
 		return
@@ -129,7 +131,7 @@ func (s *ActiveRules) take(rules *Rules, err error, at fileState, changed func()
 	s.failed.Store(nil)
 	s.rules.Store(rules)
 	changed()
-	s.opts.Log.Info().Str("file", s.opts.File).Msg("the rules for users' own topics have changed")
+	s.opts.Reread(nil)
 }
 
 // fileState tells one state of a file from another.

@@ -18,6 +18,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/edgebus/edgebus/topics/limits"
 )
 
 // stopTime is how long a program may take to stop in order.
@@ -107,7 +109,7 @@ func (p Program) Ready() {
 	}
 }
 
-// version is the version that a release is given by its build: -ldflags '-X github.com/edgebus/edgebus/configs/daemon.version=v1.2.0'.
+// version is the version that a release is given by its build: -ldflags '-X github.com/edgebus/edgebus/broker/daemon.version=v1.2.0'.
 var version string
 
 // Version is the version that the program was built from.
@@ -132,7 +134,7 @@ const (
 // boundMemory has the collector work harder before the system ends the program for its memory. GOMEMLIMIT and GOGC take
 // precedence.
 func boundMemory() {
-	limit := MemoryLimit()
+	limit := limits.MemoryLimit()
 	if debug.SetMemoryLimit(-1) == math.MaxInt64 { // GOMEMLIMIT is not set
 		debug.SetMemoryLimit(limit / 10 * 9)
 	}

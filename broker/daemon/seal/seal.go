@@ -17,7 +17,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/edgebus/edgebus/configs/daemon/datadir"
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 )
 
 // FileName is the key's file in a data directory. It has a line for each key: the first one encrypts, and the others, of which

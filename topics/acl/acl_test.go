@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
@@ -184,7 +183,7 @@ func TestAFileIsReadAgain(t *testing.T) {
 	_, err := Open(Options{File: file})
 	require.ErrorContains(t, err, "auth.topics")
 	write("topic read a")
-	s, err := Open(Options{File: file, Users: []User{{Name: "ann", Publish: []string{"ann"}}}, Log: zerolog.Nop(), Every: time.Millisecond})
+	s, err := Open(Options{File: file, Users: []User{{Name: "ann", Publish: []string{"ann"}}}, Every: time.Millisecond})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	changed, ended := make(chan struct{}, 8), make(chan error)
