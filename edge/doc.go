@@ -19,19 +19,19 @@
 //
 // # A Fleet's change, from the link to a file
 //
-//  1. The hub's message arrives at the main client of the link (link.go), and is a step of twin.Twin (twin/cloud.go), which has
+//  1. The hub's message arrives at the main client of the link (link.go), and is a step of twin.Twin (twin/link.go), which has
 //     package store commit it. Only then it is acknowledged, and published, retained, at the node's own broker.
 //  2. The agent subscribes to it there (agent/bus.go). agent/update.go takes the newest rendered spec as an update: prepare (files beside
 //     those that are there, blobs, images), then the steps of the switch, each recorded before it is taken.
 //  3. agent/files brings the files to what the spec says, whole or not at all; agent/host does applications and the OS image; hooks.go
 //     runs what the spec wants to be run. If the node is not healthy after it, the same steps lead back.
-//  4. agent/report.go publishes what has become of it at a topic of the node's; twin/local.go takes that as any report.
+//  4. agent/report.go publishes what has become of it at a topic of the node's; twin/programs.go takes that as any report.
 //
 // # A report, from a mapper to the hub
 //
 //  1. A mapper publishes devices/lamp/reported/temperature, retained, at QoS 1 (mappers/outbox.go, or any MQTT client). The broker checks who it
 //     is, and gives the message to twin.Twin, since the topic is below v1/.
-//  2. twin/local.go checks it against the Device's model, and makes it an entry of the map up. Package store commits it with all that
+//  2. twin/writes.go checks it against the Device's model, and makes it an entry of the map up. Package store commits it with all that
 //     waits (one fsync), and then PUBACK and the retained message leave.
 //  3. topics/link sends the entry with the next number of the map, now or when the hub is there again; a later value of the same
 //     key takes its place while it waits.
@@ -41,7 +41,7 @@
 //
 //   - something that the node reports of itself: report.go, and a field of NodeStatus in topics/resource.
 //   - something else that goes over the link: a part with a file of its own, and a line in newMain of link.go.
-//   - a topic that programs of the node may publish: topics/table.go, and twin/local.go if it is part of the tree.
+//   - a topic that programs of the node may publish: topics/table.go, and twin/publish.go if it is part of the tree.
 //   - something that the agent does to its host: a step in agent/update.go, its work in a package below agent/host.
 //   - a discovery handler: edge/discovery/handlers, and a file in edge/discovery/embedded; example_test.go of edge/discovery/handler is one.
 package edge

@@ -7,6 +7,25 @@
 // It never waits for the hub: with the link down, or the hub hanging, everything on the node goes on. It never writes a
 // key that the cloud owns: a local write of a desired value becomes an override.
 //
-// Read twin.go first (state, batch, commit), then cloud.go (what follows from the cloud's map; decide is the rule of
-// conflicts), local.go (publishes of mappers and users), upmap.go (the edge's keys) and read.go (retained messages, the local API).
+// # Files, in reading order
+//
+//	twin.go       Twin: its parts, the batch of steps, commit, what happens when the store fails
+//	upmap.go      upMap, the keys that the edge owns: writing, clearing, quota; those that stay on the node
+//	documents.go  downMap, what the cloud owns, and documents, what follows from its changes
+//	devices.go    devices: they join, change and leave; which mapper they are for
+//	overrides.go  overrides, the values in force; decideInForce is the rule of conflicts
+//	ends.go       overrideEnds: when overrides end
+//	publish.go    a publish of a client of the node's broker, to the part that it is for
+//	writes.go     localWrites: reported values, overrides, refusals, states, problems
+//	mappers.go    mappers: their presence, and what only they may clear
+//	programs.go   programs: the agent, edgediscovery, and the node's own status
+//	link.go       hubLink: connections to the hub and its messages
+//	read.go       reader: retained messages, and Devices with their twins for the local API
+//	history.go    deviceHistory: which Devices have changed, for watchers
+//
+// # Where to add
+//
+//   - a topic that clients of the node's broker may write: topics/table.go, then a case in Twin.applyPublish (publish.go).
+//   - a document that the cloud gives to nodes: topics/table.go; what the node itself does with it, documents.deriveDocument.
+//   - a key that follows from others: where its cause is derived (documents.derive), written with upMap.write.
 package twin

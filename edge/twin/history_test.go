@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -21,8 +20,7 @@ func nameSet(list ...string) map[string]bool {
 }
 
 func TestHistoryListsChangesSinceARevision(t *testing.T) {
-	tw := &Twin{host: new(tree.Host[*batch])}
-	h := &tw.history
+	h := new(deviceHistory)
 	h.begin(time.UnixMilli(1), nil)
 	begin := h.rev
 	there := map[string]*device{"a": {}, "b": {}, "c": {}}
@@ -31,53 +29,51 @@ func TestHistoryListsChangesSinceARevision(t *testing.T) {
 	h.add(nameSet("c"), there)
 	h.add(nil, there)
 	delete(there, "b")
-	_, _, more, _ := tw.Changes(h.rev)
+	more := h.wake
 	tell := h.add(nameSet("a"), there)
 	h.add(nameSet("b"), there)
 	tell()
 	<-more // who waits is told
 
-	rev, changes, _, ok := tw.Changes(begin)
+	rev := h.rev
+	changes, ok := h.since(begin)
 	require.True(t, ok)
-	require.Equal(t, h.rev, rev)
 	c, a := resource.DeviceChange{Name: "c", Rev: first + 1, Added: first + 1}, resource.DeviceChange{Name: "a", Rev: first + 2}
 	b := resource.DeviceChange{Name: "b", Rev: first + 3, Removed: true}
 	a.Added, b.Added = changes[1].Added, changes[2].Added
 	require.ElementsMatch(t, []uint64{begin + 1, begin + 2}, []uint64{a.Added, b.Added})
 	require.Equal(t, []resource.DeviceChange{c, a, b}, changes, "in the order in which they changed")
-	_, changes, _, ok = tw.Changes(c.Rev)
+	changes, ok = h.since(c.Rev)
 	require.True(t, ok)
 	require.Equal(t, []resource.DeviceChange{a, b}, changes)
-	_, changes, _, ok = tw.Changes(rev)
+	changes, ok = h.since(rev)
 	require.True(t, ok)
 	require.Empty(t, changes)
 	for _, since := range []uint64{begin - 1, rev + 1} {
-		_, _, _, ok = tw.Changes(since)
+		_, ok = h.since(since)
 		require.False(t, ok)
 	}
 }
 
 // Who heard of some that one commit changed, and is cut off there, hears of the others when it comes back.
 func TestHistoryTellsApartWhatChangedAtOnce(t *testing.T) {
-	tw := &Twin{host: new(tree.Host[*batch])}
-	h := &tw.history
+	h := new(deviceHistory)
 	h.begin(time.UnixMilli(1), nil)
 	there := map[string]*device{"a": {}, "b": {}, "c": {}}
 	begin := h.rev
 	h.add(nameSet("a", "b", "c"), there)
-	_, all, _, ok := tw.Changes(begin)
+	all, ok := h.since(begin)
 	require.True(t, ok)
 	require.Len(t, all, 3)
 	for i, c := range all {
-		_, rest, _, ok := tw.Changes(c.Rev)
+		rest, ok := h.since(c.Rev)
 		require.True(t, ok)
 		require.ElementsMatch(t, all[i+1:], rest)
 	}
 }
 
 func TestHistoryForgetsTheGone(t *testing.T) {
-	tw := &Twin{host: new(tree.Host[*batch])}
-	h := &tw.history
+	h := new(deviceHistory)
 	h.begin(time.UnixMilli(1), nil)
 	there := map[string]*device{"a": {}}
 	h.add(nameSet("a", "never"), there)
@@ -96,11 +92,11 @@ func TestHistoryForgetsTheGone(t *testing.T) {
 	there["d0"] = &device{} // back again, and the one before is gone all the same
 	h.add(nameSet("d0"), there)
 	require.Equal(t, maxRemovedDevices, h.removed)
-	_, _, _, ok := tw.Changes(before)
+	_, ok := h.since(before)
 	require.True(t, ok)
 	there["d0"] = deviceInNamespace("other") // so the one that was is gone
 	h.add(nameSet("d0"), there)
-	_, _, _, ok = tw.Changes(before)
+	_, ok = h.since(before)
 	require.False(t, ok)
 	require.Len(t, h.elements, 2)
 	require.Equal(t, 2, h.order.Len())
@@ -116,14 +112,13 @@ func deviceInNamespace(namespace string) *device {
 
 // One that is made again in another namespace is another one: who has the first in a cache hears that it left.
 func TestHistoryKnowsWhichDeviceLeft(t *testing.T) {
-	tw := &Twin{host: new(tree.Host[*batch])}
-	h := &tw.history
+	h := new(deviceHistory)
 	there := map[string]*device{"moved": deviceInNamespace("a"), "left": deviceInNamespace("a"), "back": deviceInNamespace("a")}
 	h.begin(time.UnixMilli(1), there)
 	begin := h.rev
 	is := func(since uint64, want ...resource.DeviceChange) {
 		t.Helper()
-		_, changes, _, ok := tw.Changes(since)
+		changes, ok := h.since(since)
 		require.True(t, ok)
 		require.Equal(t, want, changes)
 	}

@@ -116,7 +116,7 @@ func (r *rig) start() {
 	})
 	require.NoError(r.t, err)
 	if r.nap > 0 {
-		r.twin.maxSleep = r.nap
+		r.twin.ends.maxSleep = r.nap
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)

@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -52,52 +50,35 @@ type Options struct {
 	Epoch func() uint32
 }
 
-// Twin keeps a node's tree. Its methods may be called from any goroutine.
+// retained is the message of a document of the node's tree; a nil payload clears the topic.
+func (o *Options) retained(key string, payload []byte) broker.Message {
+	return tree.DocumentMessage(o.Node, key, payload)
+}
+
+// Twin keeps a node's tree. Its methods may be called from any goroutine. What it holds is in parts, each with a file of its own; the
+// exported methods of those that are embedded are its own.
 type Twin struct {
 	opts       Options
 	sampledLog zerolog.Logger // for log lines that the hub can cause any number of
 	host       *tree.Host[*batch]
 
-	up          *upMap
-	down        *link.Replica
-	effective   map[string]*store.Effective
-	floor       uint64 // versions in force of forgotten properties are at or below it; its epoch is the store's
-	newFloor    uint64 // of a store that has none
-	floorStored bool   // the floor is in the store
-	devices     map[string]*device
-	anyLocal    bool     // a Device has had values that stay on the node
-	protocols   sync.Map // device → protocol, as published to subscribers; read without the lock of the state
-
-	quotaError string // why the hub accepts no reports: the node's map exceeds its quota; empty: it accepts them
-
-	send  func([]byte) // to the hub; nil while there is no link
-	ready func()       // called once in a connection, when the hub has caught up; nil: it was called
-	nonce uint64       // of this connection
-
-	hub resource.HubID // the hub that has sent HELLO in this connection; 0: none yet
-
-	resend       *time.Timer          // for messages that the hub has not answered
-	resendArmed  bool                 // resend runs
-	wake         *time.Timer          // for the next override to end
-	nextEnd      int64                // when that is; 0: never
-	maxSleep     time.Duration        // longest time that wake is set to; clockCheckInterval
-	wakeStale    bool                 // next is to be computed again
-	overrideEnds map[string]int64     // when overrides end, by key
-	mapperUsers  map[string]string    // mappers that have reported since the start, by key, and their users
-	programsSeen map[topics.Kind]bool // the states of programs that were published since the start
+	up        upMap
+	down      downMap
+	ends      overrideEnds
+	overrides overrides
+	devices
+	documents documents
+	mappers   mappers
+	programs  programs
+	writes    localWrites
+	link      hubLink
+	reader
 
 	outage     tree.StoreOutage // of the store
 	ignoresHub bool             // of an outage: the hub causes what can't be stored, and is not heard
 	history    deviceHistory
 	batch      batch // the step's that is taken
 	stats      stats
-}
-
-// device is one device of the node.
-type device struct {
-	bundle  resource.Bundle
-	payload []byte // the encoded bundle
-	faults  bool   // a refusal or a read problem of a property may be stored, which its next report clears
 }
 
 type stats struct {
@@ -166,15 +147,8 @@ func (b *batch) begin(now time.Time) {
 	}
 }
 
-// deviceChange is a device that joins or leaves the node. Which mappers may read its topics depends on its protocol, so it
-// takes effect between two messages: those before index at are for the mapper that had the device, those from at on for the
-// mapper that has it.
-type deviceChange struct {
-	at       int
-	device   string
-	protocol string
-	removed  bool
-}
+// touch notes that the value in force of a property may have changed.
+func (b *batch) touch(device, property string) { b.touched[[2]string{device, property}] = true }
 
 type publishAnswer struct {
 	done func(error)
@@ -189,20 +163,36 @@ func New(o Options) (*Twin, error) {
 	if o.RightsChanged == nil {
 		o.RightsChanged = func() {}
 	}
-	t := &Twin{sampledLog: o.SampledLog(), overrideEnds: make(map[string]int64), mapperUsers: make(map[string]string), programsSeen: make(map[topics.Kind]bool), maxSleep: clockCheckInterval}
+	t := &Twin{sampledLog: o.SampledLog()}
 	t.host = tree.NewHost(&o.Options, tree.BatchStages[*batch]{Begin: t.newBatch, Commit: t.commit, Publish: t.publish, Finish: t.finish})
-	t.opts = o
 	if o.Epoch == nil {
 		o.Epoch = newEpoch
 	}
-	t.newFloor = uint64(o.Epoch()) << 32
-	t.resend, t.wake = stoppedTimer(), stoppedTimer()
+	t.opts = o
+	t.connectParts()
 	if err := t.load(); err != nil {
 		return nil, err
 	}
-	t.history.begin(o.Now(), t.devices)
+	t.history.begin(o.Now(), t.devices.byName)
 	t.host.Put(tree.OwnSender, 0, t.repeated(t.firstStep))
 	return t, nil
+}
+
+// connectParts makes the parts, empty.
+func (t *Twin) connectParts() {
+	opts, up, down := &t.opts, &t.up, &t.down
+	t.ends = overrideEnds{opts: opts, outage: &t.outage, byKey: make(map[string]int64), wake: stoppedTimer(), maxSleep: clockCheckInterval}
+	t.up = upMap{opts: opts, ends: &t.ends, isLocal: t.devices.isLocal, store: func(key string, e *store.Effective) { t.batch.effective[key] = e }}
+	t.overrides = overrides{opts: opts, up: up, down: down, newFloor: uint64(opts.Epoch()) << 32}
+	t.devices = devices{opts: opts, up: up, down: down, overrides: &t.overrides}
+	t.programs = programs{opts: opts, up: up, down: down, seen: make(map[topics.Kind]bool)}
+	t.documents = documents{opts: opts, down: down, devices: &t.devices, overrides: &t.overrides, programs: &t.programs}
+	t.mappers = mappers{opts: opts, up: up, devices: &t.devices, users: make(map[string]string)}
+	t.link = hubLink{opts: opts, up: up, down: down, devices: &t.devices, resend: stoppedTimer()}
+	t.reader = reader{opts: opts, host: t.host, up: up, down: down, devices: &t.devices, overrides: &t.overrides, history: &t.history}
+	t.writes = localWrites{
+		opts: opts, up: up, down: down, devices: &t.devices, overrides: &t.overrides, documents: &t.documents, mappers: &t.mappers, reader: &t.reader,
+	}
 }
 
 func stoppedTimer() *time.Timer {
@@ -217,34 +207,11 @@ func (t *Twin) load() error {
 	if err != nil {
 		return err
 	}
-	t.up, t.down, t.effective, t.floor = newUpMap(snap.Up, snap.Effective), snap.Down, snap.Effective, snap.Floor
-	if t.floorStored = t.floor != 0; !t.floorStored {
-		t.floor = t.newFloor
-	}
-	t.up.isLocal, t.up.store = t.isLocalKey, func(key string, e *store.Effective) { t.batch.effective[key] = e }
-	t.devices = make(map[string]*device)
-	clear(t.overrideEnds)
-	t.wakeStale = true
-	for _, key := range t.down.Keys("devices/") {
-		if a, err := topics.ParseKey(t.opts.Node, key); err == nil && a.Kind == topics.KindDevice {
-			if d, ok := t.joinDevice(a.Device); ok {
-				t.devices[a.Device] = d
-				t.protocols.Store(a.Device, d.bundle.Device.Spec.Protocol.Type)
-			}
-		}
-	}
-	t.protocols.Range(func(name, _ any) bool { // telemetry is passed on meanwhile: what stays is never missing
-		if t.devices[name.(string)] == nil {
-			t.protocols.Delete(name)
-		}
-		return true
-	})
-	t.up.Range("devices/", func(e link.Entry) bool {
-		if e.Meta.Until != 0 && strings.Contains(e.Key, "/override/") {
-			t.overrideEnds[e.Key] = e.Meta.Until
-		}
-		return true
-	})
+	t.up.load(snap.Up, snap.Effective)
+	t.down.Replica = snap.Down
+	t.overrides.load(snap.Effective, snap.Floor)
+	t.devices.load()
+	t.ends.load(&t.up)
 	return nil
 }
 
@@ -254,11 +221,11 @@ func (t *Twin) Run(ctx context.Context) error {
 	defer t.host.Close()
 	grace := time.AfterFunc(mapperGrace, func() { t.host.Put(tree.OwnSender, 0, t.repeated(t.setMissingOffline)) })
 	defer grace.Stop()
-	defer t.resend.Stop()
-	defer t.wake.Stop()
+	defer t.link.resend.Stop()
+	defer t.ends.wake.Stop()
 	return t.host.Run(ctx,
-		tree.Timer[*batch]{C: t.resend.C, Step: func(*batch) { t.resendArmed = false; t.up.Resend() }},
-		tree.Timer[*batch]{C: t.wake.C, Step: func(*batch) { t.wakeStale = true }})
+		tree.Timer[*batch]{C: t.link.resend.C, Step: func(*batch) { t.link.resendArmed = false; t.up.Resend() }},
+		tree.Timer[*batch]{C: t.ends.wake.C, Step: func(*batch) { t.ends.stale = true }})
 }
 
 func (t *Twin) newBatch() *batch {
@@ -269,28 +236,28 @@ func (t *Twin) newBatch() *batch {
 		t.opts.Log.Info().Msg("what happens on the node can be stored again")
 	}
 	t.batch.refused = refused
-	t.wakeStale = t.wakeStale || refused != nil || over
+	t.ends.stale = t.ends.stale || refused != nil || over
 	return &t.batch
 }
 
 // commit derives what follows from the steps, and stores it.
 func (t *Twin) commit(_ context.Context, b *batch) (lost error) {
-	if b.refused == nil && t.nextEnd != 0 && t.nextEnd <= b.now.UnixMilli() {
-		t.endOverrides(b)
-		t.wakeStale = true // the timer has run
+	if b.refused == nil {
+		t.ends.touchDue(b)
 	}
-	t.derive(b)
+	t.documents.derive(b)
 	b.failed, lost = t.store(b)
 	t.repeat(b)
-	b.messages = t.messages(b)
+	b.messages = t.link.messages(b)
 	if lost != nil {
 		b.messages = nil
 	}
-	b.ready = t.caughtUp()
-	t.arm(b)
+	b.ready = t.link.caughtUp()
+	t.link.arm(b)
+	t.ends.arm(b.now)
 	b.wakeWatchers = func() {}
 	if b.failed == nil {
-		b.wakeWatchers = t.history.add(b.changed, t.devices)
+		b.wakeWatchers = t.history.add(b.changed, t.devices.byName)
 	}
 	return lost
 }
@@ -301,10 +268,10 @@ func (t *Twin) publish(b *batch) {
 		return
 	}
 	for i, m := range b.publishes {
-		t.changeDevices(b, i)
+		t.devices.applyChanges(b, i)
 		b.stored.Deliver(&t.opts.Options, m)
 	}
-	t.changeDevices(b, len(b.publishes))
+	t.devices.applyChanges(b, len(b.publishes))
 	for _, push := range b.pushes {
 		push()
 	}
@@ -313,37 +280,17 @@ func (t *Twin) publish(b *batch) {
 // finish answers the senders, sends messages to the hub, and wakes watchers last: there may be many.
 func (t *Twin) finish(b *batch) {
 	t.answer(b)
-	t.sendToHub(b.messages)
+	t.link.sendToHub(b.messages)
 	b.ready()
 	b.wakeWatchers()
-}
-
-// changeDevices applies the device changes that come before the message with index at.
-func (t *Twin) changeDevices(b *batch, at int) {
-	for len(b.deviceChanges) > 0 && b.deviceChanges[0].at <= at {
-		if b.deviceChanges[0].removed {
-			t.protocols.Delete(b.deviceChanges[0].device)
-		} else {
-			t.protocols.Store(b.deviceChanges[0].device, b.deviceChanges[0].protocol)
-		}
-		b.deviceChanges = b.deviceChanges[1:]
-		t.opts.RightsChanged()
-	}
-}
-
-// Protocol is the protocol of a device of the node; false: there is no such device. It doesn't wait for a commit.
-func (t *Twin) Protocol(device string) (string, bool) {
-	protocol, ok := t.protocols.Load(device)
-	text, _ := protocol.(string)
-	return text, ok
 }
 
 // store stores the batch. If that fails, the state is read back from the store, so that nothing of the batch has happened, and
 // failed is the answer to every sender. lost is the error if the state can't be read back, either.
 func (t *Twin) store(b *batch) (failed, lost error) {
 	batch := store.Batch{Up: t.up.TakeJournal(), Down: t.down.TakeJournal(), Effective: b.effective, Floor: b.floor}
-	if !t.floorStored && (b.refused == nil || !batch.Empty()) { // with the first thing that is stored, so that no version is published that another epoch could give
-		batch.Floor = t.floor
+	if !t.overrides.floorStored && (b.refused == nil || !batch.Empty()) { // with the first thing that is stored, so that no version is published that another epoch could give
+		batch.Floor = t.overrides.floor
 	}
 	if batch.Empty() {
 		return nil, nil
@@ -351,7 +298,7 @@ func (t *Twin) store(b *batch) (failed, lost error) {
 	t.stats.commits.Add(1)
 	err := t.opts.Store.Commit(batch)
 	if err == nil {
-		t.floorStored = true
+		t.overrides.floorStored = true
 		t.outage.Stored()
 		return nil, nil
 	}
@@ -365,9 +312,9 @@ func (t *Twin) store(b *batch) (failed, lost error) {
 	if err := t.load(); err != nil {
 		return failed, fmt.Errorf("the state can't be read back after a failed commit: %w", err)
 	}
-	if t.send != nil { // messages that were sent may not match the stored state: begin the link again
-		t.nonce++
-		t.up.Connect(t.nonce)
+	if t.link.send != nil { // messages that were sent may not match the stored state: begin the link again
+		t.link.nonce++
+		t.up.Connect(t.link.nonce)
 	}
 	return failed, nil
 }
@@ -415,72 +362,20 @@ func (t *Twin) answerAll(answers []publishAnswer, failed error) {
 	}
 }
 
-// messages are the messages that the link is to send now.
-func (t *Twin) messages(b *batch) []link.Message {
-	if t.send == nil {
-		return nil
-	}
-	out := append(t.down.Messages(), t.up.Messages()...)
-	for _, m := range out {
-		b.linkActive = b.linkActive || m.Map == link.Up
-	}
-	return out
-}
-
-// sendToHub sends messages to the hub one by one, so that it handles the first while the next is encoded.
-func (t *Twin) sendToHub(msgs []link.Message) {
-	for _, m := range msgs {
-		text, err := link.Encode(m)
-		if err != nil {
-			t.opts.Log.Error().Err(err).Msg("a message to the hub can't be encoded")
-			continue
-		}
-		t.send(text)
-	}
-}
-
-// arm sets the timers for what is unanswered and for the next override to end. A
-// timer that runs is left alone: the steps of a busy node must not put it off.
-func (t *Twin) arm(b *batch) {
-	switch waiting := t.send != nil && t.up.Waiting(); {
-	case !waiting:
-		t.resend.Stop()
-		t.resendArmed = false
-	case b.linkActive || !t.resendArmed:
-		t.resend.Reset(t.opts.Timeout)
-		t.resendArmed = true
-	}
-	if t.wakeStale {
-		t.wakeStale = false
-		t.armWake(b.now)
-	}
-}
-
-// armWake sets the timer for the next override to end.
-func (t *Twin) armWake(now time.Time) {
-	t.nextEnd = 0
-	for _, until := range t.overrideEnds {
-		if t.nextEnd == 0 || until < t.nextEnd {
-			t.nextEnd = until
-		}
-	}
-	t.wake.Stop()
-	if t.outage.Active() { // the store is probed also if nobody wants anything stored
-		t.wake.Reset(t.outage.UntilProbe())
-		return
-	}
-	if t.nextEnd != 0 { // the clock may have jumped, either way, when it is time
-		t.wake.Reset(min(max(time.UnixMilli(t.nextEnd).Sub(now), 0)+expiryGrain, t.maxSleep))
-	}
-}
-
 // firstStep is the first step. It stores the node's status, and derives everything from the stored state again, in case the last process
 // ended before it had.
 func (t *Twin) firstStep(b *batch) {
-	t.showReport(b)
-	for name, d := range t.devices {
-		t.touchDevice(b, name, d)
+	t.programs.showStatus(b)
+	for name, d := range t.devices.byName {
+		t.devices.touchAll(b, name, d)
 	}
+}
+
+// setMissingOffline runs once, mapperGrace after the start. It sets mappers, the agent and edgediscovery offline that were online before
+// the restart and have not reported since: if they ended together with the core, no will was published for them.
+func (t *Twin) setMissingOffline(b *batch) {
+	t.programs.setMissingOffline(b)
+	t.mappers.setMissingOffline(b)
 }
 
 // Stats returns the counts.
@@ -491,9 +386,9 @@ func (t *Twin) Stats() Stats {
 		StepsWaiting: t.host.Len(),
 		Commits:      t.stats.commits.Load(), Steps: t.host.Steps(),
 		Refused: t.stats.refused.Load(), FailedCommits: t.stats.failed.Load(),
-		Devices: len(t.devices), UpKeys: t.up.Len(), DownKeys: t.down.Len(), Behind: t.up.Dirty(),
-		Linked: t.send != nil, InStep: t.send != nil && t.up.InStep(), Storing: !t.outage.Active(),
-		UpBytes: t.up.Bytes(), Oversize: t.quotaError, Hub: t.hub, OtherHub: t.otherHub(),
+		Devices: len(t.devices.byName), UpKeys: t.up.Len(), DownKeys: t.down.Len(), Behind: t.up.Dirty(),
+		Linked: t.link.send != nil, InStep: t.link.send != nil && t.up.InStep(), Storing: !t.outage.Active(),
+		UpBytes: t.up.Bytes(), Oversize: t.link.quotaError, Hub: t.link.hub, OtherHub: t.link.otherHub(),
 	}
 	if ts, ok := t.up.Oldest(); ok {
 		s.Oldest = max(t.opts.Now().Sub(time.UnixMilli(ts)), 0)

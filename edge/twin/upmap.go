@@ -1,10 +1,13 @@
 package twin
 
 import (
+	"bytes"
 	"maps"
 	"slices"
 	"strings"
 
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
@@ -19,11 +22,14 @@ type upMap struct {
 	sorted  []string                             // the keys of local
 	isLocal func(key string) bool                // reports whether a key is local
 	store   func(key string, e *store.Effective) // adds a change to the batch; nil deletes the key
+
+	opts *Options
+	ends *overrideEnds
 }
 
-// newUpMap moves the local values out of effective, with which they were stored.
-func newUpMap(o *link.Owner, effective map[string]*store.Effective) *upMap {
-	u := &upMap{Owner: o, local: make(map[string]link.Entry)}
+// load takes what is stored. It moves the local values out of effective, with which they were stored.
+func (u *upMap) load(o *link.Owner, effective map[string]*store.Effective) {
+	u.Owner, u.local = o, make(map[string]link.Entry)
 	for key, e := range effective {
 		if !strings.Contains(key, "/desired/") {
 			u.local[key] = link.Entry{Key: key, Value: e.Value, Ver: e.Ver, TS: e.TS, Origin: e.Origin, Meta: link.Meta{For: e.SourceVer}}
@@ -31,12 +37,11 @@ func newUpMap(o *link.Owner, effective map[string]*store.Effective) *upMap {
 		}
 	}
 	u.sorted = slices.Sorted(maps.Keys(u.local))
-	return u
 }
 
 // Put writes a key: into the local values, or into the map that the hub follows.
 func (u *upMap) Put(e link.Entry) (link.Entry, bool, error) {
-	if u.isLocal == nil || !u.isLocal(e.Key) {
+	if !u.isLocal(e.Key) {
 		return u.Owner.Put(e)
 	}
 	if len(e.Value) > link.MaxValue {
@@ -97,40 +102,69 @@ func (u *upMap) RangeFrom(prefix, from string, fn func(link.Entry) bool) {
 	localBefore("", true)
 }
 
-// isLocalKey reports whether a key of the edge is local.
-func (t *Twin) isLocalKey(key string) bool {
-	if !t.anyLocal || !strings.HasSuffix(key, "/state") && !strings.Contains(key, "/reported/") {
-		return false
+// writeWithin is write, unless the quota refuses the entry.
+func (u *upMap) writeWithin(b *batch, e link.Entry) error {
+	if err := u.roomFor(e); err != nil {
+		return err
 	}
-	a, err := topics.ParseKey(t.opts.Node, key)
-	d := t.devices[a.Device]
-	switch {
-	case err != nil || d == nil:
-		return false
-	case a.Kind == topics.KindDeviceState:
-		return d.bundle.Device.Spec.LocalState
-	}
-	return a.Kind == topics.KindReported && slices.Contains(d.bundle.Device.Spec.Local, a.Name)
+	return u.write(b, e)
 }
 
-// relocate moves a device's keys between the local values and the map that the hub follows, after its spec has changed.
-func (t *Twin) relocate(b *batch, name string, d *device) {
-	keys := []string{topics.Address{Kind: topics.KindDeviceState, Device: name}.Key()}
-	for _, p := range d.bundle.Model.Spec.Properties {
-		keys = append(keys, topics.DeviceKey(name, topics.KindReported, p.Name))
+// write writes an edge-owned key, or clears it when the entry says Deleted, and publishes it. An
+// unchanged value is no write.
+func (u *upMap) write(b *batch, e link.Entry) error {
+	if e.Deleted {
+		u.clear(b, e.Key)
+		return nil
 	}
-	for _, key := range keys {
-		e, ok := t.up.Get(key)
-		_, kept := t.up.local[key]
-		if !ok || kept == t.isLocalKey(key) {
-			continue
-		}
-		t.up.Delete(key, b.now.UnixMilli(), "")
-		if kept {
-			e.Ver = 0 // the map assigns versions
-		}
-		if err := t.putUp(b, e); err != nil { // it was stored before
-			t.opts.Log.Error().Err(err).Str("key", key).Msg("a value can't be moved")
-		}
+	e, changed, err := u.Put(e)
+	if err != nil {
+		return resource.Errorf(resource.TooLarge, e.Key, "%v", err)
+	}
+	if !changed {
+		return nil
+	}
+	if strings.Contains(e.Key, "/override/") {
+		u.ends.schedule(e.Key, e.Meta.Until)
+	}
+	b.mark(e.Key)
+	u.publish(b, e)
+	return nil
+}
+
+// publish publishes an edge-owned entry once it is stored, if its topic has a subscriber. Later subscribers read it as a retained
+// message, and those are not read before the commit. A subscription with No Local doesn't get changes that its own client caused.
+func (u *upMap) publish(b *batch, e link.Entry) {
+	if u.opts.Wanted(topics.TopicOf(u.opts.Node, e.Key)) {
+		m := u.message(e)
+		m.Publisher = b.from
+		b.publishes = append(b.publishes, m)
+	}
+}
+
+func (u *upMap) clear(b *batch, key string) {
+	if e, had := u.Delete(key, b.now.UnixMilli(), ""); had {
+		u.ends.schedule(key, 0)
+		b.mark(key)
+		u.publish(b, e)
+	}
+}
+
+// roomFor returns an error if the entries would exceed the node's quota. A Deleted entry frees its share.
+func (u *upMap) roomFor(entries ...link.Entry) error {
+	if why := u.Exceeds(u.opts.Quota, entries...); why != "" {
+		return resource.Errorf(resource.Quota, entries[0].Key, "the node would own %s (limits.node)", why)
+	}
+	return nil
+}
+
+// message is an edge-owned entry as subscribers see it.
+func (u *upMap) message(e link.Entry) broker.Message { return tree.EntryMessage(u.opts.Node, e) }
+
+// newEntry is an entry with the batch's time; an empty value clears the key.
+func newEntry(b *batch, key string, value []byte, origin string) link.Entry {
+	return link.Entry{
+		Key: key, Value: bytes.Clone(value), Deleted: len(value) == 0, // a copy, so that the packet's memory can be freed
+		TS: b.now.UnixMilli(), Origin: origin,
 	}
 }
