@@ -167,25 +167,32 @@ func (a access) maySetOwner() func(owner string) bool {
 // hasEach reports whether every object of a kind belongs to the user, who may see some.
 func (a access) hasEach(k *Kind) bool { return a.all || k.Node == nil && !a.enrolls && !a.renews(k) }
 
+// authorizer decides what is a user's of the objects that there are, and tells users so in reviews.
+type authorizer struct {
+	kinds   []Kind
+	reader  store.Reader
+	encoder *encoder
+}
+
 // hasObject reports whether an object belongs to the user.
-func (s *server) hasObject(ctx context.Context, a access, k *Kind, o *objects.Object) bool {
+func (z *authorizer) hasObject(ctx context.Context, a access, k *Kind, o *objects.Object) bool {
 	if a.hasEach(k) {
 		return true // see may
 	}
 	typed, err := k.OldValue(o) // which a write needs as well
-	return err == nil && s.has(ctx, a, k, typed)
+	return err == nil && z.has(ctx, a, k, typed)
 }
 
 // hasStored reports whether a stored object belongs to the user.
-func (s *server) hasStored(ctx context.Context, a access, k *Kind, o store.Object) bool {
+func (z *authorizer) hasStored(ctx context.Context, a access, k *Kind, o store.Object) bool {
 	if a.hasEach(k) {
 		return true
 	}
 	if node, ok := storedNode(k, o); ok && !a.enrolls && !a.renews(k) {
 		return a.hasNode(node)
 	}
-	typed, err := s.decodeForTable(k, o)
-	return err == nil && s.has(ctx, a, k, typed)
+	typed, err := z.encoder.decodeForTable(k, o)
+	return err == nil && z.has(ctx, a, k, typed)
 }
 
 // storedNode is the node that a stored object belongs to, if that is found without decoding it: users with a few nodes list all Devices.
@@ -204,7 +211,7 @@ func storedNode(k *Kind, o store.Object) (node string, ok bool) {
 }
 
 // has reports whether an object belongs to one of the user's nodes, or to no node.
-func (s *server) has(ctx context.Context, a access, k *Kind, typed any) bool {
+func (z *authorizer) has(ctx context.Context, a access, k *Kind, typed any) bool {
 	if a.hasEach(k) {
 		return true
 	}
@@ -216,7 +223,7 @@ func (s *server) has(ctx context.Context, a access, k *Kind, typed any) bool {
 		er, ok := typed.(*resource.EnrollmentRequest)
 		return ok && er.Spec.SignerName == resource.SignerRenewal && a.hasNode(er.Spec.NodeName)
 	}
-	node, ok := k.Node(ctx, s.Reader, typed)
+	node, ok := k.Node(ctx, z.reader, typed)
 	return ok && a.hasNode(node) || !ok && a.readsShared
 }
 
@@ -240,7 +247,7 @@ func (s *server) authenticate(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		if s.tellDecommissioned(w, r) {
+		if s.enrollment.tellDecommissioned(w, r) {
 			return
 		}
 		id, err := s.Authenticate(r)
@@ -385,12 +392,12 @@ func (r *request) forbidden(a access, name string) error {
 
 // warnUnlistedCertificate warns the holder of a certificate that is taken for a node's, if there is no such Node: nothing
 // belongs to it, which looks like an empty hub.
-func (s *server) warnUnlistedCertificate(w http.ResponseWriter, r *request) {
+func (z *authorizer) warnUnlistedCertificate(w http.ResponseWriter, r *request) {
 	a := accessIn(r.Context())
 	if a.role != "node" || a.expires.IsZero() {
 		return
 	}
-	_, err := s.Reader.Get(r.Context(), store.Key{Kind: resource.KindNode, Name: a.nodes[0]})
+	_, err := z.reader.Get(r.Context(), store.Key{Kind: resource.KindNode, Name: a.nodes[0]})
 	if errors.Is(err, resource.NotFound) {
 		addWarning(w, "the certificate is for %q, and as auth.users of the hub has no user of that name it is taken for a node's; "+
 			"there is no such Node, so nothing is shown. For a person, list the name in auth.users, with a role", a.nodes[0])
@@ -425,7 +432,7 @@ type reviewSpec struct {
 }
 
 // accessReview serves SelfSubjectAccessReviews.
-func (s *server) accessReview(w http.ResponseWriter, r *http.Request) error {
+func (z *authorizer) accessReview(w http.ResponseWriter, r *http.Request) error {
 	media := mediaType(r)
 	r.Body = http.MaxBytesReader(w, r.Body, maxReview)
 	raw, err := readBody(r, media, protobufType)
@@ -443,7 +450,7 @@ func (s *server) accessReview(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return badRequest("", "the body must be a SelfSubjectAccessReview")
 	}
-	allowed, err := s.allows(r, review.Spec)
+	allowed, err := z.allows(r, review.Spec)
 	if err != nil {
 		return err
 	}
@@ -461,7 +468,7 @@ func writeReview(w http.ResponseWriter, root, kind string, review dict) {
 }
 
 // allows reports whether the user may do what a review asks.
-func (s *server) allows(r *http.Request, spec reviewSpec) (bool, error) {
+func (z *authorizer) allows(r *http.Request, spec reviewSpec) (bool, error) {
 	a := accessIn(r.Context())
 	switch {
 	case a.all && spec.Resource == nil:
@@ -475,7 +482,7 @@ func (s *server) allows(r *http.Request, spec reviewSpec) (bool, error) {
 	if q.Resource == "*" {
 		return a.all, nil // all that users have; what only controllers may is asked by name
 	}
-	k := s.reviewedKind(q.Group, q.Resource)
+	k := z.reviewedKind(q.Group, q.Resource)
 	switch {
 	case k == nil:
 		return isReview(q.Group, q.Resource) && q.Verb == "create", nil
@@ -511,17 +518,17 @@ func (s *server) allows(r *http.Request, spec reviewSpec) (bool, error) {
 	if k.Namespaced {
 		key.Namespace = q.Namespace
 	}
-	stored, err := s.Reader.Get(r.Context(), key)
+	stored, err := z.reader.Get(r.Context(), key)
 	if errors.Is(err, resource.NotFound) {
 		return k.Namespaced || a.hasNode(q.Name), nil
 	}
-	return err == nil && s.hasStored(r.Context(), a, k, stored), err
+	return err == nil && z.hasStored(r.Context(), a, k, stored), err
 }
 
 // reviewedKind is the kind that a review asks about; nil: there is none.
-func (s *server) reviewedKind(group, plural string) *Kind {
-	if i := slices.IndexFunc(s.Kinds, func(k Kind) bool { return k.Plural == plural && (k.Group == group || group == "*") }); i >= 0 {
-		return &s.Kinds[i]
+func (z *authorizer) reviewedKind(group, plural string) *Kind {
+	if i := slices.IndexFunc(z.kinds, func(k Kind) bool { return k.Plural == plural && (k.Group == group || group == "*") }); i >= 0 {
+		return &z.kinds[i]
 	}
 	if plural == namespaceKind.Plural && group == namespaceKind.Group {
 		return &namespaceKind
@@ -542,11 +549,11 @@ func isReview(group, plural string) bool {
 
 // rulesReview serves SelfSubjectRulesReviews. The rules hold for the user's nodes only, which the form can't say, so they
 // are called incomplete.
-func (s *server) rulesReview(w http.ResponseWriter, r *http.Request) error {
+func (z *authorizer) rulesReview(w http.ResponseWriter, r *http.Request) error {
 	a := accessIn(r.Context())
 	rules := []any{}
-	for i := range s.Kinds {
-		k := &s.Kinds[i]
+	for i := range z.kinds {
+		k := &z.kinds[i]
 		groups, status := []string{k.Group}, []string{k.Plural + "/status"}
 		may := slices.DeleteFunc(slices.Clone(verbs), func(verb string) bool { return !a.may(verb, k) })
 		if len(may) > 0 {
@@ -576,7 +583,7 @@ func (s *server) rulesReview(w http.ResponseWriter, r *http.Request) error {
 }
 
 // subjectReview serves SelfSubjectReviews: who the user is.
-func (s *server) subjectReview(w http.ResponseWriter, r *http.Request) error {
+func (z *authorizer) subjectReview(w http.ResponseWriter, r *http.Request) error {
 	a := accessIn(r.Context())
 	user := dict{"username": a.user, "groups": []string{a.role}}
 	if len(a.nodes) > 0 {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +20,6 @@ import (
 
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
-	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
@@ -69,10 +67,7 @@ type Options struct {
 	// Content reads a part of a blob, for what nodes are to apply in the form of flightctl.
 	Content func(digest string, p []byte, offset int64) (int, error)
 	// Presence is told of nodes' own requests, if not nil: they are present by them.
-	Presence interface {
-		AskedOverHTTP(node string) (answered func())
-		HTTPPresence() time.Duration
-	}
+	Presence Presence
 	// Enrollment is how nodes enrol, and renew their certificates, over HTTPS; nil: they don't.
 	Enrollment Enrollment
 	// Decommission takes a node's certificates no more, for good; see Enroll.
@@ -119,28 +114,40 @@ func (o *Options) setDefaults() {
 	o.Version = cmp.Or(o.Version, "v0.0.0")
 }
 
+// server finds what a request is about, and who may ask for it; its parts do the rest.
 type server struct {
 	Options
-	objects     *objects.Registry
-	reads       *objects.Controller // what the API itself needs; it writes nothing by it
-	watches     *quota.Quota
-	lists       *listTurns
-	documents   openapiDocuments
-	paced       *httpserver.WatchTurns
-	renderCache *renderCache
-	secretLog   zerolog.Logger
-	webhooks    webhookLimits
-	signed      acceptedSignatures
+	reads         *objects.Controller // what the API itself needs; it writes nothing by it
+	secretLog     zerolog.Logger
+	authorizer    *authorizer
+	lister        *lister
+	writer        *objectWriter
+	openapi       *openapi
+	renderedSpecs *renderedSpecs
+	enrollment    *enrollmentServer
+	flightctl     *flightctlServer
+	webhooks      *webhooks
 }
 
 // New makes the handler of the API.
 func New(o Options) http.Handler {
 	o.setDefaults()
-	s := &server{
-		Options: o, objects: o.Objects, reads: o.Objects.Controller("api"), watches: broker.NewWatchQuota(o.Watches), paced: httpserver.NewWatchTurns(), lists: newListTurns(),
+	s := &server{Options: o, reads: o.Objects.Controller("api"), secretLog: o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})}
+	e := &encoder{objects: o.Objects, now: o.Now}
+	s.authorizer = &authorizer{kinds: o.Kinds, reader: o.Reader, encoder: e}
+	s.lister = &lister{
+		kinds: o.Kinds, reader: o.Reader, watcher: o.Watcher, encoder: e, authorizer: s.authorizer, log: o.Log, now: o.Now, bookmarks: o.Bookmarks,
+		watches: broker.NewWatchQuota(o.Watches), paced: httpserver.NewWatchTurns(), lists: newListTurns(),
 		renderCache: httpserver.NewVersionCache[renderKey, renderVersion, renderedObject](renderCacheSize),
-		secretLog:   o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
 	}
+	s.writer = &objectWriter{
+		kinds: o.Kinds, reader: o.Reader, objects: o.Objects, encoder: e, authorizer: s.authorizer, lister: s.lister,
+		enrollment: o.Enrollment, countRequest: o.CountRequest,
+	}
+	s.openapi = &openapi{kinds: o.Kinds, version: o.Version}
+	s.renderedSpecs = &renderedSpecs{reader: o.Reader, reads: s.reads, presence: o.Presence, readBlob: o.Content, secretLog: s.secretLog}
+	s.enrollment, s.flightctl = &enrollmentServer{s}, &flightctlServer{s}
+	s.webhooks = &webhooks{objects: o.Objects, reads: s.reads, log: o.Log, now: o.Now}
 	// A page of another site must not write through the browser of a user.
 	return http.NewCrossOriginProtection().Handler(s.authenticate(s.routes()))
 }
@@ -169,8 +176,8 @@ func (s *server) routes() http.Handler {
 	}
 	if s.Enroll != nil {
 		mux.Handle("/enroll/", s.handle(identified(s.Enroll)))
-		mux.Handle("POST /enroll/nodes/{name}/decommission", s.handle(s.decommission))
-		mux.Handle("PUT /api/v1/devices/{name}/decommission", s.handle(s.unenroll))
+		mux.Handle("POST /enroll/nodes/{name}/decommission", s.handle(s.enrollment.decommission))
+		mux.Handle("PUT /api/v1/devices/{name}/decommission", s.handle(s.enrollment.unenroll))
 	}
 	if s.Tokens != nil {
 		tokens := s.handle(identified(s.Tokens))
@@ -190,22 +197,22 @@ func (s *server) routes() http.Handler {
 		return nil
 	}))
 	s.discovery(mux)
-	mux.Handle("GET /openapi/v2", s.handle(s.openapi2))
-	mux.Handle("POST "+authorizationRoot+"/selfsubjectaccessreviews", s.handle(s.accessReview))
-	mux.Handle("POST "+authorizationRoot+"/selfsubjectrulesreviews", s.handle(s.rulesReview))
-	mux.Handle("POST "+authenticationRoot+"/selfsubjectreviews", s.handle(s.subjectReview))
+	mux.Handle("GET /openapi/v2", s.handle(s.openapi.openapi2))
+	mux.Handle("POST "+authorizationRoot+"/selfsubjectaccessreviews", s.handle(s.authorizer.accessReview))
+	mux.Handle("POST "+authorizationRoot+"/selfsubjectrulesreviews", s.handle(s.authorizer.rulesReview))
+	mux.Handle("POST "+authenticationRoot+"/selfsubjectreviews", s.handle(s.authorizer.subjectReview))
 	for _, root := range []string{"/api/v1", "/apis/" + resource.APIVersion} {
 		for _, method := range []string{http.MethodPut, http.MethodPost} {
-			mux.Handle(method+" "+root+"/enrollmentrequests/{name}/approval", s.handle(s.approve))
+			mux.Handle(method+" "+root+"/enrollmentrequests/{name}/approval", s.handle(s.enrollment.approve))
 		}
 	}
 	for _, at := range webhookPaths {
-		mux.Handle("POST "+strings.Replace(at, "*", "{name}", 1), s.answerErrors(s.webhook))
+		mux.Handle("POST "+strings.Replace(at, "*", "{name}", 1), s.answerErrors(s.webhooks.serve))
 	}
 	s.renderedRoutes(mux)
 	s.flightctlRoutes(mux)
-	mux.Handle("/api/v1/namespaces", s.handle(s.serveNamespaces))
-	mux.Handle("/api/v1/namespaces/{name}", s.handle(s.serveNamespaces))
+	mux.Handle("/api/v1/namespaces", s.handle(s.lister.serveNamespaces))
+	mux.Handle("/api/v1/namespaces/{name}", s.handle(s.lister.serveNamespaces))
 	mux.Handle("/apis/", s.handle(s.object))
 	mux.Handle("/api/", s.handle(s.object))
 	mux.Handle("/", s.handle(func(_ http.ResponseWriter, r *http.Request) error {
@@ -324,7 +331,7 @@ func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 	}
 	a := accessIn(r.Context())
 	if a.mayReport(req.verb(), req.kind, req.subresource, req.key.Name) {
-		defer s.present(w, a, req.key.Name)()
+		defer s.renderedSpecs.present(w, a, req.key.Name)()
 	}
 	s.logSecretAccess(req)
 	if err := checkFieldManager(req); err != nil {
@@ -334,20 +341,20 @@ func (s *server) object(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if req.subresource == "" && req.key.Name == "" {
-		s.warnUnlistedCertificate(w, req)
+		s.authorizer.warnUnlistedCertificate(w, req)
 		return s.serveCollection(w, req)
 	}
 	if req.selected {
-		if err := s.checkSelected(req); err != nil {
+		if err := s.lister.checkSelected(req); err != nil {
 			return err
 		}
 	}
-	return s.suggest(req, s.serveObject(w, req))
+	return s.lister.suggest(req, s.serveObject(w, req))
 }
 
 // suggest adds the name that may have been meant to the error of an object that doesn't exist. It looks at the first objects of the
 // namespace, and at those that begin with the same letter: many clients ask for what isn't there yet.
-func (s *server) suggest(r *request, err error) error {
+func (l *lister) suggest(r *request, err error) error {
 	const most = 200
 	var missing *statusError
 	if !errors.As(err, &missing) || missing.status.Reason != metav1.StatusReasonNotFound || missing.status.Details == nil || missing.status.Details.Name != r.key.Name ||
@@ -360,7 +367,7 @@ func (s *server) suggest(r *request, err error) error {
 		if after != "" {
 			opts.After = store.Key{Kind: r.key.Kind, Namespace: r.key.Namespace, Name: after}
 		}
-		page, failed := s.Reader.List(r.Context(), r.key.Kind, opts)
+		page, failed := l.reader.List(r.Context(), r.key.Kind, opts)
 		if failed != nil {
 			return err
 		}
@@ -376,7 +383,7 @@ func (s *server) suggest(r *request, err error) error {
 		if near == "" {
 			break
 		}
-		if s.hasStored(r.Context(), a, r.kind, found[near]) {
+		if l.authorizer.hasStored(r.Context(), a, r.kind, found[near]) {
 			said := *missing
 			said.status.Message += resource.DidYouMean(r.key.Name, []string{near})
 			return &said
@@ -397,13 +404,13 @@ func (r *request) nameVersion(w http.ResponseWriter) {
 func (s *server) serveCollection(w http.ResponseWriter, r *request) error {
 	switch {
 	case r.Method == http.MethodGet && httpserver.IsQueryTrue(r.Form, "watch"):
-		return s.watch(w, r)
+		return s.lister.watch(w, r)
 	case r.Method == http.MethodGet:
-		return s.list(w, r)
+		return s.lister.list(w, r)
 	case r.Method == http.MethodPost:
-		return s.create(w, r)
+		return s.writer.create(w, r)
 	case r.Method == http.MethodDelete:
-		return s.deleteCollection(w, r)
+		return s.writer.deleteCollection(w, r)
 	}
 	return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for a collection: name an object", r.Method)
 }
@@ -411,13 +418,13 @@ func (s *server) serveCollection(w http.ResponseWriter, r *request) error {
 func (s *server) serveObject(w http.ResponseWriter, r *request) error {
 	switch {
 	case r.Method == http.MethodGet:
-		return s.get(w, r)
+		return s.lister.get(w, r)
 	case r.Method == http.MethodPut:
-		return s.put(w, r)
+		return s.writer.put(w, r)
 	case r.Method == http.MethodPatch:
-		return s.patch(w, r)
+		return s.writer.patch(w, r)
 	case r.Method == http.MethodDelete && r.subresource == "":
-		return s.delete(w, r)
+		return s.writer.delete(w, r)
 	}
 	return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed", "%s is not for an object", r.Method)
 }
@@ -525,34 +532,6 @@ func (s *server) linksFor(a access, node string, most int) resource.LinkReport {
 		report.Links, report.More = report.Links[:most], more
 	}
 	return report
-}
-
-// approve serves the approval of an EnrollmentRequest as flightctl's clients send it: {"approved": true, "labels": {…}}, to which replace can be added. It is
-// a merge patch of the request's spec.
-func (s *server) approve(w http.ResponseWriter, r *http.Request) error {
-	var decision struct {
-		Approved bool              `json:"approved"`
-		Labels   map[string]string `json:"labels"`
-		Replace  bool              `json:"replace"`
-	}
-	raw, err := readBody(r, mediaType(r))
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(raw, &decision); err != nil {
-		return badRequest("", "the approval can't be read: %v", err)
-	}
-	spec := map[string]any{"approval": resource.Denied}
-	if decision.Approved {
-		spec["approval"] = resource.Approved
-	}
-	if decision.Replace {
-		spec["replace"] = true
-	}
-	if len(decision.Labels) > 0 {
-		spec["labels"] = decision.Labels
-	}
-	return s.decide(w, r, spec, "/apis/"+resource.APIVersion+"/enrollmentrequests/"+r.PathValue("name"))
 }
 
 // redirectRequest is a request of the same user for something else; body is a merge patch, or nil.

@@ -62,12 +62,12 @@ func (o deleteOptions) checkPropagation() error {
 }
 
 // delete serves DELETE of an object.
-func (s *server) delete(w http.ResponseWriter, r *request) error {
+func (ow *objectWriter) delete(w http.ResponseWriter, r *request) error {
 	opts, dry, err := r.deleteOptions()
 	if err != nil {
 		return err
 	}
-	left, err := s.deleteObject(w, r, opts, dry)
+	left, err := ow.deleteObject(w, r, opts, dry)
 	if err != nil {
 		return err
 	}
@@ -82,11 +82,11 @@ func (s *server) delete(w http.ResponseWriter, r *request) error {
 		return nil
 	}
 	if len(left.Metadata.Finalizers) > 0 {
-		record, err := s.objects.Encode(r.key, left)
+		record, err := ow.objects.Encode(r.key, left)
 		if err != nil {
 			return err
 		}
-		return s.answer(w, r, http.StatusOK, record)
+		return ow.encoder.answer(w, r, http.StatusOK, record)
 	}
 	writeJSON(w, http.StatusOK, metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess,
@@ -97,27 +97,27 @@ func (s *server) delete(w http.ResponseWriter, r *request) error {
 
 // deleteCollection serves DELETE of what the selectors match. It is no transaction: objects are deleted one by one, and
 // those that are created meanwhile stay.
-func (s *server) deleteCollection(w http.ResponseWriter, r *request) error {
+func (ow *objectWriter) deleteCollection(w http.ResponseWriter, r *request) error {
 	opts, dry, err := r.deleteOptions()
 	if err != nil {
 		return err
 	}
-	sel, err := s.selector(r)
+	sel, err := ow.lister.selector(r)
 	if err != nil {
 		return err
 	}
-	page, err := s.listOptions(r)
+	page, err := r.listOptions()
 	if err != nil {
 		return err
 	}
-	found, meta, err := s.collect(r, page, sel)
+	found, meta, err := ow.lister.collect(r, page, sel)
 	if err != nil {
 		return err
 	}
 	items := []json.RawMessage{}
 	for _, o := range found {
 		one := &request{Request: r.Request, kind: r.kind, key: o.Key}
-		left, err := s.deleteObject(w, one, opts, dry)
+		left, err := ow.deleteObject(w, one, opts, dry)
 		if errors.Is(err, resource.NotFound) {
 			continue // deleted by another client
 		}
@@ -137,62 +137,12 @@ func (s *server) deleteCollection(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-// decommission ends a node's part in the bus: its certificates are taken no more, and its Node is deleted. It may be asked
-// again, also when the Node is gone.
-func (s *server) decommission(w http.ResponseWriter, r *http.Request) error {
-	id, node := accessIn(r.Context()).id, r.PathValue("name")
-	if !id.AllNodes() {
-		return resource.Errorf(resource.Forbidden, "", "this is for operators of all nodes")
-	}
-	if err := s.Decommission(node, id.User); err != nil {
-		return err
-	}
-	return s.afterDecommission(w, redirectRequest(r, http.MethodDelete, "/apis/"+resource.APIVersion+"/nodes/"+node, nil))
-}
-
-// afterDecommission serves what is done with the Node of a decommissioned node, if there is one.
-func (s *server) afterDecommission(w http.ResponseWriter, as *http.Request) error {
-	err := s.object(w, as)
-	if errors.Is(err, resource.NotFound) {
-		writeJSON(w, http.StatusOK, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
-		return nil
-	}
-	return err
-}
-
-// unenroll serves the decommissioning of a Device as flightctl's clients ask for it: {"target": "Unenroll"}. The Device stays until it is
-// deleted, without labels, so that it leaves its fleet.
-func (s *server) unenroll(w http.ResponseWriter, r *http.Request) error {
-	id, node := accessIn(r.Context()).id, r.PathValue("name")
-	if !id.AllNodes() {
-		return resource.Errorf(resource.Forbidden, "", "this is for operators of all nodes")
-	}
-	var body struct {
-		Target string `json:"target"`
-	}
-	raw, err := readBody(r, mediaType(r))
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(raw, &body); err != nil {
-		return badRequest("", "the body can't be read: %v", err)
-	}
-	if body.Target != "Unenroll" {
-		return badRequest("", "target: %.40q: must be Unenroll: the node forgets its keys; nothing else of the host is erased", body.Target)
-	}
-	if err := s.Decommission(node, id.User); err != nil {
-		return err
-	}
-	const unlabelled = `{"metadata": {"labels": null}}`
-	return s.afterDecommission(w, redirectRequest(r, http.MethodPatch, "/api/v1/devices/"+node, []byte(unlabelled)))
-}
-
 // deleteObject deletes an object, or marks it as deleted if something has to happen first. It returns the object as it is
 // left, or as it was.
-func (s *server) deleteObject(w http.ResponseWriter, r *request, opts deleteOptions, dry bool) (*objects.Object, error) {
+func (ow *objectWriter) deleteObject(w http.ResponseWriter, r *request, opts deleteOptions, dry bool) (*objects.Object, error) {
 	write := &objects.WriteOptions{DryRun: dry, Force: httpserver.IsQueryTrue(r.Form, "force")}
-	left, err := s.objects.Delete(r.Context(), r.key, write, func(old *objects.Object) error {
-		err := s.checkHas(r, old)
+	left, err := ow.objects.Delete(r.Context(), r.key, write, func(old *objects.Object) error {
+		err := ow.checkHas(r, old)
 		if uid := opts.Preconditions.UID; err == nil && uid != "" {
 			err = r.checkIdentity(old, resource.Meta{UID: uid})
 		}

@@ -88,19 +88,19 @@ func (r *request) addOwnSelector() {
 }
 
 // checkSelected fails if the field selector of the path doesn't select the object. One that doesn't exist is left to the request.
-func (s *server) checkSelected(r *request) error {
-	sel, err := s.selector(r)
+func (l *lister) checkSelected(r *request) error {
+	sel, err := l.selector(r)
 	if err != nil {
 		return err
 	}
-	stored, err := s.Reader.Get(r.Context(), r.key)
+	stored, err := l.reader.Get(r.Context(), r.key)
 	switch {
 	case errors.Is(err, resource.NotFound):
 		return nil
 	case err != nil:
 		return r.about(r.key.Name, err)
 	}
-	if ok, err := s.matches(sel, stored); err != nil || ok {
+	if ok, err := l.encoder.matches(sel, stored); err != nil || ok {
 		return err
 	}
 	return r.about(r.key.Name, store.NotFound(r.key))
@@ -126,13 +126,13 @@ func (k *Kind) form(o *objects.Object) (json.RawMessage, error) {
 }
 
 // chooseVersion takes the version of the body at a path of the dialect's own system, which has none.
-func (s *server) chooseVersion(r *request, raw []byte) {
+func (ow *objectWriter) chooseVersion(r *request, raw []byte) {
 	var head resource.TypeMeta
 	if !r.ownPath || json.Unmarshal(raw, &head) != nil {
 		return
 	}
-	for i := range s.Kinds {
-		if k := &s.Kinds[i]; k.dialect != nil && k.Plural == r.kind.Plural && k.Group == r.kind.Group && k.isOf(head.APIVersion) {
+	for i := range ow.kinds {
+		if k := &ow.kinds[i]; k.dialect != nil && k.Plural == r.kind.Plural && k.Group == r.kind.Group && k.isOf(head.APIVersion) {
 			r.kind = k
 		}
 	}

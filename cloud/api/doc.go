@@ -5,34 +5,40 @@
 // happens when one is written: rules that need nothing but the object are in topics/resource, and those of reading and
 // writing in cloud/objects, through which every write goes.
 //
-// Where to find what:
+// # Files, in reading order
 //
-//	api.go            options, routes, the parts of a path, the verbs
-//	access.go         who may do what; kubectl auth can-i and whoami
+//	api.go            Options, the server and its parts, routes, the parts of a path
+//	access.go         who may do what (access, authorizer); kubectl auth can-i and whoami
 //	kind.go           what a kind is to clients: names, access, table columns
 //	kinds.go          the kinds themselves: Kinds() lists them, a function for each
+//	dialects.go       kinds in the form of another API group
+//	list.go           what is read (lister): get, list, pages, selectors
+//	watch.go          watch, bookmarks
+//	fieldterms.go     field selectors as flightctl's clients write them
+//	turns.go          how many lists of one user are made at a time
+//	namespaces.go     namespaces, which are no objects here
+//	table.go          stored objects as clients see them (encoder): content negotiation, Tables
+//	scanner.go        stored JSON to client JSON without decoding, for lists and watches
 //	decode.go         body to object: JSON, YAML, strict decoding, bounds
 //	protobuf.go       what clients send in protobuf
-//	scanner.go        stored JSON to client JSON without decoding, for lists and watches
-//	write.go          create and update: what a request asks of cloud/objects
+//	write.go          what is written (objectWriter): create and update, as cloud/objects is asked for it
 //	patch.go          JSON, merge and strategic merge patches, server-side apply
 //	managedfields.go  which manager an apply takes fields from
 //	delete.go         delete, deletecollection
-//	list.go           get, list, pages, selectors
-//	turns.go          how many lists of one user are made at a time
-//	watch.go          watch, bookmarks
-//	table.go          content negotiation, Tables, the answer to a request
-//	dialects.go       kinds in the form of another API group
+//	enrollment.go     decisions about EnrollmentRequests, decommissioning
+//	flightctl.go      what flightctl's clients ask for beside its kinds
 //	rendered.go       what a node is to apply, as its agent or flightctl's asks for it
-//	discovery.go      API groups, resources, OpenAPI v2 and v3
-//	namespaces.go     namespaces, which are no objects here
+//	webhook.go        webhooks of git servers and registries
+//	discovery.go      API groups and resources
+//	openapi.go        OpenAPI v2 and v3
 //	errors.go         errors to Status objects
 //
-// To add a property to a kind, add the field with its comment to the kind's type in topics/resource (DeviceModel:
-// topics/resource/model.go), its rule to the type's Validate there, and run make golden: schemas.json here and
-// docs/crds.yaml are generated from the types and their comments. kubectl explain, strict decoding and server-side apply
-// follow from the schema. Only a new table column or field selector needs a change here, in kinds.go. Dialects that have
-// the field map it in topics/dialect.
+// # Where to add
 //
-// To add a kind, add its type to topics/resource, its rules to cloud/objects/kinds.go and its columns to kinds.go.
+//   - a property of a kind: the field with its comment in the kind's type in topics/resource (DeviceModel: topics/resource/model.go), its
+//     rule in the type's Validate there, and make golden: schemas.json here and docs/crds.yaml are generated from the types and their
+//     comments. kubectl explain, strict decoding and server-side apply follow from the schema. Only a new table column or field selector
+//     needs a change here, in kinds.go. Dialects that have the field map it in topics/dialect.
+//   - a kind: its type in topics/resource, its rules in cloud/objects/kinds.go, its columns in kinds.go.
+//   - a right: access.may (access.go); docs/access.md has the rules for people.
 package api

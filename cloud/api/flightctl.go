@@ -1,18 +1,13 @@
 package api
 
 import (
-	"context"
-	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 
-	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/daemon/httpserver"
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -32,39 +27,28 @@ const (
 	v1beta1        = "v1beta1" // of the answers that are no objects, without a group, as flightctl has it
 )
 
-// Enrollment is what the API has to know of how nodes enrol. cloud/enroll has it.
-type Enrollment interface {
-	// Settle carries out the decision about an EnrollmentRequest that was just written.
-	Settle(ctx context.Context, name string) error
-	// CheckRenewal returns what a request of a node for the renewal of its certificate notes, or says why it gets none.
-	CheckRenewal(id broker.Identity) (after string, err error)
-	// Decommissioned reports whether a node is refused with a certificate because it was decommissioned.
-	Decommissioned(node string, cert *x509.Certificate) bool
-	// GaveUp notes that a decommissioned node has said that it gives up its keys.
-	GaveUp(node string)
-	// Authorities are the certificates of the hub's authorities, in PEM.
-	Authorities() []byte
-}
+// flightctlServer serves these calls.
+type flightctlServer struct{ server *server }
 
 func (s *server) flightctlRoutes(mux *http.ServeMux) {
 	for path, serve := range map[string]func(http.ResponseWriter, *http.Request) error{
-		"GET " + flightctlConfigPath:                                           s.authConfig,
-		"GET " + flightctlRoot + "/auth/validate":                              s.authValidate,
-		"GET " + flightctlRoot + "/auth/userinfo":                              s.userInfo,
-		"GET " + flightctlRoot + "/auth/permissions":                           s.permissions,
-		"GET " + flightctlRoot + "/version":                                    s.flightctlVersion,
-		"GET " + flightctlRoot + "/organizations":                              s.organizations,
-		"GET " + flightctlRoot + "/enrollmentconfig":                           s.enrollmentConfig,
-		"GET " + flightctlRoot + "/labels":                                     s.labels,
-		"GET " + flightctlRoot + "/devices/{name}/lastseen":                    s.lastSeen,
-		"PUT " + flightctlRoot + "/certificatesigningrequests/{name}/approval": s.approveSigning,
+		"GET " + flightctlConfigPath:                                           s.flightctl.authConfig,
+		"GET " + flightctlRoot + "/auth/validate":                              s.flightctl.authValidate,
+		"GET " + flightctlRoot + "/auth/userinfo":                              s.flightctl.userInfo,
+		"GET " + flightctlRoot + "/auth/permissions":                           s.flightctl.permissions,
+		"GET " + flightctlRoot + "/version":                                    s.flightctl.flightctlVersion,
+		"GET " + flightctlRoot + "/organizations":                              s.flightctl.organizations,
+		"GET " + flightctlRoot + "/enrollmentconfig":                           s.flightctl.enrollmentConfig,
+		"GET " + flightctlRoot + "/labels":                                     s.flightctl.labels,
+		"GET " + flightctlRoot + "/devices/{name}/lastseen":                    s.flightctl.lastSeen,
+		"PUT " + flightctlRoot + "/certificatesigningrequests/{name}/approval": s.enrollment.approveSigning,
 	} {
 		mux.Handle(path, s.handle(serve))
 	}
 }
 
 // authConfig tells flightctl login that one signs in with a token: edgebus token create makes one, or a provider of OpenID Connect does.
-func (s *server) authConfig(w http.ResponseWriter, _ *http.Request) error {
+func (f *flightctlServer) authConfig(w http.ResponseWriter, _ *http.Request) error {
 	const name = "edgebus"
 	writeJSON(w, http.StatusOK, dict{
 		"apiVersion": v1beta1, "defaultProvider": name, "organizationsEnabled": true,
@@ -81,22 +65,22 @@ func (s *server) authConfig(w http.ResponseWriter, _ *http.Request) error {
 }
 
 // authValidate says that who asks has signed in: all others are refused before.
-func (s *server) authValidate(w http.ResponseWriter, _ *http.Request) error {
+func (f *flightctlServer) authValidate(w http.ResponseWriter, _ *http.Request) error {
 	writeText(w, http.StatusOK, "")
 	return nil
 }
 
-func (s *server) userInfo(w http.ResponseWriter, r *http.Request) error {
+func (f *flightctlServer) userInfo(w http.ResponseWriter, r *http.Request) error {
 	a := accessIn(r.Context())
 	writeJSON(w, http.StatusOK, dict{"preferred_username": a.user, "name": a.user, "sub": a.user, "organizations": []any{organizationObject()}})
 	return nil
 }
 
 // permissions are what the user may do with flightctl's kinds.
-func (s *server) permissions(w http.ResponseWriter, r *http.Request) error {
+func (f *flightctlServer) permissions(w http.ResponseWriter, r *http.Request) error {
 	a, list := accessIn(r.Context()), []any{}
-	for i := range s.Kinds {
-		k := &s.Kinds[i]
+	for i := range f.server.Kinds {
+		k := &f.server.Kinds[i]
 		if k.dialect == nil || k.dialect.Root != flightctlRoot || k.Version != v1beta1 {
 			continue
 		}
@@ -108,8 +92,8 @@ func (s *server) permissions(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-func (s *server) flightctlVersion(w http.ResponseWriter, _ *http.Request) error {
-	writeJSON(w, http.StatusOK, dict{"version": s.Version})
+func (f *flightctlServer) flightctlVersion(w http.ResponseWriter, _ *http.Request) error {
+	writeJSON(w, http.StatusOK, dict{"version": f.server.Version})
 	return nil
 }
 
@@ -120,16 +104,16 @@ func organizationObject() dict {
 	}
 }
 
-func (s *server) organizations(w http.ResponseWriter, _ *http.Request) error {
+func (f *flightctlServer) organizations(w http.ResponseWriter, _ *http.Request) error {
 	writeJSON(w, http.StatusOK, dict{"apiVersion": v1beta1, "kind": "OrganizationList", "metadata": dict{}, "items": []any{organizationObject()}})
 	return nil
 }
 
 // enrollmentConfig is what the configuration of an agent has to say of this hub. With a name it has the certificate of that request, too.
-func (s *server) enrollmentConfig(w http.ResponseWriter, r *http.Request) error {
+func (f *flightctlServer) enrollmentConfig(w http.ResponseWriter, r *http.Request) error {
 	a := accessIn(r.Context())
 	switch {
-	case s.Enrollment == nil:
+	case f.server.Enrollment == nil:
 		return statusErrorf(http.StatusNotFound, "NotFound", "this hub enrols no nodes")
 	case !a.all:
 		return statusErrorf(http.StatusForbidden, "Forbidden", "User %q cannot get path %q: it is for operators of all nodes", a.user, r.URL.Path)
@@ -138,7 +122,7 @@ func (s *server) enrollmentConfig(w http.ResponseWriter, r *http.Request) error 
 	}
 	var cert []byte
 	if name := r.URL.Query().Get("csr"); name != "" {
-		er, err := objects.Get[resource.EnrollmentRequest](r.Context(), s.reads, store.Key{Name: name})
+		er, err := objects.Get[resource.EnrollmentRequest](r.Context(), f.server.reads, store.Key{Name: name})
 		if errors.Is(err, resource.NotFound) {
 			return statusErrorf(http.StatusNotFound, "NotFound", "CertificateSigningRequest of name %q not found", name)
 		}
@@ -153,7 +137,7 @@ func (s *server) enrollmentConfig(w http.ResponseWriter, r *http.Request) error 
 	writeJSON(w, http.StatusOK, dict{"enrollment-service": dict{
 		"authentication": dict{"client-certificate-data": base64.StdEncoding.EncodeToString(cert), "client-key-data": ""},
 		"service": dict{
-			"server": "https://" + r.Host, "certificate-authority-data": base64.StdEncoding.EncodeToString(s.Enrollment.Authorities()),
+			"server": "https://" + r.Host, "certificate-authority-data": base64.StdEncoding.EncodeToString(f.server.Enrollment.Authorities()),
 		},
 		"enrollment-ui-endpoint": "https://" + r.Host,
 	}})
@@ -161,12 +145,12 @@ func (s *server) enrollmentConfig(w http.ResponseWriter, r *http.Request) error 
 }
 
 // labels are the labels that the user's nodes have, each once.
-func (s *server) labels(w http.ResponseWriter, r *http.Request) error {
+func (f *flightctlServer) labels(w http.ResponseWriter, r *http.Request) error {
 	if kind := r.URL.Query().Get("kind"); kind != "Device" {
 		return badRequest("", "kind: %.40q: labels are listed of kind Device", kind)
 	}
 	all := map[string]bool{}
-	err := s.eachNode(r, func(n *resource.Node) {
+	err := f.eachNode(r, func(n *resource.Node) {
 		for key, value := range n.Metadata.Labels {
 			all[key+"="+value] = true
 		}
@@ -184,8 +168,8 @@ func (s *server) labels(w http.ResponseWriter, r *http.Request) error {
 }
 
 // eachNode visits the nodes that a request selects, in the form of flightctl.
-func (s *server) eachNode(r *http.Request, visit func(*resource.Node)) error {
-	req, err := s.parse(redirectRequest(r, http.MethodGet, flightctlRoot+"/devices", nil))
+func (f *flightctlServer) eachNode(r *http.Request, visit func(*resource.Node)) error {
+	req, err := f.server.parse(redirectRequest(r, http.MethodGet, flightctlRoot+"/devices", nil))
 	if err != nil {
 		return err
 	}
@@ -195,15 +179,15 @@ func (s *server) eachNode(r *http.Request, visit func(*resource.Node)) error {
 	if err := req.authorize(); err != nil {
 		return err
 	}
-	return s.visitNodes(req, visit)
+	return f.server.lister.visitNodes(req, visit)
 }
 
-func (s *server) visitNodes(r *request, visit func(*resource.Node)) error {
-	sel, err := s.selector(r)
+func (l *lister) visitNodes(r *request, visit func(*resource.Node)) error {
+	sel, err := l.selector(r)
 	if err != nil {
 		return err
 	}
-	found, _, err := s.collect(r, store.ListOptions{}, sel)
+	found, _, err := l.collect(r, store.ListOptions{}, sel)
 	if err != nil {
 		return err
 	}
@@ -226,9 +210,9 @@ func (r *request) wantsSummary() bool {
 }
 
 // summary serves a list without its items, but with a summary of them.
-func (s *server) summary(w http.ResponseWriter, r *request) error {
+func (l *lister) summary(w http.ResponseWriter, r *request) error {
 	var sum resource.FleetSummary
-	if err := s.visitNodes(r, func(n *resource.Node) { sum.Add(n.Status.Summaries()) }); err != nil {
+	if err := l.visitNodes(r, func(n *resource.Node) { sum.Add(n.Status.Summaries()) }); err != nil {
 		return err
 	}
 	counts := func(of map[string]int) map[string]int {
@@ -248,12 +232,12 @@ func (s *server) summary(w http.ResponseWriter, r *request) error {
 }
 
 // lastSeen says when the hub last heard of a device; 204: never.
-func (s *server) lastSeen(w http.ResponseWriter, r *http.Request) error {
+func (f *flightctlServer) lastSeen(w http.ResponseWriter, r *http.Request) error {
 	a, name := accessIn(r.Context()), r.PathValue("name")
 	if !a.reads || !a.hasNode(name) {
 		return statusErrorf(http.StatusForbidden, "Forbidden", "nodes.edgebus.io %q is forbidden: User %q cannot get resource \"devices/lastseen\": %s", name, a.user, a.rule)
 	}
-	n, err := objects.Get[resource.Node](r.Context(), s.reads, store.Key{Name: name})
+	n, err := objects.Get[resource.Node](r.Context(), f.server.reads, store.Key{Name: name})
 	if errors.Is(err, resource.NotFound) {
 		return statusErrorf(http.StatusNotFound, "NotFound", "Device of name %q not found", name)
 	}
@@ -266,120 +250,6 @@ func (s *server) lastSeen(w http.ResponseWriter, r *http.Request) error {
 	}
 	writeJSON(w, http.StatusOK, dict{"lastSeen": n.Status.LastSeen})
 	return nil
-}
-
-// approveSigning serves the decision about a CertificateSigningRequest as flightctl's clients send it: the whole object, whose conditions say
-// what was decided.
-func (s *server) approveSigning(w http.ResponseWriter, r *http.Request) error {
-	var asked struct {
-		Status struct {
-			Conditions []resource.Condition `json:"conditions"`
-		} `json:"status"`
-	}
-	raw, err := readBody(r, mediaType(r))
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(raw, &asked); err != nil {
-		return badRequest("", "the CertificateSigningRequest can't be read: %v", err)
-	}
-	decision := ""
-	for _, c := range asked.Status.Conditions {
-		if c.Status == "True" && (c.Type == resource.Approved || c.Type == resource.Denied) {
-			if decision != "" {
-				return badRequest("status.conditions", "a request is either Approved or Denied")
-			}
-			decision = c.Type
-		}
-	}
-	if decision == "" {
-		return badRequest("status.conditions", "must have Approved or Denied with the status True")
-	}
-	return s.decide(w, r, dict{"approval": decision}, flightctlRoot+"/certificatesigningrequests/"+r.PathValue("name"))
-}
-
-// decide writes a decision into the spec of an EnrollmentRequest, has it carried out, and answers with what is at a path then.
-func (s *server) decide(w http.ResponseWriter, r *http.Request, spec dict, show string) error {
-	patch, err := json.Marshal(dict{"spec": spec})
-	if err != nil {
-		return err
-	}
-	name := r.PathValue("name")
-	if err := s.object(discardWriter{http.Header{}}, redirectRequest(r, http.MethodPatch, "/apis/"+resource.APIVersion+"/enrollmentrequests/"+name, patch)); err != nil {
-		return err
-	}
-	if err := s.settle(r, name); err != nil {
-		return err
-	}
-	return s.object(w, redirectRequest(r, http.MethodGet, show, nil))
-}
-
-// settle has a decision carried out at once, so that who made it finds the certificate.
-func (s *server) settle(r *http.Request, name string) error {
-	if s.Enrollment == nil {
-		return nil
-	}
-	return s.Enrollment.Settle(r.Context(), name)
-}
-
-// discardWriter is the answer to a part of a request.
-type discardWriter struct{ header http.Header }
-
-func (d discardWriter) Header() http.Header       { return d.header }
-func (discardWriter) Write(p []byte) (int, error) { return len(p), nil }
-func (discardWriter) WriteHeader(int)             {}
-
-// The condition by which flightctl's agent says that it is about to forget its keys.
-const conditionDecommissioning, reasonCompleted = "DeviceDecommissioning", "Completed"
-
-// tellDecommissioned answers a node that speaks HTTP only, and that was decommissioned: with its certificate, which is good for nothing else
-// any more, it is told so where it asks for its spec, and says there that it gives up its keys. It reports whether it has answered.
-func (s *server) tellDecommissioned(w http.ResponseWriter, r *http.Request) bool {
-	if s.Enrollment == nil || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
-		return false
-	}
-	cert := r.TLS.PeerCertificates[0]
-	node := cert.Subject.CommonName
-	at, ours := strings.CutPrefix(r.URL.Path, flightctlRoot+"/devices/"+node+"/")
-	asks := ours && at == "rendered" && r.Method == http.MethodGet
-	says := ours && at == "status" && (r.Method == http.MethodPut || r.Method == http.MethodPatch)
-	if !asks && !says || !s.Enrollment.Decommissioned(node, cert) || s.Now().After(cert.NotAfter) {
-		return false
-	}
-	w.Header().Set(apiVersionHeader, v1beta1)
-	meta, spec := dict{"name": node}, dict{}
-	if asks {
-		known, _ := strconv.ParseInt(r.URL.Query().Get("knownRenderedVersion"), 10, 64) // none is as good as 0
-		version := strconv.FormatInt(known+1, 10)
-		meta["annotations"] = dict{"device-controller/renderedVersion": version, "renderedVersion": version}
-		spec["decommissioning"] = dict{"target": "Unenroll"}
-	} else {
-		raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, s.MaxBody))
-		var said any
-		if err == nil && json.Unmarshal(raw, &said) == nil && saysKeysGivenUp(said) {
-			s.Enrollment.GaveUp(node)
-		}
-	}
-	writeJSON(w, http.StatusOK, dict{"apiVersion": "flightctl.io/" + v1beta1, "kind": "Device", "metadata": meta, "spec": spec})
-	return true
-}
-
-// saysKeysGivenUp reports whether a status, or a patch of one, has the condition that the agent has done what it does before it forgets its keys.
-func saysKeysGivenUp(v any) bool {
-	switch v := v.(type) {
-	case dict:
-		if v["type"] == conditionDecommissioning && v["status"] == "True" && v["reason"] == reasonCompleted {
-			return true
-		}
-		for _, e := range v {
-			if saysKeysGivenUp(e) {
-				return true
-			}
-		}
-	case []any:
-		return slices.ContainsFunc(v, saysKeysGivenUp)
-	}
-	return false
 }
 
 // flightctlFields are the field selectors that flightctl has for its kinds. Most values follow from others.

@@ -9,12 +9,16 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/rs/zerolog"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 
+	"github.com/edgebus/edgebus/broker/daemon/httpserver"
+	"github.com/edgebus/edgebus/broker/quota"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -43,16 +47,32 @@ func (k *Kind) listHead(meta listMeta) listHead {
 	return listHead{resource.TypeMeta{APIVersion: k.APIVersion(), Kind: k.Name + "List"}, meta}
 }
 
+// lister serves what is read: objects, lists and watches.
+type lister struct {
+	kinds       []Kind
+	reader      store.Reader
+	watcher     store.Watcher
+	encoder     *encoder
+	authorizer  *authorizer
+	log         zerolog.Logger
+	now         func() time.Time
+	bookmarks   time.Duration
+	watches     *quota.Quota
+	lists       *listTurns
+	paced       *httpserver.WatchTurns
+	renderCache *renderCache
+}
+
 // get serves GET of an object.
-func (s *server) get(w http.ResponseWriter, r *request) error {
-	stored, err := s.Reader.Get(r.Context(), r.key)
+func (l *lister) get(w http.ResponseWriter, r *request) error {
+	stored, err := l.reader.Get(r.Context(), r.key)
 	if err != nil {
 		return r.about(r.key.Name, err)
 	}
-	if a := accessIn(r.Context()); !s.hasStored(r.Context(), a, r.kind, stored) {
+	if a := accessIn(r.Context()); !l.authorizer.hasStored(r.Context(), a, r.kind, stored) {
 		return r.forbidden(a, r.key.Name)
 	}
-	return s.answer(w, r, http.StatusOK, stored)
+	return l.encoder.answer(w, r, http.StatusOK, stored)
 }
 
 // parseRevision parses a resourceVersion; "" and "0" ask for none.
@@ -91,7 +111,7 @@ func parseContinue(text string) (t continueToken, err error) {
 }
 
 // listOptions reads the parameters of a list.
-func (s *server) listOptions(r *request) (opts store.ListOptions, err error) {
+func (r *request) listOptions() (opts store.ListOptions, err error) {
 	opts.Namespace = r.key.Namespace
 	if text := r.FormValue("limit"); text != "" {
 		if opts.Limit, err = strconv.Atoi(text); err != nil || opts.Limit < 0 {
@@ -136,34 +156,36 @@ func (r *request) checkVersionMatch(rev uint64) error {
 }
 
 // list serves GET of a collection.
-func (s *server) list(w http.ResponseWriter, r *request) error {
+func (l *lister) list(w http.ResponseWriter, r *request) error {
 	if r.wantsSummary() {
-		return s.summary(w, r)
+		return l.summary(w, r)
 	}
-	sel, err := s.selector(r)
+	sel, err := l.selector(r)
 	if err != nil {
 		return err
 	}
-	opts, err := s.listOptions(r)
+	opts, err := r.listOptions()
 	if err != nil {
 		return err
 	}
-	objects, meta, err := s.collect(r, opts, sel)
+	objects, meta, err := l.collect(r, opts, sel)
 	if err != nil {
 		return err
 	}
 	if err := r.checkNotOlder(meta); err != nil {
 		return err
 	}
-	turn := func() (func(), error) { return s.lists.take(r.Context(), accessIn(r.Context()).turnName()) }
-	var head any = s.listHead(r.kind, r.format, meta)
-	items := itemWriter{"items", turn, func(out []byte, o store.Object) ([]byte, error) { return s.appendObject(out, r.kind, r.format, o) }}
+	turn := func() (func(), error) { return l.lists.take(r.Context(), accessIn(r.Context()).turnName()) }
+	var head any = l.encoder.listHead(r.kind, r.format, meta)
+	items := itemWriter{"items", turn, func(out []byte, o store.Object) ([]byte, error) {
+		return l.encoder.appendObject(out, r.kind, r.format, o)
+	}}
 	if r.format.table {
-		head, items = s.table(r.kind, r.format, meta)
+		head, items = l.encoder.table(r.kind, r.format, meta)
 		items.turn = turn
 	}
 	if !r.format.yaml {
-		return s.stream(w, head, items, objects)
+		return l.stream(w, head, items, objects)
 	}
 	var all bytes.Buffer
 	if err := items.write(&all, head, objects); err != nil {
@@ -188,7 +210,7 @@ func (r *request) checkNotOlder(meta listMeta) error {
 	return e
 }
 
-func (s *server) listHead(k *Kind, f answerFormat, meta listMeta) listHead {
+func (e *encoder) listHead(k *Kind, f answerFormat, meta listMeta) listHead {
 	head := k.listHead(meta)
 	if f.partial {
 		head.APIVersion, head.Kind = "meta.k8s.io/"+f.version, partialKind+"List"
@@ -249,11 +271,11 @@ func (i itemWriter) piece(out []byte, objects []store.Object, n int) ([]byte, in
 }
 
 // stream answers with a list, piece by piece.
-func (s *server) stream(w http.ResponseWriter, head any, items itemWriter, objects []store.Object) error {
+func (l *lister) stream(w http.ResponseWriter, head any, items itemWriter, objects []store.Object) error {
 	out := &startedWriter{ResponseWriter: w}
 	err := items.write(out, head, objects)
 	if err != nil && out.started {
-		s.Log.Error().Err(err).Msg("a list can't be written on")
+		l.log.Error().Err(err).Msg("a list can't be written on")
 		panic(http.ErrAbortHandler) // too late for a Status: the connection is closed
 	}
 	return err
@@ -274,8 +296,8 @@ func (s *startedWriter) Write(p []byte) (int, error) {
 }
 
 // collect reads pages from the store until it has as many selected objects as were asked for.
-func (s *server) collect(r *request, opts store.ListOptions, sel selector) ([]store.Object, listMeta, error) {
-	leave, err := s.lists.take(r.Context(), accessIn(r.Context()).turnName())
+func (l *lister) collect(r *request, opts store.ListOptions, sel selector) ([]store.Object, listMeta, error) {
+	leave, err := l.lists.take(r.Context(), accessIn(r.Context()).turnName())
 	if err != nil {
 		return nil, listMeta{}, err
 	}
@@ -288,7 +310,7 @@ func (s *server) collect(r *request, opts store.ListOptions, sel selector) ([]st
 	}
 	var objects []store.Object
 	for {
-		page, err := s.Reader.List(r.Context(), r.key.Kind, opts)
+		page, err := l.reader.List(r.Context(), r.key.Kind, opts)
 		if err != nil {
 			return nil, listMeta{}, r.about("", err)
 		}
@@ -297,7 +319,7 @@ func (s *server) collect(r *request, opts store.ListOptions, sel selector) ([]st
 			objects = make([]store.Object, 0, len(page.Items))
 		}
 		for i, stored := range page.Items {
-			if matches, err := s.matches(sel, stored); err != nil {
+			if matches, err := l.encoder.matches(sel, stored); err != nil {
 				return nil, meta, err
 			} else if !matches {
 				continue
@@ -346,7 +368,7 @@ type fieldTerm struct {
 	test   func(value string) bool // instead of values
 }
 
-func (s *server) selector(r *request) (selector, error) {
+func (l *lister) selector(r *request) (selector, error) {
 	for _, name := range []string{"labelSelector", "fieldSelector"} {
 		if n := len(r.FormValue(name)); n > maxSelector {
 			return selector{}, badRequest(name, "%s has %d bytes; at most %d are read", name, n, maxSelector)
@@ -354,7 +376,7 @@ func (s *server) selector(r *request) (selector, error) {
 	}
 	sel := selector{kind: r.kind}
 	if a := accessIn(r.Context()); !a.all && r.kind.Node != nil {
-		sel.has = func(o store.Object) bool { return s.hasStored(r.Context(), a, r.kind, o) }
+		sel.has = func(o store.Object) bool { return l.authorizer.hasStored(r.Context(), a, r.kind, o) }
 	}
 	var err error
 	if sel.labels, err = labels.Parse(r.FormValue("labelSelector")); err != nil {
@@ -377,7 +399,7 @@ func (s *server) selector(r *request) (selector, error) {
 			}
 		}
 	}
-	s.addDialectKinds(sel.fields)
+	l.addDialectKinds(sel.fields)
 	return sel, nil
 }
 
@@ -398,7 +420,7 @@ func (r *request) fieldTerms() (terms []fieldTerm, err error) {
 
 // addDialectKinds lets a selector of Events by a dialect's kind find those of the canonical kind: kubectl describe asks for the Events of an
 // object by its kind and uid, and kubectl events by its kind, version and name.
-func (s *server) addDialectKinds(terms []fieldTerm) {
+func (l *lister) addDialectKinds(terms []fieldTerm) {
 	for i := range terms {
 		f := &terms[i]
 		of, isKind := strings.CutSuffix(f.field, ".kind")
@@ -414,7 +436,7 @@ func (s *server) addDialectKinds(terms []fieldTerm) {
 			return &terms[i]
 		}
 		uid, version := term(".uid"), term(".apiVersion")
-		for _, k := range s.Kinds {
+		for _, k := range l.kinds {
 			switch {
 			case k.dialect == nil || k.Name != kind:
 			case version != nil && version.values[0] == k.APIVersion():
@@ -435,7 +457,7 @@ func (s selector) namesOnly() bool {
 }
 
 // matches reports whether an object is selected. It decodes no more of it than it must.
-func (s *server) matches(sel selector, o store.Object) (bool, error) {
+func (e *encoder) matches(sel selector, o store.Object) (bool, error) {
 	if !sel.matchesName(o.Namespace, o.Name) {
 		return false, nil
 	}
@@ -459,7 +481,7 @@ func (s *server) matches(sel selector, o store.Object) (bool, error) {
 		}
 		if typed == nil {
 			var err error
-			if typed, err = s.decodeForTable(sel.kind, o); err != nil {
+			if typed, err = e.decodeForTable(sel.kind, o); err != nil {
 				return false, nil //nolint:nilerr // an object that is not of the kind's form has no such field
 			}
 		}

@@ -308,7 +308,7 @@ func TestAge(t *testing.T) {
 	} {
 		now := time.Unix(1_790_000_000, 0)
 		created := now.Add(-d)
-		s := &server{Options: Options{Now: func() time.Time { return now }}}
+		s := &encoder{now: func() time.Time { return now }}
 		require.Equal(t, want, s.age(&created))
 	}
 }

@@ -66,13 +66,13 @@ func formSchemas(kinds []Kind) (map[string]*spec.Schema, error) {
 
 // recordedKind is the kind in whose form managed fields are recorded for writes other than applies. An apply is recorded
 // in its own form.
-func (s *server) recordedKind(k *Kind) *Kind {
+func (ow *objectWriter) recordedKind(k *Kind) *Kind {
 	switch {
 	case k.dialect != nil:
 		return k.dialect.of
 	case len(k.FieldNames) > 0:
-		i := slices.IndexFunc(s.Kinds, func(of Kind) bool { return of.Name == k.Name })
-		return &s.Kinds[i]
+		i := slices.IndexFunc(ow.kinds, func(of Kind) bool { return of.Name == k.Name })
+		return &ow.kinds[i]
 	}
 	return k
 }
@@ -96,12 +96,12 @@ func (k *Kind) managedForm(o *objects.Object, subresource string) (*unstructured
 // addManagers adds managed fields to an object that kubectl apply made. kubectl apply --server-side takes over all
 // fields of the manager of the annotation, and removes those that its manifest doesn't have: so this manager must own
 // exactly what kubectl apply wrote.
-func (s *server) addManagers(k *Kind, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (ow *objectWriter) addManagers(k *Kind, live *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	text := live.GetAnnotations()[lastAppliedAnnotation]
 	if text == "" || len(live.GetManagedFields()) > 0 {
 		return live, nil // the first apply gives all fields to beforeFirstManager
 	}
-	fm, err := s.objects.Managers.Get(k.groupVersionKind(), "")
+	fm, err := ow.objects.Managers.Get(k.groupVersionKind(), "")
 	if err != nil {
 		return nil, err
 	}

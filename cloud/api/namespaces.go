@@ -21,14 +21,14 @@ var namespaceKind = Kind{
 }
 
 // namespaces are those with an object that the user may see, and the default one, in order.
-func (s *server) namespaces(ctx context.Context) ([]string, error) {
+func (l *lister) namespaces(ctx context.Context) ([]string, error) {
 	a, names := accessIn(ctx), map[string]bool{resource.DefaultNamespace: true}
-	for i := range s.Kinds {
-		k := &s.Kinds[i]
+	for i := range l.kinds {
+		k := &l.kinds[i]
 		if !k.Namespaced || k.dialect != nil || len(k.FieldNames) > 0 || !a.may("list", k) {
 			continue
 		}
-		if err := s.addNamespaces(ctx, a, k, names); err != nil {
+		if err := l.addNamespaces(ctx, a, k, names); err != nil {
 			return nil, err
 		}
 	}
@@ -36,20 +36,20 @@ func (s *server) namespaces(ctx context.Context) ([]string, error) {
 }
 
 // addNamespaces looks for one visible object in each namespace, and continues with the next namespace.
-func (s *server) addNamespaces(ctx context.Context, a access, k *Kind, names map[string]bool) error {
+func (l *lister) addNamespaces(ctx context.Context, a access, k *Kind, names map[string]bool) error {
 	const lastName = "\U0010ffff" // is after every name
 	opts := store.ListOptions{Limit: 1}
 	if !a.all {
 		opts.Limit = 100
 	}
 	for {
-		page, err := s.Reader.List(ctx, k.Name, opts)
+		page, err := l.reader.List(ctx, k.Name, opts)
 		if err != nil || len(page.Items) == 0 {
 			return err
 		}
 		opts.Rev, opts.After = page.Rev, page.Items[len(page.Items)-1].Key
 		for _, o := range page.Items {
-			if names[o.Namespace] || s.hasStored(ctx, a, k, o) {
+			if names[o.Namespace] || l.authorizer.hasStored(ctx, a, k, o) {
 				names[o.Namespace] = true
 				opts.After = store.Key{Kind: o.Kind, Namespace: o.Namespace, Name: lastName}
 				break
@@ -60,7 +60,7 @@ func (s *server) addNamespaces(ctx context.Context, a access, k *Kind, names map
 
 // serveNamespaces serves /api/v1/namespaces[/{name}]. What is applied is answered as if it were there, so that a directory of manifests
 // that has its Namespace can be applied; every other write is refused.
-func (s *server) serveNamespaces(w http.ResponseWriter, r *http.Request) error {
+func (l *lister) serveNamespaces(w http.ResponseWriter, r *http.Request) error {
 	r.Form = r.URL.Query()
 	const what = "a namespace is no object here: every name is one, and it is listed as long as an object is in it"
 	applies := r.Method == http.MethodPatch && (mediaType(r) == applyPatch || r.FormValue("fieldManager") == clientSideManager)
@@ -72,10 +72,10 @@ func (s *server) serveNamespaces(w http.ResponseWriter, r *http.Request) error {
 		return statusErrorf(http.StatusMethodNotAllowed, "MethodNotAllowed",
 			"%s. It needs no making, and has no labels; it goes when its objects are deleted", what)
 	}
-	return s.showNamespaces(w, r)
+	return l.showNamespaces(w, r)
 }
 
-func (s *server) showNamespaces(w http.ResponseWriter, r *http.Request) error {
+func (l *lister) showNamespaces(w http.ResponseWriter, r *http.Request) error {
 	f, err := negotiateFormat(r)
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (s *server) showNamespaces(w http.ResponseWriter, r *http.Request) error {
 	var names []string
 	one := r.PathValue("name")
 	if one == "" {
-		if names, err = s.namespaces(r.Context()); err != nil {
+		if names, err = l.namespaces(r.Context()); err != nil {
 			return err
 		}
 	} else {
@@ -103,7 +103,7 @@ func (s *server) showNamespaces(w http.ResponseWriter, r *http.Request) error {
 			object = item
 		}
 		items = append(items, item)
-		rows = append(rows, dict{"cells": []any{name, "Active", s.age((*time.Time)(nil))}, "object": object})
+		rows = append(rows, dict{"cells": []any{name, "Active", l.encoder.age((*time.Time)(nil))}, "object": object})
 	}
 	var answer any = dict{"apiVersion": "v1", "kind": "NamespaceList", "metadata": dict{"resourceVersion": ""}, "items": items}
 	switch {

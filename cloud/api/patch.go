@@ -35,9 +35,9 @@ const (
 )
 
 // patch serves PATCH.
-func (s *server) patch(w http.ResponseWriter, r *request) error {
+func (ow *objectWriter) patch(w http.ResponseWriter, r *request) error {
 	if r.media == applyPatch {
-		return s.apply(w, r)
+		return ow.apply(w, r)
 	}
 	if r.Form.Has("force") {
 		return badRequest("force", "force is for server-side apply only")
@@ -54,7 +54,7 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 	if err != nil {
 		return err
 	}
-	return s.change(w, r, func(old *objects.Object) (*objects.Object, error) {
+	return ow.change(w, r, func(old *objects.Object) (*objects.Object, error) {
 		before, err := r.patchTarget(raw, old)
 		if err != nil {
 			return nil, err
@@ -63,7 +63,7 @@ func (s *server) patch(w http.ResponseWriter, r *request) error {
 		if err != nil {
 			return nil, r.about(r.key.Name, err)
 		}
-		next, err := s.decode(w, r, after, old)
+		next, err := ow.decode(w, r, after, old)
 		if err != nil {
 			return nil, err
 		}
@@ -225,8 +225,8 @@ func (r *request) isApply() bool {
 }
 
 // apply serves server-side apply. It creates the object if there is none.
-func (s *server) apply(w http.ResponseWriter, r *request) error {
-	if of := s.recordedKind(r.kind); of != r.kind && (len(r.kind.FieldNames) > 0 || r.subresource != "") {
+func (ow *objectWriter) apply(w http.ResponseWriter, r *request) error {
+	if of := ow.recordedKind(r.kind); of != r.kind && (len(r.kind.FieldNames) > 0 || r.subresource != "") {
 		return statusErrorf(http.StatusUnsupportedMediaType, "UnsupportedMediaType",
 			"server-side apply of this is for %s in the form of %s", of.Plural, of.APIVersion())
 	}
@@ -248,19 +248,19 @@ func (s *server) apply(w http.ResponseWriter, r *request) error {
 		return err
 	}
 	for {
-		err := s.change(w, r, func(old *objects.Object) (*objects.Object, error) { return s.applyTo(r, old, config) })
+		err := ow.change(w, r, func(old *objects.Object) (*objects.Object, error) { return ow.applyTo(r, old, config) })
 		if !errors.Is(err, resource.NotFound) || r.subresource != "" || r.expectedRevision(config) != "" || config.GetUID() != "" {
 			return err
 		}
-		o, err := s.mergeApplied(r, nil, objects.NewUnstructured(config.GroupVersionKind()), config)
+		o, err := ow.mergeApplied(r, nil, objects.NewUnstructured(config.GroupVersionKind()), config)
 		if err != nil {
 			return err
 		}
-		err = s.createObject(w, r, o)
+		err = ow.createObject(w, r, o)
 		if !errors.Is(err, resource.AlreadyExists) || r.Context().Err() != nil {
 			return err
 		}
-		if _, lost := s.Reader.Get(r.Context(), r.key); lost != nil {
+		if _, lost := ow.reader.Get(r.Context(), r.key); lost != nil {
 			return err // the name is taken in another namespace
 		}
 	}
@@ -369,15 +369,15 @@ func (r *request) expectedRevision(config *unstructured.Unstructured) string {
 }
 
 // applyTo is an object after a configuration has been applied to it.
-func (s *server) applyTo(r *request, old *objects.Object, config *unstructured.Unstructured) (*objects.Object, error) {
+func (ow *objectWriter) applyTo(r *request, old *objects.Object, config *unstructured.Unstructured) (*objects.Object, error) {
 	live, err := r.kind.managedForm(old, r.subresource)
 	if err != nil {
 		return nil, err
 	}
-	if live, err = s.addManagers(r.kind, live); err != nil {
+	if live, err = ow.addManagers(r.kind, live); err != nil {
 		return nil, err
 	}
-	next, err := s.mergeApplied(r, old, live, config)
+	next, err := ow.mergeApplied(r, old, live, config)
 	if err == nil {
 		next.Metadata.ResourceVersion = r.expectedRevision(config)
 	}
@@ -385,8 +385,8 @@ func (s *server) applyTo(r *request, old *objects.Object, config *unstructured.U
 }
 
 // mergeApplied merges a configuration into the live object, by the rules of field managers.
-func (s *server) mergeApplied(r *request, old *objects.Object, live, config *unstructured.Unstructured) (*objects.Object, error) {
-	fm, err := s.objects.Managers.Get(r.kind.groupVersionKind(), r.subresource)
+func (ow *objectWriter) mergeApplied(r *request, old *objects.Object, live, config *unstructured.Unstructured) (*objects.Object, error) {
+	fm, err := ow.objects.Managers.Get(r.kind.groupVersionKind(), r.subresource)
 	if err != nil {
 		return nil, err
 	}

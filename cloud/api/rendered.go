@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
@@ -25,17 +28,32 @@ const apiVersionHeader = "Flightctl-API-Version"
 // renderedVersions are flightctl's versions of a Device, the one first that its agent of today asks for.
 var renderedVersions = []string{"v1beta1", "v1alpha1"}
 
+// Presence has the nodes that are present by their requests.
+type Presence interface {
+	AskedOverHTTP(node string) (answered func())
+	HTTPPresence() time.Duration
+}
+
+// renderedSpecs serves what nodes are to apply.
+type renderedSpecs struct {
+	reader    store.Reader
+	reads     *objects.Controller
+	presence  Presence                                                 // nil: nobody is told
+	readBlob  func(digest string, p []byte, offset int64) (int, error) // nil: there are no blobs
+	secretLog zerolog.Logger
+}
+
 func (s *server) renderedRoutes(mux *http.ServeMux) {
-	mux.Handle("GET /apis/"+resource.APIVersion+"/nodes/{name}/rendered", s.handle(s.renderedNode))
-	mux.Handle("GET /api/v1/devices/{name}/rendered", s.handle(s.renderedDevice))
+	mux.Handle("GET /apis/"+resource.APIVersion+"/nodes/{name}/rendered", s.handle(s.renderedSpecs.renderedNode))
+	mux.Handle("GET /api/v1/devices/{name}/rendered", s.handle(s.renderedSpecs.renderedDevice))
 	for _, version := range renderedVersions {
-		mux.Handle("GET /apis/flightctl.io/"+version+"/devices/{name}/rendered", s.handle(s.renderedDevice))
+		mux.Handle("GET /apis/flightctl.io/"+version+"/devices/{name}/rendered", s.handle(s.renderedSpecs.renderedDevice))
 	}
 }
 
 // renderedNode serves a RenderedSpec, with the digests of its blobs and the names of its Secrets.
-func (s *server) renderedNode(w http.ResponseWriter, r *http.Request) error {
-	spec, err := s.rendered(w, r)
+func (rs *renderedSpecs) renderedNode(w http.ResponseWriter, r *http.Request) error {
+	spec, err := rs.rendered(w, r)
 	if spec == nil || err != nil {
 		return err
 	}
@@ -49,7 +67,7 @@ func (s *server) renderedNode(w http.ResponseWriter, r *http.Request) error {
 
 // renderedDevice serves the same as flightctl's agent reads it, with the contents of all files. Values of Secrets are for the node
 // itself, which has no other way to them, and for no other client.
-func (s *server) renderedDevice(w http.ResponseWriter, r *http.Request) error {
+func (rs *renderedSpecs) renderedDevice(w http.ResponseWriter, r *http.Request) error {
 	version := renderedVersions[0]
 	if group, below, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, "/apis/"), "/"); ok && group == "flightctl.io" {
 		version, _, _ = strings.Cut(below, "/")
@@ -60,7 +78,7 @@ func (s *server) renderedDevice(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	w.Header().Set(apiVersionHeader, version)
-	spec, err := s.rendered(w, r)
+	spec, err := rs.rendered(w, r)
 	if spec == nil || err != nil {
 		return err
 	}
@@ -69,11 +87,11 @@ func (s *server) renderedDevice(w http.ResponseWriter, r *http.Request) error {
 	raw, left, err := dialect.RenderedDevice(version, name, *spec, func(f resource.RenderedFile) (content []byte, secret bool, err error) {
 		switch {
 		case f.Secret != nil && own:
-			content, err = s.secretValue(r, *f.Secret)
+			content, err = rs.secretValue(r, *f.Secret)
 		case f.Secret != nil:
 			secret = true
 		case f.Digest != "":
-			content, err = s.content(f.Digest, f.Size)
+			content, err = rs.content(f.Digest, f.Size)
 		case f.Text != "":
 			content = []byte(f.Text)
 		default:
@@ -96,21 +114,21 @@ func (s *server) renderedDevice(w http.ResponseWriter, r *http.Request) error {
 
 // rendered is the rendered spec that answers a request; nil if it has been answered: 204 if the client has that version, 202 if
 // the spec that is wanted now is not rendered yet.
-func (s *server) rendered(w http.ResponseWriter, r *http.Request) (*resource.RenderedSpec, error) {
+func (rs *renderedSpecs) rendered(w http.ResponseWriter, r *http.Request) (*resource.RenderedSpec, error) {
 	a, name := accessIn(r.Context()), r.PathValue("name")
 	if !a.reads || !a.hasNode(name) {
 		return nil, statusErrorf(http.StatusForbidden, "Forbidden", "nodes.edgebus.io %q is forbidden: User %q cannot get resource \"nodes/rendered\" in API group %q: %s", name, a.user, resource.Group, a.rule)
 	}
 	r.Form = r.URL.Query()
-	node, err := objects.Get[resource.Node](r.Context(), s.reads, store.Key{Name: name})
+	node, err := objects.Get[resource.Node](r.Context(), rs.reads, store.Key{Name: name})
 	if errors.Is(err, resource.NotFound) {
 		return nil, statusErrorf(http.StatusNotFound, "NotFound", "Device of name %q not found: there is no such Node", name) // flightctl's agent looks for its words
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer s.present(w, a, name)()
-	record, err := s.Reader.Get(r.Context(), store.Key{Kind: resource.KindRenderedSpec, Name: name})
+	defer rs.present(w, a, name)()
+	record, err := rs.reader.Get(r.Context(), store.Key{Kind: resource.KindRenderedSpec, Name: name})
 	if err != nil && !errors.Is(err, resource.NotFound) {
 		return nil, err
 	}
@@ -139,12 +157,12 @@ func (s *server) rendered(w http.ResponseWriter, r *http.Request) (*resource.Ren
 const presenceHeader = "Edgebus-Presence"
 
 // present notes that a node is present which asks for its own, and says for how long it is.
-func (s *server) present(w http.ResponseWriter, a access, node string) (answered func()) {
-	if s.Presence == nil || a.role != string(topics.RoleNode) || !a.hasNode(node) {
+func (rs *renderedSpecs) present(w http.ResponseWriter, a access, node string) (answered func()) {
+	if rs.presence == nil || a.role != string(topics.RoleNode) || !a.hasNode(node) {
 		return func() {}
 	}
-	w.Header().Set(presenceHeader, strconv.Itoa(int(s.Presence.HTTPPresence().Seconds())))
-	return s.Presence.AskedOverHTTP(node)
+	w.Header().Set(presenceHeader, strconv.Itoa(int(rs.presence.HTTPPresence().Seconds())))
+	return rs.presence.AskedOverHTTP(node)
 }
 
 // notRenderedReason says why the present spec of a Node is not rendered; empty: it is.
@@ -171,10 +189,10 @@ func answerNotRendered(w http.ResponseWriter, why string) error {
 }
 
 // secretValue reads a value of a Secret.
-func (s *server) secretValue(r *http.Request, of resource.SecretKey) ([]byte, error) {
+func (rs *renderedSpecs) secretValue(r *http.Request, of resource.SecretKey) ([]byte, error) {
 	namespace, name, _ := strings.Cut(of.Name, ".")
 	key := store.Key{Kind: resource.KindSecret, Namespace: namespace, Name: name}
-	secret, err := objects.Get[resource.Secret](r.Context(), s.reads, key)
+	secret, err := objects.Get[resource.Secret](r.Context(), rs.reads, key)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +200,7 @@ func (s *server) secretValue(r *http.Request, of resource.SecretKey) ([]byte, er
 	if !ok {
 		return nil, store.NotFound(key)
 	}
-	s.secretLog.Info().Str("user", accessIn(r.Context()).user).Str("remote", r.RemoteAddr).Str("verb", "get").
+	rs.secretLog.Info().Str("user", accessIn(r.Context()).user).Str("remote", r.RemoteAddr).Str("verb", "get").
 		Str("namespace", namespace).Str("name", name).Msg("Secrets asked for")
 	return value, nil
 }
@@ -191,15 +209,15 @@ func (s *server) secretValue(r *http.Request, of resource.SecretKey) ([]byte, er
 const maxContent = 16 << 20
 
 // content reads a blob whole.
-func (s *server) content(digest string, size int64) ([]byte, error) {
-	if s.Content == nil {
+func (rs *renderedSpecs) content(digest string, size int64) ([]byte, error) {
+	if rs.readBlob == nil {
 		return nil, resource.Errorf(resource.Unavailable, "", "this hub has no blobs")
 	}
 	if size < 0 || size > maxContent {
 		return nil, resource.Errorf(resource.TooLarge, "", "the content %s has %d bytes; at most %d are served in this form", digest, size, maxContent)
 	}
 	data := make([]byte, size+1) // one more: a blob that is longer than the spec says is another one
-	n, err := s.Content(digest, data, 0)
+	n, err := rs.readBlob(digest, data, 0)
 	if int64(n) == size {
 		return data[:size], nil
 	}

@@ -244,12 +244,12 @@ func TestAnUnownedNodeIsTheUsers(t *testing.T) {
 // The size in a spec is its writer's word: whatever it says, the hub answers, and only with the blob whole.
 func TestContentIsAsLongAsTheSpecSays(t *testing.T) {
 	blob := []byte("hello")
-	s := &server{Options: Options{Content: func(_ string, p []byte, _ int64) (int, error) {
+	s := &renderedSpecs{readBlob: func(_ string, p []byte, _ int64) (int, error) {
 		if n := copy(p, blob); n < len(p) {
 			return n, io.EOF
 		}
 		return len(p), nil
-	}}}
+	}}
 	got, err := s.content("sha256:x", 5)
 	require.NoError(t, err)
 	require.Equal(t, blob, got)

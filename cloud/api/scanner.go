@@ -107,7 +107,7 @@ func (k *Kind) appendStored(out []byte, o store.Object) ([]byte, bool) {
 }
 
 // appendForm writes a stored object as clients of the kind see it.
-func (s *server) appendForm(out []byte, k *Kind, o store.Object) ([]byte, error) {
+func (e *encoder) appendForm(out []byte, k *Kind, o store.Object) ([]byte, error) {
 	switch {
 	case len(k.FieldNames) > 0:
 	case k.dialect == nil:
@@ -120,7 +120,7 @@ func (s *server) appendForm(out []byte, k *Kind, o store.Object) ([]byte, error)
 			return append(out, form...), err
 		}
 	}
-	obj, err := s.objects.Decode(o)
+	obj, err := e.objects.Decode(o)
 	if err != nil {
 		return out, err
 	}
@@ -171,10 +171,10 @@ func (k *Kind) appendForTable(out []byte, o store.Object) ([]byte, bool) {
 }
 
 // decodeForTable decodes what columns and selectors need of a stored object.
-func (s *server) decodeForTable(k *Kind, o store.Object) (any, error) {
+func (e *encoder) decodeForTable(k *Kind, o store.Object) (any, error) {
 	raw, ok := k.appendForTable(nil, o)
 	if !ok {
-		obj, err := s.objects.Decode(o)
+		obj, err := e.objects.Decode(o)
 		if err != nil {
 			return nil, err
 		}

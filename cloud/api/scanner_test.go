@@ -15,28 +15,29 @@ import (
 
 // What goes out as it is stored is what decoding it would have made of it, byte by byte, in every form.
 func TestStoredObjectsAreNotDecoded(t *testing.T) {
-	s := &server{Options: Options{Kinds: addDialects(Kinds()), Now: time.Now}, objects: objects.New(objects.Options{Reader: newHub(t).store})}
+	e := &encoder{now: time.Now, objects: objects.New(objects.Options{Reader: newHub(t).store})}
+	ow := &objectWriter{kinds: addDialects(Kinds())}
 	all := readSamples(t)
-	for i := range s.Kinds {
-		k := &s.Kinds[i]
+	for i := range ow.kinds {
+		k := &ow.kinds[i]
 		if k.Sealed {
 			continue
 		}
 		for _, sample := range all[k.storeKind()] {
-			stored := s.storedSample(t, k, sample)
+			stored := storedSample(t, e, ow.recordedKind(k), sample)
 			if stored.Data == nil {
 				continue // of another group
 			}
-			o, err := s.objects.Decode(stored)
+			o, err := e.objects.Decode(stored)
 			require.NoError(t, err)
 			want, err := k.form(o)
 			require.NoError(t, err)
-			got, err := s.appendForm(nil, k, stored)
+			got, err := e.appendForm(nil, k, stored)
 			require.NoError(t, err)
 			require.Equal(t, string(want), string(got), k.APIVersion())
 			whole, err := k.Typed(o)
 			require.NoError(t, err)
-			glance, err := s.decodeForTable(k, stored)
+			glance, err := e.decodeForTable(k, stored)
 			require.NoError(t, err)
 			if k.Cells != nil {
 				require.Equal(t, k.Cells(whole), k.Cells(glance), k.Name)
@@ -54,8 +55,7 @@ func TestStoredObjectsAreNotDecoded(t *testing.T) {
 	}
 }
 
-func (s *server) storedSample(t *testing.T, k *Kind, sample dict) (out store.Object) {
-	ours := s.recordedKind(k)
+func storedSample(t *testing.T, e *encoder, ours *Kind, sample dict) (out store.Object) {
 	if sample["apiVersion"] != ours.APIVersion() {
 		return out
 	}
@@ -64,7 +64,7 @@ func (s *server) storedSample(t *testing.T, k *Kind, sample dict) (out store.Obj
 	created := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	o.Metadata.UID, o.Metadata.Generation, o.Metadata.CreationTimestamp = "a-uid", 3, &created
 	o.DesiredMeta = json.RawMessage(`{"a":{"ver":1}}`)
-	out, err = s.objects.Encode(store.Key{Kind: k.storeKind(), Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}, o)
+	out, err = e.objects.Encode(store.Key{Kind: ours.storeKind(), Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}, o)
 	require.NoError(t, err)
 	out.Rev = 4711
 	return out

@@ -65,16 +65,22 @@ func negotiateFormat(r *http.Request) (answerFormat, error) {
 	return f, statusErrorf(http.StatusNotAcceptable, "NotAcceptable", "only application/json (also as Table or PartialObjectMetadata) and application/yaml can be served")
 }
 
+// encoder writes stored objects as clients see them.
+type encoder struct {
+	objects *objects.Registry
+	now     func() time.Time
+}
+
 // answer answers with one object.
-func (s *server) answer(w http.ResponseWriter, r *request, code int, o store.Object) (err error) {
+func (e *encoder) answer(w http.ResponseWriter, r *request, code int, o store.Object) (err error) {
 	for _, warning := range slices.Concat(r.dialectWarnings, r.warnings) {
 		addWarning(w, "%s", warning)
 	}
 	var out []byte
 	if r.format.table {
-		out, err = s.appendTable(nil, r.kind, r.format, true, listMetaAt(o.Rev), o)
+		out, err = e.appendTable(nil, r.kind, r.format, true, listMetaAt(o.Rev), o)
 	} else {
-		out, err = s.appendObject(nil, r.kind, r.format, o)
+		out, err = e.appendObject(nil, r.kind, r.format, o)
 	}
 	if err != nil {
 		return err
@@ -99,11 +105,11 @@ func sendFormatted(w http.ResponseWriter, f answerFormat, code int, raw []byte) 
 }
 
 // appendObject writes an object, or its metadata only.
-func (s *server) appendObject(out []byte, k *Kind, f answerFormat, o store.Object) ([]byte, error) {
+func (e *encoder) appendObject(out []byte, k *Kind, f answerFormat, o store.Object) ([]byte, error) {
 	if !f.partial {
-		return s.appendForm(out, k, o)
+		return e.appendForm(out, k, o)
 	}
-	form, err := s.appendForm(nil, k, o)
+	form, err := e.appendForm(nil, k, o)
 	return append(append(f.appendPartial(out), rawjson.Field(form, "metadata")...), '}'), err
 }
 
@@ -148,14 +154,14 @@ func (k *Kind) tableColumns() []tableColumn {
 }
 
 // table is the head of a Table, and the writer of its rows.
-func (s *server) table(k *Kind, f answerFormat, meta listMeta) (tableHead, itemWriter) {
+func (e *encoder) table(k *Kind, f answerFormat, meta listMeta) (tableHead, itemWriter) {
 	head := tableHead{Kind: "Table", APIVersion: "meta.k8s.io/" + f.version, Metadata: meta, Columns: k.tableColumns()}
-	return head, itemWriter{field: "rows", append: func(out []byte, o store.Object) ([]byte, error) { return s.appendRow(out, k, f, o) }}
+	return head, itemWriter{field: "rows", append: func(out []byte, o store.Object) ([]byte, error) { return e.appendRow(out, k, f, o) }}
 }
 
 // appendTable writes a Table, with or without column definitions.
-func (s *server) appendTable(out []byte, k *Kind, f answerFormat, columns bool, meta listMeta, objects ...store.Object) ([]byte, error) {
-	head, rows := s.table(k, f, meta)
+func (e *encoder) appendTable(out []byte, k *Kind, f answerFormat, columns bool, meta listMeta, objects ...store.Object) ([]byte, error) {
+	head, rows := e.table(k, f, meta)
 	if !columns {
 		head.Columns = nil
 	}
@@ -164,16 +170,16 @@ func (s *server) appendTable(out []byte, k *Kind, f answerFormat, columns bool, 
 	return append(out, bytes.TrimSpace(t.Bytes())...), err
 }
 
-func (s *server) appendRow(out []byte, k *Kind, f answerFormat, o store.Object) ([]byte, error) {
+func (e *encoder) appendRow(out []byte, k *Kind, f answerFormat, o store.Object) ([]byte, error) {
 	p, ok := objects.PartsOf(o.Data)
 	if !ok {
 		return out, errUnreadable(o.Key)
 	}
-	typed, err := s.decodeForTable(k, o)
+	typed, err := e.decodeForTable(k, o)
 	if err != nil {
 		return out, err
 	}
-	cells, err := json.Marshal(s.cells(k, o.Name, p, typed))
+	cells, err := json.Marshal(e.cells(k, o.Name, p, typed))
 	if err != nil {
 		return out, err
 	}
@@ -181,7 +187,7 @@ func (s *server) appendRow(out []byte, k *Kind, f answerFormat, o store.Object) 
 	switch f.include {
 	case "None":
 	case "Object":
-		if out, err = s.appendForm(append(out, `,"object":`...), k, o); err != nil {
+		if out, err = e.appendForm(append(out, `,"object":`...), k, o); err != nil {
 			return out, err
 		}
 	default: // annotations of a Secret, which may have a copy of it, are not in the record's metadata
@@ -190,7 +196,7 @@ func (s *server) appendRow(out []byte, k *Kind, f answerFormat, o store.Object) 
 	return append(out, '}'), nil
 }
 
-func (s *server) cells(k *Kind, name string, p objects.RecordParts, typed any) (cells []any) {
+func (e *encoder) cells(k *Kind, name string, p objects.RecordParts, typed any) (cells []any) {
 	if !k.NoDefaultColumns {
 		cells = append(cells, name)
 	}
@@ -205,9 +211,9 @@ func (s *server) cells(k *Kind, name string, p objects.RecordParts, typed any) (
 	for i, value := range cells {
 		switch v := value.(type) {
 		case *time.Time:
-			cells[i] = s.age(v)
+			cells[i] = e.age(v)
 		case timestamp:
-			cells[i] = cmp.Or(s.ago(string(v)), httpserver.NoValue)
+			cells[i] = cmp.Or(e.ago(string(v)), httpserver.NoValue)
 		case string:
 			cells[i] = cmp.Or(v, httpserver.NoValue)
 		}
@@ -215,20 +221,20 @@ func (s *server) cells(k *Kind, name string, p objects.RecordParts, typed any) (
 	return cells
 }
 
-func (s *server) age(at *time.Time) string {
+func (e *encoder) age(at *time.Time) string {
 	if at == nil {
 		return "<unknown>"
 	}
-	return duration.HumanDuration(max(s.Now().Sub(*at), 0))
+	return duration.HumanDuration(max(e.now().Sub(*at), 0))
 }
 
 // timestamp is a time as a status has it. A table shows how long ago that is.
 type timestamp string
 
 // ago is the age of a time that a status has as text; a time to come is how long it is until then. Other text stays as it is.
-func (s *server) ago(text string) string {
+func (e *encoder) ago(text string) string {
 	at, err := time.Parse(time.RFC3339Nano, text)
-	switch left := at.Sub(s.Now()); {
+	switch left := at.Sub(e.now()); {
 	case err != nil:
 		return text
 	case left > 0:

@@ -101,7 +101,7 @@ func TestOpenAPIDocumentsAreMadeOnce(t *testing.T) {
 		require.Equal(t, first.body, again.body)
 		require.Equal(t, first.header.Get("Content-Type"), again.header.Get("Content-Type"))
 	}
-	var d openapiDocuments
+	var d openapi
 	made := 0
 	for range 3 {
 		raw, err := d.get("a", func() ([]byte, error) {

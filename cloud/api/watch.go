@@ -44,7 +44,7 @@ type renderCache = httpserver.VersionCache[renderKey, renderVersion, renderedObj
 
 // watcher is the watch of one client.
 type watcher struct {
-	s         *server
+	l         *lister
 	r         *request
 	lines     *httpserver.EventWriter
 	sel       selector
@@ -54,35 +54,35 @@ type watcher struct {
 
 // watch serves a watch: events as lines of JSON, until the client leaves, the time is up, or the store has forgotten what
 // the client has not seen.
-func (s *server) watch(w http.ResponseWriter, r *request) error {
+func (l *lister) watch(w http.ResponseWriter, r *request) error {
 	user := accessIn(r.Context())
-	if err := s.watches.Take(user.account, 1); err != nil {
+	if err := l.watches.Take(user.account, 1); err != nil {
 		return err
 	}
-	defer s.watches.Add(user.account, -1)
+	defer l.watches.Add(user.account, -1)
 	if r.format.yaml {
 		return statusErrorf(http.StatusNotAcceptable, "NotAcceptable", "a watch is JSON lines")
 	}
-	sel, err := s.selector(r)
+	sel, err := l.selector(r)
 	if err != nil {
 		return err
 	}
-	ctx, cancel, err := s.watchContext(r, user)
+	ctx, cancel, err := l.watchContext(r, user)
 	if err != nil {
 		return err
 	}
 	defer cancel()
-	objects, from, err := s.initialObjects(r, sel)
+	objects, from, err := l.initialObjects(r, sel)
 	if err != nil {
 		return err
 	}
-	stream, err := s.Watcher.Watch(r.Context(), r.watchKey(sel), from)
+	stream, err := l.watcher.Watch(r.Context(), r.watchKey(sel), from)
 	if err != nil {
 		return r.about("", err)
 	}
 	defer stream.Close()
-	v := &watcher{s: s, r: r, sel: sel, lines: httpserver.BeginWatch(w), bookmarks: httpserver.IsQueryTrue(r.Form, "allowWatchBookmarks")}
-	v.lines.Allow(s.Bookmarks + writeTimeout)
+	v := &watcher{l: l, r: r, sel: sel, lines: httpserver.BeginWatch(w), bookmarks: httpserver.IsQueryTrue(r.Form, "allowWatchBookmarks")}
+	v.lines.Allow(l.bookmarks + writeTimeout)
 	if err := v.begin(objects, from); err == nil {
 		v.follow(ctx, stream)
 	}
@@ -90,13 +90,13 @@ func (s *server) watch(w http.ResponseWriter, r *request) error {
 }
 
 // initialObjects are the objects that are sent before changes, and the revision from which on changes are sent.
-func (s *server) initialObjects(r *request, sel selector) (objects []store.Object, from uint64, err error) {
+func (l *lister) initialObjects(r *request, sel selector) (objects []store.Object, from uint64, err error) {
 	from, initial, err := watchFrom(r)
 	if err != nil {
 		return nil, 0, err
 	}
 	if initial {
-		objects, meta, err := s.collect(r, store.ListOptions{Namespace: r.key.Namespace}, sel)
+		objects, meta, err := l.collect(r, store.ListOptions{Namespace: r.key.Namespace}, sel)
 		if err == nil {
 			err = r.checkNotOlder(meta)
 		}
@@ -104,7 +104,7 @@ func (s *server) initialObjects(r *request, sel selector) (objects []store.Objec
 		return objects, from, err
 	}
 	if from == 0 {
-		page, err := s.Reader.List(r.Context(), r.key.Kind, store.ListOptions{Limit: 1})
+		page, err := l.reader.List(r.Context(), r.key.Kind, store.ListOptions{Limit: 1})
 		return nil, page.Rev, r.about("", err)
 	}
 	return nil, from, nil
@@ -128,13 +128,13 @@ func watchFrom(r *request) (from uint64, initial bool, err error) {
 }
 
 // watchContext ends when the watch has to: no later than the certificate that the user signed in with.
-func (s *server) watchContext(r *request, user access) (context.Context, context.CancelFunc, error) {
+func (l *lister) watchContext(r *request, user access) (context.Context, context.CancelFunc, error) {
 	limit, err := httpserver.WatchTimeout(r.Form)
 	if err != nil {
 		return nil, nil, badRequest("timeoutSeconds", "%v", err)
 	}
 	if !user.expires.IsZero() {
-		limit = min(limit, user.expires.Sub(s.Now()))
+		limit = min(limit, user.expires.Sub(l.now()))
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), limit)
 	return ctx, cancel, nil
@@ -163,8 +163,8 @@ func (v *watcher) begin(objects []store.Object, rev uint64) error {
 // follow sends changes, and bookmarks at intervals if the client wants them.
 func (v *watcher) follow(ctx context.Context, stream store.Stream) {
 	for {
-		v.lines.Allow(v.s.Bookmarks + writeTimeout)
-		wait, cancel := context.WithTimeout(ctx, v.s.Bookmarks)
+		v.lines.Allow(v.l.bookmarks + writeTimeout)
+		wait, cancel := context.WithTimeout(ctx, v.l.bookmarks)
 		err := v.relay(wait, stream)
 		cancel()
 		if err == nil && v.bookmarks && ctx.Err() == nil {
@@ -198,7 +198,7 @@ func (v *watcher) relay(ctx context.Context, stream store.Stream) error {
 
 // events sends a batch of changes. Only as many watchers as there are processors do so at once.
 func (v *watcher) events(batch []store.Event) error {
-	defer v.s.paced.Take()()
+	defer v.l.paced.Take()()
 	for _, e := range batch {
 		if err := v.event(e); err != nil {
 			return err
@@ -221,12 +221,12 @@ func (v *watcher) event(e store.Event) error {
 	before, now := e.Type != store.Added, false
 	var err error
 	if e.Old != nil {
-		if before, err = v.s.matches(v.sel, *e.Old); err != nil {
+		if before, err = v.l.encoder.matches(v.sel, *e.Old); err != nil {
 			return err
 		}
 	}
 	if e.Type != store.Deleted {
-		if now, err = v.s.matches(v.sel, e.Object); err != nil {
+		if now, err = v.l.encoder.matches(v.sel, e.Object); err != nil {
 			return err
 		}
 	}
@@ -248,11 +248,11 @@ func (v *watcher) sendDeleted(o store.Object) error {
 	if v.sel.has == nil || v.sel.has(o) {
 		return v.send(store.Deleted, o)
 	}
-	obj, err := v.s.objects.Decode(o)
+	obj, err := v.l.encoder.objects.Decode(o)
 	if err != nil {
 		return err
 	}
-	bare, err := v.s.objects.Encode(o.Key, obj.Bare())
+	bare, err := v.l.encoder.objects.Encode(o.Key, obj.Bare())
 	if err != nil {
 		return err
 	}
@@ -275,7 +275,7 @@ func (v *watcher) send(event store.EventType, o store.Object) error {
 	if v.r.kind.Sealed {
 		out, _ = render() // what the store has encrypted is not kept in memory
 	} else {
-		out = v.s.renderCache.Get(key, v.renderVersion(o), render)
+		out = v.l.renderCache.Get(key, v.renderVersion(o), render)
 	}
 	if out.err != nil {
 		return out.err
@@ -297,16 +297,16 @@ func (v *watcher) renderKey(o store.Object) renderKey {
 func (v *watcher) renderVersion(o store.Object) renderVersion {
 	version := renderVersion{rev: o.Rev}
 	if v.r.format.table {
-		version.second = v.s.Now().Unix()
+		version.second = v.l.now().Unix()
 	}
 	return version
 }
 
 func (v *watcher) render(out []byte, key renderKey, o store.Object) ([]byte, error) {
 	if key.format.table {
-		return v.s.appendTable(out, key.kind, key.format, key.columns, listMetaAt(o.Rev), o)
+		return v.l.encoder.appendTable(out, key.kind, key.format, key.columns, listMetaAt(o.Rev), o)
 	}
-	return v.s.appendObject(out, key.kind, key.format, o)
+	return v.l.encoder.appendObject(out, key.kind, key.format, o)
 }
 
 // addOther adds an event that is not about an object.
@@ -321,7 +321,7 @@ func (v *watcher) addOther(event string, about any) error {
 func (v *watcher) bookmark(rev uint64, initialEnd bool) error {
 	k, f := v.r.kind, v.r.format
 	if f.table {
-		raw, err := v.s.appendTable(nil, k, f, !v.columns, listMetaAt(rev))
+		raw, err := v.l.encoder.appendTable(nil, k, f, !v.columns, listMetaAt(rev))
 		if err != nil {
 			return err
 		}

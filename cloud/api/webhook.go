@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/time/rate"
 
 	"github.com/edgebus/edgebus/broker/audit"
@@ -115,6 +116,16 @@ func (s *acceptedSignatures) add(repository string, signature []byte) {
 	}
 }
 
+// webhooks serves them.
+type webhooks struct {
+	objects *objects.Registry
+	reads   *objects.Controller
+	log     zerolog.Logger
+	now     func() time.Time
+	limits  webhookLimits
+	signed  acceptedSignatures
+}
+
 // webhookPaths are where it is served, with the Repository's name for *.
 var webhookPaths = []string{"/api/v1/repositories/*/webhook", "/apis/" + resource.APIVersion + "/repositories/*/webhook"}
 
@@ -127,9 +138,9 @@ func isWebhook(r *http.Request) bool {
 	return false
 }
 
-// webhook notes at a Repository that it was told of a change. Whatever is wrong with the proof, the answer is the same: it tells
+// serve notes at a Repository that it was told of a change. Whatever is wrong with the proof, the answer is the same: it tells
 // nobody which Repositories there are.
-func (s *server) webhook(w http.ResponseWriter, r *http.Request) error {
+func (h *webhooks) serve(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("name")
 	if r.ContentLength > maxWebhook { // whatever the Repository
 		return statusErrorf(http.StatusRequestEntityTooLarge, "RequestEntityTooLarge", "a webhook has at most %d bytes, this one %d", maxWebhook, r.ContentLength)
@@ -138,16 +149,16 @@ func (s *server) webhook(w http.ResponseWriter, r *http.Request) error {
 	refused := statusErrorf(http.StatusUnauthorized, "Unauthorized", "a webhook needs a Repository whose Secret has the key %s, and has to prove that it knows its value: "+
 		"X-Hub-Signature-256, X-Gitea-Signature, X-Gitlab-Token, or Authorization: Bearer", webhookSecret)
 	key := store.Key{Kind: resource.KindRepository, Name: name}
-	repository, err := objects.Get[resource.Repository](r.Context(), s.reads, key)
+	repository, err := objects.Get[resource.Repository](r.Context(), h.reads, key)
 	if err != nil {
 		if errors.Is(err, resource.NotFound) {
 			return refused
 		}
 		return err
 	}
-	secret, err := s.webhookSecret(r.Context(), repository.Spec.SecretRef)
+	secret, err := h.secret(r.Context(), repository.Spec.SecretRef)
 	if err != nil && !errors.Is(err, resource.NotFound) { // the answer must not reveal that there is a Repository, and name its Secret
-		s.Log.Error().Err(err).Str("repository", name).Msg("a webhook is refused: the Secret of its Repository can't be read")
+		h.log.Error().Err(err).Str("repository", name).Msg("a webhook is refused: the Secret of its Repository can't be read")
 	}
 	if len(secret) == 0 {
 		return refused
@@ -158,23 +169,23 @@ func (s *server) webhook(w http.ResponseWriter, r *http.Request) error {
 		return err
 	case !ok:
 		return refused
-	case s.signed.has(name, signature): // it was sent twice
+	case h.signed.has(name, signature): // it was sent twice
 		w.WriteHeader(http.StatusAccepted)
 		return nil
 	}
-	if !s.webhooks.allow(name, s.Now()) {
+	if !h.limits.allow(name, h.now()) {
 		w.Header().Set("Retry-After", strconv.Itoa(int(webhookInterval.Seconds())))
 		return statusErrorf(http.StatusTooManyRequests, "TooManyRequests", "the Repository %s has had too many webhooks: at most %d at once, and one per %v for long",
 			name, webhookBurst, webhookInterval)
 	}
-	_, err = s.objects.Change(r.Context(), key, &objects.WriteOptions{Manager: "webhook", Part: objects.Status}, func(old *objects.Object) (*objects.Object, error) {
+	_, err = h.objects.Change(r.Context(), key, &objects.WriteOptions{Manager: "webhook", Part: objects.Status}, func(old *objects.Object) (*objects.Object, error) {
 		var status resource.RepositoryStatus
 		if len(old.Status) > 0 {
 			if err := json.Unmarshal(old.Status, &status); err != nil {
 				return nil, err
 			}
 		}
-		status.NotifiedAt = s.Now().UTC().Format(time.RFC3339Nano)
+		status.NotifiedAt = h.now().UTC().Format(time.RFC3339Nano)
 		next := *old
 		next.Metadata.ResourceVersion = ""
 		var err error
@@ -187,17 +198,17 @@ func (s *server) webhook(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s.signed.add(name, signature)
+	h.signed.add(name, signature)
 	w.WriteHeader(http.StatusAccepted)
 	return nil
 }
 
-// webhookSecret is the value that callers have to know; empty: there is none.
-func (s *server) webhookSecret(ctx context.Context, ref *resource.SecretRef) ([]byte, error) {
+// secret is the value that callers have to know; empty: there is none.
+func (h *webhooks) secret(ctx context.Context, ref *resource.SecretRef) ([]byte, error) {
 	if ref == nil {
 		return nil, nil
 	}
-	secret, err := objects.Get[resource.Secret](ctx, s.reads, store.Key{Namespace: cmp.Or(ref.Namespace, resource.DefaultNamespace), Name: ref.Name})
+	secret, err := objects.Get[resource.Secret](ctx, h.reads, store.Key{Namespace: cmp.Or(ref.Namespace, resource.DefaultNamespace), Name: ref.Name})
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,20 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
+// objectWriter serves what is written: it asks package objects for it.
+type objectWriter struct {
+	kinds        []Kind
+	reader       store.Reader
+	objects      *objects.Registry
+	encoder      *encoder
+	authorizer   *authorizer
+	lister       *lister // of a deletion of many, and of objects that a path selects
+	enrollment   Enrollment
+	countRequest func(name, remote string) (settled func(), err error)
+}
+
 // create serves POST.
-func (s *server) create(w http.ResponseWriter, r *request) error {
+func (ow *objectWriter) create(w http.ResponseWriter, r *request) error {
 	raw, err := r.body()
 	if err != nil {
 		return err
@@ -23,40 +35,40 @@ func (s *server) create(w http.ResponseWriter, r *request) error {
 	if (a.enrolls || a.renews(r.kind)) && len(raw) > resource.MaxJoinRequest {
 		return resource.Errorf(resource.TooLarge, "", "the request has %d bytes; at most %d are taken", len(raw), resource.MaxJoinRequest)
 	}
-	o, err := s.decode(w, r, raw, nil)
+	o, err := ow.decode(w, r, raw, nil)
 	if err != nil {
 		return err
 	}
-	return s.createNew(w, r, a, o)
+	return ow.createNew(w, r, a, o)
 }
 
 // createNew is createObject, but for what hosts request that are nodes, or are to be.
-func (s *server) createNew(w http.ResponseWriter, r *request, a access, o *objects.Object) (err error) {
+func (ow *objectWriter) createNew(w http.ResponseWriter, r *request, a access, o *objects.Object) (err error) {
 	switch {
 	case r.key.Kind != resource.KindEnrollmentRequest:
 	case a.enrolls:
-		return s.createEnrollment(w, r, a, o)
+		return ow.createEnrollment(w, r, a, o)
 	default:
-		if o, err = s.decideRequest(r, a, o); err != nil {
+		if o, err = ow.decideRequest(r, a, o); err != nil {
 			return err
 		}
 	}
-	return s.createObject(w, r, o)
+	return ow.createObject(w, r, o)
 }
 
 // decideRequest decides about a new request for a certificate where it needs no decision of a person: the renewal of a node's own, and an
 // enroller's that somebody requests who might approve it.
-func (s *server) decideRequest(r *request, a access, o *objects.Object) (*objects.Object, error) {
+func (ow *objectWriter) decideRequest(r *request, a access, o *objects.Object) (*objects.Object, error) {
 	typed, err := r.kind.Typed(o)
 	if err != nil {
 		return nil, err
 	}
 	er := typed.(*resource.EnrollmentRequest)
 	switch renewal := er.Spec.SignerName == resource.SignerRenewal; {
-	case renewal != a.renews(r.kind), renewal && s.Enrollment == nil:
+	case renewal != a.renews(r.kind), renewal && ow.enrollment == nil:
 		return nil, resource.Errorf(resource.Forbidden, "spec.signerName", "%s: a node requests the renewal of its own certificate (%s), and nobody else does", a.user, resource.SignerRenewal)
 	case renewal:
-		after, err := s.Enrollment.CheckRenewal(a.id)
+		after, err := ow.enrollment.CheckRenewal(a.id)
 		if err != nil {
 			return nil, err
 		}
@@ -75,7 +87,7 @@ func (s *server) decideRequest(r *request, a access, o *objects.Object) (*object
 
 // createEnrollment is createObject for a host that is no node yet: what it says of itself is for others to decide about, and the requests
 // that wait are bounded.
-func (s *server) createEnrollment(w http.ResponseWriter, r *request, a access, o *objects.Object) error {
+func (ow *objectWriter) createEnrollment(w http.ResponseWriter, r *request, a access, o *objects.Object) error {
 	typed, err := r.kind.Typed(o)
 	if err != nil {
 		return err
@@ -104,20 +116,20 @@ func (s *server) createEnrollment(w http.ResponseWriter, r *request, a access, o
 		return err
 	}
 	settled := func() {}
-	if !dry && s.CountRequest != nil {
-		if settled, err = s.CountRequest(name, r.RemoteAddr); err != nil {
+	if !dry && ow.countRequest != nil {
+		if settled, err = ow.countRequest(name, r.RemoteAddr); err != nil {
 			return err
 		}
 	}
-	if err = s.createObject(w, r, o); err != nil {
+	if err = ow.createObject(w, r, o); err != nil {
 		settled()
 	}
 	return err
 }
 
 // createObject stores and answers a new object.
-func (s *server) createObject(w http.ResponseWriter, r *request, o *objects.Object) error {
-	write, err := s.write(r)
+func (ow *objectWriter) createObject(w http.ResponseWriter, r *request, o *objects.Object) error {
+	write, err := ow.write(r)
 	if err != nil {
 		return err
 	}
@@ -129,32 +141,32 @@ func (s *server) createObject(w http.ResponseWriter, r *request, o *objects.Obje
 	}
 	key := r.key
 	key.Name = ""
-	created, err := s.objects.Create(r.Context(), key, o, write)
+	created, err := ow.objects.Create(r.Context(), key, o, write)
 	audit.NoteName(r.Request, o.Metadata.Name)
 	if err != nil {
-		return r.about(o.Metadata.Name, s.takenByOther(r, o.Metadata.Name, err))
+		return r.about(o.Metadata.Name, ow.takenByOther(r, o.Metadata.Name, err))
 	}
 	r.warnings = write.Warnings
-	if r.key.Kind == resource.KindEnrollmentRequest && !write.DryRun && s.Enrollment != nil {
-		if err := s.Enrollment.Settle(r.Context(), o.Metadata.Name); err != nil {
+	if r.key.Kind == resource.KindEnrollmentRequest && !write.DryRun && ow.enrollment != nil {
+		if err := ow.enrollment.Settle(r.Context(), o.Metadata.Name); err != nil {
 			return err
 		}
-		if created, err = s.Reader.Get(r.Context(), created.Key); err != nil {
+		if created, err = ow.reader.Get(r.Context(), created.Key); err != nil {
 			return r.about(o.Metadata.Name, err)
 		}
 	}
-	return s.answer(w, r, http.StatusCreated, created)
+	return ow.encoder.answer(w, r, http.StatusCreated, created)
 }
 
 // takenByOther says of a name that is taken that what has it isn't of the kind, although both share one kind of object: a NodeUpgradeJob
 // can't be made beside an Upgrade of its name, which nobody finds as a job.
-func (s *server) takenByOther(r *request, name string, err error) error {
+func (ow *objectWriter) takenByOther(r *request, name string, err error) error {
 	if !errors.Is(err, resource.AlreadyExists) || r.kind.dialect == nil || !r.selected {
 		return err
 	}
 	of := *r
 	of.key.Name = name
-	if !errors.Is(s.checkSelected(&of), resource.NotFound) {
+	if !errors.Is(ow.lister.checkSelected(&of), resource.NotFound) {
 		return err
 	}
 	return resource.Errorf(resource.AlreadyExists, "metadata.name", "the %s %s has the name and is no %s, and both are objects of one kind: take another name",
@@ -162,18 +174,18 @@ func (s *server) takenByOther(r *request, name string, err error) error {
 }
 
 // put serves PUT.
-func (s *server) put(w http.ResponseWriter, r *request) error {
+func (ow *objectWriter) put(w http.ResponseWriter, r *request) error {
 	raw, err := r.body()
 	if err != nil {
 		return err
 	}
 	if r.ownPath && r.subresource == "" && r.kind.dialect != nil { // flightctl's PUT creates what isn't there
-		if _, err := s.Reader.Get(r.Context(), r.key); errors.Is(err, resource.NotFound) {
-			return s.putNew(w, r, raw)
+		if _, err := ow.reader.Get(r.Context(), r.key); errors.Is(err, resource.NotFound) {
+			return ow.putNew(w, r, raw)
 		}
 	}
-	return s.change(w, r, func(old *objects.Object) (*objects.Object, error) {
-		wanted, err := s.decode(w, r, raw, old)
+	return ow.change(w, r, func(old *objects.Object) (*objects.Object, error) {
+		wanted, err := ow.decode(w, r, raw, old)
 		if err == nil && r.ownPath && wanted.Metadata.Owner == "" {
 			wanted.Metadata.Owner = old.Metadata.Owner // flightctl's clients send manifests as people write them, without it
 		}
@@ -182,8 +194,8 @@ func (s *server) put(w http.ResponseWriter, r *request) error {
 }
 
 // putNew serves PUT of an object that doesn't exist.
-func (s *server) putNew(w http.ResponseWriter, r *request, raw []byte) error {
-	o, err := s.decode(w, r, raw, nil)
+func (ow *objectWriter) putNew(w http.ResponseWriter, r *request, raw []byte) error {
+	o, err := ow.decode(w, r, raw, nil)
 	if err != nil {
 		return err
 	}
@@ -193,17 +205,17 @@ func (s *server) putNew(w http.ResponseWriter, r *request, raw []byte) error {
 	if o.Metadata.Name != r.key.Name {
 		return r.wrongName(o.Metadata.Name)
 	}
-	return s.createNew(w, r, accessIn(r.Context()), o)
+	return ow.createNew(w, r, accessIn(r.Context()), o)
 }
 
 // change writes what edit makes of an object.
-func (s *server) change(w http.ResponseWriter, r *request, edit func(*objects.Object) (*objects.Object, error)) error {
-	write, err := s.write(r)
+func (ow *objectWriter) change(w http.ResponseWriter, r *request, edit func(*objects.Object) (*objects.Object, error)) error {
+	write, err := ow.write(r)
 	if err != nil {
 		return err
 	}
-	changed, err := s.objects.Change(r.Context(), r.key, write, func(old *objects.Object) (*objects.Object, error) {
-		if err := s.checkHas(r, old); err != nil {
+	changed, err := ow.objects.Change(r.Context(), r.key, write, func(old *objects.Object) (*objects.Object, error) {
+		if err := ow.checkHas(r, old); err != nil {
 			return nil, err
 		}
 		wanted, err := edit(old)
@@ -222,16 +234,16 @@ func (s *server) change(w http.ResponseWriter, r *request, edit func(*objects.Ob
 		return r.about(r.key.Name, err)
 	}
 	r.warnings = write.Warnings
-	return s.answer(w, r, http.StatusOK, changed)
+	return ow.encoder.answer(w, r, http.StatusOK, changed)
 }
 
 // write is who writes, and how.
-func (s *server) write(r *request) (*objects.WriteOptions, error) {
+func (ow *objectWriter) write(r *request) (*objects.WriteOptions, error) {
 	dry, err := dryRun(r.Form["dryRun"])
 	a := accessIn(r.Context())
-	w := &objects.WriteOptions{Manager: fieldManager(r), Origin: origin(r), MaySetOwner: a.maySetOwner(), MayRefer: a.mayRefer(s.Kinds), DryRun: dry, Applied: r.isApply(), Annotations: r.annotations}
+	w := &objects.WriteOptions{Manager: fieldManager(r), Origin: origin(r), MaySetOwner: a.maySetOwner(), MayRefer: a.mayRefer(ow.kinds), DryRun: dry, Applied: r.isApply(), Annotations: r.annotations}
 	w.Allow = func(name string, obj any) error {
-		if s.has(r.Context(), a, r.kind, obj) {
+		if ow.authorizer.has(r.Context(), a, r.kind, obj) {
 			return nil
 		}
 		return r.forbidden(a, name)
@@ -247,8 +259,8 @@ func (s *server) write(r *request) (*objects.WriteOptions, error) {
 }
 
 // checkHas fails if a stored object is none of the user's.
-func (s *server) checkHas(r *request, o *objects.Object) error {
-	if a := accessIn(r.Context()); !s.hasObject(r.Context(), a, r.kind, o) {
+func (ow *objectWriter) checkHas(r *request, o *objects.Object) error {
+	if a := accessIn(r.Context()); !ow.authorizer.hasObject(r.Context(), a, r.kind, o) {
 		return r.forbidden(a, r.key.Name)
 	}
 	return nil
@@ -268,8 +280,8 @@ func (r *request) checkRevision(expected string, old *objects.Object) error {
 }
 
 // decode decodes an object of a client. Unknown and duplicate fields are refused or warned of, as fieldValidation says.
-func (s *server) decode(w http.ResponseWriter, r *request, raw []byte, old *objects.Object) (*objects.Object, error) {
-	s.chooseVersion(r, raw)
+func (ow *objectWriter) decode(w http.ResponseWriter, r *request, raw []byte, old *objects.Object) (*objects.Object, error) {
+	ow.chooseVersion(r, raw)
 	r.nameVersion(w)
 	o, unknown, err := r.toCanonical(raw, old)
 	if err != nil {
