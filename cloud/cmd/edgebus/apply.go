@@ -110,7 +110,7 @@ func (o *applyOptions) apply(ctx context.Context, m manifest) applyResult {
 	}
 	r.label = objectLabel(k, m.object.Metadata.Name)
 	var namespace string
-	if namespace, r.err = o.manifestNamespace(k, m.object); r.err == nil {
+	if namespace, r.err = manifestNamespace(&o.hub, k, m.object); r.err == nil {
 		r.outcome, r.err = o.Apply(ctx, k, namespace, m.object, client.WriteOptions{DryRun: o.dryRun, Strict: true})
 	}
 	return r
@@ -352,7 +352,7 @@ func groupByRank(all []manifest, backwards bool) (groups [][]manifest) {
 }
 
 // manifestNamespace is the namespace of a manifest's object.
-func (h *hub) manifestNamespace(k client.Kind, o client.Object) (namespace string, err error) {
+func manifestNamespace(h *hub, k client.Kind, o client.Object) (namespace string, err error) {
 	if !k.Namespaced {
 		return "", nil
 	}
@@ -453,7 +453,7 @@ func (o *deleteOptions) namedObjects(ctx context.Context, args []string) (list [
 	if len(args) == 0 {
 		return nil, nil
 	}
-	targets, err := o.parseTargets(ctx, args)
+	targets, err := parseTargets(ctx, &o.hub, args)
 	if err != nil {
 		return nil, err
 	}
@@ -496,7 +496,7 @@ func (o *deleteOptions) describedObjects(ctx context.Context, stdin io.Reader, c
 				d.kind, err = o.KindOf(ctx, m.object.TypeMeta)
 			}
 			if err == nil {
-				d.namespace, err = o.manifestNamespace(d.kind, m.object)
+				d.namespace, err = manifestNamespace(&o.hub, d.kind, m.object)
 			}
 			if errors.Is(err, context.Canceled) || exitCodeOf(err) == unreachable {
 				return nil, err // once, rather than for each

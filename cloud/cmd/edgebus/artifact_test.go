@@ -23,6 +23,14 @@ const (
 	encryptedPublic = "RWTn8rP2IIXLDfjhADx+e+OfjNxSlhw/KtwrVlgSufY+1+WHQ2bY5XzX"
 )
 
+// fileWith is a file of this text.
+func fileWith(t *testing.T, name, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	return file
+}
+
 // requireSignature checks a signature with the public key of the pair.
 func requireSignature(t *testing.T, public, text, signature string) {
 	t.Helper()
@@ -34,13 +42,12 @@ func requireSignature(t *testing.T, public, text, signature string) {
 
 func TestArtifactsAreSignedAsMinisignDoes(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	key, err := readSigningKey(writeFile(t, dir, "plain.key", plainKey), strings.NewReader(""), nil)
+	key, err := readSigningKey(fileWith(t, "plain.key", plainKey), strings.NewReader(""), nil)
 	require.NoError(t, err)
 	require.Equal(t, "7B66489826841214", fmt.Sprintf("%016X", key.ID()))
 	requireSignature(t, plainPublic, "{}", signArtifact(key, []byte("{}"), "timestamp:1"))
 
-	file := writeFile(t, dir, "encrypted.key", encryptedKey)
+	file := fileWith(t, "encrypted.key", encryptedKey)
 	if testing.Short() {
 		t.Skip("scrypt takes 1 GiB")
 	}
@@ -51,7 +58,7 @@ func TestArtifactsAreSignedAsMinisignDoes(t *testing.T) {
 
 func TestKeysThatAreNone(t *testing.T) {
 	for _, text := range []string{"", "x", "untrusted comment: x\n" + plainPublic, strings.Replace(plainKey, "RWQAAE", "RWQAAA", 1)[:200]} {
-		_, err := readSigningKey(writeFile(t, t.TempDir(), "k", text), strings.NewReader(""), nil)
+		_, err := readSigningKey(fileWith(t, "k", text), strings.NewReader(""), nil)
 		require.ErrorContains(t, err, "it is no secret key of minisign", "%q", text)
 	}
 }
@@ -68,15 +75,24 @@ func TestProgramsOfAnArtifact(t *testing.T) {
 	require.Positive(t, p.Size)
 	_, err = resource.ParseDigest(p.Digest)
 	require.NoError(t, err)
-	_, err = programOf(writeFile(t, t.TempDir(), "edgecore", "#!/bin/sh\n"))
+	_, err = programOf(fileWith(t, "edgecore", "#!/bin/sh\n"))
 	require.ErrorContains(t, err, "it is no program for Linux")
 }
 
 func TestAKeyIsMadeThatSignsAndIsNeverOverwritten(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "minisign.key")
-	public, _ := runEdgebus(t, 0, "artifact", "key", file)
-	public = strings.TrimSpace(public)
+	makeKey := func() (string, error) {
+		var out strings.Builder
+		cmd := newArtifactKey()
+		cmd.SilenceUsage, cmd.SilenceErrors = true, true
+		cmd.SetArgs([]string{file})
+		cmd.SetOut(&out)
+		err := cmd.Execute()
+		return strings.TrimSpace(out.String()), err
+	}
+	public, err := makeKey()
+	require.NoError(t, err)
 	key, err := readSigningKey(file, strings.NewReader(""), nil)
 	require.NoError(t, err)
 	requireSignature(t, public, "text", signArtifact(key, []byte("text"), "timestamp:1"))
@@ -86,6 +102,6 @@ func TestAKeyIsMadeThatSignsAndIsNeverOverwritten(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(dir, "minisign.pub"))
 	require.NoError(t, err)
 	require.True(t, strings.HasSuffix(string(text), "\n"+public+"\n"), "the last line is what the nodes list")
-	_, errs := runEdgebus(t, 1, "artifact", "key", file)
-	require.Contains(t, errs, "file exists")
+	_, err = makeKey()
+	require.ErrorContains(t, err, "file exists")
 }

@@ -430,7 +430,7 @@ func changeContext(change func(k *kubeconfig, name string) error) func(*cobra.Co
 		if err != nil {
 			return err
 		}
-		if f, _ := k.find(kindContext, args[0]); f == nil {
+		if !slices.Contains(k.contexts(), args[0]) {
 			return k.errNoContext(args[0])
 		}
 		if err := change(k, args[0]); err != nil {

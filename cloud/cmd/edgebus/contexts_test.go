@@ -111,9 +111,16 @@ func TestNoPasswordCrossesTheNetworkInTheClear(t *testing.T) {
 		require.ErrorIs(t, err, resource.Invalid, server)
 		require.NotContains(t, err.Error(), "s3cret")
 	}
+}
+
+func TestACommandSendsNoPasswordInTheClear(t *testing.T) {
 	password := writeFile(t, t.TempDir(), "password", "s3cret\n")
 	_, errs := runEdgebus(t, misused, "tree", "n1", "--once", "--server", "mqtt://192.0.2.1", "--user", "ann", "--password-file", password)
 	require.Contains(t, errs, "in the clear")
+}
+
+func TestDoctorSendsNoPasswordInTheClear(t *testing.T) {
+	ann := user{User: "ann", Password: "s3cret"}
 	mappers, err := doctorOptions{target: hubTarget{MQTT: "mqtt://192.0.2.1", user: ann}}.mapperStates(t.Context(), "n1")
 	require.ErrorContains(t, err, "in the clear")
 	require.Empty(t, mappers)

@@ -363,10 +363,12 @@ func (d *demo) joinNode(ctx context.Context, plan []programStep) error {
 		return err
 	}
 	defer c.Close()
-	line, _, err := requestInvitation(ctx, c, invitationRequest{Node: demoNode})
+	request := hubclient.InvitationRequest{Node: demoNode}
+	invitation, err := c.Invite(ctx, request)
 	if err != nil {
 		return fmt.Errorf("inviting the node: %w", err)
 	}
+	line := request.JoinCommand(invitation)
 	if err := d.say("$ edgebus invite " + demoNode + "\n" + line); err != nil {
 		return err
 	}
@@ -419,8 +421,8 @@ func (d *demo) watch(ctx context.Context) error {
 }
 
 // demoTree follows the node's tree at a broker until the demo ends.
-func demoTree(address string) treeOptions {
-	return treeOptions{brokerFlags: brokerFlags{target: hubTarget{MQTT: "mqtt://" + address}}, forever: true}
+func demoTree(address string) treeSource {
+	return treeSource{target: hubTarget{MQTT: "mqtt://" + address}, forever: true}
 }
 
 // say prints a line, at the foot of the screen while that is drawn.

@@ -104,7 +104,7 @@ func TestDiagnosis(t *testing.T) {
 			f.core.Streams = &resource.StreamReport{RefusedRules: 2}
 		}, markWrong, "refuses 2 bridge rules of"},
 		"refused by name": {func(f *facts) { f.mqttErr = &client.Refused{Op: "connect", Code: 0x86} }, markLook, "did not let us in"},
-		"MQTT not asked":  {func(f *facts) { f.mqttErr = (&hubTarget{}).checkMQTT() }, markLook, "MQTT was not asked"},
+		"MQTT not asked":  {func(f *facts) { f.mqttErr = resource.Errorf(resource.Invalid, "server", "the context has no MQTT address") }, markLook, "MQTT was not asked"},
 		"no MQTT":         {func(f *facts) { f.mqttErr = errors.New("connection refused") }, markWrong, "MQTT does not answer"},
 		"hub not asked":   {func(f *facts) { f.hub, f.hubErr = nil, errors.New("refused") }, markLook, "the hub does not answer"},
 		"core not there":  {func(f *facts) { f.core, f.coreGiven, f.coreErr = nil, true, errors.New("refused") }, markWrong, "the core does not answer"},

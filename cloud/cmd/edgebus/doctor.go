@@ -320,7 +320,7 @@ func (d nodeDiagnosis) text(on colours) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Node %s: %s\n", d.Node, on.paint(styleBold, d.Verdict))
 	for _, x := range d.Findings {
-		fmt.Fprintf(&b, "%s %s\n", on.paintMark(x.Mark), printableText(x.Text, 300))
+		fmt.Fprintf(&b, "%s %s\n", paintMark(on, x.Mark), printableText(x.Text, 300))
 		if x.Advice != "" {
 			fmt.Fprintf(&b, "  → %s\n", x.Advice)
 		}
@@ -332,10 +332,10 @@ func (d nodeDiagnosis) text(on colours) string {
 func (s nodesSummary) text(on colours) string {
 	var b strings.Builder
 	for _, x := range s.Hub {
-		fmt.Fprintf(&b, "%s %s\n", on.paintMark(x.Mark), printableText(x.Text, 300))
+		fmt.Fprintf(&b, "%s %s\n", paintMark(on, x.Mark), printableText(x.Text, 300))
 	}
 	for _, l := range s.Links {
-		fmt.Fprintf(&b, "%s %s  %s\n", on.paintMark(l.Mark), l.Node, printableText(l.Text, 200))
+		fmt.Fprintf(&b, "%s %s  %s\n", paintMark(on, l.Mark), l.Node, printableText(l.Text, 200))
 	}
 	if s.More > 0 {
 		fmt.Fprintf(&b, "… and %d more, of which no link is worse\n", s.More)

@@ -85,7 +85,7 @@ func (o *getOptions) register(cmd *cobra.Command) {
 
 func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	o.out, o.errs = cmd.OutOrStdout(), cmd.ErrOrStderr()
-	targets, err := o.parseTargets(cmd.Context(), args)
+	targets, err := parseTargets(cmd.Context(), &o.hub, args)
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ type objectRef struct {
 const usageTargets = "a kind is needed, and perhaps names: KIND [NAME…], KIND/NAME… or KIND/NAMESPACE/NAME…, such as devices, or device lamp"
 
 // parseTargets reads KIND [NAME…], KIND,KIND… or KIND/NAME….
-func (h *hub) parseTargets(ctx context.Context, args []string) (all []objectRef, err error) {
+func parseTargets(ctx context.Context, h *hub, args []string) (all []objectRef, err error) {
 	if len(args) == 0 {
 		return nil, exitErrorf(misused, "%s", usageTargets)
 	}
@@ -514,14 +514,14 @@ func newDescribe() *cobra.Command {
 		Example:           "  edgebus describe device lamp\n  edgebus describe node/n1 devicemodel/dimmable-lamp",
 		Args:              cobra.MinimumNArgs(1),
 		ValidArgsFunction: completeObjects(&h, -1),
-		RunE:              func(cmd *cobra.Command, args []string) error { return h.describe(cmd, args) },
+		RunE:              func(cmd *cobra.Command, args []string) error { return describe(cmd, &h, args) },
 	}
 	h.flags(cmd)
 	return cmd
 }
 
-func (h *hub) describe(cmd *cobra.Command, args []string) error {
-	targets, err := h.parseTargets(cmd.Context(), args)
+func describe(cmd *cobra.Command, h *hub, args []string) error {
+	targets, err := parseTargets(cmd.Context(), h, args)
 	if err != nil {
 		return err
 	}

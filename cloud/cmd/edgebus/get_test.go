@@ -141,7 +141,7 @@ func TestDescribeShowsTheEventsOfTheObjectItself(t *testing.T) {
 		object, _ := runEdgebus(t, 0, "get", kind, "n1", "-o", "json")
 		uid := regexp.MustCompile(`"uid": *"([^"]+)"`).FindStringSubmatch(object)[1]
 		runEdgebus(t, 0, "apply", "-f", writeFile(t, dir, kind+".yaml", "{apiVersion: v1, kind: Event, metadata: {name: of-"+kind+"}, reason: Saw-"+kind+
-			", involvedObject: {kind: "+capitalise(kind)+", name: n1, uid: "+uid+"}}"))
+			", involvedObject: {kind: "+strings.ToUpper(kind[:1])+kind[1:]+", name: n1, uid: "+uid+"}}"))
 	}
 	for _, name := range []string{"devices.flightctl.io", "node"} {
 		out, _ := runEdgebus(t, 0, "describe", name, "n1")

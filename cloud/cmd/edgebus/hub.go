@@ -131,7 +131,7 @@ func (p *hubTarget) similarNode(ctx context.Context, name string) string {
 	if err != nil {
 		return ""
 	}
-	o.Timeout = doctorTimeout
+	o.Timeout = 3 * time.Second
 	c, err := client.New(o)
 	if err != nil {
 		return ""
@@ -331,7 +331,7 @@ func completeTwin(h *hub, suffix string) completionFunc {
 			if len(args) == 0 {
 				return h.objectNames(ctx, "devices", "")
 			}
-			return h.propertyNames(ctx, args[0], suffix)
+			return propertyNames(ctx, h, args[0], suffix)
 		})
 		if len(args) > 0 && suffix != "" {
 			directive |= cobra.ShellCompDirectiveNoSpace
@@ -341,7 +341,7 @@ func completeTwin(h *hub, suffix string) completionFunc {
 }
 
 // propertyNames are those of a device's model; with a suffix only those that can be written.
-func (h *hub) propertyNames(ctx context.Context, device, suffix string) (names []string) {
+func propertyNames(ctx context.Context, h *hub, device, suffix string) (names []string) {
 	var d resource.Device
 	var m resource.DeviceModel
 	if _, err := h.readObject(ctx, resource.KindDevice, device, &d); err != nil {

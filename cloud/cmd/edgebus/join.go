@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -70,7 +69,7 @@ expires.
 			fmt.Fprintf(cmd.OutOrStdout(), "invitation %s revoked\n", printableText(revoke, widestCell))
 			return nil
 		}
-		return printInvitation(cmd, &o, labels, invitationRequest{Node: args[0], NodeLabels: nodeLabels, Uses: uses, TTL: ttl, Replace: replace}, output)
+		return printInvitation(cmd, &o, labels, client.InvitationRequest{Node: args[0], NodeLabels: nodeLabels, Uses: uses, TTL: ttl, Replace: replace}, output)
 	}
 	o.flags(cmd)
 	cmd.Flags().StringSliceVarP(&labels, "labels", "l", nil, "labels of the node: site=hall,floor=2")
@@ -84,11 +83,11 @@ expires.
 	return cmd
 }
 
-func printInvitation(cmd *cobra.Command, o *hub, labels []string, r invitationRequest, output string) (err error) {
+func printInvitation(cmd *cobra.Command, o *hub, labels []string, r client.InvitationRequest, output string) (err error) {
 	if r.Labels, err = labelSet(labels); err != nil {
 		return err
 	}
-	line, a, err := requestInvitation(cmd.Context(), o.Client, r)
+	a, err := o.Invite(cmd.Context(), r)
 	if err != nil {
 		return err
 	}
@@ -98,38 +97,8 @@ func printInvitation(cmd *cobra.Command, o *hub, labels []string, r invitationRe
 	if a.Hub == "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), "the hub listens nowhere with TLS, so no node can join: set listen: public in its hub.yaml")
 	}
-	fmt.Fprintln(cmd.OutOrStdout(), line)
+	fmt.Fprintln(cmd.OutOrStdout(), r.JoinCommand(a))
 	return nil
-}
-
-// invitationRequest asks the hub for an invitation.
-type invitationRequest struct {
-	Node       string            `json:"node"`
-	Labels     map[string]string `json:"labels,omitempty"`
-	NodeLabels []string          `json:"nodeLabels,omitempty"`
-	Uses       int               `json:"uses,omitempty"`
-	TTL        string            `json:"ttl,omitempty"`
-	Replace    bool              `json:"replace,omitempty"`
-}
-
-// invitationAnswer is the hub's answer, with the token.
-type invitationAnswer struct {
-	ID      string `json:"id"`
-	Token   string `json:"token"`
-	Hub     string `json:"hub"`
-	Expires string `json:"expires"`
-}
-
-// requestInvitation makes an invitation, and the command line that uses it.
-func requestInvitation(ctx context.Context, c *client.Client, r invitationRequest) (line string, a invitationAnswer, err error) {
-	if err := c.Post(ctx, "/enroll/invitations", r, &a); err != nil {
-		return "", a, err
-	}
-	line = "edgecore join " + cmp.Or(a.Hub, "HUB:8883") + " --token " + a.Token
-	if strings.ContainsAny(r.Node, "*?[") {
-		line += " --name NAME"
-	}
-	return line, a, nil
 }
 
 func listInvitations(cmd *cobra.Command, o *hub, output string) error {

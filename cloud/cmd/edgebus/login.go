@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -105,7 +106,7 @@ func login(cmd *cobra.Command, k *kubeconfig, name string, given provider) error
 	if err != nil {
 		return err
 	}
-	text, err := how.signIn(cmd)
+	text, err := how.signIn(ctx, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -200,8 +201,8 @@ func (how provider) connect(ctx context.Context) (context.Context, *oidc.Provide
 }
 
 // signIn has the user approve the login with a browser: OAuth 2.0 Device Authorization Grant, RFC 8628.
-func (how *provider) signIn(cmd *cobra.Command) (t idToken, err error) {
-	ctx, at, conf, err := how.connect(cmd.Context())
+func (how *provider) signIn(ctx context.Context, prompts io.Writer) (t idToken, err error) {
+	ctx, at, conf, err := how.connect(ctx)
 	if err != nil {
 		return t, err
 	}
@@ -219,9 +220,9 @@ func (how *provider) signIn(cmd *cobra.Command) (t idToken, err error) {
 	if err != nil {
 		return t, how.explainError(err)
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "Open %s in a browser, and enter the code %s\n", printableText(device.VerificationURI, 500), printableText(device.UserCode, 100))
+	fmt.Fprintf(prompts, "Open %s in a browser, and enter the code %s\n", printableText(device.VerificationURI, 500), printableText(device.UserCode, 100))
 	if device.VerificationURIComplete != "" {
-		fmt.Fprintf(cmd.ErrOrStderr(), "or open %s\n", printableText(device.VerificationURIComplete, 500))
+		fmt.Fprintf(prompts, "or open %s\n", printableText(device.VerificationURIComplete, 500))
 	}
 	got, err := conf.DeviceAccessToken(ctx, device)
 	if err != nil {

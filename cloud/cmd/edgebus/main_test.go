@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -220,15 +221,20 @@ func TestProgramsAreFoundOrAskedFor(t *testing.T) {
 	require.Equal(t, filepath.Join(d.programs, "cloudhub"), path)
 }
 
+// applySamples creates the demo's samples at a hub.
+func applySamples(ctx context.Context, hubHTTP, modbus string) error {
+	return (&demo{hubHTTP: hubHTTP, modbus: modbus}).apply(ctx)
+}
+
 func TestSamplesAreAppliedOnce(t *testing.T) {
 	hub := startHub(t)
-	d := &demo{hubHTTP: hub.Listener.Addr().String(), modbus: "127.0.0.1:9999"}
-	require.NoError(t, d.apply(context.Background()))
+	apply := func() error { return applySamples(t.Context(), hub.Listener.Addr().String(), "127.0.0.1:9999") }
+	require.NoError(t, apply())
 	out, _ := runEdgebus(t, 0, "get", "device", "thermostat", "-o", "yaml")
 	require.Contains(t, out, "tcp://127.0.0.1:9999")
-	require.NoError(t, d.apply(context.Background()), "a kept directory has them")
+	require.NoError(t, apply(), "a kept directory has them")
 	hub.Close()
-	require.ErrorIs(t, d.apply(context.Background()), resource.Unavailable)
+	require.ErrorIs(t, apply(), resource.Unavailable)
 }
 
 func TestReadiness(t *testing.T) {
@@ -295,8 +301,8 @@ func TestWhatIsKilledComesBack(t *testing.T) {
 	g := newProcesses(filepath.Join(dir, "logs"))
 	g.pause = time.Millisecond
 	g.onExit = func(err error) { t.Errorf("given up: %v", err) }
-	var said syncBuffer
-	g.say = func(text string) { _, _ = said.Write([]byte(text + "\n")) }
+	said := make(chan string, 100)
+	g.say = func(text string) { said <- text }
 	pids := func() []string {
 		text, _ := os.ReadFile(filepath.Join(dir, "pids"))
 		return strings.Fields(string(text))
@@ -309,8 +315,13 @@ func TestWhatIsKilledComesBack(t *testing.T) {
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 	}
 	require.Eventually(t, func() bool { return len(pids()) == 2*mostRestarts }, 30*time.Second, time.Millisecond)
-	require.Contains(t, said.String(), "phoenix ended unexpectedly (signal: killed), and is started again in 8ms\n", "the pause doubles")
 	require.NoError(t, g.stop())
+	close(said)
+	var texts []string
+	for text := range said {
+		texts = append(texts, text)
+	}
+	require.Contains(t, texts, "phoenix ended unexpectedly (signal: killed), and is started again in 8ms", "the pause doubles")
 	for _, pid := range pids() {
 		require.Eventually(t, func() bool { return isProcessGone(pid) }, 30*time.Second, time.Millisecond, "no child is left either")
 	}
@@ -332,7 +343,7 @@ func TestNothingIsStartedOnceStopped(t *testing.T) {
 }
 
 func TestAFailedDemoKeepsItsDirectoryAndNamesIt(t *testing.T) {
-	d := &demo{out: &syncBuffer{}}
+	d := &demo{out: io.Discard}
 	require.NoError(t, d.makeDataDir())
 	defer os.RemoveAll(d.dataDir)
 	d.group = newProcesses(filepath.Join(d.dataDir, "logs"))
@@ -380,7 +391,7 @@ func TestALiveTreeSaysThatItIsNotConnected(t *testing.T) {
 	server := startHangingUpListener(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	changes, err := treeOptions{brokerFlags: brokerFlags{target: hubTarget{MQTT: server}}}.follow(ctx, "n1")
+	changes, err := treeSource{target: hubTarget{MQTT: server}}.follow(ctx, "n1")
 	require.NoError(t, err)
 	c := <-changes
 	require.Contains(t, c.String(), "not connected to "+server)

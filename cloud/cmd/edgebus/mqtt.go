@@ -68,6 +68,9 @@ func (p *hubTarget) mqttOptions(what string) (o client.Options, err error) {
 	return o, err
 }
 
+// connectTimeout is how long to wait for the answer to CONNECT.
+const connectTimeout = 3 * time.Second
+
 // withBroker connects, calls do while the connection is up, and disconnects.
 func (p *hubTarget) withBroker(ctx context.Context, o client.Options, do func(context.Context, *client.Client) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -177,7 +180,7 @@ value, or with -o json an object a line. + stands for one level of a topic, # fo
 				}
 				o.Subscriptions = append(o.Subscriptions, client.Subscription{Filter: filter, QoS: 1})
 			}
-			return b.target.sub(cmd, o, output, count)
+			return subscribe(cmd, &b.target, o, output, count)
 		},
 	}
 	b.flags(cmd)
@@ -186,7 +189,7 @@ value, or with -o json an object a line. + stands for one level of a topic, # fo
 	return cmd
 }
 
-func (p *hubTarget) sub(cmd *cobra.Command, o client.Options, output string, count int) error {
+func subscribe(cmd *cobra.Command, p *hubTarget, o client.Options, output string, count int) error {
 	_, screen := terminalSize(cmd.OutOrStdout())
 	enough := make(chan error, 1)
 	seen := 0
@@ -262,7 +265,7 @@ now or not at all, and is never stored. The device's mapper decides which comman
 		RunE: func(cmd *cobra.Command, args []string) error {
 			broker := h.access
 			broker.mqttFlag, broker.mqtt = "mqtt", mqtt
-			answer, err := h.callDevice(cmd.Context(), broker, args[0], args[1], strings.Join(args[2:], ""))
+			answer, err := callDevice(cmd.Context(), &h, broker, args[0], args[1], strings.Join(args[2:], ""))
 			if err != nil {
 				return err
 			}
@@ -278,7 +281,7 @@ now or not at all, and is never stored. The device's mapper decides which comman
 }
 
 // callDevice asks the hub for the device's node, and sends the command by MQTT.
-func (h *hub) callDevice(ctx context.Context, broker access, device, command, payload string) (string, error) {
+func callDevice(ctx context.Context, h *hub, broker access, device, command, payload string) (string, error) {
 	var d resource.Device
 	if _, err := h.readObject(ctx, resource.KindDevice, device, &d); err != nil {
 		return "", err

@@ -304,7 +304,7 @@ func (on colours) paintState(cell, text string) string {
 	return text
 }
 
-func (on colours) paintMark(m mark) string {
+func paintMark(on colours, m mark) string {
 	return on.paint(map[mark]string{markOK: colourGreen, markLook: colourYellow, markWrong: colourRed}[m], m.sign())
 }
 

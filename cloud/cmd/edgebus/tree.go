@@ -27,10 +27,9 @@ import (
 // treeOptions are the flags of edgebus tree.
 type treeOptions struct {
 	brokerFlags
-	once    bool
-	output  string
-	settle  time.Duration
-	forever bool // never give a lost connection up
+	once   bool
+	output string
+	settle time.Duration
 }
 
 func newTree() *cobra.Command {
@@ -63,7 +62,7 @@ func (o treeOptions) run(ctx context.Context, node string, out io.Writer) error 
 	if !topics.ValidName(node) {
 		return fmt.Errorf("%q is no node's name", node)
 	}
-	changes, err := o.follow(ctx, node)
+	changes, err := treeSource{target: o.target, ofHub: o.mqtt == "", once: o.once}.follow(ctx, node)
 	if err != nil {
 		return err
 	}
@@ -89,12 +88,8 @@ func (o treeOptions) run(ctx context.Context, node string, out io.Writer) error 
 	})
 }
 
-// How long to wait for the answer to CONNECT, and for the first topic, which a broker sends at once
-// after the subscription.
-const (
-	connectTimeout = 3 * time.Second
-	firstTopicTime = 2 * time.Second
-)
+// firstTopicTime is how long to wait for the first topic, which a broker sends at once after the subscription.
+const firstTopicTime = 2 * time.Second
 
 // printOnce prints the tree after its retained topics have arrived.
 func (o treeOptions) printOnce(ctx context.Context, node string, changes <-chan change, out io.Writer) error {
@@ -146,11 +141,19 @@ func eachChange(ctx context.Context, changes <-chan change, f func(change) error
 	}
 }
 
+// treeSource is the broker that a node's tree is read from.
+type treeSource struct {
+	target  hubTarget
+	ofHub   bool // the broker is the hub's, whose API knows what other nodes there are
+	once    bool // what is there now is enough
+	forever bool // a lost connection is never given up
+}
+
 // follow subscribes to a node's tree. The channel closes when ctx ends. A
 // connection that is refused or can't be made at first is an error in the channel, and so is
 // that the broker has no topic of the node; a connection that is lost later is made again.
-func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, error) {
-	co, err := o.target.mqttOptions("tree")
+func (s treeSource) follow(ctx context.Context, node string) (<-chan change, error) {
+	co, err := s.target.mqttOptions("tree")
 	if err != nil {
 		return nil, err
 	}
@@ -161,16 +164,16 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 		case <-ctx.Done():
 		}
 	}
-	seen := o.forever // by the client's goroutine
+	seen := s.forever // by the client's goroutine
 	run, end := context.WithCancelCause(ctx)
 	nothing := time.AfterFunc(math.MaxInt64, func() {
 		near := ""
-		if o.mqtt == "" { // otherwise it may be the broker of a node
-			near = o.target.similarNode(run, node)
+		if s.ofHub { // otherwise it may be the broker of a node
+			near = s.target.similarNode(run, node)
 		}
-		end(exitErrorf(notFound, "nothing is known of a node %s at %s%s (edgebus get nodes lists the nodes)", node, o.target.MQTT, near))
+		end(exitErrorf(notFound, "nothing is known of a node %s at %s%s (edgebus get nodes lists the nodes)", node, s.target.MQTT, near))
 	})
-	co.Attempts, co.ConnectTimeout = o.attempts(), o.connectTime()
+	co.Attempts, co.ConnectTimeout = s.attempts(), s.connectTime()
 	co.Subscriptions = []client.Subscription{{Filter: topics.Prefix + node + "/#", QoS: 1}}
 	co.OnConnect = func(context.Context, bool) error {
 		if !seen {
@@ -188,7 +191,7 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 	}
 	co.OnDisconnect = func(err error) {
 		nothing.Stop()
-		send(change{down: "not connected to " + o.target.MQTT + ": " + err.Error()})
+		send(change{down: "not connected to " + s.target.MQTT + ": " + err.Error()})
 	}
 	co.OnConnectError = co.OnDisconnect
 	c, err := client.New(co)
@@ -204,7 +207,7 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 		case cause != nil:
 			err = cause
 		case err != nil:
-			err = connectionError(err, o.target.MQTT)
+			err = connectionError(err, s.target.MQTT)
 		}
 		if err != nil && ctx.Err() == nil {
 			send(change{err: err})
@@ -213,19 +216,19 @@ func (o treeOptions) follow(ctx context.Context, node string) (<-chan change, er
 	return changes, nil
 }
 
-func (o treeOptions) connectTime() time.Duration {
-	if o.once {
+func (s treeSource) connectTime() time.Duration {
+	if s.once {
 		return connectTimeout
 	}
 	return 0 // the client's default
 }
 
 // attempts is how often a connection is tried: fewer times with --once, which is for scripts.
-func (o treeOptions) attempts() int {
+func (s treeSource) attempts() int {
 	switch {
-	case o.forever:
+	case s.forever:
 		return 0
-	case o.once:
+	case s.once:
 		return 2
 	default:
 		return 20
