@@ -9,7 +9,7 @@
 //	                    owners, finalizers, what a writer may refer to (objects/rawjson: parts of JSON without decoding it)
 //	api                 objects over HTTP, as Kubernetes serves them; dialects are other forms of the same objects
 //	client              the client of that API, for programs and tests
-//	cmd/edgebus         the command line; cmd/cloudhub: the program
+//	cli                 the command line: the program is cmd/edgebus; cmd/cloudhub: that of the hub
 //	twin                the hub's end of every node's link: what nodes are told, and what they report
 //	control             how a controller is run; controllers.go here makes all of them
 //	fleet, rollout      whose a node is, and which version of a template it gets when; rollout is the planner without I/O

@@ -209,10 +209,14 @@ func roleRule(role, from, to string) string {
 	}
 	part := strings.Split(from, "/")[1]
 	switch {
+	case isBelow(from, "cloud/cli") && isBelow(to, "cloud/cli"):
+		return commandsRule(from, to)
 	case isBelow(from, "edge/agent") && from != "edge/agent" && isBelow(to, "edge/agent") && !isBelow(to, strings.Join(strings.Split(from, "/")[:3], "/")):
 		return "edge/agent wires its parts, which know neither it nor each other"
 	case isBelow(to, role+"/"+part), from == "edge/agent" && to == "edge/upgrade": // a part of the program edgeagent
 		return ""
+	case isBelow(from, "cloud/cli"):
+		return commandsRule(from, to)
 	case to == role:
 		return "the wiring knows the parts, not the other way round"
 	case to == role+"/store":
@@ -228,6 +232,18 @@ func roleRule(role, from, to string) string {
 	default:
 		return "parts of a role don't import their siblings; state an interface, and " + role + ".go connects them"
 	}
+}
+
+// commandsRule keeps the packages of commands apart from the hub, and from each other.
+func commandsRule(from, to string) string {
+	commands := []string{"cloud/cli/objects", "cloud/cli/devices", "cloud/cli/nodes", "cloud/cli/doctor", "cloud/cli/hub", "cloud/cli/demo", "cloud/cli/newmapper"}
+	switch {
+	case !isBelow(to, "cloud/cli", "cloud/client"):
+		return "the command line is a client: of the hub it knows cloud/client"
+	case from != "cloud/cli" && to == "cloud/cli", from != "cloud/cli" && from != to && slices.Contains(commands, to):
+		return "only cloud/cli knows all commands; what they share is in a package of its own"
+	}
+	return ""
 }
 
 func mappersRule(from, to string) string {
@@ -420,6 +436,13 @@ func TestRulesBite(t *testing.T) {
 		{"cloud/api", modulePath + "mappers", "nobody links"},
 		{"cloud/api", "go.etcd.io/bbolt", "bbolt"},
 		{"cloud/client", "k8s.io/client-go/rest", "client-go"},
+		{"cloud/cmd/edgebus", modulePath + "cloud/cli", ""},
+		{"cloud/cli", modulePath + "cloud/cli/objects", ""},
+		{"cloud/cli/objects", modulePath + "cloud/cli/access", ""},
+		{"cloud/cli/objects", modulePath + "cloud/cli", "only cloud/cli knows"},
+		{"cloud/cli/objects", modulePath + "cloud/cli/devices", "only cloud/cli knows"},
+		{"cloud/cli/access", modulePath + "cloud/client", ""},
+		{"cloud/cli/access", modulePath + "cloud/objects", "is a client"},
 		{"test/kube", "k8s.io/client-go/rest", ""},
 		{"broker", "go.etcd.io/bbolt", "store packages"},
 		{"edge/api", "github.com/spf13/viper", "viper"},

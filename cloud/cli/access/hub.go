@@ -1,0 +1,151 @@
+package access
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/edgebus/edgebus/cloud/cli/exitcode"
+	"github.com/edgebus/edgebus/cloud/cli/printer"
+	"github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+var ErrStopWatch = errors.New("seen")
+
+// Hub is a command's access to the hub's API.
+type Hub struct {
+	Flags
+	NamespaceGiven bool // the namespace, by a flag
+	Timeout        time.Duration
+	*client.Client
+}
+
+// Register registers the flags of a command that asks the hub, and has it open the client before it runs. --timeout bounds all of it.
+func (h *Hub) Register(cmd *cobra.Command) {
+	h.Flags.Register(cmd, "server", "")
+	h.RegisterNamespace(cmd)
+	cmd.Flags().DurationVar(&h.Timeout, "timeout", 0, "end after this time (default: no limit, but 30s for each answer)")
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if h.Timeout < 0 {
+			return exitcode.Errorf(exitcode.Misused, "--timeout is %s, and can't be negative", h.Timeout)
+		}
+		if err := h.open(cmd); err != nil {
+			return err
+		}
+		if h.Timeout == 0 {
+			return run(cmd, args)
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), h.Timeout)
+		defer cancel()
+		cmd.SetContext(ctx)
+		err := run(cmd, args)
+		return exitcode.OfTimeout(ctx, err)
+	}
+}
+
+// PerArgument has a command call f for each of its arguments until one fails. f returns the line to print when it has succeeded.
+func (h *Hub) PerArgument(cmd *cobra.Command, f func(ctx context.Context, arg string) (done string, err error)) *cobra.Command {
+	cmd.Args = cobra.MinimumNArgs(1)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		for _, arg := range args {
+			done, err := f(cmd.Context(), arg)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), done)
+		}
+		return nil
+	}
+	h.Register(cmd)
+	return cmd
+}
+
+// WaitTime is how long --wait waits for each object without --timeout.
+const WaitTime = 30 * time.Second
+
+const WaitUsage = "end after this time, with and without --wait (default: 30s for each answer, and with --wait for each object)"
+
+// open makes the client. Nothing is sent yet.
+func (h *Hub) open(cmd *cobra.Command) error {
+	p, err := h.Resolve()
+	if err == nil {
+		err = p.Validate()
+	}
+	if err != nil {
+		return err
+	}
+	h.NamespaceGiven, h.Namespace = h.Namespace != "", p.Namespace
+	o, err := p.APIOptions()
+	if err != nil {
+		return err
+	}
+	o.Warn = func(text string) { printer.Warn(cmd.ErrOrStderr(), text) }
+	if h.Timeout > 0 {
+		o.Timeout = math.MaxInt64 // the context ends it
+	}
+	if h.Client, err = client.New(o); err != nil {
+		return exitcode.Errorf(exitcode.Misused, "%w", err)
+	}
+	return nil
+}
+
+// NamespaceOf is the namespace for requests about a kind; empty if the kind has none.
+func (h *Hub) NamespaceOf(k client.Kind) string {
+	if k.Namespaced {
+		return h.Namespace
+	}
+	return ""
+}
+
+// ReadObject reads an object of one of the hub's own kinds.
+func (h *Hub) ReadObject(ctx context.Context, kind, name string, into any) (k client.Kind, err error) {
+	if k, err = h.KindOf(ctx, resource.TypeMeta{APIVersion: resource.APIVersion, Kind: kind}); err != nil {
+		return k, err
+	}
+	got, err := h.Object(ctx, k, h.NamespaceOf(k), name)
+	if err == nil {
+		err = got.Into(into)
+	}
+	return k, err
+}
+
+// EachVersion calls on with an object of one of the hub's own kinds, and again after each change of it, until on fails. It returns deleted
+// when the object is deleted.
+func EachVersion[T any](ctx context.Context, h *Hub, kind, name string, deleted error, on func(T) error) error {
+	see := func(got client.Object) error {
+		var v T
+		if err := got.Into(&v); err != nil {
+			return err
+		}
+		return on(v)
+	}
+	k, err := h.KindOf(ctx, resource.TypeMeta{APIVersion: resource.APIVersion, Kind: kind})
+	if err != nil {
+		return err
+	}
+	for {
+		got, err := h.Object(ctx, k, h.NamespaceOf(k), name)
+		if err == nil {
+			err = see(got)
+		}
+		if err != nil {
+			return err
+		}
+		which := client.ListOptions{Namespace: h.NamespaceOf(k), Fields: "metadata.name=" + name}
+		err = h.Watch(ctx, k, which, got.Metadata.ResourceVersion, func(e client.Event) error {
+			if e.Type == "DELETED" {
+				return deleted
+			}
+			return see(e.Object)
+		})
+		if !errors.Is(err, resource.Gone) {
+			return err
+		}
+	}
+}

@@ -1,0 +1,236 @@
+package access
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/edgebus/edgebus/cloud/cli/exitcode"
+	"github.com/edgebus/edgebus/cloud/cli/signin"
+	"github.com/edgebus/edgebus/cloud/client"
+	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// Target is a hub, and the credentials for it.
+type Target struct {
+	Cluster
+	Credentials
+	MQTT         string
+	Namespace    string
+	PasswordFile string          // comes before Password
+	Login        signin.Provider // that the user's token is of; empty: it is of none
+}
+
+func sameAddress(a, b string) bool { return strings.TrimRight(a, "/") == strings.TrimRight(b, "/") }
+
+// overrideCredentials replaces the context's credentials by those of flags.
+func (p *Target) overrideCredentials(secure configs.TLSClient, who configs.Identity, tokenFile string) error {
+	if who.User != "" && tokenFile != "" {
+		return exitcode.Errorf(exitcode.Misused, "--user signs in with a password, and --token-file with a token: give one of them")
+	}
+	if secure.CA != "" {
+		p.CA, p.CAData, p.Insecure = secure.CA, nil, false
+	}
+	if secure.Cert != "" {
+		p.Cert, p.CertData = secure.Cert, nil
+	}
+	if secure.Key != "" {
+		p.Key, p.KeyData = secure.Key, nil
+	}
+	if who.User != "" {
+		p.User, p.Token, p.TokenFile = who.User, "", ""
+	}
+	if tokenFile != "" {
+		p.Token, p.TokenFile, p.User, p.Password = "", tokenFile, "", ""
+	}
+	p.PasswordFile = who.PasswordFile
+	if secure.Cert+who.User+tokenFile != "" {
+		p.Exec, p.AuthProvider, p.As = nil, nil, ""
+	}
+	for field, there := range map[string]bool{"exec": p.Exec != nil, "auth-provider": p.AuthProvider != nil, "as": p.As != ""} {
+		if there {
+			return fmt.Errorf("the context's user signs in by %q, which kubectl can and edgebus can't: use a certificate, a token or a password", field)
+		}
+	}
+	return nil
+}
+
+// password is the password.
+func (p *Target) password() (string, error) {
+	return configs.Identity{User: p.User, Password: p.Password, PasswordFile: p.PasswordFile}.Secret()
+}
+
+// bearerToken is the token to sign in with: over HTTP as such, over MQTT as the password.
+func (p *Target) bearerToken() (string, error) {
+	if p.TokenFile == "" || p.User != "" {
+		return p.Token, nil
+	}
+	text, err := os.ReadFile(p.TokenFile)
+	token := strings.TrimSpace(string(text))
+	if err == nil && token == "" {
+		err = fmt.Errorf("%s holds no token", p.TokenFile)
+	}
+	return token, err
+}
+
+// tlsConfig is the TLS configuration for the hub.
+func (p *Target) tlsConfig() (*tls.Config, error) {
+	ca, caErr := readUnlessGiven(p.CAData, p.CA)
+	cert, certErr := readUnlessGiven(p.CertData, p.Cert)
+	key, keyErr := readUnlessGiven(p.KeyData, p.Key)
+	if err := errors.Join(caErr, certErr, keyErr); err != nil {
+		return nil, err
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: p.ServerName, InsecureSkipVerify: p.Insecure} //nolint:gosec // G402: only if the user asks for it (--insecure)
+	if len(ca) > 0 {
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(ca) {
+			return nil, fmt.Errorf("certificates of authorities %s: there is no certificate in PEM form", p.CA)
+		}
+	}
+	if len(cert)+len(key) > 0 {
+		pair, err := tls.X509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("client certificate %s: %w", p.Cert, err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// readUnlessGiven is data, or what is in the file if there is none.
+func readUnlessGiven(data []byte, file string) ([]byte, error) {
+	if len(data) > 0 || file == "" {
+		return data, nil
+	}
+	return os.ReadFile(file)
+}
+
+// Validate validates a hub's addresses and credentials before a request is sent.
+func (p *Target) Validate() error {
+	for _, a := range []struct{ flag, address, example string }{
+		{"--server", p.Server, "https://hub.example.org:8443"}, {"--mqtt", p.MQTT, "mqtts://hub.example.org:8883"},
+	} {
+		if u, err := url.Parse(a.address); a.address != "" && (err != nil || u.Scheme == "" || u.Host == "") {
+			return exitcode.Errorf(exitcode.Misused, "%s: %q is no address; it looks like %s", a.flag, a.address, a.example)
+		}
+	}
+	if p.Namespace != "" && !topics.ValidName(p.Namespace) {
+		return exitcode.Errorf(exitcode.Misused, "--namespace: %q is no name", p.Namespace)
+	}
+	if (p.User == "") != (p.Password+p.PasswordFile == "") {
+		return exitcode.Errorf(exitcode.Misused, "--user and --password-file belong together")
+	}
+	_, err1 := p.password()
+	_, err2 := p.bearerToken()
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	_, err := p.tlsConfig()
+	return err
+}
+
+// Kubeconfig is a kubeconfig with this hub alone.
+func (p Target) Kubeconfig(name string, embed bool) (config map[string]any, err error) {
+	if p.Password, err = p.password(); err != nil {
+		return nil, err
+	}
+	if embed {
+		if p.Token, err = p.bearerToken(); err != nil {
+			return nil, err
+		}
+		p.TokenFile = ""
+	}
+	for _, x := range []struct {
+		file *string
+		data *[]byte
+	}{{&p.CA, &p.CAData}, {&p.Cert, &p.CertData}, {&p.Key, &p.KeyData}} {
+		if embed {
+			if *x.data, err = readUnlessGiven(*x.data, *x.file); err != nil {
+				return nil, err
+			}
+		}
+		if len(*x.data) > 0 {
+			*x.file = ""
+		}
+	}
+	var hub map[string]any
+	if err := convertJSON(p.Cluster, &hub); err != nil {
+		return nil, err
+	}
+	setMQTT(hub, p.MQTT)
+	return map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": name,
+		"clusters": []any{map[string]any{"name": name, kindCluster: hub}},
+		"users":    []any{map[string]any{"name": name, kindUser: p.Credentials}},
+		"contexts": []any{map[string]any{
+			"name": name, kindContext: map[string]any{"cluster": name, "user": name, "namespace": p.Namespace},
+		}},
+	}, nil
+}
+
+// APIOptions are the options of a client of the hub's API.
+func (p *Target) APIOptions() (o client.Options, err error) {
+	o = client.Options{Server: p.Server, User: p.User}
+	if p.Proxy != "" {
+		if o.Proxy, err = url.Parse(p.Proxy); err != nil {
+			return o, fmt.Errorf("proxy-url: %w", err)
+		}
+	}
+	if o.TLS, err = p.tlsConfig(); err == nil {
+		o.Password, err = p.password()
+	}
+	if err == nil {
+		o.Token, err = p.bearerToken()
+	}
+	return o, err
+}
+
+// renewToken gets the next token of a context that has signed in with edgebus login, if the present one expires soon.
+func (p *Target) renewToken(k *Kubeconfig, name string) error {
+	how := p.Login
+	if p.User != "" || p.Token == "" || p.TokenFile != "" || how.Issuer == "" {
+		return nil
+	}
+	expires := signin.Expiry(p.Token)
+	if expires.IsZero() || time.Until(expires) > signin.RenewalMargin {
+		return nil
+	}
+	if how.RefreshToken == "" {
+		if time.Until(expires) > 0 {
+			return nil
+		}
+		return exitcode.Errorf(exitcode.Refused, "the token of the context %s expired at %s: run edgebus login", name, resource.FormatTime(expires))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*signin.Timeout)
+	defer cancel()
+	t, err := how.Refresh(ctx)
+	if err != nil {
+		if time.Until(expires) > 0 {
+			return nil
+		}
+		return exitcode.Errorf(exitcode.Of(err), "the token of the context %s expired at %s, and is not renewed; run edgebus login: %w", name, resource.FormatTime(expires), err)
+	}
+	p.Token, how.RefreshToken = t.ID, cmp.Or(t.Refresh, how.RefreshToken)
+	err = k.StoreToken(name, t.ID, how)
+	if err == nil {
+		return nil
+	}
+	// Another command may have renewed it at the same time. Its token, and its refresh token, are as good.
+	if now, again := ReadKubeconfig(); again == nil {
+		if other, again := now.TargetOf(name); again == nil && time.Until(signin.Expiry(other.Token)) > signin.RenewalMargin {
+			p.Token = other.Token
+			return nil
+		}
+	}
+	return err
+}

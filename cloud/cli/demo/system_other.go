@@ -1,0 +1,9 @@
+//go:build unix && !linux
+
+package demo
+
+import "syscall"
+
+func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+
+func whoListens(string) string { return "" }

@@ -1,0 +1,19 @@
+// Package devices has the commands for devices and for messages: twin, call, tree, pub and sub.
+//
+// It never writes a value but as desired, or as the message that the user gave.
+//
+// # Files, in reading order
+//
+//	twin.go       twin get, twin watch
+//	twinset.go    twin set, and how it waits for the device
+//	call.go       call: a command to a device, by MQTT
+//	tree.go       tree: a node's topics, live or once
+//	messages.go   pub, sub
+//	complete.go   completion of devices and properties
+//
+// # Where to add
+//
+//   - a command on a device: a file here, and a line in newRoot (cloud/cli/root.go).
+//   - a column of a twin: cloud/cli/printer/twin.go, which describe prints, too.
+//   - a reason why a desired value isn't applied: desiredWrite.outcome (twinset.go).
+package devices

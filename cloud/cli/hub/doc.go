@@ -1,0 +1,19 @@
+// Package hub has the commands for a hub itself: which one to ask and as whom (context, kubeconfig, login), who may ask it (token,
+// session, passwd), and its data (check, backup, restore, which work on a core's data as well).
+//
+// It never opens a data directory: the program that the data belongs to does.
+//
+// # Files, in reading order
+//
+//	context.go   context set, use, list, delete; kubeconfig: one to be given away
+//	login.go     login: a token of an OpenID Connect provider
+//	token.go     token: the hub's own tokens
+//	session.go   session: sessions of MQTT clients
+//	data.go      check, backup, restore; passwd: hashes for auth.users
+//
+// # Where to add
+//
+//   - a command on a hub: a file here, and a line in newRoot (cloud/cli/root.go).
+//   - a thing that a context remembers: package access.
+//   - a command on a data directory: in the program that the data belongs to; here only the call.
+package hub

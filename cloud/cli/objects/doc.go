@@ -1,0 +1,22 @@
+// Package objects has the commands for objects of any kind: get, watch, describe, kinds, apply, delete and export.
+//
+// It never knows a kind that the hub doesn't list; what it knows of Devices and Nodes only adds to what is printed.
+//
+// # Files, in reading order
+//
+//	ref.go        KIND [NAME…] on a command line, and kinds
+//	get.go        get: tables, documents, names
+//	watch.go      watch, and get -w: which values of an object have changed
+//	describe.go   describe
+//	manifest.go   files with manifests, and the order in which they are applied
+//	apply.go      apply
+//	delete.go     delete
+//	export.go     export
+//	complete.go   completion of kinds and names
+//
+// # Where to add
+//
+//   - a command on objects: a file here, with parseTargets for its arguments, and a line in newRoot (cloud/cli/root.go).
+//   - a kind that others need when they are applied: its rank (applyRanks, manifest.go).
+//   - a field of a status that is no news in a watch: volatileFields (watch.go).
+package objects

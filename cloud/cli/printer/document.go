@@ -1,0 +1,105 @@
+package printer
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"github.com/edgebus/edgebus/cloud/client"
+)
+
+func JSON(out io.Writer, v any) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(v)
+}
+
+// documentOf is an object without the fields that the API keeps for itself.
+func documentOf(o client.Object) (map[string]any, error) {
+	tree, err := o.Tree()
+	if err != nil {
+		return nil, err
+	}
+	if meta, ok := tree["metadata"].(map[string]any); ok {
+		delete(meta, "managedFields")
+	}
+	return tree, nil
+}
+
+// Document prints anything as yaml or json.
+func Document(out io.Writer, form string, v any) error {
+	if form == "json" {
+		return JSON(out, v)
+	}
+	text, err := YAML(v)
+	if err == nil {
+		_, err = io.WriteString(out, text)
+	}
+	return err
+}
+
+func YAML(v any) (string, error) {
+	raw, err := json.Marshal(v)
+	if err != nil {
+		return "", err
+	}
+	text, err := yaml.JSONToYAML(raw)
+	return string(text), err
+}
+
+// Objects prints objects: one as itself, several as a List.
+func Objects(out io.Writer, form string, objects []client.Object, single bool) error {
+	items := make([]any, 0, len(objects))
+	for _, o := range objects {
+		tree, err := documentOf(o)
+		if err != nil {
+			return err
+		}
+		items = append(items, tree)
+	}
+	if single && len(items) == 1 {
+		return Document(out, form, items[0])
+	}
+	return Document(out, form, map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+}
+
+// Rows prints a table, or with -o json what it is of.
+func Rows(out io.Writer, form string, of any, rows [][]string) error {
+	if form == "json" {
+		return JSON(out, of)
+	}
+	return new(AlignedRows).Write(out, rows)
+}
+
+// OutputFlag registers --output, which is one of these, the first by default.
+func OutputFlag(cmd *cobra.Command, to *string, usage string, choices ...string) {
+	*to = choices[0]
+	last := len(choices) - 1
+	usage = strings.TrimSuffix(strings.Join(choices[:last], ", ")+" or "+choices[last]+"; "+usage, "; ")
+	cmd.Flags().VarP(choiceFlag{to, choices}, "output", "o", usage)
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// choiceFlag is a flag's value, one of a few.
+type choiceFlag struct {
+	to *string
+	of []string
+}
+
+func (c choiceFlag) String() string { return *c.to }
+
+func (c choiceFlag) Type() string { return "string" }
+
+func (c choiceFlag) Set(v string) error {
+	if !slices.Contains(c.of, v) {
+		return fmt.Errorf("it is one of %s", strings.Join(c.of, ", "))
+	}
+	*c.to = v
+	return nil
+}

@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/edgebus/edgebus/broker/daemon"
+	"github.com/edgebus/edgebus/cloud/cli/demo"
+	"github.com/edgebus/edgebus/cloud/cli/devices"
+	"github.com/edgebus/edgebus/cloud/cli/doctor"
+	"github.com/edgebus/edgebus/cloud/cli/exitcode"
+	"github.com/edgebus/edgebus/cloud/cli/hub"
+	"github.com/edgebus/edgebus/cloud/cli/newmapper"
+	"github.com/edgebus/edgebus/cloud/cli/nodes"
+	"github.com/edgebus/edgebus/cloud/cli/objects"
+	"github.com/edgebus/edgebus/cloud/cli/terminal"
+)
+
+// Run runs a command line, and returns its exit code.
+func Run(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	begun := false // an error before it is one of the command line
+	root.PersistentPreRun = func(*cobra.Command, []string) { begun = true }
+	if text := unknownBelow(root, args); text != "" {
+		fmt.Fprintf(stderr, "edgebus: %s\n", text)
+		return exitcode.Misused
+	}
+	cmd, err := root.ExecuteContextC(ctx)
+	if errors.As(err, new(exitcode.Code)) {
+		return exitcode.Of(err)
+	}
+	switch {
+	case err == nil:
+		return 0
+	case !begun:
+		advice := cmd.CommandPath() + " --help says more"
+		if len(args) > 0 && args[0] == "set" {
+			advice = "did you mean: edgebus twin " + terminal.Printable(strings.Join(args, " "), 200)
+		}
+		fmt.Fprintf(stderr, "edgebus: %s\n%s\n", misuse(cmd, err), advice)
+		return exitcode.Misused
+	}
+	fmt.Fprintln(stderr, terminal.ColoursOf(stderr).Paint(terminal.Red, "edgebus:"), err)
+	return exitcode.Of(err)
+}
+
+// unknownBelow returns an error text if a command that only has subcommands was given something else.
+func unknownBelow(root *cobra.Command, args []string) string {
+	cmd, rest, err := root.Find(args)
+	if err != nil || cmd == root || cmd.Runnable() || len(rest) == 0 || strings.HasPrefix(rest[0], "-") {
+		return ""
+	}
+	var known []string
+	for _, below := range cmd.Commands() {
+		if below.IsAvailableCommand() {
+			known = append(known, below.Name())
+		}
+	}
+	return fmt.Sprintf("%s has no command %q; it has %s", cmd.CommandPath(), terminal.Printable(rest[0], 100), strings.Join(known, ", "))
+}
+
+// misuse says what is wrong with a command line. For arguments that a command doesn't take it shows those that it does.
+func misuse(cmd *cobra.Command, err error) string {
+	if own := (exitcode.CodedError{}); !errors.As(err, &own) && cmd.HasParent() && cmd.ValidateArgs(cmd.Flags().Args()) != nil {
+		return "these are not the arguments that it takes: " + cmd.UseLine()
+	}
+	return err.Error()
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "edgebus",
+		Short: "Use, inspect and try out an Edgebus message bus",
+		Long: `edgebus is a client of a hub: it shows, applies, watches and deletes objects, shows and sets devices'
+values, and says what is wrong with a node. Without a context (edgebus context --help) it is the hub of this machine.
+
+` + exitcode.Help + `
+On a terminal it writes in colour, unless NO_COLOR is set.`,
+		Example: `  edgebus demo                                  # all of it on this machine
+  edgebus get devices                           # list devices
+  edgebus apply -f lamp.yaml                    # create or change objects
+  edgebus twin set lamp power=ON --wait         # set a desired value, and wait for the device
+  edgebus watch devices                         # show changes
+  edgebus doctor n1                             # say what is wrong with a node`,
+		Version:       daemon.Version(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	for _, group := range []struct {
+		title    string
+		commands []*cobra.Command
+	}{
+		{"Objects:", []*cobra.Command{objects.NewGet(), objects.NewWatch(), objects.NewDescribe(), objects.NewApply(), objects.NewDelete(), objects.NewExport(), objects.NewKinds(), nodes.NewBlob(), nodes.NewArtifact()}},
+		{"Devices and nodes:", []*cobra.Command{devices.NewTwin(), devices.NewCall(), devices.NewTree(), doctor.New(), hub.NewSession(), nodes.NewRollout(), nodes.NewUpgrade()}},
+		{"Nodes that join and leave:", []*cobra.Command{nodes.NewInvite(), nodes.NewApprove(), nodes.NewDeny(), nodes.NewNode(), nodes.NewMapper(), nodes.NewAuthority()}},
+		{"Users:", []*cobra.Command{hub.NewLogin(), hub.NewToken(), hub.NewPasswd()}},
+		{"Messages:", []*cobra.Command{devices.NewPub(), devices.NewSub()}},
+		{"Data directories:", []*cobra.Command{hub.NewCheck(), hub.NewBackup(), hub.NewRestore()}},
+		{"To begin with:", []*cobra.Command{demo.New(), newmapper.New(), hub.NewContext(), hub.NewKubeconfig(), newVersion()}},
+	} {
+		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title})
+		for _, cmd := range group.commands {
+			cmd.GroupID = group.title
+			root.AddCommand(cmd)
+		}
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return exitcode.Errorf(exitcode.Misused, "%w", err) })
+	root.SetHelpCommandGroupID("To begin with:")
+	root.SetCompletionCommandGroupID("To begin with:")
+	return root
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		Run: func(cmd *cobra.Command, _ []string) {
+			fmt.Fprintf(cmd.OutOrStdout(), "edgebus %s %s %s/%s\n", daemon.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		},
+	}
+}

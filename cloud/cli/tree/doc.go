@@ -1,0 +1,4 @@
+// Package tree follows a node's topics at a broker, and draws them.
+//
+// It never has more than the state: streams, commands and the link's own topics are left out.
+package tree

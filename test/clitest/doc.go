@@ -1,0 +1,2 @@
+// Package clitest runs commands of edgebus in tests, against the API of a hub with a store of its own.
+package clitest
