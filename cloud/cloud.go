@@ -167,8 +167,8 @@ func Run(ctx context.Context, o Options) (err error) {
 	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
 		Objects: objs, Reader: st, Writer: st, Watcher: st, Log: log, Authenticate: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
 		Links: linkReporter(hub.ID, tw, br, commits, rules, space, o.Version), Ready: map[string]func(context.Context) error{"store": storesReady(commits)},
-		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Enroll: nodes.ServeHTTP, CountRequest: nodes.CountRequest, Blobs: serving.ServeHTTP, Content: content.ReadAt,
-		Decommission: nodes.Decommission, Enrollment: nodes, Presence: tw, OwnOnly: cfg.HTTP.Discovery == "own",
+		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Blobs: serving.ServeHTTP, Content: content.ReadAt,
+		Enrollment: nodes, Presence: tw, OwnOnly: cfg.HTTP.Discovery == "own",
 		Tokens: bearer.Tokens.ServeHTTP, Login: loginOptions(cfg.Auth.OIDC),
 	}))))
 	if err != nil {

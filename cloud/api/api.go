@@ -53,11 +53,6 @@ type Options struct {
 	Links func(node string, most int) resource.LinkReport
 	// Sessions serves /sessions, if not nil: the sessions of the broker's clients.
 	Sessions func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
-	// Enroll serves what is below /enroll/, if not nil: how nodes join and leave.
-	Enroll func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
-	// CountRequest counts an EnrollmentRequest that a user with the role enroller makes, or says why it may not be made; settled takes it back. nil:
-	// they are not counted.
-	CountRequest func(name, remote string) (settled func(), err error)
 	// Tokens serves /tokens, if not nil: the bearer tokens that the hub has made.
 	Tokens func(w http.ResponseWriter, r *http.Request, id broker.Identity) error
 	// Blobs serves /blobs and what is below it, if not nil. The bodies of its requests are not bounded by MaxBody.
@@ -68,10 +63,8 @@ type Options struct {
 	Content func(digest string, p []byte, offset int64) (int, error)
 	// Presence is told of nodes' own requests, if not nil: they are present by them.
 	Presence Presence
-	// Enrollment is how nodes enrol, and renew their certificates, over HTTPS; nil: they don't.
+	// Enrollment is how nodes join and leave, and renew their certificates; nil: they don't.
 	Enrollment Enrollment
-	// Decommission takes a node's certificates no more, for good; see Enroll.
-	Decommission func(node, by string) error
 	// Ready are the checks of /readyz, by name.
 	Ready map[string]func(context.Context) error
 	// Suffix completes a generateName. If the name is taken it is called again. Default: random letters.
@@ -141,8 +134,7 @@ func New(o Options) http.Handler {
 		renderCache: httpserver.NewVersionCache[renderKey, renderVersion, renderedObject](renderCacheSize),
 	}
 	s.writer = &objectWriter{
-		kinds: o.Kinds, reader: o.Reader, objects: o.Objects, encoder: e, authorizer: s.authorizer, lister: s.lister,
-		enrollment: o.Enrollment, countRequest: o.CountRequest,
+		kinds: o.Kinds, reader: o.Reader, objects: o.Objects, encoder: e, authorizer: s.authorizer, lister: s.lister, enrollment: o.Enrollment,
 	}
 	s.openapi = &openapi{kinds: o.Kinds, version: o.Version}
 	s.renderedSpecs = &renderedSpecs{reader: o.Reader, reads: s.reads, presence: o.Presence, readBlob: o.Content, secretLog: s.secretLog}
@@ -174,8 +166,8 @@ func (s *server) routes() http.Handler {
 		mux.Handle("GET /sessions", sessions)
 		mux.Handle("DELETE /sessions", sessions)
 	}
-	if s.Enroll != nil {
-		mux.Handle("/enroll/", s.handle(identified(s.Enroll)))
+	if s.Enrollment != nil {
+		mux.Handle("/enroll/", s.handle(identified(s.Enrollment.ServeHTTP)))
 		mux.Handle("POST /enroll/nodes/{name}/decommission", s.handle(s.enrollment.decommission))
 		mux.Handle("PUT /api/v1/devices/{name}/decommission", s.handle(s.enrollment.unenroll))
 	}

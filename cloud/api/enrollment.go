@@ -22,6 +22,12 @@ type enrollmentServer struct{ server *server }
 
 // Enrollment is what the API has to know of how nodes enrol. cloud/enroll has it.
 type Enrollment interface {
+	// ServeHTTP serves what is below /enroll/: invitations, the authority, revocation.
+	ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Identity) error
+	// CountRequest counts an EnrollmentRequest that a user with the role enroller makes, or says why it may not be made; settled takes it back.
+	CountRequest(name, remote string) (settled func(), err error)
+	// Decommission takes a node's certificates no more, for good.
+	Decommission(node, by string) error
 	// Settle carries out the decision about an EnrollmentRequest that was just written.
 	Settle(ctx context.Context, name string) error
 	// CheckRenewal returns what a request of a node for the renewal of its certificate notes, or says why it gets none.
@@ -130,7 +136,7 @@ func (n *enrollmentServer) decommission(w http.ResponseWriter, r *http.Request) 
 	if !id.AllNodes() {
 		return resource.Errorf(resource.Forbidden, "", "this is for operators of all nodes")
 	}
-	if err := n.server.Decommission(node, id.User); err != nil {
+	if err := n.server.Enrollment.Decommission(node, id.User); err != nil {
 		return err
 	}
 	return n.afterDecommission(w, redirectRequest(r, http.MethodDelete, "/apis/"+resource.APIVersion+"/nodes/"+node, nil))
@@ -166,7 +172,7 @@ func (n *enrollmentServer) unenroll(w http.ResponseWriter, r *http.Request) erro
 	if body.Target != "Unenroll" {
 		return badRequest("", "target: %.40q: must be Unenroll: the node forgets its keys; nothing else of the host is erased", body.Target)
 	}
-	if err := n.server.Decommission(node, id.User); err != nil {
+	if err := n.server.Enrollment.Decommission(node, id.User); err != nil {
 		return err
 	}
 	const unlabelled = `{"metadata": {"labels": null}}`

@@ -47,13 +47,13 @@ func TestAnEnrollerAsksAndDoesNothingElse(t *testing.T) {
 	full := false
 	h := newHub(t, func(o *Options) {
 		o.Authenticate = authenticateByHeader
-		o.CountRequest = func(name, _ string) (func(), error) {
+		o.Enrollment = fakeEnrollment{count: func(name string) (func(), error) {
 			if full {
 				return nil, resource.Errorf(resource.Quota, "", "too many nodes wait for approval")
 			}
 			waiting = append(waiting, name)
 			return func() { waiting = waiting[:len(waiting)-1] }, nil
-		}
+		}}
 	})
 	quoted, err := json.Marshal(nodeCSR)
 	require.NoError(t, err)

@@ -22,8 +22,21 @@ import (
 )
 
 // fakeEnrollment are requests that are decided about elsewhere.
-type fakeEnrollment struct{}
+type fakeEnrollment struct {
+	count func(name string) (settled func(), err error)
+}
 
+func (f fakeEnrollment) CountRequest(name, _ string) (func(), error) {
+	if f.count == nil {
+		return func() {}, nil
+	}
+	return f.count(name)
+}
+
+func (fakeEnrollment) ServeHTTP(http.ResponseWriter, *http.Request, broker.Identity) error {
+	return nil
+}
+func (fakeEnrollment) Decommission(string, string) error             { return nil }
 func (fakeEnrollment) Settle(context.Context, string) error          { return nil }
 func (fakeEnrollment) CheckRenewal(broker.Identity) (string, error)  { return "0", nil }
 func (fakeEnrollment) Decommissioned(string, *x509.Certificate) bool { return false }
@@ -61,8 +74,6 @@ func flightctlCalls(t *testing.T) (served, others [][2]string) {
 func flightctlHub(t *testing.T) *hub {
 	h := newHub(t, asUser, func(o *Options) {
 		o.Enrollment = fakeEnrollment{}
-		o.Enroll = func(http.ResponseWriter, *http.Request, broker.Identity) error { return nil }
-		o.Decommission = func(string, string) error { return nil }
 	})
 	h.ok("POST", "/api/v1/devices", `{"apiVersion":"v1beta1","kind":"Device","metadata":{"name":"n7","labels":{"alias":"press","site":"hall"}},"spec":{}}`)
 	h.ok("POST", "/api/v1/devices", `{"apiVersion":"v1beta1","kind":"Device","metadata":{"name":"n8"},"spec":{}}`)

@@ -15,14 +15,13 @@ import (
 
 // objectWriter serves what is written: it asks package objects for it.
 type objectWriter struct {
-	kinds        []Kind
-	reader       store.Reader
-	objects      *objects.Registry
-	encoder      *encoder
-	authorizer   *authorizer
-	lister       *lister // of a deletion of many, and of objects that a path selects
-	enrollment   Enrollment
-	countRequest func(name, remote string) (settled func(), err error)
+	kinds      []Kind
+	reader     store.Reader
+	objects    *objects.Registry
+	encoder    *encoder
+	authorizer *authorizer
+	lister     *lister // of a deletion of many, and of objects that a path selects
+	enrollment Enrollment
 }
 
 // create serves POST.
@@ -116,8 +115,8 @@ func (ow *objectWriter) createEnrollment(w http.ResponseWriter, r *request, a ac
 		return err
 	}
 	settled := func() {}
-	if !dry && ow.countRequest != nil {
-		if settled, err = ow.countRequest(name, r.RemoteAddr); err != nil {
+	if !dry && ow.enrollment != nil {
+		if settled, err = ow.enrollment.CountRequest(name, r.RemoteAddr); err != nil {
 			return err
 		}
 	}
