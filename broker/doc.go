@@ -14,7 +14,9 @@
 //	conn.go        one connection: serve, frames (the read buffer), the read loop, keep-alive, the end
 //	connect.go     CONNECT: protocol, will, identity, session, CONNACK
 //	access.go      who a client is (authenticator), what it may do (acl), sign-in of HTTP requests
-//	throttle.go    login throttle, quotas by user and address, the read quantum of a connection
+//	logins.go      attempts to sign in: how many, and how many passwords are checked at a time
+//	quotas.go      how much one user, node or address may hold
+//	throttle.go    how much of a connection is read before others come: the quantum
 //	clients.go     sessions with and without a connection: takeover, expiry, wills, presence
 //	publish.go     PUBLISH: checks, acceptance, acknowledgements in order, back-pressure
 //	parts.go       large messages of nodes that arrive in parts
@@ -48,6 +50,6 @@
 //   - a limit on publishing, such as a rate per topic: Broker.check (publish.go) for a refusal with a reason, or conn.spend
 //     (throttle.go) to read the sender more slowly. conn.fastPublish skips check: a topic with a limit must not be open
 //     (route.open, set in router.build, route.go).
-//   - a limit on what a user may hold: quotas (throttle.go).
+//   - a limit on what a user may hold: quotas (quotas.go).
 //   - a metric: metrics.go, and docs/metrics.md.
 package broker
