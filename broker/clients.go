@@ -14,8 +14,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/mochi-mqtt/server/v2/packets"
-
 	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/quota"
@@ -233,7 +231,8 @@ func (c *client) stopTimers() {
 // an earlier connection of the client sent. If that is still there, it is taken over: it ends by the rules by which any
 // connection ends, and what is left of its session is this one's. Beyond the quota of sessions that outlive their
 // connections it returns an error; no other session ends for a new one.
-func (b *Broker) attach(c *conn) (present bool, err error) {
+func (b *Broker) attach(h *handshake) (present bool, err error) {
+	c := h.conn
 	if err := b.mayAttach(c); err != nil {
 		return false, err
 	}
@@ -244,7 +243,7 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	cs.mu.Unlock()
 	durable := b.store != nil && c.expiry > 0
 	replaced := cl != nil && cl.record > 0
-	if present = cl != nil && !c.clean && (cl.record > 0 || !durable); cl != nil && !present {
+	if present = cl != nil && !h.clean && (cl.record > 0 || !durable); cl != nil && !present {
 		b.endSession(cl, true)
 	}
 	cs.mu.Lock()
@@ -264,7 +263,7 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	b.dropWill(cl.will) // of the connection before: its delay has not ended
 	cl.will = nil
 	cl.mu.Lock()
-	cl.weighWill(c.peekWill())
+	cl.weighWill(c.will.peek())
 	cl.mu.Unlock()
 	cl.ident.Store(c.ident)
 	cl.conn, c.client = c, cl
@@ -272,11 +271,11 @@ func (b *Broker) attach(c *conn) (present bool, err error) {
 	cl.epoch++
 	if cl.record > 0 {
 		cl.expiryInterval, cl.disconnectedAt = c.expiry, time.Time{}
-		b.store.Commit([]journal.RecordChange{cl.recordWith(c.peekWill())}, nil)
+		b.store.Commit([]journal.RecordChange{cl.recordWith(c.will.peek())}, nil)
 	} else {
-		b.storeWill(c.peekWill())
+		b.storeWill(c.will.peek())
 	}
-	c.recordPending = !present && (cl.record > 0 || replaced)
+	h.recordPending = !present && (cl.record > 0 || replaced)
 	cl.sess.Attach(c.w, session.ConnParams{Version: c.ident.Version, ReceiveMaximum: c.receiveMaximum, MaximumPacket: c.maximumPacket, Parts: c.partsParams()})
 	if changed {
 		b.router.index.gen.Add(1) // routes depend on rights
@@ -309,7 +308,7 @@ func (b *Broker) mayAttach(c *conn) error {
 			return err
 		}
 	}
-	if w := c.peekWill(); w != nil {
+	if w := c.will.peek(); w != nil {
 		return b.quotas.state.Check(c.ident.User, int64(w.weight()))
 	}
 	return nil
@@ -323,8 +322,8 @@ func (b *Broker) settleBefore(c *conn) {
 	}
 	settleConns([]*conn{old}, (*conn).hasStopped)
 	select {
-	case <-old.stopped: // by its own end
-		b.endConnection(old, old.cause(old.readErr), false)
+	case <-old.end.stopped: // by its own end
+		b.endConnection(old, old.cause(old.end.readErr), false)
 	default:
 	}
 }
@@ -338,9 +337,9 @@ func (b *Broker) takeOver(id string) {
 	}
 	b.metrics.takeovers.Inc()
 	old.expel(codeTakenOver, ErrTakenOver)
-	<-old.stopped
+	<-old.end.stopped
 	cause := ErrTakenOver
-	if errors.Is(old.readErr, errDisconnected) {
+	if errors.Is(old.end.readErr, errDisconnected) {
 		cause = nil
 	}
 	b.endConnection(old, cause, false)
@@ -398,7 +397,7 @@ func (c *client) filters() []string {
 // connection is handled any more, and the caller has the client's turn. last says that the session ends as well.
 func (b *Broker) endConnection(c *conn, cause error, last bool) {
 	cl, cs := c.client, &b.clients
-	c.releaseQuotas() // before anybody sees that there is room for the next
+	c.quotas.release() // before anybody sees that there is room for the next
 	if cl == nil {
 		return
 	}
@@ -408,7 +407,7 @@ func (b *Broker) endConnection(c *conn, cause error, last bool) {
 		return
 	}
 	cl.sess.Detach(c.w)
-	lost := c.takeWill()
+	lost := c.will.take()
 	cl.conn = nil
 	if revoked := c.revoked.Load() || c.ident.Revoked != nil && c.ident.Revoked.Err() != nil; last || revoked || c.expiry == 0 {
 		cl.will = lost
@@ -574,10 +573,10 @@ func (b *Broker) Heard(clientID string) (at time.Time, keepAlive time.Duration, 
 	if c == nil {
 		return at, 0, false
 	}
-	if ms := c.lastHeard.Load(); ms != 0 {
+	if ms := c.keepAlive.lastHeard.Load(); ms != 0 {
 		at = time.UnixMilli(ms)
 	}
-	return at, c.keepAlive, true
+	return at, c.keepAlive.interval, true
 }
 
 // Sessions lists the clients' sessions, in order of their client identifiers.
@@ -621,7 +620,7 @@ func (b *Broker) EndSession(clientID string) error {
 	}
 	if c := b.clients.connected(clientID); c != nil {
 		c.expel(codeAdministrative, errEndedByOperator)
-		<-c.stopped // no packet of it is handled any more
+		<-c.end.stopped // no packet of it is handled any more
 		b.endConnection(c, errEndedByOperator, true)
 	}
 	b.endSession(cl, true)
@@ -752,7 +751,7 @@ func (b *Broker) track(r context.Context, id *Identity) {
 // revoke closes the connection of an identity that has ended. Its session and its will end with it.
 func (c *conn) revoke(code byte, why error) {
 	c.revoked.Store(true)
-	c.b.dropWill(c.takeWill())
+	c.b.dropWill(c.will.take())
 	c.disconnect(code, why)
 }
 
@@ -780,69 +779,7 @@ func (b *Broker) ServeSessions(w http.ResponseWriter, r *http.Request, id Identi
 	return nil
 }
 
-// will is the message to be published when a client's connection is lost.
-type will struct {
-	message     Message
-	delay       time.Duration
-	packetBytes int    // bytes of the CONNECT that it came in, and keeps in memory
-	record      uint64 // its own record, if its session is not durable; 0: none
-}
-
-// willOf is the will in a CONNECT; nil: none.
-func willOf(pk *packets.Packet) *will {
-	p := &pk.Connect
-	if !p.WillFlag {
-		return nil
-	}
-	return &will{
-		message: Message{
-			Topic: p.WillTopic, Payload: p.WillPayload, QoS: p.WillQos, Retain: p.WillRetain,
-			Props: propertiesOf(&p.WillProperties),
-		},
-		delay:       time.Duration(p.WillProperties.WillDelayInterval) * time.Second,
-		packetBytes: pk.FixedHeader.Remaining,
-	}
-}
-
-// weight is about what the will costs in memory.
-func (w *will) weight() int { return w.message.weight() + w.packetBytes }
-
-// storeWill stores the will of a session that is not durable, so that it is published after a crash. Nothing waits for
-// that: clients can connect while the disk is full.
-func (b *Broker) storeWill(w *will) {
-	if w == nil || b.store == nil {
-		return
-	}
-	w.record = b.store.ID()
-	b.store.Commit([]journal.RecordChange{w.change()}, func(error) {})
-}
-
-// dropWill deletes a will that will not be published.
-func (b *Broker) dropWill(w *will) {
-	if w != nil && w.record > 0 {
-		b.store.Forget(w.record)
-	}
-}
-
-// publishWill publishes a will as its client's message, with the client's rights. The changes along are stored with it.
-func (b *Broker) publishWill(w *will, along ...journal.RecordChange) {
-	if w.record > 0 {
-		along = append(along, journal.RecordChange{ID: w.record})
-	}
-	b.accept(w.message, nil, along, func(err error) {
-		if err != nil {
-			b.refused(w.message, err)
-			if len(along) > 0 { // it is not tried again
-				b.store.journal.Commit(along, nil)
-			}
-		}
-	})
-}
-
-// The calls of Presence for one client are made under its lock, so that they come in order. A connection that was taken
-// over before it was reported is not reported at all.
-
-func (b *Broker) reportConnected(c *conn) {
+func (b *Broker) reportConnected(c *conn, resumed bool) {
 	id := c.ident.ClientID
 	lock := b.presenceLocks.of(id)
 	lock.Lock()
@@ -860,7 +797,7 @@ func (b *Broker) reportConnected(c *conn) {
 		return
 	}
 	b.opts.Presence.Connected(c.ident)
-	if c.resumed { // its subscriptions are in force
+	if resumed { // its subscriptions are in force
 		for _, filter := range c.client.filters() {
 			b.opts.Presence.Subscribed(c.ident, filter)
 		}

@@ -2,7 +2,6 @@ package broker
 
 import (
 	"bytes"
-	"container/list"
 	"crypto/tls"
 	"encoding/binary"
 	"errors"
@@ -12,11 +11,9 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/mochi-mqtt/server/v2/packets"
-	"golang.org/x/time/rate"
 
 	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/broker/session"
@@ -32,81 +29,62 @@ type conn struct {
 	listener *listener
 	in       *frameReader
 	w        *session.Writer
-	acks     pendingAcks
+	batch    session.WriteBatch // writers of the sessions that the client's packets queued messages in
 
 	version     atomic.Uint32 // of the protocol, once known
 	established atomic.Bool   // CONNACK went out
 	closing     atomic.Bool
-	storeFailed atomic.Bool // a node's message could not be stored: none that it sent later on this connection counts as stored
+	revoked     atomic.Bool // its identity has ended, and with it the session and the will
 
 	// Set by the reading goroutine before the connection is attached, and fixed then.
-	ident              *Identity // never nil; it is replaced when the client has signed in, and never changed
-	clean              bool
-	bridge             bool   // a mosquitto bridge: its subscriptions are no-local and retain-as-published
-	assignedID         string // the client identifier that the broker assigned; empty: the client brought one
-	receiveMaximum     uint16
-	maximumPacket      uint32
-	partsMemory        string // of a client that takes large messages in parts; empty: it doesn't
-	noProblemInfo      bool   // the client asked for no reason strings
-	keepAlive          time.Duration
-	keepAliveShortened bool // the keep-alive is not what the client asked for
-	resumed            bool
-	recordPending      bool // the session's record is not on disk yet
-	client             *client
-	owner              *quotaHolder // once it is known who it is
+	ident *Identity // never nil; it is replaced when the client has signed in, and never changed
+	connectParams
+	client *client
 
-	host    string        // at the other end, as limits for each address count it
-	pending *list.Element // in pendingConns, which guards it; nil: it has sent its CONNECT
-
-	stopped  chan struct{} // closed once no packet of the client's is applied any more
-	detached chan struct{} // closed once its session knows
-	readErr  error         // why, then
-	drain    drainState
-	revoked  atomic.Bool // its identity has ended, and with it the session and the will
-
-	// The reading goroutine's.
-	signedIn          bool // its user is known, and answers for it
-	quantum           quantum
-	loggedFlood       bool          // it was logged that the client is read more slowly; once is enough
-	rate              *rate.Limiter // limits.packetRate; nil: none
-	loggedRate        bool          // it was logged that it sends more than that
-	expiry            time.Duration // of the session
+	expiry            time.Duration // of the session; the reading goroutine's
 	stopWatchingToken func() bool   // ends waiting for the revocation of the client's token
-	droppedWill       bool          // until it sent DISCONNECT
-	aliases           map[uint16]string
-	aliasBytes        int                // what they count for
-	lastHeard         atomic.Int64       // when the client last sent something, in Unix milliseconds; 0: after its CONNECT nothing
-	lastHandled       time.Time          // when the last packet had been handled; zero: the keep-alive doesn't count yet
-	unextendedBytes   int                // bytes that have arrived since then
-	tookPacket        bool               // a packet was taken since the last read
-	ownTopics         bool               // it may publish outside v1/
-	lastRoute         *route             // of the topic that it published to last
-	batch             session.WriteBatch // writers of the sessions that the client's packets queued messages in
-	scratch           [4]byte
+	keepAlive         keepAliveState
+	publisher         publisher
+	throttle          readThrottle
+	quotas            connQuotas
+	will              connWill
+	drain             drainState
+	end               connEnd
+}
 
-	// Used by the goroutine that is writing.
-	retainedPause  time.Duration // pause that is due for the retained messages sent so far
-	loggedRetained bool          // it was logged that the client gets retained messages more slowly
+// connectParams are what a CONNECT says of how its connection is used.
+type connectParams struct {
+	bridge         bool // a mosquitto bridge: its subscriptions are no-local and retain-as-published
+	receiveMaximum uint16
+	maximumPacket  uint32
+	partsMemory    string // of a client that takes large messages in parts; empty: it doesn't
+	noProblemInfo  bool   // the client asked for no reason strings
+}
 
-	releasing sync.Mutex // releaseQuotas: the connection's own goroutine and who takes its session over may come at once
+// connEnd is how a connection ended.
+type connEnd struct {
+	stopped  chan struct{} // closed once no packet of the client's is applied any more
+	readErr  error         // why, then
+	detached chan struct{} // closed once its session knows
 
-	mu          sync.Mutex
-	will        *will
-	closeReason error // why the broker closed the connection
+	mu     sync.Mutex
+	reason error // why the broker closed the connection
 }
 
 func newConn(b *Broker, l *listener, transport net.Conn) *conn {
 	transport = rawSocketOf(transport)
-	c := &conn{Conn: transport, b: b, listener: l, ident: &unknownIdentity, stopped: make(chan struct{}), detached: make(chan struct{}), stopWatchingToken: func() bool { return true }}
-	c.host = peerNetwork(transport.RemoteAddr())
-	c.quantum.began = time.Now()
+	c := &conn{Conn: transport, b: b, listener: l, ident: &unknownIdentity, stopWatchingToken: func() bool { return true }}
+	c.end.stopped, c.end.detached = make(chan struct{}), make(chan struct{})
+	c.publisher.c, c.throttle.c, c.quotas.c = c, c, c
+	c.quotas.host = peerNetwork(transport.RemoteAddr())
+	c.throttle.quantum.began = time.Now()
 	c.batch.Fanout = b.fanout
-	c.meter(transport)
+	meterSocket(transport, c)
 	c.in = newFrameReader(transport, min(int(b.opts.Limits.Packet), maxConnect))
-	c.in.countBytes = c.countUnfinished
-	c.acks.init()
+	c.in.countBytes = c.quotas.countUnfinished
+	c.publisher.acks.init()
 	c.w = session.NewWriter(writerConn(transport, c), b.opts.Limits.WriteTimeout)
-	c.w.ReportReplay(c.servedRetained)
+	c.w.ReportReplay(c.throttle.servedRetained)
 	return c
 }
 
@@ -126,56 +104,21 @@ func (b *Broker) serve(l *listener, transport net.Conn) {
 	defer b.connections.Done()
 	c.readUntil(time.Now().Add(b.opts.Limits.ConnectTimeout))
 	err := c.read()
-	c.readErr = err
-	close(c.stopped)
+	c.end.readErr = err
+	close(c.end.stopped)
 	c.stopWatchingToken()
 	b.pending.remove(c)
 	c.countEnd(err)
 	c.finish(err)
 	b.detach(c, c.cause(err))
-	close(c.detached)
+	close(c.end.detached)
 	b.storeLeave(c)
 	c.shut() // a client that sent DISCONNECT sees the end only now, and may reconnect at once
 	c.linger()
 }
 
-// releaseQuotas ends counting the connection for its user and host. Whoever ends the connection calls it, once no packet of
-// it is handled any more.
-func (c *conn) releaseQuotas() {
-	c.releasing.Lock()
-	defer c.releasing.Unlock()
-	c.in.release()
-	c.b.quotas.state.Add(c.ident.User, -int64(c.aliasBytes))
-	c.aliasBytes = 0
-	c.releaseOwner()
-}
-
-func (c *conn) releaseOwner() {
-	if c.owner != nil {
-		c.b.quotas.releaseConnection(*c.owner)
-		c.owner = nil
-	}
-}
-
 // maxConnect bounds a CONNECT, and every packet of a client that hasn't signed in.
 const maxConnect = 64 << 10
-
-// countUnfinished counts n more bytes of memory for a packet that has not arrived whole: for the user, or for the address of
-// a client that hasn't signed in.
-func (c *conn) countUnfinished(n int) error {
-	q, key := c.b.quotas.unfinished, c.ident.User
-	if !c.signedIn {
-		q, key = c.b.quotas.unsigned, c.host
-	}
-	if n <= 0 {
-		q.Add(key, int64(n))
-		return nil
-	}
-	if err := q.Take(key, int64(n)); err != nil {
-		return packets.Code{Code: codeQuota, Reason: reasonOf(err)}
-	}
-	return nil
-}
 
 // signedInLimits gives a client that has signed in what its user may have. Who asks for a first certificate has shown nothing yet.
 func (c *conn) signedInLimits() {
@@ -183,7 +126,7 @@ func (c *conn) signedInLimits() {
 		return
 	}
 	c.in.release()
-	c.signedIn = true
+	c.quotas.signedIn = true
 	c.in.maxPacket = int(c.b.opts.Limits.Packet)
 }
 
@@ -273,11 +216,11 @@ func (c *conn) wakeReader() { _ = c.SetReadDeadline(time.Unix(1, 0)) }
 // cause is why the connection ended: the broker's reason for closing it, or else the reader's error; nil after a
 // client's DISCONNECT.
 func (c *conn) cause(err error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.end.mu.Lock()
+	defer c.end.mu.Unlock()
 	switch {
-	case c.closeReason != nil:
-		return c.closeReason
+	case c.end.reason != nil:
+		return c.end.reason
 	case errors.Is(err, errDisconnected):
 		return nil
 	case errors.Is(err, errDrained):
@@ -292,9 +235,9 @@ func (c *conn) disconnect(code byte, why error) {
 	if !c.closing.Load() {
 		c.b.metrics.closed.WithLabelValues(daemon.Label(closeReasons[code])).Inc()
 	}
-	c.mu.Lock()
-	if c.closeReason == nil {
-		c.closeReason = why
+	c.end.mu.Lock()
+	if c.end.reason == nil {
+		c.end.reason = why
 	}
 	if c.version.Load() == 5 && c.established.Load() && !c.closing.Load() {
 		pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Disconnect}, ReasonCode: code}
@@ -302,7 +245,7 @@ func (c *conn) disconnect(code byte, why error) {
 		c.send(pk, nil)
 	}
 	c.closing.Store(true)
-	c.mu.Unlock()
+	c.end.mu.Unlock()
 	c.shut()
 }
 
@@ -310,7 +253,7 @@ func (c *conn) disconnect(code byte, why error) {
 func (c *conn) shut() {
 	c.closing.Store(true)
 	c.w.Close()
-	c.acks.close()
+	c.publisher.acks.close()
 	c.b.treeBacklog.Wake()
 	if c.b.store != nil {
 		c.b.store.wake()
@@ -361,211 +304,6 @@ func encodeAnswer(pk packets.Packet) []byte {
 	return buf.Bytes()
 }
 
-// takeWill returns the will and removes it.
-func (c *conn) takeWill() *will {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	w := c.will
-	c.will = nil
-	return w
-}
-
-// peekWill returns the will without removing it.
-func (c *conn) peekWill() *will {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.will
-}
-
-func (c *conn) setWill(w *will) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.will = w
-}
-
-const (
-	readBufferSize  = 64 << 10 // of a client that sends much, from the pool
-	smallBufferSize = 4 << 10  // under TLS and WebSocket, and for a part of a packet
-)
-
-var readBuffers = sync.Pool{New: func() any { return new([readBufferSize]byte) }}
-
-// frameReader is the read buffer of a connection, which splits the byte stream into packets. It has memory only while there is
-// something in it: an idle connection has none, and one that stopped in the middle of a packet no more than it sent.
-type frameReader struct {
-	conn         net.Conn
-	raw          syscall.RawConn       // nil: TLS or WebSocket
-	attemptFunc  func(fd uintptr) bool // attempt
-	buf          []byte                // buf[taken:filled] has arrived and was not returned by next
-	borrowed     *[readBufferSize]byte // the pool's array that buf is in; nil: none
-	taken        int
-	filled       int
-	need         int // length of the incomplete packet, if known
-	maxPacket    int // maximum length of a packet
-	countedBytes int // bytes of memory that count was told of
-	countBytes   func(more int) error
-	err          error
-	waitingSince time.Time // since when fill has waited; zero: it didn't wait
-}
-
-func newFrameReader(conn net.Conn, most int) *frameReader {
-	f := &frameReader{conn: conn, raw: rawConnOf(conn), maxPacket: most, countBytes: func(int) error { return nil }}
-	f.attemptFunc = f.attempt
-	return f
-}
-
-// next returns the next complete packet in the buffer: its first byte and its body, which the next fill overwrites.
-// It is not ok if there is none.
-func (f *frameReader) next() (first byte, body []byte, ok bool, err error) {
-	b := f.buf[f.taken:f.filled]
-	f.need = 0
-	n := 0
-	for i := 1; i < len(b); i++ {
-		n |= int(b[i]&0x7F) << (7 * (i - 1))
-		end := 1 + i + n
-		switch {
-		case b[i] >= 0x80 && i == 4:
-			return 0, nil, false, errMalformed
-		case b[i] >= 0x80:
-			continue
-		case end > f.maxPacket:
-			return 0, nil, false, packets.ErrPacketTooLarge
-		case end > len(b):
-			f.need = end
-			return 0, nil, false, nil
-		}
-		f.taken += end
-		return b[0], b[1+i : end], true, nil
-	}
-	return 0, nil, false, nil
-}
-
-// fill reads from the connection, and waits until something has arrived. It is called when next has no packet.
-func (f *frameReader) fill() error {
-	if f.raw == nil {
-		f.makeRoom()
-		if err := f.countHeld(); err != nil {
-			return err
-		}
-		n, err := f.conn.Read(f.buf[f.filled:])
-		f.filled += n
-		if n > 0 {
-			return nil // the error comes again
-		}
-		return err
-	}
-	f.err, f.waitingSince = nil, time.Time{}
-	if err := f.raw.Read(f.attemptFunc); err != nil {
-		return err
-	}
-	return f.err
-}
-
-// poll reads without waiting, whatever the connection's deadline is, and reports whether something was there.
-func (f *frameReader) poll() (got bool, err error) {
-	if f.raw == nil { // metered has looked already
-		return false, nil
-	}
-	f.err = nil
-	if err := f.raw.Control(func(fd uintptr) { got = f.attempt(fd) }); err != nil {
-		return false, err
-	}
-	return got && f.err == nil, f.err
-}
-
-// waited returns how long the last fill waited.
-func (f *frameReader) waited(now time.Time) time.Duration {
-	if f.waitingSince.IsZero() {
-		return 0
-	}
-	return now.Sub(f.waitingSince)
-}
-
-// attempt reads without waiting. It is not done if nothing is there.
-func (f *frameReader) attempt(fd uintptr) (done bool) {
-	f.makeRoom()
-	n, nothing, err := tryRead(fd, f.buf[f.filled:])
-	if nothing {
-		f.returnBuffer()
-		if f.err = f.countHeld(); f.err != nil {
-			return true
-		}
-		if f.waitingSince.IsZero() {
-			f.waitingSince = time.Now()
-		}
-		return false
-	}
-	f.filled += n
-	f.err = err
-	return true
-}
-
-// makeRoom makes sure that the buffer has free space at its end.
-func (f *frameReader) makeRoom() {
-	if f.taken > 0 {
-		f.filled = copy(f.buf, f.buf[f.taken:f.filled])
-		f.taken = 0
-	}
-	if f.filled == 0 && f.borrowed == nil && len(f.buf) > smallBufferSize {
-		f.buf = nil // it was for a large packet
-	}
-	if f.filled < len(f.buf) {
-		return
-	}
-	old, part := f.borrowed, f.buf
-	f.borrowed = nil
-	switch {
-	case f.raw != nil && len(part) < readBufferSize:
-		f.borrowed = readBuffers.Get().(*[readBufferSize]byte)
-		f.buf = f.borrowed[:]
-	case len(part) < smallBufferSize:
-		f.buf = make([]byte, smallBufferSize)
-	default: // memory for a larger packet is allocated as it arrives
-		f.buf = make([]byte, min(2*len(part), max(f.need, len(part)+1)))
-	}
-	copy(f.buf, part)
-	if old != nil {
-		readBuffers.Put(old)
-	}
-}
-
-// returnBuffer returns the buffer to the pool, as nothing may arrive for hours. A large part of a packet stays where it is, since
-// it would be copied again with each byte that the client sends.
-func (f *frameReader) returnBuffer() {
-	if f.borrowed == nil || f.filled-f.taken > smallBufferSize {
-		return
-	}
-	f.buf = append([]byte(nil), f.buf[f.taken:f.filled]...)
-	f.taken, f.filled = 0, len(f.buf)
-	readBuffers.Put(f.borrowed)
-	f.borrowed = nil
-}
-
-// countHeld counts the memory of an unfinished packet before it is waited for. Little, which every connection may have, isn't counted.
-func (f *frameReader) countHeld() error {
-	holds := len(f.buf)
-	if holds <= smallBufferSize || f.filled == f.taken {
-		holds = 0
-	}
-	if holds == f.countedBytes {
-		return nil
-	}
-	if err := f.countBytes(holds - f.countedBytes); err != nil {
-		return err
-	}
-	f.countedBytes = holds
-	return nil
-}
-
-// release ends what settle counted.
-func (f *frameReader) release() {
-	_ = f.countBytes(-f.countedBytes) // less is no error
-	f.countedBytes = 0
-}
-
-// full reports whether the last read filled the buffer, so that more may wait in the socket.
-func (f *frameReader) full() bool { return len(f.buf) >= readBufferSize && f.filled == len(f.buf) }
-
 var (
 	errClosed       = errors.New("connection closed by the broker") // the client has been sent the reason
 	errDisconnected = errors.New("the client disconnected")
@@ -579,7 +317,7 @@ func (c *conn) frame() (first byte, body []byte, err error) {
 		case c.closing.Load(): // what the client sent after that is ignored
 			return 0, nil, errClosed
 		case ok || err != nil:
-			c.tookPacket = true
+			c.keepAlive.tookPacket = true
 			return first, body, err
 		}
 		if err := c.more(); err != nil {
@@ -592,7 +330,7 @@ func (c *conn) frame() (first byte, body []byte, err error) {
 // client is made to wait.
 func (c *conn) more() error {
 	c.batch.Flush()
-	c.lastRoute = nil // it may be outdated after the wait, and is large
+	c.publisher.lastRoute = nil // it may be outdated after the wait, and is large
 	if !c.w.WaitForRoom() {
 		c.expel(0, nil) // it has failed, and the client can't be told
 	}
@@ -600,8 +338,8 @@ func (c *conn) more() error {
 		c.batch.Await()
 		runtime.Gosched()
 	}
-	if c.tookPacket { // the time that it was made to wait doesn't count
-		c.tookPacket = false
+	if c.keepAlive.tookPacket { // the time that it was made to wait doesn't count
+		c.keepAlive.tookPacket = false
 		c.extend()
 	}
 	had := c.in.filled - c.in.taken
@@ -611,56 +349,31 @@ func (c *conn) more() error {
 			err = c.in.fill()
 		}
 	}
-	c.unextendedBytes += c.in.filled - c.in.taken - had
+	c.keepAlive.unextendedBytes += c.in.filled - c.in.taken - had
 	if c.in.raw != nil { // else metered.Read calls arrived
 		now := time.Now()
-		c.countRead(now, c.in.waited(now), c.in.filled < smallBufferSize)
+		c.throttle.countRead(now, c.in.waited(now), c.in.filled < smallBufferSize)
 	}
 	return err
 }
 
-// leastRate is how many bytes a second a packet has to arrive with that isn't complete after one and a half keep-alives: a slow line's bytes
-// are life, and who trickles is not kept.
-const leastRate = 256
-
-// arriving reports whether a packet is on its way that is too long for the line, and restarts the keep-alive if so.
-func (c *conn) arriving(now time.Time) bool {
-	if c.unextendedBytes == 0 || float64(c.unextendedBytes) < leastRate*now.Sub(c.lastHandled).Seconds() {
-		return false
-	}
-	c.lastHandled, c.unextendedBytes = now, 0
-	c.lastHeard.Store(now.UnixMilli())
-	return true
-}
-
-// extend restarts the keep-alive: the next packet has to be complete within one and a half of it, or be arriving. The socket's deadline
-// is not set for each packet: extendDeadline moves it when it is reached.
+// extend restarts the keep-alive. The socket's deadline is not set for each packet: extendDeadline moves it when it is reached.
 func (c *conn) extend() {
-	now := time.Now()
-	c.lastHeard.Store(now.UnixMilli())
-	if c.keepAlive == 0 {
-		return
-	}
-	first := c.lastHandled.IsZero()
-	c.unextendedBytes = 0
-	if c.lastHandled = now; first {
-		c.readUntil(c.due())
+	if c.keepAlive.restart(time.Now()) {
+		c.readUntil(c.keepAlive.due())
 	}
 }
-
-// due is when the keep-alive ends.
-func (c *conn) due() time.Time { return c.lastHandled.Add(c.keepAlive + c.keepAlive/2) }
 
 // extendDeadline reports whether a read that failed has to be repeated, because the deadline was that of an earlier
 // packet, and sets the new one. TLS and WebSocket must not see such an error, since they keep it.
 func (c *conn) extendDeadline(err error) bool {
-	if err == nil || c.lastHandled.IsZero() || c.closing.Load() || !errors.Is(err, os.ErrDeadlineExceeded) {
+	if err == nil || c.keepAlive.lastHandled.IsZero() || c.closing.Load() || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false
 	}
-	if now := time.Now(); !now.Before(c.due()) && !c.arriving(now) {
+	if now := time.Now(); !now.Before(c.keepAlive.due()) && !c.keepAlive.arriving(now) {
 		return false
 	}
-	c.readUntil(c.due())
+	c.readUntil(c.keepAlive.due())
 	return true
 }
 
@@ -676,7 +389,7 @@ func (c *conn) read() (err error) {
 		}
 		c.batch.Flush() // what came before the end
 	}()
-	if err := c.connect(); err != nil {
+	if err := (&handshake{conn: c}).connect(); err != nil {
 		return err
 	}
 	c.readUntil(time.Time{})
@@ -692,11 +405,11 @@ func (c *conn) read() (err error) {
 }
 
 func (c *conn) handleFrame(first byte, body []byte) (err error) {
-	if !c.fastPublish(first, body) {
+	if !c.publisher.fastPublish(first, body) {
 		err = c.take(first, body)
 	}
 	if kind := first >> 4; err == nil && (kind < packets.Puback || kind > packets.Pubcomp) {
-		c.countPacket(len(body))
+		c.throttle.countPacket(len(body))
 	}
 	return err
 }
@@ -709,7 +422,7 @@ func (c *conn) take(first byte, body []byte) error {
 	}
 	pk, err := decode(byte(c.version.Load()), first, body)
 	if first>>4 == packets.Publish && errors.Is(err, errUserProperties) {
-		return c.refuseUnread(first, body)
+		return c.publisher.refuseUnread(first, body)
 	}
 	if err != nil {
 		return err
@@ -731,7 +444,7 @@ func (c *conn) fastPuback(first byte, body []byte) bool {
 	if !known && !c.client.sess.Fits(packets.Puback, id) {
 		return false
 	}
-	c.countAck(known)
+	c.throttle.countAck(known)
 	return true
 }
 
@@ -782,25 +495,25 @@ func (c *conn) handle(pk *packets.Packet) error {
 	}
 	switch pk.FixedHeader.Type {
 	case packets.Publish:
-		return c.publish(pk)
+		return c.publisher.publish(pk)
 	case packets.Puback:
-		c.countAck(sess.Puback(pk.PacketID, nil))
+		c.throttle.countAck(sess.Puback(pk.PacketID, nil))
 	case packets.Pubrec:
 		answer, ok := sess.Pubrec(pk.PacketID, pk.ReasonCode)
-		c.countAck(answer.Code == codeSuccess)
+		c.throttle.countAck(answer.Code == codeSuccess)
 		if ok {
 			c.w.Control(answer.Append(nil, c.ident.Version), nil)
 		}
 	case packets.Pubrel:
-		c.acks.released(pk.PacketID)
+		c.publisher.acks.released(pk.PacketID)
 		sess.Pubrel(pk.PacketID, c.w)
-		c.countPacket(0)
+		c.throttle.countPacket(0)
 	case packets.Pubcomp:
-		c.countAck(sess.Pubcomp(pk.PacketID))
+		c.throttle.countAck(sess.Pubcomp(pk.PacketID))
 	case packets.Subscribe:
-		return c.subscribe(pk)
+		return (&subscribeRequest{c: c}).subscribe(pk)
 	case packets.Unsubscribe:
-		return c.unsubscribe(pk)
+		return (&subscribeRequest{c: c}).unsubscribe(pk)
 	case packets.Pingreq:
 		c.w.Control(pingresp, nil)
 	case packets.Disconnect:
@@ -827,17 +540,9 @@ func (c *conn) disconnected(pk *packets.Packet) error {
 		c.expiry = c.b.sessionExpiry(seconds)
 	}
 	if pk.ReasonCode == codeSuccess { // with any other reason code the will is published
-		w := c.takeWill()
-		c.droppedWill = w != nil
+		w := c.will.take()
+		c.will.dropped = w != nil
 		c.b.dropWill(w)
 	}
 	return errDisconnected
-}
-
-// storeLeave waits until it is on disk that a client has left without its will: who sees its connection closed knows that
-// the will isn't published, even if the broker is killed now.
-func (b *Broker) storeLeave(c *conn) {
-	if c.droppedWill && b.store != nil {
-		_ = b.store.commitNow(nil) // what can't be stored now is tried again
-	}
 }

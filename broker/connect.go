@@ -45,49 +45,59 @@ var connectReasons = map[byte]string{
 	codeBadVersion: "no such version of MQTT", codeQuota: "too many sessions, or too much in them", codeConnectRate: "too many wrong passwords: try again in a minute",
 }
 
+// handshake is the part of a connection before its CONNACK: a CONNECT is checked, its client signed in, and given its session.
+type handshake struct {
+	*conn
+	clean              bool
+	assignedID         string // the client identifier that the broker assigned; empty: the client brought one
+	keepAliveShortened bool   // the keep-alive is not what the client asked for
+	resumed            bool
+	recordPending      bool // the session's record is not on disk yet
+}
+
 // connect waits for the CONNECT and answers it. After an error nothing but the answer was sent.
-func (c *conn) connect() error {
-	if err := c.checkProtocol(); err != nil {
+func (h *handshake) connect() error {
+	if err := h.checkProtocol(); err != nil {
 		return err
 	}
-	first, body, err := c.frame()
+	first, body, err := h.frame()
 	if err != nil {
-		return c.unread(err)
+		return h.unread(err)
 	}
-	c.b.pending.remove(c)
+	h.b.pending.remove(h.conn)
 	if first>>4 != packets.Connect {
 		return errUnexpectedPacket
 	}
-	awaitRate(c.listener.connects, c.w.Done(), c.b.metrics.held.Inc)
+	awaitRate(h.listener.connects, h.w.Done(), h.b.metrics.held.Inc)
 	body = bytes.Clone(body) // the library's texts are parts of it
 	pk := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connect, Remaining: len(body)}}
-	err = c.accept(&pk, first, body)
+	err = h.accept(&pk, first, body)
 	var refused *refusedConnect
 	if errors.As(err, &refused) {
-		c.b.dropWill(c.takeWill())
-		c.b.rejected(c, &pk, refused)
-		c.refuse(refused)
+		h.b.dropWill(h.will.take())
+		h.rejected(&pk, refused)
+		h.refuse(refused)
 		return errClosed
 	}
 	if err != nil {
 		return err
 	}
-	return c.sendConnack(&pk)
+	return h.sendConnack(&pk)
 }
 
 // checkProtocol looks at the first byte that comes, and ends a connection that uses another protocol than MQTT at once:
 // what it sends may never be a complete packet.
-func (c *conn) checkProtocol() error {
-	if err := c.more(); err != nil {
+func (h *handshake) checkProtocol() error {
+	if err := h.more(); err != nil {
 		return err
 	}
-	switch first := c.in.buf[c.in.taken]; {
+	switch first := h.in.buf[h.in.taken]; {
 	case first == tlsHandshake:
-		c.logWrongProtocol("the client speaks TLS, and this listener doesn't: see mqtt.tls.listen, or have the client use mqtt://")
+		h.logWrongProtocol("the client speaks TLS, and this listener doesn't: see mqtt.tls.listen, or have the client use mqtt://")
 		return errUnexpectedPacket
-	case first >= 'A' && first <= 'Z' && !c.listener.WebSocket: // a method of HTTP
-		c.logWrongProtocol("the client speaks HTTP or WebSocket, and this listener MQTT: see mqtt.websocket.listen and http.listen")
-		c.w.Control([]byte(wrongPortAnswer), nil)
+	case first >= 'A' && first <= 'Z' && !h.listener.WebSocket: // a method of HTTP
+		h.logWrongProtocol("the client speaks HTTP or WebSocket, and this listener MQTT: see mqtt.websocket.listen and http.listen")
+		h.w.Control([]byte(wrongPortAnswer), nil)
 		return errClosed
 	}
 	return nil
@@ -99,10 +109,10 @@ var wrongPortAnswer = fmt.Sprintf("HTTP/1.1 400 Bad Request\r\nContent-Type: tex
 	len(wrongPortText), wrongPortText)
 
 // accept checks and decodes a CONNECT, and finds or makes its session.
-func (c *conn) accept(pk *packets.Packet, first byte, body []byte) error {
+func (h *handshake) accept(pk *packets.Packet, first byte, body []byte) error {
 	version, bridge, err := parseProtocol(body)
-	c.version.Store(uint32(version))
-	c.bridge = bridge
+	h.version.Store(uint32(version))
+	h.bridge = bridge
 	if err != nil {
 		return err
 	}
@@ -110,58 +120,46 @@ func (c *conn) accept(pk *packets.Packet, first byte, body []byte) error {
 		return errUnexpectedPacket
 	}
 	if err := connectWellFormed(version, body); err != nil {
-		return c.malformed(err)
+		return h.malformed(err)
 	}
 	if err := pk.ConnectDecode(body); err != nil {
-		return c.malformed(errMalformed)
+		return h.malformed(errMalformed)
 	}
 	pk.Connect.ClientIdentifier = strings.Clone(pk.Connect.ClientIdentifier) // or the session would keep the packet
 	// mosquitto 2.0 sets no bridge bit with MQTT 5: its will says what it is, unless notifications are switched off.
-	c.bridge = c.bridge || pk.Connect.WillFlag && isBridgeNotice(pk.Connect.WillTopic)
-	if err := c.identifier(pk); err != nil {
+	h.bridge = h.bridge || pk.Connect.WillFlag && isBridgeNotice(pk.Connect.WillTopic)
+	if err := h.identifier(pk); err != nil {
 		return err
 	}
-	if err := c.readWill(pk); err != nil {
+	if err := h.readWill(pk); err != nil {
 		return err
 	}
-	c.parameters(pk)
-	if err := c.authenticate(pk); err != nil {
+	h.parameters(pk)
+	if err := h.authenticate(pk); err != nil {
 		return err
 	}
-	return c.begin()
+	return h.begin()
 }
 
 // unread answers a CONNECT that is not read to its end, since it is too large or there is no room for it.
-func (c *conn) unread(err error) error {
+func (h *handshake) unread(err error) error {
 	var code packets.Code
 	if !errors.As(err, &code) || code.Code != codeTooLarge && code.Code != codeQuota {
 		return err
 	}
 	refused := &refusedConnect{code: code.Code, reason: code.Reason, metricReason: connectUnread}
 	if code.Code == codeTooLarge {
-		refused.reason = fmt.Sprintf("a CONNECT has %d KiB at most, its will, user name and password included", c.in.maxPacket>>10)
+		refused.reason = fmt.Sprintf("a CONNECT has %d KiB at most, its will, user name and password included", h.in.maxPacket>>10)
 	}
-	c.b.metrics.rejected.WithLabelValues(daemon.Label(connectUnread)).Inc()
-	remote := c.RemoteAddr().String()
-	c.b.opts.Audit.Add(audit.Entry{Remote: remote, Via: audit.MQTT, Action: audit.Connect, Answer: connectUnread, Reason: refused.reason})
-	c.b.sampledLog.Info().Str("remote", remote).Str("detail", refused.reason).Msg("connection refused")
-	c.version.Store(uint32(c.in.version()))
-	if c.version.Load() == 5 {
-		c.refuse(refused)
+	h.b.metrics.rejected.WithLabelValues(daemon.Label(connectUnread)).Inc()
+	remote := h.RemoteAddr().String()
+	h.b.opts.Audit.Add(audit.Entry{Remote: remote, Via: audit.MQTT, Action: audit.Connect, Answer: connectUnread, Reason: refused.reason})
+	h.b.sampledLog.Info().Str("remote", remote).Str("detail", refused.reason).Msg("connection refused")
+	h.version.Store(uint32(h.in.version()))
+	if h.version.Load() == 5 {
+		h.refuse(refused)
 	}
 	return errClosed
-}
-
-// version is that of the CONNECT of which the first bytes have arrived; 0: they haven't.
-func (f *frameReader) version() byte {
-	arrived := packetReader{b: bytes.Clone(f.buf[f.taken:f.filled])}
-	arrived.uint8()
-	arrived.varint()
-	version, _, err := parseProtocol(arrived.b)
-	if err != nil {
-		return 0
-	}
-	return version
 }
 
 // bridgeBit in the protocol level marks a mosquitto bridge. It is not in the standard, but brokers accept it.
@@ -194,16 +192,16 @@ func isBridgeNotice(topic string) bool {
 }
 
 // malformed refuses a malformed CONNECT. MQTT 3.1.1 has no return code for that.
-func (c *conn) malformed(err error) error {
+func (h *handshake) malformed(err error) error {
 	var code packets.Code
-	if c.version.Load() < 5 || !errors.As(err, &code) {
+	if h.version.Load() < 5 || !errors.As(err, &code) {
 		return errMalformed
 	}
 	return &refusedConnect{code: code.Code, reason: code.Reason}
 }
 
 // identifier checks the client identifier, and assigns one if there is none. Those that begin with $ are the broker's own.
-func (c *conn) identifier(pk *packets.Packet) error {
+func (h *handshake) identifier(pk *packets.Packet) error {
 	if strings.HasPrefix(pk.Connect.ClientIdentifier, "$") {
 		return &refusedConnect{code: codeBadClientID, reason: "client identifiers that begin with $ are the broker's own"}
 	}
@@ -216,13 +214,13 @@ func (c *conn) identifier(pk *packets.Packet) error {
 	if pk.ProtocolVersion < 5 && (!pk.Connect.Clean || pk.ProtocolVersion == 3) {
 		return &refusedConnect{code: codeBadClientID}
 	}
-	c.assignedID = assignedPrefix + rand.Text()
-	pk.Connect.ClientIdentifier = c.assignedID
+	h.assignedID = assignedPrefix + rand.Text()
+	pk.Connect.ClientIdentifier = h.assignedID
 	return nil
 }
 
 // readWill checks the will in a CONNECT.
-func (c *conn) readWill(pk *packets.Packet) error {
+func (h *handshake) readWill(pk *packets.Packet) error {
 	w := willOf(pk)
 	if w == nil || isBridgeNotice(w.message.Topic) {
 		return nil
@@ -233,32 +231,32 @@ func (c *conn) readWill(pk *packets.Packet) error {
 	if reason := propertyError(&pk.Connect.WillProperties); reason != "" {
 		return &refusedConnect{code: codeProtocolError, reason: "will: " + reason}
 	}
-	c.setWill(w)
+	h.will.set(w)
 	return nil
 }
 
 // parameters takes the session expiry, limits and keep-alive from the CONNECT, as far as the broker's limits allow.
-func (c *conn) parameters(pk *packets.Packet) {
+func (h *handshake) parameters(pk *packets.Packet) {
 	p := &pk.Properties
-	c.clean = pk.Connect.Clean
-	c.receiveMaximum, c.maximumPacket = p.ReceiveMaximum, p.MaximumPacketSize
+	h.clean = pk.Connect.Clean
+	h.receiveMaximum, h.maximumPacket = p.ReceiveMaximum, p.MaximumPacketSize
 	for _, u := range p.User {
 		if u.Key == link.PropParts {
-			c.partsMemory = u.Val
+			h.partsMemory = u.Val
 		}
 	}
-	c.noProblemInfo = p.RequestProblemInfoFlag && p.RequestProblemInfo == 0
+	h.noProblemInfo = p.RequestProblemInfoFlag && p.RequestProblemInfo == 0
 	switch {
-	case pk.ProtocolVersion == 5 && !(c.bridge && !c.clean && !p.SessionExpiryIntervalFlag): // mosquitto's bridges say none
-		c.expiry = c.b.sessionExpiry(p.SessionExpiryInterval)
-	case !c.clean:
-		c.expiry = c.b.opts.Limits.Session.Expiry
+	case pk.ProtocolVersion == 5 && !(h.bridge && !h.clean && !p.SessionExpiryIntervalFlag): // mosquitto's bridges say none
+		h.expiry = h.b.sessionExpiry(p.SessionExpiryInterval)
+	case !h.clean:
+		h.expiry = h.b.opts.Limits.Session.Expiry
 	}
-	c.keepAlive = time.Duration(pk.Connect.Keepalive) * time.Second
-	longest := c.b.opts.Limits.KeepAlive
-	if longest > 0 && pk.ProtocolVersion == 5 && (c.keepAlive == 0 || c.keepAlive > longest) {
-		c.keepAlive = max(longest.Truncate(time.Second), time.Second)
-		c.keepAliveShortened = true
+	h.keepAlive.interval = time.Duration(pk.Connect.Keepalive) * time.Second
+	longest := h.b.opts.Limits.KeepAlive
+	if longest > 0 && pk.ProtocolVersion == 5 && (h.keepAlive.interval == 0 || h.keepAlive.interval > longest) {
+		h.keepAlive.interval = max(longest.Truncate(time.Second), time.Second)
+		h.keepAliveShortened = true
 	}
 }
 
@@ -267,20 +265,20 @@ func (b *Broker) sessionExpiry(seconds uint32) time.Duration {
 }
 
 // authenticate finds the client's identity, and checks what depends on it: client identifier, quota and will.
-func (c *conn) authenticate(pk *packets.Packet) error {
+func (h *handshake) authenticate(pk *packets.Packet) error {
 	if pk.Properties.AuthenticationMethod != "" {
 		return &refusedConnect{code: codeBadAuthMethod}
 	}
 	if len(pk.Properties.AuthenticationData) > 0 {
-		return c.malformed(packets.Code{Code: codeProtocolError, Reason: "authentication data without a method"})
+		return h.malformed(packets.Code{Code: codeProtocolError, Reason: "authentication data without a method"})
 	}
 	shown := credentials{
 		user: string(pk.Connect.Username), password: pk.Connect.Password, hasPass: pk.Connect.PasswordFlag,
-		cert: c.peerCertificate(), loopback: c.listener.loopback && loopbackAddr(c.RemoteAddr()),
-		secure: c.listener.TLS != nil,
-		local:  hostUserOf(c.Conn),
+		cert: h.peerCertificate(), loopback: h.listener.loopback && loopbackAddr(h.RemoteAddr()),
+		secure: h.listener.TLS != nil,
+		local:  hostUserOf(h.Conn),
 	}
-	ident, code, why := c.b.identify(c.RemoteAddr(), shown)
+	ident, code, why := h.b.identify(h.RemoteAddr(), shown)
 	if code != codeSuccess {
 		refused := &refusedConnect{code: code, reason: why}
 		if why != "" && (code == codeNotAuthorized || code == codeServerBusy) { // other refusals with these codes have other reasons
@@ -295,63 +293,45 @@ func (c *conn) authenticate(pk *packets.Packet) error {
 	if shown.named() {
 		ident.Expires, ident.Certificate = shown.cert.NotAfter, shown.cert
 	}
-	ident.Listener, ident.Remote = c.listener.Name, c.RemoteAddr().String()
-	if n := c.b.opts.Limits.PacketRate; n > 0 && !ident.Has(topics.RoleNode) {
-		c.rate = rate.NewLimiter(rate.Limit(n), n)
+	ident.Listener, ident.Remote = h.listener.Name, h.RemoteAddr().String()
+	if n := h.b.opts.Limits.PacketRate; n > 0 && !ident.Has(topics.RoleNode) {
+		h.throttle.rate = rate.NewLimiter(rate.Limit(n), n)
 	}
-	if err := c.b.acl.clientID(&ident); err != nil {
+	if err := h.b.acl.clientID(&ident); err != nil {
 		return &refusedConnect{code: codeBadClientID, reason: reasonOf(err)}
 	}
-	c.ident = &ident
-	c.signedInLimits()
+	h.ident = &ident
+	h.signedInLimits()
 	if ident.Has(topics.RoleEnrollee) { // nothing of it is kept
-		c.clean, c.expiry = true, 0
+		h.clean, h.expiry = true, 0
 	}
-	if w := c.takeWill(); w != nil {
+	if w := h.will.take(); w != nil {
 		w.message.Publisher = &ident
-		if err := c.b.check(w.message); err != nil {
+		if err := h.b.check(w.message); err != nil {
 			return &refusedConnect{code: codeOf(err), reason: "will: " + reasonOf(err), metricReason: willRefused}
 		}
-		c.setWill(w)
+		h.will.set(w)
 	}
 	return nil
 }
-
-// countConnection counts the connection for its user and its host, or refuses it. The caller has the client's turn.
-func (c *conn) countConnection() error {
-	at, over := quotaHolderOf(c.ident, c.RemoteAddr()), quotaHolder{}
-	if old := c.b.clients.connected(c.ident.ClientID); old != nil && old.owner != nil && old.owner.user == at.user {
-		over = *old.owner
-	}
-	if err := c.b.quotas.takeConnection(at, over); err != nil {
-		return &tooManyConnectionsOf{err}
-	}
-	c.owner = &at
-	return nil
-}
-
-// tooManyConnectionsOf is the error for a connection that is one too many of its user's or host's.
-type tooManyConnectionsOf struct{ error }
-
-func (e *tooManyConnectionsOf) Unwrap() error { return e.error }
 
 // begin finds or makes the session. Whoever is refused for a quota may have closed a connection whose end was not read yet:
 // then what the user's connections have sent is handled first.
-func (c *conn) begin() error {
-	resumed, err := c.attach()
+func (h *handshake) begin() error {
+	resumed, err := h.attach()
 	if errors.Is(err, resource.Quota) {
-		c.b.settleUser(c)
-		resumed, err = c.attach()
+		h.b.settleUser(h.conn)
+		resumed, err = h.attach()
 	}
 	switch {
 	case err == nil:
-		if c.ident.Node != "" { // it may have been revoked since it was looked at, when this connection was not known yet
-			if why := c.b.auth.denied(*c.ident, credentials{cert: c.peerCertificate(), local: hostUserOf(c.Conn)}); why != "" {
+		if h.ident.Node != "" { // it may have been revoked since it was looked at, when this connection was not known yet
+			if why := h.b.auth.denied(*h.ident, credentials{cert: h.peerCertificate(), local: hostUserOf(h.Conn)}); why != "" {
 				return &refusedConnect{code: codeBadCredentials, reason: why}
 			}
 		}
-		c.resumed = resumed
-		return c.remember()
+		h.resumed = resumed
+		return h.remember()
 	case errors.Is(err, errIdentifierInUse):
 		return &refusedConnect{code: codeNotAuthorized, reason: connectReasons[codeNotAuthorized] +
 			", who has a session under it: use another one, or have an operator end that session (edgebus session end)"}
@@ -365,67 +345,67 @@ func (c *conn) begin() error {
 
 // attach counts the connection and gives it its session, in the client's turn. The earlier connection's packets are handled
 // before: it may have left.
-func (c *conn) attach() (resumed bool, err error) {
-	defer c.b.clients.locks.lock(c.ident.ClientID)()
-	c.b.settleBefore(c)
-	if c.owner == nil {
-		if err := c.countConnection(); err != nil {
+func (h *handshake) attach() (resumed bool, err error) {
+	defer h.b.clients.locks.lock(h.ident.ClientID)()
+	h.b.settleBefore(h.conn)
+	if h.quotas.holder == nil {
+		if err := h.quotas.takeConnection(); err != nil {
 			return false, err
 		}
 	}
-	if resumed, err = c.b.attach(c); err != nil {
-		c.releaseOwner()
+	if resumed, err = h.b.attach(h); err != nil {
+		h.quotas.releaseConnection()
 	}
 	return resumed, err
 }
 
 // remember waits until a new session is on disk, and the one that it replaces is deleted there: what CONNACK says of
 // the session must hold after a crash.
-func (c *conn) remember() error {
-	if c.resumed || !c.recordPending {
+func (h *handshake) remember() error {
+	if h.resumed || !h.recordPending {
 		return nil
 	}
-	err := c.b.store.commitNow(nil)
+	err := h.b.store.commitNow(nil)
 	if err == nil {
 		return nil
 	}
-	c.expiry = 0
-	c.b.sampledLog.Warn().Err(err).Str("client", c.ident.ClientID).Msg("session not stored")
+	h.expiry = 0
+	h.b.sampledLog.Warn().Err(err).Str("client", h.ident.ClientID).Msg("session not stored")
 	return &refusedConnect{code: codeUnavailable}
 }
 
 // sendConnack sends the CONNACK, and begins to send what waits in the session.
-func (c *conn) sendConnack(pk *packets.Packet) error {
-	l := c.b.opts.Limits
-	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connack}, SessionPresent: c.resumed && pk.ProtocolVersion > 3}
+func (h *handshake) sendConnack(pk *packets.Packet) error {
+	l := h.b.opts.Limits
+	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connack}, SessionPresent: h.resumed && pk.ProtocolVersion > 3}
 	answer.Properties = packets.Properties{
 		ReceiveMaximum: uint16(l.ReceiveMaximum), MaximumPacketSize: uint32(l.Packet), TopicAliasMaximum: uint16(l.TopicAliases),
-		AssignedClientID: c.assignedID,
+		AssignedClientID: h.assignedID,
 	}
-	if c.keepAliveShortened {
-		answer.Properties.ServerKeepAlive, answer.Properties.ServerKeepAliveFlag = uint16(c.keepAlive/time.Second), true
+	if h.keepAliveShortened {
+		answer.Properties.ServerKeepAlive, answer.Properties.ServerKeepAliveFlag = uint16(h.keepAlive.interval/time.Second), true
 	}
-	if granted := uint32(c.expiry / time.Second); granted != pk.Properties.SessionExpiryInterval {
+	if granted := uint32(h.expiry / time.Second); granted != pk.Properties.SessionExpiryInterval {
 		answer.Properties.SessionExpiryInterval, answer.Properties.SessionExpiryIntervalFlag = granted, true
 	}
-	c.mu.Lock()
-	sent := c.send(answer, nil)
-	c.established.Store(sent)
-	c.mu.Unlock()
+	h.end.mu.Lock()
+	sent := h.send(answer, nil)
+	h.established.Store(sent)
+	h.end.mu.Unlock()
 	if !sent {
 		return errClosed
 	}
-	c.b.reportConnected(c)
-	c.b.opts.Audit.Add(c.auditEntry(audit.Connect, "", nil))
-	if !c.ident.Expires.IsZero() {
-		c.checkExpiry()
+	h.b.reportConnected(h.conn, h.resumed)
+	h.b.opts.Audit.Add(h.auditEntry(audit.Connect, "", nil))
+	if !h.ident.Expires.IsZero() {
+		h.checkExpiry()
 	}
-	if c.ident.Revoked != nil {
-		c.stopWatchingToken = context.AfterFunc(c.ident.Revoked, func() {
-			c.revoke(codeNotAuthorized, errors.New(revokedToken(c.ident.User)))
+	if h.ident.Revoked != nil {
+		h.stopWatchingToken = context.AfterFunc(h.ident.Revoked, func() {
+			h.revoke(codeNotAuthorized, errors.New(revokedToken(h.ident.User)))
 		})
 	}
-	c.w.Start(c.client.sess)
+	h.w.Start(h.client.sess)
 	return nil
 }
 
@@ -441,37 +421,6 @@ func (c *conn) auditEntry(action, object string, err error) audit.Entry {
 	return e
 }
 
-// auditPublish logs a publish that was refused, and one that writes: retained messages, commands, and values that somebody
-// wants. What devices report and nodes send is no write of a user's, and too much for a log.
-func (c *conn) auditPublish(m Message, err error) {
-	if c.b.opts.Audit == nil || err == nil && !c.writes(m) {
-		return
-	}
-	e := c.auditEntry(audit.Publish, m.Topic, err)
-	if kind := kindOf(err); err != nil && kind != resource.Forbidden && kind != resource.Quota && kind != resource.BadTopic {
-		e.Reason = "" // it may quote the value
-	}
-	c.b.opts.Audit.Add(e)
-}
-
-func (c *conn) writes(m Message) bool {
-	switch {
-	case c.ident.Has(topics.RoleNode):
-		return false
-	case !topics.IsTree(m.Topic):
-		return m.Retain
-	}
-	a, err := topics.Parse(m.Topic)
-	if err != nil {
-		return false
-	}
-	switch a.Kind {
-	case topics.KindDesired, topics.KindDesiredAll, topics.KindCommand, topics.KindEnroll:
-		return true
-	}
-	return len(m.Payload) == 0 && !c.ident.Has(topics.RoleMapper) // a user clears a reported value
-}
-
 // checkExpiry ends the connection when the certificate or token ends that the client signed in with. It looks again every
 // minute at least, since the clock may be set meanwhile.
 func (c *conn) checkExpiry() {
@@ -485,7 +434,7 @@ func (c *conn) checkExpiry() {
 		return
 	}
 	select {
-	case <-c.stopped:
+	case <-c.end.stopped:
 	default:
 		time.AfterFunc(min(left, expiryCheckEvery), c.checkExpiry)
 	}
@@ -494,18 +443,18 @@ func (c *conn) checkExpiry() {
 const expiryCheckEvery = time.Minute // at least
 
 // refuse sends a CONNACK with the reason.
-func (c *conn) refuse(r *refusedConnect) {
+func (h *handshake) refuse(r *refusedConnect) {
 	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Connack}, ReasonCode: r.code}
 	answer.Properties.ReasonString = shortReason(r.text())
-	if c.version.Load() < 5 {
+	if h.version.Load() < 5 {
 		answer.ReasonCode = connackV3(r.code)
 	}
-	if cert := c.peerCertificate(); cert != nil && c.version.Load() >= 5 && c.b.opts.Auth.Notice != nil {
-		if n := c.b.opts.Auth.Notice(cert); n.Key != "" {
+	if cert := h.peerCertificate(); cert != nil && h.version.Load() >= 5 && h.b.opts.Auth.Notice != nil {
+		if n := h.b.opts.Auth.Notice(cert); n.Key != "" {
 			answer.Properties.User = []packets.UserProperty{{Key: n.Key, Val: n.Value}}
 		}
 	}
-	c.send(answer, nil)
+	h.send(answer, nil)
 }
 
 // connackV3 is the return code of MQTT 3.1.1 for a reason code.
@@ -544,23 +493,23 @@ const originRefused = "a web page's origin"
 const tooManyOfOne = "too many connections of one user or address"
 
 // rejected counts and logs a refused CONNECT. The reason in metrics is one of a fixed set; the log has the details.
-func (b *Broker) rejected(c *conn, pk *packets.Packet, refused *refusedConnect) {
+func (h *handshake) rejected(pk *packets.Packet, refused *refusedConnect) {
 	r := RejectedConnect{
 		ClientID: pk.Connect.ClientIdentifier, User: validText(string(pk.Connect.Username)),
-		Remote: c.RemoteAddr().String(), Reason: cmp.Or(refused.metricReason, connectReasons[refused.code], "malformed packet"),
+		Remote: h.RemoteAddr().String(), Reason: cmp.Or(refused.metricReason, connectReasons[refused.code], "malformed packet"),
 	}
-	b.metrics.rejected.WithLabelValues(daemon.Label(r.Reason)).Inc()
-	b.opts.Audit.Add(audit.Entry{
+	h.b.metrics.rejected.WithLabelValues(daemon.Label(r.Reason)).Inc()
+	h.b.opts.Audit.Add(audit.Entry{
 		User: r.User, Client: validText(r.ClientID), Remote: r.Remote, Via: audit.MQTT, Action: audit.Connect,
 		Answer: r.Reason, Reason: refused.reason,
 	})
-	line := b.sampledLog.Info().Str("client", r.ClientID).Str("user", r.User).Str("reason", r.Reason).Str("remote", r.Remote)
+	line := h.b.sampledLog.Info().Str("client", r.ClientID).Str("user", r.User).Str("reason", r.Reason).Str("remote", r.Remote)
 	if refused.reason != "" {
 		line = line.Str("detail", refused.reason)
 	}
 	line.Msg("connection refused")
-	if b.opts.Rejected != nil {
+	if h.b.opts.Rejected != nil {
 		r.Reason = cmp.Or(refused.reason, r.Reason) // with the details, which metrics don't have
-		b.opts.Rejected(r)
+		h.b.opts.Rejected(r)
 	}
 }

@@ -72,7 +72,7 @@ func (c *conn) expel(code byte, why error) {
 	}
 	time.AfterFunc(drainTime, func() {
 		select {
-		case <-c.stopped:
+		case <-c.end.stopped:
 		default:
 			c.endDrained()
 		}
@@ -118,8 +118,8 @@ func settleConns(conns []*conn, ended func(*conn) <-chan struct{}) {
 	}
 }
 
-func (c *conn) hasStopped() <-chan struct{}  { return c.stopped }
-func (c *conn) hasDetached() <-chan struct{} { return c.detached }
+func (c *conn) hasStopped() <-chan struct{}  { return c.end.stopped }
+func (c *conn) hasDetached() <-chan struct{} { return c.end.detached }
 
 // interrupted decides what follows a read that failed. A deadline may have been that of an earlier packet, or set to wake the
 // reader: then read is what has arrived without waiting, and it goes on with that, or waits again. TLS and WebSocket must
@@ -145,8 +145,8 @@ func (c *conn) interrupted(err error, part int, poll func() (got bool, err error
 		return false, errDrained
 	}
 	deadline := time.Time{}
-	if !c.lastHandled.IsZero() {
-		deadline = c.due()
+	if !c.keepAlive.lastHandled.IsZero() {
+		deadline = c.keepAlive.due()
 	}
 	c.readUntil(deadline)
 	return true, nil
@@ -166,7 +166,7 @@ func (b *Broker) settleUser(c *conn) {
 	conns := b.clients.chosenConns(func(id *Identity) bool { return id.User == c.ident.User })
 	if at.host != "" {
 		for _, one := range b.clients.chosenConns(func(id *Identity) bool { return id.User != c.ident.User }) {
-			if one.host == c.host {
+			if one.quotas.host == c.quotas.host {
 				conns = append(conns, one)
 			}
 		}

@@ -59,7 +59,7 @@ func TestAConnectionThatTheBrokerEndsIsReadToItsEnd(t *testing.T) {
 			go end(b)
 			require.Eventually(t, conn.drain.asked, testTimeout, time.Millisecond)
 			close(tree.goOn)
-			<-conn.detached
+			<-conn.end.detached
 			tree.mu.Lock()
 			defer tree.mu.Unlock()
 			require.Len(t, tree.got, 2, "both messages, and no will")

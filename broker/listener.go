@@ -185,8 +185,9 @@ type pendingConns struct {
 	size int
 
 	mu     sync.Mutex
-	conns  list.List      // of *conn, oldest first
-	byHost map[string]int // how many of them each host has
+	conns  list.List               // of *conn, oldest first
+	places map[*conn]*list.Element // in conns
+	byHost map[string]int          // how many of them each host has
 }
 
 // add adds a connection, and returns the one that has to be closed for it; nil: none.
@@ -194,16 +195,16 @@ func (p *pendingConns) add(c *conn) (evicted *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.byHost == nil {
-		p.byHost = make(map[string]int)
+		p.byHost, p.places = make(map[string]int), make(map[*conn]*list.Element)
 	}
 	switch {
-	case p.byHost[c.host] >= max(1, p.size/4):
-		evicted = p.removeOldest(func(x *conn) bool { return x.host == c.host })
+	case p.byHost[c.quotas.host] >= max(1, p.size/4):
+		evicted = p.removeOldest(func(x *conn) bool { return x.quotas.host == c.quotas.host })
 	case p.conns.Len() >= p.size:
 		evicted = p.removeOldest(func(*conn) bool { return true })
 	}
-	c.pending = p.conns.PushBack(c)
-	p.byHost[c.host]++
+	p.places[c] = p.conns.PushBack(c)
+	p.byHost[c.quotas.host]++
 	return evicted
 }
 
@@ -225,13 +226,14 @@ func (p *pendingConns) remove(c *conn) {
 }
 
 func (p *pendingConns) drop(c *conn) {
-	if c.pending == nil {
+	place := p.places[c]
+	if place == nil {
 		return
 	}
-	p.conns.Remove(c.pending)
-	c.pending = nil
-	if p.byHost[c.host]--; p.byHost[c.host] == 0 {
-		delete(p.byHost, c.host)
+	p.conns.Remove(place)
+	delete(p.places, c)
+	if p.byHost[c.quotas.host]--; p.byHost[c.quotas.host] == 0 {
+		delete(p.byHost, c.quotas.host)
 	}
 }
 

@@ -279,9 +279,11 @@ func TestAClientAtTheWrongPortIsTold(t *testing.T) {
 	require.Contains(t, send(1, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "400 Bad Request")
 }
 
+func connFrom(host string) *conn { return &conn{quotas: connQuotas{host: host}} }
+
 func TestTheOldestPendingConnectionIsClosedForANewOne(t *testing.T) {
 	l := pendingConns{size: 2}
-	a, b, c, d, e := &conn{host: "a"}, &conn{host: "b"}, &conn{host: "c"}, &conn{host: "d"}, &conn{host: "e"}
+	a, b, c, d, e := connFrom("a"), connFrom("b"), connFrom("c"), connFrom("d"), connFrom("e")
 	require.Nil(t, l.add(a))
 	require.Nil(t, l.add(b))
 	l.remove(a)
@@ -342,11 +344,11 @@ func TestNeighbourIsAnotherClient(t *testing.T) {
 // address make room for one another.
 func TestAFloodWithoutCONNECTIsLoggedOnce(t *testing.T) {
 	l := pendingConns{size: 40}
-	other := &conn{host: "192.0.2.2"}
+	other := connFrom("192.0.2.2")
 	require.Nil(t, l.add(other))
 	flood := make([]*conn, 30)
 	for i := range flood {
-		flood[i] = &conn{host: "192.0.2.1"}
+		flood[i] = connFrom("192.0.2.1")
 		out := l.add(flood[i])
 		if i < 10 {
 			require.Nil(t, out)

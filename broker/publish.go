@@ -7,11 +7,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
 	"github.com/mochi-mqtt/server/v2/packets"
 
+	"github.com/edgebus/edgebus/broker/audit"
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/session"
 	"github.com/edgebus/edgebus/topics"
@@ -27,15 +29,27 @@ const (
 
 func tooDeep(topic string) bool { return strings.Count(topic, "/") >= maxLevels }
 
+// publisher handles what a connection's client publishes. The reading goroutine uses it.
+type publisher struct {
+	c           *conn
+	acks        pendingAcks
+	aliases     map[uint16]string
+	lastRoute   *route // of the topic that it published to last
+	ownTopics   bool   // it may publish outside v1/
+	scratch     [4]byte
+	storeFailed atomic.Bool // a node's message could not be stored: none that it sent later on this connection counts as stored
+}
+
 // publish handles a PUBLISH. One that breaks the protocol closes the connection; one that breaks a rule of the broker is
 // refused, and changes nothing.
-func (c *conn) publish(pk *packets.Packet) error {
+func (p *publisher) publish(pk *packets.Packet) error {
+	c := p.c
 	c.b.metrics.received.Add(1)
-	c.b.activePublisher.note(c.ident.ClientID, &c.quantum)
+	c.b.activePublisher.note(c.ident.ClientID, &c.throttle.quantum)
 	if reason := publishError(pk); reason != "" {
 		return c.fail(codeProtocolError, reason)
 	}
-	topic, err := c.topic(pk)
+	topic, err := p.topic(pk)
 	if err != nil {
 		return err
 	}
@@ -46,16 +60,16 @@ func (c *conn) publish(pk *packets.Packet) error {
 	if c.ident.Has(topics.RoleNode) {
 		s.m.linkConn = c
 	}
-	if !c.acks.reserve(s, c.b.opts.Limits.ReceiveMaximum, c.batch.Flush) {
+	if !p.acks.reserve(s, c.b.opts.Limits.ReceiveMaximum, c.batch.Flush) {
 		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
 	}
 	done := s.finish
 	if carriesPart(&s.m) {
-		if done = c.takePart(s); done == nil {
+		if done = p.takePart(s); done == nil {
 			return nil
 		}
 	}
-	if !c.room(s.m) {
+	if !p.room(s.m) {
 		return errClosed
 	}
 	var along []journal.RecordChange
@@ -77,7 +91,8 @@ func (c *conn) publish(pk *packets.Packet) error {
 
 // takePart takes a part of a message. With the last one the publish is of the whole message, and goes on with the function that is returned;
 // nil: it is finished.
-func (c *conn) takePart(s *unackedPublish) (done func(error)) {
+func (p *publisher) takePart(s *unackedPublish) (done func(error)) {
+	c := p.c
 	part := s.m
 	part.Props.PayloadFormat = nil // it is that of the whole
 	err := c.b.check(part)
@@ -100,7 +115,8 @@ func (c *conn) takePart(s *unackedPublish) (done func(error)) {
 
 // refuseUnread refuses a PUBLISH without decoding it: it has so many user properties that decoding would cost many times
 // its size. Its topic alias is good for those that follow.
-func (c *conn) refuseUnread(first byte, body []byte) error {
+func (p *publisher) refuseUnread(first byte, body []byte) error {
+	c := p.c
 	r := packetReader{b: body}
 	pk := packets.Packet{TopicName: string(r.bytes())}
 	s := &unackedPublish{conn: c, m: Message{QoS: first >> 1 & 3, Publisher: c.ident}}
@@ -112,11 +128,11 @@ func (c *conn) refuseUnread(first byte, body []byte) error {
 		return c.fail(codeProtocolError, reason)
 	}
 	var err error
-	if s.m.Topic, err = c.topic(&pk); err != nil {
+	if s.m.Topic, err = p.topic(&pk); err != nil {
 		return err
 	}
 	c.b.metrics.received.Add(1)
-	if !c.acks.reserve(s, c.b.opts.Limits.ReceiveMaximum, c.batch.Flush) {
+	if !p.acks.reserve(s, c.b.opts.Limits.ReceiveMaximum, c.batch.Flush) {
 		return c.fail(codeReceiveMaximum, "more publishes unacknowledged than the receive maximum allows")
 	}
 	s.finish(topicError(resource.Quota, s.m.Topic, "more than %d user properties", maxUserProperties))
@@ -124,15 +140,17 @@ func (c *conn) refuseUnread(first byte, body []byte) error {
 }
 
 // room waits while what a message needs, the disk or the tree, is behind. It reports false if the connection is over.
-func (c *conn) room(m Message) bool {
-	if b := c.b; b.store != nil && b.store.behind() && c.stores(m) && !b.store.wait(c.batch.Flush, c.closing.Load) {
+func (p *publisher) room(m Message) bool {
+	c := p.c
+	if b := c.b; b.store != nil && b.store.behind() && p.stores(m) && !b.store.wait(c.batch.Flush, c.closing.Load) {
 		return false
 	}
 	return m.weight() < largeMessage || !topics.IsTree(m.Topic) || c.b.treeBacklog.Wait(c.ident.User, c.batch.Flush, c.closing.Load)
 }
 
 // stores reports whether the broker has to store anything for a message. Others need not wait while the disk is behind.
-func (c *conn) stores(m Message) bool {
+func (p *publisher) stores(m Message) bool {
+	c := p.c
 	switch {
 	case c.b.check(m) != nil:
 		return false
@@ -146,27 +164,28 @@ func (c *conn) stores(m Message) bool {
 // fastPublish handles a PUBLISH for which neither the tree is called nor anything stored, and whose form leaves nothing to
 // check: it goes straight from the read buffer to the sessions. Most are like that. For any other it does nothing and
 // reports false; publish has all the rules.
-func (c *conn) fastPublish(first byte, body []byte) bool {
+func (p *publisher) fastPublish(first byte, body []byte) bool {
+	c := p.c
 	qos, id, topic, payload, ok := parsePlainPublish(first, body, c.ident.Version)
 	if !ok {
 		return false
 	}
-	rt := c.lastRoute
+	rt := p.lastRoute
 	if rt == nil || rt.topic != string(topic) || !c.b.router.current(rt) {
 		if rt = c.b.router.known(topic); rt == nil {
 			return false
 		}
-		c.lastRoute, c.ownTopics = rt, c.b.acl.unlimited(c.ident) // which holds as long as the route: RightsChanged ends it
+		p.lastRoute, p.ownTopics = rt, c.b.acl.unlimited(c.ident) // which holds as long as the route: RightsChanged ends it
 	}
-	if !c.ownTopics || !rt.open || rt.durable || qos > 0 && !c.acks.empty() {
+	if !p.ownTopics || !rt.open || rt.durable || qos > 0 && !p.acks.empty() {
 		return false
 	}
 	c.b.metrics.received.Add(1)
-	c.b.activePublisher.note(c.ident.ClientID, &c.quantum)
+	c.b.activePublisher.note(c.ident.ClientID, &c.throttle.quantum)
 	m := &session.Message{Topic: rt.topic, Payload: bytes.Clone(payload), QoS: qos, From: c.ident.ClientID}
 	c.b.router.deliver(rt, m, &c.batch)
 	if qos > 0 {
-		c.w.Control(session.Ack{Type: packets.Puback, ID: id}.Append(c.scratch[:0], c.ident.Version), &c.batch)
+		c.w.Control(session.Ack{Type: packets.Puback, ID: id}.Append(p.scratch[:0], c.ident.Version), &c.batch)
 	}
 	return true
 }
@@ -216,12 +235,13 @@ func propertyError(p *packets.Properties) string {
 const aliasCost = 64
 
 // topic returns the packet's topic. It resolves the topic alias, or remembers a new one.
-func (c *conn) topic(pk *packets.Packet) (topic string, err error) {
+func (p *publisher) topic(pk *packets.Packet) (topic string, err error) {
+	c := p.c
 	alias := pk.Properties.TopicAlias
 	if !pk.Properties.TopicAliasFlag {
 		return pk.TopicName, nil
 	}
-	old, known := c.aliases[alias]
+	old, known := p.aliases[alias]
 	switch {
 	case alias == 0 || int(alias) > c.b.opts.Limits.TopicAliases:
 		return "", c.fail(codeBadAlias, "a topic alias beyond the topic alias maximum")
@@ -238,11 +258,11 @@ func (c *conn) topic(pk *packets.Packet) (topic string, err error) {
 	if err := c.b.quotas.state.Take(c.ident.User, int64(more)); err != nil {
 		return "", c.fail(codeQuota, reasonOf(err))
 	}
-	c.aliasBytes += more
-	if c.aliases == nil {
-		c.aliases = make(map[uint16]string)
+	c.quotas.aliasBytes += more
+	if p.aliases == nil {
+		p.aliases = make(map[uint16]string)
 	}
-	c.aliases[alias] = strings.Clone(pk.TopicName) // or the alias would keep the packet
+	p.aliases[alias] = strings.Clone(pk.TopicName) // or the alias would keep the packet
 	return pk.TopicName, nil
 }
 
@@ -456,16 +476,16 @@ func (a *pendingAcks) empty() bool {
 
 // finish acknowledges the publish once all before it are.
 func (s *unackedPublish) finish(err error) {
-	c := s.conn
+	c, p := s.conn, &s.conn.publisher
 	// A repetition is answered instead, or nothing is: the connection was closed as the message could not be stored.
-	answered := !errors.Is(err, session.ErrRepeated) && !(err != nil && c.storeFailed.Load())
+	answered := !errors.Is(err, session.ErrRepeated) && !(err != nil && p.storeFailed.Load())
 	if err != nil && answered {
 		c.b.refused(s.m, err)
 	}
 	if answered {
-		c.auditPublish(s.m, err)
+		p.auditPublish(s.m, err)
 	}
-	a := &c.acks
+	a := &p.acks
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if s.done {
@@ -473,7 +493,7 @@ func (s *unackedPublish) finish(err error) {
 	}
 	s.done, s.refused = true, err != nil && answered
 	if s.m.QoS > 0 && answered {
-		s.ack = c.encodeAck(s.m.QoS, s.id, err)
+		s.ack = p.encodeAck(s.m.QoS, s.id, err)
 	}
 	for len(a.publishes) > 0 && a.publishes[0].done {
 		first := a.publishes[0]
@@ -540,7 +560,8 @@ func (a *pendingAcks) close() {
 }
 
 // encodeAck encodes a PUBACK or PUBREC. In MQTT 3.1.1 it has no reason code.
-func (c *conn) encodeAck(qos byte, id uint16, err error) []byte {
+func (p *publisher) encodeAck(qos byte, id uint16, err error) []byte {
+	c := p.c
 	ack := session.Ack{Type: 4, ID: id}
 	if qos == 2 {
 		ack.Type = 5
@@ -567,14 +588,15 @@ var errResent = resource.Errorf(resource.Unavailable, "", "a message that the no
 // it on the same connection. Outcomes come in the order of the messages. After the first that is an error the
 // connection is closed without an acknowledgement, and no later message counts as stored: the node sends all of them
 // again, in order, on its next connection.
-func (c *conn) storedInOrder(err error) error {
+func (p *publisher) storedInOrder(err error) error {
+	c := p.c
 	switch {
-	case c.storeFailed.Load():
+	case p.storeFailed.Load():
 		return errResent
 	case err == nil:
 		return nil
 	}
-	c.storeFailed.Store(true)
+	p.storeFailed.Store(true)
 	c.b.sampledLog.Warn().Err(err).Str("client", c.ident.ClientID).
 		Msg("a node is disconnected: its message can't be stored now, and it sends again what was not acknowledged")
 	c.disconnect(codeImplementation, err)
@@ -653,4 +675,37 @@ func (b *Broker) counted(m Message, done func(error)) func(error) {
 		b.treeBacklog.Add(m.User(), -n)
 		done(err)
 	}
+}
+
+// auditPublish logs a publish that was refused, and one that writes: retained messages, commands, and values that somebody
+// wants. What devices report and nodes send is no write of a user's, and too much for a log.
+func (p *publisher) auditPublish(m Message, err error) {
+	c := p.c
+	if c.b.opts.Audit == nil || err == nil && !p.writes(m) {
+		return
+	}
+	e := c.auditEntry(audit.Publish, m.Topic, err)
+	if kind := kindOf(err); err != nil && kind != resource.Forbidden && kind != resource.Quota && kind != resource.BadTopic {
+		e.Reason = "" // it may quote the value
+	}
+	c.b.opts.Audit.Add(e)
+}
+
+func (p *publisher) writes(m Message) bool {
+	c := p.c
+	switch {
+	case c.ident.Has(topics.RoleNode):
+		return false
+	case !topics.IsTree(m.Topic):
+		return m.Retain
+	}
+	a, err := topics.Parse(m.Topic)
+	if err != nil {
+		return false
+	}
+	switch a.Kind {
+	case topics.KindDesired, topics.KindDesiredAll, topics.KindCommand, topics.KindEnroll:
+		return true
+	}
+	return len(m.Payload) == 0 && !c.ident.Has(topics.RoleMapper) // a user clears a reported value
 }

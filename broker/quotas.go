@@ -2,6 +2,9 @@ package broker
 
 import (
 	"net"
+	"sync"
+
+	"github.com/mochi-mqtt/server/v2/packets"
 
 	"github.com/edgebus/edgebus/broker/quota"
 )
@@ -93,3 +96,71 @@ func (q *quotas) releaseConnection(at quotaHolder) {
 	q.users.Add(at.user, -1)
 	q.hosts.Add(at.host, -1)
 }
+
+// connQuotas is what a connection holds of the quotas, for its user, or for its host until the client has signed in.
+type connQuotas struct {
+	c          *conn
+	host       string       // at the other end, as limits for each address count it
+	holder     *quotaHolder // of its place among the connections; nil: it has none
+	signedIn   bool         // its user is known, and answers for it; the reading goroutine's
+	aliasBytes int          // what its topic aliases count for
+
+	releasing sync.Mutex // release: the connection's own goroutine and who takes its session over may come at once
+}
+
+// release ends counting the connection for its user and host. Whoever ends the connection calls it, once no packet of
+// it is handled any more.
+func (q *connQuotas) release() {
+	c := q.c
+	q.releasing.Lock()
+	defer q.releasing.Unlock()
+	c.in.release()
+	c.b.quotas.state.Add(c.ident.User, -int64(q.aliasBytes))
+	q.aliasBytes = 0
+	q.releaseConnection()
+}
+
+func (q *connQuotas) releaseConnection() {
+	c := q.c
+	if q.holder != nil {
+		c.b.quotas.releaseConnection(*q.holder)
+		q.holder = nil
+	}
+}
+
+// countUnfinished counts n more bytes of memory for a packet that has not arrived whole: for the user, or for the address of
+// a client that hasn't signed in.
+func (q *connQuotas) countUnfinished(n int) error {
+	c := q.c
+	unfinished, key := c.b.quotas.unfinished, c.ident.User
+	if !q.signedIn {
+		unfinished, key = c.b.quotas.unsigned, q.host
+	}
+	if n <= 0 {
+		unfinished.Add(key, int64(n))
+		return nil
+	}
+	if err := unfinished.Take(key, int64(n)); err != nil {
+		return packets.Code{Code: codeQuota, Reason: reasonOf(err)}
+	}
+	return nil
+}
+
+// takeConnection counts the connection for its user and its host, or refuses it. The caller has the client's turn.
+func (q *connQuotas) takeConnection() error {
+	c := q.c
+	at, over := quotaHolderOf(c.ident, c.RemoteAddr()), quotaHolder{}
+	if old := c.b.clients.connected(c.ident.ClientID); old != nil && old.quotas.holder != nil && old.quotas.holder.user == at.user {
+		over = *old.quotas.holder
+	}
+	if err := c.b.quotas.takeConnection(at, over); err != nil {
+		return &tooManyConnectionsOf{err}
+	}
+	q.holder = &at
+	return nil
+}
+
+// tooManyConnectionsOf is the error for a connection that is one too many of its user's or host's.
+type tooManyConnectionsOf struct{ error }
+
+func (e *tooManyConnectionsOf) Unwrap() error { return e.error }

@@ -509,7 +509,7 @@ func (p *messageCommit) committed(err error) error {
 	}
 	if p.link != nil {
 		stored := err == nil
-		if err = p.link.storedInOrder(err); stored && err != nil {
+		if err = p.link.publisher.storedInOrder(err); stored && err != nil {
 			p.withdraw()
 		}
 	}

@@ -15,19 +15,24 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
+// subscribeRequest is a SUBSCRIBE or UNSUBSCRIBE that is being handled.
+type subscribeRequest struct {
+	c                 *conn
+	granted, replaced []*subscription // replaced: by the granted one at the same place; nil: none was
+}
+
 // subscribe answers a SUBSCRIBE, filter by filter.
-func (c *conn) subscribe(pk *packets.Packet) error {
+func (r *subscribeRequest) subscribe(pk *packets.Packet) error {
+	c := r.c
 	if reason := subscribeError(pk); reason != "" {
 		return c.fail(codeProtocolError, reason)
 	}
 	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Suback}, PacketID: pk.PacketID}
-	var granted []*subscription
-	var replaced []*subscription
 	for _, f := range pk.Filters {
-		c.countPacket(0)
-		s, old, err := c.subscribeTo(f)
+		c.throttle.countPacket(0)
+		s, old, err := r.subscribeTo(f)
 		if err != nil {
-			answer.ReasonCodes = append(answer.ReasonCodes, c.subackCode(err))
+			answer.ReasonCodes = append(answer.ReasonCodes, r.subackCode(err))
 			if answer.Properties.ReasonString == "" {
 				answer.Properties.ReasonString = reasonOf(err)
 			}
@@ -36,25 +41,25 @@ func (c *conn) subscribe(pk *packets.Packet) error {
 			continue
 		}
 		answer.ReasonCodes = append(answer.ReasonCodes, s.qos)
-		granted, replaced = append(granted, s), append(replaced, old)
+		r.granted, r.replaced = append(r.granted, s), append(r.replaced, old)
 	}
-	if err := c.stored(); err != nil {
-		c.undoAll(granted, replaced)
-		granted = nil
+	if err := c.client.stored(c.b.store); err != nil {
+		r.undoAll()
+		r.granted = nil
 		for i := range answer.ReasonCodes {
-			answer.ReasonCodes[i] = c.subackCode(err)
+			answer.ReasonCodes[i] = r.subackCode(err)
 		}
 	}
 	packet, fits := c.encode(answer)
 	if !fits {
-		c.undoAll(granted, replaced)
+		r.undoAll()
 		return c.fail(codeTooLarge, "the answer is larger than the client takes")
 	}
-	for _, s := range granted { // before the client knows of it
+	for _, s := range r.granted { // before the client knows of it
 		c.b.reportSubscribed(c, s.filter)
 	}
 	c.w.Control(packet, &c.batch)
-	c.pullRetained(granted, replaced)
+	r.pullRetained()
 	return nil
 }
 
@@ -71,7 +76,8 @@ func subscribeError(pk *packets.Packet) string {
 }
 
 // subscribeTo adds one subscription to the index.
-func (c *conn) subscribeTo(f packets.Subscription) (s, old *subscription, err error) {
+func (r *subscribeRequest) subscribeTo(f packets.Subscription) (s, old *subscription, err error) {
+	c := r.c
 	if err := topics.CheckFilter(f.Filter); err != nil {
 		return nil, nil, err
 	}
@@ -178,22 +184,23 @@ func (b *Broker) keepSubscription(s, old *subscription) {
 }
 
 // stored waits until the changes of a durable session's subscriptions are on disk.
-func (c *conn) stored() error {
-	if c.client.record == 0 {
+func (c *client) stored(s *recordStore) error {
+	if c.record == 0 {
 		return nil
 	}
-	return c.b.store.commitNow(nil)
+	return s.commitNow(nil)
 }
 
 // undoAll undoes the subscriptions of a SUBSCRIBE that can't be stored or answered, the last first, since it may have the
 // same filter twice.
-func (c *conn) undoAll(granted, replaced []*subscription) {
-	for i, s := range slices.Backward(granted) {
-		c.withdraw(s, replaced[i])
+func (r *subscribeRequest) undoAll() {
+	for i, s := range slices.Backward(r.granted) {
+		r.withdraw(s, r.replaced[i])
 	}
 }
 
-func (c *conn) withdraw(s, old *subscription) {
+func (r *subscribeRequest) withdraw(s, old *subscription) {
+	c := r.c
 	cl := c.client
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
@@ -217,7 +224,8 @@ func (c *conn) withdraw(s, old *subscription) {
 	c.b.store.Commit([]journal.RecordChange{old.change()}, nil)
 }
 
-func (c *conn) subackCode(err error) byte {
+func (r *subscribeRequest) subackCode(err error) byte {
+	c := r.c
 	if c.ident.Version < 5 {
 		return codeUnspecified
 	}
@@ -229,10 +237,11 @@ func (c *conn) subackCode(err error) byte {
 
 // pullRetained starts sending the retained messages of new subscriptions, as their retain handling says. It first waits for
 // publishes that were routed before the subscriptions existed, so that these are retained by then.
-func (c *conn) pullRetained(granted, replaced []*subscription) {
+func (r *subscribeRequest) pullRetained() {
+	c := r.c
 	passed := false
-	for i, s := range granted {
-		if !s.wantsRetained(replaced[i] != nil) {
+	for i, s := range r.granted {
+		if !s.wantsRetained(r.replaced[i] != nil) {
 			continue
 		}
 		if !passed {
@@ -258,20 +267,21 @@ func (s *subscription) delivery() session.DeliveryOptions {
 }
 
 // unsubscribe answers an UNSUBSCRIBE.
-func (c *conn) unsubscribe(pk *packets.Packet) error {
+func (r *subscribeRequest) unsubscribe(pk *packets.Packet) error {
+	c := r.c
 	if len(pk.Filters) == 0 {
 		return c.fail(codeProtocolError, "no filter")
 	}
 	answer := packets.Packet{FixedHeader: packets.FixedHeader{Type: packets.Unsuback}, PacketID: pk.PacketID}
 	for _, f := range pk.Filters {
-		c.countPacket(0)
+		c.throttle.countPacket(0)
 		code := byte(codeNoSubscription)
-		if c.unsubscribeFrom(f.Filter) {
+		if r.unsubscribeFrom(f.Filter) {
 			code = codeSuccess
 		}
 		answer.ReasonCodes = append(answer.ReasonCodes, code)
 	}
-	if err := c.stored(); err != nil {
+	if err := c.client.stored(c.b.store); err != nil {
 		for i := range answer.ReasonCodes {
 			answer.ReasonCodes[i] = codeOf(err)
 		}
@@ -282,7 +292,8 @@ func (c *conn) unsubscribe(pk *packets.Packet) error {
 	return nil
 }
 
-func (c *conn) unsubscribeFrom(filter string) bool {
+func (r *subscribeRequest) unsubscribeFrom(filter string) bool {
+	c := r.c
 	cl := c.client
 	cl.mu.Lock()
 	s := cl.drop(filter)

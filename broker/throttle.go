@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Reading is bounded per connection: after a quantum of 64 packets, 64 KiB or 200 µs without a pause of its
@@ -76,6 +78,20 @@ func (n *activePublisher) othersActive(client string, now time.Time) bool {
 	return last != nil && last.client != client && now.Sub(last.at) < activeFor
 }
 
+// readThrottle decides when a connection is read on, and sent more of what is retained, while others publish. The goroutine that
+// reads uses it, and the one that writes where it says so.
+type readThrottle struct {
+	c           *conn
+	quantum     quantum
+	rate        *rate.Limiter // limits.packetRate; nil: none
+	loggedFlood bool          // it was logged that the client is read more slowly; once is enough
+	loggedRate  bool          // it was logged that it sends more than limits.packetRate
+
+	// Used by the goroutine that is writing.
+	retainedPause  time.Duration // pause that is due for the retained messages sent so far
+	loggedRetained bool          // it was logged that the client gets retained messages more slowly
+}
+
 // meteredSocket is the socket below TLS or WebSocket. It counts every read in its connection's quantum, since records and frames
 // cost time although they may never complete a packet.
 type meteredSocket struct {
@@ -100,8 +116,8 @@ func (m *meteredSocket) Read(p []byte) (int, error) {
 		}
 	}
 	now := time.Now()
-	m.c.unextendedBytes += n // of a record, before it is complete
-	m.c.countRead(now, now.Sub(began), false)
+	m.c.keepAlive.unextendedBytes += n // of a record, before it is complete
+	m.c.throttle.countRead(now, now.Sub(began), false)
 	return n, err
 }
 
@@ -115,11 +131,11 @@ func (m *meteredSocket) poll(p []byte) (n int, err error) {
 	return n, errors.Join(controlled, err)
 }
 
-// meter makes the socket below a transport count in the connection's quantum. From then on only the connection's reading
+// meterSocket makes the socket below a transport count in the connection's quantum. From then on only the connection's reading
 // goroutine may read from it.
-func (c *conn) meter(transport net.Conn) {
+func meterSocket(transport net.Conn, c *conn) {
 	if ws, ok := transport.(*wsConn); ok {
-		ws.pings = func() { c.countPacket(0) } // they count as packets
+		ws.pings = func() { c.throttle.countPacket(0) } // they count as packets
 	}
 	transport = underlyingConn(transport)
 	if secure, ok := transport.(*tls.Conn); ok {
@@ -132,11 +148,12 @@ func (c *conn) meter(transport net.Conn) {
 
 // countRead is called after each read of the socket, with how long it waited and whether it brought little. A client that
 // sends little and has the answers to everything it sent waits for each answer: that counts as a pause, too.
-func (c *conn) countRead(now time.Time, took time.Duration, little bool) {
-	q := &c.quantum
-	if took < ownPause && !(little && c.acks.empty()) {
+func (t *readThrottle) countRead(now time.Time, took time.Duration, little bool) {
+	c := t.c
+	q := &t.quantum
+	if took < ownPause && !(little && c.publisher.acks.empty()) {
 		if q.reads++; q.reads >= clockEvery && now.Sub(q.began) > quantumTime {
-			c.endQuantum(now)
+			t.endQuantum(now)
 		}
 		return
 	}
@@ -148,18 +165,18 @@ func (c *conn) countRead(now time.Time, took time.Duration, little bool) {
 
 // countAck is called for each acknowledgement of a client. Acknowledgements of messages that were sent to the client are
 // not counted in the quantum: reading them late would slow down what the client receives.
-func (c *conn) countAck(known bool) {
+func (t *readThrottle) countAck(known bool) {
 	if !known {
-		c.countPacket(0)
+		t.countPacket(0)
 		return
 	}
-	c.quantum.reads = 0
+	t.quantum.reads = 0
 }
 
 // countPacket counts a packet in the quantum, and ends the quantum when it is used up.
-func (c *conn) countPacket(bytes int) {
-	c.keepRate()
-	q := &c.quantum
+func (t *readThrottle) countPacket(bytes int) {
+	t.keepRate()
+	q := &t.quantum
 	q.reads = 0
 	q.packets++
 	q.bytes += bytes
@@ -171,55 +188,59 @@ func (c *conn) countPacket(bytes int) {
 	if !full && now.Sub(q.began) < quantumTime {
 		return
 	}
-	c.endQuantum(now)
+	t.endQuantum(now)
 }
 
-func (c *conn) endQuantum(now time.Time) {
-	q := &c.quantum
+func (t *readThrottle) endQuantum(now time.Time) {
+	c := t.c
+	q := &t.quantum
 	q.flood = true
 	c.b.activePublisher.forget(c.ident.ClientID)
 	if c.b.activePublisher.othersActive(c.ident.ClientID, now) {
 		c.batch.Flush()
-		c.lastRoute = nil // it may be outdated after the pause, and is large
-		c.acks.waitAll(maxStoreWait)
+		c.publisher.lastRoute = nil // it may be outdated after the pause, and is large
+		c.publisher.acks.waitAll(maxStoreWait)
 		runtime.Gosched()
-		c.pause(min(pauseFactor*time.Since(q.began), pauseMost), &c.loggedFlood,
+		t.pause(min(pauseFactor*time.Since(q.began), pauseMost), &t.loggedFlood,
 			"a client that sends without a pause is read more slowly while others publish")
 	}
 	q.begin(time.Now())
 }
 
 // keepRate pauses a client that sends more than limits.packetRate, after a second's worth at once.
-func (c *conn) keepRate() {
-	if c.rate == nil {
+func (t *readThrottle) keepRate() {
+	c := t.c
+	if t.rate == nil {
 		return
 	}
-	wait := c.rate.Reserve().Delay()
+	wait := t.rate.Reserve().Delay()
 	if wait < pauseLeast {
 		return
 	}
 	c.batch.Flush()
-	c.pause(wait, &c.loggedRate, "a client that sends more packets a second than limits.packetRate is read at that rate")
-	c.quantum.begin(time.Now())
+	t.pause(wait, &t.loggedRate, "a client that sends more packets a second than limits.packetRate is read at that rate")
+	t.quantum.begin(time.Now())
 }
 
 // servedRetained is called by the goroutine that writes to the client, with the time that it spent on retained
 // messages. Serving a large tree costs as much as a flood, so while others publish it is paused by the same rule.
-func (c *conn) servedRetained(took time.Duration, more bool) {
+func (t *readThrottle) servedRetained(took time.Duration, more bool) {
+	c := t.c
 	if !c.b.activePublisher.othersActive(c.ident.ClientID, time.Now()) {
-		c.retainedPause = 0
+		t.retainedPause = 0
 		return
 	}
-	c.retainedPause = min(c.retainedPause+pauseFactor*took, pauseMost)
-	if !more || c.retainedPause < pauseLeast {
+	t.retainedPause = min(t.retainedPause+pauseFactor*took, pauseMost)
+	if !more || t.retainedPause < pauseLeast {
 		return
 	}
-	c.pause(c.retainedPause, &c.loggedRetained, "a client that is sent many retained messages gets them more slowly while others publish")
-	c.retainedPause = 0
+	t.pause(t.retainedPause, &t.loggedRetained, "a client that is sent many retained messages gets them more slowly while others publish")
+	t.retainedPause = 0
 }
 
 // pause waits, counts the pause, and logs its reason once for each connection.
-func (c *conn) pause(d time.Duration, told *bool, reason string) {
+func (t *readThrottle) pause(d time.Duration, told *bool, reason string) {
+	c := t.c
 	d = max(d, pauseLeast)
 	c.b.metrics.pauses.Inc()
 	c.b.metrics.pausedSeconds.Add(d.Seconds())

@@ -104,10 +104,11 @@ func TestPacketRate(t *testing.T) {
 	require.Positive(t, b.Stats().Pauses)
 
 	node := &conn{b: b, ident: &Identity{ClientID: "n1", Roles: []topics.Role{topics.RoleNode}}}
+	node.throttle.c = node
 	for range n {
-		node.keepRate()
+		node.throttle.keepRate()
 	}
-	require.Nil(t, node.rate)
+	require.Nil(t, node.throttle.rate)
 }
 
 func TestTooManyWrongPasswords(t *testing.T) {

@@ -1,0 +1,109 @@
+package broker
+
+import (
+	"sync"
+	"time"
+
+	"github.com/mochi-mqtt/server/v2/packets"
+
+	"github.com/edgebus/edgebus/broker/journal"
+)
+
+// will is the message to be published when a client's connection is lost.
+type will struct {
+	message     Message
+	delay       time.Duration
+	packetBytes int    // bytes of the CONNECT that it came in, and keeps in memory
+	record      uint64 // its own record, if its session is not durable; 0: none
+}
+
+// willOf is the will in a CONNECT; nil: none.
+func willOf(pk *packets.Packet) *will {
+	p := &pk.Connect
+	if !p.WillFlag {
+		return nil
+	}
+	return &will{
+		message: Message{
+			Topic: p.WillTopic, Payload: p.WillPayload, QoS: p.WillQos, Retain: p.WillRetain,
+			Props: propertiesOf(&p.WillProperties),
+		},
+		delay:       time.Duration(p.WillProperties.WillDelayInterval) * time.Second,
+		packetBytes: pk.FixedHeader.Remaining,
+	}
+}
+
+// weight is about what the will costs in memory.
+func (w *will) weight() int { return w.message.weight() + w.packetBytes }
+
+// storeWill stores the will of a session that is not durable, so that it is published after a crash. Nothing waits for
+// that: clients can connect while the disk is full.
+func (b *Broker) storeWill(w *will) {
+	if w == nil || b.store == nil {
+		return
+	}
+	w.record = b.store.ID()
+	b.store.Commit([]journal.RecordChange{w.change()}, func(error) {})
+}
+
+// dropWill deletes a will that will not be published.
+func (b *Broker) dropWill(w *will) {
+	if w != nil && w.record > 0 {
+		b.store.Forget(w.record)
+	}
+}
+
+// publishWill publishes a will as its client's message, with the client's rights. The changes along are stored with it.
+func (b *Broker) publishWill(w *will, along ...journal.RecordChange) {
+	if w.record > 0 {
+		along = append(along, journal.RecordChange{ID: w.record})
+	}
+	b.accept(w.message, nil, along, func(err error) {
+		if err != nil {
+			b.refused(w.message, err)
+			if len(along) > 0 { // it is not tried again
+				b.store.journal.Commit(along, nil)
+			}
+		}
+	})
+}
+
+// The calls of Presence for one client are made under its lock, so that they come in order. A connection that was taken
+// over before it was reported is not reported at all.
+
+// connWill is the will of a connection, until it is published or dropped.
+type connWill struct {
+	mu      sync.Mutex
+	will    *will
+	dropped bool // by the client's DISCONNECT
+}
+
+// take returns the will and removes it.
+func (c *connWill) take() *will {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.will
+	c.will = nil
+	return w
+}
+
+// peek returns the will without removing it.
+func (c *connWill) peek() *will {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.will
+}
+
+func (c *connWill) set(w *will) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.will = w
+}
+
+// storeLeave waits until it is on disk that a client has left without its will: who sees its connection closed knows that
+// the will isn't published, even if the broker is killed now.
+func (b *Broker) storeLeave(c *conn) {
+	if c.will.dropped && b.store != nil {
+		_ = b.store.commitNow(nil) // what can't be stored now is tried again
+	}
+}
