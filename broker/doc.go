@@ -11,8 +11,11 @@
 //	packet.go      Message and Identity; the check of a packet's form before it is decoded; reason codes
 //	listener.go    listening sockets: accept rate, pending connections, WebSocket. socket_*.go: the short way to a socket;
 //	               unixsocket.go: Unix sockets, at which the kernel says who connects
-//	conn.go        one connection: serve, frames (the read buffer), the read loop, keep-alive, the end
-//	connect.go     CONNECT: protocol, will, identity, session, CONNACK
+//	conn.go        one connection: what its parts are, the read loop, the end
+//	frames.go      its read buffer, which splits what arrives into packets
+//	keepalive.go   when its client has to be heard of again
+//	connect.go     its handshake: CONNECT, identity, session, CONNACK
+//	will.go        its will: stored, published or dropped
 //	access.go      who a client is (authenticator), what it may do (acl), sign-in of HTTP requests
 //	logins.go      attempts to sign in: how many, and how many passwords are checked at a time
 //	quotas.go      how much one user, node or address may hold
@@ -32,10 +35,10 @@
 // # A QoS 1 message, from read to PUBACK and to the subscriber
 //
 //  1. conn.read (conn.go) takes a frame. A plain PUBLISH that needs neither the tree nor the disk goes through
-//     conn.fastPublish (publish.go) straight into the sessions; any other is checked (wellFormed, packet.go), decoded, and
-//     given to conn.publish.
-//  2. conn.publish (publish.go) resolves the topic alias, reserves a place among the connection's acknowledgements
-//     (acks.reserve: this is where the receive maximum counts), and waits while the disk or the tree is behind.
+//     publisher.fastPublish (publish.go) straight into the sessions; any other is checked (wellFormed, packet.go), decoded, and
+//     given to publisher.publish.
+//  2. publisher.publish (publish.go) resolves the topic alias, reserves a place among the connection's acknowledgements
+//     (pendingAcks.reserve: this is where the receive maximum counts), and waits while the disk or the tree is behind.
 //  3. Broker.accept (publish.go) checks the topic and the publisher's rights (Broker.check). A topic below v1/ goes to
 //     Tree.Publish, which calls Broker.Publish or Broker.Pass once it has committed; any other goes to Broker.send.
 //  4. Broker.send (route.go) finds the route of the topic (router.route: from memory, or built from the index and the acl),
@@ -47,8 +50,8 @@
 //
 // # Where to add
 //
-//   - a limit on publishing, such as a rate per topic: Broker.check (publish.go) for a refusal with a reason, or conn.spend
-//     (throttle.go) to read the sender more slowly. conn.fastPublish skips check: a topic with a limit must not be open
+//   - a limit on publishing, such as a rate per topic: Broker.check (publish.go) for a refusal with a reason, or readThrottle.countPacket
+//     (throttle.go) to read the sender more slowly. publisher.fastPublish skips check: a topic with a limit must not be open
 //     (route.open, set in router.build, route.go).
 //   - a limit on what a user may hold: quotas (quotas.go).
 //   - a metric: metrics.go, and docs/metrics.md.
