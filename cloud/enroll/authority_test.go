@@ -239,15 +239,15 @@ func TestANodeThatIsRevokedWhileItsRequestIsHandledGetsNoCertificate(t *testing.
 
 func TestOnlyTheCertificateOfTheSignInIsRenewed(t *testing.T) {
 	a := openTestAuthority(t, t.TempDir(), &clock{at: time.Now()})
-	s := &Service{o: Options{Authority: a, Log: zerolog.Nop()}}
+	j := &joiner{o: &Options{Authority: a, Log: zerolog.Nop()}}
 	cert := signedCertificate(t, a, "n1")
 	csr := resource.CSR{PublicKey: cert.PublicKey}
-	_, err := s.renew("n1", broker.Identity{CertExpires: cert.NotAfter}, csr)
+	_, err := j.renew("n1", broker.Identity{CertExpires: cert.NotAfter}, csr)
 	require.ErrorIs(t, err, resource.Forbidden, "it signed in with a password, and showed some certificate besides")
-	_, err = s.renew("n1", broker.Identity{Certificate: cert}, csr)
+	_, err = j.renew("n1", broker.Identity{Certificate: cert}, csr)
 	require.NoError(t, err)
 	require.NoError(t, a.revoked.add("n1", "", false))
-	_, err = s.renew("n1", broker.Identity{Certificate: cert}, csr)
+	_, err = j.renew("n1", broker.Identity{Certificate: cert}, csr)
 	require.ErrorIs(t, err, resource.Unauthorized, "its connection has not ended yet, and the request was sent before")
 }
 

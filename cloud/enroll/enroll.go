@@ -1,9 +1,3 @@
-// Package enroll is how nodes become part of the bus, and cease to be: the hub's certificate authority, invitations
-// (tokens), requests that a person approves, renewal of certificates, and revocation.
-//
-// A node that enrols speaks MQTT over TLS to the hub's broker, as nodes do, in a role that may use one request topic
-// and its answer and nothing else. The package never sees a node's private key, never stores a token, and never
-// signs for another name than the one that the invitation, the approver or the node's present certificate says.
 package enroll
 
 import (
@@ -12,14 +6,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"hash/maphash"
-	"maps"
-	"net/url"
-	"path"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -97,15 +84,15 @@ const (
 type Service struct {
 	o Options
 
-	jobs      chan joinJob
-	refused   chan refusedNode
-	redeeming sync.Mutex
-	seed      maphash.Seed
-	names     [64]sync.Mutex // of nodes that join, by their names
+	*requests
+	joiner      *joiner
+	invitations *invitations
+
+	jobs    chan joinJob
+	refused chan refusedNode
 
 	mu        sync.Mutex
-	enrollees map[string]*enrollee      // by client identifier
-	pending   map[string]pendingRequest // EnrollmentRequests without a decision, by name
+	enrollees map[string]*enrollee // by client identifier
 
 	refusals zerolog.Logger // sampled, since anybody can ask
 }
@@ -139,11 +126,14 @@ func New(o Options) *Service {
 	o.Requests = cmp.Or(o.Requests, defaultRequests)
 	o.PerAddress = cmp.Or(o.PerAddress, defaultPerAddress)
 	o.Age = cmp.Or(o.Age, defaultAge)
-	return &Service{
-		o: o, jobs: make(chan joinJob, maxQueued), refused: make(chan refusedNode, maxQueued), seed: maphash.MakeSeed(),
-		enrollees: map[string]*enrollee{}, pending: map[string]pendingRequest{},
+	s := &Service{
+		o: o, jobs: make(chan joinJob, maxQueued), refused: make(chan refusedNode, maxQueued), enrollees: map[string]*enrollee{},
 		refusals: o.Log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second}),
 	}
+	s.joiner = &joiner{o: &s.o, seed: maphash.MakeSeed()}
+	s.invitations = &invitations{o: &s.o, joiner: s.joiner}
+	s.requests = &requests{o: &s.o, joiner: s.joiner, invitations: s.invitations, answerWaiting: s.answerWaiting, pending: map[string]pendingRequest{}}
+	return s
 }
 
 // Run answers requests until ctx ends.
@@ -188,7 +178,7 @@ func (s *Service) Admit(node, token string) error {
 	case token == "":
 		return nil
 	}
-	i, _, err := s.findInvitation(context.Background(), token)
+	i, _, err := s.invitations.find(context.Background(), token)
 	if err != nil {
 		return err
 	}
@@ -298,90 +288,39 @@ func (s *Service) handle(ctx context.Context, j joinJob) (a resource.JoinAnswer,
 	}
 	switch {
 	case by.Has(topics.RoleNode):
-		return s.renew(node, by, csr)
+		return s.joiner.renew(node, by, csr)
 	case r.Token == "" && s.o.Mode != ModeAsk:
 		return a, resource.Errorf(resource.Unauthorized, "token", "is missing")
 	case r.Token == "":
-		return s.requestApproval(ctx, node, by, r, csr)
+		name := requestName(node, csr.Key)
+		s.mu.Lock()
+		if e := s.enrollees[by.ClientID]; e != nil {
+			e.request = name // before the request is read: every later decision is sent to the node
+		}
+		s.mu.Unlock()
+		return s.requestApproval(ctx, name, node, by, r, csr)
 	}
-	defer s.joining(node)()
-	i, err := s.redeem(ctx, r, node, csr.Key)
+	defer s.joiner.joining(node)()
+	i, err := s.invitations.redeem(ctx, r, node, csr.Key)
 	if err != nil {
 		return a, err
 	}
-	own, follow, waiting := s.splitLabels(i, r)
-	known, err := s.supersede(ctx, node, csr.Key, i.Revocation)
+	own, follow, waiting := s.invitations.splitLabels(i, r)
+	known, err := s.joiner.supersede(ctx, node, csr.Key, i.Revocation)
 	if err != nil {
 		return a, err
 	}
-	if err := s.writeJoinedNode(ctx, node, csr.Key, joinLabels{given: i.Labels, own: own, follow: follow, waiting: waiting}); err != nil {
+	if err := s.joiner.writeJoinedNode(ctx, node, csr.Key, joinLabels{given: i.Labels, own: own, follow: follow, waiting: waiting}); err != nil {
 		return a, err
 	}
 	if len(waiting) > 0 {
 		s.o.Log.Warn().Str("node", node).Str("labels", resource.FormatPairs(waiting)).
 			Msg("a node that joined asks for labels that its invitation doesn't let it choose: set them with edgebus label, or not")
 	}
-	if a, err = s.signJoining(ctx, node, csr, known); err == nil {
+	if a, err = s.joiner.signJoining(ctx, node, csr, known); err == nil {
 		s.o.Log.Info().Str("node", node).Str("invitation", i.ID[:shortID]).Str("remote", by.Remote).Str("key", csr.Key).Msg("a node joined")
 	}
 	return a, err
-}
-
-// joining lets one node at a time join by a name.
-func (s *Service) joining(node string) (joined func()) {
-	lock := &s.names[maphash.String(s.seed, node)%uint64(len(s.names))]
-	lock.Lock()
-	return lock.Unlock
-}
-
-// supersede revokes what was issued for a name before another key joins by it: the hardware that had it was replaced. It may be called
-// again with the same key. It returns the node's last revocation.
-func (s *Service) supersede(ctx context.Context, node, key string, known int64) (int64, error) {
-	n, err := s.readNode(ctx, node)
-	if errors.Is(err, resource.NotFound) {
-		return known, nil
-	}
-	_, had, joined := strings.Cut(n.Metadata.Annotations[resource.JoinedAnnotation], " ")
-	r := s.o.Authority.revoked
-	if err != nil || !joined || had == key || known > 0 && r.supersededBy(node) == key {
-		return known, err
-	}
-	if known, err = r.supersede(node, key, known); err != nil {
-		return known, err
-	}
-	s.o.Log.Warn().Str("node", node).Str("key", key).Msg("a node joins again with another key: its earlier certificates were revoked")
-	s.o.Broker().DisconnectNode(node, r.Why(node, nil))
-	return known, nil
-}
-
-const (
-	nodeURIScheme = "edgebus"
-	nodeURIPath   = "/nodes/"
-)
-
-// nodeURI names the Node that a certificate is for, and the hub that has it, as a URI in the certificate: a Node that is made again has
-// another uid, and what was issued for the one before is good no more. Another hub, such as one that lost its data, has other uids.
-func nodeURI(hub, uid string) *url.URL {
-	return &url.URL{Scheme: nodeURIScheme, Host: hub, Path: nodeURIPath + uid}
-}
-
-// earlierNodeRefusal says why a certificate is refused, if it is for an earlier Node of the name; empty: it is not.
-func (s *Service) earlierNodeRefusal(node string, cert *x509.Certificate) string {
-	for _, of := range cert.URIs {
-		if of.Scheme != nodeURIScheme || of.Host != s.o.Hub {
-			continue
-		}
-		n, err := s.readNode(context.Background(), node)
-		switch {
-		case errors.Is(err, resource.NotFound):
-			return fmt.Sprintf("the Node %s was deleted after the certificate was made: it can join again with a new invitation", node)
-		case err != nil:
-			return "the Node " + node + " can't be read at this moment: try again"
-		case n.Metadata.UID != strings.TrimPrefix(of.Path, nodeURIPath):
-			return fmt.Sprintf("the certificate is for an earlier Node %s, which was deleted: it can join again with a new invitation", node)
-		}
-	}
-	return ""
 }
 
 // disconnectDeleted closes the connections of nodes that had joined when their Nodes are deleted: they are not let in again.
@@ -421,155 +360,6 @@ func (s *Service) disconnectDeletedOnce(ctx context.Context) error {
 	}
 }
 
-// splitLabels are the labels that a node may choose itself, and those that follow what it reports; waiting are the others, with {field} for a value
-// that would follow.
-func (s *Service) splitLabels(i Invitation, r resource.JoinRequest) (own, follow, waiting map[string]string) {
-	may := func(key string) bool {
-		return slices.ContainsFunc(slices.Concat(s.o.NodeLabels, i.NodeLabels), func(pattern string) bool {
-			ok, _ := path.Match(pattern, key)
-			return ok || pattern == "*"
-		})
-	}
-	own, follow, waiting = map[string]string{}, map[string]string{}, map[string]string{}
-	for key, field := range r.LabelFrom {
-		if may(key) {
-			follow[key] = field
-		} else {
-			waiting[key] = "{" + field + "}"
-		}
-	}
-	for key, value := range r.Labels {
-		_, set := i.Labels[key]
-		switch {
-		case may(key):
-			own[key] = value
-		case !set && r.LabelFrom[key] == "":
-			waiting[key] = value
-		}
-	}
-	return own, follow, waiting
-}
-
-// renew signs the next certificate of a node that has presented one. A node that is authenticated in another way, such as over
-// loopback on the hub's own host, gets no certificate.
-func (s *Service) renew(node string, by broker.Identity, csr resource.CSR) (a resource.JoinAnswer, err error) {
-	if by.Certificate == nil {
-		return a, resource.Errorf(resource.Forbidden, "", "only a node that has signed in with a certificate gets the next one: let it join with an invitation")
-	}
-	r := s.o.Authority.revoked
-	known := r.at(node) // before it is asked: a revocation from here on is found by Sign
-	if why := r.Why(node, by.Certificate); why != "" {
-		return a, resource.Errorf(resource.Unauthorized, "", "%s", why)
-	}
-	if a, err = s.issue(node, csr, known, by.Certificate.URIs...); err == nil {
-		s.o.Log.Info().Str("node", node).Str("remote", by.Remote).Str("key", csr.Key).Msg("a node's certificate was renewed")
-	}
-	return a, err
-}
-
-// signJoining signs the certificate of a node that joins.
-func (s *Service) signJoining(ctx context.Context, node string, csr resource.CSR, revoked int64) (a resource.JoinAnswer, err error) {
-	n, err := s.readNode(ctx, node)
-	if err != nil {
-		return a, err
-	}
-	if a, err = s.issue(node, csr, revoked, nodeURI(s.o.Hub, n.Metadata.UID)); err == nil {
-		err = s.setRevokedCondition(ctx, node, joinedAgain)
-	}
-	return a, err
-}
-
-func (s *Service) issue(node string, csr resource.CSR, revoked int64, of ...*url.URL) (a resource.JoinAnswer, err error) {
-	cert, err := s.o.Authority.Sign(node, csr.PublicKey, revoked, of...)
-	if err != nil {
-		return a, err
-	}
-	return resource.JoinAnswer{
-		State: resource.JoinIssued, Certificate: string(encodeCertificates(cert.Raw)), Authorities: string(s.o.Authority.Certificates()),
-	}, nil
-}
-
-// joinLabels are the labels of a node that joins: those that the invitation or the approver gives, those that it chooses itself, those that follow
-// what it reports, and those that it asks for and doesn't get.
-type joinLabels struct{ given, own, follow, waiting map[string]string }
-
-// writeJoinedNode creates the Node of a node that joins, or marks the existing one as joined. Labels given by the invitation or the approver
-// replace those of the Node; labels that the node asks for, and those that follow the system information, are only added.
-func (s *Service) writeJoinedNode(ctx context.Context, node, key string, w joinLabels) error {
-	joined := resource.FormatTime(s.o.Now().UTC().Truncate(time.Second)) + " " + key
-	for range maxAttempts {
-		err := objects.Update(ctx, s.o.Objects, store.Key{Name: node}, func(n *resource.Node) error {
-			notes := joinedAnnotations(n.Metadata, joined, w)
-			n.Metadata.Labels, n.Metadata.Annotations = withLabels(n.Metadata.Labels, w.given, w.own), notes
-			return nil
-		})
-		if errors.Is(err, resource.NotFound) {
-			_, err = objects.Create(ctx, s.o.Objects, &resource.Node{Metadata: resource.Meta{
-				Name: node, Labels: withLabels(nil, w.given, w.own), Annotations: joinedAnnotations(resource.Meta{}, joined, w),
-			}})
-		}
-		if !shouldRetry(err, resource.AlreadyExists) && !errors.Is(err, resource.NotFound) { // it was made, or deleted, in between
-			return err
-		}
-	}
-	return resource.Errorf(resource.Unavailable, "", "the Node %s is changed by others all the time: try again", node)
-}
-
-// shouldRetry reports whether to read and write an object again: another has changed or created it, or the outcome of the write is unknown.
-func shouldRetry(err error, kind resource.ErrorKind) bool {
-	return errors.Is(err, kind) || errors.Is(err, store.ErrUnknown)
-}
-
-// joinedAnnotations returns the annotations of a Node that has joined. They list the labels that follow the system information, and mark
-// the values that the node itself has given.
-func joinedAnnotations(had resource.Meta, joined string, w joinLabels) map[string]string {
-	notes := map[string]string{}
-	maps.Copy(notes, had.Annotations)
-	notes[resource.JoinedAnnotation] = joined
-	delete(notes, askedAnnotation)
-	if len(w.waiting) > 0 {
-		text, _ := json.Marshal(w.waiting) // texts
-		notes[askedAnnotation] = string(text)
-	}
-	given, own, follow := w.given, w.own, w.follow
-	if len(follow) == 0 {
-		return notes
-	}
-	from, values := maps.Clone(follow), resource.ParsePairs(notes[resource.LabelsGivenAnnotation])
-	maps.Copy(from, resource.ParsePairs(notes[resource.LabelFromAnnotation]))
-	for key := range follow {
-		_, labelled := had.Labels[key]
-		_, replaced := given[key]
-		if value, has := own[key]; has && !labelled && !replaced {
-			values[key] = resource.LabelValue(value)
-		}
-	}
-	notes[resource.LabelFromAnnotation] = resource.FormatPairs(from)
-	if len(values) > 0 {
-		notes[resource.LabelsGivenAnnotation] = resource.FormatPairs(values)
-	}
-	return notes
-}
-
-func withLabels(has, given, own map[string]string) map[string]string {
-	labels := map[string]string{}
-	for _, from := range []map[string]string{own, has, given} {
-		maps.Copy(labels, from)
-	}
-	if len(labels) == 0 {
-		return nil
-	}
-	return labels
-}
-
-func (s *Service) readNode(ctx context.Context, name string) (n resource.Node, err error) {
-	o, err := s.o.Reader.Get(ctx, store.Key{Kind: resource.KindNode, Name: name})
-	if err != nil {
-		return n, err
-	}
-	return n, json.Unmarshal(o.Data, &n)
-}
-
 // Decommission revokes a node's certificates. When the node connects the next time, it is told to give up its keys; see Notice.
 func (s *Service) Decommission(node, by string) error { return s.revoke(node, by, true) }
 
@@ -584,7 +374,7 @@ func (s *Service) revoke(node, by string, decommission bool) error {
 	}
 	s.o.Log.Warn().Str("node", node).Str("by", by).Bool("decommissioned", decommission).Msg("a node's certificates were revoked")
 	s.o.Broker().DisconnectNode(node, r.Why(node, nil))
-	return s.setRevokedCondition(context.Background(), node, func(had resource.Condition) resource.Condition {
+	return s.joiner.setRevokedCondition(context.Background(), node, func(had resource.Condition) resource.Condition {
 		if decommission && had.Status == "True" && had.Reason == resource.ReasonDecommissioned {
 			return had // it has come back already, and was told
 		}
@@ -622,7 +412,7 @@ func (s *Service) Revoked(node string, cert *x509.Certificate) string {
 		s.noteRefusal(node, false) // a restored backup doesn't know of the revocation
 	}
 	if why == "" && cert != nil {
-		why = s.earlierNodeRefusal(node, cert)
+		why = s.joiner.earlierNodeRefusal(node, cert)
 	}
 	return why
 }
@@ -649,7 +439,7 @@ func (s *Service) markRefused(ctx context.Context) error {
 	for {
 		select {
 		case r := <-s.refused:
-			err := s.setRevokedCondition(ctx, r.node, func(had resource.Condition) resource.Condition {
+			err := s.joiner.setRevokedCondition(ctx, r.node, func(had resource.Condition) resource.Condition {
 				if had.Status == "False" {
 					return had // it has joined again in the meantime
 				}
@@ -665,27 +455,17 @@ func (s *Service) markRefused(ctx context.Context) error {
 	}
 }
 
-// joinedAgain is the condition Revoked of a node that has a new certificate.
-func joinedAgain(had resource.Condition) resource.Condition {
-	if had.Status != "" {
-		had.Status, had.Reason, had.Message = "False", resource.ReasonJoined, ""
+// answerWaiting sends the decision to the nodes that wait for it.
+func (s *Service) answerWaiting(request string, a resource.JoinAnswer) {
+	var waiting []string
+	s.mu.Lock()
+	for _, e := range s.enrollees {
+		if e.request == request && e.answer != "" {
+			waiting = append(waiting, e.answer)
+		}
 	}
-	return had
-}
-
-// setRevokedCondition changes the condition Revoked of a Node, if there is one. next returns it as it is to be; without a status there is to be none.
-func (s *Service) setRevokedCondition(ctx context.Context, node string, next func(had resource.Condition) resource.Condition) error {
-	err := objects.UpdateStatus(ctx, s.o.Objects, store.Key{Name: node}, func(n *resource.Node) error {
-		list := n.Status.Conditions
-		var had resource.Condition
-		if i := slices.IndexFunc(list, func(c resource.Condition) bool { return c.Type == resource.ConditionRevoked }); i >= 0 {
-			had = list[i]
-		}
-		c := next(had)
-		if c.Status != had.Status || c.Reason != had.Reason || c.Message != had.Message {
-			n.Status.Conditions = resource.SetCondition(list, c, s.o.Now())
-		}
-		return nil
-	})
-	return store.IgnoreNotFound(err)
+	s.mu.Unlock()
+	for _, topic := range waiting {
+		s.sendAnswer(topic, a)
+	}
 }

@@ -41,17 +41,17 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request, id broker.Id
 			return err
 		}
 		audit.NoteName(r, in.Node)
-		out, err := s.invite(r.Context(), in, by)
+		out, err := s.invitations.invite(r.Context(), in, by)
 		return httpserver.SendJSONOr(w, out, err)
 	case is(http.MethodGet, "invitations"):
-		list, err := s.invitations(r.Context())
+		list, err := s.invitations.list(r.Context())
 		slices.SortFunc(list, func(a, b Invitation) int { return a.Created.Compare(b.Created) })
 		for i := range list {
 			list[i].ID = list[i].ID[:shortID]
 		}
 		return httpserver.SendJSONOr(w, list, err)
 	case is(http.MethodDelete, "invitations", "*"):
-		return httpserver.SendJSONOr(w, struct{}{}, s.uninvite(r.Context(), parts[1], by))
+		return httpserver.SendJSONOr(w, struct{}{}, s.invitations.uninvite(r.Context(), parts[1], by))
 	case is(http.MethodPost, "authority", "rotate"):
 		var in RotateRequest
 		if err := httpserver.ReadBody(r, &in); err != nil {

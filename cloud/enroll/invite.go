@@ -9,9 +9,9 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
-	"github.com/edgebus/edgebus/cloud/objects"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -85,6 +85,13 @@ func (i Invitation) joinedNames() string {
 	return strings.Join(names, ", ")
 }
 
+// invitations are those that the store has.
+type invitations struct {
+	o         *Options
+	joiner    *joiner
+	redeeming sync.Mutex
+}
+
 // InviteRequest asks for an invitation.
 type InviteRequest struct {
 	Node   string            `json:"node"`
@@ -135,48 +142,48 @@ func (r InviteRequest) read(now time.Time) (i Invitation, err error) {
 }
 
 // invite makes an invitation.
-func (s *Service) invite(ctx context.Context, r InviteRequest, by string) (a InviteAnswer, err error) {
-	i, err := r.read(s.o.Now())
+func (v *invitations) invite(ctx context.Context, r InviteRequest, by string) (a InviteAnswer, err error) {
+	i, err := r.read(v.o.Now())
 	if err != nil {
 		return a, err
 	}
-	if !i.pattern() && s.o.Reserved(i.Node) {
+	if !i.pattern() && v.o.Reserved(i.Node) {
 		return a, resource.Errorf(resource.Conflict, "node", "%s is a user of the hub: a node needs another name", i.Node)
 	}
 	if !i.pattern() {
-		if err := s.checkNameFree(ctx, i, i.Node, ""); err != nil {
+		if err := v.checkNameFree(ctx, i, i.Node, ""); err != nil {
 			return a, err
 		}
 	}
-	list, err := s.invitations(ctx)
+	list, err := v.list(ctx)
 	if err != nil {
 		return a, err
 	}
 	if len(list) >= maxInvites {
 		return a, resource.Errorf(resource.Quota, "", "there are %d invitations already: revoke some (edgebus invite --list)", len(list))
 	}
-	t := resource.JoinToken{Authority: s.o.Authority.Pin()}
+	t := resource.JoinToken{Authority: v.o.Authority.Pin()}
 	_, _ = rand.Read(t.Secret[:]) // crypto/rand never fails
 	if !i.pattern() {
-		t.Node, i.Revocation = i.Node, s.o.Authority.revoked.at(i.Node)
+		t.Node, i.Revocation = i.Node, v.o.Authority.revoked.at(i.Node)
 	}
 	i.ID, i.By = t.ID(), by
 	data, err := json.Marshal(i)
 	if err != nil {
 		return a, err
 	}
-	if _, err := s.o.Writer.Create(ctx, store.Object{Key: invitationKey(i.ID), Data: data}); err != nil {
+	if _, err := v.o.Writer.Create(ctx, store.Object{Key: invitationKey(i.ID), Data: data}); err != nil {
 		return a, err
 	}
-	s.o.Log.Info().Str("node", i.Node).Str("invitation", i.ID[:shortID]).Int("uses", i.Uses).Time("expires", i.Expires).Str("by", by).Msg("a node was invited")
-	return InviteAnswer{ID: i.ID[:shortID], Token: t.String(), Hub: s.o.Address(), Expires: resource.FormatTime(i.Expires)}, nil
+	v.o.Log.Info().Str("node", i.Node).Str("invitation", i.ID[:shortID]).Int("uses", i.Uses).Time("expires", i.Expires).Str("by", by).Msg("a node was invited")
+	return InviteAnswer{ID: i.ID[:shortID], Token: t.String(), Hub: v.o.Address(), Expires: resource.FormatTime(i.Expires)}, nil
 }
 
 func invitationKey(id string) store.Key { return store.Key{Kind: kindInvitation, Name: id} }
 
-// invitations returns all that have not expired, and deletes the others.
-func (s *Service) invitations(ctx context.Context) (list []Invitation, err error) {
-	page, err := s.o.Reader.List(ctx, kindInvitation, store.ListOptions{})
+// list returns all that have not expired, and deletes the others.
+func (v *invitations) list(ctx context.Context) (list []Invitation, err error) {
+	page, err := v.o.Reader.List(ctx, kindInvitation, store.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -186,11 +193,11 @@ func (s *Service) invitations(ctx context.Context) (list []Invitation, err error
 		if err := json.Unmarshal(o.Data, &i); err != nil {
 			return nil, fmt.Errorf("%s: %w", o.Key, err)
 		}
-		if s.o.Now().Before(i.Expires) {
+		if v.o.Now().Before(i.Expires) {
 			list = append(list, i)
 			continue
 		}
-		if _, err := s.o.Writer.Delete(ctx, o.Key, o.Rev); err != nil && !errors.Is(err, resource.NotFound) && !errors.Is(err, resource.Conflict) {
+		if _, err := v.o.Writer.Delete(ctx, o.Key, o.Rev); err != nil && !errors.Is(err, resource.NotFound) && !errors.Is(err, resource.Conflict) {
 			return nil, err
 		}
 	}
@@ -198,8 +205,8 @@ func (s *Service) invitations(ctx context.Context) (list []Invitation, err error
 }
 
 // uninvite revokes the invitation whose ID has that prefix.
-func (s *Service) uninvite(ctx context.Context, id, by string) error {
-	list, err := s.invitations(ctx)
+func (v *invitations) uninvite(ctx context.Context, id, by string) error {
+	list, err := v.list(ctx)
 	if err != nil {
 		return err
 	}
@@ -211,20 +218,20 @@ func (s *Service) uninvite(ctx context.Context, id, by string) error {
 	default:
 		return resource.Errorf(resource.Invalid, "", "%d invitations begin with %.64q: give more of its id", len(list), id)
 	}
-	if _, err := s.o.Writer.Delete(ctx, invitationKey(list[0].ID), 0); err != nil {
+	if _, err := v.o.Writer.Delete(ctx, invitationKey(list[0].ID), 0); err != nil {
 		return err
 	}
-	s.o.Log.Info().Str("invitation", list[0].ID[:shortID]).Str("node", list[0].Node).Str("by", by).Msg("an invitation was revoked")
+	v.o.Log.Info().Str("invitation", list[0].ID[:shortID]).Str("node", list[0].Node).Str("by", by).Msg("an invitation was revoked")
 	return nil
 }
 
-// findInvitation reads the invitation of a token.
-func (s *Service) findInvitation(ctx context.Context, token string) (i Invitation, rev uint64, err error) {
+// find reads the invitation of a token.
+func (v *invitations) find(ctx context.Context, token string) (i Invitation, rev uint64, err error) {
 	t, err := resource.ParseJoinToken(token)
 	if err != nil {
 		return i, 0, resource.Errorf(resource.Unauthorized, "", "%v", err)
 	}
-	o, err := s.o.Reader.Get(ctx, invitationKey(t.ID()))
+	o, err := v.o.Reader.Get(ctx, invitationKey(t.ID()))
 	if errors.Is(err, resource.NotFound) {
 		return i, 0, resource.Errorf(resource.Unauthorized, "token", "the hub knows no such token: it expired, was revoked, or is another hub's; ask for a new invitation")
 	}
@@ -236,19 +243,19 @@ func (s *Service) findInvitation(ctx context.Context, token string) (i Invitatio
 
 // redeem counts one use of an invitation by a node with its key. The Revocation of what it returns is the node's last one. If two race for the last use, the store accepts one write; the
 // other is a conflict, and finds the invitation used when it reads it again.
-func (s *Service) redeem(ctx context.Context, r resource.JoinRequest, node, key string) (i Invitation, err error) {
-	s.redeeming.Lock() // otherwise a thousand nodes with one token would mostly run into conflicts
-	defer s.redeeming.Unlock()
+func (v *invitations) redeem(ctx context.Context, r resource.JoinRequest, node, key string) (i Invitation, err error) {
+	v.redeeming.Lock() // otherwise a thousand nodes with one token would mostly run into conflicts
+	defer v.redeeming.Unlock()
 	for range maxAttempts {
 		var rev uint64
-		if i, rev, err = s.findInvitation(ctx, r.Token); err != nil {
+		if i, rev, err = v.find(ctx, r.Token); err != nil {
 			return i, err
 		}
-		if err := i.check(node, key, s.o.Now()); err != nil {
+		if err := i.check(node, key, v.o.Now()); err != nil {
 			return i, err
 		}
-		known := s.o.Authority.revoked.at(node)
-		if known != i.Revocation && s.o.Authority.revoked.supersededBy(node) != key { // otherwise a revoked node would join again with the same key and token
+		known := v.o.Authority.revoked.at(node)
+		if known != i.Revocation && v.o.Authority.revoked.supersededBy(node) != key { // otherwise a revoked node would join again with the same key and token
 			return i, resource.Errorf(resource.Unauthorized, "token", "node %s was revoked, and the token is older than that, or for many nodes: invite it by its name", node)
 		}
 		use := InvitationUse{node, key}
@@ -256,7 +263,7 @@ func (s *Service) redeem(ctx context.Context, r resource.JoinRequest, node, key 
 			i.Revocation = known
 			return i, nil
 		}
-		if err := errors.Join(s.checkNameFree(ctx, i, node, key), s.checkInviter(ctx, i, node, r)); err != nil {
+		if err := errors.Join(v.checkNameFree(ctx, i, node, key), v.checkInviter(ctx, i, node, r)); err != nil {
 			return i, err
 		}
 		i.Joined = append(i.Joined, use)
@@ -265,7 +272,7 @@ func (s *Service) redeem(ctx context.Context, r resource.JoinRequest, node, key 
 			return i, err
 		}
 		i.Revocation = known
-		if _, err = s.o.Writer.Update(ctx, store.Object{Key: invitationKey(i.ID), Data: data}, rev); !shouldRetry(err, resource.Conflict) {
+		if _, err = v.o.Writer.Update(ctx, store.Object{Key: invitationKey(i.ID), Data: data}, rev); !shouldRetry(err, resource.Conflict) {
 			return i, err
 		}
 	}
@@ -273,34 +280,23 @@ func (s *Service) redeem(ctx context.Context, r resource.JoinRequest, node, key 
 }
 
 // checkInviter returns an error if a node would get something that whoever invited it may not see.
-func (s *Service) checkInviter(ctx context.Context, i Invitation, node string, r resource.JoinRequest) error {
-	if i.By != "" || s.o.CheckReferences == nil {
+func (v *invitations) checkInviter(ctx context.Context, i Invitation, node string, r resource.JoinRequest) error {
+	if i.By != "" || v.o.CheckReferences == nil {
 		return nil
 	}
-	own, follow, _ := s.splitLabels(i, r)
-	if err := s.o.CheckReferences(ctx, node, withLabels(nil, i.Labels, own), resource.FormatPairs(follow)); err != nil {
+	own, follow, _ := v.splitLabels(i, r)
+	if err := v.o.CheckReferences(ctx, node, withLabels(nil, i.Labels, own), resource.FormatPairs(follow)); err != nil {
 		return resource.Errorf(resource.Forbidden, "token", "the invitation was made by somebody who was not signed in: %v", err)
 	}
 	return nil
 }
 
-// joinedNode returns the node that has a name. Revocations outlive a restored backup, and the Node's condition doesn't.
-func (s *Service) joinedNode(ctx context.Context, node string) (objects.JoinedNode, error) {
-	h, err := objects.ReadJoinedNode(ctx, s.o.Reader, node)
-	at, bad := time.Parse(time.RFC3339, h.At)
-	r := s.o.Authority.revoked
-	if err == nil && bad == nil && at.Add(time.Second).UnixMilli() <= r.at(node) && r.supersededBy(node) != h.Key { // At is in whole seconds
-		return objects.JoinedNode{}, nil
-	}
-	return h, err
-}
-
 // checkNameFree returns an error if an invitation does not cover a name, because a node with another key has joined under it.
-func (s *Service) checkNameFree(ctx context.Context, i Invitation, node, key string) error {
+func (v *invitations) checkNameFree(ctx context.Context, i Invitation, node, key string) error {
 	if i.Replace {
 		return nil
 	}
-	holder, err := s.joinedNode(ctx, node)
+	holder, err := v.joiner.joinedNode(ctx, node)
 	switch taken := slices.ContainsFunc(i.Joined, func(j InvitationUse) bool { return j.Node == node }); {
 	case err != nil:
 		return err
@@ -330,4 +326,33 @@ func ForgetInvitations(ctx context.Context, st interface {
 		}
 	}
 	return nil
+}
+
+// splitLabels are the labels that a node may choose itself, and those that follow what it reports; waiting are the others, with {field} for a value
+// that would follow.
+func (v *invitations) splitLabels(i Invitation, r resource.JoinRequest) (own, follow, waiting map[string]string) {
+	may := func(key string) bool {
+		return slices.ContainsFunc(slices.Concat(v.o.NodeLabels, i.NodeLabels), func(pattern string) bool {
+			ok, _ := path.Match(pattern, key)
+			return ok || pattern == "*"
+		})
+	}
+	own, follow, waiting = map[string]string{}, map[string]string{}, map[string]string{}
+	for key, field := range r.LabelFrom {
+		if may(key) {
+			follow[key] = field
+		} else {
+			waiting[key] = "{" + field + "}"
+		}
+	}
+	for key, value := range r.Labels {
+		_, set := i.Labels[key]
+		switch {
+		case may(key):
+			own[key] = value
+		case !set && r.LabelFrom[key] == "":
+			waiting[key] = value
+		}
+	}
+	return own, follow, waiting
 }

@@ -74,7 +74,7 @@ func (j *testService) join(node, token, csr string) error {
 }
 
 func (j *testService) invited(r InviteRequest) (string, error) {
-	a, err := j.invite(j.t.Context(), r, "joe")
+	a, err := j.invitations.invite(j.t.Context(), r, "joe")
 	return a.Token, err
 }
 

@@ -35,7 +35,7 @@ func TestLabelsOfANodeThatHasJoinedFollowItsSystem(t *testing.T) {
 	s := New(Options{Reader: st, Writer: st, Watcher: st, Objects: objs.Controller("enroll")})
 	join := func(follow string) {
 		t.Helper()
-		require.NoError(t, s.writeJoinedNode(ctx, "n1", "key", joinLabels{
+		require.NoError(t, s.joiner.writeJoinedNode(ctx, "n1", "key", joinLabels{
 			given: map[string]string{"site": "hall"}, own: map[string]string{"arch": "amd64", "line": "a"}, follow: resource.ParsePairs(follow),
 		}))
 	}

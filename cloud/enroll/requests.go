@@ -9,6 +9,7 @@ import (
 	"errors"
 	"maps"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
@@ -29,6 +30,18 @@ const askedAnnotation = objects.AskedLabelsAnnotation
 // pendingRequest is an EnrollmentRequest that waits for a decision.
 type pendingRequest struct{ address string }
 
+// requests are the EnrollmentRequests: those that nodes make here, and the decisions about all of them.
+type requests struct {
+	o           *Options
+	joiner      *joiner
+	invitations *invitations
+	// answerWaiting sends the decision about a request to the nodes that wait for it.
+	answerWaiting func(request string, a resource.JoinAnswer)
+
+	mu      sync.Mutex
+	pending map[string]pendingRequest // without a decision, by name
+}
+
 // requestName returns the name of the EnrollmentRequest of a node and its key. Another key makes another request, so that no one
 // can replace the request of a waiting node.
 func requestName(node, key string) string {
@@ -37,17 +50,11 @@ func requestName(node, key string) string {
 }
 
 // requestApproval creates the EnrollmentRequest of a node, or returns the decision about it.
-func (s *Service) requestApproval(ctx context.Context, node string, by broker.Identity, r resource.JoinRequest, csr resource.CSR) (a resource.JoinAnswer, err error) {
-	name := requestName(node, csr.Key)
+func (q *requests) requestApproval(ctx context.Context, name, node string, by broker.Identity, r resource.JoinRequest, csr resource.CSR) (a resource.JoinAnswer, err error) {
 	key := store.Key{Kind: resource.KindEnrollmentRequest, Name: name}
-	s.mu.Lock()
-	if e := s.enrollees[by.ClientID]; e != nil {
-		e.request = name // before the request is read: every later decision is sent to the node
-	}
-	s.mu.Unlock()
-	o, err := s.o.Reader.Get(ctx, key)
+	o, err := q.o.Reader.Get(ctx, key)
 	if errors.Is(err, resource.NotFound) {
-		return s.makeRequest(ctx, name, node, by, r)
+		return q.makeRequest(ctx, name, node, by, r)
 	}
 	if err != nil {
 		return a, err
@@ -59,13 +66,13 @@ func (s *Service) requestApproval(ctx context.Context, node string, by broker.Id
 	if stored, err := resource.ParseCSR(er.Spec.CSR, node); err != nil || stored.Key != csr.Key || requestedNode(er) != node {
 		return a, resource.Errorf(resource.Conflict, "", "the EnrollmentRequest %s is another node's", name)
 	}
-	return s.decided(er), nil
+	return q.decided(er), nil
 }
 
 // makeRequest stores a request for approval, unless the limits are reached.
-func (s *Service) makeRequest(ctx context.Context, name, node string, by broker.Identity, r resource.JoinRequest) (a resource.JoinAnswer, err error) {
+func (q *requests) makeRequest(ctx context.Context, name, node string, by broker.Identity, r resource.JoinRequest) (a resource.JoinAnswer, err error) {
 	address := daemon.Network(by.Remote)
-	if _, err = s.countPending(name, address); err != nil {
+	if _, err = q.countPending(name, address); err != nil {
 		return a, err
 	}
 	notes := map[string]string{remoteAnnotation: address}
@@ -79,55 +86,55 @@ func (s *Service) makeRequest(ctx context.Context, name, node string, by broker.
 	if len(r.LabelFrom) > 0 {
 		notes[resource.LabelFromAnnotation] = resource.FormatPairs(r.LabelFrom)
 	}
-	_, err = objects.Create(ctx, s.o.Objects, &resource.EnrollmentRequest{
+	_, err = objects.Create(ctx, q.o.Objects, &resource.EnrollmentRequest{
 		Metadata: resource.Meta{Name: name, Annotations: notes},
 		Spec:     resource.EnrollmentSpec{CSR: r.CSR, NodeName: node, Labels: r.Labels, SystemInfo: r.SystemInfo},
 	})
 	if err != nil && !errors.Is(err, resource.AlreadyExists) {
-		s.forgetPending(name)
+		q.forgetPending(name)
 		return a, err
 	}
-	s.o.Log.Info().Str("node", node).Str("request", name).Str("remote", by.Remote).Msg("a node asks to join: approve or deny it with edgebus approve, edgebus deny")
+	q.o.Log.Info().Str("node", node).Str("request", name).Str("remote", by.Remote).Msg("a node asks to join: approve or deny it with edgebus approve, edgebus deny")
 	return resource.JoinAnswer{State: resource.JoinWaiting, Request: name}, nil
 }
 
 // CountRequest counts a request that somebody makes in the hub's API for a host, as if the host had asked over MQTT; settled takes it back.
-func (s *Service) CountRequest(name, remote string) (settled func(), err error) {
-	if s.o.Mode == ModeNever {
+func (q *requests) CountRequest(name, remote string) (settled func(), err error) {
+	if q.o.Mode == ModeNever {
 		return nil, resource.Errorf(resource.Forbidden, "", "this hub enrols no nodes (auth.enrollment)")
 	}
-	added, err := s.countPending(name, daemon.Network(remote))
+	added, err := q.countPending(name, daemon.Network(remote))
 	return func() {
 		if added {
-			s.forgetPending(name)
+			q.forgetPending(name)
 		}
 	}, err
 }
 
 // countPending adds a request to those that wait, unless it is one of them or the limits are reached.
-func (s *Service) countPending(name, address string) (added bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, waits := s.pending[name]; waits {
+func (q *requests) countPending(name, address string) (added bool, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, waits := q.pending[name]; waits {
 		return false, nil
 	}
 	of := 0
-	for _, p := range s.pending {
+	for _, p := range q.pending {
 		if p.address == address {
 			of++
 		}
 	}
-	if all := len(s.pending); all >= s.o.Requests || of >= s.o.PerAddress {
+	if all := len(q.pending); all >= q.o.Requests || of >= q.o.PerAddress {
 		return false, resource.Errorf(resource.Quota, "", "too many nodes wait for approval (%d, %d of them from %s): try again when some of them are decided, or ask for an invitation", all, of, address)
 	}
-	s.pending[name] = pendingRequest{address}
+	q.pending[name] = pendingRequest{address}
 	return true, nil
 }
 
-func (s *Service) forgetPending(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.pending, name)
+func (q *requests) forgetPending(name string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.pending, name)
 }
 
 func decodeRequest(o store.Object) (er resource.EnrollmentRequest, err error) {
@@ -145,7 +152,7 @@ func requestedNode(er resource.EnrollmentRequest) string {
 }
 
 // decided returns the answer to the node about its request.
-func (s *Service) decided(er resource.EnrollmentRequest) resource.JoinAnswer {
+func (q *requests) decided(er resource.EnrollmentRequest) resource.JoinAnswer {
 	a := resource.JoinAnswer{State: resource.JoinWaiting, Request: er.Metadata.Name}
 	for _, c := range er.Status.Conditions {
 		if c.Status == "True" && (c.Type == resource.Denied || c.Type == conditionFailed) {
@@ -154,7 +161,7 @@ func (s *Service) decided(er resource.EnrollmentRequest) resource.JoinAnswer {
 		}
 	}
 	if er.Status.Certificate != "" {
-		a.State, a.Certificate, a.Authorities = resource.JoinIssued, er.Status.Certificate, string(s.o.Authority.Certificates())
+		a.State, a.Certificate, a.Authorities = resource.JoinIssued, er.Status.Certificate, string(q.o.Authority.Certificates())
 	}
 	return a
 }
@@ -163,10 +170,10 @@ const conditionFailed = "Failed"
 
 // followRequests carries out decisions about EnrollmentRequests, and deletes old requests. It goes through all of them from time to time,
 // so that failed steps are tried again.
-func (s *Service) followRequests(ctx context.Context) {
+func (q *requests) followRequests(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := s.followRequestsOnce(ctx); err != nil && ctx.Err() == nil {
-			s.o.Log.Warn().Err(err).Msg("EnrollmentRequests can't be followed: trying again")
+		if err := q.followRequestsOnce(ctx); err != nil && ctx.Err() == nil {
+			q.o.Log.Warn().Err(err).Msg("EnrollmentRequests can't be followed: trying again")
 			select {
 			case <-ctx.Done():
 			case <-time.After(time.Second):
@@ -176,24 +183,24 @@ func (s *Service) followRequests(ctx context.Context) {
 }
 
 // followRequestsOnce handles all requests, and then each one that changes, for sweepInterval.
-func (s *Service) followRequestsOnce(ctx context.Context) error {
-	page, err := s.o.Reader.List(ctx, resource.KindEnrollmentRequest, store.ListOptions{})
+func (q *requests) followRequestsOnce(ctx context.Context) error {
+	page, err := q.o.Reader.List(ctx, resource.KindEnrollmentRequest, store.ListOptions{})
 	if err != nil {
 		return err
 	}
 	there := map[string]bool{}
 	for _, o := range page.Items {
 		there[o.Name] = true
-		s.handleRequest(ctx, o)
+		q.handleRequest(ctx, o)
 	}
 	// One that was deleted between two watches counts no more. One that is about to be stored counts again when its event comes.
-	s.mu.Lock()
-	maps.DeleteFunc(s.pending, func(name string, _ pendingRequest) bool { return !there[name] })
-	s.mu.Unlock()
-	if _, err := s.invitations(ctx); err != nil {
+	q.mu.Lock()
+	maps.DeleteFunc(q.pending, func(name string, _ pendingRequest) bool { return !there[name] })
+	q.mu.Unlock()
+	if _, err := q.invitations.list(ctx); err != nil {
 		return err
 	}
-	stream, err := s.o.Watcher.Watch(ctx, store.Key{Kind: resource.KindEnrollmentRequest}, page.Rev)
+	stream, err := q.o.Watcher.Watch(ctx, store.Key{Kind: resource.KindEnrollmentRequest}, page.Rev)
 	if err != nil {
 		return err
 	}
@@ -210,66 +217,66 @@ func (s *Service) followRequestsOnce(ctx context.Context) error {
 		}
 		for _, e := range events {
 			if e.Type == store.Deleted {
-				s.forgetPending(e.Object.Name)
-				s.answerWaiting(e.Object.Name, resource.JoinAnswer{State: resource.JoinDenied, Request: e.Object.Name, Reason: "the request was deleted"})
+				q.forgetPending(e.Object.Name)
+				q.answerWaiting(e.Object.Name, resource.JoinAnswer{State: resource.JoinDenied, Request: e.Object.Name, Reason: "the request was deleted"})
 				continue
 			}
-			s.handleRequest(ctx, e.Object)
+			q.handleRequest(ctx, e.Object)
 		}
 	}
 }
 
 // handleRequest carries out the next step of one request.
-func (s *Service) handleRequest(ctx context.Context, o store.Object) {
+func (q *requests) handleRequest(ctx context.Context, o store.Object) {
 	er, err := decodeRequest(o)
 	if err != nil {
-		s.o.Log.Error().Err(err).Stringer("object", o.Key).Msg("the EnrollmentRequest can't be read")
+		q.o.Log.Error().Err(err).Stringer("object", o.Key).Msg("the EnrollmentRequest can't be read")
 		return
 	}
-	if at := er.Metadata.CreationTimestamp; at != nil && s.o.Now().Sub(*at) > max(s.o.Age, enrollerValidity(er)) {
-		if err := s.o.Objects.Delete(ctx, o.Key); err != nil && !errors.Is(err, resource.NotFound) {
-			s.o.Log.Warn().Err(err).Stringer("object", o.Key).Msg("an old EnrollmentRequest can't be deleted")
+	if at := er.Metadata.CreationTimestamp; at != nil && q.o.Now().Sub(*at) > max(q.o.Age, enrollerValidity(er)) {
+		if err := q.o.Objects.Delete(ctx, o.Key); err != nil && !errors.Is(err, resource.NotFound) {
+			q.o.Log.Warn().Err(err).Stringer("object", o.Key).Msg("an old EnrollmentRequest can't be deleted")
 		}
 		return
 	}
 	if er.Spec.Approval == "" {
-		s.mu.Lock()
-		s.pending[o.Name] = pendingRequest{er.Metadata.Annotations[remoteAnnotation]}
-		s.mu.Unlock()
+		q.mu.Lock()
+		q.pending[o.Name] = pendingRequest{er.Metadata.Annotations[remoteAnnotation]}
+		q.mu.Unlock()
 		return
 	}
-	s.forgetPending(o.Name)
-	if a := s.decided(er); a.State != resource.JoinWaiting {
-		s.answerWaiting(o.Name, a)
+	q.forgetPending(o.Name)
+	if a := q.decided(er); a.State != resource.JoinWaiting {
+		q.answerWaiting(o.Name, a)
 		return
 	}
-	defer s.joining(requestedNode(er))()
-	if o, err = s.o.Reader.Get(ctx, o.Key); err == nil { // who wrote the decision may have had it carried out
+	defer q.joiner.joining(requestedNode(er))()
+	if o, err = q.o.Reader.Get(ctx, o.Key); err == nil { // who wrote the decision may have had it carried out
 		er, err = decodeRequest(o)
 	}
-	if err != nil || s.decided(er).State != resource.JoinWaiting {
+	if err != nil || q.decided(er).State != resource.JoinWaiting {
 		return
 	}
-	if err := s.carryOut(ctx, &er); err != nil {
-		s.o.Log.Warn().Err(err).Str("request", o.Name).Msg("an EnrollmentRequest could not be carried out: it is tried again")
+	if err := q.carryOut(ctx, &er); err != nil {
+		q.o.Log.Warn().Err(err).Str("request", o.Name).Msg("an EnrollmentRequest could not be carried out: it is tried again")
 		return
 	}
-	err = objects.UpdateStatus(ctx, s.o.Objects, o.Key, func(now *resource.EnrollmentRequest) error {
+	err = objects.UpdateStatus(ctx, q.o.Objects, o.Key, func(now *resource.EnrollmentRequest) error {
 		if now.Metadata.UID == er.Metadata.UID {
 			now.Status = er.Status
 		}
 		return nil
 	})
 	if err != nil && !errors.Is(err, resource.NotFound) {
-		s.o.Log.Warn().Err(err).Str("request", o.Name).Msg("the status of an EnrollmentRequest was not written: it is tried again")
+		q.o.Log.Warn().Err(err).Str("request", o.Name).Msg("the status of an EnrollmentRequest was not written: it is tried again")
 	}
 }
 
 // Settle carries out the decision about a request that was just written, so that who wrote it finds the certificate when it asks.
-func (s *Service) Settle(ctx context.Context, name string) error {
-	o, err := s.o.Reader.Get(ctx, store.Key{Kind: resource.KindEnrollmentRequest, Name: name})
+func (q *requests) Settle(ctx context.Context, name string) error {
+	o, err := q.o.Reader.Get(ctx, store.Key{Kind: resource.KindEnrollmentRequest, Name: name})
 	if err == nil {
-		s.handleRequest(ctx, o)
+		q.handleRequest(ctx, o)
 	}
 	return err
 }
@@ -286,8 +293,8 @@ func enrollerValidity(er resource.EnrollmentRequest) time.Duration {
 }
 
 // enrollerRefusal says why an enroller's certificate is taken no more: it is as long as its request is there.
-func (s *Service) enrollerRefusal(name string, cert *x509.Certificate) string {
-	o, err := s.o.Reader.Get(context.Background(), store.Key{Kind: resource.KindEnrollmentRequest, Name: name})
+func (q *requests) enrollerRefusal(name string, cert *x509.Certificate) string {
+	o, err := q.o.Reader.Get(context.Background(), store.Key{Kind: resource.KindEnrollmentRequest, Name: name})
 	switch {
 	case errors.Is(err, resource.NotFound):
 		return "the request of the enroller " + name + " was deleted, and with it its certificate"
@@ -302,41 +309,41 @@ func (s *Service) enrollerRefusal(name string, cert *x509.Certificate) string {
 }
 
 // signOther carries out an approved request for a certificate with which nobody joins.
-func (s *Service) signOther(ctx context.Context, er *resource.EnrollmentRequest, csr resource.CSR) error {
+func (q *requests) signOther(ctx context.Context, er *resource.EnrollmentRequest, csr resource.CSR) error {
 	node := requestedNode(*er)
 	if er.Spec.SignerName == resource.SignerEnroller {
-		cert, err := s.o.Authority.SignEnroller(er.Metadata.Name, csr.PublicKey, enrollerValidity(*er))
+		cert, err := q.o.Authority.SignEnroller(er.Metadata.Name, csr.PublicKey, enrollerValidity(*er))
 		if err != nil {
 			return err
 		}
 		er.Status.Certificate = string(encodeCertificates(cert.Raw))
-		s.o.Log.Info().Str("enroller", er.Metadata.Name).Str("key", csr.Key).Msg("the certificate of an enroller was signed")
+		q.o.Log.Info().Str("enroller", er.Metadata.Name).Str("key", csr.Key).Msg("the certificate of an enroller was signed")
 		return nil
 	}
 	known, err := strconv.ParseInt(er.Metadata.Annotations[objects.RenewalAnnotation], 10, 64)
 	if err != nil {
 		return resource.Errorf(resource.Forbidden, "", "a node requests its renewal itself")
 	}
-	n, err := s.readNode(ctx, node)
+	n, err := q.joiner.readNode(ctx, node)
 	if err != nil {
 		return err
 	}
-	a, err := s.issue(node, csr, known, nodeURI(s.o.Hub, n.Metadata.UID))
+	a, err := q.joiner.issue(node, csr, known, nodeURI(q.o.Hub, n.Metadata.UID))
 	if err != nil {
 		return err
 	}
 	er.Status.Certificate = a.Certificate
-	s.o.Log.Info().Str("node", node).Str("request", er.Metadata.Name).Str("key", csr.Key).Msg("a node's certificate was renewed")
-	return s.dropRenewals(ctx, node, er.Metadata.Name)
+	q.o.Log.Info().Str("node", node).Str("request", er.Metadata.Name).Str("key", csr.Key).Msg("a node's certificate was renewed")
+	return q.dropRenewals(ctx, node, er.Metadata.Name)
 }
 
 // CheckRenewal returns the node's last revocation, which a request for the renewal of its certificate notes: if the node is revoked after that, it
 // gets none. A node that signed in with something else than its certificate gets none either.
-func (s *Service) CheckRenewal(id broker.Identity) (after string, err error) {
+func (q *requests) CheckRenewal(id broker.Identity) (after string, err error) {
 	if id.Certificate == nil {
 		return "", resource.Errorf(resource.Forbidden, "", "only a node that has signed in with a certificate gets the next one")
 	}
-	r := s.o.Authority.revoked
+	r := q.o.Authority.revoked
 	known := r.at(id.Node)
 	if why := r.Why(id.Node, id.Certificate); why != "" {
 		return "", resource.Errorf(resource.Unauthorized, "", "%s", why)
@@ -345,8 +352,8 @@ func (s *Service) CheckRenewal(id broker.Identity) (after string, err error) {
 }
 
 // dropRenewals deletes the earlier requests for renewals of a node.
-func (s *Service) dropRenewals(ctx context.Context, node, but string) error {
-	page, err := s.o.Reader.List(ctx, resource.KindEnrollmentRequest, store.ListOptions{})
+func (q *requests) dropRenewals(ctx context.Context, node, but string) error {
+	page, err := q.o.Reader.List(ctx, resource.KindEnrollmentRequest, store.ListOptions{})
 	if err != nil {
 		return err
 	}
@@ -357,7 +364,7 @@ func (s *Service) dropRenewals(ctx context.Context, node, but string) error {
 		if er, err := decodeRequest(o); err != nil || er.Spec.SignerName != resource.SignerRenewal || requestedNode(er) != node {
 			continue
 		}
-		if err := s.o.Objects.Delete(ctx, o.Key); err != nil && !errors.Is(err, resource.NotFound) {
+		if err := q.o.Objects.Delete(ctx, o.Key); err != nil && !errors.Is(err, resource.NotFound) {
 			return err
 		}
 	}
@@ -366,16 +373,16 @@ func (s *Service) dropRenewals(ctx context.Context, node, but string) error {
 
 // carryOut signs the certificate of an approved request, and writes the decision into the status. After an error it can be called
 // again.
-func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) error {
+func (q *requests) carryOut(ctx context.Context, er *resource.EnrollmentRequest) error {
 	node := requestedNode(*er)
 	set := func(kind, reason, message string) {
 		c := resource.Condition{Type: kind, Status: "True", Reason: reason, Message: message}
-		er.Status.Conditions = resource.SetCondition(er.Status.Conditions, c, s.o.Now())
+		er.Status.Conditions = resource.SetCondition(er.Status.Conditions, c, q.o.Now())
 		resource.SetObservedGeneration(er.Status.Conditions, er.Metadata.Generation, kind)
 	}
 	if er.Spec.Approval == resource.Denied {
 		set(resource.Denied, "Denied", "the request was denied")
-		s.o.Log.Info().Str("node", node).Str("request", er.Metadata.Name).Msg("an EnrollmentRequest was denied")
+		q.o.Log.Info().Str("node", node).Str("request", er.Metadata.Name).Msg("an EnrollmentRequest was denied")
 		return nil
 	}
 	csr, err := resource.ParseCSR(er.Spec.CSR, node)
@@ -383,11 +390,11 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 	case err != nil:
 		set(conditionFailed, "InvalidCSR", err.Error())
 		return nil
-	case s.o.Reserved(node):
+	case q.o.Reserved(node):
 		set(conditionFailed, "NameTaken", node+" is a user of auth.users: the node needs another name")
 		return nil
 	case er.Spec.SignerName != "":
-		err := s.signOther(ctx, er, csr)
+		err := q.signOther(ctx, er, csr)
 		switch {
 		case errors.Is(err, resource.Unauthorized) || errors.Is(err, resource.Forbidden) || errors.Is(err, resource.NotFound):
 			set(conditionFailed, "NotSigned", err.Error())
@@ -397,7 +404,7 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 		}
 		return err
 	}
-	holder, err := s.joinedNode(ctx, node)
+	holder, err := q.joiner.joinedNode(ctx, node)
 	if err != nil {
 		return err
 	}
@@ -405,7 +412,7 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 		set(conditionFailed, "NameTaken", "a node "+node+" has joined with another key, at "+holder.At+": make the request again, and approve it with spec.replace")
 		return nil
 	}
-	revoked, err := s.supersede(ctx, node, csr.Key, s.o.Authority.revoked.at(node))
+	revoked, err := q.joiner.supersede(ctx, node, csr.Key, q.o.Authority.revoked.at(node))
 	if err != nil {
 		return err
 	}
@@ -423,30 +430,15 @@ func (s *Service) carryOut(ctx context.Context, er *resource.EnrollmentRequest) 
 		maps.DeleteFunc(given, func(key, value string) bool { asked, has := own[key]; return has && asked == value })
 		maps.DeleteFunc(own, func(key, value string) bool { return er.Spec.Labels[key] != value })
 	}
-	if err := s.writeJoinedNode(ctx, node, csr.Key, joinLabels{given: given, own: own, follow: follow}); err != nil {
+	if err := q.joiner.writeJoinedNode(ctx, node, csr.Key, joinLabels{given: given, own: own, follow: follow}); err != nil {
 		return err
 	}
-	a, err := s.signJoining(ctx, node, csr, revoked)
+	a, err := q.joiner.signJoining(ctx, node, csr, revoked)
 	if err != nil {
 		return err
 	}
 	er.Status.Certificate = a.Certificate
 	set(resource.Approved, "Approved", "the request was approved, and the hub signed the certificate")
-	s.o.Log.Info().Str("node", node).Str("request", er.Metadata.Name).Str("key", csr.Key).Msg("a node joined: its request was approved")
+	q.o.Log.Info().Str("node", node).Str("request", er.Metadata.Name).Str("key", csr.Key).Msg("a node joined: its request was approved")
 	return nil
-}
-
-// answerWaiting sends the decision to the nodes that wait for it.
-func (s *Service) answerWaiting(request string, a resource.JoinAnswer) {
-	var waiting []string
-	s.mu.Lock()
-	for _, e := range s.enrollees {
-		if e.request == request && e.answer != "" {
-			waiting = append(waiting, e.answer)
-		}
-	}
-	s.mu.Unlock()
-	for _, topic := range waiting {
-		s.sendAnswer(topic, a)
-	}
 }
