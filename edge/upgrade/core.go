@@ -417,3 +417,16 @@ func residentMemory(pid int) int64 {
 	pages, _ := strconv.ParseInt(fields[1], 10, 64)
 	return pages * int64(os.Getpagesize())
 }
+
+// newCore is what runs the core; nil: nothing does. up is an upgrade that is being made.
+func newCore(o *Options, up *upgradeRecord) core {
+	switch {
+	case len(o.Config.Core.Run) > 0:
+		c := newChildCore(filepath.Join(o.Config.Dir, linkCurrent, programCore), o.Config.Core.Run, o.Config.Core.Data, filepath.Join(o.Dir, "upgrade", "core.log"), o.Config.Core.Stop, o.Log)
+		c.trial = up != nil && stepTable[up.Step].holds // the step starts what is to run
+		return c
+	case o.Unit != nil:
+		return &unitCore{Unit: o.Unit, name: o.Config.Core.Unit, began: time.Now()}
+	}
+	return nil
+}

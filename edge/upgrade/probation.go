@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -24,50 +25,60 @@ type probationRecord struct {
 	Hub string `json:"hub,omitempty"`
 }
 
+// probationWatch looks at the core on probation.
+type probationWatch struct {
+	*journal
+	config   configs.AgentProbation
+	core     *coreControl
+	settings *settingsOrders
+	over     func(upgradeRecord) // removes what was kept
+	looked   time.Time           // when it looked last; zero: it is to begin
+}
+
 // Times of a probation: between two looks at the core, and after which what was counted is written.
 const (
 	probeInterval = 10 * time.Second
 	countInterval = time.Minute
 )
 
-// probeAfter is the time between two looks at the core on probation.
-func (u *Upgrader) probeAfter() time.Duration {
-	return max(10*time.Millisecond, min(probeInterval, u.o.Config.Probation.Away/5))
+// interval is the time between two looks at the core on probation.
+func (w *probationWatch) interval() time.Duration {
+	return max(10*time.Millisecond, min(probeInterval, w.config.Away/5))
 }
 
 // newHostOnProbation is the probation of an upgrade that has succeeded; nil: it has changed nothing of the core, or the node's settings want none.
-func (u *Upgrader) onProbation(up upgradeRecord) *probationRecord {
-	if u.o.Config.Probation.Time == 0 || up.Order.Version != "" && up.Order.Version == up.From {
+func (w *probationWatch) begin(up upgradeRecord) *probationRecord {
+	if w.config.Time == 0 || up.Order.Version != "" && up.Order.Version == up.From {
 		return nil
 	}
 	up.Step, up.Resumed = stepProbation, 0
-	return &probationRecord{Upgrade: up, Remaining: u.o.Config.Probation.Time}
+	return &probationRecord{Upgrade: up, Remaining: w.config.Time}
 }
 
 // probe looks at the core on probation, counts, and begins to put back what was before if the hub has been missed for too long.
-func (u *Upgrader) probe(ctx context.Context) {
-	if u.state.Probation == nil || u.core == nil { // the settings may have named a core when it began
+func (w *probationWatch) probe(ctx context.Context) {
+	if w.state.Probation == nil || w.core.core == nil { // the settings may have named a core when it began
 		return
 	}
-	p, up := *u.state.Probation, u.state.Probation.Upgrade
-	if u.o.Config.Probation.Time == 0 {
-		u.passed("the agent's settings want none any more (upgrade.probation.time)")
+	p, up := *w.state.Probation, w.state.Probation.Upgrade
+	if w.config.Time == 0 {
+		w.end("the agent's settings want none any more (upgrade.probation.time)")
 		return
 	}
-	if up.Order.Version != "" && up.Order.Version != u.state.Version {
-		u.passed("another version was installed by hand")
+	if up.Order.Version != "" && up.Order.Version != w.state.Version {
+		w.end("another version was installed by hand")
 		return
 	}
-	now := u.o.Now()
-	since := max(0, min(now.Sub(u.probed), 2*u.probeAfter()))
-	if since < u.probeAfter() && !u.probed.IsZero() {
+	now := w.now()
+	since := max(0, min(now.Sub(w.looked), 2*w.interval()))
+	if since < w.interval() && !w.looked.IsZero() {
 		return // it was called for another reason
 	}
-	if u.probed.IsZero() {
+	if w.looked.IsZero() {
 		since = 0
 	}
-	u.probed = now
-	known, missed := u.missed(ctx, &p)
+	w.looked = now
+	known, missed := w.core.missed(ctx, &p)
 	switch {
 	case ctx.Err() != nil:
 		return
@@ -76,58 +87,36 @@ func (u *Upgrader) probe(ctx context.Context) {
 	case known:
 		p.Remaining, p.HubMissed = p.Remaining-since, p.HubMissed+since
 	}
-	limit := u.o.Config.Probation.Away
+	limit := w.config.Away
 	switch {
 	case p.HubMissed >= limit && missed != nil:
-		if len(up.Order.Settings) > 0 && !u.hasSettings(up.Order.Settings) {
-			u.passed("the core's file of settings was changed by hand")
+		if len(up.Order.Settings) > 0 && !w.settings.applied(up.Order.Settings) {
+			w.end("the core's file of settings was changed by hand")
 			return
 		}
 		why := failf(resource.UpgradeFailedConnection, "%s lost the hub after it was committed: for %s %v, though %s could be reached",
 			up.newName(), limit, missed, cmp.Or(p.Hub, "the hub"))
-		u.log.Error().Err(why).Str("order", up.Order.ID).Msg("what was before is put back")
+		w.log.Error().Err(why).Str("order", up.Order.ID).Msg("what was before is put back")
 		change, _ := up.after(resultFailed, why)
-		u.keep(func(s *upgradeState) { change(s); s.Probation = nil })
+		w.keep(func(s *upgradeState) { change(s); s.Probation = nil })
 	case p.Remaining <= 0:
-		u.passed("its time is over")
-	case p.Remaining/countInterval != u.state.Probation.Remaining/countInterval || (p.HubMissed == 0) != (u.state.Probation.HubMissed == 0):
-		u.keep(func(s *upgradeState) { s.Probation = &p })
+		w.end("its time is over")
+	case p.Remaining/countInterval != w.state.Probation.Remaining/countInterval || (p.HubMissed == 0) != (w.state.Probation.HubMissed == 0):
+		w.keep(func(s *upgradeState) { s.Probation = &p })
 	default: // at most countInterval is counted again after a kill
-		u.mu.Lock()
-		u.state.Probation = &p
-		u.mu.Unlock()
+		w.mu.Lock()
+		w.state.Probation = &p
+		w.mu.Unlock()
 	}
 }
 
-// passed ends the probation: what was before isn't put back any more.
-func (u *Upgrader) passed(why string) {
-	u.log.Info().Str("reason", why).Msg("the probation of the last upgrade is over")
-	up := u.state.Probation.Upgrade
-	u.keep(func(s *upgradeState) { s.Probation = nil })
+// end ends the probation: what was before isn't put back any more.
+func (w *probationWatch) end(why string) {
+	w.log.Info().Str("reason", why).Msg("the probation of the last upgrade is over")
+	up := w.state.Probation.Upgrade
+	w.keep(func(s *upgradeState) { s.Probation = nil })
 	up.Step = stepSucceeded
-	u.tidy(up, false)
-}
-
-// missed says why the core is without its hub, though that could be reached. It is not known while nothing can be said for or against the core: nobody
-// has it run, or the hub can't be reached from this host either.
-func (u *Upgrader) missed(ctx context.Context, p *probationRecord) (known bool, missed error) {
-	if pid, _ := u.core.process(ctx); pid == 0 {
-		return false, nil
-	}
-	r, err := askCore(ctx, u.o.Config.Core.Data)
-	if errors.Is(err, errNoState) {
-		return true, nil
-	}
-	if len(r.Links) > 0 {
-		p.Hub = cmp.Or(r.Links[0].Peer, p.Hub)
-	}
-	if err != nil {
-		return true, err
-	}
-	if err := checkHeard(r, u.o.Config.Probation.Away); err != nil {
-		return isReachable(ctx, p.Hub), err
-	}
-	return true, nil
+	w.over(up)
 }
 
 // Times in which a hub is reached: that of a connection, and that for which it has to keep one open that says nothing. What forwards connections to a hub

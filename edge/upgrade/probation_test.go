@@ -74,10 +74,10 @@ func newHostOnProbation(t *testing.T, setting configs.AgentProbation) (h *settin
 // passTime has the node run for some time, with an agent that looks at the core.
 func passTime(t *testing.T, u *Upgrader, now *time.Time, d time.Duration) resource.UpgradeReport {
 	t.Helper()
-	for end := now.Add(d); now.Before(end) && u.state.Probation != nil; *now = now.Add(u.probeAfter()) {
+	for end := now.Add(d); now.Before(end) && u.state.Probation != nil; *now = now.Add(u.probation.interval()) {
 		again, err := u.do(t.Context())
 		require.NoError(t, err)
-		require.True(t, again <= u.probeAfter() || u.state.Probation == nil, again)
+		require.True(t, again <= u.probation.interval() || u.state.Probation == nil, again)
 	}
 	_, err := u.do(t.Context())
 	require.NoError(t, err)
@@ -124,7 +124,7 @@ func TestAProbationOfACoreThatIsNotTheAgentsAnyMore(t *testing.T) {
 	hub.lost.Store(true)
 	h.o.Unit, h.o.Config.Core.Run = nil, nil
 	u := h.open()
-	require.Nil(t, u.core)
+	require.Nil(t, u.core.core)
 	for range 3 {
 		_, err := u.do(t.Context())
 		require.NoError(t, err)

@@ -65,9 +65,9 @@ func (u *Upgrader) Proven() {
 // takeAgent asks to be replaced by the agent of the version, unless it is the one that runs, or the version has none.
 func (u *Upgrader) takeAgent(_ context.Context, up *upgradeRecord) (stepResult, error) {
 	switch {
-	case !u.hasAgent(up.Order):
+	case !u.versions.hasAgent(up.Order):
 		return resultDone, nil
-	case !u.runsAgentOf(up.Order.Version):
+	case !u.versions.runsAgentOf(up.Order.Version):
 		return resultReplace, nil
 	}
 	return resultOf(u.versions.link(linkAgent, up.Order.Version))
@@ -85,21 +85,21 @@ func (u *Upgrader) takeOver(ctx context.Context, up *upgradeRecord) (stepResult,
 }
 
 // hasAgent says whether an order's version has an agent, by which the present one can be replaced.
-func (u *Upgrader) hasAgent(o resource.UpgradeOrder) bool {
-	return u.versions.has(o.Version, programAgent) && u.versions.linked(linkAgent) != "" && len(o.Command) == 0
+func (i *installation) hasAgent(o resource.UpgradeOrder) bool {
+	return i.has(o.Version, programAgent) && i.linked(linkAgent) != "" && len(o.Command) == 0
 }
 
 // lacksAgent says whether the present agent is still another one than that of an order's version, because that has failed.
-func (u *Upgrader) lacksAgent(o resource.UpgradeOrder) bool {
-	return u.hasAgent(o) && !u.runsAgentOf(o.Version)
+func (i *installation) lacksAgent(o resource.UpgradeOrder) bool {
+	return i.hasAgent(o) && !i.runsAgentOf(o.Version)
 }
 
 // ownProgram is the program of this process, also when its file was removed or replaced.
 const ownProgram = "/proc/self/exe"
 
 // runsAgentOf says whether this process is the agent of a version.
-func (u *Upgrader) runsAgentOf(version string) bool {
-	return sameContent(ownProgram, filepath.Join(u.versions.path(version), programAgent))
+func (i *installation) runsAgentOf(version string) bool {
+	return sameContent(ownProgram, filepath.Join(i.path(version), programAgent))
 }
 
 // sameContent says whether two files have the same content.

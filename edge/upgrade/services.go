@@ -9,8 +9,18 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rs/zerolog"
+
 	"github.com/edgebus/edgebus/topics/resource"
 )
+
+// services are those of upgrade.services.
+type services struct {
+	names    []string
+	unit     func(name string) Unit
+	versions versionDir
+	log      zerolog.Logger
+}
 
 // followingService is a service of systemd whose process is a program of a version, such as a mapper: it follows the core from version to version.
 type followingService struct {
@@ -18,24 +28,24 @@ type followingService struct {
 	name, version, program string
 }
 
-// followers are the services of upgrade.services that run a program below versions/. Those that don't run, or run another program, are left alone.
-func (u *Upgrader) followers(ctx context.Context) (list []followingService) {
-	if u.o.Service == nil {
+// running are the services of upgrade.services that run a program below versions/. Those that don't run, or run another program, are left alone.
+func (s services) running(ctx context.Context) (list []followingService) {
+	if s.unit == nil {
 		return nil
 	}
-	dir, err := filepath.EvalSymlinks(filepath.Join(u.o.Config.Dir, "versions"))
+	dir, err := filepath.EvalSymlinks(filepath.Join(s.versions.dir, "versions"))
 	if err != nil {
 		return nil
 	}
-	for _, name := range u.o.Config.Services {
-		f := followingService{Unit: u.o.Service(name), name: name}
+	for _, name := range s.names {
+		f := followingService{Unit: s.unit(name), name: name}
 		pid, err := f.MainPID(ctx)
 		if err != nil || pid == 0 {
 			continue
 		}
 		exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 		if err != nil {
-			u.log.Warn().Err(err).Str("service", name).Msg("the program of a service can't be read")
+			s.log.Warn().Err(err).Str("service", name).Msg("the program of a service can't be read")
 			continue
 		}
 		exe = strings.TrimSuffix(exe, " (deleted)")
@@ -47,9 +57,9 @@ func (u *Upgrader) followers(ctx context.Context) (list []followingService) {
 	return list
 }
 
-// checkFollowers fails if a version lacks the program of a service, which could not start any more.
-func (u *Upgrader) checkFollowers(ctx context.Context, programs []resource.ArtifactProgram) error {
-	for _, f := range u.followers(ctx) {
+// checkPrograms fails if a version lacks the program of a service, which could not start any more.
+func (s services) checkPrograms(ctx context.Context, programs []resource.ArtifactProgram) error {
+	for _, f := range s.running(ctx) {
 		if !slices.ContainsFunc(programs, func(p resource.ArtifactProgram) bool { return p.Name == f.program }) {
 			return failf(resource.UpgradeFailedArtifact, "the version has no %s for this host, which %s runs: add it to the Artifact, or have the unit start a program elsewhere", f.program, f.name)
 		}
@@ -58,11 +68,11 @@ func (u *Upgrader) checkFollowers(ctx context.Context, programs []resource.Artif
 }
 
 // follow starts the services again whose programs are not those of the version that runs.
-func (u *Upgrader) follow(ctx context.Context) error {
+func (s services) follow(ctx context.Context) error {
 	var all []error
-	current := u.versions.linked(linkCurrent)
-	for _, f := range u.followers(ctx) {
-		if f.version == current || !u.versions.has(current, f.program) {
+	current := s.versions.linked(linkCurrent)
+	for _, f := range s.running(ctx) {
+		if f.version == current || !s.versions.has(current, f.program) {
 			continue
 		}
 		err := f.Restart(ctx)
@@ -70,7 +80,7 @@ func (u *Upgrader) follow(ctx context.Context) error {
 			err = fmt.Errorf("%s can't be started again: %w", f.name, err)
 			all = append(all, err)
 		}
-		u.log.Info().Err(err).Str("service", f.name).Str("version", current).Msg("a service is started again")
+		s.log.Info().Err(err).Str("service", f.name).Str("version", current).Msg("a service is started again")
 	}
 	return errors.Join(all...)
 }

@@ -51,10 +51,10 @@ func TestServicesFollowTheCore(t *testing.T) {
 	}
 	u := h.open()
 	core, mapper := resource.ArtifactProgram{Name: programCore}, resource.ArtifactProgram{Name: "mapper-x"}
-	require.EqualError(t, u.checkFollowers(t.Context(), []resource.ArtifactProgram{core}),
+	require.EqualError(t, u.services.checkPrograms(t.Context(), []resource.ArtifactProgram{core}),
 		"the version has no mapper-x for this host, which mapper-x.service runs: add it to the Artifact, or have the unit start a program elsewhere")
-	require.NoError(t, u.checkFollowers(t.Context(), []resource.ArtifactProgram{core, mapper}))
-	require.NoError(t, u.follow(t.Context()))
+	require.NoError(t, u.services.checkPrograms(t.Context(), []resource.ArtifactProgram{core, mapper}))
+	require.NoError(t, u.services.follow(t.Context()))
 	require.Equal(t, "101", starts(), "nothing has changed")
 
 	// One that can't be started is said, and doesn't undo the upgrade.
@@ -83,9 +83,9 @@ func TestServicesFollowTheCore(t *testing.T) {
 	unit.program = filepath.Join(h.o.Config.Dir, linkCurrent, "mapper-x")
 	require.Empty(t, ends("2", "v1.1.0").Message)
 	require.Equal(t, "301", starts())
-	require.NoError(t, u.follow(t.Context()))
+	require.NoError(t, u.services.follow(t.Context()))
 	require.Equal(t, "301", starts(), "it runs it already")
-	require.Equal(t, "v1.1.0", u.followers(t.Context())[0].version)
+	require.Equal(t, "v1.1.0", u.services.running(t.Context())[0].version)
 }
 
 // What is said of a service that can't be started outlives the agent that has tried it.

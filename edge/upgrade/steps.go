@@ -64,6 +64,8 @@ const (
 
 // tableStep is a row of the table.
 type tableStep struct {
+	// take takes the step. It may change what the record says besides the step. nil: another part does that, before there is an upgrade or after it.
+	take   func(u *Upgrader, ctx context.Context, up *upgradeRecord) (stepResult, error)
 	effect stepEffect
 	// report is the step that the hub is told.
 	report string
@@ -84,86 +86,61 @@ var stepTable = map[string]tableStep{
 	stepPrepare: {effect: effectNone, report: resource.StepWaiting, next: nextSteps{
 		resultDone: stepBackUp, resultInstaller: stepInstall, resultAgentOnly: stepFollow, resultNothing: stepSucceeded, resultFailed: stepUnchanged, resultKilled: stepPrepare,
 	}},
-	stepInstall: {effect: effectOnce, report: resource.StepInstalling, timed: true, next: nextSteps{
+	stepInstall: {take: (*Upgrader).runInstaller, effect: effectOnce, report: resource.StepInstalling, timed: true, next: nextSteps{
 		resultDone: stepBackUp, resultFailed: stepUnchanged, resultKilled: stepUnchanged,
 	}},
-	stepBackUp: {effect: effectRepeatable, report: resource.StepBackingUp, timed: true, next: nextSteps{
+	stepBackUp: {take: (*Upgrader).takeBackUp, effect: effectRepeatable, report: resource.StepBackingUp, timed: true, next: nextSteps{
 		resultDone: stepSwitch, resultCommand: stepCommand, resultFailed: stepUnchanged, resultKilled: stepBackUp,
 	}},
-	stepSwitch: {effect: effectRepeatable, report: resource.StepSwitching, timed: true, holds: true, next: nextSteps{
+	stepSwitch: {take: (*Upgrader).takeSwitch, effect: effectRepeatable, report: resource.StepSwitching, timed: true, holds: true, next: nextSteps{
 		resultDone: stepStart, resultFailed: stepRevert, resultKilled: stepSwitch,
 	}},
-	stepCommand: {effect: effectOnce, report: resource.StepSwitching, timed: true, holds: true, next: nextSteps{
+	stepCommand: {take: (*Upgrader).takeSwitch, effect: effectOnce, report: resource.StepSwitching, timed: true, holds: true, next: nextSteps{
 		resultDone: stepStart, resultFailed: stepRevert, resultKilled: stepRevert,
 	}},
-	stepStart: {effect: effectRepeatable, report: resource.StepTrial, timed: true, holds: true, next: nextSteps{
+	stepStart: {take: (*Upgrader).takeStart, effect: effectRepeatable, report: resource.StepTrial, timed: true, holds: true, next: nextSteps{
 		resultDone: stepTrial, resultFailed: stepRevert, resultKilled: stepStart,
 	}},
-	stepTrial: {effect: effectNone, report: resource.StepTrial, timed: true, holds: true, next: nextSteps{
+	stepTrial: {take: (*Upgrader).takeTrial, effect: effectNone, report: resource.StepTrial, timed: true, holds: true, next: nextSteps{
 		resultDone: stepCommit, resultFailed: stepRevert, resultKilled: stepStart,
 	}},
-	stepCommit: {effect: effectRepeatable, report: resource.StepAgent, next: nextSteps{
+	stepCommit: {take: (*Upgrader).takeCommit, effect: effectRepeatable, report: resource.StepAgent, next: nextSteps{
 		resultDone: stepFollow, resultKilled: stepCommit,
 	}},
-	stepFollow: {effect: effectRepeatable, report: resource.StepAgent, next: nextSteps{
+	stepFollow: {take: (*Upgrader).takeFollow, effect: effectRepeatable, report: resource.StepAgent, next: nextSteps{
 		resultDone: stepAgent, resultFailed: stepSucceeded, resultKilled: stepFollow,
 	}},
-	stepAgent: {effect: effectRepeatable, report: resource.StepAgent, next: nextSteps{
+	stepAgent: {take: (*Upgrader).takeAgent, effect: effectRepeatable, report: resource.StepAgent, next: nextSteps{
 		resultDone: stepSucceeded, resultFailed: stepSucceeded, resultReplaced: stepTakeOver, resultKilled: stepAgent,
 	}},
-	stepTakeOver: {effect: effectRepeatable, report: resource.StepAgent, next: nextSteps{
+	stepTakeOver: {take: (*Upgrader).takeOver, effect: effectRepeatable, report: resource.StepAgent, next: nextSteps{
 		resultDone: stepSucceeded, resultFailed: stepSucceeded, resultTakenOver: stepTakeOver, resultKilled: stepAgent,
 	}},
-	stepRevert: {effect: effectRepeatable, report: resource.StepRollingBack, urgent: true, holds: true, next: nextSteps{
+	stepRevert: {take: (*Upgrader).takeRevert, effect: effectRepeatable, report: resource.StepRollingBack, urgent: true, holds: true, next: nextSteps{
 		resultDone: stepRestart, resultFailed: stepRestart, resultKilled: stepRevert,
 	}},
-	stepRestart: {effect: effectRepeatable, report: resource.StepRollingBack, urgent: true, holds: true, next: nextSteps{
+	stepRestart: {take: (*Upgrader).takeRestart, effect: effectRepeatable, report: resource.StepRollingBack, urgent: true, holds: true, next: nextSteps{
 		resultDone: stepRolledBack, resultDamaged: stepRestore, resultFailed: stepRollbackFailed, resultKilled: stepRestart,
 	}},
-	stepRestore: {effect: effectRepeatable, report: resource.StepRollingBack, urgent: true, holds: true, next: nextSteps{
+	stepRestore: {take: (*Upgrader).takeRestore, effect: effectRepeatable, report: resource.StepRollingBack, urgent: true, holds: true, next: nextSteps{
 		resultDone: stepRolledBack, resultFailed: stepRollbackFailed, resultKilled: stepRestore,
 	}},
 	stepProbation:      {effect: effectNone, report: resource.StepAgent, next: nextSteps{resultFailed: stepRevert, resultKilled: stepProbation}},
-	stepSucceeded:      {effect: effectRepeatable, report: resource.StepAgent, next: nextSteps{resultKilled: stepSucceeded}},
-	stepUnchanged:      {effect: effectRepeatable, report: resource.StepRollingBack, next: nextSteps{resultKilled: stepUnchanged}},
-	stepRolledBack:     {effect: effectRepeatable, report: resource.StepRollingBack, next: nextSteps{resultKilled: stepRolledBack}},
-	stepRollbackFailed: {effect: effectRepeatable, report: resource.StepRollingBack, next: nextSteps{resultKilled: stepRollbackFailed}},
+	stepSucceeded:      {take: (*Upgrader).takeEnd, effect: effectRepeatable, report: resource.StepAgent, next: nextSteps{resultKilled: stepSucceeded}},
+	stepUnchanged:      {take: (*Upgrader).takeEnd, effect: effectRepeatable, report: resource.StepRollingBack, next: nextSteps{resultKilled: stepUnchanged}},
+	stepRolledBack:     {take: (*Upgrader).takeEnd, effect: effectRepeatable, report: resource.StepRollingBack, next: nextSteps{resultKilled: stepRolledBack}},
+	stepRollbackFailed: {take: (*Upgrader).takeEnd, effect: effectRepeatable, report: resource.StepRollingBack, next: nextSteps{resultKilled: stepRollbackFailed}},
 }
 
-// take takes a step. It may change what the record says besides the step.
+// take takes a step, unless the time of the order is over.
 func (u *Upgrader) take(ctx context.Context, up *upgradeRecord) (stepResult, error) {
-	if stepTable[up.Step].timed {
+	row := stepTable[up.Step]
+	if row.timed {
 		if err := u.inTime(up.Order, up.Started); err != nil {
 			return resultFailed, err
 		}
 	}
-	switch up.Step {
-	case stepInstall:
-		return u.runInstaller(ctx, up)
-	case stepBackUp:
-		return u.takeBackUp(ctx, up)
-	case stepSwitch, stepCommand:
-		return u.takeSwitch(ctx, up)
-	case stepStart:
-		return u.takeStart(ctx, up)
-	case stepTrial:
-		return u.takeTrial(ctx, up)
-	case stepCommit:
-		return u.takeCommit(ctx, up)
-	case stepFollow:
-		return u.takeFollow(ctx, up)
-	case stepAgent:
-		return u.takeAgent(ctx, up)
-	case stepTakeOver:
-		return u.takeOver(ctx, up)
-	case stepRevert:
-		return u.takeRevert(ctx, up)
-	case stepRestart:
-		return u.takeRestart(ctx, up)
-	case stepRestore:
-		return u.takeRestore(ctx, up)
-	}
-	return u.takeEnd(ctx, up)
+	return row.take(u, ctx, up)
 }
 
 // resultOf is the result of what there is one error of: a Failure, or one that says why it can't be done yet.
@@ -312,7 +289,7 @@ func (u *Upgrader) takeBackUp(ctx context.Context, up *upgradeRecord) (stepResul
 
 // inWindow fails when the time is over in which an order may switch.
 func (u *Upgrader) inWindow(o resource.UpgradeOrder) error {
-	if before, err := time.Parse(time.RFC3339, o.SwitchBefore); err == nil && u.o.Now().After(before) {
+	if before, err := time.Parse(time.RFC3339, o.SwitchBefore); err == nil && u.now().After(before) {
 		return failf(resource.UpgradeFailedWindow, "the window closed at %s, before the core was started with what is new", o.SwitchBefore)
 	}
 	return nil
@@ -328,29 +305,20 @@ func (u *Upgrader) takeSwitch(ctx context.Context, up *upgradeRecord) (stepResul
 
 // takeStart starts the core with what is new, unless that runs: the agent was started again meanwhile.
 func (u *Upgrader) takeStart(ctx context.Context, up *upgradeRecord) (stepResult, error) {
-	if u.runsTried(ctx, *up) {
+	if u.core.runsNew(ctx, *up) {
 		return resultDone, nil
 	}
 	u.log.Info().Str("order", up.Order.ID).Msg(up.newName() + " is started on trial")
-	if err := u.restart(ctx); err != nil {
-		return resultOf(u.withOutput(ctx, toFailure(ctx, resource.UpgradeFailedStart, fmt.Errorf("%s can't be started: %w", up.newName(), err))))
+	if err := u.core.restart(ctx); err != nil {
+		return resultOf(u.core.withOutput(ctx, toFailure(ctx, resource.UpgradeFailedStart, fmt.Errorf("%s can't be started: %w", up.newName(), err))))
 	}
 	return resultDone, nil
 }
 
-// runsTried says whether the core that runs is of the version on trial. Whether one has the new settings can't be known.
-func (u *Upgrader) runsTried(ctx context.Context, up upgradeRecord) bool {
-	if pid, _ := u.core.process(ctx); pid == 0 || up.Order.Version == "" {
-		return false
-	}
-	r, err := askCore(ctx, u.o.Config.Core.Data)
-	return err == nil && r.Version == up.Order.Version
-}
-
 // takeTrial observes the core that was started.
 func (u *Upgrader) takeTrial(ctx context.Context, up *upgradeRecord) (stepResult, error) {
-	left := up.Started.Add(time.Duration(up.Order.Timeout) * time.Second).Sub(u.o.Now())
-	return resultOf(u.withOutput(ctx, u.try(ctx, *up, min(u.o.Config.Trial.Timeout, left.Round(time.Millisecond)))))
+	left := up.Started.Add(time.Duration(up.Order.Timeout) * time.Second).Sub(u.now())
+	return resultOf(u.core.withOutput(ctx, u.core.try(ctx, *up, min(u.o.Config.Trial.Timeout, left.Round(time.Millisecond)))))
 }
 
 // takeCommit has the core run on. That it is the node's was written with the step.
@@ -365,7 +333,7 @@ func (u *Upgrader) takeCommit(_ context.Context, up *upgradeRecord) (stepResult,
 
 // takeFollow starts services again. The new agent is to report one that failed: it does not find it.
 func (u *Upgrader) takeFollow(ctx context.Context, up *upgradeRecord) (stepResult, error) {
-	if err := u.follow(ctx); err != nil {
+	if err := u.services.follow(ctx); err != nil {
 		up.ServicesError = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 	return resultDone, nil
@@ -393,9 +361,9 @@ func (u *Upgrader) takeRevert(ctx context.Context, up *upgradeRecord) (stepResul
 
 // takeRestart starts the core with what was before.
 func (u *Upgrader) takeRestart(ctx context.Context, up *upgradeRecord) (stepResult, error) {
-	err := u.restart(ctx)
+	err := u.core.restart(ctx)
 	if err == nil {
-		err = u.revived(ctx)
+		err = u.core.revived(ctx)
 	}
 	switch {
 	case err != nil && up.RevertError == "" && u.kindOf(up.Order).restores:
@@ -416,7 +384,7 @@ func (u *Upgrader) takeRestart(ctx context.Context, up *upgradeRecord) (stepResu
 
 // takeRestore puts the core's data back if the core before can't open it.
 func (u *Upgrader) takeRestore(ctx context.Context, up *upgradeRecord) (stepResult, error) {
-	if err := u.restore(ctx, up); err != nil {
+	if err := u.core.restore(ctx, up); err != nil {
 		up.Failed = up.Failed.and("%s did not run again: %v", up.previousName(), err)
 		return resultFailed, nil
 	}
@@ -430,16 +398,16 @@ func (f *Failure) and(format string, args ...any) *Failure {
 
 // takeEnd notes the outcome.
 func (u *Upgrader) takeEnd(ctx context.Context, up *upgradeRecord) (stepResult, error) {
-	o := up.outcome(u.kindOf(up.Order).done, u.o.Now())
-	if u.core != nil {
+	o := up.outcome(u.kindOf(up.Order).done, u.now())
+	if u.core.core != nil {
 		u.core.committed()
 	}
 	if up.Step == stepRolledBack || up.Step == stepRollbackFailed {
-		_ = u.follow(ctx) // services that were started again meanwhile; it is logged
+		_ = u.services.follow(ctx) // services that were started again meanwhile; it is logged
 	}
 	probation := u.state.Probation
 	if up.Step == stepSucceeded {
-		probation = cmp.Or(u.onProbation(*up), probation)
+		probation = cmp.Or(u.probation.begin(*up), probation)
 	}
 	if o.Result != resource.UpgradeRollbackFailed { // else a person needs the backup and both versions
 		u.tidy(*up, probation != nil)
@@ -447,7 +415,7 @@ func (u *Upgrader) takeEnd(ctx context.Context, up *upgradeRecord) (stepResult, 
 	if err := u.save(func(s *upgradeState) { s.end(o); s.Probation = probation }); err != nil {
 		return resultAgain, err
 	}
-	u.probed = time.Time{}
+	u.probation.looked = time.Time{}
 	u.log.Info().Str("order", o.Order).Str("result", o.Result).Str("reason", o.Reason).Msg("the upgrade is over")
 	u.progress("", nil)
 	return resultEnded, nil

@@ -1,24 +1,11 @@
-// Package upgrade is the part of edgeagent that replaces the node's core, and the agent itself, by another version, gives the core other settings,
-// and returns to what was before if the core does not work with it. It fetches and verifies what is ordered, switches to it, observes the core on
-// trial, and commits or rolls back. It also has images pulled.
-//
-// It never changes the core's data, except that it puts a backup back where the old core can't open it; it never runs a program that isn't
-// signed by a key of the node's own settings, or that these don't list; it never changes a setting of the core that these don't list; and it never
-// tries an order again that has failed.
-//
-// Start with steps.go: the table of the steps, in which each has its effect, and what comes after each of its results. The record of the upgrade on disk is all
-// that a new process of the agent needs to go on. kinds.go has what differs between orders of a version, of settings and of images, versions.go has the directory of versions and the checks of programs, minisign.go signatures, stage.go what
-// is done before anything is changed, core.go how the core is run, trial.go when it is well, replace.go how the agent replaces itself.
 package upgrade
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -26,7 +13,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -45,84 +31,6 @@ const maxRevertAttempts = 10
 // maxResumed is how often an upgrade goes on after the agent ended in the midst of it. After that it is rolled back: it may be what ends
 // the agent, or the host.
 const maxResumed = 3
-
-// upgradeState is what is kept on disk.
-type upgradeState struct {
-	// Version is the version of the core that is committed.
-	Version string `json:"version,omitempty"`
-	// Previous is the one before, which is kept.
-	Previous string `json:"previous,omitempty"`
-	// LastOutcome is how the last order ended, and Earlier are those before it, without their logs: a hub that was restored from a backup orders
-	// what it no longer knows, and gets the outcome.
-	LastOutcome  *orderOutcome  `json:"done,omitempty"`
-	PastOutcomes []orderOutcome `json:"earlier,omitempty"`
-	// Upgrade is the one that is being made, and Preparing the order of which nothing is changed yet, since when it is prepared.
-	Upgrade   *upgradeRecord `json:"upgrade,omitempty"`
-	Preparing preparedOrder  `json:"preparing,omitzero"`
-	// Probation is that of the last upgrade that has succeeded.
-	Probation *probationRecord `json:"probation,omitempty"`
-	// RestartNeeded says that the version before took the place of a damaged one, and that the core may have to be started again with it.
-	RestartNeeded bool `json:"fellBack,omitempty"`
-}
-
-// preparedOrder is an order that is prepared.
-type preparedOrder struct {
-	Order string    `json:"order"`
-	Begun string    `json:"begun"`
-	At    time.Time `json:"at"`
-}
-
-// upgradeRecord is the record of one that is being made.
-type upgradeRecord struct {
-	Order resource.UpgradeOrder `json:"order"`
-	From  string                `json:"from"` // the version before, in an order of a version
-	Step  string                `json:"step"`
-	// Started is when it was begun.
-	Started time.Time `json:"started"`
-	// Resumed is how often the agent was started in the midst of it.
-	Resumed int `json:"resumed,omitempty"`
-	// Failed is why it is rolled back, AgentFailed why the agent is not replaced.
-	Failed      *Failure `json:"failed,omitempty"`
-	AgentFailed *Failure `json:"agentFailed,omitempty"`
-	// RevertAttempts is how often what was before could not be put back, Unreverted why it could not, and Unwell why the core did not run with it.
-	RevertAttempts int    `json:"reverts,omitempty"`
-	RevertError    string `json:"unreverted,omitempty"`
-	RestartError   string `json:"unwell,omitempty"`
-	// ServicesError is why services don't run the version that is committed.
-	ServicesError string `json:"unfollowed,omitempty"`
-	// AgentBoot is the boot of the host in which the new agent has taken the place of the old one.
-	AgentBoot string `json:"boot,omitempty"`
-}
-
-// orderOutcome is how an order ended.
-type orderOutcome struct {
-	Order   string    `json:"order"`
-	From    string    `json:"from,omitempty"`
-	To      string    `json:"to,omitempty"`
-	Result  string    `json:"result"`
-	Reason  string    `json:"reason,omitempty"`
-	Message string    `json:"message,omitempty"`
-	Log     string    `json:"log,omitempty"`
-	At      time.Time `json:"at"`
-}
-
-// Bounds of Earlier: how many there are, and the bytes of a message.
-const (
-	maxPastOutcomes = 20
-	maxPastMessage  = 1 << 10
-)
-
-// end makes an outcome the last one.
-func (s *upgradeState) end(o orderOutcome) {
-	s.PastOutcomes = slices.DeleteFunc(slices.Clone(s.PastOutcomes), func(e orderOutcome) bool { return e.Order == o.Order })
-	if s.LastOutcome != nil && s.LastOutcome.Order != o.Order {
-		before := *s.LastOutcome
-		before.Message, before.Log = truncateText(before.Message, maxPastMessage), ""
-		s.PastOutcomes = append(s.PastOutcomes, before)
-	}
-	s.PastOutcomes = s.PastOutcomes[max(0, len(s.PastOutcomes)-maxPastOutcomes):]
-	s.LastOutcome, s.Upgrade = &o, nil
-}
 
 // Failure is why an order can't be carried out. It is not tried again.
 type Failure struct {
@@ -190,162 +98,46 @@ type Options struct {
 	BeforeStep func(step string)
 }
 
-// Upgrader carries out the orders of a node. state belongs to the goroutine of Run.
+// Upgrader carries out the orders of a node. Its parts hold what the steps of an upgrade work on.
 type Upgrader struct {
-	o        Options
-	log      zerolog.Logger
-	versions versionDir
-	keys     trustedKeys
-	core     core
-	wake     chan struct{} // capacity 1
-	proven   chan struct{} // closed when this agent has reported
-	probed   time.Time     // when the core on probation was looked at last
-	// unwritten says that the state is newer than that on disk, which could not be written.
-	unwritten bool
+	*journal
+	o         Options
+	versions  *installation
+	core      *coreControl
+	services  services
+	settings  *settingsOrders
+	probation *probationWatch
+	wake      chan struct{} // capacity 1
+	proven    chan struct{} // closed when this agent has reported
 
-	mu      sync.Mutex
-	state   upgradeState // written with mu held
-	live    liveStatus
+	// The journal's mu guards them.
 	staging string // the order that is being prepared, while there is a cancel
 	cancel  context.CancelCauseFunc
 }
 
-// liveStatus is what is told besides the state.
-type liveStatus struct {
-	order          string // that is prepared or waits
-	from           string
-	to             string
-	held           bool
-	step           string
-	at             time.Time // since when
-	waitReason     string    // why it does not go on
-	versionDamage  string    // of the present version
-	lastWaitReason string    // why the order that is prepared did not go on last
-
-	received, size int64 // of what is downloaded
-}
-
 // New opens what is on disk. The core is not touched before Run.
 func New(o Options) (*Upgrader, error) {
-	dir := filepath.Join(o.Dir, "upgrade")
-	if err := datadir.MakeDir(dir); err != nil {
-		return nil, err
-	}
 	trusted, err := parseKeys(o.Config.Keys)
 	if err != nil {
 		return nil, err
 	}
-	u := &Upgrader{o: o, log: o.Log, versions: versionDir{o.Config.Dir}, keys: trusted, wake: make(chan struct{}, 1), proven: make(chan struct{})}
-	if u.state, err = u.load(); err != nil {
+	j, err := openJournal(&o)
+	if err != nil {
 		return nil, err
 	}
-	if err := u.reserve(); err != nil {
-		u.log.Warn().Err(err).Msg("no space could be set aside for the state of upgrades")
+	dir := versionDir{o.Config.Dir}
+	u := &Upgrader{
+		journal: j, o: o, wake: make(chan struct{}, 1), proven: make(chan struct{}),
+		versions: &installation{versionDir: dir, journal: j, keys: trusted, sources: o.Config.Sources, blob: o.Blob},
+		services: services{names: o.Config.Services, unit: o.Service, versions: dir, log: o.Log},
 	}
-	switch {
-	case len(o.Config.Core.Run) > 0:
-		run := o.Config.Core.Run
-		c := newChildCore(filepath.Join(o.Config.Dir, linkCurrent, programCore), run, o.Config.Core.Data, filepath.Join(dir, "core.log"), o.Config.Core.Stop, o.Log)
-		if up := u.state.Upgrade; up != nil { // the step starts what is to run
-			c.trial = stepTable[up.Step].holds
-		}
-		u.core = c
-	case o.Unit != nil:
-		u.core = &unitCore{Unit: o.Unit, name: o.Config.Core.Unit, began: time.Now()}
-	}
-	if u.core == nil || IsOnTrial() { // on trial the agent that has started this one carries out the order
+	u.core = &coreControl{newCore(&o, j.state.Upgrade), j, &u.o.Config, dir, o.Exceeded, o.Connected}
+	u.settings = &settingsOrders{j, u.core}
+	u.probation = &probationWatch{journal: j, config: o.Config.Probation, core: u.core, settings: u.settings, over: func(up upgradeRecord) { u.tidy(up, false) }}
+	if u.core.core == nil || IsOnTrial() { // on trial the agent that has started this one carries out the order
 		return u, nil
 	}
 	return u, u.resume()
-}
-
-func (u *Upgrader) file(name string) string { return filepath.Join(u.o.Dir, "upgrade", name) }
-
-func (u *Upgrader) load() (s upgradeState, err error) {
-	s, damage, err := readState(u.o.Dir)
-	if err = errors.Join(err, damage); err != nil {
-		return s, fmt.Errorf("%w: move it away, and the version to which %s leads is kept", err, filepath.Join(u.o.Config.Dir, linkCurrent))
-	}
-	return s, nil
-}
-
-// CheckState says what is damaged of the state of upgrades in an agent's data directory. It returns an error if that can't be read.
-func CheckState(dataDir string) (damage, err error) {
-	_, damage, err = readState(dataDir)
-	return damage, err
-}
-
-func readState(dataDir string) (s upgradeState, damage, err error) {
-	path := filepath.Join(dataDir, "upgrade", "state.json")
-	text, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return s, nil, nil
-	}
-	if err != nil {
-		return s, nil, fmt.Errorf("the state of upgrades can't be read: %w", err)
-	}
-	if err := json.Unmarshal(text, &s); err != nil {
-		return upgradeState{}, fmt.Errorf("the state of upgrades %s is damaged: %w", path, err), nil
-	}
-	return s, nil, nil
-}
-
-// reserveSize is set aside so that the state can be written on a full disk.
-const reserveSize = 64 << 10
-
-func (u *Upgrader) reserve() error {
-	if info, err := os.Stat(u.file("reserve")); err == nil && info.Size() == reserveSize {
-		return nil
-	}
-	return datadir.WriteFile(u.file("reserve"), make([]byte, reserveSize))
-}
-
-// save changes the state, on disk first.
-func (u *Upgrader) save(change func(*upgradeState)) error {
-	next := u.state
-	change(&next)
-	text, err := json.Marshal(next)
-	if err != nil {
-		return err
-	}
-	u.hook("before the state is written")
-	err = datadir.WriteFile(u.file("state.json"), text)
-	if errors.Is(err, syscall.ENOSPC) && os.Remove(u.file("reserve")) == nil && datadir.SyncDir(u.file("")) == nil { // ext4 gives room back when it has synced
-		err = datadir.WriteFile(u.file("state.json"), text)
-	}
-	if err != nil {
-		return fmt.Errorf("the state of the upgrade can't be written: %w", err)
-	}
-	u.hook("after the state is written")
-	u.mu.Lock()
-	u.state, u.unwritten = next, false
-	u.mu.Unlock()
-	u.o.Changed()
-	return nil
-}
-
-// keep changes the state also if that can't be written: then until the agent ends, or until something is written again. It is for what may be
-// done again after that.
-func (u *Upgrader) keep(change func(*upgradeState)) {
-	if err := u.save(change); err != nil {
-		u.assume(change, err)
-	}
-}
-
-// assume changes the state although that could not be written.
-func (u *Upgrader) assume(change func(*upgradeState), why error) {
-	u.log.Error().Err(why).Msg("it goes on without that")
-	u.mu.Lock()
-	change(&u.state)
-	u.unwritten = true
-	u.mu.Unlock()
-	u.o.Changed()
-}
-
-func (u *Upgrader) hook(step string) {
-	if u.o.BeforeStep != nil {
-		u.o.BeforeStep(step)
-	}
 }
 
 // resume puts in order what an earlier run of the agent has left.
@@ -353,7 +145,7 @@ func (u *Upgrader) resume() error {
 	s := u.state
 	if up := s.Upgrade; up != nil {
 		u.log.Warn().Str("version", up.Order.Version).Str("step", up.Step).Msg("an upgrade was interrupted and goes on")
-		r, now, why := up.resumed(up.Step == stepTakeOver && u.runsAgentOf(up.Order.Version), u.o.Boot)
+		r, now, why := up.resumed(up.Step == stepTakeOver && u.versions.runsAgentOf(up.Order.Version), u.o.Boot)
 		if change, ok := now.after(r, why); ok {
 			u.keep(change)
 		}
@@ -374,13 +166,13 @@ func (u *Upgrader) verifyPresent() error {
 	if s.Version == "" {
 		return nil
 	}
-	err := u.verifyInstalled(s.Version)
+	err := u.versions.verifyInstalled(s.Version)
 	if err == nil {
 		return u.versions.link(linkCurrent, s.Version)
 	}
 	u.live.versionDamage = fmt.Sprintf("version %s, which is installed: %v", s.Version, err)
 	u.log.Error().Msg(u.live.versionDamage)
-	if s.Previous == "" || u.verifyInstalled(s.Previous) != nil {
+	if s.Previous == "" || u.versions.verifyInstalled(s.Previous) != nil {
 		return nil // a node without a core would be worse
 	}
 	u.live.versionDamage += ": version " + s.Previous + " runs instead"
@@ -396,7 +188,7 @@ func (u *Upgrader) verifyPresent() error {
 func (u *Upgrader) Run(ctx context.Context) error {
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
-	if c, ok := u.core.(*childCore); ok && u.versions.linked(linkCurrent) != "" {
+	if c, ok := u.core.core.(*childCore); ok && u.versions.linked(linkCurrent) != "" {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		keeping.Go(func() { c.keep(ctx) })
@@ -406,7 +198,7 @@ func (u *Upgrader) Run(ctx context.Context) error {
 		return nil
 	}
 	if u.state.RestartNeeded && u.state.Upgrade == nil { // a service may have started the other version before the agent
-		if err := u.restart(ctx); err != nil {
+		if err := u.core.restart(ctx); err != nil {
 			u.log.Error().Err(err).Msg("the version before could not be started")
 		}
 		u.keep(func(s *upgradeState) { s.RestartNeeded = false })
@@ -430,7 +222,7 @@ func (u *Upgrader) Run(ctx context.Context) error {
 
 // Stop ends a core that the agent runs itself. It is called when the agent is told to end, and not when another one takes its place.
 func (u *Upgrader) Stop(ctx context.Context) error {
-	if c, ok := u.core.(*childCore); ok {
+	if c, ok := u.core.core.(*childCore); ok {
 		return c.stop(ctx)
 	}
 	return nil
@@ -467,11 +259,11 @@ const (
 // do does what there is to do. It returns after how long it is to be called again if nothing happens.
 func (u *Upgrader) do(ctx context.Context) (again time.Duration, err error) {
 	if u.state.Upgrade == nil {
-		u.probe(ctx)
+		u.probation.probe(ctx)
 	}
 	if u.state.Upgrade == nil {
 		if again := u.next(ctx); again > 0 && u.state.Probation != nil {
-			return min(again, u.probeAfter()), nil
+			return min(again, u.probation.interval()), nil
 		} else if again > 0 {
 			return again, nil
 		}
@@ -511,7 +303,7 @@ func (u *Upgrader) wanted() (*resource.UpgradeOrder, error) {
 		u.mu.Lock()
 		u.state.end(u.state.PastOutcomes[i]) // on disk it may stay as it is
 		u.mu.Unlock()
-		u.o.Changed()
+		u.changed()
 		return nil, nil
 	}
 	return o, err
@@ -535,7 +327,7 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 		return pollPause
 	}
 	if now := u.state.Preparing; now.Order != o.ID || now.Begun != o.Begun { // one that is given again has all its time
-		if err := u.save(func(s *upgradeState) { s.Preparing = preparedOrder{o.ID, o.Begun, u.o.Now()} }); err != nil {
+		if err := u.save(func(s *upgradeState) { s.Preparing = preparedOrder{o.ID, o.Begun, u.now()} }); err != nil {
 			u.progress(stepWait, err)
 			return retryAfter
 		}
@@ -568,12 +360,6 @@ func (u *Upgrader) prepare(ctx context.Context, o resource.UpgradeOrder) (again 
 	return retryAfter
 }
 
-func (u *Upgrader) waits(why string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.live.lastWaitReason = why
-}
-
 // begin puts an upgrade on disk, with the step that comes after the first one. An order of which nothing is changed is over with that. If it is withdrawn
 // or held until the upgrade is there, nothing has begun; later is too late.
 func (u *Upgrader) begin(ctx context.Context, o resource.UpgradeOrder, p prepareResult, why error) (again time.Duration) {
@@ -585,7 +371,7 @@ func (u *Upgrader) begin(ctx context.Context, o resource.UpgradeOrder, p prepare
 	if last := up.nextStep(p.result); last == stepSucceeded || last == stepUnchanged {
 		var next upgradeState
 		change(&next)
-		end := next.Upgrade.outcome(p.message, u.o.Now())
+		end := next.Upgrade.outcome(p.message, u.now())
 		if why != nil {
 			u.log.Error().Str("version", o.Version).Str("reason", end.Reason).Str("error", end.Message).Msg("the upgrade failed before anything was changed")
 			if err := u.versions.prune(u.kept()...); err != nil {
@@ -658,25 +444,6 @@ func (u *Upgrader) untilSuperseded(ctx context.Context, o resource.UpgradeOrder)
 	}
 }
 
-// restart starts the core that current leads to, with the settings in its file. One that does not get ready is an error, and the upgrade's: ctx goes on.
-func (u *Upgrader) restart(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, u.o.Config.Trial.Timeout+u.o.Config.Core.Stop)
-	defer cancel()
-	return u.core.restart(ctx, true)
-}
-
-// withOutput adds the end of the core's output to a Failure.
-func (u *Upgrader) withOutput(ctx context.Context, err error) error {
-	var f *Failure
-	if !errors.As(err, &f) {
-		return err
-	}
-	if out := u.core.output(ctx); out != "" {
-		return &Failure{f.Reason, f.Message, out}
-	}
-	return f
-}
-
 // tidy removes what no upgrade needs any more. backup says that the backup is needed.
 func (u *Upgrader) tidy(up upgradeRecord, backup bool) {
 	kept := u.kept()
@@ -698,29 +465,4 @@ func (u *Upgrader) tidy(up upgradeRecord, backup bool) {
 func isRefused(err error) bool {
 	var f *Failure
 	return errors.As(err, &f) && f.Reason == resource.UpgradeFailedRefused
-}
-
-// about says which order is dealt with.
-func (u *Upgrader) about(o resource.UpgradeOrder) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.live.order, u.live.from, u.live.to, u.live.held = o.ID, u.from(o), o.Version, o.Wait
-}
-
-// progress says where the upgrade is, and why it does not go on.
-func (u *Upgrader) progress(step string, err error) {
-	problem := ""
-	if err != nil {
-		problem = err.Error()
-	}
-	u.mu.Lock()
-	same := u.live.step == step && u.live.waitReason == problem
-	if u.live.step != step {
-		u.live.at, u.live.received, u.live.size = u.o.Now(), 0, 0
-	}
-	u.live.step, u.live.waitReason = step, problem
-	u.mu.Unlock()
-	if !same {
-		u.o.Changed()
-	}
 }

@@ -432,7 +432,7 @@ func TestAnOrderThatIsWithdrawnWhileItIsBegun(t *testing.T) {
 					}
 					return read, nil
 				}
-				u.o.BeforeStep = func(step string) {
+				u.before = func(step string) {
 					require.NotEqual(t, stepBackUp, step, "it was begun")
 					if step == when {
 						change()
@@ -441,8 +441,8 @@ func TestAnOrderThatIsWithdrawnWhileItIsBegun(t *testing.T) {
 				}
 				_, err := u.do(t.Context())
 				require.NoError(t, err)
-				s, err := u.load()
-				require.NoError(t, err)
+				s, damage, err := readState(h.o.Dir)
+				require.NoError(t, errors.Join(damage, err))
 				for _, s := range []upgradeState{u.state, s} {
 					require.Nil(t, s.Upgrade)
 					require.Nil(t, s.LastOutcome)
