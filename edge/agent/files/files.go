@@ -1,22 +1,3 @@
-// Package files brings a list of a host's files, directories and links to what a rendered spec says, whole or not at all: after a
-// kill or a power cut at any moment, Recover makes the old version or the new one of what is there.
-//
-// While it is being swapped, and between a kill and the next Recover, the host has files of both: each file is that of one version,
-// whole, and no path that both versions have is ever missing.
-//
-// It never follows a symbolic link, and changes nothing outside the allowed directories but files of its own beside those that it
-// changes (.edgebus-…). It runs no commands, and fetches nothing.
-//
-// An update is Stage, Swap, and then Commit or RollBack. Stage writes the new contents beside their places, on the same file system.
-// Swap keeps what is there under a second name and renames each new file into its place. Until Commit everything can be rolled
-// back, also after a restart in between. Each phase is in the journal, synced, before it begins (journal.go).
-//
-// What was there before a spec named it is kept, beside it, and put back when no spec names it any more. A directory is removed
-// when no spec needs it any more, if an update made it and it is empty. A file that is replaced hands its extended attributes on,
-// SELinux's label among them, those that belong to its content excepted (capabilities, IMA); a new file has the label that the
-// kernel gives to what is made in its directory. ACLs are extended attributes.
-//
-// The caller holds the lock on the data directory: there is one Store for it at a time.
 package files
 
 import (
@@ -118,8 +99,7 @@ type Change struct {
 type Store struct {
 	mu             sync.Mutex
 	o              Options
-	allowed        []allowedRoot
-	denied         []string // keys
+	rules          *pathRules
 	host           *dirTree // Options.Root
 	data           *dirTree // Options.Dir
 	journal        journal
@@ -138,7 +118,7 @@ func Open(o Options) (_ *Store, err error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := s.resolveRoots(); err != nil {
+	if s.rules, err = newPathRules(&s.o); err != nil {
 		return nil, err
 	}
 	if s.host, err = openDirTree(s.o.Root); err != nil {
@@ -410,32 +390,6 @@ func (s *Store) stage(ctx context.Context, want Spec, p *updatePlan) error {
 	return nil
 }
 
-func (s *Store) stageOne(ctx context.Context, want Spec, o *operation, sync bool) error {
-	switch {
-	case o.Attrs != nil:
-		if err := s.host.mkdir(o.New, *o.Attrs); err != nil {
-			return toWriteError(o.Path, "making the new directory", err)
-		}
-		return nil
-	case o.from != "":
-		if err := s.duplicate(o.from, o.New); err != nil {
-			return toWriteError(o.Path, "restoring the former file", err)
-		}
-		return nil
-	case o.entry.Type == resource.FileLink:
-		if err := s.host.symlink(o.entry.Target, o.New, o.entry.Attrs); err != nil {
-			return toWriteError(o.Path, "making the link", err)
-		}
-		return nil
-	}
-	content, err := want.open(o.entry.RenderedFile)
-	if err != nil {
-		return err
-	}
-	defer content.Close()
-	return s.write(ctx, o, content, sync)
-}
-
 // Swap puts the staged files in their places and removes what the version no longer has. After an error the old version is whole
 // again, unless the error says that this failed, too; then Recover is called.
 func (s *Store) Swap() error {
@@ -454,7 +408,7 @@ func (s *Store) swap() error {
 	j := s.journal
 	dirs := unsyncedKeys{}
 	for _, o := range j.Update.Ops {
-		if err := s.backUp(o); err != nil {
+		if err := s.hostOps().backUp(o); err != nil {
 			return toWriteError(o.Path, "keeping what is there", err)
 		}
 		for _, key := range []string{o.New, o.Old} {
@@ -471,7 +425,7 @@ func (s *Store) swap() error {
 		return err
 	}
 	for _, o := range j.Update.Ops {
-		if err := s.apply(o); err != nil {
+		if err := s.hostOps().apply(o); err != nil {
 			return toWriteError(o.Path, "putting the new version in its place", err)
 		}
 	}
@@ -481,108 +435,6 @@ func (s *Store) swap() error {
 	j.Phase = phaseSwapped
 	s.phaseUncertain = true
 	return s.save(j)
-}
-
-// keysOf are the keys that operations change, done or undone.
-func keysOf(ops []*operation) unsyncedKeys {
-	keys := unsyncedKeys{}
-	for _, o := range ops {
-		keys[parentKey(o.Key)] = true
-		if o.Attrs != nil || o.AttrsBefore != nil || o.Kind == opAdopt {
-			keys[o.Key] = true
-		}
-		if o.Kind == opExchange { // the directory that was emptied is there
-			keys[o.New] = true
-		}
-		for _, key := range []string{o.New, o.Old} {
-			if key != "" {
-				keys[parentKey(key)] = true
-			}
-		}
-	}
-	return keys
-}
-
-// backUp gives what is in an operation's place a second name. A file that stays there is copied: it may be changed in its place.
-func (s *Store) backUp(o *operation) error {
-	if o.Old == "" || o.Kind == opExchange {
-		return nil
-	}
-	at, err := s.host.stat(o.Key)
-	var b *blockedPath
-	if errors.As(err, &b) {
-		err = nil // a file of the old version, that is removed before
-	}
-	if err != nil || !at.file() {
-		return err
-	}
-	o.Backup = true
-	if o.Kind == opAdopt {
-		return s.copy(o.Key, o.Old)
-	}
-	return s.duplicate(o.Key, o.Old)
-}
-
-// duplicate gives a file or link a second name, or copies it where a file system has no such names.
-func (s *Store) duplicate(key, other string) error {
-	err := s.host.link(key, other)
-	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOTSUP) || errors.Is(err, syscall.EMLINK) || errors.Is(err, errors.ErrUnsupported) {
-		return s.copy(key, other)
-	}
-	return err
-}
-
-func (s *Store) copy(key, other string) error {
-	from, err := s.host.stat(key)
-	if err != nil {
-		return err
-	}
-	if from.link() {
-		return s.host.symlink(from.target, other, from.fileAttrs)
-	}
-	r, err := s.host.read(key)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	f, err := s.host.create(other)
-	if err != nil {
-		return err
-	}
-	err = f.copyFrom(r)
-	if err == nil {
-		err = f.setAttrs(from.fileAttrs)
-	}
-	if err == nil { // after the owner, whose change takes capabilities away
-		err = f.keepXattrs(r, contentCopied)
-	}
-	if err == nil {
-		err = f.sync()
-	}
-	return errors.Join(err, f.Close())
-}
-
-// apply does an operation.
-func (s *Store) apply(o *operation) error {
-	switch o.Kind {
-	case opRemove, opRmdir:
-		return s.host.remove(o.Key)
-	case opMkdir:
-		return s.host.mkdir(o.Key, *o.Attrs)
-	case opAttrs:
-		return s.host.setAttrs(o.Key, *o.Attrs)
-	case opWrite:
-		return s.host.rename(o.New, o.Key)
-	case opExchange:
-		err := s.host.exchange(o.New, o.Key)
-		if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.ENOTSUP) || errors.Is(err, errors.ErrUnsupported) {
-			if err = s.host.rename(o.Key, o.Old); err == nil {
-				err = s.host.rename(o.New, o.Key)
-			}
-		}
-		return err
-	}
-	return nil
 }
 
 // Commit makes the swapped version the applied one. It returns what it left though no version has it any more: directories that
@@ -665,7 +517,7 @@ func (s *Store) undoAll(j journal) error {
 		s.phaseUncertain = false
 	}
 	for _, o := range slices.Backward(j.Update.Ops) {
-		if err := s.undo(o); err != nil {
+		if err := s.hostOps().undo(o); err != nil {
 			return toWriteError(o.Path, "putting the old version back", err)
 		}
 	}
@@ -675,175 +527,6 @@ func (s *Store) undoAll(j journal) error {
 	return nil
 }
 
-// undo undoes an operation that may have been done, or undone already.
-func (s *Store) undo(o *operation) error {
-	switch o.Kind {
-	case opWrite:
-		staged, err := s.host.stat(o.New)
-		if err != nil || staged.exists() {
-			return err // it is not in its place
-		}
-		if o.Backup {
-			return s.putBack(o)
-		}
-		return s.removeIf(o.Key, foundFile.file)
-	case opExchange:
-		return s.undoExchange(o)
-	case opRemove:
-		if o.Backup {
-			return s.putBack(o)
-		}
-	case opMkdir:
-		err := s.removeIf(o.Key, foundFile.dir)
-		if isNotEmpty(err) {
-			return nil // somebody put files there
-		}
-		return err
-	case opRmdir:
-		if err := s.makeWay(o.Key); err != nil {
-			return err
-		}
-		at, err := s.host.stat(o.Key)
-		if err == nil && at.exists() && !at.dir() {
-			err = s.moveAside(o.Key)
-		}
-		if err != nil {
-			return err
-		}
-		return s.host.mkdirAs(o.Key, *o.AttrsBefore)
-	case opAttrs:
-		at, err := s.host.stat(o.Key)
-		var b *blockedPath
-		if errors.As(err, &b) || err == nil && !at.dir() && !at.regular() {
-			return nil // somebody removed it
-		}
-		if err != nil {
-			return err
-		}
-		return s.host.setAttrs(o.Key, *o.AttrsBefore)
-	}
-	return nil
-}
-
-// undoExchange has the former file or directory in its place again. A directory that was made and has others' files is kept beside it.
-func (s *Store) undoExchange(o *operation) error {
-	wasDir := o.Attrs == nil
-	if !wasDir { // what was removed from the directory must not be in it again after a power cut that the exchange outlives
-		if err := s.host.flush(unsyncedKeys{o.Key: true}); err != nil {
-			return err
-		}
-	}
-	old, err := s.host.stat(o.Old)
-	if err != nil {
-		return err
-	}
-	staged, err := s.host.stat(o.New)
-	if err != nil {
-		return err
-	}
-	switch {
-	case old.exists(): // the file system exchanges nothing
-		err = s.putDirBack(o, o.Old, !staged.exists())
-	case staged.exists() && staged.dir() == wasDir:
-		err = s.putDirBack(o, o.New, true)
-	}
-	if err != nil {
-		return err
-	}
-	err = s.removeIf(o.New, foundFile.dir)
-	if isNotEmpty(err) {
-		err = s.host.rename(o.New, o.Key+".moved-aside-"+s.journal.Update.ID)
-	}
-	return err
-}
-
-// putDirBack puts what is at another key in an operation's place. What is there takes the other key, or that of the staged file.
-func (s *Store) putDirBack(o *operation, from string, keep bool) error {
-	if err := s.makeWay(o.Key); err != nil {
-		return err
-	}
-	at, err := s.host.stat(o.Key)
-	switch {
-	case err != nil:
-		return err
-	case !at.exists():
-	case from == o.New:
-		return s.host.exchange(from, o.Key)
-	case keep:
-		err = s.host.rename(o.Key, o.New)
-	default:
-		err = s.moveAside(o.Key)
-	}
-	if err != nil {
-		return err
-	}
-	return s.host.rename(from, o.Key)
-}
-
-func (s *Store) removeIf(key string, is func(foundFile) bool) error {
-	at, err := s.host.stat(key)
-	var b *blockedPath
-	if errors.As(err, &b) || err == nil && !is(at) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return s.host.remove(key)
-}
-
-func isNotEmpty(err error) bool {
-	return errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, fs.ErrExist)
-}
-
-// putBack renames a backup to where it was.
-func (s *Store) putBack(o *operation) error {
-	old, err := s.host.stat(o.Old)
-	if err != nil || !old.exists() {
-		return err // it is back already
-	}
-	if err := s.makeWay(o.Key); err != nil {
-		return err
-	}
-	at, err := s.host.stat(o.Key)
-	if err == nil && at.dir() {
-		err = s.moveAside(o.Key)
-	}
-	if err != nil {
-		return err
-	}
-	err = s.host.rename(o.Old, o.Key)
-	if errors.Is(err, fs.ErrPermission) && o.Kind == opRemove && at.file() {
-		return nil // it is locked, and so could not be removed
-	}
-	return err
-}
-
-// makeWay makes sure that the directory of a key exists, even if it was removed or replaced since the update.
-func (s *Store) makeWay(key string) error {
-	dir := parentKey(key)
-	if dir == "" {
-		return nil
-	}
-	if err := s.makeWay(dir); err != nil {
-		return err
-	}
-	at, err := s.host.stat(dir)
-	if err != nil || at.dir() {
-		return err
-	}
-	if at.exists() {
-		if err := s.moveAside(dir); err != nil {
-			return err
-		}
-	}
-	return s.host.mkdir(dir, fileAttrs{Mode: 0o755, UID: os.Geteuid(), GID: os.Getegid()})
-}
-
-func (s *Store) moveAside(key string) error {
-	return s.host.rename(key, key+".moved-aside-"+s.journal.Update.ID)
-}
-
 // cleanUp removes what ended updates left. It can be done again at any time, but for the directories: so these are forgotten.
 func (s *Store) cleanUp() (left []string, err error) {
 	if err := s.removeOwn(s.journal.Cleanup); err != nil {
@@ -851,7 +534,7 @@ func (s *Store) cleanUp() (left []string, err error) {
 	}
 	changed := unsyncedKeys{}
 	for _, key := range s.journal.Dirs {
-		switch err := s.removeIf(key, foundFile.dir); {
+		switch err := s.host.removeIf(key, foundFile.dir); {
 		case isNotEmpty(err), errors.Is(err, syscall.EBUSY), errors.Is(err, fs.ErrPermission):
 			left = append(left, "/"+key)
 		case err != nil:

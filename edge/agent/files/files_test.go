@@ -87,7 +87,7 @@ func TestACopyKeepsHoles(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, f.Truncate(64<<20))
 	require.NoError(t, f.Close())
-	require.NoError(t, r.copy("etc/sparse", "etc/copy"))
+	require.NoError(t, r.Store.host.copy("etc/sparse", "etc/copy"))
 	at, err := r.Store.host.stat("etc/copy")
 	require.NoError(t, err)
 	require.EqualValues(t, 64<<20, at.info.Size())

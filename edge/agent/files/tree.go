@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // A tree is a directory and all below it, which is read and changed by keys: clean, slash-separated paths relative to it, "" for
@@ -581,3 +582,54 @@ func fileMode(b uint32) fs.FileMode {
 }
 
 var specialModes = map[fs.FileMode]uint32{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000}
+
+// duplicate gives a file or link a second name, or copies it where a file system has no such names.
+func (t *dirTree) duplicate(key, other string) error {
+	err := t.link(key, other)
+	if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOTSUP) || errors.Is(err, syscall.EMLINK) || errors.Is(err, errors.ErrUnsupported) {
+		return t.copy(key, other)
+	}
+	return err
+}
+
+func (t *dirTree) copy(key, other string) error {
+	from, err := t.stat(key)
+	if err != nil {
+		return err
+	}
+	if from.link() {
+		return t.symlink(from.target, other, from.fileAttrs)
+	}
+	r, err := t.read(key)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	f, err := t.create(other)
+	if err != nil {
+		return err
+	}
+	err = f.copyFrom(r)
+	if err == nil {
+		err = f.setAttrs(from.fileAttrs)
+	}
+	if err == nil { // after the owner, whose change takes capabilities away
+		err = f.keepXattrs(r, contentCopied)
+	}
+	if err == nil {
+		err = f.sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+func (t *dirTree) removeIf(key string, is func(foundFile) bool) error {
+	at, err := t.stat(key)
+	var b *blockedPath
+	if errors.As(err, &b) || err == nil && !is(at) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return t.remove(key)
+}
