@@ -35,13 +35,13 @@
 //     package blobs, and writes a record RenderedSpec with the next renderedVersion.
 //  5. projections.go turns that record into documents of the node's map down, and package twin sends what has changed over
 //     the link (topics/link) as soon as the node is there. From here see package edge.
-//  6. The agent's report comes back in the node's map up: twin/node.go takes it, twin/status.go writes it into the Node's status,
+//  6. The agent's report comes back in the node's map up: twin/connection.go takes it, twin/status.go writes it into the Node's status,
 //     and the rollout plans its next step.
 //
 // # A report, from a mapper to `kubectl get -w`
 //
 //  1. Package edge says how a reported value gets into the node's map up and over the link. Here the broker gives messages of
-//     the link to twin.Twins.receive (twin/node.go): steps of one goroutine, committed together in the store before anything is
+//     the link to twin.Twins.receiveFromNode (twin/connection.go): steps of one goroutine, committed together in the store before anything is
 //     published or acknowledged.
 //  2. The value is published, retained, at the hub's broker under the topic that it has on the node: MQTT clients have it now.
 //  3. twin/status.go merges what a Device reported into its status and writes that, several changes at a time.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +38,10 @@ type desiredWrite struct {
 // desiredWrites holds the waiting desired writes by device. All that wait for one device are applied, in the order of arrival, in one
 // update of its object, so that many writes of one device never conflict with each other.
 type desiredWrites struct {
+	opts       *Options
+	devices    *devices
+	deliveries *deliveryWaits
+
 	mu      sync.Mutex
 	pending map[string][]desiredWrite // a device that has an entry has a goroutine
 	backlog *quota.Backlog            // bytes that wait, by origin
@@ -47,16 +50,18 @@ type desiredWrites struct {
 	running sync.WaitGroup
 }
 
-func (w *desiredWrites) init() {
-	w.pending = make(map[string][]desiredWrite)
-	w.backlog = quota.NewBacklog(int(limits.MemoryShare(1.0/64, 2<<20, 16<<20)))
+func newDesiredWrites(opts *Options, devices *devices, deliveries *deliveryWaits) *desiredWrites {
+	return &desiredWrites{
+		opts: opts, devices: devices, deliveries: deliveries, pending: make(map[string][]desiredWrite),
+		backlog: quota.NewBacklog(int(limits.MemoryShare(1.0/64, 2<<20, 16<<20))),
+	}
 }
 
 func (w *desiredWrites) waiting() int { return int(w.count.Load()) }
 
 // add queues a desired write; serve is called in a goroutine of its own for a device that has none.
 // It is false when the hub is stopping.
-func (w *desiredWrites) add(device string, v desiredWrite, serve func(string)) bool {
+func (w *desiredWrites) add(device string, v desiredWrite) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closed {
@@ -65,7 +70,7 @@ func (w *desiredWrites) add(device string, v desiredWrite, serve func(string)) b
 	_, running := w.pending[device]
 	w.pending[device] = append(w.pending[device], v)
 	if !running {
-		w.running.Go(func() { serve(device) })
+		w.running.Go(func() { w.serve(device) })
 	}
 	return true
 }
@@ -92,9 +97,8 @@ func (w *desiredWrites) take(device string) []desiredWrite {
 	return list
 }
 
-// queueDesired queues a desired write for a device. It blocks while as much waits of the same origin as is left for all others.
-func (t *Twins) queueDesired(name string, v desiredWrite) {
-	w := &t.desired
+// queue queues a desired write for a device. It blocks while as much waits of the same origin as is left for all others.
+func (w *desiredWrites) queue(name string, v desiredWrite) {
 	v.bytes = desiredWriteCost
 	for property, value := range v.values {
 		v.bytes += len(property)
@@ -107,7 +111,7 @@ func (t *Twins) queueDesired(name string, v desiredWrite) {
 		return
 	}
 	w.begin(v)
-	if !w.add(name, v, t.serveDesired) {
+	if !w.add(name, v) {
 		w.end(v)
 		v.done(errStopped)
 	}
@@ -131,24 +135,24 @@ func (w *desiredWrites) end(v desiredWrite) {
 
 var errStopped = resource.Errorf(resource.Unavailable, "", "the hub is stopping: publish again once it is back")
 
-// serveDesired ends by itself when nothing waits for the device any more.
-func (t *Twins) serveDesired(name string) {
-	for list := t.desired.take(name); list != nil; list = t.desired.take(name) {
+// serve ends by itself when nothing waits for the device any more.
+func (w *desiredWrites) serve(name string) {
+	for list := w.take(name); list != nil; list = w.take(name) {
 		ctx, cancel := context.WithTimeout(context.Background(), desiredWriteTimeout)
-		verdicts := t.acceptDesired(ctx, name, list)
+		verdicts := w.accept(ctx, name, list)
 		cancel()
 		for i, v := range list {
 			v.done(verdicts[i])
-			t.desired.end(v)
+			w.end(v)
 		}
 	}
 }
 
-// acceptDesired writes those of the list that break no rule into the Device, in one update, and returns the answer to each.
-func (t *Twins) acceptDesired(ctx context.Context, name string, list []desiredWrite) []error {
+// accept writes those of the list that break no rule into the Device, in one update, and returns the answer to each.
+func (w *desiredWrites) accept(ctx context.Context, name string, list []desiredWrite) []error {
 	for {
 		verdicts := make([]error, len(list))
-		err := t.tryAcceptDesired(ctx, name, list, verdicts)
+		err := w.tryAccept(ctx, name, list, verdicts)
 		if err == nil {
 			return verdicts
 		}
@@ -167,26 +171,11 @@ func fillErrors(verdicts []error, err error) []error {
 	return verdicts
 }
 
-// suggestion names the device of a node that may have been meant. Of very many devices it looks at some.
-func (t *Twins) suggestion(node, name string) string {
-	var names []string
-	most := 2000
-	t.nodeOfDevice.Range(func(device, on any) bool {
-		if on == node {
-			names = append(names, device.(string))
-		}
-		most--
-		return most > 0
-	})
-	slices.Sort(names)
-	return resource.DidYouMean(name, names)
-}
-
-func (t *Twins) tryAcceptDesired(ctx context.Context, name string, list []desiredWrite, verdicts []error) error {
-	obj, err := t.opts.Reader.Get(ctx, store.Key{Kind: resource.KindDevice, Namespace: t.namespace(name), Name: name})
+func (w *desiredWrites) tryAccept(ctx context.Context, name string, list []desiredWrite, verdicts []error) error {
+	obj, err := w.opts.Reader.Get(ctx, store.Key{Kind: resource.KindDevice, Namespace: w.devices.namespace(name), Name: name})
 	if errors.Is(err, resource.NotFound) {
-		for i, w := range list {
-			verdicts[i] = resource.Errorf(resource.NotFound, "", "there is no device %s%s", name, t.suggestion(w.node, name))
+		for i, v := range list {
+			verdicts[i] = resource.Errorf(resource.NotFound, "", "there is no device %s%s", name, w.devices.suggestion(v.node, name))
 		}
 		return nil
 	}
@@ -197,7 +186,7 @@ func (t *Twins) tryAcceptDesired(ctx context.Context, name string, list []desire
 	if err := json.Unmarshal(obj.Data, &dev); err != nil {
 		return err
 	}
-	model, err := t.readModel(ctx, dev)
+	model, err := w.readModel(ctx, dev)
 	if err != nil {
 		fillErrors(verdicts, err)
 		return nil
@@ -207,11 +196,11 @@ func (t *Twins) tryAcceptDesired(ctx context.Context, name string, list []desire
 		if verdicts[i] = checkDesired(v, dev, model); verdicts[i] != nil {
 			continue
 		}
-		dev = v.apply(dev, t.opts.Now())
-		if t.opts.Managed == nil || len(dev.Metadata.ManagedFields) == 0 {
+		dev = v.apply(dev, w.opts.Now())
+		if w.opts.Managed == nil || len(dev.Metadata.ManagedFields) == 0 {
 			continue
 		}
-		if obj.Data, dev, err = t.withManager(obj, dev, v.origin); err != nil {
+		if obj.Data, dev, err = w.withManager(obj, dev, v.origin); err != nil {
 			return err
 		}
 	}
@@ -223,31 +212,31 @@ func (t *Twins) tryAcceptDesired(ctx context.Context, name string, list []desire
 	if err != nil {
 		return err
 	}
-	status, err := dev.StatusAfter(&before, obj.Status, &model, t.opts.Now())
+	status, err := dev.StatusAfter(&before, obj.Status, &model, w.opts.Now())
 	if err != nil {
 		return err
 	}
-	d := t.objects.device(name)
+	d := w.devices.index.device(name)
 	if d != nil { // before the update: its event may come before Update returns
 		d.accepted.Store(&acceptedDevice{data, dev})
 	}
-	stored, err := t.opts.Writer.Update(ctx, store.Object{Key: obj.Key, Data: data, Status: status}, obj.Rev)
+	stored, err := w.opts.Writer.Update(ctx, store.Object{Key: obj.Key, Data: data, Status: status}, obj.Rev)
 	if err == nil {
-		t.logWanted(before, dev)
+		w.logWanted(before, dev)
 	} else if d != nil {
 		d.accepted.Store(nil)
 	}
-	if err == nil && d != nil && t.reachesDurable(name, list, verdicts) {
-		err = t.deliveries.wait(ctx, d, stored.Rev)
+	if err == nil && d != nil && w.reachesDurable(name, list, verdicts) {
+		err = w.deliveries.wait(ctx, d, stored.Rev)
 	}
 	return err
 }
 
 // withManager is a Device that has been changed, with what has changed owned by the writer, and its data.
-func (t *Twins) withManager(before store.Object, dev resource.Device, origin string) ([]byte, resource.Device, error) {
+func (w *desiredWrites) withManager(before store.Object, dev resource.Device, origin string) ([]byte, resource.Device, error) {
 	data, err := json.Marshal(dev)
 	if err == nil {
-		data, err = t.opts.Managed(before, data, origin)
+		data, err = w.opts.Managed(before, data, origin)
 	}
 	var next resource.Device
 	if err == nil {
@@ -257,10 +246,10 @@ func (t *Twins) withManager(before store.Object, dev resource.Device, origin str
 }
 
 // reachesDurable reports whether a durable session gets a value that was accepted.
-func (t *Twins) reachesDurable(name string, list []desiredWrite, verdicts []error) bool {
+func (w *desiredWrites) reachesDurable(name string, list []desiredWrite, verdicts []error) bool {
 	for i, v := range list {
 		for property := range v.values {
-			if verdicts[i] == nil && t.opts.Kept(topics.TopicOf(v.node, topics.DeviceKey(name, topics.KindDesired, property))) {
+			if verdicts[i] == nil && w.opts.Kept(topics.TopicOf(v.node, topics.DeviceKey(name, topics.KindDesired, property))) {
 				return true
 			}
 		}
@@ -269,38 +258,29 @@ func (t *Twins) reachesDurable(name string, list []desiredWrite, verdicts []erro
 }
 
 // logWanted logs which desired values have changed, without the values.
-func (t *Twins) logWanted(before, after resource.Device) {
-	if !t.opts.Log.Debug().Enabled() {
+func (w *desiredWrites) logWanted(before, after resource.Device) {
+	if !w.opts.Log.Debug().Enabled() {
 		return
 	}
 	for property, m := range after.DesiredMeta {
 		if m != before.DesiredMeta[property] {
-			t.opts.Log.Debug().Str("node", after.Spec.NodeName).Str("device", after.Metadata.Name).Str("property", property).
+			w.opts.Log.Debug().Str("node", after.Spec.NodeName).Str("device", after.Metadata.Name).Str("property", property).
 				Uint64("ver", m.Ver).Str("origin", m.Origin).Bool("cleared", m.Cleared).Msg("wanted")
 		}
 	}
 }
 
-// namespace is the namespace of the device of that name; the default namespace if the store's watch has not delivered the
-// device yet.
-func (t *Twins) namespace(name string) string {
-	if d := t.objects.device(name); d != nil {
-		return d.model.namespace
-	}
-	return resource.DefaultNamespace
-}
-
 // readModel is the model of a Device as it is now.
-func (t *Twins) readModel(ctx context.Context, d resource.Device) (m resource.DeviceModel, err error) {
+func (w *desiredWrites) readModel(ctx context.Context, d resource.Device) (m resource.DeviceModel, err error) {
 	key := store.Key{Kind: resource.KindDeviceModel, Namespace: d.Metadata.Namespace, Name: d.Spec.DeviceModelRef.Name}
-	obj, err := t.opts.Reader.Get(ctx, key)
+	obj, err := w.opts.Reader.Get(ctx, key)
 	if errors.Is(err, resource.NotFound) {
 		return m, resource.Errorf(resource.NotFound, "", "device %s has no properties yet: its model %s does not exist", d.Metadata.Name, key.Name)
 	}
 	if err != nil {
 		return m, err
 	}
-	known := t.objects.model(modelKey{key.Namespace, key.Name})
+	known := w.devices.index.model(modelKey{key.Namespace, key.Name})
 	if known != nil && known.rev == obj.Rev {
 		return known.DeviceModel, nil // a large one takes longer to read than all the rest
 	}
@@ -389,7 +369,7 @@ func (t *Twins) Publish(m broker.Message, done func(error)) {
 	case topics.KindBridge:
 		t.opts.Pass(m, done)
 	case topics.KindTelemetry, topics.KindEvents:
-		if err := t.Has(a.Node, a.Device); err != nil {
+		if err := t.devices.Has(a.Node, a.Device); err != nil {
 			done(err)
 			return
 		}
@@ -415,28 +395,16 @@ func (t *Twins) publishDesired(a topics.Address, m broker.Message, done func(err
 		done(err)
 		return
 	}
-	t.queueDesired(a.Device, desiredWrite{node: a.Node, origin: tree.OriginOf(m), values: values, ts: s.TS, until: s.Until, done: done})
-}
-
-// Has returns an error if the device is not bound to the node. It doesn't wait for a commit.
-func (t *Twins) Has(node, device string) error {
-	if at, _ := t.nodeOfDevice.Load(device); at != node {
-		return t.notOn(node, device)
-	}
-	return nil
-}
-
-func (t *Twins) notOn(node, device string) error {
-	return resource.Errorf(resource.NotFound, "", "device %s does not belong to node %s%s", device, node, t.suggestion(node, device))
+	t.desired.queue(a.Device, desiredWrite{node: a.Node, origin: tree.OriginOf(m), values: values, ts: s.TS, until: s.Until, done: done})
 }
 
 // get answers with the whole twin, as JSON, on the asker's response topic. Its desired values are those of the stored
 // object: a client whose write was acknowledged reads that write.
 func (t *Twins) get(a topics.Address, m broker.Message) error {
-	if err := t.Has(a.Node, a.Device); err != nil {
+	if err := t.devices.Has(a.Node, a.Device); err != nil {
 		return err
 	}
-	key := store.Key{Kind: resource.KindDevice, Namespace: t.namespace(a.Device), Name: a.Device}
+	key := store.Key{Kind: resource.KindDevice, Namespace: t.devices.namespace(a.Device), Name: a.Device}
 	obj, err := t.opts.Reader.Get(context.Background(), key)
 	if err != nil {
 		return err
@@ -446,13 +414,13 @@ func (t *Twins) get(a topics.Address, m broker.Message) error {
 		return err
 	}
 	t.host.RLock()
-	d := t.devices[a.Device]
+	d := t.devices.byName[a.Device]
 	if d == nil || d.node != a.Node {
 		t.host.RUnlock()
-		return t.notOn(a.Node, a.Device)
+		return t.devices.notOn(a.Node, a.Device)
 	}
-	whole.Status = t.reportedStatus(d)
-	model := t.models[d.model]
+	whole.Status = t.devices.reportedStatus(d)
+	model := t.devices.models[d.model]
 	t.host.RUnlock()
 	whole.FollowSpec(model.known(), t.opts.Now())
 	reply, err := tree.ResponseTopic(m)

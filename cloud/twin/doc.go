@@ -5,17 +5,35 @@
 // and is not stored a second time. Steps are taken by one goroutine (see tree.Host), as many together as wait; what
 // the nodes reported is committed before it is published.
 //
-// Objects of other kinds put documents into the map down by projections. To give nodes keys of one more kind, add a row to
-// projections in cloud/projections.go: the kind, and a function from an object to documents, each for a key that the contract
-// (package topics) gives to the cloud. A record for each node, under the node's name, is the simplest source of them.
-//
-// Reports is a watch, for controllers, of what nodes own at the topics of one kind.
-//
 // It never writes a Device's spec but for a desired write that keeps the rules of its model, never takes a node's word for a
 // key that the edge doesn't own, and never waits for a node.
 //
-// Read twin.go first (state, batch, commit), then project.go (Devices to the map down), projections.go (other objects to it),
-// node.go (connections and the map up),
-// desired.go (writes of clients), status.go (the map up to objects), reports.go (the map up to controllers), events.go and
-// read.go (retained messages).
+// # Files, in reading order
+//
+//	twin.go        Twins: its parts, the batch of steps, commit, what happens when the store fails
+//	node.go        node: its two maps, and what is stored of the map up
+//	nodes.go       nodes: those that are known; what becomes of a deleted Node's
+//	connection.go  the link of a node begins, ends and brings messages; what they change
+//	otherhub.go    nodes that have what another hub gave them
+//	objects.go     objects of the store, at the start and as they change, to the parts that follow them
+//	devices.go     devices: Devices and their models to maps down
+//	downmap.go     a node's map down: desired values, and documents in parts
+//	projections.go documents: objects of other kinds to maps down
+//	desired.go     desiredWrites: writes of desired values by clients, and publishes of theirs
+//	deliveries.go  deliveryWaits: they are answered once durable sessions have what follows
+//	reported.go    what a node reported of a Device, for its status
+//	status.go      statusWriter: the statuses of Devices and Nodes
+//	events.go      events of Devices and Nodes
+//	reports.go     Reports: what nodes own at topics of one kind, for controllers
+//	links.go       links: how the nodes' links are
+//	http.go        httpPresence: nodes that speak HTTP and have no link
+//	read.go        retained messages
+//
+// # Where to add
+//
+//   - a kind of object that nodes get documents of: a row of projections in cloud/projections.go, the kind and a function from an object
+//     to documents, each for a key that the contract (package topics) gives to the cloud. A record for each node, under the node's name, is
+//     the simplest source of them.
+//   - something that a status shows: statusWriter.tryWriteDevice or tryWriteNode (status.go), from nodeFacts or reported.go.
+//   - an event: events.go, and a call where its cause is known.
 package twin

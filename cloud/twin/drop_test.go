@@ -48,7 +48,7 @@ func (r *rig) step(f func()) {
 func TestANodeThatOwnsTooMuchIsShownAndRecovers(t *testing.T) {
 	r, c := newJoinedRig(t)
 	r.inStep()
-	r.step(func() { r.twins.nodes["n1"].up.SetQuota(link.Quota{Keys: 2}) })
+	r.step(func() { r.twins.nodes.byName["n1"].up.SetQuota(link.Quota{Keys: 2}) })
 	c.report("devices/lamp/reported/power", "ON")
 	c.report("devices/lamp/reported/temperature", "4")
 	c.report("devices/lamp/reported/brightness", "40")

@@ -1,10 +1,8 @@
 package twin
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/edgebus/edgebus/broker"
@@ -58,7 +56,7 @@ type missedChanges struct {
 	keys    int           // that it lacks; -1: not known
 }
 
-func (t *Twins) recordJoined(b *batch, n *node, id *broker.Identity) {
+func (n *node) recordJoined(b *batch, id *broker.Identity) {
 	n.missed = missedChanges{open: true, keys: -1}
 	if n.connections.links > 0 { // or this is the first time since the hub was started
 		n.missed.keys = n.down.Dirty()
@@ -67,7 +65,7 @@ func (t *Twins) recordJoined(b *batch, n *node, id *broker.Identity) {
 	b.addNodeEvent(n.name, resource.EventNormal, "Joined", "", "connected from %s", id.Remote)
 }
 
-func (t *Twins) recordLeft(b *batch, n *node, takenOver bool) {
+func (n *node) recordLeft(b *batch, takenOver bool) {
 	n.missed.open = false
 	if takenOver {
 		b.addNodeEvent(n.name, resource.EventWarning, "TakenOver", "", "another connection in its name took the place of the one from %s", n.connections.remote)
@@ -77,7 +75,7 @@ func (t *Twins) recordLeft(b *batch, n *node, takenOver bool) {
 }
 
 // recordInStep says once in a connection that the node has everything.
-func (t *Twins) recordInStep(b *batch, n *node) {
+func (n *node) recordInStep(b *batch) {
 	o := &n.missed
 	if !o.open || n.linkClient == "" || !n.down.InStep() {
 		return
@@ -96,7 +94,7 @@ const maxLineageLead = 1 << 10
 
 // recordAnomaly records that a core announces a state that can't follow from what it reported before: its data directory was
 // replaced by an older copy, or another program uses its identity. The link goes on with the core's state, because the core owns it.
-func (t *Twins) recordAnomaly(b *batch, n *node, m link.Message) {
+func (n *node) recordAnomaly(b *batch, m link.Message) {
 	if m.Type != link.TypeHello && m.Type != link.TypeFull || n.connections.anomalyReported { // once a connection: a node may send any number
 		return
 	}
@@ -119,82 +117,34 @@ func (t *Twins) recordAnomaly(b *batch, n *node, m link.Message) {
 		return
 	}
 	n.connections.anomaly, n.connections.anomalyReported = &a, true
-	t.status.node(n.name)
+	n.nodes.status.node(n.name)
 	b.addNodeEvent(n.name, resource.EventWarning, a.Reason, "", "%s", a.Message)
-	t.opts.Log.Error().Str("node", n.name).Str("reason", a.Reason).Msg(a.Message)
+	n.nodes.opts.Log.Error().Str("node", n.name).Str("reason", a.Reason).Msg(a.Message)
 }
 
-// recordRejected records a refused connection in the name of a known node. Anybody can use any name, so other names are ignored.
-func (t *Twins) recordRejected(name string, r broker.RejectedConnect) {
-	t.host.RLock()
-	known := t.nodes[name] != nil
-	t.host.RUnlock()
-	if known {
-		t.opts.Record(nodeEvent(name, resource.EventWarning, "Rejected", "", "a connection in its name from %s was not let in: %s", r.Remote, r.Reason))
-	}
-}
-
-// recordAgent records what a node's agent says of its spec, of the host's resources and of the applications, where that has changed.
-func (t *Twins) recordAgent(name string, was, is resource.NodeStatus) {
-	if is.AgentVersion == "" {
-		return // nothing is known on the bus
-	}
-	for _, monitor := range []string{resource.MonitorCPU, resource.MonitorMemory, resource.MonitorDisk} {
-		t.recordAlert(name, monitor, was.Conditions, is.Conditions)
-	}
-	t.recordApplications(name, was.Applications, is.Applications)
-	if v := is.RenderedVersion; v != "" && v != was.RenderedVersion {
-		t.opts.Record(nodeEvent(name, resource.EventNormal, "SpecApplied", "", "version %s of its spec is applied", v))
-	}
-	if f := is.Failed; f != nil && (was.Failed == nil || *f != *was.Failed) {
-		t.opts.Record(nodeEvent(name, resource.EventWarning, "SpecFailed", "", "its spec is not applied: %s", f))
-	}
-}
-
-// recordAlert records that an alert on one of the host's resources begins, gets another severity, or ends.
-func (t *Twins) recordAlert(name, monitor string, was, is []resource.Condition) {
-	of := func(list []resource.Condition) (c resource.Condition) {
-		if i := slices.IndexFunc(list, func(c resource.Condition) bool { return c.Type == resource.HealthCondition(monitor) }); i >= 0 {
-			c = list[i]
-		}
-		return c
-	}
-	alert := func(c resource.Condition) bool {
-		return c.Reason == resource.SeverityWarning || c.Reason == resource.SeverityCritical
-	}
-	before, now := of(was), of(is)
-	switch {
-	case before.Reason == now.Reason:
-	case alert(now):
-		t.opts.Record(nodeEvent(name, resource.EventWarning, monitor+now.Reason, "", "%s", now.Message))
-	case !alert(before):
-	case now.Status == "True":
-		t.opts.Record(nodeEvent(name, resource.EventNormal, monitor+"Normal", "", "%s", cmp.Or(now.Message, "no alert rule holds")))
+func stateEvent(add func(kind, reason, format string, args ...any), state string) {
+	switch state {
+	case resource.Online:
+		add(resource.EventNormal, "Online", "its mapper reaches it")
+	case resource.Offline:
+		add(resource.EventWarning, "Offline", "its mapper does not reach it")
 	default:
-		t.opts.Record(nodeEvent(name, resource.EventNormal, monitor+"Unknown", "", "%s", cmp.Or(now.Message, "it is not watched any more")))
+		add(resource.EventWarning, "StateUnknown", "no mapper speaks for it")
 	}
 }
 
-// recordApplications records that applications fail, and that they run after they did not. One that runs when it is reported for the
-// first time has no event: all of them do that when a hub sees a node first.
-func (t *Twins) recordApplications(name string, was, is []resource.ApplicationStatus) {
-	before := make(map[string]resource.ApplicationStatus)
-	for _, a := range was {
-		before[a.Name] = a
+func mapperEvents(node, mapper, state string) []resource.Occurrence {
+	switch state {
+	case resource.Online:
+		return []resource.Occurrence{nodeEvent(node, resource.EventNormal, "MapperOnline", mapper, "mapper %s is there", mapper)}
+	case resource.Offline:
+		return []resource.Occurrence{nodeEvent(node, resource.EventWarning, "MapperGone", mapper, "mapper %s is gone: its devices are in an unknown state", mapper)}
 	}
-	for _, now := range is {
-		old, known := before[now.Name]
-		switch {
-		case now.Failed() && !old.Failed():
-			t.opts.Record(nodeEvent(name, resource.EventWarning, "ApplicationError", now.Name, "%s: %s", now.Name, cmp.Or(now.Message, now.Status)))
-		case now.Runs() && known && !old.Runs():
-			t.opts.Record(nodeEvent(name, resource.EventNormal, "ApplicationHealthy", now.Name, "%s: %s, it was %s", now.Name, now.Status, old.Status))
-		}
-	}
+	return nil
 }
 
 // recordBound records that a device moves to a node, or to none: to is empty.
-func (t *Twins) recordBound(b *batch, d *device, m resource.Meta, to string, modelled bool) {
+func (ds *devices) recordBound(b *batch, d *device, m resource.Meta, to string, modelled bool) {
 	switch {
 	case to != "" && d.node == "":
 		b.addDeviceEvent(m, resource.EventNormal, "Bound", "", "belongs to node %s", to)
@@ -208,12 +158,12 @@ func (t *Twins) recordBound(b *batch, d *device, m resource.Meta, to string, mod
 }
 
 // recordReported records what a node reported, except reported values.
-func (t *Twins) recordReported(b *batch, n *node, a topics.Address, c *link.Entry) {
+func (ds *devices) recordReported(b *batch, n *node, a topics.Address, c *link.Entry) {
 	if a.Kind == topics.KindMapperState {
 		b.reportedEvents = append(b.reportedEvents, mapperEvents(n.name, a.Device, string(c.Value))...)
 		return
 	}
-	d := t.devices[a.Device]
+	d := ds.byName[a.Device]
 	if d == nil || !n.bound[a.Device] || c.Deleted {
 		return
 	}
@@ -249,25 +199,4 @@ func (t *Twins) recordReported(b *batch, n *node, a topics.Address, c *link.Entr
 		}
 		stateEvent(add, string(c.Value))
 	}
-}
-
-func stateEvent(add func(kind, reason, format string, args ...any), state string) {
-	switch state {
-	case resource.Online:
-		add(resource.EventNormal, "Online", "its mapper reaches it")
-	case resource.Offline:
-		add(resource.EventWarning, "Offline", "its mapper does not reach it")
-	default:
-		add(resource.EventWarning, "StateUnknown", "no mapper speaks for it")
-	}
-}
-
-func mapperEvents(node, mapper, state string) []resource.Occurrence {
-	switch state {
-	case resource.Online:
-		return []resource.Occurrence{nodeEvent(node, resource.EventNormal, "MapperOnline", mapper, "mapper %s is there", mapper)}
-	case resource.Offline:
-		return []resource.Occurrence{nodeEvent(node, resource.EventWarning, "MapperGone", mapper, "mapper %s is gone: its devices are in an unknown state", mapper)}
-	}
-	return nil
 }

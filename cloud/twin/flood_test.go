@@ -106,7 +106,7 @@ func TestAFullThatRepeatsWaits(t *testing.T) {
 	value := func() string {
 		r.twins.host.RLock()
 		defer r.twins.host.RUnlock()
-		e, _ := r.twins.nodes["n3"].up.Get(topics.DeviceKey("press-00000", topics.KindReported, "property-0"))
+		e, _ := r.twins.nodes.byName["n3"].up.Get(topics.DeviceKey("press-00000", topics.KindReported, "property-0"))
 		return string(e.Value)
 	}
 	require.Equal(t, "one", value())

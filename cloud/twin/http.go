@@ -17,6 +17,9 @@ const defaultHTTPPresence = 5 * time.Minute
 // httpPresence is which nodes are present that speak HTTP. There is no connection whose end could be seen: a node is present while it
 // waits for an answer, and for a time after it.
 type httpPresence struct {
+	opts   *Options
+	status *statusQueue
+
 	mu    sync.Mutex
 	nodes map[string]*httpNode
 }
@@ -28,8 +31,7 @@ type httpNode struct {
 
 // AskedOverHTTP notes a request of a node over HTTP. answered must be called when it has been answered; the node is present until
 // HTTPPresence after that.
-func (t *Twins) AskedOverHTTP(node string) (answered func()) {
-	p := &t.httpPresence
+func (p *httpPresence) AskedOverHTTP(node string) (answered func()) {
 	p.mu.Lock()
 	n := p.nodes[node]
 	if n == nil {
@@ -39,28 +41,27 @@ func (t *Twins) AskedOverHTTP(node string) (answered func()) {
 	n.requests++
 	began := n.expiry == nil
 	if began {
-		n.expiry = time.AfterFunc(t.opts.HTTPPresence, func() { t.expireHTTP(node, n) })
+		n.expiry = time.AfterFunc(p.opts.HTTPPresence, func() { p.expire(node, n) })
 	}
 	n.expiry.Stop()
 	p.mu.Unlock()
 	if began {
-		t.opts.Log.Info().Str("node", node).Msg("node is present over HTTP")
-		t.status.node(node)
+		p.opts.Log.Info().Str("node", node).Msg("node is present over HTTP")
+		p.status.node(node)
 	}
 	return sync.OnceFunc(func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if n.requests--; n.requests == 0 {
-			n.expiry.Reset(t.opts.HTTPPresence)
+			n.expiry.Reset(p.opts.HTTPPresence)
 		}
 	})
 }
 
 // HTTPPresence is for how long a node is present after an answer over HTTP.
-func (t *Twins) HTTPPresence() time.Duration { return t.opts.HTTPPresence }
+func (p *httpPresence) HTTPPresence() time.Duration { return p.opts.HTTPPresence }
 
-func (t *Twins) expireHTTP(node string, n *httpNode) {
-	p := &t.httpPresence
+func (p *httpPresence) expire(node string, n *httpNode) {
 	p.mu.Lock()
 	ended := n.requests == 0 && n.expiry != nil
 	if ended {
@@ -68,8 +69,8 @@ func (t *Twins) expireHTTP(node string, n *httpNode) {
 	}
 	p.mu.Unlock()
 	if ended {
-		t.opts.Log.Warn().Str("node", node).Msg("node is no longer present over HTTP")
-		t.status.node(node)
+		p.opts.Log.Warn().Str("node", node).Msg("node is no longer present over HTTP")
+		p.status.node(node)
 	}
 }
 
@@ -109,13 +110,13 @@ func (p *httpPresence) ofNode(node string, interval time.Duration) (present bool
 	return false, fmt.Sprintf("it has sent no request over HTTP for %v", interval)
 }
 
-// recallHTTP has a node that was present over HTTP when the hub stopped be present as if it had just got an answer.
-func (t *Twins) recallHTTP(o store.Object) {
+// recall has a node that was present over HTTP when the hub stopped be present as if it had just got an answer.
+func (p *httpPresence) recall(o store.Object) {
 	if !bytes.Contains(o.Status, []byte(`"overHTTP"`)) {
 		return
 	}
 	var s resource.NodeStatus
 	if json.Unmarshal(o.Status, &s) == nil && s.OverHTTP && s.State == resource.Online {
-		t.AskedOverHTTP(o.Name)()
+		p.AskedOverHTTP(o.Name)()
 	}
 }

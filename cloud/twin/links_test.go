@@ -115,5 +115,5 @@ func TestRejectionsAreKeptByName(t *testing.T) {
 	for i := range 2 * maxRejects {
 		reject(fmt.Sprintf("node/x%d", i), "")
 	}
-	require.Len(t, r.twins.rejects.byNode, maxRejects)
+	require.Len(t, r.twins.rejections.byNode, maxRejects)
 }

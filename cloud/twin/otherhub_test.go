@@ -45,7 +45,7 @@ func (r *rig) ofAnotherHub(status string) (message string) {
 func (t *Twins) met(node string) bool {
 	t.host.RLock()
 	defer t.host.RUnlock()
-	n := t.nodes[node]
+	n := t.nodes.byName[node]
 	return n != nil && n.mapHubKnown
 }
 

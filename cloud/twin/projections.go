@@ -43,16 +43,24 @@ func (d Document) check() error {
 // treeKey is a key of a node.
 type treeKey struct{ node, key string }
 
+// documents writes what objects of Options.Projections come to into the nodes' maps.
+type documents struct {
+	opts  *Options
+	host  *tree.Host[*batch]
+	nodes *nodes
+	keys  map[store.Key]map[treeKey]bool // where the documents of each object are
+}
+
 // loadProjections puts the documents of all objects into the maps, before any node can connect: a node that connected earlier
 // would delete what it has of them. What fails here is tried again by Project.
-func (t *Twins) loadProjections(ctx context.Context, b *batch) error {
-	for _, p := range t.opts.Projections {
-		page, err := t.opts.Reader.List(ctx, p.Kind, store.ListOptions{})
+func (docs *documents) loadProjections(ctx context.Context, b *batch) error {
+	for _, p := range docs.opts.Projections {
+		page, err := docs.opts.Reader.List(ctx, p.Kind, store.ListOptions{})
 		if err != nil {
 			return err
 		}
 		prepareInOrder(page.Items, func(o store.Object) projectedDocuments { return p.make(ctx, o) },
-			func(o store.Object, m projectedDocuments) { t.putProjected(b, o.Key, m) })
+			func(o store.Object, m projectedDocuments) { docs.putProjected(b, o.Key, m) })
 	}
 	return nil
 }
@@ -75,19 +83,19 @@ func (p Projection) make(ctx context.Context, o store.Object) (m projectedDocume
 
 // Project makes nodes' maps follow an object of one of Options.Projections as it is now; an object that doesn't exist has no
 // documents. After an error it must be called again. It never asks to be called again without one.
-func (t *Twins) Project(ctx context.Context, key store.Key) (again time.Duration, err error) {
-	for _, p := range t.opts.Projections {
+func (docs *documents) Project(ctx context.Context, key store.Key) (again time.Duration, err error) {
+	for _, p := range docs.opts.Projections {
 		if p.Kind != key.Kind {
 			continue
 		}
 		var m projectedDocuments
-		switch o, err := t.opts.Reader.Get(ctx, key); {
+		switch o, err := docs.opts.Reader.Get(ctx, key); {
 		case err == nil:
 			m = p.make(ctx, o)
 		case !errors.Is(err, resource.NotFound):
 			return 0, err
 		}
-		if !t.host.Put(tree.OwnSender, m.bytes(), func(b *batch) { t.putProjected(b, key, m) }) {
+		if !docs.host.Put(tree.OwnSender, m.bytes(), func(b *batch) { docs.putProjected(b, key, m) }) {
 			return 0, errStopped
 		}
 		return 0, m.err
@@ -103,16 +111,16 @@ func (m projectedDocuments) bytes() (n int) {
 }
 
 // putProjected writes an object's documents, and deletes those that it has no more unless some could not be made.
-func (t *Twins) putProjected(b *batch, of store.Key, m projectedDocuments) {
-	before, now := t.documentKeys[of], make(map[treeKey]bool, len(m.documents))
+func (docs *documents) putProjected(b *batch, of store.Key, m projectedDocuments) {
+	before, now := docs.keys[of], make(map[treeKey]bool, len(m.documents))
 	for _, d := range m.documents {
 		at := treeKey{d.Node, d.Key}
-		n := t.node(d.Node)
+		n := docs.nodes.get(d.Node)
 		if !before[at] && !now[at] {
 			n.documentCount++
 		}
 		now[at] = true
-		t.putDocument(b, n, d.Key, d.Value, "")
+		n.putDocument(b, d.Key, d.Value, "")
 	}
 	for at := range before {
 		switch {
@@ -120,19 +128,19 @@ func (t *Twins) putProjected(b *batch, of store.Key, m projectedDocuments) {
 		case m.err != nil:
 			now[at] = true
 		default:
-			t.deleteProjected(b, at)
+			docs.deleteProjected(b, at)
 		}
 	}
-	delete(t.documentKeys, of)
+	delete(docs.keys, of)
 	if len(now) > 0 {
-		t.documentKeys[of] = now
+		docs.keys[of] = now
 	}
 }
 
-func (t *Twins) deleteProjected(b *batch, at treeKey) {
-	n := t.nodes[at.node]
+func (docs *documents) deleteProjected(b *batch, at treeKey) {
+	n := docs.nodes.byName[at.node]
 	n.documentCount--
-	t.deleteDown(b, n, at.key)
-	t.deleteParts(b, n, at.key, 0)
-	t.dropUnused(b, n)
+	n.deleteDown(b, at.key)
+	n.deleteParts(b, at.key, 0)
+	docs.nodes.dropUnused(b, n)
 }

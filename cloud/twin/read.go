@@ -15,7 +15,7 @@ import (
 // block others.
 func (t *Twins) Retained(filter string) func(max int) []broker.Message {
 	f, ok := tree.ParseFilter(filter)
-	r := retainedCursor{t: t, filter: f, done: !ok}
+	r := retainedCursor{host: t.host, nodes: t.nodes, filter: f, done: !ok}
 	r.begin("")
 	if name, one := f.One(); one {
 		r.begin(name)
@@ -25,7 +25,8 @@ func (t *Twins) Retained(filter string) func(max int) []broker.Message {
 
 // retainedCursor is the position of a reader.
 type retainedCursor struct {
-	t      *Twins
+	host   *tree.Host[*batch]
+	nodes  *nodes
 	filter tree.Filter
 	node   string // nodes with lesser names are done
 	walk   tree.Walk
@@ -38,7 +39,7 @@ func (r *retainedCursor) begin(node string) {
 
 func (r *retainedCursor) next(most int) (out []broker.Message) {
 	for len(out) == 0 && !r.done {
-		r.t.host.View(func() { out = r.readSome(most) })
+		r.host.View(func() { out = r.readSome(most) })
 	}
 	return out
 }
@@ -46,15 +47,15 @@ func (r *retainedCursor) next(most int) (out []broker.Message) {
 // readSome reads what may be read in one View.
 func (r *retainedCursor) readSome(most int) (out []broker.Message) {
 	one, single := r.filter.One()
-	i, _ := slices.BinarySearch(r.t.names, r.node)
-	if i == len(r.t.names) || single && r.t.names[i] != one {
+	i, _ := slices.BinarySearch(r.nodes.names, r.node)
+	if i == len(r.nodes.names) || single && r.nodes.names[i] != one {
 		r.done = true
 		return nil
 	}
-	if name := r.t.names[i]; name != r.node {
+	if name := r.nodes.names[i]; name != r.node {
 		r.begin(name)
 	}
-	n := r.t.nodes[r.node]
+	n := r.nodes.byName[r.node]
 	if !r.walk.Step(n.shown, n.parts(), &out, most) {
 		r.begin(r.node + "\x00") // the next name that there could be
 		r.done = single

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
+	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 )
@@ -14,8 +16,8 @@ import (
 // Reports is a watch of what nodes own at the topics of one kind, for controllers: first of all that is there, then of what
 // changes. Changes of a key are coalesced: a reader gets the latest value, and not every one.
 type Reports struct {
-	t    *Twins
-	kind topics.Kind
+	watches *reportWatches
+	kind    topics.Kind
 
 	mu      sync.Mutex
 	changed map[treeKey]bool
@@ -32,13 +34,21 @@ type Report struct {
 // maxReports is how many reports Next returns at most, so that nodes don't wait long for a reader.
 const maxReports = 512
 
+// reportWatches are the watches that have begun.
+type reportWatches struct {
+	host  *tree.Host[*batch]
+	nodes *nodes
+	mu    sync.Mutex // of those that change them
+	of    atomic.Pointer[map[topics.Kind][]*Reports]
+}
+
 // Reports begins a watch of a kind that the edge owns. It must be closed.
-func (t *Twins) Reports(kind topics.Kind) *Reports {
-	r := &Reports{t: t, kind: kind, changed: make(map[treeKey]bool), wake: make(chan struct{}, 1)}
+func (ws *reportWatches) Reports(kind topics.Kind) *Reports {
+	r := &Reports{watches: ws, kind: kind, changed: make(map[treeKey]bool), wake: make(chan struct{}, 1)}
 	prefix, _, _ := strings.Cut(kind.Row().Pattern, "{")
-	t.host.RLock() // no change comes between the list and the watch
-	defer t.host.RUnlock()
-	for _, n := range t.nodes {
+	ws.host.RLock() // no change comes between the list and the watch
+	defer ws.host.RUnlock()
+	for _, n := range ws.nodes.byName {
 		n.up.Range(prefix, func(e link.Entry) bool {
 			if a, ok := edgeOwned(n.name, e.Key); ok && a.Kind == kind {
 				r.note(treeKey{n.name, e.Key})
@@ -46,33 +56,33 @@ func (t *Twins) Reports(kind topics.Kind) *Reports {
 			return true
 		})
 	}
-	t.changeWatches(func(list []*Reports) []*Reports { return append(list, r) }, kind)
+	ws.change(func(list []*Reports) []*Reports { return append(list, r) }, kind)
 	return r
 }
 
 // Close ends the watch.
 func (r *Reports) Close() {
-	r.t.changeWatches(func(list []*Reports) []*Reports {
+	r.watches.change(func(list []*Reports) []*Reports {
 		return slices.DeleteFunc(list, func(o *Reports) bool { return o == r })
 	}, r.kind)
 }
 
-func (t *Twins) changeWatches(change func([]*Reports) []*Reports, kind topics.Kind) {
-	t.watches.Lock()
-	defer t.watches.Unlock()
+func (ws *reportWatches) change(change func([]*Reports) []*Reports, kind topics.Kind) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
 	next := make(map[topics.Kind][]*Reports)
-	if now := t.watches.of.Load(); now != nil {
+	if now := ws.of.Load(); now != nil {
 		maps.Copy(next, *now)
 	}
 	if next[kind] = change(slices.Clone(next[kind])); len(next[kind]) == 0 {
 		delete(next, kind)
 	}
-	t.watches.of.Store(&next)
+	ws.of.Store(&next)
 }
 
-// noteReport tells those that watch a kind that a key of it has changed.
-func (t *Twins) noteReport(node string, kind topics.Kind, key string) {
-	if of := t.watches.of.Load(); of != nil {
+// note tells those that watch a kind that a key of it has changed.
+func (ws *reportWatches) note(node string, kind topics.Kind, key string) {
+	if of := ws.of.Load(); of != nil {
 		for _, r := range (*of)[kind] {
 			r.note(treeKey{node, key})
 		}
@@ -117,7 +127,7 @@ func (r *Reports) Next(ctx context.Context) ([]Report, error) {
 
 // take reads what has changed. A change is noted before it is stored, so what it reads may not have changed after all.
 func (r *Reports) take() (list []Report) {
-	r.t.host.View(func() {
+	r.watches.host.View(func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for at := range r.changed {
@@ -127,7 +137,7 @@ func (r *Reports) take() (list []Report) {
 			}
 			delete(r.changed, at)
 			if a, err := topics.ParseKey(at.node, at.key); err == nil {
-				list = append(list, r.t.reportAt(a))
+				list = append(list, r.watches.reportAt(a))
 			}
 		}
 	})
@@ -135,14 +145,14 @@ func (r *Reports) take() (list []Report) {
 }
 
 // Report is what a node has at a topic that the edge owns.
-func (t *Twins) Report(at topics.Address) (r Report) {
-	t.host.View(func() { r = t.reportAt(at) })
+func (ws *reportWatches) Report(at topics.Address) (r Report) {
+	ws.host.View(func() { r = ws.reportAt(at) })
 	return r
 }
 
-func (t *Twins) reportAt(at topics.Address) Report {
+func (ws *reportWatches) reportAt(at topics.Address) Report {
 	r := Report{Address: at}
-	if n := t.nodes[at.Node]; n != nil {
+	if n := ws.nodes.byName[at.Node]; n != nil {
 		if e, ok := n.up.Get(at.Key()); ok {
 			r.Value, r.TS = e.Value, e.TS
 		}

@@ -94,7 +94,7 @@ func TestReportsAreCoalesced(t *testing.T) {
 		}
 	}
 	w.Close()
-	require.Empty(t, *r.twins.watches.of.Load())
+	require.Empty(t, *r.twins.reportWatches.of.Load())
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	_, err = w.Next(ctx)

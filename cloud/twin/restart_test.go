@@ -89,7 +89,7 @@ func TestADeviceOfTheSameNameInAnotherNamespaceTakesItsPlace(t *testing.T) {
 		r.twins.changedModel(b, store.Object{Key: store.Key{Namespace: "other", Name: "lamp"}, Data: model}, false)
 		r.twins.replaceAll(b, resource.KindDevice, []store.Object{{Key: store.Key{Namespace: "other", Name: "lamp"}, Data: data}})
 		r.twins.derive(b)
-		e, _ := r.twins.nodes["n1"].down.Get("devices/lamp")
+		e, _ := r.twins.nodes.byName["n1"].down.Get("devices/lamp")
 		got <- string(e.Value)
 	})
 	want, err := json.Marshal(resource.NewBundle(other, lampModel(false)))

@@ -36,8 +36,7 @@ func TestADesiredValueIsAcknowledgedWhenDurableSessionsHaveIt(t *testing.T) {
 
 // Nobody waits for a session's copy beyond the hub's end, the device's, or the time that a write may take.
 func TestNobodyWaitsForACopyForEver(t *testing.T) {
-	var s deliveryWaits
-	s.init()
+	s := newDeliveryWaits()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, s.wait(ctx, new(device), 1), context.Canceled)

@@ -2,19 +2,20 @@ package twin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
-	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -30,7 +31,9 @@ type statusQueue struct {
 	inProgress int // names that were taken and are not done
 }
 
-func (q *statusQueue) init() { q.devices, q.nodes = make(map[string]bool), make(map[string]bool) }
+func newStatusQueue() *statusQueue {
+	return &statusQueue{devices: make(map[string]bool), nodes: make(map[string]bool)}
+}
 
 func (q *statusQueue) device(name string) { q.mark(func() { q.devices[name] = true }) }
 func (q *statusQueue) node(name string)   { q.mark(func() { q.nodes[name] = true }) }
@@ -53,28 +56,40 @@ func (q *statusQueue) take() (devices, nodes map[string]bool) {
 	defer q.mu.Unlock()
 	devices, nodes = q.devices, q.nodes
 	q.inProgress = len(devices) + len(nodes)
-	q.init()
+	q.devices, q.nodes = make(map[string]bool), make(map[string]bool)
 	return devices, nodes
 }
 
 func (q *statusQueue) done() { q.mark(func() { q.inProgress-- }) }
 
-// projectStatus writes the statuses of what has changed, every Options.StatusEvery.
-func (t *Twins) projectStatus(ctx context.Context) {
-	tick := time.NewTicker(t.opts.StatusEvery)
+// statusWriter computes the statuses of Devices and Nodes, and writes them.
+type statusWriter struct {
+	opts         *Options
+	host         *tree.Host[*batch]
+	nodes        *nodes
+	devices      *devices
+	httpPresence *httpPresence
+	desired      *desiredWrites // takes adopted overrides
+	queue        *statusQueue
+	written      atomic.Uint64 // statuses since the start
+}
+
+// run writes the statuses of what has changed, every Options.StatusEvery.
+func (sw *statusWriter) run(ctx context.Context) {
+	tick := time.NewTicker(sw.opts.StatusEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			t.writeStatuses(ctx)
+			sw.writeStatuses(ctx)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func (t *Twins) writeStatuses(ctx context.Context) {
-	devices, nodes := t.status.take()
+func (sw *statusWriter) writeStatuses(ctx context.Context) {
+	devices, nodes := sw.queue.take()
 	if len(devices)+len(nodes) == 0 {
 		return
 	}
@@ -84,41 +99,41 @@ func (t *Twins) writeStatuses(ctx context.Context) {
 		wg.Go(func() {
 			for f := range work {
 				f()
-				t.status.done()
+				sw.queue.done()
 			}
 		})
 	}
 	for name := range devices {
-		work <- func() { t.retryStatus(ctx, t.writeDevice(ctx, name), func() { t.status.device(name) }) }
+		work <- func() { sw.retry(ctx, sw.writeDevice(ctx, name), func() { sw.queue.device(name) }) }
 	}
 	for name := range nodes {
-		work <- func() { t.retryStatus(ctx, t.writeNode(ctx, name), func() { t.status.node(name) }) }
+		work <- func() { sw.retry(ctx, sw.writeNode(ctx, name), func() { sw.queue.node(name) }) }
 	}
 	close(work)
 	wg.Wait()
 }
 
-// retryStatus queues a status that could not be written again; it is computed again at the next tick.
-func (t *Twins) retryStatus(ctx context.Context, err error, again func()) {
+// retry queues a status that could not be written again; it is computed again at the next tick.
+func (sw *statusWriter) retry(ctx context.Context, err error, again func()) {
 	if err == nil || ctx.Err() != nil || errors.Is(err, resource.NotFound) {
 		return
 	}
-	t.opts.Log.Debug().Err(err).Msg("a status was not written: trying again")
+	sw.opts.Log.Debug().Err(err).Msg("a status was not written: trying again")
 	again()
 }
 
 // writeDevice writes a Device's status from what its node reported. The status is computed from one version of the object and
 // stored only if the object still has that version; otherwise it is computed again.
-func (t *Twins) writeDevice(ctx context.Context, name string) error {
-	t.host.RLock()
-	d := t.devices[name]
-	t.host.RUnlock()
+func (sw *statusWriter) writeDevice(ctx context.Context, name string) error {
+	sw.host.RLock()
+	d := sw.devices.byName[name]
+	sw.host.RUnlock()
 	if d == nil {
 		return nil
 	}
 	key := store.Key{Kind: resource.KindDevice, Namespace: d.model.namespace, Name: name}
 	for try := 1; ; try++ {
-		err := t.tryWriteDevice(ctx, d, key)
+		err := sw.tryWriteDevice(ctx, d, key)
 		if try == statusTries || !errors.Is(err, resource.Conflict) {
 			return err
 		}
@@ -129,8 +144,8 @@ func (t *Twins) writeDevice(ctx context.Context, name string) error {
 // next tick.
 const statusTries = 5
 
-func (t *Twins) tryWriteDevice(ctx context.Context, d *device, key store.Key) error {
-	obj, err := t.opts.Reader.Get(ctx, key)
+func (sw *statusWriter) tryWriteDevice(ctx context.Context, d *device, key store.Key) error {
+	obj, err := sw.opts.Reader.Get(ctx, key)
 	if err != nil {
 		return err
 	}
@@ -138,20 +153,20 @@ func (t *Twins) tryWriteDevice(ctx context.Context, d *device, key store.Key) er
 	if err := json.Unmarshal(obj.Data, &whole); err != nil {
 		return err
 	}
-	t.host.RLock()
-	if t.devices[d.name] != d || d.model.name != whole.Spec.DeviceModelRef.Name || d.node != t.target(d, whole) {
-		t.host.RUnlock()
+	sw.host.RLock()
+	if sw.devices.byName[d.name] != d || d.model.name != whole.Spec.DeviceModelRef.Name || d.node != sw.devices.target(d, whole) {
+		sw.host.RUnlock()
 		return nil // it has just moved: its status is written once the store's watch has delivered that
 	}
-	adopted, found := t.adoption(d, whole)
-	whole.Status = t.reportedStatus(d)
-	model := t.models[d.model]
-	reach := t.reach(d, whole, whole.Status.State)
-	t.host.RUnlock()
+	adopted, found := sw.adoption(d, whole)
+	whole.Status = sw.devices.reportedStatus(d)
+	model := sw.devices.models[d.model]
+	reach := sw.devices.reach(d, whole, whole.Status.State)
+	sw.host.RUnlock()
 	if found {
-		t.queueDesired(d.name, adopted)
+		sw.desired.queue(d.name, adopted)
 	}
-	now, s := t.opts.Now(), &whole.Status
+	now, s := sw.opts.Now(), &whole.Status
 	s.Conditions = conditionsOf(obj.Status)
 	whole.FollowReports(model.known(), reach, now)
 	online := reach.Condition()
@@ -164,7 +179,7 @@ func (t *Twins) tryWriteDevice(ctx context.Context, d *device, key store.Key) er
 	s.Conditions = resource.SetCondition(s.Conditions, online, now)
 	s.Conditions = setNodeOnline(s.Conditions, reach, now)
 	resource.SetObservedGeneration(s.Conditions, whole.Metadata.Generation, resource.ConditionOnline, resource.ConditionNodeOnline)
-	rev, err := t.writeStatus(ctx, obj, obj.Rev, s)
+	rev, err := sw.writeStatus(ctx, obj, obj.Rev, s)
 	if rev != 0 {
 		d.writtenRev.Store(rev)
 	}
@@ -183,13 +198,13 @@ func conditionsOf(status []byte) []resource.Condition {
 // adoption is the desired write that turns a node's overrides into desired values: overrides of properties with adopt: true, that
 // are not in conflict and have no end. It is looked for with each status of the device, so after a restart or a failure it
 // is found again.
-func (t *Twins) adoption(d *device, whole resource.Device) (w desiredWrite, found bool) {
-	n := t.nodes[d.node]
+func (sw *statusWriter) adoption(d *device, whole resource.Device) (w desiredWrite, found bool) {
+	n := sw.nodes.byName[d.node]
 	if n == nil {
 		return w, false
 	}
 	w = desiredWrite{node: n.name, origin: "node/" + n.name, values: make(map[string]*resource.Value), basedOn: make(map[string]uint64)}
-	model := t.model(d)
+	model := sw.devices.model(d)
 	for _, p := range model.Spec.Properties {
 		if !p.Adopt {
 			continue
@@ -205,71 +220,10 @@ func (t *Twins) adoption(d *device, whole resource.Device) (w desiredWrite, foun
 	name := d.name
 	w.done = func(err error) {
 		if err != nil && !errors.Is(err, resource.NotFound) {
-			t.status.device(name) // look again
+			sw.queue.device(name) // look again
 		}
 	}
 	return w, len(w.values) > 0
-}
-
-// model is the model of a device, empty if it doesn't exist.
-func (t *Twins) model(d *device) (m resource.DeviceModel) {
-	if known := t.models[d.model]; known != nil {
-		m = known.DeviceModel
-	}
-	return m
-}
-
-// reportedStatus is the part of a device's status that its node reported.
-func (t *Twins) reportedStatus(d *device) resource.DeviceStatus {
-	up, m := t.reportedBy(d), t.model(d)
-	s := resource.DeviceStatus{State: resource.Unknown}
-	s.Twin = resource.Twin(m, func(branch, property string) (resource.StoredValue, bool) {
-		v, ok := up[branch+"/"+property]
-		return v, ok
-	})
-	state, ok := up[stateKey]
-	last := state.TS
-	if ok {
-		s.State = string(state.Value)
-	}
-	for _, p := range m.Spec.Properties {
-		last = max(last, up["reported/"+p.Name].TS)
-	}
-	s.LastSeen = resource.FormatMillis(last)
-	return s
-}
-
-// reach is what is known of why a device can or can't be reached.
-func (t *Twins) reach(d *device, whole resource.Device, state string) resource.Reachability {
-	r := resource.Reachability{Local: whole.Spec.LocalState, Node: whole.Spec.NodeName, Registered: t.registered[whole.Spec.NodeName], Protocol: whole.Spec.Protocol.Type, State: state}
-	if n := t.nodes[r.Node]; n != nil {
-		r.Away, r.Problem = n.away, tree.ProblemOf(d.name, n.currentEntry(d.name))
-		if e, ok := n.currentEntry(d.name)(topics.Address{Kind: topics.KindDeviceState, Device: d.name}.Key()); ok {
-			r.Heard, r.Since = true, resource.FormatMillis(e.TS)
-		}
-		if r.Away && n.connections.since != 0 {
-			r.Since = resource.FormatMillis(n.connections.since)
-		}
-		if state == resource.Unknown {
-			r.Mappers = tree.Mappers(n.name, n.up.Range)
-		}
-	}
-	return r
-}
-
-// reportedBy is what a device's node reported of it, under the keys below the device's.
-func (t *Twins) reportedBy(d *device) map[string]resource.StoredValue {
-	up := make(map[string]resource.StoredValue)
-	if n := t.nodes[d.node]; n != nil {
-		prefix := "devices/" + d.name + "/"
-		n.up.Range(prefix, func(e link.Entry) bool {
-			if !n.isFormer(d.name, e) {
-				up[e.Key[len(prefix):]] = tree.StoredValue(e)
-			}
-			return true
-		})
-	}
-	return up
 }
 
 // nodeFacts are what a Node's status is made from.
@@ -307,12 +261,12 @@ func (f nodeFacts) setReady(list []resource.Condition, now time.Time) []resource
 	return resource.HTTPReadyCondition(list, f.httpEnded, now)
 }
 
-func (t *Twins) nodeFacts(name string) (f nodeFacts) {
-	t.host.RLock()
-	defer t.host.RUnlock()
+func (sw *statusWriter) nodeFacts(name string) (f nodeFacts) {
+	sw.host.RLock()
+	defer sw.host.RUnlock()
 	f.state = resource.Offline
-	f.overHTTP, f.httpEnded = t.httpPresence.ofNode(name, t.opts.HTTPPresence)
-	n := t.nodes[name]
+	f.overHTTP, f.httpEnded = sw.httpPresence.ofNode(name, sw.opts.HTTPPresence)
+	n := sw.nodes.byName[name]
 	if n == nil {
 		return f
 	}
@@ -321,7 +275,7 @@ func (t *Twins) nodeFacts(name string) (f nodeFacts) {
 	f.devices = len(n.bound)
 	f.state, f.oversize, f.exists = n.state(), n.quotaError, n.linkClient != "" || n.lacksNode
 	f.overHTTP = f.overHTTP && n.linkClient == ""
-	f.otherHub, f.otherHubKnown, f.lastError = t.otherHubText(n), n.mapHubKnown, n.connections.ended
+	f.otherHub, f.otherHubKnown, f.lastError = n.otherHubText(), n.mapHubKnown, n.connections.ended
 	if e, ok := n.up.Get(topics.Address{Kind: topics.KindStatus}.Key()); ok {
 		_ = json.Unmarshal(e.Value, &f.core) // a report that can't be decoded has no version
 	}
@@ -341,24 +295,24 @@ func (t *Twins) nodeFacts(name string) (f nodeFacts) {
 
 // writeNode writes a Node's status. As a Device's it is stored only if the object still has the version that it was computed
 // from: controllers, and agents over HTTP, write it too.
-func (t *Twins) writeNode(ctx context.Context, name string) error {
+func (sw *statusWriter) writeNode(ctx context.Context, name string) error {
 	for try := 1; ; try++ {
-		err := t.tryWriteNode(ctx, name)
+		err := sw.tryWriteNode(ctx, name)
 		if try == statusTries || !errors.Is(err, resource.Conflict) {
 			return err
 		}
 	}
 }
 
-func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
-	f := t.nodeFacts(name)
+func (sw *statusWriter) tryWriteNode(ctx context.Context, name string) error {
+	f := sw.nodeFacts(name)
 	key := store.Key{Kind: resource.KindNode, Name: name}
 	if f.exists {
-		if err := t.createNode(ctx, key); err != nil {
+		if err := sw.createNode(ctx, key); err != nil {
 			return err
 		}
 	}
-	obj, err := t.opts.Reader.Get(ctx, key)
+	obj, err := sw.opts.Reader.Get(ctx, key)
 	if err != nil {
 		return err
 	}
@@ -366,7 +320,7 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 	_ = json.Unmarshal(obj.Status, &s) // if that fails, only the time of the last change is lost
 	was := s
 	was.Conditions = slices.Clone(s.Conditions) // they are changed in place
-	now := t.opts.Now()
+	now := sw.opts.Now()
 	present := f.state
 	if s.OverHTTP = f.overHTTP; f.overHTTP {
 		present = resource.Online
@@ -377,7 +331,7 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 	s.Version, s.Devices = f.core.Version, f.devices
 	sent := ""
 	if f.agent != nil {
-		if sent, err = t.sentVersion(ctx, name); err != nil {
+		if sent, err = sw.sentVersion(ctx, name); err != nil {
 			return err
 		}
 	}
@@ -396,16 +350,16 @@ func (t *Twins) tryWriteNode(ctx context.Context, name string) error {
 	}
 	resource.SetObservedGeneration(s.Conditions, generationOf(obj.Data), resource.ConditionReady, resource.QuotaExceeded, resource.OfAnotherHub, resource.ConditionRenewal, resource.ConditionDiskPressure, resource.RolledBack, resource.ReportUntrue,
 		resource.ConditionAgentOnline, resource.ConditionDiscovererOnline)
-	rev, err := t.writeStatus(ctx, obj, obj.Rev, s)
+	rev, err := sw.writeStatus(ctx, obj, obj.Rev, s)
 	if rev != 0 {
-		t.recordAgent(name, was, s)
+		sw.recordAgent(name, was, s)
 	}
 	return err
 }
 
 // sentVersion is the newest version of the spec that a node has been sent; empty: none.
-func (t *Twins) sentVersion(ctx context.Context, node string) (version string, err error) {
-	record, err := t.opts.Reader.Get(ctx, store.Key{Kind: resource.KindRenderedSpec, Name: node})
+func (sw *statusWriter) sentVersion(ctx context.Context, node string) (version string, err error) {
+	record, err := sw.opts.Reader.Get(ctx, store.Key{Kind: resource.KindRenderedSpec, Name: node})
 	if err != nil {
 		return "", store.IgnoreNotFound(err)
 	}
@@ -421,24 +375,101 @@ func generationOf(data []byte) int64 {
 
 // writeStatus writes an object's status if it has changed, and returns its new revision, or 0. If expect is not 0 and the object
 // has another revision, it fails with Conflict.
-func (t *Twins) writeStatus(ctx context.Context, obj store.Object, expect uint64, next any) (rev uint64, err error) {
+func (sw *statusWriter) writeStatus(ctx context.Context, obj store.Object, expect uint64, next any) (rev uint64, err error) {
 	status, err := json.Marshal(next)
 	if err != nil || bytes.Equal(status, obj.Status) {
 		return 0, err
 	}
-	t.stats.statuses.Add(1)
-	obj, err = t.opts.Writer.Update(ctx, store.Object{Key: obj.Key, Status: status}, expect)
+	sw.written.Add(1)
+	obj, err = sw.opts.Writer.Update(ctx, store.Object{Key: obj.Key, Status: status}, expect)
 	return obj.Rev, err
 }
 
 // createNode makes the Node of a node that was accepted and has none.
-func (t *Twins) createNode(ctx context.Context, key store.Key) error {
-	if _, err := t.opts.Reader.Get(ctx, key); !errors.Is(err, resource.NotFound) {
+func (sw *statusWriter) createNode(ctx context.Context, key store.Key) error {
+	if _, err := sw.opts.Reader.Get(ctx, key); !errors.Is(err, resource.NotFound) {
 		return err
 	}
-	err := t.opts.CreateNode(ctx, key.Name)
+	err := sw.opts.CreateNode(ctx, key.Name)
 	if errors.Is(err, resource.AlreadyExists) {
 		return nil
 	}
 	return err
+}
+
+// recordAgent records what a node's agent says of its spec, of the host's resources and of the applications, where that has changed.
+func (sw *statusWriter) recordAgent(name string, was, is resource.NodeStatus) {
+	if is.AgentVersion == "" {
+		return // nothing is known on the bus
+	}
+	for _, monitor := range []string{resource.MonitorCPU, resource.MonitorMemory, resource.MonitorDisk} {
+		sw.recordAlert(name, monitor, was.Conditions, is.Conditions)
+	}
+	sw.recordApplications(name, was.Applications, is.Applications)
+	if v := is.RenderedVersion; v != "" && v != was.RenderedVersion {
+		sw.opts.Record(nodeEvent(name, resource.EventNormal, "SpecApplied", "", "version %s of its spec is applied", v))
+	}
+	if f := is.Failed; f != nil && (was.Failed == nil || *f != *was.Failed) {
+		sw.opts.Record(nodeEvent(name, resource.EventWarning, "SpecFailed", "", "its spec is not applied: %s", f))
+	}
+}
+
+// recordAlert records that an alert on one of the host's resources begins, gets another severity, or ends.
+func (sw *statusWriter) recordAlert(name, monitor string, was, is []resource.Condition) {
+	of := func(list []resource.Condition) (c resource.Condition) {
+		if i := slices.IndexFunc(list, func(c resource.Condition) bool { return c.Type == resource.HealthCondition(monitor) }); i >= 0 {
+			c = list[i]
+		}
+		return c
+	}
+	alert := func(c resource.Condition) bool {
+		return c.Reason == resource.SeverityWarning || c.Reason == resource.SeverityCritical
+	}
+	before, now := of(was), of(is)
+	switch {
+	case before.Reason == now.Reason:
+	case alert(now):
+		sw.opts.Record(nodeEvent(name, resource.EventWarning, monitor+now.Reason, "", "%s", now.Message))
+	case !alert(before):
+	case now.Status == "True":
+		sw.opts.Record(nodeEvent(name, resource.EventNormal, monitor+"Normal", "", "%s", cmp.Or(now.Message, "no alert rule holds")))
+	default:
+		sw.opts.Record(nodeEvent(name, resource.EventNormal, monitor+"Unknown", "", "%s", cmp.Or(now.Message, "it is not watched any more")))
+	}
+}
+
+// recordApplications records that applications fail, and that they run after they did not. One that runs when it is reported for the
+// first time has no event: all of them do that when a hub sees a node first.
+func (sw *statusWriter) recordApplications(name string, was, is []resource.ApplicationStatus) {
+	before := make(map[string]resource.ApplicationStatus)
+	for _, a := range was {
+		before[a.Name] = a
+	}
+	for _, now := range is {
+		old, known := before[now.Name]
+		switch {
+		case now.Failed() && !old.Failed():
+			sw.opts.Record(nodeEvent(name, resource.EventWarning, "ApplicationError", now.Name, "%s: %s", now.Name, cmp.Or(now.Message, now.Status)))
+		case now.Runs() && known && !old.Runs():
+			sw.opts.Record(nodeEvent(name, resource.EventNormal, "ApplicationHealthy", now.Name, "%s: %s, it was %s", now.Name, now.Status, old.Status))
+		}
+	}
+}
+
+// setNodeOnline sets a Device's condition NodeOnline. A Device whose node was never away has none.
+func setNodeOnline(list []resource.Condition, r resource.Reachability, now time.Time) []resource.Condition {
+	switch {
+	case r.OnUnknownNode():
+		c := r.Condition()
+		c.Type, c.Status = resource.ConditionNodeOnline, "False"
+		return resource.SetCondition(list, c, now)
+	case r.Away:
+		return resource.SetCondition(list, resource.Condition{
+			Type: resource.ConditionNodeOnline, Status: "False", Reason: resource.ReasonAway,
+			Message: "node " + r.Node + " is offline: all else is what it reported last",
+		}, now)
+	case slices.ContainsFunc(list, func(c resource.Condition) bool { return c.Type == resource.ConditionNodeOnline }):
+		return resource.SetCondition(list, resource.Condition{Type: resource.ConditionNodeOnline, Status: "True", Reason: "NodeOnline"}, now)
+	}
+	return list
 }

@@ -2,7 +2,6 @@ package twin
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -13,7 +12,6 @@ import (
 	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/broker/tree"
 	"github.com/edgebus/edgebus/cloud/store"
-	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -51,127 +49,32 @@ type Options struct {
 	HTTPPresence time.Duration
 }
 
-// Twins keep the trees of all nodes. Its methods may be called from any goroutine.
+// Twins keep the trees of all nodes. Its methods may be called from any goroutine. What it holds is in parts, each with a file of its
+// own; the exported methods of those that are embedded are its own.
 type Twins struct {
 	opts       Options
 	sampledLog zerolog.Logger // for log lines that a node can cause any number of
 	host       *tree.Host[*batch]
 
-	nodes        map[string]*node
-	names        []string // of the nodes, in order
-	devices      map[string]*device
-	models       map[modelKey]*model
-	registered   map[string]bool                // the names of the Nodes that there are
-	unlisted     map[*node]bool                 // nodes whose membership document is to be written
-	documentKeys map[store.Key]map[treeKey]bool // where the documents of each object are, see Projection
-	nodeOfDevice sync.Map                       // device → the node that it is bound to; read without the lock of the state
-	objects      objectIndex                    // devices and models again, for what doesn't wait for that lock
+	*nodes
+	*devices
+	*documents
+	*links
+	*httpPresence
+	*reportWatches
+	desired    *desiredWrites
+	deliveries *deliveryWaits
+	status     *statusQueue
+	statuses   *statusWriter
 
-	emptyDigests map[link.Digest]bool // see emptyMapDigests
-
-	started   time.Time
 	loadedRev map[string]uint64 // by kind: the revision that New saw
-
-	watches struct { // see Reports
-		sync.Mutex // of those that change it
-		of         atomic.Pointer[map[topics.Kind][]*Reports]
-	}
-
-	desired    desiredWrites
-	deliveries deliveryWaits
-	status     statusQueue
-	rejects    rejections
-	// httpPresence is which nodes are present that speak HTTP.
-	httpPresence httpPresence
-	stats        stats
-	outage       tree.StoreOutage // of the store of what nodes report
-	probeNode    string           // a node of whom something is stored: the outage is probed with it
-}
-
-// objectIndex are the devices and models by name, for desired writes: they are stored without waiting for what nodes report.
-type objectIndex struct {
-	devices sync.Map // name → *device, of which only what never changes may be read
-	models  sync.Map // modelKey → *model
-}
-
-func (o *objectIndex) device(name string) *device {
-	d, _ := o.devices.Load(name)
-	known, _ := d.(*device)
-	return known
-}
-
-func (o *objectIndex) model(key modelKey) *model {
-	m, _ := o.models.Load(key)
-	known, _ := m.(*model)
-	return known
-}
-
-type modelKey struct{ namespace, name string }
-
-// node is one node's two maps.
-type node struct {
-	name              string
-	down              *link.Owner
-	up                *link.Replica
-	linkClient        string          // client id of the link while it listens on sync/down; empty: offline
-	sentAt            time.Time       // when a message of down was last sent or received
-	bound             map[string]bool // the devices that belong to it
-	membershipWritten time.Time       // when the membership document was last written
-
-	documentCount int // how many documents projections have put into its map
-	fullPacer     fullPacer
-
-	quotaError    string         // why no report of the node is accepted: its map exceeds the quota; empty: reports are accepted
-	mapHub        resource.HubID // another hub that the node's map down came from; 0: none
-	mapHubKnown   bool           // other is known: the node has sent SEEN
-	connections   connectionRecord
-	missed        missedChanges
-	formerDevices map[string]formerDevice // what is reported of Devices that left the node, by name, until the node reports anew
-	away          bool                    // offline for longer than Options.AwayAfter, which its devices' statuses show
-	lacksNode     bool                    // it has no Node object, and one is to be made
-}
-
-// model is a DeviceModel. tail is the text that the bundles of all its devices end with.
-type model struct {
-	resource.DeviceModel
-	rev  uint64
-	tail string
-}
-
-// known is the DeviceModel itself, or nil.
-func (m *model) known() *resource.DeviceModel {
-	if m == nil {
-		return nil
-	}
-	return &m.DeviceModel
-}
-
-// device is a Device as the store has it. It is kept encoded, since there may be very many, and decoded when it is needed.
-type device struct {
-	name       string
-	model      modelKey
-	data       []byte // shared with the store
-	uid        string
-	node       string        // the node that its keys are on: the last projection's
-	writtenRev atomic.Uint64 // revision of the last status that this process wrote
-	// accepted is the Device after an accepted desired write, until the store's watch delivers it.
-	accepted atomic.Pointer[acceptedDevice]
-	delivery deliveryState
-}
-
-// acceptedDevice is a Device as it was written to the store: encoded and decoded.
-type acceptedDevice struct {
-	data   []byte
-	device resource.Device
-}
-
-func (d *device) read() (whole resource.Device) {
-	_ = json.Unmarshal(d.data, &whole) // it was decoded before without an error
-	return whole
+	stats     stats
+	outage    tree.StoreOutage // of the store of what nodes report
+	probeNode string           // a node of whom something is stored: the outage is probed with it
 }
 
 type stats struct {
-	commits, failed, links, takeovers, statuses atomic.Uint64
+	commits, failed, links, takeovers atomic.Uint64
 }
 
 // Stats are counts since the start, for metrics.
@@ -256,26 +159,40 @@ func New(ctx context.Context, o Options) (*Twins, error) {
 	if o.StatusEvery <= 0 {
 		o.StatusEvery = 100 * time.Millisecond
 	}
-	t := &Twins{
-		sampledLog: o.SampledLog(),
-		nodes:      make(map[string]*node), devices: make(map[string]*device),
-		models: make(map[modelKey]*model), registered: make(map[string]bool), unlisted: make(map[*node]bool),
-		documentKeys: make(map[store.Key]map[treeKey]bool),
-		emptyDigests: emptyMapDigests(),
-	}
+	t := &Twins{sampledLog: o.SampledLog()}
 	t.host = tree.NewHost(&o.Options, tree.BatchStages[*batch]{
 		Begin: t.begin, Full: func(b *batch) bool { return b.changes >= maxChanges },
 		Commit: t.commit, Publish: t.publish, Finish: t.finish,
 	})
-	t.opts, t.started = o, o.Now()
-	t.desired.init()
-	t.deliveries.init()
-	t.status.init()
-	t.httpPresence.nodes = make(map[string]*httpNode)
-	if err := t.loadReplicas(ctx); err != nil {
+	t.opts = o
+	t.connectParts()
+	if err := t.nodes.load(ctx); err != nil {
 		return nil, err
 	}
 	return t, t.loadObjects(ctx)
+}
+
+// connectParts makes the parts, empty.
+func (t *Twins) connectParts() {
+	opts, host := &t.opts, t.host
+	t.status, t.deliveries = newStatusQueue(), newDeliveryWaits()
+	t.reportWatches = &reportWatches{host: host}
+	t.nodes = &nodes{
+		opts: opts, host: host, status: t.status, reports: t.reportWatches, started: opts.Now(),
+		byName: make(map[string]*node), registered: make(map[string]bool),
+	}
+	t.reportWatches.nodes = t.nodes
+	t.devices = &devices{
+		opts: opts, nodes: t.nodes, status: t.status, deliveries: t.deliveries,
+		byName: make(map[string]*device), models: make(map[modelKey]*model), unlisted: make(map[*node]bool),
+	}
+	t.documents = &documents{opts: opts, host: host, nodes: t.nodes, keys: make(map[store.Key]map[treeKey]bool)}
+	t.httpPresence = &httpPresence{opts: opts, status: t.status, nodes: make(map[string]*httpNode)}
+	t.desired = newDesiredWrites(opts, t.devices, t.deliveries)
+	t.statuses = &statusWriter{
+		opts: opts, host: host, nodes: t.nodes, devices: t.devices, httpPresence: t.httpPresence, desired: t.desired, queue: t.status,
+	}
+	t.links = &links{opts: opts, host: host, nodes: t.nodes, httpPresence: t.httpPresence, statuses: t.statuses}
 }
 
 // Run follows the store and takes steps until ctx ends. It fails when the store
@@ -292,7 +209,7 @@ func (t *Twins) Run(ctx context.Context) error {
 	for _, kind := range watchedKinds {
 		wg.Go(func() { t.watch(ctx, kind) })
 	}
-	wg.Go(func() { t.projectStatus(ctx) })
+	wg.Go(func() { t.statuses.run(ctx) })
 	tick := time.NewTicker(resendInterval)
 	defer tick.Stop()
 	return t.host.Run(ctx, tree.Timer[*batch]{C: tick.C, Step: t.resend})
@@ -300,11 +217,11 @@ func (t *Twins) Run(ctx context.Context) error {
 
 // commit derives what follows from the steps, and stores what the nodes reported.
 func (t *Twins) commit(ctx context.Context, b *batch) error {
-	t.derive(b)
+	t.devices.derive(b)
 	failed, lost := t.store(ctx, b)
 	if failed == nil {
 		b.publishes, b.events = append(b.publishes, b.reports...), append(b.events, b.reportedEvents...)
-		t.removeForgotten(b)
+		t.nodes.removeDeleted(b)
 	} else {
 		t.retryForget(b)
 	}
@@ -368,8 +285,8 @@ func (t *Twins) store(ctx context.Context, b *batch) (failed, lost error) {
 	t.outage.Begin(err)
 	t.probeNode = ""
 	for _, c := range changes {
-		n := t.nodes[c.Node]
-		if again := t.reloadReplica(ctx, n); again != nil {
+		n := t.nodes.byName[c.Node]
+		if again := t.nodes.reload(ctx, n); again != nil {
 			return err, fmt.Errorf("what node %s reported can't be read back after a failed commit: %w", c.Node, again)
 		}
 		if n.reported() {
@@ -403,8 +320,8 @@ func (t *Twins) messages(b *batch) []broker.Message {
 }
 
 func (t *Twins) resend(b *batch) {
-	for _, n := range t.nodes {
-		t.recordAway(b, n)
+	for _, n := range t.nodes.byName {
+		n.recordAway(b)
 		if n.linkClient != "" && n.down.Waiting() && b.now.Sub(n.sentAt) >= t.opts.Timeout {
 			n.down.Resend()
 			b.activeLinks[n] = true
@@ -418,19 +335,19 @@ func (t *Twins) Stats() Stats {
 	defer t.host.RUnlock()
 	s := Stats{
 		Commits: t.stats.commits.Load(), Steps: t.host.Steps(), FailedCommits: t.stats.failed.Load(),
-		Nodes: len(t.nodes), Devices: len(t.devices), DesiredWrites: t.desired.waiting(),
-		Links: t.stats.links.Load(), Takeovers: t.stats.takeovers.Load(), Statuses: t.stats.statuses.Load(),
+		Nodes: len(t.nodes.byName), Devices: len(t.devices.byName), DesiredWrites: t.desired.waiting(),
+		Links: t.stats.links.Load(), Takeovers: t.stats.takeovers.Load(), Statuses: t.statuses.written.Load(),
 		StepsWaiting: t.host.Len(), StatusWaiting: t.status.waiting(),
 	}
 	now := t.opts.Now()
-	for _, n := range t.nodes {
+	for _, n := range t.nodes.byName {
 		s.DownKeys += n.down.Len()
 		s.UpKeys += n.up.Len()
 		s.UpBytes += n.up.Bytes()
 		if n.quotaError != "" {
 			s.Oversize++
 		}
-		if t.leavesAlone(n) {
+		if n.leavesAlone() {
 			s.OfAnotherHub++
 		}
 		if n.linkClient != "" {

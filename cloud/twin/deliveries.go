@@ -20,7 +20,11 @@ type deliveryState struct {
 	removed bool
 }
 
-func (s *deliveryWaits) init() { s.change.L = &s.mu }
+func newDeliveryWaits() *deliveryWaits {
+	s := new(deliveryWaits)
+	s.change.L = &s.mu
+	return s
+}
 
 // note notes that the messages of Devices of these revisions have an outcome.
 func (s *deliveryWaits) note(revs map[*device]uint64, err error) {
