@@ -2,12 +2,11 @@
 // says it should be.
 //
 // A controller is level-triggered: it is told which key to look at, never what changed, so it reads the present state and a
-// missed event does no harm. It never sees two calls for one key at the same time. A controller that panics, blocks or fails
-// does not stop another.
+// missed event does no harm. It never sees two calls for one key at the same time. A controller whose Reconcile panics, blocks or
+// fails does not stop another. One informer a kind (informer.go) follows its objects for all controllers.
 package control
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -32,6 +31,8 @@ type Controller struct {
 	Name string // in metrics and logs
 	// Watches say which objects' changes concern which keys.
 	Watches []Watch
+	// Indexes are those that it uses; several controllers may use one.
+	Indexes []Indexer
 	// Sources add keys for reasons other than changes of objects. Each runs until its context ends.
 	Sources []func(ctx context.Context, add func(keys ...store.Key))
 	// Reconcile makes the world as the object with that key says, or does nothing if it is so already. The key's object may
@@ -44,34 +45,6 @@ type Controller struct {
 	Timeout time.Duration
 	// Pause is the least time between two calls for one key: all that changes meanwhile is seen by the next one. 0: none.
 	Pause time.Duration
-}
-
-// Watch is one kind whose changes concern a controller.
-type Watch struct {
-	Kind string
-	// Keys are the keys that an object concerns; nil: its own. Of a changed object it is asked with the old version, too,
-	// where that is known. Of an object that was deleted while the stream was away it is asked with the key alone, as all else is
-	// forgotten; the keys that it returned before are looked at as well.
-	Keys func(o store.Object) []store.Key
-	// DataOnly leaves out changes of the status alone.
-	DataOnly bool
-	// Same leaves out changes to a version that is the same to the controller; nil: none is.
-	Same func(before, now store.Object) bool
-}
-
-// concerns reports whether a change is one that the controller looks at.
-func (w Watch) concerns(e store.Event) bool {
-	if e.Type != store.Modified || e.Old == nil {
-		return true
-	}
-	return (!w.DataOnly || !bytes.Equal(e.Old.Data, e.Object.Data)) && (w.Same == nil || !w.Same(*e.Old, e.Object))
-}
-
-func (w Watch) keys(o store.Object) []store.Key {
-	if w.Keys == nil {
-		return []store.Key{o.Key}
-	}
-	return w.Keys(o)
 }
 
 // Options are what a Runtime is made from.
@@ -128,12 +101,54 @@ func New(o Options) *Runtime {
 // Run runs controllers until the context ends, and returns when the last call has. Calls that are under way then have their
 // contexts ended; one that doesn't end with its context is left behind after Options.Grace.
 func (r *Runtime) Run(ctx context.Context, controllers ...Controller) error {
-	var all sync.WaitGroup
-	for _, c := range controllers {
-		all.Go(func() { r.newLoop(c).run(ctx) })
+	informers := make(map[string]*informer)
+	informerOf := func(kind string) *informer {
+		if informers[kind] == nil {
+			informers[kind] = &informer{kind: kind, runtime: r, known: make(map[store.Key]store.Object), listed: make(chan struct{})}
+		}
+		return informers[kind]
 	}
-	all.Wait()
+	var loops, feeds sync.WaitGroup
+	listed := make(chan struct{})
+	for _, c := range controllers {
+		l := r.newLoop(c)
+		for _, w := range c.Watches {
+			i := informerOf(w.Kind)
+			i.watches = append(i.watches, func(before, now *store.Object) {
+				l.add(w.concernedBy(before, now, func(call func()) { r.survive(cmp.Or(now, before).Key, call) }))
+			})
+		}
+		for _, x := range c.Indexes {
+			if i := informerOf(x.kind()); !slices.Contains(i.indexes, x) {
+				i.indexes = append(i.indexes, x)
+			}
+		}
+		loops.Go(func() { l.run(ctx, listed) })
+	}
+	for _, i := range informers {
+		feeds.Go(func() { i.run(ctx) })
+	}
+	for _, i := range informers { // an index that isn't whole would say that something is missing
+		select {
+		case <-i.listed:
+		case <-ctx.Done():
+		}
+	}
+	close(listed)
+	loops.Wait()
+	r.await(&feeds, "the controllers' watches")
 	return nil
+}
+
+// await waits until something ends, and no longer than Options.Grace.
+func (r *Runtime) await(group *sync.WaitGroup, what string) {
+	ended := make(chan struct{})
+	go func() { group.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(r.options.Grace):
+		r.options.Log.Error().Str("what", what).Dur("after", r.options.Grace).Msg("a controller did not end in time: the hub stops without it")
+	}
 }
 
 // controllerLoop is one controller that runs.
@@ -157,150 +172,19 @@ func (r *Runtime) newLoop(c Controller) *controllerLoop {
 	}
 }
 
-func (l *controllerLoop) run(ctx context.Context) {
-	var feeds, workers sync.WaitGroup
-	for _, w := range l.Watches {
-		feeds.Go(func() { l.feed(ctx, w) })
-	}
+// run runs a controller once all objects are listed.
+func (l *controllerLoop) run(ctx context.Context, listed <-chan struct{}) {
+	var group sync.WaitGroup
 	for _, source := range l.Sources {
-		feeds.Go(func() { source(ctx, func(keys ...store.Key) { l.add(keys) }) })
+		group.Go(func() { source(ctx, func(keys ...store.Key) { l.add(keys) }) })
 	}
+	<-listed
 	for range max(1, l.Workers) {
-		workers.Go(func() { l.work(ctx) })
+		group.Go(func() { l.work(ctx) })
 	}
 	<-ctx.Done()
 	l.queue.ShutDown()
-	ended := make(chan struct{})
-	go func() { feeds.Wait(); workers.Wait(); close(ended) }()
-	select {
-	case <-ended:
-	case <-time.After(l.runtime.options.Grace):
-		l.log.Error().Dur("after", l.runtime.options.Grace).Msg("a controller did not end in time: the hub stops without it")
-	}
-}
-
-// feed queues the keys that a kind's objects concern: of all objects first, then of those that change. When the stream
-// ends, for instance because the store has forgotten the revision, it begins again.
-func (l *controllerLoop) feed(ctx context.Context, watch Watch) {
-	w := &feed{Watch: watch, seen: make(map[store.Key]seen)}
-	delay := l.runtime.options.FirstRetry
-	for ctx.Err() == nil {
-		listed, err := l.follow(ctx, w)
-		if listed {
-			delay = l.runtime.options.FirstRetry
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		if !listed || !errors.Is(err, resource.Gone) {
-			l.log.Error().Err(err).Str("kind", w.Kind).Dur("retry_in", delay).Msg("a controller can't follow its objects: they are listed again")
-			select {
-			case <-time.After(wait.Jitter(delay, jitter)):
-			case <-ctx.Done():
-			}
-			delay = min(2*delay, l.runtime.options.LastRetry)
-		}
-	}
-}
-
-// feed is a watch, and the objects that it has seen: the store doesn't tell which ones were deleted while the stream was away.
-type feed struct {
-	Watch
-	seen map[store.Key]seen
-	list int // how many times they were listed
-}
-
-// seen is what is known of an object.
-type seen struct {
-	keys []store.Key // that it concerned, at most maxSeenKeys; nil: its own
-	list int         // in which it was last
-}
-
-// maxSeenKeys bounds what is remembered of an object. Those that concern more find them by an index of the controller.
-const maxSeenKeys = 256
-
-// note remembers which keys an object concerns, and returns those that it concerned before.
-func (w *feed) note(o store.Key, keys []store.Key) (before []store.Key, known bool) {
-	was, known := w.seen[o]
-	if before = was.keys; known && before == nil {
-		before = []store.Key{o}
-	}
-	now := seen{list: w.list}
-	if len(keys) != 1 || keys[0] != o {
-		now.keys = append([]store.Key{}, keys[:min(len(keys), maxSeenKeys)]...)
-	}
-	w.seen[o] = now
-	return before, known
-}
-
-// missing are the keys that objects concern which the last list did not have any more.
-func (w *feed) missing() (keys []store.Key) {
-	for o, was := range w.seen {
-		if was.list == w.list {
-			continue
-		}
-		if was.keys == nil {
-			keys = append(keys, o)
-		}
-		keys = append(append(keys, was.keys...), w.keys(store.Object{Key: o})...)
-		delete(w.seen, o)
-	}
-	return keys
-}
-
-// follow lists a kind and then watches it. listed says whether the list was whole.
-func (l *controllerLoop) follow(ctx context.Context, w *feed) (listed bool, err error) {
-	defer recoverPanic(&err) // of Keys
-	var opts store.ListOptions
-	w.list++
-	for opts.Limit = pageSize; ; {
-		page, err := l.runtime.options.Reader.List(ctx, w.Kind, opts)
-		if err != nil {
-			return false, err
-		}
-		for _, o := range page.Items {
-			keys := w.keys(o)
-			before, _ := w.note(o.Key, keys)
-			l.add(keys)
-			if !slices.Equal(before, keys) {
-				l.add(before)
-			}
-		}
-		opts.Rev = page.Rev
-		if page.More == 0 || len(page.Items) == 0 {
-			break
-		}
-		opts.After = page.Items[len(page.Items)-1].Key
-	}
-	l.add(w.missing())
-	stream, err := l.runtime.options.Watcher.Watch(ctx, store.Key{Kind: w.Kind}, opts.Rev)
-	if err != nil {
-		return true, err
-	}
-	defer stream.Close()
-	for {
-		events, err := stream.Next(ctx)
-		if err != nil {
-			return true, err
-		}
-		for _, e := range events {
-			if !w.concerns(e) {
-				continue
-			}
-			keys := w.keys(e.Object)
-			before, known := w.note(e.Object.Key, keys)
-			if e.Type == store.Deleted {
-				delete(w.seen, e.Object.Key)
-			}
-			l.add(keys)
-			if e.Old != nil {
-				before, known = w.keys(*e.Old), true
-			}
-			if known && !slices.Equal(before, keys) { // else a worker that is quick would be called twice
-				l.add(before)
-			}
-		}
-	}
+	l.runtime.await(&group, l.Name)
 }
 
 func (l *controllerLoop) add(keys []store.Key) {

@@ -66,26 +66,31 @@ func Controllers(o Options) []control.Controller {
 	o.Poll = cmp.Or(o.Poll, 5*time.Minute)
 	o.Pause = cmp.Or(o.Pause, 200*time.Millisecond)
 	o.Retry = cmp.Or(o.Retry, time.Second)
-	m := newMembers()
-	own := &ownerController{Options: o, as: o.Objects.Controller("fleet-owners"), members: m, selectors: map[string]choice{}, overlaps: newSelectorOverlaps()}
-	roll := newRolloutController(o, m, own.load)
+	fleets := &control.Index[OwnerCandidate]{Kind: resource.KindFleet, Of: indexFleet}
+	nodes := &control.Index[struct{}]{Kind: resource.KindNode, Of: indexNode}
+	versions := &control.Index[struct{}]{Kind: resource.KindTemplateVersion, Of: indexVersion}
+	own := &ownerController{Options: o, as: o.Objects.Controller("fleet-owners"), fleets: fleets, nodes: nodes, overlaps: newSelectorOverlaps()}
+	roll := newRolloutController(o, nodes, versions)
 	return []control.Controller{
 		{
 			Name: "fleet-owners", Workers: concurrentWrites, Reconcile: own.reconcile,
+			Indexes: []control.Indexer{fleets, nodes},
 			Watches: []control.Watch{
-				{Kind: resource.KindFleet, DataOnly: true, Keys: own.concerned},
-				{Kind: resource.KindNode, DataOnly: true, Keys: func(o store.Object) []store.Key { m.ofNode(o); return []store.Key{o.Key} }},
+				{Kind: resource.KindFleet, DataOnly: true},
+				{Kind: resource.KindFleet, DataOnly: true, Same: sameSelection, Changes: func(_, _ *store.Object) []store.Key { return nodes.Keys() }},
+				{Kind: resource.KindNode, DataOnly: true},
 			},
 		},
 		{
 			Name: "fleet-rollouts", Workers: 4, Reconcile: roll.reconcile, Timeout: 10 * time.Minute, Pause: o.Pause,
+			Indexes: []control.Indexer{nodes, versions},
 			Watches: []control.Watch{
 				{Kind: resource.KindFleet, DataOnly: true},
-				{Kind: resource.KindNode, Keys: m.ofNode},
+				{Kind: resource.KindNode, Keys: fleetOfNode},
 				{Kind: resource.KindConfigMap, Keys: roll.fleetsReferringTo},
 				{Kind: resource.KindSecret, DataOnly: true, Keys: roll.fleetsReferringTo},
 				{Kind: resource.KindSource, Keys: roll.fleetsOfSource},
-				{Kind: resource.KindTemplateVersion, Keys: roll.fleetOfVersion}, // whose Fleet may be gone
+				{Kind: resource.KindTemplateVersion, Keys: fleetOfVersion}, // whose Fleet may be gone
 			},
 		},
 	}
@@ -94,76 +99,51 @@ func Controllers(o Options) []control.Controller {
 // ownerController sets metadata.owner of Nodes.
 type ownerController struct {
 	Options
-	as      *objects.Controller
-	members *members
+	as       *objects.Controller
+	fleets   *control.Index[OwnerCandidate]
+	nodes    *control.Index[struct{}]
+	overlaps *selectorOverlaps
 
-	mu        sync.Mutex
-	index     *SelectorIndex
-	selectors map[string]choice // by fleet: as it was seen last
-	overlaps  *selectorOverlaps
+	mu      sync.Mutex
+	index   *SelectorIndex
+	version int  // of fleets, of which index is
+	loaded  bool // overlaps have all Nodes
 }
 
-// choice is what a fleet's choice of nodes depends on, at a revision.
-type choice struct {
-	rev uint64
-	of  string
-}
-
-// concerned are the keys that a Fleet concerns: its own, and those of all Nodes if it chooses others than before.
-func (c *ownerController) concerned(o store.Object) []store.Key {
-	keys := []store.Key{o.Key}
+// indexFleet makes a candidate of a Fleet, unless that is being deleted.
+func indexFleet(o store.Object) (c OwnerCandidate, refs []store.Key, ok bool) {
 	var f resource.Fleet
-	if json.Unmarshal(o.Data, &f) != nil {
-		return keys
+	if json.Unmarshal(o.Data, &f) != nil || f.Metadata.DeletionTimestamp != nil {
+		return c, nil, false
 	}
-	selector, _ := json.Marshal(f.Spec.Selector) // it was read from JSON
-	now := fmt.Sprint(f.Metadata.UID, f.Metadata.DeletionTimestamp != nil, string(selector))
-	c.mu.Lock()
-	known := c.selectors[o.Name]
-	same := known.of == now || o.Rev < known.rev // it is asked with the version before a change, too
-	if o.Rev >= known.rev {
-		c.selectors[o.Name] = choice{o.Rev, now}
-	}
-	if !same {
-		c.index = nil
-	}
-	c.mu.Unlock()
-	if same {
-		return keys
-	}
-	for after := (store.Key{}); ; {
-		page, err := c.Reader.List(context.Background(), resource.KindNode, store.ListOptions{After: after, Limit: 1000})
-		if err != nil {
-			return keys // the store is closed
+	return NewOwnerCandidate(f.Metadata.Name, *f.Metadata.CreationTimestamp, f.Spec.Selector), nil, true
+}
+
+// sameSelection says whether a Fleet chooses the same nodes as before.
+func sameSelection(before, now store.Object) bool {
+	selection := func(o store.Object) string {
+		var f resource.Fleet
+		if json.Unmarshal(o.Data, &f) != nil {
+			return ""
 		}
-		for _, n := range page.Items {
-			keys = append(keys, n.Key)
-			after = n.Key
-		}
-		if page.More == 0 {
-			return keys
-		}
+		selector, _ := json.Marshal(f.Spec.Selector) // it was read from JSON
+		return fmt.Sprint(f.Metadata.UID, f.Metadata.DeletionTimestamp != nil, string(selector))
 	}
+	return selection(before) == selection(now)
 }
 
 // selectorIndex is the index of the fleets as they are now.
-func (c *ownerController) selectorIndex(ctx context.Context) (*SelectorIndex, error) {
+func (c *ownerController) selectorIndex() *SelectorIndex {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.index != nil {
-		return c.index, nil
-	}
-	var list []OwnerCandidate
-	for f, err := range objects.List[resource.Fleet](ctx, c.as, "") {
-		if err != nil {
-			return nil, err
+	if version := c.fleets.Version(); c.index == nil || c.version != version {
+		var list []OwnerCandidate
+		for _, f := range c.fleets.All() {
+			list = append(list, f)
 		}
-		if f.Metadata.DeletionTimestamp == nil {
-			list = append(list, NewOwnerCandidate(f.Metadata.Name, *f.Metadata.CreationTimestamp, f.Spec.Selector))
-		}
+		c.index, c.version = NewSelectorIndex(list), version
 	}
-	c.index = NewSelectorIndex(list)
-	return c.index, nil
+	return c.index
 }
 
 func (c *ownerController) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
@@ -176,32 +156,27 @@ func (c *ownerController) reconcile(ctx context.Context, key store.Key) (time.Du
 	return 0, c.reconcileNode(ctx, key)
 }
 
-// load reads all Nodes before the first of them is looked at: before, a fleet would seem to have fewer, and fewer overlaps.
+// load notes the overlaps of all Nodes before the first of them is looked at: before, a fleet would seem to have fewer.
 func (c *ownerController) load(ctx context.Context) error {
-	return c.members.once(func() error {
-		index, err := c.selectorIndex(ctx)
+	index := c.selectorIndex()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.loaded {
+		return nil
+	}
+	for n, err := range objects.List[resource.Node](ctx, c.as, "") {
 		if err != nil {
 			return err
 		}
-		for n, err := range objects.List[resource.Node](ctx, c.as, "") {
-			if err != nil {
-				return err
-			}
-			if fleet, owned := OwnedBy(n.Metadata.Owner); owned {
-				c.members.add(fleet, n.Metadata.Name)
-			}
-			c.overlaps.set(n.Metadata.Name, index.Assign(n.Metadata.Owner, n.Metadata.Labels).Matching)
-		}
-		return nil
-	})
+		c.overlaps.set(n.Metadata.Name, index.Assign(n.Metadata.Owner, n.Metadata.Labels).Matching)
+	}
+	c.loaded = true
+	return nil
 }
 
 // reconcileNode gives a Node its owner.
 func (c *ownerController) reconcileNode(ctx context.Context, key store.Key) error {
-	index, err := c.selectorIndex(ctx)
-	if err != nil {
-		return err
-	}
+	index := c.selectorIndex()
 	stored, err := c.Reader.Get(ctx, key)
 	if errors.Is(err, resource.NotFound) {
 		c.overlaps.set(key.Name, nil)
@@ -294,7 +269,7 @@ func (c *ownerController) showOverlap(ctx context.Context, fleet string) error {
 func (c *ownerController) reconcileFleet(ctx context.Context, key store.Key) (time.Duration, error) {
 	f, err := objects.Get[resource.Fleet](ctx, c.as, key)
 	if errors.Is(err, resource.NotFound) {
-		return 0, c.releaseNodes(ctx, key.Name)
+		return 0, nil // its nodes are looked at, too
 	}
 	if err != nil {
 		return 0, err
@@ -314,8 +289,8 @@ func (c *ownerController) reconcileFleet(ctx context.Context, key store.Key) (ti
 	if !has {
 		return 0, nil
 	}
-	for node := range c.members.list(key.Name) {
-		n, err := objects.Get[resource.Node](ctx, c.as, nodeKey(node))
+	for _, node := range c.nodes.Referring(key) {
+		n, err := objects.Get[resource.Node](ctx, c.as, node)
 		if err == nil && n.Metadata.Owner == Owner(key.Name) {
 			return c.Retry, nil // its key is queued, too
 		}
@@ -328,24 +303,4 @@ func (c *ownerController) reconcileFleet(ctx context.Context, key store.Key) (ti
 		return nil
 	})
 	return 0, store.IgnoreNotFound(err)
-}
-
-// releaseNodes releases the nodes of a Fleet that no longer exists: it may have had no finalizer yet when they were claimed.
-func (c *ownerController) releaseNodes(ctx context.Context, fleet string) error {
-	c.mu.Lock()
-	c.index = nil
-	delete(c.selectors, fleet)
-	c.mu.Unlock()
-	var failed []error
-	for node, seen := range c.members.list(fleet) {
-		failed = append(failed, c.reconcileNode(ctx, nodeKey(node)))
-		n, err := objects.Get[resource.Node](ctx, c.as, nodeKey(node))
-		if err == nil && n.Metadata.Owner == Owner(fleet) { // of a new Fleet of that name
-			continue
-		}
-		if store.IgnoreNotFound(err) == nil {
-			c.members.drop(fleet, node, seen)
-		}
-	}
-	return errors.Join(failed...)
 }

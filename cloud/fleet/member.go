@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -225,28 +224,26 @@ func (c *rolloutController) nodes(ctx context.Context, f *resource.Fleet) (list 
 		t = before.template
 	}
 	now, maps := &fleetSnapshot{t, make(map[string]*fleetNode, len(before.members))}, make(map[string]map[string]string)
-	for name, seen := range c.members.list(fleet) {
-		o, err := c.Reader.Get(ctx, nodeKey(name))
+	for _, key := range c.nodeIndex.Referring(fleetKey(fleet)) {
+		o, err := c.Reader.Get(ctx, key)
 		if store.IgnoreNotFound(err) != nil {
 			return nil, err
 		}
-		m, owner := before.members[name], Owner(fleet)
+		m, owner := before.members[key.Name], Owner(fleet)
 		if err == nil && (m == nil || m.rev != o.Rev) {
 			if m, owner, err = newFleetNode(o, maps); err != nil {
 				return nil, err
 			}
 		}
 		if err != nil || owner != Owner(fleet) {
-			c.members.drop(fleet, name, seen)
 			continue
 		}
 		m.expandTemplate(t)
-		now.members[name] = m
+		now.members[key.Name] = m
 		list = append(list, m)
 	}
 	c.mu.Lock()
 	c.snapshots[fleet] = now
 	c.mu.Unlock()
-	slices.SortFunc(list, func(a, b *fleetNode) int { return strings.Compare(a.name, b.name) })
 	return list, nil
 }

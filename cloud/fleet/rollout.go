@@ -43,11 +43,9 @@ const (
 // rolloutController makes versions of fleets' templates, and gives them to nodes.
 type rolloutController struct {
 	Options
-	as      *objects.Controller
-	members *members
-
-	load func(ctx context.Context) error // of members
-	made *members                        // the names of the versions that fleets have
+	as           *objects.Controller
+	nodeIndex    *control.Index[struct{}] // by fleet
+	versionIndex *control.Index[struct{}] // by fleet
 
 	mu                sync.Mutex
 	nextPoll          map[string]time.Time          // by fleet: when its references are looked at again
@@ -56,9 +54,9 @@ type rolloutController struct {
 	snapshots         map[string]*fleetSnapshot     // by fleet: its nodes at the last look. Those that have not changed are not decoded again.
 }
 
-func newRolloutController(o Options, m *members, load func(ctx context.Context) error) *rolloutController {
+func newRolloutController(o Options, nodes, versions *control.Index[struct{}]) *rolloutController {
 	return &rolloutController{
-		Options: o, as: o.Objects.Controller("fleet-rollouts"), members: m, load: load, made: newMembers(),
+		Options: o, as: o.Objects.Controller("fleet-rollouts"), nodeIndex: nodes, versionIndex: versions,
 		nextPoll: make(map[string]time.Time), failedGenerations: make(map[string]int64), referringFleets: make(map[store.Key]map[string]bool),
 		snapshots: make(map[string]*fleetSnapshot),
 	}
@@ -87,9 +85,6 @@ func (c *rolloutController) fleetsOfSource(o store.Object) []store.Key {
 }
 
 func (c *rolloutController) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
-	if err := c.load(ctx); err != nil {
-		return 0, err
-	}
 	f, err := objects.Get[resource.Fleet](ctx, c.as, key)
 	if errors.Is(err, resource.NotFound) {
 		return 0, c.forget(ctx, key.Name)
@@ -409,16 +404,12 @@ func (c *rolloutController) collectVersions(ctx context.Context, f *resource.Fle
 
 // versions are those that the controller has made for a fleet, the oldest first.
 func (c *rolloutController) versions(ctx context.Context, fleet string) (list []*resource.TemplateVersion, err error) {
-	if err := c.loadVersions(ctx); err != nil {
-		return nil, err
-	}
-	for name, seen := range c.made.list(fleet) {
-		v, err := objects.Get[resource.TemplateVersion](ctx, c.as, versionKey(name))
+	for _, key := range c.versionIndex.Referring(fleetKey(fleet)) {
+		v, err := objects.Get[resource.TemplateVersion](ctx, c.as, key)
 		if store.IgnoreNotFound(err) != nil {
 			return nil, err
 		}
 		if err != nil || v.Spec.Fleet != fleet || v.Metadata.Owner != Owner(fleet) {
-			c.made.drop(fleet, name, seen)
 			continue
 		}
 		list = append(list, v)

@@ -128,9 +128,6 @@ func (c *rolloutController) makeVersion(ctx context.Context, f *resource.Fleet, 
 			Metadata: resource.Meta{Name: VersionName(f.Metadata.Name, n), Owner: Owner(f.Metadata.Name)},
 			Spec:     resource.TemplateVersionSpec{Fleet: f.Metadata.Name, Template: f.Spec.Template, References: refs},
 		})
-		if err == nil {
-			c.made.add(f.Metadata.Name, v.Metadata.Name)
-		}
 		if !errors.Is(err, resource.AlreadyExists) {
 			return v, err
 		}
@@ -142,26 +139,17 @@ func versionKey(name string) store.Key {
 }
 
 // fleetOfVersion is the Fleet of a TemplateVersion, as key.
-func (c *rolloutController) fleetOfVersion(o store.Object) []store.Key {
+func fleetOfVersion(o store.Object) []store.Key {
 	var v resource.TemplateVersion
 	if json.Unmarshal(o.Data, &v) != nil || v.Spec.Fleet == "" {
 		return nil
 	}
-	c.made.add(v.Spec.Fleet, o.Name)
 	return []store.Key{fleetKey(v.Spec.Fleet)}
 }
 
-// loadVersions reads which versions there are, once.
-func (c *rolloutController) loadVersions(ctx context.Context) error {
-	return c.made.once(func() error {
-		for v, err := range objects.List[resource.TemplateVersion](ctx, c.as, "") {
-			if err != nil {
-				return err
-			}
-			c.made.add(v.Spec.Fleet, v.Metadata.Name)
-		}
-		return nil
-	})
+// indexVersion has a TemplateVersion found by its Fleet.
+func indexVersion(o store.Object) (v struct{}, refs []store.Key, ok bool) {
+	return v, fleetOfVersion(o), true
 }
 
 // BlobReferences calls use with the digests of blobs that Fleets and Nodes name in their specs, and that versions have frozen.

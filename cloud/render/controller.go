@@ -82,7 +82,7 @@ func NewController(o Options) control.Controller {
 		o.Record = func(resource.Occurrence) {}
 	}
 	c := &controller{
-		Options: o, index: newIndex(), values: make(map[store.Key]decodedConfigMap),
+		Options: o, values: make(map[store.Key]decodedConfigMap),
 		renders: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "edgebus_renders_total", Help: "Nodes' specs that were rendered, by result: changed (a new renderedVersion), unchanged or problem.",
 		}, []string{"result"}),
@@ -91,9 +91,16 @@ func NewController(o Options) control.Controller {
 	for _, result := range []string{"changed", "unchanged", "problem"} { // 0 is a figure, too
 		c.renders.WithLabelValues(result)
 	}
-	referring := func(o store.Object) []store.Key { return c.index.referring(o.Key) }
+	nodes := &control.Index[struct{}]{Kind: resource.KindNode, Of: indexNode}
+	referring := func(o store.Object) []store.Key { return nodes.Referring(o.Key) }
+	withoutNode := func(o store.Object) []store.Key {
+		if _, there := nodes.Get(nodeKey(o.Name)); there {
+			return nil
+		}
+		return []store.Key{nodeKey(o.Name)}
+	}
 	return control.Controller{
-		Name: "render", Workers: workers, Reconcile: c.reconcile,
+		Name: "render", Workers: workers, Reconcile: c.reconcile, Indexes: []control.Indexer{nodes},
 		Watches: []control.Watch{
 			{Kind: resource.KindNode, Same: func(a, b store.Object) bool {
 				return objects.SameGeneration(a, b) && retryAnnotation(a) == retryAnnotation(b)
@@ -103,14 +110,13 @@ func NewController(o Options) control.Controller {
 			{Kind: resource.KindSecret, Keys: referring},
 			{Kind: resource.KindSource, Keys: o.Sources.Users(resource.KindNode)},
 			// The records of Nodes that were deleted when the hub stopped.
-			{Kind: resource.KindRenderedSpec, Keys: func(o store.Object) []store.Key { return c.index.unseen(o.Name) }},
+			{Kind: resource.KindRenderedSpec, Keys: withoutNode},
 		},
 	}
 }
 
 type controller struct {
 	Options
-	index   *index
 	renders *prometheus.CounterVec
 
 	mu     sync.Mutex
@@ -160,7 +166,6 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 		return 0, err
 	}
 	references, refs := LookedUpKeys(spec), sourceReferences(spec)
-	c.index.set(key.Name, references) // before they are read, so that no later change is missed
 	c.Sources.Use(key, refs, 0)
 	record, err := c.record(ctx, key.Name)
 	if err != nil {
@@ -497,7 +502,6 @@ func (c *controller) highestDeleted(ctx context.Context) (version, rev uint64, e
 
 // forget deletes what is kept of a Node that doesn't exist.
 func (c *controller) forget(ctx context.Context, node string) error {
-	c.index.drop(node)
 	was, err := c.record(ctx, node)
 	if err != nil || was.rev == 0 {
 		return err
@@ -574,64 +578,11 @@ func clipMessage(text string) string {
 	return string(bytes.ToValidUTF8([]byte(text[:maxMessage]), nil)) + "…"
 }
 
-// index knows which Nodes refer to what, so that a change of something that no Node refers to costs one look-up.
-type index struct {
-	mu    sync.Mutex
-	of    map[string][]store.Key // by Node; every Node that was reconciled has an entry
-	users map[store.Key]map[string]bool
-}
-
-func newIndex() *index {
-	return &index{of: make(map[string][]store.Key), users: make(map[store.Key]map[string]bool)}
-}
-
-// set replaces what a Node refers to.
-func (x *index) set(node string, references []store.Key) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.remove(node)
-	x.of[node] = references
-	for _, ref := range references {
-		if x.users[ref] == nil {
-			x.users[ref] = make(map[string]bool)
-		}
-		x.users[ref][node] = true
+// indexNode has a Node found by the objects that its spec refers to.
+func indexNode(o store.Object) (v struct{}, refs []store.Key, ok bool) {
+	var spec resource.NodeSpec
+	if parts, _ := objects.PartsOf(o.Data); len(parts.Spec) > 0 && json.Unmarshal(parts.Spec, &spec) == nil {
+		refs = LookedUpKeys(spec)
 	}
-}
-
-func (x *index) drop(node string) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.remove(node)
-}
-
-func (x *index) remove(node string) {
-	for _, ref := range x.of[node] {
-		delete(x.users[ref], node)
-		if len(x.users[ref]) == 0 {
-			delete(x.users, ref)
-		}
-	}
-	delete(x.of, node)
-}
-
-// referring are the keys of the Nodes that refer to an object.
-func (x *index) referring(ref store.Key) (keys []store.Key) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	for node := range x.users[ref] {
-		keys = append(keys, nodeKey(node))
-	}
-	slices.SortFunc(keys, store.Key.Compare)
-	return keys
-}
-
-// unseen is the key of a Node that has not been reconciled; none if it has.
-func (x *index) unseen(node string) []store.Key {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if _, seen := x.of[node]; seen {
-		return nil
-	}
-	return []store.Key{nodeKey(node)}
+	return v, refs, true
 }

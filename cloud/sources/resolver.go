@@ -47,14 +47,14 @@ type ResolverOptions struct {
 // the records: one is written only if it is another than before.
 type Resolver struct {
 	ResolverOptions
-	started time.Time
+	started      time.Time
+	repositories *control.Index[resource.RepositorySpec] // by their Secrets
 
-	mu           sync.Mutex
-	used         map[string]*usedSource     // by the name of the record
-	uses         map[store.Key][]string     // by user: the names of the records
-	read         map[string]lastRead        // by the name of the record
-	locks        map[string]chan struct{}   // by the name of the record: full while it is read
-	repositories map[string]repositoryState // by name
+	mu    sync.Mutex
+	used  map[string]*usedSource   // by the name of the record
+	uses  map[store.Key][]string   // by user: the names of the records
+	read  map[string]lastRead      // by the name of the record
+	locks map[string]chan struct{} // by the name of the record: full while it is read
 }
 
 // usedSource is a source that somebody uses.
@@ -81,14 +81,6 @@ func (l lastRead) next(every time.Duration) time.Duration {
 
 const firstSourceRetry = time.Minute
 
-// repositoryState is what reading a Repository's sources depends on.
-type repositoryState struct {
-	rev    uint64
-	spec   resource.RepositorySpec
-	text   string // of the spec, and of the last webhook
-	secret store.Key
-}
-
 // NewResolver makes a resolver.
 func NewResolver(o ResolverOptions) *Resolver {
 	if o.Now == nil {
@@ -97,7 +89,7 @@ func NewResolver(o ResolverOptions) *Resolver {
 	o.Interval = cmp.Or(o.Interval, 5*time.Minute)
 	return &Resolver{
 		ResolverOptions: o, started: o.Now(), used: make(map[string]*usedSource), uses: make(map[store.Key][]string), read: make(map[string]lastRead),
-		locks: make(map[string]chan struct{}), repositories: make(map[string]repositoryState),
+		locks: make(map[string]chan struct{}), repositories: &control.Index[resource.RepositorySpec]{Kind: resource.KindRepository, Of: indexRepository},
 	}
 }
 
@@ -105,18 +97,18 @@ func NewResolver(o ResolverOptions) *Resolver {
 func (s *Resolver) Controllers() []control.Controller {
 	return []control.Controller{
 		{
-			Name: "sources", Workers: 16, Reconcile: s.reconcile, Timeout: 5 * time.Minute, // one that does not answer must not hold up others
+			Name: "sources", Workers: 16, Reconcile: s.reconcile, Indexes: []control.Indexer{s.repositories}, Timeout: 5 * time.Minute, // one that does not answer must not hold up others
 			Watches: []control.Watch{
 				{Kind: resource.KindSource},
-				{Kind: resource.KindRepository, Keys: s.sourcesOfRepository},
+				{Kind: resource.KindRepository, Changes: s.sourcesOfRepository},
 				{Kind: resource.KindSecret, Keys: s.sourcesOfSecret},
 			},
 		},
 		{
-			Name: "repositories", Workers: 8, Reconcile: s.repository, Timeout: 2 * time.Minute,
+			Name: "repositories", Workers: 8, Reconcile: s.repository, Indexes: []control.Indexer{s.repositories}, Timeout: 2 * time.Minute,
 			Watches: []control.Watch{
 				{Kind: resource.KindRepository, DataOnly: true},
-				{Kind: resource.KindSecret, Keys: s.repositoriesOf},
+				{Kind: resource.KindSecret, Keys: func(o store.Object) []store.Key { return s.repositories.Referring(o.Key) }},
 			},
 		},
 	}
@@ -533,35 +525,51 @@ func (s *Resolver) withSecret(ctx context.Context, spec resource.RepositorySpec)
 }
 
 // sourcesOfRepository has the sources of a Repository read that has changed, or of which a webhook has said so.
-func (s *Resolver) sourcesOfRepository(o store.Object) (keys []store.Key) {
-	var r resource.Repository
-	if json.Unmarshal(o.Data, &r) != nil {
+func (s *Resolver) sourcesOfRepository(before, now *store.Object) (keys []store.Key) {
+	if before != nil && now != nil && sameForSources(*before, *now) {
 		return nil
 	}
-	_ = json.Unmarshal(o.Status, &r.Status) // there may be none
-	text, _ := json.Marshal([]any{r.Metadata.UID, r.Spec, r.Status.NotifiedAt})
-	now := repositoryState{rev: o.Rev, spec: r.Spec, text: string(text), secret: credentialsKey(r.Spec)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before, known := s.repositories[o.Name]
-	if known && (before.text == now.text || o.Rev < before.rev) { // it is asked with the version before a change, too
-		return nil
+	for _, o := range []*store.Object{before, now} { // images may be in another Repository now, or in none
+		var r resource.Repository
+		if o != nil && json.Unmarshal(o.Data, &r) == nil {
+			keys = append(keys, s.notifySources(o.Name, r.Spec)...)
+		}
 	}
-	s.repositories[o.Name] = now
-	if known {
-		keys = s.notifySources(o.Name, before.spec) // images that another Repository has now, or none
+	return keys
+}
+
+// sameForSources says whether the sources of a Repository needn't be read again after a change.
+func sameForSources(before, now store.Object) bool {
+	dependsOn := func(o store.Object) string {
+		var r resource.Repository
+		_, _ = json.Unmarshal(o.Data, &r), json.Unmarshal(o.Status, &r.Status) // there may be no status
+		text, _ := json.Marshal([]any{r.Metadata.UID, r.Spec, r.Status.NotifiedAt})
+		return string(text)
 	}
-	return append(keys, s.notifySources(o.Name, now.spec)...)
+	return dependsOn(before) == dependsOn(now)
+}
+
+// indexRepository has a Repository found by its Secret.
+func indexRepository(o store.Object) (spec resource.RepositorySpec, refs []store.Key, ok bool) {
+	var r resource.Repository
+	if json.Unmarshal(o.Data, &r) != nil {
+		return spec, nil, false
+	}
+	if key := credentialsKey(r.Spec); key.Name != "" {
+		refs = []store.Key{key}
+	}
+	return r.Spec, refs, true
 }
 
 // sourcesOfSecret has the sources read of the Repositories whose credentials have changed.
 func (s *Resolver) sourcesOfSecret(o store.Object) (keys []store.Key) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for name, r := range s.repositories {
-		if r.secret == o.Key {
-			keys = append(keys, s.notifySources(name, r.spec)...)
-		}
+	for _, repository := range s.repositories.Referring(o.Key) {
+		spec, _ := s.repositories.Get(repository)
+		keys = append(keys, s.notifySources(repository.Name, spec)...)
 	}
 	return keys
 }
@@ -582,25 +590,10 @@ func (s *Resolver) notifySources(repository string, spec resource.RepositorySpec
 	return keys
 }
 
-// repositoriesOf are the keys of the Repositories that name a Secret.
-func (s *Resolver) repositoriesOf(o store.Object) (keys []store.Key) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for name, r := range s.repositories {
-		if r.secret == o.Key {
-			keys = append(keys, store.Key{Kind: resource.KindRepository, Name: name})
-		}
-	}
-	return keys
-}
-
 // repository says at a Repository whether it can be read.
 func (s *Resolver) repository(ctx context.Context, key store.Key) (time.Duration, error) {
 	stored, err := objects.Get[resource.Repository](ctx, s.Objects, key)
 	if errors.Is(err, resource.NotFound) {
-		s.mu.Lock()
-		delete(s.repositories, key.Name)
-		s.mu.Unlock()
 		return 0, nil
 	}
 	if err != nil {

@@ -286,7 +286,7 @@ func TestFailedSourcesAreReadAgain(t *testing.T) {
 	}
 	stored, err := h.Store.Get(t.Context(), store.Key{Kind: resource.KindRepository, Name: "web"})
 	require.NoError(t, err)
-	require.Equal(t, []store.Key{key}, s.sourcesOfRepository(stored)) // it is first seen
+	require.Equal(t, []store.Key{key}, s.sourcesOfRepository(nil, &stored)) // it is first seen
 	now = now.Add(time.Second)
 	reconcile(time.Minute, 1)
 	answer.Store(true)
@@ -341,18 +341,18 @@ func TestUnusedSourcesGo(t *testing.T) {
 	require.Eventually(t, func() bool { return count() == 0 }, waitTimeout, time.Millisecond)
 }
 
-// The version of a Repository before a change, which its watch shows as well, is not taken for a newer one. The images that were in its
-// registry before are read again as those that are in it now.
-func TestChangesOfRepositoriesAreSeenOnce(t *testing.T) {
+// A change of a Repository, and of its Secret, has its sources read again, and nothing else has. The images that were in its registry before
+// are read again as those that are in it now.
+func TestChangesOfRepositoriesHaveSourcesReadAgain(t *testing.T) {
 	h := newTestStore(t)
 	s := NewResolver(ResolverOptions{Client: New(Options{}), Objects: h.user, Reader: h.Store, Writer: h.Store, Blobs: h.content})
 	image := func(at string) resource.Reference {
 		return resource.Reference{Type: resource.RefImage, Source: at + ".example/app", Floating: "1"}
 	}
 	s.Use(store.Key{Kind: resource.KindNode, Name: "n1"}, []resource.Reference{image("one"), image("two")}, 0)
-	version := func(rev uint64, at, secret, status string) store.Object {
+	version := func(at, secret, status string) store.Object {
 		return store.Object{
-			Key: store.Key{Kind: resource.KindRepository, Name: "r"}, Rev: rev, Status: []byte(status),
+			Key: store.Key{Kind: resource.KindRepository, Name: "r"}, Status: []byte(status),
 			Data: []byte(`{"metadata":{"uid":"u"},"spec":{"type":"oci","url":"oci://` + at + `.example","secretRef":{"name":"` + secret + `"}}}`),
 		}
 	}
@@ -360,15 +360,21 @@ func TestChangesOfRepositoriesAreSeenOnce(t *testing.T) {
 	secret := func(name string) store.Object {
 		return store.Object{Key: store.Key{Kind: resource.KindSecret, Namespace: "default", Name: name}}
 	}
-	first, moved, notified := version(1, "one", "a", ""), version(2, "two", "b", ""), version(3, "two", "b", `{"notifiedAt":"now"}`)
-	require.Equal(t, []store.Key{one}, s.sourcesOfRepository(first))
-	require.Equal(t, []store.Key{one, two}, s.sourcesOfRepository(moved))
-	require.Empty(t, s.sourcesOfRepository(first))
+	change := func(before, now *store.Object) []store.Key {
+		s.repositories.Change(before, now)
+		return s.sourcesOfRepository(before, now)
+	}
+	first, moved, notified := version("one", "a", ""), version("two", "b", ""), version("two", "b", `{"notifiedAt":"now"}`)
+	require.Equal(t, []store.Key{one}, change(nil, &first))
+	require.Equal(t, []store.Key{one}, s.sourcesOfSecret(secret("a")))
+	require.Equal(t, []store.Key{one, two}, change(&first, &moved))
 	require.Empty(t, s.sourcesOfSecret(secret("a")))
 	require.Equal(t, []store.Key{two}, s.sourcesOfSecret(secret("b")))
-	require.Contains(t, s.sourcesOfRepository(notified), two)
-	require.Empty(t, s.sourcesOfRepository(moved))
-	require.Empty(t, s.sourcesOfRepository(version(4, "two", "b", `{"notifiedAt":"now","conditions":[]}`)), "nothing has changed for its sources")
+	require.Contains(t, change(&moved, &notified), two)
+	shown := version("two", "b", `{"notifiedAt":"now","conditions":[]}`)
+	require.Empty(t, change(&notified, &shown), "nothing has changed for its sources")
+	require.Equal(t, []store.Key{two}, change(&shown, nil))
+	require.Empty(t, s.sourcesOfSecret(secret("b")))
 }
 
 // What the Secret of a Repository doesn't have is taken from its spec, also if the Secret has nothing.

@@ -9,11 +9,11 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/edgebus/edgebus/cloud/control"
 	"github.com/edgebus/edgebus/cloud/objects"
+	"github.com/edgebus/edgebus/cloud/objects/rawjson"
 	"github.com/edgebus/edgebus/cloud/rollout"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -42,14 +42,15 @@ func Controller(o Options) control.Controller {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	c := &controller{Options: o, as: o.Objects.Controller("upgrade"), decoded: make(map[string]*resource.Upgrade), waiting: make(map[string]map[string]bool)}
-	ofNode := func(o store.Object) []store.Key { return c.waitingUpgrades(o.Name) }
+	c := &controller{Options: o, as: o.Objects.Controller("upgrade"), decoded: make(map[string]*resource.Upgrade)}
+	waiting := &control.Index[struct{}]{Kind: resource.KindUpgrade, Of: c.indexWaiting, Status: true}
+	ofNode := func(o store.Object) []store.Key { return waiting.Referring(nodeKey(o.Name)) }
 	return control.Controller{
 		// With one worker no two Upgrades are planned at a time: they may want the same node.
-		Name: "upgrades", Workers: 1, Reconcile: c.reconcile, Pause: cmp.Or(o.Pause, 200*time.Millisecond),
+		Name: "upgrades", Workers: 1, Reconcile: c.reconcile, Indexes: []control.Indexer{waiting}, Pause: cmp.Or(o.Pause, 200*time.Millisecond),
 		Watches: []control.Watch{
-			{Kind: resource.KindUpgrade, Keys: func(o store.Object) []store.Key { return append(c.waitingUpgrades(""), o.Key) }},
-			{Kind: resource.KindArtifact, Keys: func(store.Object) []store.Key { return c.waitingUpgrades("") }},
+			{Kind: resource.KindUpgrade, Keys: func(o store.Object) []store.Key { return append(waiting.Keys(), o.Key) }},
+			{Kind: resource.KindArtifact, Keys: func(store.Object) []store.Key { return waiting.Keys() }},
 			{Kind: resource.KindNode, Keys: ofNode},
 			{Kind: resource.KindUpgradeReport, Keys: ofNode},
 			{Kind: resource.KindUpgradeOrder, Keys: func(o store.Object) []store.Key { // of Upgrades that were deleted when the hub stopped
@@ -62,6 +63,7 @@ func Controller(o Options) control.Controller {
 }
 
 func upgradeKey(name string) store.Key { return store.Key{Kind: resource.KindUpgrade, Name: name} }
+func nodeKey(name string) store.Key    { return store.Key{Kind: resource.KindNode, Name: name} }
 func orderKey(node string) store.Key   { return store.Key{Kind: resource.KindUpgradeOrder, Name: node} }
 func reportKey(node string) store.Key  { return store.Key{Kind: resource.KindUpgradeReport, Name: node} }
 
@@ -69,47 +71,22 @@ type controller struct {
 	Options
 	as      *objects.Controller
 	decoded map[string]*resource.Upgrade // the newest that was read; used by the one worker
-
-	mu      sync.Mutex
-	waiting map[string]map[string]bool // by Upgrade that is not over: its nodes
 }
 
-// waitingUpgrades are the Upgrades that wait for something of a node; "" means any.
-func (c *controller) waitingUpgrades(node string) (keys []store.Key) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for name, nodes := range c.waiting {
-		if node == "" || nodes[node] {
-			keys = append(keys, upgradeKey(name))
+// indexWaiting has an Upgrade found by the nodes for which it waits: those for which it is not over, that may still answer, and that have
+// succeeded lately.
+func (c *controller) indexWaiting(o store.Object) (v struct{}, refs []store.Key, ok bool) {
+	var status resource.UpgradeStatus
+	deleted := rawjson.Field(rawjson.Field(o.Data, "metadata"), "deletionTimestamp") != nil
+	if deleted || len(o.Status) == 0 || json.Unmarshal(o.Status, &status) != nil {
+		return v, nil, false
+	}
+	for _, n := range status.Nodes {
+		if mayStillChange(n.Last(), c.Now()) {
+			refs = append(refs, nodeKey(n.NodeName))
 		}
 	}
-	return keys
-}
-
-// wait notes for which nodes an Upgrade waits: for all of which it is not over, for those that may still answer, and for those that have succeeded lately.
-func (c *controller) wait(u *resource.Upgrade) {
-	nodes := make(map[string]bool)
-	if u != nil && u.Metadata.DeletionTimestamp == nil {
-		for _, n := range u.Status.Nodes {
-			if mayStillChange(n.Last(), c.Now()) {
-				nodes[n.NodeName] = true
-			}
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if u != nil {
-		c.waiting[u.Metadata.Name] = nodes
-		if len(nodes) == 0 {
-			delete(c.waiting, u.Metadata.Name)
-		}
-	}
-}
-
-func (c *controller) forget(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.waiting, name)
+	return v, refs, len(refs) > 0
 }
 
 func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duration, error) {
@@ -119,7 +96,6 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 	}
 	u := all[key.Name]
 	if u == nil || u.Metadata.DeletionTimestamp != nil {
-		c.forget(key.Name)
 		return 0, c.writeOrders(ctx, key.Name, nil)
 	}
 	in := Input{Now: c.Now(), Upgrade: u}
@@ -130,11 +106,9 @@ func (c *controller) reconcile(ctx context.Context, key store.Key) (time.Duratio
 		return 0, err
 	}
 	p := PlanUpgrade(in)
-	written, err := c.writeStatus(ctx, u, p)
-	if err != nil {
-		return 0, ignoreNotFound(err)
+	if err := c.writeStatus(ctx, u, p); err != nil {
+		return 0, store.IgnoreNotFound(err)
 	}
-	c.wait(written)
 	if err := c.writeOrders(ctx, key.Name, p.Orders); err != nil {
 		return 0, err
 	}
@@ -151,13 +125,6 @@ func getOptional[T any](ctx context.Context, c *controller, name string) (*T, er
 		return nil, nil //nolint:nilnil // see above
 	}
 	return v, err
-}
-
-func ignoreNotFound(err error) error {
-	if errors.Is(err, resource.NotFound) {
-		return nil
-	}
-	return err
 }
 
 // upgrades are all Upgrades by name. They are decoded when they have changed.
@@ -260,7 +227,7 @@ func isFinished(u *resource.Upgrade) bool {
 func (c *controller) report(ctx context.Context, node string) (*resource.UpgradeReport, error) {
 	o, err := c.Reader.Get(ctx, reportKey(node))
 	if err != nil {
-		return nil, ignoreNotFound(err)
+		return nil, store.IgnoreNotFound(err)
 	}
 	r, err := resource.ParseUpgradeReport(o.Data)
 	if err != nil {
@@ -273,9 +240,9 @@ func (c *controller) report(ctx context.Context, node string) (*resource.Upgrade
 var errStale = resource.Errorf(resource.Conflict, "", "the Upgrade has changed meanwhile")
 
 // writeStatus writes the status. It is written before any order is: a hub that starts again goes on from there.
-func (c *controller) writeStatus(ctx context.Context, u *resource.Upgrade, p Plan) (*resource.Upgrade, error) {
+func (c *controller) writeStatus(ctx context.Context, u *resource.Upgrade, p Plan) error {
 	if reflect.DeepEqual(u.Status, p.Status) {
-		return u, nil
+		return nil
 	}
 	err := objects.UpdateStatus(ctx, c.as, upgradeKey(u.Metadata.Name), func(now *resource.Upgrade) error {
 		if now.Metadata.UID != u.Metadata.UID || now.Metadata.Generation != u.Metadata.Generation {
@@ -284,11 +251,10 @@ func (c *controller) writeStatus(ctx context.Context, u *resource.Upgrade, p Pla
 		now.Status = p.Status
 		return nil
 	})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		c.record(u, p)
 	}
-	c.record(u, p)
-	return objects.Get[resource.Upgrade](ctx, c.as, upgradeKey(u.Metadata.Name))
+	return err
 }
 
 // record records what has happened to nodes, and to the Upgrade.
@@ -359,7 +325,7 @@ func (c *controller) writeOrders(ctx context.Context, upgrade string, orders map
 		if _, wanted := orders[o.Name]; !wanted {
 			group.Go(func() error {
 				_, err := c.Writer.Delete(ctx, o.Key, o.Rev)
-				return ignoreNotFound(err)
+				return store.IgnoreNotFound(err)
 			})
 		}
 	}
@@ -391,7 +357,7 @@ func StoreReport(ctx context.Context, r store.Reader, w store.Writer, node strin
 	switch o, err := r.Get(ctx, key); {
 	case err == nil && len(value) == 0:
 		_, err := w.Delete(ctx, key, o.Rev)
-		return ignoreNotFound(err)
+		return store.IgnoreNotFound(err)
 	case err == nil && !bytes.Equal(o.Data, value):
 		_, err := w.Update(ctx, store.Object{Key: key, Data: value}, o.Rev)
 		return err
@@ -399,6 +365,6 @@ func StoreReport(ctx context.Context, r store.Reader, w store.Writer, node strin
 		_, err := w.Create(ctx, store.Object{Key: key, Data: value})
 		return err
 	default:
-		return ignoreNotFound(err)
+		return store.IgnoreNotFound(err)
 	}
 }

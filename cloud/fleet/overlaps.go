@@ -11,77 +11,22 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// members are the names of the nodes, or versions, that fleets have had since the start, so that a fleet can be looked at without
-// listing all of them. It has no less than those that a fleet has; reading one shows whether it is still the fleet's.
-type members struct {
-	loading sync.Mutex
-	loaded  bool
-
-	mu   sync.Mutex
-	seen uint64
-	of   map[string]map[string]uint64 // fleet → node → when it was seen last
-}
-
-func newMembers() *members {
-	return &members{of: make(map[string]map[string]uint64)}
-}
-
-// once reads what there was before the start, the first time that it is called: a fleet that is looked at before would seem to
-// have fewer.
-func (m *members) once(load func() error) error {
-	m.loading.Lock()
-	defer m.loading.Unlock()
-	if m.loaded {
-		return nil
-	}
-	err := load()
-	m.loaded = err == nil
-	return err
-}
-
-// add notes that a node is a fleet's.
-func (m *members) add(fleet, node string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.of[fleet] == nil {
-		m.of[fleet] = make(map[string]uint64)
-	}
-	m.seen++
-	m.of[fleet][node] = m.seen
-}
-
-// list are the nodes that may be a fleet's, and when each was seen last.
-func (m *members) list(fleet string) map[string]uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return maps.Clone(m.of[fleet])
-}
-
-// drop forgets a node that is not the fleet's, unless it was seen again since.
-func (m *members) drop(fleet, node string, seen uint64) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.of[fleet][node] == seen {
-		delete(m.of[fleet], node)
-	}
-	if len(m.of[fleet]) == 0 {
-		delete(m.of, fleet)
-	}
-}
-
 func nodeKey(name string) store.Key  { return store.Key{Kind: resource.KindNode, Name: name} }
 func fleetKey(name string) store.Key { return store.Key{Kind: resource.KindFleet, Name: name} }
 
-// ofNode is the fleet of a Node, as key.
-func (m *members) ofNode(o store.Object) []store.Key {
+// fleetOfNode is the fleet of a Node, as key.
+func fleetOfNode(o store.Object) []store.Key {
 	var owner string
 	_ = json.Unmarshal(rawjson.Field(rawjson.Field(o.Data, "metadata"), "owner"), &owner) // most have none
-	fleet, owned := OwnedBy(owner)
-	if !owned {
-		return nil
+	if fleet, owned := OwnedBy(owner); owned {
+		return []store.Key{fleetKey(fleet)}
 	}
-	m.add(fleet, o.Name)
-	return []store.Key{fleetKey(fleet)}
+	return nil
+}
+
+// indexNode has a Node found by its fleet.
+func indexNode(o store.Object) (v struct{}, refs []store.Key, ok bool) {
+	return v, fleetOfNode(o), true
 }
 
 // selectorOverlaps count the nodes that several fleets match, so that a node which changes costs no more than the fleets that match it.
