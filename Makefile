@@ -84,6 +84,7 @@ fuzz: ## run every fuzz target for FUZZTIME
 lint: $(TOOLS)/golangci-lint $(TOOLS)/govulncheck ## check style, imports and mistakes
 	@$(STAGE) vet go vet -tags testprogram ./...
 	@$(STAGE) lint $(TOOLS)/golangci-lint run
+	@$(STAGE) names go run ./scripts/vocabulary
 	@$(STAGE) arch go test ./test/arch
 	@$(STAGE) govulncheck scripts/vulncheck.sh $(TOOLS)/govulncheck
 

@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	soon    = 30 * time.Second // a busy machine must not fail a test
-	command = "v1/nodes/n1/devices/lamp/commands/beep"
+	shortWait = 30 * time.Second // a busy machine must not fail a test
+	command   = "v1/nodes/n1/devices/lamp/commands/beep"
 )
 
 // noTree has the device lamp on n1, and takes nothing.
@@ -52,7 +52,7 @@ func startCalls(t *testing.T, hub bool) (*calls.Calls, string) {
 		Role: topics.RoleMapper, Tree: noTree{}, Log: zerolog.Nop(),
 		Publish:     func(m broker.Message) { b.Publish(m) },
 		Subscribers: func(topic string) []broker.Subscriber { return b.Subscribers(topic) },
-		Limits:      calls.Limits{Timeout: soon, Longest: soon, Client: 100, All: 100},
+		Limits:      calls.Limits{Timeout: shortWait, Longest: shortWait, Client: 100, All: 100},
 	}
 	bo := broker.Options{Listeners: []broker.Listener{{Address: "127.0.0.1:0"}}, Log: zerolog.Nop()}
 	bo.Auth.Anonymous = []topics.Role{topics.RoleOperator, topics.RoleMapper}
@@ -113,7 +113,7 @@ func nextMessage(t *testing.T, got chan client.Message) client.Message {
 	select {
 	case m := <-got:
 		return m
-	case <-time.After(soon):
+	case <-time.After(shortWait):
 		require.Fail(t, "nothing came")
 		panic("unreachable")
 	}
@@ -208,7 +208,7 @@ func dialRaw(t *testing.T, addr string) *rawClient {
 	conn, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(soon)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(shortWait)))
 	c := &rawClient{conn, t, bufio.NewReader(conn), command, 7}
 	c.send(0x10, "\x00\x04MQTT\x05\x02\x00\x3c\x00", "\x00\x03raw")
 	require.Equal(t, byte(0x20), c.read()[0])

@@ -51,7 +51,7 @@ func Run(args []string, stdout, stderr io.Writer) int {
 		if len(args) > 0 && args[0] == "set" {
 			advice = "did you mean: edgebus twin " + terminal.Printable(strings.Join(args, " "), 200)
 		}
-		fmt.Fprintf(stderr, "edgebus: %s\n%s\n", misuse(cmd, err), advice)
+		fmt.Fprintf(stderr, "edgebus: %s\n%s\n", usageError(cmd, err), advice)
 		return exitcode.Misused
 	}
 	fmt.Fprintln(stderr, terminal.ColoursOf(stderr).Paint(terminal.Red, "edgebus:"), err)
@@ -74,7 +74,7 @@ func unknownBelow(root *cobra.Command, args []string) string {
 }
 
 // misuse says what is wrong with a command line. For arguments that a command doesn't take it shows those that it does.
-func misuse(cmd *cobra.Command, err error) string {
+func usageError(cmd *cobra.Command, err error) string {
 	if own := (exitcode.CodedError{}); !errors.As(err, &own) && cmd.HasParent() && cmd.ValidateArgs(cmd.Flags().Args()) != nil {
 		return "these are not the arguments that it takes: " + cmd.UseLine()
 	}

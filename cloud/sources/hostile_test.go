@@ -87,7 +87,7 @@ func writeSlowly(w io.Writer, text string) {
 func TestServersThatStopAnswering(t *testing.T) {
 	t.Parallel()
 	silent := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
-	git, commits := work(t)
+	git, commits := workingRepository(t)
 	_, key, _ := overSSH(t, git.Dir)
 	afterHandshake := func(then func(c ssh.Channel)) func(net.Conn) {
 		return func(conn net.Conn) {
@@ -275,7 +275,7 @@ func TestPacksThatGrow(t *testing.T) {
 		require.Error(t, err, what)
 	}
 
-	git, _ := work(t)
+	git, _ := workingRepository(t)
 	git.Write("zeros", strings.Repeat("0", 1<<20), 0o644)
 	server := overHTTP(t, git)
 	r := repo(server.URL+"/config.git", "username", "ann", "password", "verysecret", "ca.crt", ca(server))
@@ -377,7 +377,7 @@ func (p *heapPeak) look() {
 
 // However many paths of a commit are read at a time, it is fetched once, and what is in memory is one file and some of the rest.
 func TestACommitIsFetchedOnceAndNotHeldInMemory(t *testing.T) {
-	git, _ := work(t)
+	git, _ := workingRepository(t)
 	const paths, size = 16, 3 << 20
 	for i := range paths {
 		git.Write(fmt.Sprintf("big/%d", i), strings.Repeat(fmt.Sprint(i%10), size), 0o644)
@@ -509,7 +509,7 @@ func TestSlowRegistriesTakeNoMemoryAndHoldUpNobody(t *testing.T) {
 	}
 	nearlySent.Wait()
 	require.NoError(t, endsSoon(t, func() error { return read("quick") }))
-	git, commits := work(t)
+	git, commits := workingRepository(t)
 	server := overHTTP(t, git)
 	gitRepo := repo(server.URL+"/config.git", "username", "ann", "password", "verysecret", "ca.crt", ca(server))
 	require.NoError(t, endsSoon(t, func() error { _, err := filesOf(t, c, gitRepo, commits[1], "etc"); return err }))

@@ -61,8 +61,8 @@ func requireReason(t *testing.T, want Reason, err error) {
 	require.NotContains(t, err.Error(), "verysecret")
 }
 
-// work is a repository with some commits.
-func work(t *testing.T) (git *sourcestest.Git, commits []string) {
+// workingRepository is a repository with some commits.
+func workingRepository(t *testing.T) (git *sourcestest.Git, commits []string) {
 	git = sourcestest.NewGit(t)
 	git.Write("etc/motd", "one\n", 0o644)
 	git.Write("etc/bin/run", "#!/bin/sh\n", 0o755)
@@ -134,7 +134,7 @@ func checkGit(t *testing.T, r RepositoryAccess, commits []string) {
 }
 
 func TestGitOverHTTPS(t *testing.T) {
-	git, commits := work(t)
+	git, commits := workingRepository(t)
 	server := overHTTP(t, git)
 	url := server.URL + "/config.git"
 	r := repo(url, "username", "ann", "password", "verysecret", "ca.crt", ca(server))
@@ -225,7 +225,7 @@ func serveSSH(conn net.Conn, config *ssh.ServerConfig, dir string) {
 }
 
 func TestGitOverSSH(t *testing.T) {
-	git, commits := work(t)
+	git, commits := workingRepository(t)
 	url, key, hostLine := overSSH(t, git.Dir)
 	r := repo(url, "ssh-privatekey", key, "known_hosts", hostLine)
 	checkGit(t, r, commits)

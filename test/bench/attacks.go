@@ -78,7 +78,7 @@ func measureAttacks(b benchRun) error {
 
 // attackedProgram is a program with an honest pair.
 type attackedProgram struct {
-	*neighbourhood
+	*neighbourProcess
 	honest []honestRequest
 }
 
@@ -122,7 +122,7 @@ func openAttacked(b benchRun, program, cpu, settings string, prepare func(dir st
 	}
 	n.user, n.password = "app", attackPassword
 	n.target.User, n.target.Other, n.target.Node, n.target.Password = "app", "other", "n3", attackPassword
-	a := &attackedProgram{neighbourhood: n}
+	a := &attackedProgram{neighbourProcess: n}
 	err = awaitReady("http://" + n.target.HTTP + "/readyz")
 	if err == nil {
 		err = a.settleIn()

@@ -20,8 +20,8 @@ import (
 const (
 	neighbourRounds = 5
 	floodOnset      = 300 * time.Millisecond // of a flood, before it is measured
-	bound50         = 3.0
-	bound99         = 10.0
+	maxRatio50      = 3.0
+	maxRatio99      = 10.0
 )
 
 // measuredFloods are the floods that differ in what they cost the broker. The others do the same as one of these, or next to
@@ -45,17 +45,17 @@ func measureNeighbours(b benchRun) error {
 		"leave on their core, and the measurement is of the program, as long as *core used* shows that it is busy. Runs with and\n"+
 		"without the flood alternate; medians of %d. Time from publish to arrival, to PUBACK for the tree, and to the reported value's\n"+
 		"arrival; in brackets the ratio to the run without the flood. Aims: p50 below %.1f, p99 below %.0f times; misses are bold.\n",
-		ownTopics, neighbourRounds, bound50, bound99)
+		ownTopics, neighbourRounds, maxRatio50, maxRatio99)
 	for _, h := range []struct {
 		name   string
-		open   func(benchRun, string) (*neighbourhood, error)
+		open   func(benchRun, string) (*neighbourProcess, error)
 		floods func(flood.Flood) bool
 	}{
 		{"cloudhub", hubNeighbourhood, isMeasured},
 		{"edgecore", coreNeighbourhood, isMeasured},
 		{fmt.Sprintf("cloudhub with %d keys", fleetKeys), fleetNeighbourhood, func(f flood.Flood) bool { return f.Name == "served" }},
 	} {
-		var n *neighbourhood
+		var n *neighbourProcess
 		for _, f := range flood.Floods() {
 			if !h.floods(f) || !strings.Contains(f.Name, b.chosen) {
 				continue
@@ -90,7 +90,7 @@ type victimFigures struct {
 
 type percentiles struct{ p50, p99 float64 }
 
-func (n *neighbourhood) measure(d time.Duration) (c victimFigures, err error) {
+func (n *neighbourProcess) measure(d time.Duration) (c victimFigures, err error) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var errs []error
@@ -125,7 +125,7 @@ func (n *neighbourhood) measure(d time.Duration) (c victimFigures, err error) {
 	return c, nil
 }
 
-func (n *neighbourhood) header(b benchRun, name string) {
+func (n *neighbourProcess) header(b benchRun, name string) {
 	columns, rule := "a client that", "|---"
 	for _, g := range n.groups {
 		columns += fmt.Sprintf(" | %s, p50 | p99", g.what)
@@ -135,7 +135,7 @@ func (n *neighbourhood) header(b benchRun, name string) {
 }
 
 // bear lets a flood loose on the program and takes it away again, several times.
-func (n *neighbourhood) bear(b benchRun, f flood.Flood) error {
+func (n *neighbourProcess) bear(b benchRun, f flood.Flood) error {
 	var quiet, flooded []victimFigures
 	for range neighbourRounds {
 		c, err := n.measure(b.d)
@@ -173,8 +173,8 @@ func (n *neighbourhood) bear(b benchRun, f flood.Flood) error {
 		row = append(row, text)
 	}
 	for g := range n.groups {
-		cell(bound50, func(c victimFigures) float64 { return c.waits[g].p50 })
-		cell(bound99, func(c victimFigures) float64 { return c.waits[g].p99 })
+		cell(maxRatio50, func(c victimFigures) float64 { return c.waits[g].p50 })
+		cell(maxRatio99, func(c victimFigures) float64 { return c.waits[g].p99 })
 	}
 	used := func(c victimFigures) float64 { return c.used }
 	row = append(row, fmt.Sprintf("%.0f %% (%.0f %%)", 100*of(flooded, used), 100*of(quiet, used)),
@@ -184,7 +184,7 @@ func (n *neighbourhood) bear(b benchRun, f flood.Flood) error {
 }
 
 // unleash runs a flood in a process of its own, beside this one, which comes first.
-func (n *neighbourhood) unleash(f flood.Flood) (end func(), err error) {
+func (n *neighbourProcess) unleash(f flood.Flood) (end func(), err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err

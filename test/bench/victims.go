@@ -23,8 +23,8 @@ const (
 	loopEvery = 50 * time.Millisecond
 )
 
-// neighbourhood is a program with clients that behave.
-type neighbourhood struct {
+// neighbourProcess is a program with clients that behave.
+type neighbourProcess struct {
 	*benchProcess
 	target flood.Target
 	conns  []net.Conn
@@ -40,12 +40,12 @@ type victimGroup struct {
 	pingers []*pinger
 }
 
-func (n *neighbourhood) close() {
+func (n *neighbourProcess) close() {
 	closeAll(n.conns)
 	n.stop()
 }
 
-func hubNeighbourhood(b benchRun, cpu string) (n *neighbourhood, err error) {
+func hubNeighbourhood(b benchRun, cpu string) (n *neighbourProcess, err error) {
 	n, err = openNeighbourhood(filepath.Join(b.bin, "cloudhub"), cpu, nil)
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func hubNeighbourhood(b benchRun, cpu string) (n *neighbourhood, err error) {
 }
 
 // fleetNeighbourhood is a hub with a large tree.
-func fleetNeighbourhood(b benchRun, cpu string) (n *neighbourhood, err error) {
+func fleetNeighbourhood(b benchRun, cpu string) (n *neighbourProcess, err error) {
 	n, err = openNeighbourhood(filepath.Join(b.bin, "cloudhub"), cpu, makeFleet)
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func fleetNeighbourhood(b benchRun, cpu string) (n *neighbourhood, err error) {
 	return n, n.inhabit("v1/nodes/plant-0000/devices/d0/desired/p")
 }
 
-func coreNeighbourhood(b benchRun, cpu string) (n *neighbourhood, err error) {
+func coreNeighbourhood(b benchRun, cpu string) (n *neighbourProcess, err error) {
 	seeded := func(dir string) error { return seedCore(dir, 1, 3) }
 	n, err = openNeighbourhood(filepath.Join(b.bin, "edgecore"), cpu, seeded, "--node-name", "n1", "--link-server", "")
 	if err != nil {
@@ -83,12 +83,12 @@ func coreNeighbourhood(b benchRun, cpu string) (n *neighbourhood, err error) {
 	return n, n.driven("v1/nodes/n1/devices/d0/desired/p2", "v1/nodes/n1/devices/d0/reported/p2")
 }
 
-func openNeighbourhood(program, cpu string, prepare func(dir string) error, args ...string) (*neighbourhood, error) {
+func openNeighbourhood(program, cpu string, prepare func(dir string) error, args ...string) (*neighbourProcess, error) {
 	dir, err := os.MkdirTemp("", "edgebus-bench-")
 	if err != nil {
 		return nil, err
 	}
-	n := &neighbourhood{}
+	n := &neighbourProcess{}
 	for _, address := range []*string{&n.target.MQTT, &n.target.WebSocket, &n.target.HTTP} {
 		if *address, err = freeAddress(); err != nil {
 			return nil, err
@@ -109,7 +109,7 @@ func openNeighbourhood(program, cpu string, prepare func(dir string) error, args
 
 // inhabit connects those who are there everywhere. Of the device's properties the first
 // is theirs, the second the flood's.
-func (n *neighbourhood) inhabit(property string) error {
+func (n *neighbourProcess) inhabit(property string) error {
 	n.target.Tree = property + "1"
 	own := victimGroup{what: "own topic", every: ownEvery}
 	for i := range ownTopics {
@@ -135,7 +135,7 @@ func (n *neighbourhood) inhabit(property string) error {
 }
 
 // driven adds a device with a mapper that does at once what is wanted, and somebody who wants it.
-func (n *neighbourhood) driven(desired, reported string) error {
+func (n *neighbourProcess) driven(desired, reported string) error {
 	mapper, err := dialClient(n.addr, "victim-mapper")
 	if err != nil {
 		return err
@@ -181,7 +181,7 @@ type pinger struct {
 }
 
 // pinger connects a client that publishes, and is answered on a topic; "": by the PUBACK.
-func (n *neighbourhood) pinger(id, topic string, payload []byte, answered string) (*pinger, error) {
+func (n *neighbourProcess) pinger(id, topic string, payload []byte, answered string) (*pinger, error) {
 	conn, err := dialWith(n.addr, id, n.user, n.password)
 	if err != nil {
 		return nil, err

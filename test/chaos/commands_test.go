@@ -21,7 +21,7 @@ import (
 // asker sends commands to a device that the virtual mapper drives, one after the other,
 // and knows what came of each. It asks only while it listens for answers: who asks
 // earlier on a connection may have the answer go by.
-type asker struct {
+type commandSender struct {
 	c    *client.Client
 	name string
 
@@ -37,8 +37,8 @@ type asker struct {
 // commandTime is how long an asker waits at most: its commands expire.
 const commandTime = time.Second
 
-func newAsker(s *stand.Stand, name, broker string) *asker {
-	a := &asker{name: name, over: make(chan struct{}), answers: map[int][]topics.AnswerCode{}, refused: map[int]bool{}}
+func newAsker(s *stand.Stand, name, broker string) *commandSender {
+	a := &commandSender{name: name, over: make(chan struct{}), answers: map[int][]topics.AnswerCode{}, refused: map[int]bool{}}
 	close(a.over)
 	a.c = s.Client(broker, func(o *client.Options) {
 		o.Subscriptions = []client.Subscription{{Filter: a.replies(), QoS: 1}}
@@ -55,16 +55,16 @@ func newAsker(s *stand.Stand, name, broker string) *asker {
 	return a
 }
 
-func (a *asker) replies() string { return "answers/" + a.name }
+func (a *commandSender) replies() string { return "answers/" + a.name }
 
-func (a *asker) listen(does bool) {
+func (a *commandSender) listen(does bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.listens = does
 }
 
 // run asks until stop is closed, and sees its last command to its end.
-func (a *asker) run(ctx context.Context, stop <-chan struct{}) {
+func (a *commandSender) run(ctx context.Context, stop <-chan struct{}) {
 	for {
 		select {
 		case <-stop:
@@ -76,7 +76,7 @@ func (a *asker) run(ctx context.Context, stop <-chan struct{}) {
 }
 
 // begin counts one more command, unless nobody would hear the answer.
-func (a *asker) begin() (n int, over <-chan struct{}) {
+func (a *commandSender) begin() (n int, over <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.listens {
@@ -87,7 +87,7 @@ func (a *asker) begin() (n int, over <-chan struct{}) {
 	return a.count, a.over
 }
 
-func (a *asker) ask(ctx context.Context) {
+func (a *commandSender) ask(ctx context.Context) {
 	n, over := a.begin()
 	if n == 0 {
 		return
@@ -109,7 +109,7 @@ func (a *asker) ask(ctx context.Context) {
 }
 
 // failed ends a command that was refused, or whose connection was lost.
-func (a *asker) failed(n int, err error) {
+func (a *commandSender) failed(n int, err error) {
 	if r := (*client.Refused)(nil); errors.As(err, &r) {
 		a.mu.Lock()
 		a.refused[n] = true
@@ -118,7 +118,7 @@ func (a *asker) failed(n int, err error) {
 	a.end(n)
 }
 
-func (a *asker) hear(m client.Message) {
+func (a *commandSender) hear(m client.Message) {
 	n, err := strconv.Atoi(string(m.Correlation))
 	a.mu.Lock()
 	known := err == nil && n > 0 && n <= a.count
@@ -134,7 +134,7 @@ func (a *asker) hear(m client.Message) {
 }
 
 // end ends the wait for a command; 0: for whichever is the last.
-func (a *asker) end(n int) {
+func (a *commandSender) end(n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if n != 0 && n != a.count {
@@ -147,7 +147,7 @@ func (a *asker) end(n int) {
 	}
 }
 
-func (a *asker) fault(format string, args ...any) {
+func (a *commandSender) fault(format string, args ...any) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.faults = append(a.faults, a.name+": "+fmt.Sprintf(format, args...))
@@ -161,7 +161,7 @@ var executedCodes = map[topics.AnswerCode]bool{
 }
 
 // verdict compares the answers with how often each command was executed.
-func (a *asker) verdict(answers map[int][]topics.AnswerCode, times map[string]int) error {
+func (a *commandSender) verdict(answers map[int][]topics.AnswerCode, times map[string]int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	faults := a.faults
@@ -189,7 +189,7 @@ func (a *asker) verdict(answers map[int][]topics.AnswerCode, times map[string]in
 	return nil
 }
 
-func (a *asker) answered() map[int][]topics.AnswerCode {
+func (a *commandSender) answered() map[int][]topics.AnswerCode {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return maps.Clone(a.answers)
@@ -198,7 +198,7 @@ func (a *asker) answered() map[int][]topics.AnswerCode {
 // commands judges what became of all commands. Answers are read before what was
 // executed: whose asker lost its connection may still be under way.
 func (c *chaosRun) commands() error {
-	answers := map[*asker]map[int][]topics.AnswerCode{}
+	answers := map[*commandSender]map[int][]topics.AnswerCode{}
 	for _, a := range c.load.askers {
 		answers[a] = a.answered()
 	}
@@ -232,7 +232,7 @@ func (c *chaosRun) executions() (map[string]int, error) {
 }
 
 // tallyCommands sums up how commands ended.
-func tallyCommands(askers []*asker) string {
+func tallyCommands(askers []*commandSender) string {
 	count, answered, done := 0, 0, 0
 	for _, a := range askers {
 		a.mu.Lock()

@@ -148,7 +148,7 @@ var brokerSides = []string{"hub", "core"}
 type writeLoad struct {
 	writers []*topicWriter
 	posts   []*mailPost
-	askers  []*asker
+	askers  []*commandSender
 	boards  map[string]*stand.Watcher // retained messages of users' own topics, by prefix
 }
 

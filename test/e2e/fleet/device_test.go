@@ -78,25 +78,25 @@ func Test02Owner(t *testing.T) {
 		code, why := owner(as, to)
 		require.Equal(t, 403, code, "%s sets the owner %q: %s", as, to, why)
 	}
-	for _, as := range []string{"", operator, viewer, outsider} {
+	for _, as := range []string{"", operator, viewer, controllerUser} {
 		forbidden(as, "Fleet/p02")
 	}
-	forbidden(operator, outsider+"/7")
-	forbidden(outsider, otherNode+"/7")
-	code, why := owner(outsider, outsider+"/7")
+	forbidden(operator, controllerUser+"/7")
+	forbidden(controllerUser, otherNode+"/7")
+	code, why := owner(controllerUser, controllerUser+"/7")
 	require.Equal(t, 200, code, why)
 	forbidden(otherNode, "")
 	forbidden(otherNode, otherNode+"/1")
-	require.Contains(t, callRefused(t, 409, operator, "PATCH", flightctlPath+"devices/p02", `{"spec":{"os":{"image":"quay.io/x:1"}}}`), outsider+"/7")
-	callOK(t, outsider, "PATCH", flightctlPath+"devices/p02", `{"spec":{"os":{"image":"quay.io/x:1"}}}`)
-	require.Equal(t, outsider+"/7", getObject(t, "nodes/p02").text("metadata.owner"))
-	code, why = owner(outsider, "")
+	require.Contains(t, callRefused(t, 409, operator, "PATCH", flightctlPath+"devices/p02", `{"spec":{"os":{"image":"quay.io/x:1"}}}`), controllerUser+"/7")
+	callOK(t, controllerUser, "PATCH", flightctlPath+"devices/p02", `{"spec":{"os":{"image":"quay.io/x:1"}}}`)
+	require.Equal(t, controllerUser+"/7", getObject(t, "nodes/p02").text("metadata.owner"))
+	code, why = owner(controllerUser, "")
 	require.Equal(t, 200, code, why)
 
 	makeFleet(t, "p02", "p02=a", motdConfig("p02"))
 	untilIs(t, "nodes/p02", "metadata.owner", "Fleet/p02")
-	forbidden(outsider, "")
-	forbidden(outsider, outsider+"/7")
+	forbidden(controllerUser, "")
+	forbidden(controllerUser, controllerUser+"/7")
 	require.Equal(t, "Fleet/p02", getObject(t, "nodes/p02").text("metadata.owner"))
 }
 

@@ -112,7 +112,7 @@ func Test31TemplateVersion(t *testing.T) {
 	}
 	v := getObject(t, "fleets/p31").text("metadata.annotations.fleet-controller/templateVersion")
 	callRefused(t, 403, operator, "PATCH", apiPath+"templateversions/"+v, `{"spec":{"fleet":"other"}}`)
-	callRefused(t, 409, outsider, "PATCH", apiPath+"templateversions/"+v, `{"spec":{"fleet":"other"}}`)
+	callRefused(t, 409, controllerUser, "PATCH", apiPath+"templateversions/"+v, `{"spec":{"fleet":"other"}}`)
 	require.Contains(t, callRefused(t, 422, operator, "PATCH", apiPath+"templateversions/"+v, `{"spec":{"fleet":"other"}}`, "Impersonate-User", "controller"), "spec")
 }
 
@@ -213,7 +213,7 @@ func Test35TemplateVersionsOverREST(t *testing.T) {
 	mine := getObject(t, "templateversions/p35-0000001").text("")
 	callRefused(t, 403, "", "POST", apiPath+"templateversions", strings.Replace(mine, "p35-0000001", "p35-0000007", 1))
 	callRefused(t, 403, "", "PUT", apiPath+"templateversions/p35-0000001", mine)
-	callOK(t, outsider, "PATCH", apiPath+"templateversions/p35-0000001", `{"metadata":{"labels":{"kept":"no"}}}`)
+	callOK(t, controllerUser, "PATCH", apiPath+"templateversions/p35-0000001", `{"metadata":{"labels":{"kept":"no"}}}`)
 	require.Equal(t, []string{"p35-0000001"}, names("?labelSelector=kept%3Dno"))
 	require.Contains(t, callRefused(t, 409, "", "DELETE", at+"/p35-0000001", ""), "undone")
 	callOK(t, "", "DELETE", at+"/p35-0000001?force=true", "")

@@ -170,10 +170,10 @@ func Test16To18Paused(t *testing.T) {
 func Test19ForeignOwner(t *testing.T) {
 	t.Parallel()
 	makeNode(t, "p19", "p19=a")
-	callOK(t, outsider, "PATCH", flightctlPath+"devices/p19", `{"metadata":{"owner":"`+outsider+`/7"}}`)
+	callOK(t, controllerUser, "PATCH", flightctlPath+"devices/p19", `{"metadata":{"owner":"`+controllerUser+`/7"}}`)
 	makeNode(t, "p19-free", "p19=a")
 	makeFleet(t, "p19", "p19=a", motdConfig("of the fleet"))
-	requireStays(t, func() error { return wantEqual(outsider+"/7", getObject(t, "nodes/p19").text("metadata.owner")) }, func() {
+	requireStays(t, func() error { return wantEqual(controllerUser+"/7", getObject(t, "nodes/p19").text("metadata.owner")) }, func() {
 		untilIs(t, "nodes/p19-free", "metadata.owner", "Fleet/p19")
 		labelNode(t, "p19", "room", "hall")
 		labelNode(t, "p19-free", "room", "hall")
@@ -181,7 +181,7 @@ func Test19ForeignOwner(t *testing.T) {
 		untilIs(t, "nodes/p19-later", "metadata.owner", "Fleet/p19")
 	})
 	require.False(t, getObject(t, "nodes/p19").has("spec.config"))
-	callOK(t, outsider, "PATCH", flightctlPath+"devices/p19", `{"metadata":{"owner":null}}`)
+	callOK(t, controllerUser, "PATCH", flightctlPath+"devices/p19", `{"metadata":{"owner":null}}`)
 	untilIs(t, "nodes/p19", "metadata.owner", "Fleet/p19")
 }
 

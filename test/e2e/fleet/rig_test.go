@@ -43,14 +43,14 @@ const maxNodes = 48
 
 // The users of the hub. Whoever signs in with none of these names is an operator, but sees no Secrets and Repositories.
 const (
-	operator  = "op"     // of all nodes
-	viewer    = "vera"   // of all nodes
-	outsider  = "aap"    // a controller that is a program beside the hub
-	otherNode = "acm"    // another such
-	theNode   = "own"    // a node with a password and no programs
-	notIt     = "others" // another such
-	overHTTP  = "web"    // another such
-	word      = "correct-horse"
+	operator       = "op"     // of all nodes
+	viewer         = "vera"   // of all nodes
+	controllerUser = "aap"    // a controller that is a program beside the hub
+	otherNode      = "acm"    // another such
+	theNode        = "own"    // a node with a password and no programs
+	notIt          = "others" // another such
+	overHTTP       = "web"    // another such
+	word           = "correct-horse"
 )
 
 const hubSettings = `auth:

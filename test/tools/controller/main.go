@@ -71,7 +71,7 @@ func run(ctx context.Context, url string) error {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- m.Start(ctx) }()
-	err = use(ctx, m)
+	err = reconcileDevice(ctx, m)
 	cancel()
 	return errors.Join(err, <-ended)
 }
@@ -111,8 +111,8 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	return ctrl.Result{}, err
 }
 
-// use is what happens to a Device that the controller is for.
-func use(ctx context.Context, m ctrl.Manager) error {
+// reconcileDevice is what happens to a Device that the controller is for.
+func reconcileDevice(ctx context.Context, m ctrl.Manager) error {
 	c, err := client.New(m.GetConfig(), client.Options{Scheme: m.GetScheme()})
 	if err != nil {
 		return err
