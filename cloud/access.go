@@ -143,7 +143,7 @@ func nodeReferences(st store.Reader) []func(context.Context, resource.Meta) ([]o
 // judgeJoining refuses a node that would get Secrets and the like.
 func judgeJoining(objs *objects.Registry) func(ctx context.Context, node string, labels map[string]string, labelFrom string) error {
 	return func(ctx context.Context, node string, labels map[string]string, labelFrom string) error {
-		return objs.CheckJoining(ctx, node, labels, labelFrom, api.MayReferAnonymously)
+		return objs.Grants.CheckJoining(ctx, node, labels, labelFrom, api.MayReferAnonymously)
 	}
 }
 

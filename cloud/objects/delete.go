@@ -150,7 +150,7 @@ func (s *Registry) remove(ctx context.Context, k *Kind, key store.Key, old *Obje
 		return err
 	}
 	if k.UniqueName {
-		s.unclaim(ctx, key)
+		s.names.unclaim(ctx, key)
 	}
 	s.releaseReferences(ctx, k, key, old, nil)
 	return nil

@@ -1,9 +1,3 @@
-// Package objects is the layer between the hub's objects and its store: the one place in which objects are read and written
-// by the rules for all of them. Defaults, validation, generation, uid, owners, finalizers, managed fields, names that are
-// unique over all namespaces, the sealing of Secrets, and "nothing changed is no write" are here, for the handlers of the
-// API and for controllers alike. Controllers use the typed functions: Get, List, Create, Update, UpdateStatus.
-//
-// It never asks who may write what, but for what an object may refer to (Write.MayRefer), knows no HTTP, and keeps no object: whoever reads gets what the store has now.
 package objects
 
 import (
@@ -49,11 +43,12 @@ type Sealer interface {
 // Registry reads and writes objects.
 type Registry struct {
 	Options
+	Grants     *Grants
 	retryLocks [64]sync.Mutex // see retryLock
 	kinds      []Kind
 	types      map[reflect.Type]*Kind
 	index      referenceIndex
-	creating   ongoingCreations
+	names      uniqueNames
 	indexing   sync.Mutex // while indexed becomes true
 	indexed    bool       // the index has what was stored before
 }
@@ -66,7 +61,11 @@ func New(o Options) *Registry {
 	if o.Suffix == nil {
 		o.Suffix = randomSuffix
 	}
-	s := &Registry{Options: o, kinds: Kinds(), types: make(map[reflect.Type]*Kind)}
+	s := &Registry{
+		Options: o, kinds: Kinds(), types: make(map[reflect.Type]*Kind),
+		Grants: &Grants{reader: o.Reader, nodeReferences: o.NodeReferences, fetched: o.Fetched},
+		names:  uniqueNames{reader: o.Reader, writer: o.Writer, log: o.Log},
+	}
 	for i := range s.kinds {
 		s.types[reflect.TypeOf(s.kinds[i].New())] = &s.kinds[i]
 	}

@@ -144,18 +144,25 @@ func fileReferences(at string, files []resource.InlineFile) (refs []Reference) {
 	return refs
 }
 
+// Grants knows what an object gives access to: what it refers to, and what it has others hand out because of their labels.
+type Grants struct {
+	reader         store.Reader
+	nodeReferences []func(ctx context.Context, node resource.Meta) ([]Reference, error)
+	fetched        func(ctx context.Context, digest string) (bool, error)
+}
+
 // checkReferences refuses what the writer may not refer to: each reference that old doesn't have.
-func (s *Registry) checkReferences(ctx context.Context, old, next any, w *WriteOptions) error {
+func (g *Grants) checkReferences(ctx context.Context, old, next any, w *WriteOptions) error {
 	if w.MayRefer == nil {
 		return nil
 	}
-	refs, err := s.effectiveReferences(ctx, next)
+	refs, err := g.effectiveReferences(ctx, next)
 	if err != nil || len(refs) == 0 {
 		return err
 	}
 	known := make(map[Reference]bool)
 	if old != nil && !selectsOthers(old, next) {
-		before, err := s.effectiveReferences(ctx, old)
+		before, err := g.effectiveReferences(ctx, old)
 		if err != nil {
 			return err
 		}
@@ -168,7 +175,7 @@ func (s *Registry) checkReferences(ctx context.Context, old, next any, w *WriteO
 			continue
 		}
 		known[r.target()] = true
-		if err := s.CheckReference(ctx, r, w.MayRefer); err != nil {
+		if err := g.CheckReference(ctx, r, w.MayRefer); err != nil {
 			return err
 		}
 	}
@@ -176,10 +183,10 @@ func (s *Registry) checkReferences(ctx context.Context, old, next any, w *WriteO
 }
 
 // CheckReference asks may about a reference once it is known what it leads to.
-func (s *Registry) CheckReference(ctx context.Context, r Reference, may func(Reference) error) error {
+func (g *Grants) CheckReference(ctx context.Context, r Reference, may func(Reference) error) error {
 	switch {
 	case r.Image != "":
-		for o, err := range store.All(ctx, s.Reader, resource.KindRepository, store.ListOptions{}) {
+		for o, err := range store.All(ctx, g.reader, resource.KindRepository, store.ListOptions{}) {
 			if err != nil {
 				return err
 			}
@@ -193,9 +200,9 @@ func (s *Registry) CheckReference(ctx context.Context, r Reference, may func(Ref
 			}
 		}
 		return nil
-	case r.Kind == KindBlob && s.Fetched != nil:
+	case r.Kind == KindBlob && g.fetched != nil:
 		var err error
-		if r.Fetched, err = s.Fetched(ctx, r.Name); err != nil {
+		if r.Fetched, err = g.fetched(ctx, r.Name); err != nil {
 			return err
 		}
 	}
@@ -221,24 +228,24 @@ func sameJSON(a, b any) bool {
 
 // effectiveReferences are an object's references, and what it has others hand out: a Node by its labels and annotations, an approval by those of
 // the Node that joins, a Fleet by the version that it is rolled back to.
-func (s *Registry) effectiveReferences(ctx context.Context, obj any) ([]Reference, error) {
+func (g *Grants) effectiveReferences(ctx context.Context, obj any) ([]Reference, error) {
 	refs := References(obj)
 	switch v := obj.(type) {
 	case *resource.Node:
-		more, err := s.boundReferences(ctx, v.Metadata)
+		more, err := g.boundReferences(ctx, v.Metadata)
 		return append(refs, more...), err
 	case *resource.EnrollmentRequest:
 		if v.Spec.Approval != resource.Approved {
 			return nil, nil
 		}
-		return s.joiningReferences(ctx, cmp.Or(v.Spec.NodeName, v.Metadata.Name), v.Spec.Labels, v.Metadata.Annotations[resource.LabelFromAnnotation])
+		return g.joiningReferences(ctx, cmp.Or(v.Spec.NodeName, v.Metadata.Name), v.Spec.Labels, v.Metadata.Annotations[resource.LabelFromAnnotation])
 	case *resource.Fleet:
 		name := v.Metadata.Annotations[resource.RollBackAnnotation]
 		if name == "" {
 			return refs, nil
 		}
 		var version resource.TemplateVersion
-		o, err := s.Reader.Get(ctx, store.Key{Kind: resource.KindTemplateVersion, Name: name})
+		o, err := g.reader.Get(ctx, store.Key{Kind: resource.KindTemplateVersion, Name: name})
 		if err == nil {
 			err = json.Unmarshal(o.Data, &version)
 		}
@@ -248,9 +255,9 @@ func (s *Registry) effectiveReferences(ctx context.Context, obj any) ([]Referenc
 }
 
 // joiningReferences is what a node gets that joins by a name, with labels beside those of its Node, if there is one.
-func (s *Registry) joiningReferences(ctx context.Context, name string, labels map[string]string, labelFrom string) ([]Reference, error) {
+func (g *Grants) joiningReferences(ctx context.Context, name string, labels map[string]string, labelFrom string) ([]Reference, error) {
 	n := resource.Node{Metadata: resource.Meta{Name: name}}
-	o, err := s.Reader.Get(ctx, store.Key{Kind: resource.KindNode, Name: name})
+	o, err := g.reader.Get(ctx, store.Key{Kind: resource.KindNode, Name: name})
 	if err == nil {
 		err = json.Unmarshal(o.Data, &n)
 	}
@@ -262,7 +269,7 @@ func (s *Registry) joiningReferences(ctx context.Context, name string, labels ma
 	if labelFrom != "" {
 		m.Annotations[resource.LabelFromAnnotation] = labelFrom
 	}
-	return s.effectiveReferences(ctx, &n)
+	return g.effectiveReferences(ctx, &n)
 }
 
 func mergedMap(m, more map[string]string) map[string]string {
@@ -273,18 +280,18 @@ func mergedMap(m, more map[string]string) map[string]string {
 }
 
 // CheckJoining refuses a node that joins, by a name and with labels, if it would get something that may refuses.
-func (s *Registry) CheckJoining(ctx context.Context, name string, labels map[string]string, labelFrom string, may func(Reference) error) error {
-	refs, err := s.joiningReferences(ctx, name, labels, labelFrom)
+func (g *Grants) CheckJoining(ctx context.Context, name string, labels map[string]string, labelFrom string, may func(Reference) error) error {
+	refs, err := g.joiningReferences(ctx, name, labels, labelFrom)
 	for _, r := range refs {
 		if err == nil {
-			err = s.CheckReference(ctx, r, may)
+			err = g.CheckReference(ctx, r, may)
 		}
 	}
 	return err
 }
 
-func (s *Registry) boundReferences(ctx context.Context, m resource.Meta) (refs []Reference, err error) {
-	for _, bound := range s.NodeReferences {
+func (g *Grants) boundReferences(ctx context.Context, m resource.Meta) (refs []Reference, err error) {
+	for _, bound := range g.nodeReferences {
 		more, err := bound(ctx, m)
 		if err != nil {
 			return nil, err

@@ -243,7 +243,7 @@ func (c *controller) refused(ctx context.Context, rs *resource.ResourceSync, wan
 	var all []string
 	for _, m := range wanted {
 		for _, ref := range m.refs {
-			err := c.Objects.CheckReference(ctx, ref, mayRefer(rs))
+			err := c.Objects.Grants.CheckReference(ctx, ref, mayRefer(rs))
 			if err != nil && !errors.Is(err, resource.Forbidden) {
 				return "", err
 			}
