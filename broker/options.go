@@ -72,7 +72,6 @@ type Listener struct {
 // User is a configured user.
 type User struct {
 	Name         string
-	Local        string // the user of this host, by name or number, who is this user over a Unix socket
 	PasswordHash string // as mosquitto_passwd writes it: $7$ or $6$; empty: signs in by certificate only
 	Role         topics.Role
 	Nodes        []string // globs, for operators and viewers; empty: on a node's own broker that node, on the hub none
@@ -81,6 +80,9 @@ type User struct {
 	// Configurations are globs, for discoverers; empty: all.
 	Configurations []string
 	Clients        []string // globs of client identifiers that are reserved for the user
+	Local          string   // the user of this host, by name or number, who is this user over a Unix socket
+	// Publish and Subscribe are lists of filters that Auth.Topics is made of, by acl.Open.
+	Publish, Subscribe acl.Filters
 }
 
 // Auth says who may connect.

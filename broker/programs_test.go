@@ -1,17 +1,17 @@
 package broker_test
 
 import (
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/broker/mqttserver"
-	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics/limits"
 )
 
-// The tests of what clients may rely on are of package broker and run from here, for the limits
-// that the programs ship are made by broker/mqttserver, which imports it.
+// The tests of what clients may rely on are of package broker and run from here, with the limits that the programs ship.
 
 func TestDelivery(t *testing.T) {
 	hub, core := shippedLimits(t)
@@ -30,15 +30,17 @@ func TestStandard(t *testing.T) {
 
 // shippedLimits are the limits that hub and core have by default.
 func shippedLimits(t *testing.T) (hub, core broker.Limits) {
-	return configuredLimits[configs.Hub](t, "cloudhub", func(c configs.Hub) configs.Limits { return c.Limits.Limits }),
-		configuredLimits[configs.Core](t, "edgecore", func(c configs.Core) configs.Limits { return c.Limits.Limits })
+	return limitsIn(t, "../configs/hub.yaml"), limitsIn(t, "../configs/core.yaml")
 }
 
-func configuredLimits[T any](t *testing.T, program string, of func(T) configs.Limits) broker.Limits {
+func limitsIn(t *testing.T, file string) broker.Limits {
 	t.Helper()
-	cfg, err := configs.Load[T](program, "/dev/null", nil)
+	text, err := os.ReadFile(file)
 	require.NoError(t, err)
-	o, err := mqttserver.BrokerOptions(configs.MQTT{}, configs.Auth{}, of(cfg), false)
-	require.NoError(t, err)
-	return o.Limits
+	var settings struct {
+		Limits limits.Limits `yaml:"limits"`
+	}
+	require.NoError(t, yaml.Unmarshal(text, &settings))
+	require.NotZero(t, settings.Limits.Packet)
+	return settings.Limits
 }

@@ -122,7 +122,7 @@ func makerRevokedReason(a configs.HubAuth, by identity.TokenMaker) string {
 		}
 	}
 	administers := func(u configs.User) bool {
-		return u.Name == by.By && topics.Role(u.Role) == topics.RoleOperator && slices.Contains(u.Nodes, "*")
+		return u.Name == by.By && u.Role == topics.RoleOperator && slices.Contains(u.Nodes, "*")
 	}
 	switch {
 	case by.By == "":

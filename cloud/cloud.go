@@ -91,15 +91,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	recorder := events.New(events.Options{
 		Reader: st, Writer: st, Log: log, Keep: cfg.Limits.Events.Age, Most: cfg.Limits.Events.Count,
 	})
-	bo, err := mqttserver.BrokerOptions(cfg.MQTT, cfg.Auth.Auth, cfg.Limits.Limits, cfg.Insecure)
+	bo, err := brokerOptions(cfg, log)
 	if err != nil {
 		return err
 	}
-	rules, err := mqttserver.OpenRules(&bo, cfg.Auth.Auth, log)
+	rules, err := mqttserver.OpenRules(&bo, cfg.Auth.Topics, log)
 	if err != nil {
-		return err
-	}
-	if err := mqttserver.OpenAudit(&bo, cfg.Audit, cfg.Data.Dir, log); err != nil {
 		return err
 	}
 	objs := objects.New(objects.Options{
@@ -123,7 +120,6 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	bo.Version = o.Version
-	mqttserver.SetPagePorts(bo.Listeners, cfg.HTTP)
 	commands := calls.New(calls.Options{
 		Role: topics.RoleNode, Tree: tw, Presence: tw, Limits: cfg.Limits.Commands, Log: log, NodeTime: tw.SetTime,
 		Publish:     func(m broker.Message) { br.Publish(m) },
@@ -141,8 +137,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	serving := blobs.NewServer(blobs.ServerOptions{
 		Store: content, Allowed: specs.Allowed, Fetched: objs.Fetched, Tree: nodes, Publish: func(m broker.Message) { br.Publish(m) }, Log: log,
 	})
-	bo.Tree, bo.Presence, bo.Rejected, bo.Journal, bo.Log = serving, nodes, tw.Rejected, kept, log
-	bo.Down, bo.Metrics = cfg.Bridge.Down, figures
+	bo.Tree, bo.Presence, bo.Rejected, bo.Journal, bo.Metrics = serving, nodes, tw.Rejected, kept, figures
 	yes, why := cfg.Anonymous()
 	log.Info().Bool("anonymous", yes).Str("why", why).Msg("who comes over loopback without signing in")
 	if yes {
@@ -164,7 +159,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	space := dir.Space(log, nil)
 	act := newControllers(cfg.Data.Dir, cfg.Sources, objs, st, content, recorder, figures, log, tw, newProjectionControllers(tw, rows))
 	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
-	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
+	site, err := httpserver.Listen(httpserver.Options{Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits}, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
 		Objects: objs, Reader: st, Writer: st, Watcher: st, Log: log, Authenticate: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
 		Links: linkReporter(hub.ID, tw, br, commits, rules, space, o.Version), Ready: map[string]func(context.Context) error{"store": storesReady(commits)},
 		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Blobs: serving.ServeHTTP, Content: content.ReadAt,
@@ -207,7 +202,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	if code, mine := dataProgram().Main(args, stdout, stderr); mine {
 		return code
 	}
-	cfg, done, err := configs.Parse[configs.Hub]("cloudhub", args, stdout)
+	cfg, done, err := configs.Parse[configs.Hub]("cloudhub", daemon.Version(), args, stdout)
 	if err != nil {
 		fmt.Fprintln(stderr, "cloudhub:", err)
 		return 2

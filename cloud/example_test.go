@@ -33,7 +33,7 @@ func ExampleRun() {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	cfg, _, err := configs.Parse[configs.Hub]("cloudhub", []string{
+	cfg, _, err := configs.Parse[configs.Hub]("cloudhub", "dev", []string{
 		"--data-dir", dir, "--mqtt-listen", "127.0.0.1:0", "--mqtt-websocket-listen", "", "--http-listen", "127.0.0.1:0",
 	}, io.Discard)
 	if err != nil {

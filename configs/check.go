@@ -422,10 +422,10 @@ func (a Auth) check(roles []string, byCertificate bool, report reportFunc) {
 		} else if u.Role == "node" && u.Name != "" && !topics.ValidName(u.Name) {
 			report(at+"name", "%q is no node's name: use a-z, 0-9, and - or . in between", u.Name)
 		}
-		if u.Role == "mapper" && !slices.Contains(roles, u.Role) {
+		if u.Role == "mapper" && !slices.Contains(roles, string(u.Role)) {
 			report(at+"role", "user %q: mappers sign in on their node's own broker, and the hub has nothing for them: list the user in auth.users of the node's core.yaml", u.Name)
 		} else {
-			checkOneOf(at+"role", u.Role, roles, report)
+			checkOneOf(at+"role", string(u.Role), roles, report)
 		}
 		u.checkPassword(at+"passwordHash", byCertificate || u.Local != "", report)
 		u.checkTopics(at, report)
@@ -455,6 +455,12 @@ func (d Denied) check(key string, report reportFunc) {
 	case d.Fingerprint != "" && len(strings.ReplaceAll(d.Fingerprint, ":", "")) != 64, d.Fingerprint != "" && NormalizeHex(d.Fingerprint) == "":
 		report(key+".fingerprint", "%q is not the 64 hexadecimal digits that openssl x509 -fingerprint -sha256 shows", d.Fingerprint)
 	}
+}
+
+// Normalized has the numbers as they are compared.
+func (d Denied) Normalized() Denied {
+	d.Serial, d.Fingerprint = NormalizeHex(d.Serial), NormalizeHex(d.Fingerprint)
+	return d
 }
 
 // NormalizeHex is a hexadecimal number as it is compared: without colons and leading zeros, in lower case; empty: it is none.
@@ -491,7 +497,7 @@ func (u User) checkTopics(at string, report reportFunc) {
 		{"publish", u.Publish, acl.Write, []string{"operator", "mapper"}},
 		{"subscribe", u.Subscribe, acl.Read, []string{"operator", "mapper", "viewer"}},
 	} {
-		if len(list.filters) > 0 && !slices.Contains(list.roles, u.Role) {
+		if len(list.filters) > 0 && !slices.Contains(list.roles, string(u.Role)) {
 			report(at+list.name, "user %q: the role %s may %s no topics of users' own, and a list gives no more than the role", u.Name, u.Role, list.name+map[string]string{"subscribe": " to"}[list.name])
 			continue
 		}

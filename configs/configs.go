@@ -21,6 +21,8 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/term"
 
+	"github.com/edgebus/edgebus/topics"
+	"github.com/edgebus/edgebus/topics/acl"
 	"github.com/edgebus/edgebus/topics/limits"
 )
 
@@ -479,12 +481,12 @@ func (c Core) Anonymous() (yes bool, why string) { return c.Auth.anybody(c.MQTT.
 
 // User is a user of auth.users, with credentials and rights.
 type User struct {
-	Name         string   `yaml:"name"`
-	PasswordHash string   `yaml:"passwordHash" secret:"true"`
-	Role         string   `yaml:"role"`
-	Nodes        []string `yaml:"nodes,omitempty,flow"`
-	Devices      []string `yaml:"devices,omitempty,flow"`
-	Protocols    []string `yaml:"protocols,omitempty,flow"`
+	Name         string      `yaml:"name"`
+	PasswordHash string      `yaml:"passwordHash" secret:"true"`
+	Role         topics.Role `yaml:"role"`
+	Nodes        []string    `yaml:"nodes,omitempty,flow"`
+	Devices      []string    `yaml:"devices,omitempty,flow"`
+	Protocols    []string    `yaml:"protocols,omitempty,flow"`
 	// Configurations are globs of those that a discoverer looks for; empty: all.
 	Configurations []string `yaml:"configurations,omitempty,flow"`
 	// Clients are globs of client identifiers that are reserved for the user.
@@ -494,11 +496,8 @@ type User struct {
 	Subscribe Filters  `yaml:"subscribe,omitempty,flow"`
 }
 
-// Filters of topics. Nil is none given, which is not the same as an empty list.
-type Filters []string
-
-// IsZero reports whether they are left out of YAML.
-func (f Filters) IsZero() bool { return f == nil }
+// Filters of topics.
+type Filters = acl.Filters
 
 // Audit says where the audit log is, and how much of it is kept.
 type Audit struct {

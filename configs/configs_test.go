@@ -221,7 +221,7 @@ func TestPrintedSettingsLoadAgainAndHideSecrets(t *testing.T) {
 	t.Setenv("EDGECORE_LINK_PASSWORD", "hunter2")
 	text := "auth: {users: [{name: ann, role: viewer, passwordHash: " + secretHash + ", nodes: [a, b]}]}\nlink: {keepalive: 90s}\nlimits: {packet: 3MiB}\n"
 	var out bytes.Buffer
-	_, done, err := Parse[Core]("edgecore", []string{"--config", writeSettings(t, text), "--print-config", "--node-name=n1"}, &out)
+	_, done, err := Parse[Core]("edgecore", "v1.2.3", []string{"--config", writeSettings(t, text), "--print-config", "--node-name=n1"}, &out)
 	require.NoError(t, err)
 	require.True(t, done)
 	require.NotContains(t, out.String(), "hunter2")
@@ -240,14 +240,14 @@ func TestPrintedSettingsLoadAgainAndHideSecrets(t *testing.T) {
 func TestSettingsWithTheirSecretsAreAFile(t *testing.T) {
 	text := "auth: {users: [{name: ann, role: viewer, passwordHash: " + secretHash + "}]}\nlink: {password: hunter2}\n"
 	var out bytes.Buffer
-	_, done, err := Parse[Core]("edgecore", []string{"--config", writeSettings(t, text), "--print-config", "--show-secrets"}, &out)
+	_, done, err := Parse[Core]("edgecore", "v1.2.3", []string{"--config", writeSettings(t, text), "--print-config", "--show-secrets"}, &out)
 	require.NoError(t, err)
 	require.True(t, done)
 	again, err := Load[Core]("edgecore", writeSettings(t, out.String()), nil)
 	require.NoError(t, err)
 	require.Equal(t, secretHash, again.Auth.Users[0].PasswordHash)
 	require.Equal(t, "hunter2", again.Link.Password)
-	_, _, err = Parse[Core]("edgecore", []string{"--show-secrets"}, &out)
+	_, _, err = Parse[Core]("edgecore", "v1.2.3", []string{"--show-secrets"}, &out)
 	require.ErrorContains(t, err, "--show-secrets is for --print-config")
 }
 
@@ -258,7 +258,7 @@ func TestACheckReadsTheFilesThatSettingsName(t *testing.T) {
 		"auth: {users: [{name: ann, role: viewer, passwordHash: $7$x}]}":                            `user "ann": not a password hash`,
 	} {
 		var out bytes.Buffer
-		_, done, err := Parse[Core]("edgecore", []string{"--config", writeSettings(t, text), "--check-config"}, &out)
+		_, done, err := Parse[Core]("edgecore", "v1.2.3", []string{"--config", writeSettings(t, text), "--check-config"}, &out)
 		if why != "" {
 			require.ErrorContains(t, err, why)
 			continue
@@ -271,20 +271,20 @@ func TestACheckReadsTheFilesThatSettingsName(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	var out bytes.Buffer
-	_, done, err := Parse[Hub]("cloudhub", []string{"--help"}, &out)
+	_, done, err := Parse[Hub]("cloudhub", "v1.2.3", []string{"--help"}, &out)
 	require.NoError(t, err)
 	require.True(t, done)
 	require.Contains(t, out.String(), "--mqtt-tls-client-ca")
 	require.Contains(t, out.String(), "Address of plain MQTT")
 	require.NotContains(t, out.String(), "passwordHash:")
 
-	_, _, err = Parse[Hub]("cloudhub", []string{"serve"}, &out)
+	_, _, err = Parse[Hub]("cloudhub", "v1.2.3", []string{"serve"}, &out)
 	require.ErrorContains(t, err, `not "serve"`)
-	_, _, err = Parse[Hub]("cloudhub", []string{"--mqtt-lisen=x"}, &out)
+	_, _, err = Parse[Hub]("cloudhub", "v1.2.3", []string{"--mqtt-lisen=x"}, &out)
 	require.ErrorContains(t, err, "mqtt-lisen")
-	_, _, err = Parse[Hub]("cloudhub", []string{"--insecure=maybe"}, &out)
+	_, _, err = Parse[Hub]("cloudhub", "v1.2.3", []string{"--insecure=maybe"}, &out)
 	require.ErrorContains(t, err, "insecure")
-	hub, done, err := Parse[Hub]("cloudhub", []string{"--data-dir=/d"}, &out)
+	hub, done, err := Parse[Hub]("cloudhub", "v1.2.3", []string{"--data-dir=/d"}, &out)
 	require.NoError(t, err)
 	require.False(t, done)
 	require.Equal(t, "/d", hub.Data.Dir)
@@ -482,7 +482,7 @@ func TestHubWithoutAdministratorIsTold(t *testing.T) {
 		"auth: {users: [{name: ann, role: operator, nodes: ['*'], passwordHash: " + secretHash + "}]}": false,
 	} {
 		var out strings.Builder
-		_, done, err := Parse[Hub]("cloudhub", []string{"--config", writeSettings(t, text), "--check-config"}, &out)
+		_, done, err := Parse[Hub]("cloudhub", "v1.2.3", []string{"--config", writeSettings(t, text), "--check-config"}, &out)
 		require.NoError(t, err)
 		require.True(t, done)
 		require.Equal(t, warned, strings.Contains(out.String(), "warning: auth.users: nobody is listed"), text)
@@ -512,7 +512,7 @@ func TestWeakHashesAndOpenFilesAreTold(t *testing.T) {
 	file := writeSettings(t, text)
 	check := func() string {
 		var out strings.Builder
-		_, done, err := Parse[Core]("edgecore", []string{"--config", file, "--check-config"}, &out)
+		_, done, err := Parse[Core]("edgecore", "v1.2.3", []string{"--config", file, "--check-config"}, &out)
 		require.NoError(t, err)
 		require.True(t, done)
 		return out.String()

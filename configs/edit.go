@@ -12,8 +12,6 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-
-	"github.com/edgebus/edgebus/broker/daemon/datadir"
 )
 
 // Setting is a key of a file of settings, such as link.tls.ca, and its new value.
@@ -252,7 +250,11 @@ func WriteFileLike(file, like string, text []byte) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(file+".new"))
 	}
-	return datadir.SyncDir(filepath.Dir(file))
+	dir, err := os.Open(filepath.Dir(file))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
 // AddUser adds a user to auth.users in a file of a core's settings. All else in it stays, comments too. What comes out is

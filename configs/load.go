@@ -21,7 +21,6 @@ import (
 	"github.com/spf13/viper"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/topics/acl"
 	"github.com/edgebus/edgebus/topics/password"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -76,16 +75,16 @@ func Load[T any](program, file string, flags *pflag.FlagSet) (T, error) {
 	return cfg, errors.Join(l.errs...)
 }
 
-// Parse reads the command line of a program that has settings and no commands. done is true if it was --help, --version,
+// Parse reads the command line of a program of that version that has settings and no commands. done is true if it was --help, --version,
 // --print-config or --check-config, which are answered on out.
-func Parse[T any](program string, args []string, out io.Writer) (cfg T, done bool, err error) {
+func Parse[T any](program, version string, args []string, out io.Writer) (cfg T, done bool, err error) {
 	flags := pflag.NewFlagSet(program, pflag.ContinueOnError)
 	flags.SortFlags = false
 	flags.SetOutput(out)
 	flags.Usage = func() {
 		fmt.Fprintf(out, "%s\n\nUsage:\n  %s [flags]\n%s\nFlags:\n%s", programPurpose(program), program, commandUsage(program), flags.FlagUsages())
 	}
-	version := flags.BoolP("version", "v", false, "print the version, and exit")
+	asked := flags.BoolP("version", "v", false, "print the version, and exit")
 	if err := AddFlags[T](program, flags); err != nil {
 		return cfg, false, err
 	}
@@ -94,8 +93,8 @@ func Parse[T any](program string, args []string, out io.Writer) (cfg T, done boo
 	} else if err != nil {
 		return cfg, false, err
 	}
-	if *version {
-		_, err := fmt.Fprintln(out, program, daemon.Version())
+	if *asked {
+		_, err := fmt.Fprintln(out, program, version)
 		return cfg, true, err
 	}
 	if flags.NArg() > 0 {

@@ -90,16 +90,12 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	bo, err := mqttserver.BrokerOptions(cfg.MQTT.MQTT, cfg.Auth, cfg.Limits.Limits, cfg.Insecure)
+	bo, err := brokerOptions(cfg, log)
 	if err != nil {
 		return err
 	}
-	mqttserver.AddUnixSocket(&bo, cfg, log)
-	rules, err := mqttserver.OpenRules(&bo, cfg.Auth, log)
+	rules, err := mqttserver.OpenRules(&bo, cfg.Auth.Topics, log)
 	if err != nil {
-		return err
-	}
-	if err := mqttserver.OpenAudit(&bo, cfg.Audit, cfg.Data.Dir, log); err != nil {
 		return err
 	}
 	bo.Version = o.Version
@@ -116,7 +112,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	bo.Node, bo.Tree, bo.Presence, bo.Journal, bo.Log = cfg.Node.Name, hub.blobs, commands, kept, log
+	bo.Tree, bo.Presence, bo.Journal = hub.blobs, commands, kept
 	yes, why := cfg.Anonymous()
 	log.Info().Bool("anonymous", yes).Str("why", why).Msg("who comes over loopback without signing in")
 	if yes {
@@ -152,7 +148,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
 	space := dir.Space(log, tw.SetLowSpace)
 	linkReport := linkReporter(o, hub, commits, rules, space)
-	site, err := httpserver.Listen(cfg.HTTP, cfg.Limits.Limits, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
+	site, err := httpserver.Listen(httpserver.Options{Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits}, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
 		Authenticate: authenticateReader(br, cfg.Node.Name), MayRead: readableDevices(br, cfg.Node.Name), Watches: cfg.Limits.Watches, Twins: tw, Models: tw.Models, Node: nodeReporter(o, tw, up, space), Ready: ready, Metrics: figures.Handler(), Links: linkReport, Sessions: br.ServeSessions,
 		OwnOnly: cfg.HTTP.Discovery == "own",
 	}))))
@@ -213,7 +209,7 @@ func Main(args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 && args[0] == "join" {
 		return joinMain(args[1:], stdout, stderr)
 	}
-	cfg, done, err := configs.Parse[configs.Core]("edgecore", args, stdout)
+	cfg, done, err := configs.Parse[configs.Core]("edgecore", daemon.Version(), args, stdout)
 	if err != nil {
 		fmt.Fprintln(stderr, "edgecore:", err)
 		return 2

@@ -22,7 +22,7 @@ func ExampleRun() {
 		panic(err)
 	}
 	defer os.RemoveAll(dir)
-	cfg, _, err := configs.Parse[configs.Core]("edgecore", []string{
+	cfg, _, err := configs.Parse[configs.Core]("edgecore", "dev", []string{
 		"--node-name", "n1", "--data-dir", dir, "--mqtt-listen", "127.0.0.1:0", "--mqtt-socket", "", "--http-listen", "127.0.0.1:0",
 	}, io.Discard)
 	if err != nil {

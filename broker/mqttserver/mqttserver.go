@@ -1,19 +1,15 @@
-// Package mqttserver makes the MQTT broker of hub and core out of their settings, with the journal that it keeps its
-// sessions in.
+// Package mqttserver is what hub and core do with their broker as processes: the rules for users' own topics, the journal that it keeps its
+// sessions in and its part of backups, the audit log beside it, and the report on it.
 //
-// It never runs the broker, and decides nothing that the settings don't say.
+// It never runs the broker, and knows no settings.
 package mqttserver
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -28,40 +24,20 @@ import (
 	"github.com/edgebus/edgebus/broker/daemon/metrics"
 	"github.com/edgebus/edgebus/broker/journal"
 	"github.com/edgebus/edgebus/broker/wal"
-	"github.com/edgebus/edgebus/configs"
-	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/acl"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// BrokerOptions makes a broker's options of the parts of a configuration that are about it.
-func BrokerOptions(m configs.MQTT, a configs.Auth, l configs.Limits, insecure bool) (broker.Options, error) {
-	o := broker.Options{InsecureListen: insecure, Limits: l}
-	for _, d := range a.Deny {
-		o.Auth.Deny = append(o.Auth.Deny, broker.DeniedIdentity{Name: d.Name, Serial: configs.NormalizeHex(d.Serial), Fingerprint: configs.NormalizeHex(d.Fingerprint)})
-	}
-	o.Auth.SharedGroups = a.SharedGroups
-	for _, u := range a.Users {
-		o.Auth.Users = append(o.Auth.Users, broker.User{
-			Name: u.Name, PasswordHash: u.PasswordHash, Role: topics.Role(u.Role),
-			Nodes: u.Nodes, Devices: u.Devices, Protocols: u.Protocols, Configurations: u.Configurations, Clients: u.Clients, Local: u.Local,
-		})
-	}
-	var err error
-	o.Listeners, err = mqttListeners(m)
-	return o, err
-}
-
-// OpenRules opens the rules for users' own topics, and has the broker's options use them.
-func OpenRules(o *broker.Options, a configs.Auth, log zerolog.Logger) (*acl.ActiveRules, error) {
-	rules := acl.Options{File: a.Topics, Reread: func(err error) {
+// OpenRules opens the rules for users' own topics, of the users' lists and a file ("": there is none), and has the broker's options use them.
+func OpenRules(o *broker.Options, file string, log zerolog.Logger) (*acl.ActiveRules, error) {
+	rules := acl.Options{File: file, Reread: func(err error) {
 		if err != nil {
 			log.Error().Err(err).Msg("the file of rules for users' own topics is not in force: the rules that were read before stay")
 			return
 		}
-		log.Info().Str("file", a.Topics).Msg("the rules for users' own topics have changed")
+		log.Info().Str("file", file).Msg("the rules for users' own topics have changed")
 	}}
-	for _, u := range a.Users {
+	for _, u := range o.Auth.Users {
 		rules.Users = append(rules.Users, acl.User{Name: u.Name, Publish: u.Publish, Subscribe: u.Subscribe})
 	}
 	source, err := acl.Open(rules)
@@ -88,12 +64,6 @@ func RegisterRules(rules *acl.ActiveRules, r prometheus.Registerer) error {
 	}))
 }
 
-// OpenAudit opens the audit log, and has the broker's options use it.
-func OpenAudit(o *broker.Options, a configs.Audit, dataDir string, log zerolog.Logger) (err error) {
-	o.Audit, err = audit.New(audit.Options{File: a.Path(dataDir), Size: int(a.Size >> 20), Files: a.Files, Log: log})
-	return err
-}
-
 // RunWithAudit runs what belongs to a broker while run does, which may outlive the broker's clients: the audit log, so that
 // what they did last is in it.
 func RunWithAudit(log *audit.Log, run func(context.Context) error) func(context.Context) error {
@@ -103,46 +73,6 @@ func RunWithAudit(log *audit.Log, run func(context.Context) error) func(context.
 		g.Go(func() error { return log.Run(ctx) })
 		return g.Wait()
 	}
-}
-
-// While no user of the settings is one of the host's, root is AgentUser at a core's Unix socket, and the host's user of
-// edgediscovery's unit is DiscovererUser.
-const (
-	AgentUser      = "agent"
-	DiscovererUser = "edgediscovery"
-)
-
-// AddUnixSocket adds a core's Unix socket to the options of its broker.
-func AddUnixSocket(o *broker.Options, cfg configs.Core, log zerolog.Logger) {
-	path, why := cfg.SocketPath()
-	if inData := filepath.Join(cfg.Data.Dir, configs.SocketName); cfg.MQTT.Socket == configs.Auto && path != inData && isListening(path) {
-		log.Warn().Str("socket", path).Str("instead", inData).Msg("another program listens at the Unix socket: mqtt.socket is in the data directory instead")
-		path = inData
-	}
-	if path == "" {
-		if why != "" {
-			log.Info().Str("reason", why).Msg("there is no Unix socket for the programs of this host (mqtt.socket)")
-		}
-		return
-	}
-	o.Listeners = append(o.Listeners, broker.Listener{Name: "unix", Setting: "mqtt.socket", Address: "unix:" + path})
-	if slices.ContainsFunc(cfg.Auth.Users, func(u configs.User) bool { return u.Local != "" }) {
-		return
-	}
-	for _, u := range []broker.User{{Name: AgentUser, Role: topics.RoleAgent, Local: "0"}, {Name: DiscovererUser, Role: topics.RoleDiscoverer, Local: DiscovererUser}} {
-		if !slices.ContainsFunc(cfg.Auth.Users, func(listed configs.User) bool { return listed.Name == u.Name }) {
-			o.Auth.Users = append(o.Auth.Users, u)
-		}
-	}
-}
-
-// isListening reports whether a program listens at a Unix socket.
-func isListening(path string) bool {
-	conn, err := net.DialTimeout("unix", path, time.Second)
-	if err == nil {
-		_ = conn.Close()
-	}
-	return err == nil
 }
 
 // journalDir is where a broker keeps its sessions, in a program's data directory.
@@ -227,68 +157,4 @@ func describeJournal(dataDir string) (has string, err error) {
 	r := b.Report()
 	return fmt.Sprintf("%d sessions with %d subscriptions and %d messages, %d retained messages of users' own topics",
 		r.Sessions, r.Subscriptions, r.Queued, r.Retained), b.Close(context.Background())
-}
-
-// SetPagePorts lets the web pages in that a program itself serves over HTTP.
-func SetPagePorts(list []broker.Listener, h configs.HTTP) {
-	var ports []string
-	for _, address := range []string{h.Listen, h.TLS.Listen} {
-		if _, port, err := net.SplitHostPort(address); err == nil {
-			ports = append(ports, port)
-		}
-	}
-	for i := range list {
-		list[i].Pages = ports
-	}
-}
-
-func mqttListeners(m configs.MQTT) (list []broker.Listener, err error) {
-	var secure *tls.Config
-	if m.TLS.Cert != "" || m.TLS.Own != nil {
-		if secure, err = m.TLS.Config(); err != nil {
-			return nil, err
-		}
-	}
-	if m.Listen != "" {
-		list = append(list, broker.Listener{Name: "mqtt", Setting: "mqtt.listen", Address: m.Listen})
-	}
-	if m.TLS.Listen != "" {
-		list = append(list, broker.Listener{Name: "mqtts", Setting: "mqtt.tls.listen", Address: m.TLS.Listen, TLS: secure})
-	}
-	if m.WebSocket.Listen != "" {
-		ws := broker.Listener{Name: "websocket", Setting: "mqtt.websocket.listen", Address: m.WebSocket.Listen, WebSocket: true, Origins: m.WebSocket.Origins}
-		if m.WebSocket.TLS {
-			ws.TLS = secure
-			if !m.WebSocket.ClientCertificates {
-				ws.TLS = withoutClientCertificates(secure)
-			}
-		}
-		list = append(list, ws)
-	}
-	return list, nil
-}
-
-// withoutClientCertificates is the same for clients that can't be asked for a certificate.
-func withoutClientCertificates(c *tls.Config) *tls.Config {
-	unasked := c.Clone()
-	unasked.ClientAuth, unasked.ClientCAs = tls.NoClientCert, nil
-	find := c.GetConfigForClient
-	if find == nil {
-		return unasked
-	}
-	var mu sync.Mutex
-	var found, made *tls.Config // made is kept as long as found is, so that clients can resume their TLS sessions
-	unasked.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		c, err := find(hello)
-		if c == nil || err != nil {
-			return c, err
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if c != found {
-			found, made = c, withoutClientCertificates(c)
-		}
-		return made, nil
-	}
-	return unasked
 }

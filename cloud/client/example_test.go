@@ -61,7 +61,7 @@ func startHub() (server string, stop func()) {
 	if err != nil {
 		panic(err)
 	}
-	cfg, _, err := configs.Parse[configs.Hub]("cloudhub", []string{
+	cfg, _, err := configs.Parse[configs.Hub]("cloudhub", "dev", []string{
 		"--data-dir", dir, "--mqtt-listen", "127.0.0.1:0", "--mqtt-websocket-listen", "", "--http-listen", "127.0.0.1:0",
 	}, io.Discard)
 	if err != nil {

@@ -122,7 +122,7 @@ func importRule(from, to string) string {
 	case "mappers":
 		return mappersRule(from, to)
 	case "configs":
-		if !isBelow(to, "topics", "configs") && !isBelow(to, "broker/daemon") {
+		if !isBelow(to, "topics", "configs") {
 			return "configs knows settings, not those who use them"
 		}
 	}
@@ -185,10 +185,10 @@ func brokerRule(from, to string) string {
 	if isBelow(to, "cloud", "edge", "mappers") {
 		return "the broker serves cloud and edge, and knows neither of them"
 	}
-	if isBelow(to, "configs") && !isBelow(from, "broker/mqttserver", "broker/daemon") {
+	if isBelow(to, "configs") {
 		return "the broker has options, and what processes have in common has them: neither knows settings"
 	}
-	if isBelow(from, "broker/daemon") && !isBelow(to, "topics", "broker/daemon", "configs") {
+	if isBelow(from, "broker/daemon") && !isBelow(to, "topics", "broker/daemon") {
 		return "what processes have in common knows no broker"
 	}
 	return ""
@@ -280,6 +280,8 @@ func testsRule(from, to string) string {
 		return "cloud and edge meet on the wire only; a test of both belongs in test"
 	case isBelow(from, "topics") && !isBelow(to, "topics", "test"):
 		return "the contract imports nothing of ours"
+	case isBelow(from, "broker") && isBelow(to, "configs"), isBelow(from, "configs") && isBelow(to, "broker"):
+		return "settings and the broker know nothing of each other; a test of both belongs in test"
 	}
 	return ""
 }
@@ -402,6 +404,11 @@ func TestRulesBite(t *testing.T) {
 		{"topics/password", "golang.org/x/crypto/argon2", ""},
 		{"topics/password", "github.com/rs/zerolog", "leaf"},
 		{"broker", modulePath + "configs", "knows settings"},
+		{"broker/mqttserver", modulePath + "configs", "knows settings"},
+		{"broker/daemon/httpserver", modulePath + "configs", "knows settings"},
+		{"configs", modulePath + "broker/daemon", "settings"},
+		{"configs", modulePath + "topics/acl", ""},
+		{"mappers/cmd", modulePath + "broker/daemon", ""},
 		{"broker", modulePath + "broker/daemon", ""},
 		{"broker/mqttserver", modulePath + "broker", ""},
 		{"broker/daemon/httpserver", modulePath + "broker", "knows no broker"},

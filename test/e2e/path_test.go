@@ -111,7 +111,7 @@ func TestNobodyOnThePathEndsAnIdentity(t *testing.T) {
 			require.NoError(t, os.WriteFile(pair, append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: own.Raw}),
 				pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})...), 0o600))
 			at, tried := newRefusingHub(t, c.server, words, c.notice)
-			cfg, _, err := configs.Parse[configs.Core]("edgecore", []string{
+			cfg, _, err := configs.Parse[configs.Core]("edgecore", "dev", []string{
 				"--node-name", "n1", "--data-dir", dir, "--mqtt-listen", "127.0.0.1:0", "--mqtt-socket", "", "--http-listen", "",
 				"--link-server", "mqtts://" + at, "--link-tls-ca", roots, "--link-tls-cert", pair, "--link-tls-key", pair,
 				"--link-retry-backoff-min", "10ms", "--link-retry-backoff-max", "20ms",
@@ -199,7 +199,7 @@ func TestADamagedIdentityKeepsTheLinkAloneFromStarting(t *testing.T) {
 					}
 				}
 				at, tried := newRefusingHub(t, authority.server("127.0.0.1"), "not now", "")
-				cfg, _, err := configs.Parse[configs.Core]("edgecore", []string{
+				cfg, _, err := configs.Parse[configs.Core]("edgecore", "dev", []string{
 					"--node-name", "n1", "--data-dir", filepath.Join(dir, "data"), "--mqtt-listen", "127.0.0.1:0", "--mqtt-socket", "", "--http-listen", "",
 					"--link-server", "mqtts://" + at, "--link-tls-ca", filepath.Join(dir, "ca.pem"),
 					"--link-tls-cert", filepath.Join(dir, "node.pem"), "--link-tls-key", filepath.Join(dir, "node.pem"),

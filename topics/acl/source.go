@@ -13,8 +13,14 @@ import (
 // role has it.
 type User struct {
 	Name               string
-	Publish, Subscribe []string
+	Publish, Subscribe Filters
 }
+
+// Filters of topics. Nil is none given, which is not the same as an empty list.
+type Filters []string
+
+// IsZero reports whether they are left out of YAML.
+func (f Filters) IsZero() bool { return f == nil }
 
 // Options are what rules are made of.
 type Options struct {
@@ -56,7 +62,7 @@ func Open(o Options) (*ActiveRules, error) {
 func (s *ActiveRules) load() (*Rules, error) {
 	r := new(Rules)
 	for _, u := range s.opts.Users {
-		for access, filters := range map[Access][]string{Write: u.Publish, Read: u.Subscribe} {
+		for access, filters := range map[Access]Filters{Write: u.Publish, Read: u.Subscribe} {
 			if filters == nil {
 				continue
 			}

@@ -22,7 +22,6 @@ import (
 
 	"github.com/edgebus/edgebus/broker/daemon"
 	"github.com/edgebus/edgebus/broker/daemon/datadir"
-	"github.com/edgebus/edgebus/configs"
 )
 
 // A backup is a tar file, compressed with gzip. Its first entry lists the others, and its last one has their checksums, in
@@ -83,13 +82,14 @@ func (f diskFile) Copy(w io.Writer) error {
 	return err
 }
 
-// isData reports whether a name in a data directory is data: not a lock, a socket, the audit log, an unfinished file, what can be
+// isData reports whether a file in a data directory is data: not a lock, a socket, the audit log, an unfinished file, what can be
 // downloaded again, or what a restore has moved aside. The audit log tells what this machine did, whatever data it has: it stays where it is.
-func isData(name string) bool {
-	if strings.HasPrefix(name, "audit") && strings.HasSuffix(name, ".log") || name == configs.SocketName { // and rotated ones
+func isData(file fs.DirEntry) bool {
+	name := file.Name()
+	if strings.HasPrefix(name, "audit") && strings.HasSuffix(name, ".log") { // and rotated ones
 		return false
 	}
-	return name != datadir.LockName && name != SocketName && name != datadir.RestoreDir && name != datadir.DownloadsDir &&
+	return name != datadir.LockName && file.Type()&fs.ModeSocket == 0 && name != datadir.RestoreDir && name != datadir.DownloadsDir &&
 		!strings.HasSuffix(name, ".new") && !strings.HasSuffix(name, datadir.ConfirmedSuffix) && !strings.HasSuffix(name, partSuffix) && !strings.HasPrefix(name, asidePrefix)
 }
 
@@ -99,9 +99,9 @@ func listFiles(dir string, skip map[string]bool) (sources []Source, err error) {
 		switch {
 		case err != nil || path == dir:
 			return err
-		case d.IsDir() && (!isData(d.Name()) || skip[path]):
+		case d.IsDir() && (!isData(d) || skip[path]):
 			return filepath.SkipDir
-		case !isData(d.Name()) || !d.Type().IsRegular() || skip[path]:
+		case !isData(d) || !d.Type().IsRegular() || skip[path]:
 			return nil
 		}
 		info, err := d.Info()

@@ -429,7 +429,7 @@ func listData(dir string) (names []string, err error) {
 		return nil, err
 	}
 	for _, e := range entries {
-		if isData(e.Name()) {
+		if isData(e) {
 			names = append(names, e.Name())
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/edgebus/edgebus/broker/daemon"
-	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics/limits"
 )
 
 // withDeadlines bounds the time in which a request's body must arrive, and its answer must be read, so that an inactive
@@ -58,7 +58,7 @@ type connLimit struct {
 }
 
 // newConnLimit gives one host at most half of the connections: clients have not signed in when they connect.
-func newConnLimit(l configs.Limits) *connLimit {
+func newConnLimit(l limits.Limits) *connLimit {
 	r := &connLimit{most: l.Requests, reserve: min(maxReserve, l.Requests/8), minIdle: minIdle, hosts: make(map[string]int)}
 	if l.PerAddress > 0 {
 		r.each = min(l.PerAddress, max(1, l.Requests/2))

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/edgebus/edgebus/broker/daemon"
-	"github.com/edgebus/edgebus/configs"
+	"github.com/edgebus/edgebus/topics/limits"
 )
 
 const (
@@ -41,22 +41,30 @@ type Server struct {
 	listeners []net.Listener
 }
 
-// Listen binds the configured addresses. At most limits.Requests connections are served at one time: at the limit a new
+// Options say where a server listens, and its bounds.
+type Options struct {
+	Listen    string // host:port; empty: it doesn't
+	ListenTLS string // the same with TLS
+	TLS       func() (*tls.Config, error)
+	Limits    limits.Limits
+}
+
+// Listen binds the addresses. At most Limits.Requests connections are served at one time: at the limit a new
 // one replaces the one that has been idle for longest, or waits.
-func Listen(cfg configs.HTTP, limits configs.Limits, log zerolog.Logger, handler http.Handler) (*Server, error) {
-	s := &Server{handler: withDeadlines(handler), log: log, limit: newConnLimit(limits)}
-	if cfg.Listen != "" {
-		if err := s.bind("http.listen", cfg.Listen, nil); err != nil {
+func Listen(o Options, log zerolog.Logger, handler http.Handler) (*Server, error) {
+	s := &Server{handler: withDeadlines(handler), log: log, limit: newConnLimit(o.Limits)}
+	if o.Listen != "" {
+		if err := s.bind("http.listen", o.Listen, nil); err != nil {
 			return nil, err
 		}
 	}
-	if cfg.TLS.Listen == "" {
+	if o.ListenTLS == "" {
 		return s, nil
 	}
-	secure, err := cfg.TLS.Config()
+	secure, err := o.TLS()
 	if err == nil {
 		secure.NextProtos = []string{"h2", "http/1.1"}
-		err = s.bind("http.tls.listen", cfg.TLS.Listen, secure)
+		err = s.bind("http.tls.listen", o.ListenTLS, secure)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())

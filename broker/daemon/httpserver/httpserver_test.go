@@ -25,8 +25,8 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/configs"
 	"github.com/edgebus/edgebus/test/oneprocessor"
+	"github.com/edgebus/edgebus/topics/limits"
 )
 
 // writeCertificate makes a certificate that signs itself, for server and client alike, in PEM files.
@@ -49,15 +49,28 @@ func writeCertificate(t *testing.T, name string) (cert, key string) {
 	return cert, key
 }
 
+// readTLS reads a server's certificate, and the authority of its clients' certificates.
+func readTLS(cert, key, clientCA string) func() (*tls.Config, error) {
+	return func() (*tls.Config, error) {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, err
+		}
+		authority, err := os.ReadFile(clientCA)
+		clients := x509.NewCertPool()
+		clients.AppendCertsFromPEM(authority)
+		return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientCAs: clients, ClientAuth: tls.VerifyClientCertIfGiven}, err
+	}
+}
+
 // TestHTTPSChecksCertificates: who shows one that somebody else signed gets nothing; who shows none
 // is for the handler to judge.
 func TestHTTPSChecksCertificates(t *testing.T) {
 	cert, key := writeCertificate(t, "server and user")
 	strange, strangeKey := writeCertificate(t, "stranger")
-	s, err := Listen(configs.HTTP{
-		Listen: "127.0.0.1:0",
-		TLS:    configs.TLSListener{Listen: "127.0.0.1:0", Cert: cert, Key: key, ClientCA: cert},
-	}, configs.Limits{Requests: 1}, zerolog.Nop(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s, err := Listen(Options{
+		Listen: "127.0.0.1:0", ListenTLS: "127.0.0.1:0", TLS: readTLS(cert, key, cert), Limits: limits.Limits{Requests: 1},
+	}, zerolog.Nop(), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS != nil && len(r.TLS.VerifiedChains) == 0 {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
@@ -104,7 +117,7 @@ func TestHTTPSChecksCertificates(t *testing.T) {
 
 // TestNoRoomIsCounted: a connection more than there may be waits, which is counted.
 func TestNoRoomIsCounted(t *testing.T) {
-	s, err := Listen(configs.HTTP{Listen: "127.0.0.1:0"}, configs.Limits{Requests: 1}, zerolog.Nop(), http.NotFoundHandler())
+	s, err := Listen(Options{Listen: "127.0.0.1:0", Limits: limits.Limits{Requests: 1}}, zerolog.Nop(), http.NotFoundHandler())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
@@ -151,8 +164,8 @@ func (s remoteConn) RemoteAddr() net.Addr {
 }
 
 // startServer runs a handler for whom 127.0.1.0/24 is elsewhere. ask sends a request from an address and reads the answer's first byte.
-func startServer(t *testing.T, limits configs.Limits, h http.Handler) (s *Server, ask func(from string) (net.Conn, error)) {
-	s, err := Listen(configs.HTTP{Listen: "127.0.0.1:0"}, limits, zerolog.Nop(), h)
+func startServer(t *testing.T, bounds limits.Limits, h http.Handler) (s *Server, ask func(from string) (net.Conn, error)) {
+	s, err := Listen(Options{Listen: "127.0.0.1:0", Limits: bounds}, zerolog.Nop(), h)
 	require.NoError(t, err)
 	l := s.listeners[0].(*limitedListener)
 	l.Listener = remoteListener{l.Listener}
@@ -176,7 +189,7 @@ func startServer(t *testing.T, limits configs.Limits, h http.Handler) (s *Server
 // TestOneHostLeavesRoom: who has asked for what is public, or was refused, may be there for a while; so from one
 // address nobody takes all the room. Its own connections make room for its new ones.
 func TestOneHostLeavesRoom(t *testing.T) {
-	s, ask := startServer(t, configs.Limits{Requests: 4, PerAddress: 5000}, http.NotFoundHandler())
+	s, ask := startServer(t, limits.Limits{Requests: 4, PerAddress: 5000}, http.NotFoundHandler())
 	s.limit.minIdle = 0
 	first, err := ask("127.0.1.1")
 	require.NoError(t, err)
@@ -200,7 +213,7 @@ func TestOneHostLeavesRoom(t *testing.T) {
 
 // Who asks nothing any more, or hasn't asked yet, stands in nobody's way.
 func TestIdleHTTPConnectionsMakeRoom(t *testing.T) {
-	s, ask := startServer(t, configs.Limits{Requests: 16}, http.NotFoundHandler())
+	s, ask := startServer(t, limits.Limits{Requests: 16}, http.NotFoundHandler())
 	var idle []net.Conn
 	for _, from := range []string{"127.0.1.1", "127.0.1.2"} {
 		for range 20 {
@@ -230,7 +243,7 @@ func TestIdleHTTPConnectionsMakeRoom(t *testing.T) {
 // When all are busy others wait for room, and this host, its operator and its health checks, has some left.
 func TestThisHostHasRoomWhenAllAreBusy(t *testing.T) {
 	busy, release := make(chan struct{}, 100), make(chan struct{})
-	s, ask := startServer(t, configs.Limits{Requests: 16}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s, ask := startServer(t, limits.Limits{Requests: 16}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if host, _, _ := net.SplitHostPort(r.RemoteAddr); host != "127.0.0.1" {
 			busy <- struct{}{}
 			<-release
@@ -263,10 +276,10 @@ func TestWhomAConnectionCountsFor(t *testing.T) {
 	} {
 		require.Equal(t, want, hostOf(&net.TCPAddr{IP: net.ParseIP(remote)}))
 	}
-	small := newConnLimit(configs.Limits{Requests: 100, PerAddress: 3})
+	small := newConnLimit(limits.Limits{Requests: 100, PerAddress: 3})
 	require.Equal(t, 3, small.each)
-	require.Equal(t, 1, newConnLimit(configs.Limits{Requests: 1, PerAddress: 3}).each)
-	require.Zero(t, newConnLimit(configs.Limits{Requests: 100}).each, "any number")
+	require.Equal(t, 1, newConnLimit(limits.Limits{Requests: 1, PerAddress: 3}).each)
+	require.Zero(t, newConnLimit(limits.Limits{Requests: 100}).each, "any number")
 }
 
 // The log says where it listens, and what net/http complains of, in its own form, and not all of a flood.
@@ -276,9 +289,9 @@ func TestTheLogIsOneOfJSON(t *testing.T) {
 	log, err := os.Create(path)
 	require.NoError(t, err)
 	defer log.Close()
-	s, err := Listen(configs.HTTP{
-		Listen: "127.0.0.1:0", TLS: configs.TLSListener{Listen: "127.0.0.1:0", Cert: cert, Key: key},
-	}, configs.Limits{Requests: 2}, zerolog.New(log), http.NotFoundHandler())
+	s, err := Listen(Options{
+		Listen: "127.0.0.1:0", ListenTLS: "127.0.0.1:0", TLS: readTLS(cert, key, cert), Limits: limits.Limits{Requests: 2},
+	}, zerolog.New(log), http.NotFoundHandler())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)

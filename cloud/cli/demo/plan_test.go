@@ -23,7 +23,7 @@ import (
 
 func TestTheDemosProgramsSayWhatTheyAre(t *testing.T) {
 	var out bytes.Buffer
-	_, done, err := configs.Parse[configs.Hub]("cloudhub", []string{"--help"}, &out)
+	_, done, err := configs.Parse[configs.Hub]("cloudhub", "dev", []string{"--help"}, &out)
 	require.NoError(t, err)
 	require.True(t, done)
 	require.True(t, strings.HasPrefix(out.String(), "cloudhub is the hub"), "on the first line")
@@ -31,7 +31,7 @@ func TestTheDemosProgramsSayWhatTheyAre(t *testing.T) {
 	require.NotContains(t, out.String(), "edgebus login string", "words of the text are no names of values")
 
 	out.Reset()
-	_, done, err = configs.Parse[configs.Core]("edgecore", []string{"--version", "--config=/nonexistent"}, &out)
+	_, done, err = configs.Parse[configs.Core]("edgecore", "dev", []string{"--version", "--config=/nonexistent"}, &out)
 	require.NoError(t, err)
 	require.True(t, done, "whatever the settings are")
 	require.Equal(t, "edgecore "+daemon.Version()+"\n", out.String())

@@ -74,7 +74,7 @@ func (m mapperAdd) run() error {
 		m.local = usual
 	}
 	file := configs.File("edgecore", m.config)
-	u := configs.User{Name: m.name, Role: string(topics.RoleMapper), Local: m.local, Protocols: m.protocols, Devices: m.devices}
+	u := configs.User{Name: m.name, Role: topics.RoleMapper, Local: m.local, Protocols: m.protocols, Devices: m.devices}
 	if m.passwordFile != "" {
 		secret := rand.Text()
 		if err := writePasswordFile(m.passwordFile, secret+"\n"); err != nil {

@@ -162,7 +162,7 @@ func dataDir() string {
 
 // core is a real core that says its version, with a link that is cut if it is to be.
 func (b behaviour) core() error {
-	cfg, _, err := configs.Parse[configs.Core]("edgecore", os.Args[1:], os.Stdout)
+	cfg, _, err := configs.Parse[configs.Core]("edgecore", daemon.Version(), os.Args[1:], os.Stdout)
 	if err != nil {
 		return err
 	}

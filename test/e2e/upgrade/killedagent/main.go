@@ -19,7 +19,7 @@ import (
 )
 
 func main() {
-	cfg, _, err := configs.Parse[configs.Agent]("edgeagent", os.Args[1:], os.Stdout)
+	cfg, _, err := configs.Parse[configs.Agent]("edgeagent", daemon.Version(), os.Args[1:], os.Stdout)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)

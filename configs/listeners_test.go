@@ -1,4 +1,4 @@
-package mqttserver
+package configs
 
 import (
 	"crypto/tls"
@@ -6,18 +6,16 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/edgebus/edgebus/configs"
 )
 
 // A browser ends a WebSocket connection that asks for a certificate.
 func TestWebSocketListenersDontAskForACertificate(t *testing.T) {
 	asks := &tls.Config{ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: x509.NewCertPool()}
 	own := &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return asks, nil }}
-	asked := func(websocket configs.WebSocket) (answers []tls.ClientAuthType) {
+	asked := func(websocket WebSocket) (answers []tls.ClientAuthType) {
 		websocket.Listen, websocket.TLS = "127.0.0.1:0", true
-		m := configs.MQTT{TLS: configs.TLSListener{Listen: "127.0.0.1:0", Own: func([]byte) *tls.Config { return own }}, WebSocket: websocket}
-		list, err := mqttListeners(m)
+		m := MQTT{TLS: TLSListener{Listen: "127.0.0.1:0", Own: func([]byte) *tls.Config { return own }}, WebSocket: websocket}
+		list, err := m.Listeners(nil)
 		require.NoError(t, err)
 		require.Len(t, list, 2)
 		for _, l := range list {
@@ -30,7 +28,7 @@ func TestWebSocketListenersDontAskForACertificate(t *testing.T) {
 		}
 		return answers
 	}
-	require.Equal(t, []tls.ClientAuthType{tls.VerifyClientCertIfGiven, tls.NoClientCert}, asked(configs.WebSocket{}))
-	require.Equal(t, []tls.ClientAuthType{tls.VerifyClientCertIfGiven, tls.VerifyClientCertIfGiven}, asked(configs.WebSocket{ClientCertificates: true}))
+	require.Equal(t, []tls.ClientAuthType{tls.VerifyClientCertIfGiven, tls.NoClientCert}, asked(WebSocket{}))
+	require.Equal(t, []tls.ClientAuthType{tls.VerifyClientCertIfGiven, tls.VerifyClientCertIfGiven}, asked(WebSocket{ClientCertificates: true}))
 	require.Equal(t, tls.NoClientCert, withoutClientCertificates(asks).ClientAuth)
 }

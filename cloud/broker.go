@@ -1,0 +1,30 @@
+package cloud
+
+import (
+	"github.com/rs/zerolog"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/audit"
+	"github.com/edgebus/edgebus/configs"
+)
+
+// brokerOptions are the options of the hub's broker that settings say, with the audit log.
+func brokerOptions(cfg configs.Hub, log zerolog.Logger) (o broker.Options, err error) {
+	o = broker.Options{InsecureListen: cfg.Insecure, Limits: cfg.Limits.Limits, Down: cfg.Bridge.Down, Log: log}
+	o.Auth.SharedGroups = cfg.Auth.SharedGroups
+	for _, d := range cfg.Auth.Deny {
+		o.Auth.Deny = append(o.Auth.Deny, broker.DeniedIdentity(d.Normalized()))
+	}
+	for _, u := range cfg.Auth.Users {
+		o.Auth.Users = append(o.Auth.Users, broker.User(u))
+	}
+	listeners, err := cfg.MQTT.Listeners(cfg.HTTP.Ports())
+	if err != nil {
+		return o, err
+	}
+	for _, l := range listeners {
+		o.Listeners = append(o.Listeners, broker.Listener(l))
+	}
+	o.Audit, err = audit.New(audit.Options{File: cfg.Audit.Path(cfg.Data.Dir), Size: int(cfg.Audit.Size >> 20), Files: cfg.Audit.Files, Log: log})
+	return o, err
+}
