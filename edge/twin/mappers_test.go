@@ -1,7 +1,7 @@
 package twin
 
 import (
-	"strings"
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -110,23 +110,80 @@ func TestAnotherUserClearsNothing(t *testing.T) {
 	require.NoError(t, as("panel", "c2", "devices/hall/state", ""), "it is gone")
 }
 
-// A bad report is refused on the node, with the rule that it breaks, and leaves the one before as it is.
-func TestAnAgentsReportIsCheckedOnTheNode(t *testing.T) {
+// One user fills the node's keys with no names of mappers, and leaves room for others', also after a restart.
+func TestMappersOfOneUserLeaveRoom(t *testing.T) {
 	r := newJoinedRig(t)
-	good := `{"version":"v1","renderedVersion":"7","conditions":[{"type":"SpecApplied","status":"True"}]}`
-	require.NoError(t, r.send("agent", good))
-	for payload, kind := range map[string]resource.ErrorKind{
-		"online": resource.Invalid, `{"conditions":[{"type":"Ready","status":"True"}]}`: resource.Invalid,
-		`{"version":"` + strings.Repeat("v", resource.MaxAgentReport) + `"}`: resource.TooLarge,
-	} {
-		require.Equal(t, kind, resource.KindOf(r.send("agent", payload)), "%.50s", payload)
+	limited := func() {
+		done := make(chan struct{})
+		r.twin.host.Put("", 0, func(*batch) { r.twin.opts.Mappers = 20; close(done) })
+		<-done
 	}
-	r.inStep()
-	require.Equal(t, good, r.atHub("agent"))
-	require.NoError(t, r.send("upgrade/status", `{"phase":"Checking"}`))
-	require.Equal(t, resource.Invalid, resource.KindOf(r.send("upgrade/status", "done")))
-	require.NoError(t, r.send("agent", ""))
-	r.inStep()
-	require.Equal(t, `{"phase":"Checking"}`, r.atHub("upgrade/status"))
-	require.Empty(t, r.atHub("agent"))
+	limited()
+	fill := func(user string) (n int) {
+		for ; ; n++ {
+			kind, payload := "state", "online"
+			if n%2 == 1 {
+				kind, payload = "protocols", `["virtual"]`
+			}
+			err := r.sendAs(user, user, fmt.Sprintf("mappers/%s%d/%s", user, n, kind), payload)
+			if err != nil {
+				require.ErrorIs(t, err, resource.Quota)
+				require.Contains(t, err.Error(), "limits.mappers")
+				return n
+			}
+		}
+	}
+	first := fill("a")
+	require.Greater(t, first, 5)
+	require.Less(t, first, 20)
+	require.NoError(t, r.sendAs("b", "b", "mappers/b/state", "online"), "another user's mapper is let in")
+	require.NoError(t, r.sendAs("a", "a", "mappers/a0/state", "online"), "those that are known go on")
+	require.NoError(t, r.sendAs("a", "a", "mappers/a0/protocols", `["virtual"]`))
+
+	r.restart()
+	limited()
+	before := r.twin.Stats().UpKeys
+	require.Less(t, fill("a"), 20)
+	require.NoError(t, r.sendAs("c", "c", "mappers/c/state", "online"))
+	require.Less(t, r.twin.Stats().UpKeys, before+40)
+	require.NoError(t, r.sendAs("c", "c", "mappers/c/state", ""), "what is cleared makes room")
+	require.NoError(t, r.sendAs("c", "c", "mappers/c2/state", "online"))
+}
+
+func TestUsersCannotEndMappersOfOthers(t *testing.T) {
+	r := newJoinedRig(t)
+	require.NoError(t, r.sendAs("alice", "a", "mappers/a/state", "online"))
+	require.NoError(t, r.sendAs("alice", "a", "devices/hall/state", "online"))
+	require.Equal(t, resource.Forbidden, resource.KindOf(r.sendAs("mallory", "m", "mappers/a/state", "offline")))
+	require.Equal(t, "online", string(r.retained()["devices/hall/state"].Payload))
+}
+
+func TestMappersThatShareAUser(t *testing.T) {
+	r := newJoinedRig(t)
+	require.NoError(t, r.sendAs("mapper", "a", "mappers/a/state", "online"))
+	require.NoError(t, r.sendAs("mapper", "b", "mappers/b/state", "online"))
+	require.NoError(t, r.sendAs("mapper", "a", "devices/hall/state", "online"))
+	require.NoError(t, r.sendAs("mapper", "b", "mappers/b/state", "offline"))
+	require.Equal(t, "online", string(r.retained()["devices/hall/state"].Payload))
+	require.NoError(t, r.sendAs("mapper", "a", "mappers/a/state", "offline"))
+	require.Equal(t, "unknown", string(r.retained()["devices/hall/state"].Payload))
+}
+
+func TestAMapperThatDiedWithTheCoreIsMissed(t *testing.T) {
+	r := newJoinedRig(t)
+	require.NoError(t, r.send("mappers/a/state", "online"))
+	require.NoError(t, r.send("devices/hall/state", "online"))
+	r.restart()
+	require.Equal(t, "online", string(r.retained()["mappers/a/state"].Payload))
+	r.twin.host.Put("", 0, r.twin.setMissingOffline)
+	r.value("mappers/a/state", "offline")
+	r.value("devices/hall/state", "unknown")
+}
+
+func TestAMapperThatGoesLeavesItsDevicesUnknown(t *testing.T) {
+	r := newJoinedRig(t)
+	require.NoError(t, r.send("mappers/modbus/state", "online"))
+	require.NoError(t, r.send("devices/hall/state", "online"))
+	require.NoError(t, r.send("mappers/modbus/state", "offline")) // its will
+	r.value("devices/hall/state", "unknown")
 }

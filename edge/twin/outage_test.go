@@ -2,15 +2,44 @@ package twin
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/broker/tree"
+	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/topics/resource"
 )
+
+// While the state is read back on a full disk, the node's devices are its devices: telemetry is refused for the disk, and not because
+// there is no such device.
+func TestDevicesStayWhileTheStateIsReadBack(t *testing.T) {
+	r := newJoinedRig(t)
+	var over, missing atomic.Bool
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		for !over.Load() {
+			if r.twin.Has("n1", "hall") != nil {
+				missing.Store(true)
+			}
+		}
+	})
+	r.store.broken.Store(true)
+	r.store.takesProbes.Store(true) // each commit is tried, fails, and is read back
+	for range 200 {
+		r.twin.host.Put("", 0, func(*batch) { r.twin.outage.Every = time.Nanosecond; r.twin.outage.Stored() })
+		require.ErrorIs(t, r.send("devices/hall/reported/temperature", "20.5"), resource.Unavailable)
+	}
+	r.store.broken.Store(false)
+	over.Store(true)
+	looking.Wait()
+	require.False(t, missing.Load())
+}
 
 // While the disk is full the state is read back once, however much is tried, and however often the store is probed: reading it back
 // would hold up all readers.
@@ -118,4 +147,43 @@ func TestTelemetryInAnOutageIsRefusedForTheDisk(t *testing.T) {
 	r.store.broken.Store(false)
 	require.Eventually(t, func() bool { return r.twin.Stats().Storing }, testTimeout, time.Millisecond)
 	require.ErrorIs(t, r.send("devices/cellar/telemetry/pulse", "1"), resource.NotFound, "it is nobody's")
+}
+
+// unreadableStore is a store that neither stores nor can be read.
+type unreadableStore struct{ *flaky }
+
+func TestRunFailsWhenTheStateCannotBeReadBack(t *testing.T) {
+	s, err := store.Open(store.Options{Dir: t.TempDir(), Rand: rand.Uint64})
+	require.NoError(t, err)
+	defer s.Close()
+	f := &flaky{Store: s}
+	tw, err := New(Options{Node: "n1", Store: f, Options: tree.Options{Publish: func(broker.Message) {}}})
+	require.NoError(t, err)
+	tw.opts.Store = unreadableStore{f}
+	f.broken.Store(true)
+	require.ErrorContains(t, tw.Run(t.Context()), "input/output error") // its own status is its first write
+	refused := make(chan error, 1)
+	tw.Publish(broker.Message{Topic: "v1/nodes/n1/mappers/a/state", Payload: []byte("online")}, func(err error) { refused <- err })
+	require.Equal(t, resource.Unavailable, resource.KindOf(<-refused))
+}
+
+func TestWritesAreRefusedWhileTheStoreFails(t *testing.T) {
+	r := newJoinedRig(t)
+	require.NoError(t, r.send("devices/hall/reported/temperature", "20"))
+	r.inStep()
+	r.store.broken.Store(true)
+	err := r.send("devices/hall/reported/temperature", "21")
+	require.Equal(t, resource.Unavailable, resource.KindOf(err))
+	require.ErrorContains(t, err, "no space left")
+	require.Equal(t, "20", string(r.retained()["devices/hall/reported/temperature"].Payload), "reads go on")
+	require.NotContains(t, r.said("devices/hall/reported/temperature"), "21", "nobody heard of it")
+	failed := r.twin.Stats().FailedCommits
+	for range 1000 {
+		require.ErrorContains(t, r.send("devices/hall/reported/temperature", "21"), "no space left")
+	}
+	require.Less(t, r.twin.Stats().FailedCommits-failed, uint64(100), "it is not tried for each: the state is read back every time")
+	r.store.broken.Store(false)
+	require.Eventually(t, func() bool { return r.send("devices/hall/reported/temperature", "22") == nil }, testTimeout, 10*time.Millisecond)
+	r.inStep()
+	require.Equal(t, "22", r.atHub("devices/hall/reported/temperature"))
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/topics"
 )
 
 // Who subscribes while a value is being published gets it once: live or retained. So
@@ -33,4 +34,33 @@ func TestAValueIsReadOnceItIsPublished(t *testing.T) {
 	found := <-read
 	require.Len(t, found, 1)
 	require.Equal(t, "20.5", string(found[0].Payload))
+}
+
+func TestRetainedMessagesMatchFilters(t *testing.T) {
+	r := newJoinedRig(t)
+	r.want("devices/hall/desired/setpoint", "20", 1)
+	r.value("devices/hall/desired/setpoint", "20")
+	require.NoError(t, r.send("devices/hall/desired/mode", "off")) // in force, and the cloud wants nothing
+	require.NoError(t, r.send("devices/hall/reported/temperature", "21"))
+	r.value("devices/hall/desired/mode", "off")
+	all := r.retained()
+	require.Contains(t, all, "devices/hall/override/mode")
+	for _, filter := range []string{
+		"devices/+/desired/+", "devices/hall/desired/#", "devices/hall/override/+", "devices/+/override/mode", "devices/hall/#",
+		"devices/hall", "devices/hall/desired/mode", "devices/+", "+/+/+/mode", "status", "devices/hall/reported/#",
+	} {
+		want, got := []string{}, []string{}
+		for key := range all {
+			if topics.Match(filter, key) {
+				want = append(want, topics.TopicOf("n1", key))
+			}
+		}
+		pull := r.twin.Retained(topics.TopicOf("n1", filter))
+		for chunk := pull(1); len(chunk) > 0; chunk = pull(1) {
+			for _, m := range chunk {
+				got = append(got, m.Topic)
+			}
+		}
+		require.ElementsMatch(t, want, got, filter)
+	}
 }

@@ -4,17 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics/link"
-	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // storeFaults are what a test lets the store do wrong.
@@ -146,78 +143,8 @@ func TestNothingIsSeenBeforeItIsStored(t *testing.T) {
 	require.Greater(t, after[len(after)-1], last)
 }
 
-func TestReportsDoNotDelayResends(t *testing.T) {
-	r, c := newJoinedRig(t)
-	r.inStep()
-	r.setDeaf(true) // one message is lost
-	require.NoError(t, r.send(lampDesired+"/power", "ON"))
-	require.Eventually(t, func() bool { return len(r.said(lampDesired+"/power")) > 0 }, testTimeout, time.Millisecond)
-	r.setDeaf(false)
-	deadline := time.Now().Add(testTimeout)
-	for i := 0; ; i++ {
-		if got, _ := c.has("devices/lamp/desired/power"); got == "ON" {
-			return
-		}
-		c.report("devices/lamp/reported/temperature", []string{"1", "2"}[i%2])
-		require.True(t, time.Now().Before(deadline), "it was not sent again while the node was reporting")
-	}
-}
-
 func (r *rig) setDeaf(deaf bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.deaf = deaf
-}
-
-func setOverride(t *testing.T, c *core) {
-	c.mu.Lock()
-	_, _, err := c.up.Put(link.Entry{Key: "devices/lamp/override/power", Value: []byte("ON"), TS: 1})
-	c.mu.Unlock()
-	require.NoError(t, err)
-	c.talk()
-}
-
-func TestAdoptionIsTriedUntilItSucceeds(t *testing.T) {
-	r := newRig(t)
-	r.create(resource.KindDeviceModel, "lamp", lampModel(true))
-	r.create(resource.KindDevice, "lamp", lampOn("n1"))
-	c := r.connect(newCore("n1"))
-	c.gets("membership", `{"devices":["lamp"]}`)
-	r.fault.objects.Store(true)
-	setOverride(t, c)
-	r.inStep()
-	got, _ := c.has("devices/lamp/desired/power")
-	require.Empty(t, got)
-	r.fault.objects.Store(false)
-	c.gets("devices/lamp/desired/power", "ON")
-}
-
-func TestAdoptionAfterARestart(t *testing.T) {
-	r := newRig(t)
-	r.create(resource.KindDeviceModel, "lamp", lampModel(true))
-	c := r.connect(newCore("n1"))
-	setOverride(t, c) // stored, of a device that is not bound yet
-	r.inStep()
-	r.restart()
-	r.create(resource.KindDevice, "lamp", lampOn("n1"))
-	r.connect(c)
-	c.gets("devices/lamp/desired/power", "ON")
-}
-
-func TestAStoppingHubAnswersEveryDesiredWrite(t *testing.T) {
-	r, _ := newJoinedRig(t)
-	answers := make(chan error, 200)
-	for i := range cap(answers) {
-		payload := []byte([]string{"ON", "OFF"}[i%2])
-		go r.twins.Publish(broker.Message{Topic: lampDesired + "/power", Payload: payload}, func(err error) { answers <- err })
-	}
-	r.stop()
-	for range cap(answers) {
-		select {
-		case err := <-answers:
-			require.True(t, err == nil || errors.Is(err, resource.Unavailable) || strings.Contains(err.Error(), "clos"), "%v", err)
-		case <-time.After(testTimeout):
-			t.Fatal("a publisher waits for ever")
-		}
-	}
 }

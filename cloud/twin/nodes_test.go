@@ -3,7 +3,6 @@ package twin
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"testing"
 	"time"
 
@@ -132,22 +131,4 @@ func TestANodeDeletedJustBeforeTheHubDiedIsShownAgain(t *testing.T) {
 	stored, err := r.store.Load(context.Background(), "n1")
 	require.NoError(t, err)
 	require.Empty(t, stored.Items)
-}
-
-func TestManyDevicesAreListedTogether(t *testing.T) {
-	r, c := newJoinedRig(t)
-	const many = 3 * smallMembership
-	for i := range many {
-		d := lampOn("n1")
-		d.Metadata.Name = fmt.Sprintf("lamp-%d", i)
-		r.create(resource.KindDevice, d.Metadata.Name, d)
-	}
-	listed := func() int {
-		var m resource.Membership
-		text, _ := c.has("membership")
-		require.NoError(t, json.Unmarshal([]byte(text), &m))
-		return len(m.Devices)
-	}
-	require.Eventually(t, func() bool { return listed() == many+1 }, testTimeout, pollInterval)
-	require.Less(t, len(r.said("v1/nodes/n1/membership")), 2*smallMembership, "the longer ones are few")
 }

@@ -1,0 +1,315 @@
+package twin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store"
+	"github.com/edgebus/edgebus/topics/resource"
+)
+
+// looked waits until all statuses that were to be looked at have been.
+func (r *rig) looked() {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool { return r.twins.Stats().StatusWaiting == 0 }, testTimeout, time.Millisecond)
+}
+
+func TestAStatusIsNotWrittenAgainAfterARestart(t *testing.T) {
+	r, c := newJoinedRig(t)
+	c.report("devices/lamp/state", "online")
+	r.condition(resource.ConditionOnline, "Online") // its Node is registered by now, and nothing more happens
+	r.looked()
+	_, before := r.device("lamp")
+	r.awayAfter = time.Hour // that its node is not back is another story
+	r.restart()
+	r.looked()
+	_, after := r.device("lamp")
+	require.Equal(t, before, after)
+}
+
+// The statuses are the hub's: what anybody else writes there doesn't stay.
+func TestAStatusThatSomebodyElseWroteIsPutRight(t *testing.T) {
+	r, c := newJoinedRig(t)
+	c.report("devices/lamp/state", "online")
+	r.status(func(s resource.DeviceStatus) bool { return s.State == "online" })
+	_, o := r.device("lamp")
+	_, err := r.store.Update(context.Background(), store.Object{Key: o.Key, Status: []byte(`{"state":"nonsense"}`)}, 0)
+	require.NoError(t, err)
+	r.status(func(s resource.DeviceStatus) bool { return s.State == "online" })
+}
+
+func nodeCondition(s resource.DeviceStatus) string {
+	for _, c := range s.Conditions {
+		if c.Type == resource.ConditionNodeOnline {
+			return c.Status
+		}
+	}
+	return ""
+}
+
+// A Device's status says when its node has been away for a while, through a restart of
+// the hub, and until the node is back.
+func TestADeviceOfAnAbsentNodeIsNotSaidToBeOnline(t *testing.T) {
+	r, c := newJoinedRig(t)
+	c.report("devices/lamp/reported/power", "ON")
+	c.report("devices/lamp/state", resource.Online)
+	r.status(func(s resource.DeviceStatus) bool { return s.State == resource.Online && nodeCondition(s) != "False" })
+	seen, _ := r.device("lamp")
+	r.awayAfter = time.Millisecond
+	r.restart()
+	away := func(s resource.DeviceStatus) bool { return s.State == resource.Unknown && nodeCondition(s) == "False" }
+	r.status(away)
+	r.awayAfter = time.Hour
+	r.restart()
+	require.Never(t, func() bool { d, _ := r.device("lamp"); return !away(d.Status) }, 100*time.Millisecond, 10*time.Millisecond)
+	r.connect(c)
+	r.status(func(s resource.DeviceStatus) bool { return s.State == resource.Online && nodeCondition(s) == "True" })
+	d, _ := r.device("lamp")
+	require.Equal(t, seen.Status.LastSeen, d.Status.LastSeen)
+	require.Equal(t, "ON", d.Status.Twin["power"].Reported.Value)
+}
+
+// condition waits until a condition of the lamp's has that reason.
+func (r *rig) condition(kind, reason string) (found resource.Condition) {
+	r.t.Helper()
+	r.status(func(s resource.DeviceStatus) bool {
+		for _, c := range s.Conditions {
+			if c.Type == kind && c.Reason == reason {
+				found = c
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+func TestADevicesStatusSaysWhyItIsNotOnline(t *testing.T) {
+	r, c := newJoinedRig(t)
+	require.Equal(t, "no mapper is connected to node n1", r.condition("Online", "NoMapper").Message)
+	c.report("mappers/virtual/protocols", `["virtual"]`)
+	c.report("mappers/virtual/state", "online")
+	r.condition("Online", "NotHeard")
+
+	r.edit("lamp", func(d *resource.Device) { d.Spec.Protocol.Type = "opcua" })
+	require.Equal(t, `no mapper on n1 speaks "opcua"; connected mappers: virtual (virtual)`, r.condition("Online", "NoMapper").Message)
+
+	r.forgetNotes()
+	c.report("devices/lamp/problem", `{"code":"BadConfig","message":"spec.protocol.config.address: is required"}`)
+	c.report("devices/lamp/state", "offline")
+	require.Equal(t, "spec.protocol.config.address: is required", r.condition("Online", "BadConfig").Message)
+	require.Equal(t, "BadConfig: spec.protocol.config.address: is required", r.awaitEvent("Offline").Message)
+
+	c.report("devices/lamp/state", "online")
+	require.Equal(t, "True", r.condition("Online", "Online").Status)
+}
+
+func TestADeviceOfANodeThatNobodyKnows(t *testing.T) {
+	r := newRig(t)
+	r.create(resource.KindDeviceModel, "lamp", lampModel(false))
+	r.create(resource.KindDevice, "lamp", lampOn("n7"))
+	c := r.condition(resource.ConditionNodeOnline, "NoSuchNode")
+	require.Equal(t, "False", c.Status)
+	require.Contains(t, c.Message, "no Node n7 is registered")
+	require.Equal(t, c.Message, r.condition("Online", "NoSuchNode").Message)
+	r.connect(newCore("n7"))
+	require.Equal(t, "True", r.condition(resource.ConditionNodeOnline, "NodeOnline").Status)
+	r.condition("Online", "NoMapper")
+}
+
+// checkStatusVersion says what in a stored Device's status is not about its spec.
+func checkStatusVersion(o store.Object) error {
+	var d resource.Device
+	if err := json.Unmarshal(o.Data, &d); err != nil {
+		return err
+	}
+	if err := json.Unmarshal(o.Status, &d.Status); err != nil {
+		return fmt.Errorf("status %q: %w", o.Status, err)
+	}
+	inSync := resource.Condition{}
+	for _, c := range d.Status.Conditions {
+		if c.Type == resource.ConditionInSync {
+			inSync = c
+		}
+		if c.ObservedGeneration != d.Metadata.Generation {
+			return fmt.Errorf("%s is about generation %d of %d", c.Type, c.ObservedGeneration, d.Metadata.Generation)
+		}
+	}
+	behind := false
+	for property, value := range d.Spec.Desired {
+		p := d.Status.Twin[property]
+		if p.Desired == nil || p.Desired.Value != string(value) || p.Desired.Ver != d.DesiredMeta[property].Ver {
+			return fmt.Errorf("%s is %q in the spec (version %d) and %+v in the twin", property, value, d.DesiredMeta[property].Ver, p.Desired)
+		}
+		behind = behind || p.Reported == nil || p.Reported.Value != string(value)
+	}
+	if want := map[bool]string{true: "False", false: "True"}[behind]; inSync.Status != want {
+		return fmt.Errorf("InSync is %s, not %s: %s", inSync.Status, want, o.Status)
+	}
+	return nil
+}
+
+// Every version of a Device that the store ever has, and so every answer and every event of a watch, has a status
+// that is about the spec beside it, whoever writes at the same time.
+func TestNoVersionHasAnOlderSpecsStatus(t *testing.T) {
+	r, c := newJoinedRig(t)
+	c.report("devices/lamp/state", resource.Online)
+	require.NoError(t, r.send(lampDesired, `{"power":"OFF","brightness":0}`))
+	c.report("devices/lamp/reported/power", "OFF")
+	c.report("devices/lamp/reported/brightness", "0")
+	require.Eventually(t, func() bool { _, o := r.device("lamp"); return checkStatusVersion(o) == nil && isInSync(o) }, testTimeout, pollInterval)
+	_, o := r.device("lamp")
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	stream, err := r.store.Watch(ctx, o.Key, o.Rev)
+	require.NoError(t, err)
+	defer stream.Close()
+	seen, last := 0, make(chan error, 1)
+	go func() {
+		for {
+			events, err := stream.Next(ctx)
+			for _, e := range events {
+				seen++
+				if wrong := checkStatusVersion(e.Object); wrong != nil {
+					last <- wrong
+					return
+				}
+				if d := (resource.Device{}); json.Unmarshal(e.Object.Data, &d) == nil && d.Spec.Desired["power"] == "ON" && d.Spec.Desired["brightness"] == "100" {
+					last <- nil
+					return
+				}
+			}
+			if err != nil {
+				last <- err
+				return
+			}
+		}
+	}()
+	var writers sync.WaitGroup
+	writers.Go(func() {
+		for i := range 60 {
+			c.report("devices/lamp/reported/brightness", fmt.Sprint(i%100))
+			c.report("devices/lamp/reported/temperature", fmt.Sprint(i))
+		}
+	})
+	writers.Go(func() {
+		for i := range 60 {
+			require.NoError(t, r.send(lampDesired+"/brightness", fmt.Sprint(i%100)))
+			_, o := r.device("lamp")
+			require.NoError(t, checkStatusVersion(o), "right after the acknowledgement")
+		}
+	})
+	writers.Wait()
+	require.NoError(t, r.send(lampDesired, `{"power":"ON","brightness":100}`))
+	require.NoError(t, <-last)
+	require.Positive(t, seen)
+
+	c.report("devices/lamp/reported/power", "ON")
+	c.report("devices/lamp/reported/brightness", "100")
+	require.Eventually(t, func() bool { _, o := r.device("lamp"); return checkStatusVersion(o) == nil && isInSync(o) }, testTimeout, pollInterval)
+}
+
+func isInSync(o store.Object) bool {
+	for _, c := range conditionsOf(o.Status) {
+		if c.Type == resource.ConditionInSync {
+			return c.Status == "True"
+		}
+	}
+	return false
+}
+
+// What a refusal answers is a version: it says nothing about a newer one.
+func TestARefusalIsOfTheValueThatWasRefused(t *testing.T) {
+	r, c := newJoinedRig(t)
+	require.NoError(t, r.send(lampDesired+"/power", "ON"))
+	c.report("devices/lamp/refused/power", `{"for":1,"ver":1,"code":"Stuck"}`)
+	reason := func() (reason string) {
+		_, o := r.device("lamp")
+		for _, c := range conditionsOf(o.Status) {
+			if c.Type == resource.ConditionInSync {
+				reason = c.Reason
+			}
+		}
+		return reason
+	}
+	require.Eventually(t, func() bool { return reason() == resource.ReasonRefused }, testTimeout, pollInterval)
+	require.NoError(t, r.send(lampDesired+"/power", "OFF"))
+	require.Equal(t, resource.ReasonWaiting, reason())
+	c.gets("devices/lamp/desired/power", "OFF")
+	c.report("devices/lamp/refused/power", `{"for":2,"ver":2,"code":"Stuck"}`)
+	require.Eventually(t, func() bool { return reason() == resource.ReasonRefused }, testTimeout, pollInterval)
+}
+
+// The twin that is asked for over MQTT right after a write has it.
+func TestTheTwinOnTheBusHasWhatWasAcknowledged(t *testing.T) {
+	r, _ := newJoinedRig(t)
+	for i := range 20 {
+		want := fmt.Sprint(i)
+		require.NoError(t, r.send(lampDesired+"/brightness", want))
+		done := make(chan error, 1)
+		r.twins.Publish(broker.Message{
+			Topic: "v1/nodes/n1/devices/lamp/get", Publisher: &broker.Identity{ClientID: "ops"},
+			Props: broker.Properties{ResponseTopic: "answers"},
+		}, func(err error) { done <- err })
+		require.NoError(t, <-done)
+		answers := r.said("answers")
+		var twin map[string]resource.TwinProperty
+		require.NoError(t, json.Unmarshal([]byte(answers[len(answers)-1]), &twin))
+		require.Equal(t, want, twin["brightness"].Desired.Value)
+		require.False(t, twin["brightness"].InSync)
+	}
+}
+
+// TestANodeIsReadyWhileItsLinkIsUp, says when that changed, and is not written again by a hub that is restarted.
+func TestANodeIsReadyWhileItsLinkIsUp(t *testing.T) {
+	r, c := newJoinedRig(t)
+	ready := func(status, message string) (got resource.Condition) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			got = r.nodeCondition(resource.ConditionReady)
+			return got.Status == status && strings.Contains(got.Message, message)
+		}, testTimeout, pollInterval)
+		return got
+	}
+	require.False(t, ready("True", "is up").LastTransitionTime.IsZero())
+	r.disconnect(c)
+	left := ready("False", "is down: ")
+	require.Equal(t, resource.ReasonAway, left.Reason)
+	r.looked()
+	before, err := r.store.Get(context.Background(), nodeObjectKey)
+	require.NoError(t, err)
+	r.restart()
+	r.looked()
+	after, err := r.store.Get(context.Background(), nodeObjectKey)
+	require.NoError(t, err)
+	require.Equal(t, before, after, "what is known of it stays, and is not written again")
+	r.connect(c)
+	ready("True", "is up")
+	r.restart()
+	ready("False", "has not connected since the hub was started")
+}
+
+func TestANodesDevicesAreCounted(t *testing.T) {
+	r, _ := newJoinedRig(t)
+	counts := func(want int) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			n, err := r.node()
+			return err == nil && n.Status.Devices == want
+		}, testTimeout, pollInterval)
+	}
+	counts(1)
+	r.edit("lamp", func(d *resource.Device) { d.Spec.NodeName = "" })
+	counts(0)
+	r.edit("lamp", func(d *resource.Device) { d.Spec.NodeName = "n1" })
+	counts(1)
+}
