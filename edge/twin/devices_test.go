@@ -17,9 +17,7 @@ import (
 func TestAnUnknownDeviceIsToldWhichOneMayHaveBeenMeant(t *testing.T) {
 	r := newJoinedRig(t)
 	publish := func(key string, as *broker.Identity) error {
-		done := make(chan error, 1)
-		r.twin.Publish(broker.Message{Topic: topics.TopicOf("n1", key), Payload: []byte("20.5"), QoS: 1, Publisher: as}, func(err error) { done <- err })
-		return <-done
+		return r.await(r.publishAs(as, key, "20.5", broker.Properties{}))
 	}
 	operator := &broker.Identity{ClientID: "ann", Roles: []topics.Role{topics.RoleOperator}}
 	for _, key := range []string{"devices/hal/desired/setpoint", "devices/hal/telemetry/x"} {
@@ -33,9 +31,7 @@ func TestAnUnknownDeviceIsToldWhichOneMayHaveBeenMeant(t *testing.T) {
 
 func TestDeviceLookupWaitsForNoCommit(t *testing.T) {
 	r := newJoinedRig(t)
-	held, gate := make(chan struct{}), make(chan struct{})
-	r.twin.host.Put("", 0, func(*batch) { close(held); <-gate })
-	<-held
+	release := r.holdSteps()
 	asked := make(chan error, 2)
 	go func() {
 		asked <- r.twin.Has("n1", "hall")
@@ -48,13 +44,12 @@ func TestDeviceLookupWaitsForNoCommit(t *testing.T) {
 	case <-time.After(testTimeout):
 		t.Error("it waits")
 	}
-	close(gate)
+	release()
 }
 
 func TestAnotherDeviceOfTheSameNameIsDrivenAnew(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/setpoint", "20", 1)
-	first := userProperty(r.value("devices/hall/desired/setpoint", "20"), "ver")
+	first := userProperty(r.wantShown("devices/hall/desired/setpoint", "20", 1), "ver")
 	r.add("hall", "u2", thermostat) // deleted and created again while nobody looked: the same wish, of another device
 	r.shows("devices/hall/desired/setpoint", func(m broker.Message) bool { return userProperty(m, "ver") > first && string(m.Payload) == "20" })
 }
@@ -97,8 +92,7 @@ func TestADeviceComesAndGoesWithItsProtocol(t *testing.T) {
 
 func TestARemovedDeviceLeavesNoKeys(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/setpoint", "20", 1)
-	r.value("devices/hall/desired/setpoint", "20")
+	r.wantShown("devices/hall/desired/setpoint", "20", 1)
 	require.NoError(t, r.send("devices/hall/reported/setpoint", "20", forVersion("1")))
 	require.NoError(t, r.send("devices/hall/state", "online"))
 	require.NoError(t, r.send("devices/hall/desired/mode", "off"))
@@ -115,8 +109,7 @@ func TestARemovedDeviceLeavesNoKeys(t *testing.T) {
 	require.Equal(t, resource.NotFound, resource.KindOf(r.send("devices/hall/reported/setpoint", "21")))
 
 	r.add("hall", "u2", thermostat) // another of the same name: versions go on rising
-	r.want("devices/hall/desired/setpoint", "22", 1)
-	m := r.value("devices/hall/desired/setpoint", "22")
+	m := r.wantShown("devices/hall/desired/setpoint", "22", 1)
 	require.Equal(t, "3", userProperty(m, "ver"), "after 1 for 20, 2 for its end")
 }
 

@@ -6,7 +6,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -73,41 +72,30 @@ func TestADeviceWithoutAMapperIsUnknown(t *testing.T) {
 func TestUsersCannotSetProtocolsOfOthersMappers(t *testing.T) {
 	r := newJoinedRig(t)
 	require.NoError(t, r.send("mappers/m1/state", "online"))
-	done := make(chan error, 1)
-	r.twin.Publish(broker.Message{
-		Topic: "v1/nodes/n1/mappers/m1/protocols", Payload: []byte(`["opcua"]`), Publisher: &broker.Identity{User: "another"},
-	}, func(err error) { done <- err })
-	require.ErrorIs(t, <-done, resource.Forbidden)
+	require.ErrorIs(t, r.sendAs("another", "", "mappers/m1/protocols", `["opcua"]`), resource.Forbidden)
 }
 
 // What a mapper said is cleared by nobody else while it is online, where identities tell them apart; and who asked for
 // a change isn't told of it, if that is what the subscription says.
 func TestAnotherUserClearsNothing(t *testing.T) {
 	r := newJoinedRig(t)
-	as := func(user, id, key, payload string) error {
-		done := make(chan error, 1)
-		r.twin.Publish(broker.Message{
-			Topic: "v1/nodes/n1/" + key, Payload: []byte(payload), QoS: 1, Publisher: &broker.Identity{User: user, ClientID: id},
-		}, func(err error) { done <- err })
-		return <-done
-	}
 	said := map[string]string{
 		"devices/hall/reported/temperature": "20", "devices/hall/problem/temperature": unpluggedProblem, "devices/hall/state": "online",
 	}
-	require.NoError(t, as("modbus", "c1", "mappers/m1/state", "online"))
+	require.NoError(t, r.sendAs("modbus", "c1", "mappers/m1/state", "online"))
 	for _, key := range []string{"devices/hall/reported/temperature", "devices/hall/problem/temperature", "devices/hall/state"} {
-		require.NoError(t, as("modbus", "c1", key, said[key]), key)
+		require.NoError(t, r.sendAs("modbus", "c1", key, said[key]), key)
 	}
 	for key := range said {
-		require.ErrorIs(t, as("panel", "c2", key, ""), resource.Forbidden, key)
-		require.ErrorContains(t, as("", "c3", key, ""), "mapper m1, which is online as another user")
+		require.ErrorIs(t, r.sendAs("panel", "c2", key, ""), resource.Forbidden, key)
+		require.ErrorContains(t, r.sendAs("", "c3", key, ""), "mapper m1, which is online as another user")
 		require.Contains(t, r.retained(), key)
 	}
-	require.ErrorIs(t, as("panel", "c2", "devices/hall/reported", `{"temperature":null}`), resource.Forbidden)
-	require.NoError(t, as("panel", "c2", "devices/hall/reported/temperature", "21"), "another value is no clear")
-	require.NoError(t, as("modbus", "c1", "devices/hall/problem/temperature", ""))
-	require.NoError(t, as("modbus", "c1", "mappers/m1/state", "offline"))
-	require.NoError(t, as("panel", "c2", "devices/hall/state", ""), "it is gone")
+	require.ErrorIs(t, r.sendAs("panel", "c2", "devices/hall/reported", `{"temperature":null}`), resource.Forbidden)
+	require.NoError(t, r.sendAs("panel", "c2", "devices/hall/reported/temperature", "21"), "another value is no clear")
+	require.NoError(t, r.sendAs("modbus", "c1", "devices/hall/problem/temperature", ""))
+	require.NoError(t, r.sendAs("modbus", "c1", "mappers/m1/state", "offline"))
+	require.NoError(t, r.sendAs("panel", "c2", "devices/hall/state", ""), "it is gone")
 }
 
 // One user fills the node's keys with no names of mappers, and leaves room for others', also after a restart.

@@ -1,6 +1,7 @@
 package twin
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -45,10 +46,9 @@ func TestDevicesStayWhileTheStateIsReadBack(t *testing.T) {
 // would hold up all readers.
 func TestAnOutageOfTheStoreCostsOneReadBack(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/setpoint", "20", 1)
-	r.value("devices/hall/desired/setpoint", "20")
+	r.wantShown("devices/hall/desired/setpoint", "20", 1)
 	r.inStep()
-	r.twin.host.Put("", 0, func(*batch) { r.twin.outage.Every = time.Millisecond })
+	r.probeOften()
 	before := r.store.loads.Load()
 	r.store.broken.Store(true)
 	r.want("devices/hall/desired/setpoint", "21", 2) // the hub goes on
@@ -67,7 +67,8 @@ func TestAnOutageOfTheStoreCostsOneReadBack(t *testing.T) {
 	require.EqualValues(t, 1, r.store.loads.Load()-before)
 	require.EqualValues(t, 1, r.twin.Stats().FailedCommits)
 	require.False(t, r.twin.Stats().Storing)
-	require.NoError(t, r.ask("hall"), "reading goes on")
+	asked := r.publishAs(&broker.Identity{ClientID: "tester"}, "devices/hall/get", "", broker.Properties{ResponseTopic: "answers"})
+	require.NoError(t, r.await(asked), "reading goes on")
 	require.Equal(t, "20", string(r.retained()["devices/hall/desired/setpoint"].Payload))
 
 	r.store.broken.Store(false)
@@ -82,25 +83,10 @@ func TestAnOutageOfTheStoreCostsOneReadBack(t *testing.T) {
 	require.EqualValues(t, 1, r.store.loads.Load()-before)
 }
 
-// ask gets a device's twin over its topic.
-func (r *rig) ask(device string) error {
-	done := make(chan error, 1)
-	r.twin.Publish(broker.Message{
-		Topic: "v1/nodes/n1/devices/" + device + "/get", QoS: 1, Publisher: &broker.Identity{ClientID: "tester"},
-		Props: broker.Properties{ResponseTopic: "answers"},
-	}, func(err error) { done <- err })
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(testTimeout):
-		return fmt.Errorf("no answer in %v", testTimeout)
-	}
-}
-
 // A probe of a disk that hangs holds up nobody who reads.
 func TestReadersDoNotWaitForAProbeOfTheStore(t *testing.T) {
 	r := newJoinedRig(t)
-	r.twin.host.Put("", 0, func(*batch) { r.twin.outage.Every = time.Millisecond })
+	r.probeOften()
 	held, gate := make(chan struct{}), make(chan struct{})
 	hang := sync.OnceFunc(func() { close(held); <-gate })
 	r.store.probed.Store(&hang)
@@ -117,12 +103,10 @@ func TestReadersDoNotWaitForAProbeOfTheStore(t *testing.T) {
 // An override that ends in an outage ends once the store is well again, also if nothing else happens.
 func TestAnOverrideThatEndsInAnOutageEndsAfterIt(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/setpoint", "20", 1)
-	r.value("devices/hall/desired/setpoint", "20")
-	until := time.UnixMilli(r.clock.Load()).Add(time.Minute)
-	require.NoError(t, r.send("devices/hall/desired/setpoint", "25", broker.UserProperty{Key: "until", Value: resource.FormatTime(until)}))
+	r.wantShown("devices/hall/desired/setpoint", "20", 1)
+	require.NoError(t, r.send("devices/hall/desired/setpoint", "25", r.until(60_000)))
 	r.value("devices/hall/desired/setpoint", "25")
-	r.twin.host.Put("", 0, func(*batch) { r.twin.outage.Every = time.Millisecond })
+	r.probeOften()
 	r.store.broken.Store(true)
 	require.Error(t, r.send("devices/hall/reported/temperature", "1"))
 	r.clock.Add(2 * time.Minute.Milliseconds())
@@ -139,7 +123,7 @@ func TestTelemetryInAnOutageIsRefusedForTheDisk(t *testing.T) {
 	r := newJoinedRig(t)
 	passed := make(chan func(error), 9)
 	r.kept.Store(&passed)
-	r.twin.host.Put("", 0, func(*batch) { r.twin.outage.Every = time.Millisecond })
+	r.probeOften()
 	r.store.broken.Store(true)
 	require.ErrorIs(t, r.send("devices/hall/reported/temperature", "1"), resource.Unavailable)
 	r.add("attic", "u2", thermostat)
@@ -151,6 +135,10 @@ func TestTelemetryInAnOutageIsRefusedForTheDisk(t *testing.T) {
 
 // unreadableStore is a store that neither stores nor can be read.
 type unreadableStore struct{ *flaky }
+
+func (unreadableStore) Load() (store.Snapshot, error) {
+	return store.Snapshot{}, errors.New("input/output error")
+}
 
 func TestRunFailsWhenTheStateCannotBeReadBack(t *testing.T) {
 	s, err := store.Open(store.Options{Dir: t.TempDir(), Rand: rand.Uint64})

@@ -118,13 +118,11 @@ func TestAnEpochIsANumberThatEveryReaderOfJSONHasExactly(t *testing.T) {
 // nothing else happening on the node.
 func TestOverrideEndsWhenTheClockHasJumped(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/setpoint", "20", 1)
-	r.value("devices/hall/desired/setpoint", "20")
+	r.wantShown("devices/hall/desired/setpoint", "20", 1)
 	r.nap = 10 * time.Millisecond
 	r.restart()
 	override := func(lasts int64) {
-		until := resource.FormatMillis(r.clock.Load() + lasts)
-		require.NoError(t, r.send("devices/hall/desired/setpoint", "25", broker.UserProperty{Key: "until", Value: until}))
+		require.NoError(t, r.send("devices/hall/desired/setpoint", "25", r.until(lasts)))
 		r.value("devices/hall/desired/setpoint", "25")
 	}
 	const hour = 3600_000
@@ -167,20 +165,16 @@ func versionOf(t *testing.T, m broker.Message) uint64 {
 
 func TestTrafficDoesNotDelayTheEndOfOverrides(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/setpoint", "20", 1)
-	r.value("devices/hall/desired/setpoint", "20")
-	until := resource.FormatMillis(r.clock.Load() + 100)
-	require.NoError(t, r.send("devices/hall/desired/setpoint", "25", broker.UserProperty{Key: "until", Value: until}))
+	r.wantShown("devices/hall/desired/setpoint", "20", 1)
+	require.NoError(t, r.send("devices/hall/desired/setpoint", "25", r.until(100)))
 	r.clock.Add(101)
 	r.busy(func() bool { return string(r.retained()["devices/hall/desired/setpoint"].Payload) == "20" })
 }
 
 func TestAConflictEndsWithItsOverride(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/mode", "heat", 1)
-	r.value("devices/hall/desired/mode", "heat")
-	until := resource.FormatMillis(r.clock.Load() + 1000)
-	require.NoError(t, r.send("devices/hall/desired/mode", "off", broker.UserProperty{Key: "until", Value: until}))
+	r.wantShown("devices/hall/desired/mode", "heat", 1)
+	require.NoError(t, r.send("devices/hall/desired/mode", "off", r.until(1000)))
 	r.want("devices/hall/desired/mode", "cool", 2)
 	r.shows("devices/hall/conflict/mode", func(m broker.Message) bool { return len(m.Payload) > 0 })
 	r.clock.Add(1001)
@@ -190,14 +184,12 @@ func TestAConflictEndsWithItsOverride(t *testing.T) {
 
 func TestOverrideHoldsUntilTheCloudWantsSomethingElse(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/setpoint", "20", 1)
-	r.value("devices/hall/desired/setpoint", "20")
+	r.wantShown("devices/hall/desired/setpoint", "20", 1)
 	require.NoError(t, r.send("devices/hall/desired/setpoint", "25"))
 	require.Equal(t, "2", userProperty(r.value("devices/hall/desired/setpoint", "25"), "ver"))
 	require.Equal(t, "1", userProperty(r.value("devices/hall/override/setpoint", "25"), "basedOn"))
 
-	r.want("devices/hall/desired/setpoint", "18", 2)
-	require.Equal(t, "3", userProperty(r.value("devices/hall/desired/setpoint", "18"), "ver"))
+	require.Equal(t, "3", userProperty(r.wantShown("devices/hall/desired/setpoint", "18", 2), "ver"))
 	require.NotContains(t, r.retained(), "devices/hall/override/setpoint")
 	var c resource.OverrideConflict
 	require.NoError(t, json.Unmarshal(r.retained()["devices/hall/conflict/setpoint"].Payload, &c))
@@ -210,8 +202,7 @@ func TestOverrideHoldsUntilTheCloudWantsSomethingElse(t *testing.T) {
 
 func TestOverrideOfAnEdgePropertyStaysUntilCleared(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/mode", "heat", 1)
-	r.value("devices/hall/desired/mode", "heat")
+	r.wantShown("devices/hall/desired/mode", "heat", 1)
 	require.NoError(t, r.send("devices/hall/desired/mode", "off"))
 	r.want("devices/hall/desired/mode", "cool", 2)
 	r.shows("devices/hall/conflict/mode", func(m broker.Message) bool { return strings.Contains(string(m.Payload), `"winner":"override"`) })
@@ -225,10 +216,8 @@ func TestOverrideOfAnEdgePropertyStaysUntilCleared(t *testing.T) {
 
 func TestOverrideEndsAtItsTime(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/setpoint", "20", 1)
-	r.value("devices/hall/desired/setpoint", "20")
-	until := resource.FormatMillis(r.clock.Load() + 1000)
-	require.NoError(t, r.send("devices/hall/desired/setpoint", "25", broker.UserProperty{Key: "until", Value: until}))
+	r.wantShown("devices/hall/desired/setpoint", "20", 1)
+	require.NoError(t, r.send("devices/hall/desired/setpoint", "25", r.until(1000)))
 	r.value("devices/hall/desired/setpoint", "25")
 	r.restart()
 	r.value("devices/hall/desired/setpoint", "25")

@@ -38,8 +38,7 @@ func TestAValueIsReadOnceItIsPublished(t *testing.T) {
 
 func TestRetainedMessagesMatchFilters(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/setpoint", "20", 1)
-	r.value("devices/hall/desired/setpoint", "20")
+	r.wantShown("devices/hall/desired/setpoint", "20", 1)
 	require.NoError(t, r.send("devices/hall/desired/mode", "off")) // in force, and the cloud wants nothing
 	require.NoError(t, r.send("devices/hall/reported/temperature", "21"))
 	r.value("devices/hall/desired/mode", "off")

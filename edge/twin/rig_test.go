@@ -254,18 +254,58 @@ func newJoinedRig(t *testing.T) *rig {
 
 // send publishes as a local client does, and waits for the answer.
 func (r *rig) send(key, payload string, props ...broker.UserProperty) error {
-	done := make(chan error, 1)
-	r.twin.Publish(broker.Message{
-		Topic: topics.TopicOf("n1", key), Payload: []byte(payload), QoS: 1,
-		Props: broker.Properties{User: props}, Publisher: &broker.Identity{ClientID: "tester"},
-	}, func(err error) { done <- err })
+	return r.await(r.publishAs(&broker.Identity{ClientID: "tester"}, key, payload, broker.Properties{User: props}))
+}
+
+// sendAs publishes as a user of the node's broker, over a connection of its own.
+func (r *rig) sendAs(user, client, key, payload string) error {
+	return r.await(r.publishAs(&broker.Identity{ClientID: client, User: user}, key, payload, broker.Properties{}))
+}
+
+// publishAs publishes; the answer is in the channel.
+func (r *rig) publishAs(as *broker.Identity, key, payload string, props broker.Properties) <-chan error {
+	answer := make(chan error, 1)
+	m := broker.Message{Topic: topics.TopicOf("n1", key), Payload: []byte(payload), QoS: 1, Props: props, Publisher: as}
+	r.twin.Publish(m, func(err error) { answer <- err })
+	return answer
+}
+
+func (r *rig) await(answer <-chan error) error {
+	r.t.Helper()
 	select {
-	case err := <-done:
+	case err := <-answer:
 		return err
 	case <-time.After(testTimeout):
-		r.t.Fatal("no answer to a publish to", key)
+		r.t.Fatal("no answer to a publish")
 		return nil
 	}
+}
+
+// until ends an override so many milliseconds from now.
+func (r *rig) until(ms int64) broker.UserProperty {
+	return broker.UserProperty{Key: "until", Value: resource.FormatMillis(r.clock.Load() + ms)}
+}
+
+// holdSteps lets no more steps be taken until release is called.
+func (r *rig) holdSteps() (release func()) {
+	held, gate := make(chan struct{}), make(chan struct{})
+	release = sync.OnceFunc(func() { close(gate) })
+	r.t.Cleanup(release)
+	r.twin.host.Put("", 0, func(*batch) { close(held); <-gate })
+	<-held
+	return release
+}
+
+// probeOften has a store that has failed be probed every millisecond.
+func (r *rig) probeOften() {
+	r.twin.host.Put("", 0, func(*batch) { r.twin.outage.Every = time.Millisecond })
+}
+
+// wantShown has the cloud desire a value, and waits until it is in force.
+func (r *rig) wantShown(key, value string, ver uint64) broker.Message {
+	r.t.Helper()
+	r.want(key, value, ver)
+	return r.value(key, value)
 }
 
 func forVersion(ver string) broker.UserProperty { return broker.UserProperty{Key: "for", Value: ver} }

@@ -1,7 +1,6 @@
 package twin
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -11,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/edge/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/link"
 	"github.com/edgebus/edgebus/topics/resource"
@@ -32,11 +30,7 @@ func TestWaitingWritesShareACommit(t *testing.T) {
 	r.inStep()
 	r.cut() // what the hub says is committed, too
 	before := r.twin.Stats().Commits
-	held, gate := make(chan struct{}), make(chan struct{})
-	letGo := sync.OnceFunc(func() { close(gate) })
-	t.Cleanup(letGo)
-	r.twin.host.Put("", 0, func(*batch) { close(held); <-gate })
-	<-held
+	release := r.holdSteps()
 	const clients, each = 4, 25
 	stored := make(chan error, clients*each)
 	for c := range clients {
@@ -51,20 +45,11 @@ func TestWaitingWritesShareACommit(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return r.twin.host.Len() == clients*each }, testTimeout, time.Millisecond)
 	require.Empty(t, stored)
-	letGo()
+	release()
 	for range clients * each {
 		require.NoError(t, <-stored)
 	}
 	require.Equal(t, before+1, r.twin.Stats().Commits)
-}
-
-// sendAs publishes as a user of the node's broker, over a connection of its own.
-func (r *rig) sendAs(user, client, key, payload string) error {
-	done := make(chan error, 1)
-	r.twin.Publish(broker.Message{
-		Topic: topics.TopicOf("n1", key), Payload: []byte(payload), Publisher: &broker.Identity{ClientID: client, User: user},
-	}, func(err error) { done <- err })
-	return <-done
 }
 
 func TestAnEmptyMemberClears(t *testing.T) {
@@ -73,10 +58,6 @@ func TestAnEmptyMemberClears(t *testing.T) {
 	require.NoError(t, r.send("devices/hall/desired", `{"mode":""}`))
 	require.NotContains(t, r.retained(), "devices/hall/override/mode")
 	require.NotContains(t, r.retained(), "devices/hall/desired/mode")
-}
-
-func (unreadableStore) Load() (store.Snapshot, error) {
-	return store.Snapshot{}, errors.New("input/output error")
 }
 
 func TestReportedValuesAreStoredAndReachTheHub(t *testing.T) {
@@ -138,10 +119,8 @@ func TestValuesMayBeLargeJSON(t *testing.T) {
 
 func TestDesiredReachesTheNodeWithARisingVersion(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/setpoint", "20", 1)
-	first := r.value("devices/hall/desired/setpoint", "20")
-	r.want("devices/hall/desired/setpoint", "21", 2)
-	second := r.value("devices/hall/desired/setpoint", "21")
+	first := r.wantShown("devices/hall/desired/setpoint", "20", 1)
+	second := r.wantShown("devices/hall/desired/setpoint", "21", 2)
 	require.Equal(t, []string{"1", "2"}, []string{userProperty(first, "ver"), userProperty(second, "ver")})
 
 	r.restart() // what is in force is known without the hub, and is not said anew

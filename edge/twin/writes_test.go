@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/edgebus/edgebus/broker"
-	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -67,13 +66,8 @@ func TestAReportIsAcknowledgedWhenDurableSessionsHaveIt(t *testing.T) {
 	r := newJoinedRig(t)
 	outcomes := make(chan func(error), 16)
 	r.kept.Store(&outcomes)
-	report := func(value string) chan error {
-		answer := make(chan error, 1)
-		r.twin.Publish(broker.Message{
-			Topic: topics.TopicOf("n1", "devices/hall/reported/temperature"), Payload: []byte(value), QoS: 1,
-			Publisher: &broker.Identity{ClientID: "tester"},
-		}, func(err error) { answer <- err })
-		return answer
+	report := func(value string) <-chan error {
+		return r.publishAs(&broker.Identity{ClientID: "tester"}, "devices/hall/reported/temperature", value, broker.Properties{})
 	}
 	answer := report("20.5")
 	done := <-outcomes
@@ -88,8 +82,7 @@ func TestAReportIsAcknowledgedWhenDurableSessionsHaveIt(t *testing.T) {
 
 func TestARefusedOverrideBlamesNoDesiredValue(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/setpoint", "20", 41)
-	r.value("devices/hall/desired/setpoint", "20")
+	r.wantShown("devices/hall/desired/setpoint", "20", 41)
 	require.NoError(t, r.send("devices/hall/desired/setpoint", "25"))
 	require.NoError(t, r.send("devices/hall/refused/setpoint", `{"for":2,"code":"Stuck"}`))
 	require.JSONEq(t, `{"for":2,"code":"Stuck"}`, string(r.retained()["devices/hall/refused/setpoint"].Payload))
@@ -97,8 +90,7 @@ func TestARefusedOverrideBlamesNoDesiredValue(t *testing.T) {
 
 func TestNothingWantedNothingRefused(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/setpoint", "20", 41)
-	r.value("devices/hall/desired/setpoint", "20")
+	r.wantShown("devices/hall/desired/setpoint", "20", 41)
 	require.NoError(t, r.send("devices/hall/refused/setpoint", `{"for":1,"code":"Stuck"}`))
 	r.want("devices/hall/desired/setpoint", "", 0)
 	r.value("devices/hall/desired/setpoint", "")
@@ -107,35 +99,27 @@ func TestNothingWantedNothingRefused(t *testing.T) {
 
 func TestARefusalOfAnOlderDesiredValue(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/setpoint", "20", 41)
-	r.value("devices/hall/desired/setpoint", "20")
+	r.wantShown("devices/hall/desired/setpoint", "20", 41)
 	r.inStep()
-	held, gate := make(chan struct{}), make(chan struct{})
-	r.twin.host.Put("", 0, func(*batch) { close(held); <-gate })
-	<-held
+	release := r.holdSteps()
 	waiting := r.twin.host.Len()
 	r.want("devices/hall/desired/setpoint", "21", 42)
 	require.Eventually(t, func() bool { return r.twin.host.Len() > waiting }, testTimeout, time.Millisecond, "its DELTA waits")
-	done := make(chan error, 1)
-	r.twin.Publish(broker.Message{
-		Topic: topics.TopicOf("n1", "devices/hall/refused/setpoint"), Payload: []byte(`{"for":1,"code":"Stuck"}`),
-	}, func(err error) { done <- err })
-	close(gate)
-	require.NoError(t, <-done)
+	done := r.publishAs(nil, "devices/hall/refused/setpoint", `{"for":1,"code":"Stuck"}`, broker.Properties{})
+	release()
+	require.NoError(t, r.await(done))
 	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
 }
 
 func TestRefusalNamesTheCloudsVersionAndClears(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/setpoint", "20", 41)
-	r.value("devices/hall/desired/setpoint", "20")
+	r.wantShown("devices/hall/desired/setpoint", "20", 41)
 	require.NoError(t, r.send("devices/hall/refused/setpoint", `{"for":1,"code":"Stuck","message":"valve"}`))
 	require.JSONEq(t, `{"for":1,"ver":41,"code":"Stuck","message":"valve"}`, string(r.retained()["devices/hall/refused/setpoint"].Payload))
 
 	require.NoError(t, r.send("devices/hall/reported/setpoint", "18", forVersion("1"))) // not newer than what was refused
 	require.Contains(t, r.retained(), "devices/hall/refused/setpoint")
-	r.want("devices/hall/desired/setpoint", "21", 42)
-	r.value("devices/hall/desired/setpoint", "21")
+	r.wantShown("devices/hall/desired/setpoint", "21", 42)
 	require.NoError(t, r.send("devices/hall/reported/setpoint", "21", forVersion("2")))
 	require.NotContains(t, r.retained(), "devices/hall/refused/setpoint")
 	require.NoError(t, r.send("devices/hall/refused/setpoint", `{"for":1,"code":"Stuck"}`)) // speaks of the past
@@ -145,8 +129,7 @@ func TestRefusalNamesTheCloudsVersionAndClears(t *testing.T) {
 // What was refused, or could not be read, before a restart is cleared by the next report as well.
 func TestAReportClearsTheFaultsOfBeforeTheRestart(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/setpoint", "20", 41)
-	r.value("devices/hall/desired/setpoint", "20")
+	r.wantShown("devices/hall/desired/setpoint", "20", 41)
 	require.NoError(t, r.send("devices/hall/refused/setpoint", `{"for":1,"code":"Stuck"}`))
 	require.NoError(t, r.send("devices/hall/problem/temperature", `{"code":"Unplugged"}`))
 	r.restart()
@@ -158,15 +141,9 @@ func TestAReportClearsTheFaultsOfBeforeTheRestart(t *testing.T) {
 
 func TestGetAnswersWithTheWholeTwin(t *testing.T) {
 	r := newJoinedRig(t)
-	r.want("devices/hall/desired/setpoint", "20.0", 5)
-	r.value("devices/hall/desired/setpoint", "20.0")
+	r.wantShown("devices/hall/desired/setpoint", "20.0", 5)
 	require.NoError(t, r.send("devices/hall/reported/setpoint", "20", forVersion("1")))
-	done := make(chan error, 1)
-	r.twin.Publish(broker.Message{
-		Topic: "v1/nodes/n1/devices/hall/get",
-		Props: broker.Properties{ResponseTopic: "reply/me", Correlation: []byte("c1")},
-	}, func(err error) { done <- err })
-	require.NoError(t, <-done)
+	require.NoError(t, r.await(r.publishAs(nil, "devices/hall/get", "", broker.Properties{ResponseTopic: "reply/me", Correlation: []byte("c1")})))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	last := r.out[len(r.out)-1]
