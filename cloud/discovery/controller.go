@@ -61,37 +61,38 @@ func Controllers(o Options) []control.Controller {
 	}
 	o.Pause, o.Retry = cmp.Or(o.Pause, 200*time.Millisecond), cmp.Or(o.Retry, 30*time.Second)
 	c := &controller{
-		Options: o, as: o.Objects.Controller("discovery"), index: newSightingIndex(o.Reader), nodes: newNodeStates(o.Reader), orders: newDecodedObjects(o.Reader, OrderKind, decodeOrder),
+		Options: o, as: o.Objects.Controller("discovery"), seen: newSightingIndex(), known: newObjectIndexes(),
 		configurations: newKeyQueue(), instances: newKeyQueue(), brokers: newKeyQueue(), started: o.Now(),
 	}
 	return []control.Controller{
 		{
-			Name: "discovery", Workers: 2, Reconcile: c.reconcileConfiguration, Pause: o.Pause,
+			Name: "discovery", Workers: 2, Reconcile: c.reconcileConfiguration, Pause: o.Pause, Indexes: c.known.all(),
 			Watches: []control.Watch{
-				{Kind: resource.KindConfiguration, DataOnly: true, Keys: c.seenConfiguration},
-				{Kind: resource.KindNode, DataOnly: true, Keys: c.seenNode},
+				{Kind: resource.KindConfiguration, DataOnly: true},
+				{Kind: resource.KindNode, DataOnly: true, Same: sameLabels, Changes: func(_, _ *store.Object) []store.Key { return c.known.configurations.Keys() }},
 				{Kind: resource.KindSecret, Keys: c.referring},
 				{Kind: resource.KindConfigMap, Keys: c.referring},
+				{Kind: resource.KindInstance, Same: func(before, now store.Object) bool { return brokerCondition(before) == brokerCondition(now) }, Keys: c.configurationOf},
 			},
 			Sources: []func(context.Context, func(...store.Key)){c.configurations.feed, c.followHandlers, c.followDiscoverers},
 		},
 		{
-			Name: "discovery-instances", Workers: workers, Reconcile: c.reconcileInstance,
+			Name: "discovery-instances", Workers: workers, Reconcile: c.reconcileInstance, Indexes: c.known.all(),
 			Watches: []control.Watch{
-				{Kind: resource.KindInstance, DataOnly: true, Keys: c.seenInstance},
+				{Kind: resource.KindInstance, DataOnly: true, Keys: func(o store.Object) []store.Key { return []store.Key{instanceKey(o.Name)} }},
 				{Kind: resource.KindConfiguration, DataOnly: true, Keys: c.instancesOf},
 				{Kind: OrderKind, Keys: c.instancesOf},
 				{Kind: resource.KindDevice, DataOnly: true, Keys: instanceOfDevice},
-				{Kind: resource.KindNode, Keys: c.ofNode},
-				{Kind: ProblemsKind, Keys: c.allUsedBy},
+				{Kind: resource.KindNode, Changes: c.instancesOfNode},
+				{Kind: ProblemsKind, Keys: func(o store.Object) []store.Key { return instanceKeys(c.known.usedBy(o.Name)) }},
 			},
 			Sources: []func(context.Context, func(...store.Key)){c.followInstances, c.instances.feed},
 		},
 		{
-			Name: "discovery-brokers", Workers: 4, Reconcile: c.reconcileApplications, Pause: o.Pause,
+			Name: "discovery-brokers", Workers: 4, Reconcile: c.reconcileApplications, Pause: o.Pause, Indexes: c.known.all(),
 			Watches: []control.Watch{
-				{Kind: resource.KindInstance, DataOnly: true, Keys: c.users},
-				{Kind: resource.KindConfiguration, DataOnly: true, Keys: c.usersOf},
+				{Kind: resource.KindInstance, DataOnly: true, Keys: nodesOfInstance},
+				{Kind: resource.KindConfiguration, DataOnly: true, Keys: func(o store.Object) []store.Key { return applicationKeys(c.known.nodesOf(o.Name)) }},
 				{Kind: ApplicationsKind},
 			},
 			Sources: []func(context.Context, func(...store.Key)){c.brokers.feed},
@@ -101,11 +102,10 @@ func Controllers(o Options) []control.Controller {
 
 type controller struct {
 	Options
-	as     *objects.Controller
-	index  *sightingIndex
-	nodes  *nodeStates
-	orders *decodedObjects[Order]
-	// These are keys that a change of something else concerns.
+	as    *objects.Controller
+	seen  *sightingIndex
+	known objectIndexes
+	// These are keys that a change of something else than an object concerns.
 	configurations, instances, brokers *keyQueue
 	started                            time.Time // when they were made
 }
@@ -126,31 +126,35 @@ func instanceKeys(names []string) (list []store.Key) {
 
 // The keys that changes concern.
 
-func (c *controller) seenConfiguration(o store.Object) []store.Key {
-	c.index.refresh(o.Key)
-	return []store.Key{o.Key}
+func (c *controller) referring(o store.Object) []store.Key {
+	return c.known.configurations.Referring(o.Key)
 }
 
-func (c *controller) seenNode(o store.Object) []store.Key {
-	if !c.nodes.changed(o.Key) {
-		return nil
+// configurationOf is the Configuration of an Instance that it was made for.
+func (c *controller) configurationOf(o store.Object) []store.Key {
+	if known, _, ok := indexInstance(o); ok {
+		return c.known.configurationKey(known.configuration)
 	}
-	return c.index.configurationKeys()
+	return nil
 }
 
-func (c *controller) referring(o store.Object) []store.Key { return c.index.referring(o.Key) }
-
-func (c *controller) seenInstance(o store.Object) []store.Key {
-	c.index.refresh(o.Key)
-	return []store.Key{instanceKey(o.Name)}
-}
-
-// instancesOf are the Instances of a Configuration or its Order.
+// instancesOf are the Instances of a Configuration or its Order, made or seen.
 func (c *controller) instancesOf(o store.Object) []store.Key {
-	if o.Kind == resource.KindConfiguration {
-		c.index.refresh(o.Key)
+	return instanceKeys(c.instanceNames(o.Name))
+}
+
+func (c *controller) instanceNames(configuration string) []string {
+	names := append(c.known.made(configuration), c.seen.instancesOf(configuration)...)
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// instanceOf is the Configuration of an Instance, and the namespace if it was made.
+func (c *controller) instanceOf(name string) (configuration, namespace string) {
+	if i, namespace := c.known.instance(name); namespace != "" {
+		return i.configuration, namespace
 	}
-	return instanceKeys(c.index.instancesOf(o.Name))
+	return c.seen.configurationOf(name), ""
 }
 
 func instanceOfDevice(o store.Object) []store.Key {
@@ -163,33 +167,34 @@ func instanceOfDevice(o store.Object) []store.Key {
 	return []store.Key{instanceKey(d.Metadata.Annotations[instanceAnnotation])}
 }
 
-// ofNode are the Instances for which it matters how a node is now: those of shared devices that it sees, if it has come or gone, and those
-// of the brokers that it runs.
-func (c *controller) ofNode(o store.Object) (list []store.Key) {
-	used, shared := c.index.usedBy(o.Name), c.index.sharedBy(o.Name)
+// instancesOfNode are the Instances for which a change of a node matters: those of shared devices that it sees, if it has come or gone, and
+// those of the brokers that it runs.
+func (c *controller) instancesOfNode(before, now *store.Object) (list []store.Key) {
+	node := cmp.Or(now, before).Name
+	used, shared := c.known.usedBy(node), c.seen.sharedBy(node)
 	if len(used)+len(shared) == 0 {
-		c.nodes.forget(o.Name)
 		return nil
 	}
-	was, now := c.nodes.turn(o.Name)
+	var was, is HostState
+	if before != nil {
+		was = *decodeHost(*before)
+	}
+	if now != nil {
+		is = *decodeHost(*now)
+	}
 	for _, name := range used {
-		configuration, _ := c.index.instanceOf(name)
-		if conf := c.index.configuration(configuration); conf == nil || len(conf.Spec.BrokerSpec) == 0 {
+		configuration, _ := c.instanceOf(name)
+		if conf := c.known.configuration(configuration); conf == nil || len(conf.Spec.BrokerSpec) == 0 {
 			continue
 		}
-		if app := brokerApplicationName(configuration, name); was == nil || !was.same(now, app) {
+		if before == nil || !was.same(&is, brokerApplicationName(configuration, name)) {
 			list = append(list, instanceKey(name))
 		}
 	}
-	if was == nil || !was.Offline.Equal(now.Offline) {
+	if before == nil || !was.Offline.Equal(is.Offline) {
 		list = append(list, instanceKeys(shared)...)
 	}
 	return list
-}
-
-// allUsedBy are the Instances that the node of a record uses.
-func (c *controller) allUsedBy(o store.Object) []store.Key {
-	return instanceKeys(c.index.usedBy(o.Name))
 }
 
 // followInstances has the index follow what nodes find.
@@ -197,9 +202,9 @@ func (c *controller) followInstances(ctx context.Context, add func(...store.Key)
 	r := c.Reports(topics.KindInstance)
 	defer r.Close()
 	for {
-		if r.Waiting() == 0 && c.index.markComplete(topics.KindInstance) { // what was not seen until now is not there
-			add(instanceKeys(c.index.allInstances())...)
-			c.configurations.add(c.index.configurationKeys()...)
+		if r.Waiting() == 0 && c.seen.markComplete(topics.KindInstance) { // what was not seen until now is not there
+			add(instanceKeys(append(c.seen.allInstances(), keyNames(c.known.instances.Keys())...))...)
+			c.configurations.add(c.known.configurations.Keys()...)
 		}
 		list, err := r.Next(ctx)
 		if err != nil {
@@ -219,11 +224,11 @@ func (c *controller) noteSighting(r Report) (names []string) {
 			device = &d
 		}
 	}
-	names, turned := c.index.setDevice(r.Address, device)
+	names, turned := c.seen.setDevice(r.Address, device)
 	if turned {
-		c.configurations.add(c.index.configurationKey(r.Device)...)
+		c.configurations.add(c.known.configurationKey(r.Device)...)
 	}
-	if c.index.uses(r.Node, names) {
+	if c.known.uses(r.Node, names) {
 		c.brokers.add(store.Key{Kind: ApplicationsKind, Name: r.Node})
 	}
 	return names
@@ -234,8 +239,8 @@ func (c *controller) followHandlers(ctx context.Context, add func(...store.Key))
 	r := c.Reports(topics.KindDiscoveryHandler)
 	defer r.Close()
 	for {
-		if r.Waiting() == 0 && c.index.markComplete(topics.KindDiscoveryHandler) {
-			add(c.index.configurationKeys()...)
+		if r.Waiting() == 0 && c.seen.markComplete(topics.KindDiscoveryHandler) {
+			add(c.known.configurations.Keys()...)
 		}
 		list, err := r.Next(ctx)
 		if err != nil {
@@ -243,10 +248,10 @@ func (c *controller) followHandlers(ctx context.Context, add func(...store.Key))
 		}
 		for _, one := range list {
 			report, err := resource.ParseHandlerReport(one.Value)
-			if c.index.setHandler(one.Address, report, err == nil) {
-				add(c.index.configurationKeys()...)
+			if c.seen.setHandler(one.Address, report, err == nil) {
+				add(c.known.configurations.Keys()...)
 			} else {
-				add(c.index.configurationKey(one.Device)...)
+				add(c.known.configurationKey(one.Device)...)
 			}
 		}
 	}
@@ -262,8 +267,8 @@ func (c *controller) followDiscoverers(ctx context.Context, add func(...store.Ke
 			return
 		}
 		for _, one := range list {
-			if c.index.setDiscoverer(one.Node, one.Value != nil) {
-				add(c.index.configurationKeys()...)
+			if c.seen.setDiscoverer(one.Node, one.Value != nil) {
+				add(c.known.configurations.Keys()...)
 			}
 		}
 	}
@@ -271,9 +276,6 @@ func (c *controller) followDiscoverers(ctx context.Context, add func(...store.Ke
 
 // reconcileConfiguration gives nodes what a Configuration has them look for, and says how that goes.
 func (c *controller) reconcileConfiguration(ctx context.Context, key store.Key) (time.Duration, error) {
-	if err := c.index.load(ctx); err != nil {
-		return 0, err
-	}
 	conf, err := objects.Get[resource.Configuration](ctx, c.as, key)
 	if errors.Is(err, resource.NotFound) {
 		return 0, c.dropOrder(ctx, key, "")
@@ -296,17 +298,13 @@ func (c *controller) reconcileConfiguration(ctx context.Context, key store.Key) 
 			return 0, store.IgnoreNotFound(err)
 		}
 	}
-	chosen, err := c.nodes.matching(ctx, conf.Spec.NodeSelector)
-	if err != nil {
-		return 0, err
-	}
-	order, problem, err := PlanOrder(conf, chosen, func(ref ValueRef) (Value, error) { return c.value(ctx, ref) })
+	order, problem, err := PlanOrder(conf, c.known.matching(conf.Spec.NodeSelector), func(ref ValueRef) (Value, error) { return c.value(ctx, ref) })
 	if err != nil {
 		return 0, err
 	}
 	if problem == "" {
 		err = c.putRecord(ctx, orderKey(key.Name), order)
-	} else if was, _ := c.orders.get(ctx, key.Name); was != nil {
+	} else if was, ok := c.known.orders.Get(orderKey(key.Name)); ok {
 		order = *was // it stays in force
 	}
 	if err != nil {
@@ -385,11 +383,15 @@ func (c *controller) putRecord(ctx context.Context, key store.Key, record any) e
 
 // dropOrder deletes the order of a Configuration that is gone, if it is that one's.
 func (c *controller) dropOrder(ctx context.Context, key store.Key, uid string) error {
-	was, rev := c.orders.get(ctx, key.Name)
-	if was == nil || was.Namespace != key.Namespace || uid != "" && was.UID != uid {
+	stored, err := c.Reader.Get(ctx, orderKey(key.Name))
+	if err != nil {
+		return store.IgnoreNotFound(err)
+	}
+	var was Order
+	if json.Unmarshal(stored.Data, &was) != nil || was.Namespace != key.Namespace || uid != "" && was.UID != uid {
 		return nil
 	}
-	_, err := c.Writer.Delete(ctx, orderKey(key.Name), rev)
+	_, err = c.Writer.Delete(ctx, stored.Key, stored.Rev)
 	return store.IgnoreNotFound(err)
 }
 
@@ -401,7 +403,7 @@ func (c *controller) release(ctx context.Context, key store.Key, conf *resource.
 	if err := c.dropOrder(ctx, key, conf.Metadata.UID); err != nil {
 		return 0, err
 	}
-	for _, name := range c.index.instancesOf(key.Name) {
+	for _, name := range c.instanceNames(key.Name) {
 		i, err := objects.Get[resource.Instance](ctx, c.as, store.Key{Namespace: key.Namespace, Name: name})
 		if err == nil && IsManaged(i) {
 			c.instances.add(instanceKey(name))
@@ -430,10 +432,10 @@ func removeFinalizer(m *resource.Meta) {
 }
 
 func (c *controller) showConfiguration(ctx context.Context, key store.Key, o Order, problem string) error {
-	if !c.index.isComplete(topics.KindInstance, topics.KindDiscoveryHandler) {
+	if !c.seen.isComplete(topics.KindInstance, topics.KindDiscoveryHandler) {
 		return nil // it is queued again
 	}
-	handlers, brokers := c.index.handlers(key.Name), c.index.brokers(key.Name)
+	handlers, brokers := c.seen.handlers(key.Name), c.known.brokers(key.Name)
 	err := objects.UpdateStatus(ctx, c.as, key, func(conf *resource.Configuration) error {
 		list, m, now := slices.Clone(conf.Status.Conditions), conf.Metadata, c.Now()
 		if problem != "" {
@@ -463,7 +465,7 @@ func (c *controller) showConfiguration(ctx context.Context, key store.Key, o Ord
 		} else {
 			list = withoutCondition(list, resource.ConditionBrokerReady)
 		}
-		conf.Status.Conditions, conf.Status.Instances, conf.Status.Nodes = list, c.index.count(key.Name), len(o.Nodes)
+		conf.Status.Conditions, conf.Status.Instances, conf.Status.Nodes = list, len(c.known.made(key.Name)), len(o.Nodes)
 		return nil
 	})
 	return store.IgnoreNotFound(err)
@@ -471,11 +473,8 @@ func (c *controller) showConfiguration(ctx context.Context, key store.Key, o Ord
 
 // reconcileInstance makes an Instance what nodes say, and the Device that its Configuration wants of it.
 func (c *controller) reconcileInstance(ctx context.Context, key store.Key) (time.Duration, error) {
-	if !c.index.isComplete(topics.KindInstance) {
+	if !c.seen.isComplete(topics.KindInstance) {
 		return 0, nil // it is queued again
-	}
-	if err := c.index.load(ctx); err != nil {
-		return 0, err
 	}
 	s, err := c.instanceState(ctx, key.Name)
 	if err != nil {
@@ -502,9 +501,9 @@ func (c *controller) reconcileInstance(ctx context.Context, key store.Key) (time
 
 // instanceState reads what PlanInstance decides by.
 func (c *controller) instanceState(ctx context.Context, name string) (s InstanceState, err error) {
-	configuration, namespace := c.index.instanceOf(name)
+	configuration, namespace := c.instanceOf(name)
 	s = InstanceState{Name: name, HubStarted: c.started, Now: c.Now()}
-	conf := c.index.configuration(configuration)
+	conf := c.known.configuration(configuration)
 	if conf != nil && conf.Metadata.DeletionTimestamp == nil {
 		s.Configuration, namespace = conf, cmp.Or(namespace, conf.Metadata.Namespace)
 	}
@@ -518,8 +517,8 @@ func (c *controller) instanceState(ctx context.Context, name string) (s Instance
 		return s, err
 	}
 	if s.Configuration != nil {
-		if order, _ := c.orders.get(ctx, configuration); order != nil {
-			s.Sightings = c.index.sightingsOf(name, order.Nodes)
+		if order, ok := c.known.orders.Get(orderKey(configuration)); ok {
+			s.Sightings = c.seen.sightingsOf(name, order.Nodes)
 		}
 		if s.Hosts, err = c.hosts(ctx, s); err != nil {
 			return s, err
@@ -541,7 +540,7 @@ func (c *controller) hosts(ctx context.Context, s InstanceState) (all map[string
 	}
 	delete(all, "") // of slots that no node has
 	for node := range all {
-		h := *c.nodes.host(node)
+		h := *c.known.host(node)
 		problems, err := c.Reader.Get(ctx, store.Key{Kind: ProblemsKind, Name: node})
 		if err == nil {
 			err = json.Unmarshal(problems.Data, &h.LeftOut)
@@ -565,8 +564,6 @@ func (c *controller) writeInstance(ctx context.Context, s InstanceState, next *r
 		if err != nil {
 			return nil, err
 		}
-		c.index.refresh(key)
-		c.configurations.add(c.index.configurationKey(made.Spec.ConfigurationName)...)
 		c.record(made, "Discovered", "found by "+objects.JoinFirst(made.Spec.Nodes))
 		next = made
 	} else {
@@ -610,18 +607,7 @@ func (c *controller) writeInstance(ctx context.Context, s InstanceState, next *r
 	if err != nil {
 		return nil, err
 	}
-	if next, err = objects.Get[resource.Instance](ctx, c.as, key); err != nil {
-		return nil, err
-	}
-	var was resource.Condition
-	if s.Instance != nil {
-		was = findCondition(s.Instance.Status.Conditions, resource.ConditionBrokerReady)
-	}
-	if now := findCondition(next.Status.Conditions, resource.ConditionBrokerReady); was.Status != now.Status || was.Reason != now.Reason || was.Message != now.Message {
-		c.index.setBroker(s.Name, now)
-		c.configurations.add(c.index.configurationKey(next.Spec.ConfigurationName)...)
-	}
-	return next, nil
+	return objects.Get[resource.Instance](ctx, c.as, key)
 }
 
 func (c *controller) record(i *resource.Instance, reason, message string) {
@@ -738,7 +724,7 @@ func (c *controller) removeInstance(ctx context.Context, s InstanceState) (time.
 		return 0, nil
 	}
 	// A Configuration that is being deleted still says what becomes of Devices. Without a template nothing says that they are to go.
-	if conf := c.index.configuration(i.Spec.ConfigurationName); conf != nil && isOwnedBy(i, conf) {
+	if conf := c.known.configuration(i.Spec.ConfigurationName); conf != nil && isOwnedBy(i, conf) {
 		if t := conf.Spec.DeviceTemplate; t != nil && t.WhenGone != resource.WhenGoneKeep {
 			p, err := PlanDevice(t, i, c.deviceReader(ctx, i.Metadata.Namespace))
 			if err != nil {
@@ -767,24 +753,16 @@ func (c *controller) removeInstance(ctx context.Context, s InstanceState) (time.
 		}
 		c.record(i, "Removed", "no node sees it, or its Configuration is gone")
 	}
-	c.index.refresh(key)
-	c.configurations.add(c.index.configurationKey(i.Spec.ConfigurationName)...)
 	return 0, nil
 }
 
-// users are the nodes that run applications for an Instance.
-func (c *controller) users(o store.Object) []store.Key {
+// nodesOfInstance are the nodes that run applications for an Instance.
+func nodesOfInstance(o store.Object) []store.Key {
 	var i resource.Instance
 	if json.Unmarshal(o.Data, &i) != nil {
 		return nil
 	}
-	c.index.refresh(o.Key)
 	return applicationKeys(nodesUsing(&i))
-}
-
-func (c *controller) usersOf(o store.Object) []store.Key {
-	c.index.refresh(o.Key)
-	return applicationKeys(c.index.usersOf(o.Name))
 }
 
 func applicationKeys(nodes []string) (list []store.Key) {
@@ -797,11 +775,8 @@ func applicationKeys(nodes []string) (list []store.Key) {
 // reconcileApplications writes the record of what a node runs for Instances. What it passes to a container is what the node itself reports of
 // the device, and no other node. While the node doesn't see it, or is not chosen any more, but has the slot, the broker stays as it was.
 func (c *controller) reconcileApplications(ctx context.Context, key store.Key) (time.Duration, error) {
-	if !c.index.isComplete(topics.KindInstance) {
+	if !c.seen.isComplete(topics.KindInstance) {
 		return c.Pause, nil
-	}
-	if err := c.index.load(ctx); err != nil {
-		return 0, err
 	}
 	was, err := c.Reader.Get(ctx, key)
 	if store.IgnoreNotFound(err) != nil {
@@ -809,9 +784,9 @@ func (c *controller) reconcileApplications(ctx context.Context, key store.Key) (
 	}
 	var before, list []resource.Application
 	_ = json.Unmarshal(was.Data, &before) // none, or none that can be read
-	for _, name := range c.index.usedBy(key.Name) {
-		configuration, namespace := c.index.instanceOf(name)
-		conf := c.index.configuration(configuration)
+	for _, name := range c.known.usedBy(key.Name) {
+		configuration, namespace := c.instanceOf(name)
+		conf := c.known.configuration(configuration)
 		if conf == nil || conf.Metadata.DeletionTimestamp != nil || len(conf.Spec.BrokerSpec) == 0 {
 			continue
 		}
@@ -826,8 +801,8 @@ func (c *controller) reconcileApplications(ctx context.Context, key store.Key) (
 			continue
 		}
 		var own []Sighting
-		if order, _ := c.orders.get(ctx, configuration); order != nil && slices.Contains(order.Nodes, key.Name) {
-			own = c.index.sightingsOf(name, []string{key.Name})
+		if order, ok := c.known.orders.Get(orderKey(configuration)); ok && slices.Contains(order.Nodes, key.Name) {
+			own = c.seen.sightingsOf(name, []string{key.Name})
 		}
 		if len(own) == 0 {
 			at := slices.IndexFunc(before, func(a resource.Application) bool { return a.Name == brokerApplicationName(configuration, name) })

@@ -13,7 +13,7 @@ import (
 
 // What nodes no longer report leaves nothing behind.
 func TestTheIndexForgets(t *testing.T) {
-	x := newSightingIndex(nil)
+	x := newSightingIndex()
 	at := func(kind topics.Kind, name string) topics.Address {
 		return topics.Address{Node: "n1", Kind: kind, Device: "cams", Name: name}
 	}
@@ -35,14 +35,14 @@ func TestTheIndexForgets(t *testing.T) {
 		require.Empty(t, x.handlerReports)
 		require.Empty(t, x.instanceAt)
 		require.Empty(t, x.sightings)
-		require.Empty(t, x.of)
+		require.Empty(t, x.instances)
 		require.Empty(t, x.sharedCounts)
 	}
 }
 
 // Of what a node reports for a Configuration a bounded number counts, whatever it reports; when one goes another takes its place.
 func TestWhatANodeReportsIsBounded(t *testing.T) {
-	x := newSightingIndex(nil)
+	x := newSightingIndex()
 	at := func(node, name string) topics.Address {
 		return topics.Address{Node: node, Kind: topics.KindInstance, Device: "cams", Name: name}
 	}
@@ -79,5 +79,5 @@ func TestWhatANodeReportsIsBounded(t *testing.T) {
 	x.setDevice(at("n2", "x"), nil)
 	require.Empty(t, x.excess)
 	require.Empty(t, x.deviceCounts)
-	require.Empty(t, x.of)
+	require.Empty(t, x.instances)
 }
