@@ -154,7 +154,7 @@ func libraryRule(from, to string) string {
 		{"google.golang.org/grpc", []string{"edge/discovery"}, "gRPC appears only in edge/discovery"},
 		{"github.com/go-git/go-git", []string{"cloud/sources"}, "git and registries appear only in cloud/sources"},
 		{"github.com/google/go-containerregistry", []string{"cloud/sources"}, "git and registries appear only in cloud/sources"},
-		{"k8s.io/client-go", []string{"cloud/control"}, "client-go is for tests: what is linked is cloud/client, and the queue in cloud/control"},
+		{"k8s.io/client-go", []string{"cloud/control", "cloud/cli/access"}, "client-go is for tests: what is linked is cloud/client, the queue in cloud/control, and what reads kubeconfigs in cloud/cli/access"},
 		{"github.com/stretchr/testify", nil, "testify is for tests"},
 		{"pgregory.net/rapid", nil, "rapid is for tests"},
 		{"github.com/simonvetter/modbus", []string{"mappers/modbus"}, "a protocol's library belongs to its driver"},
@@ -292,7 +292,7 @@ func TestProgramsLinkOnlyTheirOwn(t *testing.T) {
 		"edge/cmd/edgeagent":        {modulePath + "cloud", modulePath + "mappers", modulePath + "edge/store", modulePath + "edge/twin", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "k8s.io", "github.com/prometheus", "google.golang.org/protobuf", "testing"},
 		"edge/cmd/edgediscovery":    {modulePath + "cloud", modulePath + "mappers", modulePath + "edge/agent", modulePath + "edge/store", modulePath + "edge/twin", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "k8s.io", "testing"},
 		"cloud/cmd/cloudhub":        {modulePath + "edge", modulePath + "mappers", "k8s.io/client-go/rest", "k8s.io/client-go/tools", "testing"}, // the queue of cloud/control is client-go's
-		"cloud/cmd/edgebus":         {modulePath + "edge", modulePath + "mappers", "k8s.io/client-go", "testing"},
+		"cloud/cmd/edgebus":         {modulePath + "edge", modulePath + "mappers", modulePath + "cloud/store", "k8s.io/client-go/kubernetes", "k8s.io/client-go/informers", "testing"},
 		"mappers/cmd/mapper-modbus": {modulePath + "cloud", modulePath + "edge", "github.com/mochi-mqtt", "go.etcd.io/bbolt", "github.com/prometheus", "google.golang.org/protobuf", "testing"},
 		"mappers/drivertest":        {"github.com/stretchr"},
 	}

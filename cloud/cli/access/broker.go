@@ -37,7 +37,7 @@ func (p *Target) checkMQTT() error {
 		return resource.Errorf(resource.Invalid, "server", "the context has no MQTT address: give it one (edgebus context set NAME --mqtt mqtts://…), or --server")
 	}
 	u, err := url.Parse(p.MQTT)
-	if err != nil || p.User+p.Token+p.TokenFile == "" && u.User == nil || configs.IsLoopback(u.Hostname()) {
+	if err != nil || p.Username+p.Token+p.TokenFile == "" && u.User == nil || configs.IsLoopback(u.Hostname()) {
 		return nil // the client says what is wrong with an address
 	}
 	if !slices.Contains([]string{"mqtts", "ssl", "tls", "wss", "unix"}, u.Scheme) {
@@ -53,12 +53,12 @@ func (p *Target) MQTTOptions(what string) (o client.Options, err error) {
 	}
 	o = client.Options{
 		Servers: []string{p.MQTT}, ClientID: fmt.Sprintf("edgebus-%s-%d-%d", what, os.Getpid(), time.Now().UnixNano()%1e6),
-		User: p.User, CleanStart: true, Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 3 * time.Second},
+		User: p.Username, CleanStart: true, Backoff: client.Backoff{Min: 200 * time.Millisecond, Max: 3 * time.Second},
 	}
 	if o.TLS, err = p.tlsConfig(); err == nil {
 		o.Password, err = p.password()
 	}
-	if p.User == "" && p.Token+p.TokenFile != "" {
+	if p.Username == "" && p.Token+p.TokenFile != "" {
 		o.Secret = p.bearerToken
 	}
 	return o, err

@@ -23,7 +23,7 @@ func CompleteContexts(_ *cobra.Command, args []string, _ string) ([]string, cobr
 	if err != nil || len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	return k.Contexts(), cobra.ShellCompDirectiveNoFileComp
+	return k.ContextNames(), cobra.ShellCompDirectiveNoFileComp
 }
 
 // CompleteFromHub asks the hub for completions. There are none if it doesn't answer.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/edgebus/edgebus/cloud/cli/exitcode"
 	"github.com/edgebus/edgebus/configs"
@@ -96,7 +97,7 @@ func (a *Flags) Resolve() (p Target, err error) {
 	if err != nil {
 		return p, err
 	}
-	name := cmp.Or(a.Context, os.Getenv("EDGEBUS_CONTEXT"), k.Current())
+	name := cmp.Or(a.Context, os.Getenv("EDGEBUS_CONTEXT"), k.CurrentContext)
 	if name != "" {
 		if p, err = k.TargetOf(name); err != nil {
 			return p, err
@@ -112,67 +113,53 @@ func (a *Flags) Resolve() (p Target, err error) {
 	}
 	mqtt := cmp.Or(a.MQTT, p.MQTT)
 	if !sameAddress(server, p.Server) || !sameAddress(mqtt, p.MQTT) {
-		p.Credentials, p.ServerName, p.Insecure, p.Proxy = Credentials{}, "", false, ""
+		p.AuthInfo, p.TLSServerName, p.InsecureSkipTLSVerify, p.ProxyURL = api.AuthInfo{}, "", false, ""
 	}
 	p.Server, p.MQTT, p.Namespace = server, mqtt, cmp.Or(a.Namespace, p.Namespace, resource.DefaultNamespace)
 	if err := p.overrideCredentials(a.tls, a.identity, a.tokenFile); err != nil {
 		return p, err
 	}
-	return p, p.renewToken(k, name)
+	return p, p.renewToken(name)
 }
 
 // StoreContext changes a context, its cluster and its user as the flags say, and checks the result.
 func (a *Flags) StoreContext(cmd *cobra.Command, k *Kubeconfig, name string) error {
-	names, err := k.entryNames(name)
-	if err != nil {
-		return err
-	}
-	c, err := k.change(kindContext, name)
-	if err != nil {
-		return err
-	}
 	password, err := a.identity.Secret()
 	if err != nil {
 		return err
 	}
-	for _, x := range []struct {
-		kind, flag, field, value string
-		file                     bool
-	}{
-		{kindContext, "namespace", "namespace", a.Namespace, false},
-		{kindCluster, "server", "server", a.HTTP, false},
-		{kindCluster, "mqtt", "", a.MQTT, false},
-		{kindCluster, "ca", "certificate-authority", a.tls.CA, true},
-		{kindUser, "cert", "client-certificate", a.tls.Cert, true},
-		{kindUser, "key", "client-key", a.tls.Key, true},
-		{kindUser, "user", "username", a.identity.User, false},
-		{kindUser, "password-file", "password", password, false},
-		{kindUser, "token-file", "tokenFile", a.tokenFile, true},
+	k.context(name)
+	for flag, set := range map[string]func() error{
+		"namespace": func() error { k.context(name).Namespace = a.Namespace; return nil },
+		"server":    func() error { k.clusterOf(name).Server = a.HTTP; return nil },
+		"mqtt": func() error {
+			delete(k.context(name).Extensions, MQTTExtension) // which would take precedence over the cluster's
+			return setMQTT(&k.clusterOf(name).Extensions, a.MQTT)
+		},
+		"ca": func() error {
+			c := k.clusterOf(name)
+			c.CertificateAuthorityData = nil
+			return setPath(&c.CertificateAuthority, a.tls.CA)
+		},
+		"cert": func() error {
+			u := k.userOf(name)
+			u.ClientCertificateData = nil
+			return setPath(&u.ClientCertificate, a.tls.Cert)
+		},
+		"key": func() error {
+			u := k.userOf(name)
+			u.ClientKeyData = nil
+			return setPath(&u.ClientKey, a.tls.Key)
+		},
+		"user":          func() error { k.userOf(name).Username = a.identity.User; return nil },
+		"password-file": func() error { k.userOf(name).Password = password; return nil },
+		"token-file":    func() error { return setPath(&k.userOf(name).TokenFile, a.tokenFile) },
 	} {
-		if !cmd.Flags().Changed(x.flag) {
-			continue
-		}
-		fields, err := k.change(x.kind, names[x.kind])
-		if err != nil {
-			return err
-		}
-		if x.kind != kindContext {
-			c[x.kind] = names[x.kind]
-		}
-		if x.file {
-			delete(fields, x.field+"-data")
-			if x.value != "" {
-				if x.value, err = filepath.Abs(x.value); err != nil {
-					return err
-				}
+		if cmd.Flags().Changed(flag) {
+			if err := set(); err != nil {
+				return err
 			}
 		}
-		if x.field == "" {
-			setMQTT(c, "") // which would take precedence over the cluster's
-			setMQTT(fields, x.value)
-			continue
-		}
-		setField(fields, x.field, x.value, x.value != "")
 	}
 	if a.CAHash != "" {
 		if a.tls.CA != "" {
@@ -187,4 +174,13 @@ func (a *Flags) StoreContext(cmd *cobra.Command, k *Kubeconfig, name string) err
 		return err
 	}
 	return p.Validate()
+}
+
+// setPath sets the name of a file, which is kept as an absolute path.
+func setPath(to *string, file string) (err error) {
+	*to = file
+	if file != "" {
+		*to, err = filepath.Abs(file)
+	}
+	return err
 }

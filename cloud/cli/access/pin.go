@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/base64"
 	"encoding/pem"
 	"net"
 	"net/url"
@@ -29,17 +28,9 @@ func (k *Kubeconfig) PinAuthority(ctx context.Context, name, hash string) error 
 	if err != nil {
 		return err
 	}
-	names, err := k.entryNames(name)
-	if err != nil {
-		return err
-	}
-	fields, err := k.change(kindCluster, names[kindCluster])
-	if err != nil {
-		return err
-	}
-	delete(fields, "certificate-authority")
-	delete(fields, "insecure-skip-tls-verify")
-	fields["certificate-authority-data"] = base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.Raw}))
+	c := k.clusterOf(name)
+	c.CertificateAuthority, c.InsecureSkipTLSVerify = "", false
+	c.CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: root.Raw})
 	return nil
 }
 
@@ -56,7 +47,7 @@ func (p *Target) authority(ctx context.Context, hash string) (*x509.Certificate,
 	}
 	ctx, cancel := context.WithTimeout(ctx, pinTimeout)
 	defer cancel()
-	host := cmp.Or(p.ServerName, u.Hostname())
+	host := cmp.Or(p.TLSServerName, u.Hostname())
 	d := tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host, InsecureSkipVerify: true}} //nolint:gosec // G402: verified below, by the fingerprint, before anything is sent
 	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")))
 	if err != nil {

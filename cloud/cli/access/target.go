@@ -12,6 +12,9 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/tools/clientcmd/api"
+
 	"github.com/edgebus/edgebus/cloud/cli/exitcode"
 	"github.com/edgebus/edgebus/cloud/cli/signin"
 	"github.com/edgebus/edgebus/cloud/client"
@@ -22,8 +25,8 @@ import (
 
 // Target is a hub, and the credentials for it.
 type Target struct {
-	Cluster
-	Credentials
+	api.Cluster  `json:"-"`
+	api.AuthInfo `json:"-"`
 	MQTT         string
 	Namespace    string
 	PasswordFile string          // comes before Password
@@ -38,25 +41,25 @@ func (p *Target) overrideCredentials(secure configs.TLSClient, who configs.Ident
 		return exitcode.Errorf(exitcode.Misused, "--user signs in with a password, and --token-file with a token: give one of them")
 	}
 	if secure.CA != "" {
-		p.CA, p.CAData, p.Insecure = secure.CA, nil, false
+		p.CertificateAuthority, p.CertificateAuthorityData, p.InsecureSkipTLSVerify = secure.CA, nil, false
 	}
 	if secure.Cert != "" {
-		p.Cert, p.CertData = secure.Cert, nil
+		p.ClientCertificate, p.ClientCertificateData = secure.Cert, nil
 	}
 	if secure.Key != "" {
-		p.Key, p.KeyData = secure.Key, nil
+		p.ClientKey, p.ClientKeyData = secure.Key, nil
 	}
 	if who.User != "" {
-		p.User, p.Token, p.TokenFile = who.User, "", ""
+		p.Username, p.Token, p.TokenFile = who.User, "", ""
 	}
 	if tokenFile != "" {
-		p.Token, p.TokenFile, p.User, p.Password = "", tokenFile, "", ""
+		p.Token, p.TokenFile, p.Username, p.Password = "", tokenFile, "", ""
 	}
 	p.PasswordFile = who.PasswordFile
 	if secure.Cert+who.User+tokenFile != "" {
-		p.Exec, p.AuthProvider, p.As = nil, nil, ""
+		p.Exec, p.AuthProvider, p.Impersonate = nil, nil, ""
 	}
-	for field, there := range map[string]bool{"exec": p.Exec != nil, "auth-provider": p.AuthProvider != nil, "as": p.As != ""} {
+	for field, there := range map[string]bool{"exec": p.Exec != nil, "auth-provider": p.AuthProvider != nil, "as": p.Impersonate != ""} {
 		if there {
 			return fmt.Errorf("the context's user signs in by %q, which kubectl can and edgebus can't: use a certificate, a token or a password", field)
 		}
@@ -66,12 +69,12 @@ func (p *Target) overrideCredentials(secure configs.TLSClient, who configs.Ident
 
 // password is the password.
 func (p *Target) password() (string, error) {
-	return configs.Identity{User: p.User, Password: p.Password, PasswordFile: p.PasswordFile}.Secret()
+	return configs.Identity{User: p.Username, Password: p.Password, PasswordFile: p.PasswordFile}.Secret()
 }
 
 // bearerToken is the token to sign in with: over HTTP as such, over MQTT as the password.
 func (p *Target) bearerToken() (string, error) {
-	if p.TokenFile == "" || p.User != "" {
+	if p.TokenFile == "" || p.Username != "" {
 		return p.Token, nil
 	}
 	text, err := os.ReadFile(p.TokenFile)
@@ -84,23 +87,23 @@ func (p *Target) bearerToken() (string, error) {
 
 // tlsConfig is the TLS configuration for the hub.
 func (p *Target) tlsConfig() (*tls.Config, error) {
-	ca, caErr := readUnlessGiven(p.CAData, p.CA)
-	cert, certErr := readUnlessGiven(p.CertData, p.Cert)
-	key, keyErr := readUnlessGiven(p.KeyData, p.Key)
+	ca, caErr := readUnlessGiven(p.CertificateAuthorityData, p.CertificateAuthority)
+	cert, certErr := readUnlessGiven(p.ClientCertificateData, p.ClientCertificate)
+	key, keyErr := readUnlessGiven(p.ClientKeyData, p.ClientKey)
 	if err := errors.Join(caErr, certErr, keyErr); err != nil {
 		return nil, err
 	}
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: p.ServerName, InsecureSkipVerify: p.Insecure} //nolint:gosec // G402: only if the user asks for it (--insecure)
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: p.TLSServerName, InsecureSkipVerify: p.InsecureSkipTLSVerify} //nolint:gosec // G402: only if the user asks for it (--insecure)
 	if len(ca) > 0 {
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(ca) {
-			return nil, fmt.Errorf("certificates of authorities %s: there is no certificate in PEM form", p.CA)
+			return nil, fmt.Errorf("certificates of authorities %s: there is no certificate in PEM form", p.CertificateAuthority)
 		}
 	}
 	if len(cert)+len(key) > 0 {
 		pair, err := tls.X509KeyPair(cert, key)
 		if err != nil {
-			return nil, fmt.Errorf("client certificate %s: %w", p.Cert, err)
+			return nil, fmt.Errorf("client certificate %s: %w", p.ClientCertificate, err)
 		}
 		c.Certificates = []tls.Certificate{pair}
 	}
@@ -127,7 +130,7 @@ func (p *Target) Validate() error {
 	if p.Namespace != "" && !topics.ValidName(p.Namespace) {
 		return exitcode.Errorf(exitcode.Misused, "--namespace: %q is no name", p.Namespace)
 	}
-	if (p.User == "") != (p.Password+p.PasswordFile == "") {
+	if (p.Username == "") != (p.Password+p.PasswordFile == "") {
 		return exitcode.Errorf(exitcode.Misused, "--user and --password-file belong together")
 	}
 	_, err1 := p.password()
@@ -139,8 +142,8 @@ func (p *Target) Validate() error {
 	return err
 }
 
-// Kubeconfig is a kubeconfig with this hub alone.
-func (p Target) Kubeconfig(name string, embed bool) (config map[string]any, err error) {
+// Kubeconfig is a kubeconfig with this hub alone, as YAML.
+func (p Target) Kubeconfig(name string, embed bool) (text []byte, err error) {
 	if p.Password, err = p.password(); err != nil {
 		return nil, err
 	}
@@ -150,39 +153,36 @@ func (p Target) Kubeconfig(name string, embed bool) (config map[string]any, err 
 		}
 		p.TokenFile = ""
 	}
-	for _, x := range []struct {
-		file *string
-		data *[]byte
-	}{{&p.CA, &p.CAData}, {&p.Cert, &p.CertData}, {&p.Key, &p.KeyData}} {
-		if embed {
-			if *x.data, err = readUnlessGiven(*x.data, *x.file); err != nil {
-				return nil, err
-			}
-		}
-		if len(*x.data) > 0 {
-			*x.file = ""
-		}
-	}
-	var hub map[string]any
-	if err := convertJSON(p.Cluster, &hub); err != nil {
+	p.AuthInfo.Extensions = nil // how to get the next token stays here
+	if err := setMQTT(&p.Cluster.Extensions, p.MQTT); err != nil {
 		return nil, err
 	}
-	setMQTT(hub, p.MQTT)
-	return map[string]any{
-		"apiVersion": "v1", "kind": "Config", "current-context": name,
-		"clusters": []any{map[string]any{"name": name, kindCluster: hub}},
-		"users":    []any{map[string]any{"name": name, kindUser: p.Credentials}},
-		"contexts": []any{map[string]any{
-			"name": name, kindContext: map[string]any{"cluster": name, "user": name, "namespace": p.Namespace},
-		}},
-	}, nil
+	config := api.Config{
+		CurrentContext: name, Clusters: map[string]*api.Cluster{name: &p.Cluster}, AuthInfos: map[string]*api.AuthInfo{name: &p.AuthInfo},
+		Contexts: map[string]*api.Context{name: {Cluster: name, AuthInfo: name, Namespace: p.Namespace}},
+	}
+	if embed {
+		p.Cluster.LocationOfOrigin, p.AuthInfo.LocationOfOrigin = "", ""
+		if err := api.FlattenConfig(&config); err != nil {
+			return nil, err
+		}
+	}
+	return clientcmd.Write(config)
+}
+
+// ForCore is a node's core as a target: it has users of its own, so it is only shown the client certificate.
+func (p *Target) ForCore(address string) Target {
+	core := Target{Cluster: p.Cluster}
+	core.Server, core.TLSServerName, core.ProxyURL = address, "", ""
+	core.ClientCertificate, core.ClientCertificateData, core.ClientKey, core.ClientKeyData = p.ClientCertificate, p.ClientCertificateData, p.ClientKey, p.ClientKeyData
+	return core
 }
 
 // APIOptions are the options of a client of the hub's API.
 func (p *Target) APIOptions() (o client.Options, err error) {
-	o = client.Options{Server: p.Server, User: p.User}
-	if p.Proxy != "" {
-		if o.Proxy, err = url.Parse(p.Proxy); err != nil {
+	o = client.Options{Server: p.Server, User: p.Username}
+	if p.ProxyURL != "" {
+		if o.Proxy, err = url.Parse(p.ProxyURL); err != nil {
 			return o, fmt.Errorf("proxy-url: %w", err)
 		}
 	}
@@ -196,9 +196,9 @@ func (p *Target) APIOptions() (o client.Options, err error) {
 }
 
 // renewToken gets the next token of a context that has signed in with edgebus login, if the present one expires soon.
-func (p *Target) renewToken(k *Kubeconfig, name string) error {
+func (p *Target) renewToken(name string) error {
 	how := p.Login
-	if p.User != "" || p.Token == "" || p.TokenFile != "" || how.Issuer == "" {
+	if p.Username != "" || p.Token == "" || p.TokenFile != "" || how.Issuer == "" {
 		return nil
 	}
 	expires := signin.Expiry(p.Token)
@@ -221,7 +221,7 @@ func (p *Target) renewToken(k *Kubeconfig, name string) error {
 		return exitcode.Errorf(exitcode.Of(err), "the token of the context %s expired at %s, and is not renewed; run edgebus login: %w", name, resource.FormatTime(expires), err)
 	}
 	p.Token, how.RefreshToken = t.ID, cmp.Or(t.Refresh, how.RefreshToken)
-	err = k.StoreToken(name, t.ID, how)
+	err = ChangeKubeconfig(func(k *Kubeconfig) error { return k.StoreToken(name, t.ID, how) })
 	if err == nil {
 		return nil
 	}

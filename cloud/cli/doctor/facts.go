@@ -161,8 +161,7 @@ func (o doctorOptions) getFromHub(ctx context.Context, path string, into any) er
 
 // getFromCore asks the core. It has users of its own.
 func (o doctorOptions) getFromCore(ctx context.Context, path string, into any) error {
-	core := access.Target{Cluster: o.target.Cluster, Credentials: access.Credentials{Cert: o.target.Cert, CertData: o.target.CertData, Key: o.target.Key, KeyData: o.target.KeyData}}
-	core.Server, core.ServerName, core.Proxy = o.core, "", ""
+	core := o.target.ForCore(o.core)
 	return o.get(ctx, core, path, into)
 }
 

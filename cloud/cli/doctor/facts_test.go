@@ -4,13 +4,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/edgebus/edgebus/cloud/cli/access"
 )
 
 func TestDoctorSendsNoPasswordInTheClear(t *testing.T) {
-	ann := access.Credentials{User: "ann", Password: "s3cret"}
-	mappers, err := doctorOptions{target: access.Target{MQTT: "mqtt://192.0.2.1", Credentials: ann}}.mapperStates(t.Context(), "n1")
+	ann := api.AuthInfo{Username: "ann", Password: "s3cret"}
+	mappers, err := doctorOptions{target: access.Target{MQTT: "mqtt://192.0.2.1", AuthInfo: ann}}.mapperStates(t.Context(), "n1")
 	require.ErrorContains(t, err, "in the clear")
 	require.Empty(t, mappers)
 }

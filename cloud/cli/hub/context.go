@@ -2,7 +2,6 @@ package hub
 
 import (
 	"cmp"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -51,19 +50,12 @@ If there is no current context, this one becomes it.`,
 			if err := a.CheckAddresses(); err != nil {
 				return err
 			}
-			k, err := access.ReadKubeconfig()
-			if err != nil {
-				return err
-			}
-			if err := a.StoreContext(cmd, k, args[0]); err != nil {
-				return err
-			}
-			if use || k.Current() == "" {
-				if err := k.SetCurrent(args[0]); err != nil {
-					return err
+			return access.ChangeKubeconfig(func(k *access.Kubeconfig) error {
+				if use || k.CurrentContext == "" {
+					k.CurrentContext = args[0]
 				}
-			}
-			return k.Write()
+				return a.StoreContext(cmd, k, args[0])
+			})
 		},
 	}
 	a.RegisterCredentials(cmd, "server", "mqtt")
@@ -79,7 +71,7 @@ func newContextUse() *cobra.Command {
 		Short:             "Make a context the current one",
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: access.CompleteContexts,
-		RunE:              changeContext((*access.Kubeconfig).SetCurrent),
+		RunE:              changeContext(func(k *access.Kubeconfig, name string) { k.CurrentContext = name }),
 	}
 }
 
@@ -94,13 +86,13 @@ func newContextList() *cobra.Command {
 				return err
 			}
 			rows := [][]string{{"", "NAME", "SERVER", "MQTT", "NAMESPACE"}}
-			for _, name := range k.Contexts() {
+			for _, name := range k.ContextNames() {
 				p, err := k.TargetOf(name)
 				if err != nil {
 					printer.Warn(cmd.ErrOrStderr(), err.Error())
 				}
 				mark := ""
-				if name == k.Current() {
+				if name == k.CurrentContext {
 					mark = "*"
 				}
 				rows = append(rows, []string{mark, name, p.Server, p.MQTT, p.Namespace})
@@ -121,19 +113,15 @@ func newContextDelete() *cobra.Command {
 }
 
 // changeContext changes the kubeconfig for a context that it has.
-func changeContext(change func(k *access.Kubeconfig, name string) error) func(*cobra.Command, []string) error {
+func changeContext(change func(k *access.Kubeconfig, name string)) func(*cobra.Command, []string) error {
 	return func(_ *cobra.Command, args []string) error {
-		k, err := access.ReadKubeconfig()
-		if err != nil {
-			return err
-		}
-		if !slices.Contains(k.Contexts(), args[0]) {
-			return k.ErrNoContext(args[0])
-		}
-		if err := change(k, args[0]); err != nil {
-			return err
-		}
-		return k.Write()
+		return access.ChangeKubeconfig(func(k *access.Kubeconfig) error {
+			if k.Contexts[args[0]] == nil {
+				return k.ErrNoContext(args[0])
+			}
+			change(k, args[0])
+			return nil
+		})
 	}
 }
 
@@ -156,10 +144,10 @@ has edgebus' contexts without it. A user's password is in it: keep it as safe as
 				return err
 			}
 			config, err := p.Kubeconfig(cmp.Or(a.Context, "edgebus"), embed)
-			if err != nil {
-				return err
+			if err == nil {
+				_, err = cmd.OutOrStdout().Write(config)
 			}
-			return printer.Document(cmd.OutOrStdout(), "yaml", config)
+			return err
 		},
 	}
 	a.Register(cmd, "server", "")

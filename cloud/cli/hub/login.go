@@ -39,12 +39,16 @@ offline_access. kubectl uses the renewed one.
 			if err != nil {
 				return err
 			}
-			name = cmp.Or(name, os.Getenv("EDGEBUS_CONTEXT"), k.Current())
+			name = cmp.Or(name, os.Getenv("EDGEBUS_CONTEXT"), k.CurrentContext)
 			if name == "" {
 				return exitcode.Errorf(exitcode.Misused, "there is no context to keep the token in: edgebus context set NAME --server https://hub.example.org:8443 --use")
 			}
 			if caHash != "" {
-				if err := k.PinAuthority(cmd.Context(), name, caHash); err != nil {
+				err := access.ChangeKubeconfig(func(now *access.Kubeconfig) error {
+					k = now
+					return now.PinAuthority(cmd.Context(), name, caHash)
+				})
+				if err != nil {
 					return err
 				}
 			}
@@ -70,10 +74,10 @@ func login(cmd *cobra.Command, k *access.Kubeconfig, name string, given signin.P
 	if err != nil {
 		return err
 	}
-	if p.User != "" {
+	if p.Username != "" {
 		return exitcode.Errorf(exitcode.Refused, "the context %s signs in with a password: make another one for the token (edgebus context set NAME --server %s)", name, p.Server)
 	}
-	p.Credentials.Token, p.Credentials.TokenFile = "", ""
+	p.Token, p.TokenFile = "", ""
 	o, err := p.APIOptions()
 	if err != nil {
 		return err
@@ -92,7 +96,7 @@ func login(cmd *cobra.Command, k *access.Kubeconfig, name string, given signin.P
 		return err
 	}
 	how.RefreshToken = text.Refresh
-	if err := k.StoreToken(name, text.ID, how); err != nil {
+	if err := access.ChangeKubeconfig(func(k *access.Kubeconfig) error { return k.StoreToken(name, text.ID, how) }); err != nil {
 		return err
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "signed in for the context %s as %s, until %s\n", name, terminal.Printable(who, 300), resource.FormatTime(text.Expires))
