@@ -50,6 +50,7 @@ func Run(t *testing.T, code int, args ...string) (out, errs string) {
 	return o.String(), e.String()
 }
 
+// Plant is a Device with its model and its Node, as manifests.
 const Plant = `
 apiVersion: edgebus.io/v1alpha1
 kind: Device
@@ -69,6 +70,7 @@ kind: Node
 metadata: {name: n1, labels: {site: here}}
 `
 
+// WriteFile writes a file in a directory, and returns its path.
 func WriteFile(t *testing.T, dir, name, text string) string {
 	path := filepath.Join(dir, name)
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
@@ -105,6 +107,7 @@ func UseKubeconfigs(t *testing.T, texts ...string) (paths []string) {
 	return paths
 }
 
+// ReadFile is what a file has.
 func ReadFile(t *testing.T, path string) string {
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)

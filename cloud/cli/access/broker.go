@@ -24,8 +24,10 @@ type Broker struct {
 	Target Target // what the flags mean, once they are resolved
 }
 
+// Register registers the flags of a command that talks to a broker.
 func (b *Broker) Register(cmd *cobra.Command) { b.Flags.Register(cmd, "", "server") }
 
+// Open resolves the flags. Nothing is sent yet.
 func (b *Broker) Open() (err error) {
 	b.Target, err = b.Resolve()
 	return err
@@ -106,6 +108,7 @@ func (p *Target) WithBroker(ctx context.Context, o client.Options, do func(conte
 	return err
 }
 
+// ConnectionError says to which broker there is no connection, unless it has refused one.
 func ConnectionError(err error, server string) error {
 	var refused *client.Refused
 	if errors.As(err, &refused) {

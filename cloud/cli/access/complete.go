@@ -10,6 +10,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/client"
 )
 
+// CompletionFunc offers completions of an argument.
 type CompletionFunc = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective)
 
 // completeTime is how long completion waits for the hub without --timeout.
@@ -18,6 +19,7 @@ const completeTime = 2 * time.Second
 // mostNames bounds the names that completion offers.
 const mostNames = 500
 
+// CompleteContexts offers the names of contexts.
 func CompleteContexts(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	k, err := ReadKubeconfig()
 	if err != nil || len(args) > 0 {

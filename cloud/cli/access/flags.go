@@ -60,6 +60,7 @@ func (a *Flags) RegisterCredentials(cmd *cobra.Command, httpFlag, mqttFlag strin
 	}
 }
 
+// RegisterNamespace registers --namespace.
 func (a *Flags) RegisterNamespace(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&a.Namespace, "namespace", "n", "", "namespace (default: the context's, or "+resource.DefaultNamespace+")")
 }

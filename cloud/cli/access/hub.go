@@ -15,6 +15,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
+// ErrStopWatch ends a watch that has seen enough.
 var ErrStopWatch = errors.New("seen")
 
 // Hub is a command's access to the hub's API.
@@ -69,6 +70,7 @@ func (h *Hub) PerArgument(cmd *cobra.Command, f func(ctx context.Context, arg st
 // WaitTime is how long --wait waits for each object without --timeout.
 const WaitTime = 30 * time.Second
 
+// WaitUsage is the help of --timeout where there is --wait.
 const WaitUsage = "end after this time, with and without --wait (default: 30s for each answer, and with --wait for each object)"
 
 // open makes the client. Nothing is sent yet.

@@ -14,6 +14,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
+// RequestsByNode are the names of the EnrollmentRequests without a decision, by node.
 func RequestsByNode(list []resource.EnrollmentRequest) map[string][]string {
 	waiting := map[string][]string{}
 	for _, er := range list {
@@ -72,6 +73,7 @@ func (h *Hub) OfflineNodes(ctx context.Context, nodes []string) map[string]time.
 	return since
 }
 
+// FindCondition finds the condition of a type.
 func FindCondition(list []resource.Condition, kind string) (c resource.Condition, ok bool) {
 	i := slices.IndexFunc(list, func(c resource.Condition) bool { return c.Type == kind })
 	if i < 0 {

@@ -14,6 +14,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
+// CAHashUsage is the help of --ca-hash.
 const CAHashUsage = "take the hub's authority from the hub itself, if it has this fingerprint: sha256:…, as edgebus authority prints it"
 
 const pinTimeout = 10 * time.Second // for the hub to show its certificate

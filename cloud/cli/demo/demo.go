@@ -47,6 +47,7 @@ type demo struct {
 	notes chan tree.Change // takes what say is given, while the screen is drawn
 }
 
+// New is edgebus demo.
 func New() *cobra.Command {
 	d := &demo{}
 	cmd := &cobra.Command{

@@ -18,6 +18,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
+// NewCall is edgebus call.
 func NewCall() *cobra.Command {
 	var h access.Hub
 	var mqtt string

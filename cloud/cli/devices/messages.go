@@ -17,6 +17,7 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
+// NewPub is edgebus pub.
 func NewPub() *cobra.Command {
 	var b access.Broker
 	m := client.Message{}
@@ -58,6 +59,7 @@ A VALUE of - is read from standard input; an empty one clears a retained topic.
 	return cmd
 }
 
+// NewSub is edgebus sub.
 func NewSub() *cobra.Command {
 	var b access.Broker
 	var output string

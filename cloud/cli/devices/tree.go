@@ -25,6 +25,7 @@ type treeOptions struct {
 	settle time.Duration
 }
 
+// NewTree is edgebus tree.
 func NewTree() *cobra.Command {
 	var o treeOptions
 	cmd := &cobra.Command{

@@ -21,6 +21,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
+// NewTwin is edgebus twin.
 func NewTwin() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "twin",

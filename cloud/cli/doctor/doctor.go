@@ -28,6 +28,7 @@ type doctorOptions struct {
 	limit     int
 }
 
+// New is edgebus doctor.
 func New() *cobra.Command {
 	var o doctorOptions
 	cmd := &cobra.Command{

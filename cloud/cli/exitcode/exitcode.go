@@ -44,6 +44,7 @@ const (
 	TimedOut    = 6 // the timeout expired
 )
 
+// Help lists the codes, for the help of commands.
 const Help = `Exit codes: 0 done; 1 failed; 2 the command line can't be understood; 3 not found;
 4 refused by the hub (not valid, not allowed, or changed by another client first);
 5 the hub can't be reached; 6 the timeout expired first.`
@@ -56,6 +57,7 @@ type CodedError struct {
 
 func (e CodedError) Unwrap() error { return e.error }
 
+// Errorf is an error with an exit code.
 func Errorf(code int, format string, args ...any) error {
 	return CodedError{code, fmt.Errorf(format, args...)}
 }
@@ -100,6 +102,7 @@ func (t *Failures) AddFailure(errs io.Writer, where string, err error) {
 	t.Count, t.code = t.Count+1, code
 }
 
+// Err is the error that the command ends with, or nil.
 func (t *Failures) Err() error {
 	if t.Count == 0 {
 		return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/cli/printer"
 )
 
+// NewContext is edgebus context.
 func NewContext() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "context",
@@ -125,6 +126,7 @@ func changeContext(change func(k *access.Kubeconfig, name string)) func(*cobra.C
 	}
 }
 
+// NewKubeconfig is edgebus kubeconfig.
 func NewKubeconfig() *cobra.Command {
 	var a access.Flags
 	var embed bool

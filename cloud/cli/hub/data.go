@@ -15,6 +15,7 @@ import (
 	"github.com/edgebus/edgebus/topics/password"
 )
 
+// NewCheck is edgebus check.
 func NewCheck() *cobra.Command {
 	return &cobra.Command{
 		Use:   "check DIRECTORY|FILE",
@@ -39,6 +40,7 @@ The program whose data it is does the work (cloudhub or edgecore), and must be s
 	}
 }
 
+// NewBackup is edgebus backup.
 func NewBackup() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
@@ -69,6 +71,7 @@ leaves is called FILE.….part. The exit code is 0 if FILE is whole, and 1 if th
 	return cmd
 }
 
+// NewRestore is edgebus restore.
 func NewRestore() *cobra.Command {
 	var force, dryRun bool
 	cmd := &cobra.Command{
@@ -123,6 +126,7 @@ func asOwner(cmd *cobra.Command, path string, args ...string) error {
 	return err
 }
 
+// NewPasswd is edgebus passwd.
 func NewPasswd() *cobra.Command {
 	return &cobra.Command{
 		Use:   "passwd",

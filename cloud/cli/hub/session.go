@@ -12,6 +12,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/cli/terminal"
 )
 
+// NewSession is edgebus session.
 func NewSession() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "session",

@@ -25,6 +25,7 @@ type token struct {
 	By      string   `json:"by"`
 }
 
+// NewToken is edgebus token.
 func NewToken() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",

@@ -28,6 +28,7 @@ type mapperScaffold struct {
 	Source                    string // the directory that stands in its place; empty: none
 }
 
+// New is edgebus new-mapper.
 func New() *cobra.Command {
 	var module, dir, source string
 	cmd := &cobra.Command{

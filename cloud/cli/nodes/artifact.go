@@ -26,6 +26,7 @@ import (
 
 var artifacts = client.Kind{Group: resource.Group, Version: resource.Version, Name: resource.KindArtifact, Plural: "artifacts"}
 
+// NewArtifact is edgebus artifact.
 func NewArtifact() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "artifact",

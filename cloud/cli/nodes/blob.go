@@ -34,6 +34,7 @@ const (
 	pushTries = 5
 )
 
+// NewBlob is edgebus blob.
 func NewBlob() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "blob",

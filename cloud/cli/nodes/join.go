@@ -33,6 +33,7 @@ type invitation struct {
 	} `json:"joined"`
 }
 
+// NewInvite is edgebus invite.
 func NewInvite() *cobra.Command {
 	var o access.Hub
 	var labels, nodeLabels []string
@@ -139,8 +140,10 @@ func labelSet(pairs []string) (map[string]string, error) {
 	return set, nil
 }
 
+// NewApprove is edgebus approve.
 func NewApprove() *cobra.Command { return newDecision("approve", resource.Approved, "approved") }
 
+// NewDeny is edgebus deny.
 func NewDeny() *cobra.Command { return newDecision("deny", resource.Denied, "denied") }
 
 // newDecision makes the command that decides about an EnrollmentRequest.
@@ -236,6 +239,7 @@ func findRequest(cmd *cobra.Command, o *access.Hub, kind client.Kind, name strin
 	return found, exitcode.Errorf(exitcode.Refused, "several nodes ask to be %s; name one of the requests: %s", terminal.Printable(name, 100), strings.Join(names, ", "))
 }
 
+// NewNode is edgebus node.
 func NewNode() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "node",

@@ -18,6 +18,7 @@ import (
 	"github.com/edgebus/edgebus/topics/password"
 )
 
+// NewMapper is edgebus mapper.
 func NewMapper() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mapper",

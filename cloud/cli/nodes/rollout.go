@@ -20,6 +20,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
+// NewRollout is edgebus rollout.
 func NewRollout() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollout",

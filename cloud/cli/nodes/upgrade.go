@@ -26,6 +26,7 @@ var upgrades = client.Kind{Group: resource.Group, Version: resource.Version, Nam
 
 const upgradesPath = "/apis/" + resource.APIVersion + "/upgrades"
 
+// NewUpgrade is edgebus upgrade.
 func NewUpgrade() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "upgrade",

@@ -27,6 +27,7 @@ type applyOptions struct {
 	out, errs io.Writer
 }
 
+// NewApply is edgebus apply.
 func NewApply() *cobra.Command {
 	o := &applyOptions{}
 	cmd := &cobra.Command{

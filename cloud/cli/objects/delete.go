@@ -31,6 +31,7 @@ type deleteOptions struct {
 	out, errs io.Writer
 }
 
+// NewDelete is edgebus delete.
 func NewDelete() *cobra.Command {
 	o := &deleteOptions{}
 	cmd := &cobra.Command{

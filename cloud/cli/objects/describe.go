@@ -20,6 +20,7 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
+// NewDescribe is edgebus describe.
 func NewDescribe() *cobra.Command {
 	var h access.Hub
 	cmd := &cobra.Command{

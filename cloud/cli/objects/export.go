@@ -28,6 +28,7 @@ type exportOptions struct {
 	errs   io.Writer
 }
 
+// NewExport is edgebus export.
 func NewExport() *cobra.Command {
 	o := &exportOptions{}
 	cmd := &cobra.Command{

@@ -78,6 +78,7 @@ func parseTargets(ctx context.Context, h *access.Hub, args []string) (all []obje
 	return all, nil
 }
 
+// NewKinds is edgebus kinds.
 func NewKinds() *cobra.Command {
 	var h access.Hub
 	cmd := &cobra.Command{

@@ -13,6 +13,7 @@ import (
 	"github.com/edgebus/edgebus/cloud/client"
 )
 
+// JSON prints anything as JSON.
 func JSON(out io.Writer, v any) error {
 	encoder := json.NewEncoder(out)
 	encoder.SetIndent("", "  ")
@@ -44,6 +45,7 @@ func Document(out io.Writer, form string, v any) error {
 	return err
 }
 
+// YAML is anything as YAML.
 func YAML(v any) (string, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {

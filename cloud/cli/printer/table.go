@@ -45,7 +45,8 @@ func (g *AlignedRows) Write(out io.Writer, rows [][]string) error {
 	return err
 }
 
-const WidestCell = 100 // a cell, in characters
+// WidestCell is the most that a table has of a value, in characters.
+const WidestCell = 100
 
 // TablePrinter prints the hub's Tables of one kind.
 type TablePrinter struct {

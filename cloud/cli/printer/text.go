@@ -26,6 +26,7 @@ func Warn(w io.Writer, text string) { fmt.Fprintln(w, "Warning:", terminal.Print
 // Label is an object's name in output: device/lamp.
 func Label(k client.Kind, name string) string { return cmp.Or(k.Singular, k.Plural) + "/" + name }
 
+// Plural is a number with its noun: 2 objects.
 func Plural(n int, one string) string {
 	if n == 1 {
 		return "1 " + one
@@ -33,6 +34,7 @@ func Plural(n int, one string) string {
 	return fmt.Sprintf("%d %ss", n, one)
 }
 
+// Age is a time span in its largest unit: 5s, 3m.
 func Age(d time.Duration) string {
 	switch {
 	case d < time.Second:

@@ -33,9 +33,10 @@ type Provider struct {
 	RefreshToken     string   `json:"refreshToken,omitempty"`
 }
 
+// How long to wait for each answer of a provider, and how long before it expires a token is renewed.
 const (
-	Timeout       = 10 * time.Second // for each answer of a provider
-	RenewalMargin = 30 * time.Second // before a token expires
+	Timeout       = 10 * time.Second
+	RenewalMargin = 30 * time.Second
 )
 
 // Token is what a login gives.
@@ -158,6 +159,7 @@ func (how Provider) explainError(err error) error {
 	return exitcode.Errorf(exitcode.Refused, "the provider %s refused: %s", how.Issuer, terminal.Printable(cmp.Or(answer.ErrorDescription, answer.ErrorCode, string(answer.Body)), 300))
 }
 
+// Refresh gets the next token without the user.
 func (how Provider) Refresh(ctx context.Context) (t Token, err error) {
 	ctx, at, conf, err := how.connect(ctx)
 	if err != nil {

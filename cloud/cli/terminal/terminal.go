@@ -50,11 +50,13 @@ func ReadPassword(in io.Reader, prompts io.Writer) (secret []byte, err error) {
 // Colours is whether output is coloured: on a terminal, without NO_COLOR.
 type Colours bool
 
+// ColoursOf is whether an output is coloured.
 func ColoursOf(out io.Writer) Colours {
 	_, screen := Size(out)
 	return Colours(screen && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb")
 }
 
+// What a text is painted with.
 const (
 	Red    = "31"
 	Green  = "32"
@@ -63,6 +65,7 @@ const (
 	Bold   = "1"
 )
 
+// Paint paints a text if the output is coloured.
 func (on Colours) Paint(code, text string) string {
 	if !on || text == "" {
 		return text
@@ -138,6 +141,7 @@ func Printable(s string, most int) string {
 	return Shorten(s, most)
 }
 
+// Shorten cuts a text to a number of characters.
 func Shorten(s string, most int) string {
 	if utf8.RuneCountInString(s) <= most {
 		return s
@@ -145,6 +149,7 @@ func Shorten(s string, most int) string {
 	return string([]rune(s)[:most-1]) + "…"
 }
 
+// Pad fills a text up with spaces.
 func Pad(s string, width int) string {
 	return s + strings.Repeat(" ", max(0, width-utf8.RuneCountInString(s)))
 }

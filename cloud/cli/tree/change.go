@@ -11,6 +11,7 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
+// EachChange calls f with each change until ctx ends or one is an error.
 func EachChange(ctx context.Context, changes <-chan Change, f func(Change) error) error {
 	for {
 		select {

@@ -23,8 +23,10 @@ type View struct {
 
 const mostNotes = 3
 
+// NewView is a view without topics.
 func NewView(node string) *View { return &View{node: node, Values: map[string]TopicValue{}} }
 
+// Apply changes the view as a change says.
 func (v *View) Apply(c Change) {
 	switch {
 	case c.Up:
