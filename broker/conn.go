@@ -506,7 +506,7 @@ func (c *conn) handle(pk *packets.Packet) error {
 		}
 	case packets.Pubrel:
 		c.publisher.acks.released(pk.PacketID)
-		sess.Pubrel(pk.PacketID, c.w)
+		sess.Inbound().Release(pk.PacketID, c.w, c.ident.Version)
 		c.throttle.countPacket(0)
 	case packets.Pubcomp:
 		c.throttle.countAck(sess.Pubcomp(pk.PacketID))

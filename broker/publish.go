@@ -75,11 +75,11 @@ func (p *publisher) publish(pk *packets.Packet) error {
 	var along []journal.RecordChange
 	if s.m.QoS == 2 {
 		sess := c.client.sess
-		if !sess.BeginQoS2(s.id, s.finish) {
+		if !sess.Inbound().Begin(s.id, s.finish) {
 			return nil
 		}
-		along = sess.QoS2Changes(s.id)
-		done = func(err error) { sess.FinishQoS2(s.id, err) }
+		along = sess.Inbound().Changes(s.id)
+		done = func(err error) { sess.Inbound().Finish(s.id, err) }
 	}
 	if topics.IsTree(s.m.Topic) {
 		done = c.b.counted(s.m, done)

@@ -1,7 +1,5 @@
 package session
 
-import "time"
-
 // LocalConsumer takes a session's messages inside the process, as a Writer takes them to a connection: in order, within a
 // window, and each stays the session's until Acknowledge or Reject. The session's subscriptions must be of QoS 0 or 1.
 type LocalConsumer struct {
@@ -24,14 +22,14 @@ func (s *Session) OpenLocal(window int) *LocalConsumer {
 	c := &LocalConsumer{s: s, ready: make(chan struct{}, 1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.consumer, s.window = c, window
-	s.inflight.restart()
+	s.consumer = c
+	s.inflight.restart(window)
 	c.wake(nil)
 	return c
 }
 
 // Close ends the consumer: the session queues no QoS 0 any more. Acknowledge and Reject still count.
-func (c *LocalConsumer) Close() { c.s.detach(c) }
+func (c *LocalConsumer) Close() { c.s.Detach(c) }
 
 // Ready has a value when Next may have another message.
 func (c *LocalConsumer) Ready() <-chan struct{} { return c.ready }
@@ -48,20 +46,20 @@ func (c *LocalConsumer) Next() (m LocalMessage, ok bool) {
 	s := c.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := s.now()
+	now := s.backlog.now()
 	for s.consumer == messageConsumer(c) {
-		if s.limits.MaxAge > 0 {
-			s.dropOld(now)
+		if s.backlog.limits.MaxAge > 0 {
+			s.backlog.dropOld(now)
 		}
-		if s.readAhead(c); s.consumer != messageConsumer(c) {
+		if c.readAhead(); s.consumer != messageConsumer(c) {
 			break
 		}
 		p, ok := s.next(now)
 		if !ok {
 			break
 		}
-		if why, late := s.tooLate(&p, now); late {
-			s.count.Drop(why, 1)
+		if why, late := s.backlog.tooLate(&p, now); late {
+			s.backlog.count.Drop(why, 1)
 			s.completed(s.inflight.byID[p.id], nil)
 			continue
 		}
@@ -70,20 +68,9 @@ func (c *LocalConsumer) Next() (m LocalMessage, ok bool) {
 	return m, false
 }
 
-// tooLate reports whether a message that an earlier consumer got is too old to be given again.
-func (s *Session) tooLate(p *outboundPacket, now time.Time) (why DropReason, late bool) {
-	switch {
-	case !p.dup:
-		return 0, false
-	case s.tooOld(p.delivery, now):
-		return DropTooOld, true
-	}
-	return DropExpired, p.msg.Expired(now)
-}
-
 // Acknowledge ends a message that has reached its destination.
 func (c *LocalConsumer) Acknowledge(id uint16) {
-	c.s.count.Acknowledged.Add(1)
+	c.s.backlog.count.Acknowledged.Add(1)
 	c.s.Puback(id, nil)
 }
 
@@ -93,23 +80,7 @@ func (c *LocalConsumer) Reject(id uint16) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if x := s.inflight.byID[id]; x != nil {
-		s.count.Drop(DropRefused, 1)
+		s.backlog.count.Drop(DropRefused, 1)
 		s.completed(x, nil)
 	}
-}
-
-// Oldest is when the broker took the session's oldest message; zero: there is none.
-func (s *Session) Oldest() (came time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, x := range s.inflight.inOrder() {
-		return x.msg.came
-	}
-	if it, ok := s.queue.front(); ok {
-		return it.msg.came
-	}
-	if s.disk.messages > 0 {
-		came = s.disk.blocks[s.disk.first()/diskQueueBlockLen].oldest
-	}
-	return came
 }

@@ -4,8 +4,30 @@
 // It never decides who gets a message, what a topic means, or who may subscribe: the broker does. Enqueueing never waits
 // for a client or for the disk.
 //
-// Start with session.go: a [Session] has the queue and the inflight window, and outlives its connections. A [Writer]
-// (writer.go) takes packets from it and writes them to one connection; a [Fanout] (fanout.go) writes to many. durable.go
-// has the records, what a session keeps on disk only, and loading after a restart; replay.go sends retained messages to new
-// subscriptions; parts.go cuts large messages for nodes; consumer.go takes messages inside the process; message.go has a message and its encoding for the wire.
+// # Files, in reading order
+//
+//	session.go     a Session from outside, and what it sends next
+//	message.go     a message, a packet, and their encoding for the wire
+//	state.go       the states of a delivery and of its record, and what changes them
+//	queue.go       a delivery, and the deliveries that wait in memory
+//	window.go      the inflight window
+//	backlog.go     all that waits, and the limits
+//	counters.go    what was sent and what was dropped
+//	inbound.go     the client's own QoS 2 publishes
+//	replay.go      retained messages for new subscriptions
+//	durable.go     a session that outlives the process
+//	records.go     the records of such a session
+//	encoding.go    what is in a record
+//	diskqueue.go   what waits on disk only
+//	load.go        sessions from their records
+//	parts.go       large messages for nodes, in parts
+//	writer.go      the packets of one connection
+//	fanout.go      many connections that have something to write
+//	consumer.go    messages that are taken inside the process
+//
+// # Where to add
+//
+//   - a state of a delivery, or an event: state.go, with its rows in state_test.go
+//   - a reason to drop: counters.go, and the call of discard in backlog.go
+//   - a record: its kind and encoding in encoding.go, its reading in load.go, and its deletion in [Session.End]
 package session

@@ -134,6 +134,15 @@ type outboundPacket struct {
 	release bool // it is the PUBREL
 }
 
+// exceeds reports whether the packet is larger than the client takes; a limit of 0 is none.
+func (p *outboundPacket) exceeds(limit int, version byte) bool {
+	if limit == 0 {
+		return false
+	}
+	_, _, size := p.sizes(version)
+	return size > limit
+}
+
 // sizes returns the length of the packet's properties, of what follows the fixed header, and of the whole packet.
 func (p *outboundPacket) sizes(version byte) (props, body, whole int) {
 	body = 2 + len(p.msg.Topic) + len(p.msg.Payload)

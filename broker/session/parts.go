@@ -21,10 +21,12 @@ type PartsParams struct {
 // partsSender is the state of a connection whose client takes parts.
 type partsSender struct {
 	PartsParams
-	turns   link.PartTurns[*heldDelivery]
-	resumed *heldDelivery // unfinished on an earlier connection; nil: none
-	sent    map[*inflightMessage]sentPacket
-	bytes   int // of them
+	version  byte
+	inflight *inflight
+	turns    link.PartTurns[*heldDelivery]
+	resumed  *heldDelivery // unfinished on an earlier connection; nil: none
+	sent     map[*inflightMessage]sentPacket
+	bytes    int // of them
 }
 
 // heldDelivery is a message that waits for its turn, and goes in parts if it is large.
@@ -44,68 +46,55 @@ type sentPacket struct {
 	end  int           // of the part
 }
 
-// attachParts begins with a new connection. Parts of the one before are not sent again as they were: their message is cut anew from where
-// the client has it.
-func (s *Session) attachParts(p PartsParams) {
-	old := s.parts
-	s.parts = nil
-	if old != nil {
-		for x, packet := range old.sent {
+// next is the state of the next connection; nil: its client takes no parts. Parts of this one are not sent again as they were: their
+// message is cut anew from where the client has it.
+func (t *partsSender) next(p PartsParams, version byte, f *inflight) *partsSender {
+	if t != nil {
+		for x, packet := range t.sent {
 			if packet.of != nil {
-				s.inflight.remove(x)
+				f.remove(x)
 			}
 		}
 	}
 	if p.Topic == "" {
-		return
+		return nil
 	}
-	s.parts = &partsSender{PartsParams: p, turns: link.PartTurns[*heldDelivery]{LinePace: link.NewLinePace(maxUnacknowledgedBytes)}, sent: make(map[*inflightMessage]sentPacket)}
-	if old != nil && old.Memory == p.Memory {
-		if s.parts.resumed = old.resumed; old.resumed == nil {
-			s.parts.resumed, _ = old.turns.First()
+	next := &partsSender{
+		PartsParams: p, version: version, inflight: f,
+		turns: link.PartTurns[*heldDelivery]{LinePace: link.NewLinePace(maxUnacknowledgedBytes)}, sent: make(map[*inflightMessage]sentPacket),
+	}
+	if t != nil && t.Memory == p.Memory {
+		if next.resumed = t.resumed; t.resumed == nil {
+			next.resumed, _ = t.turns.First()
 		}
 	}
+	return next
 }
 
-// nextPaced is next for a client that takes parts.
-func (s *Session) nextPaced(now time.Time) (p outboundPacket, ok bool) {
-	for t := s.parts; t.bytes < t.turns.Window(); {
-		if t.turns.PartDue() || t.turns.Full() {
-			if p, ok = s.nextPart(now); ok || t.turns.Full() {
-				return p, ok
-			}
-		}
-		if p, ok = s.nextWhole(now); !ok {
-			return s.nextPart(now)
-		}
-		if p.release || !s.holdBack(p) {
-			if x := s.inflight.byID[p.id]; x != nil && p.qos > 0 && !p.release {
-				_, _, size := p.sizes(s.version)
-				t.send(x, sentPacket{size: size, at: now})
-			}
-			return p, true
-		}
+// sendWhole notes that a message is sent that doesn't wait for its turn.
+func (t *partsSender) sendWhole(p outboundPacket, now time.Time) {
+	if x := t.inflight.byID[p.id]; x != nil && p.qos > 0 && !p.release {
+		_, _, size := p.sizes(t.version)
+		t.note(x, sentPacket{size: size, at: now})
 	}
-	return p, false
 }
 
 // holdBack reports whether a message waits for its turn. One of QoS 0 that does has an acknowledgement from then on.
-func (s *Session) holdBack(p outboundPacket) bool {
-	_, _, size := p.sizes(s.version)
-	t := s.parts
-	x := s.inflight.byID[p.id]
+func (t *partsSender) holdBack(p outboundPacket) bool {
+	_, _, size := p.sizes(t.version)
+	x := t.inflight.byID[p.id]
 	if p.qos == 0 {
 		x = nil
 	}
 	m := &heldDelivery{inflightMessage: x, size: size, dup: p.dup}
-	if p.qos == 0 && !s.inflight.hasRoom(s.window) || !t.turns.Hold(m, p.msg.Topic, size, p.qos < 2 && t.large(p.msg)) {
+	if p.qos == 0 && t.inflight.full() || !t.turns.Hold(m, p.msg.Topic, size, p.qos < 2 && t.large(p.msg)) {
 		return false
 	}
 	if x == nil {
 		p.delivery.qos = 1
-		m.inflightMessage = s.inflight.add(p.delivery)
+		m.inflightMessage = t.inflight.add(p.delivery)
 	}
-	s.inflight.hold(m.inflightMessage)
+	t.inflight.hold(m.inflightMessage)
 	m.OutgoingParts = link.OutgoingParts{ID: link.NewPartID(), Topic: p.msg.Topic, Payload: p.msg.Payload}
 	if r := t.resumed; r != nil && r.inflightMessage == x {
 		m.OutgoingParts, t.resumed = r.OutgoingParts, nil
@@ -115,10 +104,9 @@ func (s *Session) holdBack(p outboundPacket) bool {
 }
 
 // firstHeld is the message whose turn it is. One that the client has answered although it was not sent has no turn.
-func (s *Session) firstHeld() (m *heldDelivery, ok bool) {
-	t := &s.parts.turns
-	for m, ok = t.First(); ok && !m.done && (s.inflight.byID[m.id] != m.inflightMessage || m.released || m.releasing); m, ok = t.First() {
-		t.Done()
+func (t *partsSender) firstHeld() (m *heldDelivery, ok bool) {
+	for m, ok = t.turns.First(); ok && !m.done && m.state() != stateDue; m, ok = t.turns.First() {
+		t.turns.Done()
 	}
 	return m, ok
 }
@@ -127,18 +115,14 @@ func (s *Session) firstHeld() (m *heldDelivery, ok bool) {
 func (t *partsSender) large(m *Message) bool { return t.turns.Large(len(m.Payload)) }
 
 // nextPart is the next part of the first message that waits, or all of it if it is small.
-func (s *Session) nextPart(now time.Time) (p outboundPacket, ok bool) {
-	t := s.parts
-	m, ok := s.firstHeld()
-	if !ok || m.done || !s.inflight.hasRoom(s.window) {
+func (t *partsSender) nextPart(now time.Time) (p outboundPacket, ok bool) {
+	m, ok := t.firstHeld()
+	if !ok || m.done || t.inflight.full() {
 		return p, false
 	}
 	t.turns.PartSent()
 	if m.qos == 2 || m.Sent == 0 && !t.large(m.msg) {
-		m.done = true
-		s.inflight.reopen(m.inflightMessage)
-		t.send(m.inflightMessage, sentPacket{size: m.size, at: now})
-		return outboundPacket{delivery: m.delivery, id: m.id, dup: m.dup}, true
+		return t.finish(m, m.msg, m.size, now), true
 	}
 	part := m.Next(t.turns.PartSize())
 	payload, err := link.EncodeMessagePart(part)
@@ -146,24 +130,31 @@ func (s *Session) nextPart(now time.Time) (p outboundPacket, ok bool) {
 		return p, false // it can't happen: the message was encoded in the same way when it came
 	}
 	if !part.Last() {
-		x := s.inflight.add(delivery{msg: &Message{Topic: t.Topic, Payload: payload}, qos: 1})
+		x := t.inflight.add(newDelivery(&Message{Topic: t.Topic, Payload: payload}, DeliveryOptions{QoS: 1}))
 		p = outboundPacket{delivery: x.delivery, id: x.id}
-		_, _, size := p.sizes(s.version)
-		t.send(x, sentPacket{size: size, at: now, of: m, end: m.Sent})
+		_, _, size := p.sizes(t.version)
+		t.note(x, sentPacket{size: size, at: now, of: m, end: m.Sent})
 		return p, true
 	}
-	m.done = true
-	s.inflight.reopen(m.inflightMessage)
 	last := *m.msg
 	last.Topic, last.Payload = t.Topic, payload
-	p = outboundPacket{delivery: m.delivery, id: m.id, dup: m.dup}
-	p.msg = &last
-	_, _, size := p.sizes(s.version)
-	t.send(m.inflightMessage, sentPacket{size: size, at: now})
-	return p, true
+	return t.finish(m, &last, 0, now), true
 }
 
-func (t *partsSender) send(x *inflightMessage, p sentPacket) {
+// finish sends the last packet of a message that had to wait. A size of 0 is not known yet.
+func (t *partsSender) finish(m *heldDelivery, content *Message, size int, now time.Time) outboundPacket {
+	m.done = true
+	t.inflight.send(m.inflightMessage)
+	p := outboundPacket{delivery: m.delivery, id: m.id, dup: m.dup}
+	p.msg = content
+	if size == 0 {
+		_, _, size = p.sizes(t.version)
+	}
+	t.note(m.inflightMessage, sentPacket{size: size, at: now})
+	return p
+}
+
+func (t *partsSender) note(x *inflightMessage, p sentPacket) {
 	t.sent[x] = p
 	t.bytes += p.size
 }

@@ -111,7 +111,7 @@ func TestNothingSmallWaitsForAMessageInParts(t *testing.T) {
 	require.Equal(t, []string{string(large)}, c.got["zero"], "of QoS 0, too")
 	require.Less(t, float64(c.bytes), 2.1*float64(len(large)))
 	require.Zero(t, s.Queued())
-	require.Zero(t, s.held())
+	require.Zero(t, s.backlog.held())
 }
 
 // What waits for its turn was not sent: it takes nothing of what the client allows to be sent, or no part would ever be.
@@ -135,7 +135,7 @@ func TestMessagesBehindOneInPartsTakeNothingOfTheReceiveMaximum(t *testing.T) {
 		c.readAll()
 		require.Equal(t, want, c.got["a"])
 		require.Zero(t, s.Queued())
-		require.Zero(t, s.held())
+		require.Zero(t, s.backlog.held())
 	}
 }
 
@@ -168,7 +168,7 @@ func TestWhatIsAcknowledgedBeforeItWasSentIsNotSent(t *testing.T) {
 	c.readAll()
 	require.Equal(t, []string{large, "last"}, c.got["a"])
 	require.Zero(t, s.Queued())
-	require.Zero(t, s.held())
+	require.Zero(t, s.backlog.held())
 }
 
 // After a cut a message goes on where the client has it, unless the client has forgotten.
@@ -209,7 +209,7 @@ func TestPartsEndWithTheConnectionThatTookThem(t *testing.T) {
 	require.Equal(t, large, string(whole[0].Payload))
 	s.Puback(whole[0].PacketID, nil)
 	require.Zero(t, s.Queued())
-	require.Zero(t, s.held())
+	require.Zero(t, s.backlog.held())
 }
 
 // Whatever the sizes, and wherever connections end: all of QoS 1 arrives, in the order of its topic, and little comes twice.
@@ -245,7 +245,7 @@ func TestPartsArriveOverConnectionsThatEndAnywhere(t *testing.T) {
 			require.Equal(t, want[topic], distinctPayloads(c.got[topic]))
 		}
 		require.Zero(t, s.Queued())
-		require.Zero(t, s.held())
+		require.Zero(t, s.backlog.held())
 	})
 }
 

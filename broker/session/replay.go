@@ -33,43 +33,31 @@ type retainedReplay struct {
 }
 
 // ReplayRecord makes the record that says that a filter's retained messages are owed.
-func (s *Session) ReplayRecord(filter string, d DeliveryOptions) journal.RecordChange {
+func (s *Session) ReplayRecord(filter string, how DeliveryOptions) journal.RecordChange {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.replayChange(&retainedReplay{filter: filter, qos: d.QoS, ids: d.IDs, record: s.log.ID(), seq: s.seq})
-}
-
-func (s *Session) replayChange(p *retainedReplay) journal.RecordChange {
-	e := Encoder(s.encode(kindReplay))
-	e.Text(p.filter)
-	e.delivery(delivery{qos: p.qos, ids: p.ids})
-	e.Number(p.seq)
-	e.Text(p.after)
-	return journal.RecordChange{ID: p.record, Value: e}
+	return s.records.replayChange(&retainedReplay{filter: filter, qos: how.QoS, ids: how.IDs, record: s.records.log.ID(), seq: s.backlog.last})
 }
 
 // OweRetained begins a replay of a filter's retained messages; StartReplay gives it their reader. A topic of which a message
 // arrives from now on is left out of the replay. It replaces an earlier replay of the filter. record is the id of ReplayRecord's
 // record in the log; 0: the session is not durable.
-func (s *Session) OweRetained(filter string, record uint64, d DeliveryOptions) {
+func (s *Session) OweRetained(filter string, record uint64, how DeliveryOptions) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
-		s.forget(record)
+		s.records.forget(record)
 		return
 	}
-	s.cancelReplay(filter)
-	s.replays = append(s.replays, &retainedReplay{filter: filter, since: s.live.count, qos: d.QoS, ids: d.IDs, record: record, seq: s.seq})
+	s.replays.owe(&retainedReplay{filter: filter, qos: how.QoS, ids: how.IDs, record: record, seq: s.backlog.last})
 }
 
 // StartReplay makes the session fetch the retained messages of a filter's replay.
 func (s *Session) StartReplay(filter string, read RetainedReader) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, p := range s.replays {
-		if p.filter == filter {
-			p.read = read
-		}
+	if p := s.replays.of(filter); p != nil {
+		p.read = read
 	}
 	if s.consumer != nil {
 		s.consumer.wake(nil)
@@ -80,24 +68,7 @@ func (s *Session) StartReplay(filter string, read RetainedReader) {
 func (s *Session) CancelReplay(filter string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cancelReplay(filter)
-}
-
-func (s *Session) cancelReplay(filter string) {
-	if i := slices.IndexFunc(s.replays, func(p *retainedReplay) bool { return p.filter == filter }); i >= 0 {
-		s.endReplay(s.replays[i])
-	}
-}
-
-// endReplay deletes a replay and its record.
-func (s *Session) endReplay(p *retainedReplay) {
-	s.replays = slices.DeleteFunc(s.replays, func(x *retainedReplay) bool { return x == p })
-	s.forget(p.record)
-	p.record = 0
-	if len(s.replays) == 0 {
-		s.forget(s.live.records(nil)...)
-		s.live = liveTopics{}
-	}
+	s.replays.end(s.replays.of(filter))
 }
 
 // replayDue reports whether retained messages are to be fetched now.
@@ -109,15 +80,10 @@ func (s *Session) replayDue(w *Writer) bool {
 
 // nextReplay is the replay to fetch from; nil: none may be fetched from while something else waits to be sent.
 func (s *Session) nextReplay(w *Writer) *retainedReplay {
-	if s.consumer != w || s.fetching || s.queue.live > 0 || s.inflight.nextResend() != nil {
+	if s.consumer != w || s.replays.fetching || s.backlog.queue.live > 0 || s.inflight.nextResend() != nil {
 		return nil
 	}
-	for _, p := range s.replays {
-		if p.read != nil {
-			return p
-		}
-	}
-	return nil
+	return s.replays.readable()
 }
 
 // fetchRetained queues the next few retained messages, if nothing else waits. It reports whether there may be more to
@@ -130,19 +96,19 @@ func (s *Session) fetchRetained(w *Writer) bool {
 	if p == nil {
 		return false
 	}
-	s.fetching = true
+	s.replays.fetching = true
 	s.mu.Unlock()
 	chunk := p.read(replayChunk)
 	s.mu.Lock()
-	s.fetching = false
+	s.replays.fetching = false
 	if s.consumer != nil {
 		s.consumer.wake(nil) // the consumer may belong to a newer connection, which waits for this
 	}
 	switch {
-	case !slices.Contains(s.replays, p): // unsubscribed, or subscribed again, meanwhile
+	case !slices.Contains(s.replays.list, p): // unsubscribed, or subscribed again, meanwhile
 	case len(chunk) == 0:
-		s.endReplay(p)
-		w.replaying.Store(len(s.replays) > 0)
+		s.replays.end(p)
+		w.replaying.Store(len(s.replays.list) > 0)
 	default:
 		s.enqueueRetained(chunk, p)
 	}
@@ -152,31 +118,124 @@ func (s *Session) fetchRetained(w *Writer) bool {
 // enqueueRetained queues retained messages. A durable session stores those of QoS 1 and 2, in one commit with how far
 // the replay is: after a crash none of them is fetched again.
 func (s *Session) enqueueRetained(chunk []*Message, p *retainedReplay) {
-	var pending []UncommittedDelivery
+	var uncommitted []UncommittedDelivery
 	var changes []journal.RecordChange
 	before := p.after
 	for _, m := range chunk {
 		if m.Record > 0 { // a users' own topic; these come in order
 			p.after = m.Topic
 		}
-		d := DeliveryOptions{QoS: min(m.QoS, p.qos), Retain: true, IDs: p.ids}
+		how := DeliveryOptions{QoS: min(m.QoS, p.qos), Retain: true, IDs: p.ids}
 		switch {
-		case s.live.has(m.Topic, p.since):
-		case s.log == nil || d.QoS == 0:
-			s.push(newDelivery(m, d), nil)
+		case s.replays.topics.has(m.Topic, p.since):
+		case !s.records.durable() || how.QoS == 0:
+			s.push(newDelivery(m, how), nil)
 		default:
-			x := s.pushDurable(m, d, true)
-			pending, changes = append(pending, x), append(changes, x.Change(nil))
+			u := s.pushDurable(m, how, true)
+			uncommitted, changes = append(uncommitted, u), append(changes, u.Change(nil))
 		}
 	}
 	if p.record == 0 || len(changes) == 0 && p.after == before {
 		return
 	}
-	s.log.Commit(append(changes, s.replayChange(p)), func(err error) {
-		for _, x := range pending {
-			x.Committed(err)
+	s.records.log.Commit(append(changes, s.records.replayChange(p)), func(err error) {
+		for _, u := range uncommitted {
+			u.Committed(err)
 		}
 	})
+}
+
+// replays are the session's replays, and of which topics messages have come since the oldest of them began.
+type replays struct {
+	records  *records
+	list     []*retainedReplay
+	fetching bool // retained messages are being fetched
+	topics   liveTopics
+}
+
+// of is the replay of a filter; nil: there is none.
+func (r *replays) of(filter string) *retainedReplay {
+	for _, p := range r.list {
+		if p.filter == filter {
+			return p
+		}
+	}
+	return nil
+}
+
+// readable is the first replay that may be fetched from; nil: there is none.
+func (r *replays) readable() *retainedReplay {
+	for _, p := range r.list {
+		if p.read != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+// owe adds a replay in the place of an earlier one of its filter.
+func (r *replays) owe(p *retainedReplay) {
+	r.end(r.of(p.filter))
+	p.since = r.topics.count
+	r.list = append(r.list, p)
+}
+
+// end deletes a replay, if there is one, and its record.
+func (r *replays) end(p *retainedReplay) {
+	if p == nil {
+		return
+	}
+	r.list = slices.DeleteFunc(r.list, func(x *retainedReplay) bool { return x == p })
+	r.records.forget(p.record)
+	p.record = 0
+	if len(r.list) == 0 {
+		r.records.forget(r.topics.appendRecords(nil)...)
+		r.topics = liveTopics{}
+	}
+}
+
+func (r *replays) appendRecords(to []uint64) []uint64 {
+	for _, p := range r.list {
+		to = append(to, p.record)
+	}
+	return r.topics.appendRecords(to)
+}
+
+// noteTopic is called for a message that is queued.
+func (r *replays) noteTopic(topic string) {
+	if len(r.list) == 0 {
+		return
+	}
+	l := &r.topics
+	h := l.hash(topic)
+	// A message that arrives during a fetch may be newer than the fetched one, and must be noted.
+	if x, known := l.last[h]; known || r.fetching || len(l.last) < maxLiveTopics {
+		l.count++
+		x.count = l.count
+		l.last[h] = x
+	}
+}
+
+// forgetTopic is called for a message that is not, or no longer, queued: the client gets the retained one of its topic.
+// During a fetch it doesn't: what is fetched may be older than what the client got before.
+func (r *replays) forgetTopic(topic string) {
+	if l := &r.topics; !r.fetching && l.has(topic, 0) {
+		h := l.hash(topic)
+		r.records.forget(l.last[h].record)
+		delete(l.last, h)
+	}
+}
+
+// keepTopic makes the record of a delivered message say that its topic was delivered, and returns the record
+// that said so until now.
+func (r *replays) keepTopic(topic string, seq, record uint64) (old uint64) {
+	l := &r.topics
+	h := l.hash(topic)
+	x := l.last[h]
+	old, x.record = x.record, record
+	l.last[h] = x
+	r.records.log.Commit([]journal.RecordChange{{ID: record, Value: r.records.encodeTopic(kindLive, seq, topic)}}, nil)
+	return old
 }
 
 // maxLiveTopics is how many topics a session remembers during a replay to a slow client. A message of another topic may
@@ -208,45 +267,9 @@ func (l *liveTopics) has(topic string, count uint64) bool {
 	return l.last != nil && l.last[l.hash(topic)].count > count
 }
 
-func (l *liveTopics) records(to []uint64) []uint64 {
+func (l *liveTopics) appendRecords(to []uint64) []uint64 {
 	for _, x := range l.last {
 		to = append(to, x.record)
 	}
 	return to
-}
-
-// noteLive is called for a message that is queued.
-func (s *Session) noteLive(topic string) {
-	if len(s.replays) == 0 {
-		return
-	}
-	l := &s.live
-	h := l.hash(topic)
-	// A message that arrives during a fetch may be newer than the fetched one, and must be noted.
-	if x, known := l.last[h]; known || s.fetching || len(l.last) < maxLiveTopics {
-		l.count++
-		x.count = l.count
-		l.last[h] = x
-	}
-}
-
-// forgetLive is called for a message that is not, or no longer, queued: the client gets the retained one of its topic.
-// During a fetch it doesn't: what is fetched may be older than what the client got before.
-func (s *Session) forgetLive(topic string) {
-	if !s.fetching && s.live.has(topic, 0) {
-		h := s.live.hash(topic)
-		s.forget(s.live.last[h].record)
-		delete(s.live.last, h)
-	}
-}
-
-// keepLive makes the record of a delivered message say that its topic was delivered, and returns the record
-// that said so until now.
-func (s *Session) keepLive(topic string, seq, record uint64) (old uint64) {
-	h := s.live.hash(topic)
-	x := s.live.last[h]
-	old, x.record = x.record, record
-	s.live.last[h] = x
-	s.log.Commit([]journal.RecordChange{{ID: record, Value: s.encodeTopic(kindLive, seq, topic)}}, nil)
-	return old
 }

@@ -64,7 +64,7 @@ func TestWhatCameLiveIsNotPulled(t *testing.T) {
 	s.StartReplay("a", retainedReader(a))
 	s.StartReplay("#", retainedReader(a, newMessage("b", "kept", 0)))
 	require.Equal(t, []string{"kept retained", "live retained"}, drainedPayloads(t, s, w))
-	require.Nil(t, s.live.last)
+	require.Nil(t, s.replays.topics.last)
 }
 
 func TestPulledLosesAgainstLive(t *testing.T) {
@@ -122,7 +122,7 @@ func TestWhatWasDroppedIsPulled(t *testing.T) {
 	l.Bytes = 1
 	s, w := newOwingSession(l)
 	s.StartReplay("#", func(int) []*Message {
-		if s.live.last != nil {
+		if s.replays.topics.last != nil {
 			return nil
 		}
 		s.Enqueue(newMessage("a", "2", 0), DeliveryOptions{})
@@ -138,7 +138,7 @@ func TestArrivalsAreBounded(t *testing.T) {
 		s.Enqueue(newMessage(fmt.Sprint(i), "x", 0), DeliveryOptions{})
 		s.drain(w, nil, writeBytes)
 	}
-	require.Len(t, s.live.last, maxLiveTopics)
+	require.Len(t, s.replays.topics.last, maxLiveTopics)
 	last := fmt.Sprint(maxLiveTopics + 9)
 	fetched := false
 	s.StartReplay("#", func(int) []*Message {
@@ -150,5 +150,5 @@ func TestArrivalsAreBounded(t *testing.T) {
 		return []*Message{newMessage(last, "old", 0)}
 	})
 	require.Equal(t, []string{"new"}, drainedPayloads(t, s, w), "what comes during a fetch is known")
-	require.Nil(t, s.live.last)
+	require.Nil(t, s.replays.topics.last)
 }

@@ -115,13 +115,14 @@ func TestPubrecOfNothing(t *testing.T) {
 
 func TestPacketIDsAreNeverReusedWhileOpen(t *testing.T) {
 	f := newInflight(nil)
+	f.window = 100_000
 	for range 65535 {
-		f.add(delivery{msg: &Message{}})
+		f.add(newDelivery(&Message{}, DeliveryOptions{QoS: 1}))
 	}
 	require.Len(t, f.byID, 65535)
-	require.False(t, f.hasRoom(100_000))
+	require.True(t, f.full())
 	f.remove(f.byID[77])
-	require.Equal(t, uint16(77), f.add(delivery{msg: &Message{}}).id)
+	require.Equal(t, uint16(77), f.add(newDelivery(&Message{}, DeliveryOptions{QoS: 1})).id)
 	require.NotContains(t, f.byID, uint16(0))
 }
 
@@ -164,7 +165,7 @@ func TestConnectionsLeaveNoGapsInAQueue(t *testing.T) {
 		s.Detach(w)
 	}
 	require.Equal(t, 50, s.Queued())
-	require.Equal(t, s.queue.live, s.queue.length)
+	require.Equal(t, s.backlog.queue.live, s.backlog.queue.length)
 	last.Committed(errors.New("no space left on device"))
 	require.Equal(t, 49, s.Queued())
 }
@@ -187,8 +188,8 @@ func TestWhatIsTakenBackLeavesNoGaps(t *testing.T) {
 			}
 		}
 		require.Equal(t, 1, s.Queued())
-		require.Equal(t, 1, s.queue.length)
-		require.LessOrEqual(t, len(s.queue.blocks), 2048/blockLen)
+		require.Equal(t, 1, s.backlog.queue.length)
+		require.LessOrEqual(t, len(s.backlog.queue.blocks), 2048/queueBlockLen)
 		require.Equal(t, []string{"kept"}, payloadsOf(decodePackets(t, s.drain(attachWriter(s, ConnParams{Version: 5}), nil, writeBytes), 5)))
 	}
 }
@@ -313,7 +314,7 @@ func TestQueueAgainstASlice(t *testing.T) {
 		rt.Repeat(map[string]func(*rapid.T){
 			"push": func(rt *rapid.T) {
 				qos := byte(rapid.IntRange(0, 1).Draw(rt, "qos"))
-				for range rapid.IntRange(1, 2*blockLen).Draw(rt, "number") {
+				for range rapid.IntRange(1, 2*queueBlockLen).Draw(rt, "number") {
 					name := strconv.Itoa(n)
 					n++
 					zero[name] = qos == 0
@@ -327,7 +328,7 @@ func TestQueueAgainstASlice(t *testing.T) {
 				}
 			},
 			"pop": func(rt *rapid.T) {
-				for range rapid.IntRange(1, 2*blockLen).Draw(rt, "number") {
+				for range rapid.IntRange(1, 2*queueBlockLen).Draw(rt, "number") {
 					it, ok := q.front()
 					require.Equal(rt, len(model) > 0, ok)
 					if !ok {
