@@ -112,7 +112,7 @@ func TestNoDeltaBeforeSeen(t *testing.T) {
 		if eager {
 			p.o.startDeltas(p.o.acked)
 		} else {
-			require.Equal(t, phaseGreeting, p.o.session.phase)
+			require.Equal(t, phaseGreeting, p.o.connection.phase)
 		}
 		p.run()
 		p.requireInStep()

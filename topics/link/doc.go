@@ -16,4 +16,22 @@
 //
 // What travels is state, never history: a key that was written a thousand
 // times while the connection was down is sent once.
+//
+// # Files, in reading order
+//
+//	message.go          messages, entries and their limits; CBOR
+//	owner.go            the owner: writes, acknowledgements, lineages
+//	ownerentries.go     its entries, by key and in the order in which they were written
+//	ownerconnection.go  what it sends over a connection
+//	replica.go          the replica: what it takes, and its quota
+//	journal.go          what is stored of both, and the stored form of an entry
+//	table.go            a sorted map for a million keys in little memory
+//	turns.go            how much may be on its way over a line, and what goes next
+//	part.go             large messages in parts
+//
+// # Where to add
+//
+//   - a field of an entry: Entry and its hash (message.go), its stored form (journal.go); Version of the messages rises
+//   - a type of message: Type and check (message.go), Step of both sides; model_test.go tries every order
+//   - a limit on a map: Quota (replica.go), which the owner's host and the replica both check
 package link

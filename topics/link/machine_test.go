@@ -83,7 +83,7 @@ func TestStepRefuses(t *testing.T) {
 	stale := good
 	stale.N++
 	require.NoError(t, p.o.Step(stale))
-	require.Equal(t, phaseSendingDeltas, p.o.session.phase, "of another connection")
+	require.Equal(t, phaseSendingDeltas, p.o.connection.phase, "of another connection")
 	p.o.Disconnect()
 	require.NoError(t, p.o.Step(good))
 	require.False(t, p.o.InStep())
@@ -212,7 +212,7 @@ func TestDivergenceIsSeenUnderWrites(t *testing.T) {
 	}
 	p.put("b", "3")
 	require.NoError(t, p.o.Step(p.wire(p.r.Messages()[0])))
-	require.Equal(t, phaseSendingFull, p.o.session.phase)
+	require.Equal(t, phaseSendingFull, p.o.connection.phase)
 	p.run()
 	p.requireInStep()
 }

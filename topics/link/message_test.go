@@ -151,7 +151,7 @@ func FuzzDecode(f *testing.F) {
 		p := newPair(t)
 		p.put("devices/lamp/reported/power", "OFF")
 		p.connect()
-		p.o.session.n = m.N
+		p.o.connection.n = m.N
 		p.r.Step(m)
 		_ = p.o.Step(m)
 		p.run()

@@ -61,11 +61,11 @@ func (m *scheduleModel) clone(step string) *scheduleModel {
 func (o *Owner) clone(rand func() uint64) *Owner {
 	c := *o
 	c.rand, c.keys, c.order, c.sorted = rand, map[string]*ownerEntry{}, ownerEntryList{}, o.sorted.clone()
-	c.unacked, c.session.next = nil, nil
-	c.session.inflight = slices.Clone(o.session.inflight)
-	if o.session.full != nil {
-		f := *o.session.full
-		c.session.full = &f
+	c.unacked, c.connection.next = nil, nil
+	c.connection.inflight = slices.Clone(o.connection.inflight)
+	if o.connection.full != nil {
+		f := *o.connection.full
+		c.connection.full = &f
 	}
 	c.changes.at, c.changes.entries = maps.Clone(o.changes.at), slices.Clone(o.changes.entries)
 	for n := o.order.head; n != nil; n = n.next {
@@ -75,8 +75,8 @@ func (o *Owner) clone(rand func() uint64) *Owner {
 		if n == o.unacked {
 			c.unacked = k
 		}
-		if n == o.session.next {
-			c.session.next = k
+		if n == o.connection.next {
+			c.connection.next = k
 		}
 	}
 	return &c
@@ -104,7 +104,7 @@ func (t keyTable) clone() keyTable {
 // print identifies a state: all that what happens next can depend on.
 func (m *scheduleModel) print() string {
 	var b bytes.Buffer
-	o, t := m.o, m.o.session
+	o, t := m.o, m.o.connection
 	fmt.Fprint(&b, m.budget, *m.nonce, m.n, m.mark, o.state(), t.phase, t.announced, t.inStep, t.sentUpto, t.offer.upto)
 	for n := o.order.head; n != nil; n = n.next {
 		fmt.Fprint(&b, n.Entry, n == o.unacked, n == t.next)

@@ -325,7 +325,7 @@ func (s *simulation) mishap() {
 		}
 	default:
 		s.o.Resend()
-		if s.o.session.phase == phaseDisconnected {
+		if s.o.connection.phase == phaseDisconnected {
 			s.connect()
 		}
 	}
