@@ -63,6 +63,28 @@ func TestDamageOfTheFilesIsToldWithItsRemedy(t *testing.T) {
 	}
 }
 
+// A state of another format is refused, and stays as it is.
+func TestAnAgentRefusesAStateOfAnotherFormat(t *testing.T) {
+	r := newTestAgent(t, nil)
+	r.stop()
+	state := filepath.Join(r.o.Config.Data.Dir, stateName)
+	for path, start := range map[string]func(o Options) error{
+		state: func(o Options) error { _, err := newAgent(o, r.store); return err },
+		filepath.Join(r.o.Config.Data.Dir, "upgrade", stateName):    func(o Options) error { return (&agent{o: o, bus: r.bus}).openUpgrades() },
+		filepath.Join(r.o.Config.Data.Dir, "files", "journal.json"): func(o Options) error { _, err := openFiles(o); return err },
+	} {
+		text := []byte(`{"format":99}`)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		require.NoError(t, os.WriteFile(path, text, 0o600))
+		err := start(r.o.withDefaults())
+		require.ErrorContains(t, err, path+" has the format 99, and this program reads the format 1")
+		require.Regexp(t, "[mM]ove ", err.Error())
+		left, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, text, left)
+	}
+}
+
 func TestExitCodesOfCheck(t *testing.T) {
 	for _, c := range []struct {
 		name, file, text string
@@ -73,6 +95,9 @@ func TestExitCodesOfCheck(t *testing.T) {
 		{name: "the state", file: "state.json", text: "{", code: 1, says: "state.json is damaged"},
 		{name: "the state of upgrades", file: "upgrade/state.json", text: "[]", code: 1, says: "upgrade/state.json is damaged"},
 		{name: "the journal of files", file: "files/journal.json", text: "{", code: 1, says: "journal.json is damaged"},
+		{name: "a state of another format", file: "state.json", text: `{"format":99}`, code: 3, says: "has the format 99, and this program reads the format 1: move it away"},
+		{name: "a state of upgrades of another format", file: "upgrade/state.json", text: `{"version":"v1"}`, code: 3, says: "has the format 0, and this program reads the format 1"},
+		{name: "a journal of files of another format", file: "files/journal.json", text: `{"format":99,"new":1}`, code: 1, says: "has the format 99, and this program reads the format 1. Move the directory"},
 		{name: "a state that can't be read", file: "state.json/x", code: 3, says: "can't be read"},
 		{name: "a state of upgrades that can't be read", file: "upgrade/state.json/x", code: 3, says: "can't be read"},
 	} {

@@ -59,11 +59,11 @@ func isDue(h resource.Hook, changes []files.Change) bool {
 // succeeded is run once, although the agent is killed; one that was being run is run again, and told so: what it has done nobody knows.
 type hookProgress struct {
 	// Digest is the digest of the spec and the node's own hooks.
-	Digest string `json:"of,omitempty"`
+	Digest string `json:"digest,omitempty"`
 	Moment string `json:"moment,omitempty"`
 	// Done is how many of the node's own hooks and the spec's are through, and Begun says that the next one was begun.
 	Done    int  `json:"done,omitempty"`
-	Started bool `json:"begun,omitempty"`
+	Started bool `json:"started,omitempty"`
 }
 
 // hooks runs the hooks of a moment that are due, the node's own and then the spec's, until one fails.

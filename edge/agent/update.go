@@ -46,12 +46,13 @@ const maxResumed = 3
 
 // agentState is what an agent keeps on disk.
 type agentState struct {
+	Format int `json:"format"`
 	// Applied is the spec that is applied whole; without a version there is none.
 	Applied resource.RenderedSpec `json:"applied"`
 	// Failed is the version that failed last, and FailedDigest the digest of its content: a hub that has lost its store may
 	// give the number to another content.
 	Failed       *resource.FailedVersion `json:"failed,omitempty"`
-	FailedDigest string                  `json:"failedSpec,omitempty"`
+	FailedDigest string                  `json:"failedDigest,omitempty"`
 	// Unstarted are the optional applications of Applied that are still to be started.
 	Unstarted []string `json:"unstarted,omitempty"`
 	// Update is the update that is being made.
@@ -70,7 +71,7 @@ type agentState struct {
 // downloadedSpec is a spec that was downloaded before its window.
 type downloadedSpec struct {
 	// Digest is the digest of the spec.
-	Digest string `json:"spec"`
+	Digest string `json:"digest"`
 	// OSDone says that there is nothing to download for its OS image; OS is the image if it was downloaded, for this spec or an earlier one.
 	OSDone bool   `json:"osDone,omitempty"`
 	OS     string `json:"os,omitempty"`
@@ -91,8 +92,8 @@ type specUpdate struct {
 	// Failed is why it is rolled back.
 	Failed *resource.FailedVersion `json:"failed,omitempty"`
 	// RollbackReboots is how many boots of the host were to be into the image before; RollbackBoot is the last of them that was ended for it.
-	RollbackReboots int    `json:"backBoots,omitempty"`
-	RollbackBoot    string `json:"backBoot,omitempty"`
+	RollbackReboots int    `json:"rollbackReboots,omitempty"`
+	RollbackBoot    string `json:"rollbackBoot,omitempty"`
 }
 
 // specFailure is why a version can't be applied. It is not tried again until it changes.
@@ -126,7 +127,11 @@ var (
 	errSuperseded = errors.New("there is a newer version")
 )
 
-const stateName = "state.json"
+const (
+	stateName = "state.json"
+	// stateFormat is the format of the state on disk. It rises when an agent with the present one would misread it.
+	stateFormat = 1
+)
 
 func loadState(dir string) (agentState, error) {
 	var s agentState
@@ -137,7 +142,13 @@ func loadState(dir string) (agentState, error) {
 	if err != nil {
 		return s, fmt.Errorf("the agent's state can't be read: %w", err)
 	}
-	if err := json.Unmarshal(text, &s); err != nil {
+	if err = datadir.CheckFormat(text, stateFormat); errors.As(err, new(datadir.FormatError)) {
+		return s, fmt.Errorf("the agent's state %s %w: move it away, and start the agent again: it applies the node's spec anew", filepath.Join(dir, stateName), err)
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err != nil {
 		return agentState{}, stateDamagedError{fmt.Errorf("the agent's state %s is damaged: %w", filepath.Join(dir, stateName), err)}
 	}
 	return s, nil
@@ -147,6 +158,7 @@ func loadState(dir string) (agentState, error) {
 type stateDamagedError struct{ error }
 
 func (s agentState) save(dir string) error {
+	s.Format = stateFormat
 	text, err := json.Marshal(s)
 	if err != nil {
 		return err

@@ -155,7 +155,7 @@ func readState(tx *bbolt.Tx) (now databaseState, err error) {
 	}
 	text, body := string(meta.Get(keyFormat)), meta.Get(keyState)
 	if text != format {
-		return now, fmt.Errorf("its format is %q; this program reads %q", text, format)
+		return now, fmt.Errorf("its format is %q; this program reads %q: move the directory away, and the core begins with an empty one, into which the hub sends again what it owns", text, format)
 	}
 	for _, name := range buckets[1:] {
 		if tx.Bucket(name) == nil {

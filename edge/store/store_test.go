@@ -174,7 +174,7 @@ func TestAnotherFormatIsRefused(t *testing.T) {
 	require.NoError(t, s.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucketMeta).Put(keyFormat, []byte("edgebus-core/99")) }))
 	require.NoError(t, s.Close())
 	_, err := Open(Options{Dir: dir, Rand: fixedRand})
-	require.ErrorContains(t, err, "edgebus-core/99")
+	require.ErrorContains(t, err, `"edgebus-core/99"; this program reads "edgebus-core/1": move the directory away`)
 	require.ErrorContains(t, err, filepath.Join(dir, DirName, fileName))
 }
 

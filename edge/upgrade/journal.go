@@ -36,23 +36,27 @@ type journal struct {
 	live  liveStatus
 }
 
+// stateFormat is the format of the state on disk. It rises when an agent with the present one would misread it.
+const stateFormat = 1
+
 // upgradeState is what is kept on disk.
 type upgradeState struct {
+	Format int `json:"format"`
 	// Version is the version of the core that is committed.
 	Version string `json:"version,omitempty"`
 	// Previous is the one before, which is kept.
 	Previous string `json:"previous,omitempty"`
-	// LastOutcome is how the last order ended, and Earlier are those before it, without their logs: a hub that was restored from a backup orders
+	// LastOutcome is how the last order ended, and PastOutcomes are those before it, without their logs: a hub that was restored from a backup orders
 	// what it no longer knows, and gets the outcome.
-	LastOutcome  *orderOutcome  `json:"done,omitempty"`
-	PastOutcomes []orderOutcome `json:"earlier,omitempty"`
+	LastOutcome  *orderOutcome  `json:"lastOutcome,omitempty"`
+	PastOutcomes []orderOutcome `json:"pastOutcomes,omitempty"`
 	// Upgrade is the one that is being made, and Preparing the order of which nothing is changed yet, since when it is prepared.
 	Upgrade   *upgradeRecord `json:"upgrade,omitempty"`
 	Preparing preparedOrder  `json:"preparing,omitzero"`
 	// Probation is that of the last upgrade that has succeeded.
 	Probation *probationRecord `json:"probation,omitempty"`
 	// RestartNeeded says that the version before took the place of a damaged one, and that the core may have to be started again with it.
-	RestartNeeded bool `json:"fellBack,omitempty"`
+	RestartNeeded bool `json:"restartNeeded,omitempty"`
 }
 
 // preparedOrder is an order that is prepared.
@@ -75,13 +79,13 @@ type upgradeRecord struct {
 	Failed      *Failure `json:"failed,omitempty"`
 	AgentFailed *Failure `json:"agentFailed,omitempty"`
 	// RevertAttempts is how often what was before could not be put back, Unreverted why it could not, and Unwell why the core did not run with it.
-	RevertAttempts int    `json:"reverts,omitempty"`
-	RevertError    string `json:"unreverted,omitempty"`
-	RestartError   string `json:"unwell,omitempty"`
+	RevertAttempts int    `json:"revertAttempts,omitempty"`
+	RevertError    string `json:"revertError,omitempty"`
+	RestartError   string `json:"restartError,omitempty"`
 	// ServicesError is why services don't run the version that is committed.
-	ServicesError string `json:"unfollowed,omitempty"`
+	ServicesError string `json:"servicesError,omitempty"`
 	// AgentBoot is the boot of the host in which the new agent has taken the place of the old one.
-	AgentBoot string `json:"boot,omitempty"`
+	AgentBoot string `json:"agentBoot,omitempty"`
 }
 
 // orderOutcome is how an order ended.
@@ -96,7 +100,7 @@ type orderOutcome struct {
 	At      time.Time `json:"at"`
 }
 
-// Bounds of Earlier: how many there are, and the bytes of a message.
+// Bounds of PastOutcomes: how many there are, and the bytes of a message.
 const (
 	maxPastOutcomes = 20
 	maxPastMessage  = 1 << 10
@@ -160,7 +164,13 @@ func readState(dataDir string) (s upgradeState, damage, err error) {
 	if err != nil {
 		return s, nil, fmt.Errorf("the state of upgrades can't be read: %w", err)
 	}
-	if err := json.Unmarshal(text, &s); err != nil {
+	if err = datadir.CheckFormat(text, stateFormat); errors.As(err, new(datadir.FormatError)) {
+		return s, nil, fmt.Errorf("the state of upgrades %s %w", path, err)
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err != nil {
 		return upgradeState{}, fmt.Errorf("the state of upgrades %s is damaged: %w", path, err), nil
 	}
 	return s, nil, nil
@@ -182,6 +192,7 @@ func (j *journal) reserve() error {
 func (j *journal) save(change func(*upgradeState)) error {
 	next := j.state
 	change(&next)
+	next.Format = stateFormat
 	text, err := json.Marshal(next)
 	if err != nil {
 		return err

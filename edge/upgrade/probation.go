@@ -18,9 +18,9 @@ type probationRecord struct {
 	// Upgrade is the record of the upgrade, in stepProbation.
 	Upgrade upgradeRecord `json:"upgrade"`
 	// Remaining is how much longer it lasts: time in which the agent runs, and the hub is heard or could be.
-	Remaining time.Duration `json:"left"`
+	Remaining time.Duration `json:"remaining"`
 	// HubMissed is how long the hub has been missed by now, though it could be reached.
-	HubMissed time.Duration `json:"away,omitempty"`
+	HubMissed time.Duration `json:"hubMissed,omitempty"`
 	// Hub is its address, as the core has said.
 	Hub string `json:"hub,omitempty"`
 }

@@ -1,7 +1,9 @@
 package datadir
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 )
@@ -20,4 +22,25 @@ func WriteFile(path string, text []byte) error {
 		return err
 	}
 	return SyncDir(filepath.Dir(path))
+}
+
+// FormatError is of a file that is in another format than this program's.
+type FormatError struct{ found, own int }
+
+func (e FormatError) Error() string {
+	return fmt.Sprintf("has the format %d, and this program reads the format %d", e.found, e.own)
+}
+
+// CheckFormat reads the field format of a file in JSON. It returns a FormatError if that isn't the program's own.
+func CheckFormat(text []byte, own int) error {
+	var f struct {
+		Format int `json:"format"`
+	}
+	if err := json.Unmarshal(text, &f); err != nil {
+		return err
+	}
+	if f.Format != own {
+		return FormatError{f.Format, own}
+	}
+	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -166,7 +167,10 @@ func (s *Store) load() error {
 	if err != nil {
 		return err
 	}
-	if s.journal, err = decodeJournal(text); err != nil {
+	switch s.journal, err = decodeJournal(text); {
+	case errors.As(err, new(datadir.FormatError)):
+		return s.damaged(journalName, "%w", err)
+	case err != nil:
 		return s.damaged(journalName, "is damaged: %w", err)
 	}
 	if s.applied, err = s.readManifest(s.journal.Applied); err != nil {
@@ -207,6 +211,7 @@ func (s *Store) readData(name string) ([]byte, error) {
 
 // save makes a journal the one on disk. After an error either may be.
 func (s *Store) save(j journal) error {
+	j.Format = journalFormat
 	text, err := json.Marshal(j)
 	if err == nil {
 		err = s.data.replace(journalName, text)

@@ -2,6 +2,7 @@ package files
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/edgebus/edgebus/broker/daemon/datadir"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -33,6 +35,7 @@ const (
 )
 
 type journal struct {
+	Format int `json:"format"`
 	// Applied is the id of the manifest that is applied; empty: none.
 	Applied string         `json:"applied,omitempty"`
 	Phase   phase          `json:"phase,omitempty"`
@@ -70,7 +73,7 @@ var opKinds = []opKind{opAdopt, opRemove, opRmdir, opMkdir, opExchange, opAttrs,
 
 // operation is one operation of an update.
 type operation struct {
-	Kind opKind `json:"do"`
+	Kind opKind `json:"kind"`
 	Key  string `json:"key"`
 	// Path is how the spec calls it, Change what is reported; none if the operation is no change of its own.
 	Path   string   `json:"path,omitempty"`
@@ -83,7 +86,7 @@ type operation struct {
 	Original bool `json:"original,omitempty"`
 	// Attrs are wanted, Was those before. An exchange has Attrs if a directory takes the place of a file.
 	Attrs       *fileAttrs `json:"attrs,omitempty"`
-	AttrsBefore *fileAttrs `json:"was,omitempty"`
+	AttrsBefore *fileAttrs `json:"attrsBefore,omitempty"`
 
 	entry *manifestEntry // what is staged at New, or
 	from  string         // the original that is
@@ -105,11 +108,11 @@ type manifestEntry struct {
 	Attrs fileAttrs `json:"attrs"`
 	Sum   string    `json:"sum,omitempty"` // SHA-256 of the content, in hex
 	// Unmanaged was there already, and the spec leaves it as it is: it isn't the agent's.
-	Unmanaged bool `json:"kept,omitempty"`
+	Unmanaged bool `json:"unmanaged,omitempty"`
 	// Implicit is a directory that was made because something below it is wanted.
 	Implicit bool `json:"implicit,omitempty"`
 	// AttrsBefore are the attributes of a directory that was there before it was managed.
-	AttrsBefore *fileAttrs `json:"found,omitempty"`
+	AttrsBefore *fileAttrs `json:"attrsBefore,omitempty"`
 	// Original is the key of what was in this place before it was managed.
 	Original string `json:"original,omitempty"`
 }
@@ -137,10 +140,13 @@ func isManifest(name string) bool { return strings.HasPrefix(name, "manifest-") 
 
 const journalName = "journal.json"
 
+// journalFormat is the format of the journal and of the manifests. It rises when a program with the present one would misread them.
+const journalFormat = 1
+
 // decodeJournal reads a journal, and refuses one that no update can have written: what it names is going to be renamed and removed.
 func decodeJournal(text []byte) (journal, error) {
 	var j journal
-	if err := decodeStrict(text, &j); err != nil {
+	if err := cmp.Or(datadir.CheckFormat(text, journalFormat), decodeStrict(text, &j)); err != nil {
 		return journal{}, err
 	}
 	return j, j.check()
@@ -215,7 +221,7 @@ func (u *journalUpdate) check() error {
 
 func (o *operation) check() error {
 	if !slices.Contains(opKinds, o.Kind) {
-		return fmt.Errorf("do: %q is no operation", o.Kind)
+		return fmt.Errorf("kind: %q is no operation", o.Kind)
 	}
 	if err := checkKey(o.Key); err != nil {
 		return fmt.Errorf("key: %w", err)
@@ -236,7 +242,7 @@ func (o *operation) check() error {
 		return fmt.Errorf("attrs: belong to the operations %v", kindsWithAttrs)
 	}
 	if slices.Contains(kindsWithAttrsBefore, o.Kind) != (o.AttrsBefore != nil) {
-		return fmt.Errorf("was: belongs to the operations %v", kindsWithAttrsBefore)
+		return fmt.Errorf("attrsBefore: belongs to the operations %v", kindsWithAttrsBefore)
 	}
 	return nil
 }

@@ -342,10 +342,10 @@ func TestPowerIsCut(t *testing.T) {
 
 // FuzzJournal feeds the decoder. What it accepts names no file that isn't below the root, and none but an update's own to be removed.
 func FuzzJournal(f *testing.F) {
-	f.Add([]byte(`{"applied":"0123456789abcdef","phase":"swapping","update":{"id":"0123456789abcdef","version":"2","ops":[{"do":"write","key":"etc/a","new":"etc/.edgebus-0123456789abcdef-0.new","old":"etc/.edgebus-0123456789abcdef-0.old","backup":true}]},"cleanup":["etc/.edgebus-0123456789abcdef-1.old"],"dirs":["etc/d"]}`))
-	f.Add([]byte(`{"cleanup":["etc/passwd"]}`))
-	f.Add([]byte(`{"phase":"swapped"}`))
-	f.Add([]byte(`{"dirs":["../x"]}`))
+	f.Add([]byte(`{"format":1,"applied":"0123456789abcdef","phase":"swapping","update":{"id":"0123456789abcdef","version":"2","ops":[{"kind":"write","key":"etc/a","new":"etc/.edgebus-0123456789abcdef-0.new","old":"etc/.edgebus-0123456789abcdef-0.old","backup":true}]},"cleanup":["etc/.edgebus-0123456789abcdef-1.old"],"dirs":["etc/d"]}`))
+	f.Add([]byte(`{"format":1,"cleanup":["etc/passwd"]}`))
+	f.Add([]byte(`{"format":1,"phase":"swapped"}`))
+	f.Add([]byte(`{"format":1,"dirs":["../x"]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		j, err := decodeJournal(text)
 		if err != nil {
