@@ -21,18 +21,8 @@ import (
 func TestDesiredTimestampsAreNotInTheFuture(t *testing.T) {
 	r, _ := newJoinedRig(t)
 	want := func(value string, ahead time.Duration) error {
-		done := make(chan error, 1)
-		r.twins.Publish(broker.Message{
-			Topic: lampDesired + "/power", Payload: []byte(value), Publisher: &broker.Identity{ClientID: "ops"},
-			Props: broker.Properties{User: []broker.UserProperty{{Key: "ts", Value: resource.FormatTime(time.Now().Add(ahead))}}},
-		}, func(err error) { done <- err })
-		select {
-		case err := <-done:
-			return err
-		case <-time.After(testTimeout):
-			t.Fatal("no answer")
-			return nil
-		}
+		ts := broker.UserProperty{Key: "ts", Value: resource.FormatTime(time.Now().Add(ahead))}
+		return r.await(r.publishAs(operator, lampDesired+"/power", value, broker.Properties{User: []broker.UserProperty{ts}}))
 	}
 	require.NoError(t, want("ON", 30*time.Second))
 	err := want("OFF", time.Hour)
@@ -48,11 +38,8 @@ func TestADesiredValueIsAcknowledgedWhenDurableSessionsHaveIt(t *testing.T) {
 	r, _ := newJoinedRig(t)
 	outcomes := make(chan func(error), 16)
 	r.kept.Store(&outcomes)
-	write := func(value string) chan error {
-		answer := make(chan error, 1)
-		r.twins.Publish(broker.Message{Topic: lampDesired + "/brightness", Payload: []byte(value), Publisher: &broker.Identity{ClientID: "ops"}},
-			func(err error) { answer <- err })
-		return answer
+	write := func(value string) <-chan error {
+		return r.publishAs(operator, lampDesired+"/brightness", value, broker.Properties{})
 	}
 	answer := write("40")
 	done := <-outcomes

@@ -93,9 +93,7 @@ func TestANodeReportsItsOwnDevicesOnly(t *testing.T) {
 
 	for _, kind := range []string{"telemetry/power", "events/fell"} {
 		publish := func(node string) error {
-			done := make(chan error, 1)
-			r.twins.Publish(broker.Message{Topic: topics.Prefix + node + "/devices/lamp/" + kind, Publisher: nodeIdentity(node)}, func(err error) { done <- err })
-			return <-done
+			return r.await(r.publishAs(nodeIdentity(node), topics.Prefix+node+"/devices/lamp/"+kind, "", broker.Properties{}))
 		}
 		require.Equal(t, resource.NotFound, resource.KindOf(publish("n2")))
 		require.NoError(t, publish("n1"))

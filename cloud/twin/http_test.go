@@ -15,9 +15,9 @@ import (
 func (r *rig) nodeIs(is func(resource.NodeStatus) bool) (s resource.NodeStatus) {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool {
-		o, err := r.store.Get(r.t.Context(), store.Key{Kind: resource.KindNode, Name: "n1"})
-		s = resource.NodeStatus{}
-		return err == nil && (len(o.Status) == 0 || json.Unmarshal(o.Status, &s) == nil) && is(s)
+		n, err := r.node()
+		s = n.Status
+		return err == nil && is(s)
 	}, testTimeout, testTimeout/10000)
 	return s
 }
@@ -27,17 +27,13 @@ func (r *rig) makeNode() {
 	n := resource.Node{TypeMeta: resource.TypeMeta{APIVersion: resource.APIVersion, Kind: resource.KindNode}, Metadata: resource.Meta{Name: "n1", UID: "u", Generation: 1}}
 	data, err := json.Marshal(n)
 	require.NoError(r.t, err)
-	_, err = r.store.Create(r.t.Context(), store.Object{Key: store.Key{Kind: resource.KindNode, Name: "n1"}, Data: data})
+	_, err = r.store.Create(r.t.Context(), store.Object{Key: nodeObjectKey, Data: data})
 	require.NoError(r.t, err)
 }
 
 func readyReason(s resource.NodeStatus) string {
-	for _, c := range s.Conditions {
-		if c.Type == resource.ConditionReady {
-			return c.Status + ": " + c.Message
-		}
-	}
-	return ""
+	c := resource.ConditionOf(s.Conditions, resource.ConditionReady)
+	return c.Status + ": " + c.Message
 }
 
 // A node that speaks HTTP is present while it waits for an answer, and for a time after it.

@@ -29,12 +29,7 @@ func (r *rig) node() (n resource.Node, err error) {
 // nodeCondition is what the status says of the node; the zero value: nothing.
 func (r *rig) nodeCondition(kind string) resource.Condition {
 	n, _ := r.node()
-	for _, c := range n.Status.Conditions {
-		if c.Type == kind {
-			return c
-		}
-	}
-	return resource.Condition{}
+	return resource.ConditionOf(n.Status.Conditions, kind)
 }
 
 // step has f called as a step, and waits until it is done.

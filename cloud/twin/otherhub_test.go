@@ -31,13 +31,9 @@ func (r *rig) ofAnotherHub(status string) (message string) {
 	r.t.Helper()
 	require.Eventually(r.t, func() bool {
 		n, err := r.node()
-		for _, c := range n.Status.Conditions {
-			if c.Type == resource.OfAnotherHub {
-				message = c.Message
-				return err == nil && c.Status == status
-			}
-		}
-		return err == nil && status == "False" && r.twins.met("n1")
+		c := resource.ConditionOf(n.Status.Conditions, resource.OfAnotherHub)
+		message = c.Message
+		return err == nil && (c.Status == status || c.Status == "" && status == "False" && r.twins.met("n1"))
 	}, testTimeout, pollInterval)
 	return message
 }

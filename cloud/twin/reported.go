@@ -77,9 +77,5 @@ func (ds *devices) recallAway(o store.Object) {
 	if d == nil || ds.nodes.byName[d.node] == nil || ds.nodes.byName[d.node].away || !bytes.Contains(o.Status, []byte(resource.ConditionNodeOnline)) {
 		return
 	}
-	for _, c := range conditionsOf(o.Status) {
-		if c.Type == resource.ConditionNodeOnline && c.Status == "False" {
-			ds.nodes.byName[d.node].away = true
-		}
-	}
+	ds.nodes.byName[d.node].away = resource.ConditionOf(conditionsOf(o.Status), resource.ConditionNodeOnline).Status == "False"
 }

@@ -147,13 +147,9 @@ func TestAnAgentsReportIsInItsNodesStatus(t *testing.T) {
 		require.Eventually(t, func() bool { s, _ = r.nodeStatus("n1"); return ok() }, testTimeout, testTimeout/10000)
 	}
 	condition := func(kind string) string {
-		for _, x := range s.Conditions {
-			if x.Type == kind {
-				require.False(t, x.LastTransitionTime.IsZero())
-				return x.Status
-			}
-		}
-		return ""
+		c := resource.ConditionOf(s.Conditions, kind)
+		require.Equal(t, c.Status == "", c.LastTransitionTime.IsZero())
+		return c.Status
 	}
 	status(func() bool { return s.RenderedVersion == "7" })
 	require.Equal(t, "v1", s.Version)

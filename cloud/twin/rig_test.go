@@ -299,13 +299,25 @@ func newJoinedRig(t *testing.T) (*rig, *core) {
 }
 
 func (r *rig) send(topic, payload string) error {
-	done := make(chan error, 1)
-	r.twins.Publish(broker.Message{Topic: topic, Payload: []byte(payload), Publisher: &broker.Identity{ClientID: "ops"}}, func(err error) { done <- err })
+	return r.await(r.publishAs(operator, topic, payload, broker.Properties{}))
+}
+
+var operator = &broker.Identity{ClientID: "ops"}
+
+// publishAs publishes; the answer is in the channel.
+func (r *rig) publishAs(as *broker.Identity, topic, payload string, props broker.Properties) <-chan error {
+	answer := make(chan error, 1)
+	r.twins.Publish(broker.Message{Topic: topic, Payload: []byte(payload), Props: props, Publisher: as}, func(err error) { answer <- err })
+	return answer
+}
+
+func (r *rig) await(answer <-chan error) error {
+	r.t.Helper()
 	select {
-	case err := <-done:
+	case err := <-answer:
 		return err
 	case <-time.After(testTimeout):
-		r.t.Fatal("no answer to a publish to", topic)
+		r.t.Fatal("no answer to a publish")
 		return nil
 	}
 }

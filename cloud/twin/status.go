@@ -2,7 +2,6 @@ package twin
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -397,65 +396,6 @@ func (sw *statusWriter) createNode(ctx context.Context, key store.Key) error {
 	return err
 }
 
-// recordAgent records what a node's agent says of its spec, of the host's resources and of the applications, where that has changed.
-func (sw *statusWriter) recordAgent(name string, was, is resource.NodeStatus) {
-	if is.AgentVersion == "" {
-		return // nothing is known on the bus
-	}
-	for _, monitor := range []string{resource.MonitorCPU, resource.MonitorMemory, resource.MonitorDisk} {
-		sw.recordAlert(name, monitor, was.Conditions, is.Conditions)
-	}
-	sw.recordApplications(name, was.Applications, is.Applications)
-	if v := is.RenderedVersion; v != "" && v != was.RenderedVersion {
-		sw.opts.Record(nodeEvent(name, resource.EventNormal, "SpecApplied", "", "version %s of its spec is applied", v))
-	}
-	if f := is.Failed; f != nil && (was.Failed == nil || *f != *was.Failed) {
-		sw.opts.Record(nodeEvent(name, resource.EventWarning, "SpecFailed", "", "its spec is not applied: %s", f))
-	}
-}
-
-// recordAlert records that an alert on one of the host's resources begins, gets another severity, or ends.
-func (sw *statusWriter) recordAlert(name, monitor string, was, is []resource.Condition) {
-	of := func(list []resource.Condition) (c resource.Condition) {
-		if i := slices.IndexFunc(list, func(c resource.Condition) bool { return c.Type == resource.HealthCondition(monitor) }); i >= 0 {
-			c = list[i]
-		}
-		return c
-	}
-	alert := func(c resource.Condition) bool {
-		return c.Reason == resource.SeverityWarning || c.Reason == resource.SeverityCritical
-	}
-	before, now := of(was), of(is)
-	switch {
-	case before.Reason == now.Reason:
-	case alert(now):
-		sw.opts.Record(nodeEvent(name, resource.EventWarning, monitor+now.Reason, "", "%s", now.Message))
-	case !alert(before):
-	case now.Status == "True":
-		sw.opts.Record(nodeEvent(name, resource.EventNormal, monitor+"Normal", "", "%s", cmp.Or(now.Message, "no alert rule holds")))
-	default:
-		sw.opts.Record(nodeEvent(name, resource.EventNormal, monitor+"Unknown", "", "%s", cmp.Or(now.Message, "it is not watched any more")))
-	}
-}
-
-// recordApplications records that applications fail, and that they run after they did not. One that runs when it is reported for the
-// first time has no event: all of them do that when a hub sees a node first.
-func (sw *statusWriter) recordApplications(name string, was, is []resource.ApplicationStatus) {
-	before := make(map[string]resource.ApplicationStatus)
-	for _, a := range was {
-		before[a.Name] = a
-	}
-	for _, now := range is {
-		old, known := before[now.Name]
-		switch {
-		case now.Failed() && !old.Failed():
-			sw.opts.Record(nodeEvent(name, resource.EventWarning, "ApplicationError", now.Name, "%s: %s", now.Name, cmp.Or(now.Message, now.Status)))
-		case now.Runs() && known && !old.Runs():
-			sw.opts.Record(nodeEvent(name, resource.EventNormal, "ApplicationHealthy", now.Name, "%s: %s, it was %s", now.Name, now.Status, old.Status))
-		}
-	}
-}
-
 // setNodeOnline sets a Device's condition NodeOnline. A Device whose node was never away has none.
 func setNodeOnline(list []resource.Condition, r resource.Reachability, now time.Time) []resource.Condition {
 	switch {
@@ -468,7 +408,7 @@ func setNodeOnline(list []resource.Condition, r resource.Reachability, now time.
 			Type: resource.ConditionNodeOnline, Status: "False", Reason: resource.ReasonAway,
 			Message: "node " + r.Node + " is offline: all else is what it reported last",
 		}, now)
-	case slices.ContainsFunc(list, func(c resource.Condition) bool { return c.Type == resource.ConditionNodeOnline }):
+	case resource.ConditionOf(list, resource.ConditionNodeOnline).Type != "":
 		return resource.SetCondition(list, resource.Condition{Type: resource.ConditionNodeOnline, Status: "True", Reason: "NodeOnline"}, now)
 	}
 	return list

@@ -47,12 +47,7 @@ func TestAStatusThatSomebodyElseWroteIsPutRight(t *testing.T) {
 }
 
 func nodeCondition(s resource.DeviceStatus) string {
-	for _, c := range s.Conditions {
-		if c.Type == resource.ConditionNodeOnline {
-			return c.Status
-		}
-	}
-	return ""
+	return resource.ConditionOf(s.Conditions, resource.ConditionNodeOnline).Status
 }
 
 // A Device's status says when its node has been away for a while, through a restart of
@@ -81,13 +76,8 @@ func TestADeviceOfAnAbsentNodeIsNotSaidToBeOnline(t *testing.T) {
 func (r *rig) condition(kind, reason string) (found resource.Condition) {
 	r.t.Helper()
 	r.status(func(s resource.DeviceStatus) bool {
-		for _, c := range s.Conditions {
-			if c.Type == kind && c.Reason == reason {
-				found = c
-				return true
-			}
-		}
-		return false
+		found = resource.ConditionOf(s.Conditions, kind)
+		return found.Reason == reason
 	})
 	return found
 }
@@ -134,11 +124,8 @@ func checkStatusVersion(o store.Object) error {
 	if err := json.Unmarshal(o.Status, &d.Status); err != nil {
 		return fmt.Errorf("status %q: %w", o.Status, err)
 	}
-	inSync := resource.Condition{}
+	inSync := resource.ConditionOf(d.Status.Conditions, resource.ConditionInSync)
 	for _, c := range d.Status.Conditions {
-		if c.Type == resource.ConditionInSync {
-			inSync = c
-		}
 		if c.ObservedGeneration != d.Metadata.Generation {
 			return fmt.Errorf("%s is about generation %d of %d", c.Type, c.ObservedGeneration, d.Metadata.Generation)
 		}
@@ -219,12 +206,7 @@ func TestNoVersionHasAnOlderSpecsStatus(t *testing.T) {
 }
 
 func isInSync(o store.Object) bool {
-	for _, c := range conditionsOf(o.Status) {
-		if c.Type == resource.ConditionInSync {
-			return c.Status == "True"
-		}
-	}
-	return false
+	return resource.ConditionOf(conditionsOf(o.Status), resource.ConditionInSync).Status == "True"
 }
 
 // What a refusal answers is a version: it says nothing about a newer one.
@@ -232,14 +214,9 @@ func TestARefusalIsOfTheValueThatWasRefused(t *testing.T) {
 	r, c := newJoinedRig(t)
 	require.NoError(t, r.send(lampDesired+"/power", "ON"))
 	c.report("devices/lamp/refused/power", `{"for":1,"ver":1,"code":"Stuck"}`)
-	reason := func() (reason string) {
+	reason := func() string {
 		_, o := r.device("lamp")
-		for _, c := range conditionsOf(o.Status) {
-			if c.Type == resource.ConditionInSync {
-				reason = c.Reason
-			}
-		}
-		return reason
+		return resource.ConditionOf(conditionsOf(o.Status), resource.ConditionInSync).Reason
 	}
 	require.Eventually(t, func() bool { return reason() == resource.ReasonRefused }, testTimeout, pollInterval)
 	require.NoError(t, r.send(lampDesired+"/power", "OFF"))
@@ -255,12 +232,7 @@ func TestTheTwinOnTheBusHasWhatWasAcknowledged(t *testing.T) {
 	for i := range 20 {
 		want := fmt.Sprint(i)
 		require.NoError(t, r.send(lampDesired+"/brightness", want))
-		done := make(chan error, 1)
-		r.twins.Publish(broker.Message{
-			Topic: "v1/nodes/n1/devices/lamp/get", Publisher: &broker.Identity{ClientID: "ops"},
-			Props: broker.Properties{ResponseTopic: "answers"},
-		}, func(err error) { done <- err })
-		require.NoError(t, <-done)
+		require.NoError(t, r.await(r.publishAs(operator, "v1/nodes/n1/devices/lamp/get", "", broker.Properties{ResponseTopic: "answers"})))
 		answers := r.said("answers")
 		var twin map[string]resource.TwinProperty
 		require.NoError(t, json.Unmarshal([]byte(answers[len(answers)-1]), &twin))

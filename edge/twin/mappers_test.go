@@ -14,12 +14,7 @@ const unpluggedProblem = `{"code":"Unreachable","message":"no power"}`
 // online is the device's condition Online as the node's own API shows it.
 func (r *rig) online() resource.Condition {
 	d, _ := r.twin.Device("hall")
-	for _, c := range d.Device.Status.Conditions {
-		if c.Type == resource.ConditionOnline {
-			return c
-		}
-	}
-	return resource.Condition{}
+	return resource.ConditionOf(d.Device.Status.Conditions, resource.ConditionOnline)
 }
 
 func TestWhyADeviceIsOfflineIsKeptUntilItIsOnline(t *testing.T) {

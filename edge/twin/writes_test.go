@@ -25,12 +25,8 @@ func TestAClockAheadIsAConditionOfItsProperties(t *testing.T) {
 	require.Equal(t, resource.ClockAhead, why.Code)
 	readable := func() string {
 		d, _ := r.twin.Device("hall")
-		for _, c := range d.Device.Status.Conditions {
-			if c.Type == resource.ConditionReadable {
-				return c.Status + " " + c.Message
-			}
-		}
-		return ""
+		c := resource.ConditionOf(d.Device.Status.Conditions, resource.ConditionReadable)
+		return c.Status + " " + c.Message
 	}
 	require.Contains(t, readable(), "False temperature: ClockAhead: ")
 	require.ErrorIs(t, r.send("devices/hall/reported", `{"setpoint":20}`, at(time.Hour)), resource.Invalid)

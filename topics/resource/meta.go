@@ -172,6 +172,14 @@ func findCondition(list []Condition, kind string) *Condition {
 	return nil
 }
 
+// ConditionOf is the condition of a type in the list; the zero value: there is none.
+func ConditionOf(list []Condition, kind string) (c Condition) {
+	if found := findCondition(list, kind); found != nil {
+		c = *found
+	}
+	return c
+}
+
 // reasonOf is the reason of a condition that is True, and empty otherwise.
 func reasonOf(list []Condition, kind string) string {
 	if c := findCondition(list, kind); c != nil && c.Status == "True" {
