@@ -14,4 +14,33 @@
 //   - A property that can be read is compared before a value is written again, and read back after it was written.
 //   - A value that can't be applied is refused on the topic refused/{property}. If it could not be applied because the
 //     device was away, it is tried again for as long as it is desired.
+//
+// # Files, in reading order
+//
+//	driver.go    what a driver implements, and the checks that are the same for all (Opened)
+//	options.go   what Run is told
+//	run.go       Run, the messages of the broker, and which worker has which device
+//	setup.go     what is asked of the core about each device: does it exist, and what was reported of it?
+//	device.go    the state of a device and its properties, and the decision what to do about a desired value: no calls of the driver
+//	worker.go    the goroutine of a bus: which device is opened, pinged, read and driven next
+//	drive.go     the steps that device.go decides on, with the driver
+//	report.go    what is published of a device: values, states, problems and refusals
+//	commands.go  commands: requests to a device with an answer
+//	outbox.go    the latest value of each topic, until the broker has it
+//	drivelog.go  a line for each write, for tests and audits
+//
+// # Packages, in reading order
+//
+//	cmd         a program of a driver: flags, settings, version
+//	drivertest  the tests that every driver passes
+//	virtual     simulated devices
+//	modbus      Modbus over TCP
+//	mqtt        devices that speak MQTT themselves
+//	examples    a mapper in shell, without this package
+//
+// # Where to add
+//
+//   - a driver: a package of its own (`edgebus new-mapper` writes one, example_test.go is one), and its tests with drivertest.
+//   - something that some drivers can do: an optional interface in driver.go, and the call in worker.go.
+//   - a rule about desired values: plan in device.go, and a row in plan_test.go.
 package mappers

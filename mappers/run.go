@@ -1,14 +1,10 @@
 package mappers
 
 import (
-	"cmp"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -162,14 +158,6 @@ func (m *mapper) clientOptions() client.Options {
 	return o
 }
 
-// client are the options of each of the mapper's connections.
-func (o Options) client() client.Options {
-	return client.Options{
-		Servers: o.Servers, ClientID: "mapper-" + o.Name, User: o.User, Secret: o.Secret, TLS: o.TLS,
-		CleanStart: true, KeepAlive: 10 * time.Second, Backoff: o.Reconnect, Log: o.Log,
-	}
-}
-
 // message handles a message of the broker. It never waits for a device.
 func (m *mapper) message(msg client.Message) {
 	a, err := topics.Parse(msg.Topic)
@@ -316,101 +304,6 @@ func (m *mapper) want(a topics.Address, msg client.Message) {
 	}
 }
 
-// driveLog is the file of Options.DriveLog. Each line is one write, so that lines of several processes don't mix.
-type driveLog struct{ f *os.File }
-
-// driveLine is one line of it: a write, or a command.
-type driveLine struct {
-	Device   string `json:"device"`
-	Property string `json:"property,omitempty"`
-	Command  string `json:"command,omitempty"`
-	Value    string `json:"value"`
-	Ver      uint64 `json:"ver,omitempty"`
-	Time     string `json:"time"`
-}
-
-func openDriveLog(name string) (*driveLog, error) {
-	if name == "" {
-		return &driveLog{}, nil
-	}
-	f, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644) //nolint:gosec // G302: a log of drives, for other users to read
-	if err != nil {
-		return nil, fmt.Errorf("drive log: %w", err)
-	}
-	return &driveLog{f}, nil
-}
-
-func (l *driveLog) close() {
-	if l.f != nil {
-		_ = l.f.Close()
-	}
-}
-
-func (l *driveLog) add(d driveLine, now time.Time) error {
-	if l.f == nil {
-		return nil
-	}
-	d.Time = resource.FormatTime(now)
-	line, err := json.Marshal(d)
-	if err == nil {
-		_, err = l.f.Write(append(line, '\n'))
-	}
-	return err
-}
-
-// DefaultServer is the node's broker where nothing else is said.
-const DefaultServer = "mqtt://127.0.0.1:2883"
-
-// Options configure Run. Only Name must be set.
-type Options struct {
-	Name    string   // the mapper's, unique on its node
-	Servers []string // default DefaultServer
-	User    string
-	Secret  func() (string, error) // the password, asked for at each connect; nil: none
-	TLS     *tls.Config
-
-	Collect     time.Duration // how often a property is read whose visitor doesn't say; default 1 s
-	CallTimeout time.Duration // for one call of the driver; default 10 s
-	// ProbeTimeout is for a Ping while other devices of its bus are online; default 250 ms. See Pinger.
-	ProbeTimeout time.Duration
-	Backoff      client.Backoff // between attempts to reach a device; default 1 s to 3 s
-	Retry        client.Backoff // between attempts to write a value that the device can't take at the moment; default 5 s to 60 s
-	Reconnect    client.Backoff // between attempts to reach the broker; default 200 ms to 5 s
-
-	// DriveLog is a file that gets one line of JSON before each write and command to a device, for tests and audits.
-	DriveLog string
-
-	Log zerolog.Logger
-	Now func() time.Time // default time.Now
-}
-
-func (o Options) withDefaults() (Options, error) {
-	o.Collect = cmp.Or(o.Collect, time.Second)
-	o.CallTimeout = cmp.Or(o.CallTimeout, 10*time.Second)
-	o.ProbeTimeout = cmp.Or(o.ProbeTimeout, 250*time.Millisecond)
-	o.Backoff = cmp.Or(o.Backoff, client.Backoff{Min: time.Second, Max: 3 * time.Second})
-	o.Retry = cmp.Or(o.Retry, client.Backoff{Min: 5 * time.Second, Max: time.Minute})
-	o.Reconnect = cmp.Or(o.Reconnect, client.Backoff{Min: 200 * time.Millisecond, Max: 5 * time.Second})
-	if len(o.Servers) == 0 {
-		o.Servers = []string{DefaultServer}
-	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	switch {
-	case !topics.ValidName(o.Name):
-		return o, fmt.Errorf("mapper name %q: %s", o.Name, topics.NameRule())
-	case o.Collect < minCycle:
-		return o, fmt.Errorf("collect cycle %s is shorter than %s", o.Collect, minCycle)
-	case o.Backoff.Min <= 0 || o.Backoff.Max < o.Backoff.Min:
-		return o, errors.New("backoff: min must be above 0, and max not below min")
-	}
-	return o, nil
-}
-
-// minCycle is the shortest collect cycle, so that a mistyped one does not occupy a bus.
-const minCycle = 10 * time.Millisecond
-
 // findNode reads the node's name from the first retained topic that the broker sends. The will's topic has the name, so it
 // is needed before the mapper connects. It waits until there is such a topic; if ctx ends it returns "".
 func findNode(ctx context.Context, o Options) (string, error) {
@@ -433,143 +326,4 @@ func findNode(ctx context.Context, o Options) (string, error) {
 	}
 	err = c.Run(ctx)
 	return found, err
-}
-
-// requestSetup queues a request to the core: does the device still exist, and what was reported of it? mu is held.
-func (m *mapper) requestSetup(key string) {
-	m.setupSeq++
-	m.setups[key] = m.setupSeq
-	select {
-	case m.setupWake <- struct{}{}:
-	default:
-	}
-}
-
-// requestSetupAll queues such a request for every device after each connect, because the broker doesn't send what was removed
-// meanwhile.
-func (m *mapper) requestSetupAll() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for key := range m.devices {
-		m.requestSetup(key)
-	}
-}
-
-// runSetups handles these requests in a goroutine of its own, so that neither the message handler nor a bus waits for the core.
-func (m *mapper) runSetups(ctx context.Context) {
-	tick := time.NewTicker(time.Second)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-m.setupWake:
-			m.setupAll(ctx)
-		case <-tick.C:
-			m.setupAll(ctx)
-			m.out.retry(m.mqtt.Connected())
-		}
-	}
-}
-
-func (m *mapper) setupAll(ctx context.Context) {
-	for key, ask := range m.pending() {
-		if ctx.Err() != nil || !m.mqtt.Connected() {
-			return // the next connect asks about all of them
-		}
-		m.mu.Lock()
-		d := m.devices[key]
-		m.mu.Unlock()
-		err := m.setupOne(ctx, key, d)
-		var refused *client.Refused
-		switch {
-		case err == nil:
-			m.finishSetup(key, ask, d, false)
-		case errors.As(err, &refused) && refused.Code == 0x90:
-			m.finishSetup(key, ask, d, true)
-		default:
-			m.log.Warn().Err(err).Str("device", key).Msg("device not set up; trying again")
-		}
-	}
-}
-
-func (m *mapper) pending() map[string]uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for key := range m.setups {
-		if d := m.devices[key]; d != nil {
-			d.setupAttempts++
-		}
-	}
-	return maps.Clone(m.setups)
-}
-
-// finishSetup ends a device's setup, and drops a device that the core no longer has. A request that was queued meanwhile is still
-// to be handled: for another device of the name, for a new property whose desired value was ignored before, or for a connection
-// without subscriptions.
-func (m *mapper) finishSetup(key string, ask uint64, d *device, gone bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.setups[key] != ask {
-		return
-	}
-	delete(m.setups, key)
-	if d != nil && gone {
-		m.drop(d) // which queues one more request, to end the subscriptions
-	}
-}
-
-// setupOne subscribes to a device's desired values and commands and to what others publish about it, and reads the twin for
-// what was reported before. For a device that is gone (nil) it ends the subscriptions.
-func (m *mapper) setupOne(ctx context.Context, key string, d *device) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	base := topics.Prefix + m.node + "/devices/" + key
-	subs := []client.Subscription{
-		{Filter: base + "/desired/+", QoS: 1},
-		{Filter: base + "/commands/+"},
-		othersOnly(base + "/reported/+"), othersOnly(base + "/refused/+"), othersOnly(base + "/problem/+"), othersOnly(base + "/problem"), othersOnly(base + "/state"),
-	}
-	if d == nil {
-		filters := make([]string, len(subs))
-		for i, s := range subs {
-			filters[i] = s.Filter
-		}
-		return m.mqtt.Unsubscribe(ctx, filters...)
-	}
-	if err := m.mqtt.Subscribe(ctx, subs...); err != nil {
-		return err
-	}
-	get := topics.Address{Node: m.node, Kind: topics.KindGet, Device: key}
-	answer, err := m.mqtt.Request(ctx, client.Message{Topic: get.String(), QoS: 1})
-	if err != nil {
-		return err
-	}
-	var twin map[string]resource.TwinProperty
-	if err := json.Unmarshal(answer.Payload, &twin); err != nil {
-		return fmt.Errorf("can't read the answer to get: %w", err)
-	}
-	m.remember(d, twin)
-	return nil
-}
-
-func (m *mapper) remember(d *device, twin map[string]resource.TwinProperty) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for name, t := range twin {
-		p := d.props[name]
-		if p == nil {
-			continue
-		}
-		if t.Problem != nil {
-			p.rememberProblem(*t.Problem)
-		}
-		if t.Reported != nil {
-			p.remember(*t.Reported)
-		}
-	}
-	d.isSetUp = true
-	if w := m.workers[d.bus]; w != nil {
-		w.wakeUp()
-	}
 }

@@ -3,22 +3,14 @@ package mappers
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
-	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/edgebus/edgebus/broker/client"
-	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/backoff"
 	"github.com/edgebus/edgebus/topics/link"
-	"github.com/edgebus/edgebus/topics/resource"
 )
 
 // worker is the one goroutine that uses the devices of a bus.
@@ -46,7 +38,7 @@ func (w *worker) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			for _, d := range w.list() {
-				w.failCommands(d, errStopping)
+				w.m.failCommands(d, errStopping)
 				w.close(d)
 			}
 			return
@@ -108,7 +100,7 @@ func (w *worker) pass(ctx context.Context) time.Time {
 		case ctx.Err() != nil:
 			return next
 		case d.badConfig, now.Before(d.retry.Due()):
-			w.failCommands(d, d.lastErr)
+			w.m.failCommands(d, d.lastErr)
 			plan(d.retry.Due(), !d.badConfig)
 		case failed:
 			plan(now, true) // in the next pass, after those that are open
@@ -180,7 +172,7 @@ func (w *worker) serve(ctx context.Context, d *device) (at time.Time, due bool) 
 			return w.fail(ctx, d, err)
 		}
 	}
-	w.setOnline(d, true)
+	w.m.setOnline(d, true)
 	d.retry.Succeeded()
 	return w.nextDue(d), true
 }
@@ -273,43 +265,6 @@ func recoverPanic(f func() error) (err error) {
 	return f()
 }
 
-// nearest asks the driver for the value that a property has after another was written. One whose calculation panics is not asked again until
-// the device is opened anew: the property has the values that are equal to those written.
-func (w *worker) nearest(d *device, r Rounder, p *property) func(value string) (string, error) {
-	return func(value string) (near string, err error) {
-		err = recoverPanic(func() error {
-			near, err = r.Nearest(p.info.Name, value)
-			return err
-		})
-		if errors.Is(err, errPanicked) {
-			w.m.mu.Lock()
-			p.nearest, p.round = nil, nil
-			w.m.mu.Unlock()
-			w.m.log.Error().Err(err).Str("device", d.key).Str("property", p.info.Name).Str("value", value).Msg("can't tell the nearest value that the device can have")
-		}
-		return near, err
-	}
-}
-
-// learnNearest asks the driver for the nearest values that decisions about p need. mu is held, but not while the driver calculates: it must
-// not hold up the messages of the other devices.
-func (w *worker) learnNearest(p *property) {
-	for {
-		value, missing := p.notRounded()
-		if !missing {
-			return
-		}
-		round := p.round
-		w.m.mu.Unlock()
-		near, err := round(value)
-		w.m.mu.Lock()
-		if p.rounded == nil || len(p.rounded) > 8 { // values that were desired before
-			p.rounded = map[string]roundedValue{}
-		}
-		p.rounded[value] = roundedValue{near, err}
-	}
-}
-
 func (w *worker) open(ctx context.Context, d *device, info Device) error {
 	err := w.call(ctx, func(ctx context.Context) (err error) {
 		d.session, err = Open(ctx, w.m.driver, info)
@@ -330,7 +285,7 @@ func (w *worker) open(ctx context.Context, d *device, info Device) error {
 		p.collectAt, p.retry = time.Time{}, backoff.Retry{}
 		p.nearest, p.round, p.rounded = nil, nil, nil
 		if r, ok := d.session.Session.(Rounder); ok {
-			p.nearest, p.round = p.roundedValue, w.nearest(d, r, p)
+			p.nearest, p.round = p.roundedValue, w.m.nearest(d, r, p)
 		}
 		if p.reportedKnown && p.appliedVer > 0 {
 			p.recheckDue, p.before = true, p.reported
@@ -388,35 +343,6 @@ func (w *worker) close(d *device) {
 	d.session = nil
 }
 
-// publish makes value the latest of a topic of the device.
-func (w *worker) publish(d *device, kind topics.Kind, name, value string, user []client.UserProperty) {
-	w.m.mu.Lock()
-	gone := d.gone
-	w.m.mu.Unlock()
-	if !gone {
-		w.m.out.set(client.Message{Topic: w.topic(d, kind, name), Payload: []byte(value), QoS: 1, Retain: true, User: user})
-	}
-}
-
-func (w *worker) topic(d *device, kind topics.Kind, name string) string {
-	return topics.Address{Node: w.m.node, Kind: kind, Device: d.key, Name: name}.String()
-}
-
-// topics returns the topics to which publish may have published for the device.
-func (d *device) topics() (list []string) {
-	add := func(kind topics.Kind, name string) {
-		list = append(list, topics.Address{Node: d.info.Node, Kind: kind, Device: d.key, Name: name}.String())
-	}
-	add(topics.KindDeviceState, "")
-	add(topics.KindProblem, "")
-	for name := range d.props {
-		add(topics.KindReported, name)
-		add(topics.KindRefused, name)
-		add(topics.KindReadProblem, name)
-	}
-	return list
-}
-
 // collect reads what is due and reports what has changed.
 func (w *worker) collect(ctx context.Context, d *device) error {
 	names := w.due(d)
@@ -441,9 +367,9 @@ func (w *worker) collect(ctx context.Context, d *device) error {
 			r.Err = w.check(d, name, r.Value)
 		}
 		if r.Err != nil {
-			w.publishReadProblem(d, name, r.Err)
+			w.m.publishReadProblem(d, name, r.Err)
 		} else {
-			w.report(d, name, r.Value)
+			w.m.report(d, name, r.Value)
 		}
 	}
 	return nil
@@ -545,89 +471,11 @@ func (w *worker) reportPushed(d *device) {
 	w.m.mu.Unlock()
 	for name, value := range pushed {
 		if err := w.check(d, name, value); err != nil {
-			w.publishReadProblem(d, name, err)
+			w.m.publishReadProblem(d, name, err)
 			continue
 		}
-		w.report(d, name, value)
+		w.m.report(d, name, value)
 	}
-}
-
-// report records a property's current value, and publishes it if it has changed or its report cycle is over.
-func (w *worker) report(d *device, name, value string) {
-	now := w.m.o.Now()
-	w.m.mu.Lock()
-	w.learnNearest(d.props[name])
-	p := d.props[name]
-	if p == nil {
-		w.m.mu.Unlock()
-		return
-	}
-	p.current, p.known, p.readAt = value, true, now
-	if p.problem != "" { // a report ends it, also of a value that was reported before
-		p.problem, p.reportIsCurrent = "", false
-		w.m.out.remove(w.topic(d, topics.KindReadProblem, name))
-	}
-	meets := p.desired.ver > 0 && !p.desired.cleared && p.satisfies(value, p.desired.value)
-	if meets { // a refusal that was published before is cleared, and not published again
-		w.m.out.remove(w.topic(d, topics.KindRefused, name))
-	}
-	heartbeat := p.info.Report > 0 && !now.Before(p.reportAt)
-	if !heartbeat && !p.changed(value) {
-		w.m.mu.Unlock()
-		return
-	}
-	p.reported, p.reportedKnown, p.reportIsCurrent, p.reportedFor = value, true, true, p.appliedVer
-	p.reportAt = now.Add(p.info.Report)
-	user := []client.UserProperty{{Key: "ts", Value: resource.FormatTime(now)}}
-	if p.appliedVer > 0 {
-		user = append(user, client.UserProperty{Key: "for", Value: strconv.FormatUint(p.appliedVer, 10)})
-		if meets && p.appliedVer == p.desired.ver && !p.same(value, p.desired.value) {
-			user = append(user, client.UserProperty{Key: "nearest", Value: "true"})
-		}
-	}
-	w.m.mu.Unlock()
-	w.publish(d, topics.KindReported, name, value, user)
-}
-
-// publishReadProblem publishes why a property can't be read, and when it last was. Of a property that the driver can't read at all
-// it publishes nothing, because another client may report it.
-func (w *worker) publishReadProblem(d *device, name string, err error) {
-	w.m.log.Debug().Err(err).Str("device", d.key).Str("property", name).Msg("not read")
-	why := resource.Problem{Code: resource.ReadFailed, Message: stableText(err)}
-	r, refused := asRefusal(err)
-	if refused {
-		why.Code, why.Message = r.Code, r.Message
-	}
-	w.m.mu.Lock()
-	p := d.props[name]
-	if p == nil {
-		w.m.mu.Unlock()
-		return
-	}
-	if !p.readAt.IsZero() {
-		why.Since = resource.FormatTime(p.readAt)
-	}
-	text := ""
-	if payload, err := json.Marshal(why); err == nil && (!refused || r.Code != NotReachable) {
-		text = string(payload)
-	}
-	news := text != p.problem
-	p.problem = text
-	w.m.mu.Unlock()
-	if news {
-		w.publish(d, topics.KindReadProblem, name, text, nil)
-	}
-}
-
-// publishRefusal publishes why a desired value is not applied.
-func (w *worker) publishRefusal(d *device, name string, ver uint64, r *Refusal) {
-	payload, err := json.Marshal(resource.Refusal{For: ver, Code: r.Code, Message: r.Message})
-	if err != nil {
-		return
-	}
-	w.m.log.Warn().Str("device", d.key).Str("property", name).Uint64("ver", ver).Str("code", r.Code).Msg("a value is refused")
-	w.m.log.Debug().Str("device", d.key).Str("property", name).Uint64("ver", ver).Str("reason", r.Message).Msg("reason of the refusal")
-	w.publish(d, topics.KindRefused, name, string(payload), nil)
 }
 
 // fail closes a device and plans the next attempt to open it.
@@ -646,243 +494,8 @@ func (w *worker) fail(ctx context.Context, d *device, err error) (time.Time, boo
 	if d.online || d.retry.Failures() == 1 {
 		w.m.log.Warn().Err(err).Str("device", d.key).Stringer("retry_in", wait.Round(time.Millisecond)).Bool("until_reconfigured", d.badConfig).Msg("device offline")
 	}
-	w.publishProblem(d, err)
-	w.setOnline(d, false)
-	w.failCommands(d, err)
+	w.m.publishProblem(d, err)
+	w.m.setOnline(d, false)
+	w.m.failCommands(d, err)
 	return d.retry.Due(), !d.badConfig
-}
-
-func (w *worker) setOnline(d *device, online bool) {
-	if d.online == online && d.retry.Failures() != 1 {
-		return
-	}
-	if online && !d.online {
-		w.m.log.Info().Str("device", d.key).Msg("device online")
-	}
-	d.online = online
-	if online {
-		w.m.out.remove(w.topic(d, topics.KindProblem, "")) // the core ends it with the state
-		d.problem = ""
-	}
-	state := resource.Offline
-	if online {
-		state = resource.Online
-	}
-	w.publish(d, topics.KindDeviceState, "", state, nil)
-}
-
-// publishProblem publishes why a device is not online. It is called before the state is published.
-func (w *worker) publishProblem(d *device, err error) {
-	p := resource.Problem{Code: resource.Unreachable, Message: stableText(err)}
-	if d.badConfig {
-		p.Code = resource.BadConfig
-	}
-	payload, failed := json.Marshal(p)
-	if failed != nil || d.problem == string(payload) {
-		return
-	}
-	d.problem = string(payload)
-	w.publish(d, topics.KindProblem, "", d.problem, nil)
-}
-
-// stableText returns an error's text without the parts that differ with every attempt, so that the same problem is not published
-// again.
-func stableText(err error) string {
-	const most = 500
-	text := err.Error()
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		text = strings.TrimSuffix(strings.TrimSuffix(text, "EOF"), "unexpected ") + "the device closed the connection"
-	}
-	var op *net.OpError
-	if errors.As(err, &op) && op.Source != nil {
-		text = strings.ReplaceAll(text, op.Source.String()+"->", "")
-	}
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
-}
-
-// maxCommands is how many commands may wait for one device.
-const maxCommands = 16
-
-// command is a command that waits for its device's worker. It is executed at most once, and is not kept when the connection
-// ends.
-type command struct {
-	name  string
-	msg   client.Message
-	until time.Time // the caller's deadline; zero: none
-}
-
-// command takes a command for a device of this mapper.
-func (m *mapper) command(a topics.Address, msg client.Message) {
-	c := command{name: a.Name, msg: msg}
-	if msg.Expiry > 0 {
-		c.until = m.o.Now().Add(msg.Expiry)
-	}
-	m.mu.Lock()
-	d := m.devices[a.Device]
-	full := d != nil && len(d.commands) >= maxCommands
-	if d != nil && !full {
-		d.commands = append(d.commands, c)
-		m.workers[d.bus].wakeUp()
-	}
-	m.mu.Unlock()
-	switch {
-	case d == nil:
-		m.answer(c, topics.CodeDeviceOffline, nil, fmt.Errorf("%s is not driven by mapper %s any more", a.Device, m.o.Name))
-	case full:
-		m.answer(c, topics.CodeBusy, nil, fmt.Errorf("%d commands are waiting for %s already", maxCommands, a.Device))
-	}
-}
-
-// answer responds to a command.
-func (m *mapper) answer(c command, code topics.AnswerCode, result []byte, err error) {
-	if c.msg.ResponseTopic == "" {
-		if err != nil {
-			m.log.Warn().Err(err).Str("topic", c.msg.Topic).Msg("command failed; it had no response topic")
-		}
-		return
-	}
-	r := client.Message{
-		Topic: c.msg.ResponseTopic, Payload: result, QoS: c.msg.QoS, Correlation: c.msg.Correlation,
-		User: []client.UserProperty{{Key: topics.PropCode, Value: string(code)}},
-	}
-	if err != nil {
-		r.User = append(r.User, client.UserProperty{Key: topics.PropError, Value: topics.MakeReadable(err.Error())})
-	}
-	m.mqtt.PublishAsync(r, func(err error) {
-		if err != nil {
-			m.log.Warn().Err(err).Str("topic", c.msg.Topic).Msg("answer of a command not sent")
-		}
-	})
-}
-
-// runCommands executes the commands that wait for a device. An error means that the device is lost.
-func (w *worker) runCommands(ctx context.Context, d *device) error {
-	for c, ok := w.nextCommand(d); ok; c, ok = w.nextCommand(d) {
-		if err := w.execute(ctx, d, c); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (w *worker) nextCommand(d *device) (c command, ok bool) {
-	w.m.mu.Lock()
-	defer w.m.mu.Unlock()
-	if len(d.commands) == 0 {
-		return c, false
-	}
-	c = d.commands[0]
-	d.commands = d.commands[1:]
-	return c, true
-}
-
-func (w *worker) execute(ctx context.Context, d *device, c command) error {
-	t, ok := d.session.Session.(Commander)
-	w.m.mu.Lock()
-	i := slices.IndexFunc(d.methods, func(m resource.DeviceCommand) bool { return m.Name == c.name })
-	if i >= 0 {
-		t, ok = &deviceMethod{w.m, d, d.methods[i]}, true
-	}
-	w.m.mu.Unlock()
-	switch {
-	case !ok:
-		w.m.answer(c, topics.CodeRefused, nil, fmt.Errorf("%s takes no commands", d.key))
-		return nil
-	case !c.until.IsZero() && !w.m.o.Now().Before(c.until):
-		w.m.answer(c, topics.CodeExpired, nil, fmt.Errorf("not executed: %s was busy until the command's deadline", d.key))
-		return nil
-	}
-	var result []byte
-	err := w.m.drives.add(driveLine{Device: d.key, Command: c.name, Value: string(c.msg.Payload)}, w.m.o.Now())
-	if err == nil {
-		err = w.call(ctx, func(ctx context.Context) (err error) {
-			result, err = t.Command(ctx, c.name, c.msg.Payload)
-			return err
-		})
-	}
-	_, refused := asRefusal(err)
-	switch {
-	case err == nil:
-		w.m.answer(c, topics.CodeOK, result, nil)
-	case refused:
-		w.m.answer(c, topics.CodeRefused, nil, err)
-		return nil
-	default:
-		w.m.answer(c, topics.CodeFailed, nil, err)
-	}
-	return err
-}
-
-// deviceMethod is a command of a Device's spec: it writes values to properties, each once and without retry.
-type deviceMethod struct {
-	m *mapper
-	d *device
-	resource.DeviceCommand
-}
-
-// Command writes the values of the payload, in the order of names. Values that were written before a refused one stay, and the
-// answer says so.
-func (x *deviceMethod) Command(ctx context.Context, _ string, payload []byte) ([]byte, error) {
-	if !x.d.session.CanWrite() {
-		return nil, Refuse(ReadOnly, "%s can't be written", x.d.key)
-	}
-	values, err := x.values(payload)
-	if err != nil {
-		return nil, err
-	}
-	names := slices.Sorted(maps.Keys(values))
-	for i, name := range names {
-		err := x.d.session.Write(ctx, name, values[name])
-		if r, refused := asRefusal(err); refused && i > 0 {
-			return nil, Refuse(r.Code, "%s: %s (set before that: %s)", name, r.Message, strings.Join(names[:i], ", "))
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	return nil, nil
-}
-
-// values returns the values of a payload if all of them are allowed.
-func (x *deviceMethod) values(payload []byte) (map[string]string, error) {
-	values := make(map[string]string)
-	members, err := resource.ParseMembers(payload)
-	bare := len(x.Properties) == 1 && members[x.Properties[0]] == nil
-	switch {
-	case bare:
-		values[x.Properties[0]] = string(payload)
-	case err != nil || len(members) == 0:
-		return nil, Refuse(Invalid, "the payload of %s must be a JSON object of values for %s", x.Name, strings.Join(x.Properties, ", "))
-	default:
-		for name, v := range members {
-			if v == nil || !slices.Contains(x.Properties, name) {
-				return nil, Refuse(Invalid, "%.80s: %s sets %s", name, x.Name, strings.Join(x.Properties, ", "))
-			}
-			values[name] = string(*v)
-		}
-	}
-	x.m.mu.Lock()
-	defer x.m.mu.Unlock()
-	for name, value := range values {
-		p := x.d.props[name]
-		if p == nil || !p.spec.Writable() {
-			return nil, Refuse(ReadOnly, "%s can't be set", name)
-		}
-		if r := checkValue(p.spec, value); r != nil {
-			return nil, r
-		}
-	}
-	return values, nil
-}
-
-var errStopping = errors.New("its mapper is stopping")
-
-// failCommands answers all waiting commands of a device that is offline: commands are not kept until it is back.
-func (w *worker) failCommands(d *device, err error) {
-	for c, ok := w.nextCommand(d); ok; c, ok = w.nextCommand(d) {
-		w.m.answer(c, topics.CodeDeviceOffline, nil, fmt.Errorf("%s is offline: %w", d.key, err))
-	}
 }
