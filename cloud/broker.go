@@ -8,8 +8,8 @@ import (
 	"github.com/edgebus/edgebus/configs"
 )
 
-// brokerOptions are the options of the hub's broker that settings say, with the audit log.
-func brokerOptions(cfg configs.Hub, log zerolog.Logger) (o broker.Options, err error) {
+// newBrokerOptions are the options of the hub's broker that settings say, with the audit log.
+func newBrokerOptions(cfg configs.Hub, log zerolog.Logger) (o broker.Options, err error) {
 	o = broker.Options{InsecureListen: cfg.Insecure, Limits: cfg.Limits.Limits, Down: cfg.Bridge.Down, Log: log}
 	o.Auth.SharedGroups = cfg.Auth.SharedGroups
 	for _, d := range cfg.Auth.Deny {

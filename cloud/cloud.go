@@ -50,13 +50,15 @@ type Options struct {
 // what they were asked, then the store.
 func Run(ctx context.Context, o Options) (err error) {
 	cfg, log := o.Config, o.Log
+
+	// The data: objects, the key of Secrets, the authority, sessions, blobs.
 	dir, err := datadir.Open(cfg.Data.Dir, "cloudhub")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, dir.Close()) }()
-	figures := metrics.New(o.Version)
-	commits := figures.Commits()
+	metrics := metrics.New(o.Version)
+	commits := metrics.Commits()
 	st, err := bolt.Open(bolt.Options{
 		Path: filepath.Join(cfg.Data.Dir, FileName), Log: log, Committed: commits.ForStore("objects"),
 	})
@@ -64,9 +66,8 @@ func Run(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-
-	hub := hubIdentity(st, cfg.Replaces)
-	sealed, err := openSecretStore(ctx, cfg.Data.Dir, st, log)
+	identity := hubIdentity(st, cfg.Replaces)
+	secrets, err := openSecretStore(ctx, cfg.Data.Dir, st, log)
 	if err != nil {
 		return err
 	}
@@ -74,110 +75,131 @@ func Run(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	kept, err := mqttserver.OpenJournal(cfg.Data.Dir, log, commits.ForStore("sessions"))
+	journal, err := mqttserver.OpenJournal(cfg.Data.Dir, log, commits.ForStore("sessions"))
 	if err != nil {
 		return err
 	}
-	commits.Watch("sessions", kept.Damage)
-	defer func() { err = errors.Join(err, kept.Close()) }()
-
-	specs := blobs.ReferenceFinder{Reader: st}
+	defer func() { err = errors.Join(err, journal.Close()) }()
+	commits.Watch("sessions", journal.Damage)
+	references := blobs.ReferenceFinder{Reader: st}
 	content, err := blobs.Open(blobs.Options{
-		Dir: cfg.Data.Dir, Bytes: int64(cfg.Limits.Blobs.Bytes), Age: cfg.Limits.Blobs.Age, Refs: []blobs.References{specs.Refs, fleet.BlobReferences(st), sources.BlobReferences(st)}, Log: log,
+		Dir: cfg.Data.Dir, Bytes: int64(cfg.Limits.Blobs.Bytes), Age: cfg.Limits.Blobs.Age, Log: log,
+		Refs: []blobs.References{references.Refs, fleet.BlobReferences(st), sources.BlobReferences(st)},
 	})
 	if err != nil {
 		return err
 	}
+
+	// Who may do what: the broker's options have the users, the rules for topics and the audit log.
+	brokerOptions, err := newBrokerOptions(cfg, log)
+	if err != nil {
+		return err
+	}
+	rules, err := mqttserver.OpenRules(&brokerOptions, cfg.Auth.Topics, log)
+	if err != nil {
+		return err
+	}
+	auditLog := brokerOptions.Audit
+
+	// Objects, by the rules for all of them, and what happened to them.
+	registry := objects.New(objects.Options{
+		Reader: st, Writer: secrets, Log: log, Seal: secrets.key, Managers: api.Managers(), Audit: auditWrites(auditLog),
+		NodeReferences: nodeReferences(st), Fetched: sources.IsFetched(st),
+	})
 	recorder := events.New(events.Options{
 		Reader: st, Writer: st, Log: log, Keep: cfg.Limits.Events.Age, Most: cfg.Limits.Events.Count,
 	})
-	bo, err := brokerOptions(cfg, log)
-	if err != nil {
-		return err
-	}
-	rules, err := mqttserver.OpenRules(&bo, cfg.Auth.Topics, log)
-	if err != nil {
-		return err
-	}
-	objs := objects.New(objects.Options{
-		Reader: st, Writer: sealed, Log: log, Seal: sealed.key, Managers: api.Managers(), Audit: auditWrites(bo.Audit),
-		NodeReferences: nodeReferences(st), Fetched: sources.IsFetched(st),
-	})
-	rows := projections(objs.Controller("twins"))
-	var br *broker.Broker
-	tw, err := twin.New(ctx, twin.Options{
-		Options: tree.Options{
-			Publish: func(m broker.Message) { br.Publish(m) },
-			Pass:    func(m broker.Message, done func(error)) { br.Pass(m, done) },
-			Kept:    func(topic string) bool { return br.HasDurableSubscriber(topic) },
-			Wanted:  func(topic string) bool { return br.HasSubscriber(topic) },
-			Quota:   link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log,
-		},
-		Reader: st, Writer: st, Watcher: st, Replicas: st, Rand: rand.Uint64, Record: recorder.Record, Managed: objs.Managed, CreateNode: createNode(objs.Controller("twins")), Hub: hub,
-		ForgetNode: func(node string) { br.ForgetNode(node) }, Projections: rows,
-	})
-	if err != nil {
-		return err
-	}
-	bo.Version = o.Version
-	commands := calls.New(calls.Options{
-		Role: topics.RoleNode, Tree: tw, Presence: tw, Limits: cfg.Limits.Commands, Log: log, NodeTime: tw.SetTime,
-		Publish:     func(m broker.Message) { br.Publish(m) },
-		Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
-	})
-	bearer, err := openBearer(ctx, cfg.Auth, st, tw, log)
-	if err != nil {
-		return err
-	}
-	nodes := enroll.New(enroll.Options{
-		Authority: authority, Reader: st, Writer: st, Watcher: st, Objects: objs.Controller("enroll"), Broker: func() enroll.Broker { return br }, Tree: commands, Presence: commands,
-		Mode: cfg.Auth.Enrollment, Reserved: isReservedName(cfg.Auth, bearer.Tokens.HasUser), Address: func() string { return hubAddress(cfg, br.Addrs()) }, Log: log,
-		CheckReferences: judgeJoining(objs), NodeLabels: cfg.Auth.NodeLabels, Hub: hub.ID.String(),
-	})
-	serving := blobs.NewServer(blobs.ServerOptions{
-		Store: content, Allowed: specs.Allowed, Fetched: objs.Fetched, Tree: nodes, Publish: func(m broker.Message) { br.Publish(m) }, Log: log,
-	})
-	bo.Tree, bo.Presence, bo.Rejected, bo.Journal, bo.Metrics = serving, nodes, tw.Rejected, kept, figures
-	yes, why := cfg.Anonymous()
-	log.Info().Bool("anonymous", yes).Str("why", why).Msg("who comes over loopback without signing in")
-	if yes {
-		bo.Auth.Anonymous, bo.Auth.LoopbackNodes = []topics.Role{topics.RoleOperator}, true
-	}
-	bo.Auth.Node = func(name string) bool { return acceptsCertificate(cfg.Auth, tw, name) }
-	bo.Auth.Bearer = bearer
-	bo.Auth.Enroll, bo.Auth.Revoked, bo.Auth.Notice = nodes.Admit, nodes.Revoked, nodes.Notice
-	if br, err = broker.New(bo); err != nil {
-		return err
-	}
-	kept.Register(figures, "sessions")
-	commands.Register(figures)
-	serving.Register(figures)
-	registerHubMetrics(figures, tw, recorder)
-	if err := errors.Join(mqttserver.RegisterRules(rules, figures), bo.Audit.Register(figures)); err != nil {
-		return errors.Join(err, br.Close(ctx))
-	}
-	space := dir.Space(log, nil)
-	act := newControllers(cfg.Data.Dir, cfg.Sources, objs, st, content, recorder, figures, log, tw, newProjectionControllers(tw, rows))
-	watch := func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }
-	site, err := httpserver.Listen(httpserver.Options{Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits}, log, figures.Count(bo.Audit.Handler(api.New(api.Options{
-		Objects: objs, Reader: st, Writer: st, Watcher: st, Log: log, Authenticate: br.SignIn, Metrics: figures.Handler(), Version: o.Version,
-		Links: linkReporter(hub.ID, tw, br, commits, rules, space, o.Version), Ready: map[string]func(context.Context) error{"store": storesReady(commits)},
-		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Blobs: serving.ServeHTTP, Content: content.ReadAt,
-		Enrollment: nodes, Presence: tw, OwnOnly: cfg.HTTP.Discovery == "own",
-		Tokens: bearer.Tokens.ServeHTTP, Login: loginOptions(cfg.Auth.OIDC),
-	}))))
-	if err != nil {
-		return errors.Join(err, br.Close(ctx))
-	}
-	figures.HTTP(site.Connections)
 
-	guard := dir.Guard(log, st.InPlace, kept.InPlace)
+	// The twins: what nodes are told, and what they report. The broker is made from what is made from them: they publish through it later.
+	var br *broker.Broker
+	publish := func(m broker.Message) { br.Publish(m) }
+	projections := newProjections(registry.Controller("twins"))
+	twins, err := twin.New(ctx, twin.Options{
+		Options: tree.Options{
+			Publish: publish, Pass: func(m broker.Message, done func(error)) { br.Pass(m, done) },
+			Kept:   func(topic string) bool { return br.HasDurableSubscriber(topic) },
+			Wanted: func(topic string) bool { return br.HasSubscriber(topic) },
+			Quota:  link.Quota{Keys: cfg.Limits.Node.Keys, Bytes: int(cfg.Limits.Node.Bytes)}, Log: log,
+		},
+		Reader: st, Writer: st, Watcher: st, Replicas: st, Rand: rand.Uint64, Record: recorder.Record, Hub: identity,
+		Managed: registry.Managed, CreateNode: createNode(registry.Controller("twins")), Projections: projections,
+		ForgetNode: func(node string) { br.ForgetNode(node) },
+	})
+	if err != nil {
+		return err
+	}
+
+	// What the broker asks about topics of the tree goes through blobs, enrolment and commands to the twins.
+	commands := calls.New(calls.Options{
+		Role: topics.RoleNode, Tree: twins, Presence: twins, Limits: cfg.Limits.Commands, Log: log, NodeTime: twins.SetTime,
+		Publish: publish, Subscribers: func(topic string) []broker.Subscriber { return br.Subscribers(topic) },
+	})
+	bearer, err := openBearer(ctx, cfg.Auth, st, twins, log)
+	if err != nil {
+		return err
+	}
+	enrollment := enroll.New(enroll.Options{
+		Authority: authority, Reader: st, Writer: st, Watcher: st, Objects: registry.Controller("enroll"), Log: log,
+		Tree: commands, Presence: commands, Broker: func() enroll.Broker { return br }, Hub: identity.ID.String(),
+		Mode: cfg.Auth.Enrollment, NodeLabels: cfg.Auth.NodeLabels, CheckReferences: judgeJoining(registry),
+		Reserved: isReservedName(cfg.Auth, bearer.Tokens.HasUser), Address: func() string { return hubAddress(cfg, br.Addrs()) },
+	})
+	blobServer := blobs.NewServer(blobs.ServerOptions{
+		Store: content, Allowed: references.Allowed, Fetched: registry.Fetched, Tree: enrollment, Publish: publish, Log: log,
+	})
+
+	// The broker.
+	brokerOptions.Version, brokerOptions.Journal, brokerOptions.Metrics = o.Version, journal, metrics
+	brokerOptions.Tree, brokerOptions.Presence, brokerOptions.Rejected = blobServer, enrollment, twins.Rejected
+	anonymous, why := cfg.Anonymous()
+	log.Info().Bool("anonymous", anonymous).Str("why", why).Msg("who comes over loopback without signing in")
+	auth := &brokerOptions.Auth
+	if anonymous {
+		auth.Anonymous, auth.LoopbackNodes = []topics.Role{topics.RoleOperator}, true
+	}
+	auth.Node = func(name string) bool { return acceptsCertificate(cfg.Auth, twins, name) }
+	auth.Bearer, auth.Enroll, auth.Revoked, auth.Notice = bearer, enrollment.Admit, enrollment.Revoked, enrollment.Notice
+	if br, err = broker.New(brokerOptions); err != nil {
+		return err
+	}
+	journal.Register(metrics, "sessions")
+	commands.Register(metrics)
+	blobServer.Register(metrics)
+	registerHubMetrics(metrics, twins, recorder)
+	if err := errors.Join(mqttserver.RegisterRules(rules, metrics), auditLog.Register(metrics)); err != nil {
+		return errors.Join(err, br.Close(ctx))
+	}
+
+	// The API.
+	space := dir.Space(log, nil)
+	handler := api.New(api.Options{
+		Objects: registry, Reader: st, Writer: st, Watcher: st, Log: log, Authenticate: br.SignIn, Metrics: metrics.Handler(), Version: o.Version,
+		Links: linkReporter(identity.ID, twins, br, commits, rules, space, o.Version), Ready: map[string]func(context.Context) error{"store": storesReady(commits)},
+		Sessions: br.ServeSessions, MaxBody: int64(cfg.Limits.Request), Watches: cfg.Limits.Watches, Blobs: blobServer.ServeHTTP, Content: content.ReadAt,
+		Enrollment: enrollment, Presence: twins, OwnOnly: cfg.HTTP.Discovery == "own",
+		Tokens: bearer.Tokens.ServeHTTP, Login: loginOptions(cfg.Auth.OIDC),
+	})
+	site, err := httpserver.Listen(httpserver.Options{
+		Listen: cfg.HTTP.Listen, ListenTLS: cfg.HTTP.TLS.Listen, TLS: cfg.HTTP.TLS.Config, Limits: cfg.Limits.Limits,
+	}, log, metrics.Count(auditLog.Handler(handler)))
+	if err != nil {
+		return errors.Join(err, br.Close(ctx))
+	}
+	metrics.HTTP(site.Connections)
+
+	// What acts on objects, and everything else that runs.
+	controllers := newControllers(controllerOptions{
+		Config: cfg, Registry: registry, Store: st, Blobs: content, Recorder: recorder, Metrics: metrics, Log: log, Twins: twins, Projections: projections,
+	})
+	guard := dir.Guard(log, st.InPlace, journal.InPlace)
 	commits.Guard(guard.Err)
-	backups := dataProgram().Listen(cfg.Data.Dir, snapshotData(st, kept, content), sealed.rotate, log)
+	backups := dataProgram().Listen(cfg.Data.Dir, snapshotData(st, journal, content), secrets.rotate, log)
 	if o.Ready != nil {
 		o.Ready(daemon.Addresses{MQTT: br.Addrs(), HTTP: site.Addrs()})
 	}
-	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(bo.Audit, tw.Run), br.Serve, site.Run, content.Run, serving.Run, bearer.Tokens.Run, recorder.Run, nodes.Run, backups.Run, guard.Run, space.Run, watch, act, followUpgradeReports(tw, st, log))
+	return daemon.RunGroup(ctx, mqttserver.RunWithAudit(auditLog, twins.Run), br.Serve, site.Run, content.Run, blobServer.Run,
+		bearer.Tokens.Run, recorder.Run, enrollment.Run, backups.Run, guard.Run, space.Run,
+		func(ctx context.Context) error { return rules.Run(ctx, br.RightsChanged) }, controllers, followUpgradeReports(twins, st, log))
 }
 
 // acceptsCertificate says whether a certificate is accepted as a node's, if its name is no user's.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"github.com/rs/zerolog"
 
@@ -25,30 +26,46 @@ import (
 	"github.com/edgebus/edgebus/topics"
 )
 
-// newControllers runs all that acts on objects, and more besides.
-func newControllers(dataDir string, cfg configs.Sources, objs *objects.Registry, st store.Store, content *blobs.Store, recorder *events.Recorder,
-	figures metrics.Registry, log zerolog.Logger, tw *twin.Twins, more []control.Controller,
-) func(context.Context) error {
-	src := sources.NewResolver(sources.ResolverOptions{
-		Client: sources.New(sources.Options{Allow: parseNetworks(cfg.Allow), Dir: filepath.Join(dataDir, "sources")}), Objects: objs.Controller("sources"), Reader: st, Writer: st, Blobs: content, Interval: cfg.Interval,
+// controllerOptions are what the hub's controllers are made from.
+type controllerOptions struct {
+	Config      configs.Hub
+	Registry    *objects.Registry
+	Store       store.Store
+	Blobs       *blobs.Store
+	Recorder    *events.Recorder
+	Metrics     metrics.Registry
+	Log         zerolog.Logger
+	Twins       *twin.Twins
+	Projections []twin.Projection
+}
+
+// newControllers makes all that acts on objects, and returns what runs it.
+func newControllers(o controllerOptions) func(context.Context) error {
+	cfg, st, record := o.Config.Sources, o.Store, o.Recorder.Record
+	resolver := sources.NewResolver(sources.ResolverOptions{
+		Client:  sources.New(sources.Options{Allow: parseNetworks(cfg.Allow), Dir: filepath.Join(o.Config.Data.Dir, "sources")}),
+		Objects: o.Registry.Controller("sources"), Reader: st, Writer: st, Blobs: o.Blobs, Interval: cfg.Interval,
 	})
-	all := append(more, src.Controllers()...)
-	all = append(all, render.NewController(render.Options{
-		Objects: objs.Controller("render"), Reader: st, Writer: st, Blobs: content, Sources: src, Record: recorder.Record, Metrics: figures,
-	}))
-	all = append(all, fleet.Controllers(fleet.Options{
-		Objects: objs, Reader: st, Sources: src, Record: recorder.Record, Poll: cfg.Interval,
-	})...)
-	all = append(all, enroll.LabelsController(objs.Controller("node-labels")))
-	all = append(all, upgrade.Controller(upgrade.Options{Objects: objs, Reader: st, Writer: st, Record: recorder.Record}))
-	all = append(all, discovery.Controllers(discovery.Options{
-		Objects: objs, Reader: st, Writer: st, Record: recorder.Record, Log: log,
-		Reports: func(kind topics.Kind) discovery.Reports { return twinReports{tw.Reports(kind)} },
-	})...)
-	all = append(all, resourcesync.NewController(resourcesync.Options{
-		Objects: objs, Reader: st, Sources: src, Content: content.ReadAt, Record: recorder.Record, Interval: cfg.Interval,
-	}))
-	runtime := control.New(control.Options{Reader: st, Watcher: st, Metrics: figures, Log: log})
+	all := slices.Concat(
+		newProjectionControllers(o.Twins, o.Projections),
+		resolver.Controllers(),
+		[]control.Controller{
+			render.NewController(render.Options{
+				Objects: o.Registry.Controller("render"), Reader: st, Writer: st, Blobs: o.Blobs, Sources: resolver, Record: record, Metrics: o.Metrics,
+			}),
+			enroll.LabelsController(o.Registry.Controller("node-labels")),
+			upgrade.Controller(upgrade.Options{Objects: o.Registry, Reader: st, Writer: st, Record: record}),
+			resourcesync.NewController(resourcesync.Options{
+				Objects: o.Registry, Reader: st, Sources: resolver, Content: o.Blobs.ReadAt, Record: record, Interval: cfg.Interval,
+			}),
+		},
+		fleet.Controllers(fleet.Options{Objects: o.Registry, Reader: st, Sources: resolver, Record: record, Poll: cfg.Interval}),
+		discovery.Controllers(discovery.Options{
+			Objects: o.Registry, Reader: st, Writer: st, Record: record, Log: o.Log,
+			Reports: func(kind topics.Kind) discovery.Reports { return twinReports{o.Twins.Reports(kind)} },
+		}),
+	)
+	runtime := control.New(control.Options{Reader: st, Watcher: st, Metrics: o.Metrics, Log: o.Log})
 	return func(ctx context.Context) error { return runtime.Run(ctx, all...) }
 }
 

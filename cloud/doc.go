@@ -1,6 +1,17 @@
 // Package cloud is the hub, the daemon in the cloud. Run wires its parts together, and does nothing else.
 //
-// It never contains what a part does: each is a package, or a file here (access, maintenance, projections, report, secrets).
+// It never contains what a part does: each is a package, or a file here.
+//
+// # Files, in reading order
+//
+//	cloud.go        Run, one straight line from the data directory to what runs; Main
+//	broker.go       the broker's options, of the settings
+//	access.go       who is let in, and what it may refer to: names, tokens, certificates, the audit log
+//	secrets.go      the key of Secrets, and its rotation
+//	controllers.go  all controllers
+//	projections.go  what objects come to on nodes, as documents; what nodes report of upgrades
+//	report.go       what is said of the links, and metrics
+//	maintenance.go  the commands check, backup and restore
 //
 // # Packages, in reading order
 //
@@ -11,7 +22,7 @@
 //	client              the client of that API, for programs and tests
 //	cli                 the command line: the program is cmd/edgebus; cmd/cloudhub: that of the hub
 //	twin                the hub's end of every node's link: what nodes are told, and what they report
-//	control             how a controller is run; controllers.go here makes all of them
+//	control             how controllers are run, and told of changes: informers, indexes; controllers.go here makes all of them
 //	fleet, rollout      whose a node is, and which version of a template it gets when; rollout is the planner without I/O
 //	templates           Go templates in Fleets and Configurations
 //	render, sources     a Node's spec with each reference resolved; what the references stand for (git, HTTP, OCI)
@@ -26,10 +37,11 @@
 //
 //  1. `kubectl apply` sends a PATCH: api/patch.go merges it, and objects.Registry (objects/write.go) validates the whole Fleet and
 //     checks what its writer may refer to. store/bolt commits it, then answers, and tells the watches (store/bolt/watch.go).
-//  2. control.Runtime gives the Fleet's key to the controllers that watch Fleets. The owners of package fleet (fleet/controller.go)
-//     write metadata.owner into each Node that the selector matches and that no other fleet owns.
-//  3. The rollouts of package fleet (fleet/rollout.go) freeze the template into a TemplateVersion (fleet/version.go), ask
-//     rollout.Plan which nodes may change now, within batches, windows and the disruption budget, and write these Nodes' specs with
+//  2. The informer of Fleets (control/informer.go) tells the controllers that watch them, each of which is called with the keys that the
+//     change concerns. That of owners (fleet/controller.go) writes metadata.owner into each Node that the selector matches and that no
+//     other fleet owns.
+//  3. That of rollouts (fleet/rollout.go) freezes the template into a TemplateVersion (fleet/version.go), asks
+//     rollout.Plan which nodes may change now, within batches, windows and the disruption budget, and writes these Nodes' specs with
 //     the template expanded for each (fleet/member.go).
 //  4. The controller of package render resolves the references of a Node's spec, with package sources, puts large contents into
 //     package blobs, and writes a record RenderedSpec with the next renderedVersion.

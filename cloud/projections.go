@@ -23,8 +23,8 @@ import (
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
-// projections are what nodes are given of objects, beside their Devices.
-func projections(reader *objects.Controller) []twin.Projection {
+// newProjections are what nodes are given of objects, beside their Devices.
+func newProjections(reader *objects.Controller) []twin.Projection {
 	return []twin.Projection{
 		{Kind: resource.KindRenderedSpec, Documents: func(ctx context.Context, o store.Object) ([]twin.Document, error) {
 			return renderedSpecDocuments(ctx, reader, o)

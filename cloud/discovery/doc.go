@@ -1,7 +1,7 @@
 // Package discovery makes Instances of what nodes find for Configurations, and of Instances what their Configuration asks for: Devices,
 // and containers of brokers on nodes.
 //
-// What it decides is in pure functions: Order (what nodes are to look for), PlanInstance, PlanDevice, Applications, and the conditions
+// What it decides is in pure functions: PlanOrder (what nodes are to look for), PlanInstance, PlanDevice, BrokerApplication, and the conditions
 // of a Configuration. It never talks to a node: a node gets an order and applications through records in the store, and what it has
 // found comes from Options.Reports.
 //

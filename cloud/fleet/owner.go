@@ -1,6 +1,3 @@
-// Package fleet decides what becomes of the nodes of Fleets: whose they are, and what their specs come to.
-//
-// What it decides is in pure functions: Assign (owners) and Expand (templates). It never talks to a node.
 package fleet
 
 import (

@@ -1,10 +1,3 @@
-// Package sources reads what specs refer to: git repositories, HTTP servers and OCI registries.
-//
-// Each call is bounded in time and size, and goes only where the hub's administrator lets it: never to the hub's own
-// addresses or to link-local ones, where clouds have their metadata, unless they are allowed. It goes there itself: what the
-// environment says of proxies (HTTPS_PROXY, ALL_PROXY) is ignored, since a proxy would go anywhere. Client makes the calls and keeps
-// nothing. Resolver keeps what each source was last resolved to, reads it again from time to time, once however many nodes and
-// fleets refer to it, and has the contents as blobs. It never decides what becomes of them.
 package sources
 
 import (
