@@ -1,18 +1,25 @@
 package api
 
 import (
+	"bytes"
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/edgebus/edgebus/broker"
+	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
@@ -473,4 +480,173 @@ func TestWhoIsNotSignedInIsToldThatKubectlSendsNoPasswordOverHTTP(t *testing.T) 
 		require.Contains(t, message, "kubectl sends no password over plain HTTP")
 		require.Contains(t, message, "http.tls.listen")
 	}
+}
+
+func TestAccessReview(t *testing.T) {
+	h := newHub(t)
+	r := h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews", `{"spec":{"resourceAttributes":{"verb":"create","group":"edgebus.io","resource":"devices"}}}`)
+	require.Equal(t, true, r.at("status.allowed"))
+	require.Equal(t, "devices", r.str("spec.resourceAttributes.resource"))
+	h.refused(400, "BadRequest", "POST", authorizationRoot+"/selfsubjectaccessreviews", `[]`)
+}
+
+func TestAReviewIsSmall(t *testing.T) {
+	h := newHub(t)
+	spec := `{"spec":{"resourceAttributes":{"verb":"get","resource":"devices","group":"edgebus.io"}}%s}`
+	r := h.ok("POST", authorizationRoot+"/selfsubjectaccessreviews", fmt.Sprintf(spec, ""))
+	require.Equal(t, true, r.at("status.allowed"))
+	for _, media := range []string{"application/json", "application/yaml", protobufType} {
+		h.refused(413, "RequestEntityTooLarge", "POST", authorizationRoot+"/selfsubjectaccessreviews", fmt.Sprintf(spec, strings.Repeat(" ", maxReview)), "Content-Type", media)
+	}
+}
+
+func TestSite(t *testing.T) {
+	sick := errors.New("not in step")
+	h := newHub(t, func(o *Options) {
+		o.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, 200, "metric 1\n") })
+		o.Ready = map[string]func(context.Context) error{"twin": func(context.Context) error { return sick }}
+	})
+	require.Equal(t, "ok\n", string(h.ok("GET", "/healthz", "").body))
+	require.Equal(t, "metric 1\n", string(h.ok("GET", "/metrics", "").body))
+	r := h.do("GET", "/readyz", "")
+	require.Equal(t, 503, r.code)
+	require.Equal(t, "[-]twin: not in step\n", string(r.body))
+	require.Contains(t, string(h.ok("GET", "/", "").body), apiRoot+"/devices")
+	h.refused(404, "NotFound", "GET", "/nothing", "")
+}
+
+// Whoever comes without a name may do all that an operator of all nodes may, but for Secrets and the like.
+func TestNobodyWithoutANameIsGivenSecrets(t *testing.T) {
+	all := broker.Identity{Roles: []topics.Role{topics.RoleOperator}, Nodes: []string{"*"}}
+	anonymous := accessOf(all)
+	all.User = "boss"
+	boss := accessOf(all)
+	kinds, secret := Kinds(), 0
+	for i := range kinds {
+		k := &kinds[i]
+		for _, verb := range verbs {
+			if k.WrittenBy != "" {
+				continue
+			}
+			require.True(t, boss.may(verb, k), "%s %s", verb, k.Plural)
+			require.Equal(t, !k.Sealed && !k.HasCredentials, anonymous.may(verb, k), "%s %s", verb, k.Plural)
+		}
+		if k.Sealed || k.HasCredentials {
+			secret++
+		}
+	}
+	require.Positive(t, secret)
+	require.Contains(t, anonymous.rule, "signed in")
+}
+
+type logLine struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logLine) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *logLine) lines(with ...string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.text.String()) {
+		has := true
+		for _, w := range with {
+			has = has && strings.Contains(line, w)
+		}
+		if has {
+			n++
+		}
+	}
+	return n
+}
+
+func TestWhoReadsSecretsIsLogged(t *testing.T) {
+	var log logLine
+	h := newHub(t, withSealer(t), func(o *Options) { o.Authenticate, o.Log = authenticateByHeader, zerolog.New(&log) })
+	const at = "/api/v1/namespaces/default/secrets"
+	h.ok("POST", at, `{"metadata":{"name":"s"},"data":{"a":"cGFzc3dvcmQ="}}`, "As", "boss")
+	h.ok("GET", at+"/s", "", "As", "boss")
+	h.ok("GET", at, "", "As", "boss")
+	h.ok("PATCH", at+"/s", `{}`, "As", "boss", "Content-Type", mergePatch)
+	for verb, name := range map[string]string{"get": "s", "list": "", "patch": "s", "create": ""} {
+		require.Equal(t, 1, log.lines("Secrets asked for", `"user":"boss"`, `"remote":"127.0.0.1:`, `"verb":"`+verb+`"`, `"namespace":"default"`, `"name":"`+name+`"`), verb)
+	}
+	h.refused(403, "Forbidden", "GET", at+"/s", "", "As", "ann")
+	require.Zero(t, log.lines("Secrets asked for", `"user":"ann"`), "who got none")
+	for range 100 {
+		h.ok("GET", at+"/s", "", "As", "boss")
+	}
+	require.Less(t, log.lines("Secrets asked for"), 100, "of a flood not each")
+	require.Zero(t, log.lines("cGFzc3dvcmQ"))
+	require.Zero(t, log.lines("password"))
+}
+
+// A TemplateVersion is made by controllers alone; everybody who may see it may delete it.
+func TestUsersMakeNoTemplateVersions(t *testing.T) {
+	h := newHub(t, asUser)
+	version := func(name string) string {
+		return `{"metadata":{"name":"` + name + `"},"spec":{"fleet":"f","template":{"spec":{}}}}`
+	}
+	h.ok("POST", apiRoot+"/fleets", `{"metadata":{"name":"f"},"spec":{"template":{"spec":{}}}}`)
+	h.ok("POST", apiRoot+"/templateversions", version("f-1"), "As", "controller")
+	for _, at := range []string{apiRoot + "/templateversions", flightctlAPI + "/templateversions"} {
+		for _, c := range [][3]string{
+			{"POST", at, "application/json"},
+			{"PUT", at + "/f-1", "application/json"},
+			{"PATCH", at + "/f-1", mergePatch},
+			{"PATCH", at + "/f-1?fieldManager=x&force=true", applyPatch},
+			{"PUT", at + "/f-1/status", "application/json"},
+		} {
+			require.Contains(t, h.refused(403, "Forbidden", c[0], c[1], version("f-1"), "Content-Type", c[2]), "role controller", c[1])
+		}
+	}
+	for _, at := range []string{"/api/v1/templateversions", "/api/v1/fleets/f/templateversions"} {
+		for _, c := range [][2]string{{"POST", at}, {"PUT", at + "/f-1"}, {"PATCH", at + "/f-1"}} {
+			require.Contains(t, h.refused(405, "MethodNotAllowed", c[0], c[1], version("f-1")), "made and changed by controllers")
+		}
+		require.Equal(t, []string{"f-1"}, h.ok("GET", at, "").names())
+	}
+	can := func(verb string) string {
+		return string(h.do("POST", authorizationRoot+"/selfsubjectaccessreviews", `{"spec":{"resourceAttributes":{"group":"edgebus.io","resource":"templateversions","verb":"`+verb+`"}}}`).body)
+	}
+	require.Contains(t, can("create"), `"allowed":false`)
+	require.Contains(t, can("delete"), `"allowed":true`)
+	h.ok("DELETE", "/api/v1/fleets/f/templateversions/f-1", "")
+}
+
+// Status and owner of what controllers act on are theirs; the refusal says whose, and how one becomes one.
+func TestStatusAndOwnerAreTheControllers(t *testing.T) {
+	h := newHub(t, asUser)
+	for at, sample := range syncSamples {
+		u, err := url.Parse(at)
+		require.NoError(t, err)
+		h := newHub(t, asUser)
+		made := h.ok("POST", u.Path, sample)
+		one := u.Path + "/" + made.str("metadata.name")
+		said := h.refused(403, "Forbidden", "PATCH", one+"/status", `{"status":{}}`, "Content-Type", mergePatch)
+		require.Contains(t, said, "the status of", one)
+		require.Contains(t, said, "role controller", one)
+		said = h.refused(403, "Forbidden", "PUT", one+"/status", string(made.body))
+		require.Contains(t, said, "role controller", one)
+		said = h.refused(403, "Forbidden", "PATCH", one, `{"metadata":{"owner":"Fleet/x"}}`, "Content-Type", mergePatch)
+		require.Contains(t, said, "role controller", one)
+		h.ok("PATCH", one+"/status", `{"status":null}`, "Content-Type", mergePatch, "As", "controller")
+	}
+	h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"n1"},"spec":{"os":{"image":"os:1"}}}`)
+	require.Equal(t, "Fleet/shops", h.ok("PATCH", apiRoot+"/nodes/n1", `{"metadata":{"owner":"Fleet/shops"}}`, "Content-Type", mergePatch, "Impersonate-User", "controller").str("metadata.owner"))
+	h.ok("PATCH", apiRoot+"/nodes/n1", `{"spec":{"os":{"image":"os:2"}}}`, "Content-Type", mergePatch, "Impersonate-User", "controller")
+	for _, at := range []string{apiRoot + "/nodes/n1", flightctlAPI + "/devices/n1", "/api/v1/devices/n1"} {
+		for _, body := range []string{`{"spec":{"os":{"image":"os:3"}}}`, `{"metadata":{"owner":"Fleet/mine"}}`, `{"metadata":{"owner":null}}`} {
+			require.Contains(t, h.refused(409, "Conflict", "PATCH", at, body, "Content-Type", mergePatch), "Fleet/shops manages the object", at)
+		}
+		h.ok("PATCH", at, `{"metadata":{"labels":{"a":"b"}}}`, "Content-Type", mergePatch)
+	}
+	stored, err := h.store.Get(context.Background(), store.Key{Kind: resource.KindNode, Name: "n1"})
+	require.NoError(t, err)
+	require.Contains(t, string(stored.Data), "os:2")
 }

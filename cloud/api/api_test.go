@@ -17,8 +17,10 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/stretchr/testify/require"
 
+	"github.com/edgebus/edgebus/broker"
 	"github.com/edgebus/edgebus/cloud/store"
 	"github.com/edgebus/edgebus/cloud/store/bolt"
+	"github.com/edgebus/edgebus/topics"
 	"github.com/edgebus/edgebus/topics/resource"
 )
 
@@ -429,3 +431,16 @@ func (s *watchStream) expect(want ...string) {
 		require.Equal(s.t, w, r.str("type")+" "+r.str("object.metadata.name"), "%s", r.body)
 	}
 }
+
+// asUser makes everybody an operator of all nodes, but As: controller.
+func asUser(o *Options) {
+	o.Authenticate = func(r *http.Request) (broker.Identity, error) {
+		role := topics.RoleOperator
+		if r.Header.Get("As") == "controller" {
+			role = topics.RoleController
+		}
+		return broker.Identity{User: "ann", Roles: []topics.Role{role}, Nodes: []string{"*"}}, nil
+	}
+}
+
+func warningsOf(r hubResponse) string { return strings.Join(r.header.Values("Warning"), "\n") }

@@ -337,3 +337,109 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// What costs more than it is long, or is compared each with each, has a bound of its own.
+func TestWhatIsComparedIsFew(t *testing.T) {
+	h := newHub(t)
+	h.ok("POST", namespaceRoot+"/devices", lampJSON("", ""))
+	h.ok("POST", apiRoot+"/nodes", `{"metadata":{"name":"n1"},"spec":{}}`)
+	conditions := func(n int) string {
+		return `{"status":{"conditions":[` + repeatFormat(n, `{"type":"c#","status":"True"}`) + `]}}`
+	}
+	merge := func(path, body string) hubResponse { return h.do("PATCH", path, body, "Content-Type", mergePatch) }
+	require.Equal(t, 200, merge(namespaceRoot+"/devices/lamp/status", conditions(90)).code)
+	for _, path := range []string{namespaceRoot + "/devices/lamp/status", apiRoot + "/nodes/n1/status", "/api/v1/devices/n1/status"} {
+		r := merge(path, conditions(5000))
+		require.Equal(t, 422, r.code, "%s: %.200s", path, r.body)
+		require.Contains(t, r.str("message"), "at most 100")
+	}
+	r := merge(namespaceRoot+"/devices/lamp/status", `{"status":{"state":"`+strings.Repeat("x", 512<<10)+`"}}`)
+	require.Equal(t, 413, r.code)
+	require.Contains(t, r.str("message"), "524288")
+	for field, body := range map[string]string{
+		"finalizers":      `{"metadata":{"finalizers":[` + repeatFormat(20_000, `"a.io/f#"`) + `]}}`,
+		"ownerReferences": `{"metadata":{"ownerReferences":[` + repeatFormat(9000, `{"apiVersion":"v1","kind":"A","name":"b","uid":"#"}`) + `]}}`,
+		"labels":          `{"metadata":{"labels":{` + repeatFormat(40_000, `"l#":"v"`) + `}}}`,
+	} {
+		r := merge(namespaceRoot+"/devices/lamp", body)
+		require.Equal(t, 422, r.code, field)
+		require.Contains(t, r.str("message"), "metadata."+field)
+	}
+	for field, entry := range map[string]string{
+		"propertyVisitors": `{"propertyName":"p#"}`, "commands": `{"name":"c#"}`, "push": `{"propertyName":"p#"}`, "local": `"p#"`,
+	} {
+		r := merge(namespaceRoot+"/devices/lamp", `{"spec":{"`+field+`":[`+repeatFormat(4097, entry)+`]}}`)
+		require.Equal(t, 422, r.code, field)
+		require.Contains(t, r.str("message"), "spec."+field+": has 4097 entries; at most 4096 are taken")
+	}
+	r = merge(namespaceRoot+"/devices/lamp", `{"spec":{"commands":[{"name":"c","properties":[`+repeatFormat(4097, `"p#"`)+`]}]}}`)
+	require.Contains(t, r.str("message"), "spec.commands: has 4098 entries")
+	for field, entry := range map[string]string{"properties": `{"name":"p#","type":"int"}`, "propertyVisitors": `{"protocol":"p#"}`} {
+		r := h.do("POST", namespaceRoot+"/devicemodels", `{"metadata":{"name":"x"},"spec":{"`+field+`":[`+repeatFormat(4097, entry)+`]}}`)
+		require.Equal(t, 422, r.code, field)
+		require.Contains(t, r.str("message"), "spec."+field+": has 4097 entries; at most 4096 are taken")
+	}
+	require.Equal(t, 413, merge(namespaceRoot+"/devices/lamp", `{"spec":{"desired":{`+repeatFormat(maxValues, `"p#":"1"`)+`}}}`).code)
+	require.Equal(t, 400, merge(namespaceRoot+"/devices/lamp", strings.Repeat(`{"spec":`, 9000)+"1"+strings.Repeat("}", 9000)).code)
+	// Patches that are small enough can't make an object that is not.
+	require.Equal(t, 200, merge(namespaceRoot+"/devices/lamp", `{"spec":{"desired":{`+repeatFormat(30_000, `"p#":"1"`)+`}}}`).code)
+	require.Equal(t, 413, merge(namespaceRoot+"/devices/lamp", `{"spec":{"desired":{`+repeatFormat(30_000, `"q#":"1"`)+`}}}`).code)
+	copies := h.do("PATCH", namespaceRoot+"/devices/lamp", `[`+repeatFormat(maxOperations, `{"op":"copy","from":"/spec/desired","path":"/metadata/annotations/c#"}`)+`]`, "Content-Type", jsonPatch)
+	require.Equal(t, 422, copies.code, "%.200s", copies.body)
+	tooMany := h.do("PATCH", namespaceRoot+"/devices/lamp", `[`+repeatFormat(maxOperations+1, `{"op":"test","path":"/kind","value":"Device"}`)+`]`, "Content-Type", jsonPatch)
+	require.Equal(t, 413, tooMany.code, "%.200s", tooMany.body)
+	require.Equal(t, 200, merge(namespaceRoot+"/devices/lamp", `{"spec":{"desired":null}}`).code)
+	// Names with escapes take another way through a merge, with the same outcome.
+	r = merge(namespaceRoot+"/devices/lamp", `{"metadata":{"annotations":{"\u0061":"1","\u0062":null}},"spec":{"d\u0065sired":{`+repeatFormat(20_000, `"\u0070#":"1"`)+`}}}`)
+	require.Equal(t, 200, r.code, "%.200s", r.body)
+	require.Equal(t, map[string]any{"a": "1"}, r.at("metadata.annotations"))
+	require.Len(t, r.at("spec.desired"), 20_000)
+}
+
+// A selector is compared with every object, so it is short.
+func TestSelectorsAreShort(t *testing.T) {
+	h := newHub(t)
+	for _, query := range []string{
+		"labelSelector=" + repeatFormat(3000, "a#!=b"), "labelSelector=a+in+(" + repeatFormat(3000, "a#") + ")", "fieldSelector=" + repeatFormat(1000, "metadata.name!=a#"),
+	} {
+		h.refused(400, "BadRequest", "GET", namespaceRoot+"/devices?"+query, "")
+		h.refused(400, "BadRequest", "GET", namespaceRoot+"/devices?watch=true&"+query, "")
+		h.refused(400, "BadRequest", "DELETE", namespaceRoot+"/devices?"+query, "")
+	}
+	h.ok("GET", namespaceRoot+"/devices?labelSelector="+repeatFormat(1000, "a#!=b"), "")
+}
+
+func TestListsAreNotOlderThanAsked(t *testing.T) {
+	h := newHub(t)
+	h.devices(2)
+	rv := h.ok("GET", namespaceRoot+"/devices", "").str("metadata.resourceVersion")
+	h.ok("GET", namespaceRoot+"/devices?resourceVersion="+rv+"&resourceVersionMatch=NotOlderThan", "")
+	r := h.do("GET", namespaceRoot+"/devices?resourceVersion=999999", "")
+	require.Equal(t, 504, r.code)
+	require.Equal(t, "ResourceVersionTooLarge", r.str("details.causes.0.reason"), "what client-go looks for, to list anew")
+	for _, bad := range []string{
+		"resourceVersionMatch=Exact", "resourceVersionMatch=Later&resourceVersion=" + rv, "resourceVersionMatch=Exact&resourceVersion=0",
+		"resourceVersionMatch=Exact&continue=x&resourceVersion=" + rv,
+	} {
+		h.refused(422, "Invalid", "GET", namespaceRoot+"/devices?"+bad, "")
+	}
+}
+
+// Queries have booleans as Kubernetes reads them: Python's clients write True.
+func TestAQuerysBooleansAreThoseOfKubernetes(t *testing.T) {
+	h := newHub(t)
+	h.devices(1)
+	for i, value := range []string{"=true", "=1", "=True", "=TRUE", "=yes", "=", "", "=false", "=False", "=0"} {
+		is := i < 7
+		got := h.ok("GET", namespaceRoot+"/devices?timeoutSeconds=1&watch"+value, "")
+		require.Equal(t, is, strings.HasPrefix(string(got.body), `{"type":"ADDED"`), "watch%s: %s", value, got.body)
+
+		got = h.ok("GET", namespaceRoot+"/devices?timeoutSeconds=1&watch=1&allowWatchBookmarks=True&resourceVersionMatch=NotOlderThan&sendInitialEvents"+value, "")
+		require.Equal(t, is, strings.Contains(string(got.body), "initial-events-end"), "sendInitialEvents%s: %s", value, got.body)
+
+		body := `{"apiVersion":"v1","kind":"ConfigMap","data":{"a":"` + strings.Repeat("x", i+1) + `"}}`
+		h.ok("PATCH", "/api/v1/namespaces/default/configmaps/c?fieldManager=a&force=true", body, "Content-Type", applyPatch)
+		taken := h.do("PATCH", "/api/v1/namespaces/default/configmaps/c?fieldManager=b&force"+value, strings.Replace(body, "x", "y", 1), "Content-Type", applyPatch)
+		require.Equal(t, map[bool]int{true: 200, false: 409}[is], taken.code, "force%s: %s", value, taken.body)
+	}
+}

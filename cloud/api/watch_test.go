@@ -2,6 +2,7 @@ package api
 
 import (
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -64,4 +65,29 @@ func TestWatchersShareNothingElse(t *testing.T) {
 		}
 		h.pass(5 * time.Minute) // a Table says how old things are
 	}
+}
+
+func TestAWatchThatWantsNothingOfWhatThereIs(t *testing.T) {
+	h := newHub(t)
+	h.devices(2)
+	w := h.watch(namespaceRoot + "/devices?watch=true&sendInitialEvents=false&resourceVersionMatch=NotOlderThan")
+	h.ok("POST", namespaceRoot+"/devices", lampNamed("later"))
+	w.expect("ADDED later")
+}
+
+// Older clients watch at paths of their own.
+func TestOldPathsOfWatches(t *testing.T) {
+	h := newHub(t)
+	h.devices(2)
+	for path, want := range map[string][]string{
+		apiRoot + "/watch/devices": {"d00", "d01"}, apiRoot + "/watch/namespaces/default/devices": {"d00", "d01"},
+		apiRoot + "/watch/namespaces/default/devices/d01": {"d01"}, "/api/v1/watch/namespaces/default/configmaps": nil,
+	} {
+		got := h.ok("GET", path+"?timeoutSeconds=1", "")
+		require.Equal(t, len(want), strings.Count(string(got.body), `{"type":"ADDED"`), path)
+		for _, name := range want {
+			require.Contains(t, string(got.body), `"name":"`+name+`"`)
+		}
+	}
+	h.refused(404, "NotFound", "DELETE", apiRoot+"/watch/namespaces/default/devices", "")
 }

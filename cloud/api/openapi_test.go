@@ -16,7 +16,9 @@ import (
 	"strings"
 	"testing"
 
+	openapi2 "github.com/google/gnostic-models/openapiv2"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
 	"k8s.io/client-go/util/jsonpath"
 	"sigs.k8s.io/yaml"
 
@@ -354,3 +356,40 @@ func TestEveryFieldIsExplained(t *testing.T) {
 		visit(name, def.(dict))
 	}
 }
+
+func TestOpenAPI2(t *testing.T) {
+	h := newHub(t)
+	plain := h.ok("GET", "/openapi/v2", "")
+	require.Contains(t, plain.at("definitions"), "io.edgebus.v1alpha1.Device")
+	raw := h.ok("GET", "/openapi/v2", "", "Accept", openapi2Type)
+	require.Equal(t, openapi2Type, raw.header.Get("Content-Type"))
+	doc := new(openapi2.Document)
+	require.NoError(t, proto.Unmarshal(raw.body, doc))
+	require.GreaterOrEqual(t, len(doc.GetDefinitions().GetAdditionalProperties()), len(Kinds())+1)
+	require.True(t, json.Valid(plain.body))
+}
+
+// Discovery answers at paths with a final slash as well, and says what generated clients require.
+func TestDiscoveryHasFinalSlashes(t *testing.T) {
+	h := newHub(t)
+	for _, path := range []string{"/version", "/api", "/api/v1", "/apis", "/apis/edgebus.io", apiRoot, "/apis/coordination.k8s.io/v1", "/openapi/v3"} {
+		require.Equal(t, h.ok("GET", path, "").body, h.ok("GET", path+"/", "").body, path)
+	}
+	version := h.ok("GET", "/version", "")
+	for _, field := range []string{"major", "minor", "gitVersion", "gitCommit", "gitTreeState", "buildDate", "goVersion", "compiler", "platform"} {
+		require.IsType(t, "", version.at(field), field)
+	}
+}
+
+// What is written in base64 is text to clients, and OpenAPI 2 has each verb.
+func TestOpenAPIHasBytesAsTextAndAllVerbs(t *testing.T) {
+	h := newHub(t)
+	schema := string(h.ok("GET", "/openapi/v3/apis/flightctl.io/v1beta1", "").body)
+	require.Regexp(t, `"sshPrivateKey":\{[^}]*"format":"byte"[^}]*"type":"string"`, schema)
+	v2 := h.ok("GET", "/openapi/v2", "")
+	paths := v2.tree["paths"].(dict)
+	require.Len(t, paths[namespacePath("devices")], 3)
+	require.Len(t, paths[namespacePath("devices")+"/{name}"], 4)
+}
+
+func namespacePath(plural string) string { return apiRoot + "/namespaces/{namespace}/" + plural }
