@@ -489,7 +489,7 @@ func (c *controller) reconcileInstance(ctx context.Context, key store.Key) (time
 	}
 	i, err := c.writeInstance(ctx, s, p.Instance)
 	t := s.Configuration.Spec.DeviceTemplate
-	if err != nil || t == nil && findCondition(i.Status.Conditions, resource.ConditionOnboarded).Type == "" {
+	if err != nil || t == nil && resource.ConditionOf(i.Status.Conditions, resource.ConditionOnboarded).Type == "" {
 		return p.Again, store.IgnoreNotFound(err)
 	}
 	again, err := c.onboard(ctx, t, i)
@@ -594,7 +594,7 @@ func (c *controller) writeInstance(ctx context.Context, s InstanceState, next *r
 	err := objects.UpdateStatus(ctx, c.as, key, func(i *resource.Instance) error {
 		i.Status.LastSeen = status.LastSeen
 		for _, kind := range []string{resource.ConditionVisible, resource.ConditionBrokerReady} {
-			cond := findCondition(status.Conditions, kind)
+			cond := resource.ConditionOf(status.Conditions, kind)
 			if cond.Type == "" {
 				i.Status.Conditions = withoutCondition(i.Status.Conditions, kind)
 				continue

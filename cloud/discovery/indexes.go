@@ -88,7 +88,7 @@ func indexInstance(o store.Object) (known knownInstance, refs []store.Key, ok bo
 func brokerCondition(o store.Object) (c resource.Condition) {
 	var status resource.InstanceStatus
 	if bytes.Contains(o.Status, []byte(resource.ConditionBrokerReady)) && json.Unmarshal(o.Status, &status) == nil {
-		c = findCondition(status.Conditions, resource.ConditionBrokerReady)
+		c = resource.ConditionOf(status.Conditions, resource.ConditionBrokerReady)
 	}
 	return c
 }

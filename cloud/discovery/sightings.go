@@ -203,14 +203,6 @@ func (x *sightingIndex) handlers(configuration string) HandlerReports {
 	return s
 }
 
-// findCondition is the condition of a type; zero: there is none.
-func findCondition(list []resource.Condition, kind string) resource.Condition {
-	if i := slices.IndexFunc(list, func(c resource.Condition) bool { return c.Type == kind }); i >= 0 {
-		return list[i]
-	}
-	return resource.Condition{}
-}
-
 // configurationOf is the Configuration of an Instance that is seen; empty: it isn't.
 func (x *sightingIndex) configurationOf(name string) string {
 	x.mu.Lock()

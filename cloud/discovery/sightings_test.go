@@ -58,8 +58,8 @@ func TestWhatANodeReportsIsBounded(t *testing.T) {
 	state := x.handlers("cams")
 	require.Equal(t, map[string]int{"n1": 3}, state.ExcessCounts)
 	list := HandlerConditions(nil, resource.Meta{}, Order{Nodes: []string{"n1"}, Request: resource.DiscoveryRequest{Handler: "onvif"}}, state, time.Now())
-	require.Equal(t, "TooManyDevices", findCondition(list, resource.ConditionHandlerReady).Reason)
-	require.Equal(t, "more than 10000 devices are reported by n1: the others are left out, 3 by n1", findCondition(list, resource.ConditionHandlerReady).Message)
+	require.Equal(t, "TooManyDevices", resource.ConditionOf(list, resource.ConditionHandlerReady).Reason)
+	require.Equal(t, "more than 10000 devices are reported by n1: the others are left out, 3 by n1", resource.ConditionOf(list, resource.ConditionHandlerReady).Message)
 
 	names, turned := x.setDevice(at("n2", "x"), &resource.DiscoveredDevice{ID: "x"})
 	require.Len(t, names, 1, "another node has its own bound")

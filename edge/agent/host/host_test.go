@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -14,14 +13,6 @@ import (
 	"github.com/edgebus/edgebus/test/hosttest"
 	"github.com/edgebus/edgebus/topics/resource"
 )
-
-func conditionOf(r resource.AgentReport, of string) resource.Condition {
-	i := slices.IndexFunc(r.Conditions, func(c resource.Condition) bool { return c.Type == of })
-	if i < 0 {
-		return resource.Condition{}
-	}
-	return r.Conditions[i]
-}
 
 // runHost observes a host until the test ends. The function that it returns waits until a report is as wanted.
 func runHost(t *testing.T, h *host.Host) func(what string, is func(resource.AgentReport) bool) resource.AgentReport {
@@ -67,9 +58,9 @@ func TestAHostIsObserved(t *testing.T) {
 		return len(r.SystemdUnits) == 1 && r.Resources != nil && r.Resources.Memory == "Healthy" && len(r.Applications) == 1
 	})
 	require.Equal(t, resource.SystemdUnit{Name: "chronyd.service", LoadState: "loaded", ActiveState: "active"}, r.SystemdUnits[0])
-	require.Equal(t, "True", conditionOf(r, "SystemdAvailable").Status)
-	require.Equal(t, "True", conditionOf(r, "ContainerEngineAvailable").Status)
-	require.NotEmpty(t, conditionOf(r, "ClockSynchronized").Status)
+	require.Equal(t, "True", resource.ConditionOf(r.Conditions, "SystemdAvailable").Status)
+	require.Equal(t, "True", resource.ConditionOf(r.Conditions, "ContainerEngineAvailable").Status)
+	require.NotEmpty(t, resource.ConditionOf(r.Conditions, "ClockSynchronized").Status)
 	require.NotEmpty(t, r.SystemInfo.BootID)
 
 	s.Add("chronyd.service", "failed", "failed")
@@ -91,9 +82,11 @@ func TestAHostWithNothingSaysSo(t *testing.T) {
 	h := host.New(host.Options{SystemBus: "unix:path=" + none, Podman: none, Docker: none, Interval: time.Millisecond, Pause: time.Millisecond})
 	until := runHost(t, h)
 	h.Watch(resource.RenderedSpec{Monitoring: &resource.Monitoring{Systemd: &resource.Patterns{MatchPatterns: []string{"*"}}}})
-	r := until("said", func(r resource.AgentReport) bool { return conditionOf(r, "SystemdAvailable").Status == "False" })
-	require.Contains(t, conditionOf(r, "SystemdAvailable").Message, none)
-	c := conditionOf(r, "ContainerEngineAvailable")
+	r := until("said", func(r resource.AgentReport) bool {
+		return resource.ConditionOf(r.Conditions, "SystemdAvailable").Status == "False"
+	})
+	require.Contains(t, resource.ConditionOf(r.Conditions, "SystemdAvailable").Message, none)
+	c := resource.ConditionOf(r.Conditions, "ContainerEngineAvailable")
 	require.Equal(t, "False", c.Status)
 	require.Contains(t, c.Message, "podman at "+none)
 	require.Nil(t, r.OS)

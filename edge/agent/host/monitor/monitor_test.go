@@ -25,15 +25,6 @@ func putMeminfo(t *testing.T, root string, available int) {
 	putFile(t, root, "/proc/meminfo", fmt.Sprintf("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: %d kB\n", available))
 }
 
-func conditionOf(list []resource.Condition, of string) resource.Condition {
-	for _, c := range list {
-		if c.Type == of {
-			return c
-		}
-	}
-	return resource.Condition{}
-}
-
 // A memory alert comes after the duration, not before; it stays within five points of the threshold, and goes below that.
 func TestAnAlertHasDurationAndHysteresis(t *testing.T) {
 	root, now := t.TempDir(), time.Now()
@@ -42,7 +33,7 @@ func TestAnAlertHasDurationAndHysteresis(t *testing.T) {
 		{Severity: "Warning", Percentage: 80, Duration: "1m", Description: "memory is short"},
 		{Severity: "Critical", Percentage: 95, Duration: "30s"},
 	}}})
-	require.Equal(t, "Measuring", conditionOf(m.Conditions(), "MemoryHealthy").Reason)
+	require.Equal(t, "Measuring", resource.ConditionOf(m.Conditions(), "MemoryHealthy").Reason)
 	pass := func(d time.Duration, available int) string {
 		putMeminfo(t, root, available)
 		for end := now.Add(d); now.Before(end); now = now.Add(10 * time.Second) {
@@ -53,13 +44,13 @@ func TestAnAlertHasDurationAndHysteresis(t *testing.T) {
 	}
 	require.Equal(t, Healthy, pass(50*time.Second, 100), "90 %, but not for a minute")
 	require.Equal(t, Warning, pass(20*time.Second, 100))
-	c := conditionOf(m.Conditions(), "MemoryHealthy")
+	c := resource.ConditionOf(m.Conditions(), "MemoryHealthy")
 	require.Equal(t, "False", c.Status)
 	require.Equal(t, "the mean over 1m is above 80 %: it was 90.0 % when the alert began: memory is short", c.Message)
 	require.Equal(t, Critical, pass(time.Minute, 10), "99 %")
 	require.Equal(t, Warning, pass(2*time.Minute, 230), "77 %: no alert comes, and none goes")
 	require.Equal(t, Healthy, pass(2*time.Minute, 260), "74 %")
-	c = conditionOf(m.Conditions(), "MemoryHealthy")
+	c = resource.ConditionOf(m.Conditions(), "MemoryHealthy")
 	require.Equal(t, "True", c.Status)
 	require.Regexp(t, `^the last alert ended when the mean over 1m was 7[45]\.\d %$`, c.Message)
 	require.Equal(t, Healthy, pass(2*time.Minute, 230), "77 % again")
@@ -77,7 +68,7 @@ func TestTheProcessorsAreMeasuredBetweenTwoSamples(t *testing.T) {
 	require.Equal(t, Critical, Status(m.Conditions()).CPU)
 	putFile(t, root, "/proc/stat", "nothing\n")
 	m.Sample()
-	c := conditionOf(m.Conditions(), "CPUHealthy")
+	c := resource.ConditionOf(m.Conditions(), "CPUHealthy")
 	require.Equal(t, Unknown, c.Reason)
 	require.Contains(t, c.Message, "/proc/stat")
 }
@@ -97,7 +88,7 @@ func TestDisks(t *testing.T) {
 	now = now.Add(time.Second)
 	m.Sample()
 	require.Equal(t, Warning, Status(m.Conditions()).Disk)
-	require.Regexp(t, `^/data: the mean over 1s is above 0 %: it was [\d.]+ % when the alert began$`, conditionOf(m.Conditions(), "DiskHealthy").Message)
+	require.Regexp(t, `^/data: the mean over 1s is above 0 %: it was [\d.]+ % when the alert began$`, resource.ConditionOf(m.Conditions(), "DiskHealthy").Message)
 	m.Watch([]resource.ResourceMonitor{{MonitorType: "Disk", SamplingInterval: "1s", Path: "/missing"}})
 	m.Sample()
 	require.Equal(t, Unknown, Status(m.Conditions()).Disk)
